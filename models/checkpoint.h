@@ -1,0 +1,43 @@
+/* The weights of a model directory: model.safetensors, or the shards that model.safetensors.index.json lists.
+ *
+ * A checkpoint owns its open files and its table of tensors until mk_checkpoint_close. Data are read with pread, never
+ * mapped, so that a file truncated under us is an error and not a SIGBUS. One thread at a time per checkpoint.
+ * Failure: MK_ERR_FILE (malformed, missing, not supported), MK_ERR_RUNTIME (I/O, memory); the message names the file,
+ * the tensor and the value. */
+#ifndef MK_CHECKPOINT_H
+#define MK_CHECKPOINT_H
+
+#include "models/config.h"
+
+typedef enum mk_tensor_dtype { MK_TENSOR_BF16, MK_TENSOR_F16, MK_TENSOR_F32 } mk_tensor_dtype;
+
+typedef struct mk_tensor {
+  const char *name; /* as in the file, owned by the checkpoint */
+  mk_tensor_dtype dtype;
+  uint32_t rank;     /* 1 or 2 for every tensor a Llama uses */
+  uint64_t shape[4]; /* unused entries are 1 */
+  uint32_t file;     /* index of the shard */
+  uint64_t offset;   /* bytes from the start of that file */
+  uint64_t bytes;
+} mk_tensor;
+
+typedef struct mk_checkpoint mk_checkpoint;
+
+/* Opens every shard and checks every header; reads no weights. */
+mk_status mk_checkpoint_open(const char *directory, mk_checkpoint **out);
+void mk_checkpoint_close(mk_checkpoint *checkpoint); /* NULL is fine */
+
+size_t mk_checkpoint_count(const mk_checkpoint *checkpoint);
+const mk_tensor *mk_checkpoint_tensor(const mk_checkpoint *checkpoint, size_t index);
+/* NULL when there is none of that name. */
+const mk_tensor *mk_checkpoint_find(const mk_checkpoint *checkpoint, const char *name);
+
+/* Every tensor the configuration asks for is there with its shape, and nothing is there that it does not ask for
+ * (rotary_emb.inv_freq buffers and a tied lm_head.weight, which some exporters write, are tolerated). */
+mk_status mk_checkpoint_check(const mk_checkpoint *checkpoint, const mk_config *config);
+
+/* Reads elements [first, first + count) in row-major order as bf16 (round to nearest even from fp16 and fp32). */
+mk_status mk_tensor_read(const mk_checkpoint *checkpoint, const mk_tensor *tensor, uint64_t first, uint64_t count,
+                         uint16_t *bf16_out);
+
+#endif

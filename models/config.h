@@ -1,0 +1,41 @@
+/* config.json and generation_config.json of a Llama directory in Hugging Face layout.
+ *
+ * mk_config is a plain value; nothing in it is owned. Any thread may call. Failure: MK_ERR_FILE with a message that names
+ * the file, the field and the value. Whatever the product does not compute exactly (another architecture, biases, an
+ * unknown rope type, another activation) is refused here, by name, before anything is allocated for it. */
+#ifndef MK_CONFIG_H
+#define MK_CONFIG_H
+
+#include "vm/status.h"
+
+enum { MK_MAX_EOS = 8 };
+
+typedef struct mk_config {
+  uint32_t hidden;       /* residual width */
+  uint32_t intermediate; /* width of gate and up */
+  uint32_t layers;
+  uint32_t heads;    /* query heads */
+  uint32_t kv_heads; /* heads % kv_heads == 0 */
+  uint32_t head_dim; /* 64 or 128: "head_dim", else hidden / heads */
+  uint32_t vocab;
+  uint32_t max_position; /* max_position_embeddings: the longest context, in tokens */
+  float rms_eps;
+  double rope_theta;
+  bool tied; /* the LM head is the embedding table */
+  bool rope_llama3; /* rope_scaling of type "llama3" with the four values below */
+  double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
+  uint32_t rope_original_max_position;
+  bool has_bos;
+  uint32_t bos;
+  uint32_t eos_count; /* generation_config's list where given, else config's */
+  uint32_t eos[MK_MAX_EOS];
+} mk_config;
+
+/* Parses the text of a config.json (need not be NUL-terminated). */
+mk_status mk_config_parse(const char *text, size_t length, mk_config *out);
+/* Overrides bos/eos from the text of a generation_config.json. */
+mk_status mk_config_parse_generation(const char *text, size_t length, mk_config *inout);
+/* Reads DIR/config.json and, where present, DIR/generation_config.json. */
+mk_status mk_config_load(const char *directory, mk_config *out);
+
+#endif

@@ -1,0 +1,41 @@
+/* tokenizer.json, byte-level BPE as Llama 3 uses it: text <-> token ids, the same ids as Hugging Face tokenizers.
+ *
+ * A tokenizer is immutable after loading: any thread may encode; a decoder belongs to one thread. Failure: MK_ERR_FILE for
+ * a malformed or unsupported tokenizer.json (the unsupported part is named), MK_ERR_RUNTIME for memory. Any bytes may be
+ * encoded; bytes that are not UTF-8 are read as U+FFFD, as Python's errors="replace" does. */
+#ifndef MK_TOKENIZER_H
+#define MK_TOKENIZER_H
+
+#include "vm/status.h"
+
+typedef struct mk_tokenizer mk_tokenizer;
+typedef struct mk_decoder mk_decoder;
+
+typedef struct mk_tokens { /* owned by the caller: mk_tokens_free */
+  uint32_t *ids;
+  size_t count, capacity;
+} mk_tokens;
+
+mk_status mk_tokenizer_parse(const char *json, size_t length, mk_tokenizer **out);
+/* Reads DIR/tokenizer.json; `vocab` is the model's vocabulary: an id >= vocab is refused. */
+mk_status mk_tokenizer_load(const char *directory, uint32_t vocab, mk_tokenizer **out);
+void mk_tokenizer_free(mk_tokenizer *tokenizer);
+size_t mk_tokenizer_vocab(const mk_tokenizer *tokenizer);
+/* The id of an exact token string (special tokens included); false when there is none. */
+bool mk_tokenizer_find(const mk_tokenizer *tokenizer, const char *piece, size_t length, uint32_t *id);
+
+/* Appends the ids of text[0, length). `special`: add what the file's post-processor adds (a BOS), as HF's
+ * add_special_tokens. Special tokens written in the text are recognised, as HF does. */
+mk_status mk_tokenizer_encode(const mk_tokenizer *tokenizer, const char *text, size_t length, bool special,
+                              mk_tokens *inout);
+void mk_tokens_free(mk_tokens *tokens);
+
+/* Streaming decode: push ids, get bytes. Never splits a UTF-8 character; finish() gives what is left (U+FFFD for an
+ * incomplete character, as HF). The concatenation equals HF's decode(ids, skip_special_tokens=True) to the byte. */
+mk_status mk_decoder_new(const mk_tokenizer *tokenizer, mk_decoder **out);
+void mk_decoder_free(mk_decoder *decoder);
+/* *text is NUL-terminated, valid until the next call on this decoder; *length bytes, possibly 0. */
+mk_status mk_decoder_push(mk_decoder *decoder, uint32_t id, const char **text, size_t *length);
+mk_status mk_decoder_finish(mk_decoder *decoder, const char **text, size_t *length);
+
+#endif

@@ -1,0 +1,119 @@
+/* See status.h. */
+#include "vm/status.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Thread_local char message[1024];
+static _Thread_local char place[256];
+static _Thread_local uint64_t alloc_calls;
+static _Thread_local uint64_t alloc_fail_from;
+static _Thread_local bool alloc_fail_forever;
+
+mk_status mk_error_at(mk_status status, const char *file, int line, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  vsnprintf(message, sizeof message, format, args);
+  va_end(args);
+  snprintf(place, sizeof place, "%s:%d", file, line);
+  return status;
+}
+
+mk_status mk_error_prefix(mk_status status, const char *format, ...) {
+  char joined[sizeof message];
+  va_list args;
+  va_start(args, format);
+  int used = vsnprintf(joined, sizeof joined, format, args);
+  va_end(args);
+  size_t at = used < 0 ? 0 : (size_t)used;
+  if (at < sizeof joined) {
+    snprintf(joined + at, sizeof joined - at, ": %s", message);
+  }
+  memcpy(message, joined, sizeof message);
+  return status;
+}
+
+const char *mk_error_message(void) { return message; }
+const char *mk_error_place(void) { return place; }
+
+static bool alloc_must_fail(void) {
+  alloc_calls++;
+  return alloc_fail_from != 0 &&
+         (alloc_calls == alloc_fail_from || (alloc_fail_forever && alloc_calls > alloc_fail_from));
+}
+
+static mk_status out_of_memory(size_t count, size_t size) {
+  return mk_error(MK_ERR_RUNTIME, "out of memory: %zu x %zu bytes could not be allocated", count, size);
+}
+
+mk_status mk_realloc(size_t count, size_t size, void *inout) {
+  size_t bytes;
+  void *old;
+  memcpy(&old, inout, sizeof old);
+  if (__builtin_mul_overflow(count, size, &bytes) || alloc_must_fail()) {
+    return out_of_memory(count, size);
+  }
+  void *fresh = realloc(old, bytes == 0 ? 1 : bytes);
+  if (fresh == NULL) {
+    return out_of_memory(count, size);
+  }
+  memcpy(inout, &fresh, sizeof fresh);
+  return MK_OK;
+}
+
+mk_status mk_alloc(size_t count, size_t size, void *out) {
+  size_t bytes;
+  void *fresh = NULL;
+  memcpy(out, &fresh, sizeof fresh);
+  if (__builtin_mul_overflow(count, size, &bytes) || alloc_must_fail()) {
+    return out_of_memory(count, size);
+  }
+  fresh = calloc(1, bytes == 0 ? 1 : bytes);
+  if (fresh == NULL) {
+    return out_of_memory(count, size);
+  }
+  memcpy(out, &fresh, sizeof fresh);
+  return MK_OK;
+}
+
+mk_status mk_alloc_aligned(size_t alignment, size_t bytes, void *out) {
+  void *fresh = NULL;
+  memcpy(out, &fresh, sizeof fresh);
+  if (alloc_must_fail() || posix_memalign(&fresh, alignment, bytes == 0 ? 1 : bytes) != 0) {
+    return out_of_memory(1, bytes);
+  }
+  memset(fresh, 0, bytes);
+  memcpy(out, &fresh, sizeof fresh);
+  return MK_OK;
+}
+
+mk_status mk_strdup(const char *text, char **out) {
+  size_t bytes = strlen(text) + 1;
+  MK_TRY(mk_alloc(bytes, 1, out));
+  memcpy(*out, text, bytes);
+  return MK_OK;
+}
+
+void mk_free(void *memory) { free(memory); }
+
+mk_status mk_grow(void *inout, size_t *capacity, size_t need, size_t size) {
+  if (need <= *capacity) {
+    return MK_OK;
+  }
+  size_t wanted = *capacity < 16 ? 16 : *capacity * 2;
+  if (wanted < need) {
+    wanted = need;
+  }
+  MK_TRY(mk_realloc(wanted, size, inout));
+  *capacity = wanted;
+  return MK_OK;
+}
+
+void mk_alloc_fail_at(uint64_t n, bool forever) {
+  alloc_calls = 0;
+  alloc_fail_from = n;
+  alloc_fail_forever = forever;
+}
+
+uint64_t mk_alloc_calls(void) { return alloc_calls; }
