@@ -27,8 +27,13 @@ mk_status mk_error_prefix(mk_status status, const char *format, ...) {
   int used = vsnprintf(joined, sizeof joined, format, args);
   va_end(args);
   size_t at = used < 0 ? 0 : (size_t)used;
-  if (at < sizeof joined) {
-    snprintf(joined + at, sizeof joined - at, ": %s", message);
+  if (at + 3 < sizeof joined) {
+    joined[at] = ':';
+    joined[at + 1] = ' ';
+    size_t room = sizeof joined - at - 3, length = strlen(message);
+    length = length < room ? length : room;
+    memcpy(joined + at + 2, message, length);
+    joined[at + 2 + length] = '\0';
   }
   memcpy(message, joined, sizeof message);
   return status;

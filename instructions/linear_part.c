@@ -1,0 +1,15 @@
+/* LINEAR_PART: out = W x over a part of K. x [16 k], weight [16 n, 16 k], out [16 n] fp32. */
+#include "instructions/reference.h"
+
+mk_reference_result mk_reference_LINEAR_PART(mk_reference *machine, const mk_instruction *instruction) {
+  mk_span weight = mk_operand_span(machine, instruction, MK_SLOT_LINEAR_PART_weight);
+  mk_span out = mk_operand_span(machine, instruction, MK_SLOT_LINEAR_PART_out);
+  uint32_t padded = (weight.cols + 15) / 16 * 16;
+  float *x = machine->scratch, *expanded = x + padded, *y = expanded + MK_MATVEC_SCRATCH(padded);
+  if (!mk_stage_vector(machine, instruction, MK_SLOT_LINEAR_PART_x, x)) {
+    return MK_REFERENCE_WAIT;
+  }
+  mk_matvec(&weight, x, expanded, y);
+  mk_publish_floats(machine, &out, 0, 0, weight.rows, y);
+  return MK_REFERENCE_DONE;
+}

@@ -1,0 +1,185 @@
+/* Staging and publishing of operands, and dispatch. See reference.h. */
+#include "instructions/reference.h"
+
+#include <math.h>
+#include <string.h>
+
+mk_reference_result mk_reference_run(mk_reference *machine, const mk_instruction *instruction) {
+  for (uint32_t slot = 0; slot < MK_MAX_OPERANDS; slot++) {
+    machine->rows_used[slot] = instruction->operands[slot].rows;
+  }
+  switch ((mk_opcode)instruction->opcode) {
+#define MK_OPCODE(NAME, text, state, semantics) \
+  case MK_OP_##NAME:                            \
+    return mk_reference_##NAME(machine, instruction);
+#include "instructions/opcodes.def"
+    case MK_OP_NONE:
+    case MK_OP_COUNT:
+      break;
+  }
+  return MK_REFERENCE_DONE;
+}
+
+size_t mk_reference_scratch(const mk_program *program) {
+  size_t most = 0;
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    const mk_instruction *instruction = &program->instructions[i];
+    size_t need = 1024; /* scores of one attention span */
+    for (uint32_t slot = 0; slot < MK_MAX_OPERANDS; slot++) {
+      const mk_operand *operand = &instruction->operands[slot];
+      const mk_buffer *buffer = &program->buffers[operand->buffer];
+      if (buffer->store == MK_STORE_TILES && (operand->flags & MK_OPERAND_TOKEN_ROW) == 0) {
+        need += (size_t)operand->rows * MK_TILE + (size_t)operand->cols * MK_TILE * 4 + 32; /* y, x */
+      } else if (buffer->store != MK_STORE_BLOCKS) {
+        size_t rows = (operand->flags & MK_OPERAND_TOKEN_ROW) != 0 ? 1 : (size_t)operand->rows * buffer->tile_rows;
+        need += rows * operand->cols * buffer->tile_cols * 2 + 16;
+      }
+    }
+    most = need > most ? need : most;
+  }
+  return most;
+}
+
+uint16_t mk_float_to_bf16(float value) {
+  uint32_t bits = mk_float_param(value);
+  if (isnan(value)) {
+    return (uint16_t)(bits >> 16 | 0x40);
+  }
+  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static uint32_t clip(uint64_t first, uint64_t count, uint32_t size) {
+  uint64_t end = first + count < size ? first + count : size;
+  return end > first ? (uint32_t)(end - first) : 0;
+}
+
+mk_span mk_operand_span(const mk_reference *machine, const mk_instruction *instruction, uint32_t slot) {
+  const mk_operand *operand = &instruction->operands[slot];
+  const mk_buffer *buffer = &machine->program->buffers[operand->buffer];
+  mk_span span = {.buffer = buffer,
+                  .memory = machine->memory[operand->buffer],
+                  .row = operand->row * buffer->tile_rows,
+                  .col = operand->col * buffer->tile_cols};
+  span.rows = clip(span.row, (uint64_t)operand->rows * buffer->tile_rows, buffer->rows);
+  span.cols = clip(span.col, (uint64_t)operand->cols * buffer->tile_cols, buffer->cols);
+  return span;
+}
+
+/* Words of one row of a STAMPED buffer. */
+static size_t stamped_row_words(const mk_buffer *buffer) {
+  return buffer->dtype == MK_DTYPE_BF16 ? (buffer->cols + 1u) / 2 : buffer->cols;
+}
+
+bool mk_stage_stamped(const mk_reference *machine, const mk_span *span, uint32_t rows, float *out) {
+  size_t row_words = stamped_row_words(span->buffer);
+  bool pairs = span->buffer->dtype == MK_DTYPE_BF16;
+  for (uint32_t r = 0; r < rows; r++) {
+    const uint64_t *row = (const uint64_t *)(const void *)span->memory + (span->row + r) * row_words;
+    const uint64_t *words = row + (pairs ? span->col / 2 : span->col);
+    uint32_t count = pairs ? span->cols / 2 : span->cols;
+    uint32_t late = 0;
+    float *to = out + (size_t)r * span->cols;
+    for (uint32_t i = 0; i < count; i++) {
+      late |= (uint32_t)(words[i] >> 32) ^ machine->generation;
+      uint32_t data = (uint32_t)words[i];
+      if (pairs) {
+        to[2 * i] = mk_param_float(data << 16);
+        to[2 * i + 1] = mk_param_float(data & 0xffff0000u);
+      } else {
+        to[i] = mk_param_float(data);
+      }
+    }
+    if (late != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool mk_stage_vector(const mk_reference *machine, const mk_instruction *instruction, uint32_t slot, float *out) {
+  mk_span span = mk_operand_span(machine, instruction, slot);
+  if (span.buffer->store == MK_STORE_STAMPED) {
+    return mk_stage_stamped(machine, &span, 1, out);
+  }
+  if (span.buffer->store == MK_STORE_TILES) {
+    const uint16_t *tiles = (const uint16_t *)(const void *)span.memory;
+    uint32_t grid_cols = mk_buffer_grid_cols(span.buffer);
+    for (uint32_t i = 0; i < span.cols; i++) {
+      out[i] = mk_bf16_to_float(tiles[mk_tile_offset(grid_cols, machine->state->token, span.col + i)]);
+    }
+    return true;
+  }
+  const float *row = (const float *)(const void *)span.memory + (size_t)span.row * span.buffer->cols;
+  memcpy(out, row + span.col, span.cols * sizeof *out);
+  return true;
+}
+
+void mk_publish_words(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
+                      const uint32_t *values) {
+  if (span->buffer->store == MK_STORE_STAMPED) {
+    uint64_t *words = (uint64_t *)(void *)span->memory + (span->row + row) * stamped_row_words(span->buffer);
+    for (uint32_t i = 0; i < count; i++) {
+      words[span->col + first + i] = (uint64_t)machine->publish << 32 | values[i];
+    }
+    return;
+  }
+  uint32_t *words = (uint32_t *)(void *)span->memory + (size_t)(span->row + row) * span->buffer->cols;
+  memcpy(words + span->col + first, values, count * sizeof *values);
+}
+
+void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
+                       const float *values) {
+  if (span->buffer->dtype != MK_DTYPE_BF16) {
+    const uint32_t *bits = (const uint32_t *)(const void *)values;
+    mk_publish_words(machine, span, row, first, count, bits);
+    return;
+  }
+  uint64_t *words = (uint64_t *)(void *)span->memory + (span->row + row) * stamped_row_words(span->buffer);
+  words += (span->col + first) / 2;
+  for (uint32_t i = 0; i + 1 < count; i += 2) {
+    uint32_t data = mk_float_to_bf16(values[i]) | (uint32_t)mk_float_to_bf16(values[i + 1]) << 16;
+    words[i / 2] = (uint64_t)machine->publish << 32 | data;
+  }
+}
+
+bool mk_stage_normed(const mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot, uint32_t gain_slot,
+                     float eps, uint32_t width, float *out, float *scale) {
+  if (!mk_stage_vector(machine, instruction, x_slot, out)) {
+    return false;
+  }
+  mk_span x = mk_operand_span(machine, instruction, x_slot);
+  mk_span gain = mk_operand_span(machine, instruction, gain_slot);
+  const uint16_t *g = (const uint16_t *)(const void *)gain.memory + gain.col;
+  float sums[16] = {0}; /* sixteen interleaved sums: an order that vectorises */
+  uint32_t padded = (x.cols + 15) / 16 * 16;
+  for (uint32_t i = x.cols; i < padded; i++) {
+    out[i] = 0;
+  }
+  for (uint32_t i = 0; i < padded; i += 16) {
+    for (uint32_t j = 0; j < 16; j++) {
+      sums[j] += out[i + j] * out[i + j];
+    }
+  }
+  float sum = 0;
+  for (uint32_t j = 0; j < 16; j++) {
+    sum += sums[j];
+  }
+  for (uint32_t i = 0; i < padded; i++) {
+    out[i] = i < gain.cols ? out[i] * mk_bf16_to_float(g[i]) : 0;
+  }
+  *scale = 1.0f / sqrtf(sum / (float)width + eps);
+  return true;
+}
+
+void mk_residual_epilogue(const mk_reference *machine, const mk_instruction *instruction, uint32_t residual_in,
+                          uint32_t residual_out, uint32_t out, float *y, float *scratch) {
+  mk_span to = mk_operand_span(machine, instruction, residual_out);
+  mk_span broadcast = mk_operand_span(machine, instruction, out);
+  memset(scratch, 0, to.cols * sizeof *scratch); /* an embedding row ends before the padding does */
+  (void)mk_stage_vector(machine, instruction, residual_in, scratch);
+  for (uint32_t i = 0; i < to.cols; i++) {
+    y[i] = scratch[i] + y[i];
+  }
+  mk_publish_floats(machine, &to, 0, 0, to.cols, y);
+  mk_publish_floats(machine, &broadcast, 0, 0, broadcast.cols, y);
+}

@@ -1,0 +1,78 @@
+/* The plain C references of the opcodes: what the CPU machine runs and what the GPU is compared with.
+ *
+ * One function per opcode, named mk_reference_<NAME> after its line in opcodes.def. It first stages every input; when a
+ * stamped word does not carry this epoch's generation yet it returns MK_REFERENCE_WAIT and has changed nothing. Then it
+ * computes in fp32, in an order that depends on shapes and positions alone, and writes its outputs.
+ *
+ * A mk_reference belongs to one thread. Memory and scratch belong to the machine. */
+#ifndef MK_REFERENCE_H
+#define MK_REFERENCE_H
+
+#include "vm/program.h"
+
+typedef enum mk_reference_result { MK_REFERENCE_DONE, MK_REFERENCE_WAIT } mk_reference_result;
+
+/* The step state of one SM. */
+typedef struct mk_step_state {
+  uint32_t token;    /* of the step to compute */
+  uint32_t position; /* of that token */
+  uint32_t prompt_length;
+  uint32_t nan_logits; /* set when a candidate was NaN */
+} mk_step_state;
+
+typedef struct mk_reference {
+  const mk_program *program;
+  uint8_t *const *memory; /* by buffer */
+  mk_step_state *state;   /* of the SM that executes */
+  uint32_t generation;    /* stamps to wait for */
+  uint32_t publish;       /* stamps to write: the generation, or 0 when the machine publishes later */
+  float *scratch;         /* mk_reference_scratch(program) floats, 64-byte aligned */
+  uint16_t rows_used[MK_MAX_OPERANDS]; /* result: row tiles of each operand that were touched, from its first one on */
+} mk_reference;
+
+/* Floats of scratch that the largest instruction of the program needs. */
+size_t mk_reference_scratch(const mk_program *program);
+
+mk_reference_result mk_reference_run(mk_reference *machine, const mk_instruction *instruction);
+
+#define MK_OPCODE(NAME, text, state, semantics) \
+  mk_reference_result mk_reference_##NAME(mk_reference *machine, const mk_instruction *instruction);
+#include "instructions/opcodes.def"
+
+/* Shared by the opcodes' files. Elements of a rectangle are [rows][cols] in row-major order. */
+
+static inline float mk_bf16_to_float(uint16_t bits) { return mk_param_float((uint32_t)bits << 16); }
+/* Round to nearest, ties to even; NaN stays NaN. */
+uint16_t mk_float_to_bf16(float value);
+
+typedef struct mk_span { /* an operand in elements of its buffer */
+  const mk_buffer *buffer;
+  uint8_t *memory;
+  uint32_t row, rows, col, cols; /* clipped to the buffer */
+} mk_span;
+mk_span mk_operand_span(const mk_reference *machine, const mk_instruction *instruction, uint32_t slot);
+
+/* Copies `rows` rows of a STAMPED span to out; false when a word is not of this generation. */
+bool mk_stage_stamped(const mk_reference *machine, const mk_span *span, uint32_t rows, float *out);
+/* An input vector of `cols` elements: stamped bf16, plain fp32, or the row of a TILES buffer that the step's token names. */
+bool mk_stage_vector(const mk_reference *machine, const mk_instruction *instruction, uint32_t slot, float *out);
+/* Writes count elements (fp32 or u32 words as their bits; bf16 rounds) from element `first` of row span->row + row. */
+void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
+                       const float *values);
+void mk_publish_words(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
+                      const uint32_t *values);
+
+/* y[16 t + r] = sum_k W[row tile t][r][k] x[k] over the weight operand's rectangle; x is padded with zeros to whole tiles,
+ * scratch MK_MATVEC_SCRATCH(padded width) floats. */
+#define MK_MATVEC_SCRATCH(padded) (2 * (padded) + 16)
+void mk_matvec(const mk_span *weight, const float *x, float *scratch, float *y);
+
+/* Stages x, multiplies it by the gain, and gives 1 / sqrt(mean(x^2) + eps) in *scale; false: wait. */
+bool mk_stage_normed(const mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot, uint32_t gain_slot,
+                     float eps, uint32_t width, float *out, float *scale);
+
+/* y += residual; residual_out = y; out = bf16(y), as LINEAR_ADD and REDUCE_ADD end. */
+void mk_residual_epilogue(const mk_reference *machine, const mk_instruction *instruction, uint32_t residual_in,
+                          uint32_t residual_out, uint32_t out, float *y, float *scratch);
+
+#endif

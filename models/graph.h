@@ -1,0 +1,83 @@
+/* The graph of a model: what one decode step computes, with no word about who computes it or when.
+ *
+ * A graph owns its arrays; mk_graph_free releases them. It is built by one thread (models/llama.c) and then only read.
+ * Building fails with MK_ERR_RUNTIME when memory runs out. */
+#ifndef MK_GRAPH_H
+#define MK_GRAPH_H
+
+#include "models/config.h"
+
+/* How the rows of the checkpoint's tensors become the rows of one weight. Every weight but a VECTOR or a FREQUENCIES
+ * is padded with zeros to whole 16 x 16 tiles. */
+typedef enum mk_pack {
+  MK_PACK_ROWS,        /* the rows of the sources, one source after the other */
+  MK_PACK_ROPE,        /* sources q, k, v: within each q and k head, tile u holds dims [8 u, 8 u + 8) and then
+                          [head_dim / 2 + 8 u, ... + 8), so that both halves of a rotated pair lie in one tile; v as it is */
+  MK_PACK_GLU,         /* sources gate, up: tile u holds gate rows [8 u, 8 u + 8), then the same rows of up */
+  MK_PACK_VECTOR,      /* one vector as it is */
+  MK_PACK_FREQUENCIES, /* derived from the configuration: fp32 inverse frequencies of RoPE, [head_dim / 2] */
+} mk_pack;
+
+typedef struct mk_weight_source {
+  char tensor[80]; /* name in the checkpoint */
+  uint32_t rows;
+} mk_weight_source;
+
+typedef struct mk_weight {
+  char name[48];
+  mk_pack pack;
+  uint32_t rows; /* packed, a multiple of 16; 1 for VECTOR and FREQUENCIES */
+  uint32_t cols; /* as in the checkpoint */
+  uint32_t source_count;
+  mk_weight_source sources[3];
+} mk_weight;
+
+/* Where row `row` of a packed weight comes from; false for a row of padding. */
+bool mk_weight_row(const mk_weight *weight, uint32_t head_dim, uint32_t row, uint32_t *source, uint32_t *source_row);
+
+/* y = W norm(x) with an epilogue, or attention: the grain at which a decode step is scheduled. */
+typedef enum mk_node_kind {
+  MK_NODE_QKV,       /* output = rope(W norm(input)) for q and k, W norm(input) for v */
+  MK_NODE_ATTENTION, /* output = attention(input = q, k, v; KV cache of this layer) */
+  MK_NODE_ADD,       /* output = residual + W input */
+  MK_NODE_GLU,       /* output = silu(G norm(input)) * (U norm(input)) */
+  MK_NODE_HEAD,      /* logits = W norm(input), and the choice of the next token */
+} mk_node_kind;
+
+enum { MK_NONE = -1 };
+
+typedef struct mk_node {
+  mk_node_kind kind;
+  uint32_t layer; /* of HEAD: the number of layers */
+  int input;      /* value; MK_NONE: the embedding row of the step's token */
+  int residual;   /* value (ADD only); MK_NONE: the embedding row */
+  int gain;       /* weight of the norm, or MK_NONE: no norm */
+  int weight;     /* MK_NONE for ATTENTION */
+  int output;     /* value, MK_NONE for HEAD */
+} mk_node;
+
+typedef struct mk_value {
+  char name[48];
+  uint32_t length;
+} mk_value;
+
+typedef struct mk_graph {
+  mk_config config;
+  mk_weight *weights;
+  size_t weight_count, weight_capacity;
+  mk_value *values;
+  size_t value_count, value_capacity;
+  mk_node *nodes; /* in an order in which they can be computed */
+  size_t node_count, node_capacity;
+  int embedding;   /* weight */
+  int frequencies; /* weight */
+} mk_graph;
+
+void mk_graph_free(mk_graph *graph); /* NULL is fine */
+/* Each appends a copy and returns its index through *index. */
+mk_status mk_graph_add_weight(mk_graph *graph, const mk_weight *weight, int *index);
+mk_status mk_graph_add_value(mk_graph *graph, uint32_t length, int *index, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+mk_status mk_graph_add_node(mk_graph *graph, const mk_node *node);
+
+#endif

@@ -1,0 +1,107 @@
+/* The buffer plan: every buffer of a Llama program, and who may touch it. See lower.h. */
+#include <stdio.h>
+#include <string.h>
+
+#include "scheduler/lower_internal.h"
+
+static uint32_t divide_up(uint32_t n, uint32_t by) { return (n + by - 1) / by; }
+
+mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector, uint16_t *index) {
+  mk_buffer buffer = {.kind = (uint8_t)vector.kind,
+                      .dtype = (uint8_t)vector.dtype,
+                      .store = (uint8_t)vector.store,
+                      .scope = (uint8_t)(vector.scope == 0 ? MK_SCOPE_GPU : vector.scope),
+                      .proxy = (uint8_t)(MK_PROXY_GENERIC | vector.extra_proxy),
+                      .rows = vector.rows == 0 ? 1 : vector.rows,
+                      .cols = vector.cols,
+                      .tile_rows = 1,
+                      .tile_cols = vector.tile};
+  snprintf(buffer.name, sizeof buffer.name, "%s", name);
+  return mk_program_add_buffer(program, &buffer, index);
+}
+
+static mk_status declare_weight(mk_lowering *lowering, size_t index) {
+  const mk_weight *weight = &lowering->graph->weights[index];
+  uint16_t *buffer_index = &lowering->weights[index];
+  if (weight->pack == MK_PACK_VECTOR || weight->pack == MK_PACK_FREQUENCIES) {
+    mk_dtype dtype = weight->pack == MK_PACK_VECTOR ? MK_DTYPE_BF16 : MK_DTYPE_F32;
+    return mk_add_vector(lowering->program, weight->name,
+                         (mk_vector){.kind = MK_KIND_WEIGHT, .dtype = dtype, .store = MK_STORE_PLAIN,
+                                     .cols = weight->cols, .tile = 16},
+                         buffer_index);
+  }
+  mk_buffer buffer = {.kind = MK_KIND_WEIGHT,
+                      .dtype = MK_DTYPE_BF16,
+                      .store = MK_STORE_TILES,
+                      .scope = MK_SCOPE_GPU,
+                      .proxy = MK_PROXY_GENERIC | MK_PROXY_ASYNC,
+                      .rows = weight->rows,
+                      .cols = weight->cols,
+                      .tile_rows = MK_TILE,
+                      .tile_cols = MK_TILE};
+  snprintf(buffer.name, sizeof buffer.name, "%s", weight->name);
+  return mk_program_add_buffer(lowering->program, &buffer, buffer_index);
+}
+
+mk_status mk_declare_shared(mk_lowering *lowering) {
+  const mk_config *c = &lowering->graph->config;
+  mk_program *program = lowering->program;
+  for (size_t i = 0; i < lowering->graph->weight_count; i++) {
+    MK_TRY(declare_weight(lowering, i));
+  }
+  MK_TRY(mk_add_vector(program, "residual",
+                       (mk_vector){.kind = MK_KIND_ACTIVATION, .dtype = MK_DTYPE_F32, .store = MK_STORE_PLAIN,
+                                   .cols = divide_up(c->hidden, 16) * 16, .tile = 16},
+                       &lowering->residual));
+  MK_TRY(mk_add_vector(program, "block_table",
+                       (mk_vector){.kind = MK_KIND_INPUT, .dtype = MK_DTYPE_U32, .store = MK_STORE_PLAIN,
+                                   .extra_proxy = MK_PROXY_ASYNC, .cols = divide_up(lowering->max_seq, MK_BLOCK_TOKENS),
+                                   .tile = 16},
+                       &lowering->table));
+  MK_TRY(mk_add_vector(program, "prompt",
+                       (mk_vector){.kind = MK_KIND_INPUT, .dtype = MK_DTYPE_U32, .store = MK_STORE_PLAIN,
+                                   .cols = lowering->max_seq, .tile = 64},
+                       &lowering->prompt));
+  MK_TRY(mk_add_vector(program, "token_ring",
+                       (mk_vector){.kind = MK_KIND_OUTPUT, .dtype = MK_DTYPE_U32, .store = MK_STORE_PLAIN,
+                                   .scope = MK_SCOPE_SYS, .cols = lowering->max_seq + 1, .tile = 64},
+                       &lowering->ring));
+  MK_TRY(mk_add_vector(program, "logits",
+                       (mk_vector){.kind = MK_KIND_OUTPUT, .dtype = MK_DTYPE_F32, .store = MK_STORE_PLAIN,
+                                   .cols = c->vocab, .tile = 16},
+                       &lowering->logits));
+  return mk_add_vector(program, "candidates",
+                       (mk_vector){.kind = MK_KIND_ACTIVATION, .dtype = MK_DTYPE_U32, .store = MK_STORE_STAMPED,
+                                   .rows = lowering->sms, .cols = 2, .tile = 2},
+                       &lowering->candidates);
+}
+
+mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
+  const mk_value *value = &lowering->graph->values[node->output];
+  /* GLU writes 8 values per row tile; everything else moves in whole tiles. Q, K and V stay fp32: few SMs read them. */
+  mk_dtype dtype = node->kind == MK_NODE_QKV ? MK_DTYPE_F32 : MK_DTYPE_BF16;
+  uint32_t tile = node->kind == MK_NODE_GLU ? 8 : MK_TILE;
+  return mk_add_vector(lowering->program, value->name,
+                       (mk_vector){.kind = MK_KIND_ACTIVATION, .dtype = dtype, .store = MK_STORE_STAMPED,
+                                   .cols = value->length, .tile = tile},
+                       &lowering->values[node->output].buffer);
+}
+
+mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index) {
+  const mk_config *c = &lowering->graph->config;
+  mk_buffer buffer = {.kind = MK_KIND_KV,
+                      .dtype = MK_DTYPE_BF16,
+                      .store = MK_STORE_BLOCKS,
+                      .scope = MK_SCOPE_GPU,
+                      .proxy = MK_PROXY_GENERIC | MK_PROXY_ASYNC,
+                      .head_dim = (uint16_t)c->head_dim,
+                      .block_tokens = MK_BLOCK_TOKENS,
+                      .span_tokens = MK_SPAN_TOKENS,
+                      .blocks = divide_up(lowering->max_seq, MK_BLOCK_TOKENS),
+                      .rows = lowering->splits,
+                      .cols = c->kv_heads,
+                      .tile_rows = 1,
+                      .tile_cols = 1};
+  snprintf(buffer.name, sizeof buffer.name, "layers.%u.kv", layer);
+  return mk_program_add_buffer(lowering->program, &buffer, index);
+}

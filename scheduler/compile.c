@@ -1,0 +1,131 @@
+/* See compile.h. */
+#include "scheduler/compile.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "scheduler/lower.h"
+
+enum {
+  SPLIT_ROW_TILES = 96,   /* fewer row tiles than this leave SMs idle: split K */
+  SPLIT_MIN_COLS = 256,   /* but not into parts smaller than this */
+  SPLIT_MAX_COLS = 8192,  /* and always into parts whose activation fits the resident area */
+  ATTENTION_UNITS = 128,  /* KV heads x splits: about one attention instruction per SM and layer */
+};
+
+static uint32_t divide_up(uint32_t n, uint32_t by) { return (n + by - 1) / by; }
+
+uint32_t mk_split_k(uint32_t rows, uint32_t cols) {
+  uint32_t tiles = divide_up(rows, MK_TILE);
+  uint32_t for_rows = divide_up(SPLIT_ROW_TILES, tiles), most = cols / SPLIT_MIN_COLS;
+  uint32_t parts = for_rows < most ? for_rows : most;
+  uint32_t least = divide_up(cols, SPLIT_MAX_COLS);
+  return parts > least ? parts : least;
+}
+
+uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq) {
+  uint32_t splits = ATTENTION_UNITS / kv_heads, spans = divide_up(max_seq, MK_SPAN_TOKENS);
+  splits = splits < 1 ? 1 : splits;
+  return splits < spans ? splits : spans;
+}
+
+static uint64_t fold(uint64_t hash, uint64_t value) {
+  for (uint32_t i = 0; i < 8; i++) {
+    hash = (hash ^ (value >> (8 * i) & 0xff)) * 0x100000001b3u;
+  }
+  return hash;
+}
+
+static uint64_t double_bits(double value) {
+  uint64_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+uint64_t mk_config_hash(const mk_config *c) {
+  const uint64_t fields[] = {c->hidden,
+                             c->intermediate,
+                             c->layers,
+                             c->heads,
+                             c->kv_heads,
+                             c->head_dim,
+                             c->vocab,
+                             mk_float_param(c->rms_eps),
+                             double_bits(c->rope_theta),
+                             c->tied,
+                             c->rope_llama3,
+                             c->rope_llama3 ? double_bits(c->rope_factor) : 0,
+                             c->rope_llama3 ? double_bits(c->rope_low_freq_factor) : 0,
+                             c->rope_llama3 ? double_bits(c->rope_high_freq_factor) : 0,
+                             c->rope_llama3 ? c->rope_original_max_position : 0};
+  uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+    hash = fold(hash, fields[i]);
+  }
+  return hash;
+}
+
+static mk_status flatten(mk_lowering *lowering) {
+  mk_program *program = lowering->program;
+  size_t total = 0;
+  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
+    total += lowering->queues[sm].count;
+  }
+  if (total > UINT32_MAX) {
+    return mk_error(MK_ERR_FILE, "the program would have %zu instructions; a program holds at most %u", total, UINT32_MAX);
+  }
+  MK_TRY(mk_grow(&program->instructions, &program->instruction_capacity, total, sizeof *program->instructions));
+  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
+    mk_queue_builder *queue = &lowering->queues[sm];
+    program->queues[sm] =
+        (mk_queue){.first = (uint32_t)program->instruction_count, .count = (uint32_t)queue->count, .rank = 0};
+    if (queue->count != 0) {
+      memcpy(program->instructions + program->instruction_count, queue->instructions,
+             queue->count * sizeof *queue->instructions);
+    }
+    program->instruction_count += queue->count;
+  }
+  return MK_OK;
+}
+
+static mk_status compile(const mk_graph *graph, const mk_compile_options *options, mk_program *program) {
+  const mk_config *c = &graph->config;
+  snprintf(program->model, sizeof program->model, "llama %u layers x %u, %u/%u heads of %u", c->layers, c->hidden, c->heads,
+           c->kv_heads, c->head_dim);
+  program->config_hash = mk_config_hash(c);
+  program->ranges = (mk_step_ranges){.position = {0, options->max_seq - 1},
+                                     .token = {0, c->vocab - 1},
+                                     .block = {0, divide_up(options->max_seq, MK_BLOCK_TOKENS) - 1},
+                                     .batch = {1, 1}};
+  mk_lowering lowering;
+  mk_status status = mk_lowering_init(&lowering, graph, options, program);
+  if (status == MK_OK) {
+    status = mk_lower(&lowering);
+  }
+  if (status == MK_OK) {
+    status = flatten(&lowering);
+  }
+  mk_lowering_free(&lowering);
+  return status;
+}
+
+mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, mk_program **out) {
+  *out = NULL;
+  if (options->sms < 1 || options->sms > MK_MAX_SMS) {
+    return mk_error(MK_ERR_USAGE, "%u SMs: a program has 1 to %d queues", options->sms, MK_MAX_SMS);
+  }
+  if (options->max_seq < 1 || options->max_seq > graph->config.max_position) {
+    return mk_error(MK_ERR_USAGE, "a context of %u tokens: this model has 1 to %u (max_position_embeddings)",
+                    options->max_seq, graph->config.max_position);
+  }
+  mk_machine machine = mk_machine_latency(options->sms);
+  mk_program *program;
+  MK_TRY(mk_program_new(&machine, &program));
+  mk_status status = compile(graph, options, program);
+  if (status != MK_OK) {
+    mk_program_free(program);
+    return status;
+  }
+  *out = program;
+  return MK_OK;
+}

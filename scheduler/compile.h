@@ -1,0 +1,43 @@
+/* Graph -> program: tiles per operation, placement on SM queues, edges, buffer plan.
+ *
+ * The caller owns the program (mk_program_free). Pure: the same graph and options give the same program, byte for byte; any
+ * thread may call. Failure: MK_ERR_FILE when the shape does not fit the program format (the message names the
+ * dimension), MK_ERR_USAGE for impossible options, MK_ERR_RUNTIME for memory.
+ *
+ * What a program computes does not depend on `sms` or `placement`: tile height, K splits and attention splits are
+ * functions of the shape alone, so logits are the same bit for bit on any number of SMs. */
+#ifndef MK_COMPILE_H
+#define MK_COMPILE_H
+
+#include "models/graph.h"
+#include "vm/program.h"
+
+typedef enum mk_placement {
+  MK_PLACE_BALANCED,    /* the SMs with the fewest bytes so far take the extra tiles (default) */
+  MK_PLACE_ROUND_ROBIN, /* the first SMs take them, every time */
+} mk_placement;
+
+typedef struct mk_compile_options {
+  uint32_t sms;     /* queues, 1..1024 */
+  uint32_t max_seq; /* tokens of context, 1..max_position_embeddings */
+  mk_placement placement;
+} mk_compile_options;
+
+enum {
+  MK_DEFAULT_SMS = 132,
+  MK_MAX_SMS = 1024,
+  MK_BLOCK_TOKENS = 64, /* tokens per KV block */
+  MK_SPAN_TOKENS = 256, /* tokens per span: attention is not split below this */
+};
+
+mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, mk_program **out);
+
+/* Identifies the configuration a program was compiled from (mk_program.config_hash). */
+uint64_t mk_config_hash(const mk_config *config);
+
+/* How many parts the K columns of an [rows, cols] projection are split into, and how many ways attention over
+ * `max_seq` tokens is split per KV head: functions of the shape alone. */
+uint32_t mk_split_k(uint32_t rows, uint32_t cols);
+uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq);
+
+#endif

@@ -1,0 +1,375 @@
+/* Graph nodes to instructions. See lower.h; the edges are those of vm/program.h.
+ *
+ * Values travel in stamped buffers that are written once per epoch, one buffer per value and layer, each with a relaxed counter
+ * that its writers signal and its readers wait for before they look at the stamps. The residual stream itself is fp32 and stays with
+ * the SM that owns the rows: attention's and the MLP's additions to a row tile are placed on the same queue. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "scheduler/lower_internal.h"
+
+static uint32_t divide_up(uint32_t n, uint32_t by) { return (n + by - 1) / by; }
+
+mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const mk_compile_options *options,
+                           mk_program *program) {
+  memset(lowering, 0, sizeof *lowering);
+  lowering->graph = graph;
+  lowering->program = program;
+  lowering->sms = options->sms;
+  lowering->max_seq = options->max_seq;
+  lowering->splits = mk_split_attention(graph->config.kv_heads, options->max_seq);
+  lowering->next_uid = 1;
+  MK_TRY(mk_placer_init(&lowering->placer, options->placement, options->sms));
+  MK_TRY(mk_alloc(options->sms, sizeof *lowering->owners, &lowering->owners));
+  MK_TRY(mk_alloc(options->sms, sizeof *lowering->queues, &lowering->queues));
+  MK_TRY(mk_alloc(graph->weight_count, sizeof *lowering->weights, &lowering->weights));
+  return mk_alloc(graph->value_count, sizeof *lowering->values, &lowering->values);
+}
+
+void mk_lowering_free(mk_lowering *lowering) {
+  if (lowering->queues != NULL) {
+    for (uint32_t sm = 0; sm < lowering->sms; sm++) {
+      mk_free(lowering->queues[sm].instructions);
+    }
+  }
+  mk_free(lowering->queues);
+  mk_free(lowering->owners);
+  mk_free(lowering->weights);
+  mk_free(lowering->values);
+  mk_placer_free(&lowering->placer);
+}
+
+static mk_instruction start(mk_opcode opcode, uint32_t layer) {
+  return (mk_instruction){
+      .opcode = (uint8_t)opcode, .version = MK_INSTRUCTION_VERSION, .layer = (uint16_t)layer};
+}
+
+/* Buffers are checked to have at most 65535 tiles a side when they are declared, so coordinates fit. */
+static mk_operand tiles(uint16_t buffer, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols) {
+  return (mk_operand){.buffer = buffer,
+                      .row = (uint16_t)row,
+                      .rows = (uint16_t)rows,
+                      .col = (uint16_t)col,
+                      .cols = (uint16_t)cols};
+}
+
+static mk_operand columns(uint16_t buffer, uint32_t col, uint32_t cols) { return tiles(buffer, 0, 1, col, cols); }
+
+static mk_operand whole(const mk_lowering *lowering, uint16_t buffer) {
+  const mk_buffer *b = &lowering->program->buffers[buffer];
+  return tiles(buffer, 0, mk_buffer_grid_rows(b), 0, mk_buffer_grid_cols(b));
+}
+
+/* The embedding row of the step's token, columns [col, col + cols). */
+static mk_operand embedding_row(const mk_lowering *lowering, uint32_t col, uint32_t cols) {
+  uint16_t buffer = lowering->weights[lowering->graph->embedding];
+  mk_operand operand = tiles(buffer, 0, mk_buffer_grid_rows(&lowering->program->buffers[buffer]), col, cols);
+  operand.flags = MK_OPERAND_TOKEN_ROW;
+  return operand;
+}
+
+static void add_wait(const mk_lowering *lowering, mk_instruction *instruction, uint16_t counter) {
+  if (counter != MK_NO_COUNTER) {
+    instruction->waits[instruction->wait_count++] =
+        (mk_wait){.counter = counter, .threshold = (uint16_t)lowering->program->counters[counter].total};
+  }
+}
+
+static mk_status emit(mk_lowering *lowering, uint32_t sm, mk_instruction *instruction, uint16_t signal) {
+  mk_program *program = lowering->program;
+  instruction->uid = lowering->next_uid++;
+  if (signal != MK_NO_COUNTER) {
+    instruction->signals[instruction->signal_count++] = (mk_signal){.counter = signal, .amount = 1};
+    if (++program->counters[signal].total > MK_MAX_COORDINATE) {
+      return mk_error(MK_ERR_FILE, "counter %s would have more than %d signals per epoch", program->counters[signal].name,
+                      MK_MAX_COORDINATE);
+    }
+  }
+  instruction->pages = mk_instruction_pages(program, instruction);
+  uint32_t resident = mk_instruction_resident(program, instruction);
+  if (resident > program->machine.resident_bytes) {
+    return mk_error(MK_ERR_FILE, "layer %u: %s needs %u bytes of resident shared memory for its activation; the machine has %u",
+                    instruction->layer, mk_opcode_lookup(instruction->opcode)->name, resident,
+                    program->machine.resident_bytes);
+  }
+  instruction->resident = (uint16_t)divide_up(resident, MK_RESIDENT_UNIT);
+  mk_queue_builder *queue = &lowering->queues[sm];
+  MK_TRY(mk_grow(&queue->instructions, &queue->capacity, queue->count + 1, sizeof *instruction));
+  queue->instructions[queue->count++] = *instruction;
+  return MK_OK;
+}
+
+static mk_status add_counter(mk_lowering *lowering, uint32_t layer, const char *what, uint16_t *counter) {
+  char name[48];
+  snprintf(name, sizeof name, "layers.%u.%s", layer, what);
+  return mk_program_add_counter(lowering->program, name, MK_COUNTER_RELAXED, counter);
+}
+
+static uint16_t ready_of(const mk_lowering *lowering, int value) {
+  return value == MK_NONE ? MK_NO_COUNTER : lowering->values[value].ready;
+}
+
+static mk_operand input_of(const mk_lowering *lowering, const mk_node *node) {
+  const mk_config *c = &lowering->graph->config;
+  return node->input == MK_NONE ? embedding_row(lowering, 0, divide_up(c->hidden, MK_TILE))
+                                : whole(lowering, lowering->values[node->input].buffer);
+}
+
+static const mk_buffer *weight_buffer(const mk_lowering *lowering, const mk_node *node, uint16_t *index) {
+  *index = lowering->weights[node->weight];
+  return &lowering->program->buffers[*index];
+}
+
+static mk_status lower_qkv(mk_lowering *lowering, const mk_node *node) {
+  const mk_config *c = &lowering->graph->config;
+  mk_lowered_value *out = &lowering->values[node->output];
+  uint16_t index;
+  const mk_buffer *weight = weight_buffer(lowering, node, &index);
+  uint32_t row_tiles = mk_buffer_grid_rows(weight), steps = mk_buffer_grid_cols(weight);
+  MK_TRY(add_counter(lowering, node->layer, "qkv", &out->ready));
+  mk_place(&lowering->placer, row_tiles, (uint64_t)steps * 512);
+  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
+    mk_share share = lowering->placer.shares[sm];
+    if (share.count == 0) {
+      continue;
+    }
+    mk_instruction in = start(MK_OP_QKV, node->layer);
+    in.operands[MK_SLOT_QKV_x] = input_of(lowering, node);
+    in.operands[MK_SLOT_QKV_gain] = whole(lowering, lowering->weights[node->gain]);
+    in.operands[MK_SLOT_QKV_weight] = tiles(index, share.first, share.count, 0, steps);
+    in.operands[MK_SLOT_QKV_inv_freq] = whole(lowering, lowering->weights[lowering->graph->frequencies]);
+    in.operands[MK_SLOT_QKV_out] = columns(out->buffer, share.first, share.count);
+    in.params[MK_PARAM_QKV_eps] = mk_float_param(c->rms_eps);
+    in.params[MK_PARAM_QKV_width] = c->hidden;
+    in.params[MK_PARAM_QKV_rope_tiles] = (c->heads + c->kv_heads) * c->head_dim / MK_TILE;
+    in.params[MK_PARAM_QKV_head_dim] = c->head_dim;
+    add_wait(lowering, &in, ready_of(lowering, node->input));
+    MK_TRY(emit(lowering, sm, &in, out->ready));
+  }
+  return MK_OK;
+}
+
+/* Split s of every KV head, s-major, so that short contexts (split 0 alone) spread over as many SMs as there are KV heads.
+ * A head's COMBINE sits behind its split 0: with one split in use the result never leaves the SM. */
+static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
+  const mk_config *c = &lowering->graph->config;
+  uint32_t group = c->heads / c->kv_heads, head_tiles = c->head_dim / MK_TILE;
+  mk_lowered_value *out = &lowering->values[node->output];
+  uint16_t qkv = lowering->values[node->input].buffer, kv, parts;
+  char name[48];
+  MK_TRY(mk_declare_kv(lowering, node->layer, &kv));
+  snprintf(name, sizeof name, "layers.%u.attn_parts", node->layer);
+  MK_TRY(mk_add_vector(lowering->program, name,
+                       (mk_vector){.kind = MK_KIND_ACTIVATION, .dtype = MK_DTYPE_F32, .store = MK_STORE_STAMPED,
+                                   .rows = lowering->splits, .cols = c->heads * (c->head_dim + 2), .tile = c->head_dim + 2},
+                       &parts));
+  MK_TRY(add_counter(lowering, node->layer, "attn", &out->ready));
+  for (uint32_t split = 0; split < lowering->splits; split++) {
+    for (uint32_t head = 0; head < c->kv_heads; head++) {
+      mk_instruction in = start(MK_OP_ATTENTION, node->layer);
+      in.operands[MK_SLOT_ATTENTION_q] = columns(qkv, head * group * head_tiles, group * head_tiles);
+      in.operands[MK_SLOT_ATTENTION_k] = columns(qkv, (c->heads + head) * head_tiles, head_tiles);
+      in.operands[MK_SLOT_ATTENTION_v] = columns(qkv, (c->heads + c->kv_heads + head) * head_tiles, head_tiles);
+      in.operands[MK_SLOT_ATTENTION_kv] = tiles(kv, split, 1, head, 1);
+      in.operands[MK_SLOT_ATTENTION_table] = whole(lowering, lowering->table);
+      in.operands[MK_SLOT_ATTENTION_out] = tiles(parts, split, 1, head * group, group);
+      in.params[MK_PARAM_ATTENTION_scale] = mk_float_param(1.0f / sqrtf((float)c->head_dim));
+      in.params[MK_PARAM_ATTENTION_splits] = lowering->splits;
+      in.params[MK_PARAM_ATTENTION_group] = group;
+      add_wait(lowering, &in, ready_of(lowering, node->input));
+      MK_TRY(emit(lowering, (split * c->kv_heads + head) % lowering->sms, &in, MK_NO_COUNTER));
+    }
+  }
+  for (uint32_t head = 0; head < c->kv_heads; head++) {
+    mk_instruction in = start(MK_OP_COMBINE, node->layer);
+    in.operands[MK_SLOT_COMBINE_parts] = tiles(parts, 0, lowering->splits, head * group, group);
+    in.operands[MK_SLOT_COMBINE_out] = columns(out->buffer, head * group * head_tiles, group * head_tiles);
+    in.params[MK_PARAM_COMBINE_span] = MK_SPAN_TOKENS;
+    MK_TRY(emit(lowering, head % lowering->sms, &in, out->ready));
+  }
+  return MK_OK;
+}
+
+static mk_operand residual_input(const mk_lowering *lowering, const mk_node *node, uint32_t first, uint32_t count) {
+  return node->residual == MK_NONE ? embedding_row(lowering, first, count) : columns(lowering->residual, first, count);
+}
+
+static mk_status lower_whole_add(mk_lowering *lowering, const mk_node *node) {
+  mk_lowered_value *out = &lowering->values[node->output];
+  uint16_t index, x = lowering->values[node->input].buffer;
+  const mk_buffer *weight = weight_buffer(lowering, node, &index);
+  uint32_t steps = mk_buffer_grid_cols(weight);
+  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
+    mk_share share = lowering->owners[sm];
+    if (share.count == 0) {
+      continue;
+    }
+    lowering->placer.bytes[sm] += (uint64_t)share.count * steps * 512;
+    mk_instruction in = start(MK_OP_LINEAR_ADD, node->layer);
+    in.operands[MK_SLOT_LINEAR_ADD_x] = whole(lowering, x);
+    in.operands[MK_SLOT_LINEAR_ADD_weight] = tiles(index, share.first, share.count, 0, steps);
+    in.operands[MK_SLOT_LINEAR_ADD_residual_in] = residual_input(lowering, node, share.first, share.count);
+    in.operands[MK_SLOT_LINEAR_ADD_residual_out] = columns(lowering->residual, share.first, share.count);
+    in.operands[MK_SLOT_LINEAR_ADD_out] = columns(out->buffer, share.first, share.count);
+    add_wait(lowering, &in, ready_of(lowering, node->input));
+    MK_TRY(emit(lowering, sm, &in, out->ready));
+  }
+  return MK_OK;
+}
+
+/* One LINEAR_PART for units [first, first + count) of part `part`. */
+static mk_status emit_part(mk_lowering *lowering, const mk_node *node, uint32_t sm, uint32_t part, uint32_t parts_count,
+                           mk_share rows, uint16_t parts, uint16_t ready) {
+  uint16_t index, x = lowering->values[node->input].buffer;
+  const mk_buffer *weight = weight_buffer(lowering, node, &index);
+  uint32_t steps = mk_buffer_grid_cols(weight);
+  uint32_t first = (uint32_t)((uint64_t)steps * part / parts_count);
+  uint32_t end = (uint32_t)((uint64_t)steps * (part + 1) / parts_count);
+  uint32_t x_tiles = MK_TILE / lowering->program->buffers[x].tile_cols;
+  mk_instruction in = start(MK_OP_LINEAR_PART, node->layer);
+  in.operands[MK_SLOT_LINEAR_PART_x] = columns(x, first * x_tiles, (end - first) * x_tiles);
+  in.operands[MK_SLOT_LINEAR_PART_weight] = tiles(index, rows.first, rows.count, first, end - first);
+  in.operands[MK_SLOT_LINEAR_PART_out] = tiles(parts, part, 1, rows.first, rows.count);
+  add_wait(lowering, &in, ready_of(lowering, node->input));
+  return emit(lowering, sm, &in, ready);
+}
+
+static mk_status lower_split_add(mk_lowering *lowering, const mk_node *node, uint32_t parts_count) {
+  mk_lowered_value *out = &lowering->values[node->output];
+  const mk_value *value = &lowering->graph->values[node->output];
+  uint16_t index, parts, parts_ready;
+  const mk_buffer *weight = weight_buffer(lowering, node, &index);
+  uint32_t row_tiles = mk_buffer_grid_rows(weight), steps = mk_buffer_grid_cols(weight);
+  char name[64];
+  snprintf(name, sizeof name, "%s_parts", value->name);
+  MK_TRY(mk_add_vector(lowering->program, name,
+                       (mk_vector){.kind = MK_KIND_ACTIVATION, .dtype = MK_DTYPE_F32, .store = MK_STORE_STAMPED,
+                                   .rows = parts_count, .cols = row_tiles * MK_TILE, .tile = MK_TILE},
+                       &parts));
+  MK_TRY(mk_program_add_counter(lowering->program, name, MK_COUNTER_RELAXED, &parts_ready));
+  mk_place(&lowering->placer, parts_count * row_tiles, (uint64_t)steps * 512 / parts_count);
+  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
+    mk_share units = lowering->placer.shares[sm];
+    while (units.count != 0) {
+      uint32_t part = units.first / row_tiles, row = units.first % row_tiles;
+      uint32_t count = units.count < row_tiles - row ? units.count : row_tiles - row;
+      MK_TRY(emit_part(lowering, node, sm, part, parts_count, (mk_share){row, count}, parts, parts_ready));
+      units.first += count;
+      units.count -= count;
+    }
+  }
+  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
+    mk_share share = lowering->owners[sm];
+    if (share.count == 0) {
+      continue;
+    }
+    mk_instruction in = start(MK_OP_REDUCE_ADD, node->layer);
+    in.operands[MK_SLOT_REDUCE_ADD_parts] = tiles(parts, 0, parts_count, share.first, share.count);
+    in.operands[MK_SLOT_REDUCE_ADD_residual_in] = residual_input(lowering, node, share.first, share.count);
+    in.operands[MK_SLOT_REDUCE_ADD_residual_out] = columns(lowering->residual, share.first, share.count);
+    in.operands[MK_SLOT_REDUCE_ADD_out] = columns(out->buffer, share.first, share.count);
+    add_wait(lowering, &in, parts_ready);
+    MK_TRY(emit(lowering, sm, &in, out->ready));
+  }
+  return MK_OK;
+}
+
+static mk_status lower_add(mk_lowering *lowering, const mk_node *node) {
+  const mk_weight *weight = &lowering->graph->weights[node->weight];
+  const char *value = lowering->graph->values[node->output].name;
+  MK_TRY(mk_program_add_counter(lowering->program, value, MK_COUNTER_RELAXED, &lowering->values[node->output].ready));
+  uint32_t parts_count = mk_split_k(weight->rows, weight->cols);
+  return parts_count == 1 ? lower_whole_add(lowering, node) : lower_split_add(lowering, node, parts_count);
+}
+
+static mk_status lower_glu(mk_lowering *lowering, const mk_node *node) {
+  const mk_config *c = &lowering->graph->config;
+  mk_lowered_value *out = &lowering->values[node->output];
+  uint16_t index;
+  const mk_buffer *weight = weight_buffer(lowering, node, &index);
+  uint32_t row_tiles = mk_buffer_grid_rows(weight), steps = mk_buffer_grid_cols(weight);
+  MK_TRY(add_counter(lowering, node->layer, "act", &out->ready));
+  mk_place(&lowering->placer, row_tiles, (uint64_t)steps * 512);
+  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
+    mk_share share = lowering->placer.shares[sm];
+    if (share.count == 0) {
+      continue;
+    }
+    mk_instruction in = start(MK_OP_GLU, node->layer);
+    in.operands[MK_SLOT_GLU_x] = input_of(lowering, node);
+    in.operands[MK_SLOT_GLU_gain] = whole(lowering, lowering->weights[node->gain]);
+    in.operands[MK_SLOT_GLU_weight] = tiles(index, share.first, share.count, 0, steps);
+    in.operands[MK_SLOT_GLU_out] = columns(out->buffer, share.first, share.count);
+    in.params[MK_PARAM_GLU_eps] = mk_float_param(c->rms_eps);
+    in.params[MK_PARAM_GLU_width] = c->hidden;
+    add_wait(lowering, &in, ready_of(lowering, node->input));
+    MK_TRY(emit(lowering, sm, &in, out->ready));
+  }
+  return MK_OK;
+}
+
+/* Every SM has a HEAD, an empty one if need be: its candidate is also what proves that the SM is done with this epoch. */
+static mk_status lower_head(mk_lowering *lowering, const mk_node *node) {
+  const mk_config *c = &lowering->graph->config;
+  uint16_t index, ready;
+  const mk_buffer *weight = weight_buffer(lowering, node, &index);
+  uint32_t row_tiles = mk_buffer_grid_rows(weight), steps = mk_buffer_grid_cols(weight);
+  MK_TRY(mk_program_add_counter(lowering->program, "candidates", MK_COUNTER_RELAXED, &ready));
+  mk_place(&lowering->placer, row_tiles, (uint64_t)steps * 512);
+  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
+    mk_share share = lowering->placer.shares[sm];
+    mk_instruction in = start(MK_OP_HEAD, MK_NO_LAYER);
+    in.operands[MK_SLOT_HEAD_x] = input_of(lowering, node);
+    in.operands[MK_SLOT_HEAD_gain] = whole(lowering, lowering->weights[node->gain]);
+    bool empty = share.count == 0;
+    in.operands[MK_SLOT_HEAD_weight] = empty ? tiles(index, 0, 0, 0, 0) : tiles(index, share.first, share.count, 0, steps);
+    in.operands[MK_SLOT_HEAD_logits] =
+        empty ? tiles(lowering->logits, 0, 0, 0, 0) : columns(lowering->logits, share.first, share.count);
+    in.operands[MK_SLOT_HEAD_candidate] = tiles(lowering->candidates, sm, 1, 0, 1);
+    in.params[MK_PARAM_HEAD_eps] = mk_float_param(c->rms_eps);
+    in.params[MK_PARAM_HEAD_width] = c->hidden;
+    in.params[MK_PARAM_HEAD_vocab] = c->vocab;
+    add_wait(lowering, &in, ready_of(lowering, node->input));
+    MK_TRY(emit(lowering, sm, &in, ready));
+  }
+  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
+    mk_instruction in = start(MK_OP_NEXT, MK_NO_LAYER);
+    in.operands[MK_SLOT_NEXT_candidates] = whole(lowering, lowering->candidates);
+    in.operands[MK_SLOT_NEXT_prompt] = whole(lowering, lowering->prompt);
+    in.operands[MK_SLOT_NEXT_ring] = sm == 0 ? whole(lowering, lowering->ring) : tiles(lowering->ring, 0, 0, 0, 0);
+    add_wait(lowering, &in, ready);
+    MK_TRY(emit(lowering, sm, &in, MK_NO_COUNTER));
+  }
+  return MK_OK;
+}
+
+static mk_status lower_node(mk_lowering *lowering, const mk_node *node) {
+  if (node->output != MK_NONE) {
+    MK_TRY(mk_declare_value(lowering, node));
+  }
+  switch (node->kind) {
+    case MK_NODE_QKV:
+      return lower_qkv(lowering, node);
+    case MK_NODE_ATTENTION:
+      return lower_attention(lowering, node);
+    case MK_NODE_ADD:
+      return lower_add(lowering, node);
+    case MK_NODE_GLU:
+      return lower_glu(lowering, node);
+    case MK_NODE_HEAD:
+      return lower_head(lowering, node);
+  }
+  return MK_OK;
+}
+
+mk_status mk_lower(mk_lowering *lowering) {
+  const mk_graph *graph = lowering->graph;
+  MK_TRY(mk_declare_shared(lowering));
+  mk_place(&lowering->placer, divide_up(graph->config.hidden, MK_TILE), 0);
+  memcpy(lowering->owners, lowering->placer.shares, lowering->sms * sizeof *lowering->owners);
+  for (size_t i = 0; i < graph->node_count; i++) {
+    MK_TRY(lower_node(lowering, &graph->nodes[i]));
+  }
+  return MK_OK;
+}

@@ -1,0 +1,44 @@
+/* Lowering: graph nodes to instructions on queues. Private to the scheduler.
+ *
+ * A mk_lowering owns its queues, maps and placer until mk_lowering_free; the program under construction and the graph are the
+ * caller's. */
+#ifndef MK_LOWER_H
+#define MK_LOWER_H
+
+#include "scheduler/place.h"
+
+typedef struct mk_queue_builder {
+  mk_instruction *instructions;
+  size_t count, capacity;
+} mk_queue_builder;
+
+typedef struct mk_lowered_value { /* a value of the graph, as stored */
+  uint16_t buffer;
+  uint16_t ready; /* counter that its writers signal; MK_NO_COUNTER: none */
+} mk_lowered_value;
+
+enum { MK_NO_COUNTER = 0xffff };
+
+typedef struct mk_lowering {
+  const mk_graph *graph;
+  mk_program *program;
+  uint32_t sms, max_seq;
+  mk_placer placer;
+  mk_share *owners;            /* per SM: row tiles of the residual it owns */
+  mk_queue_builder *queues;    /* per SM */
+  uint16_t *weights;           /* weight -> buffer */
+  mk_lowered_value *values;    /* value -> buffer, counter */
+  uint16_t residual;           /* fp32 rows, each touched by its owner only */
+  uint16_t table, prompt, ring, logits, candidates;
+  uint32_t splits; /* of attention */
+  uint32_t next_uid;
+} mk_lowering;
+
+mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const mk_compile_options *options,
+                           mk_program *program);
+void mk_lowering_free(mk_lowering *lowering);
+
+/* Declares the buffers that all nodes share, then lowers every node and the token boundary. */
+mk_status mk_lower(mk_lowering *lowering);
+
+#endif

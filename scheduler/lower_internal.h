@@ -1,0 +1,21 @@
+/* Shared by the lowering's files: the buffer plan (buffers.c) and the instruction writer (lower.c). */
+#ifndef MK_LOWER_INTERNAL_H
+#define MK_LOWER_INTERNAL_H
+
+#include "scheduler/lower.h"
+
+typedef struct mk_vector { /* a row-major buffer: `rows` (0: one) vectors of `cols` elements in tiles of 1 x tile */
+  mk_buffer_kind kind;
+  mk_dtype dtype;
+  mk_store store;
+  mk_scope scope; /* MK_SCOPE_SM (0) stands for the default, MK_SCOPE_GPU: no vector here belongs to one SM */
+  uint32_t extra_proxy;
+  uint32_t rows, cols, tile;
+} mk_vector;
+
+mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector, uint16_t *index);
+mk_status mk_declare_shared(mk_lowering *lowering);
+mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node);
+mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index);
+
+#endif

@@ -1,0 +1,48 @@
+/* A model directory ready to generate: configuration, compiled and verified program, weights on a machine.
+ *
+ * The engine owns everything it opens until mk_engine_close. One thread at a time per engine. Failure: the status of the
+ * step that failed (MK_ERR_FILE for the model, MK_ERR_REJECTED from the verifier, MK_ERR_DEVICE from the machine), with its
+ * message. */
+#ifndef MK_ENGINE_H
+#define MK_ENGINE_H
+
+#include "models/config.h"
+#include "models/graph.h"
+#include "vm/program.h"
+
+/* For tests that plant faults: each hook may change what it is given. `program` runs after verification. */
+typedef struct mk_tamper {
+  void (*config)(mk_config *config);
+  void (*program)(mk_program *program);
+  uint32_t position_shift; /* generation starts at this position instead of 0 */
+} mk_tamper;
+
+typedef struct mk_engine_options {
+  uint32_t sms;             /* 0: 132 */
+  uint32_t max_seq;         /* 0: min(max_position_embeddings, 4096) */
+  uint64_t interleave_seed; /* 0: queues run greedily; else a random legal interleaving of all roles */
+  bool adversarial;         /* relaxed counters become visible before the data they announce */
+  bool check_races;         /* detect unordered accesses while running */
+  const mk_tamper *tamper;  /* NULL outside tests */
+  void (*progress)(void *user, uint64_t done, uint64_t total); /* bytes of weights loaded; NULL: none */
+  void *progress_user;
+} mk_engine_options;
+
+typedef struct mk_engine mk_engine;
+
+/* Called after each generated token with its logits [vocab] (valid during the call); false stops. */
+typedef bool (*mk_token_fn)(void *user, uint32_t token, const float *logits);
+
+mk_status mk_engine_open(const char *model_dir, const mk_engine_options *options, mk_engine **out);
+void mk_engine_close(mk_engine *engine); /* NULL is fine */
+
+const mk_config *mk_engine_config(const mk_engine *engine);
+const mk_program *mk_engine_program(const mk_engine *engine);
+uint32_t mk_engine_max_seq(const mk_engine *engine);
+
+/* Greedy generation from an empty context: the prompt (1..max_seq ids, each < vocab), then up to n_predict tokens, fewer
+ * when fn returns false or the context is full. Prompt and generated tokens together never exceed max_seq. */
+mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t prompt_count, size_t n_predict,
+                             mk_token_fn fn, void *user);
+
+#endif

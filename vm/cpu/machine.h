@@ -1,0 +1,42 @@
+/* The CPU machine: runs a program with queues, pages, counters and stamps simulated and the plain C references as opcodes.
+ *
+ * Ownership: a mk_cpu owns the memory of every buffer; the program stays the caller's and outlives it. One thread at a time.
+ * Failure: MK_ERR_DEVICE when the program deadlocks, an access is unordered (check_races) or logits are NaN, with the SM, role,
+ * instruction and reason in the message; MK_ERR_RUNTIME for memory. It runs any well-formed program, accepted by the verifier
+ * or not, but operands must lie inside their buffers (the verifier's bounds rules).
+ *
+ * Ways to run (mk_cpu_options): greedy, every queue as far as it goes; or a random legal interleaving of loaders, consumers and
+ * storers of all SMs, epochs overlapping as they do on a GPU. Adversarial: a storer's relaxed signals become visible at
+ * once, its stamped words at a random later time. The bits that come out are the same in all of them. */
+#ifndef MK_CPU_MACHINE_H
+#define MK_CPU_MACHINE_H
+
+#include "vm/program.h"
+
+typedef struct mk_cpu mk_cpu;
+
+typedef struct mk_cpu_options {
+  uint64_t seed; /* 0: greedy; else a random interleaving */
+  bool adversarial;
+  bool check_races;
+} mk_cpu_options;
+
+mk_status mk_cpu_new(const mk_program *program, const mk_cpu_options *options, mk_cpu **out);
+void mk_cpu_free(mk_cpu *cpu); /* NULL is fine */
+
+/* The memory of a buffer, program->buffers[index].bytes bytes, 64-byte aligned and zero at first: the host fills weights
+ * and inputs before the first step and reads outputs between steps. */
+void *mk_cpu_memory(mk_cpu *cpu, size_t index);
+
+/* Sets the step state of every SM: the next step computes `token` at `position`; tokens of the `prompt` buffer follow while
+ * position + 1 < prompt_length. */
+void mk_cpu_set_state(mk_cpu *cpu, uint32_t token, uint32_t position, uint32_t prompt_length);
+
+/* Called when the first SM knows the token that follows `position`; logits may be read from their buffer during the call.
+ * false: this epoch is the last. */
+typedef bool (*mk_epoch_fn)(void *user, uint32_t position, uint32_t token);
+
+/* Runs `epochs` epochs, or fewer when fn (may be NULL) returns false. Counters and generations go on from run to run. */
+mk_status mk_cpu_run(mk_cpu *cpu, uint64_t epochs, mk_epoch_fn fn, void *user);
+
+#endif

@@ -1,0 +1,282 @@
+/* See race.h.
+ *
+ * Two clocks per thread (SM, role): `before` follows happens-before edges (queue order, loader -> consumer -> storer inside an
+ * instruction, `next` -> later loads that need the state, release counters); `after` follows the same edges and stamps. A read of
+ * plain data needs its writer in `before`; overwriting plain data needs writer and readers in `before`; overwriting a stamped word
+ * needs its writer in `before` and its readers in `after`. */
+#include "vm/cpu/race.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct cell {
+  uint32_t writer_thread, writer_clock; /* clock 0: never written */
+  uint32_t writer_index;
+  uint32_t *readers; /* per thread: clock of its last read since the last write; NULL: none yet */
+} cell;
+
+typedef struct clock_pair {
+  uint32_t *before, *after;
+} clock_pair;
+
+struct mk_race {
+  const mk_program *program;
+  uint32_t threads, slots;
+  uint32_t *storage;        /* behind all clock_pairs */
+  clock_pair *clocks;       /* per thread */
+  clock_pair *handed;       /* per SM and result slot: what the consumer knew when it handed an instruction to the storer */
+  clock_pair *boundary;     /* per SM: what the consumer knew after its last `next` */
+  clock_pair *counters;     /* per counter: what its signallers knew */
+  clock_pair *written;      /* per instruction: what the storer knew when it wrote stamped words (`after` only) */
+  uint32_t *consumed, *stored; /* per SM: steps of these roles so far; every role steps once per instruction */
+  cell **cells;             /* per buffer, NULL for constant ones */
+};
+
+static bool is_tracked(const mk_buffer *buffer) {
+  return buffer->kind != MK_KIND_WEIGHT && buffer->kind != MK_KIND_INPUT;
+}
+
+static mk_status new_clocks(uint32_t **next, uint32_t threads, size_t count, bool pair, clock_pair **out) {
+  MK_TRY(mk_alloc(count, sizeof **out, out));
+  for (size_t i = 0; i < count; i++) {
+    (*out)[i].after = *next;
+    *next += threads;
+    if (pair) {
+      (*out)[i].before = *next;
+      *next += threads;
+    }
+  }
+  return MK_OK;
+}
+
+static mk_status race_init(mk_race *race, const mk_program *program) {
+  uint32_t queues = (uint32_t)program->queue_count;
+  race->program = program;
+  race->threads = queues * MK_ROLE_COUNT;
+  race->slots = program->machine.result_slots + 1;
+  size_t pairs = race->threads + (size_t)queues * race->slots + queues + program->counter_count;
+  MK_TRY(mk_alloc((pairs * 2 + program->instruction_count) * race->threads, sizeof(uint32_t), &race->storage));
+  uint32_t *next = race->storage;
+  MK_TRY(new_clocks(&next, race->threads, race->threads, true, &race->clocks));
+  MK_TRY(new_clocks(&next, race->threads, (size_t)queues * race->slots, true, &race->handed));
+  MK_TRY(new_clocks(&next, race->threads, queues, true, &race->boundary));
+  MK_TRY(new_clocks(&next, race->threads, program->counter_count, true, &race->counters));
+  MK_TRY(new_clocks(&next, race->threads, program->instruction_count, false, &race->written));
+  MK_TRY(mk_alloc(queues, sizeof *race->consumed, &race->consumed));
+  MK_TRY(mk_alloc(queues, sizeof *race->stored, &race->stored));
+  MK_TRY(mk_alloc(program->buffer_count, sizeof *race->cells, &race->cells));
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    const mk_buffer *buffer = &program->buffers[b];
+    if (is_tracked(buffer)) {
+      size_t count = (size_t)mk_buffer_grid_rows(buffer) * mk_buffer_grid_cols(buffer);
+      MK_TRY(mk_alloc(count, sizeof(cell), &race->cells[b]));
+    }
+  }
+  return MK_OK;
+}
+
+mk_status mk_race_new(const mk_program *program, mk_race **out) {
+  MK_TRY(mk_alloc(1, sizeof **out, out));
+  mk_status status = race_init(*out, program);
+  if (status != MK_OK) {
+    mk_race_free(*out);
+    *out = NULL;
+  }
+  return status;
+}
+
+void mk_race_free(mk_race *race) {
+  if (race == NULL) {
+    return;
+  }
+  for (size_t b = 0; race->cells != NULL && b < race->program->buffer_count; b++) {
+    const mk_buffer *buffer = &race->program->buffers[b];
+    size_t count = (size_t)mk_buffer_grid_rows(buffer) * mk_buffer_grid_cols(buffer);
+    for (size_t i = 0; race->cells[b] != NULL && i < count; i++) {
+      mk_free(race->cells[b][i].readers);
+    }
+    mk_free(race->cells[b]);
+  }
+  mk_free(race->cells);
+  mk_free(race->consumed);
+  mk_free(race->stored);
+  mk_free(race->clocks);
+  mk_free(race->handed);
+  mk_free(race->boundary);
+  mk_free(race->counters);
+  mk_free(race->written);
+  mk_free(race->storage);
+  mk_free(race);
+}
+
+static void join(uint32_t *into, const uint32_t *from, uint32_t threads) {
+  for (uint32_t i = 0; i < threads; i++) {
+    into[i] = from[i] > into[i] ? from[i] : into[i];
+  }
+}
+
+static void join_pair(clock_pair into, clock_pair from, uint32_t threads) {
+  join(into.before, from.before, threads);
+  join(into.after, from.after, threads);
+}
+
+static void copy_pair(clock_pair into, clock_pair from, uint32_t threads) {
+  memcpy(into.before, from.before, threads * sizeof *into.before);
+  memcpy(into.after, from.after, threads * sizeof *into.after);
+}
+
+static mk_status unordered(const mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, const char *what,
+                           uint32_t other_thread, uint32_t other_index) {
+  const mk_instruction *in = &race->program->instructions[index];
+  const mk_operand *operand = &in->operands[slot];
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  char other[64] = "an earlier instruction";
+  if (other_index != UINT32_MAX) {
+    snprintf(other, sizeof other, "instruction %u", race->program->instructions[other_index].uid);
+  }
+  return mk_error(MK_ERR_DEVICE, "unordered access: SM %u %s, instruction %u (%s), operand %s of buffer %s: %s of %s on SM %u %s",
+                  thread / MK_ROLE_COUNT, mk_role_name(thread % MK_ROLE_COUNT), in->uid, info->name,
+                  info->operands[slot].name, race->program->buffers[operand->buffer].name, what, other,
+                  other_thread / MK_ROLE_COUNT, mk_role_name(other_thread % MK_ROLE_COUNT));
+}
+
+static mk_status read_cell(mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, cell *at, bool stamped,
+                           uint32_t *last_joined) {
+  clock_pair clock = race->clocks[thread];
+  if (at->writer_clock != 0 && stamped && at->writer_index != *last_joined) {
+    join(clock.after, race->written[at->writer_index].after, race->threads);
+    *last_joined = at->writer_index;
+  }
+  if (at->writer_clock != 0 && !stamped && clock.before[at->writer_thread] < at->writer_clock) {
+    return unordered(race, thread, index, slot, "reads what may not yet be visible, the write", at->writer_thread,
+                     at->writer_index);
+  }
+  if (at->readers == NULL) {
+    MK_TRY(mk_alloc(race->threads, sizeof *at->readers, &at->readers));
+  }
+  at->readers[thread] = clock.before[thread];
+  return MK_OK;
+}
+
+static mk_status write_cell(mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, cell *at, bool stamped) {
+  clock_pair clock = race->clocks[thread];
+  if (at->writer_clock != 0 && clock.before[at->writer_thread] < at->writer_clock) {
+    return unordered(race, thread, index, slot, "overwrites the unordered write", at->writer_thread, at->writer_index);
+  }
+  const uint32_t *known = stamped ? clock.after : clock.before;
+  for (uint32_t t = 0; at->readers != NULL && t < race->threads; t++) {
+    if (at->readers[t] > known[t]) {
+      return unordered(race, thread, index, slot, "overwrites what may still be read by", t, UINT32_MAX);
+    }
+    at->readers[t] = 0;
+  }
+  at->writer_thread = thread;
+  at->writer_clock = clock.before[thread];
+  at->writer_index = index;
+  return MK_OK;
+}
+
+static mk_status touch(mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, uint32_t rows, bool write) {
+  const mk_instruction *in = &race->program->instructions[index];
+  const mk_operand *operand = &in->operands[slot];
+  const mk_buffer *buffer = &race->program->buffers[operand->buffer];
+  cell *cells = race->cells[operand->buffer];
+  if (cells == NULL) {
+    return MK_OK;
+  }
+  bool stamped = buffer->store == MK_STORE_STAMPED;
+  uint32_t grid_cols = mk_buffer_grid_cols(buffer), last_joined = UINT32_MAX;
+  for (uint32_t r = operand->row; r < operand->row + rows; r++) {
+    for (uint32_t c = operand->col; c < (uint32_t)operand->col + operand->cols; c++) {
+      cell *at = &cells[(size_t)r * grid_cols + c];
+      MK_TRY(write ? write_cell(race, thread, index, slot, at, stamped)
+                   : read_cell(race, thread, index, slot, at, stamped, &last_joined));
+    }
+  }
+  return MK_OK;
+}
+
+/* What this role does to the operands: reads first, then writes. */
+static mk_status touch_operands(mk_race *race, uint32_t thread, uint32_t index, mk_role role, const uint16_t *rows_used) {
+  const mk_instruction *in = &race->program->instructions[index];
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand_info *operand = &info->operands[slot];
+    bool reads = (operand->access == MK_ACCESS_READ && operand->role == role) ||
+                 (operand->access == MK_ACCESS_UPDATE && role == MK_ROLE_LOADER);
+    if (reads) {
+      MK_TRY(touch(race, thread, index, slot, rows_used == NULL ? in->operands[slot].rows : rows_used[slot], false));
+    }
+  }
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand_info *operand = &info->operands[slot];
+    bool writes = operand->access != MK_ACCESS_READ && operand->role == role;
+    if (writes) {
+      MK_TRY(touch(race, thread, index, slot, rows_used == NULL ? in->operands[slot].rows : rows_used[slot], true));
+    }
+  }
+  return MK_OK;
+}
+
+static bool needs_state(const mk_opcode_info *info) {
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    if (info->operands[slot].when == MK_WHEN_STATE) {
+      return true;
+    }
+  }
+  return false;
+}
+
+mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index, const uint16_t *rows_used) {
+  const mk_program *program = race->program;
+  const mk_instruction *in = &program->instructions[index];
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  uint32_t thread = sm * MK_ROLE_COUNT + (uint32_t)role, n = race->threads;
+  clock_pair clock = race->clocks[thread];
+  clock_pair *handed = &race->handed[(size_t)sm * race->slots];
+  if (role == MK_ROLE_LOADER && needs_state(info)) {
+    join_pair(clock, race->boundary[sm], n);
+  } else if (role == MK_ROLE_CONSUMER) {
+    uint32_t loader = sm * MK_ROLE_COUNT + MK_ROLE_LOADER;
+    clock.before[loader] = clock.after[loader] = race->consumed[sm] + 1; /* the loader's clock at this instruction */
+    for (uint32_t w = 0; w < in->wait_count; w++) {
+      if (program->counters[in->waits[w].counter].kind == MK_COUNTER_RELEASE) {
+        join_pair(clock, race->counters[in->waits[w].counter], n);
+      }
+    }
+  } else if (role == MK_ROLE_STORER) {
+    join_pair(clock, handed[race->stored[sm]++ % race->slots], n);
+  }
+  clock.before[thread]++;
+  clock.after[thread] = clock.before[thread];
+  MK_TRY(touch_operands(race, thread, index, role, rows_used));
+  if (role == MK_ROLE_LOADER) {
+    return MK_OK;
+  }
+  if (role == MK_ROLE_CONSUMER) {
+    copy_pair(handed[race->consumed[sm]++ % race->slots], clock, n);
+    if (info->state == MK_STATE_WRITE) {
+      copy_pair(race->boundary[sm], clock, n);
+    }
+  } else {
+    memcpy(race->written[index].after, clock.after, n * sizeof *clock.after);
+    for (uint32_t s = 0; s < in->signal_count; s++) {
+      join_pair(race->counters[in->signals[s].counter], clock, n);
+    }
+  }
+  return MK_OK;
+}
+
+void mk_race_barrier(mk_race *race) {
+  clock_pair all = race->clocks[0];
+  for (uint32_t t = 1; t < race->threads; t++) {
+    join_pair(all, race->clocks[t], race->threads);
+  }
+  for (uint32_t t = 1; t < race->threads; t++) {
+    copy_pair(race->clocks[t], all, race->threads);
+  }
+  for (uint32_t sm = 0; sm < race->threads / MK_ROLE_COUNT; sm++) {
+    race->consumed[sm] = all.before[sm * MK_ROLE_COUNT + MK_ROLE_LOADER];
+    race->stored[sm] = race->consumed[sm];
+  }
+}

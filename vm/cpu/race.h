@@ -1,0 +1,23 @@
+/* Detection of unordered accesses while a program runs on the CPU machine: vector clocks over (SM, role), by the rules of
+ * vm/program.h. It shares no code with the verifier, so that each can be tested against the other.
+ *
+ * A mk_race owns its clocks and shadow cells. One thread. */
+#ifndef MK_CPU_RACE_H
+#define MK_CPU_RACE_H
+
+#include "vm/program.h"
+
+typedef struct mk_race mk_race;
+
+mk_status mk_race_new(const mk_program *program, mk_race **out);
+void mk_race_free(mk_race *race); /* NULL is fine */
+
+/* `role` of queue `sm` performs its part of instruction `index` (into program->instructions), touching the first rows_used
+ * row tiles of each operand (NULL: all that it declares). MK_ERR_DEVICE when an access of that part is not ordered against
+ * an earlier one. Parts come in an order that the machine's rules allow. */
+mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index, const uint16_t *rows_used);
+
+/* Everything so far happens before everything that follows: the host between two runs. */
+void mk_race_barrier(mk_race *race);
+
+#endif
