@@ -1,6 +1,6 @@
 /* HEAD: logits = W norm(x), and this SM's candidate for the next token: {bits of the value, index}.
  * x, gain [width], weight [16 n, width] (n may be 0), logits [16 n], candidate [2]. NaN ranks above all numbers, so that it is
- * seen. While the prompt gives the next token, only an empty candidate (-inf, 2^32 - 1) is written. */
+ * seen. While the prompt gives the next token, only an empty candidate (-inf, MK_CANDIDATE_NONE) is written. */
 #include <math.h>
 
 #include "instructions/reference.h"
@@ -20,12 +20,12 @@ mk_reference_result mk_reference_HEAD(mk_reference *machine, const mk_instructio
     return MK_REFERENCE_WAIT;
   }
   float best = -INFINITY;
-  uint32_t index = UINT32_MAX;
+  uint32_t index = MK_CANDIDATE_NONE;
   if (machine->state->position + 1 >= machine->state->prompt_length && weight.rows != 0) {
     mk_matvec(&weight, x, expanded, y);
     for (uint32_t i = 0; i < logits.cols; i++) {
       y[i] *= scale;
-      if (index == UINT32_MAX || ranks_above(y[i], best)) {
+      if (index == MK_CANDIDATE_NONE || ranks_above(y[i], best)) {
         best = y[i];
         index = logits.col + i;
       }

@@ -13,10 +13,10 @@ mk_reference_result mk_reference_NEXT(mk_reference *machine, const mk_instructio
     return MK_REFERENCE_WAIT;
   }
   float best = -INFINITY;
-  uint32_t token = UINT32_MAX;
+  uint32_t token = MK_CANDIDATE_NONE;
   for (uint32_t i = 0; i < candidates.rows; i++) {
     float value = staged[2 * i];
-    uint32_t index = mk_float_param(staged[2 * i + 1]);
+    uint32_t index = mk_float_param(staged[2 * i + 1]) & MK_CANDIDATE_NONE;
     bool above = isnan(value) ? !isnan(best) : value > best;
     bool equal = isnan(value) ? isnan(best) : value == best;
     if (above || (equal && index < token)) {

@@ -23,7 +23,8 @@ typedef struct mk_tensor {
 
 typedef struct mk_checkpoint mk_checkpoint;
 
-/* Opens every shard and checks every header; reads no weights. */
+/* Opens every shard and checks every header; reads no weights. model.safetensors is preferred to the index when both
+ * are there, as Hugging Face does. Tensors are in the order of their names. */
 mk_status mk_checkpoint_open(const char *directory, mk_checkpoint **out);
 void mk_checkpoint_close(mk_checkpoint *checkpoint); /* NULL is fine */
 
@@ -32,11 +33,19 @@ const mk_tensor *mk_checkpoint_tensor(const mk_checkpoint *checkpoint, size_t in
 /* NULL when there is none of that name. */
 const mk_tensor *mk_checkpoint_find(const mk_checkpoint *checkpoint, const char *name);
 
+/* The path of the file that holds a tensor, owned by the checkpoint. */
+const char *mk_checkpoint_path(const mk_checkpoint *checkpoint, const mk_tensor *tensor);
+
+/* A shape for a message: "[2048, 512]". */
+enum { MK_SHAPE_SHOWN = 96 };
+const char *mk_shape_show(uint32_t rank, const uint64_t *shape, char shown[MK_SHAPE_SHOWN]);
+
 /* Every tensor the configuration asks for is there with its shape, and nothing is there that it does not ask for
  * (rotary_emb.inv_freq buffers and a tied lm_head.weight, which some exporters write, are tolerated). */
 mk_status mk_checkpoint_check(const mk_checkpoint *checkpoint, const mk_config *config);
 
-/* Reads elements [first, first + count) in row-major order as bf16 (round to nearest even from fp16 and fp32). */
+/* Reads elements [first, first + count) in row-major order as bf16 (round to nearest even from fp16 and fp32). A range
+ * outside the tensor is MK_ERR_USAGE. bf16 goes straight from the file into bf16_out. */
 mk_status mk_tensor_read(const mk_checkpoint *checkpoint, const mk_tensor *tensor, uint64_t first, uint64_t count,
                          uint16_t *bf16_out);
 

@@ -1,14 +1,21 @@
 /* config.json and generation_config.json of a Llama directory in Hugging Face layout.
  *
- * mk_config is a plain value; nothing in it is owned. Any thread may call. Failure: MK_ERR_FILE with a message that names
- * the file, the field and the value. Whatever the product does not compute exactly (another architecture, biases, an
- * unknown rope type, another activation) is refused here, by name, before anything is allocated for it. */
+ * mk_config is a plain value; nothing in it is owned. Any thread may call. Failure: MK_ERR_FILE with a message that
+ * names the file, the field and the value. Whatever the product does not compute exactly (another architecture, biases,
+ * an unknown rope type, another activation) is refused here, by name, before anything is allocated for it. */
 #ifndef MK_CONFIG_H
 #define MK_CONFIG_H
 
 #include "vm/status.h"
 
-enum { MK_MAX_EOS = 8 };
+/* What a configuration may ask for. Widths stop where a program's 16-bit tile coordinates (65535 tiles of 16) do. */
+enum {
+  MK_MAX_EOS = 8,
+  MK_MAX_WIDTH = 65535 * 16, /* hidden_size, intermediate_size, vocab_size */
+  MK_MAX_LAYERS = 1024,      /* num_hidden_layers */
+  MK_MAX_HEADS = 4096,       /* num_attention_heads */
+  MK_MAX_POSITION = 1 << 28, /* max_position_embeddings, in tokens */
+};
 
 typedef struct mk_config {
   uint32_t hidden;       /* residual width */
@@ -21,7 +28,7 @@ typedef struct mk_config {
   uint32_t max_position; /* max_position_embeddings: the longest context, in tokens */
   float rms_eps;
   double rope_theta;
-  bool tied; /* the LM head is the embedding table */
+  bool tied;        /* the LM head is the embedding table */
   bool rope_llama3; /* rope_scaling of type "llama3" with the four values below */
   double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
   uint32_t rope_original_max_position;
@@ -31,9 +38,12 @@ typedef struct mk_config {
   uint32_t eos[MK_MAX_EOS];
 } mk_config;
 
-/* Parses the text of a config.json (need not be NUL-terminated). */
+/* Parses the text of a config.json (need not be NUL-terminated). Both spellings of the rotation are read: rope_theta
+ * with rope_scaling, and rope_parameters. Absent keys that older files do not write take the values they had then:
+ * num_key_value_heads = num_attention_heads, rope_theta = 10000, head_dim = hidden_size / num_attention_heads,
+ * tie_word_embeddings = false, hidden_act = "silu", no bos, no eos. *out changes on success only. */
 mk_status mk_config_parse(const char *text, size_t length, mk_config *out);
-/* Overrides bos/eos from the text of a generation_config.json. */
+/* Overrides bos/eos from the text of a generation_config.json; ids must be below inout->vocab. */
 mk_status mk_config_parse_generation(const char *text, size_t length, mk_config *inout);
 /* Reads DIR/config.json and, where present, DIR/generation_config.json. */
 mk_status mk_config_load(const char *directory, mk_config *out);

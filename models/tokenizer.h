@@ -2,7 +2,12 @@
  *
  * A tokenizer is immutable after loading: any thread may encode; a decoder belongs to one thread. Failure: MK_ERR_FILE for
  * a malformed or unsupported tokenizer.json (the unsupported part is named), MK_ERR_RUNTIME for memory. Any bytes may be
- * encoded; bytes that are not UTF-8 are read as U+FFFD, as Python's errors="replace" does. */
+ * encoded; bytes that are not UTF-8 are read as U+FFFD, as Python's errors="replace" does.
+ *
+ * Read: model BPE without normaliser; pre-tokeniser ByteLevel, or Split by the pattern of Llama 3, Qwen 2 or GPT-2 followed by
+ * ByteLevel; post-processor TemplateProcessing, ByteLevel or both; decoder ByteLevel; added tokens but for single_word. The
+ * rest is refused. "truncation" and "padding" are left to the caller, as transformers does. A byte whose character the
+ * vocabulary lacks gives no token, as in Hugging Face tokenizers; so does an id without a token when decoding. */
 #ifndef MK_TOKENIZER_H
 #define MK_TOKENIZER_H
 
@@ -16,6 +21,7 @@ typedef struct mk_tokens { /* owned by the caller: mk_tokens_free */
   size_t count, capacity;
 } mk_tokens;
 
+/* Ids must be 0 to the number of tokens - 1, each once; every merge must join two known pieces into a third. */
 mk_status mk_tokenizer_parse(const char *json, size_t length, mk_tokenizer **out);
 /* Reads DIR/tokenizer.json; `vocab` is the model's vocabulary: an id >= vocab is refused. */
 mk_status mk_tokenizer_load(const char *directory, uint32_t vocab, mk_tokenizer **out);
@@ -25,7 +31,7 @@ size_t mk_tokenizer_vocab(const mk_tokenizer *tokenizer);
 bool mk_tokenizer_find(const mk_tokenizer *tokenizer, const char *piece, size_t length, uint32_t *id);
 
 /* Appends the ids of text[0, length). `special`: add what the file's post-processor adds (a BOS), as HF's
- * add_special_tokens. Special tokens written in the text are recognised, as HF does. */
+ * add_special_tokens. At most 1 GiB of text at once (MK_ERR_USAGE); n log n time for n bytes, whatever they are. Special tokens written in the text are recognised, as HF does. */
 mk_status mk_tokenizer_encode(const mk_tokenizer *tokenizer, const char *text, size_t length, bool special,
                               mk_tokens *inout);
 void mk_tokens_free(mk_tokens *tokens);

@@ -69,6 +69,10 @@ enum {
   MK_OPERAND_TOKEN_ROW = 1, /* the element row is the token of the step; row and rows are the tiles all tokens lie in */
 };
 
+/* Index word of a candidate for the next token. */
+#define MK_CANDIDATE_NONE 0x7fffffffu /* no row */
+#define MK_CANDIDATE_STOP 0x80000000u /* added to the index: the host wants this token to be the last */
+
 typedef struct mk_operand {
   uint16_t flags;
   uint16_t buffer;

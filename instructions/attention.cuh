@@ -1,0 +1,314 @@
+// ATTENTION on the device: one split of the decode attention of one KV head; attention.c.
+//
+// Equation: s_t = scale q k_t; out = (sum_t p_t v_t, max_t s_t, sum_t p_t), p_t = exp(s_t - max), over the split's tokens.
+// Tiles: KV blocks of 64 tokens through the page ring (head_dim 64: K and V in one page; 128: a page each), q, k, v of the newest
+// token staged as fp32. head_dim / 8 lanes share a token, 8 dims each. Warps are dealt to sets of up to SET_HEADS query heads, and within
+// a set to tokens; every group of lanes keeps its own running (sum, max, total), merged once at the end in a fixed order.
+// Waits: q, k, v (every split); the loader: the step state. Signals: nothing of its own; its readers look at the stamps.
+// The newest token's K and V are appended last, behind all copies of this instruction, and fenced for the next epoch's.
+#pragma once
+#include "vm/gpu/consumer.cuh"
+#include "vm/gpu/storer.cuh"
+
+namespace mk {
+
+// Everything this instruction stages lies in the activation area, behind all warps' meeting at its start.
+enum {
+  SET_HEADS = 2, // query heads per set: what the registers of a warp hold without spilling
+  ATTENTION_MERGE_AT = 10240, // behind q, k and v: at most 18 vectors of 128
+  ATTENTION_MERGE_WARPS = 8,
+};
+
+struct attention_shape {
+  uint32_t head, group, split, splits;
+  uint32_t newest;         // span of the newest token
+  uint32_t sets, set;      // of query heads; this warp's
+  uint32_t heads;          // of this warp's set
+  uint32_t token_warps, token_warp;
+  float scale;             // times log2(e): scores are kept in base 2
+};
+
+struct attention_sums { // of up to SET_HEADS heads, 8 dims of this lane
+  float o[SET_HEADS][8], max[SET_HEADS], total[SET_HEADS];
+};
+
+
+template <int head_dim>
+__device__ inline void attend(const attention_shape &a, const float (&q)[SET_HEADS][8], const float (&k)[8], const float (&v)[8],
+                              bool valid, attention_sums &sums) {
+#pragma unroll
+  for (uint32_t h = 0; h < SET_HEADS; h++) {
+    if (h >= a.heads) {
+      break;
+    }
+    float score = 0.0f;
+#pragma unroll
+    for (uint32_t j = 0; j < 8; j++) {
+      score += q[h][j] * k[j];
+    }
+    score = tile::sum_group<head_dim / 8>(score) * a.scale;
+    if (valid) {
+      float top = score > sums.max[h] || isnan(score) ? score : sums.max[h];
+      float keep = exp2f(sums.max[h] - top), p = exp2f(score - top);
+      sums.max[h] = top;
+      sums.total[h] = sums.total[h] * keep + p;
+#pragma unroll
+      for (uint32_t j = 0; j < 8; j++) {
+        sums.o[h][j] = sums.o[h][j] * keep + p * v[j];
+      }
+    }
+  }
+}
+
+// Folds (max, total, o[8]) of another part into this one.
+__device__ inline void merge_part(float &max, float &total, float (&o)[8], float other_max, float other_total,
+                                  const float (&other)[8]) {
+  float top = other_max > max || isnan(other_max) ? other_max : max;
+  float keep = max == -INFINITY ? 0.0f : exp2f(max - top);
+  float factor = other_max == -INFINITY ? 0.0f : exp2f(other_max - top);
+  max = top;
+  total = total * keep + other_total * factor;
+#pragma unroll
+  for (uint32_t j = 0; j < 8; j++) {
+    o[j] = o[j] * keep + other[j] * factor;
+  }
+}
+
+__device__ inline void load_8(const uint8_t *from, float (&to)[8]) {
+  const uint4 raw = *reinterpret_cast<const uint4 *>(from);
+  to[0] = tile::low_bf16(raw.x), to[1] = tile::high_bf16(raw.x);
+  to[2] = tile::low_bf16(raw.y), to[3] = tile::high_bf16(raw.y);
+  to[4] = tile::low_bf16(raw.z), to[5] = tile::high_bf16(raw.z);
+  to[6] = tile::low_bf16(raw.w), to[7] = tile::high_bf16(raw.w);
+}
+
+// q [group * head_dim], k [head_dim], v [head_dim] as fp32 in the activation area.
+__device__ inline bool stage_attention(consumer &c, const mk_instruction &in) {
+  float *staged = reinterpret_cast<float *>(c.d.activation());
+  const mk_operand *operands[3] = {&in.operands[MK_SLOT_ATTENTION_q], &in.operands[MK_SLOT_ATTENTION_k],
+                                   &in.operands[MK_SLOT_ATTENTION_v]};
+  uint32_t at = 0;
+  for (const mk_operand *operand : operands) {
+    const uint64_t *row = stamped_row(c.d, *operand);
+    uint32_t pairs = operand->cols * c.d.buffer(*operand).tile_cols / 2;
+    for (uint32_t base = c.warp * 32; base < pairs; base += MK_GPU_CONSUMER_WARPS * 32) {
+      uint32_t unit = base + c.lane;
+      tile::stamped_pair pair;
+      if (!wait_stamped_pair(c.d, row + 2 * unit, unit < pairs, operand->buffer, pair)) {
+        return false;
+      }
+      if (unit < pairs) {
+        staged[at + 2 * unit] = __uint_as_float(tile::stamp_data(pair.low));
+        staged[at + 2 * unit + 1] = __uint_as_float(tile::stamp_data(pair.high));
+      }
+    }
+    at += 2 * pairs;
+  }
+  return consumers_meet(c);
+}
+
+// The blocks of this split, oldest first, as the loader streams them.
+template <int head_dim>
+__device__ inline bool attend_blocks(consumer &c, const attention_shape &a, const mk_gpu_buffer &kv,
+                                     const float (&q)[SET_HEADS][8], attention_sums &sums) {
+  enum { LANES = head_dim / 8, TOKENS = 32 / LANES, PAGES = head_dim == 64 ? 1 : 2 };
+  uint32_t group = c.lane / LANES, dims = c.lane % LANES, position = c.state.position;
+  for (uint32_t span = a.split; span * kv.span_tokens < position; span += a.splits) {
+    for (uint32_t first = span * kv.span_tokens; first < (span + 1) * kv.span_tokens && first < position; first += 64) {
+      uint32_t k_slot = c.pages.slot, v_slot = k_slot;
+      for (uint32_t p = 0; p < PAGES; p++) {
+        v_slot = c.pages.slot;
+        if (!wait_phase(c.d, PAGE_FULL + c.pages.slot, c.pages.phase, MK_GPU_WAIT_PAGE_FULL, c.pages.slot)) {
+          return false;
+        }
+        c.pages.next();
+      }
+      const uint8_t *keys = c.d.page(k_slot), *values = PAGES == 1 ? keys + 64 * head_dim * 2 : c.d.page(v_slot);
+      for (uint32_t round = 0; round < 64; round += a.token_warps * TOKENS) {
+        uint32_t t = round + a.token_warp * TOKENS + group;
+        bool valid = t < 64 && first + t < position;
+        uint32_t row = t < 64 ? t : 0;
+        float k[8], v[8];
+        load_8(keys + (row * LANES + dims) * 16, k);
+        load_8(values + (row * LANES + dims) * 16, v);
+        attend<head_dim>(a, q, k, v, valid, sums);
+      }
+      tile::fence_shared_for_copies();
+      __syncwarp();
+      if (c.lane == 0) {
+        tile::arrive(c.d.barrier(PAGE_EMPTY + k_slot));
+        if (PAGES == 2) {
+          tile::arrive(c.d.barrier(PAGE_EMPTY + v_slot));
+        }
+      }
+    }
+  }
+  return true;
+}
+
+// Lanes, then warps, in a fixed order; the result is published by all threads.
+template <int head_dim>
+__device__ inline bool merge_attention(consumer &c, const attention_shape &a, attention_sums &sums, const mk_operand &out) {
+  enum { LANES = head_dim / 8 };
+  float *parts = reinterpret_cast<float *>(c.d.activation() + ATTENTION_MERGE_AT); // [8 warps][SET_HEADS][head_dim]
+  float *scales = parts + ATTENTION_MERGE_WARPS * SET_HEADS * head_dim;                    // [8 warps][SET_HEADS][max, total]
+#pragma unroll
+  for (uint32_t h = 0; h < SET_HEADS; h++) {
+#pragma unroll
+    for (int offset = LANES; offset < 32; offset *= 2) {
+      float other[8];
+#pragma unroll
+      for (uint32_t j = 0; j < 8; j++) {
+        other[j] = __shfl_xor_sync(0xffffffffu, sums.o[h][j], offset);
+      }
+      float other_max = __shfl_xor_sync(0xffffffffu, sums.max[h], offset);
+      float other_total = __shfl_xor_sync(0xffffffffu, sums.total[h], offset);
+      merge_part(sums.max[h], sums.total[h], sums.o[h], other_max, other_total, other);
+    }
+  }
+  for (uint32_t round = 0; round < 2; round++) { // warps 8 to 15 into 0 to 7, then those into memory
+    bool writes = round == 0 ? c.warp >= 8 : c.warp < 8;
+    uint32_t at = c.warp % 8;
+    if (writes && c.lane < LANES) {
+#pragma unroll
+      for (uint32_t h = 0; h < SET_HEADS; h++) {
+#pragma unroll
+        for (uint32_t j = 0; j < 8; j++) {
+          parts[(at * SET_HEADS + h) * head_dim + c.lane * 8 + j] = sums.o[h][j];
+        }
+        if (c.lane == 0) {
+          scales[(at * SET_HEADS + h) * 2] = sums.max[h];
+          scales[(at * SET_HEADS + h) * 2 + 1] = sums.total[h];
+        }
+      }
+    }
+    if (!consumers_meet(c)) {
+      return false;
+    }
+    if (round == 0 && c.warp < 8) {
+#pragma unroll
+      for (uint32_t h = 0; h < SET_HEADS; h++) {
+        float other[8];
+#pragma unroll
+        for (uint32_t j = 0; j < 8; j++) {
+          other[j] = parts[(at * SET_HEADS + h) * head_dim + c.lane % LANES * 8 + j];
+        }
+        merge_part(sums.max[h], sums.total[h], sums.o[h], scales[(at * SET_HEADS + h) * 2], scales[(at * SET_HEADS + h) * 2 + 1], other);
+      }
+    }
+    if (round == 0 && !consumers_meet(c)) {
+      return false;
+    }
+  }
+  uint64_t *row = stamped_row(c.d, out);
+  for (uint32_t i = c.warp * 32 + c.lane; i < a.group * head_dim; i += MK_GPU_CONSUMER_WARPS * 32) {
+    uint32_t head = i / head_dim, dim = i % head_dim, set = head / SET_HEADS, h = head % SET_HEADS;
+    float max = -INFINITY, total = 0.0f, o = 0.0f;
+    for (uint32_t w = set; w < ATTENTION_MERGE_WARPS; w += a.sets) {
+      max = fmaxf(max, scales[(w * SET_HEADS + h) * 2]);
+    }
+    for (uint32_t w = set; w < ATTENTION_MERGE_WARPS; w += a.sets) {
+      float factor = scales[(w * SET_HEADS + h) * 2] == -INFINITY ? 0.0f : exp2f(scales[(w * SET_HEADS + h) * 2] - max);
+      total += factor * scales[(w * SET_HEADS + h) * 2 + 1];
+      o += factor * parts[(w * SET_HEADS + h) * head_dim + dim];
+    }
+    uint64_t *words = row + head * (head_dim + 2);
+    tile::store_stamped(words + dim, __float_as_uint(o), c.d.generation());
+    if (dim < 2) { // scores leave in base e
+      float scale = dim == 0 ? max * 0.69314718055994531f : total;
+      tile::store_stamped(words + head_dim + dim, __float_as_uint(scale), c.d.generation());
+    }
+  }
+  return true;
+}
+
+// Writes the newest token's K and V (as bf16) into its block.
+__device__ inline void append_newest(consumer &c, const mk_instruction &in, const mk_gpu_buffer &kv, const float *k,
+                                     const float *v) {
+  uint32_t head_dim = kv.head_dim, i = c.warp * 32 + c.lane;
+  if (i >= head_dim) {
+    return;
+  }
+  const uint32_t *table = reinterpret_cast<const uint32_t *>(c.d.buffer(in.operands[MK_SLOT_ATTENTION_table]).address);
+  uint32_t position = c.state.position, which = i / (head_dim / 2), pair = i % (head_dim / 2);
+  uint64_t block = table[position / kv.block_tokens];
+  uint64_t row = ((block * kv.cols + in.operands[MK_SLOT_ATTENTION_kv].col) * 2 + which) * kv.block_tokens +
+                 position % kv.block_tokens;
+  const float *from = which == 0 ? k : v;
+  reinterpret_cast<uint32_t *>(kv.address)[row * (head_dim / 2) + pair] = tile::pack_bf16(from[2 * pair], from[2 * pair + 1]);
+  tile::fence_global_for_copies();
+}
+
+template <int head_dim>
+__device__ inline bool consume_attention(consumer &c, const mk_instruction &in, attention_shape &a) {
+  enum { LANES = head_dim / 8 };
+  const mk_gpu_buffer &kv = c.d.buffer(in.operands[MK_SLOT_ATTENTION_kv]);
+  const float *staged = reinterpret_cast<const float *>(c.d.activation());
+  const float *k_new = staged + a.group * head_dim, *v_new = k_new + head_dim;
+  uint32_t dims = c.lane % LANES;
+  bool owner = a.newest % a.splits == a.split;
+  float q[SET_HEADS][8];
+  attention_sums sums;
+#pragma unroll
+  for (uint32_t h = 0; h < SET_HEADS; h++) {
+#pragma unroll
+    for (uint32_t j = 0; j < 8; j++) {
+      q[h][j] = h < a.heads ? staged[(a.set * SET_HEADS + h) * head_dim + dims * 8 + j] : 0.0f;
+      sums.o[h][j] = 0.0f;
+    }
+    sums.max[h] = -INFINITY;
+    sums.total[h] = 0.0f;
+  }
+  if (!attend_blocks<head_dim>(c, a, kv, q, sums)) {
+    return false;
+  }
+  if (owner && a.token_warp == 0) {
+    float k[8], v[8];
+#pragma unroll
+    for (uint32_t j = 0; j < 8; j++) {
+      k[j] = __bfloat162float(__float2bfloat16_rn(k_new[dims * 8 + j]));
+      v[j] = __bfloat162float(__float2bfloat16_rn(v_new[dims * 8 + j]));
+    }
+    attend<head_dim>(a, q, k, v, c.lane < LANES, sums);
+  }
+  if (!merge_attention<head_dim>(c, a, sums, in.operands[MK_SLOT_ATTENTION_out])) {
+    return false;
+  }
+  if (owner) {
+    append_newest(c, in, kv, k_new, v_new);
+  }
+  return consumers_meet(c); // before anybody stages something else
+}
+
+__device__ inline bool consume_ATTENTION(consumer &c, const mk_instruction &in) {
+  const mk_operand &kv_operand = in.operands[MK_SLOT_ATTENTION_kv];
+  const mk_gpu_buffer &kv = c.d.buffer(kv_operand);
+  bool ready = in.wait_count == 0 ? consumers_meet(c) : consumers_wait(c, in);
+  if (!ready || !stage_attention(c, in)) {
+    return false;
+  }
+  attention_shape a;
+  a.group = in.params[MK_PARAM_ATTENTION_group];
+  a.splits = in.params[MK_PARAM_ATTENTION_splits];
+  a.split = kv_operand.row;
+  a.head = kv_operand.col;
+  a.newest = c.state.position / kv.span_tokens;
+  if (a.split > a.newest) {
+    return consumers_meet(c) && consumers_signal(c, in);
+  }
+  a.sets = 1;
+  while (a.sets * SET_HEADS < a.group) {
+    a.sets *= 2;
+  }
+  a.set = c.warp % a.sets;
+  a.heads = a.group > a.set * SET_HEADS ? min(a.group - a.set * SET_HEADS, static_cast<uint32_t>(SET_HEADS)) : 0;
+  a.token_warps = MK_GPU_CONSUMER_WARPS / a.sets;
+  a.token_warp = c.warp / a.sets;
+  a.scale = __uint_as_float(in.params[MK_PARAM_ATTENTION_scale]) * 1.4426950408889634f;
+  bool ok = kv.head_dim == 64 ? consume_attention<64>(c, in, a) : consume_attention<128>(c, in, a);
+  return ok && consumers_signal(c, in);
+}
+
+__device__ inline bool store_ATTENTION(storer &, const mk_instruction &) { return true; }
+
+}  // namespace mk

@@ -1,0 +1,76 @@
+// NEXT on the device: every SM merges all candidates and moves its step state on; next.c.
+// Consumers only. Waits: the candidates. Publishes the new state to the loader and the storer of its SM (STATE_READY), and on the
+// SM with a `ring` operand the token to the host.
+#pragma once
+#include "instructions/head.cuh"
+
+namespace mk {
+
+__device__ inline bool consume_NEXT(consumer &c, const mk_instruction &in) {
+  const mk_operand &candidates = in.operands[MK_SLOT_NEXT_candidates];
+  const uint64_t *words = reinterpret_cast<const uint64_t *>(c.d.buffer(candidates).address);
+  if (!consumers_wait(c, in)) {
+    return false;
+  }
+  float best = -INFINITY;
+  uint32_t index = MK_CANDIDATE_NONE, stop = 0;
+  for (uint32_t base = c.warp * 32; base < candidates.rows; base += MK_GPU_CONSUMER_WARPS * 32) {
+    uint32_t i = base + c.lane;
+    tile::stamped_pair pair;
+    if (!wait_stamped_pair(c.d, words + 2 * i, i < candidates.rows, candidates.buffer, pair)) {
+      return false;
+    }
+    if (i < candidates.rows) {
+      float value = __uint_as_float(tile::stamp_data(pair.low));
+      uint32_t word = tile::stamp_data(pair.high);
+      stop |= word & MK_CANDIDATE_STOP;
+      if (candidate_above(value, word & MK_CANDIDATE_NONE, best, index)) {
+        best = value;
+        index = word & MK_CANDIDATE_NONE;
+      }
+    }
+  }
+  best_of_lanes(best, index);
+  stop = __reduce_or_sync(0xffffffffu, stop);
+  volatile shared_words *shared = c.d.words();
+  if (c.lane == 0) {
+    shared->best[c.warp] = best;
+    shared->index[c.warp] = index | stop;
+  }
+  if (!consumers_meet(c)) {
+    return false;
+  }
+  best = shared->best[c.lane % 16];
+  uint32_t word = shared->index[c.lane % 16];
+  index = word & MK_CANDIDATE_NONE;
+  best_of_lanes(best, index);
+  stop = __reduce_or_sync(0xffffffffu, word & MK_CANDIDATE_STOP);
+
+  uint32_t position = c.state.position + 1;
+  bool given = position < c.state.prompt_length;
+  if (given) {
+    index = reinterpret_cast<const uint32_t *>(c.d.buffer(in.operands[MK_SLOT_NEXT_prompt]).address)[position];
+  }
+  c.state.token = index;
+  c.state.position = position;
+  c.state.stop = stop;
+  if (c.warp == 0 && c.lane == 0) {
+    volatile step_state &next = shared->state[(c.d.epoch + 1) % 2];
+    next.token = index;
+    next.position = position;
+    next.prompt_length = c.state.prompt_length;
+    next.stop = stop;
+    tile::arrive(c.d.barrier(STATE_READY));
+    if (in.operands[MK_SLOT_NEXT_ring].cols != 0) {
+      if (!given && isnan(best)) {
+        c.d.params.fault->nan_position = position;
+      }
+      tile::store_stamped_system(c.d.params.token_ring + position, index, c.d.generation());
+    }
+  }
+  return true;
+}
+
+__device__ inline bool store_NEXT(storer &, const mk_instruction &) { return true; }
+
+}  // namespace mk

@@ -1,0 +1,43 @@
+// REDUCE_ADD on the device. y = residual_in + (parts[0] + parts[1] + ...); residual_out = y; out = bf16(y); reduce_add.c.
+// Consumer warp p fetches part p of a row tile; the storer adds the warps up in order, as for a product. At most 16 parts.
+// Waits: the parts (consumers). Signals: the counter of its value. No pages.
+#pragma once
+#include "vm/gpu/consumer.cuh"
+#include "vm/gpu/storer.cuh"
+
+namespace mk {
+
+__device__ inline bool consume_REDUCE_ADD(consumer &c, const mk_instruction &in) {
+  const mk_operand &parts = in.operands[MK_SLOT_REDUCE_ADD_parts];
+  const mk_gpu_buffer &b = c.d.buffer(parts);
+  if (!consumers_wait(c, in)) {
+    return false;
+  }
+  const uint64_t *row = reinterpret_cast<const uint64_t *>(b.address) +
+                        static_cast<uint64_t>(parts.row + c.warp) * b.row_words + parts.col * 16;
+  for (uint32_t tile = 0; tile < parts.cols; tile++) {
+    float low = 0.0f, high = 0.0f;
+    if (c.warp < parts.rows) {
+      tile::stamped_pair pair;
+      if (!wait_stamped_pair(c.d, row + tile * 16 + 2 * c.lane, c.lane < 8, parts.buffer, pair)) {
+        return false;
+      }
+      float even = __uint_as_float(tile::stamp_data(pair.low)), odd = __uint_as_float(tile::stamp_data(pair.high));
+      uint32_t g = c.lane / 4;
+      float low_even = __shfl_sync(0xffffffffu, even, g / 2), low_odd = __shfl_sync(0xffffffffu, odd, g / 2);
+      float high_even = __shfl_sync(0xffffffffu, even, g / 2 + 4), high_odd = __shfl_sync(0xffffffffu, odd, g / 2 + 4);
+      low = g % 2 == 0 ? low_even : low_odd;
+      high = g % 2 == 0 ? high_even : high_odd;
+    }
+    if (!put_result(c, low, high, 0.0f)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+__device__ inline bool store_REDUCE_ADD(storer &s, const mk_instruction &in) {
+  return store_residual(s, in, MK_SLOT_REDUCE_ADD_residual_in, MK_SLOT_REDUCE_ADD_residual_out, MK_SLOT_REDUCE_ADD_out);
+}
+
+}  // namespace mk

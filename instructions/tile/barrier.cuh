@@ -1,0 +1,39 @@
+// Shared-memory barriers (mbarrier) of the roles: full and empty sides of rings. PTX ISA, "mbarrier".
+// Addresses are 32-bit shared-memory addresses. Waits are tries: the one place that spins is vm/gpu/wait.cuh.
+#pragma once
+#include <cstdint>
+
+namespace mk::tile {
+
+__device__ inline uint32_t shared_address(const void *pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// `arrivals` complete a phase. Made visible to the async proxy by fence_barriers().
+__device__ inline void barrier_init(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+__device__ inline void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ inline void arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// An arrival that also announces `bytes` of bulk copies to come.
+__device__ inline void arrive_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// True when the phase of this parity is complete; may suspend the thread for a short time first.
+__device__ inline bool try_wait(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n .reg .pred p;\n mbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+}  // namespace mk::tile

@@ -1,0 +1,20 @@
+// Bulk copies from global into shared memory, and the proxy fences around them. PTX ISA, "cp.async.bulk" and "Proxies".
+#pragma once
+#include <cstdint>
+
+namespace mk::tile {
+
+// Copies `bytes` (a multiple of 16; both addresses 16-byte aligned) and counts them on `barrier` when they have arrived.
+__device__ inline void bulk_load(uint32_t shared_to, const void *from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+// Orders this thread's ordinary accesses to shared memory before later bulk copies into it: before a page is released.
+__device__ inline void fence_shared_for_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Orders this thread's ordinary stores to global memory before later bulk copies out of it: after a KV append.
+__device__ inline void fence_global_for_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+}  // namespace mk::tile

@@ -1,0 +1,72 @@
+// Words through which SMs hand over data: stamped words, counters, flags. PTX ISA, "Memory Consistency Model".
+// A stamped word is 64 bits, data low, generation high; 64-bit accesses are single-copy atomic, element by element of a
+// .v2.b64. Nothing here orders anything but its own word, unless its name says release or acquire.
+#pragma once
+#include <cstdint>
+
+namespace mk::tile {
+
+struct stamped_pair { // two neighbouring stamped words, 16-byte aligned
+  uint64_t low, high;
+};
+
+__device__ inline uint64_t stamp(uint32_t data, uint32_t generation) {
+  return static_cast<uint64_t>(generation) << 32 | data;
+}
+__device__ inline uint32_t stamp_data(uint64_t word) { return static_cast<uint32_t>(word); }
+__device__ inline uint32_t stamp_generation(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
+
+__device__ inline uint64_t load_stamped(const uint64_t *from) {
+  uint64_t word;
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+  return word;
+}
+
+__device__ inline stamped_pair load_stamped_pair(const uint64_t *from) {
+  stamped_pair pair;
+  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];" : "=l"(pair.low), "=l"(pair.high) : "l"(from) : "memory");
+  return pair;
+}
+
+__device__ inline void store_stamped(uint64_t *to, uint32_t data, uint32_t generation) {
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(stamp(data, generation)) : "memory");
+}
+
+// The same towards the host.
+__device__ inline void store_stamped_system(uint64_t *to, uint32_t data, uint32_t generation) {
+  asm volatile("st.relaxed.sys.global.b64 [%0], %1;" ::"l"(to), "l"(stamp(data, generation)) : "memory");
+}
+
+__device__ inline uint32_t load_relaxed(const uint32_t *from) {
+  uint32_t value;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+__device__ inline uint32_t load_acquire(const uint32_t *from) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+__device__ inline uint32_t load_system(const uint32_t *from) {
+  uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+__device__ inline void add_relaxed(uint32_t *to, uint32_t amount) {
+  asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(amount) : "memory");
+}
+
+__device__ inline void add_release(uint32_t *to, uint32_t amount) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(amount) : "memory");
+}
+
+__device__ inline uint64_t global_nanoseconds() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+}  // namespace mk::tile

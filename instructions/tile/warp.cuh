@@ -1,0 +1,45 @@
+// What the 32 lanes of a warp do together, and conversions of pairs. Orders are fixed: the same bits every time.
+#pragma once
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+namespace mk::tile {
+
+__device__ inline uint32_t lane() { return threadIdx.x % 32; }
+
+__device__ inline float sum_lanes(float value) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, offset);
+  }
+  return value;
+}
+
+// Sum over groups of `width` neighbouring lanes (a power of two); every lane of a group gets it.
+template <int width>
+__device__ inline float sum_group(float value) {
+  for (int offset = width / 2; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, offset);
+  }
+  return value;
+}
+
+// Registers per thread of the calling warpgroup from here on (PTX ISA, "setmaxnreg"): some give, then others take.
+template <int count>
+__device__ inline void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int count>
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+// Two bf16 in a word, element 0 low.
+__device__ inline uint32_t pack_bf16(float low, float high) {
+  __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<uint32_t *>(&pair);
+}
+__device__ inline float low_bf16(uint32_t word) { return __uint_as_float(word << 16); }
+__device__ inline float high_bf16(uint32_t word) { return __uint_as_float(word & 0xffff0000u); }
+
+}  // namespace mk::tile

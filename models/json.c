@@ -1,0 +1,135 @@
+/* See json.h. */
+#include "models/json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+mk_status mk_path_join(const char *directory, const char *name, char **out) {
+  size_t head = strlen(directory);
+  size_t tail = strlen(name);
+  MK_TRY(mk_alloc(head + tail + 2, 1, out));
+  memcpy(*out, directory, head);
+  (*out)[head] = '/';
+  memcpy(*out + head + 1, name, tail);
+  return MK_OK;
+}
+
+mk_status mk_file_open(const char *path, bool optional, int *fd, uint64_t *size) {
+  *fd = -1;
+  *size = 0;
+  /* O_NONBLOCK: opening a FIFO that nobody writes to returns at once instead of waiting for ever. */
+  int opened = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+  if (opened < 0) {
+    if (optional && errno == ENOENT) {
+      return MK_OK;
+    }
+    return mk_error(MK_ERR_FILE, "%s: cannot be opened: %s; is this a Hugging Face model directory?", path,
+                    strerror(errno));
+  }
+  struct stat info;
+  mk_status status = MK_OK;
+  if (fstat(opened, &info) != 0) {
+    status = mk_error(MK_ERR_RUNTIME, "%s: fstat: %s", path, strerror(errno));
+  } else if (!S_ISREG(info.st_mode)) {
+    status = mk_error(MK_ERR_FILE, "%s: is %s, not a regular file; put the file itself there", path,
+                      S_ISDIR(info.st_mode)    ? "a directory"
+                      : S_ISFIFO(info.st_mode) ? "a FIFO"
+                                               : "a device or socket");
+  } else if (info.st_size == 0) {
+    status = mk_error(MK_ERR_FILE, "%s: is empty (0 bytes); download it again", path);
+  }
+  if (status != MK_OK) {
+    close(opened);
+    return status;
+  }
+  *fd = opened;
+  *size = (uint64_t)info.st_size;
+  return MK_OK;
+}
+
+mk_status mk_file_pread(int fd, const char *path, uint64_t offset, size_t length, void *out) {
+  char *at = out;
+  const size_t most = (size_t)1 << 30; /* Linux moves at most 2 GiB - 4 KiB per call */
+  while (length > 0) {
+    ssize_t got = pread(fd, at, length < most ? length : most, (off_t)offset);
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      return mk_error(MK_ERR_RUNTIME, "%s: reading %zu bytes at %llu: %s", path, length, (unsigned long long)offset,
+                      strerror(errno));
+    }
+    if (got == 0) {
+      return mk_error(MK_ERR_FILE, "%s: truncated while it was read: %zu more bytes expected at offset %llu", path,
+                      length, (unsigned long long)offset);
+    }
+    at += got;
+    offset += (uint64_t)got;
+    length -= (size_t)got;
+  }
+  return MK_OK;
+}
+
+mk_status mk_file_read(const char *path, bool optional, size_t limit, char **text, size_t *length) {
+  *text = NULL;
+  *length = 0;
+  int fd;
+  uint64_t size;
+  MK_TRY(mk_file_open(path, optional, &fd, &size));
+  if (fd < 0) {
+    return MK_OK;
+  }
+  char *buffer = NULL;
+  mk_status status = MK_OK;
+  if (size > limit) {
+    status = mk_error(MK_ERR_FILE, "%s: has %llu bytes, at most %zu are accepted here", path, (unsigned long long)size,
+                      limit);
+    goto done;
+  }
+  MK_TRY_GOTO(mk_alloc((size_t)size + 1, 1, &buffer), done);
+  MK_TRY_GOTO(mk_file_pread(fd, path, 0, (size_t)size, buffer), done);
+  *text = buffer;
+  *length = (size_t)size;
+  buffer = NULL;
+done:
+  mk_free(buffer);
+  close(fd);
+  return status;
+}
+
+mk_status mk_json_parse(const char *text, size_t length, json_t **out) {
+  *out = NULL;
+  json_error_t error;
+  json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+  if (root == NULL) {
+    return mk_error(json_error_code(&error) == json_error_out_of_memory ? MK_ERR_RUNTIME : MK_ERR_FILE,
+                    "line %d, column %d: not valid JSON: %s", error.line, error.column, error.text);
+  }
+  if (!json_is_object(root)) {
+    json_decref(root);
+    return mk_error(MK_ERR_FILE, "line 1: the JSON text must be an object in braces");
+  }
+  *out = root;
+  return MK_OK;
+}
+
+const json_t *mk_json_get(const json_t *object, const char *key) {
+  const json_t *value = json_object_get(object, key);
+  return json_is_null(value) ? NULL : value;
+}
+
+const char *mk_json_show(const json_t *value, char shown[MK_JSON_SHOWN]) {
+  memset(shown, 0, MK_JSON_SHOWN);
+  if (value == NULL) {
+    memcpy(shown, "null", 5);
+    return shown;
+  }
+  size_t need = json_dumpb(value, shown, MK_JSON_SHOWN - 4, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+  if (need > MK_JSON_SHOWN - 4) {
+    strcat(shown, "...");
+  }
+  return shown;
+}

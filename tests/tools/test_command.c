@@ -1,0 +1,412 @@
+/* The mkvm command as a user meets it: exit codes, messages, and what it prints and writes. */
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "vm/program.h"
+
+enum { MOST_ARGUMENTS = 24 };
+
+typedef struct result {
+  int code; /* exit code, or 1000 + signal */
+  char *out, *err;
+  size_t out_length;
+} result;
+
+static char directory[] = "/tmp/mk-command-XXXXXX";
+
+static const char *in_directory(const char *name) {
+  static char paths[32][128];
+  static unsigned next;
+  char *path = paths[next++ % 32];
+  snprintf(path, sizeof paths[0], "%s/%s", directory, name);
+  return path;
+}
+
+static char *slurp(int fd, size_t *length) {
+  size_t size = (size_t)lseek(fd, 0, SEEK_END);
+  char *text = calloc(1, size + 1);
+  *length = (size_t)pread(fd, text, size, 0);
+  return text;
+}
+
+static pid_t start(const char *const *arguments, int in, int out, int err) {
+  pid_t child = fork();
+  if (child == 0) {
+    char *argv[MOST_ARGUMENTS + 2] = {(char[]){"mkvm"}};
+    for (int i = 0; arguments[i] != NULL && i < MOST_ARGUMENTS; i++) {
+      argv[i + 1] = strdup(arguments[i]);
+    }
+    dup2(in, STDIN_FILENO);
+    dup2(out, STDOUT_FILENO);
+    dup2(err, STDERR_FILENO);
+    execv(MK_COMMAND, argv);
+    _exit(127);
+  }
+  cr_assert_gt(child, 0);
+  return child;
+}
+
+static int finish(pid_t child) {
+  int status;
+  cr_assert_eq(waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+static int scratch_file(void) {
+  FILE *file = tmpfile();
+  cr_assert_not_null(file);
+  int fd = dup(fileno(file));
+  fclose(file);
+  return fd;
+}
+
+static result run(const char *const *arguments) {
+  int in = open("/dev/null", O_RDONLY), out = scratch_file(), err = scratch_file();
+  size_t length;
+  result r = {.code = finish(start(arguments, in, out, err))};
+  r.out = slurp(out, &r.out_length);
+  r.err = slurp(err, &length);
+  close(in);
+  close(out);
+  close(err);
+  return r;
+}
+#define RUN(...) run((const char *const[]){__VA_ARGS__, NULL})
+
+static void drop(result *r) {
+  free(r->out);
+  free(r->err);
+}
+
+static void expect(result r, int code, const char *in_out, const char *in_err) {
+  cr_assert_eq(r.code, code, "exit code %d instead of %d\n%s\n%s", r.code, code, r.out, r.err);
+  cr_assert_not_null(strstr(r.out, in_out), "`%s` is not in the output: %s", in_out, r.out);
+  cr_assert_not_null(strstr(r.err, in_err), "`%s` is not in the errors: %s", in_err, r.err);
+  drop(&r);
+}
+#define EXPECT(code, in_out, in_err, ...) expect(RUN(__VA_ARGS__), code, in_out, in_err)
+
+static void remove_tree(const char *path) {
+  const char *const arguments[] = {"rm", "-rf", path, NULL};
+  pid_t child = fork();
+  if (child == 0) {
+    execv("/bin/rm", (char *const *)(uintptr_t)arguments);
+    _exit(127);
+  }
+  finish(child);
+}
+
+static void make_tiny(void) {
+  cr_assert_not_null(mkdtemp(directory));
+  EXPECT(0, "parameters", "", "synth", "--like", "tiny", "-o", in_directory("tiny"), "--seed", "3");
+}
+static void remove_all(void) { remove_tree(directory); }
+TestSuite(command, .init = make_tiny, .fini = remove_all, .timeout = 240);
+
+static json_t *run_json(const char *const *arguments) {
+  result r = run(arguments);
+  json_error_t error;
+  cr_assert_eq(r.code, 0, "%s", r.err);
+  json_t *object = json_loads(r.out, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+  cr_assert_not_null(object, "not JSON: %s: %s", error.text, r.out);
+  drop(&r);
+  return object;
+}
+#define RUN_JSON(...) run_json((const char *const[]){"run", "--json", __VA_ARGS__, NULL})
+
+static const char *text_of(const json_t *object, const char *key) {
+  const char *text = json_string_value(json_object_get(object, key));
+  cr_assert_not_null(text, "%s is missing", key);
+  return text;
+}
+
+Test(command, usage_errors) {
+  EXPECT(2, "", "no command given", (const char *)NULL);
+  EXPECT(2, "", "'fly' is not a command", "fly");
+  EXPECT(2, "", "--model DIR is missing", "run");
+  EXPECT(2, "", "unrecognized option", "run", "--fly");
+  EXPECT(2, "", "'x' is not a whole number", "run", "-m", in_directory("tiny"), "-n", "x");
+  EXPECT(2, "", "from 1 to 1024", "run", "-m", in_directory("tiny"), "--sms", "0");
+  EXPECT(2, "", "'tpu' is not a device", "run", "-m", in_directory("tiny"), "--device", "tpu");
+  EXPECT(2, "", "no GPU machine", "run", "-m", in_directory("tiny"), "--device", "cuda:0");
+  EXPECT(2, "", "both given", "run", "-m", in_directory("tiny"), "-p", "a", "-f", "b");
+  EXPECT(2, "", "would end every output", "run", "-m", in_directory("tiny"), "--stop", "");
+  EXPECT(2, "", "'more' is not expected", "run", "-m", in_directory("tiny"), "more");
+  EXPECT(2, "", "--output FILE is missing", "compile", "-m", in_directory("tiny"));
+  EXPECT(2, "", "FILE is missing", "verify");
+  EXPECT(2, "", "one FILE at a time", "disasm", "a", "b");
+  EXPECT(2, "", "--like NAME is missing", "synth", "-o", in_directory("x"));
+  EXPECT(2, "", "huge", "synth", "--like", "huge", "-o", in_directory("x"));
+  EXPECT(2, "", "at most 2048", "info", "-m", in_directory("tiny"), "-c", "2049");
+  EXPECT(2, "", "at most 2048", "run", "-m", in_directory("tiny"), "-c", "2049");
+  EXPECT(2, "", "needs --model", "info", "-c", "5");
+}
+
+Test(command, help_and_version) {
+  static const char *const names[] = {"run", "compile", "verify", "disasm", "info", "synth"};
+  result r = RUN("--help");
+  cr_assert_eq(r.code, 0);
+  size_t listed = 0;
+  for (const char *line = strstr(r.out, "\n  "); line != NULL; line = strstr(line + 1, "\n  ")) {
+    listed += line[3] >= 'a' && line[3] <= 'z' && strncmp(line + 3, "mkvm", 4) != 0;
+  }
+  cr_assert_eq(listed, 6, "the help lists %zu commands", listed);
+  for (size_t i = 0; i < 6; i++) {
+    char line[32];
+    snprintf(line, sizeof line, "\n  %-7s  ", names[i]);
+    cr_assert_not_null(strstr(r.out, line), "%s", names[i]);
+    snprintf(line, sizeof line, "Usage: mkvm %s", names[i]);
+    EXPECT(0, line, "", names[i], "--help");
+    EXPECT(0, line, "", names[i], "-h");
+    EXPECT(0, line, "", "help", names[i]);
+  }
+  drop(&r);
+  EXPECT(0, "mkvm 0.", "", "--version");
+  EXPECT(0, "devices   cpu", "", "info");
+}
+
+Test(command, compile_verify_disasm) {
+  const char *model = in_directory("tiny"), *program = in_directory("a.mkp");
+  EXPECT(0, "instructions for 7 SMs, 300 tokens", "", "compile", "-m", model, "-o", program, "--sms", "7", "--max-seq",
+         "300");
+  EXPECT(0, "verified: ", "", "verify", program);
+  EXPECT(0, "\nqueue 6:\n#", "", "disasm", program);
+  EXPECT(0, "position=0..299 ", "", "disasm", program);
+  EXPECT(1, "", "/dev/full", "compile", "-m", model, "-o", "/dev/full");
+  EXPECT(1, "", "No such file", "compile", "-m", model, "-o", in_directory("no/a.mkp"));
+  EXPECT(3, "", "config.json", "compile", "-m", directory, "-o", program);
+
+  cr_assert_eq(truncate(program, 1000), 0);
+  EXPECT(3, "", "a.mkp: header: size", "verify", program);
+  EXPECT(3, "", "a.mkp: header: size", "disasm", program);
+  EXPECT(3, "", "not a regular file", "verify", directory);
+  EXPECT(3, "", "cannot be opened", "verify", in_directory("none.mkp"));
+}
+
+Test(command, the_same_program_every_time) {
+  const char *model = in_directory("tiny");
+  char *text[2];
+  size_t length[2];
+  for (int i = 0; i < 2; i++) {
+    EXPECT(0, "", "", "compile", "-m", model, "-o", in_directory("a.mkp"));
+    int fd = open(in_directory("a.mkp"), O_RDONLY);
+    text[i] = slurp(fd, &length[i]);
+    close(fd);
+  }
+  cr_assert(length[0] == length[1] && memcmp(text[0], text[1], length[0]) == 0);
+  free(text[0]);
+  free(text[1]);
+}
+
+/* A well-formed program that nobody may run: an instruction with the uid of another. */
+Test(command, a_rejected_program) {
+  const char *path = in_directory("a.mkp");
+  EXPECT(0, "", "", "compile", "-m", in_directory("tiny"), "-o", path, "--sms", "2");
+  mk_program *program;
+  cr_assert_eq(mk_program_load(path, &program), MK_OK);
+  program->instructions[1].uid = program->instructions[0].uid;
+  cr_assert_eq(mk_program_save(program, path), MK_OK);
+  mk_program_free(program);
+  EXPECT(4, "", "a.mkp: ", "verify", path);
+  EXPECT(0, "queue 0:", "", "disasm", path);
+}
+
+Test(command, info) {
+  const char *model = in_directory("tiny");
+  EXPECT(0, "supported   yes", "", "info", "-m", model);
+  EXPECT(0, "at 100 tokens", "", "info", "-m", model, "-c", "100");
+  EXPECT(0, "configuration alone", "", "synth", "--like", "llama-3.2-1b", "-o", in_directory("1b"), "--config-only");
+  EXPECT(0, "(1.24 billion)", "", "info", "-m", in_directory("1b"));
+  EXPECT(0, "no weights", "", "info", "-m", in_directory("1b"));
+  cr_assert_eq(truncate(in_directory("tiny/model.safetensors"), 100000), 0);
+  EXPECT(3, "supported   no: ", "model.safetensors", "info", "-m", model);
+  FILE *config = fopen(in_directory("tiny/config.json"), "w");
+  fputs("{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\"}", config);
+  fclose(config);
+  EXPECT(3, "supported   no: ", "gpt2", "info", "-m", model);
+  EXPECT(3, "", "gpt2", "run", "-m", model, "-p", "a");
+  EXPECT(3, "supported   no: ", "", "info", "-m", in_directory("none"));
+}
+
+Test(command, synth) {
+  EXPECT(0, "", "", "synth", "--like", "tiny", "-o", in_directory("again"), "--seed", "3");
+  EXPECT(2, "", "again", "synth", "--like", "tiny", "-o", in_directory("again"));
+  char *first, *second;
+  size_t first_length, second_length;
+  int fd = open(in_directory("tiny/model.safetensors"), O_RDONLY);
+  first = slurp(fd, &first_length);
+  close(fd);
+  fd = open(in_directory("again/model.safetensors"), O_RDONLY);
+  second = slurp(fd, &second_length);
+  close(fd);
+  cr_assert(first_length == second_length && memcmp(first, second, first_length) == 0);
+  free(first);
+  free(second);
+}
+
+Test(command, run_prints_text_and_json) {
+  const char *model = in_directory("tiny");
+  json_t *object = RUN_JSON("-m", model, "-p", "hello", "-n", "12", "--ignore-eos");
+  static const char *const keys[] = {"model", "device", "prompt_tokens", "tokens", "text", "finish_reason", "timings"};
+  cr_assert_eq(json_object_size(object), 7);
+  for (size_t i = 0; i < 7; i++) {
+    cr_assert_not_null(json_object_get(object, keys[i]), "%s", keys[i]);
+  }
+  cr_assert_str_eq(text_of(object, "model"), model);
+  cr_assert_str_eq(text_of(object, "device"), "cpu");
+  cr_assert_str_eq(text_of(object, "finish_reason"), "length");
+  cr_assert_eq(json_array_size(json_object_get(object, "tokens")), 12);
+  cr_assert_gt(json_array_size(json_object_get(object, "prompt_tokens")), 0);
+
+  const json_t *text = json_object_get(object, "text");
+  result r = RUN("run", "-m", model, "-p", "hello", "-n", "12", "--ignore-eos");
+  cr_assert_eq(r.code, 0);
+  cr_assert_geq(r.out_length, json_string_length(text));
+  cr_assert_eq(memcmp(r.out, json_string_value(text), json_string_length(text)), 0);
+  cr_assert_not_null(strstr(r.err, "ms/token"), "no timings: %s", r.err);
+  cr_assert_null(strchr(r.err, '\r'), "progress although standard error is no terminal");
+  drop(&r);
+  expect(RUN("run", "-m", model, "-p", "hello", "-n", "2", "--echo"), 0, "hello", "");
+  json_decref(object);
+}
+
+Test(command, run_is_the_same_on_any_machine) {
+  const char *model = in_directory("tiny");
+  json_t *want = RUN_JSON("-m", model, "-p", "Some words", "-n", "8");
+  json_t *others[] = {
+      RUN_JSON("-m", model, "-p", "Some words", "-n", "8", "--sms", "1"),
+      RUN_JSON("-m", model, "-p", "Some words", "-n", "8", "--sms", "7", "--interleave", "5", "--check"),
+      RUN_JSON("-m", model, "-p", "Some words", "-n", "8", "--sms", "9", "--adversarial", "--interleave", "6")};
+  for (size_t i = 0; i < 3; i++) {
+    cr_assert(json_equal(json_object_get(want, "tokens"), json_object_get(others[i], "tokens")), "run %zu", i);
+    json_decref(others[i]);
+  }
+  json_decref(want);
+}
+
+Test(command, stop_ends_the_text_before_it) {
+  const char *model = in_directory("tiny");
+  json_t *whole = RUN_JSON("-m", model, "-p", "a", "-n", "24", "--ignore-eos");
+  const char *text = text_of(whole, "text");
+  size_t length = strlen(text), at = length / 2;
+  while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80) { /* not inside a character */
+    at--;
+  }
+  size_t end = at + 3 < length ? at + 3 : length;
+  while (end < length && ((unsigned char)text[end] & 0xc0) == 0x80) {
+    end++;
+  }
+  char stop[16] = {0};
+  cr_assert_lt(end - at, sizeof stop);
+  memcpy(stop, text + at, end - at);
+  cr_assert_gt(strlen(stop), 1, "the model's text is too short for this test: `%s`", text);
+  json_t *ended = RUN_JSON("-m", model, "-p", "a", "-n", "24", "--ignore-eos", "--stop", "never this", "--stop", stop);
+  cr_assert_str_eq(text_of(ended, "finish_reason"), "stop");
+  size_t want = (size_t)(strstr(text, stop) - text);
+  cr_assert_eq(strlen(text_of(ended, "text")), want);
+  cr_assert_eq(strncmp(text, text_of(ended, "text"), want), 0);
+  cr_assert_lt(json_array_size(json_object_get(ended, "tokens")), 24);
+  json_decref(ended);
+  json_decref(whole);
+}
+
+Test(command, logits) {
+  const char *path = in_directory("l.npy");
+  json_t *object = RUN_JSON("-m", in_directory("tiny"), "-p", "b", "-n", "6", "--ignore-eos", "--logits", path);
+  int fd = open(path, O_RDONLY);
+  size_t length;
+  char *bytes = slurp(fd, &length);
+  close(fd);
+  cr_assert_eq(length, 128 + 6 * 512 * sizeof(float));
+  cr_assert_not_null(strstr(bytes + 10, "'shape': (6, 512)"));
+  for (size_t step = 0; step < 6; step++) {
+    float row[512];
+    uint32_t best = 0;
+    memcpy(row, bytes + 128 + step * sizeof row, sizeof row);
+    for (uint32_t i = 1; i < 512; i++) {
+      best = row[i] > row[best] ? i : best;
+    }
+    cr_assert_eq(best, json_integer_value(json_array_get(json_object_get(object, "tokens"), step)), "step %zu", step);
+  }
+  free(bytes);
+  json_decref(object);
+  EXPECT(1, "", "no/l.npy", "run", "-m", in_directory("tiny"), "-n", "1", "--logits", in_directory("no/l.npy"));
+}
+
+Test(command, lengths) {
+  const char *model = in_directory("tiny");
+  json_t *object = RUN_JSON("-m", model, "-p", "hello", "-c", "10", "-n", "-1", "--ignore-eos");
+  cr_assert_str_eq(text_of(object, "finish_reason"), "length");
+  cr_assert_eq(
+      json_array_size(json_object_get(object, "tokens")) + json_array_size(json_object_get(object, "prompt_tokens")),
+      10);
+  json_decref(object);
+  object = RUN_JSON("-m", model, "-p", "hello", "-n", "0");
+  cr_assert_eq(json_array_size(json_object_get(object, "tokens")), 0);
+  cr_assert_str_eq(text_of(object, "text"), "");
+  json_decref(object);
+  EXPECT(2, "", "the context 3", "run", "-m", model, "-p", "hello", "-c", "3");
+  EXPECT(0, "", "", "run", "-m", model, "-n", "1"); /* an empty prompt: the tokenizer adds a BOS */
+}
+
+Test(command, prompts_from_files) {
+  const char *model = in_directory("tiny"), *path = in_directory("prompt");
+  FILE *file = fopen(path, "w");
+  fwrite("one\0two\xff", 1, 8, file); /* any bytes are a prompt */
+  fclose(file);
+  json_t *object = RUN_JSON("-m", model, "-f", path, "-n", "1");
+  cr_assert_geq(json_array_size(json_object_get(object, "prompt_tokens")), 8);
+  json_decref(object);
+  EXPECT(0, "", "", "run", "-m", model, "-f", "-", "-n", "1");
+  EXPECT(1, "", "none: cannot be opened", "run", "-m", model, "-f", in_directory("none"), "-n", "1");
+  EXPECT(1, "", "cannot be read", "run", "-m", model, "-f", directory, "-n", "1");
+}
+
+Test(command, a_full_disk) {
+  const char *const arguments[][8] = {{"run", "-m", in_directory("tiny"), "-n", "2", "--ignore-eos", NULL},
+                                      {"run", "-m", in_directory("tiny"), "-n", "2", "--json", NULL},
+                                      {"info", NULL},
+                                      {"--help", NULL},
+                                      {"isa", NULL}};
+  for (size_t i = 0; i < sizeof arguments / sizeof arguments[0]; i++) {
+    int in = open("/dev/null", O_RDONLY), out = open("/dev/full", O_WRONLY), err = scratch_file();
+    size_t length;
+    cr_assert_eq(finish(start(arguments[i], in, out, err)), 1, "%s", arguments[i][0]);
+    char *text = slurp(err, &length);
+    cr_assert_not_null(strstr(text, "written"), "%s", text);
+    free(text);
+    close(in);
+    close(out);
+    close(err);
+  }
+}
+
+Test(command, interrupt_ends_with_what_is_there) {
+  const char *const arguments[] = {"run", "-m", in_directory("tiny"), "-n", "-1", "--ignore-eos", NULL};
+  int in = open("/dev/null", O_RDONLY), err = scratch_file(), ends[2];
+  char piece[4096];
+  size_t length;
+  cr_assert_eq(pipe(ends), 0);
+  pid_t child = start(arguments, in, ends[1], err);
+  close(ends[1]);
+  cr_assert_gt(read(ends[0], piece, sizeof piece), 0);
+  cr_assert_eq(kill(child, SIGINT), 0);
+  while (read(ends[0], piece, sizeof piece) > 0) {
+  }
+  int code = finish(child);
+  char *text = slurp(err, &length);
+  cr_assert_eq(code, 0, "exit code %d: %s", code, text);
+  cr_assert_not_null(strstr(text, "generated"), "%s", text);
+  free(text);
+  close(in);
+  close(err);
+  close(ends[0]);
+}

@@ -1,0 +1,190 @@
+/* See isa_doc.h. */
+#include "tools/lib/isa_doc.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "vm/program.h"
+
+static const char introduction[] =
+    "<!-- Made by `mkvm isa` from instructions/opcodes.def. To change it, change the table (or tools/lib/isa_doc.c) "
+    "and\n"
+    "run `mkvm isa > docs/ISA.md`; a test fails while the two differ. -->\n"
+    "# The instruction set\n"
+    "\n"
+    "A program is a set of queues, one per SM, of 128-byte instructions, together with the buffers they work on, the\n"
+    "counters they wait for and signal, and the declared ranges of the step parameters. One pass over all queues is "
+    "an\n"
+    "*epoch*: it computes one step, which is one token. The same program runs on every machine. The structures are in\n"
+    "`vm/program.h` and `vm/instruction.h`; `mkvm disasm` prints a program as text.\n";
+
+static const char word[] =
+    "\n## The instruction word\n"
+    "\n"
+    "32 words of 32 bits, little-endian. Instruction version %d.\n"
+    "\n"
+    "```\n"
+    " word   31            24 23            16 15             8 7              0\n"
+    "      +-----------------+--------+-------+----------------+----------------+\n"
+    "  0   |      zero       | signals| waits |    version     |     opcode     |\n"
+    "      +-----------------+--------+-------+----------------+----------------+\n"
+    "  1   |                                uid                                 |\n"
+    "      +----------------------------------+---------------------------------+\n"
+    " 2-5  |             counter              |            threshold            |  waits 0..%d\n"
+    " 6-7  |             counter              |             amount              |  signals 0..%d\n"
+    "      +----------------------------------+---------------------------------+\n"
+    "  8   |                  pages streamed through the ring                   |\n"
+    "  9   |              layer               |  resident (units of %d bytes)   |\n"
+    "      +----------------------------------+---------------------------------+\n"
+    "10-27 |              buffer              |              flags              |  operand i at 10 + 3 i,\n"
+    "      |               row                |              rows               |  i = 0..%d\n"
+    "      |               col                |              cols               |\n"
+    "      +----------------------------------+---------------------------------+\n"
+    "28-31 |                             parameters                             |\n"
+    "      +--------------------------------------------------------------------+\n"
+    "```\n"
+    "\n"
+    "- `uid` is unique in the program and names the instruction in messages, traces and fault records.\n"
+    "- Rows and columns count tiles of the operand's buffer. Flag %d (`@token` in text): the element row is the token "
+    "of the\n"
+    "  step, and `row`, `rows` span the tiles in which any token of the declared range lies.\n"
+    "- Unused waits, signals, operands and parameters are zero. Float parameters are stored by their bits.\n"
+    "- `pages` is how many pages of the ring the loader fills for this instruction (paged KV: at the largest "
+    "position);\n"
+    "  `resident` is the shared memory its staged inputs take. Both follow from the operands by one rule\n"
+    "  (`mk_instruction_pages`, `mk_instruction_resident`), and the verifier checks them.\n"
+    "- `layer` %d (0x%04x): the instruction belongs to no layer.\n";
+
+static const char stores[] =
+    "\n## Buffers\n"
+    "\n"
+    "A buffer is a grid of tiles: rows x cols elements in tiles of tile_rows x tile_cols. How its elements lie in "
+    "memory:\n"
+    "\n"
+    "| store | layout |\n"
+    "|---|---|\n"
+    "| `plain` | row-major elements |\n"
+    "| `stamped` | 64-bit words: low half one f32 or u32, or two bf16 (even index low); high half the generation |\n"
+    "| `tiles` | bf16 in tiles of 16 x 16, padded with zeros. A row tile is a run of 512-byte steps, one per 16 "
+    "columns; a step "
+    "holds for each of 32 lanes the 8 elements of its A fragment of mma.m16n8k16: lane 4 g + t has W[g][2t], "
+    "W[g][2t+1], "
+    "W[g+8][2t], W[g+8][2t+1], W[g][2t+8], W[g][2t+9], W[g+8][2t+8], W[g+8][2t+9] |\n"
+    "| `blocks` | paged KV, bf16: [block][kv head][K, V][token][head_dim]. Row s stands for all tokens t with (t / "
+    "span_tokens) "
+    "mod rows = s, column h for KV head h; the block table maps tokens [block_tokens b, block_tokens (b + 1)) to a "
+    "physical "
+    "block |\n"
+    "\n"
+    "Two kinds of operand take either of two stores: `input` is `stamped`, or the row of a `tiles` buffer that the "
+    "step's token\n"
+    "chooses; `residual` is `plain`, or such a row.\n";
+
+static const char order[] =
+    "\n## What orders instructions\n"
+    "\n"
+    "An SM has three threads of execution, one per role: the *loader* copies weights and KV blocks into pages, the "
+    "*consumer*\n"
+    "computes, the *storer* writes results and signals. The verifier and the machines know these rules and no others.\n"
+    "\n"
+    "1. **Queue order.** Each role walks the SM's queue in order. Within an instruction the loader's part happens "
+    "before the\n"
+    "   consumer's and the consumer's before the storer's. The consumer of the next instruction does not wait for the "
+    "storer of\n"
+    "   this one. The loader runs ahead as far as the page ring lets it.\n"
+    "2. **Release counter.** All that happens before a signal happens before whatever follows a wait that needed that "
+    "signal.\n"
+    "3. **Relaxed counter.** Orders nothing; it makes waiting cheap.\n"
+    "4. **Stamp.** The reader of a stamped word waits until the word carries the generation of its epoch, which is e + "
+    "1 in epoch\n"
+    "   e, counted from the last time the buffers were cleared. That orders this word and publishes nothing else. It "
+    "also means\n"
+    "   that the reader runs after the writer, and together with rule 1 that is how the reuse of a stamped word is "
+    "proven.\n"
+    "\n"
+    "A wait holds when `counter >= epoch * total + threshold` in wrap-safe arithmetic: counters only grow, and `total` "
+    "is the sum of\n"
+    "a counter's signals in one epoch. A wait orders only after signals that must have arrived in every run.\n";
+
+static const char columns[] =
+    "\n## Opcodes\n"
+    "\n"
+    "`role` is the thread that touches the operand (`update`: the loader reads the blocks, the consumer appends). "
+    "`when` says what\n"
+    "must have happened first: `early` nothing, the data are constant; `state` the step state of this epoch is known; "
+    "`waits` the\n"
+    "instruction's waits hold; `used` the same, but only the rows in use at the position are waited for and read (the "
+    "operand's\n"
+    "first row always is). *Step state* is {token, position}, private to an SM and\n"
+    "double-buffered by the parity of the epoch.\n"
+    "\n"
+    "y = W x is a matrix-vector product over the row tiles and K columns that the `weight` operand names;\n"
+    "norm(x) = x * gain / sqrt(mean(x^2) + eps).\n";
+
+static const struct {
+  const char *name, *meaning;
+} meanings[] = {
+    {"eps", "added to the mean square in norm(x)"},
+    {"width", "elements in x, the divisor of the mean square (columns beyond it are padding)"},
+    {"rope_tiles", "row tiles of the operand, from its first, that hold queries and keys and are rotated"},
+    {"head_dim", "elements of a head, 64 or 128"},
+    {"scale", "factor on q k before the softmax"},
+    {"splits", "parts into which the tokens of a KV head are dealt, span by span"},
+    {"group", "query heads that share the KV head"},
+    {"span", "consecutive tokens that one split takes at a time; a split with no token yet is not in use"},
+    {"vocab", "rows of logits that are tokens (rows beyond it are padding)"},
+};
+
+const char *mk_isa_param_meaning(const char *name) {
+  for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++) {
+    if (strcmp(meanings[i].name, name) == 0) {
+      return meanings[i].meaning;
+    }
+  }
+  return NULL;
+}
+
+/* The name of a column's value; an enumeration that has grown shows as "?", which a test refuses. */
+#define NAME_OF(names, index) ((size_t)(index) < sizeof(names) / sizeof(names)[0] ? (names)[index] : "?")
+
+static void write_opcode(uint32_t opcode, const mk_opcode_info *info, FILE *out) {
+  static const char *const uses[] = {"unused", "read", "written"};
+  static const char *const accesses[] = {"read", "write", "update"};
+  static const char *const whens[] = {"early", "state", "waits", "used"};
+  static const char *const kinds[] = {"plain", "stamped", "tiles", "blocks", "input", "residual"};
+  fprintf(out, "\n### %u `%s`\n\n`%s`\n\nStep state: %s.\n\n", opcode, info->name, info->semantics,
+          NAME_OF(uses, info->state));
+  fprintf(out, "| slot | operand | access | role | when | dtype | store |\n|---|---|---|---|---|---|---|\n");
+  for (uint32_t i = 0; i < info->operand_count; i++) {
+    const mk_operand_info *o = &info->operands[i];
+    fprintf(out, "| %u | `%s` | %s | %s | %s | %s | %s |\n", i, o->name, NAME_OF(accesses, o->access),
+            mk_role_name(o->role), NAME_OF(whens, o->when), mk_dtype_name(o->dtype), NAME_OF(kinds, o->store));
+  }
+  if (info->param_count == 0) {
+    return;
+  }
+  fprintf(out, "\n| parameter | name | type | meaning |\n|---|---|---|---|\n");
+  for (uint32_t i = 0; i < info->param_count; i++) {
+    const char *meaning = mk_isa_param_meaning(info->params[i].name);
+    fprintf(out, "| %u | `%s` | %s | %s |\n", i, info->params[i].name, info->params[i].is_float ? "f32" : "u32",
+            meaning == NULL ? "" : meaning);
+  }
+}
+
+mk_status mk_isa_write(FILE *out) {
+  fputs(introduction, out);
+  fprintf(out, word, MK_INSTRUCTION_VERSION, MK_MAX_WAITS - 1, MK_MAX_SIGNALS - 1, MK_RESIDENT_UNIT,
+          MK_MAX_OPERANDS - 1, MK_OPERAND_TOKEN_ROW, MK_NO_LAYER, MK_NO_LAYER);
+  fputs(stores, out);
+  fputs(order, out);
+  fputs(columns, out);
+  for (uint32_t op = MK_OP_NONE + 1; op < MK_OP_COUNT; op++) {
+    write_opcode(op, mk_opcode_lookup(op), out);
+  }
+  fprintf(out,
+          "\n## Limits\n\nWaits %d, signals %d, operands %d and parameters %d per instruction. Tiles per buffer side, "
+          "buffers, "
+          "counters, and\nsignals per counter and epoch: %d.\n",
+          MK_MAX_WAITS, MK_MAX_SIGNALS, MK_MAX_OPERANDS, MK_MAX_PARAMS, MK_MAX_COORDINATE);
+  return ferror(out) ? mk_error(MK_ERR_RUNTIME, "the manual cannot be written: %s", strerror(errno)) : MK_OK;
+}

@@ -1,0 +1,110 @@
+/* See command.h. */
+#include "tools/mkvm/command.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static error_t parse_common(int key, char *text, struct argp_state *state) {
+  (void)text;
+  if (key != 'h') {
+    return ARGP_ERR_UNKNOWN;
+  }
+  argp_state_help(state, stdout, ARGP_HELP_STD_HELP);
+  return 0;
+}
+
+static const struct argp_option common_options[] = {{"help", 'h', NULL, 0, "Show this help and exit", -1}, {0}};
+static const char common_doc[] =
+    "\vExit codes: 0 done, 1 run time, 2 usage, 3 bad model or file, 4 program rejected, 5 device fault.";
+static const struct argp common = {.options = common_options, .parser = parse_common, .doc = common_doc};
+const struct argp_child mk_common_options[] = {{&common, 0, NULL, -1}, {0}};
+
+char *mk_help_filter(int key, const char *text, void *input) {
+  (void)input;
+  return key == ARGP_KEY_HELP_DUP_ARGS_NOTE ? NULL : (char *)(uintptr_t)text;
+}
+
+uint64_t mk_number(struct argp_state *state, const char *flag, const char *text, uint64_t low, uint64_t high) {
+  char *end;
+  errno = 0;
+  unsigned long long value = strtoull(text, &end, 10);
+  bool digit = text[0] >= '0' && text[0] <= '9';
+  if (!digit || *end != 0 || errno != 0 || value < low || value > high) {
+    argp_error(state, "%s: '%s' is not a whole number from %" PRIu64 " to %" PRIu64, flag, text, low, high);
+    exit(MK_ERR_USAGE);
+  }
+  return value;
+}
+
+double mk_seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static const char *human(double value, double base, const char *const *units, size_t count) {
+  static char texts[4][32];
+  static unsigned next;
+  char *text = texts[next++ % 4];
+  size_t unit = 0;
+  while (value >= base && unit + 1 < count) {
+    value /= base;
+    unit++;
+  }
+  snprintf(text, sizeof texts[0], unit == 0 ? "%.0f%s" : "%.2f%s", value, units[unit]);
+  return text;
+}
+
+const char *mk_human_bytes(uint64_t bytes) {
+  static const char *const units[] = {" bytes", " KiB", " MiB", " GiB", " TiB"};
+  return human((double)bytes, 1024, units, sizeof units / sizeof units[0]);
+}
+
+const char *mk_human_count(uint64_t count) {
+  static const char *const units[] = {"", " thousand", " million", " billion"};
+  return human((double)count, 1000, units, sizeof units / sizeof units[0]);
+}
+
+static mk_status output_error(void) {
+  return mk_error(MK_ERR_RUNTIME, "standard output cannot be written: %s", strerror(errno));
+}
+
+mk_status mk_print(const char *text, size_t length) {
+  if (fwrite(text, 1, length, stdout) != length || fflush(stdout) != 0) {
+    return output_error();
+  }
+  return MK_OK;
+}
+
+mk_status mk_print_done(void) { return fflush(stdout) != 0 || ferror(stdout) ? output_error() : MK_OK; }
+
+void mk_progress(const char *what, uint64_t done, uint64_t total) {
+  static int shown = -1;
+  if (!isatty(STDERR_FILENO)) {
+    return;
+  }
+  int percent = total == 0 ? 100 : (int)((double)done * 100 / (double)total);
+  if (done >= total) {
+    fprintf(stderr, "\r%*s\r", (int)strlen(what) + 6, "");
+    shown = -1;
+  } else if (percent != shown) {
+    fprintf(stderr, "\r%s %3d%%", what, percent);
+    shown = percent;
+  }
+  fflush(stderr);
+}
+
+mk_status mk_context_size(uint64_t asked, uint32_t max_position, uint32_t *out) {
+  enum { USUAL_CONTEXT = 4096 };
+  if (asked > max_position) {
+    return mk_error(MK_ERR_USAGE, "a context of %" PRIu64 " tokens is asked for; this model has at most %u", asked,
+                    max_position);
+  }
+  *out = asked != 0 ? (uint32_t)asked : max_position < USUAL_CONTEXT ? max_position : USUAL_CONTEXT;
+  return MK_OK;
+}

@@ -1,0 +1,46 @@
+/* What the subcommands of `mkvm` share. Each mk_command_x takes its own argc and argv (argv[0] is "mkvm x"), prints results to
+ * standard output and everything else to standard error, and returns a mk_status, which main turns into a message and the
+ * exit code. Wrong flags end the process with exit code 2 (argp does that). One thread. */
+#ifndef MK_COMMAND_H
+#define MK_COMMAND_H
+
+#include <argp.h>
+
+#include "vm/status.h"
+
+mk_status mk_command_run(int argc, char **argv);
+mk_status mk_command_compile(int argc, char **argv);
+mk_status mk_command_verify(int argc, char **argv);
+mk_status mk_command_disasm(int argc, char **argv);
+mk_status mk_command_info(int argc, char **argv);
+mk_status mk_command_synth(int argc, char **argv);
+
+/* Gives a subcommand -h and --help; named as the only child of its argp. */
+extern const struct argp_child mk_common_options[];
+/* Drops argp's own note on optional arguments, which says nothing here. */
+char *mk_help_filter(int key, const char *text, void *input);
+
+/* The number that `text`, the value of `flag`, states; anything but a whole number from low to high is a usage error. */
+uint64_t mk_number(struct argp_state *state, const char *flag, const char *text, uint64_t low, uint64_t high);
+
+double mk_seconds(void); /* monotonic */
+
+/* "1.50 GiB" and the like, in one of a few static buffers that later calls reuse. */
+const char *mk_human_bytes(uint64_t bytes);
+
+/* "1.24 billion" and the like, likewise. */
+const char *mk_human_count(uint64_t count);
+
+/* Writes to standard output at once. */
+mk_status mk_print(const char *text, size_t length);
+/* Ends a subcommand that used stdio on standard output: a full disk or a closed pipe becomes an error here. */
+mk_status mk_print_done(void);
+
+/* A percentage on standard error, only when that is a terminal; `what` names the work. done == total clears the line. */
+void mk_progress(const char *what, uint64_t done, uint64_t total);
+
+/* Tokens of context when none are asked for: the model's own limit, but at most 4096; `asked` (0: none) above the limit is
+ * a usage error. */
+mk_status mk_context_size(uint64_t asked, uint32_t max_position, uint32_t *out);
+
+#endif

@@ -1,0 +1,168 @@
+/* mkvm compile, verify and disasm: programs as files. */
+#include <stdio.h>
+#include <string.h>
+
+#include "models/llama.h"
+#include "scheduler/compile.h"
+#include "tools/mkvm/command.h"
+#include "vm/disasm.h"
+#include "vm/verify.h"
+
+enum { KEY_SMS = 256, KEY_MAX_SEQ };
+
+typedef struct compile_options {
+  const char *model, *output;
+  uint32_t sms;
+  uint64_t max_seq;
+} compile_options;
+
+static const struct argp_option compile_table[] = {
+    {"model", 'm', "DIR", 0, "Model directory; its config.json is enough (required)", 1},
+    {"output", 'o', "FILE", 0, "Program file to write, usually *.mkp (required)", 1},
+    {"sms", KEY_SMS, "N", 0, "SMs to compile for (132)", 1},
+    {"max-seq", KEY_MAX_SEQ, "L", 0, "Tokens of context (the model's limit, at most 4096)", 1},
+    {0}};
+
+static error_t parse_compile(int key, char *text, struct argp_state *state) {
+  compile_options *o = state->input;
+  switch (key) {
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = NULL;
+      return 0;
+    case 'm':
+      o->model = text;
+      return 0;
+    case 'o':
+      o->output = text;
+      return 0;
+    case KEY_SMS:
+      o->sms = (uint32_t)mk_number(state, "--sms", text, 1, MK_MAX_SMS);
+      return 0;
+    case KEY_MAX_SEQ:
+      o->max_seq = mk_number(state, "--max-seq", text, 1, UINT32_MAX);
+      return 0;
+    case ARGP_KEY_ARG:
+      argp_error(state, "'%s' is not expected", text);
+      return 0;
+    case ARGP_KEY_END:
+      if (o->model == NULL || o->output == NULL) {
+        argp_error(state, "%s is missing", o->model == NULL ? "--model DIR" : "--output FILE");
+      }
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+/* The directory's last component, as far as it is printable ASCII. */
+static void label(const char *directory, char *out, size_t size) {
+  size_t end = strlen(directory), used = 0;
+  while (end > 0 && directory[end - 1] == '/') {
+    end--;
+  }
+  size_t start = end;
+  while (start > 0 && directory[start - 1] != '/') {
+    start--;
+  }
+  for (size_t i = start; i < end && used + 1 < size; i++) {
+    out[used++] = directory[i] < ' ' || directory[i] > '~' ? '?' : directory[i];
+  }
+  memset(out + used, 0, size - used);
+}
+
+static mk_status verify_and_save(const mk_program *program, const compile_options *o, double compile_seconds) {
+  double start = mk_seconds();
+  MK_TRY(mk_verify(program, NULL));
+  double verify_seconds = mk_seconds() - start;
+  MK_TRY(mk_program_save(program, o->output));
+  printf(
+      "%s: %zu instructions for %u SMs, %u tokens of context, weights %s, memory beside them %s; compiled in %.2f s, "
+      "verified in %.2f s\n",
+      o->output, program->instruction_count, program->machine.sms, program->ranges.position.high + 1,
+      mk_human_bytes(program->weight_bytes), mk_human_bytes(program->work_bytes), compile_seconds, verify_seconds);
+  return mk_print_done();
+}
+
+mk_status mk_command_compile(int argc, char **argv) {
+  static const char doc[] =
+      "Compiles a model's configuration into a program file, verifies it, and writes it. The same configuration and "
+      "options "
+      "give the same file, byte for byte.";
+  static const struct argp argp = {compile_table, parse_compile, "", doc, mk_common_options, mk_help_filter, NULL};
+  compile_options o = {.sms = MK_DEFAULT_SMS};
+  argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
+  mk_config config;
+  mk_compile_options options = {.sms = o.sms};
+  MK_TRY(mk_config_load(o.model, &config));
+  MK_TRY(mk_context_size(o.max_seq, config.max_position, &options.max_seq));
+  double start = mk_seconds();
+  mk_graph *graph;
+  MK_TRY(mk_llama_graph(&config, &graph));
+  mk_program *program;
+  mk_status status = mk_compile(graph, &options, &program);
+  mk_graph_free(graph);
+  MK_TRY(status);
+  label(o.model, program->model, sizeof program->model);
+  status = verify_and_save(program, &o, mk_seconds() - start);
+  mk_program_free(program);
+  return status;
+}
+
+static error_t parse_file(int key, char *text, struct argp_state *state) {
+  const char **path = state->input;
+  switch (key) {
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = NULL;
+      return 0;
+    case ARGP_KEY_ARG:
+      if (*path != NULL) {
+        argp_error(state, "'%s' is not expected; one FILE at a time", text);
+      }
+      *path = text;
+      return 0;
+    case ARGP_KEY_NO_ARGS:
+      argp_error(state, "FILE is missing");
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+mk_status mk_command_verify(int argc, char **argv) {
+  static const char doc[] =
+      "Proves that a program stays inside its buffers, cannot hang and has no data race, for every value of its step "
+      "parameters, or names the rule it breaks and where. Exit code 0: proven; 3: not a program file; 4: rejected.";
+  static const struct argp argp = {NULL, parse_file, "FILE", doc, mk_common_options, mk_help_filter, NULL};
+  const char *path = NULL;
+  argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &path);
+  mk_program *program;
+  MK_TRY(mk_program_load(path, &program));
+  double start = mk_seconds();
+  mk_status status = mk_verify(program, NULL);
+  if (status == MK_OK) {
+    printf("%s: verified: %zu instructions in %zu queues, %zu buffers, %zu counters, in %.2f s\n", path,
+           program->instruction_count, program->queue_count, program->buffer_count, program->counter_count,
+           mk_seconds() - start);
+    status = mk_print_done();
+  } else {
+    status = mk_error_prefix(status, "%s", path);
+  }
+  mk_program_free(program);
+  return status;
+}
+
+mk_status mk_command_disasm(int argc, char **argv) {
+  static const char doc[] =
+      "Prints a program as text: its machine, ranges, buffers and counters, then the queue of each SM with one "
+      "instruction "
+      "per line. The program need not be one that `mkvm verify' accepts.";
+  static const struct argp argp = {NULL, parse_file, "FILE", doc, mk_common_options, mk_help_filter, NULL};
+  const char *path = NULL;
+  argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &path);
+  mk_program *program;
+  MK_TRY(mk_program_load(path, &program));
+  mk_status status = mk_disassemble(program, stdout);
+  mk_program_free(program);
+  MK_TRY(status);
+  return mk_print_done();
+}

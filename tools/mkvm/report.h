@@ -1,0 +1,27 @@
+/* What a run produced, as one JSON object or as a line of timings.
+ * A report owns its tokens and its text until mk_report_free; everything else stays the caller's. One thread.
+ * Failure: MK_ERR_RUNTIME (memory, standard output). */
+#ifndef MK_REPORT_H
+#define MK_REPORT_H
+
+#include "models/tokenizer.h"
+
+typedef struct mk_run_report {
+  const char *model, *device, *finish_reason;
+  const mk_tokens *prompt;
+  mk_tokens tokens; /* generated, an end-of-text token included */
+  char *text;
+  size_t text_length, text_capacity;
+  double load_seconds;
+  double prompt_seconds;   /* up to the first generated token */
+  double generate_seconds; /* from the first generated token to the last */
+} mk_run_report;
+
+mk_status mk_report_token(mk_run_report *report, uint32_t token);
+mk_status mk_report_text(mk_run_report *report, const char *text, size_t length);
+mk_status mk_report_json(const mk_run_report *report);
+/* On standard error. */
+void mk_report_timings(const mk_run_report *report);
+void mk_report_free(mk_run_report *report);
+
+#endif

@@ -1,0 +1,396 @@
+/* mkvm run: options, prompt, engine, and the output of what it generates. */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "models/tokenizer.h"
+#include "scheduler/compile.h"
+#include "tools/lib/engine.h"
+#include "tools/lib/npy.h"
+#include "tools/lib/stop.h"
+#include "tools/mkvm/command.h"
+#include "tools/mkvm/report.h"
+
+enum {
+  KEY_SMS = 256,
+  KEY_DEVICE,
+  KEY_JSON,
+  KEY_LOGITS,
+  KEY_STOP,
+  KEY_ECHO,
+  KEY_IGNORE_EOS,
+  KEY_CHECK,
+  KEY_INTERLEAVE,
+  KEY_ADVERSARIAL
+};
+
+enum { MAX_STOPS = 64 };
+
+typedef struct options {
+  const char *model, *prompt, *file, *logits;
+  const char *stops[MAX_STOPS];
+  size_t stop_count;
+  size_t n_predict;
+  uint64_t ctx_size;
+  bool json, echo, ignore_eos;
+  mk_engine_options engine;
+} options;
+
+static const struct argp_option option_table[] = {
+    {NULL, 0, NULL, 0, "Model and prompt:", 1},
+    {"model", 'm', "DIR", 0, "Model directory in Hugging Face layout (required)", 1},
+    {"prompt", 'p', "TEXT", 0, "Prompt; empty when neither this nor --file is given", 1},
+    {"file", 'f', "FILE", 0, "Read the prompt from FILE, from standard input when FILE is -", 1},
+    {NULL, 0, NULL, 0, "Generation (greedy):", 2},
+    {"n-predict", 'n', "N", 0, "Tokens to generate (128); -1: until the model stops or the context is full", 2},
+    {"ctx-size", 'c', "L", 0, "Tokens of context, prompt included (the model's limit, at most 4096; so does 0)", 2},
+    {"stop", KEY_STOP, "TEXT", 0, "End the output before TEXT; may be given several times", 2},
+    {"ignore-eos", KEY_IGNORE_EOS, NULL, 0, "Go on after an end-of-text token", 2},
+    {NULL, 0, NULL, 0, "Output:", 3},
+    {"json", KEY_JSON, NULL, 0, "Print one JSON object at the end instead of the text", 3},
+    {"echo", KEY_ECHO, NULL, 0, "Print the prompt before its continuation", 3},
+    {"logits", KEY_LOGITS, "FILE", 0,
+     "Write the logits of every generated token to FILE.npy, float32 [tokens, vocabulary]", 3},
+    {NULL, 0, NULL, 0, "Machine:", 4},
+    {"device", KEY_DEVICE, "NAME", 0, "cpu (the only one in this build)", 4},
+    {"sms", KEY_SMS, "N", 0, "SMs to compile for (132); the result does not depend on it", 4},
+    {"check", KEY_CHECK, NULL, 0, "Detect unordered accesses while running (slow)", 4},
+    {"interleave", KEY_INTERLEAVE, "SEED", 0, "Run the queues in a random legal order", 4},
+    {"adversarial", KEY_ADVERSARIAL, NULL, 0, "Let relaxed counters pass before the data they announce", 4},
+    {0}};
+
+static const char doc[] =
+    "Generates text from a prompt, token by token, and streams it to standard output. A closing line on standard error "
+    "states the time it took. The first Ctrl-C ends the generation with what there is; a second one kills."
+    "\v"
+    "The object that --json prints has the keys model, device, prompt_tokens, tokens, text, finish_reason (\"stop\": "
+    "the "
+    "model or a stop text ended it; \"length\": N tokens or the context are full; \"interrupted\") and timings.\n\n"
+    "Examples:\n"
+    "  mkvm run -m models/demo -p \"Once upon a time\" -n 200\n"
+    "  mkvm run -m DIR -f question.txt --stop \"\\nQ:\" --json\n";
+
+static void add_stop(options *o, const char *text, struct argp_state *state) {
+  if (text[0] == 0) {
+    argp_error(state, "--stop: the text is empty; it would end every output");
+  }
+  if (o->stop_count == MAX_STOPS) {
+    argp_error(state, "--stop: given more than %d times", MAX_STOPS);
+  }
+  o->stops[o->stop_count++] = text;
+}
+
+static void set_device(const char *text, struct argp_state *state) {
+  if (strncmp(text, "cuda", 4) == 0 && (text[4] == 0 || text[4] == ':')) {
+    argp_failure(state, MK_ERR_USAGE, 0, "--device %s: this build has no GPU machine; use --device cpu", text);
+  } else if (strcmp(text, "cpu") != 0) {
+    argp_error(state, "--device: '%s' is not a device; devices are: cpu", text);
+  }
+}
+
+static void check_options(const options *o, struct argp_state *state) {
+  if (o->model == NULL) {
+    argp_error(state, "--model DIR is missing");
+  }
+  if (o->prompt != NULL && o->file != NULL) {
+    argp_error(state, "--prompt and --file are both given; the prompt comes from one of them");
+  }
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  options *o = state->input;
+  switch (key) {
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = NULL;
+      return 0;
+    case 'm':
+      o->model = text;
+      return 0;
+    case 'p':
+      o->prompt = text;
+      return 0;
+    case 'f':
+      o->file = text;
+      return 0;
+    case 'n':
+      o->n_predict = strcmp(text, "-1") == 0 ? SIZE_MAX : mk_number(state, "--n-predict", text, 0, UINT32_MAX);
+      return 0;
+    case 'c':
+      o->ctx_size = mk_number(state, "--ctx-size", text, 0, UINT32_MAX);
+      return 0;
+    case KEY_STOP:
+      add_stop(o, text, state);
+      return 0;
+    case KEY_IGNORE_EOS:
+      o->ignore_eos = true;
+      return 0;
+    case KEY_JSON:
+      o->json = true;
+      return 0;
+    case KEY_ECHO:
+      o->echo = true;
+      return 0;
+    case KEY_LOGITS:
+      o->logits = text;
+      return 0;
+    case KEY_DEVICE:
+      set_device(text, state);
+      return 0;
+    case KEY_SMS:
+      o->engine.sms = (uint32_t)mk_number(state, "--sms", text, 1, MK_MAX_SMS);
+      return 0;
+    case KEY_CHECK:
+      o->engine.check_races = true;
+      return 0;
+    case KEY_INTERLEAVE:
+      o->engine.interleave_seed = mk_number(state, "--interleave", text, 1, UINT64_MAX);
+      return 0;
+    case KEY_ADVERSARIAL:
+      o->engine.adversarial = true;
+      return 0;
+    case ARGP_KEY_ARG:
+      argp_error(state, "'%s' is not expected; a prompt is given with --prompt", text);
+      return 0;
+    case ARGP_KEY_END:
+      check_options(o, state);
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static mk_status read_all(int fd, char **text, size_t *length) {
+  size_t capacity = 0;
+  for (;;) {
+    MK_TRY(mk_grow(text, &capacity, *length + 65536, 1));
+    ssize_t got = read(fd, *text + *length, 65536);
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      return mk_error(MK_ERR_RUNTIME, "cannot be read: %s", strerror(errno));
+    }
+    if (got == 0) {
+      return MK_OK;
+    }
+    *length += (size_t)got;
+  }
+}
+
+static mk_status read_prompt(const options *o, char **text, size_t *length) {
+  *text = NULL;
+  *length = 0;
+  if (o->file == NULL) {
+    const char *prompt = o->prompt == NULL ? "" : o->prompt;
+    *length = strlen(prompt);
+    return mk_strdup(prompt, text);
+  }
+  bool standard = strcmp(o->file, "-") == 0;
+  int fd = standard ? STDIN_FILENO : open(o->file, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    return mk_error(MK_ERR_RUNTIME, "%s: cannot be opened: %s", o->file, strerror(errno));
+  }
+  mk_status status = read_all(fd, text, length);
+  if (!standard) {
+    close(fd);
+  }
+  return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", standard ? "standard input" : o->file);
+}
+
+static mk_status encode_prompt(const mk_tokenizer *tokenizer, const char *text, size_t length, uint32_t context,
+                               mk_tokens *tokens) {
+  MK_TRY(mk_tokenizer_encode(tokenizer, text, length, true, tokens));
+  if (tokens->count == 0) {
+    return mk_error(MK_ERR_USAGE, "the prompt is empty and this tokenizer puts no token before it; give --prompt TEXT");
+  }
+  if (tokens->count > context) {
+    return mk_error(MK_ERR_USAGE, "the prompt has %zu tokens, the context %u; shorten it or raise --ctx-size",
+                    tokens->count, context);
+  }
+  return MK_OK;
+}
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int signal_number) {
+  (void)signal_number;
+  interrupted = 1;
+}
+
+typedef struct run {
+  const options *options;
+  const mk_config *config;
+  mk_decoder *decoder;
+  mk_npy *npy;
+  mk_stop stop;
+  mk_run_report report;
+  char last; /* character shown last, for the closing line end */
+  double start, first, end;
+  mk_status status; /* of the token callback, which cannot return one */
+} run;
+
+static mk_status show(run *r, const char *text, size_t length) {
+  if (length == 0) {
+    return MK_OK;
+  }
+  r->last = text[length - 1];
+  return r->options->json ? mk_report_text(&r->report, text, length) : mk_print(text, length);
+}
+
+static bool is_eos(const mk_config *config, uint32_t token) {
+  for (uint32_t i = 0; i < config->eos_count; i++) {
+    if (config->eos[i] == token) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static mk_status take_token(run *r, uint32_t token, const float *logits, bool *go_on) {
+  const char *text;
+  size_t length;
+  *go_on = false;
+  MK_TRY(mk_report_token(&r->report, token));
+  if (isnan(logits[token])) {
+    return mk_error(MK_ERR_RUNTIME, "token %zu: its logits are not numbers; the weights hold NaN or overflow",
+                    r->report.tokens.count);
+  }
+  if (r->npy != NULL) {
+    MK_TRY(mk_npy_row(r->npy, logits));
+  }
+  if (!r->options->ignore_eos && is_eos(r->config, token)) {
+    r->report.finish_reason = "stop";
+    return MK_OK;
+  }
+  MK_TRY(mk_decoder_push(r->decoder, token, &text, &length));
+  MK_TRY(mk_stop_push(&r->stop, text, length, &text, &length));
+  MK_TRY(show(r, text, length));
+  if (r->stop.hit) {
+    r->report.finish_reason = "stop";
+  } else if (interrupted) {
+    r->report.finish_reason = "interrupted";
+  } else {
+    *go_on = true;
+  }
+  return MK_OK;
+}
+
+static bool on_token(void *user, uint32_t token, const float *logits) {
+  run *r = user;
+  bool go_on;
+  r->end = mk_seconds();
+  if (r->report.tokens.count == 0) {
+    r->first = r->end;
+  }
+  r->status = take_token(r, token, logits, &go_on);
+  return r->status == MK_OK && go_on;
+}
+
+/* Text that was held back: an incomplete character, the beginning of a stop text. */
+static mk_status show_rest(run *r) {
+  const char *text;
+  size_t length;
+  MK_TRY(mk_decoder_finish(r->decoder, &text, &length));
+  MK_TRY(mk_stop_push(&r->stop, text, length, &text, &length));
+  MK_TRY(show(r, text, length));
+  mk_stop_finish(&r->stop, &text, &length);
+  MK_TRY(show(r, text, length));
+  return r->options->json || r->last == '\n' ? MK_OK : mk_print("\n", 1);
+}
+
+static mk_status generate(run *r, mk_engine *engine, const mk_tokens *prompt) {
+  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+  sigaction(SIGINT, &action, NULL);
+  r->report.finish_reason = "length";
+  r->start = r->first = r->end = mk_seconds();
+  MK_TRY(mk_engine_generate(engine, prompt->ids, prompt->count, r->options->n_predict, on_token, r));
+  MK_TRY(r->status);
+  MK_TRY(show_rest(r));
+  r->report.prompt_seconds = r->first - r->start;
+  r->report.generate_seconds = r->end - r->first;
+  return MK_OK;
+}
+
+static void show_loading(void *user, uint64_t done, uint64_t total) {
+  (void)user;
+  mk_progress("loading weights", done, total);
+}
+
+static mk_status run_engine(const options *o, run *r, const mk_config *config, uint32_t context,
+                            const mk_tokens *prompt) {
+  mk_engine *engine;
+  mk_engine_options engine_options = o->engine;
+  engine_options.max_seq = context;
+  engine_options.progress = show_loading;
+  double start = mk_seconds();
+  MK_TRY(mk_engine_open(o->model, &engine_options, &engine));
+  r->report.load_seconds = mk_seconds() - start;
+  mk_status status = MK_OK;
+  if (o->logits != NULL) {
+    status = mk_npy_create(o->logits, config->vocab, &r->npy);
+  }
+  if (status == MK_OK) {
+    status = generate(r, engine, prompt);
+  }
+  if (status == MK_OK && r->npy != NULL) {
+    status = mk_npy_finish(r->npy);
+    r->npy = NULL;
+  }
+  mk_npy_discard(r->npy);
+  mk_engine_close(engine);
+  return status;
+}
+
+static mk_status run_model(const options *o, const mk_config *config, uint32_t context, const mk_tokenizer *tokenizer,
+                           const char *text, size_t length) {
+  mk_tokens prompt = {0};
+  run r = {.options = o, .config = config, .stop = {.strings = o->stops, .count = o->stop_count}};
+  mk_status status;
+  MK_TRY_GOTO(encode_prompt(tokenizer, text, length, context, &prompt), done);
+  MK_TRY_GOTO(mk_decoder_new(tokenizer, &r.decoder), done);
+  if (o->echo && !o->json) {
+    MK_TRY_GOTO(show(&r, text, length), done);
+  }
+  MK_TRY_GOTO(run_engine(o, &r, config, context, &prompt), done);
+  r.report.model = o->model;
+  r.report.device = "cpu";
+  r.report.prompt = &prompt;
+  if (o->json) {
+    status = mk_report_json(&r.report);
+  } else {
+    mk_report_timings(&r.report);
+  }
+done:
+  mk_decoder_free(r.decoder);
+  mk_stop_free(&r.stop);
+  mk_report_free(&r.report);
+  mk_tokens_free(&prompt);
+  return status;
+}
+
+mk_status mk_command_run(int argc, char **argv) {
+  static const struct argp argp = {option_table, parse, "", doc, mk_common_options, mk_help_filter, NULL};
+  options o = {.n_predict = 128};
+  argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
+  mk_config config;
+  uint32_t context;
+  MK_TRY(mk_config_load(o.model, &config));
+  MK_TRY(mk_context_size(o.ctx_size, config.max_position, &context));
+  mk_tokenizer *tokenizer;
+  MK_TRY(mk_tokenizer_load(o.model, config.vocab, &tokenizer));
+  char *text;
+  size_t length;
+  mk_status status = read_prompt(&o, &text, &length);
+  if (status == MK_OK) {
+    status = run_model(&o, &config, context, tokenizer, text, length);
+  }
+  mk_free(text);
+  mk_tokenizer_free(tokenizer);
+  return status;
+}

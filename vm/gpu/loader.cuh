@@ -1,0 +1,115 @@
+// The loader: one warp that streams weights and KV blocks into the page ring, in queue order, as far ahead as the ring reaches.
+// It never waits for activations. Two lanes issue copies of MK_GPU_COPY_BYTES in turn: one thread cannot issue them fast enough,
+// and larger ones delay the small messages of other warps (measured: docs/results/).
+#pragma once
+#include "instructions/tile/copy.cuh"
+#include "vm/gpu/device.cuh"
+
+namespace mk {
+
+enum { COPY_BYTES = 2048, COPY_LANES = 2 };
+
+struct loader {
+  device d;
+  uint32_t lane;
+  ring_cursor<MK_GPU_RING_PAGES> pages;
+  uint32_t issued = 0; // pages, ever
+};
+
+// Fills the next page with `bytes` from global memory.
+__device__ inline bool load_page(loader &l, const uint8_t *from, uint32_t bytes) {
+  if (!wait_phase(l.d, PAGE_EMPTY + l.pages.slot, l.pages.phase ^ 1, MK_GPU_WAIT_PAGE_EMPTY, l.pages.slot)) {
+    return false;
+  }
+  uint32_t full = l.d.barrier(PAGE_FULL + l.pages.slot);
+  if (l.lane == 0) {
+    tile::arrive_expect(full, bytes);
+  }
+  __syncwarp();
+  if (l.lane < COPY_LANES) {
+    uint32_t to = tile::shared_address(l.d.page(l.pages.slot));
+    for (uint32_t at = l.lane * COPY_BYTES; at < bytes; at += COPY_LANES * COPY_BYTES) {
+      tile::bulk_load(to + at, from + at, min(bytes - at, static_cast<uint32_t>(COPY_BYTES)), full);
+    }
+  }
+  __syncwarp();
+  l.pages.next();
+  l.issued++;
+  return true;
+}
+
+__device__ inline bool load_weight(loader &l, const mk_operand &weight) {
+  const mk_gpu_buffer &b = l.d.buffer(weight);
+  for (uint32_t row = 0; row < weight.rows; row++) {
+    const uint8_t *from = reinterpret_cast<const uint8_t *>(b.address) +
+                          (static_cast<uint64_t>(weight.row + row) * b.grid_cols + weight.col) * 512;
+    for (uint32_t step = 0; step < weight.cols; step += MK_GPU_PAGE_BYTES / 512) {
+      uint32_t bytes = min((weight.cols - step) * 512u, static_cast<uint32_t>(MK_GPU_PAGE_BYTES));
+      if (!load_page(l, from + step * 512, bytes)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+// The blocks of one split that hold tokens before the position (the newest token comes in stamped words).
+__device__ inline bool load_blocks(loader &l, const mk_instruction &in) {
+  if (l.d.epoch > 0 && !wait_phase(l.d, STATE_READY, (l.d.epoch - 1) % 2, MK_GPU_WAIT_STATE, 0)) {
+    return false;
+  }
+  const volatile step_state &state = l.d.words()->state[l.d.epoch % 2];
+  if (state.stop != 0) {
+    return false;
+  }
+  uint32_t position = state.position;
+  const mk_operand &kv = in.operands[MK_SLOT_ATTENTION_kv];
+  const mk_gpu_buffer &b = l.d.buffer(kv);
+  const uint32_t *table = reinterpret_cast<const uint32_t *>(l.d.buffer(in.operands[MK_SLOT_ATTENTION_table]).address);
+  uint32_t half = b.block_tokens * b.head_dim * 2; // bytes of K or V of one block
+  for (uint32_t span = kv.row; span * b.span_tokens < position; span += in.params[MK_PARAM_ATTENTION_splits]) {
+    uint32_t end = min((span + 1) * b.span_tokens, position);
+    for (uint32_t first = span * b.span_tokens; first < end; first += b.block_tokens) {
+      uint64_t block = __ldg(table + first / b.block_tokens);
+      const uint8_t *from = reinterpret_cast<const uint8_t *>(b.address) + (block * b.cols + kv.col) * 2 * half;
+      for (uint32_t at = 0; at < 2 * half; at += MK_GPU_PAGE_BYTES) {
+        if (!load_page(l, from + at, min(2 * half - at, static_cast<uint32_t>(MK_GPU_PAGE_BYTES)))) {
+          return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+__device__ inline bool load_instruction(loader &l, const mk_instruction &in) {
+  switch (in.opcode) {
+    case MK_OP_QKV:
+      return load_weight(l, in.operands[MK_SLOT_QKV_weight]);
+    case MK_OP_LINEAR_ADD:
+      return load_weight(l, in.operands[MK_SLOT_LINEAR_ADD_weight]);
+    case MK_OP_LINEAR_PART:
+      return load_weight(l, in.operands[MK_SLOT_LINEAR_PART_weight]);
+    case MK_OP_GLU:
+      return load_weight(l, in.operands[MK_SLOT_GLU_weight]);
+    case MK_OP_HEAD:
+      return load_weight(l, in.operands[MK_SLOT_HEAD_weight]);
+    case MK_OP_ATTENTION:
+      return load_blocks(l, in);
+    default:
+      return true;
+  }
+}
+
+// No block may end while copies into its shared memory are under way: waits for the last fill of every slot. Copies always
+// arrive, so this needs no deadline.
+__device__ inline void drain_copies(const loader &l) {
+  uint32_t fills = l.issued < MK_GPU_RING_PAGES ? l.issued : MK_GPU_RING_PAGES;
+  for (uint32_t i = 1; i <= fills; i++) {
+    uint32_t fill = l.issued - i;
+    while (!tile::try_wait(l.d.barrier(PAGE_FULL + fill % MK_GPU_RING_PAGES), fill / MK_GPU_RING_PAGES % 2)) {
+    }
+  }
+}
+
+}  // namespace mk

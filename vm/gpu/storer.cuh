@@ -1,0 +1,101 @@
+// The storer: one warp that adds up the consumers' sums, finishes each row tile, publishes it and signals.
+// Lane r holds row r of the tile at hand (lanes 16 to 31 hold copies).
+#pragma once
+#include "vm/gpu/device.cuh"
+
+namespace mk {
+
+struct storer {
+  device d;
+  uint32_t lane;
+  ring_cursor<MK_GPU_RESULT_SLOTS> results;
+  step_state state;
+};
+
+// The sums of the next row tile, warps in order; *squares: the sum of x^2 over all warps.
+__device__ inline bool take_result(storer &s, float &y, float &squares) {
+  if (!wait_phase(s.d, RESULT_FULL + s.results.slot, s.results.phase, MK_GPU_WAIT_RESULT, s.results.slot)) {
+    return false;
+  }
+  const float *slot = s.d.result(s.results.slot);
+  uint32_t row = s.lane % 16, half = s.lane / 16;
+  y = 0.0f;
+  for (uint32_t w = 0; w < 8; w++) {
+    y += slot[(half * 8 + w) * 16 + row];
+  }
+  squares = tile::sum_group<16>(slot[256 + row]);
+  float other = __shfl_xor_sync(0xffffffffu, y, 16);
+  y = half == 0 ? y + other : other + y;
+  __syncwarp();
+  if (s.lane == 0) {
+    tile::arrive(s.d.barrier(RESULT_EMPTY + s.results.slot));
+  }
+  s.results.next();
+  return true;
+}
+
+__device__ inline uint64_t *stamped_row(const device &d, const mk_operand &operand) {
+  const mk_gpu_buffer &b = d.buffer(operand);
+  uint32_t per_word = b.dtype == MK_DTYPE_BF16 ? 2 : 1;
+  return reinterpret_cast<uint64_t *>(b.address) + static_cast<uint64_t>(operand.row) * b.tile_rows * b.row_words +
+         operand.col * b.tile_cols / per_word;
+}
+
+// Values of lanes 0 .. count - 1 (count even) as bf16 pairs from word `first` on.
+__device__ inline void publish_bf16(const storer &s, uint64_t *row, uint32_t first, float value, uint32_t count) {
+  float low = __shfl_sync(0xffffffffu, value, 2 * s.lane % 32);
+  float high = __shfl_sync(0xffffffffu, value, (2 * s.lane + 1) % 32);
+  if (s.lane < count / 2) {
+    tile::store_stamped(row + first + s.lane, tile::pack_bf16(low, high), s.d.generation());
+  }
+}
+
+__device__ inline void publish_float(const storer &s, uint64_t *row, uint32_t first, float value) {
+  if (s.lane < 16) {
+    tile::store_stamped(row + first + s.lane, __float_as_uint(value), s.d.generation());
+  }
+}
+
+__device__ inline void signal_from_warp(const device &d, uint32_t lane, const mk_instruction &in) {
+  __syncwarp();
+  if (lane == 0 && in.uid != d.params.skip_signal_uid) {
+    signal_counters(d, in);
+  }
+}
+
+// Element `lane % 16` of row tile `tile` of a residual: plain fp32, or the embedding row of the step's token.
+__device__ inline float load_residual(const storer &s, const mk_operand &operand, uint32_t tile) {
+  const mk_gpu_buffer &b = s.d.buffer(operand);
+  uint32_t column_tile = operand.col + tile, element = s.lane % 16;
+  if ((operand.flags & MK_OPERAND_TOKEN_ROW) == 0) {
+    return __ldcg(reinterpret_cast<const float *>(b.address) + column_tile * 16 + element);
+  }
+  uint32_t row = s.state.token;
+  const uint32_t *step =
+      reinterpret_cast<const uint32_t *>(b.address) + (static_cast<uint64_t>(row / 16) * b.grid_cols + column_tile) * 128;
+  uint32_t word = step[(row % 8 * 4 + element % 8 / 2) * 4 + row / 8 % 2 + 2 * (element / 8)];
+  return element % 2 == 0 ? tile::low_bf16(word) : tile::high_bf16(word);
+}
+
+// y += residual; residual_out = y; out = bf16(y), for every row tile of the instruction.
+__device__ inline bool store_residual(storer &s, const mk_instruction &in, uint32_t residual_in, uint32_t residual_out,
+                                      uint32_t out) {
+  const mk_operand &to = in.operands[residual_out];
+  float *kept = reinterpret_cast<float *>(s.d.buffer(to).address);
+  uint64_t *row = stamped_row(s.d, in.operands[out]);
+  for (uint32_t tile = 0; tile < to.cols; tile++) {
+    float y, squares, residual = load_residual(s, in.operands[residual_in], tile);
+    if (!take_result(s, y, squares)) {
+      return false;
+    }
+    y = residual + y;
+    publish_bf16(s, row, tile * 8, y, 16);
+    if (s.lane < 16) {
+      kept[(to.col + tile) * 16 + s.lane] = y;
+    }
+  }
+  signal_from_warp(s.d, s.lane, in);
+  return true;
+}
+
+}  // namespace mk
