@@ -41,8 +41,8 @@ static float dot(const float *q, const uint16_t *k, uint32_t head_dim) {
 }
 
 /* Folds tokens [first, end) into out = (sum p v, max, sum p) of one query head. */
-static void fold_tokens(const split_view *view, const float *q, float scale, uint32_t first, uint32_t end, float *scores,
-                        float *out) {
+static void fold_tokens(const split_view *view, const float *q, float scale, uint32_t first, uint32_t end,
+                        float *scores, float *out) {
   float *max = out + view->head_dim, *total = max + 1, old = *max;
   for (uint32_t t = first; t < end; t++) {
     scores[t - first] = scale * dot(q, cache_row(view, t, 0), view->head_dim);

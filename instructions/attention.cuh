@@ -14,28 +14,27 @@ namespace mk {
 
 // Everything this instruction stages lies in the activation area, behind all warps' meeting at its start.
 enum {
-  SET_HEADS = 2, // query heads per set: what the registers of a warp hold without spilling
-  ATTENTION_MERGE_AT = 10240, // behind q, k and v: at most 18 vectors of 128
+  SET_HEADS = 2,               // query heads per set: what the registers of a warp hold without spilling
+  ATTENTION_MERGE_AT = 10240,  // behind q, k and v: at most 18 vectors of 128
   ATTENTION_MERGE_WARPS = 8,
 };
 
 struct attention_shape {
   uint32_t head, group, split, splits;
-  uint32_t newest;         // span of the newest token
-  uint32_t sets, set;      // of query heads; this warp's
-  uint32_t heads;          // of this warp's set
+  uint32_t newest;     // span of the newest token
+  uint32_t sets, set;  // of query heads; this warp's
+  uint32_t heads;      // of this warp's set
   uint32_t token_warps, token_warp;
-  float scale;             // times log2(e): scores are kept in base 2
+  float scale;  // times log2(e): scores are kept in base 2
 };
 
-struct attention_sums { // of up to SET_HEADS heads, 8 dims of this lane
+struct attention_sums {  // of up to SET_HEADS heads, 8 dims of this lane
   float o[SET_HEADS][8], max[SET_HEADS], total[SET_HEADS];
 };
 
-
 template <int head_dim>
-__device__ inline void attend(const attention_shape &a, const float (&q)[SET_HEADS][8], const float (&k)[8], const float (&v)[8],
-                              bool valid, attention_sums &sums) {
+__device__ inline void attend(const attention_shape &a, const float (&q)[SET_HEADS][8], const float (&k)[8],
+                              const float (&v)[8], bool valid, attention_sums &sums) {
 #pragma unroll
   for (uint32_t h = 0; h < SET_HEADS; h++) {
     if (h >= a.heads) {
@@ -148,10 +147,11 @@ __device__ inline bool attend_blocks(consumer &c, const attention_shape &a, cons
 
 // Lanes, then warps, in a fixed order; the result is published by all threads.
 template <int head_dim>
-__device__ inline bool merge_attention(consumer &c, const attention_shape &a, attention_sums &sums, const mk_operand &out) {
+__device__ inline bool merge_attention(consumer &c, const attention_shape &a, attention_sums &sums,
+                                       const mk_operand &out) {
   enum { LANES = head_dim / 8 };
-  float *parts = reinterpret_cast<float *>(c.d.activation() + ATTENTION_MERGE_AT); // [8 warps][SET_HEADS][head_dim]
-  float *scales = parts + ATTENTION_MERGE_WARPS * SET_HEADS * head_dim;                    // [8 warps][SET_HEADS][max, total]
+  float *parts = reinterpret_cast<float *>(c.d.activation() + ATTENTION_MERGE_AT);  // [8 warps][SET_HEADS][head_dim]
+  float *scales = parts + ATTENTION_MERGE_WARPS * SET_HEADS * head_dim;             // [8 warps][SET_HEADS][max, total]
 #pragma unroll
   for (uint32_t h = 0; h < SET_HEADS; h++) {
 #pragma unroll
@@ -166,7 +166,7 @@ __device__ inline bool merge_attention(consumer &c, const attention_shape &a, at
       merge_part(sums.max[h], sums.total[h], sums.o[h], other_max, other_total, other);
     }
   }
-  for (uint32_t round = 0; round < 2; round++) { // warps 8 to 15 into 0 to 7, then those into memory
+  for (uint32_t round = 0; round < 2; round++) {  // warps 8 to 15 into 0 to 7, then those into memory
     bool writes = round == 0 ? c.warp >= 8 : c.warp < 8;
     uint32_t at = c.warp % 8;
     if (writes && c.lane < LANES) {
@@ -193,7 +193,8 @@ __device__ inline bool merge_attention(consumer &c, const attention_shape &a, at
         for (uint32_t j = 0; j < 8; j++) {
           other[j] = parts[(at * SET_HEADS + h) * head_dim + c.lane % LANES * 8 + j];
         }
-        merge_part(sums.max[h], sums.total[h], sums.o[h], scales[(at * SET_HEADS + h) * 2], scales[(at * SET_HEADS + h) * 2 + 1], other);
+        merge_part(sums.max[h], sums.total[h], sums.o[h], scales[(at * SET_HEADS + h) * 2],
+                   scales[(at * SET_HEADS + h) * 2 + 1], other);
       }
     }
     if (round == 0 && !consumers_meet(c)) {
@@ -214,7 +215,7 @@ __device__ inline bool merge_attention(consumer &c, const attention_shape &a, at
     }
     uint64_t *words = row + head * (head_dim + 2);
     tile::store_stamped(words + dim, __float_as_uint(o), c.d.generation());
-    if (dim < 2) { // scores leave in base e
+    if (dim < 2) {  // scores leave in base e
       float scale = dim == 0 ? max * 0.69314718055994531f : total;
       tile::store_stamped(words + head_dim + dim, __float_as_uint(scale), c.d.generation());
     }
@@ -235,7 +236,8 @@ __device__ inline void append_newest(consumer &c, const mk_instruction &in, cons
   uint64_t row = ((block * kv.cols + in.operands[MK_SLOT_ATTENTION_kv].col) * 2 + which) * kv.block_tokens +
                  position % kv.block_tokens;
   const float *from = which == 0 ? k : v;
-  reinterpret_cast<uint32_t *>(kv.address)[row * (head_dim / 2) + pair] = tile::pack_bf16(from[2 * pair], from[2 * pair + 1]);
+  reinterpret_cast<uint32_t *>(kv.address)[row * (head_dim / 2) + pair] =
+      tile::pack_bf16(from[2 * pair], from[2 * pair + 1]);
   tile::fence_global_for_copies();
 }
 
@@ -277,7 +279,7 @@ __device__ inline bool consume_attention(consumer &c, const mk_instruction &in, 
   if (owner) {
     append_newest(c, in, kv, k_new, v_new);
   }
-  return consumers_meet(c); // before anybody stages something else
+  return consumers_meet(c);  // before anybody stages something else
 }
 
 __device__ inline bool consume_ATTENTION(consumer &c, const mk_instruction &in) {

@@ -7,7 +7,7 @@
 namespace mk {
 
 __device__ inline bool consume_COMBINE(consumer &c, const mk_instruction &in) {
-  enum { BATCH = 4 }; // splits fetched together
+  enum { BATCH = 4 };  // splits fetched together
   const mk_operand &parts = in.operands[MK_SLOT_COMBINE_parts];
   const mk_gpu_buffer &b = c.d.buffer(parts);
   uint32_t stride = b.tile_cols, head_dim = stride - 2;
@@ -25,7 +25,7 @@ __device__ inline bool consume_COMBINE(consumer &c, const mk_instruction &in) {
     for (uint32_t first = 0; first < in_use; first += BATCH) {
       tile::stamped_pair o[BATCH], scale[BATCH];
 #pragma unroll
-      for (uint32_t j = 0; j < BATCH; j++) { // all loads first; stale ones are fetched again below
+      for (uint32_t j = 0; j < BATCH; j++) {  // all loads first; stale ones are fetched again below
         uint32_t s = first + j < in_use ? first + j : first;
         const uint64_t *row = words + static_cast<uint64_t>(parts.row + s) * b.row_words;
         o[j] = tile::load_stamped_pair(row + 2 * pair);
@@ -38,9 +38,8 @@ __device__ inline bool consume_COMBINE(consumer &c, const mk_instruction &in) {
         uint32_t want = c.d.generation();
         bool late = tile::stamp_generation(o[j].low) != want || tile::stamp_generation(o[j].high) != want ||
                     tile::stamp_generation(scale[j].low) != want || tile::stamp_generation(scale[j].high) != want;
-        if (__any_sync(0xffffffffu, late) &&
-            (!wait_stamped_pair(c.d, row + 2 * pair, true, parts.buffer, o[j]) ||
-             !wait_stamped_pair(c.d, row + head_dim, true, parts.buffer, scale[j]))) {
+        if (__any_sync(0xffffffffu, late) && (!wait_stamped_pair(c.d, row + 2 * pair, true, parts.buffer, o[j]) ||
+                                              !wait_stamped_pair(c.d, row + head_dim, true, parts.buffer, scale[j]))) {
           return false;
         }
         if (first + j < in_use) {

@@ -15,8 +15,8 @@ mk_reference_result mk_reference_HEAD(mk_reference *machine, const mk_instructio
   uint32_t padded = (x_span.cols + 15) / 16 * 16;
   float *x = machine->scratch, *expanded = x + padded, *y = expanded + MK_MATVEC_SCRATCH(padded), scale;
   if (!mk_stage_normed(machine, instruction, MK_SLOT_HEAD_x, MK_SLOT_HEAD_gain,
-                       mk_param_float(instruction->params[MK_PARAM_HEAD_eps]),
-                       instruction->params[MK_PARAM_HEAD_width], x, &scale)) {
+                       mk_param_float(instruction->params[MK_PARAM_HEAD_eps]), instruction->params[MK_PARAM_HEAD_width],
+                       x, &scale)) {
     return MK_REFERENCE_WAIT;
   }
   float best = -INFINITY;

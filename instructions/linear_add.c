@@ -5,7 +5,8 @@
 mk_reference_result mk_reference_LINEAR_ADD(mk_reference *machine, const mk_instruction *instruction) {
   mk_span weight = mk_operand_span(machine, instruction, MK_SLOT_LINEAR_ADD_weight);
   uint32_t padded = (weight.cols + 15) / 16 * 16;
-  float *x = machine->scratch, *expanded = x + padded, *y = expanded + MK_MATVEC_SCRATCH(padded), *residual = y + weight.rows;
+  float *x = machine->scratch, *expanded = x + padded, *y = expanded + MK_MATVEC_SCRATCH(padded),
+        *residual = y + weight.rows;
   if (!mk_stage_vector(machine, instruction, MK_SLOT_LINEAR_ADD_x, x)) {
     return MK_REFERENCE_WAIT;
   }

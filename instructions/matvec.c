@@ -65,7 +65,8 @@ void mk_matvec(const mk_span *weight, const float *x, float *scratch, float *y) 
   expand(x, steps, expanded);
   const uint16_t *elements = (const uint16_t *)(const void *)weight->memory;
   for (uint32_t row = 0; row < weight->rows; row += MK_TILE) {
-    const uint16_t *tile = elements + ((size_t)(weight->row + row) / MK_TILE * grid_cols + first) * MK_TILE_STEP_ELEMENTS;
+    const uint16_t *tile =
+        elements + ((size_t)(weight->row + row) / MK_TILE * grid_cols + first) * MK_TILE_STEP_ELEMENTS;
     float16 sums[8][2];
     memset(sums, 0, sizeof sums);
     row_tile(tile, (const float16 *)(const void *)expanded, steps, sums);

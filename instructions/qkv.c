@@ -12,8 +12,8 @@ mk_reference_result mk_reference_QKV(mk_reference *machine, const mk_instruction
   uint32_t padded = (weight.cols + 15) / 16 * 16;
   float *x = machine->scratch, *expanded = x + padded, *y = expanded + MK_MATVEC_SCRATCH(padded), scale;
   if (!mk_stage_normed(machine, instruction, MK_SLOT_QKV_x, MK_SLOT_QKV_gain,
-                       mk_param_float(instruction->params[MK_PARAM_QKV_eps]), instruction->params[MK_PARAM_QKV_width], x,
-                       &scale)) {
+                       mk_param_float(instruction->params[MK_PARAM_QKV_eps]), instruction->params[MK_PARAM_QKV_width],
+                       x, &scale)) {
     return MK_REFERENCE_WAIT;
   }
   mk_matvec(&weight, x, expanded, y);

@@ -142,8 +142,8 @@ void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_
   }
 }
 
-bool mk_stage_normed(const mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot, uint32_t gain_slot,
-                     float eps, uint32_t width, float *out, float *scale) {
+bool mk_stage_normed(const mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot,
+                     uint32_t gain_slot, float eps, uint32_t width, float *out, float *scale) {
   if (!mk_stage_vector(machine, instruction, x_slot, out)) {
     return false;
   }

@@ -22,11 +22,11 @@ typedef struct mk_step_state {
 
 typedef struct mk_reference {
   const mk_program *program;
-  uint8_t *const *memory; /* by buffer */
-  mk_step_state *state;   /* of the SM that executes */
-  uint32_t generation;    /* stamps to wait for */
-  uint32_t publish;       /* stamps to write: the generation, or 0 when the machine publishes later */
-  float *scratch;         /* mk_reference_scratch(program) floats, 64-byte aligned */
+  uint8_t *const *memory;              /* by buffer */
+  mk_step_state *state;                /* of the SM that executes */
+  uint32_t generation;                 /* stamps to wait for */
+  uint32_t publish;                    /* stamps to write: the generation, or 0 when the machine publishes later */
+  float *scratch;                      /* mk_reference_scratch(program) floats, 64-byte aligned */
   uint16_t rows_used[MK_MAX_OPERANDS]; /* result: row tiles of each operand that were touched, from its first one on */
 } mk_reference;
 
@@ -68,8 +68,8 @@ void mk_publish_words(const mk_reference *machine, const mk_span *span, uint32_t
 void mk_matvec(const mk_span *weight, const float *x, float *scratch, float *y);
 
 /* Stages x, multiplies it by the gain, and gives 1 / sqrt(mean(x^2) + eps) in *scale; false: wait. */
-bool mk_stage_normed(const mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot, uint32_t gain_slot,
-                     float eps, uint32_t width, float *out, float *scale);
+bool mk_stage_normed(const mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot,
+                     uint32_t gain_slot, float eps, uint32_t width, float *out, float *scale);
 
 /* y += residual; residual_out = y; out = bf16(y), as LINEAR_ADD and REDUCE_ADD end. */
 void mk_residual_epilogue(const mk_reference *machine, const mk_instruction *instruction, uint32_t residual_in,

@@ -25,10 +25,10 @@ static mk_status declare_weight(mk_lowering *lowering, size_t index) {
   uint16_t *buffer_index = &lowering->weights[index];
   if (weight->pack == MK_PACK_VECTOR || weight->pack == MK_PACK_FREQUENCIES) {
     mk_dtype dtype = weight->pack == MK_PACK_VECTOR ? MK_DTYPE_BF16 : MK_DTYPE_F32;
-    return mk_add_vector(lowering->program, weight->name,
-                         (mk_vector){.kind = MK_KIND_WEIGHT, .dtype = dtype, .store = MK_STORE_PLAIN,
-                                     .cols = weight->cols, .tile = 16},
-                         buffer_index);
+    return mk_add_vector(
+        lowering->program, weight->name,
+        (mk_vector){.kind = MK_KIND_WEIGHT, .dtype = dtype, .store = MK_STORE_PLAIN, .cols = weight->cols, .tile = 16},
+        buffer_index);
   }
   mk_buffer buffer = {.kind = MK_KIND_WEIGHT,
                       .dtype = MK_DTYPE_BF16,
@@ -50,29 +50,44 @@ mk_status mk_declare_shared(mk_lowering *lowering) {
     MK_TRY(declare_weight(lowering, i));
   }
   MK_TRY(mk_add_vector(program, "residual",
-                       (mk_vector){.kind = MK_KIND_ACTIVATION, .dtype = MK_DTYPE_F32, .store = MK_STORE_PLAIN,
-                                   .cols = divide_up(c->hidden, 16) * 16, .tile = 16},
+                       (mk_vector){.kind = MK_KIND_ACTIVATION,
+                                   .dtype = MK_DTYPE_F32,
+                                   .store = MK_STORE_PLAIN,
+                                   .cols = divide_up(c->hidden, 16) * 16,
+                                   .tile = 16},
                        &lowering->residual));
   MK_TRY(mk_add_vector(program, "block_table",
-                       (mk_vector){.kind = MK_KIND_INPUT, .dtype = MK_DTYPE_U32, .store = MK_STORE_PLAIN,
-                                   .extra_proxy = MK_PROXY_ASYNC, .cols = divide_up(lowering->max_seq, MK_BLOCK_TOKENS),
+                       (mk_vector){.kind = MK_KIND_INPUT,
+                                   .dtype = MK_DTYPE_U32,
+                                   .store = MK_STORE_PLAIN,
+                                   .extra_proxy = MK_PROXY_ASYNC,
+                                   .cols = divide_up(lowering->max_seq, MK_BLOCK_TOKENS),
                                    .tile = 16},
                        &lowering->table));
-  MK_TRY(mk_add_vector(program, "prompt",
-                       (mk_vector){.kind = MK_KIND_INPUT, .dtype = MK_DTYPE_U32, .store = MK_STORE_PLAIN,
-                                   .cols = lowering->max_seq, .tile = 64},
-                       &lowering->prompt));
+  MK_TRY(mk_add_vector(
+      program, "prompt",
+      (mk_vector){
+          .kind = MK_KIND_INPUT, .dtype = MK_DTYPE_U32, .store = MK_STORE_PLAIN, .cols = lowering->max_seq, .tile = 64},
+      &lowering->prompt));
   MK_TRY(mk_add_vector(program, "token_ring",
-                       (mk_vector){.kind = MK_KIND_OUTPUT, .dtype = MK_DTYPE_U32, .store = MK_STORE_PLAIN,
-                                   .scope = MK_SCOPE_SYS, .cols = lowering->max_seq + 1, .tile = 64},
+                       (mk_vector){.kind = MK_KIND_OUTPUT,
+                                   .dtype = MK_DTYPE_U32,
+                                   .store = MK_STORE_PLAIN,
+                                   .scope = MK_SCOPE_SYS,
+                                   .cols = lowering->max_seq + 1,
+                                   .tile = 64},
                        &lowering->ring));
-  MK_TRY(mk_add_vector(program, "logits",
-                       (mk_vector){.kind = MK_KIND_OUTPUT, .dtype = MK_DTYPE_F32, .store = MK_STORE_PLAIN,
-                                   .cols = c->vocab, .tile = 16},
-                       &lowering->logits));
+  MK_TRY(mk_add_vector(
+      program, "logits",
+      (mk_vector){.kind = MK_KIND_OUTPUT, .dtype = MK_DTYPE_F32, .store = MK_STORE_PLAIN, .cols = c->vocab, .tile = 16},
+      &lowering->logits));
   return mk_add_vector(program, "candidates",
-                       (mk_vector){.kind = MK_KIND_ACTIVATION, .dtype = MK_DTYPE_U32, .store = MK_STORE_STAMPED,
-                                   .rows = lowering->sms, .cols = 2, .tile = 2},
+                       (mk_vector){.kind = MK_KIND_ACTIVATION,
+                                   .dtype = MK_DTYPE_U32,
+                                   .store = MK_STORE_STAMPED,
+                                   .rows = lowering->sms,
+                                   .cols = 2,
+                                   .tile = 2},
                        &lowering->candidates);
 }
 
@@ -81,10 +96,11 @@ mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
   /* GLU writes 8 values per row tile; everything else moves in whole tiles. Q, K and V stay fp32: few SMs read them. */
   mk_dtype dtype = node->kind == MK_NODE_QKV ? MK_DTYPE_F32 : MK_DTYPE_BF16;
   uint32_t tile = node->kind == MK_NODE_GLU ? 8 : MK_TILE;
-  return mk_add_vector(lowering->program, value->name,
-                       (mk_vector){.kind = MK_KIND_ACTIVATION, .dtype = dtype, .store = MK_STORE_STAMPED,
-                                   .cols = value->length, .tile = tile},
-                       &lowering->values[node->output].buffer);
+  return mk_add_vector(
+      lowering->program, value->name,
+      (mk_vector){
+          .kind = MK_KIND_ACTIVATION, .dtype = dtype, .store = MK_STORE_STAMPED, .cols = value->length, .tile = tile},
+      &lowering->values[node->output].buffer);
 }
 
 mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index) {

@@ -7,10 +7,10 @@
 #include "scheduler/lower.h"
 
 enum {
-  SPLIT_ROW_TILES = 96,   /* fewer row tiles than this leave SMs idle: split K */
-  SPLIT_MIN_COLS = 256,   /* but not into parts smaller than this */
-  SPLIT_MAX_COLS = 8192,  /* and always into parts whose activation fits the resident area */
-  ATTENTION_UNITS = 128,  /* KV heads x splits: about one attention instruction per SM and layer */
+  SPLIT_ROW_TILES = 96,  /* fewer row tiles than this leave SMs idle: split K */
+  SPLIT_MIN_COLS = 256,  /* but not into parts smaller than this */
+  SPLIT_MAX_COLS = 8192, /* and always into parts whose activation fits the resident area */
+  ATTENTION_UNITS = 128, /* KV heads x splits: about one attention instruction per SM and layer */
 };
 
 static uint32_t divide_up(uint32_t n, uint32_t by) { return (n + by - 1) / by; }
@@ -72,11 +72,12 @@ static mk_status flatten(mk_lowering *lowering) {
     total += lowering->queues[sm].count;
   }
   if (total > UINT32_MAX) {
-    return mk_error(MK_ERR_FILE, "the program would have %zu instructions; a program holds at most %u", total, UINT32_MAX);
+    return mk_error(MK_ERR_FILE, "the program would have %zu instructions; a program holds at most %u", total,
+                    UINT32_MAX);
   }
   MK_TRY(mk_grow(&program->instructions, &program->instruction_capacity, total, sizeof *program->instructions));
   for (uint32_t sm = 0; sm < lowering->sms; sm++) {
-    mk_queue_builder *queue = &lowering->queues[sm];
+    const mk_queue_builder *queue = &lowering->queues[sm];
     program->queues[sm] =
         (mk_queue){.first = (uint32_t)program->instruction_count, .count = (uint32_t)queue->count, .rank = 0};
     if (queue->count != 0) {
@@ -85,13 +86,16 @@ static mk_status flatten(mk_lowering *lowering) {
     }
     program->instruction_count += queue->count;
   }
+  for (size_t sm = lowering->sms; sm < program->queue_count; sm++) {
+    program->queues[sm] = (mk_queue){.first = (uint32_t)program->instruction_count};
+  }
   return MK_OK;
 }
 
 static mk_status compile(const mk_graph *graph, const mk_compile_options *options, mk_program *program) {
   const mk_config *c = &graph->config;
-  snprintf(program->model, sizeof program->model, "llama %u layers x %u, %u/%u heads of %u", c->layers, c->hidden, c->heads,
-           c->kv_heads, c->head_dim);
+  snprintf(program->model, sizeof program->model, "llama %u layers x %u, %u/%u heads of %u", c->layers, c->hidden,
+           c->heads, c->kv_heads, c->head_dim);
   program->config_hash = mk_config_hash(c);
   program->ranges = (mk_step_ranges){.position = {0, options->max_seq - 1},
                                      .token = {0, c->vocab - 1},

@@ -11,18 +11,25 @@
 
 static uint32_t divide_up(uint32_t n, uint32_t by) { return (n + by - 1) / by; }
 
+/* Every queue in use must hold work that the next epoch of all others depends on, or its NEXT might still be reading candidates
+ * that faster SMs overwrite. A row tile of gate and up is such work, so no more queues are used than there are of these. */
+static uint32_t queues_in_use(const mk_graph *graph, uint32_t sms) {
+  uint32_t tiles = 2 * divide_up(graph->config.intermediate, MK_TILE);
+  return tiles < sms ? tiles : sms;
+}
+
 mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const mk_compile_options *options,
                            mk_program *program) {
   memset(lowering, 0, sizeof *lowering);
   lowering->graph = graph;
   lowering->program = program;
-  lowering->sms = options->sms;
+  lowering->sms = queues_in_use(graph, options->sms);
   lowering->max_seq = options->max_seq;
   lowering->splits = mk_split_attention(graph->config.kv_heads, options->max_seq);
   lowering->next_uid = 1;
-  MK_TRY(mk_placer_init(&lowering->placer, options->placement, options->sms));
-  MK_TRY(mk_alloc(options->sms, sizeof *lowering->owners, &lowering->owners));
-  MK_TRY(mk_alloc(options->sms, sizeof *lowering->queues, &lowering->queues));
+  MK_TRY(mk_placer_init(&lowering->placer, options->placement, lowering->sms));
+  MK_TRY(mk_alloc(lowering->sms, sizeof *lowering->owners, &lowering->owners));
+  MK_TRY(mk_alloc(lowering->sms, sizeof *lowering->queues, &lowering->queues));
   MK_TRY(mk_alloc(graph->weight_count, sizeof *lowering->weights, &lowering->weights));
   return mk_alloc(graph->value_count, sizeof *lowering->values, &lowering->values);
 }
@@ -41,17 +48,13 @@ void mk_lowering_free(mk_lowering *lowering) {
 }
 
 static mk_instruction start(mk_opcode opcode, uint32_t layer) {
-  return (mk_instruction){
-      .opcode = (uint8_t)opcode, .version = MK_INSTRUCTION_VERSION, .layer = (uint16_t)layer};
+  return (mk_instruction){.opcode = (uint8_t)opcode, .version = MK_INSTRUCTION_VERSION, .layer = (uint16_t)layer};
 }
 
 /* Buffers are checked to have at most 65535 tiles a side when they are declared, so coordinates fit. */
 static mk_operand tiles(uint16_t buffer, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols) {
-  return (mk_operand){.buffer = buffer,
-                      .row = (uint16_t)row,
-                      .rows = (uint16_t)rows,
-                      .col = (uint16_t)col,
-                      .cols = (uint16_t)cols};
+  return (mk_operand){
+      .buffer = buffer, .row = (uint16_t)row, .rows = (uint16_t)rows, .col = (uint16_t)col, .cols = (uint16_t)cols};
 }
 
 static mk_operand columns(uint16_t buffer, uint32_t col, uint32_t cols) { return tiles(buffer, 0, 1, col, cols); }
@@ -82,16 +85,16 @@ static mk_status emit(mk_lowering *lowering, uint32_t sm, mk_instruction *instru
   if (signal != MK_NO_COUNTER) {
     instruction->signals[instruction->signal_count++] = (mk_signal){.counter = signal, .amount = 1};
     if (++program->counters[signal].total > MK_MAX_COORDINATE) {
-      return mk_error(MK_ERR_FILE, "counter %s would have more than %d signals per epoch", program->counters[signal].name,
-                      MK_MAX_COORDINATE);
+      return mk_error(MK_ERR_FILE, "counter %s would have more than %d signals per epoch",
+                      program->counters[signal].name, MK_MAX_COORDINATE);
     }
   }
   instruction->pages = mk_instruction_pages(program, instruction);
   uint32_t resident = mk_instruction_resident(program, instruction);
   if (resident > program->machine.resident_bytes) {
-    return mk_error(MK_ERR_FILE, "layer %u: %s needs %u bytes of resident shared memory for its activation; the machine has %u",
-                    instruction->layer, mk_opcode_lookup(instruction->opcode)->name, resident,
-                    program->machine.resident_bytes);
+    return mk_error(
+        MK_ERR_FILE, "layer %u: %s needs %u bytes of resident shared memory for its activation; the machine has %u",
+        instruction->layer, mk_opcode_lookup(instruction->opcode)->name, resident, program->machine.resident_bytes);
   }
   instruction->resident = (uint16_t)divide_up(resident, MK_RESIDENT_UNIT);
   mk_queue_builder *queue = &lowering->queues[sm];
@@ -161,8 +164,12 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   MK_TRY(mk_declare_kv(lowering, node->layer, &kv));
   snprintf(name, sizeof name, "layers.%u.attn_parts", node->layer);
   MK_TRY(mk_add_vector(lowering->program, name,
-                       (mk_vector){.kind = MK_KIND_ACTIVATION, .dtype = MK_DTYPE_F32, .store = MK_STORE_STAMPED,
-                                   .rows = lowering->splits, .cols = c->heads * (c->head_dim + 2), .tile = c->head_dim + 2},
+                       (mk_vector){.kind = MK_KIND_ACTIVATION,
+                                   .dtype = MK_DTYPE_F32,
+                                   .store = MK_STORE_STAMPED,
+                                   .rows = lowering->splits,
+                                   .cols = c->heads * (c->head_dim + 2),
+                                   .tile = c->head_dim + 2},
                        &parts));
   MK_TRY(add_counter(lowering, node->layer, "attn", &out->ready));
   for (uint32_t split = 0; split < lowering->splits; split++) {
@@ -244,8 +251,12 @@ static mk_status lower_split_add(mk_lowering *lowering, const mk_node *node, uin
   char name[64];
   snprintf(name, sizeof name, "%s_parts", value->name);
   MK_TRY(mk_add_vector(lowering->program, name,
-                       (mk_vector){.kind = MK_KIND_ACTIVATION, .dtype = MK_DTYPE_F32, .store = MK_STORE_STAMPED,
-                                   .rows = parts_count, .cols = row_tiles * MK_TILE, .tile = MK_TILE},
+                       (mk_vector){.kind = MK_KIND_ACTIVATION,
+                                   .dtype = MK_DTYPE_F32,
+                                   .store = MK_STORE_STAMPED,
+                                   .rows = parts_count,
+                                   .cols = row_tiles * MK_TILE,
+                                   .tile = MK_TILE},
                        &parts));
   MK_TRY(mk_program_add_counter(lowering->program, name, MK_COUNTER_RELAXED, &parts_ready));
   mk_place(&lowering->placer, parts_count * row_tiles, (uint64_t)steps * 512 / parts_count);
@@ -309,7 +320,7 @@ static mk_status lower_glu(mk_lowering *lowering, const mk_node *node) {
   return MK_OK;
 }
 
-/* Every SM has a HEAD, an empty one if need be: its candidate is also what proves that the SM is done with this epoch. */
+/* Every queue in use has a HEAD, an empty one if need be: its candidate also proves that the SM is done with this epoch. */
 static mk_status lower_head(mk_lowering *lowering, const mk_node *node) {
   const mk_config *c = &lowering->graph->config;
   uint16_t index, ready;
@@ -323,7 +334,8 @@ static mk_status lower_head(mk_lowering *lowering, const mk_node *node) {
     in.operands[MK_SLOT_HEAD_x] = input_of(lowering, node);
     in.operands[MK_SLOT_HEAD_gain] = whole(lowering, lowering->weights[node->gain]);
     bool empty = share.count == 0;
-    in.operands[MK_SLOT_HEAD_weight] = empty ? tiles(index, 0, 0, 0, 0) : tiles(index, share.first, share.count, 0, steps);
+    in.operands[MK_SLOT_HEAD_weight] =
+        empty ? tiles(index, 0, 0, 0, 0) : tiles(index, share.first, share.count, 0, steps);
     in.operands[MK_SLOT_HEAD_logits] =
         empty ? tiles(lowering->logits, 0, 0, 0, 0) : columns(lowering->logits, share.first, share.count);
     in.operands[MK_SLOT_HEAD_candidate] = tiles(lowering->candidates, sm, 1, 0, 1);

@@ -22,13 +22,14 @@ enum { MK_NO_COUNTER = 0xffff };
 typedef struct mk_lowering {
   const mk_graph *graph;
   mk_program *program;
-  uint32_t sms, max_seq;
+  uint32_t sms; /* queues in use: the first ones; the others stay empty */
+  uint32_t max_seq;
   mk_placer placer;
-  mk_share *owners;            /* per SM: row tiles of the residual it owns */
-  mk_queue_builder *queues;    /* per SM */
-  uint16_t *weights;           /* weight -> buffer */
-  mk_lowered_value *values;    /* value -> buffer, counter */
-  uint16_t residual;           /* fp32 rows, each touched by its owner only */
+  mk_share *owners;         /* per SM: row tiles of the residual it owns */
+  mk_queue_builder *queues; /* per SM */
+  uint16_t *weights;        /* weight -> buffer */
+  mk_lowered_value *values; /* value -> buffer, counter */
+  uint16_t residual;        /* fp32 rows, each touched by its owner only */
   uint16_t table, prompt, ring, logits, candidates;
   uint32_t splits; /* of attention */
   uint32_t next_uid;

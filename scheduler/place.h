@@ -12,8 +12,8 @@ typedef struct mk_share { /* units [first, first + count) of a stage */
 typedef struct mk_placer {
   mk_placement policy;
   uint32_t sms;
-  uint64_t *bytes; /* per SM: streamed so far in this program */
-  uint32_t *order; /* scratch */
+  uint64_t *bytes;  /* per SM: streamed so far in this program */
+  uint32_t *order;  /* scratch */
   mk_share *shares; /* per SM: result of the last mk_place */
 } mk_placer;
 

@@ -44,9 +44,10 @@ typedef enum mk_store {
 
 typedef enum mk_scope { MK_SCOPE_SM, MK_SCOPE_GPU, MK_SCOPE_SYS, MK_SCOPE_COUNT } mk_scope;
 
-enum {                    /* which proxies may touch a buffer */
-  MK_PROXY_GENERIC = 1,   /* ordinary loads and stores */
-  MK_PROXY_ASYNC = 2,     /* bulk copies */
+/* Which proxies may touch a buffer. */
+enum {
+  MK_PROXY_GENERIC = 1, /* ordinary loads and stores */
+  MK_PROXY_ASYNC = 2,   /* bulk copies */
 };
 
 /* A buffer is a grid of tiles: rows x cols elements in tiles of tile_rows x tile_cols (the last ones may be partial).
@@ -60,7 +61,7 @@ typedef struct mk_buffer {
   uint8_t scope; /* mk_scope: who may access it: one SM, one GPU, every GPU and the host */
   uint8_t proxy;
   uint8_t zero[3];
-  uint16_t rank; /* the GPU that holds it */
+  uint16_t rank;     /* the GPU that holds it */
   uint16_t head_dim; /* BLOCKS only, as the three below; else 0 */
   uint32_t block_tokens;
   uint32_t span_tokens;
@@ -114,7 +115,7 @@ typedef struct mk_queue {
 typedef struct mk_program {
   mk_machine machine;
   mk_step_ranges ranges;
-  char model[64]; /* a label for people */
+  char model[64];       /* a label for people */
   uint64_t config_hash; /* of the configuration it was compiled from: run refuses another model's weights */
   mk_buffer *buffers;
   size_t buffer_count, buffer_capacity;
@@ -169,7 +170,8 @@ typedef enum mk_access { MK_ACCESS_READ, MK_ACCESS_WRITE, MK_ACCESS_UPDATE } mk_
 typedef enum mk_role { MK_ROLE_LOADER, MK_ROLE_CONSUMER, MK_ROLE_STORER, MK_ROLE_COUNT } mk_role;
 typedef enum mk_when { MK_WHEN_EARLY, MK_WHEN_STATE, MK_WHEN_WAITS, MK_WHEN_USED } mk_when;
 typedef enum mk_state_use { MK_STATE_NONE, MK_STATE_READ, MK_STATE_WRITE } mk_state_use;
-typedef enum mk_operand_store { /* what an operand slot accepts */
+/* What an operand slot accepts. */
+typedef enum mk_operand_store {
   MK_OPERAND_STORE_PLAIN,
   MK_OPERAND_STORE_STAMPED,
   MK_OPERAND_STORE_TILES,

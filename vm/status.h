@@ -36,12 +36,12 @@ const char *mk_error_message(void);
 const char *mk_error_place(void);
 
 /* Returns from the enclosing function when `expression` fails. */
-#define MK_TRY(expression)                        \
-  do {                                            \
-    mk_status mk_try_status_ = (expression);      \
-    if (mk_try_status_ != MK_OK) {                \
-      return mk_try_status_;                      \
-    }                                             \
+#define MK_TRY(expression)                   \
+  do {                                       \
+    mk_status mk_try_status_ = (expression); \
+    if (mk_try_status_ != MK_OK) {           \
+      return mk_try_status_;                 \
+    }                                        \
   } while (0)
 
 /* Jumps to `label` when `expression` fails; the enclosing function has a variable `mk_status status`. */

@@ -6,9 +6,10 @@ namespace mk::tile {
 
 // Copies `bytes` (a multiple of 16; both addresses 16-byte aligned) and counts them on `barrier` when they have arrived.
 __device__ inline void bulk_load(uint32_t shared_to, const void *from, uint32_t bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_to),
-               "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
 }
 
 // Orders this thread's ordinary accesses to shared memory before later bulk copies into it: before a page is released.

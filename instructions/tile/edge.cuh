@@ -6,7 +6,7 @@
 
 namespace mk::tile {
 
-struct stamped_pair { // two neighbouring stamped words, 16-byte aligned
+struct stamped_pair {  // two neighbouring stamped words, 16-byte aligned
   uint64_t low, high;
 };
 

@@ -5,13 +5,13 @@
 
 namespace mk::tile {
 
-struct weight_tile { // A, 16 x 16 bf16
+struct weight_tile {  // A, 16 x 16 bf16
   uint32_t word[4];
 };
-struct vector_tile { // B, 16 x 8 bf16: column n is held by lanes 4 n .. 4 n + 3
+struct vector_tile {  // B, 16 x 8 bf16: column n is held by lanes 4 n .. 4 n + 3
   uint32_t word[2];
 };
-struct sum_tile { // C, 16 x 8 fp32: lane 4 g + t holds rows g, g + 8 of columns 2 t, 2 t + 1
+struct sum_tile {  // C, 16 x 8 fp32: lane 4 g + t holds rows g, g + 8 of columns 2 t, 2 t + 1
   float value[4];
 };
 
@@ -29,10 +29,11 @@ __device__ inline void load(weight_tile &to, const uint8_t *step) {
 
 // sums += weights x vectors.
 __device__ inline void multiply_add(sum_tile &sums, const weight_tile &weights, const vector_tile &vectors) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(sums.value[0]), "+f"(sums.value[1]), "+f"(sums.value[2]), "+f"(sums.value[3])
-               : "r"(weights.word[0]), "r"(weights.word[1]), "r"(weights.word[2]), "r"(weights.word[3]),
-                 "r"(vectors.word[0]), "r"(vectors.word[1]));
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(sums.value[0]), "+f"(sums.value[1]), "+f"(sums.value[2]), "+f"(sums.value[3])
+      : "r"(weights.word[0]), "r"(weights.word[1]), "r"(weights.word[2]), "r"(weights.word[3]), "r"(vectors.word[0]),
+        "r"(vectors.word[1]));
 }
 
 }  // namespace mk::tile

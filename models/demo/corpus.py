@@ -49,19 +49,30 @@ SOURCES = [
                            "cargo", "rustc", "unstable-book", "std")]),
     ("r-doc-html", "html", ["usr/share/R/doc/manual/*.html"]),
     ("sqlite3-doc", "html", ["usr/share/doc/sqlite3/**/*.html", "usr/share/doc/sqlite3-doc/**/*.html"]),
+    ("erlang-doc", "html", ["usr/share/doc/erlang-doc/**/*.html"]),
+    ("python-sqlalchemy-doc", "html", ["usr/share/doc/python-sqlalchemy-doc/html/**/*.html"]),
+    ("swi-prolog-doc", "html", ["usr/share/swi-prolog/doc/**/*.html"]),
+    ("racket-doc", "html", ["usr/share/doc/racket/%s/**/*.html" % book for book in
+                            ("guide", "quick", "more", "continue", "web-server", "scribble", "style", "plot", "eopl",
+                             "how-to-htdp", "typed-racket-guide", "foreign", "redex", "slideshow", "drracket")]),
+    ("cmake-doc", "html", ["usr/share/doc/cmake-data/html/**/*.html"]),
+    ("exim4-doc-html", "html", ["usr/share/doc/exim4-doc-html/spec_html/*.html"]),
     ("mercurial-common", "text", ["usr/lib/python3/dist-packages/mercurial/helptext/*.txt"]),
     ("dict-jargon", "jargon", ["usr/share/dictd/jargon.dict.dz"]),
     ("crawl-common", "crawl", ["usr/share/crawl/dat/descript/*.txt", "usr/share/crawl/dat/database/FAQ.txt"]),
     ("endless-sky-data", "endless_sky", ["usr/share/games/endless-sky/data/**/*.txt"]),
     ("naev-data", "naev", ["usr/share/games/naev/dat/**/*.lua", "usr/share/games/naev/dat/**/*.xml",
                            "usr/share/naev/dat/**/*.lua", "usr/share/naev/dat/**/*.xml"]),
+    ("widelands-data", "naev", ["usr/share/games/widelands/data/campaigns/**/*.lua",
+                                "usr/share/games/widelands/data/scripting/**/*.lua",
+                                "usr/share/games/widelands/data/tribes/**/*.lua"]),
     ("wesnoth-1.16-data", "wesnoth", ["usr/share/games/wesnoth/1.16/data/**/*.cfg"]),
 ] + [("wesnoth-1.16-" + name, "wesnoth", ["usr/share/games/wesnoth/1.16/data/campaigns/**/*.cfg"]) for name in
      "did dm dw ei httt l low nr sof sota sotbe thot trow tsg ttb utbs".split()]
 
 # Lists, indexes and release notes: regular files of the patterns above that hold no running text.
 SKIP_FILE = re.compile(r"(genindex|contents|search|copyright|license|perl5\d+delta|perltoc|changelog|whatsnew/changelog"
-                       r"|bookindex|/releases/|print\.html|/ru/|quotes\.txt)", re.I)
+                       r"|bookindex|/releases/|/notes\.html|print\.html|/ru/|quotes\.txt)", re.I)
 
 
 def collapse(text):

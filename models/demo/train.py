@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Trains the demo model: a Llama of 5.5 million parameters that reads and writes English prose.
 
-    train.py --corpus DIR --out DIR [--epochs 40] [--minutes 6]
+    train.py --corpus DIR --out DIR [--minutes 60]
 
 DIR of --corpus is what corpus.py wrote. Writes a Hugging Face model directory: config.json, generation_config.json,
 model.safetensors (bf16), tokenizer.json, tokenizer_config.json, and train.log beside them. Needs torch, tokenizers and
 safetensors; a GPU makes it minutes instead of days.
 
-Three phases: windows of 512 tokens; windows of 2048 tokens, so that the scaled rotary frequencies are trained over the
-whole context; then a short phase that lowers the probability of tokens by which the model's own greedy continuations
-repeat themselves (unlikelihood training on sequences, Welleck et al. 2019, arXiv:1908.04319).
+Three phases: windows of 1024 tokens; windows of 2048 tokens, so that the scaled rotary frequencies are trained over the
+whole context; then a short phase on corpus and own text in equal
+measure, against loops in greedy decoding (see train_on_own_text).
 """
 
 import argparse
@@ -243,37 +243,102 @@ def held_out_loss(model, stream, device, length=1024):
     return total / count
 
 
-def repeated(ids, order=4):
-    """[batch, length] of bool: the `order` tokens that end here stood in that order earlier in the row."""
-    grams = ids.unfold(1, order, 1)
-    same = (grams[:, :, None, :] == grams[:, None, :, :]).all(-1)
-    seen = same.tril(-1).any(-1)
-    return functional.pad(seen, (order - 1, 0))
+def repeated_next(ids, order=4):
+    """[batch, vocabulary] of bool: tokens that would complete an `order`-gram that the row already holds."""
+    tail = ids[:, 1 - order:]
+    if ids.shape[1] < order:
+        return torch.zeros(ids.shape[0], CONFIG["vocab_size"], dtype=torch.bool, device=ids.device)
+    match = (ids[:, :-1].unfold(1, order - 1, 1) == tail[:, None, :]).all(-1)
+    banned = torch.zeros(ids.shape[0], CONFIG["vocab_size"], dtype=torch.int32, device=ids.device)
+    return banned.scatter_add_(1, ids[:, order - 1:], match.int()) > 0
 
 
 @torch.no_grad()
-def continue_greedily(model, ids, count, device):
+def compose(model, prompts, count, temperature, may_ban, device):
+    """Continues the prompts [batch, length] by `count` tokens without repeating a 4-gram.
+
+    Tokens that stood in the row already are held back a little, as in CTRL (arXiv:1909.05858), and the text may end
+    from its 96th token on. Returns (ids, tempting): `tempting` holds for each position of ids the banned token that
+    the model would have preferred there, or -1.
+    """
     model.eval()
-    for _ in range(count):
+    ids, tempting = prompts, torch.full_like(prompts, -1)
+    half = ids.shape[0] // 2
+    for step in range(count):
         with torch.autocast(device, dtype=torch.bfloat16):
-            ids = torch.cat([ids, model(ids)[:, -1].argmax(-1, keepdim=True)], dim=1)
+            logits = model(ids)[:, -1].float()
+        banned = repeated_next(ids) & may_ban
+        first = logits.argmax(-1)
+        refused = banned.gather(1, first[:, None])[:, 0]
+        used = torch.zeros_like(banned).scatter_(1, ids, True)
+        logits = torch.where(used, torch.where(logits > 0, logits / 1.12, logits * 1.12), logits)
+        logits = logits.masked_fill(banned, -1e9)
+        logits[:, CONFIG["bos_token_id"]] = -1e9
+        if step < 96:
+            logits[:, CONFIG["eos_token_id"]] = -1e9
+        # The first half keeps to the most likely token, which is what greedy decoding looks for.
+        best = logits.argmax(-1)
+        probable = torch.where(logits >= logits.topk(20, -1).values[:, -1:], logits, -1e9)
+        drawn = torch.multinomial((probable / temperature).softmax(-1), 1)[:, 0]
+        chosen = torch.cat([best[:half], drawn[half:]])
+        tempting = torch.cat([tempting, torch.where(refused, first, -1)[:, None]], dim=1)
+        ids = torch.cat([ids, chosen[:, None]], dim=1)
     model.train()
-    return ids
+    return ids, tempting
 
 
-def repetition_loss(model, prompts, count, device):
-    """(loss, share of repeated tokens) over greedy continuations of the prompts: -log(1 - p) where they repeat."""
-    ids = continue_greedily(model, prompts, count, device)
-    marked = repeated(ids)[:, prompts.shape[1]:]
-    # What follows an end of text is no part of the continuation.
-    ended = (ids[:, prompts.shape[1]:] == CONFIG["eos_token_id"]).cumsum(1) > 0
-    marked = marked & ~ended
-    with torch.autocast(device, dtype=torch.bfloat16):
-        logits = model(ids[:, :-1])[:, prompts.shape[1] - 1:].float()
-    chosen = logits.log_softmax(-1).gather(2, ids[:, prompts.shape[1]:, None])[..., 0]
-    penalty = -torch.log1p(-chosen.exp().clamp(max=1 - 1e-5))
-    loss = (penalty * marked).sum() / marked.sum().clamp(min=1)
-    return loss, marked.sum().item() / max(1, (~ended).sum().item())
+def train_on_own_text(model, windows, tokenizer, held_out, options, deadline, say, device):
+    """Trains on the model's own text without repetitions, and on the corpus in equal measure.
+
+    A small model decoded greedily falls into loops. The text is made once, by the model as it stands, under rules that
+    a greedy decoder does not have; the model then learns to write so without them. Where a rule banned the token that
+    the model liked best, that token is made less likely (unlikelihood, Welleck et al. 2019, arXiv:1908.04319).
+    """
+    # Only a token that begins a word or is no word at all may be banned: a word once begun must go on as it did.
+    pieces = [tokenizer.id_to_token(i) for i in range(CONFIG["vocab_size"])]
+    may_ban = torch.tensor([not piece[0].isalpha() or piece[0] == "\u0120" for piece in pieces], device=device)
+    bank, rows = [], max(4, options.batch // 96)
+    for turn in range(options.own_turns):
+        prompt = 2 + 3 * (turn % 6)
+        ids, tempting = compose(model, windows.draw(2 * rows, prompt)[:rows, :prompt], options.own_length - prompt,
+                                0.7, may_ban, device)
+        is_end = (ids == CONFIG["eos_token_id"]).int()
+        over = is_end.cumsum(1) - is_end > 0
+        bank.append(torch.stack([ids.masked_fill(over, -100), tempting.masked_fill(over, -1)], dim=1))
+        if turn == 0:
+            for row in (0, 1, rows // 2, rows // 2 + 1):
+                say("own text: %s" % tokenizer.decode(ids[row].tolist())[:400].replace("\n", " / "))
+        if time.time() > deadline:
+            break
+    bank = torch.cat(bank)
+    say("%d own texts of %d tokens; banned where preferred at %.3f of the positions" %
+        (len(bank), options.own_length, (bank[:, 1] >= 0).float().mean().item()))
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.own_rate, betas=(0.9, 0.98), weight_decay=0.0)
+    steps, part = options.own_steps, max(2, options.batch // 2 // options.own_length)
+    for step in range(steps):
+        rate = options.own_rate * min(1.0, (step + 1) / 30) * (1 - 0.95 * step / steps)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        picks = torch.randint(len(bank), (part,), generator=windows.generator, device=device)
+        ids, tempting = bank[picks, 0], bank[picks, 1, 1:]
+        with torch.autocast(device, dtype=torch.bfloat16):
+            logits = model(ids[:, :-1].clamp(min=0)).float()
+            real = model.loss(windows.draw(max(2, options.batch // 2048), 1024))
+        own = functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1), ignore_index=-100)
+        wrong = logits.log_softmax(-1).gather(2, tempting.clamp(min=0)[..., None])[..., 0]
+        penalty = -torch.log1p(-wrong.exp().clamp(max=1 - 1e-4)) * (tempting >= 0)
+        unlikely = penalty.sum() / (ids >= 0).sum()
+        (real + own + options.own_penalty * unlikely).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if step % max(1, steps // 12) == 0 or step == steps - 1:
+            say("step %d of %d: loss %.4f, own text %.4f, penalty %.4f, held out %.4f" %
+                (step, steps, real.item(), own.item(), unlikely.item(), held_out_loss(model, held_out, device)))
+        if time.time() > deadline + 60:
+            say("out of time after %d steps" % (step + 1))
+            break
 
 
 def write_model(model, tokenizer, directory):
@@ -302,14 +367,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--corpus", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--epochs", type=float, default=40.0, help="passes over the training text (default 40)")
+    parser.add_argument("--epochs", type=float, default=60.0, help="passes over the training text (default 60)")
     parser.add_argument("--minutes", type=float, default=60.0, help="do fewer steps if all would take longer than this (default 60)")
-    parser.add_argument("--dropout", type=float, default=0.05)
+    parser.add_argument("--dropout", type=float, default=0.15)
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate (default 2e-3)")
     parser.add_argument("--batch", type=int, default=32768, help="tokens per step (default 32768)")
-    parser.add_argument("--repetition-steps", type=int, default=200)
-    parser.add_argument("--repetition-target", type=float, default=0.06,
-                        help="share of repeated 4-grams that is left alone (default 0.06, about that of real text)")
+    parser.add_argument("--own-turns", type=int, default=80, help="batches of own text for the third phase; 0: none")
+    parser.add_argument("--own-length", type=int, default=256, help="tokens of one own text (default 256)")
+    parser.add_argument("--own-steps", type=int, default=1500)
+    parser.add_argument("--own-rate", type=float, default=2e-4)
+    parser.add_argument("--own-penalty", type=float, default=1.0)
+    parser.add_argument("--start", metavar="DIR", help="begin with the model written there, at the third phase")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 
@@ -344,10 +412,14 @@ def main():
     loss_of = torch.compile(model.loss, dynamic=False) if device == "cuda" else model.loss
 
     steps = max(20, int(options.epochs * len(stream) / options.batch))
+    if options.start:
+        weights = safetensors.torch.load_file(os.path.join(options.start, "model.safetensors"))
+        model.load_state_dict({name.removeprefix("model."): value for name, value in weights.items()})
+        steps = 0
     timed_from, step = None, 0
     while step < steps:
         # The last fifth runs at the full context; lengths change once, so that two graphs are compiled.
-        length = 512 if step < 0.8 * steps else 2048
+        length = 1024 if step < 0.8 * steps else 2048
         rate = options.rate * min(1.0, (step + 1) / 300) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / steps)))
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -372,30 +444,14 @@ def main():
             say("step %d of %d, length %d: loss %.4f, held out %.4f" %
                 (step, steps, length, loss.item(), held_out_loss(model, held_out, device)))
 
-    write_model(model, tokenizer, os.path.join(options.out, "base"))
+    if not options.start:
+        write_model(model, tokenizer, os.path.join(options.out, "base"))
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    share = 1.0
-    for step in range(options.repetition_steps):
-        for group in optimizer.param_groups:
-            group["lr"] = 0.05 * options.rate * (1 - 0.9 * step / options.repetition_steps)
-        with torch.autocast(device, dtype=torch.bfloat16):
-            loss = model.loss(windows.draw(max(2, options.batch // 1024), 512))
-        prompts = windows.draw(max(2, options.batch // 256), 16 + 8 * (step % 4))[:, :-1]
-        penalty, now = repetition_loss(model, prompts, 160, device)
-        share = now if step == 0 else 0.9 * share + 0.1 * now
-        weight = min(1.0, max(0.0, share - options.repetition_target) * 10)
-        (loss + weight * penalty).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if step % max(1, options.repetition_steps // 15) == 0 or step == options.repetition_steps - 1:
-            say("repetition step %d: loss %.4f, repeated %.3f, held out %.4f" %
-                (step, loss.item(), now, held_out_loss(model, held_out, device)))
-        if time.time() - begin > options.minutes * 60:
-            say("out of time after %d repetition steps" % (step + 1))
-            break
+    if options.own_turns > 0:
+        deadline = begin + (options.minutes - 1) * 60
+        train_on_own_text(model, windows, tokenizer, held_out, options, deadline, say, device)
 
     with torch.no_grad():
         for parameter in model.parameters():

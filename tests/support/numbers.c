@@ -49,7 +49,7 @@ void test_expect_bf16(const char *what, const double *got, const double *want, s
     memcpy(&bits, &value, sizeof bits);
     cr_assert(value == got[i] && (bits & 0xffff) == 0, "%s: element %zu, %.9g, is not a bf16 number", what, i, got[i]);
     double half_unit = want[i] == 0 ? 0 : ldexp(1, ilogb(want[i]) - 8);
-    cr_assert(fabs(got[i] - want[i]) <= half_unit + slack * most, "%s: element %zu is %.9g, not %.9g rounded to bf16", what,
-              i, got[i], want[i]);
+    cr_assert(fabs(got[i] - want[i]) <= half_unit + slack * most, "%s: element %zu is %.9g, not %.9g rounded to bf16",
+              what, i, got[i], want[i]);
   }
 }

@@ -28,7 +28,8 @@ void test_rig_stop(test_rig *rig);
 uint16_t test_rig_vector(test_rig *rig, mk_dtype dtype, mk_store store, uint32_t rows, uint32_t cols, uint32_t tile);
 uint16_t test_rig_weight(test_rig *rig, uint32_t rows, uint32_t cols);
 uint16_t test_rig_add(test_rig *rig, const mk_buffer *buffer);
-void test_rig_operand(test_rig *rig, uint32_t slot, uint16_t buffer, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols);
+void test_rig_operand(test_rig *rig, uint32_t slot, uint16_t buffer, uint32_t row, uint32_t rows, uint32_t col,
+                      uint32_t cols);
 void test_rig_whole(test_rig *rig, uint32_t slot, uint16_t buffer);
 /* The row of state.token of a weight, column tiles [col, col + cols). */
 void test_rig_token_row(test_rig *rig, uint32_t slot, uint16_t weight, uint32_t col, uint32_t cols);
@@ -49,8 +50,8 @@ void test_rig_expect_done(test_rig *rig);
 void test_rig_expect_waits(test_rig *rig, uint32_t used);
 
 /* sum_k W[row][k] x[k] g[k] over columns [first, first + count) of a weight; x and gain (NULL: ones) begin at that column. */
-double test_rig_product(const test_rig *rig, uint16_t weight, uint32_t row, uint32_t first, uint32_t count, const double *x,
-                        const double *gain);
+double test_rig_product(const test_rig *rig, uint16_t weight, uint32_t row, uint32_t first, uint32_t count,
+                        const double *x, const double *gain);
 /* 1 / sqrt(mean(x^2) + eps). */
 double test_rig_norm(const double *x, uint32_t width, double eps);
 

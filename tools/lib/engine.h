@@ -8,6 +8,7 @@
 
 #include "models/config.h"
 #include "models/graph.h"
+#include "vm/gpu/machine.h"
 #include "vm/program.h"
 
 /* For tests that plant faults: each hook may change what it is given. `program` runs after verification. */
@@ -18,6 +19,11 @@ typedef struct mk_tamper {
 } mk_tamper;
 
 typedef struct mk_engine_options {
+  const char *device;       /* "cpu", "cuda" or "cuda:N"; NULL or "": cuda:0 where mkvm can use it, else cpu */
+  bool want_logits;         /* cuda: every generated token comes with logits, at the price of a launch for each */
+  const mk_config *synth;   /* not NULL: no directory; this configuration with the hash weights of models/synth.h */
+  uint64_t synth_seed;      /* of those */
+  uint32_t gpu_deadline_ms; /* cuda: of every wait in the kernel; 0: 2000 */
   uint32_t sms;             /* 0: 132 */
   uint32_t max_seq;         /* 0: min(max_position_embeddings, 4096) */
   uint64_t interleave_seed; /* 0: queues run greedily; else a random legal interleaving of all roles */
@@ -30,15 +36,21 @@ typedef struct mk_engine_options {
 
 typedef struct mk_engine mk_engine;
 
-/* Called after each generated token with its logits [vocab] (valid during the call); false stops. */
+/* Called after each generated token; false stops. logits: [vocab], valid during the call; NULL on cuda without want_logits. */
 typedef bool (*mk_token_fn)(void *user, uint32_t token, const float *logits);
 
+/* The CPU machine alone interleaves, checks for races and is tampered with: options that ask for these rule cuda out
+ * (MK_ERR_USAGE when `device` names it). model_dir may be NULL with `synth`. */
 mk_status mk_engine_open(const char *model_dir, const mk_engine_options *options, mk_engine **out);
 void mk_engine_close(mk_engine *engine); /* NULL is fine */
 
 const mk_config *mk_engine_config(const mk_engine *engine);
 const mk_program *mk_engine_program(const mk_engine *engine);
 uint32_t mk_engine_max_seq(const mk_engine *engine);
+/* "cpu", or the index and name of the GPU: "cuda:0 (NVIDIA H200)". As long-lived as the engine. */
+const char *mk_engine_device(const mk_engine *engine);
+/* The GPU machine that the engine owns; NULL when it runs on the CPU. */
+mk_gpu *mk_engine_gpu(mk_engine *engine);
 
 /* Greedy generation from an empty context: the prompt (1..max_seq ids, each < vocab), then up to n_predict tokens, fewer
  * when fn returns false or the context is full. Prompt and generated tokens together never exceed max_seq. */

@@ -126,7 +126,7 @@ static const struct {
 } meanings[] = {
     {"eps", "added to the mean square in norm(x)"},
     {"width", "elements in x, the divisor of the mean square (columns beyond it are padding)"},
-    {"rope_tiles", "row tiles of the operand, from its first, that hold queries and keys and are rotated"},
+    {"rope_tiles", "row tiles of the whole weight, from its first, that hold queries and keys and are rotated"},
     {"head_dim", "elements of a head, 64 or 128"},
     {"scale", "factor on q k before the softmax"},
     {"splits", "parts into which the tokens of a KV head are dealt, span by span"},

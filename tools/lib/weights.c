@@ -41,8 +41,8 @@ static mk_status read_row_tile(const row_reader *reader, uint32_t first, bool pr
 /* Pairs of columns: element 2 t of a fragment word and its neighbour always move together. */
 static void pack_row(const uint16_t *from, uint32_t cols, uint32_t row, uint16_t *tile) {
   for (uint32_t c = 0; c + 1 < cols; c += 2) {
-    memcpy(tile + mk_tile_offset(0, row % MK_TILE, c % MK_TILE) + (size_t)(c / MK_TILE) * MK_TILE_STEP_ELEMENTS, from + c,
-           2 * sizeof *from);
+    memcpy(tile + mk_tile_offset(0, row % MK_TILE, c % MK_TILE) + (size_t)(c / MK_TILE) * MK_TILE_STEP_ELEMENTS,
+           from + c, 2 * sizeof *from);
   }
   if (cols % 2 != 0) {
     uint32_t c = cols - 1;
@@ -58,14 +58,16 @@ static mk_status load_tiles(const row_reader *reader, uint16_t *memory) {
     MK_TRY(read_row_tile(reader, first, present));
     for (uint32_t i = 0; i < MK_TILE; i++) {
       if (present[i]) {
-        pack_row(reader->rows + (size_t)i * weight->cols, weight->cols, i, memory + first / MK_TILE * row_tile_elements);
+        pack_row(reader->rows + (size_t)i * weight->cols, weight->cols, i,
+                 memory + first / MK_TILE * row_tile_elements);
       }
     }
   }
   return MK_OK;
 }
 
-mk_status mk_weights_load(const mk_checkpoint *checkpoint, const mk_graph *graph, const mk_weight *weight, void *memory) {
+mk_status mk_weights_load(const mk_checkpoint *checkpoint, const mk_graph *graph, const mk_weight *weight,
+                          void *memory) {
   if (weight->pack == MK_PACK_FREQUENCIES) {
     mk_llama_frequencies(&graph->config, memory);
     return MK_OK;

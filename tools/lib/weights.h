@@ -6,6 +6,7 @@
 #include "models/checkpoint.h"
 #include "models/graph.h"
 
-mk_status mk_weights_load(const mk_checkpoint *checkpoint, const mk_graph *graph, const mk_weight *weight, void *memory);
+mk_status mk_weights_load(const mk_checkpoint *checkpoint, const mk_graph *graph, const mk_weight *weight,
+                          void *memory);
 
 #endif

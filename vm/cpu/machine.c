@@ -2,6 +2,7 @@
  * lets every role of every SM move on its own, at random, within the limits of the page ring and the result slots. */
 #include "vm/cpu/machine.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "instructions/reference.h"
@@ -112,12 +113,13 @@ void mk_cpu_set_state(mk_cpu *cpu, uint32_t token, uint32_t position, uint32_t p
   }
 }
 
+static uint32_t wanted(const mk_cpu *cpu, const mk_wait *wait, uint64_t epoch) {
+  return (cpu->first_epoch + (uint32_t)epoch) * cpu->program->counters[wait->counter].total + wait->threshold;
+}
+
 static bool waits_satisfied(const mk_cpu *cpu, const mk_instruction *in, uint64_t epoch) {
   for (uint32_t w = 0; w < in->wait_count; w++) {
-    uint32_t counter = in->waits[w].counter;
-    uint32_t want =
-        (cpu->first_epoch + (uint32_t)epoch) * cpu->program->counters[counter].total + in->waits[w].threshold;
-    if ((int32_t)(cpu->counters[counter] - want) < 0) {
+    if ((int32_t)(cpu->counters[in->waits[w].counter] - wanted(cpu, &in->waits[w], epoch)) < 0) {
       return false;
     }
   }
@@ -180,21 +182,33 @@ static void signal_all(mk_cpu *cpu, const mk_instruction *in) {
   }
 }
 
+/* The SM that is furthest behind, and what it waits for. */
 static mk_status stuck(const mk_cpu *cpu) {
+  const sm_state *last = NULL;
   for (size_t q = 0; q < cpu->program->queue_count; q++) {
     const sm_state *sm = &cpu->sms[q];
-    const cursor *c = &sm->roles[MK_ROLE_CONSUMER];
-    if (sm->count != 0 && c->epoch < cpu->limit) {
-      const mk_instruction *in = &sm->queue[c->at];
-      uint32_t counter = in->wait_count == 0 ? 0 : in->waits[0].counter;
-      bool waiting = !waits_satisfied(cpu, in, c->epoch);
-      return mk_error(MK_ERR_DEVICE, "deadlock: SM %zu waits for ever in epoch %llu at instruction %u (%s): %s%s", q,
-                      (unsigned long long)c->epoch, in->uid, mk_opcode_lookup(in->opcode)->name,
-                      waiting ? "counter " : "a stamped input",
-                      waiting ? cpu->program->counters[counter].name : " that nobody writes");
+    uint64_t epoch = sm->roles[MK_ROLE_CONSUMER].epoch;
+    if (sm->count != 0 && epoch < cpu->limit && (last == NULL || epoch < last->roles[MK_ROLE_CONSUMER].epoch)) {
+      last = sm;
     }
   }
-  return MK_OK;
+  if (last == NULL) {
+    return MK_OK;
+  }
+  const cursor *c = &last->roles[MK_ROLE_CONSUMER];
+  const mk_instruction *in = &last->queue[c->at];
+  char what[128] = "a stamped input that nobody writes";
+  for (uint32_t w = 0; w < in->wait_count; w++) {
+    uint32_t counter = in->waits[w].counter, want = wanted(cpu, &in->waits[w], c->epoch);
+    if ((int32_t)(cpu->counters[counter] - want) < 0) {
+      snprintf(what, sizeof what, "counter %s has %u and must have %u", cpu->program->counters[counter].name,
+               cpu->counters[counter], want);
+      break;
+    }
+  }
+  return mk_error(MK_ERR_DEVICE, "deadlock: SM %zu waits for ever in epoch %llu at instruction %u (%s): %s",
+                  (size_t)(last - cpu->sms), (unsigned long long)c->epoch, in->uid, mk_opcode_lookup(in->opcode)->name,
+                  what);
 }
 
 static mk_status run_greedy(mk_cpu *cpu) {
@@ -243,42 +257,6 @@ static bool loads_state(const mk_instruction *in) {
   return false;
 }
 
-/* Each step_* moves one role of SM q on if it may; *moved says whether it did. */
-static mk_status step_loader(mk_cpu *cpu, uint32_t q, bool *moved) {
-  sm_state *sm = &cpu->sms[q];
-  const cursor *c = &sm->roles[MK_ROLE_LOADER];
-  if (c->epoch >= cpu->limit) {
-    return MK_OK;
-  }
-  const mk_instruction *in = &sm->queue[c->at];
-  bool room = in->pages == 0 || sm->pages_in_flight < cpu->program->machine.ring_pages;
-  bool ready = !loads_state(in) || !sm->has_boundary || sm->boundaries >= c->epoch;
-  if (!room || !ready) {
-    return MK_OK;
-  }
-  MK_TRY(observe(cpu, q, MK_ROLE_LOADER));
-  sm->pages_in_flight += in->pages;
-  advance(sm, MK_ROLE_LOADER);
-  *moved = true;
-  return MK_OK;
-}
-
-static mk_status step_consumer(mk_cpu *cpu, uint32_t q, bool *moved) {
-  sm_state *sm = &cpu->sms[q];
-  const cursor *c = &sm->roles[MK_ROLE_CONSUMER];
-  bool loaded = sm->steps[MK_ROLE_LOADER] > sm->steps[MK_ROLE_CONSUMER];
-  bool slot_free =
-      sm->steps[MK_ROLE_CONSUMER] - sm->steps[MK_ROLE_STORER] < cpu->program->machine.result_slots;
-  if (c->epoch >= cpu->limit || !loaded || !slot_free || !execute(cpu, sm, PENDING)) {
-    return MK_OK;
-  }
-  MK_TRY(observe(cpu, q, MK_ROLE_CONSUMER));
-  sm->pages_in_flight -= sm->queue[c->at].pages;
-  advance(sm, MK_ROLE_CONSUMER);
-  *moved = true;
-  return cpu->failure;
-}
-
 static void publish(mk_cpu *cpu, const mk_instruction *in, uint32_t generation) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
@@ -308,6 +286,54 @@ static void publish_late(mk_cpu *cpu, sm_state *sm, size_t which) {
   late_publication late = sm->late[which];
   sm->late[which] = sm->late[--sm->late_count];
   publish(cpu, late.instruction, late.generation);
+}
+
+/* Stores of one thread to one word stay in order: what this instruction wrote an epoch ago becomes visible first. */
+static void publish_earlier(mk_cpu *cpu, sm_state *sm, const mk_instruction *in) {
+  for (size_t i = sm->late_count; i-- != 0;) {
+    if (sm->late[i].instruction == in) {
+      publish_late(cpu, sm, i);
+    }
+  }
+}
+
+/* Each step_* moves one role of SM q on if it may; *moved says whether it did. */
+static mk_status step_loader(mk_cpu *cpu, uint32_t q, bool *moved) {
+  sm_state *sm = &cpu->sms[q];
+  const cursor *c = &sm->roles[MK_ROLE_LOADER];
+  if (c->epoch >= cpu->limit) {
+    return MK_OK;
+  }
+  const mk_instruction *in = &sm->queue[c->at];
+  bool room = in->pages == 0 || sm->pages_in_flight < cpu->program->machine.ring_pages;
+  bool ready = !loads_state(in) || !sm->has_boundary || sm->boundaries >= c->epoch;
+  if (!room || !ready) {
+    return MK_OK;
+  }
+  MK_TRY(observe(cpu, q, MK_ROLE_LOADER));
+  sm->pages_in_flight += in->pages;
+  advance(sm, MK_ROLE_LOADER);
+  *moved = true;
+  return MK_OK;
+}
+
+static mk_status step_consumer(mk_cpu *cpu, uint32_t q, bool *moved) {
+  sm_state *sm = &cpu->sms[q];
+  const cursor *c = &sm->roles[MK_ROLE_CONSUMER];
+  bool loaded = sm->steps[MK_ROLE_LOADER] > sm->steps[MK_ROLE_CONSUMER];
+  bool slot_free = sm->steps[MK_ROLE_CONSUMER] - sm->steps[MK_ROLE_STORER] < cpu->program->machine.result_slots;
+  if (c->epoch >= cpu->limit || !loaded || !slot_free) {
+    return MK_OK;
+  }
+  publish_earlier(cpu, sm, &sm->queue[c->at]);
+  if (!execute(cpu, sm, PENDING)) {
+    return MK_OK;
+  }
+  MK_TRY(observe(cpu, q, MK_ROLE_CONSUMER));
+  sm->pages_in_flight -= sm->queue[c->at].pages;
+  advance(sm, MK_ROLE_CONSUMER);
+  *moved = true;
+  return cpu->failure;
 }
 
 static bool signals_release(const mk_cpu *cpu, const mk_instruction *in) {
@@ -391,6 +417,20 @@ static mk_status run_interleaved(mk_cpu *cpu) {
   return MK_OK;
 }
 
+/* An aborted run leaves stamps and counters of epochs that do not count: back to those of a new machine. */
+static void clear_after_abort(mk_cpu *cpu) {
+  for (size_t b = 0; b < cpu->program->buffer_count; b++) {
+    if (cpu->program->buffers[b].store == MK_STORE_STAMPED) {
+      memset(cpu->memory[b], 0, cpu->program->buffers[b].bytes);
+    }
+  }
+  for (size_t q = 0; q < cpu->program->queue_count; q++) {
+    cpu->sms[q].late_count = 0;
+  }
+  memset(cpu->counters, 0, cpu->program->counter_count * sizeof *cpu->counters);
+  cpu->first_epoch = 0;
+}
+
 mk_status mk_cpu_run(mk_cpu *cpu, uint64_t epochs, mk_epoch_fn fn, void *user) {
   cpu->limit = epochs;
   cpu->announced = 0;
@@ -411,7 +451,11 @@ mk_status mk_cpu_run(mk_cpu *cpu, uint64_t epochs, mk_epoch_fn fn, void *user) {
   if (cpu->race != NULL) {
     mk_race_barrier(cpu->race);
   }
-  MK_TRY(roles_apart ? run_interleaved(cpu) : run_greedy(cpu));
+  mk_status status = roles_apart ? run_interleaved(cpu) : run_greedy(cpu);
+  if (status != MK_OK) {
+    clear_after_abort(cpu);
+    return status;
+  }
   cpu->first_epoch += (uint32_t)cpu->limit;
   return MK_OK;
 }

@@ -22,14 +22,14 @@ typedef struct clock_pair {
 struct mk_race {
   const mk_program *program;
   uint32_t threads, slots;
-  uint32_t *storage;        /* behind all clock_pairs */
-  clock_pair *clocks;       /* per thread */
-  clock_pair *handed;       /* per SM and result slot: what the consumer knew when it handed an instruction to the storer */
-  clock_pair *boundary;     /* per SM: what the consumer knew after its last `next` */
-  clock_pair *counters;     /* per counter: what its signallers knew */
-  clock_pair *written;      /* per instruction: what the storer knew when it wrote stamped words (`after` only) */
+  uint32_t *storage;    /* behind all clock_pairs */
+  clock_pair *clocks;   /* per thread */
+  clock_pair *handed;   /* per SM and result slot: what the consumer knew when it handed an instruction to the storer */
+  clock_pair *boundary; /* per SM: what the consumer knew after its last `next` */
+  clock_pair *counters; /* per counter: what its signallers knew */
+  clock_pair *written;  /* per instruction: what its thread knew when it wrote stamped words (`after` only) */
   uint32_t *consumed, *stored; /* per SM: steps of these roles so far; every role steps once per instruction */
-  cell **cells;             /* per buffer, NULL for constant ones */
+  cell **cells;                /* per buffer, NULL for constant ones */
 };
 
 static bool is_tracked(const mk_buffer *buffer) {
@@ -134,7 +134,8 @@ static mk_status unordered(const mk_race *race, uint32_t thread, uint32_t index,
   if (other_index != UINT32_MAX) {
     snprintf(other, sizeof other, "instruction %u", race->program->instructions[other_index].uid);
   }
-  return mk_error(MK_ERR_DEVICE, "unordered access: SM %u %s, instruction %u (%s), operand %s of buffer %s: %s of %s on SM %u %s",
+  return mk_error(MK_ERR_DEVICE,
+                  "unordered access: SM %u %s, instruction %u (%s), operand %s of buffer %s: %s of %s on SM %u %s",
                   thread / MK_ROLE_COUNT, mk_role_name(thread % MK_ROLE_COUNT), in->uid, info->name,
                   info->operands[slot].name, race->program->buffers[operand->buffer].name, what, other,
                   other_thread / MK_ROLE_COUNT, mk_role_name(other_thread % MK_ROLE_COUNT));
@@ -197,7 +198,8 @@ static mk_status touch(mk_race *race, uint32_t thread, uint32_t index, uint32_t 
 }
 
 /* What this role does to the operands: reads first, then writes. */
-static mk_status touch_operands(mk_race *race, uint32_t thread, uint32_t index, mk_role role, const uint16_t *rows_used) {
+static mk_status touch_operands(mk_race *race, uint32_t thread, uint32_t index, mk_role role,
+                                const uint16_t *rows_used) {
   const mk_instruction *in = &race->program->instructions[index];
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
@@ -227,6 +229,16 @@ static bool needs_state(const mk_opcode_info *info) {
   return false;
 }
 
+static bool writes_stamped(const mk_opcode_info *info, mk_role role) {
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand_info *operand = &info->operands[slot];
+    if (operand->access == MK_ACCESS_WRITE && operand->store == MK_OPERAND_STORE_STAMPED && operand->role == role) {
+      return true;
+    }
+  }
+  return false;
+}
+
 mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index, const uint16_t *rows_used) {
   const mk_program *program = race->program;
   const mk_instruction *in = &program->instructions[index];
@@ -250,6 +262,9 @@ mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index,
   clock.before[thread]++;
   clock.after[thread] = clock.before[thread];
   MK_TRY(touch_operands(race, thread, index, role, rows_used));
+  if (writes_stamped(info, role)) {
+    memcpy(race->written[index].after, clock.after, n * sizeof *clock.after);
+  }
   if (role == MK_ROLE_LOADER) {
     return MK_OK;
   }
@@ -259,7 +274,6 @@ mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index,
       copy_pair(race->boundary[sm], clock, n);
     }
   } else {
-    memcpy(race->written[index].after, clock.after, n * sizeof *clock.after);
     for (uint32_t s = 0; s < in->signal_count; s++) {
       join_pair(race->counters[in->signals[s].counter], clock, n);
     }

@@ -22,7 +22,7 @@ struct consumer {
 
 enum {
   STEPS_PER_PAGE = MK_GPU_PAGE_BYTES / 512,
-  SLICE_BYTES = 64, // of one warp in one page: 2 steps x 4 lanes x 2 words
+  SLICE_BYTES = 64,  // of one warp in one page: 2 steps x 4 lanes x 2 words
   PAGE_SLICES_BYTES = SLICE_BYTES * MK_GPU_CONSUMER_WARPS,
 };
 
@@ -187,7 +187,7 @@ __device__ inline bool multiply_pages(consumer &c, const mk_operand &weight, con
     tile::sum_tile sums;
     tile::zero(sums);
     for (uint32_t page = 0; page < x.pages; page++) {
-      uint32_t left = weight.cols - page * STEPS_PER_PAGE; // steps from here on
+      uint32_t left = weight.cols - page * STEPS_PER_PAGE;  // steps from here on
       uint4 words = make_uint4(0, 0, 0, 0);
       if (column == 0 || (column == 1 && x.low_at != 0)) {
         words = reinterpret_cast<const uint4 *>(slice_words(c, page) + column * (x.low_at / 4))[t];

@@ -27,13 +27,13 @@ enum barrier_index {
   BARRIER_COUNT,
 };
 
-struct step_state { // of one epoch, in shared memory, double-buffered by parity
+struct step_state {  // of one epoch, in shared memory, double-buffered by parity
   uint32_t token, position, prompt_length, stop;
 };
 
-struct shared_words { // behind the barriers
+struct shared_words {  // behind the barriers
   step_state state[2];
-  uint32_t leave; // a wait failed somewhere, or the launch is over: everybody returns
+  uint32_t leave;  // a wait failed somewhere, or the launch is over: everybody returns
   float best[MK_GPU_CONSUMER_WARPS];
   uint32_t index[MK_GPU_CONSUMER_WARPS];
 };
@@ -44,8 +44,8 @@ enum role { ROLE_LOADER, ROLE_CONSUMER, ROLE_STORER, ROLE_CONTROLLER };
 struct device {
   const mk_gpu_params &params;
   role who;
-  uint32_t epoch; // within the launch
-  uint32_t uid;   // of the instruction at hand, for the fault record
+  uint32_t epoch;  // within the launch
+  uint32_t uid;    // of the instruction at hand, for the fault record
 
   __device__ uint8_t *page(uint32_t slot) const { return shared_memory + slot * MK_GPU_PAGE_BYTES; }
   __device__ uint8_t *activation() const { return shared_memory + MK_GPU_ACTIVATION_AT; }

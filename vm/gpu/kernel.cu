@@ -26,7 +26,7 @@ __device__ inline void init_barriers(const device &d) {
   }
   for (uint32_t i = 0; i < MK_GPU_INSTRUCTION_SLOTS; i++) {
     tile::barrier_init(d.barrier(INSTRUCTION_FULL + i), 1);
-    tile::barrier_init(d.barrier(INSTRUCTION_EMPTY + i), MK_GPU_CONSUMER_WARPS + 2); // and loader, storer
+    tile::barrier_init(d.barrier(INSTRUCTION_EMPTY + i), MK_GPU_CONSUMER_WARPS + 2);  // and loader, storer
   }
   tile::barrier_init(d.barrier(STATE_READY), 1);
   tile::barrier_init(d.barrier(CONSUMER_SYNC), MK_GPU_CONSUMER_WARPS);
@@ -154,7 +154,7 @@ __device__ inline void run_consumer(device d, const mk_gpu_queue &queue) {
   }
   if (c.warp == 0 && c.lane == 0) {
     if (c.state.stop != 0) {
-      c.d.words()->leave = 1; // the roles that run ahead have nothing to wait for
+      c.d.words()->leave = 1;  // the roles that run ahead have nothing to wait for
     }
     if (blockIdx.x == 0) {
       *d.params.epochs_done = c.d.epoch;
@@ -164,7 +164,8 @@ __device__ inline void run_consumer(device d, const mk_gpu_queue &queue) {
 
 }  // namespace mk
 
-extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1) mk_kernel(const __grid_constant__ mk_gpu_params params) {
+extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
+    mk_kernel(const __grid_constant__ mk_gpu_params params) {
   using namespace mk;
   device d{params, ROLE_CONTROLLER, 0, 0};
   if (threadIdx.x == 0) {

@@ -30,12 +30,12 @@ enum {
 /* A buffer as the kernel sees it (vm/program.h: mk_buffer). */
 typedef struct mk_gpu_buffer {
   uint64_t address;
-  uint32_t rows, cols;      /* elements */
+  uint32_t rows, cols; /* elements */
   uint32_t tile_rows, tile_cols;
-  uint32_t grid_cols;       /* tiles */
-  uint32_t row_words;       /* STAMPED: 64-bit words per row; else elements per row */
-  uint8_t store, dtype;     /* mk_store, mk_dtype */
-  uint16_t head_dim;        /* BLOCKS */
+  uint32_t grid_cols;                 /* tiles */
+  uint32_t row_words;                 /* STAMPED: 64-bit words per row; else elements per row */
+  uint8_t store, dtype;               /* mk_store, mk_dtype */
+  uint16_t head_dim;                  /* BLOCKS */
   uint32_t block_tokens, span_tokens; /* BLOCKS */
 } mk_gpu_buffer;
 
@@ -46,9 +46,9 @@ typedef struct mk_gpu_queue {
 /* Who saw a spin run into its deadline, and what it waited for. */
 typedef enum mk_gpu_wait_kind {
   MK_GPU_WAIT_NONE,
-  MK_GPU_WAIT_COUNTER,     /* edge: counter; have, want: its values */
-  MK_GPU_WAIT_STAMP,       /* edge: buffer; have, want: generations */
-  MK_GPU_WAIT_PAGE_FULL,   /* edge: ring slot; have, want: unused from here on */
+  MK_GPU_WAIT_COUNTER,   /* edge: counter; have, want: its values */
+  MK_GPU_WAIT_STAMP,     /* edge: buffer; have, want: generations */
+  MK_GPU_WAIT_PAGE_FULL, /* edge: ring slot; have, want: unused from here on */
   MK_GPU_WAIT_PAGE_EMPTY,
   MK_GPU_WAIT_RESULT,      /* result slot */
   MK_GPU_WAIT_INSTRUCTION, /* slot of the instruction ring */
@@ -67,20 +67,20 @@ typedef struct mk_gpu_fault {
  * epoch's (first_epoch + epoch + 1, never 0); the host clears nothing and waits for the generation. */
 typedef struct mk_gpu_params {
   const mk_instruction *instructions;
-  const mk_gpu_queue *queues;      /* per block */
+  const mk_gpu_queue *queues; /* per block */
   const mk_gpu_buffer *buffers;
-  uint32_t *counters;              /* MK_GPU_COUNTER_STRIDE apart */
-  const uint32_t *counter_totals;  /* per epoch; MK_GPU_COUNTER_RELEASE set for release counters */
-  uint64_t *token_ring;            /* device pointer to pinned memory, max position + 2 entries */
-  const uint32_t *stop;            /* pinned: the host sets it to end after the current token */
-  uint32_t *abort;                 /* set by the first fault; every spin watches it */
+  uint32_t *counters;             /* MK_GPU_COUNTER_STRIDE apart */
+  const uint32_t *counter_totals; /* per epoch; MK_GPU_COUNTER_RELEASE set for release counters */
+  uint64_t *token_ring;           /* device pointer to pinned memory, max position + 2 entries */
+  const uint32_t *stop;           /* pinned: the host sets it to end after the current token */
+  uint32_t *abort;                /* set by the first fault; every spin watches it */
   mk_gpu_fault *fault;
-  uint64_t deadline_ns;            /* of every spin */
+  uint64_t deadline_ns;                    /* of every spin */
   uint32_t token, position, prompt_length; /* step state at the start */
-  uint32_t first_epoch;            /* epochs since counters and stamps were cleared */
-  uint32_t epochs;                 /* tokens of this launch */
-  uint32_t *epochs_done;           /* the kernel writes how many epochs it ran */
-  uint32_t skip_signal_uid;        /* test fault point: this instruction neither publishes nor signals; 0: none */
+  uint32_t first_epoch;                    /* epochs since counters and stamps were cleared */
+  uint32_t epochs;                         /* tokens of this launch */
+  uint32_t *epochs_done;                   /* the kernel writes how many epochs it ran */
+  uint32_t skip_signal_uid; /* test fault point: this instruction neither publishes nor signals; 0: none */
 } mk_gpu_params;
 
 #endif

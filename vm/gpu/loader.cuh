@@ -13,7 +13,7 @@ struct loader {
   device d;
   uint32_t lane;
   ring_cursor<MK_GPU_RING_PAGES> pages;
-  uint32_t issued = 0; // pages, ever
+  uint32_t issued = 0;  // pages, ever
 };
 
 // Fills the next page with `bytes` from global memory.
@@ -66,7 +66,7 @@ __device__ inline bool load_blocks(loader &l, const mk_instruction &in) {
   const mk_operand &kv = in.operands[MK_SLOT_ATTENTION_kv];
   const mk_gpu_buffer &b = l.d.buffer(kv);
   const uint32_t *table = reinterpret_cast<const uint32_t *>(l.d.buffer(in.operands[MK_SLOT_ATTENTION_table]).address);
-  uint32_t half = b.block_tokens * b.head_dim * 2; // bytes of K or V of one block
+  uint32_t half = b.block_tokens * b.head_dim * 2;  // bytes of K or V of one block
   for (uint32_t span = kv.row; span * b.span_tokens < position; span += in.params[MK_PARAM_ATTENTION_splits]) {
     uint32_t end = min((span + 1) * b.span_tokens, position);
     for (uint32_t first = span * b.span_tokens; first < end; first += b.block_tokens) {

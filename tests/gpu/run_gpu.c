@@ -1,0 +1,445 @@
+/* Tests of the GPU machine, as one plain program that can be carried to a machine with a GPU and nothing but its driver:
+ *   mkvm_gpu_tests [--device cuda:N] [--quick] GOLDEN.bin ...
+ * Prints a line per check and "N passed, N failed"; exit code 0, 1 when a check failed, 77 when there is no GPU to test on.
+ * Goldens: tests/oracle/README.md. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "models/llama.h"
+#include "scheduler/compile.h"
+#include "tools/lib/engine.h"
+
+static const double kTolerance = 1e-2; /* relative error of one row of logits, in L2 */
+enum {
+  DEADLINE_MS = 1500,
+  REPEATS = 20,
+  SHAPE_FIELDS = 14,
+  HEADER = 8 + 32 + 8 + SHAPE_FIELDS * 4 + 5 * 8,
+  COMPARED_WITH_CPU = 8
+};
+
+static unsigned passed, failed;
+static const char *device = "cuda";
+
+static bool expect(bool good, const char *test, const char *what) {
+  if (good) {
+    passed++;
+  } else {
+    failed++;
+    printf("FAILED %s: %s\n", test, what);
+  }
+  fflush(stdout);
+  return good;
+}
+
+static bool expect_ok(mk_status status, const char *test) {
+  return expect(status == MK_OK, test, status == MK_OK ? "" : mk_error_message());
+}
+
+typedef struct golden {
+  uint8_t *file;
+  char name[33];
+  uint64_t seed;
+  mk_config config;
+  uint32_t prompt_count, steps, is_directory;
+  const uint8_t *prompt, *tokens, *logits; /* inside the file, not aligned */
+} golden;
+
+static uint32_t word_at(const uint8_t *from, size_t index) {
+  uint32_t word;
+  memcpy(&word, from + 4 * index, sizeof word);
+  return word;
+}
+
+static uint8_t *read_file(const char *path, size_t *length) {
+  FILE *file = fopen(path, "rb");
+  if (file == NULL) {
+    return NULL;
+  }
+  uint8_t *bytes = NULL;
+  if (fseek(file, 0, SEEK_END) == 0) {
+    long end = ftell(file);
+    rewind(file);
+    if (end > 0 && (bytes = malloc((size_t)end)) != NULL && fread(bytes, 1, (size_t)end, file) == (size_t)end) {
+      *length = (size_t)end;
+    } else {
+      free(bytes);
+      bytes = NULL;
+    }
+  }
+  fclose(file);
+  return bytes;
+}
+
+static bool read_golden(const char *path, golden *g) {
+  size_t length = 0;
+  *g = (golden){.file = read_file(path, &length)};
+  if (g->file == NULL || length < HEADER || memcmp(g->file, "MKGOLD01", 8) != 0) {
+    return false;
+  }
+  memcpy(g->name, g->file + 8, 32);
+  memcpy(&g->seed, g->file + 40, sizeof g->seed);
+  const uint8_t *shape = g->file + 48;
+  double numbers[5];
+  memcpy(numbers, shape + SHAPE_FIELDS * 4, sizeof numbers);
+  g->config = (mk_config){.hidden = word_at(shape, 0),
+                          .intermediate = word_at(shape, 1),
+                          .layers = word_at(shape, 2),
+                          .heads = word_at(shape, 3),
+                          .kv_heads = word_at(shape, 4),
+                          .head_dim = word_at(shape, 5),
+                          .vocab = word_at(shape, 6),
+                          .max_position = word_at(shape, 7),
+                          .tied = word_at(shape, 8) != 0,
+                          .rope_llama3 = word_at(shape, 9) != 0,
+                          .rope_original_max_position = word_at(shape, 10),
+                          .rms_eps = (float)numbers[0],
+                          .rope_theta = numbers[1],
+                          .rope_factor = numbers[2],
+                          .rope_low_freq_factor = numbers[3],
+                          .rope_high_freq_factor = numbers[4]};
+  g->prompt_count = word_at(shape, 11);
+  g->steps = word_at(shape, 12);
+  g->is_directory = word_at(shape, 13);
+  g->prompt = g->file + HEADER;
+  g->tokens = g->prompt + 4 * (size_t)g->prompt_count;
+  g->logits = g->tokens + 4 * (size_t)g->steps;
+  return length == HEADER + 4 * ((size_t)g->prompt_count + g->steps + (size_t)g->steps * g->config.vocab);
+}
+
+typedef struct output {
+  uint32_t vocab, limit, count;
+  uint32_t *tokens; /* [limit] */
+  float *logits;    /* [limit][vocab] */
+  bool has_logits;
+  uint32_t stop_after; /* 0: never */
+} output;
+
+static void new_output(output *o, uint32_t limit, uint32_t vocab) {
+  *o = (output){.vocab = vocab, .limit = limit};
+  o->tokens = calloc(limit, sizeof *o->tokens);
+  o->logits = calloc((size_t)limit * vocab, sizeof *o->logits);
+  if (o->tokens == NULL || o->logits == NULL) {
+    fprintf(stderr, "out of memory\n");
+    exit(1);
+  }
+}
+
+static void free_output(output *o) {
+  free(o->tokens);
+  free(o->logits);
+}
+
+static bool collect(void *user, uint32_t token, const float *logits) {
+  output *o = user;
+  if (o->count >= o->limit) {
+    return false;
+  }
+  o->tokens[o->count] = token;
+  o->has_logits = logits != NULL;
+  if (logits != NULL) {
+    memcpy(o->logits + (size_t)o->count * o->vocab, logits, o->vocab * sizeof *logits);
+  }
+  o->count++;
+  return o->count != o->stop_after;
+}
+
+/* |got - want| over |want|; NaN when a number is one. */
+static double relative_error(const float *got, const uint8_t *want, size_t count) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < count; i++) {
+    float w;
+    memcpy(&w, want + 4 * i, sizeof w);
+    difference += ((double)got[i] - (double)w) * ((double)got[i] - (double)w);
+    size += (double)w * (double)w;
+  }
+  return sqrt(difference / size);
+}
+
+static double worst_error(const output *got, const uint8_t *want, uint32_t rows) {
+  double worst = 0;
+  for (uint32_t r = 0; r < rows; r++) {
+    double error = relative_error(got->logits + (size_t)r * got->vocab, want + (size_t)r * got->vocab * 4, got->vocab);
+    if (!(error <= worst)) {
+      worst = error; /* NaN too, which no later row takes away */
+      if (isnan(worst)) {
+        break;
+      }
+    }
+  }
+  return worst;
+}
+
+static mk_status open_engine(const golden *g, const char *on, bool want_logits, mk_engine **engine) {
+  uint32_t most = g->prompt_count + g->steps;
+  mk_engine_options options = {.device = on,
+                               .want_logits = want_logits,
+                               .synth = &g->config,
+                               .synth_seed = g->seed,
+                               .max_seq = most < g->config.max_position ? most : g->config.max_position,
+                               .gpu_deadline_ms = DEADLINE_MS};
+  return mk_engine_open(NULL, &options, engine);
+}
+
+static mk_status generate(const golden *g, mk_engine *engine, output *out) {
+  uint32_t *prompt = calloc(g->prompt_count, sizeof *prompt);
+  if (prompt == NULL) {
+    return mk_error(MK_ERR_RUNTIME, "out of memory");
+  }
+  memcpy(prompt, g->prompt, 4 * (size_t)g->prompt_count);
+  out->count = 0;
+  mk_status status = mk_engine_generate(engine, prompt, g->prompt_count, out->limit, collect, out);
+  free(prompt);
+  return status;
+}
+
+/* The first row where tokens differ is a fault unless that row's two best are closer than the tolerance allows. */
+static bool tokens_agree(const golden *g, const output *got) {
+  for (uint32_t i = 0; i < got->count; i++) {
+    uint32_t want = word_at(g->tokens, i);
+    if (got->tokens[i] != want) {
+      const uint8_t *row = g->logits + (size_t)i * got->vocab * 4;
+      float best, ours, size = 0;
+      memcpy(&best, row + 4 * (size_t)want, sizeof best);
+      memcpy(&ours, row + 4 * (size_t)(got->tokens[i] % got->vocab), sizeof ours);
+      for (uint32_t v = 0; v < got->vocab; v++) {
+        float value;
+        memcpy(&value, row + 4 * (size_t)v, sizeof value);
+        size = fabsf(value) > size ? fabsf(value) : size;
+      }
+      printf("  %s: token %u is %u, transformers has %u, %g above it\n", g->name, i, got->tokens[i], want,
+             (double)(best - ours));
+      return best - ours < (float)kTolerance * size;
+    }
+  }
+  return true;
+}
+
+/* Rows until the first token that differs: after it the two runs are of different texts. */
+static uint32_t common_rows(const golden *g, const output *got) {
+  uint32_t rows = 0;
+  while (rows < got->count && got->tokens[rows] == word_at(g->tokens, rows)) {
+    rows++;
+  }
+  return rows < got->count ? rows + 1 : rows;
+}
+
+static void test_logits(const golden *g) {
+  mk_engine *engine;
+  if (!expect_ok(open_engine(g, device, true, &engine), g->name)) {
+    return;
+  }
+  output out;
+  char text[160];
+  new_output(&out, g->steps, g->config.vocab);
+  if (expect_ok(generate(g, engine, &out), g->name)) {
+    expect(out.count == g->steps && out.has_logits, g->name, "not every token came, or without logits");
+    double error = worst_error(&out, g->logits, common_rows(g, &out));
+    snprintf(text, sizeof text, "the logits differ from transformers' by %g; %g is allowed", error, kTolerance);
+    expect(error <= kTolerance, g->name, text);
+    expect(tokens_agree(g, &out), g->name, "the tokens differ from transformers'");
+    printf("%s: relative error of logits %.2e\n", g->name, error);
+    mk_engine *cpu;
+    output reference;
+    new_output(&reference, g->steps < COMPARED_WITH_CPU ? g->steps : COMPARED_WITH_CPU, g->config.vocab);
+    if (expect_ok(open_engine(g, "cpu", true, &cpu), g->name)) {
+      if (expect_ok(generate(g, cpu, &reference), g->name)) {
+        uint32_t rows = 0;
+        while (rows < reference.count && reference.tokens[rows] == out.tokens[rows]) {
+          rows++;
+        }
+        rows += rows < reference.count;
+        error = worst_error(&out, (const uint8_t *)reference.logits, rows);
+        snprintf(text, sizeof text, "the logits differ from the CPU machine's by %g; %g is allowed", error, kTolerance);
+        expect(error <= kTolerance, g->name, text);
+        printf("%s: against the CPU machine %.2e over %u tokens\n", g->name, error, rows);
+      }
+      mk_engine_close(cpu);
+    }
+    free_output(&reference);
+  }
+  free_output(&out);
+  mk_engine_close(engine);
+}
+
+/* One launch for the whole generation; the same bits every time, also the logits that it leaves behind. */
+static void test_repeat(const golden *g, unsigned repeats) {
+  mk_engine *engine;
+  if (!expect_ok(open_engine(g, device, false, &engine), g->name)) {
+    return;
+  }
+  output first, again;
+  new_output(&first, g->steps, g->config.vocab);
+  new_output(&again, g->steps, g->config.vocab);
+  size_t bytes = g->config.vocab * sizeof(float);
+  size_t logits = (size_t)mk_program_find_buffer(mk_engine_program(engine), "logits");
+  mk_gpu *gpu = mk_engine_gpu(engine);
+  for (unsigned i = 0; i < repeats; i++) {
+    output *out = i == 0 ? &first : &again;
+    if (!expect_ok(generate(g, engine, out), g->name) ||
+        !expect_ok(mk_gpu_read(gpu, logits, 0, out->logits, bytes), g->name)) {
+      break;
+    }
+    if (i == 0) {
+      expect(first.count == g->steps && !first.has_logits, g->name, "not every token came in one launch");
+      expect(tokens_agree(g, &first), g->name, "the tokens of one launch differ from transformers'");
+      expect(mk_gpu_launches(gpu) == 1, g->name, "one generation took more than one launch");
+      continue;
+    }
+    expect(again.count == first.count && memcmp(again.tokens, first.tokens, first.count * sizeof *first.tokens) == 0,
+           g->name, "a repeated run gave other tokens");
+    expect(memcmp(again.logits, first.logits, bytes) == 0, g->name, "a repeated run gave other logits");
+  }
+  free_output(&first);
+  free_output(&again);
+  mk_engine_close(engine);
+}
+
+static void test_stop(const golden *g) {
+  mk_engine *engine;
+  if (!expect_ok(open_engine(g, device, false, &engine), g->name)) {
+    return;
+  }
+  output whole, part;
+  new_output(&whole, g->steps, g->config.vocab);
+  new_output(&part, g->steps, g->config.vocab);
+  part.stop_after = 3;
+  if (expect_ok(generate(g, engine, &whole), g->name) && expect_ok(generate(g, engine, &part), g->name)) {
+    expect(part.count == 3 && memcmp(part.tokens, whole.tokens, 3 * sizeof *part.tokens) == 0, g->name,
+           "stopped by the callback: other tokens, or not three");
+    expect(mk_gpu_steps(mk_engine_gpu(engine)) >= g->prompt_count + 2, g->name, "fewer steps than tokens reported");
+    part.stop_after = 0;
+    if (expect_ok(generate(g, engine, &part), g->name)) {
+      expect(part.count == whole.count && memcmp(part.tokens, whole.tokens, whole.count * sizeof *whole.tokens) == 0,
+             g->name, "the run after a stopped one gave other tokens");
+    }
+  }
+  free_output(&whole);
+  free_output(&part);
+  mk_engine_close(engine);
+}
+
+static double seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* An instruction of that opcode that others wait for. */
+static uint32_t find_signaller(const mk_program *program, mk_opcode opcode) {
+  for (size_t i = program->instruction_count; i-- > 0;) {
+    if (program->instructions[i].opcode == opcode) {
+      return program->instructions[i].uid;
+    }
+  }
+  return 0;
+}
+
+/* A skipped signal ends in a message that names what stood still, within the deadline; then the machine works again. */
+static void test_fault(const golden *g, mk_opcode opcode) {
+  mk_engine *engine;
+  if (!expect_ok(open_engine(g, device, false, &engine), g->name)) {
+    return;
+  }
+  uint32_t uid = find_signaller(mk_engine_program(engine), opcode);
+  output before, out;
+  new_output(&before, g->steps, g->config.vocab);
+  new_output(&out, g->steps, g->config.vocab);
+  mk_gpu *gpu = mk_engine_gpu(engine);
+  if (uid != 0 && expect_ok(generate(g, engine, &before), g->name)) {
+    mk_gpu_skip_signal(gpu, uid);
+    double start = seconds();
+    mk_status status = generate(g, engine, &out);
+    double took = seconds() - start;
+    printf("%s, %s %u skipped: %.2f s: %s\n", g->name, mk_opcode_lookup(opcode)->name, uid, took,
+           status == MK_OK ? "no fault" : mk_error_message());
+    expect(status == MK_ERR_DEVICE, g->name, "a skipped signal was no device fault");
+    expect(strstr(mk_error_message(), "SM ") != NULL && strstr(mk_error_message(), "instruction ") != NULL &&
+               strstr(mk_error_message(), "have ") != NULL && strstr(mk_error_message(), "want ") != NULL,
+           g->name, "the message does not name SM, instruction, edge, have and want");
+    expect(took < 2.0, g->name, "the fault took 2 s or more");
+    mk_gpu_skip_signal(gpu, 0);
+    if (expect_ok(generate(g, engine, &out), g->name)) {
+      expect(out.count == before.count && memcmp(out.tokens, before.tokens, out.count * sizeof *out.tokens) == 0,
+             g->name, "the run after a fault gave other tokens");
+    }
+  }
+  free_output(&before);
+  free_output(&out);
+  mk_engine_close(engine);
+}
+
+static void test_refusals(const golden *g) {
+  mk_engine *engine;
+  expect(open_engine(g, "cuda:99", false, &engine) == MK_ERR_RUNTIME, "cuda:99", "a GPU that is not there was taken");
+  mk_graph *graph = NULL;
+  mk_program *program = NULL;
+  mk_gpu *gpu = NULL;
+  mk_compile_options compile = {.sms = 1024, .max_seq = 64};
+  mk_gpu_options options = {0};
+  mk_config config = g->config;
+  config.max_position = 64;
+  if (expect_ok(mk_llama_graph(&config, &graph), "1024 SMs") &&
+      expect_ok(mk_compile(graph, &compile, &program), "1024 SMs")) {
+    mk_status status = mk_gpu_new(program, &options, &gpu);
+    expect(status == MK_ERR_RUNTIME && strstr(mk_error_message(), "compile it for") != NULL, "1024 SMs",
+           status == MK_OK ? "a grid larger than the GPU was taken" : mk_error_message());
+  }
+  mk_gpu_free(gpu);
+  mk_program_free(program);
+  mk_graph_free(graph);
+}
+
+static void test_golden(const char *path, bool first, bool quick) {
+  golden g;
+  if (!read_golden(path, &g)) {
+    expect(false, path, "no golden: it cannot be read, or is not complete");
+  } else if (g.is_directory != 0) {
+    printf("%s: left out, its weights are files\n", g.name);
+  } else {
+    test_logits(&g);
+    test_repeat(&g, quick && !first ? 2 : REPEATS);
+    if (first || !quick) {
+      test_stop(&g);
+      test_fault(&g, MK_OP_QKV);
+      test_fault(&g, MK_OP_GLU);
+      test_fault(&g, MK_OP_HEAD);
+    }
+    if (first) {
+      test_refusals(&g);
+    }
+  }
+  free(g.file);
+}
+
+int main(int argc, char **argv) {
+  bool quick = false, first = true;
+  int at = 1;
+  for (; at < argc && strncmp(argv[at], "--", 2) == 0; at++) {
+    if (strcmp(argv[at], "--quick") == 0) {
+      quick = true;
+    } else if (strcmp(argv[at], "--device") == 0 && at + 1 < argc) {
+      device = argv[++at];
+    } else {
+      fprintf(stderr, "usage: mkvm_gpu_tests [--device cuda:N] [--quick] GOLDEN.bin ...\n");
+      return 2;
+    }
+  }
+  uint32_t index = strlen(device) > 5 ? (uint32_t)strtoul(device + 5, NULL, 10) : 0;
+  if (!mk_gpu_present(index)) {
+    printf("no GPU to test on: %s\n", mk_error_message());
+    return 77;
+  }
+  if (at == argc) {
+    fprintf(stderr, "usage: mkvm_gpu_tests [--device cuda:N] [--quick] GOLDEN.bin ...\n");
+    return 2;
+  }
+  for (; at < argc; at++, first = false) {
+    test_golden(argv[at], first, quick);
+  }
+  printf("%u passed, %u failed\n", passed, failed);
+  return failed == 0 ? 0 : 1;
+}

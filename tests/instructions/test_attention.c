@@ -1,0 +1,189 @@
+/* ATTENTION against double precision: every split, scrambled block tables, the appended token, idle splits. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "tests/support/numbers.h"
+#include "tests/support/rig.h"
+
+enum { BLOCK = 64, SPAN = 256, CONTEXT = 832, BLOCKS = CONTEXT / BLOCK, KV_HEADS = 2 };
+
+typedef struct attention {
+  test_rig rig;
+  uint16_t qkv, kv, table, parts;
+  uint32_t head_dim, group, splits, heads;
+  uint32_t blocks[BLOCKS];
+} attention;
+
+static void set_up(attention *t, uint32_t head_dim, uint32_t group, uint32_t splits) {
+  test_rig *rig = &t->rig;
+  test_rig_start(rig, MK_OP_ATTENTION, head_dim * 100 + group * 10 + splits);
+  t->head_dim = head_dim, t->group = group, t->splits = splits, t->heads = group * KV_HEADS;
+  t->qkv = test_rig_vector(rig, MK_DTYPE_F32, MK_STORE_STAMPED, 1, (t->heads + 2 * KV_HEADS) * head_dim, 16);
+  t->kv = test_rig_add(rig, &(mk_buffer){.kind = MK_KIND_KV,
+                                         .dtype = MK_DTYPE_BF16,
+                                         .store = MK_STORE_BLOCKS,
+                                         .head_dim = (uint16_t)head_dim,
+                                         .block_tokens = BLOCK,
+                                         .span_tokens = SPAN,
+                                         .blocks = BLOCKS,
+                                         .rows = splits,
+                                         .cols = KV_HEADS,
+                                         .tile_rows = 1,
+                                         .tile_cols = 1});
+  t->table = test_rig_vector(rig, MK_DTYPE_U32, MK_STORE_PLAIN, 1, BLOCKS, 16);
+  t->parts = test_rig_vector(rig, MK_DTYPE_F32, MK_STORE_STAMPED, splits, t->heads * (head_dim + 2), head_dim + 2);
+  test_rig_fill(rig, t->qkv, 2);
+  test_shuffle(&rig->seed, t->blocks, BLOCKS);
+  memcpy(rig->memory[t->table], t->blocks, sizeof t->blocks);
+  uint16_t *cache = (uint16_t *)(void *)rig->memory[t->kv];
+  for (size_t i = 0; i < rig->program->buffers[t->kv].bytes / 2; i++) {
+    cache[i] = mk_float_to_bf16(2 * test_random_float(&rig->seed));
+  }
+}
+
+/* [block][kv head][K, V][token][head_dim] */
+static uint16_t *cached(const attention *t, uint32_t head, uint32_t which, uint32_t token, uint32_t d) {
+  size_t row = ((t->blocks[token / BLOCK] * (size_t)KV_HEADS + head) * 2 + which) * BLOCK + token % BLOCK;
+  return (uint16_t *)(void *)t->rig.memory[t->kv] + row * t->head_dim + d;
+}
+
+static void aim(attention *t, uint32_t head, uint32_t split, uint32_t position) {
+  test_rig *rig = &t->rig;
+  uint32_t tiles = t->head_dim / 16, heads = t->heads;
+  test_rig_operand(rig, MK_SLOT_ATTENTION_q, t->qkv, 0, 1, head * t->group * tiles, t->group * tiles);
+  test_rig_operand(rig, MK_SLOT_ATTENTION_k, t->qkv, 0, 1, (heads + head) * tiles, tiles);
+  test_rig_operand(rig, MK_SLOT_ATTENTION_v, t->qkv, 0, 1, (heads + KV_HEADS + head) * tiles, tiles);
+  test_rig_operand(rig, MK_SLOT_ATTENTION_kv, t->kv, split, 1, head, 1);
+  test_rig_whole(rig, MK_SLOT_ATTENTION_table, t->table);
+  test_rig_operand(rig, MK_SLOT_ATTENTION_out, t->parts, split, 1, head * t->group, t->group);
+  rig->instruction->params[MK_PARAM_ATTENTION_scale] = mk_float_param(1 / sqrtf((float)t->head_dim));
+  rig->instruction->params[MK_PARAM_ATTENTION_splits] = t->splits;
+  rig->instruction->params[MK_PARAM_ATTENTION_group] = t->group;
+  rig->state.position = position;
+}
+
+/* (sum p v, max, sum p) of one query head over the split's tokens, K and V as they lie in the cache. */
+static void reference(const attention *t, uint32_t head, uint32_t query, uint32_t split, uint32_t position,
+                      double *want) {
+  static double scores[CONTEXT];
+  const double *q = t->rig.values[t->qkv] + (size_t)(head * t->group + query) * t->head_dim;
+  double max = -INFINITY, total = 0;
+  for (uint32_t token = 0; token <= position; token++) {
+    scores[token] = 0;
+    for (uint32_t d = 0; d < t->head_dim; d++) {
+      scores[token] += q[d] * (double)mk_bf16_to_float(*cached(t, head, 0, token, d)) / sqrt(t->head_dim);
+    }
+    max = token / SPAN % t->splits == split && scores[token] > max ? scores[token] : max;
+  }
+  memset(want, 0, t->head_dim * sizeof *want);
+  for (uint32_t token = 0; token <= position; token++) {
+    double p = token / SPAN % t->splits == split ? exp(scores[token] - max) : 0;
+    total += p;
+    for (uint32_t d = 0; d < t->head_dim; d++) {
+      want[d] += p * (double)mk_bf16_to_float(*cached(t, head, 1, token, d));
+    }
+  }
+  want[t->head_dim] = max;
+  want[t->head_dim + 1] = total;
+}
+
+/* The cache after the run is the cache before it, but for the newest token of this head where `appended`. */
+static void expect_cache(const attention *t, uint16_t *before, uint32_t head, uint32_t position, bool appended) {
+  const test_rig *rig = &t->rig;
+  const uint16_t *cache = (const uint16_t *)(const void *)rig->memory[t->kv];
+  for (uint32_t which = 0; which < 2 && appended; which++) {
+    uint32_t at = (t->heads + which * KV_HEADS + head) * t->head_dim;
+    for (uint32_t d = 0; d < t->head_dim; d++) {
+      uint16_t *now = cached(t, head, which, position, d);
+      cr_assert_eq(*now, mk_float_to_bf16((float)test_rig_value(rig, t->qkv, 0, at + d)));
+      before[now - cache] = *now;
+    }
+  }
+  cr_assert_eq(memcmp(before, cache, rig->program->buffers[t->kv].bytes), 0, "other tokens of the cache changed");
+}
+
+static void run(attention *t, uint32_t head, uint32_t split, uint32_t position) {
+  test_rig *rig = &t->rig;
+  aim(t, head, split, position);
+  size_t bytes = rig->program->buffers[t->kv].bytes;
+  uint16_t *before;
+  cr_assert_eq(mk_alloc(bytes, 1, &before), MK_OK);
+  memcpy(before, rig->memory[t->kv], bytes);
+  rig->publish++; /* what an earlier run wrote does not count */
+  test_rig_expect_waits(rig, 1);
+  test_rig_expect_done(rig);
+  bool idle = split > position / SPAN;
+  cr_assert_eq(rig->rows_used[MK_SLOT_ATTENTION_out], !idle);
+  cr_assert_eq(rig->rows_used[MK_SLOT_ATTENTION_kv], !idle);
+  cr_assert_eq(rig->rows_used[MK_SLOT_ATTENTION_q], 1);
+  expect_cache(t, before, head, position, position / SPAN % t->splits == split);
+  mk_free(before);
+  uint32_t width = t->head_dim + 2;
+  for (uint32_t query = 0; query < t->group; query++) {
+    double want[130], got[130];
+    uint32_t first = (head * t->group + query) * width;
+    if (idle) {
+      cr_assert_neq(*test_rig_word(rig, t->parts, split, first) >> 32, rig->publish, "an idle split wrote");
+      continue;
+    }
+    reference(t, head, query, split, position, want);
+    for (uint32_t i = 0; i < width; i++) {
+      got[i] = test_rig_read(rig, t->parts, split, first + i);
+    }
+    test_expect_close("attention: sum p v", got, want, t->head_dim, 1e-5);
+    test_expect_close("attention: max", got + t->head_dim, want + t->head_dim, 1, 1e-5);
+    test_expect_close("attention: sum p", got + t->head_dim + 1, want + t->head_dim + 1, 1, 1e-5);
+  }
+}
+
+Test(attention, equals_double_precision) {
+  static const uint32_t positions[] = {0, 1, 63, 64, 200, 255, 256, 319, 511, 512, 699, 768, CONTEXT - 1};
+  static const uint32_t shapes[][3] = {{64, 1, 1},  {64, 2, 4},  {64, 4, 2}, {64, 8, 3},
+                                       {128, 1, 3}, {128, 3, 4}, {128, 8, 2}};
+  for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+    attention t;
+    set_up(&t, shapes[s][0], shapes[s][1], shapes[s][2]);
+    for (size_t p = 0; p < sizeof positions / sizeof positions[0]; p++) {
+      for (uint32_t split = 0; split < t.splits; split++) {
+        run(&t, (uint32_t)(p + split) % KV_HEADS, split, positions[p]);
+      }
+    }
+    test_rig_stop(&t.rig);
+  }
+}
+
+/* Tokens beyond the position are never looked at: the cache is not cleared between sequences. */
+Test(attention, later_tokens_do_not_matter) {
+  attention t;
+  set_up(&t, 64, 2, 2);
+  for (uint32_t token = 301; token < CONTEXT; token++) {
+    for (uint32_t d = 0; d < 64; d++) {
+      *cached(&t, 0, 0, token, d) = *cached(&t, 0, 1, token, d) = 0x7fc0;
+    }
+  }
+  run(&t, 0, 0, 300);
+  run(&t, 0, 1, 300);
+  test_rig_stop(&t.rig);
+}
+
+Test(attention, large_scores_do_not_overflow) {
+  attention t;
+  set_up(&t, 64, 2, 2);
+  test_rig_fill(&t.rig, t.qkv, 3000);
+  run(&t, 1, 0, 600);
+  run(&t, 1, 1, 600);
+  test_rig_stop(&t.rig);
+}
+
+Test(attention, not_a_number_is_not_hidden) {
+  attention t;
+  set_up(&t, 64, 1, 1);
+  *cached(&t, 0, 0, 17, 3) = 0x7fc0;
+  aim(&t, 0, 0, 600);
+  test_rig_expect_done(&t.rig);
+  for (uint32_t i = 0; i < 66; i++) {
+    cr_assert(isnan(test_rig_read(&t.rig, t.parts, 0, i)), "element %u", i);
+  }
+  test_rig_stop(&t.rig);
+}

@@ -1,0 +1,90 @@
+/* COMBINE against double precision; splits that are not in use are neither waited for nor read. */
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "tests/support/numbers.h"
+#include "tests/support/rig.h"
+
+enum { SPAN = 256, HEADS = 6 };
+
+typedef struct combine {
+  test_rig rig;
+  uint16_t parts, out;
+  uint32_t head_dim, first, count;
+} combine;
+
+static void set_up(combine *t, uint32_t head_dim, uint32_t splits, uint32_t first, uint32_t count) {
+  test_rig *rig = &t->rig;
+  test_rig_start(rig, MK_OP_COMBINE, head_dim + splits * 7 + count);
+  t->head_dim = head_dim, t->first = first, t->count = count;
+  t->parts = test_rig_vector(rig, MK_DTYPE_F32, MK_STORE_STAMPED, splits, HEADS * (head_dim + 2), head_dim + 2);
+  t->out = test_rig_vector(rig, MK_DTYPE_BF16, MK_STORE_STAMPED, 1, HEADS * head_dim, 16);
+  test_rig_fill(rig, t->parts, 4);
+  for (uint32_t split = 0; split < splits; split++) {
+    for (uint32_t head = 0; head < HEADS; head++) {
+      uint32_t at = head * (head_dim + 2) + head_dim;
+      test_rig_set(rig, t->parts, split, at, 20 * test_random_float(&rig->seed));
+      test_rig_set(rig, t->parts, split, at + 1, 1 + 250 * fabsf(test_random_float(&rig->seed)));
+    }
+  }
+  test_rig_operand(rig, MK_SLOT_COMBINE_parts, t->parts, 0, splits, first, count);
+  test_rig_operand(rig, MK_SLOT_COMBINE_out, t->out, 0, 1, first * head_dim / 16, count * head_dim / 16);
+  rig->instruction->params[MK_PARAM_COMBINE_span] = SPAN;
+}
+
+static void run(combine *t, uint32_t position) {
+  test_rig *rig = &t->rig;
+  uint32_t splits = rig->program->buffers[t->parts].rows, in_use = position / SPAN + 1, stride = t->head_dim + 2;
+  in_use = in_use < splits ? in_use : splits;
+  rig->state.position = position;
+  for (uint32_t split = in_use; split < splits; split++) {
+    *test_rig_word(rig, t->parts, split, t->first * stride + 3) = 0; /* stale, as an idle split leaves it */
+  }
+  test_rig_expect_waits(rig, in_use);
+  test_rig_expect_done(rig);
+  cr_assert_eq(rig->rows_used[MK_SLOT_COMBINE_parts], in_use);
+  for (uint32_t head = t->first; head < t->first + t->count; head++) {
+    double max = -INFINITY, total = 0, want[128] = {0}, got[128];
+    for (uint32_t split = 0; split < in_use; split++) {
+      max = fmax(max, test_rig_value(rig, t->parts, split, head * stride + t->head_dim));
+    }
+    for (uint32_t split = 0; split < in_use; split++) {
+      double factor = exp(test_rig_value(rig, t->parts, split, head * stride + t->head_dim) - max);
+      total += factor * test_rig_value(rig, t->parts, split, head * stride + t->head_dim + 1);
+      for (uint32_t d = 0; d < t->head_dim; d++) {
+        want[d] += factor * test_rig_value(rig, t->parts, split, head * stride + d);
+      }
+    }
+    for (uint32_t d = 0; d < t->head_dim; d++) {
+      want[d] /= total;
+      got[d] = test_rig_read(rig, t->out, 0, head * t->head_dim + d);
+    }
+    test_expect_bf16("combine", got, want, t->head_dim, 1e-5);
+  }
+}
+
+Test(combine, equals_double_precision) {
+  static const uint32_t positions[] = {0, 255, 256, 511, 512, 767, 768, 5000};
+  for (uint32_t splits = 1; splits <= 4; splits++) {
+    for (uint32_t shape = 0; shape < 3; shape++) {
+      for (size_t p = 0; p < sizeof positions / sizeof positions[0]; p++) {
+        combine t;
+        set_up(&t, shape == 1 ? 128 : 64, splits, shape, shape == 0 ? HEADS : shape);
+        run(&t, positions[p]);
+        test_rig_stop(&t.rig);
+      }
+    }
+  }
+}
+
+Test(combine, not_a_number_is_not_hidden) {
+  combine t;
+  set_up(&t, 64, 3, 0, 1);
+  test_rig_set(&t.rig, t.parts, 1, 64, NAN);
+  t.rig.state.position = 5000;
+  test_rig_expect_done(&t.rig);
+  for (uint32_t d = 0; d < 64; d++) {
+    cr_assert(isnan(test_rig_read(&t.rig, t.out, 0, d)));
+  }
+  test_rig_stop(&t.rig);
+}

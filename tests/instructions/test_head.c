@@ -1,0 +1,151 @@
+/* HEAD: logits against double precision, and the candidate among them. */
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "tests/support/numbers.h"
+#include "tests/support/rig.h"
+
+enum { SMS = 3, ROW = 1 };
+static const float eps = 1e-5f;
+
+typedef struct head {
+  test_rig rig;
+  uint16_t x, gain, weight, logits, candidates;
+  uint32_t width, vocab;
+} head;
+
+static void set_up(head *t, uint32_t width, uint32_t vocab, uint32_t first, uint32_t count) {
+  test_rig *rig = &t->rig;
+  test_rig_start(rig, MK_OP_HEAD, width + vocab);
+  t->width = width, t->vocab = vocab;
+  uint32_t padded = (width + 15) / 16 * 16, rows = (vocab + 15) / 16 * 16;
+  t->x = test_rig_vector(rig, MK_DTYPE_BF16, MK_STORE_STAMPED, 1, padded, 16);
+  t->gain = test_rig_vector(rig, MK_DTYPE_BF16, MK_STORE_PLAIN, 1, width, 16);
+  t->weight = test_rig_weight(rig, rows, width);
+  t->logits = test_rig_vector(rig, MK_DTYPE_F32, MK_STORE_PLAIN, 1, vocab, 16);
+  t->candidates = test_rig_vector(rig, MK_DTYPE_U32, MK_STORE_STAMPED, SMS, 2, 2);
+  test_rig_fill(rig, t->x, 1);
+  for (uint32_t col = width; col < padded; col++) {
+    test_rig_set(rig, t->x, 0, col, 0);
+  }
+  test_rig_fill(rig, t->gain, 1);
+  test_rig_whole(rig, MK_SLOT_HEAD_x, t->x);
+  test_rig_whole(rig, MK_SLOT_HEAD_gain, t->gain);
+  test_rig_operand(rig, MK_SLOT_HEAD_weight, t->weight, first, count, 0, count == 0 ? 0 : padded / 16);
+  test_rig_operand(rig, MK_SLOT_HEAD_logits, t->logits, 0, count == 0 ? 0 : 1, first, count);
+  test_rig_operand(rig, MK_SLOT_HEAD_candidate, t->candidates, ROW, 1, 0, 1);
+  rig->instruction->params[MK_PARAM_HEAD_eps] = mk_float_param(eps);
+  rig->instruction->params[MK_PARAM_HEAD_width] = width;
+  rig->instruction->params[MK_PARAM_HEAD_vocab] = vocab;
+  rig->state = (mk_step_state){.position = 4, .prompt_length = 5}; /* the step whose logits choose the next token */
+}
+
+static uint32_t candidate(head *t, float *value) {
+  uint64_t bits = *test_rig_word(&t->rig, t->candidates, ROW, 0),
+           index = *test_rig_word(&t->rig, t->candidates, ROW, 1);
+  cr_assert_eq(bits >> 32, t->rig.publish);
+  cr_assert_eq(index >> 32, t->rig.publish);
+  *value = mk_param_float((uint32_t)bits);
+  return (uint32_t)index;
+}
+
+Test(head, equals_double_precision) {
+  static const uint32_t shapes[][4] = {
+      {64, 100, 0, 7}, {64, 100, 6, 1}, {200, 333, 3, 18}, {17, 16, 0, 1}, {256, 512, 9, 5}};
+  for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+    head t;
+    const uint32_t *s = shapes[i];
+    set_up(&t, s[0], s[1], s[2], s[3]);
+    test_rig *rig = &t.rig;
+    test_rig_expect_waits(rig, 1);
+    test_rig_expect_done(rig);
+    uint32_t first = s[2] * 16, end = (s[2] + s[3]) * 16 < s[1] ? (s[2] + s[3]) * 16 : s[1], best = first;
+    double norm = test_rig_norm(rig->values[t.x], t.width, (double)eps), want[512], got[512];
+    for (uint32_t row = first; row < end; row++) {
+      want[row - first] =
+          norm * test_rig_product(rig, t.weight, row, 0, t.width, rig->values[t.x], rig->values[t.gain]);
+      got[row - first] = test_rig_read(rig, t.logits, 0, row);
+      best = got[row - first] > got[best - first] ? row : best;
+    }
+    test_expect_close("head", got, want, end - first, 1e-5);
+    float value;
+    cr_assert_eq(candidate(&t, &value), best);
+    cr_assert((double)value == got[best - first]);
+    test_rig_stop(rig);
+  }
+}
+
+static void copy_row(head *t, uint32_t from, uint32_t to) {
+  for (uint32_t col = 0; col < t->width; col++) {
+    test_rig_set(&t->rig, t->weight, to, col, (float)test_rig_value(&t->rig, t->weight, from, col));
+  }
+}
+
+Test(head, ties_go_to_the_lowest_index) {
+  head t;
+  set_up(&t, 64, 96, 0, 6);
+  float value, again;
+  test_rig_expect_done(&t.rig);
+  uint32_t best = candidate(&t, &value);
+  uint32_t other = best >= 50 ? 3 : 90;
+  copy_row(&t, best, other);
+  copy_row(&t, best, other + 2);
+  test_rig_expect_done(&t.rig);
+  cr_assert_eq(candidate(&t, &again), best < other ? best : other);
+  cr_assert(value == again);
+  test_rig_stop(&t.rig);
+}
+
+Test(head, not_a_number_ranks_above_all_numbers) {
+  head t;
+  set_up(&t, 64, 96, 0, 6);
+  test_rig_set(&t.rig, t.weight, 77, 5, NAN);
+  test_rig_set(&t.rig, t.weight, 41, 63, NAN);
+  test_rig_set(&t.rig, t.weight, 3, 0, INFINITY);
+  float value;
+  test_rig_expect_done(&t.rig);
+  cr_assert_eq(candidate(&t, &value), 41);
+  cr_assert(isnan(value));
+  test_rig_stop(&t.rig);
+}
+
+Test(head, minus_infinity_everywhere_still_names_a_row) {
+  head t;
+  set_up(&t, 16, 32, 0, 2);
+  for (uint32_t row = 0; row < 32; row++) {
+    test_rig_set(&t.rig, t.weight, row, 0,
+                 test_rig_value(&t.rig, t.x, 0, 0) * test_rig_value(&t.rig, t.gain, 0, 0) > 0 ? -INFINITY : INFINITY);
+  }
+  float value;
+  test_rig_expect_done(&t.rig);
+  cr_assert_eq(candidate(&t, &value), 0);
+  cr_assert(isinf(value) && value < 0);
+  test_rig_stop(&t.rig);
+}
+
+static void expect_empty(head *t) {
+  float value;
+  test_rig_expect_done(&t->rig);
+  cr_assert_eq(candidate(t, &value), MK_CANDIDATE_NONE);
+  cr_assert(isinf(value) && value < 0);
+}
+
+Test(head, no_rows_give_an_empty_candidate) {
+  head t;
+  set_up(&t, 200, 96, 0, 0);
+  test_rig_expect_waits(&t.rig, 1);
+  expect_empty(&t);
+  test_rig_stop(&t.rig);
+}
+
+Test(head, inside_the_prompt_only_an_empty_candidate_is_written) {
+  head t;
+  set_up(&t, 64, 96, 0, 6);
+  t.rig.state.position = 3;
+  test_rig_expect_waits(&t.rig, 1);
+  expect_empty(&t);
+  for (uint32_t row = 0; row < 96; row++) {
+    cr_assert(test_rig_read(&t.rig, t.logits, 0, row) == 0);
+  }
+  test_rig_stop(&t.rig);
+}

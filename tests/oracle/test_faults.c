@@ -1,0 +1,151 @@
+/* The comparison can fail: faults planted in the configuration, the position and the verified program must each break it,
+ * on a model that passes without them. */
+#include "tests/oracle/golden.h"
+
+static uint32_t planted; /* instructions or fields that the hook changed */
+
+static uint32_t last_layer(const mk_program *program) {
+  uint32_t last = 0;
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    uint32_t layer = program->instructions[i].layer;
+    last = layer != MK_NO_LAYER && layer > last ? layer : last;
+  }
+  return last;
+}
+
+/* The next instruction of the last layer from *index on, NULL past the last one. */
+static mk_instruction *next_of_last_layer(mk_program *program, size_t *index) {
+  uint32_t layer = last_layer(program);
+  while (*index < program->instruction_count) {
+    mk_instruction *in = &program->instructions[(*index)++];
+    if (in->layer == layer) {
+      return in;
+    }
+  }
+  return NULL;
+}
+
+/* Opens the golden's model, tampered with or not, and compares. */
+static mk_status run(const golden *g, const char *directory, const mk_tamper *tamper, golden_result *result) {
+  mk_engine *engine;
+  mk_engine_options options = {.tamper = tamper};
+  MK_TRY(mk_engine_open(directory, &options, &engine));
+  mk_status status = golden_compare(g, engine, g->steps, result);
+  mk_engine_close(engine);
+  return status;
+}
+
+/* A fault must show in the comparison: an engine that refuses to run it proves nothing. */
+static void expect_caught(const char *name, const char *fault, const mk_tamper *tamper) {
+  golden g;
+  golden_load(name, &g);
+  char directory[TEST_PATH];
+  golden_directory(&g, directory);
+  golden_result sound, faulty;
+  planted = 0;
+  mk_status status = run(&g, directory, NULL, &sound);
+  status = status == MK_OK ? run(&g, directory, tamper, &faulty) : status;
+  golden_directory_remove(&g, directory);
+  cr_assert_eq(status, MK_OK, "%s: %s", name, mk_error_message());
+  golden_print(name, "(sound)", &sound);
+  golden_print(name, fault, &faulty);
+  cr_expect(sound.passed, "%s: %s", name, sound.why);
+  cr_expect(tamper->position_shift != 0 || planted != 0, "%s: the hook found nothing to change", fault);
+  cr_expect_not(faulty.passed, "%s goes unnoticed on %s", fault, name);
+  cr_expect_gt(faulty.wrong_logits, 0, "%s: no step has wrong logits on %s", fault, name);
+  golden_free(&g);
+}
+
+static void lose_rope_scaling(mk_config *config) {
+  planted += config->rope_llama3;
+  config->rope_llama3 = false;
+}
+
+Test(faults, no_rope_scaling) {
+  expect_caught("d64_g2_tied_scaled", "no rope scaling", &(mk_tamper){.config = lose_rope_scaling});
+}
+
+/* Rotations see differences of positions alone; what shows is the empty slot that a run from position 1 attends to. */
+Test(faults, position_plus_one) { expect_caught("d128_g4_tied", "position + 1", &(mk_tamper){.position_shift = 1}); }
+
+/* Attention of each KV head of the last layer takes the new key and value of the next one. */
+static void swap_kv_heads(mk_program *program) {
+  size_t index = 0;
+  for (mk_instruction *in; (in = next_of_last_layer(program, &index)) != NULL;) {
+    if (in->opcode == MK_OP_ATTENTION) {
+      const mk_operand *kv = &in->operands[MK_SLOT_ATTENTION_kv];
+      mk_operand *k = &in->operands[MK_SLOT_ATTENTION_k], *v = &in->operands[MK_SLOT_ATTENTION_v];
+      uint32_t head = kv->col, other = (head + 1) % program->buffers[kv->buffer].cols;
+      planted += other != head;
+      k->col = (uint16_t)(k->col + (other - head) * k->cols);
+      v->col = (uint16_t)(v->col + (other - head) * v->cols);
+    }
+  }
+}
+
+Test(faults, wrong_kv_head) {
+  expect_caught("d64_g2_tied_scaled", "wrong kv head", &(mk_tamper){.program = swap_kv_heads});
+}
+
+/* 1 / sqrt(sum / width + eps) becomes 1. */
+static void skip_norm(mk_program *program) {
+  size_t index = 0;
+  for (mk_instruction *in; (in = next_of_last_layer(program, &index)) != NULL;) {
+    if (in->opcode == MK_OP_GLU) {
+      in->params[MK_PARAM_GLU_eps] = mk_float_param(1.0f);
+      in->params[MK_PARAM_GLU_width] = UINT32_MAX;
+      planted++;
+    }
+  }
+}
+
+Test(faults, norm_skipped) { expect_caught("d64_g3_tied", "norm skipped", &(mk_tamper){.program = skip_norm}); }
+
+/* What attention adds to in the last layer has no columns, so nothing is there to add to: y = 0 + W x. */
+static void lose_residual(mk_program *program) {
+  char mid[64];
+  snprintf(mid, sizeof mid, "layers.%u.mid", last_layer(program));
+  size_t index = 0;
+  for (mk_instruction *in; (in = next_of_last_layer(program, &index)) != NULL;) {
+    bool whole = in->opcode == MK_OP_LINEAR_ADD;
+    if (!whole && in->opcode != MK_OP_REDUCE_ADD) {
+      continue;
+    }
+    uint32_t out = whole ? MK_SLOT_LINEAR_ADD_out : MK_SLOT_REDUCE_ADD_out;
+    uint32_t residual = whole ? MK_SLOT_LINEAR_ADD_residual_in : MK_SLOT_REDUCE_ADD_residual_in;
+    if (strcmp(program->buffers[in->operands[out].buffer].name, mid) == 0) {
+      in->operands[residual].cols = 0;
+      planted++;
+    }
+  }
+}
+
+Test(faults, residual_lost) { expect_caught("d64_g2_scaled", "residual lost", &(mk_tamper){.program = lose_residual}); }
+
+/* One step whose logits are the oracle's times `scale`, element `broken` replaced by `value`, and another token by `shift`. */
+static golden_result judge(const golden *g, float scale, uint32_t broken, float value, uint32_t shift) {
+  golden_result result = {.passed = true};
+  golden_run step = {.golden = g, .result = &result, .steps = 1};
+  uint32_t vocab = g->config.vocab;
+  float *logits = malloc(vocab * sizeof *logits);
+  cr_assert_not_null(logits);
+  for (uint32_t i = 0; i < vocab; i++) {
+    logits[i] = i == broken ? value : g->logits[i] * scale;
+  }
+  golden_step(&step, (g->tokens[g->prompt_count] + shift) % vocab, logits);
+  free(logits);
+  return result;
+}
+
+Test(faults, comparison_of_one_step) {
+  golden g;
+  golden_load("d64_g1_plain", &g);
+  uint32_t none = UINT32_MAX, last = g.config.vocab - 1;
+  cr_expect(judge(&g, 1.0f, none, 0, 0).passed);
+  cr_expect(judge(&g, 1.009f, none, 0, 0).passed);
+  cr_expect_not(judge(&g, 1.011f, none, 0, 0).passed, "an error above the limit passes");
+  cr_expect_not(judge(&g, 1.0f, last, NAN, 0).passed, "NaN passes");
+  cr_expect_not(judge(&g, 1.0f, last, INFINITY, 0).passed, "infinity passes");
+  cr_expect_not(judge(&g, 1.0f, none, 0, 1).passed, "a token that is not the arg-max passes");
+  golden_free(&g);
+}

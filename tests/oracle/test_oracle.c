@@ -1,0 +1,75 @@
+/* The engine against Hugging Face transformers: every golden file, with the program of the default machine. */
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <dirent.h>
+#include <unistd.h>
+
+#include "tests/oracle/golden.h"
+
+enum {
+  MAX_GOLDENS = 64,
+  RANDOM_MODELS = 14,
+};
+
+typedef struct golden_name {
+  char text[GOLDEN_NAME];
+} golden_name;
+
+/* The names of the golden files; the number of them. */
+static size_t list_goldens(golden_name names[MAX_GOLDENS]) {
+  size_t count = 0;
+  DIR *folder = opendir(GOLDEN_FOLDER);
+  if (folder == NULL) {
+    return 0;
+  }
+  for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+    size_t length = strlen(entry->d_name);
+    if (length > 4 && length < GOLDEN_NAME && strcmp(entry->d_name + length - 4, ".bin") == 0 && count < MAX_GOLDENS) {
+      snprintf(names[count++].text, GOLDEN_NAME, "%.*s", (int)length - 4, entry->d_name);
+    }
+  }
+  closedir(folder);
+  return count;
+}
+
+/* No golden, no test: an empty folder must not pass, and a trained demo model must have its golden. */
+Test(oracle, goldens_are_there) {
+  golden_name names[MAX_GOLDENS];
+  size_t count = list_goldens(names), demo = 0;
+  for (size_t i = 0; i < count; i++) {
+    demo += strcmp(names[i].text, "demo") == 0;
+  }
+  cr_expect_eq(count - demo, RANDOM_MODELS, "%s has %zu goldens of random models, %d are expected", GOLDEN_FOLDER,
+               count - demo, RANDOM_MODELS);
+  bool has_weights = access(GOLDEN_DEMO "/model.safetensors", F_OK) == 0;
+  cr_expect_eq(demo != 0, has_weights, "%s",
+               has_weights ? GOLDEN_DEMO " has weights but demo.bin is missing: run make_goldens.py --demo"
+                           : "demo.bin is there but " GOLDEN_DEMO "/model.safetensors is not");
+}
+
+ParameterizedTestParameters(oracle, matches_transformers) {
+  static golden_name names[MAX_GOLDENS];
+  size_t count = list_goldens(names);
+  return cr_make_param_array(golden_name, names, count);
+}
+
+ParameterizedTest(const golden_name *name, oracle, matches_transformers) {
+  golden g;
+  golden_load(name->text, &g);
+  char directory[TEST_PATH];
+  golden_directory(&g, directory);
+  mk_engine *engine;
+  mk_engine_options options = {0};
+  mk_status status = mk_engine_open(directory, &options, &engine);
+  golden_directory_remove(&g, directory); /* the weights are in memory now */
+  cr_assert_eq(status, MK_OK, "%s: %s", g.name, mk_error_message());
+  cr_assert_eq(mk_engine_config(engine)->vocab, g.config.vocab, "%s: the golden is of another model", g.name);
+  golden_result result;
+  status = golden_compare(&g, engine, g.steps, &result);
+  mk_engine_close(engine);
+  golden_print(g.name, "", &result);
+  cr_expect_eq(status, MK_OK, "%s: %s", g.name, mk_error_message());
+  cr_expect(result.passed, "%s: %s", g.name, result.why);
+  cr_expect_eq(result.compared, g.steps, "%s: %u of %u steps were compared", g.name, result.compared, g.steps);
+  golden_free(&g);
+}

@@ -1,0 +1,87 @@
+/* See extra.h. Each call loads its small kernel, runs it to the end and unloads it. */
+#include "vm/gpu/extra.h"
+
+#include "vm/gpu/bandwidth.h"
+#include "vm/gpu/image.h"
+#include "vm/gpu/machine_internal.h"
+
+enum { FILL_BLOCKS_PER_SM = 8, BANDWIDTH_RUNS = 3 };
+
+static mk_status run_kernel(const mk_gpu *gpu, mk_cu_function_ref function, uint32_t blocks, uint32_t threads,
+                            uint32_t shared, void *argument, float *milliseconds) {
+  const mk_driver *cu = gpu->driver;
+  void *arguments[] = {argument};
+  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->start, gpu->stream), "starting a kernel"));
+  MK_TRY(mk_gpu_check(gpu, cu->launch(function, blocks, 1, 1, threads, 1, 1, shared, gpu->stream, arguments, NULL),
+                      "starting a kernel"));
+  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->end, gpu->stream), "starting a kernel"));
+  MK_TRY(mk_gpu_check(gpu, cu->stream_wait(gpu->stream), "running a kernel"));
+  return mk_gpu_check(gpu, cu->event_elapsed(milliseconds, gpu->start, gpu->end), "timing a kernel");
+}
+
+mk_status mk_gpu_fill_hash(mk_gpu *gpu, size_t buffer, const mk_gpu_fill *fill) {
+  if (buffer >= gpu->program->buffer_count) {
+    return mk_error(MK_ERR_USAGE, "there is no buffer %zu; the program has %zu", buffer, gpu->program->buffer_count);
+  }
+  const mk_buffer *b = &gpu->program->buffers[buffer];
+  bool vector = fill->order == MK_GPU_FILL_VECTOR;
+  if (b->kind != MK_KIND_WEIGHT || b->dtype != MK_DTYPE_BF16 || (b->store == MK_STORE_TILES) == vector ||
+      b->cols != fill->cols || fill->source_count == 0 || fill->source_count > MK_GPU_FILL_SOURCES) {
+    return mk_error(MK_ERR_USAGE, "buffer %s is no weight of this shape: %u rows, %u columns", b->name, b->rows,
+                    b->cols);
+  }
+  mk_gpu_fill whole = *fill;
+  whole.address = mk_gpu_address(gpu, buffer);
+  whole.grid_cols = mk_buffer_grid_cols(b);
+  whole.units = vector ? b->cols : b->bytes / 16;
+  mk_cu_module_ref module;
+  mk_cu_function_ref function;
+  MK_TRY(mk_gpu_enter(gpu));
+  MK_TRY(mk_gpu_load(gpu, MK_GPU_IMAGE_FILL, "mk_fill_hash", 0, &module, &function));
+  float milliseconds;
+  mk_status status =
+      run_kernel(gpu, function, (uint32_t)gpu->sms * FILL_BLOCKS_PER_SM, MK_GPU_FILL_THREADS, 0, &whole, &milliseconds);
+  (void)gpu->driver->module_unload(module);
+  return status;
+}
+
+static mk_status measure(const mk_gpu *gpu, uint64_t bytes, double *bytes_per_second) {
+  mk_bandwidth_params params = {.chunks = bytes / MK_BANDWIDTH_CHUNK};
+  mk_cu_module_ref module = NULL;
+  mk_cu_function_ref function;
+  mk_status status = mk_gpu_check(gpu, gpu->driver->memory_new(&params.address, bytes), "allocating memory to read");
+  if (status != MK_OK) {
+    return status;
+  }
+  MK_TRY_GOTO(mk_gpu_check(gpu, gpu->driver->fill_async(params.address, 0x5a, bytes, gpu->stream), "filling memory"),
+              done);
+  MK_TRY_GOTO(mk_gpu_load(gpu, MK_GPU_IMAGE_BANDWIDTH, "mk_read_bandwidth", MK_BANDWIDTH_SHARED, &module, &function),
+              done);
+  for (uint32_t run = 0; run < BANDWIDTH_RUNS; run++) {
+    float milliseconds;
+    MK_TRY_GOTO(run_kernel(gpu, function, (uint32_t)gpu->sms, 32, MK_BANDWIDTH_SHARED, &params, &milliseconds), done);
+    double rate = (double)(params.chunks * MK_BANDWIDTH_CHUNK) / ((double)milliseconds * 1e-3);
+    *bytes_per_second = rate > *bytes_per_second ? rate : *bytes_per_second;
+  }
+done:
+  if (module != NULL) {
+    (void)gpu->driver->module_unload(module);
+  }
+  (void)gpu->driver->memory_free(params.address);
+  return status;
+}
+
+mk_status mk_gpu_read_bandwidth(mk_gpu *gpu, uint64_t bytes, double *bytes_per_second) {
+  const uint64_t gibibyte = UINT64_C(1) << 30;
+  size_t available = 0, total = 0;
+  *bytes_per_second = 0;
+  MK_TRY(mk_gpu_enter(gpu));
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->memory_info(&available, &total), "asking for free memory"));
+  bytes = bytes == 0 ? 8 * gibibyte : bytes;
+  bytes = bytes < available / 2 ? bytes : available / 2;
+  if (bytes < gibibyte) {
+    return mk_error(MK_ERR_RUNTIME, "%s has %.2f GB free; measuring its read bandwidth takes 2.2 or more", gpu->name,
+                    (double)available / 1e9);
+  }
+  return measure(gpu, bytes, bytes_per_second);
+}

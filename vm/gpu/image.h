@@ -1,0 +1,21 @@
+/* The device image: machine code for compute capability 9.0, embedded by the build (cmake/device.cmake) when it found the CUDA
+ * toolkit. Constant data; any thread may call. */
+#ifndef MK_GPU_IMAGE_H
+#define MK_GPU_IMAGE_H
+
+#include "vm/status.h"
+
+typedef enum mk_gpu_image_part {
+  MK_GPU_IMAGE_KERNEL,    /* mk_kernel, vm/gpu/kernel.cu */
+  MK_GPU_IMAGE_FILL,      /* mk_fill_hash, vm/gpu/fill.cu */
+  MK_GPU_IMAGE_BANDWIDTH, /* mk_read_bandwidth, vm/gpu/bandwidth.cu */
+} mk_gpu_image_part;
+
+/* A cubin, or NULL: this build has none. */
+const void *mk_gpu_image(mk_gpu_image_part part);
+/* True when all parts are there. */
+bool mk_gpu_image_complete(void);
+/* 1000 major + 10 minor of the toolkit that made them; 0 without. */
+int mk_gpu_image_cuda_version(void);
+
+#endif

@@ -1,0 +1,351 @@
+/* See machine.h. Memory: one allocation for the weights, one for everything else of the program, one for the tables that the kernel
+ * reads, and pinned host memory for the token ring and the stop word. */
+#include "vm/gpu/machine.h"
+
+#include <string.h>
+
+#include "vm/gpu/image.h"
+#include "vm/gpu/machine_internal.h"
+
+enum { DEFAULT_DEADLINE_MS = 2000, TABLE_ALIGNMENT = 256 };
+
+typedef struct table_plan { /* offsets into the tables' allocation */
+  uint64_t instructions, queues, buffers, totals, counters, control, bytes;
+} table_plan;
+
+mk_status mk_gpu_check(const mk_gpu *gpu, mk_cu_result result, const char *what) {
+  return result == 0 ? MK_OK : mk_driver_check(gpu->driver, result, what);
+}
+
+mk_status mk_gpu_enter(const mk_gpu *gpu) {
+  if (gpu->lost) {
+    return mk_error(MK_ERR_DEVICE, "the kernel of an earlier run never ended; start the process again");
+  }
+  return mk_gpu_check(gpu, gpu->driver->context_set(gpu->context), "entering the GPU's context");
+}
+
+static mk_status require_image(void) {
+  if (!mk_gpu_image_complete()) {
+    return mk_error(MK_ERR_RUNTIME,
+                    "this mkvm was built without a device image; build it where the CUDA toolkit (nvcc) is, "
+                    "or use --device cpu");
+  }
+  return MK_OK;
+}
+
+bool mk_gpu_present(uint32_t device) {
+  const mk_driver *driver;
+  mk_cu_device found;
+  return require_image() == MK_OK && mk_driver_open(&driver) == MK_OK &&
+         mk_driver_device(driver, device, &found) == MK_OK;
+}
+
+/* What the kernel is compiled for must be what the scheduler planned and the verifier proved. */
+static mk_status check_program(const mk_program *program) {
+  const mk_machine *machine = &program->machine;
+  if (machine->ranks != 1 || machine->page_bytes != MK_GPU_PAGE_BYTES ||
+      machine->consumer_warps != MK_GPU_CONSUMER_WARPS || machine->ring_pages > MK_GPU_RING_PAGES) {
+    return mk_error(
+        MK_ERR_FILE,
+        "the program is for another machine: %u GPUs, pages of %u bytes, %u of them, %u consumer warps; this "
+        "one has 1, %d, %d and %d; compile it again",
+        machine->ranks, machine->page_bytes, machine->ring_pages, machine->consumer_warps, MK_GPU_PAGE_BYTES,
+        MK_GPU_RING_PAGES, MK_GPU_CONSUMER_WARPS);
+  }
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    uint32_t resident = program->instructions[i].resident * (uint32_t)MK_RESIDENT_UNIT;
+    if (resident > MK_GPU_ACTIVATION_BYTES) {
+      return mk_error(MK_ERR_FILE, "instruction %u stages %u bytes; this machine has room for %d",
+                      program->instructions[i].uid, resident, MK_GPU_ACTIVATION_BYTES);
+    }
+  }
+  return MK_OK;
+}
+
+mk_status mk_gpu_load(const mk_gpu *gpu, int part, const char *name, uint32_t shared, mk_cu_module_ref *module,
+                      mk_cu_function_ref *function) {
+  const mk_driver *cu = gpu->driver;
+  MK_TRY(mk_gpu_check(gpu, cu->module_load(module, mk_gpu_image((mk_gpu_image_part)part)), "loading the device image"));
+  mk_cu_result result = cu->module_function(function, *module, name);
+  /* At once: a lazy load inside a launch would wait for the running kernel. */
+  if (result == 0) {
+    result = cu->function_load(*function);
+  }
+  if (result == 0) {
+    result = cu->function_set(*function, MK_CU_FUNCTION_DYNAMIC_SHARED, (int)shared);
+  }
+  mk_status status = mk_gpu_check(gpu, result, name);
+  if (status != MK_OK) {
+    (void)cu->module_unload(*module);
+    *module = NULL;
+  }
+  return status;
+}
+
+static mk_status check_occupancy(const mk_gpu *gpu) {
+  int blocks = 0;
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->occupancy(&blocks, gpu->kernel, MK_GPU_THREADS, MK_GPU_SHARED_BYTES),
+                      "asking for the kernel's occupancy"));
+  if ((uint64_t)blocks * (uint64_t)gpu->sms < gpu->program->queue_count) {
+    return mk_error(MK_ERR_RUNTIME,
+                    "the program has %zu queues, and %s runs %d blocks at a time (%d SMs); compile it for %d SMs",
+                    gpu->program->queue_count, gpu->name, blocks * gpu->sms, gpu->sms, blocks * gpu->sms);
+  }
+  return MK_OK;
+}
+
+static mk_status open_device(mk_gpu *gpu) {
+  MK_TRY(require_image());
+  MK_TRY(mk_driver_open(&gpu->driver));
+  const mk_driver *cu = gpu->driver;
+  MK_TRY(mk_driver_device(cu, gpu->options.device, &gpu->device));
+  (void)cu->device_name(gpu->name, sizeof gpu->name, gpu->device);
+  MK_TRY(mk_gpu_check(gpu, cu->device_attribute(&gpu->sms, MK_CU_ATTRIBUTE_SMS, gpu->device), "asking the GPU"));
+  MK_TRY(mk_gpu_check(gpu, cu->context_retain(&gpu->context, gpu->device), "opening the GPU"));
+  gpu->retained = true;
+  MK_TRY(mk_gpu_enter(gpu));
+  MK_TRY(mk_gpu_load(gpu, MK_GPU_IMAGE_KERNEL, "mk_kernel", MK_GPU_SHARED_BYTES, &gpu->module, &gpu->kernel));
+  MK_TRY(check_occupancy(gpu));
+  MK_TRY(mk_gpu_check(gpu, cu->stream_new(&gpu->stream, MK_CU_STREAM_NON_BLOCKING), "making a stream"));
+  MK_TRY(mk_gpu_check(gpu, cu->event_new(&gpu->start, 0), "making an event"));
+  MK_TRY(mk_gpu_check(gpu, cu->event_new(&gpu->end, 0), "making an event"));
+  return mk_gpu_check(gpu, cu->event_new(&gpu->done, 0), "making an event");
+}
+
+static uint64_t place(uint64_t *end, uint64_t bytes) {
+  uint64_t at = (*end + TABLE_ALIGNMENT - 1) / TABLE_ALIGNMENT * TABLE_ALIGNMENT;
+  *end = at + bytes;
+  return at;
+}
+
+static table_plan plan_tables(const mk_program *program) {
+  table_plan plan = {0};
+  plan.instructions = place(&plan.bytes, program->instruction_count * sizeof(mk_instruction));
+  plan.queues = place(&plan.bytes, program->queue_count * sizeof(mk_gpu_queue));
+  plan.buffers = place(&plan.bytes, program->buffer_count * sizeof(mk_gpu_buffer));
+  plan.totals = place(&plan.bytes, (program->counter_count + 1) * sizeof(uint32_t));
+  plan.counters = place(&plan.bytes, program->counter_count * MK_GPU_COUNTER_STRIDE * sizeof(uint32_t));
+  plan.control = place(&plan.bytes, sizeof(mk_gpu_control));
+  return plan;
+}
+
+static mk_status allocate(mk_gpu *gpu, const table_plan *plan) {
+  const mk_driver *cu = gpu->driver;
+  const mk_program *program = gpu->program;
+  size_t available = 0, total = 0;
+  uint64_t need = program->weight_bytes + program->work_bytes + plan->bytes;
+  MK_TRY(mk_gpu_check(gpu, cu->memory_info(&available, &total), "asking for free memory"));
+  if (need > available) {
+    return mk_error(
+        MK_ERR_RUNTIME,
+        "the model needs %.2f GB on the GPU (%.2f GB weights, %.2f GB KV cache and activations), and %s has "
+        "%.2f GB free of %.2f; lower --ctx-size, or use another GPU",
+        (double)need / 1e9, (double)program->weight_bytes / 1e9, (double)program->work_bytes / 1e9, gpu->name,
+        (double)available / 1e9, (double)total / 1e9);
+  }
+  MK_TRY(mk_gpu_check(gpu, cu->memory_new(&gpu->weights, program->weight_bytes + 1), "allocating the weights"));
+  MK_TRY(mk_gpu_check(gpu, cu->memory_new(&gpu->work, program->work_bytes + 1), "allocating the working memory"));
+  MK_TRY(mk_gpu_check(gpu, cu->memory_new(&gpu->tables, plan->bytes), "allocating the program"));
+  MK_TRY(
+      mk_gpu_check(gpu, cu->fill_async(gpu->weights, 0, program->weight_bytes + 1, gpu->stream), "clearing weights"));
+  MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->work, 0, program->work_bytes + 1, gpu->stream), "clearing memory"));
+  MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->tables, 0, plan->bytes, gpu->stream), "clearing memory"));
+  gpu->ring_entries = (uint64_t)program->ranges.position.high + 3;
+  void *pinned;
+  MK_TRY(mk_gpu_check(gpu, cu->host_new(&pinned, MK_GPU_RING_AT + gpu->ring_entries * 8, MK_CU_HOST_MAPPED),
+                      "allocating pinned memory"));
+  gpu->pinned = pinned;
+  memset(pinned, 0, MK_GPU_RING_AT + gpu->ring_entries * 8);
+  gpu->ring = (volatile uint64_t *)(void *)((uint8_t *)pinned + MK_GPU_RING_AT);
+  MK_TRY(mk_gpu_check(gpu, cu->host_address(&gpu->pinned_address, pinned, 0), "mapping pinned memory"));
+  return mk_gpu_check(gpu, cu->stream_wait(gpu->stream), "clearing memory");
+}
+
+mk_cu_address mk_gpu_address(const mk_gpu *gpu, size_t buffer) {
+  const mk_buffer *b = &gpu->program->buffers[buffer];
+  return (b->kind == MK_KIND_WEIGHT ? gpu->weights : gpu->work) + b->offset;
+}
+
+static mk_gpu_buffer describe(const mk_gpu *gpu, size_t index) {
+  const mk_buffer *b = &gpu->program->buffers[index];
+  bool pairs = b->store == MK_STORE_STAMPED && b->dtype == MK_DTYPE_BF16;
+  return (mk_gpu_buffer){.address = mk_gpu_address(gpu, index),
+                         .rows = b->rows,
+                         .cols = b->cols,
+                         .tile_rows = b->tile_rows,
+                         .tile_cols = b->tile_cols,
+                         .grid_cols = mk_buffer_grid_cols(b),
+                         .row_words = pairs ? (b->cols + 1) / 2 : b->cols,
+                         .store = b->store,
+                         .dtype = b->dtype,
+                         .head_dim = b->head_dim,
+                         .block_tokens = b->block_tokens,
+                         .span_tokens = b->span_tokens};
+}
+
+static void describe_all(const mk_gpu *gpu, const table_plan *plan, uint8_t *image) {
+  const mk_program *program = gpu->program;
+  memcpy(image + plan->instructions, program->instructions, program->instruction_count * sizeof(mk_instruction));
+  for (size_t q = 0; q < program->queue_count; q++) {
+    mk_gpu_queue queue = {.first = program->queues[q].first, .count = program->queues[q].count};
+    memcpy(image + plan->queues + q * sizeof queue, &queue, sizeof queue);
+  }
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    mk_gpu_buffer buffer = describe(gpu, b);
+    memcpy(image + plan->buffers + b * sizeof buffer, &buffer, sizeof buffer);
+  }
+  for (size_t c = 0; c < program->counter_count; c++) {
+    bool release = program->counters[c].kind == MK_COUNTER_RELEASE;
+    uint32_t total = program->counters[c].total | (release ? (uint32_t)MK_GPU_COUNTER_RELEASE : 0);
+    memcpy(image + plan->totals + c * sizeof total, &total, sizeof total);
+  }
+}
+
+static void *device_pointer(mk_cu_address address) { return (void *)(uintptr_t)address; }
+
+static mk_status upload_tables(mk_gpu *gpu, const table_plan *plan) {
+  uint8_t *image;
+  MK_TRY(mk_alloc(plan->bytes, 1, &image));
+  describe_all(gpu, plan, image);
+  mk_status status =
+      mk_gpu_check(gpu, gpu->driver->upload(gpu->tables, image, plan->bytes), "copying the program to the GPU");
+  mk_free(image);
+  gpu->counters = gpu->tables + plan->counters;
+  gpu->counter_bytes = gpu->program->counter_count * MK_GPU_COUNTER_STRIDE * sizeof(uint32_t);
+  gpu->control = gpu->tables + plan->control;
+  gpu->params = (mk_gpu_params){
+      .instructions = device_pointer(gpu->tables + plan->instructions),
+      .queues = device_pointer(gpu->tables + plan->queues),
+      .buffers = device_pointer(gpu->tables + plan->buffers),
+      .counters = device_pointer(gpu->counters),
+      .counter_totals = device_pointer(gpu->tables + plan->totals),
+      .token_ring = device_pointer(gpu->pinned_address + MK_GPU_RING_AT),
+      .stop = device_pointer(gpu->pinned_address + offsetof(mk_gpu_pinned, stop)),
+      .abort = device_pointer(gpu->control + offsetof(mk_gpu_control, abort)),
+      .fault = device_pointer(gpu->control + offsetof(mk_gpu_control, fault)),
+      .epochs_done = device_pointer(gpu->control + offsetof(mk_gpu_control, epochs_done)),
+      .deadline_ns = (uint64_t)gpu->options.deadline_ms * 1000000,
+      .skip_signal_uid = gpu->options.skip_signal_uid,
+  };
+  return status;
+}
+
+static mk_status open_machine(mk_gpu *gpu) {
+  MK_TRY(check_program(gpu->program));
+  MK_TRY(open_device(gpu));
+  table_plan plan = plan_tables(gpu->program);
+  MK_TRY(allocate(gpu, &plan));
+  return upload_tables(gpu, &plan);
+}
+
+mk_status mk_gpu_new(const mk_program *program, const mk_gpu_options *options, mk_gpu **out) {
+  mk_gpu *gpu;
+  *out = NULL;
+  MK_TRY(mk_alloc(1, sizeof *gpu, &gpu));
+  gpu->program = program;
+  gpu->options = *options;
+  if (gpu->options.deadline_ms == 0) {
+    gpu->options.deadline_ms = DEFAULT_DEADLINE_MS;
+  }
+  mk_status status = open_machine(gpu);
+  if (status != MK_OK) {
+    mk_gpu_free(gpu);
+    return status;
+  }
+  *out = gpu;
+  return MK_OK;
+}
+
+/* Every call may fail where the context is broken; there is nothing left to do about it then. */
+static void release_device(mk_gpu *gpu) {
+  const mk_driver *cu = gpu->driver;
+  (void)cu->context_set(gpu->context);
+  const mk_cu_event_ref events[] = {gpu->start, gpu->end, gpu->done};
+  for (size_t i = 0; i < sizeof events / sizeof events[0]; i++) {
+    if (events[i] != NULL) {
+      (void)cu->event_free(events[i]);
+    }
+  }
+  if (gpu->stream != NULL) {
+    (void)cu->stream_free(gpu->stream);
+  }
+  const mk_cu_address memory[] = {gpu->weights, gpu->work, gpu->tables};
+  for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++) {
+    if (memory[i] != 0) {
+      (void)cu->memory_free(memory[i]);
+    }
+  }
+  if (gpu->pinned != NULL) {
+    (void)cu->host_free(gpu->pinned);
+  }
+  if (gpu->module != NULL) {
+    (void)cu->module_unload(gpu->module);
+  }
+  (void)cu->context_release(gpu->device);
+}
+
+void mk_gpu_free(mk_gpu *gpu) {
+  if (gpu == NULL) {
+    return;
+  }
+  if (gpu->retained && !gpu->lost) {
+    release_device(gpu);
+  }
+  mk_free(gpu);
+}
+
+static mk_status check_range(const mk_gpu *gpu, size_t buffer, uint64_t offset, uint64_t bytes) {
+  if (buffer >= gpu->program->buffer_count) {
+    return mk_error(MK_ERR_USAGE, "there is no buffer %zu; the program has %zu", buffer, gpu->program->buffer_count);
+  }
+  const mk_buffer *b = &gpu->program->buffers[buffer];
+  if (offset > b->bytes || bytes > b->bytes - offset) {
+    return mk_error(MK_ERR_USAGE, "buffer %s has %llu bytes; %llu from %llu on are not all inside", b->name,
+                    (unsigned long long)b->bytes, (unsigned long long)bytes, (unsigned long long)offset);
+  }
+  return mk_gpu_enter(gpu);
+}
+
+mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes) {
+  MK_TRY(check_range(gpu, buffer, offset, bytes));
+  if (bytes == 0) {
+    return MK_OK;
+  }
+  return mk_gpu_check(gpu, gpu->driver->upload(mk_gpu_address(gpu, buffer) + offset, data, bytes),
+                      gpu->program->buffers[buffer].name);
+}
+
+mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, uint64_t bytes) {
+  MK_TRY(check_range(gpu, buffer, offset, bytes));
+  if (bytes == 0) {
+    return MK_OK;
+  }
+  return mk_gpu_check(gpu, gpu->driver->download(data, mk_gpu_address(gpu, buffer) + offset, bytes),
+                      gpu->program->buffers[buffer].name);
+}
+
+mk_status mk_gpu_clear(mk_gpu *gpu) {
+  const mk_driver *cu = gpu->driver;
+  MK_TRY(mk_gpu_enter(gpu));
+  for (size_t b = 0; b < gpu->program->buffer_count; b++) {
+    const mk_buffer *buffer = &gpu->program->buffers[b];
+    if (buffer->kind != MK_KIND_WEIGHT && buffer->kind != MK_KIND_INPUT && buffer->bytes != 0) {
+      MK_TRY(mk_gpu_check(gpu, cu->fill_async(mk_gpu_address(gpu, b), 0, buffer->bytes, gpu->stream), buffer->name));
+    }
+  }
+  if (gpu->counter_bytes != 0) {
+    MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->counters, 0, gpu->counter_bytes, gpu->stream), "clearing counters"));
+  }
+  MK_TRY(mk_gpu_check(gpu, cu->stream_wait(gpu->stream), "clearing memory"));
+  for (uint64_t i = 0; i < gpu->ring_entries; i++) {
+    gpu->ring[i] = 0;
+  }
+  gpu->first_epoch = 0;
+  return MK_OK;
+}
+
+void mk_gpu_skip_signal(mk_gpu *gpu, uint32_t uid) { gpu->params.skip_signal_uid = uid; }
+double mk_gpu_time_ms(const mk_gpu *gpu) { return (double)gpu->time_ms; }
+uint32_t mk_gpu_steps(const mk_gpu *gpu) { return gpu->steps; }
+uint64_t mk_gpu_launches(const mk_gpu *gpu) { return gpu->launches; }
+const char *mk_gpu_name(const mk_gpu *gpu) { return gpu->name; }

@@ -1,0 +1,62 @@
+/* The inside of the GPU machine, shared by machine.c (memory, life), run.c (a launch) and extra.c (fill, bandwidth). */
+#ifndef MK_GPU_MACHINE_INTERNAL_H
+#define MK_GPU_MACHINE_INTERNAL_H
+
+#include "vm/gpu/driver.h"
+#include "vm/gpu/launch.h"
+#include "vm/gpu/machine.h"
+
+/* Device memory that one launch writes and the host reads after it. */
+typedef struct mk_gpu_control {
+  mk_gpu_fault fault;
+  uint32_t abort;
+  uint32_t epochs_done;
+} mk_gpu_control;
+
+typedef struct mk_gpu_pinned { /* followed by the token ring */
+  uint32_t stop;
+  uint32_t pad[31]; /* the line of its own that the kernel polls */
+  mk_gpu_control control;
+} mk_gpu_pinned;
+
+enum { MK_GPU_RING_AT = 512 }; /* bytes from the start of the pinned memory */
+MK_STATIC_ASSERT(sizeof(mk_gpu_pinned) <= MK_GPU_RING_AT, "the token ring begins behind the pinned words");
+
+struct mk_gpu {
+  const mk_program *program;
+  mk_gpu_options options;
+  const mk_driver *driver;
+  mk_cu_device device;
+  char name[128];
+  int sms;
+  bool retained; /* the context */
+  bool lost;     /* a kernel does not end: no driver call that waits for it may be made */
+  mk_cu_context_ref context;
+  mk_cu_module_ref module;
+  mk_cu_function_ref kernel;
+  mk_cu_stream_ref stream;
+  mk_cu_event_ref start, end, done;
+  mk_cu_address weights, work, tables; /* arenas; instructions, queues, buffers, totals, counters, control */
+  mk_cu_address counters, control;
+  uint64_t counter_bytes;
+  mk_gpu_pinned *pinned;
+  mk_cu_address pinned_address;
+  volatile uint64_t *ring;
+  uint64_t ring_entries;
+  mk_gpu_params params; /* all but the step */
+  uint32_t first_epoch;
+  float time_ms;
+  uint32_t steps;
+  uint64_t launches;
+};
+
+/* MK_OK for result 0; else the driver's message. */
+mk_status mk_gpu_check(const mk_gpu *gpu, mk_cu_result result, const char *what);
+/* Makes the context current in this thread; an error once a kernel was lost. */
+mk_status mk_gpu_enter(const mk_gpu *gpu);
+mk_cu_address mk_gpu_address(const mk_gpu *gpu, size_t buffer);
+/* Loads a part of the device image and finds its kernel, with `shared` bytes of dynamic shared memory allowed. */
+mk_status mk_gpu_load(const mk_gpu *gpu, int part, const char *name, uint32_t shared, mk_cu_module_ref *module,
+                      mk_cu_function_ref *function);
+
+#endif

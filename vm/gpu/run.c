@@ -1,0 +1,191 @@
+/* One launch of the GPU machine: start the kernel, hand tokens to the caller while it runs, see how it ended. See machine.h. */
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "vm/gpu/machine_internal.h"
+
+enum {
+  POLLS_PER_QUERY = 4096, /* looks at the ring between two questions to the driver */
+  LOST_MS = 30000,        /* beyond the kernel's own deadline: it does not end any more */
+};
+
+static uint64_t now_ms(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static mk_status check_step(const mk_gpu *gpu, uint32_t token, uint32_t position, uint32_t prompt_length,
+                            uint32_t epochs) {
+  const mk_step_ranges *ranges = &gpu->program->ranges;
+  if (token < ranges->token.low || token > ranges->token.high) {
+    return mk_error(MK_ERR_USAGE, "token %u is outside the program's range of %u to %u", token, ranges->token.low,
+                    ranges->token.high);
+  }
+  uint64_t last = (uint64_t)position + epochs - 1;
+  if (epochs == 0 || position < ranges->position.low || last > ranges->position.high) {
+    return mk_error(MK_ERR_USAGE, "%u steps from position %u on leave the program's range of %u to %u", epochs,
+                    position, ranges->position.low, ranges->position.high);
+  }
+  if (prompt_length > (uint64_t)ranges->position.high + 1) {
+    return mk_error(MK_ERR_USAGE, "the prompt has %u tokens; the program holds %u", prompt_length,
+                    ranges->position.high + 1);
+  }
+  return MK_OK;
+}
+
+static mk_status launch(mk_gpu *gpu, mk_gpu_params *params) {
+  const mk_driver *cu = gpu->driver;
+  void *arguments[] = {params};
+  __atomic_store_n(&gpu->pinned->stop, 0, __ATOMIC_SEQ_CST);
+  MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->control, 0, sizeof(mk_gpu_control), gpu->stream), "preparing a launch"));
+  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->start, gpu->stream), "preparing a launch"));
+  MK_TRY(mk_gpu_check(gpu,
+                      cu->launch_cooperative(gpu->kernel, (unsigned)gpu->program->queue_count, 1, 1, MK_GPU_THREADS, 1,
+                                             1, MK_GPU_SHARED_BYTES, gpu->stream, arguments),
+                      "launching the kernel"));
+  gpu->launches++;
+  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->end, gpu->stream), "launching the kernel"));
+  MK_TRY(mk_gpu_check(gpu, cu->download_async(&gpu->pinned->control, gpu->control, sizeof(mk_gpu_control), gpu->stream),
+                      "launching the kernel"));
+  return mk_gpu_check(gpu, cu->event_record(gpu->done, gpu->stream), "launching the kernel");
+}
+
+static mk_status look_for_end(mk_gpu *gpu, uint64_t last_ms, bool *ended) {
+  mk_cu_result result = gpu->driver->event_query(gpu->done);
+  *ended = result == 0;
+  if (result != 0 && result != MK_CU_NOT_READY) {
+    return mk_gpu_check(gpu, result, "the kernel failed");
+  }
+  uint64_t silent = now_ms() - last_ms;
+  if (!*ended && silent > gpu->options.deadline_ms + (uint64_t)LOST_MS) {
+    gpu->lost = true;
+    return mk_error(MK_ERR_DEVICE, "the kernel gave no token for %llu ms and does not end; start the process again",
+                    (unsigned long long)silent);
+  }
+  return MK_OK;
+}
+
+/* Hands out tokens until the kernel has ended; makes no driver call that waits. */
+static mk_status follow(mk_gpu *gpu, const mk_gpu_params *params, mk_gpu_token_fn fn, void *user) {
+  uint32_t seen = 0;
+  uint64_t last = now_ms();
+  bool ended = false, listening = true;
+  for (uint32_t polls = 0;; polls++) {
+    listening = listening && seen < params->epochs;
+    uint64_t word = listening ? __atomic_load_n(&gpu->ring[params->position + 1 + seen], __ATOMIC_ACQUIRE) : 0;
+    if (word >> 32 == params->first_epoch + seen + 1) {
+      if (fn != NULL && !fn(user, params->position + seen, (uint32_t)word)) {
+        listening = false;
+        __atomic_store_n(&gpu->pinned->stop, 1, __ATOMIC_SEQ_CST);
+      }
+      seen++;
+      last = now_ms();
+    } else if (ended) {
+      return MK_OK; /* the ring was looked at once more after the end: nothing is coming */
+    } else if (listening && polls % POLLS_PER_QUERY != 0) {
+      sched_yield();
+    } else {
+      MK_TRY(look_for_end(gpu, last, &ended));
+    }
+  }
+}
+
+static const char *role_name(uint32_t role) {
+  static const char *const names[] = {"loader", "consumer", "storer", "controller"};
+  return role < sizeof names / sizeof names[0] ? names[role] : "unknown role";
+}
+
+static const char *opcode_of(const mk_program *program, uint32_t uid) {
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    if (program->instructions[i].uid == uid) {
+      const mk_opcode_info *info = mk_opcode_lookup(program->instructions[i].opcode);
+      return info == NULL || info->name == NULL ? "?" : info->name;
+    }
+  }
+  return "none yet";
+}
+
+static void describe_edge(const mk_program *program, const mk_gpu_fault *fault, char *text, size_t size) {
+  uint32_t edge = fault->edge;
+  switch (fault->kind) {
+    case MK_GPU_WAIT_COUNTER:
+      snprintf(text, size, "counter %s: have %u, want %u",
+               edge < program->counter_count ? program->counters[edge].name : "?", fault->have, fault->want);
+      return;
+    case MK_GPU_WAIT_STAMP:
+      snprintf(text, size, "a stamped word of buffer %s: have generation %u, want %u",
+               edge < program->buffer_count ? program->buffers[edge].name : "?", fault->have, fault->want);
+      return;
+    default:
+      break;
+  }
+  static const char *const kinds[] = {[MK_GPU_WAIT_PAGE_FULL] = "page %u to be full",
+                                      [MK_GPU_WAIT_PAGE_EMPTY] = "page %u to be empty",
+                                      [MK_GPU_WAIT_RESULT] = "result slot %u",
+                                      [MK_GPU_WAIT_INSTRUCTION] = "slot %u of the instruction ring",
+                                      [MK_GPU_WAIT_STATE] = "the step state"};
+  size_t n = 0;
+  if (fault->kind == MK_GPU_WAIT_STATE || fault->kind >= sizeof kinds / sizeof kinds[0] || kinds[fault->kind] == NULL) {
+    snprintf(text, size, "%s", fault->kind == MK_GPU_WAIT_STATE ? kinds[fault->kind] : "an unknown edge");
+    return;
+  }
+  const char *pattern = kinds[fault->kind];
+  for (; *pattern != '\0' && n + 12 < size; pattern++) {
+    if (pattern[0] == '%') {
+      n += (size_t)snprintf(text + n, size - n, "%u", edge);
+      pattern++;
+    } else {
+      text[n++] = *pattern;
+    }
+  }
+  snprintf(text + n, size - n, " (phase %u)", fault->want);
+}
+
+/* The record of the first wait that ran into its deadline; afterwards the machine is as new, but for weights and inputs. */
+static mk_status report_fault(mk_gpu *gpu, const mk_gpu_fault *fault) {
+  char edge[192];
+  describe_edge(gpu->program, fault, edge, sizeof edge);
+  MK_TRY(mk_gpu_clear(gpu));
+  return mk_error(
+      MK_ERR_DEVICE,
+      "the program stands still: SM %u, %s, instruction %u (%s), step %u of the launch, waited %u ms for %s; "
+      "the machine is cleared and can run again",
+      fault->sm, role_name(fault->role), fault->uid, opcode_of(gpu->program, fault->uid), fault->epoch,
+      gpu->options.deadline_ms, edge);
+}
+
+mk_status mk_gpu_run(mk_gpu *gpu, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t epochs,
+                     mk_gpu_token_fn fn, void *user) {
+  MK_TRY(check_step(gpu, token, position, prompt_length, epochs));
+  MK_TRY(mk_gpu_enter(gpu));
+  if (gpu->first_epoch > UINT32_MAX / 2) {
+    /* Generations must not wrap round to one that an old word carries. */
+    return mk_error(MK_ERR_DEVICE,
+                    "the machine has run %u steps since it was cleared; clear it and start from position 0",
+                    gpu->first_epoch);
+  }
+  mk_gpu_params params = gpu->params;
+  params.token = token;
+  params.position = position;
+  params.prompt_length = prompt_length;
+  params.first_epoch = gpu->first_epoch;
+  params.epochs = epochs;
+  gpu->steps = 0;
+  gpu->time_ms = 0;
+  MK_TRY(launch(gpu, &params));
+  MK_TRY(follow(gpu, &params, fn, user));
+  const mk_gpu_control *control = &gpu->pinned->control;
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->event_elapsed(&gpu->time_ms, gpu->start, gpu->end), "timing the kernel"));
+  if (control->fault.claimed != 0 || control->abort != 0) {
+    return report_fault(gpu, &control->fault);
+  }
+  gpu->steps = control->epochs_done;
+  gpu->first_epoch += control->epochs_done;
+  if (control->fault.nan_position != 0) {
+    return mk_error(MK_ERR_DEVICE, "the logits at position %u are not numbers (NaN)", control->fault.nan_position - 1);
+  }
+  return MK_OK;
+}

@@ -1,0 +1,484 @@
+/* Phase 3: one run of all queues over two epochs. Rules D01 (deadlock, told by verify_deadlock.c), R02 for stamped words, E04
+ * (counter overrun), and through verify_race.c R01-R03 for all other words.
+ *
+ * Counters only grow, stamps of an epoch only appear, and waits ask for at least so much: whatever order the run takes, it
+ * gets as far as any. Only consumers wait for other queues. A loader waits for pages, which earlier consumers of its own queue
+ * free in order, and for its own `next`; a storer for its consumer; so a queue goes on if and only if its consumer does. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "vm/verify_run.h"
+
+__attribute__((target_clones("avx512f", "avx2", "default"))) static void join(uint32_t *restrict into,
+                                                                              const uint32_t *restrict from,
+                                                                              uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) {
+    into[i] = into[i] > from[i] ? into[i] : from[i];
+  }
+}
+
+static uint32_t *row(uint32_t *matrix, uint32_t threads, uint32_t thread) { return matrix + (size_t)thread * threads; }
+
+static mk_status take_vector(mk_run *run, uint32_t **out) {
+  if (run->spare_count != 0) {
+    *out = run->spare[--run->spare_count];
+    memset(*out, 0, run->threads * sizeof **out);
+    return MK_OK;
+  }
+  return mk_alloc(run->threads, sizeof **out, out);
+}
+
+static mk_status give_vector(mk_run *run, uint32_t **vector) {
+  if (*vector != NULL) {
+    MK_TRY(mk_grow(&run->spare, &run->spare_capacity, run->spare_count + 1, sizeof *run->spare));
+    run->spare[run->spare_count++] = *vector;
+    *vector = NULL;
+  }
+  return MK_OK;
+}
+
+/* Counters: who signals and who waits. */
+
+static int by_user(const void *a, const void *b) {
+  const mk_user *x = a, *y = b;
+  if (x->counter != y->counter) {
+    return x->counter < y->counter ? -1 : 1;
+  }
+  return x->instruction < y->instruction ? -1 : x->instruction > y->instruction;
+}
+
+static void index_users(mk_user *users, size_t count, uint32_t *first, size_t counters) {
+  if (count != 0) {
+    qsort(users, count, sizeof *users, by_user);
+  }
+  for (size_t c = 0, i = 0; c <= counters; c++) {
+    while (i < count && users[i].counter < c) {
+      i++;
+    }
+    first[c] = (uint32_t)i;
+  }
+}
+
+static mk_status collect_users(mk_run *run) {
+  const mk_program *p = run->v->program;
+  MK_TRY(mk_alloc(run->v->report.signals, sizeof *run->signals, &run->signals));
+  MK_TRY(mk_alloc(run->v->report.waits, sizeof *run->waits, &run->waits));
+  MK_TRY(mk_alloc(p->counter_count + 1, sizeof *run->first_signal, &run->first_signal));
+  MK_TRY(mk_alloc(p->counter_count + 1, sizeof *run->first_wait, &run->first_wait));
+  for (uint32_t i = 0; i < p->instruction_count; i++) {
+    const mk_instruction *in = mk_at(run->v, i);
+    for (uint32_t k = 0; k < in->signal_count; k++) {
+      run->signals[run->signal_count++] =
+          (mk_user){.counter = in->signals[k].counter, .instruction = i, .amount = in->signals[k].amount};
+    }
+    for (uint32_t k = 0; k < in->wait_count; k++) {
+      run->waits[run->wait_count++] =
+          (mk_user){.counter = in->waits[k].counter, .instruction = i, .amount = in->waits[k].threshold};
+    }
+  }
+  index_users(run->signals, run->signal_count, run->first_signal, p->counter_count);
+  index_users(run->waits, run->wait_count, run->first_wait, p->counter_count);
+  return MK_OK;
+}
+
+/* Signal s of a queue must have arrived when the counter reaches the threshold if the others cannot make it without s and those
+ * after it on its queue. */
+static mk_status add_joins(mk_run *run, uint32_t barrier) {
+  mk_verifier *v = run->v;
+  const mk_barrier *b = &run->barriers[barrier];
+  uint32_t total = v->program->counters[b->counter].total;
+  uint32_t last = run->first_signal[b->counter], first_of_all = last;
+  for (uint32_t i = run->first_signal[b->counter + 1]; i > first_of_all; i = last) {
+    uint32_t queue = v->queue_of[run->signals[i - 1].instruction], behind = 0, forced = MK_NONE_INDEX;
+    for (last = i; last > first_of_all && v->queue_of[run->signals[last - 1].instruction] == queue; last--) {
+      behind += run->signals[last - 1].amount;
+      if (forced == MK_NONE_INDEX && total - behind < b->threshold) {
+        forced = run->signals[last - 1].instruction;
+      }
+    }
+    if (forced != MK_NONE_INDEX) {
+      MK_TRY(mk_grow(&run->joins, &run->join_capacity, run->join_count + 1, sizeof *run->joins));
+      run->joins[run->join_count++] = (mk_join){.instruction = forced, .barrier = barrier};
+    }
+  }
+  return MK_OK;
+}
+
+static int by_join(const void *a, const void *b) {
+  const mk_join *x = a, *y = b;
+  if (x->instruction != y->instruction) {
+    return x->instruction < y->instruction ? -1 : 1;
+  }
+  return x->barrier < y->barrier ? -1 : x->barrier > y->barrier;
+}
+
+static int by_barrier(const void *a, const void *b) {
+  const mk_barrier *x = a, *y = b;
+  if (x->counter != y->counter) {
+    return x->counter < y->counter ? -1 : 1;
+  }
+  return x->threshold < y->threshold ? -1 : x->threshold > y->threshold;
+}
+
+static mk_status collect_barriers(mk_run *run) {
+  for (size_t i = 0; i < run->wait_count; i++) {
+    const mk_user *w = &run->waits[i];
+    if (run->v->program->counters[w->counter].kind == MK_COUNTER_RELEASE) {
+      MK_TRY(mk_grow(&run->barriers, &run->barrier_capacity, run->barrier_count + 1, sizeof *run->barriers));
+      run->barriers[run->barrier_count++] = (mk_barrier){.counter = w->counter, .threshold = w->amount};
+    }
+  }
+  if (run->barrier_count == 0) {
+    return MK_OK;
+  }
+  qsort(run->barriers, run->barrier_count, sizeof *run->barriers, by_barrier);
+  size_t kept = 0;
+  for (size_t i = 0; i < run->barrier_count; i++) {
+    if (kept == 0 || by_barrier(&run->barriers[i], &run->barriers[kept - 1]) != 0) {
+      run->barriers[kept++] = run->barriers[i];
+    }
+  }
+  run->barrier_count = kept;
+  for (uint32_t b = 0; b < run->barrier_count; b++) {
+    MK_TRY(add_joins(run, b));
+  }
+  if (run->join_count != 0) {
+    qsort(run->joins, run->join_count, sizeof *run->joins, by_join);
+  }
+  return MK_OK;
+}
+
+/* Waiting and waking. */
+
+static void wake(mk_run *run, uint32_t *list, uint64_t value) {
+  uint32_t lane = *list;
+  *list = MK_NONE_INDEX;
+  while (lane != MK_NONE_INDEX) {
+    uint32_t next = run->lanes[lane].next_blocked;
+    if (run->lanes[lane].need <= value) {
+      run->ready[run->ready_count++] = lane;
+    } else {
+      run->lanes[lane].next_blocked = *list;
+      *list = lane;
+    }
+    lane = next;
+  }
+}
+
+static mk_group_state *group_state(mk_run *run, uint32_t group, uint32_t epoch) {
+  return &run->groups[(size_t)group * MK_EPOCHS + epoch];
+}
+
+static bool must_wait(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch) {
+  mk_verifier *v = run->v;
+  const mk_instruction *in = mk_at(v, index);
+  mk_lane *l = &run->lanes[lane];
+  l->wait_counter = l->wait_group = MK_NONE_INDEX;
+  for (uint32_t k = 0; k < in->wait_count; k++) {
+    uint32_t c = in->waits[k].counter;
+    l->need = (uint64_t)epoch * v->program->counters[c].total + in->waits[k].threshold;
+    if (run->values[c] < l->need) {
+      l->wait_counter = c;
+      l->next_blocked = run->blocked[c];
+      run->blocked[c] = lane;
+      return true;
+    }
+  }
+  const mk_opcode_info *info = mk_info(in);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    uint32_t group = v->links[(size_t)index * MK_MAX_OPERANDS + slot].first;
+    if (group == MK_NONE_INDEX || info->operands[slot].access != MK_ACCESS_READ ||
+        v->program->buffers[in->operands[slot].buffer].store != MK_STORE_STAMPED) {
+      continue;
+    }
+    mk_group_state *state = group_state(run, group, epoch);
+    if (state->writers != 0) {
+      l->need = 0;
+      l->wait_group = group;
+      l->next_blocked = state->blocked;
+      state->blocked = lane;
+      return true;
+    }
+  }
+  return false;
+}
+
+/* One instruction. */
+
+/* E04: a signal of the next epoch must not help a wait of this one. */
+static mk_status check_overrun(mk_run *run, uint32_t counter, uint32_t index, const uint32_t *dep) {
+  mk_verifier *v = run->v;
+  uint32_t wait = MK_NONE_INDEX, signal = MK_NONE_INDEX;
+  for (uint32_t i = run->first_wait[counter]; i < run->first_wait[counter + 1] && wait == MK_NONE_INDEX; i++) {
+    uint32_t at = run->waits[i].instruction;
+    if (dep[2 * v->lane_of[v->queue_of[at]]] < mk_position_of(v, at) + 1) {
+      wait = at;
+    }
+  }
+  if (wait == MK_NONE_INDEX) {
+    return MK_OK;
+  }
+  for (uint32_t i = run->first_signal[counter]; i < run->first_signal[counter + 1] && signal == MK_NONE_INDEX; i++) {
+    uint32_t at = run->signals[i].instruction;
+    if (dep[2 * v->lane_of[v->queue_of[at]] + 1] < mk_position_of(v, at) + 1) {
+      signal = at;
+    }
+  }
+  if (signal == MK_NONE_INDEX) {
+    return MK_OK;
+  }
+  return mk_reject(
+      v, "E04", index,
+      "signals counter %s in the next epoch before the wait of %s in this one is over and before the signal of %s has "
+      "come, so that wait may end too early; order this instruction after either",
+      v->program->counters[counter].name, mk_place_of(v, wait).text, mk_place_of(v, signal).text);
+}
+
+static mk_barrier *find_barrier(mk_run *run, uint32_t counter, uint32_t threshold) {
+  mk_barrier key = {.counter = counter, .threshold = threshold};
+  return bsearch(&key, run->barriers, run->barrier_count, sizeof key, by_barrier);
+}
+
+static void join_waits(mk_run *run, const mk_instruction *in, uint32_t epoch, uint32_t *hb, uint32_t *dep) {
+  for (uint32_t k = 0; k < in->wait_count; k++) {
+    if (run->v->program->counters[in->waits[k].counter].kind != MK_COUNTER_RELEASE) {
+      continue;
+    }
+    mk_barrier *b = find_barrier(run, in->waits[k].counter, in->waits[k].threshold);
+    if (b->views[epoch][0] != NULL) {
+      join(hb, b->views[epoch][0], run->threads);
+      join(dep, b->views[epoch][1], run->threads);
+    }
+  }
+}
+
+static mk_status join_into(mk_run *run, uint32_t **view, const uint32_t *clock) {
+  if (*view == NULL) {
+    MK_TRY(take_vector(run, view));
+  }
+  join(*view, clock, run->threads);
+  return MK_OK;
+}
+
+static mk_status feed_barriers(mk_run *run, uint32_t index, uint32_t epoch, const uint32_t *hb, const uint32_t *dep) {
+  size_t low = 0, high = run->join_count;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (run->joins[middle].instruction < index) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  for (; low < run->join_count && run->joins[low].instruction == index; low++) {
+    mk_barrier *b = &run->barriers[run->joins[low].barrier];
+    MK_TRY(join_into(run, &b->views[epoch][0], hb));
+    MK_TRY(join_into(run, &b->views[epoch][1], dep));
+  }
+  return MK_OK;
+}
+
+/* Takes the stamps of a group in: the reader runs after the writers that it waits for at every position. */
+static mk_status read_stamps(mk_run *run, uint32_t group, uint32_t epoch, uint32_t *dep) {
+  mk_group_state *state = group_state(run, group, epoch);
+  if (state->view != NULL) {
+    join(dep, state->view, run->threads);
+  }
+  state->reads--;
+  return state->reads == 0 ? give_vector(run, &state->view) : MK_OK;
+}
+
+/* R02 for stamped words: all readers of the epoch before are over. */
+static mk_status check_overwrite(mk_run *run, const mk_write *w, uint32_t group, const uint32_t *dep) {
+  mk_verifier *v = run->v;
+  const mk_group *g = &v->groups[group];
+  for (uint32_t r = g->first_reader; r < g->first_reader + g->reader_count; r++) {
+    const mk_reader *reader = &v->readers[r];
+    v->report.conflicts++;
+    if (dep[reader->thread] < reader->index) {
+      return mk_reject(v, "R02", w->instruction,
+                       "%s: overwrites tile (%u, %u) of stamped buffer %s in the next epoch, and nothing orders that "
+                       "after %s, which "
+                       "reads it in this one; let this instruction depend on one that comes after that reader",
+                       mk_info(mk_at(v, w->instruction))->operands[w->slot].name, (uint32_t)(w->key >> 16 & 0xffff),
+                       (uint32_t)(w->key & 0xffff), v->program->buffers[w->key >> 32].name,
+                       mk_place_of(v, reader->instruction).text);
+    }
+  }
+  return MK_OK;
+}
+
+static mk_status write_stamps(mk_run *run, const mk_write *w, uint32_t epoch, const uint32_t *dep) {
+  for (uint32_t t = w->first_group; t < w->first_group + w->group_count; t++) {
+    const mk_target *target = &run->v->targets[t];
+    mk_group_state *state = group_state(run, target->group, epoch);
+    if (epoch != 0) {
+      MK_TRY(check_overwrite(run, w, target->group, dep));
+    }
+    if (target->certain) {
+      MK_TRY(join_into(run, &state->view, dep));
+    }
+    if (--state->writers == 0) {
+      wake(run, &state->blocked, UINT64_MAX);
+    }
+  }
+  return MK_OK;
+}
+
+/* All accesses that `role` makes, reads first. */
+static mk_status access_as(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch, mk_role role, bool writes) {
+  mk_verifier *v = run->v;
+  const mk_instruction *in = mk_at(v, index);
+  const mk_opcode_info *info = mk_info(in);
+  uint32_t thread = 2 * lane + (role == MK_ROLE_STORER);
+  uint32_t *hb = row(run->hb, run->threads, thread), *dep = row(run->dep, run->threads, thread);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand_info *o = &info->operands[slot];
+    mk_link link = v->links[(size_t)index * MK_MAX_OPERANDS + slot];
+    bool update = o->access == MK_ACCESS_UPDATE;
+    if (link.first == MK_NONE_INDEX || mk_operand_empty(&in->operands[slot]) || o->role != role ||
+        (writes ? o->access == MK_ACCESS_READ : o->access == MK_ACCESS_WRITE)) {
+      continue;
+    }
+    mk_actor actor = {
+        .instruction = index, .slot = slot, .thread = thread, .index = run->lanes[lane].done + 1, .clock = hb};
+    v->report.accesses++;
+    if (v->program->buffers[in->operands[slot].buffer].store == MK_STORE_STAMPED) {
+      MK_TRY(writes ? write_stamps(run, &v->writes[link.first], epoch, dep) : read_stamps(run, link.first, epoch, dep));
+    } else if (writes) {
+      MK_TRY(mk_shadow_write(v, &run->shadow, &actor));
+    } else {
+      if (update) { /* the loader reads what was there */
+        actor.clock = row(run->next_hb, run->threads, lane);
+      }
+      MK_TRY(mk_shadow_read(v, &run->shadow, &actor));
+    }
+  }
+  return MK_OK;
+}
+
+static mk_status signal_all(mk_run *run, const mk_instruction *in, uint32_t index, uint32_t epoch, const uint32_t *hb,
+                            const uint32_t *dep) {
+  if (in->signal_count != 0) {
+    MK_TRY(feed_barriers(run, index, epoch, hb, dep));
+  }
+  for (uint32_t k = 0; k < in->signal_count; k++) {
+    uint32_t c = in->signals[k].counter;
+    if (epoch != 0) {
+      MK_TRY(check_overrun(run, c, index, dep));
+    }
+    run->values[c] += in->signals[k].amount;
+    wake(run, &run->blocked[c], run->values[c]);
+  }
+  return MK_OK;
+}
+
+static mk_status execute(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch) {
+  const mk_instruction *in = mk_at(run->v, index);
+  uint32_t n = run->threads, consumer = 2 * lane, storer = consumer + 1, time = run->lanes[lane].done + 1;
+  uint32_t *hb = row(run->hb, n, consumer), *dep = row(run->dep, n, consumer);
+  hb[consumer] = dep[consumer] = time;
+  join_waits(run, in, epoch, hb, dep);
+  MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_CONSUMER, false));
+  MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_CONSUMER, true));
+  if (in->opcode == MK_OP_NEXT) {
+    memcpy(row(run->next_hb, n, lane), hb, n * sizeof *hb);
+  }
+  uint32_t *storer_hb = row(run->hb, n, storer), *storer_dep = row(run->dep, n, storer);
+  join(storer_hb, hb, n);
+  join(storer_dep, dep, n);
+  storer_hb[storer] = storer_dep[storer] = time;
+  MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_STORER, false));
+  MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_STORER, true));
+  return signal_all(run, in, index, epoch, storer_hb, storer_dep);
+}
+
+static mk_status run_all(mk_run *run) {
+  uint64_t left = (uint64_t)run->v->program->instruction_count * MK_EPOCHS;
+  while (run->ready_count != 0) {
+    uint32_t lane = run->ready[--run->ready_count], index, epoch;
+    uint32_t end = MK_EPOCHS * run->v->program->queues[run->lanes[lane].queue].count;
+    while (run->lanes[lane].done < end) {
+      head_of(run, lane, &index, &epoch);
+      if (must_wait(run, lane, index, epoch)) {
+        break;
+      }
+      MK_TRY(execute(run, lane, index, epoch));
+      run->lanes[lane].done++;
+      left--;
+    }
+  }
+  return left == 0 ? MK_OK : mk_report_deadlock(run);
+}
+
+static mk_status init(mk_run *run) {
+  mk_verifier *v = run->v;
+  const mk_program *p = v->program;
+  size_t n = run->threads;
+  MK_TRY(mk_alloc(n, n * sizeof *run->hb, &run->hb));
+  MK_TRY(mk_alloc(n, n * sizeof *run->dep, &run->dep));
+  MK_TRY(mk_alloc(v->lanes, n * sizeof *run->next_hb, &run->next_hb));
+  MK_TRY(mk_alloc(v->lanes, sizeof *run->lanes, &run->lanes));
+  MK_TRY(mk_alloc(v->lanes, sizeof *run->ready, &run->ready));
+  MK_TRY(mk_alloc(p->counter_count, sizeof *run->values, &run->values));
+  MK_TRY(mk_alloc(p->counter_count, sizeof *run->blocked, &run->blocked));
+  MK_TRY(mk_alloc(v->group_count * MK_EPOCHS, sizeof *run->groups, &run->groups));
+  MK_TRY(mk_shadow_init(v, &run->shadow));
+  for (uint32_t q = 0; q < p->queue_count; q++) {
+    if (p->queues[q].count != 0) {
+      run->lanes[v->lane_of[q]].queue = q;
+    }
+  }
+  for (uint32_t lane = 0; lane < v->lanes; lane++) { /* lane 0 on top of the stack */
+    run->ready[run->ready_count++] = v->lanes - 1 - lane;
+  }
+  for (size_t c = 0; c < p->counter_count; c++) {
+    run->blocked[c] = MK_NONE_INDEX;
+  }
+  for (size_t g = 0; g < v->group_count * MK_EPOCHS; g++) {
+    const mk_group *group = &v->groups[g / MK_EPOCHS];
+    run->groups[g] = (mk_group_state){.writers = group->writers, .reads = group->reads, .blocked = MK_NONE_INDEX};
+  }
+  MK_TRY(collect_users(run));
+  return collect_barriers(run);
+}
+
+static void free_run(mk_run *run) {
+  for (size_t g = 0; run->groups != NULL && g < run->v->group_count * MK_EPOCHS; g++) {
+    mk_free(run->groups[g].view);
+  }
+  for (size_t b = 0; b < run->barrier_count; b++) {
+    for (uint32_t i = 0; i < 2 * MK_EPOCHS; i++) {
+      mk_free(run->barriers[b].views[i / 2][i % 2]);
+    }
+  }
+  for (size_t i = 0; i < run->spare_count; i++) {
+    mk_free(run->spare[i]);
+  }
+  mk_free(run->hb);
+  mk_free(run->dep);
+  mk_free(run->next_hb);
+  mk_free(run->lanes);
+  mk_free(run->ready);
+  mk_free(run->values);
+  mk_free(run->blocked);
+  mk_free(run->groups);
+  mk_free(run->signals);
+  mk_free(run->waits);
+  mk_free(run->first_signal);
+  mk_free(run->first_wait);
+  mk_free(run->barriers);
+  mk_free(run->joins);
+  mk_free(run->spare);
+  mk_shadow_free(&run->shadow);
+}
+
+mk_status mk_verify_order(mk_verifier *v) {
+  mk_run run = {.v = v, .threads = 2 * v->lanes};
+  mk_status status = init(&run);
+  if (status == MK_OK) {
+    status = run_all(&run);
+  }
+  free_run(&run);
+  return status;
+}

@@ -1,0 +1,274 @@
+/* Phase 1, per opcode: the operands of one instruction fit together, and inside their buffers for every value of the step
+ * parameters. Rules S09 (parameters), S10 (shapes), B02 (token), B03 (position and blocks).
+ *
+ * The rules read as the opcode's reference does: lengths are elements, cut off where a buffer ends. */
+#include <inttypes.h>
+#include <math.h>
+
+#include "vm/verify_internal.h"
+
+enum { MAX_SPAN = 1024 }; /* scores of one span that a machine holds */
+
+typedef struct mk_shape { /* the instruction under examination */
+  mk_verifier *v;
+  uint32_t index;
+  const mk_instruction *in;
+  const mk_opcode_info *info;
+  mk_extent extents[MK_MAX_OPERANDS];
+} mk_shape;
+
+static const mk_buffer *buffer_of(const mk_shape *s, uint32_t slot) {
+  return &s->v->program->buffers[s->in->operands[slot].buffer];
+}
+
+static mk_status expect(mk_shape *s, uint32_t slot, const char *what, uint64_t have, uint64_t want) {
+  if (have == want) {
+    return MK_OK;
+  }
+  return mk_reject(s->v, "S10", s->index,
+                   "%s: %s is %" PRIu64 " in buffer %s; it must be %" PRIu64 " to match the other operands",
+                   s->info->operands[slot].name, what, have, buffer_of(s, slot)->name, want);
+}
+
+/* One element row, columns [col, col + cols). */
+static mk_status expect_vector(mk_shape *s, uint32_t slot, uint32_t col, uint32_t cols) {
+  if ((s->in->operands[slot].flags & MK_OPERAND_TOKEN_ROW) == 0) {
+    MK_TRY(expect(s, slot, "number of rows", s->extents[slot].rows, 1));
+  }
+  MK_TRY(expect(s, slot, "first column", s->extents[slot].col, col));
+  return expect(s, slot, "number of columns", s->extents[slot].cols, cols);
+}
+
+/* As expect_vector, for a result of whole row tiles: a buffer may end before the padding of the last one does, and a rectangle of
+ * whole tiles is then cut off. */
+static mk_status expect_rows(mk_shape *s, uint32_t slot, uint32_t weight_slot) {
+  const mk_extent *w = &s->extents[weight_slot];
+  uint32_t left = buffer_of(s, slot)->cols > w->row ? buffer_of(s, slot)->cols - w->row : 0;
+  return expect_vector(s, slot, w->row, w->rows < left ? w->rows : left);
+}
+
+static mk_status expect_positive(mk_shape *s, uint32_t param) {
+  float value = mk_param_float(s->in->params[param]);
+  if (!isfinite(value) || value <= 0) {
+    return mk_reject(s->v, "S09", s->index, "%s is %g; it must be finite and above 0", s->info->params[param].name,
+                     (double)value);
+  }
+  return MK_OK;
+}
+
+static mk_status expect_param(mk_shape *s, uint32_t param, bool right, const char *rule) {
+  return right ? MK_OK
+               : mk_reject(s->v, "S09", s->index, "%s is %u; %s", s->info->params[param].name, s->in->params[param],
+                           rule);
+}
+
+/* K columns from `col` on. The vector may go on to the end of the last tile, where the weight's padding is zero. */
+static mk_status expect_input(mk_shape *s, uint32_t slot, uint32_t col, uint32_t cols) {
+  uint32_t whole = (cols + MK_TILE - 1) / MK_TILE * MK_TILE;
+  return expect_vector(s, slot, col, s->extents[slot].cols == whole ? whole : cols);
+}
+
+/* x [K] and weight [rows, K] over the same columns; all of K unless `part`. */
+static mk_status check_product(mk_shape *s, uint32_t x, uint32_t weight, bool part) {
+  const mk_extent *w = &s->extents[weight];
+  if (!part) {
+    MK_TRY(expect(s, weight, "first column", w->col, 0));
+    MK_TRY(expect(s, weight, "number of columns", w->cols, buffer_of(s, weight)->cols));
+  }
+  return expect_input(s, x, w->col, w->cols);
+}
+
+/* norm(x): x and gain have `width` elements. */
+static mk_status check_norm(mk_shape *s, uint32_t x, uint32_t gain, uint32_t eps, uint32_t width) {
+  MK_TRY(expect_positive(s, eps));
+  MK_TRY(expect_param(s, width, s->in->params[width] == buffer_of(s, gain)->cols,
+                      "it must be the number of columns of gain"));
+  MK_TRY(expect_vector(s, gain, 0, s->in->params[width]));
+  return expect_input(s, x, 0, s->in->params[width]);
+}
+
+static mk_status shape_QKV(mk_shape *s) {
+  MK_TRY(check_product(s, MK_SLOT_QKV_x, MK_SLOT_QKV_weight, false));
+  MK_TRY(check_norm(s, MK_SLOT_QKV_x, MK_SLOT_QKV_gain, MK_PARAM_QKV_eps, MK_PARAM_QKV_width));
+  uint32_t head_dim = s->in->params[MK_PARAM_QKV_head_dim], rope = s->in->params[MK_PARAM_QKV_rope_tiles];
+  MK_TRY(expect_param(s, MK_PARAM_QKV_head_dim, head_dim == 64 || head_dim == 128, "it must be 64 or 128"));
+  MK_TRY(expect_param(s, MK_PARAM_QKV_rope_tiles,
+                      rope <= mk_buffer_grid_rows(buffer_of(s, MK_SLOT_QKV_weight)) && rope % (head_dim / MK_TILE) == 0,
+                      "it must be whole heads, within the weight"));
+  MK_TRY(expect_vector(s, MK_SLOT_QKV_inv_freq, 0, head_dim / 2));
+  const mk_extent *w = &s->extents[MK_SLOT_QKV_weight];
+  return expect_vector(s, MK_SLOT_QKV_out, w->row, w->rows);
+}
+
+static mk_status check_block_table(mk_shape *s) {
+  const mk_buffer *kv = buffer_of(s, MK_SLOT_ATTENTION_kv);
+  const mk_step_ranges *ranges = &s->v->program->ranges;
+  const mk_extent *table = &s->extents[MK_SLOT_ATTENTION_table];
+  uint32_t blocks = ranges->position.high / kv->block_tokens + 1;
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_table, "number of rows", table->rows, 1));
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_table, "first column", table->col, 0));
+  if (table->cols < blocks) {
+    return mk_reject(s->v, "B03", s->index, "table: %u entries; position %u needs %u blocks of %u tokens", table->cols,
+                     ranges->position.high, blocks, kv->block_tokens);
+  }
+  if (kv->blocks <= ranges->block.high) {
+    return mk_reject(s->v, "B03", s->index, "kv: buffer %s has %u blocks; the table may name block %u", kv->name,
+                     kv->blocks, ranges->block.high);
+  }
+  return MK_OK;
+}
+
+static mk_status shape_ATTENTION(mk_shape *s) {
+  const mk_buffer *kv = buffer_of(s, MK_SLOT_ATTENTION_kv), *parts = buffer_of(s, MK_SLOT_ATTENTION_out);
+  const mk_extent *at = &s->extents[MK_SLOT_ATTENTION_kv];
+  uint32_t group = s->in->params[MK_PARAM_ATTENTION_group], head_dim = kv->head_dim;
+  MK_TRY(expect_positive(s, MK_PARAM_ATTENTION_scale));
+  MK_TRY(expect_param(s, MK_PARAM_ATTENTION_splits, s->in->params[MK_PARAM_ATTENTION_splits] == kv->rows,
+                      "it must be the number of rows of the KV buffer"));
+  MK_TRY(expect_param(s, MK_PARAM_ATTENTION_group, group >= 1 && group <= MK_MAX_COORDINATE,
+                      "it must be from 1 to 65535"));
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_kv, "number of rows", at->rows, 1));
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_kv, "number of columns", at->cols, 1));
+  if (kv->span_tokens > MAX_SPAN) {
+    return mk_reject(s->v, "S10", s->index, "kv: span_tokens is %u; a machine takes at most %d at a time",
+                     kv->span_tokens, MAX_SPAN);
+  }
+  MK_TRY(expect_vector(s, MK_SLOT_ATTENTION_q, s->extents[MK_SLOT_ATTENTION_q].col, group * head_dim));
+  MK_TRY(expect_vector(s, MK_SLOT_ATTENTION_k, s->extents[MK_SLOT_ATTENTION_k].col, head_dim));
+  MK_TRY(expect_vector(s, MK_SLOT_ATTENTION_v, s->extents[MK_SLOT_ATTENTION_v].col, head_dim));
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_out, "tile width", parts->tile_cols, head_dim + 2u));
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_out, "number of rows in the buffer", parts->rows, kv->rows));
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_out, "row", s->extents[MK_SLOT_ATTENTION_out].row, at->row));
+  MK_TRY(expect_vector(s, MK_SLOT_ATTENTION_out, at->col * group * (head_dim + 2u), group * (head_dim + 2u)));
+  return check_block_table(s);
+}
+
+static mk_status shape_COMBINE(mk_shape *s) {
+  const mk_buffer *parts = buffer_of(s, MK_SLOT_COMBINE_parts);
+  const mk_extent *at = &s->extents[MK_SLOT_COMBINE_parts];
+  uint32_t head_dim = parts->tile_cols - 2u, heads = s->in->operands[MK_SLOT_COMBINE_parts].cols;
+  MK_TRY(expect_param(s, MK_PARAM_COMBINE_span, s->in->params[MK_PARAM_COMBINE_span] != 0, "it must be above 0"));
+  if (parts->tile_rows != 1 || (head_dim != 64 && head_dim != 128) || parts->cols % parts->tile_cols != 0) {
+    return mk_reject(s->v, "S10", s->index, "parts: buffer %s has tiles of %ux%u; they must be 1x66 or 1x130 and whole",
+                     parts->name, parts->tile_rows, parts->tile_cols);
+  }
+  MK_TRY(expect(s, MK_SLOT_COMBINE_parts, "first row", at->row, 0));
+  MK_TRY(expect(s, MK_SLOT_COMBINE_parts, "number of rows", at->rows, parts->rows));
+  return expect_vector(s, MK_SLOT_COMBINE_out, s->in->operands[MK_SLOT_COMBINE_parts].col * head_dim, heads * head_dim);
+}
+
+/* residual_out has as many columns as the sum, as far as its buffer goes; what comes in and goes out may end earlier. */
+static mk_status check_residual(mk_shape *s, uint32_t in, uint32_t to, uint32_t out, uint32_t col, uint32_t cols) {
+  MK_TRY(expect_vector(s, to, col, cols));
+  const uint32_t slots[] = {in, out};
+  for (uint32_t i = 0; i < 2; i++) {
+    uint32_t size = buffer_of(s, slots[i])->cols, left = size > col ? size - col : 0;
+    MK_TRY(expect_vector(s, slots[i], col, cols < left ? cols : left));
+  }
+  return MK_OK;
+}
+
+static mk_status shape_LINEAR_ADD(mk_shape *s) {
+  const mk_extent *w = &s->extents[MK_SLOT_LINEAR_ADD_weight];
+  MK_TRY(check_product(s, MK_SLOT_LINEAR_ADD_x, MK_SLOT_LINEAR_ADD_weight, false));
+  return check_residual(s, MK_SLOT_LINEAR_ADD_residual_in, MK_SLOT_LINEAR_ADD_residual_out, MK_SLOT_LINEAR_ADD_out,
+                        w->row, w->rows);
+}
+
+static mk_status shape_LINEAR_PART(mk_shape *s) {
+  const mk_extent *w = &s->extents[MK_SLOT_LINEAR_PART_weight];
+  MK_TRY(check_product(s, MK_SLOT_LINEAR_PART_x, MK_SLOT_LINEAR_PART_weight, true));
+  return expect_vector(s, MK_SLOT_LINEAR_PART_out, w->row, w->rows);
+}
+
+static mk_status shape_REDUCE_ADD(mk_shape *s) {
+  const mk_extent *parts = &s->extents[MK_SLOT_REDUCE_ADD_parts];
+  const mk_buffer *b = buffer_of(s, MK_SLOT_REDUCE_ADD_parts);
+  MK_TRY(expect(s, MK_SLOT_REDUCE_ADD_parts, "tile height", b->tile_rows, 1));
+  MK_TRY(expect(s, MK_SLOT_REDUCE_ADD_parts, "first row", parts->row, 0));
+  MK_TRY(expect(s, MK_SLOT_REDUCE_ADD_parts, "number of rows", parts->rows, b->rows));
+  return check_residual(s, MK_SLOT_REDUCE_ADD_residual_in, MK_SLOT_REDUCE_ADD_residual_out, MK_SLOT_REDUCE_ADD_out,
+                        parts->col, parts->cols);
+}
+
+static mk_status shape_GLU(mk_shape *s) {
+  const mk_extent *w = &s->extents[MK_SLOT_GLU_weight];
+  MK_TRY(check_product(s, MK_SLOT_GLU_x, MK_SLOT_GLU_weight, false));
+  MK_TRY(check_norm(s, MK_SLOT_GLU_x, MK_SLOT_GLU_gain, MK_PARAM_GLU_eps, MK_PARAM_GLU_width));
+  MK_TRY(expect(s, MK_SLOT_GLU_weight, "number of rows modulo 16", w->rows % MK_TILE, 0));
+  return expect_vector(s, MK_SLOT_GLU_out, w->row / 2, w->rows / 2);
+}
+
+static mk_status shape_HEAD(mk_shape *s) {
+  const mk_operand *weight = &s->in->operands[MK_SLOT_HEAD_weight], *logits = &s->in->operands[MK_SLOT_HEAD_logits];
+  MK_TRY(check_norm(s, MK_SLOT_HEAD_x, MK_SLOT_HEAD_gain, MK_PARAM_HEAD_eps, MK_PARAM_HEAD_width));
+  MK_TRY(expect_param(s, MK_PARAM_HEAD_vocab,
+                      s->in->params[MK_PARAM_HEAD_vocab] == buffer_of(s, MK_SLOT_HEAD_logits)->cols,
+                      "it must be the number of logits"));
+  MK_TRY(expect_vector(s, MK_SLOT_HEAD_candidate, 0, 2));
+  if (mk_operand_empty(weight) || mk_operand_empty(logits)) {
+    return mk_operand_empty(weight) == mk_operand_empty(logits)
+               ? MK_OK
+               : mk_reject(s->v, "S10", s->index, "weight and logits: one is empty, the other is not");
+  }
+  MK_TRY(check_product(s, MK_SLOT_HEAD_x, MK_SLOT_HEAD_weight, false));
+  return expect_rows(s, MK_SLOT_HEAD_logits, MK_SLOT_HEAD_weight);
+}
+
+static mk_status shape_NEXT(mk_shape *s) {
+  uint32_t high = s->v->program->ranges.position.high;
+  const mk_extent *candidates = &s->extents[MK_SLOT_NEXT_candidates];
+  const mk_extent *prompt = &s->extents[MK_SLOT_NEXT_prompt], *ring = &s->extents[MK_SLOT_NEXT_ring];
+  MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "first row", candidates->row, 0));
+  MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "number of rows", candidates->rows,
+                buffer_of(s, MK_SLOT_NEXT_candidates)->rows));
+  MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "first column", candidates->col, 0));
+  MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "number of columns", candidates->cols, 2));
+  MK_TRY(expect_vector(s, MK_SLOT_NEXT_prompt, 0, prompt->cols));
+  if (prompt->cols < high + 1) {
+    return mk_reject(s->v, "B03", s->index, "prompt: %u tokens; positions up to %u need %u", prompt->cols, high,
+                     high + 1);
+  }
+  if (mk_operand_empty(&s->in->operands[MK_SLOT_NEXT_ring])) {
+    return MK_OK;
+  }
+  MK_TRY(expect_vector(s, MK_SLOT_NEXT_ring, 0, ring->cols));
+  if (ring->cols < high + 2) {
+    return mk_reject(s->v, "B03", s->index, "ring: %u tokens; after position %u, ring[%u] is written", ring->cols, high,
+                     high + 1);
+  }
+  return MK_OK;
+}
+
+/* The tiles of a row that the step's token names hold every token of the declared range. */
+static mk_status check_token_row(mk_shape *s, uint32_t slot) {
+  const mk_range *token = &s->v->program->ranges.token;
+  const mk_extent *rows = &s->extents[slot];
+  if (rows->row > token->low || token->high - rows->row >= rows->rows) {
+    return mk_reject(s->v, "B02", s->index, "%s: rows %u to %u of buffer %s; tokens are %u to %u",
+                     s->info->operands[slot].name, rows->row, rows->row + rows->rows - 1, buffer_of(s, slot)->name,
+                     token->low, token->high);
+  }
+  return MK_OK;
+}
+
+mk_status mk_verify_shape(mk_verifier *v, uint32_t instruction) {
+  mk_shape s = {.v = v, .index = instruction, .in = mk_at(v, instruction)};
+  s.info = mk_info(s.in);
+  for (uint32_t i = 0; i < s.info->operand_count; i++) {
+    s.extents[i] = mk_extent_of(v, &s.in->operands[i]);
+    if ((s.in->operands[i].flags & MK_OPERAND_TOKEN_ROW) != 0) {
+      MK_TRY(check_token_row(&s, i));
+    }
+  }
+  switch ((mk_opcode)s.in->opcode) {
+#define MK_OPCODE(NAME, text, state, semantics) \
+  case MK_OP_##NAME:                            \
+    return shape_##NAME(&s);
+#include "instructions/opcodes.def"
+    case MK_OP_NONE:
+    case MK_OP_COUNT:
+      break;
+  }
+  return MK_OK;
+}
