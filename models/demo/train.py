@@ -8,8 +8,7 @@ model.safetensors (bf16), tokenizer.json, tokenizer_config.json, and train.log b
 safetensors; a GPU makes it minutes instead of days.
 
 Three phases: windows of 1024 tokens; windows of 2048 tokens, so that the scaled rotary frequencies are trained over the
-whole context; then a short phase on corpus and own text in equal
-measure, against loops in greedy decoding (see train_on_own_text).
+whole context; then a short phase on corpus and own text in equal measure, against loops (see train_on_own_text).
 """
 
 import argparse
@@ -367,16 +366,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--corpus", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--epochs", type=float, default=60.0, help="passes over the training text (default 60)")
-    parser.add_argument("--minutes", type=float, default=60.0, help="do fewer steps if all would take longer than this (default 60)")
-    parser.add_argument("--dropout", type=float, default=0.15)
+    parser.add_argument("--epochs", type=float, default=45.0, help="passes over the training text (default 45)")
+    parser.add_argument("--minutes", type=float, default=60.0,
+                        help="do fewer steps if all would take longer than this (default 60)")
+    parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate (default 2e-3)")
     parser.add_argument("--batch", type=int, default=32768, help="tokens per step (default 32768)")
-    parser.add_argument("--own-turns", type=int, default=80, help="batches of own text for the third phase; 0: none")
+    parser.add_argument("--own-turns", type=int, default=40, help="batches of own text for the third phase; 0: none")
     parser.add_argument("--own-length", type=int, default=256, help="tokens of one own text (default 256)")
-    parser.add_argument("--own-steps", type=int, default=1500)
-    parser.add_argument("--own-rate", type=float, default=2e-4)
-    parser.add_argument("--own-penalty", type=float, default=1.0)
+    parser.add_argument("--own-steps", type=int, default=1000)
+    parser.add_argument("--own-rate", type=float, default=5e-4)
+    parser.add_argument("--own-penalty", type=float, default=3.0,
+                        help="weight of the loss on banned tokens (default 3)")
     parser.add_argument("--start", metavar="DIR", help="begin with the model written there, at the third phase")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

@@ -84,7 +84,9 @@ __device__ inline bool keep_waiting(const device &d, patience &p, uint32_t kind,
   if (p.start == 0) {
     p.start = now;
   }
-  if (now - p.start < d.params.deadline_ns) {
+  // Whoever waits for another SM gives up first, so that the record names the edge and not what waits behind it.
+  bool edge_wait = kind == MK_GPU_WAIT_COUNTER || kind == MK_GPU_WAIT_STAMP;
+  if (now - p.start < d.params.deadline_ns + (edge_wait ? 0 : d.params.deadline_ns / 4)) {
     return true;
   }
   mk_gpu_fault *fault = d.params.fault;

@@ -41,6 +41,47 @@ bool mk_gpu_present(uint32_t device) {
 }
 
 /* What the kernel is compiled for must be what the scheduler planned and the verifier proved. */
+/* A normed input is staged as two bf16 columns, in whole slices of a page (vm/gpu/consumer.cuh). */
+static mk_status check_staging(const mk_instruction *in) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  uint32_t columns = in->opcode == MK_OP_QKV || in->opcode == MK_OP_GLU || in->opcode == MK_OP_HEAD ? 2 : 1;
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand *o = &in->operands[slot];
+    if (info->operands[slot].store == MK_OPERAND_STORE_TILES) {
+      uint64_t slices = (o->cols * UINT64_C(512) + MK_GPU_PAGE_BYTES - 1) / MK_GPU_PAGE_BYTES;
+      if (slices * columns * 1024 > (uint64_t)MK_GPU_ACTIVATION_BYTES) {
+        return mk_error(MK_ERR_FILE,
+                        "instruction %u (%s) stages %llu bytes of activation; this machine has room for %d", in->uid,
+                        info->name, (unsigned long long)(slices * columns * 1024), MK_GPU_ACTIVATION_BYTES);
+      }
+    }
+  }
+  if (in->opcode == MK_OP_ATTENTION && in->params[MK_PARAM_ATTENTION_group] > 16) {
+    return mk_error(MK_ERR_FILE, "instruction %u: %u query heads share a KV head; this machine attends with at most 16",
+                    in->uid, in->params[MK_PARAM_ATTENTION_group]);
+  }
+  if (in->opcode == MK_OP_REDUCE_ADD && in->operands[MK_SLOT_REDUCE_ADD_parts].rows > MK_GPU_CONSUMER_WARPS) {
+    return mk_error(MK_ERR_FILE, "instruction %u adds %u parts; this machine adds at most %d", in->uid,
+                    in->operands[MK_SLOT_REDUCE_ADD_parts].rows, MK_GPU_CONSUMER_WARPS);
+  }
+  return MK_OK;
+}
+
+/* The kernel's consumers may run further ahead of the storer than result_slots, but not past the token boundary: `next` waits for the
+ * candidate that the storer of its own SM publishes. So every queue with a `next` needs a `head` before it. */
+static mk_status check_boundary(const mk_program *program, const mk_queue *queue) {
+  bool head = false;
+  for (uint32_t i = 0; i < queue->count; i++) {
+    const mk_instruction *in = &program->instructions[queue->first + i];
+    head |= in->opcode == MK_OP_HEAD;
+    if (in->opcode == MK_OP_NEXT && !head) {
+      return mk_error(MK_ERR_FILE, "instruction %u (next) has no head before it on its queue, which this machine needs",
+                      in->uid);
+    }
+  }
+  return MK_OK;
+}
+
 static mk_status check_program(const mk_program *program) {
   const mk_machine *machine = &program->machine;
   if (machine->ranks != 1 || machine->page_bytes != MK_GPU_PAGE_BYTES ||
@@ -53,11 +94,10 @@ static mk_status check_program(const mk_program *program) {
         MK_GPU_RING_PAGES, MK_GPU_CONSUMER_WARPS);
   }
   for (size_t i = 0; i < program->instruction_count; i++) {
-    uint32_t resident = program->instructions[i].resident * (uint32_t)MK_RESIDENT_UNIT;
-    if (resident > MK_GPU_ACTIVATION_BYTES) {
-      return mk_error(MK_ERR_FILE, "instruction %u stages %u bytes; this machine has room for %d",
-                      program->instructions[i].uid, resident, MK_GPU_ACTIVATION_BYTES);
-    }
+    MK_TRY(check_staging(&program->instructions[i]));
+  }
+  for (size_t q = 0; q < program->queue_count; q++) {
+    MK_TRY(check_boundary(program, &program->queues[q]));
   }
   return MK_OK;
 }
