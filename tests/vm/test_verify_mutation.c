@@ -238,7 +238,8 @@ Test(verify_mutation, garbage) {
     for (uint32_t change = draw(3) + 1; change > 0; change--) {
       uint32_t part = draw(8) < 4 ? 0 : draw(5);
       uint8_t *byte = (uint8_t *)parts[part].bytes + draw((uint32_t)parts[part].size);
-      *byte = draw(2) != 0 ? (uint8_t)draw(256) : (uint8_t)(*byte ^ 1u << draw(8));
+      uint32_t flipped = draw(2) != 0 ? draw(256) : *byte ^ 1u << draw(8);
+      *byte = (uint8_t)flipped;
     }
     mk_verify_report report;
     mk_status status = mk_verify(p, &report);

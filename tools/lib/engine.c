@@ -22,6 +22,7 @@ struct mk_engine {
   mk_gpu *gpu;
   char device[160];
   bool want_logits;
+  const volatile sig_atomic_t *cancel;
   uint32_t max_seq;
   uint32_t position_shift; /* mk_tamper */
   int prompt, logits;      /* buffers */
@@ -168,6 +169,7 @@ static mk_status open_machine(mk_engine *engine, const mk_engine_options *option
 }
 
 static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {
+  engine->cancel = options->cancel;
   if (options->synth != NULL) {
     engine->config = *options->synth;
   } else {
@@ -223,6 +225,8 @@ uint32_t mk_engine_max_seq(const mk_engine *engine) { return engine->max_seq; }
 const char *mk_engine_device(const mk_engine *engine) { return engine->device; }
 mk_gpu *mk_engine_gpu(mk_engine *engine) { return engine->gpu; }
 
+static bool is_cancelled(const mk_engine *engine) { return engine->cancel != NULL && *engine->cancel != 0; }
+
 typedef struct generation {
   mk_engine *engine;
   size_t prompt_count, left;
@@ -232,6 +236,9 @@ typedef struct generation {
 
 static bool on_token(void *user, uint32_t position, uint32_t token) {
   generation *g = user;
+  if (is_cancelled(g->engine)) {
+    return false;
+  }
   if (position + 1 < g->prompt_count + g->engine->position_shift) {
     return true; /* still inside the prompt */
   }
@@ -252,7 +259,7 @@ static mk_status generate_with_logits(generation *g, uint32_t first) {
   mk_engine *engine = g->engine;
   uint32_t token = first, position = 0, count = (uint32_t)g->prompt_count;
   bool more = true;
-  while (more && g->left != 0) {
+  while (more && g->left != 0 && !is_cancelled(engine)) {
     uint32_t steps = position == 0 ? count : 1;
     MK_TRY(mk_gpu_run(engine->gpu, token, position, count, steps, keep_token, &token));
     MK_TRY(mk_gpu_read(engine->gpu, (size_t)engine->logits, 0, engine->logits_copy,

@@ -6,6 +6,8 @@
 #ifndef MK_ENGINE_H
 #define MK_ENGINE_H
 
+#include <signal.h>
+
 #include "models/config.h"
 #include "models/graph.h"
 #include "vm/gpu/machine.h"
@@ -30,6 +32,7 @@ typedef struct mk_engine_options {
   bool adversarial;         /* relaxed counters become visible before the data they announce */
   bool check_races;         /* detect unordered accesses while running */
   const mk_tamper *tamper;  /* NULL outside tests */
+  const volatile sig_atomic_t *cancel; /* not NULL: once it is not 0, generation ends after the step at hand */
   void (*progress)(void *user, uint64_t done, uint64_t total); /* bytes of weights loaded; NULL: none */
   void *progress_user;
 } mk_engine_options;
