@@ -20,7 +20,7 @@ enum {
 };
 
 struct attention_shape {
-  uint32_t head, group, split, splits;
+  uint32_t group, split, splits;
   uint32_t newest;     // span of the newest token
   uint32_t sets, set;  // of query heads; this warp's
   uint32_t heads;      // of this warp's set
@@ -32,29 +32,34 @@ struct attention_sums {  // of up to SET_HEADS heads, 8 dims of this lane
   float o[SET_HEADS][8], max[SET_HEADS], total[SET_HEADS];
 };
 
-template <int head_dim>
+// One token: k is in registers, load_v fetches v once the scores are known (both at once would not fit the registers).
+template <int head_dim, typename load>
 __device__ inline void attend(const attention_shape &a, const float (&q)[SET_HEADS][8], const float (&k)[8],
-                              const float (&v)[8], bool valid, attention_sums &sums) {
+                              load load_v, bool valid, attention_sums &sums) {
+  float p[SET_HEADS];
 #pragma unroll
   for (uint32_t h = 0; h < SET_HEADS; h++) {
-    if (h >= a.heads) {
-      break;
-    }
     float score = 0.0f;
 #pragma unroll
     for (uint32_t j = 0; j < 8; j++) {
       score += q[h][j] * k[j];
     }
-    score = tile::sum_group<head_dim / 8>(score) * a.scale;
-    if (valid) {
-      float top = score > sums.max[h] || isnan(score) ? score : sums.max[h];
-      float keep = exp2f(sums.max[h] - top), p = exp2f(score - top);
-      sums.max[h] = top;
-      sums.total[h] = sums.total[h] * keep + p;
+    p[h] = tile::sum_group<head_dim / 8>(score) * a.scale;
+  }
+  if (!valid) {
+    return;
+  }
+  float v[8];
+  load_v(v);
 #pragma unroll
-      for (uint32_t j = 0; j < 8; j++) {
-        sums.o[h][j] = sums.o[h][j] * keep + p * v[j];
-      }
+  for (uint32_t h = 0; h < SET_HEADS; h++) {  // heads beyond the group's last have q = 0 and are not published
+    float top = p[h] > sums.max[h] || isnan(p[h]) ? p[h] : sums.max[h];
+    float keep = exp2f(sums.max[h] - top), factor = exp2f(p[h] - top);
+    sums.max[h] = top;
+    sums.total[h] = sums.total[h] * keep + factor;
+#pragma unroll
+    for (uint32_t j = 0; j < 8; j++) {
+      sums.o[h][j] = sums.o[h][j] * keep + factor * v[j];
     }
   }
 }
@@ -84,24 +89,28 @@ __device__ inline void load_8(const uint8_t *from, float (&to)[8]) {
 // q [group * head_dim], k [head_dim], v [head_dim] as fp32 in the activation area.
 __device__ inline bool stage_attention(consumer &c, const mk_instruction &in) {
   float *staged = reinterpret_cast<float *>(c.d.activation());
-  const mk_operand *operands[3] = {&in.operands[MK_SLOT_ATTENTION_q], &in.operands[MK_SLOT_ATTENTION_k],
-                                   &in.operands[MK_SLOT_ATTENTION_v]};
-  uint32_t at = 0;
-  for (const mk_operand *operand : operands) {
-    const uint64_t *row = stamped_row(c.d, *operand);
-    uint32_t pairs = operand->cols * c.d.buffer(*operand).tile_cols / 2;
-    for (uint32_t base = c.warp * 32; base < pairs; base += MK_GPU_CONSUMER_WARPS * 32) {
-      uint32_t unit = base + c.lane;
-      tile::stamped_pair pair;
-      if (!wait_stamped_pair(c.d, row + 2 * unit, unit < pairs, operand->buffer, pair)) {
-        return false;
-      }
-      if (unit < pairs) {
-        staged[at + 2 * unit] = __uint_as_float(tile::stamp_data(pair.low));
-        staged[at + 2 * unit + 1] = __uint_as_float(tile::stamp_data(pair.high));
-      }
+  const mk_operand &q = in.operands[MK_SLOT_ATTENTION_q], &k = in.operands[MK_SLOT_ATTENTION_k],
+                   &v = in.operands[MK_SLOT_ATTENTION_v];
+  uint32_t tile_pairs = c.d.buffer(q).tile_cols / 2, q_pairs = q.cols * tile_pairs, k_pairs = k.cols * tile_pairs;
+  for (uint32_t base = c.warp * 32; base < q_pairs + 2 * k_pairs; base += MK_GPU_CONSUMER_WARPS * 32) {
+    uint32_t unit = base + c.lane, at = unit;  // pairs of q, then of k, then of v: each warp fetches its own at once
+    const mk_operand *operand = &q;
+    if (unit >= q_pairs + k_pairs) {
+      operand = &v;
+      at = unit - q_pairs - k_pairs;
+    } else if (unit >= q_pairs) {
+      operand = &k;
+      at = unit - q_pairs;
     }
-    at += 2 * pairs;
+    bool active = unit < q_pairs + 2 * k_pairs;
+    tile::stamped_pair pair;
+    if (!wait_stamped_pair(c.d, stamped_row(c.d, *operand) + 2 * at, active, operand->buffer, pair)) {
+      return false;
+    }
+    if (active) {
+      staged[2 * unit] = __uint_as_float(tile::stamp_data(pair.low));
+      staged[2 * unit + 1] = __uint_as_float(tile::stamp_data(pair.high));
+    }
   }
   return consumers_meet(c);
 }
@@ -123,14 +132,15 @@ __device__ inline bool attend_blocks(consumer &c, const attention_shape &a, cons
         c.pages.next();
       }
       const uint8_t *keys = c.d.page(k_slot), *values = PAGES == 1 ? keys + 64 * head_dim * 2 : c.d.page(v_slot);
+#pragma unroll 1
       for (uint32_t round = 0; round < 64; round += a.token_warps * TOKENS) {
         uint32_t t = round + a.token_warp * TOKENS + group;
         bool valid = t < 64 && first + t < position;
         uint32_t row = t < 64 ? t : 0;
-        float k[8], v[8];
+        float k[8];
         load_8(keys + (row * LANES + dims) * 16, k);
-        load_8(values + (row * LANES + dims) * 16, v);
-        attend<head_dim>(a, q, k, v, valid, sums);
+        auto load_v = [=](float(&v)[8]) { load_8(values + (row * LANES + dims) * 16, v); };
+        attend<head_dim>(a, q, k, load_v, valid, sums);
       }
       tile::fence_shared_for_copies();
       __syncwarp();
@@ -202,6 +212,12 @@ __device__ inline bool merge_attention(consumer &c, const attention_shape &a, at
     }
   }
   uint64_t *row = stamped_row(c.d, out);
+  float *kept =
+      reinterpret_cast<float *>(c.d.activation());  // where q was: what a combine of this split alone would give
+  if (c.warp == 0 && c.lane == 0) {
+    volatile shared_words *words = c.d.words();
+    words->kept[0] = c.d.generation(), words->kept[1] = out.buffer, words->kept[2] = out.row, words->kept[3] = out.col;
+  }
   for (uint32_t i = c.warp * 32 + c.lane; i < a.group * head_dim; i += MK_GPU_CONSUMER_WARPS * 32) {
     uint32_t head = i / head_dim, dim = i % head_dim, set = head / SET_HEADS, h = head % SET_HEADS;
     float max = -INFINITY, total = 0.0f, o = 0.0f;
@@ -213,6 +229,7 @@ __device__ inline bool merge_attention(consumer &c, const attention_shape &a, at
       total += factor * scales[(w * SET_HEADS + h) * 2 + 1];
       o += factor * parts[(w * SET_HEADS + h) * head_dim + dim];
     }
+    kept[i] = o / total;
     uint64_t *words = row + head * (head_dim + 2);
     tile::store_stamped(words + dim, __float_as_uint(o), c.d.generation());
     if (dim < 2) {  // scores leave in base e
@@ -255,7 +272,7 @@ __device__ inline bool consume_attention(consumer &c, const mk_instruction &in, 
   for (uint32_t h = 0; h < SET_HEADS; h++) {
 #pragma unroll
     for (uint32_t j = 0; j < 8; j++) {
-      q[h][j] = h < a.heads ? staged[(a.set * SET_HEADS + h) * head_dim + dims * 8 + j] : 0.0f;
+      q[h][j] = a.set * SET_HEADS + h < a.group ? staged[(a.set * SET_HEADS + h) * head_dim + dims * 8 + j] : 0.0f;
       sums.o[h][j] = 0.0f;
     }
     sums.max[h] = -INFINITY;
@@ -265,13 +282,16 @@ __device__ inline bool consume_attention(consumer &c, const mk_instruction &in, 
     return false;
   }
   if (owner && a.token_warp == 0) {
-    float k[8], v[8];
+    auto load_rounded = [=](const float *from, float(&to)[8]) {
 #pragma unroll
-    for (uint32_t j = 0; j < 8; j++) {
-      k[j] = __bfloat162float(__float2bfloat16_rn(k_new[dims * 8 + j]));
-      v[j] = __bfloat162float(__float2bfloat16_rn(v_new[dims * 8 + j]));
-    }
-    attend<head_dim>(a, q, k, v, c.lane < LANES, sums);
+      for (uint32_t j = 0; j < 8; j++) {
+        to[j] = __bfloat162float(__float2bfloat16_rn(from[dims * 8 + j]));
+      }
+    };
+    float k[8];
+    load_rounded(k_new, k);
+    auto load_v = [=](float(&v)[8]) { load_rounded(v_new, v); };
+    attend<head_dim>(a, q, k, load_v, c.lane < LANES, sums);
   }
   if (!merge_attention<head_dim>(c, a, sums, in.operands[MK_SLOT_ATTENTION_out])) {
     return false;
@@ -293,7 +313,6 @@ __device__ inline bool consume_ATTENTION(consumer &c, const mk_instruction &in) 
   a.group = in.params[MK_PARAM_ATTENTION_group];
   a.splits = in.params[MK_PARAM_ATTENTION_splits];
   a.split = kv_operand.row;
-  a.head = kv_operand.col;
   a.newest = c.state.position / kv.span_tokens;
   if (a.split > a.newest) {
     return consumers_meet(c) && consumers_signal(c, in);
@@ -303,7 +322,6 @@ __device__ inline bool consume_ATTENTION(consumer &c, const mk_instruction &in) 
     a.sets *= 2;
   }
   a.set = c.warp % a.sets;
-  a.heads = a.group > a.set * SET_HEADS ? min(a.group - a.set * SET_HEADS, static_cast<uint32_t>(SET_HEADS)) : 0;
   a.token_warps = MK_GPU_CONSUMER_WARPS / a.sets;
   a.token_warp = c.warp / a.sets;
   a.scale = __uint_as_float(in.params[MK_PARAM_ATTENTION_scale]) * 1.4426950408889634f;

@@ -8,7 +8,7 @@
 namespace mk {
 
 __device__ inline bool consume_GLU(consumer &c, const mk_instruction &in) {
-  return consume_linear(c, in, MK_SLOT_GLU_x, MK_SLOT_GLU_weight, &in.operands[MK_SLOT_GLU_gain]);
+  return consume_normed(c, in, MK_SLOT_GLU_x, MK_SLOT_GLU_weight, MK_SLOT_GLU_gain);
 }
 
 __device__ inline bool store_GLU(storer &s, const mk_instruction &in) {

@@ -34,7 +34,7 @@ __device__ inline bool consume_HEAD(consumer &c, const mk_instruction &in) {
   if (weight.rows == 0) {
     return consumers_wait(c, in);
   }
-  return consume_linear(c, in, MK_SLOT_HEAD_x, MK_SLOT_HEAD_weight, &in.operands[MK_SLOT_HEAD_gain]);
+  return consume_normed(c, in, MK_SLOT_HEAD_x, MK_SLOT_HEAD_weight, MK_SLOT_HEAD_gain);
 }
 
 __device__ inline bool store_HEAD(storer &s, const mk_instruction &in) {

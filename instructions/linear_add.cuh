@@ -8,7 +8,7 @@
 namespace mk {
 
 __device__ inline bool consume_LINEAR_ADD(consumer &c, const mk_instruction &in) {
-  return consume_linear(c, in, MK_SLOT_LINEAR_ADD_x, MK_SLOT_LINEAR_ADD_weight, nullptr);
+  return consume_linear(c, in, MK_SLOT_LINEAR_ADD_x, MK_SLOT_LINEAR_ADD_weight);
 }
 
 __device__ inline bool store_LINEAR_ADD(storer &s, const mk_instruction &in) {

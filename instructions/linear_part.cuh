@@ -8,7 +8,7 @@
 namespace mk {
 
 __device__ inline bool consume_LINEAR_PART(consumer &c, const mk_instruction &in) {
-  return consume_linear(c, in, MK_SLOT_LINEAR_PART_x, MK_SLOT_LINEAR_PART_weight, nullptr);
+  return consume_linear(c, in, MK_SLOT_LINEAR_PART_x, MK_SLOT_LINEAR_PART_weight);
 }
 
 __device__ inline bool store_LINEAR_PART(storer &s, const mk_instruction &in) {

@@ -8,7 +8,7 @@
 namespace mk {
 
 __device__ inline bool consume_QKV(consumer &c, const mk_instruction &in) {
-  return consume_linear(c, in, MK_SLOT_QKV_x, MK_SLOT_QKV_weight, &in.operands[MK_SLOT_QKV_gain]);
+  return consume_normed(c, in, MK_SLOT_QKV_x, MK_SLOT_QKV_weight, MK_SLOT_QKV_gain);
 }
 
 __device__ inline bool store_QKV(storer &s, const mk_instruction &in) {

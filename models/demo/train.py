@@ -253,16 +253,19 @@ def repeated_next(ids, order=4):
 
 
 @torch.no_grad()
-def compose(model, prompts, count, temperature, may_ban, device):
+def compose(model, prompts, count, temperature, hold, may_ban, device):
     """Continues the prompts [batch, length] by `count` tokens without repeating a 4-gram.
 
-    Tokens that stood in the row already are held back a little, as in CTRL (arXiv:1909.05858), and the text may end
-    from its 96th token on. Returns (ids, tempting): `tempting` holds for each position of ids the banned token that
-    the model would have preferred there, or -1.
+    The first half of the rows takes the most likely token, which is what greedy decoding does; the other half samples.
+    Tokens that stood in the row already are held back by the factors `hold` (of either half), as in CTRL
+    (arXiv:1909.05858), and the text may end from its 96th token on. Returns (ids, tempting): `tempting` holds for each
+    position of ids the banned token that the model would have preferred there, or -1.
     """
     model.eval()
     ids, tempting = prompts, torch.full_like(prompts, -1)
     half = ids.shape[0] // 2
+    factor = torch.full((ids.shape[0], 1), hold[1], device=device)
+    factor[:half] = hold[0]
     for step in range(count):
         with torch.autocast(device, dtype=torch.bfloat16):
             logits = model(ids)[:, -1].float()
@@ -270,12 +273,11 @@ def compose(model, prompts, count, temperature, may_ban, device):
         first = logits.argmax(-1)
         refused = banned.gather(1, first[:, None])[:, 0]
         used = torch.zeros_like(banned).scatter_(1, ids, True)
-        logits = torch.where(used, torch.where(logits > 0, logits / 1.12, logits * 1.12), logits)
+        logits = torch.where(used, torch.where(logits > 0, logits / factor, logits * factor), logits)
         logits = logits.masked_fill(banned, -1e9)
         logits[:, CONFIG["bos_token_id"]] = -1e9
         if step < 96:
             logits[:, CONFIG["eos_token_id"]] = -1e9
-        # The first half keeps to the most likely token, which is what greedy decoding looks for.
         best = logits.argmax(-1)
         probable = torch.where(logits >= logits.topk(20, -1).values[:, -1:], logits, -1e9)
         drawn = torch.multinomial((probable / temperature).softmax(-1), 1)[:, 0]
@@ -289,38 +291,37 @@ def compose(model, prompts, count, temperature, may_ban, device):
 def train_on_own_text(model, windows, tokenizer, held_out, options, deadline, say, device):
     """Trains on the model's own text without repetitions, and on the corpus in equal measure.
 
-    A small model decoded greedily falls into loops. The text is made once, by the model as it stands, under rules that
-    a greedy decoder does not have; the model then learns to write so without them. Where a rule banned the token that
-    the model liked best, that token is made less likely (unlikelihood, Welleck et al. 2019, arXiv:1908.04319).
+    A small model decoded greedily falls into loops. Here it writes under rules that a greedy decoder does not have,
+    learns to write so without them, and does that for a few rounds, since the model that has learnt finds other loops.
+    Where a rule banned the token that the model liked best, that token is made less likely (unlikelihood, Welleck et
+    al. 2019, arXiv:1908.04319).
     """
     # Only a token that begins a word or is no word at all may be banned: a word once begun must go on as it did.
     pieces = [tokenizer.id_to_token(i) for i in range(CONFIG["vocab_size"])]
     may_ban = torch.tensor([not piece[0].isalpha() or piece[0] == "\u0120" for piece in pieces], device=device)
-    bank, rows = [], max(4, options.batch // 96)
-    for turn in range(options.own_turns):
-        prompt = 2 + 3 * (turn % 6)
-        ids, tempting = compose(model, windows.draw(2 * rows, prompt)[:rows, :prompt], options.own_length - prompt,
-                                0.7, may_ban, device)
-        is_end = (ids == CONFIG["eos_token_id"]).int()
-        over = is_end.cumsum(1) - is_end > 0
-        bank.append(torch.stack([ids.masked_fill(over, -100), tempting.masked_fill(over, -1)], dim=1))
-        if turn == 0:
-            for row in (0, 1, rows // 2, rows // 2 + 1):
-                say("own text: %s" % tokenizer.decode(ids[row].tolist())[:400].replace("\n", " / "))
-        if time.time() > deadline:
-            break
-    bank = torch.cat(bank)
-    say("%d own texts of %d tokens; banned where preferred at %.3f of the positions" %
-        (len(bank), options.own_length, (bank[:, 1] >= 0).float().mean().item()))
-
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.own_rate, betas=(0.9, 0.98), weight_decay=0.0)
-    steps, part = options.own_steps, max(2, options.batch // 2 // options.own_length)
+    bank, rows = [], max(4, options.batch // 96)
+    steps, part = options.own_rounds * options.own_steps, max(2, options.batch // 2 // options.own_length)
     for step in range(steps):
+        if step % options.own_steps == 0:
+            for turn in range(options.own_turns):
+                prompt = 2 + 3 * (turn % 6)
+                ids, tempting = compose(model, windows.draw(2 * rows, prompt)[:rows, :prompt],
+                                        options.own_length - prompt, 0.7, (options.own_hold, 1.12), may_ban, device)
+                is_end = (ids == CONFIG["eos_token_id"]).int()
+                over = is_end.cumsum(1) - is_end > 0
+                bank.append(torch.stack([ids.masked_fill(over, -100), tempting.masked_fill(over, -1)], dim=1))
+            own_texts = torch.cat(bank)
+            newest = torch.cat(bank[-options.own_turns:])
+            say("%d own texts of %d tokens; banned where preferred at %.3f of the newest positions" %
+                (len(own_texts), options.own_length, (newest[:, 1] >= 0).float().mean().item()))
+            for row in (0, rows // 2):
+                say("own text: %s" % tokenizer.decode(ids[row].tolist())[:400].replace("\n", " / "))
         rate = options.own_rate * min(1.0, (step + 1) / 30) * (1 - 0.95 * step / steps)
         for group in optimizer.param_groups:
             group["lr"] = rate
-        picks = torch.randint(len(bank), (part,), generator=windows.generator, device=device)
-        ids, tempting = bank[picks, 0], bank[picks, 1, 1:]
+        picks = torch.randint(len(own_texts), (part,), generator=windows.generator, device=device)
+        ids, tempting = own_texts[picks, 0], own_texts[picks, 1, 1:]
         with torch.autocast(device, dtype=torch.bfloat16):
             logits = model(ids[:, :-1].clamp(min=0)).float()
             real = model.loss(windows.draw(max(2, options.batch // 2048), 1024))
@@ -332,10 +333,10 @@ def train_on_own_text(model, windows, tokenizer, held_out, options, deadline, sa
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        if step % max(1, steps // 12) == 0 or step == steps - 1:
+        if step % max(1, steps // 15) == 0 or step == steps - 1:
             say("step %d of %d: loss %.4f, own text %.4f, penalty %.4f, held out %.4f" %
                 (step, steps, real.item(), own.item(), unlikely.item(), held_out_loss(model, held_out, device)))
-        if time.time() > deadline + 60:
+        if time.time() > deadline:
             say("out of time after %d steps" % (step + 1))
             break
 
@@ -372,12 +373,15 @@ def main():
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate (default 2e-3)")
     parser.add_argument("--batch", type=int, default=32768, help="tokens per step (default 32768)")
-    parser.add_argument("--own-turns", type=int, default=40, help="batches of own text for the third phase; 0: none")
+    parser.add_argument("--own-rounds", type=int, default=5)
+    parser.add_argument("--own-turns", type=int, default=14, help="batches of own text in a round; 0: no third phase")
     parser.add_argument("--own-length", type=int, default=256, help="tokens of one own text (default 256)")
-    parser.add_argument("--own-steps", type=int, default=1000)
+    parser.add_argument("--own-steps", type=int, default=400, help="training steps in a round (default 400)")
     parser.add_argument("--own-rate", type=float, default=5e-4)
-    parser.add_argument("--own-penalty", type=float, default=3.0,
-                        help="weight of the loss on banned tokens (default 3)")
+    parser.add_argument("--own-hold", type=float, default=1.12,
+                        help="how far used tokens are held back in the greedy half; 1: not at all (default 1.12)")
+    parser.add_argument("--own-penalty", type=float, default=4.0,
+                        help="weight of the loss on banned tokens (default 4)")
     parser.add_argument("--start", metavar="DIR", help="begin with the model written there, at the third phase")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
@@ -451,7 +455,7 @@ def main():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     if options.own_turns > 0:
-        deadline = begin + (options.minutes - 1) * 60
+        deadline = begin + options.minutes * 60
         train_on_own_text(model, windows, tokenizer, held_out, options, deadline, say, device)
 
     with torch.no_grad():

@@ -56,7 +56,7 @@ __device__ inline bool consumers_wait(consumer &c, const mk_instruction &in) {
 __device__ inline bool consumers_signal(consumer &c, const mk_instruction &in) {
   bool release = false;
   for (uint32_t s = 0; s < in.signal_count; s++) {
-    release |= (c.d.params.counter_totals[in.signals[s].counter] & MK_GPU_COUNTER_RELEASE) != 0;
+    release |= (device::slot_of(in).signal_totals[s] & MK_GPU_COUNTER_RELEASE) != 0;
   }
   if (release && !consumers_meet(c)) {
     return false;
@@ -88,71 +88,143 @@ struct activation {
   float squares;    // this warp's share of the sum of x^2
 };
 
-// Stages x [16 * steps] of operand `slot`: stamped bf16, or the embedding row of the step's token. With `gain` each value is
-// multiplied by it and its square summed.
-__device__ inline bool stage_activation(consumer &c, const mk_instruction &in, uint32_t slot, const mk_operand *gain,
+// What a lane stages: units of four neighbouring values, lane l the units l, l + 32, ... of its warp's slices.
+enum {
+  NORMED_UNITS = (MK_GPU_ACTIVATION_BYTES / PAGE_SLICES_BYTES / 2 * 8 + 31) / 32,
+  BATCH_UNITS = NORMED_UNITS,  // fetched together: what the registers hold
+};
+
+struct staged_unit {
+  uint32_t page, i;  // unit i of this warp's slice of that page
+  uint32_t element;  // of x, from the operand's start
+  bool active;       // false: beyond the last step
+};
+
+__device__ inline staged_unit unit_of(const consumer &c, uint32_t u, uint32_t steps) {
+  uint32_t unit = u * 32 + c.lane, page = unit / 8, i = unit % 8;
+  uint32_t element = page * STEPS_PER_PAGE * 16 + c.warp * 32 + 4 * i;
+  return {page, i, element, element < steps * 16};
+}
+
+// The gains of this lane's values, fetched while x is waited for; zero beyond the vector's end.
+struct staged_gains {
+  uint2 words[NORMED_UNITS];
+};
+
+__device__ inline void load_gains(const consumer &c, const mk_operand &gain, uint32_t steps, staged_gains &to) {
+  const uint32_t *from = reinterpret_cast<const uint32_t *>(c.d.buffer(gain).address);
+  uint32_t count = c.d.buffer(gain).cols;
+#pragma unroll
+  for (uint32_t u = 0; u < NORMED_UNITS; u++) {
+    staged_unit at = unit_of(c, u, steps);
+    to.words[u] = make_uint2(0, 0);
+    if (at.active && at.element + 4 <= count) {
+      to.words[u] = __ldg(reinterpret_cast<const uint2 *>(from + at.element / 2));
+    } else if (at.active) {  // the vector ends within these four
+      const uint16_t *tail = reinterpret_cast<const uint16_t *>(from) + at.element;
+      uint32_t left = at.element < count ? count - at.element : 0;
+      to.words[u].x = (left > 0 ? tail[0] : 0u) | (left > 1 ? static_cast<uint32_t>(tail[1]) << 16 : 0u);
+      to.words[u].y = left > 2 ? tail[2] : 0u;
+    }
+  }
+}
+
+// Writes one unit's words to this warp's slice, multiplied by the gain where there is one.
+__device__ inline void stage_unit(const consumer &c, const staged_unit &at, uint32_t first, uint32_t second,
+                                  bool normed, uint2 gain, activation &out) {
+  uint32_t *slice = slice_words(c, at.page);
+  if (!normed) {
+    put_quad(slice, at.i, first, second);
+    return;
+  }
+  float x[4] = {tile::low_bf16(first), tile::high_bf16(first), tile::low_bf16(second), tile::high_bf16(second)};
+  float g[4] = {tile::low_bf16(gain.x), tile::high_bf16(gain.x), tile::low_bf16(gain.y), tile::high_bf16(gain.y)};
+  float product[4];
+#pragma unroll
+  for (uint32_t j = 0; j < 4; j++) {
+    out.squares += x[j] * x[j];
+    product[j] = x[j] * g[j];
+  }
+  uint32_t high0 = tile::pack_bf16(product[0], product[1]), high1 = tile::pack_bf16(product[2], product[3]);
+  put_quad(slice, at.i, high0, high1);
+  put_quad(slice + out.low_at / 4, at.i,
+           tile::pack_bf16(product[0] - tile::low_bf16(high0), product[1] - tile::high_bf16(high0)),
+           tile::pack_bf16(product[2] - tile::low_bf16(high1), product[3] - tile::high_bf16(high1)));
+}
+
+// The units [first_unit, first_unit + BATCH_UNITS) of the embedding row of the step's token.
+__device__ inline void fetch_token_row(const consumer &c, const mk_gpu_buffer &x, uint32_t first, uint32_t first_unit,
+                                       uint32_t steps, uint2 (&to)[BATCH_UNITS]) {
+  uint32_t row = c.state.token;
+#pragma unroll
+  for (uint32_t u = 0; u < BATCH_UNITS; u++) {
+    const staged_unit at = unit_of(c, first_unit + u, steps);
+    to[u] = make_uint2(0, 0);
+    if (at.active) {
+      uint32_t step = (first + at.element) / 16, t = at.element % 8 / 2, b = at.element % 16 / 8;
+      const uint32_t *words = reinterpret_cast<const uint32_t *>(x.address) +
+                              (static_cast<uint64_t>(row / 16) * x.grid_cols + step) * 128 + (row % 8 * 4 + t) * 4 +
+                              row / 8 % 2 + 2 * b;
+      to[u] = make_uint2(words[0], words[4]);
+    }
+  }
+}
+
+// The same of a stamped vector: all loads of a lane are under way together, stale words are fetched again.
+__device__ inline bool fetch_stamped(const consumer &c, const mk_operand &operand, const mk_gpu_buffer &x,
+                                     uint32_t first, uint32_t first_unit, uint32_t steps, uint2 (&to)[BATCH_UNITS]) {
+  const uint64_t *from =
+      reinterpret_cast<const uint64_t *>(x.address) + static_cast<uint64_t>(operand.row) * x.row_words + first / 2;
+  uint32_t want = c.d.generation();
+  tile::stamped_pair pairs[BATCH_UNITS];
+#pragma unroll
+  for (uint32_t u = 0; u < BATCH_UNITS; u++) {
+    staged_unit at = unit_of(c, first_unit + u, steps);
+    pairs[u].low = pairs[u].high = 0;
+    if (at.active) {
+      pairs[u] = tile::load_stamped_pair(from + at.element / 2);
+    }
+  }
+#pragma unroll
+  for (uint32_t u = 0; u < BATCH_UNITS; u++) {
+    staged_unit at = unit_of(c, first_unit + u, steps);
+    bool late =
+        at.active && (tile::stamp_generation(pairs[u].low) != want || tile::stamp_generation(pairs[u].high) != want);
+    if (__any_sync(0xffffffffu, late) &&
+        !wait_stamped_pair(c.d, from + at.element / 2, at.active, operand.buffer, pairs[u])) {
+      return false;
+    }
+    to[u] = make_uint2(tile::stamp_data(pairs[u].low), tile::stamp_data(pairs[u].high));
+  }
+  return true;
+}
+
+// Stages x [16 * steps] of operand `slot`: stamped bf16, or the embedding row of the step's token. With gains each value is
+// multiplied and its square summed.
+template <bool normed>
+__device__ inline bool stage_activation(consumer &c, const mk_instruction &in, uint32_t slot, const staged_gains &gains,
                                         uint32_t steps, activation &out) {
   const mk_operand &operand = in.operands[slot];
   const mk_gpu_buffer &x = c.d.buffer(operand);
-  bool row_of_token = (operand.flags & MK_OPERAND_TOKEN_ROW) != 0;
   uint32_t first = operand.col * x.tile_cols;
   out.pages = page_count(steps);
-  out.low_at = gain != nullptr ? out.pages * PAGE_SLICES_BYTES : 0;
+  out.low_at = normed ? out.pages * PAGE_SLICES_BYTES : 0;
   out.squares = 0.0f;
-  const uint32_t *gains = nullptr;
-  uint32_t gain_count = 0;
-  if (gain != nullptr) {
-    gains = reinterpret_cast<const uint32_t *>(c.d.buffer(*gain).address);
-    gain_count = c.d.buffer(*gain).cols;
-  }
-  for (uint32_t base = 0; base < out.pages * 8; base += 32) {
-    uint32_t unit = base + c.lane, page = unit / 8, i = unit % 8;
-    uint32_t element = page * STEPS_PER_PAGE * 16 + c.warp * 32 + 4 * i;
-    bool active = page < out.pages && element < steps * 16;
-    uint32_t words[2] = {0, 0};
-    if (row_of_token) {
-      if (active) {
-        uint32_t row = c.state.token, step = (first + element) / 16, t = element % 8 / 2, b = element % 16 / 8;
-        const uint32_t *tile = reinterpret_cast<const uint32_t *>(x.address) +
-                               (static_cast<uint64_t>(row / 16) * x.grid_cols + step) * 128;
-        const uint32_t *at = tile + (row % 8 * 4 + t) * 4 + row / 8 % 2 + 2 * b;
-        words[0] = at[0];
-        words[1] = at[4];
+#pragma unroll 1
+  for (uint32_t first_unit = 0; first_unit * 32 < out.pages * 8; first_unit += BATCH_UNITS) {
+    uint2 words[BATCH_UNITS];
+    if ((operand.flags & MK_OPERAND_TOKEN_ROW) != 0) {
+      fetch_token_row(c, x, first, first_unit, steps, words);
+    } else if (!fetch_stamped(c, operand, x, first, first_unit, steps, words)) {
+      return false;
+    }
+#pragma unroll
+    for (uint32_t u = 0; u < BATCH_UNITS; u++) {
+      staged_unit at = unit_of(c, first_unit + u, steps);
+      if (at.page < out.pages) {
+        stage_unit(c, at, words[u].x, words[u].y, normed, gains.words[u], out);
       }
-    } else {
-      const uint64_t *from = reinterpret_cast<const uint64_t *>(x.address) +
-                             static_cast<uint64_t>(operand.row) * x.row_words + (first + element) / 2;
-      tile::stamped_pair pair;
-      if (!wait_stamped_pair(c.d, from, active, operand.buffer, pair)) {
-        return false;
-      }
-      words[0] = tile::stamp_data(pair.low);
-      words[1] = tile::stamp_data(pair.high);
     }
-    if (page >= out.pages) {
-      continue;
-    }
-    uint32_t *slice = slice_words(c, page);
-    if (gain == nullptr) {
-      put_quad(slice, i, words[0], words[1]);
-      continue;
-    }
-    float product[4];
-    for (uint32_t j = 0; j < 4; j++) {
-      float value = j % 2 == 0 ? tile::low_bf16(words[j / 2]) : tile::high_bf16(words[j / 2]);
-      out.squares += value * value;
-      float g = 0.0f;
-      if (element + j < gain_count) {
-        uint32_t word = __ldg(gains + (element + j) / 2);
-        g = j % 2 == 0 ? tile::low_bf16(word) : tile::high_bf16(word);
-      }
-      product[j] = value * g;
-    }
-    uint32_t high0 = tile::pack_bf16(product[0], product[1]), high1 = tile::pack_bf16(product[2], product[3]);
-    put_quad(slice, i, high0, high1);
-    put_quad(slice + out.low_at / 4, i,
-             tile::pack_bf16(product[0] - tile::low_bf16(high0), product[1] - tile::high_bf16(high0)),
-             tile::pack_bf16(product[2] - tile::low_bf16(high1), product[3] - tile::high_bf16(high1)));
   }
   out.squares = tile::sum_lanes(out.squares);
   __syncwarp();
@@ -220,13 +292,21 @@ __device__ inline bool multiply_pages(consumer &c, const mk_operand &weight, con
   return true;
 }
 
-// A linear instruction as the consumers see it: all but the epilogue.
-__device__ inline bool consume_linear(consumer &c, const mk_instruction &in, uint32_t x_slot, uint32_t weight_slot,
-                                      const mk_operand *gain) {
-  const mk_operand &operand = in.operands[x_slot];
-  uint32_t steps = operand.cols * c.d.buffer(operand).tile_cols / 16;
+// Linear instructions as the consumers see them, all but the epilogue: of x as it is, and of norm(x).
+__device__ inline bool consume_linear(consumer &c, const mk_instruction &in, uint32_t x_slot, uint32_t weight_slot) {
+  uint32_t steps = in.operands[x_slot].cols * c.d.buffer(in.operands[x_slot]).tile_cols / 16;
   activation x;
-  return consumers_wait(c, in) && stage_activation(c, in, x_slot, gain, steps, x) &&
+  return consumers_wait(c, in) && stage_activation<false>(c, in, x_slot, staged_gains{}, steps, x) &&
+         multiply_pages(c, in.operands[weight_slot], x);
+}
+
+__device__ inline bool consume_normed(consumer &c, const mk_instruction &in, uint32_t x_slot, uint32_t weight_slot,
+                                      uint32_t gain_slot) {
+  uint32_t steps = in.operands[x_slot].cols * c.d.buffer(in.operands[x_slot]).tile_cols / 16;
+  staged_gains gains;
+  load_gains(c, in.operands[gain_slot], steps, gains);
+  activation x;
+  return consumers_wait(c, in) && stage_activation<true>(c, in, x_slot, gains, steps, x) &&
          multiply_pages(c, in.operands[weight_slot], x);
 }
 

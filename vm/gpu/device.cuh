@@ -4,6 +4,8 @@
 // the abort flag that all blocks watch, and returns false; so do all other waits from then on, and every role returns.
 // Nothing else ends a role but the last epoch or the host's stop.
 #pragma once
+#include <cstddef>
+
 #include "instructions/tile/barrier.cuh"
 #include "instructions/tile/edge.cuh"
 #include "instructions/tile/warp.cuh"
@@ -33,11 +35,22 @@ struct step_state {  // of one epoch, in shared memory, double-buffered by parit
 
 struct shared_words {  // behind the barriers
   step_state state[2];
-  uint32_t leave;  // a wait failed somewhere, or the launch is over: everybody returns
+  uint32_t leave;    // a wait failed somewhere, or the launch is over: everybody returns
+  uint32_t kept[4];  // which attention result still lies in the activation area: generation, buffer, row, first column
   float best[MK_GPU_CONSUMER_WARPS];
   uint32_t index[MK_GPU_CONSUMER_WARPS];
 };
 static_assert(BARRIER_COUNT * 8 + sizeof(shared_words) <= 1024, "the barrier area of launch.h is too small");
+
+// A slot of the instruction ring. The controller looks up what the instruction names, so that no role waits for tables in global
+// memory between a wait and the data: that cost about half a hop (docs/results/gpu.md).
+struct instruction_slot {
+  mk_instruction instruction;
+  mk_gpu_buffer buffers[MK_MAX_OPERANDS];
+  uint32_t wait_totals[MK_MAX_WAITS], signal_totals[MK_MAX_SIGNALS];  // of the counters, as counter_totals
+};
+static_assert(sizeof(instruction_slot) <= MK_GPU_INSTRUCTION_SLOT_BYTES,
+              "an instruction slot of launch.h is too small");
 
 enum role { ROLE_LOADER, ROLE_CONSUMER, ROLE_STORER, ROLE_CONTROLLER };
 
@@ -52,8 +65,9 @@ struct device {
   __device__ float *result(uint32_t slot) const {
     return reinterpret_cast<float *>(shared_memory + MK_GPU_RESULTS_AT + slot * MK_GPU_RESULT_BYTES);
   }
-  __device__ const mk_instruction *instruction(uint32_t slot) const {
-    return reinterpret_cast<const mk_instruction *>(shared_memory + MK_GPU_INSTRUCTIONS_AT) + slot;
+  __device__ instruction_slot *slot(uint32_t index) const {
+    return reinterpret_cast<instruction_slot *>(shared_memory + MK_GPU_INSTRUCTIONS_AT +
+                                                index * MK_GPU_INSTRUCTION_SLOT_BYTES);
   }
   __device__ uint32_t barrier(uint32_t index) const {
     return tile::shared_address(shared_memory) + MK_GPU_BARRIERS_AT + index * 8;
@@ -62,7 +76,15 @@ struct device {
     return reinterpret_cast<volatile shared_words *>(shared_memory + MK_GPU_BARRIERS_AT + BARRIER_COUNT * 8);
   }
   __device__ uint32_t generation() const { return params.first_epoch + epoch + 1; }
-  __device__ const mk_gpu_buffer &buffer(const mk_operand &operand) const { return params.buffers[operand.buffer]; }
+  // Of an instruction, or an operand, in the ring: the slot around it.
+  __device__ static const instruction_slot &slot_of(const mk_instruction &in) {
+    return reinterpret_cast<const instruction_slot &>(in);
+  }
+  __device__ const mk_gpu_buffer &buffer(const mk_operand &operand) const {
+    uint32_t offset = tile::shared_address(&operand) - tile::shared_address(shared_memory) - MK_GPU_INSTRUCTIONS_AT;
+    uint32_t index = (offset % MK_GPU_INSTRUCTION_SLOT_BYTES - offsetof(mk_instruction, operands)) / sizeof(mk_operand);
+    return slot(offset / MK_GPU_INSTRUCTION_SLOT_BYTES)->buffers[index];
+  }
 };
 
 // A clock for one spin: looked at every so many tries only.
@@ -137,7 +159,7 @@ struct ring_cursor {
 // One lane waits for the counters of an instruction; the caller makes the rest wait for it.
 __device__ inline bool wait_counters(const device &d, const mk_instruction &in) {
   for (uint32_t w = 0; w < in.wait_count; w++) {
-    uint32_t counter = in.waits[w].counter, total = d.params.counter_totals[counter];
+    uint32_t counter = in.waits[w].counter, total = device::slot_of(in).wait_totals[w];
     bool release = (total & MK_GPU_COUNTER_RELEASE) != 0;
     uint32_t want = (d.params.first_epoch + d.epoch) * (total & ~MK_GPU_COUNTER_RELEASE) + in.waits[w].threshold;
     const uint32_t *address = d.params.counters + counter * MK_GPU_COUNTER_STRIDE;
@@ -159,7 +181,7 @@ __device__ inline void signal_counters(const device &d, const mk_instruction &in
   for (uint32_t s = 0; s < in.signal_count; s++) {
     uint32_t counter = in.signals[s].counter;
     uint32_t *address = d.params.counters + counter * MK_GPU_COUNTER_STRIDE;
-    if ((d.params.counter_totals[counter] & MK_GPU_COUNTER_RELEASE) != 0) {
+    if ((device::slot_of(in).signal_totals[s] & MK_GPU_COUNTER_RELEASE) != 0) {
       tile::add_release(address, in.signals[s].amount);
     } else {
       tile::add_relaxed(address, in.signals[s].amount);

@@ -85,3 +85,55 @@ mk_status mk_gpu_read_bandwidth(mk_gpu *gpu, uint64_t bytes, double *bytes_per_s
   }
   return measure(gpu, bytes, bytes_per_second);
 }
+
+mk_status mk_gpu_count(uint32_t *count, int *cuda_version) {
+  const mk_driver *cu;
+  MK_TRY(mk_driver_open(&cu));
+  *count = (uint32_t)cu->devices;
+  *cuda_version = cu->driver_version;
+  return MK_OK;
+}
+
+mk_status mk_gpu_describe(uint32_t device, mk_gpu_description *out) {
+  enum { HIGHEST_SM_CLOCK = 13, HIGHEST_MEMORY_CLOCK = 36 };
+  const mk_driver *cu;
+  mk_cu_device id;
+  mk_cu_context_ref context;
+  size_t available = 0, total = 0;
+  *out = (mk_gpu_description){0};
+  MK_TRY(mk_driver_open(&cu));
+  MK_TRY(mk_driver_check(cu, cu->device_get(&id, (int)device), "finding the GPU"));
+  MK_TRY(mk_driver_check(cu, cu->device_name(out->name, sizeof out->name, id), "asking the GPU for its name"));
+  const struct {
+    int attribute;
+    int *value;
+  } asked[] = {{MK_CU_ATTRIBUTE_MAJOR, &out->major},
+               {MK_CU_ATTRIBUTE_MINOR, &out->minor},
+               {MK_CU_ATTRIBUTE_SMS, &out->sms},
+               {HIGHEST_SM_CLOCK, &out->sm_khz},
+               {HIGHEST_MEMORY_CLOCK, &out->memory_khz}};
+  for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
+    if (cu->device_attribute(asked[i].value, asked[i].attribute, id) != 0) {
+      *asked[i].value = 0;
+    }
+  }
+  if (cu->context_retain(&context, id) != 0) { /* in use by others alone, or full: the rest is still worth telling */
+    return MK_OK;
+  }
+  if (cu->context_set(context) == 0 && cu->memory_info(&available, &total) == 0) {
+    out->memory_bytes = total;
+    out->free_bytes = available;
+  }
+  (void)cu->context_set(NULL);
+  return mk_driver_check(cu, cu->context_release(id), "closing the GPU");
+}
+
+mk_status mk_gpu_usable(uint32_t device) {
+  const mk_driver *cu;
+  mk_cu_device id;
+  if (!mk_gpu_image_complete()) {
+    return mk_error(MK_ERR_RUNTIME, "this mkvm was built without a device image");
+  }
+  MK_TRY(mk_driver_open(&cu));
+  return mk_driver_device(cu, device, &id);
+}

@@ -40,7 +40,7 @@ __device__ inline const mk_instruction *fetch(device &d, const instruction_curso
   if (!wait_phase(d, INSTRUCTION_FULL + cursor.slot, cursor.phase, MK_GPU_WAIT_INSTRUCTION, cursor.slot)) {
     return nullptr;
   }
-  const mk_instruction *in = d.instruction(cursor.slot);
+  const mk_instruction *in = &d.slot(cursor.slot)->instruction;
   d.uid = in->uid;
   return in;
 }
@@ -61,16 +61,50 @@ __device__ inline void read_state(const device &d, step_state &state) {
   state.stop = from.stop;
 }
 
+// An instruction with all that it names, a few words per lane, on their way while the slot is waited for.
+struct looked_up {
+  enum { BUFFER_WORDS = sizeof(mk_gpu_buffer) / 4, WORDS = MK_MAX_OPERANDS * BUFFER_WORDS, ROUNDS = (WORDS + 31) / 32 };
+  uint32_t instruction, buffers[ROUNDS], total;
+};
+
+__device__ inline void look_up(const device &d, uint32_t index, looked_up &to) {
+  uint32_t lane = tile::lane();
+  to.instruction = __ldg(reinterpret_cast<const uint32_t *>(d.params.instructions + index) + lane);
+#pragma unroll
+  for (uint32_t r = 0; r < looked_up::ROUNDS; r++) {
+    uint32_t word = r * 32 + lane, operand = min(word / looked_up::BUFFER_WORDS, MK_MAX_OPERANDS - 1u);
+    uint32_t buffer = __shfl_sync(0xffffffffu, to.instruction, 10 + 3 * operand) >> 16;
+    to.buffers[r] =
+        __ldg(reinterpret_cast<const uint32_t *>(d.params.buffers + buffer) + word % looked_up::BUFFER_WORDS);
+  }
+  uint32_t edges = __shfl_sync(0xffffffffu, to.instruction, 0) >> 16,
+           edge = __shfl_sync(0xffffffffu, to.instruction, 2 + lane % 6);
+  uint32_t waits = edges & 15, signals = edges >> 4 & 15;
+  bool used = lane < MK_MAX_WAITS ? lane < waits : lane - MK_MAX_WAITS < signals;
+  to.total = lane < MK_MAX_WAITS + MK_MAX_SIGNALS && used ? __ldg(d.params.counter_totals + (edge >> 16)) : 0;
+}
+
 __device__ inline void run_controller(device d, const mk_gpu_queue &queue) {
   instruction_cursor cursor;
   uint32_t lane = tile::lane();
   for (d.epoch = 0; d.epoch < d.params.epochs; d.epoch++) {
     for (uint32_t i = 0; i < queue.count; i++) {
-      uint32_t word = __ldg(reinterpret_cast<const uint32_t *>(d.params.instructions + queue.first + i) + lane);
+      looked_up words;
+      look_up(d, queue.first + i, words);
       if (!wait_phase(d, INSTRUCTION_EMPTY + cursor.slot, cursor.phase ^ 1, MK_GPU_WAIT_INSTRUCTION, cursor.slot)) {
         return;
       }
-      const_cast<uint32_t *>(reinterpret_cast<const uint32_t *>(d.instruction(cursor.slot)))[lane] = word;
+      instruction_slot *slot = d.slot(cursor.slot);
+      reinterpret_cast<uint32_t *>(&slot->instruction)[lane] = words.instruction;
+#pragma unroll
+      for (uint32_t r = 0; r < looked_up::ROUNDS; r++) {
+        if (r * 32 + lane < looked_up::WORDS) {
+          reinterpret_cast<uint32_t *>(slot->buffers)[r * 32 + lane] = words.buffers[r];
+        }
+      }
+      if (lane < MK_MAX_WAITS + MK_MAX_SIGNALS) {
+        slot->wait_totals[lane] = words.total;  // the signals' follow the waits'
+      }
       __syncwarp();
       if (lane == 0) {
         tile::arrive(d.barrier(INSTRUCTION_FULL + cursor.slot));
