@@ -15,7 +15,7 @@ mk_machine mk_machine_latency(uint32_t sms) {
       .page_bytes = PAGE_BYTES,
       .ring_pages = RING_PAGES,
       .resident_bytes = SHARED_BYTES - RESERVED_BYTES - RING_PAGES * PAGE_BYTES,
-      .copy_bytes = 2048,
+      .copy_bytes = 4096,
       .consumer_warps = 16,
       .loader_warps = 1,
       .instruction_ring = 4,

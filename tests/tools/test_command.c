@@ -44,6 +44,7 @@ static pid_t start(const char *const *arguments, int in, int out, int err) {
     for (int i = 0; arguments[i] != NULL && i < MOST_ARGUMENTS; i++) {
       argv[i + 1] = strdup(arguments[i]);
     }
+    setenv("CUDA_VISIBLE_DEVICES", "", 1); /* the same everywhere: no GPU */
     dup2(in, STDIN_FILENO);
     dup2(out, STDOUT_FILENO);
     dup2(err, STDERR_FILENO);
@@ -136,7 +137,22 @@ Test(command, usage_errors) {
   EXPECT(2, "", "'x' is not a whole number", "run", "-m", in_directory("tiny"), "-n", "x");
   EXPECT(2, "", "from 1 to 1024", "run", "-m", in_directory("tiny"), "--sms", "0");
   EXPECT(2, "", "'tpu' is not a device", "run", "-m", in_directory("tiny"), "--device", "tpu");
-  EXPECT(2, "", "no GPU machine", "run", "-m", in_directory("tiny"), "--device", "cuda:0");
+  EXPECT(2, "", "'cuda:' is not a device", "run", "-m", in_directory("tiny"), "--device", "cuda:");
+  EXPECT(2, "", "'cuda:-1' is not a device", "bench", "--like", "tiny", "--device", "cuda:-1");
+  EXPECT(2, "", "does not go with --check", "run", "-m", in_directory("tiny"), "--device", "cuda", "--check");
+  EXPECT(2, "", "--interleave --adversarial", "run", "-m", in_directory("tiny"), "--device", "cuda:1", "--adversarial",
+         "--interleave", "3");
+  EXPECT(2, "", "--model DIR or --like SHAPE is missing", "bench");
+  EXPECT(2, "", "both given", "bench", "-m", in_directory("tiny"), "--like", "tiny");
+  EXPECT(2, "", "--seed needs --like", "bench", "-m", in_directory("tiny"), "-s", "1");
+  EXPECT(2, "", "choose one of", "bench", "--like", "huge");
+  EXPECT(2, "", "'xml' is not a format", "bench", "--like", "tiny", "-o", "xml");
+  EXPECT(2, "", "--n-gen: '' is not a whole number", "bench", "--like", "tiny", "-n", "4,,5");
+  EXPECT(2, "", "--n-depth: 'a' is not a whole number", "bench", "--like", "tiny", "-d", "4,a");
+  EXPECT(2, "", "nothing to measure", "bench", "--like", "tiny", "-n", "0", "-p", "0");
+  EXPECT(2, "", "take 2049 tokens", "bench", "--like", "tiny", "-p", "0", "-d", "2040", "-n", "8", "--device", "cpu");
+  EXPECT(2, "", "--ctx-size gives 64", "bench", "--like", "tiny", "-n", "64", "-c", "64", "--device", "cpu");
+  EXPECT(2, "", "at depth 0 only", "bench", "--like", "tiny", "-d", "8", "--device", "cpu");
   EXPECT(2, "", "both given", "run", "-m", in_directory("tiny"), "-p", "a", "-f", "b");
   EXPECT(2, "", "would end every output", "run", "-m", in_directory("tiny"), "--stop", "");
   EXPECT(2, "", "'more' is not expected", "run", "-m", in_directory("tiny"), "more");
@@ -151,15 +167,16 @@ Test(command, usage_errors) {
 }
 
 Test(command, help_and_version) {
-  static const char *const names[] = {"run", "compile", "verify", "disasm", "info", "synth"};
+  static const char *const names[] = {"run", "bench", "compile", "verify", "disasm", "info", "synth"};
+  const size_t count = sizeof names / sizeof names[0];
   result r = RUN("--help");
   cr_assert_eq(r.code, 0);
   size_t listed = 0;
   for (const char *line = strstr(r.out, "\n  "); line != NULL; line = strstr(line + 1, "\n  ")) {
     listed += line[3] >= 'a' && line[3] <= 'z' && strncmp(line + 3, "mkvm", 4) != 0;
   }
-  cr_assert_eq(listed, 6, "the help lists %zu commands", listed);
-  for (size_t i = 0; i < 6; i++) {
+  cr_assert_eq(listed, count, "the help lists %zu commands", listed);
+  for (size_t i = 0; i < count; i++) {
     char line[32];
     snprintf(line, sizeof line, "\n  %-7s  ", names[i]);
     cr_assert_not_null(strstr(r.out, line), "%s", names[i]);
@@ -171,6 +188,8 @@ Test(command, help_and_version) {
   drop(&r);
   EXPECT(0, "mkvm 0.", "", "--version");
   EXPECT(0, "devices   cpu", "", "info");
+  EXPECT(0, "no cuda: ", "", "info");
+  EXPECT(0, "image     ", "", "info");
 }
 
 Test(command, compile_verify_disasm) {
@@ -371,11 +390,12 @@ Test(command, prompts_from_files) {
 }
 
 Test(command, a_full_disk) {
-  const char *const arguments[][8] = {{"run", "-m", in_directory("tiny"), "-n", "2", "--ignore-eos", NULL},
-                                      {"run", "-m", in_directory("tiny"), "-n", "2", "--json", NULL},
-                                      {"info", NULL},
-                                      {"--help", NULL},
-                                      {"isa", NULL}};
+  const char *const arguments[][10] = {{"run", "-m", in_directory("tiny"), "-n", "2", "--ignore-eos", NULL},
+                                       {"run", "-m", in_directory("tiny"), "-n", "2", "--json", NULL},
+                                       {"info", NULL},
+                                       {"bench", "--like", "tiny", "--device", "cpu", "-n", "2", NULL},
+                                       {"--help", NULL},
+                                       {"isa", NULL}};
   for (size_t i = 0; i < sizeof arguments / sizeof arguments[0]; i++) {
     int in = open("/dev/null", O_RDONLY), out = open("/dev/full", O_WRONLY), err = scratch_file();
     size_t length;
@@ -409,4 +429,136 @@ Test(command, interrupt_ends_with_what_is_there) {
   close(in);
   close(err);
   close(ends[0]);
+}
+
+/* A prompt that takes far longer than the test: the step at hand is the last, and nothing has been generated. */
+Test(command, interrupt_inside_the_prompt) {
+  const char *path = in_directory("long");
+  FILE *file = fopen(path, "w");
+  for (int i = 0; i < 1900; i++) {
+    fputc('a' + i % 26, file);
+  }
+  fclose(file);
+  const char *const arguments[] = {"run", "-m",     in_directory("tiny"), "-f", path, "-n",
+                                   "9",   "--json", "--interleave",       "7",  NULL};
+  int in = open("/dev/null", O_RDONLY), out = scratch_file(), err = scratch_file();
+  size_t length;
+  pid_t child = start(arguments, in, out, err);
+  usleep(1500000);
+  cr_assert_eq(kill(child, SIGINT), 0);
+  int code = finish(child);
+  char *text = slurp(out, &length);
+  cr_assert_eq(code, 0, "exit code %d", code);
+  cr_assert_not_null(strstr(text, "\"tokens\": []"), "%s", text);
+  cr_assert_not_null(strstr(text, "\"finish_reason\": \"interrupted\""), "%s", text);
+  free(text);
+  close(in);
+  close(out);
+  close(err);
+}
+
+static void expect_one_line(const char *const *arguments) {
+  result r = run(arguments);
+  cr_assert_eq(r.code, 1, "%s: exit code %d: %s", arguments[0], r.code, r.err);
+  cr_assert_str_eq(r.out, "");
+  const char *end = strchr(r.err, '\n');
+  cr_assert(end != NULL && end[1] == '\0', "%s: not one line: %s", arguments[0], r.err);
+  cr_assert_not_null(strstr(r.err, "--device cpu"), "%s: no way out: %s", arguments[0], r.err);
+  drop(&r);
+}
+
+Test(command, cuda_without_a_gpu) {
+  const char *const model = in_directory("tiny");
+  expect_one_line((const char *const[]){"run", "-m", model, "-p", "a", "--device", "cuda", NULL});
+  expect_one_line((const char *const[]){"bench", "--like", "tiny", "--device", "cuda:0", NULL});
+  json_t *object = RUN_JSON("-m", model, "-p", "a", "-n", "1"); /* nobody asked for one: the CPU does it */
+  cr_assert_str_eq(text_of(object, "device"), "cpu");
+  json_decref(object);
+}
+
+static double number_of(const json_t *object, const char *key) {
+  const json_t *value = json_object_get(object, key);
+  cr_assert(json_is_number(value), "%s is no number", key);
+  return json_number_value(value);
+}
+
+/* Weight bytes of the tiny shape by hand: seven matrices a layer and the head, two bytes each, norms and embedding apart. */
+static double tiny_weight_bytes(void) {
+  result r = RUN("info", "-m", in_directory("tiny"));
+  unsigned layers, hidden, intermediate, heads, head_dim, kv_heads, vocab;
+  const char *shape = strstr(r.out, "Llama, "), *words = strstr(r.out, "vocabulary  ");
+  cr_assert_eq(sscanf(shape, "Llama, %u layers, hidden %u, intermediate %u, %u heads of %u, %u KV heads", &layers,
+                      &hidden, &intermediate, &heads, &head_dim, &kv_heads),
+               6);
+  cr_assert_eq(sscanf(words, "vocabulary  %u", &vocab), 1);
+  drop(&r);
+  double per_layer = 2.0 * hidden * heads * head_dim + 2.0 * hidden * kv_heads * head_dim + 3.0 * hidden * intermediate;
+  return 2 * (layers * per_layer + (double)vocab * hidden);
+}
+
+Test(command, bench_json) {
+  result r =
+      RUN("bench", "--like", "tiny", "--device", "cpu", "-p", "0", "-n", "4,6", "-d", "0,8", "-r", "2", "-o", "json");
+  cr_assert_eq(r.code, 0, "%s", r.err);
+  json_t *rows = json_loads(r.out, JSON_REJECT_DUPLICATES, NULL);
+  cr_assert_eq(json_array_size(rows), 4, "%s", r.out);
+  static const char *const tests[] = {"tg4", "tg6", "tg4 @ d8", "tg6 @ d8"};
+  for (size_t i = 0; i < 4; i++) {
+    const json_t *row = json_array_get(rows, i);
+    cr_assert_str_eq(text_of(row, "test"), tests[i]);
+    cr_assert_str_eq(text_of(row, "model"), "tiny");
+    cr_assert_str_eq(text_of(row, "backend"), "CPU");
+    cr_assert_str_eq(text_of(row, "device"), "cpu");
+    cr_assert_eq(number_of(row, "n_gen"), i % 2 == 0 ? 4 : 6);
+    cr_assert_eq(number_of(row, "n_prompt"), 0);
+    cr_assert_eq(number_of(row, "n_depth"), i < 2 ? 0 : 8);
+    cr_assert_eq(number_of(row, "launches"), 2);
+    cr_assert_eq(number_of(row, "weight_bytes_per_token"), tiny_weight_bytes());
+    double rate = number_of(row, "avg_ts"), median = number_of(row, "launch_ms_per_token_p50");
+    cr_assert(rate > 0 && median > 0 && number_of(row, "stddev_ts") >= 0);
+    /* Of two launches the median is the faster one, and the mean rate lies between both. */
+    cr_assert(rate <= 1.001e3 / median && rate >= 0.999e3 / number_of(row, "launch_ms_per_token_p99"), "%s", r.out);
+    cr_assert_leq(number_of(row, "token_ms_p50"), number_of(row, "token_ms_p99"));
+    cr_assert(json_is_null(json_object_get(row, "read_bytes_per_s")) &&
+              json_is_null(json_object_get(row, "read_share")));
+  }
+  json_decref(rows);
+  drop(&r);
+}
+
+static size_t columns(const char *line) {
+  size_t count = 0;
+  for (; *line != '\0' && *line != '\n'; line++) {
+    count += *line == '|';
+  }
+  return count;
+}
+
+Test(command, bench_tables) {
+  const char *model = in_directory("tiny");
+  result r = RUN("bench", "-m", model, "--device", "cpu", "-p", "5", "-n", "4", "-r", "1");
+  cr_assert_eq(r.code, 0, "%s", r.err);
+  static const char *const parts[] = {"| model ", "| -----", "pp5 |", "tg4 |"};
+  const char *line = r.out;
+  for (size_t i = 0; i < 4; i++) {
+    cr_assert_eq(columns(line), 13, "line %zu of: %s", i, r.out);
+    const char *end = strchr(line, '\n'), *part = strstr(line, parts[i]);
+    cr_assert(part != NULL && part < end, "line %zu has no `%s`: %s", i, parts[i], r.out);
+    line = end + 1;
+  }
+  cr_assert_eq(line[0], '\n');
+  cr_assert_not_null(strstr(r.out, "\n| tiny "), "the model's name is the directory's: %s", r.out);
+  cr_assert_not_null(strstr(r.out, "device: cpu\n"), "%s", r.out);
+  drop(&r);
+
+  r = RUN("bench", "-m", model, "--device", "cpu", "-p", "0", "-n", "2,3", "-r", "1", "-o", "csv");
+  cr_assert_eq(r.code, 0, "%s", r.err);
+  size_t lines = 0;
+  for (const char *c = r.out; *c != '\0'; c++) {
+    lines += *c == '\n';
+  }
+  cr_assert_eq(lines, 3, "%s", r.out);
+  cr_assert_not_null(strstr(r.out, ",\"tg3\",0,3,0,1,"), "%s", r.out);
+  drop(&r);
+  EXPECT(3, "", "config.json", "bench", "-m", directory);
 }

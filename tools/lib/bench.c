@@ -5,19 +5,20 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "models/synth.h"
 #include "vm/gpu/extra.h"
 
-enum { DEFAULT_TOKENS = 128, DEFAULT_LAUNCHES = 10, START_TOKEN = 1 };
+enum { DEFAULT_TOKENS = 128, DEFAULT_LAUNCHES = 10, KV_PIECE = 1 << 24 };
 
 typedef struct samples {
   double *gaps;     /* milliseconds between tokens, all launches */
-  double *launches; /* milliseconds per token by events */
+  double *launches; /* milliseconds per token */
   double *firsts;
   size_t gap_count;
-  uint32_t seen; /* tokens of this launch */
-  double last;
+  double start, first, last; /* of this launch */
+  uint32_t seen;             /* tokens of this launch */
+  uint32_t unmeasured;       /* cpu: tokens that come before the first measured step ends */
   bool counted;
-  uint32_t launch;
 } samples;
 
 static double now_ms(void) {
@@ -26,19 +27,33 @@ static double now_ms(void) {
   return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-static bool on_token(void *user, uint32_t position, uint32_t token) {
-  samples *s = user;
-  (void)position;
-  (void)token;
+static bool take(samples *s) {
   double now = now_ms();
-  if (s->counted && s->seen == 0) {
-    s->firsts[s->launch] = now - s->last;
+  if (s->unmeasured != 0) {
+    s->unmeasured--;
+    s->start = s->last = now;
+    return true;
+  }
+  if (s->seen == 0) {
+    s->first = now - s->start;
   } else if (s->counted) {
     s->gaps[s->gap_count++] = now - s->last;
   }
   s->last = now;
   s->seen++;
   return true;
+}
+
+static bool on_gpu_token(void *user, uint32_t position, uint32_t token) {
+  (void)position;
+  (void)token;
+  return take(user);
+}
+
+static bool on_cpu_token(void *user, uint32_t token, const float *logits) {
+  (void)token;
+  (void)logits;
+  return take(user);
 }
 
 static int compare(const void *a, const void *b) {
@@ -56,6 +71,19 @@ static double quantile(double *values, size_t count, double part) {
   return values[index == 0 ? 0 : index - 1];
 }
 
+static void mean_and_deviation(const double *values, uint32_t count, bool inverse, double *mean, double *deviation) {
+  double sum = 0, squares = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    sum += inverse ? 1e3 / values[i] : values[i];
+  }
+  *mean = sum / count;
+  for (uint32_t i = 0; i < count; i++) {
+    double off = (inverse ? 1e3 / values[i] : values[i]) - *mean;
+    squares += off * off;
+  }
+  *deviation = count > 1 ? sqrt(squares / (count - 1)) : 0;
+}
+
 double mk_bench_weight_bytes(const mk_program *program) {
   double bytes = 0;
   for (size_t i = 0; i < program->instruction_count; i++) {
@@ -71,15 +99,8 @@ double mk_bench_weight_bytes(const mk_program *program) {
 }
 
 static void summarise(samples *s, mk_bench_result *out) {
-  double sum = 0, squares = 0;
-  for (uint32_t i = 0; i < out->launches; i++) {
-    sum += s->launches[i];
-  }
-  out->launch_ms_mean = sum / out->launches;
-  for (uint32_t i = 0; i < out->launches; i++) {
-    squares += (s->launches[i] - out->launch_ms_mean) * (s->launches[i] - out->launch_ms_mean);
-  }
-  out->launch_ms_deviation = out->launches > 1 ? sqrt(squares / (out->launches - 1)) : 0;
+  mean_and_deviation(s->launches, out->launches, false, &out->launch_ms_mean, &out->launch_ms_deviation);
+  mean_and_deviation(s->launches, out->launches, true, &out->rate_mean, &out->rate_deviation);
   out->token_ms_p50 = quantile(s->gaps, s->gap_count, 0.5);
   out->token_ms_p99 = quantile(s->gaps, s->gap_count, 0.99);
   out->launch_ms_p50 = quantile(s->launches, out->launches, 0.5);
@@ -87,51 +108,140 @@ static void summarise(samples *s, mk_bench_result *out) {
   out->first_ms_p50 = quantile(s->firsts, out->launches, 0.5);
 }
 
-static mk_status run_launches(mk_gpu *gpu, const mk_bench_options *options, samples *s, mk_bench_result *out) {
+/* prompt: [depth + tokens]. On return *ms is the time of all measured steps. */
+static mk_status launch_on_gpu(mk_gpu *gpu, const mk_bench_options *options, const uint32_t *prompt, uint32_t tokens,
+                               samples *s, double *ms) {
+  uint32_t prompt_length = options->depth + (options->prompt ? tokens : 1);
+  MK_TRY(mk_gpu_run(gpu, prompt[options->depth], options->depth, prompt_length, tokens, on_gpu_token, s));
+  *ms = mk_gpu_time_ms(gpu);
+  return MK_OK;
+}
+
+/* The CPU machine starts from an empty context: what precedes the first measured step is computed, then left out. */
+static mk_status launch_on_cpu(mk_engine *engine, const mk_bench_options *options, const uint32_t *prompt,
+                               uint32_t tokens, samples *s, double *ms) {
+  if (options->prompt) {
+    MK_TRY(mk_engine_generate(engine, prompt, tokens, 1, on_cpu_token, s));
+  } else if (options->depth == 0) {
+    MK_TRY(mk_engine_generate(engine, prompt, 1, tokens, on_cpu_token, s));
+  } else {
+    s->unmeasured = 1;
+    MK_TRY(mk_engine_generate(engine, prompt, options->depth, (size_t)tokens + 1, on_cpu_token, s));
+  }
+  *ms = s->last - s->start;
+  return MK_OK;
+}
+
+static mk_status run_launches(mk_engine *engine, const mk_bench_options *options, const uint32_t *prompt, samples *s,
+                              mk_bench_result *out) {
+  mk_gpu *gpu = mk_engine_gpu(engine);
   MK_TRY(mk_alloc((size_t)out->launches * out->tokens, sizeof *s->gaps, &s->gaps));
   MK_TRY(mk_alloc(out->launches, sizeof *s->launches, &s->launches));
   MK_TRY(mk_alloc(out->launches, sizeof *s->firsts, &s->firsts));
-  for (uint32_t i = 0; i <= out->launches; i++) {
+  for (uint32_t i = 0; i <= out->launches; i++) { /* launch 0 warms up */
+    double ms;
     s->counted = i > 0;
-    s->launch = i - s->counted;
     s->seen = 0;
-    s->last = now_ms();
-    MK_TRY(mk_gpu_run(gpu, START_TOKEN, options->depth, options->depth + 1, out->tokens, on_token, s));
+    s->start = s->last = now_ms();
+    if (gpu != NULL) {
+      MK_TRY(launch_on_gpu(gpu, options, prompt, out->tokens, s, &ms));
+    } else {
+      MK_TRY(launch_on_cpu(engine, options, prompt, out->tokens, s, &ms));
+    }
     if (s->counted) {
-      s->launches[s->launch] = mk_gpu_time_ms(gpu) / out->tokens;
+      s->launches[i - 1] = ms / out->tokens;
+      s->firsts[i - 1] = s->first;
     }
   }
   return MK_OK;
 }
 
-mk_status mk_bench_run(mk_engine *engine, const mk_bench_options *options, mk_bench_result *out) {
+uint64_t mk_bench_context(bool cuda, uint64_t depth, uint64_t tokens) { return depth + tokens + (cuda ? 0 : 1); }
+
+static mk_status check_test(mk_engine *engine, const mk_bench_options *options, uint32_t tokens) {
+  bool cuda = mk_engine_gpu(engine) != NULL;
+  if (!cuda && options->prompt && options->depth != 0) {
+    return mk_error(MK_ERR_USAGE,
+                    "a prompt of %u tokens at depth %u: the cpu measures prompts at depth 0 only; leave them out "
+                    "(-p 0), or use cuda",
+                    tokens, options->depth);
+  }
+  if (mk_bench_context(cuda, options->depth, tokens) > mk_engine_max_seq(engine)) {
+    return mk_error(MK_ERR_USAGE, "%u tokens from depth %u on do not fit into a context of %u; raise --ctx-size",
+                    tokens, options->depth, mk_engine_max_seq(engine));
+  }
+  return MK_OK;
+}
+
+/* Token ids all over the vocabulary, so that the rows of the embedding are read as a text reads them. */
+static mk_status make_prompt(mk_engine *engine, uint32_t count, uint32_t **out) {
+  uint32_t vocab = mk_engine_config(engine)->vocab;
   mk_gpu *gpu = mk_engine_gpu(engine);
+  MK_TRY(mk_alloc(count, sizeof **out, out));
+  for (uint32_t i = 0; i < count; i++) {
+    (*out)[i] = (uint32_t)(mk_synth_mix(i + 1) % vocab);
+  }
+  if (gpu == NULL) {
+    return MK_OK;
+  }
+  int buffer = mk_program_find_buffer(mk_engine_program(engine), "prompt");
+  return mk_gpu_write(gpu, (size_t)buffer, 0, *out, count * sizeof **out);
+}
+
+static mk_status measure(mk_engine *engine, const mk_bench_options *options, samples *s, mk_bench_result *out) {
+  uint32_t *prompt = NULL;
+  mk_status status = make_prompt(engine, options->depth + out->tokens, &prompt);
+  if (status == MK_OK) {
+    status = run_launches(engine, options, prompt, s, out);
+  }
+  mk_free(prompt);
+  MK_TRY(status);
+  summarise(s, out);
+  if (mk_engine_gpu(engine) == NULL || options->no_bandwidth) {
+    return MK_OK;
+  }
+  return mk_gpu_read_bandwidth(mk_engine_gpu(engine), 0, &out->bandwidth);
+}
+
+mk_status mk_bench_run(mk_engine *engine, const mk_bench_options *options, mk_bench_result *out) {
   const mk_config *config = mk_engine_config(engine);
   *out = (mk_bench_result){.tokens = options->tokens == 0 ? DEFAULT_TOKENS : options->tokens,
                            .launches = options->launches == 0 ? DEFAULT_LAUNCHES : options->launches};
-  if (gpu == NULL) {
-    return mk_error(MK_ERR_USAGE, "bench measures a GPU; this engine runs on the cpu");
-  }
-  if ((uint64_t)options->depth + out->tokens > mk_engine_max_seq(engine)) {
-    return mk_error(MK_ERR_USAGE, "%u tokens from depth %u on do not fit into a context of %u; raise --ctx-size",
-                    out->tokens, options->depth, mk_engine_max_seq(engine));
-  }
+  MK_TRY(check_test(engine, options, out->tokens));
   samples s = {0};
-  mk_status status = run_launches(gpu, options, &s, out);
-  if (status == MK_OK) {
-    summarise(&s, out);
-  }
+  mk_status status = measure(engine, options, &s, out);
   mk_free(s.gaps);
   mk_free(s.launches);
   mk_free(s.firsts);
-  if (status == MK_OK && !options->no_bandwidth) {
-    status = mk_gpu_read_bandwidth(gpu, 0, &out->bandwidth);
-  }
+  MK_TRY(status);
   double position = options->depth + (out->tokens - 1) / 2.0;
   out->weight_bytes = mk_bench_weight_bytes(mk_engine_program(engine));
   out->kv_bytes = position * 4.0 * config->layers * config->kv_heads * config->head_dim; /* K and V, two bytes each */
   if (out->bandwidth > 0 && out->launch_ms_p50 > 0) {
     out->share = (out->weight_bytes + out->kv_bytes) / (out->launch_ms_p50 * 1e-3) / out->bandwidth;
   }
+  return MK_OK;
+}
+
+static mk_status fill_all(mk_gpu *gpu, const mk_program *program, const uint16_t *piece) {
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    const mk_buffer *buffer = &program->buffers[b];
+    for (uint64_t at = 0; buffer->kind == MK_KIND_KV && at < buffer->bytes; at += KV_PIECE) {
+      uint64_t rest = buffer->bytes - at;
+      MK_TRY(mk_gpu_write(gpu, b, at, piece, rest < KV_PIECE ? rest : KV_PIECE));
+    }
+  }
+  return MK_OK;
+}
+
+mk_status mk_bench_fill_kv(mk_engine *engine, uint64_t seed) {
+  uint16_t *piece;
+  if (mk_engine_gpu(engine) == NULL) {
+    return MK_OK;
+  }
+  MK_TRY(mk_alloc(KV_PIECE, 1, &piece));
+  mk_synth_fill(mk_synth_key(seed, "kv"), 0, KV_PIECE / sizeof *piece, 0.0f, 0x1p-15f, piece);
+  mk_status status = fill_all(mk_engine_gpu(engine), mk_engine_program(engine), piece);
+  mk_free(piece);
   return status;
 }

@@ -41,6 +41,21 @@ uint64_t mk_number(struct argp_state *state, const char *flag, const char *text,
   return value;
 }
 
+const char *mk_device(struct argp_state *state, const char *text) {
+  bool good = strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0;
+  if (strncmp(text, "cuda:", 5) == 0) {
+    size_t length = strlen(text + 5);
+    good = length >= 1 && length <= 3 && strspn(text + 5, "0123456789") == length;
+  }
+  if (!good) {
+    argp_error(state, "--device: '%s' is not a device; devices are cpu, cuda and cuda:N", text);
+    exit(MK_ERR_USAGE);
+  }
+  return text;
+}
+
+bool mk_is_cuda(const char *device) { return device != NULL && strncmp(device, "cuda", 4) == 0; }
+
 double mk_seconds(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);

@@ -9,6 +9,7 @@
 #include "vm/status.h"
 
 mk_status mk_command_run(int argc, char **argv);
+mk_status mk_command_bench(int argc, char **argv);
 mk_status mk_command_compile(int argc, char **argv);
 mk_status mk_command_verify(int argc, char **argv);
 mk_status mk_command_disasm(int argc, char **argv);
@@ -22,6 +23,11 @@ char *mk_help_filter(int key, const char *text, void *input);
 
 /* The number that `text`, the value of `flag`, states; anything but a whole number from low to high is a usage error. */
 uint64_t mk_number(struct argp_state *state, const char *flag, const char *text, uint64_t low, uint64_t high);
+
+/* The value of --device: cpu, cuda or cuda:N; anything else is a usage error. */
+const char *mk_device(struct argp_state *state, const char *text);
+/* NULL is no cuda: the engine chooses. */
+bool mk_is_cuda(const char *device);
 
 double mk_seconds(void); /* monotonic */
 

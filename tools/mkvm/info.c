@@ -10,6 +10,8 @@
 #include "models/tokenizer.h"
 #include "scheduler/compile.h"
 #include "tools/mkvm/command.h"
+#include "vm/gpu/extra.h"
+#include "vm/gpu/image.h"
 #include "vm/program.h"
 
 typedef struct options {
@@ -47,10 +49,46 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   }
 }
 
+static void print_gpu(uint32_t index) {
+  mk_gpu_description gpu;
+  mk_status status = mk_gpu_describe(index, &gpu);
+  if (status != MK_OK) {
+    printf("          cuda:%u  cannot be asked: %s\n", index, mk_error_message());
+    return;
+  }
+  printf("          cuda:%u  %s, %d SMs, compute capability %d.%d", index, gpu.name, gpu.sms, gpu.major, gpu.minor);
+  if (gpu.memory_bytes != 0) {
+    printf(", %s (%s free)", mk_human_bytes(gpu.memory_bytes), mk_human_bytes(gpu.free_bytes));
+  }
+  if (mk_gpu_usable(index) != MK_OK) {
+    printf("; not usable: %s", mk_error_message());
+  }
+  printf("\n");
+}
+
+static void print_devices(void) {
+  uint32_t count = 0;
+  int cuda = mk_gpu_image_cuda_version();
+  if (mk_gpu_image_complete()) {
+    printf("image     sm_90a, made by CUDA %d.%d\n", cuda / 1000, cuda % 1000 / 10);
+  } else {
+    printf("image     none: built without the CUDA toolkit, so that cuda devices cannot be used\n");
+  }
+  printf("devices   cpu\n");
+  if (mk_gpu_count(&count, &cuda) != MK_OK) {
+    printf("          no cuda: %s\n", mk_error_message());
+    return;
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    print_gpu(i);
+  }
+  printf("driver    runs CUDA up to %d.%d\n", cuda / 1000, cuda % 1000 / 10);
+}
+
 static mk_status print_build(void) {
   mk_machine machine = mk_machine_latency(MK_DEFAULT_SMS);
   printf("version   mkvm %s\n", MK_VERSION_FULL);
-  printf("devices   cpu\n");
+  print_devices();
   printf("models    Llama 2, 3, 3.1, 3.2 in Hugging Face layout; bf16, fp16 or fp32 safetensors\n");
   printf("programs  instruction version %d, %d opcodes; by default for %u SMs with %u pages of %s each\n",
          MK_INSTRUCTION_VERSION, MK_OP_COUNT - 1, machine.sms, machine.ring_pages, mk_human_bytes(machine.page_bytes));
@@ -123,7 +161,8 @@ static void print_memory(const mk_program *program, uint32_t context) {
 mk_status mk_command_info(int argc, char **argv) {
   static const char doc[] =
       "Says whether a model is supported, or why not, and what it needs: parameters, weights, KV cache and memory at a "
-      "context length. Without --model: what this build is and which devices it has.";
+      "context length. Without --model: what this build is, the device image in it, and the GPUs it finds, or why "
+      "none.";
   static const struct argp argp = {option_table, parse, "", doc, mk_common_options, mk_help_filter, NULL};
   options o = {0};
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);

@@ -14,8 +14,9 @@ static const char help[] =
     "model directory into a program for an interpreter, a verifier proves that the program\n"
     "can neither race nor hang, and a machine executes it.\n"
     "\n"
-    "Generate text:\n"
+    "Generate and measure:\n"
     "  run      generate from a prompt\n"
+    "  bench    measure tokens per second, and the share of the read bandwidth reached\n"
     "\n"
     "Programs (.mkp files):\n"
     "  compile  turn a model's configuration into a program\n"
@@ -23,7 +24,7 @@ static const char help[] =
     "  disasm   print a program as text\n"
     "\n"
     "Models:\n"
-    "  info     say whether a model is supported and what it needs; alone: this build\n"
+    "  info     say whether a model is supported and what it needs; alone: build and GPUs\n"
     "  synth    write a model directory of a known shape with made-up weights\n"
     "\n"
     "General:\n"
@@ -40,6 +41,7 @@ static const char help[] =
     "\n"
     "Examples:\n"
     "  mkvm run -m models/demo -p \"Once upon a time\" -n 200\n"
+    "  mkvm bench --like llama-3.2-1b -n 128 -d 64,4000\n"
     "  mkvm info -m ~/models/Llama-3.2-1B\n"
     "  mkvm compile -m ~/models/Llama-3.2-1B -o llama.mkp && mkvm verify llama.mkp\n";
 
@@ -56,6 +58,7 @@ static const struct {
   mk_status (*run)(int argc, char **argv);
 } commands[] = {
     {"run", "mkvm run", mk_command_run},
+    {"bench", "mkvm bench", mk_command_bench},
     {"compile", "mkvm compile", mk_command_compile},
     {"verify", "mkvm verify", mk_command_verify},
     {"disasm", "mkvm disasm", mk_command_disasm},

@@ -83,8 +83,8 @@ mk_status mk_report_json(const mk_run_report *r) {
 }
 
 void mk_report_timings(const mk_run_report *r) {
-  fprintf(stderr, "load %.2f s | prompt %zu tokens, %.1f tokens/s | generated %zu tokens", r->load_seconds,
-          r->prompt->count, rate((double)r->prompt->count, r->prompt_seconds), r->tokens.count);
+  fprintf(stderr, "%s | load %.2f s | prompt %zu tokens, %.1f tokens/s | generated %zu tokens", r->device,
+          r->load_seconds, r->prompt->count, rate((double)r->prompt->count, r->prompt_seconds), r->tokens.count);
   if (r->tokens.count > 1) {
     fprintf(stderr, ", %.1f tokens/s, %.2f ms/token", rate(steps(r), r->generate_seconds),
             1e3 * rate(r->generate_seconds, steps(r)));

@@ -58,16 +58,17 @@ static const struct argp_option option_table[] = {
     {"logits", KEY_LOGITS, "FILE", 0,
      "Write the logits of every generated token to FILE.npy, float32 [tokens, vocabulary]", 3},
     {NULL, 0, NULL, 0, "Machine:", 4},
-    {"device", KEY_DEVICE, "NAME", 0, "cpu (the only one in this build)", 4},
+    {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 4},
     {"sms", KEY_SMS, "N", 0, "SMs to compile for (132); the result does not depend on it", 4},
-    {"check", KEY_CHECK, NULL, 0, "Detect unordered accesses while running (slow)", 4},
-    {"interleave", KEY_INTERLEAVE, "SEED", 0, "Run the queues in a random legal order", 4},
-    {"adversarial", KEY_ADVERSARIAL, NULL, 0, "Let relaxed counters pass before the data they announce", 4},
+    {"check", KEY_CHECK, NULL, 0, "Detect unordered accesses while running (cpu; slow)", 4},
+    {"interleave", KEY_INTERLEAVE, "SEED", 0, "Run the queues in a random legal order (cpu)", 4},
+    {"adversarial", KEY_ADVERSARIAL, NULL, 0, "Let relaxed counters pass before the data they announce (cpu)", 4},
     {0}};
 
 static const char doc[] =
     "Generates text from a prompt, token by token, and streams it to standard output. A closing line on standard error "
-    "states the time it took. The first Ctrl-C ends the generation with what there is; a second one kills."
+    "states the device and the time it took. The first Ctrl-C ends the generation with what there is; a second one "
+    "kills. On cuda the whole generation is one launch; with --logits, the prompt is one and every token another."
     "\v"
     "The object that --json prints has the keys model, device, prompt_tokens, tokens, text, finish_reason (\"stop\": "
     "the "
@@ -86,11 +87,12 @@ static void add_stop(options *o, const char *text, struct argp_state *state) {
   o->stops[o->stop_count++] = text;
 }
 
-static void set_device(const char *text, struct argp_state *state) {
-  if (strncmp(text, "cuda", 4) == 0 && (text[4] == 0 || text[4] == ':')) {
-    argp_failure(state, MK_ERR_USAGE, 0, "--device %s: this build has no GPU machine; use --device cpu", text);
-  } else if (strcmp(text, "cpu") != 0) {
-    argp_error(state, "--device: '%s' is not a device; devices are: cpu", text);
+static void check_device(const options *o, struct argp_state *state) {
+  const mk_engine_options *e = &o->engine;
+  if (mk_is_cuda(e->device) && (e->check_races || e->interleave_seed != 0 || e->adversarial)) {
+    argp_error(state, "--device %s does not go with%s%s%s, which only the cpu has", e->device,
+               e->check_races ? " --check" : "", e->interleave_seed != 0 ? " --interleave" : "",
+               e->adversarial ? " --adversarial" : "");
   }
 }
 
@@ -101,6 +103,7 @@ static void check_options(const options *o, struct argp_state *state) {
   if (o->prompt != NULL && o->file != NULL) {
     argp_error(state, "--prompt and --file are both given; the prompt comes from one of them");
   }
+  check_device(o, state);
 }
 
 static error_t parse(int key, char *text, struct argp_state *state) {
@@ -140,7 +143,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       o->logits = text;
       return 0;
     case KEY_DEVICE:
-      set_device(text, state);
+      o->engine.device = mk_device(state, text);
       return 0;
     case KEY_SMS:
       o->engine.sms = (uint32_t)mk_number(state, "--sms", text, 1, MK_MAX_SMS);
@@ -230,7 +233,8 @@ typedef struct run {
   mk_npy *npy;
   mk_stop stop;
   mk_run_report report;
-  char last; /* character shown last, for the closing line end */
+  char device[160]; /* outlives the engine that names it */
+  char last;        /* character shown last, for the closing line end */
   double start, first, end;
   mk_status status; /* of the token callback, which cannot return one */
 } run;
@@ -257,7 +261,7 @@ static mk_status take_token(run *r, uint32_t token, const float *logits, bool *g
   size_t length;
   *go_on = false;
   MK_TRY(mk_report_token(&r->report, token));
-  if (isnan(logits[token])) {
+  if (logits != NULL && isnan(logits[token])) {
     return mk_error(MK_ERR_RUNTIME, "token %zu: its logits are not numbers; the weights hold NaN or overflow",
                     r->report.tokens.count);
   }
@@ -311,6 +315,9 @@ static mk_status generate(run *r, mk_engine *engine, const mk_tokens *prompt) {
   r->start = r->first = r->end = mk_seconds();
   MK_TRY(mk_engine_generate(engine, prompt->ids, prompt->count, r->options->n_predict, on_token, r));
   MK_TRY(r->status);
+  if (interrupted && strcmp(r->report.finish_reason, "length") == 0) {
+    r->report.finish_reason = "interrupted"; /* inside the prompt, or in the step at hand: no token came with it */
+  }
   MK_TRY(show_rest(r));
   r->report.prompt_seconds = r->first - r->start;
   r->report.generate_seconds = r->end - r->first;
@@ -328,9 +335,12 @@ static mk_status run_engine(const options *o, run *r, const mk_config *config, u
   mk_engine_options engine_options = o->engine;
   engine_options.max_seq = context;
   engine_options.progress = show_loading;
+  engine_options.want_logits = o->logits != NULL;
+  engine_options.cancel = &interrupted;
   double start = mk_seconds();
   MK_TRY(mk_engine_open(o->model, &engine_options, &engine));
   r->report.load_seconds = mk_seconds() - start;
+  snprintf(r->device, sizeof r->device, "%s", mk_engine_device(engine));
   mk_status status = MK_OK;
   if (o->logits != NULL) {
     status = mk_npy_create(o->logits, config->vocab, &r->npy);
@@ -359,7 +369,7 @@ static mk_status run_model(const options *o, const mk_config *config, uint32_t c
   }
   MK_TRY_GOTO(run_engine(o, &r, config, context, &prompt), done);
   r.report.model = o->model;
-  r.report.device = "cpu";
+  r.report.device = r.device;
   r.report.prompt = &prompt;
   if (o->json) {
     status = mk_report_json(&r.report);

@@ -1,13 +1,13 @@
 // The loader: one warp that streams weights and KV blocks into the page ring, in queue order, as far ahead as the ring reaches.
-// It never waits for activations. Two lanes issue copies of MK_GPU_COPY_BYTES in turn: one thread cannot issue them fast enough,
-// and larger ones delay the small messages of other warps (measured: docs/results/).
+// It never waits for activations. Four lanes issue a copy of 4 KiB each: 2 KiB copies cost more issue time than they save in the
+// latency of other warps' small messages (measured: docs/results/gpu.md).
 #pragma once
 #include "instructions/tile/copy.cuh"
 #include "vm/gpu/device.cuh"
 
 namespace mk {
 
-enum { COPY_BYTES = 2048, COPY_LANES = 2 };
+enum { COPY_BYTES = 4096, COPY_LANES = 4 };
 
 struct loader {
   device d;

@@ -1,0 +1,332 @@
+/* mkvm bench: tokens per second in llama-bench's table, beside the read bandwidth of the same GPU. */
+#include "tools/lib/bench.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/llama.h"
+#include "models/synth.h"
+#include "scheduler/compile.h"
+#include "tools/mkvm/bench_table.h"
+#include "tools/mkvm/command.h"
+
+enum { KEY_LIKE = 256, KEY_DEVICE, KEY_SMS };
+enum { MAX_VALUES = 32, DEFAULT_PROMPT = 512, DEFAULT_GENERATED = 128, CUDA_LAUNCHES = 10, CPU_LAUNCHES = 3 };
+
+typedef struct list {
+  uint32_t values[MAX_VALUES];
+  size_t count;
+} list;
+
+typedef struct options {
+  const char *model, *like, *device;
+  list prompts, generated, depths;
+  uint32_t repetitions, sms;
+  uint64_t ctx_size, seed;
+  bool seeded;
+  mk_bench_format format;
+} options;
+
+static const struct argp_option option_table[] = {
+    {NULL, 0, NULL, 0, "Model (one of the two):", 1},
+    {"model", 'm', "DIR", 0, "Model directory in Hugging Face layout", 1},
+    {"like", KEY_LIKE, "SHAPE", 0, "Hash weights of a known shape, made in memory: no disk, no download", 1},
+    {"seed", 's', "SEED", 0, "Seed of the hash weights (0)", 1},
+    {NULL, 0, NULL, 0, "Tests (N may be a list such as 64,1000,4000; flags may be repeated):", 2},
+    {"n-prompt", 'p', "N", 0, "Prompt of N tokens: test ppN (512; 0: none)", 2},
+    {"n-gen", 'n', "N", 0, "Generate N tokens: test tgN (128; 0: none)", 2},
+    {"n-depth", 'd', "N", 0, "Begin each test after N tokens of context: \"@ dN\" (0)", 2},
+    {"repetitions", 'r', "REPS", 0, "Counted launches per test, after one that warms up (10 on cuda, 3 on the cpu)", 2},
+    {"ctx-size", 'c', "L", 0, "Tokens of context to compile for (what the tests take, but at least what run takes)", 2},
+    {NULL, 0, NULL, 0, "Output:", 3},
+    {"output", 'o', "FORMAT", 0, "md, csv or json (md)", 3},
+    {NULL, 0, NULL, 0, "Machine:", 4},
+    {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 4},
+    {"sms", KEY_SMS, "N", 0, "SMs to compile for (132)", 4},
+    {0}};
+
+static const char doc[] =
+    "Measures tokens per second and prints llama-bench's table, with milliseconds per token, the bytes that a token "
+    "reads, "
+    "and the share of the read bandwidth measured in the same run. Every combination of test and depth is a row."
+    "\v"
+    "A repetition is one launch of the kernel: all its tokens, with embedding, head, sampling and the token loop "
+    "inside.\n\n"
+    "  test       ppN: a prompt's tokens, one step each; tgN: N generated tokens\n"
+    "  t/s        mean and deviation over the launches, timed by GPU events\n"
+    "  ms         p50 and p99 between two tokens as they reach the host\n"
+    "  MB/token   weight tiles, and keys and values at the mean position\n"
+    "  read TB/s  best of three plain reads of 8 GiB right after the test\n"
+    "  % read     MB/token over the median launch's time per token, of that\n\n"
+    "Depth: on cuda a launch starts at position N right away, with hash values in the KV cache, which takes the time "
+    "that "
+    "real keys and values take; no prompt is run for it. On the cpu the context is computed, untimed, and prompts "
+    "are measured at depth 0 only. The cpu has the columns t/s and ms alone.\n\n"
+    "Shapes: llama-3.2-1b, llama-3.2-3b, llama-3.1-8b, llama-3.1-70b, tiny.\n\n"
+    "In csv and json, columns that llama-bench has too have its names (avg_ts, n_gen, n_depth, ...).\n\n"
+    "Examples:\n"
+    "  mkvm bench --like llama-3.2-1b -p 0 -n 128 -d 64,1000,4000,16000\n"
+    "  mkvm bench -m DIR -o json > result.json\n";
+
+static void add_values(list *to, const char *flag, const char *text, uint64_t low, struct argp_state *state) {
+  char part[24];
+  for (const char *at = text;; at++) {
+    size_t length = strcspn(at, ",");
+    snprintf(part, sizeof part, "%.*s", (int)(length < sizeof part ? length : sizeof part - 1), at);
+    uint64_t value = mk_number(state, flag, part, low, MK_MAX_POSITION);
+    if (to->count == MAX_VALUES) {
+      argp_error(state, "%s: more than %d values", flag, MAX_VALUES);
+      exit(MK_ERR_USAGE);
+    }
+    to->values[to->count++] = (uint32_t)value;
+    at += length;
+    if (*at == '\0') {
+      return;
+    }
+  }
+}
+
+static mk_bench_format output_format(const char *text, struct argp_state *state) {
+  static const char *const names[] = {[MK_BENCH_MD] = "md", [MK_BENCH_CSV] = "csv", [MK_BENCH_JSON] = "json"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    if (strcmp(text, names[i]) == 0) {
+      return (mk_bench_format)i;
+    }
+  }
+  argp_error(state, "--output: '%s' is not a format; formats are md, csv and json", text);
+  exit(MK_ERR_USAGE);
+}
+
+static void set_default(list *values, uint32_t value) {
+  if (values->count == 0) {
+    values->values[values->count++] = value;
+  }
+}
+
+static void check_options(options *o, struct argp_state *state) {
+  if ((o->model == NULL) == (o->like == NULL)) {
+    argp_error(state, o->model == NULL ? "--model DIR or --like SHAPE is missing"
+                                       : "--model and --like are both given; the weights come from one of them");
+  }
+  if (o->seeded && o->like == NULL) {
+    argp_error(state, "--seed needs --like SHAPE: a model directory has its weights");
+  }
+  set_default(&o->prompts, DEFAULT_PROMPT);
+  set_default(&o->generated, DEFAULT_GENERATED);
+  set_default(&o->depths, 0);
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  options *o = state->input;
+  switch (key) {
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = NULL;
+      return 0;
+    case 'm':
+      o->model = text;
+      return 0;
+    case KEY_LIKE:
+      o->like = text;
+      return 0;
+    case 's':
+      o->seed = mk_number(state, "--seed", text, 0, UINT64_MAX);
+      o->seeded = true;
+      return 0;
+    case 'p':
+      add_values(&o->prompts, "--n-prompt", text, 0, state);
+      return 0;
+    case 'n':
+      add_values(&o->generated, "--n-gen", text, 0, state);
+      return 0;
+    case 'd':
+      add_values(&o->depths, "--n-depth", text, 0, state);
+      return 0;
+    case 'r':
+      o->repetitions = (uint32_t)mk_number(state, "--repetitions", text, 1, 100000);
+      return 0;
+    case 'c':
+      o->ctx_size = mk_number(state, "--ctx-size", text, 0, UINT32_MAX);
+      return 0;
+    case 'o':
+      o->format = output_format(text, state);
+      return 0;
+    case KEY_DEVICE:
+      o->device = mk_device(state, text);
+      return 0;
+    case KEY_SMS:
+      o->sms = (uint32_t)mk_number(state, "--sms", text, 1, MK_MAX_SMS);
+      return 0;
+    case ARGP_KEY_ARG:
+      argp_error(state, "'%s' is not expected; a model is given with --model or --like", text);
+      return 0;
+    case ARGP_KEY_END:
+      check_options(o, state);
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static uint32_t largest(const list *values) {
+  uint32_t most = 0;
+  for (size_t i = 0; i < values->count; i++) {
+    most = values->values[i] > most ? values->values[i] : most;
+  }
+  return most;
+}
+
+static mk_status choose_context(const options *o, const mk_config *config, bool cuda, uint32_t *out) {
+  uint32_t prompt = largest(&o->prompts), generated = largest(&o->generated);
+  uint64_t need = mk_bench_context(cuda, largest(&o->depths), prompt > generated ? prompt : generated);
+  MK_TRY(mk_context_size(o->ctx_size, config->max_position, out));
+  if (need > config->max_position) {
+    return mk_error(MK_ERR_USAGE, "the tests take %" PRIu64 " tokens of context; this model has at most %u", need,
+                    config->max_position);
+  }
+  if (o->ctx_size == 0 && need > *out) {
+    *out = (uint32_t)need;
+  }
+  return need <= *out
+             ? MK_OK
+             : mk_error(MK_ERR_USAGE, "the tests take %" PRIu64 " tokens of context; --ctx-size gives %u", need, *out);
+}
+
+static void read_driver_version(char *out, size_t size) {
+  char line[256] = "";
+  FILE *file = fopen("/proc/driver/nvidia/version", "r");
+  out[0] = '\0';
+  if (file == NULL) {
+    return;
+  }
+  char *read = fgets(line, sizeof line, file);
+  fclose(file);
+  /* The first word that is a number with dots: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  ..." */
+  for (char *rest = NULL, *word = strtok_r(read == NULL ? line : read, " \t\n", &rest); word != NULL;
+       word = strtok_r(NULL, " \t\n", &rest)) {
+    if (strspn(word, "0123456789.") == strlen(word) && strchr(word, '.') != NULL) {
+      snprintf(out, size, "%s", word);
+      return;
+    }
+  }
+}
+
+static const char *last_part(const char *path) {
+  static char text[128];
+  size_t length = strlen(path);
+  while (length > 1 && path[length - 1] == '/') {
+    length--;
+  }
+  size_t start = length;
+  while (start > 0 && path[start - 1] != '/') {
+    start--;
+  }
+  snprintf(text, sizeof text, "%.*s", (int)(length - start < sizeof text ? length - start : sizeof text - 1),
+           path + start);
+  return text;
+}
+
+static mk_status describe(const options *o, mk_engine *engine, char *weights, size_t weights_size,
+                          mk_bench_about *about) {
+  const mk_config *config = mk_engine_config(engine);
+  if (o->like != NULL) {
+    snprintf(weights, weights_size, "hash of seed %" PRIu64, o->seed);
+  } else {
+    snprintf(weights, weights_size, "of the directory");
+  }
+  *about = (mk_bench_about){.format = o->format,
+                            .model = o->like != NULL ? o->like : last_part(o->model),
+                            .weights = weights,
+                            .device = mk_engine_device(engine),
+                            .parameters = mk_llama_parameters(config),
+                            .weight_bytes = mk_llama_parameters(config) * 2,
+                            .context = mk_engine_max_seq(engine),
+                            .sms = mk_engine_program(engine)->machine.sms,
+                            .cuda = mk_engine_gpu(engine) != NULL};
+  if (!about->cuda) {
+    return MK_OK;
+  }
+  uint32_t count, index = 0;
+  (void)sscanf(about->device, "cuda:%u", &index);
+  MK_TRY(mk_gpu_count(&count, &about->cuda_version));
+  read_driver_version(about->driver, sizeof about->driver);
+  return mk_gpu_describe(index, &about->gpu);
+}
+
+typedef struct session {
+  mk_engine *engine;
+  const mk_bench_about *about;
+  uint32_t launches;
+  bool rows;
+  double bandwidth; /* the best */
+} session;
+
+static mk_status run_test(session *s, bool prompt, uint32_t tokens, uint32_t depth) {
+  if (tokens == 0) {
+    return MK_OK;
+  }
+  mk_bench_row row = {.prompt = prompt, .depth = depth};
+  const mk_bench_options test = {.prompt = prompt, .depth = depth, .tokens = tokens, .launches = s->launches};
+  MK_TRY(mk_bench_fill_kv(s->engine, 1));
+  MK_TRY(mk_bench_run(s->engine, &test, &row.result));
+  s->bandwidth = row.result.bandwidth > s->bandwidth ? row.result.bandwidth : s->bandwidth;
+  mk_status status = mk_bench_table_row(s->about, &row, !s->rows);
+  s->rows = true;
+  return status;
+}
+
+static mk_status run_tests(const options *o, mk_engine *engine) {
+  char weights[64];
+  mk_bench_about about;
+  MK_TRY(describe(o, engine, weights, sizeof weights, &about));
+  uint32_t usual = about.cuda ? CUDA_LAUNCHES : CPU_LAUNCHES;
+  session s = {.engine = engine, .about = &about, .launches = o->repetitions == 0 ? usual : o->repetitions};
+  MK_TRY(mk_bench_table_begin(&about));
+  for (size_t d = 0; d < o->depths.count; d++) {
+    for (size_t i = 0; i < o->prompts.count; i++) {
+      MK_TRY(run_test(&s, true, o->prompts.values[i], o->depths.values[d]));
+    }
+    for (size_t i = 0; i < o->generated.count; i++) {
+      MK_TRY(run_test(&s, false, o->generated.values[i], o->depths.values[d]));
+    }
+  }
+  return mk_bench_table_end(&about, s.bandwidth, s.rows);
+}
+
+static void show_loading(void *user, uint64_t done, uint64_t total) {
+  (void)user;
+  mk_progress("loading weights", done, total);
+}
+
+/* Before anything is loaded: the CPU measures no prompt at a depth. */
+static mk_status check_device(const options *o, bool cuda) {
+  if (!cuda && largest(&o->prompts) != 0 && largest(&o->depths) != 0) {
+    return mk_error(MK_ERR_USAGE, "the cpu measures prompts at depth 0 only; give -p 0 with --n-depth, or use cuda");
+  }
+  if (largest(&o->prompts) == 0 && largest(&o->generated) == 0) {
+    return mk_error(MK_ERR_USAGE, "--n-prompt and --n-gen are both 0: there is nothing to measure");
+  }
+  return MK_OK;
+}
+
+mk_status mk_command_bench(int argc, char **argv) {
+  static const struct argp argp = {option_table, parse, "", doc, mk_common_options, mk_help_filter, NULL};
+  options o = {0};
+  argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
+  mk_config config;
+  bool cuda = o.device == NULL ? mk_gpu_present(0) : mk_is_cuda(o.device);
+  mk_engine_options open = {.device = o.device,
+                            .synth = o.like == NULL ? NULL : &config,
+                            .synth_seed = o.seed,
+                            .sms = o.sms,
+                            .progress = show_loading};
+  mk_engine *engine;
+  MK_TRY(o.like != NULL ? mk_synth_shape(o.like, &config) : mk_config_load(o.model, &config));
+  MK_TRY(check_device(&o, cuda));
+  MK_TRY(choose_context(&o, &config, cuda, &open.max_seq));
+  MK_TRY(mk_engine_open(o.model, &open, &engine));
+  mk_status status = run_tests(&o, engine);
+  mk_engine_close(engine);
+  return status;
+}

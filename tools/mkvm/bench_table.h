@@ -1,0 +1,37 @@
+/* The results of `mkvm bench` on standard output: a Markdown table, CSV or JSON, row by row as they come.
+ * Owns nothing; texts stay the caller's. One thread. Failure: MK_ERR_RUNTIME (memory, standard output). */
+#ifndef MK_BENCH_TABLE_H
+#define MK_BENCH_TABLE_H
+
+#include "tools/lib/bench.h"
+#include "vm/gpu/extra.h"
+
+typedef enum mk_bench_format { MK_BENCH_MD, MK_BENCH_CSV, MK_BENCH_JSON } mk_bench_format;
+
+/* What all rows have in common. */
+typedef struct mk_bench_about {
+  mk_bench_format format;
+  const char *model, *weights, *device;
+  uint64_t weight_bytes, parameters; /* as the model states them: tied embeddings once, no padding */
+  uint32_t context, sms;
+  bool cuda;
+  mk_gpu_description gpu; /* with cuda */
+  int cuda_version;
+  char driver[32]; /* "" when the system does not tell */
+} mk_bench_about;
+
+typedef struct mk_bench_row {
+  bool prompt;
+  uint32_t depth;
+  mk_bench_result result;
+} mk_bench_row;
+
+/* "pp512", "tg128 @ d4096" */
+void mk_bench_test_name(const mk_bench_row *row, char *text, size_t size);
+
+mk_status mk_bench_table_begin(const mk_bench_about *about);
+mk_status mk_bench_table_row(const mk_bench_about *about, const mk_bench_row *row, bool first);
+/* bandwidth: the best of all rows; 0: none. */
+mk_status mk_bench_table_end(const mk_bench_about *about, double bandwidth, bool rows);
+
+#endif
