@@ -231,6 +231,9 @@ __device__ inline bool merge_attention(consumer &c, const attention_shape &a, at
     }
     kept[i] = o / total;
     uint64_t *words = row + head * (head_dim + 2);
+    if (!publishes(c.d)) {
+      continue;
+    }
     tile::store_stamped(words + dim, __float_as_uint(o), c.d.generation());
     if (dim < 2) {  // scores leave in base e
       float scale = dim == 0 ? max * 0.69314718055994531f : total;
@@ -305,8 +308,7 @@ __device__ inline bool consume_attention(consumer &c, const mk_instruction &in, 
 __device__ inline bool consume_ATTENTION(consumer &c, const mk_instruction &in) {
   const mk_operand &kv_operand = in.operands[MK_SLOT_ATTENTION_kv];
   const mk_gpu_buffer &kv = c.d.buffer(kv_operand);
-  bool ready = in.wait_count == 0 ? consumers_meet(c) : consumers_wait(c, in);
-  if (!ready || !stage_attention(c, in)) {
+  if (!consumers_wait(c, in) || !consumers_meet(c) || !stage_attention(c, in)) {
     return false;
   }
   attention_shape a;

@@ -23,7 +23,8 @@ __device__ inline bool consume_COMBINE(consumer &c, const mk_instruction &in) {
   if (in_use == 1 && shared->kept[0] == c.d.generation() && shared->kept[1] == parts.buffer &&
       shared->kept[2] == parts.row && shared->kept[3] == parts.col) {
     const float *kept = reinterpret_cast<const float *>(c.d.activation());
-    for (uint32_t unit = c.warp * 32 + c.lane; unit < parts.cols * head_dim / 2; unit += MK_GPU_CONSUMER_WARPS * 32) {
+    for (uint32_t unit = c.warp * 32 + c.lane; publishes(c.d) && unit < parts.cols * head_dim / 2;
+         unit += MK_GPU_CONSUMER_WARPS * 32) {
       tile::store_stamped(out + unit, tile::pack_bf16(kept[2 * unit], kept[2 * unit + 1]), c.d.generation());
     }
     return consumers_signal(c, in) && consumers_meet(c);  // before anybody stages something else
@@ -64,7 +65,9 @@ __device__ inline bool consume_COMBINE(consumer &c, const mk_instruction &in) {
         }
       }
     }
-    tile::store_stamped(out + unit, tile::pack_bf16(low / total, high / total), c.d.generation());
+    if (publishes(c.d)) {
+      tile::store_stamped(out + unit, tile::pack_bf16(low / total, high / total), c.d.generation());
+    }
   }
   return consumers_signal(c, in);
 }

@@ -29,11 +29,8 @@ __device__ inline void best_of_lanes(float &best, uint32_t &index) {
   }
 }
 
+// An SM without rows waits for x all the same: its candidate says that everything before it is done (docs/VERIFIER.md).
 __device__ inline bool consume_HEAD(consumer &c, const mk_instruction &in) {
-  const mk_operand &weight = in.operands[MK_SLOT_HEAD_weight];
-  if (weight.rows == 0) {
-    return consumers_wait(c, in);
-  }
   return consume_normed(c, in, MK_SLOT_HEAD_x, MK_SLOT_HEAD_weight, MK_SLOT_HEAD_gain);
 }
 
@@ -66,7 +63,7 @@ __device__ inline bool store_HEAD(storer &s, const mk_instruction &in) {
     index = MK_CANDIDATE_NONE;
   }
   uint64_t *candidate = stamped_row(s.d, in.operands[MK_SLOT_HEAD_candidate]);
-  if (s.lane == 0) {
+  if (s.lane == 0 && publishes(s.d)) {
     tile::store_stamped(candidate, __float_as_uint(best), s.d.generation());
     tile::store_stamped(candidate + 1, index | (stop ? MK_CANDIDATE_STOP : 0u), s.d.generation());
   }

@@ -33,15 +33,16 @@ __device__ inline bool consume_NEXT(consumer &c, const mk_instruction &in) {
   best_of_lanes(best, index);
   stop = __reduce_or_sync(0xffffffffu, stop);
   volatile shared_words *shared = c.d.words();
+  uint32_t parity = c.d.epoch % 2;
   if (c.lane == 0) {
-    shared->best[c.warp] = best;
-    shared->index[c.warp] = index | stop;
+    shared->best[parity][c.warp] = best;
+    shared->index[parity][c.warp] = index | stop;
   }
   if (!consumers_meet(c)) {
     return false;
   }
-  best = shared->best[c.lane % 16];
-  uint32_t word = shared->index[c.lane % 16];
+  best = shared->best[parity][c.lane % 16];
+  uint32_t word = shared->index[parity][c.lane % 16];
   index = word & MK_CANDIDATE_NONE;
   best_of_lanes(best, index);
   stop = __reduce_or_sync(0xffffffffu, word & MK_CANDIDATE_STOP);

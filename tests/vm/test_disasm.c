@@ -99,7 +99,7 @@ Test(disasm, whole_program) {
   static const char want[] =
       "mkvm-program 1\n"
       "model \"a \\\"b\\\"\" config_hash=0x0000000000000abc\n"
-      "machine sms=2 page_bytes=16384 ring_pages=12 resident_bytes=32768 copy_bytes=2048 consumer_warps=16 "
+      "machine sms=2 page_bytes=16384 ring_pages=12 resident_bytes=32768 copy_bytes=4096 consumer_warps=16 "
       "loader_warps=1 "
       "instruction_ring=4 result_slots=2 ranks=1\n"
       "range position=0..127 token=0..0 block=0..0 batch=1..1\n"

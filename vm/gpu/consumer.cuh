@@ -37,9 +37,9 @@ __device__ inline bool consumers_meet(consumer &c) {
   return ok;
 }
 
-// Warp 0 waits for the instruction's counters, the others for warp 0.
+// Warp 0 waits for the instruction's release counters, the others for warp 0.
 __device__ inline bool consumers_wait(consumer &c, const mk_instruction &in) {
-  if (in.wait_count == 0) {
+  if (!waits_for_release(in)) {
     return true;
   }
   bool ok = true;
@@ -62,7 +62,7 @@ __device__ inline bool consumers_signal(consumer &c, const mk_instruction &in) {
     return false;
   }
   __syncwarp();
-  if (c.warp == 0 && c.lane == 0 && in.uid != c.d.params.skip_signal_uid) {
+  if (c.warp == 0 && c.lane == 0 && publishes(c.d)) {
     signal_counters(c.d, in);
   }
   return true;
@@ -256,8 +256,9 @@ __device__ inline bool put_result(consumer &c, float low, float high, float squa
 __device__ inline bool multiply_pages(consumer &c, const mk_operand &weight, const activation &x) {
   uint32_t t = c.lane % 4, column = c.lane / 4;
   for (uint32_t row = 0; row < weight.rows; row++) {
-    tile::sum_tile sums;
+    tile::sum_tile sums, more;  // two, so that the two products of a page do not wait for each other
     tile::zero(sums);
+    tile::zero(more);
     for (uint32_t page = 0; page < x.pages; page++) {
       uint32_t left = weight.cols - page * STEPS_PER_PAGE;  // steps from here on
       uint4 words = make_uint4(0, 0, 0, 0);
@@ -276,7 +277,7 @@ __device__ inline bool multiply_pages(consumer &c, const mk_operand &weight, con
       if (2 * c.warp + 1 < left) {
         tile::weight_tile a;
         tile::load(a, steps + 512);
-        tile::multiply_add(sums, a, tile::vector_tile{{words.z, words.w}});
+        tile::multiply_add(more, a, tile::vector_tile{{words.z, words.w}});
       }
       tile::fence_shared_for_copies();
       __syncwarp();
@@ -285,7 +286,9 @@ __device__ inline bool multiply_pages(consumer &c, const mk_operand &weight, con
       }
       c.pages.next();
     }
-    if (!put_result(c, sums.value[0] + sums.value[1], sums.value[2] + sums.value[3], x.squares)) {
+    float low = (sums.value[0] + more.value[0]) + (sums.value[1] + more.value[1]);
+    float high = (sums.value[2] + more.value[2]) + (sums.value[3] + more.value[3]);
+    if (!put_result(c, low, high, x.squares)) {
       return false;
     }
   }

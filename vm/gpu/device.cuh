@@ -37,8 +37,8 @@ struct shared_words {  // behind the barriers
   step_state state[2];
   uint32_t leave;    // a wait failed somewhere, or the launch is over: everybody returns
   uint32_t kept[4];  // which attention result still lies in the activation area: generation, buffer, row, first column
-  float best[MK_GPU_CONSUMER_WARPS];
-  uint32_t index[MK_GPU_CONSUMER_WARPS];
+  float best[2][MK_GPU_CONSUMER_WARPS];  // of the token boundary, by parity: a warp may be one meeting behind
+  uint32_t index[2][MK_GPU_CONSUMER_WARPS];
 };
 static_assert(BARRIER_COUNT * 8 + sizeof(shared_words) <= 1024, "the barrier area of launch.h is too small");
 
@@ -156,16 +156,30 @@ struct ring_cursor {
   }
 };
 
-// One lane waits for the counters of an instruction; the caller makes the rest wait for it.
+// The test fault point: the instruction at hand keeps its results to itself.
+__device__ inline bool publishes(const device &d) { return d.uid != d.params.skip_signal_uid; }
+
+__device__ inline bool waits_for_release(const mk_instruction &in) {
+  uint32_t any = 0;
+  for (uint32_t w = 0; w < in.wait_count; w++) {
+    any |= device::slot_of(in).wait_totals[w];
+  }
+  return (any & MK_GPU_COUNTER_RELEASE) != 0;
+}
+
+// One lane waits for the release counters of an instruction; the caller makes the rest wait for it. Relaxed counters are hints, and
+// going straight to the stamps is faster than heeding them (measured: docs/results/gpu.md).
 __device__ inline bool wait_counters(const device &d, const mk_instruction &in) {
   for (uint32_t w = 0; w < in.wait_count; w++) {
     uint32_t counter = in.waits[w].counter, total = device::slot_of(in).wait_totals[w];
-    bool release = (total & MK_GPU_COUNTER_RELEASE) != 0;
+    if ((total & MK_GPU_COUNTER_RELEASE) == 0) {
+      continue;
+    }
     uint32_t want = (d.params.first_epoch + d.epoch) * (total & ~MK_GPU_COUNTER_RELEASE) + in.waits[w].threshold;
     const uint32_t *address = d.params.counters + counter * MK_GPU_COUNTER_STRIDE;
     patience p;
     for (;;) {
-      uint32_t have = release ? tile::load_acquire(address) : tile::load_relaxed(address);
+      uint32_t have = tile::load_acquire(address);
       if (static_cast<int32_t>(have - want) >= 0) {
         break;
       }

@@ -14,6 +14,7 @@ enum {
   /* Shared memory of a block, in bytes from its start: the page ring, then the resident area, then barriers. */
   MK_GPU_PAGE_BYTES = 16384,
   MK_GPU_RING_PAGES = 12,
+  MK_GPU_COPY_BYTES = 4096, /* of one bulk copy; so many lanes issue in turn that a page is one round */
   MK_GPU_ACTIVATION_AT = MK_GPU_PAGE_BYTES * MK_GPU_RING_PAGES,
   MK_GPU_ACTIVATION_BYTES = 23552,
   MK_GPU_RESULT_SLOTS = 6,
@@ -81,7 +82,7 @@ typedef struct mk_gpu_params {
   uint32_t first_epoch;                    /* epochs since counters and stamps were cleared */
   uint32_t epochs;                         /* tokens of this launch */
   uint32_t *epochs_done;                   /* the kernel writes how many epochs it ran */
-  uint32_t skip_signal_uid; /* test fault point: this instruction neither publishes nor signals; 0: none */
+  uint32_t skip_signal_uid; /* test fault point: this instruction publishes and signals nothing; 0: none */
 } mk_gpu_params;
 
 #endif

@@ -7,7 +7,7 @@
 
 namespace mk {
 
-enum { COPY_BYTES = 4096, COPY_LANES = 4 };
+enum { COPY_LANES = MK_GPU_PAGE_BYTES / MK_GPU_COPY_BYTES };
 
 struct loader {
   device d;
@@ -28,8 +28,9 @@ __device__ inline bool load_page(loader &l, const uint8_t *from, uint32_t bytes)
   __syncwarp();
   if (l.lane < COPY_LANES) {
     uint32_t to = tile::shared_address(l.d.page(l.pages.slot));
-    for (uint32_t at = l.lane * COPY_BYTES; at < bytes; at += COPY_LANES * COPY_BYTES) {
-      tile::bulk_load(to + at, from + at, min(bytes - at, static_cast<uint32_t>(COPY_BYTES)), full);
+    uint32_t at = l.lane * MK_GPU_COPY_BYTES;
+    if (at < bytes) {
+      tile::bulk_load(to + at, from + at, min(bytes - at, static_cast<uint32_t>(MK_GPU_COPY_BYTES)), full);
     }
   }
   __syncwarp();

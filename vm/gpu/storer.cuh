@@ -45,20 +45,20 @@ __device__ inline uint64_t *stamped_row(const device &d, const mk_operand &opera
 __device__ inline void publish_bf16(const storer &s, uint64_t *row, uint32_t first, float value, uint32_t count) {
   float low = __shfl_sync(0xffffffffu, value, 2 * s.lane % 32);
   float high = __shfl_sync(0xffffffffu, value, (2 * s.lane + 1) % 32);
-  if (s.lane < count / 2) {
+  if (s.lane < count / 2 && publishes(s.d)) {
     tile::store_stamped(row + first + s.lane, tile::pack_bf16(low, high), s.d.generation());
   }
 }
 
 __device__ inline void publish_float(const storer &s, uint64_t *row, uint32_t first, float value) {
-  if (s.lane < 16) {
+  if (s.lane < 16 && publishes(s.d)) {
     tile::store_stamped(row + first + s.lane, __float_as_uint(value), s.d.generation());
   }
 }
 
 __device__ inline void signal_from_warp(const device &d, uint32_t lane, const mk_instruction &in) {
   __syncwarp();
-  if (lane == 0 && in.uid != d.params.skip_signal_uid) {
+  if (lane == 0 && publishes(d)) {
     signal_counters(d, in);
   }
 }
