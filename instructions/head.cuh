@@ -29,9 +29,11 @@ __device__ inline void best_of_lanes(float &best, uint32_t &index) {
   }
 }
 
-// An SM without rows waits for x all the same: its candidate says that everything before it is done (docs/VERIFIER.md).
+// An SM without rows waits for x all the same and hands the storer one empty result: its candidate says that everything before it
+// on this SM is done (docs/VERIFIER.md).
 __device__ inline bool consume_HEAD(consumer &c, const mk_instruction &in) {
-  return consume_normed(c, in, MK_SLOT_HEAD_x, MK_SLOT_HEAD_weight, MK_SLOT_HEAD_gain);
+  return consume_normed(c, in, MK_SLOT_HEAD_x, MK_SLOT_HEAD_weight, MK_SLOT_HEAD_gain) &&
+         (in.operands[MK_SLOT_HEAD_weight].rows != 0 || put_result(c, 0.0f, 0.0f, 0.0f));
 }
 
 __device__ inline bool store_HEAD(storer &s, const mk_instruction &in) {
@@ -40,10 +42,12 @@ __device__ inline bool store_HEAD(storer &s, const mk_instruction &in) {
   float eps = __uint_as_float(in.params[MK_PARAM_HEAD_eps]), width = static_cast<float>(in.params[MK_PARAM_HEAD_width]);
   uint32_t vocab = in.params[MK_PARAM_HEAD_vocab];
   bool stop = blockIdx.x == 0 && tile::load_system(s.d.params.stop) != 0;
-  float best = -INFINITY;
+  float best = -INFINITY, y, squares;
   uint32_t index = MK_CANDIDATE_NONE;
+  if (weight.rows == 0 && !take_result(s, y, squares)) {
+    return false;
+  }
   for (uint32_t i = 0; i < weight.rows; i++) {
-    float y, squares;
     if (!take_result(s, y, squares)) {
       return false;
     }

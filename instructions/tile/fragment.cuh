@@ -21,6 +21,12 @@ __device__ inline void zero(sum_tile &to) {
   }
 }
 
+__device__ inline void zero(weight_tile &to) {
+  for (int i = 0; i < 4; i++) {
+    to.word[i] = 0;
+  }
+}
+
 // Lane l's fragment of the step at this shared-memory address (512-byte aligned): one 16-byte load without conflicts.
 __device__ inline void load(weight_tile &to, const uint8_t *step) {
   const uint4 raw = *reinterpret_cast<const uint4 *>(step + (threadIdx.x % 32) * 16);

@@ -252,32 +252,45 @@ __device__ inline bool put_result(consumer &c, float low, float high, float squa
   return true;
 }
 
-// The sums of every row tile of the weight operand, over its steps.
-__device__ inline bool multiply_pages(consumer &c, const mk_operand &weight, const activation &x) {
+// What one warp takes from a page: its two steps, and its slice of the activation.
+struct page_work {
+  tile::weight_tile weights[2];
+  uint4 x;  // the B fragments of both steps
+};
+
+// Copies this warp's part of the next page into registers; `steps` are left in the row tile, from this page on.
+__device__ inline bool take_page(consumer &c, const activation &x, uint32_t page, uint32_t steps, page_work &to) {
   uint32_t t = c.lane % 4, column = c.lane / 4;
+  to.x = make_uint4(0, 0, 0, 0);
+  if (column == 0 || (column == 1 && x.low_at != 0)) {
+    to.x = reinterpret_cast<const uint4 *>(slice_words(c, page) + column * (x.low_at / 4))[t];
+  }
+  if (!wait_phase(c.d, PAGE_FULL + c.pages.slot, c.pages.phase, MK_GPU_WAIT_PAGE_FULL, c.pages.slot)) {
+    return false;
+  }
+  const uint8_t *from = c.d.page(c.pages.slot) + c.warp * 1024;
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    if (2 * c.warp + i < steps) {
+      tile::load(to.weights[i], from + i * 512);
+    } else {
+      tile::zero(to.weights[i]);  // what lies there is of an older page
+    }
+  }
+  return true;
+}
+
+// The sums of every row tile of the weight operand, over its steps. A page is released before it is multiplied: the time that it is
+// held is what keeps the ring from filling.
+__device__ inline bool multiply_pages(consumer &c, const mk_operand &weight, const activation &x) {
   for (uint32_t row = 0; row < weight.rows; row++) {
-    tile::sum_tile sums, more;  // two, so that the two products of a page do not wait for each other
-    tile::zero(sums);
-    tile::zero(more);
+    tile::sum_tile sums[2];  // two, so that the two products of a page do not wait for each other
+    tile::zero(sums[0]);
+    tile::zero(sums[1]);
     for (uint32_t page = 0; page < x.pages; page++) {
-      uint32_t left = weight.cols - page * STEPS_PER_PAGE;  // steps from here on
-      uint4 words = make_uint4(0, 0, 0, 0);
-      if (column == 0 || (column == 1 && x.low_at != 0)) {
-        words = reinterpret_cast<const uint4 *>(slice_words(c, page) + column * (x.low_at / 4))[t];
-      }
-      if (!wait_phase(c.d, PAGE_FULL + c.pages.slot, c.pages.phase, MK_GPU_WAIT_PAGE_FULL, c.pages.slot)) {
+      page_work work;
+      if (!take_page(c, x, page, weight.cols - page * STEPS_PER_PAGE, work)) {
         return false;
-      }
-      const uint8_t *steps = c.d.page(c.pages.slot) + c.warp * 1024;
-      if (2 * c.warp < left) {
-        tile::weight_tile a;
-        tile::load(a, steps);
-        tile::multiply_add(sums, a, tile::vector_tile{{words.x, words.y}});
-      }
-      if (2 * c.warp + 1 < left) {
-        tile::weight_tile a;
-        tile::load(a, steps + 512);
-        tile::multiply_add(more, a, tile::vector_tile{{words.z, words.w}});
       }
       tile::fence_shared_for_copies();
       __syncwarp();
@@ -285,9 +298,11 @@ __device__ inline bool multiply_pages(consumer &c, const mk_operand &weight, con
         tile::arrive(c.d.barrier(PAGE_EMPTY + c.pages.slot));
       }
       c.pages.next();
+      tile::multiply_add(sums[0], work.weights[0], tile::vector_tile{{work.x.x, work.x.y}});
+      tile::multiply_add(sums[1], work.weights[1], tile::vector_tile{{work.x.z, work.x.w}});
     }
-    float low = (sums.value[0] + more.value[0]) + (sums.value[1] + more.value[1]);
-    float high = (sums.value[2] + more.value[2]) + (sums.value[3] + more.value[3]);
+    float low = (sums[0].value[0] + sums[1].value[0]) + (sums[0].value[1] + sums[1].value[1]);
+    float high = (sums[0].value[2] + sums[1].value[2]) + (sums[0].value[3] + sums[1].value[3]);
     if (!put_result(c, low, high, x.squares)) {
       return false;
     }
