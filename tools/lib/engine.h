@@ -25,7 +25,7 @@ typedef struct mk_engine_options {
   bool want_logits;         /* cuda: every generated token comes with logits, at the price of a launch for each */
   const mk_config *synth;   /* not NULL: no directory; this configuration with the hash weights of models/synth.h */
   uint64_t synth_seed;      /* of those */
-  uint32_t gpu_deadline_ms; /* cuda: of every wait in the kernel; 0: 2000 */
+  uint32_t gpu_deadline_ms; /* cuda: of every wait in the kernel; 0: 1500 */
   uint32_t sms;             /* 0: 132 */
   uint32_t max_seq;         /* 0: min(max_position_embeddings, 4096) */
   uint64_t interleave_seed; /* 0: queues run greedily; else a random legal interleaving of all roles */

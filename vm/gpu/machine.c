@@ -7,7 +7,7 @@
 #include "vm/gpu/image.h"
 #include "vm/gpu/machine_internal.h"
 
-enum { DEFAULT_DEADLINE_MS = 2000, TABLE_ALIGNMENT = 256 };
+enum { DEFAULT_DEADLINE_MS = 1500, TABLE_ALIGNMENT = 256 };
 
 typedef struct table_plan { /* offsets into the tables' allocation */
   uint64_t instructions, queues, buffers, totals, counters, control, bytes;

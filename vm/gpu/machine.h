@@ -15,8 +15,8 @@ typedef struct mk_gpu mk_gpu;
 
 typedef struct mk_gpu_options {
   uint32_t device;          /* index of the GPU */
-  uint32_t deadline_ms;     /* of every wait in the kernel; 0: 2000 */
-  uint32_t skip_signal_uid; /* test fault point: this instruction neither publishes nor signals; 0: none */
+  uint32_t deadline_ms;     /* of every wait in the kernel; 0: 1500 */
+  uint32_t skip_signal_uid; /* test fault point: this instruction publishes and signals nothing; 0: none */
 } mk_gpu_options;
 
 /* True when there is a device image, a driver and a GPU of that index that it runs on. No memory is touched. */
