@@ -116,10 +116,11 @@ mk_status mk_disassemble_instruction(const mk_program *program, const mk_instruc
   for (uint32_t i = 0; i < in->signal_count && i < MK_MAX_SIGNALS; i++) {
     print_edge(program, "signal", in->signals[i].counter, "+", in->signals[i].amount, out);
   }
-  if (in->pages != 0) {
+  /* What the assembler would compute is left out only where both are 0: a wrong 0 shows. */
+  if (in->pages != 0 || mk_instruction_pages(program, in) != 0) {
     fprintf(out, " pages=%u", in->pages);
   }
-  if (in->resident != 0) {
+  if (in->resident != 0 || mk_instruction_resident(program, in) != 0) {
     fprintf(out, " resident=%u", in->resident * (uint32_t)MK_RESIDENT_UNIT);
   }
   if (in->layer != MK_NO_LAYER) {

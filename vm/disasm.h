@@ -1,4 +1,4 @@
-/* A program as text: one statement a line, words separated by one space, so that a person can read it and a program can
+/* A program as text: one statement a line, words separated by one space, so that a person can read it and asm.h can
  * read it back.
  *
  *   mkvm-program 1
@@ -13,7 +13,7 @@
  *          [signal=COUNTER+AMOUNT ...] [pages=N] [resident=BYTES] [layer=N]
  *
  * Rectangles count tiles and their ends are exclusive; `@token` after one marks MK_OPERAND_TOKEN_ROW. Operands whose words
- * are all zero, and pages, resident and layer at their defaults (0, 0, MK_NO_LAYER), are left out. Floats print so that they
+ * are all zero, a layer of MK_NO_LAYER, and pages and resident bytes that are 0 and should be, are left out. Floats print so that they
  * read back to the same bits. What stands behind `;` follows from the rest. A program that the verifier would reject prints
  * too: `?N` is a buffer or counter that does not exist, `word.N=0xHEX` a word that should be zero.
  *

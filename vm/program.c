@@ -18,7 +18,7 @@ mk_machine mk_machine_latency(uint32_t sms) {
       .copy_bytes = 4096,
       .consumer_warps = 16,
       .loader_warps = 1,
-      .instruction_ring = 4,
+      .instruction_ring = 8,
       .result_slots = 2,
       .ranks = 1,
   };

@@ -167,7 +167,7 @@ Test(command, usage_errors) {
 }
 
 Test(command, help_and_version) {
-  static const char *const names[] = {"run", "bench", "compile", "verify", "disasm", "info", "synth"};
+  static const char *const names[] = {"run", "bench", "compile", "verify", "asm", "disasm", "info", "synth"};
   const size_t count = sizeof names / sizeof names[0];
   result r = RUN("--help");
   cr_assert_eq(r.code, 0);
@@ -206,6 +206,7 @@ Test(command, compile_verify_disasm) {
   cr_assert_eq(truncate(program, 1000), 0);
   EXPECT(3, "", "a.mkp: header: size", "verify", program);
   EXPECT(3, "", "a.mkp: header: size", "disasm", program);
+  EXPECT(3, "", "line 1", "asm", program, "-o", in_directory("b.mkp"));
   EXPECT(3, "", "not a regular file", "verify", directory);
   EXPECT(3, "", "cannot be opened", "verify", in_directory("none.mkp"));
 }

@@ -13,6 +13,7 @@ mk_status mk_command_bench(int argc, char **argv);
 mk_status mk_command_compile(int argc, char **argv);
 mk_status mk_command_verify(int argc, char **argv);
 mk_status mk_command_disasm(int argc, char **argv);
+mk_status mk_command_asm(int argc, char **argv);
 mk_status mk_command_info(int argc, char **argv);
 mk_status mk_command_synth(int argc, char **argv);
 

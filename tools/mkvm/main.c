@@ -22,6 +22,7 @@ static const char help[] =
     "  compile  turn a model's configuration into a program\n"
     "  verify   prove a program sound, or say what is wrong with it\n"
     "  disasm   print a program as text\n"
+    "  asm      turn such a text into a program\n"
     "\n"
     "Models:\n"
     "  info     say whether a model is supported and what it needs; alone: build and GPUs\n"
@@ -62,6 +63,7 @@ static const struct {
     {"compile", "mkvm compile", mk_command_compile},
     {"verify", "mkvm verify", mk_command_verify},
     {"disasm", "mkvm disasm", mk_command_disasm},
+    {"asm", "mkvm asm", mk_command_asm},
     {"info", "mkvm info", mk_command_info},
     {"synth", "mkvm synth", mk_command_synth},
     {"isa", "mkvm isa", command_isa},

@@ -1,10 +1,11 @@
-/* mkvm compile, verify and disasm: programs as files. */
+/* mkvm compile, verify, disasm and asm: programs as files. */
 #include <stdio.h>
 #include <string.h>
 
 #include "models/llama.h"
 #include "scheduler/compile.h"
 #include "tools/mkvm/command.h"
+#include "vm/asm.h"
 #include "vm/disasm.h"
 #include "vm/verify.h"
 
@@ -162,6 +163,57 @@ mk_status mk_command_disasm(int argc, char **argv) {
   mk_program *program;
   MK_TRY(mk_program_load(path, &program));
   mk_status status = mk_disassemble(program, stdout);
+  mk_program_free(program);
+  MK_TRY(status);
+  return mk_print_done();
+}
+
+typedef struct asm_options {
+  const char *input, *output;
+} asm_options;
+
+static const struct argp_option asm_table[] = {
+    {"output", 'o', "FILE", 0, "Program file to write, usually *.mkp (required)", 1}, {0}};
+
+static error_t parse_asm(int key, char *text, struct argp_state *state) {
+  asm_options *o = state->input;
+  switch (key) {
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = NULL;
+      return 0;
+    case 'o':
+      o->output = text;
+      return 0;
+    case ARGP_KEY_ARG:
+      if (o->input != NULL) {
+        argp_error(state, "'%s' is not expected; one FILE at a time", text);
+      }
+      o->input = text;
+      return 0;
+    case ARGP_KEY_END:
+      if (o->input == NULL || o->output == NULL) {
+        argp_error(state, "%s is missing", o->input == NULL ? "FILE" : "--output FILE");
+      }
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+mk_status mk_command_asm(int argc, char **argv) {
+  static const char doc[] =
+      "Turns a program in the text form that `mkvm disasm' prints into a program file. It writes what the text says, "
+      "right or wrong: `mkvm verify' judges the result.";
+  static const struct argp argp = {asm_table, parse_asm, "FILE", doc, mk_common_options, mk_help_filter, NULL};
+  asm_options o = {0};
+  argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
+  mk_program *program;
+  MK_TRY(mk_assemble_file(o.input, &program));
+  mk_status status = mk_program_save(program, o.output);
+  if (status == MK_OK) {
+    printf("%s: %zu instructions in %zu queues, %zu buffers, %zu counters; not verified yet\n", o.output,
+           program->instruction_count, program->queue_count, program->buffer_count, program->counter_count);
+  }
   mk_program_free(program);
   MK_TRY(status);
   return mk_print_done();
