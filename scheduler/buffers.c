@@ -4,8 +4,6 @@
 
 #include "scheduler/lower_internal.h"
 
-static uint32_t divide_up(uint32_t n, uint32_t by) { return (n + by - 1) / by; }
-
 mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector, uint16_t *index) {
   mk_buffer buffer = {.kind = (uint8_t)vector.kind,
                       .dtype = (uint8_t)vector.dtype,
@@ -53,7 +51,7 @@ mk_status mk_declare_shared(mk_lowering *lowering) {
                        (mk_vector){.kind = MK_KIND_ACTIVATION,
                                    .dtype = MK_DTYPE_F32,
                                    .store = MK_STORE_PLAIN,
-                                   .cols = divide_up(c->hidden, 16) * 16,
+                                   .cols = mk_divide_up(c->hidden, 16) * 16,
                                    .tile = 16},
                        &lowering->residual));
   MK_TRY(mk_add_vector(program, "block_table",
@@ -61,7 +59,7 @@ mk_status mk_declare_shared(mk_lowering *lowering) {
                                    .dtype = MK_DTYPE_U32,
                                    .store = MK_STORE_PLAIN,
                                    .extra_proxy = MK_PROXY_ASYNC,
-                                   .cols = divide_up(lowering->max_seq, MK_BLOCK_TOKENS),
+                                   .cols = mk_divide_up(lowering->max_seq, MK_BLOCK_TOKENS),
                                    .tile = 16},
                        &lowering->table));
   MK_TRY(mk_add_vector(
@@ -113,7 +111,7 @@ mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index) 
                       .head_dim = (uint16_t)c->head_dim,
                       .block_tokens = MK_BLOCK_TOKENS,
                       .span_tokens = MK_SPAN_TOKENS,
-                      .blocks = divide_up(lowering->max_seq, MK_BLOCK_TOKENS),
+                      .blocks = mk_divide_up(lowering->max_seq, MK_BLOCK_TOKENS),
                       .rows = lowering->splits,
                       .cols = c->kv_heads,
                       .tile_rows = 1,

@@ -13,18 +13,16 @@ enum {
   ATTENTION_UNITS = 128, /* KV heads x splits: about one attention instruction per SM and layer */
 };
 
-static uint32_t divide_up(uint32_t n, uint32_t by) { return (n + by - 1) / by; }
-
 uint32_t mk_split_k(uint32_t rows, uint32_t cols) {
-  uint32_t tiles = divide_up(rows, MK_TILE);
-  uint32_t for_rows = divide_up(SPLIT_ROW_TILES, tiles), most = cols / SPLIT_MIN_COLS;
+  uint32_t tiles = mk_divide_up(rows, MK_TILE);
+  uint32_t for_rows = mk_divide_up(SPLIT_ROW_TILES, tiles), most = cols / SPLIT_MIN_COLS;
   uint32_t parts = for_rows < most ? for_rows : most;
-  uint32_t least = divide_up(cols, SPLIT_MAX_COLS);
+  uint32_t least = mk_divide_up(cols, SPLIT_MAX_COLS);
   return parts > least ? parts : least;
 }
 
 uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq) {
-  uint32_t splits = ATTENTION_UNITS / kv_heads, spans = divide_up(max_seq, MK_SPAN_TOKENS);
+  uint32_t splits = ATTENTION_UNITS / kv_heads, spans = mk_divide_up(max_seq, MK_SPAN_TOKENS);
   splits = splits < 1 ? 1 : splits;
   return splits < spans ? splits : spans;
 }
@@ -99,7 +97,7 @@ static mk_status compile(const mk_graph *graph, const mk_compile_options *option
   program->config_hash = mk_config_hash(c);
   program->ranges = (mk_step_ranges){.position = {0, options->max_seq - 1},
                                      .token = {0, c->vocab - 1},
-                                     .block = {0, divide_up(options->max_seq, MK_BLOCK_TOKENS) - 1},
+                                     .block = {0, mk_divide_up(options->max_seq, MK_BLOCK_TOKENS) - 1},
                                      .batch = {1, 1}};
   mk_lowering lowering;
   mk_status status = mk_lowering_init(&lowering, graph, options, program);

@@ -9,12 +9,10 @@
 
 #include "scheduler/lower_internal.h"
 
-static uint32_t divide_up(uint32_t n, uint32_t by) { return (n + by - 1) / by; }
-
 /* Every queue in use must hold work that the next epoch of all others depends on, or its NEXT might still be reading candidates
  * that faster SMs overwrite. A row tile of gate and up is such work, so no more queues are used than there are of these. */
 static uint32_t queues_in_use(const mk_graph *graph, uint32_t sms) {
-  uint32_t tiles = 2 * divide_up(graph->config.intermediate, MK_TILE);
+  uint32_t tiles = 2 * mk_divide_up(graph->config.intermediate, MK_TILE);
   return tiles < sms ? tiles : sms;
 }
 
@@ -96,7 +94,7 @@ static mk_status emit(mk_lowering *lowering, uint32_t sm, mk_instruction *instru
         MK_ERR_FILE, "layer %u: %s needs %u bytes of resident shared memory for its activation; the machine has %u",
         instruction->layer, mk_opcode_lookup(instruction->opcode)->name, resident, program->machine.resident_bytes);
   }
-  instruction->resident = (uint16_t)divide_up(resident, MK_RESIDENT_UNIT);
+  instruction->resident = (uint16_t)mk_divide_up(resident, MK_RESIDENT_UNIT);
   mk_queue_builder *queue = &lowering->queues[sm];
   MK_TRY(mk_grow(&queue->instructions, &queue->capacity, queue->count + 1, sizeof *instruction));
   queue->instructions[queue->count++] = *instruction;
@@ -115,7 +113,7 @@ static uint16_t ready_of(const mk_lowering *lowering, int value) {
 
 static mk_operand input_of(const mk_lowering *lowering, const mk_node *node) {
   const mk_config *c = &lowering->graph->config;
-  return node->input == MK_NONE ? embedding_row(lowering, 0, divide_up(c->hidden, MK_TILE))
+  return node->input == MK_NONE ? embedding_row(lowering, 0, mk_divide_up(c->hidden, MK_TILE))
                                 : whole(lowering, lowering->values[node->input].buffer);
 }
 
@@ -378,7 +376,7 @@ static mk_status lower_node(mk_lowering *lowering, const mk_node *node) {
 mk_status mk_lower(mk_lowering *lowering) {
   const mk_graph *graph = lowering->graph;
   MK_TRY(mk_declare_shared(lowering));
-  mk_place(&lowering->placer, divide_up(graph->config.hidden, MK_TILE), 0);
+  mk_place(&lowering->placer, mk_divide_up(graph->config.hidden, MK_TILE), 0);
   memcpy(lowering->owners, lowering->placer.shares, lowering->sms * sizeof *lowering->owners);
   for (size_t i = 0; i < graph->node_count; i++) {
     MK_TRY(lower_node(lowering, &graph->nodes[i]));

@@ -5,6 +5,8 @@
 
 #include "scheduler/compile.h"
 
+static inline uint32_t mk_divide_up(uint32_t n, uint32_t by) { return (n + by - 1) / by; }
+
 typedef struct mk_share { /* units [first, first + count) of a stage */
   uint32_t first, count;
 } mk_share;

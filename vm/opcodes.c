@@ -52,3 +52,12 @@ const char *mk_role_name(uint32_t role) {
   static const char *const names[MK_ROLE_COUNT] = {"loader", "consumer", "storer"};
   return pick(names, MK_ROLE_COUNT, role);
 }
+
+bool mk_opcode_loads_state(const mk_opcode_info *info) {
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    if (info->operands[slot].when == MK_WHEN_STATE) {
+      return true;
+    }
+  }
+  return false;
+}

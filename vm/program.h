@@ -205,6 +205,8 @@ typedef struct mk_opcode_info {
 
 /* NULL when `opcode` is not one. */
 const mk_opcode_info *mk_opcode_lookup(uint32_t opcode);
+/* Whether its loader needs the step state: some operand has `when` STATE. */
+bool mk_opcode_loads_state(const mk_opcode_info *info);
 
 static inline float mk_param_float(uint32_t bits) {
   union {

@@ -247,16 +247,6 @@ static mk_status observe(mk_cpu *cpu, uint32_t q, mk_role role) {
                       role == MK_ROLE_LOADER ? NULL : rows);
 }
 
-static bool loads_state(const mk_instruction *in) {
-  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
-  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
-    if (info->operands[slot].when == MK_WHEN_STATE) {
-      return true;
-    }
-  }
-  return false;
-}
-
 static void publish(mk_cpu *cpu, const mk_instruction *in, uint32_t generation) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
@@ -306,7 +296,7 @@ static mk_status step_loader(mk_cpu *cpu, uint32_t q, bool *moved) {
   }
   const mk_instruction *in = &sm->queue[c->at];
   bool room = in->pages == 0 || sm->pages_in_flight < cpu->program->machine.ring_pages;
-  bool ready = !loads_state(in) || !sm->has_boundary || sm->boundaries >= c->epoch;
+  bool ready = !mk_opcode_loads_state(mk_opcode_lookup(in->opcode)) || !sm->has_boundary || sm->boundaries >= c->epoch;
   if (!room || !ready) {
     return MK_OK;
   }

@@ -220,15 +220,6 @@ static mk_status touch_operands(mk_race *race, uint32_t thread, uint32_t index, 
   return MK_OK;
 }
 
-static bool needs_state(const mk_opcode_info *info) {
-  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
-    if (info->operands[slot].when == MK_WHEN_STATE) {
-      return true;
-    }
-  }
-  return false;
-}
-
 static bool writes_stamped(const mk_opcode_info *info, mk_role role) {
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand_info *operand = &info->operands[slot];
@@ -246,7 +237,7 @@ mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index,
   uint32_t thread = sm * MK_ROLE_COUNT + (uint32_t)role, n = race->threads;
   clock_pair clock = race->clocks[thread];
   clock_pair *handed = &race->handed[(size_t)sm * race->slots];
-  if (role == MK_ROLE_LOADER && needs_state(info)) {
+  if (role == MK_ROLE_LOADER && mk_opcode_loads_state(info)) {
     join_pair(clock, race->boundary[sm], n);
   } else if (role == MK_ROLE_CONSUMER) {
     uint32_t loader = sm * MK_ROLE_COUNT + MK_ROLE_LOADER;
