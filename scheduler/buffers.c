@@ -47,13 +47,6 @@ mk_status mk_declare_shared(mk_lowering *lowering) {
   for (size_t i = 0; i < lowering->graph->weight_count; i++) {
     MK_TRY(declare_weight(lowering, i));
   }
-  MK_TRY(mk_add_vector(program, "residual",
-                       (mk_vector){.kind = MK_KIND_ACTIVATION,
-                                   .dtype = MK_DTYPE_F32,
-                                   .store = MK_STORE_PLAIN,
-                                   .cols = mk_divide_up(c->hidden, 16) * 16,
-                                   .tile = 16},
-                       &lowering->residual));
   MK_TRY(mk_add_vector(program, "block_table",
                        (mk_vector){.kind = MK_KIND_INPUT,
                                    .dtype = MK_DTYPE_U32,
@@ -94,11 +87,23 @@ mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
   /* GLU writes 8 values per row tile; everything else moves in whole tiles. Q, K and V stay fp32: few SMs read them. */
   mk_dtype dtype = node->kind == MK_NODE_QKV ? MK_DTYPE_F32 : MK_DTYPE_BF16;
   uint32_t tile = node->kind == MK_NODE_GLU ? 8 : MK_TILE;
+  mk_lowered_value *lowered = &lowering->values[node->output];
+  if (node->kind == MK_NODE_ADD) {
+    char name[48];
+    snprintf(name, sizeof name, "%.38s_residual", value->name);
+    MK_TRY(mk_add_vector(lowering->program, name,
+                         (mk_vector){.kind = MK_KIND_ACTIVATION,
+                                     .dtype = MK_DTYPE_F32,
+                                     .store = MK_STORE_PLAIN,
+                                     .cols = value->length,
+                                     .tile = MK_TILE},
+                         &lowered->residual));
+  }
   return mk_add_vector(
       lowering->program, value->name,
       (mk_vector){
           .kind = MK_KIND_ACTIVATION, .dtype = dtype, .store = MK_STORE_STAMPED, .cols = value->length, .tile = tile},
-      &lowering->values[node->output].buffer);
+      &lowered->buffer);
 }
 
 mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index) {

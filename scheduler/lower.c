@@ -197,7 +197,8 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
 }
 
 static mk_operand residual_input(const mk_lowering *lowering, const mk_node *node, uint32_t first, uint32_t count) {
-  return node->residual == MK_NONE ? embedding_row(lowering, first, count) : columns(lowering->residual, first, count);
+  return node->residual == MK_NONE ? embedding_row(lowering, first, count)
+                                   : columns(lowering->values[node->residual].residual, first, count);
 }
 
 static mk_status lower_whole_add(mk_lowering *lowering, const mk_node *node) {
@@ -215,7 +216,7 @@ static mk_status lower_whole_add(mk_lowering *lowering, const mk_node *node) {
     in.operands[MK_SLOT_LINEAR_ADD_x] = whole(lowering, x);
     in.operands[MK_SLOT_LINEAR_ADD_weight] = tiles(index, share.first, share.count, 0, steps);
     in.operands[MK_SLOT_LINEAR_ADD_residual_in] = residual_input(lowering, node, share.first, share.count);
-    in.operands[MK_SLOT_LINEAR_ADD_residual_out] = columns(lowering->residual, share.first, share.count);
+    in.operands[MK_SLOT_LINEAR_ADD_residual_out] = columns(out->residual, share.first, share.count);
     in.operands[MK_SLOT_LINEAR_ADD_out] = columns(out->buffer, share.first, share.count);
     add_wait(lowering, &in, ready_of(lowering, node->input));
     MK_TRY(emit(lowering, sm, &in, out->ready));
@@ -276,7 +277,7 @@ static mk_status lower_split_add(mk_lowering *lowering, const mk_node *node, uin
     mk_instruction in = start(MK_OP_REDUCE_ADD, node->layer);
     in.operands[MK_SLOT_REDUCE_ADD_parts] = tiles(parts, 0, parts_count, share.first, share.count);
     in.operands[MK_SLOT_REDUCE_ADD_residual_in] = residual_input(lowering, node, share.first, share.count);
-    in.operands[MK_SLOT_REDUCE_ADD_residual_out] = columns(lowering->residual, share.first, share.count);
+    in.operands[MK_SLOT_REDUCE_ADD_residual_out] = columns(out->residual, share.first, share.count);
     in.operands[MK_SLOT_REDUCE_ADD_out] = columns(out->buffer, share.first, share.count);
     add_wait(lowering, &in, parts_ready);
     MK_TRY(emit(lowering, sm, &in, out->ready));

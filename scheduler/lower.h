@@ -14,7 +14,8 @@ typedef struct mk_queue_builder {
 
 typedef struct mk_lowered_value { /* a value of the graph, as stored */
   uint16_t buffer;
-  uint16_t ready; /* counter that its writers signal; MK_NO_COUNTER: none */
+  uint16_t ready;    /* counter that its writers signal; MK_NO_COUNTER: none */
+  uint16_t residual; /* ADD: its fp32 rows, each touched by its owner only */
 } mk_lowered_value;
 
 enum { MK_NO_COUNTER = 0xffff };
@@ -29,7 +30,6 @@ typedef struct mk_lowering {
   mk_queue_builder *queues; /* per SM */
   uint16_t *weights;        /* weight -> buffer */
   mk_lowered_value *values; /* value -> buffer, counter */
-  uint16_t residual;        /* fp32 rows, each touched by its owner only */
   uint16_t table, prompt, ring, logits, candidates;
   uint32_t splits; /* of attention */
   uint32_t next_uid;

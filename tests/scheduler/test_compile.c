@@ -183,12 +183,11 @@ static void expect_weights_computed_once(const mk_program *program) {
   mk_free(weights);
 }
 
-/* Every tile of a stamped value, of the logits and of the KV cache is written by one instruction; residual tiles always by
- * the same SM. */
+/* Every tile of a value, of the logits and of the KV cache is written by one instruction. */
 static void expect_writers(const mk_program *program) {
   for (uint16_t b = 0; b < program->buffer_count; b++) {
     const mk_buffer *buffer = &program->buffers[b];
-    bool residual = strcmp(buffer->name, "residual") == 0, ring = strcmp(buffer->name, "token_ring") == 0;
+    bool ring = strcmp(buffer->name, "token_ring") == 0;
     if (buffer->kind == MK_KIND_WEIGHT || buffer->kind == MK_KIND_INPUT || ring) {
       continue;
     }
@@ -207,8 +206,7 @@ static void expect_writers(const mk_program *program) {
           for (uint32_t r = o->row; r < (uint32_t)o->row + o->rows; r++) {
             for (uint32_t c = o->col; c < (uint32_t)o->col + o->cols; c++) {
               uint32_t *writer = &writers[(size_t)r * cols + c];
-              cr_assert(*writer == 0 || (residual && *writer == q + 1), "%s: tile %u, %u has two writers", buffer->name,
-                        r, c);
+              cr_assert(*writer == 0, "%s: tile %u, %u has two writers", buffer->name, r, c);
               *writer = q + 1;
             }
           }
