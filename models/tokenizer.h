@@ -1,13 +1,16 @@
-/* tokenizer.json, byte-level BPE as Llama 3 uses it: text <-> token ids, the same ids as Hugging Face tokenizers.
+/* tokenizer.json, BPE in the two forms of the Llama family: text <-> token ids, the same ids as Hugging Face tokenizers.
  *
  * A tokenizer is immutable after loading: any thread may encode; a decoder belongs to one thread. Failure: MK_ERR_FILE for
  * a malformed or unsupported tokenizer.json (the unsupported part is named), MK_ERR_RUNTIME for memory. Any bytes may be
  * encoded; bytes that are not UTF-8 are read as U+FFFD, as Python's errors="replace" does.
  *
- * Read: model BPE without normaliser; pre-tokeniser ByteLevel, or Split by the pattern of Llama 3, Qwen 2 or GPT-2 followed by
- * ByteLevel; post-processor TemplateProcessing, ByteLevel or both; decoder ByteLevel; added tokens but for single_word. The
- * rest is refused. "truncation" and "padding" are left to the caller, as transformers does. A byte whose character the
- * vocabulary lacks gives no token, as in Hugging Face tokenizers; so does an id without a token when decoding. */
+ * Read: model BPE with byte_fallback, unk_token, fuse_unk and ignore_merges; normaliser Prepend, Replace (of a string)
+ * or a Sequence of them; pre-tokeniser none, Metaspace, ByteLevel, or Split by the pattern of Llama 3, Qwen 2 or GPT-2
+ * followed by ByteLevel; post-processor TemplateProcessing, ByteLevel or both; decoder ByteLevel, Replace, ByteFallback,
+ * Metaspace, Strip (of the start), Fuse or a Sequence of them, behind Fuse only Strip; added tokens with all their flags.
+ * The rest is refused. "truncation" and "padding" are left to the caller, as transformers does. A character that the
+ * vocabulary lacks, without a fallback, gives no token, as in Hugging Face tokenizers; so does an id without a token when
+ * decoding. */
 #ifndef MK_TOKENIZER_H
 #define MK_TOKENIZER_H
 
@@ -31,13 +34,16 @@ size_t mk_tokenizer_vocab(const mk_tokenizer *tokenizer);
 bool mk_tokenizer_find(const mk_tokenizer *tokenizer, const char *piece, size_t length, uint32_t *id);
 
 /* Appends the ids of text[0, length). `special`: add what the file's post-processor adds (a BOS), as HF's
- * add_special_tokens. At most 1 GiB of text at once (MK_ERR_USAGE); n log n time for n bytes, whatever they are. Special tokens written in the text are recognised, as HF does. */
+ * add_special_tokens. Special tokens written in the text are recognised, as HF does. At most 1 GiB of text at once
+ * (MK_ERR_USAGE); n log n time for n bytes, whatever they are. */
 mk_status mk_tokenizer_encode(const mk_tokenizer *tokenizer, const char *text, size_t length, bool special,
                               mk_tokens *inout);
 void mk_tokens_free(mk_tokens *tokens);
 
 /* Streaming decode: push ids, get bytes. Never splits a UTF-8 character; finish() gives what is left (U+FFFD for an
- * incomplete character, as HF). The concatenation equals HF's decode(ids, skip_special_tokens=True) to the byte. */
+ * incomplete character, as HF) and ends the text. The concatenation equals HF's decode(ids, skip_special_tokens=True)
+ * to the byte. Therefore a run of <0xNN> comes out when it ends, since one bad byte spoils all of it; and the first space
+ * of a text is dropped where the file says so: to show the continuation of a prompt, push the prompt too. */
 mk_status mk_decoder_new(const mk_tokenizer *tokenizer, mk_decoder **out);
 void mk_decoder_free(mk_decoder *decoder);
 /* *text is NUL-terminated, valid until the next call on this decoder; *length bytes, possibly 0. */

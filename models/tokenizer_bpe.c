@@ -1,14 +1,16 @@
 /* Byte-pair merging of one piece of text.
  *
- * Symbols are a linked list over the bytes. All pairs that merge wait in a heap, lowest rank first and leftmost among equals;
- * a merge replaces its left symbol, unlinks the right one, and pushes the two pairs that arise. Entries whose pair has
- * changed meanwhile are dropped when they come up. n log n for n bytes, whatever the text. */
+ * Symbols are a linked list over the bytes (byte level) or the characters (else). All pairs that merge wait in a heap,
+ * lowest rank first and leftmost among equals; a merge replaces its left symbol, unlinks the right one, and pushes the
+ * two pairs that arise. Entries whose pair has changed meanwhile are dropped when they come up. n log n for n bytes,
+ * whatever the text. */
 #include <string.h>
 
 #include "models/tokenizer_internal.h"
 #include "models/unicode.h"
 
 #define NONE UINT32_MAX
+enum { PIECE_LIMIT = 1 << 30 }; /* bytes: positions are 32-bit */
 
 mk_status mk_tokens_push(mk_tokens *tokens, uint32_t id) {
   MK_TRY(mk_grow(&tokens->ids, &tokens->capacity, tokens->count + 1, sizeof *tokens->ids));
@@ -22,9 +24,12 @@ void mk_bpe_free(mk_bpe *bpe) {
   mk_free(bpe->text);
 }
 
-static void sift_down(uint64_t *heap, size_t count, size_t at) {
+static void sift_down(mk_bpe *bpe, size_t at) {
+  uint64_t *heap = bpe->heap;
+  const size_t count = bpe->heap_count;
   const uint64_t value = heap[at];
   for (size_t child = 2 * at + 1; child < count; child = 2 * at + 1) {
+    bpe->work++;
     if (child + 1 < count && heap[child + 1] < heap[child]) {
       child++;
     }
@@ -41,7 +46,7 @@ static uint64_t heap_pop(mk_bpe *bpe) {
   uint64_t top = bpe->heap[0];
   bpe->heap[0] = bpe->heap[--bpe->heap_count];
   if (bpe->heap_count > 0) {
-    sift_down(bpe->heap, bpe->heap_count, 0);
+    sift_down(bpe, 0);
   }
   return top;
 }
@@ -62,23 +67,79 @@ static mk_status push_pair(const mk_tokenizer *tokenizer, mk_bpe *bpe, uint32_t 
   while (ordered && at > 0 && bpe->heap[(at - 1) / 2] > value) {
     bpe->heap[at] = bpe->heap[(at - 1) / 2];
     at = (at - 1) / 2;
+    bpe->work++;
   }
   bpe->heap[at] = value;
   return MK_OK;
 }
 
-/* One symbol per byte; a byte that the vocabulary lacks is left out, as Hugging Face does. */
+static void add_symbol(mk_bpe *bpe, uint32_t *count, uint32_t id) {
+  bpe->symbols[*count] = (mk_bpe_symbol){.id = id, .previous = *count == 0 ? NONE : *count - 1, .next = *count + 1};
+  (*count)++;
+  bpe->work++;
+}
+
+/* The id of a character of the piece, MK_NO_ID when the model lacks it. */
+static uint32_t character_id(const mk_tokenizer *tokenizer, const uint8_t *text, size_t length) {
+  const uint32_t id = length == 1 ? tokenizer->byte_ids[text[0]] : mk_tokenizer_lookup(tokenizer, text, length);
+  return id != MK_NO_ID && tokenizer->pieces[id].model ? id : MK_NO_ID;
+}
+
+/* The symbols of a character that the model lacks, if it has all of its bytes as <0xNN>. */
+static bool add_fallback(const mk_tokenizer *tokenizer, mk_bpe *bpe, const uint8_t *text, size_t length,
+                         uint32_t *count) {
+  uint8_t character[2]; /* of the byte alphabet */
+  if (tokenizer->pre_tokenizer == MK_PRE_BYTE_LEVEL) {
+    length = mk_byte_to_utf8(text[0], character);
+    text = character;
+  }
+  for (size_t i = 0; i < length; i++) {
+    if (tokenizer->fallback_ids[text[i]] == MK_NO_ID) {
+      return false;
+    }
+  }
+  for (size_t i = 0; i < length; i++) {
+    add_symbol(bpe, count, tokenizer->fallback_ids[text[i]]);
+  }
+  return true;
+}
+
+/* The symbols of the piece. Characters that the model lacks become bytes, else the unknown token, else nothing. The
+ * unknown token waits for the next character that the model has, to be fused: bytes in between overtake it, as they do
+ * in Hugging Face tokenizers. */
+static void make_symbols(const mk_tokenizer *tokenizer, mk_bpe *bpe, const uint8_t *text, size_t size,
+                         uint32_t *count) {
+  const bool byte_level = tokenizer->pre_tokenizer == MK_PRE_BYTE_LEVEL;
+  bool unknown = false;
+  size_t length = 1;
+  for (size_t at = 0; at < size; at += length) {
+    if (!byte_level) {
+      mk_utf8_step(text + at, size - at, &length);
+    }
+    const uint32_t id = character_id(tokenizer, text + at, length);
+    if (id == MK_NO_ID && (add_fallback(tokenizer, bpe, text + at, length, count) || tokenizer->unknown == MK_NO_ID)) {
+      continue;
+    }
+    if (unknown && (id != MK_NO_ID || !tokenizer->fuse_unknown)) {
+      add_symbol(bpe, count, tokenizer->unknown);
+    }
+    unknown = id == MK_NO_ID;
+    if (!unknown) {
+      add_symbol(bpe, count, id);
+    }
+  }
+  if (unknown) {
+    add_symbol(bpe, count, tokenizer->unknown);
+  }
+}
+
 static mk_status start(const mk_tokenizer *tokenizer, mk_bpe *bpe, const uint8_t *text, size_t length,
                        uint32_t *count) {
   *count = 0;
-  MK_TRY(mk_grow(&bpe->symbols, &bpe->symbol_capacity, length, sizeof *bpe->symbols));
-  for (size_t i = 0; i < length; i++) {
-    uint32_t id = tokenizer->byte_ids[text[i]];
-    if (id != MK_NO_ID) {
-      bpe->symbols[*count] = (mk_bpe_symbol){.id = id, .previous = *count == 0 ? NONE : *count - 1, .next = *count + 1};
-      (*count)++;
-    }
-  }
+  /* A character of the byte alphabet has up to two bytes to fall back to. */
+  const size_t most = tokenizer->pre_tokenizer == MK_PRE_BYTE_LEVEL ? 2 * length : length;
+  MK_TRY(mk_grow(&bpe->symbols, &bpe->symbol_capacity, most, sizeof *bpe->symbols));
+  make_symbols(tokenizer, bpe, text, length, count);
   if (*count == 0) {
     return MK_OK;
   }
@@ -88,7 +149,7 @@ static mk_status start(const mk_tokenizer *tokenizer, mk_bpe *bpe, const uint8_t
     MK_TRY(push_pair(tokenizer, bpe, i, false));
   }
   for (size_t i = bpe->heap_count / 2; i-- > 0;) {
-    sift_down(bpe->heap, bpe->heap_count, i);
+    sift_down(bpe, i);
   }
   return MK_OK;
 }
@@ -129,12 +190,16 @@ static mk_status find_whole(const mk_tokenizer *tokenizer, mk_bpe *bpe, const ui
   if (length > tokenizer->longest) {
     return MK_OK;
   }
-  MK_TRY(mk_grow(&bpe->text, &bpe->text_capacity, 2 * length, 1));
-  size_t used = 0;
-  for (size_t i = 0; i < length; i++) {
-    used += mk_byte_to_utf8(text[i], bpe->text + used);
+  if (tokenizer->pre_tokenizer == MK_PRE_BYTE_LEVEL) {
+    size_t used = 0;
+    MK_TRY(mk_grow(&bpe->text, &bpe->text_capacity, 2 * length, 1));
+    for (size_t i = 0; i < length; i++) {
+      used += mk_byte_to_utf8(text[i], bpe->text + used);
+    }
+    text = bpe->text;
+    length = used;
   }
-  *id = mk_tokenizer_lookup(tokenizer, bpe->text, used);
+  *id = mk_tokenizer_lookup(tokenizer, text, length);
   if (*id != MK_NO_ID && !tokenizer->pieces[*id].model) {
     *id = MK_NO_ID;
   }
@@ -143,6 +208,10 @@ static mk_status find_whole(const mk_tokenizer *tokenizer, mk_bpe *bpe, const ui
 
 mk_status mk_bpe_encode(const mk_tokenizer *tokenizer, mk_bpe *bpe, const uint8_t *text, size_t length,
                         mk_tokens *inout) {
+  if (length > PIECE_LIMIT) {
+    return mk_error(MK_ERR_USAGE, "a piece of %zu bytes of normalised text: at most %d can be merged; shorten the text",
+                    length, PIECE_LIMIT);
+  }
   if (tokenizer->ignore_merges) {
     uint32_t id;
     MK_TRY(find_whole(tokenizer, bpe, text, length, &id));

@@ -1,4 +1,4 @@
-/* tokenizer.json -> the tables of a tokenizer. What the product does not compute exactly is refused by name. */
+/* tokenizer.json -> the tables of a tokenizer: the model and the added tokens. See tokenizer_parts.c for the rest. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,68 +10,6 @@ enum {
   FILE_LIMIT = 256 << 20, /* bytes */
   ID_LIMIT = 1 << 24,     /* tokens */
 };
-
-/* The split patterns known to give the same pieces here as in Hugging Face tokenizers. The reference compiles them with
- * Oniguruma, whose classes are those of Unicode 16. PCRE2's may be those of Unicode 14 (Debian 12), so what has become a
- * letter or number since then is listed (adding what a newer PCRE2 has already changes nothing), and white space is spelled
- * out because PCRE2's \s has U+180E besides, which Unicode no longer calls a space. */
-#define LETTER                                                                                                         \
-  "\\p{L}\\x{1c89}\\x{1c8a}\\x{a7cb}-\\x{a7cd}\\x{a7da}-\\x{a7dc}\\x{105c0}-\\x{105f3}\\x{10d4a}-\\x{10d65}"           \
-  "\\x{10d6f}-\\x{10d85}\\x{10ec2}-\\x{10ec4}\\x{1123f}\\x{11240}\\x{11380}-\\x{11389}\\x{1138b}\\x{1138e}"            \
-  "\\x{11390}-\\x{113b5}\\x{113b7}\\x{113d1}\\x{113d3}\\x{11bc0}-\\x{11be0}\\x{11f02}\\x{11f04}-\\x{11f10}"            \
-  "\\x{11f12}-\\x{11f33}\\x{1342f}\\x{13441}-\\x{13446}\\x{13460}-\\x{143fa}\\x{16100}-\\x{1611d}\\x{16d40}-\\x{"      \
-  "16d6c}"                                                                                                             \
-  "\\x{18cff}\\x{1b132}\\x{1b155}\\x{1df25}-\\x{1df2a}\\x{1e030}-\\x{1e06d}\\x{1e4d0}-\\x{1e4eb}\\x{1e5d0}-\\x{1e5ed}" \
-  "\\x{1e5f0}\\x{2b739}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}"
-#define NUMBER                                                                                                      \
-  "\\p{N}\\x{10d40}-\\x{10d49}\\x{116d0}-\\x{116e3}\\x{11bf0}-\\x{11bf9}\\x{11f50}-\\x{11f59}\\x{16130}-\\x{16139}" \
-  "\\x{16d70}-\\x{16d79}\\x{1ccf0}-\\x{1ccf9}\\x{1d2c0}-\\x{1d2d3}\\x{1e4f0}-\\x{1e4f9}\\x{1e5f1}-\\x{1e5fa}"
-#define SPACE "\\t-\\r \\x{85}\\p{Z}"
-
-/* The alternatives that all three share, and what Llama 3 and Qwen 2 begin with. */
-#define RUNS_OF_SPACE "[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+"
-#define WORDS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n" LETTER NUMBER "]?[" LETTER "]+|"
-#define OTHERS " ?[^" SPACE LETTER NUMBER "]+[\\r\\n]*|[" SPACE "]*[\\r\\n]+|" RUNS_OF_SPACE
-static const struct split_pattern {
-  const char *source, *pcre2;
-} split_patterns[] = {
-    /* Llama 3 */
-    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
-     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
-     "\\s+(?!\\S)|\\s+",
-     WORDS "[" NUMBER "]{1,3}|" OTHERS},
-    /* Qwen 2: digits one by one */
-    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
-     "\\s+(?!\\S)|\\s+",
-     WORDS "[" NUMBER "]|" OTHERS},
-    /* GPT-2: what ByteLevel with use_regex means */
-    {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-     "'s|'t|'re|'ve|'m|'ll|'d| ?[" LETTER "]+| ?[" NUMBER "]+| ?[^" SPACE LETTER NUMBER "]+|" RUNS_OF_SPACE},
-};
-enum { SPLIT_PATTERNS = sizeof split_patterns / sizeof split_patterns[0] };
-
-static const char *type_of(const json_t *object) {
-  const char *type = json_string_value(mk_json_get(object, "type"));
-  return type == NULL ? "" : type;
-}
-
-static bool is_type(const json_t *object, const char *type) { return strcmp(type_of(object), type) == 0; }
-
-/* A member that must be true or false; `absent` is what its absence means. */
-static mk_status get_bool(const json_t *object, const char *where, const char *key, bool absent, bool *out) {
-  char shown[MK_JSON_SHOWN];
-  const json_t *value = mk_json_get(object, key);
-  *out = value == NULL ? absent : json_is_true(value);
-  if (value != NULL && !json_is_boolean(value)) {
-    return mk_error(MK_ERR_FILE, "%s.%s: is %s, must be true or false", where, key, mk_json_show(value, shown));
-  }
-  return MK_OK;
-}
-
-static mk_status unsupported(const char *field, const json_t *value, const char *supported) {
-  char shown[MK_JSON_SHOWN];
-  return mk_error(MK_ERR_FILE, "%s: %s is not supported; only %s", field, mk_json_show(value, shown), supported);
-}
 
 /* Pieces and the text table. */
 
@@ -108,6 +46,14 @@ static size_t table_size(size_t entries) {
   return size;
 }
 
+static mk_status store(mk_tokenizer *t, const uint8_t *text, size_t length, size_t *offset) {
+  MK_TRY(mk_grow(&t->arena, &t->arena_capacity, t->arena_used + length + 1, 1)); /* never NULL: a text may be empty */
+  memcpy(t->arena + t->arena_used, text, length);
+  *offset = t->arena_used;
+  t->arena_used += length;
+  return MK_OK;
+}
+
 /* Enters `text` under the id that the file gives it. */
 static mk_status add_piece(mk_tokenizer *t, const char *where, const char *text, const json_t *id) {
   const size_t length = strlen(text);
@@ -126,19 +72,9 @@ static mk_status add_piece(mk_tokenizer *t, const char *where, const char *text,
                     (long long)json_integer_value(id), (int)(piece->length < 100 ? piece->length : 100),
                     (const char *)t->arena + piece->text);
   }
-  /* The bytes that it decodes to are never longer than the text. */
-  MK_TRY(mk_grow(&t->arena, &t->arena_capacity, t->arena_used + 2 * length, 1));
-  *piece =
-      (mk_piece){.text = t->arena_used, .bytes = t->arena_used + length, .length = (uint32_t)length, .present = true};
-  uint8_t *stored = t->arena + piece->text;
-  memcpy(stored, text, length);
-  size_t written;
-  if (!mk_utf8_to_bytes(stored, length, stored + length, &written)) {
-    memcpy(stored + length, text, length);
-    written = length;
-  }
-  piece->byte_count = (uint32_t)written;
-  t->arena_used += 2 * length;
+  *piece = (mk_piece){.length = (uint32_t)length, .shown_length = (uint32_t)length, .present = true};
+  MK_TRY(store(t, (const uint8_t *)text, length, &piece->text));
+  piece->shown = piece->text;
   t->slots[find_slot(t, (const uint8_t *)text, length)] = (uint32_t)json_integer_value(id);
   return MK_OK;
 }
@@ -148,7 +84,7 @@ static mk_status load_pieces(mk_tokenizer *t, const json_t *vocab, const json_t 
     return mk_error(MK_ERR_FILE, "model.vocab: must be an object of token to id");
   }
   if (added != NULL && !json_is_array(added)) {
-    return unsupported("added_tokens", added, "a list is");
+    return mk_unsupported("added_tokens", added, "a list is");
   }
   t->count = json_object_size(vocab);
   for (size_t i = 0; i < json_array_size(added); i++) {
@@ -174,8 +110,32 @@ static mk_status load_pieces(mk_tokenizer *t, const json_t *vocab, const json_t 
     t->longest = piece->length > t->longest ? piece->length : t->longest;
   }
   for (unsigned byte = 0; byte < 256; byte++) {
-    uint8_t character[2];
-    t->byte_ids[byte] = mk_tokenizer_lookup(t, character, mk_byte_to_utf8((uint8_t)byte, character));
+    uint8_t character[2] = {(uint8_t)byte};
+    const bool byte_level = t->pre_tokenizer == MK_PRE_BYTE_LEVEL;
+    t->byte_ids[byte] = mk_tokenizer_lookup(t, character, byte_level ? mk_byte_to_utf8((uint8_t)byte, character) : 1);
+  }
+  return MK_OK;
+}
+
+/* What stands for characters that are not in the vocabulary. */
+static mk_status load_fallback(mk_tokenizer *t, const json_t *model) {
+  const json_t *unknown = mk_json_get(model, "unk_token");
+  bool fallback;
+  char shown[MK_JSON_SHOWN];
+  t->unknown = MK_NO_ID;
+  if (unknown != NULL) {
+    const char *text = json_string_value(unknown);
+    t->unknown = text == NULL ? MK_NO_ID : mk_tokenizer_lookup(t, (const uint8_t *)text, strlen(text));
+    if (t->unknown == MK_NO_ID) {
+      return mk_error(MK_ERR_FILE, "model.unk_token: %s is not in model.vocab", mk_json_show(unknown, shown));
+    }
+  }
+  MK_TRY(mk_load_bool(model, "model", "fuse_unk", false, &t->fuse_unknown));
+  MK_TRY(mk_load_bool(model, "model", "byte_fallback", false, &fallback));
+  for (unsigned byte = 0; byte < 256; byte++) {
+    char text[8];
+    snprintf(text, sizeof text, "<0x%02X>", byte);
+    t->fallback_ids[byte] = fallback ? mk_tokenizer_lookup(t, (const uint8_t *)text, 6) : MK_NO_ID;
   }
   return MK_OK;
 }
@@ -227,7 +187,7 @@ static mk_status add_merge(mk_tokenizer *t, size_t rank, const json_t *merge, ui
                     mk_json_show(merge, shown));
   }
   const size_t length = lengths[0] + lengths[1];
-  MK_TRY(mk_grow(joined, capacity, length, 1));
+  MK_TRY(mk_grow(joined, capacity, length + 1, 1));
   memcpy(*joined, parts[0], lengths[0]);
   memcpy(*joined + lengths[0], parts[1], lengths[1]);
   ids[0] = mk_tokenizer_lookup(t, *joined, lengths[0]);
@@ -281,16 +241,13 @@ static mk_status add_added(mk_tokenizer *t, size_t index, const json_t *entry, b
   char where[64];
   const char *content = json_string_value(mk_json_get(entry, "content"));
   const json_t *id = mk_json_get(entry, "id");
-  bool single_word, special;
+  bool special;
   snprintf(where, sizeof where, "added_tokens[%zu]", index);
-  MK_TRY(get_bool(entry, where, "special", false, &special));
-  MK_TRY(get_bool(entry, where, "single_word", false, &single_word));
-  MK_TRY(get_bool(entry, where, "lstrip", false, &out->lstrip));
-  MK_TRY(get_bool(entry, where, "rstrip", false, &out->rstrip));
-  MK_TRY(get_bool(entry, where, "normalized", !special, normalized));
-  if (single_word) {
-    return mk_error(MK_ERR_FILE, "%s.single_word: true is not supported (token \"%.100s\")", where, content);
-  }
+  MK_TRY(mk_load_bool(entry, where, "special", false, &special));
+  MK_TRY(mk_load_bool(entry, where, "single_word", false, &out->single_word));
+  MK_TRY(mk_load_bool(entry, where, "lstrip", false, &out->lstrip));
+  MK_TRY(mk_load_bool(entry, where, "rstrip", false, &out->rstrip));
+  MK_TRY(mk_load_bool(entry, where, "normalized", !special, normalized));
   uint32_t known = mk_tokenizer_lookup(t, (const uint8_t *)content, strlen(content));
   if (known == MK_NO_ID) {
     MK_TRY(add_piece(t, where, content, id));
@@ -305,154 +262,72 @@ static mk_status add_added(mk_tokenizer *t, size_t index, const json_t *entry, b
   t->pieces[known].added = true;
   t->pieces[known].special = special;
   out->id = known;
-  out->length = t->pieces[known].length;
   return MK_OK;
+}
+
+/* The text by which a normalised token is found, and which the decoder starts from. */
+static mk_status normalize_added(mk_tokenizer *t, size_t index, uint32_t id, mk_bytes buffers[2]) {
+  const uint8_t *text = t->arena + t->pieces[id].text;
+  size_t length = t->pieces[id].length;
+  MK_TRY(mk_normalize(&t->normalizer, buffers, &text, &length));
+  if (length == 0 || length > UINT32_MAX) {
+    return mk_error(MK_ERR_FILE, "added_tokens[%zu].content: becomes %zu bytes by the normalizer", index, length);
+  }
+  t->pieces[id].shown_length = (uint32_t)length;
+  return t->normalizer.count == 0 ? MK_OK : store(t, text, length, &t->pieces[id].shown);
+}
+
+static mk_status read_added(mk_tokenizer *t, const json_t *list, mk_bytes buffers[2]) {
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    mk_added token = {0};
+    bool normalized;
+    MK_TRY(add_added(t, i, json_array_get(list, i), &normalized, &token));
+    if (normalized) {
+      MK_TRY(normalize_added(t, i, token.id, buffers));
+    }
+    if (token.single_word && t->word == NULL) {
+      MK_TRY(mk_load_word(t));
+    }
+    mk_added_set *set = &t->added[normalized];
+    set->tokens[set->count++] = token;
+  }
+  return MK_OK;
+}
+
+/* The decoder knows special tokens by the text it starts from, as Hugging Face's does. */
+static void hide_special(mk_tokenizer *t) {
+  for (size_t id = 0; id < t->count; id++) {
+    mk_piece *piece = &t->pieces[id];
+    uint32_t known = mk_tokenizer_lookup(t, t->arena + piece->shown, piece->shown_length);
+    piece->hidden = known != MK_NO_ID && t->pieces[known].special;
+  }
 }
 
 static mk_status load_added(mk_tokenizer *t, const json_t *list) {
   const size_t count = json_array_size(list);
+  mk_bytes buffers[2] = {0};
   MK_TRY(mk_alloc(count, sizeof(mk_added), &t->added[0].tokens));
   MK_TRY(mk_alloc(count, sizeof(mk_added), &t->added[1].tokens));
-  for (size_t i = 0; i < count; i++) {
-    mk_added token = {0};
-    bool normalized;
-    MK_TRY(add_added(t, i, json_array_get(list, i), &normalized, &token));
-    mk_added_set *set = &t->added[normalized];
-    set->tokens[set->count++] = token;
-  }
+  mk_status status = read_added(t, list, buffers);
+  mk_free(buffers[0].bytes);
+  mk_free(buffers[1].bytes);
+  MK_TRY(status);
+  hide_special(t);
   for (size_t s = 0; s < 2; s++) { /* the arena has come to rest: texts can be pointed at */
     mk_added_set *set = &t->added[s];
     for (size_t i = 0; i < set->count; i++) {
-      set->tokens[i].text = t->arena + t->pieces[set->tokens[i].id].text;
-      set->first[set->tokens[i].text[0]] = true;
+      mk_added *token = &set->tokens[i];
+      token->text = t->arena + t->pieces[token->id].shown;
+      token->length = t->pieces[token->id].shown_length;
+      set->first[token->text[0]] = true;
     }
     qsort(set->tokens, set->count, sizeof(mk_added), by_text);
-  }
-  return MK_OK;
-}
-
-/* The parts around the model: normaliser, pre-tokeniser, post-processor, decoder. */
-
-static mk_status compile_split(mk_tokenizer *t, const char *pattern) {
-  int error;
-  PCRE2_SIZE offset;
-  t->split = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &offset,
-                           t->compile_context);
-  if (t->split == NULL) {
-    PCRE2_UCHAR text[128] = "";
-    pcre2_get_error_message(error, text, sizeof text);
-    return mk_error(MK_ERR_RUNTIME, "pre_tokenizer: PCRE2 cannot compile the split pattern: %s", (const char *)text);
-  }
-  /* Where there is no JIT (no executable memory), pcre2_match interprets: slower, the same pieces. */
-  pcre2_jit_compile(t->split, PCRE2_JIT_COMPLETE);
-  return MK_OK;
-}
-
-static mk_status load_byte_level(const json_t *object, bool *use_regex) {
-  bool prefix;
-  if (!is_type(object, "ByteLevel")) {
-    return unsupported("pre_tokenizer", object, "ByteLevel, or a Sequence of Split and ByteLevel, is");
-  }
-  MK_TRY(get_bool(object, "pre_tokenizer", "add_prefix_space", true, &prefix));
-  MK_TRY(get_bool(object, "pre_tokenizer", "use_regex", true, use_regex));
-  return prefix ? mk_error(MK_ERR_FILE, "pre_tokenizer.add_prefix_space: true is not supported") : MK_OK;
-}
-
-static mk_status load_split(mk_tokenizer *t, const json_t *object) {
-  bool invert;
-  if (!is_type(object, "Split")) {
-    return unsupported("pre_tokenizer.pretokenizers[0]", object, "Split is");
-  }
-  MK_TRY(get_bool(object, "pre_tokenizer", "invert", false, &invert));
-  const json_t *behavior = mk_json_get(object, "behavior");
-  if (invert || !json_is_string(behavior) || strcmp(json_string_value(behavior), "Isolated") != 0) {
-    return unsupported(invert ? "pre_tokenizer.invert" : "pre_tokenizer.behavior", invert ? json_true() : behavior,
-                       invert ? "false is" : "\"Isolated\" is");
-  }
-  const json_t *pattern = json_object_get(mk_json_get(object, "pattern"), "Regex");
-  for (size_t i = 0; json_is_string(pattern) && i < SPLIT_PATTERNS; i++) {
-    if (strcmp(json_string_value(pattern), split_patterns[i].source) == 0) {
-      return compile_split(t, split_patterns[i].pcre2);
-    }
-  }
-  return unsupported("pre_tokenizer.pattern", mk_json_get(object, "pattern"),
-                     "the patterns of Llama 3, Qwen 2 and GPT-2 are");
-}
-
-static mk_status load_pre_tokenizer(mk_tokenizer *t, const json_t *object) {
-  bool use_regex;
-  if (!is_type(object, "Sequence")) {
-    MK_TRY(load_byte_level(object, &use_regex));
-    if (!use_regex) {
-      return mk_error(MK_ERR_FILE, "pre_tokenizer.use_regex: false without a Split before it is not supported");
-    }
-    return compile_split(t, split_patterns[SPLIT_PATTERNS - 1].pcre2);
-  }
-  const json_t *list = mk_json_get(object, "pretokenizers");
-  if (json_array_size(list) != 2) {
-    return unsupported("pre_tokenizer.pretokenizers", list, "Split followed by ByteLevel is");
-  }
-  MK_TRY(load_byte_level(json_array_get(list, 1), &use_regex));
-  if (use_regex) {
-    return mk_error(MK_ERR_FILE, "pre_tokenizer.use_regex: true behind a Split is not supported; only false is");
-  }
-  return load_split(t, json_array_get(list, 0));
-}
-
-static mk_status load_template(mk_tokenizer *t, const json_t *object) {
-  const json_t *single = mk_json_get(object, "single");
-  bool seen = false;
-  size_t capacity = 0;
-  if (t->template_ids != NULL) {
-    return mk_error(MK_ERR_FILE, "post_processor: more than one TemplateProcessing is not supported");
-  }
-  for (size_t i = 0; i < json_array_size(single); i++) {
-    const json_t *sequence = json_object_get(json_array_get(single, i), "Sequence");
-    if (sequence != NULL) {
-      const char *name = json_string_value(json_object_get(sequence, "id"));
-      if (seen || name == NULL || strcmp(name, "A") != 0) {
-        return unsupported("post_processor.single", single, "a template with the sequence A once is");
+    for (size_t i = 1; i < set->count; i++) {
+      if (by_text(&set->tokens[i - 1], &set->tokens[i]) == 0) {
+        return mk_error(MK_ERR_FILE, "added_tokens: ids %u and %u are the same text once normalized; remove one",
+                        set->tokens[i - 1].id, set->tokens[i].id);
       }
-      seen = true;
-      continue;
     }
-    const char *name =
-        json_string_value(json_object_get(json_object_get(json_array_get(single, i), "SpecialToken"), "id"));
-    const json_t *ids =
-        name == NULL ? NULL : json_object_get(json_object_get(mk_json_get(object, "special_tokens"), name), "ids");
-    if (json_array_size(ids) == 0) {
-      return mk_error(MK_ERR_FILE,
-                      "post_processor.single[%zu]: must be a Sequence or a SpecialToken that special_tokens lists", i);
-    }
-    for (size_t k = 0; k < json_array_size(ids); k++) {
-      const json_t *id = json_array_get(ids, k);
-      if (!json_is_integer(id) || json_integer_value(id) < 0 || (uint64_t)json_integer_value(id) >= t->count) {
-        char shown[MK_JSON_SHOWN];
-        return mk_error(MK_ERR_FILE, "post_processor.special_tokens: \"%.100s\": id %s is not below the %zu tokens",
-                        name, mk_json_show(id, shown), t->count);
-      }
-      size_t used = t->template_before + t->template_after;
-      MK_TRY(mk_grow(&t->template_ids, &capacity, used + 1, sizeof *t->template_ids));
-      t->template_ids[used] = (uint32_t)json_integer_value(id);
-      *(seen ? &t->template_after : &t->template_before) += 1;
-    }
-  }
-  return seen ? MK_OK : unsupported("post_processor.single", single, "a template with the sequence A once is");
-}
-
-static mk_status load_post_processor(mk_tokenizer *t, const json_t *object, unsigned depth) {
-  if (object == NULL || is_type(object, "ByteLevel")) { /* ByteLevel moves offsets only */
-    return MK_OK;
-  }
-  if (is_type(object, "TemplateProcessing")) {
-    return load_template(t, object);
-  }
-  const json_t *list = mk_json_get(object, "processors");
-  if (!is_type(object, "Sequence") || !json_is_array(list) || depth > 0) {
-    return unsupported("post_processor", object, "TemplateProcessing, ByteLevel or a Sequence of them is");
-  }
-  for (size_t i = 0; i < json_array_size(list); i++) {
-    MK_TRY(load_post_processor(t, json_array_get(list, i), depth + 1));
   }
   return MK_OK;
 }
@@ -463,38 +338,32 @@ static bool unset(const json_t *value) {
 }
 
 static mk_status load_model(mk_tokenizer *t, const json_t *root) {
-  static const char *const unused[] = {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
-                                       "byte_fallback"};
+  static const char *const unused[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
   const json_t *model = mk_json_get(root, "model");
-  if (!is_type(model, "BPE")) {
-    return unsupported("model.type", mk_json_get(model, "type"), "\"BPE\" is");
+  if (!mk_is_type(model, "BPE")) {
+    return mk_unsupported("model.type", mk_json_get(model, "type"), "\"BPE\" is");
   }
   for (size_t i = 0; i < sizeof unused / sizeof unused[0]; i++) {
     const json_t *value = json_object_get(model, unused[i]);
     if (value != NULL && !json_is_null(value) && !unset(value)) {
       char field[64];
       snprintf(field, sizeof field, "model.%s", unused[i]);
-      return unsupported(field, value, "null is");
+      return mk_unsupported(field, value, "null is");
     }
   }
-  MK_TRY(get_bool(model, "model", "ignore_merges", false, &t->ignore_merges));
+  MK_TRY(mk_load_bool(model, "model", "ignore_merges", false, &t->ignore_merges));
   MK_TRY(load_pieces(t, mk_json_get(model, "vocab"), mk_json_get(root, "added_tokens")));
+  MK_TRY(load_fallback(t, model));
   MK_TRY(load_merges(t, mk_json_get(model, "merges")));
   return load_added(t, mk_json_get(root, "added_tokens"));
 }
 
 static mk_status load_all(mk_tokenizer *t, const json_t *root) {
-  const json_t *normalizer = mk_json_get(root, "normalizer");
-  if (normalizer != NULL) {
-    return unsupported("normalizer", normalizer, "null is");
-  }
-  const json_t *decoder = mk_json_get(root, "decoder");
-  if (!is_type(decoder, "ByteLevel")) {
-    return unsupported("decoder", decoder, "ByteLevel is");
-  }
+  MK_TRY(mk_load_normalizer(t, mk_json_get(root, "normalizer")));
+  MK_TRY(mk_load_pre_tokenizer(t, mk_json_get(root, "pre_tokenizer")));
+  MK_TRY(mk_load_decoder(t, mk_json_get(root, "decoder")));
   MK_TRY(load_model(t, root));
-  MK_TRY(load_pre_tokenizer(t, mk_json_get(root, "pre_tokenizer")));
-  return load_post_processor(t, mk_json_get(root, "post_processor"), 0);
+  return mk_load_post_processor(t, mk_json_get(root, "post_processor"));
 }
 
 static void *pcre2_take(PCRE2_SIZE size, void *data) {
@@ -578,7 +447,10 @@ void mk_tokenizer_free(mk_tokenizer *t) {
   mk_free(t->added[0].tokens);
   mk_free(t->added[1].tokens);
   mk_free(t->template_ids);
+  mk_steps_free(&t->normalizer);
+  mk_steps_free(&t->decoder);
   pcre2_code_free(t->split);
+  pcre2_code_free(t->word);
   pcre2_match_context_free(t->match_context);
   pcre2_compile_context_free(t->compile_context);
   pcre2_general_context_free(t->context);

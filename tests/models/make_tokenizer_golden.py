@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Writes tests/models/data/: small byte-level BPE tokenizers and what Hugging Face tokenizers makes of texts with them.
+"""Writes tests/models/data/: small BPE tokenizers and what Hugging Face tokenizers makes of texts with them.
 
 Needs the Python package tokenizers; run it by hand, the tests read only its output.
 
-    make_tokenizer_golden.py              rewrite the data files
-    make_tokenizer_golden.py --cases N    print N further random cases to stdout, for a longer comparison
+    make_tokenizer_golden.py                          rewrite tokenizer_hashes.txt
+    make_tokenizer_golden.py --train                  train new tokenizers and rewrite all data files
+    make_tokenizer_golden.py --hashes SEED COUNT [X]  print COUNT hashes for every tokenizer, or for the file X, for a
+                                                      longer comparison: test_tokenizer_hashes reads them from the file
+                                                      that MK_TOKENIZER_HASHES names
 """
 import argparse
 import json
@@ -180,26 +183,232 @@ def cases(toks, seed, count):
         yield case(name, toks[name], random_text(rng)) if i % 5 else decode_case(name, toks[name], rng)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--cases", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    if arguments.cases:  # with the tokenizers that are there: training breaks ties differently from run to run
-        toks = {name: Tokenizer.from_file(str(DATA / f"tokenizer_{name}.json")) for name in ("llama3", "gpt2", "qwen2")}
-        for line in cases(toks, arguments.seed, arguments.cases):
-            sys.stdout.write(line + "\n")
-        return
+# The form that Llama 2 and Mistral use: characters, <0xNN> for those that are missing, and a mark for the space.
+
+MARK = "\u2581"
+PREPEND = {"type": "Prepend", "prepend": MARK}
+SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
+
+
+def sequence(member, *steps):
+    return {"type": "Sequence", member: list(steps)}
+
+
+def metaspace(scheme, cut, mark=MARK):
+    return {"type": "Metaspace", "replacement": mark, "prepend_scheme": scheme, "split": cut}
+
+
+def fallback_decoder(*steps):
+    return sequence("decoders", {"type": "Replace", "pattern": {"String": MARK}, "content": " "}, {"type": "ByteFallback"},
+                    {"type": "Fuse"}, *steps)
+
+
+def strip(start):
+    return {"type": "Strip", "content": " ", "start": start, "stop": 0}
+
+
+def train_characters(size):
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = pre_tokenizers.Metaspace()
+    docs = "\n".join(p.read_text() for p in sorted(DATA.parents[2].glob("docs/*.md")))
+    t.train_from_iterator(CORPUS.split("\n") * 4 + docs.split("\n"), trainers.BpeTrainer(
+        vocab_size=size, show_progress=False, limit_alphabet=180))
+    model = json.loads(t.to_str())["model"]
+    vocab = {piece: i for i, piece in enumerate(["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)])}
+    for piece in sorted(model["vocab"], key=model["vocab"].get):
+        vocab[piece] = len(vocab)
+    # What a trainer that stops at words cannot find: runs of spaces, merges over words, and of bytes.
+    merges = [[MARK * n, MARK * n] for n in (1, 2, 4, 8)] + model["merges"] + [
+        ["e", MARK], ["s", MARK], ["s" + MARK, "t"], ["\n", "\n"], ["<0xF0>", "<0x9F>"], ["<0xE4>", "<0xB8>"]]
+    for pair in merges:
+        for piece in pair + ["".join(pair)]:
+            vocab.setdefault(piece, len(vocab))
+    return vocab, merges
+
+
+def bytes_document():
+    vocab, merges = train_characters(1500)
+    d = document(vocab, [" ".join(m) for m in merges], None, [fields(t, i) for i, t in enumerate(["<unk>", "<s>", "</s>"])],
+                 template(("<s>", 1)))
+    d["normalizer"] = sequence("normalizers", PREPEND, SPACES)
+    d["decoder"] = fallback_decoder(strip(1))
+    d["model"].update(unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    return d
+
+
+def variants(n):
+    """What differs from tokenizer_bytes.json, whose first unused id is n; members of "model" are taken one by one."""
+    own = [fields(t, i) for i, t in enumerate(["<unk>", "<s>", "</s>"])]
+    flags = own + [
+        fields("<left>", n, lstrip=True), fields("<right>", n + 1, rstrip=True), fields("<both>", n + 2, lstrip=True, rstrip=True),
+        fields("zebra", n + 3, special=False, normalized=True), fields("two words", n + 4, special=False, normalized=True),
+        fields("cat", n + 5, special=False, single_word=True), fields("<one>", n + 6, single_word=True, lstrip=True, rstrip=True),
+        fields("dog", n + 7, special=False, single_word=True, normalized=True), fields("hid", n + 8, normalized=True),
+        fields("<0x41>", 3 + 0x41, special=False), fields(MARK + "sea", n + 9, special=False),
+        fields("\u00e9\u00df", n + 10, special=False, single_word=True, normalized=True, rstrip=True)]
+    m = {"normalizer": None}
+    return {
+        "llama2": {},
+        "llama2_flags": {"added_tokens": flags},
+        "llama2_ignore": {"model": {"ignore_merges": True}},
+        "mistral": {**m, "pre_tokenizer": metaspace("first", False)},
+        "mistral_flags": {**m, "pre_tokenizer": metaspace("first", False), "added_tokens": flags},
+        "words": {**m, "pre_tokenizer": metaspace("always", True), "decoder": metaspace("always", True), "added_tokens": flags},
+        "never": {**m, "pre_tokenizer": metaspace("never", True), "decoder": fallback_decoder()},
+        "first": {**m, "pre_tokenizer": metaspace("first", True),
+                  "decoder": sequence("decoders", {"type": "ByteFallback"}, metaspace("first", True)), "added_tokens": flags},
+        "unknown": {"model": {"byte_fallback": False}, "decoder": fallback_decoder(strip(3))},
+        "unknowns": {"model": {"byte_fallback": False, "fuse_unk": False}, "decoder": sequence(
+            "decoders", strip(2), {"type": "Replace", "pattern": {"String": "th"}, "content": "<th>"}, {"type": "ByteFallback"},
+            {"type": "Replace", "pattern": {"String": MARK}, "content": "_"}, strip(1))},
+        "nothing": {"model": {"byte_fallback": False, "unk_token": None}, "pre_tokenizer": metaspace("never", False, "e")},
+        "replaced": {"normalizer": sequence("normalizers", {"type": "Replace", "pattern": {"String": "ab"}, "content": "b"}, SPACES,
+                                            {"type": "Replace", "pattern": {"String": MARK + MARK}, "content": "\u00e9x"}),
+                     "post_processor": template(("<s>", 1), ("</s>", 2)), "added_tokens": flags},
+    }
+
+
+def compose(base, variant):
+    d = {**base, **variant}
+    d["model"] = {**base["model"], **variant.get("model", {})}
+    return d
+
+
+# Texts that this script and the test make alike, so that only a hash of what becomes of each is kept.
+
+GROUPS = {
+    "pools": [sorted(set(pool)) for pool in POOLS + ["\u2581 \u2581_", "catdogzebr ", "<0xE4>"]],
+    "parts": PARTS + ["cat", " cat ", "dog", "dog.", "\u0301", "two words", "two", " words", "<one>", " <one> ", "hid", "<0x41>", "<0xE4>",
+                      "\u2581sea", "sea", "<s>", "</s>", "<unk>", "\u2581", "\u2581\u2581", "ab", "e s t", "\ud55c\uae00", "\U0001f600"],
+    "runs": [" ", "\n", "\t", "a", "1", "\u2581", "\u00e9", "\u4e16", "e ", "\x00"],
+}
+POINTS = [c for c in range(0x32400) if not 0xD800 <= c < 0xE000] + list(range(0xE0000, 0xE0200))
+WINDOWS = len(POINTS) // 64
+COUNTS = {"llama3": 8000, "gpt2": 4000, "qwen2": 4000, "llama2": 6000, "llama2_flags": 2500, "mistral": 6000}
+OTHERS = 1200  # for each further variant, without the windows: FIRST_OTHER on
+FIRST_OTHER = WINDOWS
+
+
+class Source:
+    """SplitMix64."""
+
+    def __init__(self, seed):
+        self.state = seed
+
+    def below(self, n):
+        self.state = (self.state + 0x9E3779B97F4A7C15) % (1 << 64)
+        z = self.state
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % (1 << 64)
+        z = (z ^ z >> 27) * 0x94D049BB133111EB % (1 << 64)
+        return ((z ^ z >> 31) >> 32) * n >> 32
+
+
+def window(index):
+    points = POINTS[64 * index:64 * index + 64]
+    return "".join((" " if i % 8 == 0 else "") + chr(c) for i, c in enumerate(points)).encode()
+
+
+def made_text(source):
+    parts = []
+    for _ in range(source.below(10)):
+        kind = source.below(100)
+        if kind < 35:
+            parts.append(GROUPS["parts"][source.below(len(GROUPS["parts"]))])
+        elif kind < 75:
+            pool = GROUPS["pools"][source.below(len(GROUPS["pools"]))]
+            parts += [pool[source.below(len(pool))] for _ in range(1 + source.below(8))]
+        elif kind < 90:
+            kind = source.below(3)
+            c = source.below(0x250) if kind == 0 else source.below(0xD800) if kind == 1 else 0xE000 + source.below(0x12000)
+            parts.append(chr(c) * (1 + source.below(3)))
+        else:
+            run = GROUPS["runs"][source.below(len(GROUPS["runs"]))]
+            parts.append(run * (1 + source.below(40)))
+    raw = "".join(parts).encode()
+    if source.below(100) < 15 and raw:  # damage it: lose a byte, or change one
+        at = source.below(len(raw))
+        raw = raw[:at] + (b"" if source.below(2) == 0 else bytes([source.below(256)])) + raw[at + 1:]
+    return raw
+
+
+def made_ids(source, vocab):
+    """Mostly bytes, in whose runs ill-formed and split characters abound."""
+    kind = source.below(3)
+    return [source.below(263 if kind == 1 or (kind == 2 and source.below(2) == 0) else vocab + 2)
+            for _ in range(1 + source.below(24))]
+
+
+def made_hash(tok, seed, index):
+    source = Source(seed * 0x100000001B3 + index)
+    if index < WINDOWS:
+        ids = tok.encode(window(index).decode()).ids
+    elif index % 5 < 4:
+        ids = tok.encode(made_text(source).decode("utf-8", errors="replace")).ids
+    else:
+        ids = made_ids(source, tok.get_vocab_size())
+    value = fnv(ids)
+    for byte in tok.decode(ids, skip_special_tokens=True).encode():
+        value = (value ^ byte) * 0x100000001B3 % (1 << 64)
+    return f"{value >> 40:06x}"
+
+
+def hashes(name, tok, seed, first, count):
+    return f"{name} {seed} {first} {count} {''.join(made_hash(tok, seed, i) for i in range(first, first + count))}\n"
+
+
+def read(name):
+    return json.loads((DATA / name).read_text())
+
+
+def stored():
+    """The tokenizers of the data files, by name."""
+    toks = {name: Tokenizer.from_file(str(DATA / f"tokenizer_{name}.json")) for name in ("llama3", "gpt2", "qwen2")}
+    base = read("tokenizer_bytes.json")
+    for name, variant in read("tokenizer_variants.json").items():
+        toks[name] = Tokenizer.from_str(json.dumps(compose(base, variant)))
+    return toks
+
+
+def write(name, value):
+    (DATA / name).write_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+def train_all():
     documents = tokenizers()
     toks = {name: Tokenizer.from_str(json.dumps(d)) for name, d in documents.items()}
-    DATA.mkdir(exist_ok=True)
     for name, d in documents.items():
-        (DATA / f"tokenizer_{name}.json").write_text(json.dumps(d, ensure_ascii=False, separators=(",", ":")) + "\n")
+        write(f"tokenizer_{name}.json", d)
     with open(DATA / "tokenizer_cases.txt", "w") as out:
         for first, text in class_blocks():
             out.write(f"C {first:x} {fnv(toks['classes'].encode(text).ids):016x}\n")
         for line in cases(toks, 20240607, 400):
             out.write(line + "\n")
+    train_bytes()
+
+
+def train_bytes():
+    base = bytes_document()
+    write("tokenizer_bytes.json", base)
+    write("tokenizer_variants.json", variants(len(base["model"]["vocab"])))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--train", action="store_true")
+    parser.add_argument("--hashes", nargs="+", metavar="X")
+    arguments = parser.parse_args()
+    if arguments.hashes:
+        seed, count = int(arguments.hashes[0]), int(arguments.hashes[1])
+        toks = {path: Tokenizer.from_file(path) for path in arguments.hashes[2:]} or stored()
+        for name, tok in toks.items():
+            sys.stdout.write(hashes(name, tok, seed, 0, count))
+        return
+    if arguments.train:
+        train_all()
+    write("tokenizer_texts.json", GROUPS)
+    with open(DATA / "tokenizer_hashes.txt", "w") as out:
+        for name, tok in stored().items():
+            out.write(hashes(name, tok, 1, 0, COUNTS[name]) if name in COUNTS else hashes(name, tok, 1, FIRST_OTHER, OTHERS))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-/* The tokenizer against Hugging Face tokenizers (tests/models/data/, made by make_tokenizer_golden.py) and against bad files. */
+/* The tokenizer against Hugging Face tokenizers (tests/models/data/, made by make_tokenizer_golden.py), and what it costs. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +7,7 @@
 
 #include "models/json.h"
 #include "models/tokenizer.h"
+#include "models/tokenizer_internal.h"
 
 #define DATA MK_SOURCE_DIR "/tests/models/data/"
 static const char *const names[] = {"llama3", "gpt2", "qwen2", "classes"};
@@ -18,6 +19,14 @@ static char *read_data(const char *file, size_t *length) {
   snprintf(path, sizeof path, DATA "%s", file);
   cr_assert_eq(mk_file_read(path, false, 1 << 24, &text, length), MK_OK, "%s", mk_error_message());
   return text;
+}
+
+static mk_tokenizer *parse_json(json_t *file) {
+  char *text = json_dumps(file, JSON_COMPACT);
+  mk_tokenizer *t = NULL;
+  cr_assert_eq(mk_tokenizer_parse(text, strlen(text), &t), MK_OK, "%s", mk_error_message());
+  free(text);
+  return t;
 }
 
 static mk_tokenizer *load(const char *name) {
@@ -259,6 +268,108 @@ Test(tokenizer, four_mebibytes_of_one_character_are_fast, .timeout = 300) {
   mk_tokenizer_free(t);
 }
 
+/* The form of Llama 2: one piece of 4 MiB, and what a split makes of it. */
+Test(tokenizer, four_mebibytes_without_a_pre_tokenizer_are_fast, .timeout = 300) {
+  const size_t length = 4 << 20;
+  char *text = malloc(length);
+  for (int split = 0; split < 2; split++) {
+    json_t *file = json_load_file(DATA "tokenizer_bytes.json", 0, NULL);
+    if (split) {
+      json_object_set_new(file, "normalizer", json_null());
+      json_object_set_new(
+          file, "pre_tokenizer",
+          json_pack("{s:s, s:s, s:s}", "type", "Metaspace", "replacement", "\u2581", "prepend_scheme", "never"));
+      /* Without a mark in front there is no space to strip. */
+      cr_assert_eq(json_array_remove(json_object_get(json_object_get(file, "decoder"), "decoders"), 3), 0);
+    }
+    mk_tokenizer *t = parse_json(file);
+    static const char fills[] = " \na1!<\x7f";
+    for (size_t i = 0; fills[i] != '\0'; i++) {
+      memset(text, fills[i], length);
+      double seconds = encode_seconds(t, text, length);
+      fprintf(stderr, "4 MiB of 0x%02x, %s: %.2f s\n", (unsigned)fills[i], split ? "split" : "whole", seconds);
+      cr_expect_lt(seconds, 40, "0x%02x: %.1f s", (unsigned)fills[i], seconds);
+    }
+    mk_tokenizer_free(t);
+    json_decref(file);
+  }
+  free(text);
+}
+
+/* Symbols and places in the heap, not seconds: at most a few n log n for any length. */
+Test(tokenizer, merging_takes_n_log_n_steps) {
+  static const char *const forms[] = {"tokenizer_llama3.json", "tokenizer_bytes.json"};
+  static const char fills[] = " a1e\x7f";
+  char *text = malloc(1 << 20);
+  for (size_t form = 0; form < 2; form++) {
+    char path[512];
+    snprintf(path, sizeof path, DATA "%s", forms[form]);
+    json_t *file = json_load_file(path, 0, NULL);
+    mk_tokenizer *t = parse_json(file);
+    for (size_t fill = 0; fills[fill] != '\0'; fill++) {
+      for (unsigned bits = 10; bits <= 20; bits += 5) {
+        const size_t length = (size_t)1 << bits;
+        mk_tokens tokens = {0};
+        mk_bpe bpe = {0};
+        for (size_t i = 0; i < length; i++) { /* 'e': a text, in which all kinds of merges compete */
+          text[i] = fills[fill] == 'e' ? "the quick mouse and the cat "[i % 28] : fills[fill];
+        }
+        cr_assert_eq(mk_bpe_encode(t, &bpe, (const uint8_t *)text, length, &tokens), MK_OK);
+        cr_assert_gt(tokens.count, 0);
+        cr_expect_geq(bpe.work, length);
+        cr_expect_leq(bpe.work, 4 * length * bits, "%s, 0x%02x: %llu steps for %zu bytes", forms[form],
+                      (unsigned)fills[fill], (unsigned long long)bpe.work, length);
+        mk_bpe_free(&bpe);
+        mk_tokens_free(&tokens);
+      }
+    }
+    mk_tokenizer_free(t);
+    json_decref(file);
+  }
+  free(text);
+}
+
+/* What Hugging Face tokenizers 0.23.3 gives for a model with some of the bytes only: unknown characters wait to be fused,
+ * and bytes overtake them. */
+Test(tokenizer, characters_that_only_some_bytes_stand_for) {
+  static const char file[] =
+      "{\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\",\"special\":true},"
+      "{\"id\":8,\"content\":\"foo\",\"special\":false},{\"id\":9,\"content\":\"q r\",\"special\":false}],"
+      "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"_\"},"
+      "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"_\"}]},\"pre_tokenizer\":null,"
+      "\"post_processor\":null,\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":"
+      "{\"String\":\"_\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\","
+      "\"content\":\" "
+      "\",\"start\":1,\"stop\":0}]},\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"fuse_unk\":true,"
+      "\"byte_fallback\":true,\"vocab\":{\"<unk>\":0,\"_\":1,\"a\":2,\"b\":3,\"_a\":4,\"<0x41>\":5,\"<0x42>\":6,"
+      "\"<0xE4>\":7},\"merges\":[\"_ a\"]}}";
+  static const struct {
+    const char *text, *ids, *shown;
+  } cases[] = {
+      {"zAzBz", "1,5,6,0", "AB"},
+      {"zzAzz", "1,5,0", "A"},
+      {"zz\xc3\xa4", "1,0", ""},
+      {"foo", "8", "foo"},
+      {"a foo a", "4,8,4", "a foo a"},
+      {"afoo", "4,0", "a"},
+      {"a q r q_r", "4,9,9", "a q r q r"},
+      {" ", "1,1", " "},
+      {"", "-", ""},
+      {"AaA", "1,5,2,5", "AaA"},
+  };
+  mk_tokenizer *t = NULL;
+  cr_assert_eq(mk_tokenizer_parse(file, sizeof file - 1, &t), MK_OK, "%s", mk_error_message());
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    mk_tokens got = {0}, want = parse_ids(cases[i].ids);
+    cr_assert_eq(mk_tokenizer_encode(t, cases[i].text, strlen(cases[i].text), true, &got), MK_OK);
+    expect_ids(&got, &want, (int)i);
+    expect_decoded(t, &want, cases[i].shown, strlen(cases[i].shown), (int)i);
+    mk_tokens_free(&got);
+    mk_tokens_free(&want);
+  }
+  mk_tokenizer_free(t);
+}
+
 Test(tokenizer, special_adds_the_template_and_only_then) {
   mk_tokenizer *t = load("llama3");
   uint32_t bos;
@@ -300,104 +411,6 @@ Test(tokenizer, an_id_at_or_above_vocab_size_is_refused) {
   mk_free(text);
 }
 
-/* A small file to break: replaces the first `from` by `to` and expects the message to contain `message`. */
-static const char small[] =
-    "{\"added_tokens\":[{\"id\":4,\"content\":\"<s>\",\"special\":true,\"single_word\":false,\"lstrip\":false,"
-    "\"rstrip\":false,\"normalized\":false},{\"id\":5,\"content\":\"</s>\",\"special\":true}],\"normalizer\":null,"
-    "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
-    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},"
-    "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"<s>\":{\"ids\":[4]}}},"
-    "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
-    "\"byte_fallback\":false,\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"ab\":3},\"merges\":[\"a b\"]}}";
-
-static mk_status parse_broken(const char *from, const char *to, mk_tokenizer **t) {
-  char text[4096];
-  const char *at = strstr(small, from);
-  cr_assert_not_null(at, "%s", from);
-  int length = snprintf(text, sizeof text, "%.*s%s%s", (int)(at - small), small, to, at + strlen(from));
-  char *exact = malloc((size_t)length);
-  memcpy(exact, text, (size_t)length);
-  mk_status status = mk_tokenizer_parse(exact, (size_t)length, t);
-  free(exact);
-  return status;
-}
-
-static void refused(const char *from, const char *to, const char *message) {
-  mk_tokenizer *t = NULL;
-  cr_expect_eq(parse_broken(from, to, &t), MK_ERR_FILE, "%s -> %s", from, to);
-  cr_expect_not_null(strstr(mk_error_message(), message), "\"%s\" lacks \"%s\"", mk_error_message(), message);
-  cr_expect_null(t);
-}
-
-Test(tokenizer, the_small_file_is_good_as_it_is) {
-  mk_tokenizer *t = NULL;
-  mk_tokens tokens = {0};
-  cr_assert_eq(parse_broken("BPE", "BPE", &t), MK_OK, "%s", mk_error_message());
-  cr_assert_eq(mk_tokenizer_encode(t, "abz c</s>", 9, true, &tokens), MK_OK);
-  const uint32_t want[] = {4, 3, 2, 5}; /* 'z' and ' ' are not in this vocabulary: left out, as Hugging Face does */
-  cr_assert_eq(tokens.count, 4);
-  cr_assert_eq(memcmp(tokens.ids, want, sizeof want), 0);
-  mk_tokens_free(&tokens);
-  mk_tokenizer_free(t);
-}
-
-Test(tokenizer, gap_in_the_ids) { refused("\"ab\":3", "\"ab\":6", "id 6 leaves a gap"); }
-Test(tokenizer, gap_in_the_added_ids) { refused("\"id\":5", "\"id\":7", "id 7 leaves a gap"); }
-Test(tokenizer, duplicate_id) { refused("\"ab\":3", "\"ab\":2", "already that of \"c\""); }
-Test(tokenizer, duplicate_id_of_an_added_token) { refused("\"id\":5", "\"id\":4", "already that of \"<s>\""); }
-Test(tokenizer, duplicate_token) { refused("\"c\":2", "\"a\":2", "duplicate"); }
-Test(tokenizer, duplicate_added_token) { refused("\"</s>\"", "\"<s>\"", "there twice"); }
-Test(tokenizer, added_token_contradicts_the_vocabulary) { refused("\"</s>\"", "\"ab\"", "gives \"ab\" the id 3"); }
-Test(tokenizer, negative_id) { refused("\"ab\":3", "\"ab\":-3", "id -3"); }
-Test(tokenizer, fractional_id) { refused("\"ab\":3", "\"ab\":3.5", "id 3.5"); }
-Test(tokenizer, overflowing_id) { refused("\"ab\":3", "\"ab\":18446744073709551619", "integer"); }
-Test(tokenizer, merge_of_an_unknown_piece) { refused("\"a b\"", "\"a x\"", "\"x\" is not in model.vocab"); }
-Test(tokenizer, merge_into_an_unknown_piece) { refused("\"a b\"", "\"b a\"", "\"ba\" is not in model.vocab"); }
-Test(tokenizer, merge_of_three) { refused("\"a b\"", "\"a b c\"", "model.merges[0]"); }
-Test(tokenizer, merge_of_one) { refused("\"a b\"", "[\"a\"]", "model.merges[0]"); }
-Test(tokenizer, merges_missing) { refused("\"merges\"", "\"merge\"", "model.merges: must be a list"); }
-Test(tokenizer, vocab_missing) { refused("\"vocab\"", "\"vocabulary\"", "model.vocab: must be an object"); }
-Test(tokenizer, other_model) { refused("BPE", "Unigram", "\"Unigram\" is not supported"); }
-Test(tokenizer, dropout) { refused("\"dropout\":null", "\"dropout\":0.1", "model.dropout: 0.1"); }
-Test(tokenizer, unk_token) { refused("\"unk_token\":null", "\"unk_token\":\"a\"", "model.unk_token: \"a\""); }
-Test(tokenizer, byte_fallback) { refused("\"byte_fallback\":false", "\"byte_fallback\":true", "model.byte_fallback"); }
-Test(tokenizer, normalizer) { refused("\"normalizer\":null", "\"normalizer\":{\"type\":\"NFC\"}", "\"NFC\""); }
-Test(tokenizer, single_word) { refused("\"single_word\":false", "\"single_word\":true", "single_word: true"); }
-Test(tokenizer, lstrip_is_no_flag) { refused("\"lstrip\":false", "\"lstrip\":0", "added_tokens[0].lstrip: is 0"); }
-Test(tokenizer, prefix_space) {
-  refused("\"add_prefix_space\":false", "\"add_prefix_space\":true", "add_prefix_space");
-}
-Test(tokenizer, use_regex_alone) { refused("\"use_regex\":true", "\"use_regex\":false", "use_regex"); }
-Test(tokenizer, other_pre_tokenizer) { refused("\"ByteLevel\"", "\"Whitespace\"", "\"Whitespace\""); }
-Test(tokenizer, other_decoder) { refused("\"decoder\":{\"type\":\"ByteLevel\"}", "\"decoder\":null", "decoder: null"); }
-Test(tokenizer, other_post_processor) { refused("TemplateProcessing", "BertProcessing", "\"BertProcessing\""); }
-Test(tokenizer, template_without_text) {
-  refused("\"Sequence\":{\"id\":\"A\"}", "\"Sequence\":{\"id\":\"B\"}", "sequence A");
-}
-Test(tokenizer, template_of_an_unknown_token) { refused("{\"ids\":[4]}", "{\"ids\":[6]}", "id 6 is not below"); }
-Test(tokenizer, template_of_an_unlisted_token) { refused("{\"<s>\":{", "{\"<t>\":{", "special_tokens lists"); }
-Test(tokenizer, not_json) { refused("{\"added_tokens\"", "{added_tokens", "line 1"); }
-Test(tokenizer, text_behind_the_end) { refused("[\"a b\"]}}", "[\"a b\"]}}x", "end of file"); }
-Test(tokenizer, not_utf8) { refused("\"c\"", "\"\xff\"", "unable to decode byte 0xff"); }
-Test(tokenizer, other_split_pattern) {
-  refused(
-      "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}",
-      "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\w+\"},\"behavior\":"
-      "\"Isolated\",\"invert\":false},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]}",
-      "pre_tokenizer.pattern: {\"Regex\":\"\\\\w+\"}");
-}
-
-/* A cut at every byte: never a crash, never accepted. */
-Test(tokenizer, every_truncation_is_refused) {
-  for (size_t length = 0; length + 1 < sizeof small; length++) {
-    mk_tokenizer *t = NULL;
-    char *exact = malloc(length + (length == 0));
-    memcpy(exact, small, length);
-    cr_assert_eq(mk_tokenizer_parse(exact, length, &t), MK_ERR_FILE, "%zu bytes", length);
-    free(exact);
-  }
-}
-
 static mk_status whole_use(const char *json, size_t length, bool *loaded) {
   mk_tokenizer *t = NULL;
   mk_decoder *decoder = NULL;
@@ -420,9 +433,9 @@ done:
   return status;
 }
 
-Test(tokenizer, every_allocation_may_fail) {
+static void every_allocation_fails(const char *name) {
   size_t length;
-  char *json = read_data("tokenizer_llama3.json", &length);
+  char *json = read_data(name, &length);
   for (int forever = 0; forever < 2; forever++) {
     bool loaded = false;
     uint64_t n = 1;
@@ -443,3 +456,6 @@ Test(tokenizer, every_allocation_may_fail) {
   }
   mk_free(json);
 }
+
+Test(tokenizer, every_allocation_may_fail) { every_allocation_fails("tokenizer_llama3.json"); }
+Test(tokenizer, every_allocation_may_fail_with_byte_fallback) { every_allocation_fails("tokenizer_bytes.json"); }
