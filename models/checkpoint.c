@@ -1,4 +1,4 @@
-/* See checkpoint.h. The file format is described at https://github.com/huggingface/safetensors, "Format". */
+/* See checkpoint.h. */
 #include "models/checkpoint.h"
 
 #include <dirent.h>
@@ -7,208 +7,68 @@
 #include <unistd.h>
 
 #include "models/json.h"
+#include "models/safetensors_read.h"
 
 enum {
-  HEADER_LIMIT = 100000000, /* bytes: the reference reader's limit too */
-  INDEX_LIMIT = 100000000,
-  SHARD_LIMIT = 1000,
-  CHUNK = 16384, /* elements converted at a time, small enough for the L2 cache */
+  INDEX_LIMIT = 100000000, /* bytes */
+  CHUNK = 16384,           /* elements converted at a time, small enough for the L2 cache */
 };
 
 typedef struct shard {
   char *name, *path;
   int fd;
-  json_t *header;    /* owns the names of its tensors */
-  size_t first, end; /* its tensors while they are being read, in file order */
+  json_t *names; /* the header, which owns the names of its tensors */
 } shard;
 
 struct mk_checkpoint {
+  char *source; /* the weights or the index */
   shard *shards;
   size_t shard_count, shard_capacity;
   mk_tensor *tensors; /* sorted by name once open */
   size_t count, capacity;
 };
 
-static const struct dtype {
-  const char *name;
-  mk_tensor_dtype dtype;
-  uint64_t bytes;
-} dtypes[] = {{"BF16", MK_TENSOR_BF16, 2}, {"F16", MK_TENSOR_F16, 2}, {"F32", MK_TENSOR_F32, 4}};
-
 static uint64_t element_bytes(mk_tensor_dtype dtype) { return dtype == MK_TENSOR_F32 ? 4 : 2; }
-
-static mk_status parse_dtype(const json_t *entry, mk_tensor *tensor) {
-  char shown[MK_JSON_SHOWN];
-  const json_t *value = mk_json_get(entry, "dtype");
-  const char *name = json_string_value(value);
-  for (size_t i = 0; name != NULL && i < sizeof dtypes / sizeof dtypes[0]; i++) {
-    if (strcmp(name, dtypes[i].name) == 0) {
-      tensor->dtype = dtypes[i].dtype;
-      return MK_OK;
-    }
-  }
-  return mk_error(MK_ERR_FILE, "dtype %s is not supported; only BF16, F16 and F32 are", mk_json_show(value, shown));
-}
-
-/* Fills rank, shape and bytes; the product is checked for overflow before it is believed. */
-static mk_status parse_shape(const json_t *entry, mk_tensor *tensor) {
-  char shown[MK_JSON_SHOWN];
-  const json_t *value = mk_json_get(entry, "shape");
-  if (!json_is_array(value) || json_array_size(value) > 4) {
-    return mk_error(MK_ERR_FILE, "shape %s must be a list of at most 4 sizes", mk_json_show(value, shown));
-  }
-  tensor->rank = (uint32_t)json_array_size(value);
-  uint64_t bytes = element_bytes(tensor->dtype);
-  for (uint32_t i = 0; i < 4; i++) {
-    tensor->shape[i] = 1;
-    const json_t *size = json_array_get(value, i);
-    if (size == NULL) {
-      continue;
-    }
-    if (!json_is_integer(size) || json_integer_value(size) < 0) {
-      return mk_error(MK_ERR_FILE, "shape %s: every size must be a whole number of at least 0",
-                      mk_json_show(value, shown));
-    }
-    tensor->shape[i] = (uint64_t)json_integer_value(size);
-    if (__builtin_mul_overflow(bytes, tensor->shape[i], &bytes)) {
-      return mk_error(MK_ERR_FILE, "shape %s: the product of the sizes does not fit 64 bits",
-                      mk_json_show(value, shown));
-    }
-  }
-  tensor->bytes = bytes;
-  return MK_OK;
-}
-
-/* `data` bytes of tensors follow the header; offsets count from their start. */
-static mk_status parse_offsets(const json_t *entry, uint64_t data, mk_tensor *tensor) {
-  char shown[MK_JSON_SHOWN];
-  const json_t *value = mk_json_get(entry, "data_offsets");
-  const json_t *begin = json_array_get(value, 0);
-  const json_t *end = json_array_get(value, 1);
-  if (json_array_size(value) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
-      json_integer_value(begin) < 0) {
-    return mk_error(MK_ERR_FILE, "data_offsets %s must be two whole numbers [begin, end]", mk_json_show(value, shown));
-  }
-  if (json_integer_value(begin) > json_integer_value(end)) {
-    return mk_error(MK_ERR_FILE, "data_offsets %s: begin lies behind end", mk_json_show(value, shown));
-  }
-  uint64_t first = (uint64_t)json_integer_value(begin);
-  uint64_t last = (uint64_t)json_integer_value(end);
-  if (last > data) {
-    return mk_error(MK_ERR_FILE,
-                    "data_offsets %s: end lies behind the %llu bytes of data in the file; is it truncated?",
-                    mk_json_show(value, shown), (unsigned long long)data);
-  }
-  if (last - first != tensor->bytes) {
-    char shape[MK_SHAPE_SHOWN];
-    return mk_error(MK_ERR_FILE, "data_offsets %s span %llu bytes, but dtype and shape %s need %llu",
-                    mk_json_show(value, shown), (unsigned long long)(last - first),
-                    mk_shape_show(tensor->rank, tensor->shape, shape), (unsigned long long)tensor->bytes);
-  }
-  tensor->offset = first;
-  return MK_OK;
-}
-
-static int by_offset(const void *left, const void *right) {
-  const mk_tensor *a = left, *b = right;
-  if (a->offset != b->offset) {
-    return a->offset < b->offset ? -1 : 1;
-  }
-  return a->bytes < b->bytes ? -1 : a->bytes > b->bytes;
-}
 
 static int by_name(const void *left, const void *right) {
   const mk_tensor *a = left, *b = right;
   return strcmp(a->name, b->name);
 }
 
-/* Every byte behind the header belongs to exactly one tensor. `tensors` are sorted by offset. */
-static mk_status check_coverage(const mk_tensor *tensors, size_t count, uint64_t data) {
-  uint64_t at = 0;
-  for (size_t i = 0; i < count; i++) {
-    if (tensors[i].offset != at) {
-      return mk_error(MK_ERR_FILE,
-                      "tensor %.200s: starts at byte %llu of the data, but the one before it ends at %llu: %s",
-                      tensors[i].name, (unsigned long long)tensors[i].offset, (unsigned long long)at,
-                      tensors[i].offset < at ? "they overlap" : "there is a hole");
-    }
-    at += tensors[i].bytes;
+/* Takes over what the header says; offsets count from the start of the file from here on. */
+static mk_status add_tensors(mk_checkpoint *checkpoint, size_t file, const mk_safetensors_header *header,
+                             uint64_t data_start) {
+  size_t first = checkpoint->count;
+  MK_TRY(mk_grow(&checkpoint->tensors, &checkpoint->capacity, first + header->count, sizeof(mk_tensor)));
+  for (size_t i = 0; i < header->count; i++) {
+    mk_tensor *tensor = &checkpoint->tensors[first + i];
+    *tensor = header->tensors[i];
+    tensor->file = (uint32_t)file;
+    tensor->offset += data_start;
   }
-  return at == data ? MK_OK
-                    : mk_error(MK_ERR_FILE, "%llu bytes follow the last tensor; the header does not describe them",
-                               (unsigned long long)(data - at));
-}
-
-static mk_status parse_tensors(mk_checkpoint *checkpoint, size_t file, uint64_t data_start, uint64_t data) {
-  shard *s = &checkpoint->shards[file];
-  const char *name;
-  json_t *entry;
-  s->first = s->end = checkpoint->count;
-  json_object_foreach(s->header, name, entry) {
-    if (strcmp(name, "__metadata__") == 0) {
-      continue;
-    }
-    mk_tensor tensor = {.name = name, .file = (uint32_t)file};
-    mk_status status = !json_is_object(entry)
-                           ? mk_error(MK_ERR_FILE, "must be an object with dtype, shape and data_offsets")
-                           : parse_dtype(entry, &tensor);
-    status = status == MK_OK ? parse_shape(entry, &tensor) : status;
-    status = status == MK_OK ? parse_offsets(entry, data, &tensor) : status;
-    if (status != MK_OK) {
-      return mk_error_prefix(status, "tensor %.200s", name);
-    }
-    MK_TRY(mk_grow(&checkpoint->tensors, &checkpoint->capacity, checkpoint->count + 1, sizeof(mk_tensor)));
-    checkpoint->tensors[checkpoint->count++] = tensor;
-  }
-  s->end = checkpoint->count;
-  mk_tensor *first = checkpoint->tensors + s->first;
-  size_t count = s->end - s->first;
-  if (count == 0) {
-    return mk_error(MK_ERR_FILE, "the header lists no tensor");
-  }
-  qsort(first, count, sizeof *first, by_offset);
-  MK_TRY(check_coverage(first, count, data));
-  for (size_t i = 0; i < count; i++) {
-    first[i].offset += data_start;
-  }
+  checkpoint->count += header->count;
   return MK_OK;
 }
 
 static mk_status read_header(mk_checkpoint *checkpoint, size_t file, uint64_t size) {
   shard *s = &checkpoint->shards[file];
-  uint64_t length;
-  if (size < 8) {
-    return mk_error(MK_ERR_FILE, "has %llu bytes, a safetensors file starts with 8 bytes of header length",
-                    (unsigned long long)size);
-  }
-  uint8_t raw[8];
-  MK_TRY(mk_file_pread(s->fd, "header", 0, sizeof raw, raw));
-  length = 0;
-  for (int i = 7; i >= 0; i--) {
-    length = length << 8 | raw[i];
-  }
-  if (length < 8) { /* {"a":{}} has 8 bytes; a header of a tensor is longer still */
-    return mk_error(MK_ERR_FILE, "header length is %llu bytes: too short for any tensor", (unsigned long long)length);
-  }
-  if (length > HEADER_LIMIT || length > size - 8) {
-    return mk_error(MK_ERR_FILE,
-                    "header length is %llu bytes, the file has %llu after it (and at most %d are accepted)",
-                    (unsigned long long)length, (unsigned long long)(size - 8), HEADER_LIMIT);
-  }
+  uint8_t lead[MK_SAFETENSORS_LEAD] = {0};
+  size_t length;
+  MK_TRY(mk_file_pread(s->fd, "header", 0, size < sizeof lead ? (size_t)size : sizeof lead, lead));
+  MK_TRY(mk_safetensors_header_length(lead, size, &length));
   char *text = NULL;
-  mk_status status = mk_alloc((size_t)length, 1, &text);
-  status = status == MK_OK ? mk_file_pread(s->fd, "header", 8, (size_t)length, text) : status;
-  if (status == MK_OK && text[0] != '{') {
-    status = mk_error(MK_ERR_FILE, "the header must start with '{', not with byte 0x%02x", (unsigned char)text[0]);
-  }
-  if (status == MK_OK) {
-    status = mk_json_parse(text, (size_t)length, &s->header);
-    if (status != MK_OK) {
-      mk_error_prefix(status, "header");
-    }
-  }
+  mk_safetensors_header header = {0};
+  uint64_t data_start = sizeof lead + length;
+  mk_status status;
+  MK_TRY_GOTO(mk_alloc(length, 1, &text), done);
+  MK_TRY_GOTO(mk_file_pread(s->fd, "header", sizeof lead, length, text), done);
+  MK_TRY_GOTO(mk_safetensors_header_parse(text, length, size - data_start, &header), done);
+  MK_TRY_GOTO(add_tensors(checkpoint, file, &header, data_start), done);
+  s->names = json_incref(header.root);
+done:
+  mk_safetensors_header_free(&header);
   mk_free(text);
-  return status == MK_OK ? parse_tensors(checkpoint, file, 8 + length, size - 8 - length) : status;
+  return status;
 }
 
 static mk_status open_shard(mk_checkpoint *checkpoint, const char *directory, const char *name) {
@@ -222,21 +82,6 @@ static mk_status open_shard(mk_checkpoint *checkpoint, const char *directory, co
   MK_TRY(mk_file_open(s->path, false, &s->fd, &size));
   mk_status status = read_header(checkpoint, file, size);
   return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", s->path);
-}
-
-static bool plain_file_name(const char *name) {
-  size_t length = strlen(name);
-  const char *ending = ".safetensors";
-  return length > strlen(ending) && length < 256 && strcmp(name + length - strlen(ending), ending) == 0 &&
-         strchr(name, '/') == NULL && strstr(name, "..") == NULL;
-}
-
-static size_t find_shard(const mk_checkpoint *checkpoint, const char *name) {
-  size_t i = 0;
-  while (i < checkpoint->shard_count && strcmp(checkpoint->shards[i].name, name) != 0) {
-    i++;
-  }
-  return i;
 }
 
 /* The index and the shards' own headers must tell the same story: every listed tensor is in its shard and in no other,
@@ -264,44 +109,22 @@ static mk_status check_index(const mk_checkpoint *checkpoint, const json_t *map)
   return MK_OK;
 }
 
-static mk_status open_listed(mk_checkpoint *checkpoint, const char *directory, const json_t *map) {
-  if (!json_is_object(map) || json_object_size(map) == 0) {
-    return mk_error(MK_ERR_FILE, "weight_map: must be an object of tensor name to file name");
+static mk_status open_listed(mk_checkpoint *checkpoint, const char *directory, const mk_safetensors_index *index) {
+  for (size_t i = 0; i < index->count; i++) {
+    MK_TRY(open_shard(checkpoint, directory, index->files[i]));
   }
-  const char *name;
-  const json_t *value;
-  char shown[MK_JSON_SHOWN];
-  json_object_foreach((json_t *)(uintptr_t)map, name, value) {
-    const char *file = json_string_value(value);
-    if (file == NULL || !plain_file_name(file)) {
-      return mk_error(MK_ERR_FILE,
-                      "weight_map: %.200s: %s must be the name of a .safetensors file without '/' or \"..\"", name,
-                      mk_json_show(value, shown));
-    }
-    if (find_shard(checkpoint, file) < checkpoint->shard_count) {
-      continue;
-    }
-    if (checkpoint->shard_count == SHARD_LIMIT) {
-      return mk_error(MK_ERR_FILE, "weight_map: lists more than %d files", SHARD_LIMIT);
-    }
-    MK_TRY(open_shard(checkpoint, directory, file));
-  }
-  return MK_OK;
+  qsort(checkpoint->tensors, checkpoint->count, sizeof(mk_tensor), by_name);
+  return check_index(checkpoint, index->map);
 }
 
 static mk_status open_index(mk_checkpoint *checkpoint, const char *directory, const char *path, const char *text,
                             size_t length) {
-  json_t *root = NULL;
-  mk_status status = mk_json_parse(text, length, &root);
+  mk_safetensors_index index;
+  mk_status status = mk_safetensors_index_parse(text, length, &index);
   if (status == MK_OK) {
-    const json_t *map = mk_json_get(root, "weight_map");
-    status = open_listed(checkpoint, directory, map);
-    if (status == MK_OK) {
-      qsort(checkpoint->tensors, checkpoint->count, sizeof(mk_tensor), by_name);
-      status = check_index(checkpoint, map);
-    }
+    status = open_listed(checkpoint, directory, &index);
+    mk_safetensors_index_free(&index);
   }
-  json_decref(root);
   return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path);
 }
 
@@ -328,38 +151,41 @@ static mk_status refuse_directory(const char *directory) {
   return mk_error(MK_ERR_FILE, "%s: neither model.safetensors nor model.safetensors.index.json is there", directory);
 }
 
-static mk_status open_directory(mk_checkpoint *checkpoint, const char *directory, const char *single,
-                                const char *index) {
-  if (access(single, F_OK) == 0) {
-    MK_TRY(open_shard(checkpoint, directory, "model.safetensors"));
-    qsort(checkpoint->tensors, checkpoint->count, sizeof(mk_tensor), by_name);
-    return MK_OK;
-  }
+static mk_status open_single(mk_checkpoint *checkpoint, const char *directory) {
+  MK_TRY(open_shard(checkpoint, directory, "model.safetensors"));
+  qsort(checkpoint->tensors, checkpoint->count, sizeof(mk_tensor), by_name);
+  return MK_OK;
+}
+
+static mk_status open_shards(mk_checkpoint *checkpoint, const char *directory) {
   char *text = NULL;
   size_t length;
-  MK_TRY(mk_file_read(index, true, INDEX_LIMIT, &text, &length));
+  MK_TRY(mk_path_join(directory, "model.safetensors.index.json", &checkpoint->source));
+  MK_TRY(mk_file_read(checkpoint->source, true, INDEX_LIMIT, &text, &length));
   mk_status status =
-      text == NULL ? refuse_directory(directory) : open_index(checkpoint, directory, index, text, length);
+      text == NULL ? refuse_directory(directory) : open_index(checkpoint, directory, checkpoint->source, text, length);
   mk_free(text);
   return status;
 }
 
 mk_status mk_checkpoint_open(const char *directory, mk_checkpoint **out) {
   *out = NULL;
-  mk_checkpoint *checkpoint = NULL;
-  char *single = NULL, *index = NULL;
-  mk_status status;
-  MK_TRY_GOTO(mk_alloc(1, sizeof *checkpoint, &checkpoint), done);
-  MK_TRY_GOTO(mk_path_join(directory, "model.safetensors", &single), done);
-  MK_TRY_GOTO(mk_path_join(directory, "model.safetensors.index.json", &index), done);
-  MK_TRY_GOTO(open_directory(checkpoint, directory, single, index), done);
+  mk_checkpoint *checkpoint;
+  MK_TRY(mk_alloc(1, sizeof *checkpoint, &checkpoint));
+  mk_status status = mk_path_join(directory, "model.safetensors", &checkpoint->source);
+  if (status == MK_OK && access(checkpoint->source, F_OK) == 0) {
+    status = open_single(checkpoint, directory);
+  } else if (status == MK_OK) {
+    mk_free(checkpoint->source);
+    checkpoint->source = NULL;
+    status = open_shards(checkpoint, directory);
+  }
+  if (status != MK_OK) {
+    mk_checkpoint_close(checkpoint);
+    return status;
+  }
   *out = checkpoint;
-  checkpoint = NULL;
-done:
-  mk_free(single);
-  mk_free(index);
-  mk_checkpoint_close(checkpoint);
-  return status;
+  return MK_OK;
 }
 
 void mk_checkpoint_close(mk_checkpoint *checkpoint) {
@@ -371,10 +197,11 @@ void mk_checkpoint_close(mk_checkpoint *checkpoint) {
     if (s->fd >= 0) {
       close(s->fd);
     }
-    json_decref(s->header);
+    json_decref(s->names);
     mk_free(s->name);
     mk_free(s->path);
   }
+  mk_free(checkpoint->source);
   mk_free(checkpoint->shards);
   mk_free(checkpoint->tensors);
   mk_free(checkpoint);
@@ -431,16 +258,34 @@ const char *mk_checkpoint_path(const mk_checkpoint *checkpoint, const mk_tensor 
   return checkpoint->shards[tensor->file].path;
 }
 
+const char *mk_checkpoint_source(const mk_checkpoint *checkpoint) { return checkpoint->source; }
+
+uint64_t mk_tensor_unit(const mk_tensor *tensor) { return element_bytes(tensor->dtype); }
+
+static mk_status check_range(const mk_checkpoint *checkpoint, const mk_tensor *tensor, uint64_t first, uint64_t count) {
+  const uint64_t elements = tensor->bytes / element_bytes(tensor->dtype);
+  if (first > elements || count > elements - first) {
+    return mk_error(MK_ERR_USAGE, "%s: tensor %.200s: elements %llu to %llu asked for, it has %llu",
+                    mk_checkpoint_path(checkpoint, tensor), tensor->name, (unsigned long long)first,
+                    (unsigned long long)(first + count), (unsigned long long)elements);
+  }
+  return MK_OK;
+}
+
+mk_status mk_tensor_read_raw(const mk_checkpoint *checkpoint, const mk_tensor *tensor, uint64_t first, uint64_t count,
+                             void *out) {
+  const shard *s = &checkpoint->shards[tensor->file];
+  const uint64_t unit = element_bytes(tensor->dtype);
+  MK_TRY(check_range(checkpoint, tensor, first, count));
+  mk_status status = mk_file_pread(s->fd, s->path, tensor->offset + first * unit, (size_t)(count * unit), out);
+  return status == MK_OK ? MK_OK : mk_error_prefix(status, "tensor %.200s", tensor->name);
+}
+
 mk_status mk_tensor_read(const mk_checkpoint *checkpoint, const mk_tensor *tensor, uint64_t first, uint64_t count,
                          uint16_t *bf16_out) {
   const shard *s = &checkpoint->shards[tensor->file];
   const uint64_t unit = element_bytes(tensor->dtype);
-  const uint64_t elements = tensor->bytes / unit;
-  if (first > elements || count > elements - first) {
-    return mk_error(MK_ERR_USAGE, "%s: tensor %.200s: elements %llu to %llu asked for, it has %llu", s->path,
-                    tensor->name, (unsigned long long)first, (unsigned long long)(first + count),
-                    (unsigned long long)elements);
-  }
+  MK_TRY(check_range(checkpoint, tensor, first, count));
   uint64_t offset = tensor->offset + first * unit;
   mk_status status = MK_OK;
   if (tensor->dtype == MK_TENSOR_BF16) {

@@ -36,6 +36,9 @@ const mk_tensor *mk_checkpoint_find(const mk_checkpoint *checkpoint, const char 
 /* The path of the file that holds a tensor, owned by the checkpoint. */
 const char *mk_checkpoint_path(const mk_checkpoint *checkpoint, const mk_tensor *tensor);
 
+/* The path of the file that lists all tensors, owned by the checkpoint: the weights, or the index of the shards. */
+const char *mk_checkpoint_source(const mk_checkpoint *checkpoint);
+
 /* A shape for a message: "[2048, 512]". */
 enum { MK_SHAPE_SHOWN = 96 };
 const char *mk_shape_show(uint32_t rank, const uint64_t *shape, char shown[MK_SHAPE_SHOWN]);
@@ -48,5 +51,9 @@ mk_status mk_checkpoint_check(const mk_checkpoint *checkpoint, const mk_config *
  * outside the tensor is MK_ERR_USAGE. bf16 goes straight from the file into bf16_out. */
 mk_status mk_tensor_read(const mk_checkpoint *checkpoint, const mk_tensor *tensor, uint64_t first, uint64_t count,
                          uint16_t *bf16_out);
+/* The same as the file has them, in tensor->dtype. */
+mk_status mk_tensor_read_raw(const mk_checkpoint *checkpoint, const mk_tensor *tensor, uint64_t first, uint64_t count,
+                             void *out);
+uint64_t mk_tensor_unit(const mk_tensor *tensor); /* bytes of one element */
 
 #endif

@@ -110,8 +110,8 @@ static mk_status check_present(const mk_checkpoint *checkpoint, const mk_config 
   if (mk_checkpoint_find(checkpoint, name) != NULL) {
     return MK_OK;
   }
-  return mk_error(MK_ERR_FILE, "tensor %s: is missing; config.json asks for %u layers%s", name, config->layers,
-                  config->tied ? "" : " and an untied lm_head");
+  return mk_error(MK_ERR_FILE, "%s: tensor %s: is missing; config.json asks for %u layers%s",
+                  mk_checkpoint_source(checkpoint), name, config->layers, config->tied ? "" : " and an untied lm_head");
 }
 
 mk_status mk_checkpoint_check(const mk_checkpoint *checkpoint, const mk_config *config) {

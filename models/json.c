@@ -100,13 +100,25 @@ done:
   return status;
 }
 
+/* jansson quotes short words alone; behind longer ones it says nothing but the place. */
+static mk_status syntax_error(const json_error_t *error, const char *text, size_t length) {
+  enum { MOST = 60 };
+  const mk_status status = json_error_code(error) == json_error_out_of_memory ? MK_ERR_RUNTIME : MK_ERR_FILE;
+  const size_t end = error->position < 0 || (size_t)error->position > length ? 0 : (size_t)error->position;
+  if (strstr(error->text, " near ") != NULL || end == 0) {
+    return mk_error(status, "line %d, column %d: not valid JSON: %s", error->line, error->column, error->text);
+  }
+  const size_t start = end > MOST ? end - MOST : 0;
+  return mk_error(status, "line %d, column %d: not valid JSON: %s behind %s%.*s", error->line, error->column,
+                  error->text, start > 0 ? "..." : "", (int)(end - start), text + start);
+}
+
 mk_status mk_json_parse(const char *text, size_t length, json_t **out) {
   *out = NULL;
   json_error_t error;
   json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
   if (root == NULL) {
-    return mk_error(json_error_code(&error) == json_error_out_of_memory ? MK_ERR_RUNTIME : MK_ERR_FILE,
-                    "line %d, column %d: not valid JSON: %s", error.line, error.column, error.text);
+    return syntax_error(&error, text, length);
   }
   if (!json_is_object(root)) {
     json_decref(root);

@@ -5,17 +5,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-static _Thread_local char message[1024];
+static _Thread_local char message[4096]; /* a wait cycle through all SMs of a GPU fits */
 static _Thread_local char place[256];
 static _Thread_local uint64_t alloc_calls;
 static _Thread_local uint64_t alloc_fail_from;
 static _Thread_local bool alloc_fail_forever;
+
+/* Messages quote what files hold, and end on terminals and in logs: control characters, U+0080 to U+009F included, become
+ * question marks, so that a message is one line and cannot steer a terminal. */
+static void make_printable(void) {
+  for (unsigned char *at = (unsigned char *)message; *at != '\0'; at++) {
+    const bool two_bytes = *at == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0;
+    if (two_bytes) {
+      at[1] = '?';
+    }
+    if (two_bytes || *at < ' ' || *at == 0x7f) {
+      *at = '?';
+    }
+  }
+}
 
 mk_status mk_error_at(mk_status status, const char *file, int line, const char *format, ...) {
   va_list args;
   va_start(args, format);
   vsnprintf(message, sizeof message, format, args);
   va_end(args);
+  make_printable();
   snprintf(place, sizeof place, "%s:%d", file, line);
   return status;
 }
@@ -36,6 +51,7 @@ mk_status mk_error_prefix(mk_status status, const char *format, ...) {
     joined[at + 2 + length] = '\0';
   }
   memcpy(message, joined, sizeof message);
+  make_printable();
   return status;
 }
 

@@ -1,0 +1,22 @@
+# Fuzz targets: every tests/fuzz/fuzz_NAME.c is a program of its own, fuzz_NAME, over the library built with libFuzzer's
+# coverage. tools/fuzz configures (preset "fuzz"), builds and runs them.
+option(MK_FUZZ "Build the fuzz targets; needs clang" OFF)
+if(NOT MK_FUZZ)
+  return()
+endif()
+if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang" OR NOT MK_SANITIZE MATCHES "address")
+  message(FATAL_ERROR "MK_FUZZ needs clang and MK_SANITIZE=address,undefined: cmake --preset fuzz")
+endif()
+target_compile_options(mk PRIVATE -fsanitize=fuzzer-no-link -Wno-unknown-warning-option)
+add_custom_target(mk_fuzz)
+file(GLOB MK_FUZZ_SOURCES CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)
+foreach(source ${MK_FUZZ_SOURCES})
+  get_filename_component(name ${source} NAME_WE)
+  add_executable(${name} ${source} ${PROJECT_SOURCE_DIR}/tests/fuzz/support.c
+                 ${PROJECT_SOURCE_DIR}/tests/sanitize/options.c)
+  target_link_libraries(${name} PRIVATE mk)
+  target_compile_options(${name} PRIVATE -fsanitize=fuzzer -Wno-unknown-warning-option)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_compile_definitions(${name} PRIVATE MK_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_dependencies(mk_fuzz ${name})
+endforeach()

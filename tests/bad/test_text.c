@@ -1,0 +1,100 @@
+/* Hostile text: every byte value, surrogates, megabytes of one character. Text comes back as it was; what is no text comes back
+ * with U+FFFD in place of what is none. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "models/tokenizer.h"
+
+#define REPLACED "\xef\xbf\xbd"
+
+static mk_tokenizer *tokenizer;
+
+static void load(void) {
+  cr_assert_eq(mk_tokenizer_load(MK_SOURCE_DIR "/models/demo", UINT32_MAX, &tokenizer), MK_OK, "%s",
+               mk_error_message());
+}
+
+static void drop(void) { mk_tokenizer_free(tokenizer); }
+
+TestSuite(bad_text, .init = load, .fini = drop, .timeout = 300);
+
+static void expect_back(const char *text, size_t length, const char *want, size_t want_length) {
+  mk_tokens tokens = {0};
+  mk_decoder *decoder;
+  size_t at = 0;
+  cr_assert_eq(mk_tokenizer_encode(tokenizer, text, length, false, &tokens), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_decoder_new(tokenizer, &decoder), MK_OK);
+  for (size_t i = 0; i <= tokens.count; i++) {
+    const char *part;
+    size_t bytes;
+    cr_assert_eq(i < tokens.count ? mk_decoder_push(decoder, tokens.ids[i], &part, &bytes)
+                                  : mk_decoder_finish(decoder, &part, &bytes),
+                 MK_OK);
+    cr_assert(bytes <= want_length - at && memcmp(part, want + at, bytes) == 0, "differs at byte %zu: \"%.40s\"", at,
+              part);
+    at += bytes;
+  }
+  cr_assert_eq(at, want_length, "%zu bytes come back, not %zu", at, want_length);
+  mk_decoder_free(decoder);
+  mk_tokens_free(&tokens);
+}
+
+Test(bad_text, every_byte_value) {
+  char all[256], replaced[128 + 128 * 3];
+  for (int i = 0; i < 256; i++) {
+    all[i] = (char)i;
+    if (i < 128) {
+      expect_back(&all[i], 1, &all[i], 1);
+      replaced[i] = (char)i;
+    } else {
+      expect_back(&all[i], 1, REPLACED, 3);
+      memcpy(replaced + 128 + 3 * (i - 128), REPLACED, 3);
+    }
+  }
+  expect_back(all, 256, replaced,
+              sizeof replaced); /* what would start a character is followed by a byte that cannot go on */
+}
+
+Test(bad_text, lone_surrogates) {
+  static const char high[] = "a\xed\xa0\x80z", low[] = "a\xed\xbf\xbfz", pair[] = "\xed\xa0\xbd\xed\xb8\x80";
+  expect_back(high, 5, "a" REPLACED REPLACED REPLACED "z", 11);
+  expect_back(low, 5, "a" REPLACED REPLACED REPLACED "z", 11);
+  expect_back(pair, 6, REPLACED REPLACED REPLACED REPLACED REPLACED REPLACED, 18);
+}
+
+static double seconds_of(const char *text, size_t length) {
+  struct timespec start, end;
+  mk_tokens tokens = {0};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
+  cr_assert_eq(mk_tokenizer_encode(tokenizer, text, length, false, &tokens), MK_OK, "%s", mk_error_message());
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+  mk_tokens_free(&tokens);
+  return (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+}
+
+/* Four times the text in little more than four times the time (16 times would be quadratic), the best of three tries. */
+static void expect_linear(const char *text, size_t length) {
+  double most = 0;
+  for (int try = 0; try < 3; try++) {
+    double quarter = seconds_of(text, length / 4), whole = seconds_of(text, length);
+    most = whole / (quarter + 0.01);
+    if (most < 8) {
+      return;
+    }
+  }
+  cr_assert_fail("four times the text took %.1f times as long", most);
+}
+
+static void megabytes_of(char character) {
+  const size_t length = 4 << 20;
+  char *text = malloc(length);
+  memset(text, character, length);
+  expect_linear(text, length);
+  expect_back(text, length, text, length);
+  free(text);
+}
+
+Test(bad_text, four_mebibytes_of_spaces) { megabytes_of(' '); }
+Test(bad_text, four_mebibytes_of_one_letter) { megabytes_of('a'); }
