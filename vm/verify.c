@@ -18,7 +18,7 @@ mk_place mk_place_of(const mk_verifier *v, size_t instruction) {
 }
 
 mk_status mk_reject(mk_verifier *v, const char *rule, size_t instruction, const char *format, ...) {
-  char text[800];
+  char text[3600];
   va_list args;
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
@@ -47,7 +47,7 @@ mk_extent mk_extent_of(const mk_verifier *v, const mk_operand *operand) {
                      .cols = col_end > col ? (uint32_t)(col_end - col) : 0};
 }
 
-static void free_tables(mk_verifier *v) {
+void mk_verify_free(mk_verifier *v) {
   mk_free(v->queue_of);
   mk_free(v->lane_of);
   mk_free(v->links);
@@ -68,7 +68,7 @@ mk_status mk_verify(const mk_program *program, mk_verify_report *report) {
   mk_verifier v = {.program = program,
                    .report = {.uid = MK_NO_PLACE, .rank = MK_NO_PLACE, .sm = MK_NO_PLACE, .position = MK_NO_PLACE}};
   mk_status status = verify(&v);
-  free_tables(&v);
+  mk_verify_free(&v);
   if (report != NULL) {
     *report = v.report;
   }

@@ -1,7 +1,49 @@
 /* What a stuck run waits for. See verify_run.h; rule D01. */
+#include <stdarg.h>
 #include <stdio.h>
 
 #include "vm/verify_run.h"
+
+/* The cycle as text: who waits for what in full, and where there is no room for that the uids alone. */
+enum { FULL_TEXT = 1800, ALL_TEXT = 3300 };
+
+typedef struct mk_cycle_text {
+  char text[ALL_TEXT];
+  size_t used;
+  uint32_t left_out;
+} mk_cycle_text;
+
+__attribute__((format(printf, 2, 3))) static void add(mk_cycle_text *t, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  int more = vsnprintf(t->text + t->used, sizeof t->text - t->used, format, args);
+  va_end(args);
+  if (more < 0 || (size_t)more >= sizeof t->text - t->used) {
+    t->text[t->used] = '\0';
+    t->left_out++;
+  } else {
+    t->used += (size_t)more;
+  }
+}
+
+static void add_wait(mk_cycle_text *t, const mk_run *run, const mk_lane *lane, uint32_t index, uint32_t epoch,
+                     uint32_t behind) {
+  const mk_verifier *v = run->v;
+  bool counter = lane->wait_counter != MK_NONE_INDEX, was_full = t->used < FULL_TEXT;
+  if (was_full) {
+    add(t, "%s%s waits for %s %s, which %s%s %s", t->used == 0 ? "" : "; ", mk_place_of(v, index).text,
+        counter ? "counter" : "the stamps of",
+        counter ? v->program->counters[lane->wait_counter].name
+                : v->program->buffers[v->groups[lane->wait_group].where.buffer].name,
+        behind == MK_NONE_INDEX ? "nobody" : mk_place_of(v, behind).text, epoch == 0 ? "" : " of the next epoch",
+        counter ? "signals" : "writes");
+  } else {
+    add(t, " #%u", mk_at(v, index)->uid);
+  }
+  if (was_full && t->used >= FULL_TEXT) {
+    add(t, "; and so on, each waiting for the next:");
+  }
+}
 
 /* Deadlock: follow what every queue waits for until a queue comes up a second time. */
 
@@ -40,23 +82,14 @@ mk_status mk_report_deadlock(mk_run *run) {
   MK_TRY(mk_alloc(v->lanes, sizeof *seen, &seen));
   /* First into the cycle, then once around it for the message. */
   uint32_t start = MK_NONE_INDEX;
-  char text[600];
-  size_t used = 0;
-  text[0] = '\0';
+  mk_cycle_text text = {.used = 0};
   for (bool telling = false;;) {
     head_of(run, lane, &index, &epoch);
     const mk_lane *l = &run->lanes[lane];
     uint32_t behind = l->wait_counter != MK_NONE_INDEX ? missing_signaller(run, l->wait_counter, epoch)
                                                        : missing_writer(run, l->wait_group, epoch);
-    if (telling && used < sizeof text) {
-      bool counter = l->wait_counter != MK_NONE_INDEX;
-      int more = snprintf(text + used, sizeof text - used, "%s%s waits for %s %s, which %s%s %s", used == 0 ? "" : "; ",
-                          mk_place_of(v, index).text, counter ? "counter" : "the stamps of",
-                          counter ? v->program->counters[l->wait_counter].name
-                                  : v->program->buffers[v->groups[l->wait_group].where.buffer].name,
-                          behind == MK_NONE_INDEX ? "nobody" : mk_place_of(v, behind).text,
-                          epoch == 0 ? "" : " of the next epoch", counter ? "signals" : "writes");
-      used += more < 0 ? 0 : (size_t)more;
+    if (telling) {
+      add_wait(&text, run, l, index, epoch, behind);
     }
     if (behind == MK_NONE_INDEX) {
       break;
@@ -72,5 +105,8 @@ mk_status mk_report_deadlock(mk_run *run) {
   }
   mk_free(seen);
   head_of(run, lane, &index, &epoch);
-  return mk_reject(v, "D01", index, "deadlock: %s%s", text, used >= sizeof text ? " ..." : "");
+  if (text.left_out != 0) {
+    return mk_reject(v, "D01", index, "deadlock: %s, and %u more", text.text, text.left_out);
+  }
+  return mk_reject(v, "D01", index, "deadlock: %s", text.text);
 }

@@ -87,6 +87,7 @@ mk_status mk_verify_structure(mk_verifier *v);
 mk_status mk_verify_shape(mk_verifier *v, uint32_t instruction);
 mk_status mk_verify_access(mk_verifier *v);
 mk_status mk_verify_order(mk_verifier *v);
+void mk_verify_free(mk_verifier *v);
 
 static inline const mk_instruction *mk_at(const mk_verifier *v, size_t instruction) {
   return &v->program->instructions[instruction];

@@ -47,10 +47,14 @@ static int by_user(const void *a, const void *b) {
   return x->instruction < y->instruction ? -1 : x->instruction > y->instruction;
 }
 
-static void index_users(mk_user *users, size_t count, uint32_t *first, size_t counters) {
+static void sort_users(mk_user *users, size_t count) {
   if (count != 0) {
     qsort(users, count, sizeof *users, by_user);
   }
+}
+
+/* Of sorted users. */
+static void index_users(const mk_user *users, size_t count, uint32_t *first, size_t counters) {
   for (size_t c = 0, i = 0; c <= counters; c++) {
     while (i < count && users[i].counter < c) {
       i++;
@@ -59,12 +63,28 @@ static void index_users(mk_user *users, size_t count, uint32_t *first, size_t co
   }
 }
 
+/* Of the users of each counter the last one of every queue: what is ordered behind that is ordered behind all. */
+static mk_status index_last_users(const mk_run *run, const mk_user *users, size_t count, mk_user **out,
+                                  uint32_t **first) {
+  size_t counters = run->v->program->counter_count, kept = 0;
+  MK_TRY(mk_alloc(counters + 1, sizeof **first, first));
+  MK_TRY(mk_alloc(count, sizeof **out, out));
+  for (size_t i = 0; i < count; i++) {
+    bool same = i + 1 < count && users[i + 1].counter == users[i].counter &&
+                run->v->queue_of[users[i + 1].instruction] == run->v->queue_of[users[i].instruction];
+    if (!same) {
+      (*out)[kept++] = users[i];
+    }
+  }
+  index_users(*out, kept, *first, counters);
+  return MK_OK;
+}
+
 static mk_status collect_users(mk_run *run) {
   const mk_program *p = run->v->program;
   MK_TRY(mk_alloc(run->v->report.signals, sizeof *run->signals, &run->signals));
   MK_TRY(mk_alloc(run->v->report.waits, sizeof *run->waits, &run->waits));
   MK_TRY(mk_alloc(p->counter_count + 1, sizeof *run->first_signal, &run->first_signal));
-  MK_TRY(mk_alloc(p->counter_count + 1, sizeof *run->first_wait, &run->first_wait));
   for (uint32_t i = 0; i < p->instruction_count; i++) {
     const mk_instruction *in = mk_at(run->v, i);
     for (uint32_t k = 0; k < in->signal_count; k++) {
@@ -76,9 +96,11 @@ static mk_status collect_users(mk_run *run) {
           (mk_user){.counter = in->waits[k].counter, .instruction = i, .amount = in->waits[k].threshold};
     }
   }
+  sort_users(run->signals, run->signal_count);
+  sort_users(run->waits, run->wait_count);
   index_users(run->signals, run->signal_count, run->first_signal, p->counter_count);
-  index_users(run->waits, run->wait_count, run->first_wait, p->counter_count);
-  return MK_OK;
+  MK_TRY(index_last_users(run, run->signals, run->signal_count, &run->last_signals, &run->first_last_signal));
+  return index_last_users(run, run->waits, run->wait_count, &run->last_waits, &run->first_last_wait);
 }
 
 /* Signal s of a queue must have arrived when the counter reaches the threshold if the others cannot make it without s and those
@@ -209,8 +231,9 @@ static bool must_wait(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch
 static mk_status check_overrun(mk_run *run, uint32_t counter, uint32_t index, const uint32_t *dep) {
   mk_verifier *v = run->v;
   uint32_t wait = MK_NONE_INDEX, signal = MK_NONE_INDEX;
-  for (uint32_t i = run->first_wait[counter]; i < run->first_wait[counter + 1] && wait == MK_NONE_INDEX; i++) {
-    uint32_t at = run->waits[i].instruction;
+  uint32_t end = run->first_last_wait[counter + 1];
+  for (uint32_t i = run->first_last_wait[counter]; i < end && wait == MK_NONE_INDEX; i++) {
+    uint32_t at = run->last_waits[i].instruction;
     if (dep[2 * v->lane_of[v->queue_of[at]]] < mk_position_of(v, at) + 1) {
       wait = at;
     }
@@ -218,8 +241,9 @@ static mk_status check_overrun(mk_run *run, uint32_t counter, uint32_t index, co
   if (wait == MK_NONE_INDEX) {
     return MK_OK;
   }
-  for (uint32_t i = run->first_signal[counter]; i < run->first_signal[counter + 1] && signal == MK_NONE_INDEX; i++) {
-    uint32_t at = run->signals[i].instruction;
+  end = run->first_last_signal[counter + 1];
+  for (uint32_t i = run->first_last_signal[counter]; i < end && signal == MK_NONE_INDEX; i++) {
+    uint32_t at = run->last_signals[i].instruction;
     if (dep[2 * v->lane_of[v->queue_of[at]] + 1] < mk_position_of(v, at) + 1) {
       signal = at;
     }
@@ -466,7 +490,10 @@ static void free_run(mk_run *run) {
   mk_free(run->signals);
   mk_free(run->waits);
   mk_free(run->first_signal);
-  mk_free(run->first_wait);
+  mk_free(run->last_signals);
+  mk_free(run->last_waits);
+  mk_free(run->first_last_signal);
+  mk_free(run->first_last_wait);
   mk_free(run->barriers);
   mk_free(run->joins);
   mk_free(run->spare);

@@ -49,7 +49,8 @@ typedef struct mk_run {
   mk_group_state *groups;   /* [group][epoch] */
   mk_user *signals, *waits; /* by counter, then instruction */
   size_t signal_count, wait_count;
-  uint32_t *first_signal, *first_wait; /* counter -> range, one more at the end */
+  mk_user *last_signals, *last_waits; /* of these the last of each queue, which its queue puts behind the others */
+  uint32_t *first_signal, *first_last_signal, *first_last_wait; /* counter -> range, one more at the end */
   mk_barrier *barriers;
   size_t barrier_count, barrier_capacity;
   mk_join *joins; /* by instruction */

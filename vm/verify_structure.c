@@ -97,6 +97,13 @@ static mk_status check_buffer(mk_verifier *v, size_t index) {
                      "buffer %s: kind %s with store %s; the KV cache is stored in blocks, nothing else is", b->name,
                      mk_kind_name(b->kind), mk_store_name(b->store));
   }
+  /* Nobody would write the stamps that its readers wait for. */
+  if (b->store == MK_STORE_STAMPED && mk_constant(b)) {
+    return mk_reject(
+        v, "S02", MK_NONE_INDEX,
+        "buffer %s: kind %s with store stamped; instructions write stamps, so it must be activation or output", b->name,
+        mk_kind_name(b->kind));
+  }
   if (b->store == MK_STORE_TILES && (b->tile_rows != MK_TILE || b->tile_cols != MK_TILE)) {
     return mk_reject(v, "S02", MK_NONE_INDEX, "buffer %s: tiles of %ux%u; weight tiles are 16x16", b->name,
                      b->tile_rows, b->tile_cols);
@@ -129,11 +136,7 @@ static int by_offset(const void *a, const void *b) {
   return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Buffers of one rank and arena; ranks have arenas of their own. */
-static bool same_arena(const mk_buffer *a, const mk_buffer *b) {
-  return (a->kind == MK_KIND_WEIGHT) == (b->kind == MK_KIND_WEIGHT);
-}
-
+/* Offsets are counted over all ranks together, so that a buffer has the same one in the arena of whichever rank holds it. */
 static mk_status check_arena(mk_verifier *v, const mk_buffer **sorted, bool weights) {
   const mk_program *p = v->program;
   uint64_t size = weights ? p->weight_bytes : p->work_bytes;
@@ -149,7 +152,7 @@ static mk_status check_arena(mk_verifier *v, const mk_buffer **sorted, bool weig
                        "; it must lie inside, at a multiple of %d",
                        b->name, b->bytes, b->offset, size, ARENA_ALIGNMENT);
     }
-    if (last != NULL && same_arena(last, b) && last->offset + last->bytes > b->offset) {
+    if (last != NULL && last->offset + last->bytes > b->offset) {
       return mk_reject(v, "B04", MK_NONE_INDEX,
                        "buffer %s: offset %" PRIu64 " lies in buffer %s, which ends at %" PRIu64, b->name, b->offset,
                        last->name, last->offset + last->bytes);
@@ -411,14 +414,15 @@ done:
   return status;
 }
 
-/* Buffers and counters of scope SM belong to the first queue that touches them. */
+/* Buffers and counters of scope SM belong to the queue of the first instruction that touches them: *owner - 1. */
 static mk_status claim(mk_verifier *v, uint32_t *owner, uint32_t index, const char *what, const char *name) {
-  uint32_t queue = v->queue_of[index];
-  if (*owner != 0 && *owner != queue + 1) {
-    return mk_reject(v, "P04", index, "%s %s has scope sm and is also used by SM %u; it needs scope gpu", what, name,
-                     (*owner - 1) % v->program->machine.sms);
+  if (*owner == 0) {
+    *owner = index + 1;
   }
-  *owner = queue + 1;
+  if (v->queue_of[*owner - 1] != v->queue_of[index]) {
+    return mk_reject(v, "P04", index, "%s %s has scope sm and is also used by %s; it needs scope gpu", what, name,
+                     mk_place_of(v, *owner - 1).text);
+  }
   return MK_OK;
 }
 

@@ -363,9 +363,9 @@ REJECTS(operand_buffer_unknown, model, "S06", "buffer is 500", I(0, GLU)->operan
 REJECTS(operand_store, model, "S07", "x: buffer gain", I(0, GLU)->operands[MK_SLOT_GLU_x].buffer = GAIN)
 REJECTS(operand_dtype, model, "S07", "holds f32", I(0, GLU)->operands[MK_SLOT_GLU_x].buffer = QKV)
 REJECTS(operand_flag, model, "S07", "flags 0x2", I(0, GLU)->operands[MK_SLOT_GLU_x].flags = 2)
-REJECTS(write_to_weight, model, "S07", "only activation and output", p->buffers[ACT].kind = MK_KIND_WEIGHT;
-        p->buffers[ACT].offset = (p->weight_bytes + 255) / 256 * 256;
-        p->weight_bytes = p->buffers[ACT].offset + p->buffers[ACT].bytes)
+REJECTS(write_to_weight, model, "S07", "only activation and output", p->buffers[RESIDUAL].kind = MK_KIND_WEIGHT;
+        p->buffers[RESIDUAL].offset = (p->weight_bytes + 255) / 256 * 256;
+        p->weight_bytes = p->buffers[RESIDUAL].offset + p->buffers[RESIDUAL].bytes)
 REJECTS(early_read_of_activation, model, "S08", "gain", p->buffers[GAIN].kind = MK_KIND_ACTIVATION;
         p->buffers[GAIN].offset = (p->work_bytes + 255) / 256 * 256;
         p->work_bytes = p->buffers[GAIN].offset + p->buffers[GAIN].bytes)

@@ -7,9 +7,10 @@
 #include "tools/mkvm/command.h"
 #include "vm/asm.h"
 #include "vm/disasm.h"
+#include "vm/explain.h"
 #include "vm/verify.h"
 
-enum { KEY_SMS = 256, KEY_MAX_SEQ };
+enum { KEY_SMS = 256, KEY_MAX_SEQ, KEY_EXPLAIN };
 
 typedef struct compile_options {
   const char *model, *output;
@@ -109,8 +110,7 @@ mk_status mk_command_compile(int argc, char **argv) {
   return status;
 }
 
-static error_t parse_file(int key, char *text, struct argp_state *state) {
-  const char **path = state->input;
+static error_t take_file(const char **path, int key, char *text, struct argp_state *state) {
   switch (key) {
     case ARGP_KEY_INIT:
       state->child_inputs[0] = NULL;
@@ -129,27 +129,55 @@ static error_t parse_file(int key, char *text, struct argp_state *state) {
   }
 }
 
+static error_t parse_file(int key, char *text, struct argp_state *state) {
+  return take_file(state->input, key, text, state);
+}
+
+typedef struct verify_options {
+  const char *path;
+  bool explain;
+  uint32_t uid;
+} verify_options;
+
+static const struct argp_option verify_table[] = {{"explain", KEY_EXPLAIN, "UID", 0,
+                                                   "Tell what orders the instruction of that number: its waits and who "
+                                                   "satisfies them, its place on the critical path",
+                                                   1},
+                                                  {0}};
+
+static error_t parse_verify(int key, char *text, struct argp_state *state) {
+  verify_options *o = state->input;
+  switch (key) {
+    case KEY_EXPLAIN:
+      o->explain = true;
+      o->uid = (uint32_t)mk_number(state, "--explain", text, 0, UINT32_MAX);
+      return 0;
+    default:
+      return take_file(&o->path, key, text, state);
+  }
+}
+
+static mk_status verify(const mk_program *program, const verify_options *o) {
+  double start = mk_seconds();
+  MK_TRY(o->explain ? mk_explain(program, o->uid, stdout) : mk_verify(program, NULL));
+  printf("%s: verified: %zu instructions in %zu queues, %zu buffers, %zu counters, in %.2f s\n", o->path,
+         program->instruction_count, program->queue_count, program->buffer_count, program->counter_count,
+         mk_seconds() - start);
+  return mk_print_done();
+}
+
 mk_status mk_command_verify(int argc, char **argv) {
   static const char doc[] =
       "Proves that a program stays inside its buffers, cannot hang and has no data race, for every value of its step "
       "parameters, or names the rule it breaks and where. Exit code 0: proven; 3: not a program file; 4: rejected.";
-  static const struct argp argp = {NULL, parse_file, "FILE", doc, mk_common_options, mk_help_filter, NULL};
-  const char *path = NULL;
-  argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &path);
+  static const struct argp argp = {verify_table, parse_verify, "FILE", doc, mk_common_options, mk_help_filter, NULL};
+  verify_options o = {0};
+  argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
   mk_program *program;
-  MK_TRY(mk_program_load(path, &program));
-  double start = mk_seconds();
-  mk_status status = mk_verify(program, NULL);
-  if (status == MK_OK) {
-    printf("%s: verified: %zu instructions in %zu queues, %zu buffers, %zu counters, in %.2f s\n", path,
-           program->instruction_count, program->queue_count, program->buffer_count, program->counter_count,
-           mk_seconds() - start);
-    status = mk_print_done();
-  } else {
-    status = mk_error_prefix(status, "%s", path);
-  }
+  MK_TRY(mk_program_load(o.path, &program));
+  mk_status status = verify(program, &o);
   mk_program_free(program);
-  return status;
+  return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", o.path);
 }
 
 mk_status mk_command_disasm(int argc, char **argv) {

@@ -1,0 +1,38 @@
+/* Programs from text files under tests/vm/data, with words replaced: how tests break one thing alone.
+ *
+ * The caller frees what comes back. Failure fails the running test. One thread. */
+#ifndef MK_TEST_TEXT_H
+#define MK_TEST_TEXT_H
+
+#include "vm/cpu/machine.h"
+
+enum { TEST_MAX_EDITS = 5 };
+
+typedef struct test_edit { /* every `from` becomes `to`; there must be one */
+  const char *from, *to;
+} test_edit;
+
+/* The whole file, with a zero behind it; free(). */
+char *test_read_file(const char *path);
+/* tests/vm/data/NAME, edited (as far as the first edit without `from`) and assembled; mk_program_free(). */
+mk_program *test_assemble(const char *name, const test_edit *edits);
+
+/* A CPU machine with random weights, the same every time, and block i at entry i of the block tables, at token 1 and `position`. */
+mk_cpu *test_machine(const mk_program *program, const mk_cpu_options *options, uint32_t position);
+/* Runs five steps from `position` under `options`: as mk_cpu_run; *out is a sum over the tokens and logits it gave. */
+mk_status test_run(const mk_program *program, const mk_cpu_options *options, uint32_t position, uint64_t *out);
+
+/* A fault of tests/support/faults.def. */
+typedef struct test_fault {
+  const char *rule, *name, *words, *file;
+  test_edit edits[TEST_MAX_EDITS + 1];
+} test_fault;
+
+enum {
+#define FAULT(rule, name, words, file, ...) TEST_FAULT_##name,
+#include "tests/support/faults.def"
+  TEST_FAULTS
+};
+extern const test_fault test_faults[TEST_FAULTS];
+
+#endif

@@ -1,0 +1,103 @@
+/* See run_program.h. */
+#include "tools/mkvm/run_program.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/mkvm/command.h"
+#include "vm/verify.h"
+
+enum { MAX_PRINTED = 16 };
+
+/* From -1 to 1 in steps of 2^-23. xorshift64*, Vigna 2016. */
+static float random_number(uint64_t *state) {
+  *state ^= *state >> 12;
+  *state ^= *state << 25;
+  *state ^= *state >> 27;
+  return (float)((double)((*state * 0x2545f4914f6cdd1du) >> 40) / (1 << 23) - 1);
+}
+
+static void fill_weights(const mk_program *program, mk_cpu *cpu) {
+  uint64_t random = 1;
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    const mk_buffer *buffer = &program->buffers[b];
+    if (buffer->kind != MK_KIND_WEIGHT) {
+      continue;
+    }
+    bool halves = buffer->dtype == MK_DTYPE_BF16;
+    uint16_t *bf16 = mk_cpu_memory(cpu, b);
+    float *f32 = mk_cpu_memory(cpu, b);
+    for (uint64_t i = 0; i < buffer->bytes / (halves ? sizeof *bf16 : sizeof *f32); i++) {
+      float number = random_number(&random);
+      if (halves) {
+        bf16[i] = (uint16_t)(mk_float_param(number) >> 16);
+      } else {
+        f32[i] = number;
+      }
+    }
+  }
+}
+
+/* Where the program declares fewer blocks than its positions fill, the last one serves for the rest. */
+static void fill_tables(const mk_program *program, mk_cpu *cpu) {
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    const mk_instruction *in = &program->instructions[i];
+    if (in->opcode != MK_OP_ATTENTION) {
+      continue;
+    }
+    uint16_t buffer = in->operands[MK_SLOT_ATTENTION_table].buffer;
+    uint32_t *table = mk_cpu_memory(cpu, buffer), last = program->ranges.block.high;
+    for (uint32_t entry = 0; entry < program->buffers[buffer].cols; entry++) {
+      table[entry] = entry < last ? entry : last;
+    }
+  }
+}
+
+static void print_outputs(const mk_program *program, mk_cpu *cpu) {
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    const mk_buffer *buffer = &program->buffers[b];
+    if (buffer->kind != MK_KIND_OUTPUT || buffer->store != MK_STORE_PLAIN || buffer->dtype == MK_DTYPE_BF16) {
+      continue;
+    }
+    const uint32_t *words = mk_cpu_memory(cpu, b);
+    uint64_t count = (uint64_t)buffer->rows * buffer->cols;
+    printf("%s:", buffer->name);
+    for (uint64_t i = 0; i < count && i < MAX_PRINTED; i++) {
+      if (buffer->dtype == MK_DTYPE_F32) {
+        printf(" %.4g", (double)mk_param_float(words[i]));
+      } else {
+        printf(" %u", words[i]);
+      }
+    }
+    printf(count > MAX_PRINTED ? " ... (%" PRIu64 " in all)\n" : "\n", count);
+  }
+}
+
+static mk_status run(const mk_program *program, uint64_t steps, const mk_cpu_options *options) {
+  const mk_step_ranges *ranges = &program->ranges;
+  uint64_t room = (uint64_t)ranges->position.high - ranges->position.low + 1;
+  mk_cpu *cpu;
+  MK_TRY(mk_verify(program, NULL));
+  MK_TRY(mk_cpu_new(program, options, &cpu));
+  fill_weights(program, cpu);
+  fill_tables(program, cpu);
+  mk_cpu_set_state(cpu, ranges->token.low, ranges->position.low, 0);
+  steps = steps < room ? steps : room;
+  mk_status status = mk_cpu_run(cpu, steps, NULL, NULL);
+  if (status == MK_OK) {
+    printf("%" PRIu64 " steps from position %u\n", steps, ranges->position.low);
+    print_outputs(program, cpu);
+    status = mk_print_done();
+  }
+  mk_cpu_free(cpu);
+  return status;
+}
+
+mk_status mk_run_program(const char *path, uint64_t steps, const mk_cpu_options *options) {
+  mk_program *program;
+  MK_TRY(mk_program_load(path, &program));
+  mk_status status = run(program, steps, options);
+  mk_program_free(program);
+  return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path);
+}
