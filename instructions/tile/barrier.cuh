@@ -20,6 +20,18 @@ __device__ inline void arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// The same, for `count` arrivals.
+__device__ inline void arrive(uint32_t barrier, uint32_t count) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+// The first `threads` threads of the block meet: whole warps, each of which has to come.
+template <uint32_t threads>
+__device__ inline void meet() {
+  static_assert(threads > 0 && threads <= 1024 && threads % 32 == 0, "whole warps of one block meet");
+  asm volatile("barrier.cta.sync 1, %0;" ::"n"(threads) : "memory");
+}
+
 // An arrival that also announces `bytes` of bulk copies to come.
 __device__ inline void arrive_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -29,6 +41,16 @@ __device__ inline void arrive_expect(uint32_t barrier, uint32_t bytes) {
 __device__ inline bool try_wait(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return done != 0;
+}
+
+// The same without waiting.
+__device__ inline bool test_wait(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile("{\n .reg .pred p;\n mbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
                : "=r"(done)
                : "r"(barrier), "r"(parity)
                : "memory");

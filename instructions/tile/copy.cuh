@@ -12,6 +12,14 @@ __device__ inline void bulk_load(uint32_t shared_to, const void *from, uint32_t 
       : "memory");
 }
 
+// The same for a size that the compiler knows.
+template <uint32_t bytes>
+__device__ inline void bulk_load(uint32_t shared_to, const void *from, uint32_t barrier) {
+  static_assert(bytes > 0 && bytes % 16 == 0, "a bulk copy is a multiple of 16 bytes, and not empty");
+  static_assert(bytes < 1u << 20, "a barrier counts fewer than 2^20 bytes at a time");
+  bulk_load(shared_to, from, bytes, barrier);
+}
+
 // Orders this thread's ordinary accesses to shared memory before later bulk copies into it: before a page is released.
 __device__ inline void fence_shared_for_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

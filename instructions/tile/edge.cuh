@@ -2,6 +2,7 @@
 // A stamped word is 64 bits, data low, generation high; 64-bit accesses are single-copy atomic, element by element of a
 // .v2.b64. Nothing here orders anything but its own word, unless its name says release or acquire.
 #pragma once
+#include <concepts>
 #include <cstdint>
 
 namespace mk::tile {
@@ -32,6 +33,12 @@ __device__ inline void store_stamped(uint64_t *to, uint32_t data, uint32_t gener
   asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(stamp(data, generation)) : "memory");
 }
 
+// A stamped word carries bits: a float would be rounded to an integer on its way.
+template <std::floating_point number>
+__device__ inline void store_stamped(uint64_t *, number, uint32_t) {
+  static_assert(sizeof(number) == 0, "a stamped word carries 32 bits: pass __float_as_uint(value)");
+}
+
 // The same towards the host.
 __device__ inline void store_stamped_system(uint64_t *to, uint32_t data, uint32_t generation) {
   asm volatile("st.relaxed.sys.global.b64 [%0], %1;" ::"l"(to), "l"(stamp(data, generation)) : "memory");
@@ -41,6 +48,16 @@ __device__ inline uint32_t load_relaxed(const uint32_t *from) {
   uint32_t value;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
+}
+
+__device__ inline uint64_t load_relaxed(const uint64_t *from) {
+  uint64_t value;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+
+__device__ inline void store_relaxed(uint64_t *to, uint64_t value) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 
 __device__ inline uint32_t load_acquire(const uint32_t *from) {
@@ -66,6 +83,13 @@ __device__ inline void add_release(uint32_t *to, uint32_t amount) {
 __device__ inline uint64_t global_nanoseconds() {
   uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+// Ticks of this SM's clock, which no other SM's need agree with.
+__device__ inline uint64_t clock_ticks() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%clock64;" : "=l"(now));
   return now;
 }
 

@@ -18,8 +18,19 @@ __device__ inline float sum_lanes(float value) {
 // Sum over groups of `width` neighbouring lanes (a power of two); every lane of a group gets it.
 template <int width>
 __device__ inline float sum_group(float value) {
+  static_assert(width >= 1 && width <= 32 && (width & (width - 1)) == 0, "a group is 1, 2, 4, 8, 16 or 32 lanes wide");
   for (int offset = width / 2; offset > 0; offset /= 2) {
     value += __shfl_xor_sync(0xffffffffu, value, offset);
+  }
+  return value;
+}
+
+// The same for a width, of 2 to 16, that is known at run time.
+__device__ inline float sum_group(float value, uint32_t width) {
+#pragma unroll
+  for (uint32_t offset = 8; offset > 0; offset /= 2) {
+    float other = __shfl_xor_sync(0xffffffffu, value, offset);
+    value += offset < width ? other : 0.0f;
   }
   return value;
 }
@@ -27,10 +38,12 @@ __device__ inline float sum_group(float value) {
 // Registers per thread of the calling warpgroup from here on (PTX ISA, "setmaxnreg"): some give, then others take.
 template <int count>
 __device__ inline void give_registers() {
+  static_assert(count >= 24 && count <= 256 && count % 8 == 0, "registers come in multiples of 8, from 24 to 256");
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 }
 template <int count>
 __device__ inline void take_registers() {
+  static_assert(count >= 24 && count <= 256 && count % 8 == 0, "registers come in multiples of 8, from 24 to 256");
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 

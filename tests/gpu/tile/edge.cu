@@ -1,0 +1,145 @@
+// instructions/tile/edge.cuh: stamped words, counters and flags between two blocks; clocks.
+#include "tests/gpu/tile/tile_test.cuh"
+
+using namespace mk;
+
+// in: {data, generation} [count]. work [count] takes the stamped words. out [count][6] u64: stamp(), then what every kind of load
+// and the parts of the word give. The second half of the words is stored as towards the host. count is even.
+extern "C" __global__ void __launch_bounds__(32) mk_tile_edge_words(const mk_tile_params params) {
+  const uint2 *in = reinterpret_cast<const uint2 *>(params.in);
+  uint64_t *work = reinterpret_cast<uint64_t *>(params.work), *out = reinterpret_cast<uint64_t *>(params.out);
+  for (uint32_t i = 2 * threadIdx.x; i < params.count; i += 64) {
+    for (uint32_t j = i; j < i + 2; j++) {
+      if (j < params.count / 2) {
+        tile::store_stamped(work + j, in[j].x, in[j].y);
+      } else {
+        tile::store_stamped_system(work + j, in[j].x, in[j].y);
+      }
+    }
+    const tile::stamped_pair pair = tile::load_stamped_pair(work + i);
+    for (uint32_t j = i; j < i + 2; j++) {
+      const uint64_t word = tile::load_stamped(work + j);
+      const uint32_t *halves = reinterpret_cast<const uint32_t *>(work + j);
+      out[j * 6 + 0] = tile::stamp(in[j].x, in[j].y);
+      out[j * 6 + 1] = word;
+      out[j * 6 + 2] = j == i ? pair.low : pair.high;
+      out[j * 6 + 3] = static_cast<uint64_t>(tile::stamp_generation(word)) << 32 | tile::stamp_data(word);
+      out[j * 6 + 4] = static_cast<uint64_t>(tile::load_relaxed(halves + 1)) << 32 | tile::load_acquire(halves);
+      out[j * 6 + 5] = static_cast<uint64_t>(tile::load_acquire(halves + 1)) << 32 | tile::load_system(halves);
+    }
+  }
+  test::finish(params, true);
+}
+
+// Block 0 hands in [count][MK_EDGE_WORDS] to block 1 through MK_EDGE_WORDS stamped words, generation `first` and on (it may wrap);
+// block 1 answers each pair with a stamped word, so that none is overwritten before it was read. out as in.
+// work: the words, then 32 answers.
+extern "C" __global__ void __launch_bounds__(32) mk_tile_edge_stamps(const mk_tile_params params) {
+  const uint32_t lane = threadIdx.x;
+  const uint32_t *in = reinterpret_cast<const uint32_t *>(params.in);
+  uint32_t *out = reinterpret_cast<uint32_t *>(params.out);
+  uint64_t *words = reinterpret_cast<uint64_t *>(params.work), *answers = words + MK_EDGE_WORDS;
+  bool good = true;
+  for (uint32_t round = 0; round < params.count && good; round++) {
+    const uint32_t generation = params.first + round, at = round * MK_EDGE_WORDS + 2 * lane;
+    if (blockIdx.x == 0) {
+      tile::store_stamped(words + 2 * lane, in[at], generation);
+      tile::store_stamped(words + 2 * lane + 1, in[at + 1], generation);
+      good = test::wait_until([&] {
+        const uint64_t answer = tile::load_stamped(answers + lane);
+        return tile::stamp_generation(answer) == generation && tile::stamp_data(answer) == (in[at] ^ in[at + 1]);
+      });
+    } else {
+      tile::stamped_pair pair;
+      good = test::wait_until([&] {
+        pair = tile::load_stamped_pair(words + 2 * lane);
+        return tile::stamp_generation(pair.low) == generation && tile::stamp_generation(pair.high) == generation;
+      });
+      if (good) {
+        out[at] = tile::stamp_data(pair.low);
+        out[at + 1] = tile::stamp_data(pair.high);
+        tile::store_stamped(answers + lane, out[at] ^ out[at + 1], generation);
+      }
+    }
+  }
+  test::finish(params, good);
+}
+
+// Block 0 hands in [count][MK_EDGE_WORDS] to block 1 by ordinary stores to one place and a release counter; a second counter gives
+// the place back. The host has set both to `first`; they may wrap. Block 1 reads the place before the hand-over too, so a cache that
+// the acquire leaves stale shows. out as in. work: counters at words 0 and 32, the place at word 64.
+extern "C" __global__ void __launch_bounds__(32) mk_tile_edge_release(const mk_tile_params params) {
+  const uint32_t lane = threadIdx.x;
+  const uint32_t *in = reinterpret_cast<const uint32_t *>(params.in);
+  uint32_t *out = reinterpret_cast<uint32_t *>(params.out), *work = reinterpret_cast<uint32_t *>(params.work);
+  uint32_t *filled = work, *taken = work + 32, *place = work + 64;
+  auto wait_counter = [&](const uint32_t *counter, uint32_t target) {  // lane 0 for the warp
+    bool ok =
+        lane != 0 || test::wait_until([&] { return static_cast<int32_t>(tile::load_acquire(counter) - target) >= 0; });
+    return __all_sync(0xffffffffu, ok) != 0;
+  };
+  bool good = true;
+  uint32_t stale = 0;
+  for (uint32_t round = 0; round < params.count && good; round++) {
+    const uint32_t target = params.first + (round + 1) * MK_EDGE_AMOUNT;
+    if (blockIdx.x == 0) {
+      place[lane] = in[round * MK_EDGE_WORDS + lane];
+      place[lane + 32] = in[round * MK_EDGE_WORDS + 32 + lane];
+      __syncwarp();
+      if (lane == 0) {
+        tile::add_release(filled, MK_EDGE_AMOUNT);
+      }
+      good = wait_counter(taken, target);
+    } else {
+      stale += place[lane] + place[lane + 32];
+      good = wait_counter(filled, target);
+      if (good) {
+        out[round * MK_EDGE_WORDS + lane] = place[lane];
+        out[round * MK_EDGE_WORDS + 32 + lane] = place[lane + 32];
+      }
+      __syncwarp();
+      if (lane == 0 && good) {
+        tile::add_release(taken, MK_EDGE_AMOUNT);
+      }
+    }
+  }
+  work[64 + MK_EDGE_WORDS + blockIdx.x * 32 + lane] = stale;  // keeps the early loads
+  test::finish(params, good);
+}
+
+// Every thread adds its index in the grid + 1 to two counters, `count` times. out [2]: the counters at the end. work: the counters at
+// words 0 and 32, the blocks that are done at word 64.
+extern "C" __global__ void __launch_bounds__(128) mk_tile_edge_add(const mk_tile_params params) {
+  uint32_t *work = reinterpret_cast<uint32_t *>(params.work);
+  const uint32_t amount = blockIdx.x * 128 + threadIdx.x + 1;
+  for (uint32_t i = 0; i < params.count; i++) {
+    tile::add_relaxed(work, amount);
+    tile::add_release(work + 32, amount);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    tile::add_release(work + 64, 1);
+  }
+  bool good = true;
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    good = test::wait_until([&] { return tile::load_acquire(work + 64) == gridDim.x; });
+    reinterpret_cast<uint32_t *>(params.out)[0] = tile::load_relaxed(work);
+    reinterpret_cast<uint32_t *>(params.out)[1] = tile::load_relaxed(work + 32);
+  }
+  test::finish(params, good);
+}
+
+// Both clocks advance. out [count][2]: 1 when the second look gave more than the first.
+extern "C" __global__ void __launch_bounds__(32) mk_tile_edge_clocks(const mk_tile_params params) {
+  uint32_t *out = reinterpret_cast<uint32_t *>(params.out);
+  for (uint32_t i = 0; i < params.count && threadIdx.x == 0; i++) {
+    const uint64_t ticks = tile::clock_ticks(), time = tile::global_nanoseconds();
+    uint64_t later = time;
+    for (uint32_t tries = 0; tries < 1u << 16 && later == time; tries++) {
+      later = tile::global_nanoseconds();
+    }
+    out[2 * i] = tile::clock_ticks() > ticks ? 1 : 0;
+    out[2 * i + 1] = later > time && later - time < 1000000000u ? 1 : 0;
+  }
+  test::finish(params, true);
+}

@@ -1,0 +1,54 @@
+/* What one launch of a tile test is told. Shared by C and CUDA. */
+#ifndef MK_TILE_TEST_H
+#define MK_TILE_TEST_H
+
+#include <stdint.h>
+
+enum {
+  MK_TILE_DONE = 1, /* in every word of `status` (one per block) after a good run */
+  MK_TILE_LATE = 2, /* a wait outlived its deadline */
+  MK_TILE_MAX_BLOCKS = 4,
+
+  MK_BARRIER_ARRIVALS = 3, /* of mk_tile_barrier_phases */
+  MK_BARRIER_ROUNDS = 24,  /* 8 phases of each of the ring's barriers */
+  MK_BARRIER_SLOTS = 3,
+  MK_BARRIER_WARPS = 4,
+  MK_BARRIER_MEET = 96, /* threads of a block of 128 */
+
+  MK_COPY_SLOT_BYTES = 16384,
+  MK_COPY_SLOTS = 2,
+  MK_COPY_CONSUMERS = 128,
+  MK_COPY_FIXED_BYTES = 4096, /* of the copies whose size the compiler knows */
+
+  MK_EDGE_WORDS = 64, /* two per lane */
+  MK_EDGE_AMOUNT = 3, /* added to a counter per round */
+
+  MK_FRAGMENT_STEPS = 8, /* of 16 columns, staged together */
+
+  MK_WARP_WIDTHS = 11, /* lanes, groups of 1, 2, .. 32, run-time groups of 2, 4, 8, 16 */
+  MK_REGISTER_THREADS = 384,
+};
+
+typedef struct mk_tile_params {
+  uint64_t in, out, work,
+      status;     /* device addresses; `work` starts as the host says, `out` and `status` as 0xff bytes */
+  uint32_t count; /* what to do so many times */
+  uint32_t first; /* a number to start from */
+} mk_tile_params;
+
+/* One bulk copy of copy.cu: `bytes` from in + from to to + the slot's start, in `pieces` equal copies on one barrier. */
+typedef struct mk_tile_copy {
+  uint32_t from, to, bytes, pieces;
+} mk_tile_copy;
+
+/* What the slots hold before a copy: which bytes a copy leaves alone shows. */
+static inline
+#ifdef __CUDACC__
+    __device__
+#endif
+        uint32_t
+        mk_tile_pattern(uint32_t copy, uint32_t word) {
+  return 0xa5000000u ^ copy << 16 ^ word;
+}
+
+#endif

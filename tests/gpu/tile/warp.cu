@@ -1,0 +1,76 @@
+// instructions/tile/warp.cuh: sums over lanes, bf16 pairs, registers given and taken.
+#include "instructions/tile/warp.cuh"
+
+#include "tests/gpu/tile/tile_test.cuh"
+
+using namespace mk;
+
+// in [count][128]: one value per thread of four warps. out [count][MK_WARP_WIDTHS][128]; then, in `work`, each thread's lane.
+extern "C" __global__ void __launch_bounds__(128) mk_tile_warp_sums(const mk_tile_params params) {
+  for (uint32_t i = 0; i < params.count; i++) {
+    const float value = reinterpret_cast<const float *>(params.in)[i * 128 + threadIdx.x];
+    float *out = reinterpret_cast<float *>(params.out) + i * MK_WARP_WIDTHS * 128 + threadIdx.x;
+    out[0 * 128] = tile::sum_lanes(value);
+    out[1 * 128] = tile::sum_group<1>(value);
+    out[2 * 128] = tile::sum_group<2>(value);
+    out[3 * 128] = tile::sum_group<4>(value);
+    out[4 * 128] = tile::sum_group<8>(value);
+    out[5 * 128] = tile::sum_group<16>(value);
+    out[6 * 128] = tile::sum_group<32>(value);
+    for (uint32_t w = 0; w < 4; w++) {
+      out[(7 + w) * 128] = tile::sum_group(value, params.first << w);  // first is 2, which the compiler cannot know
+    }
+  }
+  reinterpret_cast<uint32_t *>(params.work)[threadIdx.x] = tile::lane();
+  test::finish(params, true);
+}
+
+// in [count] fp32 as bits. out [count]: in[i] low and in[count - 1 - i] high.
+extern "C" __global__ void __launch_bounds__(256) mk_tile_warp_pack(const mk_tile_params params) {
+  const float *in = reinterpret_cast<const float *>(params.in);
+  uint32_t *out = reinterpret_cast<uint32_t *>(params.out);
+  for (uint32_t i = blockIdx.x * 256 + threadIdx.x; i < params.count; i += gridDim.x * 256) {
+    out[i] = tile::pack_bf16(in[i], in[params.count - 1 - i]);
+  }
+  test::finish(params, true);
+}
+
+// in [count] words. out [count][2]: the bits of the low and of the high half as fp32.
+extern "C" __global__ void __launch_bounds__(256) mk_tile_warp_unpack(const mk_tile_params params) {
+  const uint32_t *in = reinterpret_cast<const uint32_t *>(params.in);
+  uint32_t *out = reinterpret_cast<uint32_t *>(params.out);
+  for (uint32_t i = blockIdx.x * 256 + threadIdx.x; i < params.count; i += gridDim.x * 256) {
+    out[2 * i] = __float_as_uint(tile::low_bf16(in[i]));
+    out[2 * i + 1] = __float_as_uint(tile::high_bf16(in[i]));
+  }
+  test::finish(params, true);
+}
+
+// Three warpgroups start with 168 registers a thread (the launch bounds; 64,512 in all). The first gives, the others take, then the other
+// way round, with work in between. out [MK_REGISTER_THREADS]: count steps of a generator, from each thread's index on.
+extern "C" __global__ void __launch_bounds__(MK_REGISTER_THREADS, 1)
+    mk_tile_warp_registers(const mk_tile_params params) {
+  uint32_t x = threadIdx.x;
+  auto work = [&] {
+    for (uint32_t i = 0; i < params.count; i++) {
+      x = x * 1664525u + 1013904223u;
+    }
+  };
+  if (threadIdx.x < 128) {
+    tile::give_registers<40>();
+    work();
+  } else {
+    tile::take_registers<232>();
+    work();
+  }
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    tile::take_registers<232>();
+    work();
+  } else {
+    tile::give_registers<104>();
+    work();
+  }
+  reinterpret_cast<uint32_t *>(params.out)[threadIdx.x] = x;
+  test::finish(params, true);
+}

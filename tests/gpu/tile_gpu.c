@@ -1,0 +1,514 @@
+/* The tile library on the GPU: the kernels of tests/gpu/tile/, each compared bit for bit with a plain C loop. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "instructions/reference.h"
+#include "tests/gpu/gpu_test.h"
+#include "tests/gpu/tile/tile_test.h"
+#include "vm/gpu/driver.h"
+
+#ifdef MK_TILE_IMAGES /* the folder of the cubins; not there without nvcc */
+#define TILE_IMAGE(name)                                                                                 \
+  __asm__(".pushsection .rodata\n.balign 64\ntile_image_" #name ":\n.incbin \"" MK_TILE_IMAGES "/" #name \
+          ".cubin\"\n.byte 0"                                                                            \
+          "\n.popsection\n");                                                                            \
+  extern const unsigned char tile_image_##name[] __attribute__((visibility("hidden")))
+#else
+#define TILE_IMAGE(name) static const unsigned char tile_image_##name[1]
+#endif
+TILE_IMAGE(barrier);
+TILE_IMAGE(copy);
+TILE_IMAGE(edge);
+TILE_IMAGE(fragment);
+TILE_IMAGE(warp);
+
+typedef struct tile_gpu {
+  const mk_driver *cu;
+  const char *part;
+  mk_cu_module_ref module;
+  bool dead; /* a launch failed: nothing after it would run */
+} tile_gpu;
+
+typedef struct tile_run {
+  const char *kernel;
+  uint32_t blocks, threads, count, first;
+  const void *in;
+  size_t in_bytes;
+  void *out;
+  size_t out_bytes;
+  uint32_t *work; /* before and after; NULL: zeros, not wanted back */
+  size_t work_bytes;
+} tile_run;
+
+static mk_status new_memory(const mk_driver *cu, mk_cu_address *address, size_t bytes, unsigned char value) {
+  bytes = bytes == 0 ? 16 : bytes;
+  MK_TRY(mk_driver_check(cu, cu->memory_new(address, bytes), "allocating memory"));
+  return mk_driver_check(cu, cu->fill_async(*address, value, bytes, NULL), "filling memory");
+}
+
+static mk_status launch(const tile_gpu *gpu, const tile_run *run, uint32_t *states) {
+  const mk_driver *cu = gpu->cu;
+  mk_cu_address in = 0, out = 0, work = 0, state = 0;
+  mk_cu_function_ref function;
+  mk_tile_params params = {.count = run->count, .first = run->first};
+  void *arguments[] = {&params};
+  mk_status status = MK_OK;
+  MK_TRY_GOTO(mk_driver_check(cu, cu->module_function(&function, gpu->module, run->kernel), run->kernel), done);
+  MK_TRY_GOTO(new_memory(cu, &in, run->in_bytes, 0), done);
+  MK_TRY_GOTO(new_memory(cu, &out, run->out_bytes, 0xff), done);
+  MK_TRY_GOTO(new_memory(cu, &work, run->work_bytes, 0), done);
+  MK_TRY_GOTO(new_memory(cu, &state, run->blocks * sizeof *states, 0xff), done);
+  if (run->in_bytes != 0) {
+    MK_TRY_GOTO(mk_driver_check(cu, cu->upload(in, run->in, run->in_bytes), "sending inputs"), done);
+  }
+  if (run->work != NULL) {
+    MK_TRY_GOTO(mk_driver_check(cu, cu->upload(work, run->work, run->work_bytes), "sending inputs"), done);
+  }
+  params.in = in, params.out = out, params.work = work, params.status = state;
+  MK_TRY_GOTO(
+      mk_driver_check(cu, cu->launch_cooperative(function, run->blocks, 1, 1, run->threads, 1, 1, 0, NULL, arguments),
+                      run->kernel),
+      done);
+  MK_TRY_GOTO(mk_driver_check(cu, cu->stream_wait(NULL), run->kernel), done);
+  MK_TRY_GOTO(mk_driver_check(cu, cu->download(states, state, run->blocks * sizeof *states), run->kernel), done);
+  MK_TRY_GOTO(mk_driver_check(cu, cu->download(run->out, out, run->out_bytes), run->kernel), done);
+  if (run->work != NULL) {
+    MK_TRY_GOTO(mk_driver_check(cu, cu->download(run->work, work, run->work_bytes), run->kernel), done);
+  }
+done:
+  (void)cu->memory_free(in);
+  (void)cu->memory_free(out);
+  (void)cu->memory_free(work);
+  (void)cu->memory_free(state);
+  return status;
+}
+
+/* True when the kernel ran and no wait in it was late: its outputs can be compared. */
+static bool ran(tile_gpu *gpu, const tile_run *run) {
+  uint32_t states[MK_TILE_MAX_BLOCKS] = {0};
+  if (gpu->dead) {
+    return false;
+  }
+  if (!expect_ok(launch(gpu, run, states), run->kernel)) {
+    gpu->dead = true;
+    return false;
+  }
+  for (uint32_t block = 0; block < run->blocks; block++) {
+    char words[96];
+    snprintf(words, sizeof words, "block %u ends with state %u: %s", block, states[block],
+             states[block] == MK_TILE_LATE ? "a wait outlived its deadline" : "it did not come to its end");
+    if (!expect(states[block] == MK_TILE_DONE, run->kernel, words)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static uint32_t word_at(const void *words, size_t index) {
+  uint32_t word;
+  memcpy(&word, (const uint8_t *)words + index * sizeof word, sizeof word);
+  return word;
+}
+
+/* One check of all 4-byte words; the message names the first that differs, as an index into rows of `columns`. */
+static void expect_words(const char *kernel, const void *got, const void *want, size_t count, size_t columns) {
+  size_t wrong = 0, first = 0;
+  for (size_t i = count; i-- > 0;) {
+    if (word_at(got, i) != word_at(want, i)) {
+      wrong++, first = i;
+    }
+  }
+  char words[192] = "";
+  if (wrong != 0) {
+    uint32_t had = word_at(got, first), wanted = word_at(want, first);
+    snprintf(words, sizeof words, "%zu of %zu words differ, the first at [%zu][%zu]: got %08x (%g), want %08x (%g)",
+             wrong, count, first / columns, first % columns, had, (double)mk_param_float(had), wanted,
+             (double)mk_param_float(wanted));
+  }
+  expect(wrong == 0, kernel, words);
+}
+
+static void *new_bytes(size_t bytes) {
+  void *memory = calloc(1, bytes);
+  if (memory == NULL) {
+    fprintf(stderr, "out of memory\n");
+    exit(1);
+  }
+  return memory;
+}
+
+static uint32_t random_word(uint64_t *seed) {
+  *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+  return (uint32_t)(*seed >> 32);
+}
+
+static uint32_t *random_words(size_t count, uint64_t seed) {
+  uint32_t *words = new_bytes(count * sizeof *words);
+  for (size_t i = 0; i < count; i++) {
+    words[i] = random_word(&seed);
+  }
+  return words;
+}
+
+static void test_barriers(tile_gpu *gpu) {
+  enum { PHASES = 9, LOOKS = MK_BARRIER_ARRIVALS + 1, MEETINGS = 11 };
+  enum { RING = MK_BARRIER_ROUNDS * 32, MET = MEETINGS * MK_BARRIER_MEET, WORDS = RING + MET };
+  uint32_t got[WORDS] = {0}, want[WORDS] = {0};
+  tile_run phases = {"mk_tile_barrier_phases", 1, 32, PHASES, 0, .out = got, .out_bytes = PHASES * LOOKS * 4};
+  for (uint32_t i = 0; i < PHASES * LOOKS; i++) {
+    uint32_t phase = i / LOOKS, complete = i % LOOKS == MK_BARRIER_ARRIVALS ? phase : phase + 1;
+    want[i] = 4u | 1u << complete % 2;
+  }
+  if (ran(gpu, &phases)) {
+    expect_words(phases.kernel, got, want, PHASES * LOOKS, LOOKS);
+  }
+
+  uint32_t *in = random_words(RING, 1);
+  tile_run ring = {"mk_tile_barrier_ring", 1, 64, 0, 0, in, RING * 4, got, RING * 4, NULL, 0};
+  for (uint32_t i = 0; i < RING; i++) {
+    want[i] = in[i ^ 1];
+  }
+  if (ran(gpu, &ring)) {
+    expect_words(ring.kernel, got, want, RING, 32);
+  }
+  free(in);
+
+  tile_run meeting = {.kernel = "mk_tile_barrier_meeting",
+                      .blocks = 1,
+                      .threads = MK_BARRIER_WARPS * 32,
+                      .count = MEETINGS,
+                      .out = got,
+                      .out_bytes = MEETINGS * MK_BARRIER_WARPS * 4};
+  for (uint32_t i = 0; i < MEETINGS * MK_BARRIER_WARPS; i++) {
+    want[i] = 0;
+    for (uint32_t warp = 0; warp < MK_BARRIER_WARPS; warp++) {
+      want[i] += (i / MK_BARRIER_WARPS + 1) << 8 * warp;
+    }
+  }
+  if (ran(gpu, &meeting)) {
+    expect_words(meeting.kernel, got, want, MEETINGS * MK_BARRIER_WARPS, MK_BARRIER_WARPS);
+  }
+
+  tile_run meet = {"mk_tile_barrier_meet", 1, 128, MEETINGS, 0, .out = got, .out_bytes = MET * 4};
+  for (uint32_t i = 0; i < MET; i++) {
+    want[i] = i / MK_BARRIER_MEET << 16 | (i % MK_BARRIER_MEET + 32) % MK_BARRIER_MEET;
+  }
+  if (ran(gpu, &meet)) {
+    expect_words(meet.kernel, got, want, MET, MK_BARRIER_MEET);
+  }
+}
+
+static void test_copy_ring(tile_gpu *gpu) {
+  static const uint32_t sizes[] = {16,   32,   48,   64,   112,  128,  144,   256,   496,  512,
+                                   1024, 1040, 2048, 4080, 4096, 8192, 12288, 16368, 16384};
+  static const mk_tile_copy in_pieces[] = {
+      {16, 0, 16384, 4}, {0, 0, 16384, 16}, {48, 4096, 4096, 256}, {32, 16, 48, 3}};
+  enum { SIZES = sizeof sizes / sizeof sizes[0], PLACES = 3, PIECES = sizeof in_pieces / sizeof in_pieces[0] };
+  enum { COPIES = SIZES * PLACES + PIECES, DATA = 2 * MK_COPY_SLOT_BYTES, WORDS = MK_COPY_SLOT_BYTES / 4 };
+  size_t in_bytes = COPIES * sizeof(mk_tile_copy) + DATA, out_bytes = (size_t)COPIES * MK_COPY_SLOT_BYTES;
+  uint32_t *in = random_words(in_bytes / 4, 2), *got = new_bytes(out_bytes), *want = new_bytes(out_bytes);
+  mk_tile_copy *copies = (mk_tile_copy *)(void *)in;
+  const uint8_t *data = (const uint8_t *)(copies + COPIES);
+  for (uint32_t c = 0; c < COPIES; c++) {
+    mk_tile_copy *copy = &copies[c];
+    if (c < SIZES * PLACES) { /* at the slot's start, at its end, and between, from places of any 16-byte alignment */
+      uint32_t bytes = sizes[c / PLACES], room = (MK_COPY_SLOT_BYTES - bytes) / 16, place = c % PLACES;
+      *copy = (mk_tile_copy){.from = 16 * (37 * c % 1024),
+                             .to = 16 * (place == 0   ? 0
+                                         : place == 1 ? room
+                                                      : room / 3),
+                             .bytes = bytes,
+                             .pieces = 1};
+    } else {
+      *copy = in_pieces[c - SIZES * PLACES];
+    }
+    uint32_t *slot = want + (size_t)c * WORDS;
+    for (uint32_t i = 0; i < WORDS; i++) {
+      slot[i] = mk_tile_pattern(c, i);
+    }
+    memcpy((uint8_t *)slot + copy->to, data + copy->from, copy->bytes);
+  }
+  tile_run run = {"mk_tile_copy_ring", 1, 32 + MK_COPY_CONSUMERS, COPIES, 0, in, in_bytes, got, out_bytes, NULL, 0};
+  if (ran(gpu, &run)) {
+    expect_words(run.kernel, got, want, out_bytes / 4, WORDS);
+  }
+  free(in);
+  free(got);
+  free(want);
+}
+
+/* A kernel whose outputs are its inputs, in rows of `columns` words. */
+static void test_same(tile_gpu *gpu, const char *kernel, uint32_t blocks, uint32_t rows, uint32_t columns,
+                      uint32_t first, uint32_t *work, size_t work_bytes) {
+  size_t bytes = (size_t)rows * columns * 4;
+  uint32_t *in = random_words(bytes / 4, 3), *got = new_bytes(bytes);
+  tile_run run = {kernel, blocks, 32, rows, first, in, bytes, got, bytes, work, work_bytes};
+  if (ran(gpu, &run)) {
+    expect_words(kernel, got, in, bytes / 4, columns);
+  }
+  free(in);
+  free(got);
+}
+
+static void test_copies(tile_gpu *gpu) {
+  test_copy_ring(gpu);
+  test_same(gpu, "mk_tile_copy_fixed", 1, 7, MK_COPY_FIXED_BYTES / 4, 0, NULL, 0);
+  test_same(gpu, "mk_tile_copy_stored", 1, 9, 128, 0, NULL, 512);
+}
+
+static void test_words(tile_gpu *gpu) {
+  static const uint32_t special[] = {0, 1, 0x7fffffff, 0x80000000, 0xffffffff, 0x7fc00000, 0xff800000, 0x80000001};
+  enum { SPECIAL = sizeof special / sizeof special[0], COUNT = 2 * SPECIAL * SPECIAL, LOOKS = 6 };
+  uint32_t in[COUNT][2];
+  uint64_t got[COUNT][LOOKS], want[COUNT][LOOKS];
+  for (uint32_t i = 0; i < COUNT; i++) {
+    in[i][0] = special[i % SPECIAL], in[i][1] = special[i / SPECIAL % SPECIAL];
+    for (uint32_t look = 0; look < LOOKS; look++) {
+      want[i][look] = (uint64_t)in[i][1] << 32 | in[i][0];
+    }
+  }
+  tile_run run = {"mk_tile_edge_words", 1, 32, COUNT, 0, in, sizeof in, got, sizeof got, NULL, COUNT * 8};
+  if (ran(gpu, &run)) {
+    expect_words(run.kernel, got, want, sizeof got / 4, 2 * LOOKS);
+  }
+}
+
+static void test_edges(tile_gpu *gpu) {
+  enum { ROUNDS = 12, ADDS = 10, LOOKS = 6, BLOCKS = 4, THREADS = BLOCKS * 128 };
+  const uint32_t near_wrap = 0xfffffff4u; /* generations and counters pass 0 on the way */
+  test_words(gpu);
+  test_same(gpu, "mk_tile_edge_stamps", 2, ROUNDS + 8, MK_EDGE_WORDS, near_wrap, NULL, (MK_EDGE_WORDS + 32) * 8);
+  uint32_t work[64 + MK_EDGE_WORDS + 64] = {[0] = near_wrap, [32] = near_wrap};
+  test_same(gpu, "mk_tile_edge_release", 2, ROUNDS, MK_EDGE_WORDS, near_wrap, work, sizeof work);
+
+  uint32_t counters[96] = {[0] = near_wrap, [32] = near_wrap + 1};
+  uint32_t sums[2], added = ADDS * (THREADS * (THREADS + 1) / 2);
+  const uint32_t want_sums[2] = {near_wrap + added, near_wrap + 1 + added};
+  tile_run add = {"mk_tile_edge_add", BLOCKS, 128, ADDS, 0, NULL, 0, sums, sizeof sums, counters, sizeof counters};
+  if (ran(gpu, &add)) {
+    expect_words(add.kernel, sums, want_sums, 2, 2);
+  }
+
+  uint32_t advanced[LOOKS][2], ones[LOOKS][2];
+  tile_run clocks = {"mk_tile_edge_clocks", 1, 32, LOOKS, 0, .out = advanced, .out_bytes = sizeof advanced};
+  for (uint32_t i = 0; i < LOOKS; i++) {
+    ones[i][0] = ones[i][1] = 1;
+  }
+  if (ran(gpu, &clocks)) {
+    expect_words(clocks.kernel, advanced, ones, (size_t)2 * LOOKS, 2);
+  }
+}
+
+enum { ROW_TILES = 3, ROWS = 16 * ROW_TILES, K = 16 * MK_FRAGMENT_STEPS, COLUMNS = 8 };
+
+static void test_fragment_load(tile_gpu *gpu) {
+  static const uint32_t row_of[4] = {0, 8, 0, 8}, column_of[4] = {0, 0, 8, 8};
+  static uint16_t packed[ROWS * K];
+  static uint32_t got[ROWS * K / 2], want[ROWS * K / 2];
+  for (uint32_t row = 0; row < ROWS; row++) {
+    for (uint32_t k = 0; k < K; k++) {
+      packed[mk_tile_offset(MK_FRAGMENT_STEPS, row, k)] = (uint16_t)(row * K + k);
+    }
+  }
+  for (uint32_t i = 0; i < ROWS * K / 2; i++) { /* word `i % 4` of a lane, by the PTX ISA's table of A */
+    uint32_t lane = i / 4 % 32, step = i / 128;
+    uint32_t row = step / MK_FRAGMENT_STEPS * 16 + lane / 4 + row_of[i % 4];
+    uint32_t k = step % MK_FRAGMENT_STEPS * 16 + lane % 4 * 2 + column_of[i % 4];
+    want[i] = (row * K + k) | (row * K + k + 1) << 16;
+  }
+  tile_run run = {"mk_tile_fragment_load", 1, 32, ROW_TILES, 0, packed, sizeof packed, got, sizeof got, NULL, 0};
+  if (ran(gpu, &run)) {
+    expect_words(run.kernel, got, want, ROWS * K / 2, 128);
+  }
+}
+
+static void test_multiply(tile_gpu *gpu) {
+  static struct {
+    float x[K][COLUMNS];
+    uint16_t w[ROWS * K];
+  } in;
+  float got[ROWS][COLUMNS], want[ROWS][COLUMNS];
+  uint64_t seed = 4;
+  for (uint32_t k = 0; k < K; k++) {
+    for (uint32_t column = 0; column < COLUMNS; column++) {
+      in.x[k][column] = (float)((int)(random_word(&seed) % 33) - 16);
+    }
+    for (uint32_t row = 0; row < ROWS; row++) {
+      in.w[mk_tile_offset(MK_FRAGMENT_STEPS, row, k)] = mk_float_to_bf16((float)((int)(random_word(&seed) % 33) - 16));
+    }
+  }
+  for (uint32_t row = 0; row < ROWS; row++) {
+    for (uint32_t column = 0; column < COLUMNS; column++) {
+      float sum = 0.0f;
+      for (uint32_t k = 0; k < K; k++) {
+        sum += mk_bf16_to_float(in.w[mk_tile_offset(MK_FRAGMENT_STEPS, row, k)]) * in.x[k][column];
+      }
+      want[row][column] = sum;
+    }
+  }
+  tile_run run = {"mk_tile_fragment_multiply", 1, 32, ROW_TILES, 0, &in, sizeof in, got, sizeof got, NULL, 0};
+  if (ran(gpu, &run)) {
+    expect_words(run.kernel, got, want, ROWS * COLUMNS, COLUMNS);
+  }
+  in.x[K / 2][COLUMNS - 1] = NAN; /* a column depends on its own vector alone */
+  if (ran(gpu, &run)) {
+    bool all_nan = true;
+    for (uint32_t row = 0; row < ROWS; row++) {
+      all_nan = all_nan && isnan(got[row][COLUMNS - 1]);
+      got[row][COLUMNS - 1] = want[row][COLUMNS - 1];
+    }
+    expect(all_nan, run.kernel, "a NaN in a vector does not reach every sum of its column");
+    expect_words("mk_tile_fragment_multiply beside a NaN", got, want, ROWS * COLUMNS, COLUMNS);
+  }
+}
+
+static void test_fragments(tile_gpu *gpu) {
+  test_fragment_load(gpu);
+  test_multiply(gpu);
+}
+
+/* In each of the 128 / 32 warps: value[l] += value[l ^ offset] for offset = most / 2 .. 1; from `width` on adds +0. */
+static void sum_in_c(const float *in, uint32_t most, uint32_t width, float *out) {
+  float next[128];
+  memcpy(out, in, sizeof next);
+  for (uint32_t offset = most / 2; offset > 0; offset /= 2) {
+    for (uint32_t l = 0; l < 128; l++) {
+      next[l] = out[l] + (offset < width ? out[l ^ offset] : 0.0f);
+    }
+    memcpy(out, next, sizeof next);
+  }
+}
+
+static void test_sums(tile_gpu *gpu) {
+  enum { COUNT = 8 };
+  static float in[COUNT][128], got[COUNT][MK_WARP_WIDTHS][128], want[COUNT][MK_WARP_WIDTHS][128];
+  static uint32_t lanes[128], want_lanes[128];
+  uint64_t seed = 5;
+  for (uint32_t i = 0; i < COUNT; i++) {
+    for (uint32_t l = 0; l < 128; l++) {
+      want_lanes[l] = l % 32;
+      float mantissa = (float)(int)(random_word(&seed) | 1) * 0x1p-31f;
+      in[i][l] = i == 0 ? -0.0f : ldexpf(mantissa, i == 1 ? -130 : (int)(random_word(&seed) % (4 * i)) - 8);
+    }
+    sum_in_c(in[i], 32, 32, want[i][0]);
+    for (uint32_t w = 0; w < 6; w++) {
+      sum_in_c(in[i], 1u << w, 1u << w, want[i][1 + w]);
+    }
+    for (uint32_t w = 0; w < 4; w++) {
+      sum_in_c(in[i], 16, 2u << w, want[i][7 + w]);
+    }
+  }
+  tile_run run = {"mk_tile_warp_sums", 1, 128, COUNT, 2, in, sizeof in, got, sizeof got, lanes, sizeof lanes};
+  if (ran(gpu, &run)) {
+    expect_words(run.kernel, got, want, sizeof got / 4, 128);
+    expect_words("mk_tile_warp_sums: lane", lanes, want_lanes, 128, 32);
+  }
+}
+
+static void test_pack(tile_gpu *gpu) {
+  static const uint32_t low_halves[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff}; /* around the half that ties to even */
+  enum { LOW_HALVES = sizeof low_halves / sizeof low_halves[0], COUNT = 0x10000 * LOW_HALVES };
+  uint32_t *in = new_bytes(COUNT * 4), *got = new_bytes(COUNT * 4), *want = new_bytes(COUNT * 4);
+  for (uint32_t i = 0; i < COUNT; i++) {
+    in[i] = i / LOW_HALVES << 16 | low_halves[i % LOW_HALVES];
+  }
+  tile_run run = {"mk_tile_warp_pack", MK_TILE_MAX_BLOCKS, 256, COUNT, 0, in, COUNT * 4, got, COUNT * 4, NULL, 0};
+  if (ran(gpu, &run)) {
+    for (uint32_t i = 0; i < COUNT; i++) {
+      for (uint32_t half = 0; half < 2; half++) {
+        uint32_t bits = in[half == 0 ? i : COUNT - 1 - i], had = got[i] >> 16 * half & 0xffff;
+        uint32_t rounded = mk_float_to_bf16(mk_param_float(bits));
+        if (isnan(mk_param_float(bits)) && (had & 0x7fff) > 0x7f80) {
+          rounded = had; /* which NaN is not promised */
+        }
+        want[i] |= rounded << 16 * half;
+      }
+    }
+    expect_words(run.kernel, got, want, COUNT, 1);
+  }
+  free(in);
+  free(got);
+  free(want);
+}
+
+static void test_unpack(tile_gpu *gpu) {
+  enum { COUNT = 0x10000 };
+  uint32_t *in = new_bytes(COUNT * 4), *got = new_bytes(COUNT * 8), *want = new_bytes(COUNT * 8);
+  for (uint32_t i = 0; i < COUNT; i++) {
+    uint32_t high = i * 40503 % COUNT; /* odd: all of them, in another order */
+    in[i] = i | high << 16;
+    want[2 * i] = i << 16;
+    want[2 * i + 1] = high << 16;
+  }
+  tile_run run = {"mk_tile_warp_unpack", MK_TILE_MAX_BLOCKS, 256, COUNT, 0, in, COUNT * 4, got, COUNT * 8, NULL, 0};
+  if (ran(gpu, &run)) {
+    expect_words(run.kernel, got, want, (size_t)2 * COUNT, 2);
+  }
+  free(in);
+  free(got);
+  free(want);
+}
+
+static void test_registers(tile_gpu *gpu) {
+  enum { COUNT = 500 };
+  uint32_t got[MK_REGISTER_THREADS], want[MK_REGISTER_THREADS];
+  tile_run run = {"mk_tile_warp_registers", 1, MK_REGISTER_THREADS, COUNT, 0, .out = got, .out_bytes = sizeof got};
+  for (uint32_t thread = 0; thread < MK_REGISTER_THREADS; thread++) {
+    want[thread] = thread;
+    for (uint32_t i = 0; i < 2 * COUNT; i++) {
+      want[thread] = want[thread] * 1664525u + 1013904223u;
+    }
+  }
+  if (ran(gpu, &run)) {
+    expect_words(run.kernel, got, want, MK_REGISTER_THREADS, 128);
+  }
+}
+
+static void test_warps(tile_gpu *gpu) {
+  test_sums(gpu);
+  test_pack(gpu);
+  test_unpack(gpu);
+  test_registers(gpu);
+}
+
+void test_tiles(void) {
+#ifdef MK_TILE_IMAGES
+  const bool built = true;
+#else
+  const bool built = false;
+#endif
+  static const struct {
+    const char *name;
+    const unsigned char *image;
+    void (*test)(tile_gpu *gpu);
+  } parts[] = {{"tile/barrier", tile_image_barrier, test_barriers},
+               {"tile/copy", tile_image_copy, test_copies},
+               {"tile/edge", tile_image_edge, test_edges},
+               {"tile/fragment", tile_image_fragment, test_fragments},
+               {"tile/warp", tile_image_warp, test_warps}};
+  tile_gpu gpu = {0};
+  mk_cu_device id = 0;
+  mk_cu_context_ref context;
+  if (!built) {
+    printf("tile library: left out, there was no nvcc at build time\n");
+    return;
+  }
+  uint32_t index = strlen(device) > 5 ? (uint32_t)strtoul(device + 5, NULL, 10) : 0;
+  if (!expect_ok(mk_driver_open(&gpu.cu), "tile library") ||
+      !expect_ok(mk_driver_device(gpu.cu, index, &id), "tile library") ||
+      !expect_ok(mk_driver_check(gpu.cu, gpu.cu->context_retain(&context, id), "opening the GPU"), "tile library")) {
+    return;
+  }
+  bool entered = expect_ok(mk_driver_check(gpu.cu, gpu.cu->context_set(context), "opening the GPU"), "tile library");
+  for (size_t i = 0; i < sizeof parts / sizeof parts[0] && entered && !gpu.dead; i++) {
+    if (expect_ok(mk_driver_check(gpu.cu, gpu.cu->module_load(&gpu.module, parts[i].image), "loading the test image"),
+                  parts[i].name)) {
+      parts[i].test(&gpu);
+      (void)gpu.cu->module_unload(gpu.module);
+    }
+  }
+  (void)gpu.cu->context_set(NULL);
+  (void)gpu.cu->context_release(id);
+}
