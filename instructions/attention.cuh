@@ -20,6 +20,7 @@ enum {
 };
 
 struct attention_shape {
+  uint32_t head_dim, lanes;  // of lanes that share a token, 8 dims each
   uint32_t group, split, splits;
   uint32_t newest;     // span of the newest token
   uint32_t sets, set;  // of query heads; this warp's
@@ -33,7 +34,7 @@ struct attention_sums {  // of up to SET_HEADS heads, 8 dims of this lane
 };
 
 // One token: k is in registers, load_v fetches v once the scores are known (both at once would not fit the registers).
-template <int head_dim, typename load>
+template <typename load>
 __device__ inline void attend(const attention_shape &a, const float (&q)[SET_HEADS][8], const float (&k)[8],
                               load load_v, bool valid, attention_sums &sums) {
   float p[SET_HEADS];
@@ -44,7 +45,7 @@ __device__ inline void attend(const attention_shape &a, const float (&q)[SET_HEA
     for (uint32_t j = 0; j < 8; j++) {
       score += q[h][j] * k[j];
     }
-    p[h] = tile::sum_group<head_dim / 8>(score) * a.scale;
+    p[h] = tile::sum_group(score, a.lanes) * a.scale;
   }
   if (!valid) {
     return;
@@ -87,7 +88,7 @@ __device__ inline void load_8(const uint8_t *from, float (&to)[8]) {
 }
 
 // q [group * head_dim], k [head_dim], v [head_dim] as fp32 in the activation area.
-__device__ inline bool stage_attention(consumer &c, const mk_instruction &in) {
+__device__ inline void stage_attention(consumer &c, const mk_instruction &in) {
   float *staged = reinterpret_cast<float *>(c.d.activation());
   const mk_operand &q = in.operands[MK_SLOT_ATTENTION_q], &k = in.operands[MK_SLOT_ATTENTION_k],
                    &v = in.operands[MK_SLOT_ATTENTION_v];
@@ -104,68 +105,63 @@ __device__ inline bool stage_attention(consumer &c, const mk_instruction &in) {
     }
     bool active = unit < q_pairs + 2 * k_pairs;
     tile::stamped_pair pair;
-    if (!wait_stamped_pair(c.d, stamped_row(c.d, *operand) + 2 * at, active, operand->buffer, pair)) {
-      return false;
-    }
+    wait_stamped_pair(c.d, stamped_row(c.d, *operand) + 2 * at, active, operand->buffer, pair);
     if (active) {
       staged[2 * unit] = __uint_as_float(tile::stamp_data(pair.low));
       staged[2 * unit + 1] = __uint_as_float(tile::stamp_data(pair.high));
     }
   }
-  return consumers_meet(c);
+  consumers_meet(c);
 }
 
 // The blocks of this split, oldest first, as the loader streams them.
-template <int head_dim>
-__device__ inline bool attend_blocks(consumer &c, const attention_shape &a, const mk_gpu_buffer &kv,
+__device__ inline void attend_blocks(consumer &c, const attention_shape &a, const mk_gpu_buffer &kv,
                                      const float (&q)[SET_HEADS][8], attention_sums &sums) {
-  enum { LANES = head_dim / 8, TOKENS = 32 / LANES, PAGES = head_dim == 64 ? 1 : 2 };
-  uint32_t group = c.lane / LANES, dims = c.lane % LANES, position = c.state.position;
+  const uint32_t head_dim = a.head_dim, lanes = a.lanes, tokens = lanes == 8 ? 4 : 2, pages = head_dim == 64 ? 1 : 2;
+  uint32_t group = (lanes == 8 ? c.lane / 8 : c.lane / 16), dims = (c.lane & (lanes - 1)), position = c.state.position;
   for (uint32_t span = a.split; span * kv.span_tokens < position; span += a.splits) {
     for (uint32_t first = span * kv.span_tokens; first < (span + 1) * kv.span_tokens && first < position; first += 64) {
-      uint32_t k_slot = c.pages.slot, v_slot = k_slot;
-      for (uint32_t p = 0; p < PAGES; p++) {
-        v_slot = c.pages.slot;
-        if (!wait_phase(c.d, PAGE_FULL + c.pages.slot, c.pages.phase, MK_GPU_WAIT_PAGE_FULL, c.pages.slot)) {
-          return false;
-        }
+      uint32_t k_slot = c.pages.slot(), v_slot = k_slot;
+      for (uint32_t p = 0; p < pages; p++) {
+        v_slot = c.pages.slot();
+        wait_phase(c.d, PAGE_FULL + c.pages.slot(), c.pages.phase(), MK_ACTIVITY_PAGE_FULL, c.pages.slot());
         c.pages.next();
       }
-      const uint8_t *keys = c.d.page(k_slot), *values = PAGES == 1 ? keys + 64 * head_dim * 2 : c.d.page(v_slot);
+      const uint8_t *keys = c.d.page(k_slot), *values = pages == 1 ? keys + 64 * head_dim * 2 : c.d.page(v_slot);
 #pragma unroll 1
-      for (uint32_t round = 0; round < 64; round += a.token_warps * TOKENS) {
-        uint32_t t = round + a.token_warp * TOKENS + group;
+      for (uint32_t round = 0; round < 64; round += a.token_warps * tokens) {
+        uint32_t t = round + a.token_warp * tokens + group;
         bool valid = t < 64 && first + t < position;
         uint32_t row = t < 64 ? t : 0;
         float k[8];
-        load_8(keys + (row * LANES + dims) * 16, k);
-        auto load_v = [=](float(&v)[8]) { load_8(values + (row * LANES + dims) * 16, v); };
-        attend<head_dim>(a, q, k, load_v, valid, sums);
+        load_8(keys + (row * lanes + dims) * 16, k);
+        auto load_v = [=](float(&v)[8]) { load_8(values + (row * lanes + dims) * 16, v); };
+        attend(a, q, k, load_v, valid, sums);
       }
-      tile::fence_shared_for_copies();
       __syncwarp();
       if (c.lane == 0) {
         tile::arrive(c.d.barrier(PAGE_EMPTY + k_slot));
-        if (PAGES == 2) {
+        if (pages == 2) {
           tile::arrive(c.d.barrier(PAGE_EMPTY + v_slot));
         }
       }
     }
   }
-  return true;
 }
 
 // Lanes, then warps, in a fixed order; the result is published by all threads.
-template <int head_dim>
-__device__ inline bool merge_attention(consumer &c, const attention_shape &a, attention_sums &sums,
+__device__ inline void merge_attention(consumer &c, const attention_shape &a, attention_sums &sums,
                                        const mk_operand &out) {
-  enum { LANES = head_dim / 8 };
+  const uint32_t head_dim = a.head_dim, lanes = a.lanes;
   float *parts = reinterpret_cast<float *>(c.d.activation() + ATTENTION_MERGE_AT);  // [8 warps][SET_HEADS][head_dim]
   float *scales = parts + ATTENTION_MERGE_WARPS * SET_HEADS * head_dim;             // [8 warps][SET_HEADS][max, total]
 #pragma unroll
   for (uint32_t h = 0; h < SET_HEADS; h++) {
 #pragma unroll
-    for (int offset = LANES; offset < 32; offset *= 2) {
+    for (uint32_t offset = 8; offset < 32; offset *= 2) {
+      if (offset < lanes) {
+        continue;
+      }
       float other[8];
 #pragma unroll
       for (uint32_t j = 0; j < 8; j++) {
@@ -179,7 +175,7 @@ __device__ inline bool merge_attention(consumer &c, const attention_shape &a, at
   for (uint32_t round = 0; round < 2; round++) {  // warps 8 to 15 into 0 to 7, then those into memory
     bool writes = round == 0 ? c.warp >= 8 : c.warp < 8;
     uint32_t at = c.warp % 8;
-    if (writes && c.lane < LANES) {
+    if (writes && c.lane < lanes) {
 #pragma unroll
       for (uint32_t h = 0; h < SET_HEADS; h++) {
 #pragma unroll
@@ -192,23 +188,21 @@ __device__ inline bool merge_attention(consumer &c, const attention_shape &a, at
         }
       }
     }
-    if (!consumers_meet(c)) {
-      return false;
-    }
+    consumers_meet(c);
     if (round == 0 && c.warp < 8) {
 #pragma unroll
       for (uint32_t h = 0; h < SET_HEADS; h++) {
         float other[8];
 #pragma unroll
         for (uint32_t j = 0; j < 8; j++) {
-          other[j] = parts[(at * SET_HEADS + h) * head_dim + c.lane % LANES * 8 + j];
+          other[j] = parts[(at * SET_HEADS + h) * head_dim + (c.lane & (lanes - 1)) * 8 + j];
         }
         merge_part(sums.max[h], sums.total[h], sums.o[h], scales[(at * SET_HEADS + h) * 2],
                    scales[(at * SET_HEADS + h) * 2 + 1], other);
       }
     }
-    if (round == 0 && !consumers_meet(c)) {
-      return false;
+    if (round == 0) {
+      consumers_meet(c);
     }
   }
   uint64_t *row = stamped_row(c.d, out);
@@ -219,7 +213,8 @@ __device__ inline bool merge_attention(consumer &c, const attention_shape &a, at
     words->kept[0] = c.d.generation(), words->kept[1] = out.buffer, words->kept[2] = out.row, words->kept[3] = out.col;
   }
   for (uint32_t i = c.warp * 32 + c.lane; i < a.group * head_dim; i += MK_GPU_CONSUMER_WARPS * 32) {
-    uint32_t head = i / head_dim, dim = i % head_dim, set = head / SET_HEADS, h = head % SET_HEADS;
+    uint32_t head = head_dim == 64 ? i / 64 : i / 128, dim = i - head * head_dim, set = head / SET_HEADS,
+             h = head % SET_HEADS;
     float max = -INFINITY, total = 0.0f, o = 0.0f;
     for (uint32_t w = set; w < ATTENTION_MERGE_WARPS; w += a.sets) {
       max = fmaxf(max, scales[(w * SET_HEADS + h) * 2]);
@@ -240,7 +235,6 @@ __device__ inline bool merge_attention(consumer &c, const attention_shape &a, at
       tile::store_stamped(words + head_dim + dim, __float_as_uint(scale), c.d.generation());
     }
   }
-  return true;
 }
 
 // Writes the newest token's K and V (as bf16) into its block.
@@ -251,7 +245,7 @@ __device__ inline void append_newest(consumer &c, const mk_instruction &in, cons
     return;
   }
   const uint32_t *table = reinterpret_cast<const uint32_t *>(c.d.buffer(in.operands[MK_SLOT_ATTENTION_table]).address);
-  uint32_t position = c.state.position, which = i / (head_dim / 2), pair = i % (head_dim / 2);
+  uint32_t position = c.state.position, which = i < head_dim / 2 ? 0 : 1, pair = i - which * (head_dim / 2);
   uint64_t block = table[position / kv.block_tokens];
   uint64_t row = ((block * kv.cols + in.operands[MK_SLOT_ATTENTION_kv].col) * 2 + which) * kv.block_tokens +
                  position % kv.block_tokens;
@@ -261,13 +255,12 @@ __device__ inline void append_newest(consumer &c, const mk_instruction &in, cons
   tile::fence_global_for_copies();
 }
 
-template <int head_dim>
-__device__ inline bool consume_attention(consumer &c, const mk_instruction &in, attention_shape &a) {
-  enum { LANES = head_dim / 8 };
+__device__ inline void consume_attention(consumer &c, const mk_instruction &in, attention_shape &a) {
+  const uint32_t head_dim = a.head_dim, lanes = a.lanes;
   const mk_gpu_buffer &kv = c.d.buffer(in.operands[MK_SLOT_ATTENTION_kv]);
   const float *staged = reinterpret_cast<const float *>(c.d.activation());
   const float *k_new = staged + a.group * head_dim, *v_new = k_new + head_dim;
-  uint32_t dims = c.lane % LANES;
+  uint32_t dims = (c.lane & (lanes - 1));
   bool owner = a.newest % a.splits == a.split;
   float q[SET_HEADS][8];
   attention_sums sums;
@@ -281,9 +274,7 @@ __device__ inline bool consume_attention(consumer &c, const mk_instruction &in, 
     sums.max[h] = -INFINITY;
     sums.total[h] = 0.0f;
   }
-  if (!attend_blocks<head_dim>(c, a, kv, q, sums)) {
-    return false;
-  }
+  attend_blocks(c, a, kv, q, sums);
   if (owner && a.token_warp == 0) {
     auto load_rounded = [=](const float *from, float(&to)[8]) {
 #pragma unroll
@@ -294,30 +285,30 @@ __device__ inline bool consume_attention(consumer &c, const mk_instruction &in, 
     float k[8];
     load_rounded(k_new, k);
     auto load_v = [=](float(&v)[8]) { load_rounded(v_new, v); };
-    attend<head_dim>(a, q, k, load_v, c.lane < LANES, sums);
+    attend(a, q, k, load_v, c.lane < lanes, sums);
   }
-  if (!merge_attention<head_dim>(c, a, sums, in.operands[MK_SLOT_ATTENTION_out])) {
-    return false;
-  }
+  merge_attention(c, a, sums, in.operands[MK_SLOT_ATTENTION_out]);
   if (owner) {
     append_newest(c, in, kv, k_new, v_new);
   }
-  return consumers_meet(c);  // before anybody stages something else
+  consumers_meet(c);  // before anybody stages something else
 }
 
-__device__ inline bool consume_ATTENTION(consumer &c, const mk_instruction &in) {
+__device__ inline void consume_ATTENTION(consumer &c, const mk_instruction &in) {
   const mk_operand &kv_operand = in.operands[MK_SLOT_ATTENTION_kv];
   const mk_gpu_buffer &kv = c.d.buffer(kv_operand);
-  if (!consumers_wait(c, in) || !consumers_meet(c) || !stage_attention(c, in)) {
-    return false;
-  }
+  consumers_meet(c);
+  stage_attention(c, in);
   attention_shape a;
+  a.head_dim = kv.head_dim;
+  a.lanes = kv.head_dim / 8;
   a.group = in.params[MK_PARAM_ATTENTION_group];
   a.splits = in.params[MK_PARAM_ATTENTION_splits];
   a.split = kv_operand.row;
   a.newest = c.state.position / kv.span_tokens;
   if (a.split > a.newest) {
-    return consumers_meet(c) && consumers_signal(c, in);
+    consumers_meet(c);
+    return;
   }
   a.sets = 1;
   while (a.sets * SET_HEADS < a.group) {
@@ -327,10 +318,7 @@ __device__ inline bool consume_ATTENTION(consumer &c, const mk_instruction &in) 
   a.token_warps = MK_GPU_CONSUMER_WARPS / a.sets;
   a.token_warp = c.warp / a.sets;
   a.scale = __uint_as_float(in.params[MK_PARAM_ATTENTION_scale]) * 1.4426950408889634f;
-  bool ok = kv.head_dim == 64 ? consume_attention<64>(c, in, a) : consume_attention<128>(c, in, a);
-  return ok && consumers_signal(c, in);
+  consume_attention(c, in, a);
 }
-
-__device__ inline bool store_ATTENTION(storer &, const mk_instruction &) { return true; }
 
 }  // namespace mk

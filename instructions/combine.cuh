@@ -7,8 +7,8 @@
 
 namespace mk {
 
-__device__ inline bool consume_COMBINE(consumer &c, const mk_instruction &in) {
-  enum { BATCH = 4 };  // splits fetched together
+__device__ inline void consume_COMBINE(consumer &c, const mk_instruction &in) {
+  enum { BATCH = 2 };  // splits fetched together
   const mk_operand &parts = in.operands[MK_SLOT_COMBINE_parts];
   const mk_gpu_buffer &b = c.d.buffer(parts);
   uint32_t stride = b.tile_cols, head_dim = stride - 2;
@@ -16,9 +16,6 @@ __device__ inline bool consume_COMBINE(consumer &c, const mk_instruction &in) {
   in_use = in_use < parts.rows ? in_use : parts.rows;
   const uint64_t *rows = reinterpret_cast<const uint64_t *>(b.address);
   uint64_t *out = stamped_row(c.d, in.operands[MK_SLOT_COMBINE_out]);
-  if (!consumers_wait(c, in)) {
-    return false;
-  }
   const volatile shared_words *shared = c.d.words();
   if (in_use == 1 && shared->kept[0] == c.d.generation() && shared->kept[1] == parts.buffer &&
       shared->kept[2] == parts.row && shared->kept[3] == parts.col) {
@@ -27,41 +24,33 @@ __device__ inline bool consume_COMBINE(consumer &c, const mk_instruction &in) {
          unit += MK_GPU_CONSUMER_WARPS * 32) {
       tile::store_stamped(out + unit, tile::pack_bf16(kept[2 * unit], kept[2 * unit + 1]), c.d.generation());
     }
-    return consumers_signal(c, in) && consumers_meet(c);  // before anybody stages something else
+    consumers_meet(c);  // before anybody stages something else
+    return;
   }
   for (uint32_t base = c.warp * 32; base < parts.cols * head_dim / 2; base += MK_GPU_CONSUMER_WARPS * 32) {
     uint32_t unit = base + c.lane, head = unit / (head_dim / 2), pair = unit % (head_dim / 2);
     const uint64_t *words = rows + (parts.col + head) * stride;
     float max = -INFINITY, total = 0.0f, low = 0.0f, high = 0.0f;
     for (uint32_t first = 0; first < in_use; first += BATCH) {
-      tile::stamped_pair o[BATCH], scale[BATCH];
-#pragma unroll
-      for (uint32_t j = 0; j < BATCH; j++) {  // all loads first; stale ones are fetched again below
-        uint32_t s = first + j < in_use ? first + j : first;
-        const uint64_t *row = words + static_cast<uint64_t>(parts.row + s) * b.row_words;
-        o[j] = tile::load_stamped_pair(row + 2 * pair);
-        scale[j] = tile::load_stamped_pair(row + head_dim);
-      }
+      tile::stamped_pair pairs[2 * BATCH];  // of split j of the batch: two values, then maximum and sum
+      auto at = [&](uint32_t i) {
+        uint32_t s = first + i / 2 < in_use ? first + i / 2 : first;
+        return words + static_cast<uint64_t>(parts.row + s) * b.row_words + (i % 2 == 0 ? 2 * pair : head_dim);
+      };
+      wait_stamped_pairs<2 * BATCH>(
+          c.d, parts.buffer, at, [](uint32_t) { return true; }, pairs);
 #pragma unroll
       for (uint32_t j = 0; j < BATCH; j++) {
-        uint32_t s = first + j < in_use ? first + j : first;
-        const uint64_t *row = words + static_cast<uint64_t>(parts.row + s) * b.row_words;
-        uint32_t want = c.d.generation();
-        bool late = tile::stamp_generation(o[j].low) != want || tile::stamp_generation(o[j].high) != want ||
-                    tile::stamp_generation(scale[j].low) != want || tile::stamp_generation(scale[j].high) != want;
-        if (__any_sync(0xffffffffu, late) && (!wait_stamped_pair(c.d, row + 2 * pair, true, parts.buffer, o[j]) ||
-                                              !wait_stamped_pair(c.d, row + head_dim, true, parts.buffer, scale[j]))) {
-          return false;
-        }
+        const tile::stamped_pair &o = pairs[2 * j], &scale = pairs[2 * j + 1];
         if (first + j < in_use) {
-          float m = __uint_as_float(tile::stamp_data(scale[j].low));
-          float l = __uint_as_float(tile::stamp_data(scale[j].high));
+          float m = __uint_as_float(tile::stamp_data(scale.low));
+          float l = __uint_as_float(tile::stamp_data(scale.high));
           float top = m > max || isnan(m) ? m : max;
           float keep = expf(max - top), factor = expf(m - top);
           max = top;
           total = total * keep + l * factor;
-          low = low * keep + __uint_as_float(tile::stamp_data(o[j].low)) * factor;
-          high = high * keep + __uint_as_float(tile::stamp_data(o[j].high)) * factor;
+          low = low * keep + __uint_as_float(tile::stamp_data(o.low)) * factor;
+          high = high * keep + __uint_as_float(tile::stamp_data(o.high)) * factor;
         }
       }
     }
@@ -69,9 +58,6 @@ __device__ inline bool consume_COMBINE(consumer &c, const mk_instruction &in) {
       tile::store_stamped(out + unit, tile::pack_bf16(low / total, high / total), c.d.generation());
     }
   }
-  return consumers_signal(c, in);
 }
-
-__device__ inline bool store_COMBINE(storer &, const mk_instruction &) { return true; }
 
 }  // namespace mk

@@ -7,24 +7,19 @@
 
 namespace mk {
 
-__device__ inline bool consume_GLU(consumer &c, const mk_instruction &in) {
-  return consume_normed(c, in, MK_SLOT_GLU_x, MK_SLOT_GLU_weight, MK_SLOT_GLU_gain);
+__device__ inline linear_slots linear_GLU() { return {MK_SLOT_GLU_x, MK_SLOT_GLU_weight, MK_SLOT_GLU_gain, true}; }
+
+__device__ inline void begin_GLU(const storer &s, const mk_instruction &in, row_store &r) {
+  r.tiles = in.operands[MK_SLOT_GLU_weight].rows;
+  r.row = stamped_row(s.d, in.operands[MK_SLOT_GLU_out]);
+  r.eps = __uint_as_float(in.params[MK_PARAM_GLU_eps]);
+  r.width = static_cast<float>(in.params[MK_PARAM_GLU_width]);
 }
 
-__device__ inline bool store_GLU(storer &s, const mk_instruction &in) {
-  uint64_t *row = stamped_row(s.d, in.operands[MK_SLOT_GLU_out]);
-  float eps = __uint_as_float(in.params[MK_PARAM_GLU_eps]), width = static_cast<float>(in.params[MK_PARAM_GLU_width]);
-  for (uint32_t i = 0; i < in.operands[MK_SLOT_GLU_weight].rows; i++) {
-    float y, squares;
-    if (!take_result(s, y, squares)) {
-      return false;
-    }
-    y *= rsqrtf(squares / width + eps);
-    float up = __shfl_xor_sync(0xffffffffu, y, 8);
-    publish_bf16(s, row, i * 4, y / (1.0f + expf(-y)) * up, 8);
-  }
-  signal_from_warp(s.d, s.lane, in);
-  return true;
+__device__ inline void finish_GLU(const storer &s, uint32_t i, float y, float squares, const row_store &r) {
+  y = normed(r, y, squares);
+  float up = __shfl_xor_sync(0xffffffffu, y, 8);
+  publish_bf16(s, r.row, i * 4, y / (1.0f + expf(-y)) * up, 8);
 }
 
 }  // namespace mk

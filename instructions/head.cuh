@@ -29,50 +29,44 @@ __device__ inline void best_of_lanes(float &best, uint32_t &index) {
   }
 }
 
-// An SM without rows waits for x all the same and hands the storer one empty result: its candidate says that everything before it
-// on this SM is done (docs/VERIFIER.md).
-__device__ inline bool consume_HEAD(consumer &c, const mk_instruction &in) {
-  return consume_normed(c, in, MK_SLOT_HEAD_x, MK_SLOT_HEAD_weight, MK_SLOT_HEAD_gain) &&
-         (in.operands[MK_SLOT_HEAD_weight].rows != 0 || put_result(c, 0.0f, 0.0f, 0.0f));
+__device__ inline linear_slots linear_HEAD() { return {MK_SLOT_HEAD_x, MK_SLOT_HEAD_weight, MK_SLOT_HEAD_gain, true}; }
+
+// Without rows one empty result comes all the same.
+__device__ inline void begin_HEAD(const storer &s, const mk_instruction &in, row_store &r) {
+  r.tiles = max(in.operands[MK_SLOT_HEAD_weight].rows, static_cast<uint16_t>(1));
+  r.plain = reinterpret_cast<float *>(s.d.buffer(in.operands[MK_SLOT_HEAD_logits]).address);
+  r.eps = __uint_as_float(in.params[MK_PARAM_HEAD_eps]);
+  r.width = static_cast<float>(in.params[MK_PARAM_HEAD_width]);
+  r.best = -INFINITY;
+  r.index = MK_CANDIDATE_NONE;
+  r.stop = blockIdx.x == 0 ? tile::load_system(s.d.params.stop) : 0;  // from the host: under way meanwhile
 }
 
-__device__ inline bool store_HEAD(storer &s, const mk_instruction &in) {
+__device__ inline void finish_HEAD(const storer &s, const mk_instruction &in, uint32_t i, float y, float squares,
+                                   row_store &r) {
   const mk_operand &weight = in.operands[MK_SLOT_HEAD_weight];
-  float *logits = reinterpret_cast<float *>(s.d.buffer(in.operands[MK_SLOT_HEAD_logits]).address);
-  float eps = __uint_as_float(in.params[MK_PARAM_HEAD_eps]), width = static_cast<float>(in.params[MK_PARAM_HEAD_width]);
-  uint32_t vocab = in.params[MK_PARAM_HEAD_vocab];
-  bool stop = blockIdx.x == 0 && tile::load_system(s.d.params.stop) != 0;
-  float best = -INFINITY, y, squares;
-  uint32_t index = MK_CANDIDATE_NONE;
-  if (weight.rows == 0 && !take_result(s, y, squares)) {
-    return false;
-  }
-  for (uint32_t i = 0; i < weight.rows; i++) {
-    if (!take_result(s, y, squares)) {
-      return false;
-    }
-    y *= rsqrtf(squares / width + eps);
-    uint32_t row = (weight.row + i) * 16 + s.lane % 16;
-    if (s.lane < 16 && row < vocab) {
-      logits[row] = y;
-      if (candidate_above(y, row, best, index)) {
-        best = y;
-        index = row;
-      }
+  uint32_t row = (weight.row + i) * 16 + s.lane;
+  y = normed(r, y, squares);
+  if (i < weight.rows && s.lane < 16 && row < in.params[MK_PARAM_HEAD_vocab]) {
+    r.plain[row] = y;
+    if (candidate_above(y, row, r.best, r.index)) {
+      r.best = y;
+      r.index = row;
     }
   }
-  best_of_lanes(best, index);
-  if (s.state.position + 1 < s.state.prompt_length) {
-    best = -INFINITY;
-    index = MK_CANDIDATE_NONE;
+}
+
+__device__ inline void end_HEAD(const storer &s, const mk_instruction &in, row_store &r) {
+  best_of_lanes(r.best, r.index);
+  if (s.state.position + 1 < s.d.params.prompt_length) {
+    r.best = -INFINITY;
+    r.index = MK_CANDIDATE_NONE;
   }
   uint64_t *candidate = stamped_row(s.d, in.operands[MK_SLOT_HEAD_candidate]);
   if (s.lane == 0 && publishes(s.d)) {
-    tile::store_stamped(candidate, __float_as_uint(best), s.d.generation());
-    tile::store_stamped(candidate + 1, index | (stop ? MK_CANDIDATE_STOP : 0u), s.d.generation());
+    tile::store_stamped(candidate, __float_as_uint(r.best), s.d.generation());
+    tile::store_stamped(candidate + 1, r.index | (r.stop != 0 ? MK_CANDIDATE_STOP : 0u), s.d.generation());
   }
-  signal_from_warp(s.d, s.lane, in);
-  return true;
 }
 
 }  // namespace mk

@@ -7,12 +7,16 @@
 
 namespace mk {
 
-__device__ inline bool consume_LINEAR_ADD(consumer &c, const mk_instruction &in) {
-  return consume_linear(c, in, MK_SLOT_LINEAR_ADD_x, MK_SLOT_LINEAR_ADD_weight);
+__device__ inline linear_slots linear_LINEAR_ADD() {
+  return {MK_SLOT_LINEAR_ADD_x, MK_SLOT_LINEAR_ADD_weight, 0, false};
 }
 
-__device__ inline bool store_LINEAR_ADD(storer &s, const mk_instruction &in) {
-  return store_residual(s, in, MK_SLOT_LINEAR_ADD_residual_in, MK_SLOT_LINEAR_ADD_residual_out, MK_SLOT_LINEAR_ADD_out);
+__device__ inline void begin_LINEAR_ADD(const storer &s, const mk_instruction &in, row_store &r) {
+  begin_residual(s, in, MK_SLOT_LINEAR_ADD_residual_out, MK_SLOT_LINEAR_ADD_out, r);
+}
+
+__device__ inline void prepare_LINEAR_ADD(const storer &s, const mk_instruction &in, uint32_t i, row_store &r) {
+  r.a = load_residual(s, in.operands[MK_SLOT_LINEAR_ADD_residual_in], i);
 }
 
 }  // namespace mk

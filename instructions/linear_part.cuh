@@ -7,21 +7,17 @@
 
 namespace mk {
 
-__device__ inline bool consume_LINEAR_PART(consumer &c, const mk_instruction &in) {
-  return consume_linear(c, in, MK_SLOT_LINEAR_PART_x, MK_SLOT_LINEAR_PART_weight);
+__device__ inline linear_slots linear_LINEAR_PART() {
+  return {MK_SLOT_LINEAR_PART_x, MK_SLOT_LINEAR_PART_weight, 0, false};
 }
 
-__device__ inline bool store_LINEAR_PART(storer &s, const mk_instruction &in) {
-  uint64_t *row = stamped_row(s.d, in.operands[MK_SLOT_LINEAR_PART_out]);
-  for (uint32_t i = 0; i < in.operands[MK_SLOT_LINEAR_PART_weight].rows; i++) {
-    float y, squares;
-    if (!take_result(s, y, squares)) {
-      return false;
-    }
-    publish_float(s, row, i * 16, y);
-  }
-  signal_from_warp(s.d, s.lane, in);
-  return true;
+__device__ inline void begin_LINEAR_PART(const storer &s, const mk_instruction &in, row_store &r) {
+  r.tiles = in.operands[MK_SLOT_LINEAR_PART_weight].rows;
+  r.row = stamped_row(s.d, in.operands[MK_SLOT_LINEAR_PART_out]);
+}
+
+__device__ inline void finish_LINEAR_PART(const storer &s, uint32_t i, float y, const row_store &r) {
+  publish_float(s, r.row, i * 16, y);
 }
 
 }  // namespace mk

@@ -6,20 +6,15 @@
 
 namespace mk {
 
-__device__ inline bool consume_NEXT(consumer &c, const mk_instruction &in) {
+__device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
   const mk_operand &candidates = in.operands[MK_SLOT_NEXT_candidates];
   const uint64_t *words = reinterpret_cast<const uint64_t *>(c.d.buffer(candidates).address);
-  if (!consumers_wait(c, in)) {
-    return false;
-  }
   float best = -INFINITY;
   uint32_t index = MK_CANDIDATE_NONE, stop = 0;
   for (uint32_t base = c.warp * 32; base < candidates.rows; base += MK_GPU_CONSUMER_WARPS * 32) {
     uint32_t i = base + c.lane;
     tile::stamped_pair pair;
-    if (!wait_stamped_pair(c.d, words + 2 * i, i < candidates.rows, candidates.buffer, pair)) {
-      return false;
-    }
+    wait_stamped_pair(c.d, words + 2 * i, i < candidates.rows, candidates.buffer, pair);
     if (i < candidates.rows) {
       float value = __uint_as_float(tile::stamp_data(pair.low));
       uint32_t word = tile::stamp_data(pair.high);
@@ -30,6 +25,9 @@ __device__ inline bool consume_NEXT(consumer &c, const mk_instruction &in) {
       }
     }
   }
+  // Looked at behind the candidates: what was computed from a wait that was given up never reaches the host.
+  bool host = c.warp == 0 && c.lane == 0 && in.operands[MK_SLOT_NEXT_ring].cols != 0;
+  uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
   best_of_lanes(best, index);
   stop = __reduce_or_sync(0xffffffffu, stop);
   volatile shared_words *shared = c.d.words();
@@ -38,9 +36,7 @@ __device__ inline bool consume_NEXT(consumer &c, const mk_instruction &in) {
     shared->best[parity][c.warp] = best;
     shared->index[parity][c.warp] = index | stop;
   }
-  if (!consumers_meet(c)) {
-    return false;
-  }
+  consumers_meet(c);
   best = shared->best[parity][c.lane % 16];
   uint32_t word = shared->index[parity][c.lane % 16];
   index = word & MK_CANDIDATE_NONE;
@@ -48,30 +44,24 @@ __device__ inline bool consume_NEXT(consumer &c, const mk_instruction &in) {
   stop = __reduce_or_sync(0xffffffffu, word & MK_CANDIDATE_STOP);
 
   uint32_t position = c.state.position + 1;
-  bool given = position < c.state.prompt_length;
+  bool given = position < c.d.params.prompt_length;
   if (given) {
     index = reinterpret_cast<const uint32_t *>(c.d.buffer(in.operands[MK_SLOT_NEXT_prompt]).address)[position];
   }
-  c.state.token = index;
+  c.state.token = index | stop;
   c.state.position = position;
-  c.state.stop = stop;
   if (c.warp == 0 && c.lane == 0) {
     volatile step_state &next = shared->state[(c.d.epoch + 1) % 2];
-    next.token = index;
+    next.token = index | stop;
     next.position = position;
-    next.prompt_length = c.state.prompt_length;
-    next.stop = stop;
     tile::arrive(c.d.barrier(STATE_READY));
-    if (in.operands[MK_SLOT_NEXT_ring].cols != 0) {
+    if (host && abort == 0) {
       if (!given && isnan(best)) {
         c.d.params.fault->nan_position = position;
       }
       tile::store_stamped_system(c.d.params.token_ring + position, index, c.d.generation());
     }
   }
-  return true;
 }
-
-__device__ inline bool store_NEXT(storer &, const mk_instruction &) { return true; }
 
 }  // namespace mk

@@ -7,21 +7,16 @@
 
 namespace mk {
 
-__device__ inline bool consume_REDUCE_ADD(consumer &c, const mk_instruction &in) {
+__device__ inline void consume_REDUCE_ADD(consumer &c, const mk_instruction &in) {
   const mk_operand &parts = in.operands[MK_SLOT_REDUCE_ADD_parts];
   const mk_gpu_buffer &b = c.d.buffer(parts);
-  if (!consumers_wait(c, in)) {
-    return false;
-  }
   const uint64_t *row = reinterpret_cast<const uint64_t *>(b.address) +
                         static_cast<uint64_t>(parts.row + c.warp) * b.row_words + parts.col * 16;
   for (uint32_t tile = 0; tile < parts.cols; tile++) {
     float low = 0.0f, high = 0.0f;
     if (c.warp < parts.rows) {
       tile::stamped_pair pair;
-      if (!wait_stamped_pair(c.d, row + tile * 16 + 2 * c.lane, c.lane < 8, parts.buffer, pair)) {
-        return false;
-      }
+      wait_stamped_pair(c.d, row + tile * 16 + 2 * c.lane, c.lane < 8, parts.buffer, pair);
       float even = __uint_as_float(tile::stamp_data(pair.low)), odd = __uint_as_float(tile::stamp_data(pair.high));
       uint32_t g = c.lane / 4;
       float low_even = __shfl_sync(0xffffffffu, even, g / 2), low_odd = __shfl_sync(0xffffffffu, odd, g / 2);
@@ -29,15 +24,16 @@ __device__ inline bool consume_REDUCE_ADD(consumer &c, const mk_instruction &in)
       low = g % 2 == 0 ? low_even : low_odd;
       high = g % 2 == 0 ? high_even : high_odd;
     }
-    if (!put_result(c, low, high, 0.0f)) {
-      return false;
-    }
+    put_result(c, low, high, 0.0f);
   }
-  return true;
 }
 
-__device__ inline bool store_REDUCE_ADD(storer &s, const mk_instruction &in) {
-  return store_residual(s, in, MK_SLOT_REDUCE_ADD_residual_in, MK_SLOT_REDUCE_ADD_residual_out, MK_SLOT_REDUCE_ADD_out);
+__device__ inline void begin_REDUCE_ADD(const storer &s, const mk_instruction &in, row_store &r) {
+  begin_residual(s, in, MK_SLOT_REDUCE_ADD_residual_out, MK_SLOT_REDUCE_ADD_out, r);
+}
+
+__device__ inline void prepare_REDUCE_ADD(const storer &s, const mk_instruction &in, uint32_t i, row_store &r) {
+  r.a = load_residual(s, in.operands[MK_SLOT_REDUCE_ADD_residual_in], i);
 }
 
 }  // namespace mk

@@ -28,6 +28,7 @@ enum {
   MK_CU_FUNCTION_DYNAMIC_SHARED = 8,
   MK_CU_STREAM_NON_BLOCKING = 1,
   MK_CU_HOST_MAPPED = 2,
+  MK_CU_EVENT_NO_TIMING = 2,
 };
 
 /* FUNCTION(member, symbol in libcuda, parameters) */
@@ -56,6 +57,8 @@ enum {
   FUNCTION(host_free, "cuMemFreeHost", (void *memory))                                                                \
   FUNCTION(host_address, "cuMemHostGetDevicePointer_v2", (mk_cu_address * address, void *memory, unsigned flags))     \
   FUNCTION(upload, "cuMemcpyHtoD_v2", (mk_cu_address to, const void *from, size_t bytes))                             \
+  FUNCTION(upload_async, "cuMemcpyHtoDAsync_v2",                                                                      \
+           (mk_cu_address to, const void *from, size_t bytes, mk_cu_stream_ref stream))                               \
   FUNCTION(download, "cuMemcpyDtoH_v2", (void *to, mk_cu_address from, size_t bytes))                                 \
   FUNCTION(download_async, "cuMemcpyDtoHAsync_v2",                                                                    \
            (void *to, mk_cu_address from, size_t bytes, mk_cu_stream_ref stream))                                     \
@@ -68,6 +71,7 @@ enum {
   FUNCTION(event_free, "cuEventDestroy_v2", (mk_cu_event_ref event))                                                  \
   FUNCTION(event_record, "cuEventRecord", (mk_cu_event_ref event, mk_cu_stream_ref stream))                           \
   FUNCTION(event_query, "cuEventQuery", (mk_cu_event_ref event))                                                      \
+  FUNCTION(event_wait, "cuEventSynchronize", (mk_cu_event_ref event))                                                 \
   FUNCTION(event_elapsed, "cuEventElapsedTime", (float *milliseconds, mk_cu_event_ref start, mk_cu_event_ref end))    \
   FUNCTION(                                                                                                           \
       launch, "cuLaunchKernel",                                                                                       \

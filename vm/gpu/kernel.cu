@@ -29,36 +29,41 @@ __device__ inline void init_barriers(const device &d) {
     tile::barrier_init(d.barrier(INSTRUCTION_EMPTY + i), MK_GPU_CONSUMER_WARPS + 2);  // and loader, storer
   }
   tile::barrier_init(d.barrier(STATE_READY), 1);
-  tile::barrier_init(d.barrier(CONSUMER_SYNC), MK_GPU_CONSUMER_WARPS);
   tile::fence_barriers();
 }
 
 using instruction_cursor = ring_cursor<MK_GPU_INSTRUCTION_SLOTS>;
 
-// The next instruction of the ring, nullptr when everybody is to leave.
+// The next instruction of the ring, nullptr when the controller hands out no more. Leaving only here, and only then, keeps the consumer
+// warps together: what has been handed out is the same for all.
 __device__ inline const mk_instruction *fetch(device &d, const instruction_cursor &cursor) {
-  if (!wait_phase(d, INSTRUCTION_FULL + cursor.slot, cursor.phase, MK_GPU_WAIT_INSTRUCTION, cursor.slot)) {
-    return nullptr;
+  while (!wait_phase(d, INSTRUCTION_FULL + cursor.slot(), cursor.phase(), MK_ACTIVITY_INSTRUCTION, cursor.slot())) {
+    if (__all_sync(0xffffffffu, d.words()->gone != 0) &&
+        !__all_sync(0xffffffffu, tile::test_wait(d.barrier(INSTRUCTION_FULL + cursor.slot()), cursor.phase()))) {
+      return nullptr;
+    }
   }
-  const mk_instruction *in = &d.slot(cursor.slot)->instruction;
-  d.uid = in->uid;
+  const mk_instruction *in = &d.slot(cursor.slot())->instruction;
+  d.set_uid(in->uid);
+  record(d, MK_ACTIVITY_WORK, 0);
   return in;
 }
 
-__device__ inline void done_with(const device &d, instruction_cursor &cursor) {
+// True: that was the last one of the queue.
+__device__ inline bool done_with(const device &d, instruction_cursor &cursor) {
+  bool last = d.slot(cursor.slot())->is_last != 0;
   __syncwarp();
   if (tile::lane() == 0) {
-    tile::arrive(d.barrier(INSTRUCTION_EMPTY + cursor.slot));
+    tile::arrive(d.barrier(INSTRUCTION_EMPTY + cursor.slot()));
   }
   cursor.next();
+  return last;
 }
 
 __device__ inline void read_state(const device &d, step_state &state) {
   const volatile step_state &from = d.words()->state[d.epoch % 2];
   state.token = from.token;
   state.position = from.position;
-  state.prompt_length = from.prompt_length;
-  state.stop = from.stop;
 }
 
 // An instruction with all that it names, a few words per lane, on their way while the slot is waited for.
@@ -84,17 +89,30 @@ __device__ inline void look_up(const device &d, uint32_t index, looked_up &to) {
   to.total = lane < MK_MAX_WAITS + MK_MAX_SIGNALS && used ? __ldg(d.params.counter_totals + (edge >> 16)) : 0;
 }
 
-__device__ inline void run_controller(device d, const mk_gpu_queue &queue) {
+// Hands out all instructions, and watches over everybody's waits meanwhile and until the consumers are done.
+__device__ __forceinline__ void control_queue(device &d) {
   instruction_cursor cursor;
+  watch w;
   uint32_t lane = tile::lane();
+  const mk_gpu_queue queue = d.params.queues[blockIdx.x];
   for (d.epoch = 0; d.epoch < d.params.epochs; d.epoch++) {
+    record_boundary(d);
     for (uint32_t i = 0; i < queue.count; i++) {
       looked_up words;
       look_up(d, queue.first + i, words);
-      if (!wait_phase(d, INSTRUCTION_EMPTY + cursor.slot, cursor.phase ^ 1, MK_GPU_WAIT_INSTRUCTION, cursor.slot)) {
-        return;
+      uint32_t empty = d.barrier(INSTRUCTION_EMPTY + cursor.slot());
+      if (!__all_sync(0xffffffffu, tile::test_wait(empty, cursor.phase() ^ 1))) {
+        record(d, MK_ACTIVITY_INSTRUCTION_SPACE, cursor.slot());
+        while (!__all_sync(0xffffffffu, tile::try_wait(empty, cursor.phase() ^ 1))) {
+          watch_over(d, w);
+          if (__all_sync(0xffffffffu, d.words()->leave != 0)) {
+            return;
+          }
+        }
       }
-      instruction_slot *slot = d.slot(cursor.slot);
+      d.set_uid(__shfl_sync(0xffffffffu, words.instruction, offsetof(mk_instruction, uid) / 4));
+      record(d, MK_ACTIVITY_WORK, 0);
+      instruction_slot *slot = d.slot(cursor.slot());
       reinterpret_cast<uint32_t *>(&slot->instruction)[lane] = words.instruction;
 #pragma unroll
       for (uint32_t r = 0; r < looked_up::ROUNDS; r++) {
@@ -105,92 +123,210 @@ __device__ inline void run_controller(device d, const mk_gpu_queue &queue) {
       if (lane < MK_MAX_WAITS + MK_MAX_SIGNALS) {
         slot->wait_totals[lane] = words.total;  // the signals' follow the waits'
       }
+      if (lane == 0) {
+        slot->is_last = i + 1 == queue.count;
+      }
       __syncwarp();
       if (lane == 0) {
-        tile::arrive(d.barrier(INSTRUCTION_FULL + cursor.slot));
+        tile::arrive(d.barrier(INSTRUCTION_FULL + cursor.slot()));
       }
       cursor.next();
     }
   }
+  while (__all_sync(0xffffffffu, d.words()->finished == 0 && d.words()->leave == 0)) {
+    watch_over(d, w);
+  }
 }
 
-__device__ inline void run_loader(device d, const mk_gpu_queue &queue) {
+__device__ __forceinline__ void load_queue(loader &l) {
   instruction_cursor cursor;
-  loader l{d, tile::lane()};
-  bool ok = true;
-  for (l.d.epoch = 0; ok && l.d.epoch < d.params.epochs; l.d.epoch++) {
-    for (uint32_t i = 0; ok && i < queue.count; i++) {
+  for (l.d.epoch = 0; l.d.epoch < l.d.params.epochs; l.d.epoch++) {
+    record_boundary(l.d);
+    for (bool last = false; !last;) {
       const mk_instruction *in = fetch(l.d, cursor);
-      ok = in != nullptr && load_instruction(l, *in);
-      if (ok) {
-        done_with(l.d, cursor);
+      if (in == nullptr) {
+        return;
       }
+      load_instruction(l, *in);
+      last = done_with(l.d, cursor);
     }
   }
-  drain_copies(l);
 }
 
-__device__ inline bool store_instruction(storer &s, const mk_instruction &in) {
+__device__ __forceinline__ void store_instruction(storer &s, const mk_instruction &in) {
+  row_store r = {};
   switch (in.opcode) {
-#define MK_OPCODE(NAME, text, state, semantics) \
-  case MK_OP_##NAME:                            \
-    return store_##NAME(s, in);
-#include "instructions/opcodes.def"
+    case MK_OP_QKV:
+      begin_QKV(s, in, r);
+      break;
+    case MK_OP_LINEAR_ADD:
+      begin_LINEAR_ADD(s, in, r);
+      break;
+    case MK_OP_LINEAR_PART:
+      begin_LINEAR_PART(s, in, r);
+      break;
+    case MK_OP_REDUCE_ADD:
+      begin_REDUCE_ADD(s, in, r);
+      break;
+    case MK_OP_GLU:
+      begin_GLU(s, in, r);
+      break;
+    case MK_OP_HEAD:
+      begin_HEAD(s, in, r);
+      break;
     default:
-      return true;
+      return;  // the consumers publish and signal themselves
   }
+  for (uint32_t i = 0; i < r.tiles; i++) {
+    if (in.opcode == MK_OP_QKV) {
+      prepare_QKV(s, in, i, r);
+    } else if (in.opcode == MK_OP_LINEAR_ADD) {
+      prepare_LINEAR_ADD(s, in, i, r);
+    } else if (in.opcode == MK_OP_REDUCE_ADD) {
+      prepare_REDUCE_ADD(s, in, i, r);
+    }
+    float y, squares;
+    take_result(s, y, squares);
+    switch (in.opcode) {
+      case MK_OP_QKV:
+        finish_QKV(s, i, y, squares, r);
+        break;
+      case MK_OP_LINEAR_PART:
+        finish_LINEAR_PART(s, i, y, r);
+        break;
+      case MK_OP_GLU:
+        finish_GLU(s, i, y, squares, r);
+        break;
+      case MK_OP_HEAD:
+        finish_HEAD(s, in, i, y, squares, r);
+        break;
+      default:
+        finish_residual(s, i, y, r);
+        break;
+    }
+  }
+  if (in.opcode == MK_OP_HEAD) {
+    end_HEAD(s, in, r);
+  }
+  signal_from_warp(s.d, s.lane, in);
 }
 
-__device__ inline bool consume_instruction(consumer &c, const mk_instruction &in) {
+// Linear instructions share one body; the others have their own, and signal here what they publish themselves.
+__device__ __forceinline__ void consume_instruction(consumer &c, const mk_instruction &in) {
+  linear_slots slots;
+  consumers_wait(c, in);
   switch (in.opcode) {
-#define MK_OPCODE(NAME, text, state, semantics) \
-  case MK_OP_##NAME:                            \
-    return consume_##NAME(c, in);
-#include "instructions/opcodes.def"
+    case MK_OP_ATTENTION:
+    case MK_OP_COMBINE:
+      if (in.opcode == MK_OP_ATTENTION) {
+        consume_ATTENTION(c, in);
+      } else {
+        consume_COMBINE(c, in);
+      }
+      consumers_signal(c, in);
+      return;
+    case MK_OP_REDUCE_ADD:
+      consume_REDUCE_ADD(c, in);
+      return;
+    case MK_OP_NEXT:
+      consume_NEXT(c, in);
+      return;
+    case MK_OP_QKV:
+      slots = linear_QKV();
+      break;
+    case MK_OP_LINEAR_ADD:
+      slots = linear_LINEAR_ADD();
+      break;
+    case MK_OP_LINEAR_PART:
+      slots = linear_LINEAR_PART();
+      break;
+    case MK_OP_GLU:
+      slots = linear_GLU();
+      break;
+    case MK_OP_HEAD:
+      slots = linear_HEAD();
+      break;
     default:
-      return true;
+      return;
   }
+  consume_linear(c, in, slots);
 }
 
-__device__ inline void run_storer(device d, const mk_gpu_queue &queue) {
+__device__ __forceinline__ void store_queue(storer &s) {
   instruction_cursor cursor;
-  storer s{d, tile::lane()};
-  for (s.d.epoch = 0; s.d.epoch < d.params.epochs; s.d.epoch++) {
-    if (s.d.epoch > 0 && !wait_phase(s.d, STATE_READY, (s.d.epoch - 1) % 2, MK_GPU_WAIT_STATE, 0)) {
+  for (s.d.epoch = 0; s.d.epoch < s.d.params.epochs; s.d.epoch++) {
+    record_boundary(s.d);
+    if (s.d.epoch > 0 && !wait_phase(s.d, STATE_READY, (s.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
       return;
     }
     read_state(s.d, s.state);
-    if (s.state.stop != 0) {
+    if (s.state.stops()) {
       return;
     }
-    for (uint32_t i = 0; i < queue.count; i++) {
+    for (bool last = false; !last;) {
       const mk_instruction *in = fetch(s.d, cursor);
-      if (in == nullptr || !store_instruction(s, *in)) {
+      if (in == nullptr) {
         return;
       }
-      done_with(s.d, cursor);
+      store_instruction(s, *in);
+      last = done_with(s.d, cursor);
     }
   }
 }
 
-__device__ inline void run_consumer(device d, const mk_gpu_queue &queue) {
+__device__ __forceinline__ bool consume_queue(consumer &c) {
   instruction_cursor cursor;
-  consumer c{d, threadIdx.x / 32, tile::lane()};
-  read_state(c.d, c.state);
-  for (c.d.epoch = 0; c.d.epoch < d.params.epochs && c.state.stop == 0; c.d.epoch++) {
-    for (uint32_t i = 0; i < queue.count; i++) {
+  for (c.d.epoch = 0; c.d.epoch < c.d.params.epochs && !c.state.stops(); c.d.epoch++) {
+    record_boundary(c.d);
+    for (bool last = false; !last;) {
       const mk_instruction *in = fetch(c.d, cursor);
-      if (in == nullptr || !consume_instruction(c, *in)) {
-        return;
+      if (in == nullptr) {
+        return false;
       }
-      done_with(c.d, cursor);
+      planted_delay(c.d);
+      consume_instruction(c, *in);
+      last = done_with(c.d, cursor);
     }
   }
+  return true;
+}
+
+__device__ __forceinline__ void run_controller(device d) {
+  light_beacon(d, 0);
+  control_queue(d);
+  d.words()->gone = 1;
+  record_boundary(d);
+  light_beacon(d, 1);
+}
+
+__device__ __forceinline__ void run_loader(device d) {
+  loader l{d, tile::lane()};
+  load_queue(l);
+  record_boundary(l.d);
+  drain_copies(l);
+}
+
+__device__ __forceinline__ void run_storer(device d) {
+  storer s{d, tile::lane()};
+  look_at_beacon(d, 0);
+  store_queue(s);
+  record_boundary(s.d);
+  if (d.words()->leave == 0) {
+    look_at_beacon(d, 1);
+  }
+}
+
+__device__ __forceinline__ void run_consumer(device d) {
+  consumer c{d, threadIdx.x / 32, tile::lane()};
+  read_state(c.d, c.state);
+  bool whole = consume_queue(c);
+  record_boundary(c.d);
   if (c.warp == 0 && c.lane == 0) {
-    if (c.state.stop != 0) {
+    if (c.state.stops()) {
       c.d.words()->leave = 1;  // the roles that run ahead have nothing to wait for
     }
-    if (blockIdx.x == 0) {
+    c.d.words()->finished = 1;
+    if (whole && blockIdx.x == 0) {
       *d.params.epochs_done = c.d.epoch;
     }
   }
@@ -201,36 +337,42 @@ __device__ inline void run_consumer(device d, const mk_gpu_queue &queue) {
 extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     mk_kernel(const __grid_constant__ mk_gpu_params params) {
   using namespace mk;
-  device d{params, ROLE_CONTROLLER, 0, 0};
+  device d{params, ROLE_CONTROLLER, 0};
+  if (threadIdx.x % 32 == 0) {
+    volatile shared_words *words = d.words();
+    words->waits[threadIdx.x / 32].what = 0;
+    words->tickets[threadIdx.x / 32] = 0;
+    words->uid[threadIdx.x / 32] = 0;
+  }
   if (threadIdx.x == 0) {
     init_barriers(d);
+    prepare_tracks(d);
     volatile shared_words *words = d.words();
     words->leave = 0;
+    words->gone = 0;
+    words->finished = 0;
     words->state[0].token = params.token;
     words->state[0].position = params.position;
-    words->state[0].prompt_length = params.prompt_length;
-    words->state[0].stop = 0;
   }
   __syncthreads();
-  const mk_gpu_queue queue = params.queues[blockIdx.x];
   uint32_t warp = threadIdx.x / 32;
-  if (queue.count == 0) {
+  if (params.queues[blockIdx.x].count == 0) {
     return;
   }
   if (warp < MK_GPU_CONSUMER_WARPS) {
     tile::take_registers<104>();
     d.who = ROLE_CONSUMER;
-    run_consumer(d, queue);
+    run_consumer(d);
   } else {
     tile::give_registers<64>();
     if (warp == MK_GPU_CONSUMER_WARPS) {
       d.who = ROLE_LOADER;
-      run_loader(d, queue);
+      run_loader(d);
     } else if (warp == MK_GPU_CONSUMER_WARPS + 1) {
       d.who = ROLE_STORER;
-      run_storer(d, queue);
+      run_storer(d);
     } else if (warp == MK_GPU_CONSUMER_WARPS + 2) {
-      run_controller(d, queue);
+      run_controller(d);
     }
   }
 }

@@ -3,6 +3,7 @@
 #ifndef MK_GPU_LAUNCH_H
 #define MK_GPU_LAUNCH_H
 
+#include "vm/activity.h"
 #include "vm/instruction.h"
 
 enum {
@@ -24,7 +25,8 @@ enum {
   MK_GPU_INSTRUCTION_SLOT_BYTES = 512, /* the instruction, then what the controller looked up for it */
   MK_GPU_INSTRUCTIONS_AT = MK_GPU_RESULTS_AT + MK_GPU_RESULT_SLOTS * MK_GPU_RESULT_BYTES,
   MK_GPU_BARRIERS_AT = MK_GPU_INSTRUCTIONS_AT + MK_GPU_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
-  MK_GPU_SHARED_BYTES = MK_GPU_BARRIERS_AT + 1024,
+  MK_GPU_BARRIER_AREA_BYTES = 1280, /* and the words that the roles of a block share */
+  MK_GPU_SHARED_BYTES = MK_GPU_BARRIERS_AT + MK_GPU_BARRIER_AREA_BYTES,
 
   MK_GPU_COUNTER_RELEASE = 1u << 31, /* in counter_totals: this counter is a release counter */
 };
@@ -46,24 +48,30 @@ typedef struct mk_gpu_queue {
 } mk_gpu_queue;
 
 /* Who saw a spin run into its deadline, and what it waited for. */
-typedef enum mk_gpu_wait_kind {
-  MK_GPU_WAIT_NONE,
-  MK_GPU_WAIT_COUNTER,   /* edge: counter; have, want: its values */
-  MK_GPU_WAIT_STAMP,     /* edge: buffer; have, want: generations */
-  MK_GPU_WAIT_PAGE_FULL, /* edge: ring slot; have, want: unused from here on */
-  MK_GPU_WAIT_PAGE_EMPTY,
-  MK_GPU_WAIT_RESULT,      /* result slot */
-  MK_GPU_WAIT_INSTRUCTION, /* slot of the instruction ring */
-  MK_GPU_WAIT_STATE,       /* step state */
-} mk_gpu_wait_kind;
-
 typedef struct mk_gpu_fault {
   uint32_t claimed; /* 0: no fault; set once by the first to time out */
   uint32_t sm, role, uid;
-  uint32_t kind, edge, have, want;
+  uint32_t activity, edge, have,
+      want; /* mk_activity; COUNTER: values, STAMP: generations, else the phase that was wanted */
   uint32_t epoch;
   uint32_t nan_position; /* 1 + position whose logits were NaN; 0: none */
 } mk_gpu_fault;
+
+/* Where a launch leaves its records: per SM and role `capacity` of them; what comes later is counted and dropped. */
+typedef struct mk_gpu_trace {
+  mk_trace_record *records; /* [SMs][MK_TRACE_ROLES][capacity] */
+  mk_trace_sm *sms;
+  uint64_t *beacons;            /* [2]: block 0 writes its clock here, at the start and at the end */
+  uint32_t capacity;            /* 0: nothing is recorded */
+  uint32_t first_epoch, epochs; /* recorded steps of the launch */
+} mk_gpu_trace;
+
+/* Parts of the machine that a launch leaves out, to see what the others cost. The tokens are then wrong. */
+typedef enum mk_gpu_part {
+  MK_GPU_PART_COPIES = 1, /* pages are handed over empty */
+  MK_GPU_PART_WORK = 2,   /* pages are released unread */
+  MK_GPU_PART_EDGES = 4,  /* stamped words are taken as they are */
+} mk_gpu_part;
 
 /* The token ring is pinned host memory: entry p holds the token of position p as a stamped word whose generation is the
  * epoch's (first_epoch + epoch + 1, never 0); the host clears nothing and waits for the generation. */
@@ -77,12 +85,16 @@ typedef struct mk_gpu_params {
   const uint32_t *stop;           /* pinned: the host sets it to end after the current token */
   uint32_t *abort;                /* set by the first fault; every spin watches it */
   mk_gpu_fault *fault;
-  uint64_t deadline_ns;                    /* of every spin */
+  uint32_t deadline;                       /* of every spin, in units of 1.024 us */
   uint32_t token, position, prompt_length; /* step state at the start */
   uint32_t first_epoch;                    /* epochs since counters and stamps were cleared */
   uint32_t epochs;                         /* tokens of this launch */
   uint32_t *epochs_done;                   /* the kernel writes how many epochs it ran */
+  mk_gpu_trace trace;
+  uint32_t left_out;        /* mk_gpu_part */
   uint32_t skip_signal_uid; /* test fault point: this instruction publishes and signals nothing; 0: none */
+  uint32_t delay_uid;       /* test fault point: the consumers of this instruction stand still at its start; 0: none */
+  uint32_t delay_ns;
 } mk_gpu_params;
 
 #endif

@@ -3,7 +3,7 @@
 // latency of other warps' small messages (measured: docs/results/gpu.md).
 #pragma once
 #include "instructions/tile/copy.cuh"
-#include "vm/gpu/device.cuh"
+#include "vm/gpu/wait.cuh"
 
 namespace mk {
 
@@ -16,18 +16,20 @@ struct loader {
   uint32_t issued = 0;  // pages, ever
 };
 
-// Fills the next page with `bytes` from global memory.
+// False: everybody is to leave. Fills the next page with `bytes` from global memory.
 __device__ inline bool load_page(loader &l, const uint8_t *from, uint32_t bytes) {
-  if (!wait_phase(l.d, PAGE_EMPTY + l.pages.slot, l.pages.phase ^ 1, MK_GPU_WAIT_PAGE_EMPTY, l.pages.slot)) {
+  if (!wait_phase(l.d, PAGE_EMPTY + l.pages.slot(), l.pages.phase() ^ 1, MK_ACTIVITY_PAGE_EMPTY, l.pages.slot())) {
     return false;
   }
-  uint32_t full = l.d.barrier(PAGE_FULL + l.pages.slot);
+  tile::fence_shared_for_copies();  // the consumers' reads came before, by the barrier
+  uint32_t full = l.d.barrier(PAGE_FULL + l.pages.slot());
+  bool copies = (l.d.params.left_out & MK_GPU_PART_COPIES) == 0;
   if (l.lane == 0) {
-    tile::arrive_expect(full, bytes);
+    tile::arrive_expect(full, copies ? bytes : 0);
   }
   __syncwarp();
-  if (l.lane < COPY_LANES) {
-    uint32_t to = tile::shared_address(l.d.page(l.pages.slot));
+  if (copies && l.lane < COPY_LANES) {
+    uint32_t to = tile::shared_address(l.d.page(l.pages.slot()));
     uint32_t at = l.lane * MK_GPU_COPY_BYTES;
     if (at < bytes) {
       tile::bulk_load(to + at, from + at, min(bytes - at, static_cast<uint32_t>(MK_GPU_COPY_BYTES)), full);
@@ -39,7 +41,7 @@ __device__ inline bool load_page(loader &l, const uint8_t *from, uint32_t bytes)
   return true;
 }
 
-__device__ inline bool load_weight(loader &l, const mk_operand &weight) {
+__device__ inline void load_weight(loader &l, const mk_operand &weight) {
   const mk_gpu_buffer &b = l.d.buffer(weight);
   for (uint32_t row = 0; row < weight.rows; row++) {
     const uint8_t *from = reinterpret_cast<const uint8_t *>(b.address) +
@@ -47,21 +49,20 @@ __device__ inline bool load_weight(loader &l, const mk_operand &weight) {
     for (uint32_t step = 0; step < weight.cols; step += MK_GPU_PAGE_BYTES / 512) {
       uint32_t bytes = min((weight.cols - step) * 512u, static_cast<uint32_t>(MK_GPU_PAGE_BYTES));
       if (!load_page(l, from + step * 512, bytes)) {
-        return false;
+        return;
       }
     }
   }
-  return true;
 }
 
 // The blocks of one split that hold tokens before the position (the newest token comes in stamped words).
-__device__ inline bool load_blocks(loader &l, const mk_instruction &in) {
-  if (l.d.epoch > 0 && !wait_phase(l.d, STATE_READY, (l.d.epoch - 1) % 2, MK_GPU_WAIT_STATE, 0)) {
-    return false;
+__device__ inline void load_blocks(loader &l, const mk_instruction &in) {
+  if (l.d.epoch > 0 && !wait_phase(l.d, STATE_READY, (l.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
+    return;
   }
   const volatile step_state &state = l.d.words()->state[l.d.epoch % 2];
-  if (state.stop != 0) {
-    return false;
+  if ((state.token & MK_CANDIDATE_STOP) != 0) {
+    return;
   }
   uint32_t position = state.position;
   const mk_operand &kv = in.operands[MK_SLOT_ATTENTION_kv];
@@ -75,31 +76,38 @@ __device__ inline bool load_blocks(loader &l, const mk_instruction &in) {
       const uint8_t *from = reinterpret_cast<const uint8_t *>(b.address) + (block * b.cols + kv.col) * 2 * half;
       for (uint32_t at = 0; at < 2 * half; at += MK_GPU_PAGE_BYTES) {
         if (!load_page(l, from + at, min(2 * half - at, static_cast<uint32_t>(MK_GPU_PAGE_BYTES)))) {
-          return false;
+          return;
         }
       }
     }
   }
-  return true;
 }
 
-__device__ inline bool load_instruction(loader &l, const mk_instruction &in) {
+__device__ inline void load_instruction(loader &l, const mk_instruction &in) {
+  uint32_t weight;
   switch (in.opcode) {
     case MK_OP_QKV:
-      return load_weight(l, in.operands[MK_SLOT_QKV_weight]);
+      weight = MK_SLOT_QKV_weight;
+      break;
     case MK_OP_LINEAR_ADD:
-      return load_weight(l, in.operands[MK_SLOT_LINEAR_ADD_weight]);
+      weight = MK_SLOT_LINEAR_ADD_weight;
+      break;
     case MK_OP_LINEAR_PART:
-      return load_weight(l, in.operands[MK_SLOT_LINEAR_PART_weight]);
+      weight = MK_SLOT_LINEAR_PART_weight;
+      break;
     case MK_OP_GLU:
-      return load_weight(l, in.operands[MK_SLOT_GLU_weight]);
+      weight = MK_SLOT_GLU_weight;
+      break;
     case MK_OP_HEAD:
-      return load_weight(l, in.operands[MK_SLOT_HEAD_weight]);
+      weight = MK_SLOT_HEAD_weight;
+      break;
     case MK_OP_ATTENTION:
-      return load_blocks(l, in);
+      load_blocks(l, in);
+      return;
     default:
-      return true;
+      return;
   }
+  load_weight(l, in.operands[weight]);
 }
 
 // No block may end while copies into its shared memory are under way: waits for the last fill of every slot. Copies always

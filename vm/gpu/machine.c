@@ -169,12 +169,26 @@ static table_plan plan_tables(const mk_program *program) {
   return plan;
 }
 
+void mk_memory_of(const mk_program *program, mk_memory_plan *plan) {
+  plan->weights = program->weight_bytes;
+  plan->kv = 0;
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    plan->kv += program->buffers[b].kind == MK_KIND_KV ? program->buffers[b].bytes : 0;
+  }
+  plan->activations = program->work_bytes - plan->kv;
+}
+
 static mk_status allocate(mk_gpu *gpu, const table_plan *plan) {
   const mk_driver *cu = gpu->driver;
   const mk_program *program = gpu->program;
   size_t available = 0, total = 0;
   uint64_t need = program->weight_bytes + program->work_bytes + plan->bytes;
   MK_TRY(mk_gpu_check(gpu, cu->memory_info(&available, &total), "asking for free memory"));
+  if (gpu->options.memory != NULL) {
+    mk_memory_plan memory = {.program = plan->bytes, .available = available, .total = total};
+    mk_memory_of(program, &memory);
+    gpu->options.memory(gpu->options.user, &memory);
+  }
   if (need > available) {
     return mk_error(
         MK_ERR_RUNTIME,
@@ -264,7 +278,7 @@ static mk_status upload_tables(mk_gpu *gpu, const table_plan *plan) {
       .abort = device_pointer(gpu->control + offsetof(mk_gpu_control, abort)),
       .fault = device_pointer(gpu->control + offsetof(mk_gpu_control, fault)),
       .epochs_done = device_pointer(gpu->control + offsetof(mk_gpu_control, epochs_done)),
-      .deadline_ns = (uint64_t)gpu->options.deadline_ms * 1000000,
+      .deadline = (uint32_t)((uint64_t)gpu->options.deadline_ms * 1000000 / 1024),
       .skip_signal_uid = gpu->options.skip_signal_uid,
   };
   return status;
@@ -309,7 +323,7 @@ static void release_device(mk_gpu *gpu) {
   if (gpu->stream != NULL) {
     (void)cu->stream_free(gpu->stream);
   }
-  const mk_cu_address memory[] = {gpu->weights, gpu->work, gpu->tables};
+  const mk_cu_address memory[] = {gpu->weights, gpu->work, gpu->tables, gpu->trace};
   for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++) {
     if (memory[i] != 0) {
       (void)cu->memory_free(memory[i]);
@@ -385,7 +399,15 @@ mk_status mk_gpu_clear(mk_gpu *gpu) {
 }
 
 void mk_gpu_skip_signal(mk_gpu *gpu, uint32_t uid) { gpu->params.skip_signal_uid = uid; }
+
+void mk_gpu_delay(mk_gpu *gpu, uint32_t uid, uint32_t nanoseconds) {
+  gpu->params.delay_uid = uid;
+  gpu->params.delay_ns = nanoseconds;
+}
+
+void mk_gpu_leave_out(mk_gpu *gpu, uint32_t parts) { gpu->params.left_out = parts; }
 double mk_gpu_time_ms(const mk_gpu *gpu) { return (double)gpu->time_ms; }
 uint32_t mk_gpu_steps(const mk_gpu *gpu) { return gpu->steps; }
+uint32_t mk_gpu_generation(const mk_gpu *gpu) { return gpu->first_epoch; }
 uint64_t mk_gpu_launches(const mk_gpu *gpu) { return gpu->launches; }
 const char *mk_gpu_name(const mk_gpu *gpu) { return gpu->name; }

@@ -10,13 +10,26 @@
 #define MK_GPU_MACHINE_H
 
 #include "vm/program.h"
+#include "vm/trace.h"
 
 typedef struct mk_gpu mk_gpu;
+
+/* Bytes that a program takes on a machine, and what the machine has. */
+typedef struct mk_memory_plan {
+  uint64_t weights, kv, activations; /* activations: all that is neither weight nor KV cache */
+  uint64_t program;                  /* instructions and tables */
+  uint64_t available, total;
+} mk_memory_plan;
+
+/* Weights, KV cache and activations of a program; the rest of *plan is left alone. */
+void mk_memory_of(const mk_program *program, mk_memory_plan *plan);
 
 typedef struct mk_gpu_options {
   uint32_t device;          /* index of the GPU */
   uint32_t deadline_ms;     /* of every wait in the kernel; 0: 1500 */
   uint32_t skip_signal_uid; /* test fault point: this instruction publishes and signals nothing; 0: none */
+  void (*memory)(void *user, const mk_memory_plan *plan); /* called before memory is allocated; NULL: none */
+  void *user;                                             /* of it */
 } mk_gpu_options;
 
 /* True when there is a device image, a driver and a GPU of that index that it runs on. No memory is touched. */
@@ -32,8 +45,9 @@ mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, u
 /* Zeroes counters, activations, KV and outputs, and counts epochs from 0 again; weights and inputs stay. */
 mk_status mk_gpu_clear(mk_gpu *gpu);
 
-/* Tests: the fault point of later runs; 0: none. */
+/* Tests: fault points of later runs; uid 0: none. The delay stops the consumers of that instruction at its start. */
 void mk_gpu_skip_signal(mk_gpu *gpu, uint32_t uid);
+void mk_gpu_delay(mk_gpu *gpu, uint32_t uid, uint32_t nanoseconds);
 
 /* Called during the launch for each token in turn, as soon as the host sees it: `token` follows `position`. false: the kernel is told
  * to stop, and tokens that it still computes are not reported. */
@@ -45,9 +59,20 @@ typedef bool (*mk_gpu_token_fn)(void *user, uint32_t position, uint32_t token);
 mk_status mk_gpu_run(mk_gpu *gpu, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t epochs,
                      mk_gpu_token_fn fn, void *user);
 
+/* The recorder: later runs keep what every role did in `steps` steps of the launch from `first_step` on, at most `capacity` records a
+ * role and SM; take gives the last run's. Off frees the memory. */
+mk_status mk_gpu_trace_on(mk_gpu *gpu, uint32_t first_step, uint32_t steps, uint32_t capacity);
+mk_status mk_gpu_trace_off(mk_gpu *gpu);
+mk_status mk_gpu_trace_take(mk_gpu *gpu, mk_trace **out);
+
+/* Measurement: later runs leave out parts of the machine (mk_gpu_part of launch.h; their tokens are wrong). Clear the machine after. */
+void mk_gpu_leave_out(mk_gpu *gpu, uint32_t parts);
+
 /* Of the last run: milliseconds between two events around the kernel, and the steps that it computed. */
 double mk_gpu_time_ms(const mk_gpu *gpu);
 uint32_t mk_gpu_steps(const mk_gpu *gpu);
+/* The generation of the last step's stamps; 0: none since the machine was cleared. */
+uint32_t mk_gpu_generation(const mk_gpu *gpu);
 /* Launches of the kernel so far. */
 uint64_t mk_gpu_launches(const mk_gpu *gpu);
 /* The GPU's name, as the driver tells it; as long-lived as the machine. */

@@ -38,6 +38,7 @@ struct mk_gpu {
   mk_cu_event_ref start, end, done;
   mk_cu_address weights, work, tables; /* arenas; instructions, queues, buffers, totals, counters, control */
   mk_cu_address counters, control;
+  mk_cu_address trace; /* 0: the recorder is off */
   uint64_t counter_bytes;
   mk_gpu_pinned *pinned;
   mk_cu_address pinned_address;
@@ -45,6 +46,7 @@ struct mk_gpu {
   uint64_t ring_entries;
   mk_gpu_params params; /* all but the step */
   uint32_t first_epoch;
+  uint32_t last_position; /* where the last run began */
   float time_ms;
   uint32_t steps;
   uint64_t launches;
@@ -54,6 +56,8 @@ struct mk_gpu {
 mk_status mk_gpu_check(const mk_gpu *gpu, mk_cu_result result, const char *what);
 /* Makes the context current in this thread; an error once a kernel was lost. */
 mk_status mk_gpu_enter(const mk_gpu *gpu);
+/* Before a launch: no record counts. */
+mk_status mk_gpu_trace_prepare(mk_gpu *gpu);
 mk_cu_address mk_gpu_address(const mk_gpu *gpu, size_t buffer);
 /* Loads a part of the device image and finds its kernel, with `shared` bytes of dynamic shared memory allowed. */
 mk_status mk_gpu_load(const mk_gpu *gpu, int part, const char *name, uint32_t shared, mk_cu_module_ref *module,

@@ -41,6 +41,7 @@ static mk_status launch(mk_gpu *gpu, mk_gpu_params *params) {
   void *arguments[] = {params};
   __atomic_store_n(&gpu->pinned->stop, 0, __ATOMIC_SEQ_CST);
   MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->control, 0, sizeof(mk_gpu_control), gpu->stream), "preparing a launch"));
+  MK_TRY(mk_gpu_trace_prepare(gpu));
   MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->start, gpu->stream), "preparing a launch"));
   MK_TRY(mk_gpu_check(gpu,
                       cu->launch_cooperative(gpu->kernel, (unsigned)gpu->program->queue_count, 1, 1, MK_GPU_THREADS, 1,
@@ -93,11 +94,6 @@ static mk_status follow(mk_gpu *gpu, const mk_gpu_params *params, mk_gpu_token_f
   }
 }
 
-static const char *role_name(uint32_t role) {
-  static const char *const names[] = {"loader", "consumer", "storer", "controller"};
-  return role < sizeof names / sizeof names[0] ? names[role] : "unknown role";
-}
-
 static const char *opcode_of(const mk_program *program, uint32_t uid) {
   for (size_t i = 0; i < program->instruction_count; i++) {
     if (program->instructions[i].uid == uid) {
@@ -108,40 +104,39 @@ static const char *opcode_of(const mk_program *program, uint32_t uid) {
   return "none yet";
 }
 
-static void describe_edge(const mk_program *program, const mk_gpu_fault *fault, char *text, size_t size) {
+static const char *edge_name(const mk_program *program, const mk_gpu_fault *fault) {
   uint32_t edge = fault->edge;
-  switch (fault->kind) {
-    case MK_GPU_WAIT_COUNTER:
-      snprintf(text, size, "counter %s: have %u, want %u",
-               edge < program->counter_count ? program->counters[edge].name : "?", fault->have, fault->want);
-      return;
-    case MK_GPU_WAIT_STAMP:
-      snprintf(text, size, "a stamped word of buffer %s: have generation %u, want %u",
-               edge < program->buffer_count ? program->buffers[edge].name : "?", fault->have, fault->want);
-      return;
-    default:
-      break;
+  if (fault->activity == MK_ACTIVITY_COUNTER) {
+    return edge < program->counter_count ? program->counters[edge].name : "?";
   }
-  static const char *const kinds[] = {[MK_GPU_WAIT_PAGE_FULL] = "page %u to be full",
-                                      [MK_GPU_WAIT_PAGE_EMPTY] = "page %u to be empty",
-                                      [MK_GPU_WAIT_RESULT] = "result slot %u",
-                                      [MK_GPU_WAIT_INSTRUCTION] = "slot %u of the instruction ring",
-                                      [MK_GPU_WAIT_STATE] = "the step state"};
-  size_t n = 0;
-  if (fault->kind == MK_GPU_WAIT_STATE || fault->kind >= sizeof kinds / sizeof kinds[0] || kinds[fault->kind] == NULL) {
-    snprintf(text, size, "%s", fault->kind == MK_GPU_WAIT_STATE ? kinds[fault->kind] : "an unknown edge");
+  return edge < program->buffer_count ? program->buffers[edge].name : "?";
+}
+
+static void describe_edge(const mk_program *program, const mk_gpu_fault *fault, char *text, size_t size) {
+  static const char *const patterns[] = {
+#define MK_ACTIVITY(NAME, name, kind, edge) [MK_ACTIVITY_##NAME] = edge,
+#include "vm/activities.def"
+  };
+  const char *pattern = fault->activity < MK_ACTIVITY_COUNT ? patterns[fault->activity] : "an unknown edge";
+  const char *place = strchr(pattern, '%');
+  int before = place == NULL ? (int)strlen(pattern) : (int)(place - pattern);
+  bool named = place != NULL && place[1] == 's';
+  char number[16];
+  snprintf(number, sizeof number, "%u", fault->edge);
+  int n = snprintf(text, size, "%.*s%s%s", before, pattern,
+                   place == NULL ? ""
+                   : named       ? edge_name(program, fault)
+                                 : number,
+                   place == NULL ? "" : place + 2);
+  if (n < 0 || (size_t)n >= size) {
     return;
   }
-  const char *pattern = kinds[fault->kind];
-  for (; *pattern != '\0' && n + 12 < size; pattern++) {
-    if (pattern[0] == '%') {
-      n += (size_t)snprintf(text + n, size - n, "%u", edge);
-      pattern++;
-    } else {
-      text[n++] = *pattern;
-    }
+  const char *what = fault->activity == MK_ACTIVITY_STAMP ? "generation " : "";
+  if (named) {
+    snprintf(text + n, size - (size_t)n, ": have %s%u, want %u", what, fault->have, fault->want);
+  } else {
+    snprintf(text + n, size - (size_t)n, " (phase %u)", fault->want);
   }
-  snprintf(text + n, size - n, " (phase %u)", fault->want);
 }
 
 /* The record of the first wait that ran into its deadline; afterwards the machine is as new, but for weights and inputs. */
@@ -153,7 +148,7 @@ static mk_status report_fault(mk_gpu *gpu, const mk_gpu_fault *fault) {
       MK_ERR_DEVICE,
       "the program stands still: SM %u, %s, instruction %u (%s), step %u of the launch, waited %u ms for %s; "
       "the machine is cleared and can run again",
-      fault->sm, role_name(fault->role), fault->uid, opcode_of(gpu->program, fault->uid), fault->epoch,
+      fault->sm, mk_trace_role_name(fault->role), fault->uid, opcode_of(gpu->program, fault->uid), fault->epoch,
       gpu->options.deadline_ms, edge);
 }
 
@@ -174,6 +169,7 @@ mk_status mk_gpu_run(mk_gpu *gpu, uint32_t token, uint32_t position, uint32_t pr
   params.first_epoch = gpu->first_epoch;
   params.epochs = epochs;
   gpu->steps = 0;
+  gpu->last_position = position;
   gpu->time_ms = 0;
   MK_TRY(launch(gpu, &params));
   MK_TRY(follow(gpu, &params, fn, user));

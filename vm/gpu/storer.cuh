@@ -1,7 +1,7 @@
 // The storer: one warp that adds up the consumers' sums, finishes each row tile, publishes it and signals.
 // Lane r holds row r of the tile at hand (lanes 16 to 31 hold copies).
 #pragma once
-#include "vm/gpu/device.cuh"
+#include "vm/gpu/wait.cuh"
 
 namespace mk {
 
@@ -13,11 +13,9 @@ struct storer {
 };
 
 // The sums of the next row tile, warps in order; *squares: the sum of x^2 over all warps.
-__device__ inline bool take_result(storer &s, float &y, float &squares) {
-  if (!wait_phase(s.d, RESULT_FULL + s.results.slot, s.results.phase, MK_GPU_WAIT_RESULT, s.results.slot)) {
-    return false;
-  }
-  const float *slot = s.d.result(s.results.slot);
+__device__ inline void take_result(storer &s, float &y, float &squares) {
+  wait_phase(s.d, RESULT_FULL + s.results.slot(), s.results.phase(), MK_ACTIVITY_RESULT_FULL, s.results.slot());
+  const float *slot = s.d.result(s.results.slot());
   uint32_t row = s.lane % 16, half = s.lane / 16;
   y = 0.0f;
   for (uint32_t w = 0; w < 8; w++) {
@@ -28,10 +26,9 @@ __device__ inline bool take_result(storer &s, float &y, float &squares) {
   y = half == 0 ? y + other : other + y;
   __syncwarp();
   if (s.lane == 0) {
-    tile::arrive(s.d.barrier(RESULT_EMPTY + s.results.slot));
+    tile::arrive(s.d.barrier(RESULT_EMPTY + s.results.slot()));
   }
   s.results.next();
-  return true;
 }
 
 __device__ inline uint64_t *stamped_row(const device &d, const mk_operand &operand) {
@@ -77,25 +74,38 @@ __device__ inline float load_residual(const storer &s, const mk_operand &operand
   return element % 2 == 0 ? tile::low_bf16(word) : tile::high_bf16(word);
 }
 
-// y += residual; residual_out = y; out = bf16(y), for every row tile of the instruction.
-__device__ inline bool store_residual(storer &s, const mk_instruction &in, uint32_t residual_in, uint32_t residual_out,
-                                      uint32_t out) {
+// An instruction in the storer's hands: begin_X sets what all its row tiles share, prepare_X does for one tile what can be done before its
+// sums are there, finish_X the rest, end_X what comes after the last one. One loop in kernel.cu runs them for every opcode.
+struct row_store {
+  uint32_t tiles;    // 0: the storer has nothing to do
+  uint64_t *row;     // stamped words of the first tile
+  float eps, width;  // of the norm
+  float a, b;        // of the tile at hand: cosine and sine, or the residual
+  float *plain;      // residual_out or logits, at the first tile
+  float best;        // HEAD: the candidate so far
+  uint32_t index, stop;
+};
+
+// y times the scale of the norm.
+__device__ inline float normed(const row_store &r, float y, float squares) {
+  return y * rsqrtf(squares / r.width + r.eps);
+}
+
+// y = residual_in + sum; residual_out = y; out = bf16(y), as LINEAR_ADD and REDUCE_ADD end.
+__device__ inline void begin_residual(const storer &s, const mk_instruction &in, uint32_t residual_out, uint32_t out,
+                                      row_store &r) {
   const mk_operand &to = in.operands[residual_out];
-  float *kept = reinterpret_cast<float *>(s.d.buffer(to).address);
-  uint64_t *row = stamped_row(s.d, in.operands[out]);
-  for (uint32_t tile = 0; tile < to.cols; tile++) {
-    float y, squares, residual = load_residual(s, in.operands[residual_in], tile);
-    if (!take_result(s, y, squares)) {
-      return false;
-    }
-    y = residual + y;
-    publish_bf16(s, row, tile * 8, y, 16);
-    if (s.lane < 16) {
-      kept[(to.col + tile) * 16 + s.lane] = y;
-    }
+  r.tiles = to.cols;
+  r.plain = reinterpret_cast<float *>(s.d.buffer(to).address) + to.col * 16;
+  r.row = stamped_row(s.d, in.operands[out]);
+}
+
+__device__ inline void finish_residual(const storer &s, uint32_t tile, float y, const row_store &r) {
+  y = r.a + y;
+  publish_bf16(s, r.row, tile * 8, y, 16);
+  if (s.lane < 16) {
+    r.plain[tile * 16 + s.lane] = y;
   }
-  signal_from_warp(s.d, s.lane, in);
-  return true;
 }
 
 }  // namespace mk

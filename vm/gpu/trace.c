@@ -1,0 +1,171 @@
+/* The recorder's host side: room for the records, and from ticks of 132 clocks to one time. See machine.h. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vm/gpu/machine_internal.h"
+
+static uint64_t record_bytes(const mk_gpu *gpu, uint32_t capacity) {
+  return (uint64_t)gpu->program->queue_count * MK_TRACE_ROLES * capacity * sizeof(mk_trace_record);
+}
+
+static uint64_t sm_bytes(const mk_gpu *gpu) { return gpu->program->queue_count * sizeof(mk_trace_sm); }
+
+enum { BEACON_BYTES = 2 * sizeof(uint64_t) }; /* behind the SMs' part */
+
+mk_status mk_gpu_trace_off(mk_gpu *gpu) {
+  MK_TRY(mk_gpu_enter(gpu));
+  if (gpu->trace != 0) {
+    MK_TRY(mk_gpu_check(gpu, gpu->driver->memory_free(gpu->trace), "freeing the trace's memory"));
+  }
+  gpu->trace = 0;
+  gpu->params.trace = (mk_gpu_trace){0};
+  return MK_OK;
+}
+
+mk_status mk_gpu_trace_on(mk_gpu *gpu, uint32_t first_step, uint32_t steps, uint32_t capacity) {
+  MK_TRY(mk_gpu_trace_off(gpu));
+  MK_TRY(mk_gpu_check(gpu,
+                      gpu->driver->memory_new(&gpu->trace, record_bytes(gpu, capacity) + sm_bytes(gpu) + BEACON_BYTES),
+                      "allocating the trace"));
+  gpu->params.trace =
+      (mk_gpu_trace){.records = (void *)(uintptr_t)gpu->trace,
+                     .sms = (void *)(uintptr_t)(gpu->trace + record_bytes(gpu, capacity)),
+                     .beacons = (void *)(uintptr_t)(gpu->trace + record_bytes(gpu, capacity) + sm_bytes(gpu)),
+                     .capacity = capacity,
+                     .first_epoch = first_step,
+                     .epochs = steps};
+  return MK_OK;
+}
+
+mk_status mk_gpu_trace_prepare(mk_gpu *gpu) {
+  const mk_gpu_trace *trace = &gpu->params.trace;
+  if (trace->capacity == 0) {
+    return MK_OK;
+  }
+  return mk_gpu_check(
+      gpu, gpu->driver->fill_async((mk_cu_address)(uintptr_t)trace->sms, 0, sm_bytes(gpu) + BEACON_BYTES, gpu->stream),
+      "preparing the trace");
+}
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* The SMs' clocks beside block 0's. All run at one rate, so an offset does not change; by how much the second look differs from the
+ * first is how far apart two clocks may be: `alignment`, in nanoseconds; 0 where the launch ended before a second look. */
+typedef struct clocks {
+  double rate; /* nanoseconds per tick */
+  double alignment;
+} clocks;
+
+static bool was_seen(const mk_trace_sm *sm) { return sm->looks[0] != 0; }
+
+static mk_status read_clocks(const mk_trace_sm *sms, size_t count, clocks *out) {
+  double *rates;
+  size_t used = 0;
+  *out = (clocks){0};
+  MK_TRY(mk_alloc(count, sizeof *rates, &rates));
+  for (size_t s = 0; s < count; s++) {
+    if (sms[s].ticks[1] > sms[s].ticks[0] && sms[s].nanoseconds[1] > sms[s].nanoseconds[0]) {
+      rates[used++] =
+          (double)(sms[s].nanoseconds[1] - sms[s].nanoseconds[0]) / (double)(sms[s].ticks[1] - sms[s].ticks[0]);
+    }
+  }
+  qsort(rates, used, sizeof *rates, by_value);
+  out->rate = used == 0 ? 0 : rates[used / 2];
+  mk_free(rates);
+  for (size_t s = 0; s < count; s++) {
+    if (sms[s].looks[0] != 0 && sms[s].looks[1] != 0) {
+      out->alignment = fmax(out->alignment, fabs((double)(sms[s].offset[1] - sms[s].offset[0])) * out->rate);
+    }
+  }
+  return used != 0 ? MK_OK : mk_error(MK_ERR_DEVICE, "the kernel left no clock readings for the trace");
+}
+
+static mk_status take_track(const mk_gpu *gpu, const mk_trace_sm *sm, size_t at, const clocks *clock,
+                            mk_trace_track *track) {
+  uint32_t role = at % MK_TRACE_ROLES, capacity = gpu->params.trace.capacity;
+  track->count = sm->count[role] < capacity ? sm->count[role] : capacity;
+  track->dropped = sm->dropped[role];
+  MK_TRY(mk_alloc(track->count, sizeof *track->records, &track->records));
+  if (track->count != 0) {
+    MK_TRY(mk_gpu_check(gpu,
+                        gpu->driver->download(track->records, gpu->trace + at * capacity * sizeof(mk_trace_record),
+                                              track->count * sizeof(mk_trace_record)),
+                        "reading the trace"));
+  }
+  for (uint32_t i = 0; i < track->count; i++) {
+    mk_trace_record *record = &track->records[i];
+    double since = (double)((int64_t)record->time - sm->offset[0]) * clock->rate;
+    record->time = (uint64_t)llround(since);
+  }
+  return MK_OK;
+}
+
+/* The first record of all is time 0. */
+static void start_at_zero(mk_trace *trace) {
+  uint64_t first = UINT64_MAX;
+  size_t tracks = (size_t)trace->sms * MK_TRACE_ROLES;
+  for (size_t t = 0; t < tracks; t++) {
+    if (trace->tracks[t].count != 0 && trace->tracks[t].records[0].time < first) {
+      first = trace->tracks[t].records[0].time;
+    }
+  }
+  for (size_t t = 0; t < tracks; t++) {
+    for (uint32_t i = 0; i < trace->tracks[t].count; i++) {
+      trace->tracks[t].records[i].time -= first;
+    }
+  }
+}
+
+static mk_status take(mk_gpu *gpu, mk_trace *trace, const mk_trace_sm *sms) {
+  clocks clock;
+  MK_TRY(read_clocks(sms, trace->sms, &clock));
+  trace->alignment_ns = clock.alignment;
+  for (size_t t = 0; t < (size_t)trace->sms * MK_TRACE_ROLES; t++) {
+    const mk_trace_sm *sm = &sms[t / MK_TRACE_ROLES];
+    if (gpu->program->queues[t / MK_TRACE_ROLES].count != 0 && !was_seen(sm)) {
+      return mk_error(MK_ERR_DEVICE, "SM %zu never saw the beacon that its clock is set by", t / MK_TRACE_ROLES);
+    }
+    MK_TRY(take_track(gpu, sm, t, &clock, &trace->tracks[t]));
+  }
+  start_at_zero(trace);
+  trace->first_step = gpu->params.trace.first_epoch;
+  trace->steps = gpu->params.trace.epochs;
+  if (trace->first_step + trace->steps > gpu->steps) {
+    trace->steps = gpu->steps > trace->first_step ? gpu->steps - trace->first_step : 0;
+  }
+  trace->first_position = gpu->last_position + trace->first_step;
+  trace->milliseconds = gpu->time_ms;
+  trace->launch_steps = gpu->steps;
+  return MK_OK;
+}
+
+mk_status mk_gpu_trace_take(mk_gpu *gpu, mk_trace **out) {
+  *out = NULL;
+  if (gpu->params.trace.capacity == 0) {
+    return mk_error(MK_ERR_USAGE, "the recorder is off");
+  }
+  MK_TRY(mk_gpu_enter(gpu));
+  mk_trace_sm *sms;
+  mk_trace *trace = NULL;
+  MK_TRY(mk_alloc(gpu->program->queue_count, sizeof *sms, &sms));
+  mk_status status =
+      mk_gpu_check(gpu, gpu->driver->download(sms, (mk_cu_address)(uintptr_t)gpu->params.trace.sms, sm_bytes(gpu)),
+                   "reading the trace");
+  if (status == MK_OK) {
+    status = mk_trace_new(gpu->program, (uint32_t)gpu->program->queue_count, &trace);
+  }
+  if (status == MK_OK) {
+    status = take(gpu, trace, sms);
+  }
+  mk_free(sms);
+  if (status != MK_OK) {
+    mk_trace_free(trace);
+    return status;
+  }
+  *out = trace;
+  return MK_OK;
+}

@@ -1,0 +1,173 @@
+/* See upload.h. Everything goes through the machine's stream, in order: the copy into a slot's device memory, then the kernel that reads
+ * it. So the host waits for nothing but the event behind the last use of the slot that it fills next. */
+#include "vm/gpu/upload.h"
+
+#include "vm/gpu/image.h"
+#include "vm/gpu/machine_internal.h"
+
+enum { SLOTS = 2, USUAL_ROOM = 32 << 20, BLOCKS_PER_SM = 8 };
+
+typedef struct slot {
+  void *pinned;
+  mk_cu_address staged;
+  mk_cu_event_ref taken; /* the GPU has read `pinned` */
+  bool used;
+} slot;
+
+struct mk_gpu_upload {
+  mk_gpu *gpu;
+  size_t room;
+  mk_cu_module_ref module;
+  mk_cu_function_ref kernel;
+  slot slots[SLOTS];
+  uint32_t current; /* the slot that begin gave out last */
+};
+
+static mk_status open_slot(mk_gpu_upload *upload, slot *s) {
+  const mk_gpu *gpu = upload->gpu;
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->host_new(&s->pinned, upload->room, 0), "allocating pinned memory"));
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->memory_new(&s->staged, upload->room), "allocating memory to load through"));
+  return mk_gpu_check(gpu, gpu->driver->event_new(&s->taken, MK_CU_EVENT_NO_TIMING), "making an event");
+}
+
+static mk_status open_upload(mk_gpu_upload *upload) {
+  MK_TRY(mk_gpu_enter(upload->gpu));
+  MK_TRY(mk_gpu_load(upload->gpu, MK_GPU_IMAGE_PACK, "mk_pack_rows", 0, &upload->module, &upload->kernel));
+  for (uint32_t i = 0; i < SLOTS; i++) {
+    MK_TRY(open_slot(upload, &upload->slots[i]));
+  }
+  return MK_OK;
+}
+
+mk_status mk_gpu_upload_new(mk_gpu *gpu, size_t room, mk_gpu_upload **out) {
+  mk_gpu_upload *upload;
+  *out = NULL;
+  MK_TRY(mk_alloc(1, sizeof *upload, &upload));
+  upload->gpu = gpu;
+  upload->room = room == 0 ? (size_t)USUAL_ROOM : room;
+  mk_status status = open_upload(upload);
+  if (status != MK_OK) {
+    mk_gpu_upload_free(upload);
+    return status;
+  }
+  *out = upload;
+  return MK_OK;
+}
+
+void mk_gpu_upload_free(mk_gpu_upload *upload) {
+  if (upload == NULL) {
+    return;
+  }
+  const mk_gpu *gpu = upload->gpu;
+  const mk_driver *cu = gpu->driver;
+  if (!gpu->lost && cu->context_set(gpu->context) == 0) {
+    (void)cu->stream_wait(gpu->stream); /* what is under way reads the slots */
+    for (uint32_t i = 0; i < SLOTS; i++) {
+      slot *s = &upload->slots[i];
+      if (s->taken != NULL) {
+        (void)cu->event_free(s->taken);
+      }
+      if (s->staged != 0) {
+        (void)cu->memory_free(s->staged);
+      }
+      if (s->pinned != NULL) {
+        (void)cu->host_free(s->pinned);
+      }
+    }
+    if (upload->module != NULL) {
+      (void)cu->module_unload(upload->module);
+    }
+  }
+  mk_free(upload);
+}
+
+size_t mk_gpu_upload_room(const mk_gpu_upload *upload) { return upload->room; }
+
+mk_status mk_gpu_upload_begin(mk_gpu_upload *upload, void **memory) {
+  const mk_gpu *gpu = upload->gpu;
+  MK_TRY(mk_gpu_enter(gpu));
+  upload->current = (upload->current + 1) % SLOTS;
+  slot *s = &upload->slots[upload->current];
+  if (s->used) {
+    MK_TRY(mk_gpu_check(gpu, gpu->driver->event_wait(s->taken), "waiting for weights to be copied"));
+  }
+  *memory = s->pinned;
+  return MK_OK;
+}
+
+static mk_status find_weight(const mk_gpu_upload *upload, size_t buffer, const mk_buffer **out) {
+  const mk_program *program = upload->gpu->program;
+  if (buffer >= program->buffer_count) {
+    return mk_error(MK_ERR_USAGE, "there is no buffer %zu; the program has %zu", buffer, program->buffer_count);
+  }
+  *out = &program->buffers[buffer];
+  return (*out)->kind == MK_KIND_WEIGHT ? MK_OK : mk_error(MK_ERR_USAGE, "buffer %s holds no weights", (*out)->name);
+}
+
+static mk_status copy(mk_gpu_upload *upload, mk_cu_address to, size_t bytes) {
+  const mk_gpu *gpu = upload->gpu;
+  slot *s = &upload->slots[upload->current];
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->upload_async(to, s->pinned, bytes, gpu->stream), "copying weights to the GPU"));
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->event_record(s->taken, gpu->stream), "copying weights to the GPU"));
+  s->used = true;
+  return MK_OK;
+}
+
+mk_status mk_gpu_upload_bytes(mk_gpu_upload *upload, size_t buffer, uint64_t offset, size_t bytes) {
+  const mk_buffer *b = NULL;
+  MK_TRY(find_weight(upload, buffer, &b));
+  if (offset > b->bytes || bytes > b->bytes - offset || bytes > upload->room) {
+    return mk_error(MK_ERR_USAGE, "weight %s has %llu bytes; %zu from %llu on are not all inside, or more than %zu",
+                    b->name, (unsigned long long)b->bytes, bytes, (unsigned long long)offset, upload->room);
+  }
+  return bytes == 0 ? MK_OK : copy(upload, mk_gpu_address(upload->gpu, buffer) + offset, bytes);
+}
+
+/* Every address that the kernel reads or writes follows from these. */
+static mk_status check_rows(const mk_gpu_upload *upload, const mk_buffer *b, const mk_gpu_pack *pack) {
+  bool vector = pack->order == MK_GPU_FILL_VECTOR;
+  if (b->dtype != MK_DTYPE_BF16 || b->cols != pack->cols || (b->store == MK_STORE_TILES) == vector ||
+      pack->dtype > MK_GPU_PACK_F32 || pack->order > MK_GPU_FILL_VECTOR) {
+    return mk_error(MK_ERR_USAGE, "weight %s has no rows of %u columns to be packed", b->name, pack->cols);
+  }
+  uint32_t most = vector ? 1 : pack->source < MK_GPU_FILL_SOURCES ? pack->source_rows[pack->source] : 0;
+  if (pack->first_row > most || pack->rows > most - pack->first_row ||
+      (pack->order == MK_GPU_FILL_GLU && pack->source > 1) ||
+      (pack->order == MK_GPU_FILL_ROPE && (pack->head_dim == 0 || pack->head_dim % 16 != 0))) {
+    return mk_error(MK_ERR_USAGE, "weight %s: source %u has %u rows; %u from %u on are not all there", b->name,
+                    pack->source, most, pack->rows, pack->first_row);
+  }
+  uint64_t row_bytes = pack->cols * mk_gpu_pack_unit(pack->dtype);
+  if (pack->rows > upload->room / (row_bytes == 0 ? 1 : row_bytes)) {
+    return mk_error(MK_ERR_USAGE, "weight %s: %u rows of %llu bytes are more than %zu", b->name, pack->rows,
+                    (unsigned long long)row_bytes, upload->room);
+  }
+  return MK_OK;
+}
+
+mk_status mk_gpu_upload_rows(mk_gpu_upload *upload, size_t buffer, const mk_gpu_pack *pack) {
+  const mk_gpu *gpu = upload->gpu;
+  const mk_buffer *b = NULL;
+  MK_TRY(find_weight(upload, buffer, &b));
+  MK_TRY(check_rows(upload, b, pack));
+  if (pack->rows == 0 || pack->cols == 0) {
+    return MK_OK;
+  }
+  mk_gpu_pack whole = *pack;
+  whole.to = mk_gpu_address(gpu, buffer);
+  whole.from = upload->slots[upload->current].staged;
+  whole.grid_cols = mk_buffer_grid_cols(b);
+  whole.packed_rows = b->rows;
+  MK_TRY(copy(upload, whole.from, (size_t)(pack->rows * (pack->cols * mk_gpu_pack_unit(pack->dtype)))));
+  void *arguments[] = {&whole};
+  uint32_t most = (uint32_t)gpu->sms * BLOCKS_PER_SM;
+  return mk_gpu_check(gpu,
+                      gpu->driver->launch(upload->kernel, pack->rows < most ? pack->rows : most, 1, 1,
+                                          MK_GPU_PACK_THREADS, 1, 1, 0, gpu->stream, arguments, NULL),
+                      "packing weights");
+}
+
+mk_status mk_gpu_upload_end(mk_gpu_upload *upload) {
+  MK_TRY(mk_gpu_enter(upload->gpu));
+  return mk_gpu_check(upload->gpu, upload->gpu->driver->stream_wait(upload->gpu->stream), "packing weights");
+}

@@ -1,0 +1,205 @@
+// Waiting, with a deadline.
+//
+// Every spin of the device code is in this file. A warp that waits long says for what in shared memory, and watches one flag there; the
+// controller of its SM looks at the clock for everybody (watch_over). The first wait of the GPU that outlives the deadline writes
+// the fault record and raises the abort flag that all controllers watch. From then on no wait waits: a consumer or
+// the storer goes through its instruction to the end with whatever it has, so that no other warp is left alone at a meeting, and
+// leaves behind the last instruction that the controller has handed out: the same one for all. Nothing else ends a role but the last
+// epoch or the host's stop.
+//
+// Waits are short on purpose: a copy of this code stands wherever somebody waits, and together they have to fit the instruction
+// cache, from which a miss costs about as much as a hop (docs/results/gpu.md).
+#pragma once
+#include "vm/gpu/recorder.cuh"
+
+namespace mk {
+
+enum { LONG_WAIT_TRIES = 64 };
+
+// After a try in vain of the whole warp; `tries` begins at 0. False, for all lanes: do not wait any longer.
+__device__ inline bool keep_waiting(const device &d, uint32_t &tries, uint32_t activity, uint32_t edge, uint32_t have,
+                                    uint32_t want) {
+  if (++tries % LONG_WAIT_TRIES != 0) {
+    return true;
+  }
+  if (tries == LONG_WAIT_TRIES) {
+    volatile shared_words *words = device::words();
+    uint32_t warp = threadIdx.x / 32;
+    words->waits[warp].have = __reduce_max_sync(0xffffffffu, have);
+    words->waits[warp].want = want;
+    words->waits[warp].epoch = d.epoch;
+    words->tickets[warp] = words->tickets[warp] + 1;
+    words->waits[warp].what = activity | edge << 16;
+  }
+  return __all_sync(0xffffffffu, device::words()->leave == 0);
+}
+
+__device__ inline void waited(uint32_t tries) {
+  if (tries >= LONG_WAIT_TRIES) {
+    device::words()->waits[threadIdx.x / 32].what = 0;
+  }
+}
+
+// All lanes of the warp wait for a phase; all get the same answer. False: everybody is to leave.
+__device__ inline bool wait_phase(const device &d, uint32_t index, uint32_t parity, uint32_t activity, uint32_t edge) {
+  uint32_t barrier = d.barrier(index);
+  if (__all_sync(0xffffffffu, tile::test_wait(barrier, parity))) {
+    return true;
+  }
+  record(d, activity, edge);
+  uint32_t tries = 0;
+  bool ok = true;
+  while (ok && !__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {
+    ok = keep_waiting(d, tries, activity, edge, 0, parity);
+  }
+  waited(tries);
+  record(d, MK_ACTIVITY_WORK, 0);
+  return ok;
+}
+
+// What the controller knows of the others' long waits, lane by lane.
+struct watch {
+  uint32_t ticket = 0, since = 0;  // since: in units of 1.024 us
+};
+
+// One look at all warps of the block and at the abort flag.
+__device__ inline void watch_over(const device &d, watch &w) {
+  volatile shared_words *words = device::words();
+  uint32_t warp = tile::lane(), now = static_cast<uint32_t>(tile::global_nanoseconds() >> 10);
+  uint32_t what = warp < MK_GPU_WARPS ? words->waits[warp].what : 0;
+  uint32_t ticket = what != 0 ? words->tickets[warp] : 0;
+  if (ticket != w.ticket) {
+    w.ticket = ticket;
+    w.since = now;
+  }
+  // Whoever waits for another SM gives up first, so that the record names the edge and not what waits behind it.
+  uint32_t activity = what & 0xff, deadline = d.params.deadline;
+  bool edge_wait = activity == MK_ACTIVITY_COUNTER || activity == MK_ACTIVITY_STAMP;
+  bool late = what != 0 && now - w.since > (edge_wait ? deadline : deadline + deadline / 4);
+  mk_gpu_fault *fault = d.params.fault;
+  if (late && words->leave == 0 && atomicCAS(&fault->claimed, 0u, 1u) == 0u) {
+    fault->sm = blockIdx.x;
+    fault->role = warp < MK_GPU_CONSUMER_WARPS    ? ROLE_CONSUMER
+                  : warp == MK_GPU_CONSUMER_WARPS ? ROLE_LOADER
+                                                  : ROLE_STORER;
+    fault->uid = words->uid[warp];
+    fault->activity = activity;
+    fault->edge = what >> 16;
+    fault->have = words->waits[warp].have;
+    fault->want = words->waits[warp].want;
+    fault->epoch = words->waits[warp].epoch;
+    __threadfence_system();
+    atomicExch(d.params.abort, 1u);
+  }
+  if (__any_sync(0xffffffffu, late) || tile::load_acquire(d.params.abort) != 0) {
+    __threadfence();
+    words->leave = 1;
+  }
+}
+
+// A warp waits for the release counters of an instruction; the caller makes the others wait for it. Relaxed counters are hints, and
+// going straight to the stamps is faster than heeding them (measured: docs/results/gpu.md).
+__device__ inline void wait_counters(const device &d, const mk_instruction &in) {
+  bool waits = false;
+  for (uint32_t w = 0; w < in.wait_count; w++) {
+    uint32_t counter = in.waits[w].counter, total = device::slot_of(in).wait_totals[w];
+    if ((total & MK_GPU_COUNTER_RELEASE) == 0) {
+      continue;
+    }
+    uint32_t want = (d.params.first_epoch + d.epoch) * (total & ~MK_GPU_COUNTER_RELEASE) + in.waits[w].threshold;
+    const uint32_t *address = d.params.counters + counter * MK_GPU_COUNTER_STRIDE;
+    uint32_t tries = 0;
+    for (;;) {
+      uint32_t have = tile::load_acquire(address);
+      if (__all_sync(0xffffffffu, static_cast<int32_t>(have - want) >= 0)) {
+        break;
+      }
+      if (!waits) {
+        record(d, MK_ACTIVITY_COUNTER, counter);
+        waits = true;
+      }
+      if (!keep_waiting(d, tries, MK_ACTIVITY_COUNTER, counter, have, want)) {
+        break;
+      }
+    }
+    waited(tries);
+  }
+  if (waits) {
+    record(d, MK_ACTIVITY_WORK, 0);
+  }
+}
+
+__device__ inline void signal_counters(const device &d, const mk_instruction &in) {
+  for (uint32_t s = 0; s < in.signal_count; s++) {
+    uint32_t counter = in.signals[s].counter;
+    uint32_t *address = d.params.counters + counter * MK_GPU_COUNTER_STRIDE;
+    if ((device::slot_of(in).signal_totals[s] & MK_GPU_COUNTER_RELEASE) != 0) {
+      tile::add_release(address, in.signals[s].amount);
+    } else {
+      tile::add_relaxed(address, in.signals[s].amount);
+    }
+  }
+}
+
+__device__ inline bool fresh(const tile::stamped_pair &pair, uint32_t generation) {
+  return tile::stamp_generation(pair.low) == generation && tile::stamp_generation(pair.high) == generation;
+}
+
+// Each lane waits for `count` pairs of its own stamped words, pair i at at(i) where has(i). What is late is loaded again, and only
+// that.
+template <uint32_t count, typename address, typename presence>
+__device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, address at, presence has,
+                                          tile::stamped_pair (&to)[count]) {
+  uint32_t want = d.generation(), late = 0;
+#pragma unroll
+  for (uint32_t i = 0; i < count; i++) {
+    to[i].low = to[i].high = 0;
+    if (has(i)) {
+      late |= 1u << i;
+    }
+  }
+  uint32_t tries = 0;
+  bool waits = false;
+  for (;;) {
+    uint32_t loaded = late, have = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < count; i++) {
+      if (loaded >> i & 1) {
+        to[i] = tile::load_stamped_pair(at(i));
+      }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < count; i++) {
+      if (loaded >> i & 1) {
+        bool is_late = !fresh(to[i], want);
+        late ^= is_late ? 0 : 1u << i;
+        have = is_late ? tile::stamp_generation(to[i].low) : have;
+      }
+    }
+    if (!__any_sync(0xffffffffu, late != 0) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
+      break;
+    }
+    if (!waits) {
+      record(d, MK_ACTIVITY_STAMP, buffer);
+      waits = true;
+    }
+    if (!keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
+      break;
+    }
+  }
+  waited(tries);
+  if (waits) {
+    record(d, MK_ACTIVITY_WORK, 0);
+  }
+}
+
+// The same for one pair.
+__device__ inline void wait_stamped_pair(const device &d, const uint64_t *from, bool active, uint32_t buffer,
+                                         tile::stamped_pair &to) {
+  tile::stamped_pair pairs[1];
+  wait_stamped_pairs<1>(
+      d, buffer, [=](uint32_t) { return from; }, [=](uint32_t) { return active; }, pairs);
+  to = pairs[0];
+}
+
+}  // namespace mk
