@@ -1,5 +1,5 @@
 /* Tests of the GPU machine, as one plain program that can be carried to a machine with a GPU and nothing but its driver:
- *   mkvm_gpu_tests [--device cuda:N] [--quick] GOLDEN.bin ...
+ *   mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] GOLDEN.bin ...
  * Prints a line per check and "N passed, N failed"; exit code 0, 1 when a check failed, 77 when there is no GPU to test on.
  * Goldens: tests/oracle/README.md. */
 #include <math.h>
@@ -10,7 +10,12 @@
 
 #include "models/llama.h"
 #include "scheduler/compile.h"
+#include "tests/gpu/gpu_test.h"
+#include "tools/lib/compare.h"
 #include "tools/lib/engine.h"
+#include "vm/gpu/extra.h"
+
+static const char *model; /* of goldens whose weights are files; NULL: those are left out */
 
 static const double kTolerance = 1e-2; /* relative error of one row of logits, in L2 */
 enum {
@@ -18,26 +23,12 @@ enum {
   REPEATS = 20,
   SHAPE_FIELDS = 14,
   HEADER = 8 + 32 + 8 + SHAPE_FIELDS * 4 + 5 * 8,
-  COMPARED_WITH_CPU = 8
+  COMPARED_WITH_CPU = 8,
+  COMPARED_STEPS = 3,
+  CYCLES = 1000,
+  RELAUNCHES = 100,
+  RELAUNCH_STEPS = 16
 };
-
-static unsigned passed, failed;
-static const char *device = "cuda";
-
-static bool expect(bool good, const char *test, const char *what) {
-  if (good) {
-    passed++;
-  } else {
-    failed++;
-    printf("FAILED %s: %s\n", test, what);
-  }
-  fflush(stdout);
-  return good;
-}
-
-static bool expect_ok(mk_status status, const char *test) {
-  return expect(status == MK_OK, test, status == MK_OK ? "" : mk_error_message());
-}
 
 typedef struct golden {
   uint8_t *file;
@@ -173,6 +164,22 @@ static double worst_error(const output *got, const uint8_t *want, uint32_t rows)
   return worst;
 }
 
+static bool is_large(const golden *g) { return (uint64_t)g->config.hidden * g->config.layers > 16384; }
+
+static uint32_t device_index(void) { return strlen(device) > 5 ? (uint32_t)strtoul(device + 5, NULL, 10) : 0; }
+
+static long resident_pages(void) {
+  long size = 0, resident = 0;
+  FILE *file = fopen("/proc/self/statm", "r");
+  if (file != NULL) {
+    if (fscanf(file, "%ld %ld", &size, &resident) != 2) {
+      resident = 0;
+    }
+    fclose(file);
+  }
+  return resident;
+}
+
 static mk_status open_engine(const golden *g, const char *on, bool want_logits, mk_engine **engine) {
   uint32_t most = g->prompt_count + g->steps;
   mk_engine_options options = {.device = on,
@@ -181,6 +188,10 @@ static mk_status open_engine(const golden *g, const char *on, bool want_logits, 
                                .synth_seed = g->seed,
                                .max_seq = most < g->config.max_position ? most : g->config.max_position,
                                .gpu_deadline_ms = DEADLINE_MS};
+  if (g->is_directory != 0) {
+    options.synth = NULL;
+    return mk_engine_open(model, &options, engine);
+  }
   return mk_engine_open(NULL, &options, engine);
 }
 
@@ -244,6 +255,11 @@ static void test_logits(const golden *g) {
     printf("%s: relative error of logits %.2e\n", g->name, error);
     mk_engine *cpu;
     output reference;
+    if (is_large(g)) { /* the CPU would take minutes */
+      free_output(&out);
+      mk_engine_close(engine);
+      return;
+    }
     new_output(&reference, g->steps < COMPARED_WITH_CPU ? g->steps : COMPARED_WITH_CPU, g->config.vocab);
     if (expect_ok(open_engine(g, "cpu", true, &cpu), g->name)) {
       if (expect_ok(generate(g, cpu, &reference), g->name)) {
@@ -295,6 +311,34 @@ static void test_repeat(const golden *g, unsigned repeats) {
   }
   free_output(&first);
   free_output(&again);
+  mk_engine_close(engine);
+}
+
+/* The same bits, logits included, from many launches that go on behind the same context. */
+static void test_relaunch(const golden *g) {
+  mk_engine *engine;
+  if (!expect_ok(open_engine(g, device, false, &engine), g->name)) {
+    return;
+  }
+  output out;
+  new_output(&out, g->steps, g->config.vocab);
+  mk_gpu *gpu = mk_engine_gpu(engine);
+  size_t bytes = g->config.vocab * sizeof(float);
+  size_t logits = (size_t)mk_program_find_buffer(mk_engine_program(engine), "logits");
+  uint32_t position = g->prompt_count - 1, token = word_at(g->prompt, position);
+  uint32_t steps = g->steps < RELAUNCH_STEPS ? g->steps : RELAUNCH_STEPS;
+  float *first = out.logits, *again = out.logits + g->config.vocab; /* two rows of it */
+  unsigned differing = 0;
+  bool ok = g->steps >= 2 && expect_ok(generate(g, engine, &out), g->name);
+  for (unsigned i = 0; ok && i < RELAUNCHES; i++) {
+    ok = expect_ok(mk_gpu_run(gpu, token, position, g->prompt_count, steps, NULL, NULL), g->name) &&
+         expect_ok(mk_gpu_read(gpu, logits, 0, i == 0 ? first : again, bytes), g->name);
+    differing += ok && i != 0 && memcmp(first, again, bytes) != 0;
+  }
+  printf("%s: %u of %d launches of %u steps behind %u tokens differ in a bit of the last logits\n", g->name, differing,
+         RELAUNCHES, steps, g->prompt_count);
+  expect(ok && differing == 0, g->name, "a launch behind the same context gave other logits");
+  free_output(&out);
   mk_engine_close(engine);
 }
 
@@ -393,27 +437,175 @@ static void test_refusals(const golden *g) {
   mk_graph_free(graph);
 }
 
+/* Opening, one token and closing, again and again: device memory and host memory stay what they were. */
+static void test_cycles(const golden *g, unsigned cycles) {
+  uint64_t before = 0, after = 0;
+  long resident = 0, grown = 0;
+  for (unsigned i = 0; i < cycles; i++) {
+    mk_engine *engine;
+    output one;
+    new_output(&one, 1, g->config.vocab);
+    bool ok = expect_ok(open_engine(g, device, false, &engine), g->name);
+    if (ok) {
+      ok = expect_ok(generate(g, engine, &one), g->name);
+      mk_engine_close(engine);
+    }
+    free_output(&one);
+    mk_gpu_description description;
+    if (!ok || !expect_ok(mk_gpu_describe(device_index(), &description), g->name)) {
+      return;
+    }
+    after = description.free_bytes;
+    grown = resident_pages();
+    if (i == cycles / 10) { /* what the driver and the C library keep has come by then */
+      before = after;
+      resident = grown;
+    }
+  }
+  printf("%s: %u starts and stops; free device memory %+lld bytes, resident pages %+ld since the %uth\n", g->name,
+         cycles, (long long)(after - before), grown - resident, cycles / 10 + 1);
+  expect(after >= before, g->name, "starting and stopping loses device memory");
+  expect(grown - resident < 1024, g->name, "starting and stopping loses host memory");
+}
+
+/* Records without a hole or a step back, on the same time as the launch. */
+static void check_trace(const golden *g, const mk_trace *trace, uint32_t steps) {
+  uint64_t longest = 0;
+  bool ordered = true, whole = true;
+  for (uint32_t t = 0; t < trace->sms * MK_TRACE_ROLES; t++) {
+    const mk_trace_track *track = &trace->tracks[t];
+    uint32_t boundaries = 0;
+    for (uint32_t i = 0; i < track->count; i++) {
+      ordered &= i == 0 || track->records[i].time >= track->records[i - 1].time;
+      boundaries += track->records[i].activity == MK_ACTIVITY_BOUNDARY;
+    }
+    bool idle = trace->program->queues[t / MK_TRACE_ROLES].count == 0;
+    whole &= idle ? track->count == 0 : boundaries == steps + 1 && track->dropped == 0;
+    if (track->count != 0 && track->records[track->count - 1].time > longest) {
+      longest = track->records[track->count - 1].time;
+    }
+  }
+  expect(ordered, g->name, "a track goes back in time");
+  expect(whole, g->name, "a track misses steps");
+  printf("%s: %u steps traced in %.1f us, the launch %.1f us a step; clocks aligned to %.0f ns\n", g->name, steps,
+         (double)longest / 1e3, trace->milliseconds * 1e3 / trace->launch_steps, trace->alignment_ns);
+}
+
+/* Ticks of the longest time that any consumer worked on that instruction. */
+static uint64_t longest_work(const mk_trace *trace, uint32_t uid) {
+  uint64_t most = 0;
+  for (uint32_t sm = 0; sm < trace->sms; sm++) {
+    const mk_trace_track *track = mk_trace_track_of(trace, sm, MK_ROLE_CONSUMER);
+    for (uint32_t i = 0; i + 1 < track->count; i++) {
+      uint64_t took = track->records[i + 1].time - track->records[i].time;
+      if (track->records[i].uid == uid && track->records[i].activity == MK_ACTIVITY_WORK && took > most) {
+        most = took;
+      }
+    }
+  }
+  return most;
+}
+
+static void test_trace(const golden *g) {
+  mk_engine *engine;
+  if (!expect_ok(open_engine(g, device, false, &engine), g->name)) {
+    return;
+  }
+  mk_gpu *gpu = mk_engine_gpu(engine);
+  output plain, traced;
+  new_output(&plain, g->steps, g->config.vocab);
+  new_output(&traced, g->steps, g->config.vocab);
+  mk_trace *trace = NULL;
+  uint32_t uid = find_signaller(mk_engine_program(engine), MK_OP_GLU);
+  if (expect_ok(generate(g, engine, &plain), g->name) && expect_ok(mk_gpu_trace_on(gpu, 2, 4, 8192), g->name) &&
+      expect_ok(generate(g, engine, &traced), g->name) && expect_ok(mk_gpu_trace_take(gpu, &trace), g->name)) {
+    expect(memcmp(plain.tokens, traced.tokens, plain.count * sizeof *plain.tokens) == 0, g->name,
+           "the recorder changes tokens");
+    check_trace(g, trace, 4);
+    expect(longest_work(trace, uid) < 20000, g->name, "an undisturbed instruction takes 20 us");
+    mk_trace_free(trace);
+    trace = NULL;
+    mk_gpu_delay(gpu, uid, 20000);
+    if (expect_ok(generate(g, engine, &traced), g->name) && expect_ok(mk_gpu_trace_take(gpu, &trace), g->name)) {
+      expect(longest_work(trace, uid) >= 20000, g->name, "a delay of 20 us does not show");
+    }
+    mk_trace_free(trace);
+    trace = NULL;
+    mk_gpu_delay(gpu, 0, 0);
+    if (expect_ok(mk_gpu_trace_on(gpu, 0, 4, 16), g->name) && expect_ok(generate(g, engine, &traced), g->name) &&
+        expect_ok(mk_gpu_trace_take(gpu, &trace), g->name)) {
+      const mk_trace_track *track = mk_trace_track_of(trace, 0, MK_ROLE_CONSUMER);
+      expect(track->count == 16 && track->dropped > 0, g->name, "a full track does not count what it drops");
+    }
+  }
+  mk_trace_free(trace);
+  free_output(&plain);
+  free_output(&traced);
+  mk_engine_close(engine);
+}
+
+/* Every instruction of some steps beside its plain C reference. */
+static void test_compare(const golden *g) {
+  mk_engine *machine, *oracle;
+  if (!expect_ok(open_engine(g, device, false, &machine), g->name)) {
+    return;
+  }
+  if (expect_ok(open_engine(g, "cpu", false, &oracle), g->name)) {
+    mk_compare *compare;
+    uint32_t *prompt = calloc(g->prompt_count, sizeof *prompt);
+    if (prompt != NULL) {
+      memcpy(prompt, g->prompt, 4 * (size_t)g->prompt_count);
+    }
+    expect_ok(prompt == NULL
+                  ? MK_ERR_RUNTIME
+                  : mk_compare_generate(machine, oracle, prompt, g->prompt_count, COMPARED_STEPS, NULL, NULL, &compare),
+              g->name);
+    double worst = 0;
+    for (uint32_t op = 0; prompt != NULL && compare != NULL && op < MK_OP_COUNT; op++) {
+      worst = mk_compare_rows(compare)[op].worst > worst ? mk_compare_rows(compare)[op].worst : worst;
+    }
+    printf("%s: instruction by instruction, the worst output is off by %.2e\n", g->name, worst);
+    mk_compare_free(prompt == NULL ? NULL : compare);
+    free(prompt);
+    mk_engine_close(oracle);
+  }
+  mk_engine_close(machine);
+}
+
 static void test_golden(const char *path, bool first, bool quick) {
   golden g;
   if (!read_golden(path, &g)) {
     expect(false, path, "no golden: it cannot be read, or is not complete");
-  } else if (g.is_directory != 0) {
-    printf("%s: left out, its weights are files\n", g.name);
+  } else if (g.is_directory != 0 && model == NULL) {
+    printf("%s: left out, its weights are files: give their folder with --model\n", g.name);
   } else {
     test_logits(&g);
-    test_repeat(&g, quick && !first ? 2 : REPEATS);
-    if (first || !quick) {
+    if (!is_large(&g)) {
+      test_compare(&g);
+      test_trace(&g);
+    }
+    test_repeat(&g, is_large(&g) || (quick && !first) ? 2 : REPEATS);
+    if (is_large(&g) || !quick) {
+      test_relaunch(&g);
+    }
+    if (!is_large(&g) && (first || !quick)) {
       test_stop(&g);
       test_fault(&g, MK_OP_QKV);
       test_fault(&g, MK_OP_GLU);
       test_fault(&g, MK_OP_HEAD);
     }
-    if (first) {
+    if (!is_large(&g) && first) {
       test_refusals(&g);
+      test_cycles(&g, quick ? CYCLES / 20 : CYCLES);
     }
   }
   free(g.file);
 }
+
+static const char usage[] =
+    "usage: mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] GOLDEN.bin ...\n"
+    "--model DIR: weights of the goldens that are of a model directory (demo.bin: models/demo)\n"
+    "--quick: fewer repeats, and faults on the first golden only\n";
 
 int main(int argc, char **argv) {
   bool quick = false, first = true;
@@ -423,20 +615,23 @@ int main(int argc, char **argv) {
       quick = true;
     } else if (strcmp(argv[at], "--device") == 0 && at + 1 < argc) {
       device = argv[++at];
+    } else if (strcmp(argv[at], "--model") == 0 && at + 1 < argc) {
+      model = argv[++at];
     } else {
-      fprintf(stderr, "usage: mkvm_gpu_tests [--device cuda:N] [--quick] GOLDEN.bin ...\n");
+      fputs(usage, stderr);
       return 2;
     }
   }
-  uint32_t index = strlen(device) > 5 ? (uint32_t)strtoul(device + 5, NULL, 10) : 0;
-  if (!mk_gpu_present(index)) {
+  if (!mk_gpu_present(device_index())) {
     printf("no GPU to test on: %s\n", mk_error_message());
     return 77;
   }
   if (at == argc) {
-    fprintf(stderr, "usage: mkvm_gpu_tests [--device cuda:N] [--quick] GOLDEN.bin ...\n");
+    fputs(usage, stderr);
     return 2;
   }
+  test_tiles();
+  test_packing();
   for (; at < argc; at++, first = false) {
     test_golden(argv[at], first, quick);
   }

@@ -1,0 +1,22 @@
+/* See gpu_test.h. */
+#include "tests/gpu/gpu_test.h"
+
+#include <stdio.h>
+
+unsigned passed, failed;
+const char *device = "cuda";
+
+bool expect(bool good, const char *test, const char *what) {
+  if (good) {
+    passed++;
+  } else {
+    failed++;
+    printf("FAILED %s: %s\n", test, what);
+  }
+  fflush(stdout);
+  return good;
+}
+
+bool expect_ok(mk_status status, const char *test) {
+  return expect(status == MK_OK, test, status == MK_OK ? "" : mk_error_message());
+}

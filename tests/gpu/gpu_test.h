@@ -1,0 +1,21 @@
+/* What the files of mkvm_gpu_tests share: the count of checks, and the GPU under test. One thread. */
+#ifndef MK_GPU_TEST_H
+#define MK_GPU_TEST_H
+
+#include "vm/status.h"
+
+extern unsigned passed, failed;
+extern const char *device; /* as --device names it */
+
+/* Counts a check and returns `good`; a failed one is printed with the test's name and what was wrong. */
+bool expect(bool good, const char *test, const char *what);
+/* The same for a status, with its message. */
+bool expect_ok(mk_status status, const char *test);
+
+/* Weights of every kind of checkpoint, packed on the GPU and on the host: the same bytes (pack_gpu.c). */
+void test_packing(void);
+
+/* The tile library, each operation against a plain C loop (tile_gpu.c). */
+void test_tiles(void);
+
+#endif

@@ -1,0 +1,146 @@
+/* The differ: a sound machine passes, and one planted fault is found at the instruction that made it. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "instructions/reference.h"
+#include "tools/lib/compare.h"
+
+enum { STEPS = 6, PROMPT = 3 };
+
+/* Small, with splits of attention, a K split and rows that do not fill their tiles. */
+static const mk_config kConfig = {.hidden = 136,
+                                  .intermediate = 2100,
+                                  .layers = 2,
+                                  .heads = 4,
+                                  .kv_heads = 2,
+                                  .head_dim = 64,
+                                  .vocab = 300,
+                                  .max_position = 64,
+                                  .rms_eps = 1e-5f,
+                                  .rope_theta = 10000.0};
+static const uint32_t kPrompt[PROMPT] = {5, 17, 250};
+
+static mk_engine *open_engine(void) {
+  mk_engine *engine;
+  mk_engine_options options = {.device = "cpu", .synth = &kConfig, .synth_seed = 3, .max_seq = 32, .sms = 7};
+  cr_assert_eq(mk_engine_open(NULL, &options, &engine), MK_OK, "%s", mk_error_message());
+  return engine;
+}
+
+static bool count(void *user, uint32_t position, uint32_t token, bool generated) {
+  (void)token;
+  cr_assert_eq(generated, position + 1 >= PROMPT);
+  ++*(int *)user;
+  return true;
+}
+
+Test(compare, a_sound_machine_passes) {
+  mk_engine *machine = open_engine(), *oracle = open_engine();
+  mk_compare *compare;
+  int steps = 0;
+  cr_assert_eq(mk_compare_generate(machine, oracle, kPrompt, PROMPT, STEPS, count, &steps, &compare), MK_OK, "%s",
+               mk_error_message());
+  cr_assert_eq(steps, PROMPT - 1 + STEPS);
+  const mk_opcode used[] = {MK_OP_QKV,        MK_OP_ATTENTION, MK_OP_COMBINE, MK_OP_LINEAR_PART,
+                            MK_OP_REDUCE_ADD, MK_OP_GLU,       MK_OP_HEAD,    MK_OP_NEXT};
+  for (size_t i = 0; i < sizeof used / sizeof used[0]; i++) {
+    const mk_compare_row *row = &mk_compare_rows(compare)[used[i]];
+    cr_expect(row->outputs > 0, "%s was never compared", mk_opcode_lookup(used[i])->name);
+    cr_expect(row->worst == 0, "%s: the same code on the same inputs differs", mk_opcode_lookup(used[i])->name);
+  }
+  mk_compare_free(compare);
+  mk_engine_close(machine);
+  mk_engine_close(oracle);
+}
+
+/* A machine that runs right and then has one number of one buffer changed. */
+typedef struct faulty {
+  mk_engine *engine;
+  size_t buffer;
+  size_t word; /* 32-bit */
+  uint32_t flip;
+} faulty;
+
+static bool keep_token(void *user, uint32_t position, uint32_t token) {
+  (void)position;
+  *(uint32_t *)user = token;
+  return true;
+}
+
+static mk_status step(void *user, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t *next) {
+  faulty *f = user;
+  mk_cpu_set_state(mk_engine_cpu(f->engine), token, position, prompt_length);
+  return mk_cpu_run(mk_engine_cpu(f->engine), 1, keep_token, next);
+}
+
+static mk_status read_memory(void *user, size_t buffer, void *data, uint64_t bytes) {
+  faulty *f = user;
+  memcpy(data, mk_cpu_memory(mk_engine_cpu(f->engine), buffer), bytes);
+  if (buffer == f->buffer) {
+    uint32_t *words = data;
+    words[f->word] ^= f->flip;
+  }
+  return MK_OK;
+}
+
+static uint32_t generation(void *user) { return mk_cpu_generation(mk_engine_cpu(((faulty *)user)->engine)); }
+
+static void expect_found(const char *buffer, size_t word, uint32_t flip, const char *words) {
+  mk_engine *machine = open_engine(), *oracle = open_engine();
+  const mk_program *program = mk_engine_program(machine);
+  int index = mk_program_find_buffer(program, buffer);
+  cr_assert_geq(index, 0, "no buffer %s", buffer);
+  faulty fault = {.engine = machine, .buffer = (size_t)index, .word = word, .flip = flip};
+  uint8_t *weights[512];
+  cr_assert_lt(program->buffer_count, sizeof weights / sizeof weights[0]);
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    weights[b] = mk_cpu_memory(mk_engine_cpu(oracle), b);
+  }
+  mk_compare_source source = {step, read_memory, generation, &fault};
+  mk_compare *compare;
+  uint32_t next;
+  cr_assert_eq(mk_engine_set_prompt(machine, kPrompt, PROMPT), MK_OK);
+  cr_assert_eq(mk_compare_new(program, weights, &source, &compare), MK_OK);
+  cr_expect_eq(mk_compare_step(compare, kPrompt[0], 0, 1, &next), MK_ERR_DEVICE, "%s: the fault passed", buffer);
+  cr_expect_not_null(strstr(mk_error_message(), words), "%s: the message does not say \"%s\": %s", buffer, words,
+                     mk_error_message());
+  mk_compare_free(compare);
+  mk_engine_close(machine);
+  mk_engine_close(oracle);
+}
+
+/* Words of a stamped buffer are 64 bits, data first; bits 30 and 14 are exponents. */
+Test(compare, a_wrong_q_is_named) {
+  expect_found("layers.1.qkv_out", 2 * 9, 1u << 30, "(qkv, layer 1): its output out");
+}
+Test(compare, a_wrong_attention_output_is_named) {
+  expect_found("layers.0.attn_out", 2 * 5, 1u << 14, "(combine, layer 0): its output out");
+}
+Test(compare, a_wrong_activation_is_named) {
+  expect_found("layers.1.act", 2 * 100, 1u << 30, "(glu, layer 1): its output out");
+}
+Test(compare, a_wrong_residual_is_named) {
+  expect_found("layers.0.mid_residual", 77, 1u << 30, "layer 0): its output residual_out");
+}
+Test(compare, a_wrong_key_is_named) {
+  /* Blocks lie in the table's order, which is not the identity: any word of any block but the newest token's row is an input. */
+  mk_engine *probe = open_engine();
+  int kv = mk_program_find_buffer(mk_engine_program(probe), "layers.1.kv");
+  int table = mk_program_find_buffer(mk_engine_program(probe), "block_table");
+  const mk_buffer *b = &mk_engine_program(probe)->buffers[kv];
+  uint32_t block = *(const uint32_t *)mk_cpu_memory(mk_engine_cpu(probe), (size_t)table);
+  size_t word = (size_t)block * b->cols * 2 * b->block_tokens * b->head_dim / 2;
+  mk_engine_close(probe);
+  expect_found("layers.1.kv", word, 1u << 30, "(attention, layer 1): its output kv");
+}
+Test(compare, a_wrong_logit_is_named) { expect_found("logits", 211, 1u << 30, "(head): its output logits"); }
+Test(compare, a_candidate_that_is_no_logit_is_named) {
+  expect_found("candidates", 2, 1, "(head): its candidate is row");
+}
+Test(compare, a_missing_stamp_is_named) {
+  expect_found("layers.0.mid", 1, 1u << 7, "(glu): the machine never wrote one of its inputs");
+}
+Test(compare, not_a_number_is_named) {
+  expect_found("layers.0.out_residual", 3, 0x7f800000u, "layer 0): its output residual_out");
+}

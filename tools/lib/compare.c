@@ -1,0 +1,363 @@
+/* See compare.h. */
+#include "tools/lib/compare.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "instructions/reference.h"
+
+struct mk_compare {
+  const mk_program *program;
+  mk_compare_source source;
+  uint8_t **seen;   /* the machine's memory after the step; NULL for weights */
+  uint8_t **memory; /* the references' memory: the same, KV as before the step */
+  float *scratch, *got, *want;
+  size_t *order; /* instructions by uid */
+  uint32_t *queue_of;
+  mk_compare_row rows[MK_OP_COUNT];
+};
+
+static bool is_weight(const mk_program *program, size_t buffer) {
+  return program->buffers[buffer].kind == MK_KIND_WEIGHT;
+}
+
+static size_t largest_output(const mk_program *program) {
+  size_t largest = 1;
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    size_t elements = (size_t)program->buffers[b].rows * program->buffers[b].cols;
+    if (!is_weight(program, b) && program->buffers[b].store != MK_STORE_BLOCKS && elements > largest) {
+      largest = elements;
+    }
+    if (program->buffers[b].head_dim > largest) {
+      largest = program->buffers[b].head_dim;
+    }
+  }
+  return largest;
+}
+
+/* Uids are unique, and programs of ours number them from 1 on; a sort by counting would not do for others. */
+static void sort_by_uid(const mk_program *program, size_t *order, size_t count) {
+  for (size_t gap = count / 2; gap > 0; gap /= 2) {
+    for (size_t i = gap; i < count; i++) {
+      size_t moving = order[i], j = i;
+      for (; j >= gap && program->instructions[order[j - gap]].uid > program->instructions[moving].uid; j -= gap) {
+        order[j] = order[j - gap];
+      }
+      order[j] = moving;
+    }
+  }
+}
+
+static mk_status init(mk_compare *c, uint8_t *const *weights) {
+  const mk_program *program = c->program;
+  size_t largest = largest_output(program);
+  MK_TRY(mk_alloc(program->buffer_count, sizeof *c->seen, &c->seen));
+  MK_TRY(mk_alloc(program->buffer_count, sizeof *c->memory, &c->memory));
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    if (is_weight(program, b)) {
+      c->memory[b] = weights[b];
+      continue;
+    }
+    MK_TRY(mk_alloc_aligned(64, program->buffers[b].bytes, &c->seen[b]));
+    MK_TRY(mk_alloc_aligned(64, program->buffers[b].bytes, &c->memory[b]));
+  }
+  MK_TRY(mk_alloc_aligned(64, (mk_reference_scratch(program) + 64) * sizeof *c->scratch, &c->scratch));
+  MK_TRY(mk_alloc(largest, sizeof *c->got, &c->got));
+  MK_TRY(mk_alloc(largest, sizeof *c->want, &c->want));
+  MK_TRY(mk_alloc(program->instruction_count, sizeof *c->order, &c->order));
+  MK_TRY(mk_alloc(program->instruction_count, sizeof *c->queue_of, &c->queue_of));
+  for (uint32_t q = 0; q < program->queue_count; q++) {
+    for (uint32_t i = 0; i < program->queues[q].count; i++) {
+      c->queue_of[program->queues[q].first + i] = q;
+    }
+  }
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    c->order[i] = i;
+  }
+  sort_by_uid(program, c->order, program->instruction_count);
+  return MK_OK;
+}
+
+mk_status mk_compare_new(const mk_program *program, uint8_t *const *weights, const mk_compare_source *source,
+                         mk_compare **out) {
+  *out = NULL;
+  mk_compare *c;
+  MK_TRY(mk_alloc(1, sizeof *c, &c));
+  c->program = program;
+  c->source = *source;
+  mk_status status = init(c, weights);
+  if (status != MK_OK) {
+    mk_compare_free(c);
+    return status;
+  }
+  *out = c;
+  return MK_OK;
+}
+
+void mk_compare_free(mk_compare *c) {
+  if (c == NULL) {
+    return;
+  }
+  for (size_t b = 0; b < c->program->buffer_count; b++) {
+    if (c->seen != NULL) {
+      mk_free(c->seen[b]);
+    }
+    if (c->memory != NULL && !is_weight(c->program, b)) {
+      mk_free(c->memory[b]);
+    }
+  }
+  mk_free(c->seen);
+  mk_free(c->memory);
+  mk_free(c->scratch);
+  mk_free(c->got);
+  mk_free(c->want);
+  mk_free(c->order);
+  mk_free(c->queue_of);
+  mk_free(c);
+}
+
+const mk_compare_row *mk_compare_rows(const mk_compare *c) { return c->rows; }
+
+/* A piece of a buffer that an instruction writes. */
+typedef struct piece {
+  uint32_t row, rows; /* elements */
+  uint32_t col, cols;
+  uint64_t kv_offset; /* BLOCKS: bytes to `cols` bf16 in a row */
+} piece;
+
+static float element(const mk_buffer *b, const uint8_t *memory, uint32_t row, uint32_t col) {
+  uint32_t data;
+  if (b->store == MK_STORE_STAMPED) {
+    bool pairs = b->dtype == MK_DTYPE_BF16;
+    size_t row_words = pairs ? (b->cols + 1u) / 2 : b->cols;
+    uint64_t word;
+    memcpy(&word, memory + 8 * (row * row_words + (pairs ? col / 2 : col)), sizeof word);
+    data = (uint32_t)word;
+    if (pairs) {
+      return mk_bf16_to_float((uint16_t)(col % 2 == 0 ? data : data >> 16));
+    }
+  } else {
+    memcpy(&data, memory + 4 * ((size_t)row * b->cols + col), sizeof data);
+  }
+  return mk_param_float(data);
+}
+
+static size_t fetch(const mk_buffer *b, const uint8_t *memory, const piece *p, float *out) {
+  size_t n = 0;
+  if (b->store == MK_STORE_BLOCKS) {
+    for (; n < p->cols; n++) {
+      uint16_t bits;
+      memcpy(&bits, memory + p->kv_offset + 2 * n, sizeof bits);
+      out[n] = mk_bf16_to_float(bits);
+    }
+    return n;
+  }
+  for (uint32_t r = p->row; r < p->row + p->rows; r++) {
+    for (uint32_t col = p->col; col < p->col + p->cols; col++) {
+      out[n++] = element(b, memory, r, col);
+    }
+  }
+  return n;
+}
+
+/* Back to what the machine wrote: the next instruction's inputs are the machine's own. */
+static void restore(const mk_compare *c, size_t buffer, const piece *p) {
+  const mk_buffer *b = &c->program->buffers[buffer];
+  if (b->store == MK_STORE_BLOCKS) {
+    memcpy(c->memory[buffer] + p->kv_offset, c->seen[buffer] + p->kv_offset, 2 * (size_t)p->cols);
+    return;
+  }
+  bool pairs = b->store == MK_STORE_STAMPED && b->dtype == MK_DTYPE_BF16;
+  size_t size = b->store == MK_STORE_STAMPED ? 8 : 4, row_words = pairs ? (b->cols + 1u) / 2 : b->cols;
+  size_t first = pairs ? p->col / 2 : p->col, count = pairs ? (p->cols + 1u) / 2 : p->cols;
+  for (uint32_t r = p->row; r < p->row + p->rows; r++) {
+    size_t at = (r * row_words + first) * size;
+    memcpy(c->memory[buffer] + at, c->seen[buffer] + at, count * size);
+  }
+}
+
+/* |got - want| / |want|; equal infinities do not count; NaN when a number is one. */
+static double relative_error(const float *got, const float *want, size_t count) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < count; i++) {
+    if (isinf(want[i]) && got[i] == want[i]) {
+      continue;
+    }
+    difference += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
+    size += (double)want[i] * want[i];
+  }
+  return difference == 0 ? 0 : sqrt(difference / (size > 0 ? size : 1e-30));
+}
+
+static mk_status describe(const mk_compare *c, size_t index, uint32_t slot, double error, double limit, size_t count,
+                          uint32_t position) {
+  const mk_instruction *in = &c->program->instructions[index];
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  size_t worst = 0;
+  double most = -1;
+  for (size_t i = 0; i < count; i++) {
+    double off = fabs((double)c->got[i] - c->want[i]);
+    if (!(off <= most)) {
+      most = off;
+      worst = i;
+      if (isnan(off)) {
+        break;
+      }
+    }
+  }
+  char layer[24] = "";
+  if (in->layer != MK_NO_LAYER) {
+    snprintf(layer, sizeof layer, ", layer %u", in->layer);
+  }
+  return mk_error(
+      MK_ERR_DEVICE,
+      "position %u: SM %u, instruction %u (%s%s): its output %s (buffer %s) is off by %.3g, %.3g is allowed; of %zu "
+      "numbers the worst is number %zu: %g instead of %g",
+      position, c->queue_of[index], in->uid, info->name, layer, info->operands[slot].name,
+      c->program->buffers[in->operands[slot].buffer].name, error, limit, count, worst, (double)c->got[worst],
+      (double)c->want[worst]);
+}
+
+static mk_status compare_piece(mk_compare *c, size_t index, uint32_t slot, const piece *p, uint32_t position) {
+  const mk_instruction *in = &c->program->instructions[index];
+  size_t buffer = in->operands[slot].buffer;
+  const mk_buffer *b = &c->program->buffers[buffer];
+  size_t count = fetch(b, c->seen[buffer], p, c->got);
+  fetch(b, c->memory[buffer], p, c->want);
+  double error = relative_error(c->got, c->want, count);
+  double limit = b->dtype == MK_DTYPE_BF16 ? MK_COMPARE_LIMIT_BF16 : MK_COMPARE_LIMIT_F32;
+  mk_compare_row *row = &c->rows[in->opcode];
+  row->outputs++;
+  if (!(error <= row->worst)) {
+    row->worst = error;
+    row->uid = in->uid;
+  }
+  if (!(error <= limit)) {
+    return describe(c, index, slot, error, limit, count, position);
+  }
+  restore(c, buffer, p);
+  return MK_OK;
+}
+
+/* K and V of the newest token, where this split owns it. */
+static mk_status compare_kv(mk_compare *c, size_t index, uint32_t position) {
+  const mk_instruction *in = &c->program->instructions[index];
+  const mk_operand *kv = &in->operands[MK_SLOT_ATTENTION_kv];
+  const mk_buffer *b = &c->program->buffers[kv->buffer];
+  if (position / b->span_tokens % in->params[MK_PARAM_ATTENTION_splits] != kv->row) {
+    return MK_OK;
+  }
+  const uint32_t *table = (const uint32_t *)(const void *)c->memory[in->operands[MK_SLOT_ATTENTION_table].buffer];
+  uint64_t block = table[position / b->block_tokens];
+  for (uint32_t which = 0; which < 2; which++) {
+    uint64_t row = ((block * b->cols + kv->col) * 2 + which) * b->block_tokens + position % b->block_tokens;
+    piece p = {.cols = b->head_dim, .kv_offset = row * b->head_dim * 2};
+    MK_TRY(compare_piece(c, index, MK_SLOT_ATTENTION_kv, &p, position));
+  }
+  return MK_OK;
+}
+
+/* A candidate is a value and an index; the index must be that of a logit of the machine's with that value. */
+static mk_status compare_candidate(mk_compare *c, size_t index, const piece *whole, uint32_t position) {
+  const mk_instruction *in = &c->program->instructions[index];
+  const mk_operand *operand = &in->operands[MK_SLOT_HEAD_candidate];
+  const mk_buffer *b = &c->program->buffers[operand->buffer];
+  float value = element(b, c->seen[operand->buffer], whole->row, whole->col);
+  uint32_t word = mk_float_param(element(b, c->seen[operand->buffer], whole->row, whole->col + 1)) & MK_CANDIDATE_NONE;
+  size_t logits = in->operands[MK_SLOT_HEAD_logits].buffer;
+  if (word != MK_CANDIDATE_NONE && (word >= c->program->buffers[logits].cols ||
+                                    element(&c->program->buffers[logits], c->seen[logits], 0, word) != value)) {
+    return mk_error(
+        MK_ERR_DEVICE,
+        "position %u: SM %u, instruction %u (head): its candidate is row %u with %g, which is not the logit "
+        "of that row",
+        position, c->queue_of[index], in->uid, word, (double)value);
+  }
+  piece p = *whole;
+  p.cols = 1;
+  MK_TRY(compare_piece(c, index, MK_SLOT_HEAD_candidate, &p, position));
+  restore(c, operand->buffer, whole);
+  return MK_OK;
+}
+
+static mk_status compare_outputs(mk_compare *c, size_t index, const mk_reference *reference, uint32_t position) {
+  const mk_instruction *in = &c->program->instructions[index];
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_buffer *b = &c->program->buffers[in->operands[slot].buffer];
+    if (info->operands[slot].access == MK_ACCESS_READ || (b->kind == MK_KIND_OUTPUT && b->scope == MK_SCOPE_SYS)) {
+      continue; /* the token ring lies in the host's memory; the token itself is compared */
+    }
+    if (b->store == MK_STORE_BLOCKS) {
+      MK_TRY(compare_kv(c, index, position));
+      continue;
+    }
+    mk_span span = mk_operand_span(reference, in, slot);
+    uint32_t used = reference->rows_used[slot] * (uint32_t)b->tile_rows;
+    piece p = {.row = span.row, .rows = used < span.rows ? used : span.rows, .col = span.col, .cols = span.cols};
+    if (p.rows == 0 || p.cols == 0) {
+      continue;
+    }
+    if (in->opcode == MK_OP_HEAD && slot == MK_SLOT_HEAD_candidate) {
+      MK_TRY(compare_candidate(c, index, &p, position));
+    } else {
+      MK_TRY(compare_piece(c, index, slot, &p, position));
+    }
+  }
+  return MK_OK;
+}
+
+static mk_status read_back(mk_compare *c) {
+  for (size_t b = 0; b < c->program->buffer_count; b++) {
+    if (is_weight(c->program, b)) {
+      continue;
+    }
+    uint64_t bytes = c->program->buffers[b].bytes;
+    if (c->program->buffers[b].store == MK_STORE_BLOCKS) {
+      memcpy(c->memory[b], c->seen[b], bytes); /* as before this step */
+    }
+    MK_TRY(c->source.read(c->source.user, b, c->seen[b], bytes));
+    if (c->program->buffers[b].store != MK_STORE_BLOCKS) {
+      memcpy(c->memory[b], c->seen[b], bytes);
+    }
+  }
+  return MK_OK;
+}
+
+static mk_status compare_instruction(mk_compare *c, size_t index, const mk_step_state *before, uint32_t generation,
+                                     uint32_t next) {
+  const mk_instruction *in = &c->program->instructions[index];
+  mk_step_state state = *before;
+  mk_reference reference = {.program = c->program,
+                            .memory = c->memory,
+                            .state = &state,
+                            .generation = generation,
+                            .publish = generation,
+                            .scratch = c->scratch};
+  if (mk_reference_run(&reference, in) == MK_REFERENCE_WAIT) {
+    return mk_error(MK_ERR_DEVICE, "position %u: SM %u, instruction %u (%s): the machine never wrote one of its inputs",
+                    before->position, c->queue_of[index], in->uid, mk_opcode_lookup(in->opcode)->name);
+  }
+  if (mk_opcode_lookup(in->opcode)->state == MK_STATE_WRITE) {
+    c->rows[in->opcode].outputs++;
+    if (state.token != next) {
+      return mk_error(MK_ERR_DEVICE,
+                      "position %u: SM %u, instruction %u (next): the machine goes on with token %u, its "
+                      "candidates say %u",
+                      before->position, c->queue_of[index], in->uid, next, state.token);
+    }
+  }
+  return compare_outputs(c, index, &reference, before->position);
+}
+
+mk_status mk_compare_step(mk_compare *c, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t *next) {
+  MK_TRY(c->source.step(c->source.user, token, position, prompt_length, next));
+  MK_TRY(read_back(c));
+  mk_step_state state = {.token = token, .position = position, .prompt_length = prompt_length};
+  uint32_t generation = c->source.generation(c->source.user);
+  for (size_t i = 0; i < c->program->instruction_count; i++) {
+    MK_TRY(compare_instruction(c, c->order[i], &state, generation, *next));
+  }
+  return MK_OK;
+}

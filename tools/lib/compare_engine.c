@@ -1,0 +1,80 @@
+/* Comparing two engines: see compare.h. */
+#include "tools/lib/compare.h"
+
+#include <string.h>
+
+static bool keep_token(void *user, uint32_t position, uint32_t token) {
+  (void)position;
+  *(uint32_t *)user = token;
+  return true;
+}
+
+static mk_status step_gpu(void *user, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t *next) {
+  return mk_gpu_run(mk_engine_gpu(user), token, position, prompt_length, 1, keep_token, next);
+}
+
+static mk_status read_gpu(void *user, size_t buffer, void *data, uint64_t bytes) {
+  return mk_gpu_read(mk_engine_gpu(user), buffer, 0, data, bytes);
+}
+
+static uint32_t generation_gpu(void *user) { return mk_gpu_generation(mk_engine_gpu(user)); }
+
+static mk_status step_cpu(void *user, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t *next) {
+  mk_cpu_set_state(mk_engine_cpu(user), token, position, prompt_length);
+  return mk_cpu_run(mk_engine_cpu(user), 1, keep_token, next);
+}
+
+static mk_status read_cpu(void *user, size_t buffer, void *data, uint64_t bytes) {
+  memcpy(data, mk_cpu_memory(mk_engine_cpu(user), buffer), bytes);
+  return MK_OK;
+}
+
+static uint32_t generation_cpu(void *user) { return mk_cpu_generation(mk_engine_cpu(user)); }
+
+static mk_status new_compare(mk_engine *machine, mk_engine *oracle, mk_compare **out) {
+  const mk_program *program = mk_engine_program(machine);
+  mk_compare_source gpu = {step_gpu, read_gpu, generation_gpu, machine};
+  mk_compare_source cpu = {step_cpu, read_cpu, generation_cpu, machine};
+  uint8_t **weights;
+  MK_TRY(mk_alloc(program->buffer_count, sizeof *weights, &weights));
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    weights[b] = mk_cpu_memory(mk_engine_cpu(oracle), b);
+  }
+  mk_status status = mk_compare_new(program, weights, mk_engine_gpu(machine) != NULL ? &gpu : &cpu, out);
+  mk_free(weights);
+  return status;
+}
+
+static mk_status generate(mk_compare *compare, const uint32_t *prompt, size_t prompt_count, size_t steps,
+                          mk_compare_fn fn, void *user) {
+  uint32_t token = prompt[0];
+  for (uint32_t position = 0; position < steps; position++) {
+    MK_TRY(mk_compare_step(compare, token, position, (uint32_t)prompt_count, &token));
+    if (fn != NULL && !fn(user, position, token, position + 1 >= prompt_count)) {
+      break;
+    }
+  }
+  return MK_OK;
+}
+
+mk_status mk_compare_generate(mk_engine *machine, mk_engine *oracle, const uint32_t *prompt, size_t prompt_count,
+                              size_t n_predict, mk_compare_fn fn, void *user, mk_compare **out) {
+  mk_compare *compare;
+  if (out != NULL) {
+    *out = NULL;
+  }
+  uint32_t most = mk_engine_max_seq(machine);
+  if (prompt_count == 0 || prompt_count > most) {
+    return mk_error(MK_ERR_USAGE, "the prompt has %zu tokens; the context holds 1 to %u", prompt_count, most);
+  }
+  size_t steps = prompt_count - 1 + n_predict;
+  MK_TRY(mk_engine_set_prompt(machine, prompt, prompt_count));
+  MK_TRY(new_compare(machine, oracle, &compare));
+  mk_status status = generate(compare, prompt, prompt_count, steps < most ? steps : most, fn, user);
+  if (out != NULL) {
+    *out = compare;
+  } else {
+    mk_compare_free(compare);
+  }
+  return status;
+}

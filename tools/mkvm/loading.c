@@ -1,0 +1,79 @@
+/* See loading.h. */
+#include "tools/mkvm/loading.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "tools/mkvm/command.h"
+
+volatile sig_atomic_t mk_interrupted;
+
+static void on_interrupt(int signal_number) {
+  (void)signal_number;
+  mk_interrupted = 1;
+}
+
+static void catch_interrupt(void) {
+  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+  sigaction(SIGINT, &action, NULL);
+}
+
+void mk_release_interrupt(void) {
+  struct sigaction action = {.sa_handler = SIG_DFL};
+  sigaction(SIGINT, &action, NULL);
+}
+
+static const char kClear[] = "\r\033[K";
+
+static double gigabytes(uint64_t bytes) { return (double)bytes / 1e9; }
+
+static void show_memory(void *user, const mk_memory_plan *plan) {
+  (void)user;
+  if (isatty(STDERR_FILENO)) {
+    fprintf(stderr,
+            "memory: %.2f GB (weights %.2f, KV cache %.2f, activations %.2f, program %.2f) of %.2f free, %.2f in all\n",
+            gigabytes(plan->weights + plan->kv + plan->activations + plan->program), gigabytes(plan->weights),
+            gigabytes(plan->kv), gigabytes(plan->activations), gigabytes(plan->program), gigabytes(plan->available),
+            gigabytes(plan->total));
+  }
+}
+
+static void clear_line(void) {
+  if (isatty(STDERR_FILENO)) {
+    fputs(kClear, stderr);
+  }
+}
+
+/* At most ten times a second. done == 0 begins. */
+static void show_progress(void *user, uint64_t done, uint64_t total) {
+  static double start, shown;
+  (void)user;
+  double now = mk_seconds();
+  if (done == 0) {
+    start = now;
+  }
+  if (isatty(STDERR_FILENO) && done != 0 && done < total && now - shown >= 0.1) {
+    double rate = gigabytes(done) / (now - start);
+    fprintf(stderr, "%sloading weights: %.2f of %.2f GB, %.2f GB/s", kClear, gigabytes(done), gigabytes(total), rate);
+    fflush(stderr);
+    shown = now;
+  }
+}
+
+static void show_notice(void *user, const char *text) {
+  (void)user;
+  clear_line();
+  fprintf(stderr, "mkvm: %s\n", text);
+}
+
+mk_status mk_open_engine(const char *model, const mk_engine_options *options, mk_engine **out) {
+  mk_engine_options told = *options;
+  told.memory = show_memory;
+  told.progress = show_progress;
+  told.notice = show_notice;
+  told.cancel = &mk_interrupted;
+  catch_interrupt();
+  mk_status status = mk_engine_open(model, &told, out);
+  clear_line();
+  return status;
+}
