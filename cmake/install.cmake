@@ -2,6 +2,10 @@
 # older than this one's. It carries every other shared library that its programs need; the NVIDIA driver is opened at run time.
 file(RELATIVE_PATH MK_LIBRARIES_FROM_BIN ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/mkvm)
 set(MK_PROGRAMS mkvm mkvm_gpu_tests)
+# DT_RPATH and not DT_RUNPATH: it also serves the libraries that the libraries need.
+foreach(program ${MK_PROGRAMS})
+  target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
+endforeach()
 set_target_properties(${MK_PROGRAMS} PROPERTIES INSTALL_RPATH "\$ORIGIN/${MK_LIBRARIES_FROM_BIN}")
 install(TARGETS ${MK_PROGRAMS} RUNTIME_DEPENDENCY_SET mk_libraries RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(RUNTIME_DEPENDENCY_SET mk_libraries
@@ -9,7 +13,7 @@ install(RUNTIME_DEPENDENCY_SET mk_libraries
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/mkvm)
 
 # The licences of what is carried, where the packages of the libraries are Debian's.
-foreach(package libjansson4 libpcre2-8-0 zlib1g)
+foreach(package libjansson4 libpcre2-8-0 zlib1g libedit2 libbsd0 libmd0 libtinfo6)
   install(FILES /usr/share/doc/${package}/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR}/libraries RENAME ${package} OPTIONAL)
 endforeach()
 

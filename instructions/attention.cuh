@@ -138,12 +138,9 @@ __device__ inline void attend_blocks(consumer &c, const attention_shape &a, cons
         auto load_v = [=](float(&v)[8]) { load_8(values + (row * lanes + dims) * 16, v); };
         attend(a, q, k, load_v, valid, sums);
       }
-      __syncwarp();
-      if (c.lane == 0) {
-        tile::arrive(c.d.barrier(PAGE_EMPTY + k_slot));
-        if (pages == 2) {
-          tile::arrive(c.d.barrier(PAGE_EMPTY + v_slot));
-        }
+      release_page(c, k_slot, 1);
+      if (pages == 2) {
+        release_page(c, v_slot, 1);
       }
     }
   }

@@ -24,12 +24,13 @@ typedef struct mk_trace_record {
 /* The roles that keep records: mk_role, then the controller. Of the consumers the first warp. */
 enum { MK_TRACE_CONTROLLER = 3, MK_TRACE_ROLES = 4 };
 
-/* Of one SM: how far its tracks are filled, and what its clock says beside others, at the start of the launch [0] and at its end [1].
- * An offset is the smallest difference seen between this clock and a time that block 0 has just written to memory: the clocks' difference
- * plus the shortest way through the L2, which is about the same for all SMs. */
+/* Of one SM: how far its tracks are filled, and what its clock says beside block 0's, at the start of the launch [0] and at its end [1].
+ * The SMs' clocks run at slightly different rates. An offset is the smallest difference seen between this clock and a time of block 0's
+ * that it has just written to memory: the clocks' difference plus the shortest way through the L2, which is about the same for all. */
 typedef struct mk_trace_sm {
-  uint64_t nanoseconds[2]; /* of the GPU's global timer, which moves in coarse steps */
-  uint64_t ticks[2];       /* of the SM's clock, at about the same moments */
+  uint64_t nanoseconds[2]; /* of the GPU's global timer, and at about the same moments: */
+  uint64_t ticks[2];       /* of the SM's clock */
+  uint64_t seen_at[2];     /* of the SM's clock: when the offset was seen */
   int64_t offset[2];       /* ticks */
   uint32_t looks[2];       /* times that the offset was looked at; 0: it is not known */
   uint32_t count[MK_TRACE_ROLES], dropped[MK_TRACE_ROLES];

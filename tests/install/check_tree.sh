@@ -38,11 +38,14 @@ for program in "$tree/bin/mkvm" "$tree/bin/mkvm_gpu_tests"; do
     [ "$(realpath "$found")" = "$(realpath "$libraries/$name")" ] || fail "$program takes $name from $found"
   done
 done
-# What a library needs is not looked for where its program's run path points.
-for library in "$libraries"/*; do
-  for name in $(needed "$library"); do
-    from_system "$name" || fail "$library needs $name"
-  done
+# What a library needs is looked for along its program's path too (DT_RPATH, which is why it is not DT_RUNPATH).
+for program in "$tree/bin/mkvm" "$tree/bin/mkvm_gpu_tests"; do
+  ldd "$program" | sed -n 's/^[[:space:]]*\([^ ]*\) => \(.*\) (0x.*/\1 \2/p' >"$folder/found"
+  ldd "$program" | grep 'not found' && fail "$program lacks a library"
+  while read -r name found; do
+    from_system "$name" && continue
+    [ "$(realpath "$found")" = "$(realpath "$libraries/$name")" ] || fail "$program takes $name from $found"
+  done <"$folder/found"
 done
 
 demo="$tree/share/mkvm/models/demo"

@@ -44,7 +44,7 @@ __device__ inline void consumers_meet(consumer &c) {
 
 // Warp 0 waits for the instruction's release counters, the others for warp 0.
 __device__ inline void consumers_wait(consumer &c, const mk_instruction &in) {
-  if (!waits_for_release(in)) {
+  if (!has_flag(in, SLOT_WAITS_RELEASE)) {
     return;
   }
   if (c.warp == 0) {
@@ -53,16 +53,12 @@ __device__ inline void consumers_wait(consumer &c, const mk_instruction &in) {
   consumers_meet(c);
 }
 
-// Signals for what the consumers wrote themselves. A relaxed counter is a hint, so warp 0 need not wait for the others.
+// Signals for what the consumers wrote themselves.
 __device__ inline void consumers_signal(consumer &c, const mk_instruction &in) {
-  bool release = false;
-  for (uint32_t s = 0; s < in.signal_count; s++) {
-    release |= (device::slot_of(in).signal_totals[s] & MK_GPU_COUNTER_RELEASE) != 0;
+  if (!has_flag(in, SLOT_SIGNALS_RELEASE)) {
+    return;
   }
-  if (release) {
-    consumers_meet(c);
-  }
-  __syncwarp();
+  consumers_meet(c);
   if (c.warp == 0 && c.lane == 0 && publishes(c.d)) {
     signal_counters(c.d, in);
   }
@@ -89,6 +85,7 @@ struct activation {
   uint32_t pages;   // per row tile
   uint32_t low_at;  // bytes from column 0 to column 1; 0: there is no column 1
   float squares;    // this warp's share of the sum of x^2
+  bool unused;      // MK_GPU_PART_WORK is left out
 };
 
 // What a lane stages: unit u is its four neighbouring values of the warp's page number u.
@@ -180,17 +177,18 @@ __device__ inline void fetch_token_row(const consumer &c, const mk_gpu_buffer &x
   }
 }
 
-// The same of a stamped vector: all loads of a lane are under way together, stale words are fetched again.
+// The same of a stamped vector, the first `count` of them: all loads of a lane are under way together, stale words are fetched again.
+template <uint32_t count>
 __device__ inline void fetch_stamped(const consumer &c, const mk_operand &operand, const mk_gpu_buffer &x,
                                      uint32_t first, uint32_t first_unit, uint32_t steps, uint2 (&to)[BATCH_UNITS]) {
   const uint64_t *from =
       reinterpret_cast<const uint64_t *>(x.address) + static_cast<uint64_t>(operand.row) * x.row_words + first / 2;
-  tile::stamped_pair pairs[BATCH_UNITS];
+  tile::stamped_pair pairs[count];
   auto at = [&](uint32_t u) { return from + unit_of(c, first_unit + u, steps).element / 2; };
   auto has = [&](uint32_t u) { return unit_of(c, first_unit + u, steps).active; };
-  wait_stamped_pairs<BATCH_UNITS>(c.d, operand.buffer, at, has, pairs);
+  wait_stamped_pairs<count>(c.d, operand.buffer, at, has, pairs);
 #pragma unroll
-  for (uint32_t u = 0; u < BATCH_UNITS; u++) {
+  for (uint32_t u = 0; u < count; u++) {
     to[u] = make_uint2(tile::stamp_data(pairs[u].low), tile::stamp_data(pairs[u].high));
   }
 }
@@ -203,21 +201,33 @@ __device__ inline void stage_activation(consumer &c, const mk_instruction &in, u
   const mk_gpu_buffer &x = c.d.buffer(operand);
   uint32_t first = operand.col * x.tile_cols;
   out.pages = page_count(steps);
-  out.low_at = normed ? out.pages * PAGE_SLICES_BYTES : 0;
+  // Whole rounds of groups: so a place in the area belongs to the same warp in whatever instruction comes next, and nobody stages over
+  // what a slower warp still reads.
+  out.low_at = normed ? (out.pages + GROUPS - 1) / GROUPS * (GROUPS * PAGE_SLICES_BYTES) : 0;
   out.squares = 0.0f;
-#pragma unroll 1
-  for (uint32_t first_unit = 0; first_page(c) + first_unit * GROUPS < out.pages; first_unit += BATCH_UNITS) {
+  out.unused = (c.d.params.left_out & MK_GPU_PART_WORK) != 0;
+  if (out.pages <= GROUPS && (operand.flags & MK_OPERAND_TOKEN_ROW) == 0) {  // the short way: one unit a lane
     uint2 words[BATCH_UNITS];
-    if ((operand.flags & MK_OPERAND_TOKEN_ROW) != 0) {
-      fetch_token_row(c, x, first, first_unit, steps, words);
-    } else {
-      fetch_stamped(c, operand, x, first, first_unit, steps, words);
+    fetch_stamped<1>(c, operand, x, first, 0, steps, words);
+    staged_unit at = unit_of(c, 0, steps);
+    if (at.page < out.pages) {
+      stage_unit(c, at, words[0].x, words[0].y, normed, gains.words[0], out);
     }
+  } else {
+#pragma unroll 1
+    for (uint32_t first_unit = 0; first_page(c) + first_unit * GROUPS < out.pages; first_unit += BATCH_UNITS) {
+      uint2 words[BATCH_UNITS];
+      if ((operand.flags & MK_OPERAND_TOKEN_ROW) != 0) {
+        fetch_token_row(c, x, first, first_unit, steps, words);
+      } else {
+        fetch_stamped<BATCH_UNITS>(c, operand, x, first, first_unit, steps, words);
+      }
 #pragma unroll
-    for (uint32_t u = 0; u < BATCH_UNITS; u++) {
-      staged_unit at = unit_of(c, first_unit + u, steps);
-      if (at.page < out.pages) {
-        stage_unit(c, at, words[u].x, words[u].y, normed, gains.words[u < NORMED_UNITS ? u : 0], out);
+      for (uint32_t u = 0; u < BATCH_UNITS; u++) {
+        staged_unit at = unit_of(c, first_unit + u, steps);
+        if (at.page < out.pages) {
+          stage_unit(c, at, words[u].x, words[u].y, normed, gains.words[u < NORMED_UNITS ? u : 0], out);
+        }
       }
     }
   }
@@ -245,6 +255,14 @@ __device__ inline void put_result(consumer &c, float low, float high, float squa
   c.results.next();
 }
 
+// This warp has read what it needs of a page. The loader fences for everybody before it copies into the page again.
+__device__ inline void release_page(const consumer &c, uint32_t slot, uint32_t count) {
+  __syncwarp();
+  if (c.lane == 0) {
+    tile::arrive(c.d.barrier(PAGE_EMPTY + slot), count);
+  }
+}
+
 // sums += this warp's steps of the page at `slot` times its slices of x. The page is released before it is multiplied: the time that it is
 // held is what keeps the ring from filling. `steps` are left in the row tile, from this page on.
 __device__ inline void multiply_page(consumer &c, uint32_t slot, const activation &x, uint32_t page, uint32_t steps,
@@ -255,23 +273,20 @@ __device__ inline void multiply_page(consumer &c, uint32_t slot, const activatio
   for (uint32_t i = 0; i < WARP_STEPS; i++) {
     tile::load(weights[i], from + i * 512);
   }
-  __syncwarp();
-  if (c.lane == 0) {
-    tile::arrive(c.d.barrier(PAGE_EMPTY + slot), PAGE_RELEASES);
-  }
-  if ((c.d.params.left_out & MK_GPU_PART_WORK) != 0) {
+  release_page(c, slot, PAGE_RELEASES);
+  if (x.unused) {
     return;
   }
   uint32_t t = c.lane % 4, column = c.lane / 4;
   const uint32_t *slices = slice_words(c, page) + (column == 1 ? x.low_at / 4 : 0);
-  bool has_x = column == 0 || (column == 1 && x.low_at != 0);
+  bool has_x = column == 0 || (column == 1 && x.low_at != 0), ragged = steps < STEPS_PER_PAGE;
 #pragma unroll
   for (uint32_t i = 0; i < WARP_STEPS; i += 2) {
     uint4 b = make_uint4(0, 0, 0, 0);
     if (has_x) {
       b = reinterpret_cast<const uint4 *>(slices + i / 2 * (SLICE_BYTES / 4))[t];
     }
-    if (rank_of(c) * WARP_STEPS + i + 2 > steps) {  // what lies beyond the last step is of an older page
+    if (ragged && rank_of(c) * WARP_STEPS + i + 2 > steps) {  // what lies beyond the last step is of an older page
       if (rank_of(c) * WARP_STEPS + i >= steps) {
         tile::zero(weights[i]);
       }
@@ -302,7 +317,11 @@ __device__ inline void multiply_pages(consumer &c, const mk_operand &weight, con
       multiply_page(c, at.slot(), x, page, weight.cols - page * STEPS_PER_PAGE, sums);
       at.advance(GROUPS);
     }
-    c.pages.advance(pages);
+    for (uint32_t left = pages; left != 0;) {
+      uint32_t part = min(left, static_cast<uint32_t>(MK_GPU_RING_PAGES));
+      c.pages.advance(part);
+      left -= part;
+    }
     float low = (sums[0].value[0] + sums[1].value[0]) + (sums[0].value[1] + sums[1].value[1]);
     float high = (sums[0].value[2] + sums[1].value[2]) + (sums[0].value[3] + sums[1].value[3]);
     put_result(c, low, high, x.squares);

@@ -62,11 +62,13 @@ static_assert(BARRIER_COUNT * 8 + sizeof(shared_words) <= MK_GPU_BARRIER_AREA_BY
 
 // A slot of the instruction ring. The controller looks up what the instruction names, so that no role waits for tables in global
 // memory between a wait and the data: that cost about half a hop (docs/results/gpu.md).
+enum slot_flag { SLOT_IS_LAST = 1, SLOT_WAITS_RELEASE = 2, SLOT_SIGNALS_RELEASE = 4 };
+
 struct instruction_slot {
   mk_instruction instruction;
   mk_gpu_buffer buffers[MK_MAX_OPERANDS];
   uint32_t wait_totals[MK_MAX_WAITS], signal_totals[MK_MAX_SIGNALS];  // of the counters, as counter_totals
-  uint32_t is_last;                                                   // of the queue
+  uint32_t flags;  // slot_flag                                                   // of the queue
 };
 static_assert(sizeof(instruction_slot) <= MK_GPU_INSTRUCTION_SLOT_BYTES,
               "an instruction slot of launch.h is too small");
@@ -115,9 +117,10 @@ struct ring_cursor {
   __device__ uint32_t slot() const { return at & 0xffffu; }
   __device__ uint32_t phase() const { return at >> 31; }
   __device__ void next() { at = slot() + 1 == slots ? ~at & 0x80000000u : at + 1; }
-  __device__ void advance(uint32_t count) {
-    for (at += count; slot() >= slots; at -= slots) {
-      at ^= 0x80000000u;
+  __device__ void advance(uint32_t count) {  // at most once round
+    at += count;
+    if (slot() >= slots) {
+      at = (at - slots) ^ 0x80000000u;
     }
   }
 };
@@ -127,12 +130,9 @@ __device__ inline bool publishes(const device &d) {
   return d.params.skip_signal_uid == 0 || d.uid() != d.params.skip_signal_uid;
 }
 
-__device__ inline bool waits_for_release(const mk_instruction &in) {
-  uint32_t any = 0;
-  for (uint32_t w = 0; w < in.wait_count; w++) {
-    any |= device::slot_of(in).wait_totals[w];
-  }
-  return (any & MK_GPU_COUNTER_RELEASE) != 0;
+// Whether the instruction waits for release counters, or signals some (SLOT_...).
+__device__ inline bool has_flag(const mk_instruction &in, slot_flag flag) {
+  return (device::slot_of(in).flags & flag) != 0;
 }
 
 }  // namespace mk

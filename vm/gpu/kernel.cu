@@ -51,7 +51,7 @@ __device__ inline const mk_instruction *fetch(device &d, const instruction_curso
 
 // True: that was the last one of the queue.
 __device__ inline bool done_with(const device &d, instruction_cursor &cursor) {
-  bool last = d.slot(cursor.slot())->is_last != 0;
+  bool last = (d.slot(cursor.slot())->flags & SLOT_IS_LAST) != 0;
   __syncwarp();
   if (tile::lane() == 0) {
     tile::arrive(d.barrier(INSTRUCTION_EMPTY + cursor.slot()));
@@ -123,8 +123,12 @@ __device__ __forceinline__ void control_queue(device &d) {
       if (lane < MK_MAX_WAITS + MK_MAX_SIGNALS) {
         slot->wait_totals[lane] = words.total;  // the signals' follow the waits'
       }
+      bool release = (words.total & MK_GPU_COUNTER_RELEASE) != 0;
+      bool waits = __any_sync(0xffffffffu, release && lane < MK_MAX_WAITS);
+      bool signals = __any_sync(0xffffffffu, release && lane >= MK_MAX_WAITS);
       if (lane == 0) {
-        slot->is_last = i + 1 == queue.count;
+        slot->flags = (i + 1 == queue.count ? SLOT_IS_LAST : 0) | (waits ? SLOT_WAITS_RELEASE : 0) |
+                      (signals ? SLOT_SIGNALS_RELEASE : 0);
       }
       __syncwarp();
       if (lane == 0) {
@@ -147,7 +151,9 @@ __device__ __forceinline__ void load_queue(loader &l) {
       if (in == nullptr) {
         return;
       }
-      load_instruction(l, *in);
+      if (l.lane == 0) {
+        load_instruction(l, *in);
+      }
       last = done_with(l.d, cursor);
     }
   }

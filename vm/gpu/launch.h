@@ -15,7 +15,8 @@ enum {
   /* Shared memory of a block, in bytes from its start: the page ring, then the resident area, then barriers. */
   MK_GPU_PAGE_BYTES = 16384,
   MK_GPU_RING_PAGES = 12,
-  MK_GPU_COPY_BYTES = 4096, /* of one bulk copy; so many lanes issue in turn that a page is one round */
+  MK_GPU_COPY_BYTES = 8192,   /* of one bulk copy */
+  MK_GPU_PAGES_UNDER_WAY = 6, /* being copied at a time */
   MK_GPU_ACTIVATION_AT = MK_GPU_PAGE_BYTES * MK_GPU_RING_PAGES,
   MK_GPU_ACTIVATION_BYTES = 23552,
   MK_GPU_RESULT_SLOTS = 6,

@@ -1,41 +1,42 @@
-// The loader: one warp that streams weights and KV blocks into the page ring, in queue order, as far ahead as the ring reaches.
-// It never waits for activations. Four lanes issue a copy of 4 KiB each: 2 KiB copies cost more issue time than they save in the
-// latency of other warps' small messages (measured: docs/results/gpu.md).
+// The loader: streams weights and KV blocks into the page ring, in queue order, as far ahead as the ring reaches. It never waits for
+// activations. One lane does it all: what limits it is the number of instructions per page, and a warp that has to agree on every
+// wait takes more of them.
+//
+// The ring is deep, so that weights are there when a stage begins; the copies under way are few, because whatever an SM reads waits
+// behind its own copies: with a full ring of them a look at another SM's value took 5 us (docs/results/gpu.md).
 #pragma once
 #include "instructions/tile/copy.cuh"
 #include "vm/gpu/wait.cuh"
 
 namespace mk {
 
-enum { COPY_LANES = MK_GPU_PAGE_BYTES / MK_GPU_COPY_BYTES };
-
 struct loader {
   device d;
   uint32_t lane;
-  ring_cursor<MK_GPU_RING_PAGES> pages;
-  uint32_t issued = 0;  // pages, ever
+  ring_cursor<MK_GPU_RING_PAGES> pages, landing;  // landing: the oldest page that may still be under way
+  uint32_t issued = 0;                            // pages, ever
 };
 
 // False: everybody is to leave. Fills the next page with `bytes` from global memory.
 __device__ inline bool load_page(loader &l, const uint8_t *from, uint32_t bytes) {
-  if (!wait_phase(l.d, PAGE_EMPTY + l.pages.slot(), l.pages.phase() ^ 1, MK_ACTIVITY_PAGE_EMPTY, l.pages.slot())) {
+  uint32_t slot = l.pages.slot(), full = l.d.barrier(PAGE_FULL + slot);
+  if (!wait_phase_alone(l.d, PAGE_EMPTY + slot, l.pages.phase() ^ 1, MK_ACTIVITY_PAGE_EMPTY, slot)) {
     return false;
   }
-  tile::fence_shared_for_copies();  // the consumers' reads came before, by the barrier
-  uint32_t full = l.d.barrier(PAGE_FULL + l.pages.slot());
-  bool copies = (l.d.params.left_out & MK_GPU_PART_COPIES) == 0;
-  if (l.lane == 0) {
-    tile::arrive_expect(full, copies ? bytes : 0);
+  if (l.issued >= MK_GPU_PAGES_UNDER_WAY) {
+    wait_phase_alone(l.d, PAGE_FULL + l.landing.slot(), l.landing.phase(), MK_ACTIVITY_PAGE_FULL, l.landing.slot());
+    l.landing.next();
   }
-  __syncwarp();
-  if (copies && l.lane < COPY_LANES) {
-    uint32_t to = tile::shared_address(l.d.page(l.pages.slot()));
-    uint32_t at = l.lane * MK_GPU_COPY_BYTES;
-    if (at < bytes) {
+  tile::fence_shared_for_copies();  // the consumers' reads came before, by the barrier
+  bool copies = (l.d.params.left_out & MK_GPU_PART_COPIES) == 0;
+  tile::arrive_expect(full, copies ? bytes : 0);
+  uint32_t to = tile::shared_address(l.d.page(slot));
+#pragma unroll
+  for (uint32_t at = 0; at < MK_GPU_PAGE_BYTES; at += MK_GPU_COPY_BYTES) {
+    if (copies && at < bytes) {
       tile::bulk_load(to + at, from + at, min(bytes - at, static_cast<uint32_t>(MK_GPU_COPY_BYTES)), full);
     }
   }
-  __syncwarp();
   l.pages.next();
   l.issued++;
   return true;
@@ -57,7 +58,7 @@ __device__ inline void load_weight(loader &l, const mk_operand &weight) {
 
 // The blocks of one split that hold tokens before the position (the newest token comes in stamped words).
 __device__ inline void load_blocks(loader &l, const mk_instruction &in) {
-  if (l.d.epoch > 0 && !wait_phase(l.d, STATE_READY, (l.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
+  if (l.d.epoch > 0 && !wait_phase_alone(l.d, STATE_READY, (l.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
     return;
   }
   const volatile step_state &state = l.d.words()->state[l.d.epoch % 2];
@@ -83,6 +84,7 @@ __device__ inline void load_blocks(loader &l, const mk_instruction &in) {
   }
 }
 
+// By one lane.
 __device__ inline void load_instruction(loader &l, const mk_instruction &in) {
   uint32_t weight;
   switch (in.opcode) {

@@ -41,18 +41,20 @@ bool mk_gpu_present(uint32_t device) {
 }
 
 /* What the kernel is compiled for must be what the scheduler planned and the verifier proved. */
-/* A normed input is staged as two bf16 columns, in whole slices of a page (vm/gpu/consumer.cuh). */
+/* A normed input is staged as two bf16 columns, 1 KiB a page each; the second begins at a multiple of four pages
+ * (vm/gpu/consumer.cuh). */
 static mk_status check_staging(const mk_instruction *in) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   uint32_t columns = in->opcode == MK_OP_QKV || in->opcode == MK_OP_GLU || in->opcode == MK_OP_HEAD ? 2 : 1;
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand *o = &in->operands[slot];
     if (info->operands[slot].store == MK_OPERAND_STORE_TILES) {
-      uint64_t slices = (o->cols * UINT64_C(512) + MK_GPU_PAGE_BYTES - 1) / MK_GPU_PAGE_BYTES;
-      if (slices * columns * 1024 > (uint64_t)MK_GPU_ACTIVATION_BYTES) {
+      uint64_t pages = (o->cols * UINT64_C(512) + MK_GPU_PAGE_BYTES - 1) / MK_GPU_PAGE_BYTES;
+      uint64_t bytes = ((columns == 2 ? (pages + 3) / 4 * 4 : 0) + pages) * 1024;
+      if (bytes > (uint64_t)MK_GPU_ACTIVATION_BYTES) {
         return mk_error(MK_ERR_FILE,
                         "instruction %u (%s) stages %llu bytes of activation; this machine has room for %d", in->uid,
-                        info->name, (unsigned long long)(slices * columns * 1024), MK_GPU_ACTIVATION_BYTES);
+                        info->name, (unsigned long long)bytes, MK_GPU_ACTIVATION_BYTES);
       }
     }
   }

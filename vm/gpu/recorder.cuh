@@ -84,17 +84,22 @@ __device__ inline void look_at_beacon(const device &d, uint32_t which) {
     return;
   }
   int64_t least = 0;
+  uint64_t seen_at = 0;
   uint32_t looks = 0;
   uint64_t last = 0;
   for (uint32_t tries = 0; last != ~0ull && tries < BEACON_LOOKS; tries++) {
     uint64_t seen = tile::load_relaxed(d.params.trace.beacons + which);
-    int64_t difference = static_cast<int64_t>(tile::clock_ticks() - seen);
-    if (seen != last && seen != ~0ull) {
-      least = looks == 0 || difference < least ? difference : least;
-      looks++;
+    uint64_t now = tile::clock_ticks();
+    int64_t difference = static_cast<int64_t>(now - seen);
+    if (seen != last && seen != ~0ull && seen != 0) {
+      if (looks++ == 0 || difference < least) {
+        least = difference;
+        seen_at = now;
+      }
     }
     last = seen;
   }
+  d.params.trace.sms[blockIdx.x].seen_at[which] = seen_at;
   d.params.trace.sms[blockIdx.x].offset[which] = least;
   d.params.trace.sms[blockIdx.x].looks[which] = looks;
 }

@@ -54,6 +54,9 @@ __device__ inline void publish_float(const storer &s, uint64_t *row, uint32_t fi
 }
 
 __device__ inline void signal_from_warp(const device &d, uint32_t lane, const mk_instruction &in) {
+  if (!has_flag(in, SLOT_SIGNALS_RELEASE)) {
+    return;
+  }
   __syncwarp();
   if (lane == 0 && publishes(d)) {
     signal_counters(d, in);

@@ -1,6 +1,5 @@
 /* The recorder's host side: room for the records, and from ticks of 132 clocks to one time. See machine.h. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "vm/gpu/machine_internal.h"
@@ -48,44 +47,25 @@ mk_status mk_gpu_trace_prepare(mk_gpu *gpu) {
       "preparing the trace");
 }
 
-static int by_value(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
+/* From an SM's clock to block 0's, along the line through both looks at the beacon; beside the first where there was no second one. */
+static double to_reference(const mk_trace_sm *sm, uint64_t ticks) {
+  double since = (double)(int64_t)(ticks - sm->seen_at[0]), drift = 0;
+  if (sm->looks[1] != 0 && sm->seen_at[1] > sm->seen_at[0]) {
+    drift = (double)(sm->offset[1] - sm->offset[0]) / (double)(sm->seen_at[1] - sm->seen_at[0]);
+  }
+  return (double)(int64_t)(sm->seen_at[0] - (uint64_t)sm->offset[0]) + since * (1 - drift);
 }
 
-/* The SMs' clocks beside block 0's. All run at one rate, so an offset does not change; by how much the second look differs from the
- * first is how far apart two clocks may be: `alignment`, in nanoseconds; 0 where the launch ended before a second look. */
-typedef struct clocks {
-  double rate; /* nanoseconds per tick */
-  double alignment;
-} clocks;
-
-static bool was_seen(const mk_trace_sm *sm) { return sm->looks[0] != 0; }
-
-static mk_status read_clocks(const mk_trace_sm *sms, size_t count, clocks *out) {
-  double *rates;
-  size_t used = 0;
-  *out = (clocks){0};
-  MK_TRY(mk_alloc(count, sizeof *rates, &rates));
-  for (size_t s = 0; s < count; s++) {
-    if (sms[s].ticks[1] > sms[s].ticks[0] && sms[s].nanoseconds[1] > sms[s].nanoseconds[0]) {
-      rates[used++] =
-          (double)(sms[s].nanoseconds[1] - sms[s].nanoseconds[0]) / (double)(sms[s].ticks[1] - sms[s].ticks[0]);
-    }
+static mk_status nanoseconds_per_tick(const mk_trace_sm *reference, double *rate) {
+  if (reference->ticks[1] <= reference->ticks[0] || reference->nanoseconds[1] <= reference->nanoseconds[0]) {
+    return mk_error(MK_ERR_DEVICE, "the kernel left no clock readings for the trace");
   }
-  qsort(rates, used, sizeof *rates, by_value);
-  out->rate = used == 0 ? 0 : rates[used / 2];
-  mk_free(rates);
-  for (size_t s = 0; s < count; s++) {
-    if (sms[s].looks[0] != 0 && sms[s].looks[1] != 0) {
-      out->alignment = fmax(out->alignment, fabs((double)(sms[s].offset[1] - sms[s].offset[0])) * out->rate);
-    }
-  }
-  return used != 0 ? MK_OK : mk_error(MK_ERR_DEVICE, "the kernel left no clock readings for the trace");
+  *rate = (double)(reference->nanoseconds[1] - reference->nanoseconds[0]) /
+          (double)(reference->ticks[1] - reference->ticks[0]);
+  return MK_OK;
 }
 
-static mk_status take_track(const mk_gpu *gpu, const mk_trace_sm *sm, size_t at, const clocks *clock,
-                            mk_trace_track *track) {
+static mk_status take_track(const mk_gpu *gpu, const mk_trace_sm *sm, size_t at, double rate, mk_trace_track *track) {
   uint32_t role = at % MK_TRACE_ROLES, capacity = gpu->params.trace.capacity;
   track->count = sm->count[role] < capacity ? sm->count[role] : capacity;
   track->dropped = sm->dropped[role];
@@ -98,8 +78,9 @@ static mk_status take_track(const mk_gpu *gpu, const mk_trace_sm *sm, size_t at,
   }
   for (uint32_t i = 0; i < track->count; i++) {
     mk_trace_record *record = &track->records[i];
-    double since = (double)((int64_t)record->time - sm->offset[0]) * clock->rate;
-    record->time = (uint64_t)llround(since);
+    double reference = to_reference(sm, record->time) * rate;
+    uint64_t time = reference < 0 ? 0 : (uint64_t)llround(reference);
+    record->time = i != 0 && time < track->records[i - 1].time ? track->records[i - 1].time : time;
   }
   return MK_OK;
 }
@@ -120,16 +101,36 @@ static void start_at_zero(mk_trace *trace) {
   }
 }
 
+/* All SMs pass a token boundary together, behind the last candidate: by how much their times of it differ bounds how far apart two of their
+ * clocks can be. */
+static double boundary_spread(const mk_trace *trace) {
+  double spread = 0;
+  for (uint32_t step = 1; step < trace->steps; step++) {
+    uint64_t first = UINT64_MAX, last = 0;
+    for (uint32_t sm = 0; sm < trace->sms; sm++) {
+      const mk_trace_track *track = mk_trace_track_of(trace, sm, MK_ROLE_CONSUMER);
+      uint32_t seen = 0;
+      for (uint32_t i = 0; i < track->count; i++) {
+        if (track->records[i].activity == MK_ACTIVITY_BOUNDARY && seen++ == step) {
+          first = track->records[i].time < first ? track->records[i].time : first;
+          last = track->records[i].time > last ? track->records[i].time : last;
+        }
+      }
+    }
+    spread = last > first ? fmax(spread, (double)(last - first)) : spread;
+  }
+  return spread;
+}
+
 static mk_status take(mk_gpu *gpu, mk_trace *trace, const mk_trace_sm *sms) {
-  clocks clock;
-  MK_TRY(read_clocks(sms, trace->sms, &clock));
-  trace->alignment_ns = clock.alignment;
+  double rate = 0;
+  MK_TRY(nanoseconds_per_tick(&sms[0], &rate));
   for (size_t t = 0; t < (size_t)trace->sms * MK_TRACE_ROLES; t++) {
     const mk_trace_sm *sm = &sms[t / MK_TRACE_ROLES];
-    if (gpu->program->queues[t / MK_TRACE_ROLES].count != 0 && !was_seen(sm)) {
+    if (gpu->program->queues[t / MK_TRACE_ROLES].count != 0 && sm->looks[0] == 0) {
       return mk_error(MK_ERR_DEVICE, "SM %zu never saw the beacon that its clock is set by", t / MK_TRACE_ROLES);
     }
-    MK_TRY(take_track(gpu, sm, t, &clock, &trace->tracks[t]));
+    MK_TRY(take_track(gpu, sm, t, rate, &trace->tracks[t]));
   }
   start_at_zero(trace);
   trace->first_step = gpu->params.trace.first_epoch;
@@ -138,6 +139,7 @@ static mk_status take(mk_gpu *gpu, mk_trace *trace, const mk_trace_sm *sms) {
     trace->steps = gpu->steps > trace->first_step ? gpu->steps - trace->first_step : 0;
   }
   trace->first_position = gpu->last_position + trace->first_step;
+  trace->alignment_ns = boundary_spread(trace);
   trace->milliseconds = gpu->time_ms;
   trace->launch_steps = gpu->steps;
   return MK_OK;

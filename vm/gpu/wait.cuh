@@ -16,7 +16,8 @@ namespace mk {
 
 enum { LONG_WAIT_TRIES = 64 };
 
-// After a try in vain of the whole warp; `tries` begins at 0. False, for all lanes: do not wait any longer.
+// After a try in vain of the whole warp (`alone`: of one thread); `tries` begins at 0. False, for all lanes: do not wait any longer.
+template <bool alone = false>
 __device__ inline bool keep_waiting(const device &d, uint32_t &tries, uint32_t activity, uint32_t edge, uint32_t have,
                                     uint32_t want) {
   if (++tries % LONG_WAIT_TRIES != 0) {
@@ -25,13 +26,14 @@ __device__ inline bool keep_waiting(const device &d, uint32_t &tries, uint32_t a
   if (tries == LONG_WAIT_TRIES) {
     volatile shared_words *words = device::words();
     uint32_t warp = threadIdx.x / 32;
-    words->waits[warp].have = __reduce_max_sync(0xffffffffu, have);
+    words->waits[warp].have = alone ? have : __reduce_max_sync(0xffffffffu, have);
     words->waits[warp].want = want;
     words->waits[warp].epoch = d.epoch;
     words->tickets[warp] = words->tickets[warp] + 1;
     words->waits[warp].what = activity | edge << 16;
   }
-  return __all_sync(0xffffffffu, device::words()->leave == 0);
+  bool stay = device::words()->leave == 0;
+  return alone ? stay : __all_sync(0xffffffffu, stay);
 }
 
 __device__ inline void waited(uint32_t tries) {
@@ -51,6 +53,24 @@ __device__ inline bool wait_phase(const device &d, uint32_t index, uint32_t pari
   bool ok = true;
   while (ok && !__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {
     ok = keep_waiting(d, tries, activity, edge, 0, parity);
+  }
+  waited(tries);
+  record(d, MK_ACTIVITY_WORK, 0);
+  return ok;
+}
+
+// The same for one thread, the first of its warp, while the others do something else.
+__device__ inline bool wait_phase_alone(const device &d, uint32_t index, uint32_t parity, uint32_t activity,
+                                        uint32_t edge) {
+  uint32_t barrier = d.barrier(index);
+  if (tile::test_wait(barrier, parity)) {
+    return true;
+  }
+  record(d, activity, edge);
+  uint32_t tries = 0;
+  bool ok = true;
+  while (ok && !tile::try_wait(barrier, parity)) {
+    ok = keep_waiting<true>(d, tries, activity, edge, 0, parity);
   }
   waited(tries);
   record(d, MK_ACTIVITY_WORK, 0);
