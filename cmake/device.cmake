@@ -3,7 +3,7 @@
 option(MK_DEVICE "Embed the device image when nvcc (CUDA toolkit) is found" ON)
 find_program(MK_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
 file(GLOB MK_GPU_SOURCES CONFIGURE_DEPENDS vm/gpu/*.c)
-set(MK_IMAGE_PARTS kernel fill bandwidth)
+set(MK_IMAGE_PARTS kernel fill bandwidth pack)
 set(MK_IMAGE_CUDA_VERSION 0)
 set(MK_IMAGE_ASSEMBLY)
 set(device_objects)
@@ -22,15 +22,21 @@ else()
   if(MK_WERROR)
     list(APPEND device_flags -Werror all-warnings)
   endif()
-  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/device)
-  foreach(name ${MK_IMAGE_PARTS})
-    set(source ${PROJECT_SOURCE_DIR}/vm/gpu/${name}.cu)
-    set(object ${PROJECT_BINARY_DIR}/device/${name}.cubin)
+  # A cubin of one source, in <build>/<folder>; it fails where the code spills, and the like (compile_device.cmake).
+  function(mk_compile_device folder source objects)
+    get_filename_component(name ${source} NAME_WE)
+    set(object ${PROJECT_BINARY_DIR}/${folder}/${name}.cubin)
+    set(check ${PROJECT_SOURCE_DIR}/cmake/compile_device.cmake)
+    file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/${folder})
     add_custom_command(OUTPUT ${object}
-      COMMAND ${MK_NVCC} ${device_flags} -MD -MF ${object}.d -MT ${object} -cubin -o ${object} ${source}
-      DEPENDS ${source} DEPFILE ${object}.d
-      COMMENT "Compiling device code ${name}.cu for sm_90a" VERBATIM)
-    list(APPEND device_objects ${object})
+      COMMAND ${CMAKE_COMMAND} -DOBJECT=${object} -P ${check} --
+              ${MK_NVCC} ${device_flags} -MD -MF ${object}.d -MT ${object} -cubin -o ${object} ${source}
+      DEPENDS ${source} ${check} DEPFILE ${object}.d
+      COMMENT "Compiling device code ${folder}/${name}.cu for sm_90a" VERBATIM)
+    set(${objects} ${${objects}} ${object} PARENT_SCOPE)
+  endfunction()
+  foreach(name ${MK_IMAGE_PARTS})
+    mk_compile_device(device ${PROJECT_SOURCE_DIR}/vm/gpu/${name}.cu device_objects)
   endforeach()
   add_custom_target(mk_device DEPENDS ${device_objects})
   add_dependencies(mk_device mk_version)
@@ -51,10 +57,6 @@ target_sources(mk PRIVATE ${MK_GPU_SOURCES} ${PROJECT_BINARY_DIR}/device_image.c
 target_link_libraries(mk PUBLIC ${CMAKE_DL_LIBS})
 
 # Tests of the GPU machine: a program that can be carried to a machine with a GPU. Without one it says so and exits with 77.
-add_executable(mkvm_gpu_tests ${PROJECT_SOURCE_DIR}/tests/gpu/run_gpu.c)
+file(GLOB MK_GPU_TEST_SOURCES CONFIGURE_DEPENDS tests/gpu/*.c)
+add_executable(mkvm_gpu_tests ${MK_GPU_TEST_SOURCES} ${PROJECT_SOURCE_DIR}/tests/support/raw_model.c)
 target_link_libraries(mkvm_gpu_tests PRIVATE mk)
-# tools/package puts the libraries that are not part of every system there.
-set_target_properties(mkvm_gpu_tests PROPERTIES BUILD_RPATH "\$ORIGIN/../lib")
-if(TARGET mkvm)
-  set_target_properties(mkvm PROPERTIES BUILD_RPATH "\$ORIGIN/../lib")
-endif()

@@ -11,12 +11,18 @@ if(NOT CRITERION_FOUND)
 endif()
 
 # Helpers that several test programs share.
-file(GLOB MK_TEST_SUPPORT CONFIGURE_DEPENDS tests/support/*.c)
+file(GLOB MK_TEST_SUPPORT CONFIGURE_DEPENDS tests/support/*.c tests/mutation/*.c)
+list(REMOVE_ITEM MK_TEST_SUPPORT ${PROJECT_SOURCE_DIR}/tests/mutation/main.c)
 if(MK_TEST_SUPPORT)
   add_library(mk_test_support STATIC ${MK_TEST_SUPPORT})
   target_link_libraries(mk_test_support PUBLIC mk PkgConfig::CRITERION)
   target_compile_definitions(mk_test_support PRIVATE MK_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 endif()
+
+# The full mutation campaign: tools/mutate.
+add_executable(mk_mutate tests/mutation/main.c)
+target_link_libraries(mk_mutate PRIVATE mk_test_support)
+set_target_properties(mk_mutate PROPERTIES EXCLUDE_FROM_ALL ON)
 
 if(MK_SANITIZE)
   set(MK_TEST_SECONDS 900)
@@ -54,7 +60,7 @@ foreach(source ${MK_TEST_SOURCES})
   string(REPLACE "test_" "" name ${name})
   mk_test_program(test_${name} ${source})
   # Tests of the command find it through this macro.
-  if(TARGET mkvm AND name MATCHES "^tools\\.")
+  if(TARGET mkvm AND name MATCHES "^(bad|tools)\\.")
     target_compile_definitions(test_${name} PRIVATE MK_COMMAND="$<TARGET_FILE:mkvm>")
     add_dependencies(test_${name} mkvm)
   endif()

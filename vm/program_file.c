@@ -45,10 +45,11 @@ _Static_assert(sizeof(mk_buffer) == 104 && sizeof(mk_counter) == 56 && sizeof(mk
 
 static const char magic[4] = {'M', 'K', 'P', 'F'};
 
-static uint64_t fnv1a(const unsigned char *data, size_t length) {
+uint64_t mk_fnv1a(const void *data, size_t length) {
+  const unsigned char *bytes = data;
   uint64_t hash = UINT64_C(0xcbf29ce484222325);
   for (size_t i = 0; i < length; i++) {
-    hash = (hash ^ data[i]) * UINT64_C(0x100000001b3);
+    hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
   }
   return hash;
 }
@@ -97,7 +98,7 @@ mk_status mk_program_serialize(const mk_program *program, void **data, size_t *l
   at = put(at, program->counters, program->counter_count, sizeof(mk_counter));
   at = put(at, program->queues, program->queue_count, sizeof(mk_queue));
   put(at, program->instructions, program->instruction_count, sizeof(mk_instruction));
-  lead.checksum = fnv1a(bytes + sizeof lead, (size_t)lead.size - sizeof lead);
+  lead.checksum = mk_fnv1a(bytes + sizeof lead, (size_t)lead.size - sizeof lead);
   put(bytes, &lead, 1, sizeof lead);
   *data = bytes;
   *length = (size_t)lead.size;
@@ -295,7 +296,7 @@ mk_status mk_program_parse(const void *data, size_t length, mk_program **out) {
   memcpy(&lead, bytes, sizeof lead);
   memcpy(&head, bytes + sizeof lead, sizeof head);
   MK_TRY(check_lead(&lead, length));
-  uint64_t checksum = fnv1a(bytes + sizeof lead, length - sizeof lead);
+  uint64_t checksum = mk_fnv1a(bytes + sizeof lead, length - sizeof lead);
   if (checksum != lead.checksum) {
     return mk_error(MK_ERR_FILE, "header: checksum is %016llx, the content has %016llx; the file is damaged",
                     (unsigned long long)lead.checksum, (unsigned long long)checksum);
@@ -323,10 +324,10 @@ fail:
   return status;
 }
 
-static mk_status read_exactly(int fd, unsigned char *into, size_t length) {
+mk_status mk_read_exactly(int fd, void *into, size_t length) {
   size_t have = 0;
   while (have < length) {
-    ssize_t got = read(fd, into + have, length - have);
+    ssize_t got = read(fd, (unsigned char *)into + have, length - have);
     if (got < 0 && errno == EINTR) {
       continue;
     }
@@ -358,7 +359,7 @@ static mk_status load_open(int fd, mk_program **out) {
   unsigned char start[sizeof(file_lead) + sizeof(file_head)];
   file_lead lead;
   file_head head;
-  MK_TRY(read_exactly(fd, start, sizeof start));
+  MK_TRY(mk_read_exactly(fd, start, sizeof start));
   memcpy(&lead, start, sizeof lead);
   memcpy(&head, start + sizeof lead, sizeof head);
   MK_TRY(check_lead(&lead, size));
@@ -366,7 +367,7 @@ static mk_status load_open(int fd, mk_program **out) {
   unsigned char *bytes;
   MK_TRY(mk_alloc((size_t)size, 1, &bytes));
   memcpy(bytes, start, sizeof start);
-  mk_status status = read_exactly(fd, bytes + sizeof start, (size_t)size - sizeof start);
+  mk_status status = mk_read_exactly(fd, bytes + sizeof start, (size_t)size - sizeof start);
   if (status == MK_OK) {
     status = mk_program_parse(bytes, (size_t)size, out);
   }
@@ -413,7 +414,7 @@ static int open_temporary(const char *path, char *temporary, size_t size) {
   return -1;
 }
 
-static mk_status save_bytes(const char *path, const unsigned char *bytes, size_t length) {
+mk_status mk_save_bytes(const char *path, const void *bytes, size_t length) {
   struct stat info;
   if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
     return mk_error(MK_ERR_RUNTIME, "is not a regular file; name another file to write");
@@ -448,7 +449,7 @@ mk_status mk_program_save(const mk_program *program, const char *path) {
   void *bytes;
   size_t length;
   MK_TRY(mk_program_serialize(program, &bytes, &length));
-  mk_status status = save_bytes(path, bytes, length);
+  mk_status status = mk_save_bytes(path, bytes, length);
   mk_free(bytes);
   return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path);
 }

@@ -167,7 +167,7 @@ Test(command, usage_errors) {
 }
 
 Test(command, help_and_version) {
-  static const char *const names[] = {"run", "bench", "compile", "verify", "asm", "disasm", "info", "synth"};
+  static const char *const names[] = {"run", "bench", "trace", "compile", "verify", "asm", "disasm", "info", "synth"};
   const size_t count = sizeof names / sizeof names[0];
   result r = RUN("--help");
   cr_assert_eq(r.code, 0);

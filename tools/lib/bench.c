@@ -150,6 +150,8 @@ static mk_status run_launches(mk_engine *engine, const mk_bench_options *options
     }
     if (s->counted) {
       s->launches[i - 1] = ms / out->tokens;
+      double mhz = gpu == NULL ? 0 : mk_gpu_clock_mhz(gpu);
+      out->sm_mhz = i == 1 || mhz < out->sm_mhz ? mhz : out->sm_mhz;
       s->firsts[i - 1] = s->first;
     }
   }
@@ -221,6 +223,37 @@ mk_status mk_bench_run(mk_engine *engine, const mk_bench_options *options, mk_be
     out->share = (out->weight_bytes + out->kv_bytes) / (out->launch_ms_p50 * 1e-3) / out->bandwidth;
   }
   return MK_OK;
+}
+
+static mk_status run_traced(mk_engine *engine, const mk_bench_options *options, mk_trace_window window,
+                            const uint32_t *prompt, uint32_t tokens) {
+  samples s = {0};
+  double ms;
+  if (window.first == MK_FIRST_GENERATED) { /* the CPU computes the context in the same launch */
+    window.first = mk_engine_gpu(engine) != NULL || options->prompt ? 0 : options->depth;
+  }
+  if (mk_engine_gpu(engine) == NULL) {
+    MK_TRY(mk_engine_trace(engine, &window));
+    return launch_on_cpu(engine, options, prompt, tokens, &s, &ms);
+  }
+  MK_TRY(mk_gpu_trace_on(mk_engine_gpu(engine), window.first, window.steps, window.records));
+  return launch_on_gpu(mk_engine_gpu(engine), options, prompt, tokens, &s, &ms);
+}
+
+mk_status mk_bench_trace(mk_engine *engine, const mk_bench_options *options, const mk_trace_window *window,
+                         mk_trace **out) {
+  uint32_t *prompt = NULL, tokens = options->tokens == 0 ? DEFAULT_TOKENS : options->tokens;
+  *out = NULL;
+  mk_status status = make_prompt(engine, options->depth + tokens, &prompt);
+  if (status == MK_OK) {
+    status = run_traced(engine, options, *window, prompt, tokens);
+  }
+  if (status == MK_OK) {
+    status = mk_engine_trace_take(engine, out);
+  }
+  mk_free(prompt);
+  MK_TRY(status);
+  return mk_engine_trace(engine, &(mk_trace_window){0});
 }
 
 static mk_status fill_all(mk_gpu *gpu, const mk_program *program, const uint16_t *piece) {

@@ -26,6 +26,7 @@ typedef struct mk_bench_result {
   double rate_mean, rate_deviation;           /* tokens per second, over the launches */
   double first_ms_p50;                        /* from the start of a launch to its first token at the host */
   double weight_bytes, kv_bytes;              /* read per token; KV at the mean position */
+  double sm_mhz;                              /* SM clock in the slowest launch, by the GPU's own clocks; 0: not told */
   double bandwidth;                           /* bytes per second, best of three; 0: not measured */
   double share; /* (weight_bytes + kv_bytes) / launch_ms_p50 / bandwidth; 0: not measured */
 } mk_bench_result;
@@ -33,6 +34,11 @@ typedef struct mk_bench_result {
 /* On the CPU a context of `depth` tokens is computed anew before each launch, untimed. On a GPU the launch starts at that position and
  * reads whatever the KV cache holds: mk_bench_fill_kv first. */
 mk_status mk_bench_run(mk_engine *engine, const mk_bench_options *options, mk_bench_result *out);
+
+/* One launch as mk_bench_run's, not timed, whose steps the window names (MK_FIRST_GENERATED: from the first measured one on) are
+ * recorded. */
+mk_status mk_bench_trace(mk_engine *engine, const mk_bench_options *options, const mk_trace_window *window,
+                         mk_trace **out);
 
 /* Fills the KV cache with hash values in [-1, 1), so that reading it costs what real keys and values cost. Nothing on the CPU. */
 mk_status mk_bench_fill_kv(mk_engine *engine, uint64_t seed);

@@ -7,8 +7,7 @@
 #include "models/checkpoint.h"
 #include "models/llama.h"
 #include "scheduler/compile.h"
-#include "tools/lib/synth_weights.h"
-#include "tools/lib/weights.h"
+#include "tools/lib/load.h"
 #include "vm/cpu/machine.h"
 #include "vm/verify.h"
 
@@ -16,6 +15,7 @@ enum { DEFAULT_CONTEXT = 4096 };
 
 struct mk_engine {
   mk_config config;
+  mk_checkpoint *checkpoint; /* while it opens; NULL: hash weights */
   mk_graph *graph;
   mk_program *program;
   mk_cpu *cpu; /* one of the two */
@@ -26,7 +26,8 @@ struct mk_engine {
   uint32_t max_seq;
   uint32_t position_shift; /* mk_tamper */
   int prompt, logits;      /* buffers */
-  float *logits_copy;      /* of the GPU's, [vocab] */
+  mk_trace_window trace;
+  float *logits_copy; /* of the GPU's, [vocab] */
 };
 
 static bool needs_cpu(const mk_engine_options *options) {
@@ -64,77 +65,21 @@ static mk_status write_buffer(mk_engine *engine, size_t buffer, uint64_t offset,
   return MK_OK;
 }
 
-typedef struct weight_loader {
-  mk_engine *engine;
-  const mk_engine_options *options;
-  mk_checkpoint *checkpoint; /* NULL: hash weights */
-  void *staging;             /* cuda: holds any one packed weight */
-  uint64_t done;
-} weight_loader;
-
-static mk_status load_weight(weight_loader *loader, const mk_weight *weight, size_t buffer) {
-  mk_engine *engine = loader->engine;
-  uint64_t bytes = engine->program->buffers[buffer].bytes;
-  if (loader->checkpoint == NULL && engine->gpu != NULL) {
-    return mk_synth_weights_fill_gpu(engine->graph, weight, loader->options->synth_seed, engine->gpu, buffer);
-  }
-  void *memory = engine->gpu == NULL ? mk_cpu_memory(engine->cpu, buffer) : loader->staging;
-  if (loader->checkpoint == NULL) {
-    return mk_synth_weights_fill(engine->graph, weight, loader->options->synth_seed, memory);
-  }
-  if (engine->gpu == NULL) {
-    return mk_weights_load(loader->checkpoint, engine->graph, weight, memory);
-  }
-  memset(memory, 0, bytes); /* the padding: the last weight lay here */
-  MK_TRY(mk_weights_load(loader->checkpoint, engine->graph, weight, memory));
-  return mk_gpu_write(engine->gpu, buffer, 0, memory, bytes);
-}
-
-static mk_status load_all(weight_loader *loader) {
-  const mk_engine *engine = loader->engine;
-  const mk_engine_options *options = loader->options;
-  for (size_t i = 0; i < engine->graph->weight_count; i++) {
-    const mk_weight *weight = &engine->graph->weights[i];
-    size_t buffer = (size_t)mk_program_find_buffer(engine->program, weight->name);
-    MK_TRY(load_weight(loader, weight, buffer));
-    loader->done += engine->program->buffers[buffer].bytes;
-    if (options->progress != NULL) {
-      options->progress(options->progress_user, loader->done, engine->program->weight_bytes);
-    }
-  }
-  return MK_OK;
-}
-
-static mk_status new_staging(weight_loader *loader) {
-  const mk_program *program = loader->engine->program;
-  uint64_t largest = 0;
-  for (size_t b = 0; b < program->buffer_count; b++) {
-    if (program->buffers[b].kind == MK_KIND_WEIGHT && program->buffers[b].bytes > largest) {
-      largest = program->buffers[b].bytes;
-    }
-  }
-  return mk_alloc_aligned(64, largest, &loader->staging);
-}
-
-static mk_status load_weights(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {
-  weight_loader loader = {.engine = engine, .options = options};
-  if (options->synth != NULL) {
-    return load_all(&loader);
-  }
-  MK_TRY(mk_checkpoint_open(model_dir, &loader.checkpoint));
-  mk_config config; /* as on disk: a tampered one need not match the checkpoint */
-  mk_status status = mk_config_load(model_dir, &config);
-  if (status == MK_OK) {
-    status = mk_checkpoint_check(loader.checkpoint, &config);
-  }
-  if (status == MK_OK && engine->gpu != NULL) {
-    status = new_staging(&loader);
-  }
-  if (status == MK_OK) {
-    status = load_all(&loader);
-  }
-  mk_free(loader.staging);
-  mk_checkpoint_close(loader.checkpoint);
+static mk_status load_weights(mk_engine *engine, const mk_engine_options *options) {
+  const mk_load load = {.graph = engine->graph,
+                        .program = engine->program,
+                        .checkpoint = engine->checkpoint,
+                        .synth_seed = options->synth_seed,
+                        .cpu = engine->cpu,
+                        .gpu = engine->gpu,
+                        .cache = options->cache,
+                        .cancel = options->cancel,
+                        .progress = options->progress,
+                        .notice = options->notice,
+                        .user = options->progress_user};
+  mk_status status = mk_load_weights(&load);
+  mk_checkpoint_close(engine->checkpoint);
+  engine->checkpoint = NULL;
   return status;
 }
 
@@ -152,20 +97,57 @@ static mk_status fill_block_table(mk_engine *engine) {
   return status;
 }
 
+/* Bytes that a line of /proc/meminfo states in kB; 0 where there is none. */
+static uint64_t read_meminfo(const char *name) {
+  char line[128];
+  unsigned long long kilobytes = 0;
+  FILE *file = fopen("/proc/meminfo", "r");
+  while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+    if (strncmp(line, name, strlen(name)) == 0 && sscanf(line + strlen(name), ": %llu", &kilobytes) == 1) {
+      break;
+    }
+  }
+  if (file != NULL) {
+    fclose(file);
+  }
+  return kilobytes * 1024;
+}
+
+static void tell_memory(const mk_program *program, const mk_engine_options *options) {
+  if (options->memory != NULL) {
+    mk_memory_plan plan = {.program = program->instruction_count * sizeof *program->instructions,
+                           .available = read_meminfo("MemAvailable"),
+                           .total = read_meminfo("MemTotal")};
+    mk_memory_of(program, &plan);
+    options->memory(options->progress_user, &plan);
+  }
+}
+
 static mk_status open_machine(mk_engine *engine, const mk_engine_options *options) {
   int gpu;
   MK_TRY(choose_device(options, &gpu));
   if (gpu >= 0) {
-    mk_gpu_options machine = {.device = (uint32_t)gpu, .deadline_ms = options->gpu_deadline_ms};
+    mk_gpu_options machine = {.device = (uint32_t)gpu,
+                              .deadline_ms = options->gpu_deadline_ms,
+                              .memory = options->memory,
+                              .user = options->progress_user};
     MK_TRY(mk_gpu_new(engine->program, &machine, &engine->gpu));
     snprintf(engine->device, sizeof engine->device, "cuda:%d (%s)", gpu, mk_gpu_name(engine->gpu));
     engine->want_logits = options->want_logits;
     return mk_alloc(engine->config.vocab, sizeof *engine->logits_copy, &engine->logits_copy);
   }
   snprintf(engine->device, sizeof engine->device, "cpu");
+  tell_memory(engine->program, options);
   mk_cpu_options machine = {
       .seed = options->interleave_seed, .adversarial = options->adversarial, .check_races = options->check_races};
   return mk_cpu_new(engine->program, &machine, &engine->cpu);
+}
+
+/* A configuration that the weights do not bear out is refused before anything is made of its size. */
+static mk_status open_model(mk_engine *engine, const char *model_dir) {
+  MK_TRY(mk_config_load(model_dir, &engine->config));
+  MK_TRY(mk_checkpoint_open(model_dir, &engine->checkpoint));
+  return mk_checkpoint_check(engine->checkpoint, &engine->config);
 }
 
 static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {
@@ -173,7 +155,7 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   if (options->synth != NULL) {
     engine->config = *options->synth;
   } else {
-    MK_TRY(mk_config_load(model_dir, &engine->config));
+    MK_TRY(open_model(engine, model_dir));
   }
   if (options->tamper != NULL && options->tamper->config != NULL) {
     options->tamper->config(&engine->config);
@@ -194,7 +176,7 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   engine->prompt = mk_program_find_buffer(engine->program, "prompt");
   engine->logits = mk_program_find_buffer(engine->program, "logits");
   MK_TRY(fill_block_table(engine));
-  return load_weights(engine, model_dir, options);
+  return load_weights(engine, options);
 }
 
 mk_status mk_engine_open(const char *model_dir, const mk_engine_options *options, mk_engine **out) {
@@ -211,6 +193,7 @@ void mk_engine_close(mk_engine *engine) {
   if (engine == NULL) {
     return;
   }
+  mk_checkpoint_close(engine->checkpoint);
   mk_cpu_free(engine->cpu);
   mk_gpu_free(engine->gpu);
   mk_free(engine->logits_copy);
@@ -224,6 +207,11 @@ const mk_program *mk_engine_program(const mk_engine *engine) { return engine->pr
 uint32_t mk_engine_max_seq(const mk_engine *engine) { return engine->max_seq; }
 const char *mk_engine_device(const mk_engine *engine) { return engine->device; }
 mk_gpu *mk_engine_gpu(mk_engine *engine) { return engine->gpu; }
+mk_cpu *mk_engine_cpu(mk_engine *engine) { return engine->cpu; }
+
+mk_status mk_engine_set_prompt(mk_engine *engine, const uint32_t *prompt, size_t count) {
+  return write_buffer(engine, (size_t)engine->prompt, 0, prompt, count * sizeof *prompt);
+}
 
 static bool is_cancelled(const mk_engine *engine) { return engine->cancel != NULL && *engine->cancel != 0; }
 
@@ -271,6 +259,17 @@ static mk_status generate_with_logits(generation *g, uint32_t first) {
   return MK_OK;
 }
 
+/* The window of the launch that follows, whose step `generated` computes the first generated token. */
+static mk_status arm_recorder(mk_engine *engine, uint32_t generated) {
+  const mk_trace_window *w = &engine->trace;
+  uint32_t first = w->first == MK_FIRST_GENERATED ? generated : w->first;
+  if (w->steps == 0) {
+    return MK_OK;
+  }
+  return engine->gpu != NULL ? mk_gpu_trace_on(engine->gpu, first, w->steps, w->records)
+                             : mk_cpu_trace_on(engine->cpu, first, w->steps, w->records);
+}
+
 mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t prompt_count, size_t n_predict,
                              mk_token_fn fn, void *user) {
   if (prompt_count == 0 || prompt_count > engine->max_seq) {
@@ -288,6 +287,7 @@ mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t p
   if (n_predict == 0) {
     return MK_OK;
   }
+  MK_TRY(arm_recorder(engine, (uint32_t)prompt_count - 1));
   uint32_t shift = engine->position_shift, count = (uint32_t)prompt_count + shift;
   MK_TRY(write_buffer(engine, (size_t)engine->prompt, shift * sizeof *prompt, prompt, prompt_count * sizeof *prompt));
   generation g = {.engine = engine, .prompt_count = prompt_count, .left = n_predict, .fn = fn, .user = user};
@@ -299,4 +299,43 @@ mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t p
     return generate_with_logits(&g, prompt[0]);
   }
   return mk_gpu_run(engine->gpu, prompt[0], 0, count, (uint32_t)(prompt_count - 1 + n_predict), on_token, &g);
+}
+
+uint32_t mk_trace_records(const mk_program *program, uint32_t steps) {
+  enum { LEAST = 16384, MOST = 65536, PER_INSTRUCTION = 8, PER_PAGE = 2, MOST_PAGES = 4096 };
+  uint64_t most = 0;
+  for (size_t q = 0; q < program->queue_count; q++) {
+    uint64_t records = 0, pages = 0;
+    for (uint32_t i = 0; i < program->queues[q].count; i++) {
+      records += PER_INSTRUCTION;
+      pages += program->instructions[program->queues[q].first + i].pages;
+    }
+    /* Pages of KV are stated for the largest position, which few runs are at. */
+    records += PER_PAGE * (pages < MOST_PAGES ? pages : MOST_PAGES);
+    most = records > most ? records : most;
+  }
+  most *= steps;
+  return most < LEAST ? LEAST : most > MOST ? MOST : (uint32_t)most;
+}
+
+mk_status mk_engine_trace(mk_engine *engine, const mk_trace_window *window) {
+  if (window->steps != 0 && engine->want_logits) {
+    return mk_error(MK_ERR_USAGE,
+                    "a trace with logits is possible on the cpu only: cuda starts a launch for every token");
+  }
+  engine->trace = *window;
+  if (window->steps == 0 && engine->gpu != NULL) {
+    return mk_gpu_trace_off(engine->gpu);
+  }
+  if (window->steps == 0) {
+    mk_cpu_trace_off(engine->cpu);
+  }
+  return MK_OK;
+}
+
+mk_status mk_engine_trace_take(mk_engine *engine, mk_trace **out) {
+  MK_TRY(engine->gpu != NULL ? mk_gpu_trace_take(engine->gpu, out) : mk_cpu_trace_take(engine->cpu, out));
+  snprintf((*out)->facts.device, sizeof(*out)->facts.device, "%.95s", engine->device);
+  snprintf((*out)->facts.model, sizeof(*out)->facts.model, "%s", engine->program->model);
+  return MK_OK;
 }

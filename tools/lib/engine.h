@@ -10,6 +10,7 @@
 
 #include "models/config.h"
 #include "models/graph.h"
+#include "vm/cpu/machine.h"
 #include "vm/gpu/machine.h"
 #include "vm/program.h"
 
@@ -32,9 +33,14 @@ typedef struct mk_engine_options {
   bool adversarial;         /* relaxed counters become visible before the data they announce */
   bool check_races;         /* detect unordered accesses while running */
   const mk_tamper *tamper;  /* NULL outside tests */
-  const volatile sig_atomic_t *cancel; /* not NULL: once it is not 0, generation ends after the step at hand */
-  void (*progress)(void *user, uint64_t done, uint64_t total); /* bytes of weights loaded; NULL: none */
-  void *progress_user;
+  const char *cache;        /* folder of packed copies of checkpoints, read when there, written when not; NULL: none */
+  /* Not NULL: once it is not 0, loading ends with MK_ERR_RUNTIME, and generation after the step at hand. */
+  const volatile sig_atomic_t *cancel;
+  /* Told while the engine opens; NULL: nobody is. */
+  void (*memory)(void *user, const mk_memory_plan *plan);      /* before the machine allocates */
+  void (*progress)(void *user, uint64_t done, uint64_t total); /* bytes of weights loaded */
+  void (*notice)(void *user, const char *text);                /* one line about a packed copy that is no good */
+  void *progress_user;                                         /* of these */
 } mk_engine_options;
 
 typedef struct mk_engine mk_engine;
@@ -54,10 +60,29 @@ uint32_t mk_engine_max_seq(const mk_engine *engine);
 const char *mk_engine_device(const mk_engine *engine);
 /* The GPU machine that the engine owns; NULL when it runs on the CPU. */
 mk_gpu *mk_engine_gpu(mk_engine *engine);
+/* The CPU machine; NULL when it runs on a GPU. */
+mk_cpu *mk_engine_cpu(mk_engine *engine);
+/* Copies the prompt into its buffer on the machine, from its start. */
+mk_status mk_engine_set_prompt(mk_engine *engine, const uint32_t *prompt, size_t count);
 
 /* Greedy generation from an empty context: the prompt (1..max_seq ids, each < vocab), then up to n_predict tokens, fewer
  * when fn returns false or the context is full. Prompt and generated tokens together never exceed max_seq. */
 mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t prompt_count, size_t n_predict,
                              mk_token_fn fn, void *user);
+
+/* Which steps later generations record, and how many records a role of an SM may keep. */
+typedef struct mk_trace_window {
+  uint32_t first; /* step of the launch, from 0; MK_FIRST_GENERATED: the one that computes the first generated token */
+  uint32_t steps; /* 0: the recorder is off */
+  uint32_t records;
+} mk_trace_window;
+#define MK_FIRST_GENERATED UINT32_MAX
+
+/* Records a role makes in `steps` steps of this program, generously, within what memory allows. */
+uint32_t mk_trace_records(const mk_program *program, uint32_t steps);
+
+mk_status mk_engine_trace(mk_engine *engine, const mk_trace_window *window);
+/* The last generation's, with the facts that the engine knows (device, version). */
+mk_status mk_engine_trace_take(mk_engine *engine, mk_trace **out);
 
 #endif

@@ -11,8 +11,11 @@
 #include "scheduler/compile.h"
 #include "tools/mkvm/bench_table.h"
 #include "tools/mkvm/command.h"
+#include "tools/mkvm/loading.h"
+#include "tools/mkvm/trace_option.h"
+#include "tools/profiler/summary.h"
 
-enum { KEY_LIKE = 256, KEY_DEVICE, KEY_SMS };
+enum { KEY_BREAKDOWN = 400, KEY_LIKE = 256, KEY_DEVICE, KEY_SMS, KEY_CACHE };
 enum { MAX_VALUES = 32, DEFAULT_PROMPT = 512, DEFAULT_GENERATED = 128, CUDA_LAUNCHES = 10, CPU_LAUNCHES = 3 };
 
 typedef struct list {
@@ -21,12 +24,14 @@ typedef struct list {
 } list;
 
 typedef struct options {
-  const char *model, *like, *device;
+  const char *model, *like, *device, *cache;
   list prompts, generated, depths;
   uint32_t repetitions, sms;
   uint64_t ctx_size, seed;
   bool seeded;
   mk_bench_format format;
+  bool breakdown;
+  mk_trace_option trace;
 } options;
 
 static const struct argp_option option_table[] = {
@@ -42,9 +47,13 @@ static const struct argp_option option_table[] = {
     {"ctx-size", 'c', "L", 0, "Tokens of context to compile for (what the tests take, but at least what run takes)", 2},
     {NULL, 0, NULL, 0, "Output:", 3},
     {"output", 'o', "FORMAT", 0, "md, csv or json (md)", 3},
+    {"breakdown", KEY_BREAKDOWN, NULL, 0,
+     "After the table: where the time of the last test goes, from one more launch that is recorded (md)", 3},
     {NULL, 0, NULL, 0, "Machine:", 4},
     {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 4},
     {"sms", KEY_SMS, "N", 0, "SMs to compile for (132)", 4},
+    {"cache", KEY_CACHE, "FOLDER", 0,
+     "With --model: keep a packed copy of the weights in FOLDER, and load it the next time", 4},
     {0}};
 
 static const char doc[] =
@@ -113,6 +122,15 @@ static void check_options(options *o, struct argp_state *state) {
   if (o->seeded && o->like == NULL) {
     argp_error(state, "--seed needs --like SHAPE: a model directory has its weights");
   }
+  if (o->cache != NULL && o->like != NULL) {
+    argp_error(state, "--cache needs --model DIR: hash weights are made faster than they are read");
+  }
+  if (o->trace.refined && o->trace.path == NULL && !o->breakdown) {
+    argp_error(state, "--trace-steps, --trace-from and --trace-records need --trace FILE or --breakdown");
+  }
+  if (o->breakdown && o->format != MK_BENCH_MD) {
+    argp_error(state, "--breakdown is text; it goes with --output md alone");
+  }
   set_default(&o->prompts, DEFAULT_PROMPT);
   set_default(&o->generated, DEFAULT_GENERATED);
   set_default(&o->depths, 0);
@@ -123,6 +141,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   switch (key) {
     case ARGP_KEY_INIT:
       state->child_inputs[0] = NULL;
+      state->child_inputs[1] = &o->trace;
       return 0;
     case 'm':
       o->model = text;
@@ -152,11 +171,17 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case 'o':
       o->format = output_format(text, state);
       return 0;
+    case KEY_BREAKDOWN:
+      o->breakdown = true;
+      return 0;
     case KEY_DEVICE:
       o->device = mk_device(state, text);
       return 0;
     case KEY_SMS:
       o->sms = (uint32_t)mk_number(state, "--sms", text, 1, MK_MAX_SMS);
+      return 0;
+    case KEY_CACHE:
+      o->cache = text;
       return 0;
     case ARGP_KEY_ARG:
       argp_error(state, "'%s' is not expected; a model is given with --model or --like", text);
@@ -191,25 +216,6 @@ static mk_status choose_context(const options *o, const mk_config *config, bool 
   return need <= *out
              ? MK_OK
              : mk_error(MK_ERR_USAGE, "the tests take %" PRIu64 " tokens of context; --ctx-size gives %u", need, *out);
-}
-
-static void read_driver_version(char *out, size_t size) {
-  char line[256] = "";
-  FILE *file = fopen("/proc/driver/nvidia/version", "r");
-  out[0] = '\0';
-  if (file == NULL) {
-    return;
-  }
-  char *read = fgets(line, sizeof line, file);
-  fclose(file);
-  /* The first word that is a number with dots: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  ..." */
-  for (char *rest = NULL, *word = strtok_r(read == NULL ? line : read, " \t\n", &rest); word != NULL;
-       word = strtok_r(NULL, " \t\n", &rest)) {
-    if (strspn(word, "0123456789.") == strlen(word) && strchr(word, '.') != NULL) {
-      snprintf(out, size, "%s", word);
-      return;
-    }
-  }
 }
 
 static const char *last_part(const char *path) {
@@ -250,7 +256,7 @@ static mk_status describe(const options *o, mk_engine *engine, char *weights, si
   uint32_t count, index = 0;
   (void)sscanf(about->device, "cuda:%u", &index);
   MK_TRY(mk_gpu_count(&count, &about->cuda_version));
-  read_driver_version(about->driver, sizeof about->driver);
+  mk_driver_version(about->driver, sizeof about->driver);
   return mk_gpu_describe(index, &about->gpu);
 }
 
@@ -259,7 +265,8 @@ typedef struct session {
   const mk_bench_about *about;
   uint32_t launches;
   bool rows;
-  double bandwidth; /* the best */
+  double bandwidth;      /* the best */
+  mk_bench_options last; /* test; 0 tokens: none yet */
 } session;
 
 static mk_status run_test(session *s, bool prompt, uint32_t tokens, uint32_t depth) {
@@ -270,9 +277,32 @@ static mk_status run_test(session *s, bool prompt, uint32_t tokens, uint32_t dep
   const mk_bench_options test = {.prompt = prompt, .depth = depth, .tokens = tokens, .launches = s->launches};
   MK_TRY(mk_bench_fill_kv(s->engine, 1));
   MK_TRY(mk_bench_run(s->engine, &test, &row.result));
+  s->last = test;
   s->bandwidth = row.result.bandwidth > s->bandwidth ? row.result.bandwidth : s->bandwidth;
   mk_status status = mk_bench_table_row(s->about, &row, !s->rows);
   s->rows = true;
+  return status;
+}
+
+static mk_status print_breakdown(const session *s, const mk_trace *trace) {
+  mk_summary *summary;
+  MK_TRY(mk_summary_new(trace, MK_MEDIAN_STEP, s->bandwidth, &summary));
+  mk_summary_print_short(summary, stdout);
+  mk_summary_free(summary);
+  return mk_print_done();
+}
+
+/* One more launch of the last test, recorded. */
+static mk_status trace_last(const options *o, session *s) {
+  mk_trace_window window = mk_trace_option_window(&o->trace, mk_engine_program(s->engine));
+  mk_trace *trace;
+  MK_TRY(mk_bench_trace(s->engine, &s->last, &window, &trace));
+  mk_trace_option_facts(&o->trace, trace);
+  mk_status status = o->breakdown ? print_breakdown(s, trace) : MK_OK;
+  if (status == MK_OK && o->trace.path != NULL) {
+    status = mk_trace_option_save(&o->trace, trace);
+  }
+  mk_trace_free(trace);
   return status;
 }
 
@@ -291,12 +321,8 @@ static mk_status run_tests(const options *o, mk_engine *engine) {
       MK_TRY(run_test(&s, false, o->generated.values[i], o->depths.values[d]));
     }
   }
-  return mk_bench_table_end(&about, s.bandwidth, s.rows);
-}
-
-static void show_loading(void *user, uint64_t done, uint64_t total) {
-  (void)user;
-  mk_progress("loading weights", done, total);
+  MK_TRY(mk_bench_table_end(&about, s.bandwidth, s.rows));
+  return o->breakdown || o->trace.path != NULL ? trace_last(o, &s) : MK_OK;
 }
 
 /* Before anything is loaded: the CPU measures no prompt at a depth. */
@@ -311,7 +337,7 @@ static mk_status check_device(const options *o, bool cuda) {
 }
 
 mk_status mk_command_bench(int argc, char **argv) {
-  static const struct argp argp = {option_table, parse, "", doc, mk_common_options, mk_help_filter, NULL};
+  static const struct argp argp = {option_table, parse, "", doc, mk_traced_options, mk_help_filter, NULL};
   options o = {0};
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
   mk_config config;
@@ -320,12 +346,13 @@ mk_status mk_command_bench(int argc, char **argv) {
                             .synth = o.like == NULL ? NULL : &config,
                             .synth_seed = o.seed,
                             .sms = o.sms,
-                            .progress = show_loading};
+                            .cache = o.cache};
   mk_engine *engine;
   MK_TRY(o.like != NULL ? mk_synth_shape(o.like, &config) : mk_config_load(o.model, &config));
   MK_TRY(check_device(&o, cuda));
   MK_TRY(choose_context(&o, &config, cuda, &open.max_seq));
-  MK_TRY(mk_engine_open(o.model, &open, &engine));
+  MK_TRY(mk_open_engine(o.model, &open, &engine));
+  mk_release_interrupt();
   mk_status status = run_tests(&o, engine);
   mk_engine_close(engine);
   return status;

@@ -32,17 +32,18 @@ static const char *figure(double value, int decimals, char text[32]) {
 }
 
 static mk_status print_head(void) {
-  printf("| %-20s | %10s | %8s | %-7s | %15s | %19s | %8s | %8s | %8s | %8s | %9s | %6s |\n", "model", "size", "params",
-         "backend", "test", "t/s", "ms p50", "ms p99", "launches", "MB/token", "read TB/s", "% read");
-  printf("| %.20s | %.9s: | %.7s: | %.7s | %.14s: | %.18s: | %.7s: | %.7s: | %.7s: | %.7s: | %.8s: | %.5s: |\n",
+  printf("| %-20s | %10s | %8s | %-7s | %15s | %19s | %8s | %8s | %8s | %8s | %6s | %9s | %6s |\n", "model", "size",
+         "params", "backend", "test", "t/s", "ms p50", "ms p99", "launches", "MB/token", "SM MHz", "read TB/s",
+         "% read");
+  printf("| %.20s | %.9s: | %.7s: | %.7s | %.14s: | %.18s: | %.7s: | %.7s: | %.7s: | %.7s: | %.5s: | %.8s: | %.5s: |\n",
          "--------------------", "---------", "--------", "--------", "---------------", "--------------------",
-         "--------", "--------", "--------", "--------", "---------", "-------");
+         "--------", "--------", "--------", "--------", "------", "---------", "-------");
   return mk_print_done();
 }
 
 static mk_status print_row(const mk_bench_about *about, const mk_bench_row *row) {
   const mk_bench_result *r = &row->result;
-  char test[48], size[32], parameters[32], rate[48], texts[5][32];
+  char test[48], size[32], parameters[32], rate[48], texts[6][32];
   mk_bench_test_name(row, test, sizeof test);
   snprintf(size, sizeof size, "%s", mk_human_bytes(about->weight_bytes));
   bool billions = about->parameters >= 1000000000;
@@ -50,10 +51,10 @@ static mk_status print_row(const mk_bench_about *about, const mk_bench_row *row)
            billions ? 'B' : 'M');
   snprintf(rate, sizeof rate, "%.2f \u00b1 %.2f", r->rate_mean, r->rate_deviation);
   /* One column wider for each byte of the sign beyond its first. */
-  printf("| %-20s | %10s | %8s | %-7s | %15s | %20s | %8s | %8s | %8u | %8s | %9s | %6s |\n", about->model, size,
+  printf("| %-20s | %10s | %8s | %-7s | %15s | %20s | %8s | %8s | %8u | %8s | %6s | %9s | %6s |\n", about->model, size,
          parameters, backend(about), test, rate, figure(r->token_ms_p50, 4, texts[0]),
          figure(r->token_ms_p99, 4, texts[1]), r->launches, figure((r->weight_bytes + r->kv_bytes) / 1e6, 1, texts[2]),
-         figure(r->bandwidth / 1e12, 3, texts[3]), figure(100 * r->share, 1, texts[4]));
+         figure(r->sm_mhz, 0, texts[5]), figure(r->bandwidth / 1e12, 3, texts[3]), figure(100 * r->share, 1, texts[4]));
   return mk_print_done();
 }
 
@@ -92,6 +93,7 @@ static json_t *row_object(const mk_bench_about *about, const mk_bench_row *row) 
   bad |= json_object_set_new(object, "first_token_ms_p50", json_real(r->first_ms_p50));
   bad |= json_object_set_new(object, "weight_bytes_per_token", json_real(r->weight_bytes));
   bad |= json_object_set_new(object, "kv_bytes_per_token", json_real(r->kv_bytes));
+  bad |= json_object_set_new(object, "sm_mhz", real_or_null(r->sm_mhz));
   bad |= json_object_set_new(object, "read_bytes_per_s", real_or_null(r->bandwidth));
   bad |= json_object_set_new(object, "read_share", real_or_null(r->share));
   if (bad != 0) {
@@ -180,7 +182,8 @@ static mk_status print_notes(const mk_bench_about *about, double bandwidth) {
     return mk_print_done();
   }
   printf(
-      "t/s: mean and deviation over the launches, each from its first to its last event on the GPU\n"
+      "SM MHz: in the slowest launch, by the GPU's own clocks; t/s: mean and deviation over the launches, each from "
+      "its first to its last event on the GPU\n"
       "ms: between two tokens as they reach the host, all launches; %% read: bytes per token over the median launch\n"
       "KV cache before a test: hash values in [-1, 1)\n");
   if (bandwidth > 0) {

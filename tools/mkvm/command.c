@@ -21,8 +21,8 @@ static error_t parse_common(int key, char *text, struct argp_state *state) {
 static const struct argp_option common_options[] = {{"help", 'h', NULL, 0, "Show this help and exit", -1}, {0}};
 static const char common_doc[] =
     "\vExit codes: 0 done, 1 run time, 2 usage, 3 bad model or file, 4 program rejected, 5 device fault.";
-static const struct argp common = {.options = common_options, .parser = parse_common, .doc = common_doc};
-const struct argp_child mk_common_options[] = {{&common, 0, NULL, -1}, {0}};
+const struct argp mk_common_argp = {.options = common_options, .parser = parse_common, .doc = common_doc};
+const struct argp_child mk_common_options[] = {{&mk_common_argp, 0, NULL, -1}, {0}};
 
 char *mk_help_filter(int key, const char *text, void *input) {
   (void)input;
@@ -55,6 +55,23 @@ const char *mk_device(struct argp_state *state, const char *text) {
 }
 
 bool mk_is_cuda(const char *device) { return device != NULL && strncmp(device, "cuda", 4) == 0; }
+
+void mk_driver_version(char *out, size_t size) {
+  char line[256] = "";
+  FILE *file = fopen("/proc/driver/nvidia/version", "re");
+  const char *read = file == NULL ? NULL : fgets(line, sizeof line, file);
+  if (file != NULL) {
+    fclose(file);
+  }
+  /* The first word that is a number with dots: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  ..." */
+  for (char *rest = NULL, *word = strtok_r(line, " \t\n", &rest); read != NULL && word != NULL;
+       word = strtok_r(NULL, " \t\n", &rest)) {
+    if (strspn(word, "0123456789.") == strlen(word) && strchr(word, '.') != NULL) {
+      snprintf(out, size, "%s", word);
+      return;
+    }
+  }
+}
 
 double mk_seconds(void) {
   struct timespec now;

@@ -10,6 +10,7 @@
 
 mk_status mk_command_run(int argc, char **argv);
 mk_status mk_command_bench(int argc, char **argv);
+mk_status mk_command_trace(int argc, char **argv);
 mk_status mk_command_compile(int argc, char **argv);
 mk_status mk_command_verify(int argc, char **argv);
 mk_status mk_command_disasm(int argc, char **argv);
@@ -19,6 +20,7 @@ mk_status mk_command_synth(int argc, char **argv);
 
 /* Gives a subcommand -h and --help; named as the only child of its argp. */
 extern const struct argp_child mk_common_options[];
+extern const struct argp mk_common_argp; /* the child itself, for an argp that has more */
 /* Drops argp's own note on optional arguments, which says nothing here. */
 char *mk_help_filter(int key, const char *text, void *input);
 
@@ -29,6 +31,9 @@ uint64_t mk_number(struct argp_state *state, const char *flag, const char *text,
 const char *mk_device(struct argp_state *state, const char *text);
 /* NULL is no cuda: the engine chooses. */
 bool mk_is_cuda(const char *device);
+
+/* The version of NVIDIA's kernel driver; "" when the system does not tell. */
+void mk_driver_version(char *out, size_t size);
 
 double mk_seconds(void); /* monotonic */
 

@@ -7,6 +7,7 @@
 #include "mk_version.h"
 #include "models/checkpoint.h"
 #include "models/llama.h"
+#include "models/template_chat.h"
 #include "models/tokenizer.h"
 #include "scheduler/compile.h"
 #include "tools/mkvm/command.h"
@@ -121,6 +122,17 @@ static mk_status check_files(const char *directory, const mk_config *config, boo
   return MK_OK;
 }
 
+/* A template that is not supported concerns --chat alone, and the model is supported without it. */
+static void print_chat(const char *directory) {
+  mk_chat *chat;
+  if (mk_chat_load(directory, &chat) != MK_OK) {
+    printf("chat        no: %s\n", mk_error_message());
+  } else {
+    printf("chat        %s%s\n", chat == NULL ? "no template" : "template in ", chat == NULL ? "" : mk_chat_source(chat));
+    mk_chat_free(chat);
+  }
+}
+
 static mk_status compile(const mk_config *config, uint32_t context, mk_program **program) {
   mk_graph *graph;
   MK_TRY(mk_llama_graph(config, &graph));
@@ -189,6 +201,7 @@ mk_status mk_command_info(int argc, char **argv) {
   MK_TRY(status);
   print_memory(program, context);
   printf("files       config.json%s%s\n", weights ? ", weights" : " (no weights)", tokenizer ? ", tokenizer.json" : "");
+  print_chat(o.model);
   printf("supported   yes\n");
   mk_program_free(program);
   return mk_print_done();

@@ -17,6 +17,7 @@ static const char help[] =
     "Generate and measure:\n"
     "  run      generate from a prompt\n"
     "  bench    measure tokens per second, and the share of the read bandwidth reached\n"
+    "  trace    show what every SM did, from a file of run's or bench's --trace\n"
     "\n"
     "Programs (.mkp files):\n"
     "  compile  turn a model's configuration into a program\n"
@@ -60,6 +61,7 @@ static const struct {
 } commands[] = {
     {"run", "mkvm run", mk_command_run},
     {"bench", "mkvm bench", mk_command_bench},
+    {"trace", "mkvm trace", mk_command_trace},
     {"compile", "mkvm compile", mk_command_compile},
     {"verify", "mkvm verify", mk_command_verify},
     {"disasm", "mkvm disasm", mk_command_disasm},

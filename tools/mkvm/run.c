@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +13,13 @@
 #include "tools/lib/engine.h"
 #include "tools/lib/npy.h"
 #include "tools/lib/stop.h"
+#include "tools/mkvm/chat.h"
 #include "tools/mkvm/command.h"
+#include "tools/mkvm/loading.h"
 #include "tools/mkvm/report.h"
+#include "tools/mkvm/run_compare.h"
+#include "tools/mkvm/run_program.h"
+#include "tools/mkvm/trace_option.h"
 
 enum {
   KEY_SMS = 256,
@@ -27,19 +31,28 @@ enum {
   KEY_IGNORE_EOS,
   KEY_CHECK,
   KEY_INTERLEAVE,
-  KEY_ADVERSARIAL
+  KEY_ADVERSARIAL,
+  KEY_COMPARE,
+  KEY_PROGRAM,
+  KEY_CACHE,
+  KEY_CHAT,
+  KEY_SYSTEM,
+  KEY_DATE
 };
 
 enum { MAX_STOPS = 64 };
 
 typedef struct options {
-  const char *model, *prompt, *file, *logits;
+  const char *model, *prompt, *file, *logits, *program;
   const char *stops[MAX_STOPS];
   size_t stop_count;
   size_t n_predict;
   uint64_t ctx_size;
-  bool json, echo, ignore_eos;
+  bool json, echo, ignore_eos, compare;
+  bool chat, limited; /* limited: --n-predict was given */
+  const char *system, *date;
   mk_engine_options engine;
+  mk_trace_option trace;
 } options;
 
 static const struct argp_option option_table[] = {
@@ -47,8 +60,16 @@ static const struct argp_option option_table[] = {
     {"model", 'm', "DIR", 0, "Model directory in Hugging Face layout (required)", 1},
     {"prompt", 'p', "TEXT", 0, "Prompt; empty when neither this nor --file is given", 1},
     {"file", 'f', "FILE", 0, "Read the prompt from FILE, from standard input when FILE is -", 1},
+    {"program", KEY_PROGRAM, "FILE", 0,
+     "Instead of a model: run a program file by itself on the cpu, with made-up weights, for N steps, and print its "
+     "outputs",
+     1},
+    {"chat", KEY_CHAT, NULL, 0,
+     "Write the prompt as a conversation, by the model's chat template; without a prompt, hold one: a line is a turn", 1},
+    {"system", KEY_SYSTEM, "TEXT", 0, "With --chat: the system prompt", 1},
+    {"date", KEY_DATE, "YYYY-MM-DD", 0, "With --chat: the date for templates that state it (today)", 1},
     {NULL, 0, NULL, 0, "Generation (greedy):", 2},
-    {"n-predict", 'n', "N", 0, "Tokens to generate (128); -1: until the model stops or the context is full", 2},
+    {"n-predict", 'n', "N", 0, "Tokens to generate (128; -1 with --chat); -1: until the model stops or the context is full", 2},
     {"ctx-size", 'c', "L", 0, "Tokens of context, prompt included (the model's limit, at most 4096; so does 0)", 2},
     {"stop", KEY_STOP, "TEXT", 0, "End the output before TEXT; may be given several times", 2},
     {"ignore-eos", KEY_IGNORE_EOS, NULL, 0, "Go on after an end-of-text token", 2},
@@ -60,6 +81,13 @@ static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, "Machine:", 4},
     {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 4},
     {"sms", KEY_SMS, "N", 0, "SMs to compile for (132); the result does not depend on it", 4},
+    {"cache", KEY_CACHE, "FOLDER", 0,
+     "Keep a packed copy of the weights in FOLDER (as large as they are), and load it the next time", 4},
+    {"compare", KEY_COMPARE, NULL, 0,
+     "Run every instruction of every step on the cpu too, with the device's own inputs, and name the first output that "
+     "is "
+     "off; prints a table instead of the text",
+     4},
     {"check", KEY_CHECK, NULL, 0, "Detect unordered accesses while running (cpu; slow)", 4},
     {"interleave", KEY_INTERLEAVE, "SEED", 0, "Run the queues in a random legal order (cpu)", 4},
     {"adversarial", KEY_ADVERSARIAL, NULL, 0, "Let relaxed counters pass before the data they announce (cpu)", 4},
@@ -73,9 +101,12 @@ static const char doc[] =
     "The object that --json prints has the keys model, device, prompt_tokens, tokens, text, finish_reason (\"stop\": "
     "the "
     "model or a stop text ended it; \"length\": N tokens or the context are full; \"interrupted\") and timings.\n\n"
+    "In a conversation, Ctrl-C ends the answer at hand, and twice, or Ctrl-D, the program. Special tokens are recognised in "
+    "what the user writes too, as in the template: text that must not act as one has to be kept from the prompt.\n\n"
     "Examples:\n"
     "  mkvm run -m models/demo -p \"Once upon a time\" -n 200\n"
-    "  mkvm run -m DIR -f question.txt --stop \"\\nQ:\" --json\n";
+    "  mkvm run -m DIR -f question.txt --stop \"\\nQ:\" --json\n"
+    "  mkvm run -m DIR --chat --system \"Answer in one sentence.\"\n";
 
 static void add_stop(options *o, const char *text, struct argp_state *state) {
   if (text[0] == 0) {
@@ -96,13 +127,42 @@ static void check_device(const options *o, struct argp_state *state) {
   }
 }
 
+/* A conversation with the user, rather than one turn. */
+static bool is_interactive(const options *o) { return o->chat && o->prompt == NULL && o->file == NULL; }
+
+static void check_chat(const options *o, struct argp_state *state) {
+  if (!o->chat && (o->system != NULL || o->date != NULL)) {
+    argp_error(state, "%s needs --chat", o->system != NULL ? "--system" : "--date");
+  }
+  const char *single = o->json             ? "--json"
+                       : o->echo           ? "--echo"
+                       : o->compare        ? "--compare"
+                       : o->logits != NULL ? "--logits"
+                                           : o->trace.path;
+  if (is_interactive(o) && single != NULL) {
+    argp_error(state, "%s is for one turn; give its text with --prompt or --file",
+               single == o->trace.path ? "--trace" : single);
+  }
+}
+
 static void check_options(const options *o, struct argp_state *state) {
+  if (o->program != NULL &&
+      (o->model != NULL || o->prompt != NULL || o->file != NULL || mk_is_cuda(o->engine.device))) {
+    argp_error(state, "--program goes with neither --model, --prompt and --file nor --device cuda");
+  }
+  if (o->trace.path != NULL && (o->program != NULL || o->compare)) {
+    argp_error(state, "--trace goes with neither --program nor --compare");
+  }
+  if (o->program != NULL) {
+    return;
+  }
   if (o->model == NULL) {
     argp_error(state, "--model DIR is missing");
   }
   if (o->prompt != NULL && o->file != NULL) {
     argp_error(state, "--prompt and --file are both given; the prompt comes from one of them");
   }
+  check_chat(o, state);
   check_device(o, state);
 }
 
@@ -111,6 +171,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   switch (key) {
     case ARGP_KEY_INIT:
       state->child_inputs[0] = NULL;
+      state->child_inputs[1] = &o->trace;
       return 0;
     case 'm':
       o->model = text;
@@ -122,6 +183,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       o->file = text;
       return 0;
     case 'n':
+      o->limited = true;
       o->n_predict = strcmp(text, "-1") == 0 ? SIZE_MAX : mk_number(state, "--n-predict", text, 0, UINT32_MAX);
       return 0;
     case 'c':
@@ -136,6 +198,15 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_JSON:
       o->json = true;
       return 0;
+    case KEY_CHAT:
+      o->chat = true;
+      return 0;
+    case KEY_SYSTEM:
+      o->system = text;
+      return 0;
+    case KEY_DATE:
+      o->date = text;
+      return 0;
     case KEY_ECHO:
       o->echo = true;
       return 0;
@@ -148,11 +219,20 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_SMS:
       o->engine.sms = (uint32_t)mk_number(state, "--sms", text, 1, MK_MAX_SMS);
       return 0;
+    case KEY_CACHE:
+      o->engine.cache = text;
+      return 0;
     case KEY_CHECK:
       o->engine.check_races = true;
       return 0;
     case KEY_INTERLEAVE:
       o->engine.interleave_seed = mk_number(state, "--interleave", text, 1, UINT64_MAX);
+      return 0;
+    case KEY_COMPARE:
+      o->compare = true;
+      return 0;
+    case KEY_PROGRAM:
+      o->program = text;
       return 0;
     case KEY_ADVERSARIAL:
       o->engine.adversarial = true;
@@ -206,24 +286,19 @@ static mk_status read_prompt(const options *o, char **text, size_t *length) {
   return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", standard ? "standard input" : o->file);
 }
 
-static mk_status encode_prompt(const mk_tokenizer *tokenizer, const char *text, size_t length, uint32_t context,
-                               mk_tokens *tokens) {
-  MK_TRY(mk_tokenizer_encode(tokenizer, text, length, true, tokens));
+/* A chat template writes the special tokens itself. */
+static mk_status encode_prompt(const mk_tokenizer *tokenizer, const char *text, size_t length, bool chat,
+                               uint32_t context, mk_tokens *tokens) {
+  MK_TRY(mk_tokenizer_encode(tokenizer, text, length, !chat, tokens));
   if (tokens->count == 0) {
     return mk_error(MK_ERR_USAGE, "the prompt is empty and this tokenizer puts no token before it; give --prompt TEXT");
   }
   if (tokens->count > context) {
-    return mk_error(MK_ERR_USAGE, "the prompt has %zu tokens, the context %u; shorten it or raise --ctx-size",
-                    tokens->count, context);
+    return mk_error(MK_ERR_USAGE, "the %s has %zu tokens, the context %u; %s or raise --ctx-size",
+                    chat ? "conversation" : "prompt", tokens->count, context,
+                    chat ? "begin a new one" : "shorten it");
   }
   return MK_OK;
-}
-
-static volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int signal_number) {
-  (void)signal_number;
-  interrupted = 1;
 }
 
 typedef struct run {
@@ -244,7 +319,10 @@ static mk_status show(run *r, const char *text, size_t length) {
     return MK_OK;
   }
   r->last = text[length - 1];
-  return r->options->json ? mk_report_text(&r->report, text, length) : mk_print(text, length);
+  if (r->options->json || is_interactive(r->options)) {
+    MK_TRY(mk_report_text(&r->report, text, length));
+  }
+  return r->options->json ? MK_OK : mk_print(text, length);
 }
 
 static bool is_eos(const mk_config *config, uint32_t token) {
@@ -277,7 +355,7 @@ static mk_status take_token(run *r, uint32_t token, const float *logits, bool *g
   MK_TRY(show(r, text, length));
   if (r->stop.hit) {
     r->report.finish_reason = "stop";
-  } else if (interrupted) {
+  } else if (mk_interrupted) {
     r->report.finish_reason = "interrupted";
   } else {
     *go_on = true;
@@ -309,13 +387,11 @@ static mk_status show_rest(run *r) {
 }
 
 static mk_status generate(run *r, mk_engine *engine, const mk_tokens *prompt) {
-  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
-  sigaction(SIGINT, &action, NULL);
   r->report.finish_reason = "length";
   r->start = r->first = r->end = mk_seconds();
   MK_TRY(mk_engine_generate(engine, prompt->ids, prompt->count, r->options->n_predict, on_token, r));
   MK_TRY(r->status);
-  if (interrupted && strcmp(r->report.finish_reason, "length") == 0) {
+  if (mk_interrupted && strcmp(r->report.finish_reason, "length") == 0) {
     r->report.finish_reason = "interrupted"; /* inside the prompt, or in the step at hand: no token came with it */
   }
   MK_TRY(show_rest(r));
@@ -324,29 +400,25 @@ static mk_status generate(run *r, mk_engine *engine, const mk_tokens *prompt) {
   return MK_OK;
 }
 
-static void show_loading(void *user, uint64_t done, uint64_t total) {
-  (void)user;
-  mk_progress("loading weights", done, total);
-}
-
 static mk_status run_engine(const options *o, run *r, const mk_config *config, uint32_t context,
                             const mk_tokens *prompt) {
   mk_engine *engine;
   mk_engine_options engine_options = o->engine;
   engine_options.max_seq = context;
-  engine_options.progress = show_loading;
   engine_options.want_logits = o->logits != NULL;
-  engine_options.cancel = &interrupted;
   double start = mk_seconds();
-  MK_TRY(mk_engine_open(o->model, &engine_options, &engine));
+  MK_TRY(mk_open_engine(o->model, &engine_options, &engine));
   r->report.load_seconds = mk_seconds() - start;
   snprintf(r->device, sizeof r->device, "%s", mk_engine_device(engine));
-  mk_status status = MK_OK;
-  if (o->logits != NULL) {
+  mk_status status = mk_trace_option_begin(&o->trace, engine);
+  if (status == MK_OK && o->logits != NULL) {
     status = mk_npy_create(o->logits, config->vocab, &r->npy);
   }
   if (status == MK_OK) {
     status = generate(r, engine, prompt);
+  }
+  if (status == MK_OK) {
+    status = mk_trace_option_end(&o->trace, engine);
   }
   if (status == MK_OK && r->npy != NULL) {
     status = mk_npy_finish(r->npy);
@@ -362,7 +434,13 @@ static mk_status run_model(const options *o, const mk_config *config, uint32_t c
   mk_tokens prompt = {0};
   run r = {.options = o, .config = config, .stop = {.strings = o->stops, .count = o->stop_count}};
   mk_status status;
-  MK_TRY_GOTO(encode_prompt(tokenizer, text, length, context, &prompt), done);
+  MK_TRY_GOTO(encode_prompt(tokenizer, text, length, o->chat, context, &prompt), done);
+  if (o->compare) {
+    mk_engine_options engine = o->engine;
+    engine.max_seq = context;
+    status = mk_run_compare(o->model, &engine, &prompt, o->n_predict);
+    goto done;
+  }
   MK_TRY_GOTO(mk_decoder_new(tokenizer, &r.decoder), done);
   if (o->echo && !o->json) {
     MK_TRY_GOTO(show(&r, text, length), done);
@@ -384,19 +462,105 @@ done:
   return status;
 }
 
+/* One turn: the prompt becomes the text of a conversation. */
+static mk_status as_conversation(const options *o, char **text, size_t *length) {
+  mk_conversation conversation;
+  char *said = *text;
+  *text = NULL;
+  mk_status status = mk_conversation_begin(o->model, o->system, o->date, &conversation);
+  if (status == MK_OK) {
+    status = mk_conversation_ask(&conversation, said, *length, text, length);
+  }
+  mk_conversation_end(&conversation);
+  mk_free(said);
+  return status;
+}
+
+/* What stays from turn to turn; `run` is that of the last one. */
+typedef struct session {
+  const options *options;
+  const mk_config *config;
+  const mk_tokenizer *tokenizer;
+  uint32_t context;
+  mk_engine *engine;
+  run run;
+} session;
+
+static void end_turn(run *r) {
+  mk_decoder_free(r->decoder);
+  mk_stop_free(&r->stop);
+  mk_report_free(&r->report);
+}
+
+/* The engine has no memory of the turns before: the whole conversation is its prompt each time. */
+static mk_status answer(void *user, const char *text, size_t length, const char **said, size_t *said_length) {
+  session *s = user;
+  const options *o = s->options;
+  mk_tokens prompt = {0};
+  end_turn(&s->run);
+  s->run = (run){.options = o, .config = s->config, .stop = {.strings = o->stops, .count = o->stop_count}};
+  mk_status status;
+  MK_TRY_GOTO(encode_prompt(s->tokenizer, text, length, true, s->context, &prompt), done);
+  MK_TRY_GOTO(mk_decoder_new(s->tokenizer, &s->run.decoder), done);
+  MK_TRY_GOTO(generate(&s->run, s->engine, &prompt), done);
+  if (strcmp(s->run.report.finish_reason, "length") == 0 &&
+      prompt.count + s->run.report.tokens.count >= s->context) {
+    fprintf(stderr, "mkvm: the context of %u tokens is full; begin a new conversation or raise --ctx-size\n", s->context);
+  }
+  *said = s->run.report.text == NULL ? "" : s->run.report.text;
+  *said_length = s->run.report.text_length;
+done:
+  mk_tokens_free(&prompt);
+  return status;
+}
+
+static mk_status converse(const options *o, const mk_config *config, uint32_t context, const mk_tokenizer *tokenizer) {
+  mk_conversation conversation;
+  session s = {.options = o, .config = config, .tokenizer = tokenizer, .context = context};
+  mk_engine_options engine_options = o->engine;
+  engine_options.max_seq = context;
+  mk_status status;
+  MK_TRY_GOTO(mk_conversation_begin(o->model, o->system, o->date, &conversation), done);
+  MK_TRY_GOTO(mk_open_engine(o->model, &engine_options, &s.engine), done);
+  status = mk_conversation_run(&conversation, answer, &s);
+done:
+  end_turn(&s.run);
+  mk_engine_close(s.engine);
+  mk_conversation_end(&conversation);
+  return status;
+}
+
 mk_status mk_command_run(int argc, char **argv) {
-  static const struct argp argp = {option_table, parse, "", doc, mk_common_options, mk_help_filter, NULL};
+  static const struct argp argp = {option_table, parse, "", doc, mk_traced_options, mk_help_filter, NULL};
   options o = {.n_predict = 128};
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
+  if (o.program != NULL) {
+    return mk_run_program(o.program, o.n_predict,
+                          &(mk_cpu_options){.seed = o.engine.interleave_seed,
+                                            .adversarial = o.engine.adversarial,
+                                            .check_races = o.engine.check_races});
+  }
   mk_config config;
   uint32_t context;
   MK_TRY(mk_config_load(o.model, &config));
   MK_TRY(mk_context_size(o.ctx_size, config.max_position, &context));
   mk_tokenizer *tokenizer;
   MK_TRY(mk_tokenizer_load(o.model, config.vocab, &tokenizer));
-  char *text;
+  char *text = NULL;
   size_t length;
-  mk_status status = read_prompt(&o, &text, &length);
+  mk_status status;
+  if (o.chat && !o.limited) {
+    o.n_predict = SIZE_MAX;
+  }
+  if (is_interactive(&o)) {
+    status = converse(&o, &config, context, tokenizer);
+    mk_tokenizer_free(tokenizer);
+    return status;
+  }
+  status = read_prompt(&o, &text, &length);
+  if (status == MK_OK && o.chat) {
+    status = as_conversation(&o, &text, &length);
+  }
   if (status == MK_OK) {
     status = run_model(&o, &config, context, tokenizer, text, length);
   }

@@ -6,12 +6,15 @@
  * or not, but operands must lie inside their buffers (the verifier's bounds rules).
  *
  * Ways to run (mk_cpu_options): greedy, every queue as far as it goes; or a random legal interleaving of loaders, consumers and
- * storers of all SMs, epochs overlapping as they do on a GPU. Adversarial: a storer's relaxed signals become visible at
- * once, its stamped words at a random later time. The bits that come out are the same in all of them. */
+ * storers of all SMs, epochs overlapping as they do on a GPU; a storer's words and its signals are two steps. Adversarial:
+ * stamped words become visible at a random time, before the signals or long after relaxed ones. The bits that come out are the
+ * same in all of them. With accesses_only there are no numbers: a buffer's memory is a word per tile (accesses.h), or NULL
+ * where it is constant. */
 #ifndef MK_CPU_MACHINE_H
 #define MK_CPU_MACHINE_H
 
 #include "vm/program.h"
+#include "vm/trace.h"
 
 typedef struct mk_cpu mk_cpu;
 
@@ -19,6 +22,8 @@ typedef struct mk_cpu_options {
   uint64_t seed; /* 0: greedy; else a random interleaving */
   bool adversarial;
   bool check_races;
+  bool unfair;        /* actors by a priority that changes now and then: some lag for as long as they can */
+  bool accesses_only; /* no arithmetic: what is read, written and waited for (vm/cpu/accesses.h) */
 } mk_cpu_options;
 
 mk_status mk_cpu_new(const mk_program *program, const mk_cpu_options *options, mk_cpu **out);
@@ -27,6 +32,12 @@ void mk_cpu_free(mk_cpu *cpu); /* NULL is fine */
 /* The memory of a buffer, program->buffers[index].bytes bytes, 64-byte aligned and zero at first: the host fills weights
  * and inputs before the first step and reads outputs between steps. */
 void *mk_cpu_memory(mk_cpu *cpu, size_t index);
+
+/* The generation of the last step's stamps; 0: none since the buffers were cleared. */
+uint32_t mk_cpu_generation(const mk_cpu *cpu);
+
+/* Signals that a counter has had since the buffers were cleared. */
+uint32_t mk_cpu_counter(const mk_cpu *cpu, size_t index);
 
 /* Sets the step state of every SM: the next step computes `token` at `position`; tokens of the `prompt` buffer follow while
  * position + 1 < prompt_length. */
@@ -38,5 +49,14 @@ typedef bool (*mk_epoch_fn)(void *user, uint32_t position, uint32_t token);
 
 /* Runs `epochs` epochs, or fewer when fn (may be NULL) returns false. Counters and generations go on from run to run. */
 mk_status mk_cpu_run(mk_cpu *cpu, uint64_t epochs, mk_epoch_fn fn, void *user);
+
+/* The recorder (recorder.h): later runs keep what every role did in `steps` steps of the run from `first_step` on, at most `capacity`
+ * records a role and SM; take gives the last run's. Off frees the memory. */
+mk_status mk_cpu_trace_on(mk_cpu *cpu, uint32_t first_step, uint32_t steps, uint32_t capacity);
+void mk_cpu_trace_off(mk_cpu *cpu);
+mk_status mk_cpu_trace_take(const mk_cpu *cpu, mk_trace **out);
+
+/* Tests: in later runs the consumer of that instruction takes so much longer; uid 0: none. */
+void mk_cpu_delay(mk_cpu *cpu, uint32_t uid, uint32_t nanoseconds);
 
 #endif

@@ -177,11 +177,30 @@ static mk_status write_cell(mk_race *race, uint32_t thread, uint32_t index, uint
   return MK_OK;
 }
 
+/* Loaders copy in bulk, the other roles use ordinary accesses. The machine fences between the proxies that a buffer declares, and
+ * an access through another one is ordered with nothing. */
+static mk_status check_proxy(const mk_race *race, uint32_t thread, uint32_t index, uint32_t slot) {
+  const mk_instruction *in = &race->program->instructions[index];
+  const mk_operand *operand = &in->operands[slot];
+  uint32_t role = thread % MK_ROLE_COUNT, proxy = role == MK_ROLE_LOADER ? MK_PROXY_ASYNC : MK_PROXY_GENERIC;
+  const mk_buffer *buffer = &race->program->buffers[operand->buffer];
+  if (operand->rows == 0 || operand->cols == 0 || (buffer->proxy & proxy) != 0) {
+    return MK_OK;
+  }
+  return mk_error(
+      MK_ERR_DEVICE,
+      "unordered access: SM %u %s, instruction %u, operand %s: touches buffer %s through a proxy that it does "
+      "not declare",
+      thread / MK_ROLE_COUNT, mk_role_name(role), in->uid, mk_opcode_lookup(in->opcode)->operands[slot].name,
+      buffer->name);
+}
+
 static mk_status touch(mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, uint32_t rows, bool write) {
   const mk_instruction *in = &race->program->instructions[index];
   const mk_operand *operand = &in->operands[slot];
   const mk_buffer *buffer = &race->program->buffers[operand->buffer];
   cell *cells = race->cells[operand->buffer];
+  MK_TRY(check_proxy(race, thread, index, slot));
   if (cells == NULL) {
     return MK_OK;
   }
@@ -256,20 +275,21 @@ mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index,
   if (writes_stamped(info, role)) {
     memcpy(race->written[index].after, clock.after, n * sizeof *clock.after);
   }
-  if (role == MK_ROLE_LOADER) {
-    return MK_OK;
-  }
   if (role == MK_ROLE_CONSUMER) {
     copy_pair(handed[race->consumed[sm]++ % race->slots], clock, n);
     if (info->state == MK_STATE_WRITE) {
       copy_pair(race->boundary[sm], clock, n);
     }
-  } else {
-    for (uint32_t s = 0; s < in->signal_count; s++) {
-      join_pair(race->counters[in->signals[s].counter], clock, n);
-    }
   }
   return MK_OK;
+}
+
+void mk_race_signal(mk_race *race, uint32_t sm, uint32_t index) {
+  const mk_instruction *in = &race->program->instructions[index];
+  clock_pair clock = race->clocks[sm * MK_ROLE_COUNT + MK_ROLE_STORER];
+  for (uint32_t s = 0; s < in->signal_count; s++) {
+    join_pair(race->counters[in->signals[s].counter], clock, race->threads);
+  }
 }
 
 void mk_race_barrier(mk_race *race) {

@@ -17,6 +17,9 @@ void mk_race_free(mk_race *race); /* NULL is fine */
  * an earlier one. Parts come in an order that the machine's rules allow. */
 mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index, const uint16_t *rows_used);
 
+/* The storer of queue `sm` signals for instruction `index`, its last step. */
+void mk_race_signal(mk_race *race, uint32_t sm, uint32_t index);
+
 /* Everything so far happens before everything that follows: the host between two runs. */
 void mk_race_barrier(mk_race *race);
 

@@ -297,11 +297,20 @@ __device__ __forceinline__ bool consume_queue(consumer &c) {
   return true;
 }
 
+__device__ inline void note_clocks(const device &d, uint32_t which) {
+  if (blockIdx.x == 0 && tile::lane() == 0) {
+    d.params.clocks->nanoseconds[which] = tile::global_nanoseconds();
+    d.params.clocks->ticks[which] = tile::clock_ticks();
+  }
+}
+
 __device__ __forceinline__ void run_controller(device d) {
+  note_clocks(d, 0);
   light_beacon(d, 0);
   control_queue(d);
   d.words()->gone = 1;
   record_boundary(d);
+  note_clocks(d, 1);
   light_beacon(d, 1);
 }
 

@@ -74,6 +74,11 @@ typedef enum mk_gpu_part {
   MK_GPU_PART_EDGES = 4,  /* stamped words are taken as they are */
 } mk_gpu_part;
 
+/* Both clocks of block 0, at the start of the launch and at its end: what the SMs' clock was meanwhile. */
+typedef struct mk_gpu_clocks {
+  uint64_t nanoseconds[2], ticks[2];
+} mk_gpu_clocks;
+
 /* The token ring is pinned host memory: entry p holds the token of position p as a stamped word whose generation is the
  * epoch's (first_epoch + epoch + 1, never 0); the host clears nothing and waits for the generation. */
 typedef struct mk_gpu_params {
@@ -90,7 +95,8 @@ typedef struct mk_gpu_params {
   uint32_t token, position, prompt_length; /* step state at the start */
   uint32_t first_epoch;                    /* epochs since counters and stamps were cleared */
   uint32_t epochs;                         /* tokens of this launch */
-  uint32_t *epochs_done;                   /* the kernel writes how many epochs it ran */
+  mk_gpu_clocks *clocks;
+  uint32_t *epochs_done; /* the kernel writes how many epochs it ran */
   mk_gpu_trace trace;
   uint32_t left_out;        /* mk_gpu_part */
   uint32_t skip_signal_uid; /* test fault point: this instruction publishes and signals nothing; 0: none */

@@ -279,6 +279,7 @@ static mk_status upload_tables(mk_gpu *gpu, const table_plan *plan) {
       .stop = device_pointer(gpu->pinned_address + offsetof(mk_gpu_pinned, stop)),
       .abort = device_pointer(gpu->control + offsetof(mk_gpu_control, abort)),
       .fault = device_pointer(gpu->control + offsetof(mk_gpu_control, fault)),
+      .clocks = device_pointer(gpu->control + offsetof(mk_gpu_control, clocks)),
       .epochs_done = device_pointer(gpu->control + offsetof(mk_gpu_control, epochs_done)),
       .deadline = (uint32_t)((uint64_t)gpu->options.deadline_ms * 1000000 / 1024),
       .skip_signal_uid = gpu->options.skip_signal_uid,
@@ -410,6 +411,13 @@ void mk_gpu_delay(mk_gpu *gpu, uint32_t uid, uint32_t nanoseconds) {
 void mk_gpu_leave_out(mk_gpu *gpu, uint32_t parts) { gpu->params.left_out = parts; }
 double mk_gpu_time_ms(const mk_gpu *gpu) { return (double)gpu->time_ms; }
 uint32_t mk_gpu_steps(const mk_gpu *gpu) { return gpu->steps; }
+double mk_gpu_clock_mhz(const mk_gpu *gpu) {
+  const mk_gpu_clocks *c = &gpu->pinned->control.clocks;
+  if (c->nanoseconds[1] <= c->nanoseconds[0]) {
+    return 0;
+  }
+  return (double)(c->ticks[1] - c->ticks[0]) * 1e3 / (double)(c->nanoseconds[1] - c->nanoseconds[0]);
+}
 uint32_t mk_gpu_generation(const mk_gpu *gpu) { return gpu->first_epoch; }
 uint64_t mk_gpu_launches(const mk_gpu *gpu) { return gpu->launches; }
 const char *mk_gpu_name(const mk_gpu *gpu) { return gpu->name; }

@@ -71,6 +71,8 @@ void mk_gpu_leave_out(mk_gpu *gpu, uint32_t parts);
 /* Of the last run: milliseconds between two events around the kernel, and the steps that it computed. */
 double mk_gpu_time_ms(const mk_gpu *gpu);
 uint32_t mk_gpu_steps(const mk_gpu *gpu);
+/* The SM clock during the last run, from the GPU's own clocks; 0 when it was too short to tell. */
+double mk_gpu_clock_mhz(const mk_gpu *gpu);
 /* The generation of the last step's stamps; 0: none since the machine was cleared. */
 uint32_t mk_gpu_generation(const mk_gpu *gpu);
 /* Launches of the kernel so far. */

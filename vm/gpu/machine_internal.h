@@ -11,6 +11,7 @@ typedef struct mk_gpu_control {
   mk_gpu_fault fault;
   uint32_t abort;
   uint32_t epochs_done;
+  mk_gpu_clocks clocks;
 } mk_gpu_control;
 
 typedef struct mk_gpu_pinned { /* followed by the token ring */

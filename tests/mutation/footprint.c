@@ -1,0 +1,242 @@
+/* What every opcode touches, by the semantics of instructions/opcodes.def, against what its operands declare. See mutation.h. */
+#include <math.h>
+
+#include "tests/mutation/mutation.h"
+
+typedef struct rectangle { /* elements [row, end_row) x [col, end_col), cut off where the buffer ends */
+  uint32_t row, end_row, col, end_col;
+} rectangle;
+
+typedef struct view {
+  const mk_program *program;
+  const mk_instruction *in;
+  rectangle at[MK_MAX_OPERANDS];
+} view;
+
+static const mk_buffer *buffer_of(const view *v, uint32_t slot) {
+  return &v->program->buffers[v->in->operands[slot].buffer];
+}
+
+static uint32_t least(uint64_t a, uint32_t b) { return a < b ? (uint32_t)a : b; }
+
+static bool is_empty(const mk_operand *o) { return o->rows == 0 || o->cols == 0; }
+
+static uint32_t width(const view *v, uint32_t slot) { return v->at[slot].end_col - v->at[slot].col; }
+
+/* One row, columns [col, col + count), up to the end of the buffer. */
+static bool row_of(const view *v, uint32_t slot, uint32_t col, uint32_t count) {
+  const rectangle *r = &v->at[slot];
+  bool one = (v->in->operands[slot].flags & MK_OPERAND_TOKEN_ROW) != 0 || r->end_row - r->row == 1;
+  return one && r->col == col && r->end_col == least((uint64_t)col + count, buffer_of(v, slot)->cols) &&
+         r->end_col > col;
+}
+
+/* As row_of; may go on to the end of the last tile of 16, which the weight pads with zeros. */
+static bool input_of(const view *v, uint32_t slot, uint32_t col, uint32_t count) {
+  return row_of(v, slot, col, count) || row_of(v, slot, col, (count + MK_TILE - 1) / MK_TILE * MK_TILE);
+}
+
+static bool all_columns(const view *v, uint32_t weight) {
+  return v->at[weight].col == 0 && v->at[weight].end_col == buffer_of(v, weight)->cols;
+}
+
+static bool all_rows(const view *v, uint32_t slot) {
+  return v->at[slot].row == 0 && v->at[slot].end_row == buffer_of(v, slot)->rows;
+}
+
+/* out covers the rows of the weight, divided by `per`. */
+static bool rows_of_weight(const view *v, uint32_t slot, uint32_t weight, uint32_t per) {
+  const rectangle *w = &v->at[weight];
+  return row_of(v, slot, w->row / per, (w->end_row - w->row) / per);
+}
+
+static bool whole_width(const view *v, uint32_t slot, uint32_t col, uint32_t count) {
+  return row_of(v, slot, col, count) && width(v, slot) == count;
+}
+
+static bool residual(const view *v, uint32_t in, uint32_t col, uint32_t count) {
+  return row_of(v, in, col, count) && whole_width(v, in + 1, col, count) && row_of(v, in + 2, col, count);
+}
+
+static bool normed(const view *v, uint32_t x, uint32_t gain, uint32_t count) {
+  return input_of(v, x, 0, count) && whole_width(v, gain, 0, count);
+}
+
+static bool touches_QKV(const view *v) {
+  const rectangle *w = &v->at[MK_SLOT_QKV_weight];
+  return all_columns(v, MK_SLOT_QKV_weight) && input_of(v, MK_SLOT_QKV_x, 0, w->end_col) &&
+         normed(v, MK_SLOT_QKV_x, MK_SLOT_QKV_gain, v->in->params[MK_PARAM_QKV_width]) &&
+         whole_width(v, MK_SLOT_QKV_inv_freq, 0, v->in->params[MK_PARAM_QKV_head_dim] / 2) &&
+         whole_width(v, MK_SLOT_QKV_out, w->row, w->end_row - w->row);
+}
+
+static bool touches_ATTENTION(const view *v) {
+  const mk_buffer *kv = buffer_of(v, MK_SLOT_ATTENTION_kv);
+  const rectangle *at = &v->at[MK_SLOT_ATTENTION_kv], *table = &v->at[MK_SLOT_ATTENTION_table];
+  uint32_t group = v->in->params[MK_PARAM_ATTENTION_group], out = group * (kv->head_dim + 2u);
+  return at->end_row - at->row == 1 && at->end_col - at->col == 1 &&
+         whole_width(v, MK_SLOT_ATTENTION_q, v->at[MK_SLOT_ATTENTION_q].col, group * kv->head_dim) &&
+         whole_width(v, MK_SLOT_ATTENTION_k, v->at[MK_SLOT_ATTENTION_k].col, kv->head_dim) &&
+         whole_width(v, MK_SLOT_ATTENTION_v, v->at[MK_SLOT_ATTENTION_v].col, kv->head_dim) &&
+         table->end_row - table->row == 1 && table->col == 0 &&
+         table->end_col > v->program->ranges.position.high / kv->block_tokens &&
+         v->at[MK_SLOT_ATTENTION_out].row == at->row && whole_width(v, MK_SLOT_ATTENTION_out, at->col * out, out);
+}
+
+static bool touches_COMBINE(const view *v) {
+  const mk_operand *parts = &v->in->operands[MK_SLOT_COMBINE_parts];
+  uint32_t head_dim = buffer_of(v, MK_SLOT_COMBINE_parts)->tile_cols - 2;
+  return all_rows(v, MK_SLOT_COMBINE_parts) &&
+         whole_width(v, MK_SLOT_COMBINE_out, parts->col * head_dim, parts->cols * head_dim);
+}
+
+static bool touches_LINEAR_ADD(const view *v) {
+  const rectangle *w = &v->at[MK_SLOT_LINEAR_ADD_weight];
+  return all_columns(v, MK_SLOT_LINEAR_ADD_weight) && input_of(v, MK_SLOT_LINEAR_ADD_x, 0, w->end_col) &&
+         residual(v, MK_SLOT_LINEAR_ADD_residual_in, w->row, w->end_row - w->row);
+}
+
+static bool touches_LINEAR_PART(const view *v) {
+  const rectangle *w = &v->at[MK_SLOT_LINEAR_PART_weight];
+  return input_of(v, MK_SLOT_LINEAR_PART_x, w->col, w->end_col - w->col) &&
+         whole_width(v, MK_SLOT_LINEAR_PART_out, w->row, w->end_row - w->row);
+}
+
+static bool touches_REDUCE_ADD(const view *v) {
+  const rectangle *parts = &v->at[MK_SLOT_REDUCE_ADD_parts];
+  return all_rows(v, MK_SLOT_REDUCE_ADD_parts) &&
+         residual(v, MK_SLOT_REDUCE_ADD_residual_in, parts->col, parts->end_col - parts->col);
+}
+
+static bool touches_GLU(const view *v) {
+  const rectangle *w = &v->at[MK_SLOT_GLU_weight];
+  return all_columns(v, MK_SLOT_GLU_weight) && input_of(v, MK_SLOT_GLU_x, 0, w->end_col) &&
+         normed(v, MK_SLOT_GLU_x, MK_SLOT_GLU_gain, v->in->params[MK_PARAM_GLU_width]) &&
+         rows_of_weight(v, MK_SLOT_GLU_out, MK_SLOT_GLU_weight, 2) &&
+         2 * width(v, MK_SLOT_GLU_out) == w->end_row - w->row;
+}
+
+static bool touches_HEAD(const view *v) {
+  bool none = is_empty(&v->in->operands[MK_SLOT_HEAD_weight]);
+  if (!normed(v, MK_SLOT_HEAD_x, MK_SLOT_HEAD_gain, v->in->params[MK_PARAM_HEAD_width]) ||
+      !whole_width(v, MK_SLOT_HEAD_candidate, 0, 2) || none != is_empty(&v->in->operands[MK_SLOT_HEAD_logits])) {
+    return false;
+  }
+  return none ||
+         (all_columns(v, MK_SLOT_HEAD_weight) && input_of(v, MK_SLOT_HEAD_x, 0, v->at[MK_SLOT_HEAD_weight].end_col) &&
+          rows_of_weight(v, MK_SLOT_HEAD_logits, MK_SLOT_HEAD_weight, 1));
+}
+
+static bool touches_NEXT(const view *v) {
+  const rectangle *candidates = &v->at[MK_SLOT_NEXT_candidates], *prompt = &v->at[MK_SLOT_NEXT_prompt];
+  const rectangle *ring = &v->at[MK_SLOT_NEXT_ring];
+  uint32_t high = v->program->ranges.position.high;
+  return all_rows(v, MK_SLOT_NEXT_candidates) && candidates->col == 0 && candidates->end_col == 2 &&
+         prompt->end_row - prompt->row == 1 && prompt->col == 0 && prompt->end_col > high &&
+         (is_empty(&v->in->operands[MK_SLOT_NEXT_ring]) ||
+          (ring->end_row - ring->row == 1 && ring->col == 0 && ring->end_col > high + 1));
+}
+
+static bool touches_declared(const view *v) {
+  switch ((mk_opcode)v->in->opcode) {
+#define MK_OPCODE(NAME, text, state, semantics) \
+  case MK_OP_##NAME:                            \
+    return touches_##NAME(v);
+#include "instructions/opcodes.def"
+    case MK_OP_NONE:
+    case MK_OP_COUNT:
+      break;
+  }
+  return false;
+}
+
+/* Pages that the loader fills, the KV cache being as long as it may become. */
+static uint64_t pages_filled(const view *v) {
+  uint64_t page = v->program->machine.page_bytes, pages = 0;
+  const mk_opcode_info *info = mk_opcode_lookup(v->in->opcode);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand *o = &v->in->operands[slot];
+    const mk_buffer *b = buffer_of(v, slot);
+    if (info->operands[slot].store == MK_OPERAND_STORE_TILES) {
+      pages += o->rows * ((o->cols * (uint64_t)MK_TILE_STEP_ELEMENTS * 2 + page - 1) / page);
+    } else if (info->operands[slot].access == MK_ACCESS_UPDATE) {
+      uint64_t block_bytes = (uint64_t)b->block_tokens * b->head_dim * 2 * 2;
+      for (uint32_t t = 0; t <= v->program->ranges.position.high; t += b->block_tokens) {
+        pages += t / b->span_tokens % b->rows == o->row ? (block_bytes + page - 1) / page : 0;
+      }
+    }
+  }
+  return pages;
+}
+
+/* Bytes of shared memory in which consumers stage their inputs; these opcodes take theirs word by word. */
+static uint64_t bytes_staged(const view *v) {
+  uint64_t bytes = 0;
+  const mk_opcode_info *info = mk_opcode_lookup(v->in->opcode);
+  if (v->in->opcode == MK_OP_COMBINE || v->in->opcode == MK_OP_REDUCE_ADD || v->in->opcode == MK_OP_NEXT) {
+    return 0;
+  }
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    bool staged = info->operands[slot].access == MK_ACCESS_READ && info->operands[slot].role == MK_ROLE_CONSUMER &&
+                  info->operands[slot].when == MK_WHEN_WAITS;
+    uint32_t bytes_each = info->operands[slot].dtype == MK_DTYPE_BF16 ? 2 : 4;
+    bytes += staged ? (uint64_t)width(v, slot) * bytes_each : 0;
+  }
+  return bytes;
+}
+
+static mk_status fault(const view *v, const char *what) {
+  return mk_error(MK_ERR_DEVICE, "footprint: instruction %u (%s) %s", v->in->uid, mk_opcode_lookup(v->in->opcode)->name,
+                  what);
+}
+
+static mk_status inside(view *v) {
+  const mk_opcode_info *info = mk_opcode_lookup(v->in->opcode);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand *o = &v->in->operands[slot];
+    if (o->buffer >= v->program->buffer_count) {
+      return fault(v, "names a buffer that does not exist");
+    }
+    const mk_buffer *b = buffer_of(v, slot);
+    if ((uint32_t)o->row + o->rows > mk_buffer_grid_rows(b) || (uint32_t)o->col + o->cols > mk_buffer_grid_cols(b)) {
+      return fault(v, "reaches outside a buffer");
+    }
+    v->at[slot] = (rectangle){.row = o->row * b->tile_rows,
+                              .end_row = least(((uint64_t)o->row + o->rows) * b->tile_rows, b->rows),
+                              .col = o->col * b->tile_cols,
+                              .end_col = least(((uint64_t)o->col + o->cols) * b->tile_cols, b->cols)};
+    const mk_range *token = &v->program->ranges.token;
+    if ((o->flags & MK_OPERAND_TOKEN_ROW) != 0 &&
+        (v->at[slot].row > token->low || v->at[slot].end_row <= token->high)) {
+      return fault(v, "reads the row of a token outside its operand");
+    }
+  }
+  for (uint32_t w = 0; w < v->in->wait_count; w++) {
+    if (v->in->waits[w].counter >= v->program->counter_count) {
+      return fault(v, "waits for a counter that does not exist");
+    }
+  }
+  for (uint32_t s = 0; s < v->in->signal_count; s++) {
+    if (v->in->signals[s].counter >= v->program->counter_count) {
+      return fault(v, "signals a counter that does not exist");
+    }
+  }
+  return MK_OK;
+}
+
+mk_status mutation_footprint(const mk_program *program) {
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    view v = {.program = program, .in = &program->instructions[i]};
+    MK_TRY(inside(&v));
+    if (!touches_declared(&v)) {
+      return fault(&v, "touches other elements than its operands declare");
+    }
+    if (pages_filled(&v) != v.in->pages) {
+      return fault(&v, "gives back other pages than its loader has filled");
+    }
+    if (bytes_staged(&v) > (uint64_t)v.in->resident * MK_RESIDENT_UNIT) {
+      return fault(&v, "stages more than its resident bytes");
+    }
+  }
+  return MK_OK;
+}

@@ -1,0 +1,149 @@
+/* mkvm run --chat as a user meets it: one turn, lines from a pipe, and a terminal with Ctrl-C and Ctrl-D. */
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define DEMO MK_SOURCE_DIR "/models/demo"
+
+enum { ROOM = 1 << 16, PATIENCE_MS = 60000 };
+
+TestSuite(chat, .timeout = 240);
+
+static char output[ROOM];
+
+/* Runs a shell command with $MKVM and $DEMO set; its exit code, and in `output` what it printed on both streams. */
+static int shell(const char *command) {
+  setenv("MKVM", MK_COMMAND, 1);
+  setenv("DEMO", DEMO, 1);
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  FILE *pipe = popen(command, "r");
+  cr_assert_not_null(pipe);
+  size_t length = fread(output, 1, ROOM - 1, pipe);
+  output[length] = 0;
+  int status = pclose(pipe);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000;
+}
+
+static void expect(const char *command, int code, const char *text) {
+  int have = shell(command);
+  cr_assert_eq(have, code, "%s: exit code %d\n%s", command, have, output);
+  cr_assert_not_null(strstr(output, text), "%s: `%s` is not in\n%s", command, text, output);
+}
+
+Test(chat, usage) {
+  expect("$MKVM run -m $DEMO --system x 2>&1", 2, "--system needs --chat");
+  expect("$MKVM run -m $DEMO --date 2026-01-01 2>&1", 2, "--date needs --chat");
+  expect("$MKVM run -m $DEMO --chat --json 2>&1", 2, "--json is for one turn");
+  expect("$MKVM run -m $DEMO --chat -p x --date tomorrow 2>&1", 2, "'tomorrow' is not a date");
+  expect(
+      "d=$(mktemp -d); ln -s $DEMO/*.json $DEMO/model.safetensors $d; $MKVM run -m $d --chat -p x 2>&1; c=$?; rm -r "
+      "$d; "
+      "exit $c",
+      3, "there is no chat template");
+}
+
+Test(chat, one_turn) {
+  expect("$MKVM run -m $DEMO --chat --system 'A manual.' -p ' How? ' -n 5 --echo 2>&1", 0,
+         "<|begin_of_text|>A manual.\n\nQuestion: How?\nAnswer:");
+  /* one begin-of-text token, which the template writes and the tokenizer does not add again */
+  expect("$MKVM run -m $DEMO --chat -p x -n 3 --json", 0, "\"prompt_tokens\": [4094, ");
+  cr_assert_null(strstr(output, "4094, 4094"), "%s", output);
+  expect("printf 'x' | $MKVM run -m $DEMO --chat -f - -n 3 --json", 0, "\"finish_reason\": \"length\"");
+}
+
+/* The second prompt holds the first answer: the conversation by hand gives the same second answer. */
+Test(chat, lines) {
+  char first[4096], second[4096], command[8192];
+  cr_assert_eq(
+      shell("printf 'What is free?\\n\\nAnd then?\\n' | $MKVM run -m $DEMO --chat -n 12 --stop '\n' 2>/dev/null"), 0,
+      "%s", output);
+  cr_assert_eq(sscanf(output, " %4095[^\n] %4095[^\n]", first, second), 2, "%s", output);
+  snprintf(command, sizeof command,
+           "$MKVM run -m $DEMO -n 12 --stop '\n' 2>/dev/null -p 'Question: What is free?\nAnswer: %s\n\nQuestion: And "
+           "then?\nAnswer:'",
+           first);
+  cr_assert_eq(shell(command), 0, "%s", output);
+  cr_assert_not_null(strstr(output, second), "`%s` instead of `%s`", output, second);
+}
+
+Test(chat, context_is_full) {
+  expect("printf 'one\\ntwo\\n' | $MKVM run -m $DEMO --chat -c 16 --ignore-eos 2>&1", 2,
+         "the context of 16 tokens is full");
+  cr_assert_not_null(strstr(output, "begin a new one or raise --ctx-size"), "%s", output);
+}
+
+/* Reads the terminal until `text` has come behind what was waited for before. */
+static void wait_for(int terminal, size_t *seen, const char *text) {
+  struct pollfd event = {.fd = terminal, .events = POLLIN};
+  const char *hit;
+  while ((hit = strstr(output + *seen, text)) == NULL) {
+    size_t length = strlen(output);
+    cr_assert_eq(poll(&event, 1, PATIENCE_MS), 1, "`%s` has not come: %s", text, output);
+    ssize_t got = read(terminal, output + length, ROOM - 1 - length);
+    cr_assert_gt(got, 0, "`%s` has not come: %s", text, output);
+    output[length + (size_t)got] = 0;
+  }
+  *seen = (size_t)(hit - output) + strlen(text);
+}
+
+static void type(int terminal, const char *keys) {
+  cr_assert_eq(write(terminal, keys, strlen(keys)), (ssize_t)strlen(keys));
+}
+
+/* A conversation on a terminal; the caller types. */
+static pid_t start(int *terminal, size_t *seen) {
+  struct winsize size = {.ws_row = 24, .ws_col = 80};
+  pid_t child = forkpty(terminal, NULL, NULL, &size);
+  if (child == 0) {
+    setenv("TERM", "dumb", 1);
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    execl(MK_COMMAND, "mkvm", "run", "-m", DEMO, "--chat", "--ignore-eos", (char *)NULL);
+    _exit(127);
+  }
+  cr_assert_gt(child, 0);
+  *seen = 0;
+  memset(output, 0, sizeof output);
+  wait_for(*terminal, seen, "> ");
+  return child;
+}
+
+static void finish(pid_t child, int terminal) {
+  int status;
+  char rest[4096];
+  while (read(terminal, rest, sizeof rest) > 0) {
+  }
+  cr_assert_eq(waitpid(child, &status, 0), child);
+  cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d: %s", status, output);
+  close(terminal);
+}
+
+Test(chat, interrupted_answer) {
+  int terminal;
+  size_t seen;
+  pid_t child = start(&terminal, &seen);
+  type(terminal, "What is free software?\n");
+  wait_for(terminal, &seen, "free software?");
+  usleep(200000); /* the answer is under way: without an end of text it goes on for seconds */
+  type(terminal, "\x03");
+  wait_for(terminal, &seen, "\n> ");
+  type(terminal, "\x04");
+  finish(child, terminal);
+}
+
+Test(chat, interrupted_twice) {
+  int terminal;
+  size_t seen;
+  pid_t child = start(&terminal, &seen);
+  type(terminal, "unfinished\x03");
+  wait_for(terminal, &seen, "Ctrl-C again");
+  wait_for(terminal, &seen, "> ");
+  type(terminal, "\x03");
+  finish(child, terminal);
+}

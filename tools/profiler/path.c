@@ -1,0 +1,384 @@
+/* See path.h. */
+#include "tools/profiler/path.h"
+
+#include <stdlib.h>
+
+enum { MOST_DETOURS = 4 }; /* jumps from role to role at one and the same moment */
+
+/* A proxy for the moment of publication may lie this much behind it. */
+static const uint64_t kSlack = 1000;
+
+typedef struct writer {
+  uint32_t instruction, slot;
+} writer;
+
+struct mk_edges {
+  const mk_profile *profile;
+  writer *writers;           /* grouped by buffer */
+  uint32_t *first_writer;    /* per buffer, and one more */
+  writer *signallers;        /* grouped by counter; slot is unused */
+  uint32_t *first_signaller; /* per counter, and one more */
+};
+
+static bool writes(const mk_program *program, const mk_instruction *in, uint32_t slot) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  return info->operands[slot].access != MK_ACCESS_READ && in->operands[slot].cols != 0 &&
+         in->operands[slot].buffer < program->buffer_count;
+}
+
+/* Calls of one shape for counting and for filling: `place` NULL counts into first[group + 1]. */
+static void visit_writers(const mk_program *program, uint32_t *first, writer *place) {
+  for (uint32_t i = 0; i < program->instruction_count; i++) {
+    const mk_instruction *in = &program->instructions[i];
+    for (uint32_t slot = 0; slot < mk_opcode_lookup(in->opcode)->operand_count; slot++) {
+      if (writes(program, in, slot)) {
+        uint32_t *at = &first[in->operands[slot].buffer];
+        if (place == NULL) {
+          at[1]++;
+        } else {
+          place[at[0]++] = (writer){i, slot};
+        }
+      }
+    }
+  }
+}
+
+static void visit_signallers(const mk_program *program, uint32_t *first, writer *place) {
+  for (uint32_t i = 0; i < program->instruction_count; i++) {
+    const mk_instruction *in = &program->instructions[i];
+    for (uint32_t s = 0; s < in->signal_count; s++) {
+      if (in->signals[s].counter < program->counter_count) {
+        uint32_t *at = &first[in->signals[s].counter];
+        if (place == NULL) {
+          at[1]++;
+        } else {
+          place[at[0]++] = (writer){i, 0};
+        }
+      }
+    }
+  }
+}
+
+static mk_status group(const mk_program *program, size_t groups,
+                       void (*visit)(const mk_program *, uint32_t *, writer *), uint32_t **first, writer **members) {
+  MK_TRY(mk_alloc(groups + 1, sizeof **first, first));
+  visit(program, *first, NULL);
+  for (size_t g = 0; g < groups; g++) {
+    (*first)[g + 1] += (*first)[g];
+  }
+  MK_TRY(mk_alloc((*first)[groups], sizeof **members, members));
+  visit(program, *first, *members);
+  for (size_t g = groups; g-- != 0;) { /* filling has moved each group's start to its end */
+    (*first)[g + 1] = (*first)[g];
+  }
+  (*first)[0] = 0;
+  return MK_OK;
+}
+
+mk_status mk_edges_new(const mk_profile *profile, mk_edges **out) {
+  const mk_program *program = profile->program;
+  MK_TRY(mk_alloc(1, sizeof **out, out));
+  mk_edges *e = *out;
+  e->profile = profile;
+  mk_status status = group(program, program->buffer_count, visit_writers, &e->first_writer, &e->writers);
+  if (status == MK_OK) {
+    status = group(program, program->counter_count, visit_signallers, &e->first_signaller, &e->signallers);
+  }
+  if (status != MK_OK) {
+    mk_edges_free(e);
+    *out = NULL;
+  }
+  return status;
+}
+
+void mk_edges_free(mk_edges *edges) {
+  if (edges != NULL) {
+    mk_free(edges->writers);
+    mk_free(edges->first_writer);
+    mk_free(edges->signallers);
+    mk_free(edges->first_signaller);
+    mk_free(edges);
+  }
+}
+
+static bool overlap(uint32_t a, uint32_t a_count, uint32_t b, uint32_t b_count) {
+  return a < b + b_count && b < a + a_count;
+}
+
+/* Whether `w` writes something that the instruction reads from that buffer. */
+static bool feeds(const mk_program *program, const writer *w, const mk_instruction *reader, uint32_t buffer) {
+  const mk_operand *out = &program->instructions[w->instruction].operands[w->slot];
+  const mk_opcode_info *info = mk_opcode_lookup(reader->opcode);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand *in = &reader->operands[slot];
+    if (info->operands[slot].access == MK_ACCESS_READ && in->buffer == buffer &&
+        overlap(in->row, in->rows, out->row, out->rows) && overlap(in->col, in->cols, out->col, out->cols)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+typedef struct choice {
+  const mk_execution *best;
+  uint32_t role;
+} choice;
+
+/* Keeps the later of two that had finished when the wait ended; one that had not only for want of another. */
+static void consider(const mk_profile *p, uint32_t instruction, const mk_interval *wait, choice *c) {
+  uint32_t role = mk_publishing_role(p->program->instructions[instruction].opcode);
+  const mk_execution *e = mk_profile_find(p, instruction, wait->step, role);
+  if (e == NULL && role == MK_ROLE_STORER) { /* the CPU machine's greedy runs */
+    role = MK_ROLE_CONSUMER;
+    e = mk_profile_find(p, instruction, wait->step, role);
+  }
+  if (e == NULL) {
+    return;
+  }
+  uint64_t until = wait->end + kSlack;
+  bool had = e->finish <= until, best_had = c->best != NULL && c->best->finish <= until;
+  if (c->best == NULL || had > best_had || (had == best_had && (e->finish > c->best->finish) == had)) {
+    *c = (choice){e, role};
+  }
+}
+
+const mk_execution *mk_edges_publisher(const mk_edges *edges, const mk_interval *wait, uint32_t *role) {
+  const mk_profile *p = edges->profile;
+  choice c = {0};
+  if (wait->instruction == MK_NO_INSTRUCTION) {
+    return NULL;
+  }
+  const mk_instruction *reader = &p->program->instructions[wait->instruction];
+  if (wait->activity == MK_ACTIVITY_STAMP) {
+    for (uint32_t i = edges->first_writer[wait->edge]; i < edges->first_writer[wait->edge + 1]; i++) {
+      if (feeds(p->program, &edges->writers[i], reader, wait->edge)) {
+        consider(p, edges->writers[i].instruction, wait, &c);
+      }
+    }
+  } else if (wait->activity == MK_ACTIVITY_COUNTER) {
+    for (uint32_t i = edges->first_signaller[wait->edge]; i < edges->first_signaller[wait->edge + 1]; i++) {
+      consider(p, edges->signallers[i].instruction, wait, &c);
+    }
+  }
+  *role = c.role;
+  return c.best;
+}
+
+/* Walking. */
+
+typedef struct place {
+  uint32_t sm, role;
+  uint64_t time;
+} place;
+
+/* The last interval of the track that began before the time; NULL: there is none. */
+static const mk_interval *interval_before(const mk_profile *p, const place *at) {
+  const mk_profile_track *track = mk_profile_track_of(p, at->sm, at->role);
+  uint32_t low = 0, high = track->count;
+  while (low < high) {
+    uint32_t middle = low + (high - low) / 2;
+    bool before = track->intervals[middle].start < at->time;
+    low = before ? middle + 1 : low;
+    high = before ? high : middle;
+  }
+  return low == 0 ? NULL : &track->intervals[low - 1];
+}
+
+/* When the loader issued the copy for which the consumer waited: the end of its wait for that slot, or where it began the instruction.
+ * 0: before the consumer's wait. */
+static uint64_t issue_of(const mk_profile *p, const place *at, const mk_interval *wait) {
+  const mk_profile_track *track = mk_profile_track_of(p, at->sm, MK_ROLE_LOADER);
+  place loader = {at->sm, MK_ROLE_LOADER, at->time + 1};
+  const mk_interval *in = interval_before(p, &loader);
+  for (; in != NULL && in->end > wait->start; in = in == track->intervals ? NULL : in - 1) {
+    if (in->activity == MK_ACTIVITY_PAGE_EMPTY && in->edge == wait->edge && in->end <= at->time) {
+      return in->end;
+    }
+  }
+  const mk_execution *load = mk_profile_find(p, wait->instruction, wait->step, MK_ROLE_LOADER);
+  return load != NULL && load->start > wait->start && load->start <= at->time ? load->start : 0;
+}
+
+/* Where the wait's reason lies; false: in itself. */
+static bool reason_of(const mk_edges *edges, const place *at, const mk_interval *in, place *to, uint32_t *from) {
+  const mk_profile *p = edges->profile;
+  const mk_execution *e = NULL;
+  *to = *at;
+  *from = MK_NO_INSTRUCTION;
+  switch (in->activity) {
+    case MK_ACTIVITY_STAMP:
+    case MK_ACTIVITY_COUNTER:
+      e = mk_edges_publisher(edges, in, &to->role);
+      if (e == NULL) {
+        return false;
+      }
+      *from = e->instruction;
+      to->sm = p->sm_of[e->instruction];
+      to->time = e->finish < at->time ? e->finish : at->time;
+      break;
+    case MK_ACTIVITY_RESULT_FULL:
+      e = in->instruction == MK_NO_INSTRUCTION ? NULL : mk_profile_find(p, in->instruction, in->step, MK_ROLE_CONSUMER);
+      to->role = MK_ROLE_CONSUMER;
+      to->time = e != NULL && e->finish < at->time ? e->finish : at->time;
+      break;
+    case MK_ACTIVITY_PAGE_FULL:
+      to->role = MK_ROLE_LOADER;
+      to->time = in->instruction == MK_NO_INSTRUCTION ? 0 : issue_of(p, at, in);
+      break;
+    case MK_ACTIVITY_PAGE_EMPTY:
+    case MK_ACTIVITY_STEP_STATE:
+      to->role = MK_ROLE_CONSUMER;
+      break;
+    case MK_ACTIVITY_RESULT_EMPTY:
+      to->role = MK_ROLE_STORER;
+      break;
+    default:
+      return false;
+  }
+  return to->time > in->start && mk_profile_track_of(p, to->sm, to->role)->count != 0;
+}
+
+static mk_status add_part(mk_path *path, const place *at, const mk_interval *in, uint64_t start, uint32_t from) {
+  mk_path_part *last = path->count == 0 ? NULL : &path->parts[path->count - 1];
+  if (start == at->time) {
+    return MK_OK;
+  }
+  if (last != NULL && last->start == at->time && last->sm == at->sm && last->role == at->role &&
+      last->instruction == in->instruction && last->activity == in->activity && last->from == from) {
+    last->start = start;
+    return MK_OK;
+  }
+  MK_TRY(mk_grow(&path->parts, &path->capacity, path->count + 1, sizeof *path->parts));
+  path->parts[path->count++] = (mk_path_part){.start = start,
+                                              .end = at->time,
+                                              .sm = at->sm,
+                                              .role = at->role,
+                                              .step = in->step,
+                                              .instruction = in->instruction,
+                                              .from = from,
+                                              .edge = in->edge,
+                                              .activity = in->activity};
+  return MK_OK;
+}
+
+/* The end of the step: of its last `next`, or of its last instruction where it has none. */
+static bool find_end(const mk_profile *p, uint32_t step, place *end) {
+  bool found = false, found_next = false;
+  for (uint32_t sm = 0; sm < p->sms; sm++) {
+    const mk_profile_track *track = mk_profile_track_of(p, sm, MK_ROLE_CONSUMER);
+    for (uint32_t i = 0; i < track->execution_count; i++) {
+      const mk_execution *e = &track->executions[i];
+      bool next = mk_opcode_lookup(p->program->instructions[e->instruction].opcode)->state == MK_STATE_WRITE;
+      if (e->step == step && (!found || next > found_next || (next == found_next && e->finish > end->time))) {
+        *end = (place){sm, MK_ROLE_CONSUMER, e->finish};
+        found = true;
+        found_next = next;
+      }
+    }
+  }
+  return found;
+}
+
+static void reverse(mk_path *path) {
+  for (size_t i = 0; i < path->count / 2; i++) {
+    mk_path_part part = path->parts[i];
+    path->parts[i] = path->parts[path->count - 1 - i];
+    path->parts[path->count - 1 - i] = part;
+  }
+}
+
+static int by_start(const void *a, const void *b) {
+  const mk_path_part *x = a, *y = b;
+  return (x->start > y->start) - (x->start < y->start);
+}
+
+static mk_status find_serial(const mk_profile *p, uint64_t until, mk_path *out) {
+  for (size_t t = 0; t < (size_t)p->sms * MK_TRACE_ROLES; t++) {
+    for (uint32_t i = 0; i < p->tracks[t].count; i++) {
+      const mk_interval *in = &p->tracks[t].intervals[i];
+      place at = {(uint32_t)(t / MK_TRACE_ROLES), t % MK_TRACE_ROLES, in->end};
+      if (in->step == out->step && in->activity == MK_ACTIVITY_WORK && in->end <= until) {
+        MK_TRY(add_part(out, &at, in, in->start, MK_NO_INSTRUCTION));
+      }
+    }
+  }
+  if (out->count != 0) {
+    qsort(out->parts, out->count, sizeof *out->parts, by_start);
+  }
+  return MK_OK;
+}
+
+static mk_status walk(const mk_edges *edges, place at, mk_path *out) {
+  const mk_profile *p = edges->profile;
+  place to;
+  uint32_t detours = 0, from;
+  for (;;) {
+    const mk_interval *in = interval_before(p, &at);
+    if (in == NULL || in->step < out->step) {
+      break;
+    }
+    bool jumps = reason_of(edges, &at, in, &to, &from) && (to.time < at.time || detours < MOST_DETOURS);
+    uint64_t start = jumps ? to.time : in->start;
+    detours = start < at.time ? 0 : detours + 1;
+    MK_TRY(add_part(out, &at, in, start, from));
+    if (jumps) {
+      at = to;
+    } else {
+      at.time = start;
+    }
+  }
+  reverse(out);
+  return MK_OK;
+}
+
+mk_status mk_path_find(const mk_edges *edges, uint32_t step, mk_path *out) {
+  place end;
+  *out = (mk_path){.step = step};
+  if (!find_end(edges->profile, step, &end)) {
+    return MK_OK;
+  }
+  mk_status status = edges->profile->serial ? find_serial(edges->profile, end.time, out) : walk(edges, end, out);
+  if (status != MK_OK) {
+    mk_path_free(out);
+  }
+  return status;
+}
+
+void mk_path_free(mk_path *path) {
+  mk_free(path->parts);
+  *path = (mk_path){0};
+}
+
+typedef struct step_time {
+  uint64_t start, end;
+  uint32_t step;
+} step_time;
+
+static int by_length(const void *a, const void *b) {
+  const step_time *x = a, *y = b;
+  uint64_t left = x->end - x->start, right = y->end - y->start;
+  return (left > right) - (left < right);
+}
+
+mk_status mk_path_median_step(const mk_profile *profile, uint32_t *step) {
+  step_time *times;
+  MK_TRY(mk_alloc(profile->steps, sizeof *times, &times));
+  for (uint32_t sm = 0; sm < profile->sms; sm++) {
+    const mk_profile_track *track = mk_profile_track_of(profile, sm, MK_ROLE_CONSUMER);
+    for (uint32_t i = 0; i < track->count; i++) {
+      const mk_interval *in = &track->intervals[i];
+      if (in->step < profile->steps) {
+        step_time *time = &times[in->step];
+        time->start = time->end == 0 || in->start < time->start ? in->start : time->start;
+        time->end = in->end > time->end ? in->end : time->end;
+      }
+    }
+  }
+  for (uint32_t i = 0; i < profile->steps; i++) {
+    times[i].step = i;
+  }
+  qsort(times, profile->steps, sizeof *times, by_length);
+  *step = profile->steps == 0 ? 0 : times[profile->steps / 2].step;
+  mk_free(times);
+  return MK_OK;
+}

@@ -1,0 +1,42 @@
+/* What the instructions of a program read and write, and in which order, without what they compute: the CPU machine under
+ * mk_cpu_options.accesses_only. It shares no code with the verifier, which is tested against it.
+ *
+ * A tile of a buffer that changes is one 64-bit word: in the high half the generation of its last write (or a stamp that the
+ * machine holds back), in the low half a hash of all that was read for it. Two runs that end in the same words have passed
+ * the same values along the same ways. Each role does its own part at its own time: loaders read the KV cache, consumers
+ * stage inputs, storers read and write residuals.
+ *
+ * Operands lie inside their buffers. A mk_accesses owns its words; the program outlives it. One thread. Failure: MK_ERR_DEVICE
+ * when a plain word does not hold this epoch's value or a step state is not this epoch's, MK_ERR_RUNTIME for memory. */
+#ifndef MK_CPU_ACCESSES_H
+#define MK_CPU_ACCESSES_H
+
+#include "instructions/reference.h"
+
+typedef struct mk_accesses mk_accesses;
+
+mk_status mk_accesses_new(const mk_program *program, mk_accesses **out);
+void mk_accesses_free(mk_accesses *accesses); /* NULL is fine */
+
+/* One word per tile, grid rows x grid columns; NULL for a buffer that is constant. */
+uint64_t *mk_accesses_words(mk_accesses *accesses, size_t buffer);
+
+typedef struct mk_access_turn { /* one role's part of an instruction */
+  uint32_t sm, index;           /* queue; place in program->instructions */
+  uint64_t step;                /* instructions that this role of the queue has done before */
+  uint32_t generation;          /* of this epoch */
+  uint32_t stamp;               /* for stamped words: the generation, or what the machine publishes later */
+  uint64_t boundaries;          /* `next` instructions that the consumer of the queue has done in this run */
+  uint64_t epoch;               /* of this run */
+  mk_step_state *state;         /* of the queue; the consumer's part of `next` moves it on */
+  uint16_t *rows_used;          /* consumer: by operand, row tiles that were touched */
+} mk_access_turn;
+
+void mk_accesses_load(mk_accesses *accesses, const mk_access_turn *turn);
+/* *waits: a stamped input is not there yet, and nothing has been done. */
+mk_status mk_accesses_consume(mk_accesses *accesses, const mk_access_turn *turn, bool *waits);
+mk_status mk_accesses_store(mk_accesses *accesses, const mk_access_turn *turn);
+/* Gives the instruction's words that carry the stamp `held` their generation. */
+void mk_accesses_publish(mk_accesses *accesses, const mk_instruction *instruction, uint32_t held, uint32_t generation);
+
+#endif
