@@ -25,7 +25,7 @@ typedef struct mk_trace {
   uint32_t sms;
   uint32_t first_position;    /* of the first recorded step */
   uint32_t first_step, steps; /* recorded steps of the launch */
-  double alignment_ns;        /* measured: the most by which SMs differ in when they passed a token boundary */
+  double alignment_ns;        /* measured: the most that one SM's clock drifts against the others in a step */
   double milliseconds;        /* of the whole launch, by events around it; its steps: */
   uint32_t launch_steps;
   mk_trace_track *tracks; /* [sms][MK_TRACE_ROLES] */

@@ -542,7 +542,7 @@ Test(command, bench_tables) {
   static const char *const parts[] = {"| model ", "| -----", "pp5 |", "tg4 |"};
   const char *line = r.out;
   for (size_t i = 0; i < 4; i++) {
-    cr_assert_eq(columns(line), 13, "line %zu of: %s", i, r.out);
+    cr_assert_eq(columns(line), 14, "line %zu of: %s", i, r.out);
     const char *end = strchr(line, '\n'), *part = strstr(line, parts[i]);
     cr_assert(part != NULL && part < end, "line %zu has no `%s`: %s", i, parts[i], r.out);
     line = end + 1;

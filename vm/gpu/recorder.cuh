@@ -50,6 +50,7 @@ __device__ inline void record_boundary(const device &d) {
   const mk_gpu_trace &trace = d.params.trace;
   volatile track_end &track = device::words()->tracks[d.who];
   bool records = d.epoch - trace.first_epoch < trace.epochs, ends = track.step != 0;
+  d.set_uid(0);  // between steps a role has no instruction
   if (records || ends) {
     track.step = d.epoch << 8 | 1;
     record(d, MK_ACTIVITY_BOUNDARY, 0);

@@ -1,5 +1,6 @@
 /* The recorder's host side: room for the records, and from ticks of 132 clocks to one time. See machine.h. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "vm/gpu/machine_internal.h"
@@ -101,25 +102,103 @@ static void start_at_zero(mk_trace *trace) {
   }
 }
 
-/* All SMs pass a token boundary together, behind the last candidate: by how much their times of it differ bounds how far apart two of their
- * clocks can be. */
-static double boundary_spread(const mk_trace *trace) {
-  double spread = 0;
-  for (uint32_t step = 1; step < trace->steps; step++) {
-    uint64_t first = UINT64_MAX, last = 0;
+/* The line through two looks leaves some microseconds over, since the clocks' rates wander. All SMs pass a token boundary together,
+ * behind the last candidate, so their times of it are moved to the median SM's; between two boundaries the shift changes evenly. */
+typedef struct boundaries {
+  uint32_t count;   /* of each SM that takes part */
+  uint64_t *times;  /* [SMs][count]; all 0 for an SM without a queue */
+  double *shifts;   /* [SMs][count] */
+  uint64_t *sorted; /* [SMs] */
+} boundaries;
+
+static void free_boundaries(boundaries *b) {
+  mk_free(b->times);
+  mk_free(b->shifts);
+  mk_free(b->sorted);
+}
+
+static uint32_t find_boundaries(const mk_trace_track *track, uint64_t *times, uint32_t most) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < track->count && count < most; i++) {
+    if (track->records[i].activity == MK_ACTIVITY_BOUNDARY) {
+      times[count++] = track->records[i].time;
+    }
+  }
+  return count;
+}
+
+static int by_time(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* *drift: the most that an SM's shift changes in one step. */
+static void measure_shifts(const mk_trace *trace, boundaries *b, double *drift) {
+  *drift = 0;
+  for (uint32_t k = 0; k < b->count; k++) {
+    uint32_t used = 0;
     for (uint32_t sm = 0; sm < trace->sms; sm++) {
-      const mk_trace_track *track = mk_trace_track_of(trace, sm, MK_ROLE_CONSUMER);
-      uint32_t seen = 0;
-      for (uint32_t i = 0; i < track->count; i++) {
-        if (track->records[i].activity == MK_ACTIVITY_BOUNDARY && seen++ == step) {
-          first = track->records[i].time < first ? track->records[i].time : first;
-          last = track->records[i].time > last ? track->records[i].time : last;
-        }
+      if (mk_trace_track_of(trace, sm, MK_ROLE_CONSUMER)->count != 0) {
+        b->sorted[used++] = b->times[(size_t)sm * b->count + k];
       }
     }
-    spread = last > first ? fmax(spread, (double)(last - first)) : spread;
+    qsort(b->sorted, used, sizeof *b->sorted, by_time);
+    for (uint32_t sm = 0; used != 0 && sm < trace->sms; sm++) {
+      double *shift = &b->shifts[(size_t)sm * b->count + k];
+      *shift = (double)b->sorted[used / 2] - (double)b->times[(size_t)sm * b->count + k];
+      if (k != 0 && mk_trace_track_of(trace, sm, MK_ROLE_CONSUMER)->count != 0) {
+        *drift = fmax(*drift, fabs(*shift - shift[-1]));
+      }
+    }
   }
-  return spread;
+}
+
+static double shift_at(const boundaries *b, uint32_t sm, uint64_t time) {
+  const uint64_t *times = b->times + (size_t)sm * b->count;
+  const double *shifts = b->shifts + (size_t)sm * b->count;
+  uint32_t k = 0;
+  while (k + 1 < b->count && times[k + 1] <= time) {
+    k++;
+  }
+  if (time <= times[0] || k + 1 == b->count || times[k + 1] == times[k]) {
+    return shifts[time <= times[0] ? 0 : k];
+  }
+  double part = (double)(time - times[k]) / (double)(times[k + 1] - times[k]);
+  return shifts[k] + part * (shifts[k + 1] - shifts[k]);
+}
+
+static void shift_track(const boundaries *b, uint32_t sm, mk_trace_track *track) {
+  uint64_t last = 0;
+  for (uint32_t i = 0; i < track->count; i++) {
+    double time = (double)track->records[i].time + shift_at(b, sm, track->records[i].time);
+    uint64_t moved = time < 0 ? 0 : (uint64_t)llround(time);
+    last = moved > last ? moved : last;
+    track->records[i].time = last;
+  }
+}
+
+/* Gives the drift within a step, which bounds how far apart two clocks can still be; 0 when no track holds all boundaries. */
+static mk_status align_at_boundaries(mk_trace *trace, double *drift) {
+  boundaries b = {.count = trace->steps + 1};
+  bool whole = true;
+  *drift = 0;
+  mk_status status = mk_alloc((size_t)trace->sms * b.count, sizeof *b.times, &b.times);
+  status = status != MK_OK ? status : mk_alloc((size_t)trace->sms * b.count, sizeof *b.shifts, &b.shifts);
+  status = status != MK_OK ? status : mk_alloc(trace->sms, sizeof *b.sorted, &b.sorted);
+  if (status == MK_OK) {
+    for (uint32_t sm = 0; sm < trace->sms; sm++) {
+      const mk_trace_track *track = mk_trace_track_of(trace, sm, MK_ROLE_CONSUMER);
+      whole &= track->count == 0 || find_boundaries(track, b.times + (size_t)sm * b.count, b.count) == b.count;
+    }
+    if (whole) {
+      measure_shifts(trace, &b, drift);
+      for (uint32_t t = 0; t < trace->sms * MK_TRACE_ROLES; t++) {
+        shift_track(&b, t / MK_TRACE_ROLES, &trace->tracks[t]);
+      }
+    }
+  }
+  free_boundaries(&b);
+  return status;
 }
 
 static mk_status take(mk_gpu *gpu, mk_trace *trace, const mk_trace_sm *sms) {
@@ -132,14 +211,14 @@ static mk_status take(mk_gpu *gpu, mk_trace *trace, const mk_trace_sm *sms) {
     }
     MK_TRY(take_track(gpu, sm, t, rate, &trace->tracks[t]));
   }
-  start_at_zero(trace);
   trace->first_step = gpu->params.trace.first_epoch;
   trace->steps = gpu->params.trace.epochs;
   if (trace->first_step + trace->steps > gpu->steps) {
     trace->steps = gpu->steps > trace->first_step ? gpu->steps - trace->first_step : 0;
   }
+  MK_TRY(align_at_boundaries(trace, &trace->alignment_ns));
+  start_at_zero(trace);
   trace->first_position = gpu->last_position + trace->first_step;
-  trace->alignment_ns = boundary_spread(trace);
   trace->milliseconds = gpu->time_ms;
   trace->launch_steps = gpu->steps;
   return MK_OK;
