@@ -92,7 +92,7 @@ static int read_character(EditLine *edit, wchar_t *out) {
     if (got <= 0) {
       return (int)got;
     }
-    have++;
+    have += bytes[have] != 0; /* what a Ctrl-D is that came before the editor took over the terminal */
   } while (have == 0 || mk_utf8_step(bytes, have, &length) == MK_UTF8_INCOMPLETE);
   mbstate_t state = {0};
   if (mbrtowc(out, (const char *)bytes, have, &state) > have) {
@@ -138,7 +138,6 @@ static void on_interrupt(int signal_number) {
 /* The next Ctrl-C sets mk_interrupted, and ends a wait; with `once` the one behind it kills, should the first go unheard. */
 static void catch_interrupt(bool once) {
   struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = once ? (int)SA_RESETHAND : 0};
-  mk_interrupted = 0;
   sigaction(SIGINT, &action, NULL);
 }
 
@@ -154,6 +153,7 @@ static mk_status read_line(source *s, const char **line, size_t *length, bool *i
     sigemptyset(&interrupt);
     sigaddset(&interrupt, SIGINT);
     sigprocmask(SIG_BLOCK, &interrupt, &before);
+    mk_interrupted = 0;
     catch_interrupt(false);
     const char *typed = el_gets(s->edit, &count);
     *interrupted = mk_interrupted != 0;

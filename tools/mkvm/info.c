@@ -128,7 +128,8 @@ static void print_chat(const char *directory) {
   if (mk_chat_load(directory, &chat) != MK_OK) {
     printf("chat        no: %s\n", mk_error_message());
   } else {
-    printf("chat        %s%s\n", chat == NULL ? "no template" : "template in ", chat == NULL ? "" : mk_chat_source(chat));
+    printf("chat        %s%s\n", chat == NULL ? "no template" : "template in ",
+           chat == NULL ? "" : mk_chat_source(chat));
     mk_chat_free(chat);
   }
 }

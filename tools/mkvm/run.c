@@ -65,11 +65,13 @@ static const struct argp_option option_table[] = {
      "outputs",
      1},
     {"chat", KEY_CHAT, NULL, 0,
-     "Write the prompt as a conversation, by the model's chat template; without a prompt, hold one: a line is a turn", 1},
+     "Write the prompt as a conversation, by the model's chat template; without a prompt, hold one: a line is a turn",
+     1},
     {"system", KEY_SYSTEM, "TEXT", 0, "With --chat: the system prompt", 1},
     {"date", KEY_DATE, "YYYY-MM-DD", 0, "With --chat: the date for templates that state it (today)", 1},
     {NULL, 0, NULL, 0, "Generation (greedy):", 2},
-    {"n-predict", 'n', "N", 0, "Tokens to generate (128; -1 with --chat); -1: until the model stops or the context is full", 2},
+    {"n-predict", 'n', "N", 0,
+     "Tokens to generate (128; -1 with --chat); -1: until the model stops or the context is full", 2},
     {"ctx-size", 'c', "L", 0, "Tokens of context, prompt included (the model's limit, at most 4096; so does 0)", 2},
     {"stop", KEY_STOP, "TEXT", 0, "End the output before TEXT; may be given several times", 2},
     {"ignore-eos", KEY_IGNORE_EOS, NULL, 0, "Go on after an end-of-text token", 2},
@@ -101,7 +103,8 @@ static const char doc[] =
     "The object that --json prints has the keys model, device, prompt_tokens, tokens, text, finish_reason (\"stop\": "
     "the "
     "model or a stop text ended it; \"length\": N tokens or the context are full; \"interrupted\") and timings.\n\n"
-    "In a conversation, Ctrl-C ends the answer at hand, and twice, or Ctrl-D, the program. Special tokens are recognised in "
+    "In a conversation, Ctrl-C ends the answer at hand, and twice, or Ctrl-D, the program. Special tokens are "
+    "recognised in "
     "what the user writes too, as in the template: text that must not act as one has to be kept from the prompt.\n\n"
     "Examples:\n"
     "  mkvm run -m models/demo -p \"Once upon a time\" -n 200\n"
@@ -295,8 +298,7 @@ static mk_status encode_prompt(const mk_tokenizer *tokenizer, const char *text, 
   }
   if (tokens->count > context) {
     return mk_error(MK_ERR_USAGE, "the %s has %zu tokens, the context %u; %s or raise --ctx-size",
-                    chat ? "conversation" : "prompt", tokens->count, context,
-                    chat ? "begin a new one" : "shorten it");
+                    chat ? "conversation" : "prompt", tokens->count, context, chat ? "begin a new one" : "shorten it");
   }
   return MK_OK;
 }
@@ -503,9 +505,9 @@ static mk_status answer(void *user, const char *text, size_t length, const char 
   MK_TRY_GOTO(encode_prompt(s->tokenizer, text, length, true, s->context, &prompt), done);
   MK_TRY_GOTO(mk_decoder_new(s->tokenizer, &s->run.decoder), done);
   MK_TRY_GOTO(generate(&s->run, s->engine, &prompt), done);
-  if (strcmp(s->run.report.finish_reason, "length") == 0 &&
-      prompt.count + s->run.report.tokens.count >= s->context) {
-    fprintf(stderr, "mkvm: the context of %u tokens is full; begin a new conversation or raise --ctx-size\n", s->context);
+  if (strcmp(s->run.report.finish_reason, "length") == 0 && prompt.count + s->run.report.tokens.count >= s->context) {
+    fprintf(stderr, "mkvm: the context of %u tokens is full; begin a new conversation or raise --ctx-size\n",
+            s->context);
   }
   *said = s->run.report.text == NULL ? "" : s->run.report.text;
   *said_length = s->run.report.text_length;
