@@ -59,16 +59,11 @@ static const struct {
   const char *name, *title;
   mk_status (*run)(int argc, char **argv);
 } commands[] = {
-    {"run", "mkvm run", mk_command_run},
-    {"bench", "mkvm bench", mk_command_bench},
-    {"trace", "mkvm trace", mk_command_trace},
-    {"compile", "mkvm compile", mk_command_compile},
-    {"verify", "mkvm verify", mk_command_verify},
-    {"disasm", "mkvm disasm", mk_command_disasm},
-    {"asm", "mkvm asm", mk_command_asm},
-    {"info", "mkvm info", mk_command_info},
-    {"synth", "mkvm synth", mk_command_synth},
-    {"isa", "mkvm isa", command_isa},
+    {"run", "mkvm run", mk_command_run},          {"bench", "mkvm bench", mk_command_bench},
+    {"trace", "mkvm trace", mk_command_trace},    {"compile", "mkvm compile", mk_command_compile},
+    {"verify", "mkvm verify", mk_command_verify}, {"disasm", "mkvm disasm", mk_command_disasm},
+    {"asm", "mkvm asm", mk_command_asm},          {"info", "mkvm info", mk_command_info},
+    {"synth", "mkvm synth", mk_command_synth},    {"isa", "mkvm isa", command_isa},
 };
 
 static int finish(const char *title, mk_status status) {
