@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "models/tokenizer.h"
+#include "tests/support/model.h"
 #include "vm/program.h"
 
 enum { MOST_ARGUMENTS = 24 };
@@ -310,6 +312,52 @@ Test(command, run_is_the_same_on_any_machine) {
     json_decref(others[i]);
   }
   json_decref(want);
+}
+
+/* Llama 2's decoder drops the first space of a text; the prompt is where the text begins. */
+Test(command, a_continuation_keeps_its_first_space) {
+  mk_config config = test_model_config(TEST_MODEL_TINY);
+  char model[TEST_PATH], path[TEST_PATH + 32];
+  config.vocab = 2048;
+  test_model_write(&config, model);
+  snprintf(path, sizeof path, "%s/tokenizer.json", model);
+  cr_assert_eq(unlink(path), 0);
+  cr_assert_eq(symlink(MK_SOURCE_DIR "/tests/models/data/tokenizer_bytes.json", path), 0);
+  mk_tokenizer *tokenizer;
+  mk_decoder *decoder;
+  cr_assert_eq(mk_tokenizer_load(model, config.vocab, &tokenizer), MK_OK, "%s", mk_error_message());
+  bool spaces = false;
+  const char *const prompts[] = {"the", "a file", "one two", "it is", "for"};
+  for (size_t p = 0; p < sizeof prompts / sizeof prompts[0]; p++) {
+    json_t *object = RUN_JSON("-m", model, "-p", prompts[p], "-n", "4", "--ignore-eos", "--device", "cpu");
+    mk_tokens ids = {0};
+    char whole[4096] = "";
+    const char *text;
+    size_t length, prompt_length = 0, i;
+    json_t *token;
+    cr_assert_eq(mk_tokenizer_encode(tokenizer, prompts[p], strlen(prompts[p]), true, &ids), MK_OK);
+    cr_assert_eq(mk_decoder_new(tokenizer, &decoder), MK_OK);
+    for (i = 0; i < ids.count; i++) {
+      cr_assert_eq(mk_decoder_push(decoder, ids.ids[i], &text, &length), MK_OK);
+      prompt_length += length;
+    }
+    json_array_foreach(json_object_get(object, "tokens"), i, token) {
+      cr_assert_eq(mk_decoder_push(decoder, (uint32_t)json_integer_value(token), &text, &length), MK_OK);
+      strncat(whole, text, sizeof whole - strlen(whole) - 1);
+    }
+    cr_assert_eq(mk_decoder_finish(decoder, &text, &length), MK_OK);
+    strncat(whole, text, sizeof whole - strlen(whole) - 1);
+    cr_expect_str_eq(text_of(object, "text"), whole, "%s: the continuation is not the rest of the whole text",
+                     prompts[p]);
+    spaces |= whole[0] == ' ';
+    cr_expect_gt(prompt_length, 0);
+    mk_decoder_free(decoder);
+    mk_tokens_free(&ids);
+    json_decref(object);
+  }
+  cr_expect(spaces, "no continuation began with a space: the test shows nothing");
+  mk_tokenizer_free(tokenizer);
+  test_model_remove(model);
 }
 
 Test(command, stop_ends_the_text_before_it) {

@@ -431,6 +431,16 @@ static mk_status run_engine(const options *o, run *r, const mk_config *config, u
   return status;
 }
 
+/* What follows continues the prompt's text: some tokenizers drop the first space of a text, and this is not its beginning. */
+static mk_status pass_over(mk_decoder *decoder, const mk_tokens *prompt) {
+  for (size_t i = 0; i < prompt->count; i++) {
+    const char *text;
+    size_t length;
+    MK_TRY(mk_decoder_push(decoder, prompt->ids[i], &text, &length));
+  }
+  return MK_OK;
+}
+
 static mk_status run_model(const options *o, const mk_config *config, uint32_t context, const mk_tokenizer *tokenizer,
                            const char *text, size_t length) {
   mk_tokens prompt = {0};
@@ -444,6 +454,9 @@ static mk_status run_model(const options *o, const mk_config *config, uint32_t c
     goto done;
   }
   MK_TRY_GOTO(mk_decoder_new(tokenizer, &r.decoder), done);
+  if (!o->chat) {
+    MK_TRY_GOTO(pass_over(r.decoder, &prompt), done);
+  }
   if (o->echo && !o->json) {
     MK_TRY_GOTO(show(&r, text, length), done);
   }
