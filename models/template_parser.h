@@ -25,7 +25,7 @@ mk_status mk_jinja_make(jinja_parser *p, jinja_node_kind kind, uint32_t line, ji
                         jinja_node **out);
 /* One expression, or several with commas as a tuple: in parentheses, or up to the end of a tag. */
 mk_status mk_jinja_parse_tuple(jinja_parser *p, bool parenthesised, jinja_node **out);
-/* A name that may be assigned to. */
+/* A word: a name, or one of the constants true, false and none. */
 mk_status mk_jinja_parse_name(jinja_parser *p, jinja_node **out);
 /* Counts a level of nesting; the caller takes it back. */
 mk_status mk_jinja_deeper(jinja_parser *p);
