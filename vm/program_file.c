@@ -9,14 +9,11 @@
  *      200         mk_buffer[], mk_counter[], mk_queue[], mk_instruction[], one after the other
  *
  * The structures have no implicit padding and are little-endian in memory as in the file. */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "vm/file.h"
 #include "vm/program_internal.h"
 
 enum { FILE_VERSION = 1, MAX_INSTRUCTIONS = 1 << 26 };
@@ -44,15 +41,6 @@ _Static_assert(sizeof(mk_buffer) == 104 && sizeof(mk_counter) == 56 && sizeof(mk
                "no padding in the tables");
 
 static const char magic[4] = {'M', 'K', 'P', 'F'};
-
-uint64_t mk_fnv1a(const void *data, size_t length) {
-  const unsigned char *bytes = data;
-  uint64_t hash = UINT64_C(0xcbf29ce484222325);
-  for (size_t i = 0; i < length; i++) {
-    hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
-  }
-  return hash;
-}
 
 /* Counts are below 2^32 and elements small, so the sum stays below 2^40. */
 static uint64_t file_size(const file_head *head) {
@@ -324,125 +312,26 @@ fail:
   return status;
 }
 
-mk_status mk_read_exactly(int fd, void *into, size_t length) {
-  size_t have = 0;
-  while (have < length) {
-    ssize_t got = read(fd, (unsigned char *)into + have, length - have);
-    if (got < 0 && errno == EINTR) {
-      continue;
-    }
-    if (got < 0) {
-      return mk_error(MK_ERR_RUNTIME, "cannot be read: %s", strerror(errno));
-    }
-    if (got == 0) {
-      return mk_error(MK_ERR_FILE, "ends after %zu of %zu bytes; it was truncated while it was read", have, length);
-    }
-    have += (size_t)got;
-  }
-  return MK_OK;
-}
+_Static_assert(sizeof(file_lead) + sizeof(file_head) <= MK_FILE_START, "the start of a file is looked at first");
 
-static mk_status load_open(int fd, mk_program **out) {
-  struct stat info;
-  if (fstat(fd, &info) != 0) {
-    return mk_error(MK_ERR_RUNTIME, "cannot be read: %s", strerror(errno));
-  }
-  if (!S_ISREG(info.st_mode)) {
-    return mk_error(MK_ERR_FILE, "is not a regular file; name a program that `mkvm compile` wrote");
-  }
-  uint64_t size = (uint64_t)info.st_size;
-  if (size < sizeof(file_lead) + sizeof(file_head)) {
-    return mk_error(MK_ERR_FILE, "has %llu bytes; a program has at least %zu", (unsigned long long)size,
-                    sizeof(file_lead) + sizeof(file_head));
-  }
-  /* The header alone first: a huge file that is not a program is refused before memory is taken for it. */
-  unsigned char start[sizeof(file_lead) + sizeof(file_head)];
+static mk_status check_start(const void *start, uint64_t size) {
   file_lead lead;
   file_head head;
-  MK_TRY(mk_read_exactly(fd, start, sizeof start));
   memcpy(&lead, start, sizeof lead);
-  memcpy(&head, start + sizeof lead, sizeof head);
+  memcpy(&head, (const unsigned char *)start + sizeof lead, sizeof head);
   MK_TRY(check_lead(&lead, size));
-  MK_TRY(check_head(&head, size));
-  unsigned char *bytes;
-  MK_TRY(mk_alloc((size_t)size, 1, &bytes));
-  memcpy(bytes, start, sizeof start);
-  mk_status status = mk_read_exactly(fd, bytes + sizeof start, (size_t)size - sizeof start);
-  if (status == MK_OK) {
-    status = mk_program_parse(bytes, (size_t)size, out);
-  }
-  mk_free(bytes);
-  return status;
+  return check_head(&head, size);
 }
 
 mk_status mk_program_load(const char *path, mk_program **out) {
+  static const mk_file_kind kind = {"a program", "`mkvm compile`", sizeof(file_lead) + sizeof(file_head), check_start};
+  void *bytes;
+  size_t length;
   *out = NULL;
-  /* Non-blocking, so that a FIFO without a writer is refused instead of waited for. */
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) {
-    return mk_error(MK_ERR_FILE, "%s: cannot be opened: %s", path, strerror(errno));
-  }
-  mk_status status = load_open(fd, out);
-  close(fd);
+  MK_TRY(mk_load_bytes(path, &kind, &bytes, &length));
+  mk_status status = mk_program_parse(bytes, length, out);
+  mk_free(bytes);
   return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path);
-}
-
-static mk_status write_all(int fd, const unsigned char *from, size_t length) {
-  while (length > 0) {
-    ssize_t put_bytes = write(fd, from, length);
-    if (put_bytes < 0 && errno == EINTR) {
-      continue;
-    }
-    if (put_bytes < 0) {
-      return mk_error(MK_ERR_RUNTIME, "cannot be written: %s", strerror(errno));
-    }
-    from += put_bytes;
-    length -= (size_t)put_bytes;
-  }
-  return MK_OK;
-}
-
-/* A new file beside `path`; `temporary` has room for its name. */
-static int open_temporary(const char *path, char *temporary, size_t size) {
-  for (int attempt = 0; attempt < 100; attempt++) {
-    snprintf(temporary, size, "%s.%ld.%d.tmp", path, (long)getpid(), attempt);
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd >= 0 || errno != EEXIST) {
-      return fd;
-    }
-  }
-  return -1;
-}
-
-mk_status mk_save_bytes(const char *path, const void *bytes, size_t length) {
-  struct stat info;
-  if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
-    return mk_error(MK_ERR_RUNTIME, "is not a regular file; name another file to write");
-  }
-  char *temporary;
-  size_t size = strlen(path) + 64;
-  MK_TRY(mk_alloc(size, 1, &temporary));
-  int fd = open_temporary(path, temporary, size);
-  if (fd < 0) {
-    mk_status failed = mk_error(MK_ERR_RUNTIME, "cannot be created: %s", strerror(errno));
-    mk_free(temporary);
-    return failed;
-  }
-  mk_status status = write_all(fd, bytes, length);
-  if (status == MK_OK && fsync(fd) != 0 && errno != EINVAL) {
-    status = mk_error(MK_ERR_RUNTIME, "cannot be written: %s", strerror(errno));
-  }
-  if (close(fd) != 0 && status == MK_OK) {
-    status = mk_error(MK_ERR_RUNTIME, "cannot be written: %s", strerror(errno));
-  }
-  if (status == MK_OK && rename(temporary, path) != 0) {
-    status = mk_error(MK_ERR_RUNTIME, "cannot be renamed from %s: %s", temporary, strerror(errno));
-  }
-  if (status != MK_OK) {
-    unlink(temporary);
-  }
-  mk_free(temporary);
-  return status;
 }
 
 mk_status mk_program_save(const mk_program *program, const char *path) {
@@ -451,5 +340,5 @@ mk_status mk_program_save(const mk_program *program, const char *path) {
   MK_TRY(mk_program_serialize(program, &bytes, &length));
   mk_status status = mk_save_bytes(path, bytes, length);
   mk_free(bytes);
-  return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path);
+  return status;
 }

@@ -1,5 +1,5 @@
-/* What program.c, program_file.c and trace_file.c share: checks that hold for a program in memory and in a file, and what every
- * file of ours is read and written with. Same rules as program.h; the callers put the file's name before a message. */
+/* What program.c, program_file.c and trace_file.c share: checks that hold for a program in memory and in a file. Same rules as
+ * program.h; the callers put the file's name before a message. */
 #ifndef MK_PROGRAM_INTERNAL_H
 #define MK_PROGRAM_INTERNAL_H
 
@@ -15,10 +15,5 @@ bool mk_name_valid(const char *name, size_t size);
 
 /* mk_program_add_buffer without the search for a second buffer of that name, which the caller does. */
 mk_status mk_program_append_buffer(mk_program *program, const mk_buffer *buffer, uint16_t *index);
-
-uint64_t mk_fnv1a(const void *data, size_t length); /* FNV-1a-64 */
-mk_status mk_read_exactly(int fd, void *into, size_t length);
-/* Writes a temporary file beside `path` and renames it. */
-mk_status mk_save_bytes(const char *path, const void *bytes, size_t length);
 
 #endif

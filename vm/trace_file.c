@@ -2,15 +2,11 @@
  *
  * In the stream a number is a varint (seven bits a byte, the lowest first, the highest bit set in all bytes but the last) and a
  * text is its length and its bytes. */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <zlib.h>
 
-#include "vm/program_internal.h"
+#include "vm/file.h"
 #include "vm/trace.h"
 
 enum {
@@ -212,7 +208,7 @@ mk_status mk_trace_save(const mk_trace *trace, const char *path) {
     status = mk_save_bytes(path, bytes, length);
   }
   mk_free(bytes);
-  return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path);
+  return status;
 }
 
 /* Reading. Nothing is allocated for a count before as many bytes are known to be there. */
@@ -513,41 +509,19 @@ mk_status mk_trace_parse(const void *data, size_t length, mk_trace **out) {
   return MK_OK;
 }
 
-static mk_status load_open(int fd, mk_trace **out) {
-  struct stat info;
+static mk_status check_start(const void *start, uint64_t size) {
   file_lead lead;
-  if (fstat(fd, &info) != 0) {
-    return mk_error(MK_ERR_RUNTIME, "cannot be read: %s", strerror(errno));
-  }
-  if (!S_ISREG(info.st_mode)) {
-    return mk_error(MK_ERR_FILE, "is not a regular file; name a trace that `mkvm run --trace` wrote");
-  }
-  uint64_t size = (uint64_t)info.st_size;
-  if (size < sizeof lead) {
-    return mk_error(MK_ERR_FILE, "has %llu bytes; a trace has at least %zu", (unsigned long long)size, sizeof lead);
-  }
-  /* The header alone first: a huge file that is not a trace is refused before memory is taken for it. */
-  MK_TRY(mk_read_exactly(fd, &lead, sizeof lead));
-  MK_TRY(check_lead(&lead, size));
-  uint8_t *bytes;
-  MK_TRY(mk_alloc((size_t)size, 1, &bytes));
-  memcpy(bytes, &lead, sizeof lead);
-  mk_status status = mk_read_exactly(fd, bytes + sizeof lead, (size_t)size - sizeof lead);
-  if (status == MK_OK) {
-    status = mk_trace_parse(bytes, (size_t)size, out);
-  }
-  mk_free(bytes);
-  return status;
+  memcpy(&lead, start, sizeof lead);
+  return check_lead(&lead, size);
 }
 
 mk_status mk_trace_load(const char *path, mk_trace **out) {
+  static const mk_file_kind kind = {"a trace", "`mkvm run --trace`", sizeof(file_lead), check_start};
+  void *bytes;
+  size_t length;
   *out = NULL;
-  /* Non-blocking, so that a FIFO without a writer is refused instead of waited for. */
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) {
-    return mk_error(MK_ERR_FILE, "%s: cannot be opened: %s", path, strerror(errno));
-  }
-  mk_status status = load_open(fd, out);
-  close(fd);
+  MK_TRY(mk_load_bytes(path, &kind, &bytes, &length));
+  mk_status status = mk_trace_parse(bytes, length, out);
+  mk_free(bytes);
   return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path);
 }

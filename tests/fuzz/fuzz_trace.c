@@ -6,7 +6,7 @@
 
 #include "tests/fuzz/support.h"
 #include "tools/profiler/summary.h"
-#include "vm/program_internal.h"
+#include "vm/file.h"
 
 /* Offsets in the file (docs/TRACE.md), and in the program (vm/program_file.c). */
 enum { VERSION = 8, SIZE = 16, CONTENT = 24, CHECKSUM = 32, LEAD = 40 };

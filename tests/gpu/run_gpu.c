@@ -11,18 +11,16 @@
 #include "models/llama.h"
 #include "scheduler/compile.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/support/golden_file.h"
 #include "tools/lib/compare.h"
 #include "tools/lib/engine.h"
 #include "vm/gpu/extra.h"
 
 static const char *model; /* of goldens whose weights are files; NULL: those are left out */
 
-static const double kTolerance = 1e-2; /* relative error of one row of logits, in L2 */
 enum {
   DEADLINE_MS = 1500,
   REPEATS = 20,
-  SHAPE_FIELDS = 14,
-  HEADER = 8 + 32 + 8 + SHAPE_FIELDS * 4 + 5 * 8,
   COMPARED_WITH_CPU = 8,
   COMPARED_STEPS = 3,
   CYCLES = 1000,
@@ -30,76 +28,10 @@ enum {
   RELAUNCH_STEPS = 16
 };
 
-typedef struct golden {
-  uint8_t *file;
-  char name[33];
-  uint64_t seed;
-  mk_config config;
-  uint32_t prompt_count, steps, is_directory;
-  const uint8_t *prompt, *tokens, *logits; /* inside the file, not aligned */
-} golden;
+typedef golden_file golden;
 
-static uint32_t word_at(const uint8_t *from, size_t index) {
-  uint32_t word;
-  memcpy(&word, from + 4 * index, sizeof word);
-  return word;
-}
-
-static uint8_t *read_file(const char *path, size_t *length) {
-  FILE *file = fopen(path, "rb");
-  if (file == NULL) {
-    return NULL;
-  }
-  uint8_t *bytes = NULL;
-  if (fseek(file, 0, SEEK_END) == 0) {
-    long end = ftell(file);
-    rewind(file);
-    if (end > 0 && (bytes = malloc((size_t)end)) != NULL && fread(bytes, 1, (size_t)end, file) == (size_t)end) {
-      *length = (size_t)end;
-    } else {
-      free(bytes);
-      bytes = NULL;
-    }
-  }
-  fclose(file);
-  return bytes;
-}
-
-static bool read_golden(const char *path, golden *g) {
-  size_t length = 0;
-  *g = (golden){.file = read_file(path, &length)};
-  if (g->file == NULL || length < HEADER || memcmp(g->file, "MKGOLD01", 8) != 0) {
-    return false;
-  }
-  memcpy(g->name, g->file + 8, 32);
-  memcpy(&g->seed, g->file + 40, sizeof g->seed);
-  const uint8_t *shape = g->file + 48;
-  double numbers[5];
-  memcpy(numbers, shape + SHAPE_FIELDS * 4, sizeof numbers);
-  g->config = (mk_config){.hidden = word_at(shape, 0),
-                          .intermediate = word_at(shape, 1),
-                          .layers = word_at(shape, 2),
-                          .heads = word_at(shape, 3),
-                          .kv_heads = word_at(shape, 4),
-                          .head_dim = word_at(shape, 5),
-                          .vocab = word_at(shape, 6),
-                          .max_position = word_at(shape, 7),
-                          .tied = word_at(shape, 8) != 0,
-                          .rope_llama3 = word_at(shape, 9) != 0,
-                          .rope_original_max_position = word_at(shape, 10),
-                          .rms_eps = (float)numbers[0],
-                          .rope_theta = numbers[1],
-                          .rope_factor = numbers[2],
-                          .rope_low_freq_factor = numbers[3],
-                          .rope_high_freq_factor = numbers[4]};
-  g->prompt_count = word_at(shape, 11);
-  g->steps = word_at(shape, 12);
-  g->is_directory = word_at(shape, 13);
-  g->prompt = g->file + HEADER;
-  g->tokens = g->prompt + 4 * (size_t)g->prompt_count;
-  g->logits = g->tokens + 4 * (size_t)g->steps;
-  return length == HEADER + 4 * ((size_t)g->prompt_count + g->steps + (size_t)g->steps * g->config.vocab);
-}
+/* What transformers chose at each step. */
+static const uint32_t *chosen(const golden *g) { return g->tokens + g->prompt_count; }
 
 typedef struct output {
   uint32_t vocab, limit, count;
@@ -139,21 +71,19 @@ static bool collect(void *user, uint32_t token, const float *logits) {
 }
 
 /* |got - want| over |want|; NaN when a number is one. */
-static double relative_error(const float *got, const uint8_t *want, size_t count) {
+static double relative_error(const float *got, const float *want, size_t count) {
   double difference = 0, size = 0;
   for (size_t i = 0; i < count; i++) {
-    float w;
-    memcpy(&w, want + 4 * i, sizeof w);
-    difference += ((double)got[i] - (double)w) * ((double)got[i] - (double)w);
-    size += (double)w * (double)w;
+    difference += ((double)got[i] - (double)want[i]) * ((double)got[i] - (double)want[i]);
+    size += (double)want[i] * (double)want[i];
   }
   return sqrt(difference / size);
 }
 
-static double worst_error(const output *got, const uint8_t *want, uint32_t rows) {
+static double worst_error(const output *got, const float *want, uint32_t rows) {
   double worst = 0;
   for (uint32_t r = 0; r < rows; r++) {
-    double error = relative_error(got->logits + (size_t)r * got->vocab, want + (size_t)r * got->vocab * 4, got->vocab);
+    double error = relative_error(got->logits + (size_t)r * got->vocab, want + (size_t)r * got->vocab, got->vocab);
     if (!(error <= worst)) {
       worst = error; /* NaN too, which no later row takes away */
       if (isnan(worst)) {
@@ -188,7 +118,7 @@ static mk_status open_engine(const golden *g, const char *on, bool want_logits, 
                                .synth_seed = g->seed,
                                .max_seq = most < g->config.max_position ? most : g->config.max_position,
                                .gpu_deadline_ms = DEADLINE_MS};
-  if (g->is_directory != 0) {
+  if (g->is_directory) {
     options.synth = NULL;
     return mk_engine_open(model, &options, engine);
   }
@@ -196,34 +126,23 @@ static mk_status open_engine(const golden *g, const char *on, bool want_logits, 
 }
 
 static mk_status generate(const golden *g, mk_engine *engine, output *out) {
-  uint32_t *prompt = calloc(g->prompt_count, sizeof *prompt);
-  if (prompt == NULL) {
-    return mk_error(MK_ERR_RUNTIME, "out of memory");
-  }
-  memcpy(prompt, g->prompt, 4 * (size_t)g->prompt_count);
   out->count = 0;
-  mk_status status = mk_engine_generate(engine, prompt, g->prompt_count, out->limit, collect, out);
-  free(prompt);
-  return status;
+  return mk_engine_generate(engine, g->tokens, g->prompt_count, out->limit, collect, out);
 }
 
-/* The first row where tokens differ is a fault unless that row's two best are closer than the tolerance allows. */
+/* The first row where tokens differ is a fault unless that row's two are closer than the margin. */
 static bool tokens_agree(const golden *g, const output *got) {
   for (uint32_t i = 0; i < got->count; i++) {
-    uint32_t want = word_at(g->tokens, i);
+    uint32_t want = chosen(g)[i], ours = got->tokens[i] % got->vocab;
     if (got->tokens[i] != want) {
-      const uint8_t *row = g->logits + (size_t)i * got->vocab * 4;
-      float best, ours, size = 0;
-      memcpy(&best, row + 4 * (size_t)want, sizeof best);
-      memcpy(&ours, row + 4 * (size_t)(got->tokens[i] % got->vocab), sizeof ours);
+      const float *row = g->logits + (size_t)i * got->vocab;
+      double squares = 0;
       for (uint32_t v = 0; v < got->vocab; v++) {
-        float value;
-        memcpy(&value, row + 4 * (size_t)v, sizeof value);
-        size = fabsf(value) > size ? fabsf(value) : size;
+        squares += (double)row[v] * (double)row[v];
       }
       printf("  %s: token %u is %u, transformers has %u, %g above it\n", g->name, i, got->tokens[i], want,
-             (double)(best - ours));
-      return best - ours < (float)kTolerance * size;
+             (double)(row[want] - row[ours]));
+      return (double)(row[want] - row[ours]) <= GOLDEN_MARGIN * sqrt(squares / got->vocab);
     }
   }
   return true;
@@ -232,7 +151,7 @@ static bool tokens_agree(const golden *g, const output *got) {
 /* Rows until the first token that differs: after it the two runs are of different texts. */
 static uint32_t common_rows(const golden *g, const output *got) {
   uint32_t rows = 0;
-  while (rows < got->count && got->tokens[rows] == word_at(g->tokens, rows)) {
+  while (rows < got->count && got->tokens[rows] == chosen(g)[rows]) {
     rows++;
   }
   return rows < got->count ? rows + 1 : rows;
@@ -249,8 +168,8 @@ static void test_logits(const golden *g) {
   if (expect_ok(generate(g, engine, &out), g->name)) {
     expect(out.count == g->steps && out.has_logits, g->name, "not every token came, or without logits");
     double error = worst_error(&out, g->logits, common_rows(g, &out));
-    snprintf(text, sizeof text, "the logits differ from transformers' by %g; %g is allowed", error, kTolerance);
-    expect(error <= kTolerance, g->name, text);
+    snprintf(text, sizeof text, "the logits differ from transformers' by %g; %g is allowed", error, GOLDEN_ERROR);
+    expect(error <= GOLDEN_ERROR, g->name, text);
     expect(tokens_agree(g, &out), g->name, "the tokens differ from transformers'");
     printf("%s: relative error of logits %.2e\n", g->name, error);
     mk_engine *cpu;
@@ -268,9 +187,10 @@ static void test_logits(const golden *g) {
           rows++;
         }
         rows += rows < reference.count;
-        error = worst_error(&out, (const uint8_t *)reference.logits, rows);
-        snprintf(text, sizeof text, "the logits differ from the CPU machine's by %g; %g is allowed", error, kTolerance);
-        expect(error <= kTolerance, g->name, text);
+        error = worst_error(&out, reference.logits, rows);
+        snprintf(text, sizeof text, "the logits differ from the CPU machine's by %g; %g is allowed", error,
+                 GOLDEN_ERROR);
+        expect(error <= GOLDEN_ERROR, g->name, text);
         printf("%s: against the CPU machine %.2e over %u tokens\n", g->name, error, rows);
       }
       mk_engine_close(cpu);
@@ -325,7 +245,7 @@ static void test_relaunch(const golden *g) {
   mk_gpu *gpu = mk_engine_gpu(engine);
   size_t bytes = g->config.vocab * sizeof(float);
   size_t logits = (size_t)mk_program_find_buffer(mk_engine_program(engine), "logits");
-  uint32_t position = g->prompt_count - 1, token = word_at(g->prompt, position);
+  uint32_t position = g->prompt_count - 1, token = g->tokens[position];
   uint32_t steps = g->steps < RELAUNCH_STEPS ? g->steps : RELAUNCH_STEPS;
   float *first = out.logits, *again = out.logits + g->config.vocab; /* two rows of it */
   unsigned differing = 0;
@@ -552,21 +472,14 @@ static void test_compare(const golden *g) {
   }
   if (expect_ok(open_engine(g, "cpu", false, &oracle), g->name)) {
     mk_compare *compare;
-    uint32_t *prompt = calloc(g->prompt_count, sizeof *prompt);
-    if (prompt != NULL) {
-      memcpy(prompt, g->prompt, 4 * (size_t)g->prompt_count);
-    }
-    expect_ok(prompt == NULL
-                  ? MK_ERR_RUNTIME
-                  : mk_compare_generate(machine, oracle, prompt, g->prompt_count, COMPARED_STEPS, NULL, NULL, &compare),
+    expect_ok(mk_compare_generate(machine, oracle, g->tokens, g->prompt_count, COMPARED_STEPS, NULL, NULL, &compare),
               g->name);
     double worst = 0;
-    for (uint32_t op = 0; prompt != NULL && compare != NULL && op < MK_OP_COUNT; op++) {
+    for (uint32_t op = 0; compare != NULL && op < MK_OP_COUNT; op++) {
       worst = mk_compare_rows(compare)[op].worst > worst ? mk_compare_rows(compare)[op].worst : worst;
     }
     printf("%s: instruction by instruction, the worst output is off by %.2e\n", g->name, worst);
-    mk_compare_free(prompt == NULL ? NULL : compare);
-    free(prompt);
+    mk_compare_free(compare);
     mk_engine_close(oracle);
   }
   mk_engine_close(machine);
@@ -574,9 +487,10 @@ static void test_compare(const golden *g) {
 
 static void test_golden(const char *path, bool first, bool quick) {
   golden g;
-  if (!read_golden(path, &g)) {
-    expect(false, path, "no golden: it cannot be read, or is not complete");
-  } else if (g.is_directory != 0 && model == NULL) {
+  const char *why;
+  if (!golden_file_read(path, &g, &why)) {
+    expect(false, path, why);
+  } else if (g.is_directory && model == NULL) {
     printf("%s: left out, its weights are files: give their folder with --model\n", g.name);
   } else {
     test_logits(&g);
@@ -599,7 +513,7 @@ static void test_golden(const char *path, bool first, bool quick) {
       test_cycles(&g, quick ? CYCLES / 20 : CYCLES);
     }
   }
-  free(g.file);
+  golden_file_free(&g);
 }
 
 static const char usage[] =

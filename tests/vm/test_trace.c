@@ -10,7 +10,7 @@
 #include <zlib.h>
 
 #include "tests/support/tiny.h"
-#include "vm/program_internal.h"
+#include "vm/file.h"
 
 enum { LEAD = 40, RECORDS = 6 };
 

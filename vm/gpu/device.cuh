@@ -21,7 +21,7 @@ enum barrier_index {
   INSTRUCTION_FULL = RESULT_EMPTY + MK_GPU_RESULT_SLOTS,
   INSTRUCTION_EMPTY = INSTRUCTION_FULL + MK_GPU_INSTRUCTION_SLOTS,
   STATE_READY = INSTRUCTION_EMPTY + MK_GPU_INSTRUCTION_SLOTS,
-  CONSUMER_SYNC,
+  BARRIER_PADDING,  // the words behind the barriers are aligned to 16 bytes
   BARRIER_COUNT,
 };
 
@@ -60,15 +60,19 @@ static_assert(BARRIER_COUNT * 8 % 16 == 0, "the words behind the barriers are al
 static_assert(BARRIER_COUNT * 8 + sizeof(shared_words) <= MK_GPU_BARRIER_AREA_BYTES,
               "the barrier area of launch.h is too small");
 
-// A slot of the instruction ring. The controller looks up what the instruction names, so that no role waits for tables in global
-// memory between a wait and the data: that cost about half a hop (docs/results/gpu.md).
-enum slot_flag { SLOT_IS_LAST = 1, SLOT_WAITS_RELEASE = 2, SLOT_SIGNALS_RELEASE = 4 };
+enum slot_flag {
+  SLOT_IS_LAST = 1,  // of the queue
+  SLOT_WAITS_RELEASE = 2,
+  SLOT_SIGNALS_RELEASE = 4,
+};
 
+// A slot of the instruction ring. The controller looks up what the instruction names, so that no role waits for tables in global
+// memory between a wait and the data.
 struct instruction_slot {
   mk_instruction instruction;
   mk_gpu_buffer buffers[MK_MAX_OPERANDS];
   uint32_t wait_totals[MK_MAX_WAITS], signal_totals[MK_MAX_SIGNALS];  // of the counters, as counter_totals
-  uint32_t flags;  // slot_flag                                                   // of the queue
+  uint32_t flags;                                                     // slot_flag
 };
 static_assert(sizeof(instruction_slot) <= MK_GPU_INSTRUCTION_SLOT_BYTES,
               "an instruction slot of launch.h is too small");

@@ -52,8 +52,9 @@ typedef struct mk_gpu_queue {
 typedef struct mk_gpu_fault {
   uint32_t claimed; /* 0: no fault; set once by the first to time out */
   uint32_t sm, role, uid;
-  uint32_t activity, edge, have,
-      want; /* mk_activity; COUNTER: values, STAMP: generations, else the phase that was wanted */
+  uint32_t activity;   /* mk_activity */
+  uint32_t edge;       /* activities.def */
+  uint32_t have, want; /* COUNTER: values, STAMP: generations, else `want` is the phase */
   uint32_t epoch;
   uint32_t nan_position; /* 1 + position whose logits were NaN; 0: none */
 } mk_gpu_fault;
@@ -89,7 +90,7 @@ typedef struct mk_gpu_params {
   const uint32_t *counter_totals; /* per epoch; MK_GPU_COUNTER_RELEASE set for release counters */
   uint64_t *token_ring;           /* device pointer to pinned memory, max position + 2 entries */
   const uint32_t *stop;           /* pinned: the host sets it to end after the current token */
-  uint32_t *abort;                /* set by the first fault; every spin watches it */
+  uint32_t *abort;                /* set by the first fault; every controller watches it */
   mk_gpu_fault *fault;
   uint32_t deadline;                       /* of every spin, in units of 1.024 us */
   uint32_t token, position, prompt_length; /* step state at the start */

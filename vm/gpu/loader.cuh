@@ -3,7 +3,7 @@
 // wait takes more of them.
 //
 // The ring is deep, so that weights are there when a stage begins; the copies under way are few, because whatever an SM reads waits
-// behind its own copies: with a full ring of them a look at another SM's value took 5 us (docs/results/gpu.md).
+// behind its own copies: with a full ring of them a look at another SM's value took 5 us (docs/results/decode.md).
 #pragma once
 #include "instructions/tile/copy.cuh"
 #include "vm/gpu/wait.cuh"

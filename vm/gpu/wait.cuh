@@ -1,14 +1,15 @@
 // Waiting, with a deadline.
 //
-// Every spin of the device code is in this file. A warp that waits long says for what in shared memory, and watches one flag there; the
+// Every wait of a loader, consumer or storer is in this file. A warp that waits long says for what in shared memory, and watches one flag there; the
 // controller of its SM looks at the clock for everybody (watch_over). The first wait of the GPU that outlives the deadline writes
 // the fault record and raises the abort flag that all controllers watch. From then on no wait waits: a consumer or
 // the storer goes through its instruction to the end with whatever it has, so that no other warp is left alone at a meeting, and
 // leaves behind the last instruction that the controller has handed out: the same one for all. Nothing else ends a role but the last
-// epoch or the host's stop.
+// epoch or the host's stop. Three spins stand elsewhere because they cannot be kept waiting: the controller's for room in its ring, which
+// watches meanwhile (kernel.cu), the drain of copies, which always arrive (loader.cuh), and the recorder's, which count their tries.
 //
 // Waits are short on purpose: a copy of this code stands wherever somebody waits, and together they have to fit the instruction
-// cache, from which a miss costs about as much as a hop (docs/results/gpu.md).
+// cache, from which a miss costs about as much as a hop (docs/results/decode.md).
 #pragma once
 #include "vm/gpu/recorder.cuh"
 

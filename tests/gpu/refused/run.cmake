@@ -1,15 +1,6 @@
 # cmake -DSOURCE=FILE -DOBJECT=FILE -DCHECK=compile_device.cmake -P run.cmake -- NVCC FLAGS...
 # Compiles case 0 of SOURCE, which must work, and every "#elif MK_CASE == N  // words", which must fail with these words.
-set(command)
-set(seen FALSE)
-math(EXPR last "${CMAKE_ARGC} - 1")
-foreach(i RANGE ${last})
-  if(seen)
-    list(APPEND command "${CMAKE_ARGV${i}}")
-  elseif(CMAKE_ARGV${i} STREQUAL "--")
-    set(seen TRUE)
-  endif()
-endforeach()
+include(${CMAKE_CURRENT_LIST_DIR}/../../../cmake/command.cmake)
 
 function(compile case result output)
   execute_process(COMMAND ${CMAKE_COMMAND} -DOBJECT=${OBJECT} -P ${CHECK} --

@@ -1,0 +1,33 @@
+/* Golden files (tests/oracle/README.md has the format), and how far from them an engine may be. Free of Criterion: the GPU tests read
+ * them too. One thread. */
+#ifndef MK_TEST_GOLDEN_FILE_H
+#define MK_TEST_GOLDEN_FILE_H
+
+#include "models/config.h"
+
+/* The oracle is Hugging Face transformers in fp32; the engine rounds activations, keys and values to bf16.
+ *   GOLDEN_ERROR   every step: |logits - oracle| <= GOLDEN_ERROR |oracle|, both in L2 over the vocabulary.
+ *   GOLDEN_MARGIN  the token must be the oracle's wherever the oracle's two largest logits differ by more than
+ *                  GOLDEN_MARGIN times the root mean square of that row. Rounding errors spread over the whole row, so this is
+ *                  five times the error that one logit typically has at GOLDEN_ERROR. */
+#define GOLDEN_ERROR 1e-2
+#define GOLDEN_MARGIN 0.05
+
+enum { GOLDEN_NAME = 33 };
+
+typedef struct golden_file { /* owns `bytes`, into which the pointers point */
+  uint8_t *bytes;
+  char name[GOLDEN_NAME];
+  mk_config config; /* of a random model; its seed */
+  uint64_t seed;
+  bool is_directory; /* the weights are files */
+  uint32_t prompt_count, steps;
+  const uint32_t *tokens; /* prompt, then the token chosen at each step by its row of */
+  const float *logits;    /* [steps][vocab] */
+} golden_file;
+
+/* False, with what is wrong in *why, for a file that is no complete golden. */
+bool golden_file_read(const char *path, golden_file *out, const char **why);
+void golden_file_free(golden_file *golden);
+
+#endif

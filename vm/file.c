@@ -1,0 +1,141 @@
+/* See file.h. */
+#include "vm/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+uint64_t mk_fnv1a(const void *data, size_t length) {
+  const unsigned char *bytes = data;
+  uint64_t hash = UINT64_C(0xcbf29ce484222325);
+  for (size_t i = 0; i < length; i++) {
+    hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
+  }
+  return hash;
+}
+
+static mk_status read_exactly(int fd, void *into, size_t length) {
+  size_t have = 0;
+  while (have < length) {
+    ssize_t got = read(fd, (unsigned char *)into + have, length - have);
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      return mk_error(MK_ERR_RUNTIME, "cannot be read: %s", strerror(errno));
+    }
+    if (got == 0) {
+      return mk_error(MK_ERR_FILE, "ends after %zu of %zu bytes; it was truncated while it was read", have, length);
+    }
+    have += (size_t)got;
+  }
+  return MK_OK;
+}
+
+static mk_status load(int fd, const mk_file_kind *kind, void **bytes, size_t *length) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) {
+    return mk_error(MK_ERR_RUNTIME, "cannot be read: %s", strerror(errno));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return mk_error(MK_ERR_FILE, "is not a regular file; name %s that %s wrote", kind->what, kind->writer);
+  }
+  uint64_t size = (uint64_t)info.st_size;
+  if (size < kind->start) {
+    return mk_error(MK_ERR_FILE, "has %llu bytes; %s has at least %zu", (unsigned long long)size, kind->what,
+                    kind->start);
+  }
+  /* The start alone first: a huge file of another kind is refused before memory is taken for it. */
+  unsigned char start[MK_FILE_START], *all;
+  MK_TRY(read_exactly(fd, start, kind->start));
+  MK_TRY(kind->check(start, size));
+  MK_TRY(mk_alloc((size_t)size, 1, &all));
+  memcpy(all, start, kind->start);
+  mk_status status = read_exactly(fd, all + kind->start, (size_t)size - kind->start);
+  if (status != MK_OK) {
+    mk_free(all);
+    return status;
+  }
+  *bytes = all;
+  *length = (size_t)size;
+  return MK_OK;
+}
+
+mk_status mk_load_bytes(const char *path, const mk_file_kind *kind, void **bytes, size_t *length) {
+  *bytes = NULL;
+  *length = 0;
+  /* Non-blocking, so that a FIFO without a writer is refused instead of waited for. */
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) {
+    return mk_error(MK_ERR_FILE, "%s: cannot be opened: %s", path, strerror(errno));
+  }
+  mk_status status = load(fd, kind, bytes, length);
+  close(fd);
+  return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path);
+}
+
+static mk_status write_all(int fd, const unsigned char *from, size_t length) {
+  while (length > 0) {
+    ssize_t put_bytes = write(fd, from, length);
+    if (put_bytes < 0 && errno == EINTR) {
+      continue;
+    }
+    if (put_bytes < 0) {
+      return mk_error(MK_ERR_RUNTIME, "cannot be written: %s", strerror(errno));
+    }
+    from += put_bytes;
+    length -= (size_t)put_bytes;
+  }
+  return MK_OK;
+}
+
+/* A new file beside `path`; `temporary` has room for its name. */
+static int open_temporary(const char *path, char *temporary, size_t size) {
+  for (int attempt = 0; attempt < 100; attempt++) {
+    snprintf(temporary, size, "%s.%ld.%d.tmp", path, (long)getpid(), attempt);
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd >= 0 || errno != EEXIST) {
+      return fd;
+    }
+  }
+  return -1;
+}
+
+static mk_status save(const char *path, const void *bytes, size_t length) {
+  struct stat info;
+  if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
+    return mk_error(MK_ERR_RUNTIME, "is not a regular file; name another file to write");
+  }
+  char *temporary;
+  size_t size = strlen(path) + 64;
+  MK_TRY(mk_alloc(size, 1, &temporary));
+  int fd = open_temporary(path, temporary, size);
+  if (fd < 0) {
+    mk_status failed = mk_error(MK_ERR_RUNTIME, "cannot be created: %s", strerror(errno));
+    mk_free(temporary);
+    return failed;
+  }
+  mk_status status = write_all(fd, bytes, length);
+  if (status == MK_OK && fsync(fd) != 0 && errno != EINVAL) {
+    status = mk_error(MK_ERR_RUNTIME, "cannot be written: %s", strerror(errno));
+  }
+  if (close(fd) != 0 && status == MK_OK) {
+    status = mk_error(MK_ERR_RUNTIME, "cannot be written: %s", strerror(errno));
+  }
+  if (status == MK_OK && rename(temporary, path) != 0) {
+    status = mk_error(MK_ERR_RUNTIME, "cannot be renamed from %s: %s", temporary, strerror(errno));
+  }
+  if (status != MK_OK) {
+    unlink(temporary);
+  }
+  mk_free(temporary);
+  return status;
+}
+
+mk_status mk_save_bytes(const char *path, const void *bytes, size_t length) {
+  mk_status status = save(path, bytes, length);
+  return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path);
+}
