@@ -1,321 +1,360 @@
 // ATTENTION on the device: one split of the decode attention of one KV head; attention.c.
 //
 // Equation: s_t = scale q k_t; out = (sum_t p_t v_t, max_t s_t, sum_t p_t), p_t = exp(s_t - max), over the split's tokens.
-// Tiles: KV blocks of 64 tokens through the page ring (head_dim 64: K and V in one page; 128: a page each), q, k, v of the newest
-// token staged as fp32. head_dim / 8 lanes share a token, 8 dims each. Warps are dealt to sets of up to SET_HEADS query heads, and within
-// a set to tokens; every group of lanes keeps its own running (sum, max, total), merged once at the end in a fixed order.
+// Tiles: KV blocks of 64 tokens through the page ring (head_dim 64: K and V in one page; 128: a page each), 16 x 16 tiles in fragment
+// order: S = K q^T is [16 tokens][8 columns], O = V^T P^T is [16 dims][8 columns]. The columns are four query heads (a set)
+// rounded to bf16 and what that rounding left over, so that q and p lose nothing that matters. A warp takes every ranks-th tile of 16 tokens for one
+// set and 64 dims of the output, and keeps a running maximum; the warps' parts are merged once at the end in a fixed order.
 // Waits: q, k, v (every split); the loader: the step state. Signals: nothing of its own; its readers look at the stamps.
-// The newest token's K and V are appended last, behind all copies of this instruction, and fenced for the next epoch's.
+// The newest token takes part as a tile of one token. Its K and V are appended last, behind all copies of this instruction, and
+// fenced for the next epoch's. Where this split is the only one in use, the COMBINE behind it is done here, before that.
 #pragma once
-#include "vm/gpu/consumer.cuh"
-#include "vm/gpu/storer.cuh"
+#include "instructions/combine.cuh"
 
 namespace mk {
 
 // Everything this instruction stages lies in the activation area, behind all warps' meeting at its start.
 enum {
-  SET_HEADS = 2,               // query heads per set: what the registers of a warp hold without spilling
-  ATTENTION_MERGE_AT = 10240,  // behind q, k and v: at most 18 vectors of 128
-  ATTENTION_MERGE_WARPS = 8,
+  SET_HEADS = 4,
+  PART_STRIDE = 72,  // floats from head to head of a part: 64 dims, and 8 so that heads lie in different banks
+  PART_BYTES = SET_HEADS * PART_STRIDE * 4,
+  ATTENTION_NEWEST_AT = 0,                                  // k, then v of the newest token, bf16
+  ATTENTION_SCALES_AT = ATTENTION_NEWEST_AT + 2 * 128 * 2,  // [warp][head](max, sum of p)
+  ATTENTION_Q_AT = ATTENTION_SCALES_AT + MK_GPU_CONSUMER_WARPS * SET_HEADS * 2 * 4,   // [set][step] fragments
+  ATTENTION_PARTS_AT = MK_GPU_ACTIVATION_BYTES - MK_GPU_CONSUMER_WARPS * PART_BYTES,  // [warp][head]
+  Q_SET_STEP_BYTES = 32 * 8,
 };
+static_assert(ATTENTION_PARTS_AT >= ATTENTION_Q_AT, "parts have room");
 
 struct attention_shape {
-  uint32_t head_dim, lanes;  // of lanes that share a token, 8 dims each
-  uint32_t group, split, splits;
-  uint32_t newest;     // span of the newest token
-  uint32_t sets, set;  // of query heads; this warp's
-  uint32_t heads;      // of this warp's set
-  uint32_t token_warps, token_warp;
-  float scale;  // times log2(e): scores are kept in base 2
+  uint32_t head_dim, halves;     // of 64 dims
+  uint32_t set_bits, set, half;  // sets of query heads: a power of two; of them, and of the output dims, this warp's
+  uint32_t ranks, rank;          // among the warps of the same set and half
+
+  __device__ uint32_t head_bits() const { return 5 + halves; }               // of head_dim
+  __device__ uint32_t stride_bits() const { return set_bits + halves - 1; }  // warps from rank to rank
 };
 
-struct attention_sums {  // of up to SET_HEADS heads, 8 dims of this lane
-  float o[SET_HEADS][8], max[SET_HEADS], total[SET_HEADS];
+struct attention_sums {    // columns 2 t and 2 t + 1 of lane 4 g + t: heads 2 (t % 2) and 2 (t % 2) + 1 of the set
+  tile::sum_tile o[4];     // 16 dims each; the remainders' columns apart
+  float max[2], total[2];  // base 2; the total over this lane's tokens
 };
 
-// One token: k is in registers, load_v fetches v once the scores are known (both at once would not fit the registers).
-template <typename load>
-__device__ inline void attend(const attention_shape &a, const float (&q)[SET_HEADS][8], const float (&k)[8],
-                              load load_v, bool valid, attention_sums &sums) {
-  float p[SET_HEADS];
-#pragma unroll
-  for (uint32_t h = 0; h < SET_HEADS; h++) {
-    float score = 0.0f;
-#pragma unroll
-    for (uint32_t j = 0; j < 8; j++) {
-      score += q[h][j] * k[j];
-    }
-    p[h] = tile::sum_group(score, a.lanes) * a.scale;
-  }
-  if (!valid) {
-    return;
-  }
-  float v[8];
-  load_v(v);
-#pragma unroll
-  for (uint32_t h = 0; h < SET_HEADS; h++) {  // heads beyond the group's last have q = 0 and are not published
-    float top = p[h] > sums.max[h] || isnan(p[h]) ? p[h] : sums.max[h];
-    float keep = exp2f(sums.max[h] - top), factor = exp2f(p[h] - top);
-    sums.max[h] = top;
-    sums.total[h] = sums.total[h] * keep + factor;
-#pragma unroll
-    for (uint32_t j = 0; j < 8; j++) {
-      sums.o[h][j] = sums.o[h][j] * keep + factor * v[j];
-    }
-  }
-}
-
-// Folds (max, total, o[8]) of another part into this one.
-__device__ inline void merge_part(float &max, float &total, float (&o)[8], float other_max, float other_total,
-                                  const float (&other)[8]) {
-  float top = other_max > max || isnan(other_max) ? other_max : max;
-  float keep = max == -INFINITY ? 0.0f : exp2f(max - top);
-  float factor = other_max == -INFINITY ? 0.0f : exp2f(other_max - top);
-  max = top;
-  total = total * keep + other_total * factor;
-#pragma unroll
-  for (uint32_t j = 0; j < 8; j++) {
-    o[j] = o[j] * keep + other[j] * factor;
-  }
-}
-
-__device__ inline void load_8(const uint8_t *from, float (&to)[8]) {
-  const uint4 raw = *reinterpret_cast<const uint4 *>(from);
-  to[0] = tile::low_bf16(raw.x), to[1] = tile::high_bf16(raw.x);
-  to[2] = tile::low_bf16(raw.y), to[3] = tile::high_bf16(raw.y);
-  to[4] = tile::low_bf16(raw.z), to[5] = tile::high_bf16(raw.z);
-  to[6] = tile::low_bf16(raw.w), to[7] = tile::high_bf16(raw.w);
-}
-
-// q [group * head_dim], k [head_dim], v [head_dim] as fp32 in the activation area.
-__device__ inline void stage_attention(consumer &c, const mk_instruction &in) {
-  float *staged = reinterpret_cast<float *>(c.d.activation());
+// q times scale as fragments of both kinds of columns, k and v of the newest token as bf16.
+__device__ inline void stage_attention(consumer &c, const mk_instruction &in, const attention_shape &a) {
   const mk_operand &q = in.operands[MK_SLOT_ATTENTION_q], &k = in.operands[MK_SLOT_ATTENTION_k],
                    &v = in.operands[MK_SLOT_ATTENTION_v];
-  uint32_t tile_pairs = c.d.buffer(q).tile_cols / 2, q_pairs = q.cols * tile_pairs, k_pairs = k.cols * tile_pairs;
-  for (uint32_t base = c.warp * 32; base < q_pairs + 2 * k_pairs; base += MK_GPU_CONSUMER_WARPS * 32) {
+  uint32_t pairs = a.head_dim / 2, q_pairs = (SET_HEADS * pairs) << a.set_bits;
+  float scale = __uint_as_float(in.params[MK_PARAM_ATTENTION_scale]) * BASE_E_TO_2;
+  uint32_t *newest = reinterpret_cast<uint32_t *>(c.d.activation() + ATTENTION_NEWEST_AT);
+  uint32_t *fragments = reinterpret_cast<uint32_t *>(c.d.activation() + ATTENTION_Q_AT);
+#pragma unroll 1
+  for (uint32_t base = c.warp * 32; base < q_pairs + 2 * pairs; base += MK_GPU_CONSUMER_WARPS * 32) {
     uint32_t unit = base + c.lane, at = unit;  // pairs of q, then of k, then of v: each warp fetches its own at once
-    const mk_operand *operand = &q;
-    if (unit >= q_pairs + k_pairs) {
-      operand = &v;
-      at = unit - q_pairs - k_pairs;
-    } else if (unit >= q_pairs) {
-      operand = &k;
-      at = unit - q_pairs;
-    }
-    bool active = unit < q_pairs + 2 * k_pairs;
+    const mk_operand *operand = base < q_pairs ? &q : base < q_pairs + pairs ? &k : &v;
+    bool is_q = base < q_pairs;
+    at -= is_q ? 0 : base < q_pairs + pairs ? q_pairs : q_pairs + pairs;
     tile::stamped_pair pair;
-    wait_stamped_pair(c.d, stamped_row(c.d, *operand) + 2 * at, active, operand->buffer, pair);
-    if (active) {
-      staged[2 * unit] = __uint_as_float(tile::stamp_data(pair.low));
-      staged[2 * unit + 1] = __uint_as_float(tile::stamp_data(pair.high));
+    wait_stamped_pair(c.d, stamped_row(c.d, *operand) + 2 * at,
+                      !is_q || at < in.params[MK_PARAM_ATTENTION_group] * pairs, operand->buffer, pair);
+    float low = __uint_as_float(tile::stamp_data(pair.low)), high = __uint_as_float(tile::stamp_data(pair.high));
+    if (!is_q) {
+      newest[unit - q_pairs] = tile::pack_bf16(low, high);
+      continue;
     }
+    uint32_t head = 2 * at >> a.head_bits(), dim = 2 * at & (a.head_dim - 1), column = head % SET_HEADS;
+    uint32_t step = head / SET_HEADS * (a.halves * 4) + dim / 16, t = dim % 8 / 2, b = dim % 16 / 8;
+    low *= scale, high *= scale;
+    uint32_t rounded = tile::pack_bf16(low, high);
+    uint32_t *to = fragments + (step * 32 + column * 4 + t) * 2 + b;
+    to[0] = rounded;
+    to[SET_HEADS * 4 * 2] = tile::pack_bf16(low - tile::low_bf16(rounded), high - tile::high_bf16(rounded));
   }
   consumers_meet(c);
 }
 
-// The blocks of this split, oldest first, as the loader streams them.
-__device__ inline void attend_blocks(consumer &c, const attention_shape &a, const mk_gpu_buffer &kv,
-                                     const float (&q)[SET_HEADS][8], attention_sums &sums) {
-  const uint32_t head_dim = a.head_dim, lanes = a.lanes, tokens = lanes == 8 ? 4 : 2, pages = head_dim == 64 ? 1 : 2;
-  uint32_t group = (lanes == 8 ? c.lane / 8 : c.lane / 16), dims = (c.lane & (lanes - 1)), position = c.state.position;
-  for (uint32_t span = a.split; span * kv.span_tokens < position; span += a.splits) {
-    for (uint32_t first = span * kv.span_tokens; first < (span + 1) * kv.span_tokens && first < position; first += 64) {
-      uint32_t k_slot = c.pages.slot(), v_slot = k_slot;
-      for (uint32_t p = 0; p < pages; p++) {
+// Four K tiles, or V tiles, of one token tile; of the newest token, a tile whose other tokens do not count.
+__device__ inline void load_tiles(tile::weight_tile (&to)[4], const uint8_t *from) {
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    tile::load(to[i], from + i * 512);
+  }
+}
+
+__device__ inline void newest_keys(const consumer &c, tile::weight_tile (&to)[4], const uint32_t *pairs) {
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    to[i].word[0] = to[i].word[1] = pairs[i * 8 + c.lane % 4];
+    to[i].word[2] = to[i].word[3] = pairs[i * 8 + 4 + c.lane % 4];
+  }
+}
+
+__device__ inline void newest_values(const consumer &c, tile::weight_tile (&to)[4], const uint16_t *values) {
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    to[i].word[0] = values[i * 16 + c.lane / 4];
+    to[i].word[1] = values[i * 16 + 8 + c.lane / 4];
+    to[i].word[2] = to[i].word[3] = 0;
+  }
+}
+
+__device__ inline float largest_over_tokens(float value) {
+#pragma unroll
+  for (uint32_t offset = 4; offset < 32; offset *= 2) {
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  }
+  return value;
+}
+
+// Folds the first `valid` tokens of a tile into the sums. keys and values: nullptr for the newest token.
+__device__ inline void attend_tile(const consumer &c, const attention_shape &a, const uint8_t *keys,
+                                   const uint8_t *values, uint32_t valid, attention_sums &sums) {
+  const uint2 *q =
+      reinterpret_cast<const uint2 *>(c.d.activation() + ATTENTION_Q_AT) + a.set * (a.halves * 128) + c.lane;
+  const uint8_t *newest = c.d.activation() + ATTENTION_NEWEST_AT;
+  tile::sum_tile s[2];
+  tile::zero(s[0]);
+  tile::zero(s[1]);
+  tile::weight_tile tiles[4];
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    if (h < a.halves) {
+      if (keys == nullptr) {
+        newest_keys(c, tiles, reinterpret_cast<const uint32_t *>(newest) + h * 32);
+      } else {
+        load_tiles(tiles, keys + h * 2048);
+      }
+#pragma unroll
+      for (uint32_t i = 0; i < 4; i++) {
+        uint2 words = q[(h * 4 + i) * 32];
+        tile::multiply_add(s[i % 2], tiles[i], tile::vector_tile{{words.x, words.y}});
+      }
+    }
+  }
+  if (values == nullptr) {
+    newest_values(c, tiles, reinterpret_cast<const uint16_t *>(newest) + a.head_dim + a.half * 64);
+  } else {
+    load_tiles(tiles, values + a.half * 2048);
+  }
+  uint32_t g = c.lane / 4, t = c.lane % 4;
+  float p[4];  // tokens g, g, g + 8, g + 8 of the lane's two heads
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    float part = s[0].value[i] + s[1].value[i];
+    part += __shfl_xor_sync(0xffffffffu, part, 2);  // the remainders' column
+    p[i] = g + i / 2 * 8 < valid ? part : -INFINITY;
+  }
+#pragma unroll
+  for (uint32_t j = 0; j < 2; j++) {
+    float top = fmaxf(sums.max[j], largest_over_tokens(fmaxf(p[j], p[j + 2])));
+    float keep = exp2f(sums.max[j] - top);
+    sums.max[j] = top;
+    p[j] = exp2f(p[j] - top);
+    p[j + 2] = exp2f(p[j + 2] - top);
+    sums.total[j] = sums.total[j] * keep + (p[j] + p[j + 2]);
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+      sums.o[i].value[j] *= keep;
+      sums.o[i].value[j + 2] *= keep;
+    }
+  }
+  uint32_t low = tile::pack_bf16(p[0], p[1]), high = tile::pack_bf16(p[2], p[3]);
+  if (t >= 2) {
+    low = tile::pack_bf16(p[0] - tile::low_bf16(low), p[1] - tile::high_bf16(low));
+    high = tile::pack_bf16(p[2] - tile::low_bf16(high), p[3] - tile::high_bf16(high));
+  }
+  tile::vector_tile columns = {{tile::transpose(low), tile::transpose(high)}};
+  if (valid < 16) {  // what memory holds beyond the last token need not be a number
+    uint32_t first = (2 * t < valid ? 0xffffu : 0u) | (2 * t + 1 < valid ? 0xffff0000u : 0u);
+    uint32_t second = (2 * t + 8 < valid ? 0xffffu : 0u) | (2 * t + 9 < valid ? 0xffff0000u : 0u);
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+      tiles[i].word[0] &= first, tiles[i].word[1] &= first;
+      tiles[i].word[2] &= second, tiles[i].word[3] &= second;
+    }
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    tile::multiply_add(sums.o[i], tiles[i], columns);
+  }
+}
+
+// The newest token, then the blocks of this split, oldest first, as the loader streams them. Every warp waits for every page.
+__device__ inline void attend(consumer &c, const mk_instruction &in, const attention_shape &a, bool newest,
+                              attention_sums &sums) {
+  const mk_gpu_buffer &kv = c.d.buffer(in.operands[MK_SLOT_ATTENTION_kv]);
+  bool unused = (c.d.params.left_out & MK_GPU_PART_WORK) != 0;
+  uint32_t position = c.state.position, tile = 0;  // tile: of 16 tokens, counted over the split's blocks
+  uint32_t first = in.operands[MK_SLOT_ATTENTION_kv].row * kv.span_tokens, span_end = first + kv.span_tokens;
+  while (newest || first < position) {
+    uint32_t k_slot = c.pages.slot(), v_slot = k_slot;
+    const uint8_t *keys = nullptr, *values = nullptr;
+    uint32_t i = 0, end = 1;
+    if (!newest) {
+      for (uint32_t p = 0; p < a.halves; p++) {
         v_slot = c.pages.slot();
-        wait_phase(c.d, PAGE_FULL + c.pages.slot(), c.pages.phase(), MK_ACTIVITY_PAGE_FULL, c.pages.slot());
+        wait_phase(c.d, PAGE_FULL + v_slot, c.pages.phase(), MK_ACTIVITY_PAGE_FULL, v_slot);
         c.pages.next();
       }
-      const uint8_t *keys = c.d.page(k_slot), *values = pages == 1 ? keys + 64 * head_dim * 2 : c.d.page(v_slot);
+      keys = c.d.page(k_slot);
+      values = a.halves == 1 ? keys + MK_GPU_PAGE_BYTES / 2 : c.d.page(v_slot);
+      i = (a.rank - tile) & (a.ranks - 1);
+      end = 4;
+    }
 #pragma unroll 1
-      for (uint32_t round = 0; round < 64; round += a.token_warps * tokens) {
-        uint32_t t = round + a.token_warp * tokens + group;
-        bool valid = t < 64 && first + t < position;
-        uint32_t row = t < 64 ? t : 0;
-        float k[8];
-        load_8(keys + (row * lanes + dims) * 16, k);
-        auto load_v = [=](float(&v)[8]) { load_8(values + (row * lanes + dims) * 16, v); };
-        attend(a, q, k, load_v, valid, sums);
-      }
-      release_page(c, k_slot, 1);
-      if (pages == 2) {
-        release_page(c, v_slot, 1);
-      }
+    for (; i < end && (newest || first + i * 16 < position) && !unused; i += a.ranks) {
+      uint32_t offset = i * a.halves * 2048;
+      attend_tile(c, a, newest ? nullptr : keys + offset, newest ? nullptr : values + offset,
+                  newest ? 1 : min(position - first - i * 16, 16u), sums);
     }
-  }
-}
-
-// Lanes, then warps, in a fixed order; the result is published by all threads.
-__device__ inline void merge_attention(consumer &c, const attention_shape &a, attention_sums &sums,
-                                       const mk_operand &out) {
-  const uint32_t head_dim = a.head_dim, lanes = a.lanes;
-  float *parts = reinterpret_cast<float *>(c.d.activation() + ATTENTION_MERGE_AT);  // [8 warps][SET_HEADS][head_dim]
-  float *scales = parts + ATTENTION_MERGE_WARPS * SET_HEADS * head_dim;             // [8 warps][SET_HEADS][max, total]
-#pragma unroll
-  for (uint32_t h = 0; h < SET_HEADS; h++) {
-#pragma unroll
-    for (uint32_t offset = 8; offset < 32; offset *= 2) {
-      if (offset < lanes) {
-        continue;
-      }
-      float other[8];
-#pragma unroll
-      for (uint32_t j = 0; j < 8; j++) {
-        other[j] = __shfl_xor_sync(0xffffffffu, sums.o[h][j], offset);
-      }
-      float other_max = __shfl_xor_sync(0xffffffffu, sums.max[h], offset);
-      float other_total = __shfl_xor_sync(0xffffffffu, sums.total[h], offset);
-      merge_part(sums.max[h], sums.total[h], sums.o[h], other_max, other_total, other);
-    }
-  }
-  for (uint32_t round = 0; round < 2; round++) {  // warps 8 to 15 into 0 to 7, then those into memory
-    bool writes = round == 0 ? c.warp >= 8 : c.warp < 8;
-    uint32_t at = c.warp % 8;
-    if (writes && c.lane < lanes) {
-#pragma unroll
-      for (uint32_t h = 0; h < SET_HEADS; h++) {
-#pragma unroll
-        for (uint32_t j = 0; j < 8; j++) {
-          parts[(at * SET_HEADS + h) * head_dim + c.lane * 8 + j] = sums.o[h][j];
-        }
-        if (c.lane == 0) {
-          scales[(at * SET_HEADS + h) * 2] = sums.max[h];
-          scales[(at * SET_HEADS + h) * 2 + 1] = sums.total[h];
-        }
-      }
-    }
-    consumers_meet(c);
-    if (round == 0 && c.warp < 8) {
-#pragma unroll
-      for (uint32_t h = 0; h < SET_HEADS; h++) {
-        float other[8];
-#pragma unroll
-        for (uint32_t j = 0; j < 8; j++) {
-          other[j] = parts[(at * SET_HEADS + h) * head_dim + (c.lane & (lanes - 1)) * 8 + j];
-        }
-        merge_part(sums.max[h], sums.total[h], sums.o[h], scales[(at * SET_HEADS + h) * 2],
-                   scales[(at * SET_HEADS + h) * 2 + 1], other);
-      }
-    }
-    if (round == 0) {
-      consumers_meet(c);
-    }
-  }
-  uint64_t *row = stamped_row(c.d, out);
-  float *kept =
-      reinterpret_cast<float *>(c.d.activation());  // where q was: what a combine of this split alone would give
-  if (c.warp == 0 && c.lane == 0) {
-    volatile shared_words *words = c.d.words();
-    words->kept[0] = c.d.generation(), words->kept[1] = out.buffer, words->kept[2] = out.row, words->kept[3] = out.col;
-  }
-  for (uint32_t i = c.warp * 32 + c.lane; i < a.group * head_dim; i += MK_GPU_CONSUMER_WARPS * 32) {
-    uint32_t head = head_dim == 64 ? i / 64 : i / 128, dim = i - head * head_dim, set = head / SET_HEADS,
-             h = head % SET_HEADS;
-    float max = -INFINITY, total = 0.0f, o = 0.0f;
-    for (uint32_t w = set; w < ATTENTION_MERGE_WARPS; w += a.sets) {
-      max = fmaxf(max, scales[(w * SET_HEADS + h) * 2]);
-    }
-    for (uint32_t w = set; w < ATTENTION_MERGE_WARPS; w += a.sets) {
-      float factor = scales[(w * SET_HEADS + h) * 2] == -INFINITY ? 0.0f : exp2f(scales[(w * SET_HEADS + h) * 2] - max);
-      total += factor * scales[(w * SET_HEADS + h) * 2 + 1];
-      o += factor * parts[(w * SET_HEADS + h) * head_dim + dim];
-    }
-    kept[i] = o / total;
-    uint64_t *words = row + head * (head_dim + 2);
-    if (!publishes(c.d)) {
+    if (newest) {
+      newest = false;
       continue;
     }
-    tile::store_stamped(words + dim, __float_as_uint(o), c.d.generation());
-    if (dim < 2) {  // scores leave in base e
-      float scale = dim == 0 ? max * 0.69314718055994531f : total;
-      tile::store_stamped(words + head_dim + dim, __float_as_uint(scale), c.d.generation());
+    release_page(c, k_slot, 1);
+    if (a.halves == 2) {
+      release_page(c, v_slot, 1);
+    }
+    tile += 4;
+    first += 64;
+    if (first == span_end) {
+      first += (in.params[MK_PARAM_ATTENTION_splits] - 1) * kv.span_tokens;
+      span_end = first + kv.span_tokens;
     }
   }
 }
 
-// Writes the newest token's K and V (as bf16) into its block.
-__device__ inline void append_newest(consumer &c, const mk_instruction &in, const mk_gpu_buffer &kv, const float *k,
-                                     const float *v) {
-  uint32_t head_dim = kv.head_dim, i = c.warp * 32 + c.lane;
-  if (i >= head_dim) {
+// This warp's sums to shared memory; of a warp that had no token the scales alone.
+__device__ inline void put_part(const consumer &c, attention_sums &sums) {
+  uint32_t g = c.lane / 4, t = c.lane % 4, head = 2 * (t % 2) + t / 2;
+  float *part = reinterpret_cast<float *>(c.d.activation() + ATTENTION_PARTS_AT + c.warp * PART_BYTES);
+  float *scales = reinterpret_cast<float *>(c.d.activation() + ATTENTION_SCALES_AT) + c.warp * SET_HEADS * 2;
+#pragma unroll
+  for (uint32_t j = 0; j < 2; j++) {
+#pragma unroll
+    for (uint32_t offset = 4; offset < 32; offset *= 2) {
+      sums.total[j] += __shfl_xor_sync(0xffffffffu, sums.total[j], offset);
+    }
+    if (g == 0 && t < 2) {
+      scales[(2 * t + j) * 2] = sums.max[j];
+      scales[(2 * t + j) * 2 + 1] = sums.total[j];
+    }
+  }
+  if (__all_sync(0xffffffffu, sums.total[0] == 0.0f)) {
     return;
   }
-  const uint32_t *table = reinterpret_cast<const uint32_t *>(c.d.buffer(in.operands[MK_SLOT_ATTENTION_table]).address);
-  uint32_t position = c.state.position, which = i < head_dim / 2 ? 0 : 1, pair = i - which * (head_dim / 2);
-  uint64_t block = table[position / kv.block_tokens];
-  uint64_t row = ((block * kv.cols + in.operands[MK_SLOT_ATTENTION_kv].col) * 2 + which) * kv.block_tokens +
-                 position % kv.block_tokens;
-  const float *from = which == 0 ? k : v;
-  reinterpret_cast<uint32_t *>(kv.address)[row * (head_dim / 2) + pair] =
-      tile::pack_bf16(from[2 * pair], from[2 * pair + 1]);
-  tile::fence_global_for_copies();
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    float value[4];
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+      value[j] = sums.o[i].value[j] + __shfl_xor_sync(0xffffffffu, sums.o[i].value[j], 2);
+    }
+    part[head * PART_STRIDE + i * 16 + g] = t < 2 ? value[0] : value[1];
+    part[head * PART_STRIDE + i * 16 + 8 + g] = t < 2 ? value[2] : value[3];
+  }
 }
 
-__device__ inline void consume_attention(consumer &c, const mk_instruction &in, attention_shape &a) {
-  const uint32_t head_dim = a.head_dim, lanes = a.lanes;
-  const mk_gpu_buffer &kv = c.d.buffer(in.operands[MK_SLOT_ATTENTION_kv]);
-  const float *staged = reinterpret_cast<const float *>(c.d.activation());
-  const float *k_new = staged + a.group * head_dim, *v_new = k_new + head_dim;
-  uint32_t dims = (c.lane & (lanes - 1));
-  bool owner = a.newest % a.splits == a.split;
-  float q[SET_HEADS][8];
-  attention_sums sums;
-#pragma unroll
-  for (uint32_t h = 0; h < SET_HEADS; h++) {
-#pragma unroll
-    for (uint32_t j = 0; j < 8; j++) {
-      q[h][j] = a.set * SET_HEADS + h < a.group ? staged[(a.set * SET_HEADS + h) * head_dim + dims * 8 + j] : 0.0f;
-      sums.o[h][j] = 0.0f;
-    }
-    sums.max[h] = -INFINITY;
-    sums.total[h] = 0.0f;
-  }
-  attend_blocks(c, a, kv, q, sums);
-  if (owner && a.token_warp == 0) {
-    auto load_rounded = [=](const float *from, float(&to)[8]) {
-#pragma unroll
-      for (uint32_t j = 0; j < 8; j++) {
-        to[j] = __bfloat162float(__float2bfloat16_rn(from[dims * 8 + j]));
+// All warps' parts become the result, published by all threads: first, where there is one, as the output of the COMBINE behind.
+__device__ inline void merge_parts(consumer &c, const mk_instruction &in, const attention_shape &a,
+                                   const mk_instruction *combine) {
+  const float *parts = reinterpret_cast<const float *>(c.d.activation() + ATTENTION_PARTS_AT);
+  const float *scales = reinterpret_cast<const float *>(c.d.activation() + ATTENTION_SCALES_AT);
+  uint64_t *row = stamped_row(c.d, in.operands[MK_SLOT_ATTENTION_out]);
+  uint32_t units = in.params[MK_PARAM_ATTENTION_group] * a.head_dim / 2, lane_bits = merge_lane_bits(units),
+           lanes = 1u << lane_bits;
+  for (uint32_t i = c.warp * 32 + c.lane; i < units << lane_bits; i += MK_GPU_CONSUMER_WARPS * 32) {
+    uint32_t unit = i >> lane_bits, head = 2 * unit >> a.head_bits(), dim = 2 * unit & (a.head_dim - 1);
+    uint32_t first = (dim / 64 << a.set_bits) + head / SET_HEADS, column = head % SET_HEADS;
+    merged_unit sum;
+#pragma unroll 1
+    for (uint32_t r = i & (lanes - 1); r < a.ranks; r += lanes) {
+      uint32_t warp = first + (r << a.stride_bits());
+      float2 scale = *reinterpret_cast<const float2 *>(scales + (warp * SET_HEADS + column) * 2);
+      if (scale.y != 0.0f) {
+        float2 o = *reinterpret_cast<const float2 *>(parts + warp * (PART_BYTES / 4) + column * PART_STRIDE + dim % 64);
+        fold_part(sum, scale.x, scale.y, o.x, o.y);
       }
-    };
-    float k[8];
-    load_rounded(k_new, k);
-    auto load_v = [=](float(&v)[8]) { load_rounded(v_new, v); };
-    attend(a, q, k, load_v, c.lane < lanes, sums);
+    }
+    fold_lanes(sum, lanes);
+    if ((i & (lanes - 1)) != 0) {
+      continue;
+    }
+    if (combine != nullptr) {
+      publish_combined(c, *combine, unit, sum);
+    }
+    if (publishes(c.d)) {
+      uint64_t *words = row + head * (a.head_dim + 2);
+      tile::store_stamped(words + dim, __float_as_uint(sum.low), c.d.generation());
+      tile::store_stamped(words + dim + 1, __float_as_uint(sum.high), c.d.generation());
+      if (dim == 0) {  // scores leave in base e
+        words += a.head_dim;
+        tile::store_stamped(words, __float_as_uint(sum.max / BASE_E_TO_2), c.d.generation());
+        tile::store_stamped(words + 1, __float_as_uint(sum.total), c.d.generation());
+      }
+    }
   }
-  merge_attention(c, a, sums, in.operands[MK_SLOT_ATTENTION_out]);
-  if (owner) {
-    append_newest(c, in, kv, k_new, v_new);
+}
+
+// Writes the newest token's K and V into its block, by the last warps: the first ones have more to publish.
+__device__ inline void append_newest(consumer &c, const mk_instruction &in, const mk_gpu_buffer &kv) {
+  uint32_t head_dim = kv.head_dim, dim = (MK_GPU_CONSUMER_WARPS - 1 - c.warp) * 32 + c.lane;
+  if (dim >= head_dim) {
+    return;
   }
-  consumers_meet(c);  // before anybody stages something else
+  const uint16_t *newest = reinterpret_cast<const uint16_t *>(c.d.activation() + ATTENTION_NEWEST_AT);
+  const uint32_t *table = reinterpret_cast<const uint32_t *>(c.d.buffer(in.operands[MK_SLOT_ATTENTION_table]).address);
+  uint32_t token = c.state.position % kv.block_tokens;
+  uint64_t block = table[c.state.position / kv.block_tokens];
+  uint16_t *pair = reinterpret_cast<uint16_t *>(kv.address) +
+                   (block * kv.cols + in.operands[MK_SLOT_ATTENTION_kv].col) * 2 * kv.block_tokens * head_dim;
+  for (uint32_t which = 0; which < 2; which++) {
+    pair[mk_block_offset(kv.block_tokens, head_dim, which, token, dim)] = newest[which * head_dim + dim];
+  }
+  tile::fence_global_for_copies();
 }
 
 __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction &in) {
   const mk_operand &kv_operand = in.operands[MK_SLOT_ATTENTION_kv];
   const mk_gpu_buffer &kv = c.d.buffer(kv_operand);
-  consumers_meet(c);
-  stage_attention(c, in);
   attention_shape a;
   a.head_dim = kv.head_dim;
-  a.lanes = kv.head_dim / 8;
-  a.group = in.params[MK_PARAM_ATTENTION_group];
-  a.splits = in.params[MK_PARAM_ATTENTION_splits];
-  a.split = kv_operand.row;
-  a.newest = c.state.position / kv.span_tokens;
-  if (a.split > a.newest) {
+  a.halves = kv.head_dim / 64;
+  a.set_bits = 0;
+  while (SET_HEADS << a.set_bits < in.params[MK_PARAM_ATTENTION_group]) {
+    a.set_bits++;
+  }
+  a.set = c.warp & ((1u << a.set_bits) - 1);
+  a.half = (c.warp >> a.set_bits) & (a.halves - 1);
+  a.ranks = MK_GPU_CONSUMER_WARPS >> a.stride_bits();
+  a.rank = c.warp >> a.stride_bits();
+  consumers_meet(c);
+  stage_attention(c, in, a);
+  uint32_t newest = c.state.position / kv.span_tokens;
+  if (kv_operand.row <= newest) {
+    bool owner = newest % in.params[MK_PARAM_ATTENTION_splits] == kv_operand.row;
+    attention_sums sums;
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+      tile::zero(sums.o[j]);
+      sums.max[j % 2] = -INFINITY;
+      sums.total[j % 2] = 0.0f;
+    }
+    attend(c, in, a, owner && a.rank == a.ranks - 1, sums);
+    if (c.warp == 0 && c.lane == 0) {
+      c.d.words()->combined = combine_behind(c, in.operands[MK_SLOT_ATTENTION_out]);
+    }
+    if (a.head_dim * 16 << a.set_bits > ATTENTION_PARTS_AT - ATTENTION_Q_AT) {
+      consumers_meet(c);  // the parts lie where q was
+    }
+    put_part(c, sums);
     consumers_meet(c);
-    return;
+    merge_parts(c, in, a, c.d.words()->combined == 0 ? nullptr : next_instruction(c));
+    if (owner) {
+      append_newest(c, in, kv);
+    }
   }
-  a.sets = 1;
-  while (a.sets * SET_HEADS < a.group) {
-    a.sets *= 2;
-  }
-  a.set = c.warp % a.sets;
-  a.token_warps = MK_GPU_CONSUMER_WARPS / a.sets;
-  a.token_warp = c.warp / a.sets;
-  a.scale = __uint_as_float(in.params[MK_PARAM_ATTENTION_scale]) * 1.4426950408889634f;
-  consume_attention(c, in, a);
+  consumers_meet(c);  // before anybody stages something else
 }
 
 }  // namespace mk

@@ -1,61 +1,118 @@
 // COMBINE on the device: the splits in use become the attention output of some query heads; combine.c.
-// Consumers only: a thread per two output values. With one split in use whose attention ran last on this SM, the result is taken
-// from shared memory instead (the same bits). Waits: the parts in use, by their stamps. Signals: the counter of its value.
+// Consumers only: up to four lanes per two output values, each with every so many-th split. With one split in use, the ATTENTION before it in the
+// queue has done its work already. Waits: the parts in use, by their stamps. Signals: the counter of its value.
 #pragma once
 #include "vm/gpu/consumer.cuh"
 #include "vm/gpu/storer.cuh"
 
 namespace mk {
 
+// Scores are in base 2 inside an SM, so that exponentials are one instruction, and in base e in memory.
+constexpr float BASE_E_TO_2 = 1.4426950408889634f;
+
+// How many lanes share a unit of two output values, of so many units; as a power of two.
+__device__ inline uint32_t merge_lane_bits(uint32_t units) {
+  return units * 4 <= MK_GPU_CONSUMER_WARPS * 32 ? 2 : units * 2 <= MK_GPU_CONSUMER_WARPS * 32 ? 1 : 0;
+}
+
+__device__ inline uint32_t splits_in_use(const consumer &c, const mk_instruction &combine) {
+  return min(c.state.position / combine.params[MK_PARAM_COMBINE_span] + 1,
+             static_cast<uint32_t>(combine.operands[MK_SLOT_COMBINE_parts].rows));
+}
+
+// The instruction in the ring's next slot, if it is there.
+__device__ inline const mk_instruction *next_instruction(const consumer &c) {
+  auto next = c.instructions;
+  next.next();
+  return &c.d.slot(next.slot())->instruction;
+}
+
+// The uid of the COMBINE next in the queue if it is about this split alone and waits for nothing else: then ATTENTION does its work, which
+// saves a stage. 0: there is none, or it has not been fetched yet.
+__device__ inline uint32_t combine_behind(const consumer &c, const mk_operand &out) {
+  auto next = c.instructions;
+  next.next();
+  const mk_instruction *in = next_instruction(c);
+  if ((c.d.slot(c.instructions.slot())->flags & SLOT_IS_LAST) != 0 ||
+      !tile::test_wait(c.d.barrier(INSTRUCTION_FULL + next.slot()), next.phase()) || in->opcode != MK_OP_COMBINE) {
+    return 0;
+  }
+  const mk_operand &parts = in->operands[MK_SLOT_COMBINE_parts];
+  bool same = parts.buffer == out.buffer && parts.row == out.row && parts.col == out.col && parts.cols == out.cols;
+  bool alone = splits_in_use(c, *in) == 1 && !has_flag(*in, SLOT_WAITS_RELEASE) && !has_flag(*in, SLOT_SIGNALS_RELEASE);
+  bool tested = in->uid == c.d.params.skip_signal_uid || in->uid == c.d.params.delay_uid;
+  return same && alone && !tested ? in->uid : 0;
+}
+
+struct merged_unit {  // two neighbouring output values of a head: sums of p v, the largest score, the sum of p
+  float low = 0.0f, high = 0.0f, max = -INFINITY, total = 0.0f;
+};
+
+__device__ inline void fold_part(merged_unit &sum, float max, float total, float low, float high) {
+  float top = fmaxf(sum.max, max), keep = exp2f(sum.max - top), factor = exp2f(max - top);
+  sum.max = top;
+  sum.total = sum.total * keep + total * factor;
+  sum.low = sum.low * keep + low * factor;
+  sum.high = sum.high * keep + high * factor;
+}
+
+// Over the lanes that share a unit, of which some may have had no part.
+__device__ inline void fold_lanes(merged_unit &sum, uint32_t lanes) {
+#pragma unroll 1
+  for (uint32_t offset = 1; offset < lanes; offset *= 2) {
+    float top = fmaxf(sum.max, __shfl_xor_sync(0xffffffffu, sum.max, offset));
+    float factor = sum.max == -INFINITY ? 0.0f : exp2f(sum.max - top);
+    sum.max = top;
+    sum.total *= factor, sum.low *= factor, sum.high *= factor;
+    sum.total += __shfl_xor_sync(0xffffffffu, sum.total, offset);
+    sum.low += __shfl_xor_sync(0xffffffffu, sum.low, offset);
+    sum.high += __shfl_xor_sync(0xffffffffu, sum.high, offset);
+  }
+}
+
+// Output values 2 unit and 2 unit + 1.
+__device__ inline void publish_combined(const consumer &c, const mk_instruction &in, uint32_t unit,
+                                        const merged_unit &sum) {
+  tile::store_stamped(stamped_row(c.d, in.operands[MK_SLOT_COMBINE_out]) + unit,
+                      tile::pack_bf16(sum.low / sum.total, sum.high / sum.total), c.d.generation());
+}
+
 __device__ inline void consume_COMBINE(consumer &c, const mk_instruction &in) {
-  enum { BATCH = 2 };  // splits fetched together
-  const mk_operand &parts = in.operands[MK_SLOT_COMBINE_parts];
-  const mk_gpu_buffer &b = c.d.buffer(parts);
-  uint32_t stride = b.tile_cols, head_dim = stride - 2;
-  uint32_t in_use = c.state.position / in.params[MK_PARAM_COMBINE_span] + 1;
-  in_use = in_use < parts.rows ? in_use : parts.rows;
-  const uint64_t *rows = reinterpret_cast<const uint64_t *>(b.address);
-  uint64_t *out = stamped_row(c.d, in.operands[MK_SLOT_COMBINE_out]);
-  const volatile shared_words *shared = c.d.words();
-  if (in_use == 1 && shared->kept[0] == c.d.generation() && shared->kept[1] == parts.buffer &&
-      shared->kept[2] == parts.row && shared->kept[3] == parts.col) {
-    const float *kept = reinterpret_cast<const float *>(c.d.activation());
-    for (uint32_t unit = c.warp * 32 + c.lane; publishes(c.d) && unit < parts.cols * head_dim / 2;
-         unit += MK_GPU_CONSUMER_WARPS * 32) {
-      tile::store_stamped(out + unit, tile::pack_bf16(kept[2 * unit], kept[2 * unit + 1]), c.d.generation());
-    }
-    consumers_meet(c);  // before anybody stages something else
+  enum { BATCH = 2 };  // splits that a lane fetches together
+  if (c.d.words()->combined == in.uid) {
     return;
   }
-  for (uint32_t base = c.warp * 32; base < parts.cols * head_dim / 2; base += MK_GPU_CONSUMER_WARPS * 32) {
-    uint32_t unit = base + c.lane, head = unit / (head_dim / 2), pair = unit % (head_dim / 2);
-    const uint64_t *words = rows + (parts.col + head) * stride;
-    float max = -INFINITY, total = 0.0f, low = 0.0f, high = 0.0f;
-    for (uint32_t first = 0; first < in_use; first += BATCH) {
+  const mk_operand &parts = in.operands[MK_SLOT_COMBINE_parts];
+  const mk_gpu_buffer &b = c.d.buffer(parts);
+  uint32_t stride = b.tile_cols, pair_bits = stride == 66 ? 5 : 6, in_use = splits_in_use(c, in);
+  const uint64_t *rows = reinterpret_cast<const uint64_t *>(b.address);
+  uint32_t units = parts.cols << pair_bits, lane_bits = merge_lane_bits(units), lanes = 1u << lane_bits;
+  for (uint32_t i = c.warp * 32 + c.lane; i < units << lane_bits; i += MK_GPU_CONSUMER_WARPS * 32) {
+    uint32_t unit = i >> lane_bits, head = unit >> pair_bits, pair = unit & ((1u << pair_bits) - 1);
+    const uint64_t *words = rows + static_cast<uint64_t>(parts.row) * b.row_words + (parts.col + head) * stride;
+    merged_unit sum;
+    for (uint32_t base = 0; base < in_use; base += BATCH << lane_bits) {
       tile::stamped_pair pairs[2 * BATCH];  // of split j of the batch: two values, then maximum and sum
-      auto at = [&](uint32_t i) {
-        uint32_t s = first + i / 2 < in_use ? first + i / 2 : first;
-        return words + static_cast<uint64_t>(parts.row + s) * b.row_words + (i % 2 == 0 ? 2 * pair : head_dim);
+      uint32_t first = base + (i & (lanes - 1));
+      auto at = [&](uint32_t j) {
+        return words + static_cast<uint64_t>(first + (j / 2 << lane_bits)) * b.row_words +
+               (j % 2 == 0 ? 2 * pair : stride - 2);
       };
-      wait_stamped_pairs<2 * BATCH>(
-          c.d, parts.buffer, at, [](uint32_t) { return true; }, pairs);
+      auto has = [&](uint32_t j) { return first + (j / 2 << lane_bits) < in_use; };
+      wait_stamped_pairs<2 * BATCH>(c.d, parts.buffer, at, has, pairs);
 #pragma unroll
       for (uint32_t j = 0; j < BATCH; j++) {
         const tile::stamped_pair &o = pairs[2 * j], &scale = pairs[2 * j + 1];
-        if (first + j < in_use) {
-          float m = __uint_as_float(tile::stamp_data(scale.low));
-          float l = __uint_as_float(tile::stamp_data(scale.high));
-          float top = m > max || isnan(m) ? m : max;
-          float keep = expf(max - top), factor = expf(m - top);
-          max = top;
-          total = total * keep + l * factor;
-          low = low * keep + __uint_as_float(tile::stamp_data(o.low)) * factor;
-          high = high * keep + __uint_as_float(tile::stamp_data(o.high)) * factor;
+        if (has(2 * j)) {
+          fold_part(sum, __uint_as_float(tile::stamp_data(scale.low)) * BASE_E_TO_2,
+                    __uint_as_float(tile::stamp_data(scale.high)), __uint_as_float(tile::stamp_data(o.low)),
+                    __uint_as_float(tile::stamp_data(o.high)));
         }
       }
     }
-    if (publishes(c.d)) {
-      tile::store_stamped(out + unit, tile::pack_bf16(low / total, high / total), c.d.generation());
+    fold_lanes(sum, lanes);
+    if ((i & (lanes - 1)) == 0 && publishes(c.d)) {
+      publish_combined(c, in, unit, sum);
     }
   }
 }

@@ -30,7 +30,10 @@ size_t mk_reference_scratch(const mk_program *program) {
       const mk_buffer *buffer = &program->buffers[operand->buffer];
       if (buffer->store == MK_STORE_TILES && (operand->flags & MK_OPERAND_TOKEN_ROW) == 0) {
         need += (size_t)operand->rows * MK_TILE + (size_t)operand->cols * MK_TILE * 4 + 32; /* y, x */
-      } else if (buffer->store != MK_STORE_BLOCKS) {
+      } else if (buffer->store == MK_STORE_BLOCKS) {
+        need += (size_t)buffer->head_dim * (1 + MK_TILE / 2); /* a product, and V of sixteen tokens in bf16 */
+        need += MK_MATVEC_SCRATCH((size_t)buffer->head_dim);
+      } else {
         size_t rows = (operand->flags & MK_OPERAND_TOKEN_ROW) != 0 ? 1 : (size_t)operand->rows * buffer->tile_rows;
         need += rows * operand->cols * buffer->tile_cols * 2 + 16;
       }

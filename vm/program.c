@@ -162,11 +162,13 @@ static mk_status check_shape(const mk_buffer *buffer) {
                       buffer->tile_rows, buffer->tile_cols);
     }
     if (buffer->head_dim == 0 || buffer->block_tokens == 0 || buffer->blocks == 0 || buffer->span_tokens == 0 ||
-        buffer->span_tokens % buffer->block_tokens != 0) {
+        buffer->span_tokens % buffer->block_tokens != 0 || buffer->head_dim % MK_TILE != 0 ||
+        buffer->block_tokens % MK_TILE != 0) {
       return mk_error(
           MK_ERR_FILE,
-          "head_dim %u, block_tokens %u, span_tokens %u, blocks %u: none may be 0, and a span is whole blocks",
-          buffer->head_dim, buffer->block_tokens, buffer->span_tokens, buffer->blocks);
+          "head_dim %u, block_tokens %u, span_tokens %u, blocks %u: none may be 0, a span is whole blocks, and "
+          "head_dim and block_tokens are multiples of %d",
+          buffer->head_dim, buffer->block_tokens, buffer->span_tokens, buffer->blocks, MK_TILE);
     }
   } else if (buffer->head_dim != 0 || buffer->block_tokens != 0 || buffer->span_tokens != 0 || buffer->blocks != 0) {
     return mk_error(MK_ERR_FILE,

@@ -38,7 +38,7 @@ typedef enum mk_store {
   MK_STORE_PLAIN,   /* row-major elements */
   MK_STORE_STAMPED, /* 64-bit words: low half one f32/u32 or two bf16 (even index low), high half the generation */
   MK_STORE_TILES,   /* weight tiles, see mk_tile_offset */
-  MK_STORE_BLOCKS,  /* [block][kv head][K, V][token][head_dim], found through a block table */
+  MK_STORE_BLOCKS,  /* [block][kv head][K, V], see mk_block_offset; found through a block table */
   MK_STORE_COUNT
 } mk_store;
 
@@ -152,12 +152,34 @@ uint64_t mk_buffer_bytes(const mk_buffer *buffer); /* UINT64_MAX on overflow */
  * which is the A fragment of mma.m16n8k16 (PTX ISA, "Matrix fragments for mma.m16n8k16"): one 16-byte load per lane, and
  * any K range of a row tile is one contiguous piece of memory. The layout depends on nothing but the tensor's shape. */
 enum { MK_TILE = 16, MK_TILE_STEP_ELEMENTS = 256 };
-/* Element index of W[row][col] in a TILES buffer with `grid_cols` column tiles. */
-static inline uint64_t mk_tile_offset(uint32_t grid_cols, uint32_t row, uint32_t col) {
+/* Functions that kernels use as well. */
+#ifdef __CUDACC__
+#define MK_HOST_DEVICE __host__ __device__
+#else
+#define MK_HOST_DEVICE
+#endif
+/* Element index of W[row][col] in its step. */
+MK_HOST_DEVICE static inline uint32_t mk_step_offset(uint32_t row, uint32_t col) {
   uint32_t r = row % MK_TILE, c = col % MK_TILE;
   uint32_t lane = (r % 8) * 4 + (c % 8) / 2;
   uint32_t element = (c / 8) * 4 + (r / 8) * 2 + c % 2;
-  return ((uint64_t)(row / MK_TILE) * grid_cols + col / MK_TILE) * MK_TILE_STEP_ELEMENTS + lane * 8 + element;
+  return lane * 8 + element;
+}
+/* Element index of W[row][col] in a TILES buffer with `grid_cols` column tiles. */
+static inline uint64_t mk_tile_offset(uint32_t grid_cols, uint32_t row, uint32_t col) {
+  return ((uint64_t)(row / MK_TILE) * grid_cols + col / MK_TILE) * MK_TILE_STEP_ELEMENTS + mk_step_offset(row, col);
+}
+
+/* MK_STORE_BLOCKS: K (which = 0), then V (1) of one block and KV head, both in 16 x 16 tiles in the order of a step. Tile (token / 16,
+ * dim / 16) is number token / 16 * (head_dim / 16) + dim / 16. A tile of K has tokens as rows and dims as columns, a tile of V
+ * dims as rows and tokens as columns: each is the A operand of its product (K q, and V p).
+ * Element index from the start of that head's pair in its block, which is 2 * block_tokens * head_dim elements long;
+ * token < block_tokens, and both sides are multiples of 16. */
+MK_HOST_DEVICE static inline uint64_t mk_block_offset(uint32_t block_tokens, uint32_t head_dim, uint32_t which,
+                                                      uint32_t token, uint32_t dim) {
+  uint64_t tile = (uint64_t)(token / MK_TILE) * (head_dim / MK_TILE) + dim / MK_TILE;
+  return (uint64_t)which * block_tokens * head_dim + tile * MK_TILE_STEP_ELEMENTS +
+         (which == 0 ? mk_step_offset(token, dim) : mk_step_offset(dim, token));
 }
 
 /* Pages that an instruction streams through the ring, from its operands (KV: at the largest position), and the bytes of

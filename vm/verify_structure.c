@@ -109,13 +109,14 @@ static mk_status check_buffer(mk_verifier *v, size_t index) {
                      b->tile_rows, b->tile_cols);
   }
   if (b->store == MK_STORE_BLOCKS &&
-      (b->tile_rows != 1 || b->tile_cols != 1 || b->block_tokens == 0 || b->span_tokens == 0 ||
-       b->span_tokens % b->block_tokens != 0 || b->blocks == 0 || (b->head_dim != 64 && b->head_dim != 128))) {
+      (b->tile_rows != 1 || b->tile_cols != 1 || b->block_tokens == 0 || b->block_tokens % MK_TILE != 0 ||
+       b->span_tokens == 0 || b->span_tokens % b->block_tokens != 0 || b->blocks == 0 ||
+       (b->head_dim != 64 && b->head_dim != 128))) {
     return mk_reject(
         v, "S02", MK_NONE_INDEX,
-        "buffer %s: tile %ux%u, block_tokens %u, span_tokens %u, blocks %u, head_dim %u; tiles are 1x1, a span is "
-        "whole blocks, head_dim 64 or 128",
-        b->name, b->tile_rows, b->tile_cols, b->block_tokens, b->span_tokens, b->blocks, b->head_dim);
+        "buffer %s: tile %ux%u, block_tokens %u, span_tokens %u, blocks %u, head_dim %u; tiles are 1x1, block_tokens "
+        "is a multiple of %d, a span is whole blocks, head_dim 64 or 128",
+        b->name, b->tile_rows, b->tile_cols, b->block_tokens, b->span_tokens, b->blocks, b->head_dim, MK_TILE);
   }
   /* A stamped word holds two bf16: an odd tile would share a word with its neighbour. */
   if (b->store == MK_STORE_STAMPED && b->dtype == MK_DTYPE_BF16 && b->tile_cols % 2 != 0) {

@@ -27,6 +27,13 @@ __device__ inline void zero(weight_tile &to) {
   }
 }
 
+// An 8 x 8 tile of bf16, lane 4 g + t with elements 2 t and 2 t + 1 of row g, becomes its transpose. PTX ISA, "movmatrix".
+__device__ inline uint32_t transpose(uint32_t pair) {
+  uint32_t result;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));
+  return result;
+}
+
 // Lane l's fragment of the step at this shared-memory address (512-byte aligned): one 16-byte load without conflicts.
 __device__ inline void load(weight_tile &to, const uint8_t *step) {
   const uint4 raw = *reinterpret_cast<const uint4 *>(step + (threadIdx.x % 32) * 16);

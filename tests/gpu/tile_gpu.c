@@ -364,8 +364,26 @@ static void test_multiply(tile_gpu *gpu) {
   }
 }
 
+static void test_fragment_transpose(tile_gpu *gpu) {
+  enum { TILES = 5 };
+  static uint16_t in[TILES][8][8], got[TILES][8][8];
+  uint64_t seed = 5;
+  for (uint32_t i = 0; i < TILES * 64; i++) {
+    in[i / 64][i / 8 % 8][i % 8] = (uint16_t)random_word(&seed);
+  }
+  tile_run run = {"mk_tile_fragment_transpose", 1, 32, TILES, 0, in, sizeof in, got, sizeof got, NULL, 0};
+  if (ran(gpu, &run)) {
+    bool same = true;
+    for (uint32_t i = 0; i < TILES * 64; i++) {
+      same = same && got[i / 64][i / 8 % 8][i % 8] == in[i / 64][i % 8][i / 8 % 8];
+    }
+    expect(same, run.kernel, "a tile is not its transpose");
+  }
+}
+
 static void test_fragments(tile_gpu *gpu) {
   test_fragment_load(gpu);
+  test_fragment_transpose(gpu);
   test_multiply(gpu);
 }
 

@@ -42,10 +42,19 @@ static void set_up(attention *t, uint32_t head_dim, uint32_t group, uint32_t spl
   }
 }
 
-/* [block][kv head][K, V][token][head_dim] */
+/* The words of program.h, not mk_block_offset, which is under test. Tiles of K are W[token][dim], of V W[dim][token]; the table:
+ * element i of lane 4 g + t is W[g + 8 (i / 2 % 2)][2 t + i % 2 + 8 (i / 4)]. */
+static size_t block_offset(uint32_t head_dim, uint32_t which, uint32_t token, uint32_t d) {
+  uint32_t row = (which == 0 ? token : d) % 16, col = (which == 0 ? d : token) % 16;
+  size_t lane = row % 8 * 4 + col % 8 / 2, i = (col >= 8 ? 4u : 0u) + (row >= 8 ? 2u : 0u) + col % 2;
+  return (size_t)which * BLOCK * head_dim + (token / 16 * (head_dim / 16) + d / 16) * 256 + lane * 8 + i;
+}
+
+/* [block][kv head][K, V] */
 static uint16_t *cached(const attention *t, uint32_t head, uint32_t which, uint32_t token, uint32_t d) {
-  size_t row = ((t->blocks[token / BLOCK] * (size_t)KV_HEADS + head) * 2 + which) * BLOCK + token % BLOCK;
-  return (uint16_t *)(void *)t->rig.memory[t->kv] + row * t->head_dim + d;
+  size_t pair = t->blocks[token / BLOCK] * (size_t)KV_HEADS + head;
+  return (uint16_t *)(void *)t->rig.memory[t->kv] + pair * 2 * BLOCK * t->head_dim +
+         block_offset(t->head_dim, which, token % BLOCK, d);
 }
 
 static void aim(attention *t, uint32_t head, uint32_t split, uint32_t position) {
@@ -134,6 +143,20 @@ static void run(attention *t, uint32_t head, uint32_t split, uint32_t position) 
     test_expect_close("attention: sum p v", got, want, t->head_dim, 1e-5);
     test_expect_close("attention: max", got + t->head_dim, want + t->head_dim, 1, 1e-5);
     test_expect_close("attention: sum p", got + t->head_dim + 1, want + t->head_dim + 1, 1, 1e-5);
+  }
+}
+
+Test(attention, block_offset_is_the_layout_of_the_header) {
+  static uint8_t seen[2 * BLOCK * 128];
+  for (uint32_t head_dim = 64; head_dim <= 128; head_dim += 64) {
+    memset(seen, 0, sizeof seen);
+    for (uint32_t i = 0; i < 2 * BLOCK * head_dim; i++) {
+      uint32_t which = i / (BLOCK * head_dim), token = i / head_dim % BLOCK, d = i % head_dim;
+      uint64_t at = mk_block_offset(BLOCK, head_dim, which, token, d);
+      cr_assert_eq(at, block_offset(head_dim, which, token, d), "which %u, token %u, dim %u", which, token, d);
+      cr_assert_lt(at, 2 * BLOCK * head_dim);
+      cr_assert_eq(seen[at]++, 0, "two elements at %llu", (unsigned long long)at);
+    }
   }
 }
 

@@ -7,7 +7,7 @@
 
 #include "vm/cpu/machine.h"
 
-enum { TINY_VOCAB = 32, TINY_CONTEXT = 64, TINY_BLOCK = 4, TINY_SPAN = 8 };
+enum { TINY_VOCAB = 32, TINY_CONTEXT = 64, TINY_BLOCK = 16, TINY_SPAN = 32 };
 
 typedef struct test_tiny {
   mk_program *program;

@@ -123,17 +123,21 @@ Test(compare, a_wrong_activation_is_named) {
 Test(compare, a_wrong_residual_is_named) {
   expect_found("layers.0.mid_residual", 77, 1u << 30, "layer 0): its output residual_out");
 }
-Test(compare, a_wrong_key_is_named) {
-  /* Blocks lie in the table's order, which is not the identity: any word of any block but the newest token's row is an input. */
+/* The word of K (which = 0) holds dims 0 and 1 of token 0, that of V dim 0 of tokens 0 and 1. */
+static void expect_found_in_kv(uint32_t which, uint32_t bit) {
+  /* Blocks lie in the table's order, which is not the identity: all but the newest token's elements are inputs. */
   mk_engine *probe = open_engine();
   int kv = mk_program_find_buffer(mk_engine_program(probe), "layers.1.kv");
   int table = mk_program_find_buffer(mk_engine_program(probe), "block_table");
   const mk_buffer *b = &mk_engine_program(probe)->buffers[kv];
   uint32_t block = *(const uint32_t *)mk_cpu_memory(mk_engine_cpu(probe), (size_t)table);
-  size_t word = (size_t)block * b->cols * 2 * b->block_tokens * b->head_dim / 2;
+  size_t pair = (size_t)block * b->cols * 2 * b->block_tokens * b->head_dim;
+  size_t word = (pair + mk_block_offset(b->block_tokens, b->head_dim, which, 0, 0)) / 2;
   mk_engine_close(probe);
-  expect_found("layers.1.kv", word, 1u << 30, "(attention, layer 1): its output kv");
+  expect_found("layers.1.kv", word, bit, "(attention, layer 1): its output kv");
 }
+Test(compare, a_wrong_key_is_named) { expect_found_in_kv(0, 1u << 30); }
+Test(compare, a_wrong_value_is_named) { expect_found_in_kv(1, 1u << 14); }
 Test(compare, a_wrong_logit_is_named) { expect_found("logits", 211, 1u << 30, "(head): its output logits"); }
 Test(compare, a_candidate_that_is_no_logit_is_named) {
   expect_found("candidates", 2, 1, "(head): its candidate is row");

@@ -208,6 +208,10 @@ Test(program, illegal_buffers) {
   BAD("tiles of 1x1", bad.store = MK_STORE_BLOCKS, bad.tile_cols = 2);
   BAD("whole blocks", bad.store = MK_STORE_BLOCKS, bad.blocks = 1, bad.head_dim = 64, bad.block_tokens = 64,
       bad.span_tokens = 96);
+  BAD("multiples of 16", bad.store = MK_STORE_BLOCKS, bad.blocks = 1, bad.head_dim = 64, bad.block_tokens = 8,
+      bad.span_tokens = 32);
+  BAD("multiples of 16", bad.store = MK_STORE_BLOCKS, bad.blocks = 1, bad.head_dim = 24, bad.block_tokens = 16,
+      bad.span_tokens = 32);
   BAD("must be 0 unless", bad.head_dim = 64);
   BAD("2^48", bad.rows = bad.cols = UINT32_MAX, bad.tile_rows = bad.tile_cols = 1 << 20);
 }

@@ -350,6 +350,7 @@ REJECTS(position_range_falls, model, "S01", "position", p->ranges.position.low =
 REJECTS(buffer_kind_unknown, model, "S02", "buffer 13", p->buffers[RESIDUAL].kind = 77)
 REJECTS(buffer_tile_zero, model, "S02", "buffer 19", p->buffers[X].tile_cols = 0)
 REJECTS(buffer_bytes_wrong, model, "S02", "buffer x", p->buffers[X].bytes += 8)
+REJECTS(block_tokens_not_whole_tiles, model, "S02", "buffer kv", p->buffers[KV].block_tokens = 8)
 REJECTS(queue_too_long, model, "S03", "queue 1", p->queues[1].count++)
 REJECTS(queue_too_short, model, "S03", "the queues hold", p->queues[1].count--)
 REJECTS(opcode_unknown, model, "S04", "opcode 200", I(0, GLU)->opcode = 200)

@@ -123,8 +123,14 @@ const mk_compare_row *mk_compare_rows(const mk_compare *c) { return c->rows; }
 typedef struct piece {
   uint32_t row, rows; /* elements */
   uint32_t col, cols;
-  uint64_t kv_offset; /* BLOCKS: bytes to `cols` bf16 in a row */
+  uint64_t pair;         /* BLOCKS: elements to the K and V of a block and head */
+  uint32_t which, token; /* BLOCKS: K or V, of this token of the block; `cols` dims of it */
 } piece;
+
+/* Where dim `dim` of a BLOCKS piece lies. */
+static uint16_t *kv_element(const mk_buffer *b, uint8_t *memory, const piece *p, uint32_t dim) {
+  return (uint16_t *)(void *)memory + p->pair + mk_block_offset(b->block_tokens, b->head_dim, p->which, p->token, dim);
+}
 
 static float element(const mk_buffer *b, const uint8_t *memory, uint32_t row, uint32_t col) {
   uint32_t data;
@@ -143,13 +149,11 @@ static float element(const mk_buffer *b, const uint8_t *memory, uint32_t row, ui
   return mk_param_float(data);
 }
 
-static size_t fetch(const mk_buffer *b, const uint8_t *memory, const piece *p, float *out) {
+static size_t fetch(const mk_buffer *b, uint8_t *memory, const piece *p, float *out) {
   size_t n = 0;
   if (b->store == MK_STORE_BLOCKS) {
-    for (; n < p->cols; n++) {
-      uint16_t bits;
-      memcpy(&bits, memory + p->kv_offset + 2 * n, sizeof bits);
-      out[n] = mk_bf16_to_float(bits);
+    for (uint32_t d = 0; d < p->cols; d++) {
+      out[n++] = mk_bf16_to_float(*kv_element(b, memory, p, d));
     }
     return n;
   }
@@ -165,7 +169,9 @@ static size_t fetch(const mk_buffer *b, const uint8_t *memory, const piece *p, f
 static void restore(const mk_compare *c, size_t buffer, const piece *p) {
   const mk_buffer *b = &c->program->buffers[buffer];
   if (b->store == MK_STORE_BLOCKS) {
-    memcpy(c->memory[buffer] + p->kv_offset, c->seen[buffer] + p->kv_offset, 2 * (size_t)p->cols);
+    for (uint32_t d = 0; d < p->cols; d++) {
+      *kv_element(b, c->memory[buffer], p, d) = *kv_element(b, c->seen[buffer], p, d);
+    }
     return;
   }
   bool pairs = b->store == MK_STORE_STAMPED && b->dtype == MK_DTYPE_BF16;
@@ -251,8 +257,10 @@ static mk_status compare_kv(mk_compare *c, size_t index, uint32_t position) {
   const uint32_t *table = (const uint32_t *)(const void *)c->memory[in->operands[MK_SLOT_ATTENTION_table].buffer];
   uint64_t block = table[position / b->block_tokens];
   for (uint32_t which = 0; which < 2; which++) {
-    uint64_t row = ((block * b->cols + kv->col) * 2 + which) * b->block_tokens + position % b->block_tokens;
-    piece p = {.cols = b->head_dim, .kv_offset = row * b->head_dim * 2};
+    piece p = {.cols = b->head_dim,
+               .pair = (block * b->cols + kv->col) * 2 * b->block_tokens * b->head_dim,
+               .which = which,
+               .token = position % b->block_tokens};
     MK_TRY(compare_piece(c, index, MK_SLOT_ATTENTION_kv, &p, position));
   }
   return MK_OK;

@@ -16,6 +16,7 @@ namespace mk {
 struct consumer {
   device d;
   uint32_t warp, lane;
+  instruction_cursor instructions;  // the one at hand
   ring_cursor<MK_GPU_RING_PAGES> pages;
   ring_cursor<MK_GPU_RESULT_SLOTS> results;
   step_state state;
@@ -168,10 +169,10 @@ __device__ inline void fetch_token_row(const consumer &c, const mk_gpu_buffer &x
     const staged_unit at = unit_of(c, first_unit + u, steps);
     to[u] = make_uint2(0, 0);
     if (at.active) {
-      uint32_t step = (first + at.element) / 16, t = at.element % 8 / 2, b = at.element % 16 / 8;
+      uint32_t column = first + at.element;
       const uint32_t *words = reinterpret_cast<const uint32_t *>(x.address) +
-                              (static_cast<uint64_t>(row / 16) * x.grid_cols + step) * 128 + (row % 8 * 4 + t) * 4 +
-                              row / 8 % 2 + 2 * b;
+                              (static_cast<uint64_t>(row / 16) * x.grid_cols + column / 16) * 128 +
+                              mk_step_offset(row, column) / 2;
       to[u] = make_uint2(words[0], words[4]);
     }
   }

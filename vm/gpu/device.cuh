@@ -52,7 +52,7 @@ struct shared_words {  // behind the barriers
   uint32_t leave;     // no wait waits any longer: one outlived its deadline somewhere, or the host wants to stop
   uint32_t gone;      // the controller hands out no more instructions
   uint32_t finished;  // the consumers are done with the launch
-  uint32_t kept[4];   // which attention result still lies in the activation area: generation, buffer, row, first column
+  uint32_t combined;  // uid of the COMBINE whose work the ATTENTION before it has done, or 0
   float best[2][MK_GPU_CONSUMER_WARPS];  // of the token boundary, by parity: a warp may be one meeting behind
   uint32_t index[2][MK_GPU_CONSUMER_WARPS];
 };
@@ -128,6 +128,8 @@ struct ring_cursor {
     }
   }
 };
+
+using instruction_cursor = ring_cursor<MK_GPU_INSTRUCTION_SLOTS>;
 
 // The test fault point: the instruction at hand keeps its results to itself.
 __device__ inline bool publishes(const device &d) {

@@ -32,8 +32,6 @@ __device__ inline void init_barriers(const device &d) {
   tile::fence_barriers();
 }
 
-using instruction_cursor = ring_cursor<MK_GPU_INSTRUCTION_SLOTS>;
-
 // The next instruction of the ring, nullptr when the controller hands out no more. Leaving only here, and only then, keeps the consumer
 // warps together: what has been handed out is the same for all.
 __device__ inline const mk_instruction *fetch(device &d, const instruction_cursor &cursor) {
@@ -281,17 +279,16 @@ __device__ __forceinline__ void store_queue(storer &s) {
 }
 
 __device__ __forceinline__ bool consume_queue(consumer &c) {
-  instruction_cursor cursor;
   for (c.d.epoch = 0; c.d.epoch < c.d.params.epochs && !c.state.stops(); c.d.epoch++) {
     record_boundary(c.d);
     for (bool last = false; !last;) {
-      const mk_instruction *in = fetch(c.d, cursor);
+      const mk_instruction *in = fetch(c.d, c.instructions);
       if (in == nullptr) {
         return false;
       }
       planted_delay(c.d);
       consume_instruction(c, *in);
-      last = done_with(c.d, cursor);
+      last = done_with(c.d, c.instructions);
     }
   }
   return true;
@@ -366,6 +363,7 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     words->leave = 0;
     words->gone = 0;
     words->finished = 0;
+    words->combined = 0;
     words->state[0].token = params.token;
     words->state[0].position = params.position;
   }

@@ -71,10 +71,9 @@ __device__ inline float load_residual(const storer &s, const mk_operand &operand
     return __ldcg(reinterpret_cast<const float *>(b.address) + column_tile * 16 + element);
   }
   uint32_t row = s.state.token;
-  const uint32_t *step = reinterpret_cast<const uint32_t *>(b.address) +
-                         (static_cast<uint64_t>(row / 16) * b.grid_cols + column_tile) * 128;
-  uint32_t word = step[(row % 8 * 4 + element % 8 / 2) * 4 + row / 8 % 2 + 2 * (element / 8)];
-  return element % 2 == 0 ? tile::low_bf16(word) : tile::high_bf16(word);
+  const uint16_t *step = reinterpret_cast<const uint16_t *>(b.address) +
+                         (static_cast<uint64_t>(row / 16) * b.grid_cols + column_tile) * 256;
+  return tile::low_bf16(step[mk_step_offset(row, element)]);
 }
 
 // An instruction in the storer's hands: begin_X sets what all its row tiles share, prepare_X does for one tile what can be done before its

@@ -59,3 +59,12 @@ extern "C" __global__ void __launch_bounds__(32) mk_tile_fragment_multiply(const
   }
   test::finish(params, true);
 }
+
+// in [count][8][8] bf16; out the transposes.
+extern "C" __global__ void __launch_bounds__(32) mk_tile_fragment_transpose(const mk_tile_params params) {
+  for (uint32_t i = 0; i < params.count; i++) {
+    const uint32_t *in = reinterpret_cast<const uint32_t *>(params.in) + i * 32;
+    reinterpret_cast<uint32_t *>(params.out)[i * 32 + tile::lane()] = tile::transpose(in[tile::lane()]);
+  }
+  test::finish(params, true);
+}
