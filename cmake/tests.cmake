@@ -24,6 +24,11 @@ add_executable(mk_mutate tests/mutation/main.c)
 target_link_libraries(mk_mutate PRIVATE mk_test_support)
 set_target_properties(mk_mutate PROPERTIES EXCLUDE_FROM_ALL ON)
 
+# How fast the page of `mkvm trace -o out.html` opens and pans.
+add_executable(mk_page_bench tests/profiler/bench_page.c)
+target_link_libraries(mk_page_bench PRIVATE mk_test_support)
+set_target_properties(mk_page_bench PROPERTIES EXCLUDE_FROM_ALL ON)
+
 if(MK_SANITIZE)
   set(MK_TEST_SECONDS 900)
 else()

@@ -44,3 +44,6 @@ mk_build_packages="gcc libc6-dev cmake ninja-build pkg-config libjansson-dev lib
 
 # What tools/fuzz needs besides: libFuzzer comes with clang's runtime.
 mk_fuzz_packages="clang libclang-rt-dev"
+
+# What the tests of a trace's page and of Perfetto's file need besides; where they are missing, those tests are skipped.
+mk_page_packages="chromium fonts-dejavu-core protobuf-compiler"
