@@ -1,0 +1,91 @@
+/* The inside of the CPU machine, shared by machine.c (memory, life, the greedy driver) and interleave.c
+ * (the interleaved driver). */
+#ifndef MK_CPU_MACHINE_INTERNAL_H
+#define MK_CPU_MACHINE_INTERNAL_H
+
+#include "vm/cpu/accesses.h"
+#include "vm/cpu/machine.h"
+#include "vm/cpu/race.h"
+#include "vm/cpu/recorder.h"
+
+typedef struct mk_cpu_cursor { /* of one role: the next instruction */
+  uint32_t at;
+  uint64_t epoch; /* within this run */
+} mk_cpu_cursor;
+
+typedef struct mk_late_publication { /* adversarial: stamped words that are written but not yet visible */
+  const mk_instruction *instruction;
+  uint32_t generation;
+} mk_late_publication;
+
+typedef struct mk_cpu_sm {
+  const mk_instruction *queue;
+  uint32_t count;
+  mk_cpu_cursor roles[MK_ROLE_COUNT];
+  uint64_t steps[MK_ROLE_COUNT]; /* instructions done in this run */
+  uint64_t boundaries;           /* `next` instructions done by the consumer in this run */
+  bool stored;                   /* the storer's words are written, its signals are to come */
+  bool has_boundary;
+  uint64_t pages_in_flight;
+  mk_step_state step;
+  uint16_t (*rows_used)[MK_MAX_OPERANDS]; /* per result slot: what the consumer touched, for the storer's part */
+  mk_late_publication *late;
+  size_t late_count, late_capacity;
+} mk_cpu_sm;
+
+struct mk_cpu {
+  const mk_program *program;
+  mk_cpu_options options;
+  uint8_t **memory;
+  mk_cpu_sm *sms;
+  uint32_t *counters;
+  float *scratch;
+  mk_race *race;         /* NULL: not checking */
+  mk_accesses *accesses; /* NULL: with arithmetic, else without, and `memory` has no buffers */
+  uint32_t *order;       /* unfair: the actors by priority */
+  uint64_t random;
+  uint32_t first_epoch; /* epochs since the buffers were cleared, before this run */
+  uint64_t limit;       /* epochs of this run */
+  uint64_t announced;   /* epochs whose token the host has seen */
+  mk_epoch_fn fn;
+  void *user;
+  mk_status failure;
+  mk_recorder *recorder; /* NULL: off */
+  uint64_t since;        /* when the step of a role at hand began, for the recorder */
+  uint32_t delay_uid, delay_ns;
+};
+
+typedef struct mk_word_range { /* of a stamped operand */
+  uint64_t *words;             /* of the buffer */
+  size_t row_words, first, end;
+  uint32_t first_row, end_row;
+} mk_word_range;
+
+/* Every role of every queue, and the late publications of every queue. */
+static inline uint32_t mk_cpu_actors(const mk_cpu *cpu) {
+  return (uint32_t)cpu->program->queue_count * (MK_ROLE_COUNT + 1);
+}
+
+/* The generation of an epoch of this run. */
+static inline uint32_t mk_cpu_epoch_generation(const mk_cpu *cpu, uint64_t epoch) {
+  return cpu->first_epoch + (uint32_t)epoch + 1;
+}
+
+/* Computes the consumer's instruction, whose stamped words get the stamp `publish`; false: an input is not there yet. */
+bool mk_cpu_execute(mk_cpu *cpu, mk_cpu_sm *sm, uint32_t publish);
+/* The part of mk_cpu_execute that accesses_only puts in the place of arithmetic; an error goes to cpu->failure. */
+bool mk_cpu_execute_accesses(mk_cpu *cpu, mk_cpu_sm *sm);
+/* Adds what the instruction signals to the counters. */
+void mk_cpu_signal(mk_cpu *cpu, const mk_instruction *in);
+/* The role has worked at its instruction since cpu->since. */
+void mk_cpu_record_work(const mk_cpu *cpu, const mk_cpu_sm *sm, mk_role role);
+/* The role goes on to its next instruction. */
+void mk_cpu_advance(const mk_cpu *cpu, mk_cpu_sm *sm, mk_role role);
+mk_word_range mk_cpu_words(const mk_cpu *cpu, const mk_operand *operand);
+/* MK_ERR_DEVICE: the SM that is furthest behind, and what it waits for; MK_OK: none is behind. */
+mk_status mk_cpu_deadlock(const mk_cpu *cpu);
+
+/* Runs cpu->limit epochs, every role of every SM moving on its own. */
+mk_status mk_cpu_run_interleaved(mk_cpu *cpu);
+
+#endif
