@@ -147,10 +147,10 @@ __device__ inline void attend_tile(const consumer &c, const attention_shape &a, 
 #pragma unroll
   for (uint32_t j = 0; j < 2; j++) {
     float top = fmaxf(sums.max[j], largest_over_tokens(fmaxf(p[j], p[j + 2])));
-    float keep = exp2f(sums.max[j] - top);
+    float keep = tile::exp2(sums.max[j] - top);
     sums.max[j] = top;
-    p[j] = exp2f(p[j] - top);
-    p[j + 2] = exp2f(p[j + 2] - top);
+    p[j] = tile::exp2(p[j] - top);
+    p[j + 2] = tile::exp2(p[j + 2] - top);
     sums.total[j] = sums.total[j] * keep + (p[j] + p[j + 2]);
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
@@ -179,49 +179,62 @@ __device__ inline void attend_tile(const consumer &c, const attention_shape &a, 
   }
 }
 
-// The newest token, then the blocks of this split, oldest first, as the loader streams them. Every warp waits for every page.
+// Blocks of this split that hold tokens before the position.
+__device__ inline uint32_t blocks_of_split(const mk_instruction &in, const mk_gpu_buffer &kv, uint32_t position) {
+  uint32_t blocks = (position + 63) / 64, per_span = kv.span_tokens / 64;
+  uint32_t per_round = in.params[MK_PARAM_ATTENTION_splits] * per_span, rounds = blocks / per_round;
+  int32_t left = static_cast<int32_t>(blocks - rounds * per_round - in.operands[MK_SLOT_ATTENTION_kv].row * per_span);
+  return rounds * per_span + min(max(left, 0), static_cast<int32_t>(per_span));
+}
+
+// The newest token, then this warp's tiles of the split's blocks, oldest first. Four ranks share a block; they look at every fourth or
+// second block alone. That they see no filling of the pages between is safe: all warps have met since the last instruction, and a page
+// that is waited for is so near the last one that was seen that the filling before it has arrived (MK_GPU_PAGES_UNDER_WAY).
+static_assert(MK_GPU_PAGES_UNDER_WAY + GROUPS <= MK_GPU_RING_PAGES, "a warp sees every fourth page");
 __device__ inline void attend(consumer &c, const mk_instruction &in, const attention_shape &a, bool newest,
                               attention_sums &sums) {
   const mk_gpu_buffer &kv = c.d.buffer(in.operands[MK_SLOT_ATTENTION_kv]);
-  bool unused = (c.d.params.left_out & MK_GPU_PART_WORK) != 0;
-  uint32_t position = c.state.position, tile = 0;  // tile: of 16 tokens, counted over the split's blocks
-  uint32_t first = in.operands[MK_SLOT_ATTENTION_kv].row * kv.span_tokens, span_end = first + kv.span_tokens;
-  while (newest || first < position) {
-    uint32_t k_slot = c.pages.slot(), v_slot = k_slot;
-    const uint8_t *keys = nullptr, *values = nullptr;
-    uint32_t i = 0, end = 1;
-    if (!newest) {
-      for (uint32_t p = 0; p < a.halves; p++) {
-        v_slot = c.pages.slot();
-        wait_phase(c.d, PAGE_FULL + v_slot, c.pages.phase(), MK_ACTIVITY_PAGE_FULL, v_slot);
-        c.pages.next();
-      }
-      keys = c.d.page(k_slot);
-      values = a.halves == 1 ? keys + MK_GPU_PAGE_BYTES / 2 : c.d.page(v_slot);
-      i = (a.rank - tile) & (a.ranks - 1);
-      end = 4;
+  uint32_t position = c.position, stride = max(a.ranks / 4, 1u), at_span = a.rank / 4;  // in blocks
+  uint32_t span = in.operands[MK_SLOT_ATTENTION_kv].row * kv.span_tokens;
+  ring_cursor<MK_GPU_RING_PAGES> page = c.pages;
+  page.advance(at_span * a.halves);
+  for (;;) {
+    while (at_span * 64 >= kv.span_tokens) {
+      at_span -= kv.span_tokens / 64;
+      span += in.params[MK_PARAM_ATTENTION_splits] * kv.span_tokens;
     }
+    uint32_t first = span + at_span * 64, i = newest ? 0 : a.rank % 4, end = newest ? 1 : 4;
+    ring_cursor<MK_GPU_RING_PAGES> second = page;
+    if (!newest) {
+      if (first >= position) {
+        break;
+      }
+      wait_phase(c.d, PAGE_FULL + page.slot(), page.phase(), MK_ACTIVITY_PAGE_FULL, page.slot());
+      if (a.halves == 2) {
+        second.next();
+        wait_phase(c.d, PAGE_FULL + second.slot(), second.phase(), MK_ACTIVITY_PAGE_FULL, second.slot());
+      }
+    }
+    const uint8_t *keys = c.d.page(page.slot()),
+                  *values = c.d.page(second.slot()) + (2 - a.halves) * (MK_GPU_PAGE_BYTES / 2);
 #pragma unroll 1
-    for (; i < end && (newest || first + i * 16 < position) && !unused; i += a.ranks) {
+    for (; i < end && (newest || first + i * 16 < position) && (c.d.params.left_out & MK_GPU_PART_WORK) == 0;
+         i += min(a.ranks, 4u)) {
       uint32_t offset = i * a.halves * 2048;
       attend_tile(c, a, newest ? nullptr : keys + offset, newest ? nullptr : values + offset,
                   newest ? 1 : min(position - first - i * 16, 16u), sums);
     }
-    if (newest) {
-      newest = false;
-      continue;
+    if (!newest) {
+      release_page(c, page.slot(), stride);
+      if (a.halves == 2) {
+        release_page(c, second.slot(), stride);
+      }
+      page.advance(stride * a.halves);
+      at_span += stride;
     }
-    release_page(c, k_slot, 1);
-    if (a.halves == 2) {
-      release_page(c, v_slot, 1);
-    }
-    tile += 4;
-    first += 64;
-    if (first == span_end) {
-      first += (in.params[MK_PARAM_ATTENTION_splits] - 1) * kv.span_tokens;
-      span_end = first + kv.span_tokens;
-    }
+    newest = false;
   }
+  advance_pages(c, blocks_of_split(in, kv, position) * a.halves);
 }
 
 // This warp's sums to shared memory; of a warp that had no token the scales alone.
@@ -260,6 +273,7 @@ __device__ inline void merge_parts(consumer &c, const mk_instruction &in, const 
                                    const mk_instruction *combine) {
   const float *parts = reinterpret_cast<const float *>(c.d.activation() + ATTENTION_PARTS_AT);
   const float *scales = reinterpret_cast<const float *>(c.d.activation() + ATTENTION_SCALES_AT);
+  enum { BATCH = 4 };  // parts that a lane folds together
   uint64_t *row = stamped_row(c.d, in.operands[MK_SLOT_ATTENTION_out]);
   uint32_t units = in.params[MK_PARAM_ATTENTION_group] * a.head_dim / 2, lane_bits = merge_lane_bits(units),
            lanes = 1u << lane_bits;
@@ -268,13 +282,21 @@ __device__ inline void merge_parts(consumer &c, const mk_instruction &in, const 
     uint32_t first = (dim / 64 << a.set_bits) + head / SET_HEADS, column = head % SET_HEADS;
     merged_unit sum;
 #pragma unroll 1
-    for (uint32_t r = i & (lanes - 1); r < a.ranks; r += lanes) {
-      uint32_t warp = first + (r << a.stride_bits());
-      float2 scale = *reinterpret_cast<const float2 *>(scales + (warp * SET_HEADS + column) * 2);
-      if (scale.y != 0.0f) {
-        float2 o = *reinterpret_cast<const float2 *>(parts + warp * (PART_BYTES / 4) + column * PART_STRIDE + dim % 64);
-        fold_part(sum, scale.x, scale.y, o.x, o.y);
+    for (uint32_t r = i & (lanes - 1); r < a.ranks; r += BATCH * lanes) {
+      float2 scale[BATCH], o[BATCH];
+#pragma unroll
+      for (uint32_t j = 0; j < BATCH; j++) {
+        uint32_t rank = r + (j << lane_bits), warp = first + (rank << a.stride_bits());
+        scale[j] = make_float2(-INFINITY, 0.0f);
+        o[j] = make_float2(0.0f, 0.0f);
+        if (rank < a.ranks) {
+          scale[j] = *reinterpret_cast<const float2 *>(scales + (warp * SET_HEADS + column) * 2);
+        }
+        if (scale[j].y != 0.0f) {
+          o[j] = *reinterpret_cast<const float2 *>(parts + warp * (PART_BYTES / 4) + column * PART_STRIDE + dim % 64);
+        }
       }
+      fold_parts(sum, scale, o);
     }
     fold_lanes(sum, lanes);
     if ((i & (lanes - 1)) != 0) {
@@ -304,8 +326,8 @@ __device__ inline void append_newest(consumer &c, const mk_instruction &in, cons
   }
   const uint16_t *newest = reinterpret_cast<const uint16_t *>(c.d.activation() + ATTENTION_NEWEST_AT);
   const uint32_t *table = reinterpret_cast<const uint32_t *>(c.d.buffer(in.operands[MK_SLOT_ATTENTION_table]).address);
-  uint32_t token = c.state.position % kv.block_tokens;
-  uint64_t block = table[c.state.position / kv.block_tokens];
+  uint32_t token = c.position % kv.block_tokens;
+  uint64_t block = table[c.position / kv.block_tokens];
   uint16_t *pair = reinterpret_cast<uint16_t *>(kv.address) +
                    (block * kv.cols + in.operands[MK_SLOT_ATTENTION_kv].col) * 2 * kv.block_tokens * head_dim;
   for (uint32_t which = 0; which < 2; which++) {
@@ -330,7 +352,7 @@ __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction &in) 
   a.rank = c.warp >> a.stride_bits();
   consumers_meet(c);
   stage_attention(c, in, a);
-  uint32_t newest = c.state.position / kv.span_tokens;
+  uint32_t newest = c.position / kv.span_tokens;
   if (kv_operand.row <= newest) {
     bool owner = newest % in.params[MK_PARAM_ATTENTION_splits] == kv_operand.row;
     attention_sums sums;

@@ -16,13 +16,13 @@ __device__ inline uint32_t merge_lane_bits(uint32_t units) {
 }
 
 __device__ inline uint32_t splits_in_use(const consumer &c, const mk_instruction &combine) {
-  return min(c.state.position / combine.params[MK_PARAM_COMBINE_span] + 1,
+  return min(c.position / combine.params[MK_PARAM_COMBINE_span] + 1,
              static_cast<uint32_t>(combine.operands[MK_SLOT_COMBINE_parts].rows));
 }
 
 // The instruction in the ring's next slot, if it is there.
 __device__ inline const mk_instruction *next_instruction(const consumer &c) {
-  auto next = c.instructions;
+  instruction_cursor next = at_hand(c);
   next.next();
   return &c.d.slot(next.slot())->instruction;
 }
@@ -30,17 +30,17 @@ __device__ inline const mk_instruction *next_instruction(const consumer &c) {
 // The uid of the COMBINE next in the queue if it is about this split alone and waits for nothing else: then ATTENTION does its work, which
 // saves a stage. 0: there is none, or it has not been fetched yet.
 __device__ inline uint32_t combine_behind(const consumer &c, const mk_operand &out) {
-  auto next = c.instructions;
+  instruction_cursor next = at_hand(c);
   next.next();
   const mk_instruction *in = next_instruction(c);
-  if ((c.d.slot(c.instructions.slot())->flags & SLOT_IS_LAST) != 0 ||
+  if ((c.d.slot(at_hand(c).slot())->flags & SLOT_IS_LAST) != 0 ||
       !tile::test_wait(c.d.barrier(INSTRUCTION_FULL + next.slot()), next.phase()) || in->opcode != MK_OP_COMBINE) {
     return 0;
   }
   const mk_operand &parts = in->operands[MK_SLOT_COMBINE_parts];
   bool same = parts.buffer == out.buffer && parts.row == out.row && parts.col == out.col && parts.cols == out.cols;
   bool alone = splits_in_use(c, *in) == 1 && !has_flag(*in, SLOT_WAITS_RELEASE) && !has_flag(*in, SLOT_SIGNALS_RELEASE);
-  bool tested = in->uid == c.d.params.skip_signal_uid || in->uid == c.d.params.delay_uid;
+  bool tested = in->uid == c.d.params.skip_signal_uid || (MK_GPU_RECORDS && in->uid == c.d.params.delay_uid);
   return same && alone && !tested ? in->uid : 0;
 }
 
@@ -48,22 +48,42 @@ struct merged_unit {  // two neighbouring output values of a head: sums of p v, 
   float low = 0.0f, high = 0.0f, max = -INFINITY, total = 0.0f;
 };
 
-__device__ inline void fold_part(merged_unit &sum, float max, float total, float low, float high) {
-  float top = fmaxf(sum.max, max), keep = exp2f(sum.max - top), factor = exp2f(max - top);
+// Parts (max, total) and their two values. A part without tokens has total 0.
+template <uint32_t count>
+__device__ inline void fold_parts(merged_unit &sum, const float2 (&scale)[count], const float2 (&value)[count]) {
+  float top = sum.max;
+#pragma unroll
+  for (uint32_t j = 0; j < count; j++) {
+    top = fmaxf(top, scale[j].x);
+  }
+  float keep = sum.total != 0.0f ? tile::exp2(sum.max - top) : 0.0f;
   sum.max = top;
-  sum.total = sum.total * keep + total * factor;
-  sum.low = sum.low * keep + low * factor;
-  sum.high = sum.high * keep + high * factor;
+  sum.total *= keep, sum.low *= keep, sum.high *= keep;
+#pragma unroll
+  for (uint32_t j = 0; j < count; j++) {
+    float factor = scale[j].y != 0.0f ? tile::exp2(scale[j].x - top) : 0.0f;
+    sum.total += factor * scale[j].y;
+    sum.low += factor * value[j].x;
+    sum.high += factor * value[j].y;
+  }
+}
+
+__device__ inline float2 floats(const tile::stamped_pair &pair) {
+  return make_float2(__uint_as_float(tile::stamp_data(pair.low)), __uint_as_float(tile::stamp_data(pair.high)));
 }
 
 // Over the lanes that share a unit, of which some may have had no part.
 __device__ inline void fold_lanes(merged_unit &sum, uint32_t lanes) {
+  float top = sum.max;
 #pragma unroll 1
   for (uint32_t offset = 1; offset < lanes; offset *= 2) {
-    float top = fmaxf(sum.max, __shfl_xor_sync(0xffffffffu, sum.max, offset));
-    float factor = sum.max == -INFINITY ? 0.0f : exp2f(sum.max - top);
-    sum.max = top;
-    sum.total *= factor, sum.low *= factor, sum.high *= factor;
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, offset));
+  }
+  float factor = sum.total != 0.0f ? tile::exp2(sum.max - top) : 0.0f;
+  sum.max = top;
+  sum.total *= factor, sum.low *= factor, sum.high *= factor;
+#pragma unroll 1
+  for (uint32_t offset = 1; offset < lanes; offset *= 2) {
     sum.total += __shfl_xor_sync(0xffffffffu, sum.total, offset);
     sum.low += __shfl_xor_sync(0xffffffffu, sum.low, offset);
     sum.high += __shfl_xor_sync(0xffffffffu, sum.high, offset);
@@ -73,12 +93,13 @@ __device__ inline void fold_lanes(merged_unit &sum, uint32_t lanes) {
 // Output values 2 unit and 2 unit + 1.
 __device__ inline void publish_combined(const consumer &c, const mk_instruction &in, uint32_t unit,
                                         const merged_unit &sum) {
+  float scale = 1.0f / sum.total;
   tile::store_stamped(stamped_row(c.d, in.operands[MK_SLOT_COMBINE_out]) + unit,
-                      tile::pack_bf16(sum.low / sum.total, sum.high / sum.total), c.d.generation());
+                      tile::pack_bf16(sum.low * scale, sum.high * scale), c.d.generation());
 }
 
 __device__ inline void consume_COMBINE(consumer &c, const mk_instruction &in) {
-  enum { BATCH = 2 };  // splits that a lane fetches together
+  enum { BATCH = 4 };  // splits that a lane fetches together
   if (c.d.words()->combined == in.uid) {
     return;
   }
@@ -100,15 +121,14 @@ __device__ inline void consume_COMBINE(consumer &c, const mk_instruction &in) {
       };
       auto has = [&](uint32_t j) { return first + (j / 2 << lane_bits) < in_use; };
       wait_stamped_pairs<2 * BATCH>(c.d, parts.buffer, at, has, pairs);
+      float2 scale[BATCH], o[BATCH];
 #pragma unroll
       for (uint32_t j = 0; j < BATCH; j++) {
-        const tile::stamped_pair &o = pairs[2 * j], &scale = pairs[2 * j + 1];
-        if (has(2 * j)) {
-          fold_part(sum, __uint_as_float(tile::stamp_data(scale.low)) * BASE_E_TO_2,
-                    __uint_as_float(tile::stamp_data(scale.high)), __uint_as_float(tile::stamp_data(o.low)),
-                    __uint_as_float(tile::stamp_data(o.high)));
-        }
+        o[j] = floats(pairs[2 * j]);
+        scale[j] = floats(pairs[2 * j + 1]);
+        scale[j].x = has(2 * j) ? scale[j].x * BASE_E_TO_2 : -INFINITY;
       }
+      fold_parts(sum, scale, o);
     }
     fold_lanes(sum, lanes);
     if ((i & (lanes - 1)) == 0 && publishes(c.d)) {

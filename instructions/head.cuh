@@ -19,6 +19,7 @@ __device__ inline bool candidate_above(float a, uint32_t a_index, float b, uint3
 }
 
 __device__ inline void best_of_lanes(float &best, uint32_t &index) {
+#pragma unroll 1
   for (int offset = 16; offset > 0; offset /= 2) {
     float other = __shfl_xor_sync(0xffffffffu, best, offset);
     uint32_t other_index = __shfl_xor_sync(0xffffffffu, index, offset);

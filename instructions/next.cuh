@@ -43,13 +43,12 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
   best_of_lanes(best, index);
   stop = __reduce_or_sync(0xffffffffu, word & MK_CANDIDATE_STOP);
 
-  uint32_t position = c.state.position + 1;
+  uint32_t position = c.position + 1;
   bool given = position < c.d.params.prompt_length;
   if (given) {
     index = reinterpret_cast<const uint32_t *>(c.d.buffer(in.operands[MK_SLOT_NEXT_prompt]).address)[position];
   }
-  c.state.token = index | stop;
-  c.state.position = position;
+  set_state(c, index | stop, position);
   if (c.warp == 0 && c.lane == 0) {
     volatile step_state &next = shared->state[(c.d.epoch + 1) % 2];
     next.token = index | stop;

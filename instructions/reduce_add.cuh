@@ -24,7 +24,7 @@ __device__ inline void consume_REDUCE_ADD(consumer &c, const mk_instruction &in)
       low = g % 2 == 0 ? low_even : low_odd;
       high = g % 2 == 0 ? high_even : high_odd;
     }
-    put_result(c, low, high, 0.0f);
+    put_result(c, low, high, 0.0f, 0);
   }
 }
 

@@ -21,6 +21,7 @@ typedef struct mk_compile_options {
   uint32_t sms;     /* queues, 1..1024 */
   uint32_t max_seq; /* tokens of context, 1..max_position_embeddings */
   mk_placement placement;
+  bool sampling; /* the next token is drawn as the `sampling` buffer says; else it is the one of the highest logit */
 } mk_compile_options;
 
 enum {

@@ -23,6 +23,7 @@ mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const m
   lowering->program = program;
   lowering->sms = queues_in_use(graph, options->sms);
   lowering->max_seq = options->max_seq;
+  lowering->samples = options->sampling;
   lowering->splits = mk_split_attention(graph->config.kv_heads, options->max_seq);
   lowering->next_uid = 1;
   MK_TRY(mk_placer_init(&lowering->placer, options->placement, lowering->sms));
@@ -50,34 +51,34 @@ static mk_instruction start(mk_opcode opcode, uint32_t layer) {
 }
 
 /* Buffers are checked to have at most 65535 tiles a side when they are declared, so coordinates fit. */
-static mk_operand tiles(uint16_t buffer, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols) {
+mk_operand mk_tiles(uint16_t buffer, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols) {
   return (mk_operand){
       .buffer = buffer, .row = (uint16_t)row, .rows = (uint16_t)rows, .col = (uint16_t)col, .cols = (uint16_t)cols};
 }
 
-static mk_operand columns(uint16_t buffer, uint32_t col, uint32_t cols) { return tiles(buffer, 0, 1, col, cols); }
+static mk_operand columns(uint16_t buffer, uint32_t col, uint32_t cols) { return mk_tiles(buffer, 0, 1, col, cols); }
 
-static mk_operand whole(const mk_lowering *lowering, uint16_t buffer) {
+mk_operand mk_whole(const mk_lowering *lowering, uint16_t buffer) {
   const mk_buffer *b = &lowering->program->buffers[buffer];
-  return tiles(buffer, 0, mk_buffer_grid_rows(b), 0, mk_buffer_grid_cols(b));
+  return mk_tiles(buffer, 0, mk_buffer_grid_rows(b), 0, mk_buffer_grid_cols(b));
 }
 
 /* The embedding row of the step's token, columns [col, col + cols). */
 static mk_operand embedding_row(const mk_lowering *lowering, uint32_t col, uint32_t cols) {
   uint16_t buffer = lowering->weights[lowering->graph->embedding];
-  mk_operand operand = tiles(buffer, 0, mk_buffer_grid_rows(&lowering->program->buffers[buffer]), col, cols);
+  mk_operand operand = mk_tiles(buffer, 0, mk_buffer_grid_rows(&lowering->program->buffers[buffer]), col, cols);
   operand.flags = MK_OPERAND_TOKEN_ROW;
   return operand;
 }
 
-static void add_wait(const mk_lowering *lowering, mk_instruction *instruction, uint16_t counter) {
+void mk_add_wait(const mk_lowering *lowering, mk_instruction *instruction, uint16_t counter) {
   if (counter != MK_NO_COUNTER) {
     instruction->waits[instruction->wait_count++] =
         (mk_wait){.counter = counter, .threshold = (uint16_t)lowering->program->counters[counter].total};
   }
 }
 
-static mk_status emit(mk_lowering *lowering, uint32_t sm, mk_instruction *instruction, uint16_t signal) {
+mk_status mk_emit(mk_lowering *lowering, uint32_t sm, mk_instruction *instruction, uint16_t signal) {
   mk_program *program = lowering->program;
   instruction->uid = lowering->next_uid++;
   if (signal != MK_NO_COUNTER) {
@@ -114,7 +115,7 @@ static uint16_t ready_of(const mk_lowering *lowering, int value) {
 static mk_operand input_of(const mk_lowering *lowering, const mk_node *node) {
   const mk_config *c = &lowering->graph->config;
   return node->input == MK_NONE ? embedding_row(lowering, 0, mk_divide_up(c->hidden, MK_TILE))
-                                : whole(lowering, lowering->values[node->input].buffer);
+                                : mk_whole(lowering, lowering->values[node->input].buffer);
 }
 
 static const mk_buffer *weight_buffer(const mk_lowering *lowering, const mk_node *node, uint16_t *index) {
@@ -137,16 +138,16 @@ static mk_status lower_qkv(mk_lowering *lowering, const mk_node *node) {
     }
     mk_instruction in = start(MK_OP_QKV, node->layer);
     in.operands[MK_SLOT_QKV_x] = input_of(lowering, node);
-    in.operands[MK_SLOT_QKV_gain] = whole(lowering, lowering->weights[node->gain]);
-    in.operands[MK_SLOT_QKV_weight] = tiles(index, share.first, share.count, 0, steps);
-    in.operands[MK_SLOT_QKV_inv_freq] = whole(lowering, lowering->weights[lowering->graph->frequencies]);
+    in.operands[MK_SLOT_QKV_gain] = mk_whole(lowering, lowering->weights[node->gain]);
+    in.operands[MK_SLOT_QKV_weight] = mk_tiles(index, share.first, share.count, 0, steps);
+    in.operands[MK_SLOT_QKV_inv_freq] = mk_whole(lowering, lowering->weights[lowering->graph->frequencies]);
     in.operands[MK_SLOT_QKV_out] = columns(out->buffer, share.first, share.count);
     in.params[MK_PARAM_QKV_eps] = mk_float_param(c->rms_eps);
     in.params[MK_PARAM_QKV_width] = c->hidden;
     in.params[MK_PARAM_QKV_rope_tiles] = (c->heads + c->kv_heads) * c->head_dim / MK_TILE;
     in.params[MK_PARAM_QKV_head_dim] = c->head_dim;
-    add_wait(lowering, &in, ready_of(lowering, node->input));
-    MK_TRY(emit(lowering, sm, &in, out->ready));
+    mk_add_wait(lowering, &in, ready_of(lowering, node->input));
+    MK_TRY(mk_emit(lowering, sm, &in, out->ready));
   }
   return MK_OK;
 }
@@ -176,22 +177,22 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
       in.operands[MK_SLOT_ATTENTION_q] = columns(qkv, head * group * head_tiles, group * head_tiles);
       in.operands[MK_SLOT_ATTENTION_k] = columns(qkv, (c->heads + head) * head_tiles, head_tiles);
       in.operands[MK_SLOT_ATTENTION_v] = columns(qkv, (c->heads + c->kv_heads + head) * head_tiles, head_tiles);
-      in.operands[MK_SLOT_ATTENTION_kv] = tiles(kv, split, 1, head, 1);
-      in.operands[MK_SLOT_ATTENTION_table] = whole(lowering, lowering->table);
-      in.operands[MK_SLOT_ATTENTION_out] = tiles(parts, split, 1, head * group, group);
+      in.operands[MK_SLOT_ATTENTION_kv] = mk_tiles(kv, split, 1, head, 1);
+      in.operands[MK_SLOT_ATTENTION_table] = mk_whole(lowering, lowering->table);
+      in.operands[MK_SLOT_ATTENTION_out] = mk_tiles(parts, split, 1, head * group, group);
       in.params[MK_PARAM_ATTENTION_scale] = mk_float_param(1.0f / sqrtf((float)c->head_dim));
       in.params[MK_PARAM_ATTENTION_splits] = lowering->splits;
       in.params[MK_PARAM_ATTENTION_group] = group;
-      add_wait(lowering, &in, ready_of(lowering, node->input));
-      MK_TRY(emit(lowering, (split * c->kv_heads + head) % lowering->sms, &in, MK_NO_COUNTER));
+      mk_add_wait(lowering, &in, ready_of(lowering, node->input));
+      MK_TRY(mk_emit(lowering, (split * c->kv_heads + head) % lowering->sms, &in, MK_NO_COUNTER));
     }
   }
   for (uint32_t head = 0; head < c->kv_heads; head++) {
     mk_instruction in = start(MK_OP_COMBINE, node->layer);
-    in.operands[MK_SLOT_COMBINE_parts] = tiles(parts, 0, lowering->splits, head * group, group);
+    in.operands[MK_SLOT_COMBINE_parts] = mk_tiles(parts, 0, lowering->splits, head * group, group);
     in.operands[MK_SLOT_COMBINE_out] = columns(out->buffer, head * group * head_tiles, group * head_tiles);
     in.params[MK_PARAM_COMBINE_span] = MK_SPAN_TOKENS;
-    MK_TRY(emit(lowering, head % lowering->sms, &in, out->ready));
+    MK_TRY(mk_emit(lowering, head % lowering->sms, &in, out->ready));
   }
   return MK_OK;
 }
@@ -213,13 +214,13 @@ static mk_status lower_whole_add(mk_lowering *lowering, const mk_node *node) {
     }
     lowering->placer.bytes[sm] += (uint64_t)share.count * steps * 512;
     mk_instruction in = start(MK_OP_LINEAR_ADD, node->layer);
-    in.operands[MK_SLOT_LINEAR_ADD_x] = whole(lowering, x);
-    in.operands[MK_SLOT_LINEAR_ADD_weight] = tiles(index, share.first, share.count, 0, steps);
+    in.operands[MK_SLOT_LINEAR_ADD_x] = mk_whole(lowering, x);
+    in.operands[MK_SLOT_LINEAR_ADD_weight] = mk_tiles(index, share.first, share.count, 0, steps);
     in.operands[MK_SLOT_LINEAR_ADD_residual_in] = residual_input(lowering, node, share.first, share.count);
     in.operands[MK_SLOT_LINEAR_ADD_residual_out] = columns(out->residual, share.first, share.count);
     in.operands[MK_SLOT_LINEAR_ADD_out] = columns(out->buffer, share.first, share.count);
-    add_wait(lowering, &in, ready_of(lowering, node->input));
-    MK_TRY(emit(lowering, sm, &in, out->ready));
+    mk_add_wait(lowering, &in, ready_of(lowering, node->input));
+    MK_TRY(mk_emit(lowering, sm, &in, out->ready));
   }
   return MK_OK;
 }
@@ -235,10 +236,10 @@ static mk_status emit_part(mk_lowering *lowering, const mk_node *node, uint32_t 
   uint32_t x_tiles = MK_TILE / lowering->program->buffers[x].tile_cols;
   mk_instruction in = start(MK_OP_LINEAR_PART, node->layer);
   in.operands[MK_SLOT_LINEAR_PART_x] = columns(x, first * x_tiles, (end - first) * x_tiles);
-  in.operands[MK_SLOT_LINEAR_PART_weight] = tiles(index, rows.first, rows.count, first, end - first);
-  in.operands[MK_SLOT_LINEAR_PART_out] = tiles(parts, part, 1, rows.first, rows.count);
-  add_wait(lowering, &in, ready_of(lowering, node->input));
-  return emit(lowering, sm, &in, ready);
+  in.operands[MK_SLOT_LINEAR_PART_weight] = mk_tiles(index, rows.first, rows.count, first, end - first);
+  in.operands[MK_SLOT_LINEAR_PART_out] = mk_tiles(parts, part, 1, rows.first, rows.count);
+  mk_add_wait(lowering, &in, ready_of(lowering, node->input));
+  return mk_emit(lowering, sm, &in, ready);
 }
 
 static mk_status lower_split_add(mk_lowering *lowering, const mk_node *node, uint32_t parts_count) {
@@ -275,12 +276,12 @@ static mk_status lower_split_add(mk_lowering *lowering, const mk_node *node, uin
       continue;
     }
     mk_instruction in = start(MK_OP_REDUCE_ADD, node->layer);
-    in.operands[MK_SLOT_REDUCE_ADD_parts] = tiles(parts, 0, parts_count, share.first, share.count);
+    in.operands[MK_SLOT_REDUCE_ADD_parts] = mk_tiles(parts, 0, parts_count, share.first, share.count);
     in.operands[MK_SLOT_REDUCE_ADD_residual_in] = residual_input(lowering, node, share.first, share.count);
     in.operands[MK_SLOT_REDUCE_ADD_residual_out] = columns(out->residual, share.first, share.count);
     in.operands[MK_SLOT_REDUCE_ADD_out] = columns(out->buffer, share.first, share.count);
-    add_wait(lowering, &in, parts_ready);
-    MK_TRY(emit(lowering, sm, &in, out->ready));
+    mk_add_wait(lowering, &in, parts_ready);
+    MK_TRY(mk_emit(lowering, sm, &in, out->ready));
   }
   return MK_OK;
 }
@@ -308,51 +309,83 @@ static mk_status lower_glu(mk_lowering *lowering, const mk_node *node) {
     }
     mk_instruction in = start(MK_OP_GLU, node->layer);
     in.operands[MK_SLOT_GLU_x] = input_of(lowering, node);
-    in.operands[MK_SLOT_GLU_gain] = whole(lowering, lowering->weights[node->gain]);
-    in.operands[MK_SLOT_GLU_weight] = tiles(index, share.first, share.count, 0, steps);
+    in.operands[MK_SLOT_GLU_gain] = mk_whole(lowering, lowering->weights[node->gain]);
+    in.operands[MK_SLOT_GLU_weight] = mk_tiles(index, share.first, share.count, 0, steps);
     in.operands[MK_SLOT_GLU_out] = columns(out->buffer, share.first, share.count);
     in.params[MK_PARAM_GLU_eps] = mk_float_param(c->rms_eps);
     in.params[MK_PARAM_GLU_width] = c->hidden;
-    add_wait(lowering, &in, ready_of(lowering, node->input));
-    MK_TRY(emit(lowering, sm, &in, out->ready));
+    mk_add_wait(lowering, &in, ready_of(lowering, node->input));
+    MK_TRY(mk_emit(lowering, sm, &in, out->ready));
   }
   return MK_OK;
 }
 
-/* Every queue in use has a HEAD, an empty one if need be: its candidate also proves that the SM is done with this epoch. */
-static mk_status lower_head(mk_lowering *lowering, const mk_node *node) {
+/* Every queue in use has a HEAD, an empty one if need be: its candidate also proves that the SM is done with this epoch. `signal` is
+ * by SM. */
+static mk_status lower_heads(mk_lowering *lowering, const mk_node *node, const mk_share *shares,
+                             const uint16_t *signal) {
   const mk_config *c = &lowering->graph->config;
-  uint16_t index, ready;
-  const mk_buffer *weight = weight_buffer(lowering, node, &index);
-  uint32_t row_tiles = mk_buffer_grid_rows(weight), steps = mk_buffer_grid_cols(weight);
-  MK_TRY(mk_program_add_counter(lowering->program, "candidates", MK_COUNTER_RELAXED, &ready));
-  mk_place(&lowering->placer, row_tiles, (uint64_t)steps * 512);
+  uint16_t index;
+  uint32_t steps = mk_buffer_grid_cols(weight_buffer(lowering, node, &index));
   for (uint32_t sm = 0; sm < lowering->sms; sm++) {
-    mk_share share = lowering->placer.shares[sm];
+    mk_share share = shares[sm];
     mk_instruction in = start(MK_OP_HEAD, MK_NO_LAYER);
     in.operands[MK_SLOT_HEAD_x] = input_of(lowering, node);
-    in.operands[MK_SLOT_HEAD_gain] = whole(lowering, lowering->weights[node->gain]);
+    in.operands[MK_SLOT_HEAD_gain] = mk_whole(lowering, lowering->weights[node->gain]);
     bool empty = share.count == 0;
     in.operands[MK_SLOT_HEAD_weight] =
-        empty ? tiles(index, 0, 0, 0, 0) : tiles(index, share.first, share.count, 0, steps);
+        empty ? mk_tiles(index, 0, 0, 0, 0) : mk_tiles(index, share.first, share.count, 0, steps);
     in.operands[MK_SLOT_HEAD_logits] =
-        empty ? tiles(lowering->logits, 0, 0, 0, 0) : columns(lowering->logits, share.first, share.count);
-    in.operands[MK_SLOT_HEAD_candidate] = tiles(lowering->candidates, sm, 1, 0, 1);
+        empty ? mk_tiles(lowering->logits, 0, 0, 0, 0) : columns(lowering->logits, share.first, share.count);
+    in.operands[MK_SLOT_HEAD_candidate] = mk_tiles(lowering->candidates, sm, 1, 0, 1);
     in.params[MK_PARAM_HEAD_eps] = mk_float_param(c->rms_eps);
     in.params[MK_PARAM_HEAD_width] = c->hidden;
     in.params[MK_PARAM_HEAD_vocab] = c->vocab;
-    add_wait(lowering, &in, ready_of(lowering, node->input));
-    MK_TRY(emit(lowering, sm, &in, ready));
-  }
-  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
-    mk_instruction in = start(MK_OP_NEXT, MK_NO_LAYER);
-    in.operands[MK_SLOT_NEXT_candidates] = whole(lowering, lowering->candidates);
-    in.operands[MK_SLOT_NEXT_prompt] = whole(lowering, lowering->prompt);
-    in.operands[MK_SLOT_NEXT_ring] = sm == 0 ? whole(lowering, lowering->ring) : tiles(lowering->ring, 0, 0, 0, 0);
-    add_wait(lowering, &in, ready);
-    MK_TRY(emit(lowering, sm, &in, MK_NO_COUNTER));
+    mk_add_wait(lowering, &in, ready_of(lowering, node->input));
+    MK_TRY(mk_emit(lowering, sm, &in, signal[sm]));
   }
   return MK_OK;
+}
+
+/* NEXT of every SM, over the candidates that `ready` tells of. */
+static mk_status lower_next(mk_lowering *lowering, uint16_t candidates, uint16_t ready) {
+  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
+    mk_instruction in = start(MK_OP_NEXT, MK_NO_LAYER);
+    in.operands[MK_SLOT_NEXT_candidates] = mk_whole(lowering, candidates);
+    in.operands[MK_SLOT_NEXT_prompt] = mk_whole(lowering, lowering->prompt);
+    in.operands[MK_SLOT_NEXT_ring] =
+        sm == 0 ? mk_whole(lowering, lowering->ring) : mk_tiles(lowering->ring, 0, 0, 0, 0);
+    mk_add_wait(lowering, &in, ready);
+    MK_TRY(mk_emit(lowering, sm, &in, MK_NO_COUNTER));
+  }
+  return MK_OK;
+}
+
+static mk_status lower_boundary(mk_lowering *lowering, const mk_node *node, uint16_t *signal) {
+  const mk_share *shares = lowering->placer.shares;
+  uint16_t candidates = lowering->candidates, ready;
+  if (!lowering->samples) {
+    MK_TRY(mk_program_add_counter(lowering->program, "candidates", MK_COUNTER_RELAXED, &ready));
+    for (uint32_t sm = 0; sm < lowering->sms; sm++) {
+      signal[sm] = ready;
+    }
+    MK_TRY(lower_heads(lowering, node, shares, signal));
+  } else {
+    MK_TRY(mk_declare_sampling(lowering, signal));
+    MK_TRY(lower_heads(lowering, node, shares, signal));
+    MK_TRY(mk_lower_sampling(lowering, shares, signal, &candidates, &ready));
+  }
+  return lower_next(lowering, candidates, ready);
+}
+
+static mk_status lower_head(mk_lowering *lowering, const mk_node *node) {
+  uint16_t index, *signal;
+  const mk_buffer *weight = weight_buffer(lowering, node, &index);
+  mk_place(&lowering->placer, mk_buffer_grid_rows(weight), (uint64_t)mk_buffer_grid_cols(weight) * 512);
+  MK_TRY(mk_alloc(lowering->sms, sizeof *signal, &signal));
+  mk_status status = lower_boundary(lowering, node, signal);
+  mk_free(signal);
+  return status;
 }
 
 static mk_status lower_node(mk_lowering *lowering, const mk_node *node) {

@@ -18,7 +18,16 @@ typedef struct mk_lowered_value { /* a value of the graph, as stored */
   uint16_t residual; /* ADD: its fp32 rows, each touched by its owner only */
 } mk_lowered_value;
 
-enum { MK_NO_COUNTER = 0xffff };
+enum {
+  MK_NO_COUNTER = 0xffff,
+  /* Of SIFT, before DRAW goes on over all scores, which every SM then reads whole: how often that
+   * remains: docs/SAMPLING.md. */
+  MK_SIFT_ROUNDS = 3,
+};
+
+typedef struct mk_lowered_sampling { /* buffers of a sampling program */
+  uint16_t sampling, bias, counts, scores, peaks, rounds[MK_SIFT_ROUNDS], choices;
+} mk_lowered_sampling;
 
 typedef struct mk_lowering {
   const mk_graph *graph;
@@ -31,6 +40,8 @@ typedef struct mk_lowering {
   uint16_t *weights;        /* weight -> buffer */
   mk_lowered_value *values; /* value -> buffer, counter */
   uint16_t table, prompt, ring, logits, candidates;
+  bool samples; /* a sampling program, with the buffers below */
+  mk_lowered_sampling sampling;
   uint32_t splits; /* of attention */
   uint32_t next_uid;
 } mk_lowering;

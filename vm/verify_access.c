@@ -21,9 +21,11 @@ static int by_write_key(const void *a, const void *b) {
   return x->instruction < y->instruction ? -1 : x->instruction > y->instruction;
 }
 
+enum { NOT_CERTAIN = UINT32_MAX };
+
 typedef struct mk_use { /* one stamped read */
   mk_operand where;
-  uint32_t span;
+  uint32_t span; /* of a COMBINE; NOT_CERTAIN: no word need be waited for */
   uint32_t instruction, slot;
 } mk_use;
 
@@ -98,7 +100,8 @@ static mk_status collect(mk_collect *c, uint32_t index) {
       MK_TRY(collect_write(c, index, slot));
     } else if (b->store == MK_STORE_STAMPED) {
       MK_TRY(mk_grow(&c->uses, &c->use_capacity, c->use_count + 1, sizeof *c->uses));
-      uint32_t span = in->opcode == MK_OP_COMBINE ? in->params[MK_PARAM_COMBINE_span] : 0;
+      bool used = info->operands[slot].when == MK_WHEN_USED;
+      uint32_t span = in->opcode == MK_OP_COMBINE ? in->params[MK_PARAM_COMBINE_span] : used ? NOT_CERTAIN : 0;
       c->uses[c->use_count++] = (mk_use){.where = *o, .span = span, .instruction = index, .slot = slot};
     }
     if (b->store != MK_STORE_STAMPED) {
@@ -244,7 +247,9 @@ static mk_status make_groups(mk_collect *c, mk_pair **pairs, size_t *pair_count)
       v->links[(size_t)c->uses[end].instruction * MK_MAX_OPERANDS + c->uses[end].slot].first = (uint32_t)v->group_count;
     }
     MK_TRY(mk_grow(&v->groups, &c->group_capacity, v->group_count + 1, sizeof *v->groups));
-    uint64_t certain = use->span == 0 ? use->where.rows : (uint64_t)v->program->ranges.position.low / use->span + 1;
+    uint64_t certain = use->span == 0             ? use->where.rows
+                       : use->span == NOT_CERTAIN ? 0
+                                                  : (uint64_t)v->program->ranges.position.low / use->span + 1;
     v->groups[v->group_count] =
         (mk_group){.where = use->where,
                    .span = use->span,

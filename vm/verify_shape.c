@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "instructions/sampling.h"
 #include "vm/verify_internal.h"
 
 enum { MAX_SPAN = 1024 }; /* scores of one span that a machine holds */
@@ -199,12 +200,23 @@ static mk_status shape_GLU(mk_shape *s) {
   return expect_vector(s, MK_SLOT_GLU_out, w->row / 2, w->rows / 2);
 }
 
+/* The next token is an index into the `count` columns of this operand's buffer. */
+static mk_status check_named(mk_shape *s, uint32_t slot, uint32_t count) {
+  const mk_range *token = &s->v->program->ranges.token;
+  if (token->low != 0 || token->high < count - 1) {
+    return mk_reject(s->v, "B02", s->index, "%s: names tokens 0 to %u by buffer %s; tokens are %u to %u",
+                     s->info->operands[slot].name, count - 1, buffer_of(s, slot)->name, token->low, token->high);
+  }
+  return MK_OK;
+}
+
 static mk_status shape_HEAD(mk_shape *s) {
   const mk_operand *weight = &s->in->operands[MK_SLOT_HEAD_weight], *logits = &s->in->operands[MK_SLOT_HEAD_logits];
   MK_TRY(check_norm(s, MK_SLOT_HEAD_x, MK_SLOT_HEAD_gain, MK_PARAM_HEAD_eps, MK_PARAM_HEAD_width));
   MK_TRY(expect_param(s, MK_PARAM_HEAD_vocab,
                       s->in->params[MK_PARAM_HEAD_vocab] == buffer_of(s, MK_SLOT_HEAD_logits)->cols,
                       "it must be the number of logits"));
+  MK_TRY(check_named(s, MK_SLOT_HEAD_logits, s->in->params[MK_PARAM_HEAD_vocab]));
   MK_TRY(expect_vector(s, MK_SLOT_HEAD_candidate, 0, 2));
   if (mk_operand_empty(weight) || mk_operand_empty(logits)) {
     return mk_operand_empty(weight) == mk_operand_empty(logits)
@@ -238,6 +250,75 @@ static mk_status shape_NEXT(mk_shape *s) {
                      high + 1);
   }
   return MK_OK;
+}
+
+/* The words of the sampling buffer (instructions/sampling.h). */
+static mk_status check_sampling(mk_shape *s, uint32_t slot) {
+  const mk_extent *at = &s->extents[slot];
+  MK_TRY(expect(s, slot, "number of rows in the buffer", buffer_of(s, slot)->rows, 1));
+  MK_TRY(expect(s, slot, "first column", at->col, 0));
+  return expect(s, slot, "number of columns", at->cols, MK_SAMPLING_WORDS);
+}
+
+/* A word for each token: machines find it by the tile of 16 alone. */
+static mk_status expect_by_token(mk_shape *s, uint32_t slot) {
+  MK_TRY(expect(s, slot, "number of rows in the buffer", buffer_of(s, slot)->rows, 1));
+  return expect(s, slot, "tile width", buffer_of(s, slot)->tile_cols, MK_TILE);
+}
+
+static mk_status shape_SCORE(mk_shape *s) {
+  const mk_extent *logits = &s->extents[MK_SLOT_SCORE_logits];
+  static const uint32_t beside[] = {MK_SLOT_SCORE_bias, MK_SLOT_SCORE_counts, MK_SLOT_SCORE_scores};
+  bool none = mk_operand_empty(&s->in->operands[MK_SLOT_SCORE_logits]);
+  for (uint32_t i = 0; i < 3; i++) {
+    MK_TRY(expect_by_token(s, beside[i]));
+    MK_TRY(expect(s, beside[i], "number of row tiles", s->in->operands[beside[i]].rows, none ? 0 : 1));
+    if (!none) {
+      MK_TRY(expect_vector(s, beside[i], logits->col, logits->cols));
+    }
+  }
+  MK_TRY(expect_by_token(s, MK_SLOT_SCORE_logits));
+  MK_TRY(expect_vector(s, MK_SLOT_SCORE_peak, 0, 2));
+  return check_sampling(s, MK_SLOT_SCORE_sampling);
+}
+
+static mk_status expect_all(mk_shape *s, uint32_t slot, uint32_t rows, uint32_t cols) {
+  MK_TRY(expect(s, slot, "first row", s->extents[slot].row, 0));
+  MK_TRY(expect(s, slot, "number of rows", s->extents[slot].rows, rows));
+  MK_TRY(expect(s, slot, "number of rows in the buffer", buffer_of(s, slot)->rows, rows));
+  MK_TRY(expect(s, slot, "first column", s->extents[slot].col, 0));
+  return expect(s, slot, "number of columns", s->extents[slot].cols, cols);
+}
+
+/* What all SMs have published, whole: SIFT and DRAW have the same operands in the same slots. The row of the result is this SM's in all
+ * of them. */
+static mk_status check_search(mk_shape *s) {
+  uint32_t rows = buffer_of(s, MK_SLOT_SIFT_round)->rows;
+  MK_TRY(expect_all(s, MK_SLOT_SIFT_candidates, rows, 2));
+  MK_TRY(expect_all(s, MK_SLOT_SIFT_peaks, rows, 2));
+  if (!mk_operand_empty(&s->in->operands[MK_SLOT_SIFT_rounds])) {
+    MK_TRY(expect_all(s, MK_SLOT_SIFT_rounds, rows, MK_SIFT_WORDS));
+  }
+  return check_sampling(s, MK_SLOT_SIFT_sampling);
+}
+
+static mk_status shape_SIFT(mk_shape *s) {
+  MK_TRY(expect_by_token(s, MK_SLOT_SIFT_scores));
+  MK_TRY(expect_vector(s, MK_SLOT_SIFT_round, 0, MK_SIFT_WORDS));
+  return check_search(s);
+}
+
+static mk_status shape_DRAW(mk_shape *s) {
+  const mk_buffer *scores = buffer_of(s, MK_SLOT_DRAW_scores);
+  uint32_t first = s->in->params[MK_PARAM_DRAW_first], count = s->in->params[MK_PARAM_DRAW_count];
+  uint32_t tiles = (scores->cols + MK_TILE - 1) / MK_TILE;
+  MK_TRY(expect_by_token(s, MK_SLOT_DRAW_scores));
+  MK_TRY(expect_all(s, MK_SLOT_DRAW_scores, 1, scores->cols));
+  MK_TRY(check_named(s, MK_SLOT_DRAW_scores, scores->cols));
+  MK_TRY(expect_param(s, MK_PARAM_DRAW_first, first <= tiles, "it must be a tile of 16 of scores, or their end"));
+  MK_TRY(expect_param(s, MK_PARAM_DRAW_count, count <= tiles - first, "the tiles must lie within scores"));
+  MK_TRY(expect_vector(s, MK_SLOT_DRAW_choice, 0, 2));
+  return check_search(s);
 }
 
 /* The tiles of a row that the step's token names hold every token of the declared range. */

@@ -1,4 +1,4 @@
-/* Phase 1: the program's tables, and each instruction by itself. Rules S01-S08, B01, B04, P01-P04, E01-E03, N01-N04. */
+/* Phase 1: the program's tables, and each instruction by itself. Rules S01-S08, B01, B04, P01-P04, E01-E03, N01-N05. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -241,7 +241,11 @@ static mk_status check_word(mk_verifier *v, uint32_t index) {
 
 static bool may_be_empty(uint32_t opcode, uint32_t slot) {
   return (opcode == MK_OP_HEAD && (slot == MK_SLOT_HEAD_weight || slot == MK_SLOT_HEAD_logits)) ||
-         (opcode == MK_OP_NEXT && slot == MK_SLOT_NEXT_ring);
+         (opcode == MK_OP_NEXT && slot == MK_SLOT_NEXT_ring) ||
+         (opcode == MK_OP_SCORE && (slot == MK_SLOT_SCORE_logits || slot == MK_SLOT_SCORE_bias ||
+                                    slot == MK_SLOT_SCORE_counts || slot == MK_SLOT_SCORE_scores)) ||
+         (opcode == MK_OP_SIFT && (slot == MK_SLOT_SIFT_rounds || slot == MK_SLOT_SIFT_scores)) ||
+         (opcode == MK_OP_DRAW && slot == MK_SLOT_DRAW_rounds);
 }
 
 /* The store that the slot asks for, given whether the operand is the token's row. */
@@ -504,6 +508,55 @@ static mk_status check_state(mk_verifier *v, size_t queue, uint32_t *first_next)
   return MK_OK;
 }
 
+/* What SMs decide alike they decide from the same operands. Marks the tiles of `scores` that a DRAW takes as its own. */
+static mk_status check_search(mk_verifier *v, uint32_t index, uint32_t first, uint32_t first_draw, uint8_t *drawn) {
+  static const uint32_t shared[] = {MK_SLOT_SIFT_candidates, MK_SLOT_SIFT_peaks, MK_SLOT_SIFT_sampling};
+  const mk_instruction *in = mk_at(v, index);
+  bool same = in->opcode != MK_OP_DRAW ||
+              memcmp(&in->operands[MK_SLOT_DRAW_scores], &mk_at(v, first_draw)->operands[MK_SLOT_DRAW_scores],
+                     sizeof in->operands[0]) == 0;
+  for (uint32_t i = 0; i < sizeof shared / sizeof shared[0]; i++) {
+    same = same && memcmp(&in->operands[shared[i]], &mk_at(v, first)->operands[shared[i]], sizeof in->operands[0]) == 0;
+  }
+  if (!same) {
+    return mk_reject(v, "N05", index,
+                     "candidates, peaks, sampling or scores differ from those of %s; all SMs must agree",
+                     mk_place_of(v, first).text);
+  }
+  if (in->opcode == MK_OP_DRAW) {
+    memset(drawn + in->params[MK_PARAM_DRAW_first], 1, in->params[MK_PARAM_DRAW_count]);
+  }
+  return MK_OK;
+}
+
+/* Each DRAW names the best of its own tokens: a token that is nobody's could be the only one that the filters keep. */
+static mk_status check_draws(mk_verifier *v) {
+  const mk_program *p = v->program;
+  uint32_t first = MK_NONE_INDEX, draw = MK_NONE_INDEX;
+  uint8_t *drawn;
+  for (uint32_t i = 0; i < p->instruction_count; i++) {
+    bool draws = mk_at(v, i)->opcode == MK_OP_DRAW;
+    first = first == MK_NONE_INDEX && (draws || mk_at(v, i)->opcode == MK_OP_SIFT) ? i : first;
+    draw = draw == MK_NONE_INDEX && draws ? i : draw;
+  }
+  if (draw == MK_NONE_INDEX) {
+    return MK_OK;
+  }
+  uint32_t tiles = mk_buffer_grid_cols(&p->buffers[mk_at(v, draw)->operands[MK_SLOT_DRAW_scores].buffer]);
+  MK_TRY(mk_alloc(tiles, 1, &drawn));
+  mk_status status = MK_OK;
+  for (uint32_t i = first; i < p->instruction_count && status == MK_OK; i++) {
+    if (mk_at(v, i)->opcode == MK_OP_DRAW || mk_at(v, i)->opcode == MK_OP_SIFT) {
+      status = check_search(v, i, first, draw, drawn);
+    }
+  }
+  for (uint32_t t = 0; t < tiles && status == MK_OK; t++) {
+    status = drawn[t] ? MK_OK : mk_reject(v, "N05", draw, "tile %u of scores is no draw's; each needs one", t);
+  }
+  mk_free(drawn);
+  return status;
+}
+
 mk_status mk_verify_structure(mk_verifier *v) {
   const mk_program *p = v->program;
   MK_TRY(check_machine(v));
@@ -525,5 +578,5 @@ mk_status mk_verify_structure(mk_verifier *v) {
   for (size_t q = 0; q < p->queue_count; q++) {
     MK_TRY(check_state(v, q, &first_next));
   }
-  return MK_OK;
+  return check_draws(v);
 }

@@ -8,6 +8,9 @@ namespace mk::tile {
 
 __device__ inline uint32_t lane() { return threadIdx.x % 32; }
 
+// Of the block, in a way that tells the compiler that it is the same for all lanes.
+__device__ inline uint32_t warp() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
+
 __device__ inline float sum_lanes(float value) {
   for (int offset = 16; offset > 0; offset /= 2) {
     value += __shfl_xor_sync(0xffffffffu, value, offset);
@@ -25,14 +28,11 @@ __device__ inline float sum_group(float value) {
   return value;
 }
 
-// The same for a width, of 2 to 16, that is known at run time.
-__device__ inline float sum_group(float value, uint32_t width) {
-#pragma unroll
-  for (uint32_t offset = 8; offset > 0; offset /= 2) {
-    float other = __shfl_xor_sync(0xffffffffu, value, offset);
-    value += offset < width ? other : 0.0f;
-  }
-  return value;
+// 2^x by one instruction, relative error below 2^-22; 0 where the result would be subnormal. PTX ISA, "ex2".
+__device__ inline float exp2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
 }
 
 // Registers per thread of the calling warpgroup from here on (PTX ISA, "setmaxnreg"): some give, then others take.
@@ -45,6 +45,19 @@ template <int count>
 __device__ inline void take_registers() {
   static_assert(count >= 24 && count <= 256 && count % 8 == 0, "registers come in multiples of 8, from 24 to 256");
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+// Sixteen bytes of shared memory that this thread alone touches, by one instruction.
+template <typename type>
+__device__ inline type load_whole(const type &from) {
+  static_assert(sizeof(type) == 16 && alignof(type) == 16, "sixteen bytes, aligned");
+  uint4 raw = *reinterpret_cast<const uint4 *>(&from);
+  return *reinterpret_cast<type *>(&raw);
+}
+template <typename type>
+__device__ inline void store_whole(type &to, const type &value) {
+  static_assert(sizeof(type) == 16 && alignof(type) == 16, "sixteen bytes, aligned");
+  *reinterpret_cast<uint4 *>(&to) = *reinterpret_cast<const uint4 *>(&value);
 }
 
 // Two bf16 in a word, element 0 low.

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "models/config.h"
+#include "models/generation.h"
 #include "tests/fuzz/support.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -16,5 +17,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   for (uint32_t i = 0; i < config.eos_count; i++) {
     fuzz_require(config.eos[i] < config.vocab, "eos %u", config.eos[i]);
   }
+  mk_generation generation = {.top_k = 9};
+  status = mk_generation_parse((const char *)data, size, &generation);
+  fuzz_expect_parsed(status);
+  fuzz_require(status == MK_OK || generation.top_k == 9, "a refused file has changed the parameters");
+  fuzz_require(status != MK_OK || (generation.temperature >= 0 && generation.top_p >= 0 && generation.top_p <= 1 &&
+                                   generation.min_p >= 0 && generation.min_p <= 1),
+               "temperature %g, top_p %g, min_p %g", generation.temperature, generation.top_p, generation.min_p);
   return 0;
 }

@@ -15,7 +15,13 @@ bool expect_ok(mk_status status, const char *test);
 /* Weights of every kind of checkpoint, packed on the GPU and on the host: the same bytes (pack_gpu.c). */
 void test_packing(void);
 
+/* Launches of a random model behind a KV cache of hash values: always the same bits (depth_gpu.c). */
+void test_depth(const char *shape, uint32_t depth);
+
 /* The tile library, each operation against a plain C loop (tile_gpu.c). */
 void test_tiles(void);
+
+/* Sampling, against its definition; prints what it costs per token (sampling_gpu.c). quick: a tiny model only. */
+void test_sampling(bool quick);
 
 #endif

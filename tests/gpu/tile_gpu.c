@@ -387,13 +387,13 @@ static void test_fragments(tile_gpu *gpu) {
   test_multiply(gpu);
 }
 
-/* In each of the 128 / 32 warps: value[l] += value[l ^ offset] for offset = most / 2 .. 1; from `width` on adds +0. */
-static void sum_in_c(const float *in, uint32_t most, uint32_t width, float *out) {
+/* In each of the 128 / 32 warps: value[l] += value[l ^ offset] for offset = width / 2 .. 1. */
+static void sum_in_c(const float *in, uint32_t width, float *out) {
   float next[128];
   memcpy(out, in, sizeof next);
-  for (uint32_t offset = most / 2; offset > 0; offset /= 2) {
+  for (uint32_t offset = width / 2; offset > 0; offset /= 2) {
     for (uint32_t l = 0; l < 128; l++) {
-      next[l] = out[l] + (offset < width ? out[l ^ offset] : 0.0f);
+      next[l] = out[l] + out[l ^ offset];
     }
     memcpy(out, next, sizeof next);
   }
@@ -410,19 +410,44 @@ static void test_sums(tile_gpu *gpu) {
       float mantissa = (float)(int)(random_word(&seed) | 1) * 0x1p-31f;
       in[i][l] = i == 0 ? -0.0f : ldexpf(mantissa, i == 1 ? -130 : (int)(random_word(&seed) % (4 * i)) - 8);
     }
-    sum_in_c(in[i], 32, 32, want[i][0]);
+    sum_in_c(in[i], 32, want[i][0]);
     for (uint32_t w = 0; w < 6; w++) {
-      sum_in_c(in[i], 1u << w, 1u << w, want[i][1 + w]);
-    }
-    for (uint32_t w = 0; w < 4; w++) {
-      sum_in_c(in[i], 16, 2u << w, want[i][7 + w]);
+      sum_in_c(in[i], 1u << w, want[i][1 + w]);
     }
   }
-  tile_run run = {"mk_tile_warp_sums", 1, 128, COUNT, 2, in, sizeof in, got, sizeof got, lanes, sizeof lanes};
+  tile_run run = {"mk_tile_warp_sums", 1, 128, COUNT, 0, in, sizeof in, got, sizeof got, lanes, sizeof lanes};
   if (ran(gpu, &run)) {
     expect_words(run.kernel, got, want, sizeof got / 4, 128);
     expect_words("mk_tile_warp_sums: lane", lanes, want_lanes, 128, 32);
   }
+}
+
+static void test_exp2(tile_gpu *gpu) {
+  enum { COUNT = 4096 };
+  static float in[COUNT], got[COUNT];
+  static uint32_t warps[128];
+  for (uint32_t i = 0; i < COUNT; i++) {
+    in[i] = (float)i * -0.031f + 1.0f; /* down to where the result is no longer normal */
+  }
+  in[0] = -INFINITY, in[1] = NAN, in[2] = 0.0f, in[3] = INFINITY;
+  tile_run run = {"mk_tile_warp_exp2", 1, 128, COUNT, 0, in, sizeof in, got, sizeof got, warps, sizeof warps};
+  if (!ran(gpu, &run)) {
+    return;
+  }
+  double worst = 0;
+  bool tiny = true, numbered = true;
+  for (uint32_t i = 4; i < COUNT; i++) {
+    double want = exp2((double)in[i]), error = fabs((double)got[i] - want);
+    tiny = tiny && (want >= 0x1p-126 || error <= want);
+    worst = want >= 0x1p-126 && !(error / want <= worst) ? error / want : worst;
+  }
+  for (uint32_t i = 0; i < 128; i++) {
+    numbered = numbered && warps[i] == i / 32;
+  }
+  expect(worst <= 0x1p-22 && tiny, run.kernel, "a power of two is off by more than 2^-22");
+  expect(got[0] == 0.0f && isnan(got[1]) && got[2] == 1.0f && isinf(got[3]), run.kernel,
+         "2^-inf, 2^NaN, 2^0 or 2^inf is wrong");
+  expect(numbered, run.kernel, "a warp has another number");
 }
 
 static void test_pack(tile_gpu *gpu) {
@@ -486,6 +511,7 @@ static void test_registers(tile_gpu *gpu) {
 
 static void test_warps(tile_gpu *gpu) {
   test_sums(gpu);
+  test_exp2(gpu);
   test_pack(gpu);
   test_unpack(gpu);
   test_registers(gpu);

@@ -20,7 +20,8 @@ static mk_status compiled(uint64_t *random, mk_program **out) {
                       .rms_eps = 1e-5f,
                       .rope_theta = 10000};
   mk_compile_options options = {.sms = sms[mutation_draw(random, sizeof sms / sizeof sms[0])],
-                                .max_seq = contexts[mutation_draw(random, sizeof contexts / sizeof contexts[0])]};
+                                .max_seq = contexts[mutation_draw(random, sizeof contexts / sizeof contexts[0])],
+                                .sampling = mutation_draw(random, 2) == 0};
   mk_graph *graph;
   MK_TRY(mk_llama_graph(&config, &graph));
   mk_status status = mk_compile(graph, &options, out);

@@ -137,6 +137,47 @@ static bool touches_NEXT(const view *v) {
           (ring->end_row - ring->row == 1 && ring->col == 0 && ring->end_col > high + 1));
 }
 
+static bool touches_SCORE(const view *v) {
+  const rectangle *logits = &v->at[MK_SLOT_SCORE_logits];
+  static const uint32_t slots[] = {MK_SLOT_SCORE_logits, MK_SLOT_SCORE_bias, MK_SLOT_SCORE_counts,
+                                   MK_SLOT_SCORE_scores};
+  bool none = is_empty(&v->in->operands[MK_SLOT_SCORE_logits]);
+  for (uint32_t i = 0; i < 4; i++) {
+    if (none != is_empty(&v->in->operands[slots[i]]) ||
+        (!none && !whole_width(v, slots[i], logits->col, logits->end_col - logits->col))) {
+      return false;
+    }
+  }
+  return whole_width(v, MK_SLOT_SCORE_peak, 0, 2) && whole_width(v, MK_SLOT_SCORE_sampling, 0, 16);
+}
+
+/* One row for each SM, and the SM's own is that of `out`. */
+static bool row_per_sm(const view *v, uint32_t slot, uint32_t out, uint32_t count) {
+  return all_rows(v, slot) && v->at[slot].col == 0 && v->at[slot].end_col == count &&
+         buffer_of(v, slot)->rows == buffer_of(v, out)->rows;
+}
+
+static bool touches_SIFT(const view *v) {
+  const rectangle *scores = &v->at[MK_SLOT_SIFT_scores];
+  return whole_width(v, MK_SLOT_SIFT_round, 0, 256) && whole_width(v, MK_SLOT_SIFT_sampling, 0, 16) &&
+         row_per_sm(v, MK_SLOT_SIFT_candidates, MK_SLOT_SIFT_round, 2) &&
+         row_per_sm(v, MK_SLOT_SIFT_peaks, MK_SLOT_SIFT_round, 2) &&
+         (is_empty(&v->in->operands[MK_SLOT_SIFT_rounds]) ||
+          row_per_sm(v, MK_SLOT_SIFT_rounds, MK_SLOT_SIFT_round, 256)) &&
+         (is_empty(&v->in->operands[MK_SLOT_SIFT_scores]) || scores->end_row - scores->row == 1);
+}
+
+static bool touches_DRAW(const view *v) {
+  const mk_buffer *scores = buffer_of(v, MK_SLOT_DRAW_scores);
+  uint64_t end = ((uint64_t)v->in->params[MK_PARAM_DRAW_first] + v->in->params[MK_PARAM_DRAW_count]) * MK_TILE;
+  return whole_width(v, MK_SLOT_DRAW_choice, 0, 2) && whole_width(v, MK_SLOT_DRAW_sampling, 0, 16) &&
+         row_per_sm(v, MK_SLOT_DRAW_candidates, MK_SLOT_DRAW_choice, 2) &&
+         row_per_sm(v, MK_SLOT_DRAW_peaks, MK_SLOT_DRAW_choice, 2) &&
+         (is_empty(&v->in->operands[MK_SLOT_DRAW_rounds]) ||
+          row_per_sm(v, MK_SLOT_DRAW_rounds, MK_SLOT_DRAW_choice, 256)) &&
+         scores->rows == 1 && whole_width(v, MK_SLOT_DRAW_scores, 0, scores->cols) && end < scores->cols + MK_TILE;
+}
+
 static bool touches_declared(const view *v) {
   switch ((mk_opcode)v->in->opcode) {
 #define MK_OPCODE(NAME, text, state, semantics) \
@@ -173,7 +214,8 @@ static uint64_t pages_filled(const view *v) {
 static uint64_t bytes_staged(const view *v) {
   uint64_t bytes = 0;
   const mk_opcode_info *info = mk_opcode_lookup(v->in->opcode);
-  if (v->in->opcode == MK_OP_COMBINE || v->in->opcode == MK_OP_REDUCE_ADD || v->in->opcode == MK_OP_NEXT) {
+  if (v->in->opcode == MK_OP_COMBINE || v->in->opcode == MK_OP_REDUCE_ADD || v->in->opcode == MK_OP_NEXT ||
+      v->in->opcode == MK_OP_SCORE || v->in->opcode == MK_OP_SIFT || v->in->opcode == MK_OP_DRAW) {
     return 0;
   }
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {

@@ -14,7 +14,7 @@
 #include "tests/support/model.h"
 #include "vm/program.h"
 
-enum { MOST_ARGUMENTS = 24 };
+enum { MOST_ARGUMENTS = 40 };
 
 typedef struct result {
   int code; /* exit code, or 1000 + signal */
@@ -277,9 +277,10 @@ Test(command, synth) {
 Test(command, run_prints_text_and_json) {
   const char *model = in_directory("tiny");
   json_t *object = RUN_JSON("-m", model, "-p", "hello", "-n", "12", "--ignore-eos");
-  static const char *const keys[] = {"model", "device", "prompt_tokens", "tokens", "text", "finish_reason", "timings"};
-  cr_assert_eq(json_object_size(object), 7);
-  for (size_t i = 0; i < 7; i++) {
+  static const char *const keys[] = {"model", "device",        "prompt_tokens", "tokens",
+                                     "text",  "finish_reason", "sampling",      "timings"};
+  cr_assert_eq(json_object_size(object), 8);
+  for (size_t i = 0; i < 8; i++) {
     cr_assert_not_null(json_object_get(object, keys[i]), "%s", keys[i]);
   }
   cr_assert_str_eq(text_of(object, "model"), model);
@@ -312,6 +313,92 @@ Test(command, run_is_the_same_on_any_machine) {
     json_decref(others[i]);
   }
   json_decref(want);
+}
+
+Test(command, run_samples) {
+  const char *model = in_directory("tiny");
+  json_t *first =
+      RUN_JSON("-m", model, "-p", "x", "-n", "9", "--ignore-eos", "--temp", "0.9", "--top-k", "30", "-s", "5");
+  json_t *others[] = {
+      RUN_JSON("-m", model, "-p", "x", "-n", "9", "--ignore-eos", "--temp", "0.9", "--top-k", "30", "--seed", "5",
+               "--sms", "7", "--adversarial", "--interleave", "3", "--check"),
+      RUN_JSON("-m", model, "-p", "x", "-n", "9", "--ignore-eos", "--temp", "0.9", "--top-k", "30", "-s", "6"),
+      RUN_JSON("-m", model, "-p", "x", "-n", "9", "--ignore-eos", "--top-p", "0.5", "--min-p", "0.01",
+               "--repeat-penalty", "1.2", "--presence-penalty", "0.5", "--frequency-penalty", "-0.5", "--logit-bias",
+               "7+1.5", "--logit-bias", "9-inf", "--logprobs", "3")};
+  cr_assert(json_equal(json_object_get(first, "tokens"), json_object_get(others[0], "tokens")));
+  cr_assert(!json_equal(json_object_get(first, "tokens"), json_object_get(others[1], "tokens")));
+  const json_t *sampling = json_object_get(first, "sampling"), *logprobs = json_object_get(others[2], "logprobs");
+  cr_assert_eq(json_integer_value(json_object_get(sampling, "seed")), 5);
+  cr_assert_eq(json_integer_value(json_object_get(sampling, "top_k")), 30);
+  cr_assert(json_number_value(json_object_get(sampling, "temperature")) == 0.9);
+  sampling = json_object_get(others[2], "sampling");
+  const json_t *biases = json_object_get(sampling, "logit_bias");
+  cr_assert_eq(json_array_size(biases), 2);
+  cr_assert(json_number_value(json_object_get(json_array_get(biases, 0), "bias")) == 1.5);
+  cr_assert_eq(json_integer_value(json_object_get(json_array_get(biases, 1), "token")), 9);
+  cr_assert(json_is_null(json_object_get(json_array_get(biases, 1), "bias")), "banned");
+  cr_assert(json_number_value(json_object_get(sampling, "temperature")) == 1, "a filter asks for sampling");
+  cr_assert_eq(json_array_size(logprobs), 9);
+  for (size_t i = 0; i < 9; i++) {
+    const json_t *one = json_array_get(logprobs, i), *top = json_object_get(one, "top");
+    cr_assert(json_equal(json_object_get(one, "token"), json_array_get(json_object_get(others[2], "tokens"), i)));
+    cr_assert_eq(json_array_size(top), 3);
+    cr_assert_leq(json_number_value(json_object_get(one, "logprob")),
+                  json_number_value(json_object_get(json_array_get(top, 0), "logprob")));
+  }
+  for (size_t i = 0; i < 3; i++) {
+    json_decref(others[i]);
+  }
+  json_decref(first);
+  EXPECT(0, "", "sampling: temperature 0.5, top-k 0, top-p 1, min-p 0, seed 7", "run", "-m", model, "-p", "x", "-n",
+         "2", "--temp", "0.5", "-s", "7");
+  EXPECT(0, " | ", "", "run", "-m", model, "-p", "x", "-n", "2", "--logprobs", "2");
+}
+
+Test(command, sampling_options_that_make_no_sense) {
+  const char *model = in_directory("tiny");
+  EXPECT(2, "", "--temp: 'warm' is not a number", "run", "-m", model, "--temp", "warm");
+  EXPECT(2, "", "temperature is -1", "run", "-m", model, "--temp", "-1");
+  EXPECT(2, "", "top-p is 1.5", "run", "-m", model, "--top-p", "1.5");
+  EXPECT(2, "", "--top-k", "run", "-m", model, "--top-k", "-3");
+  EXPECT(2, "", "--seed: 'x' is not a whole number", "run", "-m", model, "--seed", "x");
+  EXPECT(2, "", "repetition penalty is 0", "run", "-m", model, "--repeat-penalty", "0");
+  EXPECT(2, "", "--logprobs is for one turn", "run", "-m", model, "--chat", "--logprobs", "1");
+  EXPECT(2, "", "--logprobs", "run", "-m", model, "--logprobs", "21");
+  EXPECT(2, "", "'5' is not TOKEN+B", "run", "-m", model, "--logit-bias", "5");
+  EXPECT(2, "", "'5+inf' is not TOKEN+B", "run", "-m", model, "--logit-bias", "5+inf");
+  EXPECT(2, "", "'-5+1' is not TOKEN+B", "run", "-m", model, "--logit-bias", "-5+1");
+  EXPECT(2, "", "token 99999999", "run", "-m", model, "--logit-bias", "99999999+1");
+  EXPECT(2, "", "two logit biases", "run", "-m", model, "--logit-bias", "5+1", "--logit-bias", "5+2");
+  EXPECT(2, "", "--compare is greedy", "run", "-m", model, "--compare", "--temp", "1");
+}
+
+Test(command, sampling_comes_from_the_model) {
+  const char *model = in_directory("tiny"), *path = in_directory("tiny/generation_config.json");
+  FILE *file = fopen(path, "w");
+  fputs("{\"do_sample\": true, \"temperature\": 0.6, \"top_p\": 0.9}", file);
+  fclose(file);
+  EXPECT(0, "", "temperature 0.6, top-k 50, top-p 0.9, min-p 0, seed ", "run", "-m", model, "-p", "x", "-n", "2");
+  EXPECT(0, "", "temperature 0.6, top-k 0, top-p 0.9, min-p 0, seed ", "run", "-m", model, "-p", "x", "-n", "2",
+         "--top-k", "0");
+  result r = RUN("run", "-m", model, "-p", "x", "-n", "2", "--temp", "0");
+  cr_assert_eq(r.code, 0);
+  cr_assert_null(strstr(r.err, "sampling:"), "%s", r.err);
+  drop(&r);
+  file = fopen(path, "w");
+  fputs("{\"do_sample\": false, \"temperature\": 0.6, \"top_p\": 0.9}", file);
+  fclose(file);
+  EXPECT(0, "", "temperature 0.7, top-k 0, top-p 0.9, min-p 0, seed 3", "run", "-m", model, "-p", "x", "-n", "2",
+         "--temp", "0.7", "-s", "3");
+  r = RUN("run", "-m", model, "-p", "x", "-n", "2");
+  cr_assert_eq(r.code, 0);
+  cr_assert_null(strstr(r.err, "sampling:"), "%s", r.err);
+  drop(&r);
+  file = fopen(path, "w");
+  fputs("{\"do_sample\": true, \"top_p\": 9}", file);
+  fclose(file);
+  EXPECT(3, "", "generation_config.json: top_p: is 9", "run", "-m", model, "-p", "x", "-n", "2");
 }
 
 /* Llama 2's decoder drops the first space of a text; the prompt is where the text begins. */

@@ -27,7 +27,8 @@ struct mk_engine {
   uint32_t position_shift; /* mk_tamper */
   int prompt, logits;      /* buffers */
   mk_trace_window trace;
-  float *logits_copy; /* of the GPU's, [vocab] */
+  float *logits_copy;         /* of the GPU's, [vocab] */
+  int sampling, bias, counts; /* buffers of a sampling program, else -1 */
 };
 
 static bool needs_cpu(const mk_engine_options *options) {
@@ -150,6 +151,38 @@ static mk_status open_model(mk_engine *engine, const char *model_dir) {
   return mk_checkpoint_check(engine->checkpoint, &engine->config);
 }
 
+mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling) {
+  uint32_t words[MK_SAMPLING_WORDS], vocab = engine->config.vocab;
+  float *bias;
+  MK_TRY(mk_sampling_check(sampling, vocab));
+  if (engine->sampling < 0) {
+    return mk_sampling_is_greedy(sampling)
+               ? MK_OK
+               : mk_error(MK_ERR_USAGE, "the engine was opened with a greedy program; it cannot sample");
+  }
+  mk_sampling_words(sampling, vocab, words);
+  MK_TRY(write_buffer(engine, (size_t)engine->sampling, 0, words, sizeof words));
+  MK_TRY(mk_alloc(vocab, sizeof *bias, &bias));
+  for (size_t i = 0; i < sampling->bias_count; i++) {
+    bias[sampling->biases[i].token] = sampling->biases[i].bias;
+  }
+  mk_status status = write_buffer(engine, (size_t)engine->bias, 0, bias, vocab * sizeof *bias);
+  mk_free(bias);
+  return status;
+}
+
+/* No token has been seen yet. */
+static mk_status clear_counts(mk_engine *engine) {
+  uint32_t *zeros;
+  if (engine->counts < 0) {
+    return MK_OK;
+  }
+  MK_TRY(mk_alloc(engine->config.vocab, sizeof *zeros, &zeros));
+  mk_status status = write_buffer(engine, (size_t)engine->counts, 0, zeros, engine->config.vocab * sizeof *zeros);
+  mk_free(zeros);
+  return status;
+}
+
 static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {
   engine->cancel = options->cancel;
   if (options->synth != NULL) {
@@ -163,7 +196,9 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   uint32_t longest = engine->config.max_position;
   engine->max_seq = options->max_seq != 0 ? options->max_seq : longest < DEFAULT_CONTEXT ? longest : DEFAULT_CONTEXT;
   MK_TRY(mk_llama_graph(&engine->config, &engine->graph));
-  mk_compile_options compile = {.sms = options->sms == 0 ? MK_DEFAULT_SMS : options->sms, .max_seq = engine->max_seq};
+  bool samples = options->sampling != NULL && !mk_sampling_is_greedy(options->sampling);
+  mk_compile_options compile = {
+      .sms = options->sms == 0 ? MK_DEFAULT_SMS : options->sms, .max_seq = engine->max_seq, .sampling = samples};
   MK_TRY(mk_compile(engine->graph, &compile, &engine->program));
   MK_TRY(mk_verify(engine->program, NULL));
   if (options->tamper != NULL) {
@@ -175,6 +210,12 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   MK_TRY(open_machine(engine, options));
   engine->prompt = mk_program_find_buffer(engine->program, "prompt");
   engine->logits = mk_program_find_buffer(engine->program, "logits");
+  engine->sampling = mk_program_find_buffer(engine->program, "sampling");
+  engine->bias = mk_program_find_buffer(engine->program, "logit_bias");
+  engine->counts = mk_program_find_buffer(engine->program, "token_counts");
+  if (options->sampling != NULL) {
+    MK_TRY(mk_engine_set_sampling(engine, options->sampling));
+  }
   MK_TRY(fill_block_table(engine));
   return load_weights(engine, options);
 }
@@ -288,6 +329,7 @@ mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t p
     return MK_OK;
   }
   MK_TRY(arm_recorder(engine, (uint32_t)prompt_count - 1));
+  MK_TRY(clear_counts(engine));
   uint32_t shift = engine->position_shift, count = (uint32_t)prompt_count + shift;
   MK_TRY(write_buffer(engine, (size_t)engine->prompt, shift * sizeof *prompt, prompt, prompt_count * sizeof *prompt));
   generation g = {.engine = engine, .prompt_count = prompt_count, .left = n_predict, .fn = fn, .user = user};

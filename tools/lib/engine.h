@@ -8,6 +8,7 @@
 
 #include <signal.h>
 
+#include "instructions/sampling_host.h"
 #include "models/config.h"
 #include "models/graph.h"
 #include "vm/cpu/machine.h"
@@ -34,6 +35,8 @@ typedef struct mk_engine_options {
   bool check_races;         /* detect unordered accesses while running */
   const mk_tamper *tamper;  /* NULL outside tests */
   const char *cache;        /* folder of packed copies of checkpoints, read when there, written when not; NULL: none */
+  /* How tokens are drawn; NULL, or one that is greedy: a greedy program. */
+  const mk_sampling *sampling;
   /* Not NULL: once it is not 0, loading ends with MK_ERR_RUNTIME, and generation after the step at hand. */
   const volatile sig_atomic_t *cancel;
   /* Told while the engine opens; NULL: nobody is. */
@@ -65,8 +68,12 @@ mk_cpu *mk_engine_cpu(mk_engine *engine);
 /* Copies the prompt into its buffer on the machine, from its start. */
 mk_status mk_engine_set_prompt(mk_engine *engine, const uint32_t *prompt, size_t count);
 
-/* Greedy generation from an empty context: the prompt (1..max_seq ids, each < vocab), then up to n_predict tokens, fewer
- * when fn returns false or the context is full. Prompt and generated tokens together never exceed max_seq. */
+/* Of later generations: the same seed gives the same tokens again. MK_ERR_USAGE for parameters that make no sense, and for
+ * others than greedy ones when the engine was opened with a greedy program. */
+mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling);
+
+/* Generation from an empty context, greedy unless the engine samples: the prompt (1..max_seq ids, each < vocab), then up to
+ * n_predict tokens, fewer when fn returns false or the context is full. Prompt and generated tokens together never exceed max_seq. */
 mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t prompt_count, size_t n_predict,
                              mk_token_fn fn, void *user);
 

@@ -115,9 +115,11 @@ static const char columns[] =
     "`when` says what\n"
     "must have happened first: `early` nothing, the data are constant; `state` the step state of this epoch is known; "
     "`waits` the\n"
-    "instruction's waits hold; `used` the same, but only the rows in use at the position are waited for and read (the "
-    "operand's\n"
-    "first row always is). *Step state* is {token, position}, private to an SM and\n"
+    "instruction's waits hold; `used` the same, but only what the step uses is waited for and read: `combine` the rows "
+    "in "
+    "use at the\n"
+    "position, always the first, `sift` and `draw` what the sampling parameters ask for. *Step state* is {token, "
+    "position}, private to an SM and\n"
     "double-buffered by the parity of the epoch.\n"
     "\n"
     "y = W x is a matrix-vector product over the row tiles and K columns that the `weight` operand names;\n"
@@ -135,6 +137,8 @@ static const struct {
     {"group", "query heads that share the KV head"},
     {"span", "consecutive tokens that one split takes at a time; a split with no token yet is not in use"},
     {"vocab", "rows of logits that are tokens (rows beyond it are padding)"},
+    {"first", "the first of this SM's tiles of 16 tokens"},
+    {"count", "how many tiles of tokens the SM has"},
 };
 
 const char *mk_isa_param_meaning(const char *name) {

@@ -10,12 +10,13 @@
 #include "vm/explain.h"
 #include "vm/verify.h"
 
-enum { KEY_SMS = 256, KEY_MAX_SEQ, KEY_EXPLAIN };
+enum { KEY_SMS = 256, KEY_MAX_SEQ, KEY_EXPLAIN, KEY_SAMPLING };
 
 typedef struct compile_options {
   const char *model, *output;
   uint32_t sms;
   uint64_t max_seq;
+  bool sampling;
 } compile_options;
 
 static const struct argp_option compile_table[] = {
@@ -23,6 +24,8 @@ static const struct argp_option compile_table[] = {
     {"output", 'o', "FILE", 0, "Program file to write, usually *.mkp (required)", 1},
     {"sms", KEY_SMS, "N", 0, "SMs to compile for (132)", 1},
     {"max-seq", KEY_MAX_SEQ, "L", 0, "Tokens of context (the model's limit, at most 4096)", 1},
+    {"sampling", KEY_SAMPLING, NULL, 0,
+     "A program that draws tokens, by parameters given at run time; else a greedy one", 1},
     {0}};
 
 static error_t parse_compile(int key, char *text, struct argp_state *state) {
@@ -39,6 +42,9 @@ static error_t parse_compile(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_SMS:
       o->sms = (uint32_t)mk_number(state, "--sms", text, 1, MK_MAX_SMS);
+      return 0;
+    case KEY_SAMPLING:
+      o->sampling = true;
       return 0;
     case KEY_MAX_SEQ:
       o->max_seq = mk_number(state, "--max-seq", text, 1, UINT32_MAX);
@@ -94,7 +100,7 @@ mk_status mk_command_compile(int argc, char **argv) {
   compile_options o = {.sms = MK_DEFAULT_SMS};
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
   mk_config config;
-  mk_compile_options options = {.sms = o.sms};
+  mk_compile_options options = {.sms = o.sms, .sampling = o.sampling};
   MK_TRY(mk_config_load(o.model, &config));
   MK_TRY(mk_context_size(o.max_seq, config.max_position, &options.max_seq));
   double start = mk_seconds();

@@ -2,6 +2,7 @@
 #include "tools/mkvm/report.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,15 @@ mk_status mk_report_token(mk_run_report *report, uint32_t token) {
   return MK_OK;
 }
 
+mk_status mk_report_logprobs(mk_run_report *report, const float *logits, uint32_t vocab) {
+  size_t count = report->tokens.count, n = report->logprob_count;
+  MK_TRY(mk_grow(&report->logprobs, &report->logprobs_capacity, count, sizeof *report->logprobs));
+  MK_TRY(mk_grow(&report->top, &report->top_capacity, count * n + 1, sizeof *report->top));
+  mk_logprobs(logits, vocab, report->tokens.ids[count - 1], report->logprob_count, &report->logprobs[count - 1],
+              report->top + (count - 1) * n);
+  return MK_OK;
+}
+
 mk_status mk_report_text(mk_run_report *report, const char *text, size_t length) {
   MK_TRY(mk_grow(&report->text, &report->text_capacity, report->text_length + length, 1));
   memcpy(report->text + report->text_length, text, length);
@@ -24,6 +34,10 @@ mk_status mk_report_text(mk_run_report *report, const char *text, size_t length)
 
 void mk_report_free(mk_run_report *report) {
   mk_free(report->text);
+  mk_free(report->logprobs);
+  mk_free(report->top);
+  report->logprobs = NULL;
+  report->top = NULL;
   mk_tokens_free(&report->tokens);
   report->text = NULL;
 }
@@ -57,6 +71,41 @@ static json_t *path_string(const char *path) {
   return string;
 }
 
+static json_t *logprob_json(uint32_t token, double logprob) {
+  json_t *object = json_object();
+  json_object_set_new(object, "token", json_integer(token));
+  json_object_set_new(object, "logprob", isfinite(logprob) ? json_real(logprob) : json_null());
+  return object;
+}
+
+static json_t *logprobs_json(const mk_run_report *r) {
+  json_t *array = json_array();
+  for (size_t i = 0; i < r->tokens.count; i++) {
+    json_t *object = logprob_json(r->tokens.ids[i], r->logprobs[i]), *top = json_array();
+    for (size_t j = i * r->logprob_count; j < (i + 1) * r->logprob_count && r->top[j].token != UINT32_MAX; j++) {
+      json_array_append_new(top, logprob_json(r->top[j].token, r->top[j].logprob));
+    }
+    json_object_set_new(object, "top", top);
+    json_array_append_new(array, object);
+  }
+  return array;
+}
+
+mk_status mk_report_print_logprobs(const mk_run_report *r) {
+  enum { ENTRY = 64 }; /* separator, id, and a number of as many digits as a float can have before the point */
+  char line[(MK_MOST_LOGPROBS + 1) * ENTRY];
+  for (size_t i = 0; r->logprobs != NULL && i < r->tokens.count; i++) {
+    int used = snprintf(line, sizeof line, "%u %.4f", r->tokens.ids[i], r->logprobs[i]);
+    for (size_t j = i * r->logprob_count; j < (i + 1) * r->logprob_count && r->top[j].token != UINT32_MAX; j++) {
+      used += snprintf(line + used, sizeof line - (size_t)used, "%s %u %.4f", j == i * r->logprob_count ? " |" : ",",
+                       r->top[j].token, r->top[j].logprob);
+    }
+    line[used++] = '\n';
+    MK_TRY(mk_print(line, (size_t)used));
+  }
+  return MK_OK;
+}
+
 mk_status mk_report_json(const mk_run_report *r) {
   json_t *timings = json_object(), *object = json_object();
   json_object_set_new(timings, "load_s", json_real(r->load_seconds));
@@ -71,6 +120,10 @@ mk_status mk_report_json(const mk_run_report *r) {
   bad |= json_object_set_new(object, "tokens", ids(&r->tokens));
   bad |= json_object_set_new(object, "text", json_stringn(r->text == NULL ? "" : r->text, r->text_length));
   bad |= json_object_set_new(object, "finish_reason", json_string(r->finish_reason));
+  bad |= json_object_set_new(object, "sampling", mk_sampling_option_json(r->sampling));
+  if (r->logprobs != NULL) {
+    bad |= json_object_set_new(object, "logprobs", logprobs_json(r));
+  }
   bad |= json_object_set_new(object, "timings", timings);
   char *text = bad != 0 ? NULL : json_dumps(object, JSON_REAL_PRECISION(6));
   json_decref(object);

@@ -5,6 +5,7 @@
 #define MK_REPORT_H
 
 #include "models/tokenizer.h"
+#include "tools/mkvm/sampling_option.h"
 
 typedef struct mk_run_report {
   const char *model, *device, *finish_reason;
@@ -12,14 +13,23 @@ typedef struct mk_run_report {
   mk_tokens tokens; /* generated, an end-of-text token included */
   char *text;
   size_t text_length, text_capacity;
+  const mk_sampling_option *sampling;
+  uint32_t logprob_count; /* alternatives per token */
+  double *logprobs;       /* of the tokens; NULL: not asked for */
+  mk_logprob *top;        /* logprob_count per token */
+  size_t logprobs_capacity, top_capacity;
   double load_seconds;
   double prompt_seconds;   /* up to the first generated token */
   double generate_seconds; /* from the first generated token to the last */
 } mk_run_report;
 
 mk_status mk_report_token(mk_run_report *report, uint32_t token);
+/* Of the last token, from the logits that chose it. */
+mk_status mk_report_logprobs(mk_run_report *report, const float *logits, uint32_t vocab);
 mk_status mk_report_text(mk_run_report *report, const char *text, size_t length);
 mk_status mk_report_json(const mk_run_report *report);
+/* A line per token, when there are some. */
+mk_status mk_report_print_logprobs(const mk_run_report *report);
 /* On standard error. */
 void mk_report_timings(const mk_run_report *report);
 void mk_report_free(mk_run_report *report);

@@ -76,6 +76,11 @@ static uint32_t rows_in_use(const mk_accesses *a, const mk_instruction *in, uint
     const mk_operand *kv = &in->operands[MK_SLOT_ATTENTION_kv];
     return kv->row > position / a->program->buffers[kv->buffer].span_tokens ? 0 : rows;
   }
+  /* What sampling reads depends on its parameters, which are alike on all SMs: here on the position. */
+  if ((in->opcode == MK_OP_SIFT || in->opcode == MK_OP_DRAW) &&
+      mk_opcode_lookup(in->opcode)->operands[slot].when == MK_WHEN_USED) {
+    return position % 2 == 0 ? 0 : rows;
+  }
   return rows;
 }
 

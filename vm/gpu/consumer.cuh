@@ -5,7 +5,8 @@
 // 8 i to 8 i + 7 of its pages. Where a row tile has a multiple of four pages, each warp meets the same pages in all row tiles and stages
 // exactly the activation values that it needs, without a barrier between warps; else they share what they have staged.
 // Column 0 of the mma holds the activation rounded to bf16, column 1 what rounding left over (x times gain has 16 significant bits; two
-// bf16 hold it exactly). A row tile's 16 sums per warp go to a result slot; the storer adds them up in warp order.
+// bf16 hold it exactly). A row tile's 16 sums per warp go to a result slot; the storer adds them up in the order of the pages.
+// While x is waited for, each warp takes its first page into registers: the ring is four pages longer for it.
 #pragma once
 #include "instructions/tile/copy.cuh"
 #include "instructions/tile/fragment.cuh"
@@ -16,11 +17,25 @@ namespace mk {
 struct consumer {
   device d;
   uint32_t warp, lane;
-  instruction_cursor instructions;  // the one at hand
   ring_cursor<MK_GPU_RING_PAGES> pages;
   ring_cursor<MK_GPU_RESULT_SLOTS> results;
-  step_state state;
+  uint32_t position;
 };
+
+// Each warp keeps the token of the step, and where it is in the instruction ring, for itself; in shared memory, since registers are short.
+__device__ inline uint32_t token_of(const consumer &c) { return c.d.words()->tokens[c.warp]; }
+__device__ inline instruction_cursor at_hand(const consumer &c) { return {c.d.words()->at_hand[c.warp]}; }
+__device__ inline void set_at_hand(const consumer &c, const instruction_cursor &cursor) {
+  c.d.words()->at_hand[c.warp] = cursor.at;
+  __syncwarp();
+}
+__device__ inline bool stops(const consumer &c) { return (token_of(c) & MK_CANDIDATE_STOP) != 0; }
+
+__device__ inline void set_state(consumer &c, uint32_t token, uint32_t position) {
+  c.d.words()->tokens[c.warp] = token;
+  c.position = position;
+  __syncwarp();
+}
 
 enum {
   STEPS_PER_PAGE = MK_GPU_PAGE_BYTES / 512,
@@ -38,9 +53,9 @@ __device__ inline uint32_t rank_of(const consumer &c) { return c.warp % GROUP_WA
 
 // All consumer warps meet. Every warp comes to every meeting of an instruction, also when a wait has been given up (wait.cuh).
 __device__ inline void consumers_meet(consumer &c) {
-  record(c.d, MK_ACTIVITY_MEETING, 0);
+  uint32_t since = wait_begins();
   tile::meet<MK_GPU_CONSUMER_WARPS * 32>();
-  record(c.d, MK_ACTIVITY_WORK, 0);
+  record_wait(c.d, since, MK_ACTIVITY_MEETING, 0);
 }
 
 // Warp 0 waits for the instruction's release counters, the others for warp 0.
@@ -67,7 +82,7 @@ __device__ inline void consumers_signal(consumer &c, const mk_instruction &in) {
 
 __device__ inline uint32_t page_count(uint32_t steps) { return (steps + STEPS_PER_PAGE - 1) / STEPS_PER_PAGE; }
 
-// This warp's words for page p, a slice of 64 bytes for every two of its steps: word [t][step][b] of column 0; column 1 lies `low_at`
+// This warp's words for page p, a slice of 64 bytes for every two of its steps: word [t][step][b] of column 0; column 1 lies LOW_AT
 // bytes further.
 __device__ inline uint32_t *slice_words(const consumer &c, uint32_t page) {
   return reinterpret_cast<uint32_t *>(c.d.activation() + page * PAGE_SLICES_BYTES +
@@ -83,21 +98,23 @@ __device__ inline void put_quad(uint32_t *words, uint32_t i, uint32_t first_pair
 }
 
 struct activation {
-  uint32_t pages;   // per row tile
-  uint32_t low_at;  // bytes from column 0 to column 1; 0: there is no column 1
-  float squares;    // this warp's share of the sum of x^2
-  bool unused;      // MK_GPU_PART_WORK is left out
+  bool normed;    // there is a column 1
+  float squares;  // this warp's share of the sum of x^2
 };
 
 // What a lane stages: unit u is its four neighbouring values of the warp's page number u.
 enum {
   MOST_PAGES = MK_GPU_ACTIVATION_BYTES / PAGE_SLICES_BYTES,
-  NORMED_UNITS = (MOST_PAGES / 2 + GROUPS - 1) / GROUPS,
   BATCH_UNITS = 4,  // fetched together
+  // Column 1 begins at a whole round of groups: so a place in the area belongs to the same warp in whatever instruction comes next,
+  // and nobody stages over what a slower warp still reads.
+  LOW_PAGES = (MOST_PAGES / 2 + GROUPS - 1) / GROUPS * GROUPS,
+  LOW_AT = LOW_PAGES * PAGE_SLICES_BYTES,
+  NORMED_UNITS = (MOST_PAGES - LOW_PAGES + GROUPS - 1) / GROUPS,  // most of a normed x
 };
+static_assert(NORMED_UNITS <= BATCH_UNITS, "a normed activation is fetched at once, with its gains");
 static_assert(MK_GPU_RING_PAGES % GROUPS == 0, "a group has its own slots of the ring");
 static_assert(WARP_STEPS * 16 == 4 * 32, "a warp stages a page with one unit per lane");
-static_assert(NORMED_UNITS <= BATCH_UNITS, "a normed activation is fetched at once, with its gains");
 
 // Of the row tile whose pages come next: the first one that is this warp's.
 __device__ inline uint32_t first_page(const consumer &c) { return (group_of(c) - c.pages.slot()) % GROUPS; }
@@ -115,24 +132,20 @@ __device__ inline staged_unit unit_of(const consumer &c, uint32_t u, uint32_t st
 }
 
 // The gains of this lane's values, fetched while x is waited for; zero beyond the vector's end.
-struct staged_gains {
-  uint2 words[NORMED_UNITS];
-};
-
-__device__ inline void load_gains(const consumer &c, const mk_operand &gain, uint32_t steps, staged_gains &to) {
-  const uint32_t *from = reinterpret_cast<const uint32_t *>(c.d.buffer(gain).address);
-  uint32_t count = c.d.buffer(gain).cols;
+__device__ inline void load_gains(const consumer &c, const mk_operand &gain, bool normed, uint32_t steps,
+                                  uint2 (&to)[NORMED_UNITS]) {
+  const uint16_t *from = reinterpret_cast<const uint16_t *>(c.d.buffer(gain).address);
+  uint32_t cols = normed ? c.d.buffer(gain).cols : 0;
 #pragma unroll
   for (uint32_t u = 0; u < NORMED_UNITS; u++) {
     staged_unit at = unit_of(c, u, steps);
-    to.words[u] = make_uint2(0, 0);
-    if (at.active && at.element + 4 <= count) {
-      to.words[u] = __ldg(reinterpret_cast<const uint2 *>(from + at.element / 2));
-    } else if (at.active) {  // the vector ends within these four
-      const uint16_t *tail = reinterpret_cast<const uint16_t *>(from) + at.element;
-      uint32_t left = at.element < count ? count - at.element : 0;
-      to.words[u].x = (left > 0 ? tail[0] : 0u) | (left > 1 ? static_cast<uint32_t>(tail[1]) << 16 : 0u);
-      to.words[u].y = left > 2 ? tail[2] : 0u;
+    to[u] = make_uint2(0, 0);
+    if (at.element < cols) {
+      to[u] =
+          __ldg(reinterpret_cast<const uint2 *>(from + at.element));  // memory goes on behind the last one (machine.c)
+      uint32_t left = cols - at.element;
+      to[u].x &= left == 1 ? 0xffffu : 0xffffffffu;
+      to[u].y &= left >= 4 ? 0xffffffffu : left == 3 ? 0xffffu : 0u;
     }
   }
 }
@@ -155,7 +168,7 @@ __device__ inline void stage_unit(const consumer &c, const staged_unit &at, uint
   }
   uint32_t high0 = tile::pack_bf16(product[0], product[1]), high1 = tile::pack_bf16(product[2], product[3]);
   put_quad(slice, c.lane, high0, high1);
-  put_quad(slice + out.low_at / 4, c.lane,
+  put_quad(slice + LOW_AT / 4, c.lane,
            tile::pack_bf16(product[0] - tile::low_bf16(high0), product[1] - tile::high_bf16(high0)),
            tile::pack_bf16(product[2] - tile::low_bf16(high1), product[3] - tile::high_bf16(high1)));
 }
@@ -163,7 +176,7 @@ __device__ inline void stage_unit(const consumer &c, const staged_unit &at, uint
 // The units [first_unit, first_unit + BATCH_UNITS) of the embedding row of the step's token.
 __device__ inline void fetch_token_row(const consumer &c, const mk_gpu_buffer &x, uint32_t first, uint32_t first_unit,
                                        uint32_t steps, uint2 (&to)[BATCH_UNITS]) {
-  uint32_t row = c.state.token;
+  uint32_t row = token_of(c);
 #pragma unroll
   for (uint32_t u = 0; u < BATCH_UNITS; u++) {
     const staged_unit at = unit_of(c, first_unit + u, steps);
@@ -178,68 +191,23 @@ __device__ inline void fetch_token_row(const consumer &c, const mk_gpu_buffer &x
   }
 }
 
-// The same of a stamped vector, the first `count` of them: all loads of a lane are under way together, stale words are fetched again.
-template <uint32_t count>
+// The same of a stamped vector: all loads of a lane are under way together, stale words are fetched again.
 __device__ inline void fetch_stamped(const consumer &c, const mk_operand &operand, const mk_gpu_buffer &x,
                                      uint32_t first, uint32_t first_unit, uint32_t steps, uint2 (&to)[BATCH_UNITS]) {
   const uint64_t *from =
       reinterpret_cast<const uint64_t *>(x.address) + static_cast<uint64_t>(operand.row) * x.row_words + first / 2;
-  tile::stamped_pair pairs[count];
+  tile::stamped_pair pairs[BATCH_UNITS];
   auto at = [&](uint32_t u) { return from + unit_of(c, first_unit + u, steps).element / 2; };
   auto has = [&](uint32_t u) { return unit_of(c, first_unit + u, steps).active; };
-  wait_stamped_pairs<count>(c.d, operand.buffer, at, has, pairs);
+  wait_stamped_pairs<BATCH_UNITS>(c.d, operand.buffer, at, has, pairs);
 #pragma unroll
-  for (uint32_t u = 0; u < count; u++) {
+  for (uint32_t u = 0; u < BATCH_UNITS; u++) {
     to[u] = make_uint2(tile::stamp_data(pairs[u].low), tile::stamp_data(pairs[u].high));
   }
 }
 
-// Stages x [16 * steps] of operand `slot`: stamped bf16, or the embedding row of the step's token. With gains each value is
-// multiplied and its square summed.
-__device__ inline void stage_activation(consumer &c, const mk_instruction &in, uint32_t slot, bool normed,
-                                        const staged_gains &gains, uint32_t steps, activation &out) {
-  const mk_operand &operand = in.operands[slot];
-  const mk_gpu_buffer &x = c.d.buffer(operand);
-  uint32_t first = operand.col * x.tile_cols;
-  out.pages = page_count(steps);
-  // Whole rounds of groups: so a place in the area belongs to the same warp in whatever instruction comes next, and nobody stages over
-  // what a slower warp still reads.
-  out.low_at = normed ? (out.pages + GROUPS - 1) / GROUPS * (GROUPS * PAGE_SLICES_BYTES) : 0;
-  out.squares = 0.0f;
-  out.unused = (c.d.params.left_out & MK_GPU_PART_WORK) != 0;
-  if (out.pages <= GROUPS && (operand.flags & MK_OPERAND_TOKEN_ROW) == 0) {  // the short way: one unit a lane
-    uint2 words[BATCH_UNITS];
-    fetch_stamped<1>(c, operand, x, first, 0, steps, words);
-    staged_unit at = unit_of(c, 0, steps);
-    if (at.page < out.pages) {
-      stage_unit(c, at, words[0].x, words[0].y, normed, gains.words[0], out);
-    }
-  } else {
-#pragma unroll 1
-    for (uint32_t first_unit = 0; first_page(c) + first_unit * GROUPS < out.pages; first_unit += BATCH_UNITS) {
-      uint2 words[BATCH_UNITS];
-      if ((operand.flags & MK_OPERAND_TOKEN_ROW) != 0) {
-        fetch_token_row(c, x, first, first_unit, steps, words);
-      } else {
-        fetch_stamped<BATCH_UNITS>(c, operand, x, first, first_unit, steps, words);
-      }
-#pragma unroll
-      for (uint32_t u = 0; u < BATCH_UNITS; u++) {
-        staged_unit at = unit_of(c, first_unit + u, steps);
-        if (at.page < out.pages) {
-          stage_unit(c, at, words[u].x, words[u].y, normed, gains.words[u < NORMED_UNITS ? u : 0], out);
-        }
-      }
-    }
-  }
-  if (normed) {
-    out.squares = tile::sum_lanes(out.squares);
-  }
-  __syncwarp();
-}
-
-// Hands 16 sums of this warp (row g in lane 4 g: low, row g + 8: high) to the storer.
-__device__ inline void put_result(consumer &c, float low, float high, float squares) {
+// Hands 16 sums of this warp (row g in lane 4 g: low, row g + 8: high) to the storer, who adds up the groups from `first_group` on.
+__device__ inline void put_result(consumer &c, float low, float high, float squares, uint32_t first_group) {
   wait_phase(c.d, RESULT_EMPTY + c.results.slot(), c.results.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, c.results.slot());
   float *slot = c.d.result(c.results.slot());
   if (c.lane % 4 == 0) {
@@ -248,12 +216,21 @@ __device__ inline void put_result(consumer &c, float low, float high, float squa
   }
   if (c.lane == 0) {
     slot[256 + c.warp] = squares;
+    slot[272] = __uint_as_float(first_group);  // the same of all warps
   }
   __syncwarp();
   if (c.lane == 0) {
     tile::arrive(c.d.barrier(RESULT_FULL + c.results.slot()));
   }
   c.results.next();
+}
+
+__device__ inline void advance_pages(consumer &c, uint32_t count) {
+#pragma unroll 1
+  for (; count > MK_GPU_RING_PAGES; count -= MK_GPU_RING_PAGES) {
+    c.pages.at ^= 0x80000000u;
+  }
+  c.pages.advance(count);
 }
 
 // This warp has read what it needs of a page. The loader fences for everybody before it copies into the page again.
@@ -264,23 +241,27 @@ __device__ inline void release_page(const consumer &c, uint32_t slot, uint32_t c
   }
 }
 
-// sums += this warp's steps of the page at `slot` times its slices of x. The page is released before it is multiplied: the time that it is
-// held is what keeps the ring from filling. `steps` are left in the row tile, from this page on.
-__device__ inline void multiply_page(consumer &c, uint32_t slot, const activation &x, uint32_t page, uint32_t steps,
-                                     tile::sum_tile (&sums)[2]) {
-  tile::weight_tile weights[WARP_STEPS];
+// This warp's steps of a page. The page is released as soon as they are in registers: the time that it is held is what keeps the ring from
+// filling.
+struct page_weights {
+  tile::weight_tile step[WARP_STEPS];
+};
+
+__device__ inline void load_weights(const consumer &c, uint32_t slot, page_weights &to) {
   const uint8_t *from = c.d.page(slot) + rank_of(c) * (WARP_STEPS * 512);
 #pragma unroll
   for (uint32_t i = 0; i < WARP_STEPS; i++) {
-    tile::load(weights[i], from + i * 512);
+    tile::load(to.step[i], from + i * 512);
   }
   release_page(c, slot, PAGE_RELEASES);
-  if (x.unused) {
-    return;
-  }
+}
+
+// sums += weights times this warp's slices of x. `steps` are left in the row tile, from this page on.
+__device__ inline void multiply_page(const consumer &c, page_weights &weights, const activation &x, uint32_t page,
+                                     uint32_t steps, tile::sum_tile (&sums)[2]) {
   uint32_t t = c.lane % 4, column = c.lane / 4;
-  const uint32_t *slices = slice_words(c, page) + (column == 1 ? x.low_at / 4 : 0);
-  bool has_x = column == 0 || (column == 1 && x.low_at != 0), ragged = steps < STEPS_PER_PAGE;
+  const uint32_t *slices = slice_words(c, page) + (column == 1 ? LOW_AT / 4 : 0);
+  bool has_x = column == 0 || (column == 1 && x.normed), ragged = steps < STEPS_PER_PAGE;
 #pragma unroll
   for (uint32_t i = 0; i < WARP_STEPS; i += 2) {
     uint4 b = make_uint4(0, 0, 0, 0);
@@ -289,47 +270,34 @@ __device__ inline void multiply_page(consumer &c, uint32_t slot, const activatio
     }
     if (ragged && rank_of(c) * WARP_STEPS + i + 2 > steps) {  // what lies beyond the last step is of an older page
       if (rank_of(c) * WARP_STEPS + i >= steps) {
-        tile::zero(weights[i]);
+        tile::zero(weights.step[i]);
       }
-      tile::zero(weights[i + 1]);
+      tile::zero(weights.step[i + 1]);
     }
-    tile::multiply_add(sums[0], weights[i], tile::vector_tile{{b.x, b.y}});
-    tile::multiply_add(sums[1], weights[i + 1], tile::vector_tile{{b.z, b.w}});
+    tile::multiply_add(sums[0], weights.step[i], tile::vector_tile{{b.x, b.y}});
+    tile::multiply_add(sums[1], weights.step[i + 1], tile::vector_tile{{b.z, b.w}});
   }
 }
 
-// The sums of every row tile of the weight operand, over its steps; of an operand without rows one empty sum, which tells the storer
-// that everything before it on this SM is done (docs/VERIFIER.md).
-__device__ inline void multiply_pages(consumer &c, const mk_operand &weight, const activation &x) {
-  uint32_t rows = weight.rows == 0 ? 1 : weight.rows, pages = weight.rows == 0 ? 0 : x.pages;
-  bool shared = pages % GROUPS != 0;
-  if (shared) {
-    consumers_meet(c);
+// Without it the registers of one instruction would stay taken until the next.
+__device__ inline void clear(page_weights &weights) {
+#pragma unroll
+  for (uint32_t i = 0; i < WARP_STEPS; i++) {
+    tile::zero(weights.step[i]);
   }
-  for (uint32_t row = 0; row < rows; row++) {
-    tile::sum_tile sums[2];  // two, so that the products of neighbouring steps do not wait for each other
-    tile::zero(sums[0]);
-    tile::zero(sums[1]);
-    ring_cursor<MK_GPU_RING_PAGES> at = c.pages;
-    uint32_t page = first_page(c);
-    at.advance(page);
-    for (; page < pages; page += GROUPS) {
-      wait_phase(c.d, PAGE_FULL + at.slot(), at.phase(), MK_ACTIVITY_PAGE_FULL, at.slot());
-      multiply_page(c, at.slot(), x, page, weight.cols - page * STEPS_PER_PAGE, sums);
-      at.advance(GROUPS);
-    }
-    for (uint32_t left = pages; left != 0;) {
-      uint32_t part = min(left, static_cast<uint32_t>(MK_GPU_RING_PAGES));
-      c.pages.advance(part);
-      left -= part;
-    }
-    float low = (sums[0].value[0] + sums[1].value[0]) + (sums[0].value[1] + sums[1].value[1]);
-    float high = (sums[0].value[2] + sums[1].value[2]) + (sums[0].value[3] + sums[1].value[3]);
-    put_result(c, low, high, x.squares);
+}
+
+// This warp's first page of an instruction, if it is there already: while x is waited for, the registers are a few pages more of the ring.
+__device__ inline bool load_early(const consumer &c, uint32_t pages, page_weights &to) {
+  ring_cursor<MK_GPU_RING_PAGES> at = c.pages;
+  uint32_t page = first_page(c);
+  at.advance(page);
+  if (page >= pages || !__all_sync(0xffffffffu, tile::test_wait(c.d.barrier(PAGE_FULL + at.slot()), at.phase()))) {
+    clear(to);
+    return false;
   }
-  if (shared) {
-    consumers_meet(c);  // before anybody stages something else
-  }
+  load_weights(c, at.slot(), to);
+  return true;
 }
 
 // A linear instruction as the consumers see it, all but the epilogue: where its x, its weight and, if x is normed, its gain are.
@@ -338,17 +306,87 @@ struct linear_slots {
   bool normed;
 };
 
+// Stages x [16 * steps]: stamped bf16, or the embedding row of the step's token. Normed, each value is multiplied by its gain and its
+// square summed. A short x is fetched at once; `weights` then gets this warp's first page meanwhile, true if it did.
+__device__ inline bool stage_activation(consumer &c, const mk_instruction &in, const linear_slots &slots,
+                                        uint32_t steps, uint32_t pages, activation &out, page_weights &weights) {
+  const mk_operand &operand = in.operands[slots.x], &gain = in.operands[slots.gain];
+  bool normed = slots.normed;
+  const mk_gpu_buffer &x = c.d.buffer(operand);
+  uint32_t first = operand.col * x.tile_cols, x_pages = page_count(steps);
+  out.normed = normed;
+  out.squares = 0.0f;
+  bool early = load_early(c, pages, weights);
+#pragma unroll 1
+  for (uint32_t first_unit = 0; first_page(c) + first_unit * GROUPS < x_pages; first_unit += BATCH_UNITS) {
+    uint2 gains[NORMED_UNITS], words[BATCH_UNITS];
+    load_gains(c, gain, normed, steps, gains);
+    if ((operand.flags & MK_OPERAND_TOKEN_ROW) != 0) {
+      fetch_token_row(c, x, first, first_unit, steps, words);
+    } else {
+      fetch_stamped(c, operand, x, first, first_unit, steps, words);
+    }
+#pragma unroll
+    for (uint32_t u = 0; u < BATCH_UNITS; u++) {
+      staged_unit at = unit_of(c, first_unit + u, steps);
+      if (at.page < x_pages) {
+        stage_unit(c, at, words[u].x, words[u].y, normed, gains[u < NORMED_UNITS ? u : 0], out);
+      }
+    }
+  }
+  if (normed) {
+    out.squares = tile::sum_lanes(out.squares);
+  }
+  __syncwarp();
+  return early;
+}
+
+// The sums of every row tile of the weight operand, over its steps; of an operand without rows one empty sum, which tells the storer
+// that everything before it on this SM is done (docs/VERIFIER.md). `early`: the weights of this warp's first page are there.
+__device__ inline void multiply_pages(consumer &c, const mk_operand &weight, uint32_t pages, const activation &x,
+                                      page_weights &weights, bool early) {
+  bool shared = pages % GROUPS != 0;
+  if (shared) {
+    consumers_meet(c);
+  }
+  for (uint32_t row = 0; row == 0 || row < weight.rows; row++) {
+    tile::sum_tile sums[2];  // two, so that the products of neighbouring steps do not wait for each other
+    tile::zero(sums[0]);
+    tile::zero(sums[1]);
+    ring_cursor<MK_GPU_RING_PAGES> at = c.pages;
+    uint32_t page = first_page(c), first_group = at.slot() % GROUPS;
+    at.advance(page);
+#pragma unroll 1
+    for (; page < pages; page += GROUPS) {
+      if (!early) {
+        wait_phase(c.d, PAGE_FULL + at.slot(), at.phase(), MK_ACTIVITY_PAGE_FULL, at.slot());
+        load_weights(c, at.slot(), weights);
+      }
+      early = false;
+      if ((c.d.params.left_out & MK_GPU_PART_WORK) == 0) {
+        multiply_page(c, weights, x, page, weight.cols - page * STEPS_PER_PAGE, sums);
+      }
+      at.advance(GROUPS);
+    }
+    advance_pages(c, pages);
+    float low = (sums[0].value[0] + sums[1].value[0]) + (sums[0].value[1] + sums[1].value[1]);
+    float high = (sums[0].value[2] + sums[1].value[2]) + (sums[0].value[3] + sums[1].value[3]);
+    put_result(c, low, high, x.squares, first_group);
+  }
+  if (shared) {
+    consumers_meet(c);  // before anybody stages something else
+  }
+}
+
 // One body for all of them, so that it stays in the instruction cache from stage to stage.
 __device__ __forceinline__ void consume_linear(consumer &c, const mk_instruction &in, const linear_slots &slots) {
   const mk_operand &from = in.operands[slots.x], &weight = in.operands[slots.weight];
   uint32_t steps = from.cols * c.d.buffer(from).tile_cols / 16;
-  staged_gains gains;
-  if (slots.normed) {
-    load_gains(c, in.operands[slots.gain], steps, gains);
-  }
+  uint32_t pages = weight.rows == 0 ? 0 : page_count(steps);
   activation x;
-  stage_activation(c, in, slots.x, slots.normed, gains, steps, x);
-  multiply_pages(c, weight, x);
+  page_weights weights;
+  bool early = stage_activation(c, in, slots, steps, pages, x, weights);
+  multiply_pages(c, weight, pages, x, weights, early);
 }
 
 }  // namespace mk

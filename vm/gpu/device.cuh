@@ -46,8 +46,10 @@ struct alignas(16) track_end {  // where a role's next record goes
 struct shared_words {  // behind the barriers
   long_wait waits[MK_GPU_WARPS];
   track_end tracks[MK_TRACE_ROLES];
-  uint32_t tickets[MK_GPU_WARPS];  // long waits so far, so that one is not taken for the next
-  uint32_t uid[MK_GPU_WARPS];      // of the instruction that each warp has at hand
+  uint32_t tickets[MK_GPU_WARPS];           // long waits so far, so that one is not taken for the next
+  uint32_t uid[MK_GPU_WARPS];               // of the instruction that each warp has at hand
+  uint32_t tokens[MK_GPU_CONSUMER_WARPS];   // of the step that each warp is at
+  uint32_t at_hand[MK_GPU_CONSUMER_WARPS];  // position of each warp in the instruction ring
   step_state state[2];
   uint32_t leave;     // no wait waits any longer: one outlived its deadline somewhere, or the host wants to stop
   uint32_t gone;      // the controller hands out no more instructions
@@ -79,9 +81,17 @@ static_assert(sizeof(instruction_slot) <= MK_GPU_INSTRUCTION_SLOT_BYTES,
 
 enum role { ROLE_LOADER, ROLE_CONSUMER, ROLE_STORER, ROLE_CONTROLLER };
 
+// Of a warp of the block.
+__device__ inline role role_of(uint32_t warp) {
+  return warp < MK_GPU_CONSUMER_WARPS        ? ROLE_CONSUMER
+         : warp == MK_GPU_CONSUMER_WARPS     ? ROLE_LOADER
+         : warp == MK_GPU_CONSUMER_WARPS + 1 ? ROLE_STORER
+                                             : ROLE_CONTROLLER;
+}
+
 struct device {
   const mk_gpu_params &params;
-  role who;
+  uint32_t warp;   // of the block, known to the compiler to be the same for all lanes
   uint32_t epoch;  // within the launch
 
   __device__ static uint8_t *page(uint32_t slot) { return shared_memory + slot * MK_GPU_PAGE_BYTES; }
@@ -100,8 +110,8 @@ struct device {
     return reinterpret_cast<volatile shared_words *>(shared_memory + MK_GPU_BARRIERS_AT + BARRIER_COUNT * 8);
   }
   // Of the instruction at hand, for records and fault points. In shared memory, since registers are short.
-  __device__ static uint32_t uid() { return words()->uid[threadIdx.x / 32]; }
-  __device__ static void set_uid(uint32_t uid) { words()->uid[threadIdx.x / 32] = uid; }
+  __device__ uint32_t uid() const { return words()->uid[warp]; }
+  __device__ void set_uid(uint32_t uid) const { words()->uid[warp] = uid; }
   __device__ uint32_t generation() const { return params.first_epoch + epoch + 1; }
   // Of an instruction, or an operand, in the ring: the slot around it.
   __device__ static const instruction_slot &slot_of(const mk_instruction &in) {

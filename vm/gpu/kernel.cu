@@ -1,7 +1,8 @@
 // The persistent kernel: one block per SM, every warp in its role, from the first epoch of the launch to the last.
 //
 // Warps 0-15 consume, 16 loads, 17 stores, 18 controls (fetches instructions into their ring), 19 leaves at once. Registers: the
-// consumers' warpgroups take what the last warpgroup gives up.
+// consumers' warpgroups take what the last warpgroup gives up. Compiled three times: as it is, with the recorder (recording.cu), and
+// with the opcodes of sampling (sampling.cu); the first is kept small.
 #include "instructions/attention.cuh"
 #include "instructions/combine.cuh"
 #include "instructions/glu.cuh"
@@ -12,6 +13,13 @@
 #include "instructions/qkv.cuh"
 #include "instructions/reduce_add.cuh"
 #include "vm/gpu/loader.cuh"
+
+#ifndef MK_GPU_SAMPLES
+#define MK_GPU_SAMPLES false
+#endif
+#if MK_GPU_SAMPLES
+#include "instructions/score.cuh"
+#endif
 
 namespace mk {
 
@@ -235,6 +243,17 @@ __device__ __forceinline__ void consume_instruction(consumer &c, const mk_instru
     case MK_OP_NEXT:
       consume_NEXT(c, in);
       return;
+#if MK_GPU_SAMPLES
+    case MK_OP_SCORE:
+      consume_SCORE(c, in);
+      consumers_signal(c, in);
+      return;
+    case MK_OP_SIFT:
+    case MK_OP_DRAW:
+      consume_search(c, in);
+      consumers_signal(c, in);
+      return;
+#endif
     case MK_OP_QKV:
       slots = linear_QKV();
       break;
@@ -279,16 +298,18 @@ __device__ __forceinline__ void store_queue(storer &s) {
 }
 
 __device__ __forceinline__ bool consume_queue(consumer &c) {
-  for (c.d.epoch = 0; c.d.epoch < c.d.params.epochs && !c.state.stops(); c.d.epoch++) {
+  for (c.d.epoch = 0; c.d.epoch < c.d.params.epochs && !stops(c); c.d.epoch++) {
     record_boundary(c.d);
     for (bool last = false; !last;) {
-      const mk_instruction *in = fetch(c.d, c.instructions);
+      const mk_instruction *in = fetch(c.d, at_hand(c));
       if (in == nullptr) {
         return false;
       }
       planted_delay(c.d);
       consume_instruction(c, *in);
-      last = done_with(c.d, c.instructions);
+      instruction_cursor cursor = at_hand(c);
+      last = done_with(c.d, cursor);
+      set_at_hand(c, cursor);
     }
   }
   return true;
@@ -329,12 +350,13 @@ __device__ __forceinline__ void run_storer(device d) {
 }
 
 __device__ __forceinline__ void run_consumer(device d) {
-  consumer c{d, threadIdx.x / 32, tile::lane()};
-  read_state(c.d, c.state);
+  consumer c{d, d.warp, tile::lane()};
+  set_state(c, d.params.token, d.params.position);
+  set_at_hand(c, {});
   bool whole = consume_queue(c);
   record_boundary(c.d);
   if (c.warp == 0 && c.lane == 0) {
-    if (c.state.stops()) {
+    if (stops(c)) {
       c.d.words()->leave = 1;  // the roles that run ahead have nothing to wait for
     }
     c.d.words()->finished = 1;
@@ -349,12 +371,12 @@ __device__ __forceinline__ void run_consumer(device d) {
 extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     mk_kernel(const __grid_constant__ mk_gpu_params params) {
   using namespace mk;
-  device d{params, ROLE_CONTROLLER, 0};
-  if (threadIdx.x % 32 == 0) {
+  device d{params, __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), 0};
+  if (tile::lane() == 0) {
     volatile shared_words *words = d.words();
-    words->waits[threadIdx.x / 32].what = 0;
-    words->tickets[threadIdx.x / 32] = 0;
-    words->uid[threadIdx.x / 32] = 0;
+    words->waits[d.warp].what = 0;
+    words->tickets[d.warp] = 0;
+    words->uid[d.warp] = 0;
   }
   if (threadIdx.x == 0) {
     init_barriers(d);
@@ -368,23 +390,19 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     words->state[0].position = params.position;
   }
   __syncthreads();
-  uint32_t warp = threadIdx.x / 32;
   if (params.queues[blockIdx.x].count == 0) {
     return;
   }
-  if (warp < MK_GPU_CONSUMER_WARPS) {
+  if (d.warp < MK_GPU_CONSUMER_WARPS) {
     tile::take_registers<104>();
-    d.who = ROLE_CONSUMER;
     run_consumer(d);
   } else {
     tile::give_registers<64>();
-    if (warp == MK_GPU_CONSUMER_WARPS) {
-      d.who = ROLE_LOADER;
+    if (d.warp == MK_GPU_CONSUMER_WARPS) {
       run_loader(d);
-    } else if (warp == MK_GPU_CONSUMER_WARPS + 1) {
-      d.who = ROLE_STORER;
+    } else if (d.warp == MK_GPU_CONSUMER_WARPS + 1) {
       run_storer(d);
-    } else if (warp == MK_GPU_CONSUMER_WARPS + 2) {
+    } else if (d.warp == MK_GPU_CONSUMER_WARPS + 2) {
       run_controller(d);
     }
   }

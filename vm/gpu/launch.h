@@ -16,17 +16,18 @@ enum {
   MK_GPU_PAGE_BYTES = 16384,
   MK_GPU_RING_PAGES = 12,
   MK_GPU_COPY_BYTES = 8192,   /* of one bulk copy */
-  MK_GPU_PAGES_UNDER_WAY = 6, /* being copied at a time */
+  MK_GPU_PAGES_UNDER_WAY = 5, /* being copied at a time */
   MK_GPU_ACTIVATION_AT = MK_GPU_PAGE_BYTES * MK_GPU_RING_PAGES,
   MK_GPU_ACTIVATION_BYTES = 23552,
   MK_GPU_RESULT_SLOTS = 6,
-  MK_GPU_RESULT_BYTES = (16 * 16 + 16) * 4, /* per warp 16 row sums, then per warp its sum of squares */
+  MK_GPU_RESULT_BYTES =
+      (16 * 16 + 16 + 4) * 4, /* per warp 16 row sums, then its sum of squares; then which group is first */
   MK_GPU_RESULTS_AT = MK_GPU_ACTIVATION_AT + MK_GPU_ACTIVATION_BYTES,
   MK_GPU_INSTRUCTION_SLOTS = 8,
   MK_GPU_INSTRUCTION_SLOT_BYTES = 512, /* the instruction, then what the controller looked up for it */
   MK_GPU_INSTRUCTIONS_AT = MK_GPU_RESULTS_AT + MK_GPU_RESULT_SLOTS * MK_GPU_RESULT_BYTES,
   MK_GPU_BARRIERS_AT = MK_GPU_INSTRUCTIONS_AT + MK_GPU_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
-  MK_GPU_BARRIER_AREA_BYTES = 1280, /* and the words that the roles of a block share */
+  MK_GPU_BARRIER_AREA_BYTES = 1408, /* and the words that the roles of a block share */
   MK_GPU_SHARED_BYTES = MK_GPU_BARRIERS_AT + MK_GPU_BARRIER_AREA_BYTES,
 
   MK_GPU_COUNTER_RELEASE = 1u << 31, /* in counter_totals: this counter is a release counter */

@@ -42,74 +42,73 @@ __device__ inline bool load_page(loader &l, const uint8_t *from, uint32_t bytes)
   return true;
 }
 
-__device__ inline void load_weight(loader &l, const mk_operand &weight) {
-  const mk_gpu_buffer &b = l.d.buffer(weight);
-  for (uint32_t row = 0; row < weight.rows; row++) {
-    const uint8_t *from = reinterpret_cast<const uint8_t *>(b.address) +
-                          (static_cast<uint64_t>(weight.row + row) * b.grid_cols + weight.col) * 512;
-    for (uint32_t step = 0; step < weight.cols; step += MK_GPU_PAGE_BYTES / 512) {
-      uint32_t bytes = min((weight.cols - step) * 512u, static_cast<uint32_t>(MK_GPU_PAGE_BYTES));
-      if (!load_page(l, from + step * 512, bytes)) {
+// Which operand an instruction streams; -1: none.
+__device__ inline int streamed_operand(uint32_t opcode) {
+  switch (opcode) {
+    case MK_OP_QKV:
+      return MK_SLOT_QKV_weight;
+    case MK_OP_LINEAR_ADD:
+      return MK_SLOT_LINEAR_ADD_weight;
+    case MK_OP_LINEAR_PART:
+      return MK_SLOT_LINEAR_PART_weight;
+    case MK_OP_GLU:
+      return MK_SLOT_GLU_weight;
+    case MK_OP_HEAD:
+      return MK_SLOT_HEAD_weight;
+    case MK_OP_ATTENTION:
+      return MK_SLOT_ATTENTION_kv;
+    default:
+      return -1;
+  }
+}
+
+// The position, once it is known; 0 where the launch ends before this step.
+__device__ inline uint32_t wait_position(loader &l) {
+  if (l.d.epoch > 0 && !wait_phase_alone(l.d, STATE_READY, (l.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
+    return 0;
+  }
+  const volatile step_state &state = l.d.words()->state[l.d.epoch % 2];
+  return (state.token & MK_CANDIDATE_STOP) != 0 ? 0 : state.position;
+}
+
+// By one lane. What an instruction streams are runs of memory: the row tiles of a weight, or the blocks of one split that hold tokens
+// before the position (the newest token comes in stamped words).
+__device__ inline void load_instruction(loader &l, const mk_instruction &in) {
+  int slot = streamed_operand(in.opcode);
+  if (slot < 0) {
+    return;
+  }
+  const mk_operand &operand = in.operands[slot];
+  const mk_gpu_buffer &b = l.d.buffer(operand);
+  const uint8_t *base = reinterpret_cast<const uint8_t *>(b.address), *from = base;
+  const uint32_t *table = nullptr;
+  uint32_t run_bytes, run = 0, runs = operand.rows, runs_per_span = 1, skipped = 0;
+  if (in.opcode == MK_OP_ATTENTION) {
+    table = reinterpret_cast<const uint32_t *>(l.d.buffer(in.operands[MK_SLOT_ATTENTION_table]).address);
+    run_bytes = b.block_tokens * b.head_dim * 4;
+    runs_per_span = b.span_tokens / b.block_tokens;
+    run = operand.row * runs_per_span;
+    skipped = (in.params[MK_PARAM_ATTENTION_splits] - 1) * runs_per_span;
+    runs = (wait_position(l) + b.block_tokens - 1) / b.block_tokens;
+  } else {
+    run_bytes = operand.cols * 512;
+    from += (static_cast<uint64_t>(operand.row) * b.grid_cols + operand.col) * 512;
+  }
+  for (uint32_t in_span = 0; run < runs; run++) {
+    if (table != nullptr) {
+      from = base + (static_cast<uint64_t>(__ldg(table + run)) * b.cols + operand.col) * run_bytes;
+      if (++in_span == runs_per_span) {
+        in_span = 0;
+        run += skipped;
+      }
+    }
+    for (uint32_t at = 0; at < run_bytes; at += MK_GPU_PAGE_BYTES) {
+      if (!load_page(l, from + at, min(run_bytes - at, static_cast<uint32_t>(MK_GPU_PAGE_BYTES)))) {
         return;
       }
     }
+    from += static_cast<uint64_t>(b.grid_cols) * 512;  // of a weight, to the next row tile
   }
-}
-
-// The blocks of one split that hold tokens before the position (the newest token comes in stamped words).
-__device__ inline void load_blocks(loader &l, const mk_instruction &in) {
-  if (l.d.epoch > 0 && !wait_phase_alone(l.d, STATE_READY, (l.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
-    return;
-  }
-  const volatile step_state &state = l.d.words()->state[l.d.epoch % 2];
-  if ((state.token & MK_CANDIDATE_STOP) != 0) {
-    return;
-  }
-  uint32_t position = state.position;
-  const mk_operand &kv = in.operands[MK_SLOT_ATTENTION_kv];
-  const mk_gpu_buffer &b = l.d.buffer(kv);
-  const uint32_t *table = reinterpret_cast<const uint32_t *>(l.d.buffer(in.operands[MK_SLOT_ATTENTION_table]).address);
-  uint32_t half = b.block_tokens * b.head_dim * 2;  // bytes of K or V of one block
-  for (uint32_t span = kv.row; span * b.span_tokens < position; span += in.params[MK_PARAM_ATTENTION_splits]) {
-    uint32_t end = min((span + 1) * b.span_tokens, position);
-    for (uint32_t first = span * b.span_tokens; first < end; first += b.block_tokens) {
-      uint64_t block = __ldg(table + first / b.block_tokens);
-      const uint8_t *from = reinterpret_cast<const uint8_t *>(b.address) + (block * b.cols + kv.col) * 2 * half;
-      for (uint32_t at = 0; at < 2 * half; at += MK_GPU_PAGE_BYTES) {
-        if (!load_page(l, from + at, min(2 * half - at, static_cast<uint32_t>(MK_GPU_PAGE_BYTES)))) {
-          return;
-        }
-      }
-    }
-  }
-}
-
-// By one lane.
-__device__ inline void load_instruction(loader &l, const mk_instruction &in) {
-  uint32_t weight;
-  switch (in.opcode) {
-    case MK_OP_QKV:
-      weight = MK_SLOT_QKV_weight;
-      break;
-    case MK_OP_LINEAR_ADD:
-      weight = MK_SLOT_LINEAR_ADD_weight;
-      break;
-    case MK_OP_LINEAR_PART:
-      weight = MK_SLOT_LINEAR_PART_weight;
-      break;
-    case MK_OP_GLU:
-      weight = MK_SLOT_GLU_weight;
-      break;
-    case MK_OP_HEAD:
-      weight = MK_SLOT_HEAD_weight;
-      break;
-    case MK_OP_ATTENTION:
-      load_blocks(l, in);
-      return;
-    default:
-      return;
-  }
-  load_weight(l, in.operands[weight]);
 }
 
 // No block may end while copies into its shared memory are under way: waits for the last fill of every slot. Copies always

@@ -7,7 +7,12 @@
 #include "vm/gpu/image.h"
 #include "vm/gpu/machine_internal.h"
 
-enum { DEFAULT_DEADLINE_MS = 1500, TABLE_ALIGNMENT = 256 };
+enum {
+  DEFAULT_DEADLINE_MS = 1500,
+  TABLE_ALIGNMENT = 256,
+  BLOCK_TOKENS = 64,
+  ARENA_TAIL = 16, /* a kernel may read so far behind the last buffer */
+};
 
 typedef struct table_plan { /* offsets into the tables' allocation */
   uint64_t instructions, queues, buffers, totals, counters, control, bytes;
@@ -40,7 +45,6 @@ bool mk_gpu_present(uint32_t device) {
          mk_driver_device(driver, device, &found) == MK_OK;
 }
 
-/* What the kernel is compiled for must be what the scheduler planned and the verifier proved. */
 /* A normed input is staged as two bf16 columns, 1 KiB a page each; the second begins at a multiple of four pages
  * (vm/gpu/consumer.cuh). */
 static mk_status check_staging(const mk_instruction *in) {
@@ -69,8 +73,22 @@ static mk_status check_staging(const mk_instruction *in) {
   return MK_OK;
 }
 
+static bool is_sampling(uint32_t opcode) {
+  return opcode == MK_OP_SCORE || opcode == MK_OP_SIFT || opcode == MK_OP_DRAW;
+}
+
+static bool samples(const mk_program *program) {
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    if (is_sampling(program->instructions[i].opcode)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /* The kernel's consumers may run further ahead of the storer than result_slots, but not past the token boundary: `next` waits for the
- * candidate that the storer of its own SM publishes. So every queue with a `next` needs a `head` before it. */
+ * candidate that the storer of its own SM publishes. So every queue with a `next` needs a `head` before it. And what `sift` and `draw` keep
+ * in the activation area is safe only if nothing else stages there before the meeting in `next`. */
 static mk_status check_boundary(const mk_program *program, const mk_queue *queue) {
   bool head = false;
   for (uint32_t i = 0; i < queue->count; i++) {
@@ -80,10 +98,19 @@ static mk_status check_boundary(const mk_program *program, const mk_queue *queue
       return mk_error(MK_ERR_FILE, "instruction %u (next) has no head before it on its queue, which this machine needs",
                       in->uid);
     }
+    bool searches = in->opcode == MK_OP_SIFT || in->opcode == MK_OP_DRAW;
+    const mk_instruction *behind = i + 1 < queue->count ? in + 1 : NULL;
+    if (searches && (behind == NULL || (behind->opcode != MK_OP_NEXT && !is_sampling(behind->opcode)))) {
+      return mk_error(
+          MK_ERR_FILE,
+          "instruction %u (%s) has neither sift, draw nor next behind it on its queue, which this machine needs",
+          in->uid, mk_opcode_lookup(in->opcode)->name);
+    }
   }
   return MK_OK;
 }
 
+/* What the kernel is compiled for must be what the scheduler planned and the verifier proved. */
 static mk_status check_program(const mk_program *program) {
   const mk_machine *machine = &program->machine;
   if (machine->ranks != 1 || machine->page_bytes != MK_GPU_PAGE_BYTES ||
@@ -94,6 +121,13 @@ static mk_status check_program(const mk_program *program) {
         "one has 1, %d, %d and %d; compile it again",
         machine->ranks, machine->page_bytes, machine->ring_pages, machine->consumer_warps, MK_GPU_PAGE_BYTES,
         MK_GPU_RING_PAGES, MK_GPU_CONSUMER_WARPS);
+  }
+  for (size_t i = 0; i < program->buffer_count; i++) {
+    const mk_buffer *b = &program->buffers[i];
+    if (b->store == MK_STORE_BLOCKS && b->block_tokens != BLOCK_TOKENS) {
+      return mk_error(MK_ERR_FILE, "buffer %s has KV blocks of %u tokens; this machine attends over blocks of %d",
+                      b->name, b->block_tokens, BLOCK_TOKENS);
+    }
   }
   for (size_t i = 0; i < program->instruction_count; i++) {
     MK_TRY(check_staging(&program->instructions[i]));
@@ -146,7 +180,11 @@ static mk_status open_device(mk_gpu *gpu) {
   MK_TRY(mk_gpu_check(gpu, cu->context_retain(&gpu->context, gpu->device), "opening the GPU"));
   gpu->retained = true;
   MK_TRY(mk_gpu_enter(gpu));
-  MK_TRY(mk_gpu_load(gpu, MK_GPU_IMAGE_KERNEL, "mk_kernel", MK_GPU_SHARED_BYTES, &gpu->module, &gpu->kernel));
+  gpu->samples = samples(gpu->program);
+  int image = gpu->samples ? MK_GPU_IMAGE_SAMPLING : MK_GPU_IMAGE_KERNEL;
+  MK_TRY(mk_gpu_load(gpu, image, "mk_kernel", MK_GPU_SHARED_BYTES, &gpu->module, &gpu->kernel));
+  MK_TRY(mk_gpu_load(gpu, MK_GPU_IMAGE_RECORDING, "mk_kernel", MK_GPU_SHARED_BYTES, &gpu->recording_module,
+                     &gpu->recording));
   MK_TRY(check_occupancy(gpu));
   MK_TRY(mk_gpu_check(gpu, cu->stream_new(&gpu->stream, MK_CU_STREAM_NON_BLOCKING), "making a stream"));
   MK_TRY(mk_gpu_check(gpu, cu->event_new(&gpu->start, 0), "making an event"));
@@ -199,11 +237,12 @@ static mk_status allocate(mk_gpu *gpu, const table_plan *plan) {
         (double)need / 1e9, (double)program->weight_bytes / 1e9, (double)program->work_bytes / 1e9, gpu->name,
         (double)available / 1e9, (double)total / 1e9);
   }
-  MK_TRY(mk_gpu_check(gpu, cu->memory_new(&gpu->weights, program->weight_bytes + 1), "allocating the weights"));
+  MK_TRY(
+      mk_gpu_check(gpu, cu->memory_new(&gpu->weights, program->weight_bytes + ARENA_TAIL), "allocating the weights"));
   MK_TRY(mk_gpu_check(gpu, cu->memory_new(&gpu->work, program->work_bytes + 1), "allocating the working memory"));
   MK_TRY(mk_gpu_check(gpu, cu->memory_new(&gpu->tables, plan->bytes), "allocating the program"));
-  MK_TRY(
-      mk_gpu_check(gpu, cu->fill_async(gpu->weights, 0, program->weight_bytes + 1, gpu->stream), "clearing weights"));
+  MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->weights, 0, program->weight_bytes + ARENA_TAIL, gpu->stream),
+                      "clearing weights"));
   MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->work, 0, program->work_bytes + 1, gpu->stream), "clearing memory"));
   MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->tables, 0, plan->bytes, gpu->stream), "clearing memory"));
   gpu->ring_entries = (uint64_t)program->ranges.position.high + 3;
@@ -334,6 +373,9 @@ static void release_device(mk_gpu *gpu) {
   }
   if (gpu->pinned != NULL) {
     (void)cu->host_free(gpu->pinned);
+  }
+  if (gpu->recording_module != NULL) {
+    (void)cu->module_unload(gpu->recording_module);
   }
   if (gpu->module != NULL) {
     (void)cu->module_unload(gpu->module);

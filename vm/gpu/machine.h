@@ -45,7 +45,8 @@ mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, u
 /* Zeroes counters, activations, KV and outputs, and counts epochs from 0 again; weights and inputs stay. */
 mk_status mk_gpu_clear(mk_gpu *gpu);
 
-/* Tests: fault points of later runs; uid 0: none. The delay stops the consumers of that instruction at its start. */
+/* Tests: fault points of later runs; uid 0: none. The delay stops the consumers of that instruction at its start (not in programs that
+ * sample). */
 void mk_gpu_skip_signal(mk_gpu *gpu, uint32_t uid);
 void mk_gpu_delay(mk_gpu *gpu, uint32_t uid, uint32_t nanoseconds);
 

@@ -39,13 +39,15 @@ static mk_status check_step(const mk_gpu *gpu, uint32_t token, uint32_t position
 static mk_status launch(mk_gpu *gpu, mk_gpu_params *params) {
   const mk_driver *cu = gpu->driver;
   void *arguments[] = {params};
+  bool records = gpu->trace != 0 || (params->delay_uid != 0 && !gpu->samples);
+  mk_cu_function_ref kernel = records ? gpu->recording : gpu->kernel;
   __atomic_store_n(&gpu->pinned->stop, 0, __ATOMIC_SEQ_CST);
   MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->control, 0, sizeof(mk_gpu_control), gpu->stream), "preparing a launch"));
   MK_TRY(mk_gpu_trace_prepare(gpu));
   MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->start, gpu->stream), "preparing a launch"));
   MK_TRY(mk_gpu_check(gpu,
-                      cu->launch_cooperative(gpu->kernel, (unsigned)gpu->program->queue_count, 1, 1, MK_GPU_THREADS, 1,
-                                             1, MK_GPU_SHARED_BYTES, gpu->stream, arguments),
+                      cu->launch_cooperative(kernel, (unsigned)gpu->program->queue_count, 1, 1, MK_GPU_THREADS, 1, 1,
+                                             MK_GPU_SHARED_BYTES, gpu->stream, arguments),
                       "launching the kernel"));
   gpu->launches++;
   MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->end, gpu->stream), "launching the kernel"));

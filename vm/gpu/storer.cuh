@@ -12,16 +12,18 @@ struct storer {
   step_state state;
 };
 
-// The sums of the next row tile, warps in order; *squares: the sum of x^2 over all warps.
+// The sums of the next row tile; squares: the sum of x^2 over all warps. In the order of the pages that the warps have worked on: which group
+// of warps gets the first page depends on where the ring stands, and the bits must not.
 __device__ inline void take_result(storer &s, float &y, float &squares) {
   wait_phase(s.d, RESULT_FULL + s.results.slot(), s.results.phase(), MK_ACTIVITY_RESULT_FULL, s.results.slot());
   const float *slot = s.d.result(s.results.slot());
-  uint32_t row = s.lane % 16, half = s.lane / 16;
+  uint32_t row = s.lane % 16, half = s.lane / 16, first = __float_as_uint(slot[272]) * 4;
   y = 0.0f;
+#pragma unroll
   for (uint32_t w = 0; w < 8; w++) {
-    y += slot[(half * 8 + w) * 16 + row];
+    y += slot[(first + half * 8 + w) % 16 * 16 + row];
   }
-  squares = tile::sum_group<16>(slot[256 + row]);
+  squares = tile::sum_group<16>(slot[256 + (first + row) % 16]);
   float other = __shfl_xor_sync(0xffffffffu, y, 16);
   y = half == 0 ? y + other : other + y;
   __syncwarp();

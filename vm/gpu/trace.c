@@ -24,6 +24,11 @@ mk_status mk_gpu_trace_off(mk_gpu *gpu) {
 }
 
 mk_status mk_gpu_trace_on(mk_gpu *gpu, uint32_t first_step, uint32_t steps, uint32_t capacity) {
+  if (gpu->samples) {
+    return mk_error(
+        MK_ERR_RUNTIME,
+        "a GPU does not record programs that sample; trace a run without sampling options (--temp 0), or --device cpu");
+  }
   MK_TRY(mk_gpu_trace_off(gpu));
   MK_TRY(mk_gpu_check(gpu,
                       gpu->driver->memory_new(&gpu->trace, record_bytes(gpu, capacity) + sm_bytes(gpu) + BEACON_BYTES),
@@ -57,12 +62,11 @@ static double to_reference(const mk_trace_sm *sm, uint64_t ticks) {
   return (double)(int64_t)(sm->seen_at[0] - (uint64_t)sm->offset[0]) + since * (1 - drift);
 }
 
-static mk_status nanoseconds_per_tick(const mk_trace_sm *reference, double *rate) {
-  if (reference->ticks[1] <= reference->ticks[0] || reference->nanoseconds[1] <= reference->nanoseconds[0]) {
+static mk_status nanoseconds_per_tick(const mk_gpu_clocks *clocks, double *rate) {
+  if (clocks->ticks[1] <= clocks->ticks[0] || clocks->nanoseconds[1] <= clocks->nanoseconds[0]) {
     return mk_error(MK_ERR_DEVICE, "the kernel left no clock readings for the trace");
   }
-  *rate = (double)(reference->nanoseconds[1] - reference->nanoseconds[0]) /
-          (double)(reference->ticks[1] - reference->ticks[0]);
+  *rate = (double)(clocks->nanoseconds[1] - clocks->nanoseconds[0]) / (double)(clocks->ticks[1] - clocks->ticks[0]);
   return MK_OK;
 }
 
@@ -203,7 +207,7 @@ static mk_status align_at_boundaries(mk_trace *trace, double *drift) {
 
 static mk_status take(mk_gpu *gpu, mk_trace *trace, const mk_trace_sm *sms) {
   double rate = 0;
-  MK_TRY(nanoseconds_per_tick(&sms[0], &rate));
+  MK_TRY(nanoseconds_per_tick(&gpu->pinned->control.clocks, &rate));
   for (size_t t = 0; t < (size_t)trace->sms * MK_TRACE_ROLES; t++) {
     const mk_trace_sm *sm = &sms[t / MK_TRACE_ROLES];
     if (gpu->program->queues[t / MK_TRACE_ROLES].count != 0 && sm->looks[0] == 0) {

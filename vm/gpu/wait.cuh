@@ -17,6 +17,17 @@ namespace mk {
 
 enum { LONG_WAIT_TRIES = 64 };
 
+// Says what this warp waits for.
+__device__ inline void begin_long_wait(const device &d, uint32_t what, uint32_t have, uint32_t want) {
+  volatile shared_words *words = device::words();
+  uint32_t warp = d.warp;
+  words->waits[warp].have = have;
+  words->waits[warp].want = want;
+  words->waits[warp].epoch = d.epoch;
+  words->tickets[warp] = words->tickets[warp] + 1;
+  words->waits[warp].what = what;
+}
+
 // After a try in vain of the whole warp (`alone`: of one thread); `tries` begins at 0. False, for all lanes: do not wait any longer.
 template <bool alone = false>
 __device__ inline bool keep_waiting(const device &d, uint32_t &tries, uint32_t activity, uint32_t edge, uint32_t have,
@@ -25,21 +36,15 @@ __device__ inline bool keep_waiting(const device &d, uint32_t &tries, uint32_t a
     return true;
   }
   if (tries == LONG_WAIT_TRIES) {
-    volatile shared_words *words = device::words();
-    uint32_t warp = threadIdx.x / 32;
-    words->waits[warp].have = alone ? have : __reduce_max_sync(0xffffffffu, have);
-    words->waits[warp].want = want;
-    words->waits[warp].epoch = d.epoch;
-    words->tickets[warp] = words->tickets[warp] + 1;
-    words->waits[warp].what = activity | edge << 16;
+    begin_long_wait(d, activity | edge << 16, alone ? have : __reduce_max_sync(0xffffffffu, have), want);
   }
   bool stay = device::words()->leave == 0;
   return alone ? stay : __all_sync(0xffffffffu, stay);
 }
 
-__device__ inline void waited(uint32_t tries) {
+__device__ inline void waited(const device &d, uint32_t tries) {
   if (tries >= LONG_WAIT_TRIES) {
-    device::words()->waits[threadIdx.x / 32].what = 0;
+    device::words()->waits[d.warp].what = 0;
   }
 }
 
@@ -49,14 +54,14 @@ __device__ inline bool wait_phase(const device &d, uint32_t index, uint32_t pari
   if (__all_sync(0xffffffffu, tile::test_wait(barrier, parity))) {
     return true;
   }
-  record(d, activity, edge);
+  uint32_t since = wait_begins();
   uint32_t tries = 0;
   bool ok = true;
   while (ok && !__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {
     ok = keep_waiting(d, tries, activity, edge, 0, parity);
   }
-  waited(tries);
-  record(d, MK_ACTIVITY_WORK, 0);
+  waited(d, tries);
+  record_wait(d, since, activity, edge);
   return ok;
 }
 
@@ -67,14 +72,14 @@ __device__ inline bool wait_phase_alone(const device &d, uint32_t index, uint32_
   if (tile::test_wait(barrier, parity)) {
     return true;
   }
-  record(d, activity, edge);
+  uint32_t since = wait_begins();
   uint32_t tries = 0;
   bool ok = true;
   while (ok && !tile::try_wait(barrier, parity)) {
     ok = keep_waiting<true>(d, tries, activity, edge, 0, parity);
   }
-  waited(tries);
-  record(d, MK_ACTIVITY_WORK, 0);
+  waited(d, tries);
+  record_wait(d, since, activity, edge);
   return ok;
 }
 
@@ -84,7 +89,7 @@ struct watch {
 };
 
 // One look at all warps of the block and at the abort flag.
-__device__ inline void watch_over(const device &d, watch &w) {
+__device__ inline watch watch_over(watch w, uint32_t deadline, mk_gpu_fault *fault, uint32_t *abort) {
   volatile shared_words *words = device::words();
   uint32_t warp = tile::lane(), now = static_cast<uint32_t>(tile::global_nanoseconds() >> 10);
   uint32_t what = warp < MK_GPU_WARPS ? words->waits[warp].what : 0;
@@ -94,15 +99,12 @@ __device__ inline void watch_over(const device &d, watch &w) {
     w.since = now;
   }
   // Whoever waits for another SM gives up first, so that the record names the edge and not what waits behind it.
-  uint32_t activity = what & 0xff, deadline = d.params.deadline;
+  uint32_t activity = what & 0xff;
   bool edge_wait = activity == MK_ACTIVITY_COUNTER || activity == MK_ACTIVITY_STAMP;
   bool late = what != 0 && now - w.since > (edge_wait ? deadline : deadline + deadline / 4);
-  mk_gpu_fault *fault = d.params.fault;
   if (late && words->leave == 0 && atomicCAS(&fault->claimed, 0u, 1u) == 0u) {
     fault->sm = blockIdx.x;
-    fault->role = warp < MK_GPU_CONSUMER_WARPS    ? ROLE_CONSUMER
-                  : warp == MK_GPU_CONSUMER_WARPS ? ROLE_LOADER
-                                                  : ROLE_STORER;
+    fault->role = role_of(warp);
     fault->uid = words->uid[warp];
     fault->activity = activity;
     fault->edge = what >> 16;
@@ -110,18 +112,22 @@ __device__ inline void watch_over(const device &d, watch &w) {
     fault->want = words->waits[warp].want;
     fault->epoch = words->waits[warp].epoch;
     __threadfence_system();
-    atomicExch(d.params.abort, 1u);
+    atomicExch(abort, 1u);
   }
-  if (__any_sync(0xffffffffu, late) || tile::load_acquire(d.params.abort) != 0) {
+  if (__any_sync(0xffffffffu, late) || tile::load_acquire(abort) != 0) {
     __threadfence();
     words->leave = 1;
   }
+  return w;
+}
+
+__device__ inline void watch_over(const device &d, watch &w) {
+  w = watch_over(w, d.params.deadline, d.params.fault, d.params.abort);
 }
 
 // A warp waits for the release counters of an instruction; the caller makes the others wait for it. Relaxed counters are hints, and
 // going straight to the stamps is faster than heeding them (measured: docs/results/gpu.md).
 __device__ inline void wait_counters(const device &d, const mk_instruction &in) {
-  bool waits = false;
   for (uint32_t w = 0; w < in.wait_count; w++) {
     uint32_t counter = in.waits[w].counter, total = device::slot_of(in).wait_totals[w];
     if ((total & MK_GPU_COUNTER_RELEASE) == 0) {
@@ -130,23 +136,20 @@ __device__ inline void wait_counters(const device &d, const mk_instruction &in) 
     uint32_t want = (d.params.first_epoch + d.epoch) * (total & ~MK_GPU_COUNTER_RELEASE) + in.waits[w].threshold;
     const uint32_t *address = d.params.counters + counter * MK_GPU_COUNTER_STRIDE;
     uint32_t tries = 0;
+    uint32_t since = wait_begins();
     for (;;) {
       uint32_t have = tile::load_acquire(address);
       if (__all_sync(0xffffffffu, static_cast<int32_t>(have - want) >= 0)) {
         break;
       }
-      if (!waits) {
-        record(d, MK_ACTIVITY_COUNTER, counter);
-        waits = true;
-      }
       if (!keep_waiting(d, tries, MK_ACTIVITY_COUNTER, counter, have, want)) {
         break;
       }
     }
-    waited(tries);
-  }
-  if (waits) {
-    record(d, MK_ACTIVITY_WORK, 0);
+    waited(d, tries);
+    if (tries != 0) {
+      record_wait(d, since, MK_ACTIVITY_COUNTER, counter);
+    }
   }
 }
 
@@ -180,7 +183,7 @@ __device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, addr
     }
   }
   uint32_t tries = 0;
-  bool waits = false;
+  uint32_t since = 0;
   for (;;) {
     uint32_t loaded = late, have = 0;
 #pragma unroll
@@ -200,17 +203,16 @@ __device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, addr
     if (!__any_sync(0xffffffffu, late != 0) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
       break;
     }
-    if (!waits) {
-      record(d, MK_ACTIVITY_STAMP, buffer);
-      waits = true;
+    if (tries == 0) {
+      since = wait_begins();
     }
     if (!keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
       break;
     }
   }
-  waited(tries);
-  if (waits) {
-    record(d, MK_ACTIVITY_WORK, 0);
+  waited(d, tries);
+  if (tries != 0) {
+    record_wait(d, since, MK_ACTIVITY_STAMP, buffer);
   }
 }
 
@@ -221,6 +223,31 @@ __device__ inline void wait_stamped_pair(const device &d, const uint64_t *from, 
   wait_stamped_pairs<1>(
       d, buffer, [=](uint32_t) { return from; }, [=](uint32_t) { return active; }, pairs);
   to = pairs[0];
+}
+
+// Each lane waits for `count` stamped words of its own, word i at from + step * i while i < here. All of them are loaded again while one is
+// late.
+template <uint32_t count>
+__device__ inline void wait_stamped_words(const device &d, uint32_t buffer, const uint64_t *from, uint32_t step,
+                                          uint32_t here, uint32_t (&to)[count]) {
+  uint32_t want = d.generation(), tries = 0, since = wait_begins();
+  for (;;) {
+    uint32_t have = want;
+#pragma unroll
+    for (uint32_t i = 0; i < count; i++) {
+      uint64_t word = i < here ? tile::load_stamped(from + i * step) : tile::stamp(0, want);
+      to[i] = tile::stamp_data(word);
+      have = tile::stamp_generation(word) == want ? have : tile::stamp_generation(word);
+    }
+    if (!__any_sync(0xffffffffu, have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0 ||
+        !keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
+      break;
+    }
+  }
+  waited(d, tries);
+  if (tries != 0) {
+    record_wait(d, since, MK_ACTIVITY_STAMP, buffer);
+  }
 }
 
 }  // namespace mk

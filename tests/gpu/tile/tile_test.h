@@ -25,7 +25,7 @@ enum {
 
   MK_FRAGMENT_STEPS = 8, /* of 16 columns, staged together */
 
-  MK_WARP_WIDTHS = 11, /* lanes, groups of 1, 2, .. 32, run-time groups of 2, 4, 8, 16 */
+  MK_WARP_WIDTHS = 7, /* lanes, groups of 1, 2, .. 32 */
   MK_REGISTER_THREADS = 384,
 };
 

@@ -1,4 +1,4 @@
-// instructions/tile/warp.cuh: sums over lanes, bf16 pairs, registers given and taken.
+// instructions/tile/warp.cuh: warps and lanes, sums over lanes, powers of two, bf16 pairs, whole loads, registers given and taken.
 #include "instructions/tile/warp.cuh"
 
 #include "tests/gpu/tile/tile_test.cuh"
@@ -17,11 +17,25 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_warp_sums(const mk_til
     out[4 * 128] = tile::sum_group<8>(value);
     out[5 * 128] = tile::sum_group<16>(value);
     out[6 * 128] = tile::sum_group<32>(value);
-    for (uint32_t w = 0; w < 4; w++) {
-      out[(7 + w) * 128] = tile::sum_group(value, params.first << w);  // first is 2, which the compiler cannot know
-    }
   }
   reinterpret_cast<uint32_t *>(params.work)[threadIdx.x] = tile::lane();
+  test::finish(params, true);
+}
+
+// in [count] fp32. out [count]: 2^in, computed by the warps in turn, with its number in `work`; each value goes through shared memory by fours.
+extern "C" __global__ void __launch_bounds__(128) mk_tile_warp_exp2(const mk_tile_params params) {
+  __shared__ uint4 cells[128];
+  const float *in = reinterpret_cast<const float *>(params.in);
+  for (uint32_t i = threadIdx.x * 4; i < params.count; i += 128 * 4) {
+    uint4 values;
+    values.x = __float_as_uint(tile::exp2(in[i]));
+    values.y = __float_as_uint(tile::exp2(in[i + 1]));
+    values.z = __float_as_uint(tile::exp2(in[i + 2]));
+    values.w = __float_as_uint(tile::exp2(in[i + 3]));
+    tile::store_whole(cells[threadIdx.x], values);
+    reinterpret_cast<uint4 *>(params.out)[i / 4] = tile::load_whole(cells[threadIdx.x]);
+  }
+  reinterpret_cast<uint32_t *>(params.work)[threadIdx.x] = tile::warp();
   test::finish(params, true);
 }
 

@@ -1,0 +1,128 @@
+/* See search.h. */
+#include "instructions/search.h"
+
+#include <math.h>
+
+void mk_search_init(mk_search *search, mk_reference *machine, const mk_instruction *instruction) {
+  *search = (mk_search){.machine = machine, .instruction = instruction};
+  mk_span sampling = mk_operand_span(machine, instruction, MK_SEARCH_SAMPLING);
+  search->words = (const uint32_t *)(const void *)sampling.memory;
+  search->key = mk_draw_key(mk_sampling_seed(search->words), machine->state->position + 1);
+  for (uint32_t slot = MK_SEARCH_CANDIDATES; slot <= MK_SEARCH_SCORES; slot++) {
+    machine->rows_used[slot] = 0;
+  }
+}
+
+static bool stage_all(mk_search *search, uint32_t slot, mk_span *span) {
+  *span = mk_operand_span(search->machine, search->instruction, slot);
+  search->machine->rows_used[slot] = search->instruction->operands[slot].rows;
+  return mk_stage_stamped(search->machine, span, span->rows, search->machine->scratch);
+}
+
+bool mk_search_highest(mk_search *search) {
+  mk_span span;
+  const float *staged = search->machine->scratch;
+  if (!stage_all(search, mk_sampling_adjusts(search->words) ? MK_SEARCH_PEAKS : MK_SEARCH_CANDIDATES, &span)) {
+    return false;
+  }
+  search->highest = -INFINITY;
+  search->state = MK_SIFT_OPEN;
+  for (uint32_t i = 0; i < span.rows; i++) {
+    float value = staged[2 * i];
+    uint32_t token = mk_bits_of(staged[2 * i + 1]) & MK_CANDIDATE_NONE;
+    if (mk_is_nan(value)) {
+      uint64_t key = mk_rank_key(0, token);
+      search->winner = search->state == MK_SIFT_FAILED && search->winner > key ? search->winner : key;
+      search->state = MK_SIFT_FAILED;
+    } else if (value > search->highest) {
+      search->highest = value;
+    }
+  }
+  return true;
+}
+
+/* Words are staged as the floats that have their bits. */
+static uint64_t pair_of(const float *row, uint32_t segment, uint32_t low) {
+  const float *pair = row + segment * MK_SIFT_FIELDS + low;
+  return (uint64_t)mk_bits_of(pair[1]) << 32 | mk_bits_of(pair[0]);
+}
+
+/* The sum of all SMs' tallies; the pivots are the same for all. */
+static void sum_rounds(mk_search *search, const float *rows, uint32_t count) {
+  mk_tally *t = &search->tally;
+  memset(t, 0, sizeof *t);
+  for (uint32_t r = 0; r < count; r++) {
+    const float *row = rows + (size_t)r * MK_SIFT_WORDS;
+    for (uint32_t s = 0; s < MK_SIFT_SEGMENTS; s++) {
+      uint64_t best = pair_of(row, s, MK_SIFT_BEST_LOW);
+      t->count[s] += mk_bits_of(row[s * MK_SIFT_FIELDS + MK_SIFT_COUNT]);
+      t->mass[s] += pair_of(row, s, MK_SIFT_MASS_LOW);
+      t->best[s] = best > t->best[s] ? best : t->best[s];
+    }
+  }
+}
+
+static void begin(mk_search *search) {
+  for (uint32_t j = 0; j < MK_SIFT_SEGMENTS; j++) {
+    search->pivots[j] = mk_sift_first_pivot(search->words, search->highest, j);
+  }
+}
+
+bool mk_search_resume(mk_search *search) {
+  const mk_operand *rounds = &search->instruction->operands[MK_SEARCH_ROUNDS];
+  mk_span own = mk_operand_span(search->machine, search->instruction, MK_SEARCH_ROUNDS), all;
+  const float *row = search->machine->scratch;
+  if (rounds->rows == 0) {
+    begin(search);
+    return true;
+  }
+  own.row = mk_operand_span(search->machine, search->instruction, MK_SEARCH_OUT).row;
+  if (!mk_stage_stamped(search->machine, &own, 1, search->machine->scratch)) {
+    return false;
+  }
+  mk_sift_state state = (mk_sift_state)mk_bits_of(row[MK_SIFT_STATE]);
+  if (state == MK_SIFT_FOUND) {
+    search->state = state;
+    search->winner = pair_of(row, 0, MK_SIFT_BEST_LOW);
+  } else if (state == MK_SIFT_OPEN) {
+    for (uint32_t s = 0; s < MK_SIFT_SEGMENTS; s++) {
+      search->pivots[s] = pair_of(row, s, MK_SIFT_PIVOT_LOW);
+    }
+    if (!stage_all(search, MK_SEARCH_ROUNDS, &all)) {
+      return false;
+    }
+    sum_rounds(search, row, all.rows);
+    search->state =
+        mk_sift_decide(search->words, &search->tally, search->pivots, &search->winner) ? MK_SIFT_FOUND : MK_SIFT_OPEN;
+  } else {
+    begin(search);
+  }
+  return true;
+}
+
+bool mk_search_tally(mk_search *search, uint32_t first, uint32_t count, float *scratch) {
+  mk_tally *t = &search->tally;
+  bool mass = (search->words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0;
+  mk_span span = mk_operand_span(search->machine, search->instruction, MK_SEARCH_SCORES);
+  memset(t, 0, sizeof *t);
+  if (count == 0) {
+    return true;
+  }
+  if (first == span.col && count == span.cols) {
+    search->machine->rows_used[MK_SEARCH_SCORES] = search->instruction->operands[MK_SEARCH_SCORES].rows;
+  }
+  span.col = first;
+  span.cols = count;
+  if (!mk_stage_stamped(search->machine, &span, 1, scratch)) {
+    return false;
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    float distance = mk_sample_distance(search->words, scratch[i], search->highest);
+    uint32_t segment = mk_sift_segment(search->pivots, mk_rank_key(scratch[i], first + i));
+    uint64_t draw = mk_sample_draw(search->words, search->key, distance, first + i);
+    t->count[segment]++;
+    t->mass[segment] += mass ? mk_sample_weight(distance) : 0;
+    t->best[segment] = draw > t->best[segment] ? draw : t->best[segment];
+  }
+  return true;
+}

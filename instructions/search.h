@@ -1,0 +1,47 @@
+/* SIFT and DRAW, in C: the search for the token where top-k and top-p end. docs/SAMPLING.md tells how it goes.
+ *
+ * A mk_search belongs to one instruction of one thread. Functions that stage stamped words give false when one is not there yet;
+ * nothing has been written then. */
+#ifndef MK_SEARCH_H
+#define MK_SEARCH_H
+
+#include "instructions/reference.h"
+#include "instructions/sampling.h"
+
+/* Both opcodes have these operands in these slots. */
+enum {
+  MK_SEARCH_CANDIDATES = MK_SLOT_SIFT_candidates,
+  MK_SEARCH_PEAKS = MK_SLOT_SIFT_peaks,
+  MK_SEARCH_ROUNDS = MK_SLOT_SIFT_rounds,
+  MK_SEARCH_SCORES = MK_SLOT_SIFT_scores,
+  MK_SEARCH_SAMPLING = MK_SLOT_SIFT_sampling,
+  MK_SEARCH_OUT = MK_SLOT_SIFT_round, /* its row is this SM's in `rounds`, too */
+};
+
+typedef struct mk_search {
+  mk_reference *machine;
+  const mk_instruction *instruction;
+  const uint32_t *words; /* of the sampling buffer */
+  uint64_t key;          /* of the noise */
+  float highest;         /* score of the first rank */
+  mk_sift_state state;
+  uint64_t winner; /* FOUND: the draw's key, FAILED: the rank's key */
+  uint64_t pivots[MK_SIFT_SEGMENTS];
+  mk_tally tally;
+} mk_search;
+
+/* True while the prompt gives the next token. */
+static inline bool mk_inside_prompt(const mk_reference *machine) {
+  return machine->state->position + 1 < machine->state->prompt_length;
+}
+
+/* Nothing is read of the stamped operands unless the functions below do. */
+void mk_search_init(mk_search *search, mk_reference *machine, const mk_instruction *instruction);
+/* Sets `highest`, and the state to OPEN or FAILED. */
+bool mk_search_highest(mk_search *search);
+/* Takes the round before in: afterwards the search is FOUND, FAILED, or OPEN with pivots for the next tally. */
+bool mk_search_resume(mk_search *search);
+/* The tally of tokens [first, first + count) of `scores`. Only all of the operand counts as a read of it (rows_used). */
+bool mk_search_tally(mk_search *search, uint32_t first, uint32_t count, float *scratch);
+
+#endif

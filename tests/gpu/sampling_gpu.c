@@ -1,0 +1,151 @@
+/* Sampling on the GPU: every token is the one that the definition draws from the logits that the GPU itself computed; one launch for all
+ * tokens gives what a launch for each gives; repeats are the same bit for bit. Prints what each way costs per token. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/synth.h"
+#include "tests/gpu/gpu_test.h"
+#include "tools/lib/engine.h"
+
+enum { PROMPT = 7, CHECKED = 24, TIMED = 256 };
+
+#define OFF .top_p = 1, .repetition = 1
+static const mk_logit_bias biases[] = {{7, 3}, {8, -INFINITY}, {100, -2}};
+static const struct {
+  const char *name;
+  mk_sampling sampling;
+} ways[] = {
+    {"greedy", {OFF}},
+    {"temperature", {OFF, .temperature = 1, .seed = 1}},
+    {"min-p", {OFF, .temperature = 1, .min_p = 0.05, .seed = 2}},
+    {"top-k 50", {OFF, .temperature = 1, .top_k = 50, .seed = 3}},
+    {"top-k 1", {OFF, .temperature = 1, .top_k = 1, .seed = 3}},
+    {"top-p 0.9", {.repetition = 1, .temperature = 1, .top_p = 0.9, .seed = 4}},
+    {"top-k 50, top-p 0.9", {.repetition = 1, .temperature = 0.8, .top_k = 50, .top_p = 0.9, .seed = 5}},
+    {"penalties", {.top_p = 1, .temperature = 1, .repetition = 1.2, .presence = 0.5, .frequency = 0.2, .seed = 6}},
+    {"penalties at temperature 0", {.top_p = 1, .repetition = 1.3}},
+    {"everything",
+     {.temperature = 1.1,
+      .top_k = 100,
+      .top_p = 0.95,
+      .min_p = 0.01,
+      .repetition = 1.1,
+      .presence = 0.1,
+      .frequency = 0.1,
+      .biases = biases,
+      .bias_count = 3,
+      .seed = 7}}};
+enum { WAYS = sizeof ways / sizeof ways[0] };
+
+typedef struct drawn {
+  const mk_config *config;
+  const mk_sampling *sampling; /* NULL: only collect */
+  uint32_t *counts;
+  float *bias;
+  uint32_t tokens[TIMED];
+  uint32_t count, wrong;
+} drawn;
+
+static const uint32_t prompt[PROMPT] = {1, 50, 60, 50, 7, 9, 200};
+
+static bool take(void *user, uint32_t token, const float *logits) {
+  drawn *d = user;
+  if (d->sampling != NULL) {
+    uint32_t words[MK_SAMPLING_WORDS], want;
+    bool nan;
+    mk_sampling_words(d->sampling, d->config->vocab, words);
+    mk_status status =
+        mk_sampling_choose(words, logits, d->bias, d->counts, d->config->vocab, PROMPT + d->count, &want, &nan);
+    d->wrong += status != MK_OK || nan || want != token;
+  }
+  d->counts[token]++;
+  d->tokens[d->count++] = token;
+  return d->count < TIMED;
+}
+
+static bool start(drawn *d, const mk_config *config, const mk_sampling *sampling) {
+  *d = (drawn){.config = config, .sampling = sampling};
+  d->counts = calloc(config->vocab, sizeof *d->counts);
+  d->bias = calloc(config->vocab, sizeof *d->bias);
+  if (d->counts == NULL || d->bias == NULL) {
+    return false;
+  }
+  for (uint32_t i = 0; i < PROMPT; i++) {
+    d->counts[prompt[i]] = MK_COUNT_PROMPT;
+  }
+  for (size_t i = 0; sampling != NULL && i < sampling->bias_count; i++) {
+    d->bias[sampling->biases[i].token] = sampling->biases[i].bias;
+  }
+  return true;
+}
+
+static void end(drawn *d) {
+  free(d->counts);
+  free(d->bias);
+}
+
+/* `count` tokens of the engine, whose launches are one per token (`check`) or one for all; those twice, the second time warm.
+ * *ms: per token, by the GPU's events. */
+static bool generate(mk_engine *engine, const mk_config *config, size_t way, bool check, uint32_t *out, double *ms) {
+  drawn d;
+  uint32_t count = check ? CHECKED : TIMED;
+  bool good = expect_ok(mk_engine_set_sampling(engine, &ways[way].sampling), ways[way].name);
+  for (uint32_t i = 0; good && i < (check ? 1 : 2); i++) {
+    good = start(&d, config, check ? &ways[way].sampling : NULL) &&
+           expect_ok(mk_engine_generate(engine, prompt, PROMPT, count, take, &d), ways[way].name) &&
+           expect(d.wrong == 0, ways[way].name, "a token is not the one that the definition draws") &&
+           (i == 0 ||
+            expect(memcmp(out, d.tokens, count * sizeof *out) == 0, ways[way].name, "a repeat gave other tokens"));
+    memcpy(out, d.tokens, sizeof d.tokens);
+    end(&d);
+  }
+  *ms = mk_gpu_time_ms(mk_engine_gpu(engine)) / (PROMPT - 1 + count);
+  return good;
+}
+
+/* Way 0 is greedy and has a program of its own; *greedy: what it takes. */
+static void test_ways(const char *shape, const mk_config *config, size_t first, size_t end, double *greedy) {
+  static uint32_t checked[TIMED], launched[TIMED];
+  mk_engine *engines[2] = {NULL, NULL};
+  mk_engine_options options = {.device = device,
+                               .synth = config,
+                               .synth_seed = 5,
+                               .max_seq = PROMPT + TIMED + 1,
+                               .sampling = &ways[first].sampling};
+  bool good = true;
+  for (int check = 0; good && check < 2; check++) {
+    options.want_logits = check != 0;
+    good = expect_ok(mk_engine_open(NULL, &options, &engines[check]), ways[first].name);
+  }
+  for (size_t w = first; good && w < end; w++) {
+    double ms = 0, unused;
+    if (generate(engines[1], config, w, true, checked, &unused) &&
+        generate(engines[0], config, w, false, launched, &ms)) {
+      expect(memcmp(checked, launched, CHECKED * sizeof *checked) == 0, ways[w].name,
+             "one launch and a launch per token differ");
+      *greedy = w == 0 ? ms : *greedy;
+      printf("sampling, %s, vocabulary %u: %-28s %.4f ms a token, %+.2f us\n", shape, config->vocab, ways[w].name, ms,
+             1e3 * (ms - *greedy));
+    }
+  }
+  mk_engine_close(engines[0]);
+  mk_engine_close(engines[1]);
+}
+
+static void test_shape(const char *shape) {
+  mk_config config;
+  double greedy = 0;
+  if (expect_ok(mk_synth_shape(shape, &config), shape)) {
+    test_ways(shape, &config, 0, 1, &greedy);
+    test_ways(shape, &config, 1, WAYS, &greedy);
+  }
+}
+
+void test_sampling(bool quick) {
+  test_shape("tiny");
+  if (!quick) {
+    test_shape("llama-3.2-1b");
+  }
+}

@@ -1,0 +1,232 @@
+/* Sampling programs: their shape at the token boundary, and what the verifier says to them, whole and broken. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "instructions/sampling.h"
+#include "models/llama.h"
+#include "models/synth.h"
+#include "scheduler/compile.h"
+#include "tests/support/model.h"
+#include "vm/asm.h"
+#include "vm/disasm.h"
+#include "vm/verify.h"
+
+static mk_program *compile(const mk_config *config, uint32_t sms, uint32_t max_seq, bool sampling) {
+  mk_graph *graph;
+  mk_program *program;
+  mk_compile_options options = {.sms = sms, .max_seq = max_seq, .sampling = sampling};
+  cr_assert_eq(mk_llama_graph(config, &graph), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
+  mk_graph_free(graph);
+  return program;
+}
+
+/* HEAD, SCORE, three rounds, DRAW and NEXT end every queue, and nothing of these stands elsewhere. */
+static void expect_boundary(const mk_program *program) {
+  static const mk_opcode end[] = {MK_OP_HEAD, MK_OP_SCORE, MK_OP_SIFT, MK_OP_SIFT, MK_OP_SIFT, MK_OP_DRAW, MK_OP_NEXT};
+  enum { END = sizeof end / sizeof end[0] };
+  for (size_t q = 0; q < program->queue_count; q++) {
+    const mk_queue *queue = &program->queues[q];
+    for (uint32_t i = 0; i < queue->count; i++) {
+      const mk_instruction *in = &program->instructions[queue->first + i];
+      bool special = in->opcode >= MK_OP_HEAD;
+      uint32_t left = queue->count - i;
+      cr_assert_eq(special, left <= END, "queue %zu, place %u: opcode %u", q, i, in->opcode);
+      cr_assert(!special || in->opcode == end[END - left]);
+    }
+  }
+}
+
+Test(sampling_program, small_models_on_any_number_of_sms) {
+  static const uint32_t sms[] = {1, 2, 7, 132, 133, MK_MAX_SMS};
+  for (size_t model = 0; model < TEST_MODELS; model++) {
+    mk_config config = test_model_config(model);
+    for (size_t s = 0; s < sizeof sms / sizeof sms[0]; s++) {
+      mk_program *program = compile(&config, sms[s], 300, true);
+      expect_boundary(program);
+      cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
+      mk_program_free(program);
+    }
+  }
+}
+
+Test(sampling_program, named_shapes) {
+  for (size_t i = 0; mk_synth_shape_name(i) != NULL; i++) {
+    mk_config config;
+    cr_assert_eq(mk_synth_shape(mk_synth_shape_name(i), &config), MK_OK);
+    mk_program *program = compile(&config, 132, 1024 < config.max_position ? 1024 : config.max_position, true);
+    expect_boundary(program);
+    cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
+    mk_program_free(program);
+  }
+}
+
+/* What a greedy program is made of does not depend on there being another kind. */
+Test(sampling_program, greedy_programs_have_nothing_of_it) {
+  mk_config config = test_model_config(TEST_MODEL_TINY);
+  mk_program *greedy = compile(&config, 7, 300, false), *sampling = compile(&config, 7, 300, true);
+  for (size_t i = 0; i < greedy->instruction_count; i++) {
+    cr_assert_leq(greedy->instructions[i].opcode, MK_OP_NEXT);
+  }
+  cr_assert_eq(mk_program_find_buffer(greedy, "sampling"), -1);
+  cr_assert_eq(mk_program_find_buffer(greedy, "scores"), -1);
+  cr_assert_eq(greedy->weight_bytes, sampling->weight_bytes);
+  cr_assert_eq(greedy->config_hash, sampling->config_hash);
+  mk_program_free(greedy);
+  mk_program_free(sampling);
+}
+
+Test(sampling_program, as_text_and_back) {
+  mk_config config = test_model_config(TEST_MODEL_ODD);
+  mk_program *program = compile(&config, 3, 100, true), *back;
+  char *text;
+  size_t length, lengths[2];
+  void *bytes[2];
+  FILE *out = open_memstream(&text, &length);
+  cr_assert_eq(mk_disassemble(program, out), MK_OK);
+  fclose(out);
+  cr_assert_eq(mk_assemble(text, length, &back), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_program_serialize(program, &bytes[0], &lengths[0]), MK_OK);
+  cr_assert_eq(mk_program_serialize(back, &bytes[1], &lengths[1]), MK_OK);
+  cr_assert(lengths[0] == lengths[1] && memcmp(bytes[0], bytes[1], lengths[0]) == 0);
+  mk_free(bytes[0]);
+  mk_free(bytes[1]);
+  mk_program_free(program);
+  mk_program_free(back);
+  free(text);
+}
+
+static mk_instruction *find(mk_program *program, uint32_t queue, mk_opcode opcode, uint32_t number) {
+  for (uint32_t i = 0; i < program->queues[queue].count; i++) {
+    mk_instruction *in = &program->instructions[program->queues[queue].first + i];
+    if (in->opcode == opcode && number-- == 0) {
+      return in;
+    }
+  }
+  cr_assert_fail("queue %u has no such instruction", queue);
+  return NULL;
+}
+
+static mk_instruction *score(mk_program *p) { return find(p, 1, MK_OP_SCORE, 0); }
+static mk_instruction *sift(mk_program *p) { return find(p, 1, MK_OP_SIFT, 1); }
+static mk_instruction *draw(mk_program *p) { return find(p, 1, MK_OP_DRAW, 0); }
+
+static void no_wait_for_logits(mk_program *p) {
+  score(p)->waits[0] = (mk_wait){0};
+  score(p)->wait_count = 0;
+}
+static void relaxed_logits(mk_program *p) { p->counters[score(p)->waits[0].counter].kind = MK_COUNTER_RELAXED; }
+static void other_counts(mk_program *p) { score(p)->operands[MK_SLOT_SCORE_counts].col--; }
+static void no_bias(mk_program *p) {
+  mk_operand *o = &score(p)->operands[MK_SLOT_SCORE_bias];
+  *o = (mk_operand){.buffer = o->buffer};
+}
+static void scores_of_others(mk_program *p) {
+  score(p)->operands[MK_SLOT_SCORE_scores] = find(p, 0, MK_OP_SCORE, 0)->operands[MK_SLOT_SCORE_scores];
+}
+static void peak_of_others(mk_program *p) { score(p)->operands[MK_SLOT_SCORE_peak].row = 0; }
+static void some_candidates(mk_program *p) { sift(p)->operands[MK_SLOT_SIFT_candidates].rows--; }
+static void some_rounds(mk_program *p) { draw(p)->operands[MK_SLOT_DRAW_rounds].rows--; }
+static void short_round(mk_program *p) {
+  sift(p)->operands[MK_SLOT_SIFT_round] = score(p)->operands[MK_SLOT_SCORE_peak];
+}
+static void wrong_parameters(mk_program *p) {
+  sift(p)->operands[MK_SLOT_SIFT_sampling] = find(p, 1, MK_OP_NEXT, 0)->operands[MK_SLOT_NEXT_prompt];
+}
+static void part_of_scores(mk_program *p) { draw(p)->operands[MK_SLOT_DRAW_scores].cols--; }
+static void tiles_beyond(mk_program *p) { draw(p)->params[MK_PARAM_DRAW_count] = 1000; }
+static void first_beyond(mk_program *p) { draw(p)->params[MK_PARAM_DRAW_first] = 1000; }
+static void rounds_in_a_circle(mk_program *p) {
+  sift(p)->operands[MK_SLOT_SIFT_rounds] = draw(p)->operands[MK_SLOT_DRAW_rounds];
+}
+static void draw_behind_next(mk_program *p) {
+  mk_instruction *d = draw(p), old = *d;
+  d[0] = d[1];
+  d[1] = old;
+}
+static void written_parameters(mk_program *p) {
+  p->buffers[score(p)->operands[MK_SLOT_SCORE_sampling].buffer].kind = MK_KIND_ACTIVATION;
+}
+static void other_candidates(mk_program *p) {
+  sift(p)->operands[MK_SLOT_SIFT_candidates] = sift(p)->operands[MK_SLOT_SIFT_peaks];
+}
+static void draw_of_nothing(mk_program *p) { draw(p)->params[MK_PARAM_DRAW_count] = 0; }
+static void draw_of_less(mk_program *p) {
+  draw(p)->params[MK_PARAM_DRAW_first]++, draw(p)->params[MK_PARAM_DRAW_count]--;
+}
+static void fewer_tokens(mk_program *p) { p->ranges.token.high--; }
+static void counts_as_input(mk_program *p) {
+  p->buffers[score(p)->operands[MK_SLOT_SCORE_counts].buffer].kind = MK_KIND_INPUT;
+}
+
+Test(sampling_program, broken_ones_are_rejected) {
+  static const struct {
+    void (*spoil)(mk_program *program);
+    const char *rules[2];
+  } cases[] = {{no_wait_for_logits, {"R01"}},
+               {relaxed_logits, {"R01"}},
+               {other_counts, {"S10"}},
+               {no_bias, {"S10"}},
+               {scores_of_others, {"S10"}},
+               {peak_of_others, {"R04"}},
+               {some_candidates, {"S10"}},
+               {some_rounds, {"S10"}},
+               {short_round, {"S10"}},
+               {wrong_parameters, {"S10"}},
+               {part_of_scores, {"S10"}},
+               {tiles_beyond, {"S09"}},
+               {first_beyond, {"S09"}},
+               {rounds_in_a_circle, {"D01"}},
+               {draw_behind_next, {"N02", "D01"}},
+               {written_parameters, {"S08"}},
+               {other_candidates, {"N05"}},
+               {draw_of_nothing, {"N05"}},
+               {draw_of_less, {"N05"}},
+               {fewer_tokens, {"B02"}},
+               {counts_as_input, {"S07"}}};
+  mk_config config = test_model_config(TEST_MODEL_TINY);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    mk_program *program = compile(&config, 3, 100, true);
+    mk_verify_report report;
+    cases[i].spoil(program);
+    cr_assert_eq(mk_verify(program, &report), MK_ERR_REJECTED, "case %zu is accepted", i);
+    bool expected = false;
+    for (size_t r = 0; r < 2 && cases[i].rules[r] != NULL; r++) {
+      expected |= strncmp(mk_error_message(), cases[i].rules[r], 3) == 0;
+    }
+    cr_assert(expected, "case %zu: %s", i, mk_error_message());
+    mk_program_free(program);
+  }
+}
+
+/* Buffers with a word for each token are read by the tile of 16, so they have no others. */
+Test(sampling_program, wider_tiles_are_rejected) {
+  static const char *const names[] = {"logits", "logit_bias", "token_counts", "scores"};
+  mk_config config = test_model_config(TEST_MODEL_TINY);
+  for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
+    mk_program *program = compile(&config, 1, 100, true);
+    int index = mk_program_find_buffer(program, names[n]);
+    mk_buffer *buffer = &program->buffers[index];
+    buffer->tile_cols *= 2;
+    for (size_t i = 0; i < program->instruction_count; i++) {
+      for (uint32_t slot = 0; slot < MK_MAX_OPERANDS; slot++) {
+        mk_operand *o = &program->instructions[i].operands[slot];
+        if (o->rows != 0 && o->buffer == index) {
+          o->cols = (uint16_t)mk_buffer_grid_cols(buffer);
+        }
+      }
+    }
+    cr_assert_eq(mk_verify(program, NULL), MK_ERR_REJECTED, "%s", names[n]);
+    cr_assert_not_null(strstr(mk_error_message(), "tile width is 32"), "%s", mk_error_message());
+    mk_program_free(program);
+  }
+}
+
+Test(sampling_program, tokens_beyond_the_range_are_rejected_when_greedy_too) {
+  mk_config config = test_model_config(TEST_MODEL_TINY);
+  mk_program *program = compile(&config, 3, 100, false);
+  fewer_tokens(program);
+  cr_assert_eq(mk_verify(program, NULL), MK_ERR_REJECTED);
+  cr_assert_eq(strncmp(mk_error_message(), "B02", 3), 0, "%s", mk_error_message());
+  mk_program_free(program);
+}

@@ -1,0 +1,145 @@
+/* See boundary.h. */
+#include "tests/support/boundary.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "models/llama.h"
+#include "scheduler/compile.h"
+#include "tests/support/numbers.h"
+#include "vm/verify.h"
+
+void test_boundary_start(test_boundary *b, uint32_t vocab, uint32_t sms) {
+  mk_config config = {.hidden = 64,
+                      .intermediate = 4096,
+                      .layers = 1,
+                      .heads = 1,
+                      .kv_heads = 1,
+                      .head_dim = 64,
+                      .vocab = vocab,
+                      .max_position = 256,
+                      .rms_eps = 1e-5f,
+                      .rope_theta = 10000};
+  *b = (test_boundary){.vocab = vocab, .sms = sms, .generation = 1};
+  mk_graph *graph;
+  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK, "%s", mk_error_message());
+  mk_compile_options options = {.sms = sms, .max_seq = 256, .sampling = true};
+  cr_assert_eq(mk_compile(graph, &options, &b->program), MK_OK, "%s", mk_error_message());
+  mk_graph_free(graph);
+  cr_assert_eq(mk_verify(b->program, NULL), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_alloc(b->program->buffer_count, sizeof *b->memory, &b->memory), MK_OK);
+  for (size_t i = 0; i < b->program->buffer_count; i++) {
+    if (b->program->buffers[i].kind != MK_KIND_WEIGHT) {
+      cr_assert_eq(mk_alloc_aligned(64, b->program->buffers[i].bytes, &b->memory[i]), MK_OK);
+    }
+  }
+  size_t floats = mk_reference_scratch(b->program);
+  cr_assert_eq(mk_alloc_aligned(64, floats * sizeof *b->scratch, &b->scratch), MK_OK);
+  cr_assert_eq(mk_alloc(sms, sizeof *b->states, &b->states), MK_OK);
+  cr_assert_eq(mk_alloc(sms, sizeof *b->at, &b->at), MK_OK);
+}
+
+void test_boundary_stop(test_boundary *b) {
+  for (size_t i = 0; i < b->program->buffer_count; i++) {
+    mk_free(b->memory[i]);
+  }
+  mk_free(b->memory);
+  mk_free(b->scratch);
+  mk_free(b->states);
+  mk_free(b->at);
+  mk_program_free(b->program);
+}
+
+void *test_boundary_memory(const test_boundary *b, const char *name) {
+  int index = mk_program_find_buffer(b->program, name);
+  cr_assert_geq(index, 0, "%s", name);
+  return b->memory[index];
+}
+
+void test_boundary_sampling(test_boundary *b, const mk_sampling *sampling) {
+  float *bias = test_boundary_memory(b, "logit_bias");
+  cr_assert_eq(mk_sampling_check(sampling, b->vocab), MK_OK, "%s", mk_error_message());
+  mk_sampling_words(sampling, b->vocab, test_boundary_memory(b, "sampling"));
+  memset(bias, 0, b->vocab * sizeof *bias);
+  for (size_t i = 0; i < sampling->bias_count; i++) {
+    bias[sampling->biases[i].token] = sampling->biases[i].bias;
+  }
+  memset(test_boundary_memory(b, "token_counts"), 0, b->vocab * sizeof(uint32_t));
+}
+
+bool test_boundary_failed(const test_boundary *b) { return b->states[0].nan_logits != 0; }
+
+/* What HEAD leaves of its rows; its place in the queue. */
+static uint32_t publish_head(test_boundary *b, uint32_t sm, const float *logits, bool inside) {
+  const mk_queue *q = &b->program->queues[sm];
+  for (uint32_t i = q->first; i < q->first + q->count; i++) {
+    const mk_instruction *in = &b->program->instructions[i];
+    if (in->opcode != MK_OP_HEAD) {
+      continue;
+    }
+    const mk_operand *rows = &in->operands[MK_SLOT_HEAD_logits], *to = &in->operands[MK_SLOT_HEAD_candidate];
+    float best = -INFINITY;
+    uint32_t index = MK_CANDIDATE_NONE, end = (rows->col + rows->cols) * 16u;
+    for (uint32_t t = rows->col * 16u; !inside && t < end && t < b->vocab; t++) {
+      if (index == MK_CANDIDATE_NONE || (isnan(logits[t]) ? !isnan(best) : logits[t] > best)) {
+        best = logits[t];
+        index = t;
+      }
+    }
+    uint64_t *words = (uint64_t *)(void *)b->memory[to->buffer] + 2 * to->row;
+    words[0] = (uint64_t)b->generation << 32 | mk_float_param(best);
+    words[1] = (uint64_t)b->generation << 32 | index;
+    return i;
+  }
+  cr_assert_fail("SM %u has no head", sm);
+  return 0;
+}
+
+/* The next instruction of the SM; false: it waits. */
+static bool step(test_boundary *b, uint32_t sm) {
+  const mk_instruction *in = &b->program->instructions[b->at[sm]];
+  mk_reference reference = {.program = b->program,
+                            .memory = b->memory,
+                            .state = &b->states[sm],
+                            .generation = b->generation,
+                            .publish = b->generation,
+                            .scratch = b->scratch};
+  if (mk_reference_run(&reference, in) == MK_REFERENCE_WAIT) {
+    return false;
+  }
+  b->scanned += in->opcode == MK_OP_DRAW && reference.rows_used[MK_SLOT_DRAW_scores] != 0;
+  b->rounds += in->opcode == MK_OP_SIFT && reference.rows_used[MK_SLOT_SIFT_rounds] != 0;
+  b->at[sm]++;
+  return true;
+}
+
+static void run(test_boundary *b) {
+  const mk_queue *queues = b->program->queues;
+  uint32_t left = 0, stuck = 0;
+  for (uint32_t sm = 0; sm < b->sms; sm++) {
+    left += queues[sm].first + queues[sm].count - b->at[sm];
+  }
+  for (uint32_t sm = 0; left != 0; sm = b->seed == 0 ? (sm + 1) % b->sms : test_random_below(&b->seed, b->sms)) {
+    bool moved = b->at[sm] != queues[sm].first + queues[sm].count && step(b, sm);
+    left -= moved;
+    stuck = moved ? 0 : stuck + 1;
+    cr_assert_lt(stuck, 100 * b->sms, "no SM goes on");
+  }
+}
+
+uint32_t test_boundary_draw(test_boundary *b, const float *logits, uint32_t token, uint32_t position,
+                            uint32_t prompt_length) {
+  memcpy(test_boundary_memory(b, "logits"), logits, b->vocab * sizeof *logits);
+  b->generation++;
+  b->scanned = b->rounds = 0;
+  for (uint32_t sm = 0; sm < b->sms; sm++) {
+    b->states[sm] = (mk_step_state){.token = token, .position = position, .prompt_length = prompt_length};
+    b->at[sm] = publish_head(b, sm, logits, position + 1 < prompt_length) + 1;
+  }
+  run(b);
+  for (uint32_t sm = 1; sm < b->sms; sm++) {
+    cr_assert_eq(memcmp(&b->states[sm], &b->states[0], sizeof b->states[0]), 0, "SM %u goes on otherwise", sm);
+  }
+  return b->states[0].token;
+}

@@ -1,0 +1,243 @@
+/* See run_option.h. */
+#include "tools/mkvm/run_option.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "scheduler/compile.h"
+#include "tools/mkvm/chat.h"
+#include "tools/mkvm/command.h"
+
+enum {
+  KEY_SMS = 256,
+  KEY_DEVICE,
+  KEY_JSON,
+  KEY_LOGITS,
+  KEY_STOP,
+  KEY_ECHO,
+  KEY_IGNORE_EOS,
+  KEY_CHECK,
+  KEY_INTERLEAVE,
+  KEY_ADVERSARIAL,
+  KEY_COMPARE,
+  KEY_PROGRAM,
+  KEY_CACHE,
+  KEY_CHAT,
+  KEY_SYSTEM,
+  KEY_DATE
+};
+
+enum { MAX_STOPS = 64 };
+
+static const struct argp_option option_table[] = {
+    {NULL, 0, NULL, 0, "Model and prompt:", 1},
+    {"model", 'm', "DIR", 0, "Model directory in Hugging Face layout (required)", 1},
+    {"prompt", 'p', "TEXT", 0, "Prompt; empty when neither this nor --file is given", 1},
+    {"file", 'f', "FILE", 0, "Read the prompt from FILE, from standard input when FILE is -", 1},
+    {"program", KEY_PROGRAM, "FILE", 0,
+     "Instead of a model: run a program file by itself on the cpu, with made-up weights, for N steps, and print its "
+     "outputs",
+     1},
+    {"chat", KEY_CHAT, NULL, 0,
+     "Write the prompt as a conversation, by the model's chat template; without a prompt, hold one: a line is a turn",
+     1},
+    {"system", KEY_SYSTEM, "TEXT", 0, "With --chat: the system prompt", 1},
+    {"date", KEY_DATE, "YYYY-MM-DD", 0, "With --chat: the date for templates that state it (today)", 1},
+    {NULL, 0, NULL, 0, "Generation:", 2},
+    {"n-predict", 'n', "N", 0,
+     "Tokens to generate (128; -1 with --chat); -1: until the model stops or the context is full", 2},
+    {"ctx-size", 'c', "L", 0, "Tokens of context, prompt included (the model's limit, at most 4096; so does 0)", 2},
+    {"stop", KEY_STOP, "TEXT", 0, "End the output before TEXT; may be given several times", 2},
+    {"ignore-eos", KEY_IGNORE_EOS, NULL, 0, "Go on after an end-of-text token", 2},
+    {NULL, 0, NULL, 0, "Output:", 3},
+    {"json", KEY_JSON, NULL, 0, "Print one JSON object at the end instead of the text", 3},
+    {"echo", KEY_ECHO, NULL, 0, "Print the prompt before its continuation", 3},
+    {"logits", KEY_LOGITS, "FILE", 0,
+     "Write the logits of every generated token to FILE.npy, float32 [tokens, vocabulary]", 3},
+    {NULL, 0, NULL, 0, "Machine:", 4},
+    {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 4},
+    {"sms", KEY_SMS, "N", 0, "SMs to compile for (132); the result does not depend on it", 4},
+    {"cache", KEY_CACHE, "FOLDER", 0,
+     "Keep a packed copy of the weights in FOLDER (as large as they are), and load it the next time", 4},
+    {"compare", KEY_COMPARE, NULL, 0,
+     "Run every instruction of every step on the cpu too, with the device's own inputs, and name the first output that "
+     "is "
+     "off; prints a table instead of the text",
+     4},
+    {"check", KEY_CHECK, NULL, 0, "Detect unordered accesses while running (cpu; slow)", 4},
+    {"interleave", KEY_INTERLEAVE, "SEED", 0, "Run the queues in a random legal order (cpu)", 4},
+    {"adversarial", KEY_ADVERSARIAL, NULL, 0, "Let relaxed counters pass before the data they announce (cpu)", 4},
+    {0}};
+
+static const char doc[] =
+    "Generates text from a prompt, token by token, and streams it to standard output. A closing line on standard error "
+    "states the device and the time it took. The first Ctrl-C ends the generation with what there is; a second one "
+    "kills. On cuda the whole generation is one launch; with --logits or --logprobs, the prompt is one and every token "
+    "another."
+    "\v"
+    "The object that --json prints has the keys model, device, prompt_tokens, tokens, text, finish_reason (\"stop\": "
+    "the "
+    "model or a stop text ended it; \"length\": N tokens or the context are full; \"interrupted\"), sampling (null: "
+    "greedy) and timings; "
+    "with --logprobs also logprobs.\n\n"
+    "In a conversation, Ctrl-C ends the answer at hand, and twice, or Ctrl-D, the program. Special tokens are "
+    "recognised in "
+    "what the user writes too, as in the template: text that must not act as one has to be kept from the prompt.\n\n"
+    "Examples:\n"
+    "  mkvm run -m models/demo -p \"Once upon a time\" -n 200\n"
+    "  mkvm run -m DIR -f question.txt --stop \"\\nQ:\" --json\n"
+    "  mkvm run -m DIR --chat --system \"Answer in one sentence.\"\n";
+
+static void add_stop(mk_run_option *o, const char *text, struct argp_state *state) {
+  if (text[0] == 0) {
+    argp_error(state, "--stop: the text is empty; it would end every output");
+  }
+  if (o->stop_count == MK_RUN_STOPS) {
+    argp_error(state, "--stop: given more than %d times", MK_RUN_STOPS);
+  }
+  o->stops[o->stop_count++] = text;
+}
+
+static void check_device(const mk_run_option *o, struct argp_state *state) {
+  const mk_engine_options *e = &o->engine;
+  if (mk_is_cuda(e->device) && (e->check_races || e->interleave_seed != 0 || e->adversarial)) {
+    argp_error(state, "--device %s does not go with%s%s%s, which only the cpu has", e->device,
+               e->check_races ? " --check" : "", e->interleave_seed != 0 ? " --interleave" : "",
+               e->adversarial ? " --adversarial" : "");
+  }
+}
+
+bool mk_run_is_interactive(const mk_run_option *o) { return o->chat && o->prompt == NULL && o->file == NULL; }
+
+static void check_chat(const mk_run_option *o, struct argp_state *state) {
+  if (!o->chat && (o->system != NULL || o->date != NULL)) {
+    argp_error(state, "%s needs --chat", o->system != NULL ? "--system" : "--date");
+  }
+  const char *single = o->json                ? "--json"
+                       : o->echo              ? "--echo"
+                       : o->compare           ? "--compare"
+                       : o->logits != NULL    ? "--logits"
+                       : o->sampling.logprobs ? "--logprobs"
+                                              : o->trace.path;
+  if (mk_run_is_interactive(o) && single != NULL) {
+    argp_error(state, "%s is for one turn; give its text with --prompt or --file",
+               single == o->trace.path ? "--trace" : single);
+  }
+}
+
+static void check_options(const mk_run_option *o, struct argp_state *state) {
+  if (o->program != NULL &&
+      (o->model != NULL || o->prompt != NULL || o->file != NULL || mk_is_cuda(o->engine.device))) {
+    argp_error(state, "--program goes with neither --model, --prompt and --file nor --device cuda");
+  }
+  if (o->trace.path != NULL && (o->program != NULL || o->compare)) {
+    argp_error(state, "--trace goes with neither --program nor --compare");
+  }
+  if (o->sampling.given && (o->program != NULL || o->compare)) {
+    argp_error(state, "%s is greedy; leave the sampling options out", o->compare ? "--compare" : "--program");
+  }
+  if (o->program != NULL) {
+    return;
+  }
+  if (o->model == NULL) {
+    argp_error(state, "--model DIR is missing");
+  }
+  if (o->prompt != NULL && o->file != NULL) {
+    argp_error(state, "--prompt and --file are both given; the prompt comes from one of them");
+  }
+  check_chat(o, state);
+  check_device(o, state);
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  mk_run_option *o = state->input;
+  switch (key) {
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = NULL;
+      state->child_inputs[1] = &o->trace;
+      state->child_inputs[2] = &o->sampling;
+      return 0;
+    case 'm':
+      o->model = text;
+      return 0;
+    case 'p':
+      o->prompt = text;
+      return 0;
+    case 'f':
+      o->file = text;
+      return 0;
+    case 'n':
+      o->limited = true;
+      o->n_predict = strcmp(text, "-1") == 0 ? SIZE_MAX : mk_number(state, "--n-predict", text, 0, UINT32_MAX);
+      return 0;
+    case 'c':
+      o->ctx_size = mk_number(state, "--ctx-size", text, 0, UINT32_MAX);
+      return 0;
+    case KEY_STOP:
+      add_stop(o, text, state);
+      return 0;
+    case KEY_IGNORE_EOS:
+      o->ignore_eos = true;
+      return 0;
+    case KEY_JSON:
+      o->json = true;
+      return 0;
+    case KEY_CHAT:
+      o->chat = true;
+      return 0;
+    case KEY_SYSTEM:
+      o->system = text;
+      return 0;
+    case KEY_DATE:
+      o->date = text;
+      return 0;
+    case KEY_ECHO:
+      o->echo = true;
+      return 0;
+    case KEY_LOGITS:
+      o->logits = text;
+      return 0;
+    case KEY_DEVICE:
+      o->engine.device = mk_device(state, text);
+      return 0;
+    case KEY_SMS:
+      o->engine.sms = (uint32_t)mk_number(state, "--sms", text, 1, MK_MAX_SMS);
+      return 0;
+    case KEY_CACHE:
+      o->engine.cache = text;
+      return 0;
+    case KEY_CHECK:
+      o->engine.check_races = true;
+      return 0;
+    case KEY_INTERLEAVE:
+      o->engine.interleave_seed = mk_number(state, "--interleave", text, 1, UINT64_MAX);
+      return 0;
+    case KEY_COMPARE:
+      o->compare = true;
+      return 0;
+    case KEY_PROGRAM:
+      o->program = text;
+      return 0;
+    case KEY_ADVERSARIAL:
+      o->engine.adversarial = true;
+      return 0;
+    case ARGP_KEY_ARG:
+      argp_error(state, "'%s' is not expected; a prompt is given with --prompt", text);
+      return 0;
+    case ARGP_KEY_END:
+      check_options(o, state);
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+void mk_run_option_parse(int argc, char **argv, mk_run_option *option) {
+  const struct argp_child children[] = {
+      mk_traced_options[0], mk_traced_options[1], {&mk_sampling_argp, 0, "Sampling:", 2}, {0}};
+  const struct argp argp = {option_table, parse, "", doc, children, mk_help_filter, NULL};
+  *option = (mk_run_option){.n_predict = 128};
+  argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, option);
+}
+
+void mk_run_option_free(mk_run_option *option) { mk_sampling_option_free(&option->sampling); }
