@@ -662,6 +662,22 @@ Test(command, bench_json) {
   drop(&r);
 }
 
+/* Only the shape is taken from the directory: no weights need be there. */
+Test(command, bench_like_a_directory) {
+  static char path[300];
+  snprintf(path, sizeof path, "%s/shape/", directory);
+  EXPECT(0, "configuration alone", "", "synth", "--like", "tiny", "--config-only", "-o", path);
+  result r = RUN("bench", "--like", path, "--device", "cpu", "-p", "0", "-n", "4", "-r", "1", "-s", "3", "-o", "json");
+  cr_assert_eq(r.code, 0, "%s", r.err);
+  json_t *rows = json_loads(r.out, JSON_REJECT_DUPLICATES, NULL);
+  cr_assert_eq(json_array_size(rows), 1, "%s", r.out);
+  cr_assert_str_eq(text_of(json_array_get(rows, 0), "model"), "shape");
+  cr_assert_eq(number_of(json_array_get(rows, 0), "weight_bytes_per_token"), tiny_weight_bytes());
+  json_decref(rows);
+  drop(&r);
+  EXPECT(3, "", "config.json", "bench", "--like", "./nothing-here", "--device", "cpu", "-p", "0", "-n", "4");
+}
+
 static size_t columns(const char *line) {
   size_t count = 0;
   for (; *line != '\0' && *line != '\n'; line++) {

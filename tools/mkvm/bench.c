@@ -37,7 +37,10 @@ typedef struct options {
 static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, "Model (one of the two):", 1},
     {"model", 'm', "DIR", 0, "Model directory in Hugging Face layout", 1},
-    {"like", KEY_LIKE, "SHAPE", 0, "Hash weights of a known shape, made in memory: no disk, no download", 1},
+    {"like", KEY_LIKE, "SHAPE", 0,
+     "Hash weights of a known shape, made in memory: no disk, no download; or, with a / in it, of the config.json in "
+     "that directory",
+     1},
     {"seed", 's', "SEED", 0, "Seed of the hash weights (0)", 1},
     {NULL, 0, NULL, 0, "Tests (N may be a list such as 64,1000,4000; flags may be repeated):", 2},
     {"n-prompt", 'p', "N", 0, "Prompt of N tokens: test ppN (512; 0: none)", 2},
@@ -242,7 +245,7 @@ static mk_status describe(const options *o, mk_engine *engine, char *weights, si
     snprintf(weights, weights_size, "of the directory");
   }
   *about = (mk_bench_about){.format = o->format,
-                            .model = o->like != NULL ? o->like : last_part(o->model),
+                            .model = last_part(o->like != NULL ? o->like : o->model),
                             .weights = weights,
                             .device = mk_engine_device(engine),
                             .parameters = mk_llama_parameters(config),
@@ -336,6 +339,11 @@ static mk_status check_device(const options *o, bool cuda) {
   return MK_OK;
 }
 
+static mk_status find_shape(const options *o, mk_config *config) {
+  bool named = o->like != NULL && strchr(o->like, '/') == NULL;
+  return named ? mk_synth_shape(o->like, config) : mk_config_load(o->like != NULL ? o->like : o->model, config);
+}
+
 mk_status mk_command_bench(int argc, char **argv) {
   static const struct argp argp = {option_table, parse, "", doc, mk_traced_options, mk_help_filter, NULL};
   options o = {0};
@@ -348,7 +356,7 @@ mk_status mk_command_bench(int argc, char **argv) {
                             .sms = o.sms,
                             .cache = o.cache};
   mk_engine *engine;
-  MK_TRY(o.like != NULL ? mk_synth_shape(o.like, &config) : mk_config_load(o.model, &config));
+  MK_TRY(find_shape(&o, &config));
   MK_TRY(check_device(&o, cuda));
   MK_TRY(choose_context(&o, &config, cuda, &open.max_seq));
   MK_TRY(mk_open_engine(o.model, &open, &engine));
