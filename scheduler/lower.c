@@ -46,7 +46,7 @@ void mk_lowering_free(mk_lowering *lowering) {
   mk_placer_free(&lowering->placer);
 }
 
-static mk_instruction start(mk_opcode opcode, uint32_t layer) {
+mk_instruction mk_start(mk_opcode opcode, uint32_t layer) {
   return (mk_instruction){.opcode = (uint8_t)opcode, .version = MK_INSTRUCTION_VERSION, .layer = (uint16_t)layer};
 }
 
@@ -136,7 +136,7 @@ static mk_status lower_qkv(mk_lowering *lowering, const mk_node *node) {
     if (share.count == 0) {
       continue;
     }
-    mk_instruction in = start(MK_OP_QKV, node->layer);
+    mk_instruction in = mk_start(MK_OP_QKV, node->layer);
     in.operands[MK_SLOT_QKV_x] = input_of(lowering, node);
     in.operands[MK_SLOT_QKV_gain] = mk_whole(lowering, lowering->weights[node->gain]);
     in.operands[MK_SLOT_QKV_weight] = mk_tiles(index, share.first, share.count, 0, steps);
@@ -173,7 +173,7 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   MK_TRY(add_counter(lowering, node->layer, "attn", &out->ready));
   for (uint32_t split = 0; split < lowering->splits; split++) {
     for (uint32_t head = 0; head < c->kv_heads; head++) {
-      mk_instruction in = start(MK_OP_ATTENTION, node->layer);
+      mk_instruction in = mk_start(MK_OP_ATTENTION, node->layer);
       in.operands[MK_SLOT_ATTENTION_q] = columns(qkv, head * group * head_tiles, group * head_tiles);
       in.operands[MK_SLOT_ATTENTION_k] = columns(qkv, (c->heads + head) * head_tiles, head_tiles);
       in.operands[MK_SLOT_ATTENTION_v] = columns(qkv, (c->heads + c->kv_heads + head) * head_tiles, head_tiles);
@@ -188,7 +188,7 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
     }
   }
   for (uint32_t head = 0; head < c->kv_heads; head++) {
-    mk_instruction in = start(MK_OP_COMBINE, node->layer);
+    mk_instruction in = mk_start(MK_OP_COMBINE, node->layer);
     in.operands[MK_SLOT_COMBINE_parts] = mk_tiles(parts, 0, lowering->splits, head * group, group);
     in.operands[MK_SLOT_COMBINE_out] = columns(out->buffer, head * group * head_tiles, group * head_tiles);
     in.params[MK_PARAM_COMBINE_span] = MK_SPAN_TOKENS;
@@ -213,7 +213,7 @@ static mk_status lower_whole_add(mk_lowering *lowering, const mk_node *node) {
       continue;
     }
     lowering->placer.bytes[sm] += (uint64_t)share.count * steps * 512;
-    mk_instruction in = start(MK_OP_LINEAR_ADD, node->layer);
+    mk_instruction in = mk_start(MK_OP_LINEAR_ADD, node->layer);
     in.operands[MK_SLOT_LINEAR_ADD_x] = mk_whole(lowering, x);
     in.operands[MK_SLOT_LINEAR_ADD_weight] = mk_tiles(index, share.first, share.count, 0, steps);
     in.operands[MK_SLOT_LINEAR_ADD_residual_in] = residual_input(lowering, node, share.first, share.count);
@@ -234,7 +234,7 @@ static mk_status emit_part(mk_lowering *lowering, const mk_node *node, uint32_t 
   uint32_t first = (uint32_t)((uint64_t)steps * part / parts_count);
   uint32_t end = (uint32_t)((uint64_t)steps * (part + 1) / parts_count);
   uint32_t x_tiles = MK_TILE / lowering->program->buffers[x].tile_cols;
-  mk_instruction in = start(MK_OP_LINEAR_PART, node->layer);
+  mk_instruction in = mk_start(MK_OP_LINEAR_PART, node->layer);
   in.operands[MK_SLOT_LINEAR_PART_x] = columns(x, first * x_tiles, (end - first) * x_tiles);
   in.operands[MK_SLOT_LINEAR_PART_weight] = mk_tiles(index, rows.first, rows.count, first, end - first);
   in.operands[MK_SLOT_LINEAR_PART_out] = mk_tiles(parts, part, 1, rows.first, rows.count);
@@ -275,7 +275,7 @@ static mk_status lower_split_add(mk_lowering *lowering, const mk_node *node, uin
     if (share.count == 0) {
       continue;
     }
-    mk_instruction in = start(MK_OP_REDUCE_ADD, node->layer);
+    mk_instruction in = mk_start(MK_OP_REDUCE_ADD, node->layer);
     in.operands[MK_SLOT_REDUCE_ADD_parts] = mk_tiles(parts, 0, parts_count, share.first, share.count);
     in.operands[MK_SLOT_REDUCE_ADD_residual_in] = residual_input(lowering, node, share.first, share.count);
     in.operands[MK_SLOT_REDUCE_ADD_residual_out] = columns(out->residual, share.first, share.count);
@@ -307,7 +307,7 @@ static mk_status lower_glu(mk_lowering *lowering, const mk_node *node) {
     if (share.count == 0) {
       continue;
     }
-    mk_instruction in = start(MK_OP_GLU, node->layer);
+    mk_instruction in = mk_start(MK_OP_GLU, node->layer);
     in.operands[MK_SLOT_GLU_x] = input_of(lowering, node);
     in.operands[MK_SLOT_GLU_gain] = mk_whole(lowering, lowering->weights[node->gain]);
     in.operands[MK_SLOT_GLU_weight] = mk_tiles(index, share.first, share.count, 0, steps);
@@ -329,7 +329,7 @@ static mk_status lower_heads(mk_lowering *lowering, const mk_node *node, const m
   uint32_t steps = mk_buffer_grid_cols(weight_buffer(lowering, node, &index));
   for (uint32_t sm = 0; sm < lowering->sms; sm++) {
     mk_share share = shares[sm];
-    mk_instruction in = start(MK_OP_HEAD, MK_NO_LAYER);
+    mk_instruction in = mk_start(MK_OP_HEAD, MK_NO_LAYER);
     in.operands[MK_SLOT_HEAD_x] = input_of(lowering, node);
     in.operands[MK_SLOT_HEAD_gain] = mk_whole(lowering, lowering->weights[node->gain]);
     bool empty = share.count == 0;
@@ -350,7 +350,7 @@ static mk_status lower_heads(mk_lowering *lowering, const mk_node *node, const m
 /* NEXT of every SM, over the candidates that `ready` tells of. */
 static mk_status lower_next(mk_lowering *lowering, uint16_t candidates, uint16_t ready) {
   for (uint32_t sm = 0; sm < lowering->sms; sm++) {
-    mk_instruction in = start(MK_OP_NEXT, MK_NO_LAYER);
+    mk_instruction in = mk_start(MK_OP_NEXT, MK_NO_LAYER);
     in.operands[MK_SLOT_NEXT_candidates] = mk_whole(lowering, candidates);
     in.operands[MK_SLOT_NEXT_prompt] = mk_whole(lowering, lowering->prompt);
     in.operands[MK_SLOT_NEXT_ring] =

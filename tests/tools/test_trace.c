@@ -1,4 +1,4 @@
-/* Traces as a user meets them: run and bench write them, trace reads them, and what is no trace is refused. */
+/* Traces as a user meets them: run and bench write them, trace reads them and writes pages and pictures, and what is no trace is refused. */
 #include <criterion/criterion.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -86,4 +86,76 @@ Test(trace_command, refuses) {
   snprintf(command, sizeof command, "cd %s && truncate -s -1 f.mktrace", directory);
   cr_assert_eq(system(command), 0);
   expect("trace f.mktrace", 3, "f.mktrace: header: size");
+}
+
+/* The file begins with that text. */
+static void expect_file(const char *name, const char *start) {
+  char path[128], have[64] = {0};
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  FILE *file = fopen(path, "rb");
+  cr_assert_not_null(file, "%s was not written", name);
+  cr_assert_gt(fread(have, 1, sizeof have - 1, file), 0);
+  fclose(file);
+  cr_expect(strncmp(have, start, strlen(start)) == 0, "%s begins with %s", name, have);
+}
+
+static void expect_no_file(const char *name) {
+  char path[128];
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  cr_expect_neq(access(path, F_OK), 0, "%s was written", name);
+}
+
+#define SMALL "-m " MK_SOURCE_DIR "/models/demo --device cpu --sms 4 -p Once -n 4 "
+
+Test(trace_command, output_in_three_formats) {
+  expect("run " SMALL "--trace a.mktrace", 0, "trace: ");
+  expect("run " SMALL "--interleave 3 --trace b.mktrace", 0, "trace: ");
+  for (const char *name = "ab"; *name != 0; name++) {
+    char arguments[96], file[16];
+    static const char *const ends[] = {"html", "pftrace", "svg"}, *const starts[] = {"<!DOCTYPE html>", "\n", "<svg "};
+    for (size_t i = 0; i < 3; i++) {
+      snprintf(arguments, sizeof arguments, "trace %c.mktrace -o %c.%s", *name, *name, ends[i]);
+      expect(arguments, 0, "");
+      snprintf(file, sizeof file, "%c.%s", *name, ends[i]);
+      expect_file(file, starts[i]);
+    }
+  }
+  expect("trace a.mktrace -o a.svg --from 10 --to 200", 0, "");
+  expect("trace a.mktrace -o a.svg --step 2", 0, "");
+  expect("trace a.mktrace -o a.svg --step 99", 2, "step 99 was not recorded");
+  expect("trace a.mktrace -o late.svg --from 1e9 --to 2e9", 2, "nothing was recorded there");
+  expect_no_file("late.svg");
+}
+
+Test(trace_command, output_refused) {
+  expect("run " SMALL "--trace a.mktrace", 0, "trace: ");
+  for (const char *const *name = (const char *const[]){"a.png", "a", "a.HTML", "html", "a.html.", NULL}; *name != NULL;
+       name++) {
+    char arguments[96];
+    snprintf(arguments, sizeof arguments, "trace a.mktrace -o %s", *name);
+    expect(arguments, 2, ".html (a page), .pftrace (for Perfetto) or .svg (a picture)");
+    expect_no_file(*name);
+  }
+  expect("trace a.mktrace -o a.html --json", 2, "-o goes with none of");
+  expect("trace --diff a.mktrace a.mktrace -o a.html", 2, "-o goes with none of");
+  expect("trace a.mktrace --step 3", 2, "need -o NAME");
+  expect("trace a.mktrace -o a.html --from 1 --to 2", 2, "are of a picture");
+  expect("trace a.mktrace -o a.svg --from 5 --to 2", 2, "--to is the later one");
+  expect("trace a.mktrace -o a.svg --from x", 2, "is not a number of microseconds");
+  expect("trace a.mktrace -o nowhere/a.html", 1, "nowhere/a.html: cannot be created");
+  expect("trace nowhere.mktrace -o a.html", 3, "nowhere.mktrace: cannot be opened");
+  expect_no_file("a.html");
+}
+
+/* A full disk leaves no half file, and none of those that were there is lost. */
+Test(trace_command, output_on_a_full_disk) {
+  expect("run " SMALL "--trace a.mktrace", 0, "trace: ");
+  expect("trace a.mktrace -o a.html", 0, "");
+  char command[512];
+  snprintf(command, sizeof command,
+           "cd %s && (ulimit -f 8; trap '' XFSZ; %s trace a.mktrace -o a.html) 2>&1 | grep -q 'a.html: cannot be "
+           "written' && ls | wc -l | grep -qx 2",
+           directory, MK_COMMAND);
+  cr_expect_eq(system(command), 0, "%s", command);
+  expect_file("a.html", "<!DOCTYPE html>");
 }
