@@ -1,4 +1,5 @@
 /* The mkvm command as a user meets it: exit codes, messages, and what it prints and writes. */
+#define _GNU_SOURCE /* F_SETPIPE_SZ */
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -6,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -545,16 +547,26 @@ Test(command, a_full_disk) {
   }
 }
 
-Test(command, interrupt_ends_with_what_is_there) {
+/* `blocked`: Ctrl-C comes while a write waits for a reader. */
+static void interrupt_a_run(bool blocked) {
   const char *const arguments[] = {"run", "-m", in_directory("tiny"), "-n", "-1", "--ignore-eos", NULL};
-  int in = open("/dev/null", O_RDONLY), err = scratch_file(), ends[2];
+  int in = open("/dev/null", O_RDONLY), err = scratch_file(), ends[2], waiting = 0, before = -1;
   char piece[4096];
   size_t length;
   cr_assert_eq(pipe(ends), 0);
+  cr_assert_geq(fcntl(ends[1], F_SETPIPE_SZ, 4096), 4096);
   pid_t child = start(arguments, in, ends[1], err);
   close(ends[1]);
-  cr_assert_gt(read(ends[0], piece, sizeof piece), 0);
+  while (blocked && (waiting == 0 || waiting != before)) { /* until nothing more goes in */
+    before = waiting;
+    usleep(500000);
+    cr_assert_eq(ioctl(ends[0], FIONREAD, &waiting), 0);
+  }
+  if (!blocked) {
+    cr_assert_gt(read(ends[0], piece, sizeof piece), 0);
+  }
   cr_assert_eq(kill(child, SIGINT), 0);
+  usleep(blocked ? 100000 : 0);
   while (read(ends[0], piece, sizeof piece) > 0) {
   }
   int code = finish(child);
@@ -566,6 +578,10 @@ Test(command, interrupt_ends_with_what_is_there) {
   close(err);
   close(ends[0]);
 }
+
+Test(command, interrupt_ends_with_what_is_there) { interrupt_a_run(false); }
+
+Test(command, interrupt_while_nobody_reads) { interrupt_a_run(true); }
 
 /* A prompt that takes far longer than the test: the step at hand is the last, and nothing has been generated. */
 Test(command, interrupt_inside_the_prompt) {

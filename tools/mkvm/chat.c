@@ -135,9 +135,10 @@ static void on_interrupt(int signal_number) {
   mk_interrupted = 1;
 }
 
-/* The next Ctrl-C sets mk_interrupted, and ends a wait; with `once` the one behind it kills, should the first go unheard. */
+/* The next Ctrl-C sets mk_interrupted, and ends a wait; with `once` the one behind it kills, should the first go unheard;
+ * the answer's text still goes out then. */
 static void catch_interrupt(bool once) {
-  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = once ? (int)SA_RESETHAND : 0};
+  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = once ? (int)(SA_RESETHAND | SA_RESTART) : 0};
   sigaction(SIGINT, &action, NULL);
 }
 

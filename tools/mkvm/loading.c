@@ -13,8 +13,9 @@ static void on_interrupt(int signal_number) {
   mk_interrupted = 1;
 }
 
+/* A write that it comes upon goes on: text for a reader who is slow is no error. */
 static void catch_interrupt(void) {
-  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
   sigaction(SIGINT, &action, NULL);
 }
 
