@@ -1,4 +1,4 @@
-/* What the roles of a machine do over time, as words that a kernel can write. Shared by C and CUDA; plain data.
+/* What the roles of a machine do over time. Shared by C and CUDA; plain data.
  *
  * A role's record says: from `time` on I do `activity` for instruction `uid`. The next record of the same role ends it, so a role's
  * records cover its time without a gap. */
@@ -14,7 +14,7 @@ typedef enum mk_activity {
 } mk_activity;
 
 typedef struct mk_trace_record {
-  uint64_t time;    /* as the GPU writes it: ticks of the SM's clock; in a mk_trace: nanoseconds from the start */
+  uint64_t time;    /* nanoseconds from the start (at first, of a GPU: ticks of the SM's clock) */
   uint32_t uid;     /* of the instruction at hand; for a dispatch: of the one before */
   uint8_t activity; /* mk_activity */
   uint8_t epoch;    /* the step within the launch, modulo 256 */
@@ -28,10 +28,10 @@ enum { MK_TRACE_CONTROLLER = 3, MK_TRACE_ROLES = 4 };
  * The SMs' clocks run at slightly different rates. An offset is the smallest difference seen between this clock and a time of block 0's
  * that it has just written to memory: the clocks' difference plus the shortest way through the L2, which is about the same for all. */
 typedef struct mk_trace_sm {
-  uint64_t seen_at[2]; /* ticks of the SM's clock: when the offset was seen */
-  int64_t offset[2];   /* ticks */
-  uint32_t looks[2];   /* times that the offset was looked at; 0: it is not known */
-  uint32_t count[MK_TRACE_ROLES], dropped[MK_TRACE_ROLES];
+  uint64_t seen_at[2];            /* ticks of the SM's clock: when the offset was seen */
+  int64_t offset[2];              /* ticks */
+  uint32_t looks[2];              /* times that the offset was looked at; 0: it is not known */
+  uint32_t count[MK_TRACE_ROLES]; /* records, with those that there was no room for */
 } mk_trace_sm;
 
 #endif

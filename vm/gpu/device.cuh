@@ -37,10 +37,10 @@ struct alignas(16) long_wait {  // what a warp has waited for in vain for some t
   uint32_t have, want, epoch;
 };
 
-struct alignas(16) track_end {  // where a role's next record goes
-  uint64_t next;
-  uint32_t left;  // records that still fit
-  uint32_t step;  // 0: nothing is recorded; else the step times 256, and 1
+struct alignas(16) track_end {  // where a role's next note goes
+  mk_gpu_note *notes;
+  uint32_t at;    // in places: one a record
+  uint32_t room;  // 0: nothing is recorded now
 };
 
 struct shared_words {  // behind the barriers

@@ -60,9 +60,19 @@ typedef struct mk_gpu_fault {
   uint32_t nan_position; /* 1 + position whose logits were NaN; 0: none */
 } mk_gpu_fault;
 
-/* Where a launch leaves its records: per SM and role `capacity` of them; what comes later is counted and dropped. */
+/* What a role writes of what it does; the host makes records of it (vm/gpu/trace.c). */
+typedef struct mk_gpu_note {
+  uint32_t since;   /* of two records: when the first one begins; BOUNDARY: the upper half of the time */
+  uint32_t now;     /* when the last one begins, the lower half of the SM's clock */
+  uint32_t uid;     /* of both; BOUNDARY: the step within the launch instead */
+  uint8_t activity; /* of the first one */
+  uint8_t records;  /* 1, or 2: work follows. The place of the second one in the track stays free for it */
+  uint16_t edge;
+} mk_gpu_note;
+
+/* Where a launch leaves its notes: per SM and role room for `capacity` records; what comes later is counted and dropped. */
 typedef struct mk_gpu_trace {
-  mk_trace_record *records; /* [SMs][MK_TRACE_ROLES][capacity] */
+  mk_gpu_note *notes; /* [SMs][MK_TRACE_ROLES][capacity] */
   mk_trace_sm *sms;
   uint64_t *beacons;            /* [2]: block 0 writes its clock here, at the start and at the end */
   uint32_t capacity;            /* 0: nothing is recorded */

@@ -1,12 +1,12 @@
-/* The recorder's host side: room for the records, and from ticks of 132 clocks to one time. See machine.h. */
+/* The recorder's host side: room for the notes, records of them, and from ticks of 132 clocks to one time. See machine.h. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "vm/gpu/machine_internal.h"
 
-static uint64_t record_bytes(const mk_gpu *gpu, uint32_t capacity) {
-  return (uint64_t)gpu->program->queue_count * MK_TRACE_ROLES * capacity * sizeof(mk_trace_record);
+static uint64_t note_bytes(const mk_gpu *gpu, uint32_t capacity) {
+  return (uint64_t)gpu->program->queue_count * MK_TRACE_ROLES * capacity * sizeof(mk_gpu_note);
 }
 
 static uint64_t sm_bytes(const mk_gpu *gpu) { return gpu->program->queue_count * sizeof(mk_trace_sm); }
@@ -31,12 +31,12 @@ mk_status mk_gpu_trace_on(mk_gpu *gpu, uint32_t first_step, uint32_t steps, uint
   }
   MK_TRY(mk_gpu_trace_off(gpu));
   MK_TRY(mk_gpu_check(gpu,
-                      gpu->driver->memory_new(&gpu->trace, record_bytes(gpu, capacity) + sm_bytes(gpu) + BEACON_BYTES),
+                      gpu->driver->memory_new(&gpu->trace, note_bytes(gpu, capacity) + sm_bytes(gpu) + BEACON_BYTES),
                       "allocating the trace"));
   gpu->params.trace =
-      (mk_gpu_trace){.records = (void *)(uintptr_t)gpu->trace,
-                     .sms = (void *)(uintptr_t)(gpu->trace + record_bytes(gpu, capacity)),
-                     .beacons = (void *)(uintptr_t)(gpu->trace + record_bytes(gpu, capacity) + sm_bytes(gpu)),
+      (mk_gpu_trace){.notes = (void *)(uintptr_t)gpu->trace,
+                     .sms = (void *)(uintptr_t)(gpu->trace + note_bytes(gpu, capacity)),
+                     .beacons = (void *)(uintptr_t)(gpu->trace + note_bytes(gpu, capacity) + sm_bytes(gpu)),
                      .capacity = capacity,
                      .first_epoch = first_step,
                      .epochs = steps};
@@ -70,16 +70,47 @@ static mk_status nanoseconds_per_tick(const mk_gpu_clocks *clocks, double *rate)
   return MK_OK;
 }
 
+/* Between two boundaries, which hold the whole time, a note's time is the last one's and what has passed since: less than 2^32 ticks, two
+ * seconds, since a wait of that length ends the launch. */
+void mk_gpu_records_of(const mk_gpu_note *notes, uint32_t count, mk_trace_record *records) {
+  uint64_t time = 0;
+  uint8_t epoch = 0;
+  for (uint32_t i = 0; i < count;) {
+    const mk_gpu_note *note = &notes[i];
+    if (note->activity == MK_ACTIVITY_BOUNDARY) {
+      time = (uint64_t)note->since << 32 | note->now;
+      epoch = (uint8_t)note->uid;
+      records[i++] = (mk_trace_record){.time = time, .activity = MK_ACTIVITY_BOUNDARY, .epoch = epoch};
+      continue;
+    }
+    time += note->now - (uint32_t)time;
+    uint32_t waited = note->records == 2 ? note->now - note->since : 0;
+    records[i++] = (mk_trace_record){
+        .time = time - waited, .uid = note->uid, .activity = note->activity, .epoch = epoch, .edge = note->edge};
+    if (note->records == 2 && i < count) {
+      records[i++] = (mk_trace_record){.time = time, .uid = note->uid, .activity = MK_ACTIVITY_WORK, .epoch = epoch};
+    }
+  }
+}
+
+static mk_status take_notes(const mk_gpu *gpu, size_t at, mk_gpu_note *notes, const mk_trace_track *track) {
+  mk_cu_address from = gpu->trace + at * gpu->params.trace.capacity * sizeof *notes;
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->download(notes, from, track->count * sizeof *notes), "reading the trace"));
+  mk_gpu_records_of(notes, track->count, track->records);
+  return MK_OK;
+}
+
 static mk_status take_track(const mk_gpu *gpu, const mk_trace_sm *sm, size_t at, double rate, mk_trace_track *track) {
-  uint32_t role = at % MK_TRACE_ROLES, capacity = gpu->params.trace.capacity;
-  track->count = sm->count[role] < capacity ? sm->count[role] : capacity;
-  track->dropped = sm->dropped[role];
+  uint32_t all = sm->count[at % MK_TRACE_ROLES], capacity = gpu->params.trace.capacity;
+  track->count = all < capacity ? all : capacity;
+  track->dropped = all - track->count;
   MK_TRY(mk_alloc(track->count, sizeof *track->records, &track->records));
   if (track->count != 0) {
-    MK_TRY(mk_gpu_check(gpu,
-                        gpu->driver->download(track->records, gpu->trace + at * capacity * sizeof(mk_trace_record),
-                                              track->count * sizeof(mk_trace_record)),
-                        "reading the trace"));
+    mk_gpu_note *notes;
+    MK_TRY(mk_alloc(track->count, sizeof *notes, &notes));
+    mk_status status = take_notes(gpu, at, notes, track);
+    mk_free(notes);
+    MK_TRY(status);
   }
   for (uint32_t i = 0; i < track->count; i++) {
     mk_trace_record *record = &track->records[i];

@@ -129,16 +129,18 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_edge_add(const mk_tile
   test::finish(params, good);
 }
 
-// Both clocks advance. out [count][2]: 1 when the second look gave more than the first.
+// Both clocks advance. out [count][2]: 1 when the second look gave more than the first, and the lower half of the ticks lay between them.
 extern "C" __global__ void __launch_bounds__(32) mk_tile_edge_clocks(const mk_tile_params params) {
   uint32_t *out = reinterpret_cast<uint32_t *>(params.out);
   for (uint32_t i = 0; i < params.count && threadIdx.x == 0; i++) {
     const uint64_t ticks = tile::clock_ticks(), time = tile::global_nanoseconds();
+    const uint32_t low = tile::clock_low();
     uint64_t later = time;
     for (uint32_t tries = 0; tries < 1u << 16 && later == time; tries++) {
       later = tile::global_nanoseconds();
     }
-    out[2 * i] = tile::clock_ticks() > ticks ? 1 : 0;
+    const uint64_t end = tile::clock_ticks();
+    out[2 * i] = end > ticks && low - static_cast<uint32_t>(ticks) <= end - ticks ? 1 : 0;
     out[2 * i + 1] = later > time && later - time < 1000000000u ? 1 : 0;
   }
   test::finish(params, true);
