@@ -6,6 +6,14 @@
 
 namespace mk::tile {
 
+// True for one lane, the first; all 32 take part. Unlike a comparison with lane() it tells the compiler that what follows is done by one
+// thread: without that it puts a loop over lanes around every bulk copy.
+__device__ inline bool elect() {
+  uint32_t elected;
+  asm volatile("{\n .reg .pred one;\n elect.sync _|one, 0xffffffff;\n selp.u32 %0, 1, 0, one;\n}" : "=r"(elected));
+  return elected != 0;
+}
+
 __device__ inline uint32_t lane() { return threadIdx.x % 32; }
 
 // Of the block, in a way that tells the compiler that it is the same for all lanes.

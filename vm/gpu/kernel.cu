@@ -157,7 +157,7 @@ __device__ __forceinline__ void load_queue(loader &l) {
       if (in == nullptr) {
         return;
       }
-      if (l.lane == 0) {
+      if (tile::elect()) {
         load_instruction(l, *in);
       }
       last = done_with(l.d, cursor);
@@ -333,7 +333,7 @@ __device__ __forceinline__ void run_controller(device d) {
 }
 
 __device__ __forceinline__ void run_loader(device d) {
-  loader l{d, tile::lane()};
+  loader l = make_loader(d);
   load_queue(l);
   record_boundary(l.d);
   drain_copies(l);

@@ -17,6 +17,7 @@ enum {
   MK_GPU_RING_PAGES = 12,
   MK_GPU_COPY_BYTES = 8192,   /* of one bulk copy */
   MK_GPU_PAGES_UNDER_WAY = 5, /* being copied at a time */
+  MK_GPU_COPY_TICKS = 250,    /* of the SM's clock, at least, from one copy of weights to the next */
   MK_GPU_ACTIVATION_AT = MK_GPU_PAGE_BYTES * MK_GPU_RING_PAGES,
   MK_GPU_ACTIVATION_BYTES = 23552,
   MK_GPU_RESULT_SLOTS = 6,

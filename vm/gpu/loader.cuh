@@ -1,9 +1,10 @@
 // The loader: streams weights and KV blocks into the page ring, in queue order, as far ahead as the ring reaches. It never waits for
-// activations. One lane does it all: what limits it is the number of instructions per page, and a warp that has to agree on every
-// wait takes more of them.
+// activations. One lane does it all.
 //
 // The ring is deep, so that weights are there when a stage begins; the copies under way are few, because whatever an SM reads waits
-// behind its own copies: with a full ring of them a look at another SM's value took 5 us (docs/results/decode.md).
+// behind its own copies: with a full ring of them a look at another SM's value took 5 us. For the same reason weights are paced: copies in a
+// burst, when a stage has made room, delay the values that the next stage waits for. KV blocks are not: while
+// they stream, nobody waits for anything else (docs/results/decode.md).
 #pragma once
 #include "instructions/tile/copy.cuh"
 #include "vm/gpu/wait.cuh"
@@ -12,21 +13,39 @@ namespace mk {
 
 struct loader {
   device d;
-  uint32_t lane;
   ring_cursor<MK_GPU_RING_PAGES> pages, landing;  // landing: the oldest page that may still be under way
   uint32_t issued = 0;                            // pages, ever
+  uint32_t last_copy = 0, copy_ticks = 0;         // when the last copy went out, and how long the next one waits
 };
 
-// False: everybody is to leave. Fills the next page with `bytes` from global memory.
-__device__ inline bool load_page(loader &l, const uint8_t *from, uint32_t bytes) {
-  uint32_t slot = l.pages.slot(), full = l.d.barrier(PAGE_FULL + slot);
-  if (!wait_phase_alone(l.d, PAGE_EMPTY + slot, l.pages.phase() ^ 1, MK_ACTIVITY_PAGE_EMPTY, slot)) {
-    return false;
+// `landing` begins so far before the first page, in the round of the ring before it, which counts as full.
+__device__ inline loader make_loader(const device &d) {
+  loader l{d};
+  l.landing.at = (MK_GPU_RING_PAGES - MK_GPU_PAGES_UNDER_WAY) | 0x80000000u;
+  return l;
+}
+
+__device__ __forceinline__ void pace_copy(loader &l) {
+  uint32_t now;
+  do {
+    now = tile::clock_low();
+  } while (now - l.last_copy < l.copy_ticks);
+  l.last_copy = now;
+}
+
+// False: everybody is to leave. Fills the next page with `bytes` from global memory. The phases are tested before they are waited for, so that
+// a page that need not wait takes few branches.
+__device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32_t bytes) {
+  uint32_t slot = l.pages.slot(), full = l.d.barrier(PAGE_FULL + slot), parity = l.pages.phase() ^ 1;
+  if (!tile::test_wait(l.d.barrier(PAGE_EMPTY + slot), parity)) {
+    if (!wait_phase_alone(l.d, PAGE_EMPTY + slot, parity, MK_ACTIVITY_PAGE_EMPTY, slot)) {
+      return false;
+    }
   }
-  if (l.issued >= MK_GPU_PAGES_UNDER_WAY) {
+  if (!tile::test_wait(l.d.barrier(PAGE_FULL + l.landing.slot()), l.landing.phase())) {
     wait_phase_alone(l.d, PAGE_FULL + l.landing.slot(), l.landing.phase(), MK_ACTIVITY_PAGE_FULL, l.landing.slot());
-    l.landing.next();
   }
+  l.landing.next();
   tile::fence_shared_for_copies();  // the consumers' reads came before, by the barrier
   bool copies = (l.d.params.left_out & MK_GPU_PART_COPIES) == 0;
   tile::arrive_expect(full, copies ? bytes : 0);
@@ -34,6 +53,7 @@ __device__ inline bool load_page(loader &l, const uint8_t *from, uint32_t bytes)
 #pragma unroll
   for (uint32_t at = 0; at < MK_GPU_PAGE_BYTES; at += MK_GPU_COPY_BYTES) {
     if (copies && at < bytes) {
+      pace_copy(l);
       tile::bulk_load(to + at, from + at, min(bytes - at, static_cast<uint32_t>(MK_GPU_COPY_BYTES)), full);
     }
   }
@@ -78,6 +98,7 @@ __device__ inline void load_instruction(loader &l, const mk_instruction &in) {
   if (slot < 0) {
     return;
   }
+  l.copy_ticks = in.opcode == MK_OP_ATTENTION ? 0 : MK_GPU_COPY_TICKS;
   const mk_operand &operand = in.operands[slot];
   const mk_gpu_buffer &b = l.d.buffer(operand);
   const uint8_t *base = reinterpret_cast<const uint8_t *>(b.address), *from = base;

@@ -5,8 +5,9 @@
 // the fault record and raises the abort flag that all controllers watch. From then on no wait waits: a consumer or
 // the storer goes through its instruction to the end with whatever it has, so that no other warp is left alone at a meeting, and
 // leaves behind the last instruction that the controller has handed out: the same one for all. Nothing else ends a role but the last
-// epoch or the host's stop. Three spins stand elsewhere because they cannot be kept waiting: the controller's for room in its ring, which
-// watches meanwhile (kernel.cu), the drain of copies, which always arrive (loader.cuh), and the recorder's, which count their tries.
+// epoch or the host's stop. Four spins stand elsewhere because they cannot be kept waiting: the controller's for room in its ring, which
+// watches meanwhile (kernel.cu), the drain of copies, which always arrive, the pause between copies (both loader.cuh), and the recorder's,
+// which count their tries.
 //
 // Waits are short on purpose: a copy of this code stands wherever somebody waits, and together they have to fit the instruction
 // cache, from which a miss costs about as much as a hop (docs/results/decode.md).

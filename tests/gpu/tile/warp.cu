@@ -5,7 +5,8 @@
 
 using namespace mk;
 
-// in [count][128]: one value per thread of four warps. out [count][MK_WARP_WIDTHS][128]; then, in `work`, each thread's lane.
+// in [count][128]: one value per thread of four warps. out [count][MK_WARP_WIDTHS][128]; then, in `work`, each thread's lane, and 256
+// more where it is elected.
 extern "C" __global__ void __launch_bounds__(128) mk_tile_warp_sums(const mk_tile_params params) {
   for (uint32_t i = 0; i < params.count; i++) {
     const float value = reinterpret_cast<const float *>(params.in)[i * 128 + threadIdx.x];
@@ -18,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_warp_sums(const mk_til
     out[5 * 128] = tile::sum_group<16>(value);
     out[6 * 128] = tile::sum_group<32>(value);
   }
-  reinterpret_cast<uint32_t *>(params.work)[threadIdx.x] = tile::lane();
+  reinterpret_cast<uint32_t *>(params.work)[threadIdx.x] = tile::lane() + (tile::elect() ? 256 : 0);
   test::finish(params, true);
 }
 
