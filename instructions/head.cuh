@@ -43,8 +43,9 @@ __device__ inline void begin_HEAD(const storer &s, const mk_instruction &in, row
   r.stop = blockIdx.x == 0 ? tile::load_system(s.d.params.stop) : 0;  // from the host: under way meanwhile
 }
 
-__device__ inline void finish_HEAD(const storer &s, const mk_instruction &in, uint32_t i, float y, float squares,
-                                   row_store &r) {
+// Gives the logit.
+__device__ inline float finish_HEAD(const storer &s, const mk_instruction &in, uint32_t i, float y, float squares,
+                                    row_store &r) {
   const mk_operand &weight = in.operands[MK_SLOT_HEAD_weight];
   uint32_t row = (weight.row + i) * 16 + s.lane;
   y = normed(r, y, squares);
@@ -55,11 +56,13 @@ __device__ inline void finish_HEAD(const storer &s, const mk_instruction &in, ui
       r.index = row;
     }
   }
+  return y;
 }
 
-__device__ inline void end_HEAD(const storer &s, const mk_instruction &in, row_store &r) {
+// inside: the prompt gives the next token.
+__device__ inline void end_HEAD(const storer &s, const mk_instruction &in, bool inside, row_store &r) {
   best_of_lanes(r.best, r.index);
-  if (s.state.position + 1 < s.d.params.prompt_length) {
+  if (inside) {
     r.best = -INFINITY;
     r.index = MK_CANDIDATE_NONE;
   }

@@ -1,12 +1,21 @@
-// NEXT on the device: every SM merges all candidates and moves its step state on; next.c.
-// Consumers only. Waits: the candidates. Publishes the new state to the loader and the storer of its SM (STATE_READY), and on the
-// SM with a `ring` operand the token to the host.
+// NEXT on the device: every SM merges all candidates, or takes what its DRAW has chosen, and moves its step state on; next.c.
+// Consumers only. Waits: the candidates; in the sampling kernel nothing. Publishes the new state to the loader and the storer of its SM
+// (STATE_READY), and on the SM with a `ring` operand the token to the host.
 #pragma once
 #include "instructions/head.cuh"
+#include "instructions/sampling.h"
 
 namespace mk {
 
+#define CHOICE_FAILED 0x40000000u  // beside the index of a choice: logits are not numbers
+
 __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
+#if MK_GPU_SAMPLES
+  // The DRAW right before it has left the choice of all SMs with each warp.
+  uint32_t choice = token_of(c), index = choice & MK_SAMPLING_INDEX_MASK, stop = choice & MK_CANDIDATE_STOP;
+  float best = (choice & CHOICE_FAILED) != 0 ? NAN : 0.0f;
+  volatile shared_words *shared = c.d.words();
+#else
   const mk_operand &candidates = in.operands[MK_SLOT_NEXT_candidates];
   const uint64_t *words = reinterpret_cast<const uint64_t *>(c.d.buffer(candidates).address);
   float best = -INFINITY;
@@ -42,6 +51,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
   index = word & MK_CANDIDATE_NONE;
   best_of_lanes(best, index);
   stop = __reduce_or_sync(0xffffffffu, word & MK_CANDIDATE_STOP);
+#endif
 
   uint32_t position = c.position + 1;
   bool given = position < c.d.params.prompt_length;
@@ -54,6 +64,11 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
     next.token = index | stop;
     next.position = position;
     tile::arrive(c.d.barrier(STATE_READY));
+#if MK_GPU_SAMPLES
+    // As in the plain kernel, but behind what the other roles wait for.
+    bool host = in.operands[MK_SLOT_NEXT_ring].cols != 0;
+    uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
+#endif
     if (host && abort == 0) {
       if (!given && isnan(best)) {
         c.d.params.fault->nan_position = position;

@@ -5,7 +5,7 @@
  *
  * Tokens are ranked by score, the logit after penalties and bias: higher first, equal ones by the lower index. All filters keep the
  * tokens of the first so many ranks. Among what they keep, the token of the highest `score / temperature + Gumbel noise` is
- * drawn. The noise depends on seed, position and token.
+ * drawn, of equals the one with the lower index. The noise depends on seed, position and token.
  *
  * Plain data and pure functions. Any thread may call; nothing fails. */
 #ifndef MK_SAMPLING_H
@@ -55,28 +55,46 @@ enum {
 
 enum {
   MK_SIFT_SEGMENTS = 32,
-  MK_SIFT_FIELDS = 8,
-  MK_SIFT_WORDS = MK_SIFT_SEGMENTS * MK_SIFT_FIELDS, /* what an SM publishes in a round */
+  MK_SIFT_FIELDS = 4,
+  MK_SIFT_WORDS = MK_SIFT_SEGMENTS * MK_SIFT_FIELDS * 2, /* what an SM publishes in a round */
   MK_SIFT_MOST_PASSES = 64,    /* the search ends after half as many: logits that nobody wrote must not hang it */
   MK_SAMPLING_INDEX_BITS = 20, /* vocabularies have at most 65535 tiles of 16 */
 };
 #define MK_SAMPLING_INDEX_MASK 0xfffffu
 
-/* A round as published: field f of segment s is word f + MK_SIFT_FIELDS * s. */
+/* A round as published, by field: a pair of words, low half first, of each segment. */
 enum {
-  MK_SIFT_MASS_LOW,
-  MK_SIFT_MASS_HIGH,
-  MK_SIFT_BEST_LOW, /* the highest draw key among this SM's tokens of the segment, 0: none */
-  MK_SIFT_BEST_HIGH,
-  MK_SIFT_COUNT,
-  MK_SIFT_STATE, /* of segment 0: mk_sift_state */
-  MK_SIFT_PIVOT_LOW,
-  MK_SIFT_PIVOT_HIGH,
+  MK_SIFT_MASS,
+  MK_SIFT_BEST,  /* the highest draw key among this SM's tokens of the segment, 0: none */
+  MK_SIFT_COUNT, /* low word; the high word of segment 0 is the state (mk_sift_state) */
+  MK_SIFT_PIVOT,
 };
+MK_SAMPLING_FUNCTION uint32_t mk_sift_word(uint32_t field, uint32_t segment) {
+  return 2 * (field * MK_SIFT_SEGMENTS + segment);
+}
 
-/* IDLE: there is nothing to search. FOUND: best of segment 0 is the winner. FAILED: the logits are NaN, best of segment 0 has the
- * index. */
+/* IDLE: there is nothing to search. FOUND: best of segment 0 is the winner. FAILED: logits are NaN. */
 typedef enum mk_sift_state { MK_SIFT_IDLE, MK_SIFT_OPEN, MK_SIFT_FOUND, MK_SIFT_FAILED } mk_sift_state;
+
+/* What an SM publishes of its tokens. Word 0: the highest score as mk_peak has it. Word 1: the lowest index of it, with the number of
+ * entries and the flags below. Then the draw keys of the entries, low half first, and their scores, the highest score first. Words beyond the
+ * number are written, and count for nothing.
+ *
+ * With min-p the entries are the tokens of which no other token of this SM has both a score as high and a higher draw: whatever the
+ * threshold, the best draw above it is among them. Without it they are the best draw alone, or the first rank where nothing is drawn; with
+ * top-k or top-p, whose search looks at scores, there are none. */
+enum {
+  MK_FRONT_PEAK,
+  MK_FRONT_ABOUT,
+  MK_FRONT_KEYS,
+  MK_FRONT_MOST = 32,
+  MK_FRONT_SCORES = MK_FRONT_KEYS + 2 * MK_FRONT_MOST,
+  MK_FRONT_WORDS = MK_FRONT_SCORES + MK_FRONT_MOST,
+  MK_FRONT_COUNT_AT = 20, /* bits of the number, above those of the index */
+  MK_FRONT_COUNT_BITS = 63,
+};
+#define MK_FRONT_OVERFLOW 0x40000000u /* there are more: all scores have to be looked at */
+#define MK_FRONT_STOP 0x80000000u     /* as MK_CANDIDATE_STOP */
 
 /* Per segment of the ranking, over some tokens: how many there are, their weights, and the best draw among them. */
 typedef struct mk_tally {
@@ -100,9 +118,11 @@ MK_SAMPLING_FUNCTION float mk_float_of(uint32_t bits) {
 #ifdef __CUDACC__
 MK_SAMPLING_FUNCTION float mk_times(float a, float b) { return __fmul_rn(a, b); }
 MK_SAMPLING_FUNCTION float mk_plus(float a, float b) { return __fadd_rn(a, b); }
+MK_SAMPLING_FUNCTION double mk_times_plus(double a, double b, double c) { return __dadd_rn(__dmul_rn(a, b), c); }
 #else /* with -ffp-contract=off */
 MK_SAMPLING_FUNCTION float mk_times(float a, float b) { return a * b; }
 MK_SAMPLING_FUNCTION float mk_plus(float a, float b) { return a + b; }
+MK_SAMPLING_FUNCTION double mk_times_plus(double a, double b, double c) { return a * b + c; }
 #endif
 
 MK_SAMPLING_FUNCTION bool mk_is_nan(float value) { return (mk_bits_of(value) & 0x7fffffffu) > 0x7f800000u; }
@@ -211,6 +231,10 @@ MK_SAMPLING_FUNCTION float mk_sample_score(const uint32_t *words, float logit, u
   return mk_plus(score, 0.0f);
 }
 
+/* Bits that compare as scores do, NaN above all; 0 stands for no score at all. */
+#define MK_PEAK_NAN 0xffffffffu
+MK_SAMPLING_FUNCTION uint32_t mk_peak(float score) { return mk_is_nan(score) ? MK_PEAK_NAN : mk_ordered(score); }
+
 /* (score - highest score) / temperature: 0 for the highest, -inf where it is infinitely far away. */
 MK_SAMPLING_FUNCTION float mk_sample_distance(const uint32_t *words, float score, float highest) {
   float difference = mk_plus(score, -highest);
@@ -222,11 +246,30 @@ MK_SAMPLING_FUNCTION uint64_t mk_sample_weight(float distance) {
   return distance < -28.0f ? 0 : (uint64_t)(int64_t)mk_times(mk_exact_exp(distance), 0x1p40f);
 }
 
-/* The token's key among the draws; 0: min-p drops it. */
-MK_SAMPLING_FUNCTION uint64_t mk_sample_draw(const uint32_t *words, uint64_t key, float distance, uint32_t token) {
-  bool dropped =
-      (words[MK_SAMPLING_FLAGS] & MK_SAMPLE_MIN_P) != 0 && distance < mk_sampling_float(words, MK_SAMPLING_LOG_MIN_P);
-  return dropped ? 0 : mk_rank_key(mk_plus(distance, mk_draw_gumbel(key, token)), token);
+/* The token's key among the draws: score / temperature + noise in double precision, by bits that compare as numbers do, the lowest ones
+ * replaced by the index. The higher key wins; no two are equal, and none is 0. Not for NaN. */
+MK_SAMPLING_FUNCTION uint64_t mk_draw_rank(float score, float inverse_temperature, float noise, uint32_t token) {
+  double value = mk_times_plus((double)score, (double)inverse_temperature, (double)noise);
+  uint64_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  bits = (bits >> 63) != 0 ? ~bits : bits | UINT64_C(1) << 63;
+  return (bits & ~(uint64_t)MK_SAMPLING_INDEX_MASK) | (MK_SAMPLING_INDEX_MASK - token);
+}
+/* Of a token whose score is NaN: above all draws, the lowest index first. */
+#define MK_DRAW_FAILED_HIGH 0xffffffffu
+MK_SAMPLING_FUNCTION uint64_t mk_draw_failed(uint32_t token) {
+  return ~(uint64_t)MK_SAMPLING_INDEX_MASK | (MK_SAMPLING_INDEX_MASK - token);
+}
+
+MK_SAMPLING_FUNCTION uint64_t mk_sample_draw(const uint32_t *words, uint64_t key, float score, uint32_t token) {
+  return mk_draw_rank(score, mk_sampling_float(words, MK_SAMPLING_INVERSE_TEMPERATURE), mk_draw_gumbel(key, token),
+                      token);
+}
+
+/* Whether min-p drops a token at this distance from the highest score; it drops all that are further away, too. */
+MK_SAMPLING_FUNCTION bool mk_sample_drops(const uint32_t *words, float distance) {
+  return (words[MK_SAMPLING_FLAGS] & MK_SAMPLE_MIN_P) != 0 &&
+         distance < mk_sampling_float(words, MK_SAMPLING_LOG_MIN_P);
 }
 
 MK_SAMPLING_FUNCTION uint64_t mk_sampling_seed(const uint32_t *words) {
@@ -239,9 +282,9 @@ MK_SAMPLING_FUNCTION bool mk_sampling_cuts(const uint32_t *words) {
   return (flags & MK_SAMPLE_DRAWS) != 0 && (flags & (MK_SAMPLE_TOP_K | MK_SAMPLE_TOP_P)) != 0;
 }
 
-/* Whether scores differ from logits, so that their highest has to be found anew. */
-MK_SAMPLING_FUNCTION bool mk_sampling_adjusts(const uint32_t *words) {
-  return (words[MK_SAMPLING_FLAGS] & (MK_SAMPLE_PENALTIES | MK_SAMPLE_BIAS)) != 0;
+/* Whether a front has one entry at most: without min-p, the best draw decides. */
+MK_SAMPLING_FUNCTION bool mk_sampling_one_draw(const uint32_t *words) {
+  return (~words[MK_SAMPLING_FLAGS] & (MK_SAMPLE_DRAWS | MK_SAMPLE_MIN_P)) != 0;
 }
 
 /* What of `mass` the nucleus has to reach: the token at which the weights before it do is the first one dropped. */

@@ -1,6 +1,7 @@
 /* See sampling_host.h. */
 #include "instructions/sampling_host.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -44,6 +45,7 @@ bool mk_sampling_is_greedy(const mk_sampling *s) { return (float)s->temperature 
 
 void mk_sampling_words(const mk_sampling *s, uint32_t vocab, uint32_t words[MK_SAMPLING_WORDS]) {
   float temperature = (float)s->temperature, repetition = (float)s->repetition;
+  float inverse = temperature > 0 ? fminf(1.0f / temperature, FLT_MAX) : 0.0f; /* times a score of 0 it is a number */
   double top_p = floor(s->top_p * 0x1p32);
   bool penalties = s->repetition != 1 || s->presence != 0 || s->frequency != 0;
   memset(words, 0, MK_SAMPLING_WORDS * sizeof *words);
@@ -54,7 +56,7 @@ void mk_sampling_words(const mk_sampling *s, uint32_t vocab, uint32_t words[MK_S
   words[MK_SAMPLING_SEED_LOW] = (uint32_t)s->seed;
   words[MK_SAMPLING_SEED_HIGH] = (uint32_t)(s->seed >> 32);
   words[MK_SAMPLING_TEMPERATURE] = mk_bits_of(temperature);
-  words[MK_SAMPLING_INVERSE_TEMPERATURE] = mk_bits_of(temperature > 0 ? 1.0f / temperature : 0.0f);
+  words[MK_SAMPLING_INVERSE_TEMPERATURE] = mk_bits_of(inverse);
   words[MK_SAMPLING_TOP_K] = s->top_k;
   words[MK_SAMPLING_TOP_P] = top_p < 0x1p32 ? (uint32_t)top_p : 0;
   words[MK_SAMPLING_LOG_MIN_P] = mk_bits_of(s->min_p > 0 ? (float)log(s->min_p) : 0.0f);
@@ -107,9 +109,9 @@ mk_status mk_sampling_choose(const uint32_t words[MK_SAMPLING_WORDS], const floa
     uint64_t best = 0, key = mk_draw_key(mk_sampling_seed(words), position);
     uint32_t kept = kept_of(words, keys, vocab);
     for (uint32_t i = 0; i < kept; i++) {
-      float distance = mk_sample_distance(words, mk_rank_value(keys[i]), highest);
-      uint64_t draw = mk_sample_draw(words, key, distance, mk_rank_token(keys[i]));
-      best = draw > best ? draw : best;
+      float score = mk_rank_value(keys[i]);
+      uint64_t draw = mk_sample_draw(words, key, score, mk_rank_token(keys[i]));
+      best = draw > best && !mk_sample_drops(words, mk_sample_distance(words, score, highest)) ? draw : best;
     }
     *token = mk_rank_token((words[MK_SAMPLING_FLAGS] & MK_SAMPLE_DRAWS) != 0 ? best : keys[0]);
   }

@@ -1,46 +1,222 @@
-// SCORE on the device: penalties and bias, and the count of the step's token; score.c.
-// Consumers only, a thread per token. Waits: the release counter of this SM's HEAD, whose storer has written the logits. Publishes scores
-// and this SM's highest one.
+// SCORE on the device: penalties and bias, the count of the step's token, and what this SM's tokens bring into the draw; score.c.
+// The storer's, and done within the HEAD before it: as each row tile of logits is finished, while the next ones stream. When the storer
+// comes to SCORE itself, only its signals are left. Publishes scores tile by tile, and behind the last one the front.
+//
+// The front lies in registers, an entry for each lane. Without min-p it is the best draw, which the lanes find each for itself.
 #pragma once
-#include "instructions/search.cuh"
+#include "instructions/head.cuh"
+#include "instructions/sampling.h"
 
 namespace mk {
 
-__device__ inline void consume_SCORE(consumer &c, const mk_instruction &in) {
-  const mk_operand &logits = in.operands[MK_SLOT_SCORE_logits];
-  const uint32_t *words = reinterpret_cast<const uint32_t *>(c.d.buffer(in.operands[MK_SLOT_SCORE_sampling]).address);
-  const float *from = reinterpret_cast<const float *>(c.d.buffer(logits).address);
-  const float *bias = reinterpret_cast<const float *>(c.d.buffer(in.operands[MK_SLOT_SCORE_bias]).address);
-  uint32_t *counts = reinterpret_cast<uint32_t *>(c.d.buffer(in.operands[MK_SLOT_SCORE_counts]).address);
-  uint64_t *scores = reinterpret_cast<uint64_t *>(c.d.buffer(in.operands[MK_SLOT_SCORE_scores]).address);
-  uint32_t first = logits.col * 16, end = min(first + logits.cols * 16u, c.d.buffer(logits).cols);
-  bool inside = inside_prompt(c), given = c.position < c.d.params.prompt_length;
-  float best = -INFINITY;
-  uint32_t index = MK_CANDIDATE_NONE;
-#pragma unroll 2
-  for (uint32_t token = first + c.warp * 32 + c.lane; token < end; token += MK_GPU_CONSUMER_WARPS * 32) {
-    float logit = __ldcg(from + token);
-    uint32_t count = __ldcg(counts + token);
-    float added = __ldg(bias + token);
-    if (token == token_of(c)) {
-      count = given ? count | MK_COUNT_PROMPT : count + 1;
-      counts[token] = count;
-    }
-    float score = inside ? 0.0f : mk_sample_score(words, logit, count, added);
-    if (publishes(c.d)) {
-      tile::store_stamped(scores + token, __float_as_uint(score), c.d.generation());
-    }
-    if (!inside && candidate_above(score, token, best, index)) {
-      best = score;
-      index = token;
+// The buffer of an operand, by its slot: as device::buffer, in fewer instructions, since this code is seldom in the instruction cache.
+__device__ inline const mk_gpu_buffer &buffer_of(const mk_instruction &in, uint32_t slot) {
+  return device::slot_of(in).buffers[slot];
+}
+template <typename type>
+__device__ inline type *start_of(const mk_instruction &in, uint32_t slot) {
+  return reinterpret_cast<type *>(buffer_of(in, slot).address);
+}
+
+// Beside the flags of the parameters.
+enum {
+  SCORE_FOLLOWS = 1 << 16,  // else it does not come: the launch is given up
+  SCORE_PUBLISHES = 1 << 17,
+  SCORE_INSIDE = 1 << 18,  // the prompt gives the next token
+  SCORE_CUTS = 1 << 19,
+  SCORE_ONE_DRAW = 1 << 20,
+  SCORE_OVERFLOWS = 1 << 21,
+};
+
+// Beside the row_store of HEAD, which has the scores in `row`, and of the row at hand the bias in `a` and the bits of the count in `b`.
+struct score_store {
+  uint32_t flags;
+  float noise;                // of two row tiles: lanes 16 to 31 have those of the second one
+  uint32_t peak, peak_index;  // of this lane's rows
+  float score;                // this lane's entry
+  uint64_t key;               // 0: it has none
+};
+
+// SCORE, in the ring's slot behind that of HEAD.
+__device__ inline const mk_instruction &score_behind(const mk_instruction &head) {
+  const uint8_t *next = reinterpret_cast<const uint8_t *>(&head) + MK_GPU_INSTRUCTION_SLOT_BYTES;
+  bool last = &head == &device::slot(MK_GPU_INSTRUCTION_SLOTS - 1)->instruction;
+  return last ? device::slot(0)->instruction : *reinterpret_cast<const mk_instruction *>(next);
+}
+
+// Waits for the instruction behind HEAD: it always comes. The controller fills the slot as soon as all roles have left the instruction
+// that was there seven before HEAD, and nobody needs this storer for that any more. It stays until this storer has been there, too.
+__device__ inline void begin_SCORE(const storer &s, const mk_instruction &head, const instruction_cursor &cursor,
+                                   row_store &r, score_store &q) {
+  instruction_cursor next = cursor;
+  next.next();
+  q = {};
+  if (!wait_instruction(s.d, next)) {
+    return;
+  }
+  const mk_instruction &in = score_behind(head);
+  const uint32_t *words = start_of<const uint32_t>(in, MK_SLOT_SCORE_sampling);
+  r.row = start_of<uint64_t>(in, MK_SLOT_SCORE_scores);
+  volatile shared_words *shared = s.d.words();  // this warp's: every lane writes the same
+  uint32_t position =
+      shared->state[s.d.epoch % 2].position;  // read here, or the compiler keeps multiples of it for long
+  shared->inverse_temperature = mk_sampling_float(words, MK_SAMPLING_INVERSE_TEMPERATURE);
+  shared->noise_start = mk_draw_key(mk_sampling_seed(words), position + 1);
+  bool hidden = s.d.params.skip_signal_uid != 0 && in.uid == s.d.params.skip_signal_uid;
+  q.flags = words[MK_SAMPLING_FLAGS] | SCORE_FOLLOWS | (publishes(s.d) && !hidden ? SCORE_PUBLISHES : 0) |
+            (position + 1 < s.d.params.prompt_length ? SCORE_INSIDE : 0) | (mk_sampling_cuts(words) ? SCORE_CUTS : 0) |
+            (mk_sampling_one_draw(words) ? SCORE_ONE_DRAW : 0);
+}
+
+// What can be done for row tile i before its logits are there.
+__device__ inline void prepare_SCORE(const storer &s, const mk_instruction &head, uint32_t i, row_store &r,
+                                     score_store &q) {
+  const mk_operand &weight = head.operands[MK_SLOT_HEAD_weight];
+  uint32_t row = (weight.row + i) * 16 + s.lane;
+  if ((q.flags & MK_SAMPLE_DRAWS) != 0 && i % 2 == 0) {
+    q.noise = mk_draw_gumbel(s.d.words()->noise_start, row);
+  }
+  bool mine = i < weight.rows && s.lane < 16 && row < head.params[MK_PARAM_HEAD_vocab];
+  bool seen = row == s.state.token && (q.flags & SCORE_FOLLOWS) != 0;
+  uint32_t count = 0;
+  r.a = 0.0f;
+  if (mine && (seen || (q.flags & MK_SAMPLE_PENALTIES) != 0)) {
+    uint32_t *counts = start_of<uint32_t>(score_behind(head), MK_SLOT_SCORE_counts);
+    count = __ldcg(counts + row);
+    if (seen) {
+      count = s.state.position < s.d.params.prompt_length ? count | MK_COUNT_PROMPT : count + 1;
+      counts[row] = count;
     }
   }
-  best_of_block(c, PLACE_SCORE, best, index);
-  if (c.warp == 0 && c.lane == 0 && publishes(c.d)) {
-    uint64_t *peak = stamped_row(c.d, in.operands[MK_SLOT_SCORE_peak]);
-    tile::store_stamped(peak, __float_as_uint(best), c.d.generation());
-    tile::store_stamped(peak + 1, index, c.d.generation());
+  r.b = __uint_as_float(count);
+  if (mine && (q.flags & MK_SAMPLE_BIAS) != 0) {
+    r.a = __ldg(start_of<const float>(score_behind(head), MK_SLOT_SCORE_bias) + row);
   }
+}
+
+// Takes the lanes' new tokens (key 0: none) into the front: score.c, insert.
+__device__ inline void extend_front(const storer &s, float score, uint64_t key, score_store &q) {
+#pragma unroll 1
+  for (uint32_t left = __ballot_sync(0xffffffffu, q.key != 0); left != 0; left &= left - 1) {
+    uint32_t from = __ffs(left) - 1;
+    float entry = __shfl_sync(0xffffffffu, q.score, from);
+    if (__shfl_sync(0xffffffffu, q.key, from) > key && entry >= score) {
+      key = 0;
+    }
+  }
+#pragma unroll 1
+  for (uint32_t left = __ballot_sync(0xffffffffu, key != 0); left != 0; left &= left - 1) {
+    uint32_t from = __ffs(left) - 1;
+    float new_score = __shfl_sync(0xffffffffu, score, from);
+    uint64_t new_key = __shfl_sync(0xffffffffu, key, from);
+    if (__any_sync(0xffffffffu, q.key > new_key && q.score >= new_score)) {
+      continue;  // one of its own tile is better
+    }
+    if (new_key > q.key && new_score >= q.score) {
+      q.key = 0;
+    }
+    uint32_t free = __ballot_sync(0xffffffffu, q.key == 0);
+    q.flags |= free == 0 ? SCORE_OVERFLOWS : 0;
+    if (s.lane == __ffs(free) - 1) {
+      q.score = new_score;
+      q.key = new_key;
+    }
+  }
+}
+
+// Behind finish_HEAD, which gives the logit y of this lane's row of tile i.
+__device__ inline void finish_SCORE(const storer &s, const mk_instruction &head, uint32_t i, float y,
+                                    const row_store &r, score_store &q) {
+  const mk_operand &weight = head.operands[MK_SLOT_HEAD_weight];
+  uint32_t row = (weight.row + i) * 16 + s.lane, flags = q.flags;
+  bool mine = i < weight.rows && s.lane < 16 && row < head.params[MK_PARAM_HEAD_vocab];
+  float noise = __shfl_sync(0xffffffffu, q.noise, i % 2 * 16 + s.lane % 16), score = mk_plus(y, 0.0f);
+  if ((flags & (MK_SAMPLE_PENALTIES | MK_SAMPLE_BIAS)) != 0) {
+    score = mk_sample_score(start_of<const uint32_t>(score_behind(head), MK_SLOT_SCORE_sampling), y,
+                            __float_as_uint(r.b), r.a);
+  }
+  score = (flags & SCORE_INSIDE) != 0 ? 0.0f : score;
+  if (mine && (flags & SCORE_PUBLISHES) != 0) {
+    tile::store_stamped(r.row + row, __float_as_uint(score), s.d.generation());
+  }
+  uint32_t peak = mine && (flags & SCORE_INSIDE) == 0 ? mk_peak(score) : 0;
+  if (peak > q.peak) {
+    q.peak = peak;
+    q.peak_index = row;
+  }
+  uint64_t key = 0;
+  if (peak != 0 && peak != MK_PEAK_NAN && (flags & SCORE_CUTS) == 0) {
+    key = (flags & MK_SAMPLE_DRAWS) != 0 ? mk_draw_rank(score, s.d.words()->inverse_temperature, noise, row)
+                                         : mk_rank_key(score, row);
+  }
+  if ((flags & SCORE_ONE_DRAW) == 0) {
+    extend_front(s, score, key, q);
+  } else if (key > q.key) {
+    q.key = key;
+  }
+}
+
+enum { REHEARSAL_TILES = 4 };  // so many tiles before the end: early enough to be over, late enough to be remembered
+
+// The highest key of all lanes, for all.
+__device__ inline uint64_t highest_key(uint64_t key) {
+  uint32_t high = __reduce_max_sync(0xffffffffu, static_cast<uint32_t>(key >> 32));
+  uint32_t low = __reduce_max_sync(0xffffffffu, key >> 32 == high ? static_cast<uint32_t>(key) : 0);
+  return static_cast<uint64_t>(high) << 32 | low;
+}
+
+// Every word of the front is written, each by one lane: the entries there are by their score, then the lanes that have none. Not `publishes`: a
+// rehearsal, which brings the code into the instruction cache while nobody waits for it.
+__device__ inline void end_SCORE(const storer &s, const mk_instruction &head, uint32_t stop, bool publishes,
+                                 const score_store &q) {
+  uint64_t key = q.key;
+  uint32_t peak = __reduce_max_sync(0xffffffffu, q.peak);
+  uint32_t index = __reduce_min_sync(0xffffffffu, q.peak == peak ? q.peak_index : MK_SAMPLING_INDEX_MASK);
+  if ((q.flags & SCORE_ONE_DRAW) != 0) {
+    uint64_t best = highest_key(key);
+    key = key == best ? best : 0;
+  }
+  uint32_t entries = __ballot_sync(0xffffffffu, key != 0), before = (1u << s.lane) - 1, count = __popc(entries);
+  uint32_t at = key != 0 ? 0 : count + __popc(~entries & before);
+#pragma unroll 1
+  for (uint32_t left = entries; count > 1 && left != 0; left &= left - 1) {  // no two scores are equal
+    float other = __shfl_sync(0xffffffffu, q.score, __ffs(left) - 1);
+    at += key != 0 && other > q.score ? 1 : 0;
+  }
+  const mk_instruction &in = score_behind(head);
+  uint64_t *front = start_of<uint64_t>(in, MK_SLOT_SCORE_front) + in.operands[MK_SLOT_SCORE_front].row * MK_FRONT_WORDS;
+  uint32_t generation = s.d.generation();
+  uint32_t about = index | count << MK_FRONT_COUNT_AT | ((q.flags & SCORE_OVERFLOWS) != 0 ? MK_FRONT_OVERFLOW : 0) |
+                   (stop != 0 ? MK_FRONT_STOP : 0);
+  if (!publishes || (q.flags & SCORE_PUBLISHES) == 0) {
+    return;
+  }
+  tile::store_stamped(front + MK_FRONT_KEYS + 2 * at, static_cast<uint32_t>(key), generation);
+  tile::store_stamped(front + MK_FRONT_KEYS + 2 * at + 1, static_cast<uint32_t>(key >> 32), generation);
+  tile::store_stamped(front + MK_FRONT_SCORES + at, __float_as_uint(q.score), generation);
+  if (s.lane < MK_FRONT_KEYS) {
+    tile::store_stamped(front + s.lane, s.lane == MK_FRONT_PEAK ? peak : about, generation);
+  }
+}
+
+// HEAD with the SCORE behind it: a loop of its own, since the registers of what it keeps would be taken in the others', too.
+__device__ inline void store_scored_head(storer &s, const mk_instruction &head, const instruction_cursor &cursor,
+                                         row_store &r) {
+  score_store q;
+  begin_HEAD(s, head, r);
+  begin_SCORE(s, head, cursor, r, q);
+  for (uint32_t i = 0; i < r.tiles; i++) {
+    prepare_SCORE(s, head, i, r, q);
+    float y, squares;
+    take_result(s, y, squares);
+    y = finish_HEAD(s, head, i, y, squares, r);
+    finish_SCORE(s, head, i, y, r, q);
+    if (i + 1 == r.tiles || i + REHEARSAL_TILES == r.tiles) {
+      end_SCORE(s, head, r.stop, i + 1 == r.tiles, q);
+    }
+  }
+  end_HEAD(s, head, (q.flags & SCORE_INSIDE) != 0, r);  // behind the front, for which the draw waits
+  r.tiles = 0;
 }
 
 }  // namespace mk

@@ -8,7 +8,7 @@ void mk_search_init(mk_search *search, mk_reference *machine, const mk_instructi
   mk_span sampling = mk_operand_span(machine, instruction, MK_SEARCH_SAMPLING);
   search->words = (const uint32_t *)(const void *)sampling.memory;
   search->key = mk_draw_key(mk_sampling_seed(search->words), machine->state->position + 1);
-  for (uint32_t slot = MK_SEARCH_CANDIDATES; slot <= MK_SEARCH_SCORES; slot++) {
+  for (uint32_t slot = MK_SEARCH_FRONTS; slot <= MK_SEARCH_SCORES; slot++) {
     machine->rows_used[slot] = 0;
   }
 }
@@ -19,31 +19,50 @@ static bool stage_all(mk_search *search, uint32_t slot, mk_span *span) {
   return mk_stage_stamped(search->machine, span, span->rows, search->machine->scratch);
 }
 
-bool mk_search_highest(mk_search *search) {
+/* Words are staged as the floats that have their bits. */
+static uint64_t key_of(const float *front, uint32_t entry) {
+  const float *pair = front + MK_FRONT_KEYS + 2 * entry;
+  return (uint64_t)mk_bits_of(pair[1]) << 32 | mk_bits_of(pair[0]);
+}
+
+static void best_of_front(mk_search *search, const float *front) {
+  uint32_t count = mk_bits_of(front[MK_FRONT_ABOUT]) >> MK_FRONT_COUNT_AT & MK_FRONT_COUNT_BITS;
+  for (uint32_t i = 0; i < count && i < MK_FRONT_MOST; i++) {
+    float distance = mk_sample_distance(search->words, front[MK_FRONT_SCORES + i], search->highest);
+    if (key_of(front, i) > search->winner &&
+        (mk_sampling_one_draw(search->words) || !mk_sample_drops(search->words, distance))) {
+      search->winner = key_of(front, i);
+    }
+  }
+}
+
+bool mk_search_fronts(mk_search *search) {
   mk_span span;
   const float *staged = search->machine->scratch;
-  if (!stage_all(search, mk_sampling_adjusts(search->words) ? MK_SEARCH_PEAKS : MK_SEARCH_CANDIDATES, &span)) {
+  uint32_t peak = 0;
+  if (!stage_all(search, MK_SEARCH_FRONTS, &span)) {
     return false;
   }
-  search->highest = -INFINITY;
-  search->state = MK_SIFT_OPEN;
   for (uint32_t i = 0; i < span.rows; i++) {
-    float value = staged[2 * i];
-    uint32_t token = mk_bits_of(staged[2 * i + 1]) & MK_CANDIDATE_NONE;
-    if (mk_is_nan(value)) {
-      uint64_t key = mk_rank_key(0, token);
-      search->winner = search->state == MK_SIFT_FAILED && search->winner > key ? search->winner : key;
-      search->state = MK_SIFT_FAILED;
-    } else if (value > search->highest) {
-      search->highest = value;
+    const float *front = staged + (size_t)i * MK_FRONT_WORDS;
+    uint32_t about = mk_bits_of(front[MK_FRONT_ABOUT]), token = about & MK_SAMPLING_INDEX_MASK;
+    uint32_t own = mk_bits_of(front[MK_FRONT_PEAK]);
+    peak = own > peak ? own : peak;
+    search->overflows |= (about & MK_FRONT_OVERFLOW) != 0;
+    if (own == MK_PEAK_NAN && mk_draw_failed(token) > search->winner) {
+      search->winner = mk_draw_failed(token);
     }
+  }
+  search->highest = mk_unordered(peak);
+  search->state = peak == MK_PEAK_NAN ? MK_SIFT_FAILED : MK_SIFT_OPEN;
+  for (uint32_t i = 0; search->state == MK_SIFT_OPEN && i < span.rows; i++) {
+    best_of_front(search, staged + (size_t)i * MK_FRONT_WORDS);
   }
   return true;
 }
 
-/* Words are staged as the floats that have their bits. */
-static uint64_t pair_of(const float *row, uint32_t segment, uint32_t low) {
-  const float *pair = row + segment * MK_SIFT_FIELDS + low;
+static uint64_t pair_of(const float *row, uint32_t field, uint32_t segment) {
+  const float *pair = row + mk_sift_word(field, segment);
   return (uint64_t)mk_bits_of(pair[1]) << 32 | mk_bits_of(pair[0]);
 }
 
@@ -54,9 +73,9 @@ static void sum_rounds(mk_search *search, const float *rows, uint32_t count) {
   for (uint32_t r = 0; r < count; r++) {
     const float *row = rows + (size_t)r * MK_SIFT_WORDS;
     for (uint32_t s = 0; s < MK_SIFT_SEGMENTS; s++) {
-      uint64_t best = pair_of(row, s, MK_SIFT_BEST_LOW);
-      t->count[s] += mk_bits_of(row[s * MK_SIFT_FIELDS + MK_SIFT_COUNT]);
-      t->mass[s] += pair_of(row, s, MK_SIFT_MASS_LOW);
+      uint64_t best = pair_of(row, MK_SIFT_BEST, s);
+      t->count[s] += (uint32_t)pair_of(row, MK_SIFT_COUNT, s);
+      t->mass[s] += pair_of(row, MK_SIFT_MASS, s);
       t->best[s] = best > t->best[s] ? best : t->best[s];
     }
   }
@@ -72,7 +91,7 @@ bool mk_search_resume(mk_search *search) {
   const mk_operand *rounds = &search->instruction->operands[MK_SEARCH_ROUNDS];
   mk_span own = mk_operand_span(search->machine, search->instruction, MK_SEARCH_ROUNDS), all;
   const float *row = search->machine->scratch;
-  if (rounds->rows == 0) {
+  if (rounds->rows == 0 || !mk_sampling_cuts(search->words)) {
     begin(search);
     return true;
   }
@@ -80,13 +99,13 @@ bool mk_search_resume(mk_search *search) {
   if (!mk_stage_stamped(search->machine, &own, 1, search->machine->scratch)) {
     return false;
   }
-  mk_sift_state state = (mk_sift_state)mk_bits_of(row[MK_SIFT_STATE]);
+  mk_sift_state state = (mk_sift_state)(pair_of(row, MK_SIFT_COUNT, 0) >> 32);
   if (state == MK_SIFT_FOUND) {
     search->state = state;
-    search->winner = pair_of(row, 0, MK_SIFT_BEST_LOW);
+    search->winner = pair_of(row, MK_SIFT_BEST, 0);
   } else if (state == MK_SIFT_OPEN) {
     for (uint32_t s = 0; s < MK_SIFT_SEGMENTS; s++) {
-      search->pivots[s] = pair_of(row, s, MK_SIFT_PIVOT_LOW);
+      search->pivots[s] = pair_of(row, MK_SIFT_PIVOT, s);
     }
     if (!stage_all(search, MK_SEARCH_ROUNDS, &all)) {
       return false;
@@ -119,7 +138,9 @@ bool mk_search_tally(mk_search *search, uint32_t first, uint32_t count, float *s
   for (uint32_t i = 0; i < count; i++) {
     float distance = mk_sample_distance(search->words, scratch[i], search->highest);
     uint32_t segment = mk_sift_segment(search->pivots, mk_rank_key(scratch[i], first + i));
-    uint64_t draw = mk_sample_draw(search->words, search->key, distance, first + i);
+    uint64_t draw = mk_sample_drops(search->words, distance)
+                        ? 0
+                        : mk_sample_draw(search->words, search->key, scratch[i], first + i);
     t->count[segment]++;
     t->mass[segment] += mass ? mk_sample_weight(distance) : 0;
     t->best[segment] = draw > t->best[segment] ? draw : t->best[segment];

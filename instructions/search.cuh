@@ -1,28 +1,32 @@
 // SIFT and DRAW on the device: one body for both; search.c, sift.c, draw.c, docs/SAMPLING.md.
-// Consumers only. Waits, by stamps: candidates or peaks of all SMs, the last round of all SMs, scores; none of them where the parameters do
-// not ask for it. Both always publish. Tables lie in the activation area: the meeting at the end of SCORE and the one in NEXT keep
-// them apart from what linear instructions stage there.
+// Consumers only. Waits, by stamps: DRAW for the fronts of all SMs; both, where the parameters ask for a search, for those, the last round
+// of all SMs, and scores. DRAW always publishes; a round is published, as far as others look at it, only while there is a search, since else
+// nobody does: all SMs decide alike whether they do. Tables of the search lie in the activation area, from the meeting in take_heads to the
+// one at the end of DRAW: these keep them apart from what linear instructions stage there. From one round to the next they stay: the host
+// takes care that the rounds of an SM follow each other (machine.c).
 #pragma once
-#include "instructions/head.cuh"
-#include "instructions/sampling.h"
+#include "instructions/next.cuh"
+#include "instructions/score.cuh"
 
 namespace mk {
 
-enum best_place { PLACE_SCORE, PLACE_HIGHEST, PLACE_OWN, BEST_PLACES };  // by who uses it
-enum { ROUND_FIELDS = 3 };  // of a segment, each a pair of words: mass, best, count
+enum { ROUND_FIELDS = MK_SIFT_COUNT + 1 };  // the first ones: what others look at
+
+struct
+    warp_tallies {  // mk_tally of what each warp has looked at: one thread at a time adds to an entry, so that nothing is atomic
+  uint64_t mass[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS], best[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
+  uint32_t count[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
+};
 
 struct search_area {
-  mk_tally tally;                                                         // of this SM's tokens, or of all
-  mk_tally sum;                                                           // over SMs
-  uint64_t parts[ROUND_FIELDS][MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];  // of which each warp adds up some
+  warp_tallies of_scores, of_rounds;  // over this SM's tokens, or all; over SMs
+  mk_tally sum;                       // over warps
   uint64_t pivots[MK_SIFT_SEGMENTS], winner;
   uint32_t found;
-  // From the meeting in find_highest on: the parameters, the key of the noise and the highest score. Registers are short.
+  // The parameters, the key of the noise and the highest score. Registers are short.
   uint32_t words[MK_SAMPLING_WORDS];
   uint64_t key;
   float highest;
-  float best[BEST_PLACES][MK_GPU_CONSUMER_WARPS];
-  uint32_t index[BEST_PLACES][MK_GPU_CONSUMER_WARPS];
 };
 static_assert(sizeof(search_area) <= MK_GPU_ACTIVATION_BYTES, "the tables of a search lie in the activation area");
 
@@ -30,191 +34,317 @@ __device__ inline search_area &area() { return *reinterpret_cast<search_area *>(
 
 __device__ inline bool inside_prompt(const consumer &c) { return c.position + 1 < c.d.params.prompt_length; }
 
-// The best of every warp's best, for all; all warps meet. Two uses of one place have a meeting between them.
-__device__ inline void best_of_block(consumer &c, best_place place, float &best, uint32_t &index) {
-  best_of_lanes(best, index);
-  volatile search_area &a = area();
-  if (c.lane == 0) {
-    a.best[place][c.warp] = best;
-    a.index[place][c.warp] = index;
-  }
-  consumers_meet(c);
-  best = a.best[place][c.lane % MK_GPU_CONSUMER_WARPS];
-  index = a.index[place][c.lane % MK_GPU_CONSUMER_WARPS];
-  best_of_lanes(best, index);
-}
-
 struct search {
   uint64_t winner;
-  uint32_t flags, state;  // of the parameters; mk_sift_state
+  uint32_t state;  // mk_sift_state
 };
 
-__device__ inline const uint32_t *sampling_words(const consumer &c, const mk_instruction &in) {
-  return reinterpret_cast<const uint32_t *>(c.d.buffer(in.operands[MK_SLOT_SIFT_sampling]).address);
-}
-
-// The token's key among the draws; 0: it is dropped.
-__device__ inline uint64_t draw_of(float distance, uint32_t token) {
-  return mk_sample_draw(area().words, area().key, distance, token);
-}
-
-// The highest score, or FAILED. A meeting.
-__device__ inline void find_highest(consumer &c, const mk_instruction &in, search &s) {
-  const uint32_t *words = sampling_words(c, in);
-  const mk_operand &tops = in.operands[mk_sampling_adjusts(words) ? MK_SLOT_SIFT_peaks : MK_SLOT_SIFT_candidates];
-  if (c.warp == 0) {
-    area().words[c.lane % MK_SAMPLING_WORDS] = words[c.lane % MK_SAMPLING_WORDS];
-    area().key = mk_draw_key(mk_sampling_seed(words), c.position + 1);
-  }
-  const uint64_t *from = reinterpret_cast<const uint64_t *>(c.d.buffer(tops).address);
-  float best = -INFINITY;
-  uint32_t index = MK_CANDIDATE_NONE;
-  for (uint32_t base = c.warp * 32; base < tops.rows; base += MK_GPU_CONSUMER_WARPS * 32) {
-    uint32_t i = base + c.lane;
-    tile::stamped_pair pair;
-    wait_stamped_pair(c.d, from + 2 * i, i < tops.rows, tops.buffer, pair);
-    float value = __uint_as_float(tile::stamp_data(pair.low));
-    uint32_t token = tile::stamp_data(pair.high) & MK_CANDIDATE_NONE;
-    if (i < tops.rows && candidate_above(value, token, best, index)) {
-      best = value;
-      index = token;
-    }
-  }
-  best_of_block(c, PLACE_HIGHEST, best, index);
-  area().highest = best;  // the same from all
-  s.state = isnan(best) ? MK_SIFT_FAILED : MK_SIFT_OPEN;
-  s.winner = mk_rank_key(0.0f, index);
-}
-
-__device__ inline void clear_tally(const consumer &c, mk_tally &tally) {
-  if (c.warp == 0) {
-    tally.count[c.lane] = 0;
-    tally.mass[c.lane] = 0;
-    tally.best[c.lane] = 0;
-  }
-}
-
-// Adds the tokens of `scores` to the area's tally, which has been cleared before a meeting.
-__device__ inline void tally_scores(const consumer &c, const mk_operand &scores) {
-  enum { BATCH = 4, STEP = MK_GPU_CONSUMER_WARPS * 32 };
-  search_area &a = area();
-  uint32_t token = scores.col * 16, end = min(token + scores.cols * 16u, c.d.buffer(scores).cols);
-  for (token += c.warp * 32 + c.lane; __any_sync(0xffffffffu, token < end);) {
-    uint32_t words[BATCH], here = token < end ? (end - token - 1) / STEP + 1 : 0;
-    wait_stamped_words<BATCH>(
-        c.d, scores.buffer, reinterpret_cast<const uint64_t *>(c.d.buffer(scores).address) + token, STEP, here, words);
-#pragma unroll 1
-    for (uint32_t j = 0; j < BATCH; j++, token += STEP) {
-      float score = __uint_as_float(words[0]);
-      words[0] = words[1], words[1] = words[2], words[2] = words[3];
-      if (token >= end) {
-        continue;
-      }
-      float distance = mk_sample_distance(a.words, score, a.highest);
-      uint32_t segment = mk_sift_segment(a.pivots, mk_rank_key(score, token));
-      uint64_t draw = draw_of(distance, token);
-      atomicAdd(&a.tally.count[segment], 1u);
-      if ((a.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0) {
-        atomicAdd(reinterpret_cast<unsigned long long *>(&a.tally.mass[segment]), mk_sample_weight(distance));
-      }
-      if (draw != 0) {
-        atomicMax(reinterpret_cast<unsigned long long *>(&a.tally.best[segment]), draw);
-      }
-    }
-  }
+__device__ inline const uint32_t *sampling_words(const mk_instruction &in) {
+  return start_of<const uint32_t>(in, MK_SLOT_SIFT_sampling);
 }
 
 __device__ inline uint64_t pair_value(const tile::stamped_pair &pair) {
   return static_cast<uint64_t>(tile::stamp_data(pair.high)) << 32 | tile::stamp_data(pair.low);
 }
 
+enum {
+  FRONT_AHEAD = 4,
+  FRONT_PAIRS = 4
+};  // entries that two lanes fetch with the head of a row; pairs of words of one of them
+
+__device__ inline const uint64_t *front_of(const mk_instruction &in, uint32_t row) {
+  uint32_t last = in.operands[MK_SLOT_SIFT_fronts].rows -
+                  1u;  // again where there are no more: that makes no difference to a maximum
+  return start_of<const uint64_t>(in, MK_SLOT_SIFT_fronts) + min(row, last) * MK_FRONT_WORDS;
+}
+
+// Entries from `first` on of the front in row c.lane / 2 of this warp's 16: its head, two keys, their scores.
+__device__ inline void fetch_front(const consumer &c, const mk_instruction &in, uint32_t first,
+                                   tile::stamped_pair (&pairs)[FRONT_PAIRS]) {
+  const uint64_t *from = front_of(in, c.warp * 16 + c.lane / 2);
+  uint32_t entry = first + c.lane % 2 * 2;
+  auto at = [&](uint32_t i) {
+    return from + (i == 0 ? 0 : i < 3 ? MK_FRONT_KEYS + 2 * (entry + i - 1) : MK_FRONT_SCORES + entry);
+  };
+  wait_all_pairs<FRONT_PAIRS>(c.d, in.operands[MK_SLOT_SIFT_fronts].buffer, at, pairs);
+}
+
+// The head of the front in row 32 c.warp + c.lane, and its first key.
+__device__ inline void fetch_best(const consumer &c, const mk_instruction &in,
+                                  tile::stamped_pair (&pairs)[FRONT_PAIRS]) {
+  const uint64_t *from = front_of(in, c.warp * 32 + c.lane);
+  tile::stamped_pair two[2];
+  wait_all_pairs<2>(
+      c.d, in.operands[MK_SLOT_SIFT_fronts].buffer, [&](uint32_t i) { return from + i * MK_FRONT_KEYS; }, two);
+  pairs[0] = two[0];
+  pairs[1] = two[1];
+}
+
+// What every warp has found to be the highest of its peaks, since the meeting in take_heads and until the next token's.
+__device__ inline uint32_t peak_of_all(const consumer &c) {
+  return __reduce_max_sync(0xffffffffu, c.d.words()->peaks[c.lane % MK_GPU_CONSUMER_WARPS]);
+}
+
+// What this warp has seen in the heads of the fronts. A meeting if `meets`: then with the highest score of all SMs, in `peak`.
+__device__ inline void take_heads(consumer &c, bool meets, uint32_t &peak, uint32_t about) {
+  volatile shared_words *shared = c.d.words();
+  if ((about & MK_FRONT_STOP) != 0) {
+    shared->stopped = c.d.generation();
+  }
+  if ((about & MK_FRONT_OVERFLOW) != 0) {
+    shared->overflowed = c.d.generation();
+  }
+  if (meets) {
+    peak = __reduce_max_sync(0xffffffffu, peak);
+    if (c.lane == 0) {
+      shared->peaks[c.warp] = peak;
+    }
+    consumers_meet(c);
+    peak = peak_of_all(c);
+  }
+}
+
+// Reads the fronts of all SMs: gives each lane's best draw of those that count; where a score is NaN, mk_draw_failed. `meets`: finds
+// the highest score, which min-p and the search need, and a state of OPEN or FAILED; a meeting. `entries`: not only the heads.
+__device__ inline uint64_t read_fronts(consumer &c, const mk_instruction &in, bool meets, bool entries, search &s,
+                                       float &highest) {
+  const uint32_t *words = sampling_words(in);
+  tile::stamped_pair pairs[FRONT_PAIRS];
+  bool whole = meets && entries;  // min-p: else the first entry is the only one
+  uint64_t best = 0;
+  uint32_t count = 0;
+  bool more = false;  // the last entry that this lane has seen is one that min-p keeps: the next one may be, too
+#pragma unroll 1
+  for (uint32_t first = 0; first == 0 || __any_sync(0xffffffffu, more && first < count); first += FRONT_AHEAD) {
+    if (c.warp * (whole ? 16 : 32) >= in.operands[MK_SLOT_SIFT_fronts].rows) {
+      pairs[0] = pairs[1] = {0, 0};  // there are no rows for this warp
+    } else if (whole) {
+      fetch_front(c, in, first, pairs);
+    } else {
+      fetch_best(c, in, pairs);
+    }
+    if (first == 0) {
+      uint32_t peak = tile::stamp_data(pairs[0].low), about = tile::stamp_data(pairs[0].high);
+      count = min(about >> MK_FRONT_COUNT_AT & MK_FRONT_COUNT_BITS, static_cast<uint32_t>(MK_FRONT_MOST));
+      best = peak == MK_PEAK_NAN ? mk_draw_failed(about & MK_SAMPLING_INDEX_MASK) : 0;
+      take_heads(c, meets, peak, about);
+      if (meets) {
+        s.state = peak == MK_PEAK_NAN ? MK_SIFT_FAILED : MK_SIFT_OPEN;
+        highest = mk_unordered(peak);
+      }
+    }
+    if (!whole) {
+      return entries && count != 0 ? max(best, pair_value(pairs[1])) : best;
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < FRONT_AHEAD / 2; j++) {
+      float score = __uint_as_float(tile::stamp_data(j == 0 ? pairs[3].low : pairs[3].high));
+      more = first + c.lane % 2 * 2 + j < count && !mk_sample_drops(words, mk_sample_distance(words, score, highest));
+      best = more ? max(best, pair_value(pairs[1 + j])) : best;
+    }
+  }
+  return best;
+}
+
+// Adds this warp's tokens, segment by segment of those that the lanes have.
+__device__ inline void tally_lanes(const consumer &c, bool stands, float score, uint32_t token) {
+  search_area &a = area();
+  float distance = mk_sample_distance(a.words, score, a.highest);
+  uint32_t segment = mk_sift_segment(a.pivots, mk_rank_key(score, token));
+  uint64_t draw = mk_sample_drops(a.words, distance) ? 0 : mk_sample_draw(a.words, a.key, score, token), mass = 0;
+  if ((a.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0) {
+    mass = mk_sample_weight(distance);
+  }
+#pragma unroll 1
+  for (uint32_t left = __ballot_sync(0xffffffffu, stands); left != 0;) {
+    uint32_t from = __ffs(left) - 1, here = __shfl_sync(0xffffffffu, segment, from);
+    bool mine = stands && segment == here;
+    uint32_t peers = __ballot_sync(0xffffffffu, mine);
+    uint32_t low = __reduce_add_sync(0xffffffffu, mine ? static_cast<uint32_t>(mass) & 0xfffffu : 0);
+    uint32_t high = __reduce_add_sync(0xffffffffu, mine ? static_cast<uint32_t>(mass >> 20) : 0);  // at most 2^20 each
+    uint64_t best = highest_key(mine ? draw : 0);
+    if (c.lane == from) {
+      a.of_scores.mass[c.warp][here] += (static_cast<uint64_t>(high) << 20) + low;
+      a.of_scores.best[c.warp][here] = max(a.of_scores.best[c.warp][here], best);
+      a.of_scores.count[c.warp][here] += __popc(peers);
+    }
+    left &= ~peers;
+  }
+  __syncwarp();
+}
+
+// The tokens of `scores`, in the area's `of_scores`.
+__device__ inline void tally_scores(const consumer &c, const mk_instruction &in) {
+  enum { BATCH = 4, STEP = MK_GPU_CONSUMER_WARPS * 32 };
+  const mk_operand &scores = in.operands[MK_SLOT_SIFT_scores];
+  const uint64_t *from = start_of<const uint64_t>(in, MK_SLOT_SIFT_scores);
+  warp_tallies &t = area().of_scores;
+  t.mass[c.warp][c.lane] = 0;
+  t.best[c.warp][c.lane] = 0;
+  t.count[c.warp][c.lane] = 0;
+  __syncwarp();
+  uint32_t token = scores.col * 16, end = min(token + scores.cols * 16u, buffer_of(in, MK_SLOT_SIFT_scores).cols);
+  for (token += c.warp * 32 + c.lane; __any_sync(0xffffffffu, token < end);) {
+    uint32_t words[BATCH];
+    wait_stamped_words<BATCH>(
+        c.d, scores.buffer, [&](uint32_t i) { return from + min(token + i * STEP, end - 1); }, words);
+#pragma unroll 1
+    for (uint32_t j = 0; j < BATCH && __any_sync(0xffffffffu, token < end); j++, token += STEP) {
+      float score = __uint_as_float(words[0]);
+      words[0] = words[1], words[1] = words[2], words[2] = words[3];
+      tally_lanes(c, token < end, score, token);
+    }
+  }
+}
+
+// What all warps have, in the area's `sum`, by the first one, behind a meeting.
+__device__ inline void sum_warps(const consumer &c, const warp_tallies &t) {
+  uint64_t mass = 0, best = 0;
+  uint32_t count = 0;
+#pragma unroll 1
+  for (uint32_t w = 0; w < MK_GPU_CONSUMER_WARPS; w++) {
+    mass += t.mass[w][c.lane];
+    best = max(best, t.best[w][c.lane]);
+    count += t.count[w][c.lane];
+  }
+  mk_tally &sum = area().sum;
+  sum.mass[c.lane] = mass;
+  sum.best[c.lane] = best;
+  sum.count[c.lane] = count;
+  __syncwarp();
+}
+
 // The last round of all SMs, in the area's `sum`. Lane s of each warp adds up segment s of every 16th SM, several loads at a time. A
 // meeting in between and none at the end: warp 0 has the sum.
-__device__ inline void sum_rounds(consumer &c, const mk_operand &rounds, uint32_t flags) {
+__device__ inline void sum_rounds(consumer &c, const mk_instruction &in) {
   enum { BATCH = 9 };
+  const mk_operand &rounds = in.operands[MK_SLOT_SIFT_rounds];
   search_area &a = area();
   uint32_t rows = rounds.rows;
 #pragma unroll 1
   for (uint32_t f = 0; f < ROUND_FIELDS; f++) {
     uint64_t sum = 0;
-    bool wanted = f == MK_SIFT_BEST_LOW / 2 || (flags & (f == 0 ? MK_SAMPLE_TOP_P : MK_SAMPLE_TOP_K)) != 0;
+    bool wanted = f != MK_SIFT_MASS || (a.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0;
 #pragma unroll 1
     for (uint32_t base = c.warp; wanted && base < rows; base += BATCH * MK_GPU_CONSUMER_WARPS) {
       tile::stamped_pair pairs[BATCH];
-      const uint64_t *from = reinterpret_cast<const uint64_t *>(c.d.buffer(rounds).address) +
-                             static_cast<uint64_t>(base) * MK_SIFT_WORDS + c.lane * MK_SIFT_FIELDS + 2 * f;
-      auto at = [&](uint32_t i) { return from + i * (MK_GPU_CONSUMER_WARPS * MK_SIFT_WORDS); };
-      auto has = [&](uint32_t i) { return base + i * MK_GPU_CONSUMER_WARPS < rows; };
-      wait_stamped_pairs<BATCH>(c.d, rounds.buffer, at, has, pairs);
+      const uint64_t *from = start_of<const uint64_t>(in, MK_SLOT_SIFT_rounds) + mk_sift_word(f, c.lane);
+      auto row = [&](uint32_t i) { return base + i * MK_GPU_CONSUMER_WARPS; };
+      wait_all_pairs<BATCH>(
+          c.d, rounds.buffer, [&](uint32_t i) { return from + (row(i) < rows ? row(i) : base) * MK_SIFT_WORDS; },
+          pairs);
 #pragma unroll
       for (uint32_t i = 0; i < BATCH; i++) {
-        uint64_t value = pair_value(pairs[i]);  // 0 where there is no such row
-        sum = f == MK_SIFT_BEST_LOW / 2 ? max(sum, value) : sum + value;
+        uint64_t value = row(i) < rows ? pair_value(pairs[i]) : 0;
+        sum = f == MK_SIFT_BEST ? max(sum, value) : sum + value;
       }
     }
-    a.parts[f][c.warp][c.lane] = sum;
+    if (f == MK_SIFT_COUNT) {
+      a.of_rounds.count[c.warp][c.lane] = static_cast<uint32_t>(sum);
+    } else {
+      (f == MK_SIFT_MASS ? a.of_rounds.mass : a.of_rounds.best)[c.warp][c.lane] = sum;
+    }
   }
-  clear_tally(c, a.tally);
   consumers_meet(c);
   if (c.warp == 0) {
-    uint64_t mass = 0, best = 0, count = 0;  // beside the count stands the state: only the low half of their sum counts
-#pragma unroll 1
-    for (uint32_t w = 0; w < MK_GPU_CONSUMER_WARPS; w++) {
-      mass += a.parts[0][w][c.lane];
-      best = max(best, a.parts[1][w][c.lane]);
-      count += a.parts[2][w][c.lane];
-    }
-    a.sum.mass[c.lane] = mass;
-    a.sum.best[c.lane] = best;
-    a.sum.count[c.lane] = static_cast<uint32_t>(count);
-    __syncwarp();
+    sum_warps(c, a.of_rounds);
   }
 }
 
-// One thread decides from the area's `sum`; all know after the meeting.
+// What of a value the lanes before this one have.
+__device__ inline uint64_t sum_before(uint32_t lane, uint64_t value) {
+  uint64_t sum = value;
+#pragma unroll 1
+  for (uint32_t step = 1; step < 32; step *= 2) {
+    uint64_t other = __shfl_up_sync(0xffffffffu, sum, step);
+    sum += lane >= step ? other : 0;
+  }
+  return sum - value;
+}
+
+// mk_sift_decide by one warp, a lane per segment, from the area's `sum`: true when *winner is certain, else the area's pivots are set anew.
+__device__ inline bool decide_by_lanes(uint32_t lane, search_area &a, uint64_t *winner) {
+  const uint32_t *words = a.words;
+  bool top_p = (words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0;
+  uint32_t k = (words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_K) != 0 ? words[MK_SAMPLING_TOP_K] : 0xffffffffu;
+  uint32_t count = a.sum.count[lane];
+  uint64_t mass = a.sum.mass[lane], best = a.sum.best[lane], mass_before = sum_before(lane, mass);
+  uint32_t count_before = static_cast<uint32_t>(sum_before(lane, count));
+  // Where top-k ends, and what lies before it.
+  uint32_t over = __ballot_sync(0xffffffffu, count_before + count > k);
+  uint32_t begin = over != 0 ? __ffs(over) - 1 : 32, at = min(begin, 31u);
+  bool exact = over == 0 || __shfl_sync(0xffffffffu, count_before, at) == k;
+  uint64_t mass_begin = __shfl_sync(0xffffffffu, mass_before, at), mass_end = __shfl_sync(0xffffffffu, mass, at);
+  mass_end += mass_begin;
+  mass_begin = over == 0 ? mass_end : mass_begin;
+  mass_end = exact ? mass_begin : mass_end;
+  uint32_t end = exact ? begin : begin + 1;
+  uint64_t least = top_p ? mk_nucleus(words, mass_begin) : UINT64_MAX;
+  uint64_t most = top_p ? mk_nucleus(words, mass_end) : UINT64_MAX;
+  bool in = lane < end && mass_before < most, kept = in && lane < begin && mass_before + mass < least;
+  uint32_t l = __popc(__ballot_sync(0xffffffffu, in)), h = __popc(__ballot_sync(0xffffffffu, kept));
+  uint32_t open = __reduce_add_sync(0xffffffffu, in && !kept ? count : 0);
+  uint64_t sure = highest_key(kept ? best : 0), maybe = highest_key(in && !kept ? best : 0);
+  if (maybe <= sure || (open == 1 && exact)) {
+    *winner = max(maybe, sure);
+    return true;
+  }
+  // The new pivots: points between the ends of what is open, and between those of the place where top-k ends, merged.
+  uint64_t high = a.pivots[h], low = l < 32 ? a.pivots[l] : 0;
+  uint64_t high_k = begin < 32 ? a.pivots[begin] : 0, low_k = end < 32 ? a.pivots[end] : 0;
+  uint32_t of_k = !top_p ? 0 : exact ? 1 : MK_SIFT_SEGMENTS / 2 - 1, of_all = MK_SIFT_SEGMENTS - 1 - of_k;
+  uint64_t point = mk_sift_point(high, low, min(lane, of_all - 1), of_all);
+  uint64_t point_k = of_k != 0 ? mk_sift_point(high_k, low_k, min(lane, of_k - 1), of_k) : 0;
+  uint32_t place = lane + 1, place_k = lane + 1;
+  __syncwarp();  // all have read the pivots
+#pragma unroll 1
+  for (uint32_t i = 0; i < of_k; i++) {
+    uint64_t other = __shfl_sync(0xffffffffu, point_k, i);
+    uint32_t before = __popc(__ballot_sync(0xffffffffu, lane < of_all && point >= other));
+    place += other > point ? 1 : 0;
+    place_k += lane == i ? before : 0;
+  }
+  if (lane < of_all) {
+    a.pivots[place] = point;
+  }
+  if (lane < of_k) {
+    a.pivots[place_k] = point_k;
+  }
+  return false;
+}
+
+// The first warp decides from the area's `sum`; all know after the meeting.
 __device__ inline void decide(consumer &c, search &s) {
   search_area &a = area();
-  if (c.warp == 0 && c.lane == 0) {
-    a.found = mk_sift_decide(a.words, &a.sum, a.pivots, &a.winner) ? 1 : 0;
+  if (c.warp == 0) {
+    uint64_t winner = 0;
+    bool found = decide_by_lanes(c.lane, a, &winner);
+    if (c.lane == 0) {
+      a.found = found ? 1 : 0;
+      a.winner = winner;
+    }
   }
   consumers_meet(c);
   s.state = a.found != 0 ? MK_SIFT_FOUND : MK_SIFT_OPEN;
   s.winner = a.winner;
 }
 
-// What this SM published in the round before: the state, IDLE where there is no such round, and the winner or the pivots.
-__device__ inline void recall_round(const consumer &c, const mk_instruction &in, search &s) {
-  const mk_operand &rounds = in.operands[MK_SLOT_SIFT_rounds];
-  if (rounds.rows == 0) {
-    return;
-  }
-  const uint64_t *own = reinterpret_cast<const uint64_t *>(c.d.buffer(rounds).address) +
-                        static_cast<uint64_t>(in.operands[MK_SLOT_SIFT_round].row) * MK_SIFT_WORDS;
-  tile::stamped_pair pairs[3];  // lane s: its pivot, the state, the winner
-  auto at = [&](uint32_t i) {
-    return own + (i == 0 ? c.lane * MK_SIFT_FIELDS + MK_SIFT_PIVOT_LOW : i == 1 ? MK_SIFT_COUNT : MK_SIFT_BEST_LOW);
-  };
-  wait_stamped_pairs<3>(
-      c.d, rounds.buffer, at, [](uint32_t) { return true; }, pairs);
-  s.state = tile::stamp_data(pairs[1].high);
-  s.winner = pair_value(pairs[2]);
-  if (s.state == MK_SIFT_OPEN && c.warp == 0) {
-    area().pivots[c.lane] = pair_value(pairs[0]);  // as they are, unless another program has gone through here
-  }
-}
-
-// From the highest score on; `open`: with what the round before has found. Afterwards the search is FOUND, or it is OPEN and the area has
-// pivots and a tally of this SM's scores. DRAW tallies all scores instead, each SM by itself and all to the same end, until it is FOUND.
-__device__ inline void go_on(consumer &c, const mk_instruction &in, bool open, bool draw, search &s) {
-  const mk_operand &scores = in.operands[MK_SLOT_SIFT_scores];
+// From the highest score on, or (`open`) from what the area has of the round before. Afterwards the search is FOUND, or it is OPEN and the
+// area has pivots and a tally of this SM's scores. DRAW tallies all scores instead, each SM by itself and all to the same end, until
+// it is FOUND.
+__device__ inline void go_on(consumer &c, const mk_instruction &in, float highest, bool open, bool draw, search &s) {
   search_area &a = area();
   if (open) {
-    sum_rounds(c, in.operands[MK_SLOT_SIFT_rounds], s.flags);
+    sum_rounds(c, in);
   } else {
     if (c.warp == 0) {
-      a.pivots[c.lane] = mk_sift_first_pivot(a.words, a.highest, c.lane);
+      const uint32_t *words = sampling_words(in);
+      a.words[c.lane % MK_SAMPLING_WORDS] = words[c.lane % MK_SAMPLING_WORDS];
+      a.key = mk_draw_key(mk_sampling_seed(words), c.position + 1);
+      a.highest = highest;
+      a.pivots[c.lane] = mk_sift_first_pivot(words, highest, c.lane);
+      a.found = 0;
     }
-    clear_tally(c, a.tally);
     consumers_meet(c);
   }
 #pragma unroll 1
@@ -225,115 +355,90 @@ __device__ inline void go_on(consumer &c, const mk_instruction &in, bool open, b
     if (s.state == MK_SIFT_FOUND) {
       return;
     }
-    tally_scores(c, scores);
+    tally_scores(c, in);
     consumers_meet(c);
     if (!draw) {
       return;
     }
     if (c.warp == 0) {
-      a.sum.count[c.lane] = a.tally.count[c.lane];
-      a.sum.mass[c.lane] = a.tally.mass[c.lane];
-      a.sum.best[c.lane] = a.tally.best[c.lane];
-      __syncwarp();
+      sum_warps(c, a.of_scores);
     }
-    clear_tally(c, a.tally);
   }
 }
 
-__device__ inline void publish_round(const consumer &c, const mk_operand &out, const search &s) {
+__device__ inline void publish_round(const consumer &c, const mk_instruction &in) {
   const search_area &a = area();
-  uint32_t i = c.warp * 32 + c.lane, segment = i / MK_SIFT_FIELDS, field = i % MK_SIFT_FIELDS;
-  bool open = s.state == MK_SIFT_OPEN;
-  if (i >= MK_SIFT_WORDS || !publishes(c.d)) {
-    return;
-  }
-  uint64_t pair = 0;
-  if (open) {
-    pair = field <= MK_SIFT_MASS_HIGH   ? a.tally.mass[segment]
-           : field <= MK_SIFT_BEST_HIGH ? a.tally.best[segment]
-           : field <= MK_SIFT_STATE     ? a.tally.count[segment]
-                                        : a.pivots[segment];
-  } else if (i == MK_SIFT_BEST_LOW || i == MK_SIFT_BEST_HIGH) {
-    pair = s.winner;
-  }
-  uint32_t word = i == MK_SIFT_STATE ? s.state : static_cast<uint32_t>(field % 2 == 0 ? pair : pair >> 32);
-  tile::store_stamped(stamped_row(c.d, out) + i, word, c.d.generation());
-}
-
-// The best of this SM's own tokens, by draw or by rank.
-__device__ inline void best_of_own(consumer &c, const mk_instruction &in, bool draws, float &best, uint32_t &index) {
-  enum { BATCH = 2, STEP = MK_GPU_CONSUMER_WARPS * 32 };
-  const mk_operand &scores = in.operands[MK_SLOT_DRAW_scores];
-  uint32_t token = in.params[MK_PARAM_DRAW_first] * 16;
-  uint32_t end = min(token + in.params[MK_PARAM_DRAW_count] * 16, c.d.buffer(scores).cols);
-  for (token += c.warp * 32 + c.lane; __any_sync(0xffffffffu, token < end);) {
-    uint32_t words[BATCH], here = token < end ? (end - token - 1) / STEP + 1 : 0;
-    wait_stamped_words<BATCH>(
-        c.d, scores.buffer, reinterpret_cast<const uint64_t *>(c.d.buffer(scores).address) + token, STEP, here, words);
+  uint32_t i = c.warp * 32 + c.lane, field = i / (2 * MK_SIFT_SEGMENTS), segment = i / 2 % MK_SIFT_SEGMENTS;
+  if (field < ROUND_FIELDS && publishes(c.d)) {
+    uint64_t pair = 0;
 #pragma unroll 1
-    for (uint32_t j = 0; j < BATCH; j++, token += STEP) {
-      float value = __uint_as_float(words[0]);
-      words[0] = words[1];
-      bool stands = token < end;
-      if (draws && !isnan(value)) {
-        uint64_t draw = draw_of(mk_sample_distance(area().words, value, area().highest), token);
-        value = mk_rank_value(draw);
-        stands = stands && draw != 0;
-      }
-      if (stands && candidate_above(value, token, best, index)) {
-        best = value;
-        index = token;
-      }
+    for (uint32_t w = 0; w < MK_GPU_CONSUMER_WARPS; w++) {
+      const warp_tallies &t = a.of_scores;
+      pair = field == MK_SIFT_MASS   ? pair + t.mass[w][segment]
+             : field == MK_SIFT_BEST ? max(pair, t.best[w][segment])
+                                     : pair + t.count[w][segment];
     }
-  }
-  best_of_block(c, PLACE_OWN, best, index);
-}
-
-__device__ inline void publish_choice(const consumer &c, const mk_instruction &in, float best, uint32_t index) {
-  const mk_operand &out = in.operands[MK_SLOT_DRAW_choice];
-  if (c.warp != 0) {
-    return;
-  }
-  // The host's wish to stop comes with the candidate of this SM's HEAD.
-  const uint64_t *head = reinterpret_cast<const uint64_t *>(c.d.buffer(in.operands[MK_SLOT_DRAW_candidates]).address);
-  tile::stamped_pair pair;
-  wait_stamped_pair(c.d, head + 2 * out.row, true, in.operands[MK_SLOT_DRAW_candidates].buffer, pair);
-  uint32_t stop = tile::stamp_data(pair.high) & MK_CANDIDATE_STOP;
-  if (c.lane == 0 && publishes(c.d)) {
-    uint64_t *choice = stamped_row(c.d, out);
-    tile::store_stamped(choice, __float_as_uint(best), c.d.generation());
-    tile::store_stamped(choice + 1, index | stop, c.d.generation());
+    uint64_t *round = start_of<uint64_t>(in, MK_SLOT_SIFT_round) + in.operands[MK_SLOT_SIFT_round].row * MK_SIFT_WORDS;
+    tile::store_stamped(round + i, static_cast<uint32_t>(i % 2 == 0 ? pair : pair >> 32), c.d.generation());
   }
 }
 
+// All warps agree on the best of their keys, of which each lane may bring one, and keep the choice for NEXT. A meeting. Not `publishes_it`:
+// a rehearsal, whose choice the next one replaces.
+__device__ inline void choose(consumer &c, const mk_instruction &in, bool inside, bool publishes_it, uint64_t key) {
+  volatile shared_words *shared = c.d.words();
+  uint32_t parity = c.d.epoch % 2;
+  key = highest_key(key);
+  if (c.lane == 0) {
+    shared->best[parity][c.warp] = __uint_as_float(static_cast<uint32_t>(key >> 32));
+    shared->index[parity][c.warp] = static_cast<uint32_t>(key);
+  }
+  consumers_meet(c);
+  uint32_t high = __float_as_uint(shared->best[parity][c.lane % MK_GPU_CONSUMER_WARPS]);
+  uint32_t low = shared->index[parity][c.lane % MK_GPU_CONSUMER_WARPS];
+  key = highest_key(static_cast<uint64_t>(high) << 32 | low);
+  // Of words that nobody filled, whose token the host never sees, it must be one that has an embedding all the same.
+  uint32_t token = min(mk_rank_token(key), buffer_of(in, MK_SLOT_DRAW_scores).cols - 1);
+  bool failed = key >> 32 == MK_DRAW_FAILED_HIGH;
+  uint32_t stop = shared->stopped == c.d.generation() ? MK_CANDIDATE_STOP : 0;
+  set_state(c, token | (failed ? CHOICE_FAILED : 0) | stop, c.position);
+  if (publishes_it && c.warp == 0 && c.lane == 0 && publishes(c.d)) {
+    uint64_t *choice = start_of<uint64_t>(in, MK_SLOT_DRAW_choice) + in.operands[MK_SLOT_DRAW_choice].row * 2;
+    float value = inside ? -INFINITY : failed ? NAN : 0.0f;
+    tile::store_stamped(choice, __float_as_uint(value), c.d.generation());
+    tile::store_stamped(choice + 1, (inside ? MK_CANDIDATE_NONE : token) | stop, c.d.generation());
+  }
+}
+
+// Where there is nothing to search, the first SIFT rehearses the end of DRAW: it comes while the storer is still at the last row tile, and
+// brings the code into the instruction cache.
 __device__ inline void consume_search(consumer &c, const mk_instruction &in) {
-  const uint32_t *words = sampling_words(c, in);
+  const uint32_t *words = sampling_words(in);
   bool inside = inside_prompt(c), draw = in.opcode == MK_OP_DRAW, cuts = !inside && mk_sampling_cuts(words);
-  search s = {0, words[MK_SAMPLING_FLAGS], MK_SIFT_IDLE};
-  bool draws = !inside && (s.flags & MK_SAMPLE_DRAWS) != 0;
-  if (cuts) {
-    recall_round(c, in, s);
-  }
-  bool open = s.state == MK_SIFT_OPEN;
-  if (draws && (cuts || draw) && (s.state == MK_SIFT_IDLE || open)) {
-    find_highest(c, in, s);
-  }
-  if (cuts && s.state == MK_SIFT_OPEN) {
-    go_on(c, in, open, draw, s);
-  }
-  if (!draw) {
-    publish_round(c, in.operands[MK_SLOT_SIFT_round], s);
+  // Behind another round of this SM (machine.c) the search is where that one has left it.
+  bool behind = in.operands[MK_SLOT_SIFT_rounds].rows != 0, begins = !behind || !cuts;
+  if (!draw && !cuts && behind) {
     return;
   }
-  float best = -INFINITY;
-  uint32_t index = MK_CANDIDATE_NONE;
-  if (cuts || s.state == MK_SIFT_FAILED) {
-    best = s.state == MK_SIFT_FAILED ? NAN : mk_rank_value(s.winner);
-    index = min(mk_rank_token(s.winner), c.d.buffer(in.operands[MK_SLOT_DRAW_scores]).cols - 1);
-  } else if (!inside) {
-    best_of_own(c, in, draws, best, index);
+  search s = {0, MK_SIFT_IDLE};
+  if (!begins) {
+    s.state = peak_of_all(c) == MK_PEAK_NAN ? MK_SIFT_FAILED : area().found != 0 ? MK_SIFT_FOUND : MK_SIFT_OPEN;
+    s.winner = s.state == MK_SIFT_FOUND ? area().winner : 0;
   }
-  publish_choice(c, in, best, index);
+  bool open = s.state == MK_SIFT_OPEN, meets = begins && (cuts || !(inside || mk_sampling_one_draw(words)));
+  uint64_t best = 0;
+  float highest = 0.0f;
+  if ((begins && (draw || cuts)) || (draw && s.state == MK_SIFT_FAILED)) {
+    best = read_fronts(c, in, meets, !inside && !cuts, s, highest);
+  }
+  if (s.state == MK_SIFT_OPEN && (cuts || c.d.words()->overflowed == c.d.generation())) {
+    go_on(c, in, highest, open, draw, s);
+  }
+  if (draw || !cuts) {
+    choose(c, in, inside, draw, max(best, s.winner));
+  } else if (s.state == MK_SIFT_OPEN) {
+    publish_round(c, in);
+  }
 }
 
 }  // namespace mk

@@ -10,8 +10,7 @@
 
 /* Both opcodes have these operands in these slots. */
 enum {
-  MK_SEARCH_CANDIDATES = MK_SLOT_SIFT_candidates,
-  MK_SEARCH_PEAKS = MK_SLOT_SIFT_peaks,
+  MK_SEARCH_FRONTS = MK_SLOT_SIFT_fronts,
   MK_SEARCH_ROUNDS = MK_SLOT_SIFT_rounds,
   MK_SEARCH_SCORES = MK_SLOT_SIFT_scores,
   MK_SEARCH_SAMPLING = MK_SLOT_SIFT_sampling,
@@ -24,8 +23,9 @@ typedef struct mk_search {
   const uint32_t *words; /* of the sampling buffer */
   uint64_t key;          /* of the noise */
   float highest;         /* score of the first rank */
+  bool overflows;        /* a front is not whole, and the winner therefore not in it */
   mk_sift_state state;
-  uint64_t winner; /* FOUND: the draw's key, FAILED: the rank's key */
+  uint64_t winner; /* the key of the draw; FAILED: mk_draw_failed */
   uint64_t pivots[MK_SIFT_SEGMENTS];
   mk_tally tally;
 } mk_search;
@@ -37,8 +37,8 @@ static inline bool mk_inside_prompt(const mk_reference *machine) {
 
 /* Nothing is read of the stamped operands unless the functions below do. */
 void mk_search_init(mk_search *search, mk_reference *machine, const mk_instruction *instruction);
-/* Sets `highest`, and the state to OPEN or FAILED. */
-bool mk_search_highest(mk_search *search);
+/* Sets `highest`, the state to OPEN or FAILED, and `winner` to the best draw of the fronts that min-p leaves, if any. */
+bool mk_search_fronts(mk_search *search);
 /* Takes the round before in: afterwards the search is FOUND, FAILED, or OPEN with pivots for the next tally. */
 bool mk_search_resume(mk_search *search);
 /* The tally of tokens [first, first + count) of `scores`. Only all of the operand counts as a read of it (rows_used). */

@@ -320,10 +320,8 @@ static mk_status lower_glu(mk_lowering *lowering, const mk_node *node) {
   return MK_OK;
 }
 
-/* Every queue in use has a HEAD, an empty one if need be: its candidate also proves that the SM is done with this epoch. `signal` is
- * by SM. */
-static mk_status lower_heads(mk_lowering *lowering, const mk_node *node, const mk_share *shares,
-                             const uint16_t *signal) {
+/* Every queue in use has a HEAD, an empty one if need be: its candidate also proves that the SM is done with this epoch. */
+static mk_status lower_heads(mk_lowering *lowering, const mk_node *node, const mk_share *shares, uint16_t ready) {
   const mk_config *c = &lowering->graph->config;
   uint16_t index;
   uint32_t steps = mk_buffer_grid_cols(weight_buffer(lowering, node, &index));
@@ -342,16 +340,17 @@ static mk_status lower_heads(mk_lowering *lowering, const mk_node *node, const m
     in.params[MK_PARAM_HEAD_width] = c->hidden;
     in.params[MK_PARAM_HEAD_vocab] = c->vocab;
     mk_add_wait(lowering, &in, ready_of(lowering, node->input));
-    MK_TRY(mk_emit(lowering, sm, &in, signal[sm]));
+    MK_TRY(mk_emit(lowering, sm, &in, ready));
   }
   return MK_OK;
 }
 
-/* NEXT of every SM, over the candidates that `ready` tells of. */
+/* NEXT of every SM: over all candidates that `ready` tells of, or over the choice of its own SM. */
 static mk_status lower_next(mk_lowering *lowering, uint16_t candidates, uint16_t ready) {
   for (uint32_t sm = 0; sm < lowering->sms; sm++) {
     mk_instruction in = mk_start(MK_OP_NEXT, MK_NO_LAYER);
-    in.operands[MK_SLOT_NEXT_candidates] = mk_whole(lowering, candidates);
+    in.operands[MK_SLOT_NEXT_candidates] =
+        lowering->samples ? mk_tiles(candidates, sm, 1, 0, 1) : mk_whole(lowering, candidates);
     in.operands[MK_SLOT_NEXT_prompt] = mk_whole(lowering, lowering->prompt);
     in.operands[MK_SLOT_NEXT_ring] =
         sm == 0 ? mk_whole(lowering, lowering->ring) : mk_tiles(lowering->ring, 0, 0, 0, 0);
@@ -361,31 +360,19 @@ static mk_status lower_next(mk_lowering *lowering, uint16_t candidates, uint16_t
   return MK_OK;
 }
 
-static mk_status lower_boundary(mk_lowering *lowering, const mk_node *node, uint16_t *signal) {
-  const mk_share *shares = lowering->placer.shares;
-  uint16_t candidates = lowering->candidates, ready;
-  if (!lowering->samples) {
-    MK_TRY(mk_program_add_counter(lowering->program, "candidates", MK_COUNTER_RELAXED, &ready));
-    for (uint32_t sm = 0; sm < lowering->sms; sm++) {
-      signal[sm] = ready;
-    }
-    MK_TRY(lower_heads(lowering, node, shares, signal));
-  } else {
-    MK_TRY(mk_declare_sampling(lowering, signal));
-    MK_TRY(lower_heads(lowering, node, shares, signal));
-    MK_TRY(mk_lower_sampling(lowering, shares, signal, &candidates, &ready));
-  }
-  return lower_next(lowering, candidates, ready);
-}
-
 static mk_status lower_head(mk_lowering *lowering, const mk_node *node) {
-  uint16_t index, *signal;
+  const mk_share *shares = lowering->placer.shares;
+  uint16_t index, candidates = lowering->candidates, ready = MK_NO_COUNTER;
   const mk_buffer *weight = weight_buffer(lowering, node, &index);
   mk_place(&lowering->placer, mk_buffer_grid_rows(weight), (uint64_t)mk_buffer_grid_cols(weight) * 512);
-  MK_TRY(mk_alloc(lowering->sms, sizeof *signal, &signal));
-  mk_status status = lower_boundary(lowering, node, signal);
-  mk_free(signal);
-  return status;
+  if (!lowering->samples) {
+    MK_TRY(mk_program_add_counter(lowering->program, "candidates", MK_COUNTER_RELAXED, &ready));
+  }
+  MK_TRY(lower_heads(lowering, node, shares, ready));
+  if (lowering->samples) {
+    MK_TRY(mk_lower_sampling(lowering, shares, &candidates));
+  }
+  return lower_next(lowering, candidates, ready);
 }
 
 static mk_status lower_node(mk_lowering *lowering, const mk_node *node) {

@@ -26,7 +26,7 @@ enum {
 };
 
 typedef struct mk_lowered_sampling { /* buffers of a sampling program */
-  uint16_t sampling, bias, counts, scores, peaks, rounds[MK_SIFT_ROUNDS], choices;
+  uint16_t sampling, bias, counts, scores, fronts, rounds[MK_SIFT_ROUNDS], choices;
 } mk_lowered_sampling;
 
 typedef struct mk_lowering {

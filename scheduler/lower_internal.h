@@ -25,11 +25,8 @@ mk_operand mk_whole(const mk_lowering *lowering, uint16_t buffer);
 void mk_add_wait(const mk_lowering *lowering, mk_instruction *instruction, uint16_t counter);
 mk_status mk_emit(mk_lowering *lowering, uint32_t sm, mk_instruction *instruction, uint16_t signal);
 
-/* The buffers of a sampling program, and by SM the release counter that its HEAD signals for its logits. */
-mk_status mk_declare_sampling(mk_lowering *lowering, uint16_t *logits_ready);
-/* SCORE, SIFT and DRAW of every SM behind its HEAD, which has the row tiles `shares` (by SM); gives the buffer of the choices and the
- * counter that tells of them. */
-mk_status mk_lower_sampling(mk_lowering *lowering, const mk_share *shares, const uint16_t *logits_ready,
-                            uint16_t *choices, uint16_t *ready);
+/* SCORE, SIFT and DRAW of every SM behind its HEAD, which has the row tiles `shares` (by SM), and their buffers; gives that of the
+ * choices, which has a row for each SM. */
+mk_status mk_lower_sampling(mk_lowering *lowering, const mk_share *shares, uint16_t *choices);
 
 #endif

@@ -1,8 +1,8 @@
 /* The sampling part of the token boundary, between HEAD and NEXT. See lower.h and docs/SAMPLING.md.
  *
- * Per SM: SCORE over the logits that its HEAD has left (a release counter of its own orders the two: HEAD's storer writes, SCORE's consumers
- * read), so many rounds of SIFT, and DRAW, whose choices NEXT merges as it merges HEAD's candidates in a greedy program. What an SM
- * publishes stays in a row of its own, in buffers with a row for each SM. */
+ * Per SM: SCORE over the logits that its HEAD has left (both are the storer's, whose queue orders them), so many rounds of SIFT, and DRAW,
+ * which comes to the same choice on every SM: NEXT takes that of its own. What an SM publishes stays in a row of its own, in buffers
+ * with a row for each SM. */
 #include <stdio.h>
 
 #include "instructions/sampling.h"
@@ -27,13 +27,8 @@ static mk_status declare_vocab(mk_lowering *lowering, const char *name, mk_buffe
       index);
 }
 
-mk_status mk_declare_sampling(mk_lowering *lowering, uint16_t *logits_ready) {
+static mk_status declare_all(mk_lowering *lowering) {
   mk_lowered_sampling *s = &lowering->sampling;
-  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
-    char name[24];
-    snprintf(name, sizeof name, "logits.%u", sm);
-    MK_TRY(mk_program_add_counter(lowering->program, name, MK_COUNTER_RELEASE, &logits_ready[sm]));
-  }
   MK_TRY(mk_add_vector(lowering->program, "sampling",
                        (mk_vector){.kind = MK_KIND_INPUT,
                                    .dtype = MK_DTYPE_U32,
@@ -44,7 +39,7 @@ mk_status mk_declare_sampling(mk_lowering *lowering, uint16_t *logits_ready) {
   MK_TRY(declare_vocab(lowering, "logit_bias", MK_KIND_INPUT, MK_DTYPE_F32, MK_STORE_PLAIN, &s->bias));
   MK_TRY(declare_vocab(lowering, "token_counts", MK_KIND_ACTIVATION, MK_DTYPE_U32, MK_STORE_PLAIN, &s->counts));
   MK_TRY(declare_vocab(lowering, "scores", MK_KIND_ACTIVATION, MK_DTYPE_F32, MK_STORE_STAMPED, &s->scores));
-  MK_TRY(declare_rows(lowering, "peaks", 2, &s->peaks));
+  MK_TRY(declare_rows(lowering, "fronts", MK_FRONT_WORDS, &s->fronts));
   for (uint32_t r = 0; r < MK_SIFT_ROUNDS; r++) {
     char name[24];
     snprintf(name, sizeof name, "rounds.%u", r);
@@ -59,7 +54,7 @@ static mk_operand part(uint16_t buffer, mk_share share) {
 
 static mk_operand own_row(uint16_t buffer, uint32_t sm) { return mk_tiles(buffer, sm, 1, 0, 1); }
 
-static mk_status lower_score(mk_lowering *lowering, uint32_t sm, mk_share share, uint16_t logits_ready) {
+static mk_status lower_score(mk_lowering *lowering, uint32_t sm, mk_share share, uint16_t ready) {
   const mk_lowered_sampling *s = &lowering->sampling;
   mk_instruction in = mk_start(MK_OP_SCORE, MK_NO_LAYER);
   in.operands[MK_SLOT_SCORE_logits] = part(lowering->logits, share);
@@ -67,16 +62,14 @@ static mk_status lower_score(mk_lowering *lowering, uint32_t sm, mk_share share,
   in.operands[MK_SLOT_SCORE_bias] = part(s->bias, share);
   in.operands[MK_SLOT_SCORE_counts] = part(s->counts, share);
   in.operands[MK_SLOT_SCORE_scores] = part(s->scores, share);
-  in.operands[MK_SLOT_SCORE_peak] = own_row(s->peaks, sm);
-  mk_add_wait(lowering, &in, logits_ready);
-  return mk_emit(lowering, sm, &in, MK_NO_COUNTER);
+  in.operands[MK_SLOT_SCORE_front] = own_row(s->fronts, sm);
+  return mk_emit(lowering, sm, &in, ready);
 }
 
 /* What SIFT and DRAW look at, in the same slots. */
 static void add_search(const mk_lowering *lowering, mk_instruction *in, uint32_t round) {
   const mk_lowered_sampling *s = &lowering->sampling;
-  in->operands[MK_SLOT_SIFT_candidates] = mk_whole(lowering, lowering->candidates);
-  in->operands[MK_SLOT_SIFT_peaks] = mk_whole(lowering, s->peaks);
+  in->operands[MK_SLOT_SIFT_fronts] = mk_whole(lowering, s->fronts);
   in->operands[MK_SLOT_SIFT_rounds] =
       round == 0 ? mk_tiles(s->rounds[0], 0, 0, 0, 0) : mk_whole(lowering, s->rounds[round - 1]);
   in->operands[MK_SLOT_SIFT_sampling] = mk_whole(lowering, s->sampling);
@@ -94,20 +87,22 @@ static mk_status lower_rounds(mk_lowering *lowering, uint32_t sm, mk_share share
   return MK_OK;
 }
 
-mk_status mk_lower_sampling(mk_lowering *lowering, const mk_share *shares, const uint16_t *logits_ready,
-                            uint16_t *choices, uint16_t *ready) {
+mk_status mk_lower_sampling(mk_lowering *lowering, const mk_share *shares, uint16_t *choices) {
   const mk_lowered_sampling *s = &lowering->sampling;
-  MK_TRY(mk_program_add_counter(lowering->program, "choices", MK_COUNTER_RELAXED, ready));
+  uint16_t ready;
+  MK_TRY(declare_all(lowering));
+  MK_TRY(mk_program_add_counter(lowering->program, "fronts", MK_COUNTER_RELAXED, &ready));
   for (uint32_t sm = 0; sm < lowering->sms; sm++) {
-    MK_TRY(lower_score(lowering, sm, shares[sm], logits_ready[sm]));
+    MK_TRY(lower_score(lowering, sm, shares[sm], ready));
     MK_TRY(lower_rounds(lowering, sm, shares[sm]));
+  }
+  for (uint32_t sm = 0; sm < lowering->sms; sm++) { /* by now the counter's total is known */
     mk_instruction in = mk_start(MK_OP_DRAW, MK_NO_LAYER);
     add_search(lowering, &in, MK_SIFT_ROUNDS);
     in.operands[MK_SLOT_DRAW_scores] = mk_whole(lowering, s->scores);
     in.operands[MK_SLOT_DRAW_choice] = own_row(s->choices, sm);
-    in.params[MK_PARAM_DRAW_first] = shares[sm].count != 0 ? shares[sm].first : 0;
-    in.params[MK_PARAM_DRAW_count] = shares[sm].count;
-    MK_TRY(mk_emit(lowering, sm, &in, *ready));
+    mk_add_wait(lowering, &in, ready);
+    MK_TRY(mk_emit(lowering, sm, &in, MK_NO_COUNTER));
   }
   *choices = s->choices;
   return MK_OK;

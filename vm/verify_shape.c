@@ -231,9 +231,11 @@ static mk_status shape_NEXT(mk_shape *s) {
   uint32_t high = s->v->program->ranges.position.high;
   const mk_extent *candidates = &s->extents[MK_SLOT_NEXT_candidates];
   const mk_extent *prompt = &s->extents[MK_SLOT_NEXT_prompt], *ring = &s->extents[MK_SLOT_NEXT_ring];
-  MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "first row", candidates->row, 0));
-  MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "number of rows", candidates->rows,
-                buffer_of(s, MK_SLOT_NEXT_candidates)->rows));
+  if (candidates->rows != 1) { /* one: its own SM's choice (rule N04) */
+    MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "first row", candidates->row, 0));
+    MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "number of rows", candidates->rows,
+                  buffer_of(s, MK_SLOT_NEXT_candidates)->rows));
+  }
   MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "first column", candidates->col, 0));
   MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "number of columns", candidates->cols, 2));
   MK_TRY(expect_vector(s, MK_SLOT_NEXT_prompt, 0, prompt->cols));
@@ -278,7 +280,7 @@ static mk_status shape_SCORE(mk_shape *s) {
     }
   }
   MK_TRY(expect_by_token(s, MK_SLOT_SCORE_logits));
-  MK_TRY(expect_vector(s, MK_SLOT_SCORE_peak, 0, 2));
+  MK_TRY(expect_vector(s, MK_SLOT_SCORE_front, 0, MK_FRONT_WORDS));
   return check_sampling(s, MK_SLOT_SCORE_sampling);
 }
 
@@ -294,8 +296,7 @@ static mk_status expect_all(mk_shape *s, uint32_t slot, uint32_t rows, uint32_t 
  * of them. */
 static mk_status check_search(mk_shape *s) {
   uint32_t rows = buffer_of(s, MK_SLOT_SIFT_round)->rows;
-  MK_TRY(expect_all(s, MK_SLOT_SIFT_candidates, rows, 2));
-  MK_TRY(expect_all(s, MK_SLOT_SIFT_peaks, rows, 2));
+  MK_TRY(expect_all(s, MK_SLOT_SIFT_fronts, rows, MK_FRONT_WORDS));
   if (!mk_operand_empty(&s->in->operands[MK_SLOT_SIFT_rounds])) {
     MK_TRY(expect_all(s, MK_SLOT_SIFT_rounds, rows, MK_SIFT_WORDS));
   }
@@ -310,13 +311,9 @@ static mk_status shape_SIFT(mk_shape *s) {
 
 static mk_status shape_DRAW(mk_shape *s) {
   const mk_buffer *scores = buffer_of(s, MK_SLOT_DRAW_scores);
-  uint32_t first = s->in->params[MK_PARAM_DRAW_first], count = s->in->params[MK_PARAM_DRAW_count];
-  uint32_t tiles = (scores->cols + MK_TILE - 1) / MK_TILE;
   MK_TRY(expect_by_token(s, MK_SLOT_DRAW_scores));
   MK_TRY(expect_all(s, MK_SLOT_DRAW_scores, 1, scores->cols));
   MK_TRY(check_named(s, MK_SLOT_DRAW_scores, scores->cols));
-  MK_TRY(expect_param(s, MK_PARAM_DRAW_first, first <= tiles, "it must be a tile of 16 of scores, or their end"));
-  MK_TRY(expect_param(s, MK_PARAM_DRAW_count, count <= tiles - first, "the tiles must lie within scores"));
   MK_TRY(expect_vector(s, MK_SLOT_DRAW_choice, 0, 2));
   return check_search(s);
 }

@@ -463,6 +463,36 @@ static mk_status check_scopes(mk_verifier *v) {
   return status;
 }
 
+/* Whether a NEXT takes the choice of a DRAW before it on its queue. All of those come to the same one (N05). */
+static bool takes_choice(const mk_verifier *v, const mk_queue *queue, uint32_t next) {
+  for (uint32_t i = queue->first; i < next; i++) {
+    if (mk_at(v, i)->opcode == MK_OP_DRAW &&
+        memcmp(&mk_at(v, i)->operands[MK_SLOT_DRAW_choice], &mk_at(v, next)->operands[MK_SLOT_NEXT_candidates],
+               sizeof(mk_operand)) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* All SMs take the same token. */
+static mk_status check_agreement(mk_verifier *v, const mk_queue *queue, uint32_t next, uint32_t first_next) {
+  const mk_operand *a = mk_at(v, first_next)->operands, *b = mk_at(v, next)->operands;
+  const mk_queue *first = &v->program->queues[v->queue_of[first_next]];
+  bool chosen = takes_choice(v, queue, next);
+  bool same = memcmp(&a[MK_SLOT_NEXT_candidates], &b[MK_SLOT_NEXT_candidates], sizeof *a) == 0;
+  if ((chosen ? !takes_choice(v, first, first_next) : !same) ||
+      memcmp(&a[MK_SLOT_NEXT_prompt], &b[MK_SLOT_NEXT_prompt], sizeof *a) != 0) {
+    return mk_reject(v, "N04", next, "candidates or prompt differ from those of %s; all SMs must agree on the token",
+                     mk_place_of(v, first_next).text);
+  }
+  if (!chosen && b[MK_SLOT_NEXT_candidates].rows != v->program->buffers[b[MK_SLOT_NEXT_candidates].buffer].rows) {
+    return mk_reject(v, "N04", next, "candidates: one row of buffer %s, which is no choice of a draw on this queue",
+                     v->program->buffers[b[MK_SLOT_NEXT_candidates].buffer].name);
+  }
+  return MK_OK;
+}
+
 /* The step state of one SM: all that read it come before the one NEXT that moves it on. */
 static mk_status check_state(mk_verifier *v, size_t queue, uint32_t *first_next) {
   const mk_queue *q = &v->program->queues[queue];
@@ -499,62 +529,48 @@ static mk_status check_state(mk_verifier *v, size_t queue, uint32_t *first_next)
   if (*first_next == MK_NONE_INDEX) {
     *first_next = next;
   }
-  const mk_operand *a = mk_at(v, *first_next)->operands, *b = mk_at(v, next)->operands;
-  if (memcmp(&a[MK_SLOT_NEXT_candidates], &b[MK_SLOT_NEXT_candidates], sizeof *a) != 0 ||
-      memcmp(&a[MK_SLOT_NEXT_prompt], &b[MK_SLOT_NEXT_prompt], sizeof *a) != 0) {
-    return mk_reject(v, "N04", next, "candidates or prompt differ from those of %s; all SMs must agree on the token",
-                     mk_place_of(v, *first_next).text);
-  }
-  return MK_OK;
+  return check_agreement(v, q, next, *first_next);
 }
 
-/* What SMs decide alike they decide from the same operands. Marks the tiles of `scores` that a DRAW takes as its own. */
-static mk_status check_search(mk_verifier *v, uint32_t index, uint32_t first, uint32_t first_draw, uint8_t *drawn) {
-  static const uint32_t shared[] = {MK_SLOT_SIFT_candidates, MK_SLOT_SIFT_peaks, MK_SLOT_SIFT_sampling};
-  const mk_instruction *in = mk_at(v, index);
-  bool same = in->opcode != MK_OP_DRAW ||
-              memcmp(&in->operands[MK_SLOT_DRAW_scores], &mk_at(v, first_draw)->operands[MK_SLOT_DRAW_scores],
-                     sizeof in->operands[0]) == 0;
-  for (uint32_t i = 0; i < sizeof shared / sizeof shared[0]; i++) {
-    same = same && memcmp(&in->operands[shared[i]], &mk_at(v, first)->operands[shared[i]], sizeof in->operands[0]) == 0;
+/* What SMs decide alike they decide from the same operands, and from all fronts of those scores. */
+static mk_status check_search(mk_verifier *v, uint32_t index, uint32_t first, uint32_t first_draw) {
+  const mk_operand *o = mk_at(v, index)->operands, *a = mk_at(v, first)->operands, *d = mk_at(v, first_draw)->operands;
+  if (mk_at(v, index)->opcode == MK_OP_SCORE) {
+    if (!mk_operand_empty(&o[MK_SLOT_SCORE_scores]) &&
+        o[MK_SLOT_SCORE_scores].buffer == d[MK_SLOT_DRAW_scores].buffer &&
+        (o[MK_SLOT_SCORE_front].buffer != d[MK_SLOT_DRAW_fronts].buffer ||
+         memcmp(&o[MK_SLOT_SCORE_sampling], &d[MK_SLOT_DRAW_sampling], sizeof *o) != 0)) {
+      return mk_reject(v, "N05", index,
+                       "front, sampling: it is not among the fronts of %s, which so misses these tokens, or by other "
+                       "parameters",
+                       mk_place_of(v, first_draw).text);
+    }
+    return MK_OK;
   }
-  if (!same) {
-    return mk_reject(v, "N05", index,
-                     "candidates, peaks, sampling or scores differ from those of %s; all SMs must agree",
-                     mk_place_of(v, first).text);
+  bool same = memcmp(&o[MK_SLOT_SIFT_fronts], &a[MK_SLOT_SIFT_fronts], sizeof *o) == 0 &&
+              memcmp(&o[MK_SLOT_SIFT_sampling], &a[MK_SLOT_SIFT_sampling], sizeof *o) == 0;
+  if (mk_at(v, index)->opcode == MK_OP_DRAW) {
+    same = same && memcmp(&o[MK_SLOT_DRAW_scores], &d[MK_SLOT_DRAW_scores], sizeof *o) == 0;
   }
-  if (in->opcode == MK_OP_DRAW) {
-    memset(drawn + in->params[MK_PARAM_DRAW_first], 1, in->params[MK_PARAM_DRAW_count]);
-  }
-  return MK_OK;
+  return same ? MK_OK
+              : mk_reject(v, "N05", index, "fronts, sampling or scores differ from those of %s; all SMs must agree",
+                          mk_place_of(v, first).text);
 }
 
-/* Each DRAW names the best of its own tokens: a token that is nobody's could be the only one that the filters keep. */
 static mk_status check_draws(mk_verifier *v) {
-  const mk_program *p = v->program;
-  uint32_t first = MK_NONE_INDEX, draw = MK_NONE_INDEX;
-  uint8_t *drawn;
-  for (uint32_t i = 0; i < p->instruction_count; i++) {
+  uint32_t count = (uint32_t)v->program->instruction_count, first = MK_NONE_INDEX, draw = MK_NONE_INDEX;
+  for (uint32_t i = 0; i < count; i++) {
     bool draws = mk_at(v, i)->opcode == MK_OP_DRAW;
     first = first == MK_NONE_INDEX && (draws || mk_at(v, i)->opcode == MK_OP_SIFT) ? i : first;
     draw = draw == MK_NONE_INDEX && draws ? i : draw;
   }
-  if (draw == MK_NONE_INDEX) {
-    return MK_OK;
-  }
-  uint32_t tiles = mk_buffer_grid_cols(&p->buffers[mk_at(v, draw)->operands[MK_SLOT_DRAW_scores].buffer]);
-  MK_TRY(mk_alloc(tiles, 1, &drawn));
-  mk_status status = MK_OK;
-  for (uint32_t i = first; i < p->instruction_count && status == MK_OK; i++) {
-    if (mk_at(v, i)->opcode == MK_OP_DRAW || mk_at(v, i)->opcode == MK_OP_SIFT) {
-      status = check_search(v, i, first, draw, drawn);
+  for (uint32_t i = 0; draw != MK_NONE_INDEX && i < count; i++) {
+    uint32_t opcode = mk_at(v, i)->opcode;
+    if (opcode == MK_OP_DRAW || opcode == MK_OP_SIFT || opcode == MK_OP_SCORE) {
+      MK_TRY(check_search(v, i, first, draw));
     }
   }
-  for (uint32_t t = 0; t < tiles && status == MK_OK; t++) {
-    status = drawn[t] ? MK_OK : mk_reject(v, "N05", draw, "tile %u of scores is no draw's; each needs one", t);
-  }
-  mk_free(drawn);
-  return status;
+  return MK_OK;
 }
 
 mk_status mk_verify_structure(mk_verifier *v) {

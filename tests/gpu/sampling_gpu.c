@@ -1,5 +1,9 @@
 /* Sampling on the GPU: every token is the one that the definition draws from the logits that the GPU itself computed; one launch for all
- * tokens gives what a launch for each gives; repeats are the same bit for bit. Prints what each way costs per token. */
+ * tokens gives what a launch for each gives; repeats are the same bit for bit. Prints what each way costs per token.
+ *
+ * Checked at vocabularies of 512 and 128,256: each filter, alone and with others; min-p from 1 (the highest score alone) to 1e-30 (all),
+ * with and without penalties; ties (all tokens that are left have a score of -inf; noise lost at a tiny temperature); and a front that
+ * overflows, by biases that make each of 64 tokens of one SM a better draw the lower its score. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,10 +13,11 @@
 #include "tests/gpu/gpu_test.h"
 #include "tools/lib/engine.h"
 
-enum { PROMPT = 7, CHECKED = 24, TIMED = 256 };
+enum { PROMPT = 7, CHECKED = 24, TIMED = 256, BANNED = 512, FRONTED = 64 };
 
 #define OFF .top_p = 1, .repetition = 1
 static const mk_logit_bias biases[] = {{7, 3}, {8, -INFINITY}, {100, -2}};
+static mk_logit_bias banned[BANNED]; /* tokens 0 to 511: at that vocabulary, all */
 static const struct {
   const char *name;
   mk_sampling sampling;
@@ -26,6 +31,18 @@ static const struct {
     {"top-k 50, top-p 0.9", {.repetition = 1, .temperature = 0.8, .top_k = 50, .top_p = 0.9, .seed = 5}},
     {"penalties", {.top_p = 1, .temperature = 1, .repetition = 1.2, .presence = 0.5, .frequency = 0.2, .seed = 6}},
     {"penalties at temperature 0", {.top_p = 1, .repetition = 1.3}},
+    {"min-p 1", {OFF, .temperature = 1, .min_p = 1, .seed = 8}},
+    {"min-p 0.9 at temperature 5", {OFF, .temperature = 5, .min_p = 0.9, .seed = 9}},
+    {"min-p 1e-30", {OFF, .temperature = 2, .min_p = 1e-30, .seed = 10}},
+    {"min-p and penalties",
+     {.top_p = 1, .temperature = 1, .min_p = 0.2, .repetition = 1.3, .frequency = 1, .seed = 11}},
+    {"min-p and biases", {OFF, .temperature = 1, .min_p = 0.1, .biases = biases, .bias_count = 3, .seed = 12}},
+    {"temperature 1e-30", {OFF, .temperature = 1e-30, .seed = 13}},
+    {"512 banned tokens", {OFF, .temperature = 1, .biases = banned, .bias_count = BANNED, .seed = 14}},
+    {"512 banned tokens, min-p",
+     {OFF, .temperature = 1, .min_p = 0.5, .biases = banned, .bias_count = BANNED, .seed = 15}},
+    {"512 banned tokens, top-k",
+     {OFF, .temperature = 1, .top_k = 5, .biases = banned, .bias_count = BANNED, .seed = 16}},
     {"everything",
      {.temperature = 1.1,
       .top_k = 100,
@@ -134,12 +151,76 @@ static void test_ways(const char *shape, const mk_config *config, size_t first, 
   mk_engine_close(engines[1]);
 }
 
+/* The first token's logits, and the token. */
+typedef struct first_step {
+  float *logits;
+  uint32_t vocab, token;
+} first_step;
+
+static bool keep_first(void *user, uint32_t token, const float *logits) {
+  first_step *first = user;
+  memcpy(first->logits, logits, first->vocab * sizeof *logits);
+  first->token = token;
+  return false;
+}
+
+static const float *noise;
+static int by_noise(const void *a, const void *b) {
+  float x = noise[((const mk_logit_bias *)a)->token], y = noise[((const mk_logit_bias *)b)->token];
+  return x < y ? -1 : x > y;
+}
+
+/* Of tokens 0 to 63, which one SM has where it has that many, each is a better draw than all that score higher. */
+static void test_overflow(const char *shape, const mk_config *config) {
+  static mk_logit_bias steps[FRONTED];
+  float g[FRONTED], *bias = calloc(config->vocab, sizeof *bias);
+  first_step first = {.logits = calloc(config->vocab, sizeof *first.logits), .vocab = config->vocab};
+  mk_sampling sampling = {OFF, .temperature = 1, .min_p = 0.999, .seed = 20};
+  mk_engine_options options = {.device = device,
+                               .synth = config,
+                               .synth_seed = 5,
+                               .max_seq = PROMPT + 2,
+                               .want_logits = true,
+                               .sampling = &sampling};
+  mk_engine *engine = NULL;
+  bool good = bias != NULL && first.logits != NULL && expect_ok(mk_engine_open(NULL, &options, &engine), shape) &&
+              expect_ok(mk_engine_generate(engine, prompt, PROMPT, 1, keep_first, &first), shape);
+  for (uint32_t t = 0; t < FRONTED; t++) {
+    g[t] = mk_draw_gumbel(mk_draw_key(sampling.seed, PROMPT), t);
+    steps[t].token = t;
+  }
+  noise = g;
+  qsort(steps, FRONTED, sizeof *steps, by_noise);
+  for (uint32_t r = 0; good && r < FRONTED; r++) {
+    bias[steps[r].token] = steps[r].bias = 500 + 2e-4f * (float)(FRONTED - r) - first.logits[steps[r].token];
+  }
+  sampling.biases = steps;
+  sampling.bias_count = FRONTED;
+  for (uint32_t m = 0; good && m < 20; m++) {
+    uint32_t words[MK_SAMPLING_WORDS], want;
+    bool nan;
+    sampling.min_p = 1 - 6e-4 * m;
+    mk_sampling_words(&sampling, config->vocab, words);
+    good = expect_ok(mk_engine_set_sampling(engine, &sampling), shape) &&
+           expect_ok(mk_engine_generate(engine, prompt, PROMPT, 1, keep_first, &first), shape) &&
+           expect_ok(mk_sampling_choose(words, first.logits, bias, NULL, config->vocab, PROMPT, &want, &nan), shape) &&
+           expect(first.token == want && want < FRONTED, shape, "a front that overflows gives another token");
+  }
+  mk_engine_close(engine);
+  free(first.logits);
+  free(bias);
+}
+
 static void test_shape(const char *shape) {
   mk_config config;
   double greedy = 0;
+  for (uint32_t i = 0; i < BANNED; i++) {
+    banned[i] = (mk_logit_bias){.token = i, .bias = -INFINITY};
+  }
   if (expect_ok(mk_synth_shape(shape, &config), shape)) {
     test_ways(shape, &config, 0, 1, &greedy);
     test_ways(shape, &config, 1, WAYS, &greedy);
+    test_overflow(shape, &config);
   }
 }
 

@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/boundary.h"
@@ -98,6 +99,66 @@ Test(sampling_machine, ties) {
     agree(&b, &sampling, logits, 3);
   }
   test_boundary_stop(&b);
+}
+
+/* Min-p at its edges: with the highest score alone, with all, and with penalties that reorder the scores. */
+Test(sampling_machine, min_p_at_its_edges) {
+  static const double ms[] = {1, 0.9, 0.3, 1e-3, 1e-30};
+  static float logits[VOCAB];
+  test_boundary b;
+  test_boundary_start(&b, VOCAB, 3);
+  for (uint32_t i = 0; i < 200; i++) {
+    mk_sampling s = combination(i % 2 * 375);
+    s.min_p = ms[i % 5];
+    s.temperature = i % 3 == 0 ? 0.5 : 20;
+    s.seed = i;
+    fill(logits, VOCAB, i % 7 == 0 ? 0 : 1, i + 1);
+    agree(&b, &s, logits, 3);
+    cr_assert_eq(b.scanned, 0, "a front of random tokens is short");
+  }
+  test_boundary_stop(&b);
+}
+
+static const float *noise;
+static int by_noise(const void *a, const void *b) {
+  float x = noise[*(const uint32_t *)a], y = noise[*(const uint32_t *)b];
+  return x < y ? -1 : x > y;
+}
+
+/* The lower the score, the better the draw: no token is dominated, and a front is as long as there are tokens. Whoever cannot publish that
+ * all makes everybody look at all scores. */
+Test(sampling_machine, fronts_that_overflow) {
+  static float logits[VOCAB], g[VOCAB];
+  static uint32_t order[VOCAB];
+  static const struct {
+    uint32_t sms, fronted, scans;
+  } cases[] = {{1, 32, 0}, {1, 33, 1}, {1, VOCAB, 1}, {4, VOCAB, 1}};
+  for (size_t n = 0; n < sizeof cases / sizeof cases[0]; n++) {
+    test_boundary b;
+    mk_sampling s = MK_SAMPLING_OFF;
+    test_boundary_start(&b, VOCAB, cases[n].sms);
+    s.temperature = 1;
+    for (uint32_t i = 0; i < 40; i++) {
+      bool failed;
+      s.seed = i;
+      s.min_p = i % 4 == 0 ? 1e-9 : 1 - 5e-6 * i; /* within the scores */
+      for (uint32_t t = 0; t < VOCAB; t++) {
+        g[t] = mk_draw_gumbel(mk_draw_key(i, 10), t);
+        order[t] = t;
+      }
+      noise = g;
+      qsort(order, VOCAB, sizeof *order, by_noise);
+      for (uint32_t r = 0; r < VOCAB; r++) { /* scores differ by less than noise */
+        logits[order[r]] = r + cases[n].fronted < VOCAB ? -50 : 1e-6f * (float)(VOCAB - r);
+      }
+      test_boundary_sampling(&b, &s);
+      uint32_t got = test_boundary_draw(&b, logits, 1, 9, 2), want = defined(&b, logits, 10, &failed);
+      cr_assert_eq(got, want, "case %zu, seed %u: %u, not %u", n, i, got, want);
+      cr_assert_eq(b.scanned, cases[n].scans * b.sms, "case %zu, seed %u: %u draws looked at all scores", n, i,
+                   b.scanned);
+    }
+    test_boundary_stop(&b);
+  }
 }
 
 Test(sampling_machine, infinite_logits) {

@@ -131,8 +131,8 @@ static bool touches_NEXT(const view *v) {
   const rectangle *candidates = &v->at[MK_SLOT_NEXT_candidates], *prompt = &v->at[MK_SLOT_NEXT_prompt];
   const rectangle *ring = &v->at[MK_SLOT_NEXT_ring];
   uint32_t high = v->program->ranges.position.high;
-  return all_rows(v, MK_SLOT_NEXT_candidates) && candidates->col == 0 && candidates->end_col == 2 &&
-         prompt->end_row - prompt->row == 1 && prompt->col == 0 && prompt->end_col > high &&
+  return (all_rows(v, MK_SLOT_NEXT_candidates) || candidates->end_row - candidates->row == 1) && candidates->col == 0 &&
+         candidates->end_col == 2 && prompt->end_row - prompt->row == 1 && prompt->col == 0 && prompt->end_col > high &&
          (is_empty(&v->in->operands[MK_SLOT_NEXT_ring]) ||
           (ring->end_row - ring->row == 1 && ring->col == 0 && ring->end_col > high + 1));
 }
@@ -148,7 +148,7 @@ static bool touches_SCORE(const view *v) {
       return false;
     }
   }
-  return whole_width(v, MK_SLOT_SCORE_peak, 0, 2) && whole_width(v, MK_SLOT_SCORE_sampling, 0, 16);
+  return whole_width(v, MK_SLOT_SCORE_front, 0, 98) && whole_width(v, MK_SLOT_SCORE_sampling, 0, 16);
 }
 
 /* One row for each SM, and the SM's own is that of `out`. */
@@ -160,8 +160,7 @@ static bool row_per_sm(const view *v, uint32_t slot, uint32_t out, uint32_t coun
 static bool touches_SIFT(const view *v) {
   const rectangle *scores = &v->at[MK_SLOT_SIFT_scores];
   return whole_width(v, MK_SLOT_SIFT_round, 0, 256) && whole_width(v, MK_SLOT_SIFT_sampling, 0, 16) &&
-         row_per_sm(v, MK_SLOT_SIFT_candidates, MK_SLOT_SIFT_round, 2) &&
-         row_per_sm(v, MK_SLOT_SIFT_peaks, MK_SLOT_SIFT_round, 2) &&
+         row_per_sm(v, MK_SLOT_SIFT_fronts, MK_SLOT_SIFT_round, 98) &&
          (is_empty(&v->in->operands[MK_SLOT_SIFT_rounds]) ||
           row_per_sm(v, MK_SLOT_SIFT_rounds, MK_SLOT_SIFT_round, 256)) &&
          (is_empty(&v->in->operands[MK_SLOT_SIFT_scores]) || scores->end_row - scores->row == 1);
@@ -169,13 +168,11 @@ static bool touches_SIFT(const view *v) {
 
 static bool touches_DRAW(const view *v) {
   const mk_buffer *scores = buffer_of(v, MK_SLOT_DRAW_scores);
-  uint64_t end = ((uint64_t)v->in->params[MK_PARAM_DRAW_first] + v->in->params[MK_PARAM_DRAW_count]) * MK_TILE;
   return whole_width(v, MK_SLOT_DRAW_choice, 0, 2) && whole_width(v, MK_SLOT_DRAW_sampling, 0, 16) &&
-         row_per_sm(v, MK_SLOT_DRAW_candidates, MK_SLOT_DRAW_choice, 2) &&
-         row_per_sm(v, MK_SLOT_DRAW_peaks, MK_SLOT_DRAW_choice, 2) &&
+         row_per_sm(v, MK_SLOT_DRAW_fronts, MK_SLOT_DRAW_choice, 98) &&
          (is_empty(&v->in->operands[MK_SLOT_DRAW_rounds]) ||
           row_per_sm(v, MK_SLOT_DRAW_rounds, MK_SLOT_DRAW_choice, 256)) &&
-         scores->rows == 1 && whole_width(v, MK_SLOT_DRAW_scores, 0, scores->cols) && end < scores->cols + MK_TILE;
+         scores->rows == 1 && whole_width(v, MK_SLOT_DRAW_scores, 0, scores->cols);
 }
 
 static bool touches_declared(const view *v) {

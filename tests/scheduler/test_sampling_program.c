@@ -111,11 +111,12 @@ static mk_instruction *score(mk_program *p) { return find(p, 1, MK_OP_SCORE, 0);
 static mk_instruction *sift(mk_program *p) { return find(p, 1, MK_OP_SIFT, 1); }
 static mk_instruction *draw(mk_program *p) { return find(p, 1, MK_OP_DRAW, 0); }
 
-static void no_wait_for_logits(mk_program *p) {
-  score(p)->waits[0] = (mk_wait){0};
-  score(p)->wait_count = 0;
+/* SCORE reads what HEAD's storer has not written yet. */
+static void score_before_head(mk_program *p) {
+  mk_instruction *s = score(p), old = *s;
+  s[0] = s[-1];
+  s[-1] = old;
 }
-static void relaxed_logits(mk_program *p) { p->counters[score(p)->waits[0].counter].kind = MK_COUNTER_RELAXED; }
 static void other_counts(mk_program *p) { score(p)->operands[MK_SLOT_SCORE_counts].col--; }
 static void no_bias(mk_program *p) {
   mk_operand *o = &score(p)->operands[MK_SLOT_SCORE_bias];
@@ -124,18 +125,16 @@ static void no_bias(mk_program *p) {
 static void scores_of_others(mk_program *p) {
   score(p)->operands[MK_SLOT_SCORE_scores] = find(p, 0, MK_OP_SCORE, 0)->operands[MK_SLOT_SCORE_scores];
 }
-static void peak_of_others(mk_program *p) { score(p)->operands[MK_SLOT_SCORE_peak].row = 0; }
-static void some_candidates(mk_program *p) { sift(p)->operands[MK_SLOT_SIFT_candidates].rows--; }
+static void front_of_others(mk_program *p) { score(p)->operands[MK_SLOT_SCORE_front].row = 0; }
+static void some_fronts(mk_program *p) { draw(p)->operands[MK_SLOT_DRAW_fronts].rows--; }
 static void some_rounds(mk_program *p) { draw(p)->operands[MK_SLOT_DRAW_rounds].rows--; }
 static void short_round(mk_program *p) {
-  sift(p)->operands[MK_SLOT_SIFT_round] = score(p)->operands[MK_SLOT_SCORE_peak];
+  sift(p)->operands[MK_SLOT_SIFT_round] = score(p)->operands[MK_SLOT_SCORE_front];
 }
 static void wrong_parameters(mk_program *p) {
   sift(p)->operands[MK_SLOT_SIFT_sampling] = find(p, 1, MK_OP_NEXT, 0)->operands[MK_SLOT_NEXT_prompt];
 }
 static void part_of_scores(mk_program *p) { draw(p)->operands[MK_SLOT_DRAW_scores].cols--; }
-static void tiles_beyond(mk_program *p) { draw(p)->params[MK_PARAM_DRAW_count] = 1000; }
-static void first_beyond(mk_program *p) { draw(p)->params[MK_PARAM_DRAW_first] = 1000; }
 static void rounds_in_a_circle(mk_program *p) {
   sift(p)->operands[MK_SLOT_SIFT_rounds] = draw(p)->operands[MK_SLOT_DRAW_rounds];
 }
@@ -147,12 +146,41 @@ static void draw_behind_next(mk_program *p) {
 static void written_parameters(mk_program *p) {
   p->buffers[score(p)->operands[MK_SLOT_SCORE_sampling].buffer].kind = MK_KIND_ACTIVATION;
 }
-static void other_candidates(mk_program *p) {
-  sift(p)->operands[MK_SLOT_SIFT_candidates] = sift(p)->operands[MK_SLOT_SIFT_peaks];
+/* A buffer like another, for one SM alone. */
+static uint16_t twin(mk_program *p, uint16_t buffer) {
+  mk_buffer copy = p->buffers[buffer];
+  uint16_t index;
+  copy.name[0] = 'X';
+  cr_assert_eq(mk_program_add_buffer(p, &copy, &index), MK_OK, "%s", mk_error_message());
+  p->buffers[index].offset = (p->work_bytes + 127) / 128 * 128;
+  p->work_bytes = p->buffers[index].offset + p->buffers[index].bytes;
+  return index;
 }
-static void draw_of_nothing(mk_program *p) { draw(p)->params[MK_PARAM_DRAW_count] = 0; }
-static void draw_of_less(mk_program *p) {
-  draw(p)->params[MK_PARAM_DRAW_first]++, draw(p)->params[MK_PARAM_DRAW_count]--;
+static void other_parameters(mk_program *p) {
+  mk_operand *o = &draw(p)->operands[MK_SLOT_DRAW_sampling];
+  o->buffer = twin(p, o->buffer);
+}
+/* Its tokens are in no front that the draws look at. */
+static void front_apart(mk_program *p) {
+  mk_operand *o = &score(p)->operands[MK_SLOT_SCORE_front];
+  o->buffer = twin(p, o->buffer);
+}
+static void front_by_other_parameters(mk_program *p) {
+  mk_operand *o = &score(p)->operands[MK_SLOT_SCORE_sampling];
+  o->buffer = twin(p, o->buffer);
+}
+static void choice_of_another(mk_program *p) { find(p, 1, MK_OP_NEXT, 0)->operands[MK_SLOT_NEXT_candidates].row = 0; }
+static void all_choices(mk_program *p) {
+  mk_operand *o = &find(p, 1, MK_OP_NEXT, 0)->operands[MK_SLOT_NEXT_candidates];
+  o->row = 0;
+  o->rows = 3;
+}
+static void two_choices(mk_program *p) { find(p, 1, MK_OP_NEXT, 0)->operands[MK_SLOT_NEXT_candidates].rows = 2; }
+static void one_candidate(mk_program *p) {
+  for (uint32_t q = 0; q < 3; q++) {
+    find(p, q, MK_OP_NEXT, 0)->operands[MK_SLOT_NEXT_candidates] =
+        find(p, 0, MK_OP_HEAD, 0)->operands[MK_SLOT_HEAD_candidate];
+  }
 }
 static void fewer_tokens(mk_program *p) { p->ranges.token.high--; }
 static void counts_as_input(mk_program *p) {
@@ -163,25 +191,26 @@ Test(sampling_program, broken_ones_are_rejected) {
   static const struct {
     void (*spoil)(mk_program *program);
     const char *rules[2];
-  } cases[] = {{no_wait_for_logits, {"R01"}},
-               {relaxed_logits, {"R01"}},
+  } cases[] = {{score_before_head, {"R01"}},
                {other_counts, {"S10"}},
                {no_bias, {"S10"}},
                {scores_of_others, {"S10"}},
-               {peak_of_others, {"R04"}},
-               {some_candidates, {"S10"}},
+               {front_of_others, {"R04"}},
+               {some_fronts, {"S10"}},
                {some_rounds, {"S10"}},
                {short_round, {"S10"}},
                {wrong_parameters, {"S10"}},
                {part_of_scores, {"S10"}},
-               {tiles_beyond, {"S09"}},
-               {first_beyond, {"S09"}},
                {rounds_in_a_circle, {"D01"}},
                {draw_behind_next, {"N02", "D01"}},
                {written_parameters, {"S08"}},
-               {other_candidates, {"N05"}},
-               {draw_of_nothing, {"N05"}},
-               {draw_of_less, {"N05"}},
+               {other_parameters, {"N05"}},
+               {front_apart, {"N05"}},
+               {front_by_other_parameters, {"N05"}},
+               {choice_of_another, {"N04"}},
+               {all_choices, {"N04"}},
+               {two_choices, {"S10"}},
+               {one_candidate, {"N04"}},
                {fewer_tokens, {"B02"}},
                {counts_as_input, {"S07"}}};
   mk_config config = test_model_config(TEST_MODEL_TINY);

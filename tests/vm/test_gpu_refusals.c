@@ -63,9 +63,75 @@ Test(gpu_refusals, a_boundary_without_a_head) {
   expect_refused(program, "no head before it");
 }
 
+/* The sampling kernel does some instructions within their neighbours. */
 Test(gpu_refusals, a_search_that_something_else_follows) {
   mk_program *program = compile(true);
-  mk_instruction *draw = first(program, MK_OP_DRAW);
-  draw[1].opcode = MK_OP_COMBINE;
-  expect_refused(program, "behind it on its queue");
+  first(program, MK_OP_SIFT)[1].opcode = MK_OP_COMBINE;
+  expect_refused(program, "(sift): a machine that samples needs behind it on its queue a sift or draw");
+}
+
+Test(gpu_refusals, a_round_that_is_left_out) {
+  mk_program *program = compile(true);
+  mk_instruction *sift = first(program, MK_OP_SIFT);
+  sift[1] = sift[2];
+  sift[1].uid--;
+  expect_refused(program, "a sift or draw that goes on with its round");
+  program = compile(true);
+  sift = first(program, MK_OP_SIFT);
+  sift[0].operands[MK_SLOT_SIFT_rounds] = sift[1].operands[MK_SLOT_SIFT_rounds];
+  expect_refused(program, "(score): a machine that samples needs behind it on its queue no sift or draw that goes on");
+}
+
+Test(gpu_refusals, a_draw_that_something_else_follows) {
+  mk_program *program = compile(true);
+  first(program, MK_OP_DRAW)[1].opcode = MK_OP_COMBINE;
+  expect_refused(program, "(draw): a machine that samples needs behind it on its queue a next that takes its choice");
+}
+
+Test(gpu_refusals, a_choice_that_next_does_not_take) {
+  mk_program *program = compile(true);
+  first(program, MK_OP_NEXT)->operands[MK_SLOT_NEXT_candidates].row++;
+  expect_refused(program, "a next that takes its choice");
+}
+
+Test(gpu_refusals, a_next_without_a_draw) {
+  mk_program *program = compile(true);
+  first(program, MK_OP_DRAW)->opcode = MK_OP_SIFT;
+  expect_refused(program, "(sift): a machine that samples needs behind it on its queue a sift or draw");
+  program = compile(true);
+  first(program, MK_OP_DRAW)->opcode = MK_OP_COMBINE;
+  first(program, MK_OP_SIFT)[2].opcode = MK_OP_COMBINE;
+  first(program, MK_OP_SIFT)[1].opcode = MK_OP_COMBINE;
+  first(program, MK_OP_SIFT)[0].opcode = MK_OP_COMBINE;
+  expect_refused(program, "no next, which belongs behind a draw");
+}
+
+Test(gpu_refusals, a_head_without_its_score) {
+  mk_program *program = compile(true);
+  first(program, MK_OP_SCORE)->opcode = MK_OP_COMBINE;
+  expect_refused(program, "(head): a machine that samples needs behind it on its queue a score of its logits");
+}
+
+Test(gpu_refusals, a_score_of_other_tiles) {
+  mk_program *program = compile(true);
+  first(program, MK_OP_SCORE)->operands[MK_SLOT_SCORE_logits].col++;
+  expect_refused(program, "a score of its logits");
+}
+
+Test(gpu_refusals, a_score_that_waits) {
+  mk_program *program = compile(true);
+  first(program, MK_OP_SCORE)->wait_count = 1;
+  expect_refused(program, "without waits");
+}
+
+Test(gpu_refusals, a_score_without_a_head) {
+  mk_program *program = compile(true);
+  first(program, MK_OP_HEAD)[-1].opcode = MK_OP_SCORE; /* another one, with something before it */
+  expect_refused(program, "no score, which belongs behind a head");
+}
+
+Test(gpu_refusals, fronts_of_too_many_sms) {
+  mk_program *program = compile(true);
+  first(program, MK_OP_DRAW)->operands[MK_SLOT_DRAW_fronts].rows = 257;
+  expect_refused(program, "the fronts of 257 SMs");
 }

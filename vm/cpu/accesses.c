@@ -200,7 +200,7 @@ mk_status mk_accesses_consume(mk_accesses *a, const mk_access_turn *turn, bool *
 /* The storer of these reads the copy of the step state that the `next` of the following epoch overwrites. */
 static bool storer_reads_state(const mk_instruction *in) {
   return in->opcode == MK_OP_QKV || in->opcode == MK_OP_HEAD || in->opcode == MK_OP_LINEAR_ADD ||
-         in->opcode == MK_OP_REDUCE_ADD;
+         in->opcode == MK_OP_REDUCE_ADD || in->opcode == MK_OP_SCORE;
 }
 
 mk_status mk_accesses_store(mk_accesses *a, const mk_access_turn *turn) {

@@ -8,6 +8,10 @@
 #include "vm/gpu/launch.h"
 #include "vm/program.h"
 
+#ifndef MK_GPU_SAMPLES
+#define MK_GPU_SAMPLES false
+#endif
+
 namespace mk {
 
 extern __shared__ __align__(1024) uint8_t shared_memory[];
@@ -57,6 +61,12 @@ struct shared_words {  // behind the barriers
   uint32_t combined;  // uid of the COMBINE whose work the ATTENTION before it has done, or 0
   float best[2][MK_GPU_CONSUMER_WARPS];  // of the token boundary, by parity: a warp may be one meeting behind
   uint32_t index[2][MK_GPU_CONSUMER_WARPS];
+  // Of the draw, which uses the two above for the halves of keys. Generations: of the last draw that one of them held in.
+  uint32_t peaks[MK_GPU_CONSUMER_WARPS];
+  uint32_t stopped, overflowed;
+  // The storer's, since its registers are short: the parameters of the draw at hand.
+  uint64_t noise_start;
+  float inverse_temperature;
 };
 static_assert(BARRIER_COUNT * 8 % 16 == 0, "the words behind the barriers are aligned to 16 bytes");
 static_assert(BARRIER_COUNT * 8 + sizeof(shared_words) <= MK_GPU_BARRIER_AREA_BYTES,

@@ -14,11 +14,9 @@
 #include "instructions/reduce_add.cuh"
 #include "vm/gpu/loader.cuh"
 
-#ifndef MK_GPU_SAMPLES
-#define MK_GPU_SAMPLES false
-#endif
 #if MK_GPU_SAMPLES
 #include "instructions/score.cuh"
+#include "instructions/search.cuh"
 #endif
 
 namespace mk {
@@ -43,11 +41,8 @@ __device__ inline void init_barriers(const device &d) {
 // The next instruction of the ring, nullptr when the controller hands out no more. Leaving only here, and only then, keeps the consumer
 // warps together: what has been handed out is the same for all.
 __device__ inline const mk_instruction *fetch(device &d, const instruction_cursor &cursor) {
-  while (!wait_phase(d, INSTRUCTION_FULL + cursor.slot(), cursor.phase(), MK_ACTIVITY_INSTRUCTION, cursor.slot())) {
-    if (__all_sync(0xffffffffu, d.words()->gone != 0) &&
-        !__all_sync(0xffffffffu, tile::test_wait(d.barrier(INSTRUCTION_FULL + cursor.slot()), cursor.phase()))) {
-      return nullptr;
-    }
+  if (!wait_instruction(d, cursor)) {
+    return nullptr;
   }
   const mk_instruction *in = &d.slot(cursor.slot())->instruction;
   d.set_uid(in->uid);
@@ -165,7 +160,8 @@ __device__ __forceinline__ void load_queue(loader &l) {
   }
 }
 
-__device__ __forceinline__ void store_instruction(storer &s, const mk_instruction &in) {
+__device__ __forceinline__ void store_instruction(storer &s, const mk_instruction &in,
+                                                  const instruction_cursor &cursor) {
   row_store r = {};
   switch (in.opcode) {
     case MK_OP_QKV:
@@ -184,7 +180,13 @@ __device__ __forceinline__ void store_instruction(storer &s, const mk_instructio
       begin_GLU(s, in, r);
       break;
     case MK_OP_HEAD:
+#if MK_GPU_SAMPLES
+      store_scored_head(s, in, cursor, r);
+      break;
+    case MK_OP_SCORE:  // done with the HEAD before it
+#else
       begin_HEAD(s, in, r);
+#endif
       break;
     default:
       return;  // the consumers publish and signal themselves
@@ -209,17 +211,21 @@ __device__ __forceinline__ void store_instruction(storer &s, const mk_instructio
       case MK_OP_GLU:
         finish_GLU(s, i, y, squares, r);
         break;
+#if !MK_GPU_SAMPLES
       case MK_OP_HEAD:
         finish_HEAD(s, in, i, y, squares, r);
         break;
+#endif
       default:
         finish_residual(s, i, y, r);
         break;
     }
   }
+#if !MK_GPU_SAMPLES
   if (in.opcode == MK_OP_HEAD) {
-    end_HEAD(s, in, r);
+    end_HEAD(s, in, s.state.position + 1 < s.d.params.prompt_length, r);
   }
+#endif
   signal_from_warp(s.d, s.lane, in);
 }
 
@@ -244,10 +250,6 @@ __device__ __forceinline__ void consume_instruction(consumer &c, const mk_instru
       consume_NEXT(c, in);
       return;
 #if MK_GPU_SAMPLES
-    case MK_OP_SCORE:
-      consume_SCORE(c, in);
-      consumers_signal(c, in);
-      return;
     case MK_OP_SIFT:
     case MK_OP_DRAW:
       consume_search(c, in);
@@ -291,7 +293,7 @@ __device__ __forceinline__ void store_queue(storer &s) {
       if (in == nullptr) {
         return;
       }
-      store_instruction(s, *in);
+      store_instruction(s, *in, cursor);
       last = done_with(s.d, cursor);
     }
   }
@@ -386,6 +388,10 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     words->gone = 0;
     words->finished = 0;
     words->combined = 0;
+#if MK_GPU_SAMPLES
+    words->stopped = 0;
+    words->overflowed = 0;
+#endif
     words->state[0].token = params.token;
     words->state[0].position = params.position;
   }

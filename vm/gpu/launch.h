@@ -28,7 +28,7 @@ enum {
   MK_GPU_INSTRUCTION_SLOT_BYTES = 512, /* the instruction, then what the controller looked up for it */
   MK_GPU_INSTRUCTIONS_AT = MK_GPU_RESULTS_AT + MK_GPU_RESULT_SLOTS * MK_GPU_RESULT_BYTES,
   MK_GPU_BARRIERS_AT = MK_GPU_INSTRUCTIONS_AT + MK_GPU_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
-  MK_GPU_BARRIER_AREA_BYTES = 1408, /* and the words that the roles of a block share */
+  MK_GPU_BARRIER_AREA_BYTES = 1488, /* and the words that the roles of a block share */
   MK_GPU_SHARED_BYTES = MK_GPU_BARRIERS_AT + MK_GPU_BARRIER_AREA_BYTES,
 
   MK_GPU_COUNTER_RELEASE = 1u << 31, /* in counter_totals: this counter is a release counter */

@@ -12,6 +12,7 @@ enum {
   TABLE_ALIGNMENT = 256,
   BLOCK_TOKENS = 64,
   ARENA_TAIL = 16, /* a kernel may read so far behind the last buffer */
+  MOST_FRONTS = MK_GPU_CONSUMER_WARPS * 16,
 };
 
 typedef struct table_plan { /* offsets into the tables' allocation */
@@ -86,10 +87,45 @@ static bool samples(const mk_program *program) {
   return false;
 }
 
-/* The kernel's consumers may run further ahead of the storer than result_slots, but not past the token boundary: `next` waits for the
- * candidate that the storer of its own SM publishes. So every queue with a `next` needs a `head` before it. And what `sift` and `draw` keep
- * in the activation area is safe only if nothing else stages there before the meeting in `next`. */
-static mk_status check_boundary(const mk_program *program, const mk_queue *queue) {
+static bool same_operand(const mk_instruction *a, uint32_t slot_a, const mk_instruction *b, uint32_t slot_b) {
+  return memcmp(&a->operands[slot_a], &b->operands[slot_b], sizeof a->operands[0]) == 0;
+}
+
+/* What the sampling kernel does of one instruction within another: the storer does all of `score` within the `head` before it, which must
+ * therefore have the same tiles, and nothing to wait for between the two; `sift` leaves its round in the activation area, where nothing
+ * else may stage, to the one behind it; `draw` hands its choice to the `next` behind it. */
+static mk_status check_sampling(const mk_instruction *in, const mk_instruction *behind) {
+  uint32_t opcode = in->opcode, next = behind == NULL ? MK_OP_NONE : behind->opcode;
+  bool searches = next == MK_OP_SIFT || next == MK_OP_DRAW;
+  const char *needs = NULL;
+  if (opcode == MK_OP_HEAD && (next != MK_OP_SCORE || behind->wait_count != 0 ||
+                               !same_operand(in, MK_SLOT_HEAD_logits, behind, MK_SLOT_SCORE_logits))) {
+    needs = "a score of its logits, without waits";
+  } else if (next == MK_OP_SCORE && opcode != MK_OP_HEAD) {
+    needs = "no score, which belongs behind a head";
+  } else if (opcode == MK_OP_SIFT &&
+             !(searches && behind->operands[MK_SLOT_SIFT_rounds].rows != 0 &&
+               behind->operands[MK_SLOT_SIFT_rounds].buffer == in->operands[MK_SLOT_SIFT_round].buffer)) {
+    needs = "a sift or draw that goes on with its round";
+  } else if (opcode != MK_OP_SIFT && searches && behind->operands[MK_SLOT_SIFT_rounds].rows != 0) {
+    needs = "no sift or draw that goes on with a round";
+  } else if ((opcode == MK_OP_DRAW) != (next == MK_OP_NEXT) ||
+             (opcode == MK_OP_DRAW && !same_operand(in, MK_SLOT_DRAW_choice, behind, MK_SLOT_NEXT_candidates))) {
+    needs = opcode == MK_OP_DRAW ? "a next that takes its choice" : "no next, which belongs behind a draw";
+  } else if (opcode == MK_OP_DRAW && in->operands[MK_SLOT_DRAW_fronts].rows > MOST_FRONTS) {
+    return mk_error(MK_ERR_FILE, "instruction %u (draw) has the fronts of %u SMs; this machine takes %d", in->uid,
+                    in->operands[MK_SLOT_DRAW_fronts].rows, MOST_FRONTS);
+  }
+  return needs == NULL
+             ? MK_OK
+             : mk_error(MK_ERR_FILE, "instruction %u (%s): a machine that samples needs behind it on its queue %s",
+                        in->uid, mk_opcode_lookup(opcode)->name, needs);
+}
+
+/* The kernel's consumers may run further ahead of the storer than result_slots, but not past the token boundary: `next`, or the `draw`
+ * before it, waits for what the storer of its own SM publishes behind the last row tile. So every queue with a `next` needs a `head` before
+ * it. */
+static mk_status check_boundary(const mk_program *program, const mk_queue *queue, bool sampling) {
   bool head = false;
   for (uint32_t i = 0; i < queue->count; i++) {
     const mk_instruction *in = &program->instructions[queue->first + i];
@@ -98,13 +134,8 @@ static mk_status check_boundary(const mk_program *program, const mk_queue *queue
       return mk_error(MK_ERR_FILE, "instruction %u (next) has no head before it on its queue, which this machine needs",
                       in->uid);
     }
-    bool searches = in->opcode == MK_OP_SIFT || in->opcode == MK_OP_DRAW;
-    const mk_instruction *behind = i + 1 < queue->count ? in + 1 : NULL;
-    if (searches && (behind == NULL || (behind->opcode != MK_OP_NEXT && !is_sampling(behind->opcode)))) {
-      return mk_error(
-          MK_ERR_FILE,
-          "instruction %u (%s) has neither sift, draw nor next behind it on its queue, which this machine needs",
-          in->uid, mk_opcode_lookup(in->opcode)->name);
+    if (sampling) {
+      MK_TRY(check_sampling(in, i + 1 < queue->count ? in + 1 : NULL));
     }
   }
   return MK_OK;
@@ -132,8 +163,9 @@ static mk_status check_program(const mk_program *program) {
   for (size_t i = 0; i < program->instruction_count; i++) {
     MK_TRY(check_staging(&program->instructions[i]));
   }
+  bool sampling = samples(program);
   for (size_t q = 0; q < program->queue_count; q++) {
-    MK_TRY(check_boundary(program, &program->queues[q]));
+    MK_TRY(check_boundary(program, &program->queues[q], sampling));
   }
   return MK_OK;
 }

@@ -84,7 +84,7 @@ struct row_store {
   uint32_t tiles;    // 0: the storer has nothing to do
   uint64_t *row;     // stamped words of the first tile
   float eps, width;  // of the norm
-  float a, b;        // of the tile at hand: cosine and sine, or the residual
+  float a, b;        // of the tile at hand: cosine and sine, the residual, or bias and count
   float *plain;      // residual_out or logits, at the first tile
   float best;        // HEAD: the candidate so far
   uint32_t index, stop;

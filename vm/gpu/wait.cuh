@@ -84,6 +84,17 @@ __device__ inline bool wait_phase_alone(const device &d, uint32_t index, uint32_
   return ok;
 }
 
+// Waits for the instruction at this place of the ring; false: the controller hands out no more.
+__device__ inline bool wait_instruction(const device &d, const instruction_cursor &cursor) {
+  while (!wait_phase(d, INSTRUCTION_FULL + cursor.slot(), cursor.phase(), MK_ACTIVITY_INSTRUCTION, cursor.slot())) {
+    if (__all_sync(0xffffffffu, d.words()->gone != 0) &&
+        !__all_sync(0xffffffffu, tile::test_wait(d.barrier(INSTRUCTION_FULL + cursor.slot()), cursor.phase()))) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // What the controller knows of the others' long waits, lane by lane.
 struct watch {
   uint32_t ticket = 0, since = 0;  // since: in units of 1.024 us
@@ -189,9 +200,7 @@ __device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, addr
     uint32_t loaded = late, have = 0;
 #pragma unroll
     for (uint32_t i = 0; i < count; i++) {
-      if (loaded >> i & 1) {
-        to[i] = tile::load_stamped_pair(at(i));
-      }
+      tile::load_stamped_pair_if((loaded >> i & 1) != 0, at(i), to[i]);
     }
 #pragma unroll
     for (uint32_t i = 0; i < count; i++) {
@@ -226,19 +235,48 @@ __device__ inline void wait_stamped_pair(const device &d, const uint64_t *from, 
   to = pairs[0];
 }
 
-// Each lane waits for `count` stamped words of its own, word i at from + step * i while i < here. All of them are loaded again while one is
-// late.
-template <uint32_t count>
-__device__ inline void wait_stamped_words(const device &d, uint32_t buffer, const uint64_t *from, uint32_t step,
-                                          uint32_t here, uint32_t (&to)[count]) {
+// The same of `count` pairs that every lane has, pair i at at(i). All of them are loaded again while one is late: without conditions the
+// loads of a try go out together.
+template <uint32_t count, typename address>
+__device__ inline void wait_all_pairs(const device &d, uint32_t buffer, address at, tile::stamped_pair (&to)[count]) {
   uint32_t want = d.generation(), tries = 0, since = wait_begins();
   for (;;) {
     uint32_t have = want;
 #pragma unroll
     for (uint32_t i = 0; i < count; i++) {
-      uint64_t word = i < here ? tile::load_stamped(from + i * step) : tile::stamp(0, want);
-      to[i] = tile::stamp_data(word);
-      have = tile::stamp_generation(word) == want ? have : tile::stamp_generation(word);
+      to[i] = tile::load_stamped_pair(at(i));
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < count; i++) {
+      uint32_t low = tile::stamp_generation(to[i].low), high = tile::stamp_generation(to[i].high);
+      have = low != want ? low : high != want ? high : have;
+    }
+    if (!__any_sync(0xffffffffu, have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0 ||
+        !keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
+      break;
+    }
+  }
+  waited(d, tries);
+  if (tries != 0) {
+    record_wait(d, since, MK_ACTIVITY_STAMP, buffer);
+  }
+}
+
+// The same of single words.
+template <uint32_t count, typename address>
+__device__ inline void wait_stamped_words(const device &d, uint32_t buffer, address at, uint32_t (&to)[count]) {
+  uint32_t want = d.generation(), tries = 0, since = wait_begins();
+  for (;;) {
+    uint32_t have = want;
+    uint64_t words[count];
+#pragma unroll
+    for (uint32_t i = 0; i < count; i++) {
+      words[i] = tile::load_stamped(at(i));
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < count; i++) {
+      to[i] = tile::stamp_data(words[i]);
+      have = tile::stamp_generation(words[i]) == want ? have : tile::stamp_generation(words[i]);
     }
     if (!__any_sync(0xffffffffu, have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0 ||
         !keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
