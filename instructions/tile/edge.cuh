@@ -31,11 +31,10 @@ __device__ inline stamped_pair load_stamped_pair(const uint64_t *from) {
 
 // The same where `here` is true; else the pair stays as it is. By a predicate, not by a branch: several of them go out together.
 __device__ inline void load_stamped_pair_if(bool here, const uint64_t *from, stamped_pair &pair) {
-  asm volatile(
-      "{\n .reg .pred here;\n setp.ne.u32 here, %3, 0;\n @here ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];\n}"
-      : "+l"(pair.low), "+l"(pair.high)
-      : "l"(from), "r"(static_cast<uint32_t>(here))
-      : "memory");
+  asm volatile("{\n .reg .pred here;\n setp.ne.u32 here, %3, 0;\n @here ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];\n}"
+               : "+l"(pair.low), "+l"(pair.high)
+               : "l"(from), "r"(static_cast<uint32_t>(here))
+               : "memory");
 }
 
 __device__ inline void store_stamped(uint64_t *to, uint32_t data, uint32_t generation) {

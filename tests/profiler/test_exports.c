@@ -185,7 +185,7 @@ Test(exports, guide) {
   for (int a = 0; a < MK_ACTIVITY_COUNT; a++) {
     attention += totals[MK_OP_ATTENTION][a] + totals[MK_OP_COMBINE][a];
   }
-  cr_expect(fabs(attention - 109.4) < 0.1, "%.17g us", attention);
+  cr_expect(fabs(attention - 97.1) < 0.1, "%.17g us", attention);
   for (size_t m = 0; m < MAKERS; m++) {
     void *data;
     size_t length;

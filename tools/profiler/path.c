@@ -184,14 +184,20 @@ static const mk_interval *interval_before(const mk_profile *p, const place *at) 
   return low == 0 ? NULL : &track->intervals[low - 1];
 }
 
-/* When the loader issued the copy for which the consumer waited: the end of its wait for that slot, or where it began the instruction.
- * 0: before the consumer's wait. */
+/* Pages are issued in the order of the ring. The loader is not half a ring ahead of a page that has not come. */
+static bool precedes(const mk_profile *p, uint32_t page, uint32_t other) {
+  uint32_t ring = p->program->machine.ring_pages;
+  return page == other || (other % ring + ring - page % ring) % ring < ring / 2;
+}
+
+/* When the loader could issue the copy for which the consumer waited: the end of its last wait for room up to that page, or where it began
+ * the instruction. 0: before the consumer's wait. */
 static uint64_t issue_of(const mk_profile *p, const place *at, const mk_interval *wait) {
   const mk_profile_track *track = mk_profile_track_of(p, at->sm, MK_ROLE_LOADER);
   place loader = {at->sm, MK_ROLE_LOADER, at->time + 1};
   const mk_interval *in = interval_before(p, &loader);
   for (; in != NULL && in->end > wait->start; in = in == track->intervals ? NULL : in - 1) {
-    if (in->activity == MK_ACTIVITY_PAGE_EMPTY && in->edge == wait->edge && in->end <= at->time) {
+    if (in->activity == MK_ACTIVITY_PAGE_EMPTY && in->end <= at->time && precedes(p, in->edge, wait->edge)) {
       return in->end;
     }
   }
@@ -199,12 +205,92 @@ static uint64_t issue_of(const mk_profile *p, const place *at, const mk_interval
   return load != NULL && load->start > wait->start && load->start <= at->time ? load->start : 0;
 }
 
+/* Who published last what the instruction reads, if that was between the two times. Just behind the first one does not count: what the
+ * first warp had by then may seem a little later than it was. */
+static const mk_execution *late_publisher(const mk_edges *edges, uint32_t instruction, uint32_t step, uint64_t since,
+                                          uint64_t until, uint32_t *role) {
+  const mk_program *program = edges->profile->program;
+  const mk_instruction *reader = &program->instructions[instruction];
+  const mk_opcode_info *info = mk_opcode_lookup(reader->opcode);
+  const mk_execution *last = NULL;
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    uint32_t buffer = reader->operands[slot].buffer, its_role;
+    if (info->operands[slot].access != MK_ACCESS_READ || buffer >= program->buffer_count ||
+        program->buffers[buffer].store != MK_STORE_STAMPED) {
+      continue;
+    }
+    mk_interval wait = {.start = since,
+                        .end = until,
+                        .instruction = instruction,
+                        .step = step,
+                        .edge = (uint16_t)buffer,
+                        .activity = MK_ACTIVITY_STAMP};
+    const mk_execution *e = mk_edges_publisher(edges, &wait, &its_role);
+    if (e != NULL && e->finish > since + kSlack && e->finish <= until + kSlack &&
+        (last == NULL || e->finish > last->finish)) {
+      last = e;
+      *role = its_role;
+    }
+  }
+  return last;
+}
+
+/* A consumer's track is its first warp's, and each warp waits for its own part of x alone: the first one may long be further while
+ * others still wait for a value. It shows in what they hold back. */
+typedef struct laggards {
+  const mk_interval *at; /* an interval of the instruction that they are at */
+  uint64_t since;        /* from when on the wait is theirs to end */
+} laggards;
+
+/* False: they are not to blame for that wait, as far as can be seen. */
+static bool find_laggards(const mk_profile *p, const place *at, const mk_interval *in, laggards *out) {
+  const place consumer = {at->sm, MK_ROLE_CONSUMER, at->time}, storer = {at->sm, MK_ROLE_STORER, at->time};
+  const mk_interval *first = interval_before(p, &consumer), *sums = interval_before(p, &storer);
+  *out = (laggards){in, in->start};
+  uint64_t since = 0;
+  if (in->instruction == MK_NO_INSTRUCTION) {
+    return false;
+  }
+  if (in->activity == MK_ACTIVITY_PAGE_EMPTY && first != NULL && first->activity == MK_ACTIVITY_PAGE_FULL) {
+    /* It has left its pages: it waits for one itself. */
+    out->at = sums != NULL && sums->activity == MK_ACTIVITY_RESULT_FULL ? sums : first;
+    since = first->start;
+  } else if (in->activity == MK_ACTIVITY_RESULT_FULL) {
+    /* It has handed in its sums, all of them or more than there is room for. */
+    const mk_execution *e = mk_profile_find(p, in->instruction, in->step, MK_ROLE_CONSUMER);
+    if (e != NULL && e->finish < at->time) {
+      since = e->finish;
+    } else if (first != NULL && first->activity == MK_ACTIVITY_RESULT_EMPTY) {
+      since = first->start;
+    } else {
+      return false;
+    }
+  } else if (in->activity != MK_ACTIVITY_MEETING) {
+    return false;
+  }
+  out->since = since > out->since ? since : out->since;
+  return out->at->instruction != MK_NO_INSTRUCTION;
+}
+
+static void lead_to(const mk_profile *p, const place *at, const mk_execution *e, place *to, uint32_t *from) {
+  *from = e->instruction;
+  to->sm = p->sm_of[e->instruction];
+  to->time = e->finish < at->time ? e->finish : at->time;
+}
+
 /* Where the wait's reason lies; false: in itself. */
 static bool reason_of(const mk_edges *edges, const place *at, const mk_interval *in, place *to, uint32_t *from) {
   const mk_profile *p = edges->profile;
-  const mk_execution *e = NULL;
+  const mk_execution *e;
+  laggards others;
   *to = *at;
   *from = MK_NO_INSTRUCTION;
+  bool lag = find_laggards(p, at, in, &others);
+  e = lag ? late_publisher(edges, others.at->instruction, others.at->step, others.since, at->time, &to->role) : NULL;
+  if (e != NULL) {
+    lead_to(p, at, e, to, from);
+    return true;
+  }
   switch (in->activity) {
     case MK_ACTIVITY_STAMP:
     case MK_ACTIVITY_COUNTER:
@@ -212,20 +298,20 @@ static bool reason_of(const mk_edges *edges, const place *at, const mk_interval 
       if (e == NULL) {
         return false;
       }
-      *from = e->instruction;
-      to->sm = p->sm_of[e->instruction];
-      to->time = e->finish < at->time ? e->finish : at->time;
+      lead_to(p, at, e, to, from);
       break;
     case MK_ACTIVITY_RESULT_FULL:
-      e = in->instruction == MK_NO_INSTRUCTION ? NULL : mk_profile_find(p, in->instruction, in->step, MK_ROLE_CONSUMER);
       to->role = MK_ROLE_CONSUMER;
-      to->time = e != NULL && e->finish < at->time ? e->finish : at->time;
+      to->time = lag ? others.since : at->time;
       break;
     case MK_ACTIVITY_PAGE_FULL:
       to->role = MK_ROLE_LOADER;
       to->time = in->instruction == MK_NO_INSTRUCTION ? 0 : issue_of(p, at, in);
       break;
     case MK_ACTIVITY_PAGE_EMPTY:
+      to->role = MK_ROLE_CONSUMER;
+      to->time = lag ? others.since : at->time;
+      return lag || mk_profile_track_of(p, to->sm, to->role)->count != 0;
     case MK_ACTIVITY_STEP_STATE:
       to->role = MK_ROLE_CONSUMER;
       break;

@@ -7,6 +7,9 @@
  * role did before. A wait leads to the role that ended it: for a value, to whoever published the last of it (the end of its
  * instruction stands for the moment); for sums, to the consumer; for weights, to the loader if it issued the copy only after the wait
  * had begun, else the memory is the reason; for room in a ring, to who empties it; for the step state, to the consumer.
+ * Of the consumer's warps the first alone is recorded. Others may still wait for a value and so hold up the storer (sums), the loader
+ * (room in the ring) or the first one (a meeting). Where the first one is stuck or further meanwhile, such a wait leads to whoever
+ * published last what the instruction reads, if that was in this time.
  * On a serial machine (mk_profile) the path is all that it did in the step. */
 #ifndef MK_PATH_H
 #define MK_PATH_H
@@ -25,7 +28,7 @@ typedef struct mk_path_part {
   uint64_t start, end;
   uint32_t sm, role, step;
   uint32_t instruction; /* that the role was at; for a dispatch: the one before, or none */
-  uint32_t from;        /* a wait for a value: the instruction that published it; else MK_NO_INSTRUCTION */
+  uint32_t from;        /* who published what it, or other warps, waited for; else MK_NO_INSTRUCTION */
   uint16_t edge;
   uint8_t activity;
 } mk_path_part;

@@ -17,12 +17,15 @@ extern "C" __global__ void __launch_bounds__(32) mk_tile_edge_words(const mk_til
       }
     }
     const tile::stamped_pair pair = tile::load_stamped_pair(work + i);
+    tile::stamped_pair chosen = {1, 2};
+    tile::load_stamped_pair_if(i % 4 == 0, work + i, chosen);  // else it stays as it is
+    const bool right = i % 4 == 0 ? chosen.low == pair.low && chosen.high == pair.high : chosen.low + chosen.high == 3;
     for (uint32_t j = i; j < i + 2; j++) {
       const uint64_t word = tile::load_stamped(work + j);
       const uint32_t *halves = reinterpret_cast<const uint32_t *>(work + j);
       out[j * 6 + 0] = tile::stamp(in[j].x, in[j].y);
       out[j * 6 + 1] = word;
-      out[j * 6 + 2] = j == i ? pair.low : pair.high;
+      out[j * 6 + 2] = !right ? ~pair.low : j == i ? pair.low : pair.high;
       out[j * 6 + 3] = static_cast<uint64_t>(tile::stamp_generation(word)) << 32 | tile::stamp_data(word);
       out[j * 6 + 4] = static_cast<uint64_t>(tile::load_relaxed(halves + 1)) << 32 | tile::load_acquire(halves);
       out[j * 6 + 5] = static_cast<uint64_t>(tile::load_acquire(halves + 1)) << 32 | tile::load_system(halves);
