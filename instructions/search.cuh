@@ -12,8 +12,8 @@ namespace mk {
 
 enum { ROUND_FIELDS = MK_SIFT_COUNT + 1 };  // the first ones: what others look at
 
-struct
-    warp_tallies {  // mk_tally of what each warp has looked at: one thread at a time adds to an entry, so that nothing is atomic
+// mk_tally of what each warp has looked at: one thread at a time adds to an entry, so that nothing is atomic.
+struct warp_tallies {
   uint64_t mass[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS], best[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
   uint32_t count[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
 };
@@ -48,13 +48,13 @@ __device__ inline uint64_t pair_value(const tile::stamped_pair &pair) {
 }
 
 enum {
-  FRONT_AHEAD = 4,
-  FRONT_PAIRS = 4
-};  // entries that two lanes fetch with the head of a row; pairs of words of one of them
+  FRONT_AHEAD = 4,  // entries that two lanes fetch with the head of a row
+  FRONT_PAIRS = 4,  // of words, that one of the two fetches
+};
 
 __device__ inline const uint64_t *front_of(const mk_instruction &in, uint32_t row) {
-  uint32_t last = in.operands[MK_SLOT_SIFT_fronts].rows -
-                  1u;  // again where there are no more: that makes no difference to a maximum
+  // The last one again where there are no more: that makes no difference to a maximum.
+  uint32_t last = in.operands[MK_SLOT_SIFT_fronts].rows - 1u;
   return start_of<const uint64_t>(in, MK_SLOT_SIFT_fronts) + min(row, last) * MK_FRONT_WORDS;
 }
 
