@@ -1,13 +1,17 @@
-/* ATTENTION: one split of the decode attention of one KV head.
- * q [group * head_dim], k, v [head_dim] fp32; kv: the blocks of the spans s, s + splits, ... up to the position; out
- * [group] rows of (sum_t p_t v_t [head_dim], max score, sum p), p_t = exp(score_t - max).
+/* ATTENTION: one unit of the decode attention of one KV head.
+ * q [group * head_dim], k, v [head_dim] fp32 for each line; kv: the blocks that KV row u stands for; out: for each line and query head
+ * (sum_t p_t v_t [head_dim], max score, sum p), p_t = exp(score_t - max).
  *
- * The split whose span holds the position rounds k and v to bf16, appends them and uses them like all others. Every split waits
- * for q, k and v; one whose first span lies beyond the position writes nothing. Tokens are taken in order, span by span.
+ * Of a line at position p in slot c, unit u does split (u - c) mod splits: the spans s, s + splits, ... up to p. A split whose first span
+ * lies beyond the position has nothing to do, and nothing is written for that line. With one line a step c is 0, and u the split. The
+ * unit whose spans hold a position rounds its k and v to bf16, appends them, and is the only one to read them later. Every unit waits for
+ * q, k and v of all active lines.
  *
- * K of a block is a matrix of weight tiles [block_tokens, head_dim], V of sixteen tokens one [head_dim, 16] (program.h), so both
- * products are mk_matvec's. Scores of tokens beyond the position are computed with their tile and dropped; V must not hold
- * them, as 0 times what lies there may be NaN, so the tile of the position is copied and cleared there. */
+ * Lines of one slot in one step are at neighbouring positions. Tokens before the first of them come from the cache, the new ones from
+ * k and v, in copies of the tiles of sixteen tokens that hold them: tokens beyond the line's own position are cleared there, as 0
+ * times what lies in V may be NaN. So each line sees what it would see if the tokens had come one by one, in the same order of
+ * sums. K of a block is a matrix of weight tiles [block_tokens, head_dim], V of sixteen tokens one [head_dim, 16] (program.h), so
+ * both products are mk_matvec's. */
 #include <math.h>
 #include <string.h>
 
@@ -15,56 +19,119 @@
 
 enum { SCORES = 1024 };
 
-typedef struct split_view {
+typedef struct unit_view {
+  const mk_reference *machine;
   const mk_buffer *buffer;
   uint16_t *memory;
-  const uint32_t *table;
-  uint32_t head, head_dim;
+  const mk_span *table;
+  const float *k, *v; /* [lines][head_dim] */
+  uint32_t head, head_dim, unit, splits;
   float *scores, *product, *scratch; /* [SCORES], [head_dim], mk_matvec's */
-  uint16_t *newest_v;                /* [head_dim, 16]: V of the position and the tokens before it in its tile */
-} split_view;
+  uint16_t *new_tiles;               /* [MK_NEW_TILES][K, V][16 * head_dim]: of the line at hand */
+} unit_view;
 
-/* K (which = 0) or V (which = 1) of token t. */
-static uint16_t *cached(const split_view *view, uint32_t which, uint32_t t, uint32_t dim) {
+typedef struct line_view { /* of the line at hand */
+  uint32_t slot, position, split;
+  uint32_t first_new; /* position of the slot's first token in this step */
+} line_view;
+
+/* K (which = 0) or V (which = 1) of token t of a slot. */
+static uint16_t *cached(const unit_view *view, uint32_t slot, uint32_t which, uint32_t t, uint32_t dim) {
   const mk_buffer *b = view->buffer;
-  uint64_t pair = (uint64_t)view->table[t / b->block_tokens] * b->cols + view->head;
+  const uint32_t *table =
+      (const uint32_t *)(const void *)view->table->memory + (size_t)slot * view->table->buffer->cols;
+  uint64_t pair = (uint64_t)table[t / b->block_tokens] * b->cols + view->head;
   return view->memory + pair * 2 * b->block_tokens * view->head_dim +
          mk_block_offset(b->block_tokens, view->head_dim, which, t % b->block_tokens, dim);
 }
 
-static void append(const split_view *view, uint32_t position, const float *k, const float *v) {
+/* Whether this unit keeps token t of the slot. */
+static bool keeps(const unit_view *view, uint32_t slot, uint32_t t) {
+  return (t / view->buffer->span_tokens + slot) % view->splits == view->unit;
+}
+
+static void append(const unit_view *view, uint32_t l) {
+  const mk_step_row *row = &view->machine->lines[l].row;
   for (uint32_t d = 0; d < view->head_dim; d++) {
-    *cached(view, 0, position, d) = mk_float_to_bf16(k[d]);
-    *cached(view, 1, position, d) = mk_float_to_bf16(v[d]);
+    *cached(view, row->slot, 0, row->position, d) = mk_float_to_bf16(view->k[(size_t)l * view->head_dim + d]);
+    *cached(view, row->slot, 1, row->position, d) = mk_float_to_bf16(view->v[(size_t)l * view->head_dim + d]);
   }
 }
 
-static void copy_newest_v(const split_view *view, uint32_t position) {
-  uint32_t first = position / MK_TILE * MK_TILE;
-  memcpy(view->newest_v, cached(view, 1, first, 0), (size_t)view->head_dim * MK_TILE * sizeof *view->newest_v);
-  for (uint32_t d = 0; d < view->head_dim; d++) {
-    for (uint32_t t = position + 1; t < first + MK_TILE; t++) {
-      view->newest_v[mk_tile_offset(1, d, t - first)] = 0;
+static uint32_t first_new(const mk_reference *machine, uint32_t slot) {
+  uint32_t first = UINT32_MAX;
+  for (uint32_t l = 0; l < machine->line_count; l++) {
+    const mk_step_row *row = &machine->lines[l].row;
+    first = row->slot == slot && row->position < first ? row->position : first;
+  }
+  return first;
+}
+
+static uint16_t *new_tile(const unit_view *view, const line_view *line, uint32_t which, uint32_t t) {
+  uint32_t tile = t / MK_TILE - line->first_new / MK_TILE;
+  return view->new_tiles + (size_t)(2 * tile + which) * MK_TILE * view->head_dim;
+}
+
+/* Tokens from the first new one on, in the tiles of this line: those of the step up to its position, then nothing. */
+static void copy_new_tiles(const unit_view *view, const line_view *line) {
+  size_t elements = (size_t)MK_TILE * view->head_dim;
+  for (uint32_t t = line->first_new / MK_TILE * MK_TILE; t <= line->position; t += MK_TILE) {
+    for (uint32_t which = 0; keeps(view, line->slot, t) && which < 2; which++) {
+      uint16_t *to = new_tile(view, line, which, t);
+      if (t < line->first_new) {
+        memcpy(to, cached(view, line->slot, which, t, 0), elements * sizeof *to);
+      }
+      for (uint32_t i = t < line->first_new ? line->first_new - t : 0; i < MK_TILE; i++) {
+        for (uint32_t d = 0; d < view->head_dim; d++) {
+          to[which == 0 ? mk_tile_offset(view->head_dim / MK_TILE, i, d) : mk_tile_offset(1, d, i)] = 0;
+        }
+      }
+    }
+  }
+  for (uint32_t l = 0; l < view->machine->line_count; l++) {
+    const mk_step_row *row = &view->machine->lines[l].row;
+    if (row->slot != line->slot || row->position > line->position || !keeps(view, row->slot, row->position)) {
+      continue;
+    }
+    uint16_t *k = new_tile(view, line, 0, row->position), *v = new_tile(view, line, 1, row->position);
+    for (uint32_t d = 0; d < view->head_dim; d++) {
+      uint32_t i = row->position % MK_TILE;
+      k[mk_tile_offset(view->head_dim / MK_TILE, i, d)] = mk_float_to_bf16(view->k[(size_t)l * view->head_dim + d]);
+      v[mk_tile_offset(1, d, i)] = mk_float_to_bf16(view->v[(size_t)l * view->head_dim + d]);
     }
   }
 }
 
 /* y = W x of rows x cols weight tiles. */
-static void multiply(const split_view *view, uint16_t *tiles, uint32_t rows, uint32_t cols, const float *x, float *y) {
+static void multiply(const unit_view *view, uint16_t *tiles, uint32_t rows, uint32_t cols, const float *x, float *y) {
   mk_buffer shape = {.rows = rows, .cols = cols, .tile_rows = MK_TILE, .tile_cols = MK_TILE};
   mk_span weight = {.buffer = &shape, .memory = (uint8_t *)tiles, .rows = rows, .cols = cols};
-  mk_matvec(&weight, x, view->scratch, y);
+  mk_matvec(&weight, 1, x, view->scratch, y);
+}
+
+/* scores[i] = q k_(first + i), for whole tiles of tokens. */
+static void score_tokens(const unit_view *view, const line_view *line, const float *q, uint32_t first,
+                         uint32_t padded) {
+  uint32_t block_tokens = view->buffer->block_tokens, old_end = line->first_new / MK_TILE * MK_TILE, rows;
+  for (uint32_t t = first; t < first + padded; t += rows) {
+    if (t >= old_end) {
+      rows = MK_TILE;
+      multiply(view, new_tile(view, line, 0, t), rows, view->head_dim, q, view->scores + (t - first));
+      continue;
+    }
+    rows = block_tokens - t % block_tokens;
+    rows = first + padded - t < rows ? first + padded - t : rows;
+    rows = old_end - t < rows ? old_end - t : rows;
+    multiply(view, cached(view, line->slot, 0, t, 0), rows, view->head_dim, q, view->scores + (t - first));
+  }
 }
 
 /* Folds tokens [first, end) into out = (sum p v, max, sum p) of one query head. */
-static void fold_tokens(const split_view *view, const float *q, float scale, uint32_t first, uint32_t end, float *out) {
+static void fold_tokens(const unit_view *view, const line_view *line, const float *q, float scale, uint32_t first,
+                        uint32_t end, float *out) {
   float *max = out + view->head_dim, *total = max + 1, old = *max, *scores = view->scores;
-  uint32_t block_tokens = view->buffer->block_tokens, count = end - first;
-  uint32_t padded = (count + MK_TILE - 1) / MK_TILE * MK_TILE;
-  for (uint32_t i = 0; i < count; i += block_tokens) {
-    uint32_t rows = padded - i < block_tokens ? padded - i : block_tokens;
-    multiply(view, cached(view, 0, first + i, 0), rows, view->head_dim, q, scores + i);
-  }
+  uint32_t count = end - first, padded = (count + MK_TILE - 1) / MK_TILE * MK_TILE;
+  score_tokens(view, line, q, first, padded);
   for (uint32_t i = 0; i < count; i++) {
     scores[i] *= scale;
     *max = scores[i] > *max || isnan(scores[i]) ? scores[i] : *max;
@@ -78,12 +145,25 @@ static void fold_tokens(const split_view *view, const float *q, float scale, uin
     scores[i] = i < count ? expf(scores[i] - *max) : 0;
     *total += scores[i];
   }
-  for (uint32_t i = 0; i < count; i += MK_TILE) {
-    uint16_t *v = count - i < MK_TILE ? view->newest_v : cached(view, 1, first + i, 0);
-    multiply(view, v, view->head_dim, MK_TILE, scores + i, view->product);
+  for (uint32_t t = first; t < end; t += MK_TILE) {
+    bool is_new = t / MK_TILE >= line->first_new / MK_TILE;
+    uint16_t *v = is_new ? new_tile(view, line, 1, t) : cached(view, line->slot, 1, t, 0);
+    multiply(view, v, view->head_dim, MK_TILE, scores + (t - first), view->product);
     for (uint32_t d = 0; d < view->head_dim; d++) {
       out[d] += view->product[d];
     }
+  }
+}
+
+static void attend(const unit_view *view, const line_view *line, const float *q, float scale, float *out) {
+  uint32_t span_tokens = view->buffer->span_tokens;
+  memset(out, 0, view->head_dim * sizeof *out);
+  out[view->head_dim] = -INFINITY;
+  out[view->head_dim + 1] = 0;
+  for (uint32_t span = line->split; span <= line->position / span_tokens; span += view->splits) {
+    uint32_t first = span * span_tokens, end = first + span_tokens;
+    end = end > line->position + 1 ? line->position + 1 : end;
+    fold_tokens(view, line, q, scale, first, end, out);
   }
 }
 
@@ -94,43 +174,53 @@ mk_reference_result mk_reference_ATTENTION(mk_reference *machine, const mk_instr
   mk_span kv = mk_operand_span(machine, instruction, MK_SLOT_ATTENTION_kv);
   mk_span out_span = mk_operand_span(machine, instruction, MK_SLOT_ATTENTION_out);
   mk_span table = mk_operand_span(machine, instruction, MK_SLOT_ATTENTION_table);
-  float *q = machine->scratch, *k = q + q_span.cols, *v = k + k_span.cols, *scores = v + v_span.cols;
-  if (!mk_stage_stamped(machine, &q_span, 1, q) || !mk_stage_stamped(machine, &k_span, 1, k) ||
-      !mk_stage_stamped(machine, &v_span, 1, v)) {
+  uint32_t lines = machine->line_count, head_dim = kv.buffer->head_dim, group = q_span.cols / head_dim;
+  float *q = machine->scratch, *k = q + (size_t)lines * q_span.cols, *v = k + (size_t)lines * head_dim,
+        *scores = v + (size_t)lines * head_dim;
+  if (!mk_stage_lines(machine, &q_span, 0, q, q_span.cols) || !mk_stage_lines(machine, &k_span, 0, k, k_span.cols) ||
+      !mk_stage_lines(machine, &v_span, 0, v, v_span.cols)) {
     return MK_REFERENCE_WAIT;
   }
-  uint32_t position = machine->state->position, span_tokens = kv.buffer->span_tokens;
-  uint32_t split = kv.row, splits = instruction->params[MK_PARAM_ATTENTION_splits];
-  uint32_t newest = position / span_tokens, head_dim = kv.buffer->head_dim;
-  if (split > newest) {
-    machine->rows_used[MK_SLOT_ATTENTION_kv] = machine->rows_used[MK_SLOT_ATTENTION_out] = 0;
-    return MK_REFERENCE_DONE;
-  }
-  float *out = scores + SCORES, *product = out + head_dim + 2, *newest_v = product + head_dim;
-  split_view view = {.buffer = kv.buffer,
-                     .memory = (uint16_t *)(void *)kv.memory,
-                     .table = (const uint32_t *)(const void *)table.memory,
-                     .head = kv.col,
-                     .head_dim = head_dim,
-                     .scores = scores,
-                     .product = product,
-                     .scratch = newest_v + (size_t)head_dim * MK_TILE / 2,
-                     .newest_v = (uint16_t *)(void *)newest_v};
-  if (newest % splits == split) {
-    append(&view, position, k, v);
-    copy_newest_v(&view, position);
-  }
+  float *out = scores + SCORES, *product = out + head_dim + 2, *new_tiles = product + head_dim;
+  unit_view view = {.machine = machine,
+                    .buffer = kv.buffer,
+                    .memory = (uint16_t *)(void *)kv.memory,
+                    .table = &table,
+                    .k = k,
+                    .v = v,
+                    .head = kv.col,
+                    .head_dim = head_dim,
+                    .unit = kv.row,
+                    .splits = instruction->params[MK_PARAM_ATTENTION_splits],
+                    .scores = scores,
+                    .product = product,
+                    .scratch = new_tiles + (size_t)head_dim * MK_TILE * MK_NEW_TILES,
+                    .new_tiles = (uint16_t *)(void *)new_tiles};
   float scale = mk_param_float(instruction->params[MK_PARAM_ATTENTION_scale]);
-  for (uint32_t h = 0; h < instruction->params[MK_PARAM_ATTENTION_group]; h++) {
-    memset(out, 0, head_dim * sizeof *out);
-    out[head_dim] = -INFINITY;
-    out[head_dim + 1] = 0;
-    for (uint32_t span = split; span <= newest; span += splits) {
-      uint32_t first = span * span_tokens, end = first + span_tokens;
-      end = end > position + 1 ? position + 1 : end;
-      fold_tokens(&view, q + (size_t)h * head_dim, scale, first, end, out);
+  bool works = false;
+  for (uint32_t l = 0; l < lines; l++) {
+    if (keeps(&view, machine->lines[l].row.slot, machine->lines[l].row.position)) {
+      append(&view, l);
     }
-    mk_publish_floats(machine, &out_span, 0, h * (head_dim + 2), head_dim + 2, out);
+  }
+  for (uint32_t l = 0; l < lines; l++) {
+    const mk_step_row *row = &machine->lines[l].row;
+    line_view line = {.slot = row->slot,
+                      .position = row->position,
+                      .split = (view.unit + view.splits - row->slot % view.splits) % view.splits,
+                      .first_new = first_new(machine, row->slot)};
+    if (line.split > row->position / kv.buffer->span_tokens) {
+      continue;
+    }
+    works = true;
+    copy_new_tiles(&view, &line);
+    for (uint32_t h = 0; h < group; h++) {
+      attend(&view, &line, q + (size_t)l * q_span.cols + (size_t)h * head_dim, scale, out);
+      mk_publish_floats(machine, &out_span, machine->lines[l].line, h * (head_dim + 2), head_dim + 2, out);
+    }
+  }
+  if (!works) {
+    machine->rows_used[MK_SLOT_ATTENTION_kv] = machine->rows_used[MK_SLOT_ATTENTION_out] = 0;
   }
   return MK_REFERENCE_DONE;
 }

@@ -4,14 +4,14 @@
 
 mk_reference_result mk_reference_LINEAR_ADD(mk_reference *machine, const mk_instruction *instruction) {
   mk_span weight = mk_operand_span(machine, instruction, MK_SLOT_LINEAR_ADD_weight);
-  uint32_t padded = (weight.cols + 15) / 16 * 16;
-  float *x = machine->scratch, *expanded = x + padded, *y = expanded + MK_MATVEC_SCRATCH(padded),
-        *residual = y + weight.rows;
-  if (!mk_stage_vector(machine, instruction, MK_SLOT_LINEAR_ADD_x, x)) {
+  uint32_t padded = (weight.cols + 15) / 16 * 16, lines = machine->line_count;
+  float *x = machine->scratch, *expanded = x + (size_t)lines * padded,
+        *y = expanded + (size_t)lines * MK_MATVEC_SCRATCH(padded), *residual = y + (size_t)lines * weight.rows;
+  if (!mk_stage_vector(machine, instruction, MK_SLOT_LINEAR_ADD_x, x, padded)) {
     return MK_REFERENCE_WAIT;
   }
-  mk_matvec(&weight, x, expanded, y);
+  mk_matvec(&weight, lines, x, expanded, y);
   mk_residual_epilogue(machine, instruction, MK_SLOT_LINEAR_ADD_residual_in, MK_SLOT_LINEAR_ADD_residual_out,
-                       MK_SLOT_LINEAR_ADD_out, y, residual);
+                       MK_SLOT_LINEAR_ADD_out, y, weight.rows, residual);
   return MK_REFERENCE_DONE;
 }

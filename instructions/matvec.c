@@ -3,7 +3,7 @@
  * A step of 512 bytes holds a 16 x 16 tile in fragment order (program.h). The 16 words of two bf16 that belong to row pair g lie
  * side by side; words 4 t and 4 t + 2 are of row g, words 4 t + 1 and 4 t + 3 of row g + 8. A shift gives the even elements
  * of all words as fp32, a mask the odd ones; x is expanded once to match. Each of the 32 sums runs over K in order, and
- * they are added in a fixed order at the end. No fused multiply-add (-ffp-contract=off): the same bits on every x86-64. */
+ * they are added in a fixed order at the end. Vectors take turns at a row tile, which stays in the cache. No fused multiply-add (-ffp-contract=off): the same bits on every x86-64. */
 #include <string.h>
 
 #include "instructions/reference.h"
@@ -58,26 +58,35 @@ static void expand(const float *x, uint32_t steps, float *out) {
   }
 }
 
-void mk_matvec(const mk_span *weight, const float *x, float *scratch, float *y) {
+/* The sums of row tile `tile` with one vector. */
+static void multiply_tile(const uint16_t *tile, const float *expanded, uint32_t steps, float *y) {
+  float16 sums[8][2];
+  memset(sums, 0, sizeof sums);
+  row_tile(tile, (const float16 *)(const void *)expanded, steps, sums);
+  for (uint32_t g = 0; g < 8; g++) {
+    float low = 0, high = 0;
+    for (uint32_t i = 0; i < 16; i += 4) {
+      low += (sums[g][0][i] + sums[g][1][i]) + (sums[g][0][i + 2] + sums[g][1][i + 2]);
+      high += (sums[g][0][i + 1] + sums[g][1][i + 1]) + (sums[g][0][i + 3] + sums[g][1][i + 3]);
+    }
+    y[g] = low;
+    y[g + 8] = high;
+  }
+}
+
+void mk_matvec(const mk_span *weight, uint32_t count, const float *x, float *scratch, float *y) {
   uint32_t grid_cols = mk_buffer_grid_cols(weight->buffer);
   uint32_t steps = (weight->cols + MK_TILE - 1) / MK_TILE, first = weight->col / MK_TILE;
   float *expanded = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
-  expand(x, steps, expanded);
+  for (uint32_t i = 0; i < count; i++) {
+    expand(x + (size_t)i * steps * MK_TILE, steps, expanded + (size_t)i * steps * 2 * MK_TILE);
+  }
   const uint16_t *elements = (const uint16_t *)(const void *)weight->memory;
   for (uint32_t row = 0; row < weight->rows; row += MK_TILE) {
     const uint16_t *tile =
         elements + ((size_t)(weight->row + row) / MK_TILE * grid_cols + first) * MK_TILE_STEP_ELEMENTS;
-    float16 sums[8][2];
-    memset(sums, 0, sizeof sums);
-    row_tile(tile, (const float16 *)(const void *)expanded, steps, sums);
-    for (uint32_t g = 0; g < 8; g++) {
-      float low = 0, high = 0;
-      for (uint32_t i = 0; i < 16; i += 4) {
-        low += (sums[g][0][i] + sums[g][1][i]) + (sums[g][0][i + 2] + sums[g][1][i + 2]);
-        high += (sums[g][0][i + 1] + sums[g][1][i + 1]) + (sums[g][0][i + 3] + sums[g][1][i + 3]);
-      }
-      y[row + g] = low;
-      y[row + g + 8] = high;
+    for (uint32_t i = 0; i < count; i++) {
+      multiply_tile(tile, expanded + (size_t)i * steps * 2 * MK_TILE, steps, y + (size_t)i * weight->rows + row);
     }
   }
 }

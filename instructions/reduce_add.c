@@ -4,16 +4,20 @@
 
 mk_reference_result mk_reference_REDUCE_ADD(mk_reference *machine, const mk_instruction *instruction) {
   mk_span parts = mk_operand_span(machine, instruction, MK_SLOT_REDUCE_ADD_parts);
-  float *staged = machine->scratch, *residual = staged + (size_t)parts.rows * parts.cols;
-  if (!mk_stage_stamped(machine, &parts, parts.rows, staged)) {
-    return MK_REFERENCE_WAIT;
+  uint32_t lines = machine->line_count, parts_count = parts.rows / parts.buffer->tile_rows;
+  size_t stride = parts.cols, part = lines * stride;
+  float *staged = machine->scratch, *residual = staged + parts_count * part;
+  for (uint32_t p = 0; p < parts_count; p++) {
+    if (!mk_stage_lines(machine, &parts, p, staged + p * part, stride)) {
+      return MK_REFERENCE_WAIT;
+    }
   }
-  for (uint32_t p = 1; p < parts.rows; p++) {
-    for (uint32_t i = 0; i < parts.cols; i++) {
-      staged[i] += staged[(size_t)p * parts.cols + i];
+  for (uint32_t p = 1; p < parts_count; p++) {
+    for (size_t i = 0; i < part; i++) {
+      staged[i] += staged[p * part + i];
     }
   }
   mk_residual_epilogue(machine, instruction, MK_SLOT_REDUCE_ADD_residual_in, MK_SLOT_REDUCE_ADD_residual_out,
-                       MK_SLOT_REDUCE_ADD_out, staged, residual);
+                       MK_SLOT_REDUCE_ADD_out, staged, stride, residual);
   return MK_REFERENCE_DONE;
 }

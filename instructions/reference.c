@@ -4,7 +4,25 @@
 #include <math.h>
 #include <string.h>
 
+static void find_lines(mk_reference *machine) {
+  const mk_step_state *state = machine->state;
+  uint32_t rows = mk_program_rows(machine->program);
+  machine->line_count = 0;
+  if (rows == 1) {
+    uint32_t chooses = state->position + 1 >= state->prompt_length ? MK_ROW_CHOOSES : 0;
+    machine->lines[machine->line_count++] =
+        (mk_line){.row = {.position = state->position, .token = state->token, .flags = MK_ROW_ACTIVE | chooses}};
+    return;
+  }
+  for (uint32_t line = 0; line < rows; line++) {
+    if ((state->rows[line].flags & MK_ROW_ACTIVE) != 0) {
+      machine->lines[machine->line_count++] = (mk_line){.row = state->rows[line], .line = line};
+    }
+  }
+}
+
 mk_reference_result mk_reference_run(mk_reference *machine, const mk_instruction *instruction) {
+  find_lines(machine);
   for (uint32_t slot = 0; slot < MK_MAX_OPERANDS; slot++) {
     machine->rows_used[slot] = instruction->operands[slot].rows;
   }
@@ -21,20 +39,20 @@ mk_reference_result mk_reference_run(mk_reference *machine, const mk_instruction
 }
 
 size_t mk_reference_scratch(const mk_program *program) {
-  size_t most = 0;
+  size_t most = 0, lines = mk_program_rows(program);
   for (size_t i = 0; i < program->instruction_count; i++) {
     const mk_instruction *instruction = &program->instructions[i];
-    size_t need = 1024; /* scores of one attention span */
+    size_t need = 1024 + lines; /* scores of one attention span; scales */
     for (uint32_t slot = 0; slot < MK_MAX_OPERANDS; slot++) {
       const mk_operand *operand = &instruction->operands[slot];
       const mk_buffer *buffer = &program->buffers[operand->buffer];
       if (buffer->store == MK_STORE_TILES && (operand->flags & MK_OPERAND_TOKEN_ROW) == 0) {
-        need += (size_t)operand->rows * MK_TILE + (size_t)operand->cols * MK_TILE * 4 + 32; /* y, x */
+        need += lines * ((size_t)operand->rows * MK_TILE + (size_t)operand->cols * MK_TILE * 4 + 32); /* y, x */
       } else if (buffer->store == MK_STORE_BLOCKS) {
-        need += (size_t)buffer->head_dim * (1 + MK_TILE / 2); /* a product, and V of sixteen tokens in bf16 */
+        need += (size_t)buffer->head_dim * (1 + MK_TILE * MK_NEW_TILES); /* a product; K and V of new tokens in bf16 */
         need += MK_MATVEC_SCRATCH((size_t)buffer->head_dim);
       } else {
-        size_t rows = (operand->flags & MK_OPERAND_TOKEN_ROW) != 0 ? 1 : (size_t)operand->rows * buffer->tile_rows;
+        size_t rows = (operand->flags & MK_OPERAND_TOKEN_ROW) != 0 ? lines : (size_t)operand->rows * buffer->tile_rows;
         need += rows * operand->cols * buffer->tile_cols * 2 + 16;
       }
     }
@@ -73,47 +91,62 @@ static size_t stamped_row_words(const mk_buffer *buffer) {
   return buffer->dtype == MK_DTYPE_BF16 ? (buffer->cols + 1u) / 2 : buffer->cols;
 }
 
-bool mk_stage_stamped(const mk_reference *machine, const mk_span *span, uint32_t rows, float *out) {
-  size_t row_words = stamped_row_words(span->buffer);
+static bool stage_row(const mk_reference *machine, const mk_span *span, uint32_t row, float *to) {
   bool pairs = span->buffer->dtype == MK_DTYPE_BF16;
-  for (uint32_t r = 0; r < rows; r++) {
-    const uint64_t *row = (const uint64_t *)(const void *)span->memory + (span->row + r) * row_words;
-    const uint64_t *words = row + (pairs ? span->col / 2 : span->col);
-    uint32_t count = pairs ? span->cols / 2 : span->cols;
-    uint32_t late = 0;
-    float *to = out + (size_t)r * span->cols;
-    for (uint32_t i = 0; i < count; i++) {
-      late |= (uint32_t)(words[i] >> 32) ^ machine->generation;
-      uint32_t data = (uint32_t)words[i];
-      if (pairs) {
-        to[2 * i] = mk_param_float(data << 16);
-        to[2 * i + 1] = mk_param_float(data & 0xffff0000u);
-      } else {
-        to[i] = mk_param_float(data);
-      }
+  const uint64_t *words =
+      (const uint64_t *)(const void *)span->memory + (span->row + row) * stamped_row_words(span->buffer);
+  uint32_t count = pairs ? span->cols / 2 : span->cols, late = 0;
+  words += pairs ? span->col / 2 : span->col;
+  for (uint32_t i = 0; i < count; i++) {
+    late |= (uint32_t)(words[i] >> 32) ^ machine->generation;
+    uint32_t data = (uint32_t)words[i];
+    if (pairs) {
+      to[2 * i] = mk_param_float(data << 16);
+      to[2 * i + 1] = mk_param_float(data & 0xffff0000u);
+    } else {
+      to[i] = mk_param_float(data);
     }
-    if (late != 0) {
+  }
+  return late == 0;
+}
+
+bool mk_stage_stamped(const mk_reference *machine, const mk_span *span, uint32_t rows, float *out) {
+  for (uint32_t r = 0; r < rows; r++) {
+    if (!stage_row(machine, span, r, out + (size_t)r * span->cols)) {
       return false;
     }
   }
   return true;
 }
 
-bool mk_stage_vector(const mk_reference *machine, const mk_instruction *instruction, uint32_t slot, float *out) {
+bool mk_stage_lines(const mk_reference *machine, const mk_span *span, uint32_t tile, float *out, size_t stride) {
+  for (uint32_t i = 0; i < machine->line_count; i++) {
+    if (!stage_row(machine, span, tile * span->buffer->tile_rows + machine->lines[i].line, out + i * stride)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool mk_stage_vector(const mk_reference *machine, const mk_instruction *instruction, uint32_t slot, float *out,
+                     size_t stride) {
   mk_span span = mk_operand_span(machine, instruction, slot);
   if (span.buffer->store == MK_STORE_STAMPED) {
-    return mk_stage_stamped(machine, &span, 1, out);
+    return mk_stage_lines(machine, &span, 0, out, stride);
   }
-  if (span.buffer->store == MK_STORE_TILES) {
-    const uint16_t *tiles = (const uint16_t *)(const void *)span.memory;
-    uint32_t grid_cols = mk_buffer_grid_cols(span.buffer);
-    for (uint32_t i = 0; i < span.cols; i++) {
-      out[i] = mk_bf16_to_float(tiles[mk_tile_offset(grid_cols, machine->state->token, span.col + i)]);
+  for (uint32_t l = 0; l < machine->line_count; l++, out += stride) {
+    const mk_line *line = &machine->lines[l];
+    if (span.buffer->store == MK_STORE_TILES) {
+      const uint16_t *tiles = (const uint16_t *)(const void *)span.memory;
+      uint32_t grid_cols = mk_buffer_grid_cols(span.buffer);
+      for (uint32_t i = 0; i < span.cols; i++) {
+        out[i] = mk_bf16_to_float(tiles[mk_tile_offset(grid_cols, line->row.token, span.col + i)]);
+      }
+      continue;
     }
-    return true;
+    size_t row = (size_t)span.row + line->line;
+    memcpy(out, (const float *)(const void *)span.memory + row * span.buffer->cols + span.col, span.cols * sizeof *out);
   }
-  const float *row = (const float *)(const void *)span.memory + (size_t)span.row * span.buffer->cols;
-  memcpy(out, row + span.col, span.cols * sizeof *out);
   return true;
 }
 
@@ -145,17 +178,11 @@ void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_
   }
 }
 
-bool mk_stage_normed(const mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot,
-                     uint32_t gain_slot, float eps, uint32_t width, float *out, float *scale) {
-  if (!mk_stage_vector(machine, instruction, x_slot, out)) {
-    return false;
-  }
-  mk_span x = mk_operand_span(machine, instruction, x_slot);
-  mk_span gain = mk_operand_span(machine, instruction, gain_slot);
-  const uint16_t *g = (const uint16_t *)(const void *)gain.memory + gain.col;
+/* Of one vector: out becomes x * gain, padded; gives the scale. */
+static float norm(float *out, const mk_span *gain, uint32_t cols, uint32_t padded, float eps, uint32_t width) {
+  const uint16_t *g = (const uint16_t *)(const void *)gain->memory + gain->col;
   float sums[16] = {0}; /* sixteen interleaved sums: an order that vectorises */
-  uint32_t padded = (x.cols + 15) / 16 * 16;
-  for (uint32_t i = x.cols; i < padded; i++) {
+  for (uint32_t i = cols; i < padded; i++) {
     out[i] = 0;
   }
   for (uint32_t i = 0; i < padded; i += 16) {
@@ -168,21 +195,37 @@ bool mk_stage_normed(const mk_reference *machine, const mk_instruction *instruct
     sum += sums[j];
   }
   for (uint32_t i = 0; i < padded; i++) {
-    out[i] = i < gain.cols ? out[i] * mk_bf16_to_float(g[i]) : 0;
+    out[i] = i < gain->cols ? out[i] * mk_bf16_to_float(g[i]) : 0;
   }
-  *scale = 1.0f / sqrtf(sum / (float)width + eps);
+  return 1.0f / sqrtf(sum / (float)width + eps);
+}
+
+bool mk_stage_normed(const mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot,
+                     uint32_t gain_slot, float eps, uint32_t width, float *out, float *scales) {
+  mk_span x = mk_operand_span(machine, instruction, x_slot);
+  mk_span gain = mk_operand_span(machine, instruction, gain_slot);
+  uint32_t padded = (x.cols + 15) / 16 * 16;
+  if (!mk_stage_vector(machine, instruction, x_slot, out, padded)) {
+    return false;
+  }
+  for (uint32_t l = 0; l < machine->line_count; l++) {
+    scales[l] = norm(out + (size_t)l * padded, &gain, x.cols, padded, eps, width);
+  }
   return true;
 }
 
 void mk_residual_epilogue(const mk_reference *machine, const mk_instruction *instruction, uint32_t residual_in,
-                          uint32_t residual_out, uint32_t out, float *y, float *scratch) {
+                          uint32_t residual_out, uint32_t out, float *y, size_t stride, float *scratch) {
   mk_span to = mk_operand_span(machine, instruction, residual_out);
   mk_span broadcast = mk_operand_span(machine, instruction, out);
-  memset(scratch, 0, to.cols * sizeof *scratch); /* an embedding row ends before the padding does */
-  (void)mk_stage_vector(machine, instruction, residual_in, scratch);
-  for (uint32_t i = 0; i < to.cols; i++) {
-    y[i] = scratch[i] + y[i];
+  /* An embedding row ends before the padding does. */
+  memset(scratch, 0, (size_t)machine->line_count * to.cols * sizeof *scratch);
+  (void)mk_stage_vector(machine, instruction, residual_in, scratch, to.cols);
+  for (uint32_t l = 0; l < machine->line_count; l++, y += stride, scratch += to.cols) {
+    for (uint32_t i = 0; i < to.cols; i++) {
+      y[i] = scratch[i] + y[i];
+    }
+    mk_publish_floats(machine, &to, machine->lines[l].line, 0, to.cols, y);
+    mk_publish_floats(machine, &broadcast, machine->lines[l].line, 0, broadcast.cols, y);
   }
-  mk_publish_floats(machine, &to, 0, 0, to.cols, y);
-  mk_publish_floats(machine, &broadcast, 0, 0, broadcast.cols, y);
 }

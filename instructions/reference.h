@@ -2,15 +2,21 @@
  *
  * One function per opcode, named mk_reference_<NAME> after its line in opcodes.def. It first stages every input; when a
  * stamped word does not carry this epoch's generation yet it returns MK_REFERENCE_WAIT and has changed nothing. Then it
- * computes in fp32, in an order that depends on shapes and positions alone, and writes its outputs.
+ * computes in fp32, in an order that depends on shapes and positions alone, and writes its outputs. With several rows it does so
+ * for every active line, each by the very arithmetic of a program of one row.
  *
  * A mk_reference belongs to one thread. Memory and scratch belong to the machine. */
 #ifndef MK_REFERENCE_H
 #define MK_REFERENCE_H
 
-#include "vm/program.h"
+#include "vm/plan.h"
 
 typedef enum mk_reference_result { MK_REFERENCE_DONE, MK_REFERENCE_WAIT } mk_reference_result;
+
+enum {
+  MK_PART_WORDS = MK_MAX_UNITS / 64,
+  MK_NEW_TILES = 2, /* sixteen tokens each: more of them a slot's rows of one step do not touch */
+};
 
 /* The step state of one SM. */
 typedef struct mk_step_state {
@@ -18,7 +24,18 @@ typedef struct mk_step_state {
   uint32_t position; /* of that token */
   uint32_t prompt_length;
   uint32_t nan_logits; /* set when a candidate was NaN */
+  /* Programs of several rows have these in their place. */
+  uint32_t step; /* of the launch */
+  mk_step_row rows[MK_MAX_ROWS];
+  uint32_t choices[MK_MAX_ROWS]; /* by slot: the last token that was chosen */
+  uint32_t
+      results[MK_MAX_ROWS]; /* of the step before, by row: what it chose, MK_CANDIDATE_NONE: nothing; + MK_RESULT_NAN */
 } mk_step_state;
+
+typedef struct mk_line { /* an active row of the step */
+  mk_step_row row;
+  uint32_t line; /* its place among the rows of the program, and in every value */
+} mk_line;
 
 typedef struct mk_reference {
   const mk_program *program;
@@ -28,6 +45,10 @@ typedef struct mk_reference {
   uint32_t publish;                    /* stamps to write: the generation, or 0 when the machine publishes later */
   float *scratch;                      /* mk_reference_scratch(program) floats, 64-byte aligned */
   uint16_t rows_used[MK_MAX_OPERANDS]; /* result: row tiles of each operand that were touched, from its first one on */
+  /* Result of a COMBINE of several rows, whose parts lie anywhere: row tiles that were touched, a bit each. */
+  uint64_t parts_used[MK_PART_WORDS];
+  uint32_t line_count; /* active rows; of a program of one row that one */
+  mk_line lines[MK_MAX_ROWS];
 } mk_reference;
 
 /* Floats of scratch that the largest instruction of the program needs. */
@@ -54,25 +75,31 @@ mk_span mk_operand_span(const mk_reference *machine, const mk_instruction *instr
 
 /* Copies `rows` rows of a STAMPED span to out; false when a word is not of this generation. */
 bool mk_stage_stamped(const mk_reference *machine, const mk_span *span, uint32_t rows, float *out);
-/* An input vector of `cols` elements: stamped bf16, plain fp32, or the row of a TILES buffer that the step's token names. */
-bool mk_stage_vector(const mk_reference *machine, const mk_instruction *instruction, uint32_t slot, float *out);
+/* The active lines of row tile `tile` of the span, `stride` floats apart. */
+bool mk_stage_lines(const mk_reference *machine, const mk_span *span, uint32_t tile, float *out, size_t stride);
+/* An input vector of `cols` elements for each active line: stamped bf16, plain fp32, or the row of a TILES buffer that the line's
+ * token names. */
+bool mk_stage_vector(const mk_reference *machine, const mk_instruction *instruction, uint32_t slot, float *out,
+                     size_t stride);
 /* Writes count elements (fp32 or u32 words as their bits; bf16 rounds) from element `first` of row span->row + row. */
 void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
                        const float *values);
 void mk_publish_words(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
                       const uint32_t *values);
 
-/* y[16 t + r] = sum_k W[row tile t][r][k] x[k] over the weight operand's rectangle; x is padded with zeros to whole tiles,
- * scratch MK_MATVEC_SCRATCH(padded width) floats. */
+/* y[16 t + r] = sum_k W[row tile t][r][k] x[k] over the weight operand's rectangle, for `count` vectors x, each padded with zeros
+ * to whole tiles and one behind the other; y has weight->rows floats for each. scratch: MK_MATVEC_SCRATCH(padded width) floats
+ * for each. The bits of a vector's y do not depend on the others. */
 #define MK_MATVEC_SCRATCH(padded) (2 * (padded) + 16)
-void mk_matvec(const mk_span *weight, const float *x, float *scratch, float *y);
+void mk_matvec(const mk_span *weight, uint32_t count, const float *x, float *scratch, float *y);
 
-/* Stages x, multiplies it by the gain, and gives 1 / sqrt(mean(x^2) + eps) in *scale; false: wait. */
+/* Stages x of every active line (padded to whole tiles), multiplies it by the gain, and gives 1 / sqrt(mean(x^2) + eps) in
+ * scales[line]; false: wait. */
 bool mk_stage_normed(const mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot,
-                     uint32_t gain_slot, float eps, uint32_t width, float *out, float *scale);
+                     uint32_t gain_slot, float eps, uint32_t width, float *out, float *scales);
 
-/* y += residual; residual_out = y; out = bf16(y), as LINEAR_ADD and REDUCE_ADD end. */
+/* y += residual; residual_out = y; out = bf16(y), as LINEAR_ADD and REDUCE_ADD end. y: `stride` floats for each active line. */
 void mk_residual_epilogue(const mk_reference *machine, const mk_instruction *instruction, uint32_t residual_in,
-                          uint32_t residual_out, uint32_t out, float *y, float *scratch);
+                          uint32_t residual_out, uint32_t out, float *y, size_t stride, float *scratch);
 
 #endif

@@ -5,14 +5,15 @@
 #include "scheduler/lower_internal.h"
 
 mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector, uint16_t *index) {
+  uint32_t lines = vector.lines == 0 ? 1 : vector.lines;
   mk_buffer buffer = {.kind = (uint8_t)vector.kind,
                       .dtype = (uint8_t)vector.dtype,
                       .store = (uint8_t)vector.store,
                       .scope = (uint8_t)(vector.scope == 0 ? MK_SCOPE_GPU : vector.scope),
                       .proxy = (uint8_t)(MK_PROXY_GENERIC | vector.extra_proxy),
-                      .rows = vector.rows == 0 ? 1 : vector.rows,
+                      .rows = (vector.rows == 0 ? 1 : vector.rows) * lines,
                       .cols = vector.cols,
-                      .tile_rows = 1,
+                      .tile_rows = lines,
                       .tile_cols = vector.tile};
   snprintf(buffer.name, sizeof buffer.name, "%s", name);
   return mk_program_add_buffer(program, &buffer, index);
@@ -41,6 +42,27 @@ static mk_status declare_weight(mk_lowering *lowering, size_t index) {
   return mk_program_add_buffer(lowering->program, &buffer, buffer_index);
 }
 
+/* What the host gives and takes with every step: the prompt and the token at each position, or the plan and what every row chose. */
+static mk_status declare_tokens(mk_lowering *lowering) {
+  mk_program *program = lowering->program;
+  bool planned = lowering->lines > 1;
+  MK_TRY(mk_add_vector(program, planned ? "plan" : "prompt",
+                       (mk_vector){.kind = MK_KIND_INPUT,
+                                   .dtype = MK_DTYPE_U32,
+                                   .store = MK_STORE_PLAIN,
+                                   .cols = planned ? MK_PLAN_STEPS * lowering->lines * MK_ROW_WORDS : lowering->max_seq,
+                                   .tile = 64},
+                       &lowering->prompt));
+  return mk_add_vector(program, "token_ring",
+                       (mk_vector){.kind = MK_KIND_OUTPUT,
+                                   .dtype = MK_DTYPE_U32,
+                                   .store = MK_STORE_PLAIN,
+                                   .scope = MK_SCOPE_SYS,
+                                   .cols = planned ? MK_PLAN_STEPS * lowering->lines : lowering->max_seq + 1,
+                                   .tile = 64},
+                       &lowering->ring);
+}
+
 mk_status mk_declare_shared(mk_lowering *lowering) {
   const mk_config *c = &lowering->graph->config;
   mk_program *program = lowering->program;
@@ -52,33 +74,27 @@ mk_status mk_declare_shared(mk_lowering *lowering) {
                                    .dtype = MK_DTYPE_U32,
                                    .store = MK_STORE_PLAIN,
                                    .extra_proxy = MK_PROXY_ASYNC,
+                                   .rows = lowering->lines,
                                    .cols = mk_divide_up(lowering->max_seq, MK_BLOCK_TOKENS),
                                    .tile = 16},
                        &lowering->table));
-  MK_TRY(mk_add_vector(
-      program, "prompt",
-      (mk_vector){
-          .kind = MK_KIND_INPUT, .dtype = MK_DTYPE_U32, .store = MK_STORE_PLAIN, .cols = lowering->max_seq, .tile = 64},
-      &lowering->prompt));
-  MK_TRY(mk_add_vector(program, "token_ring",
+  MK_TRY(declare_tokens(lowering));
+  MK_TRY(mk_add_vector(program, "logits",
                        (mk_vector){.kind = MK_KIND_OUTPUT,
-                                   .dtype = MK_DTYPE_U32,
+                                   .dtype = MK_DTYPE_F32,
                                    .store = MK_STORE_PLAIN,
-                                   .scope = MK_SCOPE_SYS,
-                                   .cols = lowering->max_seq + 1,
-                                   .tile = 64},
-                       &lowering->ring));
-  MK_TRY(mk_add_vector(
-      program, "logits",
-      (mk_vector){.kind = MK_KIND_OUTPUT, .dtype = MK_DTYPE_F32, .store = MK_STORE_PLAIN, .cols = c->vocab, .tile = 16},
-      &lowering->logits));
+                                   .cols = c->vocab,
+                                   .tile = 16,
+                                   .lines = lowering->lines},
+                       &lowering->logits));
   return mk_add_vector(program, "candidates",
                        (mk_vector){.kind = MK_KIND_ACTIVATION,
                                    .dtype = MK_DTYPE_U32,
                                    .store = MK_STORE_STAMPED,
                                    .rows = lowering->sms,
                                    .cols = 2,
-                                   .tile = 2},
+                                   .tile = 2,
+                                   .lines = lowering->lines},
                        &lowering->candidates);
 }
 
@@ -96,14 +112,18 @@ mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
                                      .dtype = MK_DTYPE_F32,
                                      .store = MK_STORE_PLAIN,
                                      .cols = value->length,
-                                     .tile = MK_TILE},
+                                     .tile = MK_TILE,
+                                     .lines = lowering->lines},
                          &lowered->residual));
   }
-  return mk_add_vector(
-      lowering->program, value->name,
-      (mk_vector){
-          .kind = MK_KIND_ACTIVATION, .dtype = dtype, .store = MK_STORE_STAMPED, .cols = value->length, .tile = tile},
-      &lowered->buffer);
+  return mk_add_vector(lowering->program, value->name,
+                       (mk_vector){.kind = MK_KIND_ACTIVATION,
+                                   .dtype = dtype,
+                                   .store = MK_STORE_STAMPED,
+                                   .cols = value->length,
+                                   .tile = tile,
+                                   .lines = lowering->lines},
+                       &lowered->buffer);
 }
 
 mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index) {
@@ -116,7 +136,7 @@ mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index) 
                       .head_dim = (uint16_t)c->head_dim,
                       .block_tokens = MK_BLOCK_TOKENS,
                       .span_tokens = MK_SPAN_TOKENS,
-                      .blocks = mk_divide_up(lowering->max_seq, MK_BLOCK_TOKENS),
+                      .blocks = lowering->blocks,
                       .rows = lowering->splits,
                       .cols = c->kv_heads,
                       .tile_rows = 1,

@@ -10,6 +10,7 @@ enum {
   SPLIT_ROW_TILES = 96,  /* fewer row tiles than this leave SMs idle: split K */
   SPLIT_MIN_COLS = 256,  /* but not into parts smaller than this */
   SPLIT_MAX_COLS = 8192, /* and always into parts whose activation fits the resident area */
+  MAX_BLOCKS = 1 << 24,
   ATTENTION_UNITS = 128, /* KV heads x splits: about one attention instruction per SM and layer */
 };
 
@@ -95,10 +96,10 @@ static mk_status compile(const mk_graph *graph, const mk_compile_options *option
   snprintf(program->model, sizeof program->model, "llama %u layers x %u, %u/%u heads of %u", c->layers, c->hidden,
            c->heads, c->kv_heads, c->head_dim);
   program->config_hash = mk_config_hash(c);
-  program->ranges = (mk_step_ranges){.position = {0, options->max_seq - 1},
-                                     .token = {0, c->vocab - 1},
-                                     .block = {0, mk_divide_up(options->max_seq, MK_BLOCK_TOKENS) - 1},
-                                     .batch = {1, 1}};
+  uint32_t rows = options->rows < 1 ? 1 : options->rows;
+  uint32_t blocks = options->blocks != 0 ? options->blocks : rows * mk_divide_up(options->max_seq, MK_BLOCK_TOKENS);
+  program->ranges = (mk_step_ranges){
+      .position = {0, options->max_seq - 1}, .token = {0, c->vocab - 1}, .block = {0, blocks - 1}, .batch = {1, rows}};
   mk_lowering lowering;
   mk_status status = mk_lowering_init(&lowering, graph, options, program);
   if (status == MK_OK) {
@@ -119,6 +120,15 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
   if (options->max_seq < 1 || options->max_seq > graph->config.max_position) {
     return mk_error(MK_ERR_USAGE, "a context of %u tokens: this model has 1 to %u (max_position_embeddings)",
                     options->max_seq, graph->config.max_position);
+  }
+  if (options->rows > MK_MAX_ROWS || (options->rows & (options->rows - 1)) != 0) {
+    return mk_error(MK_ERR_USAGE, "%u rows per step: a program has 1, 2, 4, 8 or 16", options->rows);
+  }
+  if (options->rows > 1 && options->sampling) {
+    return mk_error(MK_ERR_USAGE, "%u rows per step: a program that samples has one", options->rows);
+  }
+  if (options->blocks > MAX_BLOCKS) {
+    return mk_error(MK_ERR_USAGE, "%u KV blocks: a program has at most %d", options->blocks, MAX_BLOCKS);
   }
   mk_machine machine = mk_machine_latency(options->sms);
   mk_program *program;

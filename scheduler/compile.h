@@ -5,7 +5,8 @@
  * dimension), MK_ERR_USAGE for impossible options, MK_ERR_RUNTIME for memory.
  *
  * What a program computes does not depend on `sms` or `placement`: tile height, K splits and attention splits are
- * functions of the shape alone, so logits are the same bit for bit on any number of SMs. */
+ * functions of the shape alone, so logits are the same bit for bit on any number of SMs. Nor does it depend on `rows`: a row's
+ * arithmetic is that of a program of one row. */
 #ifndef MK_COMPILE_H
 #define MK_COMPILE_H
 
@@ -21,7 +22,10 @@ typedef struct mk_compile_options {
   uint32_t sms;     /* queues, 1..1024 */
   uint32_t max_seq; /* tokens of context, 1..max_position_embeddings */
   mk_placement placement;
-  bool sampling; /* the next token is drawn as the `sampling` buffer says; else it is the one of the highest logit */
+  uint32_t rows;   /* per step: 0 or 1, or 2, 4, 8, 16 */
+  uint32_t blocks; /* of the KV cache; 0: enough for as many full contexts as there are rows */
+  bool
+      sampling; /* one row alone: the next token is drawn as the `sampling` buffer says; else it is the one of the highest logit */
 } mk_compile_options;
 
 enum {
@@ -29,6 +33,7 @@ enum {
   MK_MAX_SMS = 1024,
   MK_BLOCK_TOKENS = 64, /* tokens per KV block */
   MK_SPAN_TOKENS = 256, /* tokens per span: attention is not split below this */
+  MK_PLAN_STEPS = 64,   /* steps of a launch of a program of several rows */
 };
 
 mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, mk_program **out);

@@ -23,6 +23,8 @@ mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const m
   lowering->program = program;
   lowering->sms = queues_in_use(graph, options->sms);
   lowering->max_seq = options->max_seq;
+  lowering->lines = mk_program_rows(program);
+  lowering->blocks = program->ranges.block.high + 1;
   lowering->samples = options->sampling;
   lowering->splits = mk_split_attention(graph->config.kv_heads, options->max_seq);
   lowering->next_uid = 1;
@@ -153,7 +155,9 @@ static mk_status lower_qkv(mk_lowering *lowering, const mk_node *node) {
 }
 
 /* Split s of every KV head, s-major, so that short contexts (split 0 alone) spread over as many SMs as there are KV heads.
- * A head's COMBINE sits behind its split 0: with one split in use the result never leaves the SM. */
+ * A head's COMBINE sits behind its split 0: with one split in use the result never leaves the SM. With several rows a split is that
+ * of slot 0; what is split j of slot c is unit (j + c) mod splits, so that several short contexts spread, too, and a slot's
+ * blocks stay with the SM that appends to them. */
 static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   const mk_config *c = &lowering->graph->config;
   uint32_t group = c->heads / c->kv_heads, head_tiles = c->head_dim / MK_TILE;
@@ -168,7 +172,8 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
                                    .store = MK_STORE_STAMPED,
                                    .rows = lowering->splits,
                                    .cols = c->heads * (c->head_dim + 2),
-                                   .tile = c->head_dim + 2},
+                                   .tile = c->head_dim + 2,
+                                   .lines = lowering->lines},
                        &parts));
   MK_TRY(add_counter(lowering, node->layer, "attn", &out->ready));
   for (uint32_t split = 0; split < lowering->splits; split++) {
@@ -187,12 +192,14 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
       MK_TRY(mk_emit(lowering, (split * c->kv_heads + head) % lowering->sms, &in, MK_NO_COUNTER));
     }
   }
-  for (uint32_t head = 0; head < c->kv_heads; head++) {
+  /* Slots take turns at the units, so with several rows no SM has all splits 0 of a head: each query head goes where it may. */
+  uint32_t heads = lowering->lines > 1 ? 1 : group;
+  for (uint32_t head = 0; head < c->heads; head += heads) {
     mk_instruction in = mk_start(MK_OP_COMBINE, node->layer);
-    in.operands[MK_SLOT_COMBINE_parts] = mk_tiles(parts, 0, lowering->splits, head * group, group);
-    in.operands[MK_SLOT_COMBINE_out] = columns(out->buffer, head * group * head_tiles, group * head_tiles);
+    in.operands[MK_SLOT_COMBINE_parts] = mk_tiles(parts, 0, lowering->splits, head, heads);
+    in.operands[MK_SLOT_COMBINE_out] = columns(out->buffer, head * head_tiles, heads * head_tiles);
     in.params[MK_PARAM_COMBINE_span] = MK_SPAN_TOKENS;
-    MK_TRY(mk_emit(lowering, head % lowering->sms, &in, out->ready));
+    MK_TRY(mk_emit(lowering, head / heads % lowering->sms, &in, out->ready));
   }
   return MK_OK;
 }
@@ -256,7 +263,8 @@ static mk_status lower_split_add(mk_lowering *lowering, const mk_node *node, uin
                                    .store = MK_STORE_STAMPED,
                                    .rows = parts_count,
                                    .cols = row_tiles * MK_TILE,
-                                   .tile = MK_TILE},
+                                   .tile = MK_TILE,
+                                   .lines = lowering->lines},
                        &parts));
   MK_TRY(mk_program_add_counter(lowering->program, name, MK_COUNTER_RELAXED, &parts_ready));
   mk_place(&lowering->placer, parts_count * row_tiles, (uint64_t)steps * 512 / parts_count);

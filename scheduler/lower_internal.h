@@ -3,14 +3,16 @@
 #define MK_LOWER_INTERNAL_H
 
 #include "scheduler/lower.h"
+#include "vm/plan.h"
 
-typedef struct mk_vector { /* a row-major buffer: `rows` (0: one) vectors of `cols` elements in tiles of 1 x tile */
+typedef struct mk_vector { /* a row-major buffer: `rows` (0: one) vectors of `cols` elements in tiles of lines x tile */
   mk_buffer_kind kind;
   mk_dtype dtype;
   mk_store store;
   mk_scope scope; /* MK_SCOPE_SM (0) stands for the default, MK_SCOPE_GPU: no vector here belongs to one SM */
   uint32_t extra_proxy;
   uint32_t rows, cols, tile;
+  uint32_t lines; /* 0: one; else each vector has so many, one for each row of a step */
 } mk_vector;
 
 mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector, uint16_t *index);

@@ -335,8 +335,13 @@ static uint64_t operand_pages(const mk_program *program, const mk_operand_info *
     return UINT32_MAX;
   }
   uint64_t pages = 0;
-  for (uint32_t i = 0; i < operand->rows && pages <= UINT32_MAX; i++) {
-    uint64_t blocks = kv_blocks(buffer, operand->row + i, program->ranges.position.high);
+  uint32_t slots = mk_program_rows(program);
+  for (uint32_t i = 0; i < operand->rows * slots && pages <= UINT32_MAX; i++) {
+    uint32_t row = operand->row + i / slots, slot = i % slots;
+    if (slots > 1 && row < buffer->rows) { /* the split of this slot that the row stands for */
+      row = (row + buffer->rows - slot % buffer->rows) % buffer->rows;
+    }
+    uint64_t blocks = kv_blocks(buffer, row, program->ranges.position.high);
     uint64_t more = PRODUCT(blocks, (block_bytes + page - 1) / page, operand->cols);
     pages = more > UINT32_MAX ? UINT32_MAX : pages + more;
   }
@@ -361,6 +366,10 @@ static bool streams(uint32_t opcode) {
 uint32_t mk_instruction_resident(const mk_program *program, const mk_instruction *instruction) {
   const mk_opcode_info *info = mk_opcode_lookup(instruction->opcode);
   uint64_t bytes = 0;
+  if (mk_program_rows(program) >
+      1) { /* activations of several rows do not fit: they are taken as the weights pass by */
+    return 0;
+  }
   for (uint32_t i = 0; info != NULL && !streams(instruction->opcode) && i < info->operand_count; i++) {
     const mk_operand_info *slot = &info->operands[i];
     const mk_operand *operand = &instruction->operands[i];

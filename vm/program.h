@@ -51,8 +51,9 @@ enum {
 };
 
 /* A buffer is a grid of tiles: rows x cols elements in tiles of tile_rows x tile_cols (the last ones may be partial).
- * MK_STORE_BLOCKS: row s stands for all tokens t with (t / span_tokens) % rows == s, column h for KV head h; the physical
- * block of tokens [64 b, 64 b + 64) is table[b], and a table names no block twice. */
+ * MK_STORE_BLOCKS: row s stands for all tokens t of slot c with (t / span_tokens + c) % rows == s, column h for KV head h; the
+ * physical block of tokens [64 b, 64 b + 64) of slot c is table[c][b], and a table names no block twice. A program of one row per step
+ * has slot 0 alone. */
 typedef struct mk_buffer {
   char name[48];
   uint8_t kind;  /* mk_buffer_kind */
@@ -104,7 +105,9 @@ typedef struct mk_step_ranges {
   mk_range position; /* of the token that the step computes */
   mk_range token;
   mk_range block; /* entries of the block table */
-  mk_range batch; /* tokens per step */
+  /* Rows of a step that are active. high: the program's rows, 1, 2, 4, 8 or 16. With several, a value of a step has a line for each, all
+   * in one tile (tile_rows is that number); lines of idle rows are neither written nor waited for. vm/plan.h */
+  mk_range batch;
 } mk_step_ranges;
 
 typedef struct mk_queue {
@@ -127,6 +130,13 @@ typedef struct mk_program {
   size_t instruction_count, instruction_capacity;
   uint64_t weight_bytes, work_bytes; /* the two arenas */
 } mk_program;
+
+enum { MK_MAX_ROWS = 16, MK_MAX_UNITS = 128 }; /* of a step; of attention per KV head, where there are several rows */
+/* Rows per step; within 1 to MK_MAX_ROWS for any program. */
+static inline uint32_t mk_program_rows(const mk_program *program) {
+  uint32_t rows = program->ranges.batch.high;
+  return rows < 1 ? 1 : rows > MK_MAX_ROWS ? MK_MAX_ROWS : rows;
+}
 
 /* The latency machine on `sms` SMs (hardware.md's H200 has 132). */
 mk_machine mk_machine_latency(uint32_t sms);

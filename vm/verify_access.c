@@ -3,6 +3,7 @@
  * Stamped reads of one rectangle form a group: they wait for the same writers. As a stamped word has one writer, the writers of a
  * group are disjoint, and together they must cover it. Plain and paged buffers are cut at every end of an access, so that an
  * access is a run of whole segments. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,14 +42,15 @@ static int by_use(const void *a, const void *b) {
   return x->instruction < y->instruction ? -1 : x->instruction > y->instruction;
 }
 
-/* Of ATTENTION split s: written only once position / span reaches s. */
+/* Of ATTENTION split s: written only once position / span reaches s. With several rows which unit that is depends on the slot. */
 static uint32_t write_needs_span(const mk_verifier *v, const mk_instruction *in) {
   if (in->opcode != MK_OP_ATTENTION) {
     return 0;
   }
   const mk_operand *kv = &in->operands[MK_SLOT_ATTENTION_kv];
   uint32_t span = v->program->buffers[kv->buffer].span_tokens;
-  return v->program->ranges.position.low / span < kv->row ? span : 0;
+  bool several = mk_program_rows(v->program) > 1;
+  return several || v->program->ranges.position.low / span < kv->row ? span : 0;
 }
 
 typedef struct mk_collect {
@@ -169,11 +171,15 @@ static mk_status check_conditional(mk_verifier *v, const mk_use *use, const mk_w
   if (w->needs_span == 0 || w->needs_span == use->span) {
     return MK_OK;
   }
-  return mk_reject(
-      v, "R06", use->instruction,
-      "%s: reads words of buffer %s that %s writes only from position %u on; only a combine with span %u may read them",
-      mk_info(mk_at(v, use->instruction))->operands[use->slot].name, v->program->buffers[use->where.buffer].name,
-      mk_place_of(v, w->instruction).text, (uint32_t)(w->key >> 16 & 0xffff) * w->needs_span, w->needs_span);
+  char when[64] = "at positions that reach its split";
+  if (mk_program_rows(v->program) == 1) {
+    snprintf(when, sizeof when, "from position %u on", (uint32_t)(w->key >> 16 & 0xffff) * w->needs_span);
+  }
+  return mk_reject(v, "R06", use->instruction,
+                   "%s: reads words of buffer %s that %s writes only %s; only a combine with span %u may read them",
+                   mk_info(mk_at(v, use->instruction))->operands[use->slot].name,
+                   v->program->buffers[use->where.buffer].name, mk_place_of(v, w->instruction).text, when,
+                   w->needs_span);
 }
 
 typedef struct mk_pair {

@@ -100,6 +100,11 @@ static inline uint32_t mk_position_of(const mk_verifier *v, size_t instruction) 
 static inline uint64_t mk_cell_key(uint32_t buffer, uint32_t row, uint32_t col) {
   return (uint64_t)buffer << 32 | row << 16 | col;
 }
+/* Whether the instruction reads the step state: with several rows all do, to know which are active. */
+static inline bool mk_reads_state(const mk_verifier *v, const mk_instruction *in) {
+  mk_state_use use = mk_info(in)->state;
+  return use == MK_STATE_READ || (use == MK_STATE_NONE && mk_program_rows(v->program) > 1);
+}
 /* Nobody writes such a buffer while the program runs. */
 static inline bool mk_constant(const mk_buffer *b) { return b->kind == MK_KIND_WEIGHT || b->kind == MK_KIND_INPUT; }
 

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "instructions/sampling.h"
+#include "vm/plan.h"
 #include "vm/verify_internal.h"
 
 enum { MAX_SPAN = 1024 }; /* scores of one span that a machine holds */
@@ -40,12 +41,25 @@ static mk_status expect_vector(mk_shape *s, uint32_t slot, uint32_t col, uint32_
   return expect(s, slot, "number of columns", s->extents[slot].cols, cols);
 }
 
-/* As expect_vector, for a result of whole row tiles: a buffer may end before the padding of the last one does, and a rectangle of
+/* As expect_vector, with a line for each row of a step, all in one tile; `vectors` of them, one behind the other. */
+static mk_status expect_lines(mk_shape *s, uint32_t slot, uint32_t vectors, uint32_t col, uint32_t cols) {
+  uint32_t lines = mk_program_rows(s->v->program);
+  if ((s->in->operands[slot].flags & MK_OPERAND_TOKEN_ROW) == 0) {
+    MK_TRY(expect(s, slot, "number of rows", s->extents[slot].rows, (uint64_t)vectors * lines));
+    if (lines > 1) {
+      MK_TRY(expect(s, slot, "tile height", buffer_of(s, slot)->tile_rows, lines));
+    }
+  }
+  MK_TRY(expect(s, slot, "first column", s->extents[slot].col, col));
+  return expect(s, slot, "number of columns", s->extents[slot].cols, cols);
+}
+
+/* As expect_lines, for a result of whole row tiles: a buffer may end before the padding of the last one does, and a rectangle of
  * whole tiles is then cut off. */
 static mk_status expect_rows(mk_shape *s, uint32_t slot, uint32_t weight_slot) {
   const mk_extent *w = &s->extents[weight_slot];
   uint32_t left = buffer_of(s, slot)->cols > w->row ? buffer_of(s, slot)->cols - w->row : 0;
-  return expect_vector(s, slot, w->row, w->rows < left ? w->rows : left);
+  return expect_lines(s, slot, 1, w->row, w->rows < left ? w->rows : left);
 }
 
 static mk_status expect_positive(mk_shape *s, uint32_t param) {
@@ -66,7 +80,7 @@ static mk_status expect_param(mk_shape *s, uint32_t param, bool right, const cha
 /* K columns from `col` on. The vector may go on to the end of the last tile, where the weight's padding is zero. */
 static mk_status expect_input(mk_shape *s, uint32_t slot, uint32_t col, uint32_t cols) {
   uint32_t whole = (cols + MK_TILE - 1) / MK_TILE * MK_TILE;
-  return expect_vector(s, slot, col, s->extents[slot].cols == whole ? whole : cols);
+  return expect_lines(s, slot, 1, col, s->extents[slot].cols == whole ? whole : cols);
 }
 
 /* x [K] and weight [rows, K] over the same columns; all of K unless `part`. */
@@ -98,7 +112,7 @@ static mk_status shape_QKV(mk_shape *s) {
                       "it must be whole heads, within the weight"));
   MK_TRY(expect_vector(s, MK_SLOT_QKV_inv_freq, 0, head_dim / 2));
   const mk_extent *w = &s->extents[MK_SLOT_QKV_weight];
-  return expect_vector(s, MK_SLOT_QKV_out, w->row, w->rows);
+  return expect_lines(s, MK_SLOT_QKV_out, 1, w->row, w->rows);
 }
 
 static mk_status check_block_table(mk_shape *s) {
@@ -106,7 +120,8 @@ static mk_status check_block_table(mk_shape *s) {
   const mk_step_ranges *ranges = &s->v->program->ranges;
   const mk_extent *table = &s->extents[MK_SLOT_ATTENTION_table];
   uint32_t blocks = ranges->position.high / kv->block_tokens + 1;
-  MK_TRY(expect(s, MK_SLOT_ATTENTION_table, "number of rows", table->rows, 1));
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_table, "number of rows", table->rows, mk_program_rows(s->v->program)));
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_table, "first row", table->row, 0));
   MK_TRY(expect(s, MK_SLOT_ATTENTION_table, "first column", table->col, 0));
   if (table->cols < blocks) {
     return mk_reject(s->v, "B03", s->index, "table: %u entries; position %u needs %u blocks of %u tokens", table->cols,
@@ -134,13 +149,18 @@ static mk_status shape_ATTENTION(mk_shape *s) {
     return mk_reject(s->v, "S10", s->index, "kv: span_tokens is %u; a machine takes at most %d at a time",
                      kv->span_tokens, MAX_SPAN);
   }
-  MK_TRY(expect_vector(s, MK_SLOT_ATTENTION_q, s->extents[MK_SLOT_ATTENTION_q].col, group * head_dim));
-  MK_TRY(expect_vector(s, MK_SLOT_ATTENTION_k, s->extents[MK_SLOT_ATTENTION_k].col, head_dim));
-  MK_TRY(expect_vector(s, MK_SLOT_ATTENTION_v, s->extents[MK_SLOT_ATTENTION_v].col, head_dim));
+  MK_TRY(expect_lines(s, MK_SLOT_ATTENTION_q, 1, s->extents[MK_SLOT_ATTENTION_q].col, group * head_dim));
+  MK_TRY(expect_lines(s, MK_SLOT_ATTENTION_k, 1, s->extents[MK_SLOT_ATTENTION_k].col, head_dim));
+  MK_TRY(expect_lines(s, MK_SLOT_ATTENTION_v, 1, s->extents[MK_SLOT_ATTENTION_v].col, head_dim));
   MK_TRY(expect(s, MK_SLOT_ATTENTION_out, "tile width", parts->tile_cols, head_dim + 2u));
-  MK_TRY(expect(s, MK_SLOT_ATTENTION_out, "number of rows in the buffer", parts->rows, kv->rows));
-  MK_TRY(expect(s, MK_SLOT_ATTENTION_out, "row", s->extents[MK_SLOT_ATTENTION_out].row, at->row));
-  MK_TRY(expect_vector(s, MK_SLOT_ATTENTION_out, at->col * group * (head_dim + 2u), group * (head_dim + 2u)));
+  uint32_t lines = mk_program_rows(s->v->program);
+  if (lines > 1 && kv->rows > MK_MAX_UNITS) {
+    return mk_reject(s->v, "S10", s->index, "kv: buffer %s has %u rows; with several rows a step, a machine takes %d",
+                     kv->name, kv->rows, MK_MAX_UNITS);
+  }
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_out, "number of rows in the buffer", parts->rows, (uint64_t)kv->rows * lines));
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_out, "row", s->extents[MK_SLOT_ATTENTION_out].row, (uint64_t)at->row * lines));
+  MK_TRY(expect_lines(s, MK_SLOT_ATTENTION_out, 1, at->col * group * (head_dim + 2u), group * (head_dim + 2u)));
   return check_block_table(s);
 }
 
@@ -149,22 +169,26 @@ static mk_status shape_COMBINE(mk_shape *s) {
   const mk_extent *at = &s->extents[MK_SLOT_COMBINE_parts];
   uint32_t head_dim = parts->tile_cols - 2u, heads = s->in->operands[MK_SLOT_COMBINE_parts].cols;
   MK_TRY(expect_param(s, MK_PARAM_COMBINE_span, s->in->params[MK_PARAM_COMBINE_span] != 0, "it must be above 0"));
-  if (parts->tile_rows != 1 || (head_dim != 64 && head_dim != 128) || parts->cols % parts->tile_cols != 0) {
-    return mk_reject(s->v, "S10", s->index, "parts: buffer %s has tiles of %ux%u; they must be 1x66 or 1x130 and whole",
-                     parts->name, parts->tile_rows, parts->tile_cols);
+  if (parts->tile_rows != mk_program_rows(s->v->program) || (head_dim != 64 && head_dim != 128) ||
+      parts->cols % parts->tile_cols != 0) {
+    return mk_reject(s->v, "S10", s->index,
+                     "parts: buffer %s has tiles of %ux%u; they must be %ux66 or %ux130 and whole", parts->name,
+                     parts->tile_rows, parts->tile_cols, mk_program_rows(s->v->program),
+                     mk_program_rows(s->v->program));
   }
   MK_TRY(expect(s, MK_SLOT_COMBINE_parts, "first row", at->row, 0));
   MK_TRY(expect(s, MK_SLOT_COMBINE_parts, "number of rows", at->rows, parts->rows));
-  return expect_vector(s, MK_SLOT_COMBINE_out, s->in->operands[MK_SLOT_COMBINE_parts].col * head_dim, heads * head_dim);
+  return expect_lines(s, MK_SLOT_COMBINE_out, 1, s->in->operands[MK_SLOT_COMBINE_parts].col * head_dim,
+                      heads * head_dim);
 }
 
 /* residual_out has as many columns as the sum, as far as its buffer goes; what comes in and goes out may end earlier. */
 static mk_status check_residual(mk_shape *s, uint32_t in, uint32_t to, uint32_t out, uint32_t col, uint32_t cols) {
-  MK_TRY(expect_vector(s, to, col, cols));
+  MK_TRY(expect_lines(s, to, 1, col, cols));
   const uint32_t slots[] = {in, out};
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t size = buffer_of(s, slots[i])->cols, left = size > col ? size - col : 0;
-    MK_TRY(expect_vector(s, slots[i], col, cols < left ? cols : left));
+    MK_TRY(expect_lines(s, slots[i], 1, col, cols < left ? cols : left));
   }
   return MK_OK;
 }
@@ -179,13 +203,13 @@ static mk_status shape_LINEAR_ADD(mk_shape *s) {
 static mk_status shape_LINEAR_PART(mk_shape *s) {
   const mk_extent *w = &s->extents[MK_SLOT_LINEAR_PART_weight];
   MK_TRY(check_product(s, MK_SLOT_LINEAR_PART_x, MK_SLOT_LINEAR_PART_weight, true));
-  return expect_vector(s, MK_SLOT_LINEAR_PART_out, w->row, w->rows);
+  return expect_lines(s, MK_SLOT_LINEAR_PART_out, 1, w->row, w->rows);
 }
 
 static mk_status shape_REDUCE_ADD(mk_shape *s) {
   const mk_extent *parts = &s->extents[MK_SLOT_REDUCE_ADD_parts];
   const mk_buffer *b = buffer_of(s, MK_SLOT_REDUCE_ADD_parts);
-  MK_TRY(expect(s, MK_SLOT_REDUCE_ADD_parts, "tile height", b->tile_rows, 1));
+  MK_TRY(expect(s, MK_SLOT_REDUCE_ADD_parts, "tile height", b->tile_rows, mk_program_rows(s->v->program)));
   MK_TRY(expect(s, MK_SLOT_REDUCE_ADD_parts, "first row", parts->row, 0));
   MK_TRY(expect(s, MK_SLOT_REDUCE_ADD_parts, "number of rows", parts->rows, b->rows));
   return check_residual(s, MK_SLOT_REDUCE_ADD_residual_in, MK_SLOT_REDUCE_ADD_residual_out, MK_SLOT_REDUCE_ADD_out,
@@ -197,7 +221,7 @@ static mk_status shape_GLU(mk_shape *s) {
   MK_TRY(check_product(s, MK_SLOT_GLU_x, MK_SLOT_GLU_weight, false));
   MK_TRY(check_norm(s, MK_SLOT_GLU_x, MK_SLOT_GLU_gain, MK_PARAM_GLU_eps, MK_PARAM_GLU_width));
   MK_TRY(expect(s, MK_SLOT_GLU_weight, "number of rows modulo 16", w->rows % MK_TILE, 0));
-  return expect_vector(s, MK_SLOT_GLU_out, w->row / 2, w->rows / 2);
+  return expect_lines(s, MK_SLOT_GLU_out, 1, w->row / 2, w->rows / 2);
 }
 
 /* The next token is an index into the `count` columns of this operand's buffer. */
@@ -217,7 +241,7 @@ static mk_status shape_HEAD(mk_shape *s) {
                       s->in->params[MK_PARAM_HEAD_vocab] == buffer_of(s, MK_SLOT_HEAD_logits)->cols,
                       "it must be the number of logits"));
   MK_TRY(check_named(s, MK_SLOT_HEAD_logits, s->in->params[MK_PARAM_HEAD_vocab]));
-  MK_TRY(expect_vector(s, MK_SLOT_HEAD_candidate, 0, 2));
+  MK_TRY(expect_lines(s, MK_SLOT_HEAD_candidate, 1, 0, 2));
   if (mk_operand_empty(weight) || mk_operand_empty(logits)) {
     return mk_operand_empty(weight) == mk_operand_empty(logits)
                ? MK_OK
@@ -227,7 +251,32 @@ static mk_status shape_HEAD(mk_shape *s) {
   return expect_rows(s, MK_SLOT_HEAD_logits, MK_SLOT_HEAD_weight);
 }
 
+/* Several rows: the plan of a whole launch, and as many steps of the ring. */
+static mk_status check_plan(mk_shape *s) {
+  uint32_t lines = mk_program_rows(s->v->program), words = lines * MK_ROW_WORDS;
+  const mk_buffer *candidates = buffer_of(s, MK_SLOT_NEXT_candidates);
+  const mk_extent *plan = &s->extents[MK_SLOT_NEXT_prompt], *ring = &s->extents[MK_SLOT_NEXT_ring];
+  MK_TRY(expect_lines(s, MK_SLOT_NEXT_candidates, candidates->rows / lines, 0, 2));
+  MK_TRY(expect_vector(s, MK_SLOT_NEXT_prompt, 0, buffer_of(s, MK_SLOT_NEXT_prompt)->cols));
+  if (plan->cols < words || plan->cols % words != 0) {
+    return mk_reject(s->v, "B03", s->index, "plan: %u words; a step of %u rows has %u, and a launch whole steps",
+                     plan->cols, lines, words);
+  }
+  if (mk_operand_empty(&s->in->operands[MK_SLOT_NEXT_ring])) {
+    return MK_OK;
+  }
+  MK_TRY(expect_vector(s, MK_SLOT_NEXT_ring, 0, ring->cols));
+  if (ring->cols < plan->cols / MK_ROW_WORDS) {
+    return mk_reject(s->v, "B03", s->index, "ring: %u tokens; %u rows in each of the plan's steps need %u", ring->cols,
+                     lines, plan->cols / MK_ROW_WORDS);
+  }
+  return MK_OK;
+}
+
 static mk_status shape_NEXT(mk_shape *s) {
+  if (mk_program_rows(s->v->program) > 1) {
+    return check_plan(s);
+  }
   uint32_t high = s->v->program->ranges.position.high;
   const mk_extent *candidates = &s->extents[MK_SLOT_NEXT_candidates];
   const mk_extent *prompt = &s->extents[MK_SLOT_NEXT_prompt], *ring = &s->extents[MK_SLOT_NEXT_ring];
@@ -256,6 +305,10 @@ static mk_status shape_NEXT(mk_shape *s) {
 
 /* The words of the sampling buffer (instructions/sampling.h). */
 static mk_status check_sampling(mk_shape *s, uint32_t slot) {
+  if (mk_program_rows(s->v->program) > 1) {
+    return mk_reject(s->v, "S10", s->index, "%s draws for one row a step; the program has %u", s->info->name,
+                     mk_program_rows(s->v->program));
+  }
   const mk_extent *at = &s->extents[slot];
   MK_TRY(expect(s, slot, "number of rows in the buffer", buffer_of(s, slot)->rows, 1));
   MK_TRY(expect(s, slot, "first column", at->col, 0));

@@ -37,8 +37,10 @@ static mk_status check_machine(mk_verifier *v) {
     return mk_reject(v, "S01", MK_NONE_INDEX, "ranges: token is %u to %u, block %u to %u; both must rise", r->token.low,
                      r->token.high, r->block.low, r->block.high);
   }
-  if (r->batch.low != 1 || r->batch.high != 1) {
-    return mk_reject(v, "S01", MK_NONE_INDEX, "ranges: batch is %u to %u; the opcodes compute one token per step",
+  if (r->batch.low != 1 || r->batch.high < 1 || r->batch.high > MK_MAX_ROWS ||
+      (r->batch.high & (r->batch.high - 1)) != 0) {
+    return mk_reject(v, "S01", MK_NONE_INDEX,
+                     "ranges: batch is %u to %u; of 1, 2, 4, 8 or 16 rows of a step at least one is active",
                      r->batch.low, r->batch.high);
   }
   return MK_OK;
@@ -486,7 +488,8 @@ static mk_status check_agreement(mk_verifier *v, const mk_queue *queue, uint32_t
     return mk_reject(v, "N04", next, "candidates or prompt differ from those of %s; all SMs must agree on the token",
                      mk_place_of(v, first_next).text);
   }
-  if (!chosen && b[MK_SLOT_NEXT_candidates].rows != v->program->buffers[b[MK_SLOT_NEXT_candidates].buffer].rows) {
+  if (!chosen &&
+      b[MK_SLOT_NEXT_candidates].rows != mk_buffer_grid_rows(&v->program->buffers[b[MK_SLOT_NEXT_candidates].buffer])) {
     return mk_reject(v, "N04", next, "candidates: one row of buffer %s, which is no choice of a draw on this queue",
                      v->program->buffers[b[MK_SLOT_NEXT_candidates].buffer].name);
   }
@@ -505,7 +508,7 @@ static mk_status check_state(mk_verifier *v, size_t queue, uint32_t *first_next)
                          mk_place_of(v, next).text);
       }
       next = i;
-    } else if (mk_info(in)->state == MK_STATE_READ) {
+    } else if (mk_reads_state(v, in)) {
       last_reader = i;
       if (next != MK_NONE_INDEX) {
         return mk_reject(v, "N02", i, "reads the step state after %s has moved it on; put it before",

@@ -7,17 +7,19 @@
 #include "scheduler/compile.h"
 #include "vm/gpu/machine.h"
 
-static mk_program *compile(bool sampling) {
+static mk_program *compile_rows(bool sampling, uint32_t rows) {
   mk_config config;
   mk_graph *graph;
   mk_program *program;
-  mk_compile_options options = {.sms = 4, .max_seq = 64, .sampling = sampling};
+  mk_compile_options options = {.sms = 4, .max_seq = 64, .sampling = sampling, .rows = rows};
   cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
   cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
   mk_graph_free(graph);
   return program;
 }
+
+static mk_program *compile(bool sampling) { return compile_rows(sampling, 1); }
 
 static mk_instruction *first(mk_program *program, mk_opcode opcode) {
   for (size_t i = 0; i < program->instruction_count; i++) {
@@ -38,6 +40,8 @@ static void expect_refused(mk_program *program, const char *why) {
   cr_assert_not_null(strstr(mk_error_message(), why), "%s", mk_error_message());
   mk_program_free(program);
 }
+
+Test(gpu_refusals, several_rows_per_step) { expect_refused(compile_rows(false, 4), "one token per step so far"); }
 
 Test(gpu_refusals, pages_of_another_size) {
   mk_program *program = compile(false);

@@ -345,7 +345,9 @@ Test(verify, empty_program) {
   }
 
 REJECTS(machine_without_ring, model, "S01", "ring_pages", p->machine.ring_pages = 0)
-REJECTS(batch_of_two, model, "S01", "batch", p->ranges.batch.high = 2)
+REJECTS(batch_of_three, model, "S01", "batch", p->ranges.batch.high = 3)
+REJECTS(batch_of_none, model, "S01", "batch", p->ranges.batch.low = 0)
+REJECTS(batch_of_two, model, "S10", "rows", p->ranges.batch.high = 2)
 REJECTS(position_range_falls, model, "S01", "position", p->ranges.position.low = 512)
 REJECTS(buffer_kind_unknown, model, "S02", "buffer 13", p->buffers[RESIDUAL].kind = 77)
 REJECTS(buffer_tile_zero, model, "S02", "buffer 19", p->buffers[X].tile_cols = 0)

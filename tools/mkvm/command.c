@@ -41,6 +41,15 @@ uint64_t mk_number(struct argp_state *state, const char *flag, const char *text,
   return value;
 }
 
+uint32_t mk_rows_number(struct argp_state *state, const char *text) {
+  uint32_t rows = (uint32_t)mk_number(state, "--rows", text, 1, 16);
+  if ((rows & (rows - 1)) != 0) {
+    argp_error(state, "--rows: %u is none of 1, 2, 4, 8 and 16", rows);
+    exit(MK_ERR_USAGE);
+  }
+  return rows;
+}
+
 const char *mk_device(struct argp_state *state, const char *text) {
   bool good = strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0;
   if (strncmp(text, "cuda:", 5) == 0) {

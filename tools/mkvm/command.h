@@ -27,6 +27,9 @@ char *mk_help_filter(int key, const char *text, void *input);
 /* The number that `text`, the value of `flag`, states; anything but a whole number from low to high is a usage error. */
 uint64_t mk_number(struct argp_state *state, const char *flag, const char *text, uint64_t low, uint64_t high);
 
+/* The value of --rows, rows per step: 1, 2, 4, 8 or 16; anything else is a usage error. */
+uint32_t mk_rows_number(struct argp_state *state, const char *text);
+
 /* The value of --device: cpu, cuda or cuda:N; anything else is a usage error. */
 const char *mk_device(struct argp_state *state, const char *text);
 /* NULL is no cuda: the engine chooses. */

@@ -10,11 +10,11 @@
 #include "vm/explain.h"
 #include "vm/verify.h"
 
-enum { KEY_SMS = 256, KEY_MAX_SEQ, KEY_EXPLAIN, KEY_SAMPLING };
+enum { KEY_SMS = 256, KEY_MAX_SEQ, KEY_EXPLAIN, KEY_SAMPLING, KEY_ROWS };
 
 typedef struct compile_options {
   const char *model, *output;
-  uint32_t sms;
+  uint32_t sms, rows;
   uint64_t max_seq;
   bool sampling;
 } compile_options;
@@ -24,6 +24,10 @@ static const struct argp_option compile_table[] = {
     {"output", 'o', "FILE", 0, "Program file to write, usually *.mkp (required)", 1},
     {"sms", KEY_SMS, "N", 0, "SMs to compile for (132)", 1},
     {"max-seq", KEY_MAX_SEQ, "L", 0, "Tokens of context (the model's limit, at most 4096)", 1},
+    {"rows", KEY_ROWS, "T", 0,
+     "Rows per step: tokens of one sequence or of several that a step computes: 1, 2, 4, 8 or 16 (1; several: cpu "
+     "only)",
+     1},
     {"sampling", KEY_SAMPLING, NULL, 0,
      "A program that draws tokens, by parameters given at run time; else a greedy one", 1},
     {0}};
@@ -46,6 +50,9 @@ static error_t parse_compile(int key, char *text, struct argp_state *state) {
     case KEY_SAMPLING:
       o->sampling = true;
       return 0;
+    case KEY_ROWS:
+      o->rows = mk_rows_number(state, text);
+      return 0;
     case KEY_MAX_SEQ:
       o->max_seq = mk_number(state, "--max-seq", text, 1, UINT32_MAX);
       return 0;
@@ -55,6 +62,9 @@ static error_t parse_compile(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_END:
       if (o->model == NULL || o->output == NULL) {
         argp_error(state, "%s is missing", o->model == NULL ? "--model DIR" : "--output FILE");
+      }
+      if (o->rows > 1 && o->sampling) {
+        argp_error(state, "--rows %u does not go with --sampling: a program that draws has one row", o->rows);
       }
       return 0;
     default:
@@ -97,10 +107,10 @@ mk_status mk_command_compile(int argc, char **argv) {
       "options "
       "give the same file, byte for byte.";
   static const struct argp argp = {compile_table, parse_compile, "", doc, mk_common_options, mk_help_filter, NULL};
-  compile_options o = {.sms = MK_DEFAULT_SMS};
+  compile_options o = {.sms = MK_DEFAULT_SMS, .rows = 1};
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
   mk_config config;
-  mk_compile_options options = {.sms = o.sms, .sampling = o.sampling};
+  mk_compile_options options = {.sms = o.sms, .rows = o.rows, .sampling = o.sampling};
   MK_TRY(mk_config_load(o.model, &config));
   MK_TRY(mk_context_size(o.max_seq, config.max_position, &options.max_seq));
   double start = mk_seconds();

@@ -74,17 +74,78 @@ static void print_outputs(const mk_program *program, mk_cpu *cpu) {
   }
 }
 
-static mk_status run(const mk_program *program, uint64_t steps, const mk_cpu_options *options) {
+/* Several rows: a sequence in each slot, side by side. */
+typedef struct side_by_side {
+  uint32_t rows;
+  uint32_t tokens[MK_MAX_ROWS]; /* of the step to come */
+} side_by_side;
+
+static bool keep_choices(void *user, uint32_t step, const uint32_t *results) {
+  side_by_side *s = user;
+  (void)step;
+  for (uint32_t r = 0; r < s->rows; r++) {
+    s->tokens[r] = results[r] & ~MK_RESULT_NAN;
+  }
+  return true;
+}
+
+static mk_status run_launch(mk_cpu *cpu, side_by_side *s, uint32_t position, uint32_t steps) {
+  mk_step_row *plan;
+  MK_TRY(mk_alloc((size_t)steps * s->rows, sizeof *plan, &plan));
+  for (uint32_t i = 0; i < steps * s->rows; i++) {
+    uint32_t slot = i % s->rows, step = i / s->rows;
+    plan[i] = (mk_step_row){.slot = slot,
+                            .position = position + step,
+                            .token = step == 0 ? s->tokens[slot] : MK_TOKEN_CHOSEN,
+                            .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
+  }
+  mk_status status = mk_cpu_run_plan(cpu, plan, steps, keep_choices, s);
+  mk_free(plan);
+  return status;
+}
+
+static mk_status run_rows(const mk_program *program, mk_cpu *cpu, uint64_t *steps) {
+  const mk_step_ranges *ranges = &program->ranges;
+  mk_plan_buffers buffers;
+  side_by_side s = {.rows = mk_program_rows(program)};
+  MK_TRY(mk_plan_find(program, &buffers));
+  const mk_buffer *kv = &program->buffers[buffers.kv];
+  uint32_t *table = mk_cpu_memory(cpu, buffers.table), columns = program->buffers[buffers.table].cols;
+  uint32_t each = (ranges->block.high - ranges->block.low + 1) / s.rows, end = ranges->position.high + 1;
+  end = (uint64_t)each * kv->block_tokens < end ? each * kv->block_tokens : end;
+  for (uint32_t i = 0; i < s.rows * columns; i++) {
+    table[i] = ranges->block.low + i / columns * each + i % columns;
+  }
+  for (uint32_t slot = 0; slot < s.rows; slot++) {
+    s.tokens[slot] = ranges->token.low;
+  }
+  uint64_t room = end > ranges->position.low ? end - ranges->position.low : 0, left = *steps < room ? *steps : room;
+  *steps = left;
+  for (uint32_t position = ranges->position.low; left != 0;) {
+    uint32_t launch = left < buffers.steps ? (uint32_t)left : buffers.steps;
+    MK_TRY(run_launch(cpu, &s, position, launch));
+    position += launch;
+    left -= launch;
+  }
+  return MK_OK;
+}
+
+static mk_status run_one_row(const mk_program *program, mk_cpu *cpu, uint64_t *steps) {
   const mk_step_ranges *ranges = &program->ranges;
   uint64_t room = (uint64_t)ranges->position.high - ranges->position.low + 1;
+  fill_tables(program, cpu);
+  mk_cpu_set_state(cpu, ranges->token.low, ranges->position.low, 0);
+  *steps = *steps < room ? *steps : room;
+  return mk_cpu_run(cpu, *steps, NULL, NULL);
+}
+
+static mk_status run(const mk_program *program, uint64_t steps, const mk_cpu_options *options) {
+  const mk_step_ranges *ranges = &program->ranges;
   mk_cpu *cpu;
   MK_TRY(mk_verify(program, NULL));
   MK_TRY(mk_cpu_new(program, options, &cpu));
   fill_weights(program, cpu);
-  fill_tables(program, cpu);
-  mk_cpu_set_state(cpu, ranges->token.low, ranges->position.low, 0);
-  steps = steps < room ? steps : room;
-  mk_status status = mk_cpu_run(cpu, steps, NULL, NULL);
+  mk_status status = mk_program_rows(program) > 1 ? run_rows(program, cpu, &steps) : run_one_row(program, cpu, &steps);
   if (status == MK_OK) {
     printf("%" PRIu64 " steps from position %u\n", steps, ranges->position.low);
     print_outputs(program, cpu);

@@ -43,9 +43,11 @@ static mk_status observe(mk_cpu *cpu, uint32_t q, mk_role role) {
     return MK_OK;
   }
   const mk_cpu_sm *sm = &cpu->sms[q];
-  const uint16_t *rows = sm->rows_used[sm->steps[role] % cpu->program->machine.result_slots];
-  return mk_race_step(cpu->race, q, role, cpu->program->queues[q].first + sm->roles[role].at,
-                      role == MK_ROLE_LOADER ? NULL : rows);
+  uint64_t slot = sm->steps[role] % cpu->program->machine.result_slots;
+  bool all = role == MK_ROLE_LOADER;
+  mk_race_use used = {.rows = all ? NULL : sm->rows_used[slot],
+                      .parts = all || sm->parts_used == NULL ? NULL : sm->parts_used[slot]};
+  return mk_race_step(cpu->race, q, role, cpu->program->queues[q].first + sm->roles[role].at, &used);
 }
 
 static void publish(mk_cpu *cpu, const mk_instruction *in, uint32_t generation) {

@@ -20,6 +20,9 @@ static mk_status init(mk_cpu *cpu) {
     sm->count = program->queues[q].count;
     sm->queue = sm->count == 0 ? NULL : program->instructions + program->queues[q].first;
     MK_TRY(mk_alloc(program->machine.result_slots, sizeof *sm->rows_used, &sm->rows_used));
+    if (mk_program_rows(program) > 1) {
+      MK_TRY(mk_alloc(program->machine.result_slots, sizeof *sm->parts_used, &sm->parts_used));
+    }
     for (uint32_t i = 0; i < sm->count; i++) {
       sm->has_boundary |= mk_opcode_lookup(sm->queue[i].opcode)->state == MK_STATE_WRITE;
     }
@@ -40,6 +43,11 @@ static mk_status init(mk_cpu *cpu) {
 }
 
 mk_status mk_cpu_new(const mk_program *program, const mk_cpu_options *options, mk_cpu **out) {
+  *out = NULL;
+  if (options->accesses_only && mk_program_rows(program) > 1) {
+    return mk_error(MK_ERR_USAGE, "accesses alone are for programs of one row per step; this one has %u",
+                    mk_program_rows(program));
+  }
   MK_TRY(mk_alloc(1, sizeof **out, out));
   mk_cpu *cpu = *out;
   cpu->program = program;
@@ -63,6 +71,7 @@ void mk_cpu_free(mk_cpu *cpu) {
   for (size_t q = 0; cpu->sms != NULL && q < cpu->program->queue_count; q++) {
     mk_free(cpu->sms[q].late);
     mk_free(cpu->sms[q].rows_used);
+    mk_free(cpu->sms[q].parts_used);
   }
   mk_free(cpu->memory);
   mk_free(cpu->sms);
@@ -135,6 +144,12 @@ static void announce(mk_cpu *cpu, const mk_cpu_sm *sm, uint64_t epoch) {
     return;
   }
   cpu->announced = epoch + 1;
+  if (mk_program_rows(cpu->program) > 1) {
+    if (cpu->step_fn != NULL && !cpu->step_fn(cpu->user, (uint32_t)epoch, sm->step.results)) {
+      cpu->limit = epoch + 1;
+    }
+    return;
+  }
   if (sm->step.nan_logits != 0) {
     cpu->failure = mk_error(MK_ERR_DEVICE, "the logits at position %u are not numbers (NaN)", sm->step.position - 1);
     cpu->limit = epoch + 1;
@@ -154,8 +169,11 @@ static bool execute_arithmetic(mk_cpu *cpu, mk_cpu_sm *sm, uint32_t publish) {
   if (mk_reference_run(&reference, &sm->queue[c->at]) == MK_REFERENCE_WAIT) {
     return false;
   }
-  memcpy(sm->rows_used[sm->steps[MK_ROLE_CONSUMER] % cpu->program->machine.result_slots], reference.rows_used,
-         sizeof reference.rows_used);
+  uint64_t slot = sm->steps[MK_ROLE_CONSUMER] % cpu->program->machine.result_slots;
+  memcpy(sm->rows_used[slot], reference.rows_used, sizeof reference.rows_used);
+  if (sm->parts_used != NULL) {
+    memcpy(sm->parts_used[slot], reference.parts_used, sizeof reference.parts_used);
+  }
   return true;
 }
 
@@ -174,9 +192,14 @@ mk_word_range mk_cpu_words(const mk_cpu *cpu, const mk_operand *operand) {
                          .end_row = end_row < buffer->rows ? end_row : buffer->rows};
 }
 
-static bool has_stale_word(const mk_cpu *cpu, const mk_operand *operand, uint32_t generation) {
+static bool has_stale_word(const mk_cpu *cpu, const mk_step_state *state, const mk_operand *operand,
+                           uint32_t generation) {
   mk_word_range range = mk_cpu_words(cpu, operand);
+  uint32_t rows = mk_program_rows(cpu->program);
   for (uint32_t r = range.first_row; range.words != NULL && r < range.end_row; r++) {
+    if (rows > 1 && (state->rows[r % rows].flags & MK_ROW_ACTIVE) == 0) {
+      continue;
+    }
     for (size_t w = range.first; w < range.end; w++) {
       if (range.words[r * range.row_words + w] >> 32 != generation) {
         return true;
@@ -199,7 +222,8 @@ static void record_wait(const mk_cpu *cpu, const mk_cpu_sm *sm) {
   for (uint32_t slot = info->operand_count; slot-- != 0;) {
     const mk_operand *operand = &in->operands[slot];
     if (info->operands[slot].role == MK_ROLE_CONSUMER && info->operands[slot].access == MK_ACCESS_READ &&
-        cpu->program->buffers[operand->buffer].store == MK_STORE_STAMPED && has_stale_word(cpu, operand, generation)) {
+        cpu->program->buffers[operand->buffer].store == MK_STORE_STAMPED &&
+        has_stale_word(cpu, &sm->step, operand, generation)) {
       edge = operand->buffer;
     }
   }
@@ -301,11 +325,9 @@ static void clear_after_abort(mk_cpu *cpu) {
   cpu->first_epoch = 0;
 }
 
-mk_status mk_cpu_run(mk_cpu *cpu, uint64_t epochs, mk_epoch_fn fn, void *user) {
+static mk_status run(mk_cpu *cpu, uint64_t epochs) {
   cpu->limit = epochs;
   cpu->announced = 0;
-  cpu->fn = fn;
-  cpu->user = user;
   cpu->failure = MK_OK;
   for (size_t q = 0; q < cpu->program->queue_count; q++) {
     mk_cpu_sm *sm = &cpu->sms[q];
@@ -332,6 +354,30 @@ mk_status mk_cpu_run(mk_cpu *cpu, uint64_t epochs, mk_epoch_fn fn, void *user) {
   }
   cpu->first_epoch += (uint32_t)cpu->limit;
   return MK_OK;
+}
+
+mk_status mk_cpu_run(mk_cpu *cpu, uint64_t epochs, mk_epoch_fn fn, void *user) {
+  if (mk_program_rows(cpu->program) > 1) {
+    return mk_error(MK_ERR_USAGE, "the program has %u rows per step; it needs a plan", mk_program_rows(cpu->program));
+  }
+  cpu->fn = fn;
+  cpu->user = user;
+  return run(cpu, epochs);
+}
+
+mk_status mk_cpu_run_plan(mk_cpu *cpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user) {
+  mk_plan_buffers buffers;
+  uint32_t rows = mk_program_rows(cpu->program);
+  MK_TRY(mk_plan_find(cpu->program, &buffers));
+  MK_TRY(mk_plan_check(cpu->program, plan, steps, mk_cpu_memory(cpu, buffers.table)));
+  memcpy(mk_cpu_memory(cpu, buffers.plan), plan, (size_t)steps * rows * sizeof *plan);
+  for (size_t q = 0; q < cpu->program->queue_count; q++) {
+    cpu->sms[q].step = (mk_step_state){.position = plan[0].position};
+    memcpy(cpu->sms[q].step.rows, plan, rows * sizeof *plan);
+  }
+  cpu->step_fn = fn;
+  cpu->user = user;
+  return run(cpu, steps);
 }
 
 mk_status mk_cpu_trace_on(mk_cpu *cpu, uint32_t first_step, uint32_t steps, uint32_t capacity) {

@@ -2,7 +2,7 @@
  *
  * Ownership: a mk_cpu owns the memory of every buffer; the program stays the caller's and outlives it. One thread at a time.
  * Failure: MK_ERR_DEVICE when the program deadlocks, an access is unordered (check_races) or logits are NaN, with the SM, role,
- * instruction and reason in the message; MK_ERR_RUNTIME for memory. It runs any well-formed program, accepted by the verifier
+ * instruction and reason in the message; MK_ERR_RUNTIME for memory; MK_ERR_USAGE for a plan that cannot be. It runs any well-formed program, accepted by the verifier
  * or not, but operands must lie inside their buffers (the verifier's bounds rules).
  *
  * Ways to run (mk_cpu_options): greedy, every queue as far as it goes; or a random legal interleaving of loaders, consumers and
@@ -13,7 +13,7 @@
 #ifndef MK_CPU_MACHINE_H
 #define MK_CPU_MACHINE_H
 
-#include "vm/program.h"
+#include "vm/plan.h"
 #include "vm/trace.h"
 
 typedef struct mk_cpu mk_cpu;
@@ -22,8 +22,9 @@ typedef struct mk_cpu_options {
   uint64_t seed; /* 0: greedy; else a random interleaving */
   bool adversarial;
   bool check_races;
-  bool unfair;        /* actors by a priority that changes now and then: some lag for as long as they can */
-  bool accesses_only; /* no arithmetic: what is read, written and waited for (vm/cpu/accesses.h) */
+  bool unfair; /* actors by a priority that changes now and then: some lag for as long as they can */
+  bool
+      accesses_only; /* no arithmetic: what is read, written and waited for (vm/cpu/accesses.h); programs of one row alone */
 } mk_cpu_options;
 
 mk_status mk_cpu_new(const mk_program *program, const mk_cpu_options *options, mk_cpu **out);
@@ -49,6 +50,15 @@ typedef bool (*mk_epoch_fn)(void *user, uint32_t position, uint32_t token);
 
 /* Runs `epochs` epochs, or fewer when fn (may be NULL) returns false. Counters and generations go on from run to run. */
 mk_status mk_cpu_run(mk_cpu *cpu, uint64_t epochs, mk_epoch_fn fn, void *user);
+
+/* A program of several rows takes a plan in the place of a state. Called when the first SM knows what the rows of `step` chose:
+ * results[row], MK_CANDIDATE_NONE for one that chose nothing, with MK_RESULT_NAN where logits were NaN (which is an error of that
+ * row's sequence alone); logits of rows that chose may be read from their buffer during the call. false: this step is the last. */
+typedef bool (*mk_step_fn)(void *user, uint32_t step, const uint32_t *results);
+
+/* Runs the steps of a plan [steps][rows of the program], or fewer when fn returns false. The block table is filled before. MK_ERR_USAGE when
+ * mk_plan_check refuses the plan. */
+mk_status mk_cpu_run_plan(mk_cpu *cpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user);
 
 /* The recorder (recorder.h): later runs keep what every role did in `steps` steps of the run from `first_step` on, at most `capacity`
  * records a role and SM; take gives the last run's. Off frees the memory. */

@@ -29,6 +29,7 @@ typedef struct mk_cpu_sm {
   uint64_t pages_in_flight;
   mk_step_state step;
   uint16_t (*rows_used)[MK_MAX_OPERANDS]; /* per result slot: what the consumer touched, for the storer's part */
+  uint64_t (*parts_used)[MK_PART_WORDS];  /* per result slot, of a COMBINE of several rows */
   mk_late_publication *late;
   size_t late_count, late_capacity;
 } mk_cpu_sm;
@@ -48,6 +49,7 @@ struct mk_cpu {
   uint64_t limit;       /* epochs of this run */
   uint64_t announced;   /* epochs whose token the host has seen */
   mk_epoch_fn fn;
+  mk_step_fn step_fn; /* of a run by a plan */
   void *user;
   mk_status failure;
   mk_recorder *recorder; /* NULL: off */

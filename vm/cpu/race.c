@@ -195,7 +195,8 @@ static mk_status check_proxy(const mk_race *race, uint32_t thread, uint32_t inde
       buffer->name);
 }
 
-static mk_status touch(mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, uint32_t rows, bool write) {
+static mk_status touch(mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, const mk_race_use *used,
+                       bool write) {
   const mk_instruction *in = &race->program->instructions[index];
   const mk_operand *operand = &in->operands[slot];
   const mk_buffer *buffer = &race->program->buffers[operand->buffer];
@@ -206,7 +207,12 @@ static mk_status touch(mk_race *race, uint32_t thread, uint32_t index, uint32_t 
   }
   bool stamped = buffer->store == MK_STORE_STAMPED;
   uint32_t grid_cols = mk_buffer_grid_cols(buffer), last_joined = UINT32_MAX;
+  uint32_t rows = used->rows == NULL ? operand->rows : used->rows[slot];
+  const uint64_t *parts = in->opcode == MK_OP_COMBINE && slot == MK_SLOT_COMBINE_parts ? used->parts : NULL;
   for (uint32_t r = operand->row; r < operand->row + rows; r++) {
+    if (parts != NULL && (parts[r / 64 % (MK_MAX_UNITS / 64)] >> r % 64 & 1) == 0) {
+      continue;
+    }
     for (uint32_t c = operand->col; c < (uint32_t)operand->col + operand->cols; c++) {
       cell *at = &cells[(size_t)r * grid_cols + c];
       MK_TRY(write ? write_cell(race, thread, index, slot, at, stamped)
@@ -217,8 +223,7 @@ static mk_status touch(mk_race *race, uint32_t thread, uint32_t index, uint32_t 
 }
 
 /* What this role does to the operands: reads first, then writes. */
-static mk_status touch_operands(mk_race *race, uint32_t thread, uint32_t index, mk_role role,
-                                const uint16_t *rows_used) {
+static mk_status touch_operands(mk_race *race, uint32_t thread, uint32_t index, mk_role role, const mk_race_use *used) {
   const mk_instruction *in = &race->program->instructions[index];
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
@@ -226,14 +231,14 @@ static mk_status touch_operands(mk_race *race, uint32_t thread, uint32_t index, 
     bool reads = (operand->access == MK_ACCESS_READ && operand->role == role) ||
                  (operand->access == MK_ACCESS_UPDATE && role == MK_ROLE_LOADER);
     if (reads) {
-      MK_TRY(touch(race, thread, index, slot, rows_used == NULL ? in->operands[slot].rows : rows_used[slot], false));
+      MK_TRY(touch(race, thread, index, slot, used, false));
     }
   }
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand_info *operand = &info->operands[slot];
     bool writes = operand->access != MK_ACCESS_READ && operand->role == role;
     if (writes) {
-      MK_TRY(touch(race, thread, index, slot, rows_used == NULL ? in->operands[slot].rows : rows_used[slot], true));
+      MK_TRY(touch(race, thread, index, slot, used, true));
     }
   }
   return MK_OK;
@@ -249,7 +254,7 @@ static bool writes_stamped(const mk_opcode_info *info, mk_role role) {
   return false;
 }
 
-mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index, const uint16_t *rows_used) {
+mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index, const mk_race_use *used) {
   const mk_program *program = race->program;
   const mk_instruction *in = &program->instructions[index];
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
@@ -271,7 +276,7 @@ mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index,
   }
   clock.before[thread]++;
   clock.after[thread] = clock.before[thread];
-  MK_TRY(touch_operands(race, thread, index, role, rows_used));
+  MK_TRY(touch_operands(race, thread, index, role, used));
   if (writes_stamped(info, role)) {
     memcpy(race->written[index].after, clock.after, n * sizeof *clock.after);
   }

@@ -12,10 +12,16 @@ typedef struct mk_race mk_race;
 mk_status mk_race_new(const mk_program *program, mk_race **out);
 void mk_race_free(mk_race *race); /* NULL is fine */
 
-/* `role` of queue `sm` performs its part of instruction `index` (into program->instructions), touching the first rows_used
- * row tiles of each operand (NULL: all that it declares). MK_ERR_DEVICE when an access of that part is not ordered against
- * an earlier one. Parts come in an order that the machine's rules allow. */
-mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index, const uint16_t *rows_used);
+/* What a part touches: of operand i the first rows[i] row tiles (NULL: all that it declares); of a COMBINE's parts, where `parts` is not
+ * NULL, the row tiles whose bits are set. */
+typedef struct mk_race_use {
+  const uint16_t *rows;
+  const uint64_t *parts;
+} mk_race_use;
+
+/* `role` of queue `sm` performs its part of instruction `index` (into program->instructions). MK_ERR_DEVICE when an access of
+ * that part is not ordered against an earlier one. Parts come in an order that the machine's rules allow. */
+mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index, const mk_race_use *used);
 
 /* The storer of queue `sm` signals for instruction `index`, its last step. */
 void mk_race_signal(mk_race *race, uint32_t sm, uint32_t index);

@@ -144,6 +144,12 @@ static mk_status check_boundary(const mk_program *program, const mk_queue *queue
 /* What the kernel is compiled for must be what the scheduler planned and the verifier proved. */
 static mk_status check_program(const mk_program *program) {
   const mk_machine *machine = &program->machine;
+  if (mk_program_rows(program) > 1) {
+    return mk_error(MK_ERR_FILE,
+                    "the program has %u rows per step; this machine runs one token per step so far; compile it with "
+                    "1 row, or use --device cpu",
+                    mk_program_rows(program));
+  }
   if (machine->ranks != 1 || machine->page_bytes != MK_GPU_PAGE_BYTES ||
       machine->consumer_warps != MK_GPU_CONSUMER_WARPS || machine->ring_pages > MK_GPU_RING_PAGES) {
     return mk_error(
