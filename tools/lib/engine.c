@@ -25,7 +25,7 @@ struct mk_engine {
   const volatile sig_atomic_t *cancel;
   uint32_t max_seq;
   uint32_t position_shift; /* mk_tamper */
-  int prompt, logits;      /* buffers */
+  int prompt, logits;      /* buffers; prompt: of one row */
   mk_trace_window trace;
   float *logits_copy;         /* of the GPU's, [vocab] */
   int sampling, bias, counts; /* buffers of a sampling program, else -1 */
@@ -38,12 +38,13 @@ static bool needs_cpu(const mk_engine_options *options) {
 /* *index: the GPU to use, or -1 for the CPU. */
 static mk_status choose_device(const mk_engine_options *options, int *index) {
   const char *name = options->device == NULL ? "" : options->device;
+  bool one_row = options->rows <= 1;
   *index = -1;
   if (strcmp(name, "cpu") == 0) {
     return MK_OK;
   }
   if (name[0] == '\0') {
-    *index = !needs_cpu(options) && mk_gpu_present(0) ? 0 : -1;
+    *index = one_row && !needs_cpu(options) && mk_gpu_present(0) ? 0 : -1;
     return MK_OK;
   }
   int length = 0, number = 0;
@@ -84,8 +85,12 @@ static mk_status load_weights(mk_engine *engine, const mk_engine_options *option
   return status;
 }
 
-/* Blocks in an order that is not the identity, so that a forgotten look-up shows; every block once. */
+/* Blocks in an order that is not the identity, so that a forgotten look-up shows; every block once. With several rows the
+ * table changes from launch to launch. */
 static mk_status fill_block_table(mk_engine *engine) {
+  if (mk_program_rows(engine->program) > 1) {
+    return MK_OK;
+  }
   size_t index = (size_t)mk_program_find_buffer(engine->program, "block_table");
   uint32_t blocks = engine->program->buffers[index].cols;
   uint32_t *table;
@@ -197,8 +202,11 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   engine->max_seq = options->max_seq != 0 ? options->max_seq : longest < DEFAULT_CONTEXT ? longest : DEFAULT_CONTEXT;
   MK_TRY(mk_llama_graph(&engine->config, &engine->graph));
   bool samples = options->sampling != NULL && !mk_sampling_is_greedy(options->sampling);
-  mk_compile_options compile = {
-      .sms = options->sms == 0 ? MK_DEFAULT_SMS : options->sms, .max_seq = engine->max_seq, .sampling = samples};
+  mk_compile_options compile = {.sms = options->sms == 0 ? MK_DEFAULT_SMS : options->sms,
+                                .max_seq = engine->max_seq,
+                                .rows = options->rows,
+                                .blocks = options->kv_blocks,
+                                .sampling = samples};
   MK_TRY(mk_compile(engine->graph, &compile, &engine->program));
   MK_TRY(mk_verify(engine->program, NULL));
   if (options->tamper != NULL) {
@@ -311,8 +319,88 @@ static mk_status arm_recorder(mk_engine *engine, uint32_t generated) {
                              : mk_cpu_trace_on(engine->cpu, first, w->steps, w->records);
 }
 
+/* Several rows. */
+
+typedef struct side_by_side {
+  mk_engine *engine;
+  mk_batch *batch;
+} side_by_side;
+
+static bool on_step(void *user, uint32_t step, const uint32_t *results) {
+  side_by_side *s = user;
+  return !is_cancelled(s->engine) &&
+         mk_batch_take(s->batch, step, results, mk_cpu_memory(s->engine->cpu, (size_t)s->engine->logits));
+}
+
+static mk_status generate_rows(mk_engine *engine, const mk_sequence *sequences, size_t count,
+                               const mk_sequence_calls *calls) {
+  side_by_side s = {.engine = engine};
+  mk_plan_buffers buffers;
+  mk_launch launch;
+  MK_TRY(mk_plan_find(engine->program, &buffers));
+  MK_TRY(mk_batch_new(engine->program, sequences, count, calls, &s.batch));
+  mk_status status = MK_OK;
+  mk_batch_plan(s.batch, &launch);
+  while (status == MK_OK && launch.steps != 0 && !is_cancelled(engine)) {
+    status = write_buffer(engine, buffers.table, 0, launch.table, engine->program->buffers[buffers.table].bytes);
+    if (status == MK_OK) {
+      status = mk_cpu_run_plan(engine->cpu, launch.plan, launch.steps, on_step, &s);
+    }
+    if (status == MK_OK) {
+      mk_batch_plan(s.batch, &launch);
+    }
+  }
+  mk_batch_free(s.batch);
+  return status;
+}
+
+typedef struct alone { /* the one sequence of a batch, or one of several that take turns */
+  mk_token_fn fn;
+  void *user;
+  const mk_sequence_calls *calls;
+  size_t index;
+  mk_status status;
+} alone;
+
+static bool alone_token(void *user, size_t sequence, uint32_t token, const float *logits) {
+  alone *a = user;
+  (void)sequence;
+  return a->fn(a->user, token, logits);
+}
+
+static void alone_ended(void *user, size_t sequence, mk_status status) {
+  (void)sequence;
+  ((alone *)user)->status = status;
+}
+
+static bool turn_token(void *user, uint32_t token, const float *logits) {
+  alone *a = user;
+  return a->calls->token(a->calls->user, a->index, token, logits);
+}
+
+mk_status mk_engine_generate_all(mk_engine *engine, const mk_sequence *sequences, size_t count,
+                                 const mk_sequence_calls *calls) {
+  if (mk_program_rows(engine->program) > 1) {
+    return generate_rows(engine, sequences, count, calls);
+  }
+  for (size_t i = 0; i < count && !is_cancelled(engine); i++) {
+    alone a = {.calls = calls, .index = i};
+    calls->ended(calls->user, i,
+                 mk_engine_generate(engine, sequences[i].prompt, sequences[i].prompt_count, sequences[i].n_predict,
+                                    turn_token, &a));
+  }
+  return MK_OK;
+}
+
 mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t prompt_count, size_t n_predict,
                              mk_token_fn fn, void *user) {
+  if (mk_program_rows(engine->program) > 1) {
+    alone a = {.fn = fn, .user = user};
+    mk_sequence sequence = {.prompt = prompt, .prompt_count = prompt_count, .n_predict = n_predict};
+    mk_sequence_calls calls = {.token = alone_token, .ended = alone_ended, .user = &a};
+    MK_TRY(generate_rows(engine, &sequence, 1, &calls));
+    return a.status;
+  }
   if (prompt_count == 0 || prompt_count > engine->max_seq) {
     return mk_error(MK_ERR_USAGE, "the prompt has %zu tokens; the context holds 1 to %u", prompt_count,
                     engine->max_seq);
@@ -364,6 +452,10 @@ mk_status mk_engine_trace(mk_engine *engine, const mk_trace_window *window) {
   if (window->steps != 0 && engine->want_logits) {
     return mk_error(MK_ERR_USAGE,
                     "a trace with logits is possible on the cpu only: cuda starts a launch for every token");
+  }
+  if (window->steps != 0 && mk_program_rows(engine->program) > 1) {
+    return mk_error(MK_ERR_USAGE, "a trace is of one launch, and an engine of %u rows makes many; open it with 1",
+                    mk_program_rows(engine->program));
   }
   engine->trace = *window;
   if (window->steps == 0 && engine->gpu != NULL) {

@@ -11,6 +11,7 @@
 #include "instructions/sampling_host.h"
 #include "models/config.h"
 #include "models/graph.h"
+#include "tools/lib/batch.h"
 #include "vm/cpu/machine.h"
 #include "vm/gpu/machine.h"
 #include "vm/program.h"
@@ -30,6 +31,9 @@ typedef struct mk_engine_options {
   uint32_t gpu_deadline_ms; /* cuda: of every wait in the kernel; 0: 1500 */
   uint32_t sms;             /* 0: 132 */
   uint32_t max_seq;         /* 0: min(max_position_embeddings, 4096) */
+  /* Of a greedy program, per step: 0 or 1; 2, 4, 8 or 16 (cpu): so many tokens of prompts or of several sequences at a time. */
+  uint32_t rows;
+  uint32_t kv_blocks;       /* with several rows, blocks of 64 tokens that they share; 0: a full context for each row */
   uint64_t interleave_seed; /* 0: queues run greedily; else a random legal interleaving of all roles */
   bool adversarial;         /* relaxed counters become visible before the data they announce */
   bool check_races;         /* detect unordered accesses while running */
@@ -65,7 +69,7 @@ const char *mk_engine_device(const mk_engine *engine);
 mk_gpu *mk_engine_gpu(mk_engine *engine);
 /* The CPU machine; NULL when it runs on a GPU. */
 mk_cpu *mk_engine_cpu(mk_engine *engine);
-/* Copies the prompt into its buffer on the machine, from its start. */
+/* Copies the prompt into its buffer on the machine, from its start. (One row.) */
 mk_status mk_engine_set_prompt(mk_engine *engine, const uint32_t *prompt, size_t count);
 
 /* Of later generations: the same seed gives the same tokens again. MK_ERR_USAGE for parameters that make no sense, and for
@@ -76,6 +80,12 @@ mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling)
  * n_predict tokens, fewer when fn returns false or the context is full. Prompt and generated tokens together never exceed max_seq. */
 mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t prompt_count, size_t n_predict,
                              mk_token_fn fn, void *user);
+
+/* As mk_engine_generate, for several sequences: side by side when the engine has several rows, else one after the other. Each
+ * gives the same tokens and logits as alone, whoever is beside it. What goes wrong with one of them ends that one; the call fails
+ * when the machine does. */
+mk_status mk_engine_generate_all(mk_engine *engine, const mk_sequence *sequences, size_t count,
+                                 const mk_sequence_calls *calls);
 
 /* Which steps later generations record, and how many records a role of an SM may keep. */
 typedef struct mk_trace_window {
@@ -88,6 +98,7 @@ typedef struct mk_trace_window {
 /* Records a role makes in `steps` steps of this program, generously, within what memory allows. */
 uint32_t mk_trace_records(const mk_program *program, uint32_t steps);
 
+/* MK_ERR_USAGE for an engine of several rows, which makes many launches of a generation. */
 mk_status mk_engine_trace(mk_engine *engine, const mk_trace_window *window);
 /* The last generation's, with the facts that the engine knows (device, version). */
 mk_status mk_engine_trace_take(mk_engine *engine, mk_trace **out);

@@ -1,0 +1,399 @@
+/* Several rows per step: a sequence has the bits that it has alone and token by token, whoever is beside it, however many rows
+ * there are, in every interleaving, and whatever its KV blocks held before. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support/model.h"
+#include "tests/support/numbers.h"
+#include "tools/lib/engine.h"
+
+enum { LONGEST = 600, MOST_VOCAB = 520, MOST_SEQUENCES = 24, MOST_TOKENS = 24 };
+
+static char directory[TEST_PATH];
+static mk_config config;
+
+typedef struct output { /* of one sequence */
+  uint32_t tokens[MOST_TOKENS];
+  float *logits; /* [MOST_TOKENS][vocab] */
+  size_t count;
+  size_t limit; /* its caller stops it there; 0: never */
+  uint32_t ends;
+  mk_status status;
+  char message[256];
+} output;
+
+typedef struct work {
+  uint32_t prompts[MOST_SEQUENCES][LONGEST];
+  mk_sequence sequences[MOST_SEQUENCES];
+  output outputs[MOST_SEQUENCES];
+  size_t count;
+} work;
+
+static void use_model(size_t which) {
+  config = test_model_config(which);
+  test_model_write(&config, directory);
+}
+
+static void add(work *w, size_t prompt_count, size_t n_predict, size_t limit) {
+  uint64_t seed = 17 + w->count;
+  uint32_t *prompt = w->prompts[w->count];
+  for (size_t i = 0; i < prompt_count; i++) {
+    prompt[i] = test_random_below(&seed, config.vocab);
+  }
+  w->sequences[w->count] = (mk_sequence){.prompt = prompt, .prompt_count = prompt_count, .n_predict = n_predict};
+  w->outputs[w->count++].limit = limit;
+}
+
+static void clear_outputs(work *w) {
+  for (size_t i = 0; i < w->count; i++) {
+    output *out = &w->outputs[i];
+    *out = (output){.logits = out->logits, .limit = out->limit};
+    if (out->logits == NULL) {
+      cr_assert_eq(mk_alloc((size_t)MOST_TOKENS * MOST_VOCAB, sizeof *out->logits, &out->logits), MK_OK);
+    }
+  }
+}
+
+static bool on_token(void *user, size_t sequence, uint32_t token, const float *logits) {
+  work *w = user;
+  output *out = &w->outputs[sequence];
+  cr_assert_lt(sequence, w->count);
+  cr_assert_lt(out->count, MOST_TOKENS);
+  cr_assert_eq(out->ends, 0, "a token after the end of sequence %zu", sequence);
+  out->tokens[out->count] = token;
+  memcpy(out->logits + out->count * config.vocab, logits, config.vocab * sizeof *logits);
+  out->count++;
+  return out->limit == 0 || out->count < out->limit;
+}
+
+static void on_end(void *user, size_t sequence, mk_status status) {
+  output *out = &((work *)user)->outputs[sequence];
+  out->ends++;
+  out->status = status;
+  snprintf(out->message, sizeof out->message, "%s", status == MK_OK ? "" : mk_error_message());
+}
+
+static mk_engine *open_engine(mk_engine_options options) {
+  mk_engine *engine;
+  options.max_seq = options.max_seq == 0 ? LONGEST : options.max_seq;
+  options.device = "cpu";
+  cr_assert_eq(mk_engine_open(directory, &options, &engine), MK_OK, "%s", mk_error_message());
+  return engine;
+}
+
+static void run_on(mk_engine *engine, work *w) {
+  mk_sequence_calls calls = {.token = on_token, .ended = on_end, .user = w};
+  clear_outputs(w);
+  cr_assert_eq(mk_engine_generate_all(engine, w->sequences, w->count, &calls), MK_OK, "%s", mk_error_message());
+  for (size_t i = 0; i < w->count; i++) {
+    cr_assert_eq(w->outputs[i].ends, 1, "sequence %zu ended %u times", i, w->outputs[i].ends);
+  }
+}
+
+static void run(mk_engine_options options, work *w) {
+  mk_engine *engine = open_engine(options);
+  run_on(engine, w);
+  mk_engine_close(engine);
+}
+
+static void expect_same(const char *what, const work *got, const work *want) {
+  for (size_t s = 0; s < want->count; s++) {
+    const output *a = &got->outputs[s], *b = &want->outputs[s];
+    cr_assert_eq(a->status, b->status, "%s: sequence %zu: status %d: %s", what, s, a->status, a->message);
+    cr_assert_eq(a->count, b->count, "%s: sequence %zu has %zu tokens, not %zu", what, s, a->count, b->count);
+    for (size_t i = 0; i < b->count; i++) {
+      cr_assert_eq(a->tokens[i], b->tokens[i], "%s: sequence %zu, token %zu is %u, not %u", what, s, i, a->tokens[i],
+                   b->tokens[i]);
+      for (size_t j = 0; j < config.vocab; j++) {
+        float x = a->logits[i * config.vocab + j], y = b->logits[i * config.vocab + j];
+        cr_assert(mk_float_param(x) == mk_float_param(y) && !isnan(x),
+                  "%s: sequence %zu, token %zu: logit %zu is %a, not %a", what, s, i, j, (double)x, (double)y);
+      }
+    }
+  }
+}
+
+/* The same work with other outputs. */
+static work *copy_of(const work *w) {
+  work *copy;
+  cr_assert_eq(mk_alloc(1, sizeof *copy, &copy), MK_OK);
+  *copy = *w;
+  for (size_t i = 0; i < w->count; i++) {
+    copy->sequences[i].prompt = copy->prompts[i];
+    copy->outputs[i].logits = NULL;
+  }
+  return copy;
+}
+
+static work *new_work(void) {
+  work *w;
+  cr_assert_eq(mk_alloc(1, sizeof *w, &w), MK_OK);
+  return w;
+}
+
+static void free_work(work *w) {
+  for (size_t i = 0; i < w->count; i++) {
+    mk_free(w->outputs[i].logits);
+  }
+  mk_free(w);
+}
+
+static void expect_bits(mk_engine_options options, const work *want) {
+  char what[128];
+  work *got = copy_of(want);
+  snprintf(what, sizeof what, "%u rows, %u SMs, seed %llu%s", options.rows, options.sms,
+           (unsigned long long)options.interleave_seed, options.adversarial ? ", adversarial" : "");
+  run(options, got);
+  expect_same(what, got, want);
+  free_work(got);
+}
+
+static void every_number_of_rows(const work *want) {
+  for (uint32_t rows = 2; rows <= 16; rows *= 2) {
+    expect_bits((mk_engine_options){.sms = rows == 4 ? 132 : 5, .rows = rows}, want);
+  }
+}
+
+/* One sequence: chunks of a prompt that ends within a chunk, with one, at the border of a span, and behind it. */
+static void chunks(size_t model, size_t prompt_count) {
+  use_model(model);
+  work *w = new_work();
+  add(w, prompt_count, 6, 0);
+  run((mk_engine_options){.sms = 7}, w);
+  cr_assert_eq(w->outputs[0].count, 6);
+  every_number_of_rows(w);
+  free_work(w);
+  test_model_remove(directory);
+}
+
+Test(rows, chunks_give_the_bits_of_single_tokens_tiny) { chunks(TEST_MODEL_TINY, 290); }
+Test(rows, chunks_give_the_bits_of_single_tokens_odd) { chunks(TEST_MODEL_ODD, 523); }
+Test(rows, chunks_give_the_bits_of_single_tokens_split_k) { chunks(TEST_MODEL_DEEP_K, 256); }
+Test(rows, chunks_give_the_bits_of_single_tokens_uneven_split_k) { chunks(TEST_MODEL_WIDE, 255); }
+Test(rows, short_prompts) {
+  for (size_t count = 1; count < 19; count += count < 4 ? 1 : 7) {
+    chunks(TEST_MODEL_ODD, count);
+  }
+}
+
+/* Ragged lengths, different ends, and more sequences than slots; one has nothing to do, and some stop by themselves. */
+static work *ragged(void) {
+  static const size_t prompts[] = {37, 1, 270, 16, 63, 2, 130, 64, 5, 33, 17, 255, 1, 90, 48, 3, 65, 20};
+  work *w = new_work();
+  for (size_t i = 0; i < sizeof prompts / sizeof prompts[0]; i++) {
+    add(w, prompts[i], i == 5 ? 0 : 3 + i % 5 * 4, i % 3 == 1 ? 1 + i % 4 : 0);
+  }
+  return w;
+}
+
+static void company(size_t model) {
+  use_model(model);
+  work *w = ragged();
+  run((mk_engine_options){.sms = 7}, w);
+  every_number_of_rows(w);
+  free_work(w);
+  test_model_remove(directory);
+}
+
+Test(rows, sequences_have_their_bits_in_any_company_tiny) { company(TEST_MODEL_TINY); }
+Test(rows, sequences_have_their_bits_in_any_company_odd) { company(TEST_MODEL_ODD); }
+Test(rows, sequences_have_their_bits_in_any_company_split_k) { company(TEST_MODEL_DEEP_K); }
+Test(rows, sequences_have_their_bits_in_any_company_uneven_split_k) { company(TEST_MODEL_WIDE); }
+
+static void interleavings(size_t model, uint32_t rows, uint32_t sms) {
+  use_model(model);
+  work *w = new_work();
+  add(w, 19, 4, 0);
+  add(w, 3, 5, 2);
+  add(w, 1, 3, 0);
+  add(w, 33, 2, 0);
+  add(w, 7, 4, 0);
+  run((mk_engine_options){.sms = 3}, w);
+  for (uint64_t seed = 1; seed <= 6; seed++) {
+    expect_bits((mk_engine_options){.sms = sms, .rows = rows, .interleave_seed = seed, .check_races = true}, w);
+    expect_bits(
+        (mk_engine_options){
+            .sms = sms, .rows = rows, .interleave_seed = seed * 77, .adversarial = true, .check_races = true},
+        w);
+  }
+  free_work(w);
+  test_model_remove(directory);
+}
+
+Test(rows, same_in_every_interleaving_tiny) { interleavings(TEST_MODEL_TINY, 4, 5); }
+Test(rows, same_in_every_interleaving_odd) { interleavings(TEST_MODEL_ODD, 16, 7); }
+Test(rows, same_in_every_interleaving_split_k) { interleavings(TEST_MODEL_DEEP_K, 2, 3); }
+Test(rows, same_in_every_interleaving_of_many_sms) { interleavings(TEST_MODEL_WIDE, 8, 40); }
+
+/* Several splits in use, of slots that begin at different units. */
+Test(rows, same_in_an_interleaving_with_splits_in_use) {
+  use_model(TEST_MODEL_ODD);
+  work *w = new_work();
+  add(w, 530, 3, 0);
+  add(w, 260, 4, 0);
+  add(w, 250, 12, 0);
+  run((mk_engine_options){.sms = 6}, w);
+  expect_bits((mk_engine_options){.sms = 6, .rows = 16, .interleave_seed = 5, .check_races = true}, w);
+  expect_bits((mk_engine_options){.sms = 6, .rows = 4, .interleave_seed = 6, .adversarial = true, .check_races = true},
+              w);
+  free_work(w);
+  test_model_remove(directory);
+}
+
+/* Not a number in every element of the KV cache: what is read without having been written shows. */
+static void poison(mk_engine *engine) {
+  const mk_program *program = mk_engine_program(engine);
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    uint16_t *elements = mk_cpu_memory(mk_engine_cpu(engine), b);
+    for (uint64_t i = 0; program->buffers[b].kind == MK_KIND_KV && i < program->buffers[b].bytes / 2; i++) {
+      elements[i] = 0x7fc0;
+    }
+  }
+}
+
+/* Few blocks, so that they go from sequence to sequence, and from span to span of others. */
+Test(rows, blocks_are_used_again_and_never_read_stale) {
+  use_model(TEST_MODEL_ODD);
+  work *want = ragged(), *got = copy_of(want);
+  run((mk_engine_options){.sms = 7}, want);
+  mk_engine *engine = open_engine((mk_engine_options){.sms = 5, .rows = 4, .kv_blocks = 13});
+  poison(engine);
+  run_on(engine, got);
+  expect_same("poisoned", got, want);
+  run_on(engine, got);
+  expect_same("used before", got, want);
+  mk_engine_close(engine);
+  free_work(want);
+  free_work(got);
+  test_model_remove(directory);
+}
+
+/* 5 blocks of 64: a prompt that never fits, and a sequence that outgrows what is left, fail alone. */
+Test(rows, a_full_cache_fails_the_sequence_that_asks) {
+  use_model(TEST_MODEL_TINY);
+  work *want = new_work();
+  add(want, 120, 20, 0); /* grows into a third block */
+  add(want, 400, 3, 0);  /* seven blocks */
+  add(want, 125, 20, 0); /* and so does this one, first */
+  add(want, 60, 10, 0);  /* waits, then runs */
+  work *got = copy_of(want);
+  run((mk_engine_options){.sms = 7}, want);
+  mk_engine *engine = open_engine((mk_engine_options){.sms = 5, .rows = 4, .kv_blocks = 5});
+  run_on(engine, got);
+  size_t failed = 0;
+  for (size_t i = 0; i < got->count; i++) {
+    output *out = &got->outputs[i];
+    if (out->status != MK_OK) {
+      failed++;
+      cr_assert_eq(out->status, MK_ERR_RUNTIME);
+      cr_assert_not_null(strstr(out->message, "the KV cache is full"), "%s", out->message);
+      want->outputs[i].count = out->count; /* as far as it came */
+      want->outputs[i].status = out->status;
+    }
+  }
+  cr_assert_eq(got->outputs[1].status, MK_ERR_RUNTIME);
+  cr_assert_eq(got->outputs[0].status, MK_OK);
+  cr_assert_eq(got->outputs[3].status, MK_OK);
+  cr_assert_leq(failed, 2);
+  expect_same("few blocks", got, want);
+  mk_engine_close(engine);
+  free_work(want);
+  free_work(got);
+  test_model_remove(directory);
+}
+
+/* A token whose embedding is not a number makes its sequence fail, and that one alone; bad prompts are refused alone, too. */
+Test(rows, what_is_wrong_with_one_is_not_the_others) {
+  use_model(TEST_MODEL_ODD);
+  test_model_poke(directory, "model.embed_tokens.weight", 7 * (uint64_t)config.hidden + 5, 0x7fc0);
+  work *w = new_work();
+  for (size_t i = 0; i < 5; i++) {
+    add(w, 10 + i * 9, 5, 0);
+    for (size_t t = 0; t < w->sequences[i].prompt_count; t++) {
+      w->prompts[i][t] = w->prompts[i][t] == 7 ? 8 : w->prompts[i][t];
+    }
+  }
+  w->prompts[1][4] = 7;
+  w->prompts[2][3] = config.vocab;
+  w->sequences[3].prompt_count = LONGEST + 1;
+  work *got = copy_of(w);
+  run((mk_engine_options){.sms = 5}, w);
+  cr_assert_eq(w->outputs[1].status, MK_ERR_DEVICE);
+  cr_assert_eq(w->outputs[2].status, MK_ERR_USAGE);
+  cr_assert_eq(w->outputs[3].status, MK_ERR_USAGE);
+  run((mk_engine_options){.sms = 5, .rows = 8}, got);
+  expect_same("in company", got, w);
+  for (size_t i = 1; i < 4; i++) {
+    cr_assert_str_eq(got->outputs[i].message, w->outputs[i].message);
+  }
+  cr_assert_not_null(strstr(got->outputs[1].message, "position 18"), "%s", got->outputs[1].message);
+  free_work(w);
+  free_work(got);
+  test_model_remove(directory);
+}
+
+Test(rows, a_full_context_ends_a_sequence) {
+  use_model(TEST_MODEL_TINY);
+  work *w = new_work();
+  add(w, 39, 5, 0);
+  add(w, 40, 5, 0);
+  add(w, 30, SIZE_MAX, 0);
+  add(w, 1, 0, 0);
+  run((mk_engine_options){.sms = 5, .max_seq = 40}, w);
+  cr_assert_eq(w->outputs[2].count, 10);
+  work *got = copy_of(w);
+  run((mk_engine_options){.sms = 5, .rows = 4, .max_seq = 40}, got);
+  expect_same("full", got, w);
+  free_work(w);
+  free_work(got);
+  test_model_remove(directory);
+}
+
+Test(rows, what_goes_with_one_row_only) {
+  use_model(TEST_MODEL_TINY);
+  mk_engine *engine;
+  mk_engine_options options = {.sms = 5, .rows = 3};
+  cr_assert_eq(mk_engine_open(directory, &options, &engine), MK_ERR_USAGE);
+  options.rows = 2;
+  mk_sampling sampling = MK_SAMPLING_OFF;
+  sampling.temperature = 1;
+  options.sampling = &sampling;
+  cr_assert_eq(mk_engine_open(directory, &options, &engine), MK_ERR_USAGE, "%s", mk_error_message());
+  engine = open_engine((mk_engine_options){.sms = 5, .rows = 2});
+  cr_assert_eq(mk_engine_trace(engine, &(mk_trace_window){.steps = 1, .records = 100}), MK_ERR_USAGE);
+  mk_engine_close(engine);
+  test_model_remove(directory);
+}
+
+static mk_status generate_all(work *w) {
+  mk_engine *engine;
+  mk_sequence_calls calls = {.token = on_token, .ended = on_end, .user = w};
+  mk_engine_options options = {.device = "cpu", .sms = 3, .rows = 4, .max_seq = 64, .check_races = true};
+  MK_TRY(mk_engine_open(directory, &options, &engine));
+  mk_status status = mk_engine_generate_all(engine, w->sequences, w->count, &calls);
+  mk_engine_close(engine);
+  return status;
+}
+
+Test(rows, out_of_memory_unwinds) {
+  use_model(TEST_MODEL_TINY);
+  work *w = new_work();
+  add(w, 5, 2, 0);
+  add(w, 1, 2, 0);
+  clear_outputs(w);
+  mk_alloc_fail_at(0, false);
+  cr_assert_eq(generate_all(w), MK_OK, "%s", mk_error_message());
+  uint64_t calls = mk_alloc_calls();
+  for (uint64_t n = 1; n <= calls; n += n < 20 || n + 40 > calls ? 1 : calls / 60 + 1) {
+    clear_outputs(w);
+    mk_alloc_fail_at(n, true);
+    mk_status status = generate_all(w);
+    mk_alloc_fail_at(0, false);
+    cr_assert_eq(status, MK_ERR_RUNTIME, "allocation %llu of %llu: status %d", (unsigned long long)n,
+                 (unsigned long long)calls, status);
+  }
+  free_work(w);
+  test_model_remove(directory);
+}

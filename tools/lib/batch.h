@@ -1,0 +1,47 @@
+/* Several sequences side by side: which row of which step computes what (vm/plan.h), from their prompts to their ends.
+ *
+ * A launch goes on until its plan is full or a sequence has reached its limit; the caller ends it where one stops earlier. Before the
+ * next one slots and blocks of sequences that have ended go to those that wait. In each step every sequence that generates has a
+ * row, and the rest are rows of prompts, first come, first served.
+ *
+ * A mk_batch owns its tables until mk_batch_free; sequences and prompts are the caller's and outlive it. One thread. Failure: MK_ERR_RUNTIME
+ * for memory; whatever goes wrong with one sequence ends that one alone, with a status and mk_error_message. */
+#ifndef MK_BATCH_H
+#define MK_BATCH_H
+
+#include "vm/plan.h"
+
+typedef struct mk_sequence {
+  const uint32_t *prompt;
+  size_t prompt_count; /* 1..max_seq, ids below the vocabulary's size */
+  size_t n_predict;    /* tokens to generate, as far as the context has room */
+} mk_sequence;
+
+typedef struct mk_sequence_calls {
+  /* A generated token; false ends the sequence. logits: [vocab], valid during the call; NULL: not to be had. */
+  bool (*token)(void *user, size_t sequence, uint32_t token, const float *logits);
+  /* Once for every sequence, in the order in which they end. mk_error_message() says why when status is not MK_OK. */
+  void (*ended)(void *user, size_t sequence, mk_status status);
+  void *user;
+} mk_sequence_calls;
+
+typedef struct mk_batch mk_batch;
+
+mk_status mk_batch_new(const mk_program *program, const mk_sequence *sequences, size_t count,
+                       const mk_sequence_calls *calls, mk_batch **out);
+void mk_batch_free(mk_batch *batch); /* NULL is fine */
+
+/* The launch that comes next: plan [steps][rows] and the block table, both valid until the next call. steps 0: all sequences have
+ * ended. */
+typedef struct mk_launch {
+  const mk_step_row *plan;
+  const uint32_t *table;
+  uint32_t steps;
+} mk_launch;
+void mk_batch_plan(mk_batch *batch, mk_launch *launch);
+
+/* What the rows of step `step` of that launch chose (mk_step_fn); logits: [rows][vocab] or NULL. false: a sequence has ended, so the
+ * launch had better end, too. */
+bool mk_batch_take(mk_batch *batch, uint32_t step, const uint32_t *results, const float *logits);
+
+#endif
