@@ -59,6 +59,14 @@ static mk_status choose_device(const mk_engine_options *options, int *index) {
   return MK_OK;
 }
 
+bool mk_engine_takes_rows(const mk_engine_options *options) {
+  int device;
+  mk_engine_options one = *options;
+  one.rows = 1;
+  return options->tamper == NULL && (options->sampling == NULL || mk_sampling_is_greedy(options->sampling)) &&
+         choose_device(&one, &device) == MK_OK && device < 0;
+}
+
 static mk_status write_buffer(mk_engine *engine, size_t buffer, uint64_t offset, const void *data, uint64_t bytes) {
   if (engine->gpu != NULL) {
     return mk_gpu_write(engine->gpu, buffer, offset, data, bytes);

@@ -106,7 +106,8 @@ mk_status mk_report_print_logprobs(const mk_run_report *r) {
   return MK_OK;
 }
 
-mk_status mk_report_json(const mk_run_report *r) {
+/* NULL when memory runs out or a text is not UTF-8. */
+static json_t *report_object(const mk_run_report *r) {
   json_t *timings = json_object(), *object = json_object();
   json_object_set_new(timings, "load_s", json_real(r->load_seconds));
   json_object_set_new(timings, "prompt_s", json_real(r->prompt_seconds));
@@ -124,8 +125,20 @@ mk_status mk_report_json(const mk_run_report *r) {
   if (r->logprobs != NULL) {
     bad |= json_object_set_new(object, "logprobs", logprobs_json(r));
   }
+  if (r->error != NULL) {
+    bad |= json_object_set_new(object, "error", path_string(r->error)); /* may quote what is not UTF-8 */
+  }
   bad |= json_object_set_new(object, "timings", timings);
-  char *text = bad != 0 ? NULL : json_dumps(object, JSON_REAL_PRECISION(6));
+  if (bad != 0) {
+    json_decref(object);
+    return NULL;
+  }
+  return object;
+}
+
+/* Takes the object, which may be NULL. */
+static mk_status print_object(json_t *object) {
+  char *text = object == NULL ? NULL : json_dumps(object, JSON_REAL_PRECISION(6));
   json_decref(object);
   if (text == NULL) {
     return mk_error(MK_ERR_RUNTIME, "the result could not be made into JSON: out of memory, or text that is not UTF-8");
@@ -133,6 +146,22 @@ mk_status mk_report_json(const mk_run_report *r) {
   mk_status status = mk_print(text, strlen(text));
   free(text);
   return status == MK_OK ? mk_print("\n", 1) : status;
+}
+
+mk_status mk_report_json(const mk_run_report *report) { return print_object(report_object(report)); }
+
+mk_status mk_report_json_all(const mk_run_report *const *reports, size_t count) {
+  json_t *object = json_object(), *sequences = json_array();
+  int bad = 0;
+  for (size_t i = 0; i < count; i++) {
+    bad |= json_array_append_new(sequences, report_object(reports[i]));
+  }
+  bad |= json_object_set_new(object, "sequences", sequences);
+  if (bad != 0) {
+    json_decref(object);
+    object = NULL;
+  }
+  return print_object(object);
 }
 
 void mk_report_timings(const mk_run_report *r) {

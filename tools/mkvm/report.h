@@ -9,6 +9,7 @@
 
 typedef struct mk_run_report {
   const char *model, *device, *finish_reason;
+  const char *error; /* NULL: none */
   const mk_tokens *prompt;
   mk_tokens tokens; /* generated, an end-of-text token included */
   char *text;
@@ -28,6 +29,8 @@ mk_status mk_report_token(mk_run_report *report, uint32_t token);
 mk_status mk_report_logprobs(mk_run_report *report, const float *logits, uint32_t vocab);
 mk_status mk_report_text(mk_run_report *report, const char *text, size_t length);
 mk_status mk_report_json(const mk_run_report *report);
+/* {"sequences": [...]}, each as mk_report_json prints it. */
+mk_status mk_report_json_all(const mk_run_report *const *reports, size_t count);
 /* A line per token, when there are some. */
 mk_status mk_report_print_logprobs(const mk_run_report *report);
 /* On standard error. */

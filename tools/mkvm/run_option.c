@@ -24,15 +24,15 @@ enum {
   KEY_CACHE,
   KEY_CHAT,
   KEY_SYSTEM,
-  KEY_DATE
+  KEY_DATE,
+  KEY_ROWS
 };
-
-enum { MAX_STOPS = 64 };
 
 static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, "Model and prompt:", 1},
     {"model", 'm', "DIR", 0, "Model directory in Hugging Face layout (required)", 1},
-    {"prompt", 'p', "TEXT", 0, "Prompt; empty when neither this nor --file is given", 1},
+    {"prompt", 'p', "TEXT", 0,
+     "Prompt; empty when neither this nor --file is given. Given several times: all are answered, each on its own", 1},
     {"file", 'f', "FILE", 0, "Read the prompt from FILE, from standard input when FILE is -", 1},
     {"program", KEY_PROGRAM, "FILE", 0,
      "Instead of a model: run a program file by itself on the cpu, with made-up weights, for N steps, and print its "
@@ -57,6 +57,10 @@ static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, "Machine:", 4},
     {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 4},
     {"sms", KEY_SMS, "N", 0, "SMs to compile for (132); the result does not depend on it", 4},
+    {"rows", KEY_ROWS, "T", 0,
+     "Tokens that a step computes, of the prompt or of several prompts: 1, 2, 4, 8 or 16 (16 where it pays; cuda and "
+     "sampling: 1); the result does not depend on it",
+     4},
     {"cache", KEY_CACHE, "FOLDER", 0,
      "Keep a packed copy of the weights in FOLDER (as large as they are), and load it the next time", 4},
     {"compare", KEY_COMPARE, NULL, 0,
@@ -79,7 +83,12 @@ static const char doc[] =
     "the "
     "model or a stop text ended it; \"length\": N tokens or the context are full; \"interrupted\"), sampling (null: "
     "greedy) and timings; "
-    "with --logprobs also logprobs.\n\n"
+    "with --logprobs also logprobs. With several prompts it is {\"sequences\": [...]}, in their order; one that failed "
+    "has "
+    "the finish_reason \"error\" and a key error.\n\n"
+    "Several prompts are answered side by side on the cpu, and one after the other on cuda or when tokens are drawn: "
+    "the "
+    "answers are the same. Each is printed when it is finished, under a line that names its prompt.\n\n"
     "In a conversation, Ctrl-C ends the answer at hand, and twice, or Ctrl-D, the program. Special tokens are "
     "recognised in "
     "what the user writes too, as in the template: text that must not act as one has to be kept from the prompt.\n\n"
@@ -107,7 +116,29 @@ static void check_device(const mk_run_option *o, struct argp_state *state) {
   }
 }
 
-bool mk_run_is_interactive(const mk_run_option *o) { return o->chat && o->prompt == NULL && o->file == NULL; }
+static void add_prompt(mk_run_option *o, const char *text, struct argp_state *state) {
+  if (o->prompt_count == MK_RUN_PROMPTS) {
+    argp_error(state, "--prompt: given more than %d times", MK_RUN_PROMPTS);
+  }
+  o->prompts[o->prompt_count++] = text;
+}
+
+static void check_rows(const mk_run_option *o, struct argp_state *state) {
+  const char *single = o->compare ? "--compare" : o->trace.path != NULL ? "--trace" : NULL;
+  if (o->rows > 1 && mk_is_cuda(o->engine.device)) {
+    argp_error(state, "--rows %u does not go with --device %s, which computes one token a step", o->rows,
+               o->engine.device);
+  }
+  if (o->rows > 1 && single != NULL) {
+    argp_error(state, "--rows %u does not go with %s", o->rows, single);
+  }
+  single = single != NULL ? single : o->logits != NULL ? "--logits" : NULL;
+  if (o->prompt_count > 1 && single != NULL) {
+    argp_error(state, "%s is for one prompt; %zu are given", single, o->prompt_count);
+  }
+}
+
+bool mk_run_is_interactive(const mk_run_option *o) { return o->chat && o->prompt_count == 0 && o->file == NULL; }
 
 static void check_chat(const mk_run_option *o, struct argp_state *state) {
   if (!o->chat && (o->system != NULL || o->date != NULL)) {
@@ -127,7 +158,7 @@ static void check_chat(const mk_run_option *o, struct argp_state *state) {
 
 static void check_options(const mk_run_option *o, struct argp_state *state) {
   if (o->program != NULL &&
-      (o->model != NULL || o->prompt != NULL || o->file != NULL || mk_is_cuda(o->engine.device))) {
+      (o->model != NULL || o->prompt_count != 0 || o->file != NULL || mk_is_cuda(o->engine.device))) {
     argp_error(state, "--program goes with neither --model, --prompt and --file nor --device cuda");
   }
   if (o->trace.path != NULL && (o->program != NULL || o->compare)) {
@@ -142,11 +173,12 @@ static void check_options(const mk_run_option *o, struct argp_state *state) {
   if (o->model == NULL) {
     argp_error(state, "--model DIR is missing");
   }
-  if (o->prompt != NULL && o->file != NULL) {
+  if (o->prompt_count != 0 && o->file != NULL) {
     argp_error(state, "--prompt and --file are both given; the prompt comes from one of them");
   }
   check_chat(o, state);
   check_device(o, state);
+  check_rows(o, state);
 }
 
 static error_t parse(int key, char *text, struct argp_state *state) {
@@ -161,7 +193,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       o->model = text;
       return 0;
     case 'p':
-      o->prompt = text;
+      add_prompt(o, text, state);
       return 0;
     case 'f':
       o->file = text;
@@ -202,6 +234,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_SMS:
       o->engine.sms = (uint32_t)mk_number(state, "--sms", text, 1, MK_MAX_SMS);
+      return 0;
+    case KEY_ROWS:
+      o->rows = mk_rows_number(state, text);
       return 0;
     case KEY_CACHE:
       o->engine.cache = text;

@@ -7,10 +7,13 @@
 #include "tools/mkvm/sampling_option.h"
 #include "tools/mkvm/trace_option.h"
 
-enum { MK_RUN_STOPS = 64 };
+enum { MK_RUN_STOPS = 64, MK_RUN_PROMPTS = 64 };
 
 typedef struct mk_run_option {
-  const char *model, *prompt, *file, *logits, *program;
+  const char *model, *file, *logits, *program;
+  const char *prompts[MK_RUN_PROMPTS];
+  size_t prompt_count;
+  uint32_t rows; /* 0: what suits */
   const char *stops[MK_RUN_STOPS];
   size_t stop_count;
   size_t n_predict;
