@@ -53,23 +53,35 @@ ParameterizedTestParameters(oracle, matches_transformers) {
   return cr_make_param_array(golden_name, names, count);
 }
 
-ParameterizedTest(const golden_name *name, oracle, matches_transformers) {
+static void match(const golden_name *name, const char *what, const mk_engine_options *options) {
   golden g;
   golden_load(name->text, &g);
   char directory[TEST_PATH];
   golden_directory(&g, directory);
   mk_engine *engine;
-  mk_engine_options options = {0};
-  mk_status status = mk_engine_open(directory, &options, &engine);
+  mk_status status = mk_engine_open(directory, options, &engine);
   golden_directory_remove(&g, directory); /* the weights are in memory now */
   cr_assert_eq(status, MK_OK, "%s: %s", g.name, mk_error_message());
   cr_assert_eq(mk_engine_config(engine)->vocab, g.config.vocab, "%s: the golden is of another model", g.name);
   golden_result result;
   status = golden_compare(&g, engine, g.steps, &result);
   mk_engine_close(engine);
-  golden_print(g.name, "", &result);
+  golden_print(g.name, what, &result);
   cr_expect_eq(status, MK_OK, "%s: %s", g.name, mk_error_message());
   cr_expect(result.passed, "%s: %s", g.name, result.why);
   cr_expect_eq(result.compared, g.steps, "%s: %u of %u steps were compared", g.name, result.compared, g.steps);
   golden_free(&g);
+}
+
+ParameterizedTest(const golden_name *name, oracle, matches_transformers) { match(name, "", &(mk_engine_options){0}); }
+
+ParameterizedTestParameters(oracle, matches_transformers_in_chunks) {
+  static golden_name names[MAX_GOLDENS];
+  size_t count = list_goldens(names);
+  return cr_make_param_array(golden_name, names, count);
+}
+
+/* The prompt sixteen tokens at a time; tests/engine/test_rows.c has that the bits are the same, and other numbers of rows. */
+ParameterizedTest(const golden_name *name, oracle, matches_transformers_in_chunks) {
+  match(name, "16 rows", &(mk_engine_options){.device = "cpu", .rows = 16, .kv_blocks = 64});
 }
