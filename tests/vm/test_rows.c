@@ -1,0 +1,245 @@
+/* Programs of several rows per step: what the verifier asks of them beyond those of one row, each thing broken alone, and mutants: none
+ * that it accepts fails on the CPU machine. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "models/llama.h"
+#include "scheduler/compile.h"
+#include "tests/mutation/mutation.h"
+#include "vm/cpu/machine.h"
+#include "vm/verify.h"
+
+enum { ROWS = 4, SMS = 3, CONTEXT = 600, STEPS = 4, SEEDS = 4, MUTANTS = 40 };
+
+static mk_program *compile(uint32_t rows) {
+  mk_config config = {.hidden = 64,
+                      .intermediate = 96,
+                      .layers = 2,
+                      .heads = 2,
+                      .kv_heads = 1,
+                      .head_dim = 64,
+                      .vocab = 100,
+                      .max_position = CONTEXT,
+                      .rms_eps = 1e-5f,
+                      .rope_theta = 10000};
+  mk_compile_options options = {.sms = SMS, .max_seq = CONTEXT, .rows = rows};
+  mk_graph *graph;
+  mk_program *program;
+  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
+  mk_graph_free(graph);
+  return program;
+}
+
+/* What breaks. */
+
+static mk_instruction *find(mk_program *p, mk_opcode opcode) {
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    if (p->instructions[i].opcode == opcode) {
+      return &p->instructions[i];
+    }
+  }
+  cr_assert_fail("no such instruction");
+  return NULL;
+}
+
+static mk_buffer *buffer_of(mk_program *p, mk_opcode opcode, uint32_t slot) {
+  return &p->buffers[find(p, opcode)->operands[slot].buffer];
+}
+
+static void resize(mk_buffer *b, uint32_t rows, uint32_t cols) {
+  b->rows = rows;
+  b->cols = cols;
+  b->bytes = mk_buffer_bytes(b);
+}
+
+#define REJECTS(name, rule_id, words, ...)                                                               \
+  Test(verify_rows, name) {                                                                              \
+    mk_program *p = compile(ROWS);                                                                       \
+    mk_verify_report report;                                                                             \
+    __VA_ARGS__;                                                                                         \
+    cr_assert_eq(mk_verify(p, &report), MK_ERR_REJECTED, "it was accepted");                             \
+    cr_assert_str_eq(report.rule, rule_id, "%s", mk_error_message());                                    \
+    cr_assert_not_null(strstr(mk_error_message(), words), "`%s` not in: %s", words, mk_error_message()); \
+    mk_program_free(p);                                                                                  \
+  }
+
+Test(verify_rows, every_number_is_accepted) {
+  for (uint32_t rows = 1; rows <= 16; rows *= 2) {
+    mk_program *p = compile(rows);
+    cr_assert_eq(mk_verify(p, NULL), MK_OK, "%u rows: %s", rows, mk_error_message());
+    cr_assert_eq(mk_program_rows(p), rows);
+    mk_program_free(p);
+  }
+}
+
+REJECTS(fewer_rows_than_lines, "S10", "number of rows", p->ranges.batch.high = ROWS / 2)
+REJECTS(more_rows_than_lines, "S10", "number of rows", p->ranges.batch.high = ROWS * 2)
+REJECTS(no_row_active, "S01", "at least one is active", p->ranges.batch.low = 0)
+REJECTS(all_rows_active, "S01", "at least one is active", p->ranges.batch.low = ROWS)
+REJECTS(seventeen_rows, "S01", "1, 2, 4, 8 or 16", p->ranges.batch.high = 17)
+/* Lines in tiles of their own: an instruction would write one of them. */
+REJECTS(lines_in_several_tiles, "S10", "number of rows", buffer_of(p, MK_OP_GLU, MK_SLOT_GLU_out)->tile_rows = 1)
+REJECTS(a_table_of_too_few_slots, "S10", "table: number of rows", {
+  mk_buffer *table = buffer_of(p, MK_OP_ATTENTION, MK_SLOT_ATTENTION_table);
+  resize(table, ROWS - 1, table->cols);
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    if (p->instructions[i].opcode == MK_OP_ATTENTION) {
+      p->instructions[i].operands[MK_SLOT_ATTENTION_table].rows--;
+    }
+  }
+})
+REJECTS(a_plan_of_half_a_step, "B03", "a launch whole steps", {
+  mk_buffer *plan = buffer_of(p, MK_OP_NEXT, MK_SLOT_NEXT_prompt);
+  resize(plan, 1, plan->cols - 2 * 4);
+})
+REJECTS(a_ring_that_the_plan_outruns, "B03", "ring: 64 tokens", {
+  mk_buffer *ring = buffer_of(p, MK_OP_NEXT, MK_SLOT_NEXT_ring);
+  resize(ring, 1, 64);
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    mk_operand *o = &p->instructions[i].operands[MK_SLOT_NEXT_ring];
+    o->cols = p->instructions[i].opcode == MK_OP_NEXT && o->cols != 0 ? 1 : o->cols;
+  }
+})
+REJECTS(candidates_of_some_sms, "S10", "candidates", find(p, MK_OP_NEXT)->operands[MK_SLOT_NEXT_candidates].rows--)
+REJECTS(plans_that_differ, "N04", "all SMs must agree", {
+  uint16_t other;
+  mk_buffer plan = *buffer_of(p, MK_OP_NEXT, MK_SLOT_NEXT_prompt);
+  memset(plan.name, 0, sizeof plan.name);
+  memcpy(plan.name, "other", 5);
+  cr_assert_eq(mk_program_add_buffer(p, &plan, &other), MK_OK);
+  find(p, MK_OP_NEXT)->operands[MK_SLOT_NEXT_prompt].buffer = other;
+})
+/* Words that are written only where a position reaches them, waited for by another count of positions. */
+REJECTS(a_combine_of_another_span, "R06", "at positions that reach its split",
+        find(p, MK_OP_COMBINE)->params[MK_PARAM_COMBINE_span] /= 2)
+REJECTS(a_unit_twice, "S10", "row is", {
+  mk_instruction *in = find(p, MK_OP_ATTENTION);
+  in->operands[MK_SLOT_ATTENTION_kv].row ^= 1;
+})
+REJECTS(a_unit_of_two_owners, "R04", "also written by", {
+  mk_instruction *in = find(p, MK_OP_ATTENTION);
+  in->operands[MK_SLOT_ATTENTION_kv].row ^= 1;
+  in->operands[MK_SLOT_ATTENTION_out].row ^= 1;
+  in->pages = mk_instruction_pages(p, in);
+})
+REJECTS(wrong_pages, "P01", "pages", find(p, MK_OP_ATTENTION)->pages--)
+/* With several rows every opcode reads the step state, one like glu too: its queue needs a next, and that behind it. */
+REJECTS(a_glu_behind_the_next, "N02", "reads the step state after", {
+  const mk_queue *q = &p->queues[0];
+  mk_instruction *last = &p->instructions[q->first + q->count - 1], *glu = find(p, MK_OP_GLU), moved = *glu;
+  memmove(glu, glu + 1, (size_t)(last - glu) * sizeof *glu);
+  *last = moved;
+})
+
+/* Mutants. */
+
+static void fill(mk_cpu *cpu, const mk_program *p) {
+  for (size_t b = 0; b < p->buffer_count; b++) {
+    const mk_buffer *buffer = &p->buffers[b];
+    uint8_t *memory = mk_cpu_memory(cpu, b);
+    bool wide = buffer->dtype == MK_DTYPE_F32;
+    for (uint64_t i = 0; buffer->kind == MK_KIND_WEIGHT && i < buffer->bytes / (wide ? 4 : 2); i++) {
+      float value = ((float)((i * 2654435761u + b * 40503u) % 1021) - 510.0f) / 4096.0f;
+      if (wide) {
+        ((float *)(void *)memory)[i] = fabsf(value);
+      } else {
+        ((uint16_t *)(void *)memory)[i] = (uint16_t)(mk_float_param(value) >> 16);
+      }
+    }
+    for (uint64_t i = 0; strcmp(buffer->name, "block_table") == 0 && i < buffer->bytes / 4; i++) {
+      ((uint32_t *)(void *)memory)[i] = (uint32_t)i;
+    }
+  }
+}
+
+enum { BUSY = MK_ROW_ACTIVE, CHOOSES = MK_ROW_ACTIVE | MK_ROW_CHOOSES };
+/* A chunk over the border of two spans, a slot that is idle in between, tokens that are given and chosen, rows that change places. */
+static const mk_step_row plan[STEPS][ROWS] = {
+    {{1, 254, 5, BUSY}, {3, 10, 6, CHOOSES}, {1, 255, 7, BUSY}, {1, 256, 8, CHOOSES}},
+    {{1, 257, MK_TOKEN_CHOSEN, CHOOSES}, {0, 0, 0, 0}, {0, 513, 3, BUSY}, {0, 514, 4, CHOOSES}},
+    {{0, 0, 0, 0}, {1, 258, MK_TOKEN_CHOSEN, CHOOSES}, {3, 11, MK_TOKEN_CHOSEN, CHOOSES}, {0, 0, 0, 0}},
+    {{0, 515, MK_TOKEN_CHOSEN, CHOOSES}, {3, 12, MK_TOKEN_CHOSEN, BUSY}, {0, 0, 0, 0}, {1, 259, 9, CHOOSES}}};
+
+static mk_status run(const mk_program *p, mk_cpu_options options, uint64_t *hash) {
+  mk_cpu *cpu;
+  MK_TRY(mk_cpu_new(p, &options, &cpu));
+  fill(cpu, p);
+  mk_status status = mk_cpu_run_plan(cpu, plan[0], STEPS, NULL, NULL);
+  *hash = 14695981039346656037u;
+  for (size_t b = 0; b < p->buffer_count; b++) {
+    const uint8_t *memory = mk_cpu_memory(cpu, b);
+    for (uint64_t i = 0; p->buffers[b].kind != MK_KIND_WEIGHT && i < p->buffers[b].bytes; i++) {
+      *hash = (*hash ^ memory[i]) * 1099511628211u;
+    }
+  }
+  mk_cpu_free(cpu);
+  return status;
+}
+
+/* MK_OK when all interleavings end in the same words. */
+static mk_status judge(const mk_program *p, uint32_t mutant) {
+  uint64_t want = 0, have;
+  for (uint32_t seed = 0; seed < SEEDS; seed++) {
+    mk_cpu_options options = {.seed = seed == 0 ? 0 : mutant * SEEDS + seed,
+                              .adversarial = seed != 0,
+                              .unfair = seed % 2 == 1,
+                              .check_races = true};
+    MK_TRY(run(p, options, &have));
+    want = seed == 0 ? have : want;
+    if (have != want) {
+      return mk_error(MK_ERR_DEVICE, "seed %u gives other bits", seed);
+    }
+  }
+  return MK_OK;
+}
+
+Test(verify_rows, unchanged_program_runs) {
+  mk_program *p = compile(ROWS);
+  cr_assert_eq(mk_verify(p, NULL), MK_OK, "%s", mk_error_message());
+  for (uint32_t i = 1; i < 20; i++) {
+    cr_assert_eq(judge(p, i), MK_OK, "%s", mk_error_message());
+  }
+  mk_program_free(p);
+}
+
+/* Moved units of attention: on whichever SM, before or behind its combine. */
+static bool move_unit(mk_program *p, uint64_t *random) {
+  mk_instruction *a = &p->instructions[mutation_draw(random, (uint32_t)p->instruction_count)];
+  mk_instruction *b = &p->instructions[mutation_draw(random, (uint32_t)p->instruction_count)];
+  if (a->opcode != MK_OP_ATTENTION || a == b) {
+    return false;
+  }
+  mk_instruction kept = *a;
+  *a = *b;
+  *b = kept;
+  return true;
+}
+
+Test(verify_rows, what_is_accepted_never_fails) {
+  uint64_t random = 99;
+  uint32_t accepted = 0, rejected = 0, failing = 0;
+  for (uint32_t kind = 0; kind <= MUTATION_CLASSES; kind++) {
+    for (uint32_t i = 0; i < MUTANTS;) {
+      mk_program *p = compile(ROWS);
+      bool changed =
+          kind == MUTATION_CLASSES ? move_unit(p, &random) : mutation_apply(p, (mutation_class)kind, &random);
+      mk_status verdict = changed ? mk_verify(p, NULL) : MK_OK;
+      if (verdict == MK_OK) {
+        cr_assert_eq(judge(p, kind * MUTANTS + i), MK_OK, "mutant %u of class %u was accepted: %s", i, kind,
+                     mk_error_message());
+        accepted++;
+      } else {
+        rejected++;
+        bool about_order = kind == MUTATION_CLASSES || mutation_infos[kind].order;
+        failing += about_order && judge(p, kind * MUTANTS + i) != MK_OK;
+      }
+      i++;
+      mk_program_free(p);
+    }
+  }
+  cr_assert_gt(accepted, 20);
+  cr_assert_gt(rejected, 100);
+  cr_assert_gt(failing, 20, "%u of %u rejected mutants fail", failing, rejected);
+}
