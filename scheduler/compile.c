@@ -125,7 +125,9 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
     return mk_error(MK_ERR_USAGE, "%u rows per step: a program has 1, 2, 4, 8 or 16", options->rows);
   }
   if (options->rows > 1 && options->sampling) {
-    return mk_error(MK_ERR_USAGE, "%u rows per step: a program that samples has one", options->rows);
+    return mk_error(MK_ERR_USAGE,
+                    "%u rows per step: a program has several when it chooses greedily, and one that samples has one",
+                    options->rows);
   }
   if (options->blocks > MAX_BLOCKS) {
     return mk_error(MK_ERR_USAGE, "%u KV blocks: a program has at most %d", options->blocks, MAX_BLOCKS);

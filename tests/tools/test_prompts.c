@@ -1,0 +1,147 @@
+/* mkvm run with several prompts, and with prompts in chunks, as a user meets it. */
+#include <criterion/criterion.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#define DEMO MK_SOURCE_DIR "/models/demo"
+
+enum { ROOM = 1 << 18 };
+
+TestSuite(prompts, .timeout = 240);
+
+static char output[ROOM];
+
+/* Runs a shell command with $MKVM and $DEMO set; its exit code, and in `output` what it printed. */
+static int shell(const char *command) {
+  setenv("MKVM", MK_COMMAND, 1);
+  setenv("DEMO", DEMO, 1);
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  FILE *pipe = popen(command, "r");
+  cr_assert_not_null(pipe);
+  size_t length = fread(output, 1, ROOM - 1, pipe);
+  output[length] = 0;
+  int status = pclose(pipe);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000;
+}
+
+static void expect(const char *command, int code, const char *text) {
+  int have = shell(command);
+  cr_assert_eq(have, code, "%s: exit code %d\n%s", command, have, output);
+  cr_assert_not_null(strstr(output, text), "%s: `%s` is not in\n%s", command, text, output);
+}
+
+static json_t *json(const char *command) {
+  cr_assert_eq(shell(command), 0, "%s\n%s", command, output);
+  json_t *object = json_loads(output, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+  cr_assert_not_null(object, "not JSON: %s", output);
+  return object;
+}
+
+#define GREEDY "$MKVM run -m $DEMO --temp 0 "
+#define THREE "-p 'Once upon a time' -p 'The small cat' -p 'To make a new branch, type' "
+
+/* Each as for its prompt alone, whatever the rows. */
+Test(prompts, sequences_in_the_order_of_the_prompts) {
+  static const char *const alone[] = {"Once upon a time", "The small cat", "To make a new branch, type"};
+  static const char *const together[] = {GREEDY THREE "-n 40 --json --stop .",
+                                         GREEDY THREE "-n 40 --json --stop . --rows 1",
+                                         GREEDY THREE "-n 40 --json --stop . --rows 2 --sms 3 --interleave 5 --check"};
+  static const char *const keys[] = {"prompt_tokens", "tokens", "text", "finish_reason", "sampling", "model", "device"};
+  json_t *want[3];
+  for (size_t i = 0; i < 3; i++) {
+    char command[256];
+    snprintf(command, sizeof command, GREEDY "-p '%s' -n 40 --json --stop . --rows 1", alone[i]);
+    want[i] = json(command);
+  }
+  for (size_t t = 0; t < 3; t++) {
+    json_t *all = json(together[t]), *sequences = json_object_get(all, "sequences");
+    cr_assert_eq(json_object_size(all), 1);
+    cr_assert_eq(json_array_size(sequences), 3);
+    for (size_t i = 0; i < 3; i++) {
+      json_t *have = json_array_get(sequences, i);
+      for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
+        cr_assert(json_equal(json_object_get(have, keys[k]), json_object_get(want[i], keys[k])),
+                  "run %zu, prompt %zu: %s", t, i, keys[k]);
+      }
+      cr_assert_null(json_object_get(have, "error"));
+      cr_assert_eq(json_object_size(have), json_object_size(want[i]));
+    }
+    json_decref(all);
+  }
+  for (size_t i = 0; i < 3; i++) {
+    json_decref(want[i]);
+  }
+}
+
+/* Under the line of its prompt, when it is finished: the shorter one first. */
+Test(prompts, text_under_the_name_of_the_prompt) {
+  char want[2][4096];
+  cr_assert_eq(shell(GREEDY "-p 'Once upon\n a time' -n 40 --stop . --rows 1 2>/dev/null"), 0);
+  snprintf(want[0], sizeof want[0], "==> 1: Once upon  a time <==\n%.3000s", output);
+  cr_assert_eq(shell(GREEDY "-p 'The' -n 2 --rows 1 2>/dev/null"), 0);
+  snprintf(want[1], sizeof want[1], "==> 2: The <==\n%.3000s", output);
+  cr_assert_eq(shell(GREEDY "-p 'Once upon\n a time' -p The -n 2 2>/dev/null"), 0);
+  cr_assert_not_null(strstr(output, want[1]), "%s", output);
+  cr_assert_eq(shell(GREEDY "-p 'Once upon\n a time' -p The -n 40 --stop . 2>/dev/null"), 0);
+  cr_assert_not_null(strstr(output, want[0]), "`%s` is not in\n%s", want[0], output);
+  expect(GREEDY THREE "-n 3 --echo 2>/dev/null", 0, "==> 2: The small cat <==\nThe small cat");
+  expect(GREEDY THREE "-n 3 2>&1 >/dev/null", 0, "3 prompts, ");
+  expect(GREEDY "-n 3 -p 0123456789012345678901234567890123456789012345678901234567\xc3\xa9\xc3\xa9 -p b 2>/dev/null",
+         0, "1: 0123456789012345678901234567890123456789012345678901234567\xc3\xa9... <==\n");
+}
+
+Test(prompts, drawn_tokens_are_those_of_one_prompt) {
+  json_t *one = json("$MKVM run -m $DEMO --temp 1 -s 7 -p The -n 9 --ignore-eos --json");
+  json_t *all = json("$MKVM run -m $DEMO --temp 1 -s 7 -p A -p The -n 9 --ignore-eos --json --logprobs 2");
+  json_t *have = json_array_get(json_object_get(all, "sequences"), 1);
+  cr_assert(json_equal(json_object_get(one, "tokens"), json_object_get(have, "tokens")));
+  cr_assert_eq(json_array_size(json_object_get(have, "logprobs")), 9);
+  json_decref(one);
+  json_decref(all);
+}
+
+/* A long file, in chunks by itself and as told. */
+Test(prompts, long_files) {
+  json_t *want = json("head -c 2000 $DEMO/README.md | $MKVM run -m $DEMO --temp 0 -f - -n 6 --json --rows 1");
+  cr_assert_gt(json_array_size(json_object_get(want, "prompt_tokens")), 300);
+  static const char *const ways[] = {"", "--rows 4", "--rows 16 --sms 5"};
+  for (size_t i = 0; i < 3; i++) {
+    char command[256];
+    snprintf(command, sizeof command, "head -c 2000 $DEMO/README.md | $MKVM run -m $DEMO --temp 0 -f - -n 6 --json %s",
+             ways[i]);
+    json_t *have = json(command);
+    cr_assert(json_equal(json_object_get(want, "tokens"), json_object_get(have, "tokens")), "%s", ways[i]);
+    json_decref(have);
+  }
+  json_decref(want);
+  expect(
+      "head -c 2000 $DEMO/README.md > /tmp/mk-prompts-$$; $MKVM run -m $DEMO --temp 0 -f /tmp/mk-prompts-$$ -n 2 "
+      "--rows 8 "
+      "--logits /tmp/mk-prompts-$$.npy 2>&1; wc -c < /tmp/mk-prompts-$$.npy; rm /tmp/mk-prompts-$$*",
+      0, "\n32896\n");
+}
+
+Test(prompts, usage) {
+  expect(GREEDY "-p a -p b --logits x 2>&1", 2, "--logits is for one prompt; 2 are given");
+  expect("$MKVM run -m $DEMO -p a -p b --compare 2>&1", 2, "--compare is for one prompt");
+  expect(GREEDY "-p a -p b --trace x 2>&1", 2, "--trace is for one prompt");
+  expect(GREEDY "-p a --rows 2 --trace x 2>&1", 2, "--rows 2 does not go with --trace");
+  expect(GREEDY "-p a -p b -f x 2>&1", 2, "--prompt and --file are both given");
+  expect(GREEDY "-p a --rows 3 2>&1", 2, "3 is none of 1, 2, 4, 8 and 16");
+  expect(GREEDY "-p a --rows 2 --device cuda 2>&1", 2, "--rows 2 does not go with --device cuda");
+  expect("$MKVM run -m $DEMO --temp 1 --rows 2 -p a 2>&1", 2, "one that samples has one");
+  expect("$MKVM compile -m $DEMO -o /dev/null --rows 2 --sampling 2>&1", 2, "--rows 2 does not go with --sampling");
+  expect(GREEDY "-c 4 -p a -p 'one two three four five six' 2>&1", 2, "prompt 2: the prompt has");
+  expect("$MKVM run -m $DEMO $(for i in $(seq 65); do echo -p $i; done) 2>&1", 2, "given more than 64 times");
+}
+
+Test(prompts, compiled_programs_run_by_themselves) {
+  expect(
+      "f=$(mktemp); $MKVM compile -m $DEMO -o $f --rows 4 --sms 5 --max-seq 300 >/dev/null && $MKVM verify $f && $MKVM "
+      "run "
+      "--program $f -n 70 --check --interleave 3; c=$?; rm $f; exit $c",
+      0, "70 steps from position 0\ntoken_ring: ");
+}
