@@ -86,12 +86,64 @@ static bool fill(mk_cpu *cpu, const mk_program *program) {
   return true;
 }
 
+/* Several rows: a block of its own for every entry of every table, as far as they go. false: a buffer is table and plan. */
+static bool fill_tables(mk_cpu *cpu, const mk_program *program, uint16_t plan) {
+  const mk_range range = program->ranges.block;
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    const mk_instruction *in = &program->instructions[i];
+    uint16_t index = in->operands[MK_SLOT_ATTENTION_table].buffer;
+    if (in->opcode != MK_OP_ATTENTION) {
+      continue;
+    }
+    if (index == plan) {
+      return false;
+    }
+    uint32_t *words = mk_cpu_memory(cpu, index);
+    for (uint32_t w = 0; w < program->buffers[index].bytes / sizeof *words; w++) {
+      words[w] = range.high - range.low < w ? range.high : range.low + w;
+    }
+  }
+  return true;
+}
+
+/* Slot 0 in chunks of two, the others by single tokens, now and then idle. A plan that the host refuses is none of the program's. */
+static mk_status run_rows(mk_cpu *cpu, const mk_program *program, uint32_t position) {
+  uint32_t rows = mk_program_rows(program), next[MK_MAX_ROWS];
+  mk_step_row plan[EPOCHS * MK_MAX_ROWS] = {{0}};
+  mk_plan_buffers buffers;
+  if (mk_plan_find(program, &buffers) != MK_OK || !fill_tables(cpu, program, buffers.plan)) {
+    return MK_OK;
+  }
+  for (uint32_t slot = 0; slot < rows; slot++) {
+    next[slot] = position;
+  }
+  for (uint32_t i = 0; i < EPOCHS * rows; i++) {
+    uint32_t step = i / rows, line = i % rows, slot = line < 2 ? 0 : line;
+    if ((line > 0 && (line + step) % 3 == 0) || next[slot] > program->ranges.position.high) {
+      continue;
+    }
+    plan[i] = (mk_step_row){.slot = slot,
+                            .position = next[slot]++,
+                            .token = line == 0 && step > 0 ? MK_TOKEN_CHOSEN : program->ranges.token.low,
+                            .flags = MK_ROW_ACTIVE | (line == 2 ? 0 : MK_ROW_CHOOSES)};
+  }
+  uint32_t steps = buffers.steps < EPOCHS ? buffers.steps : EPOCHS;
+  mk_status status = mk_cpu_run_plan(cpu, plan, steps, NULL, NULL);
+  return status == MK_ERR_USAGE ? MK_OK : status;
+}
+
 static void run(const mk_program *program, const mk_cpu_options *options, uint32_t position) {
   mk_cpu *cpu;
   if (mk_cpu_new(program, options, &cpu) != MK_OK) {
     fuzz_fail("an accepted program does not fit: %s", mk_error_message());
   }
-  if (fill(cpu, program)) {
+  if (mk_program_rows(program) > 1) {
+    (void)fill(cpu, program);
+    mk_status status = run_rows(cpu, program, position);
+    fuzz_require(status == MK_OK, "an accepted program of %u rows failed (seed %llu%s, position %u): %s",
+                 mk_program_rows(program), (unsigned long long)options->seed,
+                 options->adversarial ? ", adversarial" : "", position, mk_error_message());
+  } else if (fill(cpu, program)) {
     uint32_t left = program->ranges.position.high - position;
     /* One step inside the prompt, the others behind it. */
     mk_cpu_set_state(cpu, program->ranges.token.low, position, position + 2);
