@@ -3,7 +3,8 @@
  * A step of 512 bytes holds a 16 x 16 tile in fragment order (program.h). The 16 words of two bf16 that belong to row pair g lie
  * side by side; words 4 t and 4 t + 2 are of row g, words 4 t + 1 and 4 t + 3 of row g + 8. A shift gives the even elements
  * of all words as fp32, a mask the odd ones; x is expanded once to match. Each of the 32 sums runs over K in order, and
- * they are added in a fixed order at the end. Vectors take turns at a row tile, which stays in the cache. No fused multiply-add (-ffp-contract=off): the same bits on every x86-64. */
+ * they are added in a fixed order at the end. Vectors take turns at a row tile, which stays in the cache. No fused multiply-add
+ * (-ffp-contract=off): the same bits on every x86-64. */
 #include <string.h>
 
 #include "instructions/reference.h"

@@ -28,8 +28,8 @@ typedef struct mk_step_state {
   uint32_t step; /* of the launch */
   mk_step_row rows[MK_MAX_ROWS];
   uint32_t choices[MK_MAX_ROWS]; /* by slot: the last token that was chosen */
-  uint32_t
-      results[MK_MAX_ROWS]; /* of the step before, by row: what it chose, MK_CANDIDATE_NONE: nothing; + MK_RESULT_NAN */
+  /* Of the step before, by row: what it chose, with MK_RESULT_NAN where logits were NaN; MK_CANDIDATE_NONE: it did not choose. */
+  uint32_t results[MK_MAX_ROWS];
 } mk_step_state;
 
 typedef struct mk_line { /* an active row of the step */

@@ -24,8 +24,8 @@ typedef struct mk_compile_options {
   mk_placement placement;
   uint32_t rows;   /* per step: 0 or 1, or 2, 4, 8, 16 */
   uint32_t blocks; /* of the KV cache; 0: enough for as many full contexts as there are rows */
-  bool
-      sampling; /* one row alone: the next token is drawn as the `sampling` buffer says; else it is the one of the highest logit */
+  /* The next token is drawn as the `sampling` buffer says (one row alone); else it is the one of the highest logit. */
+  bool sampling;
 } mk_compile_options;
 
 enum {

@@ -177,11 +177,12 @@ static void tell_signals(explain *e) {
 
 static void tell_state(explain *e) {
   const mk_queue *q = &e->v.program->queues[e->v.queue_of[e->index]];
-  if (e->info->state == MK_STATE_NONE) {
+  bool reads = mk_reads_state(&e->v, e->in);
+  if (!reads && e->info->state == MK_STATE_NONE) {
     return;
   }
-  fprintf(e->out, "%s the step state of its SM", e->info->state == MK_STATE_READ ? "reads" : "moves on");
-  for (uint32_t i = q->first; i < q->first + q->count && e->info->state == MK_STATE_READ; i++) {
+  fprintf(e->out, "%s the step state of its SM", reads ? "reads" : "moves on");
+  for (uint32_t i = q->first; i < q->first + q->count && reads; i++) {
     if (mk_at(&e->v, i)->opcode == MK_OP_NEXT) {
       fprintf(e->out, ", which %s moves on", mk_place_of(&e->v, i).text);
     }

@@ -2,8 +2,8 @@
  *
  * Ownership: a mk_cpu owns the memory of every buffer; the program stays the caller's and outlives it. One thread at a time.
  * Failure: MK_ERR_DEVICE when the program deadlocks, an access is unordered (check_races) or logits are NaN, with the SM, role,
- * instruction and reason in the message; MK_ERR_RUNTIME for memory; MK_ERR_USAGE for a plan that cannot be. It runs any well-formed program, accepted by the verifier
- * or not, but operands must lie inside their buffers (the verifier's bounds rules).
+ * instruction and reason in the message; MK_ERR_RUNTIME for memory; MK_ERR_USAGE for a plan that cannot be. It runs any
+ * well-formed program, accepted by the verifier or not, but operands must lie inside their buffers (the verifier's bounds rules).
  *
  * Ways to run (mk_cpu_options): greedy, every queue as far as it goes; or a random legal interleaving of loaders, consumers and
  * storers of all SMs, epochs overlapping as they do on a GPU; a storer's words and its signals are two steps. Adversarial:
