@@ -1,29 +1,43 @@
 /* See plan.h. */
 #include "vm/plan.h"
 
-#include <string.h>
+enum { NO_BUFFER = 0xffff };
+
+/* Sets *slot to the buffer; false: it is another one already. */
+static bool agree(uint16_t *slot, uint16_t buffer) {
+  bool same = *slot == NO_BUFFER || *slot == buffer;
+  *slot = buffer;
+  return same;
+}
 
 mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out) {
-  uint32_t rows = mk_program_rows(program), found = 0;
-  for (size_t i = 0; rows > 1 && i < program->instruction_count && found != 7; i++) {
-    const mk_instruction *in = &program->instructions[i];
-    if (in->opcode == MK_OP_ATTENTION) {
-      out->table = in->operands[MK_SLOT_ATTENTION_table].buffer;
-      out->kv = in->operands[MK_SLOT_ATTENTION_kv].buffer;
-      found |= 1;
-    } else if (in->opcode == MK_OP_NEXT) {
-      out->plan = in->operands[MK_SLOT_NEXT_prompt].buffer;
-      out->steps = program->buffers[out->plan].cols / (MK_ROW_WORDS * rows);
-      found |= 2;
-      if (in->operands[MK_SLOT_NEXT_ring].rows != 0) {
-        out->ring = in->operands[MK_SLOT_NEXT_ring].buffer;
-        found |= 4;
-      }
+  uint32_t rows = mk_program_rows(program);
+  if (rows == 1) {
+    return mk_error(MK_ERR_USAGE, "the program has 1 row per step; a plan is for one with several");
+  }
+  *out = (mk_plan_buffers){.plan = NO_BUFFER, .table = NO_BUFFER, .ring = NO_BUFFER, .kv = NO_BUFFER};
+  bool one = true;
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    const mk_operand *o = program->instructions[i].operands;
+    if (program->instructions[i].opcode == MK_OP_ATTENTION) {
+      one = one && agree(&out->table, o[MK_SLOT_ATTENTION_table].buffer);
+      uint16_t kv = o[MK_SLOT_ATTENTION_kv].buffer;
+      one =
+          one && (out->kv == NO_BUFFER || program->buffers[kv].block_tokens == program->buffers[out->kv].block_tokens);
+      out->kv = kv;
+    } else if (program->instructions[i].opcode == MK_OP_NEXT) {
+      one = one && agree(&out->plan, o[MK_SLOT_NEXT_prompt].buffer);
+      out->ring = o[MK_SLOT_NEXT_ring].rows != 0 ? o[MK_SLOT_NEXT_ring].buffer : out->ring;
     }
   }
-  return found == 7 ? MK_OK
-                    : mk_error(MK_ERR_USAGE, "the program has %u rows per step%s; a plan is for one with several", rows,
-                               rows > 1 ? " and no attention, next or ring" : "");
+  if (!one || out->table == NO_BUFFER || out->ring == NO_BUFFER || out->plan == out->table) {
+    return mk_error(MK_ERR_USAGE, "the program has %s; a plan is for one with one plan, one block table and a ring",
+                    !one                      ? "several plans, block tables or sizes of blocks"
+                    : out->plan == out->table ? "no buffers of their own for plan and block table"
+                                              : "no attention, no next or no ring");
+  }
+  out->steps = program->buffers[out->plan].cols / (MK_ROW_WORDS * rows);
+  return MK_OK;
 }
 
 typedef struct slot_state { /* as far as the plan has been read */

@@ -23,9 +23,11 @@ typedef struct mk_step_row {
 
 enum { MK_ROW_WORDS = sizeof(mk_step_row) / sizeof(uint32_t) };
 
-/* The buffers that a program of several rows takes its plan and its blocks from; MK_ERR_USAGE for another program. */
+/* The buffers that a program of several rows takes its plan and its blocks from: one of each, so that what the host checks is what
+ * is read. MK_ERR_USAGE for another program. */
 typedef struct mk_plan_buffers {
-  uint16_t plan, table, ring, kv;
+  uint16_t plan, table, ring;
+  uint16_t kv;    /* of a layer; blocks of all have the same size */
   uint32_t steps; /* a launch has at most */
 } mk_plan_buffers;
 mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out);

@@ -86,33 +86,18 @@ static bool fill(mk_cpu *cpu, const mk_program *program) {
   return true;
 }
 
-/* Several rows: a block of its own for every entry of every table, as far as they go. false: a buffer is table and plan. */
-static bool fill_tables(mk_cpu *cpu, const mk_program *program, uint16_t plan) {
-  const mk_range range = program->ranges.block;
-  for (size_t i = 0; i < program->instruction_count; i++) {
-    const mk_instruction *in = &program->instructions[i];
-    uint16_t index = in->operands[MK_SLOT_ATTENTION_table].buffer;
-    if (in->opcode != MK_OP_ATTENTION) {
-      continue;
-    }
-    if (index == plan) {
-      return false;
-    }
-    uint32_t *words = mk_cpu_memory(cpu, index);
-    for (uint32_t w = 0; w < program->buffers[index].bytes / sizeof *words; w++) {
-      words[w] = range.high - range.low < w ? range.high : range.low + w;
-    }
-  }
-  return true;
-}
-
 /* Slot 0 in chunks of two, the others by single tokens, now and then idle. A plan that the host refuses is none of the program's. */
 static mk_status run_rows(mk_cpu *cpu, const mk_program *program, uint32_t position) {
   uint32_t rows = mk_program_rows(program), next[MK_MAX_ROWS];
   mk_step_row plan[EPOCHS * MK_MAX_ROWS] = {{0}};
   mk_plan_buffers buffers;
-  if (mk_plan_find(program, &buffers) != MK_OK || !fill_tables(cpu, program, buffers.plan)) {
+  if (mk_plan_find(program, &buffers) != MK_OK) {
     return MK_OK;
+  }
+  const mk_range range = program->ranges.block;
+  uint32_t *table = mk_cpu_memory(cpu, buffers.table);
+  for (uint32_t i = 0; i < program->buffers[buffers.table].bytes / sizeof *table; i++) {
+    table[i] = range.high - range.low < i ? range.high : range.low + i;
   }
   for (uint32_t slot = 0; slot < rows; slot++) {
     next[slot] = position;

@@ -85,6 +85,21 @@ REFUSED(a_block_twice, "slot 2, entry 0 is block 5, which slot 0 has already", t
 REFUSED(a_block_twice_in_one_slot, "slot 0, entry 1 is block 3, which slot 0 has", table[1] = 3)
 REFUSED(a_block_that_is_not_there, "slot 0, entry 1 is block 7", table[1] = BLOCKS)
 
+/* The host would fill and check one of them. */
+Test(plan, is_for_programs_of_one_block_table) {
+  uint16_t other;
+  mk_buffer table_buffer = program->buffers[mk_program_find_buffer(program, "block_table")];
+  memcpy(table_buffer.name, "other_table", 12);
+  cr_assert_eq(mk_program_add_buffer(program, &table_buffer, &other), MK_OK, "%s", mk_error_message());
+  for (size_t i = program->instruction_count; i-- != 0;) {
+    if (program->instructions[i].opcode == MK_OP_ATTENTION) {
+      program->instructions[i].operands[MK_SLOT_ATTENTION_table].buffer = other;
+      break;
+    }
+  }
+  expect(STEPS, "several plans, block tables or sizes of blocks");
+}
+
 Test(plan, is_for_programs_of_several_rows) {
   mk_program *single = compile(1);
   cr_assert_eq(mk_plan_check(single, plan[0], 1, table), MK_ERR_USAGE);

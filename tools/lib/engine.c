@@ -267,6 +267,10 @@ mk_gpu *mk_engine_gpu(mk_engine *engine) { return engine->gpu; }
 mk_cpu *mk_engine_cpu(mk_engine *engine) { return engine->cpu; }
 
 mk_status mk_engine_set_prompt(mk_engine *engine, const uint32_t *prompt, size_t count) {
+  if (engine->prompt < 0) {
+    return mk_error(MK_ERR_USAGE, "the engine has %u rows, whose prompts are in their plans",
+                    mk_program_rows(engine->program));
+  }
   return write_buffer(engine, (size_t)engine->prompt, 0, prompt, count * sizeof *prompt);
 }
 

@@ -38,7 +38,7 @@ typedef struct many {
 
 static bool on_token(void *user, size_t sequence, uint32_t token, const float *logits) {
   many *m = user;
-  return mk_answer_token(&m->answers[sequence], token, logits);
+  return m->status == MK_OK && mk_answer_token(&m->answers[sequence], token, logits);
 }
 
 /* "==> 2: Once upon a time <==", control characters as spaces, cut between characters of UTF-8. */
