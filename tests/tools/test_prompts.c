@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include "tests/support/model.h"
+
 #define DEMO MK_SOURCE_DIR "/models/demo"
 
 enum { ROOM = 1 << 18 };
@@ -136,6 +138,41 @@ Test(prompts, usage) {
   expect("$MKVM compile -m $DEMO -o /dev/null --rows 2 --sampling 2>&1", 2, "--rows 2 does not go with --sampling");
   expect(GREEDY "-c 4 -p a -p 'one two three four five six' 2>&1", 2, "prompt 2: the prompt has");
   expect("$MKVM run -m $DEMO $(for i in $(seq 65); do echo -p $i; done) 2>&1", 2, "given more than 64 times");
+}
+
+/* A token whose embedding is not a number (and not a row of the head, too): its sequence fails, the others go on, and the exit code is its. */
+Test(prompts, one_that_fails) {
+  static const char *const ways[] = {"", "--rows 1"};
+  char directory[TEST_PATH], command[512];
+  mk_config config = test_model_config(TEST_MODEL_ODD);
+  test_model_write(&config, directory);
+  setenv("DIRECTORY", directory, 1);
+  json_t *object = json("$MKVM run -m $DIRECTORY -p z -n 0 --json"), *tokens = json_object_get(object, "prompt_tokens");
+  uint64_t z = (uint64_t)json_integer_value(json_array_get(tokens, json_array_size(tokens) - 1));
+  json_decref(object);
+  test_model_poke(directory, "model.embed_tokens.weight", z * config.hidden + 5, 0x7fc0);
+  for (size_t i = 0; i < 2; i++) {
+    snprintf(command, sizeof command, "$MKVM run -m $DIRECTORY -p a -p z -p b -n 3 --ignore-eos --json %s 2>&1",
+             ways[i]);
+    cr_assert_eq(shell(command), 5, "%s", output);
+    char *end = strstr(output, "\nmkvm run: prompt 2: the logits at position ");
+    cr_assert_not_null(end, "%s", output);
+    *end = 0;
+    object = json_loads(output, 0, NULL);
+    cr_assert_not_null(object, "%s", output);
+    for (size_t s = 0; s < 3; s++) {
+      json_t *sequence = json_array_get(json_object_get(object, "sequences"), s);
+      cr_assert_str_eq(json_string_value(json_object_get(sequence, "finish_reason")), s == 1 ? "error" : "length");
+      cr_assert_eq(json_array_size(json_object_get(sequence, "tokens")), s == 1 ? 0 : 3);
+      const char *error = json_string_value(json_object_get(sequence, "error"));
+      cr_assert(s == 1 ? error != NULL && strstr(error, "NaN") != NULL : error == NULL, "%s", output);
+    }
+    json_decref(object);
+    snprintf(command, sizeof command, "$MKVM run -m $DIRECTORY -p a -p z -n 3 --ignore-eos %s 2>/dev/null", ways[i]);
+    cr_assert_eq(shell(command), 5);
+    cr_assert(strstr(output, "==> 1: a <==") != NULL && strstr(output, "==> 2") == NULL, "%s", output);
+  }
+  test_model_remove(directory);
 }
 
 Test(prompts, compiled_programs_run_by_themselves) {
