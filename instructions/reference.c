@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "instructions/mla.h"
+
 static void find_lines(mk_reference *machine) {
   const mk_step_state *state = machine->state;
   uint32_t rows = mk_program_rows(machine->program);
@@ -42,8 +44,9 @@ size_t mk_reference_scratch(const mk_program *program) {
   size_t most = 0, lines = mk_program_rows(program);
   for (size_t i = 0; i < program->instruction_count; i++) {
     const mk_instruction *instruction = &program->instructions[i];
-    size_t need = 1024 + lines; /* scores of one attention span; scales */
-    for (uint32_t slot = 0; slot < MK_MAX_OPERANDS; slot++) {
+    bool listed = mk_instruction_listed(instruction); /* takes its operands piece by piece */
+    size_t need = listed ? (size_t)MK_MLA_SCRATCH : 1024 + lines; /* scores of one attention span; scales */
+    for (uint32_t slot = 0; !listed && slot < MK_MAX_OPERANDS; slot++) {
       const mk_operand *operand = &instruction->operands[slot];
       const mk_buffer *buffer = &program->buffers[operand->buffer];
       if (buffer->store == MK_STORE_TILES && (operand->flags & MK_OPERAND_TOKEN_ROW) == 0) {

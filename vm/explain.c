@@ -140,7 +140,9 @@ static void tell_operand(explain *e, uint32_t slot) {
     fprintf(e->out, "%s, constant\n", mk_kind_name(b->kind));
   } else if (info->access == MK_ACCESS_READ && b->store == MK_STORE_STAMPED) {
     fprintf(e->out, "waits for the stamps%s of",
-            info->when == MK_WHEN_USED ? " (of the rows in use at the position)" : "");
+            info->when == MK_WHEN_USED     ? " (of the rows in use at the position)"
+            : info->when == MK_WHEN_LISTED ? " (of the slots that the work list names)"
+                                           : "");
     list_partners(e, o, false);
   } else if (info->access == MK_ACCESS_READ) {
     fprintf(e->out, "%s, no stamps; written by", mk_store_name(b->store));

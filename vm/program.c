@@ -360,7 +360,7 @@ uint32_t mk_instruction_pages(const mk_program *program, const mk_instruction *i
 /* These opcodes take their inputs word by word and stage nothing. */
 static bool streams(uint32_t opcode) {
   return opcode == MK_OP_COMBINE || opcode == MK_OP_REDUCE_ADD || opcode == MK_OP_NEXT || opcode == MK_OP_SCORE ||
-         opcode == MK_OP_SIFT || opcode == MK_OP_DRAW;
+         opcode == MK_OP_SIFT || opcode == MK_OP_DRAW || opcode == MK_OP_MLA_REDUCE;
 }
 
 uint32_t mk_instruction_resident(const mk_program *program, const mk_instruction *instruction) {

@@ -200,7 +200,7 @@ uint32_t mk_instruction_resident(const mk_program *program, const mk_instruction
 /* The opcode table as data. */
 typedef enum mk_access { MK_ACCESS_READ, MK_ACCESS_WRITE, MK_ACCESS_UPDATE } mk_access;
 typedef enum mk_role { MK_ROLE_LOADER, MK_ROLE_CONSUMER, MK_ROLE_STORER, MK_ROLE_COUNT } mk_role;
-typedef enum mk_when { MK_WHEN_EARLY, MK_WHEN_STATE, MK_WHEN_WAITS, MK_WHEN_USED } mk_when;
+typedef enum mk_when { MK_WHEN_EARLY, MK_WHEN_STATE, MK_WHEN_WAITS, MK_WHEN_USED, MK_WHEN_LISTED } mk_when;
 typedef enum mk_state_use { MK_STATE_NONE, MK_STATE_READ, MK_STATE_WRITE } mk_state_use;
 /* What an operand slot accepts. */
 typedef enum mk_operand_store {

@@ -95,8 +95,8 @@ static mk_status collect(mk_collect *c, uint32_t index) {
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand *o = &in->operands[slot];
     const mk_buffer *b = &v->program->buffers[o->buffer];
-    if (mk_operand_empty(o) || mk_constant(b)) {
-      continue;
+    if (mk_operand_empty(o) || mk_constant(b) || info->operands[slot].when == MK_WHEN_LISTED) {
+      continue; /* listed: ordered by rule L02, disjoint by the list's checker */
     }
     if (info->operands[slot].access != MK_ACCESS_READ && b->store != MK_STORE_BLOCKS) {
       MK_TRY(collect_write(c, index, slot));
@@ -319,7 +319,8 @@ static void link_segments(mk_verifier *v) {
     for (uint32_t slot = 0; slot < mk_info(in)->operand_count; slot++) {
       const mk_operand *o = &in->operands[slot];
       const mk_buffer *b = &v->program->buffers[o->buffer];
-      if (!mk_operand_empty(o) && !mk_constant(b) && b->store != MK_STORE_STAMPED) {
+      bool listed = mk_info(in)->operands[slot].when == MK_WHEN_LISTED;
+      if (!mk_operand_empty(o) && !mk_constant(b) && b->store != MK_STORE_STAMPED && !listed) {
         uint64_t key = mk_cell_key(o->buffer, o->row, o->col);
         size_t first = cut_at(v, key);
         v->links[(size_t)i * MK_MAX_OPERANDS + slot] =
@@ -329,11 +330,24 @@ static void link_segments(mk_verifier *v) {
   }
 }
 
+/* What a work list writes is for its checker to say. */
+static bool is_listed(const mk_verifier *v, uint32_t buffer) {
+  for (uint32_t i = 0; i < v->program->instruction_count; i++) {
+    const mk_opcode_info *info = mk_info(mk_at(v, i));
+    for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+      if (info->operands[slot].when == MK_WHEN_LISTED && mk_at(v, i)->operands[slot].buffer == buffer) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 /* O01: what the host reads is written in every epoch; the ring, which is indexed by position, is written somewhere. */
 static mk_status check_outputs(mk_verifier *v) {
   for (uint32_t buffer = 0; buffer < v->program->buffer_count; buffer++) {
     const mk_buffer *b = &v->program->buffers[buffer];
-    if (b->kind != MK_KIND_OUTPUT) {
+    if (b->kind != MK_KIND_OUTPUT || is_listed(v, buffer)) {
       continue;
     }
     uint32_t rows = mk_buffer_grid_rows(b), cols = mk_buffer_grid_cols(b);

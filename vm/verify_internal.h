@@ -1,6 +1,7 @@
 /* Shared by the verifier's phases, in the order in which they run:
  *   verify_structure.c  the program's tables and each instruction by itself (S, B04, P, E01-E03, N)
  *   verify_shape.c      how the operands of one instruction fit together, for all step parameters (S09, S10, B02, B03)
+ *   verify_listed.c     instructions that follow a work list (L)
  *   verify_access.c     who reads and writes which words (D02, R04, R06, O01)
  *   verify_order.c      one run over two epochs with vector clocks: deadlock, races, overrun (D01, R01-R03, E04), with
  *                       verify_race.c and verify_deadlock.c
@@ -85,6 +86,8 @@ mk_place mk_place_of(const mk_verifier *v, size_t instruction);
 
 mk_status mk_verify_structure(mk_verifier *v);
 mk_status mk_verify_shape(mk_verifier *v, uint32_t instruction);
+mk_status mk_verify_listed_shape(mk_verifier *v, uint32_t instruction); /* of MLA_PART and MLA_REDUCE */
+mk_status mk_verify_listed(mk_verifier *v);
 mk_status mk_verify_access(mk_verifier *v);
 mk_status mk_verify_order(mk_verifier *v);
 void mk_verify_free(mk_verifier *v);

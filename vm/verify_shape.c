@@ -371,6 +371,9 @@ static mk_status shape_DRAW(mk_shape *s) {
   return check_search(s);
 }
 
+static mk_status shape_MLA_PART(mk_shape *s) { return mk_verify_listed_shape(s->v, s->index); }
+static mk_status shape_MLA_REDUCE(mk_shape *s) { return mk_verify_listed_shape(s->v, s->index); }
+
 /* The tiles of a row that the step's token names hold every token of the declared range. */
 static mk_status check_token_row(mk_shape *s, uint32_t slot) {
   const mk_range *token = &s->v->program->ranges.token;

@@ -6,6 +6,7 @@
 #include "models/tokenizer.h"
 #include "tests/support/model.h"
 #include "tools/lib/engine.h"
+#include "tools/lib/mla.h"
 #include "vm/asm.h"
 #include "vm/verify.h"
 
@@ -74,6 +75,20 @@ done:
   return status;
 }
 
+/* An MLA program, its batch, its work list, and a run. */
+static mk_status use_mla(void) {
+  const mk_mla_shape shape = {
+      .heads = 8, .new_tokens = 1, .max_sequences = 2, .max_pages = 8, .pool_pages = 9, .scale = 0.1f};
+  const mk_cpu_options options = {.seed = 5, .adversarial = true, .check_races = true, .unfair = true};
+  mk_mla_session *session;
+  MK_TRY(mk_mla_session_new(&shape, 3, &options, &session));
+  mk_status status = mk_mla_session_load(session, (const uint32_t[]){400, 30}, 2, 1);
+  status = status != MK_OK ? status : mk_mla_session_schedule(session, MK_MLA_MAKESPAN, NULL);
+  status = status != MK_OK ? status : mk_mla_session_run(session);
+  mk_mla_session_free(session);
+  return status;
+}
+
 /* Returns how often it succeeded although one allocation had failed; when all later ones fail too, it never may. */
 static uint64_t fail_every_allocation(mk_status (*use)(void), uint64_t least) {
   mk_alloc_fail_at(0, false);
@@ -98,5 +113,7 @@ static uint64_t fail_every_allocation(mk_status (*use)(void), uint64_t least) {
 
 /* PCRE2's just-in-time compiler makes a dozen, and the split pattern works without it. */
 Test(allocation, model) { cr_assert_leq(fail_every_allocation(use_model, 150), 24); }
+
+Test(allocation, mla) { cr_assert_eq(fail_every_allocation(use_mla, 20), 0); }
 
 Test(allocation, program) { cr_assert_eq(fail_every_allocation(use_program, 20), 0); }

@@ -175,6 +175,10 @@ static bool touches_DRAW(const view *v) {
          scores->rows == 1 && whole_width(v, MK_SLOT_DRAW_scores, 0, scores->cols);
 }
 
+/* What they touch is up to a work list; no mutation has one. */
+static bool touches_MLA_PART(const view *v) { return all_rows(v, MK_SLOT_MLA_PART_out); }
+static bool touches_MLA_REDUCE(const view *v) { return all_rows(v, MK_SLOT_MLA_REDUCE_out); }
+
 static bool touches_declared(const view *v) {
   switch ((mk_opcode)v->in->opcode) {
 #define MK_OPCODE(NAME, text, state, semantics) \

@@ -5,6 +5,7 @@
 #include "models/llama.h"
 #include "models/synth.h"
 #include "scheduler/compile.h"
+#include "scheduler/mla_compile.h"
 #include "vm/gpu/machine.h"
 
 static mk_program *compile_rows(bool sampling, uint32_t rows) {
@@ -65,6 +66,14 @@ Test(gpu_refusals, a_boundary_without_a_head) {
   mk_program *program = compile(false);
   first(program, MK_OP_HEAD)->opcode = MK_OP_COMBINE;
   expect_refused(program, "no head before it");
+}
+
+Test(gpu_refusals, work_lists) {
+  mk_mla_shape shape = {
+      .heads = 16, .new_tokens = 4, .max_sequences = 2, .max_pages = 4, .pool_pages = 8, .scale = 0.1f};
+  mk_program *program;
+  cr_assert_eq(mk_mla_compile(&shape, 4, &program), MK_OK, "%s", mk_error_message());
+  expect_refused(program, "instruction 1 (mla_part): this machine's kernels do not have it");
 }
 
 /* The sampling kernel does some instructions within their neighbours. */

@@ -132,7 +132,9 @@ static const char columns[] =
     "instruction's waits hold; `used` the same, but only what the step uses is waited for and read: `combine` the rows "
     "in "
     "use at the\n"
-    "position, always the first, `sift` and `draw` what the sampling parameters ask for. *Step state* is {token, "
+    "position, always the first, `sift` and `draw` what the sampling parameters ask for; `listed` only what the "
+    "SM's\nrow of the work list "
+    "names is waited for, read or written ([MLA.md](MLA.md)). *Step state* is {token, "
     "position}, private to an SM and\n"
     "double-buffered by the parity of the epoch.\n"
     "\n"
@@ -151,6 +153,7 @@ static const struct {
     {"group", "query heads that share the KV head"},
     {"span", "consecutive tokens that one split takes at a time; a split with no token yet is not in use"},
     {"vocab", "rows of logits that are tokens (rows beyond it are padding)"},
+    {"tokens", "new tokens of a sequence, causal among themselves"},
     {"first", "the first of this SM's tiles of 16 tokens"},
     {"count", "how many tiles of tokens the SM has"},
 };
@@ -170,7 +173,7 @@ const char *mk_isa_param_meaning(const char *name) {
 static void write_opcode(uint32_t opcode, const mk_opcode_info *info, FILE *out) {
   static const char *const uses[] = {"unused", "read", "written"};
   static const char *const accesses[] = {"read", "write", "update"};
-  static const char *const whens[] = {"early", "state", "waits", "used"};
+  static const char *const whens[] = {"early", "state", "waits", "used", "listed"};
   static const char *const kinds[] = {"plain", "stamped", "tiles", "blocks", "input", "residual"};
   fprintf(out, "\n### %u `%s`\n\n`%s`\n\nStep state: %s.\n\n", opcode, info->name, info->semantics,
           NAME_OF(uses, info->state));

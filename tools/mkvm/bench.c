@@ -7,15 +7,17 @@
 #include <string.h>
 
 #include "models/llama.h"
+#include "models/mla.h"
 #include "models/synth.h"
 #include "scheduler/compile.h"
+#include "tools/mkvm/bench_mla.h"
 #include "tools/mkvm/bench_table.h"
 #include "tools/mkvm/command.h"
 #include "tools/mkvm/loading.h"
 #include "tools/mkvm/trace_option.h"
 #include "tools/profiler/summary.h"
 
-enum { KEY_BREAKDOWN = 400, KEY_LIKE = 256, KEY_DEVICE, KEY_SMS, KEY_CACHE };
+enum { KEY_BREAKDOWN = 400, KEY_LIKE = 256, KEY_DEVICE, KEY_SMS, KEY_CACHE, KEY_MLA, KEY_NEW, KEY_HEADS };
 enum { MAX_VALUES = 32, DEFAULT_PROMPT = 512, DEFAULT_GENERATED = 128, CUDA_LAUNCHES = 10, CPU_LAUNCHES = 3 };
 
 typedef struct list {
@@ -31,6 +33,7 @@ typedef struct options {
   bool seeded;
   mk_bench_format format;
   bool breakdown;
+  mk_bench_mla mla;
   mk_trace_option trace;
 } options;
 
@@ -48,15 +51,20 @@ static const struct argp_option option_table[] = {
     {"n-depth", 'd', "N", 0, "Begin each test after N tokens of context: \"@ dN\" (0)", 2},
     {"repetitions", 'r', "REPS", 0, "Counted launches per test, after one that warms up (10 on cuda, 3 on the cpu)", 2},
     {"ctx-size", 'c', "L", 0, "Tokens of context to compile for (what the tests take, but at least what run takes)", 2},
-    {NULL, 0, NULL, 0, "Output:", 3},
-    {"output", 'o', "FORMAT", 0, "md, csv or json (md)", 3},
+    {NULL, 0, NULL, 0, "Attention alone (in the place of a model; on the cpu):", 3},
+    {"mla", KEY_MLA, "LENGTHS", 0,
+     "Decode attention (MLA) of sequences of these lengths: 4641,45118, 64x512, random:COUNT:LOW:HIGH:SEED", 3},
+    {"new", KEY_NEW, "Q", 0, "New tokens of each sequence, 1 to 8 (1)", 3},
+    {"heads", KEY_HEADS, "H", 0, "Query heads, 8 to 128 in steps of 8 (16)", 3},
+    {NULL, 0, NULL, 0, "Output:", 4},
+    {"output", 'o', "FORMAT", 0, "md, csv or json (md)", 4},
     {"breakdown", KEY_BREAKDOWN, NULL, 0,
-     "After the table: where the time of the last test goes, from one more launch that is recorded (md)", 3},
-    {NULL, 0, NULL, 0, "Machine:", 4},
-    {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 4},
-    {"sms", KEY_SMS, "N", 0, "SMs to compile for (132)", 4},
+     "After the table: where the time of the last test goes, from one more launch that is recorded (md)", 4},
+    {NULL, 0, NULL, 0, "Machine:", 5},
+    {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 5},
+    {"sms", KEY_SMS, "N", 0, "SMs to compile for (132)", 5},
     {"cache", KEY_CACHE, "FOLDER", 0,
-     "With --model: keep a packed copy of the weights in FOLDER, and load it the next time", 4},
+     "With --model: keep a packed copy of the weights in FOLDER, and load it the next time", 5},
     {0}};
 
 static const char doc[] =
@@ -80,7 +88,8 @@ static const char doc[] =
     "In csv and json, columns that llama-bench has too have its names (avg_ts, n_gen, n_depth, ...).\n\n"
     "Examples:\n"
     "  mkvm bench --like llama-3.2-1b -p 0 -n 128 -d 64,1000,4000,16000\n"
-    "  mkvm bench -m DIR -o json > result.json\n";
+    "  mkvm bench -m DIR -o json > result.json\n"
+    "  mkvm bench --mla 4641,45118,1730,1696 --new 4 --heads 16 --device cpu\n";
 
 static void add_values(list *to, const char *flag, const char *text, uint64_t low, struct argp_state *state) {
   char part[24];
@@ -117,7 +126,23 @@ static void set_default(list *values, uint32_t value) {
   }
 }
 
+static void check_mla(const options *o, struct argp_state *state) {
+  bool other = o->model != NULL || o->like != NULL || o->cache != NULL || o->seeded || o->breakdown ||
+               o->prompts.count + o->generated.count + o->depths.count != 0 || o->repetitions != 0 ||
+               o->ctx_size != 0 || o->format != MK_BENCH_MD || o->trace.path != NULL || o->trace.refined;
+  if (other) {
+    argp_error(state, "--mla goes with --new, --heads, --device and --sms alone");
+  }
+}
+
 static void check_options(options *o, struct argp_state *state) {
+  if (o->mla.lengths != NULL) {
+    check_mla(o, state);
+    return;
+  }
+  if (o->mla.new_tokens != 0 || o->mla.heads != 0) {
+    argp_error(state, "--new and --heads need --mla LENGTHS");
+  }
   if ((o->model == NULL) == (o->like == NULL)) {
     argp_error(state, o->model == NULL ? "--model DIR or --like SHAPE is missing"
                                        : "--model and --like are both given; the weights come from one of them");
@@ -185,6 +210,15 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_CACHE:
       o->cache = text;
+      return 0;
+    case KEY_MLA:
+      o->mla.lengths = text;
+      return 0;
+    case KEY_NEW:
+      o->mla.new_tokens = (uint32_t)mk_number(state, "--new", text, 1, MK_MLA_MOST_TOKENS);
+      return 0;
+    case KEY_HEADS:
+      o->mla.heads = (uint32_t)mk_number(state, "--heads", text, 1, MK_MLA_MOST_HEADS);
       return 0;
     case ARGP_KEY_ARG:
       argp_error(state, "'%s' is not expected; a model is given with --model or --like", text);
@@ -348,6 +382,11 @@ mk_status mk_command_bench(int argc, char **argv) {
   static const struct argp argp = {option_table, parse, "", doc, mk_traced_options, mk_help_filter, NULL};
   options o = {0};
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
+  if (o.mla.lengths != NULL) {
+    o.mla.cuda = o.device != NULL && mk_is_cuda(o.device);
+    o.mla.sms = o.sms;
+    return mk_bench_mla_run(&o.mla);
+  }
   mk_config config;
   bool cuda = o.device == NULL ? mk_gpu_present(0) : mk_is_cuda(o.device);
   mk_engine_options open = {.device = o.device,

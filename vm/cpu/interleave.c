@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "instructions/mla.h"
+
 enum { PENDING = UINT32_MAX }; /* stamp of a word whose publication the machine holds back */
 
 /* xorshift64*, Vigna 2016. */
@@ -50,6 +52,21 @@ static mk_status observe(mk_cpu *cpu, uint32_t q, mk_role role) {
   return mk_race_step(cpu->race, q, role, cpu->program->queues[q].first + sm->roles[role].at, &used);
 }
 
+static void publish_words(uint64_t *words, size_t count, uint32_t generation) {
+  for (size_t i = 0; i < count; i++) {
+    words[i] = words[i] >> 32 == PENDING ? (uint64_t)generation << 32 | (uint32_t)words[i] : words[i];
+  }
+}
+
+static void publish_listed(mk_cpu *cpu, const mk_instruction *in, uint32_t slot, uint32_t generation) {
+  const mk_buffer *buffer = &cpu->program->buffers[in->operands[slot].buffer];
+  mk_listed_tiles at = {0};
+  while (mk_listed_next(cpu->program, cpu->memory, in, slot, &at)) {
+    uint64_t *row = (uint64_t *)(void *)cpu->memory[in->operands[slot].buffer] + (size_t)at.row * buffer->cols;
+    publish_words(row + (size_t)at.col * buffer->tile_cols, (size_t)at.cols * buffer->tile_cols, generation);
+  }
+}
+
 static void publish(mk_cpu *cpu, const mk_instruction *in, uint32_t generation) {
   if (cpu->accesses != NULL) {
     mk_accesses_publish(cpu->accesses, in, PENDING, generation);
@@ -62,14 +79,13 @@ static void publish(mk_cpu *cpu, const mk_instruction *in, uint32_t generation) 
     if (info->operands[slot].access == MK_ACCESS_READ || buffer->store != MK_STORE_STAMPED) {
       continue;
     }
+    if (info->operands[slot].when == MK_WHEN_LISTED) {
+      publish_listed(cpu, in, slot, generation);
+      continue;
+    }
     mk_word_range range = mk_cpu_words(cpu, operand);
     for (uint32_t r = range.first_row; r < range.end_row; r++) {
-      for (size_t w = range.first; w < range.end; w++) {
-        uint64_t *word = &range.words[r * range.row_words + w];
-        if (*word >> 32 == PENDING) {
-          *word = (uint64_t)generation << 32 | (uint32_t)*word;
-        }
-      }
+      publish_words(&range.words[r * range.row_words + range.first], range.end - range.first, generation);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "instructions/mla.h"
 #include "instructions/reference.h"
 
 static mk_status init(mk_cpu *cpu) {
@@ -25,9 +26,14 @@ static mk_status init(mk_cpu *cpu) {
     }
     for (uint32_t i = 0; i < sm->count; i++) {
       sm->has_boundary |= mk_opcode_lookup(sm->queue[i].opcode)->state == MK_STATE_WRITE;
+      cpu->listed |= mk_instruction_listed(&sm->queue[i]);
     }
   }
   MK_TRY(mk_alloc(program->counter_count, sizeof *cpu->counters, &cpu->counters));
+  if (cpu->options.accesses_only && cpu->listed) {
+    return mk_error(MK_ERR_USAGE,
+                    "accesses_only has no inputs, and this program follows a work list; run it with arithmetic");
+  }
   if (cpu->options.accesses_only) {
     MK_TRY(mk_accesses_new(program, &cpu->accesses));
   } else {
@@ -39,7 +45,11 @@ static mk_status init(mk_cpu *cpu) {
       cpu->order[i] = i;
     }
   }
-  return cpu->options.check_races ? mk_race_new(program, &cpu->race) : MK_OK;
+  if (cpu->options.check_races) {
+    MK_TRY(mk_race_new(program, &cpu->race));
+    mk_race_lists(cpu->race, cpu->options.accesses_only ? NULL : cpu->memory);
+  }
+  return MK_OK;
 }
 
 mk_status mk_cpu_new(const mk_program *program, const mk_cpu_options *options, mk_cpu **out) {
@@ -223,7 +233,7 @@ static void record_wait(const mk_cpu *cpu, const mk_cpu_sm *sm) {
     const mk_operand *operand = &in->operands[slot];
     if (info->operands[slot].role == MK_ROLE_CONSUMER && info->operands[slot].access == MK_ACCESS_READ &&
         cpu->program->buffers[operand->buffer].store == MK_STORE_STAMPED &&
-        has_stale_word(cpu, &sm->step, operand, generation)) {
+        (info->operands[slot].when == MK_WHEN_LISTED || has_stale_word(cpu, &sm->step, operand, generation))) {
       edge = operand->buffer;
     }
   }
@@ -326,6 +336,10 @@ static void clear_after_abort(mk_cpu *cpu) {
 }
 
 static mk_status run(mk_cpu *cpu, uint64_t epochs) {
+  if (cpu->listed && epochs > 1) {
+    return mk_error(MK_ERR_USAGE, "%llu epochs of a program with a work list; a run of it is one epoch",
+                    (unsigned long long)epochs);
+  }
   cpu->limit = epochs;
   cpu->announced = 0;
   cpu->failure = MK_OK;

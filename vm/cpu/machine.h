@@ -48,7 +48,8 @@ void mk_cpu_set_state(mk_cpu *cpu, uint32_t token, uint32_t position, uint32_t p
  * false: this epoch is the last. */
 typedef bool (*mk_epoch_fn)(void *user, uint32_t position, uint32_t token);
 
-/* Runs `epochs` epochs, or fewer when fn (may be NULL) returns false. Counters and generations go on from run to run. */
+/* Runs `epochs` epochs, or fewer when fn (may be NULL) returns false. Counters and generations go on from run to run. A program that
+ * follows a work list (instructions/mla.h) runs one epoch at a time (else MK_ERR_USAGE) and trusts the list that the checker has passed. */
 mk_status mk_cpu_run(mk_cpu *cpu, uint64_t epochs, mk_epoch_fn fn, void *user);
 
 /* A program of several rows takes a plan in the place of a state. Called when the first SM knows what the rows of `step` chose:

@@ -55,6 +55,7 @@ struct mk_cpu {
   mk_recorder *recorder; /* NULL: off */
   uint64_t since;        /* when the step of a role at hand began, for the recorder */
   uint32_t delay_uid, delay_ns;
+  bool listed; /* the program follows work lists: a run is one epoch */
 };
 
 typedef struct mk_word_range { /* of a stamped operand */

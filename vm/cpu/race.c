@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "instructions/mla.h"
+
 typedef struct cell {
   uint32_t writer_thread, writer_clock; /* clock 0: never written */
   uint32_t writer_index;
@@ -30,6 +32,7 @@ struct mk_race {
   clock_pair *written;  /* per instruction: what its thread knew when it wrote stamped words (`after` only) */
   uint32_t *consumed, *stored; /* per SM: steps of these roles so far; every role steps once per instruction */
   cell **cells;                /* per buffer, NULL for constant ones */
+  uint8_t *const *memory;      /* NULL: work lists are not known */
 };
 
 static bool is_tracked(const mk_buffer *buffer) {
@@ -84,6 +87,8 @@ mk_status mk_race_new(const mk_program *program, mk_race **out) {
   }
   return status;
 }
+
+void mk_race_lists(mk_race *race, uint8_t *const *memory) { race->memory = memory; }
 
 void mk_race_free(mk_race *race) {
   if (race == NULL) {
@@ -195,6 +200,23 @@ static mk_status check_proxy(const mk_race *race, uint32_t thread, uint32_t inde
       buffer->name);
 }
 
+/* What the work list says of the operand. */
+static mk_status touch_listed(mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, bool write) {
+  const mk_instruction *in = &race->program->instructions[index];
+  uint32_t buffer = in->operands[slot].buffer, last_joined = UINT32_MAX;
+  bool stamped = race->program->buffers[buffer].store == MK_STORE_STAMPED;
+  uint32_t grid_cols = mk_buffer_grid_cols(&race->program->buffers[buffer]);
+  mk_listed_tiles at = {0};
+  while (race->memory != NULL && mk_listed_next(race->program, race->memory, in, slot, &at)) {
+    for (uint32_t c = at.col; c < at.col + at.cols; c++) {
+      cell *one = &race->cells[buffer][(size_t)at.row * grid_cols + c];
+      MK_TRY(write ? write_cell(race, thread, index, slot, one, stamped)
+                   : read_cell(race, thread, index, slot, one, stamped, &last_joined));
+    }
+  }
+  return MK_OK;
+}
+
 static mk_status touch(mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, const mk_race_use *used,
                        bool write) {
   const mk_instruction *in = &race->program->instructions[index];
@@ -204,6 +226,9 @@ static mk_status touch(mk_race *race, uint32_t thread, uint32_t index, uint32_t 
   MK_TRY(check_proxy(race, thread, index, slot));
   if (cells == NULL) {
     return MK_OK;
+  }
+  if (mk_opcode_lookup(in->opcode)->operands[slot].when == MK_WHEN_LISTED) {
+    return touch_listed(race, thread, index, slot, write);
   }
   bool stamped = buffer->store == MK_STORE_STAMPED;
   uint32_t grid_cols = mk_buffer_grid_cols(buffer), last_joined = UINT32_MAX;

@@ -12,6 +12,9 @@ typedef struct mk_race mk_race;
 mk_status mk_race_new(const mk_program *program, mk_race **out);
 void mk_race_free(mk_race *race); /* NULL is fine */
 
+/* The machine's memory, by buffer: from now on operands that a work list confines are looked at as far as it says, before not at all. */
+void mk_race_lists(mk_race *race, uint8_t *const *memory);
+
 /* What a part touches: of operand i the first rows[i] row tiles (NULL: all that it declares); of a COMBINE's parts, where `parts` is not
  * NULL, the row tiles whose bits are set. */
 typedef struct mk_race_use {

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "instructions/mla.h"
 #include "vm/gpu/image.h"
 #include "vm/gpu/machine_internal.h"
 
@@ -149,6 +150,12 @@ static mk_status check_program(const mk_program *program) {
                     "the program has %u rows per step; this machine runs one token per step so far; compile it with "
                     "1 row, or use --device cpu",
                     mk_program_rows(program));
+  }
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    if (mk_instruction_listed(&program->instructions[i])) {
+      return mk_error(MK_ERR_FILE, "instruction %u (%s): this machine's kernels do not have it; use --device cpu",
+                      program->instructions[i].uid, mk_opcode_lookup(program->instructions[i].opcode)->name);
+    }
   }
   if (machine->ranks != 1 || machine->page_bytes != MK_GPU_PAGE_BYTES ||
       machine->consumer_warps != MK_GPU_CONSUMER_WARPS || machine->ring_pages > MK_GPU_RING_PAGES) {

@@ -1,0 +1,92 @@
+/* MLA_REDUCE: the reductions in one row of the work list (mla.h): the partial slots of a block become its output,
+ * out = sum_s f_s o_s / sum_s f_s total_s, f_s = exp(max_s - max), slots added in their order; slots that saw no token do not count,
+ * and a row without any is zero. A unit is 128 columns of a row, computed from the maxima and sums of the row and those columns alone.
+ * Waits for the stamps of what it reads: of each slot the columns of its units, and their rows' maxima and sums. */
+#include <math.h>
+#include <string.h>
+
+#include "instructions/mla.h"
+#include "instructions/reference.h"
+
+typedef struct parts_view {
+  const uint64_t *words;
+  size_t slot_words;
+  uint32_t generation;
+} parts_view;
+
+/* (o, max, total) of a row of a slot. */
+static const uint64_t *row_of(const parts_view *view, uint32_t slot, uint32_t row) {
+  return view->words + slot * view->slot_words + (size_t)row * MK_MLA_PART_WIDTH;
+}
+
+static bool stamped(const parts_view *view, const uint64_t *words, uint32_t count) {
+  uint32_t late = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    late |= (uint32_t)(words[i] >> 32) ^ view->generation;
+  }
+  return late == 0;
+}
+
+static bool is_there(const parts_view *view, const mk_mla_reduction *r) {
+  for (uint32_t s = r->first_slot; s < r->first_slot + r->slots; s++) {
+    for (uint32_t u = mk_mla_first_unit(r); u < mk_mla_first_unit(r) + mk_mla_unit_count(r); u++) {
+      const uint64_t *row = row_of(view, s, u / MK_MLA_ROW_UNITS);
+      if (!stamped(view, row + MK_MLA_LATENT, 2) ||
+          !stamped(view, row + u % MK_MLA_ROW_UNITS * MK_MLA_UNIT, MK_MLA_UNIT)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+static float number(uint64_t word) { return mk_param_float((uint32_t)word); }
+
+static void reduce_unit(const parts_view *view, const mk_mla_reduction *r, uint32_t unit, uint16_t *out) {
+  float max = -INFINITY, total = 0, sum[MK_MLA_UNIT] = {0};
+  uint32_t row = unit / MK_MLA_ROW_UNITS, col = unit % MK_MLA_ROW_UNITS * MK_MLA_UNIT;
+  for (uint32_t s = r->first_slot; s < r->first_slot + r->slots; s++) {
+    const uint64_t *part = row_of(view, s, row);
+    float m = number(part[MK_MLA_LATENT]);
+    max = number(part[MK_MLA_LATENT + 1]) != 0 && (m > max || isnan(m)) ? m : max;
+  }
+  for (uint32_t s = r->first_slot; s < r->first_slot + r->slots; s++) {
+    const uint64_t *part = row_of(view, s, row);
+    float weight = number(part[MK_MLA_LATENT + 1]);
+    if (weight == 0) {
+      continue;
+    }
+    float factor = expf(number(part[MK_MLA_LATENT]) - max);
+    total += factor * weight;
+    for (uint32_t d = 0; d < MK_MLA_UNIT; d++) {
+      sum[d] += factor * number(part[col + d]);
+    }
+  }
+  for (uint32_t d = 0; d < MK_MLA_UNIT; d++) {
+    out[d] = total == 0 ? 0 : mk_float_to_bf16(sum[d] / total);
+  }
+}
+
+mk_reference_result mk_reference_MLA_REDUCE(mk_reference *machine, const mk_instruction *instruction) {
+  mk_span work = mk_operand_span(machine, instruction, MK_SLOT_MLA_REDUCE_work);
+  mk_span parts = mk_operand_span(machine, instruction, MK_SLOT_MLA_REDUCE_parts);
+  mk_span out = mk_operand_span(machine, instruction, MK_SLOT_MLA_REDUCE_out);
+  const uint32_t *row = (const uint32_t *)(const void *)work.memory + (size_t)work.row * work.buffer->cols;
+  parts_view view = {.words = (const uint64_t *)(const void *)parts.memory,
+                     .slot_words = parts.buffer->cols,
+                     .generation = machine->generation};
+  mk_mla_list list = mk_mla_list_of(row);
+  for (uint32_t i = 0; i < list.reductions; i++) {
+    if (!is_there(&view, &list.reduction[i])) {
+      return MK_REFERENCE_WAIT;
+    }
+  }
+  for (uint32_t i = 0; i < list.reductions; i++) {
+    const mk_mla_reduction *r = &list.reduction[i];
+    uint16_t *block = (uint16_t *)(void *)out.memory + (size_t)r->block * out.buffer->cols;
+    for (uint32_t u = mk_mla_first_unit(r); u < mk_mla_first_unit(r) + mk_mla_unit_count(r); u++) {
+      reduce_unit(&view, r, u, block + (size_t)u * MK_MLA_UNIT);
+    }
+  }
+  return MK_REFERENCE_DONE;
+}

@@ -1,0 +1,77 @@
+/* `mkvm bench --mla` as a user meets it. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+/* Runs it with arguments that the shell splits, standard error within the output; the exit code is in *code. */
+static char *run(const char *arguments, int *code) {
+  char command[1024];
+  size_t used = 0, size = 1 << 16;
+  char *text = calloc(1, size);
+  snprintf(command, sizeof command, "CUDA_VISIBLE_DEVICES= %s bench %s 2>&1 </dev/null", MK_COMMAND, arguments);
+  FILE *out = popen(command, "r");
+  cr_assert_not_null(out);
+  for (size_t n; used + 1 < size && (n = fread(text + used, 1, size - 1 - used, out)) != 0;) {
+    used += n;
+  }
+  int status = pclose(out);
+  cr_assert(WIFEXITED(status), "%s: status %d", command, status);
+  *code = WEXITSTATUS(status);
+  return text;
+}
+
+static void expect(const char *arguments, int want, const char *words) {
+  int code;
+  char *text = run(arguments, &code);
+  cr_assert_eq(code, want, "%s: exit code %d, not %d\n%s", arguments, code, want, text);
+  cr_assert_not_null(strstr(text, words), "%s: `%s` is not in the output:\n%s", arguments, words, text);
+  free(text);
+}
+
+TestSuite(bench_mla, .timeout = 240);
+
+Test(bench_mla, lengths_in_every_form) {
+  expect("--mla 700,0,65 --new 2 --heads 8 --device cpu --sms 5", 0,
+         "3 sequences of 0 to 700 tokens, 765 in all; 2 new tokens, 8 heads: 3 blocks of 16 query rows, 13 KV pages");
+  expect("--mla 5x64", 0, "5 sequences of 64 to 64 tokens, 320 in all; 1 new token, 16 heads");
+  expect("--mla random:6:10:20:1,3x100", 0, "9 sequences of ");
+}
+
+/* Both placements, each with an error that is a number and small. */
+Test(bench_mla, table) {
+  int code;
+  char *text = run("--mla 3000,100 --new 4 --heads 16 --device cpu", &code), *row = text;
+  static const char *const names[] = {"| makespan  |", "| naive     |"};
+  cr_assert_eq(code, 0, "%s", text);
+  for (size_t i = 0; i < 2; i++) {
+    unsigned items, slots, reductions;
+    double schedule, check, simulated, error;
+    row = strstr(text, names[i]);
+    cr_assert_not_null(row, "%s is not in %s", names[i], text);
+    cr_assert_eq(sscanf(row + strlen(names[i]), " %u | %u | %u | %lf | %lf | %lf | %lf", &items, &slots, &reductions,
+                        &schedule, &check, &simulated, &error),
+                 7, "%s", row);
+    cr_assert(items > 2 && slots > 2 && reductions > 1 && schedule > 0 && check > 0 && simulated > 5, "%s", row);
+    cr_assert(error > 1e-4 && error < 2.5e-3, "%s", row);
+  }
+  free(text);
+}
+
+Test(bench_mla, what_is_refused) {
+  expect("--mla 64x --device cpu", 2, "'64x' are no lengths");
+  expect("--mla 64,,3", 2, "are no lengths");
+  expect("--mla -3", 2, "are no lengths");
+  expect("--mla random:1:9:5:1", 2, "are no lengths");
+  expect("--mla 0x5", 2, "are no lengths");
+  expect("--mla 99999999999999999999", 2, "sequence 0 of");
+  expect("--mla 70000x1", 2, "at most 65535 sequences");
+  expect("--mla 5 --heads 12", 2, "heads is 12");
+  expect("--mla 5 --heads 129", 2, "--heads");
+  expect("--mla 5 --new 9", 2, "--new");
+  expect("--mla 5 --like tiny", 2, "--mla goes with");
+  expect("--mla 5 -n 4", 2, "--mla goes with");
+  expect("--like tiny --new 4", 2, "need --mla LENGTHS");
+  expect("--mla 5 --device cuda", 3, "(mla_part): this machine's kernels do not have it; use --device cpu");
+}

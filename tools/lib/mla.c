@@ -1,0 +1,245 @@
+/* See mla.h. */
+#include "tools/lib/mla.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "instructions/reference.h"
+#include "scheduler/mla_compile.h"
+#include "vm/verify.h"
+
+enum { NOT_A_NUMBER = 0x7fc0 };
+
+static mk_status open_session(mk_mla_session *s, uint32_t sms, const mk_cpu_options *options) {
+  MK_TRY(mk_mla_compile(&s->shape, sms, &s->program));
+  MK_TRY(mk_verify(s->program, NULL));
+  (void)mk_mla_geometry_of(s->program, &s->geometry);
+  MK_TRY(mk_mla_scheduler_new(s->program, NULL, &s->scheduler));
+  MK_TRY(mk_mla_checker_new(s->program, &s->checker));
+  MK_TRY(mk_alloc(s->shape.max_sequences, sizeof *s->lengths, &s->lengths));
+  MK_TRY(mk_cpu_new(s->program, options, &s->cpu));
+  s->batch = mk_cpu_memory(s->cpu, s->geometry.sequence_buffer);
+  s->work = mk_cpu_memory(s->cpu, s->geometry.work);
+  return MK_OK;
+}
+
+mk_status mk_mla_session_new(const mk_mla_shape *shape, uint32_t sms, const mk_cpu_options *options,
+                             mk_mla_session **out) {
+  mk_mla_session *s;
+  *out = NULL;
+  MK_TRY(mk_alloc(1, sizeof *s, &s));
+  s->shape = *shape;
+  mk_status status = open_session(s, sms, options);
+  if (status != MK_OK) {
+    mk_mla_session_free(s);
+    return status;
+  }
+  *out = s;
+  return MK_OK;
+}
+
+void mk_mla_session_free(mk_mla_session *s) {
+  if (s == NULL) {
+    return;
+  }
+  mk_cpu_free(s->cpu);
+  mk_mla_scheduler_free(s->scheduler);
+  mk_mla_checker_free(s->checker);
+  mk_free(s->lengths);
+  mk_program_free(s->program);
+  mk_free(s);
+}
+
+/* A bf16 in (-1, 1) that depends on its place alone. splitmix64, Steele, Lea, Flood 2014. */
+static uint16_t hash_number(uint64_t seed, uint64_t place) {
+  uint64_t z = seed + (place + 1) * 0x9e3779b97f4a7c15u;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+  z ^= z >> 31;
+  return mk_float_to_bf16((float)(int32_t)(z >> 40) * 0x1p-23f - 1.0f);
+}
+
+static uint16_t *memory_of(const mk_mla_session *s, uint16_t buffer) { return mk_cpu_memory(s->cpu, buffer); }
+
+static uint32_t *sequence_row(const mk_mla_session *s, uint32_t q) {
+  return s->batch + (size_t)q * (MK_MLA_SEQUENCE_HEAD + s->geometry.max_pages);
+}
+
+static uint16_t *token_at(const mk_mla_session *s, uint32_t q, uint32_t t) {
+  uint32_t page = sequence_row(s, q)[MK_MLA_SEQUENCE_HEAD + t / MK_MLA_PAGE_TOKENS];
+  size_t row = (size_t)page * MK_MLA_PAGE_TOKENS + t % MK_MLA_PAGE_TOKENS;
+  return memory_of(s, s->geometry.kv) + row * MK_MLA_WIDTH;
+}
+
+static void fill_halves(uint16_t *to, uint64_t count, uint16_t bits) {
+  for (uint64_t i = 0; i < count; i++) {
+    to[i] = bits;
+  }
+}
+
+/* Tokens [first, end) of a sequence. */
+static void fill_tokens(const mk_mla_session *s, uint32_t q, uint32_t first, uint32_t end) {
+  for (uint32_t t = first; t < end; t++) {
+    uint16_t *row = token_at(s, q, t);
+    for (uint32_t d = 0; d < MK_MLA_WIDTH; d++) {
+      row[d] = hash_number(q + 1, (uint64_t)t * MK_MLA_WIDTH + d);
+    }
+  }
+}
+
+/* Page i of the batch, all sequences counted through: multiplication by a number without a factor in common scatters them. */
+static uint32_t scrambled(const mk_mla_session *s, uint64_t i) {
+  uint32_t pool = s->geometry.pool_pages, by = pool * 5 / 8 | 1, a = by, b = pool;
+  while (b != 0) { /* the greatest common divisor ends up in a */
+    uint32_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return (uint32_t)((a == 1 ? i * by : i) % pool);
+}
+
+mk_status mk_mla_session_load(mk_mla_session *s, const uint32_t *lengths, uint32_t sequences, uint64_t seed) {
+  const mk_mla_geometry *g = &s->geometry;
+  uint64_t pages = 0;
+  for (uint32_t q = 0; q < sequences && q < g->sequences; q++) {
+    pages += mk_mla_pages_of(lengths[q]);
+    if (mk_mla_pages_of(lengths[q]) > g->max_pages) {
+      return mk_error(MK_ERR_USAGE, "sequence %u has %u tokens; the program takes %u", q, lengths[q],
+                      g->max_pages * MK_MLA_PAGE_TOKENS);
+    }
+  }
+  if (sequences > g->sequences || pages > g->pool_pages) {
+    return mk_error(MK_ERR_USAGE, "a batch of %u sequences with %llu pages; the program takes %u with %u", sequences,
+                    (unsigned long long)pages, g->sequences, g->pool_pages);
+  }
+  const mk_buffer *b = s->program->buffers;
+  fill_halves(memory_of(s, g->kv), b[g->kv].bytes / 2, NOT_A_NUMBER);
+  fill_halves(memory_of(s, g->q), b[g->q].bytes / 2, NOT_A_NUMBER);
+  memset(s->batch, 0, b[g->sequence_buffer].bytes);
+  s->sequences = sequences;
+  uint64_t next = seed % g->pool_pages, query = (uint64_t)g->blocks * g->rows * MK_MLA_WIDTH;
+  for (uint32_t q = 0; q < sequences; q++) {
+    uint32_t *row = sequence_row(s, q);
+    s->lengths[q] = row[0] = lengths[q];
+    for (uint32_t p = 0; p < mk_mla_pages_of(lengths[q]); p++) {
+      row[MK_MLA_SEQUENCE_HEAD + p] = scrambled(s, next++);
+    }
+    fill_tokens(s, q, 0, lengths[q]);
+    for (uint64_t i = 0; i < query; i++) {
+      memory_of(s, g->q)[q * query + i] = hash_number(seed + 1000003, q * query + i);
+    }
+  }
+  return MK_OK;
+}
+
+/* Whether a sequence uses the page. */
+static bool in_use(const mk_mla_session *s, uint32_t page) {
+  for (uint32_t q = 0; q < s->sequences; q++) {
+    const uint32_t *row = sequence_row(s, q);
+    for (uint32_t p = 0; p < mk_mla_pages_of(row[0]); p++) {
+      if (row[MK_MLA_SEQUENCE_HEAD + p] == page) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+mk_status mk_mla_session_grow(mk_mla_session *s, uint32_t tokens) {
+  uint32_t page = 0;
+  for (uint32_t q = 0; q < s->sequences; q++) {
+    uint32_t *row = sequence_row(s, q), old = row[0], pages = mk_mla_pages_of(old + tokens);
+    for (uint32_t p = mk_mla_pages_of(old); p < pages; p++) {
+      while (page < s->geometry.pool_pages && in_use(s, page)) {
+        page++;
+      }
+      if (p >= s->geometry.max_pages || page == s->geometry.pool_pages) {
+        return mk_error(MK_ERR_USAGE, "sequence %u grows to %u pages; there is no room", q, pages);
+      }
+      row[MK_MLA_SEQUENCE_HEAD + p] = page;
+      row[0] = (p + 1) * MK_MLA_PAGE_TOKENS;
+    }
+    s->lengths[q] = row[0] = old + tokens;
+    fill_tokens(s, q, old, old + tokens);
+  }
+  return MK_OK;
+}
+
+mk_status mk_mla_session_schedule(mk_mla_session *s, mk_mla_placement placement, mk_mla_summary *summary) {
+  MK_TRY(mk_mla_schedule(s->scheduler, placement, s->lengths, s->sequences, s->work, summary));
+  return mk_mla_check_list(s->checker, s->work, s->sequences);
+}
+
+mk_status mk_mla_session_run(mk_mla_session *s) {
+  uint16_t out = s->geometry.out;
+  MK_TRY(mk_mla_check_batch(s->checker, s->batch, s->sequences));
+  MK_TRY(mk_mla_check_list(s->checker, s->work, s->sequences));
+  fill_halves(memory_of(s, out), s->program->buffers[out].bytes / 2, NOT_A_NUMBER);
+  return mk_cpu_run(s->cpu, 1, NULL, NULL);
+}
+
+/* Query row `row` of sequence q, all in double precision, by the definition: scores, their maximum, weights. */
+static void reference_row(const mk_mla_session *s, uint32_t q, uint32_t row, double *scores, double *out) {
+  uint32_t rows = s->geometry.blocks * s->geometry.rows, behind = s->shape.new_tokens - 1 - row / s->shape.heads;
+  uint32_t length = s->lengths[q], sees = length > behind ? length - behind : 0;
+  const uint16_t *query = memory_of(s, s->geometry.q) + ((size_t)q * rows + row) * MK_MLA_WIDTH;
+  double max = -INFINITY, total = 0, expanded[MK_MLA_WIDTH];
+  for (uint32_t d = 0; d < MK_MLA_WIDTH; d++) {
+    expanded[d] = (double)mk_bf16_to_float(query[d]);
+  }
+  for (uint32_t t = 0; t < sees; t++) {
+    const uint16_t *key = token_at(s, q, t);
+    double sums[8] = {0}, sum = 0;
+    for (uint32_t d = 0; d < MK_MLA_WIDTH; d += 8) {
+      for (uint32_t i = 0; i < 8; i++) {
+        sums[i] += expanded[d + i] * (double)mk_bf16_to_float(key[d + i]);
+      }
+    }
+    for (uint32_t i = 0; i < 8; i++) {
+      sum += sums[i];
+    }
+    scores[t] = sum * (double)s->shape.scale;
+    max = scores[t] > max ? scores[t] : max;
+  }
+  memset(out, 0, MK_MLA_LATENT * sizeof *out);
+  for (uint32_t t = 0; t < sees; t++) {
+    const uint16_t *value = token_at(s, q, t);
+    double p = exp(scores[t] - max);
+    total += p;
+    for (uint32_t d = 0; d < MK_MLA_LATENT; d++) {
+      out[d] += p * (double)mk_bf16_to_float(value[d]);
+    }
+  }
+  for (uint32_t d = 0; d < MK_MLA_LATENT && total != 0; d++) {
+    out[d] /= total;
+  }
+}
+
+static double row_error(const uint16_t *have, const double *want) {
+  double difference = 0, size = 0;
+  for (uint32_t d = 0; d < MK_MLA_LATENT; d++) {
+    double x = (double)mk_bf16_to_float(have[d]) - want[d];
+    difference += x * x;
+    size += want[d] * want[d];
+  }
+  double error = size == 0 && difference == 0 ? 0 : sqrt(difference / size);
+  return isfinite(error) ? error : (double)INFINITY;
+}
+
+double mk_mla_session_error(const mk_mla_session *s, uint32_t stride) {
+  uint32_t rows = s->geometry.blocks * s->geometry.rows, longest = 1;
+  double worst = 0, want[MK_MLA_LATENT], *scores;
+  for (uint32_t q = 0; q < s->sequences; q++) {
+    longest = s->lengths[q] > longest ? s->lengths[q] : longest;
+  }
+  if (mk_alloc(longest, sizeof *scores, &scores) != MK_OK) {
+    return (double)INFINITY;
+  }
+  for (uint32_t i = 0; i < s->sequences * rows; i += stride) {
+    reference_row(s, i / rows, i % rows, scores, want);
+    double error = row_error(memory_of(s, s->geometry.out) + (size_t)i * MK_MLA_LATENT, want);
+    worst = error > worst ? error : worst;
+  }
+  mk_free(scores);
+  return worst;
+}
