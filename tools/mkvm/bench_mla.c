@@ -146,12 +146,16 @@ static mk_status print_head(const mk_mla_session *s, const batch *b) {
 
 static mk_status print_notes(uint32_t stride) {
   const mk_mla_costs *c = &mk_mla_default_costs;
+  char rows[32] = "every row";
+  if (stride != 1) {
+    snprintf(rows, sizeof rows, "1 row in %u", stride);
+  }
   printf(
       "\nschedule, check: medians on this host. error: the largest relative error (L2) of a row on the CPU machine, "
       "against double\n"
-      "precision, looking at 1 row in %u; everything that no sequence uses is NaN\n"
+      "precision, looking at %s; everything that no sequence uses is NaN\n"
       "simulated: by estimated costs in ns: item %u, page %u, output row %u, slot row %u, reduction %u, unit %u\n",
-      stride, c->item, c->page, c->out_row, c->slot_row, c->reduction, c->unit);
+      rows, c->item, c->page, c->out_row, c->slot_row, c->reduction, c->unit);
   return mk_print_done();
 }
 
