@@ -44,7 +44,7 @@ size_t mk_reference_scratch(const mk_program *program) {
   size_t most = 0, lines = mk_program_rows(program);
   for (size_t i = 0; i < program->instruction_count; i++) {
     const mk_instruction *instruction = &program->instructions[i];
-    bool listed = mk_instruction_listed(instruction); /* takes its operands piece by piece */
+    bool listed = mk_instruction_listed(instruction);             /* takes its operands piece by piece */
     size_t need = listed ? (size_t)MK_MLA_SCRATCH : 1024 + lines; /* scores of one attention span; scales */
     for (uint32_t slot = 0; !listed && slot < MK_MAX_OPERANDS; slot++) {
       const mk_operand *operand = &instruction->operands[slot];
