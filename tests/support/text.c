@@ -102,3 +102,14 @@ mk_status test_run(const mk_program *program, const mk_cpu_options *options, uin
   mk_cpu_free(cpu);
   return status;
 }
+
+uint64_t test_memory_hash(mk_cpu *cpu, const mk_program *program) {
+  uint64_t hash = 14695981039346656037u; /* FNV-1a */
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    const uint8_t *memory = mk_cpu_memory(cpu, b);
+    for (uint64_t i = 0; program->buffers[b].kind != MK_KIND_WEIGHT && i < program->buffers[b].bytes; i++) {
+      hash = (hash ^ memory[i]) * 1099511628211u;
+    }
+  }
+  return hash;
+}

@@ -22,6 +22,9 @@ mk_cpu *test_machine(const mk_program *program, const mk_cpu_options *options, u
 /* Runs five steps from `position` under `options`: as mk_cpu_run; *out is a sum over the tokens and logits it gave. */
 mk_status test_run(const mk_program *program, const mk_cpu_options *options, uint32_t position, uint64_t *out);
 
+/* A hash of all memory but the weights: what the host and later steps can see. */
+uint64_t test_memory_hash(mk_cpu *cpu, const mk_program *program);
+
 /* A fault of tests/support/faults.def. */
 typedef struct test_fault {
   const char *rule, *name, *words, *file;

@@ -1,33 +1,21 @@
 /* `mkvm bench --mla` as a user meets it. */
 #include <criterion/criterion.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
-/* Runs it with arguments that the shell splits, standard error within the output; the exit code is in *code. */
-static char *run(const char *arguments, int *code) {
+#include "tests/support/shell.h"
+
+/* Runs it with arguments that the shell splits, standard error within the output; its exit code. */
+static int run(const char *arguments) {
   char command[1024];
-  size_t used = 0, size = 1 << 16;
-  char *text = calloc(1, size);
-  snprintf(command, sizeof command, "CUDA_VISIBLE_DEVICES= %s bench %s 2>&1 </dev/null", MK_COMMAND, arguments);
-  FILE *out = popen(command, "r");
-  cr_assert_not_null(out);
-  for (size_t n; used + 1 < size && (n = fread(text + used, 1, size - 1 - used, out)) != 0;) {
-    used += n;
-  }
-  int status = pclose(out);
-  cr_assert(WIFEXITED(status), "%s: status %d", command, status);
-  *code = WEXITSTATUS(status);
-  return text;
+  snprintf(command, sizeof command, "$MKVM bench %s 2>&1 </dev/null", arguments);
+  return test_shell(MK_COMMAND, command);
 }
 
 static void expect(const char *arguments, int want, const char *words) {
-  int code;
-  char *text = run(arguments, &code);
-  cr_assert_eq(code, want, "%s: exit code %d, not %d\n%s", arguments, code, want, text);
-  cr_assert_not_null(strstr(text, words), "%s: `%s` is not in the output:\n%s", arguments, words, text);
-  free(text);
+  int code = run(arguments);
+  cr_assert_eq(code, want, "%s: exit code %d, not %d\n%s", arguments, code, want, test_output);
+  cr_assert_not_null(strstr(test_output, words), "%s: `%s` is not in\n%s", arguments, words, test_output);
 }
 
 TestSuite(bench_mla, .timeout = 240);
@@ -41,22 +29,19 @@ Test(bench_mla, lengths_in_every_form) {
 
 /* Both placements, each with an error that is a number and small. */
 Test(bench_mla, table) {
-  int code;
-  char *text = run("--mla 3000,100 --new 4 --heads 16 --device cpu", &code), *row = text;
   static const char *const names[] = {"| makespan  |", "| naive     |"};
-  cr_assert_eq(code, 0, "%s", text);
+  cr_assert_eq(run("--mla 3000,100 --new 4 --heads 16 --device cpu"), 0, "%s", test_output);
   for (size_t i = 0; i < 2; i++) {
     unsigned items, slots, reductions;
     double schedule, check, simulated, error;
-    row = strstr(text, names[i]);
-    cr_assert_not_null(row, "%s is not in %s", names[i], text);
+    const char *row = strstr(test_output, names[i]);
+    cr_assert_not_null(row, "%s is not in %s", names[i], test_output);
     cr_assert_eq(sscanf(row + strlen(names[i]), " %u | %u | %u | %lf | %lf | %lf | %lf", &items, &slots, &reductions,
                         &schedule, &check, &simulated, &error),
                  7, "%s", row);
     cr_assert(items > 2 && slots > 2 && reductions > 1 && schedule > 0 && check > 0 && simulated > 5, "%s", row);
     cr_assert(error > 1e-4 && error < 2.5e-3, "%s", row);
   }
-  free(text);
 }
 
 Test(bench_mla, what_is_refused) {

@@ -11,31 +11,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/shell.h"
+
 #define DEMO MK_SOURCE_DIR "/models/demo"
 
-enum { ROOM = 1 << 16, PATIENCE_MS = 60000 };
+enum { PATIENCE_MS = 60000 };
 
 TestSuite(chat, .timeout = 240);
 
-static char output[ROOM];
-
-/* Runs a shell command with $MKVM and $DEMO set; its exit code, and in `output` what it printed on both streams. */
-static int shell(const char *command) {
-  setenv("MKVM", MK_COMMAND, 1);
-  setenv("DEMO", DEMO, 1);
-  setenv("CUDA_VISIBLE_DEVICES", "", 1);
-  FILE *pipe = popen(command, "r");
-  cr_assert_not_null(pipe);
-  size_t length = fread(output, 1, ROOM - 1, pipe);
-  output[length] = 0;
-  int status = pclose(pipe);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000;
-}
+static int shell(const char *command) { return test_shell(MK_COMMAND, command); }
 
 static void expect(const char *command, int code, const char *text) {
-  int have = shell(command);
-  cr_assert_eq(have, code, "%s: exit code %d\n%s", command, have, output);
-  cr_assert_not_null(strstr(output, text), "%s: `%s` is not in\n%s", command, text, output);
+  test_shell_expect(MK_COMMAND, command, code, text);
 }
 
 Test(chat, usage) {
@@ -55,7 +42,7 @@ Test(chat, one_turn) {
          "<|begin_of_text|>A manual.\n\nQuestion: How?\nAnswer:");
   /* one begin-of-text token, which the template writes and the tokenizer does not add again */
   expect("$MKVM run -m $DEMO --chat -p x -n 3 --json", 0, "\"prompt_tokens\": [4094, ");
-  cr_assert_null(strstr(output, "4094, 4094"), "%s", output);
+  cr_assert_null(strstr(test_output, "4094, 4094"), "%s", test_output);
   expect("printf 'x' | $MKVM run -m $DEMO --chat -f - -n 3 --json", 0, "\"finish_reason\": \"length\"");
 }
 
@@ -64,34 +51,34 @@ Test(chat, lines) {
   char first[4096], second[4096], command[8192];
   cr_assert_eq(
       shell("printf 'What is free?\\n\\nAnd then?\\n' | $MKVM run -m $DEMO --chat -n 12 --stop '\n' 2>/dev/null"), 0,
-      "%s", output);
-  cr_assert_eq(sscanf(output, " %4095[^\n] %4095[^\n]", first, second), 2, "%s", output);
+      "%s", test_output);
+  cr_assert_eq(sscanf(test_output, " %4095[^\n] %4095[^\n]", first, second), 2, "%s", test_output);
   snprintf(command, sizeof command,
            "$MKVM run -m $DEMO -n 12 --stop '\n' 2>/dev/null -p 'Question: What is free?\nAnswer: %s\n\nQuestion: And "
            "then?\nAnswer:'",
            first);
-  cr_assert_eq(shell(command), 0, "%s", output);
-  cr_assert_not_null(strstr(output, second), "`%s` instead of `%s`", output, second);
+  cr_assert_eq(shell(command), 0, "%s", test_output);
+  cr_assert_not_null(strstr(test_output, second), "`%s` instead of `%s`", test_output, second);
 }
 
 Test(chat, context_is_full) {
   expect("printf 'one\\ntwo\\n' | $MKVM run -m $DEMO --chat -c 16 --ignore-eos 2>&1", 2,
          "the context of 16 tokens is full");
-  cr_assert_not_null(strstr(output, "begin a new one or raise --ctx-size"), "%s", output);
+  cr_assert_not_null(strstr(test_output, "begin a new one or raise --ctx-size"), "%s", test_output);
 }
 
 /* Reads the terminal until `text` has come behind what was waited for before. */
 static void wait_for(int terminal, size_t *seen, const char *text) {
   struct pollfd event = {.fd = terminal, .events = POLLIN};
   const char *hit;
-  while ((hit = strstr(output + *seen, text)) == NULL) {
-    size_t length = strlen(output);
-    cr_assert_eq(poll(&event, 1, PATIENCE_MS), 1, "`%s` has not come: %s", text, output);
-    ssize_t got = read(terminal, output + length, ROOM - 1 - length);
-    cr_assert_gt(got, 0, "`%s` has not come: %s", text, output);
-    output[length + (size_t)got] = 0;
+  while ((hit = strstr(test_output + *seen, text)) == NULL) {
+    size_t length = strlen(test_output);
+    cr_assert_eq(poll(&event, 1, PATIENCE_MS), 1, "`%s` has not come: %s", text, test_output);
+    ssize_t got = read(terminal, test_output + length, sizeof test_output - 1 - length);
+    cr_assert_gt(got, 0, "`%s` has not come: %s", text, test_output);
+    test_output[length + (size_t)got] = 0;
   }
-  *seen = (size_t)(hit - output) + strlen(text);
+  *seen = (size_t)(hit - test_output) + strlen(text);
 }
 
 static void type(int terminal, const char *keys) {
@@ -113,7 +100,7 @@ static pid_t start(int *terminal, size_t *seen) {
   }
   cr_assert_gt(child, 0, "forkpty: %s", strerror(errno));
   *seen = 0;
-  memset(output, 0, sizeof output);
+  memset(test_output, 0, sizeof test_output);
   wait_for(*terminal, seen, "> ");
   return child;
 }
@@ -126,14 +113,14 @@ static void finish(pid_t child, int terminal, const char *key) {
   ssize_t got = 1;
   int status;
   for (int presses = 0; got > 0; presses++) {
-    cr_assert_lt(presses, PATIENCE_MS / 1000, "it does not end: %s", output);
+    cr_assert_lt(presses, PATIENCE_MS / 1000, "it does not end: %s", test_output);
     got = write(terminal, key, 1);
     while (got > 0 && poll(&event, 1, 1000) == 1) {
       got = read(terminal, rest, sizeof rest);
     }
   }
   cr_assert_eq(waitpid(child, &status, 0), child);
-  cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d: %s", status, output);
+  cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d: %s", status, test_output);
   close(terminal);
 }
 

@@ -1,28 +1,17 @@
 /* The mkvm command as a user meets it: exit codes, messages, and what it prints and writes. */
-#define _GNU_SOURCE /* F_SETPIPE_SZ */
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "models/tokenizer.h"
 #include "tests/support/model.h"
+#include "tests/support/process.h"
 #include "vm/program.h"
-
-enum { MOST_ARGUMENTS = 40 };
-
-typedef struct result {
-  int code; /* exit code, or 1000 + signal */
-  char *out, *err;
-  size_t out_length;
-} result;
 
 static char directory[] = "/tmp/mk-command-XXXXXX";
 
@@ -34,95 +23,35 @@ static const char *in_directory(const char *name) {
   return path;
 }
 
-static char *slurp(int fd, size_t *length) {
-  size_t size = (size_t)lseek(fd, 0, SEEK_END);
-  char *text = calloc(1, size + 1);
-  *length = (size_t)pread(fd, text, size, 0);
-  return text;
-}
-
-static pid_t start(const char *const *arguments, int in, int out, int err) {
-  pid_t child = fork();
-  if (child == 0) {
-    char *argv[MOST_ARGUMENTS + 2] = {(char[]){"mkvm"}};
-    for (int i = 0; arguments[i] != NULL && i < MOST_ARGUMENTS; i++) {
-      argv[i + 1] = strdup(arguments[i]);
-    }
-    setenv("CUDA_VISIBLE_DEVICES", "", 1); /* the same everywhere: no GPU */
-    dup2(in, STDIN_FILENO);
-    dup2(out, STDOUT_FILENO);
-    dup2(err, STDERR_FILENO);
-    execv(MK_COMMAND, argv);
-    _exit(127);
-  }
-  cr_assert_gt(child, 0);
-  return child;
-}
-
-static int finish(pid_t child) {
-  int status;
-  cr_assert_eq(waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-}
-
-static int scratch_file(void) {
-  FILE *file = tmpfile();
-  cr_assert_not_null(file);
-  int fd = dup(fileno(file));
-  fclose(file);
-  return fd;
-}
-
-static result run(const char *const *arguments) {
-  int in = open("/dev/null", O_RDONLY), out = scratch_file(), err = scratch_file();
-  size_t length;
-  result r = {.code = finish(start(arguments, in, out, err))};
-  r.out = slurp(out, &r.out_length);
-  r.err = slurp(err, &length);
-  close(in);
-  close(out);
-  close(err);
-  return r;
-}
+static test_result run(const char *const *arguments) { return test_process(MK_COMMAND, arguments); }
 #define RUN(...) run((const char *const[]){__VA_ARGS__, NULL})
 
-static void drop(result *r) {
-  free(r->out);
-  free(r->err);
-}
-
-static void expect(result r, int code, const char *in_out, const char *in_err) {
+static void expect(test_result r, int code, const char *in_out, const char *in_err) {
   cr_assert_eq(r.code, code, "exit code %d instead of %d\n%s\n%s", r.code, code, r.out, r.err);
   cr_assert_not_null(strstr(r.out, in_out), "`%s` is not in the output: %s", in_out, r.out);
   cr_assert_not_null(strstr(r.err, in_err), "`%s` is not in the errors: %s", in_err, r.err);
-  drop(&r);
+  test_drop(&r);
 }
 #define EXPECT(code, in_out, in_err, ...) expect(RUN(__VA_ARGS__), code, in_out, in_err)
-
-static void remove_tree(const char *path) {
-  const char *const arguments[] = {"rm", "-rf", path, NULL};
-  pid_t child = fork();
-  if (child == 0) {
-    execv("/bin/rm", (char *const *)(uintptr_t)arguments);
-    _exit(127);
-  }
-  finish(child);
-}
 
 static void make_tiny(void) {
   cr_assert_not_null(mkdtemp(directory));
   EXPECT(0, "parameters", "", "synth", "--like", "tiny", "-o", in_directory("tiny"), "--seed", "3");
 }
-static void remove_all(void) { remove_tree(directory); }
+static void remove_all(void) {
+  char command[64];
+  snprintf(command, sizeof command, "rm -rf %s", directory);
+  cr_expect_eq(system(command), 0);
+}
 TestSuite(command, .init = make_tiny, .fini = remove_all, .timeout = 240);
 
 static json_t *run_json(const char *const *arguments) {
-  result r = run(arguments);
+  test_result r = run(arguments);
   json_error_t error;
   cr_assert_eq(r.code, 0, "%s", r.err);
   json_t *object = json_loads(r.out, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
   cr_assert_not_null(object, "not JSON: %s: %s", error.text, r.out);
-  drop(&r);
+  test_drop(&r);
   return object;
 }
 #define RUN_JSON(...) run_json((const char *const[]){"run", "--json", __VA_ARGS__, NULL})
@@ -173,7 +102,7 @@ Test(command, usage_errors) {
 Test(command, help_and_version) {
   static const char *const names[] = {"run", "bench", "trace", "compile", "verify", "asm", "disasm", "info", "synth"};
   const size_t count = sizeof names / sizeof names[0];
-  result r = RUN("--help");
+  test_result r = RUN("--help");
   cr_assert_eq(r.code, 0);
   size_t listed = 0;
   for (const char *line = strstr(r.out, "\n  "); line != NULL; line = strstr(line + 1, "\n  ")) {
@@ -189,7 +118,7 @@ Test(command, help_and_version) {
     EXPECT(0, line, "", names[i], "-h");
     EXPECT(0, line, "", "help", names[i]);
   }
-  drop(&r);
+  test_drop(&r);
   EXPECT(0, "mkvm 0.", "", "--version");
   EXPECT(0, "devices   cpu", "", "info");
   EXPECT(0, "no cuda: ", "", "info");
@@ -222,7 +151,7 @@ Test(command, the_same_program_every_time) {
   for (int i = 0; i < 2; i++) {
     EXPECT(0, "", "", "compile", "-m", model, "-o", in_directory("a.mkp"));
     int fd = open(in_directory("a.mkp"), O_RDONLY);
-    text[i] = slurp(fd, &length[i]);
+    text[i] = test_slurp(fd, &length[i]);
     close(fd);
   }
   cr_assert(length[0] == length[1] && memcmp(text[0], text[1], length[0]) == 0);
@@ -266,10 +195,10 @@ Test(command, synth) {
   char *first, *second;
   size_t first_length, second_length;
   int fd = open(in_directory("tiny/model.safetensors"), O_RDONLY);
-  first = slurp(fd, &first_length);
+  first = test_slurp(fd, &first_length);
   close(fd);
   fd = open(in_directory("again/model.safetensors"), O_RDONLY);
-  second = slurp(fd, &second_length);
+  second = test_slurp(fd, &second_length);
   close(fd);
   cr_assert(first_length == second_length && memcmp(first, second, first_length) == 0);
   free(first);
@@ -292,13 +221,13 @@ Test(command, run_prints_text_and_json) {
   cr_assert_gt(json_array_size(json_object_get(object, "prompt_tokens")), 0);
 
   const json_t *text = json_object_get(object, "text");
-  result r = RUN("run", "-m", model, "-p", "hello", "-n", "12", "--ignore-eos");
+  test_result r = RUN("run", "-m", model, "-p", "hello", "-n", "12", "--ignore-eos");
   cr_assert_eq(r.code, 0);
   cr_assert_geq(r.out_length, json_string_length(text));
   cr_assert_eq(memcmp(r.out, json_string_value(text), json_string_length(text)), 0);
   cr_assert_not_null(strstr(r.err, "ms/token"), "no timings: %s", r.err);
   cr_assert_null(strchr(r.err, '\r'), "progress although standard error is no terminal");
-  drop(&r);
+  test_drop(&r);
   expect(RUN("run", "-m", model, "-p", "hello", "-n", "2", "--echo"), 0, "hello", "");
   json_decref(object);
 }
@@ -384,10 +313,10 @@ Test(command, sampling_comes_from_the_model) {
   EXPECT(0, "", "temperature 0.6, top-k 50, top-p 0.9, min-p 0, seed ", "run", "-m", model, "-p", "x", "-n", "2");
   EXPECT(0, "", "temperature 0.6, top-k 0, top-p 0.9, min-p 0, seed ", "run", "-m", model, "-p", "x", "-n", "2",
          "--top-k", "0");
-  result r = RUN("run", "-m", model, "-p", "x", "-n", "2", "--temp", "0");
+  test_result r = RUN("run", "-m", model, "-p", "x", "-n", "2", "--temp", "0");
   cr_assert_eq(r.code, 0);
   cr_assert_null(strstr(r.err, "sampling:"), "%s", r.err);
-  drop(&r);
+  test_drop(&r);
   file = fopen(path, "w");
   fputs("{\"do_sample\": false, \"temperature\": 0.6, \"top_p\": 0.9}", file);
   fclose(file);
@@ -396,7 +325,7 @@ Test(command, sampling_comes_from_the_model) {
   r = RUN("run", "-m", model, "-p", "x", "-n", "2");
   cr_assert_eq(r.code, 0);
   cr_assert_null(strstr(r.err, "sampling:"), "%s", r.err);
-  drop(&r);
+  test_drop(&r);
   file = fopen(path, "w");
   fputs("{\"do_sample\": true, \"top_p\": 9}", file);
   fclose(file);
@@ -480,7 +409,7 @@ Test(command, logits) {
   json_t *object = RUN_JSON("-m", in_directory("tiny"), "-p", "b", "-n", "6", "--ignore-eos", "--logits", path);
   int fd = open(path, O_RDONLY);
   size_t length;
-  char *bytes = slurp(fd, &length);
+  char *bytes = test_slurp(fd, &length);
   close(fd);
   cr_assert_eq(length, 128 + 6 * 512 * sizeof(float));
   cr_assert_not_null(strstr(bytes + 10, "'shape': (6, 512)"));
@@ -535,10 +464,10 @@ Test(command, a_full_disk) {
                                        {"--help", NULL},
                                        {"isa", NULL}};
   for (size_t i = 0; i < sizeof arguments / sizeof arguments[0]; i++) {
-    int in = open("/dev/null", O_RDONLY), out = open("/dev/full", O_WRONLY), err = scratch_file();
+    int in = open("/dev/null", O_RDONLY), out = open("/dev/full", O_WRONLY), err = test_scratch_file();
     size_t length;
-    cr_assert_eq(finish(start(arguments[i], in, out, err)), 1, "%s", arguments[i][0]);
-    char *text = slurp(err, &length);
+    cr_assert_eq(test_finish(test_start(MK_COMMAND, arguments[i], in, out, err)), 1, "%s", arguments[i][0]);
+    char *text = test_slurp(err, &length);
     cr_assert_not_null(strstr(text, "written"), "%s", text);
     free(text);
     close(in);
@@ -547,76 +476,14 @@ Test(command, a_full_disk) {
   }
 }
 
-/* `blocked`: Ctrl-C comes while a write waits for a reader. */
-static void interrupt_a_run(bool blocked) {
-  const char *const arguments[] = {"run", "-m", in_directory("tiny"), "-n", "-1", "--ignore-eos", NULL};
-  int in = open("/dev/null", O_RDONLY), err = scratch_file(), ends[2], waiting = 0, before = -1;
-  char piece[4096];
-  size_t length;
-  cr_assert_eq(pipe(ends), 0);
-  cr_assert_geq(fcntl(ends[1], F_SETPIPE_SZ, 4096), 4096);
-  pid_t child = start(arguments, in, ends[1], err);
-  close(ends[1]);
-  while (blocked && (waiting == 0 || waiting != before)) { /* until nothing more goes in */
-    before = waiting;
-    usleep(500000);
-    cr_assert_eq(ioctl(ends[0], FIONREAD, &waiting), 0);
-  }
-  if (!blocked) {
-    cr_assert_gt(read(ends[0], piece, sizeof piece), 0);
-  }
-  cr_assert_eq(kill(child, SIGINT), 0);
-  usleep(blocked ? 100000 : 0);
-  while (read(ends[0], piece, sizeof piece) > 0) {
-  }
-  int code = finish(child);
-  char *text = slurp(err, &length);
-  cr_assert_eq(code, 0, "exit code %d: %s", code, text);
-  cr_assert_not_null(strstr(text, "generated"), "%s", text);
-  free(text);
-  close(in);
-  close(err);
-  close(ends[0]);
-}
-
-Test(command, interrupt_ends_with_what_is_there) { interrupt_a_run(false); }
-
-Test(command, interrupt_while_nobody_reads) { interrupt_a_run(true); }
-
-/* A prompt that takes far longer than the test: the step at hand is the last, and nothing has been generated. */
-Test(command, interrupt_inside_the_prompt) {
-  const char *path = in_directory("long");
-  FILE *file = fopen(path, "w");
-  for (int i = 0; i < 1900; i++) {
-    fputc('a' + i % 26, file);
-  }
-  fclose(file);
-  const char *const arguments[] = {"run", "-m",     in_directory("tiny"), "-f", path, "-n",
-                                   "9",   "--json", "--interleave",       "7",  NULL};
-  int in = open("/dev/null", O_RDONLY), out = scratch_file(), err = scratch_file();
-  size_t length;
-  pid_t child = start(arguments, in, out, err);
-  usleep(1500000);
-  cr_assert_eq(kill(child, SIGINT), 0);
-  int code = finish(child);
-  char *text = slurp(out, &length);
-  cr_assert_eq(code, 0, "exit code %d", code);
-  cr_assert_not_null(strstr(text, "\"tokens\": []"), "%s", text);
-  cr_assert_not_null(strstr(text, "\"finish_reason\": \"interrupted\""), "%s", text);
-  free(text);
-  close(in);
-  close(out);
-  close(err);
-}
-
 static void expect_one_line(const char *const *arguments) {
-  result r = run(arguments);
+  test_result r = run(arguments);
   cr_assert_eq(r.code, 1, "%s: exit code %d: %s", arguments[0], r.code, r.err);
   cr_assert_str_eq(r.out, "");
   const char *end = strchr(r.err, '\n');
   cr_assert(end != NULL && end[1] == '\0', "%s: not one line: %s", arguments[0], r.err);
   cr_assert_not_null(strstr(r.err, "--device cpu"), "%s: no way out: %s", arguments[0], r.err);
-  drop(&r);
+  test_drop(&r);
 }
 
 Test(command, cuda_without_a_gpu) {
@@ -636,20 +503,20 @@ static double number_of(const json_t *object, const char *key) {
 
 /* Weight bytes of the tiny shape by hand: seven matrices a layer and the head, two bytes each, norms and embedding apart. */
 static double tiny_weight_bytes(void) {
-  result r = RUN("info", "-m", in_directory("tiny"));
+  test_result r = RUN("info", "-m", in_directory("tiny"));
   unsigned layers, hidden, intermediate, heads, head_dim, kv_heads, vocab;
   const char *shape = strstr(r.out, "Llama, "), *words = strstr(r.out, "vocabulary  ");
   cr_assert_eq(sscanf(shape, "Llama, %u layers, hidden %u, intermediate %u, %u heads of %u, %u KV heads", &layers,
                       &hidden, &intermediate, &heads, &head_dim, &kv_heads),
                6);
   cr_assert_eq(sscanf(words, "vocabulary  %u", &vocab), 1);
-  drop(&r);
+  test_drop(&r);
   double per_layer = 2.0 * hidden * heads * head_dim + 2.0 * hidden * kv_heads * head_dim + 3.0 * hidden * intermediate;
   return 2 * (layers * per_layer + (double)vocab * hidden);
 }
 
 Test(command, bench_json) {
-  result r =
+  test_result r =
       RUN("bench", "--like", "tiny", "--device", "cpu", "-p", "0", "-n", "4,6", "-d", "0,8", "-r", "2", "-o", "json");
   cr_assert_eq(r.code, 0, "%s", r.err);
   json_t *rows = json_loads(r.out, JSON_REJECT_DUPLICATES, NULL);
@@ -675,7 +542,7 @@ Test(command, bench_json) {
               json_is_null(json_object_get(row, "read_share")));
   }
   json_decref(rows);
-  drop(&r);
+  test_drop(&r);
 }
 
 /* Only the shape is taken from the directory: no weights need be there. */
@@ -683,14 +550,15 @@ Test(command, bench_like_a_directory) {
   static char path[300];
   snprintf(path, sizeof path, "%s/shape/", directory);
   EXPECT(0, "configuration alone", "", "synth", "--like", "tiny", "--config-only", "-o", path);
-  result r = RUN("bench", "--like", path, "--device", "cpu", "-p", "0", "-n", "4", "-r", "1", "-s", "3", "-o", "json");
+  test_result r =
+      RUN("bench", "--like", path, "--device", "cpu", "-p", "0", "-n", "4", "-r", "1", "-s", "3", "-o", "json");
   cr_assert_eq(r.code, 0, "%s", r.err);
   json_t *rows = json_loads(r.out, JSON_REJECT_DUPLICATES, NULL);
   cr_assert_eq(json_array_size(rows), 1, "%s", r.out);
   cr_assert_str_eq(text_of(json_array_get(rows, 0), "model"), "shape");
   cr_assert_eq(number_of(json_array_get(rows, 0), "weight_bytes_per_token"), tiny_weight_bytes());
   json_decref(rows);
-  drop(&r);
+  test_drop(&r);
   EXPECT(3, "", "config.json", "bench", "--like", "./nothing-here", "--device", "cpu", "-p", "0", "-n", "4");
 }
 
@@ -704,7 +572,7 @@ static size_t columns(const char *line) {
 
 Test(command, bench_tables) {
   const char *model = in_directory("tiny");
-  result r = RUN("bench", "-m", model, "--device", "cpu", "-p", "5", "-n", "4", "-r", "1");
+  test_result r = RUN("bench", "-m", model, "--device", "cpu", "-p", "5", "-n", "4", "-r", "1");
   cr_assert_eq(r.code, 0, "%s", r.err);
   static const char *const parts[] = {"| model ", "| -----", "pp5 |", "tg4 |"};
   const char *line = r.out;
@@ -717,7 +585,7 @@ Test(command, bench_tables) {
   cr_assert_eq(line[0], '\n');
   cr_assert_not_null(strstr(r.out, "\n| tiny "), "the model's name is the directory's: %s", r.out);
   cr_assert_not_null(strstr(r.out, "device: cpu\n"), "%s", r.out);
-  drop(&r);
+  test_drop(&r);
 
   r = RUN("bench", "-m", model, "--device", "cpu", "-p", "0", "-n", "2,3", "-r", "1", "-o", "csv");
   cr_assert_eq(r.code, 0, "%s", r.err);
@@ -727,6 +595,6 @@ Test(command, bench_tables) {
   }
   cr_assert_eq(lines, 3, "%s", r.out);
   cr_assert_not_null(strstr(r.out, ",\"tg3\",0,3,0,1,"), "%s", r.out);
-  drop(&r);
+  test_drop(&r);
   EXPECT(3, "", "config.json", "bench", "-m", directory);
 }

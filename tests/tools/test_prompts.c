@@ -4,41 +4,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #include "tests/support/model.h"
+#include "tests/support/shell.h"
 
 #define DEMO MK_SOURCE_DIR "/models/demo"
 
-enum { ROOM = 1 << 18 };
-
 TestSuite(prompts, .timeout = 240);
 
-static char output[ROOM];
-
-/* Runs a shell command with $MKVM and $DEMO set; its exit code, and in `output` what it printed. */
-static int shell(const char *command) {
-  setenv("MKVM", MK_COMMAND, 1);
-  setenv("DEMO", DEMO, 1);
-  setenv("CUDA_VISIBLE_DEVICES", "", 1);
-  FILE *pipe = popen(command, "r");
-  cr_assert_not_null(pipe);
-  size_t length = fread(output, 1, ROOM - 1, pipe);
-  output[length] = 0;
-  int status = pclose(pipe);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000;
-}
+static int shell(const char *command) { return test_shell(MK_COMMAND, command); }
 
 static void expect(const char *command, int code, const char *text) {
-  int have = shell(command);
-  cr_assert_eq(have, code, "%s: exit code %d\n%s", command, have, output);
-  cr_assert_not_null(strstr(output, text), "%s: `%s` is not in\n%s", command, text, output);
+  test_shell_expect(MK_COMMAND, command, code, text);
 }
 
 static json_t *json(const char *command) {
-  cr_assert_eq(shell(command), 0, "%s\n%s", command, output);
-  json_t *object = json_loads(output, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
-  cr_assert_not_null(object, "not JSON: %s", output);
+  cr_assert_eq(shell(command), 0, "%s\n%s", command, test_output);
+  json_t *object = json_loads(test_output, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+  cr_assert_not_null(object, "not JSON: %s", test_output);
   return object;
 }
 
@@ -82,13 +65,13 @@ Test(prompts, sequences_in_the_order_of_the_prompts) {
 Test(prompts, text_under_the_name_of_the_prompt) {
   char want[2][4096];
   cr_assert_eq(shell(GREEDY "-p 'Once upon\n a time' -n 40 --stop . --rows 1 2>/dev/null"), 0);
-  snprintf(want[0], sizeof want[0], "==> 1: Once upon  a time <==\n%.3000s", output);
+  snprintf(want[0], sizeof want[0], "==> 1: Once upon  a time <==\n%.3000s", test_output);
   cr_assert_eq(shell(GREEDY "-p 'The' -n 2 --rows 1 2>/dev/null"), 0);
-  snprintf(want[1], sizeof want[1], "==> 2: The <==\n%.3000s", output);
+  snprintf(want[1], sizeof want[1], "==> 2: The <==\n%.3000s", test_output);
   cr_assert_eq(shell(GREEDY "-p 'Once upon\n a time' -p The -n 2 2>/dev/null"), 0);
-  cr_assert_not_null(strstr(output, want[1]), "%s", output);
+  cr_assert_not_null(strstr(test_output, want[1]), "%s", test_output);
   cr_assert_eq(shell(GREEDY "-p 'Once upon\n a time' -p The -n 40 --stop . 2>/dev/null"), 0);
-  cr_assert_not_null(strstr(output, want[0]), "`%s` is not in\n%s", want[0], output);
+  cr_assert_not_null(strstr(test_output, want[0]), "`%s` is not in\n%s", want[0], test_output);
   expect(GREEDY THREE "-n 3 --echo 2>/dev/null", 0, "==> 2: The small cat <==\nThe small cat");
   expect(GREEDY THREE "-n 3 2>&1 >/dev/null", 0, "3 prompts, ");
   expect(GREEDY "-n 3 -p 0123456789012345678901234567890123456789012345678901234567\xc3\xa9\xc3\xa9 -p b 2>/dev/null",
@@ -154,23 +137,23 @@ Test(prompts, one_that_fails) {
   for (size_t i = 0; i < 2; i++) {
     snprintf(command, sizeof command, "$MKVM run -m $DIRECTORY -p a -p z -p b -n 3 --ignore-eos --json %s 2>&1",
              ways[i]);
-    cr_assert_eq(shell(command), 5, "%s", output);
-    char *end = strstr(output, "\nmkvm run: prompt 2: the logits at position ");
-    cr_assert_not_null(end, "%s", output);
+    cr_assert_eq(shell(command), 5, "%s", test_output);
+    char *end = strstr(test_output, "\nmkvm run: prompt 2: the logits at position ");
+    cr_assert_not_null(end, "%s", test_output);
     *end = 0;
-    object = json_loads(output, 0, NULL);
-    cr_assert_not_null(object, "%s", output);
+    object = json_loads(test_output, 0, NULL);
+    cr_assert_not_null(object, "%s", test_output);
     for (size_t s = 0; s < 3; s++) {
       json_t *sequence = json_array_get(json_object_get(object, "sequences"), s);
       cr_assert_str_eq(json_string_value(json_object_get(sequence, "finish_reason")), s == 1 ? "error" : "length");
       cr_assert_eq(json_array_size(json_object_get(sequence, "tokens")), s == 1 ? 0 : 3);
       const char *error = json_string_value(json_object_get(sequence, "error"));
-      cr_assert(s == 1 ? error != NULL && strstr(error, "NaN") != NULL : error == NULL, "%s", output);
+      cr_assert(s == 1 ? error != NULL && strstr(error, "NaN") != NULL : error == NULL, "%s", test_output);
     }
     json_decref(object);
     snprintf(command, sizeof command, "$MKVM run -m $DIRECTORY -p a -p z -n 3 --ignore-eos %s 2>/dev/null", ways[i]);
     cr_assert_eq(shell(command), 5);
-    cr_assert(strstr(output, "==> 1: a <==") != NULL && strstr(output, "==> 2") == NULL, "%s", output);
+    cr_assert(strstr(test_output, "==> 1: a <==") != NULL && strstr(test_output, "==> 2") == NULL, "%s", test_output);
   }
   test_model_remove(directory);
 }

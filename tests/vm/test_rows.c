@@ -7,6 +7,7 @@
 #include "models/llama.h"
 #include "scheduler/compile.h"
 #include "tests/mutation/mutation.h"
+#include "tests/support/text.h"
 #include "vm/cpu/machine.h"
 #include "vm/verify.h"
 
@@ -167,13 +168,7 @@ static mk_status run(const mk_program *p, mk_cpu_options options, uint64_t *hash
   MK_TRY(mk_cpu_new(p, &options, &cpu));
   fill(cpu, p);
   mk_status status = mk_cpu_run_plan(cpu, plan[0], STEPS, NULL, NULL);
-  *hash = 14695981039346656037u;
-  for (size_t b = 0; b < p->buffer_count; b++) {
-    const uint8_t *memory = mk_cpu_memory(cpu, b);
-    for (uint64_t i = 0; p->buffers[b].kind != MK_KIND_WEIGHT && i < p->buffers[b].bytes; i++) {
-      *hash = (*hash ^ memory[i]) * 1099511628211u;
-    }
-  }
+  *hash = test_memory_hash(cpu, p);
   mk_cpu_free(cpu);
   return status;
 }
