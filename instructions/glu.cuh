@@ -12,14 +12,18 @@ __device__ inline linear_slots linear_GLU() { return {MK_SLOT_GLU_x, MK_SLOT_GLU
 __device__ inline void begin_GLU(const storer &s, const mk_instruction &in, row_store &r) {
   r.tiles = in.operands[MK_SLOT_GLU_weight].rows;
   r.row = stamped_row(s.d, in.operands[MK_SLOT_GLU_out]);
-  r.eps = __uint_as_float(in.params[MK_PARAM_GLU_eps]);
-  r.width = static_cast<float>(in.params[MK_PARAM_GLU_width]);
+  begin_norm(__uint_as_float(in.params[MK_PARAM_GLU_eps]), static_cast<float>(in.params[MK_PARAM_GLU_width]), r);
 }
 
-__device__ inline void finish_GLU(const storer &s, uint32_t i, float y, float squares, const row_store &r) {
-  y = normed(r, y, squares);
-  float up = __shfl_xor_sync(0xffffffffu, y, 8);
-  publish_bf16(s, r.row, i * 4, y / (1.0f + expf(-y)) * up, 8);
+// By the approximate exponential and division: within a few units of the last place of fp32, where bf16 leaves.
+__device__ inline float gated(float gate, float up) {
+  return __fdividef(gate, 1.0f + tile::exp2(gate * -1.4426950408889634f)) * up;
+}
+
+__device__ inline void finish_GLU(const storer &s, uint32_t i, two_rows y, float squares, row_store &r) {
+  y = normed(i, y, squares, r);
+  two_rows up = from_partner(y, 4);
+  publish_bf16(s, r.row, i * 4, {gated(y.even, up.even), gated(y.odd, up.odd)}, 4);
 }
 
 }  // namespace mk

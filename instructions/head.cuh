@@ -36,24 +36,30 @@ __device__ inline linear_slots linear_HEAD() { return {MK_SLOT_HEAD_x, MK_SLOT_H
 __device__ inline void begin_HEAD(const storer &s, const mk_instruction &in, row_store &r) {
   r.tiles = max(in.operands[MK_SLOT_HEAD_weight].rows, static_cast<uint16_t>(1));
   r.plain = reinterpret_cast<float *>(s.d.buffer(in.operands[MK_SLOT_HEAD_logits]).address);
-  r.eps = __uint_as_float(in.params[MK_PARAM_HEAD_eps]);
-  r.width = static_cast<float>(in.params[MK_PARAM_HEAD_width]);
+  begin_norm(__uint_as_float(in.params[MK_PARAM_HEAD_eps]), static_cast<float>(in.params[MK_PARAM_HEAD_width]), r);
   r.best = -INFINITY;
   r.index = MK_CANDIDATE_NONE;
   r.stop = blockIdx.x == 0 ? tile::load_system(s.d.params.stop) : 0;  // from the host: under way meanwhile
 }
 
-// Gives the logit.
-__device__ inline float finish_HEAD(const storer &s, const mk_instruction &in, uint32_t i, float y, float squares,
-                                    row_store &r) {
+__device__ inline void take_candidate(float y, uint32_t row, row_store &r) {
+  r.plain[row] = y;
+  if (candidate_above(y, row, r.best, r.index)) {
+    r.best = y;
+    r.index = row;
+  }
+}
+
+// Gives the logits.
+__device__ inline two_rows finish_HEAD(const storer &s, const mk_instruction &in, uint32_t i, two_rows y, float squares,
+                                       row_store &r) {
   const mk_operand &weight = in.operands[MK_SLOT_HEAD_weight];
-  uint32_t row = (weight.row + i) * 16 + s.lane;
-  y = normed(r, y, squares);
-  if (i < weight.rows && s.lane < 16 && row < in.params[MK_PARAM_HEAD_vocab]) {
-    r.plain[row] = y;
-    if (candidate_above(y, row, r.best, r.index)) {
-      r.best = y;
-      r.index = row;
+  uint32_t row = (weight.row + i) * 16 + 2 * s.lane, vocab = in.params[MK_PARAM_HEAD_vocab];
+  y = normed(i, y, squares, r);
+  if (i < weight.rows && s.lane < 8 && row < vocab) {
+    take_candidate(y.even, row, r);
+    if (row + 1 < vocab) {
+      take_candidate(y.odd, row + 1, r);
     }
   }
   return y;

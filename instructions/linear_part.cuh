@@ -16,8 +16,8 @@ __device__ inline void begin_LINEAR_PART(const storer &s, const mk_instruction &
   r.row = stamped_row(s.d, in.operands[MK_SLOT_LINEAR_PART_out]);
 }
 
-__device__ inline void finish_LINEAR_PART(const storer &s, uint32_t i, float y, const row_store &r) {
-  publish_float(s, r.row, i * 16, y);
+__device__ inline void finish_LINEAR_PART(const storer &s, uint32_t i, const two_rows &y, const row_store &r) {
+  publish_floats(s, r.row, i * 16, y);
 }
 
 }  // namespace mk

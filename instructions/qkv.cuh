@@ -12,29 +12,37 @@ __device__ inline linear_slots linear_QKV() { return {MK_SLOT_QKV_x, MK_SLOT_QKV
 __device__ inline void begin_QKV(const storer &s, const mk_instruction &in, row_store &r) {
   r.tiles = in.operands[MK_SLOT_QKV_weight].rows;
   r.row = stamped_row(s.d, in.operands[MK_SLOT_QKV_out]);
-  r.eps = __uint_as_float(in.params[MK_PARAM_QKV_eps]);
-  r.width = static_cast<float>(in.params[MK_PARAM_QKV_width]);
+  begin_norm(__uint_as_float(in.params[MK_PARAM_QKV_eps]), static_cast<float>(in.params[MK_PARAM_QKV_width]), r);
 }
 
 // Cosine and sine of the rows' angles; 1 and 0 where nothing is rotated.
 __device__ inline void prepare_QKV(const storer &s, const mk_instruction &in, uint32_t i, row_store &r) {
   uint32_t tile = in.operands[MK_SLOT_QKV_weight].row + i, tiles_per_head = in.params[MK_PARAM_QKV_head_dim] / 16;
-  r.a = 1.0f;
-  r.b = 0.0f;
+  r.a = {1.0f, 1.0f};
+  r.b = {0.0f, 0.0f};
   if (tile < in.params[MK_PARAM_QKV_rope_tiles]) {
     const float *inv_freq = reinterpret_cast<const float *>(s.d.buffer(in.operands[MK_SLOT_QKV_inv_freq]).address);
+    bool odd =
+        s.lane / 8 % 2 != 0;  // each lane takes one of its two rows, and the other one's from a lane that has the same
+    uint32_t row = 2 * (s.lane % 4) + (odd ? 1 : 0);
     // The angle in fp32 as transformers computes it; reduced in fp64 so that the fast sine is exact enough.
-    float angle = static_cast<float>(s.state.position) * inv_freq[tile % tiles_per_head * 8 + s.lane % 8];
+    float angle = static_cast<float>(state_of(s).position) * inv_freq[tile % tiles_per_head * 8 + row];
     double turns = static_cast<double>(angle) * 0.15915494309189533577;
-    float reduced = static_cast<float>((turns - rint(turns)) * 6.283185307179586476925);
-    __sincosf(reduced, &r.b, &r.a);
+    float reduced = static_cast<float>((turns - rint(turns)) * 6.283185307179586476925), sine, cosine;
+    __sincosf(reduced, &sine, &cosine);
+    two_rows other = from_partner({cosine, sine}, 8);
+    r.a = odd ? two_rows{other.even, cosine} : two_rows{cosine, other.even};
+    r.b = odd ? two_rows{other.odd, sine} : two_rows{sine, other.odd};
   }
 }
 
-__device__ inline void finish_QKV(const storer &s, uint32_t i, float y, float squares, const row_store &r) {
-  y = normed(r, y, squares);
-  float partner = __shfl_xor_sync(0xffffffffu, y, 8);
-  publish_float(s, r.row, i * 16, s.lane % 16 < 8 ? y * r.a - partner * r.b : y * r.a + partner * r.b);
+__device__ inline void finish_QKV(const storer &s, uint32_t i, two_rows y, float squares, row_store &r) {
+  y = normed(i, y, squares, r);
+  two_rows partner = from_partner(y, 4);
+  float sign = s.lane % 8 < 4 ? -1.0f : 1.0f;
+  publish_floats(
+      s, r.row, i * 16,
+      {y.even * r.a.even + sign * (partner.even * r.b.even), y.odd * r.a.odd + sign * (partner.odd * r.b.odd)});
 }
 
 }  // namespace mk

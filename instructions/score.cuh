@@ -35,6 +35,7 @@ struct score_store {
   uint32_t peak, peak_index;  // of this lane's rows
   float score;                // this lane's entry
   uint64_t key;               // 0: it has none
+  uint32_t count;             // of the next row tile
 };
 
 // SCORE, in the ring's slot behind that of HEAD.
@@ -68,6 +69,18 @@ __device__ inline void begin_SCORE(const storer &s, const mk_instruction &head, 
             (mk_sampling_one_draw(words) ? SCORE_ONE_DRAW : 0);
 }
 
+// The count of this lane's row of tile i, on its way for the next prepare_SCORE: it comes from memory, behind the weights.
+__device__ inline void fetch_count(const storer &s, const mk_instruction &head, uint32_t i, score_store &q) {
+  const mk_operand &weight = head.operands[MK_SLOT_HEAD_weight];
+  uint32_t row = (weight.row + i) * 16 + s.lane;
+  bool mine = i < weight.rows && s.lane < 16 && row < head.params[MK_PARAM_HEAD_vocab];
+  bool seen = row == state_of(s).token && (q.flags & SCORE_FOLLOWS) != 0;
+  q.count = 0;
+  if (mine && (seen || (q.flags & MK_SAMPLE_PENALTIES) != 0)) {
+    q.count = __ldcg(start_of<uint32_t>(score_behind(head), MK_SLOT_SCORE_counts) + row);
+  }
+}
+
 // What can be done for row tile i before its logits are there.
 __device__ inline void prepare_SCORE(const storer &s, const mk_instruction &head, uint32_t i, row_store &r,
                                      score_store &q) {
@@ -77,21 +90,18 @@ __device__ inline void prepare_SCORE(const storer &s, const mk_instruction &head
     q.noise = mk_draw_gumbel(s.d.words()->noise_start, row);
   }
   bool mine = i < weight.rows && s.lane < 16 && row < head.params[MK_PARAM_HEAD_vocab];
-  bool seen = row == s.state.token && (q.flags & SCORE_FOLLOWS) != 0;
-  uint32_t count = 0;
-  r.a = 0.0f;
-  if (mine && (seen || (q.flags & MK_SAMPLE_PENALTIES) != 0)) {
-    uint32_t *counts = start_of<uint32_t>(score_behind(head), MK_SLOT_SCORE_counts);
-    count = __ldcg(counts + row);
-    if (seen) {
-      count = s.state.position < s.d.params.prompt_length ? count | MK_COUNT_PROMPT : count + 1;
-      counts[row] = count;
-    }
+  bool seen = row == state_of(s).token && (q.flags & SCORE_FOLLOWS) != 0;
+  uint32_t count = q.count;
+  r.a.even = 0.0f;
+  if (mine && seen) {
+    count = state_of(s).position < s.d.params.prompt_length ? count | MK_COUNT_PROMPT : count + 1;
+    start_of<uint32_t>(score_behind(head), MK_SLOT_SCORE_counts)[row] = count;
   }
-  r.b = __uint_as_float(count);
+  r.b.even = __uint_as_float(count);
   if (mine && (q.flags & MK_SAMPLE_BIAS) != 0) {
-    r.a = __ldg(start_of<const float>(score_behind(head), MK_SLOT_SCORE_bias) + row);
+    r.a.even = __ldg(start_of<const float>(score_behind(head), MK_SLOT_SCORE_bias) + row);
   }
+  fetch_count(s, head, i + 1, q);
 }
 
 // Takes the lanes' new tokens (key 0: none) into the front: score.c, insert.
@@ -133,7 +143,7 @@ __device__ inline void finish_SCORE(const storer &s, const mk_instruction &head,
   float noise = __shfl_sync(0xffffffffu, q.noise, i % 2 * 16 + s.lane % 16), score = mk_plus(y, 0.0f);
   if ((flags & (MK_SAMPLE_PENALTIES | MK_SAMPLE_BIAS)) != 0) {
     score = mk_sample_score(start_of<const uint32_t>(score_behind(head), MK_SLOT_SCORE_sampling), y,
-                            __float_as_uint(r.b), r.a);
+                            __float_as_uint(r.b.even), r.a.even);
   }
   score = (flags & SCORE_INSIDE) != 0 ? 0.0f : score;
   if (mine && (flags & SCORE_PUBLISHES) != 0) {
@@ -205,12 +215,17 @@ __device__ inline void store_scored_head(storer &s, const mk_instruction &head, 
   score_store q;
   begin_HEAD(s, head, r);
   begin_SCORE(s, head, cursor, r, q);
+  fetch_count(s, head, 0, q);
   for (uint32_t i = 0; i < r.tiles; i++) {
     prepare_SCORE(s, head, i, r, q);
-    float y, squares;
-    take_result(s, y, squares);
-    y = finish_HEAD(s, head, i, y, squares, r);
-    finish_SCORE(s, head, i, y, r, q);
+    float squares;
+    two_rows rows = take_result(s, squares);
+    release_result(s);
+    rows = finish_HEAD(s, head, i, rows, squares, r);
+    // From here on a lane has one row.
+    float even = __shfl_sync(0xffffffffu, rows.even, s.lane % 16 / 2);
+    float odd = __shfl_sync(0xffffffffu, rows.odd, s.lane % 16 / 2);
+    finish_SCORE(s, head, i, s.lane % 2 == 0 ? even : odd, r, q);
     if (i + 1 == r.tiles || i + REHEARSAL_TILES == r.tiles) {
       end_SCORE(s, head, r.stop, i + 1 == r.tiles, q);
     }

@@ -155,20 +155,28 @@ __device__ inline void tally_lanes(const consumer &c, bool stands, float score, 
   if ((a.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0) {
     mass = mk_sample_weight(distance);
   }
+  // The lanes of one segment add up what they have, in steps: each takes the next one's, and every other one is through.
+  uint32_t peers = __ballot_sync(0xffffffffu, stands);
+#pragma unroll
+  for (uint32_t bit = 1; bit < MK_SIFT_SEGMENTS; bit *= 2) {
+    uint32_t set = __ballot_sync(0xffffffffu, (segment & bit) != 0);
+    peers &= (segment & bit) != 0 ? set : ~set;
+  }
+  uint32_t rank = __popc(peers & ((1u << c.lane) - 1)), rest = stands ? peers & (0xfffffffeu << c.lane) : 0;
+  bool first = stands && rank == 0;
 #pragma unroll 1
-  for (uint32_t left = __ballot_sync(0xffffffffu, stands); left != 0;) {
-    uint32_t from = __ffs(left) - 1, here = __shfl_sync(0xffffffffu, segment, from);
-    bool mine = stands && segment == here;
-    uint32_t peers = __ballot_sync(0xffffffffu, mine);
-    uint32_t low = __reduce_add_sync(0xffffffffu, mine ? static_cast<uint32_t>(mass) & 0xfffffu : 0);
-    uint32_t high = __reduce_add_sync(0xffffffffu, mine ? static_cast<uint32_t>(mass >> 20) : 0);  // at most 2^20 each
-    uint64_t best = highest_key(mine ? draw : 0);
-    if (c.lane == from) {
-      a.of_scores.mass[c.warp][here] += (static_cast<uint64_t>(high) << 20) + low;
-      a.of_scores.best[c.warp][here] = max(a.of_scores.best[c.warp][here], best);
-      a.of_scores.count[c.warp][here] += __popc(peers);
-    }
-    left &= ~peers;
+  while (__any_sync(0xffffffffu, rest != 0)) {
+    uint32_t from = rest != 0 ? __ffs(rest) - 1 : c.lane;
+    uint64_t more = __shfl_sync(0xffffffffu, mass, from), other = __shfl_sync(0xffffffffu, draw, from);
+    mass += rest != 0 ? more : 0;
+    draw = max(draw, other);
+    rest &= __ballot_sync(0xffffffffu, rank % 2 == 0);
+    rank /= 2;
+  }
+  if (first) {
+    a.of_scores.mass[c.warp][segment] += mass;
+    a.of_scores.best[c.warp][segment] = max(a.of_scores.best[c.warp][segment], draw);
+    a.of_scores.count[c.warp][segment] += __popc(peers);
   }
   __syncwarp();
 }
@@ -201,7 +209,7 @@ __device__ inline void tally_scores(const consumer &c, const mk_instruction &in)
 __device__ inline void sum_warps(const consumer &c, const warp_tallies &t) {
   uint64_t mass = 0, best = 0;
   uint32_t count = 0;
-#pragma unroll 1
+#pragma unroll 4
   for (uint32_t w = 0; w < MK_GPU_CONSUMER_WARPS; w++) {
     mass += t.mass[w][c.lane];
     best = max(best, t.best[w][c.lane]);
@@ -371,7 +379,7 @@ __device__ inline void publish_round(const consumer &c, const mk_instruction &in
   uint32_t i = c.warp * 32 + c.lane, field = i / (2 * MK_SIFT_SEGMENTS), segment = i / 2 % MK_SIFT_SEGMENTS;
   if (field < ROUND_FIELDS && publishes(c.d)) {
     uint64_t pair = 0;
-#pragma unroll 1
+#pragma unroll 4
     for (uint32_t w = 0; w < MK_GPU_CONSUMER_WARPS; w++) {
       const warp_tallies &t = a.of_scores;
       pair = field == MK_SIFT_MASS   ? pair + t.mass[w][segment]

@@ -206,17 +206,18 @@ __device__ inline void fetch_stamped(const consumer &c, const mk_operand &operan
   }
 }
 
-// Hands 16 sums of this warp (row g in lane 4 g: low, row g + 8: high) to the storer, who adds up the groups from `first_group` on.
+// Hands 16 sums of this warp (row g in lane 4 g: low, row g + 8: high) to the storer. The warps' places are by rank, then by the order in
+// which groups take pages, from `first_group` on: which group is first depends on where the ring stands, and the bits must not.
 __device__ inline void put_result(consumer &c, float low, float high, float squares, uint32_t first_group) {
   wait_phase(c.d, RESULT_EMPTY + c.results.slot(), c.results.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, c.results.slot());
   float *slot = c.d.result(c.results.slot());
+  uint32_t place = rank_of(c) * GROUPS + (group_of(c) - first_group) % GROUPS;
   if (c.lane % 4 == 0) {
-    slot[c.warp * 16 + c.lane / 4] = low;
-    slot[c.warp * 16 + c.lane / 4 + 8] = high;
+    slot[place * 16 + c.lane / 4] = low;
+    slot[place * 16 + c.lane / 4 + 8] = high;
   }
   if (c.lane == 0) {
-    slot[256 + c.warp] = squares;
-    slot[272] = __uint_as_float(first_group);  // the same of all warps
+    slot[256 + place] = squares;
   }
   __syncwarp();
   if (c.lane == 0) {

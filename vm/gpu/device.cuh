@@ -32,8 +32,6 @@ enum barrier_index {
 struct step_state {  // of one epoch, in shared memory, double-buffered by parity
   uint32_t token;    // MK_CANDIDATE_STOP added: the launch ends before this step
   uint32_t position;
-
-  __device__ bool stops() const { return (token & MK_CANDIDATE_STOP) != 0; }
 };
 
 struct alignas(16) long_wait {  // what a warp has waited for in vain for some time
@@ -129,7 +127,8 @@ struct device {
   }
   __device__ const mk_gpu_buffer &buffer(const mk_operand &operand) const {
     uint32_t offset = tile::shared_address(&operand) - tile::shared_address(shared_memory) - MK_GPU_INSTRUCTIONS_AT;
-    uint32_t index = (offset % MK_GPU_INSTRUCTION_SLOT_BYTES - offsetof(mk_instruction, operands)) / sizeof(mk_operand);
+    uint32_t at = offset % MK_GPU_INSTRUCTION_SLOT_BYTES - static_cast<uint32_t>(offsetof(mk_instruction, operands));
+    uint32_t index = at / static_cast<uint32_t>(sizeof(mk_operand));  // in 32 bits: a third of the instructions
     return slot(offset / MK_GPU_INSTRUCTION_SLOT_BYTES)->buffers[index];
   }
 };

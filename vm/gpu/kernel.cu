@@ -61,12 +61,6 @@ __device__ inline bool done_with(const device &d, instruction_cursor &cursor) {
   return last;
 }
 
-__device__ inline void read_state(const device &d, step_state &state) {
-  const volatile step_state &from = d.words()->state[d.epoch % 2];
-  state.token = from.token;
-  state.position = from.position;
-}
-
 // An instruction with all that it names, a few words per lane, on their way while the slot is waited for.
 struct looked_up {
   enum { BUFFER_WORDS = sizeof(mk_gpu_buffer) / 4, WORDS = MK_MAX_OPERANDS * BUFFER_WORDS, ROUNDS = (WORDS + 31) / 32 };
@@ -199,8 +193,8 @@ __device__ __forceinline__ void store_instruction(storer &s, const mk_instructio
     } else if (in.opcode == MK_OP_REDUCE_ADD) {
       prepare_REDUCE_ADD(s, in, i, r);
     }
-    float y, squares;
-    take_result(s, y, squares);
+    float squares;
+    two_rows y = take_result(s, squares);
     switch (in.opcode) {
       case MK_OP_QKV:
         finish_QKV(s, i, y, squares, r);
@@ -220,10 +214,11 @@ __device__ __forceinline__ void store_instruction(storer &s, const mk_instructio
         finish_residual(s, i, y, r);
         break;
     }
+    release_result(s);
   }
 #if !MK_GPU_SAMPLES
   if (in.opcode == MK_OP_HEAD) {
-    end_HEAD(s, in, s.state.position + 1 < s.d.params.prompt_length, r);
+    end_HEAD(s, in, state_of(s).position + 1 < s.d.params.prompt_length, r);
   }
 #endif
   signal_from_warp(s.d, s.lane, in);
@@ -284,8 +279,7 @@ __device__ __forceinline__ void store_queue(storer &s) {
     if (s.d.epoch > 0 && !wait_phase(s.d, STATE_READY, (s.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
       return;
     }
-    read_state(s.d, s.state);
-    if (s.state.stops()) {
+    if ((state_of(s).token & MK_CANDIDATE_STOP) != 0) {
       return;
     }
     for (bool last = false; !last;) {

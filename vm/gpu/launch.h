@@ -21,8 +21,7 @@ enum {
   MK_GPU_ACTIVATION_AT = MK_GPU_PAGE_BYTES * MK_GPU_RING_PAGES,
   MK_GPU_ACTIVATION_BYTES = 23552,
   MK_GPU_RESULT_SLOTS = 6,
-  MK_GPU_RESULT_BYTES =
-      (16 * 16 + 16 + 4) * 4, /* per warp 16 row sums, then its sum of squares; then which group is first */
+  MK_GPU_RESULT_BYTES = (16 * 16 + 16) * 4, /* per warp 16 row sums, then the warps' sums of squares */
   MK_GPU_RESULTS_AT = MK_GPU_ACTIVATION_AT + MK_GPU_ACTIVATION_BYTES,
   MK_GPU_INSTRUCTION_SLOTS = 8,
   MK_GPU_INSTRUCTION_SLOT_BYTES = 512, /* the instruction, then what the controller looked up for it */

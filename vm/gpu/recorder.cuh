@@ -64,7 +64,7 @@ __device__ inline void prepare_tracks(const device &d) {
   }
 }
 
-static __device__ __noinline__ void put_boundary(const mk_gpu_trace &trace, uint32_t epoch) {
+__device__ __forceinline__ void note_boundary(const mk_gpu_trace &trace, uint32_t epoch) {
   uint32_t warp = threadIdx.x / 32;
   role who = role_of(warp);
   device::words()->uid[warp] = 0;  // between steps a role has no instruction
@@ -85,10 +85,18 @@ static __device__ __noinline__ void put_boundary(const mk_gpu_trace &trace, uint
   trace.sms[blockIdx.x].count[who] = end.at;
 }
 
+static __device__ __noinline__ void put_boundary(const mk_gpu_trace &trace, uint32_t epoch) {
+  note_boundary(trace, epoch);
+}
+
 // Called where a role begins a step of the launch, and where it leaves: from here on it records, or no longer.
 __device__ inline void record_boundary(const device &d) {
   if (keeps_records(d)) {
-    put_boundary(d.params.trace, d.epoch);
+    if (role_of(d.warp) == ROLE_STORER) {
+      note_boundary(d.params.trace, d.epoch);
+    } else {
+      put_boundary(d.params.trace, d.epoch);
+    }
   }
 }
 

@@ -1,5 +1,5 @@
 // The storer: one warp that adds up the consumers' sums, finishes each row tile, publishes it and signals.
-// Lane r holds row r of the tile at hand (lanes 16 to 31 hold copies).
+// Lane p holds rows 2 p and 2 p + 1 of the tile at hand (lanes from 8 on hold copies).
 #pragma once
 #include "vm/gpu/wait.cuh"
 
@@ -9,23 +9,40 @@ struct storer {
   device d;
   uint32_t lane;
   ring_cursor<MK_GPU_RESULT_SLOTS> results;
-  step_state state;
 };
 
-// The sums of the next row tile; squares: the sum of x^2 over all warps. In the order of the pages that the warps have worked on: which group
-// of warps gets the first page depends on where the ring stands, and the bits must not.
-__device__ inline void take_result(storer &s, float &y, float &squares) {
+// Of the step at hand. In shared memory, since registers are short.
+__device__ inline const volatile step_state &state_of(const storer &s) { return s.d.words()->state[s.d.epoch % 2]; }
+
+struct two_rows {
+  float even, odd;
+};
+
+__device__ inline two_rows from_partner(const two_rows &y, uint32_t lanes_away) {
+  return {__shfl_xor_sync(0xffffffffu, y.even, lanes_away), __shfl_xor_sync(0xffffffffu, y.odd, lanes_away)};
+}
+
+// The sums of the next row tile; squares: the sum of x^2. What stands between the last sum and the tile on its way is on the path of every
+// stage: few instructions, and loads that do not wait for each other. A quarter of the lanes adds up the warps of one place among the
+// groups, rank by rank.
+__device__ inline two_rows take_result(storer &s, float &squares) {
   wait_phase(s.d, RESULT_FULL + s.results.slot(), s.results.phase(), MK_ACTIVITY_RESULT_FULL, s.results.slot());
   const float *slot = s.d.result(s.results.slot());
-  uint32_t row = s.lane % 16, half = s.lane / 16, first = __float_as_uint(slot[272]) * 4;
-  y = 0.0f;
+  const float2 *sums = reinterpret_cast<const float2 *>(slot) + s.lane;
+  float4 parts = reinterpret_cast<const float4 *>(slot + 256)[s.lane % 4];
+  float2 a = sums[0], b = sums[32], c = sums[64], d = sums[96];
+  two_rows y = {(a.x + b.x) + (c.x + d.x), (a.y + b.y) + (c.y + d.y)};
 #pragma unroll
-  for (uint32_t w = 0; w < 8; w++) {
-    y += slot[(first + half * 8 + w) % 16 * 16 + row];
+  for (uint32_t away = 8; away < 32; away *= 2) {
+    two_rows other = from_partner(y, away);
+    y = {y.even + other.even, y.odd + other.odd};
   }
-  squares = tile::sum_group<16>(slot[256 + (first + row) % 16]);
-  float other = __shfl_xor_sync(0xffffffffu, y, 16);
-  y = half == 0 ? y + other : other + y;
+  squares = tile::sum_group<4>((parts.x + parts.y) + (parts.z + parts.w));
+  return y;
+}
+
+// Afterwards the consumers may fill its slot again.
+__device__ inline void release_result(storer &s) {
   __syncwarp();
   if (s.lane == 0) {
     tile::arrive(s.d.barrier(RESULT_EMPTY + s.results.slot()));
@@ -40,18 +57,19 @@ __device__ inline uint64_t *stamped_row(const device &d, const mk_operand &opera
          operand.col * b.tile_cols / per_word;
 }
 
-// Values of lanes 0 .. count - 1 (count even) as bf16 pairs from word `first` on.
-__device__ inline void publish_bf16(const storer &s, uint64_t *row, uint32_t first, float value, uint32_t count) {
-  float low = __shfl_sync(0xffffffffu, value, 2 * s.lane % 32);
-  float high = __shfl_sync(0xffffffffu, value, (2 * s.lane + 1) % 32);
-  if (s.lane < count / 2 && publishes(s.d)) {
-    tile::store_stamped(row + first + s.lane, tile::pack_bf16(low, high), s.d.generation());
+// The rows of the first `count` lanes as bf16 pairs, from word `first` on.
+__device__ inline void publish_bf16(const storer &s, uint64_t *row, uint32_t first, const two_rows &value,
+                                    uint32_t count) {
+  if (s.lane < count && publishes(s.d)) {
+    tile::store_stamped(row + first + s.lane, tile::pack_bf16(value.even, value.odd), s.d.generation());
   }
 }
 
-__device__ inline void publish_float(const storer &s, uint64_t *row, uint32_t first, float value) {
+// All 16 rows.
+__device__ inline void publish_floats(const storer &s, uint64_t *row, uint32_t first, const two_rows &value) {
   if (s.lane < 16 && publishes(s.d)) {
-    tile::store_stamped(row + first + s.lane, __float_as_uint(value), s.d.generation());
+    float own = s.lane < 8 ? value.even : value.odd;
+    tile::store_stamped(row + first + 2 * (s.lane % 8) + s.lane / 8, __float_as_uint(own), s.d.generation());
   }
 }
 
@@ -65,34 +83,45 @@ __device__ inline void signal_from_warp(const device &d, uint32_t lane, const mk
   }
 }
 
-// Element `lane % 16` of row tile `tile` of a residual: plain fp32, or the embedding row of the step's token.
-__device__ inline float load_residual(const storer &s, const mk_operand &operand, uint32_t tile) {
+// This lane's elements of row tile `tile` of a residual: plain fp32, or the embedding row of the step's token.
+__device__ inline two_rows load_residual(const storer &s, const mk_operand &operand, uint32_t tile) {
   const mk_gpu_buffer &b = s.d.buffer(operand);
-  uint32_t column_tile = operand.col + tile, element = s.lane % 16;
+  uint32_t column_tile = operand.col + tile, element = 2 * (s.lane % 8);
   if ((operand.flags & MK_OPERAND_TOKEN_ROW) == 0) {
-    return __ldcg(reinterpret_cast<const float *>(b.address) + column_tile * 16 + element);
+    float2 two = __ldcg(reinterpret_cast<const float2 *>(b.address) + (column_tile * 16 + element) / 2);
+    return {two.x, two.y};
   }
-  uint32_t row = s.state.token;
+  uint32_t row = state_of(s).token;
   const uint16_t *step = reinterpret_cast<const uint16_t *>(b.address) +
                          (static_cast<uint64_t>(row / 16) * b.grid_cols + column_tile) * 256;
-  return tile::low_bf16(step[mk_step_offset(row, element)]);
+  uint32_t two = *reinterpret_cast<const uint32_t *>(step + mk_step_offset(row, element));
+  return {tile::low_bf16(two), tile::high_bf16(two)};
 }
 
 // An instruction in the storer's hands: begin_X sets what all its row tiles share, prepare_X does for one tile what can be done before its
 // sums are there, finish_X the rest, end_X what comes after the last one. One loop in kernel.cu runs them for every opcode.
 struct row_store {
-  uint32_t tiles;    // 0: the storer has nothing to do
-  uint64_t *row;     // stamped words of the first tile
-  float eps, width;  // of the norm
-  float a, b;        // of the tile at hand: cosine and sine, the residual, or bias and count
-  float *plain;      // residual_out or logits, at the first tile
-  float best;        // HEAD: the candidate so far
+  uint32_t tiles;   // 0: the storer has nothing to do
+  uint64_t *row;    // stamped words of the first tile
+  float eps, part;  // of the norm: 1 / width
+  float scale;      // of the norm, from the first tile on: x is the same for all
+  two_rows a, b;    // of the tile at hand: cosine and sine, the residual, or bias and count
+  float *plain;     // residual_out or logits, at the first tile
+  float best;       // HEAD: the candidate so far
   uint32_t index, stop;
 };
 
-// y times the scale of the norm.
-__device__ inline float normed(const row_store &r, float y, float squares) {
-  return y * rsqrtf(squares / r.width + r.eps);
+__device__ inline void begin_norm(float eps, float width, row_store &r) {
+  r.eps = eps;
+  r.part = 1.0f / width;
+}
+
+// y times the scale of the norm; i: which tile.
+__device__ inline two_rows normed(uint32_t i, const two_rows &y, float squares, row_store &r) {
+  if (i == 0) {
+    r.scale = rsqrtf(squares * r.part + r.eps);
+  }
+  return {y.even * r.scale, y.odd * r.scale};
 }
 
 // y = residual_in + sum; residual_out = y; out = bf16(y), as LINEAR_ADD and REDUCE_ADD end.
@@ -104,11 +133,11 @@ __device__ inline void begin_residual(const storer &s, const mk_instruction &in,
   r.row = stamped_row(s.d, in.operands[out]);
 }
 
-__device__ inline void finish_residual(const storer &s, uint32_t tile, float y, const row_store &r) {
-  y = r.a + y;
-  publish_bf16(s, r.row, tile * 8, y, 16);
-  if (s.lane < 16) {
-    r.plain[tile * 16 + s.lane] = y;
+__device__ inline void finish_residual(const storer &s, uint32_t tile, two_rows y, const row_store &r) {
+  y = {r.a.even + y.even, r.a.odd + y.odd};
+  publish_bf16(s, r.row, tile * 8, y, 8);
+  if (s.lane < 8) {
+    reinterpret_cast<float2 *>(r.plain)[tile * 8 + s.lane] = make_float2(y.even, y.odd);
   }
 }
 
