@@ -26,13 +26,16 @@ enum {
 };
 static_assert(ATTENTION_PARTS_AT >= ATTENTION_Q_AT, "parts have room");
 
-struct attention_shape {
-  uint32_t head_dim, halves;     // of 64 dims
-  uint32_t set_bits, set, half;  // sets of query heads: a power of two; of them, and of the output dims, this warp's
-  uint32_t ranks, rank;          // among the warps of the same set and half
+struct attention_shape {            // kept small: registers are short
+  uint32_t warp, halves, set_bits;  // halves: of 64 dims; sets of query heads: a power of two
 
-  __device__ uint32_t head_bits() const { return 5 + halves; }               // of head_dim
-  __device__ uint32_t stride_bits() const { return set_bits + halves - 1; }  // warps from rank to rank
+  __device__ uint32_t head_dim() const { return halves * 64; }
+  __device__ uint32_t head_bits() const { return 5 + halves; }                  // of head_dim
+  __device__ uint32_t stride_bits() const { return set_bits + halves - 1; }     // warps from rank to rank
+  __device__ uint32_t set() const { return warp & ((1u << set_bits) - 1); }     // this warp's heads
+  __device__ uint32_t half() const { return warp >> set_bits & (halves - 1); }  // and output dims
+  __device__ uint32_t ranks() const { return MK_GPU_CONSUMER_WARPS >> stride_bits(); }
+  __device__ uint32_t rank() const { return warp >> stride_bits(); }  // among the warps of the same set and half
 };
 
 struct attention_sums {    // columns 2 t and 2 t + 1 of lane 4 g + t: heads 2 (t % 2) and 2 (t % 2) + 1 of the set
@@ -40,29 +43,36 @@ struct attention_sums {    // columns 2 t and 2 t + 1 of lane 4 g + t: heads 2 (
   float max[2], total[2];  // base 2; the total over this lane's tokens
 };
 
-// q times scale as fragments of both kinds of columns, k and v of the newest token as bf16.
+// q times scale as fragments of both kinds of columns, k and v of the newest token as bf16. What comes first is fetched before the warps
+// meet, since where they stage it a slower warp may still read its x.
 __device__ inline void stage_attention(consumer &c, const mk_instruction &in, const attention_shape &a) {
   const mk_operand &q = in.operands[MK_SLOT_ATTENTION_q], &k = in.operands[MK_SLOT_ATTENTION_k],
                    &v = in.operands[MK_SLOT_ATTENTION_v];
-  uint32_t pairs = a.head_dim / 2, q_pairs = (SET_HEADS * pairs) << a.set_bits;
+  uint32_t pairs = a.head_dim() / 2, q_pairs = (SET_HEADS * pairs) << a.set_bits;
   float scale = __uint_as_float(in.params[MK_PARAM_ATTENTION_scale]) * BASE_E_TO_2;
   uint32_t *newest = reinterpret_cast<uint32_t *>(c.d.activation() + ATTENTION_NEWEST_AT);
   uint32_t *fragments = reinterpret_cast<uint32_t *>(c.d.activation() + ATTENTION_Q_AT);
 #pragma unroll 1
-  for (uint32_t base = c.warp * 32; base < q_pairs + 2 * pairs; base += MK_GPU_CONSUMER_WARPS * 32) {
+  for (uint32_t base = c.warp * 32; base < q_pairs + 2 * pairs || base < MK_GPU_CONSUMER_WARPS * 32;
+       base += MK_GPU_CONSUMER_WARPS * 32) {
     uint32_t unit = base + c.lane, at = unit;  // pairs of q, then of k, then of v: each warp fetches its own at once
     const mk_operand *operand = base < q_pairs ? &q : base < q_pairs + pairs ? &k : &v;
-    bool is_q = base < q_pairs;
-    at -= is_q ? 0 : base < q_pairs + pairs ? q_pairs : q_pairs + pairs;
+    bool is_q = base < q_pairs, is_v = base >= q_pairs + pairs;
+    at -= is_q ? 0 : is_v ? q_pairs + pairs : q_pairs;
     tile::stamped_pair pair;
     wait_stamped_pair(c.d, stamped_row(c.d, *operand) + 2 * at,
-                      !is_q || at < in.params[MK_PARAM_ATTENTION_group] * pairs, operand->buffer, pair);
+                      is_q ? at < in.params[MK_PARAM_ATTENTION_group] * pairs : at < pairs, operand->buffer, pair);
+    if (base < MK_GPU_CONSUMER_WARPS * 32) {
+      consumers_meet_with_values(c);
+    }
     float low = __uint_as_float(tile::stamp_data(pair.low)), high = __uint_as_float(tile::stamp_data(pair.high));
     if (!is_q) {
-      newest[unit - q_pairs] = tile::pack_bf16(low, high);
+      if (at < pairs) {
+        newest[unit - q_pairs] = tile::pack_bf16(low, high);
+      }
       continue;
     }
-    uint32_t head = 2 * at >> a.head_bits(), dim = 2 * at & (a.head_dim - 1), column = head % SET_HEADS;
+    uint32_t head = 2 * at >> a.head_bits(), dim = 2 * at & (a.head_dim() - 1), column = head % SET_HEADS;
     uint32_t step = head / SET_HEADS * (a.halves * 4) + dim / 16, t = dim % 8 / 2, b = dim % 16 / 8;
     low *= scale, high *= scale;
     uint32_t rounded = tile::pack_bf16(low, high);
@@ -73,28 +83,37 @@ __device__ inline void stage_attention(consumer &c, const mk_instruction &in, co
   consumers_meet(c);
 }
 
-// Four K tiles, or V tiles, of one token tile; of the newest token, a tile whose other tokens do not count.
-__device__ inline void load_tiles(tile::weight_tile (&to)[4], const uint8_t *from) {
+// Tiles of 16 tokens that a warp folds together: the maximum and what follows from it are found once for both.
+constexpr uint32_t TILES = 2;
+
+// Four K tiles, or V tiles, of each token tile; token tiles lie `stride` bytes apart.
+__device__ inline void load_tiles(tile::weight_tile (&to)[TILES][4], const uint8_t *from, uint32_t stride) {
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
-    tile::load(to[i], from + i * 512);
+#pragma unroll
+    for (uint32_t j = 0; j < TILES; j++) {
+      tile::load(to[j][i], from + j * stride + i * 512);
+    }
   }
 }
 
-__device__ inline void newest_keys(const consumer &c, tile::weight_tile (&to)[4], const uint32_t *pairs) {
+// Of the newest token, a tile whose other tokens do not count; the other tiles are empty.
+__device__ inline void newest_keys(const consumer &c, tile::weight_tile (&to)[TILES][4], const uint32_t *pairs) {
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
-    to[i].word[0] = to[i].word[1] = pairs[i * 8 + c.lane % 4];
-    to[i].word[2] = to[i].word[3] = pairs[i * 8 + 4 + c.lane % 4];
+    to[0][i].word[0] = to[0][i].word[1] = pairs[i * 8 + c.lane % 4];
+    to[0][i].word[2] = to[0][i].word[3] = pairs[i * 8 + 4 + c.lane % 4];
+    tile::zero(to[1][i]);
   }
 }
 
-__device__ inline void newest_values(const consumer &c, tile::weight_tile (&to)[4], const uint16_t *values) {
+__device__ inline void newest_values(const consumer &c, tile::weight_tile (&to)[TILES][4], const uint16_t *values) {
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
-    to[i].word[0] = values[i * 16 + c.lane / 4];
-    to[i].word[1] = values[i * 16 + 8 + c.lane / 4];
-    to[i].word[2] = to[i].word[3] = 0;
+    to[0][i].word[0] = values[i * 16 + c.lane / 4];
+    to[0][i].word[1] = values[i * 16 + 8 + c.lane / 4];
+    to[0][i].word[2] = to[0][i].word[3] = 0;
+    tile::zero(to[1][i]);
   }
 }
 
@@ -106,76 +125,93 @@ __device__ inline float largest_over_tokens(float value) {
   return value;
 }
 
-// Folds the first `valid` tokens of a tile into the sums. keys and values: nullptr for the newest token.
-__device__ inline void attend_tile(const consumer &c, const attention_shape &a, const uint8_t *keys,
-                                   const uint8_t *values, uint32_t valid, attention_sums &sums) {
+// Folds the first `valid` tokens of neighbouring tiles into the sums. keys and values: nullptr for the newest token.
+__device__ inline void attend_tiles(const consumer &c, const attention_shape &a, const uint8_t *keys,
+                                    const uint8_t *values, uint32_t valid, attention_sums &sums) {
   const uint2 *q =
-      reinterpret_cast<const uint2 *>(c.d.activation() + ATTENTION_Q_AT) + a.set * (a.halves * 128) + c.lane;
+      reinterpret_cast<const uint2 *>(c.d.activation() + ATTENTION_Q_AT) + a.set() * (a.halves * 128) + c.lane;
   const uint8_t *newest = c.d.activation() + ATTENTION_NEWEST_AT;
-  tile::sum_tile s[2];
-  tile::zero(s[0]);
-  tile::zero(s[1]);
-  tile::weight_tile tiles[4];
+  tile::sum_tile s[TILES];
+  tile::weight_tile tiles[TILES][4];
+#pragma unroll
+  for (uint32_t j = 0; j < TILES; j++) {
+    tile::zero(s[j]);
+  }
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
     if (h < a.halves) {
       if (keys == nullptr) {
         newest_keys(c, tiles, reinterpret_cast<const uint32_t *>(newest) + h * 32);
       } else {
-        load_tiles(tiles, keys + h * 2048);
+        load_tiles(tiles, keys + h * 2048, a.halves * 2048);
       }
 #pragma unroll
       for (uint32_t i = 0; i < 4; i++) {
         uint2 words = q[(h * 4 + i) * 32];
-        tile::multiply_add(s[i % 2], tiles[i], tile::vector_tile{{words.x, words.y}});
+#pragma unroll
+        for (uint32_t j = 0; j < TILES; j++) {
+          tile::multiply_add(s[j], tiles[j][i], tile::vector_tile{{words.x, words.y}});
+        }
       }
     }
   }
   if (values == nullptr) {
-    newest_values(c, tiles, reinterpret_cast<const uint16_t *>(newest) + a.head_dim + a.half * 64);
+    newest_values(c, tiles, reinterpret_cast<const uint16_t *>(newest) + a.head_dim() + a.half() * 64);
   } else {
-    load_tiles(tiles, values + a.half * 2048);
+    load_tiles(tiles, values + a.half() * 2048, a.halves * 2048);
   }
   uint32_t g = c.lane / 4, t = c.lane % 4;
-  float p[4];  // tokens g, g, g + 8, g + 8 of the lane's two heads
+  uint32_t token = tile::anew(g);
+  float p[TILES][4];  // of each tile tokens g, g, g + 8, g + 8 of the lane's two heads
 #pragma unroll
-  for (uint32_t i = 0; i < 4; i++) {
-    float part = s[0].value[i] + s[1].value[i];
-    part += __shfl_xor_sync(0xffffffffu, part, 2);  // the remainders' column
-    p[i] = g + i / 2 * 8 < valid ? part : -INFINITY;
-  }
-#pragma unroll
-  for (uint32_t j = 0; j < 2; j++) {
-    float top = fmaxf(sums.max[j], largest_over_tokens(fmaxf(p[j], p[j + 2])));
-    float keep = tile::exp2(sums.max[j] - top);
-    sums.max[j] = top;
-    p[j] = tile::exp2(p[j] - top);
-    p[j + 2] = tile::exp2(p[j + 2] - top);
-    sums.total[j] = sums.total[j] * keep + (p[j] + p[j + 2]);
+  for (uint32_t j = 0; j < TILES; j++) {
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
-      sums.o[i].value[j] *= keep;
-      sums.o[i].value[j + 2] *= keep;
-    }
-  }
-  uint32_t low = tile::pack_bf16(p[0], p[1]), high = tile::pack_bf16(p[2], p[3]);
-  if (t >= 2) {
-    low = tile::pack_bf16(p[0] - tile::low_bf16(low), p[1] - tile::high_bf16(low));
-    high = tile::pack_bf16(p[2] - tile::low_bf16(high), p[3] - tile::high_bf16(high));
-  }
-  tile::vector_tile columns = {{tile::transpose(low), tile::transpose(high)}};
-  if (valid < 16) {  // what memory holds beyond the last token need not be a number
-    uint32_t first = (2 * t < valid ? 0xffffu : 0u) | (2 * t + 1 < valid ? 0xffff0000u : 0u);
-    uint32_t second = (2 * t + 8 < valid ? 0xffffu : 0u) | (2 * t + 9 < valid ? 0xffff0000u : 0u);
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-      tiles[i].word[0] &= first, tiles[i].word[1] &= first;
-      tiles[i].word[2] &= second, tiles[i].word[3] &= second;
+      float part = s[j].value[i] + __shfl_xor_sync(0xffffffffu, s[j].value[i], 2);  // and the remainders' column
+      p[j][i] = j * 16 + token + i / 2 * 8 < valid ? part : -INFINITY;
     }
   }
 #pragma unroll
-  for (uint32_t i = 0; i < 4; i++) {
-    tile::multiply_add(sums.o[i], tiles[i], columns);
+  for (uint32_t i = 0; i < 2; i++) {
+    float top = fmaxf(fmaxf(p[0][i], p[0][i + 2]), fmaxf(p[1][i], p[1][i + 2]));
+    top = fmaxf(sums.max[i], largest_over_tokens(top));
+    float keep = tile::exp2(sums.max[i] - top);
+    sums.max[i] = top;
+    sums.total[i] *= keep;
+#pragma unroll
+    for (uint32_t j = 0; j < TILES; j++) {
+      p[j][i] = tile::exp2(p[j][i] - top);
+      p[j][i + 2] = tile::exp2(p[j][i + 2] - top);
+      sums.total[i] += p[j][i] + p[j][i + 2];
+    }
+#pragma unroll
+    for (uint32_t o = 0; o < 4; o++) {
+      sums.o[o].value[i] *= keep;
+      sums.o[o].value[i + 2] *= keep;
+    }
+  }
+#pragma unroll
+  for (uint32_t j = 0; j < TILES; j++) {
+    uint32_t low = tile::pack_bf16(p[j][0], p[j][1]), high = tile::pack_bf16(p[j][2], p[j][3]);
+    if (t >= 2) {
+      low = tile::pack_bf16(p[j][0] - tile::low_bf16(low), p[j][1] - tile::high_bf16(low));
+      high = tile::pack_bf16(p[j][2] - tile::low_bf16(high), p[j][3] - tile::high_bf16(high));
+    }
+    tile::vector_tile columns = {{tile::transpose(low), tile::transpose(high)}};
+    if (valid < TILES * 16) {  // what memory holds beyond the last token need not be a number
+      uint32_t at = j * 16 + 2 * tile::anew(t);
+      uint32_t first = (at < valid ? 0xffffu : 0u) | (at + 1 < valid ? 0xffff0000u : 0u);
+      uint32_t second = (at + 8 < valid ? 0xffffu : 0u) | (at + 9 < valid ? 0xffff0000u : 0u);
+#pragma unroll
+      for (uint32_t i = 0; i < 4; i++) {
+        tiles[j][i].word[0] &= first, tiles[j][i].word[1] &= first;
+        tiles[j][i].word[2] &= second, tiles[j][i].word[3] &= second;
+      }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+      tile::multiply_add(sums.o[i], tiles[j][i], columns);
+    }
   }
 }
 
@@ -187,26 +223,30 @@ __device__ inline uint32_t blocks_of_split(const mk_instruction &in, const mk_gp
   return rounds * per_span + min(max(left, 0), static_cast<int32_t>(per_span));
 }
 
-// The newest token, then this warp's tiles of the split's blocks, oldest first. Four ranks share a block; they look at every fourth or
-// second block alone. That they see no filling of the pages between is safe: all warps have met since the last instruction, and a page
-// that is waited for is so near the last one that was seen that the filling before it has arrived (MK_GPU_PAGES_UNDER_WAY).
-static_assert(MK_GPU_PAGES_UNDER_WAY + GROUPS <= MK_GPU_RING_PAGES, "a warp sees every fourth page");
+// The newest token, then this warp's tiles of the split's blocks, oldest first. Two ranks share a block; they look at every eighth or
+// fourth block alone. That they see no filling of the pages between is safe: all warps have met since the last instruction, and a page
+// that is waited for is so near the last one that was seen that the filling before it has arrived (MK_GPU_KV_PAGES_UNDER_WAY).
+constexpr uint32_t RANKS = 4 / TILES;                            // that share a block
+constexpr uint32_t MOST_STRIDE = MK_GPU_CONSUMER_WARPS / RANKS;  // pages from one look to the next
+static_assert(MK_GPU_KV_PAGES_UNDER_WAY + MOST_STRIDE <= MK_GPU_RING_PAGES, "a warp sees every eighth page");
 __device__ inline void attend(consumer &c, const mk_instruction &in, const attention_shape &a, bool newest,
                               attention_sums &sums) {
-  const mk_gpu_buffer &kv = c.d.buffer(in.operands[MK_SLOT_ATTENTION_kv]);
-  uint32_t position = c.position, stride = max(a.ranks / 4, 1u), at_span = a.rank / 4;  // in blocks
-  uint32_t span = in.operands[MK_SLOT_ATTENTION_kv].row * kv.span_tokens;
+  uint32_t span_tokens = c.d.buffer(in.operands[MK_SLOT_ATTENTION_kv]).span_tokens;
+  uint32_t to_next = (in.params[MK_PARAM_ATTENTION_splits] - 1) * span_tokens;  // between this split's spans
+  uint32_t first = in.operands[MK_SLOT_ATTENTION_kv].row * span_tokens,
+           end = first + span_tokens;  // of the span at hand
   ring_cursor<MK_GPU_RING_PAGES> page = c.pages;
-  page.advance(at_span * a.halves);
+  page.advance(a.rank() / RANKS * a.halves);
+  first += a.rank() / RANKS * 64;
   for (;;) {
-    while (at_span * 64 >= kv.span_tokens) {
-      at_span -= kv.span_tokens / 64;
-      span += in.params[MK_PARAM_ATTENTION_splits] * kv.span_tokens;
+    while (first >= end) {
+      first += to_next;
+      end += to_next + span_tokens;
     }
-    uint32_t first = span + at_span * 64, i = newest ? 0 : a.rank % 4, end = newest ? 1 : 4;
+    uint32_t i = newest ? 0 : a.rank() % RANKS;
     ring_cursor<MK_GPU_RING_PAGES> second = page;
     if (!newest) {
-      if (first >= position) {
+      if (first >= position_of(c)) {
         break;
       }
       wait_phase(c.d, PAGE_FULL + page.slot(), page.phase(), MK_ACTIVITY_PAGE_FULL, page.slot());
@@ -218,23 +258,24 @@ __device__ inline void attend(consumer &c, const mk_instruction &in, const atten
     const uint8_t *keys = c.d.page(page.slot()),
                   *values = c.d.page(second.slot()) + (2 - a.halves) * (MK_GPU_PAGE_BYTES / 2);
 #pragma unroll 1
-    for (; i < end && (newest || first + i * 16 < position) && (c.d.params.left_out & MK_GPU_PART_WORK) == 0;
-         i += min(a.ranks, 4u)) {
-      uint32_t offset = i * a.halves * 2048;
-      attend_tile(c, a, newest ? nullptr : keys + offset, newest ? nullptr : values + offset,
-                  newest ? 1 : min(position - first - i * 16, 16u), sums);
+    for (; i < (newest ? 1 : RANKS) && (newest || first + i * (TILES * 16) < position_of(c)) &&
+           (c.d.params.left_out & MK_GPU_PART_WORK) == 0;
+         i += min(a.ranks(), RANKS)) {
+      uint32_t offset = i * TILES * a.halves * 2048;
+      attend_tiles(c, a, newest ? nullptr : keys + offset, newest ? nullptr : values + offset,
+                   newest ? 1 : min(position_of(c) - first - i * (TILES * 16), TILES * 16), sums);
     }
     if (!newest) {
+      uint32_t stride = max(a.ranks() / RANKS, 1u);  // in blocks
       release_page(c, page.slot(), stride);
       if (a.halves == 2) {
         release_page(c, second.slot(), stride);
       }
       page.advance(stride * a.halves);
-      at_span += stride;
+      first += stride * 64;
     }
     newest = false;
   }
-  advance_pages(c, blocks_of_split(in, kv, position) * a.halves);
 }
 
 // This warp's sums to shared memory; of a warp that had no token the scales alone.
@@ -258,13 +299,13 @@ __device__ inline void put_part(const consumer &c, attention_sums &sums) {
   }
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
-    float value[4];
-#pragma unroll
-    for (uint32_t j = 0; j < 4; j++) {
-      value[j] = sums.o[i].value[j] + __shfl_xor_sync(0xffffffffu, sums.o[i].value[j], 2);
-    }
-    part[head * PART_STRIDE + i * 16 + g] = t < 2 ? value[0] : value[1];
-    part[head * PART_STRIDE + i * 16 + 8 + g] = t < 2 ? value[2] : value[3];
+    // Of its two heads a lane keeps one, and gets the other column of that from the lane that keeps the other head.
+    const float(&o)[4] = sums.o[i].value;
+    float low = t < 2 ? o[0] : o[1], high = t < 2 ? o[2] : o[3];
+    low += __shfl_xor_sync(0xffffffffu, t < 2 ? o[1] : o[0], 2);
+    high += __shfl_xor_sync(0xffffffffu, t < 2 ? o[3] : o[2], 2);
+    part[head * PART_STRIDE + i * 16 + g] = low;
+    part[head * PART_STRIDE + i * 16 + 8 + g] = high;
   }
 }
 
@@ -275,21 +316,22 @@ __device__ inline void merge_parts(consumer &c, const mk_instruction &in, const 
   const float *scales = reinterpret_cast<const float *>(c.d.activation() + ATTENTION_SCALES_AT);
   enum { BATCH = 4 };  // parts that a lane folds together
   uint64_t *row = stamped_row(c.d, in.operands[MK_SLOT_ATTENTION_out]);
-  uint32_t units = in.params[MK_PARAM_ATTENTION_group] * a.head_dim / 2, lane_bits = merge_lane_bits(units),
-           lanes = 1u << lane_bits;
+  uint32_t units = in.params[MK_PARAM_ATTENTION_group] * a.head_dim() / 2;
+  // Few warps: what one of them executes, the three others of its scheduler wait for.
+  uint32_t lane_bits = units * 4 <= MK_GPU_CONSUMER_WARPS * 32 ? 1 : 0, lanes = 1u << lane_bits;
   for (uint32_t i = c.warp * 32 + c.lane; i < units << lane_bits; i += MK_GPU_CONSUMER_WARPS * 32) {
-    uint32_t unit = i >> lane_bits, head = 2 * unit >> a.head_bits(), dim = 2 * unit & (a.head_dim - 1);
+    uint32_t unit = i >> lane_bits, head = 2 * unit >> a.head_bits(), dim = 2 * unit & (a.head_dim() - 1);
     uint32_t first = (dim / 64 << a.set_bits) + head / SET_HEADS, column = head % SET_HEADS;
     merged_unit sum;
 #pragma unroll 1
-    for (uint32_t r = i & (lanes - 1); r < a.ranks; r += BATCH * lanes) {
+    for (uint32_t r = i & (lanes - 1); r < a.ranks(); r += BATCH * lanes) {
       float2 scale[BATCH], o[BATCH];
 #pragma unroll
       for (uint32_t j = 0; j < BATCH; j++) {
         uint32_t rank = r + (j << lane_bits), warp = first + (rank << a.stride_bits());
         scale[j] = make_float2(-INFINITY, 0.0f);
         o[j] = make_float2(0.0f, 0.0f);
-        if (rank < a.ranks) {
+        if (rank < a.ranks()) {
           scale[j] = *reinterpret_cast<const float2 *>(scales + (warp * SET_HEADS + column) * 2);
         }
         if (scale[j].y != 0.0f) {
@@ -306,11 +348,11 @@ __device__ inline void merge_parts(consumer &c, const mk_instruction &in, const 
       publish_combined(c, *combine, unit, sum);
     }
     if (publishes(c.d)) {
-      uint64_t *words = row + head * (a.head_dim + 2);
+      uint64_t *words = row + head * (a.head_dim() + 2);
       tile::store_stamped(words + dim, __float_as_uint(sum.low), c.d.generation());
       tile::store_stamped(words + dim + 1, __float_as_uint(sum.high), c.d.generation());
       if (dim == 0) {  // scores leave in base e
-        words += a.head_dim;
+        words += a.head_dim();
         tile::store_stamped(words, __float_as_uint(sum.max / BASE_E_TO_2), c.d.generation());
         tile::store_stamped(words + 1, __float_as_uint(sum.total), c.d.generation());
       }
@@ -326,8 +368,8 @@ __device__ inline void append_newest(consumer &c, const mk_instruction &in, cons
   }
   const uint16_t *newest = reinterpret_cast<const uint16_t *>(c.d.activation() + ATTENTION_NEWEST_AT);
   const uint32_t *table = reinterpret_cast<const uint32_t *>(c.d.buffer(in.operands[MK_SLOT_ATTENTION_table]).address);
-  uint32_t token = c.position % kv.block_tokens;
-  uint64_t block = table[c.position / kv.block_tokens];
+  uint32_t token = position_of(c) % kv.block_tokens;
+  uint64_t block = table[position_of(c) / kv.block_tokens];
   uint16_t *pair = reinterpret_cast<uint16_t *>(kv.address) +
                    (block * kv.cols + in.operands[MK_SLOT_ATTENTION_kv].col) * 2 * kv.block_tokens * head_dim;
   for (uint32_t which = 0; which < 2; which++) {
@@ -336,25 +378,24 @@ __device__ inline void append_newest(consumer &c, const mk_instruction &in, cons
   tile::fence_global_for_copies();
 }
 
+// Whether this split, which has tokens, has the newest one.
+__device__ inline bool owns_newest(const consumer &c, const mk_instruction &in, const mk_gpu_buffer &kv) {
+  uint32_t round = in.params[MK_PARAM_ATTENTION_splits] * kv.span_tokens;
+  return (position_of(c) - in.operands[MK_SLOT_ATTENTION_kv].row * kv.span_tokens) % round < kv.span_tokens;
+}
+
 __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction &in) {
   const mk_operand &kv_operand = in.operands[MK_SLOT_ATTENTION_kv];
   const mk_gpu_buffer &kv = c.d.buffer(kv_operand);
-  attention_shape a;
-  a.head_dim = kv.head_dim;
-  a.halves = kv.head_dim / 64;
-  a.set_bits = 0;
+  attention_shape a = {c.warp, kv.head_dim / 64u, 0};
   while (SET_HEADS << a.set_bits < in.params[MK_PARAM_ATTENTION_group]) {
     a.set_bits++;
   }
-  a.set = c.warp & ((1u << a.set_bits) - 1);
-  a.half = (c.warp >> a.set_bits) & (a.halves - 1);
-  a.ranks = MK_GPU_CONSUMER_WARPS >> a.stride_bits();
-  a.rank = c.warp >> a.stride_bits();
-  consumers_meet(c);
+  if (c.warp == MK_GPU_CONSUMER_WARPS - 1 && c.lane == 0) {  // it has the least to stage
+    c.d.words()->combined = combine_behind(c, in.operands[MK_SLOT_ATTENTION_out]);
+  }
   stage_attention(c, in, a);
-  uint32_t newest = c.position / kv.span_tokens;
-  if (kv_operand.row <= newest) {
-    bool owner = newest % in.params[MK_PARAM_ATTENTION_splits] == kv_operand.row;
+  if (kv_operand.row * kv.span_tokens <= position_of(c)) {
     attention_sums sums;
 #pragma unroll
     for (uint32_t j = 0; j < 4; j++) {
@@ -362,19 +403,19 @@ __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction &in) 
       sums.max[j % 2] = -INFINITY;
       sums.total[j % 2] = 0.0f;
     }
-    attend(c, in, a, owner && a.rank == a.ranks - 1, sums);
-    if (c.warp == 0 && c.lane == 0) {
-      c.d.words()->combined = combine_behind(c, in.operands[MK_SLOT_ATTENTION_out]);
-    }
-    if (a.head_dim * 16 << a.set_bits > ATTENTION_PARTS_AT - ATTENTION_Q_AT) {
+    attend(c, in, a, a.rank() == a.ranks() - 1 && owns_newest(c, in, kv), sums);
+    const mk_instruction &again = instruction_at_hand(c);  // registers are short
+    if (a.head_dim() * 16 << a.set_bits > ATTENTION_PARTS_AT - ATTENTION_Q_AT) {
       consumers_meet(c);  // the parts lie where q was
     }
     put_part(c, sums);
     consumers_meet(c);
-    merge_parts(c, in, a, c.d.words()->combined == 0 ? nullptr : next_instruction(c));
-    if (owner) {
-      append_newest(c, in, kv);
+    merge_parts(c, again, a, c.d.words()->combined == 0 ? nullptr : next_instruction(c));
+    const mk_gpu_buffer &blocks = c.d.buffer(again.operands[MK_SLOT_ATTENTION_kv]);
+    if (owns_newest(c, again, blocks)) {
+      append_newest(c, again, blocks);
     }
+    advance_pages(c, blocks_of_split(again, blocks, position_of(c)) * a.halves);
   }
   consumers_meet(c);  // before anybody stages something else
 }

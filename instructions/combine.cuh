@@ -16,7 +16,7 @@ __device__ inline uint32_t merge_lane_bits(uint32_t units) {
 }
 
 __device__ inline uint32_t splits_in_use(const consumer &c, const mk_instruction &combine) {
-  return min(c.position / combine.params[MK_PARAM_COMBINE_span] + 1,
+  return min(position_of(c) / combine.params[MK_PARAM_COMBINE_span] + 1,
              static_cast<uint32_t>(combine.operands[MK_SLOT_COMBINE_parts].rows));
 }
 

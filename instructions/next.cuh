@@ -45,7 +45,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
     shared->best[parity][c.warp] = best;
     shared->index[parity][c.warp] = index | stop;
   }
-  consumers_meet(c);
+  consumers_meet_with_values(c);
   best = shared->best[parity][c.lane % 16];
   uint32_t word = shared->index[parity][c.lane % 16];
   index = word & MK_CANDIDATE_NONE;
@@ -53,7 +53,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
   stop = __reduce_or_sync(0xffffffffu, word & MK_CANDIDATE_STOP);
 #endif
 
-  uint32_t position = c.position + 1;
+  uint32_t position = position_of(c) + 1;
   bool given = position < c.d.params.prompt_length;
   if (given) {
     index = reinterpret_cast<const uint32_t *>(c.d.buffer(in.operands[MK_SLOT_NEXT_prompt]).address)[position];

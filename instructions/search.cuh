@@ -32,7 +32,7 @@ static_assert(sizeof(search_area) <= MK_GPU_ACTIVATION_BYTES, "the tables of a s
 
 __device__ inline search_area &area() { return *reinterpret_cast<search_area *>(device::activation()); }
 
-__device__ inline bool inside_prompt(const consumer &c) { return c.position + 1 < c.d.params.prompt_length; }
+__device__ inline bool inside_prompt(const consumer &c) { return position_of(c) + 1 < c.d.params.prompt_length; }
 
 struct search {
   uint64_t winner;
@@ -348,7 +348,7 @@ __device__ inline void go_on(consumer &c, const mk_instruction &in, float highes
     if (c.warp == 0) {
       const uint32_t *words = sampling_words(in);
       a.words[c.lane % MK_SAMPLING_WORDS] = words[c.lane % MK_SAMPLING_WORDS];
-      a.key = mk_draw_key(mk_sampling_seed(words), c.position + 1);
+      a.key = mk_draw_key(mk_sampling_seed(words), position_of(c) + 1);
       a.highest = highest;
       a.pivots[c.lane] = mk_sift_first_pivot(words, highest, c.lane);
       a.found = 0;
@@ -409,7 +409,7 @@ __device__ inline void choose(consumer &c, const mk_instruction &in, bool inside
   uint32_t token = min(mk_rank_token(key), buffer_of(in, MK_SLOT_DRAW_scores).cols - 1);
   bool failed = key >> 32 == MK_DRAW_FAILED_HIGH;
   uint32_t stop = shared->stopped == c.d.generation() ? MK_CANDIDATE_STOP : 0;
-  set_state(c, token | (failed ? CHOICE_FAILED : 0) | stop, c.position);
+  set_state(c, token | (failed ? CHOICE_FAILED : 0) | stop, position_of(c));
   if (publishes_it && c.warp == 0 && c.lane == 0 && publishes(c.d)) {
     uint64_t *choice = start_of<uint64_t>(in, MK_SLOT_DRAW_choice) + in.operands[MK_SLOT_DRAW_choice].row * 2;
     float value = inside ? -INFINITY : failed ? NAN : 0.0f;
@@ -420,7 +420,9 @@ __device__ inline void choose(consumer &c, const mk_instruction &in, bool inside
 
 // Where there is nothing to search, the first SIFT rehearses the end of DRAW: it comes while the storer is still at the last row tile, and
 // brings the code into the instruction cache.
-__device__ inline void consume_search(consumer &c, const mk_instruction &in) {
+__device__ inline void consume_search(consumer &here, const mk_instruction &in) {
+  consumer c = here;  // whose cursors stay where they are
+  c.lane = tile::anew(c.lane);
   const uint32_t *words = sampling_words(in);
   bool inside = inside_prompt(c), draw = in.opcode == MK_OP_DRAW, cuts = !inside && mk_sampling_cuts(words);
   // Behind another round of this SM (machine.c) the search is where that one has left it.

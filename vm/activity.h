@@ -31,7 +31,7 @@ typedef struct mk_trace_sm {
   uint64_t seen_at[2];            /* ticks of the SM's clock: when the offset was seen */
   int64_t offset[2];              /* ticks */
   uint32_t looks[2];              /* times that the offset was looked at; 0: it is not known */
-  uint32_t count[MK_TRACE_ROLES]; /* records, with those that there was no room for */
+  uint32_t notes[MK_TRACE_ROLES], records[MK_TRACE_ROLES]; /* with those that there was no room for */
 } mk_trace_sm;
 
 #endif

@@ -68,6 +68,12 @@ __device__ inline void store_whole(type &to, const type &value) {
   *reinterpret_cast<uint4 *>(&to) = *reinterpret_cast<const uint4 *>(&value);
 }
 
+// The same value, but what follows from it is computed here: the compiler would compute it once per launch and keep it in registers.
+__device__ inline uint32_t anew(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 // Two bf16 in a word, element 0 low.
 __device__ inline uint32_t pack_bf16(float low, float high) {
   __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);

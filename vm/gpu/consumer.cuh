@@ -19,21 +19,26 @@ struct consumer {
   uint32_t warp, lane;
   ring_cursor<MK_GPU_RING_PAGES> pages;
   ring_cursor<MK_GPU_RESULT_SLOTS> results;
-  uint32_t position;
 };
 
-// Each warp keeps the token of the step, and where it is in the instruction ring, for itself; in shared memory, since registers are short.
-__device__ inline uint32_t token_of(const consumer &c) { return c.d.words()->tokens[c.warp]; }
+// Each warp keeps the step's token and position, and where it is in the instruction ring, for itself; in shared memory, since registers
+// are short.
+__device__ inline uint32_t token_of(const consumer &c) { return c.d.words()->at_step[c.warp].token; }
+__device__ inline uint32_t position_of(const consumer &c) { return c.d.words()->at_step[c.warp].position; }
 __device__ inline instruction_cursor at_hand(const consumer &c) { return {c.d.words()->at_hand[c.warp]}; }
 __device__ inline void set_at_hand(const consumer &c, const instruction_cursor &cursor) {
   c.d.words()->at_hand[c.warp] = cursor.at;
   __syncwarp();
 }
+// The same instruction that it has been given, looked up anew.
+__device__ inline const mk_instruction &instruction_at_hand(const consumer &c) {
+  return c.d.slot(at_hand(c).slot())->instruction;
+}
 __device__ inline bool stops(const consumer &c) { return (token_of(c) & MK_CANDIDATE_STOP) != 0; }
 
 __device__ inline void set_state(consumer &c, uint32_t token, uint32_t position) {
-  c.d.words()->tokens[c.warp] = token;
-  c.position = position;
+  c.d.words()->at_step[c.warp].token = token;
+  c.d.words()->at_step[c.warp].position = position;
   __syncwarp();
 }
 
@@ -52,10 +57,23 @@ __device__ inline uint32_t group_of(const consumer &c) { return c.warp / GROUP_W
 __device__ inline uint32_t rank_of(const consumer &c) { return c.warp % GROUP_WARPS; }
 
 // All consumer warps meet. Every warp comes to every meeting of an instruction, also when a wait has been given up (wait.cuh).
-__device__ inline void consumers_meet(consumer &c) {
-  uint32_t since = wait_begins();
-  tile::meet<MK_GPU_CONSUMER_WARPS * 32>();
-  record_wait(c.d, since, MK_ACTIVITY_MEETING, 0);
+__device__ inline void consumers_meet(const consumer &) { tile::meet<MK_GPU_CONSUMER_WARPS * 32>(); }
+
+// The same where each has waited for values of its own. The recorder follows the first warp, and sees here how late the others are; other
+// meetings count as work, which some warp does.
+__device__ inline void consumers_meet_with_values(consumer &c) {
+  uint32_t since = meeting_begins();
+  consumers_meet(c);
+  record_meeting(c.d, since);
+}
+
+// The warps of one rank meet, one of each group: they share what they stage.
+__device__ inline void ranks_meet(const consumer &c) { tile::meet_at<GROUPS * 32>(2 + rank_of(c)); }
+
+__device__ inline void ranks_meet_with_values(consumer &c) {
+  uint32_t since = meeting_begins();
+  ranks_meet(c);
+  record_meeting(c.d, since);
 }
 
 // Warp 0 waits for the instruction's release counters, the others for warp 0.
@@ -348,7 +366,7 @@ __device__ inline void multiply_pages(consumer &c, const mk_operand &weight, uin
                                       page_weights &weights, bool early) {
   bool shared = pages % GROUPS != 0;
   if (shared) {
-    consumers_meet(c);
+    ranks_meet_with_values(c);
   }
   for (uint32_t row = 0; row == 0 || row < weight.rows; row++) {
     tile::sum_tile sums[2];  // two, so that the products of neighbouring steps do not wait for each other
@@ -375,7 +393,7 @@ __device__ inline void multiply_pages(consumer &c, const mk_operand &weight, uin
     put_result(c, low, high, x.squares, first_group);
   }
   if (shared) {
-    consumers_meet(c);  // before anybody stages something else
+    ranks_meet(c);  // before anybody stages something else
   }
 }
 

@@ -40,18 +40,19 @@ struct alignas(16) long_wait {  // what a warp has waited for in vain for some t
 };
 
 struct alignas(16) track_end {  // where a role's next note goes
-  mk_gpu_note *notes;
-  uint32_t at;    // in places: one a record
-  uint32_t room;  // 0: nothing is recorded now
+  uint32_t first;               // of its places among all notes
+  uint32_t room;                // 0: nothing is recorded now
+  uint32_t at;                  // notes so far
+  uint32_t records;             // that they stand for
 };
 
 struct shared_words {  // behind the barriers
   long_wait waits[MK_GPU_WARPS];
   track_end tracks[MK_TRACE_ROLES];
-  uint32_t tickets[MK_GPU_WARPS];           // long waits so far, so that one is not taken for the next
-  uint32_t uid[MK_GPU_WARPS];               // of the instruction that each warp has at hand
-  uint32_t tokens[MK_GPU_CONSUMER_WARPS];   // of the step that each warp is at
-  uint32_t at_hand[MK_GPU_CONSUMER_WARPS];  // position of each warp in the instruction ring
+  uint32_t tickets[MK_GPU_WARPS];             // long waits so far, so that one is not taken for the next
+  uint32_t uid[MK_GPU_WARPS];                 // of the instruction that each warp has at hand
+  step_state at_step[MK_GPU_CONSUMER_WARPS];  // what each warp is at
+  uint32_t at_hand[MK_GPU_CONSUMER_WARPS];    // position of each warp in the instruction ring
   step_state state[2];
   uint32_t leave;     // no wait waits any longer: one outlived its deadline somewhere, or the host wants to stop
   uint32_t gone;      // the controller hands out no more instructions

@@ -236,7 +236,7 @@ __device__ __forceinline__ void consume_instruction(consumer &c, const mk_instru
       } else {
         consume_COMBINE(c, in);
       }
-      consumers_signal(c, in);
+      consumers_signal(c, instruction_at_hand(c));
       return;
     case MK_OP_REDUCE_ADD:
       consume_REDUCE_ADD(c, in);
@@ -248,7 +248,7 @@ __device__ __forceinline__ void consume_instruction(consumer &c, const mk_instru
     case MK_OP_SIFT:
     case MK_OP_DRAW:
       consume_search(c, in);
-      consumers_signal(c, in);
+      consumers_signal(c, instruction_at_hand(c));
       return;
 #endif
     case MK_OP_QKV:
@@ -376,7 +376,7 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
   }
   if (threadIdx.x == 0) {
     init_barriers(d);
-    prepare_tracks(d);
+    prepare_tracks();
     volatile shared_words *words = d.words();
     words->leave = 0;
     words->gone = 0;

@@ -15,9 +15,10 @@ enum {
   /* Shared memory of a block, in bytes from its start: the page ring, then the resident area, then barriers. */
   MK_GPU_PAGE_BYTES = 16384,
   MK_GPU_RING_PAGES = 12,
-  MK_GPU_COPY_BYTES = 8192,   /* of one bulk copy */
-  MK_GPU_PAGES_UNDER_WAY = 5, /* being copied at a time */
-  MK_GPU_COPY_TICKS = 250,    /* of the SM's clock, at least, from one copy of weights to the next */
+  MK_GPU_COPY_BYTES = 8192,      /* of one bulk copy */
+  MK_GPU_PAGES_UNDER_WAY = 5,    /* being copied at a time */
+  MK_GPU_KV_PAGES_UNDER_WAY = 4, /* of KV blocks, whose readers see every eighth page alone (attention.cuh) */
+  MK_GPU_COPY_TICKS = 250,       /* of the SM's clock, at least, from one copy of weights to the next */
   MK_GPU_ACTIVATION_AT = MK_GPU_PAGE_BYTES * MK_GPU_RING_PAGES,
   MK_GPU_ACTIVATION_BYTES = 23552,
   MK_GPU_RESULT_SLOTS = 6,
@@ -27,7 +28,7 @@ enum {
   MK_GPU_INSTRUCTION_SLOT_BYTES = 512, /* the instruction, then what the controller looked up for it */
   MK_GPU_INSTRUCTIONS_AT = MK_GPU_RESULTS_AT + MK_GPU_RESULT_SLOTS * MK_GPU_RESULT_BYTES,
   MK_GPU_BARRIERS_AT = MK_GPU_INSTRUCTIONS_AT + MK_GPU_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
-  MK_GPU_BARRIER_AREA_BYTES = 1488, /* and the words that the roles of a block share */
+  MK_GPU_BARRIER_AREA_BYTES = 1552, /* and the words that the roles of a block share */
   MK_GPU_SHARED_BYTES = MK_GPU_BARRIERS_AT + MK_GPU_BARRIER_AREA_BYTES,
 
   MK_GPU_COUNTER_RELEASE = 1u << 31, /* in counter_totals: this counter is a release counter */
@@ -64,18 +65,23 @@ typedef struct mk_gpu_fault {
 typedef struct mk_gpu_note {
   uint32_t since;   /* of two records: when the first one begins; BOUNDARY: the upper half of the time */
   uint32_t now;     /* when the last one begins, the lower half of the SM's clock */
-  uint32_t uid;     /* of both; BOUNDARY: the step within the launch instead */
+  uint32_t uid;     /* WORK: of the instruction, until another note says so; BOUNDARY: the step within the launch */
   uint8_t activity; /* of the first one */
-  uint8_t records;  /* 1, or 2: work follows. The place of the second one in the track stays free for it */
+  uint8_t records;  /* 1, or 2: work follows */
   uint16_t edge;
 } mk_gpu_note;
 
-/* Where a launch leaves its notes: per SM and role room for `capacity` records; what comes later is counted and dropped. */
+/* Tracks lie in turns of so many notes: what all roles of the GPU write at a time is then near each other, in few pages of memory (measured:
+ * docs/results/decode.md). */
+enum { MK_GPU_TRACK_TURN = 8 };
+
+/* Where a launch leaves its notes: per SM and role room for `capacity` of them; what comes later is counted and dropped. */
 typedef struct mk_gpu_trace {
-  mk_gpu_note *notes; /* [SMs][MK_TRACE_ROLES][capacity] */
+  mk_gpu_note *notes; /* [capacity / MK_GPU_TRACK_TURN][SMs][MK_TRACE_ROLES][MK_GPU_TRACK_TURN] */
   mk_trace_sm *sms;
   uint64_t *beacons;            /* [2]: block 0 writes its clock here, at the start and at the end */
-  uint32_t capacity;            /* 0: nothing is recorded */
+  uint32_t capacity;            /* a multiple of MK_GPU_TRACK_TURN; 0: nothing is recorded */
+  uint32_t stride;              /* notes from one turn of a track to its next */
   uint32_t first_epoch, epochs; /* recorded steps of the launch */
 } mk_gpu_trace;
 

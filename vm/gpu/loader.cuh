@@ -15,7 +15,7 @@ struct loader {
   device d;
   ring_cursor<MK_GPU_RING_PAGES> pages, landing;  // landing: the oldest page that may still be under way
   uint32_t issued = 0;                            // pages, ever
-  uint32_t last_copy = 0, copy_ticks = 0;         // when the last copy went out, and how long the next one waits
+  uint32_t last_copy = 0;                         // when the last one of weights went out
 };
 
 // `landing` begins so far before the first page, in the round of the ring before it, which counts as full.
@@ -29,12 +29,15 @@ __device__ __forceinline__ void pace_copy(loader &l) {
   uint32_t now;
   do {
     now = tile::clock_low();
-  } while (now - l.last_copy < l.copy_ticks);
+  } while (now - l.last_copy < MK_GPU_COPY_TICKS);
   l.last_copy = now;
 }
 
+static_assert(MK_GPU_KV_PAGES_UNDER_WAY == MK_GPU_PAGES_UNDER_WAY - 1, "load_page waits for one page more");
+
 // False: everybody is to leave. Fills the next page with `bytes` from global memory. The phases are tested before they are waited for, so that
-// a page that need not wait takes few branches.
+// a page that need not wait takes few branches. KV pages are whole; one copy each, and one page less under way.
+template <bool kv>
 __device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32_t bytes) {
   uint32_t slot = l.pages.slot(), full = l.d.barrier(PAGE_FULL + slot), parity = l.pages.phase() ^ 1;
   if (!tile::test_wait(l.d.barrier(PAGE_EMPTY + slot), parity)) {
@@ -42,19 +45,29 @@ __device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32
       return false;
     }
   }
-  if (!tile::test_wait(l.d.barrier(PAGE_FULL + l.landing.slot()), l.landing.phase())) {
-    wait_phase_alone(l.d, PAGE_FULL + l.landing.slot(), l.landing.phase(), MK_ACTIVITY_PAGE_FULL, l.landing.slot());
-  }
+  ring_cursor<MK_GPU_RING_PAGES> landing = l.landing;
   l.landing.next();
+  if (kv) {
+    landing = l.landing;
+  }
+  if (!tile::test_wait(l.d.barrier(PAGE_FULL + landing.slot()), landing.phase())) {
+    wait_phase_alone(l.d, PAGE_FULL + landing.slot(), landing.phase(), MK_ACTIVITY_PAGE_FULL, landing.slot());
+  }
   tile::fence_shared_for_copies();  // the consumers' reads came before, by the barrier
   bool copies = (l.d.params.left_out & MK_GPU_PART_COPIES) == 0;
   tile::arrive_expect(full, copies ? bytes : 0);
   uint32_t to = tile::shared_address(l.d.page(slot));
+  if (kv) {
+    if (copies) {
+      tile::bulk_load(to, from, bytes, full);
+    }
+  } else {
 #pragma unroll
-  for (uint32_t at = 0; at < MK_GPU_PAGE_BYTES; at += MK_GPU_COPY_BYTES) {
-    if (copies && at < bytes) {
-      pace_copy(l);
-      tile::bulk_load(to + at, from + at, min(bytes - at, static_cast<uint32_t>(MK_GPU_COPY_BYTES)), full);
+    for (uint32_t at = 0; at < MK_GPU_PAGE_BYTES; at += MK_GPU_COPY_BYTES) {
+      if (copies && at < bytes) {
+        pace_copy(l);
+        tile::bulk_load(to + at, from + at, min(bytes - at, static_cast<uint32_t>(MK_GPU_COPY_BYTES)), full);
+      }
     }
   }
   l.pages.next();
@@ -91,44 +104,57 @@ __device__ inline uint32_t wait_position(loader &l) {
   return (state.token & MK_CANDIDATE_STOP) != 0 ? 0 : state.position;
 }
 
-// By one lane. What an instruction streams are runs of memory: the row tiles of a weight, or the blocks of one split that hold tokens
-// before the position (the newest token comes in stamped words).
+// The blocks of one split that hold tokens before the position (the newest token comes in stamped words), each through the table.
+__device__ inline void load_blocks(loader &l, const mk_instruction &in, const mk_gpu_buffer &b) {
+  const mk_operand &operand = in.operands[MK_SLOT_ATTENTION_kv];
+  const uint32_t *table = reinterpret_cast<const uint32_t *>(l.d.buffer(in.operands[MK_SLOT_ATTENTION_table]).address);
+  uint32_t block_bytes = b.block_tokens * b.head_dim * 4, per_span = b.span_tokens / b.block_tokens, in_span = 0;
+  uint32_t at = operand.row * per_span, skipped = (in.params[MK_PARAM_ATTENTION_splits] - 1) * per_span;
+  uint32_t blocks = (wait_position(l) + b.block_tokens - 1) / b.block_tokens;
+  if (at >= blocks) {
+    return;
+  }
+  for (uint32_t block = __ldg(table + at); at < blocks;) {
+    const uint8_t *from = reinterpret_cast<const uint8_t *>(b.address) +
+                          (static_cast<uint64_t>(block) * b.cols + operand.col) * block_bytes;
+    at++;
+    if (++in_span == per_span) {
+      in_span = 0;
+      at += skipped;
+    }
+    if (at < blocks) {
+      block = __ldg(table + at);  // on its way while there is no room
+    }
+    for (uint32_t done = 0; done < block_bytes; done += MK_GPU_PAGE_BYTES) {
+      if (!load_page<true>(l, from + done, MK_GPU_PAGE_BYTES)) {
+        return;
+      }
+    }
+  }
+}
+
+// By one lane. The row tiles of a weight, each a run of memory.
 __device__ inline void load_instruction(loader &l, const mk_instruction &in) {
   int slot = streamed_operand(in.opcode);
   if (slot < 0) {
     return;
   }
-  l.copy_ticks = in.opcode == MK_OP_ATTENTION ? 0 : MK_GPU_COPY_TICKS;
   const mk_operand &operand = in.operands[slot];
   const mk_gpu_buffer &b = l.d.buffer(operand);
-  const uint8_t *base = reinterpret_cast<const uint8_t *>(b.address), *from = base;
-  const uint32_t *table = nullptr;
-  uint32_t run_bytes, run = 0, runs = operand.rows, runs_per_span = 1, skipped = 0;
   if (in.opcode == MK_OP_ATTENTION) {
-    table = reinterpret_cast<const uint32_t *>(l.d.buffer(in.operands[MK_SLOT_ATTENTION_table]).address);
-    run_bytes = b.block_tokens * b.head_dim * 4;
-    runs_per_span = b.span_tokens / b.block_tokens;
-    run = operand.row * runs_per_span;
-    skipped = (in.params[MK_PARAM_ATTENTION_splits] - 1) * runs_per_span;
-    runs = (wait_position(l) + b.block_tokens - 1) / b.block_tokens;
-  } else {
-    run_bytes = operand.cols * 512;
-    from += (static_cast<uint64_t>(operand.row) * b.grid_cols + operand.col) * 512;
+    load_blocks(l, in, b);
+    return;
   }
-  for (uint32_t in_span = 0; run < runs; run++) {
-    if (table != nullptr) {
-      from = base + (static_cast<uint64_t>(__ldg(table + run)) * b.cols + operand.col) * run_bytes;
-      if (++in_span == runs_per_span) {
-        in_span = 0;
-        run += skipped;
-      }
-    }
+  uint32_t run_bytes = operand.cols * 512;
+  const uint8_t *from = reinterpret_cast<const uint8_t *>(b.address) +
+                        (static_cast<uint64_t>(operand.row) * b.grid_cols + operand.col) * 512;
+  for (uint32_t run = 0; run < operand.rows; run++) {
     for (uint32_t at = 0; at < run_bytes; at += MK_GPU_PAGE_BYTES) {
-      if (!load_page(l, from + at, min(run_bytes - at, static_cast<uint32_t>(MK_GPU_PAGE_BYTES)))) {
+      if (!load_page<false>(l, from + at, min(run_bytes - at, static_cast<uint32_t>(MK_GPU_PAGE_BYTES)))) {
         return;
       }
     }
-    from += static_cast<uint64_t>(b.grid_cols) * 512;  // of a weight, to the next row tile
+    from += static_cast<uint64_t>(b.grid_cols) * 512;
   }
 }
 

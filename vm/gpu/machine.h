@@ -60,7 +60,7 @@ typedef bool (*mk_gpu_token_fn)(void *user, uint32_t position, uint32_t token);
 mk_status mk_gpu_run(mk_gpu *gpu, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t epochs,
                      mk_gpu_token_fn fn, void *user);
 
-/* The recorder: later runs keep what every role did in `steps` steps of the launch from `first_step` on, at most `capacity` records a
+/* The recorder: later runs keep what every role did in `steps` steps of the launch from `first_step` on, at most `capacity` notes a
  * role and SM; take gives the last run's. Off frees the memory. */
 mk_status mk_gpu_trace_on(mk_gpu *gpu, uint32_t first_step, uint32_t steps, uint32_t capacity);
 mk_status mk_gpu_trace_off(mk_gpu *gpu);

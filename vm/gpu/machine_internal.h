@@ -60,8 +60,9 @@ mk_status mk_gpu_check(const mk_gpu *gpu, mk_cu_result result, const char *what)
 mk_status mk_gpu_enter(const mk_gpu *gpu);
 /* Before a launch: no record counts. */
 mk_status mk_gpu_trace_prepare(mk_gpu *gpu);
-/* The first `count` records of a track from its notes, which lie where the records will; times in ticks of the SM's clock. */
-void mk_gpu_records_of(const mk_gpu_note *notes, uint32_t count, mk_trace_record *records);
+/* The records of a track from its first `count` notes, which lie in turns `stride` notes apart, times in ticks of the SM's clock. `records`: at
+ * least two places a note. Returns how many there are. */
+uint32_t mk_gpu_records_of(const mk_gpu_note *notes, size_t stride, uint32_t count, mk_trace_record *records);
 mk_cu_address mk_gpu_address(const mk_gpu *gpu, size_t buffer);
 /* Loads a part of the device image and finds its kernel, with `shared` bytes of dynamic shared memory allowed. */
 mk_status mk_gpu_load(const mk_gpu *gpu, int part, const char *name, uint32_t shared, mk_cu_module_ref *module,

@@ -25,46 +25,77 @@ __device__ inline uint32_t note_of(uint32_t activity, uint32_t edge, uint32_t re
   return activity | records << 8 | edge << 16;
 }
 
-// Leaves a note. By a predicate, not by a branch: then all it needs is on its way before it is known whether there is room.
-__device__ inline void put_note(const device &d, uint32_t since, uint32_t activity, uint32_t edge, uint32_t records) {
-  uint32_t now = tile::clock_low();
+enum : uint32_t { NOWHERE = 0xffffffff };
+
+__device__ inline uint32_t place_of(const mk_gpu_trace &trace, const track_end &end) {
+  return end.first + end.at / MK_GPU_TRACK_TURN * trace.stride + end.at % MK_GPU_TRACK_TURN;
+}
+
+// Where this role's next note goes, which stands for so many records.
+__device__ inline uint32_t take_place(const device &d, uint32_t records) {
   // Of the consumers this is warp 0, so nothing is added: but this sum is in a register, while the plain address takes four instructions.
   uint32_t nothing = role_of(d.warp) == ROLE_CONSUMER ? 4 * d.warp : 0;
   track_end &track = reinterpret_cast<track_end &>(reinterpret_cast<uint8_t *>(&track_of(role_of(d.warp)))[nothing]);
   track_end end = tile::load_whole(track);
+  reinterpret_cast<uint2 *>(&track)[1] = make_uint2(end.at + 1, end.records + records);
+  return end.at < end.room ? place_of(d.params.trace, end) : NOWHERE;
+}
+
+// By a predicate, not by a branch.
+__device__ inline void put_note(const device &d, uint32_t place, uint32_t since, uint32_t uid, uint32_t note) {
   asm volatile(
-      "{\n .reg .pred fits;\n setp.lt.u32 fits, %1, %2;\n @fits st.global.v4.u32 [%0], {%3, %4, %5, %6};\n}" ::"l"(
-          __cvta_generic_to_global(end.notes + end.at)),
-      "r"(end.at), "r"(end.room), "r"(since), "r"(now), "r"(d.uid()), "r"(note_of(activity, edge, records)));
-  track.at = end.at + records;
+      "{\n .reg .pred has;\n setp.ne.u32 has, %0, %1;\n @has st.global.v4.u32 [%2], {%3, %4, %5, %6};\n}" ::"r"(place),
+      "n"(0xffffffffu), "l"(__cvta_generic_to_global(d.params.trace.notes + place)), "r"(since), "r"(tile::clock_low()),
+      "r"(uid), "r"(note));
 }
 
 // This role does `activity` from now on.
 __device__ inline void record(const device &d, uint32_t activity, uint32_t edge) {
   if (keeps_records(d)) {
-    put_note(d, 0, activity, edge, 1);
+    put_note(d, take_place(d, 1), 0, d.uid(), note_of(activity, edge, 1));
   }
 }
 
-// The time at which a wait begins, for record_wait. Half of it, since registers are short; a wait of seconds ends the launch.
-__device__ inline uint32_t wait_begins() { return MK_GPU_RECORDS ? tile::clock_low() : 0; }
+// When a wait begins, and where its note goes: looked up before the wait, so that behind it there is a store and no more.
+struct wait_start {
+  uint32_t since;  // the lower half, since registers are short; a wait of seconds ends the launch
+  uint32_t place;
+};
+
+__device__ inline wait_start wait_begins(const device &d) {
+  if (!MK_GPU_RECORDS) {
+    return {};
+  }
+  return {tile::clock_low(), keeps_records(d) ? take_place(d, 2) : NOWHERE};
+}
 
 // This role has waited since then, and works from now on: two records.
-__device__ inline void record_wait(const device &d, uint32_t since, uint32_t activity, uint32_t edge) {
-  if (keeps_records(d)) {
-    put_note(d, since, activity, edge, 2);
+__device__ inline void record_wait(const device &d, const wait_start &start, uint32_t activity, uint32_t edge) {
+  if (MK_GPU_RECORDS) {
+    put_note(d, start.place, start.since, 0, note_of(activity, edge, 2));
   }
 }
 
-__device__ inline void prepare_tracks(const device &d) {
-  const mk_gpu_trace &trace = d.params.trace;
+// The same behind a wait for which no place was taken: the other warps come soon, and whoever looks for a place meanwhile comes later itself. A
+// meeting that nobody was late for is work.
+enum { SHORT_MEETING = 100 };  // ticks
+
+__device__ inline uint32_t meeting_begins() { return MK_GPU_RECORDS ? tile::clock_low() : 0; }
+
+__device__ inline void record_meeting(const device &d, uint32_t since) {
+  if (keeps_records(d) && tile::clock_low() - since > SHORT_MEETING) {
+    put_note(d, take_place(d, 2), since, 0, note_of(MK_ACTIVITY_MEETING, 0, 2));
+  }
+}
+
+__device__ inline void prepare_tracks() {
   for (uint32_t who = 0; MK_GPU_RECORDS && who < MK_TRACE_ROLES; who++) {
-    uint64_t track = blockIdx.x * MK_TRACE_ROLES + who;
-    tile::store_whole(track_of(static_cast<role>(who)), track_end{trace.notes + track * trace.capacity, 0, 0});
+    uint32_t track = blockIdx.x * MK_TRACE_ROLES + who;
+    tile::store_whole(track_of(static_cast<role>(who)), track_end{track * MK_GPU_TRACK_TURN});
   }
 }
 
-__device__ __forceinline__ void note_boundary(const mk_gpu_trace &trace, uint32_t epoch) {
+static __device__ __noinline__ void put_boundary(const mk_gpu_trace &trace, uint32_t epoch) {
   uint32_t warp = threadIdx.x / 32;
   role who = role_of(warp);
   device::words()->uid[warp] = 0;  // between steps a role has no instruction
@@ -73,30 +104,26 @@ __device__ __forceinline__ void note_boundary(const mk_gpu_trace &trace, uint32_
   if (!records && end.room == 0) {
     return;
   }
-  end.at = end.room != 0 ? end.at : 0;
+  if (end.room == 0) {
+    end.at = end.records = 0;
+  }
   if (end.at < trace.capacity) {
     uint64_t now = tile::clock_ticks();
-    *reinterpret_cast<uint4 *>(end.notes + end.at) = make_uint4(
+    *reinterpret_cast<uint4 *>(trace.notes + place_of(trace, end)) = make_uint4(
         static_cast<uint32_t>(now >> 32), static_cast<uint32_t>(now), epoch, note_of(MK_ACTIVITY_BOUNDARY, 0, 1));
   }
   end.at++;
+  end.records++;
   end.room = records ? trace.capacity : 0;
   tile::store_whole(track, end);
-  trace.sms[blockIdx.x].count[who] = end.at;
-}
-
-static __device__ __noinline__ void put_boundary(const mk_gpu_trace &trace, uint32_t epoch) {
-  note_boundary(trace, epoch);
+  trace.sms[blockIdx.x].notes[who] = end.at;
+  trace.sms[blockIdx.x].records[who] = end.records;
 }
 
 // Called where a role begins a step of the launch, and where it leaves: from here on it records, or no longer.
 __device__ inline void record_boundary(const device &d) {
   if (keeps_records(d)) {
-    if (role_of(d.warp) == ROLE_STORER) {
-      note_boundary(d.params.trace, d.epoch);
-    } else {
-      put_boundary(d.params.trace, d.epoch);
-    }
+    put_boundary(d.params.trace, d.epoch);
   }
 }
 

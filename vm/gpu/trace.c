@@ -5,8 +5,12 @@
 
 #include "vm/gpu/machine_internal.h"
 
+static uint32_t turns(uint32_t notes) { return (notes + MK_GPU_TRACK_TURN - 1) / MK_GPU_TRACK_TURN; }
+
+static size_t track_count(const mk_gpu *gpu) { return gpu->program->queue_count * MK_TRACE_ROLES; }
+
 static uint64_t note_bytes(const mk_gpu *gpu, uint32_t capacity) {
-  return (uint64_t)gpu->program->queue_count * MK_TRACE_ROLES * capacity * sizeof(mk_gpu_note);
+  return (uint64_t)track_count(gpu) * capacity * sizeof(mk_gpu_note);
 }
 
 static uint64_t sm_bytes(const mk_gpu *gpu) { return gpu->program->queue_count * sizeof(mk_trace_sm); }
@@ -30,6 +34,7 @@ mk_status mk_gpu_trace_on(mk_gpu *gpu, uint32_t first_step, uint32_t steps, uint
         "a GPU does not record programs that sample; trace a run without sampling options (--temp 0), or --device cpu");
   }
   MK_TRY(mk_gpu_trace_off(gpu));
+  capacity = turns(capacity) * MK_GPU_TRACK_TURN;
   MK_TRY(mk_gpu_check(gpu,
                       gpu->driver->memory_new(&gpu->trace, note_bytes(gpu, capacity) + sm_bytes(gpu) + BEACON_BYTES),
                       "allocating the trace"));
@@ -38,6 +43,7 @@ mk_status mk_gpu_trace_on(mk_gpu *gpu, uint32_t first_step, uint32_t steps, uint
                      .sms = (void *)(uintptr_t)(gpu->trace + note_bytes(gpu, capacity)),
                      .beacons = (void *)(uintptr_t)(gpu->trace + note_bytes(gpu, capacity) + sm_bytes(gpu)),
                      .capacity = capacity,
+                     .stride = (uint32_t)(track_count(gpu) * MK_GPU_TRACK_TURN),
                      .first_epoch = first_step,
                      .epochs = steps};
   return MK_OK;
@@ -72,51 +78,77 @@ static mk_status nanoseconds_per_tick(const mk_gpu_clocks *clocks, double *rate)
 
 /* Between two boundaries, which hold the whole time, a note's time is the last one's and what has passed since: less than 2^32 ticks, two
  * seconds, since a wait of that length ends the launch. */
-void mk_gpu_records_of(const mk_gpu_note *notes, uint32_t count, mk_trace_record *records) {
+uint32_t mk_gpu_records_of(const mk_gpu_note *notes, size_t stride, uint32_t count, mk_trace_record *records) {
   uint64_t time = 0;
+  uint32_t uid = 0, made = 0;
   uint8_t epoch = 0;
-  for (uint32_t i = 0; i < count;) {
-    const mk_gpu_note *note = &notes[i];
+  for (uint32_t i = 0; i < count; i++) {
+    const mk_gpu_note *note = &notes[i / MK_GPU_TRACK_TURN * stride + i % MK_GPU_TRACK_TURN];
     if (note->activity == MK_ACTIVITY_BOUNDARY) {
       time = (uint64_t)note->since << 32 | note->now;
       epoch = (uint8_t)note->uid;
-      records[i++] = (mk_trace_record){.time = time, .activity = MK_ACTIVITY_BOUNDARY, .epoch = epoch};
+      uid = 0;
+      records[made++] = (mk_trace_record){.time = time, .activity = MK_ACTIVITY_BOUNDARY, .epoch = epoch};
       continue;
     }
     time += note->now - (uint32_t)time;
+    uid = note->activity == MK_ACTIVITY_WORK ? note->uid : uid;
     uint32_t waited = note->records == 2 ? note->now - note->since : 0;
-    records[i++] = (mk_trace_record){
-        .time = time - waited, .uid = note->uid, .activity = note->activity, .epoch = epoch, .edge = note->edge};
-    if (note->records == 2 && i < count) {
-      records[i++] = (mk_trace_record){.time = time, .uid = note->uid, .activity = MK_ACTIVITY_WORK, .epoch = epoch};
+    records[made++] = (mk_trace_record){
+        .time = time - waited, .uid = uid, .activity = note->activity, .epoch = epoch, .edge = note->edge};
+    if (note->records == 2) {
+      records[made++] = (mk_trace_record){.time = time, .uid = uid, .activity = MK_ACTIVITY_WORK, .epoch = epoch};
     }
   }
+  return made;
 }
 
-static mk_status take_notes(const mk_gpu *gpu, size_t at, mk_gpu_note *notes, const mk_trace_track *track) {
-  mk_cu_address from = gpu->trace + at * gpu->params.trace.capacity * sizeof *notes;
-  MK_TRY(mk_gpu_check(gpu, gpu->driver->download(notes, from, track->count * sizeof *notes), "reading the trace"));
-  mk_gpu_records_of(notes, track->count, track->records);
-  return MK_OK;
+static uint32_t notes_kept(const mk_gpu *gpu, const mk_trace_sm *sms, size_t track) {
+  uint32_t all = sms[track / MK_TRACE_ROLES].notes[track % MK_TRACE_ROLES], capacity = gpu->params.trace.capacity;
+  return all < capacity ? all : capacity;
 }
 
-static mk_status take_track(const mk_gpu *gpu, const mk_trace_sm *sm, size_t at, double rate, mk_trace_track *track) {
-  uint32_t all = sm->count[at % MK_TRACE_ROLES], capacity = gpu->params.trace.capacity;
-  track->count = all < capacity ? all : capacity;
-  track->dropped = all - track->count;
-  MK_TRY(mk_alloc(track->count, sizeof *track->records, &track->records));
-  if (track->count != 0) {
-    mk_gpu_note *notes;
-    MK_TRY(mk_alloc(track->count, sizeof *notes, &notes));
-    mk_status status = take_notes(gpu, at, notes, track);
-    mk_free(notes);
-    MK_TRY(status);
+/* `notes`: of all tracks, as the GPU has them. */
+static mk_status take_track(const mk_gpu *gpu, const mk_trace_sm *sms, size_t at, const mk_gpu_note *notes, double rate,
+                            mk_trace_track *track) {
+  uint32_t kept = notes_kept(gpu, sms, at);
+  const mk_trace_sm *sm = &sms[at / MK_TRACE_ROLES];
+  if (kept != 0) {
+    MK_TRY(mk_alloc(2 * (size_t)kept, sizeof *track->records, &track->records));
+    track->count = mk_gpu_records_of(notes + at * MK_GPU_TRACK_TURN, gpu->params.trace.stride, kept, track->records);
   }
+  track->dropped = sm->records[at % MK_TRACE_ROLES] - track->count;
   for (uint32_t i = 0; i < track->count; i++) {
     mk_trace_record *record = &track->records[i];
     double reference = to_reference(sm, record->time) * rate;
     uint64_t time = reference < 0 ? 0 : (uint64_t)llround(reference);
     record->time = i != 0 && time < track->records[i - 1].time ? track->records[i - 1].time : time;
+  }
+  return MK_OK;
+}
+
+/* Turn by turn as far as the longest track goes. */
+static mk_status take_notes(const mk_gpu *gpu, const mk_trace_sm *sms, mk_gpu_note **notes) {
+  uint32_t most = 0;
+  for (size_t t = 0; t < track_count(gpu); t++) {
+    uint32_t kept = notes_kept(gpu, sms, t);
+    most = kept > most ? kept : most;
+  }
+  size_t count = (size_t)turns(most) * gpu->params.trace.stride;
+  MK_TRY(mk_alloc(count, sizeof **notes, notes));
+  return mk_gpu_check(
+      gpu, gpu->driver->download(*notes, (mk_cu_address)(uintptr_t)gpu->params.trace.notes, count * sizeof **notes),
+      "reading the trace");
+}
+
+static mk_status take_tracks(const mk_gpu *gpu, const mk_trace_sm *sms, const mk_gpu_note *notes, mk_trace *trace) {
+  double rate = 0;
+  MK_TRY(nanoseconds_per_tick(&gpu->pinned->control.clocks, &rate));
+  for (size_t t = 0; t < track_count(gpu); t++) {
+    if (gpu->program->queues[t / MK_TRACE_ROLES].count != 0 && sms[t / MK_TRACE_ROLES].looks[0] == 0) {
+      return mk_error(MK_ERR_DEVICE, "SM %zu never saw the beacon that its clock is set by", t / MK_TRACE_ROLES);
+    }
+    MK_TRY(take_track(gpu, sms, t, notes, rate, &trace->tracks[t]));
   }
   return MK_OK;
 }
@@ -237,15 +269,11 @@ static mk_status align_at_boundaries(mk_trace *trace, double *drift) {
 }
 
 static mk_status take(mk_gpu *gpu, mk_trace *trace, const mk_trace_sm *sms) {
-  double rate = 0;
-  MK_TRY(nanoseconds_per_tick(&gpu->pinned->control.clocks, &rate));
-  for (size_t t = 0; t < (size_t)trace->sms * MK_TRACE_ROLES; t++) {
-    const mk_trace_sm *sm = &sms[t / MK_TRACE_ROLES];
-    if (gpu->program->queues[t / MK_TRACE_ROLES].count != 0 && sm->looks[0] == 0) {
-      return mk_error(MK_ERR_DEVICE, "SM %zu never saw the beacon that its clock is set by", t / MK_TRACE_ROLES);
-    }
-    MK_TRY(take_track(gpu, sm, t, rate, &trace->tracks[t]));
-  }
+  mk_gpu_note *notes = NULL;
+  mk_status status = take_notes(gpu, sms, &notes);
+  status = status != MK_OK ? status : take_tracks(gpu, sms, notes, trace);
+  mk_free(notes);
+  MK_TRY(status);
   trace->first_step = gpu->params.trace.first_epoch;
   trace->steps = gpu->params.trace.epochs;
   if (trace->first_step + trace->steps > gpu->steps) {

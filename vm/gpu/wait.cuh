@@ -55,14 +55,14 @@ __device__ inline bool wait_phase(const device &d, uint32_t index, uint32_t pari
   if (__all_sync(0xffffffffu, tile::test_wait(barrier, parity))) {
     return true;
   }
-  uint32_t since = wait_begins();
+  wait_start start = wait_begins(d);
   uint32_t tries = 0;
   bool ok = true;
   while (ok && !__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {
     ok = keep_waiting(d, tries, activity, edge, 0, parity);
   }
   waited(d, tries);
-  record_wait(d, since, activity, edge);
+  record_wait(d, start, activity, edge);
   return ok;
 }
 
@@ -73,14 +73,14 @@ __device__ inline bool wait_phase_alone(const device &d, uint32_t index, uint32_
   if (tile::test_wait(barrier, parity)) {
     return true;
   }
-  uint32_t since = wait_begins();
+  wait_start start = wait_begins(d);
   uint32_t tries = 0;
   bool ok = true;
   while (ok && !tile::try_wait(barrier, parity)) {
     ok = keep_waiting<true>(d, tries, activity, edge, 0, parity);
   }
   waited(d, tries);
-  record_wait(d, since, activity, edge);
+  record_wait(d, start, activity, edge);
   return ok;
 }
 
@@ -148,11 +148,14 @@ __device__ inline void wait_counters(const device &d, const mk_instruction &in) 
     uint32_t want = (d.params.first_epoch + d.epoch) * (total & ~MK_GPU_COUNTER_RELEASE) + in.waits[w].threshold;
     const uint32_t *address = d.params.counters + counter * MK_GPU_COUNTER_STRIDE;
     uint32_t tries = 0;
-    uint32_t since = wait_begins();
+    wait_start start = {};
     for (;;) {
       uint32_t have = tile::load_acquire(address);
       if (__all_sync(0xffffffffu, static_cast<int32_t>(have - want) >= 0)) {
         break;
+      }
+      if (tries == 0) {
+        start = wait_begins(d);
       }
       if (!keep_waiting(d, tries, MK_ACTIVITY_COUNTER, counter, have, want)) {
         break;
@@ -160,7 +163,7 @@ __device__ inline void wait_counters(const device &d, const mk_instruction &in) 
     }
     waited(d, tries);
     if (tries != 0) {
-      record_wait(d, since, MK_ACTIVITY_COUNTER, counter);
+      record_wait(d, start, MK_ACTIVITY_COUNTER, counter);
     }
   }
 }
@@ -195,7 +198,7 @@ __device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, addr
     }
   }
   uint32_t tries = 0;
-  uint32_t since = 0;
+  wait_start start = {};
   for (;;) {
     uint32_t loaded = late, have = 0;
 #pragma unroll
@@ -214,7 +217,7 @@ __device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, addr
       break;
     }
     if (tries == 0) {
-      since = wait_begins();
+      start = wait_begins(d);
     }
     if (!keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
       break;
@@ -222,7 +225,7 @@ __device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, addr
   }
   waited(d, tries);
   if (tries != 0) {
-    record_wait(d, since, MK_ACTIVITY_STAMP, buffer);
+    record_wait(d, start, MK_ACTIVITY_STAMP, buffer);
   }
 }
 
@@ -239,7 +242,8 @@ __device__ inline void wait_stamped_pair(const device &d, const uint64_t *from, 
 // loads of a try go out together.
 template <uint32_t count, typename address>
 __device__ inline void wait_all_pairs(const device &d, uint32_t buffer, address at, tile::stamped_pair (&to)[count]) {
-  uint32_t want = d.generation(), tries = 0, since = wait_begins();
+  uint32_t want = d.generation(), tries = 0;
+  wait_start start = {};
   for (;;) {
     uint32_t have = want;
 #pragma unroll
@@ -251,21 +255,27 @@ __device__ inline void wait_all_pairs(const device &d, uint32_t buffer, address 
       uint32_t low = tile::stamp_generation(to[i].low), high = tile::stamp_generation(to[i].high);
       have = low != want ? low : high != want ? high : have;
     }
-    if (!__any_sync(0xffffffffu, have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0 ||
-        !keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
+    if (!__any_sync(0xffffffffu, have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
+      break;
+    }
+    if (tries == 0) {
+      start = wait_begins(d);
+    }
+    if (!keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
       break;
     }
   }
   waited(d, tries);
   if (tries != 0) {
-    record_wait(d, since, MK_ACTIVITY_STAMP, buffer);
+    record_wait(d, start, MK_ACTIVITY_STAMP, buffer);
   }
 }
 
 // The same of single words.
 template <uint32_t count, typename address>
 __device__ inline void wait_stamped_words(const device &d, uint32_t buffer, address at, uint32_t (&to)[count]) {
-  uint32_t want = d.generation(), tries = 0, since = wait_begins();
+  uint32_t want = d.generation(), tries = 0;
+  wait_start start = {};
   for (;;) {
     uint32_t have = want;
     uint64_t words[count];
@@ -278,14 +288,19 @@ __device__ inline void wait_stamped_words(const device &d, uint32_t buffer, addr
       to[i] = tile::stamp_data(words[i]);
       have = tile::stamp_generation(words[i]) == want ? have : tile::stamp_generation(words[i]);
     }
-    if (!__any_sync(0xffffffffu, have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0 ||
-        !keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
+    if (!__any_sync(0xffffffffu, have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
+      break;
+    }
+    if (tries == 0) {
+      start = wait_begins(d);
+    }
+    if (!keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
       break;
     }
   }
   waited(d, tries);
   if (tries != 0) {
-    record_wait(d, since, MK_ACTIVITY_STAMP, buffer);
+    record_wait(d, start, MK_ACTIVITY_STAMP, buffer);
   }
 }
 
