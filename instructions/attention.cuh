@@ -244,15 +244,16 @@ __device__ inline void attend(consumer &c, const mk_instruction &in, const atten
       end += to_next + span_tokens;
     }
     uint32_t i = newest ? 0 : a.rank() % RANKS;
-    if (!newest && first >= position_of(c)) {
-      break;
-    }
-    ring_cursor<MK_GPU_RING_PAGES> second = page;  // of two pages, else the same
-#pragma unroll 1
-    for (uint32_t h = 0; !newest && h < a.halves; h++) {
-      second = page;
-      second.advance(h);
-      wait_phase(c.d, PAGE_FULL + second.slot(), second.phase(), MK_ACTIVITY_PAGE_FULL, second.slot());
+    ring_cursor<MK_GPU_RING_PAGES> second = page;
+    if (!newest) {
+      if (first >= position_of(c)) {
+        break;
+      }
+      wait_phase(c.d, PAGE_FULL + page.slot(), page.phase(), MK_ACTIVITY_PAGE_FULL, page.slot());
+      if (a.halves == 2) {
+        second.next();
+        wait_phase(c.d, PAGE_FULL + second.slot(), second.phase(), MK_ACTIVITY_PAGE_FULL, second.slot());
+      }
     }
     const uint8_t *keys = c.d.page(page.slot()),
                   *values = c.d.page(second.slot()) + (2 - a.halves) * (MK_GPU_PAGE_BYTES / 2);
@@ -390,13 +391,8 @@ __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction &in) 
   while (SET_HEADS << a.set_bits < in.params[MK_PARAM_ATTENTION_group]) {
     a.set_bits++;
   }
-  // The last warps, which have the least to stage, look up what all need later.
-  if (c.warp == MK_GPU_CONSUMER_WARPS - 1 && c.lane == 0) {
+  if (c.warp == MK_GPU_CONSUMER_WARPS - 1 && c.lane == 0) {  // it has the least to stage
     c.d.words()->combined = combine_behind(c, in.operands[MK_SLOT_ATTENTION_out]);
-  }
-  if (c.warp == MK_GPU_CONSUMER_WARPS - 2 && c.lane == 0) {
-    c.d.words()->owns_newest = owns_newest(c, in, kv) ? 1 : 0;
-    c.d.words()->kv_pages = blocks_of_split(in, kv, position_of(c)) * a.halves;
   }
   stage_attention(c, in, a);
   if (kv_operand.row * kv.span_tokens <= position_of(c)) {
@@ -407,7 +403,7 @@ __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction &in) 
       sums.max[j % 2] = -INFINITY;
       sums.total[j % 2] = 0.0f;
     }
-    attend(c, in, a, a.rank() == a.ranks() - 1 && c.d.words()->owns_newest != 0, sums);
+    attend(c, in, a, a.rank() == a.ranks() - 1 && owns_newest(c, in, kv), sums);
     const mk_instruction &again = instruction_at_hand(c);  // registers are short
     if (a.head_dim() * 16 << a.set_bits > ATTENTION_PARTS_AT - ATTENTION_Q_AT) {
       consumers_meet(c);  // the parts lie where q was
@@ -415,10 +411,11 @@ __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction &in) 
     put_part(c, sums);
     consumers_meet(c);
     merge_parts(c, again, a, c.d.words()->combined == 0 ? nullptr : next_instruction(c));
-    if (c.d.words()->owns_newest != 0) {
-      append_newest(c, again, c.d.buffer(again.operands[MK_SLOT_ATTENTION_kv]));
+    const mk_gpu_buffer &blocks = c.d.buffer(again.operands[MK_SLOT_ATTENTION_kv]);
+    if (owns_newest(c, again, blocks)) {
+      append_newest(c, again, blocks);
     }
-    advance_pages(c, c.d.words()->kv_pages);
+    advance_pages(c, blocks_of_split(again, blocks, position_of(c)) * a.halves);
   }
   consumers_meet(c);  // before anybody stages something else
 }

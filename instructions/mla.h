@@ -10,8 +10,10 @@
  * of 128 columns, four to a row.
  *
  * Buffers: a row of q, out is a block (block b of sequence s is row s * blocks + b), a row of kv a page, a row of parts a slot. Blocks hold
- * `rows` query rows one after the other: q rows x 576, out rows x 512, a slot rows x 514: the unnormalised sum, the maximum, the
- * sum of weights. A row of `sequences` is the length, three zeros, and the pages of the sequence in order.
+ * `rows` query rows one after the other: q rows x 576, out rows x 512, a slot rows x 4 x 66 words, a unit after the other: the logarithm
+ * (base 2) of the row's sum of weights, -infinity where no token was seen; a power of two; and the normalised sum over that power, two fp16
+ * a word. Eleven bits of a unit's largest values are kept: 2e-4 of its size. (A GPU keeps three words and their stamp in 128 bits, in
+ * the order of its own: mla_slot.cuh.) A row of `sequences` is the length, three zeros, and the pages of the sequence in order.
  *
  * Plain data; any thread. */
 #ifndef MK_MLA_H
@@ -27,11 +29,13 @@ enum {
   MK_MLA_LIST_HEAD = 4, /* words in front of the entries */
   MK_MLA_ENTRY = 4,     /* words of an item or a reduction */
   MK_MLA_SEQUENCE_HEAD = 4,
-  MK_MLA_PART_WIDTH = MK_MLA_LATENT + 2,
   MK_MLA_UNIT = 128, /* columns */
+  MK_MLA_UNIT_HEAD = 2,
+  MK_MLA_UNIT_WORDS = MK_MLA_UNIT_HEAD + MK_MLA_UNIT / 2, /* in a slot */
+  MK_MLA_PART_WIDTH = MK_MLA_LATENT / MK_MLA_UNIT * MK_MLA_UNIT_WORDS,
   MK_MLA_ROW_UNITS = MK_MLA_LATENT / MK_MLA_UNIT,
-  MK_MLA_SCRATCH =
-      MK_MLA_MOST_ROWS * (MK_MLA_WIDTH + MK_MLA_PART_WIDTH + MK_MLA_PAGE_TOKENS) + MK_MLA_PAGE_TOKENS * MK_MLA_WIDTH,
+  MK_MLA_SCRATCH = MK_MLA_MOST_ROWS * (MK_MLA_WIDTH + MK_MLA_LATENT + 2 + MK_MLA_PART_WIDTH) +
+                   MK_MLA_PAGE_TOKENS * (MK_MLA_WIDTH + 1),
 };
 
 typedef struct mk_mla_item {
@@ -46,6 +50,7 @@ typedef struct mk_mla_reduction {
   uint32_t units;             /* low half: the first, high half: how many */
 } mk_mla_reduction;
 
+#ifndef __CUDACC__
 static inline uint32_t mk_mla_first_unit(const mk_mla_reduction *r) { return r->units & 0xffffu; }
 static inline uint32_t mk_mla_unit_count(const mk_mla_reduction *r) { return r->units >> 16; }
 
@@ -87,5 +92,7 @@ bool mk_listed_next(const mk_program *program, uint8_t *const *memory, const mk_
                     mk_listed_tiles *tiles);
 /* Whether some operand of the instruction is listed. */
 bool mk_instruction_listed(const mk_instruction *instruction);
+bool mk_program_listed(const mk_program *program); /* of some instruction */
+#endif
 
 #endif

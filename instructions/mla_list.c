@@ -11,6 +11,15 @@ bool mk_instruction_listed(const mk_instruction *instruction) {
   return false;
 }
 
+bool mk_program_listed(const mk_program *program) {
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    if (mk_instruction_listed(&program->instructions[i])) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool mk_mla_geometry_of(const mk_program *program, mk_mla_geometry *out) {
   const mk_instruction *part = NULL;
   for (size_t i = 0; i < program->instruction_count && part == NULL; i++) {

@@ -1,7 +1,7 @@
 /* MLA_PART: the partial attention of the items in one row of the work list (mla.h), in their order.
  * o = sum_t p_t v_t, p_t = exp(s_t - max), s_t = scale q k_t, over the tokens of an item that the query row sees; k_t is a row of a
  * page, v_t its first 512 columns. An item alone in its block writes bf16(o / sum_t p_t), zeros where it sees no token; others
- * leave (o, max, sum_t p_t) in a partial slot.
+ * leave that, in fp16 over a power of two, and log2 sum_t exp(s_t) in a partial slot.
  *
  * Pages are taken in order with a running maximum, so a row's bits depend on the item's pages and the length, on nothing beside it.
  * Tokens that no row sees are not touched: what lies behind the last token of a page, or in other pages, may be anything. */
@@ -14,17 +14,19 @@
 
 typedef float float16 __attribute__((vector_size(64)));
 
-enum { LANES = 16, STEPS = MK_MLA_WIDTH / LANES, GROUP = 4, CHUNK = 128 };
+enum { LANES = 16, STEPS = MK_MLA_WIDTH / LANES, GROUP = 4, CHUNK = 128, RESULT = MK_MLA_LATENT + 2 };
+static const float kLog2E = 1.44269504088896f;
 
 typedef struct part_view {
   const uint16_t *q, *kv;
   const uint32_t *sequences;
   uint32_t rows, blocks, tokens, sequence_words;
   float scale;
-  float *query;  /* [rows][576] */
-  float *page;   /* [64][576] */
-  float *result; /* [rows][514] */
-  float *scores; /* [64] */
+  float *query;    /* [rows][576] */
+  float *page;     /* [64][576] */
+  float *result;   /* [rows][514]: o, max, sum_t p_t */
+  float *scores;   /* [64] */
+  uint32_t *words; /* of a slot */
 } part_view;
 
 static void expand(const uint16_t *from, size_t count, float *to) {
@@ -115,8 +117,8 @@ static void attend(const part_view *view, const mk_mla_item *item) {
   size_t row_elements = (size_t)view->rows * MK_MLA_WIDTH;
   expand(view->q + item->block * row_elements, row_elements, view->query);
   for (uint32_t r = 0; r < view->rows; r++) {
-    float *result = view->result + (size_t)r * MK_MLA_PART_WIDTH;
-    memset(result, 0, MK_MLA_PART_WIDTH * sizeof *result);
+    float *result = view->result + (size_t)r * RESULT;
+    memset(result, 0, RESULT * sizeof *result);
     result[MK_MLA_LATENT] = -INFINITY;
   }
   for (uint32_t p = item->first; p < end; p++) {
@@ -128,7 +130,7 @@ static void attend(const part_view *view, const mk_mla_item *item) {
       uint32_t sees = seen(view, length, item->block, r), count = sees > start ? sees - start : 0;
       if (count != 0) {
         fold(view, view->query + (size_t)r * MK_MLA_WIDTH, count < tokens ? count : tokens,
-             view->result + (size_t)r * MK_MLA_PART_WIDTH);
+             view->result + (size_t)r * RESULT);
       }
     }
   }
@@ -136,11 +138,43 @@ static void attend(const part_view *view, const mk_mla_item *item) {
 
 static void write_out(const part_view *view, uint32_t block, uint16_t *out) {
   for (uint32_t r = 0; r < view->rows; r++) {
-    const float *result = view->result + (size_t)r * MK_MLA_PART_WIDTH;
+    const float *result = view->result + (size_t)r * RESULT;
     float total = result[MK_MLA_LATENT + 1];
     uint16_t *to = out + ((size_t)block * view->rows + r) * MK_MLA_LATENT;
     for (uint32_t d = 0; d < MK_MLA_LATENT; d++) {
       to[d] = total == 0 ? 0 : mk_float_to_bf16(result[d] / total);
+    }
+  }
+}
+
+/* The power of two that brings values of up to `most` below two. */
+static float unit_above(float most) {
+  uint32_t bits = mk_float_param(most) & 0x7f800000u;
+  return mk_param_float(bits < 0x0c800000u ? 0x0c800000u : bits > 0x72000000u ? 0x72000000u : bits);
+}
+
+static void write_unit(const float *o, float total, float logarithm, uint32_t *words) {
+  float most = 0, inverse = total == 0 ? 0.0f : 1.0f / total;
+  for (uint32_t d = 0; d < MK_MLA_UNIT; d++) {
+    most = fabsf(o[d]) > most ? fabsf(o[d]) : most;
+  }
+  float unit = unit_above(most * inverse), factor = inverse / unit;
+  words[0] = mk_float_param(logarithm);
+  words[1] = mk_float_param(unit);
+  for (uint32_t d = 0; d < MK_MLA_UNIT; d += 2) {
+    words[MK_MLA_UNIT_HEAD + d / 2] = mk_float_to_half(o[d] * factor) | (uint32_t)mk_float_to_half(o[d + 1] * factor)
+                                                                            << 16;
+  }
+}
+
+static void write_slot(const part_view *view) {
+  for (uint32_t r = 0; r < view->rows; r++) {
+    const float *o = view->result + (size_t)r * RESULT;
+    float total = o[MK_MLA_LATENT + 1];
+    float logarithm = total == 0 ? -INFINITY : o[MK_MLA_LATENT] * kLog2E + log2f(total);
+    for (uint32_t unit = 0; unit < MK_MLA_ROW_UNITS; unit++) {
+      write_unit(o + unit * MK_MLA_UNIT, total, logarithm,
+                 view->words + (size_t)(r * MK_MLA_ROW_UNITS + unit) * MK_MLA_UNIT_WORDS);
     }
   }
 }
@@ -164,7 +198,8 @@ mk_reference_result mk_reference_MLA_PART(mk_reference *machine, const mk_instru
                     .query = machine->scratch};
   view.page = view.query + (size_t)rows * MK_MLA_WIDTH;
   view.result = view.page + MK_MLA_PAGE_TOKENS * MK_MLA_WIDTH;
-  view.scores = view.result + (size_t)rows * MK_MLA_PART_WIDTH;
+  view.scores = view.result + (size_t)rows * RESULT;
+  view.words = (uint32_t *)(void *)(view.scores + MK_MLA_PAGE_TOKENS);
   const uint32_t *row = (const uint32_t *)(const void *)work.memory + (size_t)work.row * work.buffer->cols;
   mk_mla_list list = mk_mla_list_of(row);
   for (uint32_t i = 0; i < list.items; i++) {
@@ -172,7 +207,8 @@ mk_reference_result mk_reference_MLA_PART(mk_reference *machine, const mk_instru
     if (list.item[i].slot == MK_MLA_OUT) {
       write_out(&view, list.item[i].block, (uint16_t *)(void *)out.memory);
     } else {
-      mk_publish_floats(machine, &parts, list.item[i].slot, 0, rows * MK_MLA_PART_WIDTH, view.result);
+      write_slot(&view);
+      mk_publish_words(machine, &parts, list.item[i].slot, 0, rows * MK_MLA_PART_WIDTH, view.words);
     }
   }
   return MK_REFERENCE_DONE;

@@ -1,7 +1,7 @@
 /* MLA_REDUCE: the reductions in one row of the work list (mla.h): the partial slots of a block become its output,
- * out = sum_s f_s o_s / sum_s f_s total_s, f_s = exp(max_s - max), slots added in their order; slots that saw no token do not count,
- * and a row without any is zero. A unit is 128 columns of a row, computed from the maxima and sums of the row and those columns alone.
- * Waits for the stamps of what it reads: of each slot the columns of its units, and their rows' maxima and sums. */
+ * out = sum_s f_s o_s / sum_s f_s, f_s = 2^(l_s - max), l_s the logarithm of the slot's sum of weights, slots added in their order; slots
+ * that saw no token do not count, and a row without any is zero. Units are computed by themselves. Waits for the stamps of what it reads: of
+ * each slot its units. */
 #include <math.h>
 #include <string.h>
 
@@ -14,9 +14,8 @@ typedef struct parts_view {
   uint32_t generation;
 } parts_view;
 
-/* (o, max, total) of a row of a slot. */
-static const uint64_t *row_of(const parts_view *view, uint32_t slot, uint32_t row) {
-  return view->words + slot * view->slot_words + (size_t)row * MK_MLA_PART_WIDTH;
+static const uint64_t *words_of(const parts_view *view, uint32_t slot, uint32_t unit) {
+  return view->words + slot * view->slot_words + (size_t)unit * MK_MLA_UNIT_WORDS;
 }
 
 static bool stamped(const parts_view *view, const uint64_t *words, uint32_t count) {
@@ -30,9 +29,7 @@ static bool stamped(const parts_view *view, const uint64_t *words, uint32_t coun
 static bool is_there(const parts_view *view, const mk_mla_reduction *r) {
   for (uint32_t s = r->first_slot; s < r->first_slot + r->slots; s++) {
     for (uint32_t u = mk_mla_first_unit(r); u < mk_mla_first_unit(r) + mk_mla_unit_count(r); u++) {
-      const uint64_t *row = row_of(view, s, u / MK_MLA_ROW_UNITS);
-      if (!stamped(view, row + MK_MLA_LATENT, 2) ||
-          !stamped(view, row + u % MK_MLA_ROW_UNITS * MK_MLA_UNIT, MK_MLA_UNIT)) {
+      if (!stamped(view, words_of(view, s, u), MK_MLA_UNIT_WORDS)) {
         return false;
       }
     }
@@ -44,22 +41,21 @@ static float number(uint64_t word) { return mk_param_float((uint32_t)word); }
 
 static void reduce_unit(const parts_view *view, const mk_mla_reduction *r, uint32_t unit, uint16_t *out) {
   float max = -INFINITY, total = 0, sum[MK_MLA_UNIT] = {0};
-  uint32_t row = unit / MK_MLA_ROW_UNITS, col = unit % MK_MLA_ROW_UNITS * MK_MLA_UNIT;
   for (uint32_t s = r->first_slot; s < r->first_slot + r->slots; s++) {
-    const uint64_t *part = row_of(view, s, row);
-    float m = number(part[MK_MLA_LATENT]);
-    max = number(part[MK_MLA_LATENT + 1]) != 0 && (m > max || isnan(m)) ? m : max;
+    float size = number(words_of(view, s, unit)[0]);
+    max = size > max || isnan(size) ? size : max;
   }
   for (uint32_t s = r->first_slot; s < r->first_slot + r->slots; s++) {
-    const uint64_t *part = row_of(view, s, row);
-    float weight = number(part[MK_MLA_LATENT + 1]);
-    if (weight == 0) {
+    const uint64_t *words = words_of(view, s, unit);
+    if (number(words[0]) == -INFINITY) {
       continue;
     }
-    float factor = expf(number(part[MK_MLA_LATENT]) - max);
-    total += factor * weight;
-    for (uint32_t d = 0; d < MK_MLA_UNIT; d++) {
-      sum[d] += factor * number(part[col + d]);
+    float weight = exp2f(number(words[0]) - max), factor = weight * number(words[1]);
+    total += weight;
+    for (uint32_t d = 0; d < MK_MLA_UNIT; d += 2) {
+      uint64_t word = words[MK_MLA_UNIT_HEAD + d / 2];
+      sum[d] += factor * mk_half_to_float((uint16_t)word);
+      sum[d + 1] += factor * mk_half_to_float((uint16_t)(word >> 16));
     }
   }
   for (uint32_t d = 0; d < MK_MLA_UNIT; d++) {

@@ -64,6 +64,29 @@ size_t mk_reference_scratch(const mk_program *program) {
   return most;
 }
 
+uint16_t mk_float_to_half(float value) {
+  uint32_t bits = mk_float_param(value), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
+  if (size > 0x7f800000u) {
+    return (uint16_t)(sign | 0x7e00u);
+  }
+  if (size >= 0x477ff000u) { /* rounds to 2^16 or more */
+    return (uint16_t)(sign | 0x7c00u);
+  }
+  if (size < 0x38800000u) { /* subnormal: adding 2^-1 rounds to multiples of 2^-24 */
+    return (uint16_t)(sign | (mk_float_param(mk_param_float(size) + 0.5f) - 0x3f000000u));
+  }
+  return (uint16_t)(sign | (size - 0x38000000u + 0xfffu + (size >> 13 & 1)) >> 13);
+}
+
+float mk_half_to_float(uint16_t bits) {
+  uint32_t sign = (uint32_t)(bits & 0x8000u) << 16, size = bits & 0x7fffu;
+  if (size >= 0x7c00u) {
+    return mk_param_float(sign | 0x7f800000u | (size & 0x3ffu) << 13);
+  }
+  float value = mk_param_float(size << 13) * 0x1p112f;
+  return sign != 0 ? -value : value;
+}
+
 uint16_t mk_float_to_bf16(float value) {
   uint32_t bits = mk_float_param(value);
   if (isnan(value)) {

@@ -66,6 +66,10 @@ static inline float mk_bf16_to_float(uint16_t bits) { return mk_param_float((uin
 /* Round to nearest, ties to even; NaN stays NaN. */
 uint16_t mk_float_to_bf16(float value);
 
+/* IEEE binary16, in the same way; values beyond its range become infinite. */
+uint16_t mk_float_to_half(float value);
+float mk_half_to_float(uint16_t bits);
+
 typedef struct mk_span { /* an operand in elements of its buffer */
   const mk_buffer *buffer;
   uint8_t *memory;

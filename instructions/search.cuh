@@ -209,7 +209,7 @@ __device__ inline void tally_scores(const consumer &c, const mk_instruction &in)
 __device__ inline void sum_warps(const consumer &c, const warp_tallies &t) {
   uint64_t mass = 0, best = 0;
   uint32_t count = 0;
-#pragma unroll 1
+#pragma unroll 4
   for (uint32_t w = 0; w < MK_GPU_CONSUMER_WARPS; w++) {
     mass += t.mass[w][c.lane];
     best = max(best, t.best[w][c.lane]);
@@ -379,7 +379,7 @@ __device__ inline void publish_round(const consumer &c, const mk_instruction &in
   uint32_t i = c.warp * 32 + c.lane, field = i / (2 * MK_SIFT_SEGMENTS), segment = i / 2 % MK_SIFT_SEGMENTS;
   if (field < ROUND_FIELDS && publishes(c.d)) {
     uint64_t pair = 0;
-#pragma unroll 1
+#pragma unroll 4
     for (uint32_t w = 0; w < MK_GPU_CONSUMER_WARPS; w++) {
       const warp_tallies &t = a.of_scores;
       pair = field == MK_SIFT_MASS   ? pair + t.mass[w][segment]

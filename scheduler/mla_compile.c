@@ -74,7 +74,7 @@ static mk_status declare_all(mk_program *p, const mk_mla_shape *shape, mk_mla_ge
   MK_TRY(declare(p, "sequences", MK_KIND_INPUT, MK_DTYPE_U32, MK_STORE_PLAIN, shape->max_sequences, sequence, sequence,
                  &g->sequence_buffer));
   MK_TRY(declare(p, "work", MK_KIND_INPUT, MK_DTYPE_U32, MK_STORE_PLAIN, p->machine.sms, s.words, s.words, &g->work));
-  MK_TRY(declare(p, "parts", MK_KIND_ACTIVATION, MK_DTYPE_F32, MK_STORE_STAMPED, s.slots, part, part, &g->parts));
+  MK_TRY(declare(p, "parts", MK_KIND_ACTIVATION, MK_DTYPE_U32, MK_STORE_STAMPED, s.slots, part, part, &g->parts));
   return declare(p, "out", MK_KIND_OUTPUT, MK_DTYPE_BF16, MK_STORE_PLAIN, s.blocks, s.rows * MK_MLA_LATENT, MK_MLA_UNIT,
                  &g->out);
 }

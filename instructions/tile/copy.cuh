@@ -1,4 +1,5 @@
-// Bulk copies from global into shared memory, and the proxy fences around them. PTX ISA, "cp.async.bulk" and "Proxies".
+// Bulk copies from global into shared memory, and the proxy fences around them. PTX ISA, "cp.async.bulk",
+// "cp.async.bulk.tensor" and "Proxies".
 #pragma once
 #include <cstdint>
 
@@ -18,6 +19,22 @@ __device__ inline void bulk_load(uint32_t shared_to, const void *from, uint32_t 
   static_assert(bytes > 0 && bytes % 16 == 0, "a bulk copy is a multiple of 16 bytes, and not empty");
   static_assert(bytes < 1u << 20, "a barrier counts fewer than 2^20 bytes at a time");
   bulk_load(shared_to, from, bytes, barrier);
+}
+
+// Copies the box of a tensor map that begins with this panel of this matrix (from its first row on), and counts its bytes on `barrier` when it has
+// arrived.
+__device__ inline void tensor_load(uint32_t shared_to, const void *map, uint32_t panel, uint32_t matrix,
+                                   uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %2, %3, %4}], "
+      "[%5];" ::"r"(shared_to),
+      "l"(map), "r"(0), "r"(panel), "r"(matrix), "r"(barrier)
+      : "memory");
+}
+
+// The map will be used soon.
+__device__ inline void prefetch_tensor_map(const void *map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
 // Orders this thread's ordinary accesses to shared memory before later bulk copies into it: before a page is released.

@@ -37,8 +37,45 @@ __device__ inline void load_stamped_pair_if(bool here, const uint64_t *from, sta
                : "memory");
 }
 
+// The same of one word.
+__device__ inline void load_stamped_if(bool here, const uint64_t *from, uint64_t &word) {
+  asm volatile("{\n .reg .pred here;\n setp.ne.u32 here, %2, 0;\n @here ld.relaxed.gpu.global.b64 %0, [%1];\n}"
+               : "+l"(word)
+               : "l"(from), "r"(static_cast<uint32_t>(here))
+               : "memory");
+}
+
 __device__ inline void store_stamped(uint64_t *to, uint32_t data, uint32_t generation) {
   asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(stamp(data, generation)) : "memory");
+}
+
+// Three words of data with one stamp: 128 bits, single-copy atomic since .b128 is a scalar (a vector of four words is not). 16-byte aligned.
+struct stamped_triple {
+  uint32_t data[3], generation;
+};
+
+__device__ inline void store_stamped_triple(void *to, uint32_t first, uint32_t second, uint32_t third,
+                                            uint32_t generation) {
+  asm volatile(
+      "{\n .reg .b128 whole;\n mov.b128 whole, {%1, %2};\n st.relaxed.gpu.global.b128 [%0], whole;\n}" ::"l"(to),
+      "l"(static_cast<uint64_t>(second) << 32 | first), "l"(stamp(third, generation))
+      : "memory");
+}
+
+__device__ inline stamped_triple load_stamped_triple(const void *from) {
+  uint64_t low, high;
+  asm volatile("{\n .reg .b128 whole;\n ld.relaxed.gpu.global.b128 whole, [%2];\n mov.b128 {%0, %1}, whole;\n}"
+               : "=l"(low), "=l"(high)
+               : "l"(from)
+               : "memory");
+  return {{static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), stamp_data(high)}, stamp_generation(high)};
+}
+
+// Two neighbouring words, 16-byte aligned, by one access; each of them is a word of its own to readers.
+__device__ inline void store_stamped_pair(uint64_t *to, uint32_t low, uint32_t high, uint32_t generation) {
+  asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(stamp(low, generation)),
+               "l"(stamp(high, generation))
+               : "memory");
 }
 
 // A stamped word carries bits: a float would be rounded to an integer on its way.
@@ -86,6 +123,13 @@ __device__ inline void add_relaxed(uint32_t *to, uint32_t amount) {
 
 __device__ inline void add_release(uint32_t *to, uint32_t amount) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(amount) : "memory");
+}
+
+// Behind a meeting of those who wrote: all that they wrote comes before what this thread stores from here on, to whoever acquires that.
+__device__ inline void fence_release() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+__device__ inline void store_relaxed(uint32_t *to, uint32_t value) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
 __device__ inline uint64_t global_nanoseconds() {

@@ -1,6 +1,7 @@
 // What the 32 lanes of a warp do together, and conversions of pairs. Orders are fixed: the same bits every time.
 #pragma once
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -14,10 +15,22 @@ __device__ inline bool elect() {
   return elected != 0;
 }
 
+#ifdef MK_GPU_ROWS  // read anew each time: in that kernel there is no register to keep it in
+__device__ inline uint32_t lane() {
+  uint32_t thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread % 32;
+}
+#else
 __device__ inline uint32_t lane() { return threadIdx.x % 32; }
+#endif
 
 // Of the block, in a way that tells the compiler that it is the same for all lanes.
 __device__ inline uint32_t warp() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
+
+// What is the same in all lanes, in a way that the compiler believes, even of what was read from memory: then loops, branches and addresses
+// that depend on it are computed once for the warp.
+__device__ inline uint32_t uniform(uint32_t value) { return __reduce_max_sync(0xffffffffu, value); }
 
 __device__ inline float sum_lanes(float value) {
   for (int offset = 16; offset > 0; offset /= 2) {
@@ -55,6 +68,23 @@ __device__ inline void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 
+// The next launch of the stream may take the place of blocks that have ended. PTX ISA, "griddepcontrol".
+__device__ inline void start_next_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// Until the launch before this one has ended, and what it wrote is seen.
+__device__ inline void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// A quarter of a warp's lanes, 4 g to 4 g + 3, hold a 4 x 4 matrix, lane t its column t; then its row t.
+__device__ inline uint4 transpose_quad(uint32_t lane, uint4 column) {
+  uint32_t t = lane % 4;
+  bool odd = t % 2 != 0, upper = t / 2 != 0;
+  uint32_t x = __shfl_xor_sync(0xffffffffu, odd ? column.x : column.y, 1);
+  uint32_t z = __shfl_xor_sync(0xffffffffu, odd ? column.z : column.w, 1);
+  uint4 half = odd ? make_uint4(x, column.y, z, column.w) : make_uint4(column.x, x, column.z, z);
+  x = __shfl_xor_sync(0xffffffffu, upper ? half.x : half.z, 2);
+  z = __shfl_xor_sync(0xffffffffu, upper ? half.y : half.w, 2);
+  return upper ? make_uint4(x, z, half.z, half.w) : make_uint4(half.x, half.y, x, z);
+}
+
 // Sixteen bytes of shared memory that this thread alone touches, by one instruction.
 template <typename type>
 __device__ inline type load_whole(const type &from) {
@@ -81,5 +111,12 @@ __device__ inline uint32_t pack_bf16(float low, float high) {
 }
 __device__ inline float low_bf16(uint32_t word) { return __uint_as_float(word << 16); }
 __device__ inline float high_bf16(uint32_t word) { return __uint_as_float(word & 0xffff0000u); }
+
+// Two fp16 in a word, element 0 low.
+__device__ inline uint32_t pack_half(float low, float high) {
+  __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<uint32_t *>(&pair);
+}
+__device__ inline float2 unpack_half(uint32_t word) { return __half22float2(*reinterpret_cast<__half2 *>(&word)); }
 
 }  // namespace mk::tile

@@ -236,10 +236,8 @@ Test(mla, reductions_wait_for_what_they_read) {
   size_t slot_words = session->program->buffers[g->parts].cols;
   for (uint32_t slot = 0; slot < g->slots; slot++) {
     for (uint32_t word = 0; word < slot_words; word++) {
-      uint32_t r = word / MK_MLA_PART_WIDTH, col = word % MK_MLA_PART_WIDTH;
-      uint32_t first = r * 4 + (col < MK_MLA_LATENT ? col / MK_MLA_UNIT : 0),
-               last = r * 4 + (col < MK_MLA_LATENT ? col / MK_MLA_UNIT : 3);
-      bool reads = (slot == 3 || slot == 4) && first <= 10 && last >= 5;
+      uint32_t unit = word / MK_MLA_UNIT_WORDS;
+      bool reads = (slot == 3 || slot == 4) && unit >= 5 && unit <= 10;
       uint64_t *at = &parts[slot * slot_words + word], was = *at;
       *at = was & UINT32_MAX;
       mk_reference_result result = mk_reference_run(&reference, &session->program->instructions[1]);

@@ -24,4 +24,9 @@ void test_tiles(void);
 /* Sampling, against its definition; prints what it costs per token (sampling_gpu.c). quick: a tiny model only. */
 void test_sampling(bool quick);
 
+/* MLA decode, against its definition; quick: that launches give the same bits, and a fault. */
+void test_mla(bool quick);
+/* Programs of several rows per step, instruction by instruction and sequence by sequence (rows_gpu.c). */
+void test_rows(bool quick);
+
 #endif

@@ -1,6 +1,7 @@
 /* Tests of the GPU machine, as one plain program that can be carried to a machine with a GPU and nothing but its driver:
  *   mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] GOLDEN.bin ...
  *   mkvm_gpu_tests [--device cuda:N] --like SHAPE --depth TOKENS
+ *   mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]
  * Prints a line per check and "N passed, N failed"; exit code 0, 1 when a check failed, 77 when there is no GPU to test on.
  * Goldens: tests/oracle/README.md. */
 #include <math.h>
@@ -111,12 +112,14 @@ static long resident_pages(void) {
   return resident;
 }
 
-static mk_status open_engine(const golden *g, const char *on, bool want_logits, mk_engine **engine) {
+static mk_status open_engine_rows(const golden *g, const char *on, bool want_logits, uint32_t rows,
+                                  mk_engine **engine) {
   uint32_t most = g->prompt_count + g->steps;
   mk_engine_options options = {.device = on,
                                .want_logits = want_logits,
                                .synth = &g->config,
                                .synth_seed = g->seed,
+                               .rows = rows,
                                .max_seq = most < g->config.max_position ? most : g->config.max_position,
                                .gpu_deadline_ms = DEADLINE_MS};
   if (g->is_directory) {
@@ -124,6 +127,10 @@ static mk_status open_engine(const golden *g, const char *on, bool want_logits, 
     return mk_engine_open(model, &options, engine);
   }
   return mk_engine_open(NULL, &options, engine);
+}
+
+static mk_status open_engine(const golden *g, const char *on, bool want_logits, mk_engine **engine) {
+  return open_engine_rows(g, on, want_logits, 1, engine);
 }
 
 static mk_status generate(const golden *g, mk_engine *engine, output *out) {
@@ -197,6 +204,30 @@ static void test_logits(const golden *g) {
       mk_engine_close(cpu);
     }
     free_output(&reference);
+  }
+  free_output(&out);
+  mk_engine_close(engine);
+}
+
+/* The prompt in chunks of sixteen, and then one row of sixteen. */
+static void test_rows_logits(const golden *g) {
+  mk_engine *engine;
+  output out;
+  char text[160];
+  if (g->config.hidden % MK_TILE != 0 || g->config.intermediate % MK_TILE != 0) {
+    return; /* such programs have one row on this machine */
+  }
+  if (!expect_ok(open_engine_rows(g, device, true, MK_MAX_ROWS, &engine), g->name)) {
+    return;
+  }
+  new_output(&out, g->steps, g->config.vocab);
+  if (expect_ok(generate(g, engine, &out), g->name)) {
+    double error = worst_error(&out, g->logits, common_rows(g, &out));
+    snprintf(text, sizeof text, "in chunks, the logits differ from transformers' by %g; %g is allowed", error,
+             GOLDEN_ERROR);
+    expect(error <= GOLDEN_ERROR, g->name, text);
+    expect(tokens_agree(g, &out), g->name, "in chunks, the tokens differ from transformers'");
+    printf("%s: in chunks, relative error of logits %.2e\n", g->name, error);
   }
   free_output(&out);
   mk_engine_close(engine);
@@ -487,6 +518,17 @@ static void test_compare(const golden *g) {
   mk_engine_close(machine);
 }
 
+static void test_rows_golden(const char *path) {
+  golden g;
+  const char *why;
+  if (!golden_file_read(path, &g, &why)) {
+    expect(false, path, why);
+  } else if (!g.is_directory || model != NULL) {
+    test_rows_logits(&g);
+  }
+  golden_file_free(&g);
+}
+
 static void test_golden(const char *path, bool first, bool quick) {
   golden g;
   const char *why;
@@ -496,6 +538,7 @@ static void test_golden(const char *path, bool first, bool quick) {
     printf("%s: left out, its weights are files: give their folder with --model\n", g.name);
   } else {
     test_logits(&g);
+    test_rows_logits(&g);
     if (!is_large(&g)) {
       test_compare(&g);
       test_trace(&g);
@@ -523,9 +566,13 @@ static void test_golden(const char *path, bool first, bool quick) {
 static const char usage[] =
     "usage: mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] GOLDEN.bin ...\n"
     "       mkvm_gpu_tests [--device cuda:N] --like SHAPE --depth TOKENS\n"
+    "       mkvm_gpu_tests [--device cuda:N] [--quick] --mla\n"
+    "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]\n"
     "--model DIR: weights of the goldens that are of a model directory (demo.bin: models/demo)\n"
+    "--rows: only several rows per step, and of the goldens only their prompts in chunks\n"
     "--quick: fewer repeats, none of large goldens, and faults on the first golden only\n"
-    "--like SHAPE --depth TOKENS: only that launches behind so many hash values in the KV cache give the same bits\n";
+    "--like SHAPE --depth TOKENS: only that launches behind so many hash values in the KV cache give the same bits\n"
+    "--mla: only the tile library and MLA decode\n";
 
 static int finish(void) {
   printf("%u passed, %u failed\n", passed, failed);
@@ -533,13 +580,17 @@ static int finish(void) {
 }
 
 int main(int argc, char **argv) {
-  bool quick = false, first = true;
+  bool quick = false, mla = false, rows = false, first = true;
   const char *shape = NULL;
   uint32_t depth = 0;
   int at = 1;
   for (; at < argc && strncmp(argv[at], "--", 2) == 0; at++) {
     if (strcmp(argv[at], "--quick") == 0) {
       quick = true;
+    } else if (strcmp(argv[at], "--mla") == 0) {
+      mla = true;
+    } else if (strcmp(argv[at], "--rows") == 0) {
+      rows = true;
     } else if (strcmp(argv[at], "--device") == 0 && at + 1 < argc) {
       device = argv[++at];
     } else if (strcmp(argv[at], "--model") == 0 && at + 1 < argc) {
@@ -561,13 +612,27 @@ int main(int argc, char **argv) {
     test_depth(shape, depth);
     return finish();
   }
-  if (shape != NULL || at == argc) {
+  if (mla && at == argc) {
+    test_tiles();
+    test_mla(quick);
+    return finish();
+  }
+  if (rows) {
+    test_rows(quick);
+    for (; at < argc; at++) {
+      test_rows_golden(argv[at]);
+    }
+    return finish();
+  }
+  if (shape != NULL || mla || rows || at == argc) {
     fputs(usage, stderr);
     return 2;
   }
   test_tiles();
   test_packing();
   test_sampling(quick);
+  test_mla(quick);
+  test_rows(quick);
   for (; at < argc; at++, first = false) {
     test_golden(argv[at], first, quick);
   }

@@ -23,6 +23,7 @@ TILE_IMAGE(copy);
 TILE_IMAGE(edge);
 TILE_IMAGE(fragment);
 TILE_IMAGE(warp);
+TILE_IMAGE(wgmma);
 
 typedef struct tile_gpu {
   const mk_driver *cu;
@@ -517,6 +518,52 @@ static void test_warps(tile_gpu *gpu) {
   test_registers(gpu);
 }
 
+/* Small whole numbers: every product and sum is exact. */
+static uint16_t small_number(uint64_t *seed) { return mk_float_to_bf16((float)(random_word(seed) % 17) - 8.0f); }
+
+static void test_wgmma(tile_gpu *gpu) {
+  enum { SIDE = 64, WIDE = 256 };
+  static uint16_t in[SIDE * SIDE + SIDE * WIDE];
+  static float got[SIDE][WIDE], want[SIDE][WIDE], square[SIDE][SIDE], got_square[SIDE][SIDE];
+  static uint32_t quads[32][4], rows[32][4], want_rows[32][4];
+  uint64_t seed = 11;
+  for (uint32_t i = 0; i < SIDE * SIDE + SIDE * WIDE; i++) {
+    in[i] = small_number(&seed);
+  }
+  for (uint32_t r = 0; r < SIDE; r++) {
+    for (uint32_t c = 0; c < WIDE; c++) {
+      want[r][c] = 0;
+      for (uint32_t k = 0; k < SIDE; k++) {
+        float left = mk_bf16_to_float(in[r * SIDE + k]);
+        want[r][c] += left * mk_bf16_to_float(in[SIDE * SIDE + k * WIDE + c]);
+        if (c < SIDE) {
+          square[r][c] = (k == 0 ? 0 : square[r][c]) + 2 * left * mk_bf16_to_float(in[SIDE * SIDE + c * SIDE + k]);
+        }
+      }
+    }
+  }
+  tile_run run = {"mk_tile_wgmma_transposed", 1, 128, 0, 0, in, sizeof in, got_square, sizeof got_square, NULL, 0};
+  if (ran(gpu, &run)) {
+    expect_words(run.kernel, got_square, square, SIDE * SIDE, SIDE);
+  }
+  for (uint32_t shared = 0; shared < 2; shared++) {
+    run = (tile_run){"mk_tile_wgmma_rows", 1, 128, shared, 0, in, sizeof in, got, sizeof got, NULL, 0};
+    if (ran(gpu, &run)) {
+      expect_words(run.kernel, got, want, SIDE * WIDE, WIDE);
+    }
+  }
+  for (uint32_t i = 0; i < 128; i++) {
+    quads[i / 4][i % 4] = random_word(&seed);
+  }
+  for (uint32_t i = 0; i < 128; i++) {
+    want_rows[i / 4][i % 4] = quads[i / 16 * 4 + i % 4][i / 4 % 4];
+  }
+  run = (tile_run){"mk_tile_transpose_quad", 1, 32, 0, 0, quads, sizeof quads, rows, sizeof rows, NULL, 0};
+  if (ran(gpu, &run)) {
+    expect_words(run.kernel, rows, want_rows, 128, 4);
+  }
+}
+
 void test_tiles(void) {
 #ifdef MK_TILE_IMAGES
   const bool built = true;
@@ -527,11 +574,10 @@ void test_tiles(void) {
     const char *name;
     const unsigned char *image;
     void (*test)(tile_gpu *gpu);
-  } parts[] = {{"tile/barrier", tile_image_barrier, test_barriers},
-               {"tile/copy", tile_image_copy, test_copies},
-               {"tile/edge", tile_image_edge, test_edges},
-               {"tile/fragment", tile_image_fragment, test_fragments},
-               {"tile/warp", tile_image_warp, test_warps}};
+  } parts[] = {
+      {"tile/barrier", tile_image_barrier, test_barriers}, {"tile/copy", tile_image_copy, test_copies},
+      {"tile/edge", tile_image_edge, test_edges},          {"tile/fragment", tile_image_fragment, test_fragments},
+      {"tile/warp", tile_image_warp, test_warps},          {"tile/wgmma", tile_image_wgmma, test_wgmma}};
   tile_gpu gpu = {0};
   mk_cu_device id = 0;
   mk_cu_context_ref context;

@@ -185,3 +185,50 @@ Test(batch, blocks_go_and_come_back) {
   cr_assert_eq(b.table[7], first, "what came back goes first");
   mk_blocks_free(&b);
 }
+
+/* A machine of one row goes on with the last sequence behind its prompt: the launch ends there, and the sequence has blocks up to its limit. */
+Test(batch, the_only_sequence_is_left_to_another_machine) {
+  rig r;
+  mk_single single;
+  start(&r, 0, (const size_t[]){100}, (const size_t[]){200}, 1);
+  mk_batch_leave_single(r.batch);
+  cr_assert_not(mk_batch_single(r.batch, &single), "before anything is planned");
+  mk_batch_plan(r.batch, &r.launch);
+  cr_assert_not(mk_batch_single(r.batch, &single), "its prompt has not been computed");
+  cr_assert_eq(launch(&r), 13, "100 tokens, eight a step");
+  cr_assert_eq(r.tokens[0], 1);
+  cr_assert(mk_batch_single(r.batch, &single));
+  cr_assert_eq(single.token, 7);
+  cr_assert_eq(single.position, 100);
+  cr_assert_eq(single.left, 199);
+  for (uint32_t i = 0; i < 5; i++) { /* 300 tokens in blocks of 64 */
+    cr_assert_eq(single.table[i], r.launch.table[i]);
+  }
+  for (uint32_t i = 0; i < 198; i++) {
+    cr_assert(mk_batch_take_single(r.batch, 9, NULL), "token %u", i);
+  }
+  cr_assert_eq(r.ended, 0);
+  cr_assert_not(mk_batch_take_single(r.batch, 9, NULL), "its limit");
+  cr_assert_eq(r.ended, 1);
+  cr_assert_eq(r.tokens[0], 200);
+  mk_batch_end_single(r.batch, MK_OK);
+  cr_assert_eq(r.ended, 1, "it has ended before");
+  stop(&r);
+}
+
+/* Where blocks are short, or others are there, it is not left. */
+Test(batch, a_sequence_without_room_or_with_others_is_not_left) {
+  rig r;
+  mk_single single;
+  start(&r, 2, (const size_t[]){100}, (const size_t[]){200}, 1);
+  mk_batch_leave_single(r.batch);
+  cr_assert_eq(launch(&r), 13);
+  cr_assert_not(mk_batch_single(r.batch, &single), "two blocks hold 128 tokens");
+  stop(&r);
+  start(&r, 0, (const size_t[]){3, 3}, (const size_t[]){2, 90}, 2);
+  mk_batch_leave_single(r.batch);
+  cr_assert_eq(launch(&r), 2, "the first one ends");
+  cr_assert(mk_batch_single(r.batch, &single), "the second one is the last");
+  cr_assert_eq(single.left, 88);
+  stop(&r);
+}

@@ -27,6 +27,11 @@ Test(bench_mla, lengths_in_every_form) {
   expect("--mla random:6:10:20:1,3x100", 0, "9 sequences of ");
 }
 
+Test(bench_mla, costs) {
+  expect("--mla 3000,100 --costs 100000,2000,10,40,1500,10 --device cpu", 0,
+         "by these costs in ns: item 100000, page 2000, output row 10, slot row 40, reduction 1500, unit 10");
+}
+
 /* Both placements, each with an error that is a number and small. */
 Test(bench_mla, table) {
   static const char *const names[] = {"| makespan  |", "| naive     |"};
@@ -58,5 +63,8 @@ Test(bench_mla, what_is_refused) {
   expect("--mla 5 --like tiny", 2, "--mla goes with");
   expect("--mla 5 -n 4", 2, "--mla goes with");
   expect("--like tiny --new 4", 2, "need --mla LENGTHS");
-  expect("--mla 5 --device cuda", 3, "(mla_part): this machine's kernels do not have it; use --device cpu");
+  expect("--like tiny --flush", 2, "need --mla LENGTHS");
+  expect("--mla 5 --costs 1,2,3,4,5 --device cpu", 2, "'1,2,3,4,5' are no costs");
+  expect("--mla 5 --costs 1,0,3,4,5,6 --device cpu", 2, "are no costs");
+  expect("--mla 5 --mla-sweep", 2, "one at a time");
 }

@@ -97,7 +97,7 @@ static void expect_found(const char *buffer, size_t word, uint32_t flip, const c
   for (size_t b = 0; b < program->buffer_count; b++) {
     weights[b] = mk_cpu_memory(mk_engine_cpu(oracle), b);
   }
-  mk_compare_source source = {step, read_memory, generation, &fault};
+  mk_compare_source source = {.step = step, .read = read_memory, .generation = generation, .user = &fault};
   mk_compare *compare;
   uint32_t next;
   cr_assert_eq(mk_engine_set_prompt(machine, kPrompt, PROMPT), MK_OK);

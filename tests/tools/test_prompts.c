@@ -116,7 +116,6 @@ Test(prompts, usage) {
   expect(GREEDY "-p a --rows 2 --trace x 2>&1", 2, "--rows 2 does not go with --trace");
   expect(GREEDY "-p a -p b -f x 2>&1", 2, "--prompt and --file are both given");
   expect(GREEDY "-p a --rows 3 2>&1", 2, "3 is none of 1, 2, 4, 8 and 16");
-  expect(GREEDY "-p a --rows 2 --device cuda 2>&1", 2, "--rows 2 does not go with --device cuda");
   expect("$MKVM run -m $DEMO --temp 1 --rows 2 -p a 2>&1", 2, "one that samples has one");
   expect("$MKVM compile -m $DEMO -o /dev/null --rows 2 --sampling 2>&1", 2, "--rows 2 does not go with --sampling");
   expect(GREEDY "-c 4 -p a -p 'one two three four five six' 2>&1", 2, "prompt 2: the prompt has");

@@ -42,7 +42,18 @@ static void expect_refused(mk_program *program, const char *why) {
   mk_program_free(program);
 }
 
-Test(gpu_refusals, several_rows_per_step) { expect_refused(compile_rows(false, 4), "one token per step so far"); }
+/* Values of several rows come in whole tiles. */
+Test(gpu_refusals, several_rows_of_a_ragged_width) {
+  mk_program *program = compile_rows(false, 4);
+  program->buffers[first(program, MK_OP_GLU)->operands[MK_SLOT_GLU_out].buffer].cols -= 8;
+  expect_refused(program, "with several rows per step this machine has values of whole tiles of 16 alone");
+}
+
+Test(gpu_refusals, several_rows_that_signal_a_release) {
+  mk_program *program = compile_rows(false, 4);
+  program->counters[first(program, MK_OP_GLU)->signals[0].counter].kind = MK_COUNTER_RELEASE;
+  expect_refused(program, "release counters");
+}
 
 Test(gpu_refusals, pages_of_another_size) {
   mk_program *program = compile(false);
@@ -73,7 +84,15 @@ Test(gpu_refusals, work_lists) {
       .heads = 16, .new_tokens = 4, .max_sequences = 2, .max_pages = 4, .pool_pages = 8, .scale = 0.1f};
   mk_program *program;
   cr_assert_eq(mk_mla_compile(&shape, 4, &program), MK_OK, "%s", mk_error_message());
-  expect_refused(program, "instruction 1 (mla_part): this machine's kernels do not have it");
+  program->machine.ring_pages = 3;
+  expect_refused(program, "the program is for another machine: 1 GPUs, pages of 73728 bytes, 3 of them");
+  cr_assert_eq(mk_mla_compile(&shape, 4, &program), MK_OK, "%s", mk_error_message());
+  program->instructions[1].signal_count = 1;
+  expect_refused(program,
+                 "instruction 2 (mla_reduce): this machine runs programs with a work list when they have nothing else");
+  cr_assert_eq(mk_mla_compile(&shape, 4, &program), MK_OK, "%s", mk_error_message());
+  program->queues[2].count = 1;
+  expect_refused(program, "queue 2 has 1 instructions from 4 on");
 }
 
 /* The sampling kernel does some instructions within their neighbours. */

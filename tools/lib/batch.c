@@ -23,6 +23,7 @@ struct mk_batch {
   mk_blocks blocks;
   mk_plan_buffers buffers;
   mk_step_row *plan;
+  bool leaves_single;
 };
 
 static uint32_t max_seq(const mk_batch *b) { return b->program->ranges.position.high + 1; }
@@ -210,6 +211,25 @@ static bool hold_blocks(mk_batch *b, const outlook *running, uint32_t count, boo
   return true;
 }
 
+/* The one sequence that has not ended; `count`: none, or several. */
+static size_t find_single(const mk_batch *b) {
+  size_t found = b->count;
+  for (size_t i = 0; i < b->count; i++) {
+    if (!b->progress[i].ended && found != b->count) {
+      return b->count;
+    }
+    found = b->progress[i].ended ? found : i;
+  }
+  return found;
+}
+
+void mk_batch_leave_single(mk_batch *b) { b->leaves_single = true; }
+
+/* Whether what has been planned computes the prompt of the only sequence, and another machine goes on. */
+static bool leaves(const mk_batch *b, const outlook *running, uint32_t count) {
+  return b->leaves_single && count == 1 && find_single(b) != b->count && prompt_left(b, &running[0]) == 0;
+}
+
 void mk_batch_plan(mk_batch *b, mk_launch *launch) {
   outlook running[MK_MAX_ROWS];
   uint32_t rows = mk_program_rows(b->program), count;
@@ -218,7 +238,7 @@ void mk_batch_plan(mk_batch *b, mk_launch *launch) {
   admit(b);
   count = collect(b, running);
   while (goes_on && count != 0 && launch->steps < b->buffers.steps) {
-    goes_on = plan_step(b, running, count, b->plan + (size_t)launch->steps * rows);
+    goes_on = plan_step(b, running, count, b->plan + (size_t)launch->steps * rows) && !leaves(b, running, count);
     if (hold_blocks(b, running, count, launch->steps != 0)) {
       launch->steps++;
     } else if (launch->steps != 0) {
@@ -261,4 +281,41 @@ bool mk_batch_take(mk_batch *b, uint32_t step, const uint32_t *results, const fl
     }
   }
   return goes_on;
+}
+
+bool mk_batch_single(mk_batch *b, mk_single *out) {
+  size_t index = find_single(b);
+  if (index == b->count || b->progress[index].slot == NO_SLOT) {
+    return false;
+  }
+  const progress *p = &b->progress[index];
+  if (p->position < b->sequences[index].prompt_count ||
+      mk_blocks_hold(&b->blocks, p->slot, p->position + (uint32_t)p->left) != MK_OK) {
+    return false;
+  }
+  *out = (mk_single){.table = b->blocks.table + (size_t)p->slot * b->blocks.columns,
+                     .token = p->token,
+                     .position = p->position,
+                     .left = (uint32_t)p->left};
+  return true;
+}
+
+bool mk_batch_take_single(mk_batch *b, uint32_t token, const float *logits) {
+  size_t index = find_single(b);
+  progress *p = &b->progress[index];
+  p->position++;
+  p->token = token;
+  p->left--;
+  bool more = b->calls.token(b->calls.user, index, token, logits) && p->left != 0;
+  if (!more) {
+    end(b, index, MK_OK);
+  }
+  return more;
+}
+
+void mk_batch_end_single(mk_batch *b, mk_status status) {
+  size_t index = find_single(b);
+  if (index != b->count) {
+    end(b, index, status);
+  }
 }

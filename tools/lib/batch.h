@@ -44,4 +44,19 @@ void mk_batch_plan(mk_batch *batch, mk_launch *launch);
  * launch had better end, too. */
 bool mk_batch_take(mk_batch *batch, uint32_t step, const uint32_t *results, const float *logits);
 
+/* The sequence that is left when all others have ended and its prompt has been computed: a machine of one row may go on with it. */
+typedef struct mk_single {
+  const uint32_t *table;          /* its row of the block table: it has blocks up to its limit */
+  uint32_t token, position, left; /* the next step's; tokens to generate */
+} mk_single;
+
+/* Launches end where such a sequence is left, instead of going on with it. */
+void mk_batch_leave_single(mk_batch *batch);
+/* false: there is no such sequence, or no room for what it may still need. */
+bool mk_batch_single(mk_batch *batch, mk_single *out);
+/* A token that it generated; false: it has ended. */
+bool mk_batch_take_single(mk_batch *batch, uint32_t token, const float *logits);
+/* Ends it, unless it has ended. */
+void mk_batch_end_single(mk_batch *batch, mk_status status);
+
 #endif

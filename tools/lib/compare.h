@@ -17,12 +17,16 @@ typedef struct mk_compare_source {
   mk_status (*read)(void *user, size_t buffer, void *data, uint64_t bytes);
   uint32_t (*generation)(void *user);
   void *user;
+  /* Of programs of several rows, in the place of `step`: one step of a plan; results as mk_step_fn has them. */
+  mk_status (*step_rows)(void *user, const mk_step_row *rows, uint32_t *results);
 } mk_compare_source;
 
 /* What an output may be off by: |got - want| / |want| (L2) over what one instruction writes to one operand. A sum in another order may
  * round the other way: one unit in the last of 8 significant bits for bf16; on the H200 fp32 outputs differ by less than 1e-5. */
 #define MK_COMPARE_LIMIT_BF16 8e-3
 #define MK_COMPARE_LIMIT_F32 1e-4
+/* Of products with an x that was rounded first: few numbers may lie near 0 beside what they are sums of. */
+#define MK_COMPARE_LIMIT_ROUNDED 8e-2
 
 typedef struct mk_compare_row { /* of an opcode */
   uint64_t outputs;
@@ -41,12 +45,18 @@ void mk_compare_free(mk_compare *compare); /* NULL is fine */
 mk_status mk_compare_step(mk_compare *compare, uint32_t token, uint32_t position, uint32_t prompt_length,
                           uint32_t *next);
 
+/* The same of a step of a program of several rows: rows and results [rows of the program]. Tokens are given, not those that a slot chose. */
+mk_status mk_compare_step_rows(mk_compare *compare, const mk_step_row *rows, uint32_t *results);
+
 /* Greedy generation as mk_engine_generate, with every step of `machine` compared (its own launch each); `oracle` is a CPU engine of the same
  * model. fn (may be NULL) hears of every step: of the prompt too, whose tokens are not `generated`; false stops. *out (may be NULL) is
  * the caller's to free, also after a failure. */
 typedef bool (*mk_compare_fn)(void *user, uint32_t position, uint32_t token, bool generated);
 mk_status mk_compare_generate(mk_engine *machine, mk_engine *oracle, const uint32_t *prompt, size_t prompt_count,
                               size_t n_predict, mk_compare_fn fn, void *user, mk_compare **out);
+
+/* A new comparison of that machine with the references, for mk_compare_step_rows; the oracle lends its weights. */
+mk_status mk_compare_engines(mk_engine *machine, mk_engine *oracle, mk_compare **out);
 
 /* By opcode, over all steps so far: [MK_OP_COUNT]. */
 const mk_compare_row *mk_compare_rows(const mk_compare *compare);

@@ -31,10 +31,31 @@ static mk_status read_cpu(void *user, size_t buffer, void *data, uint64_t bytes)
 
 static uint32_t generation_cpu(void *user) { return mk_cpu_generation(mk_engine_cpu(user)); }
 
-static mk_status new_compare(mk_engine *machine, mk_engine *oracle, mk_compare **out) {
+typedef struct rows_seen {
+  uint32_t rows, *results;
+} rows_seen;
+
+static bool keep_results(void *user, uint32_t step, const uint32_t *results) {
+  const rows_seen *seen = user;
+  (void)step;
+  memcpy(seen->results, results, seen->rows * sizeof *results);
+  return true;
+}
+
+static mk_status step_rows_gpu(void *user, const mk_step_row *rows, uint32_t *results) {
+  rows_seen seen = {.rows = mk_program_rows(mk_engine_program(user)), .results = results};
+  return mk_gpu_run_plan(mk_engine_gpu(user), rows, 1, keep_results, &seen);
+}
+
+static mk_status step_rows_cpu(void *user, const mk_step_row *rows, uint32_t *results) {
+  rows_seen seen = {.rows = mk_program_rows(mk_engine_program(user)), .results = results};
+  return mk_cpu_run_plan(mk_engine_cpu(user), rows, 1, keep_results, &seen);
+}
+
+mk_status mk_compare_engines(mk_engine *machine, mk_engine *oracle, mk_compare **out) {
   const mk_program *program = mk_engine_program(machine);
-  mk_compare_source gpu = {step_gpu, read_gpu, generation_gpu, machine};
-  mk_compare_source cpu = {step_cpu, read_cpu, generation_cpu, machine};
+  mk_compare_source gpu = {step_gpu, read_gpu, generation_gpu, machine, step_rows_gpu};
+  mk_compare_source cpu = {step_cpu, read_cpu, generation_cpu, machine, step_rows_cpu};
   uint8_t **weights;
   MK_TRY(mk_alloc(program->buffer_count, sizeof *weights, &weights));
   for (size_t b = 0; b < program->buffer_count; b++) {
@@ -69,7 +90,7 @@ mk_status mk_compare_generate(mk_engine *machine, mk_engine *oracle, const uint3
   }
   size_t steps = prompt_count - 1 + n_predict;
   MK_TRY(mk_engine_set_prompt(machine, prompt, prompt_count));
-  MK_TRY(new_compare(machine, oracle, &compare));
+  MK_TRY(mk_compare_engines(machine, oracle, &compare));
   mk_status status = generate(compare, prompt, prompt_count, steps < most ? steps : most, fn, user);
   if (out != NULL) {
     *out = compare;

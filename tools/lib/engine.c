@@ -27,7 +27,12 @@ struct mk_engine {
   uint32_t position_shift; /* mk_tamper */
   int prompt, logits;      /* buffers; prompt: of one row */
   mk_trace_window trace;
-  float *logits_copy;         /* of the GPU's, [vocab] */
+  /* With several rows on a GPU: a machine of one row beside it, for the last sequence. */
+  struct {
+    mk_program *program;
+    mk_gpu *gpu;
+  } one_row;
+  float *logits_copy;         /* of the GPU's, [rows][vocab] */
   int sampling, bias, counts; /* buffers of a sampling program, else -1 */
 };
 
@@ -38,13 +43,12 @@ static bool needs_cpu(const mk_engine_options *options) {
 /* *index: the GPU to use, or -1 for the CPU. */
 static mk_status choose_device(const mk_engine_options *options, int *index) {
   const char *name = options->device == NULL ? "" : options->device;
-  bool one_row = options->rows <= 1;
   *index = -1;
   if (strcmp(name, "cpu") == 0) {
     return MK_OK;
   }
   if (name[0] == '\0') {
-    *index = one_row && !needs_cpu(options) && mk_gpu_present(0) ? 0 : -1;
+    *index = !needs_cpu(options) && mk_gpu_present(0) ? 0 : -1;
     return MK_OK;
   }
   int length = 0, number = 0;
@@ -60,11 +64,7 @@ static mk_status choose_device(const mk_engine_options *options, int *index) {
 }
 
 bool mk_engine_takes_rows(const mk_engine_options *options) {
-  int device;
-  mk_engine_options one = *options;
-  one.rows = 1;
-  return options->tamper == NULL && (options->sampling == NULL || mk_sampling_is_greedy(options->sampling)) &&
-         choose_device(&one, &device) == MK_OK && device < 0;
+  return options->tamper == NULL && (options->sampling == NULL || mk_sampling_is_greedy(options->sampling));
 }
 
 static mk_status write_buffer(mk_engine *engine, size_t buffer, uint64_t offset, const void *data, uint64_t bytes) {
@@ -148,13 +148,27 @@ static mk_status open_machine(mk_engine *engine, const mk_engine_options *option
     MK_TRY(mk_gpu_new(engine->program, &machine, &engine->gpu));
     snprintf(engine->device, sizeof engine->device, "cuda:%d (%s)", gpu, mk_gpu_name(engine->gpu));
     engine->want_logits = options->want_logits;
-    return mk_alloc(engine->config.vocab, sizeof *engine->logits_copy, &engine->logits_copy);
+    return mk_alloc((size_t)mk_program_rows(engine->program) * engine->config.vocab, sizeof *engine->logits_copy,
+                    &engine->logits_copy);
   }
   snprintf(engine->device, sizeof engine->device, "cpu");
   tell_memory(engine->program, options);
   mk_cpu_options machine = {
       .seed = options->interleave_seed, .adversarial = options->adversarial, .check_races = options->check_races};
   return mk_cpu_new(engine->program, &machine, &engine->cpu);
+}
+
+/* The same model in a program of one row, verified like the first, on the same weights and KV cache. */
+static mk_status open_one_row(mk_engine *engine, const mk_engine_options *options, const mk_compile_options *rows) {
+  int gpu;
+  mk_compile_options compile = *rows;
+  compile.rows = 1;
+  compile.blocks = 0;
+  MK_TRY(choose_device(options, &gpu));
+  MK_TRY(mk_compile(engine->graph, &compile, &engine->one_row.program));
+  MK_TRY(mk_verify(engine->one_row.program, NULL));
+  mk_gpu_options machine = {.device = (uint32_t)gpu, .deadline_ms = options->gpu_deadline_ms};
+  return mk_gpu_new_beside(engine->one_row.program, &machine, engine->gpu, &engine->one_row.gpu);
 }
 
 /* A configuration that the weights do not bear out is refused before anything is made of its size. */
@@ -210,9 +224,16 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   engine->max_seq = options->max_seq != 0 ? options->max_seq : longest < DEFAULT_CONTEXT ? longest : DEFAULT_CONTEXT;
   MK_TRY(mk_llama_graph(&engine->config, &engine->graph));
   bool samples = options->sampling != NULL && !mk_sampling_is_greedy(options->sampling);
+  uint32_t rows = options->rows;
+  if (options->rows_or_one && rows > 1) {
+    int gpu;
+    MK_TRY(choose_device(options, &gpu));
+    bool whole = engine->config.hidden % MK_TILE == 0 && engine->config.intermediate % MK_TILE == 0;
+    rows = gpu < 0 || whole ? rows : 1; /* what the GPU's kernel of several rows asks for */
+  }
   mk_compile_options compile = {.sms = options->sms == 0 ? MK_DEFAULT_SMS : options->sms,
                                 .max_seq = engine->max_seq,
-                                .rows = options->rows,
+                                .rows = rows,
                                 .blocks = options->kv_blocks,
                                 .sampling = samples};
   MK_TRY(mk_compile(engine->graph, &compile, &engine->program));
@@ -224,6 +245,9 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
     }
   }
   MK_TRY(open_machine(engine, options));
+  if (engine->gpu != NULL && mk_program_rows(engine->program) > 1) {
+    MK_TRY(open_one_row(engine, options, &compile));
+  }
   engine->prompt = mk_program_find_buffer(engine->program, "prompt");
   engine->logits = mk_program_find_buffer(engine->program, "logits");
   engine->sampling = mk_program_find_buffer(engine->program, "sampling");
@@ -252,6 +276,8 @@ void mk_engine_close(mk_engine *engine) {
   }
   mk_checkpoint_close(engine->checkpoint);
   mk_cpu_free(engine->cpu);
+  mk_gpu_free(engine->one_row.gpu);
+  mk_program_free(engine->one_row.program);
   mk_gpu_free(engine->gpu);
   mk_free(engine->logits_copy);
   mk_program_free(engine->program);
@@ -336,27 +362,88 @@ static mk_status arm_recorder(mk_engine *engine, uint32_t generated) {
 typedef struct side_by_side {
   mk_engine *engine;
   mk_batch *batch;
+  uint32_t results[MK_MAX_ROWS];
 } side_by_side;
 
 static bool on_step(void *user, uint32_t step, const uint32_t *results) {
   side_by_side *s = user;
-  return !is_cancelled(s->engine) &&
-         mk_batch_take(s->batch, step, results, mk_cpu_memory(s->engine->cpu, (size_t)s->engine->logits));
+  const float *logits = s->engine->cpu == NULL ? NULL : mk_cpu_memory(s->engine->cpu, (size_t)s->engine->logits);
+  return !is_cancelled(s->engine) && mk_batch_take(s->batch, step, results, logits);
 }
 
+static bool keep_results(void *user, uint32_t step, const uint32_t *results) {
+  side_by_side *s = user;
+  (void)step;
+  memcpy(s->results, results, mk_program_rows(s->engine->program) * sizeof *results);
+  return true;
+}
+
+/* One launch; with logits to be had from a GPU, its first step alone. */
+static mk_status run_launch(side_by_side *s, const mk_launch *launch) {
+  mk_engine *engine = s->engine;
+  if (engine->gpu == NULL) {
+    return mk_cpu_run_plan(engine->cpu, launch->plan, launch->steps, on_step, s);
+  }
+  if (!engine->want_logits) {
+    return mk_gpu_run_plan(engine->gpu, launch->plan, launch->steps, on_step, s);
+  }
+  uint64_t bytes = engine->program->buffers[engine->logits].bytes;
+  MK_TRY(mk_gpu_run_plan(engine->gpu, launch->plan, 1, keep_results, s));
+  MK_TRY(mk_gpu_read(engine->gpu, (size_t)engine->logits, 0, engine->logits_copy, bytes));
+  (void)mk_batch_take(s->batch, 0, s->results, engine->logits_copy);
+  return MK_OK;
+}
+
+static bool on_single(void *user, uint32_t position, uint32_t token) {
+  side_by_side *s = user;
+  (void)position;
+  return !is_cancelled(s->engine) && mk_batch_take_single(s->batch, token, NULL);
+}
+
+/* The last sequence, token by token: a step of one row is the faster one. With logits, a launch for each token. */
+static mk_status run_single(side_by_side *s, const mk_single *single) {
+  mk_engine *engine = s->engine;
+  const mk_program *program = engine->one_row.program;
+  mk_gpu *gpu = engine->one_row.gpu;
+  size_t table = (size_t)mk_program_find_buffer(program, "block_table");
+  MK_TRY(mk_gpu_write(gpu, table, 0, single->table, program->buffers[table].bytes));
+  if (!engine->want_logits) {
+    return mk_gpu_run(gpu, single->token, single->position, 0, single->left, on_single, s);
+  }
+  size_t logits = (size_t)mk_program_find_buffer(program, "logits");
+  uint32_t token = single->token;
+  bool more = true;
+  for (uint32_t i = 0; more && !is_cancelled(engine); i++) {
+    MK_TRY(mk_gpu_run(gpu, token, single->position + i, 0, 1, keep_token, &token));
+    MK_TRY(mk_gpu_read(gpu, logits, 0, engine->logits_copy, engine->config.vocab * sizeof *engine->logits_copy));
+    more = mk_batch_take_single(s->batch, token, engine->logits_copy);
+  }
+  return MK_OK;
+}
+
+/* hands_over: the last sequence may go on in a program of one row. */
 static mk_status generate_rows(mk_engine *engine, const mk_sequence *sequences, size_t count,
-                               const mk_sequence_calls *calls) {
+                               const mk_sequence_calls *calls, bool hands_over) {
   side_by_side s = {.engine = engine};
   mk_plan_buffers buffers;
   mk_launch launch;
   MK_TRY(mk_plan_find(engine->program, &buffers));
   MK_TRY(mk_batch_new(engine->program, sequences, count, calls, &s.batch));
   mk_status status = MK_OK;
+  hands_over = hands_over && engine->one_row.gpu != NULL;
+  if (hands_over) {
+    mk_batch_leave_single(s.batch);
+  }
   mk_batch_plan(s.batch, &launch);
   while (status == MK_OK && launch.steps != 0 && !is_cancelled(engine)) {
+    mk_single single;
+    if (hands_over && mk_batch_single(s.batch, &single)) {
+      mk_batch_end_single(s.batch, run_single(&s, &single));
+      break;
+    }
     status = write_buffer(engine, buffers.table, 0, launch.table, engine->program->buffers[buffers.table].bytes);
     if (status == MK_OK) {
-      status = mk_cpu_run_plan(engine->cpu, launch.plan, launch.steps, on_step, &s);
+      status = run_launch(&s, &launch);
     }
     if (status == MK_OK) {
       mk_batch_plan(s.batch, &launch);
@@ -393,7 +480,7 @@ static bool turn_token(void *user, uint32_t token, const float *logits) {
 mk_status mk_engine_generate_all(mk_engine *engine, const mk_sequence *sequences, size_t count,
                                  const mk_sequence_calls *calls) {
   if (mk_program_rows(engine->program) > 1) {
-    return generate_rows(engine, sequences, count, calls);
+    return generate_rows(engine, sequences, count, calls, false); /* alone and in company the same bits */
   }
   for (size_t i = 0; i < count && !is_cancelled(engine); i++) {
     alone a = {.calls = calls, .index = i};
@@ -410,7 +497,7 @@ mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t p
     alone a = {.fn = fn, .user = user};
     mk_sequence sequence = {.prompt = prompt, .prompt_count = prompt_count, .n_predict = n_predict};
     mk_sequence_calls calls = {.token = alone_token, .ended = alone_ended, .user = &a};
-    MK_TRY(generate_rows(engine, &sequence, 1, &calls));
+    MK_TRY(generate_rows(engine, &sequence, 1, &calls, true));
     return a.status;
   }
   if (prompt_count == 0 || prompt_count > engine->max_seq) {

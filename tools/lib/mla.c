@@ -6,30 +6,54 @@
 
 #include "instructions/reference.h"
 #include "scheduler/mla_compile.h"
+#include "vm/gpu/extra.h"
 #include "vm/verify.h"
 
 enum { NOT_A_NUMBER = 0x7fc0 };
 
-static mk_status open_session(mk_mla_session *s, uint32_t sms, const mk_cpu_options *options) {
+static uint16_t *memory_of(const mk_mla_session *s, uint16_t buffer) {
+  return s->cpu != NULL ? mk_cpu_memory(s->cpu, buffer) : s->inputs[buffer];
+}
+
+/* To the GPU, where there is one. */
+static mk_status upload(const mk_mla_session *s, uint16_t buffer) {
+  return s->gpu == NULL ? MK_OK : mk_gpu_write(s->gpu, buffer, 0, s->inputs[buffer], s->program->buffers[buffer].bytes);
+}
+
+static mk_status open_inputs(mk_mla_session *s, uint16_t buffer) {
+  return mk_alloc(s->program->buffers[buffer].bytes, 1, &s->inputs[buffer]);
+}
+
+/* cpu or gpu is NULL. */
+static mk_status open_session(mk_mla_session *s, uint32_t sms, const mk_cpu_options *cpu, const mk_gpu_options *gpu) {
   MK_TRY(mk_mla_compile(&s->shape, sms, &s->program));
   MK_TRY(mk_verify(s->program, NULL));
   (void)mk_mla_geometry_of(s->program, &s->geometry);
   MK_TRY(mk_mla_scheduler_new(s->program, NULL, &s->scheduler));
   MK_TRY(mk_mla_checker_new(s->program, &s->checker));
   MK_TRY(mk_alloc(s->shape.max_sequences, sizeof *s->lengths, &s->lengths));
-  MK_TRY(mk_cpu_new(s->program, options, &s->cpu));
-  s->batch = mk_cpu_memory(s->cpu, s->geometry.sequence_buffer);
-  s->work = mk_cpu_memory(s->cpu, s->geometry.work);
+  const mk_mla_geometry *g = &s->geometry;
+  if (cpu != NULL) {
+    MK_TRY(mk_cpu_new(s->program, cpu, &s->cpu));
+  } else {
+    const uint16_t buffers[] = {g->q, g->kv, g->sequence_buffer, g->work, g->out};
+    MK_TRY(mk_gpu_new(s->program, gpu, &s->gpu));
+    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) {
+      MK_TRY(open_inputs(s, buffers[i]));
+    }
+  }
+  s->batch = (uint32_t *)memory_of(s, g->sequence_buffer);
+  s->work = (uint32_t *)memory_of(s, g->work);
   return MK_OK;
 }
 
-mk_status mk_mla_session_new(const mk_mla_shape *shape, uint32_t sms, const mk_cpu_options *options,
-                             mk_mla_session **out) {
+static mk_status new_session(const mk_mla_shape *shape, uint32_t sms, const mk_cpu_options *cpu,
+                             const mk_gpu_options *gpu, mk_mla_session **out) {
   mk_mla_session *s;
   *out = NULL;
   MK_TRY(mk_alloc(1, sizeof *s, &s));
   s->shape = *shape;
-  mk_status status = open_session(s, sms, options);
+  mk_status status = open_session(s, sms, cpu, gpu);
   if (status != MK_OK) {
     mk_mla_session_free(s);
     return status;
@@ -38,11 +62,28 @@ mk_status mk_mla_session_new(const mk_mla_shape *shape, uint32_t sms, const mk_c
   return MK_OK;
 }
 
+mk_status mk_mla_session_new(const mk_mla_shape *shape, uint32_t sms, const mk_cpu_options *options,
+                             mk_mla_session **out) {
+  return new_session(shape, sms, options, NULL, out);
+}
+
+mk_status mk_mla_session_new_gpu(const mk_mla_shape *shape, const mk_gpu_options *options, mk_mla_session **out) {
+  mk_gpu_description about;
+  *out = NULL;
+  MK_TRY(mk_gpu_usable(options->device));
+  MK_TRY(mk_gpu_describe(options->device, &about));
+  return new_session(shape, (uint32_t)about.sms, NULL, options, out);
+}
+
 void mk_mla_session_free(mk_mla_session *s) {
   if (s == NULL) {
     return;
   }
   mk_cpu_free(s->cpu);
+  mk_gpu_free(s->gpu);
+  for (size_t i = 0; i < sizeof s->inputs / sizeof s->inputs[0]; i++) {
+    mk_free(s->inputs[i]);
+  }
   mk_mla_scheduler_free(s->scheduler);
   mk_mla_checker_free(s->checker);
   mk_free(s->lengths);
@@ -58,8 +99,6 @@ static uint16_t hash_number(uint64_t seed, uint64_t place) {
   z ^= z >> 31;
   return mk_float_to_bf16((float)(int32_t)(z >> 40) * 0x1p-23f - 1.0f);
 }
-
-static uint16_t *memory_of(const mk_mla_session *s, uint16_t buffer) { return mk_cpu_memory(s->cpu, buffer); }
 
 static uint32_t *sequence_row(const mk_mla_session *s, uint32_t q) {
   return s->batch + (size_t)q * (MK_MLA_SEQUENCE_HEAD + s->geometry.max_pages);
@@ -98,6 +137,12 @@ static uint32_t scrambled(const mk_mla_session *s, uint64_t i) {
   return (uint32_t)((a == 1 ? i * by : i) % pool);
 }
 
+static mk_status upload_batch(const mk_mla_session *s) {
+  MK_TRY(upload(s, s->geometry.q));
+  MK_TRY(upload(s, s->geometry.kv));
+  return upload(s, s->geometry.sequence_buffer);
+}
+
 mk_status mk_mla_session_load(mk_mla_session *s, const uint32_t *lengths, uint32_t sequences, uint64_t seed) {
   const mk_mla_geometry *g = &s->geometry;
   uint64_t pages = 0;
@@ -129,7 +174,7 @@ mk_status mk_mla_session_load(mk_mla_session *s, const uint32_t *lengths, uint32
       memory_of(s, g->q)[q * query + i] = hash_number(seed + 1000003, q * query + i);
     }
   }
-  return MK_OK;
+  return upload_batch(s);
 }
 
 /* Whether a sequence uses the page. */
@@ -162,20 +207,36 @@ mk_status mk_mla_session_grow(mk_mla_session *s, uint32_t tokens) {
     s->lengths[q] = row[0] = old + tokens;
     fill_tokens(s, q, old, old + tokens);
   }
+  return upload_batch(s);
+}
+
+mk_status mk_mla_session_set_costs(mk_mla_session *s, const mk_mla_costs *costs) {
+  mk_mla_scheduler *scheduler;
+  MK_TRY(mk_mla_scheduler_new(s->program, costs, &scheduler));
+  mk_mla_scheduler_free(s->scheduler);
+  s->scheduler = scheduler;
   return MK_OK;
 }
 
 mk_status mk_mla_session_schedule(mk_mla_session *s, mk_mla_placement placement, mk_mla_summary *summary) {
   MK_TRY(mk_mla_schedule(s->scheduler, placement, s->lengths, s->sequences, s->work, summary));
-  return mk_mla_check_list(s->checker, s->work, s->sequences);
+  MK_TRY(mk_mla_check_list(s->checker, s->work, s->sequences));
+  return upload(s, s->geometry.work);
 }
 
 mk_status mk_mla_session_run(mk_mla_session *s) {
   uint16_t out = s->geometry.out;
   MK_TRY(mk_mla_check_batch(s->checker, s->batch, s->sequences));
   MK_TRY(mk_mla_check_list(s->checker, s->work, s->sequences));
-  fill_halves(memory_of(s, out), s->program->buffers[out].bytes / 2, NOT_A_NUMBER);
-  return mk_cpu_run(s->cpu, 1, NULL, NULL);
+  uint64_t bytes = s->program->buffers[out].bytes;
+  fill_halves(memory_of(s, out), bytes / 2, NOT_A_NUMBER);
+  if (s->gpu == NULL) {
+    return mk_cpu_run(s->cpu, 1, NULL, NULL);
+  }
+  MK_TRY(upload(s, out));
+  MK_TRY(upload(s, s->geometry.work));
+  MK_TRY(mk_gpu_run(s->gpu, 0, 0, 1, 1, NULL, NULL));
+  return mk_gpu_read(s->gpu, out, 0, s->inputs[out], bytes);
 }
 
 /* Query row `row` of sequence q, all in double precision, by the definition: scores, their maximum, weights. */
@@ -215,7 +276,12 @@ static void reference_row(const mk_mla_session *s, uint32_t q, uint32_t row, dou
   }
 }
 
-static double row_error(const uint16_t *have, const double *want) {
+typedef struct error_sums {
+  double difference, size; /* of all rows, squared */
+  double worst;
+} error_sums;
+
+static void add_row_error(const uint16_t *have, const double *want, error_sums *sums) {
   double difference = 0, size = 0;
   for (uint32_t d = 0; d < MK_MLA_LATENT; d++) {
     double x = (double)mk_bf16_to_float(have[d]) - want[d];
@@ -223,23 +289,44 @@ static double row_error(const uint16_t *have, const double *want) {
     size += want[d] * want[d];
   }
   double error = size == 0 && difference == 0 ? 0 : sqrt(difference / size);
-  return isfinite(error) ? error : (double)INFINITY;
+  error = isfinite(error) ? error : (double)INFINITY;
+  sums->worst = error > sums->worst ? error : sums->worst;
+  sums->difference += difference;
+  sums->size += size;
 }
 
-double mk_mla_session_error(const mk_mla_session *s, uint32_t stride) {
+static mk_status sum_errors(const mk_mla_session *s, uint32_t stride, error_sums *sums) {
   uint32_t rows = s->geometry.blocks * s->geometry.rows, longest = 1;
-  double worst = 0, want[MK_MLA_LATENT], *scores;
+  double want[MK_MLA_LATENT], *scores;
+  *sums = (error_sums){0};
   for (uint32_t q = 0; q < s->sequences; q++) {
     longest = s->lengths[q] > longest ? s->lengths[q] : longest;
   }
-  if (mk_alloc(longest, sizeof *scores, &scores) != MK_OK) {
-    return (double)INFINITY;
-  }
+  MK_TRY(mk_alloc(longest, sizeof *scores, &scores));
   for (uint32_t i = 0; i < s->sequences * rows; i += stride) {
     reference_row(s, i / rows, i % rows, scores, want);
-    double error = row_error(memory_of(s, s->geometry.out) + (size_t)i * MK_MLA_LATENT, want);
-    worst = error > worst ? error : worst;
+    add_row_error(memory_of(s, s->geometry.out) + (size_t)i * MK_MLA_LATENT, want, sums);
   }
   mk_free(scores);
+  return MK_OK;
+}
+
+void mk_mla_session_errors(const mk_mla_session *s, uint32_t stride, double *whole, double *worst) {
+  error_sums sums;
+  *whole = *worst = (double)INFINITY;
+  if (sum_errors(s, stride, &sums) == MK_OK) {
+    *worst = sums.worst;
+    *whole = !isfinite(sums.worst) ? (double)INFINITY : sums.size == 0 ? 0 : sqrt(sums.difference / sums.size);
+  }
+}
+
+double mk_mla_session_error(const mk_mla_session *s, uint32_t stride) {
+  double whole, worst;
+  mk_mla_session_errors(s, stride, &whole, &worst);
   return worst;
+}
+
+const uint16_t *mk_mla_session_output(const mk_mla_session *s, size_t *bytes) {
+  *bytes = (size_t)s->sequences * s->geometry.blocks * s->geometry.rows * MK_MLA_LATENT * sizeof(uint16_t);
+  return memory_of(s, s->geometry.out);
 }

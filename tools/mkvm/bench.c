@@ -1,5 +1,6 @@
 /* mkvm bench: tokens per second in llama-bench's table, beside the read bandwidth of the same GPU. */
 #include "tools/lib/bench.h"
+#include "tools/lib/bench_rows.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,7 +18,21 @@
 #include "tools/mkvm/trace_option.h"
 #include "tools/profiler/summary.h"
 
-enum { KEY_BREAKDOWN = 400, KEY_LIKE = 256, KEY_DEVICE, KEY_SMS, KEY_CACHE, KEY_MLA, KEY_NEW, KEY_HEADS };
+enum {
+  KEY_BREAKDOWN = 400,
+  KEY_ROWS = 401,
+  KEY_LIKE = 256,
+  KEY_DEVICE,
+  KEY_SMS,
+  KEY_CACHE,
+  KEY_MLA,
+  KEY_NEW,
+  KEY_HEADS,
+  KEY_FLUSH,
+  KEY_SWEEP,
+  KEY_MEASURE,
+  KEY_COSTS
+};
 enum { MAX_VALUES = 32, DEFAULT_PROMPT = 512, DEFAULT_GENERATED = 128, CUDA_LAUNCHES = 10, CPU_LAUNCHES = 3 };
 
 typedef struct list {
@@ -28,7 +43,7 @@ typedef struct list {
 typedef struct options {
   const char *model, *like, *device, *cache;
   list prompts, generated, depths;
-  uint32_t repetitions, sms;
+  uint32_t repetitions, sms, rows;
   uint64_t ctx_size, seed;
   bool seeded;
   mk_bench_format format;
@@ -50,12 +65,20 @@ static const struct argp_option option_table[] = {
     {"n-gen", 'n', "N", 0, "Generate N tokens: test tgN (128; 0: none)", 2},
     {"n-depth", 'd', "N", 0, "Begin each test after N tokens of context: \"@ dN\" (0)", 2},
     {"repetitions", 'r', "REPS", 0, "Counted launches per test, after one that warms up (10 on cuda, 3 on the cpu)", 2},
+    {"rows", KEY_ROWS, "T", 0,
+     "On cuda: steps that 2, 4, 8 or 16 sequences share (-n, at most 64 a launch), each at depth N, and prompts in "
+     "chunks of T to their first token",
+     2},
     {"ctx-size", 'c', "L", 0, "Tokens of context to compile for (what the tests take, but at least what run takes)", 2},
-    {NULL, 0, NULL, 0, "Attention alone (in the place of a model; on the cpu):", 3},
+    {NULL, 0, NULL, 0, "Attention alone (in the place of a model):", 3},
     {"mla", KEY_MLA, "LENGTHS", 0,
      "Decode attention (MLA) of sequences of these lengths: 4641,45118, 64x512, random:COUNT:LOW:HIGH:SEED", 3},
     {"new", KEY_NEW, "Q", 0, "New tokens of each sequence, 1 to 8 (1)", 3},
     {"heads", KEY_HEADS, "H", 0, "Query heads, 8 to 128 in steps of 8 (16)", 3},
+    {"flush", KEY_FLUSH, NULL, 0, "On cuda: also the time of a call behind a flushed L2", 3},
+    {"mla-sweep", KEY_SWEEP, NULL, 0, "On cuda, in the place of --mla: 36 batches, a line each", 3},
+    {"mla-costs", KEY_MEASURE, NULL, 0, "On cuda, in the place of --mla: measure what schedules are made by", 3},
+    {"costs", KEY_COSTS, "LIST", 0, "Schedule by these costs, as --mla-costs prints them", 3},
     {NULL, 0, NULL, 0, "Output:", 4},
     {"output", 'o', "FORMAT", 0, "md, csv or json (md)", 4},
     {"breakdown", KEY_BREAKDOWN, NULL, 0,
@@ -126,22 +149,27 @@ static void set_default(list *values, uint32_t value) {
   }
 }
 
+static bool is_mla(const options *o) { return o->mla.lengths != NULL || o->mla.sweep || o->mla.measure; }
+
 static void check_mla(const options *o, struct argp_state *state) {
   bool other = o->model != NULL || o->like != NULL || o->cache != NULL || o->seeded || o->breakdown ||
                o->prompts.count + o->generated.count + o->depths.count != 0 || o->repetitions != 0 ||
                o->ctx_size != 0 || o->format != MK_BENCH_MD || o->trace.path != NULL || o->trace.refined;
   if (other) {
-    argp_error(state, "--mla goes with --new, --heads, --device and --sms alone");
+    argp_error(state, "--mla goes with --new, --heads, --flush, --costs, --device and --sms alone");
+  }
+  if ((o->mla.lengths != NULL) + o->mla.sweep + o->mla.measure != 1) {
+    argp_error(state, "--mla, --mla-sweep and --mla-costs: one at a time");
   }
 }
 
 static void check_options(options *o, struct argp_state *state) {
-  if (o->mla.lengths != NULL) {
+  if (is_mla(o)) {
     check_mla(o, state);
     return;
   }
-  if (o->mla.new_tokens != 0 || o->mla.heads != 0) {
-    argp_error(state, "--new and --heads need --mla LENGTHS");
+  if (o->mla.new_tokens != 0 || o->mla.heads != 0 || o->mla.flush || o->mla.costs != NULL) {
+    argp_error(state, "--new, --heads, --flush and --costs need --mla LENGTHS");
   }
   if ((o->model == NULL) == (o->like == NULL)) {
     argp_error(state, o->model == NULL ? "--model DIR or --like SHAPE is missing"
@@ -158,6 +186,9 @@ static void check_options(options *o, struct argp_state *state) {
   }
   if (o->breakdown && o->format != MK_BENCH_MD) {
     argp_error(state, "--breakdown is text; it goes with --output md alone");
+  }
+  if (o->rows > 1 && (o->breakdown || o->trace.path != NULL || o->format != MK_BENCH_MD)) {
+    argp_error(state, "--rows goes with --output md, and without --breakdown and --trace");
   }
   set_default(&o->prompts, DEFAULT_PROMPT);
   set_default(&o->generated, DEFAULT_GENERATED);
@@ -193,6 +224,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case 'r':
       o->repetitions = (uint32_t)mk_number(state, "--repetitions", text, 1, 100000);
       return 0;
+    case KEY_ROWS:
+      o->rows = mk_rows_number(state, text);
+      return 0;
     case 'c':
       o->ctx_size = mk_number(state, "--ctx-size", text, 0, UINT32_MAX);
       return 0;
@@ -219,6 +253,18 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_HEADS:
       o->mla.heads = (uint32_t)mk_number(state, "--heads", text, 1, MK_MLA_MOST_HEADS);
+      return 0;
+    case KEY_SWEEP:
+      o->mla.sweep = true;
+      return 0;
+    case KEY_MEASURE:
+      o->mla.measure = true;
+      return 0;
+    case KEY_COSTS:
+      o->mla.costs = text;
+      return 0;
+    case KEY_FLUSH:
+      o->mla.flush = true;
       return 0;
     case ARGP_KEY_ARG:
       argp_error(state, "'%s' is not expected; a model is given with --model or --like", text);
@@ -362,8 +408,53 @@ static mk_status run_tests(const options *o, mk_engine *engine) {
   return o->breakdown || o->trace.path != NULL ? trace_last(o, &s) : MK_OK;
 }
 
-/* Before anything is loaded: the CPU measures no prompt at a depth. */
+static mk_status print_rows_test(const options *o, mk_engine *engine, const mk_bench_rows_options *test) {
+  mk_bench_rows_result r;
+  char text[160];
+  MK_TRY(mk_bench_rows_run(engine, test, &r));
+  int n;
+  if (test->prompt != 0) {
+    n = snprintf(text, sizeof text, "| pp%u in chunks of %u | %.2f / %.2f to the first token | %.0f | | |\n",
+                 test->prompt, o->rows, r.ms_p50, r.ms_p99, test->prompt / r.ms_p50 * 1e3);
+  } else {
+    n = snprintf(text, sizeof text, "| %u x tg%u @ d%u | %.4f / %.4f a step | %.0f | %.1f | %.1f (of %.2f TB/s) |\n",
+                 o->rows, test->steps, test->depth, r.ms_p50, r.ms_p99, o->rows / r.ms_p50 * 1e3, r.bytes / 1e6,
+                 r.share * 100, r.bandwidth / 1e12);
+  }
+  return mk_print(text, (size_t)n);
+}
+
+/* Steps that several sequences share, and prompts in chunks. */
+static mk_status run_rows_tests(const options *o, mk_engine *engine) {
+  static const char head[] = "| test | ms (p50 / slowest) | t/s | MB/step | % read |\n|---|---:|---:|---:|---:|\n";
+  mk_bench_rows_options test = {.launches = o->repetitions == 0 ? CUDA_LAUNCHES : o->repetitions};
+  MK_TRY(mk_print(head, sizeof head - 1));
+  for (size_t i = 0; i < o->prompts.count; i++) {
+    test.prompt = o->prompts.values[i];
+    test.steps = 1;
+    if (test.prompt != 0) {
+      MK_TRY(print_rows_test(o, engine, &test));
+    }
+  }
+  test.prompt = 0;
+  MK_TRY(mk_bench_fill_kv(engine, 1));
+  for (size_t d = 0; d < o->depths.count; d++) {
+    for (size_t i = 0; i < o->generated.count; i++) {
+      test.steps = o->generated.values[i] < MK_PLAN_STEPS ? o->generated.values[i] : MK_PLAN_STEPS;
+      test.depth = o->depths.values[d];
+      if (test.steps != 0) {
+        MK_TRY(print_rows_test(o, engine, &test));
+      }
+    }
+  }
+  return mk_print_done();
+}
+
+/* Before anything is loaded: the CPU measures no prompt at a depth, and no steps of several rows. */
 static mk_status check_device(const options *o, bool cuda) {
+  if (o->rows > 1 && !cuda) {
+    return mk_error(MK_ERR_USAGE, "--rows %u: steps of several rows are measured on cuda alone", o->rows);
+  }
   if (!cuda && largest(&o->prompts) != 0 && largest(&o->depths) != 0) {
     return mk_error(MK_ERR_USAGE, "the cpu measures prompts at depth 0 only; give -p 0 with --n-depth, or use cuda");
   }
@@ -382,8 +473,11 @@ mk_status mk_command_bench(int argc, char **argv) {
   static const struct argp argp = {option_table, parse, "", doc, mk_traced_options, mk_help_filter, NULL};
   options o = {0};
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
-  if (o.mla.lengths != NULL) {
-    o.mla.cuda = o.device != NULL && mk_is_cuda(o.device);
+  if (is_mla(&o)) {
+    o.mla.cuda = o.device == NULL ? o.sms == 0 && mk_gpu_present(0) : mk_is_cuda(o.device);
+    if (o.device != NULL) {
+      (void)sscanf(o.device, "cuda:%u", &o.mla.device);
+    }
     o.mla.sms = o.sms;
     return mk_bench_mla_run(&o.mla);
   }
@@ -393,6 +487,7 @@ mk_status mk_command_bench(int argc, char **argv) {
                             .synth = o.like == NULL ? NULL : &config,
                             .synth_seed = o.seed,
                             .sms = o.sms,
+                            .rows = o.rows,
                             .cache = o.cache};
   mk_engine *engine;
   MK_TRY(find_shape(&o, &config));
@@ -400,7 +495,7 @@ mk_status mk_command_bench(int argc, char **argv) {
   MK_TRY(choose_context(&o, &config, cuda, &open.max_seq));
   MK_TRY(mk_open_engine(o.model, &open, &engine));
   mk_release_interrupt();
-  mk_status status = run_tests(&o, engine);
+  mk_status status = o.rows > 1 ? run_rows_tests(&o, engine) : run_tests(&o, engine);
   mk_engine_close(engine);
   return status;
 }

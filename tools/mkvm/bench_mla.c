@@ -9,13 +9,20 @@
 
 #include "scheduler/compile.h"
 #include "scheduler/mla_compile.h"
-#include "tools/lib/mla.h"
+#include "tools/lib/mla_time.h"
 #include "tools/mkvm/command.h"
 #include "vm/gpu/machine.h"
 
-enum { MOST_SEQUENCES = 65535, MOST_LENGTH = 65530 * MK_MLA_PAGE_TOKENS, TIMINGS = 101 };
+enum {
+  MOST_SEQUENCES = 65535,
+  MOST_LENGTH = 65530 * MK_MLA_PAGE_TOKENS,
+  TIMINGS = 101,
+};
+static const double kWarmUp = 0.25; /* seconds */
 static const double kMostError = 2.5e-3;
-static const double kReferenceRows = 4e6; /* rows times tokens of the reference: some seconds */
+/* Rows times tokens of the reference. */
+static const double kReferenceRows = 4e6, kGpuReferenceRows = 4e5, kSweepRows = 1e5;
+static const double kSweepWarmUp = 0.05;
 
 typedef struct batch {
   uint32_t *lengths;
@@ -105,7 +112,20 @@ static double median(double *times) {
   return times[TIMINGS / 2];
 }
 
-static mk_status run_placement(mk_mla_session *s, mk_mla_placement placement, uint32_t stride) {
+static mk_status print_gpu_times(const mk_mla_session *s, bool flush) {
+  mk_mla_floor f = mk_mla_session_floor(s);
+  double warm, flushed = 0;
+  MK_TRY(mk_mla_session_time(s, kWarmUp, false, &warm));
+  printf(" %8.1f |", warm);
+  if (flush) {
+    MK_TRY(mk_mla_session_time(s, 0, true, &flushed));
+    printf(" %8.1f |", flushed);
+  }
+  printf(" %7.0f | %6.0f | %8.1f |", f.flops / warm * 1e-6, f.bytes / warm * 1e-3, f.us / warm * 100);
+  return MK_OK;
+}
+
+static mk_status run_placement(mk_mla_session *s, mk_mla_placement placement, uint32_t stride, bool flush) {
   double schedule[TIMINGS], check[TIMINGS];
   mk_mla_summary summary;
   for (uint32_t i = 0; i < TIMINGS; i++) {
@@ -117,20 +137,24 @@ static mk_status run_placement(mk_mla_session *s, mk_mla_placement placement, ui
     schedule[i] = scheduled - start;
   }
   MK_TRY(mk_mla_session_run(s));
-  double error = mk_mla_session_error(s, stride);
-  printf("| %-9s | %6u | %5u | %10u | %11.1f | %8.1f | %12.1f | %8.2e |\n",
-         placement == MK_MLA_MAKESPAN ? "makespan" : "naive", summary.items, summary.slots, summary.reductions,
-         median(schedule) * 1e6, median(check) * 1e6, (double)summary.makespan * 1e-3, error);
+  double whole, error;
+  mk_mla_session_errors(s, stride, &whole, &error);
+  printf("| %-9s | %6u | %5u | %10u | %11.1f | %8.1f | %12.1f |", placement == MK_MLA_MAKESPAN ? "makespan" : "naive",
+         summary.items, summary.slots, summary.reductions, median(schedule) * 1e6, median(check) * 1e6,
+         (double)summary.makespan * 1e-3);
+  if (s->gpu != NULL) {
+    MK_TRY(print_gpu_times(s, flush));
+  }
+  printf(" %8.2e | %8.2e |\n", whole, error);
   MK_TRY(mk_print_done());
-  return error <= kMostError
-             ? MK_OK
-             : mk_error(MK_ERR_DEVICE, "the output is off by %.2e of a row's size; at most %.1e is right", error,
-                        kMostError);
+  return whole <= kMostError ? MK_OK
+                             : mk_error(MK_ERR_DEVICE, "the output is off by %.2e of its size; at most %.1e is right",
+                                        whole, kMostError);
 }
 
 static const char *plural(uint64_t count) { return count == 1 ? "" : "s"; }
 
-static mk_status print_head(const mk_mla_session *s, const batch *b) {
+static mk_status print_head(const mk_mla_session *s, const batch *b, bool flush) {
   const mk_mla_geometry *g = &s->geometry;
   uint64_t blocks = (uint64_t)b->count * g->blocks;
   printf("%zu sequence%s of %u to %u tokens, %" PRIu64 " in all; %u new token%s, %u heads: %" PRIu64
@@ -138,74 +162,183 @@ static mk_status print_head(const mk_mla_session *s, const batch *b) {
          b->count, plural(b->count), b->shortest, b->longest, b->tokens, s->shape.new_tokens,
          plural(s->shape.new_tokens), s->shape.heads, blocks, plural(blocks), g->rows, b->pages, plural(b->pages),
          (double)b->pages * MK_MLA_PAGE_TOKENS * MK_MLA_WIDTH * 2e-6, g->sms, plural(g->sms));
-  printf(
-      "| placement |  items | slots | reductions | schedule us | check us | simulated us |    error |\n"
-      "| --------- | -----: | ----: | ---------: | ----------: | -------: | -----------: | -------: |\n");
+  printf("| placement |  items | slots | reductions | schedule us | check us | simulated us |");
+  if (s->gpu != NULL) {
+    printf("  us warm |%s TFLOP/s |   GB/s | %% floor |", flush ? " flushed |" : "");
+  }
+  printf("    error |   of row |\n| --------- | -----: | ----: | ---------: | ----------: | -------: | -----------: |");
+  if (s->gpu != NULL) {
+    printf(" -------: |%s ------: | -----: | ------: |", flush ? " ------: |" : "");
+  }
+  printf(" -------: | -------: |\n");
   return mk_print_done();
 }
 
-static mk_status print_notes(uint32_t stride) {
-  const mk_mla_costs *c = &mk_mla_default_costs;
+static mk_status print_notes(const mk_mla_session *s, const mk_mla_costs *c, uint32_t stride) {
   char rows[32] = "every row";
   if (stride != 1) {
     snprintf(rows, sizeof rows, "1 row in %u", stride);
   }
   printf(
-      "\nschedule, check: medians on this host. error: the largest relative error (L2) of a row on the CPU machine, "
-      "against double\n"
-      "precision, looking at %s; everything that no sequence uses is NaN\n"
-      "simulated: by estimated costs in ns: item %u, page %u, output row %u, slot row %u, reduction %u, unit %u\n",
-      rows, c->item, c->page, c->out_row, c->slot_row, c->reduction, c->unit);
+      "\nschedule, check: medians on this host. error: the relative error (L2) of the output%s against double "
+      "precision, "
+      "looking at\n"
+      "%s; of row: of the worst one; everything that no sequence uses is NaN\n"
+      "simulated: by these costs in ns: item %u, page %u, output row %u, slot row %u, reduction %u, unit %u\n",
+      s->gpu == NULL ? " on the CPU machine" : "", rows, c->item, c->page, c->out_row, c->slot_row, c->reduction,
+      c->unit);
+  if (s->gpu != NULL) {
+    printf(
+        "us warm: median of 31 times 20 launches behind each other, launch and reduction included, scheduling not; "
+        "flushed: of one\n"
+        "behind a flushed L2; %% floor: of the time for the bytes at 4.67 TB/s or for the arithmetic at 790 TFLOP/s; "
+        "the SMs' clock\n"
+        "during the last launch: %.0f MHz\n",
+        mk_gpu_clock_mhz(s->gpu));
+  }
   return mk_print_done();
 }
 
-static mk_status run_session(mk_mla_session *s, const batch *b) {
+static mk_mla_shape shape_of(const batch *b, uint32_t heads, uint32_t new_tokens) {
+  return (mk_mla_shape){.heads = heads == 0 ? 16 : heads,
+                        .new_tokens = new_tokens == 0 ? 1 : new_tokens,
+                        .max_sequences = (uint32_t)b->count,
+                        .max_pages = mk_mla_pages_of(b->longest) + 1,
+                        .pool_pages = (uint32_t)(b->pages + b->count),
+                        .scale = 0.0721687836f}; /* 1 / sqrt(128 + 64) */
+}
+
+static uint32_t stride_for(const batch *b, const mk_mla_session *s, double most) {
   double row_tokens = (double)b->tokens * s->geometry.blocks * s->geometry.rows;
-  uint32_t stride = row_tokens > kReferenceRows ? (uint32_t)ceil(row_tokens / kReferenceRows) | 1u : 1;
+  return row_tokens > most ? (uint32_t)ceil(row_tokens / most) | 1u : 1;
+}
+
+static mk_status run_session(mk_mla_session *s, const batch *b, const mk_mla_costs *costs, bool flush) {
+  uint32_t stride = stride_for(b, s, s->gpu == NULL ? kReferenceRows : kGpuReferenceRows);
+  MK_TRY(mk_mla_session_set_costs(s, costs));
   MK_TRY(mk_mla_session_load(s, b->lengths, (uint32_t)b->count, 1));
-  MK_TRY(print_head(s, b));
-  MK_TRY(run_placement(s, MK_MLA_MAKESPAN, stride));
-  MK_TRY(run_placement(s, MK_MLA_NAIVE, stride));
-  return print_notes(stride);
+  MK_TRY(print_head(s, b, flush));
+  MK_TRY(run_placement(s, MK_MLA_MAKESPAN, stride, flush));
+  MK_TRY(run_placement(s, MK_MLA_NAIVE, stride, flush));
+  return print_notes(s, costs, stride);
 }
 
-/* What the GPU machine says of such a program. */
-static mk_status run_cuda(const mk_mla_shape *shape, uint32_t sms) {
-  mk_program *program;
-  mk_gpu *gpu;
-  MK_TRY(mk_mla_compile(shape, sms, &program));
-  mk_status status = mk_gpu_new(program, &(mk_gpu_options){.device = 0}, &gpu);
-  if (status == MK_OK) {
-    mk_gpu_free(gpu);
-    status = mk_error(MK_ERR_USAGE, "--mla runs on --device cpu");
-  }
-  mk_program_free(program);
-  return status;
-}
-
-static mk_status run(const mk_bench_mla *o, const batch *b) {
-  const mk_mla_shape shape = {.heads = o->heads == 0 ? 16 : o->heads,
-                              .new_tokens = o->new_tokens == 0 ? 1 : o->new_tokens,
-                              .max_sequences = (uint32_t)b->count,
-                              .max_pages = mk_mla_pages_of(b->longest) + 1,
-                              .pool_pages = (uint32_t)(b->pages + b->count),
-                              .scale = 0.0721687836f}; /* 1 / sqrt(128 + 64) */
+static mk_status run(const mk_bench_mla *o, const mk_mla_costs *costs, const batch *b) {
+  const mk_mla_shape shape = shape_of(b, o->heads, o->new_tokens);
   uint32_t sms = o->sms == 0 ? MK_DEFAULT_SMS : o->sms;
-  if (o->cuda) {
-    return run_cuda(&shape, sms);
-  }
   mk_mla_session *session;
-  MK_TRY(mk_mla_session_new(&shape, sms, &(mk_cpu_options){.seed = 0}, &session));
-  mk_status status = run_session(session, b);
+  MK_TRY(o->cuda ? mk_mla_session_new_gpu(&shape, &(mk_gpu_options){.device = o->device}, &session)
+                 : mk_mla_session_new(&shape, sms, &(mk_cpu_options){.seed = 0}, &session));
+  mk_status status = run_session(session, b, costs, o->flush);
   mk_mla_session_free(session);
   return status;
 }
 
-mk_status mk_bench_mla_run(const mk_bench_mla *options) {
-  batch b = {0};
-  mk_status status = read_lengths(options->lengths, &b);
+static mk_status sweep_session(mk_mla_session *s, const batch *b, const mk_mla_costs *costs, double *us,
+                               double *whole) {
+  double worst;
+  MK_TRY(mk_mla_session_set_costs(s, costs));
+  MK_TRY(mk_mla_session_load(s, b->lengths, (uint32_t)b->count, 1));
+  MK_TRY(mk_mla_session_schedule(s, MK_MLA_MAKESPAN, NULL));
+  MK_TRY(mk_mla_session_run(s));
+  mk_mla_session_errors(s, stride_for(b, s, kSweepRows), whole, &worst);
+  return mk_mla_session_time(s, kSweepWarmUp, false, us);
+}
+
+static mk_status sweep_batch(const mk_bench_mla *o, const mk_mla_costs *costs, const char *lengths, const batch *b,
+                             uint32_t heads, uint32_t new_tokens) {
+  const mk_mla_shape shape = shape_of(b, heads, new_tokens);
+  mk_mla_session *session;
+  double us = 0, whole = 0;
+  MK_TRY(mk_mla_session_new_gpu(&shape, &(mk_gpu_options){.device = o->device}, &session));
+  mk_status status = sweep_session(session, b, costs, &us, &whole);
   if (status == MK_OK) {
-    status = run(options, &b);
+    mk_mla_floor f = mk_mla_session_floor(session);
+    printf("| %-22s | %3u | %5u | %8.1f | %8.1f | %5.1f | %8.2e |\n", lengths, new_tokens, heads, us, f.us, us / f.us,
+           whole);
+    status = mk_print_done();
+  }
+  mk_mla_session_free(session);
+  return status != MK_OK || whole <= kMostError
+             ? status
+             : mk_error(MK_ERR_DEVICE, "%s: the output is off by %.2e of its size; at most %.1e is right", lengths,
+                        whole, kMostError);
+}
+
+/* Short and long, few and many, even and uneven. */
+static mk_status sweep_all(const mk_bench_mla *o, const mk_mla_costs *costs) {
+  static const char *const batches[] = {"1",       "1000",    "8192",    "65536",   "4x1000",
+                                        "8x4096",  "32x1024", "132x512", "200x100", "random:48:16:2048:3",
+                                        "3,20000", "64x1000"};
+  static const struct { uint32_t heads, new_tokens; } shapes[] = {{16, 1}, {16, 4}, {128, 1}};
+  printf(
+      "| lengths                | new | heads |  us warm | floor us | ratio |    error |\n"
+      "| ---------------------- | --: | ----: | -------: | -------: | ----: | -------: |\n");
+  for (size_t i = 0; i < sizeof batches / sizeof batches[0]; i++) {
+    for (size_t j = 0; j < sizeof shapes / sizeof shapes[0]; j++) {
+      batch b = {0};
+      mk_status status = read_lengths(batches[i], &b);
+      if (status == MK_OK) {
+        status = sweep_batch(o, costs, batches[i], &b, shapes[j].heads, shapes[j].new_tokens);
+      }
+      mk_free(b.lengths);
+      MK_TRY(status);
+    }
+  }
+  return MK_OK;
+}
+
+static mk_status sweep(const mk_bench_mla *o, const mk_mla_costs *costs) {
+  /* It keeps the GPU's context, which takes longer to make than most batches. */
+  const mk_mla_shape smallest = {
+      .heads = 8, .new_tokens = 1, .max_sequences = 1, .max_pages = 1, .pool_pages = 1, .scale = 1.0f};
+  mk_mla_session *keeper;
+  MK_TRY(mk_mla_session_new_gpu(&smallest, &(mk_gpu_options){.device = o->device}, &keeper));
+  mk_status status = sweep_all(o, costs);
+  mk_mla_session_free(keeper);
+  return status;
+}
+
+static mk_status measure(const mk_bench_mla *o) {
+  mk_mla_costs c;
+  MK_TRY(mk_mla_measure_costs(&(mk_gpu_options){.device = o->device}, &c));
+  printf(
+      "costs in ns: item %u, page %u, output row %u, slot row %u, reduction %u, unit %u\n--costs %u,%u,%u,%u,%u,%u\n",
+      c.item, c.page, c.out_row, c.slot_row, c.reduction, c.unit, c.item, c.page, c.out_row, c.slot_row, c.reduction,
+      c.unit);
+  return mk_print_done();
+}
+
+static mk_status read_costs(const char *text, mk_mla_costs *out) {
+  uint64_t n[6];
+  *out = mk_mla_default_costs;
+  if (text == NULL) {
+    return MK_OK;
+  }
+  bool good = read_numbers(text, strlen(text), ',', n, 6) && n[1] != 0;
+  for (size_t i = 0; good && i < 6; i++) {
+    good = n[i] <= 1000000000;
+  }
+  if (!good) {
+    return mk_error(MK_ERR_USAGE, "--costs: '%s' are no costs; give six as --mla-costs prints them", text);
+  }
+  *out = (mk_mla_costs){(uint32_t)n[0], (uint32_t)n[1], (uint32_t)n[2], (uint32_t)n[3], (uint32_t)n[4], (uint32_t)n[5]};
+  return MK_OK;
+}
+
+mk_status mk_bench_mla_run(const mk_bench_mla *o) {
+  mk_mla_costs costs;
+  MK_TRY(read_costs(o->costs, &costs));
+  if (o->measure) {
+    return measure(o);
+  }
+  if (o->sweep) {
+    return sweep(o, &costs);
+  }
+  batch b = {0};
+  mk_status status = read_lengths(o->lengths, &b);
+  if (status == MK_OK) {
+    status = run(o, &costs, &b);
   }
   mk_free(b.lengths);
   return status;

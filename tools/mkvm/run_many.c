@@ -18,6 +18,7 @@ void mk_run_rows(const mk_run_option *o, size_t prompts, size_t longest, mk_engi
   bool pays = prompts > 1 || longest > LONG_PROMPT;
   bool may = !o->compare && o->trace.path == NULL && mk_engine_takes_rows(engine);
   engine->rows = o->rows != 0 ? o->rows : pays && may ? MK_MAX_ROWS : 1;
+  engine->rows_or_one = o->rows == 0;
   size_t contexts = prompts < engine->rows ? prompts : engine->rows;
   uint32_t blocks = (engine->max_seq + MK_BLOCK_TOKENS - 1) / MK_BLOCK_TOKENS;
   engine->kv_blocks = engine->rows > 1 ? (uint32_t)contexts * blocks : 0;

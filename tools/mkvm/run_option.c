@@ -58,8 +58,8 @@ static const struct argp_option option_table[] = {
     {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 4},
     {"sms", KEY_SMS, "N", 0, "SMs to compile for (132); the result does not depend on it", 4},
     {"rows", KEY_ROWS, "T", 0,
-     "Tokens that a step computes, of the prompt or of several prompts: 1, 2, 4, 8 or 16 (16 where it pays; cuda and "
-     "sampling: 1); the result does not depend on it",
+     "Tokens that a step computes, of the prompt or of several prompts: 1, 2, 4, 8 or 16 (16 where it pays; "
+     "sampling: 1); on the cpu the result does not depend on it",
      4},
     {"cache", KEY_CACHE, "FOLDER", 0,
      "Keep a packed copy of the weights in FOLDER (as large as they are), and load it the next time", 4},
@@ -125,10 +125,6 @@ static void add_prompt(mk_run_option *o, const char *text, struct argp_state *st
 
 static void check_rows(const mk_run_option *o, struct argp_state *state) {
   const char *single = o->compare ? "--compare" : o->trace.path != NULL ? "--trace" : NULL;
-  if (o->rows > 1 && mk_is_cuda(o->engine.device)) {
-    argp_error(state, "--rows %u does not go with --device %s, which computes one token a step", o->rows,
-               o->engine.device);
-  }
   if (o->rows > 1 && single != NULL) {
     argp_error(state, "--rows %u does not go with %s", o->rows, single);
   }

@@ -11,6 +11,9 @@
 #ifndef MK_GPU_SAMPLES
 #define MK_GPU_SAMPLES false
 #endif
+#ifndef MK_GPU_ROWS
+#define MK_GPU_ROWS false  // several rows per step
+#endif
 
 namespace mk {
 
@@ -25,8 +28,8 @@ enum barrier_index {
   INSTRUCTION_FULL = RESULT_EMPTY + MK_GPU_RESULT_SLOTS,
   INSTRUCTION_EMPTY = INSTRUCTION_FULL + MK_GPU_INSTRUCTION_SLOTS,
   STATE_READY = INSTRUCTION_EMPTY + MK_GPU_INSTRUCTION_SLOTS,
-  BARRIER_PADDING,  // the words behind the barriers are aligned to 16 bytes
-  BARRIER_COUNT,
+  OWN_BARRIERS,  // of the configuration; the words behind the barriers are aligned to 16 bytes
+  BARRIER_COUNT = OWN_BARRIERS + MK_GPU_OWN_BARRIERS,
 };
 
 struct step_state {  // of one epoch, in shared memory, double-buffered by parity
@@ -58,7 +61,6 @@ struct shared_words {  // behind the barriers
   uint32_t gone;      // the controller hands out no more instructions
   uint32_t finished;  // the consumers are done with the launch
   uint32_t combined;  // uid of the COMBINE whose work the ATTENTION before it has done, or 0
-  uint32_t owns_newest, kv_pages;  // of the ATTENTION at hand: its split has the newest token; pages that it streams
   float best[2][MK_GPU_CONSUMER_WARPS];  // of the token boundary, by parity: a warp may be one meeting behind
   uint32_t index[2][MK_GPU_CONSUMER_WARPS];
   // Of the draw, which uses the two above for the halves of keys. Generations: of the last draw that one of them held in.
@@ -91,12 +93,15 @@ static_assert(sizeof(instruction_slot) <= MK_GPU_INSTRUCTION_SLOT_BYTES,
 
 enum role { ROLE_LOADER, ROLE_CONSUMER, ROLE_STORER, ROLE_CONTROLLER };
 
+enum { STORERS = MK_GPU_ROWS ? 2 : 1 };  // of a block; the second one is its last warp, which idles otherwise
+
 // Of a warp of the block.
 __device__ inline role role_of(uint32_t warp) {
-  return warp < MK_GPU_CONSUMER_WARPS        ? ROLE_CONSUMER
-         : warp == MK_GPU_CONSUMER_WARPS     ? ROLE_LOADER
-         : warp == MK_GPU_CONSUMER_WARPS + 1 ? ROLE_STORER
-                                             : ROLE_CONTROLLER;
+  return warp < MK_GPU_CONSUMER_WARPS                        ? ROLE_CONSUMER
+         : warp == MK_GPU_CONSUMER_WARPS                     ? ROLE_LOADER
+         : warp == MK_GPU_CONSUMER_WARPS + 1                 ? ROLE_STORER
+         : STORERS == 2 && warp == MK_GPU_CONSUMER_WARPS + 3 ? ROLE_STORER
+                                                             : ROLE_CONTROLLER;
 }
 
 struct device {

@@ -29,7 +29,29 @@ enum {
   MK_CU_STREAM_NON_BLOCKING = 1,
   MK_CU_HOST_MAPPED = 2,
   MK_CU_EVENT_NO_TIMING = 2,
+  MK_CU_LAUNCH_COOPERATIVE = 2,  /* attributes of a launch */
+  MK_CU_LAUNCH_PROGRAMMATIC = 6, /* it may begin before the one before it in the stream has ended */
+  MK_CU_TENSOR_BF16 = 9,
+  MK_CU_TENSOR_SWIZZLE_128 = 3,
+  MK_CU_TENSOR_PROMOTE_256 = 3, /* misses fetch 256 bytes into the L2 */
 };
+
+/* Of the driver's structures the parts that are used. */
+typedef struct mk_cu_launch_attribute {
+  int id;
+  int pad;
+  union {
+    int on;
+    char bytes[64];
+  } value;
+} mk_cu_launch_attribute;
+
+typedef struct mk_cu_launch_config {
+  unsigned grid[3], block[3], shared;
+  mk_cu_stream_ref stream;
+  mk_cu_launch_attribute *attributes;
+  unsigned attribute_count;
+} mk_cu_launch_config;
 
 /* FUNCTION(member, symbol in libcuda, parameters) */
 #define MK_DRIVER_FUNCTIONS(FUNCTION)                                                                                 \
@@ -80,6 +102,11 @@ enum {
   FUNCTION(launch_cooperative, "cuLaunchCooperativeKernel",                                                           \
            (mk_cu_function_ref function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,         \
             unsigned block_y, unsigned block_z, unsigned shared, mk_cu_stream_ref stream, void **arguments))          \
+  FUNCTION(launch_with, "cuLaunchKernelEx",                                                                           \
+           (const mk_cu_launch_config *config, mk_cu_function_ref function, void **arguments, void **extra))          \
+  FUNCTION(tensor_map, "cuTensorMapEncodeTiled",                                                                      \
+           (void *map, int type, unsigned rank, void *address, const uint64_t *sizes, const uint64_t *strides,        \
+            const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill))        \
   FUNCTION(error_name, "cuGetErrorName", (mk_cu_result result, const char **name))                                    \
   FUNCTION(error_text, "cuGetErrorString", (mk_cu_result result, const char **text))
 

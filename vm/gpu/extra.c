@@ -86,6 +86,15 @@ mk_status mk_gpu_read_bandwidth(mk_gpu *gpu, uint64_t bytes, double *bytes_per_s
   return measure(gpu, bytes, bytes_per_second);
 }
 
+mk_status mk_gpu_flush(mk_gpu *gpu) {
+  const size_t bytes = (size_t)256 << 20; /* several times the L2 */
+  MK_TRY(mk_gpu_enter(gpu));
+  if (gpu->flushed == 0) {
+    MK_TRY(mk_gpu_check(gpu, gpu->driver->memory_new(&gpu->flushed, bytes), "allocating memory to flush the L2 with"));
+  }
+  return mk_gpu_check(gpu, gpu->driver->fill_async(gpu->flushed, 0, bytes, gpu->stream), "flushing the L2");
+}
+
 mk_status mk_gpu_count(uint32_t *count, int *cuda_version) {
   const mk_driver *cu;
   MK_TRY(mk_driver_open(&cu));

@@ -1,8 +1,12 @@
 // The persistent kernel: one block per SM, every warp in its role, from the first epoch of the launch to the last.
 //
 // Warps 0-15 consume, 16 loads, 17 stores, 18 controls (fetches instructions into their ring), 19 leaves at once. Registers: the
-// consumers' warpgroups take what the last warpgroup gives up. Compiled three times: as it is, with the recorder (recording.cu), and
-// with the opcodes of sampling (sampling.cu); the first is kept small.
+// consumers' warpgroups take what the last warpgroup gives up. Compiled for one row per step three times: as it is, with the recorder (recording.cu), and
+// with the opcodes of sampling (sampling.cu); the first is kept small. rows.cu compiles it for several rows per step, with instructions of
+// their own.
+#if MK_GPU_ROWS
+#include "vm/gpu/rows_roles.cuh"
+#else
 #include "instructions/attention.cuh"
 #include "instructions/combine.cuh"
 #include "instructions/glu.cuh"
@@ -13,6 +17,8 @@
 #include "instructions/qkv.cuh"
 #include "instructions/reduce_add.cuh"
 #include "vm/gpu/loader.cuh"
+#endif
+#include "vm/gpu/controller.cuh"
 
 #if MK_GPU_SAMPLES
 #include "instructions/score.cuh"
@@ -27,115 +33,21 @@ __device__ inline void init_barriers(const device &d) {
     tile::barrier_init(d.barrier(PAGE_EMPTY + i), MK_GPU_CONSUMER_WARPS);
   }
   for (uint32_t i = 0; i < MK_GPU_RESULT_SLOTS; i++) {
-    tile::barrier_init(d.barrier(RESULT_FULL + i), MK_GPU_CONSUMER_WARPS);
-    tile::barrier_init(d.barrier(RESULT_EMPTY + i), 1);
+    tile::barrier_init(d.barrier(RESULT_FULL + i), MK_GPU_ROWS ? MK_GPU_CONSUMER_WARPS / 2 : MK_GPU_CONSUMER_WARPS);
+    tile::barrier_init(d.barrier(RESULT_EMPTY + i), STORERS);
   }
   for (uint32_t i = 0; i < MK_GPU_INSTRUCTION_SLOTS; i++) {
     tile::barrier_init(d.barrier(INSTRUCTION_FULL + i), 1);
-    tile::barrier_init(d.barrier(INSTRUCTION_EMPTY + i), MK_GPU_CONSUMER_WARPS + 2);  // and loader, storer
+    tile::barrier_init(d.barrier(INSTRUCTION_EMPTY + i), MK_GPU_CONSUMER_WARPS + 1 + STORERS);  // and loader, storer
   }
   tile::barrier_init(d.barrier(STATE_READY), 1);
   tile::fence_barriers();
 }
 
-// The next instruction of the ring, nullptr when the controller hands out no more. Leaving only here, and only then, keeps the consumer
-// warps together: what has been handed out is the same for all.
-__device__ inline const mk_instruction *fetch(device &d, const instruction_cursor &cursor) {
-  if (!wait_instruction(d, cursor)) {
-    return nullptr;
-  }
-  const mk_instruction *in = &d.slot(cursor.slot())->instruction;
-  d.set_uid(in->uid);
-  record(d, MK_ACTIVITY_WORK, 0);
-  return in;
-}
-
-// True: that was the last one of the queue.
-__device__ inline bool done_with(const device &d, instruction_cursor &cursor) {
-  bool last = (d.slot(cursor.slot())->flags & SLOT_IS_LAST) != 0;
-  __syncwarp();
-  if (tile::lane() == 0) {
-    tile::arrive(d.barrier(INSTRUCTION_EMPTY + cursor.slot()));
-  }
-  cursor.next();
-  return last;
-}
-
-// An instruction with all that it names, a few words per lane, on their way while the slot is waited for.
-struct looked_up {
-  enum { BUFFER_WORDS = sizeof(mk_gpu_buffer) / 4, WORDS = MK_MAX_OPERANDS * BUFFER_WORDS, ROUNDS = (WORDS + 31) / 32 };
-  uint32_t instruction, buffers[ROUNDS], total;
-};
-
-__device__ inline void look_up(const device &d, uint32_t index, looked_up &to) {
-  uint32_t lane = tile::lane();
-  to.instruction = __ldg(reinterpret_cast<const uint32_t *>(d.params.instructions + index) + lane);
-#pragma unroll
-  for (uint32_t r = 0; r < looked_up::ROUNDS; r++) {
-    uint32_t word = r * 32 + lane, operand = min(word / looked_up::BUFFER_WORDS, MK_MAX_OPERANDS - 1u);
-    uint32_t buffer = __shfl_sync(0xffffffffu, to.instruction, 10 + 3 * operand) >> 16;
-    to.buffers[r] =
-        __ldg(reinterpret_cast<const uint32_t *>(d.params.buffers + buffer) + word % looked_up::BUFFER_WORDS);
-  }
-  uint32_t edges = __shfl_sync(0xffffffffu, to.instruction, 0) >> 16,
-           edge = __shfl_sync(0xffffffffu, to.instruction, 2 + lane % 6);
-  uint32_t waits = edges & 15, signals = edges >> 4 & 15;
-  bool used = lane < MK_MAX_WAITS ? lane < waits : lane - MK_MAX_WAITS < signals;
-  to.total = lane < MK_MAX_WAITS + MK_MAX_SIGNALS && used ? __ldg(d.params.counter_totals + (edge >> 16)) : 0;
-}
-
-// Hands out all instructions, and watches over everybody's waits meanwhile and until the consumers are done.
-__device__ __forceinline__ void control_queue(device &d) {
-  instruction_cursor cursor;
-  watch w;
-  uint32_t lane = tile::lane();
-  const mk_gpu_queue queue = d.params.queues[blockIdx.x];
-  for (d.epoch = 0; d.epoch < d.params.epochs; d.epoch++) {
-    record_boundary(d);
-    for (uint32_t i = 0; i < queue.count; i++) {
-      looked_up words;
-      look_up(d, queue.first + i, words);
-      uint32_t empty = d.barrier(INSTRUCTION_EMPTY + cursor.slot());
-      if (!__all_sync(0xffffffffu, tile::test_wait(empty, cursor.phase() ^ 1))) {
-        record(d, MK_ACTIVITY_INSTRUCTION_SPACE, cursor.slot());
-        while (!__all_sync(0xffffffffu, tile::try_wait(empty, cursor.phase() ^ 1))) {
-          watch_over(d, w);
-          if (__all_sync(0xffffffffu, d.words()->leave != 0)) {
-            return;
-          }
-        }
-      }
-      d.set_uid(__shfl_sync(0xffffffffu, words.instruction, offsetof(mk_instruction, uid) / 4));
-      record(d, MK_ACTIVITY_WORK, 0);
-      instruction_slot *slot = d.slot(cursor.slot());
-      reinterpret_cast<uint32_t *>(&slot->instruction)[lane] = words.instruction;
-#pragma unroll
-      for (uint32_t r = 0; r < looked_up::ROUNDS; r++) {
-        if (r * 32 + lane < looked_up::WORDS) {
-          reinterpret_cast<uint32_t *>(slot->buffers)[r * 32 + lane] = words.buffers[r];
-        }
-      }
-      if (lane < MK_MAX_WAITS + MK_MAX_SIGNALS) {
-        slot->wait_totals[lane] = words.total;  // the signals' follow the waits'
-      }
-      bool release = (words.total & MK_GPU_COUNTER_RELEASE) != 0;
-      bool waits = __any_sync(0xffffffffu, release && lane < MK_MAX_WAITS);
-      bool signals = __any_sync(0xffffffffu, release && lane >= MK_MAX_WAITS);
-      if (lane == 0) {
-        slot->flags = (i + 1 == queue.count ? SLOT_IS_LAST : 0) | (waits ? SLOT_WAITS_RELEASE : 0) |
-                      (signals ? SLOT_SIGNALS_RELEASE : 0);
-      }
-      __syncwarp();
-      if (lane == 0) {
-        tile::arrive(d.barrier(INSTRUCTION_FULL + cursor.slot()));
-      }
-      cursor.next();
-    }
-  }
-  while (__all_sync(0xffffffffu, d.words()->finished == 0 && d.words()->leave == 0)) {
-    watch_over(d, w);
-  }
-}
+#if !MK_GPU_ROWS
+using queue_consumer = consumer;
+using queue_storer = storer;
+#endif
 
 __device__ __forceinline__ void load_queue(loader &l) {
   instruction_cursor cursor;
@@ -154,6 +66,7 @@ __device__ __forceinline__ void load_queue(loader &l) {
   }
 }
 
+#if !MK_GPU_ROWS
 __device__ __forceinline__ void store_instruction(storer &s, const mk_instruction &in,
                                                   const instruction_cursor &cursor) {
   row_store r = {};
@@ -271,15 +184,20 @@ __device__ __forceinline__ void consume_instruction(consumer &c, const mk_instru
   }
   consume_linear(c, in, slots);
 }
+#endif
 
-__device__ __forceinline__ void store_queue(storer &s) {
+__device__ __forceinline__ void store_queue(queue_storer &s) {
   instruction_cursor cursor;
   for (s.d.epoch = 0; s.d.epoch < s.d.params.epochs; s.d.epoch++) {
     record_boundary(s.d);
     if (s.d.epoch > 0 && !wait_phase(s.d, STATE_READY, (s.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
       return;
     }
+#if MK_GPU_ROWS
+    if (rows_of(s.d).stop != 0) {
+#else
     if ((state_of(s).token & MK_CANDIDATE_STOP) != 0) {
+#endif
       return;
     }
     for (bool last = false; !last;) {
@@ -293,7 +211,7 @@ __device__ __forceinline__ void store_queue(storer &s) {
   }
 }
 
-__device__ __forceinline__ bool consume_queue(consumer &c) {
+__device__ __forceinline__ bool consume_queue(queue_consumer &c) {
   for (c.d.epoch = 0; c.d.epoch < c.d.params.epochs && !stops(c); c.d.epoch++) {
     record_boundary(c.d);
     for (bool last = false; !last;) {
@@ -311,23 +229,6 @@ __device__ __forceinline__ bool consume_queue(consumer &c) {
   return true;
 }
 
-__device__ inline void note_clocks(const device &d, uint32_t which) {
-  if (blockIdx.x == 0 && tile::lane() == 0) {
-    d.params.clocks->nanoseconds[which] = tile::global_nanoseconds();
-    d.params.clocks->ticks[which] = tile::clock_ticks();
-  }
-}
-
-__device__ __forceinline__ void run_controller(device d) {
-  note_clocks(d, 0);
-  light_beacon(d, 0);
-  control_queue(d);
-  d.words()->gone = 1;
-  record_boundary(d);
-  note_clocks(d, 1);
-  light_beacon(d, 1);
-}
-
 __device__ __forceinline__ void run_loader(device d) {
   loader l = make_loader(d);
   load_queue(l);
@@ -336,7 +237,11 @@ __device__ __forceinline__ void run_loader(device d) {
 }
 
 __device__ __forceinline__ void run_storer(device d) {
-  storer s{d, tile::lane()};
+#if MK_GPU_ROWS
+  queue_storer s{d, tile::lane(), (d.warp - MK_GPU_CONSUMER_WARPS) / 2};
+#else
+  queue_storer s{d, tile::lane()};
+#endif
   look_at_beacon(d, 0);
   store_queue(s);
   record_boundary(s.d);
@@ -346,8 +251,13 @@ __device__ __forceinline__ void run_storer(device d) {
 }
 
 __device__ __forceinline__ void run_consumer(device d) {
-  consumer c{d, d.warp, tile::lane()};
+#if MK_GPU_ROWS
+  queue_consumer c{{d, d.warp, tile::lane()}};
+  set_results(c, {});
+#else
+  queue_consumer c{d, d.warp, tile::lane()};
   set_state(c, d.params.token, d.params.position);
+#endif
   set_at_hand(c, {});
   bool whole = consume_queue(c);
   record_boundary(c.d);
@@ -389,6 +299,11 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     words->state[0].token = params.token;
     words->state[0].position = params.position;
   }
+#if MK_GPU_ROWS
+  if (d.warp == 0) {
+    put_rows(tile::lane(), planned_row(d, tile::lane(), params.plan), 0, rows_shared()->state[0]);
+  }
+#endif
   __syncthreads();
   if (params.queues[blockIdx.x].count == 0) {
     return;
@@ -400,7 +315,7 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     tile::give_registers<64>();
     if (d.warp == MK_GPU_CONSUMER_WARPS) {
       run_loader(d);
-    } else if (d.warp == MK_GPU_CONSUMER_WARPS + 1) {
+    } else if (d.warp == MK_GPU_CONSUMER_WARPS + 1 || (STORERS == 2 && d.warp == MK_GPU_CONSUMER_WARPS + 3)) {
       run_storer(d);
     } else if (d.warp == MK_GPU_CONSUMER_WARPS + 2) {
       run_controller(d);

@@ -4,13 +4,22 @@
 #define MK_GPU_LAUNCH_H
 
 #include "vm/activity.h"
+#include "vm/gpu/mla_launch.h"
 #include "vm/instruction.h"
 
+enum {
+  MK_GPU_COUNTER_STRIDE = 32,          /* u32s between counters: one 128-byte line each */
+  MK_GPU_INSTRUCTION_SLOT_BYTES = 512, /* the instruction, then what the controller looked up for it */
+  MK_GPU_COUNTER_RELEASE = 1u << 31,   /* in counter_totals: this counter is a release counter */
+};
+
+#ifdef MK_GPU_MLA /* device code of the configuration for MLA */
+#include "vm/gpu/mla_shared.h"
+#else
 enum {
   MK_GPU_CONSUMER_WARPS = 16,
   MK_GPU_WARPS = 20, /* consumers, then loader, storer, controller and one that idles: whole warpgroups */
   MK_GPU_THREADS = MK_GPU_WARPS * 32,
-  MK_GPU_COUNTER_STRIDE = 32, /* u32s between counters: one 128-byte line each */
 
   /* Shared memory of a block, in bytes from its start: the page ring, then the resident area, then barriers. */
   MK_GPU_PAGE_BYTES = 16384,
@@ -25,14 +34,17 @@ enum {
   MK_GPU_RESULT_BYTES = (16 * 16 + 16) * 4, /* per warp 16 row sums, then the warps' sums of squares */
   MK_GPU_RESULTS_AT = MK_GPU_ACTIVATION_AT + MK_GPU_ACTIVATION_BYTES,
   MK_GPU_INSTRUCTION_SLOTS = 8,
-  MK_GPU_INSTRUCTION_SLOT_BYTES = 512, /* the instruction, then what the controller looked up for it */
   MK_GPU_INSTRUCTIONS_AT = MK_GPU_RESULTS_AT + MK_GPU_RESULT_SLOTS * MK_GPU_RESULT_BYTES,
   MK_GPU_BARRIERS_AT = MK_GPU_INSTRUCTIONS_AT + MK_GPU_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
   MK_GPU_BARRIER_AREA_BYTES = 1552, /* and the words that the roles of a block share */
+  MK_GPU_OWN_BARRIERS = 1,          /* none: what stands behind the barriers is aligned to 16 bytes */
   MK_GPU_SHARED_BYTES = MK_GPU_BARRIERS_AT + MK_GPU_BARRIER_AREA_BYTES,
 
-  MK_GPU_COUNTER_RELEASE = 1u << 31, /* in counter_totals: this counter is a release counter */
+  /* Of the kernel of several rows. */
+  MK_GPU_CHUNK_STEPS = 4 * MK_GPU_PAGE_BYTES / 512,         /* of K: sums wait between chunks */
+  MK_GPU_KEPT_SET_FLOATS = MK_GPU_CONSUMER_WARPS * 32 * 20, /* of a set of eight columns of attention, between spans */
 };
+#endif
 
 /* A buffer as the kernel sees it (vm/program.h: mk_buffer). */
 typedef struct mk_gpu_buffer {
@@ -120,6 +132,18 @@ typedef struct mk_gpu_params {
   uint32_t skip_signal_uid; /* test fault point: this instruction publishes and signals nothing; 0: none */
   uint32_t delay_uid;       /* test fault point: the consumers of this instruction stand still at its start; 0: none */
   uint32_t delay_ns;
+  /* Of a program of several rows per step (vm/plan.h); the other kernels do not look at these. */
+  const uint32_t *plan;    /* [steps][rows][MK_ROW_WORDS]; the state at the start is its first step */
+  uint32_t rows;           /* the token ring holds a word for each row of each step of the launch */
+  uint32_t scratch_floats; /* of each block, in `scratch` */
+  float *scratch;
 } mk_gpu_params;
+
+/* Of vm/gpu/mla.cu: what the operands q and kv of MLA_PART name, as copies see it. */
+typedef struct mk_gpu_mla_params {
+  mk_gpu_tensor_map queries, halves, rest;
+  mk_gpu_params common;
+  uint32_t queue_length; /* instructions of each queue, which lie one queue after the other */
+} mk_gpu_mla_params;
 
 #endif

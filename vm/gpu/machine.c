@@ -1,5 +1,5 @@
-/* See machine.h. Memory: one allocation for the weights, one for everything else of the program, one for the tables that the kernel
- * reads, and pinned host memory for the token ring and the stop word. */
+/* See machine.h. Memory: what arena.c says, one allocation for the tables that the kernel reads, and pinned host memory for the token ring
+ * and the stop word. */
 #include "vm/gpu/machine.h"
 
 #include <string.h>
@@ -10,9 +10,7 @@
 
 enum {
   DEFAULT_DEADLINE_MS = 1500,
-  TABLE_ALIGNMENT = 256,
   BLOCK_TOKENS = 64,
-  ARENA_TAIL = 16, /* a kernel may read so far behind the last buffer */
   MOST_FRONTS = MK_GPU_CONSUMER_WARPS * 16,
 };
 
@@ -49,12 +47,12 @@ bool mk_gpu_present(uint32_t device) {
 
 /* A normed input is staged as two bf16 columns, 1 KiB a page each; the second begins at a multiple of four pages
  * (vm/gpu/consumer.cuh). */
-static mk_status check_staging(const mk_instruction *in) {
+static mk_status check_staging(const mk_instruction *in, uint32_t rows) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   uint32_t columns = in->opcode == MK_OP_QKV || in->opcode == MK_OP_GLU || in->opcode == MK_OP_HEAD ? 2 : 1;
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand *o = &in->operands[slot];
-    if (info->operands[slot].store == MK_OPERAND_STORE_TILES) {
+    if (rows == 1 && info->operands[slot].store == MK_OPERAND_STORE_TILES) { /* several rows are not staged at all */
       uint64_t pages = (o->cols * UINT64_C(512) + MK_GPU_PAGE_BYTES - 1) / MK_GPU_PAGE_BYTES;
       uint64_t bytes = ((columns == 2 ? (pages + 3) / 4 * 4 : 0) + pages) * 1024;
       if (bytes > (uint64_t)MK_GPU_ACTIVATION_BYTES) {
@@ -142,20 +140,41 @@ static mk_status check_boundary(const mk_program *program, const mk_queue *queue
   return MK_OK;
 }
 
+static mk_status check_rows(const mk_program *program) {
+  mk_plan_buffers buffers;
+  for (size_t i = 0; i < program->buffer_count; i++) {
+    const mk_buffer *b = &program->buffers[i];
+    if (mk_gpu_in_fragments(program, b) && (b->cols % MK_TILE != 0 || b->rows != mk_program_rows(program))) {
+      return mk_error(
+          MK_ERR_FILE,
+          "buffer %s has %u columns; with several rows per step this machine has values of whole tiles of %d "
+          "alone; compile it with 1 row, or use --device cpu",
+          b->name, b->cols, MK_TILE);
+    }
+  }
+  if (samples(program)) {
+    return mk_error(MK_ERR_FILE, "the program has %u rows per step and samples; this machine samples one row",
+                    mk_program_rows(program));
+  }
+  for (size_t i = 0; i < program->counter_count;
+       i++) { /* two storers finish an instruction, and nobody asks for both */
+    if (program->counters[i].kind == MK_COUNTER_RELEASE) {
+      return mk_error(MK_ERR_FILE,
+                      "the program has %u rows per step and release counters; this machine has none for those",
+                      mk_program_rows(program));
+    }
+  }
+  for (size_t q = 0; q < program->queue_count; q++) {
+    MK_TRY(check_boundary(program, &program->queues[q], false));
+  }
+  return mk_plan_find(program, &buffers);
+}
+
 /* What the kernel is compiled for must be what the scheduler planned and the verifier proved. */
 static mk_status check_program(const mk_program *program) {
   const mk_machine *machine = &program->machine;
-  if (mk_program_rows(program) > 1) {
-    return mk_error(MK_ERR_FILE,
-                    "the program has %u rows per step; this machine runs one token per step so far; compile it with "
-                    "1 row, or use --device cpu",
-                    mk_program_rows(program));
-  }
-  for (size_t i = 0; i < program->instruction_count; i++) {
-    if (mk_instruction_listed(&program->instructions[i])) {
-      return mk_error(MK_ERR_FILE, "instruction %u (%s): this machine's kernels do not have it; use --device cpu",
-                      program->instructions[i].uid, mk_opcode_lookup(program->instructions[i].opcode)->name);
-    }
+  if (mk_program_listed(program)) {
+    return mk_gpu_check_mla(program);
   }
   if (machine->ranks != 1 || machine->page_bytes != MK_GPU_PAGE_BYTES ||
       machine->consumer_warps != MK_GPU_CONSUMER_WARPS || machine->ring_pages > MK_GPU_RING_PAGES) {
@@ -174,7 +193,10 @@ static mk_status check_program(const mk_program *program) {
     }
   }
   for (size_t i = 0; i < program->instruction_count; i++) {
-    MK_TRY(check_staging(&program->instructions[i]));
+    MK_TRY(check_staging(&program->instructions[i], mk_program_rows(program)));
+  }
+  if (mk_program_rows(program) > 1) {
+    return check_rows(program);
   }
   bool sampling = samples(program);
   for (size_t q = 0; q < program->queue_count; q++) {
@@ -205,7 +227,9 @@ mk_status mk_gpu_load(const mk_gpu *gpu, int part, const char *name, uint32_t sh
 
 static mk_status check_occupancy(const mk_gpu *gpu) {
   int blocks = 0;
-  MK_TRY(mk_gpu_check(gpu, gpu->driver->occupancy(&blocks, gpu->kernel, MK_GPU_THREADS, MK_GPU_SHARED_BYTES),
+  int threads = gpu->mla ? MK_MLA_GPU_THREADS : MK_GPU_THREADS;
+  size_t shared = gpu->mla ? MK_MLA_GPU_SHARED_BYTES : MK_GPU_SHARED_BYTES;
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->occupancy(&blocks, gpu->kernel, threads, shared),
                       "asking for the kernel's occupancy"));
   if ((uint64_t)blocks * (uint64_t)gpu->sms < gpu->program->queue_count) {
     return mk_error(MK_ERR_RUNTIME,
@@ -213,6 +237,19 @@ static mk_status check_occupancy(const mk_gpu *gpu) {
                     gpu->program->queue_count, gpu->name, blocks * gpu->sms, gpu->sms, blocks * gpu->sms);
   }
   return MK_OK;
+}
+
+static mk_status load_kernels(mk_gpu *gpu) {
+  gpu->mla = mk_program_listed(gpu->program);
+  if (gpu->mla) {
+    return mk_gpu_load(gpu, MK_GPU_IMAGE_MLA, "mk_mla_kernel", MK_MLA_GPU_SHARED_BYTES, &gpu->module, &gpu->kernel);
+  }
+  gpu->samples = samples(gpu->program);
+  int image = gpu->rows > 1 ? MK_GPU_IMAGE_ROWS : gpu->samples ? MK_GPU_IMAGE_SAMPLING : MK_GPU_IMAGE_KERNEL;
+  MK_TRY(mk_gpu_load(gpu, image, "mk_kernel", MK_GPU_SHARED_BYTES, &gpu->module, &gpu->kernel));
+  return gpu->rows > 1 ? MK_OK
+                       : mk_gpu_load(gpu, MK_GPU_IMAGE_RECORDING, "mk_kernel", MK_GPU_SHARED_BYTES,
+                                     &gpu->recording_module, &gpu->recording);
 }
 
 static mk_status open_device(mk_gpu *gpu) {
@@ -225,11 +262,7 @@ static mk_status open_device(mk_gpu *gpu) {
   MK_TRY(mk_gpu_check(gpu, cu->context_retain(&gpu->context, gpu->device), "opening the GPU"));
   gpu->retained = true;
   MK_TRY(mk_gpu_enter(gpu));
-  gpu->samples = samples(gpu->program);
-  int image = gpu->samples ? MK_GPU_IMAGE_SAMPLING : MK_GPU_IMAGE_KERNEL;
-  MK_TRY(mk_gpu_load(gpu, image, "mk_kernel", MK_GPU_SHARED_BYTES, &gpu->module, &gpu->kernel));
-  MK_TRY(mk_gpu_load(gpu, MK_GPU_IMAGE_RECORDING, "mk_kernel", MK_GPU_SHARED_BYTES, &gpu->recording_module,
-                     &gpu->recording));
+  MK_TRY(load_kernels(gpu));
   MK_TRY(check_occupancy(gpu));
   MK_TRY(mk_gpu_check(gpu, cu->stream_new(&gpu->stream, MK_CU_STREAM_NON_BLOCKING), "making a stream"));
   MK_TRY(mk_gpu_check(gpu, cu->event_new(&gpu->start, 0), "making an event"));
@@ -237,60 +270,30 @@ static mk_status open_device(mk_gpu *gpu) {
   return mk_gpu_check(gpu, cu->event_new(&gpu->done, 0), "making an event");
 }
 
-static uint64_t place(uint64_t *end, uint64_t bytes) {
-  uint64_t at = (*end + TABLE_ALIGNMENT - 1) / TABLE_ALIGNMENT * TABLE_ALIGNMENT;
-  *end = at + bytes;
-  return at;
-}
-
 static table_plan plan_tables(const mk_program *program) {
   table_plan plan = {0};
-  plan.instructions = place(&plan.bytes, program->instruction_count * sizeof(mk_instruction));
-  plan.queues = place(&plan.bytes, program->queue_count * sizeof(mk_gpu_queue));
-  plan.buffers = place(&plan.bytes, program->buffer_count * sizeof(mk_gpu_buffer));
-  plan.totals = place(&plan.bytes, (program->counter_count + 1) * sizeof(uint32_t));
-  plan.counters = place(&plan.bytes, program->counter_count * MK_GPU_COUNTER_STRIDE * sizeof(uint32_t));
-  plan.control = place(&plan.bytes, sizeof(mk_gpu_control));
+  plan.instructions = mk_gpu_place(&plan.bytes, program->instruction_count * sizeof(mk_instruction));
+  plan.queues = mk_gpu_place(&plan.bytes, program->queue_count * sizeof(mk_gpu_queue));
+  plan.buffers = mk_gpu_place(&plan.bytes, program->buffer_count * sizeof(mk_gpu_buffer));
+  plan.totals = mk_gpu_place(&plan.bytes, (program->counter_count + 1) * sizeof(uint32_t));
+  plan.counters = mk_gpu_place(&plan.bytes, program->counter_count * MK_GPU_COUNTER_STRIDE * sizeof(uint32_t));
+  plan.control = mk_gpu_place(&plan.bytes, sizeof(mk_gpu_control));
   return plan;
-}
-
-void mk_memory_of(const mk_program *program, mk_memory_plan *plan) {
-  plan->weights = program->weight_bytes;
-  plan->kv = 0;
-  for (size_t b = 0; b < program->buffer_count; b++) {
-    plan->kv += program->buffers[b].kind == MK_KIND_KV ? program->buffers[b].bytes : 0;
-  }
-  plan->activations = program->work_bytes - plan->kv;
 }
 
 static mk_status allocate(mk_gpu *gpu, const table_plan *plan) {
   const mk_driver *cu = gpu->driver;
   const mk_program *program = gpu->program;
-  size_t available = 0, total = 0;
-  uint64_t need = program->weight_bytes + program->work_bytes + plan->bytes;
-  MK_TRY(mk_gpu_check(gpu, cu->memory_info(&available, &total), "asking for free memory"));
-  if (gpu->options.memory != NULL) {
-    mk_memory_plan memory = {.program = plan->bytes, .available = available, .total = total};
-    mk_memory_of(program, &memory);
-    gpu->options.memory(gpu->options.user, &memory);
-  }
-  if (need > available) {
-    return mk_error(
-        MK_ERR_RUNTIME,
-        "the model needs %.2f GB on the GPU (%.2f GB weights, %.2f GB KV cache and activations), and %s has "
-        "%.2f GB free of %.2f; lower --ctx-size, or use another GPU",
-        (double)need / 1e9, (double)program->weight_bytes / 1e9, (double)program->work_bytes / 1e9, gpu->name,
-        (double)available / 1e9, (double)total / 1e9);
-  }
-  MK_TRY(
-      mk_gpu_check(gpu, cu->memory_new(&gpu->weights, program->weight_bytes + ARENA_TAIL), "allocating the weights"));
-  MK_TRY(mk_gpu_check(gpu, cu->memory_new(&gpu->work, program->work_bytes + 1), "allocating the working memory"));
+  MK_TRY(mk_gpu_allocate(gpu, plan->bytes));
   MK_TRY(mk_gpu_check(gpu, cu->memory_new(&gpu->tables, plan->bytes), "allocating the program"));
-  MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->weights, 0, program->weight_bytes + ARENA_TAIL, gpu->stream),
-                      "clearing weights"));
-  MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->work, 0, program->work_bytes + 1, gpu->stream), "clearing memory"));
   MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->tables, 0, plan->bytes, gpu->stream), "clearing memory"));
   gpu->ring_entries = (uint64_t)program->ranges.position.high + 3;
+  if (gpu->rows > 1) {
+    mk_plan_buffers buffers;
+    MK_TRY(mk_plan_find(program, &buffers));
+    gpu->plan = buffers.plan;
+    gpu->ring_entries = (uint64_t)buffers.steps * gpu->rows;
+  }
   void *pinned;
   MK_TRY(mk_gpu_check(gpu, cu->host_new(&pinned, MK_GPU_RING_AT + gpu->ring_entries * 8, MK_CU_HOST_MAPPED),
                       "allocating pinned memory"));
@@ -299,11 +302,6 @@ static mk_status allocate(mk_gpu *gpu, const table_plan *plan) {
   gpu->ring = (volatile uint64_t *)(void *)((uint8_t *)pinned + MK_GPU_RING_AT);
   MK_TRY(mk_gpu_check(gpu, cu->host_address(&gpu->pinned_address, pinned, 0), "mapping pinned memory"));
   return mk_gpu_check(gpu, cu->stream_wait(gpu->stream), "clearing memory");
-}
-
-mk_cu_address mk_gpu_address(const mk_gpu *gpu, size_t buffer) {
-  const mk_buffer *b = &gpu->program->buffers[buffer];
-  return (b->kind == MK_KIND_WEIGHT ? gpu->weights : gpu->work) + b->offset;
 }
 
 static mk_gpu_buffer describe(const mk_gpu *gpu, size_t index) {
@@ -367,6 +365,10 @@ static mk_status upload_tables(mk_gpu *gpu, const table_plan *plan) {
       .epochs_done = device_pointer(gpu->control + offsetof(mk_gpu_control, epochs_done)),
       .deadline = (uint32_t)((uint64_t)gpu->options.deadline_ms * 1000000 / 1024),
       .skip_signal_uid = gpu->options.skip_signal_uid,
+      .plan = gpu->rows > 1 ? device_pointer(mk_gpu_address(gpu, gpu->plan)) : NULL,
+      .rows = gpu->rows,
+      .scratch_floats = gpu->params.scratch_floats,
+      .scratch = device_pointer(gpu->scratch),
   };
   return status;
 }
@@ -376,14 +378,23 @@ static mk_status open_machine(mk_gpu *gpu) {
   MK_TRY(open_device(gpu));
   table_plan plan = plan_tables(gpu->program);
   MK_TRY(allocate(gpu, &plan));
-  return upload_tables(gpu, &plan);
+  MK_TRY(upload_tables(gpu, &plan));
+  return gpu->mla ? mk_gpu_open_mla(gpu) : MK_OK;
 }
 
 mk_status mk_gpu_new(const mk_program *program, const mk_gpu_options *options, mk_gpu **out) {
+  return mk_gpu_new_beside(program, options, NULL, out);
+}
+
+mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *options, const mk_gpu *lender,
+                            mk_gpu **out) {
   mk_gpu *gpu;
   *out = NULL;
   MK_TRY(mk_alloc(1, sizeof *gpu, &gpu));
   gpu->program = program;
+  gpu->rows = mk_program_rows(program);
+  gpu->lender = lender;
+  gpu->lent = lender != NULL;
   gpu->options = *options;
   if (gpu->options.deadline_ms == 0) {
     gpu->options.deadline_ms = DEFAULT_DEADLINE_MS;
@@ -393,6 +404,7 @@ mk_status mk_gpu_new(const mk_program *program, const mk_gpu_options *options, m
     mk_gpu_free(gpu);
     return status;
   }
+  gpu->lender = NULL;
   *out = gpu;
   return MK_OK;
 }
@@ -410,7 +422,8 @@ static void release_device(mk_gpu *gpu) {
   if (gpu->stream != NULL) {
     (void)cu->stream_free(gpu->stream);
   }
-  const mk_cu_address memory[] = {gpu->weights, gpu->work, gpu->tables, gpu->trace};
+  const mk_cu_address memory[] = {
+      gpu->lent ? 0 : gpu->weights, gpu->lent ? 0 : gpu->kv, gpu->work, gpu->tables, gpu->trace, gpu->flushed};
   for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++) {
     if (memory[i] != 0) {
       (void)cu->memory_free(memory[i]);
@@ -435,6 +448,7 @@ void mk_gpu_free(mk_gpu *gpu) {
   if (gpu->retained && !gpu->lost) {
     release_device(gpu);
   }
+  mk_free(gpu->places);
   mk_free(gpu);
 }
 
@@ -464,6 +478,12 @@ mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, u
   if (bytes == 0) {
     return MK_OK;
   }
+  const mk_buffer *b = &gpu->program->buffers[buffer];
+  if (mk_gpu_in_fragments(gpu->program, b)) {
+    return offset == 0 && bytes == b->bytes
+               ? mk_gpu_read_lines(gpu, buffer, data)
+               : mk_error(MK_ERR_USAGE, "buffer %s is read whole: its rows do not lie one behind the other", b->name);
+  }
   return mk_gpu_check(gpu, gpu->driver->download(data, mk_gpu_address(gpu, buffer) + offset, bytes),
                       gpu->program->buffers[buffer].name);
 }
@@ -473,8 +493,10 @@ mk_status mk_gpu_clear(mk_gpu *gpu) {
   MK_TRY(mk_gpu_enter(gpu));
   for (size_t b = 0; b < gpu->program->buffer_count; b++) {
     const mk_buffer *buffer = &gpu->program->buffers[b];
-    if (buffer->kind != MK_KIND_WEIGHT && buffer->kind != MK_KIND_INPUT && buffer->bytes != 0) {
-      MK_TRY(mk_gpu_check(gpu, cu->fill_async(mk_gpu_address(gpu, b), 0, buffer->bytes, gpu->stream), buffer->name));
+    bool others = gpu->lent && buffer->kind == MK_KIND_KV;
+    if (buffer->kind != MK_KIND_WEIGHT && buffer->kind != MK_KIND_INPUT && buffer->bytes != 0 && !others) {
+      MK_TRY(mk_gpu_check(gpu, cu->fill_async(mk_gpu_address(gpu, b), 0, mk_gpu_bytes(gpu, b), gpu->stream),
+                          buffer->name));
     }
   }
   if (gpu->counter_bytes != 0) {

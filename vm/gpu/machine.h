@@ -9,7 +9,7 @@
 #ifndef MK_GPU_MACHINE_H
 #define MK_GPU_MACHINE_H
 
-#include "vm/program.h"
+#include "vm/plan.h"
 #include "vm/trace.h"
 
 typedef struct mk_gpu mk_gpu;
@@ -37,6 +37,11 @@ bool mk_gpu_present(uint32_t device);
 
 mk_status mk_gpu_new(const mk_program *program, const mk_gpu_options *options, mk_gpu **out);
 void mk_gpu_free(mk_gpu *gpu); /* NULL is fine */
+/* A second machine for another program of the same model, on the same GPU: it has the weights and the KV cache of `lender`, which outlives it
+ * and has blocks of the same size, at least as many. The two run in turns; between launches a sequence may go from one to the other with
+ * its row of the block table. */
+mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *options, const mk_gpu *lender,
+                            mk_gpu **out);
 
 /* Copies between the host and bytes [offset, offset + bytes) of a buffer; MK_ERR_USAGE when they are not all inside. Everything is
  * zero at first. Not during a run. */
@@ -54,11 +59,26 @@ void mk_gpu_delay(mk_gpu *gpu, uint32_t uid, uint32_t nanoseconds);
  * to stop, and tokens that it still computes are not reported. */
 typedef bool (*mk_gpu_token_fn)(void *user, uint32_t position, uint32_t token);
 
-/* One launch of `epochs` steps. The first computes `token` at `position`; tokens of the `prompt` buffer follow while
+/* One launch of `epochs` steps of a program of one row. The first computes `token` at `position`; tokens of the `prompt` buffer follow while
  * position + 1 < prompt_length. Positions up to position + epochs must lie in the program's range. The logits buffer holds those
  * of the last step afterwards. fn may be NULL. */
 mk_status mk_gpu_run(mk_gpu *gpu, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t epochs,
                      mk_gpu_token_fn fn, void *user);
+
+/* `launches` launches of one step each, from position 0, one behind another; *microseconds: between two events around them all. Only for
+ * programs that may begin a step before the host has seen the last one: those with a work list. A wait that outlives its deadline ends its
+ * launch and those behind it, and is told after the last one. */
+mk_status mk_gpu_repeat(mk_gpu *gpu, uint32_t launches, double *microseconds);
+/* Displaces what the L2 cache holds; the caller's next launch comes behind it. */
+mk_status mk_gpu_flush(mk_gpu *gpu);
+/* A program of several rows takes a plan (vm/plan.h) in the place of a token and a position. Called for each step in turn, as soon as
+ * the host sees it: results[row], MK_CANDIDATE_NONE for one that chose nothing, with MK_RESULT_NAN where logits were NaN (an error of that
+ * row's sequence alone). false: the kernel is told to stop, and steps that it still computes are not reported. */
+typedef bool (*mk_gpu_step_fn)(void *user, uint32_t step, const uint32_t *results);
+
+/* One launch of the steps of a plan [steps][rows of the program]; the block table is filled before. MK_ERR_USAGE when mk_plan_check refuses
+ * the plan. The logits buffer holds those of the last step afterwards. fn may be NULL. */
+mk_status mk_gpu_run_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_gpu_step_fn fn, void *user);
 
 /* The recorder: later runs keep what every role did in `steps` steps of the launch from `first_step` on, at most `capacity` notes a
  * role and SM; take gives the last run's. Off frees the memory. */

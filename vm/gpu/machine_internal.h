@@ -31,6 +31,8 @@ struct mk_gpu {
   char name[128];
   int sms;
   bool samples;  /* the program has opcodes of sampling */
+  bool mla;      /* it is for the MLA configuration */
+  uint32_t rows; /* per step */
   bool retained; /* the context */
   bool lost;     /* a kernel does not end: no driver call that waits for it may be made */
   mk_cu_context_ref context;
@@ -38,15 +40,23 @@ struct mk_gpu {
   mk_cu_function_ref kernel, recording; /* the second one records and takes delays */
   mk_cu_stream_ref stream;
   mk_cu_event_ref start, end, done;
-  mk_cu_address weights, work, tables; /* arenas; instructions, queues, buffers, totals, counters, control */
+  mk_cu_address weights, kv, work; /* arenas; a machine beside another one has the third alone */
+  mk_cu_address tables;            /* instructions, queues, buffers, totals, counters, control */
+  mk_cu_address *places;           /* of buffers */
+  const mk_gpu *lender;            /* while the machine opens */
+  bool lent;                       /* weights and KV cache are another machine's */
   mk_cu_address counters, control;
-  mk_cu_address trace; /* 0: the recorder is off */
+  mk_cu_address trace;   /* 0: the recorder is off */
+  mk_cu_address flushed; /* 0: mk_gpu_flush was not called yet */
+  mk_cu_address scratch; /* of several rows: sums that wait */
+  size_t plan;           /* of several rows: the buffer */
   uint64_t counter_bytes;
   mk_gpu_pinned *pinned;
   mk_cu_address pinned_address;
   volatile uint64_t *ring;
   uint64_t ring_entries;
   mk_gpu_params params; /* all but the step */
+  uint64_t maps[3][16]; /* mla: tensor maps, as mk_gpu_mla_params has them */
   uint32_t first_epoch;
   uint32_t last_position; /* where the last run began */
   float time_ms;
@@ -58,12 +68,27 @@ struct mk_gpu {
 mk_status mk_gpu_check(const mk_gpu *gpu, mk_cu_result result, const char *what);
 /* Makes the context current in this thread; an error once a kernel was lost. */
 mk_status mk_gpu_enter(const mk_gpu *gpu);
+/* MLA programs: what their kernel is compiled for (MK_ERR_FILE), and their tensor maps once there is memory. */
+mk_status mk_gpu_check_mla(const mk_program *program);
+mk_status mk_gpu_open_mla(mk_gpu *gpu);
+/* Puts one launch of the program's kernel into the stream. */
+mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params);
 /* Before a launch: no record counts. */
 mk_status mk_gpu_trace_prepare(mk_gpu *gpu);
 /* The records of a track from its first `count` notes, which lie in turns `stride` notes apart, times in ticks of the SM's clock. `records`: at
  * least two places a note. Returns how many there are. */
 uint32_t mk_gpu_records_of(const mk_gpu_note *notes, size_t stride, uint32_t count, mk_trace_record *records);
+/* arena.c. Arenas, and the places of all buffers; `tables` more bytes are needed. */
+mk_status mk_gpu_allocate(mk_gpu *gpu, uint64_t tables);
 mk_cu_address mk_gpu_address(const mk_gpu *gpu, size_t buffer);
+uint64_t mk_gpu_bytes(const mk_gpu *gpu, size_t buffer); /* that it takes there */
+/* Offset of `bytes` more in an arena that ends at *end. */
+uint64_t mk_gpu_place(uint64_t *end, uint64_t bytes);
+/* Values of several rows lie in the order of fragments, in whole steps of sixteen elements with room for sixteen lines, and have flags for
+ * stamps (vm/gpu/rows.cuh). */
+bool mk_gpu_in_fragments(const mk_program *program, const mk_buffer *b);
+/* Such a value, row by row as the program has it. */
+mk_status mk_gpu_read_lines(mk_gpu *gpu, size_t buffer, uint64_t *to);
 /* Loads a part of the device image and finds its kernel, with `shared` bytes of dynamic shared memory allowed. */
 mk_status mk_gpu_load(const mk_gpu *gpu, int part, const char *name, uint32_t shared, mk_cu_module_ref *module,
                       mk_cu_function_ref *function);

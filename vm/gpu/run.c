@@ -17,6 +17,13 @@ static uint64_t now_ms(void) {
   return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
+/* What follow() hands to the caller: a token for each step, or what all rows chose. */
+typedef struct listener {
+  mk_gpu_token_fn token;
+  mk_gpu_step_fn step;
+  void *user;
+} listener;
+
 static mk_status check_step(const mk_gpu *gpu, uint32_t token, uint32_t position, uint32_t prompt_length,
                             uint32_t epochs) {
   const mk_step_ranges *ranges = &gpu->program->ranges;
@@ -36,20 +43,48 @@ static mk_status check_step(const mk_gpu *gpu, uint32_t token, uint32_t position
   return MK_OK;
 }
 
+/* An MLA launch may begin while the one before it ends, on SMs that are done: its kernel waits for that where it has to. Cooperative launches
+ * do not have that, but what they are for holds: there is one block per SM (check_occupancy), so as those of the launch before leave, all find
+ * their place, and none of those waits for a block of this one. */
+static mk_status start_mla(mk_gpu *gpu, const mk_gpu_params *params) {
+  mk_gpu_mla_params mla;
+  void *arguments[] = {&mla};
+  mk_cu_launch_attribute early = {.id = MK_CU_LAUNCH_PROGRAMMATIC, .value.on = 1};
+  mk_cu_launch_config config = {.grid = {(unsigned)gpu->program->queue_count, 1, 1},
+                                .block = {MK_MLA_GPU_THREADS, 1, 1},
+                                .shared = MK_MLA_GPU_SHARED_BYTES,
+                                .stream = gpu->stream,
+                                .attributes = &early,
+                                .attribute_count = 1};
+  memcpy(&mla.queries, gpu->maps[0], sizeof mla.queries);
+  memcpy(&mla.halves, gpu->maps[1], sizeof mla.halves);
+  memcpy(&mla.rest, gpu->maps[2], sizeof mla.rest);
+  mla.common = *params;
+  mla.queue_length = gpu->program->queues[0].count;
+  return mk_gpu_check(gpu, gpu->driver->launch_with(&config, gpu->kernel, arguments, NULL), "launching the kernel");
+}
+
+mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params) {
+  void *arguments[] = {params};
+  gpu->launches++;
+  if (gpu->mla) {
+    return start_mla(gpu, params);
+  }
+  bool records = gpu->trace != 0 || (params->delay_uid != 0 && !gpu->samples);
+  return mk_gpu_check(
+      gpu,
+      gpu->driver->launch_cooperative(records ? gpu->recording : gpu->kernel, (unsigned)gpu->program->queue_count, 1, 1,
+                                      MK_GPU_THREADS, 1, 1, MK_GPU_SHARED_BYTES, gpu->stream, arguments),
+      "launching the kernel");
+}
+
 static mk_status launch(mk_gpu *gpu, mk_gpu_params *params) {
   const mk_driver *cu = gpu->driver;
-  void *arguments[] = {params};
-  bool records = gpu->trace != 0 || (params->delay_uid != 0 && !gpu->samples);
-  mk_cu_function_ref kernel = records ? gpu->recording : gpu->kernel;
   __atomic_store_n(&gpu->pinned->stop, 0, __ATOMIC_SEQ_CST);
   MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->control, 0, sizeof(mk_gpu_control), gpu->stream), "preparing a launch"));
   MK_TRY(mk_gpu_trace_prepare(gpu));
   MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->start, gpu->stream), "preparing a launch"));
-  MK_TRY(mk_gpu_check(gpu,
-                      cu->launch_cooperative(kernel, (unsigned)gpu->program->queue_count, 1, 1, MK_GPU_THREADS, 1, 1,
-                                             MK_GPU_SHARED_BYTES, gpu->stream, arguments),
-                      "launching the kernel"));
-  gpu->launches++;
+  MK_TRY(mk_gpu_start(gpu, params));
   MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->end, gpu->stream), "launching the kernel"));
   MK_TRY(mk_gpu_check(gpu, cu->download_async(&gpu->pinned->control, gpu->control, sizeof(mk_gpu_control), gpu->stream),
                       "launching the kernel"));
@@ -71,16 +106,35 @@ static mk_status look_for_end(mk_gpu *gpu, uint64_t last_ms, bool *ended) {
   return MK_OK;
 }
 
+/* The words of step `step` of the launch, if all of them are there. */
+static bool look_at_ring(const mk_gpu *gpu, const mk_gpu_params *params, uint32_t step, uint32_t *words) {
+  const volatile uint64_t *ring = gpu->ring + (gpu->rows > 1 ? step * gpu->rows : params->position + 1 + step);
+  for (uint32_t i = 0; i < gpu->rows; i++) {
+    uint64_t word = __atomic_load_n(&ring[i], __ATOMIC_ACQUIRE);
+    if (word >> 32 != params->first_epoch + step + 1) {
+      return false;
+    }
+    words[i] = (uint32_t)word;
+  }
+  return true;
+}
+
+static bool tell(const listener *to, const mk_gpu_params *params, uint32_t step, const uint32_t *words) {
+  if (to->step != NULL) {
+    return to->step(to->user, step, words);
+  }
+  return to->token == NULL || to->token(to->user, params->position + step, words[0]);
+}
+
 /* Hands out tokens until the kernel has ended; makes no driver call that waits. */
-static mk_status follow(mk_gpu *gpu, const mk_gpu_params *params, mk_gpu_token_fn fn, void *user) {
-  uint32_t seen = 0;
+static mk_status follow(mk_gpu *gpu, const mk_gpu_params *params, const listener *to) {
+  uint32_t seen = 0, words[MK_MAX_ROWS];
   uint64_t last = now_ms();
   bool ended = false, listening = true;
   for (uint32_t polls = 0;; polls++) {
     listening = listening && seen < params->epochs;
-    uint64_t word = listening ? __atomic_load_n(&gpu->ring[params->position + 1 + seen], __ATOMIC_ACQUIRE) : 0;
-    if (word >> 32 == params->first_epoch + seen + 1) {
-      if (fn != NULL && !fn(user, params->position + seen, (uint32_t)word)) {
+    if (listening && look_at_ring(gpu, params, seen, words)) {
+      if (!tell(to, params, seen, words)) {
         listening = false;
         __atomic_store_n(&gpu->pinned->stop, 1, __ATOMIC_SEQ_CST);
       }
@@ -154,27 +208,24 @@ static mk_status report_fault(mk_gpu *gpu, const mk_gpu_fault *fault) {
       gpu->options.deadline_ms, edge);
 }
 
-mk_status mk_gpu_run(mk_gpu *gpu, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t epochs,
-                     mk_gpu_token_fn fn, void *user) {
-  MK_TRY(check_step(gpu, token, position, prompt_length, epochs));
+/* Generations must not wrap round to one that an old word carries. */
+static mk_status check_generation(const mk_gpu *gpu, uint32_t steps) {
+  return gpu->first_epoch <= UINT32_MAX / 2 && steps <= UINT32_MAX / 2
+             ? MK_OK
+             : mk_error(MK_ERR_DEVICE,
+                        "the machine has run %u steps since it was cleared; clear it and start from position 0",
+                        gpu->first_epoch);
+}
+
+static mk_status run(mk_gpu *gpu, mk_gpu_params *params, const listener *to) {
+  MK_TRY(check_generation(gpu, 0));
   MK_TRY(mk_gpu_enter(gpu));
-  if (gpu->first_epoch > UINT32_MAX / 2) {
-    /* Generations must not wrap round to one that an old word carries. */
-    return mk_error(MK_ERR_DEVICE,
-                    "the machine has run %u steps since it was cleared; clear it and start from position 0",
-                    gpu->first_epoch);
-  }
-  mk_gpu_params params = gpu->params;
-  params.token = token;
-  params.position = position;
-  params.prompt_length = prompt_length;
-  params.first_epoch = gpu->first_epoch;
-  params.epochs = epochs;
+  params->first_epoch = gpu->first_epoch;
   gpu->steps = 0;
-  gpu->last_position = position;
+  gpu->last_position = params->position;
   gpu->time_ms = 0;
-  MK_TRY(launch(gpu, &params));
-  MK_TRY(follow(gpu, &params, fn, user));
+  MK_TRY(launch(gpu, params));
+  MK_TRY(follow(gpu, params, to));
   const mk_gpu_control *control = &gpu->pinned->control;
   MK_TRY(mk_gpu_check(gpu, gpu->driver->event_elapsed(&gpu->time_ms, gpu->start, gpu->end), "timing the kernel"));
   if (control->fault.claimed != 0 || control->abort != 0) {
@@ -185,5 +236,67 @@ mk_status mk_gpu_run(mk_gpu *gpu, uint32_t token, uint32_t position, uint32_t pr
   if (control->fault.nan_position != 0) {
     return mk_error(MK_ERR_DEVICE, "the logits at position %u are not numbers (NaN)", control->fault.nan_position - 1);
   }
+  return MK_OK;
+}
+
+mk_status mk_gpu_run(mk_gpu *gpu, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t epochs,
+                     mk_gpu_token_fn fn, void *user) {
+  if (gpu->rows > 1) {
+    return mk_error(MK_ERR_USAGE, "the program has %u rows per step; it runs plans", gpu->rows);
+  }
+  MK_TRY(check_step(gpu, token, position, prompt_length, epochs));
+  mk_gpu_params params = gpu->params;
+  params.token = token;
+  params.position = position;
+  params.prompt_length = prompt_length;
+  params.epochs = epochs;
+  const listener to = {.token = fn, .user = user};
+  return run(gpu, &params, &to);
+}
+
+mk_status mk_gpu_run_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_gpu_step_fn fn, void *user) {
+  mk_plan_buffers buffers;
+  MK_TRY(mk_plan_find(gpu->program, &buffers));
+  uint32_t *table;
+  uint64_t bytes = gpu->program->buffers[buffers.table].bytes;
+  MK_TRY(mk_alloc(bytes, 1, &table));
+  mk_status status = mk_gpu_read(gpu, buffers.table, 0, table, bytes);
+  if (status == MK_OK) {
+    status = mk_plan_check(gpu->program, plan, steps, table);
+  }
+  mk_free(table);
+  MK_TRY(status);
+  MK_TRY(mk_gpu_write(gpu, buffers.plan, 0, plan, (uint64_t)steps * gpu->rows * sizeof *plan));
+  mk_gpu_params params = gpu->params;
+  params.epochs = steps;
+  const listener to = {.step = fn, .user = user};
+  return run(gpu, &params, &to);
+}
+
+mk_status mk_gpu_repeat(mk_gpu *gpu, uint32_t launches, double *microseconds) {
+  const mk_driver *cu = gpu->driver;
+  const mk_gpu_control *control = &gpu->pinned->control;
+  mk_gpu_params params = gpu->params;
+  float milliseconds = 0;
+  *microseconds = 0;
+  MK_TRY(check_step(gpu, 0, 0, 0, 1));
+  MK_TRY(check_generation(gpu, launches));
+  MK_TRY(mk_gpu_enter(gpu));
+  MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->control, 0, sizeof(mk_gpu_control), gpu->stream), "preparing a launch"));
+  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->start, gpu->stream), "preparing a launch"));
+  params.epochs = 1;
+  for (uint32_t i = 0; i < launches; i++) {
+    params.first_epoch = gpu->first_epoch++;
+    MK_TRY(mk_gpu_start(gpu, &params));
+  }
+  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->end, gpu->stream), "launching the kernel"));
+  MK_TRY(mk_gpu_check(gpu, cu->download_async(&gpu->pinned->control, gpu->control, sizeof(mk_gpu_control), gpu->stream),
+                      "launching the kernel"));
+  MK_TRY(mk_gpu_check(gpu, cu->stream_wait(gpu->stream), "the kernel failed"));
+  MK_TRY(mk_gpu_check(gpu, cu->event_elapsed(&milliseconds, gpu->start, gpu->end), "timing the kernel"));
+  if (control->fault.claimed != 0 || control->abort != 0) {
+    return report_fault(gpu, &control->fault);
+  }
+  *microseconds = (double)milliseconds * 1e3;
   return MK_OK;
 }

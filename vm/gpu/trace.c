@@ -28,6 +28,9 @@ mk_status mk_gpu_trace_off(mk_gpu *gpu) {
 }
 
 mk_status mk_gpu_trace_on(mk_gpu *gpu, uint32_t first_step, uint32_t steps, uint32_t capacity) {
+  if (gpu->mla) {
+    return mk_error(MK_ERR_RUNTIME, "a GPU does not record programs with a work list; use --device cpu");
+  }
   if (gpu->samples) {
     return mk_error(
         MK_ERR_RUNTIME,

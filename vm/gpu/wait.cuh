@@ -271,6 +271,29 @@ __device__ inline void wait_all_pairs(const device &d, uint32_t buffer, address 
   }
 }
 
+// The same of triples, by a kernel that does not record.
+template <uint32_t count, typename address>
+__device__ inline void wait_all_triples(const device &d, uint32_t buffer, address at,
+                                        tile::stamped_triple (&to)[count]) {
+  uint32_t want = d.generation(), tries = 0;
+  for (;;) {
+    uint32_t have = want;
+#pragma unroll
+    for (uint32_t i = 0; i < count; i++) {
+      to[i] = tile::load_stamped_triple(at(i));
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < count; i++) {
+      have = to[i].generation != want ? to[i].generation : have;
+    }
+    if (!__any_sync(0xffffffffu, have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0 ||
+        !keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
+      break;
+    }
+  }
+  waited(d, tries);
+}
+
 // The same of single words.
 template <uint32_t count, typename address>
 __device__ inline void wait_stamped_words(const device &d, uint32_t buffer, address at, uint32_t (&to)[count]) {
@@ -298,6 +321,68 @@ __device__ inline void wait_stamped_words(const device &d, uint32_t buffer, addr
       break;
     }
   }
+  waited(d, tries);
+  if (tries != 0) {
+    record_wait(d, start, MK_ACTIVITY_STAMP, buffer);
+  }
+}
+
+// The same where has(i); 0 elsewhere.
+template <uint32_t count, typename address, typename presence>
+__device__ inline void wait_line_words(const device &d, uint32_t buffer, address at, presence has,
+                                       uint32_t (&to)[count]) {
+  uint32_t want = d.generation(), tries = 0;
+  wait_start start = {};
+  uint64_t words[count];
+#pragma unroll
+  for (uint32_t i = 0; i < count; i++) {
+    words[i] = tile::stamp(0, want);
+  }
+  for (;;) {
+    uint32_t have = want;
+#pragma unroll
+    for (uint32_t i = 0; i < count; i++) {
+      tile::load_stamped_if(has(i), at(i), words[i]);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < count; i++) {
+      to[i] = tile::stamp_data(words[i]);
+      have = tile::stamp_generation(words[i]) == want ? have : tile::stamp_generation(words[i]);
+    }
+    if (!__any_sync(0xffffffffu, have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
+      break;
+    }
+    if (tries == 0) {
+      start = wait_begins(d);
+    }
+    if (!keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
+      break;
+    }
+  }
+  waited(d, tries);
+  if (tries != 0) {
+    record_wait(d, start, MK_ACTIVITY_STAMP, buffer);
+  }
+}
+
+// Each lane that `waits` does until its flag carries this epoch's generation; what the flags' writers wrote before is then there for the
+// whole warp.
+__device__ inline void wait_flags(const device &d, uint32_t buffer, const uint32_t *flag, bool waits) {
+  uint32_t want = d.generation(), tries = 0;
+  wait_start start = {};
+  for (;;) {
+    uint32_t have = waits ? tile::load_acquire(flag) : want;
+    if (!__any_sync(0xffffffffu, have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
+      break;
+    }
+    if (tries == 0) {
+      start = wait_begins(d);
+    }
+    if (!keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have == want ? 0 : have, want)) {
+      break;
+    }
+  }
+  __syncwarp();
   waited(d, tries);
   if (tries != 0) {
     record_wait(d, start, MK_ACTIVITY_STAMP, buffer);

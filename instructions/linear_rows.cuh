@@ -1,0 +1,282 @@
+// The linear opcodes and REDUCE_ADD of several rows per step, on the device: what the storer does with a row tile. Equations, waits and
+// signals are those of qkv.cuh, glu.cuh, linear_add.cuh, linear_part.cuh, reduce_add.cuh and head.cuh, for every line.
+// Tiles: weight [16 n, 16 k] bf16 through the page ring, sums [16, 16 lines].
+#pragma once
+#include "instructions/glu.cuh"
+#include "instructions/head.cuh"
+#include "instructions/linear_add.cuh"
+#include "instructions/linear_part.cuh"
+#include "instructions/qkv.cuh"
+#include "vm/gpu/rows_consumer.cuh"
+#include "vm/gpu/rows_storer.cuh"
+
+namespace mk {
+
+// Consumer warp p fetches part p of a row tile; parts are added like the sums of warps.
+__device__ inline void consume_REDUCE_ADD(rows_consumer &c, const mk_instruction &in) {
+  const mk_operand &parts = in.operands[MK_SLOT_REDUCE_ADD_parts];
+  const mk_gpu_buffer &b = c.d.buffer(parts);
+  uint32_t rows = c.d.params.rows, active = rows_of(c.d).active, g = c.lane / 4;
+  const uint64_t *part = reinterpret_cast<const uint64_t *>(b.address) +
+                         static_cast<uint64_t>(parts.row + c.warp) * rows * b.row_words + parts.col * 16;
+  const float squares[LINE_TILES] = {0.0f, 0.0f};
+#pragma unroll 1
+  for (uint32_t tile = 0; tile < parts.cols; tile++) {
+    tile::sum_tile sums[LINE_TILES];
+    tile::zero(sums[0]);
+    tile::zero(sums[1]);
+    if (c.warp < parts.rows) {
+      // A lane fetches pairs of rows, one line at a time: 8 lanes a line. Then they change places.
+      uint32_t words[8];
+      auto at = [&](uint32_t i) {
+        return part + line_of(c.lane, i / 4, i) * b.row_words + tile * 16 + g + i / 2 % 2 * 8;
+      };
+      auto has = [&](uint32_t i) { return (active >> line_of(c.lane, i / 4, i) & 1) != 0; };
+      wait_line_words<8>(c.d, parts.buffer, at, has, words);
+#pragma unroll
+      for (uint32_t i = 0; i < 8; i++) {
+        sums[i / 4].value[i % 4] = __uint_as_float(words[i]);
+      }
+    }
+    put_sums(c, sums, squares);
+  }
+}
+
+__device__ inline lines_store begin_lines(const mk_operand &weight) {
+  return {weight.rows, (weight.cols + CHUNK_STEPS - 1u) / CHUNK_STEPS};
+}
+
+__device__ inline lines_store begin_rows(const rows_storer &s, const mk_instruction &in) {
+  if (in.opcode == MK_OP_REDUCE_ADD) {
+    return {in.operands[MK_SLOT_REDUCE_ADD_residual_out].cols, 1};
+  }
+  lines_store r = begin_lines(in.operands[has_norm(in) ? 2 : 1]);
+  if (in.opcode == MK_OP_HEAD) {
+    rows_shared()->stop = blockIdx.x == 0 ? tile::load_system(s.d.params.stop) : 0;
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+      lane_word(s, i) = -INFINITY;
+      lane_word(s, 2 + i) = __uint_as_float(MK_CANDIDATE_NONE);
+    }
+    r.rows = rows_to_do(s.d, in, in.operands[MK_SLOT_HEAD_weight]);
+    if (r.rows == 0) {  // one empty result comes all the same
+      r.rows = r.chunks = 1;
+    }
+  }
+  return r;
+}
+
+// Where a value or a plain vector begins.
+template <typename word>
+__device__ inline word *words_of(const rows_storer &s, const mk_operand &operand) {
+  return reinterpret_cast<word *>(s.d.buffer(operand).address);
+}
+
+// Cosines and sines of row g's angle at the lines' positions; 1 and 0 where nothing is rotated.
+__device__ inline void prepare_angles(const rows_storer &s, const mk_instruction &in, uint32_t row) {
+  uint32_t tile = in.operands[MK_SLOT_QKV_weight].row + row, tiles_per_head = in.params[MK_PARAM_QKV_head_dim] / 16;
+  bool rotates = tile < in.params[MK_PARAM_QKV_rope_tiles];
+  const float *inv_freq = reinterpret_cast<const float *>(s.d.buffer(in.operands[MK_SLOT_QKV_inv_freq]).address);
+  float frequency = rotates ? inv_freq[tile % tiles_per_head * 8 + s.lane / 4] : 0.0f;
+#pragma unroll 1
+  for (uint32_t i = 0; i < 2; i++) {  // as prepare_QKV does
+    float angle = static_cast<float>(rows_of(s.d).rows[line_of(s, i)].position) * frequency, sine, cosine;
+    double turns = static_cast<double>(angle) * 0.15915494309189533577;
+    float reduced = static_cast<float>((turns - rint(turns)) * 6.283185307179586476925);
+    __sincosf(reduced, &sine, &cosine);
+    lane_word(s, i) = cosine;
+    lane_word(s, 2 + i) = sine;
+  }
+}
+
+// Both rows of column tile `tile` of the lines' residuals: plain fp32, or the embedding rows of their tokens.
+__device__ inline void prepare_residual(const rows_storer &s, const mk_operand &operand, uint32_t tile) {
+  const mk_gpu_buffer &b = s.d.buffer(operand);
+  uint32_t column_tile = operand.col + tile, g = s.lane / 4;
+  bool token_row = (operand.flags & MK_OPERAND_TOKEN_ROW) != 0;
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    uint32_t line = line_of(s, i);
+    float first = 0.0f, second = 0.0f;
+    if (!is_active(s, line)) {
+    } else if (token_row) {
+      uint32_t row = rows_of(s.d).rows[line].token;
+      const uint16_t *step = reinterpret_cast<const uint16_t *>(b.address) +
+                             (static_cast<uint64_t>(row / 16) * b.grid_cols + column_tile) * 256;
+      first = tile::low_bf16(step[mk_step_offset(row, g)]);
+      second = tile::low_bf16(step[mk_step_offset(row, g + 8)]);
+    } else {
+      const float *from =
+          reinterpret_cast<const float *>(b.address) + static_cast<uint64_t>(line) * b.cols + column_tile * 16 + g;
+      first = __ldcg(from);
+      second = __ldcg(from + 8);
+    }
+    lane_word(s, i) = first;
+    lane_word(s, 2 + i) = second;
+  }
+}
+
+// y = residual_in + sum; residual_out = y; out = bf16(y).
+__device__ inline void finish_residual(const rows_storer &s, const mk_operand &to, const mk_operand &out, uint32_t tile,
+                                       line_sums &y) {
+  uint32_t column_tile = to.col + tile, cols = s.d.buffer(to).cols, g = s.lane / 4;
+  const mk_gpu_buffer &b = s.d.buffer(out);
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    y.value[i] = lane_word(s, i) + y.value[i];
+  }
+  uint32_t low = pair_rows(s, y.value[0], y.value[1]), high = pair_rows(s, y.value[2], y.value[3]),
+           line = paired_line(s);
+  if (is_active(s, line)) {
+    *reinterpret_cast<uint2 *>(value_view(b).word(line, (out.col + tile) * 8 + g / 2)) = make_uint2(low, high);
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    line = line_of(s, i);
+    if (is_active(s, line)) {
+      float *plain = words_of<float>(s, to) + static_cast<uint64_t>(line) * cols + column_tile * 16 + g;
+      plain[0] = y.value[i];
+      plain[8] = y.value[2 + i];
+    }
+  }
+}
+
+__device__ inline void finish_gated(const rows_storer &s, const mk_operand &out, uint32_t tile, const line_sums &y) {
+  float value[2];
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    value[i] = __fdividef(y.value[i], 1.0f + expf(-y.value[i])) * y.value[2 + i];  // a division that calls nothing
+  }
+  uint32_t data = pair_rows(s, value[0], value[1]), line = paired_line(s);
+  const mk_gpu_buffer &b = s.d.buffer(out);
+  if (is_active(s, line)) {
+    *value_view(b).word(line, (out.col + tile) * 4 + s.lane / 8) = data;
+  }
+}
+
+__device__ inline void finish_rotated(const rows_storer &s, const mk_operand &out, uint32_t tile, line_sums &y) {
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    float a = y.value[i], b = y.value[2 + i], cosine = lane_word(s, i), sine = lane_word(s, 2 + i);
+    y.value[i] = a * cosine - b * sine;
+    y.value[2 + i] = b * cosine + a * sine;
+  }
+  publish_floats(s, out, tile, y);
+}
+
+// Logits and candidates of the lines that choose.
+__device__ inline void finish_logits(const rows_storer &s, const mk_instruction &in, uint32_t tile,
+                                     const line_sums &y) {
+  const mk_operand &weight = in.operands[MK_SLOT_HEAD_weight];
+  uint32_t vocab = in.params[MK_PARAM_HEAD_vocab], chooses = rows_of(s.d).chooses;
+  if (rows_to_do(s.d, in, weight) == 0) {
+    return;
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    uint32_t line = line_of(s, i), row = (weight.row + tile) * 16 + s.lane / 4 + i / 2 * 8;
+    if ((chooses >> line & 1) != 0 && row < vocab) {
+      words_of<float>(s, in.operands[MK_SLOT_HEAD_logits])[static_cast<uint64_t>(line) * vocab + row] = y.value[i];
+      if (candidate_above(y.value[i], row, lane_word(s, i % 2), __float_as_uint(lane_word(s, 2 + i % 2)))) {
+        lane_word(s, i % 2) = y.value[i];
+        lane_word(s, 2 + i % 2) = __uint_as_float(row);
+      }
+    }
+  }
+}
+
+__device__ inline void end_HEAD(const rows_storer &s, const mk_instruction &in) {
+  uint64_t *words = stamped_row(s.d, in.operands[MK_SLOT_HEAD_candidate]);
+#pragma unroll 1
+  for (uint32_t i = 0; i < 2; i++) {
+    float best = lane_word(s, i);
+    uint32_t index = __float_as_uint(lane_word(s, 2 + i)), line = line_of(s, i);
+#pragma unroll 1
+    for (uint32_t offset = 4; offset < 32; offset *= 2) {
+      float other = __shfl_xor_sync(0xffffffffu, best, offset);
+      uint32_t other_index = __shfl_xor_sync(0xffffffffu, index, offset);
+      if (candidate_above(other, other_index, best, index)) {
+        best = other;
+        index = other_index;
+      }
+    }
+    if (s.lane < 4 && is_active(s, line) && publishes(s.d)) {
+      tile::store_stamped_pair(words + line * 2, __float_as_uint(best),
+                               index | (rows_shared()->stop != 0 ? MK_CANDIDATE_STOP : 0u), s.d.generation());
+    }
+  }
+}
+
+__device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction &in) {
+  lines_store r = begin_rows(s, in);
+  line_sums kept;  // of the next result's row tile, from the chunks before: under way meanwhile
+  tile::zero(kept);
+#pragma unroll 1
+  for (uint32_t chunk = 0; chunk < r.chunks; chunk++) {
+    bool last = chunk + 1 == r.chunks;
+#pragma unroll 1
+    for (uint32_t tile = 0; tile < r.rows; tile++) {
+      line_sums y = kept;
+      forget(s.lane);
+      forget(s.tile);
+      if (last && in.opcode == MK_OP_QKV) {
+        prepare_angles(s, in, tile);
+      } else if (last && in.opcode == MK_OP_LINEAR_ADD) {
+        prepare_residual(s, in.operands[MK_SLOT_LINEAR_ADD_residual_in], tile);
+      } else if (last && in.opcode == MK_OP_REDUCE_ADD) {
+        prepare_residual(s, in.operands[MK_SLOT_REDUCE_ADD_residual_in], tile);
+      }
+      take_sums(s, in, tile == 0 && has_norm(in), chunk, r, y);
+      if (!last) {
+        keep_sums(s, tile, y);
+      }
+      uint32_t next = tile + 1 < r.rows ? tile + 1 : 0;
+      if (next != 0 ? chunk != 0 : !last) {
+        get_sums(s, next, kept);
+      }
+      if (!last) {
+        continue;
+      }
+      if (has_norm(in)) {
+        scale_sums(s, y);
+      }
+      switch (in.opcode) {
+        case MK_OP_QKV:
+          finish_rotated(s, in.operands[MK_SLOT_QKV_out], tile, y);
+          break;
+        case MK_OP_GLU:
+          finish_gated(s, in.operands[MK_SLOT_GLU_out], tile, y);
+          break;
+        case MK_OP_LINEAR_PART:
+          publish_floats(s, in.operands[MK_SLOT_LINEAR_PART_out], tile, y);
+          break;
+        case MK_OP_LINEAR_ADD:
+          finish_residual(s, in.operands[MK_SLOT_LINEAR_ADD_residual_out], in.operands[MK_SLOT_LINEAR_ADD_out], tile,
+                          y);
+          break;
+        case MK_OP_REDUCE_ADD:
+          finish_residual(s, in.operands[MK_SLOT_REDUCE_ADD_residual_out], in.operands[MK_SLOT_REDUCE_ADD_out], tile,
+                          y);
+          break;
+        default:
+          finish_logits(s, in, tile, y);
+          break;
+      }
+    }
+  }
+  if (in.opcode == MK_OP_HEAD) {
+    end_HEAD(s, in);
+  } else if (in.opcode == MK_OP_GLU) {
+    const mk_operand &out = in.operands[MK_SLOT_GLU_out];
+    raise_flags(s, s.d.buffer(out), out.col, r.rows);
+  } else if (in.opcode == MK_OP_LINEAR_ADD || in.opcode == MK_OP_REDUCE_ADD) {
+    const mk_operand &out =
+        in.operands[in.opcode == MK_OP_LINEAR_ADD ? MK_SLOT_LINEAR_ADD_out : MK_SLOT_REDUCE_ADD_out];
+    raise_flags(s, s.d.buffer(out), out.col * 2, r.rows * 2);
+  }
+  if (s.tile == 0) {
+    signal_from_warp(s.d, s.lane, in);
+  }
+}
+
+}  // namespace mk

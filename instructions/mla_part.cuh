@@ -1,0 +1,448 @@
+// MLA_PART on tensor cores: for every item of the SM's row of the work list (mla.h), o = sum_t p_t v_t, p_t = exp(s_t - max),
+// s_t = scale q k_t over the tokens t of its pages that a row sees; out = bf16(o / sum_t p_t), or the slot of the item.
+//
+// Tiles: 64 query rows (those of a block, then rows of no meaning) by pages of 64 tokens. A page is loaded once, as nine panels of 64 columns;
+// its first eight are the values. Pages are scored by one warpgroup and the other in turn, which hands their weights over through shared
+// memory, and each adds up its half of the 512 columns: so while one works on weights, the other multiplies.
+// Waits for nothing outside the SM; stores outputs as they are, slots as stamped words.
+//
+// Rows behind the last token of a page may be anything. Their scores are set aside; their values are made zero, since zero times NaN is not.
+#pragma once
+#include "instructions/mla_slot.cuh"
+#include "instructions/tile/copy.cuh"
+#include "instructions/tile/wgmma.cuh"
+#include "vm/gpu/attender.cuh"
+
+namespace mk {
+
+enum {
+  MOST_LOOKS = 1 << 22,  // some seconds, which nothing takes but a fault
+  SCORES = 32,           // of a thread: 16 tokens of each of its two rows
+  SUMS = 128,            // 64 columns of each
+  HALF_PANELS = 4,
+};
+
+struct softmax_rows {  // of a thread's two rows; sums of weights are over its own tokens
+  float max[2], total[2];
+};
+
+// The shape of the program's blocks.
+struct block_view {
+  uint32_t rows, blocks, heads, behind;  // behind: new tokens but one
+  float scale;                           // for powers of two
+};
+
+__device__ inline block_view view_of(const device &d, const mk_instruction &in) {
+  const mk_gpu_buffer &out = d.buffer(in.operands[MK_SLOT_MLA_PART_out]);
+  uint32_t tokens = in.params[MK_PARAM_MLA_PART_tokens];
+  block_view v;
+  v.rows = out.cols / MK_MLA_LATENT;
+  v.blocks = out.rows / d.buffer(in.operands[MK_SLOT_MLA_PART_sequences]).rows;
+  v.heads = v.rows * v.blocks / tokens;
+  v.behind = tokens - 1;
+  v.scale = __uint_as_float(in.params[MK_PARAM_MLA_PART_scale]) * 1.44269504088896f;
+  return v;
+}
+
+// Tokens that the row sees.
+__device__ inline uint32_t seen_by(const block_view &v, const mla_entry &item, uint32_t row) {
+  uint32_t token = (item.block % v.blocks * v.rows + row) / v.heads;
+  uint32_t unseen = token < v.behind ? v.behind - token : 0;
+  return item.length > unseen ? item.length - unseen : 0;
+}
+
+// scores = queries times the keys of the page, part after part as they arrive.
+__device__ __forceinline__ void score_page(const attender &a, uint32_t slot, uint32_t phase, float (&scores)[SCORES]) {
+  tile::panel queries = tile::panel_of(tile::shared_address(a.d.activation()), 0);
+  tile::panel keys = tile::panel_of(tile::shared_address(a.d.page(slot)), 0);
+  tile::pin(scores);
+#pragma unroll
+  for (uint32_t i = 0; i < PAGE_PARTS; i++) {
+    uint32_t part = part_in_order(slot, i), at = part * 4 * MK_GPU_PANEL_BYTES;
+    tile::panel left = tile::panel_at(queries, at), right = tile::panel_at(keys, at);
+    wait_within(a.d, full_barrier(slot, part), phase, MK_ACTIVITY_PAGE_FULL, slot);
+    tile::products_begin();
+#pragma unroll
+    for (uint32_t k = 0; k < (i == OTHER_KEYS ? 4 : 16); k++) {
+      uint32_t step = k / 4 * MK_GPU_PANEL_BYTES + k % 4 * 32;
+      if (i == 0 && k == 0) {
+        tile::multiply_transposed<false>(scores, tile::panel_at(left, step), tile::panel_at(right, step));
+      } else {
+        tile::multiply_transposed<true>(scores, tile::panel_at(left, step), tile::panel_at(right, step));
+      }
+    }
+  }
+  tile::products_commit();
+  tile::products_wait<0>();
+  tile::pin(scores);
+}
+
+// The values of the tokens from `valid` on become zero; by the warpgroup that scores the page.
+__device__ inline void clear_values(const attender &a, uint32_t slot, uint32_t valid) {
+  uint8_t *panels = a.d.page(slot);
+  uint32_t thread = threadIdx.x % 128, units = (MK_MLA_PAGE_TOKENS - valid) * 8;
+  for (uint32_t p = 0; p < 2 * HALF_PANELS; p++) {
+    for (uint32_t i = thread; i < units; i += 128) {
+      *reinterpret_cast<uint4 *>(panels + p * MK_GPU_PANEL_BYTES + valid * 128 + i * 16) = make_uint4(0, 0, 0, 0);
+    }
+  }
+  tile::fence_shared_for_copies();
+  tile::meet_at<128>(a.group + 2);
+}
+
+// Scores of tokens from limit[i] on do not count.
+__device__ inline void mask_scores(const attender &a, const int32_t (&limit)[2], float (&scores)[SCORES]) {
+#pragma unroll
+  for (uint32_t i = 0; i < SCORES; i++) {
+    int32_t token = static_cast<int32_t>(i / 4 * 8 + a.lane % 4 * 2 + i % 2);
+    if (token >= limit[i / 2 % 2]) {
+      scores[i] = -INFINITY;
+    }
+  }
+}
+
+__device__ inline float max_of_row(float value) {
+  value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+  return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+}
+
+// The maximum becomes `max`; gives what sums and weights so far are worth then.
+__device__ inline float raise_max(softmax_rows &r, uint32_t h, float max) {
+  float keep = tile::exp2(r.max[h] - (max == -INFINITY ? 0.0f : max));
+  r.max[h] = max;
+  r.total[h] *= keep;
+  return keep;
+}
+
+// Scores become weights.
+__device__ inline void weigh(const block_view &v, float (&scores)[SCORES], softmax_rows &r, float (&keep)[2]) {
+  float offset[2];
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    float max = -INFINITY;
+#pragma unroll
+    for (uint32_t i = 0; i < SCORES; i += 4) {
+      max = fmaxf(max, fmaxf(scores[i + 2 * h], scores[i + 2 * h + 1]));
+    }
+    max = fmaxf(r.max[h], max_of_row(max) * v.scale);
+    keep[h] = raise_max(r, h, max);
+    offset[h] = max == -INFINITY ? 0.0f : max;
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < SCORES; i++) {
+    scores[i] = tile::exp2(fmaf(scores[i], v.scale, -offset[i / 2 % 2]));
+    r.total[i / 2 % 2] += scores[i];
+  }
+}
+
+__device__ inline void rescale(const float (&keep)[2], float (&sums)[SUMS]) {
+  if (__any_sync(0xffffffffu, keep[0] != 1.0f || keep[1] != 1.0f)) {
+#pragma unroll
+    for (uint32_t i = 0; i < SUMS; i++) {
+      sums[i] *= keep[i / 2 % 2];
+    }
+  }
+}
+
+struct exchange {  // between the warpgroups
+  float max[MK_GPU_RING_PAGES][64];
+  float total[2][2][64];      // by parity of the item, by warpgroup
+  uint32_t page_first[2][2];  // by warpgroup, by turns
+};
+static_assert(sizeof(exchange) <= MK_GPU_EXCHANGE_BYTES, "the warpgroups' words");
+
+__device__ inline exchange &words_between() {
+  return *reinterpret_cast<exchange *>(shared_memory + MK_GPU_EXCHANGE_AT);
+}
+
+// Weights of a page lie where its last panel of keys was.
+__device__ inline uint8_t *weights_of(const attender &a, uint32_t slot) {
+  return a.d.page(slot) + 2 * HALF_PANELS * MK_GPU_PANEL_BYTES;
+}
+
+__device__ inline void release(const attender &a, uint32_t barrier) {
+  if (a.lane == 0) {
+    tile::arrive(a.d.barrier(barrier));
+  }
+}
+
+// For the other warpgroup: weights in bf16, as a panel, and the maxima that they are relative to.
+__device__ inline void hand_over(const attender &a, uint32_t slot, const uint32_t (&weights)[SCORES / 8][4],
+                                 const softmax_rows &r) {
+  uint32_t row = a.row();
+  uint8_t *to = weights_of(a, slot) + row * 128 + a.lane % 4 * 4;
+#pragma unroll
+  for (uint32_t j = 0; j < SCORES / 4; j++) {
+    uint32_t at = (j ^ row % 8) * 16;
+    *reinterpret_cast<uint32_t *>(to + at) = weights[j / 2][j % 2 * 2];
+    *reinterpret_cast<uint32_t *>(to + 8 * 128 + at) = weights[j / 2][j % 2 * 2 + 1];
+  }
+  if (a.lane % 4 == 0) {
+    words_between().max[slot][row] = r.max[0];
+    words_between().max[slot][row + 8] = r.max[1];
+  }
+  tile::fence_shared_for_copies();
+  __syncwarp();
+  release(a, WEIGHTS_FULL + slot);
+}
+
+__device__ inline tile::panel values_of(const attender &a, uint32_t slot) {
+  return tile::panel_of(tile::shared_address(a.d.page(slot)) + a.group * HALF_PANELS * MK_GPU_PANEL_BYTES,
+                        MK_GPU_PANEL_BYTES);
+}
+
+// A page that the other warpgroup scores, once its weights are there: its values are under way when this returns, until followed().
+__device__ __forceinline__ void follow(const attender &a, uint32_t slot, uint32_t phase, softmax_rows &r,
+                                       float (&sums)[SUMS]) {
+  float keep[2];
+  tile::panel weights = tile::panel_of(tile::shared_address(weights_of(a, slot)), 0), values = values_of(a, slot);
+  release(a, empty_barrier(slot, a.group ^ 1));
+  wait_within(a.d, WEIGHTS_FULL + slot, phase, MK_ACTIVITY_MEETING, slot);
+  keep[0] = raise_max(r, 0, words_between().max[slot][a.row()]);
+  keep[1] = raise_max(r, 1, words_between().max[slot][a.row() + 8]);
+  rescale(keep, sums);
+  tile::pin(sums);
+  tile::products_begin();
+#pragma unroll
+  for (uint32_t k = 0; k < SCORES / 8; k++) {
+    tile::multiply_by_rows<true>(sums, tile::panel_at(weights, k * 32), tile::panel_at(values, k * 2048));
+  }
+  tile::products_commit();
+}
+
+__device__ __forceinline__ void followed(const attender &a, uint32_t slot, float (&sums)[SUMS]) {
+  tile::products_wait<0>();
+  tile::pin(sums);
+  release(a, empty_barrier(slot, a.group));
+  release(a, empty_barrier(slot, OTHER_KEYS));
+}
+
+// The weights of a page that this warpgroup has scored, and what those before are worth then.
+__device__ __forceinline__ void weigh_own(const attender &a, const block_view &v, const mla_entry &item,
+                                          const uint32_t (&seen)[2], uint32_t i, uint32_t slot, float (&scores)[SCORES],
+                                          softmax_rows &r, float (&keep)[2], uint32_t (&weights)[SCORES / 8][4]) {
+  int32_t start = static_cast<int32_t>((item.first + i) * MK_MLA_PAGE_TOKENS);
+  int32_t valid = static_cast<int32_t>(item.length) - start;
+  release(a, empty_barrier(slot, a.group ^ 1));
+  if (i + 2 >= item.pages) {
+    release(a, QUERIES_EMPTY);
+  }
+  if (valid < static_cast<int32_t>(MK_MLA_PAGE_TOKENS + v.behind)) {
+    const int32_t limit[2] = {static_cast<int32_t>(seen[0]) - start, static_cast<int32_t>(seen[1]) - start};
+    mask_scores(a, limit, scores);
+    if (valid < MK_MLA_PAGE_TOKENS) {
+      clear_values(a, slot, valid);
+    }
+  }
+  weigh(v, scores, r, keep);
+#pragma unroll
+  for (uint32_t j = 0; j < SCORES / 2; j++) {
+    weights[j / 4][j % 4] = tile::pack_bf16(scores[2 * j], scores[2 * j + 1]);
+  }
+}
+
+// Its values are added up while the weights are handed over.
+__device__ __forceinline__ void add_own(const attender &a, uint32_t slot, const float (&keep)[2],
+                                        const uint32_t (&weights)[SCORES / 8][4], const softmax_rows &r,
+                                        float (&sums)[SUMS]) {
+  tile::panel values = values_of(a, slot);
+  rescale(keep, sums);
+  tile::pin(sums);
+  tile::products_begin();
+#pragma unroll
+  for (uint32_t k = 0; k < SCORES / 8; k++) {
+    tile::multiply_by_rows<true>(sums, weights[k], tile::panel_at(values, k * 2048));
+  }
+  tile::products_commit();
+  hand_over(a, slot, weights, r);
+  release(a, empty_barrier(slot, OTHER_KEYS));
+  tile::products_wait<0>();
+  tile::pin(sums);
+  release(a, empty_barrier(slot, a.group));
+}
+
+// Whether the warpgroup's own next page is there before the weights of the one that it has to follow; all its threads get the same answer.
+__device__ inline bool page_comes_first(const attender &a, const ring_cursor<MK_GPU_RING_PAGES> &behind,
+                                        const ring_cursor<MK_GPU_RING_PAGES> &at, uint32_t turn) {
+  volatile uint32_t &word = words_between().page_first[a.group][turn % 2];
+  if (a.warp % 4 == 0) {
+    uint32_t weights = a.d.barrier(WEIGHTS_FULL + behind.slot());
+    uint32_t page = a.d.barrier(full_barrier(at.slot(), part_in_order(at.slot(), 0)));
+    bool page_first = false;
+    for (uint32_t tries = 0; !__all_sync(0xffffffffu, tile::test_wait(weights, behind.phase())) && tries < MOST_LOOKS;
+         tries++) {
+      page_first = __all_sync(0xffffffffu, tile::test_wait(page, at.phase()));
+      if (page_first) {
+        break;
+      }
+    }
+    if (a.lane == 0) {
+      word = page_first;
+    }
+  }
+  tile::meet_at<128>(a.group + 2);
+  return tile::uniform(word) != 0;
+}
+
+// The warpgroups score pages in turn: slot 0 of the ring is warpgroup 0's. Between two of its own pages each follows one of the other's, before
+// or after it scores: what is there first. To follow early empties the other's slot early; to score early leaves its weights to be worked on while
+// it follows. Sums and maxima take the pages in their order either way.
+__device__ __forceinline__ void attend_pages(attender &a, const block_view &v, const mla_entry &item, softmax_rows &r,
+                                             float (&sums)[SUMS]) {
+  uint32_t seen[2] = {seen_by(v, item, a.row()), seen_by(v, item, a.row() + 8)};
+  uint32_t own = a.pages.slot() ^ a.group;
+  ring_cursor<MK_GPU_RING_PAGES> behind = a.pages, at = a.pages;
+  at.advance(own);
+  wait_within(a.d, QUERIES_FULL, a.queries & 1, MK_ACTIVITY_PAGE_FULL, MK_GPU_RING_PAGES);
+  if (own >= item.pages) {
+    release(a, QUERIES_EMPTY);
+  }
+#pragma unroll 1
+  for (uint32_t i = own; i < item.pages; i += 2) {
+    float scores[SCORES], keep[2];
+    uint32_t weights[SCORES / 8][4];
+    if (i != 0 && page_comes_first(a, behind, at, i / 2)) {
+      score_page(a, at.slot(), at.phase(), scores);
+      follow(a, behind.slot(), behind.phase(), r, sums);
+      weigh_own(a, v, item, seen, i, at.slot(), scores, r, keep, weights);
+      followed(a, behind.slot(), sums);
+    } else {
+      if (i != 0) {
+        follow(a, behind.slot(), behind.phase(), r, sums);
+        followed(a, behind.slot(), sums);
+      }
+      score_page(a, at.slot(), at.phase(), scores);
+      weigh_own(a, v, item, seen, i, at.slot(), scores, r, keep, weights);
+    }
+    add_own(a, at.slot(), keep, weights, r, sums);
+    behind = at;
+    behind.next();
+    at.advance(2);
+  }
+  if ((item.pages - 1) % 2 != own) {
+    follow(a, behind.slot(), behind.phase(), r, sums);
+    followed(a, behind.slot(), sums);
+  }
+  uint32_t steps = a.pages.slot() + item.pages;
+  a.pages.at = steps % 2 | ((a.pages.phase() + steps / 2) & 1) << 31;
+  a.queries++;
+}
+
+// Each warpgroup has the weights of its own pages: the sums of all, in all threads of a row. All consumers meet here, item by item.
+__device__ inline void add_totals(const attender &a, softmax_rows &r) {
+  float(&totals)[2][64] = words_between().total[a.queries % 2];
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    r.total[h] += __shfl_xor_sync(0xffffffffu, r.total[h], 1);
+    r.total[h] += __shfl_xor_sync(0xffffffffu, r.total[h], 2);
+    if (a.lane % 4 == 0) {
+      totals[a.group][a.row() + 8 * h] = r.total[h];
+    }
+  }
+  tile::meet<MK_GPU_CONSUMER_WARPS * 32>();
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    r.total[h] = totals[0][a.row() + 8 * h] + totals[1][a.row() + 8 * h];
+  }
+}
+
+// Sixteen bytes a lane: memory takes whole sectors of 32 several times faster than halves of them.
+__device__ inline void store_out(const attender &a, const block_view &v, const mk_gpu_buffer &out, uint32_t block,
+                                 const float (&inverse)[2], const float (&sums)[SUMS]) {
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    uint32_t row = a.row() + 8 * h;
+    uint4 *to = reinterpret_cast<uint4 *>(out.address) +
+                (static_cast<uint64_t>(block) * v.rows + row) * (MK_MLA_LATENT / 8) + a.group * (MK_MLA_LATENT / 16) +
+                a.lane % 4;
+#pragma unroll
+    for (uint32_t j = 0; j < SUMS / 4; j += 4) {
+      uint32_t words[4];
+#pragma unroll
+      for (uint32_t i = 0; i < 4; i++) {
+        uint32_t at = 4 * (j + i) + 2 * h;
+        words[i] = tile::pack_bf16(sums[at] * inverse[h], sums[at + 1] * inverse[h]);
+      }
+      uint4 whole = tile::transpose_quad(a.lane, make_uint4(words[0], words[1], words[2], words[3]));
+      if (row < v.rows) {
+        to[j] = whole;
+      }
+    }
+  }
+}
+
+// The power of two that brings values of up to `most` below two. fp16 then keeps eleven bits of those that matter.
+__device__ inline float unit_above(float most) {
+  uint32_t bits = __float_as_uint(most) & 0x7f800000u;
+  return __uint_as_float(min(max(bits, 0x0c800000u), 0x72000000u));
+}
+
+// This thread's part of a unit: the 32 columns from sums[first] on of its row h.
+__device__ inline void store_unit(const slot_unit &to, uint32_t lane, uint32_t first, uint32_t h, float logarithm,
+                                  float inverse, uint32_t generation, bool stores, const float (&sums)[SUMS]) {
+  float most = 0.0f;
+  uint32_t words[SLOT_GROUPS * 3];
+#pragma unroll
+  for (uint32_t i = first; i < first + SUMS / 2; i += 4) {
+    most = fmaxf(most, fmaxf(fabsf(sums[i + 2 * h]), fabsf(sums[i + 2 * h + 1])));
+  }
+  float unit = unit_above(max_of_row(most) * inverse),
+        factor = inverse * __uint_as_float(0x7f000000u - __float_as_uint(unit));
+#pragma unroll
+  for (uint32_t w = 0; w < SUMS / 8; w++) {
+    uint32_t at = first + 4 * w + 2 * h;
+    words[w] = tile::pack_half(sums[at] * factor, sums[at + 1] * factor);
+  }
+  words[SUMS / 8] = __float_as_uint(logarithm);
+  words[SUMS / 8 + 1] = __float_as_uint(unit);
+  if (stores) {
+#pragma unroll
+    for (uint32_t g = 0; g < SLOT_GROUPS; g++) {
+      tile::store_stamped_triple(to.at(g * 4 + lane % 4), words[3 * g], words[3 * g + 1], words[3 * g + 2], generation);
+    }
+  }
+}
+
+__device__ inline void store_slot(const attender &a, const block_view &v, const mk_gpu_buffer &parts, uint32_t slot,
+                                  const softmax_rows &r, const float (&inverse)[2], const float (&sums)[SUMS]) {
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    uint32_t row = a.row() + 8 * h;
+    float logarithm = r.total[h] == 0.0f ? -INFINITY : r.max[h] + __log2f(r.total[h]);
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+      slot_unit to = unit_in(parts, slot, row * MK_MLA_ROW_UNITS + a.group * 2 + half);
+      store_unit(to, a.lane, half * (SUMS / 2), h, logarithm, inverse[h], a.d.generation(), row < v.rows, sums);
+    }
+  }
+}
+
+__device__ __forceinline__ void consume_MLA_PART(attender &a, const mk_instruction &in) {
+  block_view v = view_of(a.d, in);
+  // Without a way out in the middle: else the compiler takes it that lanes may go different ways, and names panels lane by lane.
+  mla_entry item = take_entry(a);
+  for (; item.kind == ENTRY_ITEM; item = take_entry(a)) {
+    softmax_rows r = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+    float sums[SUMS], inverse[2];
+#pragma unroll
+    for (uint32_t i = 0; i < SUMS; i++) {
+      sums[i] = 0.0f;
+    }
+    if (item.pages != 0) {
+      attend_pages(a, v, item, r, sums);
+      add_totals(a, r);
+    }
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+      inverse[h] = r.total[h] == 0.0f ? 0.0f : __frcp_rn(r.total[h]);
+    }
+    if (!publishes(a.d)) {
+    } else if (item.slot == MK_MLA_OUT) {
+      store_out(a, v, a.d.buffer(in.operands[MK_SLOT_MLA_PART_out]), item.block, inverse, sums);
+    } else {
+      store_slot(a, v, a.d.buffer(in.operands[MK_SLOT_MLA_PART_parts]), item.slot, r, inverse, sums);
+    }
+  }
+}
+
+}  // namespace mk

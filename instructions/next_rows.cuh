@@ -1,0 +1,86 @@
+// NEXT of several rows per step on the device: every SM merges all SMs' candidates of the lines that choose, and takes the rows of the
+// next step from the plan; next.c. Consumers only: warp l has line l. Waits: the candidates of all active lines. Publishes the new
+// state to all roles of its SM (STATE_READY), and on the SM with a `ring` operand what the lines chose to the host.
+#pragma once
+#include "instructions/head.cuh"
+#include "vm/gpu/rows.cuh"
+
+namespace mk {
+
+__device__ inline void merge_line(const consumer &c, const mk_operand &candidates, uint32_t line, float &best,
+                                  uint32_t &index, uint32_t &stop) {
+  enum { BATCH = 4 };  // of 32 SMs each
+  const uint64_t *words = reinterpret_cast<const uint64_t *>(c.d.buffer(candidates).address) + line * 2;
+  uint32_t rows = c.d.params.rows;
+#pragma unroll 1
+  for (uint32_t base = 0; base < candidates.rows; base += BATCH * 32) {
+    tile::stamped_pair pairs[BATCH];
+    auto at = [&](uint32_t i) { return words + (base + i * 32 + c.lane) * rows * 2; };
+    auto has = [&](uint32_t i) { return base + i * 32 + c.lane < candidates.rows; };
+    wait_stamped_pairs<BATCH>(c.d, candidates.buffer, at, has, pairs);
+#pragma unroll
+    for (uint32_t i = 0; i < BATCH; i++) {
+      float value = __uint_as_float(tile::stamp_data(pairs[i].low));
+      uint32_t word = tile::stamp_data(pairs[i].high);
+      if (has(i)) {
+        stop |= word & MK_CANDIDATE_STOP;
+        if (candidate_above(value, word & MK_CANDIDATE_NONE, best, index)) {
+          best = value;
+          index = word & MK_CANDIDATE_NONE;
+        }
+      }
+    }
+  }
+  best_of_lanes(best, index);
+  stop = __reduce_or_sync(0xffffffffu, stop);
+}
+
+__device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
+  const mk_operand &candidates = in.operands[MK_SLOT_NEXT_candidates];
+  const volatile rows_state &state = rows_of(c.d);
+  volatile rows_words *shared = rows_shared();
+  uint32_t rows = c.d.params.rows, parity = c.d.epoch % 2;
+  uint32_t result = MK_CANDIDATE_NONE, stop = 0, line = c.warp;
+  if ((state.active >> line & 1) != 0) {
+    float best = -INFINITY;
+    uint32_t index = MK_CANDIDATE_NONE;
+    merge_line(c, candidates, line, best, index, stop);
+    result = (state.chooses >> line & 1) != 0 ? index | (isnan(best) ? MK_RESULT_NAN : 0u) : MK_CANDIDATE_NONE;
+  }
+  if (c.lane == 0) {
+    shared->results[line] = result;
+    c.d.words()->index[parity][c.warp] = stop;
+  }
+  // Looked at behind the candidates: what was computed from a wait that was given up never reaches the host.
+  bool host = c.warp == 0 && in.operands[MK_SLOT_NEXT_ring].cols != 0;
+  uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
+  consumers_meet(c);
+  if (c.warp == 0) {
+    uint32_t of_lane = c.lane < MK_MAX_ROWS ? shared->results[c.lane] : MK_CANDIDATE_NONE;
+    stop = __reduce_or_sync(0xffffffffu, c.d.words()->index[parity][c.lane % MK_GPU_CONSUMER_WARPS]);
+    bool chose = c.lane < MK_MAX_ROWS && (state.chooses >> c.lane & 1) != 0;
+    if (chose) {
+      shared->choices[state.rows[c.lane].slot] = of_lane & ~MK_RESULT_NAN;
+    }
+    __syncwarp();
+    mk_step_row row = {};
+    const mk_gpu_buffer &plan = c.d.buffer(in.operands[MK_SLOT_NEXT_prompt]);
+    if ((c.d.epoch + 2) * rows * MK_ROW_WORDS <= plan.cols) {
+      row = planned_row(c.d, c.lane, c.d.params.plan + (c.d.epoch + 1) * rows * MK_ROW_WORDS);
+    }
+    if ((row.flags & MK_ROW_ACTIVE) != 0 && row.token == MK_TOKEN_CHOSEN) {
+      row.token = shared->choices[row.slot];
+    }
+    put_rows(c.lane, row, stop, shared->state[(c.d.epoch + 1) % 2]);
+    __syncwarp();
+    if (c.lane == 0) {
+      tile::arrive(c.d.barrier(STATE_READY));
+    }
+    if (host && abort == 0 && c.lane < rows) {
+      tile::store_stamped_system(c.d.params.token_ring + c.d.epoch * rows + c.lane, of_lane, c.d.generation());
+    }
+  }
+  wait_phase(c.d, STATE_READY, c.d.epoch % 2, MK_ACTIVITY_STEP_STATE, 0);
+}
+
+}  // namespace mk

@@ -1,0 +1,339 @@
+/* Programs of several rows per step: every instruction of random plans beside its plain C reference; a sequence alone and in company;
+ * repeats. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/synth.h"
+#include "tests/gpu/gpu_test.h"
+#include "tools/lib/compare.h"
+#include "tools/lib/engine.h"
+
+enum { DEADLINE_MS = 1500, LONGEST = 1100, MOST_TOKENS = 12, MOST_SEQUENCES = 20 };
+
+typedef struct shape {
+  const char *name;
+  uint32_t hidden, intermediate, heads, kv_heads, head_dim, layers, max_seq;
+} shape;
+
+static const shape shapes[] = {
+    {"64 dims a head", 512, 1024, 8, 2, 64, 2, 600},
+    {"128 dims a head, two chunks of K", 2560, 4608, 8, 4, 128, 1, 600},
+    {"ragged chunks, six query heads a KV head", 768, 5376, 12, 2, 64, 2, 300},
+    {"parts along K, one KV head", 256, 9216, 8, 1, 128, 1, 2200},
+};
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+static mk_config config_of(const shape *s) {
+  mk_config config;
+  if (mk_synth_shape("tiny", &config) != MK_OK) {
+    memset(&config, 0, sizeof config);
+  }
+  config.hidden = s->hidden;
+  config.intermediate = s->intermediate;
+  config.heads = s->heads;
+  config.kv_heads = s->kv_heads;
+  config.head_dim = s->head_dim;
+  config.layers = s->layers;
+  config.vocab = 1000;
+  config.max_position = 4096;
+  return config;
+}
+
+static uint64_t random_state = 1;
+static uint32_t below(uint32_t end) {
+  random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+  return (uint32_t)(random_state >> 33) % end;
+}
+
+static bool open_rows(const mk_config *config, const char *on, uint32_t rows, uint32_t max_seq, bool logits,
+                      const char *name, mk_engine **engine) {
+  mk_engine_options options = {.device = on,
+                               .synth = config,
+                               .synth_seed = 3,
+                               .rows = rows,
+                               .max_seq = max_seq,
+                               .want_logits = logits,
+                               .gpu_deadline_ms = DEADLINE_MS};
+  *engine = NULL;
+  return expect_ok(mk_engine_open(NULL, &options, engine), name);
+}
+
+/* A step in which some slots have some rows, in chunks that do not lie side by side. */
+static void random_step(mk_step_row *rows, uint32_t count, uint32_t *positions, uint32_t max_seq, uint32_t vocab) {
+  memset(rows, 0, count * sizeof *rows);
+  uint32_t busiest = below(count), active = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t kind = below(8), slot = kind < 5 ? busiest : below(count);
+    if (kind == 7 || positions[slot] >= max_seq) {
+      continue;
+    }
+    rows[i] = (mk_step_row){.slot = slot,
+                            .position = positions[slot]++,
+                            .token = below(vocab),
+                            .flags = MK_ROW_ACTIVE | (below(3) == 0 ? (uint32_t)MK_ROW_CHOOSES : 0)};
+    active++;
+  }
+  if (active == 0) {
+    uint32_t slot = 0;
+    while (slot + 1 < count && positions[slot] >= max_seq) {
+      slot++;
+    }
+    rows[0] = (mk_step_row){.slot = slot, .position = positions[slot]++, .token = 1, .flags = MK_ROW_ACTIVE};
+  }
+}
+
+static void test_plans(const shape *s, uint32_t rows, uint32_t steps) {
+  char name[96];
+  mk_config config = config_of(s);
+  mk_engine *machine = NULL, *oracle = NULL;
+  mk_compare *compare = NULL;
+  mk_plan_buffers buffers;
+  snprintf(name, sizeof name, "%s, %u rows", s->name, rows);
+  if (open_rows(&config, device, rows, s->max_seq, false, name, &machine) &&
+      open_rows(&config, "cpu", rows, s->max_seq, false, name, &oracle) &&
+      expect_ok(mk_compare_engines(machine, oracle, &compare), name) &&
+      expect_ok(mk_plan_find(mk_engine_program(machine), &buffers), name)) {
+    const mk_buffer *table = &mk_engine_program(machine)->buffers[buffers.table];
+    uint32_t positions[MK_MAX_ROWS] = {0}, entries = rows * table->cols, *blocks = calloc(entries, sizeof *blocks);
+    for (uint32_t i = 0; blocks != NULL && i < entries; i++) {
+      blocks[i] = entries - 1 - i;
+    }
+    bool good = blocks != NULL && expect_ok(mk_gpu_write(mk_engine_gpu(machine), buffers.table, 0, blocks,
+                                                         (uint64_t)entries * sizeof *blocks),
+                                            name);
+    for (uint32_t step = 0; good && step < steps; step++) {
+      mk_step_row plan[MK_MAX_ROWS];
+      uint32_t results[MK_MAX_ROWS];
+      random_step(plan, rows, positions, s->max_seq - 1, config.vocab);
+      good = expect_ok(mk_compare_step_rows(compare, plan, results), name);
+    }
+    free(blocks);
+    printf("%s, instruction by instruction, worst:", name);
+    for (uint32_t op = 0; op < MK_OP_COUNT; op++) {
+      if (mk_compare_rows(compare)[op].outputs != 0) {
+        printf(" %s %.1e", mk_opcode_lookup(op)->name, mk_compare_rows(compare)[op].worst);
+      }
+    }
+    printf("\n");
+  }
+  mk_compare_free(compare);
+  mk_engine_close(oracle);
+  mk_engine_close(machine);
+}
+
+/* Several sequences with chunks in one launch, a hundred times over: the same results and the same bits of the last logits. */
+static void test_repeats(const shape *s) {
+  enum { STEPS = 24, LAUNCHES = 100 };
+  char name[96];
+  mk_config config = config_of(s);
+  mk_engine *engine;
+  snprintf(name, sizeof name, "%s, repeated", s->name);
+  if (!open_rows(&config, device, MK_MAX_ROWS, s->max_seq, false, name, &engine)) {
+    return;
+  }
+  mk_gpu *gpu = mk_engine_gpu(engine);
+  const mk_program *program = mk_engine_program(engine);
+  size_t logits = (size_t)mk_program_find_buffer(program, "logits"),
+         table = (size_t)mk_program_find_buffer(program, "block_table");
+  uint64_t bytes = program->buffers[logits].bytes;
+  uint32_t entries = program->buffers[table].rows * program->buffers[table].cols, positions[MK_MAX_ROWS] = {0};
+  uint32_t *blocks = calloc(entries, sizeof *blocks);
+  mk_step_row *plan = calloc((size_t)STEPS * MK_MAX_ROWS, sizeof *plan);
+  uint8_t *first = calloc(2, bytes);
+  bool good = blocks != NULL && plan != NULL && first != NULL;
+  for (uint32_t i = 0; good && i < entries; i++) {
+    blocks[i] = entries - 1 - i;
+  }
+  for (uint32_t step = 0; good && step < STEPS; step++) {
+    random_step(plan + (size_t)step * MK_MAX_ROWS, MK_MAX_ROWS, positions, s->max_seq - 1, config.vocab);
+  }
+  good = good && expect_ok(mk_gpu_write(gpu, table, 0, blocks, (uint64_t)entries * sizeof *blocks), name);
+  unsigned differing = 0;
+  for (uint32_t i = 0; good && i < LAUNCHES; i++) {
+    good = expect_ok(mk_gpu_run_plan(gpu, plan, STEPS, NULL, NULL), name) &&
+           expect_ok(mk_gpu_read(gpu, logits, 0, i == 0 ? first : first + bytes, bytes), name);
+    differing += good && i != 0 && memcmp(first, first + bytes, bytes) != 0;
+  }
+  printf("%s: %u of %d launches of %d steps differ in a bit\n", name, differing, LAUNCHES, STEPS);
+  expect(good && differing == 0, name, "a repeated launch gave other bits");
+  free(blocks);
+  free(plan);
+  free(first);
+  mk_engine_close(engine);
+}
+
+typedef struct answer {
+  uint32_t count, tokens[MOST_TOKENS];
+  float *logits; /* of the last token */
+  mk_status status;
+} answer;
+
+typedef struct work {
+  uint32_t vocab;
+  size_t count;
+  uint32_t *prompts[MOST_SEQUENCES];
+  mk_sequence sequences[MOST_SEQUENCES];
+  answer answers[MOST_SEQUENCES];
+  bool logits;
+} work;
+
+static bool take_token(void *user, size_t sequence, uint32_t token, const float *logits) {
+  work *w = user;
+  answer *a = &w->answers[sequence];
+  if (a->count < MOST_TOKENS) {
+    a->tokens[a->count++] = token;
+  }
+  if (logits != NULL) {
+    memcpy(a->logits, logits, w->vocab * sizeof *logits);
+  }
+  return true;
+}
+
+static void take_end(void *user, size_t sequence, mk_status status) {
+  ((work *)user)->answers[sequence].status = status;
+}
+
+static void make_work(work *w, size_t count, uint32_t vocab, uint32_t longest) {
+  *w = (work){.vocab = vocab, .count = count};
+  for (size_t i = 0; i < count; i++) {
+    uint32_t length = i == 0 ? longest : 1 + below(i % 3 == 0 ? longest : 40);
+    w->prompts[i] = calloc(length, sizeof(uint32_t));
+    w->answers[i].logits = calloc(vocab, sizeof(float));
+    for (uint32_t t = 0; t < length; t++) {
+      w->prompts[i][t] = below(vocab);
+    }
+    w->sequences[i] =
+        (mk_sequence){.prompt = w->prompts[i], .prompt_count = length, .n_predict = 2 + below(MOST_TOKENS - 2)};
+  }
+}
+
+static void clear_answers(work *w) {
+  for (size_t i = 0; i < w->count; i++) {
+    w->answers[i].count = 0;
+    memset(w->answers[i].logits, 0, w->vocab * sizeof(float));
+  }
+}
+
+static void free_work(work *w) {
+  for (size_t i = 0; i < w->count; i++) {
+    free(w->prompts[i]);
+    free(w->answers[i].logits);
+  }
+}
+
+/* Sequences of `w` from `first` on; answers go where they belong. */
+static bool run_work(mk_engine *engine, work *w, size_t first, size_t count, const char *name) {
+  work part = *w;
+  mk_sequence_calls calls = {.token = take_token, .ended = take_end, .user = &part};
+  for (size_t i = 0; i < count; i++) {
+    part.answers[i] = w->answers[first + i];
+  }
+  bool good = expect_ok(mk_engine_generate_all(engine, w->sequences + first, count, &calls), name);
+  for (size_t i = 0; i < count; i++) {
+    w->answers[first + i] = part.answers[i];
+    good = good && expect_ok(part.answers[i].status, name);
+  }
+  return good;
+}
+
+/* The first sequences that differ in a token or in a bit of the last logits. */
+static size_t differing(const work *a, const work *b) {
+  size_t n = 0;
+  for (size_t i = 0; i < a->count; i++) {
+    n += a->answers[i].count != b->answers[i].count ||
+         memcmp(a->answers[i].tokens, b->answers[i].tokens, a->answers[i].count * sizeof(uint32_t)) != 0 ||
+         memcmp(a->answers[i].logits, b->answers[i].logits, a->vocab * sizeof(float)) != 0;
+  }
+  return n;
+}
+
+static double worst_difference(const work *a, const work *b) {
+  double worst = 0;
+  for (size_t i = 0; i < a->count; i++) {
+    double difference = 0, size = 0;
+    if (a->answers[i].count != b->answers[i].count ||
+        memcmp(a->answers[i].tokens, b->answers[i].tokens, a->answers[i].count * sizeof(uint32_t)) != 0) {
+      continue; /* other texts */
+    }
+    for (uint32_t v = 0; v < a->vocab; v++) {
+      double off = (double)a->answers[i].logits[v] - (double)b->answers[i].logits[v];
+      difference += off * off;
+      size += (double)b->answers[i].logits[v] * (double)b->answers[i].logits[v];
+    }
+    double error = sqrt(difference / size);
+    worst = error <= worst ? worst : error;
+  }
+  return worst;
+}
+
+static void copy_work(work *to, const work *from) {
+  *to = *from;
+  for (size_t i = 0; i < from->count; i++) {
+    to->answers[i].logits = calloc(from->vocab, sizeof(float));
+  }
+}
+
+static void free_copy(work *w) {
+  for (size_t i = 0; i < w->count; i++) {
+    free(w->answers[i].logits);
+  }
+}
+
+/* All together, each alone, all with other numbers of rows, and as one row does it. */
+static void test_company(const shape *s, uint32_t repeats) {
+  static const uint32_t others[] = {2, 4, 8};
+  char name[96];
+  mk_config config = config_of(s);
+  mk_engine *engine;
+  work together, again;
+  uint32_t longest = s->max_seq - MOST_TOKENS - 1;
+  make_work(&together, 18, config.vocab, longest < 420 ? longest : 420);
+  copy_work(&again, &together);
+  snprintf(name, sizeof name, "%s, in company", s->name);
+  if (open_rows(&config, device, 16, s->max_seq, true, name, &engine)) {
+    bool good = run_work(engine, &together, 0, together.count, name);
+    for (size_t i = 0; good && i < again.count; i++) {
+      good = run_work(engine, &again, i, 1, name);
+    }
+    expect(good && differing(&again, &together) == 0, name, "a sequence alone has other bits");
+    for (uint32_t i = 0; good && i < repeats; i++) {
+      clear_answers(&again);
+      good = run_work(engine, &again, 0, again.count, name);
+      expect(good && differing(&again, &together) == 0, name, "a repeated run gave other bits");
+    }
+    mk_engine_close(engine);
+  }
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+    snprintf(name, sizeof name, "%s, %u rows", s->name, others[i]);
+    clear_answers(&again);
+    if (open_rows(&config, device, others[i], s->max_seq, true, name, &engine)) {
+      bool good = run_work(engine, &again, 0, again.count, name);
+      expect(good && differing(&again, &together) == 0, name, "a sequence has other bits than with 16 rows");
+      mk_engine_close(engine);
+    }
+  }
+  snprintf(name, sizeof name, "%s, one row", s->name);
+  clear_answers(&again);
+  if (open_rows(&config, device, 1, s->max_seq, true, name, &engine)) {
+    bool good = run_work(engine, &again, 0, again.count, name);
+    printf("%s: %zu of %zu sequences differ from 16 rows in a bit, the logits by %.1e\n", name,
+           differing(&again, &together), again.count, worst_difference(&again, &together));
+    expect(good && worst_difference(&again, &together) < 1e-2, name, "other logits than with 16 rows");
+    mk_engine_close(engine);
+  }
+  free_copy(&again);
+  free_work(&together);
+}
+
+void test_rows(bool quick) {
+  for (size_t i = 0; i < SHAPES; i++) {
+    test_plans(&shapes[i], 2 + 2 * (uint32_t)(i % 2), quick ? 6 : 20);
+    test_plans(&shapes[i], MK_MAX_ROWS, quick ? 12 : 40);
+    test_repeats(&shapes[i]);
+  }
+  for (size_t i = 0; i < (quick ? 2 : (size_t)SHAPES); i++) {
+    test_company(&shapes[i], 2);
+  }
+}

@@ -1,0 +1,110 @@
+// instructions/tile/wgmma.cuh: products of a warpgroup from swizzled panels and from registers, and what a thread holds of the sums; with them
+// the exchange of a quad's columns for rows.
+#include "instructions/tile/copy.cuh"
+#include "instructions/tile/wgmma.cuh"
+#include "tests/gpu/tile/tile_test.cuh"
+
+using namespace mk;
+
+__device__ inline uint8_t *room() {
+  __shared__ __align__(1024) uint8_t panels[5 * 8192];
+  return panels;
+}
+
+// A matrix of `rows` x columns bf16 becomes panels of 64 columns, one behind the other.
+__device__ inline void swizzle(const uint16_t *from, uint32_t rows, uint32_t columns, uint8_t *to) {
+  for (uint32_t i = threadIdx.x; i < rows * columns; i += blockDim.x) {
+    uint32_t row = i / columns, column = i % columns, byte = column % 64 * 2;
+    uint32_t at = column / 64 * rows * 128 + row * 128 + (byte ^ row % 8 * 16);
+    *reinterpret_cast<uint16_t *>(to + at) = from[i];
+  }
+}
+
+// This thread's sums to their places in a matrix of `columns` columns.
+template <uint32_t count>
+__device__ inline void put_sums(const float (&sums)[count], float *to, uint32_t columns) {
+  uint32_t row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+  for (uint32_t i = 0; i < count; i++) {
+    to[(row + i / 2 % 2 * 8) * columns + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = sums[i];
+  }
+}
+
+// in: a [64][64], b [64][64]; out [64][64] = 2 a b^T: the same product twice, the second time added.
+extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_transposed(const mk_tile_params params) {
+  const uint16_t *in = reinterpret_cast<const uint16_t *>(params.in);
+  uint8_t *panels = room();
+  float sums[32];
+  swizzle(in, 64, 64, panels);
+  swizzle(in + 64 * 64, 64, 64, panels + 8192);
+  tile::fence_shared_for_copies();
+  __syncthreads();
+  tile::panel left = tile::panel_of(tile::shared_address(panels), 0);
+  tile::panel right = tile::panel_of(tile::shared_address(panels) + 8192, 0);
+  tile::pin(sums);
+  tile::products_begin();
+  tile::multiply_transposed<false>(sums, left, right);
+  tile::multiply_transposed<true>(sums, left, right);
+#pragma unroll
+  for (uint32_t i = 2; i < 8; i++) {
+    tile::multiply_transposed<true>(sums, tile::panel_at(left, i / 2 * 32), tile::panel_at(right, i / 2 * 32));
+  }
+  tile::products_commit();
+  tile::products_wait<0>();
+  tile::pin(sums);
+  put_sums(sums, reinterpret_cast<float *>(params.out), 64);
+  test::finish(params, true);
+}
+
+// in: a [64][64], b [64][256]; out [64][256] = a b; count 0: a in registers, 1: in shared memory.
+extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_rows(const mk_tile_params params) {
+  const uint16_t *in = reinterpret_cast<const uint16_t *>(params.in);
+  uint8_t *panels = room();
+  float sums[128];
+  uint32_t registers[4][4], row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+  swizzle(in, 64, 64, panels);
+  swizzle(in + 64 * 64, 64, 256, panels + 8192);
+#pragma unroll
+  for (uint32_t i = 0; i < 16; i++) {
+    uint32_t column = i / 4 * 16 + i % 4 / 2 * 8 + threadIdx.x % 4 * 2;
+    registers[i / 4][i % 4] = *reinterpret_cast<const uint32_t *>(in + (row + i % 2 * 8) * 64 + column);
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < 128; i++) {
+    sums[i] = 0.0f;
+  }
+  tile::fence_shared_for_copies();
+  __syncthreads();
+  tile::panel left = tile::panel_of(tile::shared_address(panels), 0);
+  tile::panel right = tile::panel_of(tile::shared_address(panels) + 8192, 8192);
+  if (params.count == 0) {
+    tile::pin(sums);
+    tile::products_begin();
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++) {
+      tile::multiply_by_rows<true>(sums, registers[k], tile::panel_at(right, k * 2048));
+    }
+    tile::products_commit();
+    tile::products_wait<0>();
+    tile::pin(sums);
+  } else {
+    tile::pin(sums);
+    tile::products_begin();
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++) {
+      tile::multiply_by_rows<true>(sums, tile::panel_at(left, k * 32), tile::panel_at(right, k * 2048));
+    }
+    tile::products_commit();
+    tile::products_wait<0>();
+    tile::pin(sums);
+  }
+  put_sums(sums, reinterpret_cast<float *>(params.out), 256);
+  test::finish(params, true);
+}
+
+// in [32][4]: lane by lane, a column of its quad's matrix; out: a row.
+extern "C" __global__ void __launch_bounds__(32) mk_tile_transpose_quad(const mk_tile_params params) {
+  uint4 column = reinterpret_cast<const uint4 *>(params.in)[threadIdx.x];
+  reinterpret_cast<uint4 *>(params.out)[threadIdx.x] = tile::transpose_quad(threadIdx.x, column);
+  test::finish(params, true);
+}

@@ -1,0 +1,172 @@
+/* The memory of a program on the GPU: an arena for weights, one for the KV cache, and one for everything else. A machine beside another
+ * one has only the third of its own. See machine_internal.h. */
+#include <string.h>
+
+#include "vm/gpu/machine_internal.h"
+
+enum {
+  STEP_WORDS = 128, /* of sixteen elements of a value of several rows, and its flags: vm/gpu/rows.cuh */
+  STEP_FLAGS = 4,
+  ALIGNMENT = 256,
+  ARENA_TAIL = 16, /* a kernel may read so far behind the last buffer */
+};
+
+uint64_t mk_gpu_place(uint64_t *end, uint64_t bytes) {
+  uint64_t at = (*end + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  *end = at + bytes;
+  return at;
+}
+
+/* Values of several rows lie in the order of fragments, in whole steps of sixteen elements (vm/gpu/rows.cuh). */
+bool mk_gpu_in_fragments(const mk_program *program, const mk_buffer *b) {
+  return mk_program_rows(program) > 1 && b->store == MK_STORE_STAMPED && b->dtype == MK_DTYPE_BF16;
+}
+
+uint64_t mk_gpu_bytes(const mk_gpu *gpu, size_t buffer) {
+  const mk_buffer *b = &gpu->program->buffers[buffer];
+  return mk_gpu_in_fragments(gpu->program, b)
+             ? (uint64_t)b->cols / MK_TILE * (STEP_WORDS + STEP_FLAGS) * sizeof(uint32_t)
+             : b->bytes;
+}
+
+void mk_memory_of(const mk_program *program, mk_memory_plan *plan) {
+  plan->weights = program->weight_bytes;
+  plan->kv = 0;
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    plan->kv += program->buffers[b].kind == MK_KIND_KV ? program->buffers[b].bytes : 0;
+  }
+  plan->activations = program->work_bytes - plan->kv;
+}
+
+/* Floats of a block's sums that wait: those of row tiles between chunks of K, those of attention between spans. */
+static uint32_t scratch_floats(const mk_program *program) {
+  uint64_t most = 0;
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    const mk_instruction *in = &program->instructions[i];
+    const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+    for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+      const mk_operand *o = &in->operands[slot];
+      if (info->operands[slot].store == MK_OPERAND_STORE_TILES && o->cols > MK_GPU_CHUNK_STEPS &&
+          (o->flags & MK_OPERAND_TOKEN_ROW) == 0) {
+        uint64_t floats = (uint64_t)o->rows * MK_TILE * MK_MAX_ROWS;
+        most = floats > most ? floats : most;
+      }
+    }
+    if (in->opcode == MK_OP_ATTENTION) {
+      uint64_t spans =
+          program->ranges.position.high / program->buffers[in->operands[MK_SLOT_ATTENTION_kv].buffer].span_tokens + 1;
+      uint64_t columns = mk_program_rows(program);
+      for (uint32_t heads = 1; heads < in->params[MK_PARAM_ATTENTION_group]; heads *= 2) {
+        columns *= 2;
+      }
+      uint64_t floats = (columns + 7) / 8 * MK_GPU_KEPT_SET_FLOATS;
+      most = spans > in->params[MK_PARAM_ATTENTION_splits] && floats > most ? floats : most;
+    }
+  }
+  return (uint32_t)most;
+}
+
+/* Offsets of all buffers in their arenas; `kv` and `work` become the sizes of those. Scratch memory comes last. */
+static uint64_t place_buffers(mk_gpu *gpu, uint64_t *kv, uint64_t *work) {
+  const mk_program *program = gpu->program;
+  *kv = *work = 0;
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    uint32_t kind = program->buffers[b].kind;
+    gpu->places[b] = kind == MK_KIND_WEIGHT ? program->buffers[b].offset
+                     : kind == MK_KIND_KV   ? mk_gpu_place(kv, program->buffers[b].bytes)
+                                            : mk_gpu_place(work, mk_gpu_bytes(gpu, b));
+  }
+  gpu->params.scratch_floats = gpu->rows > 1 ? scratch_floats(program) : 0;
+  return mk_gpu_place(work, gpu->params.scratch_floats * sizeof(float) * program->queue_count + 1);
+}
+
+/* The lender's place of that buffer, 0 where it has none of this shape. Weights are the same byte for byte; of a KV cache the blocks are. */
+static mk_cu_address borrowed(const mk_gpu *gpu, const mk_buffer *b) {
+  int index = mk_program_find_buffer(gpu->lender->program, b->name);
+  if (index < 0) {
+    return 0;
+  }
+  const mk_buffer *other = &gpu->lender->program->buffers[index];
+  bool same = other->kind == b->kind && other->store == b->store && other->dtype == b->dtype &&
+              other->head_dim == b->head_dim && other->block_tokens == b->block_tokens &&
+              (b->kind == MK_KIND_KV ? other->cols == b->cols && other->blocks >= b->blocks
+                                     : other->rows == b->rows && other->cols == b->cols);
+  return same ? mk_gpu_address(gpu->lender, (size_t)index) : 0;
+}
+
+static mk_status borrow(mk_gpu *gpu) {
+  for (size_t i = 0; i < gpu->program->buffer_count; i++) {
+    const mk_buffer *b = &gpu->program->buffers[i];
+    if (b->kind != MK_KIND_WEIGHT && b->kind != MK_KIND_KV) {
+      continue;
+    }
+    gpu->places[i] = borrowed(gpu, b);
+    if (gpu->places[i] == 0) {
+      return mk_error(MK_ERR_USAGE, "the machine beside has no buffer %s of this shape to lend", b->name);
+    }
+  }
+  return MK_OK;
+}
+
+static mk_status check_room(const mk_gpu *gpu, uint64_t weights, uint64_t rest, uint64_t tables) {
+  size_t available = 0, total = 0;
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->memory_info(&available, &total), "asking for free memory"));
+  if (gpu->options.memory != NULL) {
+    mk_memory_plan memory = {.program = tables, .available = available, .total = total};
+    mk_memory_of(gpu->program, &memory);
+    gpu->options.memory(gpu->options.user, &memory);
+  }
+  if (weights + rest + tables > available) {
+    return mk_error(
+        MK_ERR_RUNTIME,
+        "the model needs %.2f GB on the GPU (%.2f GB weights, %.2f GB KV cache and activations), and %s has "
+        "%.2f GB free of %.2f; lower --ctx-size, or use another GPU",
+        (double)(weights + rest + tables) / 1e9, (double)weights / 1e9, (double)rest / 1e9, gpu->name,
+        (double)available / 1e9, (double)total / 1e9);
+  }
+  return MK_OK;
+}
+
+static mk_status new_arena(const mk_gpu *gpu, mk_cu_address *arena, uint64_t bytes, const char *what) {
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->memory_new(arena, bytes), what));
+  return mk_gpu_check(gpu, gpu->driver->fill_async(*arena, 0, bytes, gpu->stream), "clearing memory");
+}
+
+mk_status mk_gpu_allocate(mk_gpu *gpu, uint64_t tables) {
+  const mk_program *program = gpu->program;
+  uint64_t kv, work, weights = gpu->lent ? 0 : program->weight_bytes + ARENA_TAIL;
+  MK_TRY(mk_alloc(program->buffer_count, sizeof *gpu->places, &gpu->places));
+  uint64_t scratch = place_buffers(gpu, &kv, &work);
+  MK_TRY(check_room(gpu, weights, work + (gpu->lent ? 0 : kv), tables));
+  if (!gpu->lent) {
+    MK_TRY(new_arena(gpu, &gpu->weights, weights, "allocating the weights"));
+    MK_TRY(new_arena(gpu, &gpu->kv, kv + 1, "allocating the KV cache"));
+  }
+  MK_TRY(new_arena(gpu, &gpu->work, work, "allocating the working memory"));
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    uint32_t kind = program->buffers[b].kind;
+    gpu->places[b] += kind == MK_KIND_WEIGHT ? gpu->weights : kind == MK_KIND_KV ? gpu->kv : gpu->work;
+  }
+  gpu->scratch = gpu->work + scratch;
+  return gpu->lent ? borrow(gpu) : MK_OK;
+}
+
+mk_cu_address mk_gpu_address(const mk_gpu *gpu, size_t buffer) { return gpu->places[buffer]; }
+
+mk_status mk_gpu_read_lines(mk_gpu *gpu, size_t buffer, uint64_t *to) {
+  const mk_buffer *b = &gpu->program->buffers[buffer];
+  uint32_t words = b->cols / 2, *from;
+  MK_TRY(mk_alloc(mk_gpu_bytes(gpu, buffer), 1, &from));
+  const uint32_t *flags = from + (size_t)b->cols / MK_TILE * STEP_WORDS;
+  mk_status status =
+      mk_gpu_check(gpu, gpu->driver->download(from, mk_gpu_address(gpu, buffer), mk_gpu_bytes(gpu, buffer)), b->name);
+  for (uint32_t line = 0; line < gpu->rows && status == MK_OK; line++) {
+    for (uint32_t w = 0; w < words; w++) {
+      uint32_t step = w / 8, half = w / 4 % 2, tile = line / 8;
+      uint32_t data = from[(size_t)step * STEP_WORDS + (line % 8 * 4 + w % 4) * 4 + tile * 2 + half];
+      to[(size_t)line * words + w] = (uint64_t)flags[step * STEP_FLAGS + tile * 2 + half] << 32 | data;
+    }
+  }
+  mk_free(from);
+  return status;
+}

@@ -1,0 +1,127 @@
+// What the roles of the MLA configuration hand to each other inside a block: entries of the work list, pages of the cache, queries.
+//
+// The loader reads this SM's row of the list, looks up lengths and pages, and passes entries on through a small ring, each opcode's closed by
+// an end. From outside a block waits for stamps alone: whatever its roles wait for among themselves comes as long as each goes through its
+// entries to the end. So these waits do not give up when a launch is to be left, as others do (wait.cuh), and all warps always carry out the
+// same entries; but if one still waits long after that, something is broken, and it goes on with what it has rather than never end.
+#pragma once
+#include "instructions/mla.h"
+#include "vm/gpu/controller.cuh"
+
+namespace mk {
+
+// A page is filled and emptied in three parts: the left and the right half of its values, and the rest of its keys. Of the first one the
+// barriers are PAGE_FULL and PAGE_EMPTY.
+enum page_part { LEFT_VALUES, RIGHT_VALUES, OTHER_KEYS, PAGE_PARTS };
+
+enum mla_barrier {
+  PART_FULL = OWN_BARRIERS,  // of the other parts, slot by slot
+  PART_EMPTY = PART_FULL + (PAGE_PARTS - 1) * MK_GPU_RING_PAGES,
+  WEIGHTS_FULL = PART_EMPTY + (PAGE_PARTS - 1) * MK_GPU_RING_PAGES,  // by slot
+  QUERIES_FULL = WEIGHTS_FULL + MK_GPU_RING_PAGES,
+  QUERIES_EMPTY,
+  ENTRY_FULL,
+  ENTRY_EMPTY = ENTRY_FULL + MK_GPU_ENTRY_SLOTS,
+  MLA_BARRIERS_END = ENTRY_EMPTY + MK_GPU_ENTRY_SLOTS,
+};
+static_assert(MLA_BARRIERS_END <= BARRIER_COUNT, "room for the barriers of this configuration");
+static_assert(MK_GPU_SHARED_BYTES <= MK_MLA_GPU_SHARED_BYTES, "what the host asks for");
+
+__device__ inline uint32_t full_barrier(uint32_t slot, uint32_t part) {
+  return part == LEFT_VALUES ? PAGE_FULL + slot : PART_FULL + (part - 1) * MK_GPU_RING_PAGES + slot;
+}
+__device__ inline uint32_t empty_barrier(uint32_t slot, uint32_t part) {
+  return part == LEFT_VALUES ? PAGE_EMPTY + slot : PART_EMPTY + (part - 1) * MK_GPU_RING_PAGES + slot;
+}
+// In which order the parts of a page are filled: the warpgroup that scores a slot's pages, 0 or 1, needs its own values first of all.
+__device__ inline uint32_t part_in_order(uint32_t slot, uint32_t i) { return i == OTHER_KEYS ? i : i ^ slot; }
+
+enum entry_kind { ENTRY_ITEM, ENTRY_REDUCTION, ENTRY_END };
+
+struct alignas(16) mla_entry {
+  uint32_t kind, block;
+  union {
+    uint32_t first, first_slot;  // ITEM: the first page
+  };
+  union {
+    uint32_t pages, slots;  // ITEM: how many there are, by the sequence's length
+  };
+  uint32_t length;  // ITEM: of the sequence
+  union {
+    uint32_t slot, units;  // as in the list
+  };
+  uint32_t padding[2];
+};
+static_assert(sizeof(mla_entry) == MK_GPU_ENTRY_BYTES, "entries of the ring");
+
+__device__ inline mla_entry *entry_at(uint32_t slot) {
+  return reinterpret_cast<mla_entry *>(shared_memory + MK_GPU_ENTRIES_AT) + slot;
+}
+
+// Waits for a phase among the roles of this block, as said above.
+__device__ inline void wait_within(const device &d, uint32_t index, uint32_t parity, uint32_t activity, uint32_t edge) {
+  enum { MOST_ROUNDS = 1 << 15 };
+  for (uint32_t round = 0; round < MOST_ROUNDS; round++) {
+    if (wait_phase(d, index, parity, activity, edge)) {
+      return;
+    }
+  }
+}
+
+using entry_cursor = ring_cursor<MK_GPU_ENTRY_SLOTS>;
+
+__device__ inline void init_mla_barriers(const device &d) {
+  for (uint32_t i = 0; i < MK_GPU_RING_PAGES; i++) {
+    for (uint32_t part = 0; part < PAGE_PARTS; part++) {
+      tile::barrier_init(d.barrier(full_barrier(i, part)), 1);
+      tile::barrier_init(d.barrier(empty_barrier(i, part)), MK_GPU_CONSUMER_WARPS);
+    }
+    tile::barrier_init(d.barrier(WEIGHTS_FULL + i), MK_GPU_CONSUMER_WARPS / 2);
+  }
+  for (uint32_t i = 0; i < MK_GPU_INSTRUCTION_SLOTS; i++) {
+    tile::barrier_init(d.barrier(INSTRUCTION_FULL + i), 1);
+    tile::barrier_init(d.barrier(INSTRUCTION_EMPTY + i), MK_GPU_CONSUMER_WARPS + 1);  // and the loader
+  }
+  for (uint32_t i = 0; i < MK_GPU_ENTRY_SLOTS; i++) {
+    tile::barrier_init(d.barrier(ENTRY_FULL + i), 1);
+    tile::barrier_init(d.barrier(ENTRY_EMPTY + i), MK_GPU_CONSUMER_WARPS);
+  }
+  tile::barrier_init(d.barrier(QUERIES_FULL), 1);
+  tile::barrier_init(d.barrier(QUERIES_EMPTY), MK_GPU_CONSUMER_WARPS);
+  tile::fence_barriers();
+}
+
+// A consumer warp: of warpgroup `group`, whose 128 threads own all rows and half of the columns.
+struct attender {
+  device d;
+  uint32_t warp, lane, group;
+  ring_cursor<MK_GPU_RING_PAGES> pages;
+  entry_cursor entries;
+  uint32_t queries;  // blocks so far
+
+  // Of the 64 of a block, this thread's first; the other one is 8 further on.
+  __device__ uint32_t row() const { return warp % 4 * 16 + lane / 4; }
+};
+
+__device__ inline mla_entry take_entry(attender &a) {
+  a.entries.at = tile::uniform(a.entries.at);
+  a.pages.at = tile::uniform(a.pages.at);
+  a.queries = tile::uniform(a.queries);
+  uint32_t slot = a.entries.slot();
+  wait_within(a.d, ENTRY_FULL + slot, a.entries.phase(), MK_ACTIVITY_INSTRUCTION, slot);
+  mla_entry entry = *entry_at(slot);
+  // So that the compiler knows that all lanes have the same: it counts pages and names panels once for the warp then.
+  entry.kind = tile::uniform(entry.kind);
+  entry.block = tile::uniform(entry.block);
+  entry.first = tile::uniform(entry.first);
+  entry.pages = tile::uniform(entry.pages);
+  entry.length = tile::uniform(entry.length);
+  entry.slot = tile::uniform(entry.slot);
+  if (a.lane == 0) {
+    tile::arrive(a.d.barrier(ENTRY_EMPTY + slot));
+  }
+  a.entries.next();
+  return entry;
+}
+
+}  // namespace mk

@@ -1,0 +1,129 @@
+// The controller: fetches instructions into their ring, with all that they name, and watches over everybody's waits meanwhile; and how the
+// other roles take instructions from that ring. The same on every configuration of the machine.
+#pragma once
+#include "vm/gpu/wait.cuh"
+
+namespace mk {
+
+// The next instruction of the ring, nullptr when the controller hands out no more. Leaving only here, and only then, keeps the consumer
+// warps together: what has been handed out is the same for all.
+__device__ inline const mk_instruction *fetch(device &d, const instruction_cursor &cursor) {
+  if (!wait_instruction(d, cursor)) {
+    return nullptr;
+  }
+  const mk_instruction *in = &d.slot(cursor.slot())->instruction;
+  d.set_uid(in->uid);
+  record(d, MK_ACTIVITY_WORK, 0);
+  return in;
+}
+
+// True: that was the last one of the queue.
+__device__ inline bool done_with(const device &d, instruction_cursor &cursor) {
+  bool last = (d.slot(cursor.slot())->flags & SLOT_IS_LAST) != 0;
+  __syncwarp();
+  if (tile::lane() == 0) {
+    tile::arrive(d.barrier(INSTRUCTION_EMPTY + cursor.slot()));
+  }
+  cursor.next();
+  return last;
+}
+
+// An instruction with all that it names, a few words per lane, on their way while the slot is waited for.
+struct looked_up {
+  enum { BUFFER_WORDS = sizeof(mk_gpu_buffer) / 4, WORDS = MK_MAX_OPERANDS * BUFFER_WORDS, ROUNDS = (WORDS + 31) / 32 };
+  uint32_t instruction, buffers[ROUNDS], total;
+};
+
+__device__ inline void look_up(const device &d, uint32_t index, looked_up &to) {
+  uint32_t lane = tile::lane();
+  to.instruction = __ldg(reinterpret_cast<const uint32_t *>(d.params.instructions + index) + lane);
+#pragma unroll
+  for (uint32_t r = 0; r < looked_up::ROUNDS; r++) {
+    uint32_t word = r * 32 + lane, operand = min(word / looked_up::BUFFER_WORDS, MK_MAX_OPERANDS - 1u);
+    uint32_t buffer = __shfl_sync(0xffffffffu, to.instruction, 10 + 3 * operand) >> 16;
+    to.buffers[r] =
+        __ldg(reinterpret_cast<const uint32_t *>(d.params.buffers + buffer) + word % looked_up::BUFFER_WORDS);
+  }
+  uint32_t edges = __shfl_sync(0xffffffffu, to.instruction, 0) >> 16,
+           edge = __shfl_sync(0xffffffffu, to.instruction, 2 + lane % 6);
+  uint32_t waits = edges & 15, signals = edges >> 4 & 15;
+  bool used = lane < MK_MAX_WAITS ? lane < waits : lane - MK_MAX_WAITS < signals;
+  to.total = lane < MK_MAX_WAITS + MK_MAX_SIGNALS && used ? __ldg(d.params.counter_totals + (edge >> 16)) : 0;
+}
+
+// Into the slot at hand, which is empty.
+__device__ __forceinline__ void hand_out(const device &d, instruction_cursor &cursor, const looked_up &words,
+                                         bool last) {
+  uint32_t lane = tile::lane();
+  d.set_uid(__shfl_sync(0xffffffffu, words.instruction, offsetof(mk_instruction, uid) / 4));
+  record(d, MK_ACTIVITY_WORK, 0);
+  instruction_slot *slot = d.slot(cursor.slot());
+  reinterpret_cast<uint32_t *>(&slot->instruction)[lane] = words.instruction;
+#pragma unroll
+  for (uint32_t r = 0; r < looked_up::ROUNDS; r++) {
+    if (r * 32 + lane < looked_up::WORDS) {
+      reinterpret_cast<uint32_t *>(slot->buffers)[r * 32 + lane] = words.buffers[r];
+    }
+  }
+  if (lane < MK_MAX_WAITS + MK_MAX_SIGNALS) {
+    slot->wait_totals[lane] = words.total;  // the signals' follow the waits'
+  }
+  bool release = (words.total & MK_GPU_COUNTER_RELEASE) != 0;
+  bool waits = __any_sync(0xffffffffu, release && lane < MK_MAX_WAITS);
+  bool signals = __any_sync(0xffffffffu, release && lane >= MK_MAX_WAITS);
+  if (lane == 0) {
+    slot->flags = (last ? SLOT_IS_LAST : 0) | (waits ? SLOT_WAITS_RELEASE : 0) | (signals ? SLOT_SIGNALS_RELEASE : 0);
+  }
+  __syncwarp();
+  if (lane == 0) {
+    tile::arrive(d.barrier(INSTRUCTION_FULL + cursor.slot()));
+  }
+  cursor.next();
+}
+
+// Hands out all instructions, and watches over everybody's waits meanwhile and until the consumers are done.
+__device__ __forceinline__ void control_queue(device &d) {
+  instruction_cursor cursor;
+  watch w;
+  const mk_gpu_queue queue = d.params.queues[blockIdx.x];
+  for (d.epoch = 0; d.epoch < d.params.epochs; d.epoch++) {
+    record_boundary(d);
+    for (uint32_t i = 0; i < queue.count; i++) {
+      looked_up words;
+      look_up(d, queue.first + i, words);
+      uint32_t empty = d.barrier(INSTRUCTION_EMPTY + cursor.slot());
+      if (!__all_sync(0xffffffffu, tile::test_wait(empty, cursor.phase() ^ 1))) {
+        record(d, MK_ACTIVITY_INSTRUCTION_SPACE, cursor.slot());
+        while (!__all_sync(0xffffffffu, tile::try_wait(empty, cursor.phase() ^ 1))) {
+          watch_over(d, w);
+          if (__all_sync(0xffffffffu, d.words()->leave != 0)) {
+            return;
+          }
+        }
+      }
+      hand_out(d, cursor, words, i + 1 == queue.count);
+    }
+  }
+  while (__all_sync(0xffffffffu, d.words()->finished == 0 && d.words()->leave == 0)) {
+    watch_over(d, w);
+  }
+}
+
+__device__ inline void note_clocks(const device &d, uint32_t which) {
+  if (blockIdx.x == 0 && tile::lane() == 0) {
+    d.params.clocks->nanoseconds[which] = tile::global_nanoseconds();
+    d.params.clocks->ticks[which] = tile::clock_ticks();
+  }
+}
+
+__device__ __forceinline__ void run_controller(device d) {
+  note_clocks(d, 0);
+  light_beacon(d, 0);
+  control_queue(d);
+  d.words()->gone = 1;
+  record_boundary(d);
+  note_clocks(d, 1);
+  light_beacon(d, 1);
+}
+
+}  // namespace mk

@@ -1,0 +1,145 @@
+// The kernel of MLA programs: the same interpreter in another configuration (vm/gpu/mla_shared.h). One block per SM; two warpgroups consume,
+// with most of the registers; of the third one warp loads and one controls. One epoch a launch.
+#define MK_GPU_MLA 1
+#include "instructions/mla_part.cuh"
+#include "instructions/mla_reduce.cuh"
+#include "vm/gpu/mla_loader.cuh"
+
+namespace mk {
+
+__device__ __forceinline__ void load_queue(mla_loader &l) {
+  instruction_cursor cursor;
+  for (bool last = false; !last;) {
+    const mk_instruction *in = fetch(l.d, cursor);
+    if (in == nullptr) {
+      return;
+    }
+    tile::wait_for_launch_before();
+    if (in->opcode == MK_OP_MLA_PART) {
+      load_MLA_PART(l, *in);
+    } else if (in->opcode == MK_OP_MLA_REDUCE) {
+      load_MLA_REDUCE(l, *in);
+    }
+    last = done_with(l.d, cursor);
+  }
+}
+
+// A queue begins with its only MLA_PART (rule L02). In a loop with other opcodes the compiler would keep in registers what each of them
+// needs, and there is no room for that.
+__device__ __forceinline__ void consume_queue(attender &a) {
+  instruction_cursor cursor;
+  const mk_instruction *in = fetch(a.d, cursor);
+  if (in == nullptr) {
+    return;
+  }
+  tile::wait_for_launch_before();  // whose reductions may still read what is written now
+  consume_MLA_PART(a, *in);
+  for (bool last = done_with(a.d, cursor); !last; last = done_with(a.d, cursor)) {
+    in = fetch(a.d, cursor);
+    if (in == nullptr) {
+      return;
+    }
+    if (in->opcode == MK_OP_MLA_REDUCE) {
+      consume_MLA_REDUCE(a, *in);
+    }
+  }
+}
+
+// As look_up, but what the kernel needs first of all comes sooner: the table of buffers, being small, is fetched beside the instruction.
+__device__ inline void look_up_with_table(const device &d, uint32_t index, looked_up &to) {
+  enum { TABLE_ROUNDS = MK_MLA_GPU_MOST_BUFFERS * looked_up::BUFFER_WORDS / 32 };
+  static_assert(TABLE_ROUNDS * 32 == MK_MLA_GPU_MOST_BUFFERS * looked_up::BUFFER_WORDS, "whole rounds");
+  uint32_t lane = tile::lane(), table[TABLE_ROUNDS];
+  to.instruction = __ldg(reinterpret_cast<const uint32_t *>(d.params.instructions + index) + lane);
+#pragma unroll
+  for (uint32_t r = 0; r < TABLE_ROUNDS; r++) {
+    table[r] = __ldg(reinterpret_cast<const uint32_t *>(d.params.buffers) + r * 32 + lane);
+  }
+#pragma unroll
+  for (uint32_t r = 0; r < looked_up::ROUNDS; r++) {
+    uint32_t word = r * 32 + lane, operand = min(word / looked_up::BUFFER_WORDS, MK_MAX_OPERANDS - 1u);
+    uint32_t buffer = __shfl_sync(0xffffffffu, to.instruction, 10 + 3 * operand) >> 16;
+    uint32_t from = buffer * looked_up::BUFFER_WORDS + word % looked_up::BUFFER_WORDS;
+    to.buffers[r] = 0;
+#pragma unroll
+    for (uint32_t t = 0; t < TABLE_ROUNDS; t++) {
+      uint32_t value = __shfl_sync(0xffffffffu, table[t], from % 32);
+      to.buffers[r] = from / 32 == t ? value : to.buffers[r];
+    }
+  }
+  to.total = 0;
+}
+
+// Hands out all instructions, and watches over everybody's waits until the consumers are done.
+__device__ __forceinline__ void run_mla_controller(const device &d, looked_up &first, uint32_t index, uint32_t count) {
+  enum { LOOKS = 32 };  // for the end of the consumers, between two at everything else, which take longer
+  instruction_cursor cursor;
+  watch w;
+  note_clocks(d, 0);
+  hand_out(d, cursor, first, count == 1);
+  for (uint32_t i = 1; i < count; i++) {
+    look_up(d, index + i, first);
+    hand_out(d, cursor, first, i + 1 == count);
+  }
+  while (__all_sync(0xffffffffu, d.words()->finished == 0 && d.words()->leave == 0)) {
+    watch_over(d, w);
+    for (uint32_t i = 0; i < LOOKS && __all_sync(0xffffffffu, d.words()->finished == 0); i++) {
+    }
+  }
+  d.words()->gone = 1;
+  note_clocks(d, 1);
+}
+
+__device__ __forceinline__ void run_attender(device d) {
+  attender a{d, d.warp, tile::lane(), d.warp / 4, {}, {}, 0};
+  consume_queue(a);
+  if (a.warp == 0 && a.lane == 0) {
+    d.words()->finished = 1;
+    if (blockIdx.x == 0) {
+      *d.params.epochs_done = 1;
+    }
+  }
+}
+
+}  // namespace mk
+
+extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
+    mk_mla_kernel(const __grid_constant__ mk_gpu_mla_params params) {
+  using namespace mk;
+  device d{params.common, __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), 0};
+  tile::start_next_launch();
+  uint32_t index = blockIdx.x * params.queue_length;
+  looked_up first;
+  if (d.warp == MK_GPU_CONSUMER_WARPS + 2) {
+    look_up_with_table(d, index, first);
+  }
+  if (tile::lane() == 0) {
+    volatile shared_words *words = d.words();
+    words->waits[d.warp].what = 0;
+    words->tickets[d.warp] = 0;
+    words->uid[d.warp] = 0;
+  }
+  if (threadIdx.x == 0) {
+    init_mla_barriers(d);
+    volatile shared_words *words = d.words();
+    words->leave = 0;
+    words->gone = 0;
+    words->finished = 0;
+  }
+  __syncthreads();
+  if (d.warp < MK_GPU_CONSUMER_WARPS) {
+    tile::take_registers<224>();
+    run_attender(d);
+  } else {
+    tile::give_registers<56>();
+    if (d.warp == MK_GPU_CONSUMER_WARPS) {
+      tile::prefetch_tensor_map(&params.queries);
+      tile::prefetch_tensor_map(&params.halves);
+      tile::prefetch_tensor_map(&params.rest);
+      mla_loader l{d, params, tile::lane(), {}, {}, 0};
+      load_queue(l);
+    } else if (d.warp == MK_GPU_CONSUMER_WARPS + 2) {
+      run_mla_controller(d, first, index, params.queue_length);
+    }
+  }
+}

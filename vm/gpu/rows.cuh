@@ -1,0 +1,142 @@
+// What the roles of the kernel of several rows per step share: the step state, and what lies where in the memory that the other kernels
+// use for activations and results.
+//
+// The 16 x 16 sums of a row tile are two mma tiles of eight columns: column = row of the step, its *line*. A lane holds of either
+// tile what sum_tile says: rows g and g + 8 of lines 2 t and 2 t + 1. Sums travel in this order from warp to warp.
+//
+// A value that is multiplied by a weight (bf16, stamped) has no stamp beside each word here: that would double what all SMs read. It lies
+// in the order of the B fragments, in steps of 512 bytes: sixteen elements of sixteen lines, lane 4 g + t of a warp with sixteen bytes, the
+// words t and t + 4 of line g, then of line g + 8. Behind all steps come their flags, sixteen bytes a step: a generation for each line
+// tile and half of the step. Who has written such a part releases its flag, who reads acquires it: in the words of vm/program.h the flag is
+// the stamp of all the words of its part. The machine gives such buffers places of their own, and mk_gpu_read gives stamped rows (arena.c).
+#pragma once
+#include "vm/gpu/consumer.cuh"
+#include "vm/gpu/storer.cuh"
+#include "vm/plan.h"
+
+namespace mk {
+
+// The rows of a step, in shared memory, double-buffered by the parity of the epoch. Masks: a bit for each line.
+struct rows_state {
+  mk_step_row rows[MK_MAX_ROWS];
+  uint32_t active, chooses, stop;
+  uint32_t slots;  // a bit for each slot that has lines
+  // By slot: its lines, order[start .. start + count - 1], whose positions follow each other from `slot_first` on.
+  uint32_t slot_first[MK_MAX_ROWS], slot_start[MK_MAX_ROWS], slot_count[MK_MAX_ROWS];
+  uint32_t order[MK_MAX_ROWS];
+};
+
+struct rows_words {
+  rows_state state[2];
+  uint32_t choices[MK_MAX_ROWS];  // by slot: the last token that it chose in this launch
+  uint32_t results[MK_MAX_ROWS];  // by line, of the step at hand
+  float scales[MK_MAX_ROWS];      // 1 / rms by line
+  // The storers', by lane, since their registers are short: of the tile at hand cosines and sines or the residuals, of rows g and g + 8
+  // where there are two; a HEAD's candidates so far, values and then indices.
+  float lane_words[2][4][32];
+  uint32_t stop;  // the host's wish, as the storers of the HEAD at hand saw it
+};
+
+enum {
+  LINE_TILES = 2,  // of eight lines
+  CHUNK_PAGES = GROUPS,
+  CHUNK_STEPS = MK_GPU_CHUNK_STEPS,  // of a row tile: each warp has one part of it
+  STEP_WORDS = 128,
+  STEP_FLAGS = 4,
+  SUMS = 16 * MK_MAX_ROWS,  // of a row tile
+  // Of the sums of sixteen warps the later eight are added to the earlier eight, in place; then come their squares by line.
+  HALF_WARPS = MK_GPU_CONSUMER_WARPS / 2,
+  ROWS_RESULT_SLOTS = 3,
+  ROWS_LOWER_FULL = RESULT_FULL + ROWS_RESULT_SLOTS,  // barriers: the earlier half is there
+  ROWS_SQUARES_AT = HALF_WARPS * SUMS * 4,
+  ROWS_RESULT_BYTES = ROWS_SQUARES_AT + HALF_WARPS * MK_MAX_ROWS * 4,
+  ROWS_RESULT_AT = MK_GPU_ACTIVATION_AT,
+  // ATTENTION takes the results' memory while there are none: parts, then queries and scales.
+  ROWS_ATTENTION_AT = ROWS_RESULT_AT + MK_GPU_CONSUMER_WARPS * 8 * 32 * 4,
+  ROWS_ATTENTION_BYTES = 2 * 4096 + MK_GPU_CONSUMER_WARPS * 8 * 8,
+  ROWS_WORDS_AT = ROWS_RESULT_AT + ROWS_RESULT_SLOTS * ROWS_RESULT_BYTES,
+};
+static_assert(ROWS_ATTENTION_AT + ROWS_ATTENTION_BYTES <= ROWS_WORDS_AT, "attention has room where results lie");
+static_assert(2 * ROWS_RESULT_SLOTS <= MK_GPU_RESULT_SLOTS, "every slot has two barriers that fill");
+static_assert(ROWS_WORDS_AT + sizeof(rows_words) <= MK_GPU_INSTRUCTIONS_AT, "the kernel of several rows fits");
+static_assert(MK_GPU_RING_PAGES % CHUNK_PAGES == 0, "a chunk begins with the first group's slot");
+
+// What follows from this the compiler works out anew from here on, instead of keeping it in registers.
+__device__ inline void forget(uint32_t &value) { asm volatile("" : "+r"(value)); }
+
+using results_cursor = ring_cursor<ROWS_RESULT_SLOTS>;
+
+__device__ inline volatile rows_words *rows_shared() {
+  return reinterpret_cast<volatile rows_words *>(shared_memory + ROWS_WORDS_AT);
+}
+__device__ inline volatile rows_state &rows_of(const device &d) { return rows_shared()->state[d.epoch % 2]; }
+__device__ inline uint8_t *rows_result(uint32_t slot) {
+  return shared_memory + ROWS_RESULT_AT + slot * ROWS_RESULT_BYTES;
+}
+
+// A value in this order.
+struct value_view {
+  uint32_t *words;
+
+  __device__ explicit value_view(const mk_gpu_buffer &b) : words(reinterpret_cast<uint32_t *>(b.address)) {}
+  // Where the words of pair `pair` (elements 2 pair and 2 pair + 1) of a line lie.
+  __device__ uint32_t *word(uint32_t line, uint32_t pair) const {
+    return words + pair / 8 * STEP_WORDS + (line % 8 * 4 + pair % 4) * 4 + line / 8 * 2 + pair / 4 % 2;
+  }
+  // Flags of line tile 0, halves 0 and 1, then of line tile 1.
+  __device__ uint32_t *flags(const mk_gpu_buffer &b, uint32_t step) const {
+    return words + b.cols / 16 * STEP_WORDS + step * STEP_FLAGS;
+  }
+};
+
+// Line of the lane's sums number `i` of a line tile.
+__device__ inline uint32_t line_of(uint32_t lane, uint32_t tile, uint32_t i) { return tile * 8 + lane % 4 * 2 + i % 2; }
+
+// Makes the state of a step of its rows, lane l's in `row` (idle beyond the program's rows), with tokens as they are. A whole warp.
+__device__ inline void put_rows(uint32_t lane, const mk_step_row &row, uint32_t stop, volatile rows_state &to) {
+  bool active = (row.flags & MK_ROW_ACTIVE) != 0;
+  uint32_t actives = __ballot_sync(0xffffffffu, active);
+  uint32_t first = 0, count = 0, start = 0, place = 0;
+#pragma unroll 1
+  for (uint32_t l = 0; l < MK_MAX_ROWS; l++) {
+    uint32_t slot = __shfl_sync(0xffffffffu, row.slot, l), position = __shfl_sync(0xffffffffu, row.position, l);
+    if ((actives >> l & 1) != 0) {
+      start += slot < lane ? 1 : 0;
+      first = slot == lane && count == 0 ? position : first;
+      count += slot == lane ? 1 : 0;
+      place += slot < row.slot || (slot == row.slot && l < lane) ? 1 : 0;
+    }
+  }
+  uint32_t chooses = __ballot_sync(0xffffffffu, active && (row.flags & MK_ROW_CHOOSES) != 0);
+  uint32_t slots = __ballot_sync(0xffffffffu, count != 0);
+  if (lane < MK_MAX_ROWS) {
+    to.rows[lane].slot = row.slot;
+    to.rows[lane].position = row.position;
+    to.rows[lane].token = row.token;
+    to.rows[lane].flags = row.flags;
+    to.slot_first[lane] = first;
+    to.slot_start[lane] = start;
+    to.slot_count[lane] = count;
+    if (active) {
+      to.order[place] = lane;
+    }
+  }
+  if (lane == 0) {
+    to.active = actives;
+    to.chooses = chooses;
+    to.slots = slots;
+    to.stop = stop;
+  }
+}
+
+// Row `lane` of a step of the plan.
+__device__ inline mk_step_row planned_row(const device &d, uint32_t lane, const uint32_t *step) {
+  mk_step_row row = {};
+  if (lane < d.params.rows) {
+    uint4 words = reinterpret_cast<const uint4 *>(step)[lane];
+    row = {words.x, words.y, words.z, words.w};
+  }
+  return row;
+}
+
+}  // namespace mk

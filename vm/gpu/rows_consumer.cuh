@@ -1,0 +1,249 @@
+// Linear instructions of several rows per step, as the consumers do them.
+//
+// A chunk is four pages of K: group g has page g of it, warp i of the group steps 8 i to 8 i + 7 of that page. For each chunk a warp fetches
+// its part of x, 128 elements of all lines, right into the registers where the products take it as B fragments, and multiplies it by
+// every row tile of the instruction. x times gain is rounded to bf16 (for what rounding leaves, as one row has it, there are no registers). The storers add the
+// sums of a chunk's sixteen warps in the order of K, and the chunks one after the other. All of this depends on the shape
+// alone, and columns do not see each other: so a line's bits are the same whoever is beside it.
+#pragma once
+#include "vm/gpu/rows.cuh"
+
+namespace mk {
+
+enum { BATCH_STEPS = 8 };  // of a page, that are read before they are multiplied
+
+struct rows_consumer : consumer {};
+
+// Where each warp is in the ring of results: in shared memory, since registers are short.
+__device__ inline results_cursor results_of(const consumer &c) { return {c.d.words()->at_step[c.warp].token}; }
+__device__ inline void set_results(const consumer &c, const results_cursor &cursor) {
+  c.d.words()->at_step[c.warp].token = cursor.at;
+  __syncwarp();
+}
+
+// This warp's part of x: [step][line tile] B fragments.
+struct line_fragments {
+  tile::vector_tile value[WARP_STEPS][LINE_TILES];
+  float squares[LINE_TILES];  // sums of x^2: this lane's share, then this warp's
+};
+
+// Where the operands of a linear opcode are: x, its gain where it is normed, the weight.
+enum { LINEAR_X = 0, LINEAR_GAIN = 1 };
+static_assert(MK_SLOT_QKV_x == LINEAR_X && MK_SLOT_GLU_x == LINEAR_X && MK_SLOT_HEAD_x == LINEAR_X &&
+                  MK_SLOT_LINEAR_ADD_x == LINEAR_X && MK_SLOT_LINEAR_PART_x == LINEAR_X,
+              "x is the first operand");
+static_assert(MK_SLOT_QKV_gain == LINEAR_GAIN && MK_SLOT_GLU_gain == LINEAR_GAIN && MK_SLOT_HEAD_gain == LINEAR_GAIN,
+              "its gain comes next");
+static_assert(MK_SLOT_QKV_weight == 2 && MK_SLOT_GLU_weight == 2 && MK_SLOT_HEAD_weight == 2 &&
+                  MK_SLOT_LINEAR_ADD_weight == 1 && MK_SLOT_LINEAR_PART_weight == 1,
+              "then comes the weight");
+// Whether x is normed; then the norm's parameters are the first two of the instruction.
+__device__ inline bool has_norm(const mk_instruction &in) {
+  return in.opcode == MK_OP_QKV || in.opcode == MK_OP_GLU || in.opcode == MK_OP_HEAD;
+}
+static_assert(MK_PARAM_QKV_eps == 0 && MK_PARAM_GLU_eps == 0 && MK_PARAM_HEAD_eps == 0 && MK_PARAM_QKV_width == 1 &&
+                  MK_PARAM_GLU_width == 1 && MK_PARAM_HEAD_width == 1,
+              "eps and width come first");
+
+// First step of x that is this warp's in a chunk.
+__device__ inline uint32_t first_step(const consumer &c, uint32_t chunk) {
+  return chunk * CHUNK_STEPS + group_of(c) * STEPS_PER_PAGE + rank_of(c) * WARP_STEPS;
+}
+
+__device__ inline bool has_line(uint32_t active, const consumer &c, uint32_t tile) {
+  return (active >> (tile * 8 + c.lane / 4) & 1) != 0;
+}
+
+// Rows of the embedding that the lines' tokens name.
+__device__ inline void fetch_token_rows(const consumer &c, const mk_gpu_buffer &x, uint32_t step, uint32_t steps,
+                                        line_fragments &to) {
+  const volatile rows_state &state = rows_of(c.d);
+  uint32_t active = state.active, t = c.lane % 4;
+#pragma unroll
+  for (uint32_t n = 0; n < LINE_TILES; n++) {
+    uint32_t row = has_line(active, c, n) ? state.rows[n * 8 + c.lane / 4].token : 0;
+    const uint32_t *words = reinterpret_cast<const uint32_t *>(x.address) +
+                            (static_cast<uint64_t>(row / 16) * x.grid_cols + step) * STEP_WORDS +
+                            (row % 8 * 4 + t) * 4 + row % 16 / 8;
+#pragma unroll
+    for (uint32_t s = 0; s < WARP_STEPS; s++) {
+      to.value[s][n].word[0] = s < steps ? words[s * STEP_WORDS] : 0;
+      to.value[s][n].word[1] = s < steps ? words[s * STEP_WORDS + 2] : 0;
+    }
+  }
+}
+
+// The same of a value: each lane waits for one flag of the warp's steps, then all words are under way together.
+__device__ inline void fetch_lines(const consumer &c, const mk_operand &operand, const mk_gpu_buffer &x, uint32_t step,
+                                   uint32_t steps, line_fragments &to) {
+  value_view value(x);
+  bool waits = c.lane / STEP_FLAGS < steps && (rows_of(c.d).active >> c.lane / 2 % 2 * 8 & 0xff) != 0;
+  wait_flags(c.d, operand.buffer, value.flags(x, step) + c.lane, waits);
+  const uint4 *from = reinterpret_cast<const uint4 *>(value.words + step * STEP_WORDS) + c.lane;
+#pragma unroll
+  for (uint32_t s = 0; s < WARP_STEPS; s++) {
+    uint4 words = s < steps ? __ldcg(from + s * 32) : make_uint4(0, 0, 0, 0);
+    to.value[s][0] = {{words.x, words.y}};
+    to.value[s][1] = {{words.z, words.w}};
+  }
+}
+
+// Multiplies by the gains of this lane's elements, words t and t + 4 of a step.
+__device__ inline void scale_lines(const uint32_t (&gains)[WARP_STEPS][2], line_fragments &x) {
+#pragma unroll
+  for (uint32_t s = 0; s < WARP_STEPS; s++) {
+#pragma unroll
+    for (uint32_t b = 0; b < 2; b++) {
+      float low_gain = tile::low_bf16(gains[s][b]), high_gain = tile::high_bf16(gains[s][b]);
+#pragma unroll
+      for (uint32_t n = 0; n < LINE_TILES; n++) {
+        uint32_t &word = x.value[s][n].word[b];
+        float low = tile::low_bf16(word), high = tile::high_bf16(word);
+        x.squares[n] += low * low;
+        x.squares[n] += high * high;
+        word = tile::pack_bf16(low * low_gain, high * high_gain);
+      }
+    }
+  }
+}
+
+// This warp's part of chunk `chunk` of an x of `steps` steps. The gains are under way while x is waited for.
+__device__ inline void fetch_chunk(const consumer &c, const mk_instruction &in, uint32_t steps, uint32_t chunk,
+                                   line_fragments &to) {
+  const mk_operand &operand = in.operands[LINEAR_X];
+  const mk_gpu_buffer &x = device::slot_of(in).buffers[LINEAR_X];
+  uint32_t step = first_step(c, chunk), left = step < steps ? steps - step : 0;
+  uint32_t x_step = step + operand.col * x.tile_cols / 16, gains[WARP_STEPS][2];
+  const uint32_t *gain =
+      reinterpret_cast<const uint32_t *>(device::slot_of(in).buffers[LINEAR_GAIN].address) + step * 8 + c.lane % 4;
+#pragma unroll
+  for (uint32_t i = 0; i < WARP_STEPS * 2; i++) {
+    gains[i / 2][i % 2] = has_norm(in) && i / 2 < left ? __ldg(gain + i * 4) : 0;
+  }
+  if ((operand.flags & MK_OPERAND_TOKEN_ROW) != 0) {
+    fetch_token_rows(c, x, x_step, left, to);
+  } else {
+    fetch_lines(c, operand, x, x_step, left, to);
+  }
+  to.squares[0] = to.squares[1] = 0.0f;
+  if (has_norm(in)) {
+    scale_lines(gains, to);
+  }
+}
+
+// The sums of this warp, and `squares` of its lines, to the storers. A warp of the earlier half puts them down; then one of the later half
+// adds its own.
+__device__ inline void put_sums(rows_consumer &c, const tile::sum_tile (&sums)[LINE_TILES],
+                                const float (&squares)[LINE_TILES]) {
+  results_cursor at = results_of(c);
+  bool later = c.warp >= HALF_WARPS;
+  uint32_t slot = at.slot(), place = c.warp % HALF_WARPS;
+  if (later) {
+    wait_phase(c.d, ROWS_LOWER_FULL + slot, at.phase(), MK_ACTIVITY_RESULT_FULL, slot);
+  } else {
+    wait_phase(c.d, RESULT_EMPTY + slot, at.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, slot);
+  }
+  float4 *result = reinterpret_cast<float4 *>(rows_result(slot)) + place * LINE_TILES * 32 + c.lane;
+  float *line_squares =
+      reinterpret_cast<float *>(rows_result(slot) + ROWS_SQUARES_AT) + place * MK_MAX_ROWS + c.lane / 4;
+#pragma unroll
+  for (uint32_t n = 0; n < LINE_TILES; n++) {
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float square = 0.0f;
+    if (later) {
+      sum = result[n * 32];
+      square = line_squares[n * 8];
+    }
+    result[n * 32] = make_float4(sum.x + sums[n].value[0], sum.y + sums[n].value[1], sum.z + sums[n].value[2],
+                                 sum.w + sums[n].value[3]);
+    __syncwarp();  // four lanes have the same squares
+    if (c.lane % 4 == 0) {
+      line_squares[n * 8] = square + squares[n];
+    }
+  }
+  __syncwarp();
+  if (c.lane == 0) {
+    tile::arrive(c.d.barrier((later ? RESULT_FULL : ROWS_LOWER_FULL) + slot));
+  }
+  at.next();
+  set_results(c, at);
+}
+
+// sums += four steps of a page times x, from step `first` of the warp's on; `left`: steps of it that are there.
+__device__ inline void multiply_steps(const line_fragments &x, uint32_t first, uint32_t left,
+                                      tile::sum_tile (&sums)[LINE_TILES], tile::weight_tile (&weights)[BATCH_STEPS]) {
+#pragma unroll
+  for (uint32_t i = 0; i < BATCH_STEPS; i++) {
+    if (first + i >= left) {
+      tile::zero(weights[i]);  // what lies beyond the last step is of an older page
+    }
+#pragma unroll
+    for (uint32_t n = 0; n < LINE_TILES; n++) {
+      tile::multiply_add(sums[n], weights[i], x.value[first + i][n]);
+    }
+  }
+}
+
+// One row tile's page of this chunk.
+__device__ inline void multiply_page(rows_consumer &c, const line_fragments &x, uint32_t left,
+                                     tile::sum_tile (&sums)[LINE_TILES]) {
+  ring_cursor<MK_GPU_RING_PAGES> at = c.pages;
+  at.advance(group_of(c));
+  tile::weight_tile weights[BATCH_STEPS];
+#pragma unroll
+  for (uint32_t n = 0; n < LINE_TILES; n++) {
+    tile::zero(sums[n]);
+  }
+  wait_phase(c.d, PAGE_FULL + at.slot(), at.phase(), MK_ACTIVITY_PAGE_FULL, at.slot());
+  const uint8_t *page = c.d.page(at.slot()) + rank_of(c) * (WARP_STEPS * 512);
+#pragma unroll
+  for (uint32_t batch = 0; batch < WARP_STEPS / BATCH_STEPS; batch++) {
+#pragma unroll
+    for (uint32_t i = 0; i < BATCH_STEPS; i++) {
+      tile::load(weights[i], page + (batch * BATCH_STEPS + i) * 512);
+    }
+    if (batch + 1 == WARP_STEPS / BATCH_STEPS) {
+      release_page(c, at.slot(), PAGE_RELEASES);
+    }
+    multiply_steps(x, batch * BATCH_STEPS, left, sums, weights);
+  }
+  c.pages.advance(CHUNK_PAGES);
+}
+
+// Row tiles of a linear instruction that are computed in this step: those of a HEAD only where some row chooses.
+__device__ inline uint32_t rows_to_do(const device &d, const mk_instruction &in, const mk_operand &weight) {
+  return in.opcode == MK_OP_HEAD && rows_of(d).chooses == 0 ? 0 : weight.rows;
+}
+
+__device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instruction &in) {
+  const mk_operand &from = in.operands[LINEAR_X], &weight = in.operands[has_norm(in) ? 2 : 1];
+  uint32_t steps = from.cols * c.d.buffer(from).tile_cols / 16, rows = rows_to_do(c.d, in, weight);
+  line_fragments x;
+#pragma unroll 1
+  for (uint32_t chunk = 0; chunk * CHUNK_STEPS < steps; chunk++) {
+    forget(c.lane);
+    forget(c.warp);
+    fetch_chunk(c, in, steps, chunk, x);
+    forget(c.lane);
+    forget(c.warp);
+    bool last = (chunk + 1) * CHUNK_STEPS >= steps;
+#pragma unroll
+    for (uint32_t n = 0; n < LINE_TILES; n++) {
+      x.squares[n] = tile::sum_group<4>(x.squares[n]);
+    }
+    uint32_t step = first_step(c, chunk), left = step < steps ? steps - step : 0;
+    tile::sum_tile sums[LINE_TILES];
+#pragma unroll 1
+    for (uint32_t row = 0; row < rows; row++) {
+      multiply_page(c, x, left, sums);
+      put_sums(c, sums, x.squares);
+    }
+    if (rows == 0 && last) {  // one empty result tells the storer that everything before it on this SM is done
+      tile::zero(sums[0]);
+      tile::zero(sums[1]);
+      put_sums(c, sums, x.squares);
+    }
+  }
+}
+
+}  // namespace mk

@@ -1,0 +1,134 @@
+// The storers of several rows per step: two warps, each for eight lines. A storer adds up the warps' sums of a row tile, finishes it for its
+// lines, publishes and signals. Lane 4 g + t holds rows g and g + 8 of lines 2 t and 2 t + 1 of its line tile, as the sums come.
+#pragma once
+#include "vm/gpu/rows_consumer.cuh"
+
+namespace mk {
+
+struct rows_storer {
+  device d;
+  uint32_t lane;
+  uint32_t tile;  // of lines
+  results_cursor results;
+};
+
+// Values 0, 1 are of row g, 2, 3 of row g + 8; 0, 2 of line 2 t, 1, 3 of line 2 t + 1.
+using line_sums = tile::sum_tile;
+
+// An instruction in a storer's hands. What follows from the instruction is looked up each time: registers are short.
+struct lines_store {
+  uint32_t rows;    // row tiles
+  uint32_t chunks;  // of each
+};
+
+__device__ inline bool is_active(const rows_storer &s, uint32_t line) { return (rows_of(s.d).active >> line & 1) != 0; }
+
+// Line of the lane's sums number i.
+__device__ inline uint32_t line_of(const rows_storer &s, uint32_t i) { return line_of(s.lane, s.tile, i); }
+
+// This lane's, between the parts of a tile or of an instruction.
+__device__ inline volatile float &lane_word(const rows_storer &s, uint32_t i) {
+  return rows_shared()->lane_words[s.tile][i][s.lane];
+}
+
+// The squares of a chunk, which lie beside its results, of the storer's lines; with those of the last one 1 / rms.
+__device__ inline void take_squares(const rows_storer &s, const uint8_t *result, const mk_instruction &in, bool first,
+                                    bool last) {
+  const float *squares = reinterpret_cast<const float *>(result + ROWS_SQUARES_AT);
+  uint32_t line = s.tile * 8 + s.lane % 8, quarter = s.lane / 8;
+  float sum = 0.0f;
+#pragma unroll
+  for (uint32_t w = 0; w < 2; w++) {
+    sum += squares[(quarter * 2 + w) * MK_MAX_ROWS + line];
+  }
+  float other = __shfl_xor_sync(0xffffffffu, sum, 8);
+  sum = quarter % 2 == 0 ? sum + other : other + sum;
+  other = __shfl_xor_sync(0xffffffffu, sum, 16);
+  sum = quarter / 2 == 0 ? sum + other : other + sum;
+  sum += first ? 0.0f : rows_shared()->scales[line];
+  __syncwarp();
+  // Four lanes write the same.
+  rows_shared()->scales[line] =
+      last ? rsqrtf(__fdividef(sum, static_cast<float>(in.params[1])) + __uint_as_float(in.params[0])) : sum;
+  __syncwarp();
+}
+
+// The next result: y += the sums of its warps.
+__device__ inline void take_sums(rows_storer &s, const mk_instruction &in, bool takes_squares, uint32_t chunk,
+                                 const lines_store &r, line_sums &y) {
+  wait_phase(s.d, RESULT_FULL + s.results.slot(), s.results.phase(), MK_ACTIVITY_RESULT_FULL, s.results.slot());
+  const uint8_t *result = rows_result(s.results.slot());
+  const float4 *from = reinterpret_cast<const float4 *>(result) + s.tile * 32 + s.lane;
+#pragma unroll 4
+  for (uint32_t w = 0; w < HALF_WARPS; w++) {
+    float4 sum = from[w * LINE_TILES * 32];
+    y.value[0] += sum.x, y.value[1] += sum.y, y.value[2] += sum.z, y.value[3] += sum.w;
+  }
+  if (takes_squares) {
+    take_squares(s, result, in, chunk == 0, chunk + 1 == r.chunks);
+  }
+  __syncwarp();
+  if (s.lane == 0) {
+    tile::arrive(s.d.barrier(RESULT_EMPTY + s.results.slot()));
+  }
+  s.results.next();
+}
+
+// The sums of a row tile so far, between its chunks.
+__device__ inline float4 *kept_sums(const rows_storer &s, uint32_t row) {
+  return reinterpret_cast<float4 *>(s.d.params.scratch +
+                                    static_cast<uint64_t>(blockIdx.x) * s.d.params.scratch_floats) +
+         (row * LINE_TILES + s.tile) * 32 + s.lane;
+}
+__device__ inline void keep_sums(const rows_storer &s, uint32_t row, const line_sums &y) {
+  __stcg(kept_sums(s, row), make_float4(y.value[0], y.value[1], y.value[2], y.value[3]));
+}
+__device__ inline void get_sums(const rows_storer &s, uint32_t row, line_sums &y) {
+  float4 sum = __ldcg(kept_sums(s, row));
+  y.value[0] = sum.x, y.value[1] = sum.y, y.value[2] = sum.z, y.value[3] = sum.w;
+}
+
+// fp32 words of both rows of row tile `tile`.
+__device__ inline void publish_floats(const rows_storer &s, const mk_operand &out, uint32_t tile, const line_sums &y) {
+  uint64_t *row = stamped_row(s.d, out) + tile * 16 + s.lane / 4;
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    uint32_t line = line_of(s, i);
+    if (is_active(s, line) && publishes(s.d)) {
+      uint64_t *to = row + line * s.d.buffer(out).row_words;
+      tile::store_stamped(to, __float_as_uint(y.value[i]), s.d.generation());
+      tile::store_stamped(to + 8, __float_as_uint(y.value[2 + i]), s.d.generation());
+    }
+  }
+}
+
+// Tells that this storer has written its lines of `halves` halves of steps from half `first` on: once for all row tiles of an instruction,
+// whose readers need all of them, since the fence takes about as long as a look at another SM's value.
+__device__ inline void raise_flags(const rows_storer &s, const mk_gpu_buffer &out, uint32_t first, uint32_t halves) {
+  __syncwarp();
+  tile::fence_release();
+  uint32_t *flags = value_view(out).flags(out, 0) + s.tile * 2;
+  for (uint32_t i = first + s.lane; i < first + halves && publishes(s.d); i += 32) {
+    tile::store_relaxed(flags + i / 2 * STEP_FLAGS + i % 2, s.d.generation());
+  }
+}
+
+// Elements of neighbouring lanes g and g + 1 (g even) as bf16 pairs: the even lane gets those of its line 2 t, the odd one of 2 t + 1.
+// That line is paired_line().
+__device__ inline uint32_t pair_rows(const rows_storer &s, float even_line, float odd_line) {
+  bool odd = (s.lane / 4 % 2) != 0;
+  float other = __shfl_xor_sync(0xffffffffu, odd ? even_line : odd_line, 4);
+  return odd ? tile::pack_bf16(other, odd_line) : tile::pack_bf16(even_line, other);
+}
+__device__ inline uint32_t paired_line(const rows_storer &s) { return line_of(s, s.lane / 4 % 2); }
+
+__device__ inline void scale_sums(const rows_storer &s, line_sums &y) {
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    float scale = rows_shared()->scales[line_of(s, i)];
+    y.value[i] *= scale;
+    y.value[2 + i] *= scale;
+  }
+}
+
+}  // namespace mk
