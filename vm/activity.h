@@ -28,9 +28,9 @@ enum { MK_TRACE_CONTROLLER = 3, MK_TRACE_ROLES = 4 };
  * The SMs' clocks run at slightly different rates. An offset is the smallest difference seen between this clock and a time of block 0's
  * that it has just written to memory: the clocks' difference plus the shortest way through the L2, which is about the same for all. */
 typedef struct mk_trace_sm {
-  uint64_t seen_at[2];            /* ticks of the SM's clock: when the offset was seen */
-  int64_t offset[2];              /* ticks */
-  uint32_t looks[2];              /* times that the offset was looked at; 0: it is not known */
+  uint64_t seen_at[2];                                     /* ticks of the SM's clock: when the offset was seen */
+  int64_t offset[2];                                       /* ticks */
+  uint32_t looks[2];                                       /* times that the offset was looked at; 0: it is not known */
   uint32_t notes[MK_TRACE_ROLES], records[MK_TRACE_ROLES]; /* with those that there was no room for */
 } mk_trace_sm;
 

@@ -446,7 +446,7 @@ static int by_length(const void *a, const void *b) {
   return (left > right) - (left < right);
 }
 
-mk_status mk_path_median_step(const mk_profile *profile, uint32_t *step) {
+mk_status mk_path_median_step(const mk_profile *profile, uint32_t *step, double *us) {
   step_time *times;
   MK_TRY(mk_alloc(profile->steps, sizeof *times, &times));
   for (uint32_t sm = 0; sm < profile->sms; sm++) {
@@ -464,7 +464,9 @@ mk_status mk_path_median_step(const mk_profile *profile, uint32_t *step) {
     times[i].step = i;
   }
   qsort(times, profile->steps, sizeof *times, by_length);
-  *step = profile->steps == 0 ? 0 : times[profile->steps / 2].step;
+  const step_time *median = &times[profile->steps / 2];
+  *step = profile->steps == 0 ? 0 : median->step;
+  *us = profile->steps == 0 ? 0 : (double)(median->end - median->start) * 1e-3;
   mk_free(times);
   return MK_OK;
 }

@@ -43,7 +43,7 @@ typedef struct mk_path {
 mk_status mk_path_find(const mk_edges *edges, uint32_t step, mk_path *out);
 void mk_path_free(mk_path *path);
 
-/* The recorded step whose time, from the first boundary to its last `next`, is the median of all. */
-mk_status mk_path_median_step(const mk_profile *profile, uint32_t *step);
+/* The recorded step whose time, from the first boundary to its last `next`, is the median of all; *us: that time. */
+mk_status mk_path_median_step(const mk_profile *profile, uint32_t *step, double *us);
 
 #endif

@@ -14,9 +14,10 @@ static mk_status build(mk_summary *s, uint32_t step) {
   MK_TRY(mk_edges_new(s->profile, &s->edges));
   MK_TRY(mk_outliers_find(s->profile, &s->outliers, &s->outlier_count));
   MK_TRY(mk_long_waits_find(s->edges, s->profile, &s->waits, &s->wait_count));
-  uint32_t first = s->trace->first_step;
+  uint32_t first = s->trace->first_step, median;
+  MK_TRY(mk_path_median_step(s->profile, &median, &s->median_us));
   if (step == MK_MEDIAN_STEP) {
-    MK_TRY(mk_path_median_step(s->profile, &step));
+    step = median;
   } else if (step < first || step - first >= s->profile->steps) {
     return mk_error(MK_ERR_USAGE, "step %u was not recorded; the trace has %u steps from step %u on", step,
                     s->profile->steps, first);
@@ -97,8 +98,8 @@ static void print_facts(const mk_summary *s, FILE *file) {
   fprintf(file, "command  %s\n", mk_printable(t->facts.command, text, sizeof text));
   fprintf(file, "steps    %u, from step %u of the launch (position %u); %u SMs; %llu records, %llu dropped\n", p->steps,
           t->first_step, t->first_position, t->sms, (unsigned long long)p->records, (unsigned long long)p->dropped);
-  fprintf(file, "token    %.2f us in the trace, %.2f us by the launch of %u steps\n", p->token_us,
-          t->launch_steps == 0 ? 0 : t->milliseconds * 1e3 / t->launch_steps, t->launch_steps);
+  fprintf(file, "token    %.2f us in the trace (median; mean %.2f), %.2f us by the launch of %u steps\n", s->median_us,
+          p->token_us, t->launch_steps == 0 ? 0 : t->milliseconds * 1e3 / t->launch_steps, t->launch_steps);
   fprintf(file, "clocks   of two SMs agree within %.0f ns; ", t->alignment_ns);
   if (s->problem[0] == 0) {
     fprintf(file, "every role accounts for its time within %.2f %%%s\n", 100 * p->unaccounted,

@@ -23,6 +23,7 @@ typedef struct mk_summary {
   mk_outlier *outliers;
   mk_long_wait *waits;
   size_t outlier_count, wait_count;
+  double median_us; /* time of the median step */
   double bandwidth; /* bytes per second */
   bool bandwidth_given;
   char problem[256]; /* what mk_profile_check says; "": all is accounted for */

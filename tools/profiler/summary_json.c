@@ -53,6 +53,7 @@ static json_t *facts_json(const mk_summary *s) {
   set_count(&o, "launch_steps", t->launch_steps);
   set_number(&o, "launch_us_per_step", t->launch_steps == 0 ? 0 : t->milliseconds * 1e3 / t->launch_steps);
   set_number(&o, "us_per_step", s->profile->token_us);
+  set_number(&o, "median_us", s->median_us);
   set_number(&o, "alignment_ns", t->alignment_ns);
   set_count(&o, "records", s->profile->records);
   set_count(&o, "dropped", s->profile->dropped);
