@@ -72,6 +72,21 @@ __device__ inline float2 floats(const tile::stamped_pair &pair) {
   return make_float2(__uint_as_float(tile::stamp_data(pair.low)), __uint_as_float(tile::stamp_data(pair.high)));
 }
 
+// Waits for `count` splits of a unit and folds them in: pairs 2 j and 2 j + 1 are two values of split j, then its maximum and sum.
+template <uint32_t count, typename address, typename presence>
+__device__ inline void fold_splits(const consumer &c, uint32_t buffer, address at, presence has, merged_unit &sum) {
+  tile::stamped_pair pairs[2 * count];
+  wait_stamped_pairs<2 * count>(c.d, buffer, at, has, pairs);
+  float2 scale[count], o[count];
+#pragma unroll
+  for (uint32_t j = 0; j < count; j++) {
+    o[j] = floats(pairs[2 * j]);
+    scale[j] = floats(pairs[2 * j + 1]);
+    scale[j].x = has(2 * j) ? scale[j].x * BASE_E_TO_2 : -INFINITY;
+  }
+  fold_parts(sum, scale, o);
+}
+
 // Over the lanes that share a unit, of which some may have had no part.
 __device__ inline void fold_lanes(merged_unit &sum, uint32_t lanes) {
   float top = sum.max;
@@ -113,22 +128,13 @@ __device__ inline void consume_COMBINE(consumer &c, const mk_instruction &in) {
     const uint64_t *words = rows + static_cast<uint64_t>(parts.row) * b.row_words + (parts.col + head) * stride;
     merged_unit sum;
     for (uint32_t base = 0; base < in_use; base += BATCH << lane_bits) {
-      tile::stamped_pair pairs[2 * BATCH];  // of split j of the batch: two values, then maximum and sum
       uint32_t first = base + (i & (lanes - 1));
       auto at = [&](uint32_t j) {
         return words + static_cast<uint64_t>(first + (j / 2 << lane_bits)) * b.row_words +
                (j % 2 == 0 ? 2 * pair : stride - 2);
       };
       auto has = [&](uint32_t j) { return first + (j / 2 << lane_bits) < in_use; };
-      wait_stamped_pairs<2 * BATCH>(c.d, parts.buffer, at, has, pairs);
-      float2 scale[BATCH], o[BATCH];
-#pragma unroll
-      for (uint32_t j = 0; j < BATCH; j++) {
-        o[j] = floats(pairs[2 * j]);
-        scale[j] = floats(pairs[2 * j + 1]);
-        scale[j].x = has(2 * j) ? scale[j].x * BASE_E_TO_2 : -INFINITY;
-      }
-      fold_parts(sum, scale, o);
+      fold_splits<BATCH>(c, parts.buffer, at, has, sum);
     }
     fold_lanes(sum, lanes);
     if ((i & (lanes - 1)) == 0 && publishes(c.d)) {

@@ -28,22 +28,13 @@ __device__ inline void consume_COMBINE_rows(consumer &c, const mk_instruction &i
     merged_unit sum;
 #pragma unroll 1
     for (uint32_t first = 0; first < in_use; first += BATCH) {
-      tile::stamped_pair pairs[2 * BATCH];  // of a split: two values, then maximum and sum
       auto at = [&](uint32_t j) {
         uint32_t unit = first + j / 2 + shift;
         unit -= unit >= units ? units : 0;
         return words + static_cast<uint64_t>(unit * rows) * b.row_words + (j % 2 == 0 ? 2 * pair : stride - 2);
       };
       auto has = [&](uint32_t j) { return first + j / 2 < in_use; };
-      wait_stamped_pairs<2 * BATCH>(c.d, parts.buffer, at, has, pairs);
-      float2 scale[BATCH], o[BATCH];
-#pragma unroll
-      for (uint32_t j = 0; j < BATCH; j++) {
-        o[j] = floats(pairs[2 * j]);
-        scale[j] = floats(pairs[2 * j + 1]);
-        scale[j].x = has(2 * j) ? scale[j].x * BASE_E_TO_2 : -INFINITY;
-      }
-      fold_parts(sum, scale, o);
+      fold_splits<BATCH>(c, parts.buffer, at, has, sum);
     }
     float scale = __fdividef(1.0f, sum.total);
     uint32_t at = (out.col * to.tile_cols + (head << pair_bits) * 2) / 2 + pair;

@@ -5,6 +5,22 @@
 
 namespace mk {
 
+// At the start of a launch: what each warp says of itself, and what the first thread says of all.
+__device__ inline void clear_warp_words(const device &d) {
+  if (tile::lane() == 0) {
+    volatile shared_words *words = d.words();
+    words->waits[d.warp].what = 0;
+    words->tickets[d.warp] = 0;
+    words->uid[d.warp] = 0;
+  }
+}
+__device__ inline void clear_block_words(const device &d) {
+  volatile shared_words *words = d.words();
+  words->leave = 0;
+  words->gone = 0;
+  words->finished = 0;
+}
+
 // The next instruction of the ring, nullptr when the controller hands out no more. Leaving only here, and only then, keeps the consumer
 // warps together: what has been handed out is the same for all.
 __device__ inline const mk_instruction *fetch(device &d, const instruction_cursor &cursor) {

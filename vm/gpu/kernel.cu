@@ -278,19 +278,12 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     mk_kernel(const __grid_constant__ mk_gpu_params params) {
   using namespace mk;
   device d{params, __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), 0};
-  if (tile::lane() == 0) {
-    volatile shared_words *words = d.words();
-    words->waits[d.warp].what = 0;
-    words->tickets[d.warp] = 0;
-    words->uid[d.warp] = 0;
-  }
+  clear_warp_words(d);
   if (threadIdx.x == 0) {
     init_barriers(d);
     prepare_tracks();
+    clear_block_words(d);
     volatile shared_words *words = d.words();
-    words->leave = 0;
-    words->gone = 0;
-    words->finished = 0;
     words->combined = 0;
 #if MK_GPU_SAMPLES
     words->stopped = 0;

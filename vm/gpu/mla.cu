@@ -113,18 +113,10 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
   if (d.warp == MK_GPU_CONSUMER_WARPS + 2) {
     look_up_with_table(d, index, first);
   }
-  if (tile::lane() == 0) {
-    volatile shared_words *words = d.words();
-    words->waits[d.warp].what = 0;
-    words->tickets[d.warp] = 0;
-    words->uid[d.warp] = 0;
-  }
+  clear_warp_words(d);
   if (threadIdx.x == 0) {
     init_mla_barriers(d);
-    volatile shared_words *words = d.words();
-    words->leave = 0;
-    words->gone = 0;
-    words->finished = 0;
+    clear_block_words(d);
   }
   __syncthreads();
   if (d.warp < MK_GPU_CONSUMER_WARPS) {

@@ -238,13 +238,34 @@ __device__ inline void wait_stamped_pair(const device &d, const uint64_t *from, 
   to = pairs[0];
 }
 
+// Waits until look() gives this epoch's generation to every lane; what it gives else is what the fault record says of it.
+template <typename looks>
+__device__ inline void wait_generation(const device &d, uint32_t buffer, looks look) {
+  uint32_t want = d.generation(), tries = 0;
+  wait_start start = {};
+  for (;;) {
+    uint32_t have = look(want);
+    if (!__any_sync(0xffffffffu, have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
+      break;
+    }
+    if (tries == 0) {
+      start = wait_begins(d);
+    }
+    if (!keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
+      break;
+    }
+  }
+  waited(d, tries);
+  if (tries != 0) {
+    record_wait(d, start, MK_ACTIVITY_STAMP, buffer);
+  }
+}
+
 // The same of `count` pairs that every lane has, pair i at at(i). All of them are loaded again while one is late: without conditions the
 // loads of a try go out together.
 template <uint32_t count, typename address>
 __device__ inline void wait_all_pairs(const device &d, uint32_t buffer, address at, tile::stamped_pair (&to)[count]) {
-  uint32_t want = d.generation(), tries = 0;
-  wait_start start = {};
-  for (;;) {
+  wait_generation(d, buffer, [&](uint32_t want) {
     uint32_t have = want;
 #pragma unroll
     for (uint32_t i = 0; i < count; i++) {
@@ -255,28 +276,15 @@ __device__ inline void wait_all_pairs(const device &d, uint32_t buffer, address 
       uint32_t low = tile::stamp_generation(to[i].low), high = tile::stamp_generation(to[i].high);
       have = low != want ? low : high != want ? high : have;
     }
-    if (!__any_sync(0xffffffffu, have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
-      break;
-    }
-    if (tries == 0) {
-      start = wait_begins(d);
-    }
-    if (!keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
-      break;
-    }
-  }
-  waited(d, tries);
-  if (tries != 0) {
-    record_wait(d, start, MK_ACTIVITY_STAMP, buffer);
-  }
+    return have;
+  });
 }
 
-// The same of triples, by a kernel that does not record.
+// The same of triples.
 template <uint32_t count, typename address>
 __device__ inline void wait_all_triples(const device &d, uint32_t buffer, address at,
                                         tile::stamped_triple (&to)[count]) {
-  uint32_t want = d.generation(), tries = 0;
-  for (;;) {
+  wait_generation(d, buffer, [&](uint32_t want) {
     uint32_t have = want;
 #pragma unroll
     for (uint32_t i = 0; i < count; i++) {
@@ -286,83 +294,51 @@ __device__ inline void wait_all_triples(const device &d, uint32_t buffer, addres
     for (uint32_t i = 0; i < count; i++) {
       have = to[i].generation != want ? to[i].generation : have;
     }
-    if (!__any_sync(0xffffffffu, have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0 ||
-        !keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
-      break;
-    }
+    return have;
+  });
+}
+
+// What stamped words carry; gives the generation of one that is late, else `want`.
+template <uint32_t count>
+__device__ inline uint32_t take_words(const uint64_t (&words)[count], uint32_t want, uint32_t (&to)[count]) {
+  uint32_t have = want;
+#pragma unroll
+  for (uint32_t i = 0; i < count; i++) {
+    to[i] = tile::stamp_data(words[i]);
+    have = tile::stamp_generation(words[i]) == want ? have : tile::stamp_generation(words[i]);
   }
-  waited(d, tries);
+  return have;
 }
 
 // The same of single words.
 template <uint32_t count, typename address>
 __device__ inline void wait_stamped_words(const device &d, uint32_t buffer, address at, uint32_t (&to)[count]) {
-  uint32_t want = d.generation(), tries = 0;
-  wait_start start = {};
-  for (;;) {
-    uint32_t have = want;
+  wait_generation(d, buffer, [&](uint32_t want) {
     uint64_t words[count];
 #pragma unroll
     for (uint32_t i = 0; i < count; i++) {
       words[i] = tile::load_stamped(at(i));
     }
-#pragma unroll
-    for (uint32_t i = 0; i < count; i++) {
-      to[i] = tile::stamp_data(words[i]);
-      have = tile::stamp_generation(words[i]) == want ? have : tile::stamp_generation(words[i]);
-    }
-    if (!__any_sync(0xffffffffu, have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
-      break;
-    }
-    if (tries == 0) {
-      start = wait_begins(d);
-    }
-    if (!keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
-      break;
-    }
-  }
-  waited(d, tries);
-  if (tries != 0) {
-    record_wait(d, start, MK_ACTIVITY_STAMP, buffer);
-  }
+    return take_words(words, want, to);
+  });
 }
 
 // The same where has(i); 0 elsewhere.
 template <uint32_t count, typename address, typename presence>
 __device__ inline void wait_line_words(const device &d, uint32_t buffer, address at, presence has,
                                        uint32_t (&to)[count]) {
-  uint32_t want = d.generation(), tries = 0;
-  wait_start start = {};
   uint64_t words[count];
 #pragma unroll
   for (uint32_t i = 0; i < count; i++) {
-    words[i] = tile::stamp(0, want);
+    words[i] = tile::stamp(0, d.generation());
   }
-  for (;;) {
-    uint32_t have = want;
+  wait_generation(d, buffer, [&](uint32_t want) {
 #pragma unroll
     for (uint32_t i = 0; i < count; i++) {
       tile::load_stamped_if(has(i), at(i), words[i]);
     }
-#pragma unroll
-    for (uint32_t i = 0; i < count; i++) {
-      to[i] = tile::stamp_data(words[i]);
-      have = tile::stamp_generation(words[i]) == want ? have : tile::stamp_generation(words[i]);
-    }
-    if (!__any_sync(0xffffffffu, have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
-      break;
-    }
-    if (tries == 0) {
-      start = wait_begins(d);
-    }
-    if (!keep_waiting(d, tries, MK_ACTIVITY_STAMP, buffer, have, want)) {
-      break;
-    }
-  }
-  waited(d, tries);
-  if (tries != 0) {
-    record_wait(d, start, MK_ACTIVITY_STAMP, buffer);
-  }
+    return take_words(words, want, to);
+  });
 }
 
 // Each lane that `waits` does until its flag carries this epoch's generation; what the flags' writers wrote before is then there for the
