@@ -7,16 +7,13 @@
 mk_reference_result mk_reference_GLU(mk_reference *machine, const mk_instruction *instruction) {
   mk_span weight = mk_operand_span(machine, instruction, MK_SLOT_GLU_weight);
   mk_span out = mk_operand_span(machine, instruction, MK_SLOT_GLU_out);
-  uint32_t padded = (weight.cols + 15) / 16 * 16, lines = machine->line_count;
-  float *x = machine->scratch, *expanded = x + (size_t)lines * padded,
-        *y = expanded + (size_t)lines * MK_MATVEC_SCRATCH(padded), scales[MK_MAX_ROWS];
-  if (!mk_stage_normed(machine, instruction, MK_SLOT_GLU_x, MK_SLOT_GLU_gain,
-                       mk_param_float(instruction->params[MK_PARAM_GLU_eps]), instruction->params[MK_PARAM_GLU_width],
-                       x, scales)) {
+  float scales[MK_MAX_ROWS], *y = mk_normed_product(machine, instruction, MK_SLOT_GLU_x, MK_SLOT_GLU_gain,
+                                                    mk_param_float(instruction->params[MK_PARAM_GLU_eps]),
+                                                    instruction->params[MK_PARAM_GLU_width], &weight, scales);
+  if (y == NULL) {
     return MK_REFERENCE_WAIT;
   }
-  mk_matvec(&weight, lines, x, expanded, y);
-  for (uint32_t l = 0; l < lines; l++, y += weight.rows) {
+  for (uint32_t l = 0; l < machine->line_count; l++, y += weight.rows) {
     for (uint32_t tile = 0; tile < weight.rows / MK_TILE; tile++) {
       for (uint32_t i = 0; i < 8; i++) {
         float g = y[tile * 16 + i] * scales[l], u = y[tile * 16 + 8 + i] * scales[l];

@@ -26,16 +26,13 @@ mk_reference_result mk_reference_QKV(mk_reference *machine, const mk_instruction
   mk_span weight = mk_operand_span(machine, instruction, MK_SLOT_QKV_weight);
   mk_span frequencies = mk_operand_span(machine, instruction, MK_SLOT_QKV_inv_freq);
   mk_span out = mk_operand_span(machine, instruction, MK_SLOT_QKV_out);
-  uint32_t padded = (weight.cols + 15) / 16 * 16, lines = machine->line_count;
-  float *x = machine->scratch, *expanded = x + (size_t)lines * padded,
-        *y = expanded + (size_t)lines * MK_MATVEC_SCRATCH(padded), scales[MK_MAX_ROWS];
-  if (!mk_stage_normed(machine, instruction, MK_SLOT_QKV_x, MK_SLOT_QKV_gain,
-                       mk_param_float(instruction->params[MK_PARAM_QKV_eps]), instruction->params[MK_PARAM_QKV_width],
-                       x, scales)) {
+  float scales[MK_MAX_ROWS], *y = mk_normed_product(machine, instruction, MK_SLOT_QKV_x, MK_SLOT_QKV_gain,
+                                                    mk_param_float(instruction->params[MK_PARAM_QKV_eps]),
+                                                    instruction->params[MK_PARAM_QKV_width], &weight, scales);
+  if (y == NULL) {
     return MK_REFERENCE_WAIT;
   }
-  mk_matvec(&weight, lines, x, expanded, y);
-  for (uint32_t l = 0; l < lines; l++, y += weight.rows) {
+  for (uint32_t l = 0; l < machine->line_count; l++, y += weight.rows) {
     for (uint32_t i = 0; i < weight.rows; i++) {
       y[i] *= scales[l];
     }

@@ -240,6 +240,18 @@ bool mk_stage_normed(const mk_reference *machine, const mk_instruction *instruct
   return true;
 }
 
+float *mk_normed_product(const mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot,
+                         uint32_t gain_slot, float eps, uint32_t width, const mk_span *weight, float *scales) {
+  uint32_t padded = (weight->cols + 15) / 16 * 16, lines = machine->line_count;
+  float *x = machine->scratch, *expanded = x + (size_t)lines * padded,
+        *y = expanded + (size_t)lines * MK_MATVEC_SCRATCH(padded);
+  if (!mk_stage_normed(machine, instruction, x_slot, gain_slot, eps, width, x, scales)) {
+    return NULL;
+  }
+  mk_matvec(weight, lines, x, expanded, y);
+  return y;
+}
+
 void mk_residual_epilogue(const mk_reference *machine, const mk_instruction *instruction, uint32_t residual_in,
                           uint32_t residual_out, uint32_t out, float *y, size_t stride, float *scratch) {
   mk_span to = mk_operand_span(machine, instruction, residual_out);

@@ -102,6 +102,11 @@ void mk_matvec(const mk_span *weight, uint32_t count, const float *x, float *scr
 bool mk_stage_normed(const mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot,
                      uint32_t gain_slot, float eps, uint32_t width, float *out, float *scales);
 
+/* The product of a weight with such an x, of every active line behind the other, in the machine's scratch memory; still to be multiplied by
+ * scales[line]. NULL: wait. */
+float *mk_normed_product(const mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot,
+                         uint32_t gain_slot, float eps, uint32_t width, const mk_span *weight, float *scales);
+
 /* y += residual; residual_out = y; out = bf16(y), as LINEAR_ADD and REDUCE_ADD end. y: `stride` floats for each active line. */
 void mk_residual_epilogue(const mk_reference *machine, const mk_instruction *instruction, uint32_t residual_in,
                           uint32_t residual_out, uint32_t out, float *y, size_t stride, float *scratch);

@@ -4,30 +4,15 @@
 #include <string.h>
 
 #include "instructions/reference.h"
+#include "tests/support/mla.h"
 #include "tests/support/numbers.h"
-#include "tools/lib/mla.h"
 #include "vm/verify.h"
 
 static const double kWorst = 2.5e-3;
 
-static mk_mla_shape shape_for(uint32_t heads, uint32_t new_tokens, const uint32_t *lengths, uint32_t sequences) {
-  mk_mla_shape shape = {.heads = heads,
-                        .new_tokens = new_tokens,
-                        .max_sequences = sequences,
-                        .max_pages = 2,
-                        .pool_pages = 3,
-                        .scale = 0.07f};
-  for (uint32_t q = 0; q < sequences; q++) {
-    uint32_t pages = mk_mla_pages_of(lengths[q]);
-    shape.max_pages = pages + 2 > shape.max_pages ? pages + 2 : shape.max_pages;
-    shape.pool_pages += pages + 2;
-  }
-  return shape;
-}
-
 static mk_mla_session *open_loaded(uint32_t heads, uint32_t new_tokens, const uint32_t *lengths, uint32_t sequences,
                                    uint32_t sms, const mk_cpu_options *options) {
-  mk_mla_shape shape = shape_for(heads, new_tokens, lengths, sequences);
+  mk_mla_shape shape = test_mla_shape(heads, new_tokens, lengths, sequences);
   mk_mla_session *session;
   cr_assert_eq(mk_mla_session_new(&shape, sms, options, &session), MK_OK, "%s", mk_error_message());
   cr_assert_eq(mk_mla_session_load(session, lengths, sequences, sms), MK_OK, "%s", mk_error_message());

@@ -2,9 +2,13 @@
 #include "tests/gpu/gpu_test.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 unsigned passed, failed;
 const char *device = "cuda";
+
+uint32_t device_index(void) { return strlen(device) > 5 ? (uint32_t)strtoul(device + 5, NULL, 10) : 0; }
 
 bool expect(bool good, const char *test, const char *what) {
   if (good) {

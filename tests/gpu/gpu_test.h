@@ -7,6 +7,9 @@
 extern unsigned passed, failed;
 extern const char *device; /* as --device names it */
 
+/* The N of cuda:N, 0 where there is none. */
+uint32_t device_index(void);
+
 /* Counts a check and returns `good`; a failed one is printed with the test's name and what was wrong. */
 bool expect(bool good, const char *test, const char *what);
 /* The same for a status, with its message. */

@@ -6,33 +6,17 @@
 #include <string.h>
 
 #include "tests/gpu/gpu_test.h"
-#include "tools/lib/mla.h"
+#include "tests/support/mla.h"
 
 enum { LAUNCHES = 100, MANY = 200, DEADLINE_MS = 500 };
 static const double kWorst = 2.5e-3; /* of the output as a whole */
 
-static uint32_t device_number(void) {
-  unsigned index = 0;
-  (void)sscanf(device, "cuda:%u", &index);
-  return index;
-}
-
 /* Room for sequences that grow by two pages. NULL: that failed, and is counted. */
 static mk_mla_session *open_batch(const char *name, uint32_t heads, uint32_t new_tokens, const uint32_t *lengths,
                                   uint32_t sequences) {
-  mk_mla_shape shape = {.heads = heads,
-                        .new_tokens = new_tokens,
-                        .max_sequences = sequences,
-                        .max_pages = 2,
-                        .pool_pages = 3,
-                        .scale = 0.07f};
-  for (uint32_t q = 0; q < sequences; q++) {
-    uint32_t pages = mk_mla_pages_of(lengths[q]);
-    shape.max_pages = pages + 2 > shape.max_pages ? pages + 2 : shape.max_pages;
-    shape.pool_pages += pages + 2;
-  }
+  mk_mla_shape shape = test_mla_shape(heads, new_tokens, lengths, sequences);
   mk_mla_session *session = NULL;
-  mk_gpu_options options = {.device = device_number(), .deadline_ms = DEADLINE_MS};
+  mk_gpu_options options = {.device = device_index(), .deadline_ms = DEADLINE_MS};
   if (expect_ok(mk_mla_session_new_gpu(&shape, &options, &session), name) &&
       expect_ok(mk_mla_session_load(session, lengths, sequences, heads + new_tokens), name)) {
     return session;

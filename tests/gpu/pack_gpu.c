@@ -42,7 +42,7 @@ static void close_model(model *m) {
 }
 
 static mk_status new_gpu(const model *m, mk_gpu **gpu) {
-  mk_gpu_options options = {.device = strlen(device) > 5 ? (uint32_t)strtoul(device + 5, NULL, 10) : 0};
+  mk_gpu_options options = {.device = device_index()};
   return mk_gpu_new(m->program, &options, gpu);
 }
 

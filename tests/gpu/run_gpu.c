@@ -2,6 +2,7 @@
  *   mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] GOLDEN.bin ...
  *   mkvm_gpu_tests [--device cuda:N] --like SHAPE --depth TOKENS
  *   mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]
+ *   mkvm_gpu_tests [--device cuda:N] [--quick] --mla
  * Prints a line per check and "N passed, N failed"; exit code 0, 1 when a check failed, 77 when there is no GPU to test on.
  * Goldens: tests/oracle/README.md. */
 #include <math.h>
@@ -12,93 +13,12 @@
 
 #include "models/llama.h"
 #include "scheduler/compile.h"
+#include "tests/gpu/golden_run.h"
 #include "tests/gpu/gpu_test.h"
-#include "tests/support/golden_file.h"
 #include "tools/lib/compare.h"
-#include "tools/lib/engine.h"
 #include "vm/gpu/extra.h"
 
-static const char *model; /* of goldens whose weights are files; NULL: those are left out */
-
-enum {
-  DEADLINE_MS = 1500,
-  REPEATS = 20,
-  COMPARED_WITH_CPU = 8,
-  COMPARED_STEPS = 3,
-  CYCLES = 1000,
-  RELAUNCHES = 100,
-  RELAUNCH_STEPS = 16
-};
-
-typedef golden_file golden;
-
-/* What transformers chose at each step. */
-static const uint32_t *chosen(const golden *g) { return g->tokens + g->prompt_count; }
-
-typedef struct output {
-  uint32_t vocab, limit, count;
-  uint32_t *tokens; /* [limit] */
-  float *logits;    /* [limit][vocab] */
-  bool has_logits;
-  uint32_t stop_after; /* 0: never */
-} output;
-
-static void new_output(output *o, uint32_t limit, uint32_t vocab) {
-  *o = (output){.vocab = vocab, .limit = limit};
-  o->tokens = calloc(limit, sizeof *o->tokens);
-  o->logits = calloc((size_t)limit * vocab, sizeof *o->logits);
-  if (o->tokens == NULL || o->logits == NULL) {
-    fprintf(stderr, "out of memory\n");
-    exit(1);
-  }
-}
-
-static void free_output(output *o) {
-  free(o->tokens);
-  free(o->logits);
-}
-
-static bool collect(void *user, uint32_t token, const float *logits) {
-  output *o = user;
-  if (o->count >= o->limit) {
-    return false;
-  }
-  o->tokens[o->count] = token;
-  o->has_logits = logits != NULL;
-  if (logits != NULL) {
-    memcpy(o->logits + (size_t)o->count * o->vocab, logits, o->vocab * sizeof *logits);
-  }
-  o->count++;
-  return o->count != o->stop_after;
-}
-
-/* |got - want| over |want|; NaN when a number is one. */
-static double relative_error(const float *got, const float *want, size_t count) {
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < count; i++) {
-    difference += ((double)got[i] - (double)want[i]) * ((double)got[i] - (double)want[i]);
-    size += (double)want[i] * (double)want[i];
-  }
-  return sqrt(difference / size);
-}
-
-static double worst_error(const output *got, const float *want, uint32_t rows) {
-  double worst = 0;
-  for (uint32_t r = 0; r < rows; r++) {
-    double error = relative_error(got->logits + (size_t)r * got->vocab, want + (size_t)r * got->vocab, got->vocab);
-    if (!(error <= worst)) {
-      worst = error; /* NaN too, which no later row takes away */
-      if (isnan(worst)) {
-        break;
-      }
-    }
-  }
-  return worst;
-}
-
-static bool is_large(const golden *g) { return (uint64_t)g->config.hidden * g->config.layers > 16384; }
-
-static uint32_t device_index(void) { return strlen(device) > 5 ? (uint32_t)strtoul(device + 5, NULL, 10) : 0; }
+enum { REPEATS = 20, COMPARED_WITH_CPU = 8, COMPARED_STEPS = 3, CYCLES = 1000, RELAUNCHES = 100, RELAUNCH_STEPS = 16 };
 
 static long resident_pages(void) {
   long size = 0, resident = 0;
@@ -110,59 +30,6 @@ static long resident_pages(void) {
     fclose(file);
   }
   return resident;
-}
-
-static mk_status open_engine_rows(const golden *g, const char *on, bool want_logits, uint32_t rows,
-                                  mk_engine **engine) {
-  uint32_t most = g->prompt_count + g->steps;
-  mk_engine_options options = {.device = on,
-                               .want_logits = want_logits,
-                               .synth = &g->config,
-                               .synth_seed = g->seed,
-                               .rows = rows,
-                               .max_seq = most < g->config.max_position ? most : g->config.max_position,
-                               .gpu_deadline_ms = DEADLINE_MS};
-  if (g->is_directory) {
-    options.synth = NULL;
-    return mk_engine_open(model, &options, engine);
-  }
-  return mk_engine_open(NULL, &options, engine);
-}
-
-static mk_status open_engine(const golden *g, const char *on, bool want_logits, mk_engine **engine) {
-  return open_engine_rows(g, on, want_logits, 1, engine);
-}
-
-static mk_status generate(const golden *g, mk_engine *engine, output *out) {
-  out->count = 0;
-  return mk_engine_generate(engine, g->tokens, g->prompt_count, out->limit, collect, out);
-}
-
-/* The first row where tokens differ is a fault unless that row's two are closer than the margin. */
-static bool tokens_agree(const golden *g, const output *got) {
-  for (uint32_t i = 0; i < got->count; i++) {
-    uint32_t want = chosen(g)[i], ours = got->tokens[i] % got->vocab;
-    if (got->tokens[i] != want) {
-      const float *row = g->logits + (size_t)i * got->vocab;
-      double squares = 0;
-      for (uint32_t v = 0; v < got->vocab; v++) {
-        squares += (double)row[v] * (double)row[v];
-      }
-      printf("  %s: token %u is %u, transformers has %u, %g above it\n", g->name, i, got->tokens[i], want,
-             (double)(row[want] - row[ours]));
-      return (double)(row[want] - row[ours]) <= GOLDEN_MARGIN * sqrt(squares / got->vocab);
-    }
-  }
-  return true;
-}
-
-/* Rows until the first token that differs: after it the two runs are of different texts. */
-static uint32_t common_rows(const golden *g, const output *got) {
-  uint32_t rows = 0;
-  while (rows < got->count && got->tokens[rows] == chosen(g)[rows]) {
-    rows++;
-  }
-  return rows < got->count ? rows + 1 : rows;
 }
 
 static void test_logits(const golden *g) {

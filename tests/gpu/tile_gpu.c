@@ -585,9 +585,8 @@ void test_tiles(void) {
     printf("tile library: left out, there was no nvcc at build time\n");
     return;
   }
-  uint32_t index = strlen(device) > 5 ? (uint32_t)strtoul(device + 5, NULL, 10) : 0;
   if (!expect_ok(mk_driver_open(&gpu.cu), "tile library") ||
-      !expect_ok(mk_driver_device(gpu.cu, index, &id), "tile library") ||
+      !expect_ok(mk_driver_device(gpu.cu, device_index(), &id), "tile library") ||
       !expect_ok(mk_driver_check(gpu.cu, gpu.cu->context_retain(&context, id), "opening the GPU"), "tile library")) {
     return;
   }

@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include "models/checkpoint.h"
+#include "models/llama.h"
 #include "models/synth.h"
+#include "scheduler/compile.h"
 
 #define COMMON .max_position = 1024, .rms_eps = 1e-5f, .rope_theta = 10000, .eos_count = 1
 #define LLAMA3                                                                                  \
@@ -61,6 +63,26 @@ mk_config test_model_config(size_t which) {
   };
   cr_assert_lt(which, TEST_MODELS);
   return configs[which];
+}
+
+mk_program *test_small_program(uint32_t sms, uint32_t context, uint32_t rows) {
+  mk_config config = {.hidden = 64,
+                      .intermediate = 96,
+                      .layers = 2,
+                      .heads = 2,
+                      .kv_heads = 1,
+                      .head_dim = 64,
+                      .vocab = 100,
+                      .max_position = context,
+                      .rms_eps = 1e-5f,
+                      .rope_theta = 10000};
+  mk_compile_options options = {.sms = sms, .max_seq = context, .rows = rows};
+  mk_graph *graph;
+  mk_program *program;
+  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
+  mk_graph_free(graph);
+  return program;
 }
 
 void test_model_write(const mk_config *config, char directory[TEST_PATH]) {

@@ -64,6 +64,7 @@ Test(bench_mla, what_is_refused) {
   expect("--mla 5 -n 4", 2, "--mla goes with");
   expect("--like tiny --new 4", 2, "need --mla LENGTHS");
   expect("--like tiny --flush", 2, "need --mla LENGTHS");
+  expect("--mla 5 --flush --device cpu", 2, "--flush: times are measured on cuda");
   expect("--mla 5 --costs 1,2,3,4,5 --device cpu", 2, "'1,2,3,4,5' are no costs");
   expect("--mla 5 --costs 1,0,3,4,5,6 --device cpu", 2, "are no costs");
   expect("--mla 5 --mla-sweep", 2, "one at a time");

@@ -4,34 +4,15 @@
 #include <math.h>
 #include <string.h>
 
-#include "models/llama.h"
-#include "scheduler/compile.h"
 #include "tests/mutation/mutation.h"
+#include "tests/support/model.h"
 #include "tests/support/text.h"
 #include "vm/cpu/machine.h"
 #include "vm/verify.h"
 
 enum { ROWS = 4, SMS = 3, CONTEXT = 600, STEPS = 4, SEEDS = 4, MUTANTS = 40 };
 
-static mk_program *compile(uint32_t rows) {
-  mk_config config = {.hidden = 64,
-                      .intermediate = 96,
-                      .layers = 2,
-                      .heads = 2,
-                      .kv_heads = 1,
-                      .head_dim = 64,
-                      .vocab = 100,
-                      .max_position = CONTEXT,
-                      .rms_eps = 1e-5f,
-                      .rope_theta = 10000};
-  mk_compile_options options = {.sms = SMS, .max_seq = CONTEXT, .rows = rows};
-  mk_graph *graph;
-  mk_program *program;
-  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK, "%s", mk_error_message());
-  cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
-  mk_graph_free(graph);
-  return program;
-}
+static mk_program *compile(uint32_t rows) { return test_small_program(SMS, CONTEXT, rows); }
 
 /* What breaks. */
 

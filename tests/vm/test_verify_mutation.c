@@ -4,10 +4,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "models/llama.h"
-#include "scheduler/compile.h"
 #include "tests/mutation/mutation.h"
 #include "tests/support/generate.h"
+#include "tests/support/model.h"
 #include "tests/support/text.h"
 #include "vm/cpu/machine.h"
 #include "vm/verify.h"
@@ -20,25 +19,7 @@ static uint32_t draw(uint32_t below) {
   return (uint32_t)((state >> 33) % below);
 }
 
-static mk_program *compiled(void) {
-  mk_config config = {.hidden = 64,
-                      .intermediate = 96,
-                      .layers = 2,
-                      .heads = 2,
-                      .kv_heads = 1,
-                      .head_dim = 64,
-                      .vocab = 100,
-                      .max_position = 600,
-                      .rms_eps = 1e-5f,
-                      .rope_theta = 10000};
-  mk_compile_options options = {.sms = SMS, .max_seq = 600};
-  mk_graph *graph;
-  mk_program *program;
-  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK, "%s", mk_error_message());
-  cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
-  mk_graph_free(graph);
-  return program;
-}
+static mk_program *compiled(void) { return test_small_program(SMS, 600, 1); }
 
 /* Numbers that neither vanish nor overflow; every block in its own place. */
 static void fill(mk_cpu *cpu, const mk_program *p) {

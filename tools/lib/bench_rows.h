@@ -16,8 +16,8 @@ typedef struct mk_bench_rows_options {
 } mk_bench_rows_options;
 
 typedef struct mk_bench_rows_result {
-  double ms_p50,
-      ms_p99; /* of a step, by GPU events, a launch over its steps; of a prompt to its first token, by the host's clock */
+  /* Of a step, by GPU events, a launch over its steps; of a prompt to its first token, by the host's clock. */
+  double ms_p50, ms_slowest;
   double bytes;     /* read by a step: weight tiles, keys and values */
   double bandwidth; /* bytes per second, best of three; 0: not measured */
   double share;     /* bytes / ms_p50 / bandwidth; 0: not measured, or a prompt */

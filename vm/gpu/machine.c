@@ -244,12 +244,11 @@ static mk_status load_kernels(mk_gpu *gpu) {
   if (gpu->mla) {
     return mk_gpu_load(gpu, MK_GPU_IMAGE_MLA, "mk_mla_kernel", MK_MLA_GPU_SHARED_BYTES, &gpu->module, &gpu->kernel);
   }
-  gpu->samples = samples(gpu->program);
-  int image = gpu->rows > 1 ? MK_GPU_IMAGE_ROWS : gpu->samples ? MK_GPU_IMAGE_SAMPLING : MK_GPU_IMAGE_KERNEL;
+  int image = gpu->rows > 1 ? MK_GPU_IMAGE_ROWS : samples(gpu->program) ? MK_GPU_IMAGE_SAMPLING : MK_GPU_IMAGE_KERNEL;
   MK_TRY(mk_gpu_load(gpu, image, "mk_kernel", MK_GPU_SHARED_BYTES, &gpu->module, &gpu->kernel));
-  return gpu->rows > 1 ? MK_OK
-                       : mk_gpu_load(gpu, MK_GPU_IMAGE_RECORDING, "mk_kernel", MK_GPU_SHARED_BYTES,
-                                     &gpu->recording_module, &gpu->recording);
+  return image != MK_GPU_IMAGE_KERNEL ? MK_OK
+                                      : mk_gpu_load(gpu, MK_GPU_IMAGE_RECORDING, "mk_kernel", MK_GPU_SHARED_BYTES,
+                                                    &gpu->recording_module, &gpu->recording);
 }
 
 static mk_status open_device(mk_gpu *gpu) {

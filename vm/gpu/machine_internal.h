@@ -30,14 +30,13 @@ struct mk_gpu {
   mk_cu_device device;
   char name[128];
   int sms;
-  bool samples;  /* the program has opcodes of sampling */
   bool mla;      /* it is for the MLA configuration */
   uint32_t rows; /* per step */
   bool retained; /* the context */
   bool lost;     /* a kernel does not end: no driver call that waits for it may be made */
   mk_cu_context_ref context;
   mk_cu_module_ref module, recording_module;
-  mk_cu_function_ref kernel, recording; /* the second one records and takes delays */
+  mk_cu_function_ref kernel, recording; /* the second one records and takes delays; NULL: only plain programs have it */
   mk_cu_stream_ref stream;
   mk_cu_event_ref start, end, done;
   mk_cu_address weights, kv, work; /* arenas; a machine beside another one has the third alone */

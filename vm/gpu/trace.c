@@ -28,13 +28,10 @@ mk_status mk_gpu_trace_off(mk_gpu *gpu) {
 }
 
 mk_status mk_gpu_trace_on(mk_gpu *gpu, uint32_t first_step, uint32_t steps, uint32_t capacity) {
-  if (gpu->mla) {
-    return mk_error(MK_ERR_RUNTIME, "a GPU does not record programs with a work list; use --device cpu");
-  }
-  if (gpu->samples) {
-    return mk_error(
-        MK_ERR_RUNTIME,
-        "a GPU does not record programs that sample; trace a run without sampling options (--temp 0), or --device cpu");
+  if (gpu->recording == NULL) {
+    return mk_error(MK_ERR_RUNTIME,
+                    "a GPU records programs of one row per step that neither sample nor have a work list; trace a run "
+                    "without sampling options (--temp 0), or --device cpu");
   }
   MK_TRY(mk_gpu_trace_off(gpu));
   capacity = turns(capacity) * MK_GPU_TRACK_TURN;
