@@ -319,8 +319,9 @@ __device__ inline void merge_parts(consumer &c, const mk_instruction &in, const 
   uint32_t units = in.params[MK_PARAM_ATTENTION_group] * a.head_dim() / 2;
   // Few warps: what one of them executes, the three others of its scheduler wait for.
   uint32_t lane_bits = units * 4 <= MK_GPU_CONSUMER_WARPS * 32 ? 1 : 0, lanes = 1u << lane_bits;
-  for (uint32_t i = c.warp * 32 + c.lane; i < units << lane_bits; i += MK_GPU_CONSUMER_WARPS * 32) {
-    uint32_t unit = i >> lane_bits, head = 2 * unit >> a.head_bits(), dim = 2 * unit & (a.head_dim() - 1);
+  for (uint32_t start = c.warp * 32; start < units << lane_bits; start += MK_GPU_CONSUMER_WARPS * 32) {
+    uint32_t i = start + c.lane, unit = i >> lane_bits, head = 2 * unit >> a.head_bits(),
+             dim = 2 * unit & (a.head_dim() - 1);
     uint32_t first = (dim / 64 << a.set_bits) + head / SET_HEADS, column = head % SET_HEADS;
     merged_unit sum;
 #pragma unroll 1
@@ -391,8 +392,13 @@ __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction &in) 
   while (SET_HEADS << a.set_bits < in.params[MK_PARAM_ATTENTION_group]) {
     a.set_bits++;
   }
-  if (c.warp == MK_GPU_CONSUMER_WARPS - 1 && c.lane == 0) {  // it has the least to stage
+  // The last warps, which have the least to stage, look up what all need later.
+  if (c.warp == MK_GPU_CONSUMER_WARPS - 1 && c.lane == 0) {
     c.d.words()->combined = combine_behind(c, in.operands[MK_SLOT_ATTENTION_out]);
+  }
+  if (c.warp == MK_GPU_CONSUMER_WARPS - 2 && c.lane == 0) {
+    c.d.words()->owns_newest = owns_newest(c, in, kv) ? 1 : 0;
+    c.d.words()->kv_pages = blocks_of_split(in, kv, position_of(c)) * a.halves;
   }
   stage_attention(c, in, a);
   if (kv_operand.row * kv.span_tokens <= position_of(c)) {
@@ -403,7 +409,7 @@ __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction &in) 
       sums.max[j % 2] = -INFINITY;
       sums.total[j % 2] = 0.0f;
     }
-    attend(c, in, a, a.rank() == a.ranks() - 1 && owns_newest(c, in, kv), sums);
+    attend(c, in, a, a.rank() == a.ranks() - 1 && c.d.words()->owns_newest != 0, sums);
     const mk_instruction &again = instruction_at_hand(c);  // registers are short
     if (a.head_dim() * 16 << a.set_bits > ATTENTION_PARTS_AT - ATTENTION_Q_AT) {
       consumers_meet(c);  // the parts lie where q was
@@ -411,11 +417,10 @@ __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction &in) 
     put_part(c, sums);
     consumers_meet(c);
     merge_parts(c, again, a, c.d.words()->combined == 0 ? nullptr : next_instruction(c));
-    const mk_gpu_buffer &blocks = c.d.buffer(again.operands[MK_SLOT_ATTENTION_kv]);
-    if (owns_newest(c, again, blocks)) {
-      append_newest(c, again, blocks);
+    if (c.d.words()->owns_newest != 0) {
+      append_newest(c, again, c.d.buffer(again.operands[MK_SLOT_ATTENTION_kv]));
     }
-    advance_pages(c, blocks_of_split(again, blocks, position_of(c)) * a.halves);
+    advance_pages(c, tile::uniform(c.d.words()->kv_pages));
   }
   consumers_meet(c);  // before anybody stages something else
 }

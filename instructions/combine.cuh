@@ -123,8 +123,8 @@ __device__ inline void consume_COMBINE(consumer &c, const mk_instruction &in) {
   uint32_t stride = b.tile_cols, pair_bits = stride == 66 ? 5 : 6, in_use = splits_in_use(c, in);
   const uint64_t *rows = reinterpret_cast<const uint64_t *>(b.address);
   uint32_t units = parts.cols << pair_bits, lane_bits = merge_lane_bits(units), lanes = 1u << lane_bits;
-  for (uint32_t i = c.warp * 32 + c.lane; i < units << lane_bits; i += MK_GPU_CONSUMER_WARPS * 32) {
-    uint32_t unit = i >> lane_bits, head = unit >> pair_bits, pair = unit & ((1u << pair_bits) - 1);
+  for (uint32_t start = c.warp * 32; start < units << lane_bits; start += MK_GPU_CONSUMER_WARPS * 32) {
+    uint32_t i = start + c.lane, unit = i >> lane_bits, head = unit >> pair_bits, pair = unit & ((1u << pair_bits) - 1);
     const uint64_t *words = rows + static_cast<uint64_t>(parts.row) * b.row_words + (parts.col + head) * stride;
     merged_unit sum;
     for (uint32_t base = 0; base < in_use; base += BATCH << lane_bits) {

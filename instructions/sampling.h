@@ -66,12 +66,13 @@ enum {
 enum {
   MK_SIFT_MASS,
   MK_SIFT_BEST,  /* the highest draw key among this SM's tokens of the segment, 0: none */
-  MK_SIFT_COUNT, /* low word; the high word of segment 0 is the state (mk_sift_state) */
+  MK_SIFT_COUNT, /* a single word of each segment, then the state (mk_sift_state) */
   MK_SIFT_PIVOT,
 };
 MK_SAMPLING_FUNCTION uint32_t mk_sift_word(uint32_t field, uint32_t segment) {
-  return 2 * (field * MK_SIFT_SEGMENTS + segment);
+  return 2 * field * MK_SIFT_SEGMENTS + (field == MK_SIFT_COUNT ? segment : 2 * segment);
 }
+#define MK_SIFT_STATE_WORD (mk_sift_word(MK_SIFT_COUNT, MK_SIFT_SEGMENTS))
 
 /* IDLE: there is nothing to search. FOUND: best of segment 0 is the winner. FAILED: logits are NaN. */
 typedef enum mk_sift_state { MK_SIFT_IDLE, MK_SIFT_OPEN, MK_SIFT_FOUND, MK_SIFT_FAILED } mk_sift_state;

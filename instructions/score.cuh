@@ -1,8 +1,11 @@
 // SCORE on the device: penalties and bias, the count of the step's token, and what this SM's tokens bring into the draw; score.c.
 // The storer's, and done within the HEAD before it: as each row tile of logits is finished, while the next ones stream. When the storer
-// comes to SCORE itself, only its signals are left. Publishes scores tile by tile, and behind the last one the front.
+// comes to SCORE itself, only its signals are left, and with min-p the scores. Publishes scores tile by tile, and behind the last one the
+// front. Scores are published only where somebody looks at them, since a megabyte of them costs a token 2 us: with top-k and top-p; with
+// min-p where a front overflows, which the consumers see first; else never.
 //
-// The front lies in registers, an entry for each lane. Without min-p it is the best draw, which the lanes find each for itself.
+// The front lies in registers, an entry for each lane. Without min-p it is the best draw, which the lanes find each for itself. With min-p it
+// has only those of the reference's entries that min-p does not drop beside this SM's own highest score, and so will not beside any other.
 #pragma once
 #include "instructions/head.cuh"
 #include "instructions/sampling.h"
@@ -134,6 +137,12 @@ __device__ inline void extend_front(const storer &s, float score, uint64_t key, 
   }
 }
 
+// By min-p, beside the highest score so far of this SM, as mk_peak has it.
+__device__ inline bool is_dropped(const mk_instruction &head, float score, uint32_t highest) {
+  const uint32_t *words = start_of<const uint32_t>(score_behind(head), MK_SLOT_SCORE_sampling);
+  return mk_sample_drops(words, mk_sample_distance(words, score, mk_unordered(highest)));
+}
+
 // Behind finish_HEAD, which gives the logit y of this lane's row of tile i.
 __device__ inline void finish_SCORE(const storer &s, const mk_instruction &head, uint32_t i, float y,
                                     const row_store &r, score_store &q) {
@@ -146,7 +155,7 @@ __device__ inline void finish_SCORE(const storer &s, const mk_instruction &head,
                             __float_as_uint(r.b.even), r.a.even);
   }
   score = (flags & SCORE_INSIDE) != 0 ? 0.0f : score;
-  if (mine && (flags & SCORE_PUBLISHES) != 0) {
+  if (mine && (flags & SCORE_PUBLISHES) != 0 && (flags & SCORE_CUTS) != 0) {
     tile::store_stamped(r.row + row, __float_as_uint(score), s.d.generation());
   }
   uint32_t peak = mine && (flags & SCORE_INSIDE) == 0 ? mk_peak(score) : 0;
@@ -160,7 +169,8 @@ __device__ inline void finish_SCORE(const storer &s, const mk_instruction &head,
                                          : mk_rank_key(score, row);
   }
   if ((flags & SCORE_ONE_DRAW) == 0) {
-    extend_front(s, score, key, q);
+    uint32_t highest = __reduce_max_sync(0xffffffffu, q.peak);
+    extend_front(s, score, is_dropped(head, score, highest) ? 0 : key, q);
   } else if (key > q.key) {
     q.key = key;
   }
@@ -185,6 +195,8 @@ __device__ inline void end_SCORE(const storer &s, const mk_instruction &head, ui
   if ((q.flags & SCORE_ONE_DRAW) != 0) {
     uint64_t best = highest_key(key);
     key = key == best ? best : 0;
+  } else if (is_dropped(head, q.score, peak)) {
+    key = 0;
   }
   uint32_t entries = __ballot_sync(0xffffffffu, key != 0), before = (1u << s.lane) - 1, count = __popc(entries);
   uint32_t at = key != 0 ? 0 : count + __popc(~entries & before);
@@ -215,6 +227,7 @@ __device__ inline void store_scored_head(storer &s, const mk_instruction &head, 
   score_store q;
   begin_HEAD(s, head, r);
   begin_SCORE(s, head, cursor, r, q);
+  q.flags = tile::uniform(q.flags);  // of memory, but the same for all lanes
   fetch_count(s, head, 0, q);
   for (uint32_t i = 0; i < r.tiles; i++) {
     prepare_SCORE(s, head, i, r, q);
@@ -232,6 +245,45 @@ __device__ inline void store_scored_head(storer &s, const mk_instruction &head, 
   }
   end_HEAD(s, head, (q.flags & SCORE_INSIDE) != 0, r);  // behind the front, for which the draw waits
   r.tiles = 0;
+}
+
+// All scores of this SM once more, from its logits.
+__device__ inline void publish_scores(const storer &s, const mk_instruction &in) {
+  const mk_operand &scores = in.operands[MK_SLOT_SCORE_scores];
+  uint32_t first = scores.col * 16, end = min(first + scores.cols * 16u, buffer_of(in, MK_SLOT_SCORE_scores).cols);
+  __syncwarp();  // other lanes have written the logits
+  for (uint32_t row = first; row < end; row += 32) {
+    uint32_t mine = row + s.lane;
+    if (mine < end && publishes(s.d)) {
+      float logit = __ldcg(start_of<const float>(in, MK_SLOT_SCORE_logits) + mine);
+      float bias = __ldg(start_of<const float>(in, MK_SLOT_SCORE_bias) + mine);
+      uint32_t count = __ldcg(start_of<const uint32_t>(in, MK_SLOT_SCORE_counts) + mine);
+      float score = mk_sample_score(start_of<const uint32_t>(in, MK_SLOT_SCORE_sampling), logit, count, bias);
+      tile::store_stamped(start_of<uint64_t>(in, MK_SLOT_SCORE_scores) + mine, __float_as_uint(score),
+                          s.d.generation());
+    }
+  }
+}
+
+// SCORE's own turn, behind its signals. With min-p: waits for the end of the step, as the storer would next anyway, and publishes the scores
+// if the consumers see before that a front that overflows; then DRAW waits for them on all SMs.
+__device__ inline void end_SCORE_late(const storer &s, const mk_instruction &in) {
+  const uint32_t *words = start_of<const uint32_t>(in, MK_SLOT_SCORE_sampling);
+  if (tile::uniform(mk_sampling_cuts(words) || mk_sampling_one_draw(words))) {
+    return;
+  }
+  uint32_t tries = 0;
+  bool asked = false;
+  while (!asked && !__all_sync(0xffffffffu, tile::try_wait(s.d.barrier(STATE_READY), s.d.epoch % 2))) {
+    asked = tile::uniform(s.d.words()->overflowed == s.d.generation());
+    if (!keep_waiting(s.d, tries, MK_ACTIVITY_STEP_STATE, 0, 0, 0)) {
+      return;
+    }
+  }
+  waited(s.d, tries);
+  if (asked) {
+    publish_scores(s, in);
+  }
 }
 
 }  // namespace mk

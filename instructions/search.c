@@ -74,7 +74,7 @@ static void sum_rounds(mk_search *search, const float *rows, uint32_t count) {
     const float *row = rows + (size_t)r * MK_SIFT_WORDS;
     for (uint32_t s = 0; s < MK_SIFT_SEGMENTS; s++) {
       uint64_t best = pair_of(row, MK_SIFT_BEST, s);
-      t->count[s] += (uint32_t)pair_of(row, MK_SIFT_COUNT, s);
+      t->count[s] += mk_bits_of(row[mk_sift_word(MK_SIFT_COUNT, s)]);
       t->mass[s] += pair_of(row, MK_SIFT_MASS, s);
       t->best[s] = best > t->best[s] ? best : t->best[s];
     }
@@ -99,7 +99,7 @@ bool mk_search_resume(mk_search *search) {
   if (!mk_stage_stamped(search->machine, &own, 1, search->machine->scratch)) {
     return false;
   }
-  mk_sift_state state = (mk_sift_state)(pair_of(row, MK_SIFT_COUNT, 0) >> 32);
+  mk_sift_state state = (mk_sift_state)mk_bits_of(row[MK_SIFT_STATE_WORD]);
   if (state == MK_SIFT_FOUND) {
     search->state = state;
     search->winner = pair_of(row, MK_SIFT_BEST, 0);

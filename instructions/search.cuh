@@ -10,8 +10,6 @@
 
 namespace mk {
 
-enum { ROUND_FIELDS = MK_SIFT_COUNT + 1 };  // the first ones: what others look at
-
 // mk_tally of what each warp has looked at: one thread at a time adds to an entry, so that nothing is atomic.
 struct warp_tallies {
   uint64_t mass[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS], best[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
@@ -181,9 +179,26 @@ __device__ inline void tally_lanes(const consumer &c, bool stands, float score, 
   __syncwarp();
 }
 
+enum { SCORES_AHEAD = 2, SCORES_STEP = MK_GPU_CONSUMER_WARPS * 32 };
+// Scores of this SM that are on their way before they are wanted. Such as were late are looked at again.
+struct scores_ahead {
+  uint64_t words[SCORES_AHEAD];
+};
+
+__device__ inline void send_for_scores(const consumer &c, const mk_instruction &in, scores_ahead &ahead) {
+  const mk_operand &scores = in.operands[MK_SLOT_SIFT_scores];
+  const uint64_t *from = start_of<const uint64_t>(in, MK_SLOT_SIFT_scores);
+  uint32_t token = scores.col * 16, end = min(token + scores.cols * 16u, buffer_of(in, MK_SLOT_SIFT_scores).cols);
+  token += c.warp * 32 + c.lane;
+#pragma unroll
+  for (uint32_t i = 0; i < SCORES_AHEAD; i++) {
+    tile::load_stamped_if(token + i * SCORES_STEP < end, from + token + i * SCORES_STEP, ahead.words[i]);
+  }
+}
+
 // The tokens of `scores`, in the area's `of_scores`.
-__device__ inline void tally_scores(const consumer &c, const mk_instruction &in) {
-  enum { BATCH = 4, STEP = MK_GPU_CONSUMER_WARPS * 32 };
+__device__ inline void tally_scores(const consumer &c, const mk_instruction &in, const scores_ahead &ahead) {
+  enum { BATCH = SCORES_AHEAD, STEP = SCORES_STEP };
   const mk_operand &scores = in.operands[MK_SLOT_SIFT_scores];
   const uint64_t *from = start_of<const uint64_t>(in, MK_SLOT_SIFT_scores);
   warp_tallies &t = area().of_scores;
@@ -192,14 +207,24 @@ __device__ inline void tally_scores(const consumer &c, const mk_instruction &in)
   t.count[c.warp][c.lane] = 0;
   __syncwarp();
   uint32_t token = scores.col * 16, end = min(token + scores.cols * 16u, buffer_of(in, MK_SLOT_SIFT_scores).cols);
+  bool first = true;
   for (token += c.warp * 32 + c.lane; __any_sync(0xffffffffu, token < end);) {
     uint32_t words[BATCH];
-    wait_stamped_words<BATCH>(
-        c.d, scores.buffer, [&](uint32_t i) { return from + min(token + i * STEP, end - 1); }, words);
+    bool late = false;
+#pragma unroll
+    for (uint32_t i = 0; i < BATCH; i++) {
+      words[i] = tile::stamp_data(ahead.words[i]);
+      late |= token + i * STEP < end && tile::stamp_generation(ahead.words[i]) != c.d.generation();
+    }
+    if (!first || __any_sync(0xffffffffu, late)) {
+      wait_stamped_words<BATCH>(
+          c.d, scores.buffer, [&](uint32_t i) { return from + min(token + i * STEP, end - 1); }, words);
+    }
+    first = false;
 #pragma unroll 1
     for (uint32_t j = 0; j < BATCH && __any_sync(0xffffffffu, token < end); j++, token += STEP) {
       float score = __uint_as_float(words[0]);
-      words[0] = words[1], words[1] = words[2], words[2] = words[3];
+      words[0] = words[1];
       tally_lanes(c, token < end, score, token);
     }
   }
@@ -230,13 +255,15 @@ __device__ inline void sum_rounds(consumer &c, const mk_instruction &in) {
   search_area &a = area();
   uint32_t rows = rounds.rows;
 #pragma unroll 1
-  for (uint32_t f = 0; f < ROUND_FIELDS; f++) {
+  for (uint32_t f = 0; f <= MK_SIFT_COUNT; f++) {
     uint64_t sum = 0;
-    bool wanted = f != MK_SIFT_MASS || (a.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0;
+    bool wanted = f != MK_SIFT_MASS || (a.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0, counts = f == MK_SIFT_COUNT;
+    // Of counts a pair are those of two segments, which do not run into each other.
+    uint32_t pair = c.lane % (counts ? MK_SIFT_SEGMENTS / 2 : MK_SIFT_SEGMENTS);
 #pragma unroll 1
     for (uint32_t base = c.warp; wanted && base < rows; base += BATCH * MK_GPU_CONSUMER_WARPS) {
       tile::stamped_pair pairs[BATCH];
-      const uint64_t *from = start_of<const uint64_t>(in, MK_SLOT_SIFT_rounds) + mk_sift_word(f, c.lane);
+      const uint64_t *from = start_of<const uint64_t>(in, MK_SLOT_SIFT_rounds) + mk_sift_word(f, 0) + 2 * pair;
       auto row = [&](uint32_t i) { return base + i * MK_GPU_CONSUMER_WARPS; };
       wait_all_pairs<BATCH>(
           c.d, rounds.buffer, [&](uint32_t i) { return from + (row(i) < rows ? row(i) : base) * MK_SIFT_WORDS; },
@@ -247,8 +274,9 @@ __device__ inline void sum_rounds(consumer &c, const mk_instruction &in) {
         sum = f == MK_SIFT_BEST ? max(sum, value) : sum + value;
       }
     }
-    if (f == MK_SIFT_COUNT) {
-      a.of_rounds.count[c.warp][c.lane] = static_cast<uint32_t>(sum);
+    if (counts) {
+      a.of_rounds.count[c.warp][2 * pair] = static_cast<uint32_t>(sum);
+      a.of_rounds.count[c.warp][2 * pair + 1] = static_cast<uint32_t>(sum >> 32);
     } else {
       (f == MK_SIFT_MASS ? a.of_rounds.mass : a.of_rounds.best)[c.warp][c.lane] = sum;
     }
@@ -340,7 +368,8 @@ __device__ inline void decide(consumer &c, search &s) {
 // From the highest score on, or (`open`) from what the area has of the round before. Afterwards the search is FOUND, or it is OPEN and the
 // area has pivots and a tally of this SM's scores. DRAW tallies all scores instead, each SM by itself and all to the same end, until
 // it is FOUND.
-__device__ inline void go_on(consumer &c, const mk_instruction &in, float highest, bool open, bool draw, search &s) {
+__device__ inline void go_on(consumer &c, const mk_instruction &in, float highest, bool open, bool draw,
+                             const scores_ahead &ahead, search &s) {
   search_area &a = area();
   if (open) {
     sum_rounds(c, in);
@@ -363,7 +392,7 @@ __device__ inline void go_on(consumer &c, const mk_instruction &in, float highes
     if (s.state == MK_SIFT_FOUND) {
       return;
     }
-    tally_scores(c, in);
+    tally_scores(c, in, ahead);
     consumers_meet(c);
     if (!draw) {
       return;
@@ -376,8 +405,9 @@ __device__ inline void go_on(consumer &c, const mk_instruction &in, float highes
 
 __device__ inline void publish_round(const consumer &c, const mk_instruction &in) {
   const search_area &a = area();
-  uint32_t i = c.warp * 32 + c.lane, field = i / (2 * MK_SIFT_SEGMENTS), segment = i / 2 % MK_SIFT_SEGMENTS;
-  if (field < ROUND_FIELDS && publishes(c.d)) {
+  uint32_t i = c.warp * 32 + c.lane, field = i / (2 * MK_SIFT_SEGMENTS);
+  uint32_t segment = (field == MK_SIFT_COUNT ? i : i / 2) % MK_SIFT_SEGMENTS;
+  if (i < MK_SIFT_STATE_WORD && publishes(c.d)) {  // what others look at
     uint64_t pair = 0;
 #pragma unroll 4
     for (uint32_t w = 0; w < MK_GPU_CONSUMER_WARPS; w++) {
@@ -387,7 +417,8 @@ __device__ inline void publish_round(const consumer &c, const mk_instruction &in
                                      : pair + t.count[w][segment];
     }
     uint64_t *round = start_of<uint64_t>(in, MK_SLOT_SIFT_round) + in.operands[MK_SLOT_SIFT_round].row * MK_SIFT_WORDS;
-    tile::store_stamped(round + i, static_cast<uint32_t>(i % 2 == 0 ? pair : pair >> 32), c.d.generation());
+    tile::store_stamped(round + i, static_cast<uint32_t>(field == MK_SIFT_COUNT || i % 2 == 0 ? pair : pair >> 32),
+                        c.d.generation());
   }
 }
 
@@ -424,7 +455,8 @@ __device__ inline void consume_search(consumer &here, const mk_instruction &in) 
   consumer c = here;  // whose cursors stay where they are
   c.lane = tile::anew(c.lane);
   const uint32_t *words = sampling_words(in);
-  bool inside = inside_prompt(c), draw = in.opcode == MK_OP_DRAW, cuts = !inside && mk_sampling_cuts(words);
+  bool inside = inside_prompt(c), draw = in.opcode == MK_OP_DRAW,
+       cuts = tile::uniform(!inside && mk_sampling_cuts(words));
   // Behind another round of this SM (machine.c) the search is where that one has left it.
   bool behind = in.operands[MK_SLOT_SIFT_rounds].rows != 0, begins = !behind || !cuts;
   if (!draw && !cuts && behind) {
@@ -435,14 +467,19 @@ __device__ inline void consume_search(consumer &here, const mk_instruction &in) 
     s.state = peak_of_all(c) == MK_PEAK_NAN ? MK_SIFT_FAILED : area().found != 0 ? MK_SIFT_FOUND : MK_SIFT_OPEN;
     s.winner = s.state == MK_SIFT_FOUND ? area().winner : 0;
   }
-  bool open = s.state == MK_SIFT_OPEN, meets = begins && (cuts || !(inside || mk_sampling_one_draw(words)));
+  bool open = s.state == MK_SIFT_OPEN,
+       meets = begins && (cuts || !(inside || tile::uniform(mk_sampling_one_draw(words))));
   uint64_t best = 0;
   float highest = 0.0f;
+  scores_ahead ahead = {};
+  if (cuts && !draw) {
+    send_for_scores(c, in, ahead);
+  }
   if ((begins && (draw || cuts)) || (draw && s.state == MK_SIFT_FAILED)) {
     best = read_fronts(c, in, meets, !inside && !cuts, s, highest);
   }
   if (s.state == MK_SIFT_OPEN && (cuts || c.d.words()->overflowed == c.d.generation())) {
-    go_on(c, in, highest, open, draw, s);
+    go_on(c, in, highest, open, draw, ahead, s);
   }
   if (draw || !cuts) {
     choose(c, in, inside, draw, max(best, s.winner));

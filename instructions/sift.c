@@ -23,13 +23,13 @@ mk_reference_result mk_reference_SIFT(mk_reference *machine, const mk_instructio
   for (uint32_t s = 0; search.state == MK_SIFT_OPEN && s < MK_SIFT_SEGMENTS; s++) {
     put_pair(words, MK_SIFT_MASS, s, search.tally.mass[s]);
     put_pair(words, MK_SIFT_BEST, s, search.tally.best[s]);
-    put_pair(words, MK_SIFT_COUNT, s, search.tally.count[s]);
+    words[mk_sift_word(MK_SIFT_COUNT, s)] = search.tally.count[s];
     put_pair(words, MK_SIFT_PIVOT, s, search.pivots[s]);
   }
   if (search.state == MK_SIFT_FOUND) {
     put_pair(words, MK_SIFT_BEST, 0, search.winner);
   }
-  words[mk_sift_word(MK_SIFT_COUNT, 0) + 1] = search.state;
+  words[MK_SIFT_STATE_WORD] = search.state;
   mk_publish_words(machine, &round, 0, 0, MK_SIFT_WORDS, words);
   return MK_REFERENCE_DONE;
 }

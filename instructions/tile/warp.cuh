@@ -29,8 +29,10 @@ __device__ inline uint32_t lane() { return threadIdx.x % 32; }
 __device__ inline uint32_t warp() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
 
 // What is the same in all lanes, in a way that the compiler believes, even of what was read from memory: then loops, branches and addresses
-// that depend on it are computed once for the warp.
+// that depend on it are computed once for the warp. Where a loop or a branch with shuffles and votes inside, or behind it, depends on
+// something that the compiler takes for a lane's own, it guards each of them against a warp that has come apart, in all of the role.
 __device__ inline uint32_t uniform(uint32_t value) { return __reduce_max_sync(0xffffffffu, value); }
+__device__ inline bool uniform(bool value) { return __any_sync(0xffffffffu, value); }
 
 __device__ inline float sum_lanes(float value) {
   for (int offset = 16; offset > 0; offset /= 2) {

@@ -90,7 +90,7 @@ __device__ __forceinline__ void store_instruction(storer &s, const mk_instructio
 #if MK_GPU_SAMPLES
       store_scored_head(s, in, cursor, r);
       break;
-    case MK_OP_SCORE:  // done with the HEAD before it
+    case MK_OP_SCORE:  // done with the HEAD before it, but for what end_SCORE_late does
 #else
       begin_HEAD(s, in, r);
 #endif
@@ -135,6 +135,11 @@ __device__ __forceinline__ void store_instruction(storer &s, const mk_instructio
   }
 #endif
   signal_from_warp(s.d, s.lane, in);
+#if MK_GPU_SAMPLES
+  if (in.opcode == MK_OP_SCORE) {
+    end_SCORE_late(s, in);
+  }
+#endif
 }
 
 // Linear instructions share one body; the others have their own, and signal here what they publish themselves.
@@ -242,7 +247,6 @@ __device__ __forceinline__ void run_storer(device d) {
 #else
   queue_storer s{d, tile::lane()};
 #endif
-  look_at_beacon(d, 0);
   store_queue(s);
   record_boundary(s.d);
   if (d.words()->leave == 0) {
@@ -312,6 +316,8 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
       run_storer(d);
     } else if (d.warp == MK_GPU_CONSUMER_WARPS + 2) {
       run_controller(d);
+    } else {
+      look_at_beacon(d, 0);  // nobody waits for this warp
     }
   }
 }
