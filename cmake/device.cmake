@@ -3,7 +3,7 @@
 option(MK_DEVICE "Embed the device image when nvcc (CUDA toolkit) is found" ON)
 find_program(MK_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
 file(GLOB MK_GPU_SOURCES CONFIGURE_DEPENDS vm/gpu/*.c)
-set(MK_IMAGE_PARTS kernel sampling recording mla rows fill bandwidth pack)
+set(MK_IMAGE_PARTS kernel sampling recording mla rows prompt fill bandwidth pack)
 set(MK_IMAGE_CUDA_VERSION 0)
 set(MK_IMAGE_ASSEMBLY)
 set(device_objects)

@@ -15,7 +15,7 @@ typedef enum mk_reference_result { MK_REFERENCE_DONE, MK_REFERENCE_WAIT } mk_ref
 
 enum {
   MK_PART_WORDS = MK_MAX_UNITS / 64,
-  MK_NEW_TILES = 2, /* sixteen tokens each: more of them a slot's rows of one step do not touch */
+  MK_NEW_TILES = MK_PROMPT_ROWS / MK_TILE + 1, /* more of them a slot's rows of one step do not touch */
 };
 
 /* The step state of one SM. */
@@ -26,10 +26,10 @@ typedef struct mk_step_state {
   uint32_t nan_logits; /* set when a candidate was NaN */
   /* Programs of several rows have these in their place. */
   uint32_t step; /* of the launch */
-  mk_step_row rows[MK_MAX_ROWS];
+  mk_step_row rows[MK_PROMPT_ROWS];
   uint32_t choices[MK_MAX_ROWS]; /* by slot: the last token that was chosen */
   /* Of the step before, by row: what it chose, with MK_RESULT_NAN where logits were NaN; MK_CANDIDATE_NONE: it did not choose. */
-  uint32_t results[MK_MAX_ROWS];
+  uint32_t results[MK_PROMPT_ROWS];
 } mk_step_state;
 
 typedef struct mk_line { /* an active row of the step */
@@ -48,7 +48,7 @@ typedef struct mk_reference {
   /* Result of a COMBINE of several rows, whose parts lie anywhere: row tiles that were touched, a bit each. */
   uint64_t parts_used[MK_PART_WORDS];
   uint32_t line_count; /* active rows; of a program of one row that one */
-  mk_line lines[MK_MAX_ROWS];
+  mk_line lines[MK_PROMPT_ROWS];
 } mk_reference;
 
 /* Floats of scratch that the largest instruction of the program needs. */

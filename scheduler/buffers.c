@@ -74,7 +74,7 @@ mk_status mk_declare_shared(mk_lowering *lowering) {
                                    .dtype = MK_DTYPE_U32,
                                    .store = MK_STORE_PLAIN,
                                    .extra_proxy = MK_PROXY_ASYNC,
-                                   .rows = lowering->lines,
+                                   .rows = mk_program_slots(program),
                                    .cols = mk_divide_up(lowering->max_seq, MK_BLOCK_TOKENS),
                                    .tile = 16},
                        &lowering->table));

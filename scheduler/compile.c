@@ -97,9 +97,10 @@ static mk_status compile(const mk_graph *graph, const mk_compile_options *option
            c->heads, c->kv_heads, c->head_dim);
   program->config_hash = mk_config_hash(c);
   uint32_t rows = options->rows < 1 ? 1 : options->rows;
-  uint32_t blocks = options->blocks != 0 ? options->blocks : rows * mk_divide_up(options->max_seq, MK_BLOCK_TOKENS);
-  program->ranges = (mk_step_ranges){
-      .position = {0, options->max_seq - 1}, .token = {0, c->vocab - 1}, .block = {0, blocks - 1}, .batch = {1, rows}};
+  program->ranges =
+      (mk_step_ranges){.position = {0, options->max_seq - 1}, .token = {0, c->vocab - 1}, .batch = {1, rows}};
+  uint32_t whole = mk_program_slots(program) * mk_divide_up(options->max_seq, MK_BLOCK_TOKENS);
+  program->ranges.block.high = (options->blocks != 0 ? options->blocks : whole) - 1;
   mk_lowering lowering;
   mk_status status = mk_lowering_init(&lowering, graph, options, program);
   if (status == MK_OK) {
@@ -121,8 +122,10 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
     return mk_error(MK_ERR_USAGE, "a context of %u tokens: this model has 1 to %u (max_position_embeddings)",
                     options->max_seq, graph->config.max_position);
   }
-  if (options->rows > MK_MAX_ROWS || (options->rows & (options->rows - 1)) != 0) {
-    return mk_error(MK_ERR_USAGE, "%u rows per step: a program has 1, 2, 4, 8 or 16", options->rows);
+  if ((options->rows > MK_MAX_ROWS && options->rows != MK_PROMPT_ROWS) || (options->rows & (options->rows - 1)) != 0) {
+    return mk_error(MK_ERR_USAGE,
+                    "%u rows per step: a program has 1, 2, 4, 8 or 16, or %d for the prompt of one sequence",
+                    options->rows, MK_PROMPT_ROWS);
   }
   if (options->rows > 1 && options->sampling) {
     return mk_error(MK_ERR_USAGE,
@@ -132,7 +135,8 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
   if (options->blocks > MAX_BLOCKS) {
     return mk_error(MK_ERR_USAGE, "%u KV blocks: a program has at most %d", options->blocks, MAX_BLOCKS);
   }
-  mk_machine machine = mk_machine_latency(options->sms);
+  mk_machine machine =
+      options->rows == MK_PROMPT_ROWS ? mk_machine_prompt(options->sms) : mk_machine_latency(options->sms);
   mk_program *program;
   MK_TRY(mk_program_new(&machine, &program));
   mk_status status = compile(graph, options, program);

@@ -22,8 +22,8 @@ typedef struct mk_compile_options {
   uint32_t sms;     /* queues, 1..1024 */
   uint32_t max_seq; /* tokens of context, 1..max_position_embeddings */
   mk_placement placement;
-  uint32_t rows;   /* per step: 0 or 1, or 2, 4, 8, 16 */
-  uint32_t blocks; /* of the KV cache; 0: enough for as many full contexts as there are rows */
+  uint32_t rows;   /* per step: 0 or 1, or 2, 4, 8, 16; MK_PROMPT_ROWS: chunks of one sequence */
+  uint32_t blocks; /* of the KV cache; 0: enough for as many full contexts as there are slots */
   /* The next token is drawn as the `sampling` buffer says (one row alone); else it is the one of the highest logit. */
   bool sampling;
 } mk_compile_options;

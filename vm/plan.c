@@ -53,9 +53,9 @@ typedef struct check {
 
 static mk_status check_row(check *c, uint32_t step, uint32_t line, const mk_step_row *row) {
   const mk_step_ranges *ranges = &c->program->ranges;
-  if (row->slot >= mk_program_rows(c->program)) {
+  if (row->slot >= mk_program_slots(c->program)) {
     return mk_error(MK_ERR_USAGE, "plan: step %u, row %u: slot is %u; the program has %u", step, line, row->slot,
-                    mk_program_rows(c->program));
+                    mk_program_slots(c->program));
   }
   slot_state *slot = &c->slots[row->slot];
   if (row->position < ranges->position.low || row->position > ranges->position.high) {
@@ -80,6 +80,19 @@ static mk_status check_row(check *c, uint32_t step, uint32_t line, const mk_step
   return MK_OK;
 }
 
+/* Programs for prompts ask for more: the active rows are the first ones, and only the last of them chooses. */
+static mk_status check_place(const mk_step_row *rows, uint32_t step, uint32_t line, uint32_t count) {
+  if (line != 0 && (rows[line - 1].flags & MK_ROW_ACTIVE) == 0) {
+    return mk_error(MK_ERR_USAGE, "plan: step %u, row %u is active and row %u is not; of %u rows the first ones are",
+                    step, line, line - 1, count);
+  }
+  bool last = line + 1 == count || (rows[line + 1].flags & MK_ROW_ACTIVE) == 0;
+  return last || (rows[line].flags & MK_ROW_CHOOSES) == 0
+             ? MK_OK
+             : mk_error(MK_ERR_USAGE, "plan: step %u, row %u chooses; of %u rows only the last active one does", step,
+                        line, count);
+}
+
 /* Blocks of the sequences in use, from their beginning to where the plan ends. */
 static mk_status check_blocks(const check *c, const mk_plan_buffers *buffers, const uint32_t *table) {
   const mk_buffer *kv = &c->program->buffers[buffers->kv];
@@ -87,7 +100,7 @@ static mk_status check_blocks(const check *c, const mk_plan_buffers *buffers, co
   uint8_t *owner;
   MK_TRY(mk_alloc(blocks, sizeof *owner, &owner));
   mk_status status = MK_OK;
-  for (uint32_t s = 0; s < mk_program_rows(c->program); s++) {
+  for (uint32_t s = 0; s < mk_program_slots(c->program); s++) {
     uint32_t used = c->slots[s].next == UINT32_MAX ? 0 : (c->slots[s].next + kv->block_tokens - 1) / kv->block_tokens;
     for (uint32_t b = 0; b < used && status == MK_OK; b++) {
       uint32_t block = table[(size_t)s * columns + b];
@@ -122,6 +135,7 @@ mk_status mk_plan_check(const mk_program *program, const mk_step_row *plan, uint
     for (uint32_t line = 0; line < rows; line++) {
       const mk_step_row *row = &plan[(size_t)step * rows + line];
       if ((row->flags & MK_ROW_ACTIVE) != 0) {
+        MK_TRY(rows > MK_MAX_ROWS ? check_place(plan + (size_t)step * rows, step, line, rows) : MK_OK);
         MK_TRY(check_row(&c, step, line, row));
         active++;
       }

@@ -24,6 +24,13 @@ mk_machine mk_machine_latency(uint32_t sms) {
   };
 }
 
+mk_machine mk_machine_prompt(uint32_t sms) {
+  mk_machine machine = mk_machine_latency(sms);
+  machine.ring_pages = 8;
+  machine.consumer_warps = 8;
+  return machine;
+}
+
 mk_status mk_machine_check(const mk_machine *machine) {
   const struct {
     const char *name;
@@ -335,7 +342,7 @@ static uint64_t operand_pages(const mk_program *program, const mk_operand_info *
     return UINT32_MAX;
   }
   uint64_t pages = 0;
-  uint32_t slots = mk_program_rows(program);
+  uint32_t slots = mk_program_slots(program);
   for (uint32_t i = 0; i < operand->rows * slots && pages <= UINT32_MAX; i++) {
     uint32_t row = operand->row + i / slots, slot = i % slots;
     if (slots > 1 && row < buffer->rows) { /* the split of this slot that the row stands for */

@@ -105,7 +105,7 @@ typedef struct mk_step_ranges {
   mk_range position; /* of the token that the step computes */
   mk_range token;
   mk_range block; /* entries of the block table */
-  /* Rows of a step that are active. high: the program's rows, 1, 2, 4, 8 or 16. With several, a value of a step has a line for each, all
+  /* Rows of a step that are active. high: the program's rows, 1, 2, 4, 8, 16 or MK_PROMPT_ROWS. With several, a value of a step has a line for each, all
    * in one tile (tile_rows is that number); lines of idle rows are neither written nor waited for. vm/plan.h */
   mk_range batch;
 } mk_step_ranges;
@@ -131,15 +131,26 @@ typedef struct mk_program {
   uint64_t weight_bytes, work_bytes; /* the two arenas */
 } mk_program;
 
-enum { MK_MAX_ROWS = 16, MK_MAX_UNITS = 128 }; /* of a step; of attention per KV head, where there are several rows */
-/* Rows per step; within 1 to MK_MAX_ROWS for any program. */
+enum {
+  MK_MAX_ROWS = 16,    /* of a step that sequences may share: as many slots as rows */
+  MK_PROMPT_ROWS = 64, /* of a step that computes a chunk of one sequence: one slot */
+  MK_MAX_UNITS = 128,  /* of attention per KV head, where there are several rows */
+};
+/* Rows per step; within 1 to MK_PROMPT_ROWS for any program. */
 static inline uint32_t mk_program_rows(const mk_program *program) {
   uint32_t rows = program->ranges.batch.high;
-  return rows < 1 ? 1 : rows > MK_MAX_ROWS ? MK_MAX_ROWS : rows;
+  return rows < 1 ? 1 : rows > MK_PROMPT_ROWS ? MK_PROMPT_ROWS : rows;
+}
+/* Sequences at a time. */
+static inline uint32_t mk_program_slots(const mk_program *program) {
+  uint32_t rows = mk_program_rows(program);
+  return rows > MK_MAX_ROWS ? 1 : rows;
 }
 
 /* The latency machine on `sms` SMs (hardware.md's H200 has 132). */
 mk_machine mk_machine_latency(uint32_t sms);
+/* The same for programs of MK_PROMPT_ROWS: fewer warps, each with more to keep, and a shorter ring. */
+mk_machine mk_machine_prompt(uint32_t sms);
 
 mk_status mk_program_new(const mk_machine *machine, mk_program **out);
 void mk_program_free(mk_program *program); /* NULL is fine */

@@ -120,7 +120,7 @@ static mk_status check_block_table(mk_shape *s) {
   const mk_step_ranges *ranges = &s->v->program->ranges;
   const mk_extent *table = &s->extents[MK_SLOT_ATTENTION_table];
   uint32_t blocks = ranges->position.high / kv->block_tokens + 1;
-  MK_TRY(expect(s, MK_SLOT_ATTENTION_table, "number of rows", table->rows, mk_program_rows(s->v->program)));
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_table, "number of rows", table->rows, mk_program_slots(s->v->program)));
   MK_TRY(expect(s, MK_SLOT_ATTENTION_table, "first row", table->row, 0));
   MK_TRY(expect(s, MK_SLOT_ATTENTION_table, "first column", table->col, 0));
   if (table->cols < blocks) {

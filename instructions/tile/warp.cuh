@@ -15,7 +15,8 @@ __device__ inline bool elect() {
   return elected != 0;
 }
 
-#ifdef MK_GPU_ROWS  // read anew each time: in that kernel there is no register to keep it in
+// Read anew each time where there is no register to keep it in.
+#if defined MK_GPU_ROWS || defined MK_GPU_PROMPT
 __device__ inline uint32_t lane() {
   uint32_t thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -110,6 +111,11 @@ __device__ inline uint32_t anew(uint32_t value) {
 __device__ inline uint32_t pack_bf16(float low, float high) {
   __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<uint32_t *>(&pair);
+}
+// Products of pairs, rounded once.
+__device__ inline uint32_t multiply_bf16(uint32_t a, uint32_t b) {
+  __nv_bfloat162 product = __hmul2(*reinterpret_cast<__nv_bfloat162 *>(&a), *reinterpret_cast<__nv_bfloat162 *>(&b));
+  return *reinterpret_cast<uint32_t *>(&product);
 }
 __device__ inline float low_bf16(uint32_t word) { return __uint_as_float(word << 16); }
 __device__ inline float high_bf16(uint32_t word) { return __uint_as_float(word & 0xffff0000u); }

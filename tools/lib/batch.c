@@ -53,13 +53,13 @@ static mk_status check(const mk_batch *b, const mk_sequence *s) {
 }
 
 static mk_status init(mk_batch *b) {
-  uint32_t rows = mk_program_rows(b->program);
+  uint32_t rows = mk_program_rows(b->program), slots = mk_program_slots(b->program);
   MK_TRY(mk_plan_find(b->program, &b->buffers));
   const mk_buffer *kv = &b->program->buffers[b->buffers.kv];
   MK_TRY(mk_alloc(b->count, sizeof *b->progress, &b->progress));
   MK_TRY(mk_alloc((size_t)b->buffers.steps * rows, sizeof *b->plan, &b->plan));
-  MK_TRY(mk_blocks_init(&b->blocks, rows, b->program->buffers[b->buffers.table].cols, kv->block_tokens, kv->blocks));
-  for (uint32_t slot = 0; slot < rows; slot++) {
+  MK_TRY(mk_blocks_init(&b->blocks, slots, b->program->buffers[b->buffers.table].cols, kv->block_tokens, kv->blocks));
+  for (uint32_t slot = 0; slot < slots; slot++) {
     b->owner[slot] = b->count;
   }
   for (size_t i = 0; i < b->count; i++) {
@@ -94,7 +94,7 @@ void mk_batch_free(mk_batch *b) {
 }
 
 static uint32_t free_slot(const mk_batch *b) {
-  for (uint32_t slot = 0; slot < mk_program_rows(b->program); slot++) {
+  for (uint32_t slot = 0; slot < mk_program_slots(b->program); slot++) {
     if (b->owner[slot] == b->count) {
       return slot;
     }
@@ -103,7 +103,7 @@ static uint32_t free_slot(const mk_batch *b) {
 }
 
 static bool any_runs(const mk_batch *b) {
-  for (uint32_t slot = 0; slot < mk_program_rows(b->program); slot++) {
+  for (uint32_t slot = 0; slot < mk_program_slots(b->program); slot++) {
     if (b->owner[slot] != b->count) {
       return true;
     }
@@ -251,6 +251,24 @@ void mk_batch_plan(mk_batch *b, mk_launch *launch) {
   }
 }
 
+/* What a row of the sequence at hand chose; false: it has ended. */
+static bool take_choice(mk_batch *b, size_t index, uint32_t result, const float *logits) {
+  progress *p = &b->progress[index];
+  mk_status status = MK_OK;
+  bool more = false;
+  if ((result & MK_RESULT_NAN) != 0) {
+    status = mk_error(MK_ERR_DEVICE, "the logits at position %u are not numbers (NaN)", p->position - 1);
+  } else {
+    p->token = result;
+    p->left--;
+    more = b->calls.token(b->calls.user, index, p->token, logits) && p->left != 0;
+  }
+  if (!more) {
+    end(b, index, status);
+  }
+  return more;
+}
+
 bool mk_batch_take(mk_batch *b, uint32_t step, const uint32_t *results, const float *logits) {
   uint32_t rows = mk_program_rows(b->program), vocab = b->program->ranges.token.high + 1;
   bool goes_on = true;
@@ -260,27 +278,29 @@ bool mk_batch_take(mk_batch *b, uint32_t step, const uint32_t *results, const fl
     if ((row->flags & MK_ROW_ACTIVE) == 0 || index == b->count) {
       continue;
     }
-    progress *p = &b->progress[index];
-    p->position = row->position + 1;
-    if ((row->flags & MK_ROW_CHOOSES) == 0) {
-      continue;
-    }
-    mk_status status = MK_OK;
-    bool more = false;
-    if ((results[line] & MK_RESULT_NAN) != 0) {
-      status = mk_error(MK_ERR_DEVICE, "the logits at position %u are not numbers (NaN)", row->position);
-    } else {
-      p->token = results[line];
-      p->left--;
-      more = b->calls.token(b->calls.user, index, p->token, logits == NULL ? NULL : logits + (size_t)line * vocab) &&
-             p->left != 0;
-    }
-    if (!more) {
-      end(b, index, status);
+    b->progress[index].position = row->position + 1;
+    if ((row->flags & MK_ROW_CHOOSES) != 0 &&
+        !take_choice(b, index, results[line], logits == NULL ? NULL : logits + (size_t)line * vocab)) {
       goes_on = false;
     }
   }
   return goes_on;
+}
+
+bool mk_batch_long_prompt(mk_batch *b, size_t longer_than, mk_long_prompt *out) {
+  for (size_t i = 0; i < b->count; i++) {
+    const progress *p = &b->progress[i];
+    if (p->slot != NO_SLOT && p->position == 0 && b->sequences[i].prompt_count > longer_than) {
+      *out = (mk_long_prompt){.sequence = i, .table = b->blocks.table + (size_t)p->slot * b->blocks.columns};
+      return true;
+    }
+  }
+  return false;
+}
+
+void mk_batch_take_prompt(mk_batch *b, size_t sequence, uint32_t result, const float *logits) {
+  b->progress[sequence].position = (uint32_t)b->sequences[sequence].prompt_count;
+  (void)take_choice(b, sequence, result, logits);
 }
 
 bool mk_batch_single(mk_batch *b, mk_single *out) {

@@ -44,6 +44,17 @@ void mk_batch_plan(mk_batch *batch, mk_launch *launch);
  * launch had better end, too. */
 bool mk_batch_take(mk_batch *batch, uint32_t step, const uint32_t *results, const float *logits);
 
+/* A sequence that has its slot and blocks, and a prompt of which nothing has been computed: a machine for prompts may do that. */
+typedef struct mk_long_prompt {
+  size_t sequence;
+  const uint32_t *table; /* its row of the block table */
+} mk_long_prompt;
+
+/* After mk_batch_plan: the first such sequence of more than `longer_than` tokens; false: there is none. */
+bool mk_batch_long_prompt(mk_batch *batch, size_t longer_than, mk_long_prompt *out);
+/* Its prompt has been computed, and its last row came to `result` (as mk_step_fn has it). What has been planned is then out of date. */
+void mk_batch_take_prompt(mk_batch *batch, size_t sequence, uint32_t result, const float *logits);
+
 /* The sequence that is left when all others have ended and its prompt has been computed: a machine of one row may go on with it. */
 typedef struct mk_single {
   const uint32_t *table;          /* its row of the block table: it has blocks up to its limit */

@@ -234,9 +234,12 @@ static mk_status compare_piece(mk_compare *c, size_t index, uint32_t slot, const
   double error = relative_error(c->got, c->want, count);
   /* With several rows a GPU rounds a normed x to bf16 before it multiplies (vm/gpu/rows_consumer.cuh). */
   bool normed = in->opcode == MK_OP_QKV || in->opcode == MK_OP_GLU || in->opcode == MK_OP_HEAD;
-  double limit = normed && mk_program_rows(c->program) > 1 ? MK_COMPARE_LIMIT_ROUNDED
-                 : b->dtype == MK_DTYPE_BF16               ? MK_COMPARE_LIMIT_BF16
-                                                           : MK_COMPARE_LIMIT_F32;
+  /* And its kernel for prompts rounds q and p (instructions/attention_prompt.cuh). */
+  bool attends = in->opcode == MK_OP_ATTENTION && slot == MK_SLOT_ATTENTION_out;
+  uint32_t rows = mk_program_rows(c->program);
+  double limit = (normed && rows > 1) || (attends && rows > MK_MAX_ROWS) ? MK_COMPARE_LIMIT_ROUNDED
+                 : b->dtype == MK_DTYPE_BF16                             ? MK_COMPARE_LIMIT_BF16
+                                                                         : MK_COMPARE_LIMIT_F32;
   mk_compare_row *row = &c->rows[in->opcode];
   row->outputs++;
   if (!(error <= row->worst)) {

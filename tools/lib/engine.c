@@ -13,6 +13,11 @@
 
 enum { DEFAULT_CONTEXT = 4096 };
 
+typedef struct beside { /* another program of the model, on the same weights and KV cache */
+  mk_program *program;
+  mk_gpu *gpu;
+} beside;
+
 struct mk_engine {
   mk_config config;
   mk_checkpoint *checkpoint; /* while it opens; NULL: hash weights */
@@ -27,11 +32,8 @@ struct mk_engine {
   uint32_t position_shift; /* mk_tamper */
   int prompt, logits;      /* buffers; prompt: of one row */
   mk_trace_window trace;
-  /* With several rows on a GPU: a machine of one row beside it, for the last sequence. */
-  struct {
-    mk_program *program;
-    mk_gpu *gpu;
-  } one_row;
+  /* With several rows on a GPU: a machine of one row beside it, for the last sequence, and one for long prompts. */
+  beside one_row, prompts;
   float *logits_copy;         /* of the GPU's, [rows][vocab] */
   int sampling, bias, counts; /* buffers of a sampling program, else -1 */
 };
@@ -158,17 +160,17 @@ static mk_status open_machine(mk_engine *engine, const mk_engine_options *option
   return mk_cpu_new(engine->program, &machine, &engine->cpu);
 }
 
-/* The same model in a program of one row, verified like the first, on the same weights and KV cache. */
-static mk_status open_one_row(mk_engine *engine, const mk_engine_options *options, const mk_compile_options *rows) {
+/* The same model in a program of so many rows, verified like the first. */
+static mk_status open_beside(const mk_engine *engine, const mk_engine_options *options, mk_compile_options compile,
+                             uint32_t rows, uint32_t blocks, beside *out) {
   int gpu;
-  mk_compile_options compile = *rows;
-  compile.rows = 1;
-  compile.blocks = 0;
+  compile.rows = rows;
+  compile.blocks = blocks;
   MK_TRY(choose_device(options, &gpu));
-  MK_TRY(mk_compile(engine->graph, &compile, &engine->one_row.program));
-  MK_TRY(mk_verify(engine->one_row.program, NULL));
+  MK_TRY(mk_compile(engine->graph, &compile, &out->program));
+  MK_TRY(mk_verify(out->program, NULL));
   mk_gpu_options machine = {.device = (uint32_t)gpu, .deadline_ms = options->gpu_deadline_ms};
-  return mk_gpu_new_beside(engine->one_row.program, &machine, engine->gpu, &engine->one_row.gpu);
+  return mk_gpu_new_beside(out->program, &machine, engine->gpu, &out->gpu);
 }
 
 /* A configuration that the weights do not bear out is refused before anything is made of its size. */
@@ -229,7 +231,9 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
     int gpu;
     MK_TRY(choose_device(options, &gpu));
     bool whole = engine->config.hidden % MK_TILE == 0 && engine->config.intermediate % MK_TILE == 0;
-    rows = gpu < 0 || whole ? rows : 1; /* what the GPU's kernel of several rows asks for */
+    rows = gpu < 0 && rows > MK_MAX_ROWS ? (uint32_t)MK_MAX_ROWS
+           : gpu < 0 || whole            ? rows
+                                         : 1; /* what the GPU's kernels of several rows ask for */
   }
   mk_compile_options compile = {.sms = options->sms == 0 ? MK_DEFAULT_SMS : options->sms,
                                 .max_seq = engine->max_seq,
@@ -246,7 +250,11 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   }
   MK_TRY(open_machine(engine, options));
   if (engine->gpu != NULL && mk_program_rows(engine->program) > 1) {
-    MK_TRY(open_one_row(engine, options, &compile));
+    MK_TRY(open_beside(engine, options, compile, 1, 0, &engine->one_row));
+  }
+  if (engine->one_row.gpu != NULL && mk_program_slots(engine->program) > 1 && options->long_prompts) {
+    uint32_t blocks = engine->program->ranges.block.high + 1;
+    MK_TRY(open_beside(engine, options, compile, MK_PROMPT_ROWS, blocks, &engine->prompts));
   }
   engine->prompt = mk_program_find_buffer(engine->program, "prompt");
   engine->logits = mk_program_find_buffer(engine->program, "logits");
@@ -278,6 +286,8 @@ void mk_engine_close(mk_engine *engine) {
   mk_cpu_free(engine->cpu);
   mk_gpu_free(engine->one_row.gpu);
   mk_program_free(engine->one_row.program);
+  mk_gpu_free(engine->prompts.gpu);
+  mk_program_free(engine->prompts.program);
   mk_gpu_free(engine->gpu);
   mk_free(engine->logits_copy);
   mk_program_free(engine->program);
@@ -362,7 +372,8 @@ static mk_status arm_recorder(mk_engine *engine, uint32_t generated) {
 typedef struct side_by_side {
   mk_engine *engine;
   mk_batch *batch;
-  uint32_t results[MK_MAX_ROWS];
+  uint32_t rows; /* of the results */
+  uint32_t results[MK_PROMPT_ROWS];
 } side_by_side;
 
 static bool on_step(void *user, uint32_t step, const uint32_t *results) {
@@ -374,11 +385,21 @@ static bool on_step(void *user, uint32_t step, const uint32_t *results) {
 static bool keep_results(void *user, uint32_t step, const uint32_t *results) {
   side_by_side *s = user;
   (void)step;
-  memcpy(s->results, results, mk_program_rows(s->engine->program) * sizeof *results);
-  return true;
+  memcpy(s->results, results, s->rows * sizeof *results);
+  return !is_cancelled(s->engine);
 }
 
-/* One launch; with logits to be had from a GPU, its first step alone. */
+/* The steps of a launch up to the first one in which a row chooses: logits are to be had of a launch's last step. */
+static uint32_t steps_to_logits(const mk_launch *launch, uint32_t rows) {
+  for (uint32_t i = 0; i < launch->steps * rows; i++) {
+    if ((launch->plan[i].flags & MK_ROW_CHOOSES) != 0) {
+      return i / rows + 1;
+    }
+  }
+  return launch->steps;
+}
+
+/* One launch; with logits to be had from a GPU, as far as they are to be had. */
 static mk_status run_launch(side_by_side *s, const mk_launch *launch) {
   mk_engine *engine = s->engine;
   if (engine->gpu == NULL) {
@@ -388,10 +409,51 @@ static mk_status run_launch(side_by_side *s, const mk_launch *launch) {
     return mk_gpu_run_plan(engine->gpu, launch->plan, launch->steps, on_step, s);
   }
   uint64_t bytes = engine->program->buffers[engine->logits].bytes;
-  MK_TRY(mk_gpu_run_plan(engine->gpu, launch->plan, 1, keep_results, s));
+  uint32_t steps = steps_to_logits(launch, s->rows);
+  MK_TRY(mk_gpu_run_plan(engine->gpu, launch->plan, steps, keep_results, s));
   MK_TRY(mk_gpu_read(engine->gpu, (size_t)engine->logits, 0, engine->logits_copy, bytes));
-  (void)mk_batch_take(s->batch, 0, s->results, engine->logits_copy);
+  for (uint32_t step = 0; step < steps && !is_cancelled(engine); step++) {
+    (void)mk_batch_take(s->batch, step, s->results, engine->logits_copy); /* none before the last one chooses */
+  }
   return MK_OK;
+}
+
+/* A prompt in chunks, on the machine for prompts, and the token that follows. */
+static mk_status run_prompt(side_by_side *s, const mk_sequence *sequence, const mk_long_prompt *prompt) {
+  mk_engine *engine = s->engine;
+  const mk_program *program = engine->prompts.program;
+  mk_gpu *gpu = engine->prompts.gpu;
+  mk_plan_buffers buffers;
+  mk_step_row *plan;
+  MK_TRY(mk_plan_find(program, &buffers));
+  MK_TRY(mk_gpu_write(gpu, buffers.table, 0, prompt->table, program->buffers[buffers.table].bytes));
+  MK_TRY(mk_alloc((size_t)buffers.steps * MK_PROMPT_ROWS, sizeof *plan, &plan));
+  side_by_side here = {.engine = engine, .rows = MK_PROMPT_ROWS};
+  uint32_t count = (uint32_t)sequence->prompt_count, most = buffers.steps * MK_PROMPT_ROWS;
+  mk_status status = MK_OK;
+  for (uint32_t first = 0; first < count && status == MK_OK && !is_cancelled(engine); first += most) {
+    uint32_t rows = count - first < most ? count - first : most;
+    for (uint32_t i = 0; i < most; i++) {
+      bool last = first + i + 1 == count;
+      plan[i] = i < rows ? (mk_step_row){.position = first + i,
+                                         .token = sequence->prompt[first + i],
+                                         .flags = MK_ROW_ACTIVE | (last ? (uint32_t)MK_ROW_CHOOSES : 0)}
+                         : (mk_step_row){0};
+    }
+    status = mk_gpu_run_plan(gpu, plan, (rows + MK_PROMPT_ROWS - 1) / MK_PROMPT_ROWS, keep_results, &here);
+  }
+  uint32_t line = (count - 1) % MK_PROMPT_ROWS, vocab = engine->config.vocab;
+  if (status == MK_OK && engine->want_logits) {
+    size_t logits = (size_t)mk_program_find_buffer(program, "logits");
+    uint64_t bytes = vocab * sizeof *engine->logits_copy;
+    status = mk_gpu_read(gpu, logits, line * bytes, engine->logits_copy, bytes);
+  }
+  if (status == MK_OK && !is_cancelled(engine)) {
+    mk_batch_take_prompt(s->batch, prompt->sequence, here.results[line],
+                         engine->want_logits ? engine->logits_copy : NULL);
+  }
+  mk_free(plan);
+  return status;
 }
 
 static bool on_single(void *user, uint32_t position, uint32_t token) {
@@ -424,7 +486,7 @@ static mk_status run_single(side_by_side *s, const mk_single *single) {
 /* hands_over: the last sequence may go on in a program of one row. */
 static mk_status generate_rows(mk_engine *engine, const mk_sequence *sequences, size_t count,
                                const mk_sequence_calls *calls, bool hands_over) {
-  side_by_side s = {.engine = engine};
+  side_by_side s = {.engine = engine, .rows = mk_program_rows(engine->program)};
   mk_plan_buffers buffers;
   mk_launch launch;
   MK_TRY(mk_plan_find(engine->program, &buffers));
@@ -437,6 +499,14 @@ static mk_status generate_rows(mk_engine *engine, const mk_sequence *sequences, 
   mk_batch_plan(s.batch, &launch);
   while (status == MK_OK && launch.steps != 0 && !is_cancelled(engine)) {
     mk_single single;
+    mk_long_prompt prompt;
+    if (engine->prompts.gpu != NULL && mk_batch_long_prompt(s.batch, MK_LONG_PROMPT, &prompt)) {
+      status = run_prompt(&s, &sequences[prompt.sequence], &prompt);
+      if (status == MK_OK) {
+        mk_batch_plan(s.batch, &launch);
+      }
+      continue;
+    }
     if (hands_over && mk_batch_single(s.batch, &single)) {
       mk_batch_end_single(s.batch, run_single(&s, &single));
       break;

@@ -31,10 +31,15 @@ typedef struct mk_engine_options {
   uint32_t gpu_deadline_ms; /* cuda: of every wait in the kernel; 0: 1500 */
   uint32_t sms;             /* 0: 132 */
   uint32_t max_seq;         /* 0: min(max_position_embeddings, 4096) */
-  /* Of a greedy program, per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time. cuda: hidden and
-   * intermediate sizes are then multiples of 16, and mk_engine_generate goes on token by token behind the prompt. */
+  /* Of a greedy program, per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time; MK_PROMPT_ROWS: of
+   * one sequence at a time. cuda: hidden and intermediate sizes are then multiples of 16, and mk_engine_generate goes on token by
+   * token behind the prompt. */
   uint32_t rows;
-  bool rows_or_one;         /* one row where the device cannot do as many for this model */
+  /* cuda, 2 to 16 rows: prompts of more than MK_LONG_PROMPT tokens are computed before their sequence joins the others, in a program of
+   * MK_PROMPT_ROWS. */
+  bool long_prompts;
+  /* One row where the device cannot do as many for this model; on the cpu 16 at most, which is faster there. */
+  bool rows_or_one;
   uint32_t kv_blocks;       /* with several rows, blocks of 64 tokens that they share; 0: a full context for each row */
   uint64_t interleave_seed; /* 0: queues run greedily; else a random legal interleaving of all roles */
   bool adversarial;         /* relaxed counters become visible before the data they announce */
@@ -51,6 +56,8 @@ typedef struct mk_engine_options {
   void (*notice)(void *user, const char *text);                /* one line about a packed copy that is no good */
   void *progress_user;                                         /* of these */
 } mk_engine_options;
+
+enum { MK_LONG_PROMPT = 32 }; /* tokens: more of them are worth a program of their own */
 
 typedef struct mk_engine mk_engine;
 

@@ -81,7 +81,7 @@ static const char stores[] =
     "step's token\n"
     "chooses; `residual` is `plain`, or such a row.\n"
     "\n"
-    "A program whose range `batch` is 1..T computes T rows per step, T = 2, 4, 8 or 16. Vectors that a step computes "
+    "A program whose range `batch` is 1..T computes T rows per step, T = 2, 4, 8, 16 or 64. Vectors that a step computes "
     "then have T\n"
     "lines in one tile (tile_rows = T), and the semantics below hold for each line; lines of idle rows are neither "
     "written nor waited\n"

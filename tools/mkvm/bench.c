@@ -67,7 +67,7 @@ static const struct argp_option option_table[] = {
     {"repetitions", 'r', "REPS", 0, "Counted launches per test, after one that warms up (10 on cuda, 3 on the cpu)", 2},
     {"rows", KEY_ROWS, "T", 0,
      "On cuda: steps that 2, 4, 8 or 16 sequences share (-n, at most 64 a launch), each at depth N, and prompts in "
-     "chunks of T to their first token",
+     "chunks of T to their first token; 64: prompts alone",
      2},
     {"ctx-size", 'c', "L", 0, "Tokens of context to compile for (what the tests take, but at least what run takes)", 2},
     {NULL, 0, NULL, 0, "Attention alone (in the place of a model):", 3},
@@ -438,6 +438,9 @@ static mk_status run_rows_tests(const options *o, mk_engine *engine) {
     if (test.prompt != 0) {
       MK_TRY(print_rows_test(o, engine, &test));
     }
+  }
+  if (o->rows > MK_MAX_ROWS) { /* no sequences share its steps */
+    return mk_print_done();
   }
   test.prompt = 0;
   MK_TRY(mk_bench_fill_kv(engine, 1));

@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "vm/program.h"
+
 static error_t parse_common(int key, char *text, struct argp_state *state) {
   (void)text;
   if (key != 'h') {
@@ -42,9 +44,9 @@ uint64_t mk_number(struct argp_state *state, const char *flag, const char *text,
 }
 
 uint32_t mk_rows_number(struct argp_state *state, const char *text) {
-  uint32_t rows = (uint32_t)mk_number(state, "--rows", text, 1, 16);
-  if ((rows & (rows - 1)) != 0) {
-    argp_error(state, "--rows: %u is none of 1, 2, 4, 8 and 16", rows);
+  uint32_t rows = (uint32_t)mk_number(state, "--rows", text, 1, MK_PROMPT_ROWS);
+  if ((rows & (rows - 1)) != 0 || (rows > MK_MAX_ROWS && rows != MK_PROMPT_ROWS)) {
+    argp_error(state, "--rows: %u is none of 1, 2, 4, 8, 16 and %d", rows, MK_PROMPT_ROWS);
     exit(MK_ERR_USAGE);
   }
   return rows;

@@ -9,17 +9,15 @@
 #include "tools/mkvm/command.h"
 #include "tools/mkvm/loading.h"
 
-enum {
-  LONG_PROMPT = 32, /* tokens from which on chunks are worth their program */
-  SHOWN = 60,       /* bytes of a prompt that name it */
-};
+enum { SHOWN = 60 }; /* bytes of a prompt that name it */
 
 void mk_run_rows(const mk_run_option *o, size_t prompts, size_t longest, mk_engine_options *engine) {
-  bool pays = prompts > 1 || longest > LONG_PROMPT;
   bool may = !o->compare && o->trace.path == NULL && mk_engine_takes_rows(engine);
-  engine->rows = o->rows != 0 ? o->rows : pays && may ? MK_MAX_ROWS : 1;
+  uint32_t suits = prompts > 1 ? MK_MAX_ROWS : longest > MK_LONG_PROMPT ? MK_PROMPT_ROWS : 1;
+  engine->rows = o->rows != 0 ? o->rows : may ? suits : 1;
   engine->rows_or_one = o->rows == 0;
-  size_t contexts = prompts < engine->rows ? prompts : engine->rows;
+  engine->long_prompts = o->rows == 0 && longest > MK_LONG_PROMPT;
+  size_t slots = engine->rows > MK_MAX_ROWS ? 1 : engine->rows, contexts = prompts < slots ? prompts : slots;
   uint32_t blocks = (engine->max_seq + MK_BLOCK_TOKENS - 1) / MK_BLOCK_TOKENS;
   engine->kv_blocks = engine->rows > 1 ? (uint32_t)contexts * blocks : 0;
 }

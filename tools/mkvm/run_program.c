@@ -76,8 +76,8 @@ static void print_outputs(const mk_program *program, mk_cpu *cpu) {
 
 /* Several rows: a sequence in each slot, side by side. */
 typedef struct side_by_side {
-  uint32_t rows;
-  uint32_t tokens[MK_MAX_ROWS]; /* of the step to come */
+  uint32_t rows, slots;
+  uint32_t tokens[MK_PROMPT_ROWS]; /* of the step to come */
 } side_by_side;
 
 static bool keep_choices(void *user, uint32_t step, const uint32_t *results) {
@@ -92,12 +92,12 @@ static bool keep_choices(void *user, uint32_t step, const uint32_t *results) {
 static mk_status run_launch(mk_cpu *cpu, side_by_side *s, uint32_t position, uint32_t steps) {
   mk_step_row *plan;
   MK_TRY(mk_alloc((size_t)steps * s->rows, sizeof *plan, &plan));
-  for (uint32_t i = 0; i < steps * s->rows; i++) {
-    uint32_t slot = i % s->rows, step = i / s->rows;
-    plan[i] = (mk_step_row){.slot = slot,
-                            .position = position + step,
-                            .token = step == 0 ? s->tokens[slot] : MK_TOKEN_CHOSEN,
-                            .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
+  for (uint32_t i = 0; i < steps * s->slots; i++) {
+    uint32_t slot = i % s->slots, step = i / s->slots;
+    plan[(size_t)step * s->rows + slot] = (mk_step_row){.slot = slot,
+                                                        .position = position + step,
+                                                        .token = step == 0 ? s->tokens[slot] : MK_TOKEN_CHOSEN,
+                                                        .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
   }
   mk_status status = mk_cpu_run_plan(cpu, plan, steps, keep_choices, s);
   mk_free(plan);
@@ -107,16 +107,16 @@ static mk_status run_launch(mk_cpu *cpu, side_by_side *s, uint32_t position, uin
 static mk_status run_rows(const mk_program *program, mk_cpu *cpu, uint64_t *steps) {
   const mk_step_ranges *ranges = &program->ranges;
   mk_plan_buffers buffers;
-  side_by_side s = {.rows = mk_program_rows(program)};
+  side_by_side s = {.rows = mk_program_rows(program), .slots = mk_program_slots(program)};
   MK_TRY(mk_plan_find(program, &buffers));
   const mk_buffer *kv = &program->buffers[buffers.kv];
   uint32_t *table = mk_cpu_memory(cpu, buffers.table), columns = program->buffers[buffers.table].cols;
-  uint32_t each = (ranges->block.high - ranges->block.low + 1) / s.rows, end = ranges->position.high + 1;
+  uint32_t each = (ranges->block.high - ranges->block.low + 1) / s.slots, end = ranges->position.high + 1;
   end = (uint64_t)each * kv->block_tokens < end ? each * kv->block_tokens : end;
-  for (uint32_t i = 0; i < s.rows * columns; i++) {
+  for (uint32_t i = 0; i < s.slots * columns; i++) {
     table[i] = ranges->block.low + i / columns * each + i % columns;
   }
-  for (uint32_t slot = 0; slot < s.rows; slot++) {
+  for (uint32_t slot = 0; slot < s.slots; slot++) {
     s.tokens[slot] = ranges->token.low;
   }
   uint64_t room = end > ranges->position.low ? end - ranges->position.low : 0, left = *steps < room ? *steps : room;

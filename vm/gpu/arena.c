@@ -5,8 +5,10 @@
 #include "vm/gpu/machine_internal.h"
 
 enum {
-  STEP_WORDS = 128, /* of sixteen elements of a value of several rows, and its flags: vm/gpu/rows.cuh */
-  STEP_FLAGS = 4,
+  STEP_WORDS = 128, /* of sixteen elements of sixteen rows: vm/gpu/rows.cuh */
+  STEP_LINES = 16,
+  STEP_FLAGS = 4,        /* of a step of a value of several rows */
+  PROMPT_STEP_FLAGS = 2, /* of a step of 64 rows: vm/gpu/prompt.cuh */
   ALIGNMENT = 256,
   ARENA_TAIL = 16, /* a kernel may read so far behind the last buffer */
 };
@@ -22,10 +24,13 @@ bool mk_gpu_in_fragments(const mk_program *program, const mk_buffer *b) {
   return mk_program_rows(program) > 1 && b->store == MK_STORE_STAMPED && b->dtype == MK_DTYPE_BF16;
 }
 
+static uint32_t step_words(const mk_gpu *gpu) { return gpu->rows > MK_MAX_ROWS ? gpu->rows * MK_TILE / 2 : STEP_WORDS; }
+
 uint64_t mk_gpu_bytes(const mk_gpu *gpu, size_t buffer) {
   const mk_buffer *b = &gpu->program->buffers[buffer];
+  uint32_t flags = gpu->rows > MK_MAX_ROWS ? PROMPT_STEP_FLAGS : STEP_FLAGS;
   return mk_gpu_in_fragments(gpu->program, b)
-             ? (uint64_t)b->cols / MK_TILE * (STEP_WORDS + STEP_FLAGS) * sizeof(uint32_t)
+             ? (uint64_t)b->cols / MK_TILE * (step_words(gpu) + flags) * sizeof(uint32_t)
              : b->bytes;
 }
 
@@ -40,15 +45,18 @@ void mk_memory_of(const mk_program *program, mk_memory_plan *plan) {
 
 /* Floats of a block's sums that wait: those of row tiles between chunks of K, those of attention between spans. */
 static uint32_t scratch_floats(const mk_program *program) {
+  bool prompt = mk_program_rows(program) > MK_MAX_ROWS;
+  uint32_t chunk = prompt ? MK_PROMPT_GPU_CHUNK_STEPS : MK_GPU_CHUNK_STEPS,
+           lines = prompt ? MK_PROMPT_ROWS : MK_MAX_ROWS;
   uint64_t most = 0;
   for (size_t i = 0; i < program->instruction_count; i++) {
     const mk_instruction *in = &program->instructions[i];
     const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
     for (uint32_t slot = 0; slot < info->operand_count; slot++) {
       const mk_operand *o = &in->operands[slot];
-      if (info->operands[slot].store == MK_OPERAND_STORE_TILES && o->cols > MK_GPU_CHUNK_STEPS &&
+      if (info->operands[slot].store == MK_OPERAND_STORE_TILES && o->cols > chunk &&
           (o->flags & MK_OPERAND_TOKEN_ROW) == 0) {
-        uint64_t floats = (uint64_t)o->rows * MK_TILE * MK_MAX_ROWS;
+        uint64_t floats = (uint64_t)o->rows * MK_TILE * lines;
         most = floats > most ? floats : most;
       }
     }
@@ -59,7 +67,8 @@ static uint32_t scratch_floats(const mk_program *program) {
       for (uint32_t heads = 1; heads < in->params[MK_PARAM_ATTENTION_group]; heads *= 2) {
         columns *= 2;
       }
-      uint64_t floats = (columns + 7) / 8 * MK_GPU_KEPT_SET_FLOATS;
+      uint64_t floats = prompt ? UINT64_C(2) * in->params[MK_PARAM_ATTENTION_group] * MK_PROMPT_GPU_KEPT_SET_FLOATS
+                               : (columns + 7) / 8 * MK_GPU_KEPT_SET_FLOATS;
       most = spans > in->params[MK_PARAM_ATTENTION_splits] && floats > most ? floats : most;
     }
   }
@@ -157,14 +166,16 @@ mk_status mk_gpu_read_lines(mk_gpu *gpu, size_t buffer, uint64_t *to) {
   const mk_buffer *b = &gpu->program->buffers[buffer];
   uint32_t words = b->cols / 2, *from;
   MK_TRY(mk_alloc(mk_gpu_bytes(gpu, buffer), 1, &from));
-  const uint32_t *flags = from + (size_t)b->cols / MK_TILE * STEP_WORDS;
+  const uint32_t *flags = from + (size_t)b->cols / MK_TILE * step_words(gpu);
   mk_status status =
       mk_gpu_check(gpu, gpu->driver->download(from, mk_gpu_address(gpu, buffer), mk_gpu_bytes(gpu, buffer)), b->name);
   for (uint32_t line = 0; line < gpu->rows && status == MK_OK; line++) {
     for (uint32_t w = 0; w < words; w++) {
       uint32_t step = w / 8, half = w / 4 % 2, tile = line / 8;
-      uint32_t data = from[(size_t)step * STEP_WORDS + (line % 8 * 4 + w % 4) * 4 + tile * 2 + half];
-      to[(size_t)line * words + w] = (uint64_t)flags[step * STEP_FLAGS + tile * 2 + half] << 32 | data;
+      uint32_t data = from[(size_t)step * step_words(gpu) + line / STEP_LINES * STEP_WORDS +
+                           (line % 8 * 4 + w % 4) * 4 + tile % 2 * 2 + half];
+      uint32_t flag = gpu->rows > MK_MAX_ROWS ? step * PROMPT_STEP_FLAGS + half : step * STEP_FLAGS + tile * 2 + half;
+      to[(size_t)line * words + w] = (uint64_t)flags[flag] << 32 | data;
     }
   }
   mk_free(from);

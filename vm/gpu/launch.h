@@ -5,6 +5,7 @@
 
 #include "vm/activity.h"
 #include "vm/gpu/mla_launch.h"
+#include "vm/gpu/prompt_launch.h"
 #include "vm/instruction.h"
 
 enum {
@@ -15,6 +16,8 @@ enum {
 
 #ifdef MK_GPU_MLA /* device code of the configuration for MLA */
 #include "vm/gpu/mla_shared.h"
+#elif defined MK_GPU_PROMPT /* of the one for prompts */
+#include "vm/gpu/prompt_shared.h"
 #else
 enum {
   MK_GPU_CONSUMER_WARPS = 16,

@@ -62,6 +62,9 @@ static mk_status check_staging(const mk_instruction *in, uint32_t rows) {
       }
     }
   }
+  if (rows > MK_MAX_ROWS) { /* nor are their parts fetched by as many warps */
+    return MK_OK;
+  }
   if (in->opcode == MK_OP_ATTENTION && in->params[MK_PARAM_ATTENTION_group] > 16) {
     return mk_error(MK_ERR_FILE, "instruction %u: %u query heads share a KV head; this machine attends with at most 16",
                     in->uid, in->params[MK_PARAM_ATTENTION_group]);
@@ -173,17 +176,20 @@ static mk_status check_rows(const mk_program *program) {
 /* What the kernel is compiled for must be what the scheduler planned and the verifier proved. */
 static mk_status check_program(const mk_program *program) {
   const mk_machine *machine = &program->machine;
+  bool prompt = mk_program_rows(program) > MK_MAX_ROWS;
+  uint32_t pages = prompt ? MK_PROMPT_GPU_RING_PAGES : MK_GPU_RING_PAGES;
+  uint32_t warps = prompt ? MK_PROMPT_GPU_WARPS : MK_GPU_CONSUMER_WARPS;
   if (mk_program_listed(program)) {
     return mk_gpu_check_mla(program);
   }
-  if (machine->ranks != 1 || machine->page_bytes != MK_GPU_PAGE_BYTES ||
-      machine->consumer_warps != MK_GPU_CONSUMER_WARPS || machine->ring_pages > MK_GPU_RING_PAGES) {
+  if (machine->ranks != 1 || machine->page_bytes != MK_GPU_PAGE_BYTES || machine->consumer_warps != warps ||
+      machine->ring_pages > pages) {
     return mk_error(
         MK_ERR_FILE,
         "the program is for another machine: %u GPUs, pages of %u bytes, %u of them, %u consumer warps; this "
-        "one has 1, %d, %d and %d; compile it again",
-        machine->ranks, machine->page_bytes, machine->ring_pages, machine->consumer_warps, MK_GPU_PAGE_BYTES,
-        MK_GPU_RING_PAGES, MK_GPU_CONSUMER_WARPS);
+        "one has 1, %d, %u and %u; compile it again",
+        machine->ranks, machine->page_bytes, machine->ring_pages, machine->consumer_warps, MK_GPU_PAGE_BYTES, pages,
+        warps);
   }
   for (size_t i = 0; i < program->buffer_count; i++) {
     const mk_buffer *b = &program->buffers[i];
@@ -225,11 +231,20 @@ mk_status mk_gpu_load(const mk_gpu *gpu, int part, const char *name, uint32_t sh
   return status;
 }
 
+uint32_t mk_gpu_threads(const mk_gpu *gpu) {
+  return gpu->mla ? MK_MLA_GPU_THREADS : gpu->rows > MK_MAX_ROWS ? MK_PROMPT_GPU_THREADS : MK_GPU_THREADS;
+}
+
+uint32_t mk_gpu_shared_bytes(const mk_gpu *gpu) {
+  return gpu->mla                  ? MK_MLA_GPU_SHARED_BYTES
+         : gpu->rows > MK_MAX_ROWS ? MK_PROMPT_GPU_SHARED_BYTES
+                                   : MK_GPU_SHARED_BYTES;
+}
+
 static mk_status check_occupancy(const mk_gpu *gpu) {
   int blocks = 0;
-  int threads = gpu->mla ? MK_MLA_GPU_THREADS : MK_GPU_THREADS;
-  size_t shared = gpu->mla ? MK_MLA_GPU_SHARED_BYTES : MK_GPU_SHARED_BYTES;
-  MK_TRY(mk_gpu_check(gpu, gpu->driver->occupancy(&blocks, gpu->kernel, threads, shared),
+  MK_TRY(mk_gpu_check(gpu,
+                      gpu->driver->occupancy(&blocks, gpu->kernel, (int)mk_gpu_threads(gpu), mk_gpu_shared_bytes(gpu)),
                       "asking for the kernel's occupancy"));
   if ((uint64_t)blocks * (uint64_t)gpu->sms < gpu->program->queue_count) {
     return mk_error(MK_ERR_RUNTIME,
@@ -243,6 +258,10 @@ static mk_status load_kernels(mk_gpu *gpu) {
   gpu->mla = mk_program_listed(gpu->program);
   if (gpu->mla) {
     return mk_gpu_load(gpu, MK_GPU_IMAGE_MLA, "mk_mla_kernel", MK_MLA_GPU_SHARED_BYTES, &gpu->module, &gpu->kernel);
+  }
+  if (gpu->rows > MK_MAX_ROWS) {
+    return mk_gpu_load(gpu, MK_GPU_IMAGE_PROMPT, "mk_prompt_kernel", MK_PROMPT_GPU_SHARED_BYTES, &gpu->module,
+                       &gpu->kernel);
   }
   int image = gpu->rows > 1 ? MK_GPU_IMAGE_ROWS : samples(gpu->program) ? MK_GPU_IMAGE_SAMPLING : MK_GPU_IMAGE_KERNEL;
   MK_TRY(mk_gpu_load(gpu, image, "mk_kernel", MK_GPU_SHARED_BYTES, &gpu->module, &gpu->kernel));

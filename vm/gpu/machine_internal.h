@@ -31,7 +31,7 @@ struct mk_gpu {
   char name[128];
   int sms;
   bool mla;      /* it is for the MLA configuration */
-  uint32_t rows; /* per step */
+  uint32_t rows; /* per step; MK_PROMPT_ROWS: it is for the one for prompts */
   bool retained; /* the context */
   bool lost;     /* a kernel does not end: no driver call that waits for it may be made */
   mk_cu_context_ref context;
@@ -70,6 +70,9 @@ mk_status mk_gpu_enter(const mk_gpu *gpu);
 /* MLA programs: what their kernel is compiled for (MK_ERR_FILE), and their tensor maps once there is memory. */
 mk_status mk_gpu_check_mla(const mk_program *program);
 mk_status mk_gpu_open_mla(mk_gpu *gpu);
+/* A block of the program's kernel. */
+uint32_t mk_gpu_threads(const mk_gpu *gpu);
+uint32_t mk_gpu_shared_bytes(const mk_gpu *gpu);
 /* Puts one launch of the program's kernel into the stream. */
 mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params);
 /* Before a launch: no record counts. */

@@ -74,7 +74,7 @@ mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params) {
   return mk_gpu_check(
       gpu,
       gpu->driver->launch_cooperative(records ? gpu->recording : gpu->kernel, (unsigned)gpu->program->queue_count, 1, 1,
-                                      MK_GPU_THREADS, 1, 1, MK_GPU_SHARED_BYTES, gpu->stream, arguments),
+                                      mk_gpu_threads(gpu), 1, 1, mk_gpu_shared_bytes(gpu), gpu->stream, arguments),
       "launching the kernel");
 }
 
@@ -128,7 +128,7 @@ static bool tell(const listener *to, const mk_gpu_params *params, uint32_t step,
 
 /* Hands out tokens until the kernel has ended; makes no driver call that waits. */
 static mk_status follow(mk_gpu *gpu, const mk_gpu_params *params, const listener *to) {
-  uint32_t seen = 0, words[MK_MAX_ROWS];
+  uint32_t seen = 0, words[MK_PROMPT_ROWS];
   uint64_t last = now_ms();
   bool ended = false, listening = true;
   for (uint32_t polls = 0;; polls++) {

@@ -1,0 +1,143 @@
+// The persistent kernel for prompts in chunks of 64 rows: the same interpreter in another configuration (vm/gpu/prompt_shared.h). One block per SM,
+// from the first step of the launch to the last; two warpgroups consume, with most of the registers, and store what they compute; of
+// the third one warp loads and one controls.
+#define MK_GPU_PROMPT 1
+#include "instructions/attention_prompt.cuh"
+#include "instructions/combine_prompt.cuh"
+#include "instructions/linear_prompt.cuh"
+#include "instructions/next_prompt.cuh"
+#include "vm/gpu/controller.cuh"
+#include "vm/gpu/prompt_loader.cuh"
+
+namespace mk {
+
+__device__ inline void init_barriers(const device &d) {
+  for (uint32_t i = 0; i < MK_GPU_RING_PAGES; i++) {
+    tile::barrier_init(d.barrier(PAGE_FULL + i), 1);
+    tile::barrier_init(d.barrier(PAGE_EMPTY + i), PAGE_ARRIVALS);
+  }
+  for (uint32_t i = 0; i < MK_GPU_INSTRUCTION_SLOTS; i++) {
+    tile::barrier_init(d.barrier(INSTRUCTION_FULL + i), 1);
+    tile::barrier_init(d.barrier(INSTRUCTION_EMPTY + i), MK_GPU_CONSUMER_WARPS + 1);  // and the loader
+  }
+  tile::barrier_init(d.barrier(RESULT_THERE), MK_GPU_CONSUMER_WARPS);
+  tile::barrier_init(d.barrier(RESULT_THERE + 1), MK_GPU_CONSUMER_WARPS);
+  tile::barrier_init(d.barrier(STATE_READY), 1);
+  tile::fence_barriers();
+}
+
+__device__ __forceinline__ void run_loader(device d) {
+  loader l = make_loader(d);
+  instruction_cursor cursor;
+  bool stays = true;
+  for (l.d.epoch = 0; stays && l.d.epoch < l.d.params.epochs; l.d.epoch++) {
+    for (bool last = false; !last;) {
+      const mk_instruction *in = fetch(l.d, cursor);
+      stays = in != nullptr;
+      if (!stays) {
+        break;
+      }
+      if (tile::elect()) {
+        load_for_prompt(l, *in);
+      }
+      last = done_with(l.d, cursor);
+    }
+  }
+  drain_copies(l);
+}
+
+__device__ __forceinline__ void consume_instruction(prompt_consumer &c) {
+  switch (instruction_at_hand(c).opcode) {
+    case MK_OP_ATTENTION:
+      consume_ATTENTION(c, instruction_at_hand(c));
+      break;
+    case MK_OP_COMBINE:
+      consume_COMBINE(c, instruction_at_hand(c));
+      break;
+    case MK_OP_REDUCE_ADD:
+      consume_REDUCE_ADD(c, instruction_at_hand(c));
+      break;
+    case MK_OP_NEXT:
+      consume_NEXT(c, instruction_at_hand(c));
+      break;
+    case MK_OP_QKV:
+    case MK_OP_LINEAR_ADD:
+    case MK_OP_LINEAR_PART:
+    case MK_OP_GLU:
+    case MK_OP_HEAD:
+      consume_linear(c, instruction_at_hand(c));
+      break;
+    default:
+      break;
+  }
+}
+
+// False: the controller hands out no more.
+__device__ __forceinline__ bool consume_queue(prompt_consumer &c) {
+  for (set_epoch(c, 0); c.d.epoch < c.d.params.epochs && lines_of(c.d).stop == 0; set_epoch(c, c.d.epoch + 1)) {
+    for (bool last = false; !last;) {
+      if (fetch(c.d, {at_hand(c)}) == nullptr) {
+        return false;
+      }
+      consume_instruction(c);
+      look_up_epoch(c);
+      instruction_cursor cursor{at_hand(c)};
+      last = done_with(c.d, cursor);
+      at_hand(c) = cursor.at;
+      __syncwarp();
+    }
+  }
+  return true;
+}
+
+__device__ __forceinline__ void run_consumer(device d) {
+  prompt_consumer c{d};
+  at_hand(c) = 0;
+  words_of(c).pages = 0;
+  words_of(c).results = 0;
+  words_of(c).normed = 0;
+  __syncwarp();
+  bool whole = consume_queue(c);
+  if (c.d.warp == 0 && tile::lane() == 0) {
+    if (lines_of(c.d).stop != 0) {
+      c.d.words()->leave = 1;  // the roles that run ahead have nothing to wait for
+    }
+    c.d.words()->finished = 1;
+    if (whole && blockIdx.x == 0) {
+      *d.params.epochs_done = c.d.epoch;
+    }
+  }
+}
+
+}  // namespace mk
+
+extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
+    mk_prompt_kernel(const __grid_constant__ mk_gpu_params params) {
+  using namespace mk;
+  device d{params, __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), 0};
+  clear_warp_words(d);
+  if (threadIdx.x == 0) {
+    init_barriers(d);
+    clear_block_words(d);
+    prompt_shared()->choice = 0;
+  }
+  if (d.warp == 0) {
+    __syncwarp();
+    put_step(d, params.plan, 0, prompt_shared()->state[0]);
+  }
+  __syncthreads();
+  if (params.queues[blockIdx.x].count == 0) {
+    return;
+  }
+  if (d.warp < MK_GPU_CONSUMER_WARPS) {
+    tile::take_registers<224>();
+    run_consumer(d);
+  } else {
+    tile::give_registers<56>();
+    if (d.warp == MK_GPU_CONSUMER_WARPS) {
+      run_loader(d);
+    } else if (d.warp == MK_GPU_CONSUMER_WARPS + 2) {
+      run_controller(d);
+    }
+  }
+}
