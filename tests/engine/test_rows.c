@@ -154,6 +154,7 @@ static void every_number_of_rows(const work *want) {
   for (uint32_t rows = 2; rows <= 16; rows *= 2) {
     expect_bits((mk_engine_options){.sms = rows == 4 ? 132 : 5, .rows = rows}, want);
   }
+  expect_bits((mk_engine_options){.sms = 5, .rows = MK_PROMPT_ROWS}, want); /* one sequence after the other */
 }
 
 /* One sequence: chunks of a prompt that ends within a chunk, with one, at the border of a span, and behind it. */
@@ -224,6 +225,7 @@ static void interleavings(size_t model, uint32_t rows, uint32_t sms) {
 
 Test(rows, same_in_every_interleaving_tiny) { interleavings(TEST_MODEL_TINY, 4, 5); }
 Test(rows, same_in_every_interleaving_odd) { interleavings(TEST_MODEL_ODD, 16, 7); }
+Test(rows, same_in_every_interleaving_of_prompts) { interleavings(TEST_MODEL_ODD, MK_PROMPT_ROWS, 7); }
 Test(rows, same_in_every_interleaving_split_k) { interleavings(TEST_MODEL_DEEP_K, 2, 3); }
 Test(rows, same_in_every_interleaving_of_many_sms) { interleavings(TEST_MODEL_WIDE, 8, 40); }
 

@@ -88,8 +88,8 @@ static bool fill(mk_cpu *cpu, const mk_program *program) {
 
 /* Slot 0 in chunks of two, the others by single tokens, now and then idle. A plan that the host refuses is none of the program's. */
 static mk_status run_rows(mk_cpu *cpu, const mk_program *program, uint32_t position) {
-  uint32_t rows = mk_program_rows(program), next[MK_MAX_ROWS];
-  mk_step_row plan[EPOCHS * MK_MAX_ROWS] = {{0}};
+  uint32_t rows = mk_program_rows(program), next[MK_PROMPT_ROWS];
+  mk_step_row plan[EPOCHS * MK_PROMPT_ROWS] = {{0}};
   mk_plan_buffers buffers;
   if (mk_plan_find(program, &buffers) != MK_OK) {
     return MK_OK;

@@ -31,5 +31,7 @@ void test_sampling(bool quick);
 void test_mla(bool quick);
 /* Programs of several rows per step, instruction by instruction and sequence by sequence (rows_gpu.c). */
 void test_rows(bool quick);
+/* Programs for the prompt of one sequence, in the same way (prompt_gpu.c). */
+void test_prompts(bool quick);
 
 #endif

@@ -76,25 +76,25 @@ static void test_logits(const golden *g) {
   mk_engine_close(engine);
 }
 
-/* The prompt in chunks of sixteen, and then one row of sixteen. */
-static void test_rows_logits(const golden *g) {
+/* The prompt in chunks of `rows`, and what follows in single rows. */
+static void test_rows_logits(const golden *g, uint32_t rows) {
   mk_engine *engine;
   output out;
   char text[160];
   if (g->config.hidden % MK_TILE != 0 || g->config.intermediate % MK_TILE != 0) {
     return; /* such programs have one row on this machine */
   }
-  if (!expect_ok(open_engine_rows(g, device, true, MK_MAX_ROWS, &engine), g->name)) {
+  if (!expect_ok(open_engine_rows(g, device, true, rows, &engine), g->name)) {
     return;
   }
   new_output(&out, g->steps, g->config.vocab);
   if (expect_ok(generate(g, engine, &out), g->name)) {
     double error = worst_error(&out, g->logits, common_rows(g, &out));
-    snprintf(text, sizeof text, "in chunks, the logits differ from transformers' by %g; %g is allowed", error,
-             GOLDEN_ERROR);
+    snprintf(text, sizeof text, "in chunks of %u, the logits differ from transformers' by %g; %g is allowed", rows,
+             error, GOLDEN_ERROR);
     expect(error <= GOLDEN_ERROR, g->name, text);
     expect(tokens_agree(g, &out), g->name, "in chunks, the tokens differ from transformers'");
-    printf("%s: in chunks, relative error of logits %.2e\n", g->name, error);
+    printf("%s: in chunks of %u, relative error of logits %.2e\n", g->name, rows, error);
   }
   free_output(&out);
   mk_engine_close(engine);
@@ -385,13 +385,13 @@ static void test_compare(const golden *g) {
   mk_engine_close(machine);
 }
 
-static void test_rows_golden(const char *path) {
+static void test_rows_golden(const char *path, uint32_t rows) {
   golden g;
   const char *why;
   if (!golden_file_read(path, &g, &why)) {
     expect(false, path, why);
   } else if (!g.is_directory || model != NULL) {
-    test_rows_logits(&g);
+    test_rows_logits(&g, rows);
   }
   golden_file_free(&g);
 }
@@ -405,7 +405,8 @@ static void test_golden(const char *path, bool first, bool quick) {
     printf("%s: left out, its weights are files: give their folder with --model\n", g.name);
   } else {
     test_logits(&g);
-    test_rows_logits(&g);
+    test_rows_logits(&g, MK_MAX_ROWS);
+    test_rows_logits(&g, MK_PROMPT_ROWS);
     if (!is_large(&g)) {
       test_compare(&g);
       test_trace(&g);
@@ -435,8 +436,10 @@ static const char usage[] =
     "       mkvm_gpu_tests [--device cuda:N] --like SHAPE --depth TOKENS\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --mla\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]\n"
+    "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --prompts [GOLDEN.bin ...]\n"
     "--model DIR: weights of the goldens that are of a model directory (demo.bin: models/demo)\n"
     "--rows: only several rows per step, and of the goldens only their prompts in chunks\n"
+    "--prompts: the same of programs for the prompt of one sequence\n"
     "--quick: fewer repeats, none of large goldens, and faults on the first golden only\n"
     "--like SHAPE --depth TOKENS: only that launches behind so many hash values in the KV cache give the same bits\n"
     "--mla: only the tile library and MLA decode\n";
@@ -447,7 +450,7 @@ static int finish(void) {
 }
 
 int main(int argc, char **argv) {
-  bool quick = false, mla = false, rows = false, first = true;
+  bool quick = false, mla = false, rows = false, prompts = false, first = true;
   const char *shape = NULL;
   uint32_t depth = 0;
   int at = 1;
@@ -458,6 +461,8 @@ int main(int argc, char **argv) {
       mla = true;
     } else if (strcmp(argv[at], "--rows") == 0) {
       rows = true;
+    } else if (strcmp(argv[at], "--prompts") == 0) {
+      prompts = true;
     } else if (strcmp(argv[at], "--device") == 0 && at + 1 < argc) {
       device = argv[++at];
     } else if (strcmp(argv[at], "--model") == 0 && at + 1 < argc) {
@@ -487,11 +492,18 @@ int main(int argc, char **argv) {
   if (rows) {
     test_rows(quick);
     for (; at < argc; at++) {
-      test_rows_golden(argv[at]);
+      test_rows_golden(argv[at], MK_MAX_ROWS);
     }
     return finish();
   }
-  if (shape != NULL || mla || rows || at == argc) {
+  if (prompts) {
+    test_prompts(quick);
+    for (; at < argc; at++) {
+      test_rows_golden(argv[at], MK_PROMPT_ROWS);
+    }
+    return finish();
+  }
+  if (shape != NULL || mla || at == argc) {
     fputs(usage, stderr);
     return 2;
   }
@@ -500,6 +512,7 @@ int main(int argc, char **argv) {
   test_sampling(quick);
   test_mla(quick);
   test_rows(quick);
+  test_prompts(quick);
   for (; at < argc; at++, first = false) {
     test_golden(argv[at], first, quick);
   }

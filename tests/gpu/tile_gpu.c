@@ -495,6 +495,29 @@ static void test_unpack(tile_gpu *gpu) {
   free(want);
 }
 
+static void test_multiply_pairs(tile_gpu *gpu) {
+  enum { COUNT = 0x20000 };
+  uint32_t *in = new_bytes(COUNT * 4), *got = new_bytes(COUNT * 4), *want = new_bytes(COUNT * 4), state = 1;
+  for (uint32_t i = 0; i < COUNT; i++) { /* any sign and significand, exponents from -32 to 31 */
+    state = state * 1664525u + 1013904223u;
+    in[i] = (state & 0x9fff9fffu) + 0x2f802f80u;
+  }
+  tile_run run = {"mk_tile_warp_multiply", MK_TILE_MAX_BLOCKS, 256, COUNT, 0, in, COUNT * 4, got, COUNT * 4, NULL, 0};
+  if (ran(gpu, &run)) {
+    for (uint32_t i = 0; i < COUNT; i++) {
+      for (uint32_t half = 0; half < 2; half++) {
+        float a = mk_bf16_to_float((uint16_t)(in[i] >> 16 * half));
+        float b = mk_bf16_to_float((uint16_t)(in[COUNT - 1 - i] >> 16 * half));
+        want[i] |= (uint32_t)mk_float_to_bf16(a * b) << 16 * half;
+      }
+    }
+    expect_words(run.kernel, got, want, COUNT, 1);
+  }
+  free(in);
+  free(got);
+  free(want);
+}
+
 static void test_registers(tile_gpu *gpu) {
   enum { COUNT = 500 };
   uint32_t got[MK_REGISTER_THREADS], want[MK_REGISTER_THREADS];
@@ -515,6 +538,7 @@ static void test_warps(tile_gpu *gpu) {
   test_exp2(gpu);
   test_pack(gpu);
   test_unpack(gpu);
+  test_multiply_pairs(gpu);
   test_registers(gpu);
 }
 

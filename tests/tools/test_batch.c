@@ -232,3 +232,29 @@ Test(batch, a_sequence_without_room_or_with_others_is_not_left) {
   cr_assert_eq(single.left, 88);
   stop(&r);
 }
+
+/* Prompts longer than 30 are computed elsewhere, in order, before their sequences have a row here; one of them ends with its first token, and
+ * its slot goes to the next. */
+Test(batch, long_prompts_are_left_to_another_machine) {
+  rig r;
+  start(&r, 0, (const size_t[]){31, 30, 100, 40}, (const size_t[]){5, 5, 1, 2}, 4);
+  static const size_t want[] = {0, 2, 3};
+  mk_long_prompt prompt;
+  for (size_t i = 0; i < 3; i++) {
+    mk_batch_plan(r.batch, &r.launch);
+    cr_assert(mk_batch_long_prompt(r.batch, 30, &prompt));
+    cr_assert_eq(prompt.sequence, want[i], "number %zu is sequence %zu", i, prompt.sequence);
+    mk_batch_take_prompt(r.batch, prompt.sequence, i == 2 ? 7 | MK_RESULT_NAN : 7, NULL);
+  }
+  mk_batch_plan(r.batch, &r.launch);
+  cr_assert_not(mk_batch_long_prompt(r.batch, 30, &prompt));
+  cr_assert_eq(r.ended, 2, "the one with one token to go, and the one whose logits are not numbers");
+  cr_assert_eq(r.status[2], MK_OK);
+  cr_assert_eq(r.status[3], MK_ERR_DEVICE);
+  cr_assert_eq(r.tokens[0], 1);
+  cr_assert_eq(r.launch.plan[0].position, 31, "the first sequence goes on behind its prompt");
+  cr_assert_eq(r.launch.plan[0].token, 7);
+  cr_assert_eq(rows_of(&r, 0, 0), 1);
+  cr_assert_eq(rows_of(&r, 0, 1), 7);
+  stop(&r);
+}

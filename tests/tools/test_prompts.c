@@ -92,7 +92,7 @@ Test(prompts, drawn_tokens_are_those_of_one_prompt) {
 Test(prompts, long_files) {
   json_t *want = json("head -c 2000 $DEMO/README.md | $MKVM run -m $DEMO --temp 0 -f - -n 6 --json --rows 1");
   cr_assert_gt(json_array_size(json_object_get(want, "prompt_tokens")), 300);
-  static const char *const ways[] = {"", "--rows 4", "--rows 16 --sms 5"};
+  static const char *const ways[] = {"", "--rows 4", "--rows 16 --sms 5", "--rows 64 --sms 3"};
   for (size_t i = 0; i < 3; i++) {
     char command[256];
     snprintf(command, sizeof command, "head -c 2000 $DEMO/README.md | $MKVM run -m $DEMO --temp 0 -f - -n 6 --json %s",
@@ -115,7 +115,7 @@ Test(prompts, usage) {
   expect(GREEDY "-p a -p b --trace x 2>&1", 2, "--trace is for one prompt");
   expect(GREEDY "-p a --rows 2 --trace x 2>&1", 2, "--rows 2 does not go with --trace");
   expect(GREEDY "-p a -p b -f x 2>&1", 2, "--prompt and --file are both given");
-  expect(GREEDY "-p a --rows 3 2>&1", 2, "3 is none of 1, 2, 4, 8 and 16");
+  expect(GREEDY "-p a --rows 3 2>&1", 2, "3 is none of 1, 2, 4, 8, 16 and 64");
   expect("$MKVM run -m $DEMO --temp 1 --rows 2 -p a 2>&1", 2, "one that samples has one");
   expect("$MKVM compile -m $DEMO -o /dev/null --rows 2 --sampling 2>&1", 2, "--rows 2 does not go with --sampling");
   expect(GREEDY "-c 4 -p a -p 'one two three four five six' 2>&1", 2, "prompt 2: the prompt has");

@@ -116,3 +116,27 @@ Test(plan, is_for_programs_of_several_rows) {
   cr_assert_null(cpu);
   mk_program_free(single);
 }
+
+/* Of a program for prompts, too: the active rows come first, and only the last of them chooses. */
+static void expect_prompt(const mk_step_row *rows, const char *words) {
+  const uint32_t blocks[] = {2, 0, 1};
+  mk_program *prompt = compile(MK_PROMPT_ROWS);
+  mk_status status = mk_plan_check(prompt, rows, 1, blocks);
+  cr_assert_eq(status, words == NULL ? MK_OK : MK_ERR_USAGE, "status %d: %s", status, mk_error_message());
+  if (words != NULL) {
+    cr_assert_not_null(strstr(mk_error_message(), words), "`%s` is not in: %s", words, mk_error_message());
+  }
+  mk_program_free(prompt);
+}
+
+Test(plan, of_a_prompt) {
+  mk_step_row rows[MK_PROMPT_ROWS] = {row(0, 3, 5, false), row(0, 4, 6, false), row(0, 5, 7, true)};
+  expect_prompt(rows, NULL);
+  rows[1].flags |= MK_ROW_CHOOSES;
+  expect_prompt(rows, "step 0, row 1 chooses; of 64 rows only the last active one does");
+  rows[1] = (mk_step_row){0};
+  rows[2].position = 4;
+  expect_prompt(rows, "step 0, row 2 is active and row 1 is not");
+  rows[1] = row(1, 4, 6, false);
+  expect_prompt(rows, "slot is 1; the program has 1");
+}

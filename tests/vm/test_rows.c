@@ -48,7 +48,7 @@ static void resize(mk_buffer *b, uint32_t rows, uint32_t cols) {
   }
 
 Test(verify_rows, every_number_is_accepted) {
-  for (uint32_t rows = 1; rows <= 16; rows *= 2) {
+  for (uint32_t rows = 1; rows <= MK_PROMPT_ROWS; rows *= rows == MK_MAX_ROWS ? 4 : 2) {
     mk_program *p = compile(rows);
     cr_assert_eq(mk_verify(p, NULL), MK_OK, "%u rows: %s", rows, mk_error_message());
     cr_assert_eq(mk_program_rows(p), rows);
@@ -60,7 +60,7 @@ REJECTS(fewer_rows_than_lines, "S10", "number of rows", p->ranges.batch.high = R
 REJECTS(more_rows_than_lines, "S10", "number of rows", p->ranges.batch.high = ROWS * 2)
 REJECTS(no_row_active, "S01", "at least one is active", p->ranges.batch.low = 0)
 REJECTS(all_rows_active, "S01", "at least one is active", p->ranges.batch.low = ROWS)
-REJECTS(seventeen_rows, "S01", "1, 2, 4, 8 or 16", p->ranges.batch.high = 17)
+REJECTS(seventeen_rows, "S01", "1, 2, 4, 8, 16 or 64", p->ranges.batch.high = 17)
 /* Lines in tiles of their own: an instruction would write one of them. */
 REJECTS(lines_in_several_tiles, "S10", "number of rows", buffer_of(p, MK_OP_GLU, MK_SLOT_GLU_out)->tile_rows = 1)
 REJECTS(a_table_of_too_few_slots, "S10", "table: number of rows", {

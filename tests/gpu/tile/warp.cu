@@ -61,6 +61,16 @@ extern "C" __global__ void __launch_bounds__(256) mk_tile_warp_unpack(const mk_t
   test::finish(params, true);
 }
 
+// in [count] pairs of bf16. out [count]: in[i] times in[count - 1 - i].
+extern "C" __global__ void __launch_bounds__(256) mk_tile_warp_multiply(const mk_tile_params params) {
+  const uint32_t *in = reinterpret_cast<const uint32_t *>(params.in);
+  uint32_t *out = reinterpret_cast<uint32_t *>(params.out);
+  for (uint32_t i = blockIdx.x * 256 + threadIdx.x; i < params.count; i += gridDim.x * 256) {
+    out[i] = tile::multiply_bf16(in[i], in[params.count - 1 - i]);
+  }
+  test::finish(params, true);
+}
+
 // Three warpgroups start with 168 registers a thread (the launch bounds; 64,512 in all). The first gives, the others take, then the other
 // way round, with work in between. out [MK_REGISTER_THREADS]: count steps of a generator, from each thread's index on.
 extern "C" __global__ void __launch_bounds__(MK_REGISTER_THREADS, 1)
