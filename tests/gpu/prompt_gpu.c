@@ -7,15 +7,11 @@
 
 #include "models/synth.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/gpu/shape.h"
 #include "tools/lib/compare.h"
 #include "tools/lib/engine.h"
 
 enum { DEADLINE_MS = 1500, MOST_STEPS = 64, LAUNCHES = 100 };
-
-typedef struct shape {
-  const char *name;
-  uint32_t hidden, intermediate, heads, kv_heads, head_dim, layers, max_seq;
-} shape;
 
 static const shape shapes[] = {
     {"64 dims a head", 512, 1024, 8, 2, 64, 2, 700},
@@ -31,22 +27,6 @@ static uint64_t random_state = 5;
 static uint32_t below(uint32_t end) {
   random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
   return (uint32_t)(random_state >> 33) % end;
-}
-
-static mk_config config_of(const shape *s) {
-  mk_config config;
-  if (mk_synth_shape("tiny", &config) != MK_OK) {
-    memset(&config, 0, sizeof config);
-  }
-  config.hidden = s->hidden;
-  config.intermediate = s->intermediate;
-  config.heads = s->heads;
-  config.kv_heads = s->kv_heads;
-  config.head_dim = s->head_dim;
-  config.layers = s->layers;
-  config.vocab = 1000;
-  config.max_position = 4096;
-  return config;
 }
 
 static bool open_rows(const shape *s, const char *on, uint32_t rows, const char *name, mk_engine **engine) {

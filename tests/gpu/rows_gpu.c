@@ -7,15 +7,11 @@
 
 #include "models/synth.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/gpu/shape.h"
 #include "tools/lib/compare.h"
 #include "tools/lib/engine.h"
 
 enum { DEADLINE_MS = 1500, LONGEST = 1100, MOST_TOKENS = 12, MOST_SEQUENCES = 20 };
-
-typedef struct shape {
-  const char *name;
-  uint32_t hidden, intermediate, heads, kv_heads, head_dim, layers, max_seq;
-} shape;
 
 static const shape shapes[] = {
     {"64 dims a head", 512, 1024, 8, 2, 64, 2, 600},
@@ -24,22 +20,6 @@ static const shape shapes[] = {
     {"parts along K, one KV head", 256, 9216, 8, 1, 128, 1, 2200},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
-
-static mk_config config_of(const shape *s) {
-  mk_config config;
-  if (mk_synth_shape("tiny", &config) != MK_OK) {
-    memset(&config, 0, sizeof config);
-  }
-  config.hidden = s->hidden;
-  config.intermediate = s->intermediate;
-  config.heads = s->heads;
-  config.kv_heads = s->kv_heads;
-  config.head_dim = s->head_dim;
-  config.layers = s->layers;
-  config.vocab = 1000;
-  config.max_position = 4096;
-  return config;
-}
 
 static uint64_t random_state = 1;
 static uint32_t below(uint32_t end) {

@@ -1,10 +1,9 @@
 /* See engine.h. */
-#include "tools/lib/engine.h"
+#include "tools/lib/engine_internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "models/checkpoint.h"
 #include "models/llama.h"
 #include "scheduler/compile.h"
 #include "tools/lib/load.h"
@@ -12,31 +11,6 @@
 #include "vm/verify.h"
 
 enum { DEFAULT_CONTEXT = 4096 };
-
-typedef struct beside { /* another program of the model, on the same weights and KV cache */
-  mk_program *program;
-  mk_gpu *gpu;
-} beside;
-
-struct mk_engine {
-  mk_config config;
-  mk_checkpoint *checkpoint; /* while it opens; NULL: hash weights */
-  mk_graph *graph;
-  mk_program *program;
-  mk_cpu *cpu; /* one of the two */
-  mk_gpu *gpu;
-  char device[160];
-  bool want_logits;
-  const volatile sig_atomic_t *cancel;
-  uint32_t max_seq;
-  uint32_t position_shift; /* mk_tamper */
-  int prompt, logits;      /* buffers; prompt: of one row */
-  mk_trace_window trace;
-  /* With several rows on a GPU: a machine of one row beside it, for the last sequence, and one for long prompts. */
-  beside one_row, prompts;
-  float *logits_copy;         /* of the GPU's, [rows][vocab] */
-  int sampling, bias, counts; /* buffers of a sampling program, else -1 */
-};
 
 static bool needs_cpu(const mk_engine_options *options) {
   return options->interleave_seed != 0 || options->adversarial || options->check_races || options->tamper != NULL;
@@ -69,7 +43,7 @@ bool mk_engine_takes_rows(const mk_engine_options *options) {
   return options->tamper == NULL && (options->sampling == NULL || mk_sampling_is_greedy(options->sampling));
 }
 
-static mk_status write_buffer(mk_engine *engine, size_t buffer, uint64_t offset, const void *data, uint64_t bytes) {
+mk_status mk_engine_write(mk_engine *engine, size_t buffer, uint64_t offset, const void *data, uint64_t bytes) {
   if (engine->gpu != NULL) {
     return mk_gpu_write(engine->gpu, buffer, offset, data, bytes);
   }
@@ -108,7 +82,7 @@ static mk_status fill_block_table(mk_engine *engine) {
   for (uint32_t b = 0; b < blocks; b++) {
     table[b] = blocks - 1 - b;
   }
-  mk_status status = write_buffer(engine, index, 0, table, blocks * sizeof *table);
+  mk_status status = mk_engine_write(engine, index, 0, table, blocks * sizeof *table);
   mk_free(table);
   return status;
 }
@@ -190,12 +164,12 @@ mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling)
                : mk_error(MK_ERR_USAGE, "the engine was opened with a greedy program; it cannot sample");
   }
   mk_sampling_words(sampling, vocab, words);
-  MK_TRY(write_buffer(engine, (size_t)engine->sampling, 0, words, sizeof words));
+  MK_TRY(mk_engine_write(engine, (size_t)engine->sampling, 0, words, sizeof words));
   MK_TRY(mk_alloc(vocab, sizeof *bias, &bias));
   for (size_t i = 0; i < sampling->bias_count; i++) {
     bias[sampling->biases[i].token] = sampling->biases[i].bias;
   }
-  mk_status status = write_buffer(engine, (size_t)engine->bias, 0, bias, vocab * sizeof *bias);
+  mk_status status = mk_engine_write(engine, (size_t)engine->bias, 0, bias, vocab * sizeof *bias);
   mk_free(bias);
   return status;
 }
@@ -207,7 +181,7 @@ static mk_status clear_counts(mk_engine *engine) {
     return MK_OK;
   }
   MK_TRY(mk_alloc(engine->config.vocab, sizeof *zeros, &zeros));
-  mk_status status = write_buffer(engine, (size_t)engine->counts, 0, zeros, engine->config.vocab * sizeof *zeros);
+  mk_status status = mk_engine_write(engine, (size_t)engine->counts, 0, zeros, engine->config.vocab * sizeof *zeros);
   mk_free(zeros);
   return status;
 }
@@ -307,10 +281,8 @@ mk_status mk_engine_set_prompt(mk_engine *engine, const uint32_t *prompt, size_t
     return mk_error(MK_ERR_USAGE, "the engine has %u rows, whose prompts are in their plans",
                     mk_program_rows(engine->program));
   }
-  return write_buffer(engine, (size_t)engine->prompt, 0, prompt, count * sizeof *prompt);
+  return mk_engine_write(engine, (size_t)engine->prompt, 0, prompt, count * sizeof *prompt);
 }
-
-static bool is_cancelled(const mk_engine *engine) { return engine->cancel != NULL && *engine->cancel != 0; }
 
 typedef struct generation {
   mk_engine *engine;
@@ -321,7 +293,7 @@ typedef struct generation {
 
 static bool on_token(void *user, uint32_t position, uint32_t token) {
   generation *g = user;
-  if (is_cancelled(g->engine)) {
+  if (mk_engine_cancelled(g->engine)) {
     return false;
   }
   if (position + 1 < g->prompt_count + g->engine->position_shift) {
@@ -333,7 +305,7 @@ static bool on_token(void *user, uint32_t position, uint32_t token) {
   return more && g->left != 0;
 }
 
-static bool keep_token(void *user, uint32_t position, uint32_t token) {
+bool mk_engine_keep_token(void *user, uint32_t position, uint32_t token) {
   (void)position;
   *(uint32_t *)user = token;
   return true;
@@ -344,9 +316,9 @@ static mk_status generate_with_logits(generation *g, uint32_t first) {
   mk_engine *engine = g->engine;
   uint32_t token = first, position = 0, count = (uint32_t)g->prompt_count;
   bool more = true;
-  while (more && g->left != 0 && !is_cancelled(engine)) {
+  while (more && g->left != 0 && !mk_engine_cancelled(engine)) {
     uint32_t steps = position == 0 ? count : 1;
-    MK_TRY(mk_gpu_run(engine->gpu, token, position, count, steps, keep_token, &token));
+    MK_TRY(mk_gpu_run(engine->gpu, token, position, count, steps, mk_engine_keep_token, &token));
     MK_TRY(mk_gpu_read(engine->gpu, (size_t)engine->logits, 0, engine->logits_copy,
                        engine->config.vocab * sizeof *engine->logits_copy));
     position += steps;
@@ -365,162 +337,6 @@ static mk_status arm_recorder(mk_engine *engine, uint32_t generated) {
   }
   return engine->gpu != NULL ? mk_gpu_trace_on(engine->gpu, first, w->steps, w->records)
                              : mk_cpu_trace_on(engine->cpu, first, w->steps, w->records);
-}
-
-/* Several rows. */
-
-typedef struct side_by_side {
-  mk_engine *engine;
-  mk_batch *batch;
-  uint32_t rows; /* of the results */
-  uint32_t results[MK_PROMPT_ROWS];
-} side_by_side;
-
-static bool on_step(void *user, uint32_t step, const uint32_t *results) {
-  side_by_side *s = user;
-  const float *logits = s->engine->cpu == NULL ? NULL : mk_cpu_memory(s->engine->cpu, (size_t)s->engine->logits);
-  return !is_cancelled(s->engine) && mk_batch_take(s->batch, step, results, logits);
-}
-
-static bool keep_results(void *user, uint32_t step, const uint32_t *results) {
-  side_by_side *s = user;
-  (void)step;
-  memcpy(s->results, results, s->rows * sizeof *results);
-  return !is_cancelled(s->engine);
-}
-
-/* The steps of a launch up to the first one in which a row chooses: logits are to be had of a launch's last step. */
-static uint32_t steps_to_logits(const mk_launch *launch, uint32_t rows) {
-  for (uint32_t i = 0; i < launch->steps * rows; i++) {
-    if ((launch->plan[i].flags & MK_ROW_CHOOSES) != 0) {
-      return i / rows + 1;
-    }
-  }
-  return launch->steps;
-}
-
-/* One launch; with logits to be had from a GPU, as far as they are to be had. */
-static mk_status run_launch(side_by_side *s, const mk_launch *launch) {
-  mk_engine *engine = s->engine;
-  if (engine->gpu == NULL) {
-    return mk_cpu_run_plan(engine->cpu, launch->plan, launch->steps, on_step, s);
-  }
-  if (!engine->want_logits) {
-    return mk_gpu_run_plan(engine->gpu, launch->plan, launch->steps, on_step, s);
-  }
-  uint64_t bytes = engine->program->buffers[engine->logits].bytes;
-  uint32_t steps = steps_to_logits(launch, s->rows);
-  MK_TRY(mk_gpu_run_plan(engine->gpu, launch->plan, steps, keep_results, s));
-  MK_TRY(mk_gpu_read(engine->gpu, (size_t)engine->logits, 0, engine->logits_copy, bytes));
-  for (uint32_t step = 0; step < steps && !is_cancelled(engine); step++) {
-    (void)mk_batch_take(s->batch, step, s->results, engine->logits_copy); /* none before the last one chooses */
-  }
-  return MK_OK;
-}
-
-/* A prompt in chunks, on the machine for prompts, and the token that follows. */
-static mk_status run_prompt(side_by_side *s, const mk_sequence *sequence, const mk_long_prompt *prompt) {
-  mk_engine *engine = s->engine;
-  const mk_program *program = engine->prompts.program;
-  mk_gpu *gpu = engine->prompts.gpu;
-  mk_plan_buffers buffers;
-  mk_step_row *plan;
-  MK_TRY(mk_plan_find(program, &buffers));
-  MK_TRY(mk_gpu_write(gpu, buffers.table, 0, prompt->table, program->buffers[buffers.table].bytes));
-  MK_TRY(mk_alloc((size_t)buffers.steps * MK_PROMPT_ROWS, sizeof *plan, &plan));
-  side_by_side here = {.engine = engine, .rows = MK_PROMPT_ROWS};
-  uint32_t count = (uint32_t)sequence->prompt_count, most = buffers.steps * MK_PROMPT_ROWS;
-  mk_status status = MK_OK;
-  for (uint32_t first = 0; first < count && status == MK_OK && !is_cancelled(engine); first += most) {
-    uint32_t rows = count - first < most ? count - first : most;
-    for (uint32_t i = 0; i < most; i++) {
-      bool last = first + i + 1 == count;
-      plan[i] = i < rows ? (mk_step_row){.position = first + i,
-                                         .token = sequence->prompt[first + i],
-                                         .flags = MK_ROW_ACTIVE | (last ? (uint32_t)MK_ROW_CHOOSES : 0)}
-                         : (mk_step_row){0};
-    }
-    status = mk_gpu_run_plan(gpu, plan, (rows + MK_PROMPT_ROWS - 1) / MK_PROMPT_ROWS, keep_results, &here);
-  }
-  uint32_t line = (count - 1) % MK_PROMPT_ROWS, vocab = engine->config.vocab;
-  if (status == MK_OK && engine->want_logits) {
-    size_t logits = (size_t)mk_program_find_buffer(program, "logits");
-    uint64_t bytes = vocab * sizeof *engine->logits_copy;
-    status = mk_gpu_read(gpu, logits, line * bytes, engine->logits_copy, bytes);
-  }
-  if (status == MK_OK && !is_cancelled(engine)) {
-    mk_batch_take_prompt(s->batch, prompt->sequence, here.results[line],
-                         engine->want_logits ? engine->logits_copy : NULL);
-  }
-  mk_free(plan);
-  return status;
-}
-
-static bool on_single(void *user, uint32_t position, uint32_t token) {
-  side_by_side *s = user;
-  (void)position;
-  return !is_cancelled(s->engine) && mk_batch_take_single(s->batch, token, NULL);
-}
-
-/* The last sequence, token by token: a step of one row is the faster one. With logits, a launch for each token. */
-static mk_status run_single(side_by_side *s, const mk_single *single) {
-  mk_engine *engine = s->engine;
-  const mk_program *program = engine->one_row.program;
-  mk_gpu *gpu = engine->one_row.gpu;
-  size_t table = (size_t)mk_program_find_buffer(program, "block_table");
-  MK_TRY(mk_gpu_write(gpu, table, 0, single->table, program->buffers[table].bytes));
-  if (!engine->want_logits) {
-    return mk_gpu_run(gpu, single->token, single->position, 0, single->left, on_single, s);
-  }
-  size_t logits = (size_t)mk_program_find_buffer(program, "logits");
-  uint32_t token = single->token;
-  bool more = true;
-  for (uint32_t i = 0; more && !is_cancelled(engine); i++) {
-    MK_TRY(mk_gpu_run(gpu, token, single->position + i, 0, 1, keep_token, &token));
-    MK_TRY(mk_gpu_read(gpu, logits, 0, engine->logits_copy, engine->config.vocab * sizeof *engine->logits_copy));
-    more = mk_batch_take_single(s->batch, token, engine->logits_copy);
-  }
-  return MK_OK;
-}
-
-/* hands_over: the last sequence may go on in a program of one row. */
-static mk_status generate_rows(mk_engine *engine, const mk_sequence *sequences, size_t count,
-                               const mk_sequence_calls *calls, bool hands_over) {
-  side_by_side s = {.engine = engine, .rows = mk_program_rows(engine->program)};
-  mk_plan_buffers buffers;
-  mk_launch launch;
-  MK_TRY(mk_plan_find(engine->program, &buffers));
-  MK_TRY(mk_batch_new(engine->program, sequences, count, calls, &s.batch));
-  mk_status status = MK_OK;
-  hands_over = hands_over && engine->one_row.gpu != NULL;
-  if (hands_over) {
-    mk_batch_leave_single(s.batch);
-  }
-  mk_batch_plan(s.batch, &launch);
-  while (status == MK_OK && launch.steps != 0 && !is_cancelled(engine)) {
-    mk_single single;
-    mk_long_prompt prompt;
-    if (engine->prompts.gpu != NULL && mk_batch_long_prompt(s.batch, MK_LONG_PROMPT, &prompt)) {
-      status = run_prompt(&s, &sequences[prompt.sequence], &prompt);
-      if (status == MK_OK) {
-        mk_batch_plan(s.batch, &launch);
-      }
-      continue;
-    }
-    if (hands_over && mk_batch_single(s.batch, &single)) {
-      mk_batch_end_single(s.batch, run_single(&s, &single));
-      break;
-    }
-    status = write_buffer(engine, buffers.table, 0, launch.table, engine->program->buffers[buffers.table].bytes);
-    if (status == MK_OK) {
-      status = run_launch(&s, &launch);
-    }
-    if (status == MK_OK) {
-      mk_batch_plan(s.batch, &launch);
-    }
-  }
-  mk_batch_free(s.batch);
-  return status;
 }
 
 typedef struct alone { /* the one sequence of a batch, or one of several that take turns */
@@ -550,9 +366,9 @@ static bool turn_token(void *user, uint32_t token, const float *logits) {
 mk_status mk_engine_generate_all(mk_engine *engine, const mk_sequence *sequences, size_t count,
                                  const mk_sequence_calls *calls) {
   if (mk_program_rows(engine->program) > 1) {
-    return generate_rows(engine, sequences, count, calls, false); /* alone and in company the same bits */
+    return mk_engine_generate_rows(engine, sequences, count, calls, false); /* alone and in company the same bits */
   }
-  for (size_t i = 0; i < count && !is_cancelled(engine); i++) {
+  for (size_t i = 0; i < count && !mk_engine_cancelled(engine); i++) {
     alone a = {.calls = calls, .index = i};
     calls->ended(calls->user, i,
                  mk_engine_generate(engine, sequences[i].prompt, sequences[i].prompt_count, sequences[i].n_predict,
@@ -567,7 +383,7 @@ mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t p
     alone a = {.fn = fn, .user = user};
     mk_sequence sequence = {.prompt = prompt, .prompt_count = prompt_count, .n_predict = n_predict};
     mk_sequence_calls calls = {.token = alone_token, .ended = alone_ended, .user = &a};
-    MK_TRY(generate_rows(engine, &sequence, 1, &calls, true));
+    MK_TRY(mk_engine_generate_rows(engine, &sequence, 1, &calls, true));
     return a.status;
   }
   if (prompt_count == 0 || prompt_count > engine->max_seq) {
@@ -588,7 +404,8 @@ mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t p
   MK_TRY(arm_recorder(engine, (uint32_t)prompt_count - 1));
   MK_TRY(clear_counts(engine));
   uint32_t shift = engine->position_shift, count = (uint32_t)prompt_count + shift;
-  MK_TRY(write_buffer(engine, (size_t)engine->prompt, shift * sizeof *prompt, prompt, prompt_count * sizeof *prompt));
+  MK_TRY(
+      mk_engine_write(engine, (size_t)engine->prompt, shift * sizeof *prompt, prompt, prompt_count * sizeof *prompt));
   generation g = {.engine = engine, .prompt_count = prompt_count, .left = n_predict, .fn = fn, .user = user};
   if (engine->gpu == NULL) {
     mk_cpu_set_state(engine->cpu, prompt[0], shift, count);
