@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/synth.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/gpu/shape.h"
 #include "tools/lib/compare.h"
