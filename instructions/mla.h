@@ -26,8 +26,9 @@
 #define MK_MLA_REST 0xffffffffu /* end: through the last page */
 
 enum {
-  MK_MLA_LIST_HEAD = 4, /* words in front of the entries */
-  MK_MLA_ENTRY = 4,     /* words of an item or a reduction */
+  MK_MLA_MOST_FOLDED = 4, /* slots of a block: mk_mla_folds */
+  MK_MLA_LIST_HEAD = 4,   /* words in front of the entries */
+  MK_MLA_ENTRY = 4,       /* words of an item or a reduction */
   MK_MLA_SEQUENCE_HEAD = 4,
   MK_MLA_UNIT = 128, /* columns */
   MK_MLA_UNIT_HEAD = 2,
@@ -67,6 +68,16 @@ static inline mk_mla_list mk_mla_list_of(const uint32_t *row) {
       .reductions = row[1],
       .item = (const mk_mla_item *)(const void *)(row + MK_MLA_LIST_HEAD),
       .reduction = (const mk_mla_reduction *)(const void *)(row + MK_MLA_LIST_HEAD + (size_t)MK_MLA_ENTRY * row[0])};
+}
+
+/* Whether the first reduction of a row is of the block of its last item, of few slots, and of whole groups of eight query rows: then the item's
+ * own part of those rows need not leave its SM. (A GPU keeps it in registers and never writes it to the slot, which nobody else reads there.) */
+static inline bool mk_mla_folds(const mk_mla_list *list) {
+  const mk_mla_item *item = list->item + list->items - (list->items != 0);
+  const mk_mla_reduction *r = list->reduction;
+  return list->items != 0 && list->reductions != 0 && item->slot != MK_MLA_OUT && item->block == r->block &&
+         r->slots <= MK_MLA_MOST_FOLDED && mk_mla_first_unit(r) % (8 * MK_MLA_ROW_UNITS) == 0 &&
+         mk_mla_unit_count(r) % (8 * MK_MLA_ROW_UNITS) == 0;
 }
 
 /* The sizes of a program, from its buffers, and which those are. */

@@ -4,7 +4,8 @@
 // Tiles: 64 query rows (those of a block, then rows of no meaning) by pages of 64 tokens. A page is loaded once, as nine panels of 64 columns;
 // its first eight are the values. Pages are scored by one warpgroup and the other in turn, which hands their weights over through shared
 // memory, and each adds up its half of the 512 columns: so while one works on weights, the other multiplies.
-// Waits for nothing outside the SM; stores outputs as they are, slots as stamped words.
+// Stores outputs as they are, slots as stamped words. Waits for nothing outside the SM, but where its last item also carries out the first
+// reduction of the list (mk_mla_folds): then for the stamps of the other slots of the block.
 //
 // Rows behind the last token of a page may be anything. Their scores are set aside; their values are made zero, since zero times NaN is not.
 #pragma once
@@ -346,27 +347,24 @@ __device__ inline void add_totals(const attender &a, softmax_rows &r) {
   }
 }
 
-// Sixteen bytes a lane: memory takes whole sectors of 32 several times faster than halves of them.
+// Of the thread's row h. Sixteen bytes a lane: memory takes whole sectors of 32 several times faster than halves of them.
 __device__ inline void store_out(const attender &a, const block_view &v, const mk_gpu_buffer &out, uint32_t block,
-                                 const float (&inverse)[2], const float (&sums)[SUMS]) {
+                                 uint32_t h, float inverse, const float (&sums)[SUMS]) {
+  uint32_t row = a.row() + 8 * h;
+  uint4 *to = reinterpret_cast<uint4 *>(out.address) +
+              (static_cast<uint64_t>(block) * v.rows + row) * (MK_MLA_LATENT / 8) + a.group * (MK_MLA_LATENT / 16) +
+              a.lane % 4;
 #pragma unroll
-  for (uint32_t h = 0; h < 2; h++) {
-    uint32_t row = a.row() + 8 * h;
-    uint4 *to = reinterpret_cast<uint4 *>(out.address) +
-                (static_cast<uint64_t>(block) * v.rows + row) * (MK_MLA_LATENT / 8) + a.group * (MK_MLA_LATENT / 16) +
-                a.lane % 4;
+  for (uint32_t j = 0; j < SUMS / 4; j += 4) {
+    uint32_t words[4];
 #pragma unroll
-    for (uint32_t j = 0; j < SUMS / 4; j += 4) {
-      uint32_t words[4];
-#pragma unroll
-      for (uint32_t i = 0; i < 4; i++) {
-        uint32_t at = 4 * (j + i) + 2 * h;
-        words[i] = tile::pack_bf16(sums[at] * inverse[h], sums[at + 1] * inverse[h]);
-      }
-      uint4 whole = tile::transpose_quad(a.lane, make_uint4(words[0], words[1], words[2], words[3]));
-      if (row < v.rows) {
-        to[j] = whole;
-      }
+    for (uint32_t i = 0; i < 4; i++) {
+      uint32_t at = 4 * (j + i) + 2 * h;
+      words[i] = tile::pack_bf16(sums[at] * inverse, sums[at + 1] * inverse);
+    }
+    uint4 whole = tile::transpose_quad(a.lane, make_uint4(words[0], words[1], words[2], words[3]));
+    if (row < v.rows) {
+      to[j] = whole;
     }
   }
 }
@@ -403,16 +401,92 @@ __device__ inline void store_unit(const slot_unit &to, uint32_t lane, uint32_t f
   }
 }
 
-__device__ inline void store_slot(const attender &a, const block_view &v, const mk_gpu_buffer &parts, uint32_t slot,
-                                  const softmax_rows &r, const float (&inverse)[2], const float (&sums)[SUMS]) {
+enum { UNIT_HALVES = 2 };  // units of a warpgroup in a row
+
+__device__ inline slot_unit units_of_row(const attender &a, const mk_gpu_buffer &parts, uint32_t slot, uint32_t h) {
+  return unit_in(parts, slot, (a.row() + 8 * h) * MK_MLA_ROW_UNITS + a.group * UNIT_HALVES);
+}
+
+// A row's weights by their sum, so that what they are relative to is the logarithm of their total.
+struct row_sum {
+  float logarithm, total;
+};
+
+// Adds what the item of another slot has of the thread's row h. Sums are of weights relative to s.logarithm.
+__device__ __forceinline__ void add_slot(const attender &a, const mk_gpu_buffer &parts, uint32_t buffer, uint32_t slot,
+                                         uint32_t h, row_sum &s, float (&sums)[SUMS]) {
+  slot_unit from = units_of_row(a, parts, slot, h);
+  float keep = 0.0f, weight = 0.0f;
+#pragma unroll
+  for (uint32_t half = 0; half < UNIT_HALVES; half++) {
+    tile::stamped_triple words[SLOT_GROUPS];
+    wait_all_triples<SLOT_GROUPS>(
+        a.d, buffer, [&](uint32_t i) { return from.at(half * SLOT_TRIPLES + i * 4 + a.lane % 4); }, words);
+    if (half == 0) {
+      float logarithm = __uint_as_float(words[SLOT_GROUPS - 1].data[1]), max = fmaxf(s.logarithm, logarithm);
+      float offset = max == -INFINITY ? 0.0f : max;
+      keep = tile::exp2(s.logarithm - offset);
+      weight = tile::exp2(logarithm - offset);
+      s.logarithm = max;
+      s.total = s.total * keep + weight;
+    }
+    float factor = weight * __uint_as_float(words[SLOT_GROUPS - 1].data[2]);
+#pragma unroll
+    for (uint32_t w = 0; w < SUMS / 8; w++) {
+      float2 pair = tile::unpack_half(words[w / 3].data[w % 3]);
+      uint32_t at = half * (SUMS / 2) + 4 * w + 2 * h;
+      sums[at] = sums[at] * keep + factor * pair.x;
+      sums[at + 1] = sums[at + 1] * keep + factor * pair.y;
+    }
+  }
+}
+
+// The end of an item: rows of the block that others write go to its slot; to those that it writes itself it adds what other items have of
+// them, in groups of eight. What others wait for comes before what is waited for. Of the last eight rows some may have no meaning; they are not folded.
+__device__ __forceinline__ void end_item(const attender &a, const block_view &v, const mk_instruction &in,
+                                         const mla_entry &item, const softmax_rows &r, float (&sums)[SUMS]) {
+  const mk_gpu_buffer &parts = a.d.buffer(in.operands[MK_SLOT_MLA_PART_parts]);
+  row_sum s[2];
+  bool own[2];
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
-    uint32_t row = a.row() + 8 * h;
+    uint32_t row = a.warp % 4 * 16 + 8 * h;
+    float inverse = r.total[h] == 0.0f ? 0.0f : __frcp_rn(r.total[h]);
     float logarithm = r.total[h] == 0.0f ? -INFINITY : r.max[h] + __log2f(r.total[h]);
+    own[h] = row >= (item.own_rows & 0xffffu) && row < item.own_rows >> 16;
+    s[h] = {logarithm, r.total[h] == 0.0f ? 0.0f : 1.0f};
+    if (!own[h] && row < v.rows && publishes(a.d)) {
+      slot_unit to = units_of_row(a, parts, item.slot, h);
 #pragma unroll
-    for (uint32_t half = 0; half < 2; half++) {
-      slot_unit to = unit_in(parts, slot, row * MK_MLA_ROW_UNITS + a.group * 2 + half);
-      store_unit(to, a.lane, half * (SUMS / 2), h, logarithm, inverse[h], a.d.generation(), row < v.rows, sums);
+      for (uint32_t half = 0; half < UNIT_HALVES; half++) {
+        store_unit({to.address + half * (SLOT_TRIPLES * 16)}, a.lane, half * (SUMS / 2), h, logarithm, inverse,
+                   a.d.generation(), a.row() + 8 * h < v.rows, sums);
+      }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < SUMS; i += 4) {
+      sums[i + 2 * h] *= inverse;
+      sums[i + 2 * h + 1] *= inverse;
+    }
+  }
+  uint32_t first = item.block_slots & 0xffffu;
+#pragma unroll 1
+  for (uint32_t slot = first; slot < first + (item.block_slots >> 16); slot++) {
+    if (slot == item.slot) {
+      continue;
+    }
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+      if (own[h]) {
+        add_slot(a, parts, in.operands[MK_SLOT_MLA_PART_parts].buffer, slot, h, s[h], sums);
+      }
+    }
+  }
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    if (own[h] && publishes(a.d)) {
+      store_out(a, v, a.d.buffer(in.operands[MK_SLOT_MLA_PART_out]), item.block, h,
+                s[h].total == 0.0f ? 0.0f : __frcp_rn(s[h].total), sums);
     }
   }
 }
@@ -423,7 +497,7 @@ __device__ __forceinline__ void consume_MLA_PART(attender &a, const mk_instructi
   mla_entry item = take_entry(a);
   for (; item.kind == ENTRY_ITEM; item = take_entry(a)) {
     softmax_rows r = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
-    float sums[SUMS], inverse[2];
+    float sums[SUMS];
 #pragma unroll
     for (uint32_t i = 0; i < SUMS; i++) {
       sums[i] = 0.0f;
@@ -432,16 +506,8 @@ __device__ __forceinline__ void consume_MLA_PART(attender &a, const mk_instructi
       attend_pages(a, v, item, r, sums);
       add_totals(a, r);
     }
-#pragma unroll
-    for (uint32_t h = 0; h < 2; h++) {
-      inverse[h] = r.total[h] == 0.0f ? 0.0f : __frcp_rn(r.total[h]);
-    }
-    if (!publishes(a.d)) {
-    } else if (item.slot == MK_MLA_OUT) {
-      store_out(a, v, a.d.buffer(in.operands[MK_SLOT_MLA_PART_out]), item.block, inverse, sums);
-    } else {
-      store_slot(a, v, a.d.buffer(in.operands[MK_SLOT_MLA_PART_parts]), item.slot, r, inverse, sums);
-    }
+    tile::wait_for_launch_before();  // whose reductions may still read what is written now
+    end_item(a, v, in, item, r, sums);
   }
 }
 

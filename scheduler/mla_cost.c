@@ -1,9 +1,8 @@
 /* See mla_cost.h. */
 #include "scheduler/mla_cost.h"
 
-/* A KV page is 73,728 bytes, and an SM's share of 4.67 TB/s 35 bytes a nanosecond. The others are guesses of the right size. */
 const mk_mla_costs mk_mla_default_costs = {
-    .item = 1500, .page = 2080, .out_row = 10, .slot_row = 40, .reduction = 1500, .unit = 10};
+    .item = 1402, .page = 2583, .out_row = 47, .slot_row = 93, .reduction = 1, .unit = 14};
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
@@ -37,7 +36,8 @@ uint64_t mk_mla_simulate(const mk_mla_geometry *g, const mk_mla_costs *costs, co
       for (uint32_t s = r->first_slot; s < r->first_slot + r->slots; s++) {
         time = later(time, ready[s]);
       }
-      time += mk_mla_reduction_cost(costs, r->slots, mk_mla_unit_count(r));
+      time += i == 0 && mk_mla_folds(&list) ? mk_mla_fold_cost(costs, r->slots, mk_mla_unit_count(r))
+                                            : mk_mla_reduction_cost(costs, r->slots, mk_mla_unit_count(r));
     }
     last = later(last, time);
   }

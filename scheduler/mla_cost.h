@@ -7,12 +7,12 @@
 
 #include "instructions/mla.h"
 
-/* Nanoseconds. The defaults are estimates from the figures of an H200, not measurements of this machine. */
+/* Nanoseconds. The defaults are what `mkvm bench --mla-costs` says on an H200. */
 typedef struct mk_mla_costs {
   uint32_t item;      /* an item by itself: its queries, the first page's latency, the last one's drain */
   uint32_t page;      /* a page of 64 tokens, all SMs streaming */
   uint32_t out_row;   /* an output row, bf16 */
-  uint32_t slot_row;  /* a row of a partial slot, stamped fp32 */
+  uint32_t slot_row;  /* a row of a partial slot */
   uint32_t reduction; /* a reduction by itself: the hop from the last part, and its start */
   uint32_t unit;      /* 128 columns of one row of one slot */
 } mk_mla_costs;
@@ -25,6 +25,12 @@ static inline uint64_t mk_mla_item_cost(const mk_mla_costs *c, uint32_t rows, ui
 }
 static inline uint64_t mk_mla_reduction_cost(const mk_mla_costs *c, uint32_t slots, uint32_t units) {
   return c->reduction + (uint64_t)slots * units * c->unit;
+}
+/* Of a reduction that is folded (mk_mla_folds): the item's own slot is not read, and none of these rows written there. */
+static inline uint64_t mk_mla_fold_cost(const mk_mla_costs *c, uint32_t slots, uint32_t units) {
+  uint64_t cost = mk_mla_reduction_cost(c, slots - 1, units),
+           saved = (uint64_t)(units / MK_MLA_ROW_UNITS) * c->slot_row;
+  return cost > saved ? cost - saved : 0;
 }
 
 static inline uint32_t mk_mla_pages_of(uint32_t length) {

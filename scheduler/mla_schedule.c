@@ -4,9 +4,11 @@
 
 #include <string.h>
 
+#define NO_PART UINT32_MAX
+
 typedef struct part { /* a run of pages of a block */
   uint32_t block, index, first, pages;
-  uint32_t sm; /* FILL */
+  uint32_t sm; /* FILL: from the start, else once it is placed */
 } part;
 
 typedef struct sm_state {
@@ -35,8 +37,12 @@ struct mk_mla_scheduler {
   uint32_t *part_counts; /* by block, as the three below */
   uint32_t *first_slot;
   uint64_t *ready;        /* when its last part is done */
+  bool *folded;           /* its reductions are placed */
   sm_state *heap;         /* the SM that is free first on top */
   uint32_t *entries;      /* by SM */
+  uint32_t *last;         /* by SM: the part placed last there, or NO_PART */
+  uint32_t *reductions;   /* by SM */
+  sm_state **state;       /* by SM: its place in the heap, while reductions are placed where parts are */
   uint32_t *work;         /* NULL: only the makespan is asked for */
   mk_mla_summary summary; /* of the plan at hand */
 };
@@ -52,6 +58,10 @@ static mk_status allocate(mk_mla_scheduler *s) {
   MK_TRY(mk_alloc(blocks, sizeof *s->part_counts, &s->part_counts));
   MK_TRY(mk_alloc(blocks, sizeof *s->first_slot, &s->first_slot));
   MK_TRY(mk_alloc(blocks, sizeof *s->ready, &s->ready));
+  MK_TRY(mk_alloc(blocks, sizeof *s->folded, &s->folded));
+  MK_TRY(mk_alloc(s->g.sms, sizeof *s->last, &s->last));
+  MK_TRY(mk_alloc(s->g.sms, sizeof *s->reductions, &s->reductions));
+  MK_TRY(mk_alloc(s->g.sms, sizeof *s->state, &s->state));
   MK_TRY(mk_alloc(s->g.sms, sizeof *s->heap, &s->heap));
   return mk_alloc(s->g.sms, sizeof *s->entries, &s->entries);
 }
@@ -90,6 +100,10 @@ void mk_mla_scheduler_free(mk_mla_scheduler *s) {
   mk_free(s->part_counts);
   mk_free(s->first_slot);
   mk_free(s->ready);
+  mk_free(s->folded);
+  mk_free(s->last);
+  mk_free(s->reductions);
+  mk_free(s->state);
   mk_free(s->heap);
   mk_free(s->entries);
   mk_free(s);
@@ -241,6 +255,7 @@ static bool number_slots(mk_mla_scheduler *s) {
   for (uint32_t b = 0; b < all_blocks(s); b++) {
     s->first_slot[b] = next;
     s->ready[b] = 0;
+    s->folded[b] = false;
     next += s->part_counts[b] > 1 ? s->part_counts[b] : 0;
   }
   s->summary.slots = next;
@@ -267,7 +282,7 @@ static void finish(mk_mla_scheduler *s, uint64_t time) {
   s->summary.makespan = time > s->summary.makespan ? time : s->summary.makespan;
 }
 
-static void place_part(mk_mla_scheduler *s, sm_state *at, const part *p) {
+static void place_part(mk_mla_scheduler *s, sm_state *at, part *p) {
   uint32_t count = s->part_counts[p->block], end = p->index + 1 == count ? MK_MLA_REST : p->first + p->pages;
   bool direct = count == 1;
   at->time += item_cost(s, p->pages, direct);
@@ -276,6 +291,8 @@ static void place_part(mk_mla_scheduler *s, sm_state *at, const part *p) {
     s->ready[p->block] = at->time;
   }
   s->summary.items++;
+  p->sm = at->sm;
+  s->last[at->sm] = (uint32_t)(p - s->parts);
   if (!add_entry(s, at->sm, 0, p->block, p->first, end, direct ? MK_MLA_OUT : s->first_slot[p->block] + p->index)) {
     at->time = UINT64_MAX;
   }
@@ -305,7 +322,7 @@ static void place_longest_first(mk_mla_scheduler *s) {
 static void place_as_filled(mk_mla_scheduler *s) {
   for (uint32_t whole = 0; whole < 2; whole++) {
     for (uint32_t i = 0; i < s->part_count; i++) {
-      const part *p = &s->parts[i];
+      part *p = &s->parts[i];
       if ((s->part_counts[p->block] == 1) == (whole != 0)) {
         place_part(s, &s->heap[p->sm], p);
       }
@@ -317,8 +334,11 @@ static void place_as_filled(mk_mla_scheduler *s) {
 /* Units of the block that a reduction on the SM takes, from `first` on. */
 static void place_reduction(mk_mla_scheduler *s, sm_state *at, uint32_t block, uint32_t first, uint32_t count) {
   uint64_t start = at->time > s->ready[block] ? at->time : s->ready[block];
-  uint32_t parts = s->part_counts[block];
-  at->time = start + mk_mla_reduction_cost(&s->costs, parts, count);
+  uint32_t parts = s->part_counts[block], group = 8 * MK_MLA_ROW_UNITS;
+  bool folds = s->reductions[at->sm]++ == 0 && s->last[at->sm] != NO_PART && s->parts[s->last[at->sm]].block == block &&
+               parts <= MK_MLA_MOST_FOLDED && first % group == 0 && count % group == 0; /* as mk_mla_folds */
+  at->time =
+      start + (folds ? mk_mla_fold_cost(&s->costs, parts, count) : mk_mla_reduction_cost(&s->costs, parts, count));
   finish(s, at->time);
   s->summary.reductions++;
   if (!add_entry(s, at->sm, 1, block, s->first_slot[block], parts, first | count << 16)) {
@@ -326,13 +346,53 @@ static void place_reduction(mk_mla_scheduler *s, sm_state *at, uint32_t block, u
   }
 }
 
-/* About as many reductions as there are SMs, of about one cost, each on the SM that is free first. */
+/* The SMs where a part of the block, whose parts begin with number `first`, comes last; `most` at most. */
+static uint32_t last_places(const mk_mla_scheduler *s, uint32_t first, uint32_t most, uint32_t *sms) {
+  uint32_t count = s->part_counts[s->parts[first].block], found = 0;
+  for (uint32_t i = first; count > 1 && count <= MK_MLA_MOST_FOLDED && i < first + count; i++) {
+    uint32_t sm = s->parts[i].sm;
+    if (s->last[sm] == i && s->state[sm]->time != UINT64_MAX && found < most) {
+      sms[found++] = sm;
+    }
+  }
+  return found;
+}
+
+/* Blocks of whole groups of eight rows: one of few parts is reduced where those of its parts are that come last on their SM, by each some groups. A
+ * GPU keeps these rows of the part in registers. Not where most slots are of other blocks, which then had fewer SMs for their reductions. Gives
+ * the slots of the blocks that are. */
+static uint32_t place_folds(mk_mla_scheduler *s) {
+  uint32_t group = 8 * MK_MLA_ROW_UNITS, groups = s->g.rows / 8, sms[MK_MLA_MOST_FOLDED], slots = 0;
+  for (uint32_t i = 0; i < s->g.sms; i++) {
+    s->state[s->heap[i].sm] = &s->heap[i];
+  }
+  for (uint32_t i = 0, count; i < s->part_count; i += count) {
+    count = s->part_counts[s->parts[i].block];
+    slots += last_places(s, i, groups, sms) != 0 ? count : 0;
+  }
+  if (s->g.rows % 8 != 0 || slots < s->summary.slots / 2) {
+    return 0;
+  }
+  for (uint32_t i = 0; i < s->part_count; i += s->part_counts[s->parts[i].block]) {
+    uint32_t block = s->parts[i].block, found = last_places(s, i, groups, sms);
+    for (uint32_t j = 0; j < found; j++) {
+      uint32_t first = j * groups / found, end = (j + 1) * groups / found;
+      place_reduction(s, s->state[sms[j]], block, first * group, (end - first) * group);
+    }
+    s->folded[block] = found != 0;
+  }
+  make_heap(s);
+  return slots;
+}
+
+/* Of the other blocks about as many reductions as there are SMs, of about one cost, each on the SM that is free first. */
 static void place_reductions(mk_mla_scheduler *s) {
-  uint32_t units = s->g.rows * MK_MLA_ROW_UNITS;
-  uint64_t share = ((uint64_t)s->summary.slots * units + s->g.sms - 1) / s->g.sms;
-  for (uint32_t b = 0; s->summary.slots != 0 && b < all_blocks(s); b++) {
+  uint32_t units = s->g.rows * MK_MLA_ROW_UNITS, slots = s->summary.slots;
+  slots -= slots != 0 ? place_folds(s) : 0;
+  uint64_t share = ((uint64_t)slots * units + s->g.sms - 1) / s->g.sms;
+  for (uint32_t b = 0; slots != 0 && b < all_blocks(s); b++) {
     uint32_t parts = s->part_counts[b];
-    if (parts == 1) {
+    if (parts == 1 || s->folded[b]) {
       continue;
     }
     uint64_t fair = (uint64_t)units * parts / share;
@@ -367,6 +427,8 @@ static void clear(mk_mla_scheduler *s) {
     }
   }
   memset(s->entries, 0, s->g.sms * sizeof *s->entries);
+  memset(s->reductions, 0, s->g.sms * sizeof *s->reductions);
+  memset(s->last, 0xff, s->g.sms * sizeof *s->last);
   memset(s->part_counts, 0, all_blocks(s) * sizeof *s->part_counts);
   s->part_count = 0;
   s->summary = (mk_mla_summary){0};

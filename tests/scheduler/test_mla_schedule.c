@@ -79,8 +79,8 @@ static const uint32_t sm_counts[] = {1, 2, 7, 64, 132, 1024};
 Test(mla_schedule, random_batches) {
   uint64_t seed = 1;
   for (size_t i = 0; i < sizeof sm_counts / sizeof sm_counts[0]; i++) {
-    for (uint32_t kind = 0; kind < 3; kind++) {
-      static const uint32_t heads[] = {8, 16, 128}, tokens[] = {1, 4, 3};
+    for (uint32_t kind = 0; kind < 4; kind++) { /* the last: blocks of 52 rows */
+      static const uint32_t heads[] = {8, 16, 128, 104}, tokens[] = {1, 4, 3, 6};
       planner p = start(heads[kind], tokens[kind], sm_counts[i], NULL);
       for (uint32_t round = 0; round < 40; round++) {
         uint32_t lengths[MOST_SEQUENCES], most = 1u << test_random_below(&seed, 17);
@@ -150,17 +150,37 @@ Test(mla_schedule, even_batches_are_not_cut) {
   stop(&p);
 }
 
-/* One SM, an item and a reduction by hand: the simulation counts what the costs say. */
+/* Sequences in two parts are reduced where these are. */
+Test(mla_schedule, few_parts_are_reduced_where_they_are) {
+  uint32_t lengths[64];
+  planner p = start(16, 4, 128, NULL);
+  for (uint32_t q = 0; q < 64; q++) {
+    lengths[q] = 2048;
+  }
+  cr_assert_eq(expect_plan(&p, &mk_mla_default_costs, MK_MLA_MAKESPAN, lengths, 64).slots, 128);
+  for (uint32_t sm = 0; sm < 128; sm++) {
+    mk_mla_list list = mk_mla_list_of(p.work + (size_t)sm * p.g.list_words);
+    cr_assert_eq(list.reductions, mk_mla_folds(&list), "SM %u", sm);
+  }
+  stop(&p);
+}
+
+/* Two SMs by hand: the simulation counts what the costs say. The reduction is of the block of the last item of its SM, so that of this one's part
+ * neither writing nor reading counts; then items are the other way round. */
 Test(mla_schedule, simulation_by_hand) {
   const mk_mla_costs costs = {.item = 1000, .page = 100, .out_row = 3, .slot_row = 7, .reduction = 500, .unit = 11};
   planner p = start(8, 1, 2, &costs);
   uint32_t lengths[] = {640, 100};
   const uint32_t first[] = {1, 0, 0, 0, 0, 0, 4, 0},
-                 second[] = {2, 1, 0, 0, 1, 0, MK_MLA_REST, MK_MLA_OUT, 0, 4, MK_MLA_REST, 1, 0, 0, 2, 32u << 16};
+                 second[] = {2, 1, 0, 0, 1, 0, MK_MLA_REST, MK_MLA_OUT, 0, 4, MK_MLA_REST, 1, 0, 0, 2, 32u << 16},
+                 turned[] = {2, 1, 0, 0, 0, 4, MK_MLA_REST, 1, 1, 0, MK_MLA_REST, MK_MLA_OUT, 0, 0, 2, 32u << 16};
   memcpy(p.work, first, sizeof first);
   memcpy(p.work + p.g.list_words, second, sizeof second);
   cr_assert_eq(mk_mla_check_list(p.checker, p.work, 2), MK_OK, "%s", mk_error_message());
   uint64_t items = (1000 + 2 * 100 + 8 * 3) + (1000 + 6 * 100 + 8 * 7);
+  cr_assert_eq(mk_mla_simulate(&p.g, &costs, p.work, lengths, p.ready), items + 500 + 32 * 11 - 8 * 7);
+  memcpy(p.work + p.g.list_words, turned, sizeof turned);
+  cr_assert_eq(mk_mla_check_list(p.checker, p.work, 2), MK_OK, "%s", mk_error_message());
   cr_assert_eq(mk_mla_simulate(&p.g, &costs, p.work, lengths, p.ready), items + 500 + 2 * 32 * 11);
   lengths[1] = 0;
   lengths[0] = 64 * 1000; /* grown: the last part has it all */

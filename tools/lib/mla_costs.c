@@ -9,8 +9,8 @@ static const double kWarmUp = 0.05;
 
 /* Lists of the measurements, all SMs alike where nothing else is said. */
 typedef enum list_kind {
-  WHOLE,    /* every sequence one item on SM sequence % sms */
-  HALVED,   /* items of two pages, and their reduction, on one SM */
+  WHOLE, /* every sequence one item on SM sequence % sms */
+  HALVED, /* items of two pages on one SM, their reduction on another, since a part that is there would be kept (mk_mla_folds) */
   CUT,      /* the same with items of one page */
   GATHERED, /* one sequence in parts of a page, each on its SM, reduced on SM 0 */
   SPREAD,   /* the same, reduced by all that have a part */
@@ -38,7 +38,7 @@ static void add_parts(const mk_mla_session *s, uint32_t sequence, uint32_t first
   uint32_t pieces = kind != SPREAD ? 1 : parts < units ? parts : units;
   for (uint32_t i = 0; i < pieces; i++) {
     uint32_t first = i * units / pieces, count = (i + 1) * units / pieces - first;
-    add_reduction(s, (apart ? i : sequence) % sms,
+    add_reduction(s, (apart ? i : sequence + sms / 2) % sms,
                   (mk_mla_reduction){sequence, first_slot, parts, first | count << 16});
   }
 }
@@ -63,7 +63,7 @@ static mk_status time_list(mk_mla_session *s, list_kind kind, double *ns) {
   double us;
   write_list(s, kind);
   MK_TRY(mk_mla_session_run(s)); /* checks it, too */
-  MK_TRY(mk_mla_session_time(s, kWarmUp, false, &us));
+  MK_TRY(mk_mla_session_time(s, kWarmUp, MK_MLA_WARM, &us));
   *ns = us * 1e3;
   return MK_OK;
 }

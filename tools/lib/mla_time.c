@@ -30,15 +30,15 @@ static int by_size(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-mk_status mk_mla_session_time(const mk_mla_session *s, double warm_up, bool flushed, double *us) {
+mk_status mk_mla_session_time(const mk_mla_session *s, double warm_up, mk_mla_timing timing, double *us) {
   double times[TIMES];
-  uint32_t launches = flushed ? 1 : LAUNCHES;
+  uint32_t launches = timing == MK_MLA_WARM ? LAUNCHES : 1;
   for (double start = seconds(); seconds() - start < warm_up;) {
     MK_TRY(mk_gpu_repeat(s->gpu, LAUNCHES, us));
   }
   for (uint32_t i = 0; i < TIMES; i++) {
-    if (flushed) {
-      MK_TRY(mk_gpu_flush(s->gpu));
+    if (timing == MK_MLA_FLUSHED || timing == MK_MLA_WRITTEN) {
+      MK_TRY(mk_gpu_flush(s->gpu, timing == MK_MLA_WRITTEN));
     }
     MK_TRY(mk_gpu_repeat(s->gpu, launches, &times[i]));
   }

@@ -12,9 +12,16 @@ typedef struct mk_mla_floor {
 
 mk_mla_floor mk_mla_session_floor(const mk_mla_session *session);
 
-/* Microseconds of a call, the median of 31: of twenty launches behind each other, or of one behind a flushed L2. With launch and reduction, without
- * scheduling. The list is that of the last run. `warm_up`: seconds of launches before, since an idle GPU's clocks take that long. */
-mk_status mk_mla_session_time(const mk_mla_session *session, double warm_up, bool flushed, double *us);
+typedef enum mk_mla_timing {
+  MK_MLA_WARM,    /* one of twenty launches behind each other: each begins on SMs that the one before it has left */
+  MK_MLA_ALONE,   /* a launch between two events */
+  MK_MLA_FLUSHED, /* the same behind an L2 that was read full of something else */
+  MK_MLA_WRITTEN, /* the same behind an L2 that was written full: the launch also waits for that to be written back */
+} mk_mla_timing;
+
+/* Microseconds of a call, the median of 31. With launch and reduction, without scheduling. The list is that of the last run. `warm_up`: seconds
+ * of launches before, since an idle GPU's clocks take that long. */
+mk_status mk_mla_session_time(const mk_mla_session *session, double warm_up, mk_mla_timing timing, double *us);
 
 /* Measures the constants of the cost model (scheduler/mla_cost.h), from launches with lists made for it: differences of two that differ in
  * one thing. Some seconds. */

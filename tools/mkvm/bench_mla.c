@@ -114,12 +114,12 @@ static double median(double *times) {
 
 static mk_status print_gpu_times(const mk_mla_session *s, bool flush) {
   mk_mla_floor f = mk_mla_session_floor(s);
-  double warm, flushed = 0;
-  MK_TRY(mk_mla_session_time(s, kWarmUp, false, &warm));
+  double warm, us;
+  MK_TRY(mk_mla_session_time(s, kWarmUp, MK_MLA_WARM, &warm));
   printf(" %8.1f |", warm);
-  if (flush) {
-    MK_TRY(mk_mla_session_time(s, 0, true, &flushed));
-    printf(" %8.1f |", flushed);
+  for (int timing = MK_MLA_ALONE; flush && timing <= MK_MLA_WRITTEN; timing++) {
+    MK_TRY(mk_mla_session_time(s, 0, (mk_mla_timing)timing, &us));
+    printf(" %7.1f |", us);
   }
   printf(" %7.0f | %6.0f | %8.1f |", f.flops / warm * 1e-6, f.bytes / warm * 1e-3, f.us / warm * 100);
   return MK_OK;
@@ -164,11 +164,11 @@ static mk_status print_head(const mk_mla_session *s, const batch *b, bool flush)
          (double)b->pages * MK_MLA_PAGE_TOKENS * MK_MLA_WIDTH * 2e-6, g->sms, plural(g->sms));
   printf("| placement |  items | slots | reductions | schedule us | check us | simulated us |");
   if (s->gpu != NULL) {
-    printf("  us warm |%s TFLOP/s |   GB/s | %% floor |", flush ? " flushed |" : "");
+    printf("  us warm |%s TFLOP/s |   GB/s | %% floor |", flush ? "   alone | flushed | written |" : "");
   }
   printf("    error |   of row |\n| --------- | -----: | ----: | ---------: | ----------: | -------: | -----------: |");
   if (s->gpu != NULL) {
-    printf(" -------: |%s ------: | -----: | ------: |", flush ? " ------: |" : "");
+    printf(" -------: |%s ------: | -----: | ------: |", flush ? " ------: | ------: | ------: |" : "");
   }
   printf(" -------: | -------: |\n");
   return mk_print_done();
@@ -189,11 +189,16 @@ static mk_status print_notes(const mk_mla_session *s, const mk_mla_costs *c, uin
       c->unit);
   if (s->gpu != NULL) {
     printf(
-        "us warm: median of 31 times 20 launches behind each other, launch and reduction included, scheduling not; "
-        "flushed: of one\n"
-        "behind a flushed L2; %% floor: of the time for the bytes at 4.67 TB/s or for the arithmetic at 790 TFLOP/s; "
-        "the SMs' clock\n"
-        "during the last launch: %.0f MHz\n",
+        "us warm: median of 31 times 20 launches behind each other, each of which begins on SMs that are done with the "
+        "one "
+        "before it;\n"
+        "launch and reduction included, scheduling not; alone: of one launch between events; flushed: behind an L2 "
+        "that was "
+        "read full of\n"
+        "other data; written: that was written full of it, which has to be written back meanwhile; %% floor: of the "
+        "time "
+        "for the bytes\n"
+        "at 4.67 TB/s or for the arithmetic at 790 TFLOP/s; the SMs' clock during the last launch: %.0f MHz\n",
         mk_gpu_clock_mhz(s->gpu));
   }
   return mk_print_done();
@@ -242,7 +247,7 @@ static mk_status sweep_session(mk_mla_session *s, const batch *b, const mk_mla_c
   MK_TRY(mk_mla_session_schedule(s, MK_MLA_MAKESPAN, NULL));
   MK_TRY(mk_mla_session_run(s));
   mk_mla_session_errors(s, stride_for(b, s, kSweepRows), whole, &worst);
-  return mk_mla_session_time(s, kSweepWarmUp, false, us);
+  return mk_mla_session_time(s, kSweepWarmUp, MK_MLA_WARM, us);
 }
 
 static mk_status sweep_batch(const mk_bench_mla *o, const mk_mla_costs *costs, const char *lengths, const batch *b,

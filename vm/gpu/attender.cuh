@@ -50,7 +50,9 @@ struct alignas(16) mla_entry {
   union {
     uint32_t slot, units;  // as in the list
   };
-  uint32_t padding[2];
+  // ITEM: rows of the block whose output this item writes, itself, low half: the first, high half: behind the last; and the slots of the
+  // block, low half: the first, high half: how many, that it adds for it.
+  uint32_t own_rows, block_slots;
 };
 static_assert(sizeof(mla_entry) == MK_GPU_ENTRY_BYTES, "entries of the ring");
 
@@ -117,6 +119,8 @@ __device__ inline mla_entry take_entry(attender &a) {
   entry.pages = tile::uniform(entry.pages);
   entry.length = tile::uniform(entry.length);
   entry.slot = tile::uniform(entry.slot);
+  entry.own_rows = tile::uniform(entry.own_rows);
+  entry.block_slots = tile::uniform(entry.block_slots);
   if (a.lane == 0) {
     tile::arrive(a.d.barrier(ENTRY_EMPTY + slot));
   }

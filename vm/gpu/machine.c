@@ -453,6 +453,9 @@ static void release_device(mk_gpu *gpu) {
   if (gpu->recording_module != NULL) {
     (void)cu->module_unload(gpu->recording_module);
   }
+  if (gpu->flush_module != NULL) {
+    (void)cu->module_unload(gpu->flush_module);
+  }
   if (gpu->module != NULL) {
     (void)cu->module_unload(gpu->module);
   }

@@ -47,8 +47,10 @@ struct mk_gpu {
   mk_cu_address counters, control;
   mk_cu_address trace;   /* 0: the recorder is off */
   mk_cu_address flushed; /* 0: mk_gpu_flush was not called yet */
-  mk_cu_address scratch; /* of several rows: sums that wait */
-  size_t plan;           /* of several rows: the buffer */
+  mk_cu_module_ref flush_module;
+  mk_cu_function_ref flush; /* reads it */
+  mk_cu_address scratch;    /* of several rows: sums that wait */
+  size_t plan;              /* of several rows: the buffer */
   uint64_t counter_bytes;
   mk_gpu_pinned *pinned;
   mk_cu_address pinned_address;
@@ -56,6 +58,7 @@ struct mk_gpu {
   uint64_t ring_entries;
   mk_gpu_params params; /* all but the step */
   uint64_t maps[3][16]; /* mla: tensor maps, as mk_gpu_mla_params has them */
+  mk_gpu_mla_inputs inputs;
   uint32_t first_epoch;
   uint32_t last_position; /* where the last run began */
   float time_ms;

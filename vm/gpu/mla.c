@@ -41,14 +41,15 @@ mk_status mk_gpu_check_mla(const mk_program *program) {
   return MK_OK;
 }
 
-/* `matrices` matrices of rows x 576, copied in boxes of all rows and `panels` panels of 64 columns, panel by panel. */
-static mk_status encode(const mk_gpu *gpu, uint16_t buffer, uint64_t matrices, uint32_t rows, uint32_t panels,
-                        uint64_t *to) {
+/* `matrices` matrices of rows x 576, copied in boxes of `box_rows` rows, zeros behind the last, and `panels` panels of 64 columns, panel by
+ * panel. */
+static mk_status encode(const mk_gpu *gpu, uint16_t buffer, uint64_t matrices, uint32_t rows, uint32_t box_rows,
+                        uint32_t panels, uint64_t *to) {
   enum { PANEL = MK_MLA_GPU_PANEL_COLUMNS, ROW_BYTES = MK_MLA_WIDTH * 2 };
   _Alignas(64) uint64_t map[16];
   const uint64_t sizes[] = {PANEL, rows, MK_MLA_WIDTH / PANEL, matrices};
   const uint64_t strides[] = {ROW_BYTES, PANEL * 2, (uint64_t)rows * ROW_BYTES};
-  const uint32_t box[] = {PANEL, rows, panels, 1}, steps[] = {1, 1, 1, 1};
+  const uint32_t box[] = {PANEL, box_rows, panels, 1}, steps[] = {1, 1, 1, 1};
   MK_TRY(mk_gpu_check(
       gpu,
       gpu->driver->tensor_map(map, MK_CU_TENSOR_BF16, 4, (void *)(uintptr_t)mk_gpu_address(gpu, buffer), sizes, strides,
@@ -63,7 +64,16 @@ mk_status mk_gpu_open_mla(mk_gpu *gpu) {
   if (!mk_mla_geometry_of(gpu->program, &g)) {
     return mk_error(MK_ERR_FILE, "the program has no mla_part");
   }
-  MK_TRY(encode(gpu, g.q, (uint64_t)g.sequences * g.blocks, g.rows, 1, gpu->maps[0]));
-  MK_TRY(encode(gpu, g.kv, g.pool_pages, MK_MLA_PAGE_TOKENS, MK_MLA_GPU_HALF_PANELS, gpu->maps[1]));
-  return encode(gpu, g.kv, g.pool_pages, MK_MLA_PAGE_TOKENS, 1, gpu->maps[2]);
+  gpu->inputs = (mk_gpu_mla_inputs){.work = mk_gpu_address(gpu, g.work),
+                                    .sequences = mk_gpu_address(gpu, g.sequence_buffer),
+                                    .list_words = g.list_words,
+                                    .sequence_words = MK_MLA_SEQUENCE_HEAD + g.max_pages,
+                                    .entries = g.capacity,
+                                    .rows = g.rows,
+                                    .blocks = g.blocks,
+                                    .last_block = g.sequences * g.blocks - 1};
+  MK_TRY(encode(gpu, g.q, (uint64_t)g.sequences * g.blocks, g.rows, MK_MLA_MOST_ROWS,
+                MK_MLA_WIDTH / MK_MLA_GPU_PANEL_COLUMNS, gpu->maps[0]));
+  MK_TRY(encode(gpu, g.kv, g.pool_pages, MK_MLA_PAGE_TOKENS, MK_MLA_PAGE_TOKENS, MK_MLA_GPU_HALF_PANELS, gpu->maps[1]));
+  return encode(gpu, g.kv, g.pool_pages, MK_MLA_PAGE_TOKENS, MK_MLA_PAGE_TOKENS, 1, gpu->maps[2]);
 }

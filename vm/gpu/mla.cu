@@ -7,18 +7,17 @@
 
 namespace mk {
 
-__device__ __forceinline__ void load_queue(mla_loader &l) {
+__device__ __forceinline__ void load_queue(mla_loader &l, const first_entries &first) {
   instruction_cursor cursor;
   for (bool last = false; !last;) {
     const mk_instruction *in = fetch(l.d, cursor);
     if (in == nullptr) {
       return;
     }
-    tile::wait_for_launch_before();
     if (in->opcode == MK_OP_MLA_PART) {
-      load_MLA_PART(l, *in);
+      load_MLA_PART(l, first);
     } else if (in->opcode == MK_OP_MLA_REDUCE) {
-      load_MLA_REDUCE(l, *in);
+      load_MLA_REDUCE(l, first.head);
     }
     last = done_with(l.d, cursor);
   }
@@ -32,8 +31,8 @@ __device__ __forceinline__ void consume_queue(attender &a) {
   if (in == nullptr) {
     return;
   }
-  tile::wait_for_launch_before();  // whose reductions may still read what is written now
   consume_MLA_PART(a, *in);
+  tile::wait_for_launch_before();  // also where there was no item
   for (bool last = done_with(a.d, cursor); !last; last = done_with(a.d, cursor)) {
     in = fetch(a.d, cursor);
     if (in == nullptr) {
@@ -72,7 +71,7 @@ __device__ inline void look_up_with_table(const device &d, uint32_t index, looke
 
 // Hands out all instructions, and watches over everybody's waits until the consumers are done.
 __device__ __forceinline__ void run_mla_controller(const device &d, looked_up &first, uint32_t index, uint32_t count) {
-  enum { LOOKS = 32 };  // for the end of the consumers, between two at everything else, which take longer
+  enum { LOOKS = 256 };  // for the end of the consumers, between two at everything else, which take a trip to memory
   instruction_cursor cursor;
   watch w;
   note_clocks(d, 0);
@@ -110,6 +109,15 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
   tile::start_next_launch();
   uint32_t index = blockIdx.x * params.queue_length;
   looked_up first;
+  first_entries entries;
+  if (d.warp == MK_GPU_CONSUMER_WARPS) {
+    entries.head = __ldg(list_row(params.inputs));
+    entries.mine = look_at_entries(params.inputs, 0);
+  } else if (d.warp == MK_GPU_CONSUMER_WARPS + 1 && tile::elect()) {
+    tile::prefetch_tensor_map(&params.queries);
+    tile::prefetch_tensor_map(&params.halves);
+    tile::prefetch_tensor_map(&params.rest);
+  }
   if (d.warp == MK_GPU_CONSUMER_WARPS + 2) {
     look_up_with_table(d, index, first);
   }
@@ -125,11 +133,10 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
   } else {
     tile::give_registers<56>();
     if (d.warp == MK_GPU_CONSUMER_WARPS) {
-      tile::prefetch_tensor_map(&params.queries);
-      tile::prefetch_tensor_map(&params.halves);
-      tile::prefetch_tensor_map(&params.rest);
-      mla_loader l{d, params, tile::lane(), {}, {}, 0};
-      load_queue(l);
+      look_at_lengths(params.inputs, entries);
+      mla_loader l{d, params, tile::lane(), {}, {}, 0, 0, 0};
+      start_first_item(l, entries);
+      load_queue(l, entries);
     } else if (d.warp == MK_GPU_CONSUMER_WARPS + 2) {
       run_mla_controller(d, first, index, params.queue_length);
     }

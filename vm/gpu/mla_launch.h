@@ -24,4 +24,13 @@ typedef struct mk_gpu_tensor_map {
       uint64_t words[16];
 } mk_gpu_tensor_map;
 
+/* Where the loader finds its row of the work list, lengths and block tables, before it has an instruction: what the operands of every mla_part
+ * name (rules L01 and L03: the same buffers on all SMs, each its own row). */
+typedef struct mk_gpu_mla_inputs {
+  uint64_t work, sequences;
+  uint32_t list_words, sequence_words; /* of a row */
+  uint32_t entries;                    /* that a row of the list has room for */
+  uint32_t rows, blocks, last_block;   /* query rows of a block; blocks of a sequence; of the largest batch */
+} mk_gpu_mla_inputs;
+
 #endif

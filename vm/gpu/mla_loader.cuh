@@ -13,7 +13,44 @@ struct mla_loader {
   ring_cursor<MK_GPU_RING_PAGES> pages;
   entry_cursor entries;
   uint32_t queries;  // blocks so far
+  uint32_t
+      started;  // 1: the first page and the queries of the first item are on their way, though its entry is not passed on yet
+  uint32_t folded;  // reductions that items have done, the first ones
 };
+
+// What the loader reads before the launch before this one has ended, and before there is an instruction: its row of the list, head and
+// entries, a lane each; then lengths, and the first pages of the first item. Inputs are not written by any launch that may still run.
+struct first_entries {
+  uint4 head, mine;
+  uint32_t length, ahead;
+};
+
+__device__ inline const uint4 *list_row(const mk_gpu_mla_inputs &inputs) {
+  return reinterpret_cast<const uint4 *>(reinterpret_cast<const uint32_t *>(inputs.work) +
+                                         static_cast<uint64_t>(blockIdx.x) * inputs.list_words);
+}
+
+// Of the sequence of a block: its length, then, from MK_MLA_SEQUENCE_HEAD on, its pages.
+__device__ inline const uint32_t *sequence_of(const mk_gpu_mla_inputs &inputs, uint32_t block) {
+  return reinterpret_cast<const uint32_t *>(inputs.sequences) +
+         static_cast<uint64_t>(block / inputs.blocks) * inputs.sequence_words;
+}
+
+// Pages of an item, a lane each, before its length is known; what lies behind the list's end is kept inside the batch.
+__device__ inline uint32_t first_pages(const mk_gpu_mla_inputs &inputs, uint32_t block, uint32_t first) {
+  uint32_t at = min(first + tile::lane(), inputs.sequence_words - MK_MLA_SEQUENCE_HEAD - 1);
+  return __ldg(sequence_of(inputs, min(block, inputs.last_block)) + MK_MLA_SEQUENCE_HEAD + at);
+}
+
+// Entries from `base` on; behind the last one there may be anything.
+__device__ inline uint4 look_at_entries(const mk_gpu_mla_inputs &inputs, uint32_t base) {
+  return __ldg(list_row(inputs) + 1 + min(base + tile::lane(), inputs.entries - 1));
+}
+
+__device__ inline void look_at_lengths(const mk_gpu_mla_inputs &inputs, first_entries &to) {
+  to.ahead = first_pages(inputs, __shfl_sync(0xffffffffu, to.mine.x, 0), __shfl_sync(0xffffffffu, to.mine.y, 0));
+  to.length = __ldg(sequence_of(inputs, min(to.mine.x, inputs.last_block)));
+}
 
 __device__ inline void pass_on(mla_loader &l, const mla_entry &entry) {
   uint32_t slot = l.entries.slot();
@@ -48,32 +85,64 @@ __device__ inline void load_page(mla_loader &l, uint32_t page) {
   l.pages.next();
 }
 
-__device__ inline void load_queries(mla_loader &l, uint32_t block, uint32_t rows) {
+// All 64 rows: where a block has fewer, the copy fills up with zeros. By one thread.
+__device__ inline void copy_queries(const device &d, const mk_gpu_mla_params &params, uint32_t block) {
+  uint32_t full = d.barrier(QUERIES_FULL);
+  tile::arrive_expect(full, MK_GPU_PAGE_BYTES);
+  tile::tensor_load(tile::shared_address(d.activation()), &params.queries, 0, block, full);
+}
+
+__device__ inline void load_queries(mla_loader &l, uint32_t block) {
   wait_within(l.d, QUERIES_EMPTY, ~l.queries & 1, MK_ACTIVITY_PAGE_EMPTY, MK_GPU_RING_PAGES);
-  uint32_t full = l.d.barrier(QUERIES_FULL);
   if (tile::elect()) {
-    tile::arrive_expect(full, rows * (MK_MLA_WIDTH * 2));
-    for (uint32_t i = 0; i < MK_GPU_PANELS; i++) {  // each at its own place, also where rows are few
-      tile::tensor_load(tile::shared_address(l.d.activation()) + i * MK_GPU_PANEL_BYTES, &l.params.queries, i, block,
-                        full);
-    }
+    copy_queries(l.d, l.params, block);
   }
   __syncwarp();
   l.queries++;
 }
 
+// Pages of an item: the row of the list, and the length of its sequence.
+__device__ inline uint32_t pages_of(const uint4 &item, uint32_t length) {
+  uint32_t end = min(item.z, (length + MK_MLA_PAGE_TOKENS - 1) / MK_MLA_PAGE_TOKENS);
+  return end > item.y ? end - item.y : 0;
+}
+
+// The first page and the queries of the first item, while everything is empty and nobody has an instruction yet: as few instructions as
+// possible from the start of the block to these copies, since none of them is in the instruction cache.
+__device__ __forceinline__ void start_first_item(mla_loader &l, const first_entries &first) {
+  uint32_t page = __shfl_sync(0xffffffffu, first.ahead, 0), block = __shfl_sync(0xffffffffu, first.mine.x, 0);
+  uint32_t pages = first.head.x == 0 ? 0 : pages_of(first.mine, first.length);
+  l.started = __shfl_sync(0xffffffffu, pages, 0) != 0;
+  if (l.started != 0 && tile::elect()) {
+#pragma unroll 1
+    for (uint32_t part = 0; part < PAGE_PARTS; part++) {
+      uint32_t full = l.d.barrier(full_barrier(0, part)), panel = part * MK_MLA_GPU_HALF_PANELS;
+      tile::arrive_expect(full, (part == OTHER_KEYS ? 1 : MK_MLA_GPU_HALF_PANELS) * MK_GPU_PANEL_BYTES);
+      tile::tensor_load(tile::shared_address(l.d.page(0)) + panel * MK_GPU_PANEL_BYTES,
+                        part == OTHER_KEYS ? &l.params.rest : &l.params.halves, panel, page, full);
+    }
+    copy_queries(l.d, l.params, block);
+  }
+  __syncwarp();
+}
+
 // `page`: the first 32 of the item, a lane each. The queries of an item go behind its first page: the place of both is free when the item
 // before is at its last page.
-__device__ inline void load_item(mla_loader &l, const mla_entry &entry, const uint32_t *table, uint32_t page,
-                                 uint32_t rows) {
+__device__ inline void load_item(mla_loader &l, const mla_entry &entry, const uint32_t *table, uint32_t page) {
   for (uint32_t i = 0; i < entry.pages; i += 32) {
     if (i != 0 && i + l.lane < entry.pages) {
       page = __ldg(table + entry.first + i + l.lane);
     }
     for (uint32_t j = 0; j < min(entry.pages - i, 32u); j++) {
+      if (l.started != 0) {
+        l.started = 0;
+        l.pages.next();
+        l.queries++;
+        continue;
+      }
       load_page(l, __shfl_sync(0xffffffffu, page, j));
       if (i + j == 0) {
-        load_queries(l, entry.block, rows);
+        load_queries(l, entry.block);
       }
     }
   }
@@ -84,46 +153,44 @@ __device__ inline uint4 shuffle(uint4 value, uint32_t from) {
                     __shfl_sync(0xffffffffu, value.z, from), __shfl_sync(0xffffffffu, value.w, from));
 }
 
-// The row of the list: its head, then entries of four words.
-__device__ inline const uint4 *list_row(const device &d, const mk_operand &work) {
-  const mk_gpu_buffer &b = d.buffer(work);
-  return reinterpret_cast<const uint4 *>(reinterpret_cast<const uint32_t *>(b.address) +
-                                         static_cast<uint64_t>(work.row) * b.cols);
+// Where mk_mla_folds says so, the last item carries out the first reduction: what the SM itself has of its rows stays in registers.
+__device__ inline void fold(mla_loader &l, const uint4 &reduction, mla_entry &item) {
+  enum { GROUP_UNITS = 8 * MK_MLA_ROW_UNITS };
+  uint32_t first = reduction.w & 0xffffu, units = reduction.w >> 16;
+  if (reduction.x == item.block && reduction.z <= MK_MLA_MOST_FOLDED && first % GROUP_UNITS == 0 &&
+      units % GROUP_UNITS == 0) {
+    item.own_rows = first / MK_MLA_ROW_UNITS | (first + units) / MK_MLA_ROW_UNITS << 16;
+    item.block_slots = reduction.y | reduction.z << 16;
+    l.folded = 1;
+  }
 }
 
-__device__ inline void load_MLA_PART(mla_loader &l, const mk_instruction &in) {
-  const uint4 *row = list_row(l.d, in.operands[MK_SLOT_MLA_PART_work]);
-  const mk_gpu_buffer &sequences = l.d.buffer(in.operands[MK_SLOT_MLA_PART_sequences]);
-  const mk_gpu_buffer &out = l.d.buffer(in.operands[MK_SLOT_MLA_PART_out]);
-  const uint32_t *batch = reinterpret_cast<const uint32_t *>(sequences.address);
-  uint32_t blocks = out.rows / sequences.rows, rows = out.cols / MK_MLA_LATENT;
-  uint32_t room = l.d.buffer(in.operands[MK_SLOT_MLA_PART_work]).cols / 4 - 1;
-  auto batch_row = [&](uint32_t block) { return batch + static_cast<uint64_t>(block / blocks) * sequences.cols; };
-  // Of an item, before its length is known; what lies behind the list's end is kept inside the batch.
-  auto first_pages = [&](const uint4 &item) {
-    uint32_t at = min(item.y + l.lane, sequences.cols - MK_MLA_SEQUENCE_HEAD - 1);
-    return __ldg(batch_row(min(item.x, out.rows - 1)) + MK_MLA_SEQUENCE_HEAD + at);
-  };
-  uint4 head = __ldg(row);
-  for (uint32_t base = 0; base == 0 || base < head.x; base += 32) {
-    // Entries behind the last one may be anything.
-    uint4 mine = base + l.lane < room ? __ldg(row + 1 + base + l.lane) : make_uint4(0, 0, 0, 0);
-    uint32_t length = base + l.lane < head.x ? __ldg(batch_row(mine.x)) : 0;
-    uint32_t ahead = first_pages(shuffle(mine, 0));
-    for (uint32_t i = 0; base + i < head.x && i < 32; i++) {
-      uint4 item = shuffle(mine, i);
+__device__ inline void load_MLA_PART(mla_loader &l, first_entries first) {
+  const mk_gpu_mla_inputs &inputs = l.params.inputs;
+  for (uint32_t base = 0; base == 0 || base < first.head.x; base += 32) {
+    if (base != 0) {
+      first.mine = look_at_entries(inputs, base);
+      look_at_lengths(inputs, first);
+    }
+    for (uint32_t i = 0; base + i < first.head.x && i < 32; i++) {
+      uint4 item = shuffle(first.mine, i);
       mla_entry entry = {};
       entry.kind = ENTRY_ITEM;
       entry.block = item.x;
       entry.first = item.y;
-      entry.length = __shfl_sync(0xffffffffu, length, i);
-      uint32_t end = min(item.z, (entry.length + MK_MLA_PAGE_TOKENS - 1) / MK_MLA_PAGE_TOKENS);
-      entry.pages = end > item.y ? end - item.y : 0;
+      entry.length = __shfl_sync(0xffffffffu, first.length, i);
+      entry.pages = pages_of(item, entry.length);
       entry.slot = item.w;
+      if (item.w == MK_MLA_OUT) {
+        entry.own_rows = inputs.rows << 16;
+      } else if (base + i + 1 == first.head.x && first.head.y != 0 && i < 31) {
+        fold(l, shuffle(first.mine, i + 1), entry);
+      }
       pass_on(l, entry);
-      uint32_t page = ahead;
-      ahead = first_pages(shuffle(mine, min(i + 1, 31u)));
-      load_item(l, entry, batch_row(item.x) + MK_MLA_SEQUENCE_HEAD, page, rows);
+      uint32_t page = first.ahead;
+      uint4 next = shuffle(first.mine, min(i + 1, 31u));
+      first.ahead = first_pages(inputs, next.x, next.y);
+      load_item(l, entry, sequence_of(inputs, item.x) + MK_MLA_SEQUENCE_HEAD, page);
     }
   }
   mla_entry end = {};
@@ -131,10 +198,9 @@ __device__ inline void load_MLA_PART(mla_loader &l, const mk_instruction &in) {
   pass_on(l, end);
 }
 
-__device__ inline void load_MLA_REDUCE(mla_loader &l, const mk_instruction &in) {
-  const uint4 *row = list_row(l.d, in.operands[MK_SLOT_MLA_REDUCE_work]);
-  uint4 head = __ldg(row);
-  for (uint32_t base = 0; base < head.y; base += 32) {
+__device__ inline void load_MLA_REDUCE(mla_loader &l, const uint4 &head) {
+  const uint4 *row = list_row(l.params.inputs);
+  for (uint32_t base = l.folded; base < head.y; base += 32) {
     uint4 mine = base + l.lane < head.y ? __ldg(row + 1 + head.x + base + l.lane) : make_uint4(0, 0, 0, 0);
     for (uint32_t i = 0; i < min(head.y - base, 32u); i++) {
       uint4 reduction = shuffle(mine, i);

@@ -60,6 +60,7 @@ static mk_status start_mla(mk_gpu *gpu, const mk_gpu_params *params) {
   memcpy(&mla.halves, gpu->maps[1], sizeof mla.halves);
   memcpy(&mla.rest, gpu->maps[2], sizeof mla.rest);
   mla.common = *params;
+  mla.inputs = gpu->inputs;
   mla.queue_length = gpu->program->queues[0].count;
   return mk_gpu_check(gpu, gpu->driver->launch_with(&config, gpu->kernel, arguments, NULL), "launching the kernel");
 }
