@@ -16,11 +16,11 @@
 
 namespace mk {
 
+constexpr float MAX_SLACK = 8.0f;  // of a running maximum, in powers of two
+
 enum {
-  MOST_LOOKS = 1 << 22,  // some seconds, which nothing takes but a fault
-  SCORES = 32,           // of a thread: 16 tokens of each of its two rows
-  SUMS = 128,            // 64 columns of each
-  HALF_PANELS = 4,
+  SCORES = 32,  // of a thread: 16 tokens of each of its two rows
+  SUMS = 128,   // 64 columns of each
 };
 
 struct softmax_rows {  // of a thread's two rows; sums of weights are over its own tokens
@@ -52,30 +52,43 @@ __device__ inline uint32_t seen_by(const block_view &v, const mla_entry &item, u
   return item.length > unseen ? item.length - unseen : 0;
 }
 
-// scores = queries times the keys of the page, part after part as they arrive.
-__device__ __forceinline__ void score_page(const attender &a, uint32_t slot, uint32_t phase, float (&scores)[SCORES]) {
-  tile::panel queries = tile::panel_of(tile::shared_address(a.d.activation()), 0);
-  tile::panel keys = tile::panel_of(tile::shared_address(a.d.page(slot)), 0);
+// What a warpgroup names over and over: it scores the pages of the slot of its number, and adds up its half of the values of both slots'.
+struct page_view {
+  tile::panel queries, keys, own_values, other_values, other_weights;
+};
+
+__device__ inline page_view view_of_pages(const attender &a) {
+  uint32_t own = tile::shared_address(a.d.page(a.group)), other = tile::shared_address(a.d.page(a.group ^ 1));
+  uint32_t half = a.group * HALF_PANELS * MK_GPU_PANEL_BYTES;
+  page_view p;
+  p.queries = tile::panel_of(tile::shared_address(a.d.activation()), 0);
+  p.keys = tile::panel_of(own, 0);
+  p.own_values = tile::panel_of(own + half, MK_GPU_PANEL_BYTES);
+  p.other_values = tile::panel_of(other + half, MK_GPU_PANEL_BYTES);
+  p.other_weights = tile::panel_of(other + OTHER_KEYS * MK_GPU_PANEL_BYTES, 0);
+  return p;
+}
+
+// scores = queries times the keys of the page, panel after panel as they arrive: under way when this returns.
+__device__ __forceinline__ void score_page(const attender &a, const page_view &p, uint32_t phase,
+                                           float (&scores)[SCORES]) {
   tile::pin(scores);
 #pragma unroll
-  for (uint32_t i = 0; i < PAGE_PARTS; i++) {
-    uint32_t part = part_in_order(slot, i), at = part * 4 * MK_GPU_PANEL_BYTES;
-    tile::panel left = tile::panel_at(queries, at), right = tile::panel_at(keys, at);
-    wait_within(a.d, full_barrier(slot, part), phase, MK_ACTIVITY_PAGE_FULL, slot);
+  for (uint32_t i = 0; i < MK_GPU_PANELS; i++) {
+    uint32_t panel = panel_in_order(i), at = panel * MK_GPU_PANEL_BYTES;
+    wait_within(a.d, full_barrier(a.group, panel), phase, MK_ACTIVITY_PAGE_FULL, a.group);
     tile::products_begin();
 #pragma unroll
-    for (uint32_t k = 0; k < (i == OTHER_KEYS ? 4 : 16); k++) {
-      uint32_t step = k / 4 * MK_GPU_PANEL_BYTES + k % 4 * 32;
-      if (i == 0 && k == 0) {
-        tile::multiply_transposed<false>(scores, tile::panel_at(left, step), tile::panel_at(right, step));
+    for (uint32_t k = 0; k < 4; k++) {
+      tile::panel left = tile::panel_at(p.queries, at + k * 32), right = tile::panel_at(p.keys, at + k * 32);
+      if (i + k == 0) {
+        tile::multiply_transposed<false>(scores, left, right);
       } else {
-        tile::multiply_transposed<true>(scores, tile::panel_at(left, step), tile::panel_at(right, step));
+        tile::multiply_transposed<true>(scores, left, right);
       }
     }
   }
   tile::products_commit();
-  tile::products_wait<0>();
-  tile::pin(scores);
 }
 
 // The values of the tokens from `valid` on become zero; by the warpgroup that scores the page.
@@ -109,14 +122,16 @@ __device__ inline float max_of_row(float value) {
 
 // The maximum becomes `max`; gives what sums and weights so far are worth then.
 __device__ inline float raise_max(softmax_rows &r, uint32_t h, float max) {
-  float keep = tile::exp2(r.max[h] - (max == -INFINITY ? 0.0f : max));
+  float keep = max == r.max[h] ? 1.0f : tile::exp2(r.max[h] - max);
   r.max[h] = max;
   r.total[h] *= keep;
   return keep;
 }
 
-// Scores become weights.
-__device__ inline void weigh(const block_view &v, float (&scores)[SCORES], softmax_rows &r, float (&keep)[2]) {
+// Scores become weights, in bf16 as a left operand takes them. The maximum stays while that of the page is not much larger, so sums rarely have to
+// be touched: weights of up to 2^MAX_SLACK are as good as others.
+__device__ inline void weigh(const block_view &v, float (&scores)[SCORES], softmax_rows &r, float (&keep)[2],
+                             uint32_t (&weights)[SCORES / 8][4]) {
   float offset[2];
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
@@ -125,19 +140,29 @@ __device__ inline void weigh(const block_view &v, float (&scores)[SCORES], softm
     for (uint32_t i = 0; i < SCORES; i += 4) {
       max = fmaxf(max, fmaxf(scores[i + 2 * h], scores[i + 2 * h + 1]));
     }
-    max = fmaxf(r.max[h], max_of_row(max) * v.scale);
-    keep[h] = raise_max(r, h, max);
-    offset[h] = max == -INFINITY ? 0.0f : max;
+    max = max_of_row(max) * v.scale;
+    keep[h] = raise_max(r, h, max > r.max[h] + MAX_SLACK ? max : r.max[h]);
+    offset[h] = r.max[h] == -INFINITY ? 0.0f : r.max[h];
   }
 #pragma unroll
   for (uint32_t i = 0; i < SCORES; i++) {
     scores[i] = tile::exp2(fmaf(scores[i], v.scale, -offset[i / 2 % 2]));
     r.total[i / 2 % 2] += scores[i];
   }
+#pragma unroll
+  for (uint32_t j = 0; j < SCORES / 2; j++) {
+    weights[j / 4][j % 4] = tile::pack_bf16(scores[2 * j], scores[2 * j + 1]);
+  }
+  tile::pin(r.total);  // added up by now, and not between the products that follow
 }
 
+// `busy`: products may be under way.
+template <bool busy = false>
 __device__ inline void rescale(const float (&keep)[2], float (&sums)[SUMS]) {
   if (__any_sync(0xffffffffu, keep[0] != 1.0f || keep[1] != 1.0f)) {
+    if (busy) {
+      tile::products_wait<0>();
+    }
 #pragma unroll
     for (uint32_t i = 0; i < SUMS; i++) {
       sums[i] *= keep[i / 2 % 2];
@@ -147,8 +172,7 @@ __device__ inline void rescale(const float (&keep)[2], float (&sums)[SUMS]) {
 
 struct exchange {  // between the warpgroups
   float max[MK_GPU_RING_PAGES][64];
-  float total[2][2][64];      // by parity of the item, by warpgroup
-  uint32_t page_first[2][2];  // by warpgroup, by turns
+  float total[2][2][64];  // by parity of the item, by warpgroup
 };
 static_assert(sizeof(exchange) <= MK_GPU_EXCHANGE_BYTES, "the warpgroups' words");
 
@@ -158,7 +182,7 @@ __device__ inline exchange &words_between() {
 
 // Weights of a page lie where its last panel of keys was.
 __device__ inline uint8_t *weights_of(const attender &a, uint32_t slot) {
-  return a.d.page(slot) + 2 * HALF_PANELS * MK_GPU_PANEL_BYTES;
+  return a.d.page(slot) + OTHER_KEYS * MK_GPU_PANEL_BYTES;
 }
 
 __device__ inline void release(const attender &a, uint32_t barrier) {
@@ -167,11 +191,10 @@ __device__ inline void release(const attender &a, uint32_t barrier) {
   }
 }
 
-// For the other warpgroup: weights in bf16, as a panel, and the maxima that they are relative to.
-__device__ inline void hand_over(const attender &a, uint32_t slot, const uint32_t (&weights)[SCORES / 8][4],
-                                 const softmax_rows &r) {
+// For the other warpgroup: weights, as a panel, and the maxima that they are relative to.
+__device__ inline void hand_over(const attender &a, const uint32_t (&weights)[SCORES / 8][4], const softmax_rows &r) {
   uint32_t row = a.row();
-  uint8_t *to = weights_of(a, slot) + row * 128 + a.lane % 4 * 4;
+  uint8_t *to = weights_of(a, a.group) + row * 128 + a.lane % 4 * 4;
 #pragma unroll
   for (uint32_t j = 0; j < SCORES / 4; j++) {
     uint32_t at = (j ^ row % 8) * 16;
@@ -179,52 +202,56 @@ __device__ inline void hand_over(const attender &a, uint32_t slot, const uint32_
     *reinterpret_cast<uint32_t *>(to + 8 * 128 + at) = weights[j / 2][j % 2 * 2 + 1];
   }
   if (a.lane % 4 == 0) {
-    words_between().max[slot][row] = r.max[0];
-    words_between().max[slot][row + 8] = r.max[1];
+    words_between().max[a.group][row] = r.max[0];
+    words_between().max[a.group][row + 8] = r.max[1];
   }
   tile::fence_shared_for_copies();
   __syncwarp();
-  release(a, WEIGHTS_FULL + slot);
+  release(a, WEIGHTS_FULL + a.group);
 }
 
-__device__ inline tile::panel values_of(const attender &a, uint32_t slot) {
-  return tile::panel_of(tile::shared_address(a.d.page(slot)) + a.group * HALF_PANELS * MK_GPU_PANEL_BYTES,
-                        MK_GPU_PANEL_BYTES);
-}
-
-// A page that the other warpgroup scores, once its weights are there: its values are under way when this returns, until followed().
-__device__ __forceinline__ void follow(const attender &a, uint32_t slot, uint32_t phase, softmax_rows &r,
-                                       float (&sums)[SUMS]) {
-  float keep[2];
-  tile::panel weights = tile::panel_of(tile::shared_address(weights_of(a, slot)), 0), values = values_of(a, slot);
-  release(a, empty_barrier(slot, a.group ^ 1));
+// Waits for the weights of a page that the other warpgroup scores; gives what sums so far are worth then.
+__device__ __forceinline__ void take_weights(const attender &a, uint32_t phase, softmax_rows &r, float (&keep)[2]) {
+  uint32_t slot = a.group ^ 1;
   wait_within(a.d, WEIGHTS_FULL + slot, phase, MK_ACTIVITY_MEETING, slot);
   keep[0] = raise_max(r, 0, words_between().max[slot][a.row()]);
   keep[1] = raise_max(r, 1, words_between().max[slot][a.row() + 8]);
-  rescale(keep, sums);
-  tile::pin(sums);
+}
+
+// Its values are under way when this returns, until added_others().
+__device__ __forceinline__ void add_others(const page_view &p, float (&sums)[SUMS]) {
   tile::products_begin();
 #pragma unroll
   for (uint32_t k = 0; k < SCORES / 8; k++) {
-    tile::multiply_by_rows<true>(sums, tile::panel_at(weights, k * 32), tile::panel_at(values, k * 2048));
+    tile::multiply_by_rows<true>(sums, tile::panel_at(p.other_weights, k * 32),
+                                 tile::panel_at(p.other_values, k * 2048));
   }
   tile::products_commit();
 }
 
-__device__ __forceinline__ void followed(const attender &a, uint32_t slot, float (&sums)[SUMS]) {
+__device__ __forceinline__ void added_others(const attender &a, float (&sums)[SUMS]) {
   tile::products_wait<0>();
   tile::pin(sums);
-  release(a, empty_barrier(slot, a.group));
-  release(a, empty_barrier(slot, OTHER_KEYS));
+  release(a, empty_barrier(a.group ^ 1, a.group));
 }
 
-// The weights of a page that this warpgroup has scored, and what those before are worth then.
+// All of it, where there is nothing to do meanwhile.
+__device__ __forceinline__ void follow(const attender &a, const page_view &p, uint32_t phase, softmax_rows &r,
+                                       float (&sums)[SUMS]) {
+  float keep[2];
+  take_weights(a, phase, r, keep);
+  rescale(keep, sums);
+  tile::pin(sums);
+  add_others(p, sums);
+  added_others(a, sums);
+}
+
+// The scores of page i of the item are there: weights, and the values of the own half.
 __device__ __forceinline__ void weigh_own(const attender &a, const block_view &v, const mla_entry &item,
-                                          const uint32_t (&seen)[2], uint32_t i, uint32_t slot, float (&scores)[SCORES],
+                                          const uint32_t (&seen)[2], uint32_t i, float (&scores)[SCORES],
                                           softmax_rows &r, float (&keep)[2], uint32_t (&weights)[SCORES / 8][4]) {
   int32_t start = static_cast<int32_t>((item.first + i) * MK_MLA_PAGE_TOKENS);
   int32_t valid = static_cast<int32_t>(item.length) - start;
-  release(a, empty_barrier(slot, a.group ^ 1));
   if (i + 2 >= item.pages) {
     release(a, QUERIES_EMPTY);
   }
@@ -232,97 +259,94 @@ __device__ __forceinline__ void weigh_own(const attender &a, const block_view &v
     const int32_t limit[2] = {static_cast<int32_t>(seen[0]) - start, static_cast<int32_t>(seen[1]) - start};
     mask_scores(a, limit, scores);
     if (valid < MK_MLA_PAGE_TOKENS) {
-      clear_values(a, slot, valid);
+      clear_values(a, a.group, valid);
     }
   }
-  weigh(v, scores, r, keep);
-#pragma unroll
-  for (uint32_t j = 0; j < SCORES / 2; j++) {
-    weights[j / 4][j % 4] = tile::pack_bf16(scores[2 * j], scores[2 * j + 1]);
-  }
+  weigh(v, scores, r, keep, weights);
 }
 
-// Its values are added up while the weights are handed over.
-__device__ __forceinline__ void add_own(const attender &a, uint32_t slot, const float (&keep)[2],
+// The values are added up while the weights are handed over.
+__device__ __forceinline__ void add_own(const attender &a, const page_view &p, const float (&keep)[2],
                                         const uint32_t (&weights)[SCORES / 8][4], const softmax_rows &r,
                                         float (&sums)[SUMS]) {
-  tile::panel values = values_of(a, slot);
   rescale(keep, sums);
   tile::pin(sums);
   tile::products_begin();
 #pragma unroll
   for (uint32_t k = 0; k < SCORES / 8; k++) {
-    tile::multiply_by_rows<true>(sums, weights[k], tile::panel_at(values, k * 2048));
+    tile::multiply_by_rows<true>(sums, weights[k], tile::panel_at(p.own_values, k * 2048));
   }
   tile::products_commit();
-  hand_over(a, slot, weights, r);
-  release(a, empty_barrier(slot, OTHER_KEYS));
+  hand_over(a, weights, r);
   tile::products_wait<0>();
   tile::pin(sums);
-  release(a, empty_barrier(slot, a.group));
+  release(a, empty_barrier(a.group, a.group));
 }
 
-// Whether the warpgroup's own next page is there before the weights of the one that it has to follow; all its threads get the same answer.
-__device__ inline bool page_comes_first(const attender &a, const ring_cursor<MK_GPU_RING_PAGES> &behind,
-                                        const ring_cursor<MK_GPU_RING_PAGES> &at, uint32_t turn) {
-  volatile uint32_t &word = words_between().page_first[a.group][turn % 2];
-  if (a.warp % 4 == 0) {
-    uint32_t weights = a.d.barrier(WEIGHTS_FULL + behind.slot());
-    uint32_t page = a.d.barrier(full_barrier(at.slot(), part_in_order(at.slot(), 0)));
-    bool page_first = false;
-    for (uint32_t tries = 0; !__all_sync(0xffffffffu, tile::test_wait(weights, behind.phase())) && tries < MOST_LOOKS;
-         tries++) {
-      page_first = __all_sync(0xffffffffu, tile::test_wait(page, at.phase()));
-      if (page_first) {
-        break;
-      }
+// The warpgroup that scores pages 0, 2, ... of an item: behind each it follows the other one, which then has the page between.
+__device__ __forceinline__ void lead(const attender &a, const block_view &v, const mla_entry &item, const page_view &p,
+                                     uint32_t own_phase, uint32_t other_phase, softmax_rows &r, float (&sums)[SUMS]) {
+  uint32_t seen[2] = {seen_by(v, item, a.row()), seen_by(v, item, a.row() + 8)};
+#pragma unroll 1
+  for (uint32_t i = 0; i < item.pages; i += 2) {
+    float scores[SCORES], keep[2];
+    uint32_t weights[SCORES / 8][4];
+    score_page(a, p, own_phase, scores);
+    tile::products_wait<0>();
+    tile::pin(scores);
+    weigh_own(a, v, item, seen, i, scores, r, keep, weights);
+    add_own(a, p, keep, weights, r, sums);
+    if (i + 1 < item.pages) {
+      follow(a, p, other_phase, r, sums);
     }
-    if (a.lane == 0) {
-      word = page_first;
-    }
+    own_phase ^= 1;
+    other_phase ^= 1;
   }
-  tile::meet_at<128>(a.group + 2);
-  return tile::uniform(word) != 0;
 }
 
-// The warpgroups score pages in turn: slot 0 of the ring is warpgroup 0's. Between two of its own pages each follows one of the other's, before
-// or after it scores: what is there first. To follow early empties the other's slot early; to score early leaves its weights to be worked on while
-// it follows. Sums and maxima take the pages in their order either way.
+// The other one, with pages 1, 3, ...: it scores while the leader works on its weights, and works on its own while values of the leader's page are
+// added up. So the tensor cores have something to do meanwhile either way.
+__device__ __forceinline__ void pursue(const attender &a, const block_view &v, const mla_entry &item,
+                                       const page_view &p, uint32_t own_phase, uint32_t other_phase, softmax_rows &r,
+                                       float (&sums)[SUMS]) {
+  uint32_t seen[2] = {seen_by(v, item, a.row()), seen_by(v, item, a.row() + 8)};
+#pragma unroll 1
+  for (uint32_t i = 1; i < item.pages; i += 2) {
+    float scores[SCORES], keep[2];
+    uint32_t weights[SCORES / 8][4];
+    score_page(a, p, own_phase, scores);
+    take_weights(a, other_phase, r, keep);
+    rescale<true>(keep, sums);
+    add_others(p, sums);
+    tile::products_wait<1>();
+    tile::pin(scores);
+    weigh_own(a, v, item, seen, i, scores, r, keep, weights);
+    added_others(a, sums);
+    add_own(a, p, keep, weights, r, sums);
+    own_phase ^= 1;
+    other_phase ^= 1;
+  }
+  if (item.pages % 2 != 0) {
+    follow(a, p, other_phase, r, sums);
+  }
+}
+
+// The page in slot 0 of the ring is scored by warpgroup 0, that in slot 1 by the other; who leads depends on where the item begins.
 __device__ __forceinline__ void attend_pages(attender &a, const block_view &v, const mla_entry &item, softmax_rows &r,
                                              float (&sums)[SUMS]) {
-  uint32_t seen[2] = {seen_by(v, item, a.row()), seen_by(v, item, a.row() + 8)};
   uint32_t own = a.pages.slot() ^ a.group;
-  ring_cursor<MK_GPU_RING_PAGES> behind = a.pages, at = a.pages;
+  ring_cursor<MK_GPU_RING_PAGES> at = a.pages, other = a.pages;
   at.advance(own);
+  other.advance(own ^ 1);
+  page_view p = view_of_pages(a);
   wait_within(a.d, QUERIES_FULL, a.queries & 1, MK_ACTIVITY_PAGE_FULL, MK_GPU_RING_PAGES);
   if (own >= item.pages) {
     release(a, QUERIES_EMPTY);
   }
-#pragma unroll 1
-  for (uint32_t i = own; i < item.pages; i += 2) {
-    float scores[SCORES], keep[2];
-    uint32_t weights[SCORES / 8][4];
-    if (i != 0 && page_comes_first(a, behind, at, i / 2)) {
-      score_page(a, at.slot(), at.phase(), scores);
-      follow(a, behind.slot(), behind.phase(), r, sums);
-      weigh_own(a, v, item, seen, i, at.slot(), scores, r, keep, weights);
-      followed(a, behind.slot(), sums);
-    } else {
-      if (i != 0) {
-        follow(a, behind.slot(), behind.phase(), r, sums);
-        followed(a, behind.slot(), sums);
-      }
-      score_page(a, at.slot(), at.phase(), scores);
-      weigh_own(a, v, item, seen, i, at.slot(), scores, r, keep, weights);
-    }
-    add_own(a, at.slot(), keep, weights, r, sums);
-    behind = at;
-    behind.next();
-    at.advance(2);
-  }
-  if ((item.pages - 1) % 2 != own) {
-    follow(a, behind.slot(), behind.phase(), r, sums);
-    followed(a, behind.slot(), sums);
+  if (own == 0) {
+    lead(a, v, item, p, at.phase(), other.phase(), r, sums);
+  } else {
+    pursue(a, v, item, p, at.phase(), other.phase(), r, sums);
   }
   uint32_t steps = a.pages.slot() + item.pages;
   a.pages.at = steps % 2 | ((a.pages.phase() + steps / 2) & 1) << 31;

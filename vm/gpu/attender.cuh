@@ -10,14 +10,14 @@
 
 namespace mk {
 
-// A page is filled and emptied in three parts: the left and the right half of its values, and the rest of its keys. Of the first one the
-// barriers are PAGE_FULL and PAGE_EMPTY.
-enum page_part { LEFT_VALUES, RIGHT_VALUES, OTHER_KEYS, PAGE_PARTS };
+// A page is filled panel by panel, and emptied in two parts: each warpgroup empties its half of the values, and that which does not score the
+// page also the last panel of keys, where it finds the weights.
+enum { PAGE_PARTS = 2, HALF_PANELS = 4, OTHER_KEYS = 2 * HALF_PANELS };
 
 enum mla_barrier {
-  PART_FULL = OWN_BARRIERS,  // of the other parts, slot by slot
-  PART_EMPTY = PART_FULL + (PAGE_PARTS - 1) * MK_GPU_RING_PAGES,
-  WEIGHTS_FULL = PART_EMPTY + (PAGE_PARTS - 1) * MK_GPU_RING_PAGES,  // by slot
+  PANEL_FULL = OWN_BARRIERS,  // slot by slot
+  PART_EMPTY = PANEL_FULL + MK_GPU_PANELS * MK_GPU_RING_PAGES,
+  WEIGHTS_FULL = PART_EMPTY + PAGE_PARTS * MK_GPU_RING_PAGES,  // by slot
   QUERIES_FULL = WEIGHTS_FULL + MK_GPU_RING_PAGES,
   QUERIES_EMPTY,
   ENTRY_FULL,
@@ -27,14 +27,14 @@ enum mla_barrier {
 static_assert(MLA_BARRIERS_END <= BARRIER_COUNT, "room for the barriers of this configuration");
 static_assert(MK_GPU_SHARED_BYTES <= MK_MLA_GPU_SHARED_BYTES, "what the host asks for");
 
-__device__ inline uint32_t full_barrier(uint32_t slot, uint32_t part) {
-  return part == LEFT_VALUES ? PAGE_FULL + slot : PART_FULL + (part - 1) * MK_GPU_RING_PAGES + slot;
+__device__ inline uint32_t full_barrier(uint32_t slot, uint32_t panel) {
+  return PANEL_FULL + slot * MK_GPU_PANELS + panel;
 }
-__device__ inline uint32_t empty_barrier(uint32_t slot, uint32_t part) {
-  return part == LEFT_VALUES ? PAGE_EMPTY + slot : PART_EMPTY + (part - 1) * MK_GPU_RING_PAGES + slot;
+__device__ inline uint32_t empty_barrier(uint32_t slot, uint32_t part) { return PART_EMPTY + slot * PAGE_PARTS + part; }
+// In which order the panels of a page are filled: the left half of its values, the other keys, the right half.
+__device__ inline uint32_t panel_in_order(uint32_t i) {
+  return i < HALF_PANELS ? i : i == HALF_PANELS ? OTHER_KEYS : i - 1;
 }
-// In which order the parts of a page are filled: the warpgroup that scores a slot's pages, 0 or 1, needs its own values first of all.
-__device__ inline uint32_t part_in_order(uint32_t slot, uint32_t i) { return i == OTHER_KEYS ? i : i ^ slot; }
 
 enum entry_kind { ENTRY_ITEM, ENTRY_REDUCTION, ENTRY_END };
 
@@ -74,9 +74,11 @@ using entry_cursor = ring_cursor<MK_GPU_ENTRY_SLOTS>;
 
 __device__ inline void init_mla_barriers(const device &d) {
   for (uint32_t i = 0; i < MK_GPU_RING_PAGES; i++) {
+    for (uint32_t panel = 0; panel < MK_GPU_PANELS; panel++) {
+      tile::barrier_init(d.barrier(full_barrier(i, panel)), 1);
+    }
     for (uint32_t part = 0; part < PAGE_PARTS; part++) {
-      tile::barrier_init(d.barrier(full_barrier(i, part)), 1);
-      tile::barrier_init(d.barrier(empty_barrier(i, part)), MK_GPU_CONSUMER_WARPS);
+      tile::barrier_init(d.barrier(empty_barrier(i, part)), MK_GPU_CONSUMER_WARPS / 2);
     }
     tile::barrier_init(d.barrier(WEIGHTS_FULL + i), MK_GPU_CONSUMER_WARPS / 2);
   }

@@ -144,7 +144,7 @@ typedef struct mk_gpu_params {
 
 /* Of vm/gpu/mla.cu: what the operands q and kv of MLA_PART name, as copies see it. */
 typedef struct mk_gpu_mla_params {
-  mk_gpu_tensor_map queries, halves, rest;
+  mk_gpu_tensor_map queries, pages;
   mk_gpu_params common;
   uint32_t queue_length; /* instructions of each queue, which lie one queue after the other */
   mk_gpu_mla_inputs inputs;

@@ -57,7 +57,7 @@ struct mk_gpu {
   volatile uint64_t *ring;
   uint64_t ring_entries;
   mk_gpu_params params; /* all but the step */
-  uint64_t maps[3][16]; /* mla: tensor maps, as mk_gpu_mla_params has them */
+  uint64_t maps[2][16]; /* mla: tensor maps, as mk_gpu_mla_params has them */
   mk_gpu_mla_inputs inputs;
   uint32_t first_epoch;
   uint32_t last_position; /* where the last run began */

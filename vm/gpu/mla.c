@@ -74,6 +74,5 @@ mk_status mk_gpu_open_mla(mk_gpu *gpu) {
                                     .last_block = g.sequences * g.blocks - 1};
   MK_TRY(encode(gpu, g.q, (uint64_t)g.sequences * g.blocks, g.rows, MK_MLA_MOST_ROWS,
                 MK_MLA_WIDTH / MK_MLA_GPU_PANEL_COLUMNS, gpu->maps[0]));
-  MK_TRY(encode(gpu, g.kv, g.pool_pages, MK_MLA_PAGE_TOKENS, MK_MLA_PAGE_TOKENS, MK_MLA_GPU_HALF_PANELS, gpu->maps[1]));
-  return encode(gpu, g.kv, g.pool_pages, MK_MLA_PAGE_TOKENS, MK_MLA_PAGE_TOKENS, 1, gpu->maps[2]);
+  return encode(gpu, g.kv, g.pool_pages, MK_MLA_PAGE_TOKENS, MK_MLA_PAGE_TOKENS, 1, gpu->maps[1]);
 }

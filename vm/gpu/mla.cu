@@ -115,8 +115,7 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     entries.mine = look_at_entries(params.inputs, 0);
   } else if (d.warp == MK_GPU_CONSUMER_WARPS + 1 && tile::elect()) {
     tile::prefetch_tensor_map(&params.queries);
-    tile::prefetch_tensor_map(&params.halves);
-    tile::prefetch_tensor_map(&params.rest);
+    tile::prefetch_tensor_map(&params.pages);
   }
   if (d.warp == MK_GPU_CONSUMER_WARPS + 2) {
     look_up_with_table(d, index, first);

@@ -9,12 +9,10 @@ enum {
   MK_MLA_GPU_SHARED_BYTES = 227 * 1024, /* all that a block may have */
   MK_MLA_GPU_MOST_INSTRUCTIONS = 2,     /* of a queue: they are handed out at once */
   MK_MLA_GPU_MOST_BUFFERS = 8,
-  MK_MLA_GPU_HALF_PANELS = 4,    /* of the nine of a page: half of its values */
   MK_MLA_GPU_PANEL_COLUMNS = 64, /* of a copy by a tensor map: 128 bytes */
 };
 
-/* An opaque tensor map of the driver: the rows of q by block, or of kv by page, in panels of 64 columns. A copy is a panel of q, the four
- * of half a page's values, or its last one. */
+/* An opaque tensor map of the driver: the rows of q by block, or of kv by page, in panels of 64 columns. A copy is a panel. */
 typedef struct mk_gpu_tensor_map {
 #ifdef __CUDACC__
   alignas(64)

@@ -63,25 +63,39 @@ __device__ inline void pass_on(mla_loader &l, const mla_entry &entry) {
   l.entries.next();
 }
 
-// The panels of a map's box, `bytes` of them, from panel `first` on.
-__device__ inline void copy_panels(uint8_t *to, const mk_gpu_tensor_map *map, uint32_t matrix, uint32_t first,
-                                   uint32_t bytes, uint32_t full) {
+// Panels [first, end) of a page, in their order; by one thread.
+template <uint32_t first, uint32_t end>
+__device__ __forceinline__ void copy_panels_alone(const mla_loader &l, uint32_t slot, uint32_t page) {
+#pragma unroll
+  for (uint32_t i = first; i < end; i++) {
+    uint32_t panel = panel_in_order(i), full = l.d.barrier(full_barrier(slot, panel));
+    tile::arrive_expect(full, MK_GPU_PANEL_BYTES);
+    tile::tensor_load(tile::shared_address(l.d.page(slot)) + panel * MK_GPU_PANEL_BYTES, &l.params.pages, panel, page,
+                      full);
+  }
+}
+
+template <uint32_t first, uint32_t end>
+__device__ __forceinline__ void copy_panels(const mla_loader &l, uint32_t slot, uint32_t page) {
   if (tile::elect()) {
-    tile::arrive_expect(full, bytes);
-    tile::tensor_load(tile::shared_address(to) + first * MK_GPU_PANEL_BYTES, map, first, matrix, full);
+    copy_panels_alone<first, end>(l, slot, page);
   }
   __syncwarp();
 }
 
+// Part after part, as they become empty: of slot 0 the last panel of keys goes with the right half, of slot 1 with the left one.
 __device__ inline void load_page(mla_loader &l, uint32_t page) {
-  uint32_t slot = l.pages.slot();
-  for (uint32_t i = 0; i < PAGE_PARTS; i++) {
-    uint32_t part = part_in_order(slot, i);
-    wait_within(l.d, empty_barrier(slot, part), l.pages.phase() ^ 1, MK_ACTIVITY_PAGE_EMPTY, slot);
-    uint32_t panels = part == OTHER_KEYS ? 1 : MK_MLA_GPU_HALF_PANELS;
-    copy_panels(l.d.page(slot), part == OTHER_KEYS ? &l.params.rest : &l.params.halves, page,
-                part * MK_MLA_GPU_HALF_PANELS, panels * MK_GPU_PANEL_BYTES, l.d.barrier(full_barrier(slot, part)));
+  uint32_t slot = l.pages.slot(), phase = l.pages.phase() ^ 1;
+  wait_within(l.d, empty_barrier(slot, 0), phase, MK_ACTIVITY_PAGE_EMPTY, slot);
+  copy_panels<0, HALF_PANELS>(l, slot, page);
+  if (slot == 0) {
+    wait_within(l.d, empty_barrier(slot, 1), phase, MK_ACTIVITY_PAGE_EMPTY, slot);
+    copy_panels<HALF_PANELS, HALF_PANELS + 1>(l, slot, page);
+  } else {
+    copy_panels<HALF_PANELS, HALF_PANELS + 1>(l, slot, page);
+    wait_within(l.d, empty_barrier(slot, 1), phase, MK_ACTIVITY_PAGE_EMPTY, slot);
   }
+  copy_panels<HALF_PANELS + 1, MK_GPU_PANELS>(l, slot, page);
   l.pages.next();
 }
 
@@ -114,13 +128,7 @@ __device__ __forceinline__ void start_first_item(mla_loader &l, const first_entr
   uint32_t pages = first.head.x == 0 ? 0 : pages_of(first.mine, first.length);
   l.started = __shfl_sync(0xffffffffu, pages, 0) != 0;
   if (l.started != 0 && tile::elect()) {
-#pragma unroll 1
-    for (uint32_t part = 0; part < PAGE_PARTS; part++) {
-      uint32_t full = l.d.barrier(full_barrier(0, part)), panel = part * MK_MLA_GPU_HALF_PANELS;
-      tile::arrive_expect(full, (part == OTHER_KEYS ? 1 : MK_MLA_GPU_HALF_PANELS) * MK_GPU_PANEL_BYTES);
-      tile::tensor_load(tile::shared_address(l.d.page(0)) + panel * MK_GPU_PANEL_BYTES,
-                        part == OTHER_KEYS ? &l.params.rest : &l.params.halves, panel, page, full);
-    }
+    copy_panels_alone<0, MK_GPU_PANELS>(l, 0, page);
     copy_queries(l.d, l.params, block);
   }
   __syncwarp();

@@ -57,8 +57,7 @@ static mk_status start_mla(mk_gpu *gpu, const mk_gpu_params *params) {
                                 .attributes = &early,
                                 .attribute_count = 1};
   memcpy(&mla.queries, gpu->maps[0], sizeof mla.queries);
-  memcpy(&mla.halves, gpu->maps[1], sizeof mla.halves);
-  memcpy(&mla.rest, gpu->maps[2], sizeof mla.rest);
+  memcpy(&mla.pages, gpu->maps[1], sizeof mla.pages);
   mla.common = *params;
   mla.inputs = gpu->inputs;
   mla.queue_length = gpu->program->queues[0].count;
