@@ -156,10 +156,15 @@ __device__ inline void weigh(const block_view &v, float (&scores)[SCORES], softm
   tile::pin(r.total);  // added up by now, and not between the products that follow
 }
 
-// `busy`: products may be under way.
+// Whether sums of some row of the warp have to be scaled.
+__device__ inline bool any_raised(const float (&keep)[2]) {
+  return __any_sync(0xffffffffu, keep[0] != 1.0f || keep[1] != 1.0f);
+}
+
+// `busy`: products may be under way; then all warps of the warpgroup have the same `raised`, as a wait for products wants it.
 template <bool busy = false>
-__device__ inline void rescale(const float (&keep)[2], float (&sums)[SUMS]) {
-  if (__any_sync(0xffffffffu, keep[0] != 1.0f || keep[1] != 1.0f)) {
+__device__ inline void rescale(bool raised, const float (&keep)[2], float (&sums)[SUMS]) {
+  if (raised) {
     if (busy) {
       tile::products_wait<0>();
     }
@@ -172,7 +177,8 @@ __device__ inline void rescale(const float (&keep)[2], float (&sums)[SUMS]) {
 
 struct exchange {  // between the warpgroups
   float max[MK_GPU_RING_PAGES][64];
-  float total[2][2][64];  // by parity of the item, by warpgroup
+  uint32_t raised[MK_GPU_RING_PAGES][MK_GPU_CONSUMER_WARPS / 2];  // whether one of those did rise, by warp: 16 rows
+  float total[2][2][64];                                          // by parity of the item, by warpgroup
 };
 static_assert(sizeof(exchange) <= MK_GPU_EXCHANGE_BYTES, "the warpgroups' words");
 
@@ -192,7 +198,8 @@ __device__ inline void release(const attender &a, uint32_t barrier) {
 }
 
 // For the other warpgroup: weights, as a panel, and the maxima that they are relative to.
-__device__ inline void hand_over(const attender &a, const uint32_t (&weights)[SCORES / 8][4], const softmax_rows &r) {
+__device__ inline void hand_over(const attender &a, const uint32_t (&weights)[SCORES / 8][4], const softmax_rows &r,
+                                 bool raised) {
   uint32_t row = a.row();
   uint8_t *to = weights_of(a, a.group) + row * 128 + a.lane % 4 * 4;
 #pragma unroll
@@ -205,17 +212,22 @@ __device__ inline void hand_over(const attender &a, const uint32_t (&weights)[SC
     words_between().max[a.group][row] = r.max[0];
     words_between().max[a.group][row + 8] = r.max[1];
   }
+  if (a.lane == 0) {
+    words_between().raised[a.group][a.warp % 4] = raised;
+  }
   tile::fence_shared_for_copies();
   __syncwarp();
   release(a, WEIGHTS_FULL + a.group);
 }
 
-// Waits for the weights of a page that the other warpgroup scores; gives what sums so far are worth then.
-__device__ __forceinline__ void take_weights(const attender &a, uint32_t phase, softmax_rows &r, float (&keep)[2]) {
+// Waits for the weights of a page that the other warpgroup scores; keep: what sums so far are worth then. Gives whether some of the block's
+// sums have to be scaled: maxima so far are the same in both, so that is where the other one has raised them.
+__device__ __forceinline__ bool take_weights(const attender &a, uint32_t phase, softmax_rows &r, float (&keep)[2]) {
   uint32_t slot = a.group ^ 1;
   wait_within(a.d, WEIGHTS_FULL + slot, phase, MK_ACTIVITY_MEETING, slot);
   keep[0] = raise_max(r, 0, words_between().max[slot][a.row()]);
   keep[1] = raise_max(r, 1, words_between().max[slot][a.row() + 8]);
+  return tile::uniform(words_between().raised[slot][a.lane % (MK_GPU_CONSUMER_WARPS / 2)] != 0);
 }
 
 // Its values are under way when this returns, until added_others().
@@ -239,8 +251,8 @@ __device__ __forceinline__ void added_others(const attender &a, float (&sums)[SU
 __device__ __forceinline__ void follow(const attender &a, const page_view &p, uint32_t phase, softmax_rows &r,
                                        float (&sums)[SUMS]) {
   float keep[2];
-  take_weights(a, phase, r, keep);
-  rescale(keep, sums);
+  bool raised = take_weights(a, phase, r, keep);
+  rescale(raised, keep, sums);
   tile::pin(sums);
   add_others(p, sums);
   added_others(a, sums);
@@ -269,7 +281,8 @@ __device__ __forceinline__ void weigh_own(const attender &a, const block_view &v
 __device__ __forceinline__ void add_own(const attender &a, const page_view &p, const float (&keep)[2],
                                         const uint32_t (&weights)[SCORES / 8][4], const softmax_rows &r,
                                         float (&sums)[SUMS]) {
-  rescale(keep, sums);
+  bool raised = any_raised(keep);
+  rescale(raised, keep, sums);
   tile::pin(sums);
   tile::products_begin();
 #pragma unroll
@@ -277,7 +290,7 @@ __device__ __forceinline__ void add_own(const attender &a, const page_view &p, c
     tile::multiply_by_rows<true>(sums, weights[k], tile::panel_at(p.own_values, k * 2048));
   }
   tile::products_commit();
-  hand_over(a, weights, r);
+  hand_over(a, weights, r, raised);
   tile::products_wait<0>();
   tile::pin(sums);
   release(a, empty_barrier(a.group, a.group));
@@ -315,8 +328,8 @@ __device__ __forceinline__ void pursue(const attender &a, const block_view &v, c
     float scores[SCORES], keep[2];
     uint32_t weights[SCORES / 8][4];
     score_page(a, p, own_phase, scores);
-    take_weights(a, other_phase, r, keep);
-    rescale<true>(keep, sums);
+    bool raised = take_weights(a, other_phase, r, keep);
+    rescale<true>(raised, keep, sums);
     add_others(p, sums);
     tile::products_wait<1>();
     tile::pin(scores);
