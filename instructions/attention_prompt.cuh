@@ -130,12 +130,13 @@ __device__ inline void attend_pair(const prompt_consumer &c, const uint8_t *keys
   }
   bool grows = false;
   float keep[2][2];
+  uint32_t first = at + tile::lane() % 4 * 2;
   if (__any_sync(0xffffffffu, at + PAIR_TOKENS > limit)) {  // some tokens are behind some line
 #pragma unroll
     for (uint32_t n = 0; n < 32; n++) {
       uint32_t m = n / 16, h = n / 8 % 2, i = n % 8;
       float &value = s[m][i / 2].value[2 * h + i % 2];
-      bool counts = at + i / 2 * 8 + tile::lane() % 4 * 2 + i % 2 < limit + m * 16 + h * 8;
+      bool counts = first + i / 2 * 8 + i % 2 < limit + m * 16 + h * 8;
       value = counts ? value : -INFINITY;
     }
   }

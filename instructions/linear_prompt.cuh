@@ -26,15 +26,16 @@ using line_sums = tile::sum_tile;
 // Rows of the embedding that the lines' tokens name.
 __device__ inline void fetch_token_rows(const prompt_consumer &c, const mk_gpu_buffer &x, uint32_t step, uint32_t steps,
                                         line_fragments &to) {
+  uint32_t lane = tile::lane();
   const volatile prompt_state &state = lines_of(c.d);
 #pragma unroll
   for (uint32_t i = 0; i < PART_STEPS * LINE_TILES;
        i++) {  // addresses are worked out anew each time: registers are short
     uint32_t s = i / LINE_TILES, n = i % LINE_TILES;
-    uint32_t line = n * 8 + tile::lane() / 4, row = line < state.count ? state.tokens[line] : 0;
+    uint32_t line = n * 8 + lane / 4, row = line < state.count ? state.tokens[line] : 0;
     const uint32_t *words = reinterpret_cast<const uint32_t *>(x.address) +
                             (static_cast<uint64_t>(row / 16) * x.grid_cols + step + s) * 128 +
-                            (row % 8 * 4 + tile::lane() % 4) * 4 + row % 16 / 8;
+                            (row % 8 * 4 + lane % 4) * 4 + row % 16 / 8;
     to.value[s][n].word[0] = s < steps ? __ldg(words) : 0;
     to.value[s][n].word[1] = s < steps ? __ldg(words + 2) : 0;
   }
@@ -43,9 +44,10 @@ __device__ inline void fetch_token_rows(const prompt_consumer &c, const mk_gpu_b
 // The same of a value: each lane waits for one flag of the warp's steps, then all words are under way together.
 __device__ inline void fetch_lines(const prompt_consumer &c, const mk_operand &operand, const mk_gpu_buffer &x,
                                    uint32_t step, uint32_t steps, line_fragments &to) {
+  uint32_t lane = tile::lane();
   value_view value(x);
-  wait_flags(c.d, operand.buffer, value.flags(x) + step * HALF_FLAGS + tile::lane(), tile::lane() / HALF_FLAGS < steps);
-  const uint4 *from = reinterpret_cast<const uint4 *>(value.words + step * VALUE_STEP_WORDS) + tile::lane();
+  wait_flags(c.d, operand.buffer, value.flags(x) + step * HALF_FLAGS + lane, lane / HALF_FLAGS < steps);
+  const uint4 *from = reinterpret_cast<const uint4 *>(value.words + step * VALUE_STEP_WORDS) + lane;
 #pragma unroll
   for (uint32_t s = 0; s < PART_STEPS; s++) {
 #pragma unroll
@@ -60,6 +62,7 @@ __device__ inline void fetch_lines(const prompt_consumer &c, const mk_operand &o
 // Multiplies by the gains of this lane's elements, words t and t + 4 of a step; the warp's squares go where all will add them up.
 __device__ inline void scale_lines(const prompt_consumer &c, const uint32_t (&gains)[PART_STEPS][2], bool first,
                                    line_fragments &x) {
+  uint32_t lane = tile::lane();
   volatile float *squares = prompt_shared()->squares[words_of(c).normed % 2][c.d.warp];
 #pragma unroll
   for (uint32_t n = 0; n < LINE_TILES; n++) {
@@ -76,8 +79,8 @@ __device__ inline void scale_lines(const prompt_consumer &c, const uint32_t (&ga
       }
     }
     sum = tile::sum_group<4>(sum);
-    if (tile::lane() % 4 == 0) {
-      squares[n * 8 + tile::lane() / 4] = first ? sum : squares[n * 8 + tile::lane() / 4] + sum;
+    if (lane % 4 == 0) {
+      squares[n * 8 + lane / 4] = first ? sum : squares[n * 8 + lane / 4] + sum;
     }
   }
 }
@@ -85,11 +88,12 @@ __device__ inline void scale_lines(const prompt_consumer &c, const uint32_t (&ga
 // This warp's part of the chunk whose part begins at `step`, `left` steps of it. The gains are under way while x is waited for.
 __device__ inline void fetch_chunk(const prompt_consumer &c, const mk_instruction &in, uint32_t step, uint32_t left,
                                    bool first, line_fragments &to) {
+  uint32_t lane = tile::lane();
   const mk_operand &operand = in.operands[LINEAR_X];
   const mk_gpu_buffer &x = device::slot_of(in).buffers[LINEAR_X];
   uint32_t x_step = step + operand.col * x.tile_cols / 16, gains[PART_STEPS][2];
-  const uint32_t *gain = reinterpret_cast<const uint32_t *>(device::slot_of(in).buffers[LINEAR_GAIN].address) +
-                         step * 8 + tile::lane() % 4;
+  const uint32_t *gain =
+      reinterpret_cast<const uint32_t *>(device::slot_of(in).buffers[LINEAR_GAIN].address) + step * 8 + lane % 4;
 #pragma unroll
   for (uint32_t i = 0; i < PART_STEPS * 2; i++) {
     gains[i / 2][i % 2] = has_norm(in) && i / 2 < left ? __ldg(gain + i * 4) : 0;
@@ -126,25 +130,27 @@ __device__ inline float4 *result_of(uint32_t number) {
 // This warp's sums of a row tile's chunk, for those who add them up. What was in that place all have taken: they have told so with the result
 // before, which this warp has taken.
 __device__ inline void put_sums(const prompt_consumer &c, uint32_t number, const tile::sum_tile (&sums)[LINE_TILES]) {
+  uint32_t lane = tile::lane();
   float4 *result = result_of(number);
 #pragma unroll
   for (uint32_t n = 0; n < LINE_TILES; n++) {
-    result[(c.d.warp * LINE_TILES + n) * 32 + tile::lane()] =
+    result[(c.d.warp * LINE_TILES + n) * 32 + lane] =
         make_float4(sums[n].value[0], sums[n].value[1], sums[n].value[2], sums[n].value[3]);
   }
   __syncwarp();
-  if (tile::lane() == 0) {
+  if (lane == 0) {
     tile::arrive(c.d.barrier(RESULT_THERE + number % 2));
   }
 }
 
 // y += all warps' sums of a result.
 __device__ inline void take_sums(const prompt_consumer &c, uint32_t number, line_sums &y) {
+  uint32_t lane = tile::lane();
   wait_phase(c.d, RESULT_THERE + number % 2, number / 2 % 2, MK_ACTIVITY_RESULT_FULL, number % 2);
   const float4 *result = result_of(number);
 #pragma unroll 4
   for (uint32_t w = 0; w < MK_GPU_CONSUMER_WARPS; w++) {
-    float4 sum = result[(w * LINE_TILES + c.d.warp) * 32 + tile::lane()];
+    float4 sum = result[(w * LINE_TILES + c.d.warp) * 32 + lane];
     y.value[0] += sum.x, y.value[1] += sum.y, y.value[2] += sum.z, y.value[3] += sum.w;
   }
 }
@@ -189,13 +195,14 @@ __device__ inline float4 *kept_sums(const prompt_consumer &c, uint32_t tile) {
 // Both rows of column tile `tile` of the lines' residuals: plain fp32, or the embedding rows of their tokens.
 __device__ inline void fetch_residual(const prompt_consumer &c, const mk_operand &operand, uint32_t tile,
                                       line_sums &y) {
+  uint32_t lane = tile::lane(), count = lines_of(c.d).count;
   const mk_gpu_buffer &b = c.d.buffer(operand);
-  uint32_t column_tile = operand.col + tile, g = tile::lane() / 4;
+  uint32_t column_tile = operand.col + tile, g = lane / 4;
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
-    uint32_t line = line_of(c, i);
+    uint32_t line = line_of(c, lane, i);
     y.value[i] = y.value[2 + i] = 0.0f;
-    if (!is_active(c, line)) {
+    if (line >= count) {
     } else if ((operand.flags & MK_OPERAND_TOKEN_ROW) != 0) {
       uint32_t row = lines_of(c.d).tokens[line];
       const uint16_t *step = reinterpret_cast<const uint16_t *>(b.address) +
@@ -212,9 +219,10 @@ __device__ inline void fetch_residual(const prompt_consumer &c, const mk_operand
 }
 
 // Elements of neighbouring lanes g and g + 1 (g even) as bf16 pairs: the even lane gets those of its line 2 t, the odd one of 2 t + 1.
-// That line is line_of(c, g % 2).
+// That line is line_of(c, lane, g % 2).
 __device__ inline uint32_t pair_rows(const prompt_consumer &c, float even_line, float odd_line) {
-  bool odd = (tile::lane() / 4 % 2) != 0;
+  uint32_t lane = tile::lane();
+  bool odd = (lane / 4 % 2) != 0;
   float other = __shfl_xor_sync(0xffffffffu, odd ? even_line : odd_line, 4);
   return odd ? tile::pack_bf16(other, odd_line) : tile::pack_bf16(even_line, other);
 }
@@ -222,16 +230,17 @@ __device__ inline uint32_t pair_rows(const prompt_consumer &c, float even_line, 
 // residual_out = y; out = bf16(y).
 __device__ inline void finish_residual(const prompt_consumer &c, const mk_operand &to, const mk_operand &out,
                                        uint32_t tile, const line_sums &y) {
-  uint32_t column_tile = to.col + tile, cols = c.d.buffer(to).cols, g = tile::lane() / 4, line = line_of(c, g);
+  uint32_t lane = tile::lane(), count = lines_of(c.d).count;
+  uint32_t column_tile = to.col + tile, cols = c.d.buffer(to).cols, g = lane / 4, line = line_of(c, lane, g);
   uint32_t low = pair_rows(c, y.value[0], y.value[1]), high = pair_rows(c, y.value[2], y.value[3]);
-  if (is_active(c, line)) {
+  if (line < count) {
     uint32_t *words = value_view(c.d.buffer(out)).word(line, (out.col + tile) * 8 + g / 2);
     *reinterpret_cast<uint2 *>(words) = make_uint2(low, high);
   }
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
-    line = line_of(c, i);
-    if (is_active(c, line)) {
+    line = line_of(c, lane, i);
+    if (line < count) {
       float *plain =
           reinterpret_cast<float *>(c.d.buffer(to).address) + static_cast<uint64_t>(line) * cols + column_tile * 16 + g;
       plain[0] = y.value[i];
@@ -242,25 +251,27 @@ __device__ inline void finish_residual(const prompt_consumer &c, const mk_operan
 
 __device__ inline void finish_gated(const prompt_consumer &c, const mk_operand &out, uint32_t tile,
                                     const line_sums &y) {
+  uint32_t lane = tile::lane(), count = lines_of(c.d).count;
   float value[2];
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
     value[i] = __fdividef(y.value[i], 1.0f + expf(-y.value[i])) * y.value[2 + i];
   }
-  uint32_t data = pair_rows(c, value[0], value[1]), line = line_of(c, tile::lane() / 4);
-  if (is_active(c, line)) {
-    *value_view(c.d.buffer(out)).word(line, (out.col + tile) * 4 + tile::lane() / 8) = data;
+  uint32_t data = pair_rows(c, value[0], value[1]), line = line_of(c, lane, lane / 4);
+  if (line < count) {
+    *value_view(c.d.buffer(out)).word(line, (out.col + tile) * 4 + lane / 8) = data;
   }
 }
 
 // fp32 words of both rows of row tile `tile`.
 __device__ inline void publish_floats(const prompt_consumer &c, const mk_operand &out, uint32_t tile,
                                       const line_sums &y) {
-  uint64_t *row = stamped_line(c.d, out) + tile * 16 + tile::lane() / 4;
+  uint32_t lane = tile::lane(), count = lines_of(c.d).count;
+  uint64_t *row = stamped_line(c.d, out) + tile * 16 + lane / 4;
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
-    uint32_t line = line_of(c, i);
-    if (is_active(c, line) && publishes(c.d)) {
+    uint32_t line = line_of(c, lane, i);
+    if (line < count && publishes(c.d)) {
       uint64_t *to = row + static_cast<uint64_t>(line) * c.d.buffer(out).row_words;
       tile::store_stamped(to, __float_as_uint(y.value[i]), c.d.generation());
       tile::store_stamped(to + 8, __float_as_uint(y.value[2 + i]), c.d.generation());
@@ -269,13 +280,14 @@ __device__ inline void publish_floats(const prompt_consumer &c, const mk_operand
 }
 
 __device__ inline void finish_rotated(const prompt_consumer &c, const mk_instruction &in, uint32_t row, line_sums &y) {
+  uint32_t lane = tile::lane();
   uint32_t tile = in.operands[MK_SLOT_QKV_weight].row + row, tiles_per_head = in.params[MK_PARAM_QKV_head_dim] / 16;
   if (tile < in.params[MK_PARAM_QKV_rope_tiles]) {
     const float *inv_freq = reinterpret_cast<const float *>(c.d.buffer(in.operands[MK_SLOT_QKV_inv_freq]).address);
-    float frequency = __ldg(inv_freq + tile % tiles_per_head * 8 + tile::lane() / 4);
+    float frequency = __ldg(inv_freq + tile % tiles_per_head * 8 + lane / 4);
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {  // as prepare_QKV does
-      float angle = static_cast<float>(lines_of(c.d).first + line_of(c, i)) * frequency, sine, cosine;
+      float angle = static_cast<float>(lines_of(c.d).first + line_of(c, lane, i)) * frequency, sine, cosine;
       double turns = static_cast<double>(angle) * 0.15915494309189533577;
       float reduced = static_cast<float>((turns - rint(turns)) * 6.283185307179586476925);
       __sincosf(reduced, &sine, &cosine);
@@ -290,17 +302,18 @@ __device__ inline void finish_rotated(const prompt_consumer &c, const mk_instruc
 // Logits of the line that chooses, the last one; the best of them that each lane of its warp has seen lies in shared memory.
 __device__ inline void finish_logits(const prompt_consumer &c, const mk_instruction &in, uint32_t tile,
                                      const line_sums &y) {
+  uint32_t lane = tile::lane();
   const mk_operand &logits = in.operands[MK_SLOT_HEAD_logits];
   uint32_t vocab = in.params[MK_PARAM_HEAD_vocab], chooser = lines_of(c.d).count - 1;
-  volatile float &best = prompt_shared()->best[tile::lane()];
-  volatile uint32_t &index = prompt_shared()->index[tile::lane()];
+  volatile float &best = prompt_shared()->best[lane];
+  volatile uint32_t &index = prompt_shared()->index[lane];
   if (c.d.warp != chooser / 8) {
     return;
   }
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
-    uint32_t row = (in.operands[MK_SLOT_HEAD_weight].row + tile) * 16 + tile::lane() / 4 + i / 2 * 8;
-    if (line_of(c, i) == chooser && row < vocab) {
+    uint32_t row = (in.operands[MK_SLOT_HEAD_weight].row + tile) * 16 + lane / 4 + i / 2 * 8;
+    if (line_of(c, lane, i) == chooser && row < vocab) {
       reinterpret_cast<float *>(c.d.buffer(logits).address)[static_cast<uint64_t>(chooser) * vocab + row] = y.value[i];
       if (candidate_above(y.value[i], row, best, index)) {
         best = y.value[i];
@@ -360,6 +373,7 @@ __device__ inline void finish_sums(const prompt_consumer &c, const mk_instructio
 // Takes the sums of a chunk of row tile `tile`, the `last` one of its chunks or not.
 __device__ inline void take_tile(const prompt_consumer &c, const mk_instruction &in, uint32_t rows, uint32_t tile,
                                  bool last, uint32_t number, line_sums &y) {
+  uint32_t lane = tile::lane();
   take_sums(c, number, y);
   if (!last) {
     if (rows > 1) {
@@ -371,10 +385,8 @@ __device__ inline void take_tile(const prompt_consumer &c, const mk_instruction 
     if (tile == 0) {
       put_scales(c, in);
     }
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-      y.value[i] *= prompt_shared()->scales[line_of(c, i)];
-    }
+    float even = prompt_shared()->scales[line_of(c, lane, 0)], odd = prompt_shared()->scales[line_of(c, lane, 1)];
+    y.value[0] *= even, y.value[1] *= odd, y.value[2] *= even, y.value[3] *= odd;
   }
   finish_sums(c, in, tile, y);
 }
@@ -458,9 +470,10 @@ __device__ __forceinline__ void consume_linear(prompt_consumer &c, const mk_inst
 
 // Parts are added in order, two of them under way at a time.
 __device__ inline void consume_REDUCE_ADD(prompt_consumer &c, const mk_instruction &in) {
+  uint32_t lane = tile::lane(), count = lines_of(c.d).count;
   const mk_operand &parts = in.operands[MK_SLOT_REDUCE_ADD_parts], &out = in.operands[MK_SLOT_REDUCE_ADD_out];
   const mk_gpu_buffer &b = c.d.buffer(parts);
-  const uint64_t *words = stamped_line(c.d, parts) + tile::lane() / 4;
+  const uint64_t *words = stamped_line(c.d, parts) + lane / 4;
 #pragma unroll 1
   for (uint32_t tile = 0; tile < parts.cols; tile++) {
     line_sums residual, y;
@@ -470,10 +483,10 @@ __device__ inline void consume_REDUCE_ADD(prompt_consumer &c, const mk_instructi
     for (uint32_t part = 0; part < parts.rows; part += 2) {
       uint32_t data[8];
       auto at = [&](uint32_t i) {
-        uint64_t line = static_cast<uint64_t>(part + i / 4) * MK_PROMPT_ROWS + line_of(c, i);
+        uint64_t line = static_cast<uint64_t>(part + i / 4) * MK_PROMPT_ROWS + line_of(c, lane, i);
         return words + line * b.row_words + tile * 16 + i / 2 % 2 * 8;
       };
-      auto has = [&](uint32_t i) { return part + i / 4 < parts.rows && is_active(c, line_of(c, i)); };
+      auto has = [&](uint32_t i) { return part + i / 4 < parts.rows && line_of(c, lane, i) < count; };
       wait_line_words<8>(c.d, parts.buffer, at, has, data);
 #pragma unroll
       for (uint32_t i = 0; i < 8; i++) {

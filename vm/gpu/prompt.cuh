@@ -102,10 +102,9 @@ __device__ inline void release_page(const prompt_consumer &c, uint32_t slot, uin
 }
 
 // Line of the lane's sums number i, among those that its warp finishes.
-__device__ inline uint32_t line_of(const prompt_consumer &c, uint32_t i) {
-  return c.d.warp * 8 + tile::lane() % 4 * 2 + i % 2;
+__device__ inline uint32_t line_of(const prompt_consumer &c, uint32_t lane, uint32_t i) {
+  return c.d.warp * 8 + lane % 4 * 2 + i % 2;
 }
-__device__ inline bool is_active(const prompt_consumer &c, uint32_t line) { return line < lines_of(c.d).count; }
 
 // A value in this order.
 struct value_view {
