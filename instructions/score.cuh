@@ -1,8 +1,9 @@
 // SCORE on the device: penalties and bias, the count of the step's token, and what this SM's tokens bring into the draw; score.c.
 // The storer's, and done within the HEAD before it: as each row tile of logits is finished, while the next ones stream. When the storer
-// comes to SCORE itself, only its signals are left, and with min-p the scores. Publishes scores tile by tile, and behind the last one the
-// front. Scores are published only where somebody looks at them, since a megabyte of them costs a token 2 us: with top-k and top-p; with
-// min-p where a front overflows, which the consumers see first; else never.
+// comes to SCORE itself, its signals are left. Publishes the front behind the last tile, and tells its consumers that the logits are there, from
+// which a SIFT takes what it needs of this SM's scores. The scores themselves are published only where somebody looks at other SMs', since a
+// megabyte of them costs a token 2 us: where a search goes on in DRAW, or with min-p where a front overflows. The consumers see that
+// first, on all SMs alike.
 //
 // The front lies in registers, an entry for each lane. Without min-p it is the best draw, which the lanes find each for itself. With min-p it
 // has only those of the reference's entries that min-p does not drop beside this SM's own highest score, and so will not beside any other.
@@ -31,7 +32,7 @@ enum {
   SCORE_OVERFLOWS = 1 << 21,
 };
 
-// Beside the row_store of HEAD, which has the scores in `row`, and of the row at hand the bias in `a` and the bits of the count in `b`.
+// Beside the row_store of HEAD, which has of the row at hand the bias in `a` and the bits of the count in `b`.
 struct score_store {
   uint32_t flags;
   float noise;                // of two row tiles: lanes 16 to 31 have those of the second one
@@ -60,10 +61,12 @@ __device__ inline void begin_SCORE(const storer &s, const mk_instruction &head, 
   }
   const mk_instruction &in = score_behind(head);
   const uint32_t *words = start_of<const uint32_t>(in, MK_SLOT_SCORE_sampling);
-  r.row = start_of<uint64_t>(in, MK_SLOT_SCORE_scores);
   volatile shared_words *shared = s.d.words();  // this warp's: every lane writes the same
   uint32_t position =
       shared->state[s.d.epoch % 2].position;  // read here, or the compiler keeps multiples of it for long
+  shared->logits = start_of<const float>(in, MK_SLOT_SCORE_logits);
+  shared->bias = start_of<const float>(in, MK_SLOT_SCORE_bias);
+  shared->counts = start_of<const uint32_t>(in, MK_SLOT_SCORE_counts);
   shared->inverse_temperature = mk_sampling_float(words, MK_SAMPLING_INVERSE_TEMPERATURE);
   shared->noise_start = mk_draw_key(mk_sampling_seed(words), position + 1);
   bool hidden = s.d.params.skip_signal_uid != 0 && in.uid == s.d.params.skip_signal_uid;
@@ -155,9 +158,6 @@ __device__ inline void finish_SCORE(const storer &s, const mk_instruction &head,
                             __float_as_uint(r.b.even), r.a.even);
   }
   score = (flags & SCORE_INSIDE) != 0 ? 0.0f : score;
-  if (mine && (flags & SCORE_PUBLISHES) != 0 && (flags & SCORE_CUTS) != 0) {
-    tile::store_stamped(r.row + row, __float_as_uint(score), s.d.generation());
-  }
   uint32_t peak = mine && (flags & SCORE_INSIDE) == 0 ? mk_peak(score) : 0;
   if (peak > q.peak) {
     q.peak = peak;
@@ -243,46 +243,47 @@ __device__ inline void store_scored_head(storer &s, const mk_instruction &head, 
       end_SCORE(s, head, r.stop, i + 1 == r.tiles, q);
     }
   }
+  __syncwarp();  // all lanes' logits and counts
+  if (s.lane == 0) {
+    tile::arrive(s.d.barrier(SCORED));
+  }
   end_HEAD(s, head, (q.flags & SCORE_INSIDE) != 0, r);  // behind the front, for which the draw waits
   r.tiles = 0;
 }
 
-// All scores of this SM once more, from its logits.
-__device__ inline void publish_scores(const storer &s, const mk_instruction &in) {
-  const mk_operand &scores = in.operands[MK_SLOT_SCORE_scores];
-  uint32_t first = scores.col * 16, end = min(first + scores.cols * 16u, buffer_of(in, MK_SLOT_SCORE_scores).cols);
-  __syncwarp();  // other lanes have written the logits
-  for (uint32_t row = first; row < end; row += 32) {
-    uint32_t mine = row + s.lane;
-    if (mine < end && publishes(s.d)) {
-      float logit = __ldcg(start_of<const float>(in, MK_SLOT_SCORE_logits) + mine);
-      float bias = __ldg(start_of<const float>(in, MK_SLOT_SCORE_bias) + mine);
-      uint32_t count = __ldcg(start_of<const uint32_t>(in, MK_SLOT_SCORE_counts) + mine);
-      float score = mk_sample_score(start_of<const uint32_t>(in, MK_SLOT_SCORE_sampling), logit, count, bias);
-      tile::store_stamped(start_of<uint64_t>(in, MK_SLOT_SCORE_scores) + mine, __float_as_uint(score),
-                          s.d.generation());
-    }
-  }
+// The score of a token of this SM, once its logits are there.
+__device__ inline float own_score(const device &d, const uint32_t *words, uint32_t token, float logit) {
+  uint32_t flags = words[MK_SAMPLING_FLAGS];
+  uint32_t count = (flags & MK_SAMPLE_PENALTIES) != 0 ? __ldcg(d.words()->counts + token) : 0;
+  float bias = (flags & MK_SAMPLE_BIAS) != 0 ? __ldg(d.words()->bias + token) : 0.0f;
+  return mk_sample_score(words, logit, count, bias);
 }
 
-// SCORE's own turn, behind its signals. With min-p: waits for the end of the step, as the storer would next anyway, and publishes the scores
-// if the consumers see before that a front that overflows; then DRAW waits for them on all SMs.
+// SCORE's own turn, behind its signals: waits for the end of the step, as the storer would next anyway, and publishes the scores if the
+// consumers want them before that; then DRAW waits for them on all SMs.
 __device__ inline void end_SCORE_late(const storer &s, const mk_instruction &in) {
   const uint32_t *words = start_of<const uint32_t>(in, MK_SLOT_SCORE_sampling);
-  if (tile::uniform(mk_sampling_cuts(words) || mk_sampling_one_draw(words))) {
-    return;
+  if (tile::uniform(!mk_sampling_cuts(words) && mk_sampling_one_draw(words))) {
+    return;  // nobody can want them
   }
   uint32_t tries = 0;
-  bool asked = false;
-  while (!asked && !__all_sync(0xffffffffu, tile::try_wait(s.d.barrier(STATE_READY), s.d.epoch % 2))) {
-    asked = tile::uniform(s.d.words()->overflowed == s.d.generation());
+  bool wanted = false;
+  while (!wanted && !__all_sync(0xffffffffu, tile::try_wait(s.d.barrier(STATE_READY), s.d.epoch % 2))) {
+    wanted = tile::uniform(s.d.words()->scores_wanted == s.d.generation());
     if (!keep_waiting(s.d, tries, MK_ACTIVITY_STEP_STATE, 0, 0, 0)) {
-      return;
+      break;
     }
   }
   waited(s.d, tries);
-  if (asked) {
-    publish_scores(s, in);
+  const mk_operand &scores = in.operands[MK_SLOT_SCORE_scores];
+  uint32_t first = scores.col * 16, end = min(first + scores.cols * 16u, buffer_of(in, MK_SLOT_SCORE_scores).cols);
+  for (uint32_t row = first; wanted && row < end; row += 32) {
+    uint32_t mine = row + s.lane;
+    if (mine < end && publishes(s.d)) {
+      float score = own_score(s.d, words, mine, __ldcg(s.d.words()->logits + mine));
+      tile::store_stamped(start_of<uint64_t>(in, MK_SLOT_SCORE_scores) + mine, __float_as_uint(score),
+                          s.d.generation());
+    }
   }
 }
 

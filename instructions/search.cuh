@@ -90,7 +90,7 @@ __device__ inline void take_heads(consumer &c, bool meets, uint32_t &peak, uint3
     shared->stopped = c.d.generation();
   }
   if ((about & MK_FRONT_OVERFLOW) != 0) {
-    shared->overflowed = c.d.generation();
+    shared->scores_wanted = c.d.generation();
   }
   if (meets) {
     peak = __reduce_max_sync(0xffffffffu, peak);
@@ -180,53 +180,55 @@ __device__ inline void tally_lanes(const consumer &c, bool stands, float score, 
 }
 
 enum { SCORES_AHEAD = 2, SCORES_STEP = MK_GPU_CONSUMER_WARPS * 32 };
-// Scores of this SM that are on their way before they are wanted. Such as were late are looked at again.
-struct scores_ahead {
-  uint64_t words[SCORES_AHEAD];
+struct score_range {  // of the tokens that `scores` names, this thread's
+  uint32_t token, end;
 };
-
-__device__ inline void send_for_scores(const consumer &c, const mk_instruction &in, scores_ahead &ahead) {
+__device__ inline score_range range_of(const consumer &c, const mk_instruction &in) {
   const mk_operand &scores = in.operands[MK_SLOT_SIFT_scores];
-  const uint64_t *from = start_of<const uint64_t>(in, MK_SLOT_SIFT_scores);
-  uint32_t token = scores.col * 16, end = min(token + scores.cols * 16u, buffer_of(in, MK_SLOT_SIFT_scores).cols);
-  token += c.warp * 32 + c.lane;
+  uint32_t first = scores.col * 16;
+  return {first + c.warp * 32 + c.lane, min(first + scores.cols * 16u, buffer_of(in, MK_SLOT_SIFT_scores).cols)};
+}
+
+// This SM's first logits, on their way before they are wanted.
+struct logits_ahead {
+  float logit[SCORES_AHEAD];
+};
+__device__ inline void send_for_logits(const consumer &c, const mk_instruction &in, logits_ahead &ahead) {
+  wait_phase(c.d, SCORED, c.d.epoch % 2, MK_ACTIVITY_RESULT_FULL, 0);
+  score_range r = range_of(c, in);
+  const float *logits = c.d.words()->logits;
 #pragma unroll
   for (uint32_t i = 0; i < SCORES_AHEAD; i++) {
-    tile::load_stamped_if(token + i * SCORES_STEP < end, from + token + i * SCORES_STEP, ahead.words[i]);
+    uint32_t token = r.token + i * SCORES_STEP;
+    ahead.logit[i] = token < r.end ? __ldcg(logits + token) : 0.0f;
   }
 }
 
-// The tokens of `scores`, in the area's `of_scores`.
-__device__ inline void tally_scores(const consumer &c, const mk_instruction &in, const scores_ahead &ahead) {
-  enum { BATCH = SCORES_AHEAD, STEP = SCORES_STEP };
-  const mk_operand &scores = in.operands[MK_SLOT_SIFT_scores];
-  const uint64_t *from = start_of<const uint64_t>(in, MK_SLOT_SIFT_scores);
+// The tokens of `scores`, in the area's `of_scores`: this SM's, from its logits, or in DRAW all that there are.
+__device__ inline void tally_scores(const consumer &c, const mk_instruction &in, bool draw, const logits_ahead &ahead) {
   warp_tallies &t = area().of_scores;
   t.mass[c.warp][c.lane] = 0;
   t.best[c.warp][c.lane] = 0;
   t.count[c.warp][c.lane] = 0;
   __syncwarp();
-  uint32_t token = scores.col * 16, end = min(token + scores.cols * 16u, buffer_of(in, MK_SLOT_SIFT_scores).cols);
-  bool first = true;
-  for (token += c.warp * 32 + c.lane; __any_sync(0xffffffffu, token < end);) {
-    uint32_t words[BATCH];
-    bool late = false;
-#pragma unroll
-    for (uint32_t i = 0; i < BATCH; i++) {
-      words[i] = tile::stamp_data(ahead.words[i]);
-      late |= token + i * STEP < end && tile::stamp_generation(ahead.words[i]) != c.d.generation();
-    }
-    if (!first || __any_sync(0xffffffffu, late)) {
-      wait_stamped_words<BATCH>(
-          c.d, scores.buffer, [&](uint32_t i) { return from + min(token + i * STEP, end - 1); }, words);
-    }
-    first = false;
+  score_range r = range_of(c, in);
+  const uint64_t *all = start_of<const uint64_t>(in, MK_SLOT_SIFT_scores);
+  float next = ahead.logit[0], behind = ahead.logit[1];
 #pragma unroll 1
-    for (uint32_t j = 0; j < BATCH && __any_sync(0xffffffffu, token < end); j++, token += STEP) {
-      float score = __uint_as_float(words[0]);
-      words[0] = words[1];
-      tally_lanes(c, token < end, score, token);
+  for (; __any_sync(0xffffffffu, r.token < r.end); r.token += SCORES_STEP) {
+    uint32_t token = min(r.token, r.end - 1), ahead_of = r.token + SCORES_AHEAD * SCORES_STEP;
+    float score;
+    if (draw) {
+      uint32_t word[1];
+      wait_stamped_words<1>(
+          c.d, in.operands[MK_SLOT_SIFT_scores].buffer, [&](uint32_t) { return all + token; }, word);
+      score = __uint_as_float(word[0]);
+    } else {
+      score = own_score(c.d, area().words, token, next);
+      next = behind;
+      behind = ahead_of < r.end ? __ldcg(c.d.words()->logits + ahead_of) : 0.0f;
     }
+    tally_lanes(c, r.token < r.end, score, token);
   }
 }
 
@@ -369,7 +371,7 @@ __device__ inline void decide(consumer &c, search &s) {
 // area has pivots and a tally of this SM's scores. DRAW tallies all scores instead, each SM by itself and all to the same end, until
 // it is FOUND.
 __device__ inline void go_on(consumer &c, const mk_instruction &in, float highest, bool open, bool draw,
-                             const scores_ahead &ahead, search &s) {
+                             const logits_ahead &ahead, search &s) {
   search_area &a = area();
   if (open) {
     sum_rounds(c, in);
@@ -392,7 +394,10 @@ __device__ inline void go_on(consumer &c, const mk_instruction &in, float highes
     if (s.state == MK_SIFT_FOUND) {
       return;
     }
-    tally_scores(c, in, ahead);
+    if (draw) {
+      c.d.words()->scores_wanted = c.d.generation();  // the storer looks at it
+    }
+    tally_scores(c, in, draw, ahead);
     consumers_meet(c);
     if (!draw) {
       return;
@@ -471,18 +476,18 @@ __device__ inline void consume_search(consumer &here, const mk_instruction &in) 
        meets = begins && (cuts || !(inside || tile::uniform(mk_sampling_one_draw(words))));
   uint64_t best = 0;
   float highest = 0.0f;
-  scores_ahead ahead = {};
+  logits_ahead ahead = {};
   if (cuts && !draw) {
-    send_for_scores(c, in, ahead);
+    send_for_logits(c, in, ahead);
   }
   if ((begins && (draw || cuts)) || (draw && s.state == MK_SIFT_FAILED)) {
     best = read_fronts(c, in, meets, !inside && !cuts, s, highest);
   }
-  if (s.state == MK_SIFT_OPEN && (cuts || c.d.words()->overflowed == c.d.generation())) {
+  if (s.state == MK_SIFT_OPEN && (cuts || c.d.words()->scores_wanted == c.d.generation())) {
     go_on(c, in, highest, open, draw, ahead, s);
   }
   if (draw || !cuts) {
-    choose(c, in, inside, draw, max(best, s.winner));
+    choose(c, in, inside_prompt(c), draw, max(best, s.winner));
   } else if (s.state == MK_SIFT_OPEN) {
     publish_round(c, in);
   }

@@ -138,6 +138,15 @@ Test(gpu_refusals, a_next_without_a_draw) {
   expect_refused(program, "no next, which belongs behind a draw");
 }
 
+Test(gpu_refusals, a_sift_of_others_tokens) {
+  mk_program *program = compile(true);
+  mk_instruction *sift = first(program, MK_OP_SIFT);
+  for (uint32_t i = 0; sift[i].opcode == MK_OP_SIFT; i++) {
+    sift[i].operands[MK_SLOT_SIFT_scores].col++;
+  }
+  expect_refused(program, "looks at other tokens than the score before it");
+}
+
 Test(gpu_refusals, a_head_without_its_score) {
   mk_program *program = compile(true);
   first(program, MK_OP_SCORE)->opcode = MK_OP_COMBINE;

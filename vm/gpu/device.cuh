@@ -28,7 +28,8 @@ enum barrier_index {
   INSTRUCTION_FULL = RESULT_EMPTY + MK_GPU_RESULT_SLOTS,
   INSTRUCTION_EMPTY = INSTRUCTION_FULL + MK_GPU_INSTRUCTION_SLOTS,
   STATE_READY = INSTRUCTION_EMPTY + MK_GPU_INSTRUCTION_SLOTS,
-  OWN_BARRIERS,  // of the configuration; the words behind the barriers are aligned to 16 bytes
+  OWN_BARRIERS,           // of the configuration; the words behind the barriers are aligned to 16 bytes
+  SCORED = OWN_BARRIERS,  // with sampling: this SM's logits of the step are there
   BARRIER_COUNT = OWN_BARRIERS + MK_GPU_OWN_BARRIERS,
 };
 
@@ -66,9 +67,12 @@ struct shared_words {  // behind the barriers
   uint32_t index[2][MK_GPU_CONSUMER_WARPS];
   // Of the draw, which uses the two above for the halves of keys. Generations: of the last draw that one of them held in.
   uint32_t peaks[MK_GPU_CONSUMER_WARPS];
-  uint32_t stopped, overflowed;
-  // The storer's, since its registers are short: the parameters of the draw at hand.
+  // scores_wanted: somebody looks at scores of other SMs.
+  uint32_t stopped, scores_wanted;
+  // The storer's, since its registers are short: the parameters of the draw at hand. Where scores come from, for the consumers, too.
   uint64_t noise_start;
+  const float *logits, *bias;
+  const uint32_t *counts;
   float inverse_temperature;
 };
 static_assert(BARRIER_COUNT * 8 % 16 == 0, "the words behind the barriers are aligned to 16 bytes");

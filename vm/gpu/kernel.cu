@@ -41,6 +41,9 @@ __device__ inline void init_barriers(const device &d) {
     tile::barrier_init(d.barrier(INSTRUCTION_EMPTY + i), MK_GPU_CONSUMER_WARPS + 1 + STORERS);  // and loader, storer
   }
   tile::barrier_init(d.barrier(STATE_READY), 1);
+#if MK_GPU_SAMPLES
+  tile::barrier_init(d.barrier(SCORED), 1);
+#endif
   tile::fence_barriers();
 }
 
@@ -291,7 +294,7 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     words->combined = 0;
 #if MK_GPU_SAMPLES
     words->stopped = 0;
-    words->overflowed = 0;
+    words->scores_wanted = 0;
 #endif
     words->state[0].token = params.token;
     words->state[0].position = params.position;

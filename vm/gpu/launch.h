@@ -39,8 +39,8 @@ enum {
   MK_GPU_INSTRUCTION_SLOTS = 8,
   MK_GPU_INSTRUCTIONS_AT = MK_GPU_RESULTS_AT + MK_GPU_RESULT_SLOTS * MK_GPU_RESULT_BYTES,
   MK_GPU_BARRIERS_AT = MK_GPU_INSTRUCTIONS_AT + MK_GPU_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
-  MK_GPU_BARRIER_AREA_BYTES = 1552, /* and the words that the roles of a block share */
-  MK_GPU_OWN_BARRIERS = 1,          /* none: what stands behind the barriers is aligned to 16 bytes */
+  MK_GPU_BARRIER_AREA_BYTES = 1584, /* and the words that the roles of a block share */
+  MK_GPU_OWN_BARRIERS = 1,          /* with sampling; what stands behind the barriers is aligned to 16 bytes */
   MK_GPU_SHARED_BYTES = MK_GPU_BARRIERS_AT + MK_GPU_BARRIER_AREA_BYTES,
 
   /* Of the kernel of several rows. */

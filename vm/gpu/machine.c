@@ -124,11 +124,23 @@ static mk_status check_sampling(const mk_instruction *in, const mk_instruction *
                         in->uid, mk_opcode_lookup(opcode)->name, needs);
 }
 
+/* A `sift` takes scores from the logits of its own SM, those of the `score` before it on the queue. */
+static mk_status check_searched(const mk_instruction *score, const mk_instruction *in) {
+  return in->opcode != MK_OP_SIFT ||
+                 (score != NULL && same_operand(score, MK_SLOT_SCORE_scores, in, MK_SLOT_SIFT_scores))
+             ? MK_OK
+             : mk_error(MK_ERR_FILE,
+                        "instruction %u (sift) looks at other tokens than the score before it on its queue, which this "
+                        "machine does not",
+                        in->uid);
+}
+
 /* The kernel's consumers may run further ahead of the storer than result_slots, but not past the token boundary: `next`, or the `draw`
  * before it, waits for what the storer of its own SM publishes behind the last row tile. So every queue with a `next` needs a `head` before
  * it. */
 static mk_status check_boundary(const mk_program *program, const mk_queue *queue, bool sampling) {
   bool head = false;
+  const mk_instruction *score = NULL;
   for (uint32_t i = 0; i < queue->count; i++) {
     const mk_instruction *in = &program->instructions[queue->first + i];
     head |= in->opcode == MK_OP_HEAD;
@@ -137,7 +149,9 @@ static mk_status check_boundary(const mk_program *program, const mk_queue *queue
                       in->uid);
     }
     if (sampling) {
+      score = in->opcode == MK_OP_SCORE ? in : score;
       MK_TRY(check_sampling(in, i + 1 < queue->count ? in + 1 : NULL));
+      MK_TRY(check_searched(score, in));
     }
   }
   return MK_OK;
