@@ -46,8 +46,9 @@ __device__ inline uint64_t pair_value(const tile::stamped_pair &pair) {
 }
 
 enum {
-  FRONT_AHEAD = 4,  // entries that two lanes fetch with the head of a row
-  FRONT_PAIRS = 4,  // of words, that one of the two fetches
+  FRONT_AHEAD = 2 * MK_GPU_FRONT_LANES,  // entries that the lanes of a row fetch, two each, with its head
+  FRONT_ROWS = 32 / MK_GPU_FRONT_LANES,  // of a warp
+  FRONT_PAIRS = 4,                       // of words, that a lane fetches
 };
 
 __device__ inline const uint64_t *front_of(const mk_instruction &in, uint32_t row) {
@@ -56,11 +57,16 @@ __device__ inline const uint64_t *front_of(const mk_instruction &in, uint32_t ro
   return start_of<const uint64_t>(in, MK_SLOT_SIFT_fronts) + min(row, last) * MK_FRONT_WORDS;
 }
 
-// Entries from `first` on of the front in row c.lane / 2 of this warp's 16: its head, two keys, their scores.
+// The first of this lane's two entries, where those of its row are from `first` on.
+__device__ inline uint32_t front_entry(const consumer &c, uint32_t first) {
+  return min(first + c.lane % MK_GPU_FRONT_LANES * 2, MK_FRONT_MOST - 2u);
+}
+
+// Of the front in row c.lane / MK_GPU_FRONT_LANES of this warp's: its head, two keys, their scores.
 __device__ inline void fetch_front(const consumer &c, const mk_instruction &in, uint32_t first,
                                    tile::stamped_pair (&pairs)[FRONT_PAIRS]) {
-  const uint64_t *from = front_of(in, c.warp * 16 + c.lane / 2);
-  uint32_t entry = first + c.lane % 2 * 2;
+  const uint64_t *from = front_of(in, c.warp * FRONT_ROWS + c.lane / MK_GPU_FRONT_LANES);
+  uint32_t entry = front_entry(c, first);
   auto at = [&](uint32_t i) {
     return from + (i == 0 ? 0 : i < 3 ? MK_FRONT_KEYS + 2 * (entry + i - 1) : MK_FRONT_SCORES + entry);
   };
@@ -114,7 +120,7 @@ __device__ inline uint64_t read_fronts(consumer &c, const mk_instruction &in, bo
   bool more = false;  // the last entry that this lane has seen is one that min-p keeps: the next one may be, too
 #pragma unroll 1
   for (uint32_t first = 0; first == 0 || __any_sync(0xffffffffu, more && first < count); first += FRONT_AHEAD) {
-    if (c.warp * (whole ? 16 : 32) >= in.operands[MK_SLOT_SIFT_fronts].rows) {
+    if (c.warp * (whole ? FRONT_ROWS : 32) >= in.operands[MK_SLOT_SIFT_fronts].rows) {
       pairs[0] = pairs[1] = {0, 0};  // there are no rows for this warp
     } else if (whole) {
       fetch_front(c, in, first, pairs);
@@ -135,9 +141,9 @@ __device__ inline uint64_t read_fronts(consumer &c, const mk_instruction &in, bo
       return entries && count != 0 ? max(best, pair_value(pairs[1])) : best;
     }
 #pragma unroll
-    for (uint32_t j = 0; j < FRONT_AHEAD / 2; j++) {
+    for (uint32_t j = 0; j < 2; j++) {
       float score = __uint_as_float(tile::stamp_data(j == 0 ? pairs[3].low : pairs[3].high));
-      more = first + c.lane % 2 * 2 + j < count && !mk_sample_drops(words, mk_sample_distance(words, score, highest));
+      more = front_entry(c, first) + j < count && !mk_sample_drops(words, mk_sample_distance(words, score, highest));
       best = more ? max(best, pair_value(pairs[1 + j])) : best;
     }
   }

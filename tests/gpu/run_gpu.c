@@ -435,6 +435,7 @@ static const char usage[] =
     "usage: mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] GOLDEN.bin ...\n"
     "       mkvm_gpu_tests [--device cuda:N] --like SHAPE --depth TOKENS\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --mla\n"
+    "       mkvm_gpu_tests [--device cuda:N] [--quick] --sampling\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --prompts [GOLDEN.bin ...]\n"
     "--model DIR: weights of the goldens that are of a model directory (demo.bin: models/demo)\n"
@@ -442,7 +443,8 @@ static const char usage[] =
     "--prompts: the same of programs for the prompt of one sequence\n"
     "--quick: fewer repeats, none of large goldens, and faults on the first golden only\n"
     "--like SHAPE --depth TOKENS: only that launches behind so many hash values in the KV cache give the same bits\n"
-    "--mla: only the tile library and MLA decode\n";
+    "--mla: only the tile library and MLA decode\n"
+    "--sampling: only draws\n";
 
 static int finish(void) {
   printf("%u passed, %u failed\n", passed, failed);
@@ -450,7 +452,7 @@ static int finish(void) {
 }
 
 int main(int argc, char **argv) {
-  bool quick = false, mla = false, rows = false, prompts = false, first = true;
+  bool quick = false, mla = false, sampling = false, rows = false, prompts = false, first = true;
   const char *shape = NULL;
   uint32_t depth = 0;
   int at = 1;
@@ -459,6 +461,8 @@ int main(int argc, char **argv) {
       quick = true;
     } else if (strcmp(argv[at], "--mla") == 0) {
       mla = true;
+    } else if (strcmp(argv[at], "--sampling") == 0) {
+      sampling = true;
     } else if (strcmp(argv[at], "--rows") == 0) {
       rows = true;
     } else if (strcmp(argv[at], "--prompts") == 0) {
@@ -489,6 +493,10 @@ int main(int argc, char **argv) {
     test_mla(quick);
     return finish();
   }
+  if (sampling && at == argc) {
+    test_sampling(quick);
+    return finish();
+  }
   if (rows) {
     test_rows(quick);
     for (; at < argc; at++) {
@@ -503,7 +511,7 @@ int main(int argc, char **argv) {
     }
     return finish();
   }
-  if (shape != NULL || mla || at == argc) {
+  if (shape != NULL || mla || sampling || at == argc) {
     fputs(usage, stderr);
     return 2;
   }

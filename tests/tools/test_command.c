@@ -85,6 +85,8 @@ Test(command, usage_errors) {
   EXPECT(2, "", "measured on cuda alone", "bench", "--like", "tiny", "--rows", "4", "--device", "cpu");
   EXPECT(2, "", "3 is none of 1, 2, 4, 8, 16 and 64", "bench", "--like", "tiny", "--rows", "3");
   EXPECT(2, "", "--rows goes with --output md", "bench", "--like", "tiny", "--rows", "4", "-o", "json");
+  EXPECT(2, "", "--sampling goes with one -n", "bench", "--like", "tiny", "--sampling", "-p", "4");
+  EXPECT(2, "", "measured on cuda alone", "bench", "--like", "tiny", "--sampling", "--device", "cpu");
   EXPECT(2, "", "nothing to measure", "bench", "--like", "tiny", "-n", "0", "-p", "0");
   EXPECT(2, "", "take 2049 tokens", "bench", "--like", "tiny", "-p", "0", "-d", "2040", "-n", "8", "--device", "cpu");
   EXPECT(2, "", "--ctx-size gives 64", "bench", "--like", "tiny", "-n", "64", "-c", "64", "--device", "cpu");

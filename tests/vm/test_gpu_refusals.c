@@ -173,6 +173,6 @@ Test(gpu_refusals, a_score_without_a_head) {
 
 Test(gpu_refusals, fronts_of_too_many_sms) {
   mk_program *program = compile(true);
-  first(program, MK_OP_DRAW)->operands[MK_SLOT_DRAW_fronts].rows = 257;
-  expect_refused(program, "the fronts of 257 SMs");
+  first(program, MK_OP_DRAW)->operands[MK_SLOT_DRAW_fronts].rows = 161;
+  expect_refused(program, "the fronts of 161 SMs");
 }

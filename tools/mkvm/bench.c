@@ -1,6 +1,7 @@
 /* mkvm bench: tokens per second in llama-bench's table, beside the read bandwidth of the same GPU. */
 #include "tools/lib/bench.h"
 #include "tools/lib/bench_rows.h"
+#include "tools/lib/bench_sampling.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include "models/synth.h"
 #include "scheduler/compile.h"
 #include "tools/mkvm/bench_mla.h"
+#include "tools/mkvm/bench_sampling.h"
 #include "tools/mkvm/bench_table.h"
 #include "tools/mkvm/command.h"
 #include "tools/mkvm/loading.h"
@@ -31,9 +33,10 @@ enum {
   KEY_FLUSH,
   KEY_SWEEP,
   KEY_MEASURE,
-  KEY_COSTS
+  KEY_COSTS,
+  KEY_SAMPLING
 };
-enum { MAX_VALUES = 32, DEFAULT_PROMPT = 512, DEFAULT_GENERATED = 128, CUDA_LAUNCHES = 10, CPU_LAUNCHES = 3 };
+enum { MAX_VALUES = 32, DEFAULT_PROMPT = 512, DEFAULT_GENERATED = 128, SAMPLED_GENERATED = 256, CUDA_LAUNCHES = 10, CPU_LAUNCHES = 3 };
 
 typedef struct list {
   uint32_t values[MAX_VALUES];
@@ -47,7 +50,7 @@ typedef struct options {
   uint64_t ctx_size, seed;
   bool seeded;
   mk_bench_format format;
-  bool breakdown;
+  bool breakdown, sampling;
   mk_bench_mla mla;
   mk_trace_option trace;
 } options;
@@ -69,6 +72,8 @@ static const struct argp_option option_table[] = {
      "On cuda: steps that 2, 4, 8 or 16 sequences share (-n, at most 64 a launch), each at depth N, and prompts in "
      "chunks of T to their first token; 64: prompts alone",
      2},
+    {"sampling", KEY_SAMPLING, NULL, 0,
+     "On cuda: what each way of choosing a token takes over a greedy one, in launches of -n tokens (256)", 2},
     {"ctx-size", 'c', "L", 0, "Tokens of context to compile for (what the tests take, but at least what run takes)", 2},
     {NULL, 0, NULL, 0, "Attention alone (in the place of a model):", 3},
     {"mla", KEY_MLA, "LENGTHS", 0,
@@ -107,11 +112,14 @@ static const char doc[] =
     "that "
     "real keys and values take; no prompt is run for it. On the cpu the context is computed, untimed, and prompts "
     "are measured at depth 0 only. The cpu has the columns t/s and ms alone.\n\n"
+    "--sampling: two programs of the same weights, one of them greedy. In each of -r rounds, every launch that samples "
+    "stands between two greedy ones, whose mean it is compared with.\n\n"
     "Shapes: llama-3.2-1b, llama-3.2-3b, llama-3.1-8b, llama-3.1-70b, tiny.\n\n"
     "In csv and json, columns that llama-bench has too have its names (avg_ts, n_gen, n_depth, ...).\n\n"
     "Examples:\n"
     "  mkvm bench --like llama-3.2-1b -p 0 -n 128 -d 64,1000,4000,16000\n"
     "  mkvm bench -m DIR -o json > result.json\n"
+    "  mkvm bench --like llama-3.2-1b --sampling\n"
     "  mkvm bench --mla 4641,45118,1730,1696 --new 4 --heads 16 --device cpu\n";
 
 static void add_values(list *to, const char *flag, const char *text, uint64_t low, struct argp_state *state) {
@@ -193,9 +201,13 @@ static void check_options(options *o, struct argp_state *state) {
   if (o->rows > 1 && (o->breakdown || o->trace.path != NULL || o->format != MK_BENCH_MD)) {
     argp_error(state, "--rows goes with --output md, and without --breakdown and --trace");
   }
-  set_default(&o->prompts, DEFAULT_PROMPT);
-  set_default(&o->generated, DEFAULT_GENERATED);
-  set_default(&o->depths, 0);
+  if (o->sampling && (o->rows > 1 || o->breakdown || o->trace.path != NULL || o->format != MK_BENCH_MD ||
+                      o->prompts.count + o->depths.count != 0 || o->generated.count > 1)) {
+    argp_error(state, "--sampling goes with one -n, -r and --output md, and without other tests");
+  }
+  set_default(&o->generated, o->sampling ? SAMPLED_GENERATED : DEFAULT_GENERATED);
+  set_default(&o->prompts, o->sampling ? 0 : DEFAULT_PROMPT);
+  set_default(&o->depths, o->sampling ? MK_BENCH_SAMPLING_PROMPT : 0);
 }
 
 static error_t parse(int key, char *text, struct argp_state *state) {
@@ -229,6 +241,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_ROWS:
       o->rows = mk_rows_number(state, text);
+      return 0;
+    case KEY_SAMPLING:
+      o->sampling = true;
       return 0;
     case 'c':
       o->ctx_size = mk_number(state, "--ctx-size", text, 0, UINT32_MAX);
@@ -461,6 +476,9 @@ static mk_status check_device(const options *o, bool cuda) {
   if (o->rows > 1 && !cuda) {
     return mk_error(MK_ERR_USAGE, "--rows %u: steps of several rows are measured on cuda alone", o->rows);
   }
+  if (o->sampling && !cuda) {
+    return mk_error(MK_ERR_USAGE, "--sampling: what ways of choosing a token cost is measured on cuda alone");
+  }
   if (!cuda && largest(&o->prompts) != 0 && largest(&o->depths) != 0) {
     return mk_error(MK_ERR_USAGE, "the cpu measures prompts at depth 0 only; give -p 0 with --n-depth, or use cuda");
   }
@@ -499,6 +517,10 @@ mk_status mk_command_bench(int argc, char **argv) {
   MK_TRY(find_shape(&o, &config));
   MK_TRY(check_device(&o, cuda));
   MK_TRY(choose_context(&o, &config, cuda, &open.max_seq));
+  if (o.sampling) {
+    return mk_bench_sampling_table(o.model, &open, o.generated.values[0],
+                                   o.repetitions == 0 ? CUDA_LAUNCHES : o.repetitions);
+  }
   MK_TRY(mk_open_engine(o.model, &open, &engine));
   mk_release_interrupt();
   mk_status status = o.rows > 1 ? run_rows_tests(&o, engine) : run_tests(&o, engine);

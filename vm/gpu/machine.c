@@ -11,7 +11,7 @@
 enum {
   DEFAULT_DEADLINE_MS = 1500,
   BLOCK_TOKENS = 64,
-  MOST_FRONTS = MK_GPU_CONSUMER_WARPS * 16,
+  MOST_FRONTS = MK_GPU_CONSUMER_WARPS * (32 / MK_GPU_FRONT_LANES),
 };
 
 typedef struct table_plan { /* offsets into the tables' allocation */

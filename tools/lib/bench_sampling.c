@@ -1,0 +1,87 @@
+/* See bench_sampling.h. */
+#include "tools/lib/bench_sampling.h"
+
+#include <stdlib.h>
+
+#include "models/synth.h"
+
+#define OFF .top_p = 1, .repetition = 1
+const mk_bench_way mk_bench_ways[MK_BENCH_WAYS] = {
+    {"temperature 1", {OFF, .temperature = 1, .seed = 1}},
+    {"min-p 0.05", {OFF, .temperature = 1, .min_p = 0.05, .seed = 2}},
+    {"top-k 50", {OFF, .temperature = 1, .top_k = 50, .seed = 3}},
+    {"top-p 0.9", {.repetition = 1, .temperature = 1, .top_p = 0.9, .seed = 4}},
+    {"top-k 50, top-p 0.9", {.repetition = 1, .temperature = 0.8, .top_k = 50, .top_p = 0.9, .seed = 5}},
+    {"penalties", {.top_p = 1, .temperature = 1, .repetition = 1.2, .presence = 0.5, .frequency = 0.2, .seed = 6}},
+    {"penalties, greedy", {.top_p = 1, .repetition = 1.3}},
+};
+#undef OFF
+
+static int compare(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static double median(double *values, size_t count) {
+  qsort(values, count, sizeof *values, compare);
+  return count % 2 != 0 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+static bool go_on(void *user, uint32_t token, const float *logits) {
+  (void)user;
+  (void)token;
+  (void)logits;
+  return true;
+}
+
+static mk_status time_launch(mk_engine *engine, uint32_t tokens, double *us) {
+  uint32_t prompt[MK_BENCH_SAMPLING_PROMPT], vocab = mk_engine_config(engine)->vocab;
+  for (uint32_t i = 0; i < MK_BENCH_SAMPLING_PROMPT; i++) {
+    prompt[i] = (uint32_t)(mk_synth_mix(i + 1) % vocab);
+  }
+  MK_TRY(mk_engine_generate(engine, prompt, MK_BENCH_SAMPLING_PROMPT, tokens, go_on, NULL));
+  *us = mk_gpu_time_ms(mk_engine_gpu(engine)) * 1e3 / (MK_BENCH_SAMPLING_PROMPT - 1 + tokens);
+  return MK_OK;
+}
+
+/* over, token: [way][round]; greedy: [round][way + 1]. */
+static mk_status run_rounds(mk_engine *greedy, mk_engine *sampling, uint32_t tokens, uint32_t rounds, double *over,
+                            double *token, double *plain) {
+  for (uint32_t r = 0; r <= rounds; r++) { /* the first one warms up, and its times are overwritten */
+    uint32_t round = r == 0 ? 0 : r - 1;
+    double *around = &plain[(size_t)round * (MK_BENCH_WAYS + 1)];
+    MK_TRY(time_launch(greedy, tokens, &around[0]));
+    for (size_t w = 0; w < MK_BENCH_WAYS; w++) {
+      double *us = &token[w * rounds + round];
+      MK_TRY(mk_engine_set_sampling(sampling, &mk_bench_ways[w].sampling));
+      MK_TRY(time_launch(sampling, tokens, us));
+      MK_TRY(time_launch(greedy, tokens, &around[w + 1]));
+      over[w * rounds + round] = *us - (around[w] + around[w + 1]) / 2;
+    }
+  }
+  return MK_OK;
+}
+
+mk_status mk_bench_sampling_run(mk_engine *greedy, mk_engine *sampling, uint32_t tokens, uint32_t rounds,
+                                mk_bench_sampling_result *out) {
+  double *over;
+  *out = (mk_bench_sampling_result){0};
+  if (mk_engine_gpu(greedy) == NULL || mk_engine_gpu(sampling) == NULL) {
+    return mk_error(MK_ERR_USAGE, "what sampling costs is measured on cuda");
+  }
+  MK_TRY(mk_alloc((size_t)rounds * (3 * MK_BENCH_WAYS + 1), sizeof *over, &over));
+  double *token = over + (size_t)rounds * MK_BENCH_WAYS, *plain = token + (size_t)rounds * MK_BENCH_WAYS;
+  mk_status status = run_rounds(greedy, sampling, tokens, rounds, over, token, plain);
+  if (status == MK_OK) {
+    out->greedy_us = median(plain, (size_t)rounds * (MK_BENCH_WAYS + 1));
+    for (size_t w = 0; w < MK_BENCH_WAYS; w++) {
+      double *sorted = &over[w * rounds];
+      out->ways[w].token_us = median(&token[w * rounds], rounds);
+      out->ways[w].over_us = median(sorted, rounds);
+      out->ways[w].low_us = sorted[rounds / 4];
+      out->ways[w].high_us = sorted[rounds - 1 - rounds / 4];
+    }
+  }
+  mk_free(over);
+  return status;
+}
