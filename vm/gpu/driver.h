@@ -33,7 +33,7 @@ enum {
   MK_CU_LAUNCH_PROGRAMMATIC = 6, /* it may begin before the one before it in the stream has ended */
   MK_CU_TENSOR_BF16 = 9,
   MK_CU_TENSOR_SWIZZLE_128 = 3,
-  MK_CU_TENSOR_PROMOTE_256 = 3, /* misses fetch 256 bytes into the L2 */
+  MK_CU_TENSOR_PROMOTE_NONE = 0, /* misses fetch what was asked for into the L2 */
 };
 
 /* Of the driver's structures the parts that are used. */

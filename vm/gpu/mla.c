@@ -53,7 +53,7 @@ static mk_status encode(const mk_gpu *gpu, uint16_t buffer, uint64_t matrices, u
   MK_TRY(mk_gpu_check(
       gpu,
       gpu->driver->tensor_map(map, MK_CU_TENSOR_BF16, 4, (void *)(uintptr_t)mk_gpu_address(gpu, buffer), sizes, strides,
-                              box, steps, 0, MK_CU_TENSOR_SWIZZLE_128, MK_CU_TENSOR_PROMOTE_256, 0),
+                              box, steps, 0, MK_CU_TENSOR_SWIZZLE_128, MK_CU_TENSOR_PROMOTE_NONE, 0),
       gpu->program->buffers[buffer].name));
   memcpy(to, map, sizeof map);
   return MK_OK;
