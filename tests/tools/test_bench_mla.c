@@ -1,5 +1,6 @@
 /* `mkvm bench --mla` as a user meets it. */
 #include <criterion/criterion.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -47,6 +48,38 @@ Test(bench_mla, table) {
     cr_assert(items > 2 && slots > 2 && reductions > 1 && schedule > 0 && check > 0 && simulated > 5, "%s", row);
     cr_assert(error > 1e-4 && error < 2.5e-3, "%s", row);
   }
+}
+
+static double number(const json_t *row, const char *key) {
+  const json_t *value = json_object_get(row, key);
+  cr_assert(json_is_number(value), "%s is no number", key);
+  return json_number_value(value);
+}
+
+/* The same in JSON: a list of an object each; what is measured on a GPU is null. */
+Test(bench_mla, json) {
+  static const char *const placements[] = {"makespan", "naive"};
+  cr_assert_eq(run("--mla 3000,10x10 --new 2 --device cpu --sms 7 -o json"), 0, "%s", test_output);
+  json_t *rows = json_loads(test_output, JSON_REJECT_DUPLICATES, NULL);
+  cr_assert_eq(json_array_size(rows), 2, "%s", test_output);
+  for (size_t i = 0; i < 2; i++) {
+    const json_t *row = json_array_get(rows, i);
+    cr_assert_str_eq(json_string_value(json_object_get(row, "placement")), placements[i]);
+    cr_assert_str_eq(json_string_value(json_object_get(row, "lengths")), "3000,10x10");
+    cr_assert_str_eq(json_string_value(json_object_get(row, "device")), "cpu");
+    cr_assert(number(row, "n_sequences") == 11 && number(row, "n_tokens") == 3100 && number(row, "n_new") == 2 &&
+              number(row, "n_heads") == 16 && number(row, "sms") == 7);
+    cr_assert(number(row, "items") >= 11 && number(row, "schedule_us") > 0 && number(row, "simulated_us") > 2 &&
+              number(row, "floor_us") > 0);
+    cr_assert(number(row, "error") > 1e-4 && number(row, "error") < 2.5e-3, "%s", test_output);
+    static const char *const measured[] = {"warm_us",    "warm_sm_mhz", "sustained_us", "alone_us",
+                                           "flushed_us", "written_us",  "empty_us",     "floor_share"};
+    for (size_t k = 0; k < sizeof measured / sizeof measured[0]; k++) {
+      cr_assert(json_is_null(json_object_get(row, measured[k])), "%s", measured[k]);
+    }
+  }
+  json_decref(rows);
+  expect("--mla 64 --device cpu -o csv", 0, ",placement,items,");
 }
 
 Test(bench_mla, what_is_refused) {

@@ -5,7 +5,6 @@
 #include "vm/gpu/extra.h"
 
 enum { SHORT = 8, LONG = 24, ROWS = 64, FEW_ROWS = 8, PARTS = 128 };
-static const double kWarmUp = 0.05;
 
 /* Lists of the measurements, all SMs alike where nothing else is said. */
 typedef enum list_kind {
@@ -60,11 +59,11 @@ static void write_list(const mk_mla_session *s, list_kind kind) {
 
 /* Nanoseconds of a launch with this list. */
 static mk_status time_list(mk_mla_session *s, list_kind kind, double *ns) {
-  double us;
+  mk_mla_time time;
   write_list(s, kind);
   MK_TRY(mk_mla_session_run(s)); /* checks it, too */
-  MK_TRY(mk_mla_session_time(s, kWarmUp, MK_MLA_WARM, &us));
-  *ns = us * 1e3;
+  MK_TRY(mk_mla_session_time(s, MK_MLA_WARM, 1, &time));
+  *ns = time.us * 1e3;
   return MK_OK;
 }
 

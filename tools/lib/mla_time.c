@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { TIMES = 31, LAUNCHES = 20 };
+enum { TIMES = 31, LAUNCHES = 20, FEW_LAUNCHES = 5, MOST_GROUPS = 256, MOST_REPEATS = 9, IDLE_NS = 500000000 };
+static const double kBurstFrom = 3e-3, kBurstUntil = 20e-3, kSustainedFrom = 0.15, kSustainedUntil = 0.2; /* seconds */
 static const double kBytesPerUs = 4.67e6, kFlopsPerUs = 790e6;
 
 mk_mla_floor mk_mla_session_floor(const mk_mla_session *s) {
@@ -30,19 +31,52 @@ static int by_size(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-mk_status mk_mla_session_time(const mk_mla_session *s, double warm_up, mk_mla_timing timing, double *us) {
+static double median(double *values, uint32_t count) {
+  qsort(values, count, sizeof *values, by_size);
+  return values[count / 2];
+}
+
+/* Launches without a pause, of which those from `from` seconds on until `until` count. */
+static mk_status time_groups(const mk_mla_session *s, double from, double until, mk_mla_time *out) {
+  double times[MOST_GROUPS], clocks[MOST_GROUPS], start = seconds(), us;
+  uint32_t count = 0;
+  while (seconds() - start < from) {
+    MK_TRY(mk_gpu_repeat(s->gpu, FEW_LAUNCHES, &us));
+  }
+  do {
+    MK_TRY(mk_gpu_repeat(s->gpu, LAUNCHES, &us));
+    times[count] = us / LAUNCHES;
+    clocks[count++] = mk_gpu_clock_mhz(s->gpu);
+  } while (count < MOST_GROUPS && seconds() - start < until);
+  *out = (mk_mla_time){median(times, count), median(clocks, count)};
+  return MK_OK;
+}
+
+static mk_status time_bursts(const mk_mla_session *s, uint32_t repeats, mk_mla_time *out) {
+  double times[MOST_REPEATS], clocks[MOST_REPEATS];
+  repeats = repeats < MOST_REPEATS ? repeats : MOST_REPEATS;
+  for (uint32_t i = 0; i < repeats; i++) {
+    nanosleep(&(struct timespec){.tv_nsec = IDLE_NS}, NULL);
+    MK_TRY(time_groups(s, kBurstFrom, kBurstUntil, out));
+    times[i] = out->us;
+    clocks[i] = out->mhz;
+  }
+  *out = (mk_mla_time){median(times, repeats), median(clocks, repeats)};
+  return MK_OK;
+}
+
+mk_status mk_mla_session_time(const mk_mla_session *s, mk_mla_timing timing, uint32_t repeats, mk_mla_time *out) {
   double times[TIMES];
-  uint32_t launches = timing == MK_MLA_WARM ? LAUNCHES : 1;
-  for (double start = seconds(); seconds() - start < warm_up;) {
-    MK_TRY(mk_gpu_repeat(s->gpu, LAUNCHES, us));
+  if (timing == MK_MLA_WARM) {
+    return time_bursts(s, repeats, out);
   }
-  for (uint32_t i = 0; i < TIMES; i++) {
-    if (timing == MK_MLA_FLUSHED || timing == MK_MLA_WRITTEN) {
-      MK_TRY(mk_gpu_flush(s->gpu, timing == MK_MLA_WRITTEN));
-    }
-    MK_TRY(mk_gpu_repeat(s->gpu, launches, &times[i]));
+  if (timing == MK_MLA_SUSTAINED) {
+    return time_groups(s, kSustainedFrom, kSustainedUntil, out);
   }
-  qsort(times, TIMES, sizeof times[0], by_size);
-  *us = times[TIMES / 2] / launches;
+  mk_gpu_before before = timing == MK_MLA_ALONE     ? MK_GPU_BEFORE_NOTHING
+                         : timing == MK_MLA_WRITTEN ? MK_GPU_BEFORE_WRITTEN
+                                                    : MK_GPU_BEFORE_READ;
+  MK_TRY(mk_gpu_time_each(s->gpu, before, timing == MK_MLA_EMPTY, TIMES, times));
+  *out = (mk_mla_time){median(times, TIMES), timing == MK_MLA_EMPTY ? 0 : mk_gpu_clock_mhz(s->gpu)};
   return MK_OK;
 }

@@ -80,7 +80,7 @@ static const struct argp_option option_table[] = {
      "Decode attention (MLA) of sequences of these lengths: 4641,45118, 64x512, random:COUNT:LOW:HIGH:SEED", 3},
     {"new", KEY_NEW, "Q", 0, "New tokens of each sequence, 1 to 8 (1)", 3},
     {"heads", KEY_HEADS, "H", 0, "Query heads, 8 to 128 in steps of 8 (16)", 3},
-    {"flush", KEY_FLUSH, NULL, 0, "On cuda: also the time of a call behind a flushed L2", 3},
+    {"flush", KEY_FLUSH, NULL, 0, "On cuda: also the time of a call by itself, alone and behind a flushed L2", 3},
     {"mla-sweep", KEY_SWEEP, NULL, 0, "On cuda, in the place of --mla: 36 batches, a line each", 3},
     {"mla-costs", KEY_MEASURE, NULL, 0, "On cuda, in the place of --mla: measure what schedules are made by", 3},
     {"costs", KEY_COSTS, "LIST", 0, "Schedule by these costs, as --mla-costs prints them", 3},
@@ -162,9 +162,9 @@ static bool is_mla(const options *o) { return o->mla.lengths != NULL || o->mla.s
 static void check_mla(const options *o, struct argp_state *state) {
   bool other = o->model != NULL || o->like != NULL || o->cache != NULL || o->seeded || o->breakdown ||
                o->prompts.count + o->generated.count + o->depths.count != 0 || o->repetitions != 0 ||
-               o->ctx_size != 0 || o->format != MK_BENCH_MD || o->trace.path != NULL || o->trace.refined;
+               o->ctx_size != 0 || o->trace.path != NULL || o->trace.refined;
   if (other) {
-    argp_error(state, "--mla goes with --new, --heads, --flush, --costs, --device and --sms alone");
+    argp_error(state, "--mla goes with --new, --heads, --flush, --costs, --output, --device and --sms alone");
   }
   if ((o->mla.lengths != NULL) + o->mla.sweep + o->mla.measure != 1) {
     argp_error(state, "--mla, --mla-sweep and --mla-costs: one at a time");
@@ -503,6 +503,7 @@ mk_status mk_command_bench(int argc, char **argv) {
       (void)sscanf(o.device, "cuda:%u", &o.mla.device);
     }
     o.mla.sms = o.sms;
+    o.mla.format = o.format;
     return mk_bench_mla_run(&o.mla);
   }
   mk_config config;

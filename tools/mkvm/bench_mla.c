@@ -9,7 +9,7 @@
 
 #include "scheduler/compile.h"
 #include "scheduler/mla_compile.h"
-#include "tools/lib/mla_time.h"
+#include "tools/mkvm/bench_mla_table.h"
 #include "tools/mkvm/command.h"
 #include "vm/gpu/machine.h"
 
@@ -17,12 +17,11 @@ enum {
   MOST_SEQUENCES = 65535,
   MOST_LENGTH = 65530 * MK_MLA_PAGE_TOKENS,
   TIMINGS = 101,
+  BURSTS = 3,
 };
-static const double kWarmUp = 0.25; /* seconds */
 static const double kMostError = 2.5e-3;
 /* Rows times tokens of the reference. */
 static const double kReferenceRows = 4e6, kGpuReferenceRows = 4e5, kSweepRows = 1e5;
-static const double kSweepWarmUp = 0.05;
 
 typedef struct batch {
   uint32_t *lengths;
@@ -30,6 +29,11 @@ typedef struct batch {
   uint64_t tokens, pages;
   uint32_t shortest, longest;
 } batch;
+
+typedef struct mla_job {
+  const mk_bench_mla *options;
+  const mk_mla_costs *costs;
+} mla_job;
 
 static mk_status add(batch *b, uint64_t length) {
   if (length > MOST_LENGTH || b->count == MOST_SEQUENCES) {
@@ -112,49 +116,43 @@ static double median(double *times) {
   return times[TIMINGS / 2];
 }
 
-static mk_status print_gpu_times(const mk_mla_session *s, bool flush) {
-  mk_mla_floor f = mk_mla_session_floor(s);
-  double warm, us;
-  MK_TRY(mk_mla_session_time(s, kWarmUp, MK_MLA_WARM, &warm));
-  printf(" %8.1f |", warm);
-  for (int timing = MK_MLA_ALONE; flush && timing <= MK_MLA_WRITTEN; timing++) {
-    MK_TRY(mk_mla_session_time(s, 0, (mk_mla_timing)timing, &us));
-    printf(" %7.1f |", us);
+static mk_status measure_times(const mk_mla_session *s, bool each, mk_mla_time *times) {
+  MK_TRY(mk_mla_session_time(s, MK_MLA_WARM, BURSTS, &times[MK_MLA_WARM]));
+  for (int timing = MK_MLA_ALONE; each && timing < MK_MLA_TIMINGS; timing++) {
+    MK_TRY(mk_mla_session_time(s, (mk_mla_timing)timing, 1, &times[timing]));
   }
-  printf(" %7.0f | %6.0f | %8.1f |", f.flops / warm * 1e-6, f.bytes / warm * 1e-3, f.us / warm * 100);
-  return MK_OK;
+  return mk_mla_session_time(s, MK_MLA_SUSTAINED, 1, &times[MK_MLA_SUSTAINED]);
 }
 
-static mk_status run_placement(mk_mla_session *s, mk_mla_placement placement, uint32_t stride, bool flush) {
+/* `row` has the batch; the rest is found out here. */
+static mk_status run_placement(mk_mla_session *s, const mk_bench_mla_about *about, uint32_t stride, bool first,
+                               mk_bench_mla_row *row) {
   double schedule[TIMINGS], check[TIMINGS];
-  mk_mla_summary summary;
   for (uint32_t i = 0; i < TIMINGS; i++) {
     double start = mk_seconds();
-    MK_TRY(mk_mla_schedule(s->scheduler, placement, s->lengths, s->sequences, s->work, &summary));
+    MK_TRY(mk_mla_schedule(s->scheduler, row->placement, s->lengths, s->sequences, s->work, &row->summary));
     double scheduled = mk_seconds();
     MK_TRY(mk_mla_check_list(s->checker, s->work, s->sequences));
     check[i] = mk_seconds() - scheduled;
     schedule[i] = scheduled - start;
   }
+  row->schedule_us = median(schedule) * 1e6;
+  row->check_us = median(check) * 1e6;
   MK_TRY(mk_mla_session_run(s));
-  double whole, error;
-  mk_mla_session_errors(s, stride, &whole, &error);
-  printf("| %-9s | %6u | %5u | %10u | %11.1f | %8.1f | %12.1f |", placement == MK_MLA_MAKESPAN ? "makespan" : "naive",
-         summary.items, summary.slots, summary.reductions, median(schedule) * 1e6, median(check) * 1e6,
-         (double)summary.makespan * 1e-3);
-  if (s->gpu != NULL) {
-    MK_TRY(print_gpu_times(s, flush));
+  mk_mla_session_errors(s, stride, &row->error, &row->row_error);
+  if (about->gpu) {
+    MK_TRY(measure_times(s, about->each, row->times));
   }
-  printf(" %8.2e | %8.2e |\n", whole, error);
-  MK_TRY(mk_print_done());
-  return whole <= kMostError ? MK_OK
-                             : mk_error(MK_ERR_DEVICE, "the output is off by %.2e of its size; at most %.1e is right",
-                                        whole, kMostError);
+  MK_TRY(mk_bench_mla_put(about, row, first));
+  return row->error <= kMostError
+             ? MK_OK
+             : mk_error(MK_ERR_DEVICE, "the output is off by %.2e of its size; at most %.1e is right", row->error,
+                        kMostError);
 }
 
 static const char *plural(uint64_t count) { return count == 1 ? "" : "s"; }
 
-static mk_status print_head(const mk_mla_session *s, const batch *b, bool flush) {
+static void print_batch(const mk_mla_session *s, const batch *b) {
   const mk_mla_geometry *g = &s->geometry;
   uint64_t blocks = (uint64_t)b->count * g->blocks;
   printf("%zu sequence%s of %u to %u tokens, %" PRIu64 " in all; %u new token%s, %u heads: %" PRIu64
@@ -162,44 +160,37 @@ static mk_status print_head(const mk_mla_session *s, const batch *b, bool flush)
          b->count, plural(b->count), b->shortest, b->longest, b->tokens, s->shape.new_tokens,
          plural(s->shape.new_tokens), s->shape.heads, blocks, plural(blocks), g->rows, b->pages, plural(b->pages),
          (double)b->pages * MK_MLA_PAGE_TOKENS * MK_MLA_WIDTH * 2e-6, g->sms, plural(g->sms));
-  printf("| placement |  items | slots | reductions | schedule us | check us | simulated us |");
-  if (s->gpu != NULL) {
-    printf("  us warm |%s TFLOP/s |   GB/s | %% floor |", flush ? "   alone | flushed | written |" : "");
-  }
-  printf("    error |   of row |\n| --------- | -----: | ----: | ---------: | ----------: | -------: | -----------: |");
-  if (s->gpu != NULL) {
-    printf(" -------: |%s ------: | -----: | ------: |", flush ? " ------: | ------: | ------: |" : "");
-  }
-  printf(" -------: | -------: |\n");
-  return mk_print_done();
 }
 
-static mk_status print_notes(const mk_mla_session *s, const mk_mla_costs *c, uint32_t stride) {
+static mk_status print_notes(const mk_bench_mla_about *about, const mk_mla_costs *c, uint32_t stride,
+                             const mk_bench_mla_row *row) {
   char rows[32] = "every row";
   if (stride != 1) {
     snprintf(rows, sizeof rows, "1 row in %u", stride);
   }
   printf(
       "\nschedule, check: medians on this host. error: the relative error (L2) of the output%s against double "
-      "precision, "
-      "looking at\n"
+      "precision, looking at\n"
       "%s; of row: of the worst one; everything that no sequence uses is NaN\n"
       "simulated: by these costs in ns: item %u, page %u, output row %u, slot row %u, reduction %u, unit %u\n",
-      s->gpu == NULL ? " on the CPU machine" : "", rows, c->item, c->page, c->out_row, c->slot_row, c->reduction,
-      c->unit);
-  if (s->gpu != NULL) {
+      about->gpu ? "" : " on the CPU machine", rows, c->item, c->page, c->out_row, c->slot_row, c->reduction, c->unit);
+  if (about->gpu) {
     printf(
-        "us warm: median of 31 times 20 launches behind each other, each of which begins on SMs that are done with the "
-        "one "
-        "before it;\n"
-        "launch and reduction included, scheduling not; alone: of one launch between events; flushed: behind an L2 "
-        "that was "
-        "read full of\n"
-        "other data; written: that was written full of it, which has to be written back meanwhile; %% floor: of the "
-        "time "
-        "for the bytes\n"
-        "at 4.67 TB/s or for the arithmetic at 790 TFLOP/s; the SMs' clock during the last launch: %.0f MHz\n",
-        mk_gpu_clock_mhz(s->gpu));
+        "us warm: launches behind each other, each of which begins on SMs that are done with the one before it, launch "
+        "and reduction\n"
+        "included, scheduling not: groups of 20 in the first 20 ms after half a second of idleness, the median of %d "
+        "such times;\n"
+        "sustained: after 150 ms of launches; MHz: the SMs' clock meanwhile; TFLOP/s, GB/s, %% floor: of warm; floor: "
+        "the time for the bytes\n"
+        "at 4.67 TB/s or for the arithmetic at 790 TFLOP/s\n",
+        BURSTS);
+  }
+  if (about->each) {
+    printf(
+        "alone: one launch between events; flushed: behind an L2 that was read full of other data; written: that was "
+        "written full of it,\n"
+        "which has to be written back meanwhile; a kernel with nothing to do takes %.1f us so\n",
+        row->times[MK_MLA_EMPTY].us);
   }
   return mk_print_done();
 }
@@ -218,100 +209,116 @@ static uint32_t stride_for(const batch *b, const mk_mla_session *s, double most)
   return row_tokens > most ? (uint32_t)ceil(row_tokens / most) | 1u : 1;
 }
 
-static mk_status run_session(mk_mla_session *s, const batch *b, const mk_mla_costs *costs, bool flush) {
-  uint32_t stride = stride_for(b, s, s->gpu == NULL ? kReferenceRows : kGpuReferenceRows);
-  MK_TRY(mk_mla_session_set_costs(s, costs));
-  MK_TRY(mk_mla_session_load(s, b->lengths, (uint32_t)b->count, 1));
-  MK_TRY(print_head(s, b, flush));
-  MK_TRY(run_placement(s, MK_MLA_MAKESPAN, stride, flush));
-  MK_TRY(run_placement(s, MK_MLA_NAIVE, stride, flush));
-  return print_notes(s, costs, stride);
+static mk_bench_mla_about about_of(const mk_bench_mla *o, const mk_mla_session *s) {
+  return (mk_bench_mla_about){.format = o->format,
+                              .gpu = s->gpu != NULL,
+                              .each = s->gpu != NULL && o->flush,
+                              .index = o->device,
+                              .sms = s->geometry.sms};
 }
 
-static mk_status run(const mk_bench_mla *o, const mk_mla_costs *costs, const batch *b) {
+static mk_bench_mla_row row_of(const mk_mla_session *s, const batch *b, const char *lengths,
+                               mk_mla_placement placement) {
+  return (mk_bench_mla_row){.lengths = lengths,
+                            .sequences = (uint32_t)b->count,
+                            .new_tokens = s->shape.new_tokens,
+                            .heads = s->shape.heads,
+                            .tokens = b->tokens,
+                            .placement = placement,
+                            .floor = mk_mla_session_floor(s)};
+}
+
+static mk_status run_session(mk_mla_session *s, const mla_job *job, const batch *b) {
+  const mk_bench_mla *o = job->options;
+  const mk_bench_mla_about about = about_of(o, s);
+  uint32_t stride = stride_for(b, s, about.gpu ? kGpuReferenceRows : kReferenceRows);
+  MK_TRY(mk_mla_session_set_costs(s, job->costs));
+  MK_TRY(mk_mla_session_load(s, b->lengths, (uint32_t)b->count, 1));
+  if (o->format == MK_BENCH_MD) {
+    print_batch(s, b);
+  }
+  MK_TRY(mk_bench_mla_begin(&about));
+  mk_bench_mla_row best = row_of(s, b, o->lengths, MK_MLA_MAKESPAN), naive = row_of(s, b, o->lengths, MK_MLA_NAIVE);
+  MK_TRY(run_placement(s, &about, stride, true, &best));
+  MK_TRY(run_placement(s, &about, stride, false, &naive));
+  return o->format == MK_BENCH_MD ? print_notes(&about, job->costs, stride, &best) : mk_bench_mla_end(&about);
+}
+
+static mk_status run(const mla_job *job, const batch *b) {
+  const mk_bench_mla *o = job->options;
   const mk_mla_shape shape = shape_of(b, o->heads, o->new_tokens);
   uint32_t sms = o->sms == 0 ? MK_DEFAULT_SMS : o->sms;
   mk_mla_session *session;
   MK_TRY(o->cuda ? mk_mla_session_new_gpu(&shape, &(mk_gpu_options){.device = o->device}, &session)
                  : mk_mla_session_new(&shape, sms, &(mk_cpu_options){.seed = 0}, &session));
-  mk_status status = run_session(session, b, costs, o->flush);
+  mk_status status = run_session(session, job, b);
   mk_mla_session_free(session);
   return status;
 }
 
-static mk_status sweep_session(mk_mla_session *s, const batch *b, const mk_mla_costs *costs, double *us,
-                               double *whole) {
-  double worst;
-  MK_TRY(mk_mla_session_set_costs(s, costs));
+static mk_status sweep_session(mk_mla_session *s, const mla_job *job, const batch *b, const char *lengths, bool first) {
+  const mk_bench_mla_about about = about_of(job->options, s);
+  MK_TRY(mk_mla_session_set_costs(s, job->costs));
   MK_TRY(mk_mla_session_load(s, b->lengths, (uint32_t)b->count, 1));
-  MK_TRY(mk_mla_session_schedule(s, MK_MLA_MAKESPAN, NULL));
+  mk_bench_mla_row row = row_of(s, b, lengths, MK_MLA_MAKESPAN);
+  MK_TRY(mk_mla_session_schedule(s, row.placement, &row.summary));
   MK_TRY(mk_mla_session_run(s));
-  mk_mla_session_errors(s, stride_for(b, s, kSweepRows), whole, &worst);
-  return mk_mla_session_time(s, kSweepWarmUp, MK_MLA_WARM, us);
+  mk_mla_session_errors(s, stride_for(b, s, kSweepRows), &row.error, &row.row_error);
+  MK_TRY(mk_mla_session_time(s, MK_MLA_WARM, 1, &row.times[MK_MLA_WARM]));
+  MK_TRY(mk_bench_mla_put_sweep(&about, &row, first));
+  return row.error <= kMostError
+             ? MK_OK
+             : mk_error(MK_ERR_DEVICE, "%s: the output is off by %.2e of its size; at most %.1e is right", lengths,
+                        row.error, kMostError);
 }
 
-static mk_status sweep_batch(const mk_bench_mla *o, const mk_mla_costs *costs, const char *lengths, const batch *b,
-                             uint32_t heads, uint32_t new_tokens) {
+static mk_status sweep_batch(const mla_job *job, const char *lengths, const batch *b, uint32_t heads,
+                             uint32_t new_tokens, bool first) {
   const mk_mla_shape shape = shape_of(b, heads, new_tokens);
   mk_mla_session *session;
-  double us = 0, whole = 0;
-  MK_TRY(mk_mla_session_new_gpu(&shape, &(mk_gpu_options){.device = o->device}, &session));
-  mk_status status = sweep_session(session, b, costs, &us, &whole);
-  if (status == MK_OK) {
-    mk_mla_floor f = mk_mla_session_floor(session);
-    printf("| %-22s | %3u | %5u | %8.1f | %8.1f | %5.1f | %8.2e |\n", lengths, new_tokens, heads, us, f.us, us / f.us,
-           whole);
-    status = mk_print_done();
-  }
+  MK_TRY(mk_mla_session_new_gpu(&shape, &(mk_gpu_options){.device = job->options->device}, &session));
+  mk_status status = sweep_session(session, job, b, lengths, first);
   mk_mla_session_free(session);
-  return status != MK_OK || whole <= kMostError
-             ? status
-             : mk_error(MK_ERR_DEVICE, "%s: the output is off by %.2e of its size; at most %.1e is right", lengths,
-                        whole, kMostError);
+  return status;
 }
 
 /* Short and long, few and many, even and uneven. */
-static mk_status sweep_all(const mk_bench_mla *o, const mk_mla_costs *costs) {
+static mk_status sweep_all(const mla_job *job) {
   static const char *const batches[] = {"1",       "1000",    "8192",    "65536",   "4x1000",
                                         "8x4096",  "32x1024", "132x512", "200x100", "random:48:16:2048:3",
                                         "3,20000", "64x1000"};
   static const struct { uint32_t heads, new_tokens; } shapes[] = {{16, 1}, {16, 4}, {128, 1}};
-  printf(
-      "| lengths                | new | heads |  us warm | floor us | ratio |    error |\n"
-      "| ---------------------- | --: | ----: | -------: | -------: | ----: | -------: |\n");
+  const mk_bench_mla_about about = {.format = job->options->format};
+  MK_TRY(mk_bench_mla_begin_sweep(&about));
   for (size_t i = 0; i < sizeof batches / sizeof batches[0]; i++) {
     for (size_t j = 0; j < sizeof shapes / sizeof shapes[0]; j++) {
       batch b = {0};
       mk_status status = read_lengths(batches[i], &b);
       if (status == MK_OK) {
-        status = sweep_batch(o, costs, batches[i], &b, shapes[j].heads, shapes[j].new_tokens);
+        status = sweep_batch(job, batches[i], &b, shapes[j].heads, shapes[j].new_tokens, i + j == 0);
       }
       mk_free(b.lengths);
       MK_TRY(status);
     }
   }
-  return MK_OK;
+  return mk_bench_mla_end(&about);
 }
 
-static mk_status sweep(const mk_bench_mla *o, const mk_mla_costs *costs) {
+static mk_status sweep(const mla_job *job) {
   /* It keeps the GPU's context, which takes longer to make than most batches. */
   const mk_mla_shape smallest = {
       .heads = 8, .new_tokens = 1, .max_sequences = 1, .max_pages = 1, .pool_pages = 1, .scale = 1.0f};
   mk_mla_session *keeper;
-  MK_TRY(mk_mla_session_new_gpu(&smallest, &(mk_gpu_options){.device = o->device}, &keeper));
-  mk_status status = sweep_all(o, costs);
+  MK_TRY(mk_mla_session_new_gpu(&smallest, &(mk_gpu_options){.device = job->options->device}, &keeper));
+  mk_status status = sweep_all(job);
   mk_mla_session_free(keeper);
   return status;
 }
 
 static mk_status measure(const mk_bench_mla *o) {
-  mk_mla_costs c;
-  MK_TRY(mk_mla_measure_costs(&(mk_gpu_options){.device = o->device}, &c));
-  printf(
-      "costs in ns: item %u, page %u, output row %u, slot row %u, reduction %u, unit %u\n--costs %u,%u,%u,%u,%u,%u\n",
-      c.item, c.page, c.out_row, c.slot_row, c.reduction, c.unit, c.item, c.page, c.out_row, c.slot_row, c.reduction,
-      c.unit);
-  return mk_print_done();
+  mk_mla_costs costs;
+  MK_TRY(mk_mla_measure_costs(&(mk_gpu_options){.device = o->device}, &costs));
+  return mk_bench_mla_put_costs(&(mk_bench_mla_about){.format = o->format, .gpu = true, .index = o->device}, &costs);
 }
 
 static mk_status read_costs(const char *text, mk_mla_costs *out) {
@@ -337,13 +344,14 @@ mk_status mk_bench_mla_run(const mk_bench_mla *o) {
   if (o->measure) {
     return measure(o);
   }
+  const mla_job job = {o, &costs};
   if (o->sweep) {
-    return sweep(o, &costs);
+    return sweep(&job);
   }
   batch b = {0};
   mk_status status = read_lengths(o->lengths, &b);
   if (status == MK_OK) {
-    status = run(o, &costs, &b);
+    status = run(&job, &b);
   }
   mk_free(b.lengths);
   return status;

@@ -3,7 +3,7 @@
 #ifndef MK_BENCH_MLA_H
 #define MK_BENCH_MLA_H
 
-#include "vm/status.h"
+#include "tools/mkvm/bench_table.h"
 
 typedef struct mk_bench_mla {
   const char *
@@ -11,8 +11,9 @@ typedef struct mk_bench_mla {
   uint32_t new_tokens, heads; /* 0: 1 and 16 */
   uint32_t sms;               /* 0: MK_DEFAULT_SMS */
   bool cuda;
-  uint32_t device;   /* cuda: its index */
-  bool flush;        /* cuda: also behind a flushed L2 */
+  uint32_t device; /* cuda: its index */
+  mk_bench_format format;
+  bool flush;        /* cuda: also launches by themselves, behind a flushed L2 among them */
   bool sweep;        /* cuda: a fixed list of batches in the place of `lengths`, a line each */
   bool measure;      /* cuda: the costs that schedules are made by, in the place of a batch */
   const char *costs; /* to schedule by: "item,page,out_row,slot_row,reduction,unit" in ns; NULL: the defaults */

@@ -1,7 +1,6 @@
 /* See bench_table.h. */
 #include "tools/mkvm/bench_table.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,16 +132,15 @@ static void print_csv(const json_t *object, bool head) {
   putchar('\n');
 }
 
-static mk_status print_object(const mk_bench_about *about, const mk_bench_row *row, bool first) {
-  json_t *object = row_object(about, row);
+mk_status mk_bench_list_object(mk_bench_format format, json_t *object, bool first) {
   char *text = object == NULL ? NULL : json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
   if (text == NULL) {
     json_decref(object);
     return mk_error(MK_ERR_RUNTIME,
-                    "the result could not be made into text: out of memory, or the model's path is "
+                    "the result could not be made into text: out of memory, or a path or name in it is "
                     "not UTF-8");
   }
-  if (about->format == MK_BENCH_JSON) {
+  if (format == MK_BENCH_JSON) {
     printf("%s%s", first ? "" : ",\n", text);
   } else {
     if (first) {
@@ -196,30 +194,21 @@ static mk_status print_notes(const mk_bench_about *about, double bandwidth) {
   return mk_print_done();
 }
 
+mk_status mk_bench_list_begin(mk_bench_format format) { return format == MK_BENCH_JSON ? mk_print("[\n", 2) : MK_OK; }
+
+mk_status mk_bench_list_end(mk_bench_format format, bool objects) {
+  return format != MK_BENCH_JSON ? MK_OK : mk_print(objects ? "\n]\n" : "]\n", objects ? 3 : 2);
+}
+
 mk_status mk_bench_table_begin(const mk_bench_about *about) {
-  switch (about->format) {
-    case MK_BENCH_MD:
-      return print_head();
-    case MK_BENCH_JSON:
-      return mk_print("[\n", 2);
-    case MK_BENCH_CSV:
-      break;
-  }
-  return MK_OK;
+  return about->format == MK_BENCH_MD ? print_head() : mk_bench_list_begin(about->format);
 }
 
 mk_status mk_bench_table_row(const mk_bench_about *about, const mk_bench_row *row, bool first) {
-  return about->format == MK_BENCH_MD ? print_row(about, row) : print_object(about, row, first);
+  return about->format == MK_BENCH_MD ? print_row(about, row)
+                                      : mk_bench_list_object(about->format, row_object(about, row), first);
 }
 
 mk_status mk_bench_table_end(const mk_bench_about *about, double bandwidth, bool rows) {
-  switch (about->format) {
-    case MK_BENCH_MD:
-      return print_notes(about, bandwidth);
-    case MK_BENCH_JSON:
-      return mk_print(rows ? "\n]\n" : "]\n", rows ? 3 : 2);
-    case MK_BENCH_CSV:
-      break;
-  }
-  return MK_OK;
+  return about->format == MK_BENCH_MD ? print_notes(about, bandwidth) : mk_bench_list_end(about->format, rows);
 }

@@ -86,26 +86,30 @@ mk_status mk_gpu_read_bandwidth(mk_gpu *gpu, uint64_t bytes, double *bytes_per_s
   return measure(gpu, bytes, bytes_per_second);
 }
 
-mk_status mk_gpu_flush(mk_gpu *gpu, bool written) {
-  const size_t bytes = (size_t)256 << 20; /* several times the L2 */
+static mk_status start_reading(mk_gpu *gpu, uint64_t bytes) {
   const mk_driver *cu = gpu->driver;
-  MK_TRY(mk_gpu_enter(gpu));
+  mk_bandwidth_params params = {.address = gpu->flushed, .chunks = bytes / MK_BANDWIDTH_CHUNK};
+  void *arguments[] = {&params};
   if (gpu->flush_module == NULL) {
     MK_TRY(mk_gpu_load(gpu, MK_GPU_IMAGE_BANDWIDTH, "mk_read_bandwidth", MK_BANDWIDTH_SHARED, &gpu->flush_module,
                        &gpu->flush));
   }
-  if (gpu->flushed == 0) {
-    MK_TRY(mk_gpu_check(gpu, cu->memory_new(&gpu->flushed, bytes), "allocating memory to flush the L2 with"));
-  }
-  if (written) {
-    return mk_gpu_check(gpu, cu->fill_async(gpu->flushed, 0, bytes, gpu->stream), "flushing the L2");
-  }
-  mk_bandwidth_params params = {.address = gpu->flushed, .chunks = bytes / MK_BANDWIDTH_CHUNK};
-  void *arguments[] = {&params};
   return mk_gpu_check(
       gpu,
       cu->launch(gpu->flush, (unsigned)gpu->sms, 1, 1, 32, 1, 1, MK_BANDWIDTH_SHARED, gpu->stream, arguments, NULL),
       "flushing the L2");
+}
+
+mk_status mk_gpu_start_empty(mk_gpu *gpu) { return start_reading(gpu, 0); }
+
+mk_status mk_gpu_flush(mk_gpu *gpu, bool written) {
+  const size_t bytes = (size_t)256 << 20; /* several times the L2 */
+  const mk_driver *cu = gpu->driver;
+  if (gpu->flushed == 0) {
+    MK_TRY(mk_gpu_check(gpu, cu->memory_new(&gpu->flushed, bytes), "allocating memory to flush the L2 with"));
+  }
+  return written ? mk_gpu_check(gpu, cu->fill_async(gpu->flushed, 0, bytes, gpu->stream), "flushing the L2")
+                 : start_reading(gpu, bytes);
 }
 
 mk_status mk_gpu_count(uint32_t *count, int *cuda_version) {

@@ -69,9 +69,17 @@ mk_status mk_gpu_run(mk_gpu *gpu, uint32_t token, uint32_t position, uint32_t pr
  * programs that may begin a step before the host has seen the last one: those with a work list. A wait that outlives its deadline ends its
  * launch and those behind it, and is told after the last one. */
 mk_status mk_gpu_repeat(mk_gpu *gpu, uint32_t launches, double *microseconds);
-/* Displaces what the L2 cache holds, by reading other memory; or by writing it: then what comes next also waits for that to be written
- * back. The caller's next launch comes behind it. */
-mk_status mk_gpu_flush(mk_gpu *gpu, bool written);
+/* What stands before a launch that is timed by itself. */
+typedef enum mk_gpu_before {
+  MK_GPU_BEFORE_NOTHING, /* but the launch before it */
+  MK_GPU_BEFORE_READ,    /* the L2 cache was read full of other memory */
+  MK_GPU_BEFORE_WRITTEN, /* it was written full: the launch also waits for that to be written back */
+} mk_gpu_before;
+
+/* `launches` launches as mk_gpu_repeat has them, each by itself: microseconds[i] passed between an event behind what stands before launch i and one
+ * behind the launch. All are queued before the first has ended, so no time of the host's is in it. `empty`: in their place a kernel with nothing to do, on
+ * all SMs, to see what events and a launch take. */
+mk_status mk_gpu_time_each(mk_gpu *gpu, mk_gpu_before before, bool empty, uint32_t launches, double *microseconds);
 /* A program of several rows takes a plan (vm/plan.h) in the place of a token and a position. Called for each step in turn, as soon as
  * the host sees it: results[row], MK_CANDIDATE_NONE for one that chose nothing, with MK_RESULT_NAN where logits were NaN (an error of that
  * row's sequence alone). false: the kernel is told to stop, and steps that it still computes are not reported. */

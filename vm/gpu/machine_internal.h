@@ -48,7 +48,7 @@ struct mk_gpu {
   mk_cu_address trace;   /* 0: the recorder is off */
   mk_cu_address flushed; /* 0: mk_gpu_flush was not called yet */
   mk_cu_module_ref flush_module;
-  mk_cu_function_ref flush; /* reads it */
+  mk_cu_function_ref flush; /* reads it; or, of no bytes, has nothing to do */
   mk_cu_address scratch;    /* of several rows: sums that wait */
   size_t plan;              /* of several rows: the buffer */
   uint64_t counter_bytes;
@@ -73,6 +73,9 @@ mk_status mk_gpu_enter(const mk_gpu *gpu);
 /* MLA programs: what their kernel is compiled for (MK_ERR_FILE), and their tensor maps once there is memory. */
 mk_status mk_gpu_check_mla(const mk_program *program);
 mk_status mk_gpu_open_mla(mk_gpu *gpu);
+/* extra.c: kernels into the stream, one that displaces what the L2 holds, and one with nothing to do. */
+mk_status mk_gpu_flush(mk_gpu *gpu, bool written);
+mk_status mk_gpu_start_empty(mk_gpu *gpu);
 /* A block of the program's kernel. */
 uint32_t mk_gpu_threads(const mk_gpu *gpu);
 uint32_t mk_gpu_shared_bytes(const mk_gpu *gpu);

@@ -273,30 +273,82 @@ mk_status mk_gpu_run_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, 
   return run(gpu, &params, &to);
 }
 
-mk_status mk_gpu_repeat(mk_gpu *gpu, uint32_t launches, double *microseconds) {
-  const mk_driver *cu = gpu->driver;
-  const mk_gpu_control *control = &gpu->pinned->control;
-  mk_gpu_params params = gpu->params;
-  float milliseconds = 0;
-  *microseconds = 0;
+/* Launches of one step each, queued between what begins and ends them all. */
+static mk_status begin_launches(mk_gpu *gpu, uint32_t launches) {
   MK_TRY(check_step(gpu, 0, 0, 0, 1));
   MK_TRY(check_generation(gpu, launches));
   MK_TRY(mk_gpu_enter(gpu));
-  MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->control, 0, sizeof(mk_gpu_control), gpu->stream), "preparing a launch"));
-  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->start, gpu->stream), "preparing a launch"));
+  return mk_gpu_check(gpu, gpu->driver->fill_async(gpu->control, 0, sizeof(mk_gpu_control), gpu->stream),
+                      "preparing a launch");
+}
+
+static mk_status start_step(mk_gpu *gpu) {
+  mk_gpu_params params = gpu->params;
   params.epochs = 1;
-  for (uint32_t i = 0; i < launches; i++) {
-    params.first_epoch = gpu->first_epoch++;
-    MK_TRY(mk_gpu_start(gpu, &params));
-  }
-  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->end, gpu->stream), "launching the kernel"));
+  params.first_epoch = gpu->first_epoch++;
+  return mk_gpu_start(gpu, &params);
+}
+
+static mk_status end_launches(mk_gpu *gpu) {
+  const mk_driver *cu = gpu->driver;
+  const mk_gpu_control *control = &gpu->pinned->control;
   MK_TRY(mk_gpu_check(gpu, cu->download_async(&gpu->pinned->control, gpu->control, sizeof(mk_gpu_control), gpu->stream),
                       "launching the kernel"));
   MK_TRY(mk_gpu_check(gpu, cu->stream_wait(gpu->stream), "the kernel failed"));
-  MK_TRY(mk_gpu_check(gpu, cu->event_elapsed(&milliseconds, gpu->start, gpu->end), "timing the kernel"));
-  if (control->fault.claimed != 0 || control->abort != 0) {
-    return report_fault(gpu, &control->fault);
-  }
-  *microseconds = (double)milliseconds * 1e3;
+  return control->fault.claimed != 0 || control->abort != 0 ? report_fault(gpu, &control->fault) : MK_OK;
+}
+
+static mk_status microseconds_between(const mk_gpu *gpu, mk_cu_event_ref start, mk_cu_event_ref end, double *out) {
+  float milliseconds;
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->event_elapsed(&milliseconds, start, end), "timing the kernel"));
+  *out = (double)milliseconds * 1e3;
   return MK_OK;
+}
+
+mk_status mk_gpu_repeat(mk_gpu *gpu, uint32_t launches, double *microseconds) {
+  const mk_driver *cu = gpu->driver;
+  *microseconds = 0;
+  MK_TRY(begin_launches(gpu, launches));
+  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->start, gpu->stream), "preparing a launch"));
+  for (uint32_t i = 0; i < launches; i++) {
+    MK_TRY(start_step(gpu));
+  }
+  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->end, gpu->stream), "launching the kernel"));
+  MK_TRY(end_launches(gpu));
+  return microseconds_between(gpu, gpu->start, gpu->end, microseconds);
+}
+
+/* events: two a launch. */
+static mk_status time_each(mk_gpu *gpu, mk_gpu_before before, bool empty, uint32_t launches, mk_cu_event_ref *events,
+                           double *microseconds) {
+  const mk_driver *cu = gpu->driver;
+  for (uint32_t i = 0; i < 2 * launches; i++) {
+    MK_TRY(mk_gpu_check(gpu, cu->event_new(&events[i], 0), "making an event"));
+  }
+  MK_TRY(begin_launches(gpu, launches));
+  for (uint32_t i = 0; i < launches; i++) {
+    if (before != MK_GPU_BEFORE_NOTHING) {
+      MK_TRY(mk_gpu_flush(gpu, before == MK_GPU_BEFORE_WRITTEN));
+    }
+    MK_TRY(mk_gpu_check(gpu, cu->event_record(events[2 * i], gpu->stream), "preparing a launch"));
+    MK_TRY(empty ? mk_gpu_start_empty(gpu) : start_step(gpu));
+    MK_TRY(mk_gpu_check(gpu, cu->event_record(events[2 * i + 1], gpu->stream), "launching the kernel"));
+  }
+  MK_TRY(end_launches(gpu));
+  for (uint32_t i = 0; i < launches; i++) {
+    MK_TRY(microseconds_between(gpu, events[2 * i], events[2 * i + 1], &microseconds[i]));
+  }
+  return MK_OK;
+}
+
+mk_status mk_gpu_time_each(mk_gpu *gpu, mk_gpu_before before, bool empty, uint32_t launches, double *microseconds) {
+  mk_cu_event_ref *events;
+  MK_TRY(mk_gpu_enter(gpu));
+  MK_TRY(mk_alloc((size_t)2 * launches, sizeof(mk_cu_event_ref), &events));
+  mk_status status = time_each(gpu, before, empty, launches, events, microseconds);
+  for (uint32_t i = 0; i < 2 * launches && events[i] != NULL; i++) {
+    (void)gpu->driver->event_free(events[i]);
+  }
+  mk_free(events);
+  return status;
 }
