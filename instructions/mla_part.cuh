@@ -76,7 +76,11 @@ __device__ __forceinline__ void score_page(const attender &a, const page_view &p
 #pragma unroll
   for (uint32_t i = 0; i < MK_GPU_PANELS; i++) {
     uint32_t panel = panel_in_order(i), at = panel * MK_GPU_PANEL_BYTES;
-    wait_within(a.d, full_barrier(a.group, panel), phase, MK_ACTIVITY_PAGE_FULL, a.group);
+    if (i == 0) {
+      wait_within(a.d, full_barrier(a.group, panel), phase, MK_ACTIVITY_PAGE_FULL, a.group);
+    } else {
+      wait_for_rest(a.d, full_barrier(a.group, panel), phase);
+    }
     tile::products_begin();
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++) {
@@ -384,7 +388,11 @@ __device__ inline void add_totals(const attender &a, softmax_rows &r) {
   }
 }
 
-// Of the thread's row h. Sixteen bytes a lane: memory takes whole sectors of 32 several times faster than halves of them.
+// The end of an item runs once, so its time is that of its code, which is not in the instruction cache: what is done for a thread's first row and for
+// its second one is the same code, run twice.
+
+// Of the thread's row at hand, h, whose sums are those of a first row. Sixteen bytes a lane: memory takes whole sectors of 32 several times faster
+// than halves of them.
 __device__ inline void store_out(const attender &a, const block_view &v, const mk_gpu_buffer &out, uint32_t block,
                                  uint32_t h, float inverse, const float (&sums)[SUMS]) {
   uint32_t row = a.row() + 8 * h;
@@ -396,7 +404,7 @@ __device__ inline void store_out(const attender &a, const block_view &v, const m
     uint32_t words[4];
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
-      uint32_t at = 4 * (j + i) + 2 * h;
+      uint32_t at = 4 * (j + i);
       words[i] = tile::pack_bf16(sums[at] * inverse, sums[at + 1] * inverse);
     }
     uint4 whole = tile::transpose_quad(a.lane, make_uint4(words[0], words[1], words[2], words[3]));
@@ -415,18 +423,19 @@ __device__ inline float unit_above(float most) {
 // This thread's part of a unit: the 32 columns from sums[first] on of its row h.
 __device__ inline void store_unit(const slot_unit &to, uint32_t lane, uint32_t first, uint32_t h, float logarithm,
                                   float inverse, uint32_t generation, bool stores, const float (&sums)[SUMS]) {
-  float most = 0.0f;
+  float most = 0.0f, mine[SUMS / 4];
   uint32_t words[SLOT_GROUPS * 3];
 #pragma unroll
-  for (uint32_t i = first; i < first + SUMS / 2; i += 4) {
-    most = fmaxf(most, fmaxf(fabsf(sums[i + 2 * h]), fabsf(sums[i + 2 * h + 1])));
+  for (uint32_t i = 0; i < SUMS / 4; i++) {
+    uint32_t at = first + i / 2 * 4 + i % 2;
+    mine[i] = h == 0 ? sums[at] : sums[at + 2];
+    most = fmaxf(most, fabsf(mine[i]));
   }
   float unit = unit_above(max_of_row(most) * inverse),
         factor = inverse * __uint_as_float(0x7f000000u - __float_as_uint(unit));
 #pragma unroll
   for (uint32_t w = 0; w < SUMS / 8; w++) {
-    uint32_t at = first + 4 * w + 2 * h;
-    words[w] = tile::pack_half(sums[at] * factor, sums[at + 1] * factor);
+    words[w] = tile::pack_half(mine[2 * w] * factor, mine[2 * w + 1] * factor);
   }
   words[SUMS / 8] = __float_as_uint(logarithm);
   words[SUMS / 8 + 1] = __float_as_uint(unit);
@@ -444,12 +453,12 @@ __device__ inline slot_unit units_of_row(const attender &a, const mk_gpu_buffer 
   return unit_in(parts, slot, (a.row() + 8 * h) * MK_MLA_ROW_UNITS + a.group * UNIT_HALVES);
 }
 
-// A row's weights by their sum, so that what they are relative to is the logarithm of their total.
+// What sums of a row are relative to, in powers of two, and the total of its weights.
 struct row_sum {
   float logarithm, total;
 };
 
-// Adds what the item of another slot has of the thread's row h. Sums are of weights relative to s.logarithm.
+// Adds what the item of another slot has of the thread's row h, whose sums are those of a first row.
 __device__ __forceinline__ void add_slot(const attender &a, const mk_gpu_buffer &parts, uint32_t buffer, uint32_t slot,
                                          uint32_t h, row_sum &s, float (&sums)[SUMS]) {
   slot_unit from = units_of_row(a, parts, slot, h);
@@ -471,9 +480,35 @@ __device__ __forceinline__ void add_slot(const attender &a, const mk_gpu_buffer 
 #pragma unroll
     for (uint32_t w = 0; w < SUMS / 8; w++) {
       float2 pair = tile::unpack_half(words[w / 3].data[w % 3]);
-      uint32_t at = half * (SUMS / 2) + 4 * w + 2 * h;
+      uint32_t at = half * (SUMS / 2) + 4 * w;
       sums[at] = sums[at] * keep + factor * pair.x;
       sums[at + 1] = sums[at + 1] * keep + factor * pair.y;
+    }
+  }
+}
+
+// Eight rows of the block, of the warp's sixteen: whether the item writes their output itself.
+__device__ inline bool is_own(const attender &a, const mla_entry &item, uint32_t h) {
+  uint32_t row = a.warp % 4 * 16 + 8 * h;
+  return row >= (item.own_rows & 0xffffu) && row < item.own_rows >> 16;
+}
+
+// To the item's slot: rows of the block that others write.
+__device__ __forceinline__ void store_slot(const attender &a, const block_view &v, const mk_gpu_buffer &parts,
+                                           const mla_entry &item, const softmax_rows &r, const float (&sums)[SUMS]) {
+#pragma unroll 1
+  for (uint32_t h = 0; h < 2; h++) {
+    if (is_own(a, item, h) || a.warp % 4 * 16 + 8 * h >= v.rows || !publishes(a.d)) {
+      continue;
+    }
+    float total = h == 0 ? r.total[0] : r.total[1], max = h == 0 ? r.max[0] : r.max[1];
+    float inverse = total == 0.0f ? 0.0f : __frcp_rn(total);
+    float logarithm = total == 0.0f ? -INFINITY : max + __log2f(total);
+    slot_unit to = units_of_row(a, parts, item.slot, h);
+#pragma unroll
+    for (uint32_t half = 0; half < UNIT_HALVES; half++) {
+      store_unit({to.address + half * (SLOT_TRIPLES * 16)}, a.lane, half * (SUMS / 2), h, logarithm, inverse,
+                 a.d.generation(), a.row() + 8 * h < v.rows, sums);
     }
   }
 }
@@ -482,48 +517,29 @@ __device__ __forceinline__ void add_slot(const attender &a, const mk_gpu_buffer 
 // them, in groups of eight. What others wait for comes before what is waited for. Of the last eight rows some may have no meaning; they are not folded.
 __device__ __forceinline__ void end_item(const attender &a, const block_view &v, const mk_instruction &in,
                                          const mla_entry &item, const softmax_rows &r, float (&sums)[SUMS]) {
-  const mk_gpu_buffer &parts = a.d.buffer(in.operands[MK_SLOT_MLA_PART_parts]);
-  row_sum s[2];
-  bool own[2];
-#pragma unroll
+  const mk_operand &operand = in.operands[MK_SLOT_MLA_PART_parts];
+  const mk_gpu_buffer &parts = a.d.buffer(operand);
+  store_slot(a, v, parts, item, r, sums);
+  uint32_t first = item.block_slots & 0xffffu, end = first + (item.block_slots >> 16);
+#pragma unroll 1
   for (uint32_t h = 0; h < 2; h++) {
-    uint32_t row = a.warp % 4 * 16 + 8 * h;
-    float inverse = r.total[h] == 0.0f ? 0.0f : __frcp_rn(r.total[h]);
-    float logarithm = r.total[h] == 0.0f ? -INFINITY : r.max[h] + __log2f(r.total[h]);
-    own[h] = row >= (item.own_rows & 0xffffu) && row < item.own_rows >> 16;
-    s[h] = {logarithm, r.total[h] == 0.0f ? 0.0f : 1.0f};
-    if (!own[h] && row < v.rows && publishes(a.d)) {
-      slot_unit to = units_of_row(a, parts, item.slot, h);
-#pragma unroll
-      for (uint32_t half = 0; half < UNIT_HALVES; half++) {
-        store_unit({to.address + half * (SLOT_TRIPLES * 16)}, a.lane, half * (SUMS / 2), h, logarithm, inverse,
-                   a.d.generation(), a.row() + 8 * h < v.rows, sums);
+    if (is_own(a, item, h)) {
+      row_sum s = {h == 0 ? r.max[0] : r.max[1], h == 0 ? r.total[0] : r.total[1]};
+#pragma unroll 1
+      for (uint32_t slot = first; slot < end; slot++) {
+        if (slot != item.slot) {
+          add_slot(a, parts, operand.buffer, slot, h, s, sums);
+        }
+      }
+      if (publishes(a.d)) {
+        store_out(a, v, a.d.buffer(in.operands[MK_SLOT_MLA_PART_out]), item.block, h,
+                  s.total == 0.0f ? 0.0f : __frcp_rn(s.total), sums);
       }
     }
 #pragma unroll
     for (uint32_t i = 0; i < SUMS; i += 4) {
-      sums[i + 2 * h] *= inverse;
-      sums[i + 2 * h + 1] *= inverse;
-    }
-  }
-  uint32_t first = item.block_slots & 0xffffu;
-#pragma unroll 1
-  for (uint32_t slot = first; slot < first + (item.block_slots >> 16); slot++) {
-    if (slot == item.slot) {
-      continue;
-    }
-#pragma unroll
-    for (uint32_t h = 0; h < 2; h++) {
-      if (own[h]) {
-        add_slot(a, parts, in.operands[MK_SLOT_MLA_PART_parts].buffer, slot, h, s[h], sums);
-      }
-    }
-  }
-#pragma unroll
-  for (uint32_t h = 0; h < 2; h++) {
-    if (own[h] && publishes(a.d)) {
-      store_out(a, v, a.d.buffer(in.operands[MK_SLOT_MLA_PART_out]), item.block, h,
-                s[h].total == 0.0f ? 0.0f : __frcp_rn(s[h].total), sums);
+      sums[i] = sums[i + 2];
+      sums[i + 1] = sums[i + 3];
     }
   }
 }
