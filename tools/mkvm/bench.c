@@ -1,6 +1,5 @@
 /* mkvm bench: tokens per second in llama-bench's table, beside the read bandwidth of the same GPU. */
 #include "tools/lib/bench.h"
-#include "tools/lib/bench_rows.h"
 #include "tools/lib/bench_sampling.h"
 
 #include <inttypes.h>
@@ -13,6 +12,7 @@
 #include "models/synth.h"
 #include "scheduler/compile.h"
 #include "tools/mkvm/bench_mla.h"
+#include "tools/mkvm/bench_rows_table.h"
 #include "tools/mkvm/bench_sampling.h"
 #include "tools/mkvm/bench_table.h"
 #include "tools/mkvm/command.h"
@@ -198,12 +198,12 @@ static void check_options(options *o, struct argp_state *state) {
   if (o->breakdown && o->format != MK_BENCH_MD) {
     argp_error(state, "--breakdown is text; it goes with --output md alone");
   }
-  if (o->rows > 1 && (o->breakdown || o->trace.path != NULL || o->format != MK_BENCH_MD)) {
-    argp_error(state, "--rows goes with --output md, and without --breakdown and --trace");
+  if (o->rows > 1 && (o->breakdown || o->trace.path != NULL)) {
+    argp_error(state, "--rows goes without --breakdown and --trace");
   }
-  if (o->sampling && (o->rows > 1 || o->breakdown || o->trace.path != NULL || o->format != MK_BENCH_MD ||
+  if (o->sampling && (o->rows > 1 || o->breakdown || o->trace.path != NULL ||
                       o->prompts.count + o->depths.count != 0 || o->generated.count > 1)) {
-    argp_error(state, "--sampling goes with one -n, -r and --output md, and without other tests");
+    argp_error(state, "--sampling goes with one -n, and without other tests");
   }
   set_default(&o->generated, o->sampling ? SAMPLED_GENERATED : DEFAULT_GENERATED);
   set_default(&o->prompts, o->sampling ? 0 : DEFAULT_PROMPT);
@@ -407,13 +407,9 @@ static mk_status trace_last(const options *o, session *s) {
   return status;
 }
 
-static mk_status run_tests(const options *o, mk_engine *engine) {
-  char weights[64];
-  mk_bench_about about;
-  MK_TRY(describe(o, engine, weights, sizeof weights, &about));
-  uint32_t usual = about.cuda ? CUDA_LAUNCHES : CPU_LAUNCHES;
-  session s = {.engine = engine, .about = &about, .launches = o->repetitions == 0 ? usual : o->repetitions};
-  MK_TRY(mk_bench_table_begin(&about));
+static mk_status run_tests(const options *o, mk_engine *engine, const mk_bench_about *about, uint32_t launches) {
+  session s = {.engine = engine, .about = about, .launches = launches};
+  MK_TRY(mk_bench_table_begin(about));
   for (size_t d = 0; d < o->depths.count; d++) {
     for (size_t i = 0; i < o->prompts.count; i++) {
       MK_TRY(run_test(&s, true, o->prompts.values[i], o->depths.values[d]));
@@ -422,53 +418,29 @@ static mk_status run_tests(const options *o, mk_engine *engine) {
       MK_TRY(run_test(&s, false, o->generated.values[i], o->depths.values[d]));
     }
   }
-  MK_TRY(mk_bench_table_end(&about, s.bandwidth, s.rows));
+  MK_TRY(mk_bench_table_end(about, s.bandwidth, s.rows));
   return o->breakdown || o->trace.path != NULL ? trace_last(o, &s) : MK_OK;
 }
 
-static mk_status print_rows_test(const options *o, mk_engine *engine, const mk_bench_rows_options *test) {
-  mk_bench_rows_result r;
-  char text[160];
-  MK_TRY(mk_bench_rows_run(engine, test, &r));
-  int n;
-  if (test->prompt != 0) {
-    n = snprintf(text, sizeof text, "| pp%u in chunks of %u | %.2f / %.2f to the first token | %.0f | | |\n",
-                 test->prompt, o->rows, r.ms_p50, r.ms_slowest, test->prompt / r.ms_p50 * 1e3);
-  } else {
-    n = snprintf(text, sizeof text, "| %u x tg%u @ d%u | %.4f / %.4f a step | %.0f | %.1f | %.1f (of %.2f TB/s) |\n",
-                 o->rows, test->steps, test->depth, r.ms_p50, r.ms_slowest, o->rows / r.ms_p50 * 1e3, r.bytes / 1e6,
-                 r.share * 100, r.bandwidth / 1e12);
+static mk_status run_all(const options *o, const mk_engine_options *open, mk_engine *engine) {
+  char weights[64];
+  mk_bench_about about;
+  MK_TRY(describe(o, engine, weights, sizeof weights, &about));
+  uint32_t usual = about.cuda ? CUDA_LAUNCHES : CPU_LAUNCHES, launches = o->repetitions == 0 ? usual : o->repetitions;
+  if (o->sampling) {
+    return mk_bench_sampling_table(o->model, open, engine, &about, o->generated.values[0], launches);
   }
-  return mk_print(text, (size_t)n);
-}
-
-/* Steps that several sequences share, and prompts in chunks. */
-static mk_status run_rows_tests(const options *o, mk_engine *engine) {
-  static const char head[] = "| test | ms (p50 / slowest) | t/s | MB/step | % read |\n|---|---:|---:|---:|---:|\n";
-  mk_bench_rows_options test = {.launches = o->repetitions == 0 ? CUDA_LAUNCHES : o->repetitions};
-  MK_TRY(mk_print(head, sizeof head - 1));
-  for (size_t i = 0; i < o->prompts.count; i++) {
-    test.prompt = o->prompts.values[i];
-    test.steps = 1;
-    if (test.prompt != 0) {
-      MK_TRY(print_rows_test(o, engine, &test));
-    }
+  if (o->rows <= 1) {
+    return run_tests(o, engine, &about, launches);
   }
-  if (o->rows > MK_MAX_ROWS) { /* no sequences share its steps */
-    return mk_print_done();
-  }
-  test.prompt = 0;
-  MK_TRY(mk_bench_fill_kv(engine, 1));
-  for (size_t d = 0; d < o->depths.count; d++) {
-    for (size_t i = 0; i < o->generated.count; i++) {
-      test.steps = o->generated.values[i] < MK_PLAN_STEPS ? o->generated.values[i] : MK_PLAN_STEPS;
-      test.depth = o->depths.values[d];
-      if (test.steps != 0) {
-        MK_TRY(print_rows_test(o, engine, &test));
-      }
-    }
-  }
-  return mk_print_done();
+  const mk_bench_rows_tests tests = {.prompts = o->prompts.values,
+                                     .generated = o->generated.values,
+                                     .depths = o->depths.values,
+                                     .prompt_count = o->prompts.count,
+                                     .generated_count = o->generated.count,
+                                     .depth_count = o->depths.count,
+                                     .launches = launches};
+  return mk_bench_rows_table(engine, &about, &tests);
 }
 
 /* Before anything is loaded: the CPU measures no prompt at a depth, and no steps of several rows. */
@@ -518,13 +490,9 @@ mk_status mk_command_bench(int argc, char **argv) {
   MK_TRY(find_shape(&o, &config));
   MK_TRY(check_device(&o, cuda));
   MK_TRY(choose_context(&o, &config, cuda, &open.max_seq));
-  if (o.sampling) {
-    return mk_bench_sampling_table(o.model, &open, o.generated.values[0],
-                                   o.repetitions == 0 ? CUDA_LAUNCHES : o.repetitions);
-  }
   MK_TRY(mk_open_engine(o.model, &open, &engine));
   mk_release_interrupt();
-  mk_status status = o.rows > 1 ? run_rows_tests(&o, engine) : run_tests(&o, engine);
+  mk_status status = run_all(&o, &open, engine);
   mk_engine_close(engine);
   return status;
 }

@@ -24,21 +24,46 @@ static mk_status print_table(mk_engine *engine, const mk_bench_sampling_result *
   return mk_print_done();
 }
 
-mk_status mk_bench_sampling_table(const char *model, const mk_engine_options *open, uint32_t tokens, uint32_t rounds) {
+static json_t *object_of(const mk_bench_about *about, const mk_bench_sampling_result *r, size_t way, uint32_t tokens,
+                         uint32_t rounds) {
+  json_t *object = mk_bench_about_object(about);
+  int bad = json_object_set_new(object, "test", json_string("sampling"));
+  bad |= json_object_set_new(object, "sampling", json_string(mk_bench_ways[way].name));
+  bad |= json_object_set_new(object, "n_prompt", json_integer(MK_BENCH_SAMPLING_PROMPT));
+  bad |= json_object_set_new(object, "n_gen", json_integer(tokens));
+  bad |= json_object_set_new(object, "rounds", json_integer(rounds));
+  bad |= json_object_set_new(object, "greedy_us", json_real(r->greedy_us));
+  bad |= json_object_set_new(object, "token_us", json_real(r->ways[way].token_us));
+  bad |= json_object_set_new(object, "over_greedy_us", json_real(r->ways[way].over_us));
+  bad |= json_object_set_new(object, "over_greedy_us_low", json_real(r->ways[way].low_us));
+  bad |= json_object_set_new(object, "over_greedy_us_high", json_real(r->ways[way].high_us));
+  if (bad != 0) {
+    json_decref(object);
+    return NULL;
+  }
+  return object;
+}
+
+static mk_status print_list(const mk_bench_about *about, const mk_bench_sampling_result *r, uint32_t tokens,
+                            uint32_t rounds) {
+  MK_TRY(mk_bench_list_begin(about->format));
+  for (size_t w = 0; w < MK_BENCH_WAYS; w++) {
+    MK_TRY(mk_bench_list_object(about->format, object_of(about, r, w, tokens, rounds), w == 0));
+  }
+  return mk_bench_list_end(about->format, true);
+}
+
+mk_status mk_bench_sampling_table(const char *model, const mk_engine_options *open, mk_engine *greedy,
+                                  const mk_bench_about *about, uint32_t tokens, uint32_t rounds) {
   mk_engine_options drawing = *open;
-  mk_engine *greedy, *sampling;
+  mk_engine *sampling;
   mk_bench_sampling_result result;
   drawing.sampling = &mk_bench_ways[0].sampling;
-  MK_TRY(mk_open_engine(model, open, &greedy));
-  mk_status status = mk_open_engine(model, &drawing, &sampling);
-  if (status == MK_OK) {
-    mk_release_interrupt();
-    status = mk_bench_sampling_run(greedy, sampling, tokens, rounds, &result);
-    if (status == MK_OK) {
-      status = print_table(greedy, &result, tokens, rounds);
-    }
-    mk_engine_close(sampling);
-  }
-  mk_engine_close(greedy);
-  return status;
+  MK_TRY(mk_open_engine(model, &drawing, &sampling));
+  mk_release_interrupt();
+  mk_status status = mk_bench_sampling_run(greedy, sampling, tokens, rounds, &result);
+  mk_engine_close(sampling);
+  MK_TRY(status);
+  return about->format == MK_BENCH_MD ? print_table(greedy, &result, tokens, rounds)
+                                      : print_list(about, &result, tokens, rounds);
 }

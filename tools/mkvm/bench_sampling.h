@@ -1,11 +1,12 @@
-/* `mkvm bench --sampling`: what each way of choosing a token takes over a greedy one. Prints a table to standard output; one thread. Failure:
- * that of opening the engines or of the machine, MK_ERR_USAGE without a GPU. */
+/* `mkvm bench --sampling`: what each way of choosing a token takes over a greedy one, as a table, CSV or JSON on standard output. One thread.
+ * Failure: that of opening an engine or of the machine, MK_ERR_USAGE without a GPU, MK_ERR_RUNTIME (memory, standard output). */
 #ifndef MK_BENCH_SAMPLING_TABLE_H
 #define MK_BENCH_SAMPLING_TABLE_H
 
-#include "tools/lib/engine.h"
+#include "tools/mkvm/bench_table.h"
 
-/* model: a directory, or NULL for the hash weights of `open`, which opens a greedy engine. tokens: generated in a launch. */
-mk_status mk_bench_sampling_table(const char *model, const mk_engine_options *open, uint32_t tokens, uint32_t rounds);
+/* model and `open` are those of the greedy engine. tokens: generated in a launch. */
+mk_status mk_bench_sampling_table(const char *model, const mk_engine_options *open, mk_engine *greedy,
+                                  const mk_bench_about *about, uint32_t tokens, uint32_t rounds);
 
 #endif

@@ -59,12 +59,16 @@ static mk_status print_row(const mk_bench_about *about, const mk_bench_row *row)
 
 static json_t *real_or_null(double value) { return value > 0 ? json_real(value) : json_null(); }
 
-/* In the order in which they are printed; names that llama-bench has too mean the same here. NULL: out of memory, or a path that is
- * not UTF-8. */
-static json_t *row_object(const mk_bench_about *about, const mk_bench_row *row) {
-  const mk_bench_result *r = &row->result;
-  char test[48];
-  mk_bench_test_name(row, test, sizeof test);
+/* The object, unless something went wrong with it. */
+static json_t *object_or_null(json_t *object, int bad) {
+  if (bad != 0) {
+    json_decref(object);
+    return NULL;
+  }
+  return object;
+}
+
+json_t *mk_bench_about_object(const mk_bench_about *about) {
   json_t *object = json_object();
   int bad = json_object_set_new(object, "build", json_string(MK_VERSION_FULL));
   bad |= json_object_set_new(object, "model", json_string(about->model));
@@ -78,7 +82,15 @@ static json_t *row_object(const mk_bench_about *about, const mk_bench_row *row) 
   bad |= json_object_set_new(object, "memory_mhz_max", real_or_null(about->gpu.memory_khz * 1e-3));
   bad |= json_object_set_new(object, "sms", json_integer(about->sms));
   bad |= json_object_set_new(object, "n_ctx", json_integer(about->context));
-  bad |= json_object_set_new(object, "test", json_string(test));
+  return object_or_null(object, bad);
+}
+
+static json_t *row_object(const mk_bench_about *about, const mk_bench_row *row) {
+  const mk_bench_result *r = &row->result;
+  char test[48];
+  mk_bench_test_name(row, test, sizeof test);
+  json_t *object = mk_bench_about_object(about);
+  int bad = json_object_set_new(object, "test", json_string(test));
   bad |= json_object_set_new(object, "n_prompt", json_integer(row->prompt ? r->tokens : 0));
   bad |= json_object_set_new(object, "n_gen", json_integer(row->prompt ? 0 : r->tokens));
   bad |= json_object_set_new(object, "n_depth", json_integer(row->depth));
@@ -95,11 +107,7 @@ static json_t *row_object(const mk_bench_about *about, const mk_bench_row *row) 
   bad |= json_object_set_new(object, "sm_mhz", real_or_null(r->sm_mhz));
   bad |= json_object_set_new(object, "read_bytes_per_s", real_or_null(r->bandwidth));
   bad |= json_object_set_new(object, "read_share", real_or_null(r->share));
-  if (bad != 0) {
-    json_decref(object);
-    return NULL;
-  }
-  return object;
+  return object_or_null(object, bad);
 }
 
 static void print_csv_text(const char *text) {

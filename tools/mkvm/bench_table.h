@@ -28,6 +28,10 @@ typedef struct mk_bench_about {
   char driver[32]; /* "" when the system does not tell */
 } mk_bench_about;
 
+/* What all rows have in common, as a new object; names that llama-bench has too mean the same here. NULL: out of memory, or a path that
+ * is not UTF-8. */
+json_t *mk_bench_about_object(const mk_bench_about *about);
+
 typedef struct mk_bench_row {
   bool prompt;
   uint32_t depth;
