@@ -25,10 +25,11 @@ static void test_name(const printer *p, const mk_bench_rows_options *test, char 
 static mk_status print_line(const mk_bench_rows_options *test, const char *name, double rate,
                             const mk_bench_rows_result *r) {
   if (test->prompt != 0) {
-    printf("| %s | %.2f / %.2f to the first token | %.0f | | |\n", name, r->ms_p50, r->ms_slowest, rate);
+    printf("| %s | %.2f / %.2f to the first token | %.0f | %.0f | | |\n", name, r->ms_p50, r->ms_slowest, rate,
+           r->sm_mhz);
   } else {
-    printf("| %s | %.4f / %.4f a step | %.0f | %.1f | %.1f (of %.2f TB/s) |\n", name, r->ms_p50, r->ms_slowest, rate,
-           r->bytes / 1e6, r->share * 100, r->bandwidth / 1e12);
+    printf("| %s | %.4f / %.4f a step | %.0f | %.0f | %.1f | %.1f (of %.2f TB/s) |\n", name, r->ms_p50, r->ms_slowest,
+           rate, r->sm_mhz, r->bytes / 1e6, r->share * 100, r->bandwidth / 1e12);
   }
   return mk_print_done();
 }
@@ -50,6 +51,7 @@ static json_t *object_of(const printer *p, const mk_bench_rows_options *test, co
   bad |= json_object_set_new(object, "first_token_ms_slowest", real_or_null(prompt, r->ms_slowest));
   bad |= json_object_set_new(object, "step_ms_p50", real_or_null(!prompt, r->ms_p50));
   bad |= json_object_set_new(object, "step_ms_slowest", real_or_null(!prompt, r->ms_slowest));
+  bad |= json_object_set_new(object, "sm_mhz", real_or_null(r->sm_mhz > 0, r->sm_mhz));
   bad |= json_object_set_new(object, "bytes_per_step", real_or_null(!prompt, r->bytes));
   bad |= json_object_set_new(object, "read_bytes_per_s", real_or_null(r->bandwidth > 0, r->bandwidth));
   bad |= json_object_set_new(object, "read_share", real_or_null(r->share > 0, r->share));
@@ -74,7 +76,7 @@ static mk_status run_test(printer *p, const mk_bench_rows_options *test) {
 }
 
 static mk_status begin(const mk_bench_about *about) {
-  static const char head[] = "| test | ms (p50 / slowest) | t/s | MB/step | % read |\n|---|---:|---:|---:|---:|\n";
+  static const char head[] = "| test | ms (p50 / slowest) | t/s | SM MHz | MB/step | % read |\n|---|---:|---:|---:|---:|---:|\n";
   return about->format == MK_BENCH_MD ? mk_print(head, sizeof head - 1) : mk_bench_list_begin(about->format);
 }
 
