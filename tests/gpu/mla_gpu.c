@@ -7,6 +7,7 @@
 
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/mla.h"
+#include "tools/lib/mla_time.h"
 
 enum { LAUNCHES = 100, MANY = 200, DEADLINE_MS = 500 };
 static const double kWorst = 2.5e-3; /* of the output as a whole */
@@ -133,6 +134,27 @@ static void test_skipped_part(void) {
   mk_mla_session_free(session);
 }
 
+/* A call takes longer than a kernel with nothing to do, behind whatever it comes, and the clock is one that a GPU can have. */
+static void test_times(void) {
+  static const uint32_t lengths[] = {9000, 300};
+  const char *name = "mla: times of a call";
+  mk_mla_session *session = open_batch(name, 16, 4, lengths, 2);
+  mk_mla_time empty, time;
+  if (session != NULL && expect_ok(mk_mla_session_schedule(session, MK_MLA_MAKESPAN, NULL), name) &&
+      expect_ok(mk_mla_session_run(session), name) &&
+      expect_ok(mk_mla_session_time(session, MK_MLA_EMPTY, 1, &empty), name)) {
+    expect(empty.us > 0.5 && empty.us < 100, name, "an empty kernel takes no time, or much");
+    for (int timing = MK_MLA_WARM; timing <= MK_MLA_WRITTEN; timing++) {
+      bool ok = expect_ok(mk_mla_session_time(session, (mk_mla_timing)timing, 1, &time), name);
+      expect(ok && time.us > empty.us && time.us < 10000, name,
+             "a call takes no longer than an empty kernel, or forever");
+      expect(ok && time.mhz > 100 && time.mhz < 5000, name, "the SMs' clock is none");
+    }
+    expect_right(session, name, 7);
+  }
+  mk_mla_session_free(session);
+}
+
 void test_mla(bool quick) {
   static const uint32_t uneven[] = {4641, 45118, 1730, 1696}, blocks[] = {700, 700, 700};
   /* It keeps the GPU's context, which takes longer to make than most batches. */
@@ -144,5 +166,6 @@ void test_mla(bool quick) {
   test_same_bits("mla: an uneven batch", 16, 4, uneven, 4);
   test_same_bits("mla: blocks that share pages", 128, 2, blocks, 3);
   test_skipped_part();
+  test_times();
   mk_mla_session_free(keeper);
 }
