@@ -76,11 +76,7 @@ __device__ __forceinline__ void score_page(const attender &a, const page_view &p
 #pragma unroll
   for (uint32_t i = 0; i < MK_GPU_PANELS; i++) {
     uint32_t panel = panel_in_order(i), at = panel * MK_GPU_PANEL_BYTES;
-    if (i == 0) {
-      wait_within(a.d, full_barrier(a.group, panel), phase, MK_ACTIVITY_PAGE_FULL, a.group);
-    } else {
-      wait_for_rest(a.d, full_barrier(a.group, panel), phase);
-    }
+    wait_within(a.d, full_barrier(a.group, panel), phase);
     tile::products_begin();
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++) {
@@ -99,7 +95,9 @@ __device__ __forceinline__ void score_page(const attender &a, const page_view &p
 __device__ inline void clear_values(const attender &a, uint32_t slot, uint32_t valid) {
   uint8_t *panels = a.d.page(slot);
   uint32_t thread = threadIdx.x % 128, units = (MK_MLA_PAGE_TOKENS - valid) * 8;
+#pragma unroll 1
   for (uint32_t p = 0; p < 2 * HALF_PANELS; p++) {
+#pragma unroll 1
     for (uint32_t i = thread; i < units; i += 128) {
       *reinterpret_cast<uint4 *>(panels + p * MK_GPU_PANEL_BYTES + valid * 128 + i * 16) = make_uint4(0, 0, 0, 0);
     }
@@ -228,7 +226,7 @@ __device__ inline void hand_over(const attender &a, const uint32_t (&weights)[SC
 // sums have to be scaled: maxima so far are the same in both, so that is where the other one has raised them.
 __device__ __forceinline__ bool take_weights(const attender &a, uint32_t phase, softmax_rows &r, float (&keep)[2]) {
   uint32_t slot = a.group ^ 1;
-  wait_within(a.d, WEIGHTS_FULL + slot, phase, MK_ACTIVITY_MEETING, slot);
+  wait_within(a.d, WEIGHTS_FULL + slot, phase);
   keep[0] = raise_max(r, 0, words_between().max[slot][a.row()]);
   keep[1] = raise_max(r, 1, words_between().max[slot][a.row() + 8]);
   return tile::uniform(words_between().raised[slot][a.lane % (MK_GPU_CONSUMER_WARPS / 2)] != 0);
@@ -356,7 +354,7 @@ __device__ __forceinline__ void attend_pages(attender &a, const block_view &v, c
   at.advance(own);
   other.advance(own ^ 1);
   page_view p = view_of_pages(a);
-  wait_within(a.d, QUERIES_FULL, a.queries & 1, MK_ACTIVITY_PAGE_FULL, MK_GPU_RING_PAGES);
+  wait_within(a.d, QUERIES_FULL, a.queries & 1);
   if (own >= item.pages) {
     release(a, QUERIES_EMPTY);
   }

@@ -163,9 +163,7 @@ __device__ __forceinline__ void consume_MLA_REDUCE(attender &a, const mk_instruc
                               .slots = entry.slots,
                               .first_unit = entry.units & 0xffffu,
                               .units = entry.units >> 16};
-    if (r.slots <= 2) {
-      reduce<4, 2>(a, r, 1);
-    } else if (r.slots <= 32) {
+    if (r.slots <= 32) {
       reduce<2, 4>(a, r, r.slots <= 4 ? 1 : r.slots <= 8 ? 2 : r.slots <= 16 ? 4 : MK_GPU_CONSUMER_WARPS);
     } else {
       reduce<1, 8>(a, r, MK_GPU_CONSUMER_WARPS);

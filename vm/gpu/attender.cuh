@@ -60,24 +60,17 @@ __device__ inline mla_entry *entry_at(uint32_t slot) {
   return reinterpret_cast<mla_entry *>(shared_memory + MK_GPU_ENTRIES_AT) + slot;
 }
 
-// Waits for a phase among the roles of this block, as said above.
-__device__ inline void wait_within(const device &d, uint32_t index, uint32_t parity, uint32_t activity, uint32_t edge) {
-  enum { MOST_ROUNDS = 1 << 15 };
-  for (uint32_t round = 0; round < MOST_ROUNDS; round++) {
-    if (wait_phase(d, index, parity, activity, edge)) {
-      return;
-    }
-  }
-}
-
-// The same behind another wait for what comes together with this: it says nothing of itself, so it takes a few instructions where that takes fifty.
-__device__ inline void wait_for_rest(const device &d, uint32_t index, uint32_t parity) {
-  enum { MOST_ROUNDS = 1 << 15 };
-  uint32_t barrier = d.barrier(index), left = MOST_ROUNDS;
+// Waits for a phase among the roles of this block, as said above. A wait says nothing of itself: that would be fifty instructions in each of thirty
+// places, and what a call pays for is its code. The controller reports a block whose consumers take no entry for longer than the deadline.
+__device__ inline void wait_within(const device &d, uint32_t index, uint32_t parity) {
+  enum { MOST_TRIES = 1 << 20 };  // when everybody is to leave
+  uint32_t barrier = d.barrier(index), left = MOST_TRIES;
   while (left != 0 && !__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {
     left -= tile::uniform(d.words()->leave != 0);
   }
 }
+
+enum { CONTROLLER_WARP = MK_GPU_CONSUMER_WARPS + 2 };
 
 using entry_cursor = ring_cursor<MK_GPU_ENTRY_SLOTS>;
 
@@ -121,7 +114,7 @@ __device__ inline mla_entry take_entry(attender &a) {
   a.pages.at = tile::uniform(a.pages.at);
   a.queries = tile::uniform(a.queries);
   uint32_t slot = a.entries.slot();
-  wait_within(a.d, ENTRY_FULL + slot, a.entries.phase(), MK_ACTIVITY_INSTRUCTION, slot);
+  wait_within(a.d, ENTRY_FULL + slot, a.entries.phase());
   mla_entry entry = *entry_at(slot);
   // So that the compiler knows that all lanes have the same: it counts pages and names panels once for the warp then.
   entry.kind = tile::uniform(entry.kind);
@@ -134,6 +127,10 @@ __device__ inline mla_entry take_entry(attender &a) {
   entry.block_slots = tile::uniform(entry.block_slots);
   if (a.lane == 0) {
     tile::arrive(a.d.barrier(ENTRY_EMPTY + slot));
+    if (a.warp == 0) {
+      volatile uint32_t &ticket = a.d.words()->tickets[CONTROLLER_WARP];
+      ticket = ticket + 1;
+    }
   }
   a.entries.next();
   return entry;

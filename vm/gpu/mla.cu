@@ -80,6 +80,7 @@ __device__ __forceinline__ void run_mla_controller(const device &d, looked_up &f
     look_up(d, index + i, first);
     hand_out(d, cursor, first, i + 1 == count);
   }
+  begin_long_wait(d, MK_ACTIVITY_MEETING, 0, 0);  // for the consumers: another one with every entry that they take
   while (__all_sync(0xffffffffu, d.words()->finished == 0 && d.words()->leave == 0)) {
     watch_over(d, w);
     for (uint32_t i = 0; i < LOOKS && __all_sync(0xffffffffu, d.words()->finished == 0); i++) {
@@ -117,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     tile::prefetch_tensor_map(&params.queries);
     tile::prefetch_tensor_map(&params.pages);
   }
-  if (d.warp == MK_GPU_CONSUMER_WARPS + 2) {
+  if (d.warp == CONTROLLER_WARP) {
     look_up_with_table(d, index, first);
   }
   clear_warp_words(d);
@@ -136,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
       mla_loader l{d, params, tile::lane(), {}, {}, 0, 0, 0};
       start_first_item(l, entries);
       load_queue(l, entries);
-    } else if (d.warp == MK_GPU_CONSUMER_WARPS + 2) {
+    } else if (d.warp == CONTROLLER_WARP) {
       run_mla_controller(d, first, index, params.queue_length);
     }
   }

@@ -54,7 +54,7 @@ __device__ inline void look_at_lengths(const mk_gpu_mla_inputs &inputs, first_en
 
 __device__ inline void pass_on(mla_loader &l, const mla_entry &entry) {
   uint32_t slot = l.entries.slot();
-  wait_within(l.d, ENTRY_EMPTY + slot, l.entries.phase() ^ 1, MK_ACTIVITY_INSTRUCTION_SPACE, slot);
+  wait_within(l.d, ENTRY_EMPTY + slot, l.entries.phase() ^ 1);
   if (l.lane == 0) {
     *entry_at(slot) = entry;
     tile::arrive(l.d.barrier(ENTRY_FULL + slot));
@@ -66,7 +66,7 @@ __device__ inline void pass_on(mla_loader &l, const mla_entry &entry) {
 // Panels [first, end) of a page, in their order; by one thread.
 template <uint32_t first, uint32_t end>
 __device__ __forceinline__ void copy_panels_alone(const mla_loader &l, uint32_t slot, uint32_t page) {
-#pragma unroll
+#pragma unroll 1
   for (uint32_t i = first; i < end; i++) {
     uint32_t panel = panel_in_order(i), full = l.d.barrier(full_barrier(slot, panel));
     tile::arrive_expect(full, MK_GPU_PANEL_BYTES);
@@ -86,14 +86,14 @@ __device__ __forceinline__ void copy_panels(const mla_loader &l, uint32_t slot, 
 // Part after part, as they become empty: of slot 0 the last panel of keys goes with the right half, of slot 1 with the left one.
 __device__ inline void load_page(mla_loader &l, uint32_t page) {
   uint32_t slot = l.pages.slot(), phase = l.pages.phase() ^ 1;
-  wait_within(l.d, empty_barrier(slot, 0), phase, MK_ACTIVITY_PAGE_EMPTY, slot);
+  wait_within(l.d, empty_barrier(slot, 0), phase);
   copy_panels<0, HALF_PANELS>(l, slot, page);
   if (slot == 0) {
-    wait_within(l.d, empty_barrier(slot, 1), phase, MK_ACTIVITY_PAGE_EMPTY, slot);
+    wait_within(l.d, empty_barrier(slot, 1), phase);
     copy_panels<HALF_PANELS, HALF_PANELS + 1>(l, slot, page);
   } else {
     copy_panels<HALF_PANELS, HALF_PANELS + 1>(l, slot, page);
-    wait_within(l.d, empty_barrier(slot, 1), phase, MK_ACTIVITY_PAGE_EMPTY, slot);
+    wait_within(l.d, empty_barrier(slot, 1), phase);
   }
   copy_panels<HALF_PANELS + 1, MK_GPU_PANELS>(l, slot, page);
   l.pages.next();
@@ -107,7 +107,7 @@ __device__ inline void copy_queries(const device &d, const mk_gpu_mla_params &pa
 }
 
 __device__ inline void load_queries(mla_loader &l, uint32_t block) {
-  wait_within(l.d, QUERIES_EMPTY, ~l.queries & 1, MK_ACTIVITY_PAGE_EMPTY, MK_GPU_RING_PAGES);
+  wait_within(l.d, QUERIES_EMPTY, ~l.queries & 1);
   if (tile::elect()) {
     copy_queries(l.d, l.params, block);
   }
