@@ -36,7 +36,14 @@ enum {
   KEY_COSTS,
   KEY_SAMPLING
 };
-enum { MAX_VALUES = 32, DEFAULT_PROMPT = 512, DEFAULT_GENERATED = 128, SAMPLED_GENERATED = 256, CUDA_LAUNCHES = 10, CPU_LAUNCHES = 3 };
+enum {
+  MAX_VALUES = 32,
+  DEFAULT_PROMPT = 512,
+  DEFAULT_GENERATED = 128,
+  SAMPLED_GENERATED = 256,
+  CUDA_LAUNCHES = 10,
+  CPU_LAUNCHES = 3
+};
 
 typedef struct list {
   uint32_t values[MAX_VALUES];
@@ -201,8 +208,8 @@ static void check_options(options *o, struct argp_state *state) {
   if (o->rows > 1 && (o->breakdown || o->trace.path != NULL)) {
     argp_error(state, "--rows goes without --breakdown and --trace");
   }
-  if (o->sampling && (o->rows > 1 || o->breakdown || o->trace.path != NULL ||
-                      o->prompts.count + o->depths.count != 0 || o->generated.count > 1)) {
+  if (o->sampling && (o->rows > 1 || o->breakdown || o->trace.path != NULL || o->prompts.count + o->depths.count != 0 ||
+                      o->generated.count > 1)) {
     argp_error(state, "--sampling goes with one -n, and without other tests");
   }
   set_default(&o->generated, o->sampling ? SAMPLED_GENERATED : DEFAULT_GENERATED);

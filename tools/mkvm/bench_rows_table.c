@@ -76,7 +76,8 @@ static mk_status run_test(printer *p, const mk_bench_rows_options *test) {
 }
 
 static mk_status begin(const mk_bench_about *about) {
-  static const char head[] = "| test | ms (p50 / slowest) | t/s | SM MHz | MB/step | % read |\n|---|---:|---:|---:|---:|---:|\n";
+  static const char head[] =
+      "| test | ms (p50 / slowest) | t/s | SM MHz | MB/step | % read |\n|---|---:|---:|---:|---:|---:|\n";
   return about->format == MK_BENCH_MD ? mk_print(head, sizeof head - 1) : mk_bench_list_begin(about->format);
 }
 

@@ -18,9 +18,10 @@ static mk_status print_table(mk_engine *engine, const mk_bench_sampling_result *
     printf("| %-20s | %9.4f | %14.1f | %-13s |\n", mk_bench_ways[w].name, r->ways[w].token_us * 1e-3,
            r->ways[w].over_us, quartiles);
   }
-  printf("\ndevice: %s\nvocabulary: %u; a launch: a prompt of %d and %u tokens; %u rounds, in which each launch is "
-         "compared with the greedy ones before and behind it\n",
-         mk_engine_device(engine), mk_engine_config(engine)->vocab, MK_BENCH_SAMPLING_PROMPT, tokens, rounds);
+  printf(
+      "\ndevice: %s\nvocabulary: %u; a launch: a prompt of %d and %u tokens; %u rounds, in which each launch is "
+      "compared with the greedy ones before and behind it\n",
+      mk_engine_device(engine), mk_engine_config(engine)->vocab, MK_BENCH_SAMPLING_PROMPT, tokens, rounds);
   return mk_print_done();
 }
 

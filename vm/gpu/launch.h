@@ -22,7 +22,7 @@ enum {
 enum {
   MK_GPU_CONSUMER_WARPS = 16,
   MK_GPU_FRONT_LANES = 3, /* of a consumer warp, that read the draw of one SM with min-p */
-  MK_GPU_WARPS = 20, /* consumers, then loader, storer, controller and one that idles: whole warpgroups */
+  MK_GPU_WARPS = 20,      /* consumers, then loader, storer, controller and one that idles: whole warpgroups */
   MK_GPU_THREADS = MK_GPU_WARPS * 32,
 
   /* Shared memory of a block, in bytes from its start: the page ring, then the resident area, then barriers. */
