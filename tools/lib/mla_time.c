@@ -54,6 +54,9 @@ static mk_status time_groups(const mk_mla_session *s, double from, double until,
 
 static mk_status time_bursts(const mk_mla_session *s, uint32_t repeats, mk_mla_time *out) {
   double times[MOST_REPEATS], clocks[MOST_REPEATS];
+  if (repeats == 0) {
+    return time_groups(s, kBurstFrom, kBurstUntil, out);
+  }
   repeats = repeats < MOST_REPEATS ? repeats : MOST_REPEATS;
   for (uint32_t i = 0; i < repeats; i++) {
     nanosleep(&(struct timespec){.tv_nsec = IDLE_NS}, NULL);
