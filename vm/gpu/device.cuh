@@ -60,7 +60,7 @@ struct shared_words {  // behind the barriers
   step_state state[2];
   uint32_t leave;     // no wait waits any longer: one outlived its deadline somewhere, or the host wants to stop
   uint32_t gone;      // the controller hands out no more instructions
-  uint32_t finished;  // the consumers are done with the launch
+  uint32_t finished;  // the consumers are done with the launch; of MLA: how many of their warps
   uint32_t combined;  // uid of the COMBINE whose work the ATTENTION before it has done, or 0
   uint32_t owns_newest, kv_pages;  // of the ATTENTION at hand: its split has the newest token; pages that it streams
   float best[2][MK_GPU_CONSUMER_WARPS];  // of the token boundary, by parity: a warp may be one meeting behind

@@ -69,6 +69,9 @@ __device__ inline void look_up_with_table(const device &d, uint32_t index, looke
   to.total = 0;
 }
 
+// A warp may be done long before another one, which still waits for what others have of its rows.
+__device__ inline bool all_finished(const device &d) { return d.words()->finished == MK_GPU_CONSUMER_WARPS; }
+
 // Hands out all instructions, and watches over everybody's waits until the consumers are done.
 __device__ __forceinline__ void run_mla_controller(const device &d, looked_up &first, uint32_t index, uint32_t count) {
   enum { LOOKS = 256 };  // for the end of the consumers, between two at everything else, which take a trip to memory
@@ -81,9 +84,9 @@ __device__ __forceinline__ void run_mla_controller(const device &d, looked_up &f
     hand_out(d, cursor, first, i + 1 == count);
   }
   begin_long_wait(d, MK_ACTIVITY_MEETING, 0, 0);  // for the consumers: another one with every entry that they take
-  while (__all_sync(0xffffffffu, d.words()->finished == 0 && d.words()->leave == 0)) {
+  while (__all_sync(0xffffffffu, !all_finished(d) && d.words()->leave == 0)) {
     watch_over(d, w);
-    for (uint32_t i = 0; i < LOOKS && __all_sync(0xffffffffu, d.words()->finished == 0); i++) {
+    for (uint32_t i = 0; i < LOOKS && __all_sync(0xffffffffu, !all_finished(d)); i++) {
     }
   }
   d.words()->gone = 1;
@@ -93,9 +96,9 @@ __device__ __forceinline__ void run_mla_controller(const device &d, looked_up &f
 __device__ __forceinline__ void run_attender(device d) {
   attender a{d, d.warp, tile::lane(), d.warp / 4, {}, {}, 0};
   consume_queue(a);
-  if (a.warp == 0 && a.lane == 0) {
-    d.words()->finished = 1;
-    if (blockIdx.x == 0) {
+  if (a.lane == 0) {
+    atomicAdd(const_cast<uint32_t *>(&d.words()->finished), 1u);
+    if (a.warp == 0 && blockIdx.x == 0) {
       *d.params.epochs_done = 1;
     }
   }
