@@ -27,6 +27,7 @@ typedef struct unit_view {
   const float *k, *v; /* [lines][head_dim] */
   uint32_t head, head_dim, unit, splits;
   float *scores, *product, *scratch; /* [SCORES], [head_dim], mk_matvec's */
+  float *pieces;                     /* [spans' pieces + 1][head_dim + 2] */
   uint16_t *new_tiles;               /* [MK_NEW_TILES][K, V][16 * head_dim]: of the line at hand */
 } unit_view;
 
@@ -155,15 +156,41 @@ static void fold_tokens(const unit_view *view, const line_view *line, const floa
   }
 }
 
-static void attend(const unit_view *view, const line_view *line, const float *q, float scale, float *out) {
-  uint32_t span_tokens = view->buffer->span_tokens;
+static void clear_part(const unit_view *view, float *out) {
   memset(out, 0, view->head_dim * sizeof *out);
   out[view->head_dim] = -INFINITY;
   out[view->head_dim + 1] = 0;
+}
+
+/* A long span goes in pieces, each of them by itself, which are merged as COMBINE merges splits: up to there a line has the bits that it has where
+ * these pieces are splits. */
+static void fold_pieces(const unit_view *view, const line_view *line, const float *q, float scale, uint32_t first,
+                        uint32_t end, float *out) {
+  size_t stride = view->head_dim + 2u;
+  uint32_t count = 0;
+  if (out[view->head_dim + 1] != 0) { /* of the spans before */
+    memcpy(view->pieces, out, stride * sizeof *out);
+    count++;
+  }
+  for (uint32_t t = first; t < end; t += MK_PIECE_TOKENS, count++) {
+    uint32_t piece_end = end - t < MK_PIECE_TOKENS ? end : t + MK_PIECE_TOKENS;
+    clear_part(view, view->pieces + count * stride);
+    fold_tokens(view, line, q, scale, t, piece_end, view->pieces + count * stride);
+  }
+  mk_merge_parts(view->pieces, count, stride, view->head_dim, out);
+}
+
+static void attend(const unit_view *view, const line_view *line, const float *q, float scale, float *out) {
+  uint32_t span_tokens = view->buffer->span_tokens;
+  clear_part(view, out);
   for (uint32_t span = line->split; span <= line->position / span_tokens; span += view->splits) {
     uint32_t first = span * span_tokens, end = first + span_tokens;
     end = end > line->position + 1 ? line->position + 1 : end;
-    fold_tokens(view, line, q, scale, first, end, out);
+    if (span_tokens > MK_PIECE_TOKENS) {
+      fold_pieces(view, line, q, scale, first, end, out);
+    } else {
+      fold_tokens(view, line, q, scale, first, end, out);
+    }
   }
 }
 
@@ -195,6 +222,7 @@ mk_reference_result mk_reference_ATTENTION(mk_reference *machine, const mk_instr
                     .scores = scores,
                     .product = product,
                     .scratch = new_tiles + (size_t)head_dim * MK_TILE * MK_NEW_TILES,
+                    .pieces = new_tiles + (size_t)head_dim * MK_TILE * MK_NEW_TILES + MK_MATVEC_SCRATCH(head_dim),
                     .new_tiles = (uint16_t *)(void *)new_tiles};
   float scale = mk_param_float(instruction->params[MK_PARAM_ATTENTION_scale]);
   bool works = false;

@@ -1,16 +1,18 @@
 // ATTENTION of several rows per step on the device: one unit of one KV head, for every slot that has rows; attention.c.
 //
 // Equation: s_t = scale q k_t; out = (sum_t p_t v_t, max_t s_t, sum_t p_t), p_t = exp(s_t - max), over the tokens up to the line's
-// own that lie in the spans of split (u - slot) mod splits.
+// own that lie in the spans of split (u - slot) mod splits. Where that is the only split in use of a line, its output is combined here, and COMBINE has
+// nothing to do for it: then no SM waits for another one between attention and what multiplies it.
 // Tiles: KV blocks of 64 tokens through the page ring as in attention.cuh; S = K q^T is [16 tokens][8 columns], O = V^T P^T
 // [16 dims][8 columns]. The columns (a set) are the query heads of neighbouring lines of a slot: two lines of four heads. q and p are
 // two fragments each, rounded to bf16 and what rounding left over.
-// Two teams of eight warps take the sets in turn, or, of heads of 128 dims, each takes 64 dims of every set's output. Of a span's sixteen tiles rank r of a team takes tiles r and r + 8; the ranks' parts are
-// merged in order when the split is done. So the order of a line's sums depends on its position alone.
+// Spans go in pieces of sixteen tiles, the last one first. Warp r takes tile r of each piece; of heads of 128 dims, warps r and r + 8 take tiles r and r + 8, for
+// 64 dims of the output each. The warps' parts are merged in order when the split is done. So the order of a line's sums
+// depends on its position alone.
 // Waits: q of the lines at hand, k and v of the step's tokens where this unit keeps them; the loader: the step state. Signals: nothing.
 // K and V of the step's tokens go into the pages, which the loader hands over for them, and into their blocks, fenced for the next
 // epoch's copies: so every token comes from a page, and tokens behind a line's own are left out by its limit.
-// Between spans of a split the sums wait in the block's scratch memory.
+// Where a slot has several sets, their sums wait between pieces in the block's scratch memory.
 #pragma once
 #include "instructions/combine.cuh"
 #include "vm/gpu/rows.cuh"
@@ -19,101 +21,110 @@
 namespace mk {
 
 enum {
-  TEAMS = 2,
-  RANKS = MK_GPU_CONSUMER_WARPS / TEAMS,
-  TEAM_THREADS = RANKS * 32,
-  TEAM_BARRIER = 2,
-  SPAN_TILES = 16,
-  Q_BYTES = 4096,                                        // of a team: [rounded, rest][step] fragments
-  SLICE_DIMS = 32,                                       // that are merged at a time
-  ROWS_SCALES_AT = ROWS_ATTENTION_AT + TEAMS * Q_BYTES,  // [warp][column](max, sum of p)
-  KEPT_FLOATS = 20,                                      // of a lane between spans: 16 sums, 2 maxima, 2 totals
+  PIECE_TILES = MK_GPU_PIECE_TOKENS / 16,
+  OUTPUT_DIMS = 64,   // that a warp has sums of
+  Q_BYTES = 4096,     // of a set: [rounded, rest][step] fragments; the next set's go beside them
+  PART_FLOATS = 256,  // of a warp, that are merged at a time: 8 columns of 32 dims or 4 of 64
+  ROWS_SCALES_AT = ROWS_ATTENTION_AT + 2 * Q_BYTES,  // [warp][column](max, sum of p)
+  KEPT_FLOATS = 20,                                  // of a lane between pieces: 16 sums, 2 maxima, 2 totals
 };
+static_assert(MK_GPU_CONSUMER_WARPS == PIECE_TILES, "a tile of a piece for each warp");
+// Who puts a token into a page of somebody else's slot has seen one of the four pages before the piece, so all but the last under way before
+// that are there, and no phase of the slot is taken for another; with heads of 128 dims each warp has seen the results of all before.
+static_assert(PIECE_BLOCKS - 1 + GROUPS + MK_GPU_ROWS_PAGES_UNDER_WAY <= MK_GPU_RING_PAGES,
+              "pages that may be put into");
 static_assert(MK_GPU_CONSUMER_WARPS * 32 * KEPT_FLOATS == MK_GPU_KEPT_SET_FLOATS, "what launch.h says of it");
-static_assert(Q_BYTES * TEAMS + MK_GPU_CONSUMER_WARPS * 8 * 8 <= ROWS_ATTENTION_BYTES, "queries and scales have room");
-static_assert(MK_GPU_CONSUMER_WARPS * 8 * SLICE_DIMS * 4 <= ROWS_ATTENTION_AT - ROWS_RESULT_AT,
+static_assert(2 * Q_BYTES + MK_GPU_CONSUMER_WARPS * 8 * 8 <= ROWS_ATTENTION_BYTES, "queries and scales have room");
+static_assert(MK_GPU_CONSUMER_WARPS * PART_FLOATS * 4 <= ROWS_ATTENTION_AT - ROWS_RESULT_AT,
               "parts have room before the queries");
 
 struct set_sums {          // columns 2 t and 2 t + 1 of lane 4 g + t
-  tile::sum_tile o[4];     // 16 dims each, of this team's 64
+  tile::sum_tile o[4];     // 16 dims each, of this warp's 64
   float max[2], total[2];  // base 2; the total over this lane's tokens
 };
 
-// A unit's work for one slot. What follows from the instruction is looked up each time: registers are short.
+// A unit's work for one slot. What every piece needs is in registers, the rest is looked up.
 struct slot_view {
   const mk_instruction &in;
   const volatile rows_state &state;
-  uint32_t slot, split, tasks;  // the split that this unit does of it; sets of the slots before it
+  uint32_t slot, split;            // the split that this unit does of it
+  uint32_t first, end;             // of the slot's rows in this step: the first position, and behind the last one
+  uint32_t head_dim, span, units;  // dims; tokens of a span; splits
 
-  __device__ uint32_t first() const { return state.slot_first[slot]; }  // positions of the slot's rows in this step
-  __device__ uint32_t end() const { return first() + state.slot_count[slot]; }
   __device__ uint32_t line(uint32_t row) const { return state.order[state.slot_start[slot] + row]; }
-  __device__ uint32_t head_dim() const { return device::slot_of(in).buffers[MK_SLOT_ATTENTION_kv].head_dim; }
-  __device__ uint32_t steps() const { return head_dim() / 16; }
-  __device__ uint32_t pages_per_block() const { return head_dim() / 64; }
-  __device__ uint32_t half(uint32_t team) const { return head_dim() == 64 ? 0 : team; }  // of the output's dims
-  __device__ uint32_t first_set(uint32_t team) const { return head_dim() == 64 ? (tasks + team) % TEAMS : 0; }
-  __device__ uint32_t set_stride() const { return head_dim() == 64 ? TEAMS : 1; }
-  __device__ uint32_t span_tokens() const { return device::slot_of(in).buffers[MK_SLOT_ATTENTION_kv].span_tokens; }
+  __device__ const mk_gpu_buffer &kv() const { return device::slot_of(in).buffers[MK_SLOT_ATTENTION_kv]; }
+  __device__ uint32_t steps() const { return head_dim / 16; }
+  __device__ uint32_t halves() const { return head_dim / OUTPUT_DIMS; }  // of the output's dims, and pages of a block
+  __device__ uint32_t ranks() const {
+    return head_dim == OUTPUT_DIMS ? MK_GPU_CONSUMER_WARPS : MK_GPU_CONSUMER_WARPS / 2;
+  }
+  __device__ uint32_t half(const consumer &c) const { return c.warp < ranks() ? 0 : 1; }
+  __device__ uint32_t rank(const consumer &c) const { return c.warp & (ranks() - 1); }
+  __device__ uint32_t span_tokens() const { return span; }
   __device__ uint32_t group() const { return in.params[MK_PARAM_ATTENTION_group]; }
   __device__ uint32_t head_bits() const {
     return 32 - __clz(static_cast<int>(group() - 1));
   }  // padded to a power of two
-  __device__ uint32_t sets() const { return ((state.slot_count[slot] << head_bits()) + 7) / 8; }
-  __device__ uint32_t splits() const { return in.params[MK_PARAM_ATTENTION_splits]; }
+  __device__ uint32_t sets() const { return (((end - first) << head_bits()) + 7) / 8; }
+  __device__ uint32_t splits() const { return units; }
   __device__ uint32_t first_span() const { return split * span_tokens(); }
 };
-
-__device__ inline uint32_t team_of(const consumer &c) { return c.warp / RANKS; }
-__device__ inline uint32_t rank_in_team(const consumer &c) { return c.warp % RANKS; }
 
 struct column {
   bool used;
   uint32_t line, head, position;
 };
 
-__device__ inline column column_of(const consumer &c, const slot_view &v, uint32_t set, uint32_t i) {
+__device__ inline column column_of(const slot_view &v, uint32_t set, uint32_t i) {
   uint32_t at = set * 8 + i, row = at >> v.head_bits(), head = at & ((1u << v.head_bits()) - 1);
-  bool used = row < v.end() - v.first() && head < v.group();
-  return {used, used ? v.line(row) : 0, head, v.first() + row};
+  bool used = row < v.end - v.first && head < v.group();
+  return {used, used ? v.line(row) : 0, head, v.first + row};
 }
 
-// A set's q times scale to this team's fragments.
-__device__ inline void stage_queries(const consumer &c, const slot_view &v, uint32_t set) {
+// A pair of stamped words, where the lane has one; in fewer instructions than wait_stamped_pairs takes.
+__device__ inline void wait_pair(const device &d, const uint64_t *from, bool here, uint32_t buffer,
+                                 tile::stamped_pair &to) {
+  to.low = to.high = tile::stamp(0, d.generation());
+  wait_generation(d, buffer, [&](uint32_t want) {
+    tile::load_stamped_pair_if(here, from, to);
+    uint32_t low = tile::stamp_generation(to.low), high = tile::stamp_generation(to.high);
+    return low != want ? low : high;
+  });
+}
+
+// Fragments of a set; the next one's go to the other place, so that one meeting between two sets is enough.
+__device__ inline uint32_t *queries_at(uint32_t place) {
+  return reinterpret_cast<uint32_t *>(shared_memory + ROWS_ATTENTION_AT + place * Q_BYTES);
+}
+
+// A set's q times scale to fragments, behind `drain`. Afterwards all meet.
+template <typename waits>
+__device__ inline void stage_queries(const consumer &c, const slot_view &v, uint32_t set, uint32_t place, waits drain) {
   const mk_operand &q = v.in.operands[MK_SLOT_ATTENTION_q];
-  const mk_gpu_buffer &b = c.d.buffer(q);
+  const mk_gpu_buffer &b = device::slot_of(v.in).buffers[MK_SLOT_ATTENTION_q];
   float scale = __uint_as_float(v.in.params[MK_PARAM_ATTENTION_scale]) * BASE_E_TO_2;
-  const uint64_t *words = stamped_row(c.d, q);
-  uint32_t *fragments = reinterpret_cast<uint32_t *>(shared_memory + ROWS_ATTENTION_AT + team_of(c) * Q_BYTES);
-  uint32_t i = rank_in_team(c);  // a warp's column
-  column of = column_of(c, v, set, i);
-  tile::stamped_pair pairs[2];
-  auto at = [&](uint32_t n) {
-    return words + static_cast<uint64_t>(of.line) * b.row_words + of.head * v.head_dim() + (n * 32 + c.lane) * 2;
-  };
-  auto has = [&](uint32_t n) { return of.used && (n * 32 + c.lane) * 2 < v.head_dim(); };
-  wait_stamped_pairs<2>(c.d, q.buffer, at, has, pairs);
-  tile::meet_at<TEAM_THREADS>(TEAM_BARRIER + team_of(c));  // the last set is done with
-#pragma unroll
-  for (uint32_t n = 0; n < 2; n++) {
-    uint32_t pair = n * 32 + c.lane;
-    if (pair * 2 < v.head_dim()) {
-      float low = __uint_as_float(tile::stamp_data(pairs[n].low)) * scale,
-            high = __uint_as_float(tile::stamp_data(pairs[n].high)) * scale;
-      uint32_t rounded = tile::pack_bf16(low, high);
-      uint32_t *to = fragments + ((pair / 8) * 32 + i * 4 + pair % 4) * 2 + pair / 4 % 2;
-      to[0] = rounded;
-      to[Q_BYTES / 8] = tile::pack_bf16(low - tile::low_bf16(rounded), high - tile::high_bf16(rounded));
-    }
+  uint32_t i = c.warp % 8, pair = c.warp / 8 * 32 + c.lane;  // a warp's column, and pairs of it
+  if (c.warp / 8 >= v.halves()) {
+    return;
   }
-  tile::meet_at<TEAM_THREADS>(TEAM_BARRIER + team_of(c));
+  column of = column_of(v, set, i);
+  tile::stamped_pair words;
+  wait_pair(c.d, stamped_row(c.d, q) + static_cast<uint64_t>(of.line) * b.row_words + of.head * v.head_dim + pair * 2,
+            of.used, q.buffer, words);
+  drain();
+  float low = __uint_as_float(tile::stamp_data(words.low)) * scale,
+        high = __uint_as_float(tile::stamp_data(words.high)) * scale;
+  uint32_t rounded = tile::pack_bf16(low, high);
+  uint32_t *to = queries_at(place) + ((pair / 8) * 32 + i * 4 + pair % 4) * 2 + pair / 4 % 2;
+  to[0] = rounded;
+  to[Q_BYTES / 8] = tile::pack_bf16(low - tile::low_bf16(rounded), high - tile::high_bf16(rounded));
 }
 
 // Folds the tile of the tokens from `first` on into the sums. limits: of the lane's columns, the first position that does not count.
-__device__ inline void attend_rows_tile(const consumer &c, const slot_view &v, const uint8_t *keys,
+__device__ inline void attend_rows_tile(const consumer &c, const slot_view &v, uint32_t place, const uint8_t *keys,
                                         const uint8_t *values, uint32_t first, const uint32_t (&limits)[2],
                                         set_sums &sums) {
-  const uint2 *q = reinterpret_cast<const uint2 *>(shared_memory + ROWS_ATTENTION_AT + team_of(c) * Q_BYTES) + c.lane;
+  const uint2 *q = reinterpret_cast<const uint2 *>(queries_at(place)) + c.lane;
   uint32_t g = c.lane / 4, t = c.lane % 4;
   tile::sum_tile s[2];
   tile::zero(s[0]);
@@ -162,7 +173,7 @@ __device__ inline void attend_rows_tile(const consumer &c, const slot_view &v, c
   high = tile::pack_bf16(p[2] - tile::low_bf16(high), p[3] - tile::high_bf16(high));
   tile::vector_tile rest = {{tile::transpose(low), tile::transpose(high)}};
   // What memory holds beyond the last token need not be a number.
-  uint32_t valid = v.end() - first;
+  uint32_t valid = v.end - first;
   uint32_t early = (2 * t < valid ? 0xffffu : 0u) | (2 * t + 1 < valid ? 0xffff0000u : 0u);
   uint32_t late = (2 * t + 8 < valid ? 0xffffu : 0u) | (2 * t + 9 < valid ? 0xffff0000u : 0u);
 #pragma unroll
@@ -176,42 +187,42 @@ __device__ inline void attend_rows_tile(const consumer &c, const slot_view &v, c
   }
 }
 
-// The page `number` from the first one of the span at hand on.
-__device__ inline ring_cursor<MK_GPU_RING_PAGES> span_page(const consumer &c, uint32_t number) {
+// The page `number` from the first one of the piece at hand on.
+__device__ inline ring_cursor<MK_GPU_RING_PAGES> piece_page(const consumer &c, uint32_t number) {
   ring_cursor<MK_GPU_RING_PAGES> at = c.pages;
   at.advance(number);
   return at;
 }
-__device__ inline void wait_span_page(const consumer &c, uint32_t number) {
-  ring_cursor<MK_GPU_RING_PAGES> at = span_page(c, number);
+__device__ inline void wait_piece_page(const consumer &c, uint32_t number) {
+  ring_cursor<MK_GPU_RING_PAGES> at = piece_page(c, number);
   wait_phase(c.d, PAGE_FULL + at.slot(), at.phase(), MK_ACTIVITY_PAGE_FULL, at.slot());
 }
 
-// K and V of the step's tokens in [from, to), all of one span that begins at `span`: into their pages and blocks. All warps meet here; the
-// team that has no query to stage does the work as far as it goes.
-__device__ inline void put_new_tokens(consumer &c, const slot_view &v, uint32_t span, uint32_t from, uint32_t to) {
+// K and V of the step's tokens in [from, to), all of the piece: into their pages and blocks. The warps that have no query to stage do the work
+// as far as it goes. Afterwards all meet.
+__device__ inline void put_new_tokens(consumer &c, const slot_view &v, uint32_t piece, uint32_t from, uint32_t to) {
   const mk_operand &operand = v.in.operands[MK_SLOT_ATTENTION_kv];
   const mk_gpu_buffer *buffers = device::slot_of(v.in).buffers;
-  const mk_gpu_buffer &kv = buffers[MK_SLOT_ATTENTION_kv], &table = buffers[MK_SLOT_ATTENTION_table];
-  uint32_t head_dim = v.head_dim(), pair_bits = head_dim == 64 ? 5 : 6;
-  uint32_t worker = c.warp ^ (v.tasks % TEAMS == 0 ? RANKS : 0), units = (to - from) << (pair_bits + 1);
+  const mk_gpu_buffer &kv = v.kv(), &table = buffers[MK_SLOT_ATTENTION_table];
+  uint32_t head_dim = v.head_dim, pair_bits = head_dim == 64 ? 5 : 6, units = (to - from) << (pair_bits + 1);
 #pragma unroll 1
-  for (uint32_t base = worker * 32; base < units; base += MK_GPU_CONSUMER_WARPS * 32) {
+  for (uint32_t base = (c.warp ^ 4) * 32; base < units; base += MK_GPU_CONSUMER_WARPS * 32) {
     uint32_t unit = base + c.lane, dim = (unit & ((1u << pair_bits) - 1)) * 2, which = unit >> pair_bits & 1;
-    uint32_t position = from + (unit >> pair_bits) / 2, line = v.line(position - v.first());
-    uint64_t block = reinterpret_cast<const uint32_t *>(table.address)[v.slot * table.cols + position / 64];
+    uint32_t position = from + (unit >> pair_bits) / 2, line = v.line(position - v.first);
+    uint64_t block = reinterpret_cast<const uint32_t *>(table.address)[v.slot * table.cols + position / BLOCK_TOKENS];
     const mk_operand &source = v.in.operands[which == 0 ? MK_SLOT_ATTENTION_k : MK_SLOT_ATTENTION_v];
     tile::stamped_pair pair;
-    wait_stamped_pair(
-        c.d, stamped_row(c.d, source) + static_cast<uint64_t>(line) * buffers[MK_SLOT_ATTENTION_k].row_words + dim,
-        true, source.buffer, pair);
+    wait_pair(c.d,
+              stamped_row(c.d, source) + static_cast<uint64_t>(line) * buffers[MK_SLOT_ATTENTION_k].row_words + dim,
+              true, source.buffer, pair);
     uint32_t data =
         tile::pack_bf16(__uint_as_float(tile::stamp_data(pair.low)), __uint_as_float(tile::stamp_data(pair.high)));
     // Bytes from the start of the head's pair in the block; the next dim lies beside it in K, in the next row of a step in V.
-    uint32_t at = static_cast<uint32_t>(mk_block_offset(64, head_dim, which, position % 64, dim)) * 2;
-    uint32_t page = (position - span) / 64 * v.pages_per_block() + at / MK_GPU_PAGE_BYTES;
-    wait_span_page(c, page);
-    uint8_t *staged = c.d.page(span_page(c, page).slot()) + at % MK_GPU_PAGE_BYTES;
+    uint32_t at =
+        static_cast<uint32_t>(mk_block_offset(BLOCK_TOKENS, head_dim, which, position % BLOCK_TOKENS, dim)) * 2;
+    uint32_t page = (position - piece) / BLOCK_TOKENS * v.halves() + at / MK_GPU_PAGE_BYTES;
+    wait_piece_page(c, page);
+    uint8_t *staged = c.d.page(piece_page(c, page).slot()) + at % MK_GPU_PAGE_BYTES;
     uint8_t *kept = reinterpret_cast<uint8_t *>(kv.address) + (block * kv.cols + operand.col) * 256 * head_dim + at;
     if (which == 0) {
       *reinterpret_cast<uint32_t *>(staged) = data;
@@ -223,10 +234,9 @@ __device__ inline void put_new_tokens(consumer &c, const slot_view &v, uint32_t 
       *reinterpret_cast<uint16_t *>(kept + 64) = static_cast<uint16_t>(data >> 16);
     }
   }
-  consumers_meet(c);
 }
 
-// Where a lane keeps its sums of a set between spans.
+// Where a lane keeps its sums of a set between pieces.
 __device__ inline float *kept_set(const consumer &c, uint32_t set) {
   float *scratch = c.d.params.scratch + static_cast<uint64_t>(blockIdx.x) * c.d.params.scratch_floats;
   return scratch + ((set * MK_GPU_CONSUMER_WARPS + c.warp) * KEPT_FLOATS) * 32 + c.lane;
@@ -253,14 +263,76 @@ __device__ inline void get_set(const float *from, set_sums &sums) {
     sums.total[j] = __ldcg(from + (18 + j) * 32);
   }
 }
+__device__ inline void clear_set(set_sums &sums) {
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    tile::zero(sums.o[i]);
+  }
+#pragma unroll
+  for (uint32_t j = 0; j < 2; j++) {
+    sums.max[j] = -INFINITY;
+    sums.total[j] = 0.0f;
+  }
+}
 
-// The team's sums of a set become parts, published.
-__device__ inline void merge_set(consumer &c, const slot_view &v, uint32_t set, set_sums &sums) {
+// How a set's columns are merged: few of them at once, many in two passes of half the dims. Each column's dims are turned, so that lanes meet
+// different banks.
+struct merge_shape {
+  uint32_t dims;  // of a pass, by dims / 2 lanes
+
+  __device__ uint32_t place(uint32_t column, uint32_t dim) const { return column * dims + (dim ^ column / 2 * 8); }
+};
+
+// Two neighbouring output values of a column, from all warps of its half.
+__device__ inline merged_unit merge_ranks(const slot_view &v, uint32_t first_warp, uint32_t column, uint32_t place) {
+  const float2 *scales = reinterpret_cast<const float2 *>(shared_memory + ROWS_SCALES_AT) + first_warp * 8 + column;
+  const float *parts =
+      reinterpret_cast<const float *>(shared_memory + ROWS_RESULT_AT) + first_warp * PART_FLOATS + place;
+  uint32_t ranks = v.ranks();
+  merged_unit sum;
+#pragma unroll 4
+  for (uint32_t r = 0; r < ranks; r++) {
+    sum.max = fmaxf(sum.max, scales[r * 8].x);
+  }
+  float base = sum.max == -INFINITY ? 0.0f : sum.max;
+#pragma unroll 4
+  for (uint32_t r = 0; r < ranks; r++) {
+    float2 scale = scales[r * 8], value = *reinterpret_cast<const float2 *>(parts + r * PART_FLOATS);
+    float factor = tile::exp2(scale.x - base);
+    sum.total += factor * scale.y;
+    sum.low += factor * value.x;
+    sum.high += factor * value.y;
+  }
+  return sum;
+}
+
+// Output values `dim` and dim + 1 of a column.
+__device__ inline void publish_column(const consumer &c, const slot_view &v, const column &of, uint32_t dim,
+                                      const merged_unit &sum) {
   const mk_operand &out = v.in.operands[MK_SLOT_ATTENTION_out];
-  const mk_gpu_buffer &b = c.d.buffer(out);
-  uint32_t g = c.lane / 4, t = c.lane % 4, team = team_of(c), i = rank_in_team(c);
+  const mk_gpu_buffer &b = device::slot_of(v.in).buffers[MK_SLOT_ATTENTION_out];
+  if (!of.used || v.first_span() > of.position || !publishes(c.d)) {
+    return;
+  }
+  if (alone_in_use(of.position, v.span_tokens(), v.splits())) {
+    float scale = __fdividef(1.0f, sum.total);
+    uint32_t pair = ((out.col + of.head) * v.head_dim + dim) / 2;
+    tile::store_relaxed(combined_value(b, c.d.generation()).word(of.line, pair),
+                        tile::pack_bf16(sum.low * scale, sum.high * scale));
+  }
+  uint64_t *words = stamped_row(c.d, out) + static_cast<uint64_t>(of.line) * b.row_words + of.head * (v.head_dim + 2);
+  tile::store_stamped_pair(words + dim, __float_as_uint(sum.low), __float_as_uint(sum.high), c.d.generation());
+  if (dim == 0) {  // scores leave in base e
+    tile::store_stamped_pair(words + v.head_dim, __float_as_uint(sum.max * (1.0f / BASE_E_TO_2)),
+                             __float_as_uint(sum.total), c.d.generation());
+  }
+}
+
+// The warps' sums of a set become parts, published.
+__device__ inline void merge_set(consumer &c, const slot_view &v, uint32_t set, set_sums &sums) {
+  uint32_t g = c.lane / 4, t = c.lane % 4;
   float2 *scales = reinterpret_cast<float2 *>(shared_memory + ROWS_SCALES_AT);
-  float *parts = reinterpret_cast<float *>(shared_memory + ROWS_RESULT_AT);  // [warp][column][dim of the slice]
+  float *part = reinterpret_cast<float *>(shared_memory + ROWS_RESULT_AT) + c.warp * PART_FLOATS;
 #pragma unroll
   for (uint32_t j = 0; j < 2; j++) {
 #pragma unroll
@@ -271,143 +343,137 @@ __device__ inline void merge_set(consumer &c, const slot_view &v, uint32_t set, 
       scales[c.warp * 8 + 2 * t + j] = make_float2(sums.max[j], sums.total[j]);
     }
   }
-  column of = column_of(c, v, set, i);
-  uint64_t *words = stamped_row(c.d, out) + static_cast<uint64_t>(of.line) * b.row_words + of.head * (v.head_dim() + 2);
-  bool writes = of.used && v.first_span() <= of.position && publishes(c.d);
+  bool few = ((v.end - v.first) << v.head_bits()) - set * 8 <= 4;
+  merge_shape shape = {few ? 64u : 32u};
+#pragma unroll 1
+  for (uint32_t pass = 0; pass < (few ? 1u : 2u); pass++) {
+    if (pass != 0) {
+      consumers_meet(c);
+    }
 #pragma unroll
-  for (uint32_t slice = 0; slice < 2; slice++) {
-    {
-      float *part = parts + c.warp * 8 * SLICE_DIMS;
-#pragma unroll
-      for (uint32_t n = 0; n < 8; n++) {  // dims are turned by the column, so that lanes meet different banks
-        uint32_t dim = n / 4 * 16 + n % 4 / 2 * 8 + g;
-        part[(2 * t + n % 2) * SLICE_DIMS + (dim ^ t * 8)] = sums.o[slice * 2 + n / 4].value[n % 4];
+    for (uint32_t n = 0; n < 16; n++) {
+      uint32_t dim = n / 4 * 16 + n % 4 / 2 * 8 + g, column = 2 * t + n % 2;
+      if (few ? t < 2 : n / 8 == pass) {
+        part[shape.place(column, few ? dim : dim % 32)] = sums.o[n / 4].value[n % 4];
       }
-      tile::meet_at<TEAM_THREADS>(TEAM_BARRIER + team);
-      float top = -INFINITY, total = 0.0f, sum = 0.0f;
-#pragma unroll
-      for (uint32_t r = 0; r < RANKS; r++) {
-        top = fmaxf(top, scales[(team * RANKS + r) * 8 + i].x);
-      }
-      float base = top == -INFINITY ? 0.0f : top;
-#pragma unroll
-      for (uint32_t r = 0; r < RANKS; r++) {
-        float2 scale = scales[(team * RANKS + r) * 8 + i];
-        float factor = tile::exp2(scale.x - base);
-        total += factor * scale.y;
-        sum += factor * parts[((team * RANKS + r) * 8 + i) * SLICE_DIMS + (c.lane ^ i / 2 * 8)];
-      }
-      if (writes) {
-        tile::store_stamped(words + v.half(team) * 64 + slice * SLICE_DIMS + c.lane, __float_as_uint(sum),
-                            c.d.generation());
-        if (slice == 0 && c.lane == 0 && v.half(team) == 0) {  // scores leave in base e
-          tile::store_stamped(words + v.head_dim(), __float_as_uint(top * (1.0f / BASE_E_TO_2)), c.d.generation());
-          tile::store_stamped(words + v.head_dim() + 1, __float_as_uint(total), c.d.generation());
+    }
+    consumers_meet(c);
+    uint32_t width = shape.dims / 2, rank = v.rank(c), column = rank * (32 / width) + c.lane / width;
+    if (rank < 4) {
+      uint32_t dim = c.lane % width * 2;
+      merged_unit sum = merge_ranks(v, c.warp - rank, column, shape.place(column, dim));
+      publish_column(c, v, column_of(v, set, column), v.half(c) * OUTPUT_DIMS + pass * 32 + dim, sum);
+    }
+  }
+}
+
+// This warp's tiles of a piece. limits: as above. Their pages are in the same slots of the ring in every piece, and the warp waits for each of them also
+// where it holds no token: so it sees each filling of those slots. `releases`: nobody needs the warp's tiles again. All warps meet before and behind an
+// instruction, when every page has been taken.
+__device__ inline void attend_piece(const consumer &c, const slot_view &v, uint32_t place, uint32_t piece,
+                                    const uint32_t (&limits)[2], bool releases, set_sums &sums) {
+  uint32_t pages_per_block = v.halves();
+#pragma unroll 1
+  for (uint32_t i = v.rank(c); i < PIECE_TILES; i += v.ranks()) {
+    uint32_t page = i / 4 * pages_per_block;
+    ring_cursor<MK_GPU_RING_PAGES> first = piece_page(c, page), second = piece_page(c, page + pages_per_block - 1);
+    wait_phase(c.d, PAGE_FULL + first.slot(), first.phase(), MK_ACTIVITY_PAGE_FULL, first.slot());
+    wait_phase(c.d, PAGE_FULL + second.slot(), second.phase(), MK_ACTIVITY_PAGE_FULL, second.slot());
+    const uint8_t *keys = c.d.page(first.slot()) + i % 4 * v.steps() * 512;
+    const uint8_t *values = c.d.page(second.slot()) + (2 - pages_per_block) * (MK_GPU_PAGE_BYTES / 2) +
+                            (i % 4 * v.steps() + v.half(c) * 4) * 512;
+    if (piece + i * 16 < v.end && (c.d.params.left_out & MK_GPU_PART_WORK) == 0) {
+      attend_rows_tile(c, v, place, keys, values, piece + i * 16, limits, sums);
+    }
+    if (releases) {
+      __syncwarp();
+      if (c.lane == 0) {
+        tile::arrive(c.d.barrier(PAGE_EMPTY + first.slot()), PAGE_RELEASES / pages_per_block);
+        if (pages_per_block != 1) {
+          tile::arrive(c.d.barrier(PAGE_EMPTY + second.slot()), PAGE_RELEASES / pages_per_block);
         }
       }
-      tile::meet_at<TEAM_THREADS>(TEAM_BARRIER + team);
     }
   }
 }
 
-// One set of a slot over the span that begins at `span`, the `last` one of the split or not.
-__device__ inline void attend_set(consumer &c, const slot_view &v, uint32_t set, uint32_t span, bool last) {
+// `drain`: before anything is written to where results lie.
+template <typename waits>
+__device__ inline void attend_slot(consumer &c, const slot_view &v, waits drain) {
+  uint32_t sets = v.sets();
+  bool several = sets > 1;
+  uint32_t place = 0;  // of the fragments of the set at hand
+  uint32_t limits[2] = {0, 0}, start = last_piece(v.end, v.split, v.span_tokens(), v.splits());
   set_sums sums;
-  uint32_t t = c.lane % 4, limits[2];
-#pragma unroll
-  for (uint32_t j = 0; j < 2; j++) {
-    column of = column_of(c, v, set, 2 * t + j);
-    limits[j] = of.used ? of.position + 1 : 0;
-  }
-  if (span == v.first_span()) {
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-      tile::zero(sums.o[i]);
-    }
-#pragma unroll
-    for (uint32_t j = 0; j < 2; j++) {
-      sums.max[j] = -INFINITY;
-      sums.total[j] = 0.0f;
-    }
-  } else {
-    get_set(kept_set(c, set), sums);
-  }
-  uint32_t pages_per_block = v.pages_per_block();
+  clear_set(sums);  // without it their registers would stay taken from one instruction to the next
 #pragma unroll 1
-  for (uint32_t i = rank_in_team(c); i < SPAN_TILES && span + i * 16 < v.end(); i += RANKS) {
-    uint32_t page = i / 4 * pages_per_block;
-    wait_span_page(c, page);
-    wait_span_page(c, page + pages_per_block - 1);
-    const uint8_t *keys = c.d.page(span_page(c, page).slot()) + i % 4 * v.steps() * 512;
-    const uint8_t *values = c.d.page(span_page(c, page + pages_per_block - 1).slot()) +
-                            (2 - pages_per_block) * (MK_GPU_PAGE_BYTES / 2) +
-                            (i % 4 * v.steps() + v.half(team_of(c)) * 4) * 512;
-    if ((c.d.params.left_out & MK_GPU_PART_WORK) == 0) {
-      attend_rows_tile(c, v, keys, values, span + i * 16, limits, sums);
-    }
-  }
-  if (!last) {
-    keep_set(kept_set(c, set), sums);
-    return;
-  }
-  merge_set(c, v, set, sums);
-}
-
-__device__ inline void attend_slot(consumer &c, const slot_view &v) {
+  for (uint32_t piece = start;; piece = piece_before(piece, v.span_tokens(), v.splits())) {
+    bool first = piece == start, last = piece == v.first_span(), is_new = v.first < piece + MK_GPU_PIECE_TOKENS;
 #pragma unroll 1
-  for (uint32_t span = v.first_span(); span < v.end(); span += v.splits() * v.span_tokens()) {
-    uint32_t end = min(v.end(), span + v.span_tokens()), set = v.first_set(team_of(c));
-    if (set < v.sets()) {
-      stage_queries(c, v, set);
-    }
-    if (v.first() < end) {
-      put_new_tokens(c, v, span, max(v.first(), span), end);
-    }
-#pragma unroll 1
-    while (set < v.sets()) {
-      attend_set(c, v, set, span, span + v.splits() * v.span_tokens() >= v.end());
-      set += v.set_stride();
-      if (set < v.sets()) {
-        stage_queries(c, v, set);
+    for (uint32_t set = 0; set < sets; set++) {
+      if (first || several) {
+        place ^= 1;  // others may still read the last set's
+        stage_queries(c, v, set, place, drain);
+#pragma unroll
+        for (uint32_t j = 0; j < 2; j++) {
+          column of = column_of(v, set, 2 * (c.lane % 4) + j);
+          limits[j] = of.used ? of.position + 1 : 0;
+        }
+      }
+      if (is_new && set == 0) {
+        put_new_tokens(c, v, piece, max(v.first, piece), min(v.end, piece + MK_GPU_PIECE_TOKENS));
+      }
+      if (first || several || is_new) {
+        consumers_meet(c);
+      }
+      if (several && first) {
+        clear_set(sums);
+      } else if (several) {
+        get_set(kept_set(c, set), sums);
+      }
+      attend_piece(c, v, place, piece, limits, set + 1 == sets, sums);
+      if (last) {
+        merge_set(c, v, set, sums);
+      } else if (several) {
+        keep_set(kept_set(c, set), sums);
       }
     }
-    uint32_t pages = (end - span + 63) / 64 * v.pages_per_block();
-    for (uint32_t page = 0; page < pages; page++) {
-      wait_span_page(c, page);  // also of a team without a set: so it never runs a round ahead
-      release_page(c, span_page(c, page).slot(), 1);
+    c.pages.advance(PIECE_BLOCKS * v.halves());
+    if (last) {
+      return;
     }
-    c.pages.advance(pages);
   }
 }
 
 __device__ inline void consume_ATTENTION(rows_consumer &c, const mk_instruction &in) {
   const volatile rows_state &state = rows_of(c.d);
   const mk_operand &kv = in.operands[MK_SLOT_ATTENTION_kv];
-  // Parts lie where results do: the storers have taken all of them.
-  results_cursor at = results_of(c);
-#pragma unroll 1
-  for (uint32_t i = 0; i < ROWS_RESULT_SLOTS; i++, at.next()) {
-    wait_phase(c.d, RESULT_EMPTY + at.slot(), at.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, at.slot());
-  }
-  consumers_meet(c);
   // Each lane looks whether there is something to do for its slot.
-  uint32_t slot = c.lane % MK_MAX_ROWS, splits = in.params[MK_PARAM_ATTENTION_splits];
-  uint32_t split = (kv.row + splits - slot % splits) % splits, count = state.slot_count[slot];
-  bool works = count != 0 &&
-               split * device::slot_of(in).buffers[MK_SLOT_ATTENTION_kv].span_tokens < state.slot_first[slot] + count;
-  uint32_t tasks = 0;
+  uint32_t slot = c.lane % MK_MAX_ROWS, count = state.slot_count[slot];
+  auto split_of = [&](uint32_t of) {  // looked up each time: registers are short
+    uint32_t splits = static_cast<const volatile uint32_t &>(in.params[MK_PARAM_ATTENTION_splits]);
+    return (kv.row + splits - of % splits) % splits;
+  };
+  bool works = count != 0 && split_of(slot) * device::slot_of(in).buffers[MK_SLOT_ATTENTION_kv].span_tokens <
+                                 state.slot_first[slot] + count;
+  // Parts and queries lie where results do: the storers have taken all of them, hence all consumers are done with what came before.
+  auto drain = [&]() {
+    results_cursor at = c.sums;
+#pragma unroll 1
+    for (uint32_t i = 0; i < ROWS_RESULT_SLOTS; i++, at.next()) {
+      wait_phase(c.d, RESULT_EMPTY + at.slot(), at.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, at.slot());
+    }
+  };
 #pragma unroll 1
   for (uint32_t slots = __ballot_sync(0xffffffffu, works) & 0xffffu; slots != 0; slots &= slots - 1) {
     uint32_t next = __ffs(static_cast<int>(slots)) - 1;
-    slot_view v{in, state, next, __shfl_sync(0xffffffffu, split, static_cast<int>(next)), tasks};
-    attend_slot(c, v);
-    tasks += v.sets();
-  }
-#pragma unroll 1
-  while (c.pages.slot() % CHUNK_PAGES != 0) {
-    wait_span_page(c, 0);
-    release_page(c, c.pages.slot(), 1);
-    c.pages.next();
+    const mk_gpu_buffer &b = device::slot_of(in).buffers[MK_SLOT_ATTENTION_kv];
+    uint32_t begin = tile::uniform(state.slot_first[next]);
+    attend_slot(c,
+                {in, state, next, tile::uniform(split_of(next)), begin, begin + tile::uniform(state.slot_count[next]),
+                 tile::uniform(static_cast<uint32_t>(b.head_dim)), tile::uniform(b.span_tokens),
+                 tile::uniform(in.params[MK_PARAM_ATTENTION_splits])},
+                drain);
   }
   tile::fence_global_for_copies();  // of what was appended, for the next epoch's copies
   consumers_meet(c);                // before anybody stages something else, or waits for another group's page

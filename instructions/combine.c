@@ -26,24 +26,31 @@ static uint32_t stage_parts(mk_reference *machine, const mk_instruction *instruc
   return in_use;
 }
 
-/* One head: `in_use` parts, `stride` floats apart. */
-static void merge(const float *head, uint32_t in_use, size_t stride, uint32_t head_dim, float *o) {
+void mk_merge_parts(const float *parts, uint32_t count, size_t stride, uint32_t head_dim, float *out) {
   float max = -INFINITY, total = 0;
-  for (uint32_t s = 0; s < in_use; s++) {
-    float m = head[s * stride + head_dim];
+  for (uint32_t s = 0; s < count; s++) {
+    float m = parts[s * stride + head_dim];
     max = m > max || isnan(m) ? m : max;
   }
-  memset(o, 0, head_dim * sizeof *o);
-  for (uint32_t s = 0; s < in_use; s++) {
-    const float *part = head + s * stride;
+  memset(out, 0, head_dim * sizeof *out);
+  for (uint32_t s = 0; s < count; s++) {
+    const float *part = parts + s * stride;
     float factor = expf(part[head_dim] - max);
     total += factor * part[head_dim + 1];
     for (uint32_t d = 0; d < head_dim; d++) {
-      o[d] += factor * part[d];
+      out[d] += factor * part[d];
     }
   }
+  out[head_dim] = max;
+  out[head_dim + 1] = total;
+}
+
+/* One head: `in_use` parts, `stride` floats apart. */
+static void merge(const float *head, uint32_t in_use, size_t stride, uint32_t head_dim, float *o) {
+  float merged[MK_MAX_HEAD_DIM + 2];
+  mk_merge_parts(head, in_use, stride, head_dim, merged);
   for (uint32_t d = 0; d < head_dim; d++) {
-    o[d] /= total;
+    o[d] = merged[d] / merged[head_dim + 1];
   }
 }
 

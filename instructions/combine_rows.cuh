@@ -1,6 +1,7 @@
-// COMBINE of several rows per step on the device: the splits in use of each line become the attention output of some query heads; combine.c.
-// Consumers only: a thread has two output values of a line, and its splits in order; at the end all meet, and the flags are raised. Split j of a line in slot c is what unit (j + c) mod
-// units has left. Waits: the parts in use, by their stamps. Signals: the counter of its value.
+// COMBINE of several rows per step on the device: the splits in use of each line become the attention output of some query heads; combine.c. Lines with
+// one split in use have it already, from that split's ATTENTION.
+// Consumers only: a thread has two output values of a line, and its splits in order. Split j of a line in slot c is what unit (j + c) mod
+// units has left. Waits: the parts in use, by their stamps. Signals: nothing.
 #pragma once
 #include "instructions/combine.cuh"
 #include "vm/gpu/rows.cuh"
@@ -13,16 +14,28 @@ __device__ inline void consume_COMBINE_rows(consumer &c, const mk_instruction &i
   const mk_gpu_buffer &b = c.d.buffer(parts), &to = c.d.buffer(out);
   const volatile rows_state &state = rows_of(c.d);
   uint32_t rows = c.d.params.rows, stride = b.tile_cols, pair_bits = stride == 66 ? 5 : 6, heads = parts.cols;
-  uint32_t active = state.active;
+  uint32_t units = parts.rows, span = in.params[MK_PARAM_COMBINE_span];
+  auto has_work = [&](uint32_t line) {
+    return (state.active >> line & 1) != 0 && !alone_in_use(state.rows[line].position, span, units);
+  };
+  // What the next step writes here, this one or an ATTENTION: emptied for all lines.
+  uint32_t words = heads << (pair_bits + 4);
+  uint32_t *next = value_view(to, c.d.generation() + 1).words + out.col * to.tile_cols / 16 * STEP_WORDS;
 #pragma unroll 1
-  for (uint32_t i = c.warp * 32 + c.lane; i < (rows * heads) << pair_bits; i += MK_GPU_CONSUMER_WARPS * 32) {
-    uint32_t pair = i & ((1u << pair_bits) - 1), line = (i >> pair_bits) / heads, head = (i >> pair_bits) % heads;
-    bool here = (active >> line & 1) != 0;  // the same for a warp
-    if (!here) {
+  for (uint32_t start = c.warp * STEP_WORDS; start < words; start += MK_GPU_CONSUMER_WARPS * STEP_WORDS) {
+    tile::store_relaxed_quad(next + start + c.lane * 4, make_uint4(EMPTY_WORD, EMPTY_WORD, EMPTY_WORD, EMPTY_WORD));
+  }
+  if (!__any_sync(0xffffffffu, has_work(c.lane % MK_MAX_ROWS))) {
+    return;
+  }
+#pragma unroll 1
+  for (uint32_t start = c.warp * 32; start < (rows * heads) << pair_bits; start += MK_GPU_CONSUMER_WARPS * 32) {
+    uint32_t pair = (start + c.lane) & ((1u << pair_bits) - 1), line = (start >> pair_bits) / heads,
+             head = (start >> pair_bits) % heads;
+    if (!has_work(line)) {
       continue;
     }
-    uint32_t units = parts.rows, shift = state.rows[line].slot % units;
-    uint32_t in_use = min(state.rows[line].position / in.params[MK_PARAM_COMBINE_span] + 1, units);
+    uint32_t shift = state.rows[line].slot % units, in_use = min(state.rows[line].position / span + 1, units);
     const uint64_t *words = reinterpret_cast<const uint64_t *>(b.address) + static_cast<uint64_t>(line) * b.row_words +
                             (parts.col + head) * stride;
     merged_unit sum;
@@ -38,13 +51,10 @@ __device__ inline void consume_COMBINE_rows(consumer &c, const mk_instruction &i
     }
     float scale = __fdividef(1.0f, sum.total);
     uint32_t at = (out.col * to.tile_cols + (head << pair_bits) * 2) / 2 + pair;
-    *value_view(to).word(line, at) = tile::pack_bf16(sum.low * scale, sum.high * scale);
-  }
-  consumers_meet(c);
-  uint32_t flags = heads << (pair_bits - 3) << 2, first = out.col * to.tile_cols / 16 * STEP_FLAGS;  // four a step
-  if (c.warp * 32 + c.lane < flags && publishes(c.d)) {
-    tile::fence_release();
-    tile::store_relaxed(value_view(to).flags(to, 0) + first + c.warp * 32 + c.lane, c.d.generation());
+    if (publishes(c.d)) {
+      tile::store_relaxed(value_view(to, c.d.generation()).word(line, at),
+                          tile::pack_bf16(sum.low * scale, sum.high * scale));
+    }
   }
 }
 

@@ -1,5 +1,5 @@
-// The linear opcodes and REDUCE_ADD of several rows per step, on the device: what the storer does with a row tile. Equations, waits and
-// signals are those of qkv.cuh, glu.cuh, linear_add.cuh, linear_part.cuh, reduce_add.cuh and head.cuh, for every line.
+// The linear opcodes and REDUCE_ADD of several rows per step, on the device: what the storer does with a row tile. Equations and waits
+// are those of qkv.cuh, glu.cuh, linear_add.cuh, linear_part.cuh, reduce_add.cuh and head.cuh, for every line.
 // Tiles: weight [16 n, 16 k] bf16 through the page ring, sums [16, 16 lines].
 #pragma once
 #include "instructions/glu.cuh"
@@ -116,23 +116,35 @@ __device__ inline void prepare_residual(const rows_storer &s, const mk_operand &
   }
 }
 
-// y = residual_in + sum; residual_out = y; out = bf16(y).
-__device__ inline void finish_residual(const rows_storer &s, const mk_operand &to, const mk_operand &out, uint32_t tile,
-                                       line_sums &y) {
-  uint32_t column_tile = to.col + tile, cols = s.d.buffer(to).cols, g = s.lane / 4;
+// The words that this lane writes of row tile `tile` of a value, one of a gated one and two else; nullptr where its line is not active. Those of
+// the next step's half are emptied. Before the tile's sums are there, since whatever comes behind them delays who waits for the value.
+__device__ inline uint32_t *prepare_value(const rows_storer &s, const mk_operand &out, uint32_t tile, bool gated) {
   const mk_gpu_buffer &b = s.d.buffer(out);
+  uint32_t line = paired_line(s), pair = (out.col + tile) * (gated ? 4 : 8) + s.lane / 8;
+  uint32_t *next = value_view(b, s.d.generation() + 1).word(line, pair);
+  if (gated) {
+    tile::store_relaxed(next, EMPTY_WORD);
+  } else {
+    tile::store_relaxed_pair(next, EMPTY_WORD, EMPTY_WORD);
+  }
+  return is_active(s, line) && publishes(s.d) ? value_view(b, s.d.generation()).word(line, pair) : nullptr;
+}
+
+// y = residual_in + sum; residual_out = y; out = bf16(y), to `words`.
+__device__ inline void finish_residual(const rows_storer &s, const mk_operand &to, uint32_t *words, uint32_t tile,
+                                       line_sums &y) {
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
     y.value[i] = lane_word(s, i) + y.value[i];
   }
-  uint32_t low = pair_rows(s, y.value[0], y.value[1]), high = pair_rows(s, y.value[2], y.value[3]),
-           line = paired_line(s);
-  if (is_active(s, line)) {
-    *reinterpret_cast<uint2 *>(value_view(b).word(line, (out.col + tile) * 8 + g / 2)) = make_uint2(low, high);
+  uint32_t low = pair_rows(s, y.value[0], y.value[1]), high = pair_rows(s, y.value[2], y.value[3]);
+  if (words != nullptr) {
+    tile::store_relaxed_pair(words, low, high);
   }
+  uint32_t column_tile = to.col + tile, cols = s.d.buffer(to).cols, g = s.lane / 4;
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
-    line = line_of(s, i);
+    uint32_t line = line_of(s, i);
     if (is_active(s, line)) {
       float *plain = words_of<float>(s, to) + static_cast<uint64_t>(line) * cols + column_tile * 16 + g;
       plain[0] = y.value[i];
@@ -141,27 +153,25 @@ __device__ inline void finish_residual(const rows_storer &s, const mk_operand &t
   }
 }
 
-__device__ inline void finish_gated(const rows_storer &s, const mk_operand &out, uint32_t tile, const line_sums &y) {
+__device__ inline void finish_gated(const rows_storer &s, uint32_t *words, const line_sums &y) {
   float value[2];
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
     value[i] = __fdividef(y.value[i], 1.0f + expf(-y.value[i])) * y.value[2 + i];  // a division that calls nothing
   }
-  uint32_t data = pair_rows(s, value[0], value[1]), line = paired_line(s);
-  const mk_gpu_buffer &b = s.d.buffer(out);
-  if (is_active(s, line)) {
-    *value_view(b).word(line, (out.col + tile) * 4 + s.lane / 8) = data;
+  uint32_t data = pair_rows(s, value[0], value[1]);
+  if (words != nullptr) {
+    tile::store_relaxed(words, data);
   }
 }
 
-__device__ inline void finish_rotated(const rows_storer &s, const mk_operand &out, uint32_t tile, line_sums &y) {
+__device__ inline void rotate(const rows_storer &s, line_sums &y) {
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
     float a = y.value[i], b = y.value[2 + i], cosine = lane_word(s, i), sine = lane_word(s, 2 + i);
     y.value[i] = a * cosine - b * sine;
     y.value[2 + i] = b * cosine + a * sine;
   }
-  publish_floats(s, out, tile, y);
 }
 
 // Logits and candidates of the lines that choose.
@@ -207,6 +217,21 @@ __device__ inline void end_HEAD(const rows_storer &s, const mk_instruction &in) 
   }
 }
 
+// The operands that both additions have, one behind the other.
+static_assert(MK_SLOT_LINEAR_ADD_residual_out == MK_SLOT_LINEAR_ADD_residual_in + 1 &&
+                  MK_SLOT_LINEAR_ADD_out == MK_SLOT_LINEAR_ADD_residual_in + 2 &&
+                  MK_SLOT_REDUCE_ADD_residual_out == MK_SLOT_REDUCE_ADD_residual_in + 1 &&
+                  MK_SLOT_REDUCE_ADD_out == MK_SLOT_REDUCE_ADD_residual_in + 2,
+              "residual in, residual out, out");
+__device__ inline bool adds(const mk_instruction &in) {
+  return in.opcode == MK_OP_LINEAR_ADD || in.opcode == MK_OP_REDUCE_ADD;
+}
+__device__ inline const mk_operand *addition(const mk_instruction &in) {
+  return in.operands +
+         (in.opcode == MK_OP_LINEAR_ADD ? MK_SLOT_LINEAR_ADD_residual_in : MK_SLOT_REDUCE_ADD_residual_in);
+}
+
+// What is done stands once for all opcodes that do it: so that it stays in the instruction cache.
 __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction &in) {
   lines_store r = begin_rows(s, in);
   line_sums kept;  // of the next result's row tile, from the chunks before: under way meanwhile
@@ -217,16 +242,21 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction 
 #pragma unroll 1
     for (uint32_t tile = 0; tile < r.rows; tile++) {
       line_sums y = kept;
+      uint32_t *words = nullptr;
       forget(s.lane);
       forget(s.tile);
       if (last && in.opcode == MK_OP_QKV) {
         prepare_angles(s, in, tile);
-      } else if (last && in.opcode == MK_OP_LINEAR_ADD) {
-        prepare_residual(s, in.operands[MK_SLOT_LINEAR_ADD_residual_in], tile);
-      } else if (last && in.opcode == MK_OP_REDUCE_ADD) {
-        prepare_residual(s, in.operands[MK_SLOT_REDUCE_ADD_residual_in], tile);
+      } else if (last && adds(in)) {
+        words = prepare_value(s, addition(in)[2], tile, false);
+        prepare_residual(s, addition(in)[0], tile);
+      } else if (last && in.opcode == MK_OP_GLU) {
+        words = prepare_value(s, in.operands[MK_SLOT_GLU_out], tile, true);
       }
       take_sums(s, in, tile == 0 && has_norm(in), chunk, r, y);
+      if (in.opcode == MK_OP_HEAD && chunk == 0 && tile == 0) {
+        release_step(s);
+      }
       if (!last) {
         keep_sums(s, tile, y);
       }
@@ -240,42 +270,23 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction 
       if (has_norm(in)) {
         scale_sums(s, y);
       }
-      switch (in.opcode) {
-        case MK_OP_QKV:
-          finish_rotated(s, in.operands[MK_SLOT_QKV_out], tile, y);
-          break;
-        case MK_OP_GLU:
-          finish_gated(s, in.operands[MK_SLOT_GLU_out], tile, y);
-          break;
-        case MK_OP_LINEAR_PART:
-          publish_floats(s, in.operands[MK_SLOT_LINEAR_PART_out], tile, y);
-          break;
-        case MK_OP_LINEAR_ADD:
-          finish_residual(s, in.operands[MK_SLOT_LINEAR_ADD_residual_out], in.operands[MK_SLOT_LINEAR_ADD_out], tile,
-                          y);
-          break;
-        case MK_OP_REDUCE_ADD:
-          finish_residual(s, in.operands[MK_SLOT_REDUCE_ADD_residual_out], in.operands[MK_SLOT_REDUCE_ADD_out], tile,
-                          y);
-          break;
-        default:
-          finish_logits(s, in, tile, y);
-          break;
+      bool rotates = in.opcode == MK_OP_QKV;
+      if (rotates) {
+        rotate(s, y);
+      }
+      if (rotates || in.opcode == MK_OP_LINEAR_PART) {
+        publish_floats(s, in.operands[rotates ? MK_SLOT_QKV_out : MK_SLOT_LINEAR_PART_out], tile, y);
+      } else if (in.opcode == MK_OP_GLU) {
+        finish_gated(s, words, y);
+      } else if (adds(in)) {
+        finish_residual(s, addition(in)[1], words, tile, y);
+      } else {
+        finish_logits(s, in, tile, y);
       }
     }
   }
   if (in.opcode == MK_OP_HEAD) {
     end_HEAD(s, in);
-  } else if (in.opcode == MK_OP_GLU) {
-    const mk_operand &out = in.operands[MK_SLOT_GLU_out];
-    raise_flags(s, s.d.buffer(out), out.col, r.rows);
-  } else if (in.opcode == MK_OP_LINEAR_ADD || in.opcode == MK_OP_REDUCE_ADD) {
-    const mk_operand &out =
-        in.operands[in.opcode == MK_OP_LINEAR_ADD ? MK_SLOT_LINEAR_ADD_out : MK_SLOT_REDUCE_ADD_out];
-    raise_flags(s, s.d.buffer(out), out.col * 2, r.rows * 2);
-  }
-  if (s.tile == 0) {
-    signal_from_warp(s.d, s.lane, in);
   }
 }
 

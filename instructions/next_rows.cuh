@@ -45,6 +45,9 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
     float best = -INFINITY;
     uint32_t index = MK_CANDIDATE_NONE;
     merge_line(c, candidates, line, best, index, stop);
+    if ((state.active & ((1u << line) - 1)) == 0) {
+      tile::fence_acquire();  // of one line: what all SMs did in this step is there for those who meet below
+    }
     result = (state.chooses >> line & 1) != 0 ? index | (isnan(best) ? MK_RESULT_NAN : 0u) : MK_CANDIDATE_NONE;
   }
   if (c.lane == 0) {

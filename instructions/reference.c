@@ -54,6 +54,7 @@ size_t mk_reference_scratch(const mk_program *program) {
       } else if (buffer->store == MK_STORE_BLOCKS) {
         need += (size_t)buffer->head_dim * (1 + MK_TILE * MK_NEW_TILES); /* a product; K and V of new tokens in bf16 */
         need += MK_MATVEC_SCRATCH((size_t)buffer->head_dim);
+        need += (size_t)(buffer->span_tokens / MK_PIECE_TOKENS + 1) * (buffer->head_dim + 2u); /* pieces of a span */
       } else {
         size_t rows = (operand->flags & MK_OPERAND_TOKEN_ROW) != 0 ? lines : (size_t)operand->rows * buffer->tile_rows;
         need += rows * operand->cols * buffer->tile_cols * 2 + 16;

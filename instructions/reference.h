@@ -51,6 +51,11 @@ typedef struct mk_reference {
   mk_line lines[MK_PROMPT_ROWS];
 } mk_reference;
 
+enum {
+  MK_MAX_HEAD_DIM = 128,
+  MK_PIECE_TOKENS = 256, /* that ATTENTION folds at a time: attention.c */
+};
+
 /* Floats of scratch that the largest instruction of the program needs. */
 size_t mk_reference_scratch(const mk_program *program);
 
@@ -90,6 +95,9 @@ void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_
                        const float *values);
 void mk_publish_words(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
                       const uint32_t *values);
+
+/* out = (sum p v [head_dim], max score, sum p) of all tokens from `count` parts of that form, `stride` floats apart, added in order. */
+void mk_merge_parts(const float *parts, uint32_t count, size_t stride, uint32_t head_dim, float *out);
 
 /* y[16 t + r] = sum_k W[row tile t][r][k] x[k] over the weight operand's rectangle, for `count` vectors x, each padded with zeros
  * to whole tiles and one behind the other; y has weight->rows floats for each. scratch: MK_MATVEC_SCRATCH(padded width) floats

@@ -22,10 +22,15 @@ uint32_t mk_split_k(uint32_t rows, uint32_t cols) {
   return parts > least ? parts : least;
 }
 
-uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq) {
-  uint32_t splits = ATTENTION_UNITS / kv_heads, spans = mk_divide_up(max_seq, MK_SPAN_TOKENS);
+uint32_t mk_span_tokens(uint32_t lines) {
+  return lines == 1 || lines > MK_MAX_ROWS ? MK_SPAN_TOKENS : MK_ROWS_SPAN_TOKENS;
+}
+
+uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq, uint32_t lines) {
+  uint32_t splits = ATTENTION_UNITS / kv_heads, wanted = mk_divide_up(max_seq, mk_span_tokens(lines));
   splits = splits < 1 ? 1 : splits;
-  return splits < spans ? splits : spans;
+  wanted = wanted < lines && lines <= MK_MAX_ROWS ? lines : wanted;
+  return splits < wanted ? splits : wanted;
 }
 
 static uint64_t fold(uint64_t hash, uint64_t value) {

@@ -33,7 +33,9 @@ enum {
   MK_MAX_SMS = 1024,
   MK_BLOCK_TOKENS = 64, /* tokens per KV block */
   MK_SPAN_TOKENS = 256, /* tokens per span: attention is not split below this */
-  MK_PLAN_STEPS = 64,   /* steps of a launch of a program of several rows */
+  /* The same of several rows, whose sequences occupy the SMs as the splits of one do: so that those of usual lengths need no combining. */
+  MK_ROWS_SPAN_TOKENS = 1024,
+  MK_PLAN_STEPS = 64, /* steps of a launch of a program of several rows */
 };
 
 mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, mk_program **out);
@@ -41,9 +43,12 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
 /* Identifies the configuration a program was compiled from (mk_program.config_hash). */
 uint64_t mk_config_hash(const mk_config *config);
 
-/* How many parts the K columns of an [rows, cols] projection are split into, and how many ways attention over
- * `max_seq` tokens is split per KV head: functions of the shape alone. */
+/* How many parts the K columns of an [rows, cols] projection are split into, and how many ways attention over `max_seq` tokens is split per KV
+ * head in a program of `lines` rows per step: at least one way for each of its slots, where there are so many. Functions of the shape
+ * alone: a split either has one span, or there are as many as `kv_heads` leave room for, so what one computes does not depend on `lines`
+ * beyond the span. */
 uint32_t mk_split_k(uint32_t rows, uint32_t cols);
-uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq);
+uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq, uint32_t lines);
+uint32_t mk_span_tokens(uint32_t lines);
 
 #endif

@@ -128,8 +128,30 @@ __device__ inline void add_release(uint32_t *to, uint32_t amount) {
 // Behind a meeting of those who wrote: all that they wrote comes before what this thread stores from here on, to whoever acquires that.
 __device__ inline void fence_release() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
+// Behind relaxed loads that saw what others stored behind such a fence: what those wrote before it is there.
+__device__ inline void fence_acquire() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
 __device__ inline void store_relaxed(uint32_t *to, uint32_t value) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+// Two and four neighbouring words, 8-byte and 16-byte aligned, by one access; each of them is a word of its own.
+__device__ inline void store_relaxed_pair(uint32_t *to, uint32_t low, uint32_t high) {
+  asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(low), "r"(high) : "memory");
+}
+__device__ inline void store_relaxed_quad(uint32_t *to, const uint4 &words) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(words.y),
+               "r"(words.z), "r"(words.w)
+               : "memory");
+}
+// Two words each, where `here` is true; else they stay as they are. By a predicate, as above.
+__device__ inline void load_relaxed_quad_if(bool here, const uint32_t *from, uint32_t (&first)[2],
+                                            uint32_t (&second)[2]) {
+  asm volatile(
+      "{\n .reg .pred here;\n setp.ne.u32 here, %5, 0;\n @here ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "+r"(first[0]), "+r"(first[1]), "+r"(second[0]), "+r"(second[1])
+      : "l"(from), "r"(static_cast<uint32_t>(here))
+      : "memory");
 }
 
 __device__ inline uint64_t global_nanoseconds() {

@@ -7,13 +7,14 @@
 
 #include "tests/gpu/gpu_test.h"
 #include "tests/gpu/shape.h"
+#include "tools/lib/bench.h"
 #include "tools/lib/compare.h"
 #include "tools/lib/engine.h"
 
 enum { DEADLINE_MS = 1500, LONGEST = 1100, MOST_TOKENS = 12, MOST_SEQUENCES = 20 };
 
 static const shape shapes[] = {
-    {"64 dims a head", 512, 1024, 8, 2, 64, 2, 600},
+    {"64 dims a head", 512, 1024, 8, 2, 64, 2, 2600},
     {"128 dims a head, two chunks of K", 2560, 4608, 8, 4, 128, 1, 600},
     {"ragged chunks, six query heads a KV head", 768, 5376, 12, 2, 64, 2, 300},
     {"parts along K, one KV head", 256, 9216, 8, 1, 128, 1, 2200},
@@ -63,21 +64,26 @@ static void random_step(mk_step_row *rows, uint32_t count, uint32_t *positions, 
   }
 }
 
-static void test_plans(const shape *s, uint32_t rows, uint32_t steps) {
+/* `deep`: sequences begin anywhere in the context, behind hash values. */
+static void test_plans(const shape *s, uint32_t rows, uint32_t steps, bool deep) {
   char name[96];
   mk_config config = config_of(s);
   mk_engine *machine = NULL, *oracle = NULL;
   mk_compare *compare = NULL;
   mk_plan_buffers buffers;
-  snprintf(name, sizeof name, "%s, %u rows", s->name, rows);
+  snprintf(name, sizeof name, "%s, %u rows%s", s->name, rows, deep ? ", deep" : "");
   if (open_rows(&config, device, rows, s->max_seq, false, name, &machine) &&
       open_rows(&config, "cpu", rows, s->max_seq, false, name, &oracle) &&
+      (!deep || expect_ok(mk_bench_fill_kv(machine, 5), name)) &&
       expect_ok(mk_compare_engines(machine, oracle, &compare), name) &&
       expect_ok(mk_plan_find(mk_engine_program(machine), &buffers), name)) {
     const mk_buffer *table = &mk_engine_program(machine)->buffers[buffers.table];
-    uint32_t positions[MK_MAX_ROWS] = {0}, entries = rows * table->cols, *blocks = calloc(entries, sizeof *blocks);
+    uint32_t positions[MK_MAX_ROWS], entries = rows * table->cols, *blocks = calloc(entries, sizeof *blocks);
     for (uint32_t i = 0; blocks != NULL && i < entries; i++) {
       blocks[i] = entries - 1 - i;
+    }
+    for (uint32_t i = 0; i < MK_MAX_ROWS; i++) {
+      positions[i] = deep ? below(s->max_seq - 1) : 0;
     }
     bool good = blocks != NULL && expect_ok(mk_gpu_write(mk_engine_gpu(machine), buffers.table, 0, blocks,
                                                          (uint64_t)entries * sizeof *blocks),
@@ -140,6 +146,36 @@ static void test_repeats(const shape *s) {
   free(blocks);
   free(plan);
   free(first);
+  mk_engine_close(engine);
+}
+
+/* An instruction that keeps its results to itself: a message that names what stood still; then the machine works again. */
+static void test_late(const shape *s, mk_opcode opcode) {
+  char name[96];
+  mk_config config = config_of(s);
+  mk_engine *engine;
+  snprintf(name, sizeof name, "%s, %s late", s->name, mk_opcode_lookup(opcode)->name);
+  if (!open_rows(&config, device, MK_MAX_ROWS, s->max_seq, false, name, &engine)) {
+    return;
+  }
+  mk_gpu *gpu = mk_engine_gpu(engine);
+  const mk_program *program = mk_engine_program(engine);
+  mk_step_row plan[MK_MAX_ROWS];
+  uint32_t uid = 0;
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    uid = program->instructions[i].opcode == opcode ? program->instructions[i].uid : uid;
+  }
+  for (uint32_t i = 0; i < MK_MAX_ROWS; i++) {
+    plan[i] = (mk_step_row){.slot = i, .token = i, .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
+  }
+  mk_gpu_skip_signal(gpu, uid);
+  mk_status status = mk_gpu_run_plan(gpu, plan, 1, NULL, NULL);
+  const char *text = status == MK_OK ? "no fault" : mk_error_message();
+  printf("%s: %s\n", name, text);
+  expect(status == MK_ERR_DEVICE && strstr(text, "instruction ") != NULL && strstr(text, "have ") != NULL, name,
+         "the message does not name what stood still");
+  mk_gpu_skip_signal(gpu, 0);
+  expect_ok(mk_gpu_run_plan(gpu, plan, 1, NULL, NULL), name);
   mk_engine_close(engine);
 }
 
@@ -308,9 +344,15 @@ static void test_company(const shape *s, uint32_t repeats) {
 
 void test_rows(bool quick) {
   for (size_t i = 0; i < SHAPES; i++) {
-    test_plans(&shapes[i], 2 + 2 * (uint32_t)(i % 2), quick ? 6 : 20);
-    test_plans(&shapes[i], MK_MAX_ROWS, quick ? 12 : 40);
+    test_plans(&shapes[i], 2 + 2 * (uint32_t)(i % 2), quick ? 6 : 20, false);
+    test_plans(&shapes[i], MK_MAX_ROWS, quick ? 12 : 40, false);
+    test_plans(&shapes[i], MK_MAX_ROWS, quick ? 4 : 12, true);
     test_repeats(&shapes[i]);
+  }
+  test_late(&shapes[0], MK_OP_GLU);
+  if (!quick) {
+    test_late(&shapes[1], MK_OP_QKV);
+    test_late(&shapes[2], MK_OP_ATTENTION);
   }
   for (size_t i = 0; i < (quick ? 2 : (size_t)SHAPES); i++) {
     test_company(&shapes[i], 2);

@@ -55,6 +55,34 @@ Test(gpu_refusals, several_rows_that_signal_a_release) {
   expect_refused(program, "release counters");
 }
 
+Test(gpu_refusals, several_rows_with_ragged_spans) {
+  mk_program *program = compile_rows(false, 4);
+  program->buffers[first(program, MK_OP_ATTENTION)->operands[MK_SLOT_ATTENTION_kv].buffer].span_tokens = 768;
+  expect_refused(program,
+                 "spans of 768 tokens; with several rows per step this machine takes 256 times a power of two");
+}
+
+/* With several rows ATTENTION writes what COMBINE has nothing to do for. */
+Test(gpu_refusals, several_rows_that_combine_part_of_a_value) {
+  mk_program *program = compile_rows(false, 4);
+  program->buffers[first(program, MK_OP_COMBINE)->operands[MK_SLOT_COMBINE_out].buffer].cols += 16;
+  expect_refused(program, "the whole of one buffer from the whole of another one");
+}
+
+Test(gpu_refusals, several_rows_that_combine_into_what_others_write) {
+  mk_program *program = compile_rows(false, 4);
+  first(program, MK_OP_GLU)->operands[MK_SLOT_GLU_out].buffer =
+      first(program, MK_OP_COMBINE)->operands[MK_SLOT_COMBINE_out].buffer;
+  expect_refused(program, "(glu) writes buffer layers.0.attn_out, which a combine writes or reads, too");
+}
+
+Test(gpu_refusals, several_rows_with_parts_that_nobody_combines) {
+  mk_program *program = compile_rows(false, 4);
+  first(program, MK_OP_ATTENTION)->operands[MK_SLOT_ATTENTION_out].buffer =
+      first(program, MK_OP_GLU)->operands[MK_SLOT_GLU_out].buffer;
+  expect_refused(program, "which no combine reads");
+}
+
 Test(gpu_refusals, pages_of_another_size) {
   mk_program *program = compile(false);
   program->machine.page_bytes /= 2;

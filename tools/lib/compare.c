@@ -61,6 +61,9 @@ static mk_status init(mk_compare *c, uint8_t *const *weights) {
     }
     MK_TRY(mk_alloc_aligned(64, program->buffers[b].bytes, &c->seen[b]));
     MK_TRY(mk_alloc_aligned(64, program->buffers[b].bytes, &c->memory[b]));
+    if (program->buffers[b].store == MK_STORE_BLOCKS) { /* as before the first step */
+      MK_TRY(c->source.read(c->source.user, b, c->seen[b], program->buffers[b].bytes));
+    }
   }
   MK_TRY(mk_alloc_aligned(64, (mk_reference_scratch(program) + 64) * sizeof *c->scratch, &c->scratch));
   MK_TRY(mk_alloc(largest, sizeof *c->got, &c->got));

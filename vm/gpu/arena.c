@@ -7,7 +7,7 @@
 enum {
   STEP_WORDS = 128, /* of sixteen elements of sixteen rows: vm/gpu/rows.cuh */
   STEP_LINES = 16,
-  STEP_FLAGS = 4,        /* of a step of a value of several rows */
+  VALUE_HALVES = 2,      /* of a value of 2 to 16 rows, by the generation's parity */
   PROMPT_STEP_FLAGS = 2, /* of a step of 64 rows: vm/gpu/prompt.cuh */
   ALIGNMENT = 256,
   ARENA_TAIL = 16, /* a kernel may read so far behind the last buffer */
@@ -28,10 +28,8 @@ static uint32_t step_words(const mk_gpu *gpu) { return gpu->rows > MK_MAX_ROWS ?
 
 uint64_t mk_gpu_bytes(const mk_gpu *gpu, size_t buffer) {
   const mk_buffer *b = &gpu->program->buffers[buffer];
-  uint32_t flags = gpu->rows > MK_MAX_ROWS ? PROMPT_STEP_FLAGS : STEP_FLAGS;
-  return mk_gpu_in_fragments(gpu->program, b)
-             ? (uint64_t)b->cols / MK_TILE * (step_words(gpu) + flags) * sizeof(uint32_t)
-             : b->bytes;
+  uint64_t words = gpu->rows > MK_MAX_ROWS ? step_words(gpu) + PROMPT_STEP_FLAGS : VALUE_HALVES * STEP_WORDS;
+  return mk_gpu_in_fragments(gpu->program, b) ? b->cols / MK_TILE * words * sizeof(uint32_t) : b->bytes;
 }
 
 void mk_memory_of(const mk_program *program, mk_memory_plan *plan) {
@@ -43,7 +41,8 @@ void mk_memory_of(const mk_program *program, mk_memory_plan *plan) {
   plan->activations = program->work_bytes - plan->kv;
 }
 
-/* Floats of a block's sums that wait: those of row tiles between chunks of K, those of attention between spans. */
+/* Floats of a block's sums that wait: those of row tiles between chunks of K, those of attention between pieces
+ * or, of prompts, spans. */
 static uint32_t scratch_floats(const mk_program *program) {
   bool prompt = mk_program_rows(program) > MK_MAX_ROWS;
   uint32_t chunk = prompt ? MK_PROMPT_GPU_CHUNK_STEPS : MK_GPU_CHUNK_STEPS,
@@ -69,7 +68,9 @@ static uint32_t scratch_floats(const mk_program *program) {
       }
       uint64_t floats = prompt ? UINT64_C(2) * in->params[MK_PARAM_ATTENTION_group] * MK_PROMPT_GPU_KEPT_SET_FLOATS
                                : (columns + 7) / 8 * MK_GPU_KEPT_SET_FLOATS;
-      most = spans > in->params[MK_PARAM_ATTENTION_splits] && floats > most ? floats : most;
+      bool waits =
+          prompt ? spans > in->params[MK_PARAM_ATTENTION_splits] : program->ranges.position.high >= MK_GPU_PIECE_TOKENS;
+      most = waits && floats > most ? floats : most;
     }
   }
   return (uint32_t)most;
@@ -141,6 +142,15 @@ static mk_status new_arena(const mk_gpu *gpu, mk_cu_address *arena, uint64_t byt
   return mk_gpu_check(gpu, gpu->driver->fill_async(*arena, 0, bytes, gpu->stream), "clearing memory");
 }
 
+mk_status mk_gpu_clear_buffer(const mk_gpu *gpu, size_t buffer) {
+  const mk_buffer *b = &gpu->program->buffers[buffer];
+  bool empties = gpu->rows <= MK_MAX_ROWS && mk_gpu_in_fragments(gpu->program, b);
+  return mk_gpu_check(gpu,
+                      gpu->driver->fill_async(mk_gpu_address(gpu, buffer), empties ? MK_GPU_EMPTY_BYTE : 0,
+                                              mk_gpu_bytes(gpu, buffer), gpu->stream),
+                      b->name);
+}
+
 mk_status mk_gpu_allocate(mk_gpu *gpu, uint64_t tables) {
   const mk_program *program = gpu->program;
   uint64_t kv, work, weights = gpu->lent ? 0 : program->weight_bytes + ARENA_TAIL;
@@ -156,6 +166,11 @@ mk_status mk_gpu_allocate(mk_gpu *gpu, uint64_t tables) {
     uint32_t kind = program->buffers[b].kind;
     gpu->places[b] += kind == MK_KIND_WEIGHT ? gpu->weights : kind == MK_KIND_KV ? gpu->kv : gpu->work;
   }
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    if (mk_gpu_in_fragments(program, &program->buffers[b])) {
+      MK_TRY(mk_gpu_clear_buffer(gpu, b));
+    }
+  }
   gpu->scratch = gpu->work + scratch;
   return gpu->lent ? borrow(gpu) : MK_OK;
 }
@@ -166,16 +181,20 @@ mk_status mk_gpu_read_lines(mk_gpu *gpu, size_t buffer, uint64_t *to) {
   const mk_buffer *b = &gpu->program->buffers[buffer];
   uint32_t words = b->cols / 2, *from;
   MK_TRY(mk_alloc(mk_gpu_bytes(gpu, buffer), 1, &from));
-  const uint32_t *flags = from + (size_t)b->cols / MK_TILE * step_words(gpu);
+  bool prompt = gpu->rows > MK_MAX_ROWS;
+  size_t half_words = (size_t)b->cols / MK_TILE * step_words(gpu);
+  const uint32_t *flags = from + half_words; /* of prompts */
+  const uint32_t *at = from + (prompt ? 0 : gpu->first_epoch % VALUE_HALVES * half_words);
   mk_status status =
       mk_gpu_check(gpu, gpu->driver->download(from, mk_gpu_address(gpu, buffer), mk_gpu_bytes(gpu, buffer)), b->name);
   for (uint32_t line = 0; line < gpu->rows && status == MK_OK; line++) {
     for (uint32_t w = 0; w < words; w++) {
       uint32_t step = w / 8, half = w / 4 % 2, tile = line / 8;
-      uint32_t data = from[(size_t)step * step_words(gpu) + line / STEP_LINES * STEP_WORDS +
-                           (line % 8 * 4 + w % 4) * 4 + tile % 2 * 2 + half];
-      uint32_t flag = gpu->rows > MK_MAX_ROWS ? step * PROMPT_STEP_FLAGS + half : step * STEP_FLAGS + tile * 2 + half;
-      to[(size_t)line * words + w] = (uint64_t)flags[flag] << 32 | data;
+      uint32_t data = at[(size_t)step * step_words(gpu) + line / STEP_LINES * STEP_WORDS + (line % 8 * 4 + w % 4) * 4 +
+                         tile % 2 * 2 + half];
+      uint32_t written = data == MK_GPU_EMPTY_BYTE * 0x1010101u ? 0 : gpu->first_epoch;
+      uint32_t generation = prompt ? flags[step * PROMPT_STEP_FLAGS + half] : written;
+      to[(size_t)line * words + w] = (uint64_t)generation << 32 | data;
     }
   }
   mk_free(from);

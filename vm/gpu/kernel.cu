@@ -61,9 +61,14 @@ __device__ __forceinline__ void load_queue(loader &l) {
       if (in == nullptr) {
         return;
       }
+#if MK_GPU_ROWS
+      load_instruction(l, *in);
+      __syncwarp();
+#else
       if (tile::elect()) {
         load_instruction(l, *in);
       }
+#endif
       last = done_with(l.d, cursor);
     }
   }
@@ -259,8 +264,7 @@ __device__ __forceinline__ void run_storer(device d) {
 
 __device__ __forceinline__ void run_consumer(device d) {
 #if MK_GPU_ROWS
-  queue_consumer c{{d, d.warp, tile::lane()}};
-  set_results(c, {});
+  queue_consumer c{{d, d.warp, tile::lane()}, {}, {}};
 #else
   queue_consumer c{d, d.warp, tile::lane()};
   set_state(c, d.params.token, d.params.position);

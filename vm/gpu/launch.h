@@ -45,21 +45,31 @@ enum {
   MK_GPU_SHARED_BYTES = MK_GPU_BARRIERS_AT + MK_GPU_BARRIER_AREA_BYTES,
 
   /* Of the kernel of several rows. */
+  MK_GPU_ROWS_PAGES_UNDER_WAY = 4,
+  MK_GPU_ROWS_COPY_TICKS = 350,
+  MK_GPU_ROWS_LATE_TICKS = 1000, /* so far behind a copy may be and the next ones still make up for it */
+  MK_GPU_ROWS_SLOW_PAGES = 2,    /* and so few, so far apart, while the consumers have two chunks before them */
+  MK_GPU_ROWS_SLOW_TICKS = 600,
   MK_GPU_CHUNK_STEPS = 4 * MK_GPU_PAGE_BYTES / 512,         /* of K: sums wait between chunks */
-  MK_GPU_KEPT_SET_FLOATS = MK_GPU_CONSUMER_WARPS * 32 * 20, /* of a set of eight columns of attention, between spans */
+  MK_GPU_PIECE_TOKENS = 256,                                /* that attention takes at a time */
+  MK_GPU_KEPT_SET_FLOATS = MK_GPU_CONSUMER_WARPS * 32 * 20, /* of a set of eight columns of attention, between pieces */
 };
 #endif
+
+#define MK_GPU_EMPTY_BYTE \
+  0xff /* four of them: a word of a value of 2 to 16 rows that is not there yet (vm/gpu/rows.cuh) */
 
 /* A buffer as the kernel sees it (vm/program.h: mk_buffer). */
 typedef struct mk_gpu_buffer {
   uint64_t address;
   uint32_t rows, cols; /* elements */
   uint32_t tile_rows, tile_cols;
-  uint32_t grid_cols;                 /* tiles */
-  uint32_t row_words;                 /* STAMPED: 64-bit words per row; else elements per row */
-  uint8_t store, dtype;               /* mk_store, mk_dtype */
-  uint16_t head_dim;                  /* BLOCKS */
-  uint32_t block_tokens, span_tokens; /* BLOCKS */
+  uint32_t grid_cols;   /* tiles */
+  uint32_t row_words;   /* STAMPED: 64-bit words per row; else elements per row */
+  uint8_t store, dtype; /* mk_store, mk_dtype */
+  uint16_t head_dim;    /* BLOCKS; of several rows also of what COMBINE writes, which comes line by line */
+  /* BLOCKS. Of several rows, of parts that ATTENTION writes: the address of what COMBINE makes of them, its lower half and its upper one. */
+  uint32_t block_tokens, span_tokens;
 } mk_gpu_buffer;
 
 typedef struct mk_gpu_queue {

@@ -11,6 +11,18 @@
 
 namespace mk {
 
+#if MK_GPU_ROWS
+enum {
+  PAGES_UNDER_WAY = MK_GPU_ROWS_PAGES_UNDER_WAY,
+  COPY_TICKS = MK_GPU_ROWS_COPY_TICKS,
+  LATE_TICKS = MK_GPU_ROWS_LATE_TICKS,
+  SLOW_TICKS = MK_GPU_ROWS_SLOW_TICKS,
+  SLOW_LESS = PAGES_UNDER_WAY - MK_GPU_ROWS_SLOW_PAGES,
+};
+#else
+enum { PAGES_UNDER_WAY = MK_GPU_PAGES_UNDER_WAY, COPY_TICKS = MK_GPU_COPY_TICKS };
+#endif
+
 struct loader {
   device d;
   ring_cursor<MK_GPU_RING_PAGES> pages, landing;  // landing: the oldest page that may still be under way
@@ -21,7 +33,7 @@ struct loader {
 // `landing` begins so far before the first page, in the round of the ring before it, which counts as full.
 __device__ inline loader make_loader(const device &d) {
   loader l{d};
-  l.landing.at = (MK_GPU_RING_PAGES - MK_GPU_PAGES_UNDER_WAY) | 0x80000000u;
+  l.landing.at = (MK_GPU_RING_PAGES - PAGES_UNDER_WAY) | 0x80000000u;
   return l;
 }
 
@@ -29,7 +41,7 @@ __device__ __forceinline__ void pace_copy(loader &l) {
   uint32_t now;
   do {
     now = tile::clock_low();
-  } while (now - l.last_copy < MK_GPU_COPY_TICKS);
+  } while (now - l.last_copy < COPY_TICKS);
   l.last_copy = now;
 }
 

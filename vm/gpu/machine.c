@@ -157,6 +157,68 @@ static mk_status check_boundary(const mk_program *program, const mk_queue *queue
   return MK_OK;
 }
 
+/* ATTENTION itself writes what COMBINE would of lines with one split in use: so all parts of one buffer become one value, which nobody else
+ * writes or empties. `partner`: by buffer, 1 + the other one of such a pair; 0 for all. */
+static mk_status check_combined(const mk_program *program, uint32_t *partner) {
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    const mk_instruction *in = &program->instructions[i];
+    if (in->opcode == MK_OP_COMBINE) {
+      uint32_t from = in->operands[MK_SLOT_COMBINE_parts].buffer, to = in->operands[MK_SLOT_COMBINE_out].buffer;
+      const mk_buffer *parts = &program->buffers[from], *out = &program->buffers[to];
+      if (out->cols != parts->cols / parts->tile_cols * (parts->tile_cols - 2u) ||
+          (partner[from] != 0 && partner[from] != to + 1) || (partner[to] != 0 && partner[to] != from + 1)) {
+        return mk_error(MK_ERR_FILE,
+                        "instruction %u (combine) makes columns of buffer %s from %s; with several rows per step this "
+                        "machine makes "
+                        "the whole of one buffer from the whole of another one; use --device cpu",
+                        in->uid, out->name, parts->name);
+      }
+      partner[from] = to + 1;
+      partner[to] = from + 1;
+    }
+  }
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    const mk_instruction *in = &program->instructions[i];
+    const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+    for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+      uint32_t buffer = in->operands[slot].buffer;
+      bool combined = partner[buffer] != 0, writes = info->operands[slot].access != MK_ACCESS_READ;
+      bool parts = in->opcode == MK_OP_ATTENTION && slot == MK_SLOT_ATTENTION_out;
+      if (parts ? !combined : combined && writes && in->opcode != MK_OP_COMBINE) {
+        return mk_error(
+            MK_ERR_FILE,
+            "instruction %u (%s) writes buffer %s, which %s; this machine runs no such program of several rows per "
+            "step; use --device cpu",
+            in->uid, info->name, program->buffers[buffer].name,
+            parts ? "no combine reads" : "a combine writes or reads, too");
+      }
+    }
+  }
+  return MK_OK;
+}
+
+/* Of 2 to 16 rows: attention goes in pieces, and writes for COMBINE. */
+static mk_status check_pieces(const mk_program *program) {
+  uint32_t *partner;
+  MK_TRY(mk_alloc(program->buffer_count, sizeof *partner, &partner));
+  mk_status combined = check_combined(program, partner);
+  mk_free(partner);
+  MK_TRY(combined);
+  for (size_t i = 0; i < program->buffer_count; i++) {
+    const mk_buffer *b = &program->buffers[i];
+    uint32_t pieces = b->span_tokens / MK_GPU_PIECE_TOKENS;
+    if (b->store == MK_STORE_BLOCKS &&
+        (pieces == 0 || b->span_tokens % MK_GPU_PIECE_TOKENS != 0 || (pieces & (pieces - 1)) != 0)) {
+      return mk_error(MK_ERR_FILE,
+                      "buffer %s has spans of %u tokens; with several rows per step this machine takes %d times a "
+                      "power of two; use "
+                      "--device cpu",
+                      b->name, b->span_tokens, (int)MK_GPU_PIECE_TOKENS);
+    }
+  }
+  return MK_OK;
+}
+
 static mk_status check_rows(const mk_program *program) {
   mk_plan_buffers buffers;
   for (size_t i = 0; i < program->buffer_count; i++) {
@@ -168,6 +230,9 @@ static mk_status check_rows(const mk_program *program) {
           "alone; compile it with 1 row, or use --device cpu",
           b->name, b->cols, MK_TILE);
     }
+  }
+  if (mk_program_rows(program) <= MK_MAX_ROWS) {
+    MK_TRY(check_pieces(program));
   }
   if (samples(program)) {
     return mk_error(MK_ERR_FILE, "the program has %u rows per step and samples; this machine samples one row",
@@ -364,6 +429,17 @@ static void describe_all(const mk_gpu *gpu, const table_plan *plan, uint8_t *ima
     mk_gpu_buffer buffer = describe(gpu, b);
     memcpy(image + plan->buffers + b * sizeof buffer, &buffer, sizeof buffer);
   }
+  for (size_t i = 0; gpu->rows > 1 && gpu->rows <= MK_MAX_ROWS && i < program->instruction_count; i++) {
+    const mk_instruction *in = &program->instructions[i];
+    if (in->opcode == MK_OP_COMBINE) {
+      mk_gpu_buffer *buffers = (mk_gpu_buffer *)(void *)(image + plan->buffers);
+      mk_gpu_buffer *parts = &buffers[in->operands[MK_SLOT_COMBINE_parts].buffer],
+                    *out = &buffers[in->operands[MK_SLOT_COMBINE_out].buffer];
+      parts->block_tokens = (uint32_t)out->address;
+      parts->span_tokens = (uint32_t)(out->address >> 32);
+      out->head_dim = (uint16_t)(parts->tile_cols - 2);
+    }
+  }
   for (size_t c = 0; c < program->counter_count; c++) {
     bool release = program->counters[c].kind == MK_COUNTER_RELEASE;
     uint32_t total = program->counters[c].total | (release ? (uint32_t)MK_GPU_COUNTER_RELEASE : 0);
@@ -530,8 +606,7 @@ mk_status mk_gpu_clear(mk_gpu *gpu) {
     const mk_buffer *buffer = &gpu->program->buffers[b];
     bool others = gpu->lent && buffer->kind == MK_KIND_KV;
     if (buffer->kind != MK_KIND_WEIGHT && buffer->kind != MK_KIND_INPUT && buffer->bytes != 0 && !others) {
-      MK_TRY(mk_gpu_check(gpu, cu->fill_async(mk_gpu_address(gpu, b), 0, mk_gpu_bytes(gpu, b), gpu->stream),
-                          buffer->name));
+      MK_TRY(mk_gpu_clear_buffer(gpu, b));
     }
   }
   if (gpu->counter_bytes != 0) {

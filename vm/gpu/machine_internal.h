@@ -92,9 +92,11 @@ mk_cu_address mk_gpu_address(const mk_gpu *gpu, size_t buffer);
 uint64_t mk_gpu_bytes(const mk_gpu *gpu, size_t buffer); /* that it takes there */
 /* Offset of `bytes` more in an arena that ends at *end. */
 uint64_t mk_gpu_place(uint64_t *end, uint64_t bytes);
-/* Values of several rows lie in the order of fragments, in whole steps of sixteen elements with room for sixteen lines, and have flags for
- * stamps (vm/gpu/rows.cuh). */
+/* Values of several rows lie in the order of fragments, in whole steps of sixteen elements with room for sixteen lines, and no stamps
+ * beside the words (vm/gpu/rows.cuh, prompt.cuh). */
 bool mk_gpu_in_fragments(const mk_program *program, const mk_buffer *b);
+/* Queues what makes a buffer as it is before the first step. */
+mk_status mk_gpu_clear_buffer(const mk_gpu *gpu, size_t buffer);
 /* Such a value, row by row as the program has it. */
 mk_status mk_gpu_read_lines(mk_gpu *gpu, size_t buffer, uint64_t *to);
 /* Loads a part of the device image and finds its kernel, with `shared` bytes of dynamic shared memory allowed. */

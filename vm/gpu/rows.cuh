@@ -4,11 +4,17 @@
 // The 16 x 16 sums of a row tile are two mma tiles of eight columns: column = row of the step, its *line*. A lane holds of either
 // tile what sum_tile says: rows g and g + 8 of lines 2 t and 2 t + 1. Sums travel in this order from warp to warp.
 //
-// A value that is multiplied by a weight (bf16, stamped) has no stamp beside each word here: that would double what all SMs read. It lies
-// in the order of the B fragments, in steps of 512 bytes: sixteen elements of sixteen lines, lane 4 g + t of a warp with sixteen bytes, the
-// words t and t + 4 of line g, then of line g + 8. Behind all steps come their flags, sixteen bytes a step: a generation for each line
-// tile and half of the step. Who has written such a part releases its flag, who reads acquires it: in the words of vm/program.h the flag is
-// the stamp of all the words of its part. The machine gives such buffers places of their own, and mk_gpu_read gives stamped rows (arena.c).
+// A value that is multiplied by a weight (bf16, stamped) has no stamp beside each word here: that would double what all SMs read, and a flag for
+// many words needs a fence, which takes longer than a hop. It lies in the order of the B fragments, in steps of 512 bytes: sixteen
+// elements of sixteen lines, lane 4 g + t of a warp with sixteen bytes, the words t and t + 4 of line g, then of line g + 8. A word that
+// is not there yet is EMPTY_WORD, two numbers that no rounding gives (a NaN comes out as 0x7fff): so each word says for itself whether it is
+// there, with its data alone, and nothing is ordered. A value has two halves, by the generation's parity. A step writes the one and empties
+// the other: what lies there is of the step before, whose readers are done, and nobody looks at it before the step behind. Who
+// empties words is the same in every step: their storer, or the COMBINE of their columns. The step boundary orders all of it: behind the
+// first sums of a HEAD the storers meet and release, before they publish candidates; NEXT acquires behind the candidates of one line of all
+// SMs. Lines that are not active are emptied, and not written; who reads leaves them out.
+// In the words of vm/program.h a word that is there has the generation of the step whose half it lies in. The machine gives such buffers places
+// of their own, and mk_gpu_read gives stamped rows (arena.c).
 #pragma once
 #include "vm/gpu/consumer.cuh"
 #include "vm/gpu/storer.cuh"
@@ -34,15 +40,21 @@ struct rows_words {
   // The storers', by lane, since their registers are short: of the tile at hand cosines and sines or the residuals, of rows g and g + 8
   // where there are two; a HEAD's candidates so far, values and then indices.
   float lane_words[2][4][32];
-  uint32_t stop;  // the host's wish, as the storers of the HEAD at hand saw it
+  uint32_t blocks[32];  // the loader's, of KV: of the pieces that it has looked up
+  uint32_t stop;        // the host's wish, as the storers of the HEAD at hand saw it
 };
+
+constexpr uint32_t EMPTY_WORD = MK_GPU_EMPTY_BYTE * 0x1010101u;
 
 enum {
   LINE_TILES = 2,  // of eight lines
   CHUNK_PAGES = GROUPS,
+  CHUNK_BYTES = CHUNK_PAGES * MK_GPU_PAGE_BYTES,
   CHUNK_STEPS = MK_GPU_CHUNK_STEPS,  // of a row tile: each warp has one part of it
   STEP_WORDS = 128,
-  STEP_FLAGS = 4,
+  BLOCK_TOKENS = 64,
+  PIECE_BLOCKS = MK_GPU_PIECE_TOKENS / BLOCK_TOKENS,
+  LOOKED_UP_PIECES = 32 / PIECE_BLOCKS,
   SUMS = 16 * MK_MAX_ROWS,  // of a row tile
   // Of the sums of sixteen warps the later eight are added to the earlier eight, in place; then come their squares by line.
   HALF_WARPS = MK_GPU_CONSUMER_WARPS / 2,
@@ -74,20 +86,42 @@ __device__ inline uint8_t *rows_result(uint32_t slot) {
   return shared_memory + ROWS_RESULT_AT + slot * ROWS_RESULT_BYTES;
 }
 
-// A value in this order.
+// The half of a value in this order that the step of this generation writes. `cols`: of the value.
 struct value_view {
   uint32_t *words;
 
-  __device__ explicit value_view(const mk_gpu_buffer &b) : words(reinterpret_cast<uint32_t *>(b.address)) {}
+  __device__ value_view(uint64_t address, uint32_t cols, uint32_t generation)
+      : words(reinterpret_cast<uint32_t *>(address) + generation % 2 * (cols / 16 * STEP_WORDS)) {}
+  __device__ value_view(const mk_gpu_buffer &b, uint32_t generation) : value_view(b.address, b.cols, generation) {}
   // Where the words of pair `pair` (elements 2 pair and 2 pair + 1) of a line lie.
   __device__ uint32_t *word(uint32_t line, uint32_t pair) const {
     return words + pair / 8 * STEP_WORDS + (line % 8 * 4 + pair % 4) * 4 + line / 8 * 2 + pair / 4 % 2;
   }
-  // Flags of line tile 0, halves 0 and 1, then of line tile 1.
-  __device__ uint32_t *flags(const mk_gpu_buffer &b, uint32_t step) const {
-    return words + b.cols / 16 * STEP_WORDS + step * STEP_FLAGS;
-  }
 };
+
+// What COMBINE makes of the parts of some lines; ATTENTION itself where a line has one split in use.
+__device__ inline value_view combined_value(const mk_gpu_buffer &parts, uint32_t generation) {
+  return value_view(static_cast<uint64_t>(parts.span_tokens) << 32 | parts.block_tokens,
+                    parts.grid_cols * (parts.tile_cols - 2), generation);
+}
+
+// Attention takes the tokens of a split in pieces, from the last one on: so what the step adds comes first. Spans are a power of two of pieces
+// (machine.c). The last piece of split `split` that begins before `end`, where there is one:
+__device__ inline uint32_t last_piece(uint32_t end, uint32_t split, uint32_t span, uint32_t splits) {
+  uint32_t own = split * span, last_span = (end - 1) & ~(span - 1);
+  while (own + splits * span <= last_span) {
+    own += splits * span;
+  }
+  return own == last_span ? (end - 1) & ~(MK_GPU_PIECE_TOKENS - 1u) : own + span - MK_GPU_PIECE_TOKENS;
+}
+__device__ inline uint32_t piece_before(uint32_t piece, uint32_t span, uint32_t splits) {
+  return piece - MK_GPU_PIECE_TOKENS - ((piece & (span - 1)) == 0 ? (splits - 1) * span : 0);
+}
+
+// Whether a line's first split is the only one that it has in use.
+__device__ inline bool alone_in_use(uint32_t position, uint32_t span, uint32_t splits) {
+  return position < span || splits == 1;
+}
 
 // Line of the lane's sums number `i` of a line tile.
 __device__ inline uint32_t line_of(uint32_t lane, uint32_t tile, uint32_t i) { return tile * 8 + lane % 4 * 2 + i % 2; }

@@ -13,14 +13,12 @@ namespace mk {
 
 enum { BATCH_STEPS = 8 };  // of a page, that are read before they are multiplied
 
-struct rows_consumer : consumer {};
-
-// Where each warp is in the ring of results: in shared memory, since registers are short.
-__device__ inline results_cursor results_of(const consumer &c) { return {c.d.words()->at_step[c.warp].token}; }
-__device__ inline void set_results(const consumer &c, const results_cursor &cursor) {
-  c.d.words()->at_step[c.warp].token = cursor.at;
-  __syncwarp();
-}
+struct rows_consumer : consumer {
+  results_cursor sums;      // where this warp is in the ring of results
+  instruction_cursor hand;  // in the ring of instructions
+};
+__device__ inline instruction_cursor at_hand(const rows_consumer &c) { return c.hand; }
+__device__ inline void set_at_hand(rows_consumer &c, const instruction_cursor &cursor) { c.hand = cursor; }
 
 // This warp's part of x: [step][line tile] B fragments.
 struct line_fragments {
@@ -28,10 +26,9 @@ struct line_fragments {
   float squares[LINE_TILES];  // sums of x^2: this lane's share, then this warp's
 };
 
-// First step of x that is this warp's in a chunk.
-__device__ inline uint32_t first_step(const consumer &c, uint32_t chunk) {
-  return chunk * CHUNK_STEPS + group_of(c) * STEPS_PER_PAGE + rank_of(c) * WARP_STEPS;
-}
+// First step of x that is this warp's in the chunk that begins with this one.
+__device__ inline uint32_t first_step(const consumer &c, uint32_t chunk) { return chunk + c.warp * WARP_STEPS; }
+static_assert(CHUNK_STEPS == MK_GPU_CONSUMER_WARPS * WARP_STEPS, "all warps have a part of a chunk");
 
 __device__ inline bool has_line(uint32_t active, const consumer &c, uint32_t tile) {
   return (active >> (tile * 8 + c.lane / 4) & 1) != 0;
@@ -56,19 +53,50 @@ __device__ inline void fetch_token_rows(const consumer &c, const mk_gpu_buffer &
   }
 }
 
-// The same of a value: each lane waits for one flag of the warp's steps, then all words are under way together.
-__device__ inline void fetch_lines(const consumer &c, const mk_operand &operand, const mk_gpu_buffer &x, uint32_t step,
-                                   uint32_t steps, line_fragments &to) {
-  value_view value(x);
-  bool waits = c.lane / STEP_FLAGS < steps && (rows_of(c.d).active >> c.lane / 2 % 2 * 8 & 0xff) != 0;
-  wait_flags(c.d, operand.buffer, value.flags(x, step) + c.lane, waits);
-  const uint4 *from = reinterpret_cast<const uint4 *>(value.words + step * STEP_WORDS) + c.lane;
+// The words of a value, of those of a warp's steps that `which` has a bit for: all under way together.
+__device__ inline void load_lines(const consumer &c, const mk_gpu_buffer &x, uint32_t step, uint32_t which,
+                                  line_fragments &to) {
+  const uint32_t *from = value_view(x, c.d.generation()).words + step * STEP_WORDS + c.lane * 4;
 #pragma unroll
   for (uint32_t s = 0; s < WARP_STEPS; s++) {
-    uint4 words = s < steps ? __ldcg(from + s * 32) : make_uint4(0, 0, 0, 0);
-    to.value[s][0] = {{words.x, words.y}};
-    to.value[s][1] = {{words.z, words.w}};
+    tile::load_relaxed_quad_if((which >> s & 1) != 0, from + s * STEP_WORDS, to.value[s][0].word, to.value[s][1].word);
   }
+}
+// A bit for each of the `steps` steps of a warp that are there.
+__device__ inline uint32_t steps_there(uint32_t steps) { return (1u << min(steps, WARP_STEPS + 0u)) - 1; }
+
+// Of these steps those in which a word of an active line is not there yet: a bit for each.
+__device__ inline uint32_t late_steps(const consumer &c, const line_fragments &x, uint32_t which) {
+  uint32_t active = rows_of(c.d).active, late = 0;
+  bool lower = has_line(active, c, 0), upper = has_line(active, c, 1);
+#pragma unroll
+  for (uint32_t s = 0; s < WARP_STEPS; s++) {
+    uint32_t low = max(x.value[s][0].word[0], x.value[s][0].word[1]),
+             high = max(x.value[s][1].word[0], x.value[s][1].word[1]);
+    late |= (lower && low == EMPTY_WORD) || (upper && high == EMPTY_WORD) ? 1u << s : 0;
+  }
+  return __reduce_or_sync(0xffffffffu, late & which);
+}
+
+// A warp's steps of a value, all of whose words of active lines are there. `loaded`: it has been loaded already, perhaps too early. What is late is
+// loaded again, and only that: a look at all words takes as many of the SM's bytes as the weights that come meanwhile.
+__device__ inline void fetch_lines(const consumer &c, const mk_operand &operand, const mk_gpu_buffer &x, uint32_t step,
+                                   uint32_t steps, bool loaded, line_fragments &to) {
+  uint32_t late = steps_there(steps);
+  if (steps < WARP_STEPS && !loaded) {
+#pragma unroll
+    for (uint32_t s = 0; s < WARP_STEPS; s++) {
+      to.value[s][0] = to.value[s][1] = {{0, 0}};
+    }
+  }
+  wait_generation(c.d, operand.buffer, [&](uint32_t want) {
+    if (!loaded) {
+      load_lines(c, x, step, late, to);
+    }
+    loaded = false;
+    late = late_steps(c, to, late);
+    return late != 0 ? want - 1 : want;
+  });
 }
 
 // Multiplies by the gains of this lane's elements, words t and t + 4 of a step.
@@ -77,39 +105,55 @@ __device__ inline void scale_lines(const uint32_t (&gains)[WARP_STEPS][2], line_
   for (uint32_t s = 0; s < WARP_STEPS; s++) {
 #pragma unroll
     for (uint32_t b = 0; b < 2; b++) {
-      float low_gain = tile::low_bf16(gains[s][b]), high_gain = tile::high_bf16(gains[s][b]);
 #pragma unroll
       for (uint32_t n = 0; n < LINE_TILES; n++) {
         uint32_t &word = x.value[s][n].word[b];
         float low = tile::low_bf16(word), high = tile::high_bf16(word);
         x.squares[n] += low * low;
         x.squares[n] += high * high;
-        word = tile::pack_bf16(low * low_gain, high * high_gain);
+        word = tile::multiply_bf16(word, gains[s][b]);
       }
     }
   }
 }
 
-// This warp's part of chunk `chunk` of an x of `steps` steps. The gains are under way while x is waited for.
-__device__ inline void fetch_chunk(const consumer &c, const mk_instruction &in, uint32_t steps, uint32_t chunk,
-                                   line_fragments &to) {
+// Of x, from the operand's start, and of x in its buffer before that.
+__device__ inline uint32_t steps_of(const mk_instruction &in) {
+  return in.operands[LINEAR_X].cols * device::slot_of(in).buffers[LINEAR_X].tile_cols / 16;
+}
+__device__ inline uint32_t steps_before(const mk_instruction &in) {
+  return in.operands[LINEAR_X].col * device::slot_of(in).buffers[LINEAR_X].tile_cols / 16;
+}
+// What a warp does of a linear instruction; the same for all lanes, and worked out before x is there.
+struct linear_work {
+  uint32_t steps;  // of x, from the operand's start
+  uint32_t rows;   // row tiles
+  bool normed;
+
+  __device__ uint32_t left(uint32_t step) const { return step < steps ? steps - step : 0; }  // from this one on
+  // Of a long x the words of the next chunk are under way while the sums of this one are put down.
+  __device__ bool loads_ahead() const { return steps > CHUNK_STEPS && !normed; }
+};
+
+// This warp's part of x, from step `step` on. The gains are under way while x is waited for. `loaded`: its words have been loaded already.
+__device__ inline void fetch_chunk(const consumer &c, const mk_instruction &in, const linear_work &work, uint32_t step,
+                                   bool loaded, line_fragments &to) {
   const mk_operand &operand = in.operands[LINEAR_X];
   const mk_gpu_buffer &x = device::slot_of(in).buffers[LINEAR_X];
-  uint32_t step = first_step(c, chunk), left = step < steps ? steps - step : 0;
-  uint32_t x_step = step + operand.col * x.tile_cols / 16, gains[WARP_STEPS][2];
+  uint32_t gains[WARP_STEPS][2], gained = work.normed ? steps_there(work.left(step)) : 0;
   const uint32_t *gain =
       reinterpret_cast<const uint32_t *>(device::slot_of(in).buffers[LINEAR_GAIN].address) + step * 8 + c.lane % 4;
 #pragma unroll
   for (uint32_t i = 0; i < WARP_STEPS * 2; i++) {
-    gains[i / 2][i % 2] = has_norm(in) && i / 2 < left ? __ldg(gain + i * 4) : 0;
+    gains[i / 2][i % 2] = (gained >> i / 2 & 1) != 0 ? __ldg(gain + i * 4) : 0;
   }
   if ((operand.flags & MK_OPERAND_TOKEN_ROW) != 0) {
-    fetch_token_rows(c, x, x_step, left, to);
+    fetch_token_rows(c, x, steps_before(in) + step, work.left(step), to);
   } else {
-    fetch_lines(c, operand, x, x_step, left, to);
+    fetch_lines(c, operand, x, steps_before(in) + step, work.left(step), loaded, to);
   }
   to.squares[0] = to.squares[1] = 0.0f;
-  if (has_norm(in)) {
+  if (work.normed) {
     scale_lines(gains, to);
   }
 }
@@ -118,7 +162,7 @@ __device__ inline void fetch_chunk(const consumer &c, const mk_instruction &in, 
 // adds its own.
 __device__ inline void put_sums(rows_consumer &c, const tile::sum_tile (&sums)[LINE_TILES],
                                 const float (&squares)[LINE_TILES]) {
-  results_cursor at = results_of(c);
+  const results_cursor at = c.sums;
   bool later = c.warp >= HALF_WARPS;
   uint32_t slot = at.slot(), place = c.warp % HALF_WARPS;
   if (later) {
@@ -148,8 +192,7 @@ __device__ inline void put_sums(rows_consumer &c, const tile::sum_tile (&sums)[L
   if (c.lane == 0) {
     tile::arrive(c.d.barrier((later ? RESULT_FULL : ROWS_LOWER_FULL) + slot));
   }
-  at.next();
-  set_results(c, at);
+  c.sums.next();
 }
 
 // sums += four steps of a page times x, from step `first` of the warp's on; `left`: steps of it that are there.
@@ -199,29 +242,33 @@ __device__ inline uint32_t rows_to_do(const device &d, const mk_instruction &in,
 }
 
 __device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instruction &in) {
-  const mk_operand &from = in.operands[LINEAR_X], &weight = in.operands[has_norm(in) ? 2 : 1];
-  uint32_t steps = from.cols * c.d.buffer(from).tile_cols / 16, rows = rows_to_do(c.d, in, weight);
-  line_fragments x;
+  line_fragments x = {};  // without it its registers would stay taken from one instruction to the next
+  linear_work work = {tile::uniform(steps_of(in)), 0, tile::uniform(has_norm(in))};
+  work.rows = tile::uniform(rows_to_do(c.d, in, in.operands[work.normed ? 2 : 1]));
 #pragma unroll 1
-  for (uint32_t chunk = 0; chunk * CHUNK_STEPS < steps; chunk++) {
+  for (uint32_t chunk = 0; chunk < work.steps; chunk += CHUNK_STEPS) {
     forget(c.lane);
     forget(c.warp);
-    fetch_chunk(c, in, steps, chunk, x);
-    forget(c.lane);
-    forget(c.warp);
-    bool last = (chunk + 1) * CHUNK_STEPS >= steps;
+    bool last = chunk + CHUNK_STEPS >= work.steps;
+    fetch_chunk(c, in, work, first_step(c, chunk), chunk != 0 && work.loads_ahead(), x);
 #pragma unroll
     for (uint32_t n = 0; n < LINE_TILES; n++) {
       x.squares[n] = tile::sum_group<4>(x.squares[n]);
     }
-    uint32_t step = first_step(c, chunk), left = step < steps ? steps - step : 0;
+    uint32_t left = work.left(first_step(c, chunk));
     tile::sum_tile sums[LINE_TILES];
 #pragma unroll 1
-    for (uint32_t row = 0; row < rows; row++) {
+    for (uint32_t row = 0; row < work.rows; row++) {
       multiply_page(c, x, left, sums);
+      if (row + 1 == work.rows && !last && work.loads_ahead()) {
+        uint32_t next = first_step(c, chunk + CHUNK_STEPS);
+        // What steps that are not there have of this chunk counts for nothing, since their weights are 0.
+        load_lines(c, device::slot_of(in).buffers[LINEAR_X], steps_before(in) + next, steps_there(work.left(next)), x);
+      }
       put_sums(c, sums, x.squares);
     }
-    if (rows == 0 && last) {  // one empty result tells the storer that everything before it on this SM is done
+    if (work.rows == 0 && last) {
+      // One empty result tells the storers that everything before it on this SM is done.
       tile::zero(sums[0]);
       tile::zero(sums[1]);
       put_sums(c, sums, x.squares);

@@ -1,21 +1,84 @@
-// What the loader streams for an instruction of several rows per step. By one lane; see loader.cuh.
+// What the loader streams for an instruction of several rows per step. By one lane; see loader.cuh. Everything comes by four pages.
 //
 // Weights come chunk by chunk, a chunk being four pages of each row tile of the instruction: so a warp multiplies the same part of x in
 // all row tiles, and keeps it in registers meanwhile. A chunk that ends earlier has empty pages, so that a group's pages are always
 // in its own slots of the ring. Of KV come the blocks of this unit's split of each slot that has rows, up to its last one; a block without
 // a token from before the step comes empty, for the consumers to fill.
+//
+// How fast: while the consumers wait for pages, as fast as memory gives them. While they have two chunks before them they wait for values, or are about
+// to, and those wait behind the SM's own copies: then copies go out slowly, two pages at a time.
 #pragma once
 #include "vm/gpu/loader.cuh"
 #include "vm/gpu/rows.cuh"
 
 namespace mk {
 
-// Waits for the step state; false: the launch ends before this step, or everybody is to leave.
-__device__ inline bool wait_rows(loader &l) {
-  if (l.d.epoch > 0 && !wait_phase_alone(l.d, STATE_READY, (l.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
+// Waits for the step state, all lanes; false: the launch ends before this step, or everybody is to leave.
+__device__ inline bool wait_rows(const loader &l) {
+  if (l.d.epoch > 0 && !wait_phase(l.d, STATE_READY, (l.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
     return false;
   }
-  return rows_of(l.d).stop == 0;
+  return tile::uniform(rows_of(l.d).stop) == 0;
+}
+
+// Each copy is due so long behind the one before it was, not behind when that went out, or what the loop itself takes would slow them down. After a
+// long wait there is no burst.
+__device__ __forceinline__ void pace_rows_copy(loader &l, uint32_t ticks) {
+  uint32_t since;
+  do {
+    since = tile::clock_low() - l.last_copy;
+  } while (since < ticks);
+  l.last_copy += since < ticks + LATE_TICKS ? ticks : since - LATE_TICKS;
+}
+
+// The next four pages, which are four slots of the ring side by side, page i with bytes(i) from from(i): what a page costs the loader's one
+// lane is what paces short stages, so all four are tested together. False: everybody is to leave.
+template <typename addresses, typename sizes>
+__device__ __forceinline__ bool load_pages(loader &l, addresses from, sizes bytes) {
+  uint32_t slot = l.pages.slot(), parity = l.pages.phase() ^ 1;
+  uint32_t empty = l.d.barrier(PAGE_EMPTY + slot), full = l.d.barrier(PAGE_FULL + slot);
+  bool ready = true;
+#pragma unroll
+  for (uint32_t i = 0; i < CHUNK_PAGES; i++) {
+    ready = tile::test_wait(empty + i * 8, parity) && ready;
+  }
+  if (!ready) {
+#pragma unroll 1
+    for (uint32_t i = 0; i < CHUNK_PAGES; i++) {
+      if (!wait_phase_alone(l.d, PAGE_EMPTY + slot + i, parity, MK_ACTIVITY_PAGE_EMPTY, slot + i)) {
+        return false;
+      }
+    }
+  }
+  tile::fence_shared_for_copies();                 // the consumers' reads came before, by the barriers
+  ring_cursor<MK_GPU_RING_PAGES> after = l.pages;  // the chunk behind this one: where the last but one lies now
+  after.advance(CHUNK_PAGES);
+  uint32_t to = tile::shared_address(l.d.page(slot));
+  bool copies = (l.d.params.left_out & MK_GPU_PART_COPIES) == 0;
+#pragma unroll 1
+  for (uint32_t i = 0; i < CHUNK_PAGES; i++, to += MK_GPU_PAGE_BYTES, full += 8) {
+    bool slow = !tile::test_wait(l.d.barrier(PAGE_EMPTY + after.slot()), after.phase() ^ 1);
+    uint32_t ticks = slow ? SLOW_TICKS : COPY_TICKS;
+    ring_cursor<MK_GPU_RING_PAGES> landing = l.landing;
+    landing.advance(slow ? SLOW_LESS : 0);
+    while (!tile::try_wait(l.d.barrier(PAGE_FULL + landing.slot()), landing.phase())) {
+      // Copies always arrive, so this needs no deadline.
+    }
+    l.landing.next();
+    uint32_t count = copies ? bytes(i) : 0;
+    const uint8_t *start = from(i);
+    tile::arrive_expect(full, count);
+#pragma unroll
+    for (uint32_t at = 0; at < MK_GPU_PAGE_BYTES; at += MK_GPU_COPY_BYTES) {
+      if (at < count) {
+        pace_rows_copy(l, ticks);
+        tile::bulk_load(to + at, start + at, min(count - at, static_cast<uint32_t>(MK_GPU_COPY_BYTES)), full);
+      }
+    }
+  }
+  l.pages.advance(CHUNK_PAGES);
+  l.issued += CHUNK_PAGES;
+  return true;
 }
 
 __device__ __forceinline__ void load_weight_chunks(loader &l, const mk_instruction &in, const mk_operand &operand) {
@@ -23,75 +86,135 @@ __device__ __forceinline__ void load_weight_chunks(loader &l, const mk_instructi
   uint32_t run_bytes = operand.cols * 512;
   uint64_t pitch = static_cast<uint64_t>(b.grid_cols) * 512;
   const uint8_t *base = reinterpret_cast<const uint8_t *>(b.address) + operand.row * pitch + operand.col * 512;
-  uint32_t rows = operand.rows;
-  if (in.opcode == MK_OP_HEAD && (!wait_rows(l) || rows_of(l.d).chooses == 0)) {
-    rows = 0;
-  }
-  for (uint32_t chunk = 0; chunk < run_bytes; chunk += CHUNK_PAGES * MK_GPU_PAGE_BYTES) {
+  uint32_t rows = in.opcode == MK_OP_HEAD && rows_of(l.d).chooses == 0 ? 0 : operand.rows;
+#pragma unroll 1
+  for (uint32_t chunk = 0; chunk < run_bytes; chunk += CHUNK_BYTES) {
     const uint8_t *from = base + chunk;
+    uint32_t left = run_bytes - chunk;
+#pragma unroll 1
     for (uint32_t row = 0; row < rows; row++, from += pitch) {
-      for (uint32_t at = 0; at < CHUNK_PAGES * MK_GPU_PAGE_BYTES; at += MK_GPU_PAGE_BYTES) {
-        uint32_t left = chunk + at < run_bytes ? run_bytes - chunk - at : 0;
-        if (!load_page(l, from + at, min(left, static_cast<uint32_t>(MK_GPU_PAGE_BYTES)), false)) {
-          return;
-        }
+      if (!load_pages(
+              l, [=](uint32_t i) { return from + i * MK_GPU_PAGE_BYTES; },
+              [=](uint32_t i) {
+                uint32_t before = i * MK_GPU_PAGE_BYTES;
+                return left > before ? min(left - before, static_cast<uint32_t>(MK_GPU_PAGE_BYTES)) : 0;
+              })) {
+        return;
       }
     }
   }
 }
 
-// Blocks of one slot's split, whose first span begins at `span`.
-__device__ __forceinline__ void load_slot_blocks(loader &l, const mk_instruction &in, uint32_t slot, uint32_t span) {
-  const mk_operand &operand = in.operands[MK_SLOT_ATTENTION_kv];
+// The split that unit `unit` does of a slot.
+__device__ inline uint32_t split_of(uint32_t unit, uint32_t slot, uint32_t splits) {
+  return (unit + splits - slot % splits) % splits;
+}
+
+// A unit's work for one slot: its split's pieces, whole chunks of pages each. Blocks behind the last token come empty, so that warps find
+// their tiles' pages in slots of the ring of their own.
+struct piece_walk {
+  uint32_t span, splits;
+  uint32_t last;   // piece; pieces are named by their first position
+  uint32_t first;  // position of the slot's rows in this step
+};
+
+// All lanes: looks up the blocks of so many pieces as there are lanes for, from `piece` on, that hold tokens from before the step. By one access, for the
+// loader's lane to find in shared memory: a load of its own would hold up the fence before its next copies.
+__device__ __forceinline__ void look_up_pieces(const mk_gpu_buffer &tables, uint32_t slot, const piece_walk &w,
+                                               uint32_t piece) {
+  uint32_t lane = tile::lane(), steps = lane / PIECE_BLOCKS;
+  bool there = true;
+#pragma unroll 1
+  for (uint32_t i = 0; i + 1 < LOOKED_UP_PIECES; i++) {
+    if (i < steps) {
+      there = there && piece != w.last;
+      piece = there ? piece_before(piece, w.span, w.splits) : piece;
+    }
+    if (!__any_sync(0xffffffffu, there && steps > i + 1)) {
+      break;
+    }
+  }
+  uint32_t block = piece / BLOCK_TOKENS + lane % PIECE_BLOCKS;
+  bool old = there && block * BLOCK_TOKENS < w.first;
+  const uint32_t *table = reinterpret_cast<const uint32_t *>(tables.address) + slot * tables.cols + block;
+  rows_shared()->blocks[lane] = old ? __ldg(table) : 0;
+  __syncwarp();
+}
+
+// One lane: the pages of the pieces that have been looked up, from `piece` on. False: everybody is to leave.
+__device__ __forceinline__ bool load_pieces(loader &l, const mk_gpu_buffer &b, uint32_t head, const piece_walk &w,
+                                            uint32_t piece) {
+  uint32_t run_bytes = BLOCK_TOKENS * b.head_dim * 4;
+  bool two = run_bytes > MK_GPU_PAGE_BYTES;  // pages a block
+  const uint8_t *base = reinterpret_cast<const uint8_t *>(b.address) + static_cast<uint64_t>(head) * run_bytes;
+  uint64_t pitch = static_cast<uint64_t>(b.cols) * run_bytes;
+  const volatile uint32_t *blocks = rows_shared()->blocks;
+#pragma unroll 1
+  for (uint32_t i = 0; i < LOOKED_UP_PIECES; i++, blocks += PIECE_BLOCKS) {
+    uint32_t olds = piece < w.first ? (w.first - piece + BLOCK_TOKENS - 1) / BLOCK_TOKENS : 0;
+#pragma unroll 1
+    for (uint32_t page = 0; page < (two ? 2u : 1u) * PIECE_BLOCKS; page += CHUNK_PAGES) {
+      if (!load_pages(
+              l,
+              [=](uint32_t j) {
+                uint32_t at = page + j;
+                return base + blocks[two ? at / 2 : at] * pitch + (two ? at % 2 * MK_GPU_PAGE_BYTES : 0);
+              },
+              [=](uint32_t j) {
+                return (two ? (page + j) / 2 : page + j) < olds ? static_cast<uint32_t>(MK_GPU_PAGE_BYTES) : 0;
+              })) {
+        return false;
+      }
+    }
+    if (piece == w.last) {
+      break;
+    }
+    piece = piece_before(piece, w.span, w.splits);
+  }
+  return true;
+}
+// All lanes; one of them loads. The slots that have tokens of the unit's splits, one after the other.
+__device__ __forceinline__ void load_unit(loader &l, const mk_instruction &in, const mk_operand &operand) {
   const mk_gpu_buffer *buffers = device::slot_of(in).buffers;
-  const mk_gpu_buffer &b = buffers[MK_SLOT_ATTENTION_kv], &tables = buffers[MK_SLOT_ATTENTION_table];
-  const uint32_t *table = reinterpret_cast<const uint32_t *>(tables.address) + slot * tables.cols;
+  const mk_gpu_buffer &b = buffers[MK_SLOT_ATTENTION_kv];
   const volatile rows_state &state = rows_of(l.d);
-  uint32_t run_bytes = b.block_tokens * b.head_dim * 4, spans = in.params[MK_PARAM_ATTENTION_splits] * b.span_tokens;
-  uint32_t first = state.slot_first[slot], end = first + state.slot_count[slot];
+  piece_walk w = {tile::uniform(b.span_tokens), tile::uniform(in.params[MK_PARAM_ATTENTION_splits]), 0, 0};
+  uint32_t unit = tile::uniform(static_cast<uint32_t>(operand.row));
+  uint32_t of = tile::lane() % MK_MAX_ROWS, count = state.slot_count[of];
+  bool works = count != 0 && split_of(unit, of, w.splits) * w.span < state.slot_first[of] + count;
 #pragma unroll 1
-  for (; span < end; span += spans) {
+  for (uint32_t slots = __ballot_sync(0xffffffffu, works) & 0xffffu; slots != 0; slots &= slots - 1) {
+    uint32_t slot = __ffs(static_cast<int>(slots)) - 1, split = split_of(unit, slot, w.splits);
+    w.first = tile::uniform(state.slot_first[slot]);
+    w.last = split * w.span;
+    uint32_t piece = tile::uniform(last_piece(w.first + state.slot_count[slot], split, w.span, w.splits));
 #pragma unroll 1
-    for (uint32_t at = span; at < min(end, span + b.span_tokens); at += b.block_tokens) {
-      uint64_t block = __ldg(table + at / b.block_tokens);
-      const uint8_t *from = reinterpret_cast<const uint8_t *>(b.address) + (block * b.cols + operand.col) * run_bytes;
+    for (bool more = true; more;) {
+      look_up_pieces(buffers[MK_SLOT_ATTENTION_table], slot, w, piece);
+      if (tile::elect()) {
+        load_pieces(l, b, operand.col, w, piece);
+      }
+      __syncwarp();
 #pragma unroll 1
-      for (uint32_t i = 0; i < run_bytes; i += MK_GPU_PAGE_BYTES) {
-        bool old = at < first;
-        if (!load_page(l, old ? from + i : nullptr, old ? MK_GPU_PAGE_BYTES : 0, old)) {
-          return;
-        }
+      for (uint32_t i = 0; i < LOOKED_UP_PIECES && more; i++) {
+        more = piece != w.last;
+        piece = more ? piece_before(piece, w.span, w.splits) : piece;
       }
     }
   }
 }
 
-__device__ inline void load_instruction(loader &l, const mk_instruction &in) {
-  int slot = streamed_operand(in.opcode);
-  if (slot < 0) {
+// All lanes; one of them loads.
+__device__ __forceinline__ void load_instruction(loader &l, const mk_instruction &in) {
+  uint32_t opcode = tile::uniform(static_cast<uint32_t>(in.opcode));
+  int slot = streamed_operand(opcode);
+  if (slot < 0 || ((opcode == MK_OP_ATTENTION || opcode == MK_OP_HEAD) && !wait_rows(l))) {
     return;
   }
-  const mk_operand &operand = in.operands[slot];
-  if (in.opcode != MK_OP_ATTENTION) {
-    load_weight_chunks(l, in, operand);
-    return;
-  }
-  if (!wait_rows(l)) {
-    return;
-  }
-  uint32_t span_tokens = l.d.buffer(operand).span_tokens, splits = in.params[MK_PARAM_ATTENTION_splits];
-  uint32_t split = operand.row;  // of slot 0; the next slot's is the one before
-#pragma unroll 1
-  for (uint32_t slot = 0; slot < MK_MAX_ROWS; slot++) {
-    if ((rows_of(l.d).slots >> slot & 1) != 0) {
-      load_slot_blocks(l, in, slot, split * span_tokens);
-    }
-    split = split == 0 ? splits - 1 : split - 1;
-  }
-  while (l.pages.slot() % CHUNK_PAGES != 0) {  // what follows begins with the first group's slot
-    if (!load_page(l, nullptr, 0, false)) {
-      return;
-    }
+  if (opcode == MK_OP_ATTENTION) {
+    load_unit(l, in, in.operands[slot]);
+  } else if (tile::elect()) {
+    load_weight_chunks(l, in, in.operands[slot]);
   }
 }
 

@@ -1,4 +1,5 @@
-// What the roles do with an instruction of several rows per step: the counterparts of kernel.cu's.
+// What the roles do with an instruction of several rows per step: the counterparts of kernel.cu's. Nobody waits for counters or signals them:
+// such programs have no release counters (machine.c), and relaxed ones are hints.
 #pragma once
 #include "instructions/attention_rows.cuh"
 #include "instructions/combine_rows.cuh"
@@ -38,16 +39,12 @@ __device__ __forceinline__ void consume_instruction(rows_consumer &c, const mk_i
   forget(c.warp);
   forget(c.d.warp);
   forget(c.d.epoch);
-  consumers_wait(c, in);
   switch (in.opcode) {
     case MK_OP_ATTENTION:
+      consume_ATTENTION(c, in);
+      return;
     case MK_OP_COMBINE:
-      if (in.opcode == MK_OP_ATTENTION) {
-        consume_ATTENTION(c, in);
-      } else {
-        consume_COMBINE_rows(c, in);
-      }
-      consumers_signal(c, in);
+      consume_COMBINE_rows(c, in);
       return;
     case MK_OP_REDUCE_ADD:
       consume_REDUCE_ADD(c, in);

@@ -102,15 +102,11 @@ __device__ inline void publish_floats(const rows_storer &s, const mk_operand &ou
   }
 }
 
-// Tells that this storer has written its lines of `halves` halves of steps from half `first` on: once for all row tiles of an instruction,
-// whose readers need all of them, since the fence takes about as long as a look at another SM's value.
-__device__ inline void raise_flags(const rows_storer &s, const mk_gpu_buffer &out, uint32_t first, uint32_t halves) {
-  __syncwarp();
+// Behind the first sums of a HEAD, by which all consumers are done with what came before: what the storers and they have written comes before
+// the candidates of either storer.
+__device__ inline void release_step(const rows_storer &) {
+  tile::meet_at<STORERS * 32>(2);
   tile::fence_release();
-  uint32_t *flags = value_view(out).flags(out, 0) + s.tile * 2;
-  for (uint32_t i = first + s.lane; i < first + halves && publishes(s.d); i += 32) {
-    tile::store_relaxed(flags + i / 2 * STEP_FLAGS + i % 2, s.d.generation());
-  }
 }
 
 // Elements of neighbouring lanes g and g + 1 (g even) as bf16 pairs: the even lane gets those of its line 2 t, the odd one of 2 t + 1.

@@ -5,9 +5,9 @@
 // the fault record and raises the abort flag that all controllers watch. From then on no wait waits: a consumer or
 // the storer goes through its instruction to the end with whatever it has, so that no other warp is left alone at a meeting, and
 // leaves behind the last instruction that the controller has handed out: the same one for all. Nothing else ends a role but the last
-// epoch or the host's stop. Four spins stand elsewhere because they cannot be kept waiting: the controller's for room in its ring, which
-// watches meanwhile (kernel.cu), the drain of copies, which always arrive, the pause between copies (both loader.cuh), and the recorder's,
-// which count their tries.
+// epoch or the host's stop. Five spins stand elsewhere because they cannot be kept waiting: the controller's for room in its ring, which
+// watches meanwhile (controller.cuh), the drain of copies, which always arrive, the pause between copies (both loader.cuh), the wait for earlier copies with
+// several rows (rows_loader.cuh), and the recorder's, which count their tries.
 //
 // Waits are short on purpose: a copy of this code stands wherever somebody waits, and together they have to fit the instruction
 // cache, from which a miss costs about as much as a hop (docs/results/decode.md).
@@ -17,6 +17,18 @@
 namespace mk {
 
 enum { LONG_WAIT_TRIES = 64 };
+
+#if MK_GPU_ROWS
+// Says what this warp waits for, at its first try in vain: with several rows there are so many waits that counting tries at each of them takes
+// more, in instructions that have to stay in their cache, than it saves. `have` is that of a lane that is late.
+__device__ inline void say_wait(const device &d, uint32_t what, uint32_t have, uint32_t want) {
+  asm volatile(
+      "{\n .reg .pred late;\n setp.ne.u32 late, %2, %3;\n @late st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n}" ::"r"(
+          tile::shared_address(const_cast<long_wait *>(&device::words()->waits[d.warp]))),
+      "r"(what), "r"(have), "r"(want), "r"(d.epoch)
+      : "memory");
+}
+#endif
 
 // Says what this warp waits for.
 __device__ inline void begin_long_wait(const device &d, uint32_t what, uint32_t have, uint32_t want) {
@@ -33,18 +45,25 @@ __device__ inline void begin_long_wait(const device &d, uint32_t what, uint32_t 
 template <bool alone = false>
 __device__ inline bool keep_waiting(const device &d, uint32_t &tries, uint32_t activity, uint32_t edge, uint32_t have,
                                     uint32_t want) {
+#if MK_GPU_ROWS
+  if (tries == 0) {
+    say_wait(d, activity | edge << 16, have, want);
+  }
+  tries = 1;
+#else
   if (++tries % LONG_WAIT_TRIES != 0) {
     return true;
   }
   if (tries == LONG_WAIT_TRIES) {
     begin_long_wait(d, activity | edge << 16, alone ? have : __reduce_max_sync(0xffffffffu, have), want);
   }
+#endif
   bool stay = device::words()->leave == 0;
   return alone ? stay : __all_sync(0xffffffffu, stay);
 }
 
 __device__ inline void waited(const device &d, uint32_t tries) {
-  if (tries >= LONG_WAIT_TRIES) {
+  if (tries >= (MK_GPU_ROWS ? 1 : LONG_WAIT_TRIES)) {
     device::words()->waits[d.warp].what = 0;
   }
 }
@@ -59,7 +78,7 @@ __device__ inline bool wait_phase(const device &d, uint32_t index, uint32_t pari
   uint32_t tries = 0;
   bool ok = true;
   while (ok && !__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {
-    ok = keep_waiting(d, tries, activity, edge, 0, parity);
+    ok = keep_waiting(d, tries, activity, edge, MK_GPU_ROWS ? parity ^ 1 : 0, parity);
   }
   waited(d, tries);
   record_wait(d, start, activity, edge);
@@ -77,7 +96,7 @@ __device__ inline bool wait_phase_alone(const device &d, uint32_t index, uint32_
   uint32_t tries = 0;
   bool ok = true;
   while (ok && !tile::try_wait(barrier, parity)) {
-    ok = keep_waiting<true>(d, tries, activity, edge, 0, parity);
+    ok = keep_waiting<true>(d, tries, activity, edge, MK_GPU_ROWS ? parity ^ 1 : 0, parity);
   }
   waited(d, tries);
   record_wait(d, start, activity, edge);
@@ -105,7 +124,14 @@ __device__ inline watch watch_over(watch w, uint32_t deadline, mk_gpu_fault *fau
   volatile shared_words *words = device::words();
   uint32_t warp = tile::lane(), now = static_cast<uint32_t>(tile::global_nanoseconds() >> 10);
   uint32_t what = warp < MK_GPU_WARPS ? words->waits[warp].what : 0;
+#if MK_GPU_ROWS
+  // The same wait, of the same instruction and step: one role has no two such waits for as long as a deadline.
+  uint32_t ticket =
+      what != 0 ? ((words->uid[warp] << 12 ^ words->waits[warp].epoch << 4) + (what ^ words->waits[warp].want << 1)) | 1
+                : 0;
+#else
   uint32_t ticket = what != 0 ? words->tickets[warp] : 0;
+#endif
   if (ticket != w.ticket) {
     w.ticket = ticket;
     w.since = now;
