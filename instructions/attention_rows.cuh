@@ -47,9 +47,9 @@ struct set_sums {          // columns 2 t and 2 t + 1 of lane 4 g + t
 struct slot_view {
   const mk_instruction &in;
   const volatile rows_state &state;
-  uint32_t slot, split;            // the split that this unit does of it
-  uint32_t first, end;             // of the slot's rows in this step: the first position, and behind the last one
-  uint32_t head_dim, span, units;  // dims; tokens of a span; splits
+  uint32_t slot, split;  // the split that this unit does of it
+  uint32_t first, end;   // of the slot's rows in this step: the first position, and behind the last one
+  uint32_t head_dim;
 
   __device__ uint32_t line(uint32_t row) const { return state.order[state.slot_start[slot] + row]; }
   __device__ const mk_gpu_buffer &kv() const { return device::slot_of(in).buffers[MK_SLOT_ATTENTION_kv]; }
@@ -60,13 +60,13 @@ struct slot_view {
   }
   __device__ uint32_t half(const consumer &c) const { return c.warp < ranks() ? 0 : 1; }
   __device__ uint32_t rank(const consumer &c) const { return c.warp & (ranks() - 1); }
-  __device__ uint32_t span_tokens() const { return span; }
+  __device__ uint32_t span_tokens() const { return kv().span_tokens; }
   __device__ uint32_t group() const { return in.params[MK_PARAM_ATTENTION_group]; }
   __device__ uint32_t head_bits() const {
     return 32 - __clz(static_cast<int>(group() - 1));
   }  // padded to a power of two
   __device__ uint32_t sets() const { return (((end - first) << head_bits()) + 7) / 8; }
-  __device__ uint32_t splits() const { return units; }
+  __device__ uint32_t splits() const { return in.params[MK_PARAM_ATTENTION_splits]; }
   __device__ uint32_t first_span() const { return split * span_tokens(); }
 };
 
@@ -374,7 +374,7 @@ __device__ inline void attend_piece(const consumer &c, const slot_view &v, uint3
                                     const uint32_t (&limits)[2], bool releases, set_sums &sums) {
   uint32_t pages_per_block = v.halves();
 #pragma unroll 1
-  for (uint32_t i = v.rank(c); i < PIECE_TILES; i += v.ranks()) {
+  for (uint32_t i = v.rank(c); i < piece_pages(piece, v.end, pages_per_block) * 4 / pages_per_block; i += v.ranks()) {
     uint32_t page = i / 4 * pages_per_block;
     ring_cursor<MK_GPU_RING_PAGES> first = piece_page(c, page), second = piece_page(c, page + pages_per_block - 1);
     wait_phase(c.d, PAGE_FULL + first.slot(), first.phase(), MK_ACTIVITY_PAGE_FULL, first.slot());
@@ -438,7 +438,7 @@ __device__ inline void attend_slot(consumer &c, const slot_view &v, waits drain)
         keep_set(kept_set(c, set), sums);
       }
     }
-    c.pages.advance(PIECE_BLOCKS * v.halves());
+    c.pages.advance(piece_pages(piece, v.end, v.halves()));
     if (last) {
       return;
     }
@@ -471,8 +471,7 @@ __device__ inline void consume_ATTENTION(rows_consumer &c, const mk_instruction 
     uint32_t begin = tile::uniform(state.slot_first[next]);
     attend_slot(c,
                 {in, state, next, tile::uniform(split_of(next)), begin, begin + tile::uniform(state.slot_count[next]),
-                 tile::uniform(static_cast<uint32_t>(b.head_dim)), tile::uniform(b.span_tokens),
-                 tile::uniform(in.params[MK_PARAM_ATTENTION_splits])},
+                 tile::uniform(static_cast<uint32_t>(b.head_dim))},
                 drain);
   }
   tile::fence_global_for_copies();  // of what was appended, for the next epoch's copies

@@ -118,6 +118,13 @@ __device__ inline uint32_t piece_before(uint32_t piece, uint32_t span, uint32_t 
   return piece - MK_GPU_PIECE_TOKENS - ((piece & (span - 1)) == 0 ? (splits - 1) * span : 0);
 }
 
+// Pages of a piece by fours: those with tokens before `end`. A block of heads of 64 dims is one page, of 128 dims two.
+__device__ inline uint32_t piece_pages(uint32_t piece, uint32_t end, uint32_t pages_per_block) {
+  return pages_per_block * PIECE_BLOCKS > CHUNK_PAGES && end - piece > MK_GPU_PIECE_TOKENS / 2 ? 2 * CHUNK_PAGES
+                                                                                               : 0 + CHUNK_PAGES;
+}
+static_assert(PIECE_BLOCKS == CHUNK_PAGES, "a piece is one chunk or two");
+
 // Whether a line's first split is the only one that it has in use.
 __device__ inline bool alone_in_use(uint32_t position, uint32_t span, uint32_t splits) {
   return position < span || splits == 1;

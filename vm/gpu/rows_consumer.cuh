@@ -256,21 +256,22 @@ __device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instru
       x.squares[n] = tile::sum_group<4>(x.squares[n]);
     }
     uint32_t left = work.left(first_step(c, chunk));
+    // One empty result tells the storers that everything before it on this SM is done.
+    uint32_t results = work.rows == 0 && last ? 1 : work.rows;
     tile::sum_tile sums[LINE_TILES];
 #pragma unroll 1
-    for (uint32_t row = 0; row < work.rows; row++) {
-      multiply_page(c, x, left, sums);
+    for (uint32_t row = 0; row < results; row++) {
+      if (work.rows != 0) {
+        multiply_page(c, x, left, sums);
+      } else {
+        tile::zero(sums[0]);
+        tile::zero(sums[1]);
+      }
       if (row + 1 == work.rows && !last && work.loads_ahead()) {
         uint32_t next = first_step(c, chunk + CHUNK_STEPS);
         // What steps that are not there have of this chunk counts for nothing, since their weights are 0.
         load_lines(c, device::slot_of(in).buffers[LINEAR_X], steps_before(in) + next, steps_there(work.left(next)), x);
       }
-      put_sums(c, sums, x.squares);
-    }
-    if (work.rows == 0 && last) {
-      // One empty result tells the storers that everything before it on this SM is done.
-      tile::zero(sums[0]);
-      tile::zero(sums[1]);
       put_sums(c, sums, x.squares);
     }
   }

@@ -110,12 +110,12 @@ __device__ inline uint32_t split_of(uint32_t unit, uint32_t slot, uint32_t split
   return (unit + splits - slot % splits) % splits;
 }
 
-// A unit's work for one slot: its split's pieces, whole chunks of pages each. Blocks behind the last token come empty, so that warps find
+// A unit's work for one slot: its split's pieces, whole chunks of pages each (piece_pages). Blocks behind the last token come empty, so that warps find
 // their tiles' pages in slots of the ring of their own.
 struct piece_walk {
   uint32_t span, splits;
-  uint32_t last;   // piece; pieces are named by their first position
-  uint32_t first;  // position of the slot's rows in this step
+  uint32_t last;        // piece; pieces are named by their first position
+  uint32_t first, end;  // of the slot's rows in this step: the first position, and behind the last one
 };
 
 // All lanes: looks up the blocks of so many pieces as there are lanes for, from `piece` on, that hold tokens from before the step. By one access, for the
@@ -153,7 +153,7 @@ __device__ __forceinline__ bool load_pieces(loader &l, const mk_gpu_buffer &b, u
   for (uint32_t i = 0; i < LOOKED_UP_PIECES; i++, blocks += PIECE_BLOCKS) {
     uint32_t olds = piece < w.first ? (w.first - piece + BLOCK_TOKENS - 1) / BLOCK_TOKENS : 0;
 #pragma unroll 1
-    for (uint32_t page = 0; page < (two ? 2u : 1u) * PIECE_BLOCKS; page += CHUNK_PAGES) {
+    for (uint32_t page = 0; page < piece_pages(piece, w.end, two ? 2 : 1); page += CHUNK_PAGES) {
       if (!load_pages(
               l,
               [=](uint32_t j) {
@@ -178,7 +178,7 @@ __device__ __forceinline__ void load_unit(loader &l, const mk_instruction &in, c
   const mk_gpu_buffer *buffers = device::slot_of(in).buffers;
   const mk_gpu_buffer &b = buffers[MK_SLOT_ATTENTION_kv];
   const volatile rows_state &state = rows_of(l.d);
-  piece_walk w = {tile::uniform(b.span_tokens), tile::uniform(in.params[MK_PARAM_ATTENTION_splits]), 0, 0};
+  piece_walk w = {tile::uniform(b.span_tokens), tile::uniform(in.params[MK_PARAM_ATTENTION_splits]), 0, 0, 0};
   uint32_t unit = tile::uniform(static_cast<uint32_t>(operand.row));
   uint32_t of = tile::lane() % MK_MAX_ROWS, count = state.slot_count[of];
   bool works = count != 0 && split_of(unit, of, w.splits) * w.span < state.slot_first[of] + count;
@@ -187,7 +187,8 @@ __device__ __forceinline__ void load_unit(loader &l, const mk_instruction &in, c
     uint32_t slot = __ffs(static_cast<int>(slots)) - 1, split = split_of(unit, slot, w.splits);
     w.first = tile::uniform(state.slot_first[slot]);
     w.last = split * w.span;
-    uint32_t piece = tile::uniform(last_piece(w.first + state.slot_count[slot], split, w.span, w.splits));
+    w.end = w.first + tile::uniform(state.slot_count[slot]);
+    uint32_t piece = last_piece(w.end, split, w.span, w.splits);
 #pragma unroll 1
     for (bool more = true; more;) {
       look_up_pieces(buffers[MK_SLOT_ATTENTION_table], slot, w, piece);
