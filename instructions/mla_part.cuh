@@ -3,7 +3,7 @@
 //
 // Tiles: 64 query rows (those of a block, then rows of no meaning) by pages of 64 tokens. A page is loaded once, as nine panels of 64 columns;
 // its first eight are the values. Pages are scored by one warpgroup and the other in turn, which hands their weights over through shared
-// memory, and each adds up its half of the 512 columns: so while one works on weights, the other multiplies.
+// memory, and each adds up its half of the 512 columns. Both do the same, half a period apart: while one works on weights, the other multiplies.
 // Stores outputs as they are, slots as stamped words. Waits for nothing outside the SM, but where its last item also carries out the first
 // reduction of the list (mk_mla_folds): then for the stamps of the other slots of the block.
 //
@@ -53,38 +53,60 @@ __device__ inline uint32_t seen_by(const block_view &v, const mla_entry &item, u
 }
 
 // What a warpgroup names over and over: it scores the pages of the slot of its number, and adds up its half of the values of both slots'.
+// Keys and queries: the other's half, the last panel, the own half, as they are filled.
 struct page_view {
-  tile::panel queries, keys, own_values, other_values, other_weights;
+  tile::panel queries[3], keys[3], own_values, other_values, other_weights;
 };
 
 __device__ inline page_view view_of_pages(const attender &a) {
   uint32_t own = tile::shared_address(a.d.page(a.group)), other = tile::shared_address(a.d.page(a.group ^ 1));
   uint32_t half = a.group * HALF_PANELS * MK_GPU_PANEL_BYTES;
+  const uint32_t panels[3] = {(a.group ^ 1) * HALF_PANELS, OTHER_KEYS, a.group * HALF_PANELS};
   page_view p;
-  p.queries = tile::panel_of(tile::shared_address(a.d.activation()), 0);
-  p.keys = tile::panel_of(own, 0);
+#pragma unroll
+  for (uint32_t i = 0; i < 3; i++) {
+    p.queries[i] = tile::panel_of(tile::shared_address(a.d.activation()) + panels[i] * MK_GPU_PANEL_BYTES, 0);
+    p.keys[i] = tile::panel_of(own + panels[i] * MK_GPU_PANEL_BYTES, 0);
+  }
   p.own_values = tile::panel_of(own + half, MK_GPU_PANEL_BYTES);
   p.other_values = tile::panel_of(other + half, MK_GPU_PANEL_BYTES);
   p.other_weights = tile::panel_of(other + OTHER_KEYS * MK_GPU_PANEL_BYTES, 0);
   return p;
 }
 
-// scores = queries times the keys of the page, panel after panel as they arrive: under way when this returns.
-__device__ __forceinline__ void score_page(const attender &a, const page_view &p, uint32_t phase,
-                                           float (&scores)[SCORES]) {
+// Whether a load of the page of the warpgroup's slot has come: asked before products are issued, looked at behind them, since the answer takes as long
+// as a product.
+__device__ __forceinline__ bool has_come(const attender &a, uint32_t load, uint32_t phase) {
+  return tile::test_wait(a.d.barrier(full_barrier(a.group, load)), phase);
+}
+
+// scores (+)= queries times the keys of loads [first, end) of the page, as they come: under way when this returns.
+template <uint32_t first, uint32_t end>
+__device__ __forceinline__ void score_loads(const attender &a, const page_view &p, uint32_t phase, bool come,
+                                            float (&scores)[SCORES]) {
   tile::pin(scores);
 #pragma unroll
-  for (uint32_t i = 0; i < MK_GPU_PANELS; i++) {
-    uint32_t panel = panel_in_order(i), at = panel * MK_GPU_PANEL_BYTES;
-    wait_within(a.d, full_barrier(a.group, panel), phase);
+  for (uint32_t load = first; load < end; load++) {
+    if (!__all_sync(0xffffffffu, come)) {
+      wait_within(a.d, full_barrier(a.group, load), phase);
+    }
+    if (load + 1 < end) {
+      come = has_come(a, load + 1, phase);
+    }
     tile::products_begin();
 #pragma unroll
-    for (uint32_t k = 0; k < 4; k++) {
-      tile::panel left = tile::panel_at(p.queries, at + k * 32), right = tile::panel_at(p.keys, at + k * 32);
-      if (i + k == 0) {
-        tile::multiply_transposed<false>(scores, left, right);
-      } else {
-        tile::multiply_transposed<true>(scores, left, right);
+    for (uint32_t i = start_of_load(load); i < start_of_load(load + 1); i++) {
+      uint32_t part = i < HALF_PANELS ? 0 : i == HALF_PANELS ? 1 : 2;
+      uint32_t at = (part == 0 ? i : part == 1 ? 0 : i - HALF_PANELS - 1) * MK_GPU_PANEL_BYTES;
+#pragma unroll
+      for (uint32_t k = 0; k < 4; k++) {
+        tile::panel left = tile::panel_at(p.queries[part], at + k * 32),
+                    right = tile::panel_at(p.keys[part], at + k * 32);
+        if (i + k == 0) {
+          tile::multiply_transposed<false>(scores, left, right);
+        } else {
+          tile::multiply_transposed<true>(scores, left, right);
+        }
       }
     }
   }
@@ -149,11 +171,17 @@ __device__ inline void weigh(const block_view &v, float (&scores)[SCORES], softm
 #pragma unroll
   for (uint32_t i = 0; i < SCORES; i++) {
     scores[i] = tile::exp2(fmaf(scores[i], v.scale, -offset[i / 2 % 2]));
-    r.total[i / 2 % 2] += scores[i];
   }
 #pragma unroll
   for (uint32_t j = 0; j < SCORES / 2; j++) {
     weights[j / 4][j % 4] = tile::pack_bf16(scores[2 * j], scores[2 * j + 1]);
+  }
+}
+
+__device__ inline void add_weights(const float (&scores)[SCORES], softmax_rows &r) {
+#pragma unroll
+  for (uint32_t i = 0; i < SCORES; i++) {
+    r.total[i / 2 % 2] += scores[i];
   }
   tile::pin(r.total);  // added up by now, and not between the products that follow
 }
@@ -163,13 +191,8 @@ __device__ inline bool any_raised(const float (&keep)[2]) {
   return __any_sync(0xffffffffu, keep[0] != 1.0f || keep[1] != 1.0f);
 }
 
-// `busy`: products may be under way; then all warps of the warpgroup have the same `raised`, as a wait for products wants it.
-template <bool busy = false>
 __device__ inline void rescale(bool raised, const float (&keep)[2], float (&sums)[SUMS]) {
   if (raised) {
-    if (busy) {
-      tile::products_wait<0>();
-    }
 #pragma unroll
     for (uint32_t i = 0; i < SUMS; i++) {
       sums[i] *= keep[i / 2 % 2];
@@ -202,13 +225,11 @@ __device__ inline void release(const attender &a, uint32_t barrier) {
 // For the other warpgroup: weights, as a panel, and the maxima that they are relative to.
 __device__ inline void hand_over(const attender &a, const uint32_t (&weights)[SCORES / 8][4], const softmax_rows &r,
                                  bool raised) {
-  uint32_t row = a.row();
-  uint8_t *to = weights_of(a, a.group) + row * 128 + a.lane % 4 * 4;
+  uint32_t row = a.row(), to = tile::shared_address(weights_of(a, a.group)) + (a.warp % 4 * 16 + a.lane % 16) * 128 +
+                               (a.lane / 16 ^ a.lane % 8) * 16;
 #pragma unroll
-  for (uint32_t j = 0; j < SCORES / 4; j++) {
-    uint32_t at = (j ^ row % 8) * 16;
-    *reinterpret_cast<uint32_t *>(to + at) = weights[j / 2][j % 2 * 2];
-    *reinterpret_cast<uint32_t *>(to + 8 * 128 + at) = weights[j / 2][j % 2 * 2 + 1];
+  for (uint32_t k = 0; k < SCORES / 8; k++) {
+    tile::store_left(to ^ k * 32, weights[k]);
   }
   if (a.lane % 4 == 0) {
     words_between().max[a.group][row] = r.max[0];
@@ -222,14 +243,17 @@ __device__ inline void hand_over(const attender &a, const uint32_t (&weights)[SC
   release(a, WEIGHTS_FULL + a.group);
 }
 
-// Waits for the weights of a page that the other warpgroup scores; keep: what sums so far are worth then. Gives whether some of the block's
-// sums have to be scaled: maxima so far are the same in both, so that is where the other one has raised them.
+// Waits for the weights of a page that the other warpgroup scores. Gives whether sums have to be scaled, by `keep`: maxima so far are the same in
+// both, so that is where the other one has raised some of the block's.
 __device__ __forceinline__ bool take_weights(const attender &a, uint32_t phase, softmax_rows &r, float (&keep)[2]) {
   uint32_t slot = a.group ^ 1;
   wait_within(a.d, WEIGHTS_FULL + slot, phase);
-  keep[0] = raise_max(r, 0, words_between().max[slot][a.row()]);
-  keep[1] = raise_max(r, 1, words_between().max[slot][a.row() + 8]);
-  return tile::uniform(words_between().raised[slot][a.lane % (MK_GPU_CONSUMER_WARPS / 2)] != 0);
+  bool raised = tile::uniform(words_between().raised[slot][a.lane % (MK_GPU_CONSUMER_WARPS / 2)] != 0);
+  if (raised) {
+    keep[0] = raise_max(r, 0, words_between().max[slot][a.row()]);
+    keep[1] = raise_max(r, 1, words_between().max[slot][a.row() + 8]);
+  }
+  return raised;
 }
 
 // Its values are under way when this returns, until added_others().
@@ -260,30 +284,34 @@ __device__ __forceinline__ void follow(const attender &a, const page_view &p, ui
   added_others(a, sums);
 }
 
-// The scores of page i of the item are there: weights, and the values of the own half.
-__device__ __forceinline__ void weigh_own(const attender &a, const block_view &v, const mla_entry &item,
-                                          const uint32_t (&seen)[2], uint32_t i, float (&scores)[SCORES],
-                                          softmax_rows &r, float (&keep)[2], uint32_t (&weights)[SCORES / 8][4]) {
+// The scores of page i of the item are there: they become weights, which go to the other warpgroup before anything else, since it waits for
+// them. Gives whether sums have to be scaled.
+__device__ __forceinline__ bool weigh_own(const attender &a, const block_view &v, const mla_entry &item, uint32_t i,
+                                          float (&scores)[SCORES], softmax_rows &r, float (&keep)[2],
+                                          uint32_t (&weights)[SCORES / 8][4]) {
   int32_t start = static_cast<int32_t>((item.first + i) * MK_MLA_PAGE_TOKENS);
   int32_t valid = static_cast<int32_t>(item.length) - start;
   if (i + 2 >= item.pages) {
     release(a, QUERIES_EMPTY);
   }
   if (valid < static_cast<int32_t>(MK_MLA_PAGE_TOKENS + v.behind)) {
-    const int32_t limit[2] = {static_cast<int32_t>(seen[0]) - start, static_cast<int32_t>(seen[1]) - start};
+    const int32_t limit[2] = {static_cast<int32_t>(seen_by(v, item, a.row())) - start,
+                              static_cast<int32_t>(seen_by(v, item, a.row() + 8)) - start};
     mask_scores(a, limit, scores);
     if (valid < MK_MLA_PAGE_TOKENS) {
       clear_values(a, a.group, valid);
     }
   }
   weigh(v, scores, r, keep, weights);
+  bool raised = any_raised(keep);
+  hand_over(a, weights, r, raised);
+  add_weights(scores, r);
+  return raised;
 }
 
-// The values are added up while the weights are handed over.
-__device__ __forceinline__ void add_own(const attender &a, const page_view &p, const float (&keep)[2],
-                                        const uint32_t (&weights)[SCORES / 8][4], const softmax_rows &r,
-                                        float (&sums)[SUMS]) {
-  bool raised = any_raised(keep);
+// The values of the own half of a page that this warpgroup has scored: under way when this returns, until added_own().
+__device__ __forceinline__ void add_own(const page_view &p, bool raised, const float (&keep)[2],
+                                        const uint32_t (&weights)[SCORES / 8][4], float (&sums)[SUMS]) {
   rescale(raised, keep, sums);
   tile::pin(sums);
   tile::products_begin();
@@ -292,61 +320,66 @@ __device__ __forceinline__ void add_own(const attender &a, const page_view &p, c
     tile::multiply_by_rows<true>(sums, weights[k], tile::panel_at(p.own_values, k * 2048));
   }
   tile::products_commit();
-  hand_over(a, weights, r, raised);
+}
+
+__device__ __forceinline__ void added_own(const attender &a, float (&sums)[SUMS]) {
   tile::products_wait<0>();
   tile::pin(sums);
   release(a, empty_barrier(a.group, a.group));
 }
 
-// The warpgroup that scores pages 0, 2, ... of an item: behind each it follows the other one, which then has the page between.
-__device__ __forceinline__ void lead(const attender &a, const block_view &v, const mla_entry &item, const page_view &p,
-                                     uint32_t own_phase, uint32_t other_phase, softmax_rows &r, float (&sums)[SUMS]) {
-  uint32_t seen[2] = {seen_by(v, item, a.row()), seen_by(v, item, a.row() + 8)};
-#pragma unroll 1
-  for (uint32_t i = 0; i < item.pages; i += 2) {
-    float scores[SCORES], keep[2];
-    uint32_t weights[SCORES / 8][4];
-    score_page(a, p, own_phase, scores);
-    tile::products_wait<0>();
-    tile::pin(scores);
-    weigh_own(a, v, item, seen, i, scores, r, keep, weights);
-    add_own(a, p, keep, weights, r, sums);
-    if (i + 1 < item.pages) {
-      follow(a, p, other_phase, r, sums);
-    }
-    own_phase ^= 1;
-    other_phase ^= 1;
-  }
+// The values of the page that the other warpgroup has weighed, then the scores of the own next one.
+__device__ __forceinline__ void follow_and_score(const attender &a, const page_view &p, uint32_t own_phase,
+                                                 uint32_t other_phase, float (&scores)[SCORES], softmax_rows &r,
+                                                 float (&sums)[SUMS]) {
+  float keep[2];
+  bool raised = take_weights(a, other_phase, r, keep);
+  rescale(raised, keep, sums);
+  tile::pin(sums);
+  bool come = has_come(a, 0, own_phase);
+  add_others(p, sums);
+  score_loads<0, 1>(a, p, own_phase, come, scores);
+  come = has_come(a, 1, own_phase);
+  // The part of the other's page is given back here, and not behind all scores: a warp issues products only a few ahead of what is being multiplied, so it
+  // would come to that when the scores are nearly done.
+  tile::products_wait<1>();
+  release(a, empty_barrier(a.group ^ 1, a.group));
+  score_loads<1, PAGE_LOADS>(a, p, own_phase, come, scores);
+  tile::products_wait<0>();
+  tile::pin(scores);
+  tile::pin(sums);
 }
 
-// The other one, with pages 1, 3, ...: it scores while the leader works on its weights, and works on its own while values of the leader's page are
-// added up. So the tensor cores have something to do meanwhile either way.
-__device__ __forceinline__ void pursue(const attender &a, const block_view &v, const mla_entry &item,
-                                       const page_view &p, uint32_t own_phase, uint32_t other_phase, softmax_rows &r,
-                                       float (&sums)[SUMS]) {
-  uint32_t seen[2] = {seen_by(v, item, a.row()), seen_by(v, item, a.row() + 8)};
-#pragma unroll 1
-  for (uint32_t i = 1; i < item.pages; i += 2) {
-    float scores[SCORES], keep[2];
-    uint32_t weights[SCORES / 8][4];
-    score_page(a, p, own_phase, scores);
-    bool raised = take_weights(a, other_phase, r, keep);
-    rescale<true>(raised, keep, sums);
-    add_others(p, sums);
-    tile::products_wait<1>();
-    tile::pin(scores);
-    weigh_own(a, v, item, seen, i, scores, r, keep, weights);
-    added_others(a, sums);
-    add_own(a, p, keep, weights, r, sums);
-    own_phase ^= 1;
-    other_phase ^= 1;
-  }
-  if (item.pages % 2 != 0) {
+// A warpgroup scores every other page of an item, `own` (0 or 1) first. Sums take pages in their order, its own and the other one's in turn, so that
+// maxima go through both.
+__device__ __forceinline__ void attend_turns(const attender &a, const block_view &v, const mla_entry &item,
+                                             const page_view &p, uint32_t own, uint32_t own_phase, uint32_t other_phase,
+                                             softmax_rows &r, float (&sums)[SUMS]) {
+  float scores[SCORES], keep[2];
+  uint32_t weights[SCORES / 8][4];
+  score_loads<0, PAGE_LOADS>(a, p, own_phase, has_come(a, 0, own_phase), scores);
+  tile::products_wait<0>();
+  tile::pin(scores);
+  if (own != 0) {
     follow(a, p, other_phase, r, sums);
+    other_phase ^= 1;
   }
+#pragma unroll 1
+  for (uint32_t i = own;; i += 2) {
+    bool raised = weigh_own(a, v, item, i, scores, r, keep, weights);
+    add_own(p, raised, keep, weights, sums);
+    if (i + 2 >= item.pages) {
+      break;
+    }
+    added_own(a, sums);
+    own_phase ^= 1;
+    follow_and_score(a, p, own_phase, other_phase, scores, r, sums);
+    other_phase ^= 1;
+  }
+  added_own(a, sums);
 }
 
-// The page in slot 0 of the ring is scored by warpgroup 0, that in slot 1 by the other; who leads depends on where the item begins.
+// The page in slot 0 of the ring is scored by warpgroup 0, that in slot 1 by the other; whose is the first depends on where the item begins.
 __device__ __forceinline__ void attend_pages(attender &a, const block_view &v, const mla_entry &item, softmax_rows &r,
                                              float (&sums)[SUMS]) {
   uint32_t own = a.pages.slot() ^ a.group;
@@ -358,10 +391,11 @@ __device__ __forceinline__ void attend_pages(attender &a, const block_view &v, c
   if (own >= item.pages) {
     release(a, QUERIES_EMPTY);
   }
-  if (own == 0) {
-    lead(a, v, item, p, at.phase(), other.phase(), r, sums);
-  } else {
-    pursue(a, v, item, p, at.phase(), other.phase(), r, sums);
+  if (own < item.pages) {
+    attend_turns(a, v, item, p, own, at.phase(), other.phase(), r, sums);
+  }
+  if (item.pages % 2 == own) {  // the last page is the other's
+    follow(a, p, other.phase() ^ ((item.pages - 1) / 2 & 1), r, sums);
   }
   uint32_t steps = a.pages.slot() + item.pages;
   a.pages.at = steps % 2 | ((a.pages.phase() + steps / 2) & 1) << 31;

@@ -96,6 +96,14 @@ __device__ inline void multiply_by_rows(float (&sums)[128], panel left, panel ri
       : "r"(left), "r"(right), "n"(add ? 1 : 0));
 }
 
+// Stores the left operand of such a product, 16 rows of a warp by 16 columns, as panels want it: lane l names where the columns of its half l / 16, 16 bytes,
+// of row l % 16 go. PTX ISA, "stmatrix".
+__device__ inline void store_left(uint32_t address, const uint32_t (&left)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(left[0]),
+               "r"(left[1]), "r"(left[2]), "r"(left[3])
+               : "memory");
+}
+
 #undef MK_NAMES_32
 #undef MK_NAMES_128
 #undef MK_SUMS_4

@@ -570,8 +570,8 @@ static void test_wgmma(tile_gpu *gpu) {
   if (ran(gpu, &run)) {
     expect_words(run.kernel, got_square, square, SIDE * SIDE, SIDE);
   }
-  for (uint32_t shared = 0; shared < 2; shared++) {
-    run = (tile_run){"mk_tile_wgmma_rows", 1, 128, shared, 0, in, sizeof in, got, sizeof got, NULL, 0};
+  for (uint32_t left = 0; left < 3; left++) {
+    run = (tile_run){"mk_tile_wgmma_rows", 1, 128, left, 0, in, sizeof in, got, sizeof got, NULL, 0};
     if (ran(gpu, &run)) {
       expect_words(run.kernel, got, want, SIDE * WIDE, WIDE);
     }

@@ -10,13 +10,13 @@
 
 namespace mk {
 
-// A page is filled panel by panel, and emptied in two parts: each warpgroup empties its half of the values, and that which does not score the
-// page also the last panel of keys, where it finds the weights.
-enum { PAGE_PARTS = 2, HALF_PANELS = 4, OTHER_KEYS = 2 * HALF_PANELS };
+// A page is filled in four loads of two or three panels, each with a barrier, and emptied in two parts: each warpgroup empties its half of the
+// values, and that which does not score the page also the last panel of keys, where it finds the weights.
+enum { PAGE_LOADS = 4, PAGE_PARTS = 2, HALF_PANELS = 4, OTHER_KEYS = 2 * HALF_PANELS };
 
 enum mla_barrier {
-  PANEL_FULL = OWN_BARRIERS,  // slot by slot
-  PART_EMPTY = PANEL_FULL + MK_GPU_PANELS * MK_GPU_RING_PAGES,
+  LOAD_FULL = OWN_BARRIERS,  // slot by slot
+  PART_EMPTY = LOAD_FULL + PAGE_LOADS * MK_GPU_RING_PAGES,
   WEIGHTS_FULL = PART_EMPTY + PAGE_PARTS * MK_GPU_RING_PAGES,  // by slot
   QUERIES_FULL = WEIGHTS_FULL + MK_GPU_RING_PAGES,
   QUERIES_EMPTY,
@@ -27,14 +27,17 @@ enum mla_barrier {
 static_assert(MLA_BARRIERS_END <= BARRIER_COUNT, "room for the barriers of this configuration");
 static_assert(MK_GPU_SHARED_BYTES <= MK_MLA_GPU_SHARED_BYTES, "what the host asks for");
 
-__device__ inline uint32_t full_barrier(uint32_t slot, uint32_t panel) {
-  return PANEL_FULL + slot * MK_GPU_PANELS + panel;
-}
+__device__ inline uint32_t full_barrier(uint32_t slot, uint32_t load) { return LOAD_FULL + slot * PAGE_LOADS + load; }
 __device__ inline uint32_t empty_barrier(uint32_t slot, uint32_t part) { return PART_EMPTY + slot * PAGE_PARTS + part; }
-// In which order the panels of a page are filled: the left half of its values, the other keys, the right half.
-__device__ inline uint32_t panel_in_order(uint32_t i) {
-  return i < HALF_PANELS ? i : i == HALF_PANELS ? OTHER_KEYS : i - 1;
+// In which order the panels of a page are filled, which is that in which they become empty: the half of the warpgroup that does not score the slot's pages,
+// the last panel of keys, the half of the one that does.
+__device__ inline uint32_t panel_in_order(uint32_t slot, uint32_t i) {
+  return i == HALF_PANELS  ? OTHER_KEYS
+         : i < HALF_PANELS ? (slot ^ 1) * HALF_PANELS + i
+                           : slot * HALF_PANELS + i - HALF_PANELS - 1;
 }
+// Loads are of panels 0 and 1 in that order, 2 to 4, 5 and 6, 7 and 8.
+__device__ constexpr uint32_t start_of_load(uint32_t load) { return load < 2 ? load * 2 : load * 2 + 1; }
 
 enum entry_kind { ENTRY_ITEM, ENTRY_REDUCTION, ENTRY_END };
 
@@ -76,8 +79,8 @@ using entry_cursor = ring_cursor<MK_GPU_ENTRY_SLOTS>;
 
 __device__ inline void init_mla_barriers(const device &d) {
   for (uint32_t i = 0; i < MK_GPU_RING_PAGES; i++) {
-    for (uint32_t panel = 0; panel < MK_GPU_PANELS; panel++) {
-      tile::barrier_init(d.barrier(full_barrier(i, panel)), 1);
+    for (uint32_t load = 0; load < PAGE_LOADS; load++) {
+      tile::barrier_init(d.barrier(full_barrier(i, load)), 1);
     }
     for (uint32_t part = 0; part < PAGE_PARTS; part++) {
       tile::barrier_init(d.barrier(empty_barrier(i, part)), MK_GPU_CONSUMER_WARPS / 2);

@@ -63,39 +63,37 @@ __device__ inline void pass_on(mla_loader &l, const mla_entry &entry) {
   l.entries.next();
 }
 
-// Panels [first, end) of a page, in their order; by one thread.
+// Loads [first, end) of a page; by one thread.
 template <uint32_t first, uint32_t end>
-__device__ __forceinline__ void copy_panels_alone(const mla_loader &l, uint32_t slot, uint32_t page) {
+__device__ __forceinline__ void copy_loads_alone(const mla_loader &l, uint32_t slot, uint32_t page) {
 #pragma unroll 1
-  for (uint32_t i = first; i < end; i++) {
-    uint32_t panel = panel_in_order(i), full = l.d.barrier(full_barrier(slot, panel));
-    tile::arrive_expect(full, MK_GPU_PANEL_BYTES);
-    tile::tensor_load(tile::shared_address(l.d.page(slot)) + panel * MK_GPU_PANEL_BYTES, &l.params.pages, panel, page,
-                      full);
+  for (uint32_t load = first; load < end; load++) {
+    uint32_t full = l.d.barrier(full_barrier(slot, load)), i = start_of_load(load), behind = start_of_load(load + 1);
+    tile::arrive_expect(full, (behind - i) * MK_GPU_PANEL_BYTES);
+#pragma unroll 1
+    for (; i < behind; i++) {
+      uint32_t panel = panel_in_order(slot, i);
+      tile::tensor_load(tile::shared_address(l.d.page(slot)) + panel * MK_GPU_PANEL_BYTES, &l.params.pages, panel, page,
+                        full);
+    }
   }
 }
 
 template <uint32_t first, uint32_t end>
-__device__ __forceinline__ void copy_panels(const mla_loader &l, uint32_t slot, uint32_t page) {
+__device__ __forceinline__ void copy_loads(const mla_loader &l, uint32_t slot, uint32_t page) {
   if (tile::elect()) {
-    copy_panels_alone<first, end>(l, slot, page);
+    copy_loads_alone<first, end>(l, slot, page);
   }
   __syncwarp();
 }
 
-// Part after part, as they become empty: of slot 0 the last panel of keys goes with the right half, of slot 1 with the left one.
+// Part after part, as they become empty.
 __device__ inline void load_page(mla_loader &l, uint32_t page) {
   uint32_t slot = l.pages.slot(), phase = l.pages.phase() ^ 1;
-  wait_within(l.d, empty_barrier(slot, 0), phase);
-  copy_panels<0, HALF_PANELS>(l, slot, page);
-  if (slot == 0) {
-    wait_within(l.d, empty_barrier(slot, 1), phase);
-    copy_panels<HALF_PANELS, HALF_PANELS + 1>(l, slot, page);
-  } else {
-    copy_panels<HALF_PANELS, HALF_PANELS + 1>(l, slot, page);
-    wait_within(l.d, empty_barrier(slot, 1), phase);
-  }
-  copy_panels<HALF_PANELS + 1, MK_GPU_PANELS>(l, slot, page);
+  wait_within(l.d, empty_barrier(slot, slot ^ 1), phase);
+  copy_loads<0, PAGE_LOADS / 2>(l, slot, page);
+  wait_within(l.d, empty_barrier(slot, slot), phase);
+  copy_loads<PAGE_LOADS / 2, PAGE_LOADS>(l, slot, page);
   l.pages.next();
 }
 
@@ -128,7 +126,7 @@ __device__ __forceinline__ void start_first_item(mla_loader &l, const first_entr
   uint32_t pages = first.head.x == 0 ? 0 : pages_of(first.mine, first.length);
   l.started = __shfl_sync(0xffffffffu, pages, 0) != 0;
   if (l.started != 0 && tile::elect()) {
-    copy_panels_alone<0, MK_GPU_PANELS>(l, 0, page);
+    copy_loads_alone<0, PAGE_LOADS>(l, 0, page);
     copy_queries(l.d, l.params, block);
   }
   __syncwarp();

@@ -56,18 +56,27 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_transposed(const
   test::finish(params, true);
 }
 
-// in: a [64][64], b [64][256]; out [64][256] = a b; count 0: a in registers, 1: in shared memory.
+// in: a [64][64], b [64][256]; out [64][256] = a b; count 0: a in registers, 1: in shared memory, 2: there from registers.
 extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_rows(const mk_tile_params params) {
   const uint16_t *in = reinterpret_cast<const uint16_t *>(params.in);
   uint8_t *panels = room();
   float sums[128];
   uint32_t registers[4][4], row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-  swizzle(in, 64, 64, panels);
+  if (params.count != 2) {
+    swizzle(in, 64, 64, panels);
+  }
   swizzle(in + 64 * 64, 64, 256, panels + 8192);
 #pragma unroll
   for (uint32_t i = 0; i < 16; i++) {
     uint32_t column = i / 4 * 16 + i % 4 / 2 * 8 + threadIdx.x % 4 * 2;
     registers[i / 4][i % 4] = *reinterpret_cast<const uint32_t *>(in + (row + i % 2 * 8) * 64 + column);
+  }
+  if (params.count == 2) {
+    uint32_t lane = threadIdx.x % 32, to = tile::shared_address(panels) + (threadIdx.x / 32 * 16 + lane % 16) * 128;
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++) {
+      tile::store_left(to + (k * 2 + lane / 16 ^ lane % 8) * 16, registers[k]);
+    }
   }
 #pragma unroll
   for (uint32_t i = 0; i < 128; i++) {
