@@ -3,7 +3,7 @@
 // of all SMs, and scores. DRAW always publishes; a round is published, as far as others look at it, only while there is a search, since else
 // nobody does: all SMs decide alike whether they do. Tables of the search lie in the activation area, from the meeting in take_heads to the
 // one at the end of DRAW: these keep them apart from what linear instructions stage there. From one round to the next they stay: the host
-// takes care that the rounds of an SM follow each other (machine.c).
+// takes care that the rounds of an SM follow each other (refuse.c).
 #pragma once
 #include "instructions/next.cuh"
 #include "instructions/score.cuh"
@@ -468,7 +468,7 @@ __device__ inline void consume_search(consumer &here, const mk_instruction &in) 
   const uint32_t *words = sampling_words(in);
   bool inside = inside_prompt(c), draw = in.opcode == MK_OP_DRAW,
        cuts = tile::uniform(!inside && mk_sampling_cuts(words));
-  // Behind another round of this SM (machine.c) the search is where that one has left it.
+  // Behind another round of this SM (refuse.c) the search is where that one has left it.
   bool behind = in.operands[MK_SLOT_SIFT_rounds].rows != 0, begins = !behind || !cuts;
   if (!draw && !cuts && behind) {
     return;

@@ -1,4 +1,4 @@
-/* The inside of the GPU machine, shared by machine.c (memory, life), run.c (a launch) and extra.c (fill, bandwidth). */
+/* The inside of the GPU machine, shared by machine.c (memory, life), refuse.c (what it takes), run.c (a launch) and extra.c (fill, bandwidth). */
 #ifndef MK_GPU_MACHINE_INTERNAL_H
 #define MK_GPU_MACHINE_INTERNAL_H
 
@@ -70,6 +70,10 @@ struct mk_gpu {
 mk_status mk_gpu_check(const mk_gpu *gpu, mk_cu_result result, const char *what);
 /* Makes the context current in this thread; an error once a kernel was lost. */
 mk_status mk_gpu_enter(const mk_gpu *gpu);
+/* What the kernels are compiled for must be what the scheduler planned and the verifier proved: MK_ERR_FILE, with what is another (refuse.c). */
+mk_status mk_gpu_check_program(const mk_program *program);
+/* Whether it draws: it has instructions that score. */
+bool mk_gpu_samples(const mk_program *program);
 /* MLA programs: what their kernel is compiled for (MK_ERR_FILE), and their tensor maps once there is memory. */
 mk_status mk_gpu_check_mla(const mk_program *program);
 mk_status mk_gpu_open_mla(mk_gpu *gpu);

@@ -106,7 +106,7 @@ __device__ inline value_view combined_value(const mk_gpu_buffer &parts, uint32_t
 }
 
 // Attention takes the tokens of a split in pieces, from the last one on: so what the step adds comes first. Spans are a power of two of pieces
-// (machine.c). The last piece of split `split` that begins before `end`, where there is one:
+// (refuse.c). The last piece of split `split` that begins before `end`, where there is one:
 __device__ inline uint32_t last_piece(uint32_t end, uint32_t split, uint32_t span, uint32_t splits) {
   uint32_t own = split * span, last_span = (end - 1) & ~(span - 1);
   while (own + splits * span <= last_span) {
