@@ -140,24 +140,24 @@ Test(mla_schedule, uneven_batches_come_near_their_share) {
   stop(&p);
 }
 
-Test(mla_schedule, even_batches_are_not_cut) {
+static mk_mla_summary expect_even(planner *p, uint32_t length, uint32_t count) {
   uint32_t lengths[132];
-  planner p = start(16, 4, 132, NULL);
-  for (uint32_t q = 0; q < 132; q++) {
-    lengths[q] = 4096;
+  for (uint32_t q = 0; q < count; q++) {
+    lengths[q] = length;
   }
-  cr_assert_eq(expect_plan(&p, &mk_mla_default_costs, MK_MLA_MAKESPAN, lengths, 132).slots, 0);
+  return expect_plan(p, &mk_mla_default_costs, MK_MLA_MAKESPAN, lengths, count);
+}
+
+Test(mla_schedule, even_batches_are_not_cut) {
+  planner p = start(16, 4, 132, NULL);
+  cr_assert_eq(expect_even(&p, 4096, 132).slots, 0);
   stop(&p);
 }
 
 /* Sequences in two parts are reduced where these are. */
 Test(mla_schedule, few_parts_are_reduced_where_they_are) {
-  uint32_t lengths[64];
   planner p = start(16, 4, 128, NULL);
-  for (uint32_t q = 0; q < 64; q++) {
-    lengths[q] = 2048;
-  }
-  cr_assert_eq(expect_plan(&p, &mk_mla_default_costs, MK_MLA_MAKESPAN, lengths, 64).slots, 128);
+  cr_assert_eq(expect_even(&p, 2048, 64).slots, 128);
   for (uint32_t sm = 0; sm < 128; sm++) {
     mk_mla_list list = mk_mla_list_of(p.work + (size_t)sm * p.g.list_words);
     cr_assert_eq(list.reductions, mk_mla_folds(&list), "SM %u", sm);

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "models/synth.h"
+#include "tools/lib/quantile.h"
 #include "vm/gpu/extra.h"
 
 enum { DEFAULT_TOKENS = 128, DEFAULT_LAUNCHES = 10, KV_PIECE = 1 << 24 };
@@ -56,21 +57,6 @@ static bool on_cpu_token(void *user, uint32_t token, const float *logits) {
   return take(user);
 }
 
-static int compare(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-/* Sorts; the smallest value that `part` of them do not exceed. */
-static double quantile(double *values, size_t count, double part) {
-  if (count == 0) {
-    return 0;
-  }
-  qsort(values, count, sizeof *values, compare);
-  size_t index = (size_t)ceil(part * (double)count);
-  return values[index == 0 ? 0 : index - 1];
-}
-
 static void mean_and_deviation(const double *values, uint32_t count, bool inverse, double *mean, double *deviation) {
   double sum = 0, squares = 0;
   for (uint32_t i = 0; i < count; i++) {
@@ -101,11 +87,11 @@ double mk_bench_weight_bytes(const mk_program *program) {
 static void summarise(samples *s, mk_bench_result *out) {
   mean_and_deviation(s->launches, out->launches, false, &out->launch_ms_mean, &out->launch_ms_deviation);
   mean_and_deviation(s->launches, out->launches, true, &out->rate_mean, &out->rate_deviation);
-  out->token_ms_p50 = quantile(s->gaps, s->gap_count, 0.5);
-  out->token_ms_p99 = quantile(s->gaps, s->gap_count, 0.99);
-  out->launch_ms_p50 = quantile(s->launches, out->launches, 0.5);
-  out->launch_ms_p99 = quantile(s->launches, out->launches, 0.99);
-  out->first_ms_p50 = quantile(s->firsts, out->launches, 0.5);
+  out->token_ms_p50 = mk_quantile(s->gaps, s->gap_count, 0.5);
+  out->token_ms_p99 = mk_quantile(s->gaps, s->gap_count, 0.99);
+  out->launch_ms_p50 = mk_quantile(s->launches, out->launches, 0.5);
+  out->launch_ms_p99 = mk_quantile(s->launches, out->launches, 0.99);
+  out->first_ms_p50 = mk_quantile(s->firsts, out->launches, 0.5);
 }
 
 /* prompt: [depth + tokens]. On return *ms is the time of all measured steps. */

@@ -1,22 +1,17 @@
 /* See bench_rows.h. */
 #include "tools/lib/bench_rows.h"
 
-#include <stdlib.h>
 #include <time.h>
 
 #include "models/synth.h"
 #include "tools/lib/bench.h"
+#include "tools/lib/quantile.h"
 #include "vm/gpu/extra.h"
 
 static double now_ms(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
-}
-
-static int compare(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
 }
 
 /* Every slot has blocks of its own, not in their order. */
@@ -82,8 +77,7 @@ static mk_status run_all(mk_engine *engine, const mk_bench_rows_options *options
 static mk_status measure(mk_engine *engine, const mk_bench_rows_options *options, mk_step_row *plan, double *times,
                          mk_bench_rows_result *out) {
   MK_TRY(run_all(engine, options, plan, times, out));
-  qsort(times, options->launches, sizeof *times, compare);
-  out->ms_p50 = times[options->launches / 2];
+  out->ms_p50 = mk_quantile(times, options->launches, 0.5);
   return options->no_bandwidth ? MK_OK : mk_gpu_read_bandwidth(mk_engine_gpu(engine), 0, &out->bandwidth);
 }
 

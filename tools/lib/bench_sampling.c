@@ -1,9 +1,8 @@
 /* See bench_sampling.h. */
 #include "tools/lib/bench_sampling.h"
 
-#include <stdlib.h>
-
 #include "models/synth.h"
+#include "tools/lib/quantile.h"
 
 #define OFF .top_p = 1, .repetition = 1
 const mk_bench_way mk_bench_ways[MK_BENCH_WAYS] = {
@@ -16,16 +15,6 @@ const mk_bench_way mk_bench_ways[MK_BENCH_WAYS] = {
     {"penalties, greedy", {.top_p = 1, .repetition = 1.3}},
 };
 #undef OFF
-
-static int compare(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-static double median(double *values, size_t count) {
-  qsort(values, count, sizeof *values, compare);
-  return count % 2 != 0 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
-}
 
 static bool go_on(void *user, uint32_t token, const float *logits) {
   (void)user;
@@ -73,13 +62,13 @@ mk_status mk_bench_sampling_run(mk_engine *greedy, mk_engine *sampling, uint32_t
   double *token = over + (size_t)rounds * MK_BENCH_WAYS, *plain = token + (size_t)rounds * MK_BENCH_WAYS;
   mk_status status = run_rounds(greedy, sampling, tokens, rounds, over, token, plain);
   if (status == MK_OK) {
-    out->greedy_us = median(plain, (size_t)rounds * (MK_BENCH_WAYS + 1));
+    out->greedy_us = mk_quantile(plain, (size_t)rounds * (MK_BENCH_WAYS + 1), 0.5);
     for (size_t w = 0; w < MK_BENCH_WAYS; w++) {
-      double *sorted = &over[w * rounds];
-      out->ways[w].token_us = median(&token[w * rounds], rounds);
-      out->ways[w].over_us = median(sorted, rounds);
-      out->ways[w].low_us = sorted[rounds / 4];
-      out->ways[w].high_us = sorted[rounds - 1 - rounds / 4];
+      double *mine = &over[w * rounds];
+      out->ways[w].token_us = mk_quantile(&token[w * rounds], rounds, 0.5);
+      out->ways[w].over_us = mk_quantile(mine, rounds, 0.5);
+      out->ways[w].low_us = mk_quantile(mine, rounds, 0.25);
+      out->ways[w].high_us = mk_quantile(mine, rounds, 0.75);
     }
   }
   mk_free(over);

@@ -1,8 +1,9 @@
 /* See mla_time.h. */
 #include "tools/lib/mla_time.h"
 
-#include <stdlib.h>
 #include <time.h>
+
+#include "tools/lib/quantile.h"
 
 enum { TIMES = 31, LAUNCHES = 20, FEW_LAUNCHES = 5, MOST_GROUPS = 256, MOST_REPEATS = 9, IDLE_NS = 500000000 };
 static const double kBurstFrom = 3e-3, kBurstUntil = 20e-3, kSustainedFrom = 0.15, kSustainedUntil = 0.2; /* seconds */
@@ -26,15 +27,7 @@ static double seconds(void) {
   return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static int by_size(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return x < y ? -1 : x > y;
-}
-
-static double median(double *values, uint32_t count) {
-  qsort(values, count, sizeof *values, by_size);
-  return values[count / 2];
-}
+static double median(double *values, uint32_t count) { return mk_quantile(values, count, 0.5); }
 
 /* Launches without a pause, of which those from `from` seconds on until `until` count. */
 static mk_status time_groups(const mk_mla_session *s, double from, double until, mk_mla_time *out) {

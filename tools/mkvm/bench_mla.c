@@ -9,6 +9,7 @@
 
 #include "scheduler/compile.h"
 #include "scheduler/mla_compile.h"
+#include "tools/lib/quantile.h"
 #include "tools/mkvm/bench_mla_table.h"
 #include "tools/mkvm/command.h"
 #include "vm/gpu/machine.h"
@@ -106,16 +107,6 @@ static mk_status read_lengths(const char *text, batch *b) {
   }
 }
 
-static int by_time(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return x < y ? -1 : x > y;
-}
-
-static double median(double *times) {
-  qsort(times, TIMINGS, sizeof *times, by_time);
-  return times[TIMINGS / 2];
-}
-
 static mk_status measure_times(const mk_mla_session *s, bool each, mk_mla_time *times) {
   MK_TRY(mk_mla_session_time(s, MK_MLA_WARM, BURSTS, &times[MK_MLA_WARM]));
   for (int timing = MK_MLA_ALONE; each && timing < MK_MLA_TIMINGS; timing++) {
@@ -136,8 +127,8 @@ static mk_status run_placement(mk_mla_session *s, const mk_bench_mla_about *abou
     check[i] = mk_seconds() - scheduled;
     schedule[i] = scheduled - start;
   }
-  row->schedule_us = median(schedule) * 1e6;
-  row->check_us = median(check) * 1e6;
+  row->schedule_us = mk_quantile(schedule, TIMINGS, 0.5) * 1e6;
+  row->check_us = mk_quantile(check, TIMINGS, 0.5) * 1e6;
   MK_TRY(mk_mla_session_run(s));
   mk_mla_session_errors(s, stride, &row->error, &row->row_error);
   if (about->gpu) {

@@ -39,15 +39,13 @@ static void print_times(const mk_bench_mla_about *about, const mk_bench_mla_row 
          row->floor.us / warm->us * 100);
 }
 
-static json_t *real_or_null(bool there, double value) { return there ? json_real(value) : json_null(); }
-
 /* A timing's microseconds and clock, under names that begin with `name`. */
 static int set_time(json_t *object, const char *name, const mk_mla_time *time) {
   char key[48];
   snprintf(key, sizeof key, "%s_us", name);
-  int bad = json_object_set_new(object, key, real_or_null(time->us > 0, time->us));
+  int bad = json_object_set_new(object, key, mk_bench_real_or_null(time->us > 0, time->us));
   snprintf(key, sizeof key, "%s_sm_mhz", name);
-  return bad | json_object_set_new(object, key, real_or_null(time->mhz > 0, time->mhz));
+  return bad | json_object_set_new(object, key, mk_bench_real_or_null(time->mhz > 0, time->mhz));
 }
 
 static void device_name(const mk_bench_mla_about *about, char text[24]) {
@@ -79,27 +77,23 @@ static json_t *row_object(const mk_bench_mla_about *about, const mk_bench_mla_ro
   bad |= json_object_set_new(object, "items", json_integer(row->summary.items));
   bad |= json_object_set_new(object, "slots", json_integer(row->summary.slots));
   bad |= json_object_set_new(object, "reductions", json_integer(row->summary.reductions));
-  bad |= json_object_set_new(object, "schedule_us", real_or_null(row->schedule_us > 0, row->schedule_us));
-  bad |= json_object_set_new(object, "check_us", real_or_null(row->check_us > 0, row->check_us));
+  bad |= json_object_set_new(object, "schedule_us", mk_bench_real_or_null(row->schedule_us > 0, row->schedule_us));
+  bad |= json_object_set_new(object, "check_us", mk_bench_real_or_null(row->check_us > 0, row->check_us));
   bad |= json_object_set_new(object, "simulated_us", json_real((double)row->summary.makespan * 1e-3));
   for (int i = MK_MLA_WARM; i <= MK_MLA_WRITTEN; i++) {
     bad |= set_time(object, names[i], &row->times[i]);
   }
   double empty = row->times[MK_MLA_EMPTY].us;
-  bad |= json_object_set_new(object, "empty_us", real_or_null(empty > 0, empty));
+  bad |= json_object_set_new(object, "empty_us", mk_bench_real_or_null(empty > 0, empty));
   bad |= json_object_set_new(object, "floor_us", json_real(row->floor.us));
   bad |= json_object_set_new(object, "bytes", json_real(row->floor.bytes));
   bad |= json_object_set_new(object, "flops", json_real(row->floor.flops));
-  bad |= json_object_set_new(object, "flops_per_s", real_or_null(warm > 0, row->floor.flops / warm * 1e6));
-  bad |= json_object_set_new(object, "bytes_per_s", real_or_null(warm > 0, row->floor.bytes / warm * 1e6));
-  bad |= json_object_set_new(object, "floor_share", real_or_null(warm > 0, row->floor.us / warm));
-  bad |= json_object_set_new(object, "error", real_or_null(isfinite(row->error), row->error));
-  bad |= json_object_set_new(object, "row_error", real_or_null(isfinite(row->row_error), row->row_error));
-  if (bad != 0) {
-    json_decref(object);
-    return NULL;
-  }
-  return object;
+  bad |= json_object_set_new(object, "flops_per_s", mk_bench_real_or_null(warm > 0, row->floor.flops / warm * 1e6));
+  bad |= json_object_set_new(object, "bytes_per_s", mk_bench_real_or_null(warm > 0, row->floor.bytes / warm * 1e6));
+  bad |= json_object_set_new(object, "floor_share", mk_bench_real_or_null(warm > 0, row->floor.us / warm));
+  bad |= json_object_set_new(object, "error", mk_bench_real_or_null(isfinite(row->error), row->error));
+  bad |= json_object_set_new(object, "row_error", mk_bench_real_or_null(isfinite(row->row_error), row->row_error));
+  return mk_bench_object_or_null(object, bad);
 }
 
 mk_status mk_bench_mla_put(const mk_bench_mla_about *about, const mk_bench_mla_row *row, bool first) {
@@ -152,10 +146,7 @@ static mk_status put_costs_object(const mk_bench_mla_about *about, const mk_mla_
   for (size_t i = 0; i < sizeof costs / sizeof costs[0]; i++) {
     bad |= json_object_set_new(object, costs[i].name, json_integer(costs[i].nanoseconds));
   }
-  if (bad != 0) {
-    json_decref(object);
-    object = NULL;
-  }
+  object = mk_bench_object_or_null(object, bad);
   MK_TRY(mk_bench_list_begin(about->format));
   MK_TRY(mk_bench_list_object(about->format, object, true));
   return mk_bench_list_end(about->format, true);

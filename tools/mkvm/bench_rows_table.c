@@ -34,8 +34,6 @@ static mk_status print_line(const mk_bench_rows_options *test, const char *name,
   return mk_print_done();
 }
 
-static json_t *real_or_null(bool there, double value) { return there ? json_real(value) : json_null(); }
-
 static json_t *object_of(const printer *p, const mk_bench_rows_options *test, const char *name, double rate,
                          const mk_bench_rows_result *r) {
   bool prompt = test->prompt != 0;
@@ -47,19 +45,15 @@ static json_t *object_of(const printer *p, const mk_bench_rows_options *test, co
   bad |= json_object_set_new(object, "n_depth", json_integer(test->depth));
   bad |= json_object_set_new(object, "launches", json_integer(test->launches));
   bad |= json_object_set_new(object, "avg_ts", json_real(rate));
-  bad |= json_object_set_new(object, "first_token_ms_p50", real_or_null(prompt, r->ms_p50));
-  bad |= json_object_set_new(object, "first_token_ms_slowest", real_or_null(prompt, r->ms_slowest));
-  bad |= json_object_set_new(object, "step_ms_p50", real_or_null(!prompt, r->ms_p50));
-  bad |= json_object_set_new(object, "step_ms_slowest", real_or_null(!prompt, r->ms_slowest));
-  bad |= json_object_set_new(object, "sm_mhz", real_or_null(r->sm_mhz > 0, r->sm_mhz));
-  bad |= json_object_set_new(object, "bytes_per_step", real_or_null(!prompt, r->bytes));
-  bad |= json_object_set_new(object, "read_bytes_per_s", real_or_null(r->bandwidth > 0, r->bandwidth));
-  bad |= json_object_set_new(object, "read_share", real_or_null(r->share > 0, r->share));
-  if (bad != 0) {
-    json_decref(object);
-    return NULL;
-  }
-  return object;
+  bad |= json_object_set_new(object, "first_token_ms_p50", mk_bench_real_or_null(prompt, r->ms_p50));
+  bad |= json_object_set_new(object, "first_token_ms_slowest", mk_bench_real_or_null(prompt, r->ms_slowest));
+  bad |= json_object_set_new(object, "step_ms_p50", mk_bench_real_or_null(!prompt, r->ms_p50));
+  bad |= json_object_set_new(object, "step_ms_slowest", mk_bench_real_or_null(!prompt, r->ms_slowest));
+  bad |= json_object_set_new(object, "sm_mhz", mk_bench_real_or_null(r->sm_mhz > 0, r->sm_mhz));
+  bad |= json_object_set_new(object, "bytes_per_step", mk_bench_real_or_null(!prompt, r->bytes));
+  bad |= json_object_set_new(object, "read_bytes_per_s", mk_bench_real_or_null(r->bandwidth > 0, r->bandwidth));
+  bad |= json_object_set_new(object, "read_share", mk_bench_real_or_null(r->share > 0, r->share));
+  return mk_bench_object_or_null(object, bad);
 }
 
 static mk_status run_test(printer *p, const mk_bench_rows_options *test) {

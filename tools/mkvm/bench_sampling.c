@@ -38,11 +38,7 @@ static json_t *object_of(const mk_bench_about *about, const mk_bench_sampling_re
   bad |= json_object_set_new(object, "over_greedy_us", json_real(r->ways[way].over_us));
   bad |= json_object_set_new(object, "over_greedy_us_low", json_real(r->ways[way].low_us));
   bad |= json_object_set_new(object, "over_greedy_us_high", json_real(r->ways[way].high_us));
-  if (bad != 0) {
-    json_decref(object);
-    return NULL;
-  }
-  return object;
+  return mk_bench_object_or_null(object, bad);
 }
 
 static mk_status print_list(const mk_bench_about *about, const mk_bench_sampling_result *r, uint32_t tokens,

@@ -57,10 +57,11 @@ static mk_status print_row(const mk_bench_about *about, const mk_bench_row *row)
   return mk_print_done();
 }
 
-static json_t *real_or_null(double value) { return value > 0 ? json_real(value) : json_null(); }
+json_t *mk_bench_real_or_null(bool there, double value) { return there ? json_real(value) : json_null(); }
 
-/* The object, unless something went wrong with it. */
-static json_t *object_or_null(json_t *object, int bad) {
+static json_t *real_or_null(double value) { return mk_bench_real_or_null(value > 0, value); }
+
+json_t *mk_bench_object_or_null(json_t *object, int bad) {
   if (bad != 0) {
     json_decref(object);
     return NULL;
@@ -82,7 +83,7 @@ json_t *mk_bench_about_object(const mk_bench_about *about) {
   bad |= json_object_set_new(object, "memory_mhz_max", real_or_null(about->gpu.memory_khz * 1e-3));
   bad |= json_object_set_new(object, "sms", json_integer(about->sms));
   bad |= json_object_set_new(object, "n_ctx", json_integer(about->context));
-  return object_or_null(object, bad);
+  return mk_bench_object_or_null(object, bad);
 }
 
 static json_t *row_object(const mk_bench_about *about, const mk_bench_row *row) {
@@ -107,7 +108,7 @@ static json_t *row_object(const mk_bench_about *about, const mk_bench_row *row) 
   bad |= json_object_set_new(object, "sm_mhz", real_or_null(r->sm_mhz));
   bad |= json_object_set_new(object, "read_bytes_per_s", real_or_null(r->bandwidth));
   bad |= json_object_set_new(object, "read_share", real_or_null(r->share));
-  return object_or_null(object, bad);
+  return mk_bench_object_or_null(object, bad);
 }
 
 static void print_csv_text(const char *text) {
