@@ -576,7 +576,8 @@ __device__ __forceinline__ void end_item(const attender &a, const block_view &v,
   }
 }
 
-__device__ __forceinline__ void consume_MLA_PART(attender &a, const mk_instruction &in) {
+// True: there are reductions to do.
+__device__ __forceinline__ bool consume_MLA_PART(attender &a, const mk_instruction &in) {
   block_view v = view_of(a.d, in);
   // Without a way out in the middle: else the compiler takes it that lanes may go different ways, and names panels lane by lane.
   mla_entry item = take_entry(a);
@@ -594,6 +595,7 @@ __device__ __forceinline__ void consume_MLA_PART(attender &a, const mk_instructi
     tile::wait_for_launch_before();  // whose reductions may still read what is written now
     end_item(a, v, in, item, r, sums);
   }
+  return item.reductions != 0;
 }
 
 }  // namespace mk

@@ -48,6 +48,7 @@ struct alignas(16) mla_entry {
   };
   union {
     uint32_t pages, slots;  // ITEM: how many there are, by the sequence's length
+    uint32_t reductions;    // END of items: how many are left
   };
   uint32_t length;  // ITEM: of the sequence
   union {

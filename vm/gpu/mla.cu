@@ -24,16 +24,16 @@ __device__ __forceinline__ void load_queue(mla_loader &l, const first_entries &f
 }
 
 // A queue begins with its only MLA_PART (rule L02). In a loop with other opcodes the compiler would keep in registers what each of them
-// needs, and there is no room for that.
+// needs, and there is no room for that. What follows it are reductions: where the list has none, not even they are fetched.
 __device__ __forceinline__ void consume_queue(attender &a) {
   instruction_cursor cursor;
   const mk_instruction *in = fetch(a.d, cursor);
   if (in == nullptr) {
     return;
   }
-  consume_MLA_PART(a, *in);
+  bool reduces = consume_MLA_PART(a, *in);
   tile::wait_for_launch_before();  // also where there was no item
-  for (bool last = done_with(a.d, cursor); !last; last = done_with(a.d, cursor)) {
+  for (bool last = !reduces || done_with(a.d, cursor); !last; last = done_with(a.d, cursor)) {
     in = fetch(a.d, cursor);
     if (in == nullptr) {
       return;

@@ -201,6 +201,7 @@ __device__ inline void load_MLA_PART(mla_loader &l, first_entries first) {
   }
   mla_entry end = {};
   end.kind = ENTRY_END;
+  end.reductions = first.head.y - l.folded;
   pass_on(l, end);
 }
 
