@@ -152,37 +152,59 @@ __device__ inline float raise_max(softmax_rows &r, uint32_t h, float max) {
   return keep;
 }
 
-// Scores become weights, in bf16 as a left operand takes them. The maximum stays while that of the page is not much larger, so sums rarely have to
-// be touched: weights of up to 2^MAX_SLACK are as good as others.
-__device__ inline void weigh(const block_view &v, float (&scores)[SCORES], softmax_rows &r, float (&keep)[2],
-                             uint32_t (&weights)[SCORES / 8][4]) {
-  float offset[2];
+// Scores [first, end) become weights, in bf16 as a left operand takes them, which also go to `panel` of shared memory.
+template <uint32_t first, uint32_t end>
+__device__ __forceinline__ void weigh_some(float scale, uint32_t panel, const float (&offset)[2],
+                                           const float (&scores)[SCORES], float (&total)[2],
+                                           uint32_t (&weights)[SCORES / 8][4]) {
 #pragma unroll
-  for (uint32_t h = 0; h < 2; h++) {
-    float max = -INFINITY;
-#pragma unroll
-    for (uint32_t i = 0; i < SCORES; i += 4) {
-      max = fmaxf(max, fmaxf(scores[i + 2 * h], scores[i + 2 * h + 1]));
+  for (uint32_t j = first / 2; j < end / 2; j++) {
+    float low = tile::exp2(fmaf(scores[2 * j], scale, -offset[j % 2]));
+    float high = tile::exp2(fmaf(scores[2 * j + 1], scale, -offset[j % 2]));
+    total[j % 2] += low;
+    total[j % 2] += high;
+    weights[j / 4][j % 4] = tile::pack_bf16(low, high);
+    if (j % 4 == 3) {
+      tile::store_left(panel ^ j / 4 * 32, weights[j / 4]);
     }
-    max = max_of_row(max) * v.scale;
-    keep[h] = raise_max(r, h, max > r.max[h] + MAX_SLACK ? max : r.max[h]);
-    offset[h] = r.max[h] == -INFINITY ? 0.0f : r.max[h];
-  }
-#pragma unroll
-  for (uint32_t i = 0; i < SCORES; i++) {
-    scores[i] = tile::exp2(fmaf(scores[i], v.scale, -offset[i / 2 % 2]));
-  }
-#pragma unroll
-  for (uint32_t j = 0; j < SCORES / 2; j++) {
-    weights[j / 4][j % 4] = tile::pack_bf16(scores[2 * j], scores[2 * j + 1]);
   }
 }
 
-__device__ inline void add_weights(const float (&scores)[SCORES], softmax_rows &r) {
+// The maximum stays while that of the page is not much larger, so sums rarely have to be touched: weights of up to 2^MAX_SLACK are as good as others.
+// That it stays is assumed, and looked into beside the first half of the exponentials, which would wait for it; where it does not they are taken once
+// more.
+__device__ __forceinline__ void weigh(const block_view &v, uint32_t panel, const float (&scores)[SCORES],
+                                      softmax_rows &r, float (&keep)[2], uint32_t (&weights)[SCORES / 8][4]) {
+  float total[2], offset[2];
+  keep[0] = keep[1] = 1.0f;
+  bool above;
+#pragma unroll 1
+  do {
+    float most[2];
 #pragma unroll
-  for (uint32_t i = 0; i < SCORES; i++) {
-    r.total[i / 2 % 2] += scores[i];
-  }
+    for (uint32_t h = 0; h < 2; h++) {
+      offset[h] = r.max[h] == -INFINITY ? 0.0f : r.max[h];
+      total[h] = r.total[h];
+      // Not larger than anything, and not before the first exponentials are under way: else the compiler puts maxima in front of them.
+      most[h] = fmaf(tile::exp2(fmaf(scores[2 * h], v.scale, -offset[h])), 0.0f, -INFINITY);
+    }
+    weigh_some<0, SCORES / 2>(v.scale, panel, offset, scores, total, weights);
+#pragma unroll
+    for (uint32_t i = 0; i < SCORES; i++) {
+      most[i / 2 % 2] = fmaxf(most[i / 2 % 2], scores[i]);
+    }
+    above = tile::uniform(most[0] * v.scale > r.max[0] + MAX_SLACK || most[1] * v.scale > r.max[1] + MAX_SLACK);
+    if (above) {
+#pragma unroll
+      for (uint32_t h = 0; h < 2; h++) {
+        float max = max_of_row(most[h]) * v.scale;
+        keep[h] = raise_max(r, h, max > r.max[h] + MAX_SLACK ? max : r.max[h]);
+      }
+    }
+  } while (above);
+  weigh_some<SCORES / 2, SCORES>(v.scale, panel, offset, scores, total, weights);
+  r.total[0] = total[0];
+  r.total[1] = total[1];
   tile::pin(r.total);  // added up by now, and not between the products that follow
 }
 
@@ -211,9 +233,10 @@ __device__ inline exchange &words_between() {
   return *reinterpret_cast<exchange *>(shared_memory + MK_GPU_EXCHANGE_AT);
 }
 
-// Weights of a page lie where its last panel of keys was.
-__device__ inline uint8_t *weights_of(const attender &a, uint32_t slot) {
-  return a.d.page(slot) + OTHER_KEYS * MK_GPU_PANEL_BYTES;
+// Weights of a page lie where its last panel of keys was: where this thread stores the first of them.
+__device__ inline uint32_t own_weights(const attender &a) {
+  return tile::shared_address(a.d.page(a.group)) + OTHER_KEYS * MK_GPU_PANEL_BYTES +
+         (a.warp % 4 * 16 + a.lane % 16) * 128 + (a.lane / 16 ^ a.lane % 8) * 16;
 }
 
 __device__ inline void release(const attender &a, uint32_t barrier) {
@@ -222,15 +245,9 @@ __device__ inline void release(const attender &a, uint32_t barrier) {
   }
 }
 
-// For the other warpgroup: weights, as a panel, and the maxima that they are relative to.
-__device__ inline void hand_over(const attender &a, const uint32_t (&weights)[SCORES / 8][4], const softmax_rows &r,
-                                 bool raised) {
-  uint32_t row = a.row(), to = tile::shared_address(weights_of(a, a.group)) + (a.warp % 4 * 16 + a.lane % 16) * 128 +
-                               (a.lane / 16 ^ a.lane % 8) * 16;
-#pragma unroll
-  for (uint32_t k = 0; k < SCORES / 8; k++) {
-    tile::store_left(to ^ k * 32, weights[k]);
-  }
+// For the other warpgroup, which finds the weights in their panel: the maxima that they are relative to.
+__device__ inline void hand_over(const attender &a, const softmax_rows &r, bool raised) {
+  uint32_t row = a.row();
   if (a.lane % 4 == 0) {
     words_between().max[a.group][row] = r.max[0];
     words_between().max[a.group][row + 8] = r.max[1];
@@ -302,10 +319,9 @@ __device__ __forceinline__ bool weigh_own(const attender &a, const block_view &v
       clear_values(a, a.group, valid);
     }
   }
-  weigh(v, scores, r, keep, weights);
+  weigh(v, own_weights(a), scores, r, keep, weights);
   bool raised = any_raised(keep);
-  hand_over(a, weights, r, raised);
-  add_weights(scores, r);
+  hand_over(a, r, raised);
   return raised;
 }
 
