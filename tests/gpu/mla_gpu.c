@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "instructions/reference.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/mla.h"
 #include "tools/lib/mla_time.h"
@@ -43,6 +44,27 @@ static void expect_batch(const char *name, uint32_t heads, uint32_t new_tokens, 
   for (int placement = MK_MLA_MAKESPAN; session != NULL && placement <= MK_MLA_NAIVE; placement++) {
     if (expect_ok(mk_mla_session_schedule(session, (mk_mla_placement)placement, NULL), name)) {
       expect_right(session, name, stride);
+    }
+  }
+  mk_mla_session_free(session);
+}
+
+/* Queries that are 32 times as large: then maxima rise by more than what may be left, page after page, in some rows and not in others. */
+static void test_rising(void) {
+  static const uint32_t lengths[] = {700, 70, 5000, 65, 1};
+  const char *name = "mla: maxima that rise";
+  mk_mla_session *session = open_batch(name, 16, 3, lengths, 5);
+  if (session != NULL) {
+    uint16_t q = session->geometry.q, *queries = session->inputs[q];
+    uint64_t bytes = session->program->buffers[q].bytes;
+    for (uint64_t i = 0; i < bytes / 2; i++) {
+      queries[i] = mk_float_to_bf16(mk_bf16_to_float(queries[i]) * 32);
+    }
+    expect_ok(mk_gpu_write(session->gpu, q, 0, queries, bytes), name);
+  }
+  for (int placement = MK_MLA_MAKESPAN; session != NULL && placement <= MK_MLA_NAIVE; placement++) {
+    if (expect_ok(mk_mla_session_schedule(session, (mk_mla_placement)placement, NULL), name)) {
+      expect_right(session, name, 1);
     }
   }
   mk_mla_session_free(session);
@@ -162,6 +184,7 @@ void test_mla(bool quick) {
   mk_mla_session *keeper = open_batch("mla: a session beside others", 8, 1, blocks, 1);
   if (!quick) {
     test_corners();
+    test_rising();
     test_growth();
   }
   test_same_bits("mla: an uneven batch", 16, 4, uneven, 4);
