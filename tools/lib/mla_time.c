@@ -45,6 +45,8 @@ static mk_status time_groups(const mk_mla_session *s, double from, double until,
   return MK_OK;
 }
 
+static void be_idle(void) { nanosleep(&(struct timespec){.tv_nsec = IDLE_NS}, NULL); }
+
 static mk_status time_bursts(const mk_mla_session *s, uint32_t repeats, mk_mla_time *out) {
   double times[MOST_REPEATS], clocks[MOST_REPEATS];
   if (repeats == 0) {
@@ -52,7 +54,7 @@ static mk_status time_bursts(const mk_mla_session *s, uint32_t repeats, mk_mla_t
   }
   repeats = repeats < MOST_REPEATS ? repeats : MOST_REPEATS;
   for (uint32_t i = 0; i < repeats; i++) {
-    nanosleep(&(struct timespec){.tv_nsec = IDLE_NS}, NULL);
+    be_idle();
     MK_TRY(time_groups(s, kBurstFrom, kBurstUntil, out));
     times[i] = out->us;
     clocks[i] = out->mhz;
@@ -72,6 +74,9 @@ mk_status mk_mla_session_time(const mk_mla_session *s, mk_mla_timing timing, uin
   mk_gpu_before before = timing == MK_MLA_ALONE     ? MK_GPU_BEFORE_NOTHING
                          : timing == MK_MLA_WRITTEN ? MK_GPU_BEFORE_WRITTEN
                                                     : MK_GPU_BEFORE_READ;
+  if (repeats != 0) {
+    be_idle();
+  }
   MK_TRY(mk_gpu_time_each(s->gpu, before, timing == MK_MLA_EMPTY, TIMES, times));
   *out = (mk_mla_time){median(times, TIMES), timing == MK_MLA_EMPTY ? 0 : mk_gpu_clock_mhz(s->gpu)};
   return MK_OK;

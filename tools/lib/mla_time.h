@@ -28,8 +28,8 @@ typedef struct mk_mla_time {
   double mhz; /* the SMs' clock meanwhile; 0: not told */
 } mk_mla_time;
 
-/* Medians: WARM of `repeats` times, each behind its own half second of idleness and the median of groups of 20 launches, 0: once, behind whatever the GPU
- * did before; SUSTAINED of such groups; others of 31 launches. The list is that of the last run. */
+/* Medians: WARM of `repeats` times, each behind its own half second of idleness and the median of groups of 20 launches; SUSTAINED of such groups; others
+ * of 31 launches behind half a second of idleness. `repeats` 0: once, behind whatever the GPU did before. The list is that of the last run. */
 mk_status mk_mla_session_time(const mk_mla_session *session, mk_mla_timing timing, uint32_t repeats, mk_mla_time *out);
 
 /* Measures the constants of the cost model (scheduler/mla_cost.h), from launches with lists made for it: differences of two that differ in
