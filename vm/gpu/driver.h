@@ -30,6 +30,7 @@ enum {
   MK_CU_HOST_MAPPED = 2,
   MK_CU_EVENT_NO_TIMING = 2,
   MK_CU_LAUNCH_COOPERATIVE = 2,  /* attributes of a launch */
+  MK_CU_LAUNCH_CLUSTER = 4,      /* so many blocks next to each other run at the same time, close by */
   MK_CU_LAUNCH_PROGRAMMATIC = 6, /* it may begin before the one before it in the stream has ended */
   MK_CU_TENSOR_BF16 = 9,
   MK_CU_TENSOR_SWIZZLE_128 = 3,
@@ -42,6 +43,7 @@ typedef struct mk_cu_launch_attribute {
   int pad;
   union {
     int on;
+    unsigned cluster[3]; /* blocks in each direction */
     char bytes[64];
   } value;
 } mk_cu_launch_attribute;
@@ -72,6 +74,8 @@ typedef struct mk_cu_launch_config {
   FUNCTION(function_set, "cuFuncSetAttribute", (mk_cu_function_ref function, int attribute, int value))               \
   FUNCTION(occupancy, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                                                  \
            (int *blocks, mk_cu_function_ref function, int threads, size_t shared))                                    \
+  FUNCTION(cluster_occupancy, "cuOccupancyMaxActiveClusters",                                                         \
+           (int *clusters, mk_cu_function_ref function, const mk_cu_launch_config *config))                           \
   FUNCTION(memory_info, "cuMemGetInfo_v2", (size_t * available, size_t * total))                                      \
   FUNCTION(memory_new, "cuMemAlloc_v2", (mk_cu_address * address, size_t bytes))                                      \
   FUNCTION(memory_free, "cuMemFree_v2", (mk_cu_address address))                                                      \

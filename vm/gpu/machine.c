@@ -333,6 +333,9 @@ mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *
   if (bytes == 0) {
     return MK_OK;
   }
+  if (gpu->mla) {
+    mk_gpu_look_at_list(gpu, buffer, offset, data, bytes);
+  }
   return mk_gpu_check(gpu, gpu->driver->upload(mk_gpu_address(gpu, buffer) + offset, data, bytes),
                       gpu->program->buffers[buffer].name);
 }

@@ -30,7 +30,9 @@ struct mk_gpu {
   mk_cu_device device;
   char name[128];
   int sms;
-  bool mla;      /* it is for the MLA configuration */
+  bool mla;    /* it is for the MLA configuration */
+  bool paired; /* mla: blocks 2 i and 2 i + 1 of a launch run close to each other */
+  bool pairs_fit;
   uint32_t rows; /* per step; MK_PROMPT_ROWS: it is for the one for prompts */
   bool retained; /* the context */
   bool lost;     /* a kernel does not end: no driver call that waits for it may be made */
@@ -77,6 +79,14 @@ bool mk_gpu_samples(const mk_program *program);
 /* MLA programs: what their kernel is compiled for (MK_ERR_FILE), and their tensor maps once there is memory. */
 mk_status mk_gpu_check_mla(const mk_program *program);
 mk_status mk_gpu_open_mla(mk_gpu *gpu);
+/* What is written to a buffer of an MLA program: by the work list it decides whether blocks of a launch run in pairs. */
+void mk_gpu_look_at_list(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes);
+/* How the MLA kernel is launched. */
+typedef struct mk_gpu_mla_launch {
+  mk_cu_launch_attribute attributes[2];
+  mk_cu_launch_config config; /* names the attributes */
+} mk_gpu_mla_launch;
+void mk_gpu_mla_launch_of(const mk_gpu *gpu, mk_gpu_mla_launch *out);
 /* extra.c: kernels into the stream, one that displaces what the L2 holds, and one with nothing to do. */
 mk_status mk_gpu_flush(mk_gpu *gpu, bool written);
 mk_status mk_gpu_start_empty(mk_gpu *gpu);

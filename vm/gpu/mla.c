@@ -59,6 +59,57 @@ static mk_status encode(const mk_gpu *gpu, uint16_t buffer, uint64_t matrices, u
   return MK_OK;
 }
 
+/* An MLA launch may begin while the one before it ends, on SMs that are done: its kernel waits for that where it has to. Cooperative launches
+ * do not have that, but what they are for holds: there is one block per SM (check_occupancy), so as those of the launch before leave, all find
+ * their place, and none of those waits for a block of this one. In pairs, too: they find their place together when all fit at once (find_pairs). */
+void mk_gpu_mla_launch_of(const mk_gpu *gpu, mk_gpu_mla_launch *out) {
+  out->attributes[0] = (mk_cu_launch_attribute){.id = MK_CU_LAUNCH_PROGRAMMATIC, .value.on = 1};
+  out->attributes[1] = (mk_cu_launch_attribute){.id = MK_CU_LAUNCH_CLUSTER, .value.cluster = {2, 1, 1}};
+  out->config = (mk_cu_launch_config){.grid = {(unsigned)gpu->program->queue_count, 1, 1},
+                                      .block = {MK_MLA_GPU_THREADS, 1, 1},
+                                      .shared = MK_MLA_GPU_SHARED_BYTES,
+                                      .stream = gpu->stream,
+                                      .attributes = out->attributes,
+                                      .attribute_count = gpu->paired ? 2 : 1};
+}
+
+static mk_status find_pairs(mk_gpu *gpu, uint32_t blocks) {
+  uint32_t queues = (uint32_t)gpu->program->queue_count;
+  mk_gpu_mla_launch launch;
+  int clusters = 0;
+  if (blocks == 1 || queues % 2 != 0) {
+    return MK_OK;
+  }
+  gpu->paired = true;
+  mk_gpu_mla_launch_of(gpu, &launch);
+  gpu->paired = false;
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->cluster_occupancy(&clusters, gpu->kernel, &launch.config),
+                      "asking for the kernel's occupancy"));
+  gpu->pairs_fit = clusters > 0 && (uint32_t)clusters >= queues / 2;
+  return MK_OK;
+}
+
+/* Where most rows 2 i and 2 i + 1 of a list begin with the same pages, two blocks of a sequence, their SMs read these at the same time. Close to each
+ * other they read memory once for both, which the clock gets; other lists only wait for two SMs to be free (docs/results/mla.md). The kernel
+ * knows nothing of pairs, so this is for speed alone. */
+void mk_gpu_look_at_list(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes) {
+  mk_mla_geometry g;
+  if (!gpu->pairs_fit || !mk_mla_geometry_of(gpu->program, &g) || buffer != g.work || offset != 0 ||
+      bytes != gpu->program->buffers[buffer].bytes) {
+    return;
+  }
+  uint32_t busy = 0, sharing = 0;
+  for (uint32_t sm = 0; sm < g.sms; sm += 2) {
+    const uint32_t *row = (const uint32_t *)data + (size_t)sm * g.list_words;
+    mk_mla_list one = mk_mla_list_of(row), other = mk_mla_list_of(row + g.list_words);
+    if (one.items != 0 && other.items != 0) {
+      busy++;
+      sharing += one.item->block / g.blocks == other.item->block / g.blocks && one.item->first == other.item->first;
+    }
+  }
+  gpu->paired = 2 * sharing > busy;
+}
+
 mk_status mk_gpu_open_mla(mk_gpu *gpu) {
   mk_mla_geometry g;
   if (!mk_mla_geometry_of(gpu->program, &g)) {
@@ -72,6 +123,7 @@ mk_status mk_gpu_open_mla(mk_gpu *gpu) {
                                     .rows = g.rows,
                                     .blocks = g.blocks,
                                     .last_block = g.sequences * g.blocks - 1};
+  MK_TRY(find_pairs(gpu, g.blocks));
   MK_TRY(encode(gpu, g.q, (uint64_t)g.sequences * g.blocks, g.rows, MK_MLA_MOST_ROWS,
                 MK_MLA_WIDTH / MK_MLA_GPU_PANEL_COLUMNS, gpu->maps[0]));
   return encode(gpu, g.kv, g.pool_pages, MK_MLA_PAGE_TOKENS, MK_MLA_PAGE_TOKENS, 1, gpu->maps[1]);

@@ -43,25 +43,18 @@ static mk_status check_step(const mk_gpu *gpu, uint32_t token, uint32_t position
   return MK_OK;
 }
 
-/* An MLA launch may begin while the one before it ends, on SMs that are done: its kernel waits for that where it has to. Cooperative launches
- * do not have that, but what they are for holds: there is one block per SM (check_occupancy), so as those of the launch before leave, all find
- * their place, and none of those waits for a block of this one. */
 static mk_status start_mla(mk_gpu *gpu, const mk_gpu_params *params) {
   mk_gpu_mla_params mla;
+  mk_gpu_mla_launch launch;
   void *arguments[] = {&mla};
-  mk_cu_launch_attribute early = {.id = MK_CU_LAUNCH_PROGRAMMATIC, .value.on = 1};
-  mk_cu_launch_config config = {.grid = {(unsigned)gpu->program->queue_count, 1, 1},
-                                .block = {MK_MLA_GPU_THREADS, 1, 1},
-                                .shared = MK_MLA_GPU_SHARED_BYTES,
-                                .stream = gpu->stream,
-                                .attributes = &early,
-                                .attribute_count = 1};
+  mk_gpu_mla_launch_of(gpu, &launch);
   memcpy(&mla.queries, gpu->maps[0], sizeof mla.queries);
   memcpy(&mla.pages, gpu->maps[1], sizeof mla.pages);
   mla.common = *params;
   mla.inputs = gpu->inputs;
   mla.queue_length = gpu->program->queues[0].count;
-  return mk_gpu_check(gpu, gpu->driver->launch_with(&config, gpu->kernel, arguments, NULL), "launching the kernel");
+  return mk_gpu_check(gpu, gpu->driver->launch_with(&launch.config, gpu->kernel, arguments, NULL),
+                      "launching the kernel");
 }
 
 mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params) {
