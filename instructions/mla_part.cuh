@@ -173,28 +173,33 @@ __device__ __forceinline__ void weigh_some(float scale, uint32_t panel, const fl
 // The maximum stays while that of the page is not much larger, so sums rarely have to be touched: weights of up to 2^MAX_SLACK are as good as others.
 // That it stays is assumed, and looked into beside the first half of the exponentials, which would wait for it; where it does not they are taken once
 // more.
-__device__ __forceinline__ void weigh(const block_view &v, uint32_t panel, const float (&scores)[SCORES],
-                                      softmax_rows &r, float (&keep)[2], uint32_t (&weights)[SCORES / 8][4]) {
-  float total[2], offset[2];
+//
+// The first half of the weights; gives whether a maximum has risen, and then what sums so far are worth.
+__device__ __forceinline__ bool weigh_first_half(const block_view &v, uint32_t panel, const float (&scores)[SCORES],
+                                                 softmax_rows &r, float (&keep)[2], float (&offset)[2],
+                                                 float (&total)[2], uint32_t (&weights)[SCORES / 8][4]) {
   keep[0] = keep[1] = 1.0f;
-  bool above;
+  bool above, raised = false;
 #pragma unroll 1
   do {
-    float most[2];
+    float most[4];
 #pragma unroll
     for (uint32_t h = 0; h < 2; h++) {
       offset[h] = r.max[h] == -INFINITY ? 0.0f : r.max[h];
       total[h] = r.total[h];
       // Not larger than anything, and not before the first exponentials are under way: else the compiler puts maxima in front of them.
-      most[h] = fmaf(tile::exp2(fmaf(scores[2 * h], v.scale, -offset[h])), 0.0f, -INFINITY);
+      most[h] = most[h + 2] = fmaf(tile::exp2(fmaf(scores[2 * h], v.scale, -offset[h])), 0.0f, -INFINITY);
     }
     weigh_some<0, SCORES / 2>(v.scale, panel, offset, scores, total, weights);
 #pragma unroll
     for (uint32_t i = 0; i < SCORES; i++) {
-      most[i / 2 % 2] = fmaxf(most[i / 2 % 2], scores[i]);
+      most[i / 2 % 4] = fmaxf(most[i / 2 % 4], scores[i]);
     }
+    most[0] = fmaxf(most[0], most[2]);
+    most[1] = fmaxf(most[1], most[3]);
     above = tile::uniform(most[0] * v.scale > r.max[0] + MAX_SLACK || most[1] * v.scale > r.max[1] + MAX_SLACK);
     if (above) {
+      raised = true;
 #pragma unroll
       for (uint32_t h = 0; h < 2; h++) {
         float max = max_of_row(most[h]) * v.scale;
@@ -202,15 +207,7 @@ __device__ __forceinline__ void weigh(const block_view &v, uint32_t panel, const
       }
     }
   } while (above);
-  weigh_some<SCORES / 2, SCORES>(v.scale, panel, offset, scores, total, weights);
-  r.total[0] = total[0];
-  r.total[1] = total[1];
-  tile::pin(r.total);  // added up by now, and not between the products that follow
-}
-
-// Whether sums of some row of the warp have to be scaled.
-__device__ inline bool any_raised(const float (&keep)[2]) {
-  return __any_sync(0xffffffffu, keep[0] != 1.0f || keep[1] != 1.0f);
+  return raised;
 }
 
 __device__ inline void rescale(bool raised, const float (&keep)[2], float (&sums)[SUMS]) {
@@ -301,11 +298,20 @@ __device__ __forceinline__ void follow(const attender &a, const page_view &p, ui
   added_others(a, sums);
 }
 
-// The scores of page i of the item are there: they become weights, which go to the other warpgroup before anything else, since it waits for
-// them. Gives whether sums have to be scaled.
-__device__ __forceinline__ bool weigh_own(const attender &a, const block_view &v, const mla_entry &item, uint32_t i,
-                                          float (&scores)[SCORES], softmax_rows &r, float (&keep)[2],
-                                          uint32_t (&weights)[SCORES / 8][4]) {
+// Sums of the own half of a page's values, of those 16 tokens whose weights are weights[k]: under way when this returns, until added_own().
+template <uint32_t k>
+__device__ __forceinline__ void add_own(const page_view &p, const uint32_t (&weights)[SCORES / 8][4],
+                                        float (&sums)[SUMS]) {
+  tile::products_begin();
+  tile::multiply_by_rows<true>(sums, weights[k], tile::panel_at(p.own_values, k * 2048));
+}
+
+// The scores of page i of the item are there: they become weights, which go to the other warpgroup before anything else, since it waits for them.
+// But own values of the first half are multiplied while the second half is worked on. Then those of the second: under way, too, when this returns.
+__device__ __forceinline__ void weigh_and_add_own(const attender &a, const block_view &v, const mla_entry &item,
+                                                  const page_view &p, uint32_t i, float (&scores)[SCORES],
+                                                  softmax_rows &r, uint32_t (&weights)[SCORES / 8][4],
+                                                  float (&sums)[SUMS]) {
   int32_t start = static_cast<int32_t>((item.first + i) * MK_MLA_PAGE_TOKENS);
   int32_t valid = static_cast<int32_t>(item.length) - start;
   if (i + 2 >= item.pages) {
@@ -319,23 +325,21 @@ __device__ __forceinline__ bool weigh_own(const attender &a, const block_view &v
       clear_values(a, a.group, valid);
     }
   }
-  weigh(v, own_weights(a), scores, r, keep, weights);
-  bool raised = any_raised(keep);
-  hand_over(a, r, raised);
-  return raised;
-}
-
-// The values of the own half of a page that this warpgroup has scored: under way when this returns, until added_own().
-__device__ __forceinline__ void add_own(const page_view &p, bool raised, const float (&keep)[2],
-                                        const uint32_t (&weights)[SCORES / 8][4], float (&sums)[SUMS]) {
+  uint32_t panel = own_weights(a);
+  float keep[2], offset[2], total[2];
+  bool raised = weigh_first_half(v, panel, scores, r, keep, offset, total, weights);
   rescale(raised, keep, sums);
   tile::pin(sums);
-  tile::products_begin();
-#pragma unroll
-  for (uint32_t k = 0; k < SCORES / 8; k++) {
-    tile::multiply_by_rows<true>(sums, weights[k], tile::panel_at(p.own_values, k * 2048));
-  }
+  add_own<0>(p, weights, sums);
+  add_own<1>(p, weights, sums);
+  weigh_some<SCORES / 2, SCORES>(v.scale, panel, offset, scores, total, weights);
+  add_own<2>(p, weights, sums);
+  add_own<3>(p, weights, sums);
   tile::products_commit();
+  hand_over(a, r, raised);
+  r.total[0] = total[0];
+  r.total[1] = total[1];
+  tile::pin(r.total);  // added up by now, and not between the products that follow
 }
 
 __device__ __forceinline__ void added_own(const attender &a, float (&sums)[SUMS]) {
@@ -371,7 +375,7 @@ __device__ __forceinline__ void follow_and_score(const attender &a, const page_v
 __device__ __forceinline__ void attend_turns(const attender &a, const block_view &v, const mla_entry &item,
                                              const page_view &p, uint32_t own, uint32_t own_phase, uint32_t other_phase,
                                              softmax_rows &r, float (&sums)[SUMS]) {
-  float scores[SCORES], keep[2];
+  float scores[SCORES];
   uint32_t weights[SCORES / 8][4];
   score_loads<0, PAGE_LOADS>(a, p, own_phase, has_come(a, 0, own_phase), scores);
   tile::products_wait<0>();
@@ -382,8 +386,7 @@ __device__ __forceinline__ void attend_turns(const attender &a, const block_view
   }
 #pragma unroll 1
   for (uint32_t i = own;; i += 2) {
-    bool raised = weigh_own(a, v, item, i, scores, r, keep, weights);
-    add_own(p, raised, keep, weights, sums);
+    weigh_and_add_own(a, v, item, p, i, scores, r, weights, sums);
     if (i + 2 >= item.pages) {
       break;
     }
