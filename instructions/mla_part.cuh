@@ -174,40 +174,29 @@ __device__ __forceinline__ void weigh_some(float scale, uint32_t panel, const fl
 // That it stays is assumed, and looked into beside the first half of the exponentials, which would wait for it; where it does not they are taken once
 // more.
 //
-// The first half of the weights; gives whether a maximum has risen, and then what sums so far are worth.
-__device__ __forceinline__ bool weigh_first_half(const block_view &v, uint32_t panel, const float (&scores)[SCORES],
-                                                 softmax_rows &r, float (&keep)[2], float (&offset)[2],
+// The first half of the weights by the maxima as they are. Gives whether a maximum has to rise, and the thread's share of the page's.
+__device__ __forceinline__ bool weigh_first_half(float scale, uint32_t panel, const float (&scores)[SCORES],
+                                                 const softmax_rows &r, float (&most)[2], float (&offset)[2],
                                                  float (&total)[2], uint32_t (&weights)[SCORES / 8][4]) {
-  keep[0] = keep[1] = 1.0f;
-  bool above, raised = false;
-#pragma unroll 1
-  do {
-    float most[4];
+  float other[2];
 #pragma unroll
-    for (uint32_t h = 0; h < 2; h++) {
-      offset[h] = r.max[h] == -INFINITY ? 0.0f : r.max[h];
-      total[h] = r.total[h];
-      // Not larger than anything, and not before the first exponentials are under way: else the compiler puts maxima in front of them.
-      most[h] = most[h + 2] = fmaf(tile::exp2(fmaf(scores[2 * h], v.scale, -offset[h])), 0.0f, -INFINITY);
-    }
-    weigh_some<0, SCORES / 2>(v.scale, panel, offset, scores, total, weights);
+  for (uint32_t h = 0; h < 2; h++) {
+    offset[h] = r.max[h] == -INFINITY ? 0.0f : r.max[h];
+    total[h] = r.total[h];
+    // Not larger than anything, and not before the first exponentials are under way: else the compiler puts maxima in front of them.
+    most[h] = other[h] = fmaf(tile::exp2(fmaf(scores[2 * h], scale, -offset[h])), 0.0f, -INFINITY);
+  }
+  weigh_some<0, SCORES / 2>(scale, panel, offset, scores, total, weights);
 #pragma unroll
-    for (uint32_t i = 0; i < SCORES; i++) {
-      most[i / 2 % 4] = fmaxf(most[i / 2 % 4], scores[i]);
-    }
-    most[0] = fmaxf(most[0], most[2]);
-    most[1] = fmaxf(most[1], most[3]);
-    above = tile::uniform(most[0] * v.scale > r.max[0] + MAX_SLACK || most[1] * v.scale > r.max[1] + MAX_SLACK);
-    if (above) {
-      raised = true;
+  for (uint32_t i = 0; i < SCORES; i++) {
+    float &max = i / 4 % 2 == 0 ? most[i / 2 % 2] : other[i / 2 % 2];
+    max = fmaxf(max, scores[i]);
+  }
 #pragma unroll
-      for (uint32_t h = 0; h < 2; h++) {
-        float max = max_of_row(most[h]) * v.scale;
-        keep[h] = raise_max(r, h, max > r.max[h] + MAX_SLACK ? max : r.max[h]);
-      }
-    }
-  } while (above);
-  return raised;
+  for (uint32_t h = 0; h < 2; h++) {
+    most[h] = fmaxf(most[h], other[h]) * scale;
+  }
+  return tile::uniform(most[0] > r.max[0] + MAX_SLACK || most[1] > r.max[1] + MAX_SLACK);
 }
 
 __device__ inline void rescale(bool raised, const float (&keep)[2], float (&sums)[SUMS]) {
@@ -242,8 +231,15 @@ __device__ inline void release(const attender &a, uint32_t barrier) {
   }
 }
 
-// For the other warpgroup, which finds the weights in their panel: the maxima that they are relative to.
-__device__ inline void hand_over(const attender &a, const softmax_rows &r, bool raised) {
+// A half of a page's weights is in its panel, for the other warpgroup.
+__device__ inline void hand_over(const attender &a, uint32_t half) {
+  tile::fence_shared_for_copies();
+  __syncwarp();
+  release(a, weights_barrier(a.group, half));
+}
+
+// And with the first half, the maxima that weights are relative to.
+__device__ inline void hand_over_first(const attender &a, const softmax_rows &r, bool raised) {
   uint32_t row = a.row();
   if (a.lane % 4 == 0) {
     words_between().max[a.group][row] = r.max[0];
@@ -252,16 +248,14 @@ __device__ inline void hand_over(const attender &a, const softmax_rows &r, bool 
   if (a.lane == 0) {
     words_between().raised[a.group][a.warp % 4] = raised;
   }
-  tile::fence_shared_for_copies();
-  __syncwarp();
-  release(a, WEIGHTS_FULL + a.group);
+  hand_over(a, 0);
 }
 
-// Waits for the weights of a page that the other warpgroup scores. Gives whether sums have to be scaled, by `keep`: maxima so far are the same in
-// both, so that is where the other one has raised some of the block's.
+// Waits for the first half of the weights of a page that the other warpgroup scores. Gives whether sums have to be scaled, by `keep`: maxima so far
+// are the same in both, so that is where the other one has raised some of the block's.
 __device__ __forceinline__ bool take_weights(const attender &a, uint32_t phase, softmax_rows &r, float (&keep)[2]) {
   uint32_t slot = a.group ^ 1;
-  wait_within(a.d, WEIGHTS_FULL + slot, phase);
+  wait_within(a.d, weights_barrier(slot, 0), phase);
   bool raised = tile::uniform(words_between().raised[slot][a.lane % (MK_GPU_CONSUMER_WARPS / 2)] != 0);
   if (raised) {
     keep[0] = raise_max(r, 0, words_between().max[slot][a.row()]);
@@ -270,11 +264,18 @@ __device__ __forceinline__ bool take_weights(const attender &a, uint32_t phase, 
   return raised;
 }
 
-// Its values are under way when this returns, until added_others().
-__device__ __forceinline__ void add_others(const page_view &p, float (&sums)[SUMS]) {
+// Its values, those of the second half when its weights are there: under way when this returns, until added_others().
+__device__ __forceinline__ void add_others(const attender &a, const page_view &p, uint32_t phase, float (&sums)[SUMS]) {
+  bool come = tile::test_wait(a.d.barrier(weights_barrier(a.group ^ 1, 1)), phase);
   tile::products_begin();
 #pragma unroll
   for (uint32_t k = 0; k < SCORES / 8; k++) {
+    if (k == SCORES / 16) {
+      if (!__all_sync(0xffffffffu, come)) {
+        wait_within(a.d, weights_barrier(a.group ^ 1, 1), phase);
+      }
+      tile::products_begin();
+    }
     tile::multiply_by_rows<true>(sums, tile::panel_at(p.other_weights, k * 32),
                                  tile::panel_at(p.other_values, k * 2048));
   }
@@ -294,20 +295,24 @@ __device__ __forceinline__ void follow(const attender &a, const page_view &p, ui
   bool raised = take_weights(a, phase, r, keep);
   rescale(raised, keep, sums);
   tile::pin(sums);
-  add_others(p, sums);
+  add_others(a, p, phase, sums);
   added_others(a, sums);
 }
 
-// Sums of the own half of a page's values, of those 16 tokens whose weights are weights[k]: under way when this returns, until added_own().
-template <uint32_t k>
+// Sums of the own half of a page's values, of the tokens of a half of the weights: under way when this returns, until added_own().
+template <uint32_t half>
 __device__ __forceinline__ void add_own(const page_view &p, const uint32_t (&weights)[SCORES / 8][4],
                                         float (&sums)[SUMS]) {
   tile::products_begin();
-  tile::multiply_by_rows<true>(sums, weights[k], tile::panel_at(p.own_values, k * 2048));
+#pragma unroll
+  for (uint32_t k = half * SCORES / 16; k < (half + 1) * SCORES / 16; k++) {
+    tile::multiply_by_rows<true>(sums, weights[k], tile::panel_at(p.own_values, k * 2048));
+  }
+  tile::products_commit();
 }
 
-// The scores of page i of the item are there: they become weights, which go to the other warpgroup before anything else, since it waits for them.
-// But own values of the first half are multiplied while the second half is worked on. Then those of the second: under way, too, when this returns.
+// The scores of page i of the item are there: they become weights, by which own values are multiplied, those of the first half while the second is
+// worked on: under way when this returns. Each half goes to the other warpgroup behind these products: else the tensor cores have nothing to do.
 __device__ __forceinline__ void weigh_and_add_own(const attender &a, const block_view &v, const mla_entry &item,
                                                   const page_view &p, uint32_t i, float (&scores)[SCORES],
                                                   softmax_rows &r, uint32_t (&weights)[SCORES / 8][4],
@@ -326,17 +331,24 @@ __device__ __forceinline__ void weigh_and_add_own(const attender &a, const block
     }
   }
   uint32_t panel = own_weights(a);
-  float keep[2], offset[2], total[2];
-  bool raised = weigh_first_half(v, panel, scores, r, keep, offset, total, weights);
-  rescale(raised, keep, sums);
+  float most[2], offset[2], total[2];
+  bool raised = weigh_first_half(v.scale, panel, scores, r, most, offset, total, weights);
+  if (raised) {
+    float keep[2];
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+      float max = max_of_row(most[h]);
+      keep[h] = raise_max(r, h, max > r.max[h] + MAX_SLACK ? max : r.max[h]);
+    }
+    (void)weigh_first_half(v.scale, panel, scores, r, most, offset, total, weights);
+    rescale(true, keep, sums);
+  }
   tile::pin(sums);
   add_own<0>(p, weights, sums);
-  add_own<1>(p, weights, sums);
+  hand_over_first(a, r, raised);
   weigh_some<SCORES / 2, SCORES>(v.scale, panel, offset, scores, total, weights);
-  add_own<2>(p, weights, sums);
-  add_own<3>(p, weights, sums);
-  tile::products_commit();
-  hand_over(a, r, raised);
+  add_own<1>(p, weights, sums);
+  hand_over(a, 1);
   r.total[0] = total[0];
   r.total[1] = total[1];
   tile::pin(r.total);  // added up by now, and not between the products that follow
@@ -357,7 +369,7 @@ __device__ __forceinline__ void follow_and_score(const attender &a, const page_v
   rescale(raised, keep, sums);
   tile::pin(sums);
   bool come = has_come(a, 0, own_phase);
-  add_others(p, sums);
+  add_others(a, p, other_phase, sums);
   score_loads<0, 1>(a, p, own_phase, come, scores);
   come = has_come(a, 1, own_phase);
   // The part of the other's page is given back here, and not behind all scores: a warp issues products only a few ahead of what is being multiplied, so it

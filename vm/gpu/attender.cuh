@@ -11,14 +11,14 @@
 namespace mk {
 
 // A page is filled in four loads of two or three panels, each with a barrier, and emptied in two parts: each warpgroup empties its half of the
-// values, and that which does not score the page also the last panel of keys, where it finds the weights.
-enum { PAGE_LOADS = 4, PAGE_PARTS = 2, HALF_PANELS = 4, OTHER_KEYS = 2 * HALF_PANELS };
+// values, and that which does not score the page also the last panel of keys, where it finds the weights. These are handed over in halves.
+enum { PAGE_LOADS = 4, PAGE_PARTS = 2, HALF_PANELS = 4, OTHER_KEYS = 2 * HALF_PANELS, WEIGHT_HALVES = 2 };
 
 enum mla_barrier {
   LOAD_FULL = OWN_BARRIERS,  // slot by slot
   PART_EMPTY = LOAD_FULL + PAGE_LOADS * MK_GPU_RING_PAGES,
-  WEIGHTS_FULL = PART_EMPTY + PAGE_PARTS * MK_GPU_RING_PAGES,  // by slot
-  QUERIES_FULL = WEIGHTS_FULL + MK_GPU_RING_PAGES,
+  WEIGHTS_FULL = PART_EMPTY + PAGE_PARTS * MK_GPU_RING_PAGES,
+  QUERIES_FULL = WEIGHTS_FULL + WEIGHT_HALVES * MK_GPU_RING_PAGES,
   QUERIES_EMPTY,
   ENTRY_FULL,
   ENTRY_EMPTY = ENTRY_FULL + MK_GPU_ENTRY_SLOTS,
@@ -29,6 +29,9 @@ static_assert(MK_GPU_SHARED_BYTES <= MK_MLA_GPU_SHARED_BYTES, "what the host ask
 
 __device__ inline uint32_t full_barrier(uint32_t slot, uint32_t load) { return LOAD_FULL + slot * PAGE_LOADS + load; }
 __device__ inline uint32_t empty_barrier(uint32_t slot, uint32_t part) { return PART_EMPTY + slot * PAGE_PARTS + part; }
+__device__ inline uint32_t weights_barrier(uint32_t slot, uint32_t half) {
+  return WEIGHTS_FULL + slot * WEIGHT_HALVES + half;
+}
 // In which order the panels of a page are filled, which is that in which they become empty: the half of the warpgroup that does not score the slot's pages,
 // the last panel of keys, the half of the one that does.
 __device__ inline uint32_t panel_in_order(uint32_t slot, uint32_t i) {
@@ -86,7 +89,9 @@ __device__ inline void init_mla_barriers(const device &d) {
     for (uint32_t part = 0; part < PAGE_PARTS; part++) {
       tile::barrier_init(d.barrier(empty_barrier(i, part)), MK_GPU_CONSUMER_WARPS / 2);
     }
-    tile::barrier_init(d.barrier(WEIGHTS_FULL + i), MK_GPU_CONSUMER_WARPS / 2);
+    for (uint32_t half = 0; half < WEIGHT_HALVES; half++) {
+      tile::barrier_init(d.barrier(weights_barrier(i, half)), MK_GPU_CONSUMER_WARPS / 2);
+    }
   }
   for (uint32_t i = 0; i < MK_GPU_INSTRUCTION_SLOTS; i++) {
     tile::barrier_init(d.barrier(INSTRUCTION_FULL + i), 1);
