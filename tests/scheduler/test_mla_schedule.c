@@ -125,15 +125,16 @@ Test(mla_schedule, costs_of_every_kind) {
 /* What uneven batches are for: one long sequence among short ones takes little more than its share of all SMs. */
 Test(mla_schedule, uneven_batches_come_near_their_share) {
   static const struct { uint32_t lengths[4], sequences; } batches[] = {{{4641, 45118, 1730, 1696}, 4}, {{65536}, 1}};
-  planner p = start(16, 4, 132, NULL);
+  static const mk_mla_costs costs = {
+      .item = 1400, .page = 2600, .out_row = 50, .slot_row = 90, .reduction = 1, .unit = 14};
+  planner p = start(16, 4, 132, &costs);
   for (size_t i = 0; i < 2; i++) {
     uint64_t pages = 0;
     for (uint32_t q = 0; q < batches[i].sequences; q++) {
       pages += mk_mla_pages_of(batches[i].lengths[q]);
     }
-    mk_mla_summary summary =
-        expect_plan(&p, &mk_mla_default_costs, MK_MLA_MAKESPAN, batches[i].lengths, batches[i].sequences);
-    uint64_t share = pages * mk_mla_default_costs.page / 132;
+    mk_mla_summary summary = expect_plan(&p, &costs, MK_MLA_MAKESPAN, batches[i].lengths, batches[i].sequences);
+    uint64_t share = pages * costs.page / 132;
     cr_assert_lt(summary.makespan, 2 * share, "%llu ns; the share is %llu", (unsigned long long)summary.makespan,
                  (unsigned long long)share);
   }
