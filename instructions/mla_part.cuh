@@ -238,12 +238,11 @@ __device__ inline void hand_over(const attender &a, uint32_t half) {
   release(a, weights_barrier(a.group, half));
 }
 
-// And with the first half, the maxima that weights are relative to.
+// And with the first half, whether maxima have risen, and which.
 __device__ inline void hand_over_first(const attender &a, const softmax_rows &r, bool raised) {
-  uint32_t row = a.row();
-  if (a.lane % 4 == 0) {
-    words_between().max[a.group][row] = r.max[0];
-    words_between().max[a.group][row + 8] = r.max[1];
+  if (raised && a.lane % 4 == 0) {
+    words_between().max[a.group][a.row()] = r.max[0];
+    words_between().max[a.group][a.row() + 8] = r.max[1];
   }
   if (a.lane == 0) {
     words_between().raised[a.group][a.warp % 4] = raised;
@@ -256,7 +255,7 @@ __device__ inline void hand_over_first(const attender &a, const softmax_rows &r,
 __device__ __forceinline__ bool take_weights(const attender &a, uint32_t phase, softmax_rows &r, float (&keep)[2]) {
   uint32_t slot = a.group ^ 1;
   wait_within(a.d, weights_barrier(slot, 0), phase);
-  bool raised = tile::uniform(words_between().raised[slot][a.lane % (MK_GPU_CONSUMER_WARPS / 2)] != 0);
+  bool raised = tile::uniform(words_between().raised[slot][a.warp % 4] != 0);
   if (raised) {
     keep[0] = raise_max(r, 0, words_between().max[slot][a.row()]);
     keep[1] = raise_max(r, 1, words_between().max[slot][a.row() + 8]);
@@ -313,16 +312,14 @@ __device__ __forceinline__ void add_own(const page_view &p, const uint32_t (&wei
 
 // The scores of page i of the item are there: they become weights, by which own values are multiplied, those of the first half while the second is
 // worked on: under way when this returns. Each half goes to the other warpgroup behind these products: else the tensor cores have nothing to do.
+// Pages from `whole` on have tokens that some row does not see.
 __device__ __forceinline__ void weigh_and_add_own(const attender &a, const block_view &v, const mla_entry &item,
-                                                  const page_view &p, uint32_t i, float (&scores)[SCORES],
-                                                  softmax_rows &r, uint32_t (&weights)[SCORES / 8][4],
-                                                  float (&sums)[SUMS]) {
-  int32_t start = static_cast<int32_t>((item.first + i) * MK_MLA_PAGE_TOKENS);
-  int32_t valid = static_cast<int32_t>(item.length) - start;
-  if (i + 2 >= item.pages) {
-    release(a, QUERIES_EMPTY);
-  }
-  if (valid < static_cast<int32_t>(MK_MLA_PAGE_TOKENS + v.behind)) {
+                                                  const page_view &p, int32_t whole, uint32_t i,
+                                                  float (&scores)[SCORES], softmax_rows &r,
+                                                  uint32_t (&weights)[SCORES / 8][4], float (&sums)[SUMS]) {
+  if (static_cast<int32_t>(i) >= whole) {
+    int32_t start = static_cast<int32_t>((item.first + i) * MK_MLA_PAGE_TOKENS);
+    int32_t valid = static_cast<int32_t>(item.length) - start;
     const int32_t limit[2] = {static_cast<int32_t>(seen_by(v, item, a.row())) - start,
                               static_cast<int32_t>(seen_by(v, item, a.row() + 8)) - start};
     mask_scores(a, limit, scores);
@@ -345,6 +342,9 @@ __device__ __forceinline__ void weigh_and_add_own(const attender &a, const block
   }
   tile::pin(sums);
   add_own<0>(p, weights, sums);
+  if (i + 2 >= item.pages) {
+    release(a, QUERIES_EMPTY);
+  }
   hand_over_first(a, r, raised);
   weigh_some<SCORES / 2, SCORES>(v.scale, panel, offset, scores, total, weights);
   add_own<1>(p, weights, sums);
@@ -388,6 +388,7 @@ __device__ __forceinline__ void attend_turns(const attender &a, const block_view
                                              const page_view &p, uint32_t own, uint32_t own_phase, uint32_t other_phase,
                                              softmax_rows &r, float (&sums)[SUMS]) {
   float scores[SCORES];
+  int32_t whole = static_cast<int32_t>(item.length - v.behind) / MK_MLA_PAGE_TOKENS - static_cast<int32_t>(item.first);
   uint32_t weights[SCORES / 8][4];
   score_loads<0, PAGE_LOADS>(a, p, own_phase, has_come(a, 0, own_phase), scores);
   tile::products_wait<0>();
@@ -398,7 +399,7 @@ __device__ __forceinline__ void attend_turns(const attender &a, const block_view
   }
 #pragma unroll 1
   for (uint32_t i = own;; i += 2) {
-    weigh_and_add_own(a, v, item, p, i, scores, r, weights, sums);
+    weigh_and_add_own(a, v, item, p, whole, i, scores, r, weights, sums);
     if (i + 2 >= item.pages) {
       break;
     }
