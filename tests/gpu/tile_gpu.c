@@ -7,7 +7,7 @@
 #include "instructions/reference.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/gpu/tile/tile_test.h"
-#include "vm/gpu/driver.h"
+#include "tests/gpu/tile_run.h"
 
 #ifdef MK_TILE_IMAGES /* the folder of the cubins; not there without nvcc */
 #define TILE_IMAGE(name)                                                                                 \
@@ -25,134 +25,6 @@ TILE_IMAGE(fragment);
 TILE_IMAGE(warp);
 TILE_IMAGE(wgmma);
 
-typedef struct tile_gpu {
-  const mk_driver *cu;
-  const char *part;
-  mk_cu_module_ref module;
-  bool dead; /* a launch failed: nothing after it would run */
-} tile_gpu;
-
-typedef struct tile_run {
-  const char *kernel;
-  uint32_t blocks, threads, count, first;
-  const void *in;
-  size_t in_bytes;
-  void *out;
-  size_t out_bytes;
-  uint32_t *work; /* before and after; NULL: zeros, not wanted back */
-  size_t work_bytes;
-} tile_run;
-
-static mk_status new_memory(const mk_driver *cu, mk_cu_address *address, size_t bytes, unsigned char value) {
-  bytes = bytes == 0 ? 16 : bytes;
-  MK_TRY(mk_driver_check(cu, cu->memory_new(address, bytes), "allocating memory"));
-  return mk_driver_check(cu, cu->fill_async(*address, value, bytes, NULL), "filling memory");
-}
-
-static mk_status launch(const tile_gpu *gpu, const tile_run *run, uint32_t *states) {
-  const mk_driver *cu = gpu->cu;
-  mk_cu_address in = 0, out = 0, work = 0, state = 0;
-  mk_cu_function_ref function;
-  mk_tile_params params = {.count = run->count, .first = run->first};
-  void *arguments[] = {&params};
-  mk_status status = MK_OK;
-  MK_TRY_GOTO(mk_driver_check(cu, cu->module_function(&function, gpu->module, run->kernel), run->kernel), done);
-  MK_TRY_GOTO(new_memory(cu, &in, run->in_bytes, 0), done);
-  MK_TRY_GOTO(new_memory(cu, &out, run->out_bytes, 0xff), done);
-  MK_TRY_GOTO(new_memory(cu, &work, run->work_bytes, 0), done);
-  MK_TRY_GOTO(new_memory(cu, &state, run->blocks * sizeof *states, 0xff), done);
-  if (run->in_bytes != 0) {
-    MK_TRY_GOTO(mk_driver_check(cu, cu->upload(in, run->in, run->in_bytes), "sending inputs"), done);
-  }
-  if (run->work != NULL) {
-    MK_TRY_GOTO(mk_driver_check(cu, cu->upload(work, run->work, run->work_bytes), "sending inputs"), done);
-  }
-  params.in = in, params.out = out, params.work = work, params.status = state;
-  MK_TRY_GOTO(
-      mk_driver_check(cu, cu->launch_cooperative(function, run->blocks, 1, 1, run->threads, 1, 1, 0, NULL, arguments),
-                      run->kernel),
-      done);
-  MK_TRY_GOTO(mk_driver_check(cu, cu->stream_wait(NULL), run->kernel), done);
-  MK_TRY_GOTO(mk_driver_check(cu, cu->download(states, state, run->blocks * sizeof *states), run->kernel), done);
-  MK_TRY_GOTO(mk_driver_check(cu, cu->download(run->out, out, run->out_bytes), run->kernel), done);
-  if (run->work != NULL) {
-    MK_TRY_GOTO(mk_driver_check(cu, cu->download(run->work, work, run->work_bytes), run->kernel), done);
-  }
-done:
-  (void)cu->memory_free(in);
-  (void)cu->memory_free(out);
-  (void)cu->memory_free(work);
-  (void)cu->memory_free(state);
-  return status;
-}
-
-/* True when the kernel ran and no wait in it was late: its outputs can be compared. */
-static bool ran(tile_gpu *gpu, const tile_run *run) {
-  uint32_t states[MK_TILE_MAX_BLOCKS] = {0};
-  if (gpu->dead) {
-    return false;
-  }
-  if (!expect_ok(launch(gpu, run, states), run->kernel)) {
-    gpu->dead = true;
-    return false;
-  }
-  for (uint32_t block = 0; block < run->blocks; block++) {
-    char words[96];
-    snprintf(words, sizeof words, "block %u ends with state %u: %s", block, states[block],
-             states[block] == MK_TILE_LATE ? "a wait outlived its deadline" : "it did not come to its end");
-    if (!expect(states[block] == MK_TILE_DONE, run->kernel, words)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-static uint32_t word_at(const void *words, size_t index) {
-  uint32_t word;
-  memcpy(&word, (const uint8_t *)words + index * sizeof word, sizeof word);
-  return word;
-}
-
-/* One check of all 4-byte words; the message names the first that differs, as an index into rows of `columns`. */
-static void expect_words(const char *kernel, const void *got, const void *want, size_t count, size_t columns) {
-  size_t wrong = 0, first = 0;
-  for (size_t i = count; i-- > 0;) {
-    if (word_at(got, i) != word_at(want, i)) {
-      wrong++, first = i;
-    }
-  }
-  char words[192] = "";
-  if (wrong != 0) {
-    uint32_t had = word_at(got, first), wanted = word_at(want, first);
-    snprintf(words, sizeof words, "%zu of %zu words differ, the first at [%zu][%zu]: got %08x (%g), want %08x (%g)",
-             wrong, count, first / columns, first % columns, had, (double)mk_param_float(had), wanted,
-             (double)mk_param_float(wanted));
-  }
-  expect(wrong == 0, kernel, words);
-}
-
-static void *new_bytes(size_t bytes) {
-  void *memory = calloc(1, bytes);
-  if (memory == NULL) {
-    fprintf(stderr, "out of memory\n");
-    exit(1);
-  }
-  return memory;
-}
-
-static uint32_t random_word(uint64_t *seed) {
-  *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-  return (uint32_t)(*seed >> 32);
-}
-
-static uint32_t *random_words(size_t count, uint64_t seed) {
-  uint32_t *words = new_bytes(count * sizeof *words);
-  for (size_t i = 0; i < count; i++) {
-    words[i] = random_word(&seed);
-  }
-  return words;
-}
-
 static void test_barriers(tile_gpu *gpu) {
   enum { PHASES = 9, LOOKS = MK_BARRIER_ARRIVALS + 1, MEETINGS = 11 };
   enum { RING = MK_BARRIER_ROUNDS * 32, MET = MEETINGS * MK_BARRIER_MEET, WORDS = RING + MET };
@@ -162,7 +34,7 @@ static void test_barriers(tile_gpu *gpu) {
     uint32_t phase = i / LOOKS, complete = i % LOOKS == MK_BARRIER_ARRIVALS ? phase : phase + 1;
     want[i] = 4u | 1u << complete % 2;
   }
-  if (ran(gpu, &phases)) {
+  if (tile_ran(gpu, &phases)) {
     expect_words(phases.kernel, got, want, PHASES * LOOKS, LOOKS);
   }
 
@@ -171,7 +43,7 @@ static void test_barriers(tile_gpu *gpu) {
   for (uint32_t i = 0; i < RING; i++) {
     want[i] = in[i ^ 1];
   }
-  if (ran(gpu, &ring)) {
+  if (tile_ran(gpu, &ring)) {
     expect_words(ring.kernel, got, want, RING, 32);
   }
   free(in);
@@ -188,7 +60,7 @@ static void test_barriers(tile_gpu *gpu) {
       want[i] += (i / MK_BARRIER_WARPS + 1) << 8 * warp;
     }
   }
-  if (ran(gpu, &meeting)) {
+  if (tile_ran(gpu, &meeting)) {
     expect_words(meeting.kernel, got, want, MEETINGS * MK_BARRIER_WARPS, MK_BARRIER_WARPS);
   }
 
@@ -196,7 +68,7 @@ static void test_barriers(tile_gpu *gpu) {
   for (uint32_t i = 0; i < MET; i++) {
     want[i] = i / MK_BARRIER_MEET << 16 | (i % MK_BARRIER_MEET + 32) % MK_BARRIER_MEET;
   }
-  if (ran(gpu, &meet)) {
+  if (tile_ran(gpu, &meet)) {
     expect_words(meet.kernel, got, want, MET, MK_BARRIER_MEET);
   }
 }
@@ -232,7 +104,7 @@ static void test_copy_ring(tile_gpu *gpu) {
     memcpy((uint8_t *)slot + copy->to, data + copy->from, copy->bytes);
   }
   tile_run run = {"mk_tile_copy_ring", 1, 32 + MK_COPY_CONSUMERS, COPIES, 0, in, in_bytes, got, out_bytes, NULL, 0};
-  if (ran(gpu, &run)) {
+  if (tile_ran(gpu, &run)) {
     expect_words(run.kernel, got, want, out_bytes / 4, WORDS);
   }
   free(in);
@@ -246,7 +118,7 @@ static void test_same(tile_gpu *gpu, const char *kernel, uint32_t blocks, uint32
   size_t bytes = (size_t)rows * columns * 4;
   uint32_t *in = random_words(bytes / 4, 3), *got = new_bytes(bytes);
   tile_run run = {kernel, blocks, 32, rows, first, in, bytes, got, bytes, work, work_bytes};
-  if (ran(gpu, &run)) {
+  if (tile_ran(gpu, &run)) {
     expect_words(kernel, got, in, bytes / 4, columns);
   }
   free(in);
@@ -271,7 +143,7 @@ static void test_words(tile_gpu *gpu) {
     }
   }
   tile_run run = {"mk_tile_edge_words", 1, 32, COUNT, 0, in, sizeof in, got, sizeof got, NULL, COUNT * 8};
-  if (ran(gpu, &run)) {
+  if (tile_ran(gpu, &run)) {
     expect_words(run.kernel, got, want, sizeof got / 4, 2 * LOOKS);
   }
 }
@@ -288,7 +160,7 @@ static void test_edges(tile_gpu *gpu) {
   uint32_t sums[2], added = ADDS * (THREADS * (THREADS + 1) / 2);
   const uint32_t want_sums[2] = {near_wrap + added, near_wrap + 1 + added};
   tile_run add = {"mk_tile_edge_add", BLOCKS, 128, ADDS, 0, NULL, 0, sums, sizeof sums, counters, sizeof counters};
-  if (ran(gpu, &add)) {
+  if (tile_ran(gpu, &add)) {
     expect_words(add.kernel, sums, want_sums, 2, 2);
   }
 
@@ -297,7 +169,7 @@ static void test_edges(tile_gpu *gpu) {
   for (uint32_t i = 0; i < LOOKS; i++) {
     ones[i][0] = ones[i][1] = 1;
   }
-  if (ran(gpu, &clocks)) {
+  if (tile_ran(gpu, &clocks)) {
     expect_words(clocks.kernel, advanced, ones, (size_t)2 * LOOKS, 2);
   }
 }
@@ -320,7 +192,7 @@ static void test_fragment_load(tile_gpu *gpu) {
     want[i] = (row * K + k) | (row * K + k + 1) << 16;
   }
   tile_run run = {"mk_tile_fragment_load", 1, 32, ROW_TILES, 0, packed, sizeof packed, got, sizeof got, NULL, 0};
-  if (ran(gpu, &run)) {
+  if (tile_ran(gpu, &run)) {
     expect_words(run.kernel, got, want, ROWS * K / 2, 128);
   }
 }
@@ -350,11 +222,11 @@ static void test_multiply(tile_gpu *gpu) {
     }
   }
   tile_run run = {"mk_tile_fragment_multiply", 1, 32, ROW_TILES, 0, &in, sizeof in, got, sizeof got, NULL, 0};
-  if (ran(gpu, &run)) {
+  if (tile_ran(gpu, &run)) {
     expect_words(run.kernel, got, want, ROWS * COLUMNS, COLUMNS);
   }
   in.x[K / 2][COLUMNS - 1] = NAN; /* a column depends on its own vector alone */
-  if (ran(gpu, &run)) {
+  if (tile_ran(gpu, &run)) {
     bool all_nan = true;
     for (uint32_t row = 0; row < ROWS; row++) {
       all_nan = all_nan && isnan(got[row][COLUMNS - 1]);
@@ -373,7 +245,7 @@ static void test_fragment_transpose(tile_gpu *gpu) {
     in[i / 64][i / 8 % 8][i % 8] = (uint16_t)random_word(&seed);
   }
   tile_run run = {"mk_tile_fragment_transpose", 1, 32, TILES, 0, in, sizeof in, got, sizeof got, NULL, 0};
-  if (ran(gpu, &run)) {
+  if (tile_ran(gpu, &run)) {
     bool same = true;
     for (uint32_t i = 0; i < TILES * 64; i++) {
       same = same && got[i / 64][i / 8 % 8][i % 8] == in[i / 64][i % 8][i / 8 % 8];
@@ -417,7 +289,7 @@ static void test_sums(tile_gpu *gpu) {
     }
   }
   tile_run run = {"mk_tile_warp_sums", 1, 128, COUNT, 0, in, sizeof in, got, sizeof got, lanes, sizeof lanes};
-  if (ran(gpu, &run)) {
+  if (tile_ran(gpu, &run)) {
     expect_words(run.kernel, got, want, sizeof got / 4, 128);
     expect_words("mk_tile_warp_sums: lane", lanes, want_lanes, 128, 32);
   }
@@ -432,7 +304,7 @@ static void test_exp2(tile_gpu *gpu) {
   }
   in[0] = -INFINITY, in[1] = NAN, in[2] = 0.0f, in[3] = INFINITY;
   tile_run run = {"mk_tile_warp_exp2", 1, 128, COUNT, 0, in, sizeof in, got, sizeof got, warps, sizeof warps};
-  if (!ran(gpu, &run)) {
+  if (!tile_ran(gpu, &run)) {
     return;
   }
   double worst = 0;
@@ -459,7 +331,7 @@ static void test_pack(tile_gpu *gpu) {
     in[i] = i / LOW_HALVES << 16 | low_halves[i % LOW_HALVES];
   }
   tile_run run = {"mk_tile_warp_pack", MK_TILE_MAX_BLOCKS, 256, COUNT, 0, in, COUNT * 4, got, COUNT * 4, NULL, 0};
-  if (ran(gpu, &run)) {
+  if (tile_ran(gpu, &run)) {
     for (uint32_t i = 0; i < COUNT; i++) {
       for (uint32_t half = 0; half < 2; half++) {
         uint32_t bits = in[half == 0 ? i : COUNT - 1 - i], had = got[i] >> 16 * half & 0xffff;
@@ -487,7 +359,7 @@ static void test_unpack(tile_gpu *gpu) {
     want[2 * i + 1] = high << 16;
   }
   tile_run run = {"mk_tile_warp_unpack", MK_TILE_MAX_BLOCKS, 256, COUNT, 0, in, COUNT * 4, got, COUNT * 8, NULL, 0};
-  if (ran(gpu, &run)) {
+  if (tile_ran(gpu, &run)) {
     expect_words(run.kernel, got, want, (size_t)2 * COUNT, 2);
   }
   free(in);
@@ -503,7 +375,7 @@ static void test_multiply_pairs(tile_gpu *gpu) {
     in[i] = (state & 0x9fff9fffu) + 0x2f802f80u;
   }
   tile_run run = {"mk_tile_warp_multiply", MK_TILE_MAX_BLOCKS, 256, COUNT, 0, in, COUNT * 4, got, COUNT * 4, NULL, 0};
-  if (ran(gpu, &run)) {
+  if (tile_ran(gpu, &run)) {
     for (uint32_t i = 0; i < COUNT; i++) {
       for (uint32_t half = 0; half < 2; half++) {
         float a = mk_bf16_to_float((uint16_t)(in[i] >> 16 * half));
@@ -528,7 +400,7 @@ static void test_registers(tile_gpu *gpu) {
       want[thread] = want[thread] * 1664525u + 1013904223u;
     }
   }
-  if (ran(gpu, &run)) {
+  if (tile_ran(gpu, &run)) {
     expect_words(run.kernel, got, want, MK_REGISTER_THREADS, 128);
   }
 }
@@ -567,12 +439,12 @@ static void test_wgmma(tile_gpu *gpu) {
     }
   }
   tile_run run = {"mk_tile_wgmma_transposed", 1, 128, 0, 0, in, sizeof in, got_square, sizeof got_square, NULL, 0};
-  if (ran(gpu, &run)) {
+  if (tile_ran(gpu, &run)) {
     expect_words(run.kernel, got_square, square, SIDE * SIDE, SIDE);
   }
   for (uint32_t left = 0; left < 3; left++) {
     run = (tile_run){"mk_tile_wgmma_rows", 1, 128, left, 0, in, sizeof in, got, sizeof got, NULL, 0};
-    if (ran(gpu, &run)) {
+    if (tile_ran(gpu, &run)) {
       expect_words(run.kernel, got, want, SIDE * WIDE, WIDE);
     }
   }
@@ -583,7 +455,7 @@ static void test_wgmma(tile_gpu *gpu) {
     want_rows[i / 4][i % 4] = quads[i / 16 * 4 + i % 4][i / 4 % 4];
   }
   run = (tile_run){"mk_tile_transpose_quad", 1, 32, 0, 0, quads, sizeof quads, rows, sizeof rows, NULL, 0};
-  if (ran(gpu, &run)) {
+  if (tile_ran(gpu, &run)) {
     expect_words(run.kernel, rows, want_rows, 128, 4);
   }
 }

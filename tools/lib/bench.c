@@ -3,9 +3,9 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "models/synth.h"
+#include "tools/lib/clock.h"
 #include "tools/lib/quantile.h"
 #include "vm/gpu/extra.h"
 
@@ -22,14 +22,8 @@ typedef struct samples {
   bool counted;
 } samples;
 
-static double now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
-}
-
 static bool take(samples *s) {
-  double now = now_ms();
+  double now = mk_seconds() * 1e3;
   if (s->unmeasured != 0) {
     s->unmeasured--;
     s->start = s->last = now;
@@ -128,7 +122,7 @@ static mk_status run_launches(mk_engine *engine, const mk_bench_options *options
     double ms;
     s->counted = i > 0;
     s->seen = 0;
-    s->start = s->last = now_ms();
+    s->start = s->last = mk_seconds() * 1e3;
     if (gpu != NULL) {
       MK_TRY(launch_on_gpu(gpu, options, prompt, out->tokens, s, &ms));
     } else {

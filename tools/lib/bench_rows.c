@@ -1,18 +1,11 @@
 /* See bench_rows.h. */
 #include "tools/lib/bench_rows.h"
 
-#include <time.h>
-
 #include "models/synth.h"
 #include "tools/lib/bench.h"
+#include "tools/lib/clock.h"
 #include "tools/lib/quantile.h"
 #include "vm/gpu/extra.h"
-
-static double now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
-}
 
 /* Every slot has blocks of its own, not in their order. */
 static mk_status write_table(mk_engine *engine, const mk_plan_buffers *buffers) {
@@ -44,7 +37,7 @@ static mk_status run_steps(mk_engine *engine, const mk_bench_rows_options *optio
 static bool note_time(void *user, uint32_t token, const float *logits) {
   (void)token;
   (void)logits;
-  *(double *)user = now_ms();
+  *(double *)user = mk_seconds() * 1e3;
   return true;
 }
 
@@ -54,7 +47,7 @@ static mk_status run_prompt(mk_engine *engine, uint32_t tokens, double *ms) {
   for (uint32_t i = 0; i < tokens; i++) {
     prompt[i] = (uint32_t)(mk_synth_mix(i + 1) % vocab);
   }
-  double start = now_ms(), first = start;
+  double start = mk_seconds() * 1e3, first = start;
   mk_status status = mk_engine_generate(engine, prompt, tokens, 1, note_time, &first);
   *ms = first - start;
   mk_free(prompt);

@@ -3,6 +3,7 @@
 
 #include <time.h>
 
+#include "tools/lib/clock.h"
 #include "tools/lib/quantile.h"
 
 enum { TIMES = 31, LAUNCHES = 20, FEW_LAUNCHES = 5, MOST_GROUPS = 256, MOST_REPEATS = 9, IDLE_NS = 500000000 };
@@ -21,26 +22,20 @@ mk_mla_floor mk_mla_session_floor(const mk_mla_session *s) {
   return f;
 }
 
-static double seconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 static double median(double *values, uint32_t count) { return mk_quantile(values, count, 0.5); }
 
 /* Launches without a pause, of which those from `from` seconds on until `until` count. */
 static mk_status time_groups(const mk_mla_session *s, double from, double until, mk_mla_time *out) {
-  double times[MOST_GROUPS], clocks[MOST_GROUPS], start = seconds(), us;
+  double times[MOST_GROUPS], clocks[MOST_GROUPS], start = mk_seconds(), us;
   uint32_t count = 0;
-  while (seconds() - start < from) {
+  while (mk_seconds() - start < from) {
     MK_TRY(mk_gpu_repeat(s->gpu, FEW_LAUNCHES, &us));
   }
   do {
     MK_TRY(mk_gpu_repeat(s->gpu, LAUNCHES, &us));
     times[count] = us / LAUNCHES;
     clocks[count++] = mk_gpu_clock_mhz(s->gpu);
-  } while (count < MOST_GROUPS && seconds() - start < until);
+  } while (count < MOST_GROUPS && mk_seconds() - start < until);
   *out = (mk_mla_time){median(times, count), median(clocks, count)};
   return MK_OK;
 }

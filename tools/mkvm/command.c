@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "vm/program.h"
@@ -82,12 +81,6 @@ void mk_driver_version(char *out, size_t size) {
       return;
     }
   }
-}
-
-double mk_seconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 static const char *human(double value, double base, const char *const *units, size_t count) {

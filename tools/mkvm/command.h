@@ -6,6 +6,7 @@
 
 #include <argp.h>
 
+#include "tools/lib/clock.h"
 #include "vm/status.h"
 
 mk_status mk_command_run(int argc, char **argv);
@@ -37,8 +38,6 @@ bool mk_is_cuda(const char *device);
 
 /* The version of NVIDIA's kernel driver; "" when the system does not tell. */
 void mk_driver_version(char *out, size_t size);
-
-double mk_seconds(void); /* monotonic */
 
 /* "1.50 GiB" and the like, in one of a few static buffers that later calls reuse. */
 const char *mk_human_bytes(uint64_t bytes);

@@ -30,12 +30,12 @@ struct mk_gpu {
   mk_cu_device device;
   char name[128];
   int sms;
-  bool mla;    /* it is for the MLA configuration */
-  bool paired; /* mla: blocks 2 i and 2 i + 1 of a launch run close to each other */
-  bool pairs_fit;
-  uint32_t rows; /* per step; MK_PROMPT_ROWS: it is for the one for prompts */
-  bool retained; /* the context */
-  bool lost;     /* a kernel does not end: no driver call that waits for it may be made */
+  bool mla;       /* it is for the MLA configuration */
+  bool pairs_fit; /* mla: blocks 2 i and 2 i + 1 of a launch could all run close to each other, */
+  bool paired;    /* and do, by the work list */
+  uint32_t rows;  /* per step; MK_PROMPT_ROWS: it is for the one for prompts */
+  bool retained;  /* the context */
+  bool lost;      /* a kernel does not end: no driver call that waits for it may be made */
   mk_cu_context_ref context;
   mk_cu_module_ref module, recording_module;
   mk_cu_function_ref kernel, recording; /* the second one records and takes delays; NULL: only plain programs have it */
@@ -86,7 +86,7 @@ typedef struct mk_gpu_mla_launch {
   mk_cu_launch_attribute attributes[2];
   mk_cu_launch_config config; /* names the attributes */
 } mk_gpu_mla_launch;
-void mk_gpu_mla_launch_of(const mk_gpu *gpu, mk_gpu_mla_launch *out);
+void mk_gpu_mla_launch_of(const mk_gpu *gpu, bool paired, mk_gpu_mla_launch *out);
 /* extra.c: kernels into the stream, one that displaces what the L2 holds, and one with nothing to do. */
 mk_status mk_gpu_flush(mk_gpu *gpu, bool written);
 mk_status mk_gpu_start_empty(mk_gpu *gpu);

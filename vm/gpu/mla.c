@@ -62,7 +62,7 @@ static mk_status encode(const mk_gpu *gpu, uint16_t buffer, uint64_t matrices, u
 /* An MLA launch may begin while the one before it ends, on SMs that are done: its kernel waits for that where it has to. Cooperative launches
  * do not have that, but what they are for holds: there is one block per SM (check_occupancy), so as those of the launch before leave, all find
  * their place, and none of those waits for a block of this one. In pairs, too: they find their place together when all fit at once (find_pairs). */
-void mk_gpu_mla_launch_of(const mk_gpu *gpu, mk_gpu_mla_launch *out) {
+void mk_gpu_mla_launch_of(const mk_gpu *gpu, bool paired, mk_gpu_mla_launch *out) {
   out->attributes[0] = (mk_cu_launch_attribute){.id = MK_CU_LAUNCH_PROGRAMMATIC, .value.on = 1};
   out->attributes[1] = (mk_cu_launch_attribute){.id = MK_CU_LAUNCH_CLUSTER, .value.cluster = {2, 1, 1}};
   out->config = (mk_cu_launch_config){.grid = {(unsigned)gpu->program->queue_count, 1, 1},
@@ -70,7 +70,7 @@ void mk_gpu_mla_launch_of(const mk_gpu *gpu, mk_gpu_mla_launch *out) {
                                       .shared = MK_MLA_GPU_SHARED_BYTES,
                                       .stream = gpu->stream,
                                       .attributes = out->attributes,
-                                      .attribute_count = gpu->paired ? 2 : 1};
+                                      .attribute_count = paired ? 2 : 1};
 }
 
 static mk_status find_pairs(mk_gpu *gpu, uint32_t blocks) {
@@ -80,9 +80,7 @@ static mk_status find_pairs(mk_gpu *gpu, uint32_t blocks) {
   if (blocks == 1 || queues % 2 != 0) {
     return MK_OK;
   }
-  gpu->paired = true;
-  mk_gpu_mla_launch_of(gpu, &launch);
-  gpu->paired = false;
+  mk_gpu_mla_launch_of(gpu, true, &launch);
   MK_TRY(mk_gpu_check(gpu, gpu->driver->cluster_occupancy(&clusters, gpu->kernel, &launch.config),
                       "asking for the kernel's occupancy"));
   gpu->pairs_fit = clusters > 0 && (uint32_t)clusters >= queues / 2;

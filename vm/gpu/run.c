@@ -47,7 +47,7 @@ static mk_status start_mla(mk_gpu *gpu, const mk_gpu_params *params) {
   mk_gpu_mla_params mla;
   mk_gpu_mla_launch launch;
   void *arguments[] = {&mla};
-  mk_gpu_mla_launch_of(gpu, &launch);
+  mk_gpu_mla_launch_of(gpu, gpu->paired, &launch);
   memcpy(&mla.queries, gpu->maps[0], sizeof mla.queries);
   memcpy(&mla.pages, gpu->maps[1], sizeof mla.pages);
   mla.common = *params;

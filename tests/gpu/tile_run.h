@@ -1,0 +1,37 @@
+/* Runs a kernel of tests/gpu/tile/ and compares what it writes. One thread; memory is the caller's; what fails is a failed check, or exits where there is
+ * no memory. */
+#ifndef MK_TESTS_TILE_RUN_H
+#define MK_TESTS_TILE_RUN_H
+
+#include "vm/gpu/driver.h"
+
+typedef struct tile_gpu {
+  const mk_driver *cu;
+  const char *part;
+  mk_cu_module_ref module;
+  bool dead; /* a launch failed: nothing after it would run */
+} tile_gpu;
+
+typedef struct tile_run {
+  const char *kernel;
+  uint32_t blocks, threads, count, first;
+  const void *in;
+  size_t in_bytes;
+  void *out;
+  size_t out_bytes;
+  uint32_t *work; /* before and after; NULL: zeros, not wanted back */
+  size_t work_bytes;
+} tile_run;
+
+/* True when the kernel ran and no wait in it was late: its outputs can be compared. */
+bool tile_ran(tile_gpu *gpu, const tile_run *run);
+
+/* One check of all 4-byte words; the message names the first that differs, as an index into rows of `columns`. */
+void expect_words(const char *kernel, const void *got, const void *want, size_t count, size_t columns);
+
+/* Zeros; the caller frees them. */
+void *new_bytes(size_t bytes);
+uint32_t random_word(uint64_t *seed);
+uint32_t *random_words(size_t count, uint64_t seed); /* the caller frees them */
+
+#endif
