@@ -28,22 +28,23 @@ static mk_status launch(const tile_gpu *gpu, const tile_run *run, uint32_t *stat
   MK_TRY_GOTO(new_memory(cu, &work, run->work_bytes, 0), done);
   MK_TRY_GOTO(new_memory(cu, &state, run->blocks * sizeof *states, 0xff), done);
   if (run->in_bytes != 0) {
-    MK_TRY_GOTO(mk_driver_check(cu, cu->upload(in, run->in, run->in_bytes), "sending inputs"), done);
+    MK_TRY_GOTO(mk_driver_check(cu, cu->upload_async(in, run->in, run->in_bytes, NULL), "sending inputs"), done);
   }
   if (run->work != NULL) {
-    MK_TRY_GOTO(mk_driver_check(cu, cu->upload(work, run->work, run->work_bytes), "sending inputs"), done);
+    MK_TRY_GOTO(mk_driver_check(cu, cu->upload_async(work, run->work, run->work_bytes, NULL), "sending inputs"), done);
   }
   params.in = in, params.out = out, params.work = work, params.status = state;
   MK_TRY_GOTO(
       mk_driver_check(cu, cu->launch_cooperative(function, run->blocks, 1, 1, run->threads, 1, 1, 0, NULL, arguments),
                       run->kernel),
       done);
-  MK_TRY_GOTO(mk_driver_check(cu, cu->stream_wait(NULL), run->kernel), done);
-  MK_TRY_GOTO(mk_driver_check(cu, cu->download(states, state, run->blocks * sizeof *states), run->kernel), done);
-  MK_TRY_GOTO(mk_driver_check(cu, cu->download(run->out, out, run->out_bytes), run->kernel), done);
+  MK_TRY_GOTO(mk_driver_check(cu, cu->download_async(states, state, run->blocks * sizeof *states, NULL), run->kernel),
+              done);
+  MK_TRY_GOTO(mk_driver_check(cu, cu->download_async(run->out, out, run->out_bytes, NULL), run->kernel), done);
   if (run->work != NULL) {
-    MK_TRY_GOTO(mk_driver_check(cu, cu->download(run->work, work, run->work_bytes), run->kernel), done);
+    MK_TRY_GOTO(mk_driver_check(cu, cu->download_async(run->work, work, run->work_bytes, NULL), run->kernel), done);
   }
+  status = mk_driver_check(cu, cu->stream_wait(NULL), run->kernel);
 done:
   (void)cu->memory_free(in);
   (void)cu->memory_free(out);

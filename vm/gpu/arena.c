@@ -185,8 +185,7 @@ mk_status mk_gpu_read_lines(mk_gpu *gpu, size_t buffer, uint64_t *to) {
   size_t half_words = (size_t)b->cols / MK_TILE * step_words(gpu);
   const uint32_t *flags = from + half_words; /* of prompts */
   const uint32_t *at = from + (prompt ? 0 : gpu->first_epoch % VALUE_HALVES * half_words);
-  mk_status status =
-      mk_gpu_check(gpu, gpu->driver->download(from, mk_gpu_address(gpu, buffer), mk_gpu_bytes(gpu, buffer)), b->name);
+  mk_status status = mk_gpu_copy_out(gpu, from, mk_gpu_address(gpu, buffer), mk_gpu_bytes(gpu, buffer), b->name);
   for (uint32_t line = 0; line < gpu->rows && status == MK_OK; line++) {
     for (uint32_t w = 0; w < words; w++) {
       uint32_t step = w / 8, half = w / 4 % 2, tile = line / 8;

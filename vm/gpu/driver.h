@@ -82,10 +82,8 @@ typedef struct mk_cu_launch_config {
   FUNCTION(host_new, "cuMemHostAlloc", (void **memory, size_t bytes, unsigned flags))                                 \
   FUNCTION(host_free, "cuMemFreeHost", (void *memory))                                                                \
   FUNCTION(host_address, "cuMemHostGetDevicePointer_v2", (mk_cu_address * address, void *memory, unsigned flags))     \
-  FUNCTION(upload, "cuMemcpyHtoD_v2", (mk_cu_address to, const void *from, size_t bytes))                             \
   FUNCTION(upload_async, "cuMemcpyHtoDAsync_v2",                                                                      \
            (mk_cu_address to, const void *from, size_t bytes, mk_cu_stream_ref stream))                               \
-  FUNCTION(download, "cuMemcpyDtoH_v2", (void *to, mk_cu_address from, size_t bytes))                                 \
   FUNCTION(download_async, "cuMemcpyDtoHAsync_v2",                                                                    \
            (void *to, mk_cu_address from, size_t bytes, mk_cu_stream_ref stream))                                     \
   FUNCTION(fill_async, "cuMemsetD8Async",                                                                             \

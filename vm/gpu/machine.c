@@ -25,6 +25,16 @@ mk_status mk_gpu_enter(const mk_gpu *gpu) {
   return mk_gpu_check(gpu, gpu->driver->context_set(gpu->context), "entering the GPU's context");
 }
 
+mk_status mk_gpu_copy_in(const mk_gpu *gpu, mk_cu_address to, const void *from, uint64_t bytes, const char *what) {
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->upload_async(to, from, bytes, gpu->stream), what));
+  return mk_gpu_check(gpu, gpu->driver->stream_wait(gpu->stream), what);
+}
+
+mk_status mk_gpu_copy_out(const mk_gpu *gpu, void *to, mk_cu_address from, uint64_t bytes, const char *what) {
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->download_async(to, from, bytes, gpu->stream), what));
+  return mk_gpu_check(gpu, gpu->driver->stream_wait(gpu->stream), what);
+}
+
 static mk_status require_image(void) {
   if (!mk_gpu_image_complete()) {
     return mk_error(MK_ERR_RUNTIME,
@@ -206,8 +216,7 @@ static mk_status upload_tables(mk_gpu *gpu, const table_plan *plan) {
   uint8_t *image;
   MK_TRY(mk_alloc(plan->bytes, 1, &image));
   describe_all(gpu, plan, image);
-  mk_status status =
-      mk_gpu_check(gpu, gpu->driver->upload(gpu->tables, image, plan->bytes), "copying the program to the GPU");
+  mk_status status = mk_gpu_copy_in(gpu, gpu->tables, image, plan->bytes, "copying the program to the GPU");
   mk_free(image);
   gpu->counters = gpu->tables + plan->counters;
   gpu->counter_bytes = gpu->program->counter_count * MK_GPU_COUNTER_STRIDE * sizeof(uint32_t);
@@ -336,8 +345,7 @@ mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *
   if (gpu->mla) {
     mk_gpu_look_at_list(gpu, buffer, offset, data, bytes);
   }
-  return mk_gpu_check(gpu, gpu->driver->upload(mk_gpu_address(gpu, buffer) + offset, data, bytes),
-                      gpu->program->buffers[buffer].name);
+  return mk_gpu_copy_in(gpu, mk_gpu_address(gpu, buffer) + offset, data, bytes, gpu->program->buffers[buffer].name);
 }
 
 mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, uint64_t bytes) {
@@ -351,8 +359,7 @@ mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, u
                ? mk_gpu_read_lines(gpu, buffer, data)
                : mk_error(MK_ERR_USAGE, "buffer %s is read whole: its rows do not lie one behind the other", b->name);
   }
-  return mk_gpu_check(gpu, gpu->driver->download(data, mk_gpu_address(gpu, buffer) + offset, bytes),
-                      gpu->program->buffers[buffer].name);
+  return mk_gpu_copy_out(gpu, data, mk_gpu_address(gpu, buffer) + offset, bytes, b->name);
 }
 
 mk_status mk_gpu_clear(mk_gpu *gpu) {

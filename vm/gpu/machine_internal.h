@@ -72,6 +72,10 @@ struct mk_gpu {
 mk_status mk_gpu_check(const mk_gpu *gpu, mk_cu_result result, const char *what);
 /* Makes the context current in this thread; an error once a kernel was lost. */
 mk_status mk_gpu_enter(const mk_gpu *gpu);
+/* Copies, through the stream, and waits for them. There is no other way between host and GPU: a copy outside of the stream may return with pageable
+ * memory still on its way (CUDA Driver API, "API synchronization behavior"), and a launch does not wait for it. */
+mk_status mk_gpu_copy_in(const mk_gpu *gpu, mk_cu_address to, const void *from, uint64_t bytes, const char *what);
+mk_status mk_gpu_copy_out(const mk_gpu *gpu, void *to, mk_cu_address from, uint64_t bytes, const char *what);
 /* What the kernels are compiled for must be what the scheduler planned and the verifier proved: MK_ERR_FILE, with what is another (refuse.c). */
 mk_status mk_gpu_check_program(const mk_program *program);
 /* Whether it draws: it has instructions that score. */

@@ -136,9 +136,8 @@ static mk_status take_notes(const mk_gpu *gpu, const mk_trace_sm *sms, mk_gpu_no
   }
   size_t count = (size_t)turns(most) * gpu->params.trace.stride;
   MK_TRY(mk_alloc(count, sizeof **notes, notes));
-  return mk_gpu_check(
-      gpu, gpu->driver->download(*notes, (mk_cu_address)(uintptr_t)gpu->params.trace.notes, count * sizeof **notes),
-      "reading the trace");
+  return mk_gpu_copy_out(gpu, *notes, (mk_cu_address)(uintptr_t)gpu->params.trace.notes, count * sizeof **notes,
+                         "reading the trace");
 }
 
 static mk_status take_tracks(const mk_gpu *gpu, const mk_trace_sm *sms, const mk_gpu_note *notes, mk_trace *trace) {
@@ -297,8 +296,7 @@ mk_status mk_gpu_trace_take(mk_gpu *gpu, mk_trace **out) {
   mk_trace *trace = NULL;
   MK_TRY(mk_alloc(gpu->program->queue_count, sizeof *sms, &sms));
   mk_status status =
-      mk_gpu_check(gpu, gpu->driver->download(sms, (mk_cu_address)(uintptr_t)gpu->params.trace.sms, sm_bytes(gpu)),
-                   "reading the trace");
+      mk_gpu_copy_out(gpu, sms, (mk_cu_address)(uintptr_t)gpu->params.trace.sms, sm_bytes(gpu), "reading the trace");
   if (status == MK_OK) {
     status = mk_trace_new(gpu->program, (uint32_t)gpu->program->queue_count, &trace);
   }
