@@ -158,18 +158,33 @@ __device__ inline void fetch_chunk(const consumer &c, const mk_instruction &in, 
   }
 }
 
-// The sums of this warp, and `squares` of its lines, to the storers. A warp of the earlier half puts them down; then one of the later half
-// adds its own.
-__device__ inline void put_sums(rows_consumer &c, const tile::sum_tile (&sums)[LINE_TILES],
-                                const float (&squares)[LINE_TILES]) {
+__device__ inline bool adds_to_earlier(const consumer &c) { return c.warp >= HALF_WARPS; }
+
+// Before and behind what a warp does with the next result: a warp of the earlier half has its place first, then one of the later half.
+__device__ inline void begin_result(const rows_consumer &c) {
   const results_cursor at = c.sums;
-  bool later = c.warp >= HALF_WARPS;
-  uint32_t slot = at.slot(), place = c.warp % HALF_WARPS;
-  if (later) {
+  uint32_t slot = at.slot();
+  if (adds_to_earlier(c)) {
     wait_phase(c.d, ROWS_LOWER_FULL + slot, at.phase(), MK_ACTIVITY_RESULT_FULL, slot);
   } else {
     wait_phase(c.d, RESULT_EMPTY + slot, at.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, slot);
   }
+}
+__device__ inline void end_result(rows_consumer &c) {
+  __syncwarp();
+  if (c.lane == 0) {
+    tile::arrive(c.d.barrier((adds_to_earlier(c) ? RESULT_FULL : ROWS_LOWER_FULL) + c.sums.slot()));
+  }
+  c.sums.next();
+}
+
+// The sums of this warp, and `squares` of its lines, to the storers. A warp of the earlier half puts them down; one of the later half
+// adds its own.
+__device__ inline void put_sums(rows_consumer &c, const tile::sum_tile (&sums)[LINE_TILES],
+                                const float (&squares)[LINE_TILES]) {
+  begin_result(c);
+  bool later = adds_to_earlier(c);
+  uint32_t slot = c.sums.slot(), place = c.warp % HALF_WARPS;
   float4 *result = reinterpret_cast<float4 *>(rows_result(slot)) + place * LINE_TILES * 32 + c.lane;
   float *line_squares =
       reinterpret_cast<float *>(rows_result(slot) + ROWS_SQUARES_AT) + place * MK_MAX_ROWS + c.lane / 4;
@@ -188,11 +203,7 @@ __device__ inline void put_sums(rows_consumer &c, const tile::sum_tile (&sums)[L
       line_squares[n * 8] = square + squares[n];
     }
   }
-  __syncwarp();
-  if (c.lane == 0) {
-    tile::arrive(c.d.barrier((later ? RESULT_FULL : ROWS_LOWER_FULL) + slot));
-  }
-  c.sums.next();
+  end_result(c);
 }
 
 // sums += four steps of a page times x, from step `first` of the warp's on; `left`: steps of it that are there.
@@ -256,23 +267,21 @@ __device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instru
       x.squares[n] = tile::sum_group<4>(x.squares[n]);
     }
     uint32_t left = work.left(first_step(c, chunk));
-    // One empty result tells the storers that everything before it on this SM is done.
-    uint32_t results = work.rows == 0 && last ? 1 : work.rows;
     tile::sum_tile sums[LINE_TILES];
 #pragma unroll 1
-    for (uint32_t row = 0; row < results; row++) {
-      if (work.rows != 0) {
-        multiply_page(c, x, left, sums);
-      } else {
-        tile::zero(sums[0]);
-        tile::zero(sums[1]);
-      }
+    for (uint32_t row = 0; row < work.rows; row++) {
+      multiply_page(c, x, left, sums);
       if (row + 1 == work.rows && !last && work.loads_ahead()) {
         uint32_t next = first_step(c, chunk + CHUNK_STEPS);
         // What steps that are not there have of this chunk counts for nothing, since their weights are 0.
         load_lines(c, device::slot_of(in).buffers[LINEAR_X], steps_before(in) + next, steps_there(work.left(next)), x);
       }
       put_sums(c, sums, x.squares);
+    }
+    if (work.rows == 0 && last) {
+      // One empty result, of which nobody uses the words, tells the storers that everything before it on this SM is done.
+      begin_result(c);
+      end_result(c);
     }
   }
 }
