@@ -52,7 +52,7 @@ enum {
   MK_GPU_ROWS_SLOW_TICKS = 600,
   MK_GPU_CHUNK_STEPS = 4 * MK_GPU_PAGE_BYTES / 512,         /* of K: sums wait between chunks */
   MK_GPU_PIECE_TOKENS = 256,                                /* that attention takes at a time */
-  MK_GPU_KEPT_SET_FLOATS = MK_GPU_CONSUMER_WARPS * 32 * 20, /* of a set of eight columns of attention, between pieces */
+  MK_GPU_KEPT_SET_FLOATS = MK_GPU_CONSUMER_WARPS * 32 * 36, /* of a set of eight columns of attention, between pieces */
 };
 #endif
 
