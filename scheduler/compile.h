@@ -44,10 +44,10 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
 uint64_t mk_config_hash(const mk_config *config);
 
 /* How many parts the K columns of an [rows, cols] projection are split into, and how many ways attention over `max_seq` tokens is split per KV
- * head in a program of `lines` rows per step: at least one way for each of its slots, where there are so many. Functions of the shape
+ * head, in a program of `lines` rows per step: at least one way for each of its slots, where there are so many. Functions of the shape
  * alone: a split either has one span, or there are as many as `kv_heads` leave room for, so what one computes does not depend on `lines`
- * beyond the span. */
-uint32_t mk_split_k(uint32_t rows, uint32_t cols);
+ * beyond the span; and parts depend on `lines` only by whether K is taken in chunks, as 2 to MK_MAX_ROWS rows do. */
+uint32_t mk_split_k(uint32_t rows, uint32_t cols, uint32_t lines);
 uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq, uint32_t lines);
 uint32_t mk_span_tokens(uint32_t lines);
 

@@ -233,7 +233,8 @@ static add_plan plan_add(const mk_lowering *lowering, const mk_node *node) {
     LONG_TILE_STEPS = 256, /* 128 KiB: shorter ones lie in the page ring before x comes */
   };
   const mk_weight *weight = &lowering->graph->weights[node->weight];
-  uint32_t tiles = mk_divide_up(weight->rows, MK_TILE), parts = mk_split_k(weight->rows, weight->cols);
+  uint32_t tiles = mk_divide_up(weight->rows, MK_TILE);
+  uint32_t parts = mk_split_k(weight->rows, weight->cols, lowering->lines);
   if (parts > 1) {
     return (add_plan){.parts = parts, .stride = 1, .split = tiles};
   }
