@@ -89,10 +89,15 @@ __device__ inline void prepare_angles(const rows_storer &s, const mk_instruction
   }
 }
 
-// Both rows of column tile `tile` of the lines' residuals: plain fp32, or the embedding rows of their tokens.
+// Both rows of column tile `tile` of the lines' residuals, to their place: plain fp32, if they are not there yet, or the embedding rows of their
+// tokens.
 __device__ inline void prepare_residual(const rows_storer &s, const mk_operand &operand, uint32_t tile) {
   const mk_gpu_buffer &b = s.d.buffer(operand);
   uint32_t column_tile = operand.col + tile, g = s.lane / 4;
+  if (residual_tag(s, column_tile) == tag_of(operand, column_tile)) {
+    return;
+  }
+  float value[4];
   bool token_row = (operand.flags & MK_OPERAND_TOKEN_ROW) != 0;
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
@@ -111,9 +116,10 @@ __device__ inline void prepare_residual(const rows_storer &s, const mk_operand &
       first = __ldcg(from);
       second = __ldcg(from + 8);
     }
-    lane_word(s, i) = first;
-    lane_word(s, 2 + i) = second;
+    value[i] = first;
+    value[2 + i] = second;
   }
+  *residuals(s, column_tile) = make_float4(value[0], value[1], value[2], value[3]);
 }
 
 // The words that this lane writes of row tile `tile` of a value, one of a gated one and two else; nullptr where its line is not active. Those of
@@ -133,15 +139,16 @@ __device__ inline uint32_t *prepare_value(const rows_storer &s, const mk_operand
 // y = residual_in + sum; residual_out = y; out = bf16(y), to `words`.
 __device__ inline void finish_residual(const rows_storer &s, const mk_operand &to, uint32_t *words, uint32_t tile,
                                        line_sums &y) {
-#pragma unroll
-  for (uint32_t i = 0; i < 4; i++) {
-    y.value[i] = lane_word(s, i) + y.value[i];
-  }
+  uint32_t column_tile = to.col + tile;
+  float4 *residual = residuals(s, column_tile), sum = *residual;
+  y = {{sum.x + y.value[0], sum.y + y.value[1], sum.z + y.value[2], sum.w + y.value[3]}};
   uint32_t low = pair_rows(s, y.value[0], y.value[1]), high = pair_rows(s, y.value[2], y.value[3]);
   if (words != nullptr) {
     tile::store_relaxed_pair(words, low, high);
   }
-  uint32_t column_tile = to.col + tile, cols = s.d.buffer(to).cols, g = s.lane / 4;
+  *residual = make_float4(y.value[0], y.value[1], y.value[2], y.value[3]);
+  residual_tag(s, column_tile) = tag_of(to, column_tile);
+  uint32_t cols = s.d.buffer(to).cols, g = s.lane / 4;
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t line = line_of(s, i);

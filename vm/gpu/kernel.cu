@@ -306,6 +306,7 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
 #if MK_GPU_ROWS
   if (d.warp == 0) {
     put_rows(tile::lane(), planned_row(d, tile::lane(), params.plan), 0, rows_shared()->state[0]);
+    clear_residuals();
   }
 #endif
   __syncthreads();

@@ -32,16 +32,21 @@ struct rows_state {
   uint32_t order[MK_MAX_ROWS];
 };
 
+// Residuals that an addition has put down stay with its SM, since the next one that adds to them is on it: memory has them much later. A place is
+// taken by the column tiles that have its number, by each of the two storers.
+enum { RESIDUAL_TILES = 2, RESIDUAL_BYTES = RESIDUAL_TILES * 2 * 32 * 16 };
+
 struct rows_words {
   rows_state state[2];
   uint32_t choices[MK_MAX_ROWS];  // by slot: the last token that it chose in this launch
   uint32_t results[MK_MAX_ROWS];  // by line, of the step at hand
   float scales[MK_MAX_ROWS];      // 1 / rms by line
-  // The storers', by lane, since their registers are short: of the tile at hand cosines and sines or the residuals, of rows g and g + 8
-  // where there are two; a HEAD's candidates so far, values and then indices.
+  // The storers', by lane, since their registers are short: of the tile at hand cosines and sines; a HEAD's candidates so far, values and
+  // then indices.
   float lane_words[2][4][32];
   uint32_t blocks[32];  // the loader's, of KV: of the pieces that it has looked up
   uint32_t stop;        // the host's wish, as the storers of the HEAD at hand saw it
+  uint32_t residual_tags[2][RESIDUAL_TILES];  // by storer: what residuals() holds
 };
 
 constexpr uint32_t EMPTY_WORD = MK_GPU_EMPTY_BYTE * 0x1010101u;
@@ -66,9 +71,10 @@ enum {
   // ATTENTION takes the results' memory while there are none: parts, then queries and scales.
   ROWS_ATTENTION_AT = ROWS_RESULT_AT + MK_GPU_CONSUMER_WARPS * 8 * 32 * 4,
   ROWS_ATTENTION_BYTES = 2 * 4096 + MK_GPU_CONSUMER_WARPS * 8 * 8,
-  ROWS_WORDS_AT = ROWS_RESULT_AT + ROWS_RESULT_SLOTS * ROWS_RESULT_BYTES,
+  ROWS_RESIDUALS_AT = ROWS_RESULT_AT + ROWS_RESULT_SLOTS * ROWS_RESULT_BYTES,
+  ROWS_WORDS_AT = ROWS_RESIDUALS_AT + RESIDUAL_BYTES,
 };
-static_assert(ROWS_ATTENTION_AT + ROWS_ATTENTION_BYTES <= ROWS_WORDS_AT, "attention has room where results lie");
+static_assert(ROWS_ATTENTION_AT + ROWS_ATTENTION_BYTES <= ROWS_RESIDUALS_AT, "attention has room where results lie");
 static_assert(2 * ROWS_RESULT_SLOTS <= MK_GPU_RESULT_SLOTS, "every slot has two barriers that fill");
 static_assert(ROWS_WORDS_AT + sizeof(rows_words) <= MK_GPU_INSTRUCTIONS_AT, "the kernel of several rows fits");
 static_assert(MK_GPU_RING_PAGES % CHUNK_PAGES == 0, "a chunk begins with the first group's slot");
@@ -167,6 +173,13 @@ __device__ inline void put_rows(uint32_t lane, const mk_step_row &row, uint32_t 
     to.chooses = chooses;
     to.slots = slots;
     to.stop = stop;
+  }
+}
+
+// At the start of a launch. A whole warp.
+__device__ inline void clear_residuals() {
+  if (tile::lane() < 2 * RESIDUAL_TILES) {
+    rows_shared()->residual_tags[tile::lane() / RESIDUAL_TILES][tile::lane() % RESIDUAL_TILES] = 0;
   }
 }
 

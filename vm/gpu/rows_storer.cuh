@@ -31,6 +31,18 @@ __device__ inline volatile float &lane_word(const rows_storer &s, uint32_t i) {
   return rows_shared()->lane_words[s.tile][i][s.lane];
 }
 
+// Of a column tile: its place among the residuals that are kept, y.value[0 .. 3] of each lane, and what the place's tag is then.
+__device__ inline float4 *residuals(const rows_storer &s, uint32_t column_tile) {
+  return reinterpret_cast<float4 *>(shared_memory + ROWS_RESIDUALS_AT) +
+         (column_tile % RESIDUAL_TILES * 2 + s.tile) * 32 + s.lane;
+}
+__device__ inline volatile uint32_t &residual_tag(const rows_storer &s, uint32_t column_tile) {
+  return rows_shared()->residual_tags[s.tile][column_tile % RESIDUAL_TILES];
+}
+__device__ inline uint32_t tag_of(const mk_operand &operand, uint32_t column_tile) {
+  return (operand.buffer + 1u) << 16 | column_tile;
+}
+
 // The squares of a chunk, which lie beside its results, of the storer's lines; with those of the last one 1 / rms.
 __device__ inline void take_squares(const rows_storer &s, const uint8_t *result, const mk_instruction &in, bool first,
                                     bool last) {
