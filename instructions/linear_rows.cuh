@@ -72,12 +72,16 @@ __device__ inline word *words_of(const rows_storer &s, const mk_operand &operand
   return reinterpret_cast<word *>(s.d.buffer(operand).address);
 }
 
-// Cosines and sines of row g's angle at the lines' positions; 1 and 0 where nothing is rotated.
-__device__ inline void prepare_angles(const rows_storer &s, const mk_instruction &in, uint32_t row) {
+// By how much row g of row tile `row` is turned from one position to the next.
+__device__ inline float frequency_of(const rows_storer &s, const mk_instruction &in, uint32_t row) {
   uint32_t tile = in.operands[MK_SLOT_QKV_weight].row + row, tiles_per_head = in.params[MK_PARAM_QKV_head_dim] / 16;
   bool rotates = tile < in.params[MK_PARAM_QKV_rope_tiles];
   const float *inv_freq = reinterpret_cast<const float *>(s.d.buffer(in.operands[MK_SLOT_QKV_inv_freq]).address);
-  float frequency = rotates ? inv_freq[tile % tiles_per_head * 8 + s.lane / 4] : 0.0f;
+  return rotates ? __ldg(inv_freq + tile % tiles_per_head * 8 + s.lane / 4) : 0.0f;
+}
+
+// Cosines and sines of row g's angle at the lines' positions; 1 and 0 where nothing is rotated.
+__device__ inline void prepare_angles(const rows_storer &s, float frequency) {
 #pragma unroll 1
   for (uint32_t i = 0; i < 2; i++) {  // as prepare_QKV does
     float angle = static_cast<float>(rows_of(s.d).rows[line_of(s, i)].position) * frequency, sine, cosine;
@@ -243,6 +247,7 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction 
   lines_store r = begin_rows(s, in);
   line_sums kept;  // of the next result's row tile, from the chunks before: under way meanwhile
   tile::zero(kept);
+  float frequency = in.opcode == MK_OP_QKV ? frequency_of(s, in, 0) : 0.0f;  // a tile ahead
 #pragma unroll 1
   for (uint32_t chunk = 0; chunk < r.chunks; chunk++) {
     bool last = chunk + 1 == r.chunks;
@@ -253,7 +258,8 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction 
       forget(s.lane);
       forget(s.tile);
       if (last && in.opcode == MK_OP_QKV) {
-        prepare_angles(s, in, tile);
+        prepare_angles(s, frequency);
+        frequency = tile + 1 < r.rows ? frequency_of(s, in, tile + 1) : 0.0f;
       } else if (last && adds(in)) {
         words = prepare_value(s, addition(in)[2], tile, false);
         prepare_residual(s, addition(in)[0], tile);
