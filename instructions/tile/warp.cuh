@@ -101,6 +101,15 @@ __device__ inline void store_whole(type &to, const type &value) {
   *reinterpret_cast<uint4 *>(&to) = *reinterpret_cast<const uint4 *>(&value);
 }
 
+// To global memory, where the L2 lets go of other data first: for what is written again and again. PTX ISA, "createpolicy".
+__device__ inline void store_to_stay(float4 *to, const float4 &value) {
+  asm volatile(
+      "{\n .reg .b64 stays;\n createpolicy.fractional.L2::evict_last.b64 stays, 1.0;\n"
+      " st.global.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, stays;\n}" ::"l"(to),
+      "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+      : "memory");
+}
+
 // The same value, but what follows from it is computed here: the compiler would compute it once per launch and keep it in registers.
 __device__ inline uint32_t anew(uint32_t value) {
   asm volatile("" : "+r"(value));
