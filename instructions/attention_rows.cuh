@@ -91,17 +91,6 @@ __device__ inline uint32_t limit_of(const slot_view &v, uint32_t set, uint32_t i
   return row < v.end - v.first && (at & ((1u << v.head_bits()) - 1)) < v.group() ? v.first + row + 1 : 0;
 }
 
-// A pair of stamped words, where the lane has one; in fewer instructions than wait_stamped_pairs takes.
-__device__ inline void wait_pair(const device &d, const uint64_t *from, bool here, uint32_t buffer,
-                                 tile::stamped_pair &to) {
-  to.low = to.high = tile::stamp(0, d.generation());
-  wait_generation(d, buffer, [&](uint32_t want) {
-    tile::load_stamped_pair_if(here, from, to);
-    uint32_t low = tile::stamp_generation(to.low), high = tile::stamp_generation(to.high);
-    return low != want ? low : high;
-  });
-}
-
 // Fragments of a set; the next one's go to the other place, so that one meeting between two sets is enough.
 __device__ inline uint32_t *queries_at(uint32_t place) {
   return reinterpret_cast<uint32_t *>(shared_memory + ROWS_ATTENTION_AT + place * Q_BYTES);

@@ -3,7 +3,7 @@
 // state to all roles of its SM (STATE_READY), and on the SM with a `ring` operand what the lines chose to the host.
 #pragma once
 #include "instructions/head.cuh"
-#include "vm/gpu/rows.cuh"
+#include "vm/gpu/rows_consumer.cuh"
 
 namespace mk {
 
@@ -12,6 +12,13 @@ __device__ inline void merge_line(const consumer &c, const mk_operand &candidate
   enum { BATCH = 4 };  // of 32 SMs each
   const uint64_t *words = reinterpret_cast<const uint64_t *>(c.d.buffer(candidates).address) + line * 2;
   uint32_t rows = c.d.params.rows;
+  // This SM's own candidates first, of both storers: sixteen warps that look at all SMs' candidates again and again kept the storers of
+  // the HEAD, who share the way to memory with them, for 20 us.
+  uint32_t own = (line + c.lane * (MK_MAX_ROWS / STORERS)) % MK_MAX_ROWS;
+  tile::stamped_pair last;
+  wait_pair(c.d, reinterpret_cast<const uint64_t *>(c.d.buffer(candidates).address) + (blockIdx.x * rows + own) * 2,
+            c.lane < STORERS && blockIdx.x < candidates.rows && (rows_of(c.d).active >> own & 1) != 0,
+            candidates.buffer, last);
 #pragma unroll 1
   for (uint32_t base = 0; base < candidates.rows; base += BATCH * 32) {
     tile::stamped_pair pairs[BATCH];
