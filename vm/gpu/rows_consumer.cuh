@@ -189,6 +189,14 @@ __device__ inline void end_result(rows_consumer &c) {
   c.sums.next();
 }
 
+// Until the storers have taken all results. While an SM's sixteen warps look for values, again and again, its storers have to wait for each access to
+// shared memory; and what they still have is of the values that are looked for.
+__device__ inline void wait_for_storers(const rows_consumer &c) {
+  results_cursor before = c.sums;
+  before.advance(ROWS_RESULT_SLOTS - 1);  // the last result's slot, when its turn comes again
+  wait_phase(c.d, RESULT_EMPTY + before.slot(), before.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, before.slot());
+}
+
 // The sums of this warp, and `squares` of its lines, to the storers. A warp of the earlier half puts them down; one of the later half
 // adds its own.
 __device__ inline void put_sums(rows_consumer &c, const tile::sum_tile (&sums)[LINE_TILES],
@@ -272,6 +280,9 @@ __device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instru
     forget(c.lane);
     forget(c.warp);
     bool last = chunk + CHUNK_STEPS >= work.steps;
+    if (chunk == 0) {
+      wait_for_storers(c);
+    }
     fetch_chunk(c, in, work, first_step(c, chunk), chunk != 0 && work.loads_ahead(), x);
 #pragma unroll
     for (uint32_t n = 0; n < LINE_TILES; n++) {
