@@ -37,7 +37,7 @@ enum {
   MK_GPU_RESULT_SLOTS = 6,
   MK_GPU_RESULT_BYTES = (16 * 16 + 16) * 4, /* per warp 16 row sums, then the warps' sums of squares */
   MK_GPU_RESULTS_AT = MK_GPU_ACTIVATION_AT + MK_GPU_ACTIVATION_BYTES,
-#ifdef MK_GPU_ROWS
+#if defined MK_GPU_ROWS && MK_GPU_ROWS
   MK_GPU_INSTRUCTION_SLOTS = 5, /* what three more would take is for residuals and sums (vm/gpu/rows.cuh) */
 #else
   MK_GPU_INSTRUCTION_SLOTS = 8,

@@ -44,8 +44,8 @@ struct rows_words {
   // The storers', by lane, since their registers are short: of the tile at hand cosines and sines; a HEAD's candidates so far, values and
   // then indices.
   float lane_words[2][4][32];
-  uint32_t blocks[32];  // the loader's, of KV: of the pieces that it has looked up
-  uint32_t stop;        // the host's wish, as the storers of the HEAD at hand saw it
+  uint32_t blocks[32];                        // the loader's, of KV: of the pieces that it has looked up
+  uint32_t stop;                              // the host's wish, as the storers of the HEAD at hand saw it
   uint32_t residual_tags[2][RESIDUAL_TILES];  // by storer: what residuals() holds
 };
 
