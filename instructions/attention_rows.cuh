@@ -29,12 +29,11 @@ enum {
   KEPT_FLOATS = 36,                                  // of a lane between pieces: 32 sums, 2 maxima, 2 totals
 };
 static_assert(MK_GPU_CONSUMER_WARPS == PIECE_TILES, "a tile of a piece for each warp");
-// Who puts a token into a page of somebody else's slot has seen one of the four pages before the piece, so all but the last under way before
-// that are there, and no phase of the slot is taken for another. With heads of 128 dims the piece behind such a one, if it has new tokens too,
-// has no page in the slots that are put into; and a warp has seen a page that went out five behind the last but one in each of its slots.
-static_assert(PIECE_BLOCKS - 1 + GROUPS + MK_GPU_ROWS_PAGES_UNDER_WAY <= MK_GPU_RING_PAGES,
-              "pages that may be put into");
-static_assert(MK_GPU_ROWS_PAGES_UNDER_WAY <= 5, "each warp's own pages");
+// Who waits for a page has to know that the one before it in its slot, twelve before, is there: else that one's phase is taken for the page's. Pages from
+// before the instruction are there for all warps when it begins (wait_for_storers), those of a slot that has been merged when the warps have met. Between the pieces of
+// a slot they need not meet: but of the piece before, of eight pages, a warp has seen its own last one, so all that went out as many before that as are under way.
+// And where the step's tokens lie in two pieces, those of the earlier one go into its last block, whose slots had pages from before the instruction.
+static_assert(2 * PIECE_BLOCKS + MK_GPU_ROWS_PAGES_UNDER_WAY <= MK_GPU_RING_PAGES + 1, "each warp's own pages");
 static_assert(MK_GPU_CONSUMER_WARPS * 32 * KEPT_FLOATS == MK_GPU_KEPT_SET_FLOATS, "what launch.h says of it");
 static_assert(2 * Q_BYTES + MK_GPU_CONSUMER_WARPS * 8 * 8 <= ROWS_ATTENTION_BYTES, "queries and scales have room");
 static_assert(MK_GPU_CONSUMER_WARPS * PART_FLOATS * 4 <= ROWS_ATTENTION_AT - ROWS_RESULT_AT,
@@ -96,9 +95,8 @@ __device__ inline uint32_t *queries_at(uint32_t place) {
   return reinterpret_cast<uint32_t *>(shared_memory + ROWS_ATTENTION_AT + place * Q_BYTES);
 }
 
-// A set's q times scale to fragments, behind `drain`. Afterwards all meet.
-template <typename waits>
-__device__ inline void stage_queries(const consumer &c, const slot_view &v, uint32_t set, uint32_t place, waits drain) {
+// A set's q times scale to fragments. Afterwards all meet.
+__device__ inline void stage_queries(const consumer &c, const slot_view &v, uint32_t set, uint32_t place) {
   const mk_operand &q = v.in.operands[MK_SLOT_ATTENTION_q];
   const mk_gpu_buffer &b = device::slot_of(v.in).buffers[MK_SLOT_ATTENTION_q];
   float scale = __uint_as_float(v.in.params[MK_PARAM_ATTENTION_scale]) * BASE_E_TO_2;
@@ -111,7 +109,6 @@ __device__ inline void stage_queries(const consumer &c, const slot_view &v, uint
   tile::stamped_pair words;
   wait_pair(c.d, stamped_row(c.d, q) + static_cast<uint64_t>(of.line) * b.row_words + of.head * v.head_dim() + pair * 2,
             of.used, q.buffer, words);
-  drain();
   float low = __uint_as_float(tile::stamp_data(words.low)) * scale,
         high = __uint_as_float(tile::stamp_data(words.high)) * scale;
   uint32_t rounded = tile::pack_bf16(low, high);
@@ -441,9 +438,7 @@ __device__ inline void forget_all(consumer &c, slot_view &v) {
   forget(v.packed);
 }
 
-// `drain`: before anything is written to where results lie.
-template <typename waits>
-__device__ inline void attend_slot(consumer &c, slot_view v, waits drain) {
+__device__ inline void attend_slot(consumer &c, slot_view v) {
   uint32_t sets = v.sets();
   bool several = sets > 1;
   uint32_t place = 0;  // of the fragments of the set at hand
@@ -458,7 +453,7 @@ __device__ inline void attend_slot(consumer &c, slot_view v, waits drain) {
       forget_all(c, v);
       if (first || several) {
         place ^= 1;  // others may still read the last set's
-        stage_queries(c, v, set, place, drain);
+        stage_queries(c, v, set, place);
       }
       if (is_new && set == 0) {
         put_new_tokens(c, v, piece, max(v.first, piece), min(v.end, piece + MK_GPU_PIECE_TOKENS));
@@ -503,23 +498,15 @@ __device__ inline void consume_ATTENTION(rows_consumer &c, const mk_instruction 
   };
   bool works = count != 0 && split_of(slot) * device::slot_of(in).buffers[MK_SLOT_ATTENTION_kv].span_tokens <
                                  state.slot_first[slot] + count;
-  // Parts and queries lie where results do: the storers have taken all of them, hence all consumers are done with what came before.
-  auto drain = [&]() {
-    results_cursor at = c.sums;
-#pragma unroll 1
-    for (uint32_t i = 0; i < ROWS_RESULT_SLOTS; i++, at.next()) {
-      wait_phase(c.d, RESULT_EMPTY + at.slot(), at.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, at.slot());
-    }
-  };
+  // Parts and queries lie where results do. And the storers have all results when all warps have seen the pages of what came before.
+  wait_for_storers(c);
 #pragma unroll 1
   for (uint32_t slots = __ballot_sync(0xffffffffu, works) & 0xffffu; slots != 0; slots &= slots - 1) {
     uint32_t next = __ffs(static_cast<int>(slots)) - 1;
     const mk_gpu_buffer &b = device::slot_of(in).buffers[MK_SLOT_ATTENTION_kv];
     uint32_t begin = tile::uniform(state.slot_first[next]);
-    attend_slot(c,
-                {in, state, begin, begin + tile::uniform(state.slot_count[next]),
-                 tile::uniform(slot_view::pack(next, split_of(next), static_cast<uint32_t>(b.head_dim)))},
-                drain);
+    attend_slot(c, {in, state, begin, begin + tile::uniform(state.slot_count[next]),
+                    tile::uniform(slot_view::pack(next, split_of(next), static_cast<uint32_t>(b.head_dim)))});
   }
   tile::fence_global_for_copies();  // of what was appended, for the next epoch's copies
   consumers_meet(c);                // before anybody stages something else, or waits for another group's page
