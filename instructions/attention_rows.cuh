@@ -31,7 +31,7 @@ enum {
 static_assert(MK_GPU_CONSUMER_WARPS == PIECE_TILES, "a tile of a piece for each warp");
 // Who waits for a page has to know that the one before it in its slot, twelve before, is there: else that one's phase is taken for the page's. Pages from
 // before the instruction are there for all warps when it begins (wait_for_storers), those of a slot that has been merged when the warps have met. Between the pieces of
-// a slot they need not meet: but of the piece before, of eight pages, a warp has seen its own last one, so all that went out as many before that as are under way.
+// a slot they need not meet: but of the piece before, of eight pages, a warp has seen its own last one, and the loader before that all but the last ones under way.
 // And where the step's tokens lie in two pieces, those of the earlier one go into its last block, whose slots had pages from before the instruction.
 static_assert(2 * PIECE_BLOCKS + MK_GPU_ROWS_PAGES_UNDER_WAY <= MK_GPU_RING_PAGES + 1, "each warp's own pages");
 static_assert(MK_GPU_CONSUMER_WARPS * 32 * KEPT_FLOATS == MK_GPU_KEPT_SET_FLOATS, "what launch.h says of it");

@@ -31,6 +31,12 @@ __device__ __forceinline__ void pace_rows_copy(loader &l, uint32_t ticks) {
   l.last_copy += since < ticks + LATE_TICKS ? ticks : since - LATE_TICKS;
 }
 
+// Copies always arrive, so this needs no deadline.
+__device__ __forceinline__ void wait_landed(const loader &l, const ring_cursor<MK_GPU_RING_PAGES> &page) {
+  while (!tile::try_wait(l.d.barrier(PAGE_FULL + page.slot()), page.phase())) {
+  }
+}
+
 // The next four pages, which are four slots of the ring side by side, page i with bytes(i) from from(i): what a page costs the loader's one
 // lane is what paces short stages, so all four are tested together. False: everybody is to leave.
 template <typename addresses, typename sizes>
@@ -59,10 +65,11 @@ __device__ __forceinline__ bool load_pages(loader &l, addresses from, sizes byte
   for (uint32_t i = 0; i < CHUNK_PAGES; i++, to += MK_GPU_PAGE_BYTES, full += 8) {
     bool slow = !tile::test_wait(l.d.barrier(PAGE_EMPTY + after.slot()), after.phase() ^ 1);
     uint32_t ticks = slow ? SLOW_TICKS : COPY_TICKS;
-    ring_cursor<MK_GPU_RING_PAGES> landing = l.landing;
-    landing.advance(slow ? SLOW_LESS : 0);
-    while (!tile::try_wait(l.d.barrier(PAGE_FULL + landing.slot()), landing.phase())) {
-      // Copies always arrive, so this needs no deadline.
+    wait_landed(l, l.landing);  // one after the other, whatever lands first: attention_rows.cuh counts on it
+    if (slow) {
+      ring_cursor<MK_GPU_RING_PAGES> later = l.landing;
+      later.advance(SLOW_LESS);
+      wait_landed(l, later);
     }
     l.landing.next();
     uint32_t count = copies ? bytes(i) : 0;
