@@ -50,7 +50,7 @@ enum {
   MK_GPU_SHARED_BYTES = MK_GPU_BARRIERS_AT + MK_GPU_BARRIER_AREA_BYTES,
 
   /* Of the kernel of several rows. */
-  MK_GPU_ROWS_PAGES_UNDER_WAY = 4,
+  MK_GPU_ROWS_PAGES_UNDER_WAY = 5,
   MK_GPU_ROWS_COPY_TICKS = 350,
   MK_GPU_ROWS_LATE_TICKS = 1000, /* so far behind a copy may be and the next ones still make up for it */
   MK_GPU_ROWS_SLOW_PAGES = 2,    /* and so few, so far apart, while the consumers have two chunks before them */
