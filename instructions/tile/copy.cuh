@@ -21,6 +21,11 @@ __device__ inline void bulk_load(uint32_t shared_to, const void *from, uint32_t 
   bulk_load(shared_to, from, bytes, barrier);
 }
 
+// So many bytes (a multiple of 16; the address 16-byte aligned) into the L2.
+__device__ inline void prefetch(const void *from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 // Copies the box of a tensor map that begins with this panel of this matrix (from its first row on), and counts its bytes on `barrier` when it has
 // arrived.
 __device__ inline void tensor_load(uint32_t shared_to, const void *map, uint32_t panel, uint32_t matrix,

@@ -6,7 +6,7 @@
 // a token from before the step comes empty, for the consumers to fill.
 //
 // How fast: while the consumers wait for pages, as fast as memory gives them. While they have two chunks before them they wait for values, or are about
-// to, and those wait behind the SM's own copies: then copies go out slowly, two pages at a time.
+// to, and those wait behind the SM's own copies: then copies go out slowly, two pages at a time. Where the ring is full, what comes next goes into the L2.
 #pragma once
 #include "vm/gpu/loader.cuh"
 #include "vm/gpu/rows.cuh"
@@ -48,7 +48,14 @@ __device__ __forceinline__ bool load_pages(loader &l, addresses from, sizes byte
   for (uint32_t i = 0; i < CHUNK_PAGES; i++) {
     ready = tile::test_wait(empty + i * 8, parity) && ready;
   }
-  if (!ready) {
+  if (!ready) {  // memory has time now, and the L2 room
+#pragma unroll 1
+    for (uint32_t i = 0; i < CHUNK_PAGES; i++) {
+      uint32_t count = bytes(i);
+      if (count != 0) {
+        tile::prefetch(from(i), count);
+      }
+    }
 #pragma unroll 1
     for (uint32_t i = 0; i < CHUNK_PAGES; i++) {
       if (!wait_phase_alone(l.d, PAGE_EMPTY + slot + i, parity, MK_ACTIVITY_PAGE_EMPTY, slot + i)) {
