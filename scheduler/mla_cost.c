@@ -2,7 +2,7 @@
 #include "scheduler/mla_cost.h"
 
 const mk_mla_costs mk_mla_default_costs = {
-    .item = 1773, .page = 2102, .out_row = 47, .slot_row = 91, .reduction = 1, .unit = 14};
+    .item = 5710, .page = 1741, .out_row = 1, .slot_row = 69, .reduction = 1361, .unit = 20};
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 

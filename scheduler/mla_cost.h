@@ -1,7 +1,7 @@
 /* What the work of an MLA batch costs on an SM, and how long a work list takes by that: the one place for such figures, so that
  * placements can be compared and measured constants have one home.
  *
- * Plain data; any thread. mk_mla_simulate allocates nothing; mk_mla_simulation belongs to one thread. */
+ * Plain data; any thread. mk_mla_simulate allocates nothing. */
 #ifndef MK_MLA_COST_H
 #define MK_MLA_COST_H
 
@@ -10,7 +10,7 @@
 /* Nanoseconds. The defaults are what `mkvm bench --mla-costs` says on an H200. */
 typedef struct mk_mla_costs {
   uint32_t item;      /* an item by itself: its queries, the first page's latency, the last one's drain */
-  uint32_t page;      /* a page of 64 tokens, all SMs streaming */
+  uint32_t page;      /* a page of 64 tokens */
   uint32_t out_row;   /* an output row, bf16 */
   uint32_t slot_row;  /* a row of a partial slot */
   uint32_t reduction; /* a reduction by itself: the hop from the last part, and its start */

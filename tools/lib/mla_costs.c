@@ -1,153 +1,137 @@
-/* The constants of the cost model, measured. See mla_time.h. */
+/* The constants of the cost model, measured: batches of several shapes under lists that cut blocks differently, each a call by itself, since warm ones
+ * overlap where SMs are idle. See mla_time.h and scheduler/mla_fit.h. */
 #include <string.h>
 
+#include "models/synth.h"
+#include "scheduler/mla_fit.h"
 #include "tools/lib/mla_time.h"
-#include "vm/gpu/extra.h"
 
-enum { SHORT = 8, LONG = 24, ROWS = 64, FEW_ROWS = 8, PARTS = 128 };
+enum { MOST_SEQUENCES = 132, MOST_TOKENS = 30000, POOL_PAGES = 4096, MOST_LISTS = 19 };
 
-/* Lists of the measurements, all SMs alike where nothing else is said. */
-typedef enum list_kind {
-  WHOLE, /* every sequence one item on SM sequence % sms */
-  HALVED, /* items of two pages on one SM, their reduction on another, since a part that is there would be kept (mk_mla_folds) */
-  CUT,      /* the same with items of one page */
-  GATHERED, /* one sequence in parts of a page, each on its SM, reduced on SM 0 */
-  SPREAD,   /* the same, reduced by all that have a part */
-} list_kind;
+typedef struct batch_kind { /* sequences of `low` to `high` tokens */
+  uint32_t count, low, high;
+} batch_kind;
 
-static void add_item(const mk_mla_session *s, uint32_t sm, mk_mla_item item) {
-  uint32_t *row = s->work + (size_t)sm * s->geometry.list_words;
-  memcpy(row + MK_MLA_LIST_HEAD + (size_t)MK_MLA_ENTRY * row[0]++, &item, sizeof item);
+static const batch_kind kBatches[] = {
+    {1, 3000, 3000},  {1, 8192, 8192}, {1, 30000, 30000}, {4, 1000, 1000},  {8, 4096, 4096}, {16, 2000, 2000},
+    {32, 1024, 1024}, {64, 512, 512},  {20, 6000, 6000},  {40, 3000, 3000}, {64, 256, 1024}, {48, 16, 2048},
+    {16, 100, 8000},  {30, 200, 4000}, {100, 100, 3000},  {132, 500, 1500}, {8, 1000, 30000}};
+
+static const struct { uint32_t heads, new_tokens; } kShapes[] = {{8, 1}, {16, 2}, {16, 4}, {128, 1}};
+
+enum { BATCHES = sizeof kBatches / sizeof kBatches[0], SHAPES = sizeof kShapes / sizeof kShapes[0] };
+
+typedef struct gathering {
+  mk_mla_session *session; /* of the shape at hand */
+  mk_mla_geometry geometry[SHAPES];
+  uint32_t *lengths[BATCHES];
+  mk_mla_sample *samples;
+  size_t count, capacity;
+  double launch_us;
+  void (*progress)(uint32_t done, uint32_t total);
+} gathering;
+
+/* The list at hand, timed: with what a call before has left in the L2, and without. */
+static mk_status add_sample(gathering *all, const mk_mla_geometry *g, const uint32_t *lengths, uint32_t batch) {
+  mk_mla_time alone, flushed;
+  uint32_t *work;
+  MK_TRY(mk_mla_session_run(all->session)); /* checks it, too */
+  MK_TRY(mk_mla_session_time(all->session, MK_MLA_ALONE, 0, &alone));
+  MK_TRY(mk_mla_session_time(all->session, MK_MLA_FLUSHED, 0, &flushed));
+  MK_TRY(mk_grow(&all->samples, &all->capacity, all->count + 1, sizeof *all->samples));
+  size_t words = (size_t)g->sms * g->list_words;
+  MK_TRY(mk_alloc(words, sizeof *work, &work));
+  memcpy(work, all->session->work, words * sizeof *work);
+  all->samples[all->count++] = (mk_mla_sample){
+      .geometry = g, .work = work, .lengths = lengths, .batch = batch, .us = (alone.us + flushed.us) / 2};
+  return MK_OK;
 }
 
-/* Behind all items of the SM. */
-static void add_reduction(const mk_mla_session *s, uint32_t sm, mk_mla_reduction reduction) {
-  uint32_t *row = s->work + (size_t)sm * s->geometry.list_words;
-  memcpy(row + MK_MLA_LIST_HEAD + (size_t)MK_MLA_ENTRY * (row[0] + row[1]++), &reduction, sizeof reduction);
+static bool same(const mk_mla_summary *a, const mk_mla_summary *b) {
+  return a->items == b->items && a->slots == b->slots && a->reductions == b->reductions;
 }
 
-static void add_parts(const mk_mla_session *s, uint32_t sequence, uint32_t first_slot, uint32_t pages, list_kind kind) {
-  uint32_t sms = s->geometry.sms, parts = kind == HALVED ? pages / 2 : pages, size = pages / parts;
-  uint32_t units = s->geometry.rows * MK_MLA_ROW_UNITS;
-  bool apart = kind == GATHERED || kind == SPREAD;
-  for (uint32_t i = 0; i < parts; i++) {
-    uint32_t end = i + 1 == parts ? MK_MLA_REST : (i + 1) * size;
-    add_item(s, (apart ? i : sequence) % sms, (mk_mla_item){sequence, i * size, end, first_slot + i});
-  }
-  uint32_t pieces = kind != SPREAD ? 1 : parts < units ? parts : units;
-  for (uint32_t i = 0; i < pieces; i++) {
-    uint32_t first = i * units / pieces, count = (i + 1) * units / pieces - first;
-    add_reduction(s, (apart ? i : sequence + sms / 2) % sms,
-                  (mk_mla_reduction){sequence, first_slot, parts, first | count << 16});
-  }
-}
-
-static void write_list(const mk_mla_session *s, list_kind kind) {
-  for (uint32_t sm = 0; sm < s->geometry.sms; sm++) {
-    memset(s->work + (size_t)sm * s->geometry.list_words, 0, MK_MLA_LIST_HEAD * sizeof *s->work);
-  }
-  for (uint32_t q = 0, slot = 0; q < s->sequences; q++) {
-    uint32_t pages = mk_mla_pages_of(s->lengths[q]);
-    if (kind == WHOLE) {
-      add_item(s, q % s->geometry.sms, (mk_mla_item){q, 0, MK_MLA_REST, MK_MLA_OUT});
-    } else {
-      add_parts(s, q, slot, pages, kind);
-      slot += kind == HALVED ? pages / 2 : pages;
+/* Lists of the batch at hand by costs of many kinds, and the naive one: those that differ in what they count. */
+static mk_status time_lists(gathering *all, const mk_mla_geometry *g, const uint32_t *lengths, uint32_t batch) {
+  static const uint32_t pages[] = {600, 1500, 4000}, items[] = {500, 3000, 12000}, reductions[] = {1, 6000};
+  mk_mla_summary seen[MOST_LISTS];
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < MOST_LISTS; i++) {
+    const mk_mla_costs costs = {.item = items[i / 3 % 3],
+                                .page = pages[i % 3],
+                                .out_row = 10,
+                                .slot_row = 60,
+                                .reduction = reductions[i / 9 % 2],
+                                .unit = 20};
+    MK_TRY(mk_mla_session_set_costs(all->session, &costs));
+    MK_TRY(mk_mla_session_schedule(all->session, i + 1 == MOST_LISTS ? MK_MLA_NAIVE : MK_MLA_MAKESPAN, &seen[count]));
+    bool is_new = true;
+    for (uint32_t j = 0; j < count; j++) {
+      is_new = is_new && !same(&seen[j], &seen[count]);
+    }
+    if (is_new) {
+      count++;
+      MK_TRY(add_sample(all, g, lengths, batch));
     }
   }
-}
-
-/* Nanoseconds of a launch with this list. */
-static mk_status time_list(mk_mla_session *s, list_kind kind, double *ns) {
-  mk_mla_time time;
-  write_list(s, kind);
-  MK_TRY(mk_mla_session_run(s)); /* checks it, too */
-  MK_TRY(mk_mla_session_time(s, MK_MLA_WARM, 1, &time));
-  *ns = time.us * 1e3;
   return MK_OK;
 }
 
-/* A batch of `count` sequences of so many pages. */
-static mk_status load(mk_mla_session *s, uint32_t count, uint32_t pages) {
-  uint32_t *lengths;
-  MK_TRY(mk_alloc(count, sizeof *lengths, &lengths));
-  for (uint32_t q = 0; q < count; q++) {
-    lengths[q] = pages * MK_MLA_PAGE_TOKENS;
+static mk_status make_lengths(gathering *all) {
+  for (uint32_t b = 0; b < BATCHES; b++) {
+    const batch_kind *kind = &kBatches[b];
+    MK_TRY(mk_alloc(kind->count, sizeof *all->lengths[b], &all->lengths[b]));
+    for (uint32_t q = 0; q < kind->count; q++) {
+      all->lengths[b][q] = kind->low + (uint32_t)(mk_synth_mix((uint64_t)b << 32 | q) % (kind->high - kind->low + 1));
+    }
   }
-  mk_status status = mk_mla_session_load(s, lengths, count, 1);
-  mk_free(lengths);
-  return status;
-}
-
-typedef struct timings {
-  double one, many;            /* one page, and SHORT sequences of a page, on every SM */
-  double whole, longer;        /* a sequence of SHORT and LONG pages */
-  double quarter, halved, cut; /* of SHORT, on every fourth SM */
-  double gathered, spread;     /* of PARTS */
-} timings;
-
-static mk_status time_all(mk_mla_session *s, timings *t) {
-  uint32_t sms = s->geometry.sms;
-  MK_TRY(load(s, sms, 1));
-  MK_TRY(time_list(s, WHOLE, &t->one));
-  MK_TRY(load(s, sms * SHORT, 1));
-  MK_TRY(time_list(s, WHOLE, &t->many));
-  MK_TRY(load(s, sms, LONG));
-  MK_TRY(time_list(s, WHOLE, &t->longer));
-  MK_TRY(load(s, sms, SHORT));
-  MK_TRY(time_list(s, WHOLE, &t->whole));
-  MK_TRY(load(s, sms / 4, SHORT)); /* fewer sequences: there are two slots per SM */
-  MK_TRY(time_list(s, WHOLE, &t->quarter));
-  MK_TRY(time_list(s, HALVED, &t->halved));
-  MK_TRY(time_list(s, CUT, &t->cut));
-  MK_TRY(load(s, 1, PARTS));
-  MK_TRY(time_list(s, GATHERED, &t->gathered));
-  return time_list(s, SPREAD, &t->spread);
-}
-
-static mk_status measure(uint32_t heads, uint32_t new_tokens, const mk_gpu_options *options, timings *out) {
-  mk_gpu_description about;
-  mk_mla_session *session;
-  MK_TRY(mk_gpu_usable(options->device));
-  MK_TRY(mk_gpu_describe(options->device, &about));
-  uint32_t sms = (uint32_t)about.sms;
-  if (sms < PARTS) {
-    return mk_error(MK_ERR_RUNTIME, "%s has %u SMs; costs are measured on %d or more", about.name, sms, PARTS);
-  }
-  mk_mla_shape shape = {.heads = heads,
-                        .new_tokens = new_tokens,
-                        .max_sequences = sms * SHORT,
-                        .max_pages = PARTS,
-                        .pool_pages = sms * LONG,
-                        .scale = 0.07f};
-  MK_TRY(mk_mla_session_new_gpu(&shape, options, &session));
-  mk_status status = time_all(session, out);
-  mk_mla_session_free(session);
-  return status;
-}
-
-static uint32_t nanoseconds(double value) { return value < 1 ? 1 : (uint32_t)(value + 0.5); }
-
-mk_status mk_mla_measure_costs(const mk_gpu_options *options, mk_mla_costs *out) {
-  timings most, few;
-  MK_TRY(measure(ROWS / 4, 4, options, &most));
-  MK_TRY(measure(FEW_ROWS, 1, options, &few));
-  double page = (most.longer - most.whole) / (LONG - SHORT);
-  double item = (most.many - most.one) / (SHORT - 1) - page, few_item = (few.many - few.one) / (SHORT - 1) - page;
-  double out_row = (item - few_item) / (ROWS - FEW_ROWS);
-  double units = ROWS * MK_MLA_ROW_UNITS;
-  double unit = (most.gathered - most.spread) / (PARTS * (units - units / PARTS));
-  /* A part more of the same pages: an item, a slot, and a slot for the reduction. */
-  double part = (most.cut - most.halved) / (SHORT / 2), few_part = (few.cut - few.halved) / (SHORT / 2);
-  double slot_row = (part - few_part) / (ROWS - FEW_ROWS) - MK_MLA_ROW_UNITS * unit;
-  item -= out_row * ROWS;
-  double reduction = most.cut - most.quarter - (SHORT - 1) * item -
-                     SHORT * (slot_row + MK_MLA_ROW_UNITS * unit) * ROWS + out_row * ROWS;
-  *out = (mk_mla_costs){.item = nanoseconds(item),
-                        .page = nanoseconds(page),
-                        .out_row = nanoseconds(out_row),
-                        .slot_row = nanoseconds(slot_row),
-                        .reduction = nanoseconds(reduction),
-                        .unit = nanoseconds(unit)};
   return MK_OK;
+}
+
+static mk_status time_batches(gathering *all, uint32_t shape) {
+  mk_mla_time launch;
+  all->geometry[shape] = all->session->geometry;
+  for (uint32_t b = 0; b < BATCHES; b++) {
+    MK_TRY(mk_mla_session_load(all->session, all->lengths[b], kBatches[b].count, 1));
+    MK_TRY(time_lists(all, &all->geometry[shape], all->lengths[b], shape * BATCHES + b));
+    all->progress(shape * BATCHES + b + 1, SHAPES * BATCHES);
+  }
+  MK_TRY(mk_mla_session_time(all->session, MK_MLA_EMPTY, 0, &launch));
+  all->launch_us = launch.us;
+  return MK_OK;
+}
+
+static mk_status time_shapes(gathering *all, const mk_gpu_options *options) {
+  MK_TRY(make_lengths(all));
+  for (uint32_t i = 0; i < SHAPES; i++) {
+    const mk_mla_shape shape = {.heads = kShapes[i].heads,
+                                .new_tokens = kShapes[i].new_tokens,
+                                .max_sequences = MOST_SEQUENCES,
+                                .max_pages = mk_mla_pages_of(MOST_TOKENS),
+                                .pool_pages = POOL_PAGES,
+                                .scale = 0.07f};
+    MK_TRY(mk_mla_session_new_gpu(&shape, options, &all->session));
+    mk_status status = time_batches(all, i);
+    mk_mla_session_free(all->session);
+    MK_TRY(status);
+  }
+  return MK_OK;
+}
+
+mk_status mk_mla_measure_costs(const mk_gpu_options *options, void (*progress)(uint32_t done, uint32_t total),
+                               mk_mla_costs *out) {
+  gathering all = {.progress = progress};
+  *out = mk_mla_default_costs;
+  mk_status status = time_shapes(&all, options);
+  if (status == MK_OK) {
+    status = mk_mla_fit(all.samples, all.count, all.launch_us, out);
+  }
+  for (size_t i = 0; i < all.count; i++) {
+    mk_free((void *)all.samples[i].work);
+  }
+  for (uint32_t b = 0; b < BATCHES; b++) {
+    mk_free(all.lengths[b]);
+  }
+  mk_free(all.samples);
+  return status;
 }

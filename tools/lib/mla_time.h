@@ -32,8 +32,9 @@ typedef struct mk_mla_time {
  * of 31 launches behind half a second of idleness. `repeats` 0: once, behind whatever the GPU did before. The list is that of the last run. */
 mk_status mk_mla_session_time(const mk_mla_session *session, mk_mla_timing timing, uint32_t repeats, mk_mla_time *out);
 
-/* Measures the constants of the cost model (scheduler/mla_cost.h), from launches with lists made for it: differences of two that differ in
- * one thing. Some seconds. */
-mk_status mk_mla_measure_costs(const mk_gpu_options *options, mk_mla_costs *out);
+/* Measures the constants of the cost model (scheduler/mla_cost.h): those by which lists of many batches compare as their measured times do
+ * (scheduler/mla_fit.h). Some ten seconds; `progress` is told of every batch. */
+mk_status mk_mla_measure_costs(const mk_gpu_options *options, void (*progress)(uint32_t done, uint32_t total),
+                               mk_mla_costs *out);
 
 #endif

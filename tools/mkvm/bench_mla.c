@@ -306,9 +306,11 @@ static mk_status sweep(const mla_job *job) {
   return status;
 }
 
+static void say_batches(uint32_t done, uint32_t total) { mk_progress("timing lists", done, total); }
+
 static mk_status measure(const mk_bench_mla *o) {
   mk_mla_costs costs;
-  MK_TRY(mk_mla_measure_costs(&(mk_gpu_options){.device = o->device}, &costs));
+  MK_TRY(mk_mla_measure_costs(&(mk_gpu_options){.device = o->device}, say_batches, &costs));
   return mk_bench_mla_put_costs(&(mk_bench_mla_about){.format = o->format, .gpu = true, .index = o->device}, &costs);
 }
 
