@@ -239,13 +239,16 @@ __device__ inline void store_scored_head(storer &s, const mk_instruction &head, 
     float even = __shfl_sync(0xffffffffu, rows.even, s.lane % 16 / 2);
     float odd = __shfl_sync(0xffffffffu, rows.odd, s.lane % 16 / 2);
     finish_SCORE(s, head, i, s.lane % 2 == 0 ? even : odd, r, q);
+    if (i + 1 == r.tiles) {
+      // Before the front, without which no consumer comes to the next step: so none takes a phase that few steps wait for for that of another.
+      __syncwarp();  // all lanes' logits and counts
+      if (s.lane == 0) {
+        tile::arrive(s.d.barrier(SCORED));
+      }
+    }
     if (i + 1 == r.tiles || i + REHEARSAL_TILES == r.tiles) {
       end_SCORE(s, head, r.stop, i + 1 == r.tiles, q);
     }
-  }
-  __syncwarp();  // all lanes' logits and counts
-  if (s.lane == 0) {
-    tile::arrive(s.d.barrier(SCORED));
   }
   end_HEAD(s, head, (q.flags & SCORE_INSIDE) != 0, r);  // behind the front, for which the draw waits
   r.tiles = 0;
