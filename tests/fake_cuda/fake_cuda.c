@@ -1,0 +1,396 @@
+/* See fake_cuda.h. */
+#include "tests/fake_cuda/fake_cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "vm/gpu/driver.h"
+
+enum { MOST_STREAMS = 4, MOST_PINNED = 8 };
+
+typedef enum task_kind { COPY, FILL, RECORD, KERNEL } task_kind;
+
+struct mk_cu_event {
+  mk_cu_stream_ref stream; /* NULL: never recorded */
+  uint32_t pending;        /* records of it that are still in the stream */
+};
+
+typedef struct task {
+  struct task *next;
+  task_kind kind;
+  void *to;
+  const void *from;
+  size_t bytes;
+  unsigned char value;
+  mk_cu_event_ref event;
+  mk_gpu_params params;
+  uint32_t step;
+  unsigned char staged[]; /* a copy's data, as the driver takes it from pageable memory at once */
+} task;
+
+struct mk_cu_stream {
+  task *first, *last;
+  bool used;
+};
+
+static fake_cuda state = {.version = 13000, .devices = 1, .major = 9, .cooperative = 1, .blocks_per_sm = 1};
+static struct mk_cu_stream streams[MOST_STREAMS]; /* 0: the one that has no name */
+static struct {
+  uint8_t *start;
+  size_t bytes;
+} pinned[MOST_PINNED];
+
+fake_cuda *fake_cuda_state(void) { return &state; }
+
+#define CALL()                            \
+  do {                                    \
+    if (++state.calls == state.fail_at) { \
+      return MK_CU_OUT_OF_MEMORY;         \
+    }                                     \
+  } while (0)
+
+static mk_cu_stream_ref stream_of(mk_cu_stream_ref stream) { return stream == NULL ? &streams[0] : stream; }
+
+static task *put(mk_cu_stream_ref stream, task_kind kind, size_t staged) {
+  task *t = calloc(1, sizeof *t + staged);
+  stream = stream_of(stream);
+  if (t == NULL) {
+    abort();
+  }
+  t->kind = kind;
+  if (stream->last == NULL) {
+    stream->first = t;
+  } else {
+    stream->last->next = t;
+  }
+  stream->last = t;
+  return t;
+}
+
+/* What the task does, a step of it if it is a kernel; true: it is done. */
+static bool work_on(task *t) {
+  switch (t->kind) {
+    case COPY:
+      memcpy(t->to, t->from, t->bytes);
+      break;
+    case FILL:
+      memset(t->to, t->value, t->bytes);
+      break;
+    case RECORD:
+      t->event->pending--;
+      break;
+    case KERNEL:
+      return state.kernel == NULL || state.kernel(state.user, &t->params, t->step++);
+  }
+  return true;
+}
+
+/* As far as a step of a kernel; true: nothing is left. */
+static bool go_on(mk_cu_stream_ref stream) {
+  while (stream->first != NULL) {
+    task *t = stream->first;
+    if (!work_on(t)) {
+      return false;
+    }
+    stream->first = t->next;
+    stream->last = stream->first == NULL ? NULL : stream->last;
+    free(t);
+  }
+  return true;
+}
+
+mk_cu_result cuInit(unsigned flags) {
+  (void)flags;
+  return state.start;
+}
+mk_cu_result cuDriverGetVersion(int *version) {
+  *version = state.version;
+  return 0;
+}
+mk_cu_result cuDeviceGetCount(int *count) {
+  *count = state.devices;
+  return 0;
+}
+mk_cu_result cuDeviceGet(mk_cu_device *device, int index) {
+  CALL();
+  *device = index;
+  return 0;
+}
+mk_cu_result cuDeviceGetName(char *name, int length, mk_cu_device device) {
+  (void)device;
+  strncpy(name, "a GPU that is none", (size_t)length);
+  return 0;
+}
+mk_cu_result cuDeviceGetAttribute(int *value, int attribute, mk_cu_device device) {
+  CALL();
+  (void)device;
+  *value = attribute == MK_CU_ATTRIBUTE_SMS           ? FAKE_CUDA_SMS
+           : attribute == MK_CU_ATTRIBUTE_MAJOR       ? state.major
+           : attribute == MK_CU_ATTRIBUTE_COOPERATIVE ? state.cooperative
+                                                      : 0;
+  return 0;
+}
+
+mk_cu_result cuDevicePrimaryCtxRetain(mk_cu_context_ref *context, mk_cu_device device) {
+  CALL();
+  (void)device;
+  *context = (mk_cu_context_ref)(void *)&state;
+  state.live++;
+  return 0;
+}
+mk_cu_result cuDevicePrimaryCtxRelease_v2(mk_cu_device device) {
+  (void)device;
+  state.live--;
+  return 0;
+}
+mk_cu_result cuCtxSetCurrent(mk_cu_context_ref context) {
+  CALL();
+  (void)context;
+  return 0;
+}
+
+mk_cu_result cuModuleLoadData(mk_cu_module_ref *module, const void *image) {
+  CALL();
+  (void)image;
+  *module = (mk_cu_module_ref)(void *)&state;
+  state.live++;
+  return 0;
+}
+mk_cu_result cuModuleUnload(mk_cu_module_ref module) {
+  (void)module;
+  state.live--;
+  return 0;
+}
+mk_cu_result cuModuleGetFunction(mk_cu_function_ref *function, mk_cu_module_ref module, const char *name) {
+  CALL();
+  (void)module;
+  (void)name;
+  *function = (mk_cu_function_ref)(void *)&state;
+  return 0;
+}
+mk_cu_result cuFuncLoad(mk_cu_function_ref function) {
+  CALL();
+  (void)function;
+  return 0;
+}
+mk_cu_result cuFuncSetAttribute(mk_cu_function_ref function, int attribute, int value) {
+  CALL();
+  (void)function;
+  (void)attribute;
+  (void)value;
+  return 0;
+}
+mk_cu_result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, mk_cu_function_ref function, int threads,
+                                                         size_t shared) {
+  CALL();
+  (void)function;
+  (void)threads;
+  (void)shared;
+  *blocks = state.blocks_per_sm;
+  return 0;
+}
+mk_cu_result cuOccupancyMaxActiveClusters(int *clusters, mk_cu_function_ref function,
+                                          const mk_cu_launch_config *config) {
+  CALL();
+  (void)function;
+  (void)config;
+  *clusters = 0;
+  return 0;
+}
+
+static mk_cu_result new_memory(void **memory, size_t bytes) {
+  *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
+  state.live += *memory != NULL;
+  return *memory != NULL ? 0 : MK_CU_OUT_OF_MEMORY;
+}
+static mk_cu_result free_memory(void *memory) {
+  free(memory);
+  state.live--;
+  return 0;
+}
+
+mk_cu_result cuMemGetInfo_v2(size_t *available, size_t *total) {
+  CALL();
+  *available = *total = (size_t)1 << 32;
+  return 0;
+}
+mk_cu_result cuMemAlloc_v2(mk_cu_address *address, size_t bytes) {
+  void *memory;
+  CALL();
+  mk_cu_result result = new_memory(&memory, bytes);
+  *address = (mk_cu_address)(uintptr_t)memory;
+  return result;
+}
+mk_cu_result cuMemFree_v2(mk_cu_address address) { return free_memory((void *)(uintptr_t)address); }
+mk_cu_result cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) {
+  CALL();
+  (void)flags;
+  for (uint32_t i = 0; i < MOST_PINNED; i++) {
+    if (pinned[i].start == NULL) {
+      mk_cu_result result = new_memory(memory, bytes);
+      pinned[i].start = *memory;
+      pinned[i].bytes = bytes;
+      return result;
+    }
+  }
+  return MK_CU_OUT_OF_MEMORY;
+}
+static bool is_pinned(const void *memory) {
+  const uint8_t *at = memory;
+  for (uint32_t i = 0; i < MOST_PINNED; i++) {
+    if (pinned[i].start != NULL && at >= pinned[i].start && at < pinned[i].start + pinned[i].bytes) {
+      return true;
+    }
+  }
+  return false;
+}
+mk_cu_result cuMemFreeHost(void *memory) {
+  for (uint32_t i = 0; i < MOST_PINNED; i++) {
+    pinned[i].start = pinned[i].start == memory ? NULL : pinned[i].start;
+  }
+  return free_memory(memory);
+}
+mk_cu_result cuMemHostGetDevicePointer_v2(mk_cu_address *address, void *memory, unsigned flags) {
+  CALL();
+  (void)flags;
+  *address = (mk_cu_address)(uintptr_t)memory;
+  return 0;
+}
+
+mk_cu_result cuMemcpyHtoDAsync_v2(mk_cu_address to, const void *from, size_t bytes, mk_cu_stream_ref stream) {
+  CALL();
+  task *t = put(stream, COPY, bytes);
+  memcpy(t->staged, from, bytes);
+  t->to = (void *)(uintptr_t)to;
+  t->from = t->staged;
+  t->bytes = bytes;
+  return 0;
+}
+mk_cu_result cuMemcpyDtoHAsync_v2(void *to, mk_cu_address from, size_t bytes, mk_cu_stream_ref stream) {
+  CALL();
+  task *t = put(stream, COPY, 0);
+  t->to = to;
+  t->from = (const void *)(uintptr_t)from;
+  t->bytes = bytes;
+  while (!is_pinned(to) && !go_on(stream_of(stream))) { /* to pageable memory it comes back when it is done */
+  }
+  return 0;
+}
+mk_cu_result cuMemsetD8Async(mk_cu_address address, unsigned char value, size_t bytes, mk_cu_stream_ref stream) {
+  CALL();
+  task *t = put(stream, FILL, 0);
+  t->to = (void *)(uintptr_t)address;
+  t->value = value;
+  t->bytes = bytes;
+  return 0;
+}
+
+mk_cu_result cuStreamCreate(mk_cu_stream_ref *stream, unsigned flags) {
+  CALL();
+  (void)flags;
+  for (uint32_t i = 1; i < MOST_STREAMS; i++) {
+    if (!streams[i].used) {
+      streams[i].used = true;
+      *stream = &streams[i];
+      state.live++;
+      return 0;
+    }
+  }
+  return MK_CU_OUT_OF_MEMORY;
+}
+mk_cu_result cuStreamDestroy_v2(mk_cu_stream_ref stream) {
+  while (!go_on(stream)) {
+  }
+  stream->used = false;
+  state.live--;
+  return 0;
+}
+mk_cu_result cuStreamSynchronize(mk_cu_stream_ref stream) {
+  CALL();
+  while (!go_on(stream_of(stream))) {
+  }
+  return 0;
+}
+
+mk_cu_result cuEventCreate(mk_cu_event_ref *event, unsigned flags) {
+  CALL();
+  (void)flags;
+  *event = calloc(1, sizeof **event);
+  state.live++;
+  return 0;
+}
+mk_cu_result cuEventDestroy_v2(mk_cu_event_ref event) {
+  if (event->stream != NULL) {
+    while (event->pending != 0 && !go_on(event->stream)) {
+    }
+  }
+  free(event);
+  state.live--;
+  return 0;
+}
+mk_cu_result cuEventRecord(mk_cu_event_ref event, mk_cu_stream_ref stream) {
+  CALL();
+  put(stream, RECORD, 0)->event = event;
+  event->stream = stream_of(stream);
+  event->pending++;
+  return 0;
+}
+mk_cu_result cuEventQuery(mk_cu_event_ref event) {
+  CALL();
+  if (event->pending != 0) {
+    (void)go_on(event->stream);
+  }
+  return event->pending == 0 ? 0 : MK_CU_NOT_READY;
+}
+mk_cu_result cuEventSynchronize(mk_cu_event_ref event) {
+  CALL();
+  while (event->pending != 0) {
+    (void)go_on(event->stream);
+  }
+  return 0;
+}
+mk_cu_result cuEventElapsedTime(float *milliseconds, mk_cu_event_ref start, mk_cu_event_ref end) {
+  CALL();
+  *milliseconds = 1.0f;
+  return start->pending == 0 && end->pending == 0 ? 0 : MK_CU_NOT_READY;
+}
+
+mk_cu_result cuLaunchKernel(mk_cu_function_ref function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                            unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                            mk_cu_stream_ref stream, void **arguments, void **extra) {
+  CALL();
+  (void)function, (void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y, (void)block_z;
+  (void)shared, (void)stream, (void)arguments, (void)extra;
+  return 0;
+}
+mk_cu_result cuLaunchCooperativeKernel(mk_cu_function_ref function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                                       mk_cu_stream_ref stream, void **arguments) {
+  CALL();
+  (void)function, (void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y, (void)block_z;
+  (void)shared;
+  memcpy(&put(stream, KERNEL, 0)->params, arguments[0], sizeof(mk_gpu_params));
+  return 0;
+}
+mk_cu_result cuLaunchKernelEx(const mk_cu_launch_config *config, mk_cu_function_ref function, void **arguments,
+                              void **extra) {
+  CALL();
+  (void)config, (void)function, (void)arguments, (void)extra;
+  return 0;
+}
+mk_cu_result cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *sizes,
+                                    const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
+                                    int swizzle, int promotion, int fill) {
+  CALL();
+  (void)map, (void)type, (void)rank, (void)address, (void)sizes, (void)strides, (void)box, (void)steps;
+  (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+  return 0;
+}
+mk_cu_result cuGetErrorName(mk_cu_result result, const char **name) {
+  *name = result == MK_CU_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR";
+  return 0;
+}
+mk_cu_result cuGetErrorString(mk_cu_result result, const char **text) {
+  *text = result == MK_CU_OUT_OF_MEMORY ? "out of memory" : "an error";
+  return 0;
+}

@@ -1,0 +1,27 @@
+/* A CUDA driver without a GPU, for tests of the GPU machine's host side: a shared library that comes in the place of libcuda.so.1.
+ *
+ * Device memory is memory. What is put into a stream waits there, in order, until somebody waits for the stream or asks for an event in it; streams do
+ * not wait for each other. The kernel of a launch is the test's: one step of it for each time that its stream is looked at. Copies outside
+ * of streams are not to be had. One thread. */
+#ifndef MK_FAKE_CUDA_H
+#define MK_FAKE_CUDA_H
+
+#include "vm/gpu/launch.h"
+
+enum { FAKE_CUDA_SMS = 8 };
+
+typedef struct fake_cuda {
+  bool (*kernel)(void *user, const mk_gpu_params *params, uint32_t step); /* true: that was the last step */
+  void *user;
+  uint32_t calls;   /* so far, to what can fail: everything but what frees */
+  uint32_t fail_at; /* the call of that number gives CUDA_ERROR_OUT_OF_MEMORY; 0: none */
+  uint32_t live;    /* contexts, modules, streams, events and memory that have not been freed */
+  /* What it tells of itself and its GPUs; at first one that mkvm takes. */
+  int start, version, devices, major, cooperative, blocks_per_sm;
+} fake_cuda;
+
+/* FAKE_CUDA_STATE in the library. */
+typedef fake_cuda *fake_cuda_state_fn(void);
+#define FAKE_CUDA_STATE "fake_cuda_state"
+
+#endif
