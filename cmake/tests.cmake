@@ -10,20 +10,22 @@ if(NOT CRITERION_FOUND)
   return()
 endif()
 
+# A CUDA driver without a GPU, by the name that mkvm looks for.
+add_library(mk_fake_cuda SHARED tests/fake_cuda/fake_cuda.c)
+target_include_directories(mk_fake_cuda PRIVATE ${PROJECT_SOURCE_DIR})
+set_target_properties(mk_fake_cuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1
+                      LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_cuda)
+
 # Helpers that several test programs share.
 file(GLOB MK_TEST_SUPPORT CONFIGURE_DEPENDS tests/support/*.c tests/mutation/*.c)
 list(REMOVE_ITEM MK_TEST_SUPPORT ${PROJECT_SOURCE_DIR}/tests/mutation/main.c)
 if(MK_TEST_SUPPORT)
   add_library(mk_test_support STATIC ${MK_TEST_SUPPORT})
   target_link_libraries(mk_test_support PUBLIC mk PkgConfig::CRITERION)
-  target_compile_definitions(mk_test_support PRIVATE MK_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_compile_definitions(mk_test_support PRIVATE MK_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+                             MK_FAKE_CUDA="$<TARGET_FILE:mk_fake_cuda>")
+  add_dependencies(mk_test_support mk_fake_cuda)
 endif()
-
-# A CUDA driver without a GPU, by the name that mkvm looks for.
-add_library(mk_fake_cuda SHARED tests/fake_cuda/fake_cuda.c)
-target_include_directories(mk_fake_cuda PRIVATE ${PROJECT_SOURCE_DIR})
-set_target_properties(mk_fake_cuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1
-                      LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_cuda)
 
 # The full mutation campaign: tools/mutate.
 add_executable(mk_mutate tests/mutation/main.c)
@@ -70,10 +72,6 @@ foreach(source ${MK_TEST_SOURCES})
   string(REPLACE "/" "." name ${name})
   string(REPLACE "test_" "" name ${name})
   mk_test_program(test_${name} ${source})
-  if(name MATCHES "^vm\\.gpu_host$")
-    target_compile_definitions(test_${name} PRIVATE MK_FAKE_CUDA="$<TARGET_FILE:mk_fake_cuda>")
-    add_dependencies(test_${name} mk_fake_cuda)
-  endif()
   # Tests of the command find it through this macro.
   if(TARGET mkvm AND name MATCHES "^(bad|tools)\\.")
     target_compile_definitions(test_${name} PRIVATE MK_COMMAND="$<TARGET_FILE:mkvm>")

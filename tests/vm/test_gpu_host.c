@@ -1,68 +1,17 @@
 /* The host's side of the GPU machine, over a driver without a GPU (tests/fake_cuda): what a launch finds in memory, what comes back, and what is left
  * when a call of the driver fails. */
 #include <criterion/criterion.h>
-#include <dlfcn.h>
 #include <string.h>
 
-#include "instructions/reference.h"
 #include "models/llama.h"
 #include "models/synth.h"
 #include "scheduler/compile.h"
-#include "tests/fake_cuda/fake_cuda.h"
-#include "vm/gpu/image.h"
+#include "tests/support/fake_gpu.h"
 #include "vm/gpu/machine.h"
 
-/* In the place of the build's, which may have none. */
-const void *mk_gpu_image(mk_gpu_image_part part) {
-  (void)part;
-  return "an image";
-}
-bool mk_gpu_image_complete(void) { return true; }
-int mk_gpu_image_cuda_version(void) { return 13000; }
+FAKE_GPU_IMAGE
 
-enum { ROWS = 4, STEPS = 5, VOCAB = 100 };
-
-/* The library has the name that the machine looks for, so it is found as one that is there already. */
-static fake_cuda *load_driver(void) {
-  void *library = dlopen(MK_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
-  cr_assert_not_null(library, "%s", dlerror());
-  fake_cuda_state_fn *get;
-  void *found = dlsym(library, FAKE_CUDA_STATE);
-  memcpy(&get, &found, sizeof get);
-  cr_assert_not_null(get);
-  return get();
-}
-
-/* What a row chooses, of its token and position: a program's kernel would compute it. */
-static uint32_t choice(uint32_t token, uint32_t position) { return (token * 7 + position * 3 + 1) % VOCAB; }
-
-typedef struct board {
-  uint32_t chosen[ROWS]; /* by slot */
-  uint32_t stand_still;  /* at this step, with a fault; UINT32_MAX: never */
-} board;
-
-/* A step of a plan as the kernel of several rows has it: rows from the plan in memory, results into the ring. */
-static bool run_step(void *user, const mk_gpu_params *params, uint32_t step) {
-  board *b = user;
-  const mk_step_row *rows = (const mk_step_row *)(const void *)params->plan + (size_t)step * params->rows;
-  if (step == b->stand_still) {
-    *params->fault = (mk_gpu_fault){.claimed = 1, .sm = 3, .uid = 7, .epoch = step, .want = 1};
-    *params->abort = 1;
-    return true;
-  }
-  for (uint32_t line = 0; line < params->rows; line++) {
-    mk_step_row row = rows[line];
-    bool chooses = (row.flags & MK_ROW_ACTIVE) != 0 && (row.flags & MK_ROW_CHOOSES) != 0;
-    uint32_t result = UINT32_C(0x7fffffff);
-    if (chooses) {
-      uint32_t token = row.token == MK_TOKEN_CHOSEN ? b->chosen[row.slot] : row.token;
-      result = b->chosen[row.slot] = choice(token, row.position);
-    }
-    params->token_ring[(size_t)step * params->rows + line] = (uint64_t)(params->first_epoch + step + 1) << 32 | result;
-  }
-  *params->epochs_done = step + 1;
-  return step + 1 == params->epochs || *params->stop != 0;
-}
+enum { ROWS = 4, STEPS = 5 };
 
 static mk_program *compile_rows(uint32_t rows) {
   mk_config config;
@@ -70,7 +19,6 @@ static mk_program *compile_rows(uint32_t rows) {
   mk_program *program;
   mk_compile_options options = {.sms = 4, .max_seq = 64, .rows = rows};
   cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
-  cr_assert_geq(config.vocab, VOCAB);
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
   cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
   mk_graph_free(graph);
@@ -123,21 +71,20 @@ static void expect_results(const told *t, uint32_t first) {
       bool active = (line == 1 || line == 2) && line - 1 <= step;
       uint32_t slot = line - 1;
       if (active) {
-        chosen[slot] = choice(chosen[slot], step - slot);
+        chosen[slot] = fake_gpu_choice(chosen[slot], step - slot);
       }
-      cr_assert_eq(t->results[step][line], active ? chosen[slot] : UINT32_C(0x7fffffff), "step %u, row %u", step, line);
+      cr_assert_eq(t->results[step][line], active ? chosen[slot] : FAKE_GPU_NOTHING, "step %u, row %u", step, line);
     }
   }
 }
 
 /* Each launch runs by its own plan, however late the GPU gets to it. */
 Test(gpu_host, a_launch_finds_what_was_written_before_it) {
-  fake_cuda *cuda = load_driver();
+  fake_gpu kernel;
+  fake_cuda *cuda = fake_gpu_start(&kernel);
   mk_program *program = compile();
-  board b = {.stand_still = UINT32_MAX};
   mk_gpu *gpu;
   mk_step_row plan[STEPS][ROWS];
-  cuda->kernel = run_step, cuda->user = &b;
   cr_assert_eq(mk_gpu_new(program, &(mk_gpu_options){0}, &gpu), MK_OK, "%s", mk_error_message());
   cr_assert_eq(write_table(gpu, program), MK_OK, "%s", mk_error_message());
   for (uint32_t first = 3; first < 40; first += 9) {
@@ -154,7 +101,8 @@ Test(gpu_host, a_launch_finds_what_was_written_before_it) {
 }
 
 Test(gpu_host, what_is_written_is_what_is_read) {
-  fake_cuda *cuda = load_driver();
+  fake_gpu kernel;
+  fake_cuda *cuda = fake_gpu_start(&kernel);
   mk_program *program = compile();
   mk_gpu *gpu;
   uint32_t words[4] = {1, 2, 3, 4}, back[4] = {0};
@@ -173,12 +121,11 @@ Test(gpu_host, what_is_written_is_what_is_read) {
 }
 
 Test(gpu_host, a_launch_that_is_stopped_goes_on_from_there) {
-  fake_cuda *cuda = load_driver();
+  fake_gpu kernel;
+  fake_cuda *cuda = fake_gpu_start(&kernel);
   mk_program *program = compile();
-  board b = {.stand_still = UINT32_MAX};
   mk_gpu *gpu;
   mk_step_row plan[STEPS][ROWS];
-  cuda->kernel = run_step, cuda->user = &b;
   cr_assert_eq(mk_gpu_new(program, &(mk_gpu_options){0}, &gpu), MK_OK, "%s", mk_error_message());
   cr_assert_eq(write_table(gpu, program), MK_OK);
   told t = {.most = 2};
@@ -199,12 +146,12 @@ Test(gpu_host, a_launch_that_is_stopped_goes_on_from_there) {
 }
 
 Test(gpu_host, a_fault_is_told_and_the_next_launch_works) {
-  fake_cuda *cuda = load_driver();
+  fake_gpu kernel;
+  fake_cuda *cuda = fake_gpu_start(&kernel);
   mk_program *program = compile();
-  board b = {.stand_still = 2};
+  kernel.fault_at = 2;
   mk_gpu *gpu;
   mk_step_row plan[STEPS][ROWS];
-  cuda->kernel = run_step, cuda->user = &b;
   cr_assert_eq(mk_gpu_new(program, &(mk_gpu_options){0}, &gpu), MK_OK, "%s", mk_error_message());
   cr_assert_eq(write_table(gpu, program), MK_OK);
   make_plan(5, plan);
@@ -214,7 +161,7 @@ Test(gpu_host, a_fault_is_told_and_the_next_launch_works) {
   cr_assert_not_null(strstr(mk_error_message(), "step 2 of the launch"), "%s", mk_error_message());
   cr_assert_eq(t.steps, 2);
   cr_assert_eq(mk_gpu_generation(gpu), 0, "the machine has been cleared");
-  b.stand_still = UINT32_MAX;
+  kernel.fault_at = UINT32_MAX;
   t = (told){.most = UINT32_MAX};
   cr_assert_eq(mk_gpu_run_plan(gpu, plan[0], STEPS, take_step, &t), MK_OK, "%s", mk_error_message());
   cr_assert_eq(t.steps, STEPS);
@@ -245,11 +192,10 @@ static mk_status use_machine(const mk_program *program, const fake_cuda *cuda, t
 
 /* From the first call of the driver to the last one: an error, and nothing is left behind. */
 Test(gpu_host, every_call_that_fails_is_an_error_and_leaves_nothing) {
-  fake_cuda *cuda = load_driver();
+  fake_gpu kernel;
+  fake_cuda *cuda = fake_gpu_start(&kernel);
   mk_program *program = compile();
-  board b = {.stand_still = UINT32_MAX};
   told t = {.most = UINT32_MAX};
-  cuda->kernel = run_step, cuda->user = &b;
   uint32_t calls, before;
   cr_assert_eq(use_machine(program, cuda, &t, &calls), MK_OK, "%s", mk_error_message());
   cr_assert_gt(calls, 30);
@@ -266,19 +212,6 @@ Test(gpu_host, every_call_that_fails_is_an_error_and_leaves_nothing) {
   mk_program_free(program);
 }
 
-/* One row per step: a token for each step, at the place of its position. */
-static bool run_token(void *user, const mk_gpu_params *params, uint32_t step) {
-  board *b = user;
-  uint32_t position = params->position + step, token = step == 0 ? params->token : b->chosen[0];
-  b->chosen[0] = choice(token, position);
-  if (step == b->stand_still) {
-    params->fault->nan_position = position + 1;
-  }
-  params->token_ring[position + 1] = (uint64_t)(params->first_epoch + step + 1) << 32 | b->chosen[0];
-  *params->epochs_done = step + 1;
-  return step + 1 == params->epochs || *params->stop != 0;
-}
-
 typedef struct heard {
   uint32_t tokens[STEPS], count, position;
 } heard;
@@ -291,11 +224,10 @@ static bool take_token(void *user, uint32_t position, uint32_t token) {
 }
 
 Test(gpu_host, tokens_of_one_row_come_in_order) {
-  fake_cuda *cuda = load_driver();
+  fake_gpu kernel;
+  fake_cuda *cuda = fake_gpu_start(&kernel);
   mk_program *program = compile_rows(1);
-  board b = {.stand_still = UINT32_MAX};
   mk_gpu *gpu;
-  cuda->kernel = run_token, cuda->user = &b;
   cr_assert_eq(mk_gpu_new(program, &(mk_gpu_options){0}, &gpu), MK_OK, "%s", mk_error_message());
   for (uint32_t position = 0; position < 20; position += 7) {
     heard h = {.position = position};
@@ -303,11 +235,11 @@ Test(gpu_host, tokens_of_one_row_come_in_order) {
     cr_assert_eq(mk_gpu_run(gpu, token, position, 0, STEPS, take_token, &h), MK_OK, "%s", mk_error_message());
     cr_assert_eq(h.count, STEPS);
     for (uint32_t i = 0; i < STEPS; i++) {
-      token = choice(token, position + i);
+      token = fake_gpu_choice(token, position + i);
       cr_assert_eq(h.tokens[i], token, "position %u, step %u", position, i);
     }
   }
-  b.stand_still = 2;
+  kernel.nan_at = 2;
   cr_assert_eq(mk_gpu_run(gpu, 11, 4, 0, STEPS, NULL, NULL), MK_ERR_DEVICE);
   cr_assert_str_eq(mk_error_message(), "the logits at position 6 are not numbers (NaN)");
   cr_assert_eq(mk_gpu_run(gpu, 11, 62, 0, STEPS, NULL, NULL), MK_ERR_USAGE, "beyond the context");
@@ -330,7 +262,8 @@ static void expect_no_machine(const fake_cuda *cuda, uint32_t device, const char
 
 #define UNFIT(name, device, why, ...)                               \
   Test(gpu_host, name) {                                            \
-    fake_cuda *cuda = load_driver();                                \
+    fake_gpu kernel;                                                \
+    fake_cuda *cuda = fake_gpu_start(&kernel);                      \
     __VA_ARGS__;                                                    \
     expect_no_machine(cuda, device, why);                           \
     cr_assert_eq(mk_gpu_present(device), cuda->blocks_per_sm == 0); \

@@ -1,0 +1,230 @@
+/* The engine on a GPU, over one that is none (tests/support/fake_gpu.h): whichever machine computes a step, each sequence gets the tokens that follow
+ * from its prompt. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "models/synth.h"
+#include "tests/support/fake_gpu.h"
+#include "tests/support/numbers.h"
+#include "tools/lib/engine.h"
+
+FAKE_GPU_IMAGE
+
+enum { CONTEXT = 192, MOST_TOKENS = 14, MOST_SEQUENCES = 11 };
+
+typedef struct answer {
+  uint32_t tokens[MOST_TOKENS], count;
+  uint32_t most; /* then the sequence is to stop */
+  bool has_logits;
+  mk_status status;
+} answer;
+
+typedef struct batch {
+  uint32_t prompts[MOST_SEQUENCES][CONTEXT];
+  mk_sequence sequences[MOST_SEQUENCES];
+  answer answers[MOST_SEQUENCES];
+  size_t count;
+  volatile sig_atomic_t cancel;
+  uint32_t cancel_after; /* tokens of all */
+} batch;
+
+static bool take_token(void *user, size_t sequence, uint32_t token, const float *logits) {
+  batch *b = user;
+  answer *a = &b->answers[sequence];
+  cr_assert_lt(a->count, MOST_TOKENS);
+  a->tokens[a->count++] = token;
+  a->has_logits = logits != NULL;
+  if (b->cancel_after != 0 && --b->cancel_after == 0) {
+    b->cancel = 1;
+  }
+  return a->count < a->most;
+}
+
+static void take_end(void *user, size_t sequence, mk_status status) {
+  ((batch *)user)->answers[sequence].status = status;
+}
+
+/* Prompts of 1 to `longest` tokens, the first one that long. */
+static void make_batch(batch *b, size_t count, uint32_t longest) {
+  uint64_t seed = 9;
+  *b = (batch){.count = count};
+  for (size_t i = 0; i < count; i++) {
+    uint32_t length = i == 0 ? longest : 1 + test_random_below(&seed, i % 2 != 0 ? 8 : longest);
+    for (uint32_t t = 0; t < length; t++) {
+      b->prompts[i][t] = test_random_below(&seed, 500);
+    }
+    b->sequences[i] = (mk_sequence){
+        .prompt = b->prompts[i], .prompt_count = length, .n_predict = 1 + test_random_below(&seed, MOST_TOKENS)};
+    b->answers[i].most = i == 2 ? 2 : UINT32_MAX;
+  }
+}
+
+static void expect_answers(const batch *b, bool logits) {
+  for (size_t i = 0; i < b->count; i++) {
+    const mk_sequence *s = &b->sequences[i];
+    const answer *a = &b->answers[i];
+    uint32_t token = s->prompt[s->prompt_count - 1], want = (uint32_t)s->n_predict;
+    cr_assert_eq(a->status, MK_OK, "sequence %zu: %d", i, (int)a->status);
+    cr_assert_eq(a->count, want < a->most ? want : a->most, "sequence %zu: %u tokens", i, a->count);
+    cr_assert_eq(a->has_logits, logits);
+    for (uint32_t t = 0; t < a->count; t++) {
+      token = fake_gpu_choice(token, (uint32_t)s->prompt_count - 1 + t);
+      cr_assert_eq(a->tokens[t], token, "sequence %zu, token %u: %u", i, t, a->tokens[t]);
+    }
+  }
+}
+
+static mk_status open_engine(uint32_t rows, bool long_prompts, bool logits, batch *b, mk_engine **engine) {
+  mk_config config;
+  cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
+  const mk_engine_options options = {.device = "cuda",
+                                     .want_logits = logits,
+                                     .synth = &config,
+                                     .sms = FAKE_CUDA_SMS,
+                                     .max_seq = CONTEXT,
+                                     .rows = rows,
+                                     .long_prompts = long_prompts,
+                                     .cancel = &b->cancel};
+  return mk_engine_open(NULL, &options, engine);
+}
+
+static mk_status generate(mk_engine *engine, batch *b) {
+  const mk_sequence_calls calls = {.token = take_token, .ended = take_end, .user = b};
+  return mk_engine_generate_all(engine, b->sequences, b->count, &calls);
+}
+
+static bool take_only_token(void *user, uint32_t token, const float *logits) {
+  return take_token(user, 0, token, logits);
+}
+
+static void expect_one_alone(mk_engine *engine, bool logits) {
+  batch b;
+  make_batch(&b, 1, 70);
+  b.sequences[0].n_predict = MOST_TOKENS;
+  const mk_sequence *s = &b.sequences[0];
+  cr_assert_eq(mk_engine_generate(engine, s->prompt, s->prompt_count, s->n_predict, take_only_token, &b), MK_OK, "%s",
+               mk_error_message());
+  expect_answers(&b, logits);
+}
+
+static void expect_engine(uint32_t rows, bool long_prompts, bool logits) {
+  fake_gpu kernel;
+  fake_cuda *cuda = fake_gpu_start(&kernel);
+  mk_engine *engine;
+  batch b;
+  make_batch(&b, MOST_SEQUENCES, 90);
+  cr_assert_eq(open_engine(rows, long_prompts, logits, &b, &engine), MK_OK, "%s", mk_error_message());
+  cr_assert_str_eq(mk_engine_device(engine), "cuda:0 (a GPU that is none)");
+  cr_assert_eq(generate(engine, &b), MK_OK, "%s", mk_error_message());
+  expect_answers(&b, logits);
+  cr_assert_eq(kernel.launches[1] != 0, rows > 1);
+  cr_assert_eq(kernel.launches[2] != 0, rows > 1 && long_prompts,
+               "prompts of more than 32 tokens have their own kernel");
+  expect_one_alone(engine, logits);
+  cr_assert_neq(kernel.launches[0], 0, "one sequence alone goes on in steps of one row");
+  mk_engine_close(engine);
+  cr_assert_eq(cuda->live, 0);
+}
+
+Test(gpu_engine, one_row) { expect_engine(1, false, false); }
+Test(gpu_engine, one_row_with_logits) { expect_engine(1, false, true); }
+Test(gpu_engine, four_rows) { expect_engine(4, false, false); }
+Test(gpu_engine, four_rows_with_logits) { expect_engine(4, false, true); }
+Test(gpu_engine, sixteen_rows_and_long_prompts) { expect_engine(16, true, false); }
+Test(gpu_engine, four_rows_long_prompts_and_logits) { expect_engine(4, true, true); }
+
+Test(gpu_engine, a_cancelled_generation_ends_and_the_next_one_is_whole) {
+  fake_gpu kernel;
+  fake_cuda *cuda = fake_gpu_start(&kernel);
+  for (uint32_t rows = 1; rows <= 8; rows *= 8) {
+    mk_engine *engine;
+    batch b;
+    make_batch(&b, 6, 40);
+    b.cancel_after = 3;
+    cr_assert_eq(open_engine(rows, true, false, &b, &engine), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(generate(engine, &b), MK_OK, "%s", mk_error_message());
+    uint32_t tokens = 0;
+    for (size_t i = 0; i < b.count; i++) {
+      tokens += b.answers[i].count;
+    }
+    cr_assert_geq(tokens, 3);
+    cr_assert_leq(tokens, 3 + rows, "%u rows: what comes after the step at hand is not told", rows);
+    make_batch(&b, 6, 40);
+    cr_assert_eq(generate(engine, &b), MK_OK, "%s", mk_error_message());
+    expect_answers(&b, false);
+    mk_engine_close(engine);
+  }
+  cr_assert_eq(cuda->live, 0);
+}
+
+Test(gpu_engine, a_fault_ends_the_generation_and_the_next_one_is_whole) {
+  fake_gpu kernel;
+  fake_cuda *cuda = fake_gpu_start(&kernel);
+  mk_engine *engine;
+  batch b;
+  make_batch(&b, 6, 40);
+  cr_assert_eq(open_engine(4, true, false, &b, &engine), MK_OK, "%s", mk_error_message());
+  kernel.fault_at = 2;
+  cr_assert_eq(generate(engine, &b), MK_ERR_DEVICE);
+  cr_assert_not_null(strstr(mk_error_message(), "the program stands still: SM 3"), "%s", mk_error_message());
+  kernel.fault_at = UINT32_MAX;
+  make_batch(&b, 6, 40);
+  cr_assert_eq(generate(engine, &b), MK_OK, "%s", mk_error_message());
+  expect_answers(&b, false);
+  mk_engine_close(engine);
+  cr_assert_eq(cuda->live, 0);
+}
+
+/* Logits that are not numbers end their sequences alone. */
+Test(gpu_engine, what_is_not_a_number_ends_its_sequence) {
+  fake_gpu kernel;
+  fake_cuda *cuda = fake_gpu_start(&kernel);
+  mk_engine *engine;
+  batch b;
+  make_batch(&b, MOST_SEQUENCES, 6);
+  cr_assert_eq(open_engine(4, true, false, &b, &engine), MK_OK, "%s", mk_error_message());
+  kernel.nan_at = 4;
+  cr_assert_eq(generate(engine, &b), MK_OK, "%s", mk_error_message());
+  uint32_t ended = 0, whole = 0;
+  for (size_t i = 0; i < b.count; i++) {
+    ended += b.answers[i].status == MK_ERR_DEVICE;
+    whole += b.answers[i].status == MK_OK;
+  }
+  cr_assert(ended != 0 && whole != 0 && ended + whole == b.count, "%u ended, %u whole", ended, whole);
+  mk_engine_close(engine);
+  cr_assert_eq(cuda->live, 0);
+}
+
+/* *calls: to the driver, all but those that end it. */
+static mk_status use_engine(const fake_cuda *cuda, batch *b, uint32_t *calls) {
+  mk_engine *engine;
+  *calls = 0;
+  MK_TRY(open_engine(4, true, true, b, &engine));
+  mk_status status = generate(engine, b);
+  *calls = cuda->calls;
+  mk_engine_close(engine);
+  return status;
+}
+
+/* Each call of the driver fails in turn, from the first machine's first to the last copy of logits. */
+Test(gpu_engine, every_call_that_fails_is_an_error_and_leaves_nothing) {
+  fake_gpu kernel;
+  fake_cuda *cuda = fake_gpu_start(&kernel);
+  batch b;
+  uint32_t calls, before;
+  make_batch(&b, 3, 40);
+  cr_assert_eq(use_engine(cuda, &b, &calls), MK_OK, "%s", mk_error_message());
+  cr_assert_gt(calls, 200);
+  for (uint32_t n = 1; n <= calls; n++) {
+    make_batch(&b, 3, 40);
+    cuda->calls = 0;
+    cuda->fail_at = n;
+    mk_status status = use_engine(cuda, &b, &before);
+    cr_assert_eq(cuda->live, 0, "call %u of %u: %u things are left", n, calls, cuda->live);
+    bool told = status == MK_ERR_DEVICE || status == MK_ERR_RUNTIME;
+    for (size_t i = 0; i < b.count; i++) {
+      told = told || b.answers[i].status == MK_ERR_DEVICE || b.answers[i].status == MK_ERR_RUNTIME;
+    }
+    cr_assert(told, "call %u of %u failed, and nobody was told", n, calls);
+  }
+}

@@ -1,0 +1,79 @@
+/* See fake_gpu.h. */
+#include "tests/support/fake_gpu.h"
+
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <string.h>
+
+uint32_t fake_gpu_choice(uint32_t token, uint32_t position) { return (token * 7 + position * 3 + 1) % 500; }
+
+static void put_word(const mk_gpu_params *params, uint64_t entry, uint32_t step, uint32_t word) {
+  params->token_ring[entry] = (uint64_t)(params->first_epoch + step + 1) << 32 | word;
+}
+
+/* Rows from the plan in memory, results into the ring. */
+static void run_rows(fake_gpu *gpu, const mk_gpu_params *params, uint32_t step) {
+  const mk_step_row *rows = (const mk_step_row *)(const void *)params->plan + (size_t)step * params->rows;
+  for (uint32_t line = 0; line < params->rows; line++) {
+    mk_step_row row = rows[line];
+    uint32_t result = FAKE_GPU_NOTHING;
+    if ((row.flags & MK_ROW_ACTIVE) != 0 && (row.flags & MK_ROW_CHOOSES) != 0) {
+      uint32_t token = row.token == MK_TOKEN_CHOSEN ? gpu->chosen[row.slot] : row.token;
+      result = gpu->chosen[row.slot] = fake_gpu_choice(token, row.position);
+      result |= step == gpu->nan_at ? MK_RESULT_NAN : 0;
+    }
+    put_word(params, (uint64_t)step * params->rows + line, step, result);
+  }
+}
+
+/* What the program's NEXT names as its prompt. */
+static const uint32_t *prompt_of(const mk_gpu_params *params) {
+  for (uint32_t i = params->queues[0].first;; i++) {
+    const mk_instruction *in = &params->instructions[i];
+    if (in->opcode == MK_OP_NEXT) {
+      return (const uint32_t *)(uintptr_t)params->buffers[in->operands[MK_SLOT_NEXT_prompt].buffer].address;
+    }
+  }
+}
+
+static void run_token(fake_gpu *gpu, const mk_gpu_params *params, uint32_t step) {
+  uint32_t position = params->position + step, token = step == 0 ? params->token : gpu->chosen[0];
+  bool given = position + 1 < params->prompt_length;
+  gpu->chosen[0] = given ? prompt_of(params)[position + 1] : fake_gpu_choice(token, position);
+  if (step == gpu->nan_at) {
+    params->fault->nan_position = position + 1;
+  }
+  put_word(params, position + 1, step, gpu->chosen[0]);
+}
+
+static bool run_step(void *user, const mk_gpu_params *params, uint32_t step) {
+  fake_gpu *gpu = user;
+  gpu->launches[params->rows <= 1 ? 0 : params->rows <= MK_MAX_ROWS ? 1 : 2] += step == 0;
+  if (step == gpu->fault_at) {
+    *params->fault = (mk_gpu_fault){.claimed = 1, .sm = 3, .uid = 7, .epoch = step, .want = 1};
+    *params->abort = 1;
+    return true;
+  }
+  if (params->rows > 1) {
+    run_rows(gpu, params, step);
+  } else {
+    run_token(gpu, params, step);
+  }
+  *params->epochs_done = step + 1;
+  return step + 1 == params->epochs || *params->stop != 0;
+}
+
+fake_cuda *fake_gpu_start(fake_gpu *gpu) {
+  /* The library has the name that mkvm looks for, so it is found as one that is there already. */
+  void *library = dlopen(MK_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
+  cr_assert_not_null(library, "%s", dlerror());
+  fake_cuda_state_fn *get;
+  void *found = dlsym(library, FAKE_CUDA_STATE);
+  memcpy(&get, &found, sizeof get);
+  cr_assert_not_null(get);
+  fake_cuda *cuda = get();
+  *gpu = (fake_gpu){.fault_at = UINT32_MAX, .nan_at = UINT32_MAX};
+  cuda->kernel = run_step;
+  cuda->user = gpu;
+  return cuda;
+}
