@@ -93,37 +93,54 @@ static mk_status generate(mk_engine *engine, batch *b) {
   return mk_engine_generate_all(engine, b->sequences, b->count, &calls);
 }
 
+/* An engine of so many rows, and its batch. */
+typedef struct rig {
+  fake_gpu kernel;
+  fake_cuda *cuda;
+  mk_engine *engine;
+  batch b;
+} rig;
+
+static void start(rig *r, uint32_t rows, bool long_prompts, bool logits) {
+  r->cuda = fake_gpu_start(&r->kernel);
+  cr_assert_eq(open_engine(rows, long_prompts, logits, &r->b, &r->engine), MK_OK, "%s", mk_error_message());
+}
+
+static void stop(rig *r) {
+  mk_engine_close(r->engine);
+  cr_assert_eq(r->cuda->live, 0);
+}
+
+static void expect_whole_batch(rig *r, size_t count, uint32_t longest, bool logits) {
+  make_batch(&r->b, count, longest);
+  cr_assert_eq(generate(r->engine, &r->b), MK_OK, "%s", mk_error_message());
+  expect_answers(&r->b, logits);
+}
+
 static bool take_only_token(void *user, uint32_t token, const float *logits) {
   return take_token(user, 0, token, logits);
 }
 
-static void expect_one_alone(mk_engine *engine, bool logits) {
-  batch b;
-  make_batch(&b, 1, 70);
-  b.sequences[0].n_predict = MOST_TOKENS;
-  const mk_sequence *s = &b.sequences[0];
-  cr_assert_eq(mk_engine_generate(engine, s->prompt, s->prompt_count, s->n_predict, take_only_token, &b), MK_OK, "%s",
-               mk_error_message());
-  expect_answers(&b, logits);
+static void expect_one_alone(rig *r, bool logits) {
+  make_batch(&r->b, 1, 70);
+  mk_sequence *s = &r->b.sequences[0];
+  s->n_predict = MOST_TOKENS;
+  cr_assert_eq(mk_engine_generate(r->engine, s->prompt, s->prompt_count, s->n_predict, take_only_token, &r->b), MK_OK,
+               "%s", mk_error_message());
+  expect_answers(&r->b, logits);
 }
 
 static void expect_engine(uint32_t rows, bool long_prompts, bool logits) {
-  fake_gpu kernel;
-  fake_cuda *cuda = fake_gpu_start(&kernel);
-  mk_engine *engine;
-  batch b;
-  make_batch(&b, MOST_SEQUENCES, 90);
-  cr_assert_eq(open_engine(rows, long_prompts, logits, &b, &engine), MK_OK, "%s", mk_error_message());
-  cr_assert_str_eq(mk_engine_device(engine), "cuda:0 (a GPU that is none)");
-  cr_assert_eq(generate(engine, &b), MK_OK, "%s", mk_error_message());
-  expect_answers(&b, logits);
-  cr_assert_eq(kernel.launches[1] != 0, rows > 1);
-  cr_assert_eq(kernel.launches[2] != 0, rows > 1 && long_prompts,
-               "prompts of more than 32 tokens have their own kernel");
-  expect_one_alone(engine, logits);
-  cr_assert_neq(kernel.launches[0], 0, "one sequence alone goes on in steps of one row");
-  mk_engine_close(engine);
-  cr_assert_eq(cuda->live, 0);
+  rig r = {0};
+  start(&r, rows, long_prompts, logits);
+  cr_assert_str_eq(mk_engine_device(r.engine), "cuda:0 (a GPU that is none)");
+  expect_whole_batch(&r, MOST_SEQUENCES, 90, logits);
+  const uint32_t *launches = r.kernel.launches;
+  cr_assert_eq(launches[1] != 0, rows > 1);
+  cr_assert_eq(launches[2] != 0, rows > 1 && long_prompts, "prompts of more than 32 tokens have their own kernel");
+  expect_one_alone(&r, logits);
+  cr_assert_neq(launches[0], 0, "one sequence alone goes on in steps of one row");
+  stop(&r);
 }
 
 Test(gpu_engine, one_row) { expect_engine(1, false, false); }
@@ -133,66 +150,53 @@ Test(gpu_engine, four_rows_with_logits) { expect_engine(4, false, true); }
 Test(gpu_engine, sixteen_rows_and_long_prompts) { expect_engine(16, true, false); }
 Test(gpu_engine, four_rows_long_prompts_and_logits) { expect_engine(4, true, true); }
 
-Test(gpu_engine, a_cancelled_generation_ends_and_the_next_one_is_whole) {
-  fake_gpu kernel;
-  fake_cuda *cuda = fake_gpu_start(&kernel);
-  for (uint32_t rows = 1; rows <= 8; rows *= 8) {
-    mk_engine *engine;
-    batch b;
-    make_batch(&b, 6, 40);
-    b.cancel_after = 3;
-    cr_assert_eq(open_engine(rows, true, false, &b, &engine), MK_OK, "%s", mk_error_message());
-    cr_assert_eq(generate(engine, &b), MK_OK, "%s", mk_error_message());
-    uint32_t tokens = 0;
-    for (size_t i = 0; i < b.count; i++) {
-      tokens += b.answers[i].count;
-    }
-    cr_assert_geq(tokens, 3);
-    cr_assert_leq(tokens, 3 + rows, "%u rows: what comes after the step at hand is not told", rows);
-    make_batch(&b, 6, 40);
-    cr_assert_eq(generate(engine, &b), MK_OK, "%s", mk_error_message());
-    expect_answers(&b, false);
-    mk_engine_close(engine);
+static void expect_cancelled(uint32_t rows) {
+  rig r = {0};
+  uint32_t tokens = 0;
+  start(&r, rows, true, false);
+  make_batch(&r.b, 6, 40);
+  r.b.cancel_after = 3;
+  cr_assert_eq(generate(r.engine, &r.b), MK_OK, "%s", mk_error_message());
+  for (size_t i = 0; i < r.b.count; i++) {
+    tokens += r.b.answers[i].count;
   }
-  cr_assert_eq(cuda->live, 0);
+  cr_assert_geq(tokens, 3);
+  cr_assert_leq(tokens, 3 + rows, "%u rows: what comes after the step at hand is not told", rows);
+  expect_whole_batch(&r, 6, 40, false);
+  stop(&r);
+}
+
+Test(gpu_engine, a_cancelled_generation_ends_and_the_next_one_is_whole) {
+  expect_cancelled(1);
+  expect_cancelled(8);
 }
 
 Test(gpu_engine, a_fault_ends_the_generation_and_the_next_one_is_whole) {
-  fake_gpu kernel;
-  fake_cuda *cuda = fake_gpu_start(&kernel);
-  mk_engine *engine;
-  batch b;
-  make_batch(&b, 6, 40);
-  cr_assert_eq(open_engine(4, true, false, &b, &engine), MK_OK, "%s", mk_error_message());
-  kernel.fault_at = 2;
-  cr_assert_eq(generate(engine, &b), MK_ERR_DEVICE);
+  rig r = {0};
+  start(&r, 4, true, false);
+  make_batch(&r.b, 6, 40);
+  r.kernel.fault_at = 2;
+  cr_assert_eq(generate(r.engine, &r.b), MK_ERR_DEVICE);
   cr_assert_not_null(strstr(mk_error_message(), "the program stands still: SM 3"), "%s", mk_error_message());
-  kernel.fault_at = UINT32_MAX;
-  make_batch(&b, 6, 40);
-  cr_assert_eq(generate(engine, &b), MK_OK, "%s", mk_error_message());
-  expect_answers(&b, false);
-  mk_engine_close(engine);
-  cr_assert_eq(cuda->live, 0);
+  r.kernel.fault_at = UINT32_MAX;
+  expect_whole_batch(&r, 6, 40, false);
+  stop(&r);
 }
 
 /* Logits that are not numbers end their sequences alone. */
 Test(gpu_engine, what_is_not_a_number_ends_its_sequence) {
-  fake_gpu kernel;
-  fake_cuda *cuda = fake_gpu_start(&kernel);
-  mk_engine *engine;
-  batch b;
-  make_batch(&b, MOST_SEQUENCES, 6);
-  cr_assert_eq(open_engine(4, true, false, &b, &engine), MK_OK, "%s", mk_error_message());
-  kernel.nan_at = 4;
-  cr_assert_eq(generate(engine, &b), MK_OK, "%s", mk_error_message());
+  rig r = {0};
   uint32_t ended = 0, whole = 0;
-  for (size_t i = 0; i < b.count; i++) {
-    ended += b.answers[i].status == MK_ERR_DEVICE;
-    whole += b.answers[i].status == MK_OK;
+  start(&r, 4, true, false);
+  make_batch(&r.b, MOST_SEQUENCES, 6);
+  r.kernel.nan_at = 4;
+  cr_assert_eq(generate(r.engine, &r.b), MK_OK, "%s", mk_error_message());
+  for (size_t i = 0; i < r.b.count; i++) {
+    ended += r.b.answers[i].status == MK_ERR_DEVICE;
+    whole += r.b.answers[i].status == MK_OK;
   }
-  cr_assert(ended != 0 && whole != 0 && ended + whole == b.count, "%u ended, %u whole", ended, whole);
-  mk_engine_close(engine);
-  cr_assert_eq(cuda->live, 0);
+  cr_assert(ended != 0 && whole != 0 && ended + whole == r.b.count, "%u ended, %u whole", ended, whole);
+  stop(&r);
 }
 
 /* *calls: to the driver, all but those that end it. */

@@ -16,7 +16,7 @@ static void run_rows(fake_gpu *gpu, const mk_gpu_params *params, uint32_t step) 
   const mk_step_row *rows = (const mk_step_row *)(const void *)params->plan + (size_t)step * params->rows;
   for (uint32_t line = 0; line < params->rows; line++) {
     mk_step_row row = rows[line];
-    uint32_t result = FAKE_GPU_NOTHING;
+    uint32_t result = MK_CANDIDATE_NONE;
     if ((row.flags & MK_ROW_ACTIVE) != 0 && (row.flags & MK_ROW_CHOOSES) != 0) {
       uint32_t token = row.token == MK_TOKEN_CHOSEN ? gpu->chosen[row.slot] : row.token;
       result = gpu->chosen[row.slot] = fake_gpu_choice(token, row.position);

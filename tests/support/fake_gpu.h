@@ -7,8 +7,6 @@
 #include "vm/gpu/image.h"
 #include "vm/plan.h"
 
-enum { FAKE_GPU_NOTHING = 0x7fffffff /* the result of a row that does not choose */ };
-
 typedef struct fake_gpu {
   uint32_t chosen[MK_PROMPT_ROWS]; /* by slot; of one row: the step's token */
   uint32_t fault_at, nan_at;       /* steps of a launch; UINT32_MAX: none */

@@ -13,7 +13,7 @@ FAKE_GPU_IMAGE
 
 enum { ROWS = 4, STEPS = 5 };
 
-static mk_program *compile_rows(uint32_t rows) {
+static mk_program *compile(uint32_t rows) {
   mk_config config;
   mk_graph *graph;
   mk_program *program;
@@ -25,8 +25,6 @@ static mk_program *compile_rows(uint32_t rows) {
   return program;
 }
 
-static mk_program *compile(void) { return compile_rows(ROWS); }
-
 static mk_status write_table(mk_gpu *gpu, const mk_program *program) {
   size_t table = (size_t)mk_program_find_buffer(program, "block_table");
   uint32_t entries = program->buffers[table].rows * program->buffers[table].cols, *blocks;
@@ -37,6 +35,27 @@ static mk_status write_table(mk_gpu *gpu, const mk_program *program) {
   mk_status status = mk_gpu_write(gpu, table, 0, blocks, (uint64_t)entries * sizeof *blocks);
   mk_free(blocks);
   return status;
+}
+
+/* A machine for a program of so many rows. */
+typedef struct rig {
+  fake_gpu kernel;
+  fake_cuda *cuda;
+  mk_program *program;
+  mk_gpu *gpu;
+} rig;
+
+static void start(rig *r, uint32_t rows) {
+  r->cuda = fake_gpu_start(&r->kernel);
+  r->program = compile(rows);
+  cr_assert_eq(mk_gpu_new(r->program, &(mk_gpu_options){0}, &r->gpu), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(rows > 1 ? write_table(r->gpu, r->program) : MK_OK, MK_OK, "%s", mk_error_message());
+}
+
+static void stop(rig *r) {
+  mk_gpu_free(r->gpu);
+  cr_assert_eq(r->cuda->live, 0);
+  mk_program_free(r->program);
 }
 
 /* Two sequences of `first` and first + 1 as their first tokens; the second one begins a step later. */
@@ -73,143 +92,112 @@ static void expect_results(const told *t, uint32_t first) {
       if (active) {
         chosen[slot] = fake_gpu_choice(chosen[slot], step - slot);
       }
-      cr_assert_eq(t->results[step][line], active ? chosen[slot] : FAKE_GPU_NOTHING, "step %u, row %u", step, line);
+      cr_assert_eq(t->results[step][line], active ? chosen[slot] : MK_CANDIDATE_NONE, "step %u, row %u", step, line);
     }
   }
 }
 
+static mk_status run_plan(rig *r, uint32_t first, uint32_t most, told *t) {
+  mk_step_row plan[STEPS][ROWS];
+  *t = (told){.most = most};
+  make_plan(first, plan);
+  return mk_gpu_run_plan(r->gpu, plan[0], STEPS, take_step, t);
+}
+
+static void expect_whole_launch(rig *r, uint32_t first) {
+  told t;
+  cr_assert_eq(run_plan(r, first, UINT32_MAX, &t), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(t.steps, STEPS);
+  cr_assert_eq(mk_gpu_steps(r->gpu), STEPS);
+  expect_results(&t, first);
+}
+
 /* Each launch runs by its own plan, however late the GPU gets to it. */
 Test(gpu_host, a_launch_finds_what_was_written_before_it) {
-  fake_gpu kernel;
-  fake_cuda *cuda = fake_gpu_start(&kernel);
-  mk_program *program = compile();
-  mk_gpu *gpu;
-  mk_step_row plan[STEPS][ROWS];
-  cr_assert_eq(mk_gpu_new(program, &(mk_gpu_options){0}, &gpu), MK_OK, "%s", mk_error_message());
-  cr_assert_eq(write_table(gpu, program), MK_OK, "%s", mk_error_message());
+  rig r;
+  start(&r, ROWS);
   for (uint32_t first = 3; first < 40; first += 9) {
-    told t = {.most = UINT32_MAX};
-    make_plan(first, plan);
-    cr_assert_eq(mk_gpu_run_plan(gpu, plan[0], STEPS, take_step, &t), MK_OK, "%s", mk_error_message());
-    cr_assert_eq(t.steps, STEPS);
-    cr_assert_eq(mk_gpu_steps(gpu), STEPS);
-    expect_results(&t, first);
+    expect_whole_launch(&r, first);
   }
-  mk_gpu_free(gpu);
-  cr_assert_eq(cuda->live, 0);
-  mk_program_free(program);
+  stop(&r);
 }
 
 Test(gpu_host, what_is_written_is_what_is_read) {
-  fake_gpu kernel;
-  fake_cuda *cuda = fake_gpu_start(&kernel);
-  mk_program *program = compile();
-  mk_gpu *gpu;
+  rig r;
   uint32_t words[4] = {1, 2, 3, 4}, back[4] = {0};
-  size_t table = (size_t)mk_program_find_buffer(program, "block_table");
-  cr_assert_eq(mk_gpu_new(program, &(mk_gpu_options){0}, &gpu), MK_OK, "%s", mk_error_message());
-  cr_assert_eq(mk_gpu_read(gpu, table, 0, back, sizeof back), MK_OK);
+  start(&r, 1);
+  size_t prompt = (size_t)mk_program_find_buffer(r.program, "prompt");
+  uint64_t bytes = r.program->buffers[prompt].bytes;
+  cr_assert_eq(mk_gpu_read(r.gpu, prompt, 0, back, sizeof back), MK_OK);
   cr_assert_eq(back[0] | back[1] | back[2] | back[3], 0, "everything is zero at first");
-  cr_assert_eq(mk_gpu_write(gpu, table, 0, words, sizeof words), MK_OK);
+  cr_assert_eq(mk_gpu_write(r.gpu, prompt, 0, words, sizeof words), MK_OK);
   memset(words, 0xff, sizeof words); /* the caller's again */
-  cr_assert_eq(mk_gpu_read(gpu, table, 4, back, 12), MK_OK);
+  cr_assert_eq(mk_gpu_read(r.gpu, prompt, 4, back, 12), MK_OK);
   cr_assert(back[0] == 2 && back[1] == 3 && back[2] == 4);
-  cr_assert_eq(mk_gpu_read(gpu, table, program->buffers[table].bytes - 4, back, 8), MK_ERR_USAGE);
-  mk_gpu_free(gpu);
-  cr_assert_eq(cuda->live, 0);
-  mk_program_free(program);
+  cr_assert_eq(mk_gpu_read(r.gpu, prompt, bytes - 4, back, 8), MK_ERR_USAGE);
+  stop(&r);
 }
 
 Test(gpu_host, a_launch_that_is_stopped_goes_on_from_there) {
-  fake_gpu kernel;
-  fake_cuda *cuda = fake_gpu_start(&kernel);
-  mk_program *program = compile();
-  mk_gpu *gpu;
-  mk_step_row plan[STEPS][ROWS];
-  cr_assert_eq(mk_gpu_new(program, &(mk_gpu_options){0}, &gpu), MK_OK, "%s", mk_error_message());
-  cr_assert_eq(write_table(gpu, program), MK_OK);
-  told t = {.most = 2};
-  make_plan(5, plan);
-  cr_assert_eq(mk_gpu_run_plan(gpu, plan[0], STEPS, take_step, &t), MK_OK, "%s", mk_error_message());
+  rig r;
+  told t;
+  start(&r, ROWS);
+  cr_assert_eq(run_plan(&r, 5, 2, &t), MK_OK, "%s", mk_error_message());
   cr_assert_eq(t.steps, 2, "what comes after the stop is not told");
-  cr_assert_leq(mk_gpu_steps(gpu), 3);
-  cr_assert_eq(mk_gpu_generation(gpu), mk_gpu_steps(gpu), "the next launch's stamps follow on");
+  cr_assert_leq(mk_gpu_steps(r.gpu), 3);
+  cr_assert_eq(mk_gpu_generation(r.gpu), mk_gpu_steps(r.gpu), "the next launch's stamps follow on");
   expect_results(&t, 5);
-  t = (told){.most = UINT32_MAX};
-  make_plan(8, plan);
-  cr_assert_eq(mk_gpu_run_plan(gpu, plan[0], STEPS, take_step, &t), MK_OK, "%s", mk_error_message());
-  cr_assert_eq(t.steps, STEPS);
-  expect_results(&t, 8);
-  mk_gpu_free(gpu);
-  cr_assert_eq(cuda->live, 0);
-  mk_program_free(program);
+  expect_whole_launch(&r, 8);
+  stop(&r);
 }
 
 Test(gpu_host, a_fault_is_told_and_the_next_launch_works) {
-  fake_gpu kernel;
-  fake_cuda *cuda = fake_gpu_start(&kernel);
-  mk_program *program = compile();
-  kernel.fault_at = 2;
-  mk_gpu *gpu;
-  mk_step_row plan[STEPS][ROWS];
-  cr_assert_eq(mk_gpu_new(program, &(mk_gpu_options){0}, &gpu), MK_OK, "%s", mk_error_message());
-  cr_assert_eq(write_table(gpu, program), MK_OK);
-  make_plan(5, plan);
-  told t = {.most = UINT32_MAX};
-  cr_assert_eq(mk_gpu_run_plan(gpu, plan[0], STEPS, take_step, &t), MK_ERR_DEVICE);
+  rig r;
+  told t;
+  start(&r, ROWS);
+  r.kernel.fault_at = 2;
+  cr_assert_eq(run_plan(&r, 5, UINT32_MAX, &t), MK_ERR_DEVICE);
   cr_assert_not_null(strstr(mk_error_message(), "SM 3"), "%s", mk_error_message());
   cr_assert_not_null(strstr(mk_error_message(), "step 2 of the launch"), "%s", mk_error_message());
   cr_assert_eq(t.steps, 2);
-  cr_assert_eq(mk_gpu_generation(gpu), 0, "the machine has been cleared");
-  kernel.fault_at = UINT32_MAX;
-  t = (told){.most = UINT32_MAX};
-  cr_assert_eq(mk_gpu_run_plan(gpu, plan[0], STEPS, take_step, &t), MK_OK, "%s", mk_error_message());
-  cr_assert_eq(t.steps, STEPS);
-  expect_results(&t, 5);
-  mk_gpu_free(gpu);
-  cr_assert_eq(cuda->live, 0);
-  mk_program_free(program);
+  cr_assert_eq(mk_gpu_generation(r.gpu), 0, "the machine has been cleared");
+  r.kernel.fault_at = UINT32_MAX;
+  expect_whole_launch(&r, 5);
+  stop(&r);
 }
 
 /* *calls: to the driver, all but those that end it. */
-static mk_status use_machine(const mk_program *program, const fake_cuda *cuda, told *t, uint32_t *calls) {
-  mk_gpu *gpu;
-  mk_step_row plan[STEPS][ROWS];
-  make_plan(5, plan);
-  MK_TRY(mk_gpu_new(program, &(mk_gpu_options){0}, &gpu));
-  mk_status status = write_table(gpu, program);
-  if (status == MK_OK) {
-    status = mk_gpu_run_plan(gpu, plan[0], STEPS, take_step, t);
-  }
-  if (status == MK_OK) {
-    uint32_t word;
-    status = mk_gpu_read(gpu, (size_t)mk_program_find_buffer(program, "block_table"), 0, &word, sizeof word);
-  }
-  *calls = cuda->calls;
-  mk_gpu_free(gpu);
+static mk_status use_machine(rig *r, uint32_t *calls) {
+  told t;
+  uint32_t word;
+  *calls = 0;
+  MK_TRY(mk_gpu_new(r->program, &(mk_gpu_options){0}, &r->gpu));
+  mk_status status = write_table(r->gpu, r->program);
+  status = status == MK_OK ? run_plan(r, 5, UINT32_MAX, &t) : status;
+  size_t table = (size_t)mk_program_find_buffer(r->program, "block_table");
+  status = status == MK_OK ? mk_gpu_read(r->gpu, table, 0, &word, sizeof word) : status;
+  *calls = r->cuda->calls;
+  mk_gpu_free(r->gpu);
   return status;
 }
 
 /* From the first call of the driver to the last one: an error, and nothing is left behind. */
 Test(gpu_host, every_call_that_fails_is_an_error_and_leaves_nothing) {
-  fake_gpu kernel;
-  fake_cuda *cuda = fake_gpu_start(&kernel);
-  mk_program *program = compile();
-  told t = {.most = UINT32_MAX};
+  rig r = {.program = compile(ROWS)};
   uint32_t calls, before;
-  cr_assert_eq(use_machine(program, cuda, &t, &calls), MK_OK, "%s", mk_error_message());
+  r.cuda = fake_gpu_start(&r.kernel);
+  cr_assert_eq(use_machine(&r, &calls), MK_OK, "%s", mk_error_message());
   cr_assert_gt(calls, 30);
   for (uint32_t n = 1; n <= calls; n++) {
-    t = (told){.most = UINT32_MAX};
-    cuda->calls = 0;
-    cuda->fail_at = n;
-    mk_status status = use_machine(program, cuda, &t, &before);
-    cr_assert_eq(cuda->live, 0, "call %u of %u: %u things are left", n, calls, cuda->live);
+    r.cuda->calls = 0;
+    r.cuda->fail_at = n;
+    mk_status status = use_machine(&r, &before);
+    cr_assert_eq(r.cuda->live, 0, "call %u of %u: %u things are left", n, calls, r.cuda->live);
     cr_assert(status == MK_ERR_DEVICE || status == MK_ERR_RUNTIME, "call %u of %u failed, and that gave %d", n, calls,
               (int)status);
     cr_assert_not_null(strstr(mk_error_message(), "memory"), "call %u: %s", n, mk_error_message());
   }
-  mk_program_free(program);
+  mk_program_free(r.program);
 }
 
 typedef struct heard {
@@ -224,33 +212,28 @@ static bool take_token(void *user, uint32_t position, uint32_t token) {
 }
 
 Test(gpu_host, tokens_of_one_row_come_in_order) {
-  fake_gpu kernel;
-  fake_cuda *cuda = fake_gpu_start(&kernel);
-  mk_program *program = compile_rows(1);
-  mk_gpu *gpu;
-  cr_assert_eq(mk_gpu_new(program, &(mk_gpu_options){0}, &gpu), MK_OK, "%s", mk_error_message());
+  rig r;
+  start(&r, 1);
   for (uint32_t position = 0; position < 20; position += 7) {
     heard h = {.position = position};
     uint32_t token = 11;
-    cr_assert_eq(mk_gpu_run(gpu, token, position, 0, STEPS, take_token, &h), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(mk_gpu_run(r.gpu, token, position, 0, STEPS, take_token, &h), MK_OK, "%s", mk_error_message());
     cr_assert_eq(h.count, STEPS);
     for (uint32_t i = 0; i < STEPS; i++) {
       token = fake_gpu_choice(token, position + i);
       cr_assert_eq(h.tokens[i], token, "position %u, step %u", position, i);
     }
   }
-  kernel.nan_at = 2;
-  cr_assert_eq(mk_gpu_run(gpu, 11, 4, 0, STEPS, NULL, NULL), MK_ERR_DEVICE);
+  r.kernel.nan_at = 2;
+  cr_assert_eq(mk_gpu_run(r.gpu, 11, 4, 0, STEPS, NULL, NULL), MK_ERR_DEVICE);
   cr_assert_str_eq(mk_error_message(), "the logits at position 6 are not numbers (NaN)");
-  cr_assert_eq(mk_gpu_run(gpu, 11, 62, 0, STEPS, NULL, NULL), MK_ERR_USAGE, "beyond the context");
-  mk_gpu_free(gpu);
-  cr_assert_eq(cuda->live, 0);
-  mk_program_free(program);
+  cr_assert_eq(mk_gpu_run(r.gpu, 11, 62, 0, STEPS, NULL, NULL), MK_ERR_USAGE, "beyond the context");
+  stop(&r);
 }
 
 /* Machines that mkvm does not run on: one line that says why, and nothing taken. */
 static void expect_no_machine(const fake_cuda *cuda, uint32_t device, const char *why) {
-  mk_program *program = compile();
+  mk_program *program = compile(ROWS);
   mk_gpu *gpu;
   cr_assert_eq(mk_gpu_new(program, &(mk_gpu_options){.device = device}, &gpu), MK_ERR_RUNTIME);
   cr_assert_null(gpu);

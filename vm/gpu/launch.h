@@ -37,13 +37,14 @@ enum {
   MK_GPU_RESULT_SLOTS = 6,
   MK_GPU_RESULT_BYTES = (16 * 16 + 16) * 4, /* per warp 16 row sums, then the warps' sums of squares */
   MK_GPU_RESULTS_AT = MK_GPU_ACTIVATION_AT + MK_GPU_ACTIVATION_BYTES,
+  MK_GPU_MOST_INSTRUCTION_SLOTS = 8,
 #if defined MK_GPU_ROWS && MK_GPU_ROWS
-  MK_GPU_INSTRUCTION_SLOTS = 5, /* what three more would take is for residuals and sums (vm/gpu/rows.cuh) */
+  MK_GPU_INSTRUCTION_SLOTS = 5, /* what the others would take is for residuals and sums (vm/gpu/rows.cuh) */
 #else
-  MK_GPU_INSTRUCTION_SLOTS = 8,
+  MK_GPU_INSTRUCTION_SLOTS = MK_GPU_MOST_INSTRUCTION_SLOTS,
 #endif
-  MK_GPU_BARRIERS_AT =
-      MK_GPU_RESULTS_AT + MK_GPU_RESULT_SLOTS * MK_GPU_RESULT_BYTES + 8 * MK_GPU_INSTRUCTION_SLOT_BYTES,
+  MK_GPU_BARRIERS_AT = MK_GPU_RESULTS_AT + MK_GPU_RESULT_SLOTS * MK_GPU_RESULT_BYTES +
+                       MK_GPU_MOST_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
   MK_GPU_INSTRUCTIONS_AT = MK_GPU_BARRIERS_AT - MK_GPU_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
   MK_GPU_BARRIER_AREA_BYTES = 1584, /* and the words that the roles of a block share */
   MK_GPU_OWN_BARRIERS = 1,          /* with sampling; what stands behind the barriers is aligned to 16 bytes */
