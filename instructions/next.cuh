@@ -58,6 +58,12 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
   if (given) {
     index = reinterpret_cast<const uint32_t *>(c.d.buffer(in.operands[MK_SLOT_NEXT_prompt]).address)[position];
   }
+  if (index >= c.d.params.tokens) {  // never looked up
+    if (c.warp == 0 && c.lane == 0) {
+      index_fits(c.d, MK_GPU_FAULT_TOKEN, index, c.d.params.tokens);
+    }
+    index = 0;
+  }
   set_state(c, index | stop, position);
   if (c.warp == 0 && c.lane == 0) {
     volatile step_state &next = shared->state[(c.d.epoch + 1) % 2];

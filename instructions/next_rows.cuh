@@ -80,6 +80,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
     }
     if ((row.flags & MK_ROW_ACTIVE) != 0 && row.token == MK_TOKEN_CHOSEN) {
       row.token = shared->choices[row.slot];
+      row.token = index_fits(c.d, MK_GPU_FAULT_TOKEN, row.token, c.d.params.tokens) ? row.token : 0;
     }
     put_rows(c.lane, row, stop, shared->state[(c.d.epoch + 1) % 2]);
     __syncwarp();

@@ -53,7 +53,6 @@ typedef struct mk_reference {
 
 enum {
   MK_MAX_HEAD_DIM = 128,
-  MK_PIECE_TOKENS = 256, /* that ATTENTION folds at a time: attention.c */
 };
 
 /* Floats of scratch that the largest instruction of the program needs. */

@@ -61,3 +61,12 @@ bool mk_opcode_loads_state(const mk_opcode_info *info) {
   }
   return false;
 }
+
+mk_role mk_opcode_finisher(const mk_opcode_info *info) {
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    if (info->operands[slot].role == MK_ROLE_STORER) {
+      return MK_ROLE_STORER;
+    }
+  }
+  return MK_ROLE_CONSUMER;
+}

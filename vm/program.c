@@ -364,8 +364,7 @@ uint32_t mk_instruction_pages(const mk_program *program, const mk_instruction *i
   return saturate(pages);
 }
 
-/* These opcodes take their inputs word by word and stage nothing. */
-static bool streams(uint32_t opcode) {
+bool mk_opcode_streams(uint32_t opcode) {
   return opcode == MK_OP_COMBINE || opcode == MK_OP_REDUCE_ADD || opcode == MK_OP_NEXT || opcode == MK_OP_SCORE ||
          opcode == MK_OP_SIFT || opcode == MK_OP_DRAW || opcode == MK_OP_MLA_REDUCE;
 }
@@ -377,7 +376,7 @@ uint32_t mk_instruction_resident(const mk_program *program, const mk_instruction
       1) { /* activations of several rows do not fit: they are taken as the weights pass by */
     return 0;
   }
-  for (uint32_t i = 0; info != NULL && !streams(instruction->opcode) && i < info->operand_count; i++) {
+  for (uint32_t i = 0; info != NULL && !mk_opcode_streams(instruction->opcode) && i < info->operand_count; i++) {
     const mk_operand_info *slot = &info->operands[i];
     const mk_operand *operand = &instruction->operands[i];
     const mk_buffer *buffer = operand_buffer(program, operand);
@@ -394,4 +393,29 @@ uint32_t mk_instruction_resident(const mk_program *program, const mk_instruction
   }
   uint64_t rounded = (bytes + MK_RESIDENT_UNIT - 1) / MK_RESIDENT_UNIT * MK_RESIDENT_UNIT;
   return rounded > UINT32_MAX ? UINT32_MAX - UINT32_MAX % MK_RESIDENT_UNIT : (uint32_t)rounded;
+}
+
+/* Relaxed counters are hints, which a machine need not heed. */
+static bool uses_release(const mk_program *program, const mk_instruction *in) {
+  for (uint32_t i = 0; i < (uint32_t)in->wait_count + in->signal_count; i++) {
+    uint32_t counter = i < in->wait_count ? in->waits[i].counter : in->signals[i - in->wait_count].counter;
+    if (program->counters[counter].kind == MK_COUNTER_RELEASE) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool mk_fuses(const mk_program *program, const mk_instruction *before, const mk_instruction *in) {
+  if (in->opcode == MK_OP_SCORE) {
+    return before->opcode == MK_OP_HEAD;
+  }
+  if (in->opcode != MK_OP_COMBINE || before->opcode != MK_OP_ATTENTION) {
+    return false;
+  }
+  const mk_operand *parts = &in->operands[MK_SLOT_COMBINE_parts], *out = &before->operands[MK_SLOT_ATTENTION_out];
+  bool same =
+      parts->buffer == out->buffer && parts->row == out->row && parts->col == out->col && parts->cols == out->cols;
+  bool one_split = program->ranges.position.low < in->params[MK_PARAM_COMBINE_span] || parts->rows == 1;
+  return same && one_split && !uses_release(program, in);
 }

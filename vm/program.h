@@ -10,11 +10,17 @@
  *      instruction does not wait for the storer of this one. The loader streams pages through a ring of ring_pages and
  *      runs ahead; an operand with `when` STATE it loads only after the last `next` instruction of the previous epoch
  *      on its SM (consumer part). The step state is private to an SM and double-buffered by the parity of the epoch.
+ *      An instruction's waits come first, its signals last. They are sent by the role that finishes it (mk_opcode_finisher): a
+ *      signal of a consumer comes after all earlier consumers of its queue, and perhaps before earlier storers.
  *   2. Release counter: all that happens before the signal happens before whatever follows a wait that needed it.
  *   3. Relaxed counter: orders nothing; it makes waiting cheap.
  *   4. Stamp: a reader of a stamped word waits until the word carries the generation of this epoch. That orders the word
  *      itself. It also means that the reader runs after the writer (a dependency, not a publication): dependencies and
- *      rule 1 together prove that a stamped word is not overwritten before its readers have read it.
+ *      rule 1 together prove that a stamped word is not overwritten before its readers have read it. An instruction publishes its
+ *      tiles one after the other, and signals after the last: a stamp proves that its waits are over, and that its inputs have been read
+ *      if all of its tiles have been seen or its opcode stages them (mk_opcode_streams). It proves no signal of the same instruction.
+ *   5. Fusion: a machine may do SCORE within the HEAD before it in the queue, and COMBINE within the ATTENTION before it where one split is in
+ *      use (mk_fuses): their stamps prove no signal of that instruction either.
  * An epoch is one step: one pass over all queues. Epochs follow each other without a barrier. The generation of every
  * stamped word written in epoch e (from 0) is e + 1 counted from the last time the buffers were cleared. */
 #ifndef MK_PROGRAM_H
@@ -132,9 +138,10 @@ typedef struct mk_program {
 } mk_program;
 
 enum {
-  MK_MAX_ROWS = 16,    /* of a step that sequences may share: as many slots as rows */
-  MK_PROMPT_ROWS = 64, /* of a step that computes a chunk of one sequence: one slot */
-  MK_MAX_UNITS = 128,  /* of attention per KV head, where there are several rows */
+  MK_MAX_ROWS = 16,      /* of a step that sequences may share: as many slots as rows */
+  MK_PROMPT_ROWS = 64,   /* of a step that computes a chunk of one sequence: one slot */
+  MK_MAX_UNITS = 128,    /* of attention per KV head, where there are several rows */
+  MK_PIECE_TOKENS = 256, /* that ATTENTION takes of a span at a time */
 };
 /* Rows per step; within 1 to MK_PROMPT_ROWS for any program. */
 static inline uint32_t mk_program_rows(const mk_program *program) {
@@ -250,6 +257,14 @@ typedef struct mk_opcode_info {
 const mk_opcode_info *mk_opcode_lookup(uint32_t opcode);
 /* Whether its loader needs the step state: some operand has `when` STATE. */
 bool mk_opcode_loads_state(const mk_opcode_info *info);
+/* The role that finishes it, and sends its signals: the storer where it has an operand, else the consumer. */
+mk_role mk_opcode_finisher(const mk_opcode_info *info);
+
+/* Whether it takes its inputs word by word: a result may be published before all inputs have been read. All other opcodes stage their inputs
+ * first. */
+bool mk_opcode_streams(uint32_t opcode);
+/* Whether a machine may do `in` within `before`, the instruction before it in its queue (rule 5). */
+bool mk_fuses(const mk_program *program, const mk_instruction *before, const mk_instruction *in);
 
 static inline float mk_param_float(uint32_t bits) {
   union {

@@ -60,7 +60,9 @@ void mk_verify_free(mk_verifier *v) {
 
 static mk_status verify(mk_verifier *v) {
   MK_TRY(mk_verify_structure(v));
+  MK_TRY(mk_verify_boundary(v));
   MK_TRY(mk_verify_listed(v));
+  MK_TRY(mk_verify_caches(v));
   MK_TRY(mk_verify_access(v));
   return mk_verify_order(v);
 }

@@ -1,4 +1,4 @@
-/* Phase 2: who reads and writes which words. Rules D02, R04, R06, O01.
+/* Phase 2: who reads and writes which words. Rules D02, R04, O01.
  *
  * Stamped reads of one rectangle form a group: they wait for the same writers. As a stamped word has one writer, the writers of a
  * group are disjoint, and together they must cover it. Plain and paged buffers are cut at every end of an access, so that an
@@ -27,6 +27,7 @@ enum { NOT_CERTAIN = UINT32_MAX };
 typedef struct mk_use { /* one stamped read */
   mk_operand where;
   uint32_t span; /* of a COMBINE; NOT_CERTAIN: no word need be waited for */
+  uint32_t meaning;
   uint32_t instruction, slot;
 } mk_use;
 
@@ -39,18 +40,19 @@ static int by_use(const void *a, const void *b) {
   if (x->span != y->span) {
     return x->span < y->span ? -1 : 1;
   }
+  if (x->meaning != y->meaning) {
+    return x->meaning < y->meaning ? -1 : 1;
+  }
   return x->instruction < y->instruction ? -1 : x->instruction > y->instruction;
 }
 
-/* Of ATTENTION split s: written only once position / span reaches s. With several rows which unit that is depends on the slot. */
-static uint32_t write_needs_span(const mk_verifier *v, const mk_instruction *in) {
-  if (in->opcode != MK_OP_ATTENTION) {
-    return 0;
-  }
+/* Of ATTENTION split s: written only once position / span reaches s. With several rows which unit that is depends on the slot. Who reads it
+ * is a COMBINE that knows when (rule S11). */
+static bool only_when_long(const mk_verifier *v, const mk_instruction *in) {
   const mk_operand *kv = &in->operands[MK_SLOT_ATTENTION_kv];
-  uint32_t span = v->program->buffers[kv->buffer].span_tokens;
-  bool several = mk_program_rows(v->program) > 1;
-  return several || v->program->ranges.position.low / span < kv->row ? span : 0;
+  return in->opcode == MK_OP_ATTENTION &&
+         (mk_program_rows(v->program) > 1 ||
+          v->program->ranges.position.low / v->program->buffers[kv->buffer].span_tokens < kv->row);
 }
 
 typedef struct mk_collect {
@@ -73,7 +75,7 @@ static mk_status collect_write(mk_collect *c, uint32_t index, uint32_t slot) {
                                            .end = (uint32_t)o->col + o->cols,
                                            .instruction = index,
                                            .slot = slot,
-                                           .needs_span = write_needs_span(v, in)};
+                                           .long_only = only_when_long(v, in)};
   return MK_OK;
 }
 
@@ -104,7 +106,8 @@ static mk_status collect(mk_collect *c, uint32_t index) {
       MK_TRY(mk_grow(&c->uses, &c->use_capacity, c->use_count + 1, sizeof *c->uses));
       bool used = info->operands[slot].when == MK_WHEN_USED;
       uint32_t span = in->opcode == MK_OP_COMBINE ? in->params[MK_PARAM_COMBINE_span] : used ? NOT_CERTAIN : 0;
-      c->uses[c->use_count++] = (mk_use){.where = *o, .span = span, .instruction = index, .slot = slot};
+      c->uses[c->use_count++] = (mk_use){
+          .where = *o, .span = span, .meaning = mk_meaning_of(in->opcode, slot), .instruction = index, .slot = slot};
     }
     if (b->store != MK_STORE_STAMPED) {
       if (o->rows != 1) {
@@ -166,22 +169,6 @@ static void writes_in(const mk_verifier *v, uint32_t buffer, uint32_t row, uint3
   }
 }
 
-/* R06: words that are written at long positions only are read by a COMBINE that knows when. */
-static mk_status check_conditional(mk_verifier *v, const mk_use *use, const mk_write *w) {
-  if (w->needs_span == 0 || w->needs_span == use->span) {
-    return MK_OK;
-  }
-  char when[64] = "at positions that reach its split";
-  if (mk_program_rows(v->program) == 1) {
-    snprintf(when, sizeof when, "from position %u on", (uint32_t)(w->key >> 16 & 0xffff) * w->needs_span);
-  }
-  return mk_reject(v, "R06", use->instruction,
-                   "%s: reads words of buffer %s that %s writes only %s; only a combine with span %u may read them",
-                   mk_info(mk_at(v, use->instruction))->operands[use->slot].name,
-                   v->program->buffers[use->where.buffer].name, mk_place_of(v, w->instruction).text, when,
-                   w->needs_span);
-}
-
 typedef struct mk_pair {
   uint32_t write;
   uint32_t group;
@@ -207,7 +194,7 @@ static mk_status find_writers(mk_collect *c, uint32_t group, const mk_use *use, 
     writes_in(v, o->buffer, row, o->col, end, &first, &last);
     MK_TRY(mk_grow(pairs, capacity, *count + (last - first), sizeof **pairs));
     for (size_t w = first; w < last && (v->writes[w].key & 0xffff) <= covered; w++) {
-      MK_TRY(check_conditional(v, use, &v->writes[w]));
+      MK_TRY(mk_verify_value(v, use->instruction, use->slot, &v->writes[w]));
       covered = v->writes[w].end;
       (*pairs)[(*count)++] = (mk_pair){.write = (uint32_t)w, .group = group};
     }
@@ -227,9 +214,11 @@ static mk_status add_readers(mk_collect *c, mk_group *group, const mk_use *uses,
   mk_verifier *v = c->v;
   group->first_reader = (uint32_t)c->reader_count;
   for (size_t i = 0; i < count; i++) {
-    uint32_t index = uses[i].instruction, lane = v->lane_of[v->queue_of[index]];
-    bool storer = mk_info(mk_at(v, index))->operands[uses[i].slot].role == MK_ROLE_STORER;
-    mk_reader reader = {.instruction = index, .thread = 2 * lane + storer, .index = mk_position_of(v, index) + 1};
+    uint32_t index = uses[i].instruction;
+    mk_role role = mk_info(mk_at(v, index))->operands[uses[i].slot].role;
+    mk_reader reader = {.instruction = index,
+                        .thread = mk_thread_of(v, index, role),
+                        .index = mk_time(mk_position_of(v, index), MK_DONE)};
     if (group->reader_count != 0 && v->readers[c->reader_count - 1].thread == reader.thread) {
       v->readers[c->reader_count - 1] = reader;
       continue;
@@ -247,15 +236,17 @@ static mk_status make_groups(mk_collect *c, mk_pair **pairs, size_t *pair_count)
   qsort(c->uses, c->use_count, sizeof *c->uses, by_use);
   for (size_t i = 0; i < c->use_count; i = end) {
     const mk_use *use = &c->uses[i];
-    for (end = i; end < c->use_count && c->uses[end].span == use->span &&
+    for (end = i; end < c->use_count && c->uses[end].span == use->span && c->uses[end].meaning == use->meaning &&
                   memcmp(&c->uses[end].where, &use->where, sizeof use->where) == 0;
          end++) {
       v->links[(size_t)c->uses[end].instruction * MK_MAX_OPERANDS + c->uses[end].slot].first = (uint32_t)v->group_count;
     }
     MK_TRY(mk_grow(&v->groups, &c->group_capacity, v->group_count + 1, sizeof *v->groups));
-    uint64_t certain = use->span == 0             ? use->where.rows
-                       : use->span == NOT_CERTAIN ? 0
-                                                  : (uint64_t)v->program->ranges.position.low / use->span + 1;
+    /* With several rows, which units a COMBINE waits for depends on the slots. */
+    bool none = use->span == NOT_CERTAIN || (use->span != 0 && mk_program_rows(v->program) > 1);
+    uint64_t certain = none             ? 0
+                       : use->span == 0 ? use->where.rows
+                                        : (uint64_t)v->program->ranges.position.low / use->span + 1;
     v->groups[v->group_count] =
         (mk_group){.where = use->where,
                    .span = use->span,
@@ -266,6 +257,11 @@ static mk_status make_groups(mk_collect *c, mk_pair **pairs, size_t *pair_count)
     v->group_count++;
   }
   return MK_OK;
+}
+
+/* With several rows per step, what COMBINE writes of lines with one split in use a machine's ATTENTION may write, on whichever SM that is. */
+static bool by_others(const mk_verifier *v, const mk_write *w) {
+  return mk_program_rows(v->program) > 1 && mk_at(v, w->instruction)->opcode == MK_OP_COMBINE;
 }
 
 static mk_status link_writers(mk_collect *c) {
@@ -284,8 +280,11 @@ static mk_status link_writers(mk_collect *c) {
       if (w->group_count++ == 0) {
         w->first_group = (uint32_t)i;
       }
-      uint32_t row = (uint32_t)(w->key >> 16 & 0xffff) - group->where.row;
-      v->targets[i] = (mk_target){.group = pairs[i].group, .certain = row < group->certain_rows && w->needs_span == 0};
+      uint32_t row = (uint32_t)(w->key >> 16 & 0xffff) - group->where.row, col = (uint32_t)(w->key & 0xffff);
+      v->targets[i] =
+          (mk_target){.group = pairs[i].group,
+                      .certain = row < group->certain_rows && !w->long_only && !by_others(v, w),
+                      .whole = group->where.col <= col && w->end <= (uint32_t)group->where.col + group->where.cols};
     }
   }
   mk_free(pairs);
@@ -330,24 +329,23 @@ static void link_segments(mk_verifier *v) {
   }
 }
 
-/* What a work list writes is for its checker to say. */
-static bool is_listed(const mk_verifier *v, uint32_t buffer) {
+/* Marks the buffers of listed operands: what a work list writes is for its checker to say. */
+static void mark_listed(const mk_verifier *v, bool *listed) {
   for (uint32_t i = 0; i < v->program->instruction_count; i++) {
     const mk_opcode_info *info = mk_info(mk_at(v, i));
     for (uint32_t slot = 0; slot < info->operand_count; slot++) {
-      if (info->operands[slot].when == MK_WHEN_LISTED && mk_at(v, i)->operands[slot].buffer == buffer) {
-        return true;
+      if (info->operands[slot].when == MK_WHEN_LISTED) {
+        listed[mk_at(v, i)->operands[slot].buffer] = true;
       }
     }
   }
-  return false;
 }
 
 /* O01: what the host reads is written in every epoch; the ring, which is indexed by position, is written somewhere. */
-static mk_status check_outputs(mk_verifier *v) {
+static mk_status check_written(mk_verifier *v, const bool *listed) {
   for (uint32_t buffer = 0; buffer < v->program->buffer_count; buffer++) {
     const mk_buffer *b = &v->program->buffers[buffer];
-    if (b->kind != MK_KIND_OUTPUT || is_listed(v, buffer)) {
+    if (b->kind != MK_KIND_OUTPUT || listed[buffer]) {
       continue;
     }
     uint32_t rows = mk_buffer_grid_rows(b), cols = mk_buffer_grid_cols(b);
@@ -358,7 +356,7 @@ static mk_status check_outputs(mk_verifier *v) {
     for (uint32_t row = 0; row < rows; row++) {
       uint32_t covered = 0;
       for (; w < v->write_count && v->writes[w].key >> 16 == ((uint64_t)buffer << 16 | row); w++) {
-        if ((v->writes[w].key & 0xffff) <= covered && v->writes[w].end > covered && v->writes[w].needs_span == 0) {
+        if ((v->writes[w].key & 0xffff) <= covered && v->writes[w].end > covered && !v->writes[w].long_only) {
           covered = v->writes[w].end;
         }
       }
@@ -370,6 +368,15 @@ static mk_status check_outputs(mk_verifier *v) {
     }
   }
   return MK_OK;
+}
+
+static mk_status check_outputs(mk_verifier *v) {
+  bool *listed;
+  MK_TRY(mk_alloc(v->program->buffer_count, sizeof *listed, &listed));
+  mark_listed(v, listed);
+  mk_status status = check_written(v, listed);
+  mk_free(listed);
+  return status;
 }
 
 static mk_status build(mk_collect *c) {

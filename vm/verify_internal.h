@@ -1,8 +1,10 @@
 /* Shared by the verifier's phases, in the order in which they run:
- *   verify_structure.c  the program's tables and each instruction by itself (S, B04, P, E01-E03, N)
- *   verify_shape.c      how the operands of one instruction fit together, for all step parameters (S09, S10, B02, B03)
+ *   verify_structure.c  the program's tables and each instruction by itself (S, B04, P, E01-E03, E05)
+ *   verify_shape.c      how the operands of one instruction fit together, for all step parameters (S09, S10, B02, B03, B05)
+ *   verify_boundary.c   how queues go from one step to the next (N)
  *   verify_listed.c     instructions that follow a work list (L)
- *   verify_access.c     who reads and writes which words (D02, R04, R06, O01)
+ *   verify_access.c     who reads and writes which words (D02, R04, O01), with
+ *                       verify_values.c: what values mean to their readers (S11, R05)
  *   verify_order.c      one run over two epochs with vector clocks: deadlock, races, overrun (D01, R01-R03, E04), with
  *                       verify_race.c and verify_deadlock.c
  * A later phase relies on what the earlier ones have proven.
@@ -14,6 +16,13 @@
 #include "vm/verify.h"
 
 enum { MK_NONE_INDEX = 0xffffffff, MK_EPOCHS = 2 };
+
+/* What a thread does with an instruction, in order: the waits for counters are over, and all before that; it is done with reads and writes;
+ * its signals are sent. */
+typedef enum mk_moment { MK_ENTERED = 1, MK_DONE, MK_SIGNALLED, MK_MOMENTS } mk_moment;
+
+/* A moment of the instruction number `number` of a thread, over both epochs, as its clock shows it; 0 is before all of them. */
+static inline uint32_t mk_time(uint32_t number, mk_moment moment) { return number * MK_MOMENTS + (uint32_t)moment; }
 
 /* What an operand is to the ordering phases. */
 typedef struct mk_link {
@@ -27,20 +36,21 @@ typedef struct mk_write { /* one written rectangle, a row of tiles; sorted by ke
   uint32_t end;           /* first column after it */
   uint32_t instruction;
   uint32_t slot;
-  uint32_t needs_span;  /* tokens a span has when the write happens only at long positions, else 0 */
+  bool long_only;       /* the write happens only at long positions */
   uint32_t first_group; /* targets[first_group, + group_count): groups of readers of these words */
   uint32_t group_count;
 } mk_write;
 
 typedef struct mk_target {
   uint32_t group;
-  bool certain; /* the readers wait for this write at every position */
+  bool certain; /* the readers wait for words of this write at every position */
+  bool whole;   /* for all of them */
 } mk_target;
 
 typedef struct mk_reader { /* the last reader of a group in one thread */
   uint32_t instruction;
   uint32_t thread;
-  uint32_t index; /* event index in epoch 0 */
+  uint32_t index; /* when it is done, in epoch 0: mk_time */
 } mk_reader;
 
 typedef struct mk_group { /* all stamped reads of one rectangle */
@@ -87,7 +97,13 @@ mk_place mk_place_of(const mk_verifier *v, size_t instruction);
 mk_status mk_verify_structure(mk_verifier *v);
 mk_status mk_verify_shape(mk_verifier *v, uint32_t instruction);
 mk_status mk_verify_listed_shape(mk_verifier *v, uint32_t instruction); /* of MLA_PART and MLA_REDUCE */
+mk_status mk_verify_boundary(mk_verifier *v);
 mk_status mk_verify_listed(mk_verifier *v);
+/* A number for what an operand's values mean; readers of one meaning may share a group. */
+uint32_t mk_meaning_of(uint32_t opcode, uint32_t slot);
+/* S11: what the slot takes from this write. */
+mk_status mk_verify_value(mk_verifier *v, uint32_t reader, uint32_t slot, const mk_write *write);
+mk_status mk_verify_caches(mk_verifier *v); /* R05, B05 */
 mk_status mk_verify_access(mk_verifier *v);
 mk_status mk_verify_order(mk_verifier *v);
 void mk_verify_free(mk_verifier *v);
@@ -107,6 +123,10 @@ static inline uint64_t mk_cell_key(uint32_t buffer, uint32_t row, uint32_t col) 
 static inline bool mk_reads_state(const mk_verifier *v, const mk_instruction *in) {
   mk_state_use use = mk_info(in)->state;
   return use == MK_STATE_READ || (use == MK_STATE_NONE && mk_program_rows(v->program) > 1);
+}
+/* The thread of an instruction's consumer or storer: a queue with instructions has two. */
+static inline uint32_t mk_thread_of(const mk_verifier *v, size_t instruction, mk_role role) {
+  return 2 * v->lane_of[v->queue_of[instruction]] + (role == MK_ROLE_STORER);
 }
 /* Nobody writes such a buffer while the program runs. */
 static inline bool mk_constant(const mk_buffer *b) { return b->kind == MK_KIND_WEIGHT || b->kind == MK_KIND_INPUT; }

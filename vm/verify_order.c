@@ -39,10 +39,18 @@ static mk_status give_vector(mk_run *run, uint32_t **vector) {
 
 /* Counters: who signals and who waits. */
 
+/* The thread that sends the instruction's signals. */
+static uint32_t finisher_of(const mk_verifier *v, uint32_t instruction) {
+  return mk_thread_of(v, instruction, mk_opcode_finisher(mk_info(mk_at(v, instruction))));
+}
+
 static int by_user(const void *a, const void *b) {
   const mk_user *x = a, *y = b;
   if (x->counter != y->counter) {
     return x->counter < y->counter ? -1 : 1;
+  }
+  if (x->thread != y->thread) {
+    return x->thread < y->thread ? -1 : 1;
   }
   return x->instruction < y->instruction ? -1 : x->instruction > y->instruction;
 }
@@ -63,16 +71,14 @@ static void index_users(const mk_user *users, size_t count, uint32_t *first, siz
   }
 }
 
-/* Of the users of each counter the last one of every queue: what is ordered behind that is ordered behind all. */
+/* Of the users of each counter the last one of every thread: what is ordered after that is ordered after all. */
 static mk_status index_last_users(const mk_run *run, const mk_user *users, size_t count, mk_user **out,
                                   uint32_t **first) {
   size_t counters = run->v->program->counter_count, kept = 0;
   MK_TRY(mk_alloc(counters + 1, sizeof **first, first));
   MK_TRY(mk_alloc(count, sizeof **out, out));
   for (size_t i = 0; i < count; i++) {
-    bool same = i + 1 < count && users[i + 1].counter == users[i].counter &&
-                run->v->queue_of[users[i + 1].instruction] == run->v->queue_of[users[i].instruction];
-    if (!same) {
+    if (i + 1 == count || users[i + 1].counter != users[i].counter || users[i + 1].thread != users[i].thread) {
       (*out)[kept++] = users[i];
     }
   }
@@ -87,13 +93,14 @@ static mk_status collect_users(mk_run *run) {
   MK_TRY(mk_alloc(p->counter_count + 1, sizeof *run->first_signal, &run->first_signal));
   for (uint32_t i = 0; i < p->instruction_count; i++) {
     const mk_instruction *in = mk_at(run->v, i);
+    uint32_t waiter = mk_thread_of(run->v, i, MK_ROLE_CONSUMER), sender = finisher_of(run->v, i);
     for (uint32_t k = 0; k < in->signal_count; k++) {
-      run->signals[run->signal_count++] =
-          (mk_user){.counter = in->signals[k].counter, .instruction = i, .amount = in->signals[k].amount};
+      run->signals[run->signal_count++] = (mk_user){
+          .counter = in->signals[k].counter, .thread = sender, .instruction = i, .amount = in->signals[k].amount};
     }
     for (uint32_t k = 0; k < in->wait_count; k++) {
-      run->waits[run->wait_count++] =
-          (mk_user){.counter = in->waits[k].counter, .instruction = i, .amount = in->waits[k].threshold};
+      run->waits[run->wait_count++] = (mk_user){
+          .counter = in->waits[k].counter, .thread = waiter, .instruction = i, .amount = in->waits[k].threshold};
     }
   }
   sort_users(run->signals, run->signal_count);
@@ -103,18 +110,18 @@ static mk_status collect_users(mk_run *run) {
   return index_last_users(run, run->waits, run->wait_count, &run->last_waits, &run->first_last_wait);
 }
 
-/* Signal s of a queue must have arrived when the counter reaches the threshold if the others cannot make it without s and those
- * after it on its queue. */
+/* Signal s of a thread must have arrived when the counter reaches the threshold if the others cannot make it without s and those
+ * after it of its thread. */
 static mk_status add_joins(mk_run *run, uint32_t barrier) {
   mk_verifier *v = run->v;
   const mk_barrier *b = &run->barriers[barrier];
   uint32_t total = v->program->counters[b->counter].total;
   uint32_t last = run->first_signal[b->counter], first_of_all = last;
   for (uint32_t i = run->first_signal[b->counter + 1]; i > first_of_all; i = last) {
-    uint32_t queue = v->queue_of[run->signals[i - 1].instruction], behind = 0, forced = MK_NONE_INDEX;
-    for (last = i; last > first_of_all && v->queue_of[run->signals[last - 1].instruction] == queue; last--) {
-      behind += run->signals[last - 1].amount;
-      if (forced == MK_NONE_INDEX && total - behind < b->threshold) {
+    uint32_t thread = run->signals[i - 1].thread, later = 0, forced = MK_NONE_INDEX;
+    for (last = i; last > first_of_all && run->signals[last - 1].thread == thread; last--) {
+      later += run->signals[last - 1].amount;
+      if (forced == MK_NONE_INDEX && total - later < b->threshold) {
         forced = run->signals[last - 1].instruction;
       }
     }
@@ -233,9 +240,9 @@ static mk_status check_overrun(mk_run *run, uint32_t counter, uint32_t index, co
   uint32_t wait = MK_NONE_INDEX, signal = MK_NONE_INDEX;
   uint32_t end = run->first_last_wait[counter + 1];
   for (uint32_t i = run->first_last_wait[counter]; i < end && wait == MK_NONE_INDEX; i++) {
-    uint32_t at = run->last_waits[i].instruction;
-    if (dep[2 * v->lane_of[v->queue_of[at]]] < mk_position_of(v, at) + 1) {
-      wait = at;
+    const mk_user *user = &run->last_waits[i];
+    if (dep[user->thread] < mk_time(mk_position_of(v, user->instruction), MK_ENTERED)) {
+      wait = user->instruction;
     }
   }
   if (wait == MK_NONE_INDEX) {
@@ -243,9 +250,9 @@ static mk_status check_overrun(mk_run *run, uint32_t counter, uint32_t index, co
   }
   end = run->first_last_signal[counter + 1];
   for (uint32_t i = run->first_last_signal[counter]; i < end && signal == MK_NONE_INDEX; i++) {
-    uint32_t at = run->last_signals[i].instruction;
-    if (dep[2 * v->lane_of[v->queue_of[at]] + 1] < mk_position_of(v, at) + 1) {
-      signal = at;
+    const mk_user *user = &run->last_signals[i];
+    if (dep[user->thread] < mk_time(mk_position_of(v, user->instruction), MK_SIGNALLED)) {
+      signal = user->instruction;
     }
   }
   if (signal == MK_NONE_INDEX) {
@@ -332,15 +339,46 @@ static mk_status check_overwrite(mk_run *run, const mk_write *w, uint32_t group,
   return MK_OK;
 }
 
+/* With several rows per step an instruction may leave out inputs that its active lines do not need. */
+static bool streams(const mk_verifier *v, const mk_write *w) {
+  return mk_program_rows(v->program) > 1 || mk_opcode_streams(mk_at(v, w->instruction)->opcode);
+}
+
+/* COMBINE and SCORE: whether a machine may have done it within the instruction before it, whose signals then come later. */
+static bool may_fuse(const mk_verifier *v, uint32_t index) {
+  return mk_position_of(v, index) != 0 && mk_fuses(v->program, mk_at(v, index - 1), mk_at(v, index));
+}
+
+/* What a reader of the write's words knows: `dep`, all that came before the writer had read its inputs. If it has seen some of its tiles alone and the
+ * writer stages nothing, only what came before the writer began to read: other tiles may be still to come, and what they are
+ * computed from. */
+static mk_status show_write(mk_run *run, const mk_write *w, bool whole, uint32_t **view, const uint32_t *dep) {
+  bool fused = may_fuse(run->v, w->instruction), several = mk_program_rows(run->v->program) > 1;
+  const uint32_t *known = (whole && !several) || !streams(run->v, w) ? dep : run->entered;
+  uint32_t *own = NULL, first = mk_thread_of(run->v, w->instruction, MK_ROLE_CONSUMER);
+  if (fused || (whole && several)) { /* other threads as in `known`; of its own: what is done */
+    uint32_t number = run->lanes[first / 2].done - fused;
+    MK_TRY(take_vector(run, &own));
+    memcpy(own, known, run->threads * sizeof *own);
+    for (uint32_t thread = first; thread < first + 2; thread++) {
+      uint32_t last = mk_time(number, whole ? MK_DONE : MK_ENTERED);
+      own[thread] = several || own[thread] > last ? last : own[thread];
+    }
+    known = own;
+  }
+  MK_TRY(join_into(run, view, known));
+  return give_vector(run, &own);
+}
+
 static mk_status write_stamps(mk_run *run, const mk_write *w, uint32_t epoch, const uint32_t *dep) {
   for (uint32_t t = w->first_group; t < w->first_group + w->group_count; t++) {
     const mk_target *target = &run->v->targets[t];
     mk_group_state *state = group_state(run, target->group, epoch);
-    if (epoch != 0) {
-      MK_TRY(check_overwrite(run, w, target->group, dep));
+    if (epoch != 0) { /* of what streams the first tile may go out before the last one's inputs are there */
+      MK_TRY(check_overwrite(run, w, target->group, streams(run->v, w) ? run->entered : dep));
     }
     if (target->certain) {
-      MK_TRY(join_into(run, &state->view, dep));
+      MK_TRY(show_write(run, w, target->whole, &state->view, dep));
     }
     if (--state->writers == 0) {
       wake(run, &state->blocked, UINT64_MAX);
@@ -364,8 +402,11 @@ static mk_status access_as(mk_run *run, uint32_t lane, uint32_t index, uint32_t 
         (writes ? o->access == MK_ACCESS_READ : o->access == MK_ACCESS_WRITE)) {
       continue;
     }
-    mk_actor actor = {
-        .instruction = index, .slot = slot, .thread = thread, .index = run->lanes[lane].done + 1, .clock = hb};
+    mk_actor actor = {.instruction = index,
+                      .slot = slot,
+                      .thread = thread,
+                      .time = mk_time(run->lanes[lane].done, MK_DONE),
+                      .clock = hb};
     v->report.accesses++;
     if (v->program->buffers[in->operands[slot].buffer].store == MK_STORE_STAMPED) {
       MK_TRY(writes ? write_stamps(run, &v->writes[link.first], epoch, dep) : read_stamps(run, link.first, epoch, dep));
@@ -397,24 +438,43 @@ static mk_status signal_all(mk_run *run, const mk_instruction *in, uint32_t inde
   return MK_OK;
 }
 
-static mk_status execute(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch) {
+/* The consumer's part, up to its signals. */
+static mk_status consume(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch, uint32_t *hb, uint32_t *dep) {
   const mk_instruction *in = mk_at(run->v, index);
-  uint32_t n = run->threads, consumer = 2 * lane, storer = consumer + 1, time = run->lanes[lane].done + 1;
-  uint32_t *hb = row(run->hb, n, consumer), *dep = row(run->dep, n, consumer);
-  hb[consumer] = dep[consumer] = time;
+  uint32_t n = run->threads, consumer = 2 * lane, number = run->lanes[lane].done;
+  hb[consumer] = dep[consumer] = mk_time(number, MK_ENTERED);
   join_waits(run, in, epoch, hb, dep);
+  memcpy(run->entered, dep, n * sizeof *dep);
+  hb[consumer] = dep[consumer] = mk_time(number, MK_DONE);
   MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_CONSUMER, false));
   MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_CONSUMER, true));
   if (in->opcode == MK_OP_NEXT) {
     memcpy(row(run->next_hb, n, lane), hb, n * sizeof *hb);
   }
-  uint32_t *storer_hb = row(run->hb, n, storer), *storer_dep = row(run->dep, n, storer);
-  join(storer_hb, hb, n);
-  join(storer_dep, dep, n);
-  storer_hb[storer] = storer_dep[storer] = time;
+  return MK_OK;
+}
+
+/* The storer's part, up to its signals. */
+static mk_status store(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch, uint32_t *hb, uint32_t *dep) {
+  uint32_t n = run->threads, storer = 2 * lane + 1;
+  join(run->entered, dep, n);
+  join(hb, row(run->hb, n, 2 * lane), n);
+  join(dep, row(run->dep, n, 2 * lane), n);
+  hb[storer] = dep[storer] = mk_time(run->lanes[lane].done, MK_DONE);
   MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_STORER, false));
-  MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_STORER, true));
-  return signal_all(run, in, index, epoch, storer_hb, storer_dep);
+  return access_as(run, lane, index, epoch, MK_ROLE_STORER, true);
+}
+
+static mk_status execute(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch) {
+  const mk_instruction *in = mk_at(run->v, index);
+  uint32_t thread = finisher_of(run->v, index);
+  uint32_t *hb = row(run->hb, run->threads, thread), *dep = row(run->dep, run->threads, thread);
+  MK_TRY(consume(run, lane, index, epoch, row(run->hb, run->threads, 2 * lane), row(run->dep, run->threads, 2 * lane)));
+  if (thread != 2 * lane) {
+    MK_TRY(store(run, lane, index, epoch, hb, dep));
+  }
+  hb[thread] = dep[thread] = mk_time(run->lanes[lane].done, MK_SIGNALLED);
+  return signal_all(run, in, index, epoch, hb, dep);
 }
 
 static mk_status run_all(mk_run *run) {
@@ -442,6 +502,7 @@ static mk_status init(mk_run *run) {
   MK_TRY(mk_alloc(n, n * sizeof *run->hb, &run->hb));
   MK_TRY(mk_alloc(n, n * sizeof *run->dep, &run->dep));
   MK_TRY(mk_alloc(v->lanes, n * sizeof *run->next_hb, &run->next_hb));
+  MK_TRY(mk_alloc(n, sizeof *run->entered, &run->entered));
   MK_TRY(mk_alloc(v->lanes, sizeof *run->lanes, &run->lanes));
   MK_TRY(mk_alloc(v->lanes, sizeof *run->ready, &run->ready));
   MK_TRY(mk_alloc(p->counter_count, sizeof *run->values, &run->values));
@@ -482,6 +543,7 @@ static void free_run(mk_run *run) {
   mk_free(run->hb);
   mk_free(run->dep);
   mk_free(run->next_hb);
+  mk_free(run->entered);
   mk_free(run->lanes);
   mk_free(run->ready);
   mk_free(run->values);

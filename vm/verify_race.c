@@ -31,12 +31,12 @@ static mk_status race(mk_verifier *v, const char *rule, const mk_actor *actor, s
       v->program->buffers[cut >> 32].name, mk_place_of(v, other).text, other_what);
 }
 
-static bool ordered(const mk_actor *actor, uint32_t thread, uint32_t index) { return actor->clock[thread] >= index; }
+static bool ordered(const mk_actor *actor, uint32_t thread, uint32_t time) { return actor->clock[thread] >= time; }
 
 static mk_status note_read(mk_shadow *shadow, mk_segment *segment, const mk_actor *actor) {
   for (uint32_t r = segment->first_reader; r != MK_NONE_INDEX; r = shadow->reads[r].next) {
     if (shadow->reads[r].thread == actor->thread) {
-      shadow->reads[r].index = actor->index;
+      shadow->reads[r].time = actor->time;
       shadow->reads[r].instruction = actor->instruction;
       return MK_OK;
     }
@@ -49,7 +49,7 @@ static mk_status note_read(mk_shadow *shadow, mk_segment *segment, const mk_acto
     slot = (uint32_t)shadow->read_count++;
   }
   shadow->reads[slot] = (mk_past_read){
-      .thread = actor->thread, .index = actor->index, .instruction = actor->instruction, .next = segment->first_reader};
+      .thread = actor->thread, .time = actor->time, .instruction = actor->instruction, .next = segment->first_reader};
   segment->first_reader = slot;
   return MK_OK;
 }
@@ -66,7 +66,7 @@ mk_status mk_shadow_read(mk_verifier *v, mk_shadow *shadow, const mk_actor *acto
                        field(v, actor), (uint32_t)(v->cuts[i] >> 16 & 0xffff), (uint32_t)(v->cuts[i] & 0xffff),
                        b->name);
     }
-    if (segment->writer != 0 && !ordered(actor, segment->writer - 1, segment->write_index)) {
+    if (segment->writer != 0 && !ordered(actor, segment->writer - 1, segment->write_time)) {
       return race(v, "R01", actor, i, "reads", segment->write_instruction, "writes");
     }
     MK_TRY(note_read(shadow, segment, actor));
@@ -79,14 +79,14 @@ mk_status mk_shadow_write(mk_verifier *v, mk_shadow *shadow, const mk_actor *act
   for (size_t i = link.first; i < (size_t)link.first + link.count; i++) {
     mk_segment *segment = &shadow->segments[i];
     v->report.conflicts++;
-    if (segment->writer != 0 && !ordered(actor, segment->writer - 1, segment->write_index)) {
+    if (segment->writer != 0 && !ordered(actor, segment->writer - 1, segment->write_time)) {
       return race(v, "R03", actor, i, "writes", segment->write_instruction, "writes");
     }
     while (segment->first_reader != MK_NONE_INDEX) {
       uint32_t slot = segment->first_reader;
       mk_past_read *read = &shadow->reads[slot];
       v->report.conflicts++;
-      if (!ordered(actor, read->thread, read->index)) {
+      if (!ordered(actor, read->thread, read->time)) {
         return race(v, "R02", actor, i, "writes", read->instruction, "reads");
       }
       segment->first_reader = read->next;
@@ -94,7 +94,7 @@ mk_status mk_shadow_write(mk_verifier *v, mk_shadow *shadow, const mk_actor *act
       shadow->free_read = slot;
     }
     segment->writer = actor->thread + 1;
-    segment->write_index = actor->index;
+    segment->write_time = actor->time;
     segment->write_instruction = actor->instruction;
   }
   return MK_OK;

@@ -12,17 +12,17 @@
 
 typedef struct mk_segment { /* shadow of cuts[i]..cuts[i + 1] */
   uint32_t writer;          /* thread + 1; 0: not written yet */
-  uint32_t write_index, write_instruction;
+  uint32_t write_time, write_instruction;
   uint32_t first_reader; /* list of mk_past_read, MK_NONE_INDEX ends it */
 } mk_segment;
 
 typedef struct mk_past_read {
-  uint32_t thread, index, instruction, next;
+  uint32_t thread, time, instruction, next;
 } mk_past_read;
 
 typedef struct mk_actor { /* who makes an access: its place in the order and its view of the past */
   uint32_t instruction, slot;
-  uint32_t thread, index; /* the event that stands for the access when later ones are compared with it */
+  uint32_t thread, time; /* that stand for the access when later ones are compared with it */
   const uint32_t *clock;
 } mk_actor;
 

@@ -10,7 +10,7 @@ typedef struct mk_group_state { /* of one group in one epoch */
   uint32_t *view;               /* DEP: all that happened before the writes so far */
 } mk_group_state;
 
-/* A wait for `threshold` of a release counter, shared by all that ask for as much. In each queue, the signals up to a certain one must
+/* A wait for `threshold` of a release counter, shared by all that ask for as much. Of each thread, the signals up to a certain one must
  * have arrived when the wait ends; those after it may or may not have. */
 typedef struct mk_barrier {
   uint32_t counter, threshold;
@@ -19,6 +19,7 @@ typedef struct mk_barrier {
 
 typedef struct mk_user { /* of a counter */
   uint32_t counter;
+  uint32_t thread;
   uint32_t instruction;
   uint32_t amount; /* signal: amount, wait: threshold */
 } mk_user;
@@ -41,15 +42,16 @@ typedef struct mk_run {
   uint32_t threads;
   uint32_t *hb, *dep; /* [threads][threads] */
   uint32_t *next_hb;  /* [lanes][threads]: HB of the last `next` of the queue, zero before */
+  uint32_t *entered;  /* [threads]: DEP of the instruction at hand before it has read anything */
   mk_lane *lanes;
   uint32_t *ready; /* stack of lanes */
   uint32_t ready_count;
   uint64_t *values;         /* of the counters */
   uint32_t *blocked;        /* counter -> first lane that waits */
   mk_group_state *groups;   /* [group][epoch] */
-  mk_user *signals, *waits; /* by counter, then instruction */
+  mk_user *signals, *waits; /* by counter, thread, instruction */
   size_t signal_count, wait_count;
-  mk_user *last_signals, *last_waits; /* of these the last of each queue, which its queue puts behind the others */
+  mk_user *last_signals, *last_waits; /* of these the last of each thread, which comes after the others */
   uint32_t *first_signal, *first_last_signal, *first_last_wait; /* counter -> range, one more at the end */
   mk_barrier *barriers;
   size_t barrier_count, barrier_capacity;

@@ -1,11 +1,20 @@
-/* Phase 1: the program's tables, and each instruction by itself. Rules S01-S08, B01, B04, P01-P04, E01-E03, N01-N05. */
+/* Phase 1: the program's tables, and each instruction by itself. Rules S01-S08, B01, B04, P01-P04, E01-E03, E05. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "vm/verify_internal.h"
 
-enum { ARENA_ALIGNMENT = 128, MAX_POSITION = 1 << 30, MAX_INSTRUCTIONS = 1 << 28, MAX_MACHINE_FIELD = 1 << 30 };
+enum {
+  ARENA_ALIGNMENT = 128,
+  MAX_POSITION = 1 << 30,
+  MAX_INSTRUCTIONS = 1 << 28,
+  MAX_MACHINE_FIELD = 1 << 30,
+  MAX_SIDE =
+      1 << 30, /* of a buffer; with the next two the sum of two places fits 32 bits, and what all operands stage 64 */
+  MAX_TILE_ROWS = 1 << 16,
+  MAX_TILE_COLS = 1 << 24,
+};
 
 static mk_status check_machine(mk_verifier *v) {
   const mk_machine *m = &v->program->machine;
@@ -81,12 +90,15 @@ static mk_status check_queues(mk_verifier *v) {
   return MK_OK;
 }
 
+static bool within(uint32_t side, uint32_t most) { return side != 0 && side <= most; }
+
 static mk_status check_buffer(mk_verifier *v, size_t index) {
   const mk_buffer *b = &v->program->buffers[index];
   bool known = b->kind < MK_KIND_COUNT && b->dtype < MK_DTYPE_COUNT && b->store < MK_STORE_COUNT &&
                b->scope < MK_SCOPE_COUNT && b->rank < v->program->machine.ranks && b->proxy >= 1 && b->proxy <= 3 &&
                memchr(b->name, 0, sizeof b->name) != NULL;
-  bool sides = b->rows != 0 && b->cols != 0 && b->tile_rows != 0 && b->tile_cols != 0;
+  bool sides = within(b->rows, MAX_SIDE) && within(b->cols, MAX_SIDE) && within(b->tile_rows, MAX_TILE_ROWS) &&
+               within(b->tile_cols, MAX_TILE_COLS);
   if (!known || !sides || mk_buffer_grid_rows(b) > MK_MAX_COORDINATE || mk_buffer_grid_cols(b) > MK_MAX_COORDINATE) {
     return mk_reject(
         v, "S02", MK_NONE_INDEX,
@@ -120,11 +132,19 @@ static mk_status check_buffer(mk_verifier *v, size_t index) {
         "is a multiple of %d, a span is whole blocks, head_dim 64 or 128",
         b->name, b->tile_rows, b->tile_cols, b->block_tokens, b->span_tokens, b->blocks, b->head_dim, MK_TILE);
   }
-  /* A stamped word holds two bf16: an odd tile would share a word with its neighbour. */
-  if (b->store == MK_STORE_STAMPED && b->dtype == MK_DTYPE_BF16 && b->tile_cols % 2 != 0) {
+  /* A stamped word holds two bf16: an odd tile would share a word with its neighbour, and an odd row has half a word. */
+  if (b->store == MK_STORE_STAMPED && b->dtype == MK_DTYPE_BF16 && (b->tile_cols % 2 != 0 || b->cols % 2 != 0)) {
     return mk_reject(v, "S02", MK_NONE_INDEX,
-                     "buffer %s: tile_cols is %u; stamped bf16 travels in pairs, so it must be even", b->name,
-                     b->tile_cols);
+                     "buffer %s: tile_cols is %u, cols %u; stamped bf16 travels in pairs, so both must be even",
+                     b->name, b->tile_cols, b->cols);
+  }
+  /* A machine lays such values out in fragments of sixteen elements. */
+  uint32_t lines = mk_program_rows(v->program);
+  if (lines > 1 && b->store == MK_STORE_STAMPED && b->dtype == MK_DTYPE_BF16 &&
+      (b->rows != lines || b->cols % MK_TILE != 0)) {
+    return mk_reject(v, "S02", MK_NONE_INDEX,
+                     "buffer %s: %ux%u; with %u rows per step stamped bf16 has as many rows, and columns by %d",
+                     b->name, b->rows, b->cols, lines, MK_TILE);
   }
   uint64_t bytes = mk_buffer_bytes(b);
   if (bytes == 0 || bytes == UINT64_MAX || bytes != b->bytes) {
@@ -198,8 +218,10 @@ static mk_status check_uids(mk_verifier *v) {
   }
   qsort(keys, count, sizeof *keys, by_value);
   mk_status status = MK_OK;
-  for (size_t i = 1; i < count && status == MK_OK; i++) {
-    if (keys[i] >> 32 == keys[i - 1] >> 32) {
+  for (size_t i = 0; i < count && status == MK_OK; i++) {
+    if (keys[i] >> 32 == 0) {
+      status = mk_reject(v, "S05", (uint32_t)keys[i], "uid is 0, which stands for none; uids begin at 1");
+    } else if (i != 0 && keys[i] >> 32 == keys[i - 1] >> 32) {
       status = mk_reject(v, "S05", (uint32_t)keys[i], "uid %u is also that of %s; uids are unique",
                          (uint32_t)(keys[i] >> 32), mk_place_of(v, (uint32_t)keys[i - 1]).text);
     }
@@ -285,6 +307,15 @@ static mk_status check_type(mk_verifier *v, uint32_t index, const mk_operand_inf
     return mk_reject(v, "S07", index, "%s: writes buffer %s of kind %s; only activation and output are written",
                      slot->name, b->name, mk_kind_name(b->kind));
   }
+  /* A machine writes scores and rounds only where an instruction will look at them. */
+  uint32_t opcode = mk_at(v, index)->opcode;
+  bool spared = (opcode == MK_OP_SCORE && slot->dtype == MK_DTYPE_F32) || opcode == MK_OP_SIFT;
+  if (slot->access == MK_ACCESS_WRITE && spared && b->kind != MK_KIND_ACTIVATION) {
+    return mk_reject(v, "S07", index,
+                     "%s: buffer %s is of kind %s; these words are written where they are needed alone, and are "
+                     "no output",
+                     slot->name, b->name, mk_kind_name(b->kind));
+  }
   if ((slot->when == MK_WHEN_EARLY || token_row) && !mk_constant(b)) {
     return mk_reject(v, "S08", index,
                      "%s: buffer %s of kind %s is read without any wait; it must be a weight or an input", slot->name,
@@ -367,6 +398,18 @@ static mk_status check_counter(mk_verifier *v, uint32_t index, const char *what,
   return MK_OK;
 }
 
+/* With several rows per step two storers finish an instruction, each its lines: neither could signal for both. */
+static mk_status check_kinds(mk_verifier *v) {
+  for (size_t c = 0; c < v->program->counter_count && mk_program_rows(v->program) > 1; c++) {
+    if (v->program->counters[c].kind == MK_COUNTER_RELEASE) {
+      return mk_reject(v, "E05", MK_NONE_INDEX,
+                       "counter %s is a release counter; programs of several rows per step have none",
+                       v->program->counters[c].name);
+    }
+  }
+  return MK_OK;
+}
+
 static mk_status check_edges(mk_verifier *v) {
   const mk_program *p = v->program;
   uint64_t *totals;
@@ -380,6 +423,7 @@ static mk_status check_edges(mk_verifier *v) {
                        counter->kind, counter->scope, counter->rank, counter->total, MK_MAX_COORDINATE);
     }
   }
+  MK_TRY(check_kinds(v));
   MK_TRY(mk_alloc(p->counter_count, sizeof *totals, &totals));
   mk_status status = MK_OK;
   for (uint32_t i = 0; i < p->instruction_count; i++) {
@@ -465,117 +509,6 @@ static mk_status check_scopes(mk_verifier *v) {
   return status;
 }
 
-/* Whether a NEXT takes the choice of a DRAW before it on its queue. All of those come to the same one (N05). */
-static bool takes_choice(const mk_verifier *v, const mk_queue *queue, uint32_t next) {
-  for (uint32_t i = queue->first; i < next; i++) {
-    if (mk_at(v, i)->opcode == MK_OP_DRAW &&
-        memcmp(&mk_at(v, i)->operands[MK_SLOT_DRAW_choice], &mk_at(v, next)->operands[MK_SLOT_NEXT_candidates],
-               sizeof(mk_operand)) == 0) {
-      return true;
-    }
-  }
-  return false;
-}
-
-/* All SMs take the same token. */
-static mk_status check_agreement(mk_verifier *v, const mk_queue *queue, uint32_t next, uint32_t first_next) {
-  const mk_operand *a = mk_at(v, first_next)->operands, *b = mk_at(v, next)->operands;
-  const mk_queue *first = &v->program->queues[v->queue_of[first_next]];
-  bool chosen = takes_choice(v, queue, next);
-  bool same = memcmp(&a[MK_SLOT_NEXT_candidates], &b[MK_SLOT_NEXT_candidates], sizeof *a) == 0;
-  if ((chosen ? !takes_choice(v, first, first_next) : !same) ||
-      memcmp(&a[MK_SLOT_NEXT_prompt], &b[MK_SLOT_NEXT_prompt], sizeof *a) != 0) {
-    return mk_reject(v, "N04", next, "candidates or prompt differ from those of %s; all SMs must agree on the token",
-                     mk_place_of(v, first_next).text);
-  }
-  if (!chosen &&
-      b[MK_SLOT_NEXT_candidates].rows != mk_buffer_grid_rows(&v->program->buffers[b[MK_SLOT_NEXT_candidates].buffer])) {
-    return mk_reject(v, "N04", next, "candidates: one row of buffer %s, which is no choice of a draw on this queue",
-                     v->program->buffers[b[MK_SLOT_NEXT_candidates].buffer].name);
-  }
-  return MK_OK;
-}
-
-/* The step state of one SM: all that read it come before the one NEXT that moves it on. */
-static mk_status check_state(mk_verifier *v, size_t queue, uint32_t *first_next) {
-  const mk_queue *q = &v->program->queues[queue];
-  uint32_t next = MK_NONE_INDEX, last_reader = MK_NONE_INDEX;
-  for (uint32_t i = q->first; i < q->first + q->count; i++) {
-    const mk_instruction *in = mk_at(v, i);
-    if (in->opcode == MK_OP_NEXT) {
-      if (next != MK_NONE_INDEX) {
-        return mk_reject(v, "N01", i, "a second next after %s; the step state moves on once per epoch",
-                         mk_place_of(v, next).text);
-      }
-      next = i;
-    } else if (mk_reads_state(v, in)) {
-      last_reader = i;
-      if (next != MK_NONE_INDEX) {
-        return mk_reject(v, "N02", i, "reads the step state after %s has moved it on; put it before",
-                         mk_place_of(v, next).text);
-      }
-    }
-  }
-  if (last_reader != MK_NONE_INDEX && next == MK_NONE_INDEX) {
-    return mk_reject(v, "N01", last_reader, "reads the step state, but no next on its queue moves it on");
-  }
-  /* The state is double-buffered: the next of the following epoch overwrites the copy that this epoch's storers read. */
-  if (last_reader != MK_NONE_INDEX && q->count + (next - last_reader) < v->program->machine.result_slots) {
-    return mk_reject(v, "N03", next,
-                     "may overwrite the step state while the storer of %s still reads it: the storer may be %u "
-                     "instructions behind",
-                     mk_place_of(v, last_reader).text, v->program->machine.result_slots);
-  }
-  if (next == MK_NONE_INDEX) {
-    return MK_OK;
-  }
-  if (*first_next == MK_NONE_INDEX) {
-    *first_next = next;
-  }
-  return check_agreement(v, q, next, *first_next);
-}
-
-/* What SMs decide alike they decide from the same operands, and from all fronts of those scores. */
-static mk_status check_search(mk_verifier *v, uint32_t index, uint32_t first, uint32_t first_draw) {
-  const mk_operand *o = mk_at(v, index)->operands, *a = mk_at(v, first)->operands, *d = mk_at(v, first_draw)->operands;
-  if (mk_at(v, index)->opcode == MK_OP_SCORE) {
-    if (!mk_operand_empty(&o[MK_SLOT_SCORE_scores]) &&
-        o[MK_SLOT_SCORE_scores].buffer == d[MK_SLOT_DRAW_scores].buffer &&
-        (o[MK_SLOT_SCORE_front].buffer != d[MK_SLOT_DRAW_fronts].buffer ||
-         memcmp(&o[MK_SLOT_SCORE_sampling], &d[MK_SLOT_DRAW_sampling], sizeof *o) != 0)) {
-      return mk_reject(v, "N05", index,
-                       "front, sampling: it is not among the fronts of %s, which so misses these tokens, or by other "
-                       "parameters",
-                       mk_place_of(v, first_draw).text);
-    }
-    return MK_OK;
-  }
-  bool same = memcmp(&o[MK_SLOT_SIFT_fronts], &a[MK_SLOT_SIFT_fronts], sizeof *o) == 0 &&
-              memcmp(&o[MK_SLOT_SIFT_sampling], &a[MK_SLOT_SIFT_sampling], sizeof *o) == 0;
-  if (mk_at(v, index)->opcode == MK_OP_DRAW) {
-    same = same && memcmp(&o[MK_SLOT_DRAW_scores], &d[MK_SLOT_DRAW_scores], sizeof *o) == 0;
-  }
-  return same ? MK_OK
-              : mk_reject(v, "N05", index, "fronts, sampling or scores differ from those of %s; all SMs must agree",
-                          mk_place_of(v, first).text);
-}
-
-static mk_status check_draws(mk_verifier *v) {
-  uint32_t count = (uint32_t)v->program->instruction_count, first = MK_NONE_INDEX, draw = MK_NONE_INDEX;
-  for (uint32_t i = 0; i < count; i++) {
-    bool draws = mk_at(v, i)->opcode == MK_OP_DRAW;
-    first = first == MK_NONE_INDEX && (draws || mk_at(v, i)->opcode == MK_OP_SIFT) ? i : first;
-    draw = draw == MK_NONE_INDEX && draws ? i : draw;
-  }
-  for (uint32_t i = 0; draw != MK_NONE_INDEX && i < count; i++) {
-    uint32_t opcode = mk_at(v, i)->opcode;
-    if (opcode == MK_OP_DRAW || opcode == MK_OP_SIFT || opcode == MK_OP_SCORE) {
-      MK_TRY(check_search(v, i, first, draw));
-    }
-  }
-  return MK_OK;
-}
-
 mk_status mk_verify_structure(mk_verifier *v) {
   const mk_program *p = v->program;
   MK_TRY(check_machine(v));
@@ -592,10 +525,5 @@ mk_status mk_verify_structure(mk_verifier *v) {
     MK_TRY(check_resources(v, i));
   }
   MK_TRY(check_edges(v));
-  MK_TRY(check_scopes(v));
-  uint32_t first_next = MK_NONE_INDEX;
-  for (size_t q = 0; q < p->queue_count; q++) {
-    MK_TRY(check_state(v, q, &first_next));
-  }
-  return check_draws(v);
+  return check_scopes(v);
 }

@@ -3,6 +3,8 @@
  *   mkvm_gpu_tests [--device cuda:N] --like SHAPE --depth TOKENS
  *   mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --mla
+ *   mkvm_gpu_tests [--device cuda:N] --programs FILE.mks ...
+ * The first program of --programs also has indices out of range put before it.
  * Prints a line per check and "N passed, N failed"; exit code 0, 1 when a check failed, 77 when there is no GPU to test on.
  * Goldens: tests/oracle/README.md. */
 #include <math.h>
@@ -436,6 +438,7 @@ static const char usage[] =
     "       mkvm_gpu_tests [--device cuda:N] --like SHAPE --depth TOKENS\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --mla\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --sampling\n"
+    "       mkvm_gpu_tests [--device cuda:N] --programs FILE.mks ...\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --prompts [GOLDEN.bin ...]\n"
     "--model DIR: weights of the goldens that are of a model directory (demo.bin: models/demo)\n"
@@ -452,7 +455,7 @@ static int finish(void) {
 }
 
 int main(int argc, char **argv) {
-  bool quick = false, mla = false, sampling = false, rows = false, prompts = false, first = true;
+  bool quick = false, mla = false, sampling = false, rows = false, prompts = false, programs = false, first = true;
   const char *shape = NULL;
   uint32_t depth = 0;
   int at = 1;
@@ -467,6 +470,8 @@ int main(int argc, char **argv) {
       rows = true;
     } else if (strcmp(argv[at], "--prompts") == 0) {
       prompts = true;
+    } else if (strcmp(argv[at], "--programs") == 0) {
+      programs = true;
     } else if (strcmp(argv[at], "--device") == 0 && at + 1 < argc) {
       device = argv[++at];
     } else if (strcmp(argv[at], "--model") == 0 && at + 1 < argc) {
@@ -495,6 +500,13 @@ int main(int argc, char **argv) {
   }
   if (sampling && at == argc) {
     test_sampling(quick);
+    return finish();
+  }
+  if (programs && at < argc) {
+    test_indices(argv[at]);
+    for (; at < argc; at++) {
+      test_program(argv[at]);
+    }
     return finish();
   }
   if (rows) {

@@ -182,6 +182,23 @@ static void one_candidate(mk_program *p) {
         find(p, 0, MK_OP_HEAD, 0)->operands[MK_SLOT_HEAD_candidate];
   }
 }
+/* What a machine does within neighbours must have these. */
+static void sift_that_something_else_follows(mk_program *p) {
+  mk_instruction *s = sift(p), old = s[1];
+  memmove(&s[1], &s[2], 2 * sizeof *s); /* the draw and the next come up */
+  s[3] = old;
+}
+static void round_left_out(mk_program *p) {
+  mk_instruction *first = find(p, 1, MK_OP_SIFT, 0);
+  first->operands[MK_SLOT_SIFT_rounds] = sift(p)->operands[MK_SLOT_SIFT_rounds];
+}
+static void sift_of_others(mk_program *p) {
+  sift(p)->operands[MK_SLOT_SIFT_scores] = find(p, 0, MK_OP_SCORE, 0)->operands[MK_SLOT_SCORE_scores];
+}
+static void score_that_waits(mk_program *p) {
+  mk_instruction *s = score(p);
+  s->waits[s->wait_count++] = draw(p)->waits[0];
+}
 static void fewer_tokens(mk_program *p) { p->ranges.token.high--; }
 static void counts_as_input(mk_program *p) {
   p->buffers[score(p)->operands[MK_SLOT_SCORE_counts].buffer].kind = MK_KIND_INPUT;
@@ -191,7 +208,7 @@ Test(sampling_program, broken_ones_are_rejected) {
   static const struct {
     void (*spoil)(mk_program *program);
     const char *rules[2];
-  } cases[] = {{score_before_head, {"R01"}},
+  } cases[] = {{score_before_head, {"N07"}},
                {other_counts, {"S10"}},
                {no_bias, {"S10"}},
                {scores_of_others, {"S10"}},
@@ -201,16 +218,20 @@ Test(sampling_program, broken_ones_are_rejected) {
                {short_round, {"S10"}},
                {wrong_parameters, {"S10"}},
                {part_of_scores, {"S10"}},
-               {rounds_in_a_circle, {"D01"}},
-               {draw_behind_next, {"N02", "D01"}},
+               {rounds_in_a_circle, {"N07"}},
+               {draw_behind_next, {"N07", "N02"}},
                {written_parameters, {"S08"}},
                {other_parameters, {"N05"}},
                {front_apart, {"N05"}},
                {front_by_other_parameters, {"N05"}},
-               {choice_of_another, {"N04"}},
-               {all_choices, {"N04"}},
+               {choice_of_another, {"N07"}},
+               {all_choices, {"N07"}},
                {two_choices, {"S10"}},
-               {one_candidate, {"N04"}},
+               {one_candidate, {"N07"}},
+               {sift_that_something_else_follows, {"N07", "N02"}},
+               {round_left_out, {"N07"}},
+               {sift_of_others, {"N07"}},
+               {score_that_waits, {"N07"}},
                {fewer_tokens, {"B02"}},
                {counts_as_input, {"S07"}}};
   mk_config config = test_model_config(TEST_MODEL_TINY);

@@ -144,7 +144,7 @@ Test(verify_command, explain) {
   expect("verify", path, "--explain 4294967296", 2, "", "--explain: '4294967296'");
   expect("verify --explain 7", "", "", 2, "", "FILE is missing");
   expect("verify", path, "more.mkp", 2, "", "one FILE at a time");
-  path = save("one_element.mks", test_faults[TEST_FAULT_read_after_write_of_one_element].edits);
+  path = save("one_tile.mks", test_faults[TEST_FAULT_read_after_write_of_one_tile].edits);
   expect("verify", path, "--explain 12", 4, "waits for no counter\n", ": R01: ");
 }
 

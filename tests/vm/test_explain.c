@@ -102,7 +102,7 @@ Test(explain, other_instructions) {
       "two_ranks.mks", NULL, 11, MK_OK,
       WORDS("rank 1 SM 0 position 0 #11 reduce_add, one of 3", "signalled by rank 0 SM 0 position 1 #2 reduce_add\n",
             "behind rank 0 SM 0 position 1 #2 reduce_add, through counter summed\n"));
-  expect_text("one_element.mks", NULL, 12, MK_OK,
+  expect_text("one_tile.mks", NULL, 12, MK_OK,
               WORDS("written by SM 0 position 1 #2 reduce_add (before), SM 0 position 3 #4 reduce_add (after), SM 1 "
                     "position 0 #11 "
                     "reduce_add (before)\n"));
@@ -118,7 +118,7 @@ Test(explain, threshold_below_the_total) {
 
 /* When only the order cannot be proven, the text is there: it tells what is missing. */
 Test(explain, program_that_is_rejected) {
-  expect_text("one_element.mks", EDITS({" wait=written>=1", ""}), 12, MK_ERR_REJECTED,
+  expect_text("one_tile.mks", EDITS({" wait=written>=1", ""}), 12, MK_ERR_REJECTED,
               WORDS("waits for no counter\n", "critical path: step"));
   cr_assert_eq(strncmp(mk_error_message(), "R01: ", 5), 0, "%s", mk_error_message());
   expect_text("layer.mks", EDITS({"#6 glu", "#6 glu wait=late>=1"}, {"#17 linear_add", "#17 linear_add signal=late+1"}),

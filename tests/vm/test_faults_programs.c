@@ -68,25 +68,26 @@ Test(faults, buffers_that_overlap) {
 }
 static const char *const memory_rules[] = {"S03", "B04"};
 
-/* The programs that are changed are sound as they stand, whole and under a second look at one element. */
+/* The programs that are changed are sound as they stand, whole and under a second look at one tile. */
 Test(faults, base_programs_are_accepted) {
-  static const char *const files[] = {"layer.mks", "mla.mks", "one_element.mks", "two_ranks.mks", "two_sms.mks"};
+  static const char *const files[] = {"layer.mks",    "mla.mks",       "one_tile.mks", "rows.mks",
+                                      "sampling.mks", "two_ranks.mks", "two_sms.mks"};
   for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
     mk_program *program = test_assemble(files[i], NULL);
     cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s: %s", files[i], mk_error_message());
     mk_program_free(program);
   }
-  mk_program *program = test_assemble(
-      "one_element.mks",
-      (const test_edit[]){{"residual_in=r[0:1,0:17] residual_out=t", "residual_in=zero[0:1,0:17] residual_out=r"},
-                          {NULL, NULL}});
+  mk_program *program =
+      test_assemble("one_tile.mks", (const test_edit[]){{"residual_in=r[0:1,0:3] residual_out=t[0:1,0:3]",
+                                                         "residual_in=zero[0:1,0:3] residual_out=r[0:1,0:3]"},
+                                                        {NULL, NULL}});
   cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
   mk_program_free(program);
 }
 
-/* The race detector, which shares no code with the verifier, sees the overlap of one element when the wait is gone. */
+/* The race detector, which shares no code with the verifier, sees the overlap of one tile when the wait is gone. */
 static bool runs(const test_edit *edits, uint64_t seed) {
-  mk_program *program = test_assemble("one_element.mks", edits);
+  mk_program *program = test_assemble("one_tile.mks", edits);
   uint64_t got;
   mk_status status = test_run(program, &(mk_cpu_options){.seed = seed, .check_races = true}, 0, &got);
   cr_assert(status == MK_OK || strstr(mk_error_message(), "buffer r") != NULL, "%s", mk_error_message());
@@ -94,9 +95,9 @@ static bool runs(const test_edit *edits, uint64_t seed) {
   return status == MK_OK;
 }
 
-Test(faults, overlap_of_one_element_is_seen_when_it_runs) {
-  static const int which[] = {TEST_FAULT_read_after_write_of_one_element, TEST_FAULT_write_after_read_of_one_element,
-                              TEST_FAULT_write_after_write_of_one_element};
+Test(faults, overlap_of_one_tile_is_seen_when_it_runs) {
+  static const int which[] = {TEST_FAULT_read_after_write_of_one_tile, TEST_FAULT_write_after_read_of_one_tile,
+                              TEST_FAULT_write_after_write_of_one_tile};
   for (size_t i = 0; i < 3; i++) {
     uint32_t failed = 0;
     for (uint64_t seed = 1; seed <= 20; seed++) {

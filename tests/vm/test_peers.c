@@ -53,13 +53,20 @@ Test(peers, deadlock_through_132_queues) {
   FILE *out = open_memstream(&text, &length);
   fprintf(out,
           "mkvm-program 1\nmachine sms=%d\nbuffer w kind=weight dtype=bf16 store=tiles shape=32x16 tile=16x16\n"
-          "buffer g kind=weight dtype=bf16 store=plain shape=1x16 tile=1x16\n",
-          SMS);
+          "buffer g kind=weight dtype=bf16 store=plain shape=1x16 tile=1x16\n"
+          "range token=0..31\nbuffer s kind=activation dtype=bf16 store=stamped shape=1x16 tile=1x8\n"
+          "buffer logits kind=activation dtype=f32 store=plain shape=1x32 tile=1x16\n"
+          "buffer c kind=activation dtype=u32 store=stamped shape=%dx2 tile=1x2\n"
+          "buffer p kind=input dtype=u32 store=plain shape=1x4 tile=1x4\n",
+          SMS, SMS);
   for (int i = 0; i < SMS; i++) {
     fprintf(out, "buffer v%d kind=activation dtype=bf16 store=stamped shape=1x16 tile=1x8\n", i);
   }
   for (int i = 0; i < SMS; i++) {
     fprintf(out, "queue %d:\n#%d glu x=v%d gain=g weight=w out=v%d eps=1e-5 width=16\n", i, 1000 + i, (i + 1) % SMS, i);
+    fprintf(out, "#%d head x=v0 gain=g weight=w%s logits=logits%s candidate=c[%d:%d,0:1] eps=1e-5 width=16 vocab=32\n",
+            2000 + i, i == 0 ? "" : "[0:0,0:0]", i == 0 ? "" : "[0:0,0:0]", i, i + 1);
+    fprintf(out, "#%d next candidates=c prompt=p ring=p[0:0,0:0]\n", 3000 + i);
   }
   fclose(out);
   mk_program *program;
@@ -76,7 +83,7 @@ Test(peers, deadlock_through_132_queues) {
 /* The residual is read by one instruction of a layer and overwritten by a later one, with nothing but read-after-write edges: within a
  * step, and by the first addition of the next step. */
 Test(peers, write_after_read_on_the_residual) {
-  expect_rejected(test_assemble("one_element.mks", EDITS({" wait=read>=1", ""})), "R02", "which reads it");
+  expect_rejected(test_assemble("one_tile.mks", EDITS({" wait=read>=1", ""})), "R02", "which reads it");
   const test_edit first = {"residual_out=residual[0:1,2:4] out=y", "residual_out=spare[0:1,2:4] out=y"},
                   second = {"residual_out=residual[0:1,0:2] out=y", "residual_out=spare[0:1,0:2] out=y"};
   expect_accepted(test_assemble("layer.mks", EDITS(first, second)));
@@ -101,19 +108,20 @@ Test(peers, empty_last_attention_part) {
     }
   }
   mk_program_free(program);
-  expect_rejected(test_assemble("layer.mks", EDITS({"span=256", "span=128"})), "R06",
-                  "#3 combine: parts: reads words of buffer parts that SM 1 position 1 #12 attention writes only from "
-                  "position 256 on");
+  expect_rejected(
+      test_assemble("layer.mks", EDITS({"span=256", "span=128"})), "S11",
+      "#3 combine: span is 128; the parts are those of SM 0 position 1 #2 attention, of spans of 256 tokens");
 }
 
-/* #1 of the next step can stand in for the signal of #19 that has not come, and then the wait of #19 ends too early. */
+/* #1 of the next step can stand in for the signal of #18 that has not come, and then the wait of #19 ends too early. */
 Test(peers, counter_overrun_between_epochs) {
-  expect_rejected(test_assemble("layer.mks", EDITS({"#1 qkv", "#1 qkv signal=late+1"},
-                                                   {"#19 next", "#19 next signal=late+1 wait=late>=1"})),
-                  "E04",
-                  "#1 qkv: signals counter late in the next epoch before the wait of SM 1 position 7 #19 next in this "
-                  "one is over and before the "
-                  "signal of SM 1 position 7 #19 next has come");
+  expect_rejected(
+      test_assemble("layer.mks", EDITS({"#1 qkv", "#1 qkv signal=late+1"}, {"#18 head", "#18 head signal=late+1"},
+                                       {"#19 next", "#19 next wait=late>=1"})),
+      "E04",
+      "#1 qkv: signals counter late in the next epoch before the wait of SM 1 position 7 #19 next in this "
+      "one is over and before the "
+      "signal of SM 1 position 6 #18 head has come");
 }
 
 /* No size above which a check is left out: faults behind the 8,000th instruction are found as those before. */

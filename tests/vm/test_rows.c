@@ -56,8 +56,8 @@ Test(verify_rows, every_number_is_accepted) {
   }
 }
 
-REJECTS(fewer_rows_than_lines, "S10", "number of rows", p->ranges.batch.high = ROWS / 2)
-REJECTS(more_rows_than_lines, "S10", "number of rows", p->ranges.batch.high = ROWS * 2)
+REJECTS(fewer_rows_than_lines, "S02", "with 2 rows per step", p->ranges.batch.high = ROWS / 2)
+REJECTS(more_rows_than_lines, "S02", "with 8 rows per step", p->ranges.batch.high = ROWS * 2)
 REJECTS(no_row_active, "S01", "at least one is active", p->ranges.batch.low = 0)
 REJECTS(all_rows_active, "S01", "at least one is active", p->ranges.batch.low = ROWS)
 REJECTS(seventeen_rows, "S01", "1, 2, 4, 8, 16 or 64", p->ranges.batch.high = 17)
@@ -94,8 +94,7 @@ REJECTS(plans_that_differ, "N04", "all SMs must agree", {
   find(p, MK_OP_NEXT)->operands[MK_SLOT_NEXT_prompt].buffer = other;
 })
 /* Words that are written only where a position reaches them, waited for by another count of positions. */
-REJECTS(a_combine_of_another_span, "R06", "at positions that reach its split",
-        find(p, MK_OP_COMBINE)->params[MK_PARAM_COMBINE_span] /= 2)
+REJECTS(a_combine_of_another_span, "S11", "of spans of", find(p, MK_OP_COMBINE)->params[MK_PARAM_COMBINE_span] /= 2)
 REJECTS(a_unit_twice, "S10", "row is", {
   mk_instruction *in = find(p, MK_OP_ATTENTION);
   in->operands[MK_SLOT_ATTENTION_kv].row ^= 1;

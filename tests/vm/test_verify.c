@@ -347,7 +347,7 @@ Test(verify, empty_program) {
 REJECTS(machine_without_ring, model, "S01", "ring_pages", p->machine.ring_pages = 0)
 REJECTS(batch_of_three, model, "S01", "batch", p->ranges.batch.high = 3)
 REJECTS(batch_of_none, model, "S01", "batch", p->ranges.batch.low = 0)
-REJECTS(batch_of_two, model, "S10", "rows", p->ranges.batch.high = 2)
+REJECTS(batch_of_two, model, "S02", "2 rows per step", p->ranges.batch.high = 2)
 REJECTS(position_range_falls, model, "S01", "position", p->ranges.position.low = 512)
 REJECTS(buffer_kind_unknown, model, "S02", "buffer 13", p->buffers[RESIDUAL].kind = 77)
 REJECTS(buffer_tile_zero, model, "S02", "buffer 19", p->buffers[X].tile_cols = 0)
@@ -411,7 +411,9 @@ REJECTS(counter_never_signalled, model, "E03", "gets 0",
         I(0, GLU)->waits[0] = (mk_wait){.counter = C_MOVED, .threshold = 1})
 REJECTS(no_next, model, "N01", "no next", p->instruction_count--; p->queues[1].count--)
 REJECTS(next_before_head, model, "N02", "step state", swap(I(1, NEXT), I(1, HEAD)))
-REJECTS(next_overtakes_storer, model, "N03", "storer", p->machine.result_slots = 40)
+REJECTS(next_without_a_head, model, "N03", "no head before it", swap(I(1, NEXT), I(1, HEAD)); p->instruction_count--;
+        p->queues[1].count--; I(1, NEXT)->wait_count = 0; I(1, NEXT)->waits[0] = (mk_wait){0};
+        I(0, NEXT)->waits[0].threshold = 1; seal(p))
 REJECTS(next_disagrees, model, "N04", "agree", p->ranges.position.high = 447;
         I(1, NEXT)->operands[MK_SLOT_NEXT_prompt].cols = 7; seal(p))
 
@@ -449,27 +451,25 @@ REJECTS(carried_from_the_last_step, model, "R01", "same step",
         I(0, LINEAR_ADD)->operands[MK_SLOT_LINEAR_ADD_residual_in].buffer = SPARE)
 REJECTS(stamped_word_written_twice, model, "R04", "same epoch", I(1, GLU)->operands[MK_SLOT_GLU_out].col = 1;
         I(1, GLU)->operands[MK_SLOT_GLU_weight].row = 1)
-REJECTS(long_positions_only, model, "R06", "from position 256", I(0, COMBINE)->params[MK_PARAM_COMBINE_span] = 128)
+REJECTS(long_positions_only, model, "S11", "of spans of 256", I(0, COMBINE)->params[MK_PARAM_COMBINE_span] = 128)
 REJECTS(output_left_out, model, "O01", "logits", I(1, HEAD)->operands[MK_SLOT_HEAD_weight] = at(W_HEAD, 0, 0, 0, 0);
         I(1, HEAD)->operands[MK_SLOT_HEAD_logits] = at(LOGITS, 0, 0, 0, 0); seal(p))
 REJECTS(ring_left_out, model, "O01", "ring", I(0, NEXT)->operands[MK_SLOT_NEXT_ring] = at(RING, 0, 0, 0, 0))
 
 /* The signal of the next step's first instruction can stand in for one of this step that has not come yet. */
 REJECTS(counter_overrun_between_epochs, model, "E04", "next epoch", mk_instruction *first = I(0, QKV),
-        *last = I(1, NEXT);
+        *head = I(1, HEAD), *last = I(1, NEXT);
         first->signals[first->signal_count++] = (mk_signal){.counter = C_FREE, .amount = 1};
-        last->signals[last->signal_count++] = (mk_signal){.counter = C_FREE, .amount = 1};
+        head->signals[head->signal_count++] = (mk_signal){.counter = C_FREE, .amount = 1};
         last->waits[last->wait_count++] = (mk_wait){.counter = C_FREE, .threshold = 1}; seal(p))
 
-/* SM 1 reads qkv and hands nothing on: SM 0 can be a step ahead and overwrite it. */
+/* SM 1 reads qkv after its candidate has gone out: SM 0 can be a step ahead and overwrite it. */
 Test(verify, reader_that_nobody_waits_for) {
   static queue queues[2];
   memset(queues, 0, sizeof queues);
   mk_program *p = start();
   queue source[1] = {{.count = 0}};
   fill_queue(source, 0);
-  p->buffers[CAND].rows = 1;
-  p->buffers[CAND].bytes = 16;
   for (uint32_t sm = 0; sm < 2; sm++) {
     queue *q = &queues[sm];
     if (sm == 0) {
@@ -477,17 +477,21 @@ Test(verify, reader_that_nobody_waits_for) {
       q->in[0].operands[MK_SLOT_QKV_weight].rows = 12;
       q->in[0].operands[MK_SLOT_QKV_out].cols = 12;
     }
-    mk_instruction *in = push(q, MK_OP_REDUCE_ADD, -1, -1);
-    SET(in, at(QKV, 0, 1, 0, 4), token(0, 4), at(sm == 0 ? RESIDUAL : SPARE, 0, 1, 0, 4),
-        at(sm == 0 ? X : Y, 0, 1, 0, 4));
-    if (sm == 0) {
-      in = push(q, MK_OP_HEAD, -1, -1);
-      SET(in, at(X, 0, 1, 0, 4), at(GAIN, 0, 1, 0, 4), at(W_HEAD, 0, 3, 0, 4), at(LOGITS, 0, 1, 0, 3),
-          at(CAND, 0, 1, 0, 1));
-      memcpy(in->params, (uint32_t[]){mk_float_param(1e-5f), 64, 40, 0}, sizeof in->params);
+    mk_instruction *in = NULL;
+    for (uint32_t i = 0; i < 2; i++) {
+      if (i == sm) {
+        in = push(q, MK_OP_REDUCE_ADD, -1, -1);
+        SET(in, at(QKV, 0, 1, 0, 4), token(0, 4), at(sm == 0 ? RESIDUAL : SPARE, 0, 1, 0, 4),
+            at(sm == 0 ? X : Y, 0, 1, 0, 4));
+      } else {
+        in = push(q, MK_OP_HEAD, -1, -1);
+        SET(in, at(X, 0, 1, 0, 4), at(GAIN, 0, 1, 0, 4), at(W_HEAD, 0, 3 - 3 * sm, 0, 4 - 4 * sm),
+            at(LOGITS, 0, 1 - sm, 0, 3 - 3 * sm), at(CAND, sm, 1, 0, 1));
+        memcpy(in->params, (uint32_t[]){mk_float_param(1e-5f), 64, 40, 0}, sizeof in->params);
+      }
     }
     in = push(q, MK_OP_NEXT, -1, -1);
-    SET(in, at(CAND, 0, 1, 0, 1), at(PROMPT, 0, 1, 0, 8), sm == 0 ? at(RING, 0, 1, 0, 9) : at(RING, 0, 0, 0, 0));
+    SET(in, at(CAND, 0, 2, 0, 1), at(PROMPT, 0, 1, 0, 8), sm == 0 ? at(RING, 0, 1, 0, 9) : at(RING, 0, 0, 0, 0));
   }
   rejected(finish(p, queues), "R02", "stamped buffer qkv");
 }

@@ -77,7 +77,7 @@ Test(verify_cost, one_counter_for_all) {
   for (int sm = 0; sm < SMS; sm++) {
     fprintf(out, "buffer q%d kind=activation dtype=f32 store=stamped shape=%dx16 tile=1x16\n", sm, PER_SM);
   }
-  for (int sm = 0, uid = 0; sm < SMS; sm++) {
+  for (int sm = 0, uid = 1; sm < SMS; sm++) {
     fprintf(out, "queue %d:\n", sm);
     for (int i = 0; i < PER_SM; i++) {
       bool is_last = i == PER_SM - 1;

@@ -10,7 +10,8 @@ enum {
   VALUE_HALVES = 2,      /* of a value of 2 to 16 rows, by the generation's parity */
   PROMPT_STEP_FLAGS = 2, /* of a step of 64 rows: vm/gpu/prompt.cuh */
   ALIGNMENT = 256,
-  ARENA_TAIL = 16, /* a kernel may read so far behind the last buffer */
+  ARENA_TAIL =
+      32, /* a kernel may read so far behind the last buffer: the gains of a whole tile, of which one is there */
 };
 
 uint64_t mk_gpu_place(uint64_t *end, uint64_t bytes) {

@@ -78,6 +78,9 @@ __device__ __forceinline__ void load_queue(loader &l) {
 __device__ __forceinline__ void store_instruction(storer &s, const mk_instruction &in,
                                                   const instruction_cursor &cursor) {
   row_store r = {};
+  if (has_flag(in, SLOT_WAITS_RELEASE)) {  // it may read what they order before the consumers have anything for it
+    wait_counters(s.d, in);
+  }
   switch (in.opcode) {
     case MK_OP_QKV:
       begin_QKV(s, in, r);

@@ -71,7 +71,7 @@ typedef struct mk_gpu_buffer {
   uint32_t rows, cols; /* elements */
   uint32_t tile_rows, tile_cols;
   uint32_t grid_cols;   /* tiles */
-  uint32_t row_words;   /* STAMPED: 64-bit words per row; else elements per row */
+  uint32_t row_words;   /* STAMPED: 64-bit words per row; BLOCKS: blocks; else elements per row */
   uint8_t store, dtype; /* mk_store, mk_dtype */
   uint16_t head_dim;    /* BLOCKS; of several rows also of what COMBINE writes, which comes line by line */
   /* BLOCKS. Of several rows, of parts that ATTENTION writes: the address of what COMBINE makes of them, its lower half and its upper one. */
@@ -82,13 +82,19 @@ typedef struct mk_gpu_queue {
   uint32_t first, count;
 } mk_gpu_queue;
 
-/* Who saw a spin run into its deadline, and what it waited for. */
+/* Faults other than a wait that ran into its deadline: an index that no memory answers to. */
+enum {
+  MK_GPU_FAULT_TOKEN = MK_ACTIVITY_COUNT, /* `have` is the next token, `want` how many there are */
+  MK_GPU_FAULT_BLOCK, /* `have` is what the block table names, `want` how many blocks the cache has */
+};
+
+/* Who saw a spin run into its deadline, and what it waited for; or an index out of its range. */
 typedef struct mk_gpu_fault {
-  uint32_t claimed; /* 0: no fault; set once by the first to time out */
+  uint32_t claimed; /* 0: no fault; set once by the first */
   uint32_t sm, role, uid;
-  uint32_t activity;   /* mk_activity */
+  uint32_t activity;   /* mk_activity, or one of the above */
   uint32_t edge;       /* activities.def */
-  uint32_t have, want; /* COUNTER: values, STAMP: generations, else `want` is the phase */
+  uint32_t have, want; /* COUNTER: values, STAMP: generations, faults: above, else `want` is the phase */
   uint32_t epoch;
   uint32_t nan_position; /* 1 + position whose logits were NaN; 0: none */
 } mk_gpu_fault;
@@ -145,6 +151,7 @@ typedef struct mk_gpu_params {
   uint32_t token, position, prompt_length; /* step state at the start */
   uint32_t first_epoch;                    /* epochs since counters and stamps were cleared */
   uint32_t epochs;                         /* tokens of this launch */
+  uint32_t tokens;                         /* in the vocabulary: all that a step may compute are below */
   mk_gpu_clocks *clocks;
   uint32_t *epochs_done; /* the kernel writes how many epochs it ran */
   mk_gpu_trace trace;

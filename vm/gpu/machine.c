@@ -173,7 +173,9 @@ static mk_gpu_buffer describe(const mk_gpu *gpu, size_t index) {
                          .tile_rows = b->tile_rows,
                          .tile_cols = b->tile_cols,
                          .grid_cols = mk_buffer_grid_cols(b),
-                         .row_words = pairs ? (b->cols + 1) / 2 : b->cols,
+                         .row_words = b->store == MK_STORE_BLOCKS ? b->blocks
+                                      : pairs                     ? (b->cols + 1) / 2
+                                                                  : b->cols,
                          .store = b->store,
                          .dtype = b->dtype,
                          .head_dim = b->head_dim,
@@ -235,6 +237,7 @@ static mk_status upload_tables(mk_gpu *gpu, const table_plan *plan) {
       .epochs_done = device_pointer(gpu->control + offsetof(mk_gpu_control, epochs_done)),
       .deadline = (uint32_t)((uint64_t)gpu->options.deadline_ms * 1000000 / 1024),
       .skip_signal_uid = gpu->options.skip_signal_uid,
+      .tokens = gpu->program->ranges.token.high == UINT32_MAX ? UINT32_MAX : gpu->program->ranges.token.high + 1,
       .plan = gpu->rows > 1 ? device_pointer(mk_gpu_address(gpu, gpu->plan)) : NULL,
       .rows = gpu->rows,
       .scratch_floats = gpu->params.scratch_floats,

@@ -155,6 +155,7 @@ __device__ inline void put_step(const device &d, const uint32_t *step, uint32_t 
     uint32_t token = row.z;
     if (token == MK_TOKEN_CHOSEN) {
       token = prompt_shared()->choice;
+      token = index_fits(d, MK_GPU_FAULT_TOKEN, token, d.params.tokens) ? token : 0;
     }
     to.tokens[line] = token;
     if (line == 0) {

@@ -188,17 +188,24 @@ static void describe_edge(const mk_program *program, const mk_gpu_fault *fault, 
   }
 }
 
-/* The record of the first wait that ran into its deadline; afterwards the machine is as new, but for weights and inputs. */
+/* The record of the first fault; afterwards the machine is as new, but for weights and inputs. */
 static mk_status report_fault(mk_gpu *gpu, const mk_gpu_fault *fault) {
-  char edge[192];
-  describe_edge(gpu->program, fault, edge, sizeof edge);
+  bool token = fault->activity == MK_GPU_FAULT_TOKEN, block = fault->activity == MK_GPU_FAULT_BLOCK;
+  char what[256], edge[192];
+  if (token) {
+    snprintf(what, sizeof what, "came to token %u of a vocabulary of %u", fault->have, fault->want);
+  } else if (block) {
+    snprintf(what, sizeof what, "found block %u in its table, of a cache of %u", fault->have, fault->want);
+  } else {
+    describe_edge(gpu->program, fault, edge, sizeof edge);
+    snprintf(what, sizeof what, "waited %u ms for %s", gpu->options.deadline_ms, edge);
+  }
   MK_TRY(mk_gpu_clear(gpu));
-  return mk_error(
-      MK_ERR_DEVICE,
-      "the program stands still: SM %u, %s, instruction %u (%s), step %u of the launch, waited %u ms for %s; "
-      "the machine is cleared and can run again",
-      fault->sm, mk_trace_role_name(fault->role), fault->uid, opcode_of(gpu->program, fault->uid), fault->epoch,
-      gpu->options.deadline_ms, edge);
+  return mk_error(MK_ERR_DEVICE,
+                  "%s: SM %u, %s, instruction %u (%s), step %u of the launch, %s; the machine is cleared and can run "
+                  "again",
+                  token || block ? "an index out of range" : "the program stands still", fault->sm,
+                  mk_trace_role_name(fault->role), fault->uid, opcode_of(gpu->program, fault->uid), fault->epoch, what);
 }
 
 /* Generations must not wrap round to one that an old word carries. */

@@ -30,7 +30,7 @@ __device__ inline void say_wait(const device &d, uint32_t what, uint32_t have, u
 }
 #endif
 
-// Says what this warp waits for.
+// Says what this warp waits for; by one thread.
 __device__ inline void begin_long_wait(const device &d, uint32_t what, uint32_t have, uint32_t want) {
   volatile shared_words *words = device::words();
   uint32_t warp = d.warp;
@@ -55,7 +55,10 @@ __device__ inline bool keep_waiting(const device &d, uint32_t &tries, uint32_t a
     return true;
   }
   if (tries == LONG_WAIT_TRIES) {
-    begin_long_wait(d, activity | edge << 16, alone ? have : __reduce_max_sync(0xffffffffu, have), want);
+    uint32_t most = alone ? have : __reduce_max_sync(0xffffffffu, have);
+    if (alone || tile::lane() == 0) {
+      begin_long_wait(d, activity | edge << 16, most, want);
+    }
   }
 #endif
   bool stay = device::words()->leave == 0;
@@ -114,6 +117,32 @@ __device__ inline bool wait_instruction(const device &d, const instruction_curso
   return true;
 }
 
+// Writes the fault record and raises the abort flag, unless somebody has done so before; by one thread.
+__device__ inline void claim_fault(mk_gpu_fault *fault, uint32_t *abort, uint32_t warp, uint32_t activity,
+                                   uint32_t edge, uint32_t have, uint32_t want, uint32_t epoch) {
+  if (atomicCAS(&fault->claimed, 0u, 1u) != 0u) {
+    return;
+  }
+  fault->sm = blockIdx.x;
+  fault->role = role_of(warp);
+  fault->uid = device::words()->uid[warp];
+  fault->activity = activity;
+  fault->edge = edge;
+  fault->have = have;
+  fault->want = want;
+  fault->epoch = epoch;
+  __threadfence_system();
+  atomicExch(abort, 1u);
+}
+
+// An index that must be below `count`; by one thread. Else the launch ends, with the fault of that kind.
+__device__ inline bool index_fits(const device &d, uint32_t kind, uint32_t index, uint32_t count) {
+  if (index >= count) {
+    claim_fault(d.params.fault, d.params.abort, d.warp, kind, 0, index, count, d.epoch);
+  }
+  return index < count;
+}
+
 // What the controller knows of the others' long waits, lane by lane.
 struct watch {
   uint32_t ticket = 0, since = 0;  // since: in units of 1.024 us
@@ -140,17 +169,9 @@ __device__ inline watch watch_over(watch w, uint32_t deadline, mk_gpu_fault *fau
   uint32_t activity = what & 0xff;
   bool edge_wait = activity == MK_ACTIVITY_COUNTER || activity == MK_ACTIVITY_STAMP;
   bool late = what != 0 && now - w.since > (edge_wait ? deadline : deadline + deadline / 4);
-  if (late && words->leave == 0 && atomicCAS(&fault->claimed, 0u, 1u) == 0u) {
-    fault->sm = blockIdx.x;
-    fault->role = role_of(warp);
-    fault->uid = words->uid[warp];
-    fault->activity = activity;
-    fault->edge = what >> 16;
-    fault->have = words->waits[warp].have;
-    fault->want = words->waits[warp].want;
-    fault->epoch = words->waits[warp].epoch;
-    __threadfence_system();
-    atomicExch(abort, 1u);
+  if (late && words->leave == 0) {
+    claim_fault(fault, abort, warp, activity, what >> 16, words->waits[warp].have, words->waits[warp].want,
+                words->waits[warp].epoch);
   }
   if (__any_sync(0xffffffffu, late) || tile::load_acquire(abort) != 0) {
     __threadfence();

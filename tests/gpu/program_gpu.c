@@ -1,0 +1,274 @@
+/* Programs written by hand (tests/vm/data): what the verifier accepts runs here, however unlike a compiled one it is. Every instruction is
+ * compared with its plain C reference, and launches give the same bits. */
+#include <stdio.h>
+#include <string.h>
+
+#include "instructions/mla.h"
+#include "instructions/sampling.h"
+#include "tests/gpu/gpu_test.h"
+#include "tools/lib/compare.h"
+#include "vm/asm.h"
+#include "vm/gpu/machine.h"
+#include "vm/verify.h"
+
+enum { LAUNCHES = 100, MOST_STEPS = 24, COMPARED_STEPS = 4, MOST_PLACES = 3 };
+
+typedef struct hand {
+  const char *name;
+  mk_program *program;
+  mk_gpu *gpu;
+  uint8_t **weights; /* by buffer */
+  uint32_t rows;
+  uint32_t results[MK_PROMPT_ROWS];
+  uint64_t hash; /* of what the host was told in a launch */
+} hand;
+
+static void mix(uint64_t *hash, const void *data, uint64_t bytes) {
+  for (uint64_t i = 0; i < bytes; i++) {
+    *hash = (*hash ^ ((const uint8_t *)data)[i]) * 1099511628211u;
+  }
+}
+
+static bool told_token(void *user, uint32_t position, uint32_t token) {
+  hand *h = user;
+  h->results[0] = token;
+  mix(&h->hash, &position, sizeof position);
+  mix(&h->hash, &token, sizeof token);
+  return true;
+}
+
+static bool told_rows(void *user, uint32_t step, const uint32_t *results) {
+  hand *h = user;
+  memcpy(h->results, results, h->rows * sizeof *results);
+  mix(&h->hash, &step, sizeof step);
+  mix(&h->hash, results, h->rows * sizeof *results);
+  return true;
+}
+
+static mk_status step_one(void *user, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t *next) {
+  hand *h = user;
+  MK_TRY(mk_gpu_run(h->gpu, token, position, prompt_length, 1, told_token, h));
+  *next = h->results[0];
+  return MK_OK;
+}
+
+static mk_status step_many(void *user, const mk_step_row *rows, uint32_t *results) {
+  hand *h = user;
+  MK_TRY(mk_gpu_run_plan(h->gpu, rows, 1, told_rows, h));
+  memcpy(results, h->results, h->rows * sizeof *results);
+  return MK_OK;
+}
+
+static mk_status read_buffer(void *user, size_t buffer, void *data, uint64_t bytes) {
+  return mk_gpu_read(((hand *)user)->gpu, buffer, 0, data, bytes);
+}
+
+static uint32_t generation(void *user) { return mk_gpu_generation(((hand *)user)->gpu); }
+
+static float next_weight(uint64_t *seed) {
+  *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+  return (float)(int32_t)(*seed >> 32) * 0x1p-31f;
+}
+
+static mk_status fill_weights(hand *h) {
+  uint64_t seed = 11;
+  MK_TRY(mk_alloc(h->program->buffer_count, sizeof *h->weights, &h->weights));
+  for (size_t b = 0; b < h->program->buffer_count; b++) {
+    const mk_buffer *buffer = &h->program->buffers[b];
+    bool half = buffer->dtype == MK_DTYPE_BF16;
+    if (buffer->kind != MK_KIND_WEIGHT) {
+      continue;
+    }
+    MK_TRY(mk_alloc_aligned(64, buffer->bytes, &h->weights[b]));
+    for (uint64_t i = 0; i < buffer->bytes / (half ? 2 : 4); i++) {
+      uint32_t bits = mk_float_param(next_weight(&seed));
+      if (half) {
+        ((uint16_t *)(void *)h->weights[b])[i] = (uint16_t)(bits >> 16);
+      } else {
+        ((uint32_t *)(void *)h->weights[b])[i] = bits;
+      }
+    }
+    MK_TRY(mk_gpu_write(h->gpu, b, 0, h->weights[b], buffer->bytes));
+  }
+  return MK_OK;
+}
+
+/* Block tables name all blocks in turn, slot by slot; draws go by temperature 1 and top-k. */
+static mk_status fill_inputs(const hand *h) {
+  uint32_t words[MK_SAMPLING_WORDS] = {MK_SAMPLE_DRAWS | MK_SAMPLE_TOP_K, 7};
+  words[MK_SAMPLING_TEMPERATURE] = words[MK_SAMPLING_INVERSE_TEMPERATURE] = mk_float_param(1.0f);
+  words[MK_SAMPLING_REPETITION] = words[MK_SAMPLING_INVERSE_REPETITION] = mk_float_param(1.0f);
+  words[MK_SAMPLING_TOP_K] = 8;
+  for (size_t i = 0; i < h->program->instruction_count; i++) {
+    const mk_instruction *in = &h->program->instructions[i];
+    if (in->opcode == MK_OP_SCORE) {
+      MK_TRY(mk_gpu_write(h->gpu, in->operands[MK_SLOT_SCORE_sampling].buffer, 0, words, sizeof words));
+    } else if (in->opcode == MK_OP_ATTENTION) {
+      size_t table = in->operands[MK_SLOT_ATTENTION_table].buffer;
+      for (uint32_t e = 0; e < h->program->buffers[table].rows * h->program->buffers[table].cols; e++) {
+        MK_TRY(mk_gpu_write(h->gpu, table, e * sizeof e, &e, sizeof e));
+      }
+    }
+  }
+  return MK_OK;
+}
+
+/* Places from where several steps are possible: the first one, over the end of a span, the last one. */
+static uint32_t places(const hand *h, uint32_t *at) {
+  const mk_range *range = &h->program->ranges.position;
+  uint32_t count = 0, last = range->high - range->low < MOST_STEPS ? range->low : range->high + 1 - MOST_STEPS;
+  at[count++] = range->low;
+  if (range->low < 250 && range->high >= 250 + MOST_STEPS) {
+    at[count++] = 250;
+  }
+  at[count++] = last;
+  return count;
+}
+
+/* Two slots, at different positions; the second one comes later. With one slot: the next tokens of its sequence. */
+static void plan_step(const hand *h, uint32_t position, uint32_t step, bool given, mk_step_row *rows) {
+  memset(rows, 0, h->rows * sizeof *rows);
+  for (uint32_t line = 0; line < h->rows && line < 2; line++) {
+    bool lone = mk_program_slots(h->program) == 1;
+    uint32_t token = !given && step > line && !lone ? MK_TOKEN_CHOSEN : (step + 3 * line) % 16;
+    bool active = line <= step || lone;
+    rows[line] = (mk_step_row){.slot = lone ? 0 : line,
+                               .position = position + (lone ? 2 * step + line : step - line),
+                               .token = token,
+                               .flags = active ? MK_ROW_ACTIVE | (lone && line == 0 ? 0 : MK_ROW_CHOOSES) : 0};
+  }
+}
+
+static mk_status launch(hand *h, uint32_t position, uint32_t steps, uint64_t *out) {
+  mk_step_row plan[MK_PROMPT_ROWS * MOST_STEPS];
+  h->hash = 14695981039346656037u;
+  MK_TRY(mk_gpu_clear(h->gpu));
+  for (uint32_t s = 0; h->rows > 1 && s < steps; s++) {
+    plan_step(h, position, s, false, plan + (size_t)s * h->rows);
+  }
+  MK_TRY(h->rows > 1 ? mk_gpu_run_plan(h->gpu, plan, steps, told_rows, h)
+                     : mk_gpu_run(h->gpu, h->program->ranges.token.low, position, 0, steps, told_token, h));
+  for (size_t b = 0; b < h->program->buffer_count; b++) { /* all that instructions have left */
+    const mk_buffer *buffer = &h->program->buffers[b];
+    uint8_t *data;
+    if (buffer->kind != MK_KIND_ACTIVATION && buffer->kind != MK_KIND_OUTPUT) {
+      continue;
+    }
+    MK_TRY(mk_alloc(buffer->bytes, 1, &data));
+    mk_status status = mk_gpu_read(h->gpu, b, 0, data, buffer->bytes);
+    mix(&h->hash, data, buffer->bytes);
+    mk_free(data);
+    MK_TRY(status);
+  }
+  *out = h->hash;
+  return MK_OK;
+}
+
+static void repeat(hand *h, uint32_t position) {
+  const mk_range *range = &h->program->ranges.position;
+  uint32_t steps = range->high - position + 1, differing = 0;
+  uint64_t first = 0, again = 0;
+  steps = steps > MOST_STEPS ? MOST_STEPS : steps;
+  steps = h->rows > MK_MAX_ROWS ? steps / 2 : steps;
+  for (uint32_t i = 0; i < LAUNCHES; i++) {
+    if (launch(h, position, steps, i == 0 ? &first : &again) != MK_OK) {
+      expect(false, h->name, mk_error_message());
+      return;
+    }
+    differing += i != 0 && first != again;
+  }
+  printf("%s: from position %u, %u of %d launches of %u steps differ\n", h->name, position, differing, LAUNCHES, steps);
+  expect(differing == 0, h->name, "a launch left other bits behind");
+}
+
+static void compare(hand *h, uint32_t position) {
+  mk_compare_source source = {step_one, read_buffer, generation, h, step_many};
+  mk_compare *c = NULL;
+  mk_status status = mk_gpu_clear(h->gpu);
+  if (status == MK_OK) {
+    status = mk_compare_new(h->program, h->weights, &source, &c);
+  }
+  uint32_t token = h->program->ranges.token.low, results[MK_PROMPT_ROWS];
+  for (uint32_t s = 0; status == MK_OK && s < COMPARED_STEPS && position + s <= h->program->ranges.position.high; s++) {
+    mk_step_row rows[MK_PROMPT_ROWS];
+    plan_step(h, position, s, true, rows);
+    status = h->rows > 1 ? mk_compare_step_rows(c, rows, results) : mk_compare_step(c, token, position + s, 0, &token);
+  }
+  mk_compare_free(c);
+  expect_ok(status, h->name);
+}
+
+static void run_accepted(hand *h) {
+  uint32_t at[MOST_PLACES];
+  mk_gpu_options options = {.device = device_index()};
+  mk_status status = mk_gpu_new(h->program, &options, &h->gpu);
+  if (status == MK_ERR_FILE || status == MK_ERR_USAGE) {
+    printf("%s: accepted; not for this machine: %s\n", h->name, mk_error_message());
+    return;
+  }
+  if (expect_ok(status, h->name) && expect_ok(fill_weights(h), h->name) && expect_ok(fill_inputs(h), h->name)) {
+    for (uint32_t i = places(h, at); i-- != 0;) {
+      compare(h, at[i]);
+      repeat(h, at[i]);
+    }
+  }
+  for (size_t b = 0; h->weights != NULL && b < h->program->buffer_count; b++) {
+    mk_free(h->weights[b]);
+  }
+  mk_free(h->weights);
+  mk_gpu_free(h->gpu);
+}
+
+void test_program(const char *path) {
+  const char *slash = strrchr(path, '/');
+  hand h = {.name = slash == NULL ? path : slash + 1};
+  if (!expect_ok(mk_assemble_file(path, &h.program), h.name)) {
+    return;
+  }
+  h.rows = mk_program_rows(h.program);
+  if (mk_verify(h.program, NULL) != MK_OK) {
+    printf("%s: rejected, %.3s\n", h.name, mk_error_message());
+  } else if (mk_program_listed(h.program)) {
+    printf("%s: accepted; programs with a work list have tests of their own\n", h.name);
+  } else {
+    run_accepted(&h);
+  }
+  mk_program_free(h.program);
+}
+
+/* The machine defends itself against what a host may write, or memory may come to hold: indices are looked at before they are used. */
+void test_indices(const char *path) {
+  hand h = {.name = "indices"};
+  mk_gpu_options options = {.device = device_index()};
+  if (!expect_ok(mk_assemble_file(path, &h.program), h.name) ||
+      !expect_ok(mk_gpu_new(h.program, &options, &h.gpu), h.name)) {
+    mk_program_free(h.program);
+    return;
+  }
+  h.rows = 1;
+  bool ok = expect_ok(fill_weights(&h), h.name) && expect_ok(fill_inputs(&h), h.name);
+  int prompt = mk_program_find_buffer(h.program, "prompt"), table = mk_program_find_buffer(h.program, "table");
+  uint32_t beyond = h.program->ranges.token.high + 1, none = 0, far = 1u << 30, first = 0;
+  if (ok && expect(prompt >= 0 && table >= 0, h.name, "the program has no prompt or no table")) {
+    ok = expect_ok(mk_gpu_write(h.gpu, (size_t)prompt, 4, &beyond, 4), h.name);
+    expect(ok && mk_gpu_run(h.gpu, 0, 0, 2, 3, told_token, &h) == MK_ERR_DEVICE &&
+               strstr(mk_error_message(), "came to token 40 of a vocabulary of 40") != NULL,
+           h.name, mk_error_message());
+    ok = expect_ok(mk_gpu_write(h.gpu, (size_t)prompt, 4, &none, 4), h.name) &&
+         expect_ok(mk_gpu_run(h.gpu, 0, 0, 2, 3, told_token, &h), h.name) &&
+         expect_ok(mk_gpu_write(h.gpu, (size_t)table, 0, &far, 4), h.name);
+    expect(ok && mk_gpu_run(h.gpu, 0, 0, 0, 3, told_token, &h) == MK_ERR_DEVICE &&
+               strstr(mk_error_message(), "found block 1073741824 in its table, of a cache of 8") != NULL,
+           h.name, mk_error_message());
+    expect(ok && mk_gpu_run(h.gpu, 0, 70, 0, 3, told_token, &h) == MK_ERR_DEVICE, h.name,
+           "a block out of range that is read went unnoticed");
+    ok = expect_ok(mk_gpu_write(h.gpu, (size_t)table, 0, &first, 4), h.name);
+    expect_ok(mk_gpu_run(h.gpu, 0, 0, 0, 3, told_token, &h), h.name);
+  }
+  for (size_t b = 0; h.weights != NULL && b < h.program->buffer_count; b++) {
+    mk_free(h.weights[b]);
+  }
+  mk_free(h.weights);
+  mk_gpu_free(h.gpu);
+  mk_program_free(h.program);
+}
