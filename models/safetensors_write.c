@@ -2,85 +2,9 @@
  * multiple of 8, the data of the tensors without holes. */
 #include "models/safetensors_write.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
-
-mk_status mk_output_open(const char *directory, const char *name, mk_output *out) {
-  *out = (mk_output){.fd = -1};
-  size_t size = strlen(directory) + strlen(name) + 40;
-  MK_TRY(mk_alloc(size, 1, &out->path));
-  mk_status status;
-  MK_TRY_GOTO(mk_alloc(size, 1, &out->temporary), failed);
-  snprintf(out->path, size, "%s/%s", directory, name);
-  snprintf(out->temporary, size, "%s/.%s.%ld.part", directory, name, (long)getpid());
-  out->fd = open(out->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-  if (out->fd < 0) {
-    status = mk_error(MK_ERR_RUNTIME, "%s: cannot be created: %s; check the directory and its permissions",
-                      out->temporary, strerror(errno));
-    goto failed;
-  }
-  return MK_OK;
-
-failed:
-  mk_free(out->temporary);
-  mk_free(out->path);
-  *out = (mk_output){.fd = -1};
-  return status;
-}
-
-mk_status mk_output_write(mk_output *output, const void *data, size_t bytes) {
-  const char *at = data;
-  while (bytes > 0) {
-    ssize_t put = write(output->fd, at, bytes);
-    if (put < 0 && errno == EINTR) {
-      continue;
-    }
-    if (put <= 0) {
-      int reason = put == 0 ? ENOSPC : errno;
-      return mk_error(MK_ERR_RUNTIME, "%s: writing failed after %" PRIu64 " bytes: %s; %s", output->path,
-                      output->written, strerror(reason),
-                      reason == ENOSPC || reason == EDQUOT || reason == EFBIG
-                          ? "free some space or choose another directory"
-                          : "check the disk");
-    }
-    at += put;
-    bytes -= (size_t)put;
-    output->written += (uint64_t)put;
-  }
-  return MK_OK;
-}
-
-mk_status mk_output_commit(mk_output *output) {
-  mk_status status = MK_OK;
-  int closed = close(output->fd); /* network file systems report a full disk here */
-  output->fd = -1;
-  if (closed != 0 || rename(output->temporary, output->path) != 0) {
-    status = mk_error(MK_ERR_RUNTIME, "%s: cannot be completed: %s; check the disk and the directory", output->path,
-                      strerror(errno));
-  }
-  if (status == MK_OK) {
-    mk_free(output->temporary);
-    output->temporary = NULL;
-  }
-  mk_output_discard(output);
-  return status;
-}
-
-void mk_output_discard(mk_output *output) {
-  if (output->fd >= 0) {
-    close(output->fd);
-  }
-  if (output->temporary != NULL) {
-    unlink(output->temporary);
-  }
-  mk_free(output->temporary);
-  mk_free(output->path);
-  *output = (mk_output){.fd = -1};
-}
 
 mk_status mk_text_add(mk_text *text, const char *format, ...) {
   char small[256];

@@ -4,10 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
+#include "models/json.h"
 #include "models/synth.h"
 #include "models/synth_text.h"
+#include "vm/draft.h"
 
 enum { CHUNK = 1 << 19 }; /* elements per write: 1 MiB */
 static const uint64_t kShardBytes = UINT64_C(5000000000);
@@ -20,18 +21,14 @@ typedef struct writer {
   uint16_t *chunk;
   uint64_t *starts; /* shard s has the tensors [starts[s], starts[s + 1]) */
   size_t starts_count, starts_capacity;
-  char **written; /* paths of the files that have their names, to be removed on failure */
-  size_t written_count, written_capacity;
+  mk_draft **drafts; /* the directory, and every file in it: they get their names together */
+  size_t draft_count, draft_capacity;
 } writer;
 
 static uint64_t tensor_bytes(const mk_synth_tensor *tensor) { return 2 * tensor->shape[0] * tensor->shape[1]; }
 
 /* Fails before anything is written where it would replace a model. */
 static mk_status check_directory(const char *directory) {
-  if (mkdir(directory, 0777) != 0 && errno != EEXIST) {
-    return mk_error(MK_ERR_RUNTIME, "%s: cannot be created: %s; create its parent or choose another directory",
-                    directory, strerror(errno));
-  }
   static const char *const names[] = {"config.json", "tokenizer.json", "model.safetensors",
                                       "model.safetensors.index.json"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -51,35 +48,30 @@ static mk_status check_directory(const char *directory) {
   return MK_OK;
 }
 
-/* Gives `output` its name and remembers it; the room to remember is made first, so that nothing is forgotten. */
-static mk_status commit(writer *w, mk_output *output) {
-  char *path = NULL;
-  mk_status status = mk_grow(&w->written, &w->written_capacity, w->written_count + 1, sizeof *w->written);
-  if (status == MK_OK) {
-    status = mk_strdup(output->path, &path);
-  }
-  if (status != MK_OK) {
-    mk_output_discard(output);
-    return status;
-  }
-  status = mk_output_commit(output);
-  if (status != MK_OK) {
-    mk_free(path);
-    return status;
-  }
-  w->written[w->written_count++] = path;
+/* The room to remember it is made first, so that nothing is forgotten. */
+static mk_status make_directory(writer *w) {
+  MK_TRY(mk_grow(&w->drafts, &w->draft_capacity, w->draft_count + 1, sizeof(mk_draft *)));
+  MK_TRY(mk_draft_directory(w->directory, &w->drafts[w->draft_count]));
+  w->draft_count++;
+  return MK_OK;
+}
+
+static mk_status open_file(writer *w, const char *name, mk_draft **draft) {
+  char *path;
+  MK_TRY(mk_grow(&w->drafts, &w->draft_capacity, w->draft_count + 1, sizeof(mk_draft *)));
+  MK_TRY(mk_path_join(w->directory, name, &path));
+  mk_status status = mk_draft_open(path, draft);
+  mk_free(path);
+  MK_TRY(status);
+  w->drafts[w->draft_count++] = *draft;
   return MK_OK;
 }
 
 static mk_status write_bytes(writer *w, const char *name, const mk_text *text) {
-  mk_output output;
-  MK_TRY(mk_output_open(w->directory, name, &output));
-  mk_status status = mk_output_write(&output, text->data, text->length);
-  if (status != MK_OK) {
-    mk_output_discard(&output);
-    return status;
-  }
-  return commit(w, &output);
+  mk_draft *draft;
+  MK_TRY(open_file(w, name, &draft));
+  MK_TRY(mk_draft_write(draft, text->data, text->length));
+  return mk_draft_close(draft);
 }
 
 static mk_status write_json(writer *w, const char *name, mk_status (*make)(const mk_config *, mk_text *)) {
@@ -92,12 +84,12 @@ static mk_status write_json(writer *w, const char *name, mk_status (*make)(const
   return status;
 }
 
-static mk_status write_tensor(writer *w, mk_output *output, const mk_synth_tensor *tensor) {
+static mk_status write_tensor(writer *w, mk_draft *draft, const mk_synth_tensor *tensor) {
   uint64_t key = mk_synth_key(w->options.seed, tensor->name), count = tensor_bytes(tensor) / 2;
   for (uint64_t first = 0; first < count; first += CHUNK) {
     uint64_t size = count - first < CHUNK ? count - first : CHUNK;
     mk_synth_fill(key, first, size, tensor->offset, tensor->scale, w->chunk);
-    MK_TRY(mk_output_write(output, w->chunk, size * 2));
+    MK_TRY(mk_draft_write(draft, w->chunk, size * 2));
     w->done += size * 2;
     if (w->options.progress != NULL && !w->options.progress(w->options.user, w->done, w->total)) {
       return mk_error(MK_ERR_RUNTIME,
@@ -108,7 +100,7 @@ static mk_status write_tensor(writer *w, mk_output *output, const mk_synth_tenso
   return MK_OK;
 }
 
-static mk_status write_header(writer *w, mk_output *output, uint64_t begin, uint64_t end) {
+static mk_status write_header(writer *w, mk_draft *draft, uint64_t begin, uint64_t end) {
   mk_text header = {0};
   uint64_t offset = 0;
   mk_status status;
@@ -120,26 +112,22 @@ static mk_status write_header(writer *w, mk_output *output, uint64_t begin, uint
     offset += tensor_bytes(&tensor);
   }
   MK_TRY_GOTO(mk_safetensors_end(&header), done);
-  MK_TRY_GOTO(mk_output_write(output, header.data, header.length), done);
+  MK_TRY_GOTO(mk_draft_write(draft, header.data, header.length), done);
 done:
   mk_text_free(&header);
   return status;
 }
 
 static mk_status write_shard(writer *w, const char *name, uint64_t begin, uint64_t end) {
-  mk_output output;
-  MK_TRY(mk_output_open(w->directory, name, &output));
-  mk_status status = write_header(w, &output, begin, end);
-  for (uint64_t i = begin; i < end && status == MK_OK; i++) {
+  mk_draft *draft;
+  MK_TRY(open_file(w, name, &draft));
+  MK_TRY(write_header(w, draft, begin, end));
+  for (uint64_t i = begin; i < end; i++) {
     mk_synth_tensor tensor;
     mk_synth_tensor_at(w->config, i, &tensor);
-    status = write_tensor(w, &output, &tensor);
+    MK_TRY(write_tensor(w, draft, &tensor));
   }
-  if (status != MK_OK) {
-    mk_output_discard(&output);
-    return status;
-  }
-  return commit(w, &output);
+  return mk_draft_close(draft);
 }
 
 static mk_status add_start(writer *w, uint64_t tensor) {
@@ -211,6 +199,7 @@ static mk_status write_weights(writer *w) {
 
 /* config.json comes last: a directory that has one is complete. */
 static mk_status write_all(writer *w) {
+  MK_TRY(make_directory(w));
   if (!w->options.config_only) {
     MK_TRY(write_json(w, "tokenizer.json", mk_synth_tokenizer_json));
     MK_TRY(write_json(w, "tokenizer_config.json", mk_synth_tokenizer_config_json));
@@ -224,13 +213,14 @@ mk_status mk_synth_write(const char *directory, const mk_config *config, const m
   MK_TRY(check_directory(directory));
   writer w = {.directory = directory, .config = config, .options = *options};
   mk_status status = write_all(&w);
-  for (size_t i = 0; i < w.written_count; i++) {
-    if (status != MK_OK) {
-      unlink(w.written[i]);
+  if (status == MK_OK) {
+    status = mk_drafts_finish(w.drafts, w.draft_count);
+  } else {
+    while (w.draft_count > 0) {
+      mk_draft_drop(w.drafts[--w.draft_count]);
     }
-    mk_free(w.written[i]);
   }
-  mk_free(w.written);
+  mk_free(w.drafts);
   mk_free(w.starts);
   mk_free(w.chunk);
   return status;

@@ -3,10 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "vm/draft.h"
 
 uint64_t mk_fnv1a(const void *data, size_t length) {
   const unsigned char *bytes = data;
@@ -77,65 +78,16 @@ mk_status mk_load_bytes(const char *path, const mk_file_kind *kind, void **bytes
   return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path);
 }
 
-static mk_status write_all(int fd, const unsigned char *from, size_t length) {
-  while (length > 0) {
-    ssize_t put_bytes = write(fd, from, length);
-    if (put_bytes < 0 && errno == EINTR) {
-      continue;
-    }
-    if (put_bytes < 0) {
-      return mk_error(MK_ERR_RUNTIME, "cannot be written: %s", strerror(errno));
-    }
-    from += put_bytes;
-    length -= (size_t)put_bytes;
-  }
-  return MK_OK;
-}
-
-/* A new file beside `path`; `temporary` has room for its name. */
-static int open_temporary(const char *path, char *temporary, size_t size) {
-  for (int attempt = 0; attempt < 100; attempt++) {
-    snprintf(temporary, size, "%s.%ld.%d.tmp", path, (long)getpid(), attempt);
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd >= 0 || errno != EEXIST) {
-      return fd;
-    }
-  }
-  return -1;
-}
-
-static mk_status save(const char *path, const void *bytes, size_t length) {
-  struct stat info;
-  if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
-    return mk_error(MK_ERR_RUNTIME, "is not a regular file; name another file to write");
-  }
-  char *temporary;
-  size_t size = strlen(path) + 64;
-  MK_TRY(mk_alloc(size, 1, &temporary));
-  int fd = open_temporary(path, temporary, size);
-  if (fd < 0) {
-    mk_status failed = mk_error(MK_ERR_RUNTIME, "cannot be created: %s", strerror(errno));
-    mk_free(temporary);
-    return failed;
-  }
-  mk_status status = write_all(fd, bytes, length);
-  if (status == MK_OK && fsync(fd) != 0 && errno != EINVAL) {
-    status = mk_error(MK_ERR_RUNTIME, "cannot be written: %s", strerror(errno));
-  }
-  if (close(fd) != 0 && status == MK_OK) {
-    status = mk_error(MK_ERR_RUNTIME, "cannot be written: %s", strerror(errno));
-  }
-  if (status == MK_OK && rename(temporary, path) != 0) {
-    status = mk_error(MK_ERR_RUNTIME, "cannot be renamed from %s: %s", temporary, strerror(errno));
+mk_status mk_save_bytes(const char *path, const void *bytes, size_t length) {
+  mk_draft *draft;
+  MK_TRY(mk_draft_open(path, &draft));
+  mk_status status = mk_draft_write(draft, bytes, length);
+  if (status == MK_OK) {
+    status = mk_draft_sync(draft);
   }
   if (status != MK_OK) {
-    unlink(temporary);
+    mk_draft_drop(draft);
+    return status;
   }
-  mk_free(temporary);
-  return status;
-}
-
-mk_status mk_save_bytes(const char *path, const void *bytes, size_t length) {
-  mk_status status = save(path, bytes, length);
-  return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path);
+  return mk_drafts_finish(&draft, 1);
 }

@@ -17,7 +17,7 @@ typedef struct mk_file_kind {
 
 /* MK_ERR_FILE for what is not a regular, complete file of that kind. */
 mk_status mk_load_bytes(const char *path, const mk_file_kind *kind, void **bytes, size_t *length);
-/* Writes a temporary file beside `path` and renames it. */
+/* Writes the whole of a file, by a draft (draft.h). */
 mk_status mk_save_bytes(const char *path, const void *bytes, size_t length);
 
 uint64_t mk_fnv1a(const void *data, size_t length); /* FNV-1a-64 */

@@ -299,7 +299,7 @@ Test(synth, too_few_tokens_for_bytes) {
   config.vocab = 255;
   cr_assert_eq(mk_synth_write(model, &config, &(mk_synth_options){0}), MK_ERR_USAGE);
   cr_assert(strstr(mk_error_message(), "vocab_size 255"), "%s", mk_error_message());
-  cr_assert_eq(list(model, false), 0);
+  cr_assert_eq(list(model, false), -1);
 }
 
 Test(synth, a_model_in_the_way_is_kept) {
@@ -333,7 +333,7 @@ Test(synth, a_full_disk_leaves_nothing) {
     cr_assert_eq(status, MK_ERR_RUNTIME, "limit %lu", (unsigned long)limits[i]);
     cr_assert(strstr(mk_error_message(), model) && strstr(mk_error_message(), "free some space"), "%s",
               mk_error_message());
-    cr_assert_eq(list(model, false), 0, "limit %lu", (unsigned long)limits[i]);
+    cr_assert_eq(list(model, false), -1, "limit %lu", (unsigned long)limits[i]);
   }
 }
 
@@ -347,6 +347,15 @@ Test(synth, stopping_leaves_nothing) {
   mk_synth_options options = {.shard_bytes = 60000, .progress = stop_late};
   cr_assert_eq(mk_synth_write(model, &config, &options), MK_ERR_RUNTIME);
   cr_assert(strstr(mk_error_message(), "stopped"), "%s", mk_error_message());
+  cr_assert_eq(list(model, false), -1);
+}
+
+/* Only what it made itself goes again. */
+Test(synth, stopping_leaves_a_directory_that_was_there) {
+  mk_config config = small_config();
+  mk_synth_options options = {.shard_bytes = 60000, .progress = stop_late};
+  cr_assert_eq(mkdir(model, 0700), 0);
+  cr_assert_eq(mk_synth_write(model, &config, &options), MK_ERR_RUNTIME);
   cr_assert_eq(list(model, false), 0);
 }
 
@@ -360,7 +369,7 @@ Test(synth, every_allocation_may_fail) {
     mk_alloc_fail_at(0, false);
     if (status != MK_OK) {
       cr_assert_eq(status, MK_ERR_RUNTIME);
-      cr_assert_eq(list(model, false), 0, "allocation %llu", (unsigned long long)n);
+      cr_assert_eq(list(model, false), -1, "allocation %llu", (unsigned long long)n);
     }
     cr_assert_lt(n, 2000);
   }

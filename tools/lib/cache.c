@@ -1,18 +1,17 @@
 /* See cache.h. */
-#define _GNU_SOURCE /* mkostemp, fallocate */
 #include "tools/lib/cache.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "models/json.h"
 #include "models/llama.h"
+#include "vm/draft.h"
 
 enum { VERSION = 1, HEADER = 64, ALIGNMENT = 4096, SAMPLE = 1024 };
 
@@ -25,8 +24,9 @@ typedef struct header {
 } header;
 
 struct mk_cache {
-  char *path, *temporary; /* temporary: while it is written */
-  int fd;
+  char *path;
+  mk_draft *folder, *draft; /* while it is written */
+  int fd;                   /* while it is read */
   uint64_t *table;
   header header;
   uint64_t next, offset; /* chunk, byte of the file */
@@ -133,12 +133,14 @@ static uint64_t check_of(const mk_cache *cache) {
   return hash(check, cache->table, cache->header.chunks * sizeof *cache->table);
 }
 
-/* fd is the cache's from here on, also on failure. */
+/* fd (-1: none) is the cache's from here on, also on failure. */
 static mk_status new_cache(const char *path, int fd, uint64_t key, uint64_t chunks, uint64_t payload, mk_cache **out) {
   mk_cache *cache = NULL;
   mk_status status = mk_alloc(1, sizeof *cache, &cache);
   if (status != MK_OK) {
-    close(fd);
+    if (fd >= 0) {
+      close(fd);
+    }
     return status;
   }
   cache->fd = fd;
@@ -214,63 +216,29 @@ mk_status mk_cache_read(mk_cache *cache, void *memory, size_t bytes) {
   return MK_OK;
 }
 
-static mk_status cannot_write(const char *path) {
-  return mk_error(MK_ERR_RUNTIME, "%s: cannot be written: %s", path, strerror(errno));
-}
-
 mk_status mk_cache_create(const char *folder, const char *path, uint64_t key, uint64_t chunks, uint64_t payload,
                           mk_cache **out) {
+  mk_cache *cache;
   *out = NULL;
-  if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
-    return mk_error(MK_ERR_RUNTIME, "%s: cannot be made: %s", folder, strerror(errno));
+  MK_TRY(new_cache(path, -1, key, chunks, payload, &cache));
+  mk_status status = mk_draft_directory(folder, &cache->folder);
+  if (status == MK_OK) {
+    status = mk_draft_open(path, &cache->draft);
   }
-  char *temporary;
-  size_t size = strlen(path) + 8;
-  MK_TRY(mk_alloc(size, 1, &temporary));
-  snprintf(temporary, size, "%s.XXXXXX", path);
-  int fd = mkostemp(temporary, O_CLOEXEC);
-  if (fd < 0) {
-    mk_status status = cannot_write(path);
-    mk_free(temporary);
-    return status;
+  if (status == MK_OK) {
+    status = mk_draft_reserve(cache->draft, cache->offset + payload);
   }
-  mk_status status = new_cache(path, fd, key, chunks, payload, out);
   if (status != MK_OK) {
-    unlink(temporary);
-    mk_free(temporary);
+    mk_cache_close(cache);
     return status;
   }
-  (*out)->temporary = temporary;
-  /* Room for all of it at once: better to hear of a full disk now. Not every file system can. */
-  if (fallocate(fd, 0, 0, (off_t)((*out)->offset + payload)) != 0 &&
-      (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
-    status = cannot_write(path);
-    mk_cache_close(*out);
-    *out = NULL;
-  }
-  return status;
-}
-
-static mk_status write_at(const mk_cache *cache, uint64_t offset, const void *data, size_t bytes) {
-  const char *at = data;
-  while (bytes > 0) {
-    ssize_t put = pwrite(cache->fd, at, bytes, (off_t)offset);
-    if (put < 0 && errno == EINTR) {
-      continue;
-    }
-    if (put <= 0) {
-      return cannot_write(cache->path);
-    }
-    at += put;
-    offset += (uint64_t)put;
-    bytes -= (size_t)put;
-  }
+  *out = cache;
   return MK_OK;
 }
 
 mk_status mk_cache_write(mk_cache *cache, const void *memory, size_t bytes) {
   MK_TRY(check_chunk(cache, bytes));
-  MK_TRY(write_at(cache, cache->offset, memory, bytes));
+  MK_TRY(mk_draft_write_at(cache->draft, cache->offset, memory, bytes));
   cache->table[cache->next] = hash(cache->next, memory, bytes);
   cache->next++;
   cache->offset += bytes;
@@ -284,25 +252,23 @@ mk_status mk_cache_finish(mk_cache *cache) {
                     chunks);
   }
   cache->header.check = check_of(cache);
-  MK_TRY(write_at(cache, 0, &cache->header, sizeof cache->header));
-  MK_TRY(write_at(cache, HEADER, cache->table, chunks * sizeof *cache->table));
-  if (fchmod(cache->fd, 0644) != 0 || fsync(cache->fd) != 0 || rename(cache->temporary, cache->path) != 0) {
-    return cannot_write(cache->path);
-  }
-  mk_free(cache->temporary);
-  cache->temporary = NULL;
-  return MK_OK;
+  MK_TRY(mk_draft_write_at(cache->draft, 0, &cache->header, sizeof cache->header));
+  MK_TRY(mk_draft_write_at(cache->draft, HEADER, cache->table, chunks * sizeof *cache->table));
+  MK_TRY(mk_draft_sync(cache->draft));
+  mk_draft *const drafts[] = {cache->folder, cache->draft};
+  cache->folder = cache->draft = NULL;
+  return mk_drafts_finish(drafts, 2);
 }
 
 void mk_cache_close(mk_cache *cache) {
   if (cache == NULL) {
     return;
   }
-  if (cache->temporary != NULL) {
-    unlink(cache->temporary);
+  mk_draft_drop(cache->draft);
+  mk_draft_drop(cache->folder);
+  if (cache->fd >= 0) {
+    close(cache->fd);
   }
-  close(cache->fd);
-  mk_free(cache->temporary);
   mk_free(cache->path);
   mk_free(cache->table);
   mk_free(cache);
