@@ -1,17 +1,17 @@
 /* The lines of a text, and the declarations among them. See asm.h. */
 #include "vm/asm.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "vm/asm_internal.h"
+#include "vm/file.h"
 #include "vm/program_internal.h"
 
 enum {
   MAX_QUEUES = 1 << 20,       /* memory that a few bytes of text may ask for */
   MAX_INSTRUCTIONS = 1 << 26, /* what a program file holds */
+  MOST_TEXT = 1 << 30,        /* bytes of a file: about four million instructions */
 };
 
 static mk_status parse_number(mk_word value, const char *field, uint32_t most, uint32_t *out) {
@@ -366,42 +366,20 @@ mk_status mk_assemble(const char *text, size_t length, mk_program **out) {
   return MK_OK;
 }
 
-/* The whole of a regular file; mk_free(*text). */
-static mk_status read_text(FILE *file, char **text, size_t *length) {
-  struct stat info;
-  if (fstat(fileno(file), &info) != 0) {
-    return mk_error(MK_ERR_RUNTIME, "cannot be read: %s", strerror(errno));
-  }
-  if (!S_ISREG(info.st_mode)) {
-    return mk_error(MK_ERR_FILE, "is not a regular file; name a program in text form");
-  }
-  *length = (size_t)info.st_size;
-  MK_TRY(mk_alloc(*length, 1, text));
-  if (fread(*text, 1, *length, file) != *length) {
-    mk_free(*text);
-    return mk_error(MK_ERR_RUNTIME, "cannot be read to its end, or became shorter while it was read; try again");
-  }
-  return MK_OK;
+static mk_status check_size(const void *start, uint64_t size) {
+  (void)start;
+  return size <= MOST_TEXT ? MK_OK
+                           : mk_error(MK_ERR_FILE, "has %llu bytes; a program in text form has at most %d",
+                                      (unsigned long long)size, MOST_TEXT);
 }
 
 mk_status mk_assemble_file(const char *path, mk_program **out) {
+  static const mk_file_kind kind = {"a program in text form", "you or `mkvm disasm`", 0, check_size};
+  void *text;
+  size_t length;
   *out = NULL;
-  /* Opening a FIFO without a writer would wait for one. */
-  struct stat info;
-  if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
-    return mk_error(MK_ERR_FILE, "%s: is not a regular file; name a program in text form", path);
-  }
-  FILE *file = fopen(path, "rbe");
-  if (file == NULL) {
-    return mk_error(MK_ERR_FILE, "%s: cannot be opened: %s", path, strerror(errno));
-  }
-  char *text;
-  size_t length = 0;
-  mk_status status = read_text(file, &text, &length);
-  fclose(file);
-  if (status == MK_OK) {
-    status = mk_assemble(text, length, out);
-    mk_free(text);
-  }
+  MK_TRY(mk_load_bytes(path, &kind, &text, &length));
+  mk_status status = mk_assemble(text, length, out);
+  mk_free(text);
   return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path);
 }

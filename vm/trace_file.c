@@ -458,6 +458,10 @@ static mk_status check_lead(const file_lead *lead, uint64_t size) {
     return mk_error(MK_ERR_FILE, "header: content is %llu bytes; %llu bytes of file cannot hold them",
                     (unsigned long long)lead->content, (unsigned long long)size);
   }
+  if (size - sizeof *lead > compressBound(lead->content)) {
+    return mk_error(MK_ERR_FILE, "header: content is %llu bytes; it never takes %llu bytes of file",
+                    (unsigned long long)lead->content, (unsigned long long)size);
+  }
   return MK_OK;
 }
 

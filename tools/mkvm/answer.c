@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "tools/mkvm/command.h"
-#include "tools/mkvm/loading.h"
+#include "tools/mkvm/signals.h"
 
 mk_status mk_answer_encode(const mk_tokenizer *tokenizer, const char *text, size_t length, bool chat, uint32_t context,
                            mk_tokens *tokens) {

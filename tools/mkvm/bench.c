@@ -17,6 +17,7 @@
 #include "tools/mkvm/bench_table.h"
 #include "tools/mkvm/command.h"
 #include "tools/mkvm/loading.h"
+#include "tools/mkvm/signals.h"
 #include "tools/mkvm/trace_option.h"
 #include "tools/profiler/summary.h"
 

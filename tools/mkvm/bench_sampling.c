@@ -6,6 +6,7 @@
 #include "tools/lib/bench_sampling.h"
 #include "tools/mkvm/command.h"
 #include "tools/mkvm/loading.h"
+#include "tools/mkvm/signals.h"
 
 static mk_status print_table(mk_engine *engine, const mk_bench_sampling_result *r, uint32_t tokens, uint32_t rounds) {
   printf("| %-20s | %9s | %14s | %-13s |\n", "sampling", "ms/token", "us over greedy", "quartiles");

@@ -15,7 +15,7 @@
 
 #include "models/unicode.h"
 #include "tools/mkvm/command.h"
-#include "tools/mkvm/loading.h"
+#include "tools/mkvm/signals.h"
 
 mk_status mk_conversation_begin(const char *directory, const char *system, const char *date, mk_conversation *out) {
   *out = (mk_conversation){0};
@@ -61,7 +61,7 @@ mk_status mk_conversation_answered(mk_conversation *c, const char *answer, size_
 typedef struct source {
   EditLine *edit; /* NULL: no terminal */
   History *history;
-  char *line; /* of getline */
+  char *line; /* of a pipe or file */
   size_t capacity;
 } source;
 
@@ -127,19 +127,22 @@ static void close_source(source *s) {
   if (s->history != NULL) {
     history_end(s->history);
   }
-  free(s->line);
+  mk_free(s->line);
 }
 
-static void on_interrupt(int signal_number) {
-  (void)signal_number;
-  mk_interrupted = 1;
-}
-
-/* The next Ctrl-C sets mk_interrupted, and ends a wait; with `once` the one behind it kills, should the first go unheard;
- * the answer's text still goes out then. */
-static void catch_interrupt(bool once) {
-  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = once ? (int)(SA_RESETHAND | SA_RESTART) : 0};
-  sigaction(SIGINT, &action, NULL);
+/* *line is NULL when there are no more. */
+static mk_status read_piped_line(source *s, const char **line, size_t *length) {
+  int c = getc(stdin);
+  while (c != EOF) {
+    if (*length == MK_PROMPT_BYTES) {
+      return mk_error(MK_ERR_USAGE, "standard input: a line has more than %d bytes; shorten it", MK_PROMPT_BYTES);
+    }
+    MK_TRY(mk_grow(&s->line, &s->capacity, *length + 1, 1));
+    s->line[(*length)++] = (char)c;
+    *line = s->line;
+    c = c == '\n' ? EOF : getc(stdin);
+  }
+  return MK_OK;
 }
 
 /* *line, without its end, is valid until the next call; NULL: there are no more. *interrupted: Ctrl-C came instead. */
@@ -155,7 +158,7 @@ static mk_status read_line(source *s, const char **line, size_t *length, bool *i
     sigaddset(&interrupt, SIGINT);
     sigprocmask(SIG_BLOCK, &interrupt, &before);
     mk_interrupted = 0;
-    catch_interrupt(false);
+    mk_catch_interrupt(false);
     const char *typed = el_gets(s->edit, &count);
     *interrupted = mk_interrupted != 0;
     sigprocmask(SIG_SETMASK, &before, NULL);
@@ -168,9 +171,7 @@ static mk_status read_line(source *s, const char **line, size_t *length, bool *i
     }
   } else {
     mk_release_interrupt();
-    ssize_t count = getline(&s->line, &s->capacity, stdin);
-    *line = count >= 0 ? s->line : NULL;
-    *length = count >= 0 ? (size_t)count : 0;
+    MK_TRY(read_piped_line(s, line, length));
   }
   if (*line == NULL && ferror(stdin)) {
     return mk_error(MK_ERR_RUNTIME, "standard input: cannot be read: %s", strerror(errno));
@@ -190,7 +191,7 @@ static mk_status turn(mk_conversation *c, const char *line, size_t length, mk_an
   const char *said = "";
   size_t said_length = 0;
   MK_TRY(mk_conversation_ask(c, line, length, &text, &text_length));
-  catch_interrupt(true);
+  mk_catch_interrupt(true);
   mk_status status = answer(user, text, text_length, &said, &said_length);
   mk_free(text);
   MK_TRY(status);

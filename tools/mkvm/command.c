@@ -10,16 +10,23 @@
 
 #include "vm/program.h"
 
+enum { KEY_USAGE = 256 };
+
 static error_t parse_common(int key, char *text, struct argp_state *state) {
   (void)text;
-  if (key != 'h') {
+  if (key != 'h' && key != KEY_USAGE) {
     return ARGP_ERR_UNKNOWN;
   }
-  argp_state_help(state, stdout, ARGP_HELP_STD_HELP);
-  return 0;
+  /* Without argp's own end of the process, which is 0 whether or not the text went out. */
+  const unsigned ends = ARGP_HELP_EXIT_OK | ARGP_HELP_EXIT_ERR;
+  argp_state_help(state, stdout, (key == 'h' ? ARGP_HELP_STD_HELP : ARGP_HELP_USAGE) & ~ends);
+  exit(mk_finish(state->name, mk_print_done()));
 }
 
-static const struct argp_option common_options[] = {{"help", 'h', NULL, 0, "Show this help and exit", -1}, {0}};
+static const struct argp_option common_options[] = {
+    {"help", 'h', NULL, 0, "Show this help and exit", -1},
+    {"usage", KEY_USAGE, NULL, 0, "Show the options in short and exit", -1},
+    {0}};
 static const char common_doc[] =
     "\vExit codes: 0 done, 1 run time, 2 usage, 3 bad model or file, 4 program rejected, 5 device fault.";
 const struct argp mk_common_argp = {.options = common_options, .parser = parse_common, .doc = common_doc};
@@ -118,6 +125,13 @@ mk_status mk_print(const char *text, size_t length) {
 }
 
 mk_status mk_print_done(void) { return fflush(stdout) != 0 || ferror(stdout) ? output_error() : MK_OK; }
+
+int mk_finish(const char *title, mk_status status) {
+  if (status != MK_OK) {
+    fprintf(stderr, "%s: %s\n", title, mk_error_message());
+  }
+  return (int)status;
+}
 
 void mk_progress(const char *what, uint64_t done, uint64_t total) {
   static int shown = -1;

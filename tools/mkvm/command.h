@@ -1,6 +1,6 @@
 /* What the subcommands of `mkvm` share. Each mk_command_x takes its own argc and argv (argv[0] is "mkvm x"), prints results to
- * standard output and everything else to standard error, and returns a mk_status, which main turns into a message and the
- * exit code. Wrong flags end the process with exit code 2 (argp does that). One thread. */
+ * standard output and everything else to standard error, and returns a mk_status, which mk_finish turns into a message and
+ * the exit code. Wrong flags end the process with exit code 2 (argp does that). One thread. */
 #ifndef MK_COMMAND_H
 #define MK_COMMAND_H
 
@@ -16,19 +16,23 @@ mk_status mk_command_compile(int argc, char **argv);
 mk_status mk_command_verify(int argc, char **argv);
 mk_status mk_command_disasm(int argc, char **argv);
 mk_status mk_command_asm(int argc, char **argv);
+mk_status mk_command_isa(int argc, char **argv);
 mk_status mk_command_info(int argc, char **argv);
 mk_status mk_command_synth(int argc, char **argv);
 
-/* Gives a subcommand -h and --help; named as the only child of its argp. */
+/* Gives a subcommand -h, --help and --usage; named as the only child of its argp. */
 extern const struct argp_child mk_common_options[];
 extern const struct argp mk_common_argp; /* the child itself, for an argp that has more */
 /* Drops argp's own note on optional arguments, which says nothing here. */
 char *mk_help_filter(int key, const char *text, void *input);
 
+/* Of a prompt from a file or standard input, and of a line of a conversation: far more than any context takes. */
+enum { MK_PROMPT_BYTES = 16 << 20 };
+
 /* The number that `text`, the value of `flag`, states; anything but a whole number from low to high is a usage error. */
 uint64_t mk_number(struct argp_state *state, const char *flag, const char *text, uint64_t low, uint64_t high);
 
-/* The value of --rows, rows per step: 1, 2, 4, 8 or 16; anything else is a usage error. */
+/* The value of --rows, rows per step: 1, 2, 4, 8, 16 or 64; anything else is a usage error. */
 uint32_t mk_rows_number(struct argp_state *state, const char *text);
 
 /* The value of --device: cpu, cuda or cuda:N; anything else is a usage error. */
@@ -49,6 +53,9 @@ const char *mk_human_count(uint64_t count);
 mk_status mk_print(const char *text, size_t length);
 /* Ends a subcommand that used stdio on standard output: a full disk or a closed pipe becomes an error here. */
 mk_status mk_print_done(void);
+
+/* The exit code of a subcommand that ended so; tells of a failure in a line that begins with `title`. */
+int mk_finish(const char *title, mk_status status);
 
 /* A percentage on standard error, only when that is a terminal; `what` names the work. done == total clears the line. */
 void mk_progress(const char *what, uint64_t done, uint64_t total);

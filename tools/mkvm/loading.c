@@ -5,24 +5,7 @@
 #include <unistd.h>
 
 #include "tools/mkvm/command.h"
-
-volatile sig_atomic_t mk_interrupted;
-
-static void on_interrupt(int signal_number) {
-  (void)signal_number;
-  mk_interrupted = 1;
-}
-
-/* A write that it comes upon goes on: text for a reader who is slow is no error. */
-static void catch_interrupt(void) {
-  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
-  sigaction(SIGINT, &action, NULL);
-}
-
-void mk_release_interrupt(void) {
-  struct sigaction action = {.sa_handler = SIG_DFL};
-  sigaction(SIGINT, &action, NULL);
-}
+#include "tools/mkvm/signals.h"
 
 static const char kClear[] = "\r\033[K";
 
@@ -73,7 +56,7 @@ mk_status mk_open_engine(const char *model, const mk_engine_options *options, mk
   told.progress = show_progress;
   told.notice = show_notice;
   told.cancel = &mk_interrupted;
-  catch_interrupt();
+  mk_catch_interrupt(true);
   mk_status status = mk_engine_open(model, &told, out);
   clear_line();
   return status;

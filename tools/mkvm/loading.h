@@ -1,15 +1,9 @@
-/* What run and bench say on standard error while an engine opens, and how Ctrl-C ends that. One thread. Failure: that of the
+/* What run and bench say on standard error while an engine opens, which Ctrl-C ends (signals.h). One thread. Failure: that of the
  * engine. */
 #ifndef MK_LOADING_H
 #define MK_LOADING_H
 
 #include "tools/lib/engine.h"
-
-/* 1 after a Ctrl-C that was caught. */
-extern volatile sig_atomic_t mk_interrupted;
-
-/* From here on the first Ctrl-C kills. While interrupts are caught, the first one sets mk_interrupted and the second one kills. */
-void mk_release_interrupt(void);
 
 /* mk_engine_open, with what is to be told: the memory that the model takes, and progress in GB and GB/s, where standard error is a
  * terminal; trouble with the packed copy always. Interrupts are caught from here on, and mk_interrupted ends the opening. */

@@ -1,9 +1,10 @@
-/* mkvm compile, verify, disasm and asm: programs as files. */
+/* mkvm compile, verify, disasm and asm: programs as files; isa: what they are made of. */
 #include <stdio.h>
 #include <string.h>
 
 #include "models/llama.h"
 #include "scheduler/compile.h"
+#include "tools/lib/isa_doc.h"
 #include "tools/mkvm/command.h"
 #include "vm/asm.h"
 #include "vm/disasm.h"
@@ -260,5 +261,28 @@ mk_status mk_command_asm(int argc, char **argv) {
   }
   mk_program_free(program);
   MK_TRY(status);
+  return mk_print_done();
+}
+
+static error_t parse_nothing(int key, char *text, struct argp_state *state) {
+  switch (key) {
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = NULL;
+      return 0;
+    case ARGP_KEY_ARG:
+      argp_error(state, "'%s' is not expected", text);
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+mk_status mk_command_isa(int argc, char **argv) {
+  static const char doc[] =
+      "Prints the manual of all instructions, as docs/ISA.md of the sources has it: their operands, what they compute "
+      "and how they are encoded, from the table that the machines are built from.";
+  static const struct argp argp = {NULL, parse_nothing, "", doc, mk_common_options, mk_help_filter, NULL};
+  argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, NULL);
+  MK_TRY(mk_isa_write(stdout));
   return mk_print_done();
 }

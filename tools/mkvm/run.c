@@ -15,7 +15,7 @@
 
 static mk_status read_all(int fd, char **text, size_t *length) {
   size_t capacity = 0;
-  for (;;) {
+  while (*length <= MK_PROMPT_BYTES) {
     MK_TRY(mk_grow(text, &capacity, *length + 65536, 1));
     ssize_t got = read(fd, *text + *length, 65536);
     if (got < 0 && errno == EINTR) {
@@ -29,6 +29,7 @@ static mk_status read_all(int fd, char **text, size_t *length) {
     }
     *length += (size_t)got;
   }
+  return mk_error(MK_ERR_USAGE, "holds more than %d bytes, which a prompt has at most; shorten it", MK_PROMPT_BYTES);
 }
 
 /* Prompt `index` of those that are given, or the only one. */

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include "tools/lib/compare.h"
+#include "tools/mkvm/command.h"
 #include "tools/mkvm/loading.h"
+#include "tools/mkvm/signals.h"
 
 typedef struct progress {
   uint32_t steps;
@@ -59,5 +61,5 @@ mk_status mk_run_compare(const char *model, const mk_engine_options *options, co
   mk_compare_free(compare);
   mk_engine_close(machine);
   mk_engine_close(oracle);
-  return status;
+  return status == MK_OK ? mk_print_done() : status;
 }

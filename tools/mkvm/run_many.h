@@ -1,4 +1,5 @@
-/* mkvm run with several prompts: side by side where the machine takes several rows a step, else one after the other.
+/* mkvm run with several prompts: side by side where a step takes several rows, else (tokens are drawn, or --rows 1) one
+ * after the other.
  *
  * Texts and everything else stay the caller's. One thread. Failure: that of the first prompt that failed, after all have ended. */
 #ifndef MK_RUN_MANY_H

@@ -33,7 +33,7 @@ static const struct argp_option option_table[] = {
     {"model", 'm', "DIR", 0, "Model directory in Hugging Face layout (required)", 1},
     {"prompt", 'p', "TEXT", 0,
      "Prompt; empty when neither this nor --file is given. Given several times: all are answered, each on its own", 1},
-    {"file", 'f', "FILE", 0, "Read the prompt from FILE, from standard input when FILE is -", 1},
+    {"file", 'f', "FILE", 0, "Read the prompt from FILE, from standard input when FILE is -; at most 16 MiB", 1},
     {"program", KEY_PROGRAM, "FILE", 0,
      "Instead of a model: run a program file by itself on the cpu, with made-up weights, for N steps, and print its "
      "outputs",
@@ -86,9 +86,10 @@ static const char doc[] =
     "with --logprobs also logprobs. With several prompts it is {\"sequences\": [...]}, in their order; one that failed "
     "has "
     "the finish_reason \"error\" and a key error.\n\n"
-    "Several prompts are answered side by side on the cpu, and one after the other on cuda or when tokens are drawn: "
-    "the "
-    "answers are the same. Each is printed when it is finished, under a line that names its prompt.\n\n"
+    "Several prompts are answered side by side, up to sixteen of them in a step; one after the other when tokens are "
+    "drawn or with --rows 1. On the cpu each answer is the one that the prompt gets alone; on cuda the two differ by "
+    "rounding. "
+    "Each is printed when it is finished, under a line that names its prompt.\n\n"
     "In a conversation, Ctrl-C ends the answer at hand, and twice, or Ctrl-D, the program. Special tokens are "
     "recognised in "
     "what the user writes too, as in the template: text that must not act as one has to be kept from the prompt.\n\n"

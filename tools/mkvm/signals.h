@@ -1,0 +1,23 @@
+/* What signals do to the command, in one place. One thread; the handlers need not run on it. */
+#ifndef MK_SIGNALS_H
+#define MK_SIGNALS_H
+
+#include <signal.h>
+#include <stdbool.h>
+
+/* 1 after a Ctrl-C that was caught. */
+extern volatile sig_atomic_t mk_interrupted;
+
+/* Once, at the start. From here on SIGINT, SIGTERM and SIGHUP remove the files that are being written, say so in one line that begins
+ * with `title`, which the caller keeps, and kill; a signal that was ignored (nohup) stays ignored. A closed pipe and a file that may
+ * not grow (SIGPIPE, SIGXFSZ) are errors of the write and no signals. */
+void mk_signals_begin(const char *title);
+
+/* From here on a Ctrl-C sets mk_interrupted. With `once` the second one kills, should the first go unheard, and a write that the first
+ * comes upon goes on: text for a reader who is slow is no error. Without, it ends a wait. */
+void mk_catch_interrupt(bool once);
+
+/* From here on the first Ctrl-C kills. */
+void mk_release_interrupt(void);
+
+#endif
