@@ -26,5 +26,5 @@ install(DIRECTORY tests/oracle/goldens DESTINATION ${CMAKE_INSTALL_DATADIR}/mkvm
 
 if(NOT MK_SANITIZE)
   add_test(NAME install.tree COMMAND ${PROJECT_SOURCE_DIR}/tests/install/check_tree.sh ${CMAKE_COMMAND} ${PROJECT_BINARY_DIR})
-  set_tests_properties(install.tree PROPERTIES TIMEOUT 120)
+  set_tests_properties(install.tree PROPERTIES TIMEOUT ${MK_TEST_SECONDS})
 endif()

@@ -21,7 +21,7 @@ static void make(void) {
 
 static void drop(void) { test_model_remove(directory); }
 
-TestSuite(allocation, .init = make, .fini = drop, .timeout = 600);
+TestSuite(allocation, .init = make, .fini = drop, .timeout = MK_HANG_SECONDS);
 
 static bool count(void *user, uint32_t token, const float *logits) {
   (void)token;

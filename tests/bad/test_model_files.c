@@ -37,7 +37,7 @@ static void drop(void) {
   remove(directory);
 }
 
-TestSuite(bad_model, .init = make, .fini = drop, .timeout = 240);
+TestSuite(bad_model, .init = make, .fini = drop, .timeout = MK_HANG_SECONDS);
 
 static const char *path_of(const char *name) {
   static char paths[4][TEST_PATH + 64];

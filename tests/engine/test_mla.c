@@ -36,7 +36,7 @@ static void expect_batch(uint32_t heads, uint32_t new_tokens, const uint32_t *le
   mk_mla_session_free(session);
 }
 
-TestSuite(mla, .timeout = 600);
+TestSuite(mla, .timeout = MK_HANG_SECONDS);
 
 Test(mla, lengths_around_pages_and_new_tokens) {
   static const uint32_t lengths[] = {1, 0, 2, 7, 8, 9, 63, 64, 65, 71, 72, 127, 128, 129, 500};

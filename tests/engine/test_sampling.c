@@ -179,7 +179,7 @@ static mk_status open_and_draw(void) {
   return status;
 }
 
-Test(engine_sampling, memory_may_run_out, .timeout = 300) {
+Test(engine_sampling, memory_may_run_out, .timeout = MK_HANG_SECONDS) {
   for (uint64_t n = 1;; n++) {
     mk_alloc_fail_at(n, false);
     mk_status status = open_and_draw();

@@ -230,7 +230,7 @@ Test(sampling_machine, inside_the_prompt_nothing_is_drawn) {
 }
 
 /* A full vocabulary on a full machine; how often the rounds do not suffice. */
-Test(sampling_machine, large_vocabulary, .timeout = 600) {
+Test(sampling_machine, large_vocabulary, .timeout = MK_HANG_SECONDS) {
   static float logits[LARGE];
   static const struct {
     double temperature;

@@ -318,7 +318,7 @@ Test(checkpoint, a_directory_instead_of_the_file) {
   cr_assert_eq(mkdir(path_of("model.safetensors"), 0700), 0);
   open_refused("model.safetensors: is a directory");
 }
-Test(checkpoint, a_fifo_instead_of_the_file, .timeout = 20) {
+Test(checkpoint, a_fifo_instead_of_the_file, .timeout = MK_HANG_SECONDS) {
   cr_assert_eq(mkfifo(path_of("model.safetensors"), 0600), 0);
   open_refused("model.safetensors: is a FIFO");
 }

@@ -177,7 +177,7 @@ static void expect_repeated(const char *start, const char *part, size_t count, c
   free(source);
 }
 
-Test(template, limits, .timeout = 60) {
+Test(template, limits, .timeout = MK_HANG_SECONDS) {
   expect_repeated("{{ ", "(", 100000, "", "nested more than");
   expect("{{ [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]] }}",
          "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]", NULL);

@@ -200,7 +200,7 @@ static size_t check_line(const mk_tokenizer *t, const char *name, const json_t *
 }
 
 /* MK_TOKENIZER_HASHES names another file, for longer comparisons by hand. */
-Test(tokenizer_hashes, tens_of_thousands_of_texts_match_hugging_face, .timeout = 600) {
+Test(tokenizer_hashes, tens_of_thousands_of_texts_match_hugging_face, .timeout = MK_HANG_SECONDS) {
   json_t *base = read_json(DATA "tokenizer_bytes.json"), *variants = read_json(DATA "tokenizer_variants.json");
   json_t *groups = read_json(DATA "tokenizer_texts.json");
   const char *other = getenv("MK_TOKENIZER_HASHES");

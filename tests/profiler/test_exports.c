@@ -44,7 +44,7 @@ typedef mk_status (*maker)(const mk_summary *summary, void **data, size_t *lengt
 static const maker makers[] = {mk_page_make, mk_perfetto_make, make_picture};
 enum { MAKERS = sizeof makers / sizeof makers[0] };
 
-TestSuite(exports, .timeout = 200);
+TestSuite(exports, .timeout = MK_HANG_SECONDS);
 
 Test(exports, out_of_memory) {
   fixture f;

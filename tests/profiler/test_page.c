@@ -68,7 +68,7 @@ static void stop(fixture *f) {
   mk_program_free(f->program);
 }
 
-TestSuite(page, .timeout = 240);
+TestSuite(page, .timeout = MK_HANG_SECONDS);
 
 /* All intervals, texts and publishers arrive as the profiler has them. */
 Test(page, shows_the_whole_trace) {

@@ -290,7 +290,7 @@ Test(profiler, json_and_texts) {
   stop(&f);
 }
 
-Test(profiler, out_of_memory, .timeout = 120) {
+Test(profiler, out_of_memory, .timeout = MK_HANG_SECONDS) {
   fixture f;
   start(&f, 0);
   for (uint64_t n = 1;; n++) {

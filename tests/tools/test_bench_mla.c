@@ -19,7 +19,7 @@ static void expect(const char *arguments, int want, const char *words) {
   cr_assert_not_null(strstr(test_output, words), "%s: `%s` is not in\n%s", arguments, words, test_output);
 }
 
-TestSuite(bench_mla, .timeout = 240);
+TestSuite(bench_mla, .timeout = MK_HANG_SECONDS);
 
 Test(bench_mla, lengths_in_every_form) {
   expect("--mla 700,0,65 --new 2 --heads 8 --device cpu --sms 5", 0,

@@ -15,9 +15,9 @@
 
 #define DEMO MK_SOURCE_DIR "/models/demo"
 
-enum { PATIENCE_MS = 60000 };
+enum { PATIENCE_MS = MK_HANG_SECONDS / 4 * 1000 };
 
-TestSuite(chat, .timeout = 240);
+TestSuite(chat, .timeout = MK_HANG_SECONDS);
 
 static int shell(const char *command) { return test_shell(MK_COMMAND, command); }
 

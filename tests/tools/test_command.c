@@ -43,7 +43,7 @@ static void remove_all(void) {
   snprintf(command, sizeof command, "rm -rf %s", directory);
   cr_expect_eq(system(command), 0);
 }
-TestSuite(command, .init = make_tiny, .fini = remove_all, .timeout = 240);
+TestSuite(command, .init = make_tiny, .fini = remove_all, .timeout = MK_HANG_SECONDS);
 
 static json_t *run_json(const char *const *arguments) {
   test_result r = run(arguments);
@@ -105,7 +105,8 @@ Test(command, usage_errors) {
 }
 
 Test(command, help_and_version) {
-  static const char *const names[] = {"run", "bench", "trace", "compile", "verify", "asm", "disasm", "info", "synth"};
+  static const char *const names[] = {"run", "bench",  "trace", "compile", "verify",
+                                      "asm", "disasm", "isa",   "info",    "synth"};
   const size_t count = sizeof names / sizeof names[0];
   test_result r = RUN("--help");
   cr_assert_eq(r.code, 0);

@@ -10,7 +10,7 @@
 
 #define DEMO MK_SOURCE_DIR "/models/demo"
 
-TestSuite(prompts, .timeout = 240);
+TestSuite(prompts, .timeout = MK_HANG_SECONDS);
 
 static int shell(const char *command) { return test_shell(MK_COMMAND, command); }
 

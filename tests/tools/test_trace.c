@@ -39,7 +39,7 @@ static void expect(const char *arguments, int code, const char *words) {
 
 #define DEMO "-m " MK_SOURCE_DIR "/models/demo --device cpu --sms 8 "
 
-TestSuite(trace_command, .init = make_directory, .fini = remove_directory, .timeout = 120);
+TestSuite(trace_command, .init = make_directory, .fini = remove_directory, .timeout = MK_HANG_SECONDS);
 
 Test(trace_command, writes_and_reads) {
   expect("run " DEMO "-p 'Once upon a time' -n 6 --trace a.mktrace --trace-steps 3", 0, "trace: steps ");

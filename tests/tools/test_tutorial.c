@@ -61,7 +61,7 @@ static void leave_directory(void) {
   cr_assert_eq(chdir("/"), 0);
   cr_assert_eq(system(command), 0);
 }
-TestSuite(tutorial, .init = enter_directory, .fini = leave_directory, .timeout = 120);
+TestSuite(tutorial, .init = enter_directory, .fini = leave_directory, .timeout = MK_HANG_SECONDS);
 
 typedef struct page {
   char program[MAX_TEXT]; /* indented blocks that are no session */

@@ -16,7 +16,7 @@ static void remove_directory(void) {
   snprintf(command, sizeof command, "rm -rf %s", directory);
   cr_assert_eq(system(command), 0);
 }
-TestSuite(verify_command, .init = make_directory, .fini = remove_directory, .timeout = 240);
+TestSuite(verify_command, .init = make_directory, .fini = remove_directory, .timeout = MK_HANG_SECONDS);
 
 static const char *path_of(const char *name) {
   static char paths[4][64];

@@ -293,8 +293,8 @@ static void change_at_random(uint32_t heads, uint32_t rounds) {
   stop(&f);
 }
 
-Test(mla_check, changes_at_random, .timeout = 300) { change_at_random(8, ROUNDS); }
-Test(mla_check, changes_at_random_with_two_blocks, .timeout = 300) { change_at_random(128, ROUNDS / 10); }
+Test(mla_check, changes_at_random, .timeout = MK_HANG_SECONDS) { change_at_random(8, ROUNDS); }
+Test(mla_check, changes_at_random_with_two_blocks, .timeout = MK_HANG_SECONDS) { change_at_random(128, ROUNDS / 10); }
 
 /* The machine's race detector, which shares no code with the checker, sees what goes wrong under a list that was not checked. */
 Test(mla_check, the_race_detector_agrees) {

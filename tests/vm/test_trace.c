@@ -146,7 +146,7 @@ Test(trace, header) {
 }
 
 /* Cut anywhere, and every byte changed: an error or another trace, never a crash (AddressSanitizer looks on). */
-Test(trace, content, .timeout = 120) {
+Test(trace, content, .timeout = MK_HANG_SECONDS) {
   mk_trace *trace = small_trace();
   content c = content_of(trace);
   mk_trace_free(trace);

@@ -1,5 +1,7 @@
-/* What verifying costs: a million instructions within 30 s of one core and 4 GB, whatever their edges look like. */
+/* What verifying costs: time that grows as the program does, and 4 GB for a million instructions, whatever their edges look like. (A
+ * million take about 2 s of a core; that is for a quiet machine to measure and not for a test.) */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -11,15 +13,14 @@
 #include "vm/asm.h"
 #include "vm/verify.h"
 
-/* Under AddressSanitizer a tenth of the work gets the same time. */
 #ifdef __SANITIZE_ADDRESS__
 enum { SMALLER = 10 };
 #else
 enum { SMALLER = 1 };
 #endif
-enum { MAX_SECONDS = 30, MAX_MEGABYTES = 4096 };
+enum { MAX_MEGABYTES = 4096 };
 
-TestSuite(verify_cost, .timeout = 600);
+TestSuite(verify_cost, .timeout = MK_HANG_SECONDS);
 
 static double seconds(void) {
   struct timespec now;
@@ -27,35 +28,53 @@ static double seconds(void) {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static void expect_cheap(mk_program *program, double limit) {
-  struct rusage usage;
+static double verify_seconds(const mk_program *program) {
   double start = seconds();
   cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
-  double took = seconds() - start;
-  cr_assert_eq(getrusage(RUSAGE_SELF, &usage), 0);
-  cr_expect_lt(took, limit, "%zu instructions took %.1f s", program->instruction_count, took);
-  cr_expect_lt(usage.ru_maxrss / 1024, (long)MAX_MEGABYTES, "%ld MB", usage.ru_maxrss / 1024);
-  mk_program_free(program);
+  return seconds() - start;
 }
 
-Test(verify_cost, a_million_compiled_instructions) {
+/* Four times the program in little more than four times the time of this process (16 times would be quadratic): by the best of several
+ * tries of each, which what else the machine does cannot make shorter. */
+static void expect_linear(mk_program *(*make)(int size), int size) {
+  mk_program *small = make(size / 4), *large = make(size);
+  double quarter = INFINITY, whole = INFINITY;
+  struct rusage usage;
+  for (int try = 0; try < 10 && (try == 0 || whole > 8 * (quarter + 0.01)); try++) {
+    quarter = fmin(quarter, verify_seconds(small));
+    whole = fmin(whole, verify_seconds(large));
+  }
+  cr_assert_eq(getrusage(RUSAGE_SELF, &usage), 0);
+  fprintf(stderr, "%zu instructions %.2f s, %zu %.2f s\n", small->instruction_count, quarter, large->instruction_count,
+          whole);
+  cr_expect_leq(whole, 8 * (quarter + 0.01), "%zu instructions take %.2f s, %zu take %.2f s", small->instruction_count,
+                quarter, large->instruction_count, whole);
+  cr_expect_lt(usage.ru_maxrss / 1024, (long)MAX_MEGABYTES, "%ld MB", usage.ru_maxrss / 1024);
+  mk_program_free(small);
+  mk_program_free(large);
+}
+
+static mk_program *compiled(int layers) {
   mk_config config;
   mk_graph *graph;
   mk_program *program;
   cr_assert_eq(mk_synth_shape("llama-3.1-70b", &config), MK_OK);
-  config.layers = 1000 / SMALLER;
+  config.layers = (uint32_t)layers;
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK, "%s", mk_error_message());
   cr_assert_eq(mk_compile(graph, &(mk_compile_options){.sms = 200, .max_seq = 4096}, &program), MK_OK, "%s",
                mk_error_message());
   mk_graph_free(graph);
-  cr_assert_gt(program->instruction_count, 1000000 / SMALLER);
-  expect_cheap(program, MAX_SECONDS);
+  cr_assert_gt(program->instruction_count, 1000 * (size_t)layers);
+  return program;
 }
 
-/* One counter that every instruction waits for and that gets as many signals as it may: each signal is compared with the waits of
- * the epoch before. */
-Test(verify_cost, one_counter_for_all) {
-  enum { SMS = 132, PER_SM = 5000 / SMALLER, SIGNALS = 496 };
+Test(verify_cost, a_million_compiled_instructions) { expect_linear(compiled, 1000 / SMALLER); }
+
+/* One counter that every instruction waits for and that, in the longest program, gets as many signals as it may: each signal is compared
+ * with the waits of the epoch before. */
+static mk_program *of_one_counter(int per_sm) {
+  enum { SMS = 132, LONGEST = 5000, SIGNALS = 496 };
+  const int signals = per_sm * SIGNALS / LONGEST;
   char *text;
   size_t length;
   FILE *out = open_memstream(&text, &length);
@@ -75,15 +94,15 @@ Test(verify_cost, one_counter_for_all) {
           "counter all kind=relaxed\n",
           SMS, SMS, SMS);
   for (int sm = 0; sm < SMS; sm++) {
-    fprintf(out, "buffer q%d kind=activation dtype=f32 store=stamped shape=%dx16 tile=1x16\n", sm, PER_SM);
+    fprintf(out, "buffer q%d kind=activation dtype=f32 store=stamped shape=%dx16 tile=1x16\n", sm, per_sm);
   }
   for (int sm = 0, uid = 1; sm < SMS; sm++) {
     fprintf(out, "queue %d:\n", sm);
-    for (int i = 0; i < PER_SM; i++) {
-      bool is_last = i == PER_SM - 1;
+    for (int i = 0; i < per_sm; i++) {
+      bool is_last = i == per_sm - 1;
       fprintf(out, "#%d qkv x=e@token gain=g weight=w inv_freq=f eps=1e-5 width=16 head_dim=64 out=", uid++);
       fprintf(out, is_last ? "last[%d:%d,0:1]" : "q%d[%d:%d,0:1]", sm, is_last ? sm + 1 : i, i + 1);
-      fprintf(out, "%s%s\n", sm == 0 && i == 0 ? "" : " wait=all>=1", i < SIGNALS ? " signal=all+1" : "");
+      fprintf(out, "%s%s\n", sm == 0 && i == 0 ? "" : " wait=all>=1", i < signals ? " signal=all+1" : "");
     }
     if (sm == 0) {
       fprintf(out, "#%d reduce_add parts=last residual_in=e@token residual_out=r out=s\n", uid++);
@@ -100,6 +119,8 @@ Test(verify_cost, one_counter_for_all) {
   mk_program *program;
   cr_assert_eq(mk_assemble(text, length, &program), MK_OK, "%s", mk_error_message());
   free(text);
-  cr_assert_gt(program->instruction_count, 600000 / SMALLER);
-  expect_cheap(program, MAX_SECONDS / 5.0);
+  cr_assert_gt(program->instruction_count, (size_t)SMS * (size_t)per_sm);
+  return program;
 }
+
+Test(verify_cost, one_counter_for_all) { expect_linear(of_one_counter, 5000 / SMALLER); }
