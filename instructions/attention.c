@@ -51,6 +51,35 @@ static bool keeps(const unit_view *view, uint32_t slot, uint32_t t) {
   return (t / view->buffer->span_tokens + slot) % view->splits == view->unit;
 }
 
+/* Whether the table has a block of the cache for every token that this unit keeps of the active lines. */
+static bool check_blocks(const unit_view *view, mk_reference *machine) {
+  const mk_buffer *table = view->table->buffer, *b = view->buffer;
+  const mk_range *declared = &machine->program->ranges.block;
+  for (uint32_t l = 0; l < machine->line_count; l++) {
+    const mk_step_row *row = &machine->lines[l].row;
+    for (uint32_t block = 0; block <= row->position / b->block_tokens; block++) {
+      if (!keeps(view, row->slot, block * b->block_tokens)) {
+        continue;
+      }
+      if (row->slot >= table->rows || block >= table->cols) {
+        (void)mk_reference_fault(machine, "position %u of slot %u needs entry (%u, %u) of buffer %s, which is %u x %u",
+                                 row->position, row->slot, row->slot, block, table->name, table->rows, table->cols);
+        return false;
+      }
+      uint32_t entry = ((const uint32_t *)(const void *)view->table->memory)[(size_t)row->slot * table->cols + block];
+      if (entry >= b->blocks || entry < declared->low || entry > declared->high) {
+        (void)mk_reference_fault(machine,
+                                 "entry (%u, %u) of buffer %s is block %u; buffer %s has %u, and the program declares "
+                                 "blocks %u to %u",
+                                 row->slot, block, table->name, entry, b->name, b->blocks, declared->low,
+                                 declared->high);
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 static void append(const unit_view *view, uint32_t l) {
   const mk_step_row *row = &view->machine->lines[l].row;
   for (uint32_t d = 0; d < view->head_dim; d++) {
@@ -226,6 +255,9 @@ mk_reference_result mk_reference_ATTENTION(mk_reference *machine, const mk_instr
                     .new_tiles = (uint16_t *)(void *)new_tiles};
   float scale = mk_param_float(instruction->params[MK_PARAM_ATTENTION_scale]);
   bool works = false;
+  if (!check_blocks(&view, machine)) {
+    return MK_REFERENCE_FAULT;
+  }
   for (uint32_t l = 0; l < lines; l++) {
     if (keeps(&view, machine->lines[l].row.slot, machine->lines[l].row.position)) {
       append(&view, l);

@@ -206,6 +206,7 @@ mk_reference_result mk_reference_MLA_PART(mk_reference *machine, const mk_instru
     attend(&view, &list.item[i]);
     if (list.item[i].slot == MK_MLA_OUT) {
       write_out(&view, list.item[i].block, (uint16_t *)(void *)out.memory);
+      mk_note_write(machine, &out, list.item[i].block, 0, out.cols);
     } else {
       write_slot(&view);
       mk_publish_words(machine, &parts, list.item[i].slot, 0, rows * MK_MLA_PART_WIDTH, view.words);

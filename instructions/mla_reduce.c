@@ -37,6 +37,12 @@ static bool is_there(const parts_view *view, const mk_mla_reduction *r) {
   return true;
 }
 
+static void note_reads(mk_reference *machine, const mk_span *parts, const mk_mla_reduction *r) {
+  for (uint32_t s = r->first_slot; s < r->first_slot + r->slots; s++) {
+    mk_note_read(machine, parts, s, mk_mla_first_unit(r) * MK_MLA_UNIT_WORDS, mk_mla_unit_count(r) * MK_MLA_UNIT_WORDS);
+  }
+}
+
 static float number(uint64_t word) { return mk_param_float((uint32_t)word); }
 
 static void reduce_unit(const parts_view *view, const mk_mla_reduction *r, uint32_t unit, uint16_t *out) {
@@ -76,12 +82,14 @@ mk_reference_result mk_reference_MLA_REDUCE(mk_reference *machine, const mk_inst
     if (!is_there(&view, &list.reduction[i])) {
       return MK_REFERENCE_WAIT;
     }
+    note_reads(machine, &parts, &list.reduction[i]);
   }
   for (uint32_t i = 0; i < list.reductions; i++) {
     const mk_mla_reduction *r = &list.reduction[i];
     uint16_t *block = (uint16_t *)(void *)out.memory + (size_t)r->block * out.buffer->cols;
     for (uint32_t u = mk_mla_first_unit(r); u < mk_mla_first_unit(r) + mk_mla_unit_count(r); u++) {
       reduce_unit(&view, r, u, block + (size_t)u * MK_MLA_UNIT);
+      mk_note_write(machine, &out, r->block, u * MK_MLA_UNIT, MK_MLA_UNIT);
     }
   }
   return MK_REFERENCE_DONE;

@@ -24,6 +24,15 @@ static uint32_t merge(const float *pairs, uint32_t count, size_t stride, bool *i
   return token;
 }
 
+/* Place `at` of a buffer that is indexed by position or step. */
+static bool check_place(mk_reference *machine, const mk_span *span, const char *name, uint64_t at) {
+  if (at >= span->buffer->cols) {
+    (void)mk_reference_fault(machine, "%s: place %llu of buffer %s, which has %u", name, (unsigned long long)at,
+                             span->buffer->name, span->buffer->cols);
+  }
+  return !machine->fault;
+}
+
 /* Several rows: each row that chooses does; the plan says what the rows of the next step are. */
 static mk_reference_result next_rows(mk_reference *machine, const mk_span *candidates, const mk_span *plan,
                                      const mk_span *ring) {
@@ -43,12 +52,19 @@ static mk_reference_result next_rows(mk_reference *machine, const mk_span *candi
     bool is_nan;
     if ((line->row.flags & MK_ROW_CHOOSES) != 0) {
       uint32_t token = merge(staged + 2 * l, units, lines, &is_nan);
+      if (!mk_check_token(machine, "the best candidate", token)) {
+        return MK_REFERENCE_FAULT;
+      }
       state->choices[line->row.slot] = token;
       state->results[line->line] = token | (is_nan ? MK_RESULT_NAN : 0);
     }
   }
   if (ring->cols != 0) {
+    if (!check_place(machine, ring, "ring", (uint64_t)state->step * rows + rows - 1)) {
+      return MK_REFERENCE_FAULT;
+    }
     memcpy((uint32_t *)(void *)ring->memory + (size_t)state->step * rows, state->results, rows * sizeof(uint32_t));
+    mk_note_write(machine, ring, 0, state->step * rows, rows);
   }
   uint32_t step = ++state->step, steps = plan->cols / (rows * MK_ROW_WORDS);
   memset(state->rows, 0, sizeof state->rows); /* idle: behind the last step that a plan can hold */
@@ -59,6 +75,9 @@ static mk_reference_result next_rows(mk_reference *machine, const mk_span *candi
   for (uint32_t line = 0; line < rows; line++) {
     mk_step_row *row = &state->rows[line];
     bool chosen = (row->flags & MK_ROW_ACTIVE) != 0 && row->token == MK_TOKEN_CHOSEN;
+    if (chosen && !mk_check_slot(machine, line, row->slot)) {
+      return MK_REFERENCE_FAULT;
+    }
     row->token = chosen ? state->choices[row->slot] : row->token;
   }
   return MK_REFERENCE_DONE;
@@ -79,15 +98,21 @@ mk_reference_result mk_reference_NEXT(mk_reference *machine, const mk_instructio
   uint32_t token = merge(staged, candidates.rows, 1, &is_nan);
   mk_step_state *state = machine->state;
   uint32_t position = state->position + 1;
-  if (position < state->prompt_length) {
-    token = ((const uint32_t *)(const void *)prompt.memory)[position];
-  } else if (is_nan) {
-    state->nan_logits = 1;
+  bool given = position < state->prompt_length;
+  if ((given && !check_place(machine, &prompt, "prompt", position)) ||
+      (ring.cols != 0 && !check_place(machine, &ring, "ring", position))) {
+    return MK_REFERENCE_FAULT;
   }
+  token = given ? ((const uint32_t *)(const void *)prompt.memory)[position] : token;
+  if (!mk_check_token(machine, given ? "the prompt" : "the best candidate", token)) {
+    return MK_REFERENCE_FAULT;
+  }
+  state->nan_logits |= !given && is_nan;
   state->position = position;
   state->token = token;
   if (ring.cols != 0) {
     ((uint32_t *)(void *)ring.memory)[position] = token;
+    mk_note_write(machine, &ring, 0, position, 1);
   }
   return MK_REFERENCE_DONE;
 }

@@ -2,6 +2,8 @@
 #include "instructions/reference.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "instructions/mla.h"
@@ -23,11 +25,91 @@ static void find_lines(mk_reference *machine) {
   }
 }
 
-mk_reference_result mk_reference_run(mk_reference *machine, const mk_instruction *instruction) {
-  find_lines(machine);
-  for (uint32_t slot = 0; slot < MK_MAX_OPERANDS; slot++) {
-    machine->rows_used[slot] = instruction->operands[slot].rows;
+mk_reference_result mk_reference_fault(mk_reference *machine, const char *format, ...) {
+  char what[384];
+  va_list arguments;
+  if (machine->fault) {
+    return MK_REFERENCE_FAULT;
   }
+  va_start(arguments, format);
+  vsnprintf(what, sizeof what, format, arguments);
+  va_end(arguments);
+  machine->fault = true;
+  (void)mk_error(MK_ERR_DEVICE, "SM %u, instruction %u (%s): %s", machine->sm, machine->instruction->uid,
+                 mk_opcode_lookup(machine->instruction->opcode)->name, what);
+  return MK_REFERENCE_FAULT;
+}
+
+bool mk_check_token(mk_reference *machine, const char *whose, uint32_t token) {
+  const mk_range *range = &machine->program->ranges.token;
+  if (token < range->low || token > range->high) {
+    (void)mk_reference_fault(machine, "%s is token %u; the program declares tokens %u to %u", whose, token, range->low,
+                             range->high);
+  }
+  return !machine->fault;
+}
+
+bool mk_check_slot(mk_reference *machine, uint32_t line, uint32_t slot) {
+  uint32_t slots = mk_program_slots(machine->program);
+  if (slot >= slots) {
+    (void)mk_reference_fault(machine, "row %u of the step is of slot %u; the program has %u", line, slot, slots);
+  }
+  return !machine->fault;
+}
+
+/* Tokens, positions and slots of the step, for those who use them. */
+static bool check_lines(mk_reference *machine) {
+  const mk_range *positions = &machine->program->ranges.position;
+  for (uint32_t l = 0; l < machine->line_count; l++) {
+    const mk_step_row *row = &machine->lines[l].row;
+    if (row->position < positions->low || row->position > positions->high) {
+      (void)mk_reference_fault(machine, "the step is at position %u; the program declares positions %u to %u",
+                               row->position, positions->low, positions->high);
+    }
+    if (!mk_check_token(machine, "the step", row->token) ||
+        !mk_check_slot(machine, machine->lines[l].line, row->slot)) {
+      return false;
+    }
+  }
+  return !machine->fault;
+}
+
+/* Rows that tokens choose. */
+static bool check_token_row(mk_reference *machine, const mk_span *span) {
+  for (uint32_t l = 0; l < machine->line_count; l++) {
+    uint32_t token = machine->lines[l].row.token;
+    if (token < span->row || token - span->row >= span->rows) {
+      (void)mk_reference_fault(machine, "the step is token %u; operand %s has rows %u to %u of buffer %s", token,
+                               mk_opcode_lookup(machine->instruction->opcode)->operands[span->slot].name, span->row,
+                               span->row + span->rows - 1, span->buffer->name);
+      return false;
+    }
+  }
+  return true;
+}
+
+/* Looks at what the operands name before anything is read of them. Constants are read without a wait: they count as read here. */
+static bool check_operands(mk_reference *machine) {
+  const mk_opcode_info *info = mk_opcode_lookup(machine->instruction->opcode);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand_info *operand = &info->operands[slot];
+    bool by_token = operand->store == MK_OPERAND_STORE_INPUT || operand->store == MK_OPERAND_STORE_RESIDUAL;
+    bool constant = operand->when == MK_WHEN_EARLY && operand->access == MK_ACCESS_READ && machine->written != NULL;
+    if (!by_token && !constant) {
+      continue;
+    }
+    mk_span span = mk_operand_span(machine, machine->instruction, slot);
+    if (by_token && span.buffer->store == MK_STORE_TILES && !check_token_row(machine, &span)) {
+      return false;
+    }
+    for (uint32_t row = 0; constant && row < span.rows; row++) {
+      mk_note_read(machine, &span, row, 0, span.cols);
+    }
+  }
+  return !machine->fault;
+}
+
+static mk_reference_result compute(mk_reference *machine, const mk_instruction *instruction) {
   switch ((mk_opcode)instruction->opcode) {
 #define MK_OPCODE(NAME, text, state, semantics) \
   case MK_OP_##NAME:                            \
@@ -38,6 +120,29 @@ mk_reference_result mk_reference_run(mk_reference *machine, const mk_instruction
       break;
   }
   return MK_REFERENCE_DONE;
+}
+
+mk_reference_result mk_reference_run(mk_reference *machine, const mk_instruction *instruction) {
+  machine->instruction = instruction;
+  machine->fault = false;
+  find_lines(machine);
+  bool uses_state =
+      mk_program_rows(machine->program) > 1 || mk_opcode_lookup(instruction->opcode)->state != MK_STATE_NONE;
+  if ((uses_state && !check_lines(machine)) || !check_operands(machine)) {
+    return MK_REFERENCE_FAULT;
+  }
+  for (uint32_t slot = 0; slot < MK_MAX_OPERANDS; slot++) {
+    machine->rows_used[slot] = instruction->operands[slot].rows;
+  }
+  mk_reference_result result = compute(machine, instruction);
+  return machine->fault ? MK_REFERENCE_FAULT : result;
+}
+
+/* Elements of `count` tiles from tile `first` on, as far as the buffer goes. */
+static uint32_t extent(uint32_t first, uint32_t count, uint32_t tile, uint32_t size) {
+  uint64_t begin = (uint64_t)first * tile, end = begin + (uint64_t)count * tile;
+  end = end < size ? end : size;
+  return end > begin ? (uint32_t)(end - begin) : 0;
 }
 
 size_t mk_reference_scratch(const mk_program *program) {
@@ -56,8 +161,9 @@ size_t mk_reference_scratch(const mk_program *program) {
         need += MK_MATVEC_SCRATCH((size_t)buffer->head_dim);
         need += (size_t)(buffer->span_tokens / MK_PIECE_TOKENS + 1) * (buffer->head_dim + 2u); /* pieces of a span */
       } else {
-        size_t rows = (operand->flags & MK_OPERAND_TOKEN_ROW) != 0 ? lines : (size_t)operand->rows * buffer->tile_rows;
-        need += rows * operand->cols * buffer->tile_cols * 2 + 16;
+        bool by_token = (operand->flags & MK_OPERAND_TOKEN_ROW) != 0;
+        size_t rows = by_token ? lines : extent(operand->row, operand->rows, buffer->tile_rows, buffer->rows);
+        need += rows * extent(operand->col, operand->cols, buffer->tile_cols, buffer->cols) * 2 + 16;
       }
     }
     most = need > most ? need : most;
@@ -96,21 +202,39 @@ uint16_t mk_float_to_bf16(float value) {
   return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static uint32_t clip(uint64_t first, uint64_t count, uint32_t size) {
-  uint64_t end = first + count < size ? first + count : size;
-  return end > first ? (uint32_t)(end - first) : 0;
-}
-
 mk_span mk_operand_span(const mk_reference *machine, const mk_instruction *instruction, uint32_t slot) {
   const mk_operand *operand = &instruction->operands[slot];
   const mk_buffer *buffer = &machine->program->buffers[operand->buffer];
   mk_span span = {.buffer = buffer,
                   .memory = machine->memory[operand->buffer],
                   .row = operand->row * buffer->tile_rows,
-                  .col = operand->col * buffer->tile_cols};
-  span.rows = clip(span.row, (uint64_t)operand->rows * buffer->tile_rows, buffer->rows);
-  span.cols = clip(span.col, (uint64_t)operand->cols * buffer->tile_cols, buffer->cols);
+                  .col = operand->col * buffer->tile_cols,
+                  .slot = slot};
+  span.rows = extent(operand->row, operand->rows, buffer->tile_rows, buffer->rows);
+  span.cols = extent(operand->col, operand->cols, buffer->tile_cols, buffer->cols);
   return span;
+}
+
+void mk_note_read(mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count) {
+  mk_written_place place = {span->buffer, span->row + row, span->col + first, count};
+  mk_written_gap gap;
+  if (machine->written == NULL || mk_written_check(machine->written, place, machine->generation, &gap)) {
+    return;
+  }
+  char when[80] = "nobody has ever written";
+  if (gap.written != 0) {
+    snprintf(when, sizeof when, "was written in generation %u, not in this one, %u", gap.written, machine->generation);
+  }
+  (void)mk_reference_fault(machine, "operand %s reads element (%u, %u) of buffer %s, which %s",
+                           mk_opcode_lookup(machine->instruction->opcode)->operands[span->slot].name, place.row,
+                           gap.col, span->buffer->name, when);
+}
+
+void mk_note_write(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count) {
+  if (machine->written != NULL) {
+    mk_written_note(machine->written, (mk_written_place){span->buffer, span->row + row, span->col + first, count},
+                    machine->generation);
+  }
 }
 
 /* Words of one row of a STAMPED buffer. */
@@ -118,7 +242,7 @@ static size_t stamped_row_words(const mk_buffer *buffer) {
   return buffer->dtype == MK_DTYPE_BF16 ? (buffer->cols + 1u) / 2 : buffer->cols;
 }
 
-static bool stage_row(const mk_reference *machine, const mk_span *span, uint32_t row, float *to) {
+static bool stage_row(mk_reference *machine, const mk_span *span, uint32_t row, float *to) {
   bool pairs = span->buffer->dtype == MK_DTYPE_BF16;
   const uint64_t *words =
       (const uint64_t *)(const void *)span->memory + (span->row + row) * stamped_row_words(span->buffer);
@@ -134,10 +258,13 @@ static bool stage_row(const mk_reference *machine, const mk_span *span, uint32_t
       to[i] = mk_param_float(data);
     }
   }
+  if (late == 0) {
+    mk_note_read(machine, span, row, 0, span->cols);
+  }
   return late == 0;
 }
 
-bool mk_stage_stamped(const mk_reference *machine, const mk_span *span, uint32_t rows, float *out) {
+bool mk_stage_stamped(mk_reference *machine, const mk_span *span, uint32_t rows, float *out) {
   for (uint32_t r = 0; r < rows; r++) {
     if (!stage_row(machine, span, r, out + (size_t)r * span->cols)) {
       return false;
@@ -146,7 +273,7 @@ bool mk_stage_stamped(const mk_reference *machine, const mk_span *span, uint32_t
   return true;
 }
 
-bool mk_stage_lines(const mk_reference *machine, const mk_span *span, uint32_t tile, float *out, size_t stride) {
+bool mk_stage_lines(mk_reference *machine, const mk_span *span, uint32_t tile, float *out, size_t stride) {
   for (uint32_t i = 0; i < machine->line_count; i++) {
     if (!stage_row(machine, span, tile * span->buffer->tile_rows + machine->lines[i].line, out + i * stride)) {
       return false;
@@ -155,7 +282,7 @@ bool mk_stage_lines(const mk_reference *machine, const mk_span *span, uint32_t t
   return true;
 }
 
-bool mk_stage_vector(const mk_reference *machine, const mk_instruction *instruction, uint32_t slot, float *out,
+bool mk_stage_vector(mk_reference *machine, const mk_instruction *instruction, uint32_t slot, float *out,
                      size_t stride) {
   mk_span span = mk_operand_span(machine, instruction, slot);
   if (span.buffer->store == MK_STORE_STAMPED) {
@@ -171,6 +298,7 @@ bool mk_stage_vector(const mk_reference *machine, const mk_instruction *instruct
       }
       continue;
     }
+    mk_note_read(machine, &span, line->line, 0, span.cols);
     size_t row = (size_t)span.row + line->line;
     memcpy(out, (const float *)(const void *)span.memory + row * span.buffer->cols + span.col, span.cols * sizeof *out);
   }
@@ -179,6 +307,7 @@ bool mk_stage_vector(const mk_reference *machine, const mk_instruction *instruct
 
 void mk_publish_words(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
                       const uint32_t *values) {
+  mk_note_write(machine, span, row, first, count);
   if (span->buffer->store == MK_STORE_STAMPED) {
     uint64_t *words = (uint64_t *)(void *)span->memory + (span->row + row) * stamped_row_words(span->buffer);
     for (uint32_t i = 0; i < count; i++) {
@@ -199,6 +328,7 @@ void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_
   }
   uint64_t *words = (uint64_t *)(void *)span->memory + (span->row + row) * stamped_row_words(span->buffer);
   words += (span->col + first) / 2;
+  mk_note_write(machine, span, row, first, count / 2 * 2); /* an odd last one would have no word */
   for (uint32_t i = 0; i + 1 < count; i += 2) {
     uint32_t data = mk_float_to_bf16(values[i]) | (uint32_t)mk_float_to_bf16(values[i + 1]) << 16;
     words[i / 2] = (uint64_t)machine->publish << 32 | data;
@@ -227,8 +357,8 @@ static float norm(float *out, const mk_span *gain, uint32_t cols, uint32_t padde
   return 1.0f / sqrtf(sum / (float)width + eps);
 }
 
-bool mk_stage_normed(const mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot,
-                     uint32_t gain_slot, float eps, uint32_t width, float *out, float *scales) {
+bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot, uint32_t gain_slot,
+                     float eps, uint32_t width, float *out, float *scales) {
   mk_span x = mk_operand_span(machine, instruction, x_slot);
   mk_span gain = mk_operand_span(machine, instruction, gain_slot);
   uint32_t padded = (x.cols + 15) / 16 * 16;
@@ -241,8 +371,8 @@ bool mk_stage_normed(const mk_reference *machine, const mk_instruction *instruct
   return true;
 }
 
-float *mk_normed_product(const mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot,
-                         uint32_t gain_slot, float eps, uint32_t width, const mk_span *weight, float *scales) {
+float *mk_normed_product(mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot, uint32_t gain_slot,
+                         float eps, uint32_t width, const mk_span *weight, float *scales) {
   uint32_t padded = (weight->cols + 15) / 16 * 16, lines = machine->line_count;
   float *x = machine->scratch, *expanded = x + (size_t)lines * padded,
         *y = expanded + (size_t)lines * MK_MATVEC_SCRATCH(padded);
@@ -253,7 +383,7 @@ float *mk_normed_product(const mk_reference *machine, const mk_instruction *inst
   return y;
 }
 
-void mk_residual_epilogue(const mk_reference *machine, const mk_instruction *instruction, uint32_t residual_in,
+void mk_residual_epilogue(mk_reference *machine, const mk_instruction *instruction, uint32_t residual_in,
                           uint32_t residual_out, uint32_t out, float *y, size_t stride, float *scratch) {
   mk_span to = mk_operand_span(machine, instruction, residual_out);
   mk_span broadcast = mk_operand_span(machine, instruction, out);

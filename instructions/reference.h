@@ -5,13 +5,19 @@
  * computes in fp32, in an order that depends on shapes and positions alone, and writes its outputs. With several rows it does so
  * for every active line, each by the very arithmetic of a program of one row.
  *
+ * What data say about places is looked at before it is used: tokens, positions, slots and blocks, places in prompt, plan and ring. One that
+ * lies outside is MK_REFERENCE_FAULT, with mk_error set (MK_ERR_DEVICE), and nothing outside of a buffer has been touched. So is, where
+ * writes are kept (written.h), an input that nobody has written in this epoch. What a program says about places (rectangles, parameters) is not
+ * looked at again: that is the verifier's part.
+ *
  * A mk_reference belongs to one thread. Memory and scratch belong to the machine. */
 #ifndef MK_REFERENCE_H
 #define MK_REFERENCE_H
 
+#include "instructions/written.h"
 #include "vm/plan.h"
 
-typedef enum mk_reference_result { MK_REFERENCE_DONE, MK_REFERENCE_WAIT } mk_reference_result;
+typedef enum mk_reference_result { MK_REFERENCE_DONE, MK_REFERENCE_WAIT, MK_REFERENCE_FAULT } mk_reference_result;
 
 enum {
   MK_PART_WORDS = MK_MAX_UNITS / 64,
@@ -44,11 +50,15 @@ typedef struct mk_reference {
   uint32_t generation;                 /* stamps to wait for */
   uint32_t publish;                    /* stamps to write: the generation, or 0 when the machine publishes later */
   float *scratch;                      /* mk_reference_scratch(program) floats, 64-byte aligned */
+  uint32_t sm;                         /* for messages: the queue */
+  mk_written *written;                 /* NULL: reads are not looked at */
   uint16_t rows_used[MK_MAX_OPERANDS]; /* result: row tiles of each operand that were touched, from its first one on */
   /* Result of a COMBINE of several rows, whose parts lie anywhere: row tiles that were touched, a bit each. */
   uint64_t parts_used[MK_PART_WORDS];
   uint32_t line_count; /* active rows; of a program of one row that one */
   mk_line lines[MK_PROMPT_ROWS];
+  const mk_instruction *instruction; /* that runs */
+  bool fault;                        /* one was found, and mk_error is set: the result is MK_REFERENCE_FAULT */
 } mk_reference;
 
 enum {
@@ -78,16 +88,28 @@ typedef struct mk_span { /* an operand in elements of its buffer */
   const mk_buffer *buffer;
   uint8_t *memory;
   uint32_t row, rows, col, cols; /* clipped to the buffer */
+  uint32_t slot;                 /* of the operand */
 } mk_span;
 mk_span mk_operand_span(const mk_reference *machine, const mk_instruction *instruction, uint32_t slot);
 
+/* A fault of the instruction that runs: sets the message (SM, uid and opcode, and then the rest) unless there is one already. */
+mk_reference_result mk_reference_fault(mk_reference *machine, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Whether the program declares such a token; if not, that is a fault. */
+bool mk_check_token(mk_reference *machine, const char *whose, uint32_t token);
+bool mk_check_slot(mk_reference *machine, uint32_t line, uint32_t slot);
+
+/* Elements [first, first + count) of row span->row + row are read, or written. Staging and publishing say so by themselves. */
+void mk_note_read(mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count);
+void mk_note_write(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count);
+
 /* Copies `rows` rows of a STAMPED span to out; false when a word is not of this generation. */
-bool mk_stage_stamped(const mk_reference *machine, const mk_span *span, uint32_t rows, float *out);
+bool mk_stage_stamped(mk_reference *machine, const mk_span *span, uint32_t rows, float *out);
 /* The active lines of row tile `tile` of the span, `stride` floats apart. */
-bool mk_stage_lines(const mk_reference *machine, const mk_span *span, uint32_t tile, float *out, size_t stride);
+bool mk_stage_lines(mk_reference *machine, const mk_span *span, uint32_t tile, float *out, size_t stride);
 /* An input vector of `cols` elements for each active line: stamped bf16, plain fp32, or the row of a TILES buffer that the line's
  * token names. */
-bool mk_stage_vector(const mk_reference *machine, const mk_instruction *instruction, uint32_t slot, float *out,
+bool mk_stage_vector(mk_reference *machine, const mk_instruction *instruction, uint32_t slot, float *out,
                      size_t stride);
 /* Writes count elements (fp32 or u32 words as their bits; bf16 rounds) from element `first` of row span->row + row. */
 void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
@@ -106,16 +128,16 @@ void mk_matvec(const mk_span *weight, uint32_t count, const float *x, float *scr
 
 /* Stages x of every active line (padded to whole tiles), multiplies it by the gain, and gives 1 / sqrt(mean(x^2) + eps) in
  * scales[line]; false: wait. */
-bool mk_stage_normed(const mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot,
-                     uint32_t gain_slot, float eps, uint32_t width, float *out, float *scales);
+bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot, uint32_t gain_slot,
+                     float eps, uint32_t width, float *out, float *scales);
 
 /* The product of a weight with such an x, of every active line behind the other, in the machine's scratch memory; still to be multiplied by
  * scales[line]. NULL: wait. */
-float *mk_normed_product(const mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot,
-                         uint32_t gain_slot, float eps, uint32_t width, const mk_span *weight, float *scales);
+float *mk_normed_product(mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot, uint32_t gain_slot,
+                         float eps, uint32_t width, const mk_span *weight, float *scales);
 
 /* y += residual; residual_out = y; out = bf16(y), as LINEAR_ADD and REDUCE_ADD end. y: `stride` floats for each active line. */
-void mk_residual_epilogue(const mk_reference *machine, const mk_instruction *instruction, uint32_t residual_in,
+void mk_residual_epilogue(mk_reference *machine, const mk_instruction *instruction, uint32_t residual_in,
                           uint32_t residual_out, uint32_t out, float *y, size_t stride, float *scratch);
 
 #endif

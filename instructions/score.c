@@ -75,10 +75,14 @@ mk_reference_result mk_reference_SCORE(mk_reference *machine, const mk_instructi
   uint64_t noise = mk_draw_key(mk_sampling_seed(words), state->position + 1);
   bool inside = mk_inside_prompt(machine);
   front f = {.count = 0};
+  if (!inside) {
+    mk_note_read(machine, &logits, 0, 0, logits.cols);
+  }
   if (state->token >= counts.col && state->token - counts.col < counts.cols) {
     count[state->token] =
         state->position < state->prompt_length ? count[state->token] | MK_COUNT_PROMPT : count[state->token] + 1;
   }
+  mk_note_write(machine, &counts, 0, 0, counts.cols); /* written in place: what was there first is the host's part */
   for (uint32_t i = 0, token = scores.col; i < scores.cols; i++, token++) {
     score[i] = inside ? 0 : mk_sample_score(words, logit[token], count[token], added[token]);
     if (!inside && mk_peak(score[i]) > peak) {

@@ -105,7 +105,9 @@ static bool step(test_boundary *b, uint32_t sm) {
                             .generation = b->generation,
                             .publish = b->generation,
                             .scratch = b->scratch};
-  if (mk_reference_run(&reference, in) == MK_REFERENCE_WAIT) {
+  mk_reference_result result = mk_reference_run(&reference, in);
+  cr_assert_neq(result, MK_REFERENCE_FAULT, "%s", mk_error_message());
+  if (result == MK_REFERENCE_WAIT) {
     return false;
   }
   b->scanned += in->opcode == MK_OP_DRAW && reference.rows_used[MK_SLOT_DRAW_scores] != 0;

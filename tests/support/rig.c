@@ -13,6 +13,9 @@ void test_rig_start(test_rig *rig, mk_opcode opcode, uint64_t seed) {
   mk_machine machine = mk_machine_latency(1);
   cr_assert_eq(mk_program_new(&machine, &rig->program), MK_OK);
   cr_assert_eq(mk_alloc(1, sizeof(mk_instruction), &rig->program->instructions), MK_OK);
+  /* One instruction alone: its operands are the only bounds of what the tests ask for. */
+  rig->program->ranges.position.high = rig->program->ranges.token.high = MK_CANDIDATE_NONE - 1;
+  rig->program->ranges.block.high = MK_CANDIDATE_NONE - 1;
   rig->program->instruction_count = rig->program->instruction_capacity = 1;
   rig->program->queues[0].count = 1;
   rig->instruction = rig->program->instructions;

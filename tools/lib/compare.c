@@ -397,8 +397,13 @@ static mk_status compare_instruction(mk_compare *c, size_t index, const mk_step_
                             .state = &state,
                             .generation = generation,
                             .publish = generation,
-                            .scratch = c->scratch};
-  if (mk_reference_run(&reference, in) == MK_REFERENCE_WAIT) {
+                            .scratch = c->scratch,
+                            .sm = c->queue_of[index]};
+  mk_reference_result result = mk_reference_run(&reference, in);
+  if (result == MK_REFERENCE_FAULT) {
+    return mk_error_prefix(MK_ERR_DEVICE, "position %u", before->position);
+  }
+  if (result == MK_REFERENCE_WAIT) {
     return mk_error(MK_ERR_DEVICE, "position %u: SM %u, instruction %u (%s): the machine never wrote one of its inputs",
                     before->position, c->queue_of[index], in->uid, mk_opcode_lookup(in->opcode)->name);
   }

@@ -185,6 +185,12 @@ mk_status mk_accesses_consume(mk_accesses *a, const mk_access_turn *turn, bool *
     return mk_error(MK_ERR_DEVICE, "step state: instruction %u (%s) of epoch %llu meets the state of epoch %llu",
                     in->uid, info->name, (unsigned long long)turn->epoch, (unsigned long long)turn->boundaries);
   }
+  const mk_range *positions = &a->program->ranges.position;
+  if (info->state != MK_STATE_NONE && (position < positions->low || position > positions->high)) {
+    return mk_error(MK_ERR_DEVICE,
+                    "SM %u, instruction %u (%s): the step is at position %u; the program declares positions %u to %u",
+                    turn->sm, in->uid, info->name, position, positions->low, positions->high);
+  }
   uint64_t hash = mix(a->loaded[turn->index], in->uid);
   hash = info->state == MK_STATE_NONE ? hash : mix(hash, position);
   MK_TRY(read_all(a, turn, MK_ROLE_CONSUMER, token, &hash));

@@ -7,7 +7,7 @@
  * stage inputs, storers read and write residuals.
  *
  * Operands lie inside their buffers. A mk_accesses owns its words; the program outlives it. One thread. Failure: MK_ERR_DEVICE
- * when a plain word does not hold this epoch's value or a step state is not this epoch's, MK_ERR_RUNTIME for memory. */
+ * when a plain word does not hold this epoch's value, a step state is not this epoch's or its position is not a declared one, MK_ERR_RUNTIME for memory. */
 #ifndef MK_CPU_ACCESSES_H
 #define MK_CPU_ACCESSES_H
 

@@ -144,7 +144,7 @@ static mk_status step_consumer(mk_cpu *cpu, uint32_t q, bool *moved) {
   }
   *moved = publish_earlier(cpu, sm, &sm->queue[c->at]);
   if (!mk_cpu_execute(cpu, sm, PENDING)) {
-    return MK_OK;
+    return cpu->failure;
   }
   MK_TRY(cpu->failure);
   MK_TRY(observe(cpu, q, MK_ROLE_CONSUMER));

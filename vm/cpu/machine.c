@@ -49,6 +49,9 @@ static mk_status init(mk_cpu *cpu) {
     MK_TRY(mk_race_new(program, &cpu->race));
     mk_race_lists(cpu->race, cpu->options.accesses_only ? NULL : cpu->memory);
   }
+  if ((cpu->options.check_races || cpu->options.adversarial) && !cpu->options.accesses_only) {
+    MK_TRY(mk_written_new(program, &cpu->written));
+  }
   return MK_OK;
 }
 
@@ -88,6 +91,7 @@ void mk_cpu_free(mk_cpu *cpu) {
   mk_free(cpu->counters);
   mk_free(cpu->scratch);
   mk_free(cpu->order);
+  mk_written_free(cpu->written);
   mk_race_free(cpu->race);
   mk_recorder_free(cpu->recorder);
   mk_accesses_free(cpu->accesses);
@@ -175,8 +179,12 @@ static bool execute_arithmetic(mk_cpu *cpu, mk_cpu_sm *sm, uint32_t publish) {
                             .state = &sm->step,
                             .generation = mk_cpu_epoch_generation(cpu, c->epoch),
                             .publish = publish,
-                            .scratch = cpu->scratch};
-  if (mk_reference_run(&reference, &sm->queue[c->at]) == MK_REFERENCE_WAIT) {
+                            .scratch = cpu->scratch,
+                            .sm = (uint32_t)(sm - cpu->sms),
+                            .written = cpu->written};
+  mk_reference_result result = mk_reference_run(&reference, &sm->queue[c->at]);
+  if (result != MK_REFERENCE_DONE) {
+    cpu->failure = result == MK_REFERENCE_FAULT ? MK_ERR_DEVICE : cpu->failure;
     return false;
   }
   uint64_t slot = sm->steps[MK_ROLE_CONSUMER] % cpu->program->machine.result_slots;
@@ -307,7 +315,7 @@ static mk_status run_greedy(mk_cpu *cpu) {
     for (size_t q = 0; q < cpu->program->queue_count; q++) {
       mk_cpu_sm *sm = &cpu->sms[q];
       const mk_cpu_cursor *c = &sm->roles[MK_ROLE_CONSUMER];
-      while (sm->count != 0 && c->epoch < cpu->limit &&
+      while (sm->count != 0 && c->epoch < cpu->limit && cpu->failure == MK_OK &&
              mk_cpu_execute(cpu, sm, mk_cpu_epoch_generation(cpu, c->epoch))) {
         mk_cpu_signal(cpu, &sm->queue[c->at]);
         mk_cpu_advance(cpu, sm, MK_ROLE_CONSUMER);
@@ -330,6 +338,9 @@ static void clear_after_abort(mk_cpu *cpu) {
   }
   for (size_t q = 0; q < cpu->program->queue_count; q++) {
     cpu->sms[q].late_count = 0;
+  }
+  if (cpu->written != NULL) {
+    mk_written_clear(cpu->written);
   }
   memset(cpu->counters, 0, cpu->program->counter_count * sizeof *cpu->counters);
   cpu->first_epoch = 0;

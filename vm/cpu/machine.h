@@ -1,9 +1,11 @@
 /* The CPU machine: runs a program with queues, pages, counters and stamps simulated and the plain C references as opcodes.
  *
  * Ownership: a mk_cpu owns the memory of every buffer; the program stays the caller's and outlives it. One thread at a time.
- * Failure: MK_ERR_DEVICE when the program deadlocks, an access is unordered (check_races) or logits are NaN, with the SM, role,
- * instruction and reason in the message; MK_ERR_RUNTIME for memory; MK_ERR_USAGE for a plan that cannot be. It runs any
- * well-formed program, accepted by the verifier or not, but operands must lie inside their buffers (the verifier's bounds rules).
+ * Failure: MK_ERR_DEVICE when the program deadlocks, an access is unordered (check_races), a value is read that nobody wrote in this step
+ * (check_races, adversarial), logits are NaN, or data name a place that does not exist (a token, position, slot, block, or a place in prompt,
+ * plan or ring: always looked at), with the SM, role, instruction and reason in the message; the run ends there, and the next
+ * one starts afresh. MK_ERR_RUNTIME for memory; MK_ERR_USAGE for a plan that cannot be. It runs any well-formed program, accepted by
+ * the verifier or not, but operands must lie inside their buffers and fit each other (the verifier's bounds and shape rules).
  *
  * Ways to run (mk_cpu_options): greedy, every queue as far as it goes; or a random legal interleaving of loaders, consumers and
  * storers of all SMs, epochs overlapping as they do on a GPU; a storer's words and its signals are two steps. Adversarial:
@@ -41,7 +43,7 @@ uint32_t mk_cpu_generation(const mk_cpu *cpu);
 uint32_t mk_cpu_counter(const mk_cpu *cpu, size_t index);
 
 /* Sets the step state of every SM: the next step computes `token` at `position`; tokens of the `prompt` buffer follow while
- * position + 1 < prompt_length. */
+ * position + 1 < prompt_length. What the program does not declare is a fault of the run that follows. */
 void mk_cpu_set_state(mk_cpu *cpu, uint32_t token, uint32_t position, uint32_t prompt_length);
 
 /* Called when the first SM knows the token that follows `position`; logits may be read from their buffer during the call.

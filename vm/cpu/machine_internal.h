@@ -3,6 +3,7 @@
 #ifndef MK_CPU_MACHINE_INTERNAL_H
 #define MK_CPU_MACHINE_INTERNAL_H
 
+#include "instructions/written.h"
 #include "vm/cpu/accesses.h"
 #include "vm/cpu/machine.h"
 #include "vm/cpu/race.h"
@@ -43,6 +44,7 @@ struct mk_cpu {
   float *scratch;
   mk_race *race;         /* NULL: not checking */
   mk_accesses *accesses; /* NULL: with arithmetic, else without, and `memory` has no buffers */
+  mk_written *written;   /* NULL: reads are not looked at */
   uint32_t *order;       /* unfair: the actors by priority */
   uint64_t random;
   uint32_t first_epoch; /* epochs since the buffers were cleared, before this run */
