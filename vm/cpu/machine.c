@@ -47,7 +47,7 @@ static mk_status init(mk_cpu *cpu) {
   }
   if (cpu->options.check_races) {
     MK_TRY(mk_race_new(program, &cpu->race));
-    mk_race_lists(cpu->race, cpu->options.accesses_only ? NULL : cpu->memory);
+    MK_TRY(cpu->options.accesses_only ? MK_OK : mk_race_memory(cpu->race, cpu->memory));
   }
   if ((cpu->options.check_races || cpu->options.adversarial) && !cpu->options.accesses_only) {
     MK_TRY(mk_written_new(program, &cpu->written));

@@ -3,7 +3,10 @@
  * Two clocks per thread (SM, role): `before` follows happens-before edges (queue order, loader -> consumer -> storer inside an
  * instruction, `next` -> later loads that need the state, release counters); `after` follows the same edges and stamps. A read of
  * plain data needs its writer in `before`; overwriting plain data needs writer and readers in `before`; overwriting a stamped word
- * needs its writer in `before` and its readers in `after`. */
+ * needs its writer in `before` and its readers in `after`.
+ *
+ * The KV cache is looked at twice. By (row, head), as operands declare it: what is shared there is shared by some step. And by physical
+ * block and head, as tables and positions say of this step, so that two rows or two tables that name one block are seen. */
 #include "vm/cpu/race.h"
 
 #include <stdio.h>
@@ -14,7 +17,8 @@
 typedef struct cell {
   uint32_t writer_thread, writer_clock; /* clock 0: never written */
   uint32_t writer_index;
-  uint32_t *readers; /* per thread: clock of its last read since the last write; NULL: none yet */
+  uint32_t *readers;     /* per thread: clock of its last read since the last write; NULL: none yet */
+  uint64_t writer_epoch; /* of a block of the cache: that in which it was last appended to */
 } cell;
 
 typedef struct clock_pair {
@@ -32,7 +36,9 @@ struct mk_race {
   clock_pair *written;  /* per instruction: what its thread knew when it wrote stamped words (`after` only) */
   uint32_t *consumed, *stored; /* per SM: steps of these roles so far; every role steps once per instruction */
   cell **cells;                /* per buffer, NULL for constant ones */
-  uint8_t *const *memory;      /* NULL: work lists are not known */
+  cell **blocks;               /* per buffer that is a KV cache: [blocks][heads]; NULL for others */
+  uint32_t runs;               /* generations may begin anew with a run */
+  uint8_t *const *memory;      /* NULL: neither work lists nor block tables are known */
 };
 
 static bool is_tracked(const mk_buffer *buffer) {
@@ -88,7 +94,26 @@ mk_status mk_race_new(const mk_program *program, mk_race **out) {
   return status;
 }
 
-void mk_race_lists(mk_race *race, uint8_t *const *memory) { race->memory = memory; }
+static size_t block_cells(const mk_buffer *buffer) { return (size_t)buffer->blocks * buffer->cols; }
+
+mk_status mk_race_memory(mk_race *race, uint8_t *const *memory) {
+  const mk_program *program = race->program;
+  race->memory = memory;
+  MK_TRY(mk_alloc(program->buffer_count, sizeof *race->blocks, &race->blocks));
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    if (program->buffers[b].store == MK_STORE_BLOCKS) {
+      MK_TRY(mk_alloc(block_cells(&program->buffers[b]), sizeof(cell), &race->blocks[b]));
+    }
+  }
+  return MK_OK;
+}
+
+static void free_cells(cell *cells, size_t count) {
+  for (size_t i = 0; cells != NULL && i < count; i++) {
+    mk_free(cells[i].readers);
+  }
+  mk_free(cells);
+}
 
 void mk_race_free(mk_race *race) {
   if (race == NULL) {
@@ -97,12 +122,13 @@ void mk_race_free(mk_race *race) {
   for (size_t b = 0; race->cells != NULL && b < race->program->buffer_count; b++) {
     const mk_buffer *buffer = &race->program->buffers[b];
     size_t count = (size_t)mk_buffer_grid_rows(buffer) * mk_buffer_grid_cols(buffer);
-    for (size_t i = 0; race->cells[b] != NULL && i < count; i++) {
-      mk_free(race->cells[b][i].readers);
-    }
-    mk_free(race->cells[b]);
+    free_cells(race->cells[b], count);
+  }
+  for (size_t b = 0; race->blocks != NULL && b < race->program->buffer_count; b++) {
+    free_cells(race->blocks[b], block_cells(&race->program->buffers[b]));
   }
   mk_free(race->cells);
+  mk_free(race->blocks);
   mk_free(race->consumed);
   mk_free(race->stored);
   mk_free(race->clocks);
@@ -217,6 +243,68 @@ static mk_status touch_listed(mk_race *race, uint32_t thread, uint32_t index, ui
   return MK_OK;
 }
 
+/* Two SMs append to one block of a head in one step: whatever orders them, one of them has a place that is not its own. */
+static mk_status append_block(mk_race *race, uint32_t thread, uint32_t index, uint32_t block, cell *at,
+                              uint32_t generation) {
+  const mk_instruction *in = &race->program->instructions[index];
+  const mk_operand *operand = &in->operands[MK_SLOT_ATTENTION_kv];
+  uint32_t sm = thread / MK_ROLE_COUNT, other = at->writer_thread / MK_ROLE_COUNT;
+  uint64_t epoch = (uint64_t)race->runs << 32 | generation;
+  if (at->writer_clock != 0 && at->writer_epoch == epoch && other != sm) {
+    return mk_error(
+        MK_ERR_DEVICE,
+        "block with two owners: SM %u, instruction %u (attention) appends to block %u of head %u of buffer %s, "
+        "to which instruction %u on SM %u has appended in the same step; a block belongs to one SM",
+        sm, in->uid, block, operand->col, race->program->buffers[operand->buffer].name,
+        race->program->instructions[at->writer_index].uid, other);
+  }
+  mk_status status = write_cell(race, thread, index, MK_SLOT_ATTENTION_kv, at, false);
+  at->writer_epoch = epoch;
+  return status == MK_OK ? MK_OK : mk_error_prefix(status, "block %u", block);
+}
+
+/* The blocks that one row of the step has in this unit of the cache: those that begin before its position are read, the one at it is
+ * appended to. */
+static mk_status touch_row_blocks(mk_race *race, uint32_t thread, uint32_t index, const mk_step_row *row, bool write,
+                                  uint32_t generation) {
+  const mk_instruction *in = &race->program->instructions[index];
+  const mk_operand *kv = &in->operands[MK_SLOT_ATTENTION_kv], *table = &in->operands[MK_SLOT_ATTENTION_table];
+  const mk_buffer *cache = &race->program->buffers[kv->buffer], *entries = &race->program->buffers[table->buffer];
+  const uint32_t *words = (const uint32_t *)(const void *)race->memory[table->buffer];
+  uint32_t first = write ? row->position / cache->block_tokens : 0, none = UINT32_MAX;
+  uint64_t end = write ? first + 1 : ((uint64_t)row->position + cache->block_tokens - 1) / cache->block_tokens;
+  for (uint32_t b = first; b < end && b < entries->cols && row->slot < entries->rows; b++) {
+    uint32_t span = (uint32_t)((uint64_t)b * cache->block_tokens / cache->span_tokens);
+    uint32_t block = words[(size_t)row->slot * entries->cols + b];
+    if ((span + row->slot) % in->params[MK_PARAM_ATTENTION_splits] != kv->row || block >= cache->blocks) {
+      continue; /* another unit's; a block that is not there is the reference's finding */
+    }
+    cell *at = &race->blocks[kv->buffer][(size_t)block * cache->cols + kv->col];
+    if (write) {
+      MK_TRY(append_block(race, thread, index, block, at, generation));
+      continue;
+    }
+    mk_status status = read_cell(race, thread, index, MK_SLOT_ATTENTION_kv, at, false, &none);
+    MK_TRY(status == MK_OK ? MK_OK : mk_error_prefix(status, "block %u", block));
+  }
+  return MK_OK;
+}
+
+static mk_status touch_blocks(mk_race *race, uint32_t thread, uint32_t index, const mk_race_use *used, bool write) {
+  const mk_step_state *state = used->state;
+  uint32_t rows = mk_program_rows(race->program);
+  if (rows == 1) {
+    mk_step_row row = {.position = state->position};
+    return touch_row_blocks(race, thread, index, &row, write, used->generation);
+  }
+  for (uint32_t r = 0; r < rows; r++) {
+    if ((state->rows[r].flags & MK_ROW_ACTIVE) != 0) {
+      MK_TRY(touch_row_blocks(race, thread, index, &state->rows[r], write, used->generation));
+    }
+  }
+  return MK_OK;
+}
+
 static mk_status touch(mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, const mk_race_use *used,
                        bool write) {
   const mk_instruction *in = &race->program->instructions[index];
@@ -229,6 +317,9 @@ static mk_status touch(mk_race *race, uint32_t thread, uint32_t index, uint32_t 
   }
   if (mk_opcode_lookup(in->opcode)->operands[slot].when == MK_WHEN_LISTED) {
     return touch_listed(race, thread, index, slot, write);
+  }
+  if (buffer->store == MK_STORE_BLOCKS && race->memory != NULL && used->state != NULL) {
+    MK_TRY(touch_blocks(race, thread, index, used, write));
   }
   bool stamped = buffer->store == MK_STORE_STAMPED;
   uint32_t grid_cols = mk_buffer_grid_cols(buffer), last_joined = UINT32_MAX;
@@ -324,6 +415,7 @@ void mk_race_signal(mk_race *race, uint32_t sm, uint32_t index) {
 
 void mk_race_barrier(mk_race *race) {
   clock_pair all = race->clocks[0];
+  race->runs++;
   for (uint32_t t = 1; t < race->threads; t++) {
     join_pair(all, race->clocks[t], race->threads);
   }

@@ -5,21 +5,24 @@
 #ifndef MK_CPU_RACE_H
 #define MK_CPU_RACE_H
 
-#include "vm/program.h"
+#include "instructions/reference.h"
 
 typedef struct mk_race mk_race;
 
 mk_status mk_race_new(const mk_program *program, mk_race **out);
 void mk_race_free(mk_race *race); /* NULL is fine */
 
-/* The machine's memory, by buffer: from now on operands that a work list confines are looked at as far as it says, before not at all. */
-void mk_race_lists(mk_race *race, uint8_t *const *memory);
+/* The machine's memory, by buffer. From now on operands that a work list confines are looked at as far as it says, before not at all; and
+ * of the KV cache not only the rows that operands declare, but also the blocks that tables name. */
+mk_status mk_race_memory(mk_race *race, uint8_t *const *memory);
 
 /* What a part touches: of operand i the first rows[i] row tiles (NULL: all that it declares); of a COMBINE's parts, where `parts` is not
- * NULL, the row tiles whose bits are set. */
+ * NULL, the row tiles whose bits are set; of the cache, where `state` is not NULL, the blocks of this step's rows. */
 typedef struct mk_race_use {
   const uint16_t *rows;
   const uint64_t *parts;
+  const mk_step_state *state;
+  uint32_t generation; /* of the epoch */
 } mk_race_use;
 
 /* `role` of queue `sm` performs its part of instruction `index` (into program->instructions). MK_ERR_DEVICE when an access of
