@@ -79,7 +79,7 @@ done:
 static mk_status use_mla(void) {
   const mk_mla_shape shape = {
       .heads = 8, .new_tokens = 1, .max_sequences = 2, .max_pages = 8, .pool_pages = 9, .scale = 0.1f};
-  const mk_cpu_options options = {.seed = 5, .adversarial = true, .check_races = true, .unfair = true};
+  const mk_cpu_options options = {.seed = 5, .adversarial = true, .check_races = true};
   mk_mla_session *session;
   MK_TRY(mk_mla_session_new(&shape, 3, &options, &session));
   mk_status status = mk_mla_session_load(session, (const uint32_t[]){400, 30}, 2, 1);

@@ -149,7 +149,7 @@ void fuzz_run_accepted(const mk_program *program) {
   }
   static const mk_cpu_options ways[] = {{.check_races = true, .seed = 1},
                                         {.check_races = true, .seed = 2, .adversarial = true},
-                                        {.check_races = true, .seed = 3, .unfair = true},
+                                        {.check_races = true, .seed = 3, .adversarial = true},
                                         {.seed = 0}};
   const mk_range *positions = &program->ranges.position;
   for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {

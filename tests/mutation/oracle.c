@@ -94,11 +94,8 @@ mk_status mutation_oracle(const mk_program *program, uint64_t seed, uint32_t int
   }
   for (uint32_t i = 0; i < MACHINES; i++) {
     mk_cpu *cpu;
-    mk_cpu_options options = {.seed = seed * MACHINES + i + 1,
-                              .adversarial = i % 2 == 0,
-                              .unfair = i < 2,
-                              .check_races = true,
-                              .accesses_only = true};
+    mk_cpu_options options = {
+        .seed = seed * MACHINES + i + 1, .adversarial = i % 2 == 0, .check_races = true, .accesses_only = true};
     MK_TRY(mk_cpu_new(program, &options, &cpu));
     mk_status status = run_many(program, cpu, (interleavings + MACHINES - 1) / MACHINES, starts, want, known);
     mk_cpu_free(cpu);

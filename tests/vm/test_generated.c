@@ -49,8 +49,7 @@ Test(generated, every_interleaving_gives_the_same_bits) {
     cr_assert_eq(test_generate(seed, &p), MK_OK, "%s", mk_error_message());
     uint64_t want = bits_after(p, (mk_cpu_options){.seed = 0}, seed);
     for (uint64_t i = 1; i <= INTERLEAVINGS; i++) {
-      mk_cpu_options options = {
-          .seed = seed * INTERLEAVINGS + i, .adversarial = i % 2 != 0, .unfair = i % 3 != 0, .check_races = true};
+      mk_cpu_options options = {.seed = seed * INTERLEAVINGS + i, .adversarial = i % 2 != 0, .check_races = true};
       cr_assert_eq(bits_after(p, options, seed), want, "program %llu, interleaving %llu", (unsigned long long)seed,
                    (unsigned long long)i);
     }
@@ -82,7 +81,6 @@ Test(generated, every_interleaving_passes_the_same_values) {
       mk_cpu *cpu;
       mk_cpu_options options = {.seed = seed * ACCESS_INTERLEAVINGS + i,
                                 .adversarial = i % 2 != 0,
-                                .unfair = i % 3 != 0,
                                 .check_races = true,
                                 .accesses_only = true};
       cr_assert_eq(mk_cpu_new(p, &options, &cpu), MK_OK);

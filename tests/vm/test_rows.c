@@ -157,10 +157,8 @@ static mk_status run(const mk_program *p, mk_cpu_options options, uint64_t *hash
 static mk_status judge(const mk_program *p, uint32_t mutant) {
   uint64_t want = 0, have;
   for (uint32_t seed = 0; seed < SEEDS; seed++) {
-    mk_cpu_options options = {.seed = seed == 0 ? 0 : mutant * SEEDS + seed,
-                              .adversarial = seed != 0,
-                              .unfair = seed % 2 == 1,
-                              .check_races = true};
+    mk_cpu_options options = {
+        .seed = seed == 0 ? 0 : mutant * SEEDS + seed, .adversarial = seed != 0, .check_races = true};
     MK_TRY(run(p, options, &have));
     want = seed == 0 ? have : want;
     if (have != want) {

@@ -224,18 +224,7 @@ mk_status mk_accesses_store(mk_accesses *a, const mk_access_turn *turn) {
   return MK_OK;
 }
 
-void mk_accesses_publish(mk_accesses *a, const mk_instruction *in, uint32_t held, uint32_t generation) {
-  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
-  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
-    const mk_operand *operand = &in->operands[slot];
-    if (info->operands[slot].access == MK_ACCESS_READ || a->words[operand->buffer] == NULL) {
-      continue;
-    }
-    for (uint32_t r = 0; r < operand->rows; r++) {
-      for (uint32_t c = 0; c < operand->cols; c++) {
-        uint64_t *word = word_at(a, operand, r, c);
-        *word = *word >> 32 == held ? (uint64_t)generation << 32 | (uint32_t)*word : *word;
-      }
-    }
-  }
+void mk_accesses_publish(mk_accesses *a, const mk_operand *operand, uint32_t tile, uint32_t held, uint32_t generation) {
+  uint64_t *word = word_at(a, operand, tile / operand->cols, tile % operand->cols);
+  *word = *word >> 32 == held ? (uint64_t)generation << 32 | (uint32_t)*word : *word;
 }

@@ -36,7 +36,8 @@ void mk_accesses_load(mk_accesses *accesses, const mk_access_turn *turn);
 /* *waits: a stamped input is not there yet, and nothing has been done. */
 mk_status mk_accesses_consume(mk_accesses *accesses, const mk_access_turn *turn, bool *waits);
 mk_status mk_accesses_store(mk_accesses *accesses, const mk_access_turn *turn);
-/* Gives the instruction's words that carry the stamp `held` their generation. */
-void mk_accesses_publish(mk_accesses *accesses, const mk_instruction *instruction, uint32_t held, uint32_t generation);
+/* Gives the word of tile `tile` of an operand, counted row by row, its generation if it carries the stamp `held`. */
+void mk_accesses_publish(mk_accesses *accesses, const mk_operand *operand, uint32_t tile, uint32_t held,
+                         uint32_t generation);
 
 #endif

@@ -54,40 +54,64 @@ static mk_status observe(mk_cpu *cpu, uint32_t q, mk_role role) {
   return mk_race_step(cpu->race, q, role, cpu->program->queues[q].first + sm->roles[role].at, &used);
 }
 
+static bool publishes(const mk_cpu *cpu, const mk_instruction *in, uint32_t slot) {
+  return mk_opcode_lookup(in->opcode)->operands[slot].access != MK_ACCESS_READ &&
+         cpu->program->buffers[in->operands[slot].buffer].store == MK_STORE_STAMPED;
+}
+
 static void publish_words(uint64_t *words, size_t count, uint32_t generation) {
   for (size_t i = 0; i < count; i++) {
     words[i] = words[i] >> 32 == PENDING ? (uint64_t)generation << 32 | (uint32_t)words[i] : words[i];
   }
 }
 
-static void publish_listed(mk_cpu *cpu, const mk_instruction *in, uint32_t slot, uint32_t generation) {
-  const mk_buffer *buffer = &cpu->program->buffers[in->operands[slot].buffer];
+/* Pieces of an operand are published by themselves: its tiles, or what the work list names one after the other. */
+static uint32_t count_pieces(const mk_cpu *cpu, const mk_instruction *in, uint32_t slot) {
+  if (mk_opcode_lookup(in->opcode)->operands[slot].when != MK_WHEN_LISTED) {
+    return (uint32_t)in->operands[slot].rows * in->operands[slot].cols;
+  }
   mk_listed_tiles at = {0};
+  uint32_t count = 0;
   while (mk_listed_next(cpu->program, cpu->memory, in, slot, &at)) {
-    uint64_t *row = (uint64_t *)(void *)cpu->memory[in->operands[slot].buffer] + (size_t)at.row * buffer->cols;
-    publish_words(row + (size_t)at.col * buffer->tile_cols, (size_t)at.cols * buffer->tile_cols, generation);
+    count++;
+  }
+  return count;
+}
+
+static void publish_listed(mk_cpu *cpu, const mk_late_publication *late) {
+  const mk_operand *operand = &late->instruction->operands[late->slot];
+  const mk_buffer *buffer = &cpu->program->buffers[operand->buffer];
+  mk_listed_tiles at = {0};
+  for (uint32_t i = 0; i < late->end && mk_listed_next(cpu->program, cpu->memory, late->instruction, late->slot, &at);
+       i++) {
+    uint64_t *row = (uint64_t *)(void *)cpu->memory[operand->buffer] + (size_t)at.row * buffer->cols;
+    if (i >= late->first) {
+      publish_words(row + (size_t)at.col * buffer->tile_cols, (size_t)at.cols * buffer->tile_cols, late->generation);
+    }
   }
 }
 
-static void publish(mk_cpu *cpu, const mk_instruction *in, uint32_t generation) {
-  if (cpu->accesses != NULL) {
-    mk_accesses_publish(cpu->accesses, in, PENDING, generation);
+static void publish(mk_cpu *cpu, const mk_late_publication *late) {
+  const mk_operand *operand = &late->instruction->operands[late->slot];
+  if (mk_opcode_lookup(late->instruction->opcode)->operands[late->slot].when == MK_WHEN_LISTED) {
+    publish_listed(cpu, late);
     return;
   }
-  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
-  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
-    const mk_operand *operand = &in->operands[slot];
-    const mk_buffer *buffer = &cpu->program->buffers[operand->buffer];
-    if (info->operands[slot].access == MK_ACCESS_READ || buffer->store != MK_STORE_STAMPED) {
-      continue;
-    }
-    if (info->operands[slot].when == MK_WHEN_LISTED) {
-      publish_listed(cpu, in, slot, generation);
-      continue;
-    }
-    mk_word_range range = mk_cpu_words(cpu, operand);
+  for (uint32_t i = late->first; cpu->accesses != NULL && i < late->end; i++) {
+    mk_accesses_publish(cpu->accesses, operand, i, PENDING, late->generation);
+  }
+  uint32_t count;
+  for (uint32_t i = late->first; cpu->accesses == NULL && i < late->end; i += count) { /* row by row of tiles */
+    uint32_t row = i / operand->cols, col = i % operand->cols;
+    count = late->end - i < operand->cols - col ? late->end - i : operand->cols - col;
+    mk_operand part = {.buffer = operand->buffer,
+                       .row = (uint16_t)(operand->row + row),
+                       .rows = 1,
+                       .col = (uint16_t)(operand->col + col),
+                       .cols = (uint16_t)count};
+    mk_word_range range = mk_cpu_words(cpu, &part);
     for (uint32_t r = range.first_row; r < range.end_row; r++) {
-      publish_words(&range.words[r * range.row_words + range.first], range.end - range.first, generation);
+      publish_words(&range.words[r * range.row_words + range.first], range.end - range.first, late->generation);
     }
   }
 }
@@ -95,19 +119,67 @@ static void publish(mk_cpu *cpu, const mk_instruction *in, uint32_t generation) 
 static void publish_late(mk_cpu *cpu, mk_cpu_sm *sm, size_t which) {
   mk_late_publication late = sm->late[which];
   sm->late[which] = sm->late[--sm->late_count];
-  publish(cpu, late.instruction, late.generation);
+  publish(cpu, &late);
 }
 
-/* Stores of one thread to one word stay in order: what this instruction wrote an epoch ago becomes visible first. */
-static bool publish_earlier(mk_cpu *cpu, mk_cpu_sm *sm, const mk_instruction *in) {
+/* Stores of one thread to one word stay in order: what this instruction wrote in earlier epochs becomes visible first. */
+static bool publish_earlier(mk_cpu *cpu, mk_cpu_sm *sm, const mk_instruction *in, uint32_t generation) {
   bool any = false;
   for (size_t i = sm->late_count; i-- != 0;) {
-    if (sm->late[i].instruction == in) {
+    if (sm->late[i].instruction == in && sm->late[i].generation != generation) {
       publish_late(cpu, sm, i);
       any = true;
     }
   }
   return any;
+}
+
+static mk_status add_late(mk_cpu *cpu, mk_cpu_sm *sm, mk_late_publication late) {
+  late.held = cpu->holds != 0 && random_below(cpu, cpu->holds) == 0;
+  MK_TRY(mk_grow(&sm->late, &sm->late_capacity, sm->late_count + 1, sizeof *sm->late));
+  sm->late[sm->late_count++] = late;
+  return MK_OK;
+}
+
+/* What the role has written of its instruction: visible at once, or, for an adversary, some time. */
+static mk_status publish_role(mk_cpu *cpu, mk_cpu_sm *sm, mk_role role) {
+  const mk_cpu_cursor *c = &sm->roles[role];
+  const mk_instruction *in = &sm->queue[c->at];
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    bool now = !cpu->options.adversarial && role == MK_ROLE_STORER;
+    if (!publishes(cpu, in, slot) || (!now && (info->operands[slot].role != role || !cpu->options.adversarial))) {
+      continue;
+    }
+    mk_late_publication late = {.instruction = in,
+                                .slot = slot,
+                                .generation = mk_cpu_epoch_generation(cpu, c->epoch),
+                                .end = count_pieces(cpu, in, slot),
+                                .step = sm->steps[role]};
+    if (now) {
+      publish(cpu, &late);
+    } else {
+      MK_TRY(add_late(cpu, sm, late));
+    }
+  }
+  return MK_OK;
+}
+
+/* Some of the pieces of a late publication become visible: all, or any of them, with the rest to come in any order. */
+static mk_status publish_some(mk_cpu *cpu, mk_cpu_sm *sm, size_t which) {
+  mk_late_publication whole = sm->late[which], now = whole, before = whole, after = whole;
+  uint32_t count = whole.end - whole.first;
+  if (count > 1 && random_below(cpu, 2) == 0) {
+    uint32_t some = 1 + random_below(cpu, count);
+    now.first += random_below(cpu, count - some + 1);
+    now.end = now.first + some;
+  }
+  sm->late[which] = sm->late[--sm->late_count];
+  publish(cpu, &now);
+  before.end = now.first;
+  after.first = now.end;
+  MK_TRY(before.end > before.first ? add_late(cpu, sm, before) : MK_OK);
+  return after.end > after.first ? add_late(cpu, sm, after) : MK_OK;
 }
 
 /* Each step_* moves one role of SM q on if it may; *moved says whether it did. */
@@ -140,16 +212,19 @@ static mk_status step_consumer(mk_cpu *cpu, uint32_t q, bool *moved) {
   mk_cpu_sm *sm = &cpu->sms[q];
   const mk_cpu_cursor *c = &sm->roles[MK_ROLE_CONSUMER];
   bool loaded = sm->steps[MK_ROLE_LOADER] > sm->steps[MK_ROLE_CONSUMER];
-  bool slot_free = sm->steps[MK_ROLE_CONSUMER] - sm->steps[MK_ROLE_STORER] < cpu->program->machine.result_slots;
+  /* The words of an instruction lie in memory before its storer publishes them: it does so before they are computed anew. */
+  uint32_t slots = cpu->program->machine.result_slots < sm->count ? cpu->program->machine.result_slots : sm->count;
+  bool slot_free = sm->steps[MK_ROLE_CONSUMER] - sm->steps[MK_ROLE_STORER] < slots;
   if (c->epoch >= cpu->limit || !loaded || !slot_free) {
     return MK_OK;
   }
-  *moved = publish_earlier(cpu, sm, &sm->queue[c->at]);
+  *moved = publish_earlier(cpu, sm, &sm->queue[c->at], mk_cpu_epoch_generation(cpu, c->epoch));
   if (!mk_cpu_execute(cpu, sm, PENDING)) {
     return cpu->failure;
   }
   MK_TRY(cpu->failure);
   MK_TRY(observe(cpu, q, MK_ROLE_CONSUMER));
+  MK_TRY(publish_role(cpu, sm, MK_ROLE_CONSUMER));
   sm->pages_in_flight -= sm->queue[c->at].pages;
   mk_cpu_advance(cpu, sm, MK_ROLE_CONSUMER);
   *moved = true;
@@ -165,26 +240,26 @@ static bool signals_release(const mk_cpu *cpu, const mk_instruction *in) {
   return false;
 }
 
-/* The storer's words. Adversarial: they become visible at any time, but before a release signal. */
 static mk_status store(mk_cpu *cpu, uint32_t q) {
   mk_cpu_sm *sm = &cpu->sms[q];
   const mk_cpu_cursor *c = &sm->roles[MK_ROLE_STORER];
-  const mk_instruction *in = &sm->queue[c->at];
   MK_TRY(observe(cpu, q, MK_ROLE_STORER));
   if (cpu->accesses != NULL) {
     mk_access_turn turn = turn_of(cpu, sm, MK_ROLE_STORER);
     turn.stamp = PENDING;
-    (void)publish_earlier(cpu, sm, in);
+    (void)publish_earlier(cpu, sm, &sm->queue[c->at], turn.generation);
     MK_TRY(mk_accesses_store(cpu->accesses, &turn));
   }
-  if (!cpu->options.adversarial) {
-    publish(cpu, in, mk_cpu_epoch_generation(cpu, c->epoch));
-    return MK_OK;
+  return publish_role(cpu, sm, MK_ROLE_STORER);
+}
+
+/* Before a release signal all becomes visible that this SM has written up to there. */
+static void publish_up_to(mk_cpu *cpu, mk_cpu_sm *sm, uint64_t step) {
+  for (size_t i = sm->late_count; i-- != 0;) {
+    if (sm->late[i].step <= step) {
+      publish_late(cpu, sm, i);
+    }
   }
-  MK_TRY(mk_grow(&sm->late, &sm->late_capacity, sm->late_count + 1, sizeof *sm->late));
-  sm->late[sm->late_count++] =
-      (mk_late_publication){.instruction = in, .generation = mk_cpu_epoch_generation(cpu, c->epoch)};
-  return MK_OK;
 }
 
 /* Stores and signals are two steps: another SM may see the words before the signals. */
@@ -205,8 +280,8 @@ static mk_status step_storer(mk_cpu *cpu, uint32_t q, bool *moved) {
       return MK_OK;
     }
   }
-  while (signals_release(cpu, in) && sm->late_count != 0) {
-    publish_late(cpu, sm, 0);
+  if (signals_release(cpu, in)) {
+    publish_up_to(cpu, sm, sm->steps[MK_ROLE_STORER]);
   }
   if (cpu->race != NULL) {
     mk_race_signal(cpu->race, q, cpu->program->queues[q].first + sm->roles[MK_ROLE_STORER].at);
@@ -234,9 +309,13 @@ static mk_status step_any(mk_cpu *cpu, uint32_t actor, bool *moved) {
     default:
       break;
   }
-  if (sm->late_count != 0) {
-    publish_late(cpu, sm, random_below(cpu, (uint32_t)sm->late_count));
-    *moved = true;
+  uint32_t start = sm->late_count == 0 ? 0 : random_below(cpu, (uint32_t)sm->late_count);
+  for (size_t i = 0; i < sm->late_count; i++) {
+    size_t which = (start + i) % sm->late_count;
+    if (!sm->late[which].held) {
+      *moved = true;
+      return publish_some(cpu, sm, which);
+    }
   }
   return MK_OK;
 }
@@ -259,24 +338,95 @@ static void move_actor(mk_cpu *cpu, uint32_t from, uint32_t to) {
   cpu->order[to] = actor;
 }
 
-/* Picks actors at random, and walks on from there past the ones that cannot move. Unfair: takes the first that can in an
- * order that changes now and then, so that some are left behind for as long as the program allows. */
-mk_status mk_cpu_run_interleaved(mk_cpu *cpu) {
-  uint32_t actors = mk_cpu_actors(cpu), changes = 0;
-  for (uint32_t i = 0; cpu->order != NULL && i < actors; i++) {
+/* How an adversary picks: the first actor that can move, by priorities, or from a random one on. */
+typedef struct adversary {
+  uint32_t seldom;  /* steps between two changes of mind, on average; 0: there is no adversary */
+  uint32_t freezes; /* so far */
+  bool by_priority;
+} adversary;
+
+static void freeze_sm(mk_cpu *cpu, adversary *a, uint32_t actor) {
+  uint32_t first = actor - actor % (MK_ROLE_COUNT + 1);
+  for (uint32_t i = first; i <= first + MK_ROLE_COUNT; i++) {
+    cpu->frozen[i] = ++a->freezes;
+  }
+}
+
+static void begin_adversary(mk_cpu *cpu, adversary *a) {
+  uint32_t actors = mk_cpu_actors(cpu);
+  *a = (adversary){.seldom = 4u << random_below(cpu, 6), .by_priority = random_below(cpu, 4) != 0};
+  cpu->holds = random_below(cpu, 2) == 0 ? 0 : 2u << random_below(cpu, 3);
+  for (uint32_t i = 0; i < actors; i++) {
     move_actor(cpu, i, random_below(cpu, i + 1));
-    changes = 8u << random_below(cpu, 5);
+    cpu->frozen[i] = 0;
+  }
+  if (random_below(cpu, 4) == 0) {
+    freeze_sm(cpu, a, random_below(cpu, actors));
+  }
+}
+
+/* Some actor goes first or last from now on, or it stands still, or its whole SM. */
+static void change_mind(mk_cpu *cpu, adversary *a) {
+  uint32_t actors = mk_cpu_actors(cpu), actor = random_below(cpu, actors), what = random_below(cpu, 8);
+  if (what == 0) {
+    cpu->frozen[actor] = ++a->freezes;
+  } else if (what == 1) {
+    freeze_sm(cpu, a, actor);
+  } else {
+    move_actor(cpu, actor, what % 2 * (actors - 1));
+  }
+}
+
+/* The actor that has stood still for the shortest time may move again; false: none stands still. */
+static bool thaw(mk_cpu *cpu) {
+  uint32_t last = 0;
+  for (uint32_t i = 0; i < mk_cpu_actors(cpu); i++) {
+    last = cpu->frozen[i] > cpu->frozen[last] ? i : last;
+  }
+  bool any = cpu->frozen[last] != 0;
+  cpu->frozen[last] = 0;
+  return any;
+}
+
+/* Some words that are held back may become visible; false: there are none. */
+static bool let_go(mk_cpu *cpu) {
+  uint32_t queues = (uint32_t)cpu->program->queue_count, start = random_below(cpu, queues);
+  for (uint32_t q = 0; q < queues; q++) {
+    mk_cpu_sm *sm = &cpu->sms[(start + q) % queues];
+    for (size_t i = 0; i < sm->late_count; i++) {
+      if (sm->late[i].held) {
+        sm->late[i].held = false;
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+/* Nobody can move but those who stand still. */
+static bool relent(mk_cpu *cpu) {
+  return random_below(cpu, 2) == 0 ? thaw(cpu) || let_go(cpu) : let_go(cpu) || thaw(cpu);
+}
+
+/* Picks actors at random, and walks on from there past the ones that cannot move; or as an adversary does. */
+mk_status mk_cpu_run_interleaved(mk_cpu *cpu) {
+  uint32_t actors = mk_cpu_actors(cpu);
+  adversary a = {.seldom = 0};
+  if (cpu->options.adversarial) {
+    begin_adversary(cpu, &a);
   }
   while (!interleaved_done(cpu)) {
-    uint32_t start = cpu->order != NULL ? 0 : random_below(cpu, actors);
     bool moved = false;
-    if (cpu->order != NULL && random_below(cpu, changes) == 0) {
-      move_actor(cpu, random_below(cpu, actors), random_below(cpu, 2) * (actors - 1));
+    if (a.seldom != 0 && random_below(cpu, a.seldom) == 0) {
+      change_mind(cpu, &a);
     }
+    uint32_t start = a.by_priority ? 0 : random_below(cpu, actors);
     for (uint32_t i = 0; i < actors && !moved; i++) {
-      MK_TRY(step_any(cpu, cpu->order != NULL ? cpu->order[i] : (start + i) % actors, &moved));
+      uint32_t actor = (start + i) % actors;
+      actor = a.by_priority ? cpu->order[actor] : actor;
+      MK_TRY(a.seldom != 0 && cpu->frozen[actor] != 0 ? MK_OK : step_any(cpu, actor, &moved));
     }
-    if (!moved) {
+    if (!moved && (a.seldom == 0 || !relent(cpu))) {
       return mk_cpu_deadlock(cpu);
     }
   }

@@ -39,8 +39,9 @@ static mk_status init(mk_cpu *cpu) {
   } else {
     MK_TRY(mk_alloc_aligned(64, (mk_reference_scratch(program) + 64) * sizeof *cpu->scratch, &cpu->scratch));
   }
-  if (cpu->options.unfair) {
+  if (cpu->options.adversarial) {
     MK_TRY(mk_alloc(mk_cpu_actors(cpu), sizeof *cpu->order, &cpu->order));
+    MK_TRY(mk_alloc(mk_cpu_actors(cpu), sizeof *cpu->frozen, &cpu->frozen));
     for (uint32_t i = 0; i < mk_cpu_actors(cpu); i++) {
       cpu->order[i] = i;
     }
@@ -91,6 +92,7 @@ void mk_cpu_free(mk_cpu *cpu) {
   mk_free(cpu->counters);
   mk_free(cpu->scratch);
   mk_free(cpu->order);
+  mk_free(cpu->frozen);
   mk_written_free(cpu->written);
   mk_race_free(cpu->race);
   mk_recorder_free(cpu->recorder);
@@ -362,8 +364,8 @@ static mk_status run(mk_cpu *cpu, uint64_t epochs) {
     sm->stored = false;
     sm->pages_in_flight = 0;
   }
-  bool roles_apart = cpu->options.seed != 0 || cpu->options.adversarial || cpu->options.check_races ||
-                     cpu->options.accesses_only || cpu->options.unfair;
+  bool roles_apart =
+      cpu->options.seed != 0 || cpu->options.adversarial || cpu->options.check_races || cpu->options.accesses_only;
   if (roles_apart && cpu->random == 0) {
     cpu->random = 1;
   }

@@ -8,10 +8,11 @@
  * the verifier or not, but operands must lie inside their buffers and fit each other (the verifier's bounds and shape rules).
  *
  * Ways to run (mk_cpu_options): greedy, every queue as far as it goes; or a random legal interleaving of loaders, consumers and
- * storers of all SMs, epochs overlapping as they do on a GPU; a storer's words and its signals are two steps. Adversarial:
- * stamped words become visible at a random time, before the signals or long after relaxed ones. The bits that come out are the
- * same in all of them. With accesses_only there are no numbers: a buffer's memory is a word per tile (accesses.h), or NULL
- * where it is constant. */
+ * storers of all SMs, epochs overlapping as they do on a GPU; a storer's words and its signals are two steps. Adversarial: roles or whole SMs
+ * stand still for as long as the program lets the others go on, and stamped words become visible tile by tile in any order at a random time,
+ * as soon as they are written or long after relaxed signals. The bits that come out are the same in all of them. The seed decides
+ * everything. With accesses_only there are no numbers: a buffer's memory is a word per tile (accesses.h), or NULL where it is constant.
+ */
 #ifndef MK_CPU_MACHINE_H
 #define MK_CPU_MACHINE_H
 
@@ -24,7 +25,6 @@ typedef struct mk_cpu_options {
   uint64_t seed; /* 0: greedy; else a random interleaving */
   bool adversarial;
   bool check_races;
-  bool unfair; /* actors by a priority that changes now and then: some lag for as long as they can */
   bool
       accesses_only; /* no arithmetic: what is read, written and waited for (vm/cpu/accesses.h); programs of one row alone */
 } mk_cpu_options;

@@ -14,9 +14,12 @@ typedef struct mk_cpu_cursor { /* of one role: the next instruction */
   uint64_t epoch; /* within this run */
 } mk_cpu_cursor;
 
-typedef struct mk_late_publication { /* adversarial: stamped words that are written but not yet visible */
+typedef struct mk_late_publication { /* stamped words that are written but not yet visible */
   const mk_instruction *instruction;
-  uint32_t generation;
+  uint32_t slot, generation;
+  uint32_t first, end; /* tiles of the operand, row by row; of a listed one, places in its list */
+  uint64_t step;       /* of the queue: which of its instructions in this run */
+  bool held;           /* until nobody else can move */
 } mk_late_publication;
 
 typedef struct mk_cpu_sm {
@@ -45,7 +48,10 @@ struct mk_cpu {
   mk_race *race;         /* NULL: not checking */
   mk_accesses *accesses; /* NULL: with arithmetic, else without, and `memory` has no buffers */
   mk_written *written;   /* NULL: reads are not looked at */
-  uint32_t *order;       /* unfair: the actors by priority */
+  uint32_t *order;       /* adversarial: the actors by priority */
+  uint32_t
+      *frozen; /* adversarial: by actor: not 0: does not move until nobody else can; the higher, the later this began */
+  uint32_t holds; /* adversarial: one in so many late publications is held until then, too; 0: none */
   uint64_t random;
   uint32_t first_epoch; /* epochs since the buffers were cleared, before this run */
   uint64_t limit;       /* epochs of this run */
