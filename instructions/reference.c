@@ -93,13 +93,14 @@ static bool check_operands(mk_reference *machine) {
   const mk_opcode_info *info = mk_opcode_lookup(machine->instruction->opcode);
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand_info *operand = &info->operands[slot];
-    bool by_token = operand->store == MK_OPERAND_STORE_INPUT || operand->store == MK_OPERAND_STORE_RESIDUAL;
+    bool by_token = (operand->store == MK_OPERAND_STORE_INPUT || operand->store == MK_OPERAND_STORE_RESIDUAL) &&
+                    machine->program->buffers[machine->instruction->operands[slot].buffer].store == MK_STORE_TILES;
     bool constant = operand->when == MK_WHEN_EARLY && operand->access == MK_ACCESS_READ && machine->written != NULL;
     if (!by_token && !constant) {
       continue;
     }
     mk_span span = mk_operand_span(machine, machine->instruction, slot);
-    if (by_token && span.buffer->store == MK_STORE_TILES && !check_token_row(machine, &span)) {
+    if (by_token && !check_token_row(machine, &span)) {
       return false;
     }
     for (uint32_t row = 0; constant && row < span.rows; row++) {
@@ -216,9 +217,12 @@ mk_span mk_operand_span(const mk_reference *machine, const mk_instruction *instr
 }
 
 void mk_note_read(mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count) {
+  if (machine->written == NULL) {
+    return;
+  }
   mk_written_place place = {span->buffer, span->row + row, span->col + first, count};
   mk_written_gap gap;
-  if (machine->written == NULL || mk_written_check(machine->written, place, machine->generation, &gap)) {
+  if (mk_written_check(machine->written, place, machine->generation, &gap)) {
     return;
   }
   char when[80] = "nobody has ever written";
