@@ -339,9 +339,14 @@ static mk_status check_overwrite(mk_run *run, const mk_write *w, uint32_t group,
   return MK_OK;
 }
 
-/* With several rows per step an instruction may leave out inputs that its active lines do not need. */
+/* With several rows per step: whether it leaves out inputs that the step does not need, as where a unit of attention has no tokens. */
+static bool leaves_out(const mk_verifier *v, const mk_write *w) {
+  return mk_program_rows(v->program) > 1 && mk_at(v, w->instruction)->opcode == MK_OP_ATTENTION;
+}
+
+/* Whether it may publish words before it has read all inputs. */
 static bool streams(const mk_verifier *v, const mk_write *w) {
-  return mk_program_rows(v->program) > 1 || mk_opcode_streams(mk_at(v, w->instruction)->opcode);
+  return leaves_out(v, w) || mk_opcode_streams(mk_at(v, w->instruction)->opcode);
 }
 
 /* COMBINE and SCORE: whether a machine may have done it within the instruction before it, whose signals then come later. */
@@ -350,19 +355,18 @@ static bool may_fuse(const mk_verifier *v, uint32_t index) {
 }
 
 /* What a reader of the write's words knows: `dep`, all that came before the writer had read its inputs. If it has seen some of its tiles alone and the
- * writer stages nothing, only what came before the writer began to read: other tiles may be still to come, and what they are
- * computed from. */
+ * writer streams, only what came before the writer began to read: other tiles may be still to come, and what they are
+ * computed from. Of a writer that leaves inputs out no more either, but that it is done. */
 static mk_status show_write(mk_run *run, const mk_write *w, bool whole, uint32_t **view, const uint32_t *dep) {
-  bool fused = may_fuse(run->v, w->instruction), several = mk_program_rows(run->v->program) > 1;
-  const uint32_t *known = (whole && !several) || !streams(run->v, w) ? dep : run->entered;
+  bool fused = may_fuse(run->v, w->instruction), less = leaves_out(run->v, w);
+  const uint32_t *known = !less && (whole || !streams(run->v, w)) ? dep : run->entered;
   uint32_t *own = NULL, first = mk_thread_of(run->v, w->instruction, MK_ROLE_CONSUMER);
-  if (fused || (whole && several)) { /* other threads as in `known`; of its own: what is done */
-    uint32_t number = run->lanes[first / 2].done - fused;
+  if (fused || (whole && less)) {
+    uint32_t last = mk_time(run->lanes[first / 2].done - fused, whole ? MK_DONE : MK_ENTERED);
     MK_TRY(take_vector(run, &own));
     memcpy(own, known, run->threads * sizeof *own);
     for (uint32_t thread = first; thread < first + 2; thread++) {
-      uint32_t last = mk_time(number, whole ? MK_DONE : MK_ENTERED);
-      own[thread] = several || own[thread] > last ? last : own[thread];
+      own[thread] = less || own[thread] > last ? last : own[thread];
     }
     known = own;
   }

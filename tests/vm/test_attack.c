@@ -65,7 +65,7 @@ Test(attack, a_residual_that_moves_has_the_same_bits_in_any_interleaving) {
   uint64_t want, got;
   cr_assert_eq(test_run(program, &(mk_cpu_options){0}, 0, &want), MK_OK, "%s", mk_error_message());
   for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-    mk_cpu_options options = {.seed = seed, .adversarial = true, .unfair = true, .check_races = true};
+    mk_cpu_options options = {.seed = seed, .adversarial = true, .check_races = true};
     cr_assert_eq(test_run(program, &options, 0, &got), MK_OK, "seed %d: %s", (int)seed, mk_error_message());
     cr_assert_eq(got, want, "seed %d", (int)seed);
   }

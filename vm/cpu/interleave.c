@@ -208,9 +208,50 @@ static mk_status step_loader(mk_cpu *cpu, uint32_t q, bool *moved) {
   return MK_OK;
 }
 
+static bool signals_release(const mk_cpu *cpu, const mk_instruction *in) {
+  for (uint32_t s = 0; s < in->signal_count; s++) {
+    if (cpu->program->counters[in->signals[s].counter].kind == MK_COUNTER_RELEASE) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Whether the role's instruction has signals that it sends. */
+static bool sends(const mk_cpu_sm *sm, mk_role role) {
+  const mk_instruction *in = &sm->queue[sm->roles[role].at];
+  return in->signal_count != 0 && mk_opcode_finisher(mk_opcode_lookup(in->opcode)) == role;
+}
+
+/* The signals of the role's instruction. Before a release signal all becomes visible that comes before it: of a consumer what consumers of this
+ * SM have written up to there, of a storer what storers have, too. */
+static void send(mk_cpu *cpu, uint32_t q, mk_role role) {
+  mk_cpu_sm *sm = &cpu->sms[q];
+  const mk_instruction *in = &sm->queue[sm->roles[role].at];
+  for (size_t i = sm->late_count; i-- != 0 && signals_release(cpu, in);) {
+    const mk_late_publication *late = &sm->late[i];
+    mk_role writer = mk_opcode_lookup(late->instruction->opcode)->operands[late->slot].role;
+    if (late->step <= sm->steps[role] && (writer == MK_ROLE_CONSUMER || role == MK_ROLE_STORER)) {
+      publish_late(cpu, sm, i);
+    }
+  }
+  if (cpu->race != NULL) {
+    mk_race_signal(cpu->race, q, role, cpu->program->queues[q].first + sm->roles[role].at);
+  }
+  mk_cpu_signal(cpu, in);
+}
+
+/* Words and signals are two steps, here and in step_storer: another SM may see the words before the signals. */
 static mk_status step_consumer(mk_cpu *cpu, uint32_t q, bool *moved) {
   mk_cpu_sm *sm = &cpu->sms[q];
   const mk_cpu_cursor *c = &sm->roles[MK_ROLE_CONSUMER];
+  if (sm->computed) {
+    send(cpu, q, MK_ROLE_CONSUMER);
+    sm->computed = false;
+    mk_cpu_advance(cpu, sm, MK_ROLE_CONSUMER);
+    *moved = true;
+    return MK_OK;
+  }
   bool loaded = sm->steps[MK_ROLE_LOADER] > sm->steps[MK_ROLE_CONSUMER];
   /* The words of an instruction lie in memory before its storer publishes them: it does so before they are computed anew. */
   uint32_t slots = cpu->program->machine.result_slots < sm->count ? cpu->program->machine.result_slots : sm->count;
@@ -226,18 +267,12 @@ static mk_status step_consumer(mk_cpu *cpu, uint32_t q, bool *moved) {
   MK_TRY(observe(cpu, q, MK_ROLE_CONSUMER));
   MK_TRY(publish_role(cpu, sm, MK_ROLE_CONSUMER));
   sm->pages_in_flight -= sm->queue[c->at].pages;
-  mk_cpu_advance(cpu, sm, MK_ROLE_CONSUMER);
   *moved = true;
-  return cpu->failure;
-}
-
-static bool signals_release(const mk_cpu *cpu, const mk_instruction *in) {
-  for (uint32_t s = 0; s < in->signal_count; s++) {
-    if (cpu->program->counters[in->signals[s].counter].kind == MK_COUNTER_RELEASE) {
-      return true;
-    }
+  sm->computed = sends(sm, MK_ROLE_CONSUMER);
+  if (!sm->computed) {
+    mk_cpu_advance(cpu, sm, MK_ROLE_CONSUMER);
   }
-  return false;
+  return cpu->failure;
 }
 
 static mk_status store(mk_cpu *cpu, uint32_t q) {
@@ -253,40 +288,25 @@ static mk_status store(mk_cpu *cpu, uint32_t q) {
   return publish_role(cpu, sm, MK_ROLE_STORER);
 }
 
-/* Before a release signal all becomes visible that this SM has written up to there. */
-static void publish_up_to(mk_cpu *cpu, mk_cpu_sm *sm, uint64_t step) {
-  for (size_t i = sm->late_count; i-- != 0;) {
-    if (sm->late[i].step <= step) {
-      publish_late(cpu, sm, i);
-    }
-  }
-}
-
-/* Stores and signals are two steps: another SM may see the words before the signals. */
 static mk_status step_storer(mk_cpu *cpu, uint32_t q, bool *moved) {
   mk_cpu_sm *sm = &cpu->sms[q];
   if (sm->steps[MK_ROLE_CONSUMER] == sm->steps[MK_ROLE_STORER]) {
     return MK_OK;
   }
-  const mk_instruction *in = &sm->queue[sm->roles[MK_ROLE_STORER].at];
   *moved = true;
   cpu->since = mk_recorder_now(cpu->recorder);
   if (!sm->stored) {
     MK_TRY(store(cpu, q));
-    sm->stored = in->signal_count != 0;
+    sm->stored = sends(sm, MK_ROLE_STORER);
     if (sm->stored) {
       mk_cpu_record_work(cpu, sm, MK_ROLE_STORER);
       mk_recorder_rest(cpu->recorder, q, MK_ROLE_STORER, sm->roles[MK_ROLE_STORER].epoch);
       return MK_OK;
     }
   }
-  if (signals_release(cpu, in)) {
-    publish_up_to(cpu, sm, sm->steps[MK_ROLE_STORER]);
+  if (sm->stored) {
+    send(cpu, q, MK_ROLE_STORER);
   }
-  if (cpu->race != NULL) {
-    mk_race_signal(cpu->race, q, cpu->program->queues[q].first + sm->roles[MK_ROLE_STORER].at);
-  }
-  mk_cpu_signal(cpu, in);
   sm->stored = false;
   mk_cpu_record_work(cpu, sm, MK_ROLE_STORER);
   mk_cpu_advance(cpu, sm, MK_ROLE_STORER);

@@ -361,7 +361,7 @@ static mk_status run(mk_cpu *cpu, uint64_t epochs) {
     memset(sm->roles, 0, sizeof sm->roles);
     memset(sm->steps, 0, sizeof sm->steps);
     sm->boundaries = 0;
-    sm->stored = false;
+    sm->computed = sm->stored = false;
     sm->pages_in_flight = 0;
   }
   bool roles_apart =

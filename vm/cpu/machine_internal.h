@@ -28,7 +28,7 @@ typedef struct mk_cpu_sm {
   mk_cpu_cursor roles[MK_ROLE_COUNT];
   uint64_t steps[MK_ROLE_COUNT]; /* instructions done in this run */
   uint64_t boundaries;           /* `next` instructions done by the consumer in this run */
-  bool stored;                   /* the storer's words are written, its signals are to come */
+  bool computed, stored;         /* the consumer's, the storer's words are written, its signals are to come */
   bool has_boundary;
   uint64_t pages_in_flight;
   mk_step_state step;

@@ -405,9 +405,9 @@ mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index,
   return MK_OK;
 }
 
-void mk_race_signal(mk_race *race, uint32_t sm, uint32_t index) {
+void mk_race_signal(mk_race *race, uint32_t sm, mk_role role, uint32_t index) {
   const mk_instruction *in = &race->program->instructions[index];
-  clock_pair clock = race->clocks[sm * MK_ROLE_COUNT + MK_ROLE_STORER];
+  clock_pair clock = race->clocks[sm * MK_ROLE_COUNT + (uint32_t)role];
   for (uint32_t s = 0; s < in->signal_count; s++) {
     join_pair(race->counters[in->signals[s].counter], clock, race->threads);
   }

@@ -29,8 +29,8 @@ typedef struct mk_race_use {
  * that part is not ordered against an earlier one. Parts come in an order that the machine's rules allow. */
 mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index, const mk_race_use *used);
 
-/* The storer of queue `sm` signals for instruction `index`, its last step. */
-void mk_race_signal(mk_race *race, uint32_t sm, uint32_t index);
+/* `role` of queue `sm` signals for instruction `index`, which it finishes: its last step there. */
+void mk_race_signal(mk_race *race, uint32_t sm, mk_role role, uint32_t index);
 
 /* Everything so far happens before everything that follows: the host between two runs. */
 void mk_race_barrier(mk_race *race);
