@@ -1,8 +1,13 @@
-/* mk_mutate [-j JOBS] [-n MUTANTS_PER_CLASS] [-i INTERLEAVINGS] [-s SEED]: the full campaign. tools/mutate builds and runs it.
+/* The full campaigns, which tools/mutate builds and runs.
+ *
+ * mk_mutate [-j JOBS] [-n MUTANTS_PER_CLASS] [-i INTERLEAVINGS] [-s SEED]: mutants of valid programs.
+ * mk_mutate --generate [-j JOBS] [-n PROGRAMS] [-s SEED]: generated programs (generated.h). --first: until one fails, and only how many
+ * programs that took; --replay SEED: the program of a seed that was printed, and how it fails.
  *
  * Prints a line per class: mutants, accepted, of those failing; rejected, of those failing by their footprint alone, only when they
  * are run, and never. Then the rules of what was rejected and never failed. Exit code 1 when an accepted mutant fails, when
  * more than MAX_NEVER_FAILING per cent of the rejected never fail, or when there are too few mutants. */
+#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/mutation/mutation.h"
+#include "tests/mutation/generated.h"
 
 enum { MAX_JOBS = 64, MIN_MUTANTS = 10000, MIN_PER_CLASS = 500, MIN_INTERLEAVINGS = 200, MAX_NEVER_FAILING = 15 };
 
@@ -144,29 +149,8 @@ static bool report(const mutation_counts *counts) {
   return all.accepted_failing == 0 && share <= MAX_NEVER_FAILING;
 }
 
-int main(int argc, char **argv) {
-  campaign c = {.jobs = 2, .mutants = 1000, .interleavings = MIN_INTERLEAVINGS, .seed = 1};
-  int option;
-  while ((option = getopt(argc, argv, "j:n:i:s:")) != -1) {
-    unsigned long long value = optarg == NULL ? 0 : strtoull(optarg, NULL, 10);
-    switch (option) {
-      case 'j':
-        c.jobs = value < 1 ? 1 : value > MAX_JOBS ? MAX_JOBS : (uint32_t)value;
-        break;
-      case 'n':
-        c.mutants = (uint32_t)value;
-        break;
-      case 'i':
-        c.interleavings = (uint32_t)value;
-        break;
-      case 's':
-        c.seed = value;
-        break;
-      default:
-        fprintf(stderr, "usage: %s [-j JOBS] [-n MUTANTS_PER_CLASS] [-i INTERLEAVINGS] [-s SEED]\n", argv[0]);
-        return 2;
-    }
-  }
+/* Mutants of valid programs. */
+static bool run_mutants(campaign c) {
   static mutation_counts counts[MUTATION_CLASSES];
   time_t started = time(NULL);
   bool good = run_all(&c, counts);
@@ -174,5 +158,67 @@ int main(int argc, char **argv) {
   good &= c.interleavings >= MIN_INTERLEAVINGS;
   printf("%u interleavings of each mutant that does not fail, seed %llu, %u jobs, %lld s: %s\n", c.interleavings,
          (unsigned long long)c.seed, c.jobs, (long long)(time(NULL) - started), good ? "passed" : "FAILED");
+  return good;
+}
+
+typedef struct request {
+  campaign mutants;
+  generated_campaign generated;
+  bool generate, replay;
+  uint64_t seed; /* to replay */
+} request;
+
+static bool parse(int argc, char **argv, request *r) {
+  static const struct option names[] = {{"generate", no_argument, NULL, 'g'},
+                                        {"first", no_argument, NULL, 'f'},
+                                        {"replay", required_argument, NULL, 'r'},
+                                        {NULL, 0, NULL, 0}};
+  int option;
+  while ((option = getopt_long(argc, argv, "j:n:i:s:", names, NULL)) != -1) {
+    unsigned long long value = optarg == NULL ? 0 : strtoull(optarg, NULL, 10);
+    switch (option) {
+      case 'g':
+        r->generate = true;
+        break;
+      case 'f':
+        r->generated.until_failing = true;
+        break;
+      case 'r':
+        r->replay = true;
+        r->seed = value;
+        break;
+      case 'j':
+        r->mutants.jobs = value < 1 ? 1 : value > MAX_JOBS ? MAX_JOBS : (uint32_t)value;
+        r->generated.jobs = r->mutants.jobs;
+        break;
+      case 'n':
+        r->mutants.mutants = r->generated.programs = (uint32_t)value;
+        break;
+      case 'i':
+        r->mutants.interleavings = (uint32_t)value;
+        break;
+      case 's':
+        r->mutants.seed = r->generated.seed = value;
+        break;
+      default:
+        return false;
+    }
+  }
+  return optind == argc;
+}
+
+int main(int argc, char **argv) {
+  request r = {.mutants = {.jobs = 2, .mutants = 1000, .interleavings = MIN_INTERLEAVINGS, .seed = 1},
+               .generated = {.jobs = 2, .programs = 100000, .seed = 1}};
+  if (!parse(argc, argv, &r)) {
+    fprintf(stderr,
+            "usage: %s [-j JOBS] [-n MUTANTS_PER_CLASS] [-i INTERLEAVINGS] [-s SEED]\n"
+            "       %s --generate [-j JOBS] [-n PROGRAMS] [-s SEED] [--first] [--replay SEED]\n",
+            argv[0], argv[0]);
+    return 2;
+  }
+  bool good = r.replay     ? generated_replay(r.seed, stdout)
+              : r.generate ? generated_run(&r.generated)
+                           : run_mutants(r.mutants);
   return good ? 0 : 1;
 }

@@ -1,0 +1,451 @@
+/* Edits of what instructions touch: operands, buffers, ranges, parameters, and who takes part. See edits.h. */
+#include <string.h>
+
+#include "tests/mutation/edits.h"
+
+static bool class_shift(mk_program *p, uint64_t *random) { return mutation_apply(p, MUTATION_shift_operand, random); }
+static bool class_widen(mk_program *p, uint64_t *random) { return mutation_apply(p, MUTATION_widen_operand, random); }
+static bool class_reuse(mk_program *p, uint64_t *random) { return mutation_apply(p, MUTATION_reuse_early, random); }
+static bool class_proxy(mk_program *p, uint64_t *random) { return mutation_apply(p, MUTATION_drop_proxy, random); }
+
+static uint32_t operands_of(const mk_instruction *in) { return mk_opcode_lookup(in->opcode)->operand_count; }
+static mk_buffer *any_buffer(mk_program *p, uint64_t *random) {
+  return &p->buffers[mutation_draw(random, (uint32_t)p->buffer_count)];
+}
+static uint32_t queue_count(const mk_program *p) { return (uint32_t)p->queue_count; }
+
+/* An operand names another buffer that holds the same type in the same way, where it has as many columns. */
+static bool retarget(mk_program *p, uint64_t *random) {
+  mk_instruction *in = edit_any(p, random);
+  mk_operand *o = &in->operands[mutation_draw(random, operands_of(in))];
+  const mk_buffer *was = &p->buffers[o->buffer], *to = any_buffer(p, random);
+  bool alike = was->dtype == to->dtype && was->store == to->store && was->cols == to->cols;
+  if (was == to || o->rows == 0 || (!alike && mutation_draw(random, 16) != 0)) {
+    return false;
+  }
+  o->buffer = (uint16_t)(to - p->buffers);
+  return true;
+}
+
+/* An operand moves to other tiles of its buffer, as many as it had. */
+static bool other_tiles(mk_program *p, uint64_t *random) {
+  mk_instruction *in = edit_any(p, random);
+  mk_operand *o = &in->operands[mutation_draw(random, operands_of(in))];
+  const mk_buffer *b = &p->buffers[o->buffer];
+  uint32_t rows = mk_buffer_grid_rows(b), cols = mk_buffer_grid_cols(b);
+  if (o->rows == 0 || o->rows > rows || o->cols > cols || (o->rows == rows && o->cols == cols)) {
+    return false;
+  }
+  o->row = (uint16_t)mutation_draw(random, rows - o->rows + 1);
+  o->col = (uint16_t)mutation_draw(random, cols - o->cols + 1);
+  return true;
+}
+
+/* Two instructions of an opcode change what they write: each goes on to be where the other was. */
+static bool swap_operands(mk_program *p, uint64_t *random) {
+  mk_instruction *a = edit_any(p, random), *b = edit_any_of(p, a->opcode, random);
+  uint32_t slot = mutation_draw(random, operands_of(a));
+  if (a == b || memcmp(&a->operands[slot], &b->operands[slot], sizeof a->operands[slot]) == 0) {
+    return false;
+  }
+  mk_operand kept = a->operands[slot];
+  a->operands[slot] = b->operands[slot];
+  b->operands[slot] = kept;
+  return true;
+}
+
+/* A second reader of what an instruction reads: a copy that writes to buffers of its own. */
+static bool second_reader(mk_program *p, uint64_t *random) {
+  mk_instruction copy = *edit_any(p, random);
+  const mk_opcode_info *info = mk_opcode_lookup(copy.opcode);
+  if (info->state == MK_STATE_WRITE) {
+    return false;
+  }
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    if (info->operands[slot].access != MK_ACCESS_READ && copy.operands[slot].rows != 0) {
+      copy.operands[slot].buffer = edit_clone(p, copy.operands[slot].buffer);
+      mk_buffer *b = &p->buffers[copy.operands[slot].buffer];
+      b->kind = b->kind == MK_KIND_OUTPUT ? MK_KIND_ACTIVATION : b->kind; /* it may be written in part */
+    }
+  }
+  if (mutation_draw(random, 2) == 0) {
+    copy.signal_count = 0;
+    memset(copy.signals, 0, sizeof copy.signals);
+  }
+  uint32_t q = mutation_draw(random, queue_count(p));
+  return edit_insert(p, &copy, q, mutation_draw(random, p->queues[q].count + 1)) != NULL;
+}
+
+static bool drop_instruction(mk_program *p, uint64_t *random) {
+  if (p->instruction_count < 4) {
+    return false;
+  }
+  edit_remove(p, mutation_draw(random, (uint32_t)p->instruction_count));
+  return true;
+}
+
+/* Small tiles, tiles of one and a half, and such as reach far beyond the buffer. */
+static bool retile(mk_program *p, uint64_t *random) {
+  static const uint32_t widths[] = {1, 2, 4, 8, 16, 24, 32, 48, 64, 0xffff, 0x80000000u, 0xfffffffeu, 0xffffffffu};
+  uint32_t index = mutation_draw(random, (uint32_t)p->buffer_count);
+  const mk_buffer *b = &p->buffers[index];
+  if (b->store == MK_STORE_TILES || b->store == MK_STORE_BLOCKS) {
+    return false;
+  }
+  uint32_t width = widths[mutation_draw(random, sizeof widths / sizeof widths[0])], height = b->tile_rows;
+  width = mutation_draw(random, 4) == 0 ? b->cols : width;
+  if (b->rows <= b->tile_rows && mutation_draw(random, 4) == 0) {
+    height = mutation_draw(random, 2) == 0 ? 0x80000000u : b->rows;
+  }
+  return (width != b->tile_cols || height != b->tile_rows) && edit_retile(p, (uint16_t)index, height, width);
+}
+
+/* One column more or less than its tiles have. */
+static bool odd_columns(mk_program *p, uint64_t *random) {
+  mk_buffer *b = any_buffer(p, random);
+  uint32_t less = 1 + mutation_draw(random, 3);
+  if (b->store == MK_STORE_BLOCKS || b->cols < 8) {
+    return false;
+  }
+  b->cols = mutation_draw(random, 3) == 0 ? b->cols + 1 : b->cols - less;
+  return true;
+}
+
+static bool fewer_rows(mk_program *p, uint64_t *random) {
+  mk_buffer *b = any_buffer(p, random);
+  uint32_t step = b->tile_rows > b->rows ? 1 : b->tile_rows;
+  if (b->rows <= step || mk_buffer_grid_rows(b) > 16) {
+    return false;
+  }
+  b->rows = mutation_draw(random, 3) == 0 ? b->rows + step : b->rows - step;
+  return true;
+}
+
+static bool change_ranges(mk_program *p, uint64_t *random) {
+  mk_step_ranges *r = &p->ranges;
+  switch (mutation_draw(random, 6)) {
+    case 0:
+    case 1:
+      if (r->block.high == 0) {
+        return false;
+      }
+      r->block.high -= 1 + mutation_draw(random, r->block.high);
+      return true;
+    case 2:
+      r->block.low = mutation_draw(random, r->block.high + 1);
+      return true;
+    case 3:
+      r->position.high += mutation_draw(random, 40);
+      return true;
+    case 4:
+      if (r->position.high - r->position.low < 32) {
+        return false;
+      }
+      r->position.low += mutation_draw(random, (r->position.high - r->position.low) / 2);
+      return true;
+    default:
+      r->token.high = mutation_draw(random, 2) == 0 ? r->token.high + 1 : r->token.high - 1;
+      return true;
+  }
+}
+
+/* Most of the time of what several queues use. */
+static bool narrow_scope(mk_program *p, uint64_t *random) {
+  if (p->counter_count != 0 && mutation_draw(random, 2) == 0) {
+    mk_counter *c = &p->counters[mutation_draw(random, (uint32_t)p->counter_count)];
+    c->scope = mutation_draw(random, 4) == 0 ? MK_SCOPE_SYS : MK_SCOPE_SM;
+  } else {
+    any_buffer(p, random)->scope = mutation_draw(random, 4) == 0 ? MK_SCOPE_SYS : MK_SCOPE_SM;
+  }
+  return true;
+}
+
+static bool change_kind(mk_program *p, uint64_t *random) {
+  mk_buffer *b = any_buffer(p, random);
+  if (b->kind == MK_KIND_ACTIVATION) {
+    b->kind = MK_KIND_OUTPUT;
+  } else if (b->kind == MK_KIND_OUTPUT) {
+    b->kind = MK_KIND_ACTIVATION;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+static bool change_param(mk_program *p, uint64_t *random) {
+  mk_instruction *in = edit_any(p, random);
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  uint32_t which = edit_draw(random, info->param_count);
+  const mk_instruction *other = edit_any_of(p, in->opcode, random);
+  if (info->param_count == 0 || info->params[which].is_float) {
+    return false;
+  }
+  uint32_t was = in->params[which];
+  switch (mutation_draw(random, 4)) {
+    case 0:
+      in->params[which] = other->params[which];
+      break;
+    case 1:
+      in->params[which] *= 2;
+      break;
+    case 2:
+      in->params[which] /= 2;
+      break;
+    default:
+      in->params[which] += mutation_draw(random, 2) == 0 ? 1 : UINT32_MAX;
+      break;
+  }
+  return in->params[which] != was;
+}
+
+/* The span of a cache and of those that merge its splits. */
+static bool change_span(mk_program *p, uint64_t *random) {
+  const mk_instruction *in = edit_any_of(p, MK_OP_ATTENTION, random);
+  if (in == NULL) {
+    return false;
+  }
+  mk_buffer *kv = &p->buffers[in->operands[MK_SLOT_ATTENTION_kv].buffer];
+  uint32_t was = kv->span_tokens, span = kv->block_tokens * (1 + mutation_draw(random, 4));
+  kv->span_tokens = span;
+  for (size_t i = 0; i < p->instruction_count && mutation_draw(random, 16) != 0; i++) {
+    mk_instruction *c = &p->instructions[i];
+    bool merges = c->opcode == MK_OP_COMBINE && c->params[MK_PARAM_COMBINE_span] == was;
+    c->params[MK_PARAM_COMBINE_span] = merges ? span : c->params[MK_PARAM_COMBINE_span];
+  }
+  return span != was;
+}
+
+/* Some of the instructions that read a block table read another one, of the same cache. */
+static bool second_table(mk_program *p, uint64_t *random) {
+  mk_instruction *in = edit_any_of(p, MK_OP_ATTENTION, random);
+  uint16_t table = in == NULL ? EDIT_NO_BUFFER : edit_clone(p, in->operands[MK_SLOT_ATTENTION_table].buffer);
+  if (table == EDIT_NO_BUFFER) {
+    return false;
+  }
+  bool several = mutation_draw(random, 2) == 0;
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    mk_instruction *other = &p->instructions[i];
+    if (other == in || (several && other->opcode == MK_OP_ATTENTION && mutation_draw(random, 2) == 0)) {
+      other->operands[MK_SLOT_ATTENTION_table].buffer = table;
+    }
+  }
+  return true;
+}
+
+/* Two layers share a cache. */
+static bool share_cache(mk_program *p, uint64_t *random) {
+  const mk_instruction *a = edit_any_of(p, MK_OP_ATTENTION, random), *b = edit_any_of(p, MK_OP_ATTENTION, random);
+  if (a == NULL || a->operands[MK_SLOT_ATTENTION_kv].buffer == b->operands[MK_SLOT_ATTENTION_kv].buffer) {
+    return false;
+  }
+  uint16_t from = b->operands[MK_SLOT_ATTENTION_kv].buffer, to = a->operands[MK_SLOT_ATTENTION_kv].buffer;
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    mk_operand *kv = &p->instructions[i].operands[MK_SLOT_ATTENTION_kv];
+    kv->buffer = p->instructions[i].opcode == MK_OP_ATTENTION && kv->buffer == from ? to : kv->buffer;
+  }
+  return true;
+}
+
+/* The token boundary. */
+
+static void clear_operand(mk_operand *o) { *o = (mk_operand){.buffer = o->buffer}; }
+
+/* A head without rows, and what sampling makes of them; or all of them, whose logits nobody then reads. */
+static bool empty_head(mk_program *p, uint64_t *random) {
+  const mk_instruction *chosen = edit_any_of(p, MK_OP_HEAD, random);
+  bool all = mutation_draw(random, 2) == 0;
+  uint32_t queue = chosen == NULL ? 0 : edit_queue_of(p, (uint32_t)(chosen - p->instructions));
+  for (uint32_t i = 0; chosen != NULL && i < p->instruction_count; i++) {
+    mk_instruction *in = &p->instructions[i];
+    if (!all && edit_queue_of(p, i) != queue) {
+      continue;
+    }
+    if (in->opcode == MK_OP_HEAD) {
+      p->buffers[in->operands[MK_SLOT_HEAD_logits].buffer].kind = MK_KIND_ACTIVATION;
+      clear_operand(&in->operands[MK_SLOT_HEAD_weight]);
+      clear_operand(&in->operands[MK_SLOT_HEAD_logits]);
+    } else if (in->opcode == MK_OP_SCORE && mutation_draw(random, 4) != 0) {
+      clear_operand(&in->operands[MK_SLOT_SCORE_logits]);
+      clear_operand(&in->operands[MK_SLOT_SCORE_bias]);
+      clear_operand(&in->operands[MK_SLOT_SCORE_counts]);
+      clear_operand(&in->operands[MK_SLOT_SCORE_scores]);
+    } else if (in->opcode == MK_OP_SIFT && mutation_draw(random, 4) != 0) {
+      clear_operand(&in->operands[MK_SLOT_SIFT_scores]);
+    }
+  }
+  return chosen != NULL;
+}
+
+/* All `next`s take pairs of words of some other stamped buffer for candidates. */
+static bool other_candidates(mk_program *p, uint64_t *random) {
+  uint32_t index = mutation_draw(random, (uint32_t)p->buffer_count);
+  const mk_buffer *b = &p->buffers[index];
+  if (b->store != MK_STORE_STAMPED || b->dtype != MK_DTYPE_U32 || edit_any_of(p, MK_OP_NEXT, random) == NULL ||
+      (b->tile_cols != 2 && !edit_retile(p, (uint16_t)index, b->tile_rows, 2))) {
+    return false;
+  }
+  bool own = mutation_draw(random, 4) == 0;
+  uint16_t rows = (uint16_t)mk_buffer_grid_rows(b);
+  for (uint32_t i = 0; i < p->instruction_count; i++) {
+    if (p->instructions[i].opcode == MK_OP_NEXT) {
+      p->instructions[i].operands[MK_SLOT_NEXT_candidates] =
+          (mk_operand){.buffer = (uint16_t)index,
+                       .row = own ? (uint16_t)(edit_queue_of(p, i) % rows) : 0,
+                       .rows = own ? 1 : rows,
+                       .cols = 1};
+    }
+  }
+  return true;
+}
+
+/* Somebody writes the candidates who is no head. */
+static bool other_writer(mk_program *p, uint64_t *random) {
+  mk_instruction *head = edit_any_of(p, MK_OP_HEAD, random);
+  mk_instruction *draw = edit_any_of(p, MK_OP_DRAW, random), *next = edit_any_of(p, MK_OP_NEXT, random);
+  if (head == NULL || next == NULL) {
+    return false;
+  }
+  if (draw != NULL && mutation_draw(random, 2) == 0) {
+    mk_operand kept = draw->operands[MK_SLOT_DRAW_choice];
+    draw->operands[MK_SLOT_DRAW_choice] = head->operands[MK_SLOT_HEAD_candidate];
+    head->operands[MK_SLOT_HEAD_candidate] = kept;
+    return true;
+  }
+  const mk_operand *from = &head->operands[MK_SLOT_HEAD_candidate];
+  const mk_buffer *b = &p->buffers[from->buffer];
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    if (p->instructions[i].opcode == MK_OP_NEXT) { /* the greedy token of a program that samples, or one of its rows */
+      bool one = mutation_draw(random, 4) == 0;
+      p->instructions[i].operands[MK_SLOT_NEXT_candidates] =
+          (mk_operand){.buffer = from->buffer,
+                       .row = one ? from->row : 0,
+                       .rows = one ? 1 : (uint16_t)mk_buffer_grid_rows(b),
+                       .cols = 1};
+    }
+  }
+  return draw != NULL;
+}
+
+static bool signal_next(mk_program *p, uint64_t *random) {
+  mk_instruction *next = edit_any_of(p, MK_OP_NEXT, random), *other = edit_any_of(p, MK_OP_NEXT, random);
+  uint16_t counter;
+  if (next == NULL || next == other || next->signal_count == MK_MAX_SIGNALS || other->wait_count == MK_MAX_WAITS ||
+      mk_program_add_counter(p, "next", MK_COUNTER_RELEASE, &counter) != MK_OK) {
+    return false;
+  }
+  next->signals[next->signal_count++] = (mk_signal){.counter = counter, .amount = 1};
+  other->waits[other->wait_count++] = (mk_wait){.counter = counter, .threshold = 1};
+  p->counters[counter].total = 1;
+  return true;
+}
+
+/* The queue of a `next` keeps what does not read the step state; its head's work goes to another one. */
+static bool drop_next(mk_program *p, uint64_t *random) {
+  const mk_instruction *next = edit_any_of(p, MK_OP_NEXT, random);
+  if (next == NULL || p->queue_count < 2) {
+    return false;
+  }
+  uint32_t q = edit_queue_of(p, (uint32_t)(next - p->instructions)), to = (q + 1) % queue_count(p);
+  if (next->operands[MK_SLOT_NEXT_ring].rows != 0) {
+    return false;
+  }
+  edit_remove(p, (uint32_t)(next - p->instructions));
+  for (uint32_t i = p->queues[q].count; i-- != 0;) {
+    uint32_t index = p->queues[q].first + i;
+    if (mk_opcode_lookup(p->instructions[index].opcode)->state != MK_STATE_NONE) {
+      uint32_t at = i < p->queues[to].count ? i : p->queues[to].count - (p->queues[to].count != 0);
+      edit_move(p, index, to, at);
+    }
+  }
+  return true;
+}
+
+/* The search: one round less on an SM, a round of another kind, scores of others. */
+static bool change_search(mk_program *p, uint64_t *random) {
+  mk_instruction *sift = edit_any_of(p, MK_OP_SIFT, random), *draw = edit_any_of(p, MK_OP_DRAW, random);
+  const mk_instruction *other = edit_any_of(p, MK_OP_SIFT, random);
+  if (draw == NULL || sift == NULL) {
+    return false;
+  }
+  mk_instruction *in = mutation_draw(random, 2) == 0 ? draw : sift;
+  mk_operand *scores = &sift->operands[MK_SLOT_SIFT_scores];
+  switch (mutation_draw(random, 5)) {
+    case 0: /* goes on with the round before its own, or with one behind that */
+      in->operands[MK_SLOT_SIFT_rounds].buffer = other->operands[MK_SLOT_SIFT_round].buffer;
+      in->operands[MK_SLOT_SIFT_rounds].rows =
+          (uint16_t)mk_buffer_grid_rows(&p->buffers[other->operands[MK_SLOT_SIFT_round].buffer]);
+      in->operands[MK_SLOT_SIFT_rounds].cols = 1;
+      return true;
+    case 1:
+      in->operands[MK_SLOT_SIFT_rounds] = other->operands[MK_SLOT_SIFT_rounds];
+      return in != other;
+    case 2: /* the tokens of its own SM, and a tile more or less */
+      if (scores->cols < 2) {
+        return false;
+      }
+      scores->cols--;
+      scores->col = (uint16_t)(scores->col + mutation_draw(random, 2));
+      return true;
+    case 3:
+      *scores = (mk_operand){.buffer = draw->operands[MK_SLOT_DRAW_scores].buffer, .rows = 1, .cols = 1};
+      return true;
+    default:
+      clear_operand(mutation_draw(random, 2) == 0 ? scores : &in->operands[MK_SLOT_SIFT_rounds]);
+      return true;
+  }
+}
+
+static bool change_uid(mk_program *p, uint64_t *random) {
+  edit_any(p, random)->uid = mutation_draw(random, 3) == 0 ? edit_any(p, random)->uid : 0;
+  return true;
+}
+
+/* A residual comes from another buffer, which is of the same shape. */
+static bool other_residual(mk_program *p, uint64_t *random) {
+  mk_instruction *in = edit_any_of(p, mutation_draw(random, 2) == 0 ? MK_OP_REDUCE_ADD : MK_OP_LINEAR_ADD, random);
+  const mk_instruction *from =
+      edit_any_of(p, mutation_draw(random, 2) == 0 ? MK_OP_REDUCE_ADD : MK_OP_LINEAR_ADD, random);
+  if (in == NULL || from == NULL || in == from) {
+    return false;
+  }
+  uint32_t slot = in->opcode == MK_OP_REDUCE_ADD ? MK_SLOT_REDUCE_ADD_residual_in : MK_SLOT_LINEAR_ADD_residual_in;
+  uint32_t slot_from =
+      from->opcode == MK_OP_REDUCE_ADD ? MK_SLOT_REDUCE_ADD_residual_out : MK_SLOT_LINEAR_ADD_residual_out;
+  mk_operand *o = &in->operands[slot + mutation_draw(random, 2)];
+  o->flags = 0;
+  o->buffer = from->operands[slot_from].buffer;
+  o->row = 0;
+  o->rows = 1;
+  return true;
+}
+
+const edit edit_parts[] = {
+    {"shift_operand", class_shift, 2, false},
+    {"widen_operand", class_widen, 1, false},
+    {"reuse_early", class_reuse, 2, false},
+    {"drop_proxy", class_proxy, 3, false},
+    {"retarget", retarget, 6, false},
+    {"other_tiles", other_tiles, 3, false},
+    {"swap_operands", swap_operands, 4, false},
+    {"second_reader", second_reader, 8, false},
+    {"drop_instruction", drop_instruction, 2, false},
+    {"retile", retile, 7, false},
+    {"odd_columns", odd_columns, 2, false},
+    {"fewer_rows", fewer_rows, 2, false},
+    {"change_ranges", change_ranges, 5, false},
+    {"narrow_scope", narrow_scope, 3, false},
+    {"change_kind", change_kind, 4, false},
+    {"change_param", change_param, 3, false},
+    {"change_span", change_span, 4, false},
+    {"second_table", second_table, 3, false},
+    {"share_cache", share_cache, 2, false},
+    {"empty_head", empty_head, 3, false},
+    {"other_candidates", other_candidates, 4, false},
+    {"other_writer", other_writer, 3, false},
+    {"signal_next", signal_next, 2, false},
+    {"drop_next", drop_next, 3, false},
+    {"change_search", change_search, 5, false},
+    {"change_uid", change_uid, 1, false},
+    {"other_residual", other_residual, 4, false},
+};
+const size_t edit_part_count = sizeof edit_parts / sizeof edit_parts[0];

@@ -1,0 +1,258 @@
+/* The oracle of generated programs. See generated.h. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "instructions/mla.h"
+#include "tests/mutation/generated.h"
+#include "tests/mutation/host.h"
+
+enum { CANARY = 0xc5 };
+
+/* The contract. */
+
+static mk_status breaks(const mk_instruction *in, const char *what) {
+  return mk_error(MK_ERR_DEVICE, "contract: instruction %u (%s) %s", in->uid, mk_opcode_lookup(in->opcode)->name, what);
+}
+
+/* Buffers and counters of scope SM are seen by one SM: owner + 1, by number. */
+static bool claims(uint8_t *owner, uint32_t queue) {
+  bool mine = *owner == 0 || *owner == queue + 1;
+  *owner = (uint8_t)(queue + 1);
+  return mine;
+}
+
+static mk_status check_instruction(const mk_program *p, const mk_instruction *in, uint32_t q, uint8_t *buffers,
+                                   uint8_t *counters) {
+  if (in->uid == 0) {
+    return breaks(in, "has uid 0, which stands for no instruction where a fault or a delay names one");
+  }
+  if (in->opcode == MK_OP_NEXT && in->signal_count != 0) {
+    return breaks(in, "signals; it has no storer, and a machine's `next` signals nothing");
+  }
+  for (uint32_t slot = 0; slot < mk_opcode_lookup(in->opcode)->operand_count; slot++) {
+    const mk_operand *o = &in->operands[slot];
+    if (o->rows != 0 && p->buffers[o->buffer].scope == MK_SCOPE_SM && !claims(&buffers[o->buffer], q)) {
+      return breaks(in, "touches a buffer that another SM keeps to itself");
+    }
+  }
+  for (uint32_t k = 0; k < in->wait_count; k++) {
+    uint32_t c = in->waits[k].counter;
+    if (p->counters[c].scope == MK_SCOPE_SM && !claims(&counters[c], q)) {
+      return breaks(in, "waits for a counter that another SM keeps to itself");
+    }
+  }
+  for (uint32_t k = 0; k < in->signal_count; k++) {
+    uint32_t c = in->signals[k].counter;
+    if (p->counters[c].scope == MK_SCOPE_SM && !claims(&counters[c], q)) {
+      return breaks(in, "signals a counter that another SM keeps to itself");
+    }
+  }
+  return MK_OK;
+}
+
+static mk_status check_queues(const mk_program *p, uint8_t *buffers, uint8_t *counters) {
+  bool listed = mk_program_listed(p);
+  for (uint32_t q = 0; q < p->queue_count; q++) {
+    bool ends = listed || p->queues[q].count == 0;
+    for (uint32_t i = p->queues[q].first; i < p->queues[q].first + p->queues[q].count; i++) {
+      MK_TRY(check_instruction(p, &p->instructions[i], q, buffers, counters));
+      ends |= p->instructions[i].opcode == MK_OP_NEXT;
+    }
+    if (!ends) {
+      return mk_error(MK_ERR_DEVICE,
+                      "contract: SM %u has instructions and no `next`, where alone a machine learns that a launch ends",
+                      q);
+    }
+  }
+  return MK_OK;
+}
+
+mk_status generated_contract(const mk_program *p) {
+  uint8_t *buffers, *counters;
+  MK_TRY(mk_alloc(p->buffer_count, 1, &buffers));
+  mk_status status = mk_alloc(p->counter_count, 1, &counters);
+  if (status == MK_OK) {
+    status = check_queues(p, buffers, counters);
+    mk_free(counters);
+  }
+  mk_free(buffers);
+  return status;
+}
+
+/* Runs with arithmetic. */
+
+static bool is_constant(const mk_buffer *b) { return b->kind == MK_KIND_WEIGHT || b->kind == MK_KIND_INPUT; }
+
+/* All that changes, stamps included: machines that have run the same launches have the same. */
+static uint64_t hash_memory(const mk_program *p, mk_cpu *cpu) {
+  uint64_t hash = 14695981039346656037u;
+  for (size_t b = 0; b < p->buffer_count; b++) {
+    const uint8_t *bytes = mk_cpu_memory(cpu, b);
+    uint64_t size = is_constant(&p->buffers[b]) ? 0 : p->buffers[b].bytes, i = 0, word;
+    for (; i + sizeof word <= size; i += sizeof word) {
+      memcpy(&word, bytes + i, sizeof word);
+      hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+      hash ^= hash >> 29;
+    }
+    for (; i < size; i++) {
+      hash = (hash ^ bytes[i]) * 1099511628211u;
+    }
+  }
+  return hash;
+}
+
+static void spoil_outputs(const mk_program *p, mk_cpu *cpu) {
+  for (size_t b = 0; b < p->buffer_count; b++) {
+    if (p->buffers[b].kind == MK_KIND_OUTPUT) {
+      memset(mk_cpu_memory(cpu, b), CANARY, p->buffers[b].bytes);
+    }
+  }
+}
+
+typedef enum expected { NOTHING, RING, CHOSEN, ACTIVE, ALL } expected;
+
+/* What a launch writes of a buffer. */
+static expected expect_of(const host *h, uint32_t buffer) {
+  for (size_t i = 0; i < h->program->instruction_count; i++) {
+    const mk_instruction *in = &h->program->instructions[i];
+    if (in->opcode == MK_OP_NEXT && in->operands[MK_SLOT_NEXT_ring].rows != 0 &&
+        in->operands[MK_SLOT_NEXT_ring].buffer == buffer) {
+      return RING;
+    }
+    if (in->opcode == MK_OP_HEAD && in->operands[MK_SLOT_HEAD_logits].buffer == buffer) {
+      return CHOSEN;
+    }
+  }
+  return h->listed || h->rows == 1 ? ALL : ACTIVE;
+}
+
+/* Whether some step of the launch has the line active, or choosing. */
+static bool line_has(const host *h, const host_launch *l, uint32_t line, uint32_t flag) {
+  bool has = h->rows == 1;
+  for (uint32_t step = 0; l->plan != NULL && step < l->epochs; step++) {
+    has |= (l->plan[(size_t)step * h->rows + line].flags & flag) != 0;
+  }
+  return has;
+}
+
+static mk_status check_row(const mk_buffer *b, const uint8_t *bytes, uint64_t row, uint64_t size) {
+  static const uint8_t canary[8] = {CANARY, CANARY, CANARY, CANARY, CANARY, CANARY, CANARY, CANARY};
+  uint64_t row_bytes = b->bytes / b->rows;
+  for (uint64_t i = 0; i + size <= row_bytes; i += size) {
+    if (memcmp(bytes + row * row_bytes + i, canary, size) == 0) {
+      return mk_error(MK_ERR_DEVICE, "output: element %" PRIu64 " of row %" PRIu64 " of %s is not written", i / size,
+                      row, b->name);
+    }
+  }
+  return MK_OK;
+}
+
+/* After a launch before which outputs were spoilt. */
+static mk_status check_outputs(const host *h, mk_cpu *cpu, uint32_t launch) {
+  const host_launch *l = &h->launches[launch];
+  mk_mla_geometry g = {0};
+  (void)mk_mla_geometry_of(h->program, &g);
+  for (uint32_t index = 0; index < h->program->buffer_count; index++) {
+    const mk_buffer *b = &h->program->buffers[index];
+    const uint8_t *bytes = mk_cpu_memory(cpu, index);
+    expected what = b->kind == MK_KIND_OUTPUT ? expect_of(h, index) : NOTHING;
+    if (what == NOTHING) {
+      continue;
+    }
+    if (what == RING) {
+      uint32_t first = h->rows == 1 ? l->position + 1 : 0, count = l->epochs * h->rows;
+      for (uint32_t i = 0; i < count; i++) {
+        mk_buffer one = *b;
+        one.rows = b->cols;
+        one.bytes = (uint64_t)b->cols * sizeof(uint32_t);
+        MK_TRY(check_row(&one, bytes, first + i, sizeof(uint32_t)));
+      }
+      continue;
+    }
+    uint64_t rows = h->listed && index == g.out ? (uint64_t)l->sequences * g.blocks : b->rows;
+    uint64_t size = b->store == MK_STORE_STAMPED ? 8 : b->dtype == MK_DTYPE_BF16 ? 2 : 4;
+    for (uint64_t row = 0; row < rows; row++) {
+      uint32_t flag = what == CHOSEN ? MK_ROW_CHOOSES : MK_ROW_ACTIVE;
+      if (what == ALL || line_has(h, l, (uint32_t)(row % h->rows), flag)) {
+        MK_TRY(check_row(b, bytes, row, size));
+      }
+    }
+  }
+  return MK_OK;
+}
+
+static mk_status check_counters(const mk_program *p, const mk_cpu *cpu) {
+  for (size_t c = 0; c < p->counter_count; c++) {
+    uint32_t want = mk_cpu_generation(cpu) * p->counters[c].total;
+    if (mk_cpu_counter(cpu, c) != want) {
+      return mk_error(MK_ERR_DEVICE, "counter: %s is at %u and not at %u", p->counters[c].name, mk_cpu_counter(cpu, c),
+                      want);
+    }
+  }
+  return MK_OK;
+}
+
+static mk_status run_launches(const host *h, mk_cpu *cpu, uint64_t *hashes, bool first) {
+  for (uint32_t i = 0; i < h->launch_count; i++) {
+    bool last = i + 1 == h->launch_count;
+    if (last) {
+      spoil_outputs(h->program, cpu);
+    }
+    mk_status status = host_run(h, cpu, i);
+    if (status != MK_OK) {
+      return mk_error_prefix(status, "launch %u", i);
+    }
+    MK_TRY(check_counters(h->program, cpu));
+    if (last) {
+      MK_TRY(check_outputs(h, cpu, i));
+    }
+    uint64_t hash = hash_memory(h->program, cpu);
+    if (!first && hash != hashes[i]) {
+      return mk_error(MK_ERR_DEVICE, "bits: launch %u ends with others than the greedy run", i);
+    }
+    hashes[i] = hash;
+  }
+  return MK_OK;
+}
+
+static mk_status run_machine(const host *h, const mk_cpu_options *options, uint64_t *hashes, bool first) {
+  mk_cpu *cpu;
+  MK_TRY(mk_cpu_new(h->program, options, &cpu));
+  host_fill(h, cpu);
+  mk_status status = run_launches(h, cpu, hashes, first);
+  mk_cpu_free(cpu);
+  return status;
+}
+
+static mk_status run_arithmetic(const host *h, uint64_t seed, uint32_t machines) {
+  uint64_t hashes[HOST_LAUNCHES];
+  mk_status status = run_machine(h, &(mk_cpu_options){.seed = 0}, hashes, true);
+  if (status == MK_ERR_DEVICE && strstr(mk_error_message(), "not numbers") != NULL) {
+    return MK_OK; /* that numbers stay finite nobody has promised */
+  }
+  if (status != MK_OK) {
+    return mk_error_prefix(status, "greedy");
+  }
+  for (uint32_t m = 0; m < machines; m++) {
+    mk_cpu_options options = {
+        .seed = seed * 64 + m + 1, .adversarial = m % 4 != 3, .unfair = m % 2 == 0, .check_races = true};
+    status = run_machine(h, &options, hashes, false);
+    if (status != MK_OK) {
+      return mk_error_prefix(status, "machine %u (seed %" PRIu64 "%s%s)", m, options.seed,
+                             options.adversarial ? ", adversarial" : "", options.unfair ? ", unfair" : "");
+    }
+  }
+  return MK_OK;
+}
+
+mk_status generated_judge(const mk_program *program, uint64_t seed, generated_effort effort) {
+  host h;
+  MK_TRY(generated_contract(program));
+  if (mk_program_rows(program) == 1 && !mk_program_listed(program)) {
+    MK_TRY(mutation_oracle(program, seed, effort.accesses));
+  }
+  MK_TRY(host_new(program, seed, &h));
+  mk_status status = run_arithmetic(&h, seed, effort.machines);
+  host_free(&h);
+  return status;
+}
