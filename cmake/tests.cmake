@@ -33,10 +33,13 @@ if(MK_TEST_SUPPORT)
   add_dependencies(mk_test_support mk_fake_cuda)
 endif()
 
-# The full mutation campaign: tools/mutate.
-add_executable(mk_mutate tests/mutation/main.c)
+# The full mutation campaigns: tools/mutate.
+add_library(mk_mutate_main OBJECT EXCLUDE_FROM_ALL tests/mutation/main.c)
+target_link_libraries(mk_mutate_main PRIVATE mk_test_support)
+add_executable(mk_mutate $<TARGET_OBJECTS:mk_mutate_main>)
 target_link_libraries(mk_mutate PRIVATE mk_test_support)
 set_target_properties(mk_mutate PROPERTIES EXCLUDE_FROM_ALL ON)
+include(tests/mutation/omissions.cmake)
 
 # How fast the page of `mkvm trace -o out.html` opens and pans.
 add_executable(mk_page_bench tests/profiler/bench_page.c)

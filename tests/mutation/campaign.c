@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,14 +16,36 @@
 
 enum {
   MAX_JOBS = 64,
-  MOST_SECONDS = 60, /* of one program: it hangs */
+  MOST_SECONDS = 20, /* of one program: it hangs */
+  MOST_MEGABYTES = 1024,
   MIN_ACCEPTED_SHARE = 30,
   FULL = 100000, /* programs, of which every opcode is to be in so many accepted ones: */
   MIN_OF_OPCODE = 1000,
 };
 
+/* Failures by the words that tell them; the first that fits. */
+static const char *const kinds[] = {"uid 0",
+                                    "`next` signals nothing",
+                                    "and no `next`",
+                                    "keeps to itself",
+                                    "crash: it",
+                                    "crash",
+                                    "deadlock",
+                                    "unordered access",
+                                    "stale value",
+                                    "step state",
+                                    "footprint",
+                                    "output:",
+                                    "counter:",
+                                    "values:",
+                                    "bits:",
+                                    "out of memory",
+                                    ""};
+enum { KINDS = sizeof kinds / sizeof kinds[0], KEPT = 8 };
+
 typedef struct failure {
   uint64_t seed;
+  uint32_t kind;
   char text[400];
 } failure;
 
@@ -30,8 +53,8 @@ typedef struct share { /* of one process */
   generated_counts counts;
   uint32_t at; /* number of the program at hand */
   bool done;
-  uint32_t failures;
-  failure failed[GENERATED_FAILURES];
+  uint32_t failures[KINDS];
+  failure failed[KINDS][KEPT]; /* the first ones of each kind */
 } share;
 
 typedef struct board { /* of all */
@@ -42,9 +65,13 @@ typedef struct board { /* of all */
 static uint64_t seed_of(const generated_campaign *c, uint32_t number) { return c->seed << 32 | number; }
 
 static void note(share *s, uint64_t seed, const char *text) {
-  if (s->failures < GENERATED_FAILURES) {
-    failure *f = &s->failed[s->failures++];
-    f->seed = seed;
+  uint32_t kind = 0;
+  while (strstr(text, kinds[kind]) == NULL) {
+    kind++;
+  }
+  if (s->failures[kind]++ < KEPT) {
+    failure *f = &s->failed[kind][s->failures[kind] - 1];
+    *f = (failure){.seed = seed, .kind = kind};
     snprintf(f->text, sizeof f->text, "%s", text);
   }
 }
@@ -60,7 +87,16 @@ static bool goes_on(const generated_campaign *c, const board *b, uint32_t number
   return number < c->programs && (!c->until_failing || number < __atomic_load_n(&b->first_failing, __ATOMIC_RELAXED));
 }
 
+/* A program that asks for more memory than that fails, and does not keep the machine busy. */
+static void limit_memory(void) {
+#ifndef __SANITIZE_ADDRESS__
+  struct rlimit most = {.rlim_cur = (rlim_t)MOST_MEGABYTES << 20, .rlim_max = (rlim_t)MOST_MEGABYTES << 20};
+  (void)setrlimit(RLIMIT_AS, &most);
+#endif
+}
+
 static void work(const generated_campaign *c, board *b, share *s) {
+  limit_memory();
   for (; goes_on(c, b, s->at); s->at += c->jobs) {
     alarm(MOST_SECONDS);
     generated_verdict verdict = generated_try(seed_of(c, s->at), &s->counts);
@@ -101,7 +137,7 @@ static bool run_jobs(const generated_campaign *c, board *b) {
   pid_t children[MAX_JOBS];
   uint32_t running = 0;
   for (uint32_t job = 0; job < c->jobs; job++) {
-    b->shares[job].at = job;
+    b->shares[job].at = c->from + job;
     children[job] = start(c, b, &b->shares[job]);
     running += children[job] > 0;
   }
@@ -132,21 +168,39 @@ static bool run_jobs(const generated_campaign *c, board *b) {
 
 /* What came of it. */
 
-static int by_seed(const void *a, const void *b) {
+static int by_kind(const void *a, const void *b) {
   const failure *x = a, *y = b;
+  if (x->kind != y->kind) {
+    return x->kind < y->kind ? -1 : 1;
+  }
   return x->seed < y->seed ? -1 : x->seed > y->seed;
 }
 
+/* The first ones of every kind. */
 static void print_failures(const generated_campaign *c, const board *b) {
-  static failure all[MAX_JOBS * GENERATED_FAILURES];
+  static failure all[MAX_JOBS * KINDS * KEPT];
   size_t count = 0;
+  uint32_t totals[KINDS] = {0}, printed[KINDS] = {0};
   for (uint32_t job = 0; job < c->jobs; job++) {
-    memcpy(&all[count], b->shares[job].failed, b->shares[job].failures * sizeof *all);
-    count += b->shares[job].failures;
+    const share *s = &b->shares[job];
+    for (uint32_t kind = 0; kind < KINDS; kind++) {
+      uint32_t kept = s->failures[kind] < KEPT ? s->failures[kind] : KEPT;
+      memcpy(&all[count], s->failed[kind], kept * sizeof *all);
+      count += kept;
+      totals[kind] += s->failures[kind];
+    }
   }
-  qsort(all, count, sizeof *all, by_seed);
-  for (size_t i = 0; i < count && i < GENERATED_FAILURES; i++) {
-    printf("FAILING seed %llu: %s\n", (unsigned long long)all[i].seed, all[i].text);
+  qsort(all, count, sizeof *all, by_kind);
+  for (size_t i = 0; i < count; i++) {
+    uint32_t kind = all[i].kind;
+    if (c->until_failing ? all[i].seed == seed_of(c, b->first_failing) : printed[kind]++ < KEPT) {
+      printf("FAILING seed %llu: %s\n", (unsigned long long)all[i].seed, all[i].text);
+    }
+  }
+  for (uint32_t kind = 0; kind < KINDS && !c->until_failing; kind++) {
+    if (totals[kind] != 0) {
+      printf("failing by `%s`: %u\n", kinds[kind], totals[kind]);
+    }
   }
 }
 
@@ -193,7 +247,7 @@ static bool report(const generated_campaign *c, const board *b, bool complete, d
          all.accepted, all.programs == 0 ? 0 : 100.0 * all.accepted / all.programs, all.unjudged, all.failing,
          all.crashed);
   print_counts(&all);
-  bool good = complete & enough(&all) & (all.failing == 0) & (all.programs == c->programs);
+  bool good = complete & enough(&all) & (all.failing == 0) & (all.programs + c->from == c->programs);
   printf("seed %llu, %u jobs, %.0f s: %s\n", (unsigned long long)c->seed, c->jobs, seconds, good ? "passed" : "FAILED");
   return good;
 }

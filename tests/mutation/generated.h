@@ -51,7 +51,7 @@ typedef enum generated_verdict {
   GENERATED_INCOMPLETE, /* out of memory */
 } generated_verdict;
 
-enum { GENERATED_RULES = 48, GENERATED_FAILURES = 64, GENERATED_ROW_KINDS = 7 };
+enum { GENERATED_RULES = 48, GENERATED_ROW_KINDS = 7 };
 
 typedef struct generated_counts {
   uint32_t programs, accepted, unjudged, failing, crashed;
@@ -68,12 +68,13 @@ generated_verdict generated_try(uint64_t seed, generated_counts *counts);
 void generated_add(generated_counts *into, const generated_counts *from);
 
 typedef struct generated_campaign {
-  uint32_t jobs, programs;
+  uint32_t jobs;
+  uint32_t from, programs; /* numbers of the first program, and behind the last one */
   uint64_t seed;
   bool until_failing; /* stops at the first failing program */
 } generated_campaign;
 
-/* Runs `programs` programs in `jobs` processes, and prints what came of it; whoever crashes or hangs counts as failing. true: nothing fails, and
+/* Runs the programs in `jobs` processes, and prints what came of it; whoever crashes or hangs counts as failing. true: nothing fails, and
  * the shares are enough for a verdict. */
 bool generated_run(const generated_campaign *campaign);
 /* Prints the program of a seed, the verdict, and how it fails. true: it does not. */

@@ -73,6 +73,23 @@ static mk_status find_roles(host *h) {
 
 static bool is_constant(const mk_buffer *b) { return b->kind == MK_KIND_WEIGHT || b->kind == MK_KIND_INPUT; }
 
+static uint64_t next_number(uint64_t *state) {
+  *state ^= *state << 13;
+  *state ^= *state >> 7;
+  *state ^= *state << 17;
+  return *state;
+}
+
+/* Columns and rows beyond the weight's own are zero in its last tiles. */
+static void clear_padding(const mk_buffer *b, uint16_t *elements) {
+  uint32_t rows = mk_buffer_grid_rows(b) * MK_TILE, cols = mk_buffer_grid_cols(b) * MK_TILE;
+  for (uint32_t r = 0; r < rows; r++) {
+    for (uint32_t c = r < b->rows ? b->cols : 0; c < cols; c++) {
+      elements[mk_tile_offset(cols / MK_TILE, r, c)] = 0;
+    }
+  }
+}
+
 /* Between -0.13 and 0.13; those of vectors, which scale, are above zero. */
 static mk_status fill_numbers(host *h, size_t buffer) {
   const mk_buffer *b = &h->program->buffers[buffer];
@@ -80,10 +97,7 @@ static mk_status fill_numbers(host *h, size_t buffer) {
   MK_TRY(mk_alloc(1, b->bytes, &h->numbers[buffer]));
   uint64_t count = b->bytes / (wide ? 4 : 2), state = buffer * 40503u + 1;
   for (uint64_t i = 0; i < count; i++) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    float value = (float)(int32_t)(state >> 40 & 0xfff) * 0x1p-14f - 0.125f;
+    float value = (float)(int32_t)(next_number(&state) >> 40 & 0xfff) * 0x1p-14f - 0.125f;
     value = scales ? fabsf(value) + 0.5f : value;
     if (b->dtype == MK_DTYPE_U32) {
       ((uint32_t *)(void *)h->numbers[buffer])[i] = (uint32_t)state % 16;
@@ -92,6 +106,9 @@ static mk_status fill_numbers(host *h, size_t buffer) {
     } else {
       ((uint16_t *)(void *)h->numbers[buffer])[i] = (uint16_t)(mk_float_param(value) >> 16);
     }
+  }
+  if (b->store == MK_STORE_TILES) {
+    clear_padding(b, (uint16_t *)(void *)h->numbers[buffer]);
   }
   return MK_OK;
 }

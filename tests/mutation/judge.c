@@ -83,30 +83,32 @@ mk_status generated_contract(const mk_program *p) {
 
 static bool is_constant(const mk_buffer *b) { return b->kind == MK_KIND_WEIGHT || b->kind == MK_KIND_INPUT; }
 
-/* All that changes, stamps included: machines that have run the same launches have the same. */
-static uint64_t hash_memory(const mk_program *p, mk_cpu *cpu) {
+/* Stamps included: machines that have run the same launches have the same. */
+static uint64_t hash_buffer(const mk_program *p, mk_cpu *cpu, size_t b) {
   uint64_t hash = 14695981039346656037u;
-  for (size_t b = 0; b < p->buffer_count; b++) {
-    const uint8_t *bytes = mk_cpu_memory(cpu, b);
-    uint64_t size = is_constant(&p->buffers[b]) ? 0 : p->buffers[b].bytes, i = 0, word;
-    for (; i + sizeof word <= size; i += sizeof word) {
-      memcpy(&word, bytes + i, sizeof word);
-      hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
-      hash ^= hash >> 29;
-    }
-    for (; i < size; i++) {
-      hash = (hash ^ bytes[i]) * 1099511628211u;
-    }
+  const uint8_t *bytes = mk_cpu_memory(cpu, b);
+  uint64_t size = is_constant(&p->buffers[b]) ? 0 : p->buffers[b].bytes, i = 0, word;
+  for (; i + sizeof word <= size; i += sizeof word) {
+    memcpy(&word, bytes + i, sizeof word);
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    hash ^= hash >> 29;
+  }
+  for (; i < size; i++) {
+    hash = (hash ^ bytes[i]) * 1099511628211u;
   }
   return hash;
 }
 
-static void spoil_outputs(const mk_program *p, mk_cpu *cpu) {
+/* hashes: of buffers, as the greedy machine, the first one, leaves them. */
+static mk_status compare_bits(const mk_program *p, mk_cpu *cpu, uint64_t *hashes, bool first) {
   for (size_t b = 0; b < p->buffer_count; b++) {
-    if (p->buffers[b].kind == MK_KIND_OUTPUT) {
-      memset(mk_cpu_memory(cpu, b), CANARY, p->buffers[b].bytes);
+    uint64_t hash = hash_buffer(p, cpu, b);
+    if (!first && hash != hashes[b]) {
+      return mk_error(MK_ERR_DEVICE, "bits: buffer %s ends with others than in the greedy run", p->buffers[b].name);
     }
+    hashes[b] = hash;
   }
+  return MK_OK;
 }
 
 typedef enum expected { NOTHING, RING, CHOSEN, ACTIVE, ALL } expected;
@@ -119,11 +121,25 @@ static expected expect_of(const host *h, uint32_t buffer) {
         in->operands[MK_SLOT_NEXT_ring].buffer == buffer) {
       return RING;
     }
+    if (in->opcode == MK_OP_SCORE && in->operands[MK_SLOT_SCORE_counts].buffer == buffer) {
+      return NOTHING; /* counts go on from launch to launch */
+    }
     if (in->opcode == MK_OP_HEAD && in->operands[MK_SLOT_HEAD_logits].buffer == buffer) {
       return CHOSEN;
     }
   }
-  return h->listed || h->rows == 1 ? ALL : ACTIVE;
+  mk_mla_geometry g;
+  bool parts = mk_mla_geometry_of(h->program, &g) && buffer == g.parts; /* slots that no item fills */
+  return parts ? NOTHING : h->listed || h->rows == 1 ? ALL : ACTIVE;
+}
+
+static void spoil_outputs(const host *h, mk_cpu *cpu) {
+  const mk_program *p = h->program;
+  for (uint32_t b = 0; b < p->buffer_count; b++) {
+    if (p->buffers[b].kind == MK_KIND_OUTPUT && expect_of(h, b) != NOTHING) {
+      memset(mk_cpu_memory(cpu, b), CANARY, p->buffers[b].bytes);
+    }
+  }
 }
 
 /* Whether some step of the launch has the line active, or choosing. */
@@ -192,25 +208,25 @@ static mk_status check_counters(const mk_program *p, const mk_cpu *cpu) {
   return MK_OK;
 }
 
+static mk_status run_launch(const host *h, mk_cpu *cpu, uint32_t launch, uint64_t *hashes, bool first) {
+  bool last = launch + 1 == h->launch_count;
+  if (last) {
+    spoil_outputs(h, cpu);
+  }
+  MK_TRY(host_run(h, cpu, launch));
+  MK_TRY(check_counters(h->program, cpu));
+  if (last) {
+    MK_TRY(check_outputs(h, cpu, launch));
+  }
+  return compare_bits(h->program, cpu, hashes + launch * h->program->buffer_count, first);
+}
+
 static mk_status run_launches(const host *h, mk_cpu *cpu, uint64_t *hashes, bool first) {
   for (uint32_t i = 0; i < h->launch_count; i++) {
-    bool last = i + 1 == h->launch_count;
-    if (last) {
-      spoil_outputs(h->program, cpu);
-    }
-    mk_status status = host_run(h, cpu, i);
+    mk_status status = run_launch(h, cpu, i, hashes, first);
     if (status != MK_OK) {
       return mk_error_prefix(status, "launch %u", i);
     }
-    MK_TRY(check_counters(h->program, cpu));
-    if (last) {
-      MK_TRY(check_outputs(h, cpu, i));
-    }
-    uint64_t hash = hash_memory(h->program, cpu);
-    if (!first && hash != hashes[i]) {
-      return mk_error(MK_ERR_DEVICE, "bits: launch %u ends with others than the greedy run", i);
-    }
-    hashes[i] = hash;
   }
   return MK_OK;
 }
@@ -224,8 +240,7 @@ static mk_status run_machine(const host *h, const mk_cpu_options *options, uint6
   return status;
 }
 
-static mk_status run_arithmetic(const host *h, uint64_t seed, uint32_t machines) {
-  uint64_t hashes[HOST_LAUNCHES];
+static mk_status run_machines(const host *h, uint64_t seed, uint32_t machines, uint64_t *hashes) {
   mk_status status = run_machine(h, &(mk_cpu_options){.seed = 0}, hashes, true);
   if (status == MK_ERR_DEVICE && strstr(mk_error_message(), "not numbers") != NULL) {
     return MK_OK; /* that numbers stay finite nobody has promised */
@@ -243,6 +258,14 @@ static mk_status run_arithmetic(const host *h, uint64_t seed, uint32_t machines)
     }
   }
   return MK_OK;
+}
+
+static mk_status run_arithmetic(const host *h, uint64_t seed, uint32_t machines) {
+  uint64_t *hashes;
+  MK_TRY(mk_alloc(h->program->buffer_count, HOST_LAUNCHES * sizeof *hashes, &hashes));
+  mk_status status = run_machines(h, seed, machines, hashes);
+  mk_free(hashes);
+  return status;
 }
 
 mk_status generated_judge(const mk_program *program, uint64_t seed, generated_effort effort) {

@@ -2,7 +2,8 @@
  *
  * mk_mutate [-j JOBS] [-n MUTANTS_PER_CLASS] [-i INTERLEAVINGS] [-s SEED]: mutants of valid programs.
  * mk_mutate --generate [-j JOBS] [-n PROGRAMS] [-s SEED]: generated programs (generated.h). --first: until one fails, and only how many
- * programs that took; --replay SEED: the program of a seed that was printed, and how it fails.
+ * programs that took; --from NUMBER: without those before that one. --replay SEED: the program of a seed that was printed, and how it
+ * fails.
  *
  * Prints a line per class: mutants, accepted, of those failing; rejected, of those failing by their footprint alone, only when they
  * are run, and never. Then the rules of what was rejected and never failed. Exit code 1 when an accepted mutant fails, when
@@ -171,6 +172,7 @@ typedef struct request {
 static bool parse(int argc, char **argv, request *r) {
   static const struct option names[] = {{"generate", no_argument, NULL, 'g'},
                                         {"first", no_argument, NULL, 'f'},
+                                        {"from", required_argument, NULL, 'b'},
                                         {"replay", required_argument, NULL, 'r'},
                                         {NULL, 0, NULL, 0}};
   int option;
@@ -182,6 +184,9 @@ static bool parse(int argc, char **argv, request *r) {
         break;
       case 'f':
         r->generated.until_failing = true;
+        break;
+      case 'b':
+        r->generated.from = (uint32_t)value;
         break;
       case 'r':
         r->replay = true;
@@ -213,7 +218,7 @@ int main(int argc, char **argv) {
   if (!parse(argc, argv, &r)) {
     fprintf(stderr,
             "usage: %s [-j JOBS] [-n MUTANTS_PER_CLASS] [-i INTERLEAVINGS] [-s SEED]\n"
-            "       %s --generate [-j JOBS] [-n PROGRAMS] [-s SEED] [--first] [--replay SEED]\n",
+            "       %s --generate [-j JOBS] [-n PROGRAMS] [-s SEED] [--first] [--from NUMBER] [--replay SEED]\n",
             argv[0], argv[0]);
     return 2;
   }

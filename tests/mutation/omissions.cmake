@@ -1,0 +1,215 @@
+# Verifiers with one rule taken out, each of which the generated programs of tests/mutation have to find: `tools/mutate --omissions`.
+#
+# mk_omission(NAME FILE BEFORE AFTER): mk_mutate_NAME, an mk_mutate whose verifier has AFTER in the place of BEFORE in FILE. The text has to
+# be there, once; where it is not, the verifier has changed, and this list has to follow. What is taken out is made to be always
+# fulfilled in a way that leaves no function unused.
+set(MK_OMISSION_NAMES "")
+
+function(mk_omission name file before after)
+  file(READ ${PROJECT_SOURCE_DIR}/${file} text)
+  set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${file})
+  string(FIND "${text}" "${before}" first)
+  string(FIND "${text}" "${before}" last REVERSE)
+  if(first EQUAL -1 OR NOT first EQUAL last)
+    message(FATAL_ERROR "tests/mutation/omissions.cmake, ${name}: ${file} does not have this text, or more than once:\n${before}")
+  endif()
+  string(REPLACE "${before}" "${after}" text "${text}")
+  set(changed ${PROJECT_BINARY_DIR}/omissions/${name}.c)
+  file(CONFIGURE OUTPUT ${changed} CONTENT "@text@" @ONLY) # writes only what differs
+  add_executable(mk_mutate_${name} $<TARGET_OBJECTS:mk_mutate_main> ${changed})
+  target_link_libraries(mk_mutate_${name} PRIVATE mk_test_support)
+  set_target_properties(mk_mutate_${name} PROPERTIES EXCLUDE_FROM_ALL ON RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/omissions)
+  set(MK_OMISSION_NAMES ${MK_OMISSION_NAMES} ${name} PARENT_SCOPE)
+endfunction()
+
+# Bounds and types of single instructions.
+
+# An operand may reach beyond its buffer.
+mk_omission(B01 vm/verify_structure.c
+  [=[if ((uint32_t)o->row + o->rows > rows || (uint32_t)o->col + o->cols > cols) {]=]
+  [=[if (v == NULL && ((uint32_t)o->row + o->rows > rows || (uint32_t)o->col + o->cols > cols)) {]=])
+# The rows of a token's operand need not hold every token.
+mk_omission(B02_row vm/verify_shape.c
+  [=[if (rows->row > token->low || token->high - rows->row >= rows->rows) {]=]
+  [=[if (s == NULL && (rows->row > token->low || token->high - rows->row >= rows->rows)) {]=])
+# A head or a draw may name tokens beyond the range.
+mk_omission(B02_named vm/verify_shape.c
+  [=[if (token->low != 0 || token->high < count - 1) {]=]
+  [=[if (s == NULL && (token->low != 0 || token->high < count - 1)) {]=])
+# The block table may be too short for the last position.
+mk_omission(B03_table vm/verify_shape.c
+  [=[if (table->cols < blocks) {]=]
+  [=[if (s == NULL && table->cols < blocks) {]=])
+# The table may name blocks that the cache does not have.
+mk_omission(B03_cache vm/verify_shape.c
+  [=[if (kv->blocks <= ranges->block.high) {]=]
+  [=[if (s == NULL && kv->blocks <= ranges->block.high) {]=])
+# The token ring may be too short for the last position.
+mk_omission(B03_ring vm/verify_shape.c
+  [=[if (ring->cols < high + 2) {]=]
+  [=[if (s == NULL && ring->cols < high + 2) {]=])
+# Stamped bf16 may stand in tiles of odd width, two of which share a word.
+mk_omission(S02_odd vm/verify_structure.c
+  [=[b->dtype == MK_DTYPE_BF16 && b->tile_cols % 2 != 0) {]=]
+  [=[b->dtype == MK_DTYPE_BF16 && b->tile_cols % 2 > 1) {]=])
+# What is read without any wait may change while the program runs.
+mk_omission(S08 vm/verify_structure.c
+  [=[if ((slot->when == MK_WHEN_EARLY || token_row) && !mk_constant(b)) {]=]
+  [=[if (v == NULL && (slot->when == MK_WHEN_EARLY || token_row) && !mk_constant(b)) {]=])
+# The number of splits of an attention may be another one than its cache has.
+mk_omission(S09_splits vm/verify_shape.c
+  [=[s->in->params[MK_PARAM_ATTENTION_splits] == kv->rows,]=]
+  [=[s->in->params[MK_PARAM_ATTENTION_splits] != 0,]=])
+# A loader may copy what its buffer does not declare for it.
+mk_omission(P03 vm/verify_structure.c
+  [=[if ((b->proxy & proxies) != proxies) {]=]
+  [=[if (v == NULL && (b->proxy & proxies) != proxies) {]=])
+# Several SMs may use what has the scope of one.
+mk_omission(P04 vm/verify_structure.c
+  [=[if (v->queue_of[*owner - 1] != v->queue_of[index]) {]=]
+  [=[if (name == NULL && v->queue_of[*owner - 1] != v->queue_of[index]) {]=])
+
+# Edges and the step state.
+
+# A counter's total may be another one than its signals make.
+mk_omission(E02 vm/verify_structure.c
+  [=[if (totals[c] != p->counters[c].total) {]=]
+  [=[if (v == NULL && totals[c] != p->counters[c].total) {]=])
+# A wait may ask for nothing, or for more than an epoch signals.
+mk_omission(E03 vm/verify_structure.c
+  [=[if (in->waits[k].threshold == 0 || in->waits[k].threshold > c->total) {]=]
+  [=[if (v == NULL && (in->waits[k].threshold == 0 || in->waits[k].threshold > c->total)) {]=])
+# A signal of the next epoch may help a wait of this one.
+mk_omission(E04 vm/verify_order.c
+  [=[MK_TRY(check_overrun(run, c, index, dep));]=]
+  [=[MK_TRY(epoch >= MK_EPOCHS ? check_overrun(run, c, index, dep) : MK_OK);]=])
+# A queue that reads the step state may have no `next`.
+mk_omission(N01 vm/verify_structure.c
+  [=[if (last_reader != MK_NONE_INDEX && next == MK_NONE_INDEX) {]=]
+  [=[if (v == NULL && last_reader != MK_NONE_INDEX && next == MK_NONE_INDEX) {]=])
+# The step state may be read after its `next`.
+mk_omission(N02 vm/verify_structure.c
+  [=[last_reader = i;
+      if (next != MK_NONE_INDEX) {]=]
+  [=[last_reader = i;
+      if (next != MK_NONE_INDEX && v == NULL) {]=])
+# A `next` may overwrite the step state that a storer still reads.
+mk_omission(N03 vm/verify_structure.c
+  [=[q->count + (next - last_reader) < v->program->machine.result_slots) {]=]
+  [=[q->count + (next - last_reader) < v->program->machine.result_slots && v == NULL) {]=])
+# SMs may take their tokens from other candidates, choices or prompts.
+mk_omission(N04_same vm/verify_structure.c
+  [=[if ((chosen ? !takes_choice(v, first, first_next) : !same) ||]=]
+  [=[if ((v == NULL && !same && !takes_choice(v, first, first_next)) ||]=])
+# A `next` may take one row of candidates that nobody has drawn.
+mk_omission(N04_whole vm/verify_structure.c
+  [=[if (!chosen &&
+      b[MK_SLOT_NEXT_candidates].rows]=]
+  [=[if (!chosen && v == NULL &&
+      b[MK_SLOT_NEXT_candidates].rows]=])
+# Rounds and draws may be of other fronts, parameters or scores than those of other SMs.
+mk_omission(N05_same vm/verify_structure.c
+  [=[return same ? MK_OK]=]
+  [=[return same || v != NULL ? MK_OK]=])
+# A score may publish its front elsewhere, or score by other parameters.
+mk_omission(N05_score vm/verify_structure.c
+  [=[if (!mk_operand_empty(&o[MK_SLOT_SCORE_scores]) &&]=]
+  [=[if (v == NULL && !mk_operand_empty(&o[MK_SLOT_SCORE_scores]) &&]=])
+
+# Who reads and writes what.
+
+# Nobody need write what is waited for.
+mk_omission(D02 vm/verify_access.c
+  [=[if (covered < end) {]=]
+  [=[if (covered < end && v == NULL) {]=])
+# A stamped word may have two writers.
+mk_omission(R04 vm/verify_access.c
+  [=[if (same_row && is_stamped(v, a) && a->end > (b->key & 0xffff)) {]=]
+  [=[if (v == NULL && same_row && is_stamped(v, a) && a->end > (b->key & 0xffff)) {]=])
+# Anybody may read what is written at long positions only.
+mk_omission(R06 vm/verify_access.c
+  [=[if (w->needs_span == 0 || w->needs_span == use->span) {]=]
+  [=[if (v != NULL || w->needs_span == 0 || w->needs_span == use->span) {]=])
+# A combine of splits depends on as many as the highest position has.
+mk_omission(R06_certain vm/verify_access.c
+  [=[(uint64_t)v->program->ranges.position.low / use->span + 1;]=]
+  [=[(uint64_t)v->program->ranges.position.high / use->span + 1;]=])
+# With several rows, a combine depends on the first unit of attention.
+mk_omission(R06_rows vm/verify_access.c
+  [=[return several || v->program->ranges.position.low / span < kv->row ? span : 0;]=]
+  [=[return (several && kv->row != 0) || v->program->ranges.position.low / span < kv->row ? span : 0;]=])
+# What a search may leave unread counts as read.
+mk_omission(used_certain vm/verify_access.c
+  [=[: used ? NOT_CERTAIN : 0;]=]
+  [=[: used && v == NULL ? NOT_CERTAIN : 0;]=])
+# An output may be written in part.
+mk_omission(O01 vm/verify_access.c
+  [=[if (covered < cols) {]=]
+  [=[if (covered < cols && v == NULL) {]=])
+
+# Order.
+
+# A program may hang.
+mk_omission(D01 vm/verify_order.c
+  [=[return left == 0 ? MK_OK : mk_report_deadlock(run);]=]
+  [=[return left == 0 || run->v != NULL ? MK_OK : mk_report_deadlock(run);]=])
+# A read may come before the write.
+mk_omission(R01 vm/verify_race.c
+  [=[return race(v, "R01", actor, i, "reads", segment->write_instruction, "writes");]=]
+  [=[v->report.conflicts++;]=])
+# What is read may never have been written.
+mk_omission(R01_unwritten vm/verify_race.c
+  [=[if (segment->writer == 0 && b->kind != MK_KIND_KV) {]=]
+  [=[if (segment->writer == 0 && b->kind == MK_KIND_COUNT) {]=])
+# Plain words may be overwritten before they have been read.
+mk_omission(R02_plain vm/verify_race.c
+  [=[return race(v, "R02", actor, i, "writes", read->instruction, "reads");]=]
+  [=[v->report.conflicts++;]=])
+# Stamped words may be overwritten before they have been read.
+mk_omission(R02_stamped vm/verify_order.c
+  [=[if (dep[reader->thread] < reader->index) {]=]
+  [=[if (dep[reader->thread] < reader->index && v == NULL) {]=])
+# Two writes need no order.
+mk_omission(R03 vm/verify_race.c
+  [=[return race(v, "R03", actor, i, "writes", segment->write_instruction, "writes");]=]
+  [=[v->report.conflicts++;]=])
+# A signal counts as arrived where the others reach the threshold without it.
+mk_omission(arrived vm/verify_order.c
+  [=[if (forced == MK_NONE_INDEX && total - behind < b->threshold) {]=]
+  [=[if (forced == MK_NONE_INDEX && total - behind <= b->threshold) {]=])
+# The loader of the cache waits for what its instruction waits for.
+mk_omission(loader vm/verify_order.c
+  [=[actor.clock = row(run->next_hb, run->threads, lane);]=]
+  [=[actor.clock = row(run->hb, run->threads, 2 * lane);]=])
+
+# Work lists.
+
+# An SM may follow the row of another one.
+mk_omission(L01_row vm/verify_listed.c
+  [=[if (work->rows != 1 || work->row != v->queue_of[index] || b->rows != v->program->queue_count) {]=]
+  [=[if (work->rows != 1 || b->rows != v->program->queue_count) {]=])
+# Others may touch what the list is about.
+mk_omission(L01_others vm/verify_listed.c
+  [=[if (!itself && same_buffer(in, slot, part, own[i])) {]=]
+  [=[if (v == NULL && !itself && same_buffer(in, slot, part, own[i])) {]=])
+# A queue may carry out its row twice.
+mk_omission(L02_twice vm/verify_listed.c
+  [=[if (mk_at(v, i)->opcode == MK_OP_MLA_PART || (mk_at(v, i)->opcode == MK_OP_MLA_REDUCE && reduce != MK_NONE_INDEX)) {]=]
+  [=[if (v == NULL || (mk_at(v, i)->opcode == MK_OP_MLA_REDUCE && v == NULL)) {]=])
+# A queue may leave out its reductions.
+mk_omission(L02_reduce vm/verify_listed.c
+  [=[return reduce != MK_NONE_INDEX
+]=]
+  [=[return reduce != MK_NONE_INDEX || v != NULL
+]=])
+# SMs may follow their rows with other buffers or parameters.
+mk_omission(L03 vm/verify_listed.c
+  [=[return same ? MK_OK]=]
+  [=[return same || v != NULL ? MK_OK]=])
+
+list(LENGTH MK_OMISSION_NAMES count)
+list(TRANSFORM MK_OMISSION_NAMES PREPEND mk_mutate_ OUTPUT_VARIABLE omission_targets)
+add_custom_target(mk_omissions DEPENDS ${omission_targets})
+list(JOIN MK_OMISSION_NAMES "\n" omission_lines)
+file(WRITE ${PROJECT_BINARY_DIR}/omissions/names "${omission_lines}\n")
+message(STATUS "${count} verifiers with an omission: target mk_omissions")
