@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,8 +15,6 @@
 
 enum {
   MAX_JOBS = 64,
-  MOST_SECONDS = 20, /* of one program: it hangs */
-  MOST_MEGABYTES = 1024,
   MIN_ACCEPTED_SHARE = 30,
   FULL = 100000, /* programs, of which every opcode is to be in so many accepted ones: */
   MIN_OF_OPCODE = 1000,
@@ -41,7 +38,7 @@ static const char *const kinds[] = {"uid 0",
                                     "bits:",
                                     "out of memory",
                                     ""};
-enum { KINDS = sizeof kinds / sizeof kinds[0], KEPT = 8 };
+enum { KINDS = sizeof kinds / sizeof kinds[0], KEPT = 12 };
 
 typedef struct failure {
   uint64_t seed;
@@ -87,18 +84,9 @@ static bool goes_on(const generated_campaign *c, const board *b, uint32_t number
   return number < c->programs && (!c->until_failing || number < __atomic_load_n(&b->first_failing, __ATOMIC_RELAXED));
 }
 
-/* A program that asks for more memory than that fails, and does not keep the machine busy. */
-static void limit_memory(void) {
-#ifndef __SANITIZE_ADDRESS__
-  struct rlimit most = {.rlim_cur = (rlim_t)MOST_MEGABYTES << 20, .rlim_max = (rlim_t)MOST_MEGABYTES << 20};
-  (void)setrlimit(RLIMIT_AS, &most);
-#endif
-}
-
 static void work(const generated_campaign *c, board *b, share *s) {
-  limit_memory();
+  generated_limit();
   for (; goes_on(c, b, s->at); s->at += c->jobs) {
-    alarm(MOST_SECONDS);
     generated_verdict verdict = generated_try(seed_of(c, s->at), &s->counts);
     if (verdict == GENERATED_FAILING || verdict == GENERATED_INCOMPLETE) {
       note(s, seed_of(c, s->at), mk_error_message());

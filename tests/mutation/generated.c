@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "scheduler/mla_compile.h"
 #include "tests/support/generate.h"
@@ -11,6 +13,15 @@
 
 /* Of 64: programs of one row, programs that sample, of several rows, and with work lists. */
 enum { ONE_ROW = 27, SAMPLING = 16, ROWS = 18, ALL = 64 };
+
+enum { MOST_SECONDS = 20, MOST_MEGABYTES = 1024 };
+
+void generated_limit(void) {
+#ifndef __SANITIZE_ADDRESS__
+  struct rlimit most = {.rlim_cur = (rlim_t)MOST_MEGABYTES << 20, .rlim_max = (rlim_t)MOST_MEGABYTES << 20};
+  (void)setrlimit(RLIMIT_AS, &most);
+#endif
+}
 
 static mk_status new_listed(uint64_t *random, mk_program **out) {
   mk_mla_shape shape = {.heads = 8,
@@ -58,14 +69,17 @@ mk_status generated_new(uint64_t seed, generated *out) {
 }
 
 generated_effort generated_effort_of(const generated *g) {
-  switch (g->kind) {
-    case GENERATED_LISTED:
-      return (generated_effort){.machines = 2};
-    case GENERATED_SAMPLING:
-      return (generated_effort){.accesses = g->reordered ? 48 : 16, .machines = 2};
-    default:
-      return (generated_effort){.accesses = g->reordered ? 64 : 16, .machines = g->reordered ? 3 : 2};
+  uint32_t rows = mk_program_rows(g->program);
+  if (g->kind == GENERATED_LISTED) {
+    return (generated_effort){.machines = 5};
   }
+  if (g->kind == GENERATED_SAMPLING) {
+    return (generated_effort){.accesses = g->reordered ? 48 : 16, .machines = 4};
+  }
+  if (rows > 1) {
+    return (generated_effort){.machines = rows > MK_MAX_ROWS ? 2 : rows > 4 ? 4 : 7};
+  }
+  return (generated_effort){.accesses = g->reordered ? 96 : 32, .machines = g->reordered ? 7 : 4};
 }
 
 static void count_rule(generated_counts *counts, const char *rule, uint32_t rejected) {
@@ -105,6 +119,9 @@ static generated_verdict judge(const generated *g, uint64_t seed, generated_coun
   }
   count_accepted(counts, g->program);
   mk_status found = generated_judge(g->program, seed, generated_effort_of(g));
+  if (found != MK_OK) {
+    (void)mk_error_prefix(found, "edits:%s", g->edits[0] == '\0' ? " none" : g->edits);
+  }
   counts->unjudged += found == MK_ERR_USAGE;
   counts->failing += found != MK_OK && found != MK_ERR_USAGE && found != MK_ERR_RUNTIME;
   return found == MK_OK            ? GENERATED_ACCEPTED
@@ -115,6 +132,7 @@ static generated_verdict judge(const generated *g, uint64_t seed, generated_coun
 
 generated_verdict generated_try(uint64_t seed, generated_counts *counts) {
   generated g;
+  alarm(MOST_SECONDS);
   counts->programs++;
   if (generated_new(seed, &g) != MK_OK) {
     return GENERATED_INCOMPLETE;
@@ -143,6 +161,8 @@ void generated_add(generated_counts *into, const generated_counts *from) {
 
 bool generated_replay(uint64_t seed, FILE *out) {
   generated g;
+  generated_limit();
+  alarm(MOST_SECONDS);
   if (generated_new(seed, &g) != MK_OK) {
     fprintf(out, "%s\n", mk_error_message());
     return false;

@@ -63,7 +63,9 @@ typedef struct generated_counts {
   } rules[GENERATED_RULES];
 } generated_counts;
 
-/* Makes, verifies and judges the program of a seed, and counts it. */
+/* Of this process: memory, so that a program that asks for a lot of it fails and does no harm. */
+void generated_limit(void);
+/* Makes, verifies and judges the program of a seed, and counts it; the process gets SIGALRM where that does not come to an end. */
 generated_verdict generated_try(uint64_t seed, generated_counts *counts);
 void generated_add(generated_counts *into, const generated_counts *from);
 
