@@ -21,23 +21,15 @@ enum {
 };
 
 /* Failures by the words that tell them; the first that fits. */
-static const char *const kinds[] = {"uid 0",
-                                    "`next` signals nothing",
-                                    "and no `next`",
-                                    "keeps to itself",
-                                    "crash: it",
-                                    "crash",
-                                    "deadlock",
-                                    "unordered access",
-                                    "stale value",
-                                    "step state",
-                                    "footprint",
-                                    "output:",
-                                    "counter:",
-                                    "values:",
-                                    "bits:",
-                                    "out of memory",
-                                    ""};
+static const char *const kinds[] = {"uid 0",          "`next` signals nothing",
+                                    "and no `next`",  "keeps to itself",
+                                    "crash: it",      "crash",
+                                    "deadlock",       "unordered access",
+                                    "stale value",    "step state",
+                                    "footprint",      " output:",
+                                    " counter:",      " values:",
+                                    " choice:",       " bits:",
+                                    " out of memory", ""};
 enum { KINDS = sizeof kinds / sizeof kinds[0], KEPT = 12 };
 
 typedef struct failure {

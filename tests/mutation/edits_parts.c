@@ -395,6 +395,16 @@ static bool change_search(mk_program *p, uint64_t *random) {
   }
 }
 
+/* How far a storer may lag, and how much a loader streams at a time. */
+static bool change_machine(mk_program *p, uint64_t *random) {
+  if (mutation_draw(random, 2) == 0) {
+    p->machine.result_slots = 1 + mutation_draw(random, 12);
+  } else {
+    p->machine.ring_pages = 1 + mutation_draw(random, 12);
+  }
+  return true;
+}
+
 static bool change_uid(mk_program *p, uint64_t *random) {
   edit_any(p, random)->uid = mutation_draw(random, 3) == 0 ? edit_any(p, random)->uid : 0;
   return true;
@@ -445,6 +455,7 @@ const edit edit_parts[] = {
     {"signal_next", signal_next, 2, false},
     {"drop_next", drop_next, 3, false},
     {"change_search", change_search, 5, false},
+    {"change_machine", change_machine, 3, false},
     {"change_uid", change_uid, 1, false},
     {"other_residual", other_residual, 4, false},
 };

@@ -8,79 +8,6 @@
 
 enum { CANARY = 0xc5 };
 
-/* The contract. */
-
-static mk_status breaks(const mk_instruction *in, const char *what) {
-  return mk_error(MK_ERR_DEVICE, "contract: instruction %u (%s) %s", in->uid, mk_opcode_lookup(in->opcode)->name, what);
-}
-
-/* Buffers and counters of scope SM are seen by one SM: owner + 1, by number. */
-static bool claims(uint8_t *owner, uint32_t queue) {
-  bool mine = *owner == 0 || *owner == queue + 1;
-  *owner = (uint8_t)(queue + 1);
-  return mine;
-}
-
-static mk_status check_instruction(const mk_program *p, const mk_instruction *in, uint32_t q, uint8_t *buffers,
-                                   uint8_t *counters) {
-  if (in->uid == 0) {
-    return breaks(in, "has uid 0, which stands for no instruction where a fault or a delay names one");
-  }
-  if (in->opcode == MK_OP_NEXT && in->signal_count != 0) {
-    return breaks(in, "signals; it has no storer, and a machine's `next` signals nothing");
-  }
-  for (uint32_t slot = 0; slot < mk_opcode_lookup(in->opcode)->operand_count; slot++) {
-    const mk_operand *o = &in->operands[slot];
-    if (o->rows != 0 && p->buffers[o->buffer].scope == MK_SCOPE_SM && !claims(&buffers[o->buffer], q)) {
-      return breaks(in, "touches a buffer that another SM keeps to itself");
-    }
-  }
-  for (uint32_t k = 0; k < in->wait_count; k++) {
-    uint32_t c = in->waits[k].counter;
-    if (p->counters[c].scope == MK_SCOPE_SM && !claims(&counters[c], q)) {
-      return breaks(in, "waits for a counter that another SM keeps to itself");
-    }
-  }
-  for (uint32_t k = 0; k < in->signal_count; k++) {
-    uint32_t c = in->signals[k].counter;
-    if (p->counters[c].scope == MK_SCOPE_SM && !claims(&counters[c], q)) {
-      return breaks(in, "signals a counter that another SM keeps to itself");
-    }
-  }
-  return MK_OK;
-}
-
-static mk_status check_queues(const mk_program *p, uint8_t *buffers, uint8_t *counters) {
-  bool listed = mk_program_listed(p);
-  for (uint32_t q = 0; q < p->queue_count; q++) {
-    bool ends = listed || p->queues[q].count == 0;
-    for (uint32_t i = p->queues[q].first; i < p->queues[q].first + p->queues[q].count; i++) {
-      MK_TRY(check_instruction(p, &p->instructions[i], q, buffers, counters));
-      ends |= p->instructions[i].opcode == MK_OP_NEXT;
-    }
-    if (!ends) {
-      return mk_error(MK_ERR_DEVICE,
-                      "contract: SM %u has instructions and no `next`, where alone a machine learns that a launch ends",
-                      q);
-    }
-  }
-  return MK_OK;
-}
-
-mk_status generated_contract(const mk_program *p) {
-  uint8_t *buffers, *counters;
-  MK_TRY(mk_alloc(p->buffer_count, 1, &buffers));
-  mk_status status = mk_alloc(p->counter_count, 1, &counters);
-  if (status == MK_OK) {
-    status = check_queues(p, buffers, counters);
-    mk_free(counters);
-  }
-  mk_free(buffers);
-  return status;
-}
-
-/* Runs with arithmetic. */
-
 static bool is_constant(const mk_buffer *b) { return b->kind == MK_KIND_WEIGHT || b->kind == MK_KIND_INPUT; }
 
 /* Stamps included: machines that have run the same launches have the same. */
@@ -197,6 +124,48 @@ static mk_status check_outputs(const host *h, mk_cpu *cpu, uint32_t launch) {
   return MK_OK;
 }
 
+/* The token that the `next` came to in the last step of a launch, by what it had before it. */
+static uint32_t chosen_by(const host *h, mk_cpu *cpu, const host_launch *l, const mk_instruction *next) {
+  const mk_operand *from = &next->operands[MK_SLOT_NEXT_candidates];
+  const mk_buffer *b = &h->program->buffers[from->buffer];
+  const uint64_t *words = mk_cpu_memory(cpu, from->buffer);
+  const uint32_t *prompt = mk_cpu_memory(cpu, next->operands[MK_SLOT_NEXT_prompt].buffer);
+  uint32_t position = l->position + l->epochs, token = MK_CANDIDATE_NONE;
+  float best = 0;
+  if (position < l->prompt_length) {
+    return prompt[position];
+  }
+  for (uint32_t row = from->row; row < (uint32_t)from->row + from->rows; row++) {
+    const uint64_t *pair = words + (size_t)row * b->cols + (size_t)from->col * b->tile_cols;
+    float value = mk_param_float((uint32_t)pair[0]);
+    uint32_t index = (uint32_t)pair[1] & MK_CANDIDATE_NONE;
+    if (row == from->row || value > best || (value == best && index < token)) {
+      best = value;
+      token = index;
+    }
+  }
+  return token;
+}
+
+/* All SMs go on with the same token. */
+static mk_status check_choices(const host *h, mk_cpu *cpu, uint32_t launch) {
+  uint32_t first = 0, uid = 0;
+  for (size_t i = 0; h->rows == 1 && i < h->program->instruction_count; i++) {
+    const mk_instruction *in = &h->program->instructions[i];
+    if (in->opcode != MK_OP_NEXT) {
+      continue;
+    }
+    uint32_t token = chosen_by(h, cpu, &h->launches[launch], in);
+    if (uid != 0 && token != first) {
+      return mk_error(MK_ERR_DEVICE, "choice: instruction %u goes on with token %u, instruction %u with token %u", uid,
+                      first, in->uid, token);
+    }
+    first = token;
+    uid = in->uid;
+  }
+  return MK_OK;
+}
+
 static mk_status check_counters(const mk_program *p, const mk_cpu *cpu) {
   for (size_t c = 0; c < p->counter_count; c++) {
     uint32_t want = mk_cpu_generation(cpu) * p->counters[c].total;
@@ -215,6 +184,7 @@ static mk_status run_launch(const host *h, mk_cpu *cpu, uint32_t launch, uint64_
   }
   MK_TRY(host_run(h, cpu, launch));
   MK_TRY(check_counters(h->program, cpu));
+  MK_TRY(check_choices(h, cpu, launch));
   if (last) {
     MK_TRY(check_outputs(h, cpu, launch));
   }
