@@ -48,6 +48,39 @@ static bool add_edge(mk_program *p, uint64_t *random) {
   return true;
 }
 
+/* Some instructions tell another one, and that tells the `next`s of some SMs that it has heard: an epoch's way of its own, beside the token
+ * boundary. */
+static bool add_fence(mk_program *p, uint64_t *random) {
+  uint16_t counter, heard;
+  mk_instruction *waiter = &p->instructions[any_index(p, random)];
+  if (waiter->wait_count == MK_MAX_WAITS || waiter->signal_count == MK_MAX_SIGNALS ||
+      mk_program_add_counter(p, "fence", MK_COUNTER_RELEASE, &counter) != MK_OK ||
+      mk_program_add_counter(p, "heard", MK_COUNTER_RELEASE, &heard) != MK_OK) {
+    return false;
+  }
+  uint32_t total = 0;
+  for (uint32_t i = 1 + mutation_draw(random, 3); i != 0; i--) {
+    mk_instruction *from = &p->instructions[any_index(p, random)];
+    if (from != waiter && from->signal_count < MK_MAX_SIGNALS) {
+      from->signals[from->signal_count++] = (mk_signal){.counter = counter, .amount = 1};
+      total++;
+    }
+  }
+  p->counters[counter].total = total;
+  waiter->waits[waiter->wait_count++] = (mk_wait){.counter = counter, .threshold = (uint16_t)total};
+  waiter->signals[waiter->signal_count++] = (mk_signal){.counter = heard, .amount = 1};
+  p->counters[heard].total = 1;
+  bool listens = false;
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    mk_instruction *in = &p->instructions[i];
+    if (in->opcode == MK_OP_NEXT && in->wait_count < MK_MAX_WAITS && mutation_draw(random, 2) == 0) {
+      in->waits[in->wait_count++] = (mk_wait){.counter = heard, .threshold = 1};
+      listens = true;
+    }
+  }
+  return total != 0 && listens;
+}
+
 static bool add_signal(mk_program *p, uint64_t *random) {
   mk_instruction *in = &p->instructions[any_index(p, random)];
   if (p->counter_count == 0 || in->signal_count == MK_MAX_SIGNALS) {
@@ -184,6 +217,7 @@ const edit edit_orders[] = {
     {"change_counter", class_counter, 3, true},
     {"release_to_relaxed", class_relax, 2, true},
     {"add_edge", add_edge, 6, true},
+    {"add_fence", add_fence, 5, true},
     {"add_signal", add_signal, 3, true},
     {"add_wait", add_wait, 3, true},
     {"swap_edges", swap_edges, 2, true},

@@ -120,7 +120,8 @@ static generated_verdict judge(const generated *g, uint64_t seed, generated_coun
   count_accepted(counts, g->program);
   mk_status found = generated_judge(g->program, seed, generated_effort_of(g));
   if (found != MK_OK) {
-    (void)mk_error_prefix(found, "edits:%s", g->edits[0] == '\0' ? " none" : g->edits);
+    (void)mk_error_prefix(found, "%u rows, edits:%s", mk_program_rows(g->program),
+                          g->edits[0] == '\0' ? " none" : g->edits);
   }
   counts->unjudged += found == MK_ERR_USAGE;
   counts->failing += found != MK_OK && found != MK_ERR_USAGE && found != MK_ERR_RUNTIME;

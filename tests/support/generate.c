@@ -395,7 +395,8 @@ static void choose_shape(generator *g) {
   g->lines = g->recipe.rows == 0 ? 1 : g->recipe.rows;
   g->slots = g->lines > MK_MAX_ROWS ? 1 : g->lines;
   g->sms = g->recipe.small ? 2 + test_below(g, MAX_SMS - 1) : 1 + test_below(g, MAX_SMS);
-  g->stateful = g->lines == 1 && g->sms > 2 && test_below(g, g->recipe.bold ? 12 : 3) == 0 ? g->sms - 1 : g->sms;
+  bool stateless = g->lines == 1 && g->sms > 2 && (g->recipe.small ? test_slips(g, 24) : test_below(g, 3) == 0);
+  g->stateful = g->sms - stateless;
   g->headed = g->stateful > 1 && !g->recipe.sampling && test_slips(g, 6) ? g->stateful - 1 : g->stateful;
   g->heads = g->recipe.small ? 1 + test_below(g, 4) / 3 : 1 + test_below(g, 2);
   g->kv_heads = 1 + test_below(g, g->heads);
@@ -403,7 +404,8 @@ static void choose_shape(generator *g) {
   if (!test_slips(g, 6)) {
     g->tiles = g->tiles < g->sms ? g->sms : g->tiles;
   }
-  g->hidden = g->tiles * MK_TILE - (test_slips(g, 10) ? test_below(g, MK_TILE) : 0);
+  g->hidden =
+      g->tiles * MK_TILE - (test_slips(g, 10) ? test_below(g, MK_TILE) & (test_below(g, 4) != 0 ? ~1u : ~0u) : 0);
   g->context = g->lines > 4 ? CONTEXT / 2 : CONTEXT;
   g->span = g->lines > 1 ? BLOCK : SPAN;
   g->acknowledged = g->residual.buffer = g->residual.counter = NONE;
