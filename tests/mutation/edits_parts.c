@@ -63,7 +63,11 @@ static bool second_reader(mk_program *p, uint64_t *random) {
   }
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     if (info->operands[slot].access != MK_ACCESS_READ && copy.operands[slot].rows != 0) {
-      copy.operands[slot].buffer = edit_clone(p, copy.operands[slot].buffer);
+      uint16_t buffer = edit_clone(p, copy.operands[slot].buffer);
+      if (buffer == EDIT_NO_BUFFER) {
+        return false;
+      }
+      copy.operands[slot].buffer = buffer;
       mk_buffer *b = &p->buffers[copy.operands[slot].buffer];
       b->kind = b->kind == MK_KIND_OUTPUT ? MK_KIND_ACTIVATION : b->kind; /* it may be written in part */
     }
