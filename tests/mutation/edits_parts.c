@@ -127,7 +127,10 @@ static bool fewer_rows(mk_program *p, uint64_t *random) {
 
 static bool change_ranges(mk_program *p, uint64_t *random) {
   mk_step_ranges *r = &p->ranges;
-  switch (mutation_draw(random, 6)) {
+  switch (mutation_draw(random, 7)) {
+    case 6:
+      r->block.high += 1 + mutation_draw(random, 4);
+      return true;
     case 0:
     case 1:
       if (r->block.high == 0) {
@@ -365,7 +368,7 @@ static bool drop_next(mk_program *p, uint64_t *random) {
 }
 
 /* The search: one round less on an SM, a round of another kind, scores of others. */
-static bool change_search(mk_program *p, uint64_t *random) {
+static bool change_round(mk_program *p, uint64_t *random) {
   mk_instruction *sift = edit_any_of(p, MK_OP_SIFT, random), *draw = edit_any_of(p, MK_OP_DRAW, random);
   const mk_instruction *other = edit_any_of(p, MK_OP_SIFT, random);
   if (draw == NULL || sift == NULL) {
@@ -397,6 +400,14 @@ static bool change_search(mk_program *p, uint64_t *random) {
       clear_operand(mutation_draw(random, 2) == 0 ? scores : &in->operands[MK_SLOT_SIFT_rounds]);
       return true;
   }
+}
+
+static bool change_search(mk_program *p, uint64_t *random) {
+  bool changed = change_round(p, random);
+  for (uint32_t more = mutation_draw(random, 3); more != 0; more--) {
+    changed |= change_round(p, random);
+  }
+  return changed;
 }
 
 /* How far a storer may lag, and how much a loader streams at a time. */
@@ -458,7 +469,7 @@ const edit edit_parts[] = {
     {"other_writer", other_writer, 3, false},
     {"signal_next", signal_next, 2, false},
     {"drop_next", drop_next, 3, false},
-    {"change_search", change_search, 5, false},
+    {"change_search", change_search, 9, false},
     {"change_machine", change_machine, 3, false},
     {"change_uid", change_uid, 1, false},
     {"other_residual", other_residual, 4, false},

@@ -71,15 +71,15 @@ mk_status generated_new(uint64_t seed, generated *out) {
 generated_effort generated_effort_of(const generated *g) {
   uint32_t rows = mk_program_rows(g->program);
   if (g->kind == GENERATED_LISTED) {
-    return (generated_effort){.machines = 5};
+    return (generated_effort){.machines = 8};
   }
   if (g->kind == GENERATED_SAMPLING) {
-    return (generated_effort){.accesses = g->reordered ? 48 : 16, .machines = 4};
+    return (generated_effort){.accesses = g->reordered ? 64 : 24, .machines = 8};
   }
   if (rows > 1) {
-    return (generated_effort){.machines = rows > MK_MAX_ROWS ? 2 : rows > 4 ? 4 : 7};
+    return (generated_effort){.machines = rows > MK_MAX_ROWS ? 3 : rows > 4 ? 6 : 12};
   }
-  return (generated_effort){.accesses = g->reordered ? 96 : 32, .machines = g->reordered ? 7 : 4};
+  return (generated_effort){.accesses = g->reordered ? 128 : 32, .machines = g->reordered ? 14 : 6};
 }
 
 static void count_rule(generated_counts *counts, const char *rule, uint32_t rejected) {

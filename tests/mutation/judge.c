@@ -147,7 +147,7 @@ static uint32_t chosen_by(const host *h, mk_cpu *cpu, const host_launch *l, cons
   return token;
 }
 
-/* All SMs go on with the same token. */
+/* All SMs go on with the same token, of the declared range. */
 static mk_status check_choices(const host *h, mk_cpu *cpu, uint32_t launch) {
   uint32_t first = 0, uid = 0;
   for (size_t i = 0; h->rows == 1 && i < h->program->instruction_count; i++) {
@@ -159,6 +159,11 @@ static mk_status check_choices(const host *h, mk_cpu *cpu, uint32_t launch) {
     if (uid != 0 && token != first) {
       return mk_error(MK_ERR_DEVICE, "choice: instruction %u goes on with token %u, instruction %u with token %u", uid,
                       first, in->uid, token);
+    }
+    const mk_range *range = &h->program->ranges.token;
+    if (token < range->low || token > range->high) {
+      return mk_error(MK_ERR_DEVICE, "choice: instruction %u goes on with token %u; tokens are %u to %u", in->uid,
+                      token, range->low, range->high);
     }
     first = token;
     uid = in->uid;
