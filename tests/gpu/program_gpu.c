@@ -1,15 +1,18 @@
-/* Programs written by hand (tests/vm/data): what the verifier accepts runs here, however unlike a compiled one it is. Every instruction is
- * compared with its plain C reference, and launches give the same bits. */
+/* Programs written by hand (tests/vm/data): what the verifier accepts runs here, however unlike a compiled one it is. Step by step its values
+ * are compared with the CPU machine's, and launches give the same bits. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "instructions/mla.h"
 #include "instructions/sampling.h"
 #include "tests/gpu/gpu_test.h"
-#include "tools/lib/compare.h"
 #include "vm/asm.h"
+#include "vm/cpu/machine.h"
 #include "vm/gpu/machine.h"
 #include "vm/verify.h"
+
+#define VALUE_ERROR 1e-2 /* as GOLDEN_ERROR of whole models */
 
 enum { LAUNCHES = 100, MOST_STEPS = 24, COMPARED_STEPS = 4, MOST_PLACES = 3 };
 
@@ -17,9 +20,11 @@ typedef struct hand {
   const char *name;
   mk_program *program;
   mk_gpu *gpu;
+  mk_cpu *cpu;       /* with the same weights and inputs */
   uint8_t **weights; /* by buffer */
   uint32_t rows;
   uint32_t results[MK_PROMPT_ROWS];
+  double worst;  /* relative error of a value */
   uint64_t hash; /* of what the host was told in a launch */
 } hand;
 
@@ -45,26 +50,6 @@ static bool told_rows(void *user, uint32_t step, const uint32_t *results) {
   return true;
 }
 
-static mk_status step_one(void *user, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t *next) {
-  hand *h = user;
-  MK_TRY(mk_gpu_run(h->gpu, token, position, prompt_length, 1, told_token, h));
-  *next = h->results[0];
-  return MK_OK;
-}
-
-static mk_status step_many(void *user, const mk_step_row *rows, uint32_t *results) {
-  hand *h = user;
-  MK_TRY(mk_gpu_run_plan(h->gpu, rows, 1, told_rows, h));
-  memcpy(results, h->results, h->rows * sizeof *results);
-  return MK_OK;
-}
-
-static mk_status read_buffer(void *user, size_t buffer, void *data, uint64_t bytes) {
-  return mk_gpu_read(((hand *)user)->gpu, buffer, 0, data, bytes);
-}
-
-static uint32_t generation(void *user) { return mk_gpu_generation(((hand *)user)->gpu); }
-
 static float next_weight(uint64_t *seed) {
   *seed = *seed * 6364136223846793005u + 1442695040888963407u;
   return (float)(int32_t)(*seed >> 32) * 0x1p-31f;
@@ -88,9 +73,15 @@ static mk_status fill_weights(hand *h) {
         ((uint32_t *)(void *)h->weights[b])[i] = bits;
       }
     }
+    memcpy(mk_cpu_memory(h->cpu, b), h->weights[b], buffer->bytes);
     MK_TRY(mk_gpu_write(h->gpu, b, 0, h->weights[b], buffer->bytes));
   }
   return MK_OK;
+}
+
+static mk_status put_input(const hand *h, size_t buffer, uint64_t offset, const void *data, uint64_t bytes) {
+  memcpy((uint8_t *)mk_cpu_memory(h->cpu, buffer) + offset, data, bytes);
+  return mk_gpu_write(h->gpu, buffer, offset, data, bytes);
 }
 
 /* Block tables name all blocks in turn, slot by slot; draws go by temperature 1 and top-k. */
@@ -102,11 +93,11 @@ static mk_status fill_inputs(const hand *h) {
   for (size_t i = 0; i < h->program->instruction_count; i++) {
     const mk_instruction *in = &h->program->instructions[i];
     if (in->opcode == MK_OP_SCORE) {
-      MK_TRY(mk_gpu_write(h->gpu, in->operands[MK_SLOT_SCORE_sampling].buffer, 0, words, sizeof words));
+      MK_TRY(put_input(h, in->operands[MK_SLOT_SCORE_sampling].buffer, 0, words, sizeof words));
     } else if (in->opcode == MK_OP_ATTENTION) {
       size_t table = in->operands[MK_SLOT_ATTENTION_table].buffer;
       for (uint32_t e = 0; e < h->program->buffers[table].rows * h->program->buffers[table].cols; e++) {
-        MK_TRY(mk_gpu_write(h->gpu, table, e * sizeof e, &e, sizeof e));
+        MK_TRY(put_input(h, table, e * sizeof e, &e, sizeof e));
       }
     }
   }
@@ -181,21 +172,96 @@ static void repeat(hand *h, uint32_t position) {
   expect(differing == 0, h->name, "a launch left other bits behind");
 }
 
-static void compare(hand *h, uint32_t position) {
-  mk_compare_source source = {step_one, read_buffer, generation, h, step_many};
-  mk_compare *c = NULL;
-  mk_status status = mk_gpu_clear(h->gpu);
-  if (status == MK_OK) {
-    status = mk_compare_new(h->program, h->weights, &source, &c);
+/* Number i of a buffer's words as both machines hold them; false: it has none, or one that is no number of this step. */
+static bool number_at(const mk_buffer *b, const uint8_t *data, uint32_t stamp, uint64_t i, double *out) {
+  bool half = b->dtype == MK_DTYPE_BF16;
+  uint64_t word = 0;
+  if (b->store != MK_STORE_STAMPED) {
+    *out = (double)mk_param_float(((const uint32_t *)(const void *)data)[i]);
+    return true;
   }
-  uint32_t token = h->program->ranges.token.low, results[MK_PROMPT_ROWS];
-  for (uint32_t s = 0; status == MK_OK && s < COMPARED_STEPS && position + s <= h->program->ranges.position.high; s++) {
+  memcpy(&word, data + (half ? i / 2 : i) * sizeof word, sizeof word);
+  *out = (double)mk_param_float(half ? (uint32_t)word << (i % 2 == 0 ? 16 : 0) & 0xffff0000u : (uint32_t)word);
+  return word >> 32 == stamp;
+}
+
+/* |got - want| / |want| over all numbers of a buffer that both machines have written in this step. */
+static bool differs(hand *h, size_t buffer, uint8_t *got, double *error) {
+  const mk_buffer *b = &h->program->buffers[buffer];
+  const uint8_t *want = mk_cpu_memory(h->cpu, buffer);
+  uint64_t count = b->bytes / (b->store != MK_STORE_STAMPED ? 4 : b->dtype == MK_DTYPE_BF16 ? 4 : 8);
+  double off = 0, size = 0;
+  for (uint64_t i = 0; i < count; i++) {
+    double x = 0, y = 0;
+    bool here = number_at(b, got, mk_gpu_generation(h->gpu), i, &x),
+         there = number_at(b, want, mk_cpu_generation(h->cpu), i, &y);
+    if (here && there) {
+      off += (x - y) * (x - y);
+      size += y * y;
+    }
+  }
+  *error = size == 0 ? sqrt(off) : sqrt(off / size);
+  return !(*error <= VALUE_ERROR);
+}
+
+static void compare_values(hand *h, uint32_t step) {
+  for (size_t b = 0; b < h->program->buffer_count; b++) {
+    const mk_buffer *buffer = &h->program->buffers[b];
+    char text[160];
+    uint8_t *got;
+    double error = 0;
+    bool kept = buffer->kind == MK_KIND_ACTIVATION || buffer->kind == MK_KIND_OUTPUT;
+    if (!kept || buffer->dtype == MK_DTYPE_U32 || !expect_ok(mk_alloc(buffer->bytes, 1, &got), h->name)) {
+      continue;
+    }
+    bool off = !expect_ok(mk_gpu_read(h->gpu, b, 0, got, buffer->bytes), h->name) || differs(h, b, got, &error);
+    snprintf(text, sizeof text, "step %u: buffer %s is off by %g; %g is allowed", step, buffer->name, error,
+             VALUE_ERROR);
+    expect(!off, h->name, text);
+    h->worst = error > h->worst ? error : h->worst;
+    mk_free(got);
+  }
+}
+
+static bool cpu_token(void *user, uint32_t position, uint32_t token) {
+  (void)position;
+  *(uint32_t *)user = token;
+  return true;
+}
+
+/* Both machines go on from the same token in every step. */
+static void compare(hand *h, uint32_t position) {
+  uint32_t token = h->program->ranges.token.low, other = 0, high = h->program->ranges.position.high;
+  bool ok = expect_ok(mk_gpu_clear(h->gpu), h->name);
+  h->worst = 0;
+  for (uint32_t s = 0; ok && s < COMPARED_STEPS && position + s <= high; s++) {
     mk_step_row rows[MK_PROMPT_ROWS];
     plan_step(h, position, s, true, rows);
-    status = h->rows > 1 ? mk_compare_step_rows(c, rows, results) : mk_compare_step(c, token, position + s, 0, &token);
+    if (h->rows > 1) {
+      ok = expect_ok(mk_gpu_run_plan(h->gpu, rows, 1, told_rows, h), h->name) &&
+           expect_ok(mk_cpu_run_plan(h->cpu, rows, 1, NULL, NULL), h->name);
+    } else {
+      mk_cpu_set_state(h->cpu, token, position + s, 0);
+      ok = expect_ok(mk_gpu_run(h->gpu, token, position + s, 0, 1, told_token, h), h->name) &&
+           expect_ok(mk_cpu_run(h->cpu, 1, cpu_token, &other), h->name);
+      token = h->results[0];
+      expect(!ok || token == other, h->name, "the machines come to different tokens");
+    }
+    if (ok) {
+      compare_values(h, s);
+    }
   }
-  mk_compare_free(c);
-  expect_ok(status, h->name);
+  printf("%s: from position %u, values are off by %.1e at most\n", h->name, position, h->worst);
+}
+
+static void close_weights(hand *h) {
+  for (size_t b = 0; h->weights != NULL && b < h->program->buffer_count; b++) {
+    mk_free(h->weights[b]);
+  }
+  mk_free(h->weights);
+  h->weights = NULL;
+  mk_cpu_free(h->cpu);
+  h->cpu = NULL;
 }
 
 static void run_accepted(hand *h) {
@@ -206,16 +272,15 @@ static void run_accepted(hand *h) {
     printf("%s: accepted; not for this machine: %s\n", h->name, mk_error_message());
     return;
   }
-  if (expect_ok(status, h->name) && expect_ok(fill_weights(h), h->name) && expect_ok(fill_inputs(h), h->name)) {
-    for (uint32_t i = places(h, at); i-- != 0;) {
+  for (uint32_t i = places(h, at); expect_ok(status, h->name) && i-- != 0;) {
+    status = mk_cpu_new(h->program, &(mk_cpu_options){0},
+                        &h->cpu); /* its cache is empty, as the GPU's is once it is cleared */
+    if (expect_ok(status, h->name) && expect_ok(fill_weights(h), h->name) && expect_ok(fill_inputs(h), h->name)) {
       compare(h, at[i]);
       repeat(h, at[i]);
     }
+    close_weights(h);
   }
-  for (size_t b = 0; h->weights != NULL && b < h->program->buffer_count; b++) {
-    mk_free(h->weights[b]);
-  }
-  mk_free(h->weights);
   mk_gpu_free(h->gpu);
 }
 
@@ -241,7 +306,9 @@ void test_indices(const char *path) {
   hand h = {.name = "indices"};
   mk_gpu_options options = {.device = device_index()};
   if (!expect_ok(mk_assemble_file(path, &h.program), h.name) ||
-      !expect_ok(mk_gpu_new(h.program, &options, &h.gpu), h.name)) {
+      !expect_ok(mk_gpu_new(h.program, &options, &h.gpu), h.name) ||
+      !expect_ok(mk_cpu_new(h.program, &(mk_cpu_options){0}, &h.cpu), h.name)) {
+    mk_gpu_free(h.gpu);
     mk_program_free(h.program);
     return;
   }
@@ -265,10 +332,7 @@ void test_indices(const char *path) {
     ok = expect_ok(mk_gpu_write(h.gpu, (size_t)table, 0, &first, 4), h.name);
     expect_ok(mk_gpu_run(h.gpu, 0, 0, 0, 3, told_token, &h), h.name);
   }
-  for (size_t b = 0; h.weights != NULL && b < h.program->buffer_count; b++) {
-    mk_free(h.weights[b]);
-  }
-  mk_free(h.weights);
+  close_weights(&h);
   mk_gpu_free(h.gpu);
   mk_program_free(h.program);
 }

@@ -224,12 +224,11 @@ static mk_status run_machines(const host *h, uint64_t seed, uint32_t machines, u
     return mk_error_prefix(status, "greedy");
   }
   for (uint32_t m = 0; m < machines; m++) {
-    mk_cpu_options options = {
-        .seed = seed * 64 + m + 1, .adversarial = m % 4 != 3, .unfair = m % 2 == 0, .check_races = true};
+    mk_cpu_options options = {.seed = seed * 64 + m + 1, .adversarial = m % 4 != 3, .check_races = true};
     status = run_machine(h, &options, hashes, false);
     if (status != MK_OK) {
-      return mk_error_prefix(status, "machine %u (seed %" PRIu64 "%s%s)", m, options.seed,
-                             options.adversarial ? ", adversarial" : "", options.unfair ? ", unfair" : "");
+      return mk_error_prefix(status, "machine %u (seed %" PRIu64 "%s)", m, options.seed,
+                             options.adversarial ? ", adversarial" : "");
     }
   }
   return MK_OK;

@@ -48,10 +48,22 @@ mk_omission(B03_cache vm/verify_shape.c
 mk_omission(B03_ring vm/verify_shape.c
   [=[if (ring->cols < high + 2) {]=]
   [=[if (s == NULL && ring->cols < high + 2) {]=])
-# Stamped bf16 may stand in tiles of odd width, two of which share a word.
+# Stamped bf16 may be of odd width, and the last one has half a word.
 mk_omission(S02_odd vm/verify_structure.c
-  [=[b->dtype == MK_DTYPE_BF16 && b->tile_cols % 2 != 0) {]=]
-  [=[b->dtype == MK_DTYPE_BF16 && b->tile_cols % 2 > 1) {]=])
+  [=[(b->tile_cols % 2 != 0 || b->cols % 2 != 0)) {]=]
+  [=[b->tile_cols % 2 != 0) {]=])
+# uid 0 may name an instruction.
+mk_omission(S05_zero vm/verify_structure.c
+  [=[if (keys[i] >> 32 == 0) {]=]
+  [=[if (keys[i] >> 32 == 0 && v == NULL) {]=])
+# The table may name fewer blocks than the positions need, so that two places are in one.
+mk_omission(B03_blocks vm/verify_shape.c
+  [=[if (ranges->block.high - ranges->block.low + 1 < blocks && mk_program_rows(s->v->program) == 1) {]=]
+  [=[if (ranges->block.high - ranges->block.low + 1 < blocks && s == NULL) {]=])
+# Two tables may name blocks of one cache.
+mk_omission(B05_tables vm/verify_values.c
+  [=[if (*table != 0 && *table != have) {]=]
+  [=[if (*table != 0 && *table != have && v == NULL) {]=])
 # What is read without any wait may change while the program runs.
 mk_omission(S08 vm/verify_structure.c
   [=[if ((slot->when == MK_WHEN_EARLY || token_row) && !mk_constant(b)) {]=]
@@ -83,38 +95,53 @@ mk_omission(E03 vm/verify_structure.c
 mk_omission(E04 vm/verify_order.c
   [=[MK_TRY(check_overrun(run, c, index, dep));]=]
   [=[MK_TRY(epoch >= MK_EPOCHS ? check_overrun(run, c, index, dep) : MK_OK);]=])
-# A queue that reads the step state may have no `next`.
-mk_omission(N01 vm/verify_structure.c
-  [=[if (last_reader != MK_NONE_INDEX && next == MK_NONE_INDEX) {]=]
-  [=[if (v == NULL && last_reader != MK_NONE_INDEX && next == MK_NONE_INDEX) {]=])
+# A stamp proves the signal that the same instruction sends after it.
+mk_omission(E04_stamp vm/verify_order.c
+  [=[hb[storer] = dep[storer] = mk_time(run->lanes[lane].done, MK_DONE);]=]
+  [=[hb[storer] = dep[storer] = mk_time(run->lanes[lane].done, MK_SIGNALLED);]=])
+# A consumer's signal comes after what the storers of its queue have done.
+mk_omission(finisher vm/verify_order.c
+  [=[return mk_thread_of(v, instruction, mk_opcode_finisher(mk_info(mk_at(v, instruction))));]=]
+  [=[return mk_thread_of(v, instruction, MK_ROLE_STORER);]=])
+# A queue may have no `next`.
+mk_omission(N01 vm/verify_boundary.c
+  [=[    return mk_reject(v, "N01", q->first,
+                     "no next on its queue: it would neither learn the next token nor where a run ends");]=]
+  [=[    return MK_OK;]=])
 # The step state may be read after its `next`.
-mk_omission(N02 vm/verify_structure.c
-  [=[last_reader = i;
-      if (next != MK_NONE_INDEX) {]=]
-  [=[last_reader = i;
-      if (next != MK_NONE_INDEX && v == NULL) {]=])
-# A `next` may overwrite the step state that a storer still reads.
-mk_omission(N03 vm/verify_structure.c
-  [=[q->count + (next - last_reader) < v->program->machine.result_slots) {]=]
-  [=[q->count + (next - last_reader) < v->program->machine.result_slots && v == NULL) {]=])
-# SMs may take their tokens from other candidates, choices or prompts.
-mk_omission(N04_same vm/verify_structure.c
-  [=[if ((chosen ? !takes_choice(v, first, first_next) : !same) ||]=]
-  [=[if ((v == NULL && !same && !takes_choice(v, first, first_next)) ||]=])
-# A `next` may take one row of candidates that nobody has drawn.
-mk_omission(N04_whole vm/verify_structure.c
-  [=[if (!chosen &&
-      b[MK_SLOT_NEXT_candidates].rows]=]
-  [=[if (!chosen && v == NULL &&
-      b[MK_SLOT_NEXT_candidates].rows]=])
-# Rounds and draws may be of other fronts, parameters or scores than those of other SMs.
-mk_omission(N05_same vm/verify_structure.c
-  [=[return same ? MK_OK]=]
-  [=[return same || v != NULL ? MK_OK]=])
+mk_omission(N02 vm/verify_boundary.c
+  [=[} else if (mk_reads_state(v, in) && ending->next != MK_NONE_INDEX) {]=]
+  [=[} else if (mk_reads_state(v, in) && ending->next != MK_NONE_INDEX && b == NULL) {]=])
+# SMs may take their tokens from other candidates or prompts.
+mk_omission(N04_same vm/verify_boundary.c
+  [=[if (!same || !same_operand(b, next, MK_SLOT_NEXT_prompt, first, MK_SLOT_NEXT_prompt)) {]=]
+  [=[if (b == NULL && !same) {]=])
+# A `next` may take some of the candidates.
+mk_omission(N04_whole vm/verify_boundary.c
+  [=[if (!b->samples && (from->row != 0 ||]=]
+  [=[if (b->samples && (from->row != 0 ||]=])
+# There may be no next token.
+mk_omission(N04_heads vm/verify_boundary.c
+  [=[if (b.first.next != MK_NONE_INDEX && !b.head_exists) {]=]
+  [=[if (b.first.next == MK_NONE_INDEX && !b.head_exists && p->instruction_count != 0) {]=])
+# Rounds and draws may be of other fronts, rounds, parameters or scores than those of other SMs.
+mk_omission(N05_same vm/verify_boundary.c
+  [=[    if (!same) {
+      return mk_reject(v, "N05", at]=]
+  [=[    if (!same && v == NULL) {
+      return mk_reject(v, "N05", at]=])
 # A score may publish its front elsewhere, or score by other parameters.
-mk_omission(N05_score vm/verify_structure.c
-  [=[if (!mk_operand_empty(&o[MK_SLOT_SCORE_scores]) &&]=]
-  [=[if (v == NULL && !mk_operand_empty(&o[MK_SLOT_SCORE_scores]) &&]=])
+mk_omission(N05_score vm/verify_boundary.c
+  [=[if (operand(b, ending->score, MK_SLOT_SCORE_front)->buffer != operand(b, first->draw, MK_SLOT_DRAW_fronts)->buffer ||]=]
+  [=[if (v == NULL || scores == NULL ||]=])
+# A sift may look at the tokens of another SM, and nobody at those of its own.
+mk_omission(N07_scores vm/verify_boundary.c
+  [=[if (!last && !same_operand(b, at, MK_SLOT_SIFT_scores, ending->score, MK_SLOT_SCORE_scores)) {]=]
+  [=[if (!last && v == NULL) {]=])
+# A `next` may signal, which no machine does.
+mk_omission(N09 vm/verify_boundary.c
+  [=[if (in->signal_count != 0) {]=]
+  [=[if (in->signal_count > MK_MAX_SIGNALS) {]=])
 
 # Who reads and writes what.
 
@@ -126,18 +153,14 @@ mk_omission(D02 vm/verify_access.c
 mk_omission(R04 vm/verify_access.c
   [=[if (same_row && is_stamped(v, a) && a->end > (b->key & 0xffff)) {]=]
   [=[if (v == NULL && same_row && is_stamped(v, a) && a->end > (b->key & 0xffff)) {]=])
-# Anybody may read what is written at long positions only.
-mk_omission(R06 vm/verify_access.c
-  [=[if (w->needs_span == 0 || w->needs_span == use->span) {]=]
-  [=[if (v != NULL || w->needs_span == 0 || w->needs_span == use->span) {]=])
+# What scores and attention leave may be read as any numbers are, and a combine may count other spans.
+mk_omission(S11 vm/verify_access.c
+  [=[MK_TRY(mk_verify_value(v, use->instruction, use->slot, &v->writes[w]));]=]
+  [=[MK_TRY(v == NULL ? mk_verify_value(v, use->instruction, use->slot, &v->writes[w]) : MK_OK);]=])
 # A combine of splits depends on as many as the highest position has.
-mk_omission(R06_certain vm/verify_access.c
-  [=[(uint64_t)v->program->ranges.position.low / use->span + 1;]=]
-  [=[(uint64_t)v->program->ranges.position.high / use->span + 1;]=])
-# With several rows, a combine depends on the first unit of attention.
-mk_omission(R06_rows vm/verify_access.c
-  [=[return several || v->program->ranges.position.low / span < kv->row ? span : 0;]=]
-  [=[return (several && kv->row != 0) || v->program->ranges.position.low / span < kv->row ? span : 0;]=])
+mk_omission(certain vm/verify_access.c
+  [=[.long_only = only_when_long(v, in)};]=]
+  [=[.long_only = v == NULL && only_when_long(v, in)};]=])
 # What a search may leave unread counts as read.
 mk_omission(used_certain vm/verify_access.c
   [=[: used ? NOT_CERTAIN : 0;]=]
@@ -175,8 +198,8 @@ mk_omission(R03 vm/verify_race.c
   [=[v->report.conflicts++;]=])
 # A signal counts as arrived where the others reach the threshold without it.
 mk_omission(arrived vm/verify_order.c
-  [=[if (forced == MK_NONE_INDEX && total - behind < b->threshold) {]=]
-  [=[if (forced == MK_NONE_INDEX && total - behind <= b->threshold) {]=])
+  [=[if (forced == MK_NONE_INDEX && total - later < b->threshold) {]=]
+  [=[if (forced == MK_NONE_INDEX && total - later <= b->threshold) {]=])
 # The loader of the cache waits for what its instruction waits for.
 mk_omission(loader vm/verify_order.c
   [=[actor.clock = row(run->next_hb, run->threads, lane);]=]

@@ -19,6 +19,7 @@ __device__ inline void clear_block_words(const device &d) {
   words->leave = 0;
   words->gone = 0;
   words->finished = 0;
+  words->fault.what = 0;
 }
 
 // The next instruction of the ring, nullptr when the controller hands out no more. Leaving only here, and only then, keeps the consumer
@@ -123,6 +124,7 @@ __device__ __forceinline__ void control_queue(device &d) {
   while (__all_sync(0xffffffffu, d.words()->finished == 0 && d.words()->leave == 0)) {
     watch_over(d, w);
   }
+  watch_over(d, w);  // the last step may have come to an index out of its range
 }
 
 __device__ inline void note_clocks(const device &d, uint32_t which) {

@@ -52,16 +52,18 @@ struct alignas(16) track_end {  // where a role's next note goes
 
 struct shared_words {  // behind the barriers
   long_wait waits[MK_GPU_WARPS];
+  long_wait fault;  // an index out of its range: `what` is the kind of fault and the warp in the upper half; 0: none
   track_end tracks[MK_TRACE_ROLES];
   uint32_t tickets[MK_GPU_WARPS];             // long waits so far, so that one is not taken for the next
   uint32_t uid[MK_GPU_WARPS];                 // of the instruction that each warp has at hand
   step_state at_step[MK_GPU_CONSUMER_WARPS];  // what each warp is at
   uint32_t at_hand[MK_GPU_CONSUMER_WARPS];    // position of each warp in the instruction ring
   step_state state[2];
-  uint32_t leave;     // no wait waits any longer: one outlived its deadline somewhere, or the host wants to stop
-  uint32_t gone;      // the controller hands out no more instructions
-  uint32_t finished;  // the consumers are done with the launch; of MLA: how many of their warps
-  uint32_t combined;  // uid of the COMBINE whose work the ATTENTION before it has done, or 0
+  uint32_t fault_uid;  // of the instruction that came to it
+  uint32_t leave;      // no wait waits any longer: one outlived its deadline somewhere, or the host wants to stop
+  uint32_t gone;       // the controller hands out no more instructions
+  uint32_t finished;   // the consumers are done with the launch; of MLA: how many of their warps
+  uint32_t combined;   // uid of the COMBINE whose work the ATTENTION before it has done, or 0
   uint32_t owns_newest, kv_pages;  // of the ATTENTION at hand: its split has the newest token; pages that it streams
   float best[2][MK_GPU_CONSUMER_WARPS];  // of the token boundary, by parity: a warp may be one meeting behind
   uint32_t index[2][MK_GPU_CONSUMER_WARPS];

@@ -46,7 +46,7 @@ enum {
   MK_GPU_BARRIERS_AT = MK_GPU_RESULTS_AT + MK_GPU_RESULT_SLOTS * MK_GPU_RESULT_BYTES +
                        MK_GPU_MOST_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
   MK_GPU_INSTRUCTIONS_AT = MK_GPU_BARRIERS_AT - MK_GPU_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
-  MK_GPU_BARRIER_AREA_BYTES = 1584, /* and the words that the roles of a block share */
+  MK_GPU_BARRIER_AREA_BYTES = 1616, /* and the words that the roles of a block share */
   MK_GPU_OWN_BARRIERS = 1,          /* with sampling; what stands behind the barriers is aligned to 16 bytes */
   MK_GPU_SHARED_BYTES = MK_GPU_BARRIERS_AT + MK_GPU_BARRIER_AREA_BYTES,
 

@@ -117,30 +117,18 @@ __device__ inline bool wait_instruction(const device &d, const instruction_curso
   return true;
 }
 
-// Writes the fault record and raises the abort flag, unless somebody has done so before; by one thread.
-__device__ inline void claim_fault(mk_gpu_fault *fault, uint32_t *abort, uint32_t warp, uint32_t activity,
-                                   uint32_t edge, uint32_t have, uint32_t want, uint32_t epoch) {
-  if (atomicCAS(&fault->claimed, 0u, 1u) != 0u) {
-    return;
-  }
-  fault->sm = blockIdx.x;
-  fault->role = role_of(warp);
-  fault->uid = device::words()->uid[warp];
-  fault->activity = activity;
-  fault->edge = edge;
-  fault->have = have;
-  fault->want = want;
-  fault->epoch = epoch;
-  __threadfence_system();
-  atomicExch(abort, 1u);
-}
-
-// An index that must be below `count`; by one thread. Else the launch ends, with the fault of that kind.
+// An index that must be below `count`; by one thread. Else the launch ends: the controller raises the fault of that kind.
 __device__ inline bool index_fits(const device &d, uint32_t kind, uint32_t index, uint32_t count) {
-  if (index >= count) {
-    claim_fault(d.params.fault, d.params.abort, d.warp, kind, 0, index, count, d.epoch);
+  if (index < count) {
+    return true;
   }
-  return index < count;
+  volatile shared_words *words = device::words();
+  words->fault.have = index;
+  words->fault.want = count;
+  words->fault.epoch = d.epoch;
+  words->fault_uid = words->uid[d.warp];
+  words->fault.what = kind | d.warp << 16;
+  return false;
 }
 
 // What the controller knows of the others' long waits, lane by lane.
@@ -169,9 +157,20 @@ __device__ inline watch watch_over(watch w, uint32_t deadline, mk_gpu_fault *fau
   uint32_t activity = what & 0xff;
   bool edge_wait = activity == MK_ACTIVITY_COUNTER || activity == MK_ACTIVITY_STAMP;
   bool late = what != 0 && now - w.since > (edge_wait ? deadline : deadline + deadline / 4);
-  if (late && words->leave == 0) {
-    claim_fault(fault, abort, warp, activity, what >> 16, words->waits[warp].have, words->waits[warp].want,
-                words->waits[warp].epoch);
+  bool is_index = warp == 0 && words->fault.what != 0;
+  late = late || is_index;
+  if (late && words->leave == 0 && atomicCAS(&fault->claimed, 0u, 1u) == 0u) {
+    const volatile long_wait &seen = is_index ? words->fault : words->waits[warp];
+    fault->sm = blockIdx.x;
+    fault->role = role_of(is_index ? seen.what >> 16 : warp);
+    fault->uid = is_index ? words->fault_uid : words->uid[warp];
+    fault->activity = is_index ? seen.what & 0xffff : activity;
+    fault->edge = is_index ? 0 : what >> 16;
+    fault->have = seen.have;
+    fault->want = seen.want;
+    fault->epoch = seen.epoch;
+    __threadfence_system();
+    atomicExch(abort, 1u);
   }
   if (__any_sync(0xffffffffu, late) || tile::load_acquire(abort) != 0) {
     __threadfence();
