@@ -66,7 +66,8 @@ static mk_status fill_weights(hand *h) {
     }
     MK_TRY(mk_alloc_aligned(64, buffer->bytes, &h->weights[b]));
     for (uint64_t i = 0; i < buffer->bytes / (half ? 2 : 4); i++) {
-      uint32_t bits = mk_float_param(next_weight(&seed));
+      uint32_t bits =
+          mk_float_param(0.25f * next_weight(&seed)); /* larger ones make attention a choice between tokens */
       if (half) {
         ((uint16_t *)(void *)h->weights[b])[i] = (uint16_t)(bits >> 16);
       } else {
