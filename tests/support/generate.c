@@ -205,21 +205,26 @@ static vector new_splits(generator *g, uint32_t splits) {
                   .hint = test_new_hint(g)};
 }
 
-/* Merges splits, and goes on with what comes of it as wide as it is. */
-static void stage_combine(generator *g, vector parts, uint32_t span) {
+static vector push_combine(generator *g, vector parts, uint32_t span) {
   chunk chunks[MAX_TILES];
   vector out = new_vector(g, g->heads * HEAD_DIM, true);
-  uint32_t count = deal(g, g->heads, 1, g->stateful, 0, chunks);
+  uint32_t count = deal(g, g->heads, 1, g->stateful, 0, chunks),
+           rows = mk_buffer_grid_rows(&g->p->buffers[parts.buffer]);
   for (uint32_t i = 0; i < count; i++) {
     mk_instruction *in = test_push(g, chunks[i].sm, MK_OP_COMBINE);
-    in->operands[MK_SLOT_COMBINE_parts] = test_tiles(parts.buffer, 0, mk_buffer_grid_rows(&g->p->buffers[parts.buffer]),
-                                                     chunks[i].first, chunks[i].count);
+    in->operands[MK_SLOT_COMBINE_parts] = test_tiles(parts.buffer, 0, rows, chunks[i].first, chunks[i].count);
     in->operands[MK_SLOT_COMBINE_out] =
         test_tiles(out.buffer, 0, 1, chunks[i].first * HEAD_TILES, chunks[i].count * HEAD_TILES);
     in->params[MK_PARAM_COMBINE_span] = span;
     test_hint_signal(g, in, out.hint);
     test_hint_wait(g, in, parts.hint);
   }
+  return out;
+}
+
+/* Merges splits, and goes on with what comes of it, as wide as it is. */
+static void stage_combine(generator *g, vector parts, uint32_t span) {
+  vector out = push_combine(g, parts, span);
   if (test_below(g, 2) == 0) {
     stage_parts(g, out);
   } else {
@@ -263,21 +268,23 @@ static void stage_attention(generator *g) {
   stage_combine(g, parts, g->span);
 }
 
-/* Splits that products write, at every position; a combine reads those that its span has. */
-static void stage_products(generator *g) {
+/* Splits that products write, at every position, on SMs from `first` on; a combine reads those that its span has. */
+static vector push_products(generator *g, uint32_t first) {
   uint32_t splits = 1 + test_below(g, 3);
   vector x = test_any_vector(g), parts = new_splits(g, splits);
   uint16_t weight = test_add_weight(g, g->heads * (HEAD_DIM + 2), width_of(g, x.buffer));
   for (uint32_t split = 0; split < splits; split++) {
-    mk_instruction *in = test_push(g, test_below(g, g->sms), MK_OP_LINEAR_PART);
+    mk_instruction *in = test_push(g, first + test_below(g, g->sms - first), MK_OP_LINEAR_PART);
     in->operands[MK_SLOT_LINEAR_PART_x] = test_whole(g, x.buffer);
     in->operands[MK_SLOT_LINEAR_PART_weight] = test_whole(g, weight);
     in->operands[MK_SLOT_LINEAR_PART_out] = test_tiles(parts.buffer, split, 1, 0, g->heads);
     test_hint_signal(g, in, parts.hint);
     test_hint_wait(g, in, x.hint);
   }
-  stage_combine(g, parts, test_below(g, 2) == 0 ? g->span : 2 * g->span);
+  return parts;
 }
+
+static uint32_t any_span(generator *g) { return test_below(g, 2) == 0 ? g->span : 2 * g->span; }
 
 static void any_stage(generator *g) {
   vector x = test_any_vector(g);
@@ -293,11 +300,59 @@ static void any_stage(generator *g) {
       stage_attention(g);
       break;
     case 4:
-      stage_products(g);
+      stage_combine(g, push_products(g, 0), any_span(g));
       break;
     default:
       stage_add(g, &x, NULL, 0);
       break;
+  }
+}
+
+/* One LINEAR_ADD of all rows on an SM; residual NONE: the embedding row. Gives the new residual, and the vector in *out. */
+static uint16_t push_add(generator *g, uint32_t sm, uint16_t old, vector *out) {
+  vector x = test_any_vector(g);
+  uint16_t weight = test_add_weight(g, g->hidden, width_of(g, x.buffer));
+  mk_instruction *in = test_push(g, sm, MK_OP_LINEAR_ADD);
+  *out = new_vector(g, g->hidden, false);
+  uint16_t new = test_add_value(g, "residual", MK_DTYPE_F32, MK_STORE_PLAIN, 1, g->hidden, MK_TILE);
+  in->operands[MK_SLOT_LINEAR_ADD_x] = test_whole(g, x.buffer);
+  in->operands[MK_SLOT_LINEAR_ADD_weight] = test_whole(g, weight);
+  in->operands[MK_SLOT_LINEAR_ADD_residual_in] = old == NONE ? test_token_row(g, 0, g->tiles) : test_whole(g, old);
+  in->operands[MK_SLOT_LINEAR_ADD_residual_out] = test_whole(g, new);
+  in->operands[MK_SLOT_LINEAR_ADD_out] = test_whole(g, out->buffer);
+  return new;
+}
+
+static mk_instruction *last_of(generator *g, uint32_t sm) { return &g->queues[sm][g->counts[sm] - 1]; }
+
+/* A residual goes from one SM to another, behind a counter that a third one signals as well, ahead of time; what the third one knows of the
+ * first it knows by a stamp. What the first one has to hear of the others, it mostly does. */
+static void push_crossing(generator *g) {
+  uint32_t from = test_below(g, g->stateful), to = test_below(g, g->stateful), third = test_below(g, g->stateful);
+  uint16_t moved = test_add_counter(g, MK_COUNTER_RELEASE), heard = test_add_counter(g, MK_COUNTER_RELEASE);
+  uint16_t read = test_add_counter(g, MK_COUNTER_RELEASE);
+  vector out, other;
+  uint16_t between = push_add(g, from, NONE, &out);
+  test_signal(g, last_of(g, from), moved, 1);
+  test_signal(g, &g->queues[third][test_below(g, g->heads_end[third])], moved, 1);
+  if (test_below(g, 4) != 0) {
+    add_vector(g, out);
+    (void)push_add(g, third, NONE, &other);
+    last_of(g, third)->operands[MK_SLOT_LINEAR_ADD_x] = test_whole(g, out.buffer);
+    last_of(g, third)->operands[MK_SLOT_LINEAR_ADD_weight] = test_whole(g, test_add_weight(g, g->hidden, g->hidden));
+    test_signal(g, last_of(g, third), read, 1);
+  }
+  (void)push_add(g, to, between, &other);
+  test_wait(last_of(g, to), moved, g->p->counters[moved].total);
+  test_signal(g, last_of(g, to), heard, 1);
+  test_push_nexts(g);
+  for (uint32_t sm = 0; sm < g->stateful; sm++) {
+    if (sm == from ? test_below(g, 8) != 0 : test_below(g, 6) == 0) {
+      test_wait(last_of(g, sm), heard, g->p->counters[heard].total);
+    }
+    if (sm == from ? test_below(g, 8) != 0 : test_below(g, 6) == 0) {
+      test_wait(last_of(g, sm), read, g->p->counters[read].total);
+    }
   }
 }
 
@@ -397,7 +452,8 @@ static void choose_shape(generator *g) {
   g->sms = g->recipe.small ? 2 + test_below(g, MAX_SMS - 1) : 1 + test_below(g, MAX_SMS);
   bool stateless = g->lines == 1 && g->sms > 2 && (g->recipe.small ? test_slips(g, 24) : test_below(g, 3) == 0);
   g->stateful = g->sms - stateless;
-  g->headed = g->stateful > 1 && !g->recipe.sampling && test_slips(g, 6) ? g->stateful - 1 : g->stateful;
+  g->headed =
+      g->stateful > 1 && !g->recipe.sampling && test_slips(g, g->lines > 1 ? 3 : 6) ? g->stateful - 1 : g->stateful;
   g->heads = g->recipe.small ? 1 + test_below(g, 4) / 3 : 1 + test_below(g, 2);
   g->kv_heads = 1 + test_below(g, g->heads);
   g->tiles = g->recipe.small ? 1 + test_below(g, 4) : g->heads * HEAD_TILES;
@@ -430,13 +486,19 @@ static mk_status generate(generator *g) {
   if (!careless && (!early || g->stateful != g->sms || test_below(g, 2) == 0)) {
     stage_glu(g, early ? g->sms - g->stateful : g->sms);
   }
-  if (test_below(g, 2) == 0) { /* nobody needs it: only its place in the queue keeps it within the epoch */
+  if (test_slips(g, 3)) {
+    (void)push_combine(g, push_products(g, test_below(g, 2) == 0 ? g->sms - 1 : 0), any_span(g));
+  } else if (test_below(g, 2) == 0) { /* nobody needs it: only its place in the queue keeps it within the epoch */
     (void)push_parts(g, test_any_vector(g), 1, g->stateful);
   }
   test_push_heads(g);
   memcpy(g->heads_end, g->counts, sizeof g->heads_end);
   if (test_slips(g, 3)) {
-    push_late(g);
+    if (test_below(g, 3) == 0) {
+      push_crossing(g);
+    } else {
+      push_late(g);
+    }
   } else {
     test_push_nexts(g);
   }
