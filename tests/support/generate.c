@@ -268,13 +268,14 @@ static void stage_attention(generator *g) {
   stage_combine(g, parts, g->span);
 }
 
-/* Splits that products write, at every position, on SMs from `first` on; a combine reads those that its span has. */
+/* Splits that products write, at every position, the first one on an SM from `first` on; a combine reads those that its span has. */
 static vector push_products(generator *g, uint32_t first) {
   uint32_t splits = 1 + test_below(g, 3);
   vector x = test_any_vector(g), parts = new_splits(g, splits);
   uint16_t weight = test_add_weight(g, g->heads * (HEAD_DIM + 2), width_of(g, x.buffer));
-  for (uint32_t split = 0; split < splits; split++) {
-    mk_instruction *in = test_push(g, first + test_below(g, g->sms - first), MK_OP_LINEAR_PART);
+  for (uint32_t split = splits; split-- != 0;) {
+    uint32_t from = split == 0 ? first : 0;
+    mk_instruction *in = test_push(g, from + test_below(g, g->sms - from), MK_OP_LINEAR_PART);
     in->operands[MK_SLOT_LINEAR_PART_x] = test_whole(g, x.buffer);
     in->operands[MK_SLOT_LINEAR_PART_weight] = test_whole(g, weight);
     in->operands[MK_SLOT_LINEAR_PART_out] = test_tiles(parts.buffer, split, 1, 0, g->heads);
