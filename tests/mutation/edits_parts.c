@@ -239,6 +239,31 @@ static bool second_table(mk_program *p, uint64_t *random) {
   return true;
 }
 
+/* An instruction takes what the host writes from a buffer of its own: a prompt, sampling parameters, a bias. A `next` may take one row of the
+ * candidates. */
+static bool own_input(mk_program *p, uint64_t *random) {
+  static const mk_opcode opcodes[] = {MK_OP_NEXT, MK_OP_NEXT, MK_OP_DRAW, MK_OP_SIFT, MK_OP_SCORE};
+  mk_instruction *in = edit_any_of(p, opcodes[mutation_draw(random, 5)], random);
+  if (in == NULL) {
+    return false;
+  }
+  mk_operand *candidates = &in->operands[MK_SLOT_NEXT_candidates];
+  if (in->opcode == MK_OP_NEXT && mutation_draw(random, 3) == 0 && candidates->rows > 1) {
+    candidates->row = (uint16_t)mutation_draw(random, candidates->rows);
+    candidates->rows = 1;
+    return true;
+  }
+  for (uint32_t slot = 0; slot < operands_of(in); slot++) {
+    mk_operand *o = &in->operands[slot];
+    if (o->rows != 0 && p->buffers[o->buffer].kind == MK_KIND_INPUT) {
+      uint16_t clone = edit_clone(p, o->buffer);
+      o->buffer = clone == EDIT_NO_BUFFER ? o->buffer : clone;
+      return clone != EDIT_NO_BUFFER;
+    }
+  }
+  return false;
+}
+
 /* Two layers share a cache. */
 static bool share_cache(mk_program *p, uint64_t *random) {
   const mk_instruction *a = edit_any_of(p, MK_OP_ATTENTION, random), *b = edit_any_of(p, MK_OP_ATTENTION, random);
@@ -463,6 +488,7 @@ const edit edit_parts[] = {
     {"change_param", change_param, 3, false},
     {"change_span", change_span, 4, false},
     {"second_table", second_table, 3, false},
+    {"own_input", own_input, 4, false},
     {"share_cache", share_cache, 2, false},
     {"empty_head", empty_head, 3, false},
     {"other_candidates", other_candidates, 4, false},
