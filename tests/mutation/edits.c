@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "instructions/mla.h"
 #include "tests/mutation/generated.h"
 
 enum { TRIES = 8, ALIGNMENT = 128 };
@@ -122,8 +123,11 @@ bool edit_retile(mk_program *p, uint16_t buffer, uint32_t tile_rows, uint32_t ti
 
 /* Choosing. */
 
+static bool is_about_lists(const edit *e) { return strcmp(e->name, "change_listed") == 0; }
+
 static const char *one_of(const edit *edits, size_t count, mk_program *p, uint64_t *random, bool *order) {
   uint32_t all = 0;
+  bool listed = mk_program_listed(p) && mutation_draw(random, 2) == 0;
   for (size_t i = 0; i < count; i++) {
     all += edits[i].weight;
   }
@@ -131,6 +135,9 @@ static const char *one_of(const edit *edits, size_t count, mk_program *p, uint64
   size_t chosen = 0;
   for (; at >= edits[chosen].weight; chosen++) {
     at -= edits[chosen].weight;
+  }
+  for (size_t i = 0; listed && i < count; i++) { /* where most edits have no place */
+    chosen = is_about_lists(&edits[i]) ? i : chosen;
   }
   for (uint32_t i = 0; i < TRIES; i++) {
     if (edits[chosen].change(p, random)) {

@@ -264,6 +264,40 @@ static bool own_input(mk_program *p, uint64_t *random) {
   return false;
 }
 
+/* Of programs that follow a work list: whose row, which buffers, and how often. */
+static bool change_listed(mk_program *p, uint64_t *random) {
+  mk_instruction *in = edit_any_of(p, mutation_draw(random, 2) == 0 ? MK_OP_MLA_PART : MK_OP_MLA_REDUCE, random);
+  if (in == NULL) {
+    return false;
+  }
+  uint32_t index = (uint32_t)(in - p->instructions), q = mutation_draw(random, queue_count(p));
+  mk_operand *work = &in->operands[in->opcode == MK_OP_MLA_PART ? MK_SLOT_MLA_PART_work : MK_SLOT_MLA_REDUCE_work];
+  mk_operand *o = &in->operands[mutation_draw(random, operands_of(in))];
+  const mk_operand *from = &edit_any(p, random)->operands[mutation_draw(random, MK_MAX_OPERANDS)];
+  uint16_t clone;
+  switch (mutation_draw(random, 5)) {
+    case 0:
+      work->row = (uint16_t)mutation_draw(random, queue_count(p));
+      return true;
+    case 1:
+      edit_remove(p, index);
+      return p->instruction_count != 0;
+    case 2: { /* again, behind what the queue has, for the row of that queue or of its own */
+      mk_instruction copy = *in;
+      uint32_t slot = (uint32_t)(work - in->operands);
+      copy.operands[slot].row = mutation_draw(random, 2) == 0 ? (uint16_t)q : copy.operands[slot].row;
+      return edit_insert(p, &copy, q, p->queues[q].count) != NULL;
+    }
+    case 3:
+      clone = edit_clone(p, o->buffer);
+      o->buffer = clone == EDIT_NO_BUFFER ? o->buffer : clone;
+      return clone != EDIT_NO_BUFFER;
+    default:
+      *o = from->rows == 0 ? *o : *from;
+      return true;
+  }
+}
+
 /* Two layers share a cache. */
 static bool share_cache(mk_program *p, uint64_t *random) {
   const mk_instruction *a = edit_any_of(p, MK_OP_ATTENTION, random), *b = edit_any_of(p, MK_OP_ATTENTION, random);
@@ -488,6 +522,7 @@ const edit edit_parts[] = {
     {"change_param", change_param, 3, false},
     {"change_span", change_span, 4, false},
     {"second_table", second_table, 3, false},
+    {"change_listed", change_listed, 4, false},
     {"own_input", own_input, 4, false},
     {"share_cache", share_cache, 2, false},
     {"empty_head", empty_head, 3, false},
