@@ -60,15 +60,16 @@ __device__ inline void fetch_lines(const prompt_consumer &c, const mk_operand &o
 }
 
 // A HEAD that computes nothing waits for x all the same: its candidates tell all SMs what x was computed from, too, and on that rests that nobody
-// overwrites what a slower SM still waits for (docs/VERIFIER.md).
+// overwrites what a slower SM still waits for (docs/VERIFIER.md). By the warp that publishes them: looks of more warps keep those SMs
+// from their work that x comes from.
 __device__ inline void wait_for_input(const prompt_consumer &c, const mk_instruction &in, uint32_t steps) {
   const mk_operand &operand = in.operands[LINEAR_X];
   const mk_gpu_buffer &x = device::slot_of(in).buffers[LINEAR_X];
-  const uint32_t *flags = value_view(x).flags(x) + operand.col * x.tile_cols / 16 * HALF_FLAGS;
-  uint32_t lane = tile::lane(), count = steps * HALF_FLAGS;
+  const uint32_t *flags = value_view(x).flags(x) + operand.col * x.tile_cols / 16 * HALF_FLAGS + tile::lane();
+  uint32_t count = steps * HALF_FLAGS;
 #pragma unroll 1
-  for (uint32_t at = c.d.warp * 32; at < count; at += MK_GPU_CONSUMER_WARPS * 32) {
-    wait_flags(c.d, operand.buffer, flags + at + lane, at + lane < count);
+  for (uint32_t at = 0; at < count; at += 32) {
+    wait_flags(c.d, operand.buffer, flags + at, at + tile::lane() < count);
   }
 }
 
@@ -427,7 +428,7 @@ __device__ __forceinline__ void consume_linear(prompt_consumer &c, const mk_inst
   line_fragments x;
   if (in.opcode == MK_OP_HEAD) {
     begin_HEAD(c);
-    if (rows == 0) {
+    if (rows == 0 && c.d.warp == 0) {
       wait_for_input(c, in, steps);
     }
   }

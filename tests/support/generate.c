@@ -55,7 +55,10 @@ static vector push_qkv(generator *g, const vector *x, uint32_t rows, uint32_t ro
 static void stage_glu(generator *g, uint32_t spread) {
   chunk chunks[MAX_TILES];
   uint32_t cols = g->tiles * MK_TILE; /* whole tiles, which may be wider than the others */
-  vector x = spread != 0 ? g->vectors[g->vector_count - 1] : test_any_vector(g), out = new_vector(g, cols, true);
+  vector x = spread != 0 ? g->vectors[g->vector_count - 1] : test_any_vector(g);
+  uint32_t tile = g->lines > 1 || test_below(g, 2) == 0 ? MK_TILE / 2 : MK_TILE, share = MK_TILE / tile;
+  vector out = {.buffer = test_add_value(g, "v", MK_DTYPE_BF16, MK_STORE_STAMPED, 1, cols, tile),
+                .hint = test_new_hint(g)};
   uint16_t weight = test_add_weight(g, 2 * cols, g->hidden);
   uint32_t count = deal(g, g->tiles, 1, g->sms, spread, chunks);
   for (uint32_t i = 0; i < count; i++) {
@@ -63,7 +66,7 @@ static void stage_glu(generator *g, uint32_t spread) {
     in->operands[MK_SLOT_GLU_x] = test_whole(g, x.buffer);
     in->operands[MK_SLOT_GLU_gain] = test_whole(g, g->gain);
     in->operands[MK_SLOT_GLU_weight] = test_tiles(weight, 2 * chunks[i].first, 2 * chunks[i].count, 0, g->tiles);
-    in->operands[MK_SLOT_GLU_out] = test_tiles(out.buffer, 0, 1, chunks[i].first, chunks[i].count);
+    in->operands[MK_SLOT_GLU_out] = test_tiles(out.buffer, 0, 1, share * chunks[i].first, share * chunks[i].count);
     test_set_norm(g, in, MK_PARAM_GLU_eps, MK_PARAM_GLU_width);
     test_hint_signal(g, in, out.hint);
     test_hint_wait(g, in, x.hint);
@@ -136,6 +139,10 @@ static void stage_add(generator *g, const vector *x, const vector *parts, uint32
   new.buffer =
       in_place ? old.buffer : test_add_value(g, "residual", MK_DTYPE_F32, MK_STORE_PLAIN, 1, g->hidden, MK_TILE);
   new.count = deal(g, g->tiles, 1, g->stateful, spread, new.chunks);
+  if (g->lines > 1 && !from_row) { /* it stays with its SMs, since nothing could order it elsewhere */
+    new.count = old.count;
+    memcpy(new.chunks, old.chunks, sizeof new.chunks);
+  }
   for (uint32_t i = 0; i < new.count; i++) {
     const chunk *c = &new.chunks[i];
     mk_instruction *in = test_push(g, c->sm, x != NULL ? MK_OP_LINEAR_ADD : MK_OP_REDUCE_ADD);
@@ -174,14 +181,14 @@ static vector push_parts(generator *g, vector x, uint32_t count, uint32_t sms) {
   vector parts = {.buffer = test_add_value(g, "parts", MK_DTYPE_F32, MK_STORE_STAMPED, count, g->hidden, MK_TILE),
                   .hint = test_new_hint(g)};
   uint16_t weight = test_add_weight(g, g->hidden, width_of(g, x.buffer));
-  uint32_t tiles = mk_buffer_grid_cols(&g->p->buffers[weight]);
+  uint32_t tiles = mk_buffer_grid_cols(&g->p->buffers[weight]), share = MK_TILE / g->p->buffers[x.buffer].tile_cols;
   for (uint32_t part = 0, first = 0; part < count; part++) {
     uint32_t end = (part + 1) * tiles / count;
     chunk chunks[MAX_TILES];
     uint32_t n = deal(g, g->tiles, 1, sms, 0, chunks);
     for (uint32_t i = 0; i < n; i++) {
       mk_instruction *in = test_push(g, chunks[i].sm, MK_OP_LINEAR_PART);
-      in->operands[MK_SLOT_LINEAR_PART_x] = test_tiles(x.buffer, 0, 1, first, end - first);
+      in->operands[MK_SLOT_LINEAR_PART_x] = test_tiles(x.buffer, 0, 1, share * first, share * (end - first));
       in->operands[MK_SLOT_LINEAR_PART_weight] =
           test_tiles(weight, chunks[i].first, chunks[i].count, first, end - first);
       in->operands[MK_SLOT_LINEAR_PART_out] = test_tiles(parts.buffer, part, 1, chunks[i].first, chunks[i].count);
@@ -194,7 +201,7 @@ static vector push_parts(generator *g, vector x, uint32_t count, uint32_t sms) {
 }
 
 static void stage_parts(generator *g, vector x) {
-  uint32_t tiles = mk_buffer_grid_cols(&g->p->buffers[x.buffer]), most = tiles < 3 ? tiles : 3;
+  uint32_t tiles = (width_of(g, x.buffer) + MK_TILE - 1) / MK_TILE, most = tiles < 3 ? tiles : 3;
   vector parts = push_parts(g, x, 1 + test_below(g, most), g->sms);
   stage_add(g, NULL, &parts, 0);
 }
@@ -301,8 +308,10 @@ static void any_stage(generator *g) {
       stage_attention(g);
       break;
     case 4:
-      stage_combine(g, push_products(g, 0), any_span(g));
-      break;
+      if (test_slips(g, 8)) { /* parts are attention's */
+        stage_combine(g, push_products(g, 0), any_span(g));
+        break;
+      } /* fall through */
     default:
       stage_add(g, &x, NULL, 0);
       break;
@@ -446,15 +455,34 @@ static mk_status finish(generator *g) {
   return MK_OK;
 }
 
+/* Behind an attention, whose loader looks at the step state, something streams weights before the boundary. */
+static void hold_loaders(generator *g) {
+  for (uint32_t sm = 0; sm < g->stateful; sm++) {
+    uint32_t at = g->counts[sm];
+    while (at != 0 &&
+           (g->queues[sm][at - 1].opcode == MK_OP_COMBINE || g->queues[sm][at - 1].opcode == MK_OP_REDUCE_ADD)) {
+      at--;
+    }
+    if (at == 0 || g->queues[sm][at - 1].opcode != MK_OP_ATTENTION || test_slips(g, 16)) {
+      continue;
+    }
+    vector x = test_any_vector(g);
+    mk_instruction *in = test_push(g, sm, MK_OP_LINEAR_PART);
+    in->operands[MK_SLOT_LINEAR_PART_x] = test_whole(g, x.buffer);
+    in->operands[MK_SLOT_LINEAR_PART_weight] = test_whole(g, test_add_weight(g, MK_TILE, width_of(g, x.buffer)));
+    in->operands[MK_SLOT_LINEAR_PART_out] =
+        test_whole(g, test_add_value(g, "held", MK_DTYPE_F32, MK_STORE_STAMPED, 1, MK_TILE, MK_TILE));
+  }
+}
+
 /* Sides and SMs. Where all SMs have to take part in a stage, it takes a tile for each. */
 static void choose_shape(generator *g) {
   g->lines = g->recipe.rows == 0 ? 1 : g->recipe.rows;
   g->slots = g->lines > MK_MAX_ROWS ? 1 : g->lines;
   g->sms = g->recipe.small ? 2 + test_below(g, MAX_SMS - 1) : 1 + test_below(g, MAX_SMS);
-  bool stateless = g->lines == 1 && g->sms > 2 && (g->recipe.small ? test_slips(g, 24) : test_below(g, 3) == 0);
+  bool stateless = g->lines == 1 && g->sms > 2 && test_slips(g, 24);
   g->stateful = g->sms - stateless;
-  g->headed =
-      g->stateful > 1 && !g->recipe.sampling && test_slips(g, g->lines > 1 ? 3 : 6) ? g->stateful - 1 : g->stateful;
+  g->headed = g->stateful > 1 && !g->recipe.sampling && test_slips(g, 16) ? g->stateful - 1 : g->stateful;
   g->heads = g->recipe.small ? 1 + test_below(g, 4) / 3 : 1 + test_below(g, 2);
   g->kv_heads = 1 + test_below(g, g->heads);
   g->tiles = g->recipe.small ? 1 + test_below(g, 4) : g->heads * HEAD_TILES;
@@ -462,9 +490,10 @@ static void choose_shape(generator *g) {
     g->tiles = g->tiles < g->sms ? g->sms : g->tiles;
   }
   g->hidden =
-      g->tiles * MK_TILE - (test_slips(g, 10) ? test_below(g, MK_TILE) & (test_below(g, 4) != 0 ? ~1u : ~0u) : 0);
-  g->context = g->lines > 4 ? CONTEXT / 2 : CONTEXT;
-  g->span = g->lines > 1 ? BLOCK : SPAN;
+      g->tiles * MK_TILE - (test_slips(g, 40) ? test_below(g, MK_TILE) & (test_below(g, 4) != 0 ? ~1u : ~0u) : 0);
+  bool pieces = g->lines > 1 && g->lines <= MK_MAX_ROWS;
+  g->context = pieces ? MK_PIECE_TOKENS + 2 * BLOCK : CONTEXT;
+  g->span = pieces ? MK_PIECE_TOKENS : SPAN;
   g->acknowledged = g->residual.buffer = g->residual.counter = NONE;
 }
 
@@ -487,14 +516,15 @@ static mk_status generate(generator *g) {
   if (!careless && (!early || g->stateful != g->sms || test_below(g, 2) == 0)) {
     stage_glu(g, early ? g->sms - g->stateful : g->sms);
   }
-  if (test_slips(g, 3)) {
+  if (test_slips(g, 24)) {
     (void)push_combine(g, push_products(g, test_below(g, 2) == 0 ? g->sms - 1 : 0), any_span(g));
   } else if (test_below(g, 2) == 0) { /* nobody needs it: only its place in the queue keeps it within the epoch */
     (void)push_parts(g, test_any_vector(g), 1, g->stateful);
   }
+  hold_loaders(g);
   test_push_heads(g);
   memcpy(g->heads_end, g->counts, sizeof g->heads_end);
-  if (test_slips(g, 3)) {
+  if (test_slips(g, planned || g->recipe.sampling ? 24 : 3)) { /* of those the ends of queues are all alike */
     if (test_below(g, 3) == 0) {
       push_crossing(g);
     } else {
