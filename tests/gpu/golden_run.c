@@ -74,7 +74,7 @@ mk_status open_engine_rows(const golden *g, const char *on, bool want_logits, ui
                                .synth_seed = g->seed,
                                .rows = rows,
                                .max_seq = most < g->config.max_position ? most : g->config.max_position,
-                               .gpu_deadline_ms = DEADLINE_MS};
+                               .gpu_deadline_ms = deadline_ms};
   if (g->is_directory) {
     options.synth = NULL;
     return mk_engine_open(model, &options, engine);

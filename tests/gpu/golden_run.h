@@ -6,8 +6,6 @@
 #include "tests/support/golden_file.h"
 #include "tools/lib/engine.h"
 
-enum { DEADLINE_MS = 1500 };
-
 typedef golden_file golden;
 
 extern const char *model; /* of goldens whose weights are files; NULL: those are left out */

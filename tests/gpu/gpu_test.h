@@ -5,7 +5,8 @@
 #include "vm/status.h"
 
 extern unsigned passed, failed;
-extern const char *device; /* as --device names it */
+extern const char *device;   /* as --device names it */
+extern uint32_t deadline_ms; /* of waits, as --deadline says; 0: the machine's own */
 
 /* The N of cuda:N, 0 where there is none. */
 uint32_t device_index(void);

@@ -18,7 +18,7 @@ static mk_mla_session *open_batch(const char *name, uint32_t heads, uint32_t new
                                   uint32_t sequences) {
   mk_mla_shape shape = test_mla_shape(heads, new_tokens, lengths, sequences);
   mk_mla_session *session = NULL;
-  mk_gpu_options options = {.device = device_index(), .deadline_ms = DEADLINE_MS};
+  mk_gpu_options options = {.device = device_index(), .deadline_ms = deadline_ms != 0 ? deadline_ms : DEADLINE_MS};
   if (expect_ok(mk_mla_session_new_gpu(&shape, &options, &session), name) &&
       expect_ok(mk_mla_session_load(session, lengths, sequences, heads + new_tokens), name)) {
     return session;

@@ -267,7 +267,7 @@ static void close_weights(hand *h) {
 
 static void run_accepted(hand *h) {
   uint32_t at[MOST_PLACES];
-  mk_gpu_options options = {.device = device_index()};
+  mk_gpu_options options = {.device = device_index(), .deadline_ms = deadline_ms};
   mk_status status = mk_gpu_new(h->program, &options, &h->gpu);
   if (status == MK_ERR_FILE || status == MK_ERR_USAGE) {
     printf("%s: accepted; not for this machine: %s\n", h->name, mk_error_message());
@@ -305,7 +305,7 @@ void test_program(const char *path) {
 /* The machine defends itself against what a host may write, or memory may come to hold: indices are looked at before they are used. */
 void test_indices(const char *path) {
   hand h = {.name = "indices"};
-  mk_gpu_options options = {.device = device_index()};
+  mk_gpu_options options = {.device = device_index(), .deadline_ms = deadline_ms};
   if (!expect_ok(mk_assemble_file(path, &h.program), h.name) ||
       !expect_ok(mk_gpu_new(h.program, &options, &h.gpu), h.name) ||
       !expect_ok(mk_cpu_new(h.program, &(mk_cpu_options){0}, &h.cpu), h.name)) {

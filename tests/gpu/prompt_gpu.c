@@ -10,7 +10,7 @@
 #include "tools/lib/compare.h"
 #include "tools/lib/engine.h"
 
-enum { DEADLINE_MS = 1500, MOST_STEPS = 64, LAUNCHES = 100 };
+enum { MOST_STEPS = 64, LAUNCHES = 100 };
 
 static const shape shapes[] = {
     {"64 dims a head", 512, 1024, 8, 2, 64, 2, 700},
@@ -35,7 +35,7 @@ static bool open_rows(const shape *s, const char *on, uint32_t rows, const char 
                                .synth_seed = 3,
                                .rows = rows,
                                .max_seq = s->max_seq,
-                               .gpu_deadline_ms = DEADLINE_MS};
+                               .gpu_deadline_ms = deadline_ms};
   *engine = NULL;
   return expect_ok(mk_engine_open(NULL, &options, engine), name);
 }
@@ -235,7 +235,7 @@ static void test_joined(const shape *s) {
                                .long_prompts = true,
                                .want_logits = true,
                                .max_seq = s->max_seq,
-                               .gpu_deadline_ms = DEADLINE_MS};
+                               .gpu_deadline_ms = deadline_ms};
   mk_engine *engine;
   snprintf(name, sizeof name, "%s, long prompts in company", s->name);
   if (!expect_ok(mk_engine_open(NULL, &options, &engine), name)) {

@@ -11,7 +11,7 @@
 #include "tools/lib/compare.h"
 #include "tools/lib/engine.h"
 
-enum { DEADLINE_MS = 1500, LONGEST = 1100, MOST_TOKENS = 12, MOST_SEQUENCES = 20 };
+enum { LONGEST = 1100, MOST_TOKENS = 12, MOST_SEQUENCES = 20 };
 
 static const shape shapes[] = {
     {"64 dims a head", 512, 1024, 8, 2, 64, 2, 2600},
@@ -35,7 +35,7 @@ static bool open_rows(const mk_config *config, const char *on, uint32_t rows, ui
                                .rows = rows,
                                .max_seq = max_seq,
                                .want_logits = logits,
-                               .gpu_deadline_ms = DEADLINE_MS};
+                               .gpu_deadline_ms = deadline_ms};
   *engine = NULL;
   return expect_ok(mk_engine_open(NULL, &options, engine), name);
 }

@@ -5,6 +5,7 @@
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --mla
  *   mkvm_gpu_tests [--device cuda:N] --programs FILE.mks ...
  * The first program of --programs also has indices out of range put before it.
+ * --deadline MS before these: of every wait, for a tool that slows the GPU down.
  * Prints a line per check and "N passed, N failed"; exit code 0, 1 when a check failed, 77 when there is no GPU to test on.
  * Goldens: tests/oracle/README.md. */
 #include <math.h>
@@ -441,6 +442,7 @@ static const char usage[] =
     "       mkvm_gpu_tests [--device cuda:N] --programs FILE.mks ...\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --prompts [GOLDEN.bin ...]\n"
+    "--deadline MS: of every wait, for runs under a tool that slows the GPU down (1500)\n"
     "--model DIR: weights of the goldens that are of a model directory (demo.bin: models/demo)\n"
     "--rows: only several rows per step, and of the goldens only their prompts in chunks\n"
     "--prompts: the same of programs for the prompt of one sequence\n"
@@ -474,6 +476,8 @@ int main(int argc, char **argv) {
       programs = true;
     } else if (strcmp(argv[at], "--device") == 0 && at + 1 < argc) {
       device = argv[++at];
+    } else if (strcmp(argv[at], "--deadline") == 0 && at + 1 < argc) {
+      deadline_ms = (uint32_t)strtoul(argv[++at], NULL, 10);
     } else if (strcmp(argv[at], "--model") == 0 && at + 1 < argc) {
       model = argv[++at];
     } else if (strcmp(argv[at], "--like") == 0 && at + 1 < argc) {

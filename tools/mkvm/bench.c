@@ -28,6 +28,7 @@ enum {
   KEY_DEVICE,
   KEY_SMS,
   KEY_CACHE,
+  KEY_DEADLINE,
   KEY_MLA,
   KEY_NEW,
   KEY_HEADS,
@@ -55,6 +56,7 @@ typedef struct options {
   const char *model, *like, *device, *cache;
   list prompts, generated, depths;
   uint32_t repetitions, sms, rows;
+  uint32_t deadline_ms; /* 0: the machine's own */
   uint64_t ctx_size, seed;
   bool seeded;
   mk_bench_format format;
@@ -99,6 +101,7 @@ static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, "Machine:", 5},
     {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 5},
     {"sms", KEY_SMS, "N", 0, "SMs to compile for (132)", 5},
+    {"deadline", KEY_DEADLINE, "MS", 0, MK_DEADLINE_HELP, 5},
     {"cache", KEY_CACHE, "FOLDER", 0,
      "With --model: keep a packed copy of the weights in FOLDER, and load it the next time", 5},
     {0}};
@@ -270,6 +273,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_CACHE:
       o->cache = text;
+      return 0;
+    case KEY_DEADLINE:
+      o->deadline_ms = mk_deadline(state, text);
       return 0;
     case KEY_MLA:
       o->mla.lengths = text;
@@ -489,6 +495,7 @@ mk_status mk_command_bench(int argc, char **argv) {
   mk_config config;
   bool cuda = o.device == NULL ? mk_gpu_present(0) : mk_is_cuda(o.device);
   mk_engine_options open = {.device = o.device,
+                            .gpu_deadline_ms = o.deadline_ms,
                             .synth = o.like == NULL ? NULL : &config,
                             .synth_seed = o.seed,
                             .sms = o.sms,

@@ -58,6 +58,11 @@ uint32_t mk_rows_number(struct argp_state *state, const char *text) {
   return rows;
 }
 
+uint32_t mk_deadline(struct argp_state *state, const char *text) {
+  enum { LOW = 100, HIGH = 50 * 60 * 1000 }; /* a machine's clock for waits is 32 bits of microseconds */
+  return (uint32_t)mk_number(state, "--deadline", text, LOW, HIGH);
+}
+
 const char *mk_device(struct argp_state *state, const char *text) {
   bool good = strcmp(text, "cpu") == 0 || strcmp(text, "cuda") == 0;
   if (strncmp(text, "cuda:", 5) == 0) {

@@ -22,6 +22,7 @@ enum {
   KEY_COMPARE,
   KEY_PROGRAM,
   KEY_CACHE,
+  KEY_DEADLINE,
   KEY_CHAT,
   KEY_SYSTEM,
   KEY_DATE,
@@ -61,6 +62,7 @@ static const struct argp_option option_table[] = {
      "Tokens that a step computes: of the prompt or of several prompts 1, 2, 4, 8 or 16, of one prompt 64 (what "
      "suits; sampling: 1); on the cpu the result does not depend on it",
      4},
+    {"deadline", KEY_DEADLINE, "MS", 0, MK_DEADLINE_HELP, 4},
     {"cache", KEY_CACHE, "FOLDER", 0,
      "Keep a packed copy of the weights in FOLDER (as large as they are), and load it the next time", 4},
     {"compare", KEY_COMPARE, NULL, 0,
@@ -237,6 +239,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_CACHE:
       o->engine.cache = text;
+      return 0;
+    case KEY_DEADLINE:
+      o->engine.gpu_deadline_ms = mk_deadline(state, text);
       return 0;
     case KEY_CHECK:
       o->engine.check_races = true;
