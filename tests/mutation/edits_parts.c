@@ -150,10 +150,50 @@ static bool change_ranges(mk_program *p, uint64_t *random) {
       }
       r->position.low += mutation_draw(random, (r->position.high - r->position.low) / 2);
       return true;
-    default:
-      r->token.high = mutation_draw(random, 2) == 0 ? r->token.high + 1 : r->token.high - 1;
+    default: /* a row more than the embedding has, or fewer tokens than heads name */
+      if (mutation_draw(random, 3) == 0 || r->token.high == 0) {
+        r->token.high++;
+      } else {
+        r->token.high = mutation_draw(random, r->token.high);
+      }
       return true;
   }
+}
+
+/* Positions go on, and of what is as long as they are nearly everything follows. */
+static bool longer_context(mk_program *p, uint64_t *random) {
+  const mk_instruction *attention = edit_any_of(p, MK_OP_ATTENTION, random), *next = edit_any_of(p, MK_OP_NEXT, random);
+  if (attention == NULL || next == NULL || mk_program_rows(p) != 1) {
+    return false;
+  }
+  const mk_operand *table = &attention->operands[MK_SLOT_ATTENTION_table];
+  uint32_t block = p->buffers[attention->operands[MK_SLOT_ATTENTION_kv].buffer].block_tokens;
+  uint32_t blocks = 1 + mutation_draw(random, 3), spared = mutation_draw(random, 6);
+  p->ranges.position.high += blocks * block;
+  p->ranges.block.high += spared == 0 ? 0 : blocks;
+  for (size_t b = 0; b < p->buffer_count; b++) {
+    if (p->buffers[b].kind == MK_KIND_KV && (spared != 1 || mutation_draw(random, 2) == 0)) {
+      p->buffers[b].blocks += blocks;
+    }
+  }
+  p->buffers[table->buffer].cols += spared == 2 ? 0 : blocks;
+  p->buffers[next->operands[MK_SLOT_NEXT_prompt].buffer].cols += spared == 3 ? 0 : blocks * block;
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    const mk_instruction *in = &p->instructions[i];
+    if (spared != 4 && in->opcode == MK_OP_NEXT && in->operands[MK_SLOT_NEXT_ring].rows != 0) {
+      p->buffers[in->operands[MK_SLOT_NEXT_ring].buffer].cols += blocks * block;
+    }
+  }
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    const mk_opcode_info *info = mk_opcode_lookup(p->instructions[i].opcode);
+    for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+      mk_operand *o = &p->instructions[i].operands[slot];
+      const mk_buffer *b = &p->buffers[o->buffer];
+      bool whole = b->dtype == MK_DTYPE_U32 && (b->kind == MK_KIND_INPUT || b->kind == MK_KIND_OUTPUT);
+      o->cols = whole && o->rows != 0 ? (uint16_t)mk_buffer_grid_cols(b) : o->cols;
+    }
+  }
+  return true;
 }
 
 /* Most of the time of what several queues use. */
@@ -239,8 +279,8 @@ static bool second_table(mk_program *p, uint64_t *random) {
   return true;
 }
 
-/* An instruction takes what the host writes from a buffer of its own: a prompt, sampling parameters, a bias. A `next` may take one row of the
- * candidates. */
+/* An instruction takes what the host writes from a buffer of its own: a prompt, sampling parameters, a bias. A `next`, or
+ * all of them, may take one row of the candidates. */
 static bool own_input(mk_program *p, uint64_t *random) {
   static const mk_opcode opcodes[] = {MK_OP_NEXT, MK_OP_NEXT, MK_OP_DRAW, MK_OP_SIFT, MK_OP_SCORE};
   mk_instruction *in = edit_any_of(p, opcodes[mutation_draw(random, 5)], random);
@@ -249,8 +289,16 @@ static bool own_input(mk_program *p, uint64_t *random) {
   }
   mk_operand *candidates = &in->operands[MK_SLOT_NEXT_candidates];
   if (in->opcode == MK_OP_NEXT && mutation_draw(random, 3) == 0 && candidates->rows > 1) {
-    candidates->row = (uint16_t)mutation_draw(random, candidates->rows);
-    candidates->rows = 1;
+    mk_operand one = *candidates;
+    one.row = (uint16_t)mutation_draw(random, one.rows);
+    one.rows = 1;
+    bool all = mutation_draw(random, 2) == 0;
+    for (size_t i = 0; i < p->instruction_count; i++) {
+      if (all && p->instructions[i].opcode == MK_OP_NEXT) {
+        p->instructions[i].operands[MK_SLOT_NEXT_candidates] = one;
+      }
+    }
+    *candidates = one;
     return true;
   }
   for (uint32_t slot = 0; slot < operands_of(in); slot++) {
@@ -298,13 +346,30 @@ static bool change_listed(mk_program *p, uint64_t *random) {
   }
 }
 
-/* Two layers share a cache. */
+/* Two layers share a cache; the one may tell the other when it is done. */
 static bool share_cache(mk_program *p, uint64_t *random) {
   const mk_instruction *a = edit_any_of(p, MK_OP_ATTENTION, random), *b = edit_any_of(p, MK_OP_ATTENTION, random);
   if (a == NULL || a->operands[MK_SLOT_ATTENTION_kv].buffer == b->operands[MK_SLOT_ATTENTION_kv].buffer) {
     return false;
   }
-  uint16_t from = b->operands[MK_SLOT_ATTENTION_kv].buffer, to = a->operands[MK_SLOT_ATTENTION_kv].buffer;
+  uint16_t from = b->operands[MK_SLOT_ATTENTION_kv].buffer, to = a->operands[MK_SLOT_ATTENTION_kv].buffer, done;
+  if (mutation_draw(random, 2) == 0 && mk_program_add_counter(p, "shared", MK_COUNTER_RELEASE, &done) == MK_OK) {
+    for (size_t i = 0; i < p->instruction_count; i++) {
+      mk_instruction *in = &p->instructions[i];
+      uint16_t kv = in->opcode == MK_OP_ATTENTION ? in->operands[MK_SLOT_ATTENTION_kv].buffer : EDIT_NO_BUFFER;
+      if (kv == to && in->signal_count < MK_MAX_SIGNALS) {
+        in->signals[in->signal_count++] = (mk_signal){.counter = done, .amount = 1};
+        p->counters[done].total++;
+      }
+    }
+    for (size_t i = 0; i < p->instruction_count; i++) {
+      mk_instruction *in = &p->instructions[i];
+      uint16_t kv = in->opcode == MK_OP_ATTENTION ? in->operands[MK_SLOT_ATTENTION_kv].buffer : EDIT_NO_BUFFER;
+      if (kv == from && in->wait_count < MK_MAX_WAITS) {
+        in->waits[in->wait_count++] = (mk_wait){.counter = done, .threshold = (uint16_t)p->counters[done].total};
+      }
+    }
+  }
   for (size_t i = 0; i < p->instruction_count; i++) {
     mk_operand *kv = &p->instructions[i].operands[MK_SLOT_ATTENTION_kv];
     kv->buffer = p->instructions[i].opcode == MK_OP_ATTENTION && kv->buffer == from ? to : kv->buffer;
@@ -517,6 +582,7 @@ const edit edit_parts[] = {
     {"odd_columns", odd_columns, 2, false},
     {"fewer_rows", fewer_rows, 2, false},
     {"change_ranges", change_ranges, 5, false},
+    {"longer_context", longer_context, 3, false},
     {"narrow_scope", narrow_scope, 3, false},
     {"change_kind", change_kind, 4, false},
     {"change_param", change_param, 3, false},

@@ -195,7 +195,9 @@ static mk_status plan_launches(host *h) {
     l->position = start_of(h, i, position->high + 1 - l->epochs);
     l->token = token->low + draw(h, token->high - token->low + 1);
     /* The last launch is all choices, so that all logits are written. */
-    l->prompt_length = i + 1 < HOST_LAUNCHES && draw(h, 3) == 0 ? l->position + draw(h, l->epochs + 1) : 0;
+    uint32_t longest = l->position + draw(h, l->epochs + 2);
+    longest = longest <= position->high ? longest : position->high;
+    l->prompt_length = i + 1 < HOST_LAUNCHES && draw(h, 3) == 0 ? longest : 0;
     MK_TRY(fill_inputs(h, i));
   }
   h->launch_count = HOST_LAUNCHES;

@@ -124,27 +124,53 @@ static mk_status check_outputs(const host *h, mk_cpu *cpu, uint32_t launch) {
   return MK_OK;
 }
 
-/* The token that the `next` came to in the last step of a launch, by what it had before it. */
-static uint32_t chosen_by(const host *h, mk_cpu *cpu, const host_launch *l, const mk_instruction *next) {
-  const mk_operand *from = &next->operands[MK_SLOT_NEXT_candidates];
-  const mk_buffer *b = &h->program->buffers[from->buffer];
+typedef struct candidate {
+  float value;
+  uint32_t token;
+} candidate;
+
+static candidate better_of(candidate a, candidate b) {
+  return b.value > a.value || (b.value == a.value && b.token < a.token) ? b : a;
+}
+
+/* The best one of an operand's rows. */
+static candidate best_of(const mk_program *p, mk_cpu *cpu, const mk_operand *from) {
+  const mk_buffer *b = &p->buffers[from->buffer];
   const uint64_t *words = mk_cpu_memory(cpu, from->buffer);
-  const uint32_t *prompt = mk_cpu_memory(cpu, next->operands[MK_SLOT_NEXT_prompt].buffer);
-  uint32_t position = l->position + l->epochs, token = MK_CANDIDATE_NONE;
-  float best = 0;
-  if (position < l->prompt_length) {
-    return prompt[position];
-  }
+  candidate best = {0};
   for (uint32_t row = from->row; row < (uint32_t)from->row + from->rows; row++) {
     const uint64_t *pair = words + (size_t)row * b->cols + (size_t)from->col * b->tile_cols;
-    float value = mk_param_float((uint32_t)pair[0]);
-    uint32_t index = (uint32_t)pair[1] & MK_CANDIDATE_NONE;
-    if (row == from->row || value > best || (value == best && index < token)) {
-      best = value;
-      token = index;
+    candidate c = {.value = mk_param_float((uint32_t)pair[0]), .token = (uint32_t)pair[1] & MK_CANDIDATE_NONE};
+    best = row == from->row ? c : better_of(best, c);
+  }
+  return best;
+}
+
+/* The token that the `next` came to in the last step of a launch, by what it had before it. */
+static uint32_t chosen_by(const host *h, mk_cpu *cpu, const host_launch *l, const mk_instruction *next) {
+  const uint32_t *prompt = mk_cpu_memory(cpu, next->operands[MK_SLOT_NEXT_prompt].buffer);
+  uint32_t position = l->position + l->epochs;
+  return position < l->prompt_length ? prompt[position]
+                                     : best_of(h->program, cpu, &next->operands[MK_SLOT_NEXT_candidates]).token;
+}
+
+/* Where nothing is sampled a `next` takes no less than the best of all heads. */
+static mk_status check_best(const mk_program *p, mk_cpu *cpu, const mk_instruction *next) {
+  candidate chosen = best_of(p, cpu, &next->operands[MK_SLOT_NEXT_candidates]);
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    if (p->instructions[i].opcode == MK_OP_DRAW) {
+      return MK_OK;
     }
   }
-  return token;
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    const mk_instruction *in = &p->instructions[i];
+    if (in->opcode == MK_OP_HEAD && best_of(p, cpu, &in->operands[MK_SLOT_HEAD_candidate]).value > chosen.value) {
+      return mk_error(MK_ERR_DEVICE,
+                      "choice: instruction %u has a better candidate than the one that instruction %u took", in->uid,
+                      next->uid);
+    }
+  }
+  return MK_OK;
 }
 
 /* All SMs go on with the same token, of the declared range. */
@@ -160,6 +186,7 @@ static mk_status check_choices(const host *h, mk_cpu *cpu, uint32_t launch) {
       return mk_error(MK_ERR_DEVICE, "choice: instruction %u goes on with token %u, instruction %u with token %u", uid,
                       first, in->uid, token);
     }
+    MK_TRY(check_best(h->program, cpu, in));
     const mk_range *range = &h->program->ranges.token;
     if (token < range->low || token > range->high) {
       return mk_error(MK_ERR_DEVICE, "choice: instruction %u goes on with token %u; tokens are %u to %u", in->uid,

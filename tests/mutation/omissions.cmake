@@ -3,6 +3,10 @@
 # mk_omission(NAME FILE BEFORE AFTER): mk_mutate_NAME, an mk_mutate whose verifier has AFTER in the place of BEFORE in FILE. The text has to
 # be there, once; where it is not, the verifier has changed, and this list has to follow. What is taken out is made to be always
 # fulfilled in a way that leaves no function unused.
+#
+# Not here are rules without which a program is rejected all the same (E03, by D01; S08, by R01), and rules of which nothing is run that could
+# tell: N05 of a score's parameters and N07 of a sift's scores decide which token is drawn, the same one on all SMs, and a row of a work list
+# that is carried out twice (L02) comes to the same values. Their test is tests/vm/data/faults.def.
 set(MK_OMISSION_NAMES "")
 
 function(mk_omission name file before after)
@@ -64,10 +68,6 @@ mk_omission(B03_blocks vm/verify_shape.c
 mk_omission(B05_tables vm/verify_values.c
   [=[if (*table != 0 && *table != have) {]=]
   [=[if (*table != 0 && *table != have && v == NULL) {]=])
-# What is read without any wait may change while the program runs.
-mk_omission(S08 vm/verify_structure.c
-  [=[if ((slot->when == MK_WHEN_EARLY || token_row) && !mk_constant(b)) {]=]
-  [=[if (v == NULL && (slot->when == MK_WHEN_EARLY || token_row) && !mk_constant(b)) {]=])
 # The number of splits of an attention may be another one than its cache has.
 mk_omission(S09_splits vm/verify_shape.c
   [=[s->in->params[MK_PARAM_ATTENTION_splits] == kv->rows,]=]
@@ -87,10 +87,6 @@ mk_omission(P04 vm/verify_structure.c
 mk_omission(E02 vm/verify_structure.c
   [=[if (totals[c] != p->counters[c].total) {]=]
   [=[if (v == NULL && totals[c] != p->counters[c].total) {]=])
-# A wait may ask for nothing, or for more than an epoch signals.
-mk_omission(E03 vm/verify_structure.c
-  [=[if (in->waits[k].threshold == 0 || in->waits[k].threshold > c->total) {]=]
-  [=[if (v == NULL && (in->waits[k].threshold == 0 || in->waits[k].threshold > c->total)) {]=])
 # A signal of the next epoch may help a wait of this one.
 mk_omission(E04 vm/verify_order.c
   [=[MK_TRY(check_overrun(run, c, index, dep));]=]
@@ -130,14 +126,6 @@ mk_omission(N05_same vm/verify_boundary.c
       return mk_reject(v, "N05", at]=]
   [=[    if (!same && v == NULL) {
       return mk_reject(v, "N05", at]=])
-# A score may publish its front elsewhere, or score by other parameters.
-mk_omission(N05_score vm/verify_boundary.c
-  [=[if (operand(b, ending->score, MK_SLOT_SCORE_front)->buffer != operand(b, first->draw, MK_SLOT_DRAW_fronts)->buffer ||]=]
-  [=[if (v == NULL || scores == NULL ||]=])
-# A sift may look at the tokens of another SM, and nobody at those of its own.
-mk_omission(N07_scores vm/verify_boundary.c
-  [=[if (!last && !same_operand(b, at, MK_SLOT_SIFT_scores, ending->score, MK_SLOT_SCORE_scores)) {]=]
-  [=[if (!last && v == NULL) {]=])
 # A `next` may signal, which no machine does.
 mk_omission(N09 vm/verify_boundary.c
   [=[if (in->signal_count != 0) {]=]
@@ -215,10 +203,6 @@ mk_omission(L01_row vm/verify_listed.c
 mk_omission(L01_others vm/verify_listed.c
   [=[if (!itself && same_buffer(in, slot, part, own[i])) {]=]
   [=[if (v == NULL && !itself && same_buffer(in, slot, part, own[i])) {]=])
-# A queue may carry out its row twice.
-mk_omission(L02_twice vm/verify_listed.c
-  [=[if (mk_at(v, i)->opcode == MK_OP_MLA_PART || (mk_at(v, i)->opcode == MK_OP_MLA_REDUCE && reduce != MK_NONE_INDEX)) {]=]
-  [=[if (v == NULL || (mk_at(v, i)->opcode == MK_OP_MLA_REDUCE && v == NULL)) {]=])
 # A queue may leave out its reductions.
 mk_omission(L02_reduce vm/verify_listed.c
   [=[return reduce != MK_NONE_INDEX

@@ -65,8 +65,10 @@ __device__ inline bool keep_waiting(const device &d, uint32_t &tries, uint32_t a
   return alone ? stay : __all_sync(0xffffffffu, stay);
 }
 
+// By one lane, that of begin_long_wait: a slow lane's word would end the warp's next wait.
+template <bool alone = false>
 __device__ inline void waited(const device &d, uint32_t tries) {
-  if (tries >= (MK_GPU_ROWS ? 1 : LONG_WAIT_TRIES)) {
+  if (tries >= (MK_GPU_ROWS ? 1 : LONG_WAIT_TRIES) && (alone || tile::lane() == 0)) {
     device::words()->waits[d.warp].what = 0;
   }
 }
@@ -101,7 +103,7 @@ __device__ inline bool wait_phase_alone(const device &d, uint32_t index, uint32_
   while (ok && !tile::try_wait(barrier, parity)) {
     ok = keep_waiting<true>(d, tries, activity, edge, MK_GPU_ROWS ? parity ^ 1 : 0, parity);
   }
-  waited(d, tries);
+  waited<true>(d, tries);
   record_wait(d, start, activity, edge);
   return ok;
 }
