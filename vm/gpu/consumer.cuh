@@ -37,6 +37,7 @@ __device__ inline const mk_instruction &instruction_at_hand(const consumer &c) {
 __device__ inline bool stops(const consumer &c) { return (token_of(c) & MK_CANDIDATE_STOP) != 0; }
 
 __device__ inline void set_state(consumer &c, uint32_t token, uint32_t position) {
+  __syncwarp();  // behind the last lane's look at the state before, from which these come
   c.d.words()->at_step[c.warp].token = token;
   c.d.words()->at_step[c.warp].position = position;
   __syncwarp();
