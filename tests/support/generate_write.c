@@ -127,8 +127,8 @@ void test_hint_signal(generator *g, mk_instruction *in, uint16_t hint) {
 }
 
 void test_hint_wait(generator *g, mk_instruction *in, uint16_t hint) {
-  if (hint != NONE && test_below(g, 4) != 0) {
-    uint32_t total = g->p->counters[hint].total;
+  uint32_t total = hint != NONE ? g->p->counters[hint].total : 0; /* 0: its writers had no room for another signal */
+  if (hint != NONE && test_below(g, 4) != 0 && total != 0) {
     test_wait(in, hint, test_below(g, 2) == 0 ? total : 1 + test_below(g, total));
   }
 }
