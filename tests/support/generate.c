@@ -94,8 +94,8 @@ static void order_residual(generator *g, residual *r, mk_instruction *in, const 
       test_signal(g, &g->queues[r->writers[i].sm][r->writers[i].at], r->counter, r->amounts[i]);
     }
   }
-  if (foreign && !test_slips(g, 16)) { /* signals of one queue come in order: the later ones need not be waited for */
-    uint32_t all = g->p->counters[r->counter].total;
+  uint32_t all = foreign ? g->p->counters[r->counter].total : 0; /* 0: its writers had no room for another signal */
+  if (all != 0 && !test_slips(g, 16)) { /* signals of one queue come in order: the later ones need not be waited for */
     test_wait(in, r->counter, test_slips(g, 16) ? 1 + test_below(g, all) : one_queue ? threshold : all);
   }
 }
@@ -344,7 +344,9 @@ static void push_crossing(generator *g) {
   vector out, other;
   uint16_t between = push_add(g, from, NONE, &out);
   test_signal(g, last_of(g, from), moved, 1);
-  test_signal(g, &g->queues[third][test_below(g, g->heads_end[third])], moved, 1);
+  if (g->heads_end[third] != 0) {
+    test_signal(g, &g->queues[third][test_below(g, g->heads_end[third])], moved, 1);
+  }
   if (test_below(g, 4) != 0) {
     add_vector(g, out);
     (void)push_add(g, third, NONE, &other);
