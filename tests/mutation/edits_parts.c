@@ -421,7 +421,7 @@ static bool other_candidates(mk_program *p, uint64_t *random) {
     if (p->instructions[i].opcode == MK_OP_NEXT) {
       p->instructions[i].operands[MK_SLOT_NEXT_candidates] =
           (mk_operand){.buffer = (uint16_t)index,
-                       .row = own ? (uint16_t)(edit_queue_of(p, i) % rows) : 0,
+                       .row = (uint16_t)(own ? edit_queue_of(p, i) % rows : 0),
                        .rows = own ? 1 : rows,
                        .cols = 1};
     }
