@@ -72,7 +72,8 @@ static const struct argp_option option_table[] = {
      4},
     {"check", KEY_CHECK, NULL, 0, "Detect unordered accesses while running (cpu; slow)", 4},
     {"interleave", KEY_INTERLEAVE, "SEED", 0, "Run the queues in a random legal order (cpu)", 4},
-    {"adversarial", KEY_ADVERSARIAL, NULL, 0, "Let SMs lag, and relaxed counters pass before the data they announce (cpu)", 4},
+    {"adversarial", KEY_ADVERSARIAL, NULL, 0,
+     "Let SMs lag, and relaxed counters pass before the data they announce (cpu)", 4},
     {0}};
 
 static const char doc[] =
