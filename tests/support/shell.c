@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 char test_output[1 << 18];
+static char folder[] = "/tmp/mk-shell-XXXXXX";
 
 int test_shell(const char *mkvm, const char *command) {
   setenv("MKVM", mkvm, 1);
@@ -25,4 +27,21 @@ void test_shell_expect(const char *mkvm, const char *command, int code, const ch
   int have = test_shell(mkvm, command);
   cr_assert_eq(have, code, "%s: exit code %d, not %d\n%s", command, have, code, test_output);
   cr_assert_not_null(strstr(test_output, text), "%s: `%s` is not in\n%s", command, text, test_output);
+}
+
+void test_shell_enter(const char *mkvm) {
+  cr_assert_not_null(mkdtemp(folder));
+  cr_assert_eq(chdir(folder), 0);
+  test_shell_expect(
+      mkvm,
+      "$MKVM synth --like tiny -o m --seed 3 && $MKVM compile -m m -o p.mkp && $MKVM disasm p.mkp >p.mks && "
+      "$MKVM run -m m -p x -n 3 --trace t.mktrace >/dev/null 2>&1",
+      0, "");
+}
+
+void test_shell_leave(void) {
+  cr_expect_eq(chdir("/"), 0);
+  char command[64];
+  snprintf(command, sizeof command, "rm -rf %s", folder);
+  cr_expect_eq(system(command), 0);
 }

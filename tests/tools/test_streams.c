@@ -7,29 +7,13 @@
 
 #include "tests/support/shell.h"
 
-static char directory[] = "/tmp/mk-streams-XXXXXX";
-
 static void expect(const char *command, int code, const char *text) {
   test_shell_expect(MK_COMMAND, command, code, text);
 }
 
-static void make(void) {
-  cr_assert_not_null(mkdtemp(directory));
-  cr_assert_eq(chdir(directory), 0);
-  expect(
-      "$MKVM synth --like tiny -o m --seed 3 && $MKVM compile -m m -o p.mkp && $MKVM disasm p.mkp >p.mks && "
-      "$MKVM run -m m -p x -n 3 --trace t.mktrace >/dev/null 2>&1",
-      0, "");
-}
+static void make(void) { test_shell_enter(MK_COMMAND); }
 
-static void drop(void) {
-  cr_expect_eq(chdir("/"), 0);
-  char command[64];
-  snprintf(command, sizeof command, "rm -rf %s", directory);
-  cr_expect_eq(system(command), 0);
-}
-
-TestSuite(streams, .init = make, .fini = drop, .timeout = MK_HANG_SECONDS);
+TestSuite(streams, .init = make, .fini = test_shell_leave, .timeout = MK_HANG_SECONDS);
 
 static const char *const commands[] = {"run",    "bench", "trace", "compile", "verify",
                                        "disasm", "asm",   "isa",   "info",    "synth"};

@@ -16,7 +16,6 @@
 #include "tests/support/process.h"
 #include "tests/support/shell.h"
 
-static char directory[] = "/tmp/mk-unfinished-XXXXXX";
 static size_t entries;
 
 static void expect(const char *command, int code, const char *text) {
@@ -24,22 +23,11 @@ static void expect(const char *command, int code, const char *text) {
 }
 
 static void make(void) {
-  cr_assert_not_null(mkdtemp(directory));
-  cr_assert_eq(chdir(directory), 0);
-  expect(
-      "mkdir new; $MKVM synth --like tiny -o m --seed 3 && $MKVM compile -m m -o p.mkp && $MKVM disasm p.mkp >p.mks && "
-      "$MKVM run -m m -p x -n 3 --trace t.mktrace >/dev/null 2>&1",
-      0, "");
+  test_shell_enter(MK_COMMAND);
+  expect("mkdir new", 0, "");
 }
 
-static void drop(void) {
-  cr_expect_eq(chdir("/"), 0);
-  char command[64];
-  snprintf(command, sizeof command, "rm -rf %s", directory);
-  cr_expect_eq(system(command), 0);
-}
-
-TestSuite(unfinished, .init = make, .fini = drop, .timeout = MK_HANG_SECONDS);
+TestSuite(unfinished, .init = make, .fini = test_shell_leave, .timeout = MK_HANG_SECONDS);
 
 static int note_entry(const char *path, const struct stat *info, int kind, struct FTW *place) {
   (void)info;
