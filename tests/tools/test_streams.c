@@ -1,9 +1,7 @@
 /* Standard input and output as a shell may give them: a full disk, closed descriptors, endless and odd files as prompts. */
 #include <criterion/criterion.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "tests/support/shell.h"
 
