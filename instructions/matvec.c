@@ -2,80 +2,189 @@
  *
  * A step of 512 bytes holds a 16 x 16 tile in fragment order (program.h). The 16 words of two bf16 that belong to row pair g lie
  * side by side; words 4 t and 4 t + 2 are of row g, words 4 t + 1 and 4 t + 3 of row g + 8. A shift gives the even elements
- * of all words as fp32, a mask the odd ones; x is expanded once to match. Each of the 32 sums runs over K in order, and
- * they are added in a fixed order at the end. Vectors take turns at a row tile, which stays in the cache. No fused multiply-add
- * (-ffp-contract=off): the same bits on every x86-64. */
+ * of all words as fp32, a mask the odd ones; x is expanded once to match. Each of the 32 sums of a row pair and vector runs over K in
+ * order, and they are added in a fixed order at the end. No fused multiply-add (-ffp-contract=off).
+ *
+ * So how the loops are blocked decides nothing but speed, and the same bits come out of every vector width and every number of vectors. One
+ * vector: a step is read once, from end to end, by sums of all eight row pairs, since memory gives no more than that. Several: a chunk of
+ * steps stays in the first-level cache while vectors pass over it, and what is made of a word of weights is used for four of them. */
+#include "instructions/matvec.h"
+
 #include <string.h>
 
-#include "instructions/reference.h"
-
+typedef float float4 __attribute__((vector_size(16)));
 typedef float float16 __attribute__((vector_size(64)));
 typedef uint32_t word16 __attribute__((vector_size(64)));
 
-enum { STEPS_PER_CHUNK = 32 }; /* 16 KiB: stays in the first-level cache while four groups of rows pass over it */
+enum {
+  PAIRS = MK_TILE / 2,
+  STEPS_PER_CHUNK = 32, /* 16 KiB of weights, and 4 KiB of each vector */
+  MOST_VECTORS = 4,     /* that pass over a chunk at the same time */
+  /* Bytes that weights are fetched ahead: past the page at hand, where the CPU's own prefetching ends; and the next chunk. */
+  AHEAD = 4096,
+  CHUNK_AHEAD = STEPS_PER_CHUNK * MK_TILE_STEP_ELEMENTS * 2,
+};
 
-/* even += W_even * x[0]; odd += W_odd * x[1]. (By pointer: passing vectors by value would depend on the clone's ABI.) */
-static inline __attribute__((always_inline)) void add_products(float16 *even, float16 *odd, const uint16_t *w,
-                                                               const float16 *x) {
-  word16 raw, low, high;
-  float16 low_float, high_float;
-  memcpy(&raw, w, sizeof raw);
-  low = raw << 16;
-  high = raw & 0xffff0000u;
-  memcpy(&low_float, &low, sizeof low);
-  memcpy(&high_float, &high, sizeof high);
-  *even += low_float * x[0];
-  *odd += high_float * x[1];
-}
+typedef float16 tile_sums[PAIRS][2]; /* of a row tile and a vector: by row pair, of even and of odd elements */
 
-/* sums[g] = {even, odd}: the 32 running sums of row pair g. */
-__attribute__((target_clones("avx512f", "avx2", "default"))) static void row_tile(const uint16_t *tile,
-                                                                                  const float16 *x, uint32_t steps,
-                                                                                  float16 (*sums)[2]) {
-  for (uint32_t start = 0; start < steps; start += STEPS_PER_CHUNK) {
-    uint32_t end = start + STEPS_PER_CHUNK < steps ? start + STEPS_PER_CHUNK : steps;
-    for (uint32_t g = 0; g < 8; g += 2) {
-      float16 a0 = sums[g][0], a1 = sums[g][1], b0 = sums[g + 1][0], b1 = sums[g + 1][1];
-      for (uint32_t step = start; step < end; step++) {
-        const uint16_t *w = tile + (size_t)step * MK_TILE_STEP_ELEMENTS + g * 32;
-        add_products(&a0, &a1, w, x + (size_t)step * 2);
-        add_products(&b0, &b1, w + 32, x + (size_t)step * 2);
+typedef struct block { /* some steps of one row tile, and vectors to multiply them with */
+  const uint16_t *weight;
+  const float16 *x; /* of the first vector, [steps][even, odd] */
+  size_t x_stride;  /* from vector to vector */
+  uint32_t steps;
+  tile_sums *sums; /* by vector */
+} block;
+
+/* Adds the products of `pairs` row pairs from the first one on with `vectors` vectors; both are constants where this is inlined. */
+static inline __attribute__((always_inline)) void add_pairs(const block *b, uint32_t first, const uint32_t pairs,
+                                                            const uint32_t vectors) {
+  float16 sums[PAIRS * MOST_VECTORS][2];
+#pragma GCC unroll 32
+  for (uint32_t i = 0; i < pairs * vectors; i++) {
+    sums[i][0] = b->sums[i % vectors][first + i / vectors][0];
+    sums[i][1] = b->sums[i % vectors][first + i / vectors][1];
+  }
+  const uint16_t *w = b->weight + (size_t)first * MK_TILE_STEP_ELEMENTS / PAIRS;
+  const float16 *x = b->x;
+  const uintptr_t ahead = vectors == 1 ? AHEAD : CHUNK_AHEAD;
+  for (uint32_t step = 0; step < b->steps; step++, w += MK_TILE_STEP_ELEMENTS, x += 2) {
+#pragma GCC unroll 8
+    for (uint32_t g = 0; g < pairs; g++) {
+      word16 raw, low, high;
+      float16 even, odd;
+      const uint16_t *words = w + (size_t)g * MK_TILE_STEP_ELEMENTS / PAIRS;
+      __builtin_prefetch((const void *)((uintptr_t)words + ahead), 0, vectors == 1 ? 3 : 2);
+      memcpy(&raw, words, sizeof raw);
+      low = raw << 16;
+      high = raw & 0xffff0000u;
+      memcpy(&even, &low, sizeof even);
+      memcpy(&odd, &high, sizeof odd);
+#pragma GCC unroll 4
+      for (uint32_t v = 0; v < vectors; v++) {
+        sums[g * vectors + v][0] += even * x[v * b->x_stride];
+        sums[g * vectors + v][1] += odd * x[v * b->x_stride + 1];
       }
-      sums[g][0] = a0, sums[g][1] = a1, sums[g + 1][0] = b0, sums[g + 1][1] = b1;
+    }
+  }
+#pragma GCC unroll 32
+  for (uint32_t i = 0; i < pairs * vectors; i++) {
+    b->sums[i % vectors][first + i / vectors][0] = sums[i][0];
+    b->sums[i % vectors][first + i / vectors][1] = sums[i][1];
+  }
+}
+
+/* A vector unit with 32 registers of 64 bytes: sixteen of them hold sums. */
+static inline __attribute__((always_inline)) void add_wide(const block *b, uint32_t vectors) {
+  if (vectors == 1) {
+    add_pairs(b, 0, PAIRS, 1);
+  } else if (vectors == 2) {
+    for (uint32_t g = 0; g < PAIRS; g += 4) {
+      add_pairs(b, g, 4, 2);
+    }
+  } else if (vectors == 3) {
+    for (uint32_t g = 0; g < PAIRS; g += 2) {
+      add_pairs(b, g, 2, 3);
+    }
+  } else {
+    for (uint32_t g = 0; g < PAIRS; g += 2) {
+      add_pairs(b, g, 2, 4);
     }
   }
 }
 
+/* One of 16 smaller registers: no more sums at a time than it holds. */
+static inline __attribute__((always_inline)) void add_narrow(const block *b, uint32_t vectors) {
+  for (uint32_t v = 0; v < vectors; v++) {
+    block one = *b;
+    one.x += v * b->x_stride;
+    one.sums += v;
+    for (uint32_t g = 0; g < PAIRS; g += 2) {
+      add_pairs(&one, g, 2, 1);
+    }
+  }
+}
+
+#ifdef __x86_64__
+__attribute__((target("avx512f"))) static void add_avx512(const block *b, uint32_t vectors) { add_wide(b, vectors); }
+__attribute__((target("avx2"))) static void add_avx2(const block *b, uint32_t vectors) { add_narrow(b, vectors); }
+#endif
+static void add_plain(const block *b, uint32_t vectors) { add_narrow(b, vectors); }
+
+mk_vector_width mk_vector_widest(void) {
+#ifdef __x86_64__
+  return __builtin_cpu_supports("avx512f") ? MK_VECTOR_AVX512
+         : __builtin_cpu_supports("avx2")  ? MK_VECTOR_AVX2
+                                           : MK_VECTOR_PLAIN;
+#else
+  return MK_VECTOR_PLAIN;
+#endif
+}
+
+static void add(mk_vector_width width, const block *b, uint32_t vectors) {
+#ifdef __x86_64__
+  if (width == MK_VECTOR_AVX512) {
+    add_avx512(b, vectors);
+    return;
+  }
+  if (width == MK_VECTOR_AVX2) {
+    add_avx2(b, vectors);
+    return;
+  }
+#endif
+  (void)width;
+  add_plain(b, vectors);
+}
+
+/* Words 4 t to 4 t + 3 meet elements 2 t, 2 t, 2 t + 8, 2 t + 8 of a step (even) and the ones after those (odd). */
 static void expand(const float *x, uint32_t steps, float *out) {
-  for (uint32_t step = 0; step < steps; step++) {
+  for (const float *end = x + (size_t)steps * MK_TILE; x < end; x += MK_TILE, out += 2 * MK_TILE) {
+    for (uint32_t t = 0; t < 4; t += 2) {
+      float4 a, b;
+      memcpy(&a, x + 2 * t, sizeof a);
+      memcpy(&b, x + 2 * t + 8, sizeof b);
+      const float4 expanded[2][2] = {
+          {__builtin_shufflevector(a, b, 0, 0, 4, 4), __builtin_shufflevector(a, b, 2, 2, 6, 6)},
+          {__builtin_shufflevector(a, b, 1, 1, 5, 5), __builtin_shufflevector(a, b, 3, 3, 7, 7)}};
+      memcpy(out + 4 * t, expanded[0], sizeof expanded[0]);
+      memcpy(out + 4 * t + MK_TILE, expanded[1], sizeof expanded[1]);
+    }
+  }
+}
+
+/* By words 4 t to 4 t + 3, from t = 0 on: (even + odd of word 4 t) + (the same of 4 t + 2), in lane 0; of 4 t + 1 and 4 t + 3 in lane 1. */
+static void add_up(const tile_sums sums, float *y) {
+  for (uint32_t g = 0; g < PAIRS; g++) {
+    float4 words[2][4], total = {0};
+    memcpy(words, sums[g], sizeof words);
     for (uint32_t t = 0; t < 4; t++) {
-      const float *from = x + step * 16 + 2 * t;
-      float *even = out + (size_t)step * 32 + 4 * t, *odd = even + 16;
-      even[0] = even[1] = from[0];
-      even[2] = even[3] = from[8];
-      odd[0] = odd[1] = from[1];
-      odd[2] = odd[3] = from[9];
+      float4 both = words[0][t] + words[1][t];
+      total += both + __builtin_shufflevector(both, both, 2, 3, 0, 1);
+    }
+    y[g] = total[0];
+    y[g + PAIRS] = total[1];
+  }
+}
+
+/* The sums of one row tile with `count` expanded vectors. */
+static void multiply_tile(mk_vector_width width, const uint16_t *tile, uint32_t steps, uint32_t count, const float16 *x,
+                          tile_sums *sums) {
+  uint32_t chunk = count == 1 ? steps : STEPS_PER_CHUNK;
+  memset(sums, 0, count * sizeof *sums);
+  for (uint32_t start = 0; start < steps; start += chunk) {
+    for (uint32_t v = 0; v < count; v += MOST_VECTORS) {
+      block b = {.weight = tile + (size_t)start * MK_TILE_STEP_ELEMENTS,
+                 .x = x + ((size_t)v * steps + start) * 2,
+                 .x_stride = (size_t)steps * 2,
+                 .steps = start + chunk < steps ? chunk : steps - start,
+                 .sums = sums + v};
+      add(width, &b, count - v < MOST_VECTORS ? count - v : MOST_VECTORS);
     }
   }
 }
 
-/* The sums of row tile `tile` with one vector. */
-static void multiply_tile(const uint16_t *tile, const float *expanded, uint32_t steps, float *y) {
-  float16 sums[8][2];
-  memset(sums, 0, sizeof sums);
-  row_tile(tile, (const float16 *)(const void *)expanded, steps, sums);
-  for (uint32_t g = 0; g < 8; g++) {
-    float low = 0, high = 0;
-    for (uint32_t i = 0; i < 16; i += 4) {
-      low += (sums[g][0][i] + sums[g][1][i]) + (sums[g][0][i + 2] + sums[g][1][i + 2]);
-      high += (sums[g][0][i + 1] + sums[g][1][i + 1]) + (sums[g][0][i + 3] + sums[g][1][i + 3]);
-    }
-    y[g] = low;
-    y[g + 8] = high;
-  }
-}
-
-void mk_matvec(const mk_span *weight, uint32_t count, const float *x, float *scratch, float *y) {
+void mk_matvec_at(mk_vector_width width, const mk_span *weight, uint32_t count, const float *x, float *scratch,
+                  float *y) {
+  tile_sums sums[MK_PROMPT_ROWS];
   uint32_t grid_cols = mk_buffer_grid_cols(weight->buffer);
   uint32_t steps = (weight->cols + MK_TILE - 1) / MK_TILE, first = weight->col / MK_TILE;
   float *expanded = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
@@ -86,8 +195,13 @@ void mk_matvec(const mk_span *weight, uint32_t count, const float *x, float *scr
   for (uint32_t row = 0; row < weight->rows; row += MK_TILE) {
     const uint16_t *tile =
         elements + ((size_t)(weight->row + row) / MK_TILE * grid_cols + first) * MK_TILE_STEP_ELEMENTS;
+    multiply_tile(width, tile, steps, count, (const float16 *)(const void *)expanded, sums);
     for (uint32_t i = 0; i < count; i++) {
-      multiply_tile(tile, expanded + (size_t)i * steps * 2 * MK_TILE, steps, y + (size_t)i * weight->rows + row);
+      add_up(sums[i], y + (size_t)i * weight->rows + row);
     }
   }
+}
+
+void mk_matvec(const mk_span *weight, uint32_t count, const float *x, float *scratch, float *y) {
+  mk_matvec_at(mk_vector_widest(), weight, count, x, scratch, y);
 }

@@ -21,7 +21,7 @@ static const uint64_t *words_of(const parts_view *view, uint32_t slot, uint32_t 
 static bool stamped(const parts_view *view, const uint64_t *words, uint32_t count) {
   uint32_t late = 0;
   for (uint32_t i = 0; i < count; i++) {
-    late |= (uint32_t)(words[i] >> 32) ^ view->generation;
+    late |= (uint32_t)(mk_word_load(&words[i]) >> 32) ^ view->generation;
   }
   return late == 0;
 }
@@ -43,23 +43,23 @@ static void note_reads(mk_reference *machine, const mk_span *parts, const mk_mla
   }
 }
 
-static float number(uint64_t word) { return mk_param_float((uint32_t)word); }
+static float number(const uint64_t *word) { return mk_param_float((uint32_t)mk_word_load(word)); }
 
 static void reduce_unit(const parts_view *view, const mk_mla_reduction *r, uint32_t unit, uint16_t *out) {
   float max = -INFINITY, total = 0, sum[MK_MLA_UNIT] = {0};
   for (uint32_t s = r->first_slot; s < r->first_slot + r->slots; s++) {
-    float size = number(words_of(view, s, unit)[0]);
+    float size = number(words_of(view, s, unit));
     max = size > max || isnan(size) ? size : max;
   }
   for (uint32_t s = r->first_slot; s < r->first_slot + r->slots; s++) {
     const uint64_t *words = words_of(view, s, unit);
-    if (number(words[0]) == -INFINITY) {
+    if (number(words) == -INFINITY) {
       continue;
     }
-    float weight = exp2f(number(words[0]) - max), factor = weight * number(words[1]);
+    float weight = exp2f(number(words) - max), factor = weight * number(words + 1);
     total += weight;
     for (uint32_t d = 0; d < MK_MLA_UNIT; d += 2) {
-      uint64_t word = words[MK_MLA_UNIT_HEAD + d / 2];
+      uint64_t word = mk_word_load(&words[MK_MLA_UNIT_HEAD + d / 2]);
       sum[d] += factor * mk_half_to_float((uint16_t)word);
       sum[d + 1] += factor * mk_half_to_float((uint16_t)(word >> 16));
     }

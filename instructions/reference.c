@@ -253,8 +253,9 @@ static bool stage_row(mk_reference *machine, const mk_span *span, uint32_t row, 
   uint32_t count = pairs ? span->cols / 2 : span->cols, late = 0;
   words += pairs ? span->col / 2 : span->col;
   for (uint32_t i = 0; i < count; i++) {
-    late |= (uint32_t)(words[i] >> 32) ^ machine->generation;
-    uint32_t data = (uint32_t)words[i];
+    uint64_t word = mk_word_load(&words[i]);
+    uint32_t data = (uint32_t)word;
+    late |= (uint32_t)(word >> 32) ^ machine->generation;
     if (pairs) {
       to[2 * i] = mk_param_float(data << 16);
       to[2 * i + 1] = mk_param_float(data & 0xffff0000u);
@@ -315,7 +316,7 @@ void mk_publish_words(const mk_reference *machine, const mk_span *span, uint32_t
   if (span->buffer->store == MK_STORE_STAMPED) {
     uint64_t *words = (uint64_t *)(void *)span->memory + (span->row + row) * stamped_row_words(span->buffer);
     for (uint32_t i = 0; i < count; i++) {
-      words[span->col + first + i] = (uint64_t)machine->publish << 32 | values[i];
+      mk_word_store(&words[span->col + first + i], machine->publish, values[i]);
     }
     return;
   }
@@ -335,7 +336,7 @@ void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_
   mk_note_write(machine, span, row, first, count / 2 * 2); /* an odd last one would have no word */
   for (uint32_t i = 0; i + 1 < count; i += 2) {
     uint32_t data = mk_float_to_bf16(values[i]) | (uint32_t)mk_float_to_bf16(values[i + 1]) << 16;
-    words[i / 2] = (uint64_t)machine->publish << 32 | data;
+    mk_word_store(&words[i / 2], machine->publish, data);
   }
 }
 

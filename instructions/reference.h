@@ -74,6 +74,12 @@ mk_reference_result mk_reference_run(mk_reference *machine, const mk_instruction
   mk_reference_result mk_reference_##NAME(mk_reference *machine, const mk_instruction *instruction);
 #include "instructions/opcodes.def"
 
+/* A stamped word: no lock is held while SMs of other threads read it, and stamp and data come together. */
+static inline uint64_t mk_word_load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
+static inline void mk_word_store(uint64_t *word, uint32_t stamp, uint32_t data) {
+  __atomic_store_n(word, (uint64_t)stamp << 32 | data, __ATOMIC_RELAXED);
+}
+
 /* Shared by the opcodes' files. Elements of a rectangle are [rows][cols] in row-major order. */
 
 static inline float mk_bf16_to_float(uint16_t bits) { return mk_param_float((uint32_t)bits << 16); }

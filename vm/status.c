@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static _Thread_local char message[4096]; /* a wait cycle through all SMs of a GPU fits */
 static _Thread_local char place[256];
@@ -98,12 +99,21 @@ mk_status mk_alloc(size_t count, size_t size, void *out) {
   return MK_OK;
 }
 
+/* Weights are gigabytes: in pages of 2 MiB the kernel has 512 times fewer of them to hand out, and the CPU to look up. */
+enum { LARGE = 16 << 20, LARGE_PAGE = 2 << 20 };
+
 mk_status mk_alloc_aligned(size_t alignment, size_t bytes, void *out) {
   void *fresh = NULL;
+  alignment = bytes >= LARGE && alignment < LARGE_PAGE ? LARGE_PAGE : alignment;
   memcpy(out, &fresh, sizeof fresh);
   if (alloc_must_fail() || posix_memalign(&fresh, alignment, bytes == 0 ? 1 : bytes) != 0) {
     return out_of_memory(1, bytes);
   }
+#ifdef MADV_HUGEPAGE
+  if (bytes >= LARGE) {
+    (void)madvise(fresh, bytes, MADV_HUGEPAGE); /* a kernel that has none gives small ones */
+  }
+#endif
   memset(fresh, 0, bytes);
   memcpy(out, &fresh, sizeof fresh);
   return MK_OK;

@@ -1,6 +1,8 @@
 /* See engine.h. */
+#define _GNU_SOURCE /* sched_getaffinity */
 #include "tools/lib/engine_internal.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,7 +12,11 @@
 #include "vm/cpu/machine.h"
 #include "vm/verify.h"
 
-enum { DEFAULT_CONTEXT = 4096 };
+enum {
+  DEFAULT_CONTEXT = 4096,
+  /* CPU: enough for threads to take turns when one is held up; every queue more prepares every input once more. */
+  QUEUES_PER_THREAD = 4,
+};
 
 static bool needs_cpu(const mk_engine_options *options) {
   return options->interleave_seed != 0 || options->adversarial || options->check_races || options->tamper != NULL;
@@ -37,6 +43,24 @@ static mk_status choose_device(const mk_engine_options *options, int *index) {
   }
   *index = number;
   return MK_OK;
+}
+
+static uint32_t threads_of(const mk_engine_options *options) {
+  cpu_set_t cores;
+  if (options->threads != 0) {
+    return options->threads;
+  }
+  int count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+  return count > MK_CPU_MOST_THREADS ? MK_CPU_MOST_THREADS : (uint32_t)count;
+}
+
+/* What is computed does not depend on it. */
+static uint32_t queues_of(const mk_engine_options *options, bool cpu) {
+  if (options->sms != 0 || !cpu || needs_cpu(options)) {
+    return options->sms != 0 ? options->sms : MK_DEFAULT_SMS;
+  }
+  uint32_t queues = QUEUES_PER_THREAD * threads_of(options);
+  return queues < MK_DEFAULT_SMS ? queues : MK_DEFAULT_SMS;
 }
 
 bool mk_engine_takes_rows(const mk_engine_options *options) {
@@ -129,8 +153,10 @@ static mk_status open_machine(mk_engine *engine, const mk_engine_options *option
   }
   snprintf(engine->device, sizeof engine->device, "cpu");
   tell_memory(engine->program, options);
-  mk_cpu_options machine = {
-      .seed = options->interleave_seed, .adversarial = options->adversarial, .check_races = options->check_races};
+  mk_cpu_options machine = {.threads = threads_of(options),
+                            .seed = options->interleave_seed,
+                            .adversarial = options->adversarial,
+                            .check_races = options->check_races};
   return mk_cpu_new(engine->program, &machine, &engine->cpu);
 }
 
@@ -201,15 +227,15 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   MK_TRY(mk_llama_graph(&engine->config, &engine->graph));
   bool samples = options->sampling != NULL && !mk_sampling_is_greedy(options->sampling);
   uint32_t rows = options->rows;
+  int gpu;
+  MK_TRY(choose_device(options, &gpu));
   if (options->rows_or_one && rows > 1) {
-    int gpu;
-    MK_TRY(choose_device(options, &gpu));
     bool whole = engine->config.hidden % MK_TILE == 0 && engine->config.intermediate % MK_TILE == 0;
     rows = gpu < 0 && rows > MK_MAX_ROWS ? (uint32_t)MK_MAX_ROWS
            : gpu < 0 || whole            ? rows
                                          : 1; /* what the GPU's kernels of several rows ask for */
   }
-  mk_compile_options compile = {.sms = options->sms == 0 ? MK_DEFAULT_SMS : options->sms,
+  mk_compile_options compile = {.sms = queues_of(options, gpu < 0),
                                 .max_seq = engine->max_seq,
                                 .rows = rows,
                                 .blocks = options->kv_blocks,

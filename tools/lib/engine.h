@@ -29,8 +29,9 @@ typedef struct mk_engine_options {
   const mk_config *synth;   /* not NULL: no directory; this configuration with the hash weights of models/synth.h */
   uint64_t synth_seed;      /* of those */
   uint32_t gpu_deadline_ms; /* cuda: of every wait in the kernel; 0: 1500 */
-  uint32_t sms;             /* 0: 132 */
-  uint32_t max_seq;         /* 0: min(max_position_embeddings, 4096) */
+  uint32_t sms;     /* 0: 132; on the cpu as many as keep its threads busy, unless it interleaves or checks for races */
+  uint32_t threads; /* cpu: 0: one for each core that the process may use; interleaving and checking take one */
+  uint32_t max_seq; /* 0: min(max_position_embeddings, 4096) */
   /* Of a greedy program, per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time; MK_PROMPT_ROWS: of
    * one sequence at a time. cuda: hidden and intermediate sizes are then multiples of 16, and mk_engine_generate goes on token by
    * token behind the prompt. */

@@ -505,6 +505,10 @@ mk_status mk_command_bench(int argc, char **argv) {
   MK_TRY(find_shape(&o, &config));
   MK_TRY(check_device(&o, cuda));
   MK_TRY(choose_context(&o, &config, cuda, &open.max_seq));
+  if (!cuda && largest(&o.prompts) != 0 && o.trace.path == NULL && !o.breakdown) { /* as `run` does */
+    open.rows = getenv("ROWS") ? (uint32_t)atoi(getenv("ROWS")) : MK_MAX_ROWS;
+    open.kv_blocks = (open.max_seq + MK_BLOCK_TOKENS - 1) / MK_BLOCK_TOKENS;
+  }
   MK_TRY(mk_open_engine(o.model, &open, &engine));
   mk_release_interrupt();
   mk_status status = run_all(&o, &open, engine);

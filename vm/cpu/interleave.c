@@ -36,7 +36,9 @@ bool mk_cpu_execute_accesses(mk_cpu *cpu, mk_cpu_sm *sm) {
   bool waits = false;
   turn.stamp = random_below(cpu, 2) == 0 ? PENDING : turn.stamp;
   mk_status status = mk_accesses_consume(cpu->accesses, &turn, &waits);
-  cpu->failure = status != MK_OK ? status : cpu->failure;
+  if (status != MK_OK) {
+    mk_cpu_fail(cpu, status);
+  }
   return !waits;
 }
 
@@ -195,7 +197,7 @@ static mk_status step_loader(mk_cpu *cpu, uint32_t q, bool *moved) {
   if (!room || !ready) {
     return MK_OK;
   }
-  cpu->since = mk_recorder_now(cpu->recorder);
+  sm->since = mk_recorder_now(cpu->recorder);
   MK_TRY(observe(cpu, q, MK_ROLE_LOADER));
   if (cpu->accesses != NULL) {
     mk_access_turn turn = turn_of(cpu, sm, MK_ROLE_LOADER);
@@ -260,10 +262,14 @@ static mk_status step_consumer(mk_cpu *cpu, uint32_t q, bool *moved) {
     return MK_OK;
   }
   *moved = publish_earlier(cpu, sm, &sm->queue[c->at], mk_cpu_epoch_generation(cpu, c->epoch));
-  if (!mk_cpu_execute(cpu, sm, PENDING)) {
-    return cpu->failure;
+  if (!mk_cpu_execute(cpu, sm, PENDING, cpu->scratch == NULL ? NULL : cpu->scratch[0])) {
+    return (mk_status)cpu->failure;
   }
-  MK_TRY(cpu->failure);
+  if (mk_cpu_at_boundary(sm) && c->epoch == cpu->announced) { /* the first SM that passes it tells the host */
+    cpu->announced++;
+    mk_cpu_announce(cpu, sm, c->epoch);
+  }
+  MK_TRY((mk_status)cpu->failure);
   MK_TRY(observe(cpu, q, MK_ROLE_CONSUMER));
   MK_TRY(publish_role(cpu, sm, MK_ROLE_CONSUMER));
   sm->pages_in_flight -= sm->queue[c->at].pages;
@@ -272,7 +278,7 @@ static mk_status step_consumer(mk_cpu *cpu, uint32_t q, bool *moved) {
   if (!sm->computed) {
     mk_cpu_advance(cpu, sm, MK_ROLE_CONSUMER);
   }
-  return cpu->failure;
+  return (mk_status)cpu->failure;
 }
 
 static mk_status store(mk_cpu *cpu, uint32_t q) {
@@ -294,7 +300,7 @@ static mk_status step_storer(mk_cpu *cpu, uint32_t q, bool *moved) {
     return MK_OK;
   }
   *moved = true;
-  cpu->since = mk_recorder_now(cpu->recorder);
+  sm->since = mk_recorder_now(cpu->recorder);
   if (!sm->stored) {
     MK_TRY(store(cpu, q));
     sm->stored = sends(sm, MK_ROLE_STORER);

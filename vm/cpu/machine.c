@@ -1,5 +1,4 @@
-/* Memory and life of the CPU machine, what its two drivers share, and the greedy one: an instruction goes through its three roles
- * at once. The other driver is in interleave.c. */
+/* Memory and life of the CPU machine, and what its two drivers (threads.c, interleave.c) share. */
 #include "vm/cpu/machine_internal.h"
 
 #include <stdio.h>
@@ -8,6 +7,15 @@
 
 #include "instructions/mla.h"
 #include "instructions/reference.h"
+
+static mk_status init_scratch(mk_cpu *cpu) {
+  size_t floats = mk_reference_scratch(cpu->program) + 64;
+  MK_TRY(mk_alloc(cpu->options.threads, sizeof *cpu->scratch, &cpu->scratch));
+  for (uint32_t t = 0; t < cpu->options.threads; t++) {
+    MK_TRY(mk_alloc_aligned(64, floats * sizeof **cpu->scratch, &cpu->scratch[t]));
+  }
+  return MK_OK;
+}
 
 static mk_status init(mk_cpu *cpu) {
   const mk_program *program = cpu->program;
@@ -28,6 +36,7 @@ static mk_status init(mk_cpu *cpu) {
       sm->has_boundary |= mk_opcode_lookup(sm->queue[i].opcode)->state == MK_STATE_WRITE;
       cpu->listed |= mk_instruction_listed(&sm->queue[i]);
     }
+    cpu->has_boundary |= sm->has_boundary;
   }
   MK_TRY(mk_alloc(program->counter_count, sizeof *cpu->counters, &cpu->counters));
   if (cpu->options.accesses_only && cpu->listed) {
@@ -37,7 +46,7 @@ static mk_status init(mk_cpu *cpu) {
   if (cpu->options.accesses_only) {
     MK_TRY(mk_accesses_new(program, &cpu->accesses));
   } else {
-    MK_TRY(mk_alloc_aligned(64, (mk_reference_scratch(program) + 64) * sizeof *cpu->scratch, &cpu->scratch));
+    MK_TRY(init_scratch(cpu));
   }
   if (cpu->options.adversarial) {
     MK_TRY(mk_alloc(mk_cpu_actors(cpu), sizeof *cpu->order, &cpu->order));
@@ -56,16 +65,26 @@ static mk_status init(mk_cpu *cpu) {
   return MK_OK;
 }
 
+static bool roles_apart(const mk_cpu *cpu) {
+  const mk_cpu_options *o = &cpu->options;
+  return o->seed != 0 || o->adversarial || o->check_races || o->accesses_only;
+}
+
 mk_status mk_cpu_new(const mk_program *program, const mk_cpu_options *options, mk_cpu **out) {
   *out = NULL;
   if (options->accesses_only && mk_program_rows(program) > 1) {
     return mk_error(MK_ERR_USAGE, "accesses alone are for programs of one row per step; this one has %u",
                     mk_program_rows(program));
   }
+  if (options->threads > MK_CPU_MOST_THREADS) {
+    return mk_error(MK_ERR_USAGE, "%u threads; the CPU machine has at most %d", options->threads, MK_CPU_MOST_THREADS);
+  }
   MK_TRY(mk_alloc(1, sizeof **out, out));
   mk_cpu *cpu = *out;
   cpu->program = program;
   cpu->options = *options;
+  cpu->options.threads = options->threads == 0 || roles_apart(cpu) ? 1 : options->threads;
+  pthread_mutex_init(&cpu->failing, NULL);
   cpu->random = options->seed;
   mk_status status = init(cpu);
   if (status != MK_OK) {
@@ -90,7 +109,11 @@ void mk_cpu_free(mk_cpu *cpu) {
   mk_free(cpu->memory);
   mk_free(cpu->sms);
   mk_free(cpu->counters);
+  for (uint32_t t = 0; cpu->scratch != NULL && t < cpu->options.threads; t++) {
+    mk_free(cpu->scratch[t]);
+  }
   mk_free(cpu->scratch);
+  pthread_mutex_destroy(&cpu->failing);
   mk_free(cpu->order);
   mk_free(cpu->frozen);
   mk_written_free(cpu->written);
@@ -106,7 +129,12 @@ void *mk_cpu_memory(mk_cpu *cpu, size_t index) {
 
 uint32_t mk_cpu_generation(const mk_cpu *cpu) { return cpu->first_epoch; }
 
-uint32_t mk_cpu_counter(const mk_cpu *cpu, size_t index) { return cpu->counters[index]; }
+/* Whatever came before the signals that it counts has happened. */
+static uint32_t count_of(const mk_cpu *cpu, size_t index) {
+  return atomic_load_explicit(&cpu->counters[index], memory_order_acquire);
+}
+
+uint32_t mk_cpu_counter(const mk_cpu *cpu, size_t index) { return count_of(cpu, index); }
 
 void mk_cpu_set_state(mk_cpu *cpu, uint32_t token, uint32_t position, uint32_t prompt_length) {
   for (size_t q = 0; q < cpu->program->queue_count; q++) {
@@ -120,7 +148,7 @@ static uint32_t wanted(const mk_cpu *cpu, const mk_wait *wait, uint64_t epoch) {
 
 static bool waits_satisfied(const mk_cpu *cpu, const mk_instruction *in, uint64_t epoch) {
   for (uint32_t w = 0; w < in->wait_count; w++) {
-    if ((int32_t)(cpu->counters[in->waits[w].counter] - wanted(cpu, &in->waits[w], epoch)) < 0) {
+    if ((int32_t)(count_of(cpu, in->waits[w].counter) - wanted(cpu, &in->waits[w], epoch)) < 0) {
       return false;
     }
   }
@@ -141,7 +169,7 @@ static void planted_delay(const mk_cpu *cpu, const mk_instruction *in) {
 
 void mk_cpu_record_work(const mk_cpu *cpu, const mk_cpu_sm *sm, mk_role role) {
   const mk_cpu_cursor *c = &sm->roles[role];
-  mk_recorder_work(cpu->recorder, (uint32_t)(sm - cpu->sms), role, c->epoch, cpu->since, sm->queue[c->at].uid);
+  mk_recorder_work(cpu->recorder, (uint32_t)(sm - cpu->sms), role, c->epoch, sm->since, sm->queue[c->at].uid);
 }
 
 void mk_cpu_advance(const mk_cpu *cpu, mk_cpu_sm *sm, mk_role role) {
@@ -154,12 +182,16 @@ void mk_cpu_advance(const mk_cpu *cpu, mk_cpu_sm *sm, mk_role role) {
   mk_recorder_leave(cpu->recorder, (uint32_t)(sm - cpu->sms), role, c->epoch, c->at == 0);
 }
 
-/* The first SM that passes the token boundary tells the host. */
-static void announce(mk_cpu *cpu, const mk_cpu_sm *sm, uint64_t epoch) {
-  if (epoch < cpu->announced) {
-    return;
+void mk_cpu_fail(mk_cpu *cpu, mk_status status) {
+  pthread_mutex_lock(&cpu->failing);
+  if (cpu->failure == MK_OK) {
+    snprintf(cpu->failure_message, sizeof cpu->failure_message, "%s", mk_error_message());
+    cpu->failure = (int)status;
   }
-  cpu->announced = epoch + 1;
+  pthread_mutex_unlock(&cpu->failing);
+}
+
+void mk_cpu_announce(mk_cpu *cpu, const mk_cpu_sm *sm, uint64_t epoch) {
   if (mk_program_rows(cpu->program) > 1) {
     if (cpu->step_fn != NULL && !cpu->step_fn(cpu->user, (uint32_t)epoch, sm->step.results)) {
       cpu->limit = epoch + 1;
@@ -167,26 +199,28 @@ static void announce(mk_cpu *cpu, const mk_cpu_sm *sm, uint64_t epoch) {
     return;
   }
   if (sm->step.nan_logits != 0) {
-    cpu->failure = mk_error(MK_ERR_DEVICE, "the logits at position %u are not numbers (NaN)", sm->step.position - 1);
+    mk_cpu_fail(cpu, mk_error(MK_ERR_DEVICE, "the logits at position %u are not numbers (NaN)", sm->step.position - 1));
     cpu->limit = epoch + 1;
   } else if (cpu->fn != NULL && !cpu->fn(cpu->user, sm->step.position - 1, sm->step.token)) {
     cpu->limit = epoch + 1;
   }
 }
 
-static bool execute_arithmetic(mk_cpu *cpu, mk_cpu_sm *sm, uint32_t publish) {
+static bool execute_arithmetic(mk_cpu *cpu, mk_cpu_sm *sm, uint32_t publish, float *scratch) {
   const mk_cpu_cursor *c = &sm->roles[MK_ROLE_CONSUMER];
   mk_reference reference = {.program = cpu->program,
                             .memory = cpu->memory,
                             .state = &sm->step,
                             .generation = mk_cpu_epoch_generation(cpu, c->epoch),
                             .publish = publish,
-                            .scratch = cpu->scratch,
+                            .scratch = scratch,
                             .sm = (uint32_t)(sm - cpu->sms),
                             .written = cpu->written};
   mk_reference_result result = mk_reference_run(&reference, &sm->queue[c->at]);
   if (result != MK_REFERENCE_DONE) {
-    cpu->failure = result == MK_REFERENCE_FAULT ? MK_ERR_DEVICE : cpu->failure;
+    if (result == MK_REFERENCE_FAULT) {
+      mk_cpu_fail(cpu, MK_ERR_DEVICE);
+    }
     return false;
   }
   uint64_t slot = sm->steps[MK_ROLE_CONSUMER] % cpu->program->machine.result_slots;
@@ -221,7 +255,7 @@ static bool has_stale_word(const mk_cpu *cpu, const mk_step_state *state, const 
       continue;
     }
     for (size_t w = range.first; w < range.end; w++) {
-      if (range.words[r * range.row_words + w] >> 32 != generation) {
+      if (mk_word_load(&range.words[r * range.row_words + w]) >> 32 != generation) {
         return true;
       }
     }
@@ -248,37 +282,36 @@ static void record_wait(const mk_cpu *cpu, const mk_cpu_sm *sm) {
     }
   }
   for (uint32_t w = in->wait_count; w-- != 0;) {
-    if ((int32_t)(cpu->counters[in->waits[w].counter] - wanted(cpu, &in->waits[w], c->epoch)) < 0) {
+    if ((int32_t)(count_of(cpu, in->waits[w].counter) - wanted(cpu, &in->waits[w], c->epoch)) < 0) {
       activity = MK_ACTIVITY_COUNTER;
       edge = in->waits[w].counter;
     }
   }
-  mk_recorder_wait(cpu->recorder, (uint32_t)(sm - cpu->sms), MK_ROLE_CONSUMER, c->epoch, cpu->since, activity, in->uid,
+  mk_recorder_wait(cpu->recorder, (uint32_t)(sm - cpu->sms), MK_ROLE_CONSUMER, c->epoch, sm->since, activity, in->uid,
                    edge);
 }
 
-bool mk_cpu_execute(mk_cpu *cpu, mk_cpu_sm *sm, uint32_t publish) {
+bool mk_cpu_execute(mk_cpu *cpu, mk_cpu_sm *sm, uint32_t publish, float *scratch) {
   const mk_cpu_cursor *c = &sm->roles[MK_ROLE_CONSUMER];
   const mk_instruction *in = &sm->queue[c->at];
-  cpu->since = mk_recorder_now(cpu->recorder);
+  sm->since = mk_recorder_now(cpu->recorder);
   if (!waits_satisfied(cpu, in, c->epoch) ||
-      !(cpu->accesses != NULL ? mk_cpu_execute_accesses(cpu, sm) : execute_arithmetic(cpu, sm, publish))) {
+      !(cpu->accesses != NULL ? mk_cpu_execute_accesses(cpu, sm) : execute_arithmetic(cpu, sm, publish, scratch))) {
     record_wait(cpu, sm);
     return false;
   }
   planted_delay(cpu, in);
   mk_cpu_record_work(cpu, sm, MK_ROLE_CONSUMER);
-  if (mk_opcode_lookup(in->opcode)->state == MK_STATE_WRITE) {
+  if (mk_cpu_at_boundary(sm)) {
     sm->boundaries++;
     mk_recorder_rest(cpu->recorder, (uint32_t)(sm - cpu->sms), MK_ROLE_CONSUMER, c->epoch); /* the host has the token */
-    announce(cpu, sm, c->epoch);
   }
   return true;
 }
 
 void mk_cpu_signal(mk_cpu *cpu, const mk_instruction *in) {
   for (uint32_t s = 0; s < in->signal_count; s++) {
-    cpu->counters[in->signals[s].counter] += in->signals[s].amount;
+    atomic_fetch_add_explicit(&cpu->counters[in->signals[s].counter], in->signals[s].amount, memory_order_release);
   }
 }
 
@@ -299,34 +332,15 @@ mk_status mk_cpu_deadlock(const mk_cpu *cpu) {
   char what[128] = "a stamped input that nobody writes";
   for (uint32_t w = 0; w < in->wait_count; w++) {
     uint32_t counter = in->waits[w].counter, want = wanted(cpu, &in->waits[w], c->epoch);
-    if ((int32_t)(cpu->counters[counter] - want) < 0) {
+    if ((int32_t)(count_of(cpu, counter) - want) < 0) {
       snprintf(what, sizeof what, "counter %s has %u and must have %u", cpu->program->counters[counter].name,
-               cpu->counters[counter], want);
+               count_of(cpu, counter), want);
       break;
     }
   }
   return mk_error(MK_ERR_DEVICE, "deadlock: SM %zu waits for ever in epoch %llu at instruction %u (%s): %s",
                   (size_t)(last - cpu->sms), (unsigned long long)c->epoch, in->uid, mk_opcode_lookup(in->opcode)->name,
                   what);
-}
-
-static mk_status run_greedy(mk_cpu *cpu) {
-  bool moved = true, unfinished = true;
-  while (unfinished && moved && cpu->failure == MK_OK) {
-    moved = unfinished = false;
-    for (size_t q = 0; q < cpu->program->queue_count; q++) {
-      mk_cpu_sm *sm = &cpu->sms[q];
-      const mk_cpu_cursor *c = &sm->roles[MK_ROLE_CONSUMER];
-      while (sm->count != 0 && c->epoch < cpu->limit && cpu->failure == MK_OK &&
-             mk_cpu_execute(cpu, sm, mk_cpu_epoch_generation(cpu, c->epoch))) {
-        mk_cpu_signal(cpu, &sm->queue[c->at]);
-        mk_cpu_advance(cpu, sm, MK_ROLE_CONSUMER);
-        moved = true;
-      }
-      unfinished |= sm->count != 0 && c->epoch < cpu->limit;
-    }
-  }
-  return cpu->failure != MK_OK ? cpu->failure : unfinished ? mk_cpu_deadlock(cpu) : MK_OK;
 }
 
 /* An aborted run leaves stamps and counters of epochs that do not count: back to those of a new machine. */
@@ -344,7 +358,9 @@ static void clear_after_abort(mk_cpu *cpu) {
   if (cpu->written != NULL) {
     mk_written_clear(cpu->written);
   }
-  memset(cpu->counters, 0, cpu->program->counter_count * sizeof *cpu->counters);
+  for (size_t c = 0; c < cpu->program->counter_count; c++) {
+    cpu->counters[c] = 0;
+  }
   cpu->first_epoch = 0;
 }
 
@@ -354,7 +370,7 @@ static mk_status run(mk_cpu *cpu, uint64_t epochs) {
                     (unsigned long long)epochs);
   }
   cpu->limit = epochs;
-  cpu->announced = 0;
+  cpu->announced = cpu->passing = cpu->passed = 0;
   cpu->failure = MK_OK;
   for (size_t q = 0; q < cpu->program->queue_count; q++) {
     mk_cpu_sm *sm = &cpu->sms[q];
@@ -364,16 +380,14 @@ static mk_status run(mk_cpu *cpu, uint64_t epochs) {
     sm->computed = sm->stored = false;
     sm->pages_in_flight = 0;
   }
-  bool roles_apart =
-      cpu->options.seed != 0 || cpu->options.adversarial || cpu->options.check_races || cpu->options.accesses_only;
-  if (roles_apart && cpu->random == 0) {
+  if (roles_apart(cpu) && cpu->random == 0) {
     cpu->random = 1;
   }
   if (cpu->race != NULL) {
     mk_race_barrier(cpu->race);
   }
-  mk_recorder_begin(cpu->recorder, cpu->sms[0].step.position, roles_apart);
-  mk_status status = roles_apart ? mk_cpu_run_interleaved(cpu) : run_greedy(cpu);
+  mk_recorder_begin(cpu->recorder, cpu->sms[0].step.position, roles_apart(cpu));
+  mk_status status = roles_apart(cpu) ? mk_cpu_run_interleaved(cpu) : mk_cpu_run_greedy(cpu);
   mk_recorder_end(cpu->recorder, status == MK_OK ? cpu->limit : 0);
   if (status != MK_OK) {
     clear_after_abort(cpu);

@@ -1,13 +1,14 @@
 /* The CPU machine: runs a program with queues, pages, counters and stamps simulated and the plain C references as opcodes.
  *
- * Ownership: a mk_cpu owns the memory of every buffer; the program stays the caller's and outlives it. One thread at a time.
+ * Ownership: a mk_cpu owns the memory of every buffer; the program stays the caller's and outlives it. One thread at a time calls; a run
+ * takes as many as the options say and has none left when it returns. Callbacks are called by the thread that runs the machine.
  * Failure: MK_ERR_DEVICE when the program deadlocks, an access is unordered (check_races), a value is read that nobody wrote in this step
  * (check_races, adversarial), logits are NaN, or data name a place that does not exist (a token, position, slot, block, or a place in prompt,
  * plan or ring: always looked at), with the SM, role, instruction and reason in the message; the run ends there, and the next
  * one starts afresh. MK_ERR_RUNTIME for memory; MK_ERR_USAGE for a plan that cannot be. It runs any well-formed program, accepted by
  * the verifier or not, but operands must lie inside their buffers and fit each other (the verifier's bounds and shape rules).
  *
- * Ways to run (mk_cpu_options): greedy, every queue as far as it goes; or a random legal interleaving of loaders, consumers and
+ * Ways to run (mk_cpu_options): greedy, every queue as far as it goes, dealt over threads; or, on one thread, a random legal interleaving of loaders, consumers and
  * storers of all SMs, epochs overlapping as they do on a GPU; a storer's words and its signals are two steps. Adversarial: roles or whole SMs
  * stand still for as long as the program lets the others go on, and stamped words become visible tile by tile in any order at a random time,
  * as soon as they are written or long after relaxed signals. The bits that come out are the same in all of them. The seed decides
@@ -21,8 +22,11 @@
 
 typedef struct mk_cpu mk_cpu;
 
+enum { MK_CPU_MOST_THREADS = 1024 };
+
 typedef struct mk_cpu_options {
-  uint64_t seed; /* 0: greedy; else a random interleaving */
+  uint32_t threads; /* of a greedy run; 0: 1. The bits do not depend on it */
+  uint64_t seed;    /* 0: greedy; else a random interleaving */
   bool adversarial;
   bool check_races;
   bool

@@ -1,7 +1,10 @@
-/* The inside of the CPU machine, shared by machine.c (memory, life, the greedy driver) and interleave.c
- * (the interleaved driver). */
+/* The inside of the CPU machine, shared by machine.c (memory, life, what an instruction does) and its two drivers: threads.c (greedy, on any
+ * number of threads) and interleave.c (one thread, roles apart). What several threads touch is atomic; the rest of an SM is its holder's. */
 #ifndef MK_CPU_MACHINE_INTERNAL_H
 #define MK_CPU_MACHINE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
 
 #include "instructions/written.h"
 #include "vm/cpu/accesses.h"
@@ -23,6 +26,7 @@ typedef struct mk_late_publication { /* stamped words that are written but not y
 } mk_late_publication;
 
 typedef struct mk_cpu_sm {
+  atomic_bool held; /* by a thread that runs its queue */
   const mk_instruction *queue;
   uint32_t count;
   mk_cpu_cursor roles[MK_ROLE_COUNT];
@@ -30,6 +34,7 @@ typedef struct mk_cpu_sm {
   uint64_t boundaries;           /* `next` instructions done by the consumer in this run */
   bool computed, stored;         /* the consumer's, the storer's words are written, its signals are to come */
   bool has_boundary;
+  uint64_t since; /* when the step of a role at hand began, for the recorder */
   uint64_t pages_in_flight;
   mk_step_state step;
   uint16_t (*rows_used)[MK_MAX_OPERANDS]; /* per result slot: what the consumer touched, for the storer's part */
@@ -43,8 +48,8 @@ struct mk_cpu {
   mk_cpu_options options;
   uint8_t **memory;
   mk_cpu_sm *sms;
-  uint32_t *counters;
-  float *scratch;
+  atomic_uint *counters;
+  float **scratch;       /* by thread */
   mk_race *race;         /* NULL: not checking */
   mk_accesses *accesses; /* NULL: with arithmetic, else without, and `memory` has no buffers */
   mk_written *written;   /* NULL: reads are not looked at */
@@ -53,17 +58,22 @@ struct mk_cpu {
       *frozen; /* adversarial: by actor: not 0: does not move until nobody else can; the higher, the later this began */
   uint32_t holds; /* adversarial: one in so many late publications is held until then, too; 0: none */
   uint64_t random;
-  uint32_t first_epoch; /* epochs since the buffers were cleared, before this run */
-  uint64_t limit;       /* epochs of this run */
-  uint64_t announced;   /* epochs whose token the host has seen */
+  uint32_t first_epoch;    /* epochs since the buffers were cleared, before this run */
+  atomic_ullong limit;     /* epochs of this run */
+  atomic_ullong announced; /* epochs whose token the host has seen */
   mk_epoch_fn fn;
   mk_step_fn step_fn; /* of a run by a plan */
   void *user;
-  mk_status failure;
-  mk_recorder *recorder; /* NULL: off */
-  uint64_t since;        /* when the step of a role at hand began, for the recorder */
+  atomic_int failure; /* mk_status: the first one */
+  pthread_mutex_t failing;
+  char failure_message[4096]; /* that thread's */
+  mk_recorder *recorder;      /* NULL: off */
   uint32_t delay_uid, delay_ns;
-  bool listed; /* the program follows work lists: a run is one epoch */
+  bool listed;       /* the program follows work lists: a run is one epoch */
+  bool has_boundary; /* some queue has */
+  /* Greedy. Epochs of which an SM has passed the token boundary, that SM, and the same when it can be seen; instructions done by all. */
+  atomic_ullong passing, passed, progress;
+  const mk_cpu_sm *first_past;
 };
 
 typedef struct mk_word_range { /* of a stamped operand */
@@ -82,8 +92,17 @@ static inline uint32_t mk_cpu_epoch_generation(const mk_cpu *cpu, uint64_t epoch
   return cpu->first_epoch + (uint32_t)epoch + 1;
 }
 
-/* Computes the consumer's instruction, whose stamped words get the stamp `publish`; false: an input is not there yet. */
-bool mk_cpu_execute(mk_cpu *cpu, mk_cpu_sm *sm, uint32_t publish);
+/* Whether the consumer's instruction is the token boundary. */
+static inline bool mk_cpu_at_boundary(const mk_cpu_sm *sm) {
+  return mk_opcode_lookup(sm->queue[sm->roles[MK_ROLE_CONSUMER].at].opcode)->state == MK_STATE_WRITE;
+}
+
+/* Computes the consumer's instruction, whose stamped words get the stamp `publish`; false: an input is not there yet, or it failed. */
+bool mk_cpu_execute(mk_cpu *cpu, mk_cpu_sm *sm, uint32_t publish, float *scratch);
+/* Tells the host what the SM, which has passed the boundary of the epoch, knows. In the thread that runs the machine. */
+void mk_cpu_announce(mk_cpu *cpu, const mk_cpu_sm *sm, uint64_t epoch);
+/* Keeps the first failure of the run with this thread's message. */
+void mk_cpu_fail(mk_cpu *cpu, mk_status status);
 /* The part of mk_cpu_execute that accesses_only puts in the place of arithmetic; an error goes to cpu->failure. */
 bool mk_cpu_execute_accesses(mk_cpu *cpu, mk_cpu_sm *sm);
 /* Adds what the instruction signals to the counters. */
@@ -96,6 +115,8 @@ mk_word_range mk_cpu_words(const mk_cpu *cpu, const mk_operand *operand);
 /* MK_ERR_DEVICE: the SM that is furthest behind, and what it waits for; MK_OK: none is behind. */
 mk_status mk_cpu_deadlock(const mk_cpu *cpu);
 
+/* Runs cpu->limit epochs, every queue as far as it goes. */
+mk_status mk_cpu_run_greedy(mk_cpu *cpu);
 /* Runs cpu->limit epochs, every role of every SM moving on its own. */
 mk_status mk_cpu_run_interleaved(mk_cpu *cpu);
 
