@@ -166,13 +166,13 @@ static void fold_tokens(const unit_view *view, const line_view *line, const floa
     scores[i] *= scale;
     *max = scores[i] > *max || isnan(scores[i]) ? scores[i] : *max;
   }
-  float keep = isinf(old) ? 0.0f : expf(old - *max);
+  float keep = isinf(old) ? 0.0f : mk_exp(old - *max);
   *total *= keep;
   for (uint32_t d = 0; d < view->head_dim; d++) {
     out[d] *= keep;
   }
   for (uint32_t i = 0; i < padded; i++) {
-    scores[i] = i < count ? expf(scores[i] - *max) : 0;
+    scores[i] = i < count ? mk_exp(scores[i] - *max) : 0;
     *total += scores[i];
   }
   for (uint32_t t = first; t < end; t += MK_TILE) {

@@ -35,7 +35,7 @@ void mk_merge_parts(const float *parts, uint32_t count, size_t stride, uint32_t 
   memset(out, 0, head_dim * sizeof *out);
   for (uint32_t s = 0; s < count; s++) {
     const float *part = parts + s * stride;
-    float factor = expf(part[head_dim] - max);
+    float factor = mk_exp(part[head_dim] - max);
     total += factor * part[head_dim + 1];
     for (uint32_t d = 0; d < head_dim; d++) {
       out[d] += factor * part[d];

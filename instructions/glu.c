@@ -17,7 +17,7 @@ mk_reference_result mk_reference_GLU(mk_reference *machine, const mk_instruction
     for (uint32_t tile = 0; tile < weight.rows / MK_TILE; tile++) {
       for (uint32_t i = 0; i < 8; i++) {
         float g = y[tile * 16 + i] * scales[l], u = y[tile * 16 + 8 + i] * scales[l];
-        y[tile * 8 + i] = g / (1.0f + expf(-g)) * u; /* overwrites rows that are done with */
+        y[tile * 8 + i] = g / (1.0f + mk_exp(-g)) * u; /* overwrites rows that are done with */
       }
     }
     mk_publish_floats(machine, &out, machine->lines[l].line, 0, weight.rows / 2, y);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "instructions/reference.h"
+#include "vm/widest.h"
 
 typedef float float16 __attribute__((vector_size(64)));
 
@@ -37,10 +38,8 @@ static void expand(const uint16_t *from, size_t count, float *to) {
 
 /* scores[t] = q k_t, four tokens at a time; a token's sixteen sums are added in a fixed order. No fused multiply-add
  * (-ffp-contract=off): the same bits on every x86-64. */
-__attribute__((target_clones("avx512f", "avx2", "default"))) static void score_tokens(const float *restrict query,
-                                                                                      const float *restrict page,
-                                                                                      uint32_t count,
-                                                                                      float *restrict scores) {
+MK_WIDEST static void score_tokens(const float *restrict query, const float *restrict page, uint32_t count,
+                                   float *restrict scores) {
   for (uint32_t t = 0; t < count; t += GROUP) {
     float16 sums[GROUP] = {{0}}, x, y;
     uint32_t group = count - t < GROUP ? count - t : GROUP;
@@ -66,10 +65,8 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) static void score_t
 }
 
 /* sum += p[t] v_t over `count` tokens of the page, token by token in every column. */
-__attribute__((target_clones("avx512f", "avx2", "default"))) static void add_values(const float *restrict page,
-                                                                                    const float *restrict p,
-                                                                                    uint32_t count,
-                                                                                    float *restrict sum) {
+MK_WIDEST static void add_values(const float *restrict page, const float *restrict p, uint32_t count,
+                                 float *restrict sum) {
   for (uint32_t c = 0; c < MK_MLA_LATENT; c += CHUNK) {
     float16 parts[CHUNK / LANES], v;
     memcpy(parts, sum + c, sizeof parts);
@@ -91,13 +88,13 @@ static void fold(const part_view *view, const float *query, uint32_t count, floa
     float score = view->scores[t] *= view->scale;
     *max = score > *max || isnan(score) ? score : *max;
   }
-  float keep = *total == 0 ? 0.0f : expf(old - *max);
+  float keep = *total == 0 ? 0.0f : mk_exp(old - *max);
   *total *= keep;
   for (uint32_t d = 0; d < MK_MLA_LATENT; d++) {
     result[d] *= keep;
   }
   for (uint32_t t = 0; t < count; t++) {
-    view->scores[t] = expf(view->scores[t] - *max);
+    view->scores[t] = mk_exp(view->scores[t] - *max);
     *total += view->scores[t];
   }
   add_values(view->page, view->scores, count, result);
@@ -171,7 +168,7 @@ static void write_slot(const part_view *view) {
   for (uint32_t r = 0; r < view->rows; r++) {
     const float *o = view->result + (size_t)r * RESULT;
     float total = o[MK_MLA_LATENT + 1];
-    float logarithm = total == 0 ? -INFINITY : o[MK_MLA_LATENT] * kLog2E + log2f(total);
+    float logarithm = total == 0 ? -INFINITY : o[MK_MLA_LATENT] * kLog2E + (float)log2((double)total);
     for (uint32_t unit = 0; unit < MK_MLA_ROW_UNITS; unit++) {
       write_unit(o + unit * MK_MLA_UNIT, total, logarithm,
                  view->words + (size_t)(r * MK_MLA_ROW_UNITS + unit) * MK_MLA_UNIT_WORDS);

@@ -15,7 +15,7 @@ static void rotate(const mk_instruction *instruction, const mk_span *weight, con
     }
     for (uint32_t i = 0; i < 8; i++) {
       float angle = (float)position * inv_freq[tile % tiles_per_head * 8 + i];
-      float c = cosf(angle), s = sinf(angle), a = y[row + i], b = y[row + i + 8];
+      float c = mk_cos(angle), s = mk_sin(angle), a = y[row + i], b = y[row + i + 8];
       y[row + i] = a * c - b * s;
       y[row + i + 8] = b * c + a * s;
     }

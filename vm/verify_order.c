@@ -8,10 +8,9 @@
 #include <string.h>
 
 #include "vm/verify_run.h"
+#include "vm/widest.h"
 
-__attribute__((target_clones("avx512f", "avx2", "default"))) static void join(uint32_t *restrict into,
-                                                                              const uint32_t *restrict from,
-                                                                              uint32_t count) {
+MK_WIDEST static void join(uint32_t *restrict into, const uint32_t *restrict from, uint32_t count) {
   for (uint32_t i = 0; i < count; i++) {
     into[i] = into[i] > from[i] ? into[i] : from[i];
   }

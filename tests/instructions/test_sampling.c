@@ -8,6 +8,7 @@
 
 #include "tests/support/boundary.h"
 #include "tests/support/numbers.h"
+#include "vm/widest.h"
 
 enum { SMALL = 300, LARGE = 128256 };
 
@@ -313,8 +314,7 @@ static uint64_t most_bits(double scale, uint64_t limit) {
 }
 
 /* Nearly all of the time goes here. The sign bits are gathered without a branch, eight ranks at a time where the machine can. */
-__attribute__((target_clones("avx512f", "avx2", "default"))) static bool any_may_win(const uint64_t *steps,
-                                                                                     uint64_t key, uint64_t most) {
+MK_WIDEST static bool any_may_win(const uint64_t *steps, uint64_t key, uint64_t most) {
   uint64_t signs = 0;
   for (uint32_t i = 0; i < GROUP; i++) {
     signs |= (mk_draw_mix(key + steps[i]) >> 1) - most - 1;

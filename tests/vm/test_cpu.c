@@ -20,6 +20,8 @@ static bool hear(void *user, uint32_t position, uint32_t token) {
 }
 
 static const mk_cpu_options modes[] = {{0},
+                                       {.threads = 2},
+                                       {.threads = 64},
                                        {.seed = 1},
                                        {.seed = 2},
                                        {.seed = 3, .adversarial = true},

@@ -8,7 +8,8 @@
 #include "scheduler/compile.h"
 #include "tests/support/text.h"
 
-static const mk_cpu_options ways[] = {{0}, {.seed = 3, .check_races = true}, {.seed = 4, .adversarial = true}};
+static const mk_cpu_options ways[] = {
+    {0}, {.threads = 3}, {.seed = 3, .check_races = true}, {.seed = 4, .adversarial = true}};
 enum { WAYS = sizeof ways / sizeof ways[0] };
 
 static uint32_t *words_of(const mk_program *program, mk_cpu *cpu, const char *buffer) {
@@ -184,7 +185,8 @@ Test(cpu_faults, position_beyond_the_columns_of_the_table) {
 enum { ROWS = 4, STEPS = 3 };
 
 typedef struct changed_plan {
-  mk_step_row *next; /* the rows of step 1, in the machine's memory */
+  mk_step_row
+      *next; /* the rows of step 2, in the machine's memory: of step 1 some SM may know already when step 0 is told */
   mk_step_row row;
 } changed_plan;
 
@@ -218,7 +220,7 @@ static void expect_plan(mk_step_row row, const char *words) {
     for (uint32_t i = 0; i < program->buffers[buffers.table].bytes / sizeof *table; i++) {
       table[i] = i;
     }
-    changed_plan changed = {.next = (mk_step_row *)mk_cpu_memory(cpu, buffers.plan) + ROWS, .row = row};
+    changed_plan changed = {.next = (mk_step_row *)mk_cpu_memory(cpu, buffers.plan) + 2 * ROWS, .row = row};
     expect_fault(mk_cpu_run_plan(cpu, plan[0], STEPS, change, &changed), words);
     cr_assert_eq(mk_cpu_run_plan(cpu, plan[0], STEPS, NULL, NULL), MK_OK, "%s", mk_error_message());
     mk_cpu_free(cpu);

@@ -56,6 +56,7 @@ typedef struct options {
   const char *model, *like, *device, *cache;
   list prompts, generated, depths;
   uint32_t repetitions, sms, rows;
+  uint32_t threads;     /* 0: one for each core */
   uint32_t deadline_ms; /* 0: the machine's own */
   uint64_t ctx_size, seed;
   bool seeded;
@@ -101,6 +102,7 @@ static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, "Machine:", 5},
     {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 5},
     {"sms", KEY_SMS, "N", 0, "SMs to compile for (132)", 5},
+    {"threads", 't', "N", 0, MK_THREADS_HELP, 5},
     {"deadline", KEY_DEADLINE, "MS", 0, MK_DEADLINE_HELP, 5},
     {"cache", KEY_CACHE, "FOLDER", 0,
      "With --model: keep a packed copy of the weights in FOLDER, and load it the next time", 5},
@@ -113,7 +115,7 @@ static const char doc[] =
     "\v"
     "A repetition is one launch of the kernel: all its tokens, with embedding, head, sampling and the token loop "
     "inside.\n\n"
-    "  test       ppN: a prompt's tokens, one step each; tgN: N generated tokens\n"
+    "  test       ppN: a prompt's tokens, one step each (on the cpu sixteen, as in run); tgN: N generated tokens\n"
     "  t/s        mean and deviation over the launches, timed by GPU events\n"
     "  ms         p50 and p99 between two tokens as they reach the host\n"
     "  MB/token   weight tiles, and keys and values at the mean position\n"
@@ -173,7 +175,7 @@ static bool is_mla(const options *o) { return o->mla.lengths != NULL || o->mla.s
 static void check_mla(const options *o, struct argp_state *state) {
   bool other = o->model != NULL || o->like != NULL || o->cache != NULL || o->seeded || o->breakdown ||
                o->prompts.count + o->generated.count + o->depths.count != 0 || o->repetitions != 0 ||
-               o->ctx_size != 0 || o->trace.path != NULL || o->trace.refined;
+               o->ctx_size != 0 || o->threads != 0 || o->trace.path != NULL || o->trace.refined;
   if (other) {
     argp_error(state, "--mla goes with --new, --heads, --flush, --costs, --output, --device and --sms alone");
   }
@@ -199,6 +201,9 @@ static void check_options(options *o, struct argp_state *state) {
   }
   if (o->seeded && o->like == NULL) {
     argp_error(state, "--seed needs --like SHAPE: a model directory has its weights");
+  }
+  if (o->threads != 0 && mk_is_cuda(o->device)) {
+    argp_error(state, "--device %s does not go with --threads, which are the cpu's", o->device);
   }
   if (o->cache != NULL && o->like != NULL) {
     argp_error(state, "--cache needs --model DIR: hash weights are made faster than they are read");
@@ -249,6 +254,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case 'r':
       o->repetitions = (uint32_t)mk_number(state, "--repetitions", text, 1, 100000);
+      return 0;
+    case 't':
+      o->threads = mk_threads(state, text);
       return 0;
     case KEY_ROWS:
       o->rows = mk_rows_number(state, text);
@@ -499,14 +507,15 @@ mk_status mk_command_bench(int argc, char **argv) {
                             .synth = o.like == NULL ? NULL : &config,
                             .synth_seed = o.seed,
                             .sms = o.sms,
+                            .threads = o.threads,
                             .rows = o.rows,
                             .cache = o.cache};
   mk_engine *engine;
   MK_TRY(find_shape(&o, &config));
   MK_TRY(check_device(&o, cuda));
   MK_TRY(choose_context(&o, &config, cuda, &open.max_seq));
-  if (!cuda && largest(&o.prompts) != 0 && o.trace.path == NULL && !o.breakdown) { /* as `run` does */
-    open.rows = getenv("ROWS") ? (uint32_t)atoi(getenv("ROWS")) : MK_MAX_ROWS;
+  if (!cuda && largest(&o.prompts) != 0 && o.trace.path == NULL && !o.breakdown) { /* as `run` has it for prompts */
+    open.rows = MK_MAX_ROWS;
     open.kv_blocks = (open.max_seq + MK_BLOCK_TOKENS - 1) / MK_BLOCK_TOKENS;
   }
   MK_TRY(mk_open_engine(o.model, &open, &engine));

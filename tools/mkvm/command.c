@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "vm/cpu/machine.h"
 #include "vm/program.h"
 
 enum { KEY_USAGE = 256 };
@@ -56,6 +57,10 @@ uint32_t mk_rows_number(struct argp_state *state, const char *text) {
     exit(MK_ERR_USAGE);
   }
   return rows;
+}
+
+uint32_t mk_threads(struct argp_state *state, const char *text) {
+  return (uint32_t)mk_number(state, "--threads", text, 1, MK_CPU_MOST_THREADS);
 }
 
 uint32_t mk_deadline(struct argp_state *state, const char *text) {

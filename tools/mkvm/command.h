@@ -35,6 +35,11 @@ uint64_t mk_number(struct argp_state *state, const char *flag, const char *text,
 /* The value of --rows, rows per step: 1, 2, 4, 8, 16 or 64; anything else is a usage error. */
 uint32_t mk_rows_number(struct argp_state *state, const char *text);
 
+/* The value of --threads. */
+#define MK_THREADS_HELP \
+  "On the cpu: threads (one for each core that the process may use); the result does not depend on it"
+uint32_t mk_threads(struct argp_state *state, const char *text);
+
 /* The value of --deadline, in milliseconds. */
 #define MK_DEADLINE_HELP                                                                                          \
   "On cuda: give up on a program of which some part has waited so long for another (1500); more for a tool that " \

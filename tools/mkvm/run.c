@@ -257,7 +257,8 @@ mk_status mk_command_run(int argc, char **argv) {
   mk_run_option_parse(argc, argv, &o);
   mk_status status = o.program == NULL ? run_command(&o)
                                        : mk_run_program(o.program, o.n_predict,
-                                                        &(mk_cpu_options){.seed = o.engine.interleave_seed,
+                                                        &(mk_cpu_options){.threads = o.engine.threads,
+                                                                          .seed = o.engine.interleave_seed,
                                                                           .adversarial = o.engine.adversarial,
                                                                           .check_races = o.engine.check_races});
   mk_run_option_free(&o);

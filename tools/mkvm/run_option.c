@@ -62,6 +62,7 @@ static const struct argp_option option_table[] = {
      "Tokens that a step computes: of the prompt or of several prompts 1, 2, 4, 8 or 16, of one prompt 64 (what "
      "suits; sampling: 1); on the cpu the result does not depend on it",
      4},
+    {"threads", 't', "N", 0, MK_THREADS_HELP, 4},
     {"deadline", KEY_DEADLINE, "MS", 0, MK_DEADLINE_HELP, 4},
     {"cache", KEY_CACHE, "FOLDER", 0,
      "Keep a packed copy of the weights in FOLDER (as large as they are), and load it the next time", 4},
@@ -118,6 +119,13 @@ static void check_device(const mk_run_option *o, struct argp_state *state) {
                e->check_races ? " --check" : "", e->interleave_seed != 0 ? " --interleave" : "",
                e->adversarial ? " --adversarial" : "");
   }
+  if (e->threads > 1 && (e->check_races || e->interleave_seed != 0 || e->adversarial)) {
+    argp_error(state, "--threads %u does not go with --check, --interleave and --adversarial, which take one",
+               e->threads);
+  }
+  if (e->threads != 0 && mk_is_cuda(e->device)) {
+    argp_error(state, "--device %s does not go with --threads, which are the cpu's", e->device);
+  }
 }
 
 static void add_prompt(mk_run_option *o, const char *text, struct argp_state *state) {
@@ -167,6 +175,7 @@ static void check_options(const mk_run_option *o, struct argp_state *state) {
   if (o->sampling.given && (o->program != NULL || o->compare)) {
     argp_error(state, "%s is greedy; leave the sampling options out", o->compare ? "--compare" : "--program");
   }
+  check_device(o, state);
   if (o->program != NULL) {
     return;
   }
@@ -177,7 +186,6 @@ static void check_options(const mk_run_option *o, struct argp_state *state) {
     argp_error(state, "--prompt and --file are both given; the prompt comes from one of them");
   }
   check_chat(o, state);
-  check_device(o, state);
   check_rows(o, state);
 }
 
@@ -234,6 +242,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_SMS:
       o->engine.sms = (uint32_t)mk_number(state, "--sms", text, 1, MK_MAX_SMS);
+      return 0;
+    case 't':
+      o->engine.threads = mk_threads(state, text);
       return 0;
     case KEY_ROWS:
       o->rows = mk_rows_number(state, text);
