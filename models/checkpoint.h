@@ -9,7 +9,7 @@
 
 #include "models/config.h"
 
-typedef enum mk_tensor_dtype { MK_TENSOR_BF16, MK_TENSOR_F16, MK_TENSOR_F32 } mk_tensor_dtype;
+typedef enum mk_tensor_dtype { MK_TENSOR_BF16, MK_TENSOR_F16, MK_TENSOR_F32, MK_TENSOR_DTYPES } mk_tensor_dtype;
 
 typedef struct mk_tensor {
   const char *name; /* as in the file, owned by the checkpoint */
@@ -43,9 +43,19 @@ const char *mk_checkpoint_source(const mk_checkpoint *checkpoint);
 enum { MK_SHAPE_SHOWN = 96 };
 const char *mk_shape_show(uint32_t rank, const uint64_t *shape, char shown[MK_SHAPE_SHOWN]);
 
-/* Every tensor the configuration asks for is there with its shape, and nothing is there that it does not ask for
- * (rotary_emb.inv_freq buffers and a tied lm_head.weight, which some exporters write, are tolerated). */
+/* Every tensor the configuration asks for is there with its shape, and nothing is there that it does not ask for. Tolerated are
+ * rotary_emb.inv_freq buffers, which some exporters write, layers beyond those of the configuration, and an lm_head.weight of the
+ * right shape that the configuration ties: models/directory.h looks at that one. */
 mk_status mk_checkpoint_check(const mk_checkpoint *checkpoint, const mk_config *config);
+
+/* What a checkpoint that passed has. */
+typedef struct mk_checkpoint_survey {
+  size_t used[MK_TENSOR_DTYPES]; /* tensors that the configuration asks for, by dtype */
+  size_t tensors_aside;          /* those of layers that it does not have */
+  uint32_t layers_aside;
+} mk_checkpoint_survey;
+
+mk_checkpoint_survey mk_checkpoint_look(const mk_checkpoint *checkpoint, const mk_config *config);
 
 /* Reads elements [first, first + count) in row-major order as bf16 (round to nearest even from fp16 and fp32). A range
  * outside the tensor is MK_ERR_USAGE. bf16 goes straight from the file into bf16_out. */

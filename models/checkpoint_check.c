@@ -97,11 +97,17 @@ static const expected *find_expected(const mk_config *config, const char *name) 
   return NULL;
 }
 
+/* Of a layer that the configuration does not have. */
+static bool aside(const mk_config *config, const char *name, uint64_t *layer) {
+  const char *rest;
+  return split_layer_name(name, layer, &rest) && *layer >= config->layers;
+}
+
 static bool tolerated(const mk_config *config, const char *name) {
   uint64_t layer;
   const char *rest;
   if (split_layer_name(name, &layer, &rest)) {
-    return layer < config->layers && strcmp(rest, "self_attn.rotary_emb.inv_freq") == 0;
+    return layer >= config->layers || strcmp(rest, "self_attn.rotary_emb.inv_freq") == 0;
   }
   return strcmp(name, "model.rotary_emb.inv_freq") == 0;
 }
@@ -145,4 +151,23 @@ mk_status mk_checkpoint_check(const mk_checkpoint *checkpoint, const mk_config *
     }
   }
   return MK_OK;
+}
+
+/* The tensors of a layer stand side by side, since a checkpoint sorts them by name. */
+mk_checkpoint_survey mk_checkpoint_look(const mk_checkpoint *checkpoint, const mk_config *config) {
+  mk_checkpoint_survey survey = {.tensors_aside = 0};
+  const expected *head = &model_tensors[MODEL_TENSORS - 1];
+  uint64_t last = UINT64_MAX;
+  for (size_t i = 0; i < mk_checkpoint_count(checkpoint); i++) {
+    const mk_tensor *tensor = mk_checkpoint_tensor(checkpoint, i);
+    const expected *want = find_expected(config, tensor->name);
+    uint64_t layer;
+    survey.used[tensor->dtype] += want != NULL && !(config->tied && want == head);
+    if (aside(config, tensor->name, &layer)) {
+      survey.tensors_aside++;
+      survey.layers_aside += layer != last;
+      last = layer;
+    }
+  }
+  return survey;
 }

@@ -4,11 +4,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "models/json.h"
+#include "models/config_internal.h"
 
 enum { FILE_LIMIT = 16 << 20 }; /* bytes: real files have a few kilobytes */
 
-static mk_status check_u32(const json_t *value, const char *field, uint32_t low, uint32_t high, uint32_t *out) {
+mk_status mk_config_u32(const json_t *value, const char *field, uint32_t low, uint32_t high, uint32_t *out) {
   char shown[MK_JSON_SHOWN];
   if (!json_is_integer(value)) {
     return mk_error(MK_ERR_FILE, "%s: is %s, must be a whole number from %u to %u", field, mk_json_show(value, shown),
@@ -22,17 +22,22 @@ static mk_status check_u32(const json_t *value, const char *field, uint32_t low,
   return MK_OK;
 }
 
-static mk_status missing(const char *field) {
+mk_status mk_config_missing(const char *field) {
   return mk_error(MK_ERR_FILE, "%s: is missing; add it or download the file again", field);
 }
 
 static mk_status need_u32(const json_t *root, const char *key, uint32_t high, uint32_t *out) {
   const json_t *value = mk_json_get(root, key);
-  return value == NULL ? missing(key) : check_u32(value, key, 1, high, out);
+  return value == NULL ? mk_config_missing(key) : mk_config_u32(value, key, 1, high, out);
 }
 
-/* A finite number in (0, high]; `out` keeps its value when the key is absent. */
-static mk_status take_positive(const json_t *root, const char *object, const char *key, double high, double *out) {
+static mk_status take_u32(const json_t *root, const char *key, uint32_t otherwise, uint32_t high, uint32_t *out) {
+  const json_t *value = mk_json_get(root, key);
+  *out = otherwise;
+  return value == NULL ? MK_OK : mk_config_u32(value, key, 1, high, out);
+}
+
+mk_status mk_config_positive(const json_t *root, const char *object, const char *key, double high, double *out) {
   const json_t *value = mk_json_get(root, key);
   if (value == NULL) {
     return MK_OK;
@@ -75,7 +80,7 @@ static mk_status check_architecture(const json_t *root) {
     return mk_error(MK_ERR_FILE, "model_type: %s is not supported; only \"llama\" is", mk_json_show(type, shown));
   }
   if (classes == NULL) {
-    return type != NULL ? MK_OK : missing("architectures");
+    return type != NULL ? MK_OK : mk_config_missing("architectures");
   }
   for (size_t i = 0; i < json_array_size(classes); i++) {
     const char *name = json_string_value(json_array_get(classes, i));
@@ -92,8 +97,10 @@ static mk_status refuse_unsupported(const json_t *root) {
   MK_TRY(refuse_true(root, "attention_bias"));
   MK_TRY(refuse_true(root, "mlp_bias"));
   const json_t *activation = mk_json_get(root, "hidden_act");
-  if (activation != NULL && (!json_is_string(activation) || strcmp(json_string_value(activation), "silu") != 0)) {
-    return mk_error(MK_ERR_FILE, "hidden_act: %s is not supported; only \"silu\" is", mk_json_show(activation, shown));
+  const char *name = json_string_value(activation); /* "swish" is another name of the same function */
+  if (activation != NULL && (name == NULL || (strcmp(name, "silu") != 0 && strcmp(name, "swish") != 0))) {
+    return mk_error(MK_ERR_FILE, "hidden_act: %s is not supported; only \"silu\" and \"swish\" are",
+                    mk_json_show(activation, shown));
   }
   const json_t *quantization = mk_json_get(root, "quantization_config");
   if (quantization != NULL) {
@@ -101,152 +108,78 @@ static mk_status refuse_unsupported(const json_t *root) {
                     "quantization_config: %s: quantized weights are not supported; use a bf16, fp16 or fp32 model",
                     mk_json_show(quantization, shown));
   }
-  /* Slices of the projections computed one by one: the sums differ in the last bits, so only 1 is the model meant here.
-   */
+  /* In how many slices the projections were computed in training: transformers computes them whole, whatever it is. */
   const json_t *slices = mk_json_get(root, "pretraining_tp");
-  if (slices != NULL && !(json_is_integer(slices) && json_integer_value(slices) == 1)) {
-    return mk_error(MK_ERR_FILE, "pretraining_tp: %s is not supported; set it to 1", mk_json_show(slices, shown));
-  }
-  return MK_OK;
+  return slices == NULL || json_is_integer(slices)
+             ? MK_OK
+             : mk_error(MK_ERR_FILE, "pretraining_tp: is %s, must be a whole number", mk_json_show(slices, shown));
 }
 
-typedef struct rope {
-  double theta; /* 0: not given */
-  bool llama3;
-  double factor, low, high;
-  uint32_t original;
-} rope;
-
-static mk_status parse_rope_type(const json_t *object, const char *key, const char **type) {
-  char shown[MK_JSON_SHOWN];
-  const json_t *modern = mk_json_get(object, "rope_type");
-  const json_t *legacy = mk_json_get(object, "type");
-  if (modern != NULL && legacy != NULL && !json_equal(modern, legacy)) {
-    return mk_error(MK_ERR_FILE, "%s.rope_type: is %s, but %s.type differs; remove one", key,
-                    mk_json_show(modern, shown), key);
-  }
-  const json_t *value = modern != NULL ? modern : legacy;
-  *type = value == NULL ? "default" : json_string_value(value);
-  if (*type == NULL || (strcmp(*type, "default") != 0 && strcmp(*type, "llama3") != 0)) {
-    return mk_error(MK_ERR_FILE, "%s.rope_type: %s is not supported; only \"default\" and \"llama3\" are", key,
-                    mk_json_show(value, shown));
-  }
-  return MK_OK;
-}
-
-/* One of the two objects that describe the rotation: "rope_scaling" (transformers 4) or "rope_parameters" (5). */
-static mk_status parse_rope(const json_t *root, const char *key, bool *given, rope *out) {
-  char shown[MK_JSON_SHOWN], prefix[32];
-  *out = (rope){0};
-  const json_t *object = mk_json_get(root, key);
-  *given = object != NULL;
-  if (object == NULL) {
-    return MK_OK;
-  }
-  if (!json_is_object(object)) {
-    return mk_error(MK_ERR_FILE, "%s: is %s, must be an object or null", key, mk_json_show(object, shown));
-  }
-  snprintf(prefix, sizeof prefix, "%s.", key);
-  const char *type = NULL;
-  MK_TRY(parse_rope_type(object, key, &type));
-  MK_TRY(take_positive(object, prefix, "rope_theta", 1e15, &out->theta));
-  double share = 1;
-  MK_TRY(take_positive(object, prefix, "partial_rotary_factor", 1, &share));
-  if (share < 1) {
-    return mk_error(MK_ERR_FILE, "%s.partial_rotary_factor: %g is not supported; only 1 is", key, share);
-  }
-  out->llama3 = strcmp(type, "llama3") == 0;
-  if (!out->llama3) {
-    return MK_OK;
-  }
-  MK_TRY(take_positive(object, prefix, "factor", 1e9, &out->factor));
-  MK_TRY(take_positive(object, prefix, "low_freq_factor", 1e9, &out->low));
-  MK_TRY(take_positive(object, prefix, "high_freq_factor", 1e9, &out->high));
-  if (out->factor == 0 || out->low == 0 || out->high == 0) {
-    return mk_error(MK_ERR_FILE, "%s.%s: is missing; rope type \"llama3\" needs it", key,
-                    out->factor == 0 ? "factor"
-                    : out->low == 0  ? "low_freq_factor"
-                                     : "high_freq_factor");
-  }
-  if (out->factor < 1) {
-    return mk_error(MK_ERR_FILE, "%s.factor: is %g, must be at least 1", key, out->factor);
-  }
-  if (out->high <= out->low) {
-    return mk_error(MK_ERR_FILE, "%s.high_freq_factor: is %g, must be above low_freq_factor %g", key, out->high,
-                    out->low);
-  }
-  const json_t *original = mk_json_get(object, "original_max_position_embeddings");
-  char field[64];
-  snprintf(field, sizeof field, "%s.original_max_position_embeddings", key);
-  return original == NULL ? missing(field) : check_u32(original, field, 1, MK_MAX_POSITION, &out->original);
-}
-
-static mk_status take_rope(const json_t *root, mk_config *config) {
-  rope scaling, parameters;
-  bool has_scaling, has_parameters;
-  double theta = 0, share = 1;
-  MK_TRY(take_positive(root, "", "rope_theta", 1e15, &theta));
-  MK_TRY(take_positive(root, "", "partial_rotary_factor", 1, &share));
-  if (share < 1) {
-    return mk_error(MK_ERR_FILE, "partial_rotary_factor: %g is not supported; only 1 is", share);
-  }
-  MK_TRY(parse_rope(root, "rope_scaling", &has_scaling, &scaling));
-  MK_TRY(parse_rope(root, "rope_parameters", &has_parameters, &parameters));
-  if (has_scaling && has_parameters &&
-      (scaling.llama3 != parameters.llama3 || scaling.factor != parameters.factor || scaling.low != parameters.low ||
-       scaling.high != parameters.high || scaling.original != parameters.original)) {
-    return mk_error(MK_ERR_FILE, "rope_scaling: differs from rope_parameters; keep one of them");
-  }
-  const rope *chosen = has_parameters ? &parameters : &scaling;
-  const double given[] = {theta, scaling.theta, parameters.theta};
-  config->rope_theta = 0;
-  for (size_t i = 0; i < 3; i++) {
-    if (given[i] != 0 && config->rope_theta != 0 && given[i] != config->rope_theta) {
-      return mk_error(MK_ERR_FILE, "rope_theta: is given twice, as %g and as %g; keep one of them", config->rope_theta,
-                      given[i]);
+static void ignore_id(mk_config *config, const char *key, json_int_t id) {
+  for (uint32_t i = 0; i < config->ignored_count && i < MK_MAX_IGNORED; i++) {
+    if (config->ignored[i].id == id && strcmp(config->ignored[i].key, key) == 0) {
+      return;
     }
-    config->rope_theta = given[i] != 0 ? given[i] : config->rope_theta;
   }
-  if (config->rope_theta == 0) {
-    config->rope_theta = 10000; /* Llama 2 files do not write it */
+  if (config->ignored_count < MK_MAX_IGNORED) {
+    config->ignored[config->ignored_count] = (mk_ignored_id){.key = key, .id = id};
   }
-  config->rope_llama3 = chosen->llama3;
-  config->rope_factor = chosen->factor;
-  config->rope_low_freq_factor = chosen->low;
-  config->rope_high_freq_factor = chosen->high;
-  config->rope_original_max_position = chosen->original;
+  config->ignored_count++;
+}
+
+/* An id that no token has says nothing: it is remembered as ignored, and *usable is false. `key` lives for ever. */
+static mk_status take_id(const json_t *value, const char *key, mk_config *config, bool *usable, uint32_t *out) {
+  char shown[MK_JSON_SHOWN];
+  if (!json_is_integer(value)) {
+    return mk_error(MK_ERR_FILE, "%s: is %s, must be a whole number", key, mk_json_show(value, shown));
+  }
+  json_int_t id = json_integer_value(value);
+  *usable = id >= 0 && id < (json_int_t)config->vocab;
+  if (*usable) {
+    *out = (uint32_t)id;
+  } else {
+    ignore_id(config, key, id);
+  }
+  return MK_OK;
+}
+
+static mk_status take_eos(const json_t *eos, mk_config *config) {
+  size_t count = json_is_array(eos) ? json_array_size(eos) : 1;
+  config->eos_count = 0;
+  for (size_t i = 0; i < count; i++) {
+    const json_t *value = json_is_array(eos) ? json_array_get(eos, i) : eos;
+    bool usable = false;
+    uint32_t id = 0;
+    MK_TRY(take_id(value, "eos_token_id", config, &usable, &id));
+    if (usable && config->eos_count == MK_MAX_EOS) {
+      return mk_error(MK_ERR_FILE, "eos_token_id: lists %zu ids, at most %d are supported", count, MK_MAX_EOS);
+    }
+    if (usable) {
+      config->eos[config->eos_count++] = id;
+    }
+  }
   return MK_OK;
 }
 
 static mk_status take_token_ids(const json_t *root, mk_config *config) {
   const json_t *bos = mk_json_get(root, "bos_token_id");
   if (bos != NULL) {
-    MK_TRY(check_u32(bos, "bos_token_id", 0, config->vocab - 1, &config->bos));
-    config->has_bos = true;
+    MK_TRY(take_id(bos, "bos_token_id", config, &config->has_bos, &config->bos));
   }
   const json_t *eos = mk_json_get(root, "eos_token_id");
-  if (eos == NULL) {
-    return MK_OK;
+  if (eos != NULL) {
+    MK_TRY(take_eos(eos, config));
   }
-  size_t count = json_is_array(eos) ? json_array_size(eos) : 1;
-  if (count > MK_MAX_EOS) {
-    return mk_error(MK_ERR_FILE, "eos_token_id: lists %zu ids, at most %d are supported", count, MK_MAX_EOS);
-  }
-  config->eos_count = 0;
-  for (size_t i = 0; i < count; i++) {
-    const json_t *id = json_is_array(eos) ? json_array_get(eos, i) : eos;
-    MK_TRY(check_u32(id, "eos_token_id", 0, config->vocab - 1, &config->eos[config->eos_count]));
-    config->eos_count++;
-  }
-  return MK_OK;
+  const json_t *pad = mk_json_get(root, "pad_token_id"); /* of no use here, but worth a word when it is none */
+  bool usable;
+  uint32_t id;
+  return json_is_integer(pad) ? take_id(pad, "pad_token_id", config, &usable, &id) : MK_OK;
 }
 
 static mk_status take_heads(const json_t *root, mk_config *config) {
   MK_TRY(need_u32(root, "num_attention_heads", MK_MAX_HEADS, &config->heads));
-  config->kv_heads = config->heads; /* Llama 2 7B files do not write it */
-  if (mk_json_get(root, "num_key_value_heads") != NULL) {
-    MK_TRY(need_u32(root, "num_key_value_heads", MK_MAX_HEADS, &config->kv_heads));
-  }
+  /* Llama 2 7B files do not write it. */
+  MK_TRY(take_u32(root, "num_key_value_heads", config->heads, MK_MAX_HEADS, &config->kv_heads));
   if (config->heads % config->kv_heads != 0) {
     return mk_error(MK_ERR_FILE, "num_key_value_heads: is %u, must divide num_attention_heads %u", config->kv_heads,
                     config->heads);
@@ -268,19 +201,16 @@ static mk_status take_heads(const json_t *root, mk_config *config) {
 static mk_status take_all(const json_t *root, mk_config *config) {
   MK_TRY(check_architecture(root));
   MK_TRY(refuse_unsupported(root));
-  MK_TRY(need_u32(root, "hidden_size", MK_MAX_WIDTH, &config->hidden));
-  MK_TRY(need_u32(root, "intermediate_size", MK_MAX_WIDTH, &config->intermediate));
+  MK_TRY(take_u32(root, "hidden_size", 4096, MK_MAX_WIDTH, &config->hidden));
+  MK_TRY(take_u32(root, "intermediate_size", 11008, MK_MAX_WIDTH, &config->intermediate));
   MK_TRY(need_u32(root, "num_hidden_layers", MK_MAX_LAYERS, &config->layers));
-  MK_TRY(need_u32(root, "vocab_size", MK_MAX_WIDTH, &config->vocab));
-  MK_TRY(need_u32(root, "max_position_embeddings", MK_MAX_POSITION, &config->max_position));
+  MK_TRY(take_u32(root, "vocab_size", 32000, MK_MAX_WIDTH, &config->vocab));
+  MK_TRY(take_u32(root, "max_position_embeddings", 2048, MK_MAX_POSITION, &config->max_position));
   MK_TRY(take_heads(root, config));
-  double eps = 0;
-  MK_TRY(take_positive(root, "", "rms_norm_eps", 1, &eps));
-  if (eps == 0) {
-    return missing("rms_norm_eps");
-  }
+  double eps = 1e-6;
+  MK_TRY(mk_config_positive(root, "", "rms_norm_eps", 1, &eps));
   config->rms_eps = (float)eps;
-  MK_TRY(take_rope(root, config));
+  MK_TRY(mk_config_rope(root, config));
   MK_TRY(take_bool(root, "tie_word_embeddings", &config->tied));
   return take_token_ids(root, config);
 }

@@ -15,7 +15,25 @@ enum {
   MK_MAX_LAYERS = 1024,      /* num_hidden_layers */
   MK_MAX_HEADS = 4096,       /* num_attention_heads */
   MK_MAX_POSITION = 1 << 28, /* max_position_embeddings, in tokens */
+  MK_MAX_IGNORED = 8,        /* ids of which an mk_config keeps the value */
 };
+
+/* How inverse frequencies follow from rope_theta; models/llama.h has the formulas. */
+typedef enum mk_rope_type {
+  MK_ROPE_DEFAULT,
+  MK_ROPE_LLAMA3,  /* long wavelengths are scaled by rope_factor, short ones are not */
+  MK_ROPE_LINEAR,  /* all frequencies are divided by rope_factor */
+  MK_ROPE_DYNAMIC, /* the default up to max_position, which is as far as a context goes here */
+} mk_rope_type;
+
+/* As config.json spells it. */
+const char *mk_rope_type_name(mk_rope_type type);
+
+/* A bos, eos or pad id that no token has, and that therefore says nothing: -1, or one beyond the vocabulary. */
+typedef struct mk_ignored_id {
+  const char *key; /* "eos_token_id"; a constant */
+  int64_t id;
+} mk_ignored_id;
 
 typedef struct mk_config {
   uint32_t hidden;       /* residual width */
@@ -28,22 +46,25 @@ typedef struct mk_config {
   uint32_t max_position; /* max_position_embeddings: the longest context, in tokens */
   float rms_eps;
   double rope_theta;
-  bool tied;        /* the LM head is the embedding table */
-  bool rope_llama3; /* rope_scaling of type "llama3" with the four values below */
-  double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
+  bool tied; /* the LM head is the embedding table; the weights have a say in this, see models/directory.h */
+  mk_rope_type rope_type;
+  double rope_factor;                                 /* not for the default type; at least 1 */
+  double rope_low_freq_factor, rope_high_freq_factor; /* llama3 alone, as the next one */
   uint32_t rope_original_max_position;
   bool has_bos;
   uint32_t bos;
   uint32_t eos_count; /* generation_config's list where given, else config's */
   uint32_t eos[MK_MAX_EOS];
+  uint32_t ignored_count; /* of both files; the first MK_MAX_IGNORED of them are listed */
+  mk_ignored_id ignored[MK_MAX_IGNORED];
 } mk_config;
 
 /* Parses the text of a config.json (need not be NUL-terminated). Both spellings of the rotation are read: rope_theta
- * with rope_scaling, and rope_parameters. Absent keys that older files do not write take the values they had then:
- * num_key_value_heads = num_attention_heads, rope_theta = 10000, head_dim = hidden_size / num_attention_heads,
- * tie_word_embeddings = false, hidden_act = "silu", no bos, no eos. *out changes on success only. */
+ * with rope_scaling, and rope_parameters. A key that is absent or null takes the value that it has in the LlamaConfig of transformers 5
+ * (docs/MODELS.md has the list), but for num_hidden_layers and num_attention_heads, which nothing in the weights bears out. Ids
+ * that no token has are ignored. *out changes on success only. */
 mk_status mk_config_parse(const char *text, size_t length, mk_config *out);
-/* Overrides bos/eos from the text of a generation_config.json; ids must be below inout->vocab. */
+/* Overrides bos/eos from the text of a generation_config.json, for a vocabulary of inout->vocab. */
 mk_status mk_config_parse_generation(const char *text, size_t length, mk_config *inout);
 /* Reads DIR/config.json and, where present, DIR/generation_config.json. */
 mk_status mk_config_load(const char *directory, mk_config *out);

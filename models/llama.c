@@ -123,7 +123,9 @@ void mk_llama_frequencies(const mk_config *config, float *out) {
   const double two_pi = 6.283185307179586476925;
   for (uint32_t i = 0; i < config->head_dim / 2; i++) {
     double frequency = pow(config->rope_theta, -2.0 * i / config->head_dim);
-    if (config->rope_llama3) {
+    if (config->rope_type == MK_ROPE_LINEAR) {
+      frequency /= config->rope_factor;
+    } else if (config->rope_type == MK_ROPE_LLAMA3) {
       double turns = config->rope_original_max_position * frequency / two_pi; /* within the original context */
       double low = config->rope_low_freq_factor, high = config->rope_high_freq_factor;
       double keep = turns < low ? 0.0 : turns > high ? 1.0 : (turns - low) / (high - low);

@@ -8,8 +8,9 @@
 /* The caller frees *out with mk_graph_free. The configuration has passed mk_config_parse (or is as sound). */
 mk_status mk_llama_graph(const mk_config *config, mk_graph **out);
 
-/* Inverse frequencies in radians per position, out[head_dim / 2]: theta^(-2 i / head_dim), with the "llama3" scaling of
- * long wavelengths where the configuration asks for it (transformers, modeling_rope_utils.py). */
+/* Inverse frequencies in radians per position, out[head_dim / 2]: theta^(-2 i / head_dim), divided by the
+ * factor of the "linear" type or with the "llama3" scaling of long wavelengths where the configuration asks for it (transformers,
+ * modeling_rope_utils.py). The "dynamic" type differs only for sequences longer than max_position, of which there are none. */
 void mk_llama_frequencies(const mk_config *config, float *out);
 
 /* Parameters of the model and bytes of its weights in bf16, tied embeddings counted once. */

@@ -34,9 +34,10 @@ typedef struct shape {
   mk_config config;
 } shape;
 
-#define LLAMA3(original, by)                                                                                     \
-  .rms_eps = 1e-5f, .rope_theta = 500000.0, .rope_llama3 = true, .rope_factor = (by), .rope_low_freq_factor = 1, \
-  .rope_high_freq_factor = 4, .rope_original_max_position = (original), .has_bos = true, .eos_count = 1
+#define LLAMA3(original, by)                                                                                        \
+  .rms_eps = 1e-5f, .rope_theta = 500000.0, .rope_type = MK_ROPE_LLAMA3, .rope_factor = (by),                       \
+  .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_max_position = (original), .has_bos = true, \
+  .eos_count = 1
 #define LLAMA31(by) .vocab = 128256, .max_position = 131072, .bos = 128000, .eos = {128001}, LLAMA3(8192, by)
 
 /* Sizes: config.json of meta-llama/Llama-3.2-1B, Llama-3.2-3B, Llama-3.1-8B and Llama-3.1-70B. */

@@ -35,14 +35,16 @@ static const char *show_float(float value, char shown[NUMBER]) {
 static mk_status add_rope(const mk_config *c, mk_text *out) {
   char number[NUMBER];
   MK_TRY(mk_text_add(out, "  \"rope_theta\": %s,\n", show_double(c->rope_theta, number)));
-  if (!c->rope_llama3) {
+  if (c->rope_type == MK_ROPE_DEFAULT) {
     return mk_text_add(out, "  \"rope_scaling\": null,\n");
   }
   MK_TRY(mk_text_add(out, "  \"rope_scaling\": {\n    \"factor\": %s,\n", show_double(c->rope_factor, number)));
-  MK_TRY(mk_text_add(out, "    \"high_freq_factor\": %s,\n", show_double(c->rope_high_freq_factor, number)));
-  MK_TRY(mk_text_add(out, "    \"low_freq_factor\": %s,\n", show_double(c->rope_low_freq_factor, number)));
-  return mk_text_add(out, "    \"original_max_position_embeddings\": %u,\n    \"rope_type\": \"llama3\"\n  },\n",
-                     c->rope_original_max_position);
+  if (c->rope_type == MK_ROPE_LLAMA3) {
+    MK_TRY(mk_text_add(out, "    \"high_freq_factor\": %s,\n", show_double(c->rope_high_freq_factor, number)));
+    MK_TRY(mk_text_add(out, "    \"low_freq_factor\": %s,\n", show_double(c->rope_low_freq_factor, number)));
+    MK_TRY(mk_text_add(out, "    \"original_max_position_embeddings\": %u,\n", c->rope_original_max_position));
+  }
+  return mk_text_add(out, "    \"rope_type\": \"%s\"\n  },\n", mk_rope_type_name(c->rope_type));
 }
 
 /* The members bos_token_id and eos_token_id, each with the comma that follows. */

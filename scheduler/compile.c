@@ -48,6 +48,7 @@ static uint64_t double_bits(double value) {
 }
 
 uint64_t mk_config_hash(const mk_config *c) {
+  const bool llama3 = c->rope_type == MK_ROPE_LLAMA3;
   const uint64_t fields[] = {c->hidden,
                              c->intermediate,
                              c->layers,
@@ -58,11 +59,11 @@ uint64_t mk_config_hash(const mk_config *c) {
                              mk_float_param(c->rms_eps),
                              double_bits(c->rope_theta),
                              c->tied,
-                             c->rope_llama3,
-                             c->rope_llama3 ? double_bits(c->rope_factor) : 0,
-                             c->rope_llama3 ? double_bits(c->rope_low_freq_factor) : 0,
-                             c->rope_llama3 ? double_bits(c->rope_high_freq_factor) : 0,
-                             c->rope_llama3 ? c->rope_original_max_position : 0};
+                             c->rope_type,
+                             c->rope_type != MK_ROPE_DEFAULT ? double_bits(c->rope_factor) : 0,
+                             llama3 ? double_bits(c->rope_low_freq_factor) : 0,
+                             llama3 ? double_bits(c->rope_high_freq_factor) : 0,
+                             llama3 ? c->rope_original_max_position : 0};
   uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
     hash = fold(hash, fields[i]);

@@ -348,7 +348,14 @@ static void config_refused(const char *from, const char *to, const char *field, 
   refused("config.json", field, value);
 }
 
-Test(bad_model, missing_key) { config_refused("\"hidden_size\"", "\"hidden\"", "hidden_size: is missing", ""); }
+Test(bad_model, missing_key) {
+  config_refused("\"num_hidden_layers\"", "\"layers\"", "num_hidden_layers: is missing", "");
+}
+/* The default is the size of Llama 2 7B; these weights are none. */
+Test(bad_model, missing_size) {
+  replace("config.json", 0, "\"hidden_size\"", "\"hidden\"");
+  refused(WEIGHTS, "shape is [320, 128]", "[320, 4096]");
+}
 Test(bad_model, zero_heads) {
   config_refused("\"num_attention_heads\": 4", "\"num_attention_heads\": 0", "num_attention_heads", "is 0");
 }
@@ -388,9 +395,9 @@ Test(bad_model, control_characters_in_a_name) {
   cr_assert_null(strpbrk(messages, "\033\r"), "%s", messages);
 }
 
-Test(bad_model, eos_id_beyond_the_vocabulary) {
-  put("generation_config.json", "{\"eos_token_id\":[5,320]}");
-  refused("generation_config.json", "eos_token_id", "is 320");
+Test(bad_model, eos_id_that_is_no_number) {
+  put("generation_config.json", "{\"eos_token_id\":[5,\"320\"]}");
+  refused("generation_config.json", "eos_token_id", "is \"320\"");
 }
 
 /* tokenizer.json. */

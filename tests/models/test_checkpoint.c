@@ -530,10 +530,9 @@ Test(checkpoint, each_wrong_shape_is_named) {
 }
 
 Test(checkpoint, surplus_tensors_are_named) {
-  static const char *const names[] = {"model.layers.2.input_layernorm.weight",
-                                      "model.layers.01.input_layernorm.weight",
+  static const char *const names[] = {"model.layers.01.input_layernorm.weight",
                                       "model.layers.0.self_attn.q_proj.bias",
-                                      "model.layers.2.self_attn.rotary_emb.inv_freq",
+                                      "model.layers.1.mlp.up_proj.bias",
                                       "model.layers.4294967296.input_layernorm.weight",
                                       "model.layers..input_layernorm.weight",
                                       "score.weight",

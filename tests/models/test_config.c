@@ -52,7 +52,8 @@ Test(config, llama_3_2_1b) {
   cr_expect(c.head_dim == 64 && c.vocab == 128256 && c.max_position == 131072 && c.tied);
   cr_expect_eq(c.rms_eps, 1e-5f);
   cr_expect_eq(c.rope_theta, 500000.0);
-  cr_expect(c.rope_llama3 && c.rope_factor == 32 && c.rope_low_freq_factor == 1 && c.rope_high_freq_factor == 4);
+  cr_expect(c.rope_type == MK_ROPE_LLAMA3 && c.rope_factor == 32 && c.rope_low_freq_factor == 1 &&
+            c.rope_high_freq_factor == 4);
   cr_expect_eq(c.rope_original_max_position, 8192);
   cr_expect(c.has_bos && c.bos == 128000 && c.eos_count == 3 && c.eos[0] == 128001 && c.eos[2] == 128009);
 }
@@ -65,7 +66,8 @@ Test(config, llama_2_7b_leaves_out_what_was_not_there_yet) {
       "\"tie_word_embeddings\":false,\"vocab_size\":32000}";
   mk_config c;
   cr_assert_eq(mk_config_parse(text, sizeof text - 1, &c), MK_OK, "%s", mk_error_message());
-  cr_expect(c.kv_heads == 32 && c.head_dim == 128 && c.rope_theta == 10000 && !c.rope_llama3 && !c.tied);
+  cr_expect(c.kv_heads == 32 && c.head_dim == 128 && c.rope_theta == 10000 && c.rope_type == MK_ROPE_DEFAULT &&
+            !c.tied);
   cr_expect(c.has_bos && c.bos == 1 && c.eos_count == 1 && c.eos[0] == 2);
 }
 
@@ -77,15 +79,16 @@ Test(config, transformers_5_writes_rope_parameters) {
   mk_config c = accepted(SCALING,
                          "\"rope_parameters\":{\"rope_theta\":250000,\"rope_type\":\"llama3\",\"factor\":8,"
                          "\"low_freq_factor\":1,\"high_freq_factor\":4,\"original_max_position_embeddings\":512}");
-  cr_expect(c.rope_theta == 250000 && c.rope_llama3 && c.rope_factor == 8 && c.rope_original_max_position == 512);
+  cr_expect(c.rope_theta == 250000 && c.rope_type == MK_ROPE_LLAMA3 && c.rope_factor == 8 &&
+            c.rope_original_max_position == 512);
   c = accepted(SCALING, "\"rope_parameters\":{\"rope_theta\":10000.0,\"rope_type\":\"default\"}");
-  cr_expect(c.rope_theta == 10000 && !c.rope_llama3);
+  cr_expect(c.rope_theta == 10000 && c.rope_type == MK_ROPE_DEFAULT);
 }
 
 Test(config, older_spellings_of_the_rope_type) {
-  cr_expect(accepted("\"rope_type\"", "\"type\"").rope_llama3);
-  cr_expect_not(accepted(SCALING, "\"rope_scaling\":{\"type\":\"default\"}").rope_llama3);
-  cr_expect_not(accepted(SCALING, "\"rope_scaling\":{}").rope_llama3);
+  cr_expect_eq(accepted("\"rope_type\"", "\"type\"").rope_type, MK_ROPE_LLAMA3);
+  cr_expect_eq(accepted(SCALING, "\"rope_scaling\":{\"type\":\"default\"}").rope_type, MK_ROPE_DEFAULT);
+  cr_expect_eq(accepted(SCALING, "\"rope_scaling\":{}").rope_type, MK_ROPE_DEFAULT);
 }
 
 Test(config, both_spellings_that_agree) {
@@ -93,7 +96,7 @@ Test(config, both_spellings_that_agree) {
                          "\"rope_theta\":500000.0,\"rope_parameters\":{\"rope_theta\":500000,"
                          "\"rope_type\":\"llama3\",\"factor\":32,\"low_freq_factor\":1,\"high_freq_factor\":4,"
                          "\"original_max_position_embeddings\":8192},");
-  cr_expect(c.rope_theta == 500000 && c.rope_llama3);
+  cr_expect(c.rope_theta == 500000 && c.rope_type == MK_ROPE_LLAMA3);
 }
 
 Test(config, groups_from_one_to_all) {
@@ -142,10 +145,9 @@ Test(config, other_architecture) {
   refused("[\"LlamaForCausalLM\"]", "\"LlamaForCausalLM\"", "architectures");
 }
 
+/* Nothing in the weights bears these two out: the same tensors fit other numbers of layers and heads. */
 Test(config, every_missing_key) {
-  static const char *const keys[] = {"hidden_size",         "intermediate_size", "num_hidden_layers",
-                                     "num_attention_heads", "vocab_size",        "max_position_embeddings",
-                                     "rms_norm_eps"};
+  static const char *const keys[] = {"num_hidden_layers", "num_attention_heads"};
   for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
     char from[64], to[64], message[80];
     snprintf(from, sizeof from, "\"%s\"", keys[i]);
@@ -153,6 +155,24 @@ Test(config, every_missing_key) {
     snprintf(message, sizeof message, "%s: is missing", keys[i]);
     refused(from, to, message);
   }
+}
+
+/* The defaults of LlamaConfig. */
+Test(config, missing_keys_take_the_values_of_llama_config) {
+  static const char text[] =
+      "{\"model_type\":\"llama\",\"num_hidden_layers\":32,\"num_attention_heads\":32,\"vocab_size\":null,"
+      "\"rms_norm_eps\":null}";
+  mk_config c;
+  cr_assert_eq(mk_config_parse(text, sizeof text - 1, &c), MK_OK, "%s", mk_error_message());
+  cr_expect(c.hidden == 4096 && c.intermediate == 11008 && c.vocab == 32000 && c.max_position == 2048);
+  cr_expect(c.kv_heads == 32 && c.head_dim == 128 && c.rms_eps == 1e-6f && c.rope_theta == 10000 && !c.tied);
+  cr_expect(c.rope_type == MK_ROPE_DEFAULT && !c.has_bos && c.eos_count == 0 && c.ignored_count == 0);
+}
+
+Test(config, missing_rms_norm_eps) { cr_expect_eq(accepted("\"rms_norm_eps\":1e-05,", "").rms_eps, 1e-6f); }
+
+Test(config, missing_max_position_embeddings) {
+  cr_expect_eq(accepted("\"max_position_embeddings\":131072,", "").max_position, 2048);
 }
 
 Test(config, missing_head_dim_that_cannot_be_derived) {
@@ -209,16 +229,13 @@ Test(config, not_json) {
 Test(config, unknown_rope_type) {
   refused("\"llama3\"", "\"yarn\"", "rope_scaling.rope_type: \"yarn\" is not supported");
   refused("\"llama3\"", "4", "rope_scaling.rope_type: 4 is not supported");
-  refused(SCALING, "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0}", "rope_scaling.rope_type: \"linear\"");
-  refused(SCALING, "\"rope_parameters\":{\"rope_type\":\"dynamic\"}", "rope_parameters.rope_type: \"dynamic\"");
+  refused(SCALING, "\"rope_parameters\":{\"rope_type\":\"longrope\"}", "rope_parameters.rope_type: \"longrope\"");
   refused("\"rope_type\":\"llama3\"", "\"rope_type\":\"llama3\",\"type\":\"default\"", "rope_scaling.type differs");
 }
 Test(config, rope_values) {
   refused("\"factor\":32.0,", "", "rope_scaling.factor: is missing");
   refused("\"low_freq_factor\":1.0,", "", "rope_scaling.low_freq_factor: is missing");
   refused("\"high_freq_factor\":4.0,", "", "rope_scaling.high_freq_factor: is missing");
-  refused("\"original_max_position_embeddings\":8192,", "",
-          "rope_scaling.original_max_position_embeddings: is missing");
   refused("\"original_max_position_embeddings\":8192", "\"original_max_position_embeddings\":0", "embeddings: is 0");
   refused("\"factor\":32.0", "\"factor\":0.5", "rope_scaling.factor: is 0.5");
   refused("\"factor\":32.0", "\"factor\":-1", "rope_scaling.factor: is -1");
@@ -238,21 +255,65 @@ Test(config, biases) {
   refused("\"mlp_bias\":false", "\"mlp_bias\":true", "mlp_bias: true is not supported");
   refused("\"mlp_bias\":false", "\"mlp_bias\":0", "mlp_bias: is 0, must be true or false");
 }
-Test(config, other_activation) { refused("\"silu\"", "\"gelu\"", "hidden_act: \"gelu\" is not supported"); }
+Test(config, other_activation) {
+  refused("\"silu\"", "\"gelu\"", "hidden_act: \"gelu\" is not supported");
+  refused("\"silu\"", "4", "hidden_act: 4 is not supported");
+}
+Test(config, swish_is_silu) { accepted("\"silu\"", "\"swish\""); }
 Test(config, quantized) {
   refused("{", "{\"quantization_config\":{\"quant_method\":\"awq\"},",
           "quantization_config: {\"quant_method\":\"awq\"}");
 }
-Test(config, sliced_projections) { refused("\"pretraining_tp\":1", "\"pretraining_tp\":2", "pretraining_tp: 2"); }
+Test(config, sliced_projections_are_computed_whole) {
+  accepted("\"pretraining_tp\":1", "\"pretraining_tp\":2");
+  accepted("\"pretraining_tp\":1", "\"pretraining_tp\":null");
+  refused("\"pretraining_tp\":1", "\"pretraining_tp\":\"2\"", "pretraining_tp: is \"2\"");
+}
+/* transformers 5 converts to this dtype; here a tensor is what its file says. */
+Test(config, dtype_is_not_looked_at) {
+  accepted("\"torch_dtype\":\"bfloat16\"", "\"torch_dtype\":\"float16\"");
+  accepted("\"torch_dtype\":\"bfloat16\"", "\"dtype\":\"float64\"");
+}
+Test(config, null_is_absent) {
+  cr_expect_eq(accepted("\"tie_word_embeddings\":true", "\"tie_word_embeddings\":null").tied, false);
+  cr_expect_eq(accepted(SCALING, "\"rope_theta\":null,\"rope_scaling\":null,\"rope_parameters\":null").rope_theta,
+               10000);
+  accepted("\"hidden_act\":\"silu\"", "\"hidden_act\":null,\"quantization_config\":null");
+}
 Test(config, norm_epsilon) {
   refused("1e-05", "0", "rms_norm_eps: is 0");
   refused("1e-05", "-1e-05", "rms_norm_eps: is -");
 }
 Test(config, token_ids) {
-  refused("\"bos_token_id\":128000", "\"bos_token_id\":128256", "bos_token_id: is 128256, must be from 0 to 128255");
-  refused("128008", "-1", "eos_token_id: is -1");
   refused("128008", "\"x\"", "eos_token_id: is \"x\"");
+  refused("128008", "true", "eos_token_id: is true");
+  refused("\"bos_token_id\":128000", "\"bos_token_id\":1.5", "bos_token_id: is 1.5");
   refused("[128001,", "[1,2,3,4,5,6,7,", "eos_token_id: lists 9 ids");
+}
+
+static void expect_ignored(const mk_config *c, uint32_t index, const char *key, int64_t id) {
+  cr_expect_str_eq(c->ignored[index].key, key);
+  cr_expect_eq(c->ignored[index].id, id);
+}
+
+Test(config, an_id_that_no_token_has_is_ignored) {
+  mk_config c = accepted("[128001,128008,128009]", "-1");
+  cr_expect(c.eos_count == 0 && c.ignored_count == 1);
+  expect_ignored(&c, 0, "eos_token_id", -1);
+  c = accepted("128008", "128256");
+  cr_expect(c.eos_count == 2 && c.eos[0] == 128001 && c.eos[1] == 128009 && c.ignored_count == 1);
+  expect_ignored(&c, 0, "eos_token_id", 128256);
+  c = accepted("\"bos_token_id\":128000", "\"bos_token_id\":128256");
+  cr_expect(!c.has_bos && c.eos_count == 3);
+  expect_ignored(&c, 0, "bos_token_id", 128256);
+  c = accepted("{", "{\"pad_token_id\":128256,"); /* as where "<pad>" was added to the tokenizer alone */
+  cr_expect(c.has_bos && c.ignored_count == 1);
+  expect_ignored(&c, 0, "pad_token_id", 128256);
+  cr_expect_eq(accepted("{", "{\"pad_token_id\":128004,").ignored_count, 0);
+  cr_expect_eq(accepted("{", "{\"pad_token_id\":\"x\",").ignored_count, 0, "nobody reads it");
+  cr_expect_eq(accepted("[128001,", "[-1,-1,-1,-1,-1,-1,-1,-1,-1,128001,").eos_count, 3);
+  cr_expect_eq(accepted("[128001,", "[-1,-1,-2,-1,").ignored_count, 2, "each once");
+  cr_expect_eq(accepted("[128001,", "[-1,-2,-3,-4,-5,-6,-7,-8,-9,-10,").ignored_count, 10, "more than are listed");
 }
 
 Test(config, generation_config_overrides) {
@@ -261,7 +322,12 @@ Test(config, generation_config_overrides) {
   cr_expect(c.bos == 5 && c.eos_count == 1 && c.eos[0] == 6);
   cr_assert_eq(mk_config_parse_generation("{\"do_sample\":true}", 18, &c), MK_OK);
   cr_expect(c.bos == 5 && c.eos_count == 1);
-  static const char bad[] = "{\"eos_token_id\":[1,128256]}";
+  static const char ignored[] = "{\"eos_token_id\":[6,128256],\"pad_token_id\":-1,\"bos_token_id\":128257}";
+  mk_config before = c;
+  cr_assert_eq(mk_config_parse_generation(ignored, sizeof ignored - 1, &c), MK_OK, "%s", mk_error_message());
+  cr_expect(!c.has_bos && c.eos_count == 1 && c.eos[0] == 6 && c.ignored_count == 3);
+  c = before;
+  static const char bad[] = "{\"eos_token_id\":[1,\"x\"]}";
   cr_expect_eq(mk_config_parse_generation(bad, sizeof bad - 1, &c), MK_ERR_FILE);
   cr_expect(c.eos_count == 1 && c.eos[0] == 6, "changed by a refused file");
 }
@@ -335,8 +401,8 @@ Test(config, bad_files) {
   load_refused(none, "config.json: is a FIFO"); /* and does not wait for a writer */
   make_directory(empty, "", NULL);
   load_refused(empty, "config.json: is empty");
-  make_directory(bad, base, "{\"eos_token_id\":-1}");
-  load_refused(bad, "generation_config.json: eos_token_id: is -1");
+  make_directory(bad, base, "{\"eos_token_id\":1.5}");
+  load_refused(bad, "generation_config.json: eos_token_id: is 1.5");
   drop_directory(none);
   drop_directory(empty);
   drop_directory(bad);

@@ -72,7 +72,7 @@ static bool same_config(const mk_config *a, const mk_config *b) {
   bool same = a->hidden == b->hidden && a->intermediate == b->intermediate && a->layers == b->layers &&
               a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
               a->vocab == b->vocab && a->max_position == b->max_position && a->rms_eps == b->rms_eps &&
-              a->rope_theta == b->rope_theta && a->tied == b->tied && a->rope_llama3 == b->rope_llama3 &&
+              a->rope_theta == b->rope_theta && a->tied == b->tied && a->rope_type == b->rope_type &&
               a->rope_factor == b->rope_factor && a->rope_low_freq_factor == b->rope_low_freq_factor &&
               a->rope_high_freq_factor == b->rope_high_freq_factor &&
               a->rope_original_max_position == b->rope_original_max_position && a->has_bos == b->has_bos &&

@@ -57,8 +57,8 @@ static void expect_caught(const char *name, const char *fault, const mk_tamper *
 }
 
 static void lose_rope_scaling(mk_config *config) {
-  planted += config->rope_llama3;
-  config->rope_llama3 = false;
+  planted += config->rope_type == MK_ROPE_LLAMA3;
+  config->rope_type = MK_ROPE_DEFAULT;
 }
 
 Test(faults, no_rope_scaling) {

@@ -73,7 +73,7 @@ bool golden_file_read(const char *path, golden_file *out, const char **why) {
                             .rms_eps = (float)h.eps,
                             .rope_theta = h.theta,
                             .tied = h.tied != 0,
-                            .rope_llama3 = h.llama3 != 0,
+                            .rope_type = h.llama3 != 0 ? MK_ROPE_LLAMA3 : MK_ROPE_DEFAULT,
                             .rope_factor = h.factor,
                             .rope_low_freq_factor = h.low,
                             .rope_high_freq_factor = h.high,

@@ -14,8 +14,8 @@
 #include "scheduler/compile.h"
 
 #define COMMON .max_position = 1024, .rms_eps = 1e-5f, .rope_theta = 10000, .eos_count = 1
-#define LLAMA3                                                                                  \
-  .rope_llama3 = true, .rope_factor = 8, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, \
+#define LLAMA3                                                                                          \
+  .rope_type = MK_ROPE_LLAMA3, .rope_factor = 8, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, \
   .rope_original_max_position = 256
 
 mk_config test_model_config(size_t which) {

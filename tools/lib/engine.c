@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/directory.h"
 #include "models/llama.h"
 #include "scheduler/compile.h"
 #include "tools/lib/load.h"
@@ -173,11 +174,18 @@ static mk_status open_beside(const mk_engine *engine, const mk_engine_options *o
   return mk_gpu_new_beside(out->program, &machine, engine->gpu, &out->gpu);
 }
 
-/* A configuration that the weights do not bear out is refused before anything is made of its size. */
-static mk_status open_model(mk_engine *engine, const char *model_dir) {
-  MK_TRY(mk_config_load(model_dir, &engine->config));
-  MK_TRY(mk_checkpoint_open(model_dir, &engine->checkpoint));
-  return mk_checkpoint_check(engine->checkpoint, &engine->config);
+static mk_status open_model(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {
+  mk_directory directory;
+  char line[MK_NOTE_SIZE];
+  MK_TRY(mk_directory_open(model_dir, MK_WEIGHTS_NEEDED, options->cancel, &directory));
+  engine->config = directory.config;
+  engine->checkpoint = directory.checkpoint;
+  for (int note = 0; note < MK_NOTES && options->notice != NULL; note++) {
+    if (mk_directory_note(&directory, (mk_note)note, line) != NULL) {
+      options->notice(options->progress_user, line);
+    }
+  }
+  return MK_OK;
 }
 
 mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling) {
@@ -217,7 +225,7 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   if (options->synth != NULL) {
     engine->config = *options->synth;
   } else {
-    MK_TRY(open_model(engine, model_dir));
+    MK_TRY(open_model(engine, model_dir, options));
   }
   if (options->tamper != NULL && options->tamper->config != NULL) {
     options->tamper->config(&engine->config);

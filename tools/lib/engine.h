@@ -54,8 +54,8 @@ typedef struct mk_engine_options {
   /* Told while the engine opens; NULL: nobody is. */
   void (*memory)(void *user, const mk_memory_plan *plan);      /* before the machine allocates */
   void (*progress)(void *user, uint64_t done, uint64_t total); /* bytes of weights loaded */
-  void (*notice)(void *user, const char *text);                /* one line about a packed copy that is no good */
-  void *progress_user;                                         /* of these */
+  void (*notice)(void *user, const char *text); /* one line: a packed copy that is no good, or a mk_note */
+  void *progress_user;                          /* of these */
 } mk_engine_options;
 
 enum { MK_LONG_PROMPT = 32 }; /* tokens: more of them are worth a program of their own */

@@ -328,7 +328,7 @@ static uint32_t largest(const list *values) {
 static mk_status choose_context(const options *o, const mk_config *config, bool cuda, uint32_t *out) {
   uint32_t prompt = largest(&o->prompts), generated = largest(&o->generated);
   uint64_t need = mk_bench_context(cuda, largest(&o->depths), prompt > generated ? prompt : generated);
-  MK_TRY(mk_context_size(o->ctx_size, config->max_position, out));
+  MK_TRY(mk_context_size(o->ctx_size, config, out));
   if (need > config->max_position) {
     return mk_error(MK_ERR_USAGE, "the tests take %" PRIu64 " tokens of context; this model has at most %u", need,
                     config->max_position);

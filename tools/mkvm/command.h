@@ -6,6 +6,7 @@
 
 #include <argp.h>
 
+#include "models/config.h"
 #include "tools/lib/clock.h"
 #include "vm/status.h"
 
@@ -73,6 +74,6 @@ void mk_progress(const char *what, uint64_t done, uint64_t total);
 
 /* Tokens of context when none are asked for: the model's own limit, but at most 4096; `asked` (0: none) above the limit is
  * a usage error. */
-mk_status mk_context_size(uint64_t asked, uint32_t max_position, uint32_t *out);
+mk_status mk_context_size(uint64_t asked, const mk_config *config, uint32_t *out);
 
 #endif

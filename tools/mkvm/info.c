@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "mk_version.h"
-#include "models/checkpoint.h"
+#include "models/directory.h"
 #include "models/llama.h"
 #include "models/template_chat.h"
 #include "models/tokenizer.h"
@@ -102,19 +102,15 @@ static bool has_file(const char *directory, const char *name) {
   return used > 0 && (size_t)used < sizeof path && access(path, F_OK) == 0;
 }
 
-/* The weights and the tokenizer of the directory, as far as they are there. */
-static mk_status check_files(const char *directory, const mk_config *config, bool *weights, bool *tokenizer) {
-  *weights = has_file(directory, "model.safetensors") || has_file(directory, "model.safetensors.index.json") ||
-             has_file(directory, "pytorch_model.bin") || has_file(directory, "pytorch_model.bin.index.json");
-  *tokenizer = has_file(directory, "tokenizer.json");
-  if (*weights) {
-    mk_checkpoint *checkpoint;
-    MK_TRY(mk_checkpoint_open(directory, &checkpoint));
-    mk_status status = mk_checkpoint_check(checkpoint, config);
-    mk_checkpoint_close(checkpoint);
-    MK_TRY(status);
-  }
-  if (*tokenizer) {
+/* The weights of the directory, as far as they are there; the caller closes it. */
+static mk_status open_directory(const char *path, mk_directory *out) {
+  const bool other = has_file(path, "pytorch_model.bin") || has_file(path, "pytorch_model.bin.index.json");
+  return mk_directory_open(path, other ? MK_WEIGHTS_NEEDED : MK_WEIGHTS_IF_THERE, NULL, out);
+}
+
+static mk_status check_tokenizer(const char *directory, const mk_config *config, bool *there) {
+  *there = has_file(directory, "tokenizer.json");
+  if (*there) {
     mk_tokenizer *loaded;
     MK_TRY(mk_tokenizer_load(directory, config->vocab, &loaded));
     mk_tokenizer_free(loaded);
@@ -151,16 +147,74 @@ static uint64_t kv_bytes(const mk_program *program) {
   return bytes;
 }
 
+static void print_rope(const mk_config *c) {
+  printf("positions   %u, rope theta %g", c->max_position, c->rope_theta);
+  switch (c->rope_type) {
+    case MK_ROPE_DEFAULT:
+      break;
+    case MK_ROPE_LLAMA3:
+      printf(", llama3 scaling by %g from %u", c->rope_factor, c->rope_original_max_position);
+      break;
+    case MK_ROPE_LINEAR:
+      printf(", linear scaling by %g", c->rope_factor);
+      break;
+    case MK_ROPE_DYNAMIC:
+      printf(", dynamic scaling by %g, without effect up to %u tokens, which are the most", c->rope_factor,
+             c->max_position);
+      break;
+  }
+  printf("\n");
+}
+
+static void print_ignored(const mk_config *c) {
+  for (uint32_t i = 0; i < c->ignored_count && i < MK_MAX_IGNORED; i++) {
+    printf("%s%s %" PRId64, i == 0 ? "ids         ignored, since no token has them: " : ", ", c->ignored[i].key,
+           c->ignored[i].id);
+  }
+  if (c->ignored_count > MK_MAX_IGNORED) {
+    printf(" and %u more", c->ignored_count - MK_MAX_IGNORED);
+  }
+  fputs(c->ignored_count != 0 ? "\n" : "", stdout);
+}
+
 static void print_model(const mk_config *c, const char *directory) {
   printf("model       %s\n", directory);
   printf("shape       Llama, %u layers, hidden %u, intermediate %u, %u heads of %u, %u KV heads\n", c->layers,
          c->hidden, c->intermediate, c->heads, c->head_dim, c->kv_heads);
-  printf("vocabulary  %u tokens, %s embeddings\n", c->vocab, c->tied ? "tied" : "untied");
-  printf("positions   %u, rope theta %g", c->max_position, c->rope_theta);
-  if (c->rope_llama3) {
-    printf(", llama3 scaling by %g from %u", c->rope_factor, c->rope_original_max_position);
+  print_rope(c);
+  print_ignored(c);
+}
+
+static const char *head_words(const mk_directory *d) {
+  switch (d->head) {
+    case MK_HEAD_UNTIED:
+      return "untied embeddings, as tie_word_embeddings says";
+    case MK_HEAD_TIED:
+      return d->checkpoint == NULL ? "tied embeddings, as tie_word_embeddings says"
+                                   : "tied embeddings: no lm_head.weight is stored";
+    case MK_HEAD_TIED_EQUAL:
+      return "tied embeddings: the stored lm_head.weight is the same";
+    case MK_HEAD_TIED_DIFFERS:
+      break;
   }
-  printf("\nparameters  %" PRIu64 " (%s)\n", mk_llama_parameters(c), mk_human_count(mk_llama_parameters(c)));
+  return "untied embeddings";
+}
+
+/* What config.json and the weights say together. */
+static void print_directory(const mk_directory *d) {
+  char line[MK_NOTE_SIZE];
+  printf("vocabulary  %u tokens, %s\n", d->config.vocab, head_words(d));
+  if (mk_directory_note(d, MK_NOTE_HEAD, line) != NULL) {
+    printf("head        %s\n", line);
+  }
+  const char *rounding = mk_directory_note(d, MK_NOTE_ROUNDING, line);
+  printf("precision   bf16 weights and KV cache, fp32 sums%s%s\n", rounding == NULL ? "" : "; ",
+         rounding == NULL ? "" : rounding);
+  if (mk_directory_note(d, MK_NOTE_ASIDE, line) != NULL) {
+    printf("layers      %s\n", line);
+  }
+  printf("parameters  %" PRIu64 " (%s)\n", mk_llama_parameters(&d->config),
+         mk_human_count(mk_llama_parameters(&d->config)));
 }
 
 static void print_memory(const mk_program *program, uint32_t context) {
@@ -169,6 +223,23 @@ static void print_memory(const mk_program *program, uint32_t context) {
   printf("KV cache    %s at %u tokens, %s a token\n", mk_human_bytes(kv), context, mk_human_bytes(kv / context));
   printf("memory      %s at %u tokens: weights, KV cache, activations\n",
          mk_human_bytes(program->weight_bytes + program->work_bytes), context);
+}
+
+/* Weights, tokenizer and program, in the order in which a model is opened. */
+static mk_status examine(const char *model, uint32_t context) {
+  mk_directory directory;
+  bool tokenizer;
+  mk_program *program;
+  MK_TRY(open_directory(model, &directory));
+  const bool weights = directory.checkpoint != NULL;
+  print_directory(&directory);
+  mk_directory_close(&directory);
+  MK_TRY(check_tokenizer(model, &directory.config, &tokenizer));
+  MK_TRY(compile(&directory.config, context, &program));
+  print_memory(program, context);
+  printf("files       config.json%s%s\n", weights ? ", weights" : " (no weights)", tokenizer ? ", tokenizer.json" : "");
+  mk_program_free(program);
+  return MK_OK;
 }
 
 mk_status mk_command_info(int argc, char **argv) {
@@ -184,26 +255,18 @@ mk_status mk_command_info(int argc, char **argv) {
   }
   mk_config config;
   uint32_t context;
-  bool weights = false, tokenizer = false;
-  mk_program *program = NULL;
   mk_status status = mk_config_load(o.model, &config);
   if (status == MK_OK) {
-    MK_TRY(mk_context_size(o.ctx_size, config.max_position, &context));
+    MK_TRY(mk_context_size(o.ctx_size, &config, &context));
     print_model(&config, o.model);
-    status = check_files(o.model, &config, &weights, &tokenizer);
-  }
-  if (status == MK_OK) {
-    status = compile(&config, context, &program);
+    status = examine(o.model, context);
   }
   if (status == MK_ERR_FILE) {
     printf("supported   no: %s\n", mk_error_message());
     fflush(stdout);
   }
   MK_TRY(status);
-  print_memory(program, context);
-  printf("files       config.json%s%s\n", weights ? ", weights" : " (no weights)", tokenizer ? ", tokenizer.json" : "");
   print_chat(o.model);
   printf("supported   yes\n");
-  mk_program_free(program);
   return mk_print_done();
 }

@@ -6,7 +6,7 @@
 #include "tools/lib/engine.h"
 
 /* mk_engine_open, with what is to be told: the memory that the model takes, and progress in GB and GB/s, where standard error is a
- * terminal; trouble with the packed copy always. Interrupts are caught from here on, and mk_interrupted ends the opening. */
+ * terminal; what is to be noted of the directory (models/directory.h) and trouble with the packed copy always. Interrupts are caught from here on, and mk_interrupted ends the opening. */
 mk_status mk_open_engine(const char *model, const mk_engine_options *options, mk_engine **out);
 
 #endif

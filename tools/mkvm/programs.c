@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/directory.h"
 #include "models/llama.h"
 #include "scheduler/compile.h"
 #include "tools/lib/isa_doc.h"
@@ -102,18 +103,33 @@ static mk_status verify_and_save(const mk_program *program, const compile_option
   return mk_print_done();
 }
 
+/* Weights that are there have a say, so that this is the program that `run` makes. */
+static mk_status read_config(const char *model, mk_config *config) {
+  mk_directory directory;
+  char line[MK_NOTE_SIZE];
+  MK_TRY(mk_directory_open(model, MK_WEIGHTS_IF_THERE, NULL, &directory));
+  *config = directory.config;
+  if (mk_directory_note(&directory, MK_NOTE_HEAD, line) != NULL) {
+    fprintf(stderr, "mkvm: %s\n", line);
+  }
+  mk_directory_close(&directory);
+  return MK_OK;
+}
+
 mk_status mk_command_compile(int argc, char **argv) {
   static const char doc[] =
       "Compiles a model's configuration into a program file, verifies it, and writes it. The same configuration and "
       "options "
-      "give the same file, byte for byte.";
+      "give the same file, byte for byte. config.json is enough; weights beside it are checked against it, and a "
+      "stored "
+      "lm_head.weight that is not the embedding table makes the program untied.";
   static const struct argp argp = {compile_table, parse_compile, "", doc, mk_common_options, mk_help_filter, NULL};
   compile_options o = {.sms = MK_DEFAULT_SMS, .rows = 1};
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
   mk_config config;
   mk_compile_options options = {.sms = o.sms, .rows = o.rows, .sampling = o.sampling};
-  MK_TRY(mk_config_load(o.model, &config));
-  MK_TRY(mk_context_size(o.max_seq, config.max_position, &options.max_seq));
+  MK_TRY(read_config(o.model, &config));
+  MK_TRY(mk_context_size(o.max_seq, &config, &options.max_seq));
   double start = mk_seconds();
   mk_graph *graph;
   MK_TRY(mk_llama_graph(&config, &graph));

@@ -229,7 +229,7 @@ static mk_status run_command(mk_run_option *o) {
   mk_config config;
   uint32_t context;
   MK_TRY(mk_config_load(o->model, &config));
-  MK_TRY(mk_context_size(o->ctx_size, config.max_position, &context));
+  MK_TRY(mk_context_size(o->ctx_size, &config, &context));
   if (!o->compare) {
     MK_TRY(mk_sampling_option_resolve(&o->sampling, o->model, config.vocab));
     mk_sampling_option_tell(&o->sampling, stderr);
