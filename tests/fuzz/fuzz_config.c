@@ -21,10 +21,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   fuzz_require(config.head_dim == 64 || config.head_dim == 128, "heads of %u", config.head_dim);
   fuzz_require(isfinite(config.rope_theta) && config.rope_theta > 0, "rope_theta %g", config.rope_theta);
   fuzz_require(isfinite(config.rms_eps), "rms_norm_eps %g", (double)config.rms_eps);
+  fuzz_require(config.rope_type == MK_ROPE_DEFAULT || (config.rope_factor >= 1 && config.rope_factor <= 1e9),
+               "rope factor %g", config.rope_factor);
+  fuzz_require(config.rope_type != MK_ROPE_LLAMA3 || config.rope_original_max_position > 0, "an original context of 0");
   fuzz_require(!config.has_bos || config.bos < config.vocab, "bos %u of %u", config.bos, config.vocab);
   fuzz_require(config.eos_count <= MK_MAX_EOS, "%u eos ids", config.eos_count);
   for (uint32_t i = 0; i < config.eos_count; i++) {
     fuzz_require(config.eos[i] < config.vocab, "eos %u of %u", config.eos[i], config.vocab);
+  }
+  for (uint32_t i = 0; i < config.ignored_count && i < MK_MAX_IGNORED; i++) {
+    const mk_ignored_id *ignored = &config.ignored[i];
+    fuzz_require(ignored->id < 0 || ignored->id >= (int64_t)config.vocab, "%s %lld ignored", ignored->key,
+                 (long long)ignored->id);
   }
   float frequencies[64]; /* half a head */
   mk_llama_frequencies(&config, frequencies);
