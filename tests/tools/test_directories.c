@@ -190,6 +190,9 @@ Test(directories, what_is_rounded_is_said_once) {
   free(fp16);
   free(bf16);
   INFO("fp32 sums; 20 tensors of fp16 (of 20) rounded to bf16");
+  test_result r = RUN(GENERATE, "--compare"); /* which opens it twice */
+  cr_expect(r.code == 0 && count(r.err, "rounded to bf16") == 1, "%d: %s", r.code, r.err);
+  test_drop(&r);
   parts.parts[0].dtype = MK_TENSOR_F32;
   parts.parts[1].dtype = MK_TENSOR_BF16;
   test_parts_write(&parts, path);

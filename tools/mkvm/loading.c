@@ -2,6 +2,7 @@
 #include "tools/mkvm/loading.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "tools/mkvm/command.h"
@@ -44,10 +45,25 @@ static void show_progress(void *user, uint64_t done, uint64_t total) {
   }
 }
 
+/* Some commands open a model twice; what is to be said of it is said once. */
+static bool is_new(const char *text) {
+  static char told[8][512];
+  static size_t count;
+  for (size_t i = 0; i < count && i < sizeof told / sizeof told[0]; i++) {
+    if (strncmp(told[i], text, sizeof told[0] - 1) == 0) {
+      return false;
+    }
+  }
+  snprintf(told[count++ % (sizeof told / sizeof told[0])], sizeof told[0], "%s", text);
+  return true;
+}
+
 static void show_notice(void *user, const char *text) {
   (void)user;
-  clear_line();
-  fprintf(stderr, "mkvm: %s\n", text);
+  if (is_new(text)) {
+    clear_line();
+    fprintf(stderr, "mkvm: %s\n", text);
+  }
 }
 
 mk_status mk_open_engine(const char *model, const mk_engine_options *options, mk_engine **out) {
