@@ -1,8 +1,14 @@
-/* Standard input and output as a shell may give them: a full disk, closed descriptors, endless and odd files as prompts. */
+/* Standard input and output as a shell may give them: a full disk, a reader who has gone, closed descriptors, endless and odd files as
+ * prompts. */
 #include <criterion/criterion.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "tests/support/process.h"
 #include "tests/support/shell.h"
 
 static void expect(const char *command, int code, const char *text) {
@@ -63,6 +69,36 @@ Test(streams, output_that_cannot_be_written_is_an_error) {
     snprintf(command, sizeof command, "$MKVM %s 2>&1 >/dev/full", lines[i]);
     expect(command, 1, "cannot be written: No space left on device");
   }
+}
+
+/* `mkvm disasm FILE | head`: as any program, killed by SIGPIPE without a word, and without a file that it had begun. */
+Test(streams, a_reader_who_has_gone) {
+  static const char *const lines[][12] = {{"disasm", "p.mkp"},
+                                          {"isa"},
+                                          {"info", "-m", "m"},
+                                          {"trace", "t.mktrace", "--json"},
+                                          {"bench", "--like", "tiny", "-p", "0", "-n", "2", "--device", "cpu"},
+                                          {"synth", "--like", "tiny", "--config-only", "-o", "new"},
+                                          {"verify", "p.mkp"},
+                                          {"run", "-m", "m", "-p", "x", "-n", "3", "--logits", "l.npy"},
+                                          {"run", "--help"},
+                                          {"--help"}};
+  signal(SIGPIPE, SIG_DFL); /* whatever started the tests */
+  for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+    int in = open("/dev/null", O_RDONLY), err = test_scratch_file(), ends[2];
+    size_t length;
+    cr_assert_eq(pipe(ends), 0);
+    close(ends[0]);
+    cr_assert_eq(test_finish(test_start(MK_COMMAND, lines[i], in, ends[1], err)), 1000 + SIGPIPE, "%s", lines[i][0]);
+    char *text = test_slurp(err, &length);
+    cr_assert_null(strstr(text, "mkvm"), "%s: %s", lines[i][0], text);
+    free(text);
+    close(in);
+    close(ends[1]);
+    close(err);
+  }
+  expect("ls", 0, "p.mkp");
+  cr_assert_null(strstr(test_output, "l.npy"), "%s", test_output);
 }
 
 /* A file that is opened must not get the number, and then the text, of a standard descriptor that is closed. */

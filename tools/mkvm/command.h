@@ -63,7 +63,7 @@ const char *mk_human_count(uint64_t count);
 
 /* Writes to standard output at once. */
 mk_status mk_print(const char *text, size_t length);
-/* Ends a subcommand that used stdio on standard output: a full disk or a closed pipe becomes an error here. */
+/* Ends a subcommand that used stdio on standard output: a full disk becomes an error here. */
 mk_status mk_print_done(void);
 
 /* The exit code of a subcommand that ended so; tells of a failure in a line that begins with `title`. */

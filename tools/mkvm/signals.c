@@ -23,9 +23,17 @@ static void say(const char *text) {
 }
 
 /* Ends the process as the signal would have done, so that a shell sees which one it was. */
-static void end(int signal_number) {
+static void die(int signal_number) {
   struct sigaction action = {.sa_handler = SIG_DFL};
   sigset_t this_one;
+  sigaction(signal_number, &action, NULL);
+  sigemptyset(&this_one);
+  sigaddset(&this_one, signal_number);
+  pthread_sigmask(SIG_UNBLOCK, &this_one, NULL);
+  kill(getpid(), signal_number);
+}
+
+static void end(int signal_number) {
   mk_drafts_abandon();
   say(terminal ? "\n" : "");
   say(beginning);
@@ -33,11 +41,13 @@ static void end(int signal_number) {
       : signal_number == SIGTERM ? ": ended by SIGTERM"
                                  : ": ended by SIGHUP");
   say("; nothing unfinished is left behind\n");
-  sigaction(signal_number, &action, NULL);
-  sigemptyset(&this_one);
-  sigaddset(&this_one, signal_number);
-  pthread_sigmask(SIG_UNBLOCK, &this_one, NULL);
-  kill(getpid(), signal_number);
+  die(signal_number);
+}
+
+/* Whoever read what is written has had enough (`| head`): the end of any program then, without a word. */
+static void end_quietly(int signal_number) {
+  mk_drafts_abandon();
+  die(signal_number);
 }
 
 static void on_interrupt(int signal_number) {
@@ -57,17 +67,17 @@ void mk_catch_interrupt(bool once) {
 void mk_release_interrupt(void) { sigaction(SIGINT, &usual, NULL); }
 
 void mk_signals_begin(const char *title) {
-  static const int ending[] = {SIGINT, SIGTERM, SIGHUP};
-  struct sigaction action = {.sa_handler = end}, before;
+  static const int ending[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+  struct sigaction action, before;
   beginning = title;
   terminal = isatty(STDERR_FILENO);
-  sigfillset(&action.sa_mask);
   for (size_t i = 0; i < sizeof ending / sizeof ending[0]; i++) {
     if (sigaction(ending[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) {
+      action = (struct sigaction){.sa_handler = ending[i] == SIGPIPE ? end_quietly : end};
+      sigfillset(&action.sa_mask);
       sigaction(ending[i], &action, NULL);
     }
   }
   sigaction(SIGINT, NULL, &usual);
-  signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);
 }
