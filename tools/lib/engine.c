@@ -222,6 +222,8 @@ static mk_status clear_counts(mk_engine *engine) {
 
 static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {
   engine->cancel = options->cancel;
+  engine->prompt_progress = options->prompt_progress;
+  engine->progress_user = options->progress_user;
   if (options->synth != NULL) {
     engine->config = *options->synth;
   } else {
@@ -330,7 +332,9 @@ static bool on_token(void *user, uint32_t position, uint32_t token) {
   if (mk_engine_cancelled(g->engine)) {
     return false;
   }
-  if (position + 1 < g->prompt_count + g->engine->position_shift) {
+  uint64_t done = position + 1 - g->engine->position_shift;
+  if (done < g->prompt_count) {
+    mk_engine_tell_prompt(g->engine, done, g->prompt_count);
     return true; /* still inside the prompt */
   }
   g->left--;

@@ -55,7 +55,10 @@ typedef struct mk_engine_options {
   void (*memory)(void *user, const mk_memory_plan *plan);      /* before the machine allocates */
   void (*progress)(void *user, uint64_t done, uint64_t total); /* bytes of weights loaded */
   void (*notice)(void *user, const char *text); /* one line: a packed copy that is no good, or a mk_note */
-  void *progress_user;                          /* of these */
+  /* Told while the engine generates, after steps on the way through prompts: how many of all their tokens are done. The last token of a
+   * prompt is not told of, but followed by what is generated. */
+  void (*prompt_progress)(void *user, uint64_t done, uint64_t total);
+  void *progress_user; /* of these */
 } mk_engine_options;
 
 enum { MK_LONG_PROMPT = 32 }; /* tokens: more of them are worth a program of their own */

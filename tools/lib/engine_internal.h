@@ -20,6 +20,8 @@ struct mk_engine {
   char device[160];
   bool want_logits;
   const volatile sig_atomic_t *cancel;
+  void (*prompt_progress)(void *user, uint64_t done, uint64_t total); /* NULL: nobody is told */
+  void *progress_user;
   uint32_t max_seq;
   uint32_t position_shift; /* mk_tamper */
   int prompt, logits;      /* buffers; prompt: of one row */
@@ -32,6 +34,12 @@ struct mk_engine {
 
 static inline bool mk_engine_cancelled(const mk_engine *engine) {
   return engine->cancel != NULL && *engine->cancel != 0;
+}
+
+static inline void mk_engine_tell_prompt(const mk_engine *engine, uint64_t done, uint64_t total) {
+  if (engine->prompt_progress != NULL) {
+    engine->prompt_progress(engine->progress_user, done, total);
+  }
 }
 
 /* Into the memory of the engine's machine. */

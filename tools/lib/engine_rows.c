@@ -6,12 +6,26 @@
 typedef struct side_by_side {
   mk_engine *engine;
   mk_batch *batch;
+  const mk_step_row *plan; /* of the launch at hand */
+  uint64_t prompt_done, prompt_total;
   uint32_t rows; /* of the results */
   uint32_t results[MK_PROMPT_ROWS];
 } side_by_side;
 
+/* Of a prompt all rows but the last choose nothing, and what is generated always comes of one that does. */
+static void tell_prompts(side_by_side *s, uint32_t step) {
+  uint64_t before = s->prompt_done;
+  for (uint32_t i = 0; i < s->rows; i++) {
+    s->prompt_done += (s->plan[(size_t)step * s->rows + i].flags & (MK_ROW_ACTIVE | MK_ROW_CHOOSES)) == MK_ROW_ACTIVE;
+  }
+  if (s->prompt_done != before) {
+    mk_engine_tell_prompt(s->engine, s->prompt_done, s->prompt_total);
+  }
+}
+
 static bool on_step(void *user, uint32_t step, const uint32_t *results) {
   side_by_side *s = user;
+  tell_prompts(s, step);
   const float *logits = s->engine->cpu == NULL ? NULL : mk_cpu_memory(s->engine->cpu, (size_t)s->engine->logits);
   return !mk_engine_cancelled(s->engine) && mk_batch_take(s->batch, step, results, logits);
 }
@@ -36,6 +50,7 @@ static uint32_t steps_to_logits(const mk_launch *launch, uint32_t rows) {
 /* One launch; with logits to be had from a GPU, as far as they are to be had. */
 static mk_status run_launch(side_by_side *s, const mk_launch *launch) {
   mk_engine *engine = s->engine;
+  s->plan = launch->plan;
   if (engine->gpu == NULL) {
     return mk_cpu_run_plan(engine->cpu, launch->plan, launch->steps, on_step, s);
   }
@@ -125,6 +140,9 @@ mk_status mk_engine_generate_rows(mk_engine *engine, const mk_sequence *sequence
   MK_TRY(mk_plan_find(engine->program, &buffers));
   MK_TRY(mk_batch_new(engine->program, sequences, count, calls, &s.batch));
   mk_status status = MK_OK;
+  for (size_t i = 0; i < count; i++) {
+    s.prompt_total += sequences[i].prompt_count;
+  }
   hands_over = hands_over && engine->one_row.gpu != NULL;
   if (hands_over) {
     mk_batch_leave_single(s.batch);
