@@ -5,17 +5,20 @@
 #include <string.h>
 
 #include "tools/mkvm/command.h"
+#include "tools/mkvm/loading.h"
 #include "tools/mkvm/signals.h"
 
-mk_status mk_answer_encode(const mk_tokenizer *tokenizer, const char *text, size_t length, bool chat, uint32_t context,
-                           mk_tokens *tokens) {
+mk_status mk_answer_encode(const mk_tokenizer *tokenizer, const mk_config *config, const char *text, size_t length,
+                           bool chat, uint32_t context, mk_tokens *tokens) {
   MK_TRY(mk_tokenizer_encode(tokenizer, text, length, !chat, tokens));
   if (tokens->count == 0) {
     return mk_error(MK_ERR_USAGE, "the prompt is empty and this tokenizer puts no token before it; give --prompt TEXT");
   }
   if (tokens->count > context) {
-    return mk_error(MK_ERR_USAGE, "the %s has %zu tokens, the context %u; %s or raise --ctx-size",
-                    chat ? "conversation" : "prompt", tokens->count, context, chat ? "begin a new one" : "shorten it");
+    return mk_error(MK_ERR_USAGE, "the %s has %zu tokens, the context %u%s; %s%s", chat ? "conversation" : "prompt",
+                    tokens->count, context, context < config->max_position ? "" : ", which is the model's limit",
+                    chat ? "begin a new one" : "shorten it",
+                    context < config->max_position ? " or raise --ctx-size" : "");
   }
   return MK_OK;
 }
@@ -96,6 +99,7 @@ bool mk_answer_token(void *user, uint32_t token, const float *logits) {
   mk_answer *r = user;
   bool go_on;
   r->end = mk_seconds();
+  mk_clear_prompt();
   if (r->report.tokens.count == 0) {
     r->first = r->end;
   }
@@ -106,6 +110,7 @@ bool mk_answer_token(void *user, uint32_t token, const float *logits) {
 mk_status mk_answer_finish(mk_answer *r) {
   const char *text;
   size_t length;
+  mk_clear_prompt();
   if (mk_interrupted && strcmp(r->report.finish_reason, "length") == 0) {
     r->report.finish_reason = "interrupted"; /* inside the prompt, or in the step at hand: no token came with it */
   }

@@ -24,9 +24,10 @@ typedef struct mk_answer {
   mk_status status; /* of mk_answer_token, which cannot return one */
 } mk_answer;
 
-/* A prompt's tokens. A chat template writes the special tokens itself. MK_ERR_USAGE when there are none or too many. */
-mk_status mk_answer_encode(const mk_tokenizer *tokenizer, const char *text, size_t length, bool chat, uint32_t context,
-                           mk_tokens *tokens);
+/* A prompt's tokens. A chat template writes the special tokens itself. MK_ERR_USAGE when there are none, more than `context`, or one that
+ * the model has no embedding for. */
+mk_status mk_answer_encode(const mk_tokenizer *tokenizer, const mk_config *config, const char *text, size_t length,
+                           bool chat, uint32_t context, mk_tokens *tokens);
 
 /* Makes the decoder; without a chat the text goes on with the prompt's. */
 mk_status mk_answer_begin(mk_answer *answer, const mk_tokenizer *tokenizer, const mk_tokens *prompt);

@@ -1,6 +1,7 @@
 /* See loading.h. */
 #include "tools/mkvm/loading.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,6 +10,8 @@
 #include "tools/mkvm/signals.h"
 
 static const char kClear[] = "\r\033[K";
+static bool prompt_line;  /* mk_show_prompt has left one */
+static bool prompt_begun; /* mk_show_prompt has been called since mk_clear_prompt */
 
 static double gigabytes(uint64_t bytes) { return (double)bytes / 1e9; }
 
@@ -56,6 +59,34 @@ static bool is_new(const char *text) {
   }
   snprintf(told[count++ % (sizeof told / sizeof told[0])], sizeof told[0], "%s", text);
   return true;
+}
+
+/* At most ten times a second, and not of prompts that are soon done. */
+void mk_show_prompt(void *user, uint64_t done, uint64_t total) {
+  static double start, shown;
+  static uint64_t first;
+  enum { PATIENCE_MS = 500, INTERVAL_MS = 100 };
+  (void)user;
+  double now = mk_seconds();
+  if (!prompt_begun) {
+    start = shown = now;
+    first = done;
+    prompt_begun = true;
+  }
+  if (isatty(STDERR_FILENO) && 1e3 * (now - start) >= PATIENCE_MS && 1e3 * (now - shown) >= INTERVAL_MS) {
+    fprintf(stderr, "%sreading the prompt: %" PRIu64 " of %" PRIu64 " tokens, %.0f tokens/s", kClear, done, total,
+            (double)(done - first) / (now - start));
+    fflush(stderr);
+    shown = now;
+    prompt_line = true;
+  }
+}
+
+void mk_clear_prompt(void) {
+  if (prompt_line) {
+    clear_line();
+  }
+  prompt_line = prompt_begun = false;
 }
 
 static void show_notice(void *user, const char *text) {

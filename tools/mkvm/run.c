@@ -32,16 +32,24 @@ static mk_status read_all(int fd, char **text, size_t *length) {
   return mk_error(MK_ERR_USAGE, "holds more than %d bytes, which a prompt has at most; shorten it", MK_PROMPT_BYTES);
 }
 
-/* Prompt `index` of those that are given, or the only one. */
+/* Nobody has to be at a terminal, and a job may have closed its input: neither is an error of a run that names no prompt. What main puts
+ * in the place of a closed one cannot be read. */
+static bool input_holds_a_prompt(void) {
+  int flags = fcntl(STDIN_FILENO, F_GETFL);
+  return flags >= 0 && (flags & O_ACCMODE) != O_WRONLY && !isatty(STDIN_FILENO);
+}
+
+/* Prompt `index` of those that are given, or the only one: without any, what is on standard input. */
 static mk_status read_prompt(const mk_run_option *o, size_t index, char **text, size_t *length) {
   *text = NULL;
   *length = 0;
-  if (o->file == NULL) {
-    const char *prompt = o->prompt_count == 0 ? "" : o->prompts[index];
+  const bool unnamed = o->file == NULL && o->prompt_count == 0;
+  if (o->file == NULL && !(unnamed && input_holds_a_prompt())) {
+    const char *prompt = unnamed ? "" : o->prompts[index];
     *length = strlen(prompt);
     return mk_strdup(prompt, text);
   }
-  bool standard = strcmp(o->file, "-") == 0;
+  bool standard = unnamed || strcmp(o->file, "-") == 0;
   int fd = standard ? STDIN_FILENO : open(o->file, O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
     return mk_error(MK_ERR_RUNTIME, "%s: cannot be opened: %s", o->file, strerror(errno));
@@ -55,17 +63,21 @@ static mk_status read_prompt(const mk_run_option *o, size_t index, char **text, 
 
 static mk_status generate(mk_answer *r, mk_engine *engine, const mk_tokens *prompt) {
   mk_answer_start(r);
-  MK_TRY(mk_engine_generate(engine, prompt->ids, prompt->count, r->options->n_predict, mk_answer_token, r));
+  mk_status status = mk_engine_generate(engine, prompt->ids, prompt->count, r->options->n_predict, mk_answer_token, r);
+  mk_clear_prompt();
+  MK_TRY(status);
   MK_TRY(r->status);
   return mk_answer_finish(r);
 }
 
 static mk_status run_engine(const mk_run_option *o, mk_answer *r, char device[MK_DEVICE_TEXT], uint32_t context,
-                            const mk_tokens *prompt) {
+                            const mk_tokens *prompt, const mk_prompt_text *text) {
   mk_engine *engine;
   mk_engine_options engine_options = o->engine;
   engine_options.max_seq = context;
   engine_options.want_logits = o->logits != NULL || o->sampling.logprobs;
+  const bool echo = o->echo && !o->json;
+  engine_options.prompt_progress = echo ? NULL : mk_show_prompt; /* the echo may be on the same terminal's line */
   mk_run_rows(o, 1, prompt->count, &engine_options);
   double start = mk_seconds();
   MK_TRY(mk_open_engine(o->model, &engine_options, &engine));
@@ -74,6 +86,9 @@ static mk_status run_engine(const mk_run_option *o, mk_answer *r, char device[MK
   mk_status status = mk_trace_option_begin(&o->trace, engine);
   if (status == MK_OK && o->logits != NULL) {
     status = mk_npy_create(o->logits, r->config->vocab, &r->npy);
+  }
+  if (status == MK_OK && echo) {
+    status = mk_answer_show(r, text->text, text->length); /* what loading shows has been cleared */
   }
   if (status == MK_OK) {
     status = generate(r, engine, prompt);
@@ -91,7 +106,7 @@ static mk_status run_engine(const mk_run_option *o, mk_answer *r, char device[MK
 }
 
 static mk_status run_model(const mk_run_option *o, const mk_config *config, uint32_t context,
-                           const mk_tokenizer *tokenizer, const char *text, size_t length) {
+                           const mk_tokenizer *tokenizer, const mk_prompt_text *text) {
   mk_tokens prompt = {0};
   char device[MK_DEVICE_TEXT] = "";
   mk_answer r = {.options = o,
@@ -99,7 +114,7 @@ static mk_status run_model(const mk_run_option *o, const mk_config *config, uint
                  .stop = {.strings = o->stops, .count = o->stop_count},
                  .report = {.logprob_count = o->sampling.logprob_count}};
   mk_status status;
-  MK_TRY_GOTO(mk_answer_encode(tokenizer, text, length, o->chat, context, &prompt), done);
+  MK_TRY_GOTO(mk_answer_encode(tokenizer, config, text->text, text->length, o->chat, context, &prompt), done);
   if (o->compare) {
     mk_engine_options engine = o->engine;
     engine.max_seq = context;
@@ -107,10 +122,7 @@ static mk_status run_model(const mk_run_option *o, const mk_config *config, uint
     goto done;
   }
   MK_TRY_GOTO(mk_answer_begin(&r, tokenizer, &prompt), done);
-  if (o->echo && !o->json) {
-    MK_TRY_GOTO(mk_answer_show(&r, text, length), done);
-  }
-  MK_TRY_GOTO(run_engine(o, &r, device, context, &prompt), done);
+  MK_TRY_GOTO(run_engine(o, &r, device, context, &prompt, text), done);
   r.report.model = o->model;
   r.report.device = device;
   r.report.prompt = &prompt;
@@ -159,12 +171,13 @@ static mk_status answer(void *user, const char *text, size_t length, const char 
   mk_answer_end(&s->last);
   s->last = (mk_answer){.options = o, .config = s->config, .stop = {.strings = o->stops, .count = o->stop_count}};
   mk_status status;
-  MK_TRY_GOTO(mk_answer_encode(s->tokenizer, text, length, true, s->context, &prompt), done);
+  MK_TRY_GOTO(mk_answer_encode(s->tokenizer, s->config, text, length, true, s->context, &prompt), done);
   MK_TRY_GOTO(mk_answer_begin(&s->last, s->tokenizer, &prompt), done);
   MK_TRY_GOTO(generate(&s->last, s->engine, &prompt), done);
   if (strcmp(s->last.report.finish_reason, "length") == 0 && prompt.count + s->last.report.tokens.count >= s->context) {
-    fprintf(stderr, "mkvm: the context of %u tokens is full; begin a new conversation or raise --ctx-size\n",
-            s->context);
+    fprintf(stderr, "mkvm: the context of %u tokens is full%s\n", s->context,
+            s->context < s->config->max_position ? "; begin a new conversation or raise --ctx-size"
+                                                 : ", and the model has no more; begin a new conversation");
   }
   *said = s->last.report.text == NULL ? "" : s->last.report.text;
   *said_length = s->last.report.text_length;
@@ -179,6 +192,7 @@ static mk_status converse(const mk_run_option *o, const mk_config *config, uint3
   session s = {.options = o, .config = config, .tokenizer = tokenizer, .context = context};
   mk_engine_options engine_options = o->engine;
   engine_options.max_seq = context;
+  engine_options.prompt_progress = mk_show_prompt;
   mk_run_rows(o, 1, context, &engine_options);
   mk_status status;
   MK_TRY_GOTO(mk_conversation_begin(o->model, o->system, o->date, &conversation), done);
@@ -199,13 +213,12 @@ static mk_status make_text(const mk_run_option *o, size_t index, char **text, si
 
 static mk_status run_prompt(const mk_run_option *o, const mk_config *config, uint32_t context,
                             const mk_tokenizer *tokenizer) {
-  char *text = NULL;
-  size_t length;
-  mk_status status = make_text(o, 0, &text, &length);
+  mk_prompt_text text = {0};
+  mk_status status = make_text(o, 0, &text.text, &text.length);
   if (status == MK_OK) {
-    status = run_model(o, config, context, tokenizer, text, length);
+    status = run_model(o, config, context, tokenizer, &text);
   }
-  mk_free(text);
+  mk_free(text.text);
   return status;
 }
 

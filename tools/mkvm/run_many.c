@@ -113,7 +113,7 @@ static mk_status begin(many *m, const mk_config *config, uint32_t context, const
                                 .prompt = &m->prompts[i],
                                 .sampling = &o->sampling}};
     mk_status status =
-        mk_answer_encode(tokenizer, m->texts[i].text, m->texts[i].length, o->chat, context, &m->prompts[i]);
+        mk_answer_encode(tokenizer, config, m->texts[i].text, m->texts[i].length, o->chat, context, &m->prompts[i]);
     if (status != MK_OK) {
       return mk_error_prefix(status, "prompt %zu", i + 1);
     }
@@ -154,7 +154,9 @@ static mk_status generate(many *m, mk_engine *engine, double load) {
     mk_answer_start(&m->answers[i]);
   }
   double start = mk_seconds();
-  MK_TRY(mk_engine_generate_all(engine, m->sequences, m->count, &calls));
+  mk_status status = mk_engine_generate_all(engine, m->sequences, m->count, &calls);
+  mk_clear_prompt();
+  MK_TRY(status);
   for (size_t i = 0; i < m->count; i++) {
     if (!m->ended[i]) { /* interrupted */
       on_end(m, i, MK_OK);
@@ -182,6 +184,7 @@ mk_status mk_run_many(const mk_run_option *o, const mk_config *config, uint32_t 
   m->count = m->failed = o->prompt_count;
   options.max_seq = context;
   options.want_logits = o->sampling.logprobs;
+  options.prompt_progress = mk_show_prompt;
   mk_status status;
   MK_TRY_GOTO(begin(m, config, context, tokenizer, &longest), done);
   mk_run_rows(o, m->count, longest, &options);

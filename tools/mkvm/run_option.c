@@ -33,14 +33,19 @@ static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, "Model and prompt:", 1},
     {"model", 'm', "DIR", 0, "Model directory in Hugging Face layout (required)", 1},
     {"prompt", 'p', "TEXT", 0,
-     "Prompt; empty when neither this nor --file is given. Given several times: all are answered, each on its own", 1},
+     "Prompt; without this and --file it is what standard input holds, unless that is a terminal: then it is empty. "
+     "Given "
+     "several times: all are answered, each on its own",
+     1},
     {"file", 'f', "FILE", 0, "Read the prompt from FILE, from standard input when FILE is -; at most 16 MiB", 1},
     {"program", KEY_PROGRAM, "FILE", 0,
      "Instead of a model: run a program file by itself on the cpu, with made-up weights, for N steps, and print its "
      "outputs",
      1},
     {"chat", KEY_CHAT, NULL, 0,
-     "Write the prompt as a conversation, by the model's chat template; without a prompt, hold one: a line is a turn",
+     "Write the prompt as a conversation, by the model's chat template; without --prompt and --file, hold one: a line "
+     "of "
+     "standard input is a turn",
      1},
     {"system", KEY_SYSTEM, "TEXT", 0, "With --chat: the system prompt", 1},
     {"date", KEY_DATE, "YYYY-MM-DD", 0, "With --chat: the date for templates that state it (today)", 1},
@@ -48,7 +53,8 @@ static const struct argp_option option_table[] = {
     {"n-predict", 'n', "N", 0,
      "Tokens to generate (128; -1 with --chat); -1: until the model stops or the context is full", 2},
     {"ctx-size", 'c', "L", 0, "Tokens of context, prompt included (the model's limit, at most 4096; so does 0)", 2},
-    {"stop", KEY_STOP, "TEXT", 0, "End the output before TEXT; may be given several times", 2},
+    {"stop", KEY_STOP, "TEXT", 0,
+     "End the output before TEXT, in which \\n, \\t, \\\\ and \\x41 are read as in C; may be given several times", 2},
     {"ignore-eos", KEY_IGNORE_EOS, NULL, 0, "Go on after an end-of-text token", 2},
     {NULL, 0, NULL, 0, "Output:", 3},
     {"json", KEY_JSON, NULL, 0, "Print one JSON object at the end instead of the text", 3},
@@ -100,15 +106,50 @@ static const char doc[] =
     "Examples:\n"
     "  mkvm run -m models/demo -p \"Once upon a time\" -n 200\n"
     "  mkvm run -m DIR -f question.txt --stop \"\\nQ:\" --json\n"
+    "  git log -5 | mkvm run -m DIR -n 50\n"
     "  mkvm run -m DIR --chat --system \"Answer in one sentence.\"\n";
 
-static void add_stop(mk_run_option *o, const char *text, struct argp_state *state) {
+static int hex_digit(char c) {
+  return c >= '0' && c <= '9'   ? c - '0'
+         : c >= 'a' && c <= 'f' ? c - 'a' + 10
+         : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                : -1;
+}
+
+/* \n, \t, \\ and \x41 in the text of --stop, in place: what they stand for is never longer. */
+static void unescape_stop(char *text, struct argp_state *state) {
+  char *out = text;
+  for (const char *at = text; *at != 0; at++) {
+    if (*at != '\\') {
+      *out++ = *at;
+      continue;
+    }
+    at++;
+    int high = *at == 'x' ? hex_digit(at[1]) : -1, low = high < 0 ? -1 : hex_digit(at[2]);
+    if (low >= 0 && high + low == 0) {
+      argp_error(state, "--stop: \\x00 is a byte that no stop text may have");
+    }
+    if (low >= 0) {
+      *out++ = (char)(16 * high + low);
+      at += 2;
+    } else if (*at == 'n' || *at == 't' || *at == '\\') {
+      *out++ = *at == 'n' ? '\n' : *at == 't' ? '\t' : '\\';
+    } else {
+      argp_error(state, "--stop: '\\%.*s' is not an escape; there are \\n, \\t, \\\\ and, with two hex digits, \\x41",
+                 *at == 'x' ? 3 : 1, at);
+    }
+  }
+  *out = 0;
+}
+
+static void add_stop(mk_run_option *o, char *text, struct argp_state *state) {
   if (text[0] == 0) {
     argp_error(state, "--stop: the text is empty; it would end every output");
   }
   if (o->stop_count == MK_RUN_STOPS) {
     argp_error(state, "--stop: given more than %d times", MK_RUN_STOPS);
   }
+  unescape_stop(text, state);
   o->stops[o->stop_count++] = text;
 }
 
