@@ -13,7 +13,7 @@ install(RUNTIME_DEPENDENCY_SET mk_libraries
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/mkvm)
 
 # The licences of what is carried, where the packages of the libraries are Debian's.
-foreach(package libjansson4 libpcre2-8-0 zlib1g libedit2 libbsd0 libmd0 libtinfo6)
+foreach(package libjansson4 libpcre2-8-0 libutf8proc2 zlib1g libedit2 libbsd0 libmd0 libtinfo6)
   install(FILES /usr/share/doc/${package}/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR}/libraries RENAME ${package} OPTIONAL)
 endforeach()
 

@@ -12,8 +12,9 @@ enum { TEXT_LIMIT = 1 << 30 }; /* bytes: positions in a piece are 32-bit */
 typedef struct encoder {
   const mk_tokenizer *tokenizer;
   mk_bpe bpe;
-  mk_bytes normalized[2], spaced; /* of the part at hand */
-  pcre2_match_data *match;
+  mk_bytes normalized[2]; /* of the part at hand */
+  mk_matcher matcher;
+  mk_pre pre;
   mk_tokens *tokens;
 } encoder;
 
@@ -72,91 +73,20 @@ static const mk_added *find_added(const mk_added_set *set, const uint8_t *text, 
   return NULL;
 }
 
-static mk_status match(encoder *e, const pcre2_code *code, const uint8_t *text, size_t size, size_t at, bool *found) {
-  int rc = pcre2_match(code, text, size, at, PCRE2_NO_UTF_CHECK, e->match, e->tokenizer->match_context);
-  *found = rc >= 0;
-  if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
-    PCRE2_UCHAR message[128] = "";
-    pcre2_get_error_message(rc, message, sizeof message);
-    return mk_error(MK_ERR_RUNTIME, "splitting %zu bytes of text: PCRE2: %s", size, (const char *)message);
-  }
-  return MK_OK;
-}
-
-static mk_status split_by_pattern(encoder *e, const uint8_t *text, size_t size) {
-  const mk_tokenizer *t = e->tokenizer;
-  size_t at = 0;
-  while (at < size) {
-    bool found;
-    MK_TRY(match(e, t->split, text, size, at, &found));
-    const PCRE2_SIZE *range = pcre2_get_ovector_pointer(e->match);
-    const size_t begin = found ? range[0] : size;
-    const size_t end = found ? range[1] : size;
-    if (begin > at) { /* what the pattern skips is a piece too */
-      MK_TRY(mk_bpe_encode(t, &e->bpe, text + at, begin - at, e->tokens));
-    }
-    if (end > begin) {
-      MK_TRY(mk_bpe_encode(t, &e->bpe, text + begin, end - begin, e->tokens));
-    }
-    at = end;
-  }
-  return MK_OK;
-}
-
-/* Spaces become the replacement character, one goes in front if need be, and pieces start with it. */
-static mk_status split_by_metaspace(encoder *e, const uint8_t *text, size_t size, bool first) {
-  const mk_tokenizer *t = e->tokenizer;
-  const uint8_t *mark = t->metaspace.replacement;
-  const size_t length = t->metaspace.length;
-  const mk_step replace = {.pattern = (uint8_t[]){' '},
-                           .pattern_length = 1,
-                           .content = (uint8_t *)(uintptr_t)mark,
-                           .content_length = length};
-  const bool marked = text[0] == ' ' || (size >= length && memcmp(text, mark, length) == 0);
-  e->spaced.length = 0;
-  if (!marked && (t->metaspace.prepend == MK_PREPEND_ALWAYS || (t->metaspace.prepend == MK_PREPEND_FIRST && first))) {
-    MK_TRY(mk_bytes_append(&e->spaced, mark, length));
-  }
-  MK_TRY(mk_step_replace(&replace, text, size, &e->spaced));
-  const uint8_t *at = e->spaced.bytes, *end = at + e->spaced.length;
-  while (t->metaspace.split && at < end) { /* a character of UTF-8 is found nowhere but at a character */
-    const uint8_t *next = mk_find(at + 1, (size_t)(end - at) - 1, mark, length);
-    if (next == NULL) {
-      break;
-    }
-    MK_TRY(mk_bpe_encode(t, &e->bpe, at, (size_t)(next - at), e->tokens));
-    at = next;
-  }
-  return mk_bpe_encode(t, &e->bpe, at, (size_t)(end - at), e->tokens);
-}
-
-/* `first`: the part begins where the whole text begins. */
-static mk_status pre_tokenize(encoder *e, const uint8_t *text, size_t size, bool first) {
-  switch (e->tokenizer->pre_tokenizer) {
-    case MK_PRE_BYTE_LEVEL:
-      return split_by_pattern(e, text, size);
-    case MK_PRE_METASPACE:
-      return split_by_metaspace(e, text, size, first);
-    case MK_PRE_NONE:
-      break;
-  }
-  return mk_bpe_encode(e->tokenizer, &e->bpe, text, size, e->tokens);
-}
-
 /* Whether text[begin, end) has no character of a word beside it. */
 static mk_status stands_alone(encoder *e, const uint8_t *text, size_t size, size_t begin, size_t end, bool *alone) {
-  size_t before = begin;
+  size_t before = begin, from, to;
   bool word = false;
   *alone = false;
   while (before > 0 && (text[--before] & 0xc0) == 0x80) {
   }
   if (begin > 0) {
-    MK_TRY(match(e, e->tokenizer->word, text + before, begin - before, 0, &word));
+    MK_TRY(mk_match(&e->matcher, e->tokenizer->word, text + before, begin - before, 0, &word, &from, &to));
   }
   if (!word && end < size) {
     size_t length;
     mk_utf8_step(text + end, size - end, &length);
-    MK_TRY(match(e, e->tokenizer->word, text + end, length, 0, &word));
+    MK_TRY(mk_match(&e->matcher, e->tokenizer->word, text + end, length, 0, &word, &from, &to));
   }
   *alone = !word;
   return MK_OK;
@@ -164,10 +94,10 @@ static mk_status stands_alone(encoder *e, const uint8_t *text, size_t size, size
 
 static mk_status encode_level(encoder *e, unsigned level, const uint8_t *text, size_t size, bool first) {
   if (level == 2) {
-    return pre_tokenize(e, text, size, first);
+    return mk_pre_encode(&e->pre, text, size, first);
   }
   if (level == 1) {
-    MK_TRY(mk_normalize(&e->tokenizer->normalizer, e->normalized, &text, &size));
+    MK_TRY(mk_normalize(&e->tokenizer->normalizer, &e->matcher, e->normalized, &text, &size));
   }
   const mk_added_set *set = &e->tokenizer->added[level];
   size_t done = 0;      /* the text before this is encoded */
@@ -212,6 +142,22 @@ static mk_status push_template(const mk_tokenizer *t, bool before, mk_tokens *to
   return MK_OK;
 }
 
+/* Mirrors of models list tokens that were never trained; the model has nothing for them. */
+static mk_status check_ids(const mk_tokenizer *t, const mk_tokens *tokens, size_t first) {
+  for (size_t i = first; i < tokens->count; i++) {
+    const uint32_t id = tokens->ids[i];
+    if (id >= t->model_vocab) {
+      const mk_piece *piece = &t->pieces[id];
+      return mk_error(MK_ERR_USAGE,
+                      "the text gives the token \"%.*s\" with the id %u, but the model's vocabulary has %u (vocab_size in "
+                      "config.json); keep it out of the text",
+                      (int)(piece->length < 100 ? piece->length : 100), (const char *)t->arena + piece->text, id,
+                      t->model_vocab);
+    }
+  }
+  return MK_OK;
+}
+
 mk_status mk_tokenizer_encode(const mk_tokenizer *tokenizer, const char *text, size_t length, bool special,
                               mk_tokens *inout) {
   if (length > TEXT_LIMIT) {
@@ -221,10 +167,9 @@ mk_status mk_tokenizer_encode(const mk_tokenizer *tokenizer, const char *text, s
   const uint8_t *bytes = (const uint8_t *)text;
   uint8_t *repaired = NULL;
   mk_status status = MK_OK;
-  e.match = pcre2_match_data_create(1, tokenizer->context);
-  if (e.match == NULL) {
-    return mk_error(MK_ERR_RUNTIME, "out of memory for the match data of PCRE2");
-  }
+  const size_t before = inout->count;
+  MK_TRY(mk_matcher_begin(tokenizer, length, &e.matcher));
+  e.pre = (mk_pre){.tokenizer = tokenizer, .matcher = &e.matcher, .bpe = &e.bpe, .tokens = inout};
   if (mk_utf8_valid_prefix(bytes, length) < length) {
     size_t consumed;
     MK_TRY_GOTO(mk_alloc(length, 3, &repaired), done);
@@ -238,12 +183,13 @@ mk_status mk_tokenizer_encode(const mk_tokenizer *tokenizer, const char *text, s
   if (special) {
     MK_TRY_GOTO(push_template(tokenizer, false, inout), done);
   }
+  status = check_ids(tokenizer, inout, before);
 done:
   mk_free(repaired);
   mk_free(e.normalized[0].bytes);
   mk_free(e.normalized[1].bytes);
-  mk_free(e.spaced.bytes);
+  mk_pre_free(&e.pre);
   mk_bpe_free(&e.bpe);
-  pcre2_match_data_free(e.match);
+  mk_matcher_end(&e.matcher);
   return status;
 }

@@ -89,7 +89,7 @@ static uint32_t character_id(const mk_tokenizer *tokenizer, const uint8_t *text,
 static bool add_fallback(const mk_tokenizer *tokenizer, mk_bpe *bpe, const uint8_t *text, size_t length,
                          uint32_t *count) {
   uint8_t character[2]; /* of the byte alphabet */
-  if (tokenizer->pre_tokenizer == MK_PRE_BYTE_LEVEL) {
+  if (tokenizer->byte_level) {
     length = mk_byte_to_utf8(text[0], character);
     text = character;
   }
@@ -109,7 +109,7 @@ static bool add_fallback(const mk_tokenizer *tokenizer, mk_bpe *bpe, const uint8
  * in Hugging Face tokenizers. */
 static void make_symbols(const mk_tokenizer *tokenizer, mk_bpe *bpe, const uint8_t *text, size_t size,
                          uint32_t *count) {
-  const bool byte_level = tokenizer->pre_tokenizer == MK_PRE_BYTE_LEVEL;
+  const bool byte_level = tokenizer->byte_level;
   bool unknown = false;
   size_t length = 1;
   for (size_t at = 0; at < size; at += length) {
@@ -137,7 +137,7 @@ static mk_status start(const mk_tokenizer *tokenizer, mk_bpe *bpe, const uint8_t
                        uint32_t *count) {
   *count = 0;
   /* A character of the byte alphabet has up to two bytes to fall back to. */
-  const size_t most = tokenizer->pre_tokenizer == MK_PRE_BYTE_LEVEL ? 2 * length : length;
+  const size_t most = tokenizer->byte_level ? 2 * length : length;
   MK_TRY(mk_grow(&bpe->symbols, &bpe->symbol_capacity, most, sizeof *bpe->symbols));
   make_symbols(tokenizer, bpe, text, length, count);
   if (*count == 0) {
@@ -190,7 +190,7 @@ static mk_status find_whole(const mk_tokenizer *tokenizer, mk_bpe *bpe, const ui
   if (length > tokenizer->longest) {
     return MK_OK;
   }
-  if (tokenizer->pre_tokenizer == MK_PRE_BYTE_LEVEL) {
+  if (tokenizer->byte_level) {
     size_t used = 0;
     MK_TRY(mk_grow(&bpe->text, &bpe->text_capacity, 2 * length, 1));
     for (size_t i = 0; i < length; i++) {

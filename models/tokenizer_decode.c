@@ -158,7 +158,11 @@ static mk_status feed(mk_decoder *d, size_t at, const uint8_t *text, size_t size
         MK_TRY(complete(state, false, &text, &size));
         break;
       case MK_STEP_FUSE:
-      case MK_STEP_PREPEND:
+      case MK_STEP_PREPEND: /* this one and those below are of normalisers */
+      case MK_STEP_REPLACE_REGEX:
+      case MK_STEP_NORMAL_FORM:
+      case MK_STEP_LOWERCASE:
+      case MK_STEP_TRIM:
         break;
     }
   }
@@ -175,7 +179,7 @@ static mk_status give(mk_decoder *d, const char **text, size_t *length) {
 mk_status mk_decoder_push(mk_decoder *decoder, uint32_t id, const char **text, size_t *length) {
   const mk_tokenizer *t = decoder->tokenizer;
   decoder->out.length = 0;
-  if (id < t->count && !t->pieces[id].hidden) {
+  if (id < t->count && t->pieces[id].present && !t->pieces[id].hidden) {
     MK_TRY(feed(decoder, 0, t->arena + t->pieces[id].shown, t->pieces[id].shown_length));
   }
   return give(decoder, text, length);

@@ -62,10 +62,6 @@ static mk_status add_piece(mk_tokenizer *t, const char *where, const char *text,
     return mk_error(MK_ERR_FILE, "%s: \"%.100s\": id %s must be a whole number of at least 0", where, text,
                     mk_json_show(id, shown));
   }
-  if ((uint64_t)json_integer_value(id) >= t->count) {
-    return mk_error(MK_ERR_FILE, "%s: \"%.100s\": id %lld leaves a gap: the file has %zu tokens, ids must be 0 to %zu",
-                    where, text, (long long)json_integer_value(id), t->count, t->count - 1);
-  }
   mk_piece *piece = &t->pieces[json_integer_value(id)];
   if (piece->present) {
     return mk_error(MK_ERR_FILE, "%s: \"%.100s\": id %lld is already that of \"%.*s\"", where, text,
@@ -79,6 +75,33 @@ static mk_status add_piece(mk_tokenizer *t, const char *where, const char *text,
   return MK_OK;
 }
 
+/* Ids may have gaps, as long as most of them are there. */
+static mk_status count_ids(mk_tokenizer *t, const json_t *vocab, const json_t *added) {
+  enum { MOST_TIMES = 4, MOST_MORE = 1 << 16 };
+  const char *text;
+  const json_t *id;
+  size_t entries = json_object_size(vocab) + json_array_size(added);
+  json_int_t highest = -1;
+  json_object_foreach((json_t *)(uintptr_t)vocab, text, id) {
+    highest = json_integer_value(id) > highest ? json_integer_value(id) : highest;
+  }
+  for (size_t i = 0; i < json_array_size(added); i++) {
+    const char *content = json_string_value(mk_json_get(json_array_get(added, i), "content"));
+    if (content == NULL || content[0] == '\0') {
+      return mk_error(MK_ERR_FILE, "added_tokens[%zu].content: must be a string that is not empty", i);
+    }
+    const json_int_t own = json_integer_value(mk_json_get(json_array_get(added, i), "id"));
+    highest = own > highest ? own : highest;
+  }
+  if (entries > ID_LIMIT || highest >= (json_int_t)(MOST_TIMES * entries + MOST_MORE)) {
+    return mk_error(MK_ERR_FILE, "model.vocab: has %zu tokens with ids up to %lld; at most %d, with ids below %zu, are supported",
+                    entries, (long long)highest, ID_LIMIT, MOST_TIMES * entries + MOST_MORE);
+  }
+  t->count = (size_t)(highest + 1);
+  t->slot_count = table_size(entries);
+  return MK_OK;
+}
+
 static mk_status load_pieces(mk_tokenizer *t, const json_t *vocab, const json_t *added) {
   if (!json_is_object(vocab) || json_object_size(vocab) == 0) {
     return mk_error(MK_ERR_FILE, "model.vocab: must be an object of token to id");
@@ -86,18 +109,7 @@ static mk_status load_pieces(mk_tokenizer *t, const json_t *vocab, const json_t 
   if (added != NULL && !json_is_array(added)) {
     return mk_unsupported("added_tokens", added, "a list is");
   }
-  t->count = json_object_size(vocab);
-  for (size_t i = 0; i < json_array_size(added); i++) {
-    const char *content = json_string_value(mk_json_get(json_array_get(added, i), "content"));
-    if (content == NULL || content[0] == '\0') {
-      return mk_error(MK_ERR_FILE, "added_tokens[%zu].content: must be a string that is not empty", i);
-    }
-    t->count += json_object_get(vocab, content) == NULL;
-  }
-  if (t->count > ID_LIMIT) {
-    return mk_error(MK_ERR_FILE, "model.vocab: has %zu tokens, at most %d are supported", t->count, ID_LIMIT);
-  }
-  t->slot_count = table_size(t->count);
+  MK_TRY(count_ids(t, vocab, added));
   MK_TRY(mk_alloc(t->count, sizeof *t->pieces, &t->pieces));
   MK_TRY(mk_alloc(t->slot_count, sizeof *t->slots, &t->slots));
   memset(t->slots, 0xff, t->slot_count * sizeof *t->slots);
@@ -111,8 +123,8 @@ static mk_status load_pieces(mk_tokenizer *t, const json_t *vocab, const json_t 
   }
   for (unsigned byte = 0; byte < 256; byte++) {
     uint8_t character[2] = {(uint8_t)byte};
-    const bool byte_level = t->pre_tokenizer == MK_PRE_BYTE_LEVEL;
-    t->byte_ids[byte] = mk_tokenizer_lookup(t, character, byte_level ? mk_byte_to_utf8((uint8_t)byte, character) : 1);
+    t->byte_ids[byte] =
+        mk_tokenizer_lookup(t, character, t->byte_level ? mk_byte_to_utf8((uint8_t)byte, character) : 1);
   }
   return MK_OK;
 }
@@ -237,7 +249,19 @@ static int by_text(const void *left, const void *right) {
   return order != 0 ? order : (a->length > b->length) - (a->length < b->length);
 }
 
-static mk_status add_added(mk_tokenizer *t, size_t index, const json_t *entry, bool *normalized, mk_added *out) {
+/* Hugging Face numbers tokens that the model lacks by itself, whatever the file says: from the size of the vocabulary, and on from the
+ * highest id of an added token. A file that says something else would be read in two ways. */
+static mk_status check_next_id(const char *where, const char *content, const json_t *id, uint32_t next) {
+  char shown[MK_JSON_SHOWN];
+  return json_is_integer(id) && json_integer_value(id) == (json_int_t)next
+             ? MK_OK
+             : mk_error(MK_ERR_FILE, "%s.id: \"%.100s\": is %s, but Hugging Face tokenizers would take %u; give it that id",
+                        where, content, mk_json_show(id, shown), next);
+}
+
+/* next: the id of a token that the model lacks. */
+static mk_status add_added(mk_tokenizer *t, size_t index, const json_t *entry, uint32_t *next, bool *normalized,
+                           mk_added *out) {
   char where[64];
   const char *content = json_string_value(mk_json_get(entry, "content"));
   const json_t *id = mk_json_get(entry, "id");
@@ -250,6 +274,7 @@ static mk_status add_added(mk_tokenizer *t, size_t index, const json_t *entry, b
   MK_TRY(mk_load_bool(entry, where, "normalized", !special, normalized));
   uint32_t known = mk_tokenizer_lookup(t, (const uint8_t *)content, strlen(content));
   if (known == MK_NO_ID) {
+    MK_TRY(check_next_id(where, content, id, *next));
     MK_TRY(add_piece(t, where, content, id));
     known = (uint32_t)json_integer_value(id);
   } else if (t->pieces[known].added) {
@@ -259,6 +284,7 @@ static mk_status add_added(mk_tokenizer *t, size_t index, const json_t *entry, b
     return mk_error(MK_ERR_FILE, "%s.id: is %s, but model.vocab gives \"%.100s\" the id %u", where,
                     mk_json_show(id, shown), content, known);
   }
+  *next = known >= *next ? known + 1 : *next;
   t->pieces[known].added = true;
   t->pieces[known].special = special;
   out->id = known;
@@ -266,10 +292,11 @@ static mk_status add_added(mk_tokenizer *t, size_t index, const json_t *entry, b
 }
 
 /* The text by which a normalised token is found, and which the decoder starts from. */
-static mk_status normalize_added(mk_tokenizer *t, size_t index, uint32_t id, mk_bytes buffers[2]) {
+static mk_status normalize_added(mk_tokenizer *t, size_t index, uint32_t id, const mk_matcher *matcher,
+                                 mk_bytes buffers[2]) {
   const uint8_t *text = t->arena + t->pieces[id].text;
   size_t length = t->pieces[id].length;
-  MK_TRY(mk_normalize(&t->normalizer, buffers, &text, &length));
+  MK_TRY(mk_normalize(&t->normalizer, matcher, buffers, &text, &length));
   if (length == 0 || length > UINT32_MAX) {
     return mk_error(MK_ERR_FILE, "added_tokens[%zu].content: becomes %zu bytes by the normalizer", index, length);
   }
@@ -277,13 +304,14 @@ static mk_status normalize_added(mk_tokenizer *t, size_t index, uint32_t id, mk_
   return t->normalizer.count == 0 ? MK_OK : store(t, text, length, &t->pieces[id].shown);
 }
 
-static mk_status read_added(mk_tokenizer *t, const json_t *list, mk_bytes buffers[2]) {
+static mk_status read_added(mk_tokenizer *t, const json_t *list, uint32_t next, const mk_matcher *matcher,
+                            mk_bytes buffers[2]) {
   for (size_t i = 0; i < json_array_size(list); i++) {
     mk_added token = {0};
     bool normalized;
-    MK_TRY(add_added(t, i, json_array_get(list, i), &normalized, &token));
+    MK_TRY(add_added(t, i, json_array_get(list, i), &next, &normalized, &token));
     if (normalized) {
-      MK_TRY(normalize_added(t, i, token.id, buffers));
+      MK_TRY(normalize_added(t, i, token.id, matcher, buffers));
     }
     if (token.single_word && t->word == NULL) {
       MK_TRY(mk_load_word(t));
@@ -298,17 +326,20 @@ static mk_status read_added(mk_tokenizer *t, const json_t *list, mk_bytes buffer
 static void hide_special(mk_tokenizer *t) {
   for (size_t id = 0; id < t->count; id++) {
     mk_piece *piece = &t->pieces[id];
-    uint32_t known = mk_tokenizer_lookup(t, t->arena + piece->shown, piece->shown_length);
+    uint32_t known = piece->present ? mk_tokenizer_lookup(t, t->arena + piece->shown, piece->shown_length) : MK_NO_ID;
     piece->hidden = known != MK_NO_ID && t->pieces[known].special;
   }
 }
 
-static mk_status load_added(mk_tokenizer *t, const json_t *list) {
+static mk_status load_added(mk_tokenizer *t, const json_t *list, size_t vocab) {
   const size_t count = json_array_size(list);
   mk_bytes buffers[2] = {0};
   MK_TRY(mk_alloc(count, sizeof(mk_added), &t->added[0].tokens));
   MK_TRY(mk_alloc(count, sizeof(mk_added), &t->added[1].tokens));
-  mk_status status = read_added(t, list, buffers);
+  mk_matcher matcher;
+  MK_TRY(mk_matcher_begin(t, 0, &matcher));
+  mk_status status = read_added(t, list, (uint32_t)vocab, &matcher, buffers);
+  mk_matcher_end(&matcher);
   mk_free(buffers[0].bytes);
   mk_free(buffers[1].bytes);
   MK_TRY(status);
@@ -355,7 +386,7 @@ static mk_status load_model(mk_tokenizer *t, const json_t *root) {
   MK_TRY(load_pieces(t, mk_json_get(model, "vocab"), mk_json_get(root, "added_tokens")));
   MK_TRY(load_fallback(t, model));
   MK_TRY(load_merges(t, mk_json_get(model, "merges")));
-  return load_added(t, mk_json_get(root, "added_tokens"));
+  return load_added(t, mk_json_get(root, "added_tokens"), json_object_size(mk_json_get(model, "vocab")));
 }
 
 static mk_status load_all(mk_tokenizer *t, const json_t *root) {
@@ -385,14 +416,11 @@ mk_status mk_tokenizer_parse(const char *json, size_t length, mk_tokenizer **out
   MK_TRY_GOTO(mk_alloc(1, sizeof *t, &t), done);
   t->context = pcre2_general_context_create(pcre2_take, pcre2_give, NULL);
   t->compile_context = t->context == NULL ? NULL : pcre2_compile_context_create(t->context);
-  t->match_context = t->context == NULL ? NULL : pcre2_match_context_create(t->context);
-  if (t->compile_context == NULL || t->match_context == NULL) {
+  if (t->compile_context == NULL) {
     status = mk_error(MK_ERR_RUNTIME, "out of memory for the contexts of PCRE2");
     goto done;
   }
-  /* The patterns are linear; limits meant for hostile patterns would only refuse long texts. */
-  pcre2_set_match_limit(t->match_context, UINT32_MAX);
-  pcre2_set_depth_limit(t->match_context, UINT32_MAX);
+  t->model_vocab = UINT32_MAX;
   MK_TRY_GOTO(mk_json_parse(json, length, &root), done);
   MK_TRY_GOTO(load_all(t, root), done);
   *out = t;
@@ -401,15 +429,6 @@ done:
   json_decref(root);
   mk_tokenizer_free(t);
   return status;
-}
-
-static mk_status check_vocab(const mk_tokenizer *t, uint32_t vocab) {
-  if (t->count <= vocab) {
-    return MK_OK;
-  }
-  const mk_piece *piece = &t->pieces[vocab];
-  return mk_error(MK_ERR_FILE, "token \"%.*s\" has id %u, but vocab_size in config.json is %u",
-                  (int)(piece->length < 100 ? piece->length : 100), (const char *)t->arena + piece->text, vocab, vocab);
 }
 
 mk_status mk_tokenizer_load(const char *directory, uint32_t vocab, mk_tokenizer **out) {
@@ -421,11 +440,10 @@ mk_status mk_tokenizer_load(const char *directory, uint32_t vocab, mk_tokenizer 
   mk_status status = mk_file_read(path, false, FILE_LIMIT, &text, &length);
   if (status == MK_OK) {
     status = mk_tokenizer_parse(text, length, &t);
-    status = status == MK_OK ? check_vocab(t, vocab) : status;
-    if (status != MK_OK) {
+    if (status == MK_OK) {
+      t->model_vocab = vocab;
+    } else {
       mk_error_prefix(status, "%s", path);
-      mk_tokenizer_free(t);
-      t = NULL;
     }
   }
   mk_free(text);
@@ -449,9 +467,8 @@ void mk_tokenizer_free(mk_tokenizer *t) {
   mk_free(t->template_ids);
   mk_steps_free(&t->normalizer);
   mk_steps_free(&t->decoder);
-  pcre2_code_free(t->split);
+  mk_pre_steps_free(&t->pre);
   pcre2_code_free(t->word);
-  pcre2_match_context_free(t->match_context);
   pcre2_compile_context_free(t->compile_context);
   pcre2_general_context_free(t->context);
   mk_free(t);

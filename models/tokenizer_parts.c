@@ -1,65 +1,15 @@
-/* The parts of tokenizer.json around the model: normaliser, pre-tokeniser, post-processor, decoder. What is not computed
- * exactly as Hugging Face does is refused by name. */
+/* The parts of tokenizer.json around the model: normaliser, post-processor, decoder; tokenizer_pre_load.c has the pre-tokeniser. What is not
+ * computed exactly as Hugging Face does is refused by name. */
 #include <string.h>
 
 #include "models/tokenizer_internal.h"
+#include "models/tokenizer_regex.h"
 #include "models/unicode.h"
 
 enum {
   GROWTH = 64,   /* times: the most that steps may lengthen a text */
   LONGEST = 256, /* bytes of a step's text: real files have one character */
 };
-
-/* The split patterns known to give the same pieces here as in Hugging Face tokenizers. The reference compiles them with
- * Oniguruma, whose classes are those of Unicode 16. PCRE2's may be those of Unicode 14 (Debian 12), so what has become a
- * letter or number since then is listed (adding what a newer PCRE2 has already changes nothing), and white space is spelled
- * out because PCRE2's \s has U+180E besides, which Unicode no longer calls a space. */
-#define LETTER                                                                                                         \
-  "\\p{L}\\x{1c89}\\x{1c8a}\\x{a7cb}-\\x{a7cd}\\x{a7da}-\\x{a7dc}\\x{105c0}-\\x{105f3}\\x{10d4a}-\\x{10d65}"           \
-  "\\x{10d6f}-\\x{10d85}\\x{10ec2}-\\x{10ec4}\\x{1123f}\\x{11240}\\x{11380}-\\x{11389}\\x{1138b}\\x{1138e}"            \
-  "\\x{11390}-\\x{113b5}\\x{113b7}\\x{113d1}\\x{113d3}\\x{11bc0}-\\x{11be0}\\x{11f02}\\x{11f04}-\\x{11f10}"            \
-  "\\x{11f12}-\\x{11f33}\\x{1342f}\\x{13441}-\\x{13446}\\x{13460}-\\x{143fa}\\x{16100}-\\x{1611d}\\x{16d40}-\\x{"      \
-  "16d6c}"                                                                                                             \
-  "\\x{18cff}\\x{1b132}\\x{1b155}\\x{1df25}-\\x{1df2a}\\x{1e030}-\\x{1e06d}\\x{1e4d0}-\\x{1e4eb}\\x{1e5d0}-\\x{1e5ed}" \
-  "\\x{1e5f0}\\x{2b739}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}"
-#define NUMBER                                                                                                      \
-  "\\p{N}\\x{10d40}-\\x{10d49}\\x{116d0}-\\x{116e3}\\x{11bf0}-\\x{11bf9}\\x{11f50}-\\x{11f59}\\x{16130}-\\x{16139}" \
-  "\\x{16d70}-\\x{16d79}\\x{1ccf0}-\\x{1ccf9}\\x{1d2c0}-\\x{1d2d3}\\x{1e4f0}-\\x{1e4f9}\\x{1e5f1}-\\x{1e5fa}"
-#define SPACE "\\t-\\r \\x{85}\\p{Z}"
-
-/* What Rust's \w means, which decides whether a single_word token stands alone. */
-#define WORD                                                                                                  \
-  "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}\\x{897}\\x{cf3}\\x{ece}\\x{1c89}-\\x{1c8a}"           \
-  "\\x{a7cb}-\\x{a7cd}\\x{a7da}-\\x{a7dc}\\x{105c0}-\\x{105f3}\\x{10d40}-\\x{10d65}\\x{10d69}-\\x{10d6d}"     \
-  "\\x{10d6f}-\\x{10d85}\\x{10ec2}-\\x{10ec4}\\x{10efc}-\\x{10eff}\\x{1123f}-\\x{11241}\\x{11380}-\\x{11389}" \
-  "\\x{1138b}\\x{1138e}\\x{11390}-\\x{113b5}\\x{113b7}-\\x{113c0}\\x{113c2}\\x{113c5}\\x{113c7}-\\x{113ca}"   \
-  "\\x{113cc}-\\x{113d3}\\x{113e1}-\\x{113e2}\\x{116d0}-\\x{116e3}\\x{11bc0}-\\x{11be0}\\x{11bf0}-\\x{11bf9}" \
-  "\\x{11f00}-\\x{11f10}\\x{11f12}-\\x{11f3a}\\x{11f3e}-\\x{11f42}\\x{11f50}-\\x{11f5a}\\x{1342f}"            \
-  "\\x{13440}-\\x{13455}\\x{13460}-\\x{143fa}\\x{16100}-\\x{16139}\\x{16d40}-\\x{16d6c}\\x{16d70}-\\x{16d79}" \
-  "\\x{18cff}\\x{1b132}\\x{1b155}\\x{1ccf0}-\\x{1ccf9}\\x{1df25}-\\x{1df2a}\\x{1e030}-\\x{1e06d}\\x{1e08f}"   \
-  "\\x{1e4d0}-\\x{1e4f9}\\x{1e5d0}-\\x{1e5fa}\\x{2b739}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}"
-
-/* The alternatives that all three share, and what Llama 3 and Qwen 2 begin with. */
-#define RUNS_OF_SPACE "[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+"
-#define WORDS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n" LETTER NUMBER "]?[" LETTER "]+|"
-#define OTHERS " ?[^" SPACE LETTER NUMBER "]+[\\r\\n]*|[" SPACE "]*[\\r\\n]+|" RUNS_OF_SPACE
-static const struct split_pattern {
-  const char *source, *pcre2;
-} split_patterns[] = {
-    /* Llama 3 */
-    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
-     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
-     "\\s+(?!\\S)|\\s+",
-     WORDS "[" NUMBER "]{1,3}|" OTHERS},
-    /* Qwen 2: digits one by one */
-    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
-     "\\s+(?!\\S)|\\s+",
-     WORDS "[" NUMBER "]|" OTHERS},
-    /* GPT-2: what ByteLevel with use_regex means */
-    {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-     "'s|'t|'re|'ve|'m|'ll|'d| ?[" LETTER "]+| ?[" NUMBER "]+| ?[^" SPACE LETTER NUMBER "]+|" RUNS_OF_SPACE},
-};
-enum { SPLIT_PATTERNS = sizeof split_patterns / sizeof split_patterns[0] };
 
 bool mk_is_type(const json_t *object, const char *type) {
   const char *found = json_string_value(mk_json_get(object, "type"));
@@ -83,7 +33,7 @@ mk_status mk_unsupported(const char *field, const json_t *value, const char *sup
 
 /* Steps of normalisers and decoders. */
 
-static mk_status copy_text(const char *where, const char *key, const json_t *value, bool may_be_empty, uint8_t **out,
+mk_status mk_copy_text(const char *where, const char *key, const json_t *value, bool may_be_empty, uint8_t **out,
                            size_t *length) {
   char shown[MK_JSON_SHOWN];
   *length = json_string_length(value);
@@ -99,9 +49,9 @@ static mk_status copy_text(const char *where, const char *key, const json_t *val
   return MK_OK;
 }
 
-static mk_status copy_character(const char *where, const char *key, const json_t *value, uint8_t **out,
+mk_status mk_copy_character(const char *where, const char *key, const json_t *value, uint8_t **out,
                                 size_t *length) {
-  MK_TRY(copy_text(where, key, value, false, out, length));
+  MK_TRY(mk_copy_text(where, key, value, false, out, length));
   size_t first;
   mk_utf8_step(*out, *length, &first);
   if (first != *length) {
@@ -114,21 +64,21 @@ static mk_status load_replace(const char *where, const json_t *object, mk_step *
   const json_t *pattern = mk_json_get(object, "pattern");
   step->kind = MK_STEP_REPLACE;
   if (mk_json_get(pattern, "String") == NULL) {
-    char field[96];
+    char field[128];
     snprintf(field, sizeof field, "%s.pattern", where);
     return mk_unsupported(field, pattern, "{\"String\": ...} is");
   }
   MK_TRY(
-      copy_text(where, "pattern.String", mk_json_get(pattern, "String"), false, &step->pattern, &step->pattern_length));
-  return copy_text(where, "content", mk_json_get(object, "content"), true, &step->content, &step->content_length);
+      mk_copy_text(where, "pattern.String", mk_json_get(pattern, "String"), false, &step->pattern, &step->pattern_length));
+  return mk_copy_text(where, "content", mk_json_get(object, "content"), true, &step->content, &step->content_length);
 }
 
-static mk_status load_prepend_scheme(const char *where, const json_t *object, mk_prepend *out) {
+mk_status mk_load_prepend_scheme(const char *where, const json_t *object, mk_prepend *out) {
   static const char *const names[] = {
       [MK_PREPEND_NEVER] = "never", [MK_PREPEND_FIRST] = "first", [MK_PREPEND_ALWAYS] = "always"};
   const json_t *scheme = mk_json_get(object, "prepend_scheme");
   bool prefix;
-  char field[96];
+  char field[128];
   snprintf(field, sizeof field, "%s.prepend_scheme", where);
   MK_TRY(mk_load_bool(object, where, "add_prefix_space", true, &prefix));
   *out = MK_PREPEND_ALWAYS;
@@ -149,19 +99,60 @@ static mk_status load_prepend_scheme(const char *where, const json_t *object, mk
   return MK_OK;
 }
 
-static mk_status load_normalizer_step(const char *where, const json_t *object, mk_step *step) {
+/* Replace by a pattern, which normalisers alone have. */
+static mk_status load_replace_regex(mk_tokenizer *t, const char *where, const json_t *object, mk_step *step) {
+  char field[128];
+  bool empty;
+  step->kind = MK_STEP_REPLACE_REGEX;
+  snprintf(field, sizeof field, "%s.pattern", where);
+  const json_t *pattern = mk_json_get(object, "pattern");
+  MK_TRY(mk_regex_load(t, field, json_object_get(pattern, "Regex"), &step->code, &empty));
+  if (empty) {
+    return mk_error(MK_ERR_FILE, "%s.Regex: may match the empty text, which is not supported in a normalizer", field);
+  }
+  step->pattern_length = 1; /* of what it matches, at least */
+  return mk_copy_text(where, "content", mk_json_get(object, "content"), true, &step->content, &step->content_length);
+}
+
+static mk_status load_trim(const char *where, const json_t *object, mk_step *step) {
+  bool left, right;
+  step->kind = MK_STEP_TRIM;
+  MK_TRY(mk_load_bool(object, where, "strip_left", true, &left));
+  MK_TRY(mk_load_bool(object, where, "strip_right", true, &right));
+  step->limit = (left ? 1u : 0u) | (right ? 2u : 0u);
+  return MK_OK;
+}
+
+static mk_status load_normalizer_step(mk_tokenizer *t, const char *where, const json_t *object, mk_step *step) {
+  static const char *const forms[] = {[MK_NFC] = "NFC", [MK_NFD] = "NFD", [MK_NFKC] = "NFKC", [MK_NFKD] = "NFKD"};
+  for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+    if (mk_is_type(object, forms[i])) {
+      step->kind = MK_STEP_NORMAL_FORM;
+      step->form = (mk_normal_form)i;
+      return MK_OK;
+    }
+  }
+  if (mk_is_type(object, "Lowercase")) {
+    step->kind = MK_STEP_LOWERCASE;
+    return MK_OK;
+  }
+  if (mk_is_type(object, "Strip")) {
+    return load_trim(where, object, step);
+  }
   if (mk_is_type(object, "Replace")) {
-    return load_replace(where, object, step);
+    return json_object_get(mk_json_get(object, "pattern"), "Regex") == NULL ? load_replace(where, object, step)
+                                                                            : load_replace_regex(t, where, object, step);
   }
   if (mk_is_type(object, "Prepend")) {
     step->kind = MK_STEP_PREPEND;
-    return copy_text(where, "prepend", mk_json_get(object, "prepend"), false, &step->content, &step->content_length);
+    return mk_copy_text(where, "prepend", mk_json_get(object, "prepend"), false, &step->content, &step->content_length);
   }
-  return mk_unsupported(where, object, "Prepend, Replace and a Sequence of them are");
+  return mk_unsupported(where, object,
+                        "NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace and a Sequence of them are");
 }
 
 static mk_status load_strip(const char *where, const json_t *object, mk_step *step) {
-  char field[96], shown[MK_JSON_SHOWN];
+  char field[128], shown[MK_JSON_SHOWN];
   const json_t *start = mk_json_get(object, "start"), *stop = mk_json_get(object, "stop");
   step->kind = MK_STEP_STRIP;
   if (!json_is_integer(start) || json_integer_value(start) < 0) {
@@ -173,10 +164,11 @@ static mk_status load_strip(const char *where, const json_t *object, mk_step *st
     return mk_unsupported(field, stop, "0 is");
   }
   step->limit = (size_t)json_integer_value(start);
-  return copy_character(where, "content", mk_json_get(object, "content"), &step->pattern, &step->pattern_length);
+  return mk_copy_character(where, "content", mk_json_get(object, "content"), &step->pattern, &step->pattern_length);
 }
 
-static mk_status load_decoder_step(const char *where, const json_t *object, mk_step *step) {
+static mk_status load_decoder_step(mk_tokenizer *t, const char *where, const json_t *object, mk_step *step) {
+  (void)t;
   mk_prepend prepend;
   if (step->whole && !mk_is_type(object, "Strip") && !mk_is_type(object, "Fuse")) {
     return mk_unsupported(where, object, "Strip and Fuse are behind Fuse or ByteLevel");
@@ -189,9 +181,9 @@ static mk_status load_decoder_step(const char *where, const json_t *object, mk_s
   }
   if (mk_is_type(object, "Metaspace")) {
     step->kind = MK_STEP_METASPACE;
-    MK_TRY(load_prepend_scheme(where, object, &prepend));
+    MK_TRY(mk_load_prepend_scheme(where, object, &prepend));
     step->limit = prepend != MK_PREPEND_NEVER;
-    return copy_character(where, "replacement", mk_json_get(object, "replacement"), &step->pattern,
+    return mk_copy_character(where, "replacement", mk_json_get(object, "replacement"), &step->pattern,
                           &step->pattern_length);
   }
   const bool fallback = mk_is_type(object, "ByteFallback"), byte_level = mk_is_type(object, "ByteLevel");
@@ -202,11 +194,28 @@ static mk_status load_decoder_step(const char *where, const json_t *object, mk_s
                               "ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace and a Sequence of them are");
 }
 
-typedef mk_status step_loader(const char *where, const json_t *object, mk_step *step);
+typedef mk_status step_loader(mk_tokenizer *t, const char *where, const json_t *object, mk_step *step);
+
+/* How many times as long a step may make a text. */
+static size_t growth_of(const mk_step *step) {
+  switch (step->kind) {
+    case MK_STEP_REPLACE:
+    case MK_STEP_REPLACE_REGEX:
+      return step->content_length > step->pattern_length
+                 ? (step->content_length + step->pattern_length - 1) / step->pattern_length
+                 : 1;
+    case MK_STEP_NORMAL_FORM: /* U+0390 and U+FDFA */
+      return step->form == MK_NFC || step->form == MK_NFD ? 3 : 11;
+    case MK_STEP_LOWERCASE: /* U+0130 */
+      return 2;
+    default:
+      return 1;
+  }
+}
 
 /* One step or a Sequence of them; `member` is what the Sequence calls its list. */
-static mk_status load_steps(const char *part, const char *member, const json_t *object, step_loader *load,
-                            mk_steps *steps) {
+static mk_status load_steps(mk_tokenizer *t, const char *part, const char *member, const json_t *object,
+                            step_loader *load, mk_steps *steps) {
   char where[64];
   size_t growth = 1;
   const bool sequence = mk_is_type(object, "Sequence");
@@ -224,11 +233,9 @@ static mk_status load_steps(const char *part, const char *member, const json_t *
       snprintf(where, sizeof where, "%s", part);
     }
     step->whole = i > 0 && (step[-1].whole || step[-1].kind == MK_STEP_FUSE || step[-1].kind == MK_STEP_BYTE_LEVEL);
-    MK_TRY(load(where, sequence ? json_array_get(list, i) : object, step));
+    MK_TRY(load(t, where, sequence ? json_array_get(list, i) : object, step));
     /* Real files make one character of one or none; texts that grow without bound come from hostile ones. */
-    if (step->kind == MK_STEP_REPLACE && step->content_length > step->pattern_length) {
-      growth *= (step->content_length + step->pattern_length - 1) / step->pattern_length;
-    }
+    growth *= growth_of(step);
     if (growth > GROWTH || (step->kind == MK_STEP_PREPEND && step->content_length > GROWTH)) {
       return mk_error(MK_ERR_FILE, "%s: text may become more than %d times as long; this is not supported", where,
                       GROWTH);
@@ -238,125 +245,18 @@ static mk_status load_steps(const char *part, const char *member, const json_t *
 }
 
 mk_status mk_load_normalizer(mk_tokenizer *t, const json_t *object) {
-  return object == NULL ? MK_OK : load_steps("normalizer", "normalizers", object, load_normalizer_step, &t->normalizer);
+  return object == NULL ? MK_OK : load_steps(t, "normalizer", "normalizers", object, load_normalizer_step, &t->normalizer);
 }
 
 mk_status mk_load_decoder(mk_tokenizer *t, const json_t *object) {
   if (object == NULL) { /* Hugging Face would put spaces between the tokens */
     return mk_unsupported("decoder", object, "ByteLevel or a Sequence, as Llama's files have it, is");
   }
-  return load_steps("decoder", "decoders", object, load_decoder_step, &t->decoder);
+  return load_steps(t, "decoder", "decoders", object, load_decoder_step, &t->decoder);
 }
 
-/* Pre-tokenisers. */
-
-static mk_status compile(mk_tokenizer *t, const char *pattern, pcre2_code **out) {
-  int error;
-  PCRE2_SIZE offset;
-  *out = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &offset,
-                       t->compile_context);
-  if (*out == NULL) {
-    PCRE2_UCHAR text[128] = "";
-    pcre2_get_error_message(error, text, sizeof text);
-    return mk_error(MK_ERR_RUNTIME, "pre_tokenizer: PCRE2 cannot compile the split pattern: %s", (const char *)text);
-  }
-  /* Where there is no JIT (no executable memory), pcre2_match interprets: slower, the same pieces. */
-  pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE);
-  return MK_OK;
-}
-
-mk_status mk_load_word(mk_tokenizer *t) { return compile(t, "^[" WORD "]", &t->word); }
-
-static mk_status load_byte_level(const json_t *object, bool *use_regex) {
-  bool prefix;
-  if (!mk_is_type(object, "ByteLevel")) {
-    return mk_unsupported("pre_tokenizer", object, "Metaspace, ByteLevel, and a Sequence of Split and ByteLevel are");
-  }
-  MK_TRY(mk_load_bool(object, "pre_tokenizer", "add_prefix_space", true, &prefix));
-  MK_TRY(mk_load_bool(object, "pre_tokenizer", "use_regex", true, use_regex));
-  return prefix ? mk_error(MK_ERR_FILE, "pre_tokenizer.add_prefix_space: true is not supported") : MK_OK;
-}
-
-static mk_status load_split(mk_tokenizer *t, const json_t *object) {
-  bool invert;
-  if (!mk_is_type(object, "Split")) {
-    return mk_unsupported("pre_tokenizer.pretokenizers[0]", object, "Split is");
-  }
-  MK_TRY(mk_load_bool(object, "pre_tokenizer", "invert", false, &invert));
-  const json_t *behavior = mk_json_get(object, "behavior");
-  if (invert || !json_is_string(behavior) || strcmp(json_string_value(behavior), "Isolated") != 0) {
-    return mk_unsupported(invert ? "pre_tokenizer.invert" : "pre_tokenizer.behavior", invert ? json_true() : behavior,
-                          invert ? "false is" : "\"Isolated\" is");
-  }
-  const json_t *pattern = json_object_get(mk_json_get(object, "pattern"), "Regex");
-  for (size_t i = 0; json_is_string(pattern) && i < SPLIT_PATTERNS; i++) {
-    if (strcmp(json_string_value(pattern), split_patterns[i].source) == 0) {
-      return compile(t, split_patterns[i].pcre2, &t->split);
-    }
-  }
-  return mk_unsupported("pre_tokenizer.pattern", mk_json_get(object, "pattern"),
-                        "the patterns of Llama 3, Qwen 2 and GPT-2 are");
-}
-
-static bool one_character(const uint8_t *text, size_t size) {
-  size_t length = 0;
-  return size > 0 && mk_utf8_step(text, size, &length) == MK_UTF8_VALID && length == size;
-}
-
-/* "first" asks which part begins where the original text does: easy as long as characters keep their places. */
-static mk_status check_first(const mk_tokenizer *t) {
-  for (size_t i = 0; i < t->normalizer.count; i++) {
-    const mk_step *step = &t->normalizer.list[i];
-    if (step->kind != MK_STEP_REPLACE || !one_character(step->pattern, step->pattern_length) ||
-        !one_character(step->content, step->content_length)) {
-      return mk_error(MK_ERR_FILE,
-                      "pre_tokenizer.prepend_scheme: \"first\" is supported only with a normalizer that replaces one "
-                      "character by one");
-    }
-  }
-  return MK_OK;
-}
-
-static mk_status load_metaspace(mk_tokenizer *t, const json_t *object) {
-  uint8_t *character = NULL;
-  t->pre_tokenizer = MK_PRE_METASPACE;
-  MK_TRY(mk_load_bool(object, "pre_tokenizer", "split", true, &t->metaspace.split));
-  MK_TRY(load_prepend_scheme("pre_tokenizer", object, &t->metaspace.prepend));
-  mk_status status = copy_character("pre_tokenizer", "replacement", mk_json_get(object, "replacement"), &character,
-                                    &t->metaspace.length);
-  if (status == MK_OK) {
-    memcpy(t->metaspace.replacement, character, t->metaspace.length);
-  }
-  mk_free(character);
-  return status == MK_OK && t->metaspace.prepend == MK_PREPEND_FIRST ? check_first(t) : status;
-}
-
-mk_status mk_load_pre_tokenizer(mk_tokenizer *t, const json_t *object) {
-  bool use_regex;
-  if (object == NULL) {
-    t->pre_tokenizer = MK_PRE_NONE;
-    return MK_OK;
-  }
-  if (mk_is_type(object, "Metaspace")) {
-    return load_metaspace(t, object);
-  }
-  t->pre_tokenizer = MK_PRE_BYTE_LEVEL;
-  if (!mk_is_type(object, "Sequence")) {
-    MK_TRY(load_byte_level(object, &use_regex));
-    if (!use_regex) {
-      return mk_error(MK_ERR_FILE, "pre_tokenizer.use_regex: false without a Split before it is not supported");
-    }
-    return compile(t, split_patterns[SPLIT_PATTERNS - 1].pcre2, &t->split);
-  }
-  const json_t *list = mk_json_get(object, "pretokenizers");
-  if (json_array_size(list) != 2) {
-    return mk_unsupported("pre_tokenizer.pretokenizers", list, "Split followed by ByteLevel is");
-  }
-  MK_TRY(load_byte_level(json_array_get(list, 1), &use_regex));
-  if (use_regex) {
-    return mk_error(MK_ERR_FILE, "pre_tokenizer.use_regex: true behind a Split is not supported; only false is");
-  }
-  return load_split(t, json_array_get(list, 0));
+mk_status mk_load_word(mk_tokenizer *t) {
+  return mk_regex_compile(t, "added_tokens: single_word", "^[" MK_CLASS_WORD "]", &t->word);
 }
 
 static mk_status load_template(mk_tokenizer *t, const json_t *object) {

@@ -2,15 +2,7 @@
 #include <string.h>
 
 #include "models/tokenizer_internal.h"
-
-mk_status mk_bytes_append(mk_bytes *text, const void *bytes, size_t length) {
-  MK_TRY(mk_grow(&text->bytes, &text->capacity, text->length + length + 1, 1)); /* never NULL, room for a NUL */
-  if (length > 0) {
-    memcpy(text->bytes + text->length, bytes, length);
-  }
-  text->length += length;
-  return MK_OK;
-}
+#include "models/unicode.h"
 
 const uint8_t *mk_find(const uint8_t *text, size_t size, const uint8_t *pattern, size_t length) {
   const uint8_t *end = text + size;
@@ -35,17 +27,52 @@ mk_status mk_step_replace(const mk_step *step, const uint8_t *text, size_t size,
   return mk_bytes_append(out, at, (size_t)(end - at));
 }
 
-mk_status mk_normalize(const mk_steps *steps, mk_bytes buffers[2], const uint8_t **text, size_t *size) {
+static mk_status replace_matches(const mk_step *step, const mk_matcher *matcher, const uint8_t *text, size_t size,
+                                 mk_bytes *out) {
+  mk_matches m = {0};
+  size_t done = 0, begin = 0, end = 0;
+  for (bool found = true; found;) {
+    MK_TRY(mk_next_match(matcher, step->code, text, size, &m, &found, &begin, &end));
+    if (found) {
+      MK_TRY(mk_bytes_append(out, text + done, begin - done));
+      MK_TRY(mk_bytes_append(out, step->content, step->content_length));
+      done = end;
+    }
+  }
+  return mk_bytes_append(out, text + done, size - done);
+}
+
+static mk_status trim(const mk_step *step, const uint8_t *text, size_t size, mk_bytes *out) {
+  const size_t left = (step->limit & 1) != 0 ? mk_utf8_leading_space(text, size) : 0;
+  const size_t right = (step->limit & 2) != 0 ? mk_utf8_trailing_space(text + left, size - left) : 0;
+  return mk_bytes_append(out, text + left, size - left - right);
+}
+
+static mk_status apply(const mk_step *step, const mk_matcher *matcher, const uint8_t *text, size_t size, mk_bytes *out) {
+  switch (step->kind) {
+    case MK_STEP_PREPEND:
+      MK_TRY(mk_bytes_append(out, step->content, step->content_length));
+      return mk_bytes_append(out, text, size);
+    case MK_STEP_REPLACE_REGEX:
+      return replace_matches(step, matcher, text, size, out);
+    case MK_STEP_NORMAL_FORM:
+      return mk_normal_form_append(step->form, text, size, out);
+    case MK_STEP_LOWERCASE:
+      return mk_lowercase_append(text, size, out);
+    case MK_STEP_TRIM:
+      return trim(step, text, size, out);
+    default:
+      return mk_step_replace(step, text, size, out);
+  }
+}
+
+mk_status mk_normalize(const mk_steps *steps, const mk_matcher *matcher, mk_bytes buffers[2], const uint8_t **text,
+                       size_t *size) {
   for (size_t i = 0; i<steps->count && * size> 0; i++) {
     const mk_step *step = &steps->list[i];
     mk_bytes *out = &buffers[i % 2];
     out->length = 0;
-    if (step->kind == MK_STEP_PREPEND) {
-      MK_TRY(mk_bytes_append(out, step->content, step->content_length));
-      MK_TRY(mk_bytes_append(out, *text, *size));
-    } else {
-      MK_TRY(mk_step_replace(step, *text, *size, out));
-    }
+    MK_TRY(apply(step, matcher, *text, *size, out));
     *text = out->bytes;
     *size = out->length;
   }
@@ -56,6 +83,7 @@ void mk_steps_free(mk_steps *steps) {
   for (size_t i = 0; i < steps->count; i++) {
     mk_free(steps->list[i].pattern);
     mk_free(steps->list[i].content);
+    pcre2_code_free(steps->list[i].code);
   }
   steps->count = 0;
 }

@@ -40,7 +40,7 @@ mk_need() {
 }
 
 # What every build needs.
-mk_build_packages="gcc libc6-dev cmake ninja-build pkg-config libjansson-dev libpcre2-dev zlib1g-dev libedit-dev"
+mk_build_packages="gcc libc6-dev cmake ninja-build pkg-config libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libedit-dev"
 
 # What tools/fuzz needs besides: libFuzzer comes with clang's runtime.
 mk_fuzz_packages="clang libclang-rt-dev"

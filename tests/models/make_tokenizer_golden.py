@@ -268,8 +268,111 @@ def variants(n):
     }
 
 
+# What the families have around byte-level BPE, and the steps by themselves. Patterns are given as in the files of the family.
+
+LETTERS = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]%s[\p{Ll}\p{Lm}\p{Lo}\p{M}]%s"
+ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+SPACES_LAST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+TEKKEN = LETTERS % ("*", "+") + "|" + LETTERS % ("+", "*") + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + SPACES_LAST
+O200K = (LETTERS % ("*", "+") + ENDINGS + "|" + LETTERS % ("+", "*") + ENDINGS
+         + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + SPACES_LAST)
+CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]"
+          r"|\s+(?!\S)|\s+")
+DEEPSEEK3 = (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+             r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+DEEPSEEK2 = [r"[\r\n]", r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏]+",
+             r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", r"[一-龥ࠀ-一가-퟿]+"]
+
+
+def split_step(pattern, behavior="Isolated", invert=False, kind="Regex"):
+    return {"type": "Split", "pattern": {kind: pattern}, "behavior": behavior, "invert": invert}
+
+
+def digits(individual):
+    return {"type": "Digits", "individual_digits": individual}
+
+
+def pre(*steps):
+    return sequence("pretokenizers", *steps)
+
+
+def normalizer(kind, **members):
+    return {"type": kind, **members}
+
+
+def forms():
+    """What differs from tokenizer_whole.json, or from the file of "base"."""
+    last = byte_level(False)
+    prefixed = {**byte_level(True), "add_prefix_space": True}
+    out = {
+        "qwen3": {"normalizer": normalizer("NFC"), "pre_tokenizer": split(QWEN2)},
+        "tekken": {"pre_tokenizer": split(TEKKEN)},
+        "o200k": {"pre_tokenizer": split(O200K)},
+        "cl100k": {"pre_tokenizer": split(CL100K)},
+        "smollm": {"pre_tokenizer": pre(digits(True), byte_level(True))},
+        "granite": {"pre_tokenizer": pre(digits(False), byte_level(True))},
+        "deepseek3": {"pre_tokenizer": pre(split_step(r"\p{N}{1,3}"), split_step("[一-龥぀-ゟ゠-ヿ]+"), split_step(DEEPSEEK3), last)},
+        "deepseek2": {"pre_tokenizer": pre(*[split_step(p) for p in DEEPSEEK2], digits(True), last)},
+        "falcon": {"pre_tokenizer": pre({"type": "Punctuation", "behavior": "Contiguous"}, byte_level(True), digits(False),
+                                        split_step("[0-9][0-9][0-9]"))},
+        "gemma": {"base": "bytes", "normalizer": SPACES, "pre_tokenizer": split_step(" ", "MergedWithPrevious", kind="String"),
+                  "decoder": fallback_decoder()},
+        "phi3": {"base": "bytes", "added_tokens": [fields("<unk>", 0), fields("<s>", 1), fields("</s>", 2, rstrip=True)]},
+        "prefixed": {"pre_tokenizer": prefixed},
+        "raw": {"pre_tokenizer": last},
+        "twice": {"pre_tokenizer": pre(prefixed, digits(True), pre(prefixed))},
+        "punctuation": {"pre_tokenizer": pre({"type": "Punctuation"}, last)},
+        "whitespace": {"pre_tokenizer": pre({"type": "Whitespace"}, last)},
+        "whitespace_split": {"pre_tokenizer": pre({"type": "WhitespaceSplit"}, prefixed)},
+        "metaspace_words": {"base": "bytes", "normalizer": None, "pre_tokenizer": pre(
+            {"type": "WhitespaceSplit"}, metaspace("always", True), digits(False)), "decoder": metaspace("always", True)},
+        "metaspace_first": {"base": "bytes", "normalizer": None, "pre_tokenizer": pre(
+            split_step("[a-z]+ ", "MergedWithPrevious"), metaspace("first", False)), "decoder": fallback_decoder()},
+        "nfd": {"normalizer": normalizer("NFD"), "pre_tokenizer": byte_level(True)},
+        "nfkc": {"normalizer": sequence("normalizers", normalizer("NFKC"), normalizer("Lowercase")), "pre_tokenizer": byte_level(True)},
+        "nfkd": {"normalizer": sequence("normalizers", normalizer("Strip", strip_left=True, strip_right=True), normalizer("NFKD"),
+                                        normalizer("Replace", pattern={"Regex": r"\s+|\p{M}"}, content="_")),
+                 "pre_tokenizer": byte_level(True)},
+        "trimmed": {"normalizer": normalizer("Strip", strip_left=False, strip_right=True), "pre_tokenizer": last},
+    }
+    patterns = {
+        "lines": r"^[a-z]+|[A-Za-z0-9]+$|.", "lookbehind": r"(?<=[a-z])[A-Z]|(?<!\d)1", "lazy": r"\w+?s|\w{2,4}?|\W{,2}",
+        "again": r"\p{N}{1,3}+|a{2}", "atomic": r"(?>a+)b|(a|ab)(c|b)*+|\S", "places": r"(?=\p{Lu})|(?=(\d{3})+(?!\d))",
+        "scripts": r"[\p{Han}\p{Hiragana}\p{Katakana}]+|\p{Hangul}+|\p{Latin}+|\p{Cyrillic}+|\p{Arabic}+|[\p{Greek}\p{Hebrew}\p{Thai}]",
+        "categories": r"\p{Sc}+|\p{Sm}+|[\p{Sk}\p{So}]+|\p{Pd}|\p{Ps}|\p{Pe}|[\p{Po}\p{Pc}]+|\p{Nl}|\p{No}|\p{Mc}|\p{Me}|\p{Z}+",
+        "others": r"\P{L}+|\p{^N}{3}|[\S]", "words": r"\w+", "not_words": r"\W", "digits": r"\d", "not_digits": r"\D+",
+        "caseless": r"(?i)[a-m]+|th[eo]|'s|z{0}k", "escapes": r"\x61+|\x{4e16}|\u00e9\t?|[\x{400}-\x{4ff}\-.]+|\.\*",
+    }
+    patterns["caseless"] = r"(?i)[a-m]+|th[eo]|'s|k"
+    for name, pattern in patterns.items():
+        out["pattern_" + name] = {"pre_tokenizer": pre(split_step(pattern), last)}
+    for behavior in ("Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous", "Isolated"):
+        for invert in (False, True):
+            out[f"{behavior}_{invert}"] = {"pre_tokenizer": pre(split_step(r"\s|[aeiou]|\d\d", behavior, invert), last)}
+    return out
+
+
+def whole_document():
+    """A vocabulary whose merges heed no word, so that every cut shows in the ids."""
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    t.train_from_iterator([CORPUS], trainers.BpeTrainer(
+        vocab_size=900, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    model = json.loads(t.to_str())["model"]
+    vocab, merges = dict(sorted(model["vocab"].items(), key=lambda item: item[1])), [list(m) for m in model["merges"]]
+    for c in "a1!Ġ":
+        for x in sorted(pre_tokenizers.ByteLevel.alphabet()):
+            for pair in ([c, x], [x, c]):
+                if "".join(pair) not in vocab:
+                    vocab["".join(pair)] = len(vocab)
+                    merges.append(pair)
+    n = len(vocab)
+    return document(vocab, merges, byte_level(False), [fields("<s>", n), fields("Zebra", n + 1, special=False, normalized=True)],
+                    template(("<s>", n)))
+
+
 def compose(base, variant):
-    d = {**base, **variant}
+    d = {**base, **{k: v for k, v in variant.items() if k != "base"}}
     d["model"] = {**base["model"], **variant.get("model", {})}
     return d
 
@@ -286,6 +389,7 @@ POINTS = [c for c in range(0x32400) if not 0xD800 <= c < 0xE000] + list(range(0x
 WINDOWS = len(POINTS) // 64
 COUNTS = {"llama3": 8000, "gpt2": 4000, "qwen2": 4000, "llama2": 6000, "llama2_flags": 2500, "mistral": 6000}
 OTHERS = 1200  # for each further variant, without the windows: FIRST_OTHER on
+FORMS = 600  # likewise
 FIRST_OTHER = WINDOWS
 
 
@@ -366,6 +470,9 @@ def stored():
     base = read("tokenizer_bytes.json")
     for name, variant in read("tokenizer_variants.json").items():
         toks[name] = Tokenizer.from_str(json.dumps(compose(base, variant)))
+    for name, form in read("tokenizer_forms.json").items():
+        base = read(f"tokenizer_{form.get('base', 'whole')}.json")
+        toks[name] = Tokenizer.from_str(json.dumps(compose(base, form)))
     return toks
 
 
@@ -384,6 +491,7 @@ def train_all():
         for line in cases(toks, 20240607, 400):
             out.write(line + "\n")
     train_bytes()
+    write("tokenizer_whole.json", whole_document())
 
 
 def train_bytes():
@@ -406,9 +514,11 @@ def main():
     if arguments.train:
         train_all()
     write("tokenizer_texts.json", GROUPS)
+    write("tokenizer_forms.json", forms())
     with open(DATA / "tokenizer_hashes.txt", "w") as out:
         for name, tok in stored().items():
-            out.write(hashes(name, tok, 1, 0, COUNTS[name]) if name in COUNTS else hashes(name, tok, 1, FIRST_OTHER, OTHERS))
+            first, count = (0, COUNTS[name]) if name in COUNTS else (FIRST_OTHER, OTHERS)
+            out.write(hashes(name, tok, 1, first, count))
 
 
 if __name__ == "__main__":

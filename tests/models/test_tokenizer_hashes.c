@@ -20,19 +20,26 @@ static json_t *read_json(const char *path) {
   return value;
 }
 
-/* `name` is a variant of tokenizer_bytes.json, a file in the data directory, or a path. */
-static mk_tokenizer *load(const char *name, json_t *base, json_t *variants) {
+/* `name` is a variant of tokenizer_bytes.json, a form of the file that it names or else of tokenizer_whole.json, a file in the data
+ * directory, or a path. */
+static mk_tokenizer *load(const char *name, json_t *variants, json_t *forms) {
   const json_t *variant = json_object_get(variants, name);
+  const char *of = "bytes";
   mk_tokenizer *t = NULL;
   char *text, path[512];
+  if (variant == NULL && (variant = json_object_get(forms, name)) != NULL) {
+    of = json_object_get(variant, "base") == NULL ? "whole" : json_string_value(json_object_get(variant, "base"));
+  }
   if (variant != NULL) {
-    json_t *whole = json_copy(base);
+    snprintf(path, sizeof path, DATA "tokenizer_%s.json", of);
+    json_t *base = read_json(path), *whole = json_copy(base);
     json_t *model = json_copy(json_object_get(base, "model"));
     json_object_update(model, json_object_get(variant, "model"));
     json_object_update(whole, (json_t *)(uintptr_t)variant);
     json_object_set_new(whole, "model", model);
     text = json_dumps(whole, JSON_COMPACT);
     json_decref(whole);
+    json_decref(base);
   } else {
     size_t length;
     snprintf(path, sizeof path, name[0] == '/' ? "%s" : DATA "tokenizer_%s.json", name);
@@ -201,7 +208,7 @@ static size_t check_line(const mk_tokenizer *t, const char *name, const json_t *
 
 /* MK_TOKENIZER_HASHES names another file, for longer comparisons by hand. */
 Test(tokenizer_hashes, tens_of_thousands_of_texts_match_hugging_face, .timeout = MK_HANG_SECONDS) {
-  json_t *base = read_json(DATA "tokenizer_bytes.json"), *variants = read_json(DATA "tokenizer_variants.json");
+  json_t *variants = read_json(DATA "tokenizer_variants.json"), *forms = read_json(DATA "tokenizer_forms.json");
   json_t *groups = read_json(DATA "tokenizer_texts.json");
   const char *other = getenv("MK_TOKENIZER_HASHES");
   FILE *file = fopen(other != NULL ? other : DATA "tokenizer_hashes.txt", "r");
@@ -215,7 +222,7 @@ Test(tokenizer_hashes, tens_of_thousands_of_texts_match_hugging_face, .timeout =
     int used;
     cr_assert_eq(sscanf(line, "%255s %llu %u %u %n", name, &seed, &first, &count, &used), 4);
     cr_assert_eq(strlen(line + used), 6 * (size_t)count + 1);
-    mk_tokenizer *t = load(name, base, variants);
+    mk_tokenizer *t = load(name, variants, forms);
     *(json_object_get(variants, name) == NULL ? &byte_level : &characters) +=
         check_line(t, name, groups, seed, first, count, line + used);
     mk_tokenizer_free(t);
@@ -224,7 +231,7 @@ Test(tokenizer_hashes, tens_of_thousands_of_texts_match_hugging_face, .timeout =
   cr_expect(other != NULL || (byte_level > 10000 && characters > 10000));
   free(line);
   fclose(file);
-  json_decref(base);
   json_decref(variants);
+  json_decref(forms);
   json_decref(groups);
 }
