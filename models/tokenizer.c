@@ -148,11 +148,11 @@ static mk_status check_ids(const mk_tokenizer *t, const mk_tokens *tokens, size_
     const uint32_t id = tokens->ids[i];
     if (id >= t->model_vocab) {
       const mk_piece *piece = &t->pieces[id];
-      return mk_error(MK_ERR_USAGE,
-                      "the text gives the token \"%.*s\" with the id %u, but the model's vocabulary has %u (vocab_size in "
-                      "config.json); keep it out of the text",
-                      (int)(piece->length < 100 ? piece->length : 100), (const char *)t->arena + piece->text, id,
-                      t->model_vocab);
+      return mk_error(
+          MK_ERR_USAGE,
+          "the text gives the token \"%.*s\" with the id %u, but the model's vocabulary has %u (vocab_size in "
+          "config.json); keep it out of the text",
+          (int)(piece->length < 100 ? piece->length : 100), (const char *)t->arena + piece->text, id, t->model_vocab);
     }
   }
   return MK_OK;

@@ -123,8 +123,8 @@ struct mk_tokenizer {
   bool ignore_merges;
   mk_steps normalizer, decoder;
   mk_pre_steps pre;
-  bool byte_level;      /* its last step is that: the model gets bytes, and its vocabulary writes them as characters */
-  uint32_t model_vocab; /* ids from here on are none of the model that the tokenizer was loaded for */
+  bool byte_level;       /* its last step is that: the model gets bytes, and its vocabulary writes them as characters */
+  uint32_t model_vocab;  /* ids from here on are none of the model that the tokenizer was loaded for */
   mk_added_set added[2]; /* [1]: those to be found in normalised text, after the others */
   uint32_t *template_ids;
   size_t template_before, template_after; /* how many of them go before and after the text */
@@ -219,7 +219,7 @@ mk_status mk_load_prepend_scheme(const char *where, const json_t *object, mk_pre
 mk_status mk_regex_compile(mk_tokenizer *tokenizer, const char *where, const char *pattern, pcre2_code **out);
 /* A pattern as the file has it. *empty: it may match the empty text. */
 mk_status mk_regex_load(mk_tokenizer *tokenizer, const char *where, const json_t *pattern, pcre2_code **out,
-                             bool *empty);
+                        bool *empty);
 
 /* What both loaders use: true or false, and the message for what is not computed here. */
 mk_status mk_load_bool(const json_t *object, const char *where, const char *key, bool absent, bool *out);

@@ -94,7 +94,8 @@ static mk_status count_ids(mk_tokenizer *t, const json_t *vocab, const json_t *a
     highest = own > highest ? own : highest;
   }
   if (entries > ID_LIMIT || highest >= (json_int_t)(MOST_TIMES * entries + MOST_MORE)) {
-    return mk_error(MK_ERR_FILE, "model.vocab: has %zu tokens with ids up to %lld; at most %d, with ids below %zu, are supported",
+    return mk_error(MK_ERR_FILE,
+                    "model.vocab: has %zu tokens with ids up to %lld; at most %d, with ids below %zu, are supported",
                     entries, (long long)highest, ID_LIMIT, MOST_TIMES * entries + MOST_MORE);
   }
   t->count = (size_t)(highest + 1);
@@ -255,8 +256,9 @@ static mk_status check_next_id(const char *where, const char *content, const jso
   char shown[MK_JSON_SHOWN];
   return json_is_integer(id) && json_integer_value(id) == (json_int_t)next
              ? MK_OK
-             : mk_error(MK_ERR_FILE, "%s.id: \"%.100s\": is %s, but Hugging Face tokenizers would take %u; give it that id",
-                        where, content, mk_json_show(id, shown), next);
+             : mk_error(MK_ERR_FILE,
+                        "%s.id: \"%.100s\": is %s, but Hugging Face tokenizers would take %u; give it that id", where,
+                        content, mk_json_show(id, shown), next);
 }
 
 /* next: the id of a token that the model lacks. */

@@ -34,7 +34,7 @@ mk_status mk_unsupported(const char *field, const json_t *value, const char *sup
 /* Steps of normalisers and decoders. */
 
 mk_status mk_copy_text(const char *where, const char *key, const json_t *value, bool may_be_empty, uint8_t **out,
-                           size_t *length) {
+                       size_t *length) {
   char shown[MK_JSON_SHOWN];
   *length = json_string_length(value);
   if (!json_is_string(value) || (*length == 0 && !may_be_empty)) {
@@ -49,8 +49,7 @@ mk_status mk_copy_text(const char *where, const char *key, const json_t *value, 
   return MK_OK;
 }
 
-mk_status mk_copy_character(const char *where, const char *key, const json_t *value, uint8_t **out,
-                                size_t *length) {
+mk_status mk_copy_character(const char *where, const char *key, const json_t *value, uint8_t **out, size_t *length) {
   MK_TRY(mk_copy_text(where, key, value, false, out, length));
   size_t first;
   mk_utf8_step(*out, *length, &first);
@@ -68,8 +67,8 @@ static mk_status load_replace(const char *where, const json_t *object, mk_step *
     snprintf(field, sizeof field, "%s.pattern", where);
     return mk_unsupported(field, pattern, "{\"String\": ...} is");
   }
-  MK_TRY(
-      mk_copy_text(where, "pattern.String", mk_json_get(pattern, "String"), false, &step->pattern, &step->pattern_length));
+  MK_TRY(mk_copy_text(where, "pattern.String", mk_json_get(pattern, "String"), false, &step->pattern,
+                      &step->pattern_length));
   return mk_copy_text(where, "content", mk_json_get(object, "content"), true, &step->content, &step->content_length);
 }
 
@@ -140,8 +139,9 @@ static mk_status load_normalizer_step(mk_tokenizer *t, const char *where, const 
     return load_trim(where, object, step);
   }
   if (mk_is_type(object, "Replace")) {
-    return json_object_get(mk_json_get(object, "pattern"), "Regex") == NULL ? load_replace(where, object, step)
-                                                                            : load_replace_regex(t, where, object, step);
+    return json_object_get(mk_json_get(object, "pattern"), "Regex") == NULL
+               ? load_replace(where, object, step)
+               : load_replace_regex(t, where, object, step);
   }
   if (mk_is_type(object, "Prepend")) {
     step->kind = MK_STEP_PREPEND;
@@ -184,7 +184,7 @@ static mk_status load_decoder_step(mk_tokenizer *t, const char *where, const jso
     MK_TRY(mk_load_prepend_scheme(where, object, &prepend));
     step->limit = prepend != MK_PREPEND_NEVER;
     return mk_copy_character(where, "replacement", mk_json_get(object, "replacement"), &step->pattern,
-                          &step->pattern_length);
+                             &step->pattern_length);
   }
   const bool fallback = mk_is_type(object, "ByteFallback"), byte_level = mk_is_type(object, "ByteLevel");
   step->kind = fallback ? MK_STEP_BYTE_FALLBACK : byte_level ? MK_STEP_BYTE_LEVEL : MK_STEP_FUSE;
@@ -245,7 +245,8 @@ static mk_status load_steps(mk_tokenizer *t, const char *part, const char *membe
 }
 
 mk_status mk_load_normalizer(mk_tokenizer *t, const json_t *object) {
-  return object == NULL ? MK_OK : load_steps(t, "normalizer", "normalizers", object, load_normalizer_step, &t->normalizer);
+  return object == NULL ? MK_OK
+                        : load_steps(t, "normalizer", "normalizers", object, load_normalizer_step, &t->normalizer);
 }
 
 mk_status mk_load_decoder(mk_tokenizer *t, const json_t *object) {
@@ -256,7 +257,7 @@ mk_status mk_load_decoder(mk_tokenizer *t, const json_t *object) {
 }
 
 mk_status mk_load_word(mk_tokenizer *t) {
-  return mk_regex_compile(t, "added_tokens: single_word", "^[" MK_CLASS_WORD "]", &t->word);
+  return mk_regex_compile(t, "added_tokens: single_word", "^[" MK_CLASS_WORD MK_CLASS_JOINERS "]", &t->word);
 }
 
 static mk_status load_template(mk_tokenizer *t, const json_t *object) {

@@ -8,7 +8,7 @@
 #include "models/unicode.h"
 
 /* Steps of PCRE2 per match: some for any text, and a few for each of its bytes. */
-enum { FEW_STEPS = 100000, STEPS_PER_BYTE = 64, HEAP_KIB = 1 << 20 };
+enum { FEW_STEPS = 1000000, STEPS_PER_BYTE = 64, HEAP_KIB = 1 << 20 };
 
 mk_status mk_matcher_begin(const mk_tokenizer *t, size_t size, mk_matcher *out) {
   out->data = pcre2_match_data_create(1, t->context);
@@ -89,10 +89,9 @@ typedef struct cutter {
 static mk_status let_go(cutter *c) {
   const bool holds = c->holds;
   c->holds = false;
-  return holds && c->end > c->begin
-             ? run_step(c->pre, (size_t)(c->step - c->pre->tokenizer->pre.list) + 1, c->text + c->begin,
-                        c->end - c->begin, c->first && c->begin == 0)
-             : MK_OK;
+  return holds && c->end > c->begin ? run_step(c->pre, (size_t)(c->step - c->pre->tokenizer->pre.list) + 1,
+                                               c->text + c->begin, c->end - c->begin, c->first && c->begin == 0)
+                                    : MK_OK;
 }
 
 /* Whether [begin, end) belongs to the piece that is held. */

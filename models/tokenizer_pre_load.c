@@ -13,13 +13,13 @@ static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\
 /* The classes of Rust's own functions, by the tables that the reference has of them: numbers are those of Unicode 17; punctuation is that of
  * Unicode 8, with the ASCII signs, so that what has become punctuation since is left out. */
 #define RUST_NUMBER_NEWER "\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}"
-#define RUST_PUNCTUATION                                                                                             \
-  "(?![\\x{61d}\\x{9fd}\\x{a76}\\x{c77}\\x{c84}\\x{1b4e}-\\x{1b4f}\\x{1b7d}-\\x{1b7f}\\x{2e43}-\\x{2e4f}"            \
-  "\\x{2e52}-\\x{2e5d}\\x{10d6e}\\x{10ead}\\x{10f55}-\\x{10f59}\\x{10f86}-\\x{10f89}\\x{113d4}-\\x{113d5}"           \
-  "\\x{113d7}-\\x{113d8}\\x{1144b}-\\x{1144f}\\x{1145a}-\\x{1145b}\\x{1145d}\\x{11660}-\\x{1166c}\\x{116b9}"         \
-  "\\x{1183b}\\x{11944}-\\x{11946}\\x{119e2}\\x{11a3f}-\\x{11a46}\\x{11a9a}-\\x{11a9c}\\x{11a9e}-\\x{11aa2}"         \
-  "\\x{11b00}-\\x{11b09}\\x{11be1}\\x{11c41}-\\x{11c45}\\x{11c70}-\\x{11c71}\\x{11ef7}-\\x{11ef8}"                   \
-  "\\x{11f43}-\\x{11f4f}\\x{11fff}\\x{12ff1}-\\x{12ff2}\\x{16d6d}-\\x{16d6f}\\x{16e97}-\\x{16e9a}\\x{16fe2}"         \
+#define RUST_PUNCTUATION                                                                                     \
+  "(?![\\x{61d}\\x{9fd}\\x{a76}\\x{c77}\\x{c84}\\x{1b4e}-\\x{1b4f}\\x{1b7d}-\\x{1b7f}\\x{2e43}-\\x{2e4f}"    \
+  "\\x{2e52}-\\x{2e5d}\\x{10d6e}\\x{10ead}\\x{10f55}-\\x{10f59}\\x{10f86}-\\x{10f89}\\x{113d4}-\\x{113d5}"   \
+  "\\x{113d7}-\\x{113d8}\\x{1144b}-\\x{1144f}\\x{1145a}-\\x{1145b}\\x{1145d}\\x{11660}-\\x{1166c}\\x{116b9}" \
+  "\\x{1183b}\\x{11944}-\\x{11946}\\x{119e2}\\x{11a3f}-\\x{11a46}\\x{11a9a}-\\x{11a9c}\\x{11a9e}-\\x{11aa2}" \
+  "\\x{11b00}-\\x{11b09}\\x{11be1}\\x{11c41}-\\x{11c45}\\x{11c70}-\\x{11c71}\\x{11ef7}-\\x{11ef8}"           \
+  "\\x{11f43}-\\x{11f4f}\\x{11fff}\\x{12ff1}-\\x{12ff2}\\x{16d6d}-\\x{16d6f}\\x{16e97}-\\x{16e9a}\\x{16fe2}" \
   "\\x{1e5ff}\\x{1e95e}-\\x{1e95f}])[\\p{P}$+<=>^`|~\\x{166d}\\x{111c9}]"
 
 mk_status mk_regex_compile(mk_tokenizer *t, const char *where, const char *pattern, pcre2_code **out) {
@@ -30,7 +30,8 @@ mk_status mk_regex_compile(mk_tokenizer *t, const char *where, const char *patte
   if (*out == NULL) {
     PCRE2_UCHAR text[128] = "";
     pcre2_get_error_message(error, text, sizeof text);
-    return mk_error(error == PCRE2_ERROR_HEAP_FAILED ? MK_ERR_RUNTIME : MK_ERR_FILE, "%s: PCRE2 cannot compile the pattern: %s", where, (const char *)text);
+    return mk_error(error == PCRE2_ERROR_HEAP_FAILED ? MK_ERR_RUNTIME : MK_ERR_FILE,
+                    "%s: PCRE2 cannot compile the pattern: %s", where, (const char *)text);
   }
   /* Where there is no JIT (no executable memory), pcre2_match interprets: slower, the same pieces. */
   pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE);
@@ -74,8 +75,8 @@ static mk_status load_behavior(const char *where, const json_t *object, mk_behav
     }
   }
   snprintf(field, sizeof field, "%s.behavior", where);
-  return mk_unsupported(
-      field, behavior, "\"Isolated\", \"Removed\", \"MergedWithPrevious\", \"MergedWithNext\" and \"Contiguous\" are");
+  return mk_unsupported(field, behavior,
+                        "\"Isolated\", \"Removed\", \"MergedWithPrevious\", \"MergedWithNext\" and \"Contiguous\" are");
 }
 
 static mk_status load_split(mk_tokenizer *t, const char *where, const json_t *object, mk_pre_step *step) {
@@ -175,7 +176,9 @@ static mk_status load_step(mk_tokenizer *t, const char *where, const json_t *obj
   }
   if (mk_is_type(object, "Whitespace")) {
     step->invert = true;
-    return mk_regex_compile(t, where, "[" MK_CLASS_WORD "]+|[^" MK_CLASS_WORD MK_CLASS_SPACE "]+", &step->code);
+    return mk_regex_compile(
+        t, where, "[" MK_CLASS_WORD MK_CLASS_JOINERS "]+|[^" MK_CLASS_WORD MK_CLASS_JOINERS MK_CLASS_SPACE "]+",
+        &step->code);
   }
   return mk_unsupported(where, object,
                         "Split, Digits, Punctuation, Whitespace, WhitespaceSplit, ByteLevel, Metaspace and a Sequence "

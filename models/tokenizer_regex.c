@@ -1,6 +1,6 @@
 /* See tokenizer_regex.h.
  *
- * What differs and is taken care of: \s has U+180E in PCRE2; the tables of Unicode (tokenizer_classes.c); $ and ^ are of lines in
+ * What differs and is taken care of: \s has U+180E in PCRE2; \w is more outside of brackets than in them in Oniguruma; the tables of Unicode (tokenizer_classes.c); $ and ^ are of lines in
  * Oniguruma, . is all but a line feed; {n,m}+ is a repetition of a repetition there; without case a pair of letters may stand for one
  * character there (ss for U+00DF), so such pairs are refused; an inline (?i) ends elsewhere. */
 #include "models/tokenizer_regex.h"
@@ -70,7 +70,10 @@ static uint32_t next_character(translator *t) {
 }
 
 static int hex_digit(int c) {
-  return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+  return c >= '0' && c <= '9'   ? c - '0'
+         : c >= 'a' && c <= 'f' ? c - 'a' + 10
+         : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                : -1;
 }
 
 /* From `least` to `most` hexadecimal digits. */
@@ -97,12 +100,13 @@ static mk_status escaped_character(translator *t, uint32_t *c, bool *is) {
   }
   if (letter == 'x' || letter == 'u') {
     t->at++;
-    bool good = letter == 'u' ? take_hex(t, 4, 4, c)
+    bool good = letter == 'u'  ? take_hex(t, 4, 4, c)
                 : take(t, "{") ? take_hex(t, 1, 8, c) && take(t, "}")
                                : take_hex(t, 2, 2, c) && *c < 0x80;
     return good ? MK_OK : refuse(t, "\\%.*s", (int)(t->end - start < 12 ? t->end - start : 12), (const char *)start);
   }
-  if (letter > ' ' && letter < 0x7f && !((letter | 32) >= 'a' && (letter | 32) <= 'z') && !(letter >= '0' && letter <= '9')) {
+  if (letter > ' ' && letter < 0x7f && !((letter | 32) >= 'a' && (letter | 32) <= 'z') &&
+      !(letter >= '0' && letter <= '9')) {
     *c = (uint32_t)*t->at++;
     return MK_OK;
   }
@@ -111,7 +115,7 @@ static mk_status escaped_character(translator *t, uint32_t *c, bool *is) {
 }
 
 /* The class that an escape stands for, as what goes in brackets; behind the backslash. *negated: all but that. */
-static mk_status escaped_class(translator *t, bool *negated) {
+static mk_status escaped_class(translator *t, bool bracketed, bool *negated) {
   const int letter = peek(t);
   bool known;
   *negated = letter == 'S' || letter == 'D' || letter == 'W' || letter == 'P';
@@ -122,7 +126,7 @@ static mk_status escaped_class(translator *t, bool *negated) {
       return put(t, MK_CLASS_SPACE);
     case 'w':
     case 'W':
-      return put(t, MK_CLASS_ONIGURUMA_WORD);
+      return put(t, bracketed ? MK_CLASS_WORD : MK_CLASS_WORD MK_CLASS_LATIN_NUMBERS);
     case 'd':
     case 'D':
       return mk_class_property("Nd", 2, t->out, &known);
@@ -187,7 +191,7 @@ static mk_status bracket_item(translator *t, uint32_t *c, bool *is) {
     return put(t, "\\S\\x{180e}");
   }
   const int letter = peek(t);
-  MK_TRY(escaped_class(t, &negated));
+  MK_TRY(escaped_class(t, true, &negated));
   return negated ? refuse(t, "\\%c in brackets", letter) : MK_OK;
 }
 
@@ -252,8 +256,8 @@ static mk_status group(translator *t, piece *out) {
   static const struct {
     const char *source, *meant;
     bool assertion, caseless;
-  } openings[] = {{"?:", "(?:", false, false},  {"?i:", "(?i:", false, true},  {"?>", "(?>", false, false},
-                  {"?=", "(?=", true, false},   {"?!", "(?!", true, false},    {"?<=", "(?<=", true, false},
+  } openings[] = {{"?:", "(?:", false, false},  {"?i:", "(?i:", false, true}, {"?>", "(?>", false, false},
+                  {"?=", "(?=", true, false},   {"?!", "(?!", true, false},   {"?<=", "(?<=", true, false},
                   {"?<!", "(?<!", true, false}, {"", "(?:", false, false}}; /* nobody asks what a group matched */
   const bool before = t->caseless;
   size_t i = 0;
@@ -294,7 +298,7 @@ static mk_status escape(translator *t) {
   }
   const size_t start = t->out->length;
   MK_TRY(put(t, "[ ")); /* the second byte becomes ^ where all but the class is meant */
-  MK_TRY(escaped_class(t, &negated));
+  MK_TRY(escaped_class(t, false, &negated));
   if (negated) {
     t->out->bytes[start + 1] = '^';
   } else {
@@ -371,6 +375,9 @@ static mk_status interval(translator *t, size_t start, unsigned *low, bool *unbo
   }
   *unbounded = comma && !has_high;
   *exact = !comma;
+  if (*low == 1 && peek(t) == '+') { /* once or more, by whatever steps; these would try all the ways to add up */
+    return put(t, "+");
+  }
   if (peek(t) == '+') { /* of the repetition, not possessive */
     MK_TRY(put(t, "    "));
     uint8_t *bytes = t->out->bytes;
@@ -407,7 +414,7 @@ static mk_status quantifier(translator *t, size_t start, piece *p) {
   if (sign == '{' && peek(t) == '+') {
     t->at++;
     again = true;
-    MK_TRY(put(t, ")+"));
+    MK_TRY(put(t, low == 1 ? "" : ")+"));
   } else if (peek(t) == '?' || peek(t) == '+') {
     MK_TRY(put(t, *t->at++ == '?' ? "?" : "+"));
   }

@@ -16,12 +16,12 @@
 /* Appends the pattern, NUL-terminated. `where` names it in messages. *empty: it may match the empty text. */
 mk_status mk_regex_translate(const char *where, const char *pattern, size_t length, mk_bytes *out, bool *empty);
 
-/* What stands in brackets for \s, and for \w as each of the two engines that Hugging Face uses has it. */
+/* What stands in brackets for \s and \w. To the latter, Rust's regex adds joiners, and Oniguruma, outside of brackets, numbers of Latin-1. */
 #define MK_CLASS_SPACE "\\t-\\r \\x{85}\\p{Z}"
-#define MK_CLASS_WORD MK_CLASS_WORD_SHARED "\\p{Join_Control}"                        /* Rust's regex */
-#define MK_CLASS_ONIGURUMA_WORD MK_CLASS_WORD_SHARED "\\xb2\\xb3\\xb9\\xbc-\\xbe" /* Oniguruma's */
-#define MK_CLASS_WORD_SHARED                                                                                                  \
-  "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{897}\\x{cf3}\\x{ece}\\x{1c89}-\\x{1c8a}"           \
+#define MK_CLASS_JOINERS "\\p{Join_Control}"
+#define MK_CLASS_LATIN_NUMBERS "\\xb2\\xb3\\xb9\\xbc-\\xbe"
+#define MK_CLASS_WORD                                                                                         \
+  "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{897}\\x{cf3}\\x{ece}\\x{1c89}-\\x{1c8a}"                            \
   "\\x{a7cb}-\\x{a7cd}\\x{a7da}-\\x{a7dc}\\x{105c0}-\\x{105f3}\\x{10d40}-\\x{10d65}\\x{10d69}-\\x{10d6d}"     \
   "\\x{10d6f}-\\x{10d85}\\x{10ec2}-\\x{10ec4}\\x{10efc}-\\x{10eff}\\x{1123f}-\\x{11241}\\x{11380}-\\x{11389}" \
   "\\x{1138b}\\x{1138e}\\x{11390}-\\x{113b5}\\x{113b7}-\\x{113c0}\\x{113c2}\\x{113c5}\\x{113c7}-\\x{113ca}"   \

@@ -48,7 +48,8 @@ static mk_status trim(const mk_step *step, const uint8_t *text, size_t size, mk_
   return mk_bytes_append(out, text + left, size - left - right);
 }
 
-static mk_status apply(const mk_step *step, const mk_matcher *matcher, const uint8_t *text, size_t size, mk_bytes *out) {
+static mk_status apply(const mk_step *step, const mk_matcher *matcher, const uint8_t *text, size_t size,
+                       mk_bytes *out) {
   switch (step->kind) {
     case MK_STEP_PREPEND:
       MK_TRY(mk_bytes_append(out, step->content, step->content_length));

@@ -407,14 +407,22 @@ static void tokenizer_refused(const char *from, const char *to, const char *fiel
   refused("tokenizer.json", field, value);
 }
 
-Test(bad_model, gap_in_the_ids) {
-  tokenizer_refused("\"\\u0100\": 0", "\"\\u0100\": 320", "model.vocab", "id 320 leaves a gap");
+Test(bad_model, id_far_beyond_the_others) {
+  tokenizer_refused("\"\\u0100\": 0", "\"\\u0100\": 1000000", "model.vocab", "ids up to 1000000");
 }
 Test(bad_model, duplicate_id) {
   tokenizer_refused("\"\\u0100\": 0", "\"\\u0100\": 1", "model.vocab", "id 1 is already that of");
 }
+/* Listed it does no harm; a prompt that has it is the user's to change. */
 Test(bad_model, id_not_below_vocab_size) {
-  tokenizer_refused("\"\\u0100\": 0", "\"zz\": 320, \"\\u0100\": 0", "token \"zz\" has id 320", "vocab_size");
+  char messages[4096];
+  replace("tokenizer.json", 0, "\"\\u0100\": 0", "\"\\u0100\": 320");
+  cr_assert_eq(run("run", messages, sizeof messages), 0, "%s", messages);
+  cr_assert_eq(run("info", messages, sizeof messages), 0, "%s", messages);
+  replace("tokenizer.json", 0, "\"a\": 97", "\"a\": 321");
+  cr_assert_eq(run("run", messages, sizeof messages), MK_ERR_USAGE, "%s", messages);
+  cr_assert_not_null(strstr(messages, "token \"a\" with the id 321, but the model's vocabulary has 320"), "%s",
+                     messages);
 }
 Test(bad_model, merge_of_an_unknown_piece) {
   tokenizer_refused("\"merges\": []", "\"merges\": [\"a zz\"]", "model.merges[0]", "\"zz\"");

@@ -387,7 +387,8 @@ GROUPS = {
 }
 POINTS = [c for c in range(0x32400) if not 0xD800 <= c < 0xE000] + list(range(0xE0000, 0xE0200))
 WINDOWS = len(POINTS) // 64
-COUNTS = {"llama3": 8000, "gpt2": 4000, "qwen2": 4000, "llama2": 6000, "llama2_flags": 2500, "mistral": 6000}
+COUNTS = {"llama3": 8000, "gpt2": 4000, "qwen2": 4000, "llama2": 6000, "llama2_flags": 2500, "mistral": 6000, **dict.fromkeys(
+    ["tekken", "smollm", "punctuation", "whitespace", "nfkc", "nfkd", "pattern_categories", "pattern_scripts"], 3500)}
 OTHERS = 1200  # for each further variant, without the windows: FIRST_OTHER on
 FORMS = 600  # likewise
 FIRST_OTHER = WINDOWS
@@ -517,7 +518,7 @@ def main():
     write("tokenizer_forms.json", forms())
     with open(DATA / "tokenizer_hashes.txt", "w") as out:
         for name, tok in stored().items():
-            first, count = (0, COUNTS[name]) if name in COUNTS else (FIRST_OTHER, OTHERS)
+            first, count = (0, COUNTS[name]) if name in COUNTS else (FIRST_OTHER, FORMS if name in forms() else OTHERS)
             out.write(hashes(name, tok, 1, first, count))
 
 
