@@ -1,4 +1,4 @@
-/* tokenizer.json: an accepted one encodes a fixed text, and what comes out decodes. */
+/* tokenizer.json: an accepted one encodes a fixed text, unless a pattern gives up on it, and what comes out decodes. */
 #include <string.h>
 
 #include "models/tokenizer.h"
@@ -33,12 +33,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   }
   mk_tokens tokens = {0};
   status = mk_tokenizer_encode(tokenizer, text, sizeof text - 1, true, &tokens);
-  fuzz_require(status == MK_OK, "%s", mk_error_message());
+  fuzz_require(status == MK_OK || status == MK_ERR_USAGE, "%s", mk_error_message());
   for (size_t i = 0; i < tokens.count; i++) {
     fuzz_require(tokens.ids[i] < mk_tokenizer_vocab(tokenizer), "id %u", tokens.ids[i]);
   }
   decode(tokenizer, &tokens);
   tokens.count = 0; /* and every token by itself */
+  status = MK_OK;
   for (uint32_t id = 0; id < mk_tokenizer_vocab(tokenizer) + 2 && status == MK_OK; id++) {
     status = mk_grow(&tokens.ids, &tokens.capacity, tokens.count + 1, sizeof *tokens.ids);
     tokens.ids[tokens.count++] = id;

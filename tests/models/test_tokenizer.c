@@ -433,9 +433,7 @@ done:
   return status;
 }
 
-static void every_allocation_fails(const char *name) {
-  size_t length;
-  char *json = read_data(name, &length);
+static void every_allocation_fails_with(const char *json, size_t length) {
   for (int forever = 0; forever < 2; forever++) {
     bool loaded = false;
     uint64_t n = 1;
@@ -454,8 +452,31 @@ static void every_allocation_fails(const char *name) {
     }
     cr_assert(loaded && n > 20);
   }
+}
+
+static void every_allocation_fails(const char *name) {
+  size_t length;
+  char *json = read_data(name, &length);
+  every_allocation_fails_with(json, length);
   mk_free(json);
 }
 
 Test(tokenizer, every_allocation_may_fail) { every_allocation_fails("tokenizer_llama3.json"); }
 Test(tokenizer, every_allocation_may_fail_with_byte_fallback) { every_allocation_fails("tokenizer_bytes.json"); }
+
+/* Normal forms, patterns, and steps that rewrite their pieces. */
+Test(tokenizer, every_allocation_may_fail_around_the_model) {
+  static const char *const names[] = {"nfkd", "twice", "deepseek2"};
+  json_t *forms = json_load_file(DATA "tokenizer_forms.json", 0, NULL);
+  json_t *file = json_load_file(DATA "tokenizer_llama3.json", 0, NULL);
+  for (size_t i = 0; i < 3; i++) {
+    json_t *whole = json_copy(file);
+    json_object_update(whole, json_object_get(forms, names[i]));
+    char *text = json_dumps(whole, JSON_COMPACT);
+    every_allocation_fails_with(text, strlen(text));
+    free(text);
+    json_decref(whole);
+  }
+  json_decref(forms);
+  json_decref(file);
+}
