@@ -466,12 +466,12 @@ Test(tokenizer, every_allocation_may_fail_with_byte_fallback) { every_allocation
 
 /* Normal forms, patterns, and steps that rewrite their pieces. */
 Test(tokenizer, every_allocation_may_fail_around_the_model) {
-  static const char *const names[] = {"nfkd", "twice", "deepseek2"};
+  static const char *const around[] = {"nfkd", "twice", "deepseek2"};
   json_t *forms = json_load_file(DATA "tokenizer_forms.json", 0, NULL);
   json_t *file = json_load_file(DATA "tokenizer_llama3.json", 0, NULL);
   for (size_t i = 0; i < 3; i++) {
     json_t *whole = json_copy(file);
-    json_object_update(whole, json_object_get(forms, names[i]));
+    json_object_update(whole, json_object_get(forms, around[i]));
     char *text = json_dumps(whole, JSON_COMPACT);
     every_allocation_fails_with(text, strlen(text));
     free(text);
