@@ -41,6 +41,11 @@ target_link_libraries(mk_mutate PRIVATE mk_test_support)
 set_target_properties(mk_mutate PROPERTIES EXCLUDE_FROM_ALL ON)
 include(tests/mutation/omissions.cmake)
 
+# Renders templates for tests/models/compare_templates.py.
+add_executable(mk_render_template tests/models/render_template.c)
+target_link_libraries(mk_render_template PRIVATE mk)
+set_target_properties(mk_render_template PROPERTIES EXCLUDE_FROM_ALL ON)
+
 # How fast the page of `mkvm trace -o out.html` opens and pans.
 add_executable(mk_page_bench tests/profiler/bench_page.c)
 target_link_libraries(mk_page_bench PRIVATE mk_test_support)

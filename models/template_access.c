@@ -2,73 +2,23 @@
 #include <math.h>
 #include <string.h>
 
-#include "models/template_internal.h"
-
-/* What `loop` has. */
-static mk_status loop_attribute(jinja *m, jinja_value object, jinja_value name, jinja_value *out) {
-  const jinja_loop *loop = object.loop;
-  size_t count = loop->list->count;
-  const struct {
-    const char *name;
-    int64_t value;
-  } numbers[] = {
-      {"index", (int64_t)loop->index + 1},
-      {"index0", (int64_t)loop->index},
-      {"length", (int64_t)count},
-      {"revindex", (int64_t)(count - loop->index)},
-      {"revindex0", (int64_t)(count - loop->index) - 1},
-      {"depth", 1},
-      {"depth0", 0},
-  };
-  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-    if (mk_jinja_is(name, numbers[i].name)) {
-      *out = mk_jinja_int(numbers[i].value);
-      return MK_OK;
-    }
-  }
-  bool first = mk_jinja_is(name, "first"), last = mk_jinja_is(name, "last");
-  if (first || last) {
-    *out = mk_jinja_bool(first ? loop->index == 0 : loop->index + 1 == count);
-    return MK_OK;
-  }
-  bool previous = mk_jinja_is(name, "previtem"), next = mk_jinja_is(name, "nextitem");
-  if (previous ? loop->index > 0 : next && loop->index + 1 < count) {
-    *out = loop->list->items[previous ? loop->index - 1 : loop->index + 1];
-    return MK_OK;
-  }
-  if (previous || next) {
-    jinja_undefined *why;
-    MK_TRY(mk_jinja_undefined(m, object, name, out));
-    MK_TRY(mk_jinja_alloc(&m->pool, 1, sizeof *why, &why));
-    why->hint = previous ? "there is no previous item" : "there is no next item";
-    out->undefined = why;
-    return MK_OK;
-  }
-  return mk_jinja_fail(m->line, "'loop.%.*s' is not supported", JINJA_SHOWN(name));
-}
+#include "models/template_format.h"
+#include "models/template_strings.h"
 
 /* object.name: a method first, then an element. */
 mk_status mk_jinja_attribute(jinja *m, jinja_value object, jinja_value name, jinja_value *out) {
+  jinja_value found = {.kind = JINJA_MISSING};
   if (object.kind == JINJA_UNDEFINED) {
     return mk_jinja_fail_undefined(m, object);
   }
-  if (object.kind == JINJA_LOOP) {
-    MK_TRY(mk_jinja_find_method(m, object, name, out));
-    return out->kind == JINJA_MISSING ? loop_attribute(m, object, name, out) : MK_OK;
-  }
   if (object.kind != JINJA_NAMESPACE) {
-    MK_TRY(mk_jinja_find_method(m, object, name, out));
-    if (out->kind != JINJA_MISSING) {
-      return MK_OK;
-    }
+    MK_TRY(mk_jinja_find_method(m, object, name, &found));
   }
-  if (object.kind == JINJA_DICT || object.kind == JINJA_NAMESPACE) {
-    MK_TRY(mk_jinja_get(m, object.dict, name, out));
-    if (out->kind != JINJA_MISSING) {
-      return MK_OK;
-    }
+  if (found.kind == JINJA_MISSING && (object.kind == JINJA_DICT || object.kind == JINJA_NAMESPACE)) {
+    MK_TRY(mk_jinja_get(m, object.dict, name, &found));
   }
-  return mk_jinja_undefined(m, object, name, out);
+  *out = found;
+  return found.kind != JINJA_MISSING ? MK_OK : mk_jinja_undefined(m, object, name, out);
 }
 
 static mk_status string_element(jinja *m, jinja_value object, int64_t at, jinja_value *out) {
@@ -80,6 +30,7 @@ static mk_status string_element(jinja *m, jinja_value object, int64_t at, jinja_
     }
   }
   *out = mk_jinja_string(object.text + byte, length);
+  out->markup = object.markup;
   return mk_jinja_step(m, object.length);
 }
 
@@ -173,6 +124,36 @@ mk_status mk_jinja_slice(jinja *m, jinja_value object, const jinja_value range[3
     length += list.list->items[i].length;
   }
   *out = mk_jinja_string(bytes, length);
+  out->markup = object.markup;
+  return MK_OK;
+}
+
+mk_status mk_jinja_path(jinja *m, jinja_value object, jinja_value name, jinja_value otherwise, jinja_value *out) {
+  if (name.kind == JINJA_NONE || name.kind == JINJA_MISSING) {
+    *out = object;
+    return MK_OK;
+  }
+  jinja_value parts;
+  if (name.kind == JINJA_STRING) {
+    MK_TRY(mk_jinja_split(m, name, mk_jinja_literal("."), -1, false, &parts));
+  } else {
+    MK_TRY(mk_jinja_new_list(m, 1, JINJA_IS_LIST, &parts));
+    parts.list->items[0] = name;
+  }
+  for (size_t i = 0; i < parts.list->count; i++) {
+    jinja_value part = parts.list->items[i];
+    int64_t whole = 0;
+    bool digits = part.kind == JINJA_STRING && part.length > 0 && part.length < 10;
+    for (size_t k = 0; digits && k < part.length; k++) {
+      digits = part.text[k] >= '0' && part.text[k] <= '9';
+      whole = whole * 10 + (part.text[k] - '0');
+    }
+    MK_TRY(mk_jinja_item(m, object, digits ? mk_jinja_int(whole) : part, &object));
+    if (object.kind == JINJA_UNDEFINED && otherwise.kind > JINJA_NONE) {
+      object = otherwise;
+    }
+  }
+  *out = object;
   return MK_OK;
 }
 
@@ -265,11 +246,17 @@ static mk_status real_binary(jinja *m, uint16_t symbol, double a, double b, jinj
 static mk_status join_two(jinja *m, jinja_value a, jinja_value b, jinja_value *out) {
   if (a.kind == JINJA_STRING) {
     char *text;
+    bool markup = a.markup || b.markup;
+    if (markup) {
+      MK_TRY(mk_jinja_escape(m, a, &a));
+      MK_TRY(mk_jinja_escape(m, b, &b));
+    }
     MK_TRY(mk_jinja_step(m, (size_t)a.length + b.length));
     MK_TRY(mk_jinja_alloc(&m->pool, (size_t)a.length + b.length, 1, &text));
     memcpy(text, a.text, a.length);
     memcpy(text + a.length, b.text, b.length);
     *out = mk_jinja_string(text, (size_t)a.length + b.length);
+    out->markup = markup;
     return MK_OK;
   }
   MK_TRY(mk_jinja_new_list(m, a.list->count + b.list->count, a.list->sequence, out));
@@ -297,6 +284,7 @@ static mk_status repeat(jinja *m, jinja_value what, int64_t times, jinja_value *
       text[i] = what.text[i % count];
     }
     *out = mk_jinja_string(text, total);
+    out->markup = what.markup;
     return MK_OK;
   }
   MK_TRY(mk_jinja_new_list(m, total, what.list->sequence, out));
@@ -309,6 +297,9 @@ static mk_status repeat(jinja *m, jinja_value what, int64_t times, jinja_value *
 mk_status mk_jinja_binary(jinja *m, uint16_t symbol, jinja_value left, jinja_value right, jinja_value *out) {
   int64_t a, b;
   double x, y;
+  if (symbol == JINJA_OPERATOR(0, '%') && left.kind == JINJA_STRING) {
+    return mk_jinja_format_percent(m, left, right, out);
+  }
   if (left.kind == JINJA_UNDEFINED || right.kind == JINJA_UNDEFINED) {
     return mk_jinja_fail_undefined(m, left.kind == JINJA_UNDEFINED ? left : right);
   }
@@ -329,9 +320,6 @@ mk_status mk_jinja_binary(jinja *m, uint16_t symbol, jinja_value left, jinja_val
   }
   if (symbol == JINJA_OPERATOR(0, '*') && is_sequence(right) && mk_jinja_whole(left, &a)) {
     return repeat(m, right, a, out);
-  }
-  if (symbol == JINJA_OPERATOR(0, '%') && left.kind == JINJA_STRING) {
-    return mk_jinja_fail(m->line, "formatting a string with %% is not supported; use ~");
   }
   return mk_jinja_fail(m->line, "unsupported operand type(s) for %s%c: '%s' and '%s'",
                        symbol == OPERATOR_POWER   ? "*"

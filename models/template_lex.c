@@ -1,9 +1,7 @@
 /* Source to tokens: the text between tags with its white space as trim_blocks and lstrip_blocks leave it, and the tags' words. */
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "models/template_internal.h"
+#include "models/template_literals.h"
 
 typedef struct lexer {
   jinja_pool *pool;
@@ -32,9 +30,9 @@ static void advance(lexer *l, size_t bytes) {
   }
 }
 
-/* White space at l->at, in bytes. */
-static size_t space_here(const lexer *l) {
-  size_t at = l->at;
+/* White space at text[from], in bytes. */
+static size_t space_at(const lexer *l, size_t from) {
+  size_t at = from;
   while (at < l->length) {
     size_t length;
     if (!mk_jinja_is_space(mk_jinja_decode(l->text + at, &length))) {
@@ -42,7 +40,7 @@ static size_t space_here(const lexer *l) {
     }
     at += length;
   }
-  return at - l->at;
+  return at - from;
 }
 
 static size_t strip_end(const char *text, size_t length) {
@@ -88,7 +86,7 @@ static bool take_end(lexer *l, const char *mark) {
   size_t start = l->at;
   advance(l, signed_end ? 3 : 2);
   if (signed_end && sign == '-') {
-    advance(l, space_here(l));
+    advance(l, space_at(l, l->at));
   } else if (!signed_end && !print && l->at < l->length && l->text[l->at] == '\n') {
     advance(l, 1);
   }
@@ -110,122 +108,21 @@ static bool is_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <=
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 static mk_status number(lexer *l) {
-  size_t end = l->at;
-  bool real = false;
-  while (end < l->length && is_digit(l->text[end])) {
-    end++;
-  }
   bool element = l->at > 0 && l->text[l->at - 1] == '.'; /* a.0.1 is two elements */
-  if (!element && end + 1 < l->length && l->text[end] == '.' && is_digit(l->text[end + 1])) {
-    real = true;
-    for (end++; end < l->length && is_digit(l->text[end]); end++) {
-    }
-  }
-  if (!element && end < l->length && (l->text[end] | 32) == 'e') {
-    size_t digits = end + 1 + (end + 1 < l->length && (l->text[end + 1] == '+' || l->text[end + 1] == '-'));
-    if (digits < l->length && is_digit(l->text[digits])) {
-      real = true;
-      for (end = digits; end < l->length && is_digit(l->text[end]); end++) {
-      }
-    }
-  }
-  size_t length = end - l->at;
-  char digits[64];
-  if (length >= sizeof digits || (end < l->length && (is_name(l->text[end]))) ||
-      (!real && length > 1 && l->text[l->at] == '0')) {
-    return mk_jinja_fail(l->line, "the number '%.*s' is not supported; write it in plain decimal digits",
-                         (int)(length < 40 ? length + 1 : 40), l->text + l->at);
-  }
-  memcpy(digits, l->text + l->at, length);
-  digits[length] = 0;
-  errno = 0;
-  jinja_value value = real ? mk_jinja_float(strtod(digits, NULL)) : mk_jinja_int(strtoll(digits, NULL, 10));
-  if (errno == ERANGE) {
-    return mk_jinja_fail(l->line, "the number %s is out of range", digits);
-  }
-  advance(l, length);
-  return add(l, real ? TOKEN_FLOAT : TOKEN_INT, 0, value);
-}
-
-static int hex_value(const char *text, size_t digits, uint32_t *out) {
-  *out = 0;
-  for (size_t i = 0; i < digits; i++) {
-    char c = text[i];
-    int digit = is_digit(c) ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
-    if (digit < 0) {
-      return -1;
-    }
-    *out = *out << 4 | (uint32_t)digit;
-  }
-  return 0;
-}
-
-/* One escape at text[0] == '\\'; *used bytes of it become *written bytes at out. */
-static mk_status escape(const lexer *l, const char *text, size_t room, size_t *used, char *out, size_t *written) {
-  static const char from[] = "ntrabfv\\'\"", to[] = "\n\t\r\a\b\f\v\\'\"";
-  const char *known = text[1] == 0 ? NULL : strchr(from, text[1]);
-  *used = 2;
-  *written = 1;
-  if (known != NULL) {
-    *out = to[known - from];
-    return MK_OK;
-  }
-  if (text[1] == '\n') {
-    *written = 0;
-    return MK_OK;
-  }
-  size_t digits = text[1] == 'x' ? 2 : text[1] == 'u' ? 4 : text[1] == 'U' ? 8 : 0;
-  uint32_t character = 0;
-  if (text[1] >= '0' && text[1] <= '7') {
-    size_t n = 1;
-    for (character = 0; n < 4 && n < room && text[n] >= '0' && text[n] <= '7'; n++) {
-      character = character * 8 + (uint32_t)(text[n] - '0');
-    }
-    *used = n;
-  } else if (digits > 0) {
-    if (room < 2 + digits || hex_value(text + 2, digits, &character) != 0 || character > 0x10ffff ||
-        (character >= 0xd800 && character < 0xe000)) {
-      return mk_jinja_fail(l->line, "a string holds \\%c without the %zu hexadecimal digits of a character", text[1],
-                           digits);
-    }
-    *used = 2 + digits;
-  } else if (text[1] == 'N') {
-    return mk_jinja_fail(l->line, "\\N{...} in a string is not supported; write the character itself");
-  } else {
-    *out = '\\'; /* an escape that Python does not know stays as it is */
-    *used = 1;
-    return MK_OK;
-  }
-  *written = mk_jinja_encode(character, out);
+  size_t used;
+  jinja_value value;
+  MK_TRY(mk_jinja_read_number(l->line, l->text + l->at, l->length - l->at, element, &used, &value));
+  MK_TRY(add(l, value.kind == JINJA_FLOAT ? TOKEN_FLOAT : TOKEN_INT, 0, value));
+  advance(l, used);
   return MK_OK;
 }
 
 static mk_status string(lexer *l) {
-  char quote = l->text[l->at];
-  size_t end = l->at + 1;
-  while (end < l->length && l->text[end] != quote) {
-    end += l->text[end] == '\\' ? 2 : 1;
-  }
-  if (end >= l->length) {
-    return mk_jinja_fail(l->line, "the string that starts here does not end");
-  }
-  char *text;
-  size_t length = 0;
-  MK_TRY(mk_jinja_alloc(l->pool, end - l->at, 1, &text));
-  for (size_t i = l->at + 1; i < end;) {
-    if (l->text[i] != '\\') {
-      text[length++] = l->text[i++];
-      continue;
-    }
-    char decoded[4];
-    size_t used, written;
-    MK_TRY(escape(l, l->text + i, end - i, &used, decoded, &written));
-    memcpy(text + length, decoded, written);
-    length += written;
-    i += used;
-  }
-  MK_TRY(add(l, TOKEN_STRING, 0, mk_jinja_string(text, length)));
-  advance(l, end + 1 - l->at);
+  size_t used;
+  jinja_value value;
+  MK_TRY(mk_jinja_read_string(l->pool, l->line, l->text + l->at, l->length - l->at, &used, &value));
+  MK_TRY(add(l, TOKEN_STRING, 0, value));
+  advance(l, used);
   return MK_OK;
 }
 
@@ -267,7 +164,7 @@ static mk_status tag(lexer *l, bool print) {
   uint32_t line = l->line;
   const char *mark = print ? "}}" : "%}";
   while (l->at < l->length) {
-    size_t space = space_here(l);
+    size_t space = space_at(l, l->at);
     if (open_count == 0 && take_end(l, mark)) {
       return add(l, print ? TOKEN_PRINT_END : TOKEN_BLOCK_END, 0, mk_jinja_literal(mark));
     }
@@ -292,6 +189,59 @@ static mk_status tag(lexer *l, bool print) {
   return mk_jinja_fail(line, "the tag that starts here does not end; write %s where it should", mark);
 }
 
+/* The length of `{% word` at text[at], with a sign and white space on both sides; 0: something else stands there. */
+static size_t tag_start(const lexer *l, size_t at, const char *word) {
+  size_t end = at + 2, length = strlen(word);
+  if (at + 2 > l->length || memcmp(l->text + at, "{%", 2) != 0) {
+    return 0;
+  }
+  end += end < l->length && (l->text[end] == '-' || l->text[end] == '+');
+  end += space_at(l, end);
+  if (l->length - end < length || memcmp(l->text + end, word, length) != 0) {
+    return 0;
+  }
+  end += length;
+  return end + space_at(l, end) - at;
+}
+
+/* The length of `{% raw %}`, after which a line end stays, or of `{% raw -%}` with the white space behind it. */
+static size_t raw_start(const lexer *l, size_t at) {
+  size_t end = at + tag_start(l, at, "raw");
+  if (end == at) {
+    return 0;
+  }
+  bool minus = end < l->length && l->text[end] == '-';
+  end += minus;
+  if (l->length - end < 2 || memcmp(l->text + end, "%}", 2) != 0) {
+    return 0;
+  }
+  end += 2;
+  return end + (minus ? space_at(l, end) : 0) - at;
+}
+
+/* What stands between {% raw %}, whose `start` bytes are at hand, and {% endraw %} is text. */
+static mk_status raw_text(lexer *l, size_t start) {
+  uint32_t line = l->line;
+  advance(l, start);
+  l->line_start = l->text[l->at - 1] == '\n';
+  for (size_t end = l->at; end < l->length; end++) {
+    size_t tail = l->text[end] == '{' ? tag_start(l, end, "endraw") : 0;
+    lexer behind = *l;
+    behind.at = end + tail;
+    if (tail == 0 || behind.at >= l->length || !take_end(&behind, "%}")) {
+      continue;
+    }
+    size_t kept = trim_before(l, l->text + l->at, end - l->at, l->text[end + 2], false);
+    if (kept > 0) {
+      MK_TRY(add(l, TOKEN_TEXT, 0, mk_jinja_string(l->text + l->at, kept)));
+    }
+    advance(l, behind.at - l->at);
+    l->line_start = behind.line_start;
+    return MK_OK;
+  }
+  return mk_jinja_fail(line, "the raw text that starts here does not end; write {%% endraw %%} where it should");
+}
+
 /* Text up to the next tag, then that tag. */
 static mk_status piece(lexer *l) {
   size_t start = l->at, end = start;
@@ -302,6 +252,7 @@ static mk_status piece(lexer *l) {
   bool last = end == l->length;
   char what = last ? '#' : l->text[end + 1];
   char sign = end + 2 < l->length ? l->text[end + 2] : 0;
+  size_t raw = what == '%' ? raw_start(l, end) : 0;
   size_t kept = last ? end - start : trim_before(l, l->text + start, end - start, sign, what == '{');
   if (kept > 0) {
     MK_TRY(add(l, TOKEN_TEXT, 0, mk_jinja_string(l->text + start, kept)));
@@ -309,6 +260,9 @@ static mk_status piece(lexer *l) {
   advance(l, end - start);
   if (last) {
     return MK_OK;
+  }
+  if (raw > 0) {
+    return raw_text(l, raw);
   }
   advance(l, sign == '-' || sign == '+' ? 3 : 2);
   l->line_start = false;

@@ -1,23 +1,21 @@
-/* Expressions: tokens to a syntax tree, by recursive descent. What the tree may hold is decided here: a filter or test that is not
- * supported is refused even where it would never be reached. The statements around them: template_statements.c. */
+/* Expressions: tokens to a syntax tree, by recursive descent. Here are the operators; what they stand between is in
+ * template_primary.c, the statements around them in template_statements.c. */
 #include <string.h>
 
 #include "models/template_parser.h"
 
-static mk_status unary(jinja_parser *p, bool filters, jinja_node **out);
-
-static bool at_symbol(const jinja_parser *p, uint16_t symbol) {
+bool mk_jinja_at_symbol(const jinja_parser *p, uint16_t symbol) {
   return p->token->kind == TOKEN_OPERATOR && p->token->symbol == symbol;
 }
 
-static bool at_char(const jinja_parser *p, char c) { return at_symbol(p, JINJA_OPERATOR(0, c)); }
+bool mk_jinja_at_char(const jinja_parser *p, char c) { return mk_jinja_at_symbol(p, JINJA_OPERATOR(0, c)); }
 
 bool mk_jinja_at_word(const jinja_parser *p, const char *word) {
   return p->token->kind == TOKEN_NAME && mk_jinja_is(p->token->value, word);
 }
 
 bool mk_jinja_skip_char(jinja_parser *p, char c) {
-  bool is = at_char(p, c);
+  bool is = mk_jinja_at_char(p, c);
   p->token += is;
   return is;
 }
@@ -67,338 +65,6 @@ mk_status mk_jinja_make(jinja_parser *p, jinja_node_kind kind, uint32_t line, ji
   return mk_jinja_measure(node);
 }
 
-static mk_status constant(jinja_parser *p, jinja_value value, jinja_node **out) {
-  MK_TRY(mk_jinja_new_node(p, NODE_CONSTANT, out));
-  (*out)->value = value;
-  return MK_OK;
-}
-
-/* Expressions separated by commas up to `end`, which is taken; a comma may follow the last. */
-static mk_status elements(jinja_parser *p, char end, jinja_node **out) {
-  jinja_node **last = out;
-  *out = NULL;
-  while (!mk_jinja_skip_char(p, end)) {
-    if (*out != NULL) {
-      MK_TRY(mk_jinja_expect_char(p, ','));
-      if (mk_jinja_skip_char(p, end)) {
-        break;
-      }
-    }
-    MK_TRY(mk_jinja_parse_expression(p, last));
-    last = &(*last)->next;
-  }
-  return MK_OK;
-}
-
-static mk_status dict(jinja_parser *p, jinja_node **out) {
-  uint32_t line = p->token[-1].line;
-  jinja_node *first = NULL, **last = &first;
-  while (!mk_jinja_skip_char(p, '}')) {
-    if (first != NULL) {
-      MK_TRY(mk_jinja_expect_char(p, ','));
-      if (mk_jinja_skip_char(p, '}')) {
-        break;
-      }
-    }
-    MK_TRY(mk_jinja_parse_expression(p, last));
-    last = &(*last)->next;
-    MK_TRY(mk_jinja_expect_char(p, ':'));
-    MK_TRY(mk_jinja_parse_expression(p, last));
-    last = &(*last)->next;
-  }
-  return mk_jinja_make(p, NODE_DICT, line, first, NULL, out);
-}
-
-/* Behind '(' or in front of the end of a tag: one expression, or several as a tuple. */
-mk_status mk_jinja_parse_tuple(jinja_parser *p, bool parenthesised, jinja_node **out) {
-  uint32_t line = p->token->line;
-  jinja_node *first = NULL, **last = &first;
-  bool several = parenthesised && at_char(p, ')');
-  while (!(parenthesised && at_char(p, ')')) && p->token->kind != TOKEN_BLOCK_END &&
-         p->token->kind != TOKEN_PRINT_END) {
-    MK_TRY(mk_jinja_parse_expression(p, last));
-    last = &(*last)->next;
-    if (!mk_jinja_skip_char(p, ',')) {
-      break;
-    }
-    several = true;
-  }
-  if (parenthesised) {
-    MK_TRY(mk_jinja_expect_char(p, ')'));
-  }
-  if (first == NULL && !several) {
-    return mk_jinja_unexpected(p, "an expression");
-  }
-  if (several) {
-    return mk_jinja_make(p, NODE_TUPLE, line, first, NULL, out);
-  }
-  *out = first;
-  return MK_OK;
-}
-
-mk_status mk_jinja_parse_name(jinja_parser *p, jinja_node **out) {
-  static const char *const refused[] = {"self", "super", "caller", "varargs", "kwargs", "lipsum", "cycler", "joiner"};
-  jinja_value word = p->token->value;
-  if (mk_jinja_is(word, "true") || mk_jinja_is(word, "True")) {
-    return constant(p, mk_jinja_bool(true), out);
-  }
-  if (mk_jinja_is(word, "false") || mk_jinja_is(word, "False")) {
-    return constant(p, mk_jinja_bool(false), out);
-  }
-  if (mk_jinja_is(word, "none") || mk_jinja_is(word, "None")) {
-    return constant(p, mk_jinja_none(), out);
-  }
-  for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
-    if (mk_jinja_is(word, refused[i])) {
-      return mk_jinja_fail(p->token->line, "'%s' is not supported", refused[i]);
-    }
-  }
-  MK_TRY(mk_jinja_new_node(p, NODE_NAME, out));
-  (*out)->value = word;
-  return MK_OK;
-}
-
-/* Strings side by side are one. */
-static mk_status strings(jinja_parser *p, jinja_node **out) {
-  size_t count = 1, length = 0;
-  for (; p->token[count].kind == TOKEN_STRING; count++) {
-  }
-  for (size_t i = 0; i < count; i++) {
-    length += p->token[i].value.length;
-  }
-  char *text;
-  MK_TRY(mk_jinja_alloc(p->pool, length + 1, 1, &text));
-  jinja_value value = mk_jinja_string(text, length);
-  for (size_t i = 0; i < count; i++) {
-    memcpy(text, p->token[i].value.text, p->token[i].value.length);
-    text += p->token[i].value.length;
-  }
-  MK_TRY(constant(p, value, out));
-  p->token += count;
-  return MK_OK;
-}
-
-static mk_status primary(jinja_parser *p, jinja_node **out) {
-  uint32_t line = p->token->line;
-  jinja_node *first;
-  switch (p->token->kind) {
-    case TOKEN_NAME:
-      MK_TRY(mk_jinja_parse_name(p, out));
-      p->token++;
-      return MK_OK;
-    case TOKEN_STRING:
-      return strings(p, out);
-    case TOKEN_INT:
-    case TOKEN_FLOAT:
-      MK_TRY(constant(p, p->token->value, out));
-      p->token++;
-      return MK_OK;
-    default:
-      break;
-  }
-  if (mk_jinja_skip_char(p, '(')) {
-    return mk_jinja_parse_tuple(p, true, out);
-  }
-  if (mk_jinja_skip_char(p, '[')) {
-    MK_TRY(elements(p, ']', &first));
-    return mk_jinja_make(p, NODE_LIST, line, first, NULL, out);
-  }
-  return mk_jinja_skip_char(p, '{') ? dict(p, out) : mk_jinja_unexpected(p, "an expression");
-}
-
-/* Behind '(': arguments by position, then by name. */
-static mk_status arguments(jinja_parser *p, jinja_node **out) {
-  jinja_node **last = out;
-  bool named = false;
-  *out = NULL;
-  while (!mk_jinja_skip_char(p, ')')) {
-    if (*out != NULL) {
-      MK_TRY(mk_jinja_expect_char(p, ','));
-      if (mk_jinja_skip_char(p, ')')) {
-        break;
-      }
-    }
-    if (at_char(p, '*') || at_symbol(p, OPERATOR_POWER)) {
-      return mk_jinja_fail(p->token->line, "arguments by * and ** are not supported");
-    }
-    uint32_t line = p->token->line;
-    if (p->token->kind == TOKEN_NAME && p->token[1].kind == TOKEN_OPERATOR &&
-        p->token[1].symbol == JINJA_OPERATOR(0, '=')) {
-      jinja_value word = p->token->value;
-      jinja_node *value;
-      p->token += 2;
-      MK_TRY(mk_jinja_parse_expression(p, &value));
-      MK_TRY(mk_jinja_make(p, NODE_KEYWORD, line, value, NULL, last));
-      (*last)->value = word;
-      named = true;
-    } else if (named) {
-      return mk_jinja_unexpected(p, "an argument with a name behind the first such");
-    } else {
-      MK_TRY(mk_jinja_parse_expression(p, last));
-    }
-    last = &(*last)->next;
-  }
-  return MK_OK;
-}
-
-static mk_status subscript(jinja_parser *p, jinja_node *object, jinja_node **out) {
-  uint32_t line = p->token[-1].line;
-  jinja_node *index, *range[3] = {NULL, NULL, NULL};
-  size_t part = 0;
-  while (!at_char(p, ']')) {
-    if (at_char(p, ':')) {
-      if (++part > 2) {
-        return mk_jinja_unexpected(p, "']'");
-      }
-      p->token++;
-    } else if (range[part] != NULL) {
-      return mk_jinja_unexpected(p, "']' or ':'");
-    } else {
-      MK_TRY(mk_jinja_parse_expression(p, &range[part]));
-    }
-  }
-  if (part == 0 && range[0] == NULL) {
-    return mk_jinja_unexpected(p, "an index");
-  }
-  p->token++;
-  if (part == 0) {
-    return mk_jinja_make(p, NODE_ITEM, line, object, range[0], out);
-  }
-  MK_TRY(mk_jinja_new_node(p, NODE_SLICE, &index));
-  memcpy(index->kids, range, sizeof range);
-  MK_TRY(mk_jinja_measure(index));
-  return mk_jinja_make(p, NODE_ITEM, line, object, index, out);
-}
-
-static mk_status postfix(jinja_parser *p, jinja_node **inout) {
-  for (;;) {
-    uint32_t line = p->token->line;
-    jinja_node *list;
-    if (mk_jinja_skip_char(p, '(')) {
-      MK_TRY(arguments(p, &list));
-      MK_TRY(mk_jinja_make(p, NODE_CALL, line, *inout, list, inout));
-    } else if (mk_jinja_skip_char(p, '[')) {
-      MK_TRY(subscript(p, *inout, inout));
-    } else if (mk_jinja_skip_char(p, '.')) {
-      jinja_value word = p->token->value;
-      if (p->token->kind == TOKEN_INT) {
-        MK_TRY(constant(p, word, &list));
-        MK_TRY(mk_jinja_make(p, NODE_ITEM, line, *inout, list, inout));
-      } else if (p->token->kind == TOKEN_NAME) {
-        MK_TRY(mk_jinja_make(p, NODE_ATTRIBUTE, line, *inout, NULL, inout));
-        (*inout)->value = word;
-      } else {
-        return mk_jinja_unexpected(p, "a name or a number");
-      }
-      p->token++;
-    } else {
-      return MK_OK;
-    }
-  }
-}
-
-static mk_status filter(jinja_parser *p, jinja_node **inout) {
-  uint32_t line = p->token->line;
-  jinja_node *list = NULL;
-  if (p->token->kind != TOKEN_NAME) {
-    return mk_jinja_unexpected(p, "the name of a filter");
-  }
-  const jinja_function *found = mk_jinja_find_filter(p->token->value);
-  if (found == NULL) {
-    return mk_jinja_fail(line, "the filter '%.*s' is not supported", JINJA_SHOWN(p->token->value));
-  }
-  p->token++;
-  if (mk_jinja_skip_char(p, '(')) {
-    MK_TRY(arguments(p, &list));
-  }
-  MK_TRY(mk_jinja_make(p, NODE_FILTER, line, *inout, list, inout));
-  (*inout)->filter = found;
-  return MK_OK;
-}
-
-static bool starts_argument(const jinja_parser *p) {
-  switch (p->token->kind) {
-    case TOKEN_NAME:
-      return !mk_jinja_at_word(p, "else") && !mk_jinja_at_word(p, "or") && !mk_jinja_at_word(p, "and");
-    case TOKEN_STRING:
-    case TOKEN_INT:
-    case TOKEN_FLOAT:
-      return true;
-    default:
-      return at_char(p, '[') || at_char(p, '{');
-  }
-}
-
-static mk_status test(jinja_parser *p, jinja_node **inout) {
-  uint32_t line = p->token->line;
-  jinja_node *list = NULL;
-  bool negated = mk_jinja_skip_word(p, "not");
-  if (p->token->kind != TOKEN_NAME) {
-    return mk_jinja_unexpected(p, "the name of a test");
-  }
-  const jinja_function *found = mk_jinja_find_test(p->token->value);
-  if (found == NULL) {
-    return mk_jinja_fail(line, "the test 'is %.*s' is not supported", JINJA_SHOWN(p->token->value));
-  }
-  p->token++;
-  if (mk_jinja_skip_char(p, '(')) {
-    MK_TRY(arguments(p, &list));
-  } else if (starts_argument(p)) {
-    if (found->required == 0 || mk_jinja_at_word(p, "is")) {
-      return mk_jinja_fail(line, "the test 'is %s' is followed by '%.*s'; put brackets around the test", found->name,
-                           JINJA_SHOWN(p->token->value));
-    }
-    MK_TRY(primary(p, &list));
-    MK_TRY(postfix(p, &list));
-  }
-  MK_TRY(mk_jinja_make(p, NODE_TEST, line, *inout, list, inout));
-  (*inout)->filter = found;
-  return negated ? mk_jinja_make(p, NODE_NOT, line, *inout, NULL, inout) : MK_OK;
-}
-
-static mk_status filters(jinja_parser *p, jinja_node **inout) {
-  for (;;) {
-    uint32_t line = p->token->line;
-    jinja_node *list;
-    if (mk_jinja_skip_char(p, '|')) {
-      MK_TRY(filter(p, inout));
-    } else if (mk_jinja_skip_word(p, "is")) {
-      MK_TRY(test(p, inout));
-    } else if (mk_jinja_skip_char(p, '(')) {
-      MK_TRY(arguments(p, &list));
-      MK_TRY(mk_jinja_make(p, NODE_CALL, line, *inout, list, inout));
-    } else {
-      return MK_OK;
-    }
-  }
-}
-
-mk_status mk_jinja_deeper(jinja_parser *p) {
-  if (++p->depth > MK_TEMPLATE_MAX_NESTING) {
-    return mk_jinja_fail(p->token->line, "nested more than %d deep", MK_TEMPLATE_MAX_NESTING);
-  }
-  return MK_OK;
-}
-
-static mk_status unary(jinja_parser *p, bool with_filters, jinja_node **out) {
-  uint32_t line = p->token->line;
-  MK_TRY(mk_jinja_deeper(p));
-  if (at_char(p, '-') || at_char(p, '+')) {
-    jinja_node_kind kind = at_char(p, '-') ? NODE_NEGATE : NODE_PLUS;
-    p->token++;
-    MK_TRY(unary(p, false, out));
-    MK_TRY(mk_jinja_make(p, kind, line, *out, NULL, out));
-  } else {
-    MK_TRY(primary(p, out));
-  }
-  MK_TRY(postfix(p, out));
-  if (with_filters) {
-    MK_TRY(filters(p, out));
-  }
-  p->depth--;
-  return MK_OK;
-}
-
 /* Binary operators by how tightly they bind, the tightest last; all associate to the left. */
 static mk_status binary(jinja_parser *p, int level, jinja_node **out) {
   static const uint16_t symbols[3][4] = {
@@ -407,13 +73,13 @@ static mk_status binary(jinja_parser *p, int level, jinja_node **out) {
       {OPERATOR_POWER},
   };
   if (level == 4) {
-    return unary(p, true, out);
+    return mk_jinja_parse_unary(p, true, out);
   }
   MK_TRY(binary(p, level + 1, out));
   if (level == 1) { /* ~ takes all its parts at once */
     uint32_t line = p->token->line;
     jinja_node **last = &(*out)->next;
-    if (!at_char(p, '~')) {
+    if (!mk_jinja_at_char(p, '~')) {
       return MK_OK;
     }
     while (mk_jinja_skip_char(p, '~')) {
@@ -427,7 +93,7 @@ static mk_status binary(jinja_parser *p, int level, jinja_node **out) {
     uint32_t line = p->token->line;
     uint16_t symbol = 0;
     for (size_t i = 0; i < 4 && mine[i] != 0; i++) {
-      symbol = at_symbol(p, mine[i]) ? mine[i] : symbol;
+      symbol = mk_jinja_at_symbol(p, mine[i]) ? mine[i] : symbol;
     }
     if (symbol == 0) {
       return MK_OK;
@@ -445,7 +111,7 @@ static uint16_t comparison(jinja_parser *p) {
   static const uint16_t symbols[] = {OPERATOR_EQUAL,    OPERATOR_DIFFERS,       OPERATOR_AT_MOST,
                                      OPERATOR_AT_LEAST, JINJA_OPERATOR(0, '<'), JINJA_OPERATOR(0, '>')};
   for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
-    if (at_symbol(p, symbols[i])) {
+    if (mk_jinja_at_symbol(p, symbols[i])) {
       p->token++;
       return symbols[i];
     }

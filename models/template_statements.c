@@ -13,15 +13,34 @@ static mk_status end_tag(jinja_parser *p) {
   return MK_OK;
 }
 
-/* Statements up to a tag that starts with one of `ends`; the token is then that word. Takes the end of the opening tag. */
+/* Statements up to a tag that starts with one of `ends`; the token is then that word. Takes the end of the opening tag, and a colon in
+ * front of it, as in Python. */
 static mk_status block(jinja_parser *p, const char *const *ends, jinja_node **out) {
+  mk_jinja_skip_char(p, ':');
   MK_TRY(end_tag(p));
   return statements(p, ends, out);
 }
 
+/* The same up to one closing tag, whose word is taken. */
+static mk_status whole_block(jinja_parser *p, const char *end, jinja_node **out) {
+  const char *const ends[] = {end, NULL};
+  MK_TRY(block(p, ends, out));
+  p->token++;
+  return MK_OK;
+}
+
+/* The same, but what is inside cannot break out of a loop around. */
+static mk_status function_body(jinja_parser *p, const char *end, jinja_node **out) {
+  unsigned loops = p->loops;
+  p->loops = 0;
+  MK_TRY(whole_block(p, end, out));
+  p->loops = loops;
+  return MK_OK;
+}
+
 /* An elif is an if of its own in the else of the one before; the last takes the endif. */
 static mk_status branch(jinja_parser *p, uint32_t line, jinja_node **out) {
-  static const char *const ends[] = {"elif", "else", "endif", NULL}, *const last_end[] = {"endif", NULL};
+  static const char *const ends[] = {"elif", "else", "endif", NULL};
   jinja_node *condition, *body;
   MK_TRY(mk_jinja_deeper(p));
   MK_TRY(mk_jinja_parse_logic(p, true, &condition)); /* without a condition of its own, as in jinja2 */
@@ -30,9 +49,9 @@ static mk_status branch(jinja_parser *p, uint32_t line, jinja_node **out) {
   uint32_t next = p->token->line;
   if (mk_jinja_skip_word(p, "elif")) {
     MK_TRY(branch(p, next, &(*out)->kids[2]));
+    (*out)->kids[2]->is_elif = true;
   } else if (mk_jinja_skip_word(p, "else")) {
-    MK_TRY(block(p, last_end, &(*out)->kids[2]));
-    p->token++;
+    MK_TRY(whole_block(p, "endif", &(*out)->kids[2]));
   } else {
     p->token++;
   }
@@ -40,28 +59,64 @@ static mk_status branch(jinja_parser *p, uint32_t line, jinja_node **out) {
   return mk_jinja_measure(*out);
 }
 
-/* One name, or several that a tuple is taken apart into. */
-static mk_status target(jinja_parser *p, jinja_node **out) {
+static mk_status assignable(jinja_parser *p, jinja_node **out) {
+  if (p->token->kind != TOKEN_NAME || mk_jinja_at_word(p, "in")) {
+    return mk_jinja_unexpected(p, "a name to assign to");
+  }
+  MK_TRY(mk_jinja_parse_name(p, out));
+  if ((*out)->kind != NODE_NAME) {
+    return mk_jinja_unexpected(p, "a name to assign to");
+  }
+  p->token++;
+  return MK_OK;
+}
+
+/* A name that no statement but `for` may give a value inside of a loop. */
+static mk_status check_loop(const jinja_parser *p, const jinja_node *name) {
+  return p->all_loops > 0 && mk_jinja_is(name->value, "loop")
+             ? mk_jinja_fail(name->line, "inside of a loop, the name 'loop' cannot be assigned to")
+             : MK_OK;
+}
+
+static mk_status target(jinja_parser *p, bool attributes, jinja_node **out);
+
+/* A name, a tuple in brackets, or, with `attributes`, an attribute of a namespace. */
+static mk_status simple_target(jinja_parser *p, bool attributes, jinja_node **out) {
+  uint32_t line = p->token->line;
+  if (mk_jinja_skip_char(p, '(')) {
+    MK_TRY(mk_jinja_deeper(p));
+    MK_TRY(target(p, attributes, out));
+    p->depth--;
+    return mk_jinja_expect_char(p, ')');
+  }
+  MK_TRY(assignable(p, out));
+  if (!attributes || !mk_jinja_skip_char(p, '.')) {
+    return check_loop(p, *out);
+  }
+  if (p->token->kind != TOKEN_NAME) {
+    return mk_jinja_unexpected(p, "the name of an attribute");
+  }
+  MK_TRY(mk_jinja_make(p, NODE_ATTRIBUTE, line, *out, NULL, out));
+  (*out)->value = p->token->value;
+  p->token++;
+  return MK_OK;
+}
+
+/* One target, or several that a tuple is taken apart into. */
+static mk_status target(jinja_parser *p, bool attributes, jinja_node **out) {
   uint32_t line = p->token->line;
   jinja_node *first = NULL, **last = &first;
-  bool several = false, parenthesised = mk_jinja_skip_char(p, '(');
+  bool several = false;
   do {
-    if (first != NULL && p->token->kind != TOKEN_NAME) {
+    if (first != NULL && p->token->kind != TOKEN_NAME && !mk_jinja_at_char(p, '(')) {
+      break; /* behind a last comma */
+    }
+    if (first != NULL && mk_jinja_at_word(p, "in")) {
       break;
     }
-    if (p->token->kind != TOKEN_NAME || mk_jinja_at_word(p, "in") || mk_jinja_at_word(p, "loop")) {
-      return mk_jinja_unexpected(p, "a name to assign to");
-    }
-    MK_TRY(mk_jinja_parse_name(p, last));
-    if ((*last)->kind != NODE_NAME) {
-      return mk_jinja_unexpected(p, "a name to assign to");
-    }
-    p->token++;
+    MK_TRY(simple_target(p, attributes, last));
     last = &(*last)->next;
   } while (mk_jinja_skip_char(p, ',') && (several = true));
-  if (parenthesised) {
-    MK_TRY(mk_jinja_expect_char(p, ')'));
-  }
   if (several) {
     return mk_jinja_make(p, NODE_TUPLE, line, first, NULL, out);
   }
@@ -70,12 +125,13 @@ static mk_status target(jinja_parser *p, jinja_node **out) {
 }
 
 static mk_status loop(jinja_parser *p, uint32_t line, jinja_node **out) {
-  static const char *const ends[] = {"else", "endfor", NULL}, *const last_end[] = {"endfor", NULL};
+  static const char *const ends[] = {"else", "endfor", NULL};
   jinja_node *node, *items, **last = &items;
   bool several = false;
   MK_TRY(mk_jinja_new_node(p, NODE_FOR, &node));
   node->line = line;
-  MK_TRY(target(p, &node->kids[0]));
+  p->all_loops++;
+  MK_TRY(target(p, false, &node->kids[0]));
   if (!mk_jinja_skip_word(p, "in")) {
     return mk_jinja_unexpected(p, "'in'");
   }
@@ -90,67 +146,67 @@ static mk_status loop(jinja_parser *p, uint32_t line, jinja_node **out) {
   if (mk_jinja_skip_word(p, "if")) {
     MK_TRY(mk_jinja_parse_expression(p, &node->kids[4]));
   }
-  if (mk_jinja_at_word(p, "recursive")) {
-    return mk_jinja_fail(p->token->line, "recursive loops are not supported");
-  }
+  node->recursive = mk_jinja_skip_word(p, "recursive");
   p->loops++;
   MK_TRY(block(p, ends, &node->kids[2]));
   p->loops--;
   if (mk_jinja_skip_word(p, "else")) {
-    MK_TRY(block(p, last_end, &node->kids[3]));
+    unsigned loops = p->loops;
+    p->loops = node->recursive ? 0 : loops;
+    MK_TRY(whole_block(p, "endfor", &node->kids[3]));
+    p->loops = loops;
+  } else {
+    p->token++;
   }
-  p->token++;
+  p->all_loops--;
   *out = node;
   return mk_jinja_measure(node);
 }
 
+/* Filters to put what a block prints through, from the name of the first on. */
+static mk_status block_filter(jinja_parser *p, jinja_node **out) {
+  MK_TRY(mk_jinja_new_node(p, NODE_CAPTURED, out));
+  do {
+    MK_TRY(mk_jinja_parse_filter(p, out));
+  } while (mk_jinja_skip_char(p, '|'));
+  return MK_OK;
+}
+
 static mk_status assignment(jinja_parser *p, uint32_t line, jinja_node **out) {
-  static const char *const ends[] = {"endset", NULL};
-  jinja_node *to, *value;
-  if (p->token->kind == TOKEN_NAME && p->token[1].kind == TOKEN_OPERATOR &&
-      p->token[1].symbol == JINJA_OPERATOR(0, '.')) {
-    MK_TRY(mk_jinja_parse_name(p, &to));
-    p->token += 2;
-    if (p->token->kind != TOKEN_NAME) {
-      return mk_jinja_unexpected(p, "the name of an attribute");
-    }
-    MK_TRY(mk_jinja_make(p, NODE_ATTRIBUTE, line, to, NULL, &to));
-    to->value = p->token->value;
-    p->token++;
-  } else {
-    MK_TRY(target(p, &to));
-  }
+  jinja_node *to, *value, *filter = NULL;
+  MK_TRY(target(p, true, &to));
   if (mk_jinja_skip_char(p, '=')) {
     MK_TRY(mk_jinja_parse_tuple(p, false, &value));
     return mk_jinja_make(p, NODE_SET, line, to, value, out);
   }
-  if (p->token->kind == TOKEN_OPERATOR) {
-    return mk_jinja_unexpected(p, "'=' or the end of the tag");
+  if (mk_jinja_skip_char(p, '|')) {
+    MK_TRY(block_filter(p, &filter));
   }
-  MK_TRY(block(p, ends, &value));
-  p->token++;
-  return mk_jinja_make(p, NODE_SET_BLOCK, line, to, value, out);
+  if (p->token->kind == TOKEN_OPERATOR && !mk_jinja_at_char(p, ':')) {
+    return mk_jinja_unexpected(p, "'=', a filter or the end of the tag");
+  }
+  MK_TRY(whole_block(p, "endset", &value));
+  MK_TRY(mk_jinja_make(p, NODE_SET_BLOCK, line, to, value, out));
+  (*out)->kids[2] = filter;
+  return mk_jinja_measure(*out);
 }
 
-static mk_status macro(jinja_parser *p, uint32_t line, jinja_node **out) {
-  static const char *const ends[] = {"endmacro", NULL};
-  jinja_node *first = NULL, **last = &first, *body;
-  if (p->token->kind != TOKEN_NAME) {
-    return mk_jinja_unexpected(p, "the name of the macro");
-  }
-  jinja_value word = p->token->value;
-  p->token++;
-  MK_TRY(mk_jinja_expect_char(p, '('));
+/* Behind '(': the parameters of a macro or call block, each a name that may have a default. */
+static mk_status parameters(jinja_parser *p, jinja_node **out) {
+  jinja_node **last = out;
   bool defaults = false;
+  *out = NULL;
   while (!mk_jinja_skip_char(p, ')')) {
-    if (first != NULL) {
+    if (*out != NULL) {
       MK_TRY(mk_jinja_expect_char(p, ','));
     }
-    if (p->token->kind != TOKEN_NAME) {
-      return mk_jinja_unexpected(p, "the name of a parameter");
+    MK_TRY(assignable(p, last));
+    for (const jinja_node *other = *out; other != *last; other = other->next) {
+      if (other->value.length == (*last)->value.length &&
+          memcmp(other->value.text, (*last)->value.text, other->value.length) == 0) {
+        return mk_jinja_fail((*last)->line, "there are two parameters '%.*s'", JINJA_SHOWN(other->value));
+      }
     }
-    MK_TRY(mk_jinja_parse_name(p, last));
-    p->token++;
     if (mk_jinja_skip_char(p, '=')) {
       defaults = true;
       MK_TRY(mk_jinja_parse_expression(p, &(*last)->kids[0]));
@@ -160,47 +216,111 @@ static mk_status macro(jinja_parser *p, uint32_t line, jinja_node **out) {
     }
     last = &(*last)->next;
   }
-  unsigned loops = p->loops;
-  p->loops = 0;
-  MK_TRY(block(p, ends, &body));
-  p->loops = loops;
-  p->token++;
-  MK_TRY(mk_jinja_make(p, NODE_MACRO, line, first, body, out));
-  (*out)->value = word;
   return MK_OK;
 }
 
+static mk_status macro(jinja_parser *p, uint32_t line, jinja_node **out) {
+  jinja_node *first, *body, *name;
+  MK_TRY(assignable(p, &name));
+  MK_TRY(check_loop(p, name));
+  MK_TRY(mk_jinja_expect_char(p, '('));
+  MK_TRY(parameters(p, &first));
+  MK_TRY(function_body(p, "endmacro", &body));
+  MK_TRY(mk_jinja_make(p, NODE_MACRO, line, first, body, out));
+  (*out)->kids[2] = name;
+  (*out)->value = name->value;
+  return MK_OK;
+}
+
+static mk_status call_block(jinja_parser *p, uint32_t line, jinja_node **out) {
+  jinja_node *first = NULL, *call, *body;
+  if (mk_jinja_skip_char(p, '(')) {
+    MK_TRY(parameters(p, &first));
+  }
+  MK_TRY(mk_jinja_parse_expression(p, &call));
+  if (call->kind != NODE_CALL) {
+    return mk_jinja_fail(line, "'call' is followed by something that is not the call of a macro");
+  }
+  MK_TRY(function_body(p, "endcall", &body));
+  MK_TRY(mk_jinja_make(p, NODE_CALL_BLOCK, line, first, body, out));
+  (*out)->kids[2] = call;
+  (*out)->value = mk_jinja_literal("caller");
+  return mk_jinja_measure(*out);
+}
+
+static mk_status with(jinja_parser *p, uint32_t line, jinja_node **out) {
+  jinja_node *targets = NULL, **last_target = &targets, *values = NULL, **last_value = &values, *body;
+  while (p->token->kind != TOKEN_BLOCK_END && !mk_jinja_at_char(p, ':')) {
+    unsigned loops = p->all_loops;
+    if (targets != NULL) {
+      MK_TRY(mk_jinja_expect_char(p, ','));
+    }
+    p->all_loops = 0; /* the name `loop` may be used */
+    MK_TRY(simple_target(p, false, last_target));
+    p->all_loops = loops;
+    MK_TRY(mk_jinja_expect_char(p, '='));
+    MK_TRY(mk_jinja_parse_expression(p, last_value));
+    last_target = &(*last_target)->next;
+    last_value = &(*last_value)->next;
+  }
+  MK_TRY(whole_block(p, "endwith", &body));
+  MK_TRY(mk_jinja_make(p, NODE_WITH, line, targets, values, out));
+  (*out)->kids[2] = body;
+  return mk_jinja_measure(*out);
+}
+
+static mk_status filter_block(jinja_parser *p, uint32_t line, jinja_node **out) {
+  jinja_node *filter, *body;
+  MK_TRY(block_filter(p, &filter));
+  MK_TRY(whole_block(p, "endfilter", &body));
+  return mk_jinja_make(p, NODE_FILTER_BLOCK, line, body, filter, out);
+}
+
+static mk_status generation(jinja_parser *p, uint32_t line, jinja_node **out) {
+  jinja_node *body;
+  MK_TRY(function_body(p, "endgeneration", &body));
+  return mk_jinja_make(p, NODE_CALL_BLOCK, line, NULL, body, out);
+}
+
+static mk_status print(jinja_parser *p, uint32_t line, jinja_node **out) {
+  jinja_node *value, **last = out;
+  do {
+    MK_TRY(mk_jinja_parse_expression(p, &value));
+    MK_TRY(mk_jinja_make(p, NODE_PRINT, line, value, NULL, last));
+    last = &(*last)->next;
+  } while (mk_jinja_skip_char(p, ','));
+  return MK_OK;
+}
+
+static mk_status jump(jinja_parser *p, uint32_t line, jinja_node **out) {
+  if (p->loops == 0) {
+    return mk_jinja_fail(line, "'%.*s' stands outside of a loop", JINJA_SHOWN(p->token->value));
+  }
+  jinja_node_kind kind = mk_jinja_at_word(p, "break") ? NODE_BREAK : NODE_CONTINUE;
+  p->token++;
+  return mk_jinja_make(p, kind, line, NULL, NULL, out);
+}
+
 static mk_status statement(jinja_parser *p, jinja_node **out) {
-  static const char *const generation_end[] = {"endgeneration", NULL};
+  static const struct {
+    const char *name;
+    mk_status (*parse)(jinja_parser *p, uint32_t line, jinja_node **out);
+  } tags[] = {
+      {"if", branch},       {"for", loop},  {"set", assignment},      {"macro", macro},
+      {"call", call_block}, {"with", with}, {"filter", filter_block}, {"generation", generation},
+      {"print", print},
+  };
   uint32_t line = p->token->line;
   if (p->token->kind != TOKEN_NAME) {
     return mk_jinja_unexpected(p, "the name of a tag");
   }
-  if (mk_jinja_skip_word(p, "if")) {
-    return branch(p, line, out);
-  }
-  if (mk_jinja_skip_word(p, "for")) {
-    return loop(p, line, out);
-  }
-  if (mk_jinja_skip_word(p, "set")) {
-    return assignment(p, line, out);
-  }
-  if (mk_jinja_skip_word(p, "macro")) {
-    return macro(p, line, out);
-  }
-  if (mk_jinja_skip_word(p, "generation")) {
-    jinja_node *body;
-    MK_TRY(block(p, generation_end, &body));
-    p->token++;
-    return mk_jinja_make(p, NODE_SCOPE, line, body, NULL, out);
+  for (size_t i = 0; i < sizeof tags / sizeof tags[0]; i++) {
+    if (mk_jinja_skip_word(p, tags[i].name)) {
+      return tags[i].parse(p, line, out);
+    }
   }
   if (mk_jinja_at_word(p, "break") || mk_jinja_at_word(p, "continue")) {
-    if (p->loops == 0) {
-      return mk_jinja_fail(line, "'%.*s' stands outside of a loop", JINJA_SHOWN(p->token->value));
-    }
-    jinja_node_kind kind = mk_jinja_at_word(p, "break") ? NODE_BREAK : NODE_CONTINUE;
-    p->token++;
-    return mk_jinja_make(p, kind, line, NULL, NULL, out);
+    return jump(p, line, out);
   }
   return mk_jinja_fail(line, "the tag '%.*s' is not supported or not expected here", JINJA_SHOWN(p->token->value));
 }
@@ -237,7 +357,9 @@ static mk_status statements(jinja_parser *p, const char *const *ends, jinja_node
       MK_TRY(statement(p, last));
       MK_TRY(end_tag(p));
     }
-    last = &(*last)->next;
+    while (*last != NULL) { /* {% print %} may be several */
+      last = &(*last)->next;
+    }
   }
   p->depth--;
   if (p->token->kind == TOKEN_END && ends != NULL) {

@@ -21,11 +21,10 @@ KIND_TEST(is_number, v.kind == JINJA_INT || v.kind == JINJA_FLOAT || v.kind == J
 KIND_TEST(is_string, v.kind == JINJA_STRING)
 KIND_TEST(is_mapping, v.kind == JINJA_DICT)
 /* What Python says of jinja2's Undefined and loop, too. */
-KIND_TEST(is_iterable, v.kind == JINJA_STRING || v.kind == JINJA_LIST || v.kind == JINJA_DICT ||
-                           v.kind == JINJA_UNDEFINED || v.kind == JINJA_LOOP)
+KIND_TEST(is_iterable, mk_jinja_can_iterate(v))
 KIND_TEST(is_sequence, v.kind == JINJA_STRING || v.kind == JINJA_DICT || v.kind == JINJA_UNDEFINED ||
                            (v.kind == JINJA_LIST && v.list->sequence < JINJA_IS_VIEW))
-KIND_TEST(is_callable, v.kind >= JINJA_MACRO || v.kind == JINJA_UNDEFINED || v.kind == JINJA_LOOP)
+KIND_TEST(is_callable, v.kind >= JINJA_JOINER || v.kind == JINJA_UNDEFINED || v.kind == JINJA_LOOP)
 
 static mk_status is_equal(JINJA_ARGUMENTS) {
   bool equal;
@@ -91,6 +90,18 @@ static mk_status is_divisible(JINJA_ARGUMENTS) {
   return remainder_is(m, v, divisor, 0, out);
 }
 
+static mk_status in_case(jinja *m, jinja_value v, const char *method, jinja_value *out) {
+  const jinja_arguments none = {0};
+  MK_TRY(mk_jinja_str(m, v, &v));
+  return mk_jinja_apply(m, mk_jinja_find(mk_jinja_string_methods, mk_jinja_literal(method)), v, &none, out);
+}
+static mk_status is_lower(JINJA_ARGUMENTS) { return in_case(m, v, "islower", out); }
+static mk_status is_upper(JINJA_ARGUMENTS) { return in_case(m, v, "isupper", out); }
+
+KIND_TEST(is_escaped, v.kind == JINJA_STRING && v.markup)
+KIND_TEST(is_filter, mk_jinja_find_filter(v) != NULL || mk_jinja_listed(mk_jinja_missing_filters, v))
+KIND_TEST(is_test, mk_jinja_find_test(v) != NULL)
+
 static const jinja_function tests[] = {
     {"defined", "", 0, is_defined},   {"undefined", "", 0, is_undefined},
     {"none", "", 0, is_none},         {"boolean", "", 0, is_boolean},
@@ -109,13 +120,9 @@ static const jinja_function tests[] = {
     {">", "b", 1, is_greater},        {"ge", "b", 1, is_at_least},
     {">=", "b", 1, is_at_least},      {"even", "", 0, is_even},
     {"odd", "", 0, is_odd},           {"divisibleby", "num", 1, is_divisible},
+    {"lower", "", 0, is_lower},       {"upper", "", 0, is_upper},
+    {"escaped", "", 0, is_escaped},   {"filter", "", 0, is_filter},
+    {"test", "", 0, is_test},         {0},
 };
 
-const jinja_function *mk_jinja_find_test(jinja_value name) {
-  for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
-    if (mk_jinja_is(name, tests[i].name)) {
-      return &tests[i];
-    }
-  }
-  return NULL;
-}
+const jinja_function *mk_jinja_find_test(jinja_value name) { return mk_jinja_find(tests, name); }

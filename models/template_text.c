@@ -1,10 +1,11 @@
-/* Values as text: str() and repr() of Python, JSON both ways, and the characters of a string. */
+/* Values as text: str() and repr() of Python, and the characters of a string. */
 #define _GNU_SOURCE /* memmem */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/letters.h"
 #include "models/template_internal.h"
 
 uint32_t mk_jinja_decode(const char *text, size_t *length) {
@@ -47,15 +48,6 @@ bool mk_jinja_is_space(uint32_t c) {
          (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-/* Python's isprintable(), but for characters that no Unicode version has assigned. */
-static bool printable(uint32_t c) {
-  return c >= 0x20 && (c < 0x7f || c > 0xa0) && c != 0xad && (c == 0x20 || !mk_jinja_is_space(c)) &&
-         !(c >= 0x600 && c <= 0x605) && c != 0x61c && c != 0x6dd && c != 0x70f && c != 0x180e &&
-         !(c >= 0x200b && c <= 0x200f) && !(c >= 0x202a && c <= 0x202e) && !(c >= 0x2060 && c <= 0x206f) &&
-         !(c >= 0xe000 && c <= 0xf8ff) && c != 0xfeff && !(c >= 0xfff0 && c <= 0xfffb) && (c & 0xfffe) != 0xfffe &&
-         c < 0xe0000;
-}
-
 mk_status mk_jinja_write(jinja *m, jinja_output *output, const char *text, size_t length) {
   if (length > MK_TEMPLATE_MAX_OUTPUT - output->length) {
     return mk_jinja_fail(m->line, "its output exceeds %d MiB", MK_TEMPLATE_MAX_OUTPUT >> 20);
@@ -70,8 +62,16 @@ mk_status mk_jinja_write(jinja *m, jinja_output *output, const char *text, size_
   return MK_OK;
 }
 
-static mk_status write_literal(jinja *m, jinja_output *o, const char *text) {
+mk_status mk_jinja_write_literal(jinja *m, jinja_output *o, const char *text) {
   return mk_jinja_write(m, o, text, strlen(text));
+}
+
+mk_status mk_jinja_written(jinja *m, mk_status status, jinja_output *output, jinja_value *out) {
+  if (status == MK_OK) {
+    status = mk_jinja_copy(m, output->text, output->length, out);
+  }
+  mk_free(output->text);
+  return status;
 }
 
 void mk_jinja_real(double real, char out[40]) {
@@ -105,40 +105,59 @@ static mk_status write_quoted(jinja *m, jinja_output *o, jinja_value v) {
       snprintf(text, sizeof text, "\\%c", (int)c);
     } else if (c == '\n' || c == '\r' || c == '\t') {
       snprintf(text, sizeof text, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
-    } else if (printable(c)) {
+    } else if ((mk_letter_flags(c) & MK_LETTER_PRINTABLE) != 0) {
       MK_TRY(mk_jinja_write(m, o, v.text + at, length));
       continue;
     } else {
       snprintf(text, sizeof text, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
     }
-    MK_TRY(write_literal(m, o, text));
+    MK_TRY(mk_jinja_write_literal(m, o, text));
   }
   return mk_jinja_write(m, o, &quote, 1);
 }
 
-static mk_status write_list(jinja *m, jinja_output *o, const jinja_list *list) {
-  bool tuple = list->sequence == JINJA_IS_TUPLE;
-  if (list->sequence > JINJA_IS_TUPLE) {
-    return mk_jinja_fail(m->line, "printing a %s is not supported; make it a list first",
-                         mk_jinja_type((jinja_value){.kind = JINJA_LIST, .list = (jinja_list *)(uintptr_t)list}));
+static mk_status write_range(jinja *m, jinja_output *o, const int64_t range[3]) {
+  char text[80];
+  int length = snprintf(text, sizeof text, "range(%lld, %lld", (long long)range[0], (long long)range[1]);
+  if (range[2] != 1) {
+    length += snprintf(text + length, sizeof text - (size_t)length, ", %lld", (long long)range[2]);
   }
-  MK_TRY(write_literal(m, o, tuple ? "(" : "["));
+  MK_TRY(mk_jinja_write(m, o, text, (size_t)length));
+  return mk_jinja_write_literal(m, o, ")");
+}
+
+static mk_status write_list(jinja *m, jinja_output *o, const jinja_list *list) {
+  static const char *const starts[] = {"[", "(", "", "dict_keys([", "dict_values([", "dict_items(["};
+  static const char *const ends[] = {"]", ")", "", "])", "])", "])"};
+  if (list->sequence == JINJA_IS_RANGE) {
+    return write_range(m, o, list->range);
+  }
+  MK_TRY(mk_jinja_write_literal(m, o, starts[list->sequence]));
   for (size_t i = 0; i < list->count; i++) {
-    MK_TRY(write_literal(m, o, i > 0 ? ", " : ""));
+    MK_TRY(mk_jinja_write_literal(m, o, i > 0 ? ", " : ""));
     MK_TRY(write_repr(m, o, list->items[i]));
   }
-  return write_literal(m, o, !tuple ? "]" : list->count == 1 ? ",)" : ")");
+  bool alone = list->sequence == JINJA_IS_TUPLE && list->count == 1;
+  return mk_jinja_write_literal(m, o, alone ? ",)" : ends[list->sequence]);
 }
 
 static mk_status write_dict(jinja *m, jinja_output *o, const jinja_dict *dict) {
-  MK_TRY(write_literal(m, o, "{"));
+  MK_TRY(mk_jinja_write_literal(m, o, "{"));
   for (size_t i = 0; i < dict->count; i++) {
-    MK_TRY(write_literal(m, o, i > 0 ? ", " : ""));
+    MK_TRY(mk_jinja_write_literal(m, o, i > 0 ? ", " : ""));
     MK_TRY(write_repr(m, o, dict->pairs[i].key));
-    MK_TRY(write_literal(m, o, ": "));
+    MK_TRY(mk_jinja_write_literal(m, o, ": "));
     MK_TRY(write_repr(m, o, dict->pairs[i].value));
   }
-  return write_literal(m, o, "}");
+  return mk_jinja_write_literal(m, o, "}");
+}
+
+static mk_status write_loop(jinja *m, jinja_output *o, jinja_value loop) {
+  int64_t length;
+  char text[80];
+  MK_TRY(mk_jinja_length(m, loop, &length));
+  snprintf(text, sizeof text, "<LoopContext %lld/%lld>", (long long)loop.loop->index + 1, (long long)length);
+  return mk_jinja_write_literal(m, o, text);
 }
 
 /* What is written as str() and repr() alike. */
@@ -146,15 +165,15 @@ static mk_status write_plain(jinja *m, jinja_output *o, jinja_value v) {
   char text[40];
   switch (v.kind) {
     case JINJA_NONE:
-      return write_literal(m, o, "None");
+      return mk_jinja_write_literal(m, o, "None");
     case JINJA_BOOL:
-      return write_literal(m, o, v.boolean ? "True" : "False");
+      return mk_jinja_write_literal(m, o, v.boolean ? "True" : "False");
     case JINJA_INT:
       snprintf(text, sizeof text, "%lld", (long long)v.integer);
-      return write_literal(m, o, text);
+      return mk_jinja_write_literal(m, o, text);
     case JINJA_FLOAT:
       mk_jinja_real(v.real, text);
-      return write_literal(m, o, text);
+      return mk_jinja_write_literal(m, o, text);
     default:
       return mk_jinja_fail(m->line, "printing a %s is not supported", mk_jinja_type(v));
   }
@@ -163,13 +182,21 @@ static mk_status write_plain(jinja *m, jinja_output *o, jinja_value v) {
 static mk_status write_repr(jinja *m, jinja_output *o, jinja_value v) {
   MK_TRY(mk_jinja_enter(m));
   if (v.kind == JINJA_STRING) {
+    MK_TRY(mk_jinja_write_literal(m, o, v.markup ? "Markup(" : ""));
     MK_TRY(write_quoted(m, o, v));
+    MK_TRY(mk_jinja_write_literal(m, o, v.markup ? ")" : ""));
   } else if (v.kind == JINJA_LIST) {
     MK_TRY(write_list(m, o, v.list));
   } else if (v.kind == JINJA_DICT) {
     MK_TRY(write_dict(m, o, v.dict));
+  } else if (v.kind == JINJA_NAMESPACE) {
+    MK_TRY(mk_jinja_write_literal(m, o, "<Namespace "));
+    MK_TRY(write_dict(m, o, v.dict));
+    MK_TRY(mk_jinja_write_literal(m, o, ">"));
+  } else if (v.kind == JINJA_LOOP) {
+    MK_TRY(write_loop(m, o, v));
   } else if (v.kind == JINJA_UNDEFINED) {
-    MK_TRY(write_literal(m, o, "Undefined"));
+    MK_TRY(mk_jinja_write_literal(m, o, "Undefined"));
   } else {
     MK_TRY(write_plain(m, o, v));
   }
@@ -177,241 +204,53 @@ static mk_status write_repr(jinja *m, jinja_output *o, jinja_value v) {
   return MK_OK;
 }
 
+mk_status mk_jinja_repr(jinja *m, jinja_value v, jinja_value *out) {
+  jinja_output o = {0};
+  return mk_jinja_written(m, write_repr(m, &o, v), &o, out);
+}
+
 mk_status mk_jinja_str(jinja *m, jinja_value v, jinja_value *out) {
   if (v.kind == JINJA_STRING) {
     *out = v;
+    out->markup = false;
     return MK_OK;
   }
   if (v.kind == JINJA_UNDEFINED) {
     *out = mk_jinja_literal("");
     return MK_OK;
   }
+  return mk_jinja_repr(m, v, out);
+}
+
+static mk_status write_escaped(jinja *m, jinja_output *o, jinja_value text) {
+  static const char special[] = "&<>'\"", *const entities[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+  size_t start = 0;
+  for (size_t i = 0; i < text.length; i++) {
+    const char *hit = text.text[i] == 0 ? NULL : strchr(special, text.text[i]);
+    if (hit != NULL) {
+      MK_TRY(mk_jinja_write(m, o, text.text + start, i - start));
+      MK_TRY(mk_jinja_write_literal(m, o, entities[hit - special]));
+      start = i + 1;
+    }
+  }
+  return mk_jinja_write(m, o, text.text + start, text.length - start);
+}
+
+mk_status mk_jinja_escape(jinja *m, jinja_value v, jinja_value *out) {
   jinja_output o = {0};
-  mk_status status = write_repr(m, &o, v);
-  if (status == MK_OK) {
-    status = mk_jinja_copy(m, o.text, o.length, out);
+  if (v.kind != JINJA_STRING || !v.markup) {
+    MK_TRY(mk_jinja_str(m, v, &v));
+    MK_TRY(mk_jinja_written(m, write_escaped(m, &o, v), &o, &v));
+    v.markup = true;
   }
-  mk_free(o.text);
-  return status;
-}
-
-typedef struct json_style {
-  const char *indent; /* NULL: on one line */
-  size_t indent_length;
-  jinja_value item, key; /* separators */
-  bool ascii, sorted;
-} json_style;
-
-static mk_status json_line(jinja *m, jinja_output *o, const json_style *s, size_t level) {
-  if (s->indent == NULL) {
-    return MK_OK;
-  }
-  MK_TRY(write_literal(m, o, "\n"));
-  for (size_t i = 0; i < level; i++) {
-    MK_TRY(mk_jinja_write(m, o, s->indent, s->indent_length));
-  }
+  *out = v;
   return MK_OK;
 }
 
-static mk_status write_json_string(jinja *m, jinja_output *o, const json_style *s, jinja_value v) {
-  static const char from[] = "\"\\\n\r\t\f\b", to[] = "\"\\nrtfb";
-  MK_TRY(write_literal(m, o, "\""));
-  for (size_t at = 0, length; at < v.length; at += length) {
-    uint32_t c = mk_jinja_decode(v.text + at, &length);
-    const char *known = c == 0 || c > 0x7f ? NULL : strchr(from, (int)c);
-    char text[16];
-    if (known != NULL) {
-      snprintf(text, sizeof text, "\\%c", to[known - from]);
-    } else if (c < 0x20 || (s->ascii && c > 0x7e && c < 0x10000)) {
-      snprintf(text, sizeof text, "\\u%04x", c);
-    } else if (s->ascii && c >= 0x10000) {
-      snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10), 0xdc00 + ((c - 0x10000) & 0x3ff));
-    } else {
-      MK_TRY(mk_jinja_write(m, o, v.text + at, length));
-      continue;
-    }
-    MK_TRY(write_literal(m, o, text));
+size_t mk_jinja_offset(jinja_value text, int64_t count) {
+  size_t at = 0, length;
+  for (int64_t i = 0; i < count && at < text.length; i++, at += length) {
+    mk_jinja_decode(text.text + at, &length);
   }
-  return write_literal(m, o, "\"");
-}
-
-static mk_status json_value(jinja *m, jinja_output *o, const json_style *s, size_t level, jinja_value v);
-
-static mk_status json_list(jinja *m, jinja_output *o, const json_style *s, size_t level, const jinja_list *list) {
-  MK_TRY(write_literal(m, o, "["));
-  for (size_t i = 0; i < list->count; i++) {
-    if (i > 0) {
-      MK_TRY(mk_jinja_write(m, o, s->item.text, s->item.length));
-    }
-    MK_TRY(json_line(m, o, s, level + 1));
-    MK_TRY(json_value(m, o, s, level + 1, list->items[i]));
-  }
-  if (list->count > 0) {
-    MK_TRY(json_line(m, o, s, level));
-  }
-  return write_literal(m, o, "]");
-}
-
-static mk_status json_key(jinja *m, jinja_output *o, const json_style *s, jinja_value key) {
-  char real[40];
-  jinja_value text = key;
-  if (key.kind == JINJA_NONE || key.kind == JINJA_BOOL) {
-    text = mk_jinja_literal(key.kind == JINJA_NONE ? "null" : key.boolean ? "true" : "false");
-  } else if (key.kind == JINJA_FLOAT) {
-    mk_jinja_real(key.real, real);
-    text = mk_jinja_literal(real);
-  } else if (key.kind == JINJA_INT) {
-    MK_TRY(mk_jinja_str(m, key, &text));
-  } else if (key.kind != JINJA_STRING) {
-    return mk_jinja_fail(m->line, "keys must be str, int, float, bool or None, not %s", mk_jinja_type(key));
-  }
-  return write_json_string(m, o, s, text);
-}
-
-/* The order of a sorted object: an insertion sort, as objects are small; the steps are counted. */
-static mk_status json_order(jinja *m, const jinja_dict *dict, jinja_pair **out) {
-  MK_TRY(mk_jinja_alloc(&m->pool, dict->count, sizeof **out, out));
-  for (size_t i = 0; i < dict->count; i++) {
-    size_t at = i;
-    for (; at > 0; at--) {
-      int order;
-      MK_TRY(mk_jinja_order(m, dict->pairs[i].key, (*out)[at - 1].key, JINJA_OPERATOR(0, '<'), &order));
-      if (order >= 0) {
-        break;
-      }
-      (*out)[at] = (*out)[at - 1];
-    }
-    (*out)[at] = dict->pairs[i];
-  }
-  return MK_OK;
-}
-
-static mk_status json_dict(jinja *m, jinja_output *o, const json_style *s, size_t level, const jinja_dict *dict) {
-  jinja_pair *pairs = dict->pairs;
-  if (s->sorted) {
-    MK_TRY(json_order(m, dict, &pairs));
-  }
-  MK_TRY(write_literal(m, o, "{"));
-  for (size_t i = 0; i < dict->count; i++) {
-    if (i > 0) {
-      MK_TRY(mk_jinja_write(m, o, s->item.text, s->item.length));
-    }
-    MK_TRY(json_line(m, o, s, level + 1));
-    MK_TRY(json_key(m, o, s, pairs[i].key));
-    MK_TRY(mk_jinja_write(m, o, s->key.text, s->key.length));
-    MK_TRY(json_value(m, o, s, level + 1, pairs[i].value));
-  }
-  if (dict->count > 0) {
-    MK_TRY(json_line(m, o, s, level));
-  }
-  return write_literal(m, o, "}");
-}
-
-static mk_status json_value(jinja *m, jinja_output *o, const json_style *s, size_t level, jinja_value v) {
-  MK_TRY(mk_jinja_enter(m));
-  if (v.kind == JINJA_NONE) {
-    MK_TRY(write_literal(m, o, "null"));
-  } else if (v.kind == JINJA_BOOL) {
-    MK_TRY(write_literal(m, o, v.boolean ? "true" : "false"));
-  } else if (v.kind == JINJA_FLOAT && !isfinite(v.real)) {
-    MK_TRY(write_literal(m, o, isnan(v.real) ? "NaN" : v.real < 0 ? "-Infinity" : "Infinity"));
-  } else if (v.kind == JINJA_INT || v.kind == JINJA_FLOAT) {
-    MK_TRY(write_plain(m, o, v));
-  } else if (v.kind == JINJA_STRING) {
-    MK_TRY(write_json_string(m, o, s, v));
-  } else if (v.kind == JINJA_LIST && v.list->sequence <= JINJA_IS_TUPLE) {
-    MK_TRY(json_list(m, o, s, level, v.list));
-  } else if (v.kind == JINJA_DICT) {
-    MK_TRY(json_dict(m, o, s, level, v.dict));
-  } else {
-    return mk_jinja_fail(m->line, "Object of type %s is not JSON serializable", mk_jinja_type(v));
-  }
-  m->depth--;
-  return MK_OK;
-}
-
-/* The parameters of transformers' tojson: ensure_ascii, indent, separators, sort_keys. */
-static mk_status json_options(jinja *m, const jinja_value *slots, json_style *s) {
-  static const char spaces[] = "                                ";
-  int64_t width;
-  *s = (json_style){.ascii = mk_jinja_truth(slots[0]), .sorted = mk_jinja_truth(slots[3])};
-  if (slots[1].kind == JINJA_STRING) {
-    s->indent = slots[1].text;
-    s->indent_length = slots[1].length;
-  } else if (slots[1].kind > JINJA_NONE) {
-    if (!mk_jinja_whole(slots[1], &width) || width > (int64_t)sizeof spaces - 1) {
-      return mk_jinja_fail(m->line, "tojson: indent is a text or a whole number of at most %zu", sizeof spaces - 1);
-    }
-    s->indent = spaces;
-    s->indent_length = width < 0 ? 0 : (size_t)width;
-  }
-  s->item = mk_jinja_literal(s->indent != NULL ? "," : ", ");
-  s->key = mk_jinja_literal(": ");
-  if (slots[2].kind > JINJA_NONE) {
-    const jinja_value given = slots[2];
-    if (given.kind != JINJA_LIST || given.list->count != 2 || given.list->items[0].kind != JINJA_STRING ||
-        given.list->items[1].kind != JINJA_STRING) {
-      return mk_jinja_fail(m->line, "tojson: separators are two strings");
-    }
-    s->item = given.list->items[0];
-    s->key = given.list->items[1];
-  }
-  return MK_OK;
-}
-
-mk_status mk_jinja_json(jinja *m, jinja_value value, const jinja_value *slots, jinja_value *out) {
-  json_style style;
-  jinja_output o = {0};
-  MK_TRY(json_options(m, slots, &style));
-  mk_status status = json_value(m, &o, &style, 0, value);
-  if (status == MK_OK) {
-    status = mk_jinja_copy(m, o.text, o.length, out);
-  }
-  mk_free(o.text);
-  return status;
-}
-
-mk_status mk_jinja_from_json(jinja *m, const json_t *json, jinja_value *out) {
-  size_t index = 0;
-  MK_TRY(mk_jinja_enter(m));
-  switch (json_typeof(json)) {
-    case JSON_OBJECT: {
-      const char *key;
-      json_t *value, *object = (json_t *)(uintptr_t)json; /* the iteration macro takes no const */
-      MK_TRY(mk_jinja_new_dict(m, JINJA_DICT, out));
-      json_object_foreach(object, key, value) {
-        jinja_value item;
-        MK_TRY(mk_jinja_from_json(m, value, &item));
-        MK_TRY(mk_jinja_put(m, out->dict, mk_jinja_literal(key), item));
-      }
-      break;
-    }
-    case JSON_ARRAY:
-      MK_TRY(mk_jinja_new_list(m, json_array_size(json), JINJA_IS_LIST, out));
-      for (; index < out->list->count; index++) {
-        MK_TRY(mk_jinja_from_json(m, json_array_get(json, index), &out->list->items[index]));
-      }
-      break;
-    case JSON_STRING:
-      if (json_string_length(json) > MK_TEMPLATE_MAX_OUTPUT) {
-        return mk_error(MK_ERR_USAGE, "a text of %zu bytes is too long for a chat template", json_string_length(json));
-      }
-      *out = mk_jinja_string(json_string_value(json), json_string_length(json));
-      break;
-    case JSON_INTEGER:
-      *out = mk_jinja_int(json_integer_value(json));
-      break;
-    case JSON_REAL:
-      *out = mk_jinja_float(json_real_value(json));
-      break;
-    case JSON_TRUE:
-    case JSON_FALSE:
-      *out = mk_jinja_bool(json_is_true(json));
-      break;
-    case JSON_NULL:
-      *out = mk_jinja_none();
-      break;
-  }
-  m->depth--;
-  return MK_OK;
+  return at;
 }

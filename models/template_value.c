@@ -1,4 +1,5 @@
 /* Values: making them, and what Python says of truth, equality, order, length and membership. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -98,6 +99,13 @@ mk_status mk_jinja_new_list(jinja *m, size_t count, jinja_sequence sequence, jin
   return MK_OK;
 }
 
+mk_status mk_jinja_new_pair(jinja *m, jinja_value first, jinja_value second, jinja_value *out) {
+  MK_TRY(mk_jinja_new_list(m, 2, JINJA_IS_TUPLE, out));
+  out->list->items[0] = first;
+  out->list->items[1] = second;
+  return MK_OK;
+}
+
 mk_status mk_jinja_new_dict(jinja *m, jinja_kind kind, jinja_value *out) {
   jinja_dict *dict;
   MK_TRY(mk_jinja_alloc(&m->pool, 1, sizeof *dict, &dict));
@@ -166,6 +174,12 @@ mk_status mk_jinja_undefined(jinja *m, jinja_value object, jinja_value name, jin
   return MK_OK;
 }
 
+mk_status mk_jinja_new_undefined(jinja *m, const char *hint, jinja_value *out) {
+  MK_TRY(mk_jinja_undefined(m, (jinja_value){.kind = JINJA_MISSING}, mk_jinja_literal(""), out));
+  ((jinja_undefined *)(uintptr_t)out->undefined)->hint = hint;
+  return MK_OK;
+}
+
 mk_status mk_jinja_fail_undefined(jinja *m, jinja_value value) {
   const jinja_undefined *why = value.undefined;
   if (why->hint != NULL) {
@@ -204,7 +218,7 @@ bool mk_jinja_truth(jinja_value v) {
     case JINJA_STRING:
       return v.length > 0;
     case JINJA_LIST:
-      return v.list->sequence == JINJA_IS_GENERATOR || v.list->count > 0;
+      return v.list->count > 0;
     case JINJA_DICT:
       return v.dict->count > 0;
     default:
@@ -225,9 +239,11 @@ bool mk_jinja_number(jinja_value v, double *out) {
 }
 
 const char *mk_jinja_type(jinja_value v) {
-  static const char *const sequences[] = {"list", "tuple", "range", "dict_view", "generator"};
-  static const char *const kinds[] = {"nothing", "Undefined", "NoneType",  "bool", "int",   "float",    "str",
-                                      "list",    "dict",      "Namespace", "loop", "macro", "function", "method"};
+  static const char *const sequences[] = {"list", "tuple", "range", "dict_keys", "dict_values", "dict_items"};
+  static const char *const kinds[] = {
+      "nothing",   "Undefined",   "NoneType",  "bool",   "int",    "float", "str",      "list",   "dict",
+      "Namespace", "LoopContext", "generator", "Cycler", "Joiner", "Macro", "function", "method",
+  };
   return v.kind == JINJA_LIST ? sequences[v.list->sequence] : kinds[v.kind];
 }
 
@@ -370,76 +386,18 @@ mk_status mk_jinja_contains(jinja *m, jinja_value container, jinja_value item, b
     *out = value.kind != JINJA_MISSING;
     return MK_OK;
   }
-  if (container.kind != JINJA_LIST && container.kind != JINJA_UNDEFINED) {
+  if (!mk_jinja_can_iterate(container)) {
     return mk_jinja_fail(m->line, "argument of type '%s' is not iterable", mk_jinja_type(container));
   }
-  const jinja_list *list;
-  MK_TRY(mk_jinja_iterate(m, container, &list));
-  for (size_t i = 0; !*out && i < list->count; i++) {
-    MK_TRY(mk_jinja_equal(m, list->items[i], item, out));
-  }
-  return MK_OK;
-}
-
-static mk_status characters(jinja *m, jinja_value text, jinja_list *list) {
-  for (size_t at = 0, length, i = 0; at < text.length; at += length, i++) {
-    mk_jinja_decode(text.text + at, &length);
-    list->items[i] = mk_jinja_string(text.text + at, length);
-    MK_TRY(mk_jinja_step(m, 0));
-  }
-  return MK_OK;
-}
-
-mk_status mk_jinja_iterate(jinja *m, jinja_value v, const jinja_list **out) {
-  jinja_value copy;
-  if (v.kind == JINJA_LIST && v.list->sequence != JINJA_IS_GENERATOR) {
-    *out = v.list;
-    return MK_OK;
-  }
-  if (v.kind == JINJA_UNDEFINED) {
-    MK_TRY(mk_jinja_new_list(m, 0, JINJA_IS_LIST, &copy));
-  } else if (v.kind == JINJA_LIST) {
-    MK_TRY(mk_jinja_new_list(m, 0, JINJA_IS_LIST, &copy));
-    copy.list->items = v.list->items + v.list->taken;
-    copy.list->count = v.list->count - v.list->taken;
-    v.list->taken = v.list->count;
-  } else if (v.kind == JINJA_STRING) {
-    MK_TRY(mk_jinja_new_list(m, mk_jinja_characters(v.text, v.length), JINJA_IS_LIST, &copy));
-    MK_TRY(characters(m, v, copy.list));
-  } else if (v.kind == JINJA_DICT) {
-    MK_TRY(mk_jinja_new_list(m, v.dict->count, JINJA_IS_LIST, &copy));
-    for (size_t i = 0; i < v.dict->count; i++) {
-      copy.list->items[i] = v.dict->pairs[i].key;
+  jinja_iterator at;
+  MK_TRY(mk_jinja_start(m, container, &at));
+  while (!*out) { /* a generator is gone through only as far as need be */
+    jinja_value next;
+    MK_TRY(mk_jinja_next(m, &at, &next));
+    if (next.kind == JINJA_MISSING) {
+      break;
     }
-  } else {
-    return mk_jinja_fail(m->line, "'%s' object is not iterable", mk_jinja_type(v));
+    MK_TRY(mk_jinja_equal(m, next, item, out));
   }
-  *out = copy.list;
   return MK_OK;
-}
-
-mk_status mk_jinja_length(jinja *m, jinja_value v, int64_t *out) {
-  switch (v.kind) {
-    case JINJA_UNDEFINED:
-      *out = 0;
-      return MK_OK;
-    case JINJA_STRING:
-      *out = (int64_t)mk_jinja_characters(v.text, v.length);
-      return mk_jinja_step(m, v.length);
-    case JINJA_DICT:
-      *out = (int64_t)v.dict->count;
-      return MK_OK;
-    case JINJA_LOOP:
-      *out = (int64_t)v.loop->list->count;
-      return MK_OK;
-    case JINJA_LIST:
-      if (v.list->sequence != JINJA_IS_GENERATOR) {
-        *out = (int64_t)v.list->count;
-        return MK_OK;
-      }
-      break;
-    default:
-      break;
-  }
-  return mk_jinja_fail(m->line, "object of type '%s' has no len()", mk_jinja_type(v));
 }
