@@ -44,6 +44,9 @@ static mk_status eval_dict(jinja *m, const jinja_node *node, jinja_value *out) {
 static mk_status eval_filter(jinja *m, const jinja_node *node, jinja_value *out) {
   jinja_value input;
   jinja_arguments arguments;
+  if (node->filter == NULL) {
+    return mk_jinja_fail_unknown(node);
+  }
   MK_TRY(mk_jinja_eval(m, node->kids[0], &input));
   MK_TRY(mk_jinja_eval_arguments(m, node->kids[1], &arguments));
   m->line = node->line;

@@ -280,6 +280,13 @@ static const jinja_function any_filters[] = {
 
 const char mk_jinja_missing_filters[] = " pprint random striptags urlize wordwrap ";
 
+mk_status mk_jinja_fail_unknown(const jinja_node *node) {
+  return mk_jinja_fail(
+      node->line, "the %s%.*s' %s", node->kind == NODE_TEST ? "test 'is " : "filter '", JINJA_SHOWN(node->value),
+      node->kind == NODE_FILTER && mk_jinja_listed(mk_jinja_missing_filters, node->value) ? "is not supported"
+                                                                                          : "does not exist");
+}
+
 const jinja_function *mk_jinja_find(const jinja_function *table, jinja_value name) {
   for (; table->name != NULL; table++) {
     if (mk_jinja_is(name, table->name)) {

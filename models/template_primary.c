@@ -1,5 +1,4 @@
-/* What stands between operators: constants, names, brackets, calls, elements, filters and tests. What the tree may hold is decided
- * here: a filter or test that is not supported is refused even where it would never be reached. */
+/* What stands between operators: constants, names, brackets, calls, elements, filters and tests. */
 #include <string.h>
 
 #include "models/template_internal.h"
@@ -257,18 +256,14 @@ mk_status mk_jinja_parse_filter(jinja_parser *p, jinja_node **inout) {
   if (p->token->kind != TOKEN_NAME) {
     return mk_jinja_unexpected(p, "the name of a filter");
   }
-  const jinja_function *found = mk_jinja_find_filter(p->token->value);
-  if (found == NULL) {
-    const char *why =
-        mk_jinja_listed(mk_jinja_missing_filters, p->token->value) ? "is not supported" : "does not exist";
-    return mk_jinja_fail(line, "the filter '%.*s' %s", JINJA_SHOWN(p->token->value), why);
-  }
+  jinja_value word = p->token->value;
   p->token++;
   if (mk_jinja_skip_char(p, '(')) {
     MK_TRY(arguments(p, &list));
   }
   MK_TRY(mk_jinja_make(p, NODE_FILTER, line, *inout, list, inout));
-  (*inout)->filter = found;
+  (*inout)->value = word;
+  (*inout)->filter = mk_jinja_find_filter(word);
   return MK_OK;
 }
 
@@ -292,22 +287,21 @@ static mk_status test(jinja_parser *p, jinja_node **inout) {
   if (p->token->kind != TOKEN_NAME) {
     return mk_jinja_unexpected(p, "the name of a test");
   }
-  const jinja_function *found = mk_jinja_find_test(p->token->value);
-  if (found == NULL) {
-    return mk_jinja_fail(line, "the test 'is %.*s' does not exist", JINJA_SHOWN(p->token->value));
-  }
+  jinja_value word = p->token->value;
+  const jinja_function *found = mk_jinja_find_test(word);
   p->token++;
   if (mk_jinja_skip_char(p, '(')) {
     MK_TRY(arguments(p, &list));
   } else if (starts_argument(p)) {
-    if (found->required == 0 || mk_jinja_at_word(p, "is")) {
-      return mk_jinja_fail(line, "the test 'is %s' is followed by '%.*s'; put brackets around the test", found->name,
-                           JINJA_SHOWN(p->token->value));
+    if ((found != NULL && found->required == 0) || mk_jinja_at_word(p, "is")) {
+      return mk_jinja_fail(line, "the test 'is %.*s' is followed by '%.*s'; put brackets around the test",
+                           JINJA_SHOWN(word), JINJA_SHOWN(p->token->value));
     }
     MK_TRY(primary(p, &list));
     MK_TRY(postfix(p, &list));
   }
   MK_TRY(mk_jinja_make(p, NODE_TEST, line, *inout, list, inout));
+  (*inout)->value = word;
   (*inout)->filter = found;
   return negated ? mk_jinja_make(p, NODE_NOT, line, *inout, NULL, inout) : MK_OK;
 }

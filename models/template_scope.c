@@ -40,6 +40,7 @@ typedef struct scope {
       *whole; /* of a branch of an if: the scope that it is a part of; what it adds is kept apart until the if ends */
   function *function;
   uint64_t level;
+  bool in_branch; /* what is being placed is inside of an if or an inline if of this very scope */
   variable *variables;
   size_t count, capacity;
   table by_name;
@@ -581,6 +582,22 @@ static mk_status place_block(scoper *s, scope *at, jinja_node *node) {
   return place(s, at, is_with ? node->kids[1] : NULL);
 }
 
+static mk_status place_kids(scoper *s, scope *at, jinja_node *node) {
+  for (size_t i = 0; i < sizeof node->kids / sizeof node->kids[0]; i++) {
+    MK_TRY(place(s, at, node->kids[i]));
+  }
+  return MK_OK;
+}
+
+/* As in jinja2, a branch may name filters and tests that there are not, as long as it is not reached. */
+static mk_status place_branches(scoper *s, scope *at, jinja_node *node) {
+  bool before = at->in_branch;
+  at->in_branch = true;
+  MK_TRY(place_kids(s, at, node));
+  at->in_branch = before;
+  return MK_OK;
+}
+
 static mk_status place_one(scoper *s, scope *at, jinja_node *node) {
   if (node->kind >= NODE_FOR && node->kind <= NODE_WITH && node->kind != NODE_SET) {
     MK_TRY(mk_jinja_alloc(s->pool, 1, sizeof *node->scoping, &node->scoping));
@@ -599,11 +616,14 @@ static mk_status place_one(scoper *s, scope *at, jinja_node *node) {
     case NODE_FILTER_BLOCK:
     case NODE_WITH:
       return place_block(s, at, node);
+    case NODE_IF:
+    case NODE_CHOICE:
+      return place_branches(s, at, node);
+    case NODE_FILTER:
+    case NODE_TEST:
+      return node->filter == NULL && !at->in_branch ? mk_jinja_fail_unknown(node) : place_kids(s, at, node);
     default:
-      for (size_t i = 0; i < sizeof node->kids / sizeof node->kids[0]; i++) {
-        MK_TRY(place(s, at, node->kids[i]));
-      }
-      return MK_OK;
+      return place_kids(s, at, node);
   }
 }
 

@@ -195,6 +195,12 @@ static mk_status write_repr(jinja *m, jinja_output *o, jinja_value v) {
     MK_TRY(mk_jinja_write_literal(m, o, ">"));
   } else if (v.kind == JINJA_LOOP) {
     MK_TRY(write_loop(m, o, v));
+  } else if (v.kind == JINJA_MACRO && v.macro->node->kind == NODE_CALL_BLOCK) {
+    MK_TRY(mk_jinja_write_literal(m, o, "<Macro anonymous>"));
+  } else if (v.kind == JINJA_MACRO) {
+    MK_TRY(mk_jinja_write_literal(m, o, "<Macro "));
+    MK_TRY(write_quoted(m, o, v.macro->node->value));
+    MK_TRY(mk_jinja_write_literal(m, o, ">"));
   } else if (v.kind == JINJA_UNDEFINED) {
     MK_TRY(mk_jinja_write_literal(m, o, "Undefined"));
   } else {

@@ -21,8 +21,8 @@ typedef enum jinja_node_kind {
   NODE_KEYWORD,     /* 0: expression; value: name; among arguments */
   NODE_STAR,        /* 0: expression; among arguments: *expression */
   NODE_DOUBLE_STAR, /* 0: expression; among arguments: **expression */
-  NODE_FILTER,      /* 0: input, 1: arguments; filter */
-  NODE_TEST,        /* 0: input, 1: arguments; filter */
+  NODE_FILTER, /* 0: input, 1: arguments; value: name; filter: NULL where there is none and it may not be reached */
+  NODE_TEST,   /* the same */
   NODE_NOT,
   NODE_NEGATE,
   NODE_PLUS,
@@ -159,5 +159,7 @@ mk_status mk_jinja_lex(jinja_pool *pool, const char *text, size_t length, jinja_
 mk_status mk_jinja_parse(jinja_pool *pool, const jinja_tokens *tokens, jinja_node **out);
 /* Gives every variable of the parsed template its place. */
 mk_status mk_jinja_place_variables(mk_template *made);
+/* The error of a filter or test that is not there. */
+mk_status mk_jinja_fail_unknown(const jinja_node *node);
 
 #endif
