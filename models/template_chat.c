@@ -1,12 +1,12 @@
 /* See template_chat.h. */
 #include "models/template_chat.h"
 
+#include <dirent.h>
 #include <string.h>
 
 #include "models/json.h"
+#include "models/template_tokens.h"
 #include "models/unicode.h"
-
-enum { CONFIG_LIMIT = 64 << 20 }; /* of tokenizer_config.json, which may list every added token */
 
 struct mk_chat {
   mk_template *compiled;
@@ -15,41 +15,27 @@ struct mk_chat {
 };
 
 static const char kFile[] = "chat_template.jinja", kConfig[] = "tokenizer_config.json";
+static const char kFolder[] = "additional_chat_templates", kFolderDefault[] = "additional_chat_templates/default.jinja";
 
-/* The special tokens that transformers hands to a template; each is a text or an object with "content". */
-static mk_status read_tokens(const json_t *config, json_t *tokens) {
-  static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                      "pad_token", "cls_token", "mask_token"};
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-    const json_t *token = mk_json_get(config, names[i]);
-    const json_t *text = json_is_object(token) ? mk_json_get(token, "content") : token;
-    if (token == NULL) {
-      continue;
+/* The template named "default" of an object, or of a list of objects with a name and a template. */
+static mk_status find_default(const json_t *given, const json_t **out) {
+  *out = json_is_object(given) ? json_object_get(given, "default") : NULL;
+  for (size_t i = 0; i < json_array_size(given); i++) {
+    const json_t *name = mk_json_get(json_array_get(given, i), "name");
+    const json_t *text = mk_json_get(json_array_get(given, i), "template");
+    if (!json_is_string(name) || text == NULL) {
+      return mk_error(MK_ERR_FILE, "chat_template: element %zu has no \"name\" or no \"template\"", i);
     }
-    if (!json_is_string(text)) {
-      char shown[MK_JSON_SHOWN];
-      return mk_error(MK_ERR_FILE, "%s: %s is neither a text nor an object with \"content\"", names[i],
-                      mk_json_show(token, shown));
-    }
-    if (json_object_set(tokens, names[i], (json_t *)(uintptr_t)text) != 0) {
-      return mk_error(MK_ERR_RUNTIME, "out of memory");
-    }
+    *out = strcmp(json_string_value(name), "default") == 0 ? text : *out;
   }
-  return MK_OK;
+  return *out != NULL ? MK_OK : mk_error(MK_ERR_FILE, "chat_template: none of its templates has the name \"default\"");
 }
 
 /* *out: the template in the configuration, NULL when there is none. */
 static mk_status find_template(const json_t *config, const json_t **out) {
-  const json_t *given = mk_json_get(config, "chat_template");
-  *out = json_is_array(given) ? NULL : given;
-  for (size_t i = 0; json_is_array(given) && i < json_array_size(given); i++) {
-    const json_t *name = mk_json_get(json_array_get(given, i), "name");
-    if (json_is_string(name) && strcmp(json_string_value(name), "default") == 0) {
-      *out = mk_json_get(json_array_get(given, i), "template");
-    }
-  }
-  if (json_is_array(given) && *out == NULL) {
-    return mk_error(MK_ERR_FILE, "chat_template: none of its templates has the name \"default\"");
+  *out = mk_json_get(config, "chat_template");
+  if (json_is_array(*out) || json_is_object(*out)) {
+    MK_TRY(find_default(*out, out));
   }
   if (*out != NULL && !json_is_string(*out)) {
     char shown[MK_JSON_SHOWN];
@@ -58,59 +44,85 @@ static mk_status find_template(const json_t *config, const json_t **out) {
   return MK_OK;
 }
 
-/* `own`: a chat_template.jinja, which goes before what the configuration says; its text or NULL. */
-static mk_status compile(const json_t *config, const char *own, size_t length, mk_chat *chat) {
-  const json_t *text = NULL;
-  if (own != NULL) {
-    chat->source = kFile;
-    mk_status status = mk_template_compile(own, length, &chat->compiled);
-    return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", kFile);
+/* Compiles the template in a file of the directory; an absent file is none. */
+static mk_status compile_file(const char *directory, const char *name, mk_chat *chat) {
+  char *path, *text = NULL;
+  size_t length;
+  MK_TRY(mk_path_join(directory, name, &path));
+  mk_status status = mk_file_read(path, true, MK_TEMPLATE_MAX_BYTES, &text, &length);
+  if (status == MK_OK && text != NULL) {
+    chat->source = name;
+    status = mk_template_compile(text, length, &chat->compiled);
+    status = status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path);
   }
-  if (config != NULL) {
-    MK_TRY(find_template(config, &text));
-  }
-  chat->source = kConfig;
-  return text == NULL ? MK_OK : mk_template_compile(json_string_value(text), json_string_length(text), &chat->compiled);
+  mk_free(text);
+  mk_free(path);
+  return status;
 }
 
-static mk_status load(const char *directory, char *paths[2], char *texts[2], mk_chat *chat) {
-  static const size_t limits[2] = {MK_TEMPLATE_MAX_BYTES, CONFIG_LIMIT};
-  size_t lengths[2] = {0, 0};
-  json_t *config = NULL;
-  for (size_t i = 0; i < 2; i++) {
-    MK_TRY(mk_path_join(directory, i == 0 ? kFile : kConfig, &paths[i]));
-    MK_TRY(mk_file_read(paths[i], true, limits[i], &texts[i], &lengths[i]));
+/* Whether the folder of named templates has any. */
+static mk_status has_named_files(const char *directory, bool *out) {
+  char *path;
+  *out = false;
+  MK_TRY(mk_path_join(directory, kFolder, &path));
+  DIR *folder = opendir(path);
+  mk_free(path);
+  if (folder == NULL) {
+    return MK_OK; /* what is no folder has no templates */
   }
+  for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+    size_t length = strlen(entry->d_name);
+    *out |= length > 6 && strcmp(entry->d_name + length - 6, ".jinja") == 0;
+  }
+  closedir(folder);
+  return MK_OK;
+}
+
+/* Files go before what the configuration says, and those in the folder before the one beside it. */
+static mk_status compile(const char *directory, const json_t *config, mk_chat *chat) {
+  const json_t *text;
+  bool named;
+  MK_TRY(has_named_files(directory, &named));
+  if (named) {
+    MK_TRY(compile_file(directory, kFolderDefault, chat));
+  }
+  if (chat->compiled == NULL) {
+    MK_TRY(compile_file(directory, kFile, chat));
+  }
+  if (chat->compiled != NULL) {
+    return MK_OK;
+  }
+  if (named) {
+    return mk_error(MK_ERR_FILE, "%s: %s has templates, but none is default.jinja, and there is no %s", directory,
+                    kFolder, kFile);
+  }
+  mk_status status = find_template(config, &text);
+  if (status == MK_OK && text != NULL) {
+    chat->source = kConfig;
+    status = mk_template_compile(json_string_value(text), json_string_length(text), &chat->compiled);
+  }
+  return status == MK_OK ? MK_OK : mk_error_prefix(status, "%s/%s", directory, kConfig);
+}
+
+static mk_status load(const char *directory, mk_chat *chat) {
+  json_t *config;
   chat->tokens = json_object();
   if (chat->tokens == NULL) {
     return mk_error(MK_ERR_RUNTIME, "out of memory");
   }
-  mk_status status = MK_OK;
-  if (texts[1] != NULL) {
-    status = mk_json_parse(texts[1], lengths[1], &config);
-    if (status == MK_OK) {
-      status = read_tokens(config, chat->tokens);
-    }
-  }
-  if (status == MK_OK) {
-    status = compile(config, texts[0], lengths[0], chat);
+  MK_TRY(mk_template_read_json(directory, kConfig, &config));
+  mk_status status = compile(directory, config, chat);
+  if (status == MK_OK && chat->compiled != NULL) { /* without a template nobody asks for its tokens */
+    status = mk_template_tokens(directory, config, chat->tokens);
   }
   json_decref(config);
-  if (status != MK_OK) {
-    return mk_error_prefix(status, "%s", chat->source == kFile ? directory : paths[1]);
-  }
-  return MK_OK;
+  return status;
 }
 
 mk_status mk_chat_load(const char *directory, mk_chat **out) {
-  char *paths[2] = {NULL, NULL}, *texts[2] = {NULL, NULL};
   mk_chat *chat;
   MK_TRY(mk_alloc(1, sizeof *chat, &chat));
-  mk_status status = load(directory, paths, texts, chat);
-  for (size_t i = 0; i < 2; i++) {
-    mk_free(paths[i]);
-    mk_free(texts[i]);
-  }
+  mk_status status = load(directory, chat);
   if (status != MK_OK || chat->compiled == NULL) {
     mk_chat_free(chat);
     chat = NULL;

@@ -1,5 +1,5 @@
-/* The chat template of a model directory: chat_template.jinja, else "chat_template" of tokenizer_config.json (a text, or a list
- * of named ones of which "default" is taken), with the special tokens that tokenizer_config.json names.
+/* The chat template of a model directory: additional_chat_templates/default.jinja, else chat_template.jinja, else "chat_template" of
+ * tokenizer_config.json (a text, or named ones of which "default" is taken), with the special tokens that template_tokens.h finds.
  *
  * Immutable once loaded: any thread may render. Failure: that of mk_template_compile and mk_template_render, with the file in
  * front; MK_ERR_FILE for a file that is malformed. */

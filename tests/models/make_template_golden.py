@@ -18,7 +18,7 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "templ
 NOW = (2026, 1, 5, 14, 3, 9)  # test_template.c has the same
 
 
-SCOPES = 400  # random templates about scopes
+SCOPES = 300  # random templates about scopes
 
 VALUES = {
     "s": "hello World", "n": 7, "l": [1, 2, 3], "d": {"k": "v", "B": 2, "a": 1}, "u": ["b", "A", "c", "a"], "f": 3.14159, "mixed": ["x", 1],

@@ -20,12 +20,7 @@ class Writer:
         return self.random.choice(names)
 
     def show(self):
-        name = self.name()
-        if name == "loop":
-            return "{{ loop.index if loop is defined else '-' }}"
-        if name in ("m", "caller"):
-            return "{{ %s is defined }}" % name
-        return "{{ %s if %s is string or %s is number else %s is defined }}" % ((name,) * 4)
+        return "{{ %s }}," % self.name()
 
     def value(self):
         return self.random.choice(["1", "2", "'s'", self.name(True), "a", "x", "(b or 9)", "x ~ 'y'", "[a, b]", "ns.v"])

@@ -308,7 +308,7 @@ Test(template, of_a_directory, .fini = drop_directory) {
   expect_no_chat("none of its templates has the name \"default\"");
   put("tokenizer_config.json", "{\"chat_template\": 5}");
   expect_no_chat("tokenizer_config.json: chat_template: 5 is not a text");
-  put("tokenizer_config.json", "{\"bos_token\": [1]}");
+  put("tokenizer_config.json", "{\"bos_token\": [1], \"chat_template\": \"\"}");
   expect_no_chat("bos_token: [1] is neither");
   put("tokenizer_config.json", "{\"chat_template\": ");
   expect_no_chat("tokenizer_config.json");
