@@ -140,7 +140,7 @@ def report(path, index, text, theirs, ours):
 def compare(sources, all_variables):
     process = subprocess.Popen([RENDERER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     counts = collections.defaultdict(collections.Counter)
-    lacking = collections.Counter()
+    lacking, where = collections.Counter(), {}
     different = 0
     for folder, path, text in sources:
         ours = render_here(process, text, all_variables)
@@ -149,7 +149,9 @@ def compare(sources, all_variables):
             theirs = golden.render(text, values)
             verdicts.append(verdict(theirs, ours[index]))
             if verdicts[-1] == "lacks":
-                lacking[ours[index]["error"].split(": ", 1)[-1]] += 1
+                what = ours[index]["error"].split(": ", 1)[-1]
+                lacking[what] += 1
+                where.setdefault(what, path)
             elif verdicts[-1] == "DIFFERENT":
                 different += 1
                 if different <= 20:
@@ -166,7 +168,7 @@ def compare(sources, all_variables):
         print(" | ".join("%*d" % (len(c), counts[folder][c]) for c in columns) + " | " + folder)
     print(" | ".join("%*d" % (len(c), total[c]) for c in columns) + " | all")
     for what, count in lacking.most_common():
-        print("lacks, %d renderings: %s" % (count, what))
+        print("lacks, %d renderings: %s (first in %s)" % (count, what, where[what]))
     return total["DIFFERENT"]
 
 

@@ -1,13 +1,11 @@
-/* Chat templates: equal to jinja2's rendering to the byte, errors included; what is refused, and by what words; the limits. */
+/* Whole chat templates: equal to jinja2's rendering to the byte, errors included; what is refused, and by what words; the limits. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "models/json.h"
-#include "models/template_chat.h"
+#include "models/template.h"
 
 #define FOLDER MK_SOURCE_DIR "/tests/models/data/templates"
 
@@ -219,6 +217,32 @@ Test(template, limits, .timeout = MK_HANG_SECONDS) {
   expect("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", NULL, "nested more than 500 deep");
 }
 
+/* What the statements and filters of later days could be made to do without end. */
+Test(template, limits_of_constructs, .timeout = MK_HANG_SECONDS) {
+  expect("{% for x in l recursive %}{{ loop(l) }}{% endfor %}", NULL, "nested more than 500 deep");
+  expect("{% macro m() %}{{ caller }}{% call m() %}{% endcall %}{% endmacro %}{{ m() }}", NULL,
+         "nested more than 500 deep");
+  expect("{% macro m() %}{{ caller() }}{% endmacro %}{% call m() %}{{ m(caller=m) }}{% endcall %}", NULL, "");
+  expect(
+      "{% set ns = namespace(x=l) %}{% for i in range(9999) %}{% set ns.x = ns.x | map('string') %}{% endfor %}"
+      "{{ ns.x | list }}",
+      NULL, "nested more than 500 deep");
+  expect("{{ 'x'.center(99999999) }}", NULL, "a padded text exceeds 16777216 characters");
+  expect("{{ '%99999999d' % n }}", NULL, "a width exceeds 16777216 characters");
+  expect("{{ '{:.9999f}'.format(1.5) }}", NULL, "a precision above 1000 is not supported");
+  expect("{{ l | batch(9999999, 0) | list }}", NULL, "MiB of memory");
+  expect("{{ l | slice(9999999) | list }}", NULL, "");
+  expect("{{ ('a' * 9999999).rfind('b' * 999) }}", NULL, "steps");
+  expect("{{ ('a' * 9999999).rsplit('b' * 999) }}", NULL, "steps");
+  expect("{{ range(99999) | list | unique | list | length }}", NULL, "steps");
+  expect("{{ ('x' * 9999999) | upper | length }}", "9999999", NULL);
+  expect_repeated("", "{% with %}", 10000, "", "nested more than");
+  expect_repeated("", "{% filter upper %}", 10000, "", "nested more than");
+  expect_repeated("", "{% macro m() %}", 10000, "", "nested more than");
+  expect_repeated("{% set ", "(", 10000, "a = 1 %}", "nested more than");
+  expect_repeated("{% raw %}", "{% endraw ", 50000, "", "the raw text that starts here does not end");
+}
+
 /* Every allocation fails once, and once with all that follow. */
 Test(template, allocation) {
   char *source, *text;
@@ -240,76 +264,4 @@ Test(template, allocation) {
   }
   json_decref(variables);
   mk_free(source);
-}
-
-static char directory[] = "/tmp/mk-template-XXXXXX";
-
-static void put(const char *name, const char *text) {
-  char path[128];
-  snprintf(path, sizeof path, "%s/%s", directory, name);
-  if (text == NULL) {
-    unlink(path);
-    return;
-  }
-  FILE *file = fopen(path, "w");
-  cr_assert(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
-}
-
-static void expect_chat(const char *want) {
-  mk_chat *chat = NULL;
-  json_t *messages = json_array();
-  char *text;
-  size_t length;
-  cr_assert_eq(mk_chat_load(directory, &chat), MK_OK, "%s", mk_error_message());
-  cr_assert_not_null(chat);
-  cr_assert_eq(mk_chat_add(messages, "user", "a\xff", 2), MK_OK);
-  cr_assert_eq(mk_chat_render(chat, messages, &now, &text, &length), MK_OK, "%s", mk_error_message());
-  cr_assert_str_eq(text, want);
-  mk_free(text);
-  json_decref(messages);
-  mk_chat_free(chat);
-}
-
-static void expect_no_chat(const char *error) {
-  mk_chat *chat = NULL;
-  cr_assert_eq(mk_chat_load(directory, &chat), MK_ERR_FILE);
-  cr_assert_null(chat);
-  cr_assert_not_null(strstr(mk_error_message(), error), "`%s` instead of `%s`", mk_error_message(), error);
-}
-
-static void drop_directory(void) {
-  put("tokenizer_config.json", NULL);
-  put("chat_template.jinja", NULL);
-  rmdir(directory);
-}
-
-Test(template, of_a_directory, .fini = drop_directory) {
-  mk_chat *chat;
-  cr_assert_not_null(mkdtemp(directory));
-  cr_assert_eq(mk_chat_load(directory, &chat), MK_OK);
-  cr_assert_null(chat);
-  put("tokenizer_config.json", "{\"eos_token\": \"</s>\"}");
-  cr_assert_eq(mk_chat_load(directory, &chat), MK_OK);
-  cr_assert_null(chat);
-  put("tokenizer_config.json",
-      "{\"chat_template\": \"{{ bos_token }}{{ messages[0].content }}\", "
-      "\"bos_token\": {\"content\": \"<s>\", \"lstrip\": false}}");
-  expect_chat("<s>a\xef\xbf\xbd");
-  put("tokenizer_config.json",
-      "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"t\"}, "
-      "{\"name\": \"default\", \"template\": \"d{{ tools is none }}{{ eos_token is defined }}\"}]}");
-  expect_chat("dTrueFalse");
-  put("chat_template.jinja", "own{{ add_generation_prompt }}");
-  expect_chat("ownTrue");
-  put("chat_template.jinja", "{{ x | nope }}");
-  expect_no_chat("chat_template.jinja: chat template, line 1: the filter 'nope' does not exist");
-  put("chat_template.jinja", NULL);
-  put("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"t\"}]}");
-  expect_no_chat("none of its templates has the name \"default\"");
-  put("tokenizer_config.json", "{\"chat_template\": 5}");
-  expect_no_chat("tokenizer_config.json: chat_template: 5 is not a text");
-  put("tokenizer_config.json", "{\"bos_token\": [1], \"chat_template\": \"\"}");
-  expect_no_chat("bos_token: [1] is neither");
-  put("tokenizer_config.json", "{\"chat_template\": ");
-  expect_no_chat("tokenizer_config.json");
 }
