@@ -98,7 +98,7 @@ mk_status mk_jinja_slice(jinja *m, jinja_value object, const jinja_value range[3
   if (object.kind == JINJA_UNDEFINED) {
     return mk_jinja_fail_undefined(m, object);
   }
-  if (!text && (object.kind != JINJA_LIST || object.list->sequence >= JINJA_IS_RANGE)) {
+  if (!text && (object.kind != JINJA_LIST || object.list->sequence >= JINJA_IS_VIEW)) {
     return mk_jinja_fail(m->line, "a %s cannot be sliced; make it a list first", mk_jinja_type(object));
   }
   MK_TRY(mk_jinja_length(m, object, &count));
@@ -111,6 +111,12 @@ mk_status mk_jinja_slice(jinja *m, jinja_value object, const jinja_value range[3
   MK_TRY(mk_jinja_new_list(m, taken, text ? JINJA_IS_LIST : object.list->sequence, &list));
   for (size_t i = 0; i < taken; i++) {
     list.list->items[i] = from->items[bounds[0] + (int64_t)i * bounds[2]];
+  }
+  if (!text && object.list->sequence == JINJA_IS_RANGE) {
+    const int64_t *of = object.list->range;
+    for (size_t i = 0; i < 3; i++) {
+      list.list->range[i] = i < 2 ? of[0] + bounds[i] * of[2] : of[2] * bounds[2];
+    }
   }
   if (!text) {
     *out = list;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/letters.h"
 #include "models/template_format.h"
 #include "models/template_strings.h"
 
@@ -26,7 +27,8 @@ static mk_status to_json(JINJA_ARGUMENTS) { return mk_jinja_json(m, v, slots, ou
 /* The attribute and nothing else: an element of that name does not count. */
 static mk_status attribute(JINJA_ARGUMENTS) {
   jinja_value name, found = {.kind = JINJA_MISSING};
-  MK_TRY(mk_jinja_str(m, slots[0], &name));
+  MK_TRY(mk_jinja_check_text(m, slots[0], "attr"));
+  name = slots[0];
   if (v.kind == JINJA_UNDEFINED) {
     return mk_jinja_fail_undefined(m, v);
   }
@@ -102,39 +104,39 @@ static bool read_real(const char *text, double *out) {
   return end != plain && *end == 0;
 }
 
-/* The text without white space around it, NUL-terminated; false when it is no number for that reason already. */
+/* The text without white space around it, NUL-terminated; *plain: it may be a number. */
 static mk_status bare(jinja *m, jinja_value v, char out[64], bool *plain) {
   MK_TRY(mk_jinja_strip(m, v, (jinja_value){0}, SIDE_BOTH, &v));
   *plain = v.length > 0 && v.length < 64 && memchr(v.text, 0, v.length) == NULL;
+  for (size_t at = 0, length; *plain && at < v.length; at += length) {
+    uint32_t c = mk_jinja_decode(v.text + at, &length);
+    if (c >= 0x80 && (mk_letter_flags(c) & MK_LETTER_DECIMAL) != 0) {
+      return mk_jinja_fail(m->line, "digits beyond ASCII are not supported in a number");
+    }
+    *plain = c < 0x80;
+  }
   if (*plain) {
     memcpy(out, v.text, v.length);
     out[v.length] = 0;
-  }
-  for (size_t i = 0; *plain && i < v.length; i++) {
-    if ((v.text[i] & 0x80) != 0) {
-      return mk_jinja_fail(m->line, "digits beyond ASCII are not supported in a number");
-    }
   }
   return MK_OK;
 }
 
 static mk_status to_int(JINJA_ARGUMENTS) {
   char text[64];
-  int64_t whole = 0, base;
+  int64_t whole = 0, base = 10;
   double real = NAN;
   bool known = mk_jinja_whole(v, &whole), plain;
-  MK_TRY(mk_jinja_take_whole(m, slots[1], 10, &base));
+  bool has_base =
+      slots[1].kind == JINJA_MISSING || (mk_jinja_whole(slots[1], &base) && (base == 0 || (base >= 2 && base <= 36)));
   if (v.kind == JINJA_UNDEFINED) {
     return mk_jinja_fail_undefined(m, v);
   }
-  if (base != 0 && (base < 2 || base > 36)) {
-    return mk_jinja_fail(m->line, "int: the base is 0 or a number from 2 to 36");
-  }
   if (v.kind == JINJA_STRING) {
     MK_TRY(bare(m, v, text, &plain));
-    known = plain && read_whole(text, base, &whole);
-    if (!known && plain) {
-      read_real(text, &real);
+    known = plain && has_base && read_whole(text, base, &whole);
+    if (!known && (!plain || !read_real(text, &real))) {
+      real = NAN;
     }
   } else if (v.kind == JINJA_FLOAT) {
     real = v.real;
@@ -203,7 +205,8 @@ static mk_status round_number(JINJA_ARGUMENTS) {
   char text[512];
   jinja_value method = slots[1].kind == JINJA_MISSING ? mk_jinja_literal("common") : slots[1];
   bool is_common = mk_jinja_is(method, "common"), is_ceil = mk_jinja_is(method, "ceil");
-  MK_TRY(mk_jinja_take_whole(m, slots[0], 0, &precision));
+  bool to_whole = slots[0].kind == JINJA_NONE;
+  MK_TRY(mk_jinja_take_whole(m, to_whole ? (jinja_value){0} : slots[0], 0, &precision));
   if (!is_common && !is_ceil && !mk_jinja_is(method, "floor")) {
     return mk_jinja_fail(m->line, "method must be common, ceil or floor");
   }
@@ -226,6 +229,10 @@ static mk_status round_number(JINJA_ARGUMENTS) {
   if (mk_jinja_whole(v, &whole)) {
     *out = mk_jinja_int(whole);
     return precision >= 0 ? MK_OK : round_whole(m, whole, -precision, out);
+  }
+  if (to_whole) {
+    *out = mk_jinja_int(fabs(real) < 9.2e18 ? (int64_t)rint(real) : 0);
+    return fabs(real) < 9.2e18 ? MK_OK : mk_jinja_fail(m->line, "round: the number exceeds 64 bits");
   }
   if (precision < 0) {
     return mk_jinja_fail(m->line, "round: a negative precision is not supported for a float");

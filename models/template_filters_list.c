@@ -30,7 +30,7 @@ static mk_status next_of_list(jinja *m, jinja_generator *generator, jinja_value 
 }
 
 /* What can be gone through from its end gives a generator, what cannot gives a list. */
-static mk_status reverse(JINJA_ARGUMENTS) {
+static mk_status reversed(JINJA_ARGUMENTS) {
   jinja_value list;
   if (v.kind == JINJA_STRING) {
     const jinja_value range[3] = {{0}, {0}, mk_jinja_int(-1)};
@@ -55,6 +55,14 @@ static mk_status without_case(jinja *m, jinja_value v, bool case_matters, jinja_
 static mk_status key_of(jinja *m, jinja_value item, jinja_value attribute, bool case_matters, jinja_value *out) {
   MK_TRY(mk_jinja_path(m, item, attribute, (jinja_value){0}, out));
   return without_case(m, *out, case_matters, out);
+}
+
+/* `reverse`: sorted() takes whole numbers and what is true or false, and nothing else. */
+static mk_status take_reverse(jinja *m, jinja_value v, bool *out) {
+  int64_t whole;
+  MK_TRY(mk_jinja_take_whole(m, v, 0, &whole));
+  *out = whole != 0;
+  return MK_OK;
 }
 
 /* By the keys, which `<` compares; elements with equal keys keep their order, in reverse order too. */
@@ -109,19 +117,22 @@ static mk_status keys_of(jinja *m, jinja_value item, jinja_value attributes, boo
 static mk_status sort(JINJA_ARGUMENTS) {
   const jinja_list *list;
   jinja_pair *pairs;
+  bool reverse;
+  MK_TRY(take_reverse(m, slots[0], &reverse));
   MK_TRY(mk_jinja_iterate(m, v, &list));
   MK_TRY(mk_jinja_alloc(&m->pool, list->count, sizeof *pairs, &pairs));
   for (size_t i = 0; i < list->count; i++) {
     pairs[i].value = list->items[i];
     MK_TRY(keys_of(m, list->items[i], slots[2], mk_jinja_truth(slots[1]), &pairs[i].key));
   }
-  return sort_pairs(m, pairs, list->count, mk_jinja_truth(slots[0]), out);
+  return sort_pairs(m, pairs, list->count, reverse, out);
 }
 
 static mk_status dict_sort(JINJA_ARGUMENTS) {
   jinja_pair *pairs;
   jinja_value by = slots[1].kind == JINJA_MISSING ? mk_jinja_literal("key") : slots[1];
-  bool by_key = mk_jinja_is(by, "key");
+  bool by_key = mk_jinja_is(by, "key"), reverse;
+  MK_TRY(take_reverse(m, slots[2], &reverse));
   if (v.kind == JINJA_UNDEFINED) {
     return mk_jinja_fail_undefined(m, v);
   }
@@ -137,7 +148,7 @@ static mk_status dict_sort(JINJA_ARGUMENTS) {
     MK_TRY(mk_jinja_new_pair(m, from.key, from.value, &pairs[i].value));
     MK_TRY(without_case(m, by_key ? from.key : from.value, mk_jinja_truth(slots[0]), &pairs[i].key));
   }
-  return sort_pairs(m, pairs, v.dict->count, mk_jinja_truth(slots[2]), out);
+  return sort_pairs(m, pairs, v.dict->count, reverse, out);
 }
 
 static mk_status extreme(jinja *m, jinja_value v, const jinja_value *slots, bool most, jinja_value *out) {
@@ -229,7 +240,7 @@ const jinja_function mk_jinja_list_filters[] = {
     {"list", "", 0, to_list},
     {"max", "case_sensitive,attribute", 0, most},
     {"min", "case_sensitive,attribute", 0, least},
-    {"reverse", "", 0, reverse},
+    {"reverse", "", 0, reversed},
     {"sort", "reverse,case_sensitive,attribute", 0, sort},
     {"sum", "attribute,start", 0, sum},
     {0},

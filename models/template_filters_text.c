@@ -138,7 +138,6 @@ static mk_status truncate(JINJA_ARGUMENTS) {
   jinja_value end = slots[2].kind == JINJA_MISSING ? mk_jinja_literal("...") : slots[2], parts;
   MK_TRY(mk_jinja_take_whole(m, slots[0], 255, &most));
   MK_TRY(mk_jinja_take_whole(m, slots[3].kind == JINJA_NONE ? (jinja_value){0} : slots[3], 5, &leeway));
-  MK_TRY(mk_jinja_check_text(m, v, "truncate"));
   MK_TRY(mk_jinja_check_text(m, end, "truncate"));
   int64_t tail = (int64_t)mk_jinja_characters(end.text, end.length);
   if (most < tail || leeway < 0) {
@@ -149,6 +148,7 @@ static mk_status truncate(JINJA_ARGUMENTS) {
     *out = v;
     return MK_OK;
   }
+  MK_TRY(mk_jinja_check_text(m, v, "truncate"));
   v.length = (uint32_t)mk_jinja_offset(v, most - tail);
   if (!mk_jinja_truth(slots[1])) {
     MK_TRY(mk_jinja_split(m, v, mk_jinja_literal(" "), 1, true, &parts));

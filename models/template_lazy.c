@@ -1,5 +1,6 @@
 /* The filters that give a generator: map, select and their like make an element when it is asked for, so that what nobody asks for
  * can neither fail nor take time. */
+#include <math.h>
 #include <string.h>
 
 #include "models/template_strings.h"
@@ -37,7 +38,11 @@ static mk_status prepare_test(jinja *m, lazy *l) {
       return mk_jinja_fail(m->line, "No test named '%.*s'", JINJA_SHOWN(name));
     }
   }
-  l->rest = (jinja_arguments){l->given.positional + skip, l->given.count - skip, l->given.named, l->given.named_count};
+  l->rest = l->given;
+  if (skip > 0) {
+    l->rest.positional += skip;
+    l->rest.count -= skip;
+  }
   l->prepared = true;
   return MK_OK;
 }
@@ -170,9 +175,22 @@ static mk_status unique(JINJA_ARGUMENTS) {
   return mk_jinja_new_generator(m, next_unique, v, u, out);
 }
 
+static mk_status append(jinja *m, jinja_list *list, size_t *capacity, jinja_value item) {
+  if (list->count == *capacity) {
+    jinja_value *more;
+    MK_TRY(mk_jinja_alloc(&m->pool, *capacity * 2, sizeof *more, &more));
+    memcpy(more, list->items, *capacity * sizeof *more);
+    list->items = more;
+    *capacity *= 2;
+  }
+  list->items[list->count++] = item;
+  return mk_jinja_step(m, 0);
+}
+
 typedef struct portions {
   jinja_value size, fill;
   int64_t at;
+  jinja_value held;       /* of batch: taken, and not yet given */
   const jinja_list *list; /* of slice: all elements */
 } portions;
 
@@ -183,42 +201,43 @@ static mk_status new_portions(jinja *m, jinja_next next, jinja_value v, const ji
   return mk_jinja_new_generator(m, next, v, p, out);
 }
 
-/* Lists of so many elements, the last filled up. */
+/* Lists of so many elements, the last filled up; of all, if no list ever has so many. */
 static mk_status next_batch(jinja *m, jinja_generator *generator, jinja_value *out) {
   portions *p = generator->state;
-  int64_t size, count = 0;
-  double real;
-  jinja_value list, item;
-  if (!mk_jinja_number(p->size, &real)) {
-    return mk_jinja_fail(m->line, "batch: a %s is given where a number must be", mk_jinja_type(p->size));
+  double real = 0;
+  bool never = !mk_jinja_number(p->size, &real) || real < 0 || real != floor(real) || real > MK_TEMPLATE_MAX_OUTPUT;
+  size_t size = never ? SIZE_MAX : (size_t)real, capacity = 8;
+  jinja_value list, item = p->held;
+  p->held = (jinja_value){.kind = JINJA_MISSING};
+  if (item.kind == JINJA_MISSING) {
+    MK_TRY(mk_jinja_next(m, &generator->source, &item));
   }
-  size = real >= 1 && real == (double)(int64_t)real && real < MK_TEMPLATE_MAX_OUTPUT ? (int64_t)real : 0;
-  if (size == 0) {
-    return mk_jinja_fail(m->line, "batch: batches of other than 1, 2, 3... elements are not supported");
-  }
-  MK_TRY(mk_jinja_next(m, &generator->source, &item));
   if (item.kind == JINJA_MISSING) {
     *out = item;
     return MK_OK;
   }
-  if (mk_jinja_has_length(generator->source.source) && p->fill.kind <= JINJA_NONE) {
-    int64_t length;
-    MK_TRY(mk_jinja_length(m, generator->source.source, &length));
-    size = size < length ? size : length;
+  MK_TRY(mk_jinja_new_list(m, capacity, JINJA_IS_LIST, &list));
+  list.list->count = 0;
+  if (size == 0 && p->at == 0) { /* an empty one, then one of all: it never has so few again */
+    p->at = 1;
+    p->held = item;
+    *out = list;
+    return MK_OK;
   }
-  MK_TRY(mk_jinja_new_list(m, (size_t)size, JINJA_IS_LIST, &list));
-  list.list->items[count++] = item;
-  while (count < size) {
-    MK_TRY(mk_jinja_next(m, &generator->source, &item));
-    if (item.kind == JINJA_MISSING) {
+  size = size == 0 ? SIZE_MAX : size;
+  while (item.kind != JINJA_MISSING) {
+    MK_TRY(append(m, list.list, &capacity, item));
+    if (list.list->count >= size) {
       break;
     }
-    list.list->items[count++] = item;
+    MK_TRY(mk_jinja_next(m, &generator->source, &item));
   }
-  for (; count < size && p->fill.kind > JINJA_NONE; count++) {
-    list.list->items[count] = p->fill;
+  if (size == SIZE_MAX && p->fill.kind > JINJA_NONE) {
+    return mk_jinja_fail(m->line, "batch: filling up batches of that size is not supported");
   }
-  list.list->count = (size_t)count;
+  while (list.list->count < size && p->fill.kind > JINJA_NONE) {
+    MK_TRY(append(m, list.list, &capacity, p->fill));
+  }
   *out = list;
   return MK_OK;
 }

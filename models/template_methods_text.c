@@ -27,7 +27,11 @@ static mk_status rsplit(JINJA_ARGUMENTS) {
   return mk_jinja_split(m, v, slots[0], most, true, out);
 }
 
-static mk_status splitlines(JINJA_ARGUMENTS) { return mk_jinja_split_lines(m, v, mk_jinja_truth(slots[0]), out); }
+static mk_status splitlines(JINJA_ARGUMENTS) {
+  int64_t keep_ends;
+  MK_TRY(mk_jinja_take_whole(m, slots[0], 0, &keep_ends));
+  return mk_jinja_split_lines(m, v, keep_ends != 0, out);
+}
 
 static mk_status replace(JINJA_ARGUMENTS) {
   int64_t count;
@@ -45,9 +49,6 @@ static mk_status format(JINJA_ARGUMENTS) { return mk_jinja_format_braces(m, v, a
 
 static mk_status format_map(JINJA_ARGUMENTS) {
   const jinja_arguments none = {0};
-  if (slots[0].kind != JINJA_DICT) {
-    return mk_jinja_fail(m->line, "format_map: a %s is given where a dict must be", mk_jinja_type(slots[0]));
-  }
   return mk_jinja_format_braces(m, v, &none, slots[0], out);
 }
 
@@ -55,6 +56,9 @@ static mk_status padded(jinja *m, jinja_value v, const jinja_value *slots, bool 
   int64_t width;
   jinja_value fill = slots[1].kind == JINJA_MISSING ? mk_jinja_literal(" ") : slots[1];
   MK_TRY(mk_jinja_take_whole(m, slots[0], 0, &width));
+  if (v.markup) {
+    MK_TRY(mk_jinja_escape(m, fill, &fill));
+  }
   return mk_jinja_pad(m, v, width, fill, left, right, out);
 }
 static mk_status ljust(JINJA_ARGUMENTS) { return padded(m, v, slots, false, true, out); }

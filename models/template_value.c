@@ -125,7 +125,9 @@ static mk_status find(jinja *m, const jinja_dict *dict, jinja_value key, size_t 
 }
 
 mk_status mk_jinja_check_key(jinja *m, jinja_value key) {
-  if (key.kind == JINJA_DICT || (key.kind == JINJA_LIST && key.list->sequence == JINJA_IS_LIST)) {
+  if (key.kind == JINJA_DICT ||
+      (key.kind == JINJA_LIST && (key.list->sequence == JINJA_IS_LIST || key.list->sequence == JINJA_IS_KEYS ||
+                                  key.list->sequence == JINJA_IS_ITEMS))) {
     return mk_jinja_fail(m->line, "a %s cannot be the key of a dict", mk_jinja_type(key));
   }
   for (size_t i = 0; key.kind == JINJA_LIST && key.list->sequence == JINJA_IS_TUPLE && i < key.list->count; i++) {
@@ -390,6 +392,9 @@ mk_status mk_jinja_contains(jinja *m, jinja_value container, jinja_value item, b
     return mk_jinja_fail(m->line, "argument of type '%s' is not iterable", mk_jinja_type(container));
   }
   jinja_iterator at;
+  if (container.kind == JINJA_LIST && container.list->sequence == JINJA_IS_KEYS) {
+    MK_TRY(mk_jinja_check_key(m, item));
+  }
   MK_TRY(mk_jinja_start(m, container, &at));
   while (!*out) { /* a generator is gone through only as far as need be */
     jinja_value next;
