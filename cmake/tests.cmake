@@ -41,8 +41,8 @@ target_link_libraries(mk_mutate PRIVATE mk_test_support)
 set_target_properties(mk_mutate PROPERTIES EXCLUDE_FROM_ALL ON)
 include(tests/mutation/omissions.cmake)
 
-# Renders templates for tests/models/compare_templates.py.
-add_executable(mk_render_template tests/models/render_template.c)
+# Renders templates for tests/text/compare_templates.py.
+add_executable(mk_render_template tests/text/render_template.c)
 target_link_libraries(mk_render_template PRIVATE mk)
 set_target_properties(mk_render_template PROPERTIES EXCLUDE_FROM_ALL ON)
 

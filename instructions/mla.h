@@ -20,7 +20,7 @@
 #define MK_MLA_H
 
 #include "models/mla.h"
-#include "vm/program.h"
+#include "vm/program/program.h"
 
 #define MK_MLA_OUT 0xffffffffu  /* slot: straight to the output */
 #define MK_MLA_REST 0xffffffffu /* end: through the last page */

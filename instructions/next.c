@@ -1,6 +1,6 @@
 /* NEXT: the token boundary. Every SM merges the candidates of all SMs [sms, 2] in row order, takes the prompt's token
  * instead while the prompt lasts, and moves its own step state on. The SM with a `ring` operand hands the token to the host.
- * With several rows, candidates are [sms][rows][2], `prompt` is the plan [steps][rows] (vm/plan.h), and the ring [steps][rows]. */
+ * With several rows, candidates are [sms][rows][2], `prompt` is the plan [steps][rows] (vm/program/plan.h), and the ring [steps][rows]. */
 #include <math.h>
 #include <string.h>
 

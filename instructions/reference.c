@@ -115,7 +115,7 @@ static mk_reference_result compute(mk_reference *machine, const mk_instruction *
 #define MK_OPCODE(NAME, text, state, semantics) \
   case MK_OP_##NAME:                            \
     return mk_reference_##NAME(machine, instruction);
-#include "instructions/opcodes.def"
+#include "vm/program/opcodes.def"
     case MK_OP_NONE:
     case MK_OP_COUNT:
       break;

@@ -17,7 +17,7 @@
 #include <math.h>
 
 #include "instructions/written.h"
-#include "vm/plan.h"
+#include "vm/program/plan.h"
 
 typedef enum mk_reference_result { MK_REFERENCE_DONE, MK_REFERENCE_WAIT, MK_REFERENCE_FAULT } mk_reference_result;
 
@@ -74,7 +74,7 @@ mk_reference_result mk_reference_run(mk_reference *machine, const mk_instruction
 
 #define MK_OPCODE(NAME, text, state, semantics) \
   mk_reference_result mk_reference_##NAME(mk_reference *machine, const mk_instruction *instruction);
-#include "instructions/opcodes.def"
+#include "vm/program/opcodes.def"
 
 /* A stamped word: no lock is held while SMs of other threads read it, and stamp and data come together. */
 static inline uint64_t mk_word_load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }

@@ -8,7 +8,7 @@
 #ifndef MK_WRITTEN_H
 #define MK_WRITTEN_H
 
-#include "vm/program.h"
+#include "vm/program/program.h"
 
 typedef struct mk_written mk_written;
 

@@ -11,7 +11,7 @@
 #define MK_COMPILE_H
 
 #include "models/graph.h"
-#include "vm/program.h"
+#include "vm/program/program.h"
 
 typedef enum mk_placement {
   MK_PLACE_BALANCED,    /* the SMs with the fewest bytes so far take the extra tiles (default) */

@@ -1,4 +1,4 @@
-/* Graph nodes to instructions. See lower.h; the edges are those of vm/program.h.
+/* Graph nodes to instructions. See lower.h; the edges are those of vm/program/program.h.
  *
  * Values travel in stamped buffers that are written once per epoch, one buffer per value and layer, each with a relaxed counter
  * that its writers signal and its readers wait for before they look at the stamps. The residual stream itself is fp32 and stays with

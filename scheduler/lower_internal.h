@@ -3,7 +3,7 @@
 #define MK_LOWER_INTERNAL_H
 
 #include "scheduler/lower.h"
-#include "vm/plan.h"
+#include "vm/program/plan.h"
 
 typedef struct mk_vector { /* a row-major buffer: `rows` (0: one) vectors of `cols` elements in tiles of lines x tile */
   mk_buffer_kind kind;

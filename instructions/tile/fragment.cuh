@@ -1,5 +1,5 @@
 // Register tiles of one warp for mma.m16n8k16, bf16 in and fp32 out. PTX ISA, "Matrix fragments for mma.m16n8k16".
-// A weight step in memory is the A fragment itself (vm/program.h, mk_tile_offset): lane l's 16 bytes are its fragment.
+// A weight step in memory is the A fragment itself (vm/program/program.h, mk_tile_offset): lane l's 16 bytes are its fragment.
 #pragma once
 #include <cstdint>
 

@@ -3,12 +3,12 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "models/tokenizer.h"
+#include "engine/engine.h"
 #include "tests/support/model.h"
-#include "tools/lib/engine.h"
+#include "text/tokenizer.h"
 #include "tools/lib/mla.h"
-#include "vm/asm.h"
-#include "vm/verify.h"
+#include "vm/program/asm.h"
+#include "vm/verify/verify.h"
 
 static char directory[TEST_PATH];
 

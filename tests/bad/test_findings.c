@@ -1,10 +1,10 @@
 /* What fuzzing has found, one test for each. */
 #include <criterion/criterion.h>
 
-#include "models/tokenizer.h"
-#include "vm/asm.h"
+#include "text/tokenizer.h"
 #include "vm/cpu/machine.h"
-#include "vm/verify.h"
+#include "vm/program/asm.h"
+#include "vm/verify/verify.h"
 
 /* A program without instructions is accepted, and its table of instructions has no address to add to. */
 Test(findings, program_without_instructions_runs) {

@@ -11,10 +11,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine/engine.h"
 #include "models/checkpoint.h"
 #include "models/json.h"
 #include "tests/support/model.h"
-#include "tools/lib/engine.h"
 
 #define WEIGHTS "model.safetensors"
 #define INDEX "model.safetensors.index.json"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "models/tokenizer.h"
+#include "text/tokenizer.h"
 
 #define REPLACED "\xef\xbf\xbd"
 

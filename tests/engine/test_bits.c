@@ -4,13 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/engine.h"
+#include "engine/weights.h"
 #include "models/checkpoint.h"
 #include "models/llama.h"
 #include "scheduler/compile.h"
 #include "tests/support/model.h"
 #include "tests/support/numbers.h"
-#include "tools/lib/engine.h"
-#include "tools/lib/weights.h"
 #include "vm/cpu/machine.h"
 
 enum { LONGEST = 600, MOST_VOCAB = 520 };

@@ -1,5 +1,5 @@
 /* The engine's limits and failures: full contexts, bad prompts, missing models, and memory that runs out at every step. */
-#include "tools/lib/engine.h"
+#include "engine/engine.h"
 
 #include <criterion/criterion.h>
 #include <string.h>

@@ -3,10 +3,10 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
+#include "engine/engine.h"
 #include "models/synth.h"
 #include "tests/support/fake_gpu.h"
 #include "tests/support/numbers.h"
-#include "tools/lib/engine.h"
 
 FAKE_GPU_IMAGE
 

@@ -6,7 +6,7 @@
 #include "instructions/reference.h"
 #include "tests/support/mla.h"
 #include "tests/support/numbers.h"
-#include "vm/verify.h"
+#include "vm/verify/verify.h"
 
 static const double kWorst = 2.5e-3;
 

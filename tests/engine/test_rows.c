@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/engine.h"
 #include "tests/support/model.h"
 #include "tests/support/numbers.h"
-#include "tools/lib/engine.h"
 
 enum { LONGEST = 600, MOST_VOCAB = 520, MOST_SEQUENCES = 24, MOST_TOKENS = 24 };
 

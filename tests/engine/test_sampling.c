@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/engine.h"
 #include "tests/support/golden_file.h"
 #include "tests/support/model.h"
 #include "tests/support/numbers.h"
-#include "tools/lib/engine.h"
 
 enum { TOKENS = 24, PROMPT = 5 };
 

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "tests/fuzz/support.h"
-#include "vm/asm.h"
-#include "vm/disasm.h"
-#include "vm/verify.h"
+#include "vm/program/asm.h"
+#include "vm/program/disasm.h"
+#include "vm/verify/verify.h"
 
 static char *disassemble(const mk_program *program, size_t *length) {
   char *text;

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/tokenizer.h"
 #include "tests/fuzz/support.h"
+#include "text/tokenizer.h"
 
 static mk_tokenizer *tokenizer;
 

@@ -4,13 +4,13 @@
 #include <string.h>
 
 #include "tests/fuzz/support.h"
-#include "vm/disasm.h"
-#include "vm/verify.h"
+#include "vm/program/disasm.h"
+#include "vm/verify/verify.h"
 
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
 
-/* Offsets in the file (vm/program_file.c). */
+/* Offsets in the file (vm/program/program_file.c). */
 enum { VERSION = 4, SIZE = 8, CHECKSUM = 16, LEAD_END = 24, HEAD_END = 200 };
 
 static uint32_t get_u32(const uint8_t *at) {

@@ -1,8 +1,8 @@
 /* A chat template, and what it makes of a conversation. */
 #include <string.h>
 
-#include "models/template.h"
 #include "tests/fuzz/support.h"
+#include "text/template.h"
 
 static const char kVariables[] =
     "{\"messages\": [{\"role\": \"system\", \"content\": \" Be brief. \"}, {\"role\": \"user\", \"content\": \"What is "

@@ -1,8 +1,8 @@
 /* tokenizer.json: an accepted one encodes a fixed text, unless a pattern gives up on it, and what comes out decodes. */
 #include <string.h>
 
-#include "models/tokenizer.h"
 #include "tests/fuzz/support.h"
+#include "text/tokenizer.h"
 
 /* Letters, digits, a combining mark, white space of all kinds, two scripts, an emoji, a lone byte and a surrogate. */
 static const char text[] =

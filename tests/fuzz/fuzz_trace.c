@@ -8,7 +8,7 @@
 #include "tools/profiler/summary.h"
 #include "vm/file.h"
 
-/* Offsets in the file (docs/TRACE.md), and in the program (vm/program_file.c). */
+/* Offsets in the file (docs/TRACE.md), and in the program (vm/program/program_file.c). */
 enum { VERSION = 8, SIZE = 16, CONTENT = 24, CHECKSUM = 32, LEAD = 40 };
 enum { PROGRAM_SIZE = 8, PROGRAM_CHECKSUM = 16, PROGRAM_LEAD = 24 };
 

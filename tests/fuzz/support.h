@@ -3,7 +3,7 @@
 #ifndef MK_FUZZ_SUPPORT_H
 #define MK_FUZZ_SUPPORT_H
 
-#include "vm/program.h"
+#include "vm/program/program.h"
 #include "vm/status.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

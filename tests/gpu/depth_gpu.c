@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/engine.h"
 #include "models/synth.h"
 #include "tests/gpu/gpu_test.h"
 #include "tools/lib/bench.h"
-#include "tools/lib/engine.h"
 
 enum { LAUNCHES = 100, STEPS = 16, STARTS = 4 };
 

@@ -3,8 +3,8 @@
 #ifndef MK_GOLDEN_RUN_H
 #define MK_GOLDEN_RUN_H
 
+#include "engine/engine.h"
 #include "tests/support/golden_file.h"
-#include "tools/lib/engine.h"
 
 typedef golden_file golden;
 

@@ -5,13 +5,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/cache.h"
+#include "engine/load.h"
+#include "engine/weights.h"
 #include "models/llama.h"
 #include "scheduler/compile.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/support/raw_model.h"
-#include "tools/lib/cache.h"
-#include "tools/lib/load.h"
-#include "tools/lib/weights.h"
 
 typedef struct model {
   char name[64];

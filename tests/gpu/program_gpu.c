@@ -7,10 +7,10 @@
 #include "instructions/mla.h"
 #include "instructions/sampling.h"
 #include "tests/gpu/gpu_test.h"
-#include "vm/asm.h"
 #include "vm/cpu/machine.h"
 #include "vm/gpu/machine.h"
-#include "vm/verify.h"
+#include "vm/program/asm.h"
+#include "vm/verify/verify.h"
 
 #define VALUE_ERROR 1e-2 /* as GOLDEN_ERROR of whole models */
 

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/engine.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/gpu/shape.h"
 #include "tools/lib/compare.h"
-#include "tools/lib/engine.h"
 
 enum { MOST_STEPS = 64, LAUNCHES = 100 };
 

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/engine.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/gpu/shape.h"
 #include "tools/lib/bench.h"
 #include "tools/lib/compare.h"
-#include "tools/lib/engine.h"
 
 enum { LONGEST = 1100, MOST_TOKENS = 12, MOST_SEQUENCES = 20 };
 

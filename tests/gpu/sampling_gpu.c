@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/engine.h"
 #include "models/synth.h"
 #include "tests/gpu/gpu_test.h"
-#include "tools/lib/engine.h"
 
 enum { PROMPT = 7, CHECKED = 24, LAUNCHED = 256, LAUNCHES = 3, BANNED = 512, FRONTED = 64 };
 

@@ -3,13 +3,13 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/weights.h"
 #include "models/llama.h"
 #include "models/synth.h"
 #include "scheduler/compile.h"
 #include "tests/support/model.h"
 #include "tests/support/numbers.h"
 #include "tests/support/rig.h"
-#include "tools/lib/weights.h"
 
 Test(packing, tile_offset_is_a_bijection) {
   enum { ROWS = 48, COLS = 80 };

@@ -14,7 +14,7 @@
 #include "models/checkpoint.h"
 #include "models/synth.h"
 #include "models/synth_text.h"
-#include "models/tokenizer.h"
+#include "text/tokenizer.h"
 
 static char directory[64]; /* a new one per test, with the model in directory/m */
 static char model[80];

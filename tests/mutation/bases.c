@@ -3,7 +3,7 @@
 #include "scheduler/compile.h"
 #include "tests/mutation/mutation.h"
 #include "tests/support/generate.h"
-#include "vm/asm.h"
+#include "vm/program/asm.h"
 
 /* Shapes that bring out every way of lowering: attention in one split and in several, K in one part and in several. */
 static mk_status compiled(uint64_t *random, mk_program **out) {

@@ -1,4 +1,4 @@
-/* What every opcode touches, by the semantics of instructions/opcodes.def, against what its operands declare. See mutation.h. */
+/* What every opcode touches, by the semantics of vm/program/opcodes.def, against what its operands declare. See mutation.h. */
 #include <math.h>
 
 #include "tests/mutation/mutation.h"
@@ -184,7 +184,7 @@ static bool touches_declared(const view *v) {
 #define MK_OPCODE(NAME, text, state, semantics) \
   case MK_OP_##NAME:                            \
     return touches_##NAME(v);
-#include "instructions/opcodes.def"
+#include "vm/program/opcodes.def"
     case MK_OP_NONE:
     case MK_OP_COUNT:
       break;

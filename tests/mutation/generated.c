@@ -8,8 +8,8 @@
 
 #include "scheduler/mla_compile.h"
 #include "tests/support/generate.h"
-#include "vm/disasm.h"
-#include "vm/verify.h"
+#include "vm/program/disasm.h"
+#include "vm/verify/verify.h"
 
 /* Of 64: programs of one row, programs that sample, of several rows, and with work lists. */
 enum { ONE_ROW = 27, SAMPLING = 16, ROWS = 18, ALL = 64 };

@@ -5,7 +5,7 @@
 #include "scheduler/mla_schedule.h"
 #include "tests/mutation/host.h"
 #include "tests/mutation/mutation.h"
-#include "vm/mla_check.h"
+#include "vm/verify/mla_check.h"
 
 enum { CHANGES = 12, ENTRY_BYTES = MK_MLA_ENTRY * sizeof(uint32_t) };
 

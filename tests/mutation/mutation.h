@@ -9,7 +9,7 @@
 #ifndef MK_TEST_MUTATION_H
 #define MK_TEST_MUTATION_H
 
-#include "vm/program.h"
+#include "vm/program/program.h"
 
 /* MUTATION(name, is about order) */
 #define MUTATIONS(MUTATION)          \

@@ -29,188 +29,188 @@ endfunction()
 # Bounds and types of single instructions.
 
 # An operand may reach beyond its buffer.
-mk_omission(B01 vm/verify_structure.c
+mk_omission(B01 vm/verify/structure.c
   [=[if ((uint32_t)o->row + o->rows > rows || (uint32_t)o->col + o->cols > cols) {]=]
   [=[if (v == NULL && ((uint32_t)o->row + o->rows > rows || (uint32_t)o->col + o->cols > cols)) {]=])
 # The rows of a token's operand need not hold every token.
-mk_omission(B02_row vm/verify_shape.c
+mk_omission(B02_row vm/verify/shape.c
   [=[if (rows->row > token->low || token->high - rows->row >= rows->rows) {]=]
   [=[if (s == NULL && (rows->row > token->low || token->high - rows->row >= rows->rows)) {]=])
 # A head or a draw may name tokens beyond the range.
-mk_omission(B02_named vm/verify_shape.c
+mk_omission(B02_named vm/verify/shape.c
   [=[if (token->low != 0 || token->high < count - 1) {]=]
   [=[if (s == NULL && (token->low != 0 || token->high < count - 1)) {]=])
 # The block table may be too short for the last position.
-mk_omission(B03_table vm/verify_shape.c
+mk_omission(B03_table vm/verify/shape.c
   [=[if (table->cols < blocks) {]=]
   [=[if (s == NULL && table->cols < blocks) {]=])
 # The table may name blocks that the cache does not have.
-mk_omission(B03_cache vm/verify_shape.c
+mk_omission(B03_cache vm/verify/shape.c
   [=[if (kv->blocks <= ranges->block.high) {]=]
   [=[if (s == NULL && kv->blocks <= ranges->block.high) {]=])
 # The token ring may be too short for the last position.
-mk_omission(B03_ring vm/verify_shape.c
+mk_omission(B03_ring vm/verify/shape.c
   [=[if (ring->cols < high + 2) {]=]
   [=[if (s == NULL && ring->cols < high + 2) {]=])
 # Stamped bf16 may be of odd width, and the last one has half a word.
-mk_omission(S02_odd vm/verify_structure.c
+mk_omission(S02_odd vm/verify/structure.c
   [=[(b->tile_cols % 2 != 0 || b->cols % 2 != 0)) {]=]
   [=[b->tile_cols % 2 != 0) {]=])
 # uid 0 may name an instruction.
-mk_omission(S05_zero vm/verify_structure.c
+mk_omission(S05_zero vm/verify/structure.c
   [=[if (keys[i] >> 32 == 0) {]=]
   [=[if (keys[i] >> 32 == 0 && v == NULL) {]=])
 # The table may name fewer blocks than the positions need, so that two places are in one.
-mk_omission(B03_blocks vm/verify_shape.c
+mk_omission(B03_blocks vm/verify/shape.c
   [=[if (ranges->block.high - ranges->block.low + 1 < blocks && mk_program_rows(s->v->program) == 1) {]=]
   [=[if (ranges->block.high - ranges->block.low + 1 < blocks && s == NULL) {]=])
 # Two tables may name blocks of one cache.
-mk_omission(B05_tables vm/verify_values.c
+mk_omission(B05_tables vm/verify/values.c
   [=[if (*table != 0 && *table != have) {]=]
   [=[if (*table != 0 && *table != have && v == NULL) {]=])
 # The number of splits of an attention may be another one than its cache has.
-mk_omission(S09_splits vm/verify_shape.c
+mk_omission(S09_splits vm/verify/shape.c
   [=[s->in->params[MK_PARAM_ATTENTION_splits] == kv->rows,]=]
   [=[s->in->params[MK_PARAM_ATTENTION_splits] != 0,]=])
 # A loader may copy what its buffer does not declare for it.
-mk_omission(P03 vm/verify_structure.c
+mk_omission(P03 vm/verify/structure.c
   [=[if ((b->proxy & proxies) != proxies) {]=]
   [=[if (v == NULL && (b->proxy & proxies) != proxies) {]=])
 # Several SMs may use what has the scope of one.
-mk_omission(P04 vm/verify_structure.c
+mk_omission(P04 vm/verify/structure.c
   [=[if (v->queue_of[*owner - 1] != v->queue_of[index]) {]=]
   [=[if (name == NULL && v->queue_of[*owner - 1] != v->queue_of[index]) {]=])
 
 # Edges and the step state.
 
 # A counter's total may be another one than its signals make.
-mk_omission(E02 vm/verify_structure.c
+mk_omission(E02 vm/verify/structure.c
   [=[if (totals[c] != p->counters[c].total) {]=]
   [=[if (v == NULL && totals[c] != p->counters[c].total) {]=])
 # A signal of the next epoch may help a wait of this one.
-mk_omission(E04 vm/verify_order.c
+mk_omission(E04 vm/verify/order.c
   [=[MK_TRY(check_overrun(run, c, index, dep));]=]
   [=[MK_TRY(epoch >= MK_EPOCHS ? check_overrun(run, c, index, dep) : MK_OK);]=])
 # A stamp proves the signal that the same instruction sends after it.
-mk_omission(E04_stamp vm/verify_order.c
+mk_omission(E04_stamp vm/verify/order.c
   [=[hb[storer] = dep[storer] = mk_time(run->lanes[lane].done, MK_DONE);]=]
   [=[hb[storer] = dep[storer] = mk_time(run->lanes[lane].done, MK_SIGNALLED);]=])
 # A consumer's signal comes after what the storers of its queue have done.
-mk_omission(finisher vm/verify_order.c
+mk_omission(finisher vm/verify/order.c
   [=[return mk_thread_of(v, instruction, mk_opcode_finisher(mk_info(mk_at(v, instruction))));]=]
   [=[return mk_thread_of(v, instruction, MK_ROLE_STORER);]=])
 # A queue may have no `next`.
-mk_omission(N01 vm/verify_boundary.c
+mk_omission(N01 vm/verify/boundary.c
   [=[    return mk_reject(v, "N01", q->first,
                      "no next on its queue: it would neither learn the next token nor where a run ends");]=]
   [=[    return MK_OK;]=])
 # The step state may be read after its `next`.
-mk_omission(N02 vm/verify_boundary.c
+mk_omission(N02 vm/verify/boundary.c
   [=[} else if (mk_reads_state(v, in) && ending->next != MK_NONE_INDEX) {]=]
   [=[} else if (mk_reads_state(v, in) && ending->next != MK_NONE_INDEX && b == NULL) {]=])
 # SMs may take their tokens from other candidates or prompts.
-mk_omission(N04_same vm/verify_boundary.c
+mk_omission(N04_same vm/verify/boundary.c
   [=[if (!same || !same_operand(b, next, MK_SLOT_NEXT_prompt, first, MK_SLOT_NEXT_prompt)) {]=]
   [=[if (b == NULL && !same) {]=])
 # A `next` may take some of the candidates.
-mk_omission(N04_whole vm/verify_boundary.c
+mk_omission(N04_whole vm/verify/boundary.c
   [=[if (!b->samples && (from->row != 0 ||]=]
   [=[if (b->samples && (from->row != 0 ||]=])
 # There may be no next token.
-mk_omission(N04_heads vm/verify_boundary.c
+mk_omission(N04_heads vm/verify/boundary.c
   [=[if (b.first.next != MK_NONE_INDEX && !b.head_exists) {]=]
   [=[if (b.first.next == MK_NONE_INDEX && !b.head_exists && p->instruction_count != 0) {]=])
 # Rounds and draws may be of other fronts, rounds, parameters or scores than those of other SMs.
-mk_omission(N05_same vm/verify_boundary.c
+mk_omission(N05_same vm/verify/boundary.c
   [=[    if (!same) {
       return mk_reject(v, "N05", at]=]
   [=[    if (!same && v == NULL) {
       return mk_reject(v, "N05", at]=])
 # A `next` may signal, which no machine does.
-mk_omission(N09 vm/verify_boundary.c
+mk_omission(N09 vm/verify/boundary.c
   [=[if (in->signal_count != 0) {]=]
   [=[if (in->signal_count > MK_MAX_SIGNALS) {]=])
 
 # Who reads and writes what.
 
 # Nobody need write what is waited for.
-mk_omission(D02 vm/verify_access.c
+mk_omission(D02 vm/verify/access.c
   [=[if (covered < end) {]=]
   [=[if (covered < end && v == NULL) {]=])
 # A stamped word may have two writers.
-mk_omission(R04 vm/verify_access.c
+mk_omission(R04 vm/verify/access.c
   [=[if (same_row && is_stamped(v, a) && a->end > (b->key & 0xffff)) {]=]
   [=[if (v == NULL && same_row && is_stamped(v, a) && a->end > (b->key & 0xffff)) {]=])
 # What scores and attention leave may be read as any numbers are, and a combine may count other spans.
-mk_omission(S11 vm/verify_access.c
+mk_omission(S11 vm/verify/access.c
   [=[MK_TRY(mk_verify_value(v, use->instruction, use->slot, &v->writes[w]));]=]
   [=[MK_TRY(v == NULL ? mk_verify_value(v, use->instruction, use->slot, &v->writes[w]) : MK_OK);]=])
 # A combine of splits depends on as many as the highest position has.
-mk_omission(certain vm/verify_access.c
+mk_omission(certain vm/verify/access.c
   [=[.long_only = only_when_long(v, in)};]=]
   [=[.long_only = v == NULL && only_when_long(v, in)};]=])
 # What a search may leave unread counts as read.
-mk_omission(used_certain vm/verify_access.c
+mk_omission(used_certain vm/verify/access.c
   [=[: used ? NOT_CERTAIN : 0;]=]
   [=[: used && v == NULL ? NOT_CERTAIN : 0;]=])
 # An output may be written in part.
-mk_omission(O01 vm/verify_access.c
+mk_omission(O01 vm/verify/access.c
   [=[if (covered < cols) {]=]
   [=[if (covered < cols && v == NULL) {]=])
 
 # Order.
 
 # A program may hang.
-mk_omission(D01 vm/verify_order.c
+mk_omission(D01 vm/verify/order.c
   [=[return left == 0 ? MK_OK : mk_report_deadlock(run);]=]
   [=[return left == 0 || run->v != NULL ? MK_OK : mk_report_deadlock(run);]=])
 # A read may come before the write.
-mk_omission(R01 vm/verify_race.c
+mk_omission(R01 vm/verify/race.c
   [=[return race(v, "R01", actor, i, "reads", segment->write_instruction, "writes");]=]
   [=[v->report.conflicts++;]=])
 # What is read may never have been written.
-mk_omission(R01_unwritten vm/verify_race.c
+mk_omission(R01_unwritten vm/verify/race.c
   [=[if (segment->writer == 0 && b->kind != MK_KIND_KV) {]=]
   [=[if (segment->writer == 0 && b->kind == MK_KIND_COUNT) {]=])
 # Plain words may be overwritten before they have been read.
-mk_omission(R02_plain vm/verify_race.c
+mk_omission(R02_plain vm/verify/race.c
   [=[return race(v, "R02", actor, i, "writes", read->instruction, "reads");]=]
   [=[v->report.conflicts++;]=])
 # Stamped words may be overwritten before they have been read.
-mk_omission(R02_stamped vm/verify_order.c
+mk_omission(R02_stamped vm/verify/order.c
   [=[if (dep[reader->thread] < reader->index) {]=]
   [=[if (dep[reader->thread] < reader->index && v == NULL) {]=])
 # Two writes need no order.
-mk_omission(R03 vm/verify_race.c
+mk_omission(R03 vm/verify/race.c
   [=[return race(v, "R03", actor, i, "writes", segment->write_instruction, "writes");]=]
   [=[v->report.conflicts++;]=])
 # A signal counts as arrived where the others reach the threshold without it.
-mk_omission(arrived vm/verify_order.c
+mk_omission(arrived vm/verify/order.c
   [=[if (forced == MK_NONE_INDEX && total - later < b->threshold) {]=]
   [=[if (forced == MK_NONE_INDEX && total - later <= b->threshold) {]=])
 # The loader of the cache waits for what its instruction waits for.
-mk_omission(loader vm/verify_order.c
+mk_omission(loader vm/verify/order.c
   [=[actor.clock = row(run->next_hb, run->threads, lane);]=]
   [=[actor.clock = row(run->hb, run->threads, 2 * lane);]=])
 
 # Work lists.
 
 # An SM may follow the row of another one.
-mk_omission(L01_row vm/verify_listed.c
+mk_omission(L01_row vm/verify/listed.c
   [=[if (work->rows != 1 || work->row != v->queue_of[index] || b->rows != v->program->queue_count) {]=]
   [=[if (work->rows != 1 || b->rows != v->program->queue_count) {]=])
 # Others may touch what the list is about.
-mk_omission(L01_others vm/verify_listed.c
+mk_omission(L01_others vm/verify/listed.c
   [=[if (!itself && same_buffer(in, slot, part, own[i])) {]=]
   [=[if (v == NULL && !itself && same_buffer(in, slot, part, own[i])) {]=])
 # A queue may leave out its reductions.
-mk_omission(L02_reduce vm/verify_listed.c
+mk_omission(L02_reduce vm/verify/listed.c
   [=[return reduce != MK_NONE_INDEX
 ]=]
   [=[return reduce != MK_NONE_INDEX || v != NULL
 ]=])
 # SMs may follow their rows with other buffers or parameters.
-mk_omission(L03 vm/verify_listed.c
+mk_omission(L03 vm/verify/listed.c
   [=[return same ? MK_OK]=]
   [=[return same || v != NULL ? MK_OK]=])
 

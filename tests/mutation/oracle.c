@@ -5,7 +5,7 @@
 
 #include "tests/mutation/mutation.h"
 #include "vm/cpu/machine.h"
-#include "vm/verify.h"
+#include "vm/verify/verify.h"
 
 enum { EPOCHS = 4, STARTS = 4, MACHINES = 4 };
 

@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/engine.h"
 #include "models/synth.h"
 #include "tests/support/golden_file.h"
 #include "tests/support/model.h"
-#include "tools/lib/engine.h"
 
 #define GOLDEN_FOLDER MK_SOURCE_DIR "/tests/oracle/goldens"
 #define GOLDEN_DEMO MK_SOURCE_DIR "/models/demo"

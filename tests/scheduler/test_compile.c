@@ -1,7 +1,7 @@
 /* What the scheduler makes of a graph: every tile computed once, operands inside their buffers, counters that add up, the
  * same bytes every time, bytes balanced over the SMs, and what it refuses. */
 #include "scheduler/compile.h"
-#include "vm/verify.h"
+#include "vm/verify/verify.h"
 
 #include <criterion/criterion.h>
 #include <string.h>

@@ -6,8 +6,8 @@
 #include "scheduler/mla_compile.h"
 #include "scheduler/mla_schedule.h"
 #include "tests/support/numbers.h"
-#include "vm/mla_check.h"
-#include "vm/verify.h"
+#include "vm/verify/mla_check.h"
+#include "vm/verify/verify.h"
 
 enum { MOST_SEQUENCES = 300, MOST_PAGES = 1100 };
 

@@ -7,9 +7,9 @@
 #include "models/synth.h"
 #include "scheduler/compile.h"
 #include "tests/support/model.h"
-#include "vm/asm.h"
-#include "vm/disasm.h"
-#include "vm/verify.h"
+#include "vm/program/asm.h"
+#include "vm/program/disasm.h"
+#include "vm/verify/verify.h"
 
 static mk_program *compile(const mk_config *config, uint32_t sms, uint32_t max_seq, bool sampling) {
   mk_graph *graph;

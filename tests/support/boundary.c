@@ -8,7 +8,7 @@
 #include "models/llama.h"
 #include "scheduler/compile.h"
 #include "tests/support/numbers.h"
-#include "vm/verify.h"
+#include "vm/verify/verify.h"
 
 void test_boundary_start(test_boundary *b, uint32_t vocab, uint32_t sms) {
   mk_config config = {.hidden = 64,

@@ -5,7 +5,7 @@
 
 #include "tests/fake_cuda/fake_cuda.h"
 #include "vm/gpu/image.h"
-#include "vm/plan.h"
+#include "vm/program/plan.h"
 
 typedef struct fake_gpu {
   uint32_t chosen[MK_PROMPT_ROWS]; /* by slot; of one row: the step's token */

@@ -14,7 +14,7 @@
 #ifndef MK_TEST_GENERATE_H
 #define MK_TEST_GENERATE_H
 
-#include "vm/program.h"
+#include "vm/program/program.h"
 
 typedef struct test_recipe {
   uint32_t rows; /* of a step: 1, 2, 4, 8, 16 or 64 */

@@ -6,7 +6,7 @@
 #define MK_TEST_MODEL_H
 
 #include "models/config.h"
-#include "vm/program.h"
+#include "vm/program/program.h"
 
 enum {
   TEST_PATH = 256,

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "tests/support/numbers.h"
-#include "vm/asm.h"
+#include "vm/program/asm.h"
 
 const test_fault test_faults[TEST_FAULTS] = {
 #define FAULT(rule, name, words, file, ...) {#rule, #name, words, file, {__VA_ARGS__}},

@@ -4,7 +4,7 @@
 #ifndef MK_TEST_TRACED_H
 #define MK_TEST_TRACED_H
 
-#include "vm/trace.h"
+#include "vm/trace/trace.h"
 
 /* Microseconds are about those of a GPU: an instruction works for half of one. */
 typedef struct test_traced {

@@ -1,14 +1,14 @@
 /* The planner without a machine: who gets which rows and blocks, and when a launch ends. (What comes of it: tests/engine/test_rows.c.) */
-#include "tools/lib/batch.h"
+#include "engine/batch.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/blocks.h"
 #include "models/llama.h"
 #include "models/synth.h"
 #include "scheduler/compile.h"
-#include "tools/lib/blocks.h"
 
 enum { ROWS = 8, CONTEXT = 512, MOST = 12 };
 

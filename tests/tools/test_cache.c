@@ -1,5 +1,5 @@
 /* The packed copy on disk: written whole or not at all, and believed only as far as its checksums go. */
-#include "tools/lib/cache.h"
+#include "engine/cache.h"
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
@@ -12,10 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine/load.h"
 #include "models/llama.h"
 #include "scheduler/compile.h"
 #include "tests/support/raw_model.h"
-#include "tools/lib/load.h"
 
 enum { KEY = 77, CHUNKS = 3, PAYLOAD = 5000 + 1 + 300, DATA = 4096 };
 

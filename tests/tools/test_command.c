@@ -8,10 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "models/tokenizer.h"
 #include "tests/support/model.h"
 #include "tests/support/process.h"
-#include "vm/program.h"
+#include "text/tokenizer.h"
+#include "vm/program/program.h"
 
 static char directory[] = "/tmp/mk-command-XXXXXX";
 
@@ -346,7 +346,7 @@ Test(command, a_continuation_keeps_its_first_space) {
   test_model_write(&config, model);
   snprintf(path, sizeof path, "%s/tokenizer.json", model);
   cr_assert_eq(unlink(path), 0);
-  cr_assert_eq(symlink(MK_SOURCE_DIR "/tests/models/data/tokenizer_bytes.json", path), 0);
+  cr_assert_eq(symlink(MK_SOURCE_DIR "/tests/text/data/tokenizer_bytes.json", path), 0);
   mk_tokenizer *tokenizer;
   mk_decoder *decoder;
   cr_assert_eq(mk_tokenizer_load(model, config.vocab, &tokenizer), MK_OK, "%s", mk_error_message());

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/cache.h"
 #include "models/directory.h"
 #include "models/llama.h"
 #include "scheduler/compile.h"
@@ -11,8 +12,7 @@
 #include "tests/support/parts.h"
 #include "tests/support/process.h"
 #include "tests/support/text.h"
-#include "tools/lib/cache.h"
-#include "vm/program.h"
+#include "vm/program/program.h"
 
 #define HEAD "lm_head.weight"
 #define EMBEDDING "model.embed_tokens.weight"

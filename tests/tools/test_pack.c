@@ -3,10 +3,10 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
+#include "engine/weights.h"
 #include "models/llama.h"
 #include "scheduler/compile.h"
 #include "tests/support/raw_model.h"
-#include "tools/lib/weights.h"
 
 /* In place of vm/gpu/upload.c, which is left out of this program: one staging buffer, and a weight in plain memory. */
 struct mk_gpu_upload {

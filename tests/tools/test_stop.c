@@ -1,5 +1,5 @@
 /* Stop texts: what is shown does not depend on how the text is cut. */
-#include "tools/lib/stop.h"
+#include "engine/stop.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

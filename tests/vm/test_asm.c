@@ -1,6 +1,6 @@
 /* The assembler: what the disassembler prints comes back byte for byte, what a person leaves out is filled in, and no text
  * breaks it. */
-#include "vm/asm.h"
+#include "vm/program/asm.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -13,8 +13,8 @@
 #include "tests/support/model.h"
 #include "tests/support/numbers.h"
 #include "tests/support/tiny.h"
-#include "vm/disasm.h"
-#include "vm/verify.h"
+#include "vm/program/disasm.h"
+#include "vm/verify/verify.h"
 
 static const char hand_written[] = MK_SOURCE_DIR "/tests/vm/data/two_sms.mks";
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "tests/support/text.h"
-#include "vm/verify.h"
+#include "vm/verify/verify.h"
 
 enum { SEEDS = 1500 };
 

@@ -1,5 +1,5 @@
 /* The text form: every part of a program shows, in the grammar that disasm.h states. */
-#include "vm/disasm.h"
+#include "vm/program/disasm.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>

@@ -11,7 +11,7 @@
 
 #include "tests/support/numbers.h"
 #include "tests/support/text.h"
-#include "vm/verify.h"
+#include "vm/verify/verify.h"
 
 static void expect_rejected(const mk_program *program, const char *rule, const char *words) {
   mk_verify_report report;

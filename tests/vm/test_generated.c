@@ -5,7 +5,7 @@
 #include "tests/mutation/generated.h"
 #include "tests/support/generate.h"
 #include "tests/support/text.h"
-#include "vm/verify.h"
+#include "vm/verify/verify.h"
 
 enum { PROGRAMS = 300, INTERLEAVINGS = 6, ACCESS_INTERLEAVINGS = 40, EPOCHS = 4, EDITED = 1500 };
 

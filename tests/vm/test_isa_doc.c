@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "tools/lib/isa_doc.h"
-#include "vm/program.h"
+#include "vm/program/program.h"
 
 Test(isa_doc, file_is_current) {
   char *want, *have = NULL;

@@ -9,8 +9,8 @@
 #include "models/synth.h"
 #include "scheduler/compile.h"
 #include "tests/support/text.h"
-#include "vm/asm.h"
-#include "vm/verify.h"
+#include "vm/program/asm.h"
+#include "vm/verify/verify.h"
 
 #define EDITS(...)              \
   (const test_edit[]) {         \

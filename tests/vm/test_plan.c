@@ -1,5 +1,5 @@
 /* Plans that a machine must not take: each thing that the verifier leaves to the host, broken alone. */
-#include "vm/plan.h"
+#include "vm/program/plan.h"
 
 #include <criterion/criterion.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Programs in memory and in files: layout, round trips, and every way a file can be malformed. */
-#include "vm/program.h"
+#include "vm/program/program.h"
 
 #include <criterion/criterion.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "tests/support/text.h"
-#include "vm/verify.h"
+#include "vm/verify/verify.h"
 
 static void expect_rejected(const char *rule, const char *words, const test_edit *edits) {
   mk_program *program = test_assemble("two_ranks.mks", edits);

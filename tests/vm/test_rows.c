@@ -8,7 +8,7 @@
 #include "tests/support/model.h"
 #include "tests/support/text.h"
 #include "vm/cpu/machine.h"
-#include "vm/verify.h"
+#include "vm/verify/verify.h"
 
 enum { ROWS = 4, SMS = 3, CONTEXT = 600, STEPS = 4, SEEDS = 4, MUTANTS = 40 };
 

@@ -1,5 +1,5 @@
 /* Trace files: what is saved is what is loaded, and every way a file can be malformed is an error that says where. */
-#include "vm/trace.h"
+#include "vm/trace/trace.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

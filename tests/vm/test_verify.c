@@ -1,6 +1,6 @@
 /* The verifier on a one-layer model on two SMs, written by hand: the program is accepted, and each rule broken alone is rejected
  * with that rule's id. */
-#include "vm/verify.h"
+#include "vm/verify/verify.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

@@ -10,8 +10,8 @@
 #include "models/llama.h"
 #include "models/synth.h"
 #include "scheduler/compile.h"
-#include "vm/asm.h"
-#include "vm/verify.h"
+#include "vm/program/asm.h"
+#include "vm/verify/verify.h"
 
 #ifdef __SANITIZE_ADDRESS__
 enum { SMALLER = 10 };

@@ -9,7 +9,7 @@
 #include "tests/support/model.h"
 #include "tests/support/text.h"
 #include "vm/cpu/machine.h"
-#include "vm/verify.h"
+#include "vm/verify/verify.h"
 
 enum { SMS = 3, EPOCHS = 5, POSITION = 254, SEEDS = 3, MUTANTS = 500, INTERLEAVINGS = 200, BASES = 40 };
 

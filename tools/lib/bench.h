@@ -6,7 +6,7 @@
 #ifndef MK_BENCH_H
 #define MK_BENCH_H
 
-#include "tools/lib/engine.h"
+#include "engine/engine.h"
 
 typedef struct mk_bench_options {
   bool prompt;       /* the tokens are a prompt's, known beforehand; else each step takes the token of the one before */

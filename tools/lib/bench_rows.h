@@ -5,7 +5,7 @@
 #ifndef MK_BENCH_ROWS_H
 #define MK_BENCH_ROWS_H
 
-#include "tools/lib/engine.h"
+#include "engine/engine.h"
 
 typedef struct mk_bench_rows_options {
   uint32_t prompt;   /* tokens of a prompt from position 0 on; 0: sequences that generate, one in each row */

@@ -5,7 +5,7 @@
 #ifndef MK_BENCH_SAMPLING_H
 #define MK_BENCH_SAMPLING_H
 
-#include "tools/lib/engine.h"
+#include "engine/engine.h"
 
 enum { MK_BENCH_WAYS = 7, MK_BENCH_SAMPLING_PROMPT = 7 };
 

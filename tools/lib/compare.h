@@ -9,7 +9,7 @@
 #ifndef MK_COMPARE_H
 #define MK_COMPARE_H
 
-#include "tools/lib/engine.h"
+#include "engine/engine.h"
 
 /* The machine that is looked at. `read` gives all bytes of a buffer; `generation` is that of the last step's stamps. */
 typedef struct mk_compare_source {

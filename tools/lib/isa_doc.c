@@ -4,10 +4,10 @@
 #include <errno.h>
 #include <string.h>
 
-#include "vm/program.h"
+#include "vm/program/program.h"
 
 static const char introduction[] =
-    "<!-- Made by `mkvm isa` from instructions/opcodes.def. To change it, change the table (or tools/lib/isa_doc.c) "
+    "<!-- Made by `mkvm isa` from vm/program/opcodes.def. To change it, change the table (or tools/lib/isa_doc.c) "
     "and\n"
     "run `mkvm isa > docs/ISA.md`; a test fails while the two differ. -->\n"
     "# The instruction set\n"
@@ -16,7 +16,7 @@ static const char introduction[] =
     "counters they wait for and signal, and the declared ranges of the step parameters. One pass over all queues is "
     "an\n"
     "*epoch*: it computes one step, which is one token. The same program runs on every machine. The structures are in\n"
-    "`vm/program.h` and `vm/instruction.h`; `mkvm disasm` prints a program as text.\n";
+    "`vm/program/program.h` and `vm/program/instruction.h`; `mkvm disasm` prints a program as text.\n";
 
 static const char word[] =
     "\n## The instruction word\n"

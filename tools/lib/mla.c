@@ -7,7 +7,7 @@
 #include "instructions/reference.h"
 #include "scheduler/mla_compile.h"
 #include "vm/gpu/extra.h"
-#include "vm/verify.h"
+#include "vm/verify/verify.h"
 
 enum { NOT_A_NUMBER = 0x7fc0 };
 

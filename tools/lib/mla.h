@@ -11,7 +11,7 @@
 #include "scheduler/mla_schedule.h"
 #include "vm/cpu/machine.h"
 #include "vm/gpu/machine.h"
-#include "vm/mla_check.h"
+#include "vm/verify/mla_check.h"
 
 typedef struct mk_mla_session {
   mk_mla_shape shape;

@@ -5,9 +5,9 @@
 #ifndef MK_ANSWER_H
 #define MK_ANSWER_H
 
-#include "models/tokenizer.h"
+#include "engine/stop.h"
+#include "text/tokenizer.h"
 #include "tools/lib/npy.h"
-#include "tools/lib/stop.h"
 #include "tools/mkvm/report.h"
 #include "tools/mkvm/run_option.h"
 

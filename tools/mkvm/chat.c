@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <wchar.h>
 
-#include "models/unicode.h"
+#include "text/unicode.h"
 #include "tools/mkvm/command.h"
 #include "tools/mkvm/signals.h"
 

@@ -5,7 +5,7 @@
 #ifndef MK_CHAT_H
 #define MK_CHAT_H
 
-#include "models/template_chat.h"
+#include "text/template_chat.h"
 
 typedef struct mk_conversation {
   mk_chat *chat;

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "vm/cpu/machine.h"
-#include "vm/program.h"
+#include "vm/program/program.h"
 
 enum { KEY_USAGE = 256 };
 

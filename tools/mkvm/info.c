@@ -7,13 +7,13 @@
 #include "mk_version.h"
 #include "models/directory.h"
 #include "models/llama.h"
-#include "models/template_chat.h"
-#include "models/tokenizer.h"
 #include "scheduler/compile.h"
+#include "text/template_chat.h"
+#include "text/tokenizer.h"
 #include "tools/mkvm/command.h"
 #include "vm/gpu/extra.h"
 #include "vm/gpu/image.h"
-#include "vm/program.h"
+#include "vm/program/program.h"
 
 typedef struct options {
   const char *model;

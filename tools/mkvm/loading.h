@@ -3,7 +3,7 @@
 #ifndef MK_LOADING_H
 #define MK_LOADING_H
 
-#include "tools/lib/engine.h"
+#include "engine/engine.h"
 
 /* mk_engine_open, with what is to be told: the memory that the model takes, and progress in GB and GB/s, where standard error is a
  * terminal; what is to be noted of the directory (models/directory.h) and trouble with the packed copy always. Interrupts are caught from here on, and mk_interrupted ends the opening. */

@@ -4,7 +4,7 @@
 #ifndef MK_REPORT_H
 #define MK_REPORT_H
 
-#include "models/tokenizer.h"
+#include "text/tokenizer.h"
 #include "tools/mkvm/sampling_option.h"
 
 typedef struct mk_run_report {

@@ -2,8 +2,8 @@
 #ifndef MK_RUN_COMPARE_H
 #define MK_RUN_COMPARE_H
 
-#include "models/tokenizer.h"
-#include "tools/lib/engine.h"
+#include "engine/engine.h"
+#include "text/tokenizer.h"
 
 /* Runs the prompt and n_predict greedy tokens on the device of `options` and prints a line per opcode with the worst relative error of an
  * output. Failure: MK_ERR_DEVICE names the first output that is off by more than the tolerance. */

@@ -5,7 +5,7 @@
 #ifndef MK_RUN_MANY_H
 #define MK_RUN_MANY_H
 
-#include "models/tokenizer.h"
+#include "text/tokenizer.h"
 #include "tools/mkvm/run_option.h"
 
 enum { MK_DEVICE_TEXT = 160 };

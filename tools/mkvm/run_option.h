@@ -3,7 +3,7 @@
 #ifndef MK_RUN_OPTION_H
 #define MK_RUN_OPTION_H
 
-#include "tools/lib/engine.h"
+#include "engine/engine.h"
 #include "tools/mkvm/sampling_option.h"
 #include "tools/mkvm/trace_option.h"
 

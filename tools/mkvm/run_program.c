@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "tools/mkvm/command.h"
-#include "vm/verify.h"
+#include "vm/verify/verify.h"
 
 enum { MAX_PRINTED = 16 };
 

@@ -5,7 +5,7 @@
 
 #include <argp.h>
 
-#include "tools/lib/engine.h"
+#include "engine/engine.h"
 
 typedef struct mk_trace_option {
   const char *path; /* NULL: no trace is asked for */

@@ -6,7 +6,7 @@
 #ifndef MK_PROFILE_H
 #define MK_PROFILE_H
 
-#include "vm/trace.h"
+#include "vm/trace/trace.h"
 
 #define MK_NO_INSTRUCTION UINT32_MAX
 

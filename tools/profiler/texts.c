@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "vm/disasm.h"
+#include "vm/program/disasm.h"
 
 static ssize_t take(void *bytes, const char *text, size_t length) {
   mk_bytes_put(bytes, text, length);

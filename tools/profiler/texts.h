@@ -5,7 +5,7 @@
 #define MK_TEXTS_H
 
 #include "tools/profiler/bytes.h"
-#include "vm/program.h"
+#include "vm/program/program.h"
 
 /* The disassembler's lines of all instructions, in their order, each with a line end. */
 mk_status mk_instruction_texts(const mk_program *program, mk_bytes *out);

@@ -17,8 +17,8 @@
 #ifndef MK_CPU_MACHINE_H
 #define MK_CPU_MACHINE_H
 
-#include "vm/plan.h"
-#include "vm/trace.h"
+#include "vm/program/plan.h"
+#include "vm/trace/trace.h"
 
 typedef struct mk_cpu mk_cpu;
 

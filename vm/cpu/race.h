@@ -1,5 +1,5 @@
 /* Detection of unordered accesses while a program runs on the CPU machine: vector clocks over (SM, role), by the rules of
- * vm/program.h. It shares no code with the verifier, so that each can be tested against the other.
+ * vm/program/program.h. It shares no code with the verifier, so that each can be tested against the other.
  *
  * A mk_race owns its clocks and shadow cells. One thread. */
 #ifndef MK_CPU_RACE_H

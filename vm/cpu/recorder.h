@@ -9,7 +9,7 @@
 #ifndef MK_CPU_RECORDER_H
 #define MK_CPU_RECORDER_H
 
-#include "vm/trace.h"
+#include "vm/trace/trace.h"
 
 typedef struct mk_recorder mk_recorder;
 

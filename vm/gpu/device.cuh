@@ -6,7 +6,7 @@
 #include "instructions/tile/edge.cuh"
 #include "instructions/tile/warp.cuh"
 #include "vm/gpu/launch.h"
-#include "vm/program.h"
+#include "vm/program/program.h"
 
 #ifndef MK_GPU_SAMPLES
 #define MK_GPU_SAMPLES false

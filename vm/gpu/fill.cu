@@ -1,5 +1,5 @@
 // Hash weights, packed where they are used: element (row, col) of a tiled buffer is value(key, source row * cols + col) of the tensor
-// that packed row comes from, and zero where the padding is. models/synth.h defines the hash, vm/program.h the tiles,
+// that packed row comes from, and zero where the padding is. models/synth.h defines the hash, vm/program/program.h the tiles,
 // models/graph.h the order of the rows. One thread per lane of a tile: eight elements, one 16-byte store.
 #include "vm/gpu/fill.h"
 

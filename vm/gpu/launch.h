@@ -3,10 +3,10 @@
 #ifndef MK_GPU_LAUNCH_H
 #define MK_GPU_LAUNCH_H
 
-#include "vm/activity.h"
 #include "vm/gpu/mla_launch.h"
 #include "vm/gpu/prompt_launch.h"
-#include "vm/instruction.h"
+#include "vm/program/instruction.h"
+#include "vm/trace/activity.h"
 
 enum {
   MK_GPU_COUNTER_STRIDE = 32,          /* u32s between counters: one 128-byte line each */
@@ -65,7 +65,7 @@ enum {
 #define MK_GPU_EMPTY_BYTE \
   0xff /* four of them: a word of a value of 2 to 16 rows that is not there yet (vm/gpu/rows.cuh) */
 
-/* A buffer as the kernel sees it (vm/program.h: mk_buffer). */
+/* A buffer as the kernel sees it (vm/program/program.h: mk_buffer). */
 typedef struct mk_gpu_buffer {
   uint64_t address;
   uint32_t rows, cols; /* elements */
@@ -159,7 +159,7 @@ typedef struct mk_gpu_params {
   uint32_t skip_signal_uid; /* test fault point: this instruction publishes and signals nothing; 0: none */
   uint32_t delay_uid;       /* test fault point: the consumers of this instruction stand still at its start; 0: none */
   uint32_t delay_ns;
-  /* Of a program of several rows per step (vm/plan.h); the other kernels do not look at these. */
+  /* Of a program of several rows per step (vm/program/plan.h); the other kernels do not look at these. */
   const uint32_t *plan;    /* [steps][rows][MK_ROW_WORDS]; the state at the start is its first step */
   uint32_t rows;           /* the token ring holds a word for each row of each step of the launch */
   uint32_t scratch_floats; /* of each block, in `scratch` */

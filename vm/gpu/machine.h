@@ -9,8 +9,8 @@
 #ifndef MK_GPU_MACHINE_H
 #define MK_GPU_MACHINE_H
 
-#include "vm/plan.h"
-#include "vm/trace.h"
+#include "vm/program/plan.h"
+#include "vm/trace/trace.h"
 
 typedef struct mk_gpu mk_gpu;
 
@@ -80,7 +80,7 @@ typedef enum mk_gpu_before {
  * behind the launch. All are queued before the first has ended, so no time of the host's is in it. `empty`: in their place a kernel with nothing to do, on
  * all SMs, to see what events and a launch take. */
 mk_status mk_gpu_time_each(mk_gpu *gpu, mk_gpu_before before, bool empty, uint32_t launches, double *microseconds);
-/* A program of several rows takes a plan (vm/plan.h) in the place of a token and a position. Called for each step in turn, as soon as
+/* A program of several rows takes a plan (vm/program/plan.h) in the place of a token and a position. Called for each step in turn, as soon as
  * the host sees it: results[row], MK_CANDIDATE_NONE for one that chose nothing, with MK_RESULT_NAN where logits were NaN (an error of that
  * row's sequence alone). false: the kernel is told to stop, and steps that it still computes are not reported. */
 typedef bool (*mk_gpu_step_fn)(void *user, uint32_t step, const uint32_t *results);

@@ -1,4 +1,4 @@
-/* Packing on the GPU: rows of one checkpoint tensor, as raw bytes, become rows of a packed weight (vm/program.h: tiles; models/graph.h:
+/* Packing on the GPU: rows of one checkpoint tensor, as raw bytes, become rows of a packed weight (vm/program/program.h: tiles; models/graph.h:
  * the order of the rows). Shared by C (vm/gpu/upload.c) and CUDA (vm/gpu/pack.cu). The work of one thread is a plain function of both
  * languages, so that a test on the host runs the very code. Plain data without ownership; nothing here fails. */
 #ifndef MK_GPU_PACK_H

@@ -3,11 +3,11 @@
 //
 // A value that is multiplied by a weight (bf16, stamped) lies in the order of the B fragments, in steps of 2048 bytes: sixteen elements of
 // 64 lines, sixteen lines at a time in 512 bytes as rows.cuh has them. Behind all steps comes a flag for each half of a step, eight elements
-// of all lines: a generation, released by the writer and acquired by the readers, in the words of vm/program.h the stamp of all its words.
+// of all lines: a generation, released by the writer and acquired by the readers, in the words of vm/program/program.h the stamp of all its words.
 #pragma once
 #include "instructions/tile/fragment.cuh"
 #include "vm/gpu/loader.cuh"
-#include "vm/plan.h"
+#include "vm/program/plan.h"
 
 namespace mk {
 
@@ -140,7 +140,7 @@ __device__ inline void raise_flags(const prompt_consumer &c, const mk_gpu_buffer
 }
 
 // Makes the state of a step of its rows in the plan (nullptr: there is none), whose active ones are the first ones at neighbouring
-// positions (vm/plan.h). A whole warp.
+// positions (vm/program/plan.h). A whole warp.
 __device__ inline void put_step(const device &d, const uint32_t *step, uint32_t stop, volatile prompt_state &to) {
   uint32_t count = 0, chooses = 0;
 #pragma unroll 1

@@ -1,4 +1,4 @@
-// The recorder: what each role does from which tick on (vm/activity.h), for the steps of a launch that the host asks for.
+// The recorder: what each role does from which tick on (vm/trace/activity.h), for the steps of a launch that the host asks for.
 //
 // A role leaves notes of sixteen bytes (mk_gpu_note) in a track of its own per SM, and the host makes records of them (trace.c): so a note
 // takes some ten instructions. It stands wherever somebody waits, and the kernel has to fit the instruction cache with all of

@@ -13,12 +13,12 @@
 // empties words is the same in every step: their storer, or the COMBINE of their columns. The step boundary orders all of it: behind the
 // first sums of a HEAD the storers meet and release, before they publish candidates; NEXT acquires behind the candidates of one line of all
 // SMs. Lines that are not active are emptied, and not written; who reads leaves them out.
-// In the words of vm/program.h a word that is there has the generation of the step whose half it lies in. The machine gives such buffers places
+// In the words of vm/program/program.h a word that is there has the generation of the step whose half it lies in. The machine gives such buffers places
 // of their own, and mk_gpu_read gives stamped rows (arena.c).
 #pragma once
 #include "vm/gpu/consumer.cuh"
 #include "vm/gpu/storer.cuh"
-#include "vm/plan.h"
+#include "vm/program/plan.h"
 
 namespace mk {
 

@@ -164,7 +164,7 @@ static const char *edge_name(const mk_program *program, const mk_gpu_fault *faul
 static void describe_edge(const mk_program *program, const mk_gpu_fault *fault, char *text, size_t size) {
   static const char *const patterns[] = {
 #define MK_ACTIVITY(NAME, name, kind, edge) [MK_ACTIVITY_##NAME] = edge,
-#include "vm/activities.def"
+#include "vm/trace/activities.def"
   };
   const char *pattern = fault->activity < MK_ACTIVITY_COUNT ? patterns[fault->activity] : "an unknown edge";
   const char *place = strchr(pattern, '%');

@@ -1,0 +1,499 @@
+/* See engine.h. */
+#define _GNU_SOURCE /* sched_getaffinity */
+#include "engine/engine_internal.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/load.h"
+#include "models/directory.h"
+#include "models/llama.h"
+#include "scheduler/compile.h"
+#include "vm/cpu/machine.h"
+#include "vm/verify/verify.h"
+
+enum {
+  DEFAULT_CONTEXT = 4096,
+  /* CPU: enough for threads to take turns when one is held up; every queue more prepares every input once more. */
+  QUEUES_PER_THREAD = 4,
+};
+
+static bool needs_cpu(const mk_engine_options *options) {
+  return options->interleave_seed != 0 || options->adversarial || options->check_races || options->tamper != NULL;
+}
+
+/* *index: the GPU to use, or -1 for the CPU. */
+static mk_status choose_device(const mk_engine_options *options, int *index) {
+  const char *name = options->device == NULL ? "" : options->device;
+  *index = -1;
+  if (strcmp(name, "cpu") == 0) {
+    return MK_OK;
+  }
+  if (name[0] == '\0') {
+    *index = !needs_cpu(options) && mk_gpu_present(0) ? 0 : -1;
+    return MK_OK;
+  }
+  int length = 0, number = 0;
+  if (strcmp(name, "cuda") != 0 &&
+      (strlen(name) > 8 || sscanf(name, "cuda:%d%n", &number, &length) != 1 || name[length] != '\0' || number < 0)) {
+    return mk_error(MK_ERR_USAGE, "device \"%s\" is unknown; it is cpu, cuda or cuda:N", name);
+  }
+  if (needs_cpu(options)) {
+    return mk_error(MK_ERR_USAGE, "device %s does not interleave or check for races; use --device cpu for that", name);
+  }
+  *index = number;
+  return MK_OK;
+}
+
+static uint32_t threads_of(const mk_engine_options *options) {
+  cpu_set_t cores;
+  if (options->threads != 0) {
+    return options->threads;
+  }
+  int count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+  return count > MK_CPU_MOST_THREADS ? MK_CPU_MOST_THREADS : (uint32_t)count;
+}
+
+/* What is computed does not depend on it. */
+static uint32_t queues_of(const mk_engine_options *options, bool cpu) {
+  if (options->sms != 0 || !cpu || needs_cpu(options)) {
+    return options->sms != 0 ? options->sms : MK_DEFAULT_SMS;
+  }
+  uint32_t queues = QUEUES_PER_THREAD * threads_of(options);
+  return queues < MK_DEFAULT_SMS ? queues : MK_DEFAULT_SMS;
+}
+
+bool mk_engine_takes_rows(const mk_engine_options *options) {
+  return options->tamper == NULL && (options->sampling == NULL || mk_sampling_is_greedy(options->sampling));
+}
+
+mk_status mk_engine_write(mk_engine *engine, size_t buffer, uint64_t offset, const void *data, uint64_t bytes) {
+  if (engine->gpu != NULL) {
+    return mk_gpu_write(engine->gpu, buffer, offset, data, bytes);
+  }
+  memcpy((uint8_t *)mk_cpu_memory(engine->cpu, buffer) + offset, data, bytes);
+  return MK_OK;
+}
+
+static mk_status load_weights(mk_engine *engine, const mk_engine_options *options) {
+  const mk_load load = {.graph = engine->graph,
+                        .program = engine->program,
+                        .checkpoint = engine->checkpoint,
+                        .synth_seed = options->synth_seed,
+                        .cpu = engine->cpu,
+                        .gpu = engine->gpu,
+                        .cache = options->cache,
+                        .cancel = options->cancel,
+                        .progress = options->progress,
+                        .notice = options->notice,
+                        .user = options->progress_user};
+  mk_status status = mk_load_weights(&load);
+  mk_checkpoint_close(engine->checkpoint);
+  engine->checkpoint = NULL;
+  return status;
+}
+
+/* Blocks in an order that is not the identity, so that a forgotten look-up shows; every block once. With several rows the
+ * table changes from launch to launch. */
+static mk_status fill_block_table(mk_engine *engine) {
+  if (mk_program_rows(engine->program) > 1) {
+    return MK_OK;
+  }
+  size_t index = (size_t)mk_program_find_buffer(engine->program, "block_table");
+  uint32_t blocks = engine->program->buffers[index].cols;
+  uint32_t *table;
+  MK_TRY(mk_alloc(blocks, sizeof *table, &table));
+  for (uint32_t b = 0; b < blocks; b++) {
+    table[b] = blocks - 1 - b;
+  }
+  mk_status status = mk_engine_write(engine, index, 0, table, blocks * sizeof *table);
+  mk_free(table);
+  return status;
+}
+
+/* Bytes that a line of /proc/meminfo states in kB; 0 where there is none. */
+static uint64_t read_meminfo(const char *name) {
+  char line[128];
+  unsigned long long kilobytes = 0;
+  FILE *file = fopen("/proc/meminfo", "r");
+  while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+    if (strncmp(line, name, strlen(name)) == 0 && sscanf(line + strlen(name), ": %llu", &kilobytes) == 1) {
+      break;
+    }
+  }
+  if (file != NULL) {
+    fclose(file);
+  }
+  return kilobytes * 1024;
+}
+
+static void tell_memory(const mk_program *program, const mk_engine_options *options) {
+  if (options->memory != NULL) {
+    mk_memory_plan plan = {.program = program->instruction_count * sizeof *program->instructions,
+                           .available = read_meminfo("MemAvailable"),
+                           .total = read_meminfo("MemTotal")};
+    mk_memory_of(program, &plan);
+    options->memory(options->progress_user, &plan);
+  }
+}
+
+static mk_status open_machine(mk_engine *engine, const mk_engine_options *options) {
+  int gpu;
+  MK_TRY(choose_device(options, &gpu));
+  if (gpu >= 0) {
+    mk_gpu_options machine = {.device = (uint32_t)gpu,
+                              .deadline_ms = options->gpu_deadline_ms,
+                              .memory = options->memory,
+                              .user = options->progress_user};
+    MK_TRY(mk_gpu_new(engine->program, &machine, &engine->gpu));
+    snprintf(engine->device, sizeof engine->device, "cuda:%d (%s)", gpu, mk_gpu_name(engine->gpu));
+    engine->want_logits = options->want_logits;
+    return mk_alloc((size_t)mk_program_rows(engine->program) * engine->config.vocab, sizeof *engine->logits_copy,
+                    &engine->logits_copy);
+  }
+  snprintf(engine->device, sizeof engine->device, "cpu");
+  tell_memory(engine->program, options);
+  mk_cpu_options machine = {.threads = threads_of(options),
+                            .seed = options->interleave_seed,
+                            .adversarial = options->adversarial,
+                            .check_races = options->check_races};
+  return mk_cpu_new(engine->program, &machine, &engine->cpu);
+}
+
+/* The same model in a program of so many rows, verified like the first. */
+static mk_status open_beside(const mk_engine *engine, const mk_engine_options *options, mk_compile_options compile,
+                             uint32_t rows, uint32_t blocks, beside *out) {
+  int gpu;
+  compile.rows = rows;
+  compile.blocks = blocks;
+  MK_TRY(choose_device(options, &gpu));
+  MK_TRY(mk_compile(engine->graph, &compile, &out->program));
+  MK_TRY(mk_verify(out->program, NULL));
+  mk_gpu_options machine = {.device = (uint32_t)gpu, .deadline_ms = options->gpu_deadline_ms};
+  return mk_gpu_new_beside(out->program, &machine, engine->gpu, &out->gpu);
+}
+
+static mk_status open_model(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {
+  mk_directory directory;
+  char line[MK_NOTE_SIZE];
+  MK_TRY(mk_directory_open(model_dir, MK_WEIGHTS_NEEDED, options->cancel, &directory));
+  engine->config = directory.config;
+  engine->checkpoint = directory.checkpoint;
+  for (int note = 0; note < MK_NOTES && options->notice != NULL; note++) {
+    if (mk_directory_note(&directory, (mk_note)note, line) != NULL) {
+      options->notice(options->progress_user, line);
+    }
+  }
+  return MK_OK;
+}
+
+mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling) {
+  uint32_t words[MK_SAMPLING_WORDS], vocab = engine->config.vocab;
+  float *bias;
+  MK_TRY(mk_sampling_check(sampling, vocab));
+  if (engine->sampling < 0) {
+    return mk_sampling_is_greedy(sampling)
+               ? MK_OK
+               : mk_error(MK_ERR_USAGE, "the engine was opened with a greedy program; it cannot sample");
+  }
+  mk_sampling_words(sampling, vocab, words);
+  MK_TRY(mk_engine_write(engine, (size_t)engine->sampling, 0, words, sizeof words));
+  MK_TRY(mk_alloc(vocab, sizeof *bias, &bias));
+  for (size_t i = 0; i < sampling->bias_count; i++) {
+    bias[sampling->biases[i].token] = sampling->biases[i].bias;
+  }
+  mk_status status = mk_engine_write(engine, (size_t)engine->bias, 0, bias, vocab * sizeof *bias);
+  mk_free(bias);
+  return status;
+}
+
+/* No token has been seen yet. */
+static mk_status clear_counts(mk_engine *engine) {
+  uint32_t *zeros;
+  if (engine->counts < 0) {
+    return MK_OK;
+  }
+  MK_TRY(mk_alloc(engine->config.vocab, sizeof *zeros, &zeros));
+  mk_status status = mk_engine_write(engine, (size_t)engine->counts, 0, zeros, engine->config.vocab * sizeof *zeros);
+  mk_free(zeros);
+  return status;
+}
+
+static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {
+  engine->cancel = options->cancel;
+  engine->prompt_progress = options->prompt_progress;
+  engine->progress_user = options->progress_user;
+  if (options->synth != NULL) {
+    engine->config = *options->synth;
+  } else {
+    MK_TRY(open_model(engine, model_dir, options));
+  }
+  if (options->tamper != NULL && options->tamper->config != NULL) {
+    options->tamper->config(&engine->config);
+  }
+  uint32_t longest = engine->config.max_position;
+  engine->max_seq = options->max_seq != 0 ? options->max_seq : longest < DEFAULT_CONTEXT ? longest : DEFAULT_CONTEXT;
+  MK_TRY(mk_llama_graph(&engine->config, &engine->graph));
+  bool samples = options->sampling != NULL && !mk_sampling_is_greedy(options->sampling);
+  uint32_t rows = options->rows;
+  int gpu;
+  MK_TRY(choose_device(options, &gpu));
+  if (options->rows_or_one && rows > 1) {
+    bool whole = engine->config.hidden % MK_TILE == 0 && engine->config.intermediate % MK_TILE == 0;
+    rows = gpu < 0 && rows > MK_MAX_ROWS ? (uint32_t)MK_MAX_ROWS
+           : gpu < 0 || whole            ? rows
+                                         : 1; /* what the GPU's kernels of several rows ask for */
+  }
+  mk_compile_options compile = {.sms = queues_of(options, gpu < 0),
+                                .max_seq = engine->max_seq,
+                                .rows = rows,
+                                .blocks = options->kv_blocks,
+                                .sampling = samples};
+  MK_TRY(mk_compile(engine->graph, &compile, &engine->program));
+  MK_TRY(mk_verify(engine->program, NULL));
+  if (options->tamper != NULL) {
+    engine->position_shift = options->tamper->position_shift;
+    if (options->tamper->program != NULL) {
+      options->tamper->program(engine->program);
+    }
+  }
+  MK_TRY(open_machine(engine, options));
+  if (engine->gpu != NULL && mk_program_rows(engine->program) > 1) {
+    MK_TRY(open_beside(engine, options, compile, 1, 0, &engine->one_row));
+  }
+  if (engine->one_row.gpu != NULL && mk_program_slots(engine->program) > 1 && options->long_prompts) {
+    uint32_t blocks = engine->program->ranges.block.high + 1;
+    MK_TRY(open_beside(engine, options, compile, MK_PROMPT_ROWS, blocks, &engine->prompts));
+  }
+  engine->prompt = mk_program_find_buffer(engine->program, "prompt");
+  engine->logits = mk_program_find_buffer(engine->program, "logits");
+  engine->sampling = mk_program_find_buffer(engine->program, "sampling");
+  engine->bias = mk_program_find_buffer(engine->program, "logit_bias");
+  engine->counts = mk_program_find_buffer(engine->program, "token_counts");
+  if (options->sampling != NULL) {
+    MK_TRY(mk_engine_set_sampling(engine, options->sampling));
+  }
+  MK_TRY(fill_block_table(engine));
+  return load_weights(engine, options);
+}
+
+mk_status mk_engine_open(const char *model_dir, const mk_engine_options *options, mk_engine **out) {
+  MK_TRY(mk_alloc(1, sizeof **out, out));
+  mk_status status = open_engine(*out, model_dir, options);
+  if (status != MK_OK) {
+    mk_engine_close(*out);
+    *out = NULL;
+  }
+  return status;
+}
+
+void mk_engine_close(mk_engine *engine) {
+  if (engine == NULL) {
+    return;
+  }
+  mk_checkpoint_close(engine->checkpoint);
+  mk_cpu_free(engine->cpu);
+  mk_gpu_free(engine->one_row.gpu);
+  mk_program_free(engine->one_row.program);
+  mk_gpu_free(engine->prompts.gpu);
+  mk_program_free(engine->prompts.program);
+  mk_gpu_free(engine->gpu);
+  mk_free(engine->logits_copy);
+  mk_program_free(engine->program);
+  mk_graph_free(engine->graph);
+  mk_free(engine);
+}
+
+const mk_config *mk_engine_config(const mk_engine *engine) { return &engine->config; }
+const mk_program *mk_engine_program(const mk_engine *engine) { return engine->program; }
+uint32_t mk_engine_max_seq(const mk_engine *engine) { return engine->max_seq; }
+const char *mk_engine_device(const mk_engine *engine) { return engine->device; }
+mk_gpu *mk_engine_gpu(mk_engine *engine) { return engine->gpu; }
+mk_cpu *mk_engine_cpu(mk_engine *engine) { return engine->cpu; }
+
+mk_status mk_engine_set_prompt(mk_engine *engine, const uint32_t *prompt, size_t count) {
+  if (engine->prompt < 0) {
+    return mk_error(MK_ERR_USAGE, "the engine has %u rows, whose prompts are in their plans",
+                    mk_program_rows(engine->program));
+  }
+  return mk_engine_write(engine, (size_t)engine->prompt, 0, prompt, count * sizeof *prompt);
+}
+
+typedef struct generation {
+  mk_engine *engine;
+  size_t prompt_count, left;
+  mk_token_fn fn;
+  void *user;
+} generation;
+
+static bool on_token(void *user, uint32_t position, uint32_t token) {
+  generation *g = user;
+  if (mk_engine_cancelled(g->engine)) {
+    return false;
+  }
+  uint64_t done = position + 1 - g->engine->position_shift;
+  if (done < g->prompt_count) {
+    mk_engine_tell_prompt(g->engine, done, g->prompt_count);
+    return true; /* still inside the prompt */
+  }
+  g->left--;
+  const float *logits = g->engine->cpu == NULL ? NULL : mk_cpu_memory(g->engine->cpu, (size_t)g->engine->logits);
+  bool more = g->fn(g->user, token, logits);
+  return more && g->left != 0;
+}
+
+bool mk_engine_keep_token(void *user, uint32_t position, uint32_t token) {
+  (void)position;
+  *(uint32_t *)user = token;
+  return true;
+}
+
+/* The prompt in one launch, then a launch for each token, with the logits read in between. */
+static mk_status generate_with_logits(generation *g, uint32_t first) {
+  mk_engine *engine = g->engine;
+  uint32_t token = first, position = 0, count = (uint32_t)g->prompt_count;
+  bool more = true;
+  while (more && g->left != 0 && !mk_engine_cancelled(engine)) {
+    uint32_t steps = position == 0 ? count : 1;
+    MK_TRY(mk_gpu_run(engine->gpu, token, position, count, steps, mk_engine_keep_token, &token));
+    MK_TRY(mk_gpu_read(engine->gpu, (size_t)engine->logits, 0, engine->logits_copy,
+                       engine->config.vocab * sizeof *engine->logits_copy));
+    position += steps;
+    g->left--;
+    more = g->fn(g->user, token, engine->logits_copy);
+  }
+  return MK_OK;
+}
+
+/* The window of the launch that follows, whose step `generated` computes the first generated token. */
+static mk_status arm_recorder(mk_engine *engine, uint32_t generated) {
+  const mk_trace_window *w = &engine->trace;
+  uint32_t first = w->first == MK_FIRST_GENERATED ? generated : w->first;
+  if (w->steps == 0) {
+    return MK_OK;
+  }
+  return engine->gpu != NULL ? mk_gpu_trace_on(engine->gpu, first, w->steps, w->records)
+                             : mk_cpu_trace_on(engine->cpu, first, w->steps, w->records);
+}
+
+typedef struct alone { /* the one sequence of a batch, or one of several that take turns */
+  mk_token_fn fn;
+  void *user;
+  const mk_sequence_calls *calls;
+  size_t index;
+  mk_status status;
+} alone;
+
+static bool alone_token(void *user, size_t sequence, uint32_t token, const float *logits) {
+  alone *a = user;
+  (void)sequence;
+  return a->fn(a->user, token, logits);
+}
+
+static void alone_ended(void *user, size_t sequence, mk_status status) {
+  (void)sequence;
+  ((alone *)user)->status = status;
+}
+
+static bool turn_token(void *user, uint32_t token, const float *logits) {
+  alone *a = user;
+  return a->calls->token(a->calls->user, a->index, token, logits);
+}
+
+mk_status mk_engine_generate_all(mk_engine *engine, const mk_sequence *sequences, size_t count,
+                                 const mk_sequence_calls *calls) {
+  if (mk_program_rows(engine->program) > 1) {
+    return mk_engine_generate_rows(engine, sequences, count, calls, false); /* alone and in company the same bits */
+  }
+  for (size_t i = 0; i < count && !mk_engine_cancelled(engine); i++) {
+    alone a = {.calls = calls, .index = i};
+    calls->ended(calls->user, i,
+                 mk_engine_generate(engine, sequences[i].prompt, sequences[i].prompt_count, sequences[i].n_predict,
+                                    turn_token, &a));
+  }
+  return MK_OK;
+}
+
+mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t prompt_count, size_t n_predict,
+                             mk_token_fn fn, void *user) {
+  if (mk_program_rows(engine->program) > 1) {
+    alone a = {.fn = fn, .user = user};
+    mk_sequence sequence = {.prompt = prompt, .prompt_count = prompt_count, .n_predict = n_predict};
+    mk_sequence_calls calls = {.token = alone_token, .ended = alone_ended, .user = &a};
+    MK_TRY(mk_engine_generate_rows(engine, &sequence, 1, &calls, true));
+    return a.status;
+  }
+  if (prompt_count == 0 || prompt_count > engine->max_seq) {
+    return mk_error(MK_ERR_USAGE, "the prompt has %zu tokens; the context holds 1 to %u", prompt_count,
+                    engine->max_seq);
+  }
+  for (size_t i = 0; i < prompt_count; i++) {
+    if (prompt[i] >= engine->config.vocab) {
+      return mk_error(MK_ERR_USAGE, "prompt token %zu is %u; the vocabulary has %u", i, prompt[i],
+                      engine->config.vocab);
+    }
+  }
+  size_t room = engine->max_seq - prompt_count;
+  n_predict = n_predict < room ? n_predict : room;
+  if (n_predict == 0) {
+    return MK_OK;
+  }
+  MK_TRY(arm_recorder(engine, (uint32_t)prompt_count - 1));
+  MK_TRY(clear_counts(engine));
+  uint32_t shift = engine->position_shift, count = (uint32_t)prompt_count + shift;
+  MK_TRY(
+      mk_engine_write(engine, (size_t)engine->prompt, shift * sizeof *prompt, prompt, prompt_count * sizeof *prompt));
+  generation g = {.engine = engine, .prompt_count = prompt_count, .left = n_predict, .fn = fn, .user = user};
+  if (engine->gpu == NULL) {
+    mk_cpu_set_state(engine->cpu, prompt[0], shift, count);
+    return mk_cpu_run(engine->cpu, prompt_count - 1 + n_predict, on_token, &g);
+  }
+  if (engine->want_logits) {
+    return generate_with_logits(&g, prompt[0]);
+  }
+  return mk_gpu_run(engine->gpu, prompt[0], 0, count, (uint32_t)(prompt_count - 1 + n_predict), on_token, &g);
+}
+
+uint32_t mk_trace_records(const mk_program *program, uint32_t steps) {
+  enum { LEAST = 16384, MOST = 65536, PER_INSTRUCTION = 8, PER_PAGE = 2, MOST_PAGES = 4096 };
+  uint64_t most = 0;
+  for (size_t q = 0; q < program->queue_count; q++) {
+    uint64_t records = 0, pages = 0;
+    for (uint32_t i = 0; i < program->queues[q].count; i++) {
+      records += PER_INSTRUCTION;
+      pages += program->instructions[program->queues[q].first + i].pages;
+    }
+    /* Pages of KV are stated for the largest position, which few runs are at. */
+    records += PER_PAGE * (pages < MOST_PAGES ? pages : MOST_PAGES);
+    most = records > most ? records : most;
+  }
+  most *= steps;
+  return most < LEAST ? LEAST : most > MOST ? MOST : (uint32_t)most;
+}
+
+mk_status mk_engine_trace(mk_engine *engine, const mk_trace_window *window) {
+  if (window->steps != 0 && engine->want_logits) {
+    return mk_error(MK_ERR_USAGE,
+                    "a trace with logits is possible on the cpu only: cuda starts a launch for every token");
+  }
+  if (window->steps != 0 && mk_program_rows(engine->program) > 1) {
+    return mk_error(MK_ERR_USAGE, "a trace is of one launch, and an engine of %u rows makes many; open it with 1",
+                    mk_program_rows(engine->program));
+  }
+  engine->trace = *window;
+  if (window->steps == 0 && engine->gpu != NULL) {
+    return mk_gpu_trace_off(engine->gpu);
+  }
+  if (window->steps == 0) {
+    mk_cpu_trace_off(engine->cpu);
+  }
+  return MK_OK;
+}
+
+mk_status mk_engine_trace_take(mk_engine *engine, mk_trace **out) {
+  MK_TRY(engine->gpu != NULL ? mk_gpu_trace_take(engine->gpu, out) : mk_cpu_trace_take(engine->cpu, out));
+  snprintf((*out)->facts.device, sizeof(*out)->facts.device, "%.95s", engine->device);
+  snprintf((*out)->facts.model, sizeof(*out)->facts.model, "%s", engine->program->model);
+  return MK_OK;
+}

@@ -1,0 +1,122 @@
+/* A model directory ready to generate: configuration, compiled and verified program, weights on a machine.
+ *
+ * The engine owns everything it opens until mk_engine_close. One thread at a time per engine. Failure: the status of the
+ * step that failed (MK_ERR_FILE for the model, MK_ERR_REJECTED from the verifier, MK_ERR_DEVICE from the machine), with its
+ * message. */
+#ifndef MK_ENGINE_H
+#define MK_ENGINE_H
+
+#include <signal.h>
+
+#include "engine/batch.h"
+#include "instructions/sampling_host.h"
+#include "models/config.h"
+#include "models/graph.h"
+#include "vm/cpu/machine.h"
+#include "vm/gpu/machine.h"
+#include "vm/program/program.h"
+
+/* For tests that plant faults: each hook may change what it is given. `program` runs after verification. */
+typedef struct mk_tamper {
+  void (*config)(mk_config *config);
+  void (*program)(mk_program *program);
+  uint32_t position_shift; /* generation starts at this position instead of 0 */
+} mk_tamper;
+
+typedef struct mk_engine_options {
+  const char *device;       /* "cpu", "cuda" or "cuda:N"; NULL or "": cuda:0 where mkvm can use it, else cpu */
+  bool want_logits;         /* cuda: every generated token comes with logits, at the price of a launch for each */
+  const mk_config *synth;   /* not NULL: no directory; this configuration with the hash weights of models/synth.h */
+  uint64_t synth_seed;      /* of those */
+  uint32_t gpu_deadline_ms; /* cuda: of every wait in the kernel; 0: 1500 */
+  uint32_t sms;     /* 0: 132; on the cpu as many as keep its threads busy, unless it interleaves or checks for races */
+  uint32_t threads; /* cpu: 0: one for each core that the process may use; interleaving and checking take one */
+  uint32_t max_seq; /* 0: min(max_position_embeddings, 4096) */
+  /* Of a greedy program, per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time; MK_PROMPT_ROWS: of
+   * one sequence at a time. cuda: hidden and intermediate sizes are then multiples of 16, and mk_engine_generate goes on token by
+   * token behind the prompt. */
+  uint32_t rows;
+  /* cuda, 2 to 16 rows: prompts of more than MK_LONG_PROMPT tokens are computed before their sequence joins the others, in a program of
+   * MK_PROMPT_ROWS. */
+  bool long_prompts;
+  /* One row where the device cannot do as many for this model; on the cpu 16 at most, which is faster there. */
+  bool rows_or_one;
+  uint32_t kv_blocks;       /* with several rows, blocks of 64 tokens that they share; 0: a full context for each row */
+  uint64_t interleave_seed; /* 0: queues run greedily; else a random legal interleaving of all roles */
+  bool adversarial;         /* relaxed counters become visible before the data they announce */
+  bool check_races;         /* detect unordered accesses while running */
+  const mk_tamper *tamper;  /* NULL outside tests */
+  const char *cache;        /* folder of packed copies of checkpoints, read when there, written when not; NULL: none */
+  /* How tokens are drawn; NULL, or one that is greedy: a greedy program. */
+  const mk_sampling *sampling;
+  /* Not NULL: once it is not 0, loading ends with MK_ERR_RUNTIME, and generation after the step at hand. */
+  const volatile sig_atomic_t *cancel;
+  /* Told while the engine opens; NULL: nobody is. */
+  void (*memory)(void *user, const mk_memory_plan *plan);      /* before the machine allocates */
+  void (*progress)(void *user, uint64_t done, uint64_t total); /* bytes of weights loaded */
+  void (*notice)(void *user, const char *text); /* one line: a packed copy that is no good, or a mk_note */
+  /* Told while the engine generates, after steps on the way through prompts: how many of all their tokens are done. The last token of a
+   * prompt is not told of, but followed by what is generated. */
+  void (*prompt_progress)(void *user, uint64_t done, uint64_t total);
+  void *progress_user; /* of these */
+} mk_engine_options;
+
+enum { MK_LONG_PROMPT = 32 }; /* tokens: more of them are worth a program of their own */
+
+typedef struct mk_engine mk_engine;
+
+/* Called after each generated token; false stops. logits: [vocab], valid during the call; NULL on cuda without want_logits. */
+typedef bool (*mk_token_fn)(void *user, uint32_t token, const float *logits);
+
+/* The CPU machine alone interleaves, checks for races and is tampered with: options that ask for these rule cuda out
+ * (MK_ERR_USAGE when `device` names it). model_dir may be NULL with `synth`. */
+mk_status mk_engine_open(const char *model_dir, const mk_engine_options *options, mk_engine **out);
+void mk_engine_close(mk_engine *engine); /* NULL is fine */
+
+/* Whether such an engine could have several rows: it would run on the cpu, and choose greedily. */
+bool mk_engine_takes_rows(const mk_engine_options *options);
+
+const mk_config *mk_engine_config(const mk_engine *engine);
+const mk_program *mk_engine_program(const mk_engine *engine);
+uint32_t mk_engine_max_seq(const mk_engine *engine);
+/* "cpu", or the index and name of the GPU: "cuda:0 (NVIDIA H200)". As long-lived as the engine. */
+const char *mk_engine_device(const mk_engine *engine);
+/* The GPU machine that the engine owns; NULL when it runs on the CPU. */
+mk_gpu *mk_engine_gpu(mk_engine *engine);
+/* The CPU machine; NULL when it runs on a GPU. */
+mk_cpu *mk_engine_cpu(mk_engine *engine);
+/* Copies the prompt into its buffer on the machine, from its start. MK_ERR_USAGE when it has several rows. */
+mk_status mk_engine_set_prompt(mk_engine *engine, const uint32_t *prompt, size_t count);
+
+/* Of later generations: the same seed gives the same tokens again. MK_ERR_USAGE for parameters that make no sense, and for
+ * others than greedy ones when the engine was opened with a greedy program. */
+mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling);
+
+/* Generation from an empty context, greedy unless the engine samples: the prompt (1..max_seq ids, each < vocab), then up to
+ * n_predict tokens, fewer when fn returns false or the context is full. Prompt and generated tokens together never exceed max_seq. */
+mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t prompt_count, size_t n_predict,
+                             mk_token_fn fn, void *user);
+
+/* As mk_engine_generate, for several sequences: side by side when the engine has several rows, else one after the other. Each
+ * gives the same tokens and logits as alone, whoever is beside it. What goes wrong with one of them ends that one. With several
+ * rows the call fails when the machine does; with one, every sequence says so by itself. */
+mk_status mk_engine_generate_all(mk_engine *engine, const mk_sequence *sequences, size_t count,
+                                 const mk_sequence_calls *calls);
+
+/* Which steps later generations record, and how many records a role of an SM may keep. */
+typedef struct mk_trace_window {
+  uint32_t first; /* step of the launch, from 0; MK_FIRST_GENERATED: the one that computes the first generated token */
+  uint32_t steps; /* 0: the recorder is off */
+  uint32_t records;
+} mk_trace_window;
+#define MK_FIRST_GENERATED UINT32_MAX
+
+/* Records a role makes in `steps` steps of this program, generously, within what memory allows. */
+uint32_t mk_trace_records(const mk_program *program, uint32_t steps);
+
+/* MK_ERR_USAGE for an engine of several rows, which makes many launches of a generation. */
+mk_status mk_engine_trace(mk_engine *engine, const mk_trace_window *window);
+/* The last generation's, with the facts that the engine knows (device, version). */
+mk_status mk_engine_trace_take(mk_engine *engine, mk_trace **out);
+
+#endif

@@ -1,0 +1,162 @@
+/* See weights.h. */
+#include "engine/weights.h"
+
+#include <string.h>
+
+#include "models/llama.h"
+#include "vm/program/program.h"
+
+typedef struct row_reader {
+  const mk_checkpoint *checkpoint;
+  const mk_graph *graph;
+  const mk_weight *weight;
+  const mk_tensor *tensors[3];
+  uint16_t *rows; /* 16 source rows, the row tile that is being packed */
+} row_reader;
+
+/* Reads the source rows of packed rows [first, first + 16) into reader->rows, in as few reads as their order allows.
+ * present[i]: packed row first + i has a source. */
+static mk_status read_row_tile(const row_reader *reader, uint32_t first, bool present[16]) {
+  uint32_t cols = reader->weight->cols;
+  uint32_t run_source = 0, run_row = 0, run_at = 0, run = 0;
+  for (uint32_t i = 0; i <= 16; i++) {
+    uint32_t source = 0, row = 0;
+    bool there = i < 16 && mk_weight_row(reader->weight, reader->graph->config.head_dim, first + i, &source, &row);
+    if (i < 16) {
+      present[i] = there;
+    }
+    if (run != 0 && (!there || source != run_source || row != run_row + run)) {
+      MK_TRY(mk_tensor_read(reader->checkpoint, reader->tensors[run_source], (uint64_t)run_row * cols,
+                            (uint64_t)run * cols, reader->rows + (size_t)run_at * cols));
+      run = 0;
+    }
+    if (there && run == 0) {
+      run_source = source, run_row = row, run_at = i;
+    }
+    run += there;
+  }
+  return MK_OK;
+}
+
+/* Pairs of columns: element 2 t of a fragment word and its neighbour always move together. */
+static void pack_row(const uint16_t *from, uint32_t cols, uint32_t row, uint16_t *tile) {
+  for (uint32_t c = 0; c + 1 < cols; c += 2) {
+    memcpy(tile + mk_tile_offset(0, row % MK_TILE, c % MK_TILE) + (size_t)(c / MK_TILE) * MK_TILE_STEP_ELEMENTS,
+           from + c, 2 * sizeof *from);
+  }
+  if (cols % 2 != 0) {
+    uint32_t c = cols - 1;
+    tile[mk_tile_offset(0, row % MK_TILE, c % MK_TILE) + (size_t)(c / MK_TILE) * MK_TILE_STEP_ELEMENTS] = from[c];
+  }
+}
+
+static mk_status load_tiles(const row_reader *reader, uint16_t *memory, mk_weights_tick tick, void *user) {
+  const mk_weight *weight = reader->weight;
+  size_t row_tile_elements = (size_t)(weight->cols + MK_TILE - 1) / MK_TILE * MK_TILE_STEP_ELEMENTS;
+  for (uint32_t first = 0; first < weight->rows; first += MK_TILE) {
+    bool present[16];
+    MK_TRY(read_row_tile(reader, first, present));
+    for (uint32_t i = 0; i < MK_TILE; i++) {
+      if (present[i]) {
+        pack_row(reader->rows + (size_t)i * weight->cols, weight->cols, i,
+                 memory + first / MK_TILE * row_tile_elements);
+      }
+    }
+    MK_TRY(tick == NULL ? MK_OK : tick(user, row_tile_elements * sizeof *memory));
+  }
+  return MK_OK;
+}
+
+static mk_status find_sources(const mk_checkpoint *checkpoint, const mk_weight *weight, const mk_tensor *tensors[3]) {
+  for (uint32_t s = 0; s < weight->source_count; s++) {
+    tensors[s] = mk_checkpoint_find(checkpoint, weight->sources[s].tensor);
+    if (tensors[s] == NULL) {
+      return mk_error(MK_ERR_FILE, "the checkpoint has no tensor %s", weight->sources[s].tensor);
+    }
+  }
+  return MK_OK;
+}
+
+mk_status mk_weights_pack(const mk_checkpoint *checkpoint, const mk_graph *graph, const mk_weight *weight, void *memory,
+                          mk_weights_tick tick, void *user) {
+  if (weight->pack == MK_PACK_FREQUENCIES) {
+    mk_llama_frequencies(&graph->config, memory);
+    return MK_OK;
+  }
+  row_reader reader = {.checkpoint = checkpoint, .graph = graph, .weight = weight};
+  MK_TRY(find_sources(checkpoint, weight, reader.tensors));
+  if (weight->pack == MK_PACK_VECTOR) {
+    return mk_tensor_read(checkpoint, reader.tensors[0], 0, weight->cols, memory);
+  }
+  MK_TRY(mk_alloc((size_t)16 * weight->cols, sizeof *reader.rows, &reader.rows));
+  mk_status status = load_tiles(&reader, memory, tick, user);
+  mk_free(reader.rows);
+  return status;
+}
+
+mk_status mk_weights_load(const mk_checkpoint *checkpoint, const mk_graph *graph, const mk_weight *weight,
+                          void *memory) {
+  return mk_weights_pack(checkpoint, graph, weight, memory, NULL, NULL);
+}
+
+static mk_status upload_frequencies(const mk_graph *graph, const mk_weight *weight, mk_gpu_upload *upload,
+                                    size_t buffer) {
+  void *memory;
+  if (weight->cols * sizeof(float) > mk_gpu_upload_room(upload)) {
+    return mk_error(MK_ERR_FILE, "head_dim: %u is too large to be loaded", graph->config.head_dim);
+  }
+  MK_TRY(mk_gpu_upload_begin(upload, &memory));
+  mk_llama_frequencies(&graph->config, memory);
+  return mk_gpu_upload_bytes(upload, buffer, 0, weight->cols * sizeof(float));
+}
+
+/* Rows [first_row, first_row + rows) of the source that *pack names. */
+static mk_status upload_rows(const mk_checkpoint *checkpoint, const mk_tensor *tensor, mk_gpu_upload *upload,
+                             size_t buffer, const mk_gpu_pack *pack) {
+  void *memory;
+  MK_TRY(mk_gpu_upload_begin(upload, &memory));
+  MK_TRY(mk_tensor_read_raw(checkpoint, tensor, (uint64_t)pack->first_row * pack->cols,
+                            (uint64_t)pack->rows * pack->cols, memory));
+  return mk_gpu_upload_rows(upload, buffer, pack);
+}
+
+static mk_status upload_source(const mk_checkpoint *checkpoint, const mk_tensor *tensor, uint32_t rows,
+                               mk_gpu_upload *upload, size_t buffer, mk_gpu_pack *pack, mk_weights_tick tick,
+                               void *user) {
+  static const mk_gpu_pack_dtype dtypes[] = {
+      [MK_TENSOR_BF16] = MK_GPU_PACK_BF16, [MK_TENSOR_F16] = MK_GPU_PACK_F16, [MK_TENSOR_F32] = MK_GPU_PACK_F32};
+  uint64_t row_bytes = pack->cols * mk_tensor_unit(tensor), most = mk_gpu_upload_room(upload) / row_bytes;
+  if (most == 0) {
+    return mk_error(MK_ERR_FILE, "tensor %.200s: a row has %llu bytes; at most %zu are loaded at a time", tensor->name,
+                    (unsigned long long)row_bytes, mk_gpu_upload_room(upload));
+  }
+  pack->dtype = dtypes[tensor->dtype];
+  for (pack->first_row = 0; pack->first_row < rows; pack->first_row += pack->rows) {
+    pack->rows = rows - pack->first_row < most ? rows - pack->first_row : (uint32_t)most;
+    MK_TRY(upload_rows(checkpoint, tensor, upload, buffer, pack));
+    MK_TRY(tick == NULL ? MK_OK : tick(user, pack->rows * row_bytes));
+  }
+  return MK_OK;
+}
+
+mk_status mk_weights_upload(const mk_checkpoint *checkpoint, const mk_graph *graph, const mk_weight *weight,
+                            mk_gpu_upload *upload, size_t buffer, mk_weights_tick tick, void *user) {
+  static const mk_gpu_fill_order orders[] = {[MK_PACK_ROWS] = MK_GPU_FILL_ROWS,
+                                             [MK_PACK_ROPE] = MK_GPU_FILL_ROPE,
+                                             [MK_PACK_GLU] = MK_GPU_FILL_GLU,
+                                             [MK_PACK_VECTOR] = MK_GPU_FILL_VECTOR};
+  const mk_tensor *tensors[3];
+  if (weight->pack == MK_PACK_FREQUENCIES) {
+    return upload_frequencies(graph, weight, upload, buffer);
+  }
+  MK_TRY(find_sources(checkpoint, weight, tensors));
+  mk_gpu_pack pack = {.order = orders[weight->pack], .cols = weight->cols, .head_dim = graph->config.head_dim};
+  for (uint32_t s = 0; s < weight->source_count; s++) {
+    pack.source_rows[s] = weight->sources[s].rows;
+  }
+  for (pack.source = 0; pack.source < weight->source_count; pack.source++) {
+    uint32_t rows = weight->pack == MK_PACK_VECTOR ? 1 : weight->sources[pack.source].rows;
+    MK_TRY(upload_source(checkpoint, tensors[pack.source], rows, upload, buffer, &pack, tick, user));
+  }
+  return MK_OK;
+}

@@ -1,0 +1,72 @@
+/* The opcode table as data, and the names of the enumerations. See program.h. */
+#include "vm/program/program.h"
+
+/* Every operand and parameter line raises its opcode's count; the last line stands, which is what the compiler warns
+ * of. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Woverride-init"
+static const mk_opcode_info opcodes[MK_OP_COUNT] = {
+#define MK_OPCODE(NAME, text, use, line) \
+  [MK_OP_##NAME].name = (text), [MK_OP_##NAME].semantics = (line), [MK_OP_##NAME].state = MK_STATE_##use,
+#define MK_OPERAND(NAME, slot, field, acc, rol, whn, type, sto)                   \
+  [MK_OP_##NAME].operand_count = (slot) + 1,                                      \
+  [MK_OP_##NAME].operands[slot] = {#field,        MK_ACCESS_##acc, MK_ROLE_##rol, \
+                                   MK_WHEN_##whn, MK_DTYPE_##type, MK_OPERAND_STORE_##sto},
+#define MK_PARAM(NAME, index, field, type) \
+  [MK_OP_##NAME].param_count = (index) + 1, [MK_OP_##NAME].params[index] = {#field, PARAM_IS_##type},
+#define PARAM_IS_U32 false
+#define PARAM_IS_F32 true
+#include "vm/program/opcodes.def"
+};
+#pragma GCC diagnostic pop
+
+const mk_opcode_info *mk_opcode_lookup(uint32_t opcode) {
+  return opcode > MK_OP_NONE && opcode < MK_OP_COUNT ? &opcodes[opcode] : NULL;
+}
+
+static const char *pick(const char *const *names, uint32_t count, uint32_t index) {
+  return index < count ? names[index] : "?";
+}
+
+const char *mk_dtype_name(uint32_t dtype) {
+  static const char *const names[MK_DTYPE_COUNT] = {"bf16", "f32", "u32"};
+  return pick(names, MK_DTYPE_COUNT, dtype);
+}
+
+const char *mk_kind_name(uint32_t kind) {
+  static const char *const names[MK_KIND_COUNT] = {"weight", "activation", "kv", "input", "output"};
+  return pick(names, MK_KIND_COUNT, kind);
+}
+
+const char *mk_store_name(uint32_t store) {
+  static const char *const names[MK_STORE_COUNT] = {"plain", "stamped", "tiles", "blocks"};
+  return pick(names, MK_STORE_COUNT, store);
+}
+
+const char *mk_scope_name(uint32_t scope) {
+  static const char *const names[MK_SCOPE_COUNT] = {"sm", "gpu", "sys"};
+  return pick(names, MK_SCOPE_COUNT, scope);
+}
+
+const char *mk_role_name(uint32_t role) {
+  static const char *const names[MK_ROLE_COUNT] = {"loader", "consumer", "storer"};
+  return pick(names, MK_ROLE_COUNT, role);
+}
+
+bool mk_opcode_loads_state(const mk_opcode_info *info) {
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    if (info->operands[slot].when == MK_WHEN_STATE) {
+      return true;
+    }
+  }
+  return false;
+}
+
+mk_role mk_opcode_finisher(const mk_opcode_info *info) {
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    if (info->operands[slot].role == MK_ROLE_STORER) {
+      return MK_ROLE_STORER;
+    }
+  }
+  return MK_ROLE_CONSUMER;
+}

@@ -1,0 +1,148 @@
+/* See plan.h. */
+#include "vm/program/plan.h"
+
+enum { NO_BUFFER = 0xffff };
+
+/* Sets *slot to the buffer; false: it is another one already. */
+static bool agree(uint16_t *slot, uint16_t buffer) {
+  bool same = *slot == NO_BUFFER || *slot == buffer;
+  *slot = buffer;
+  return same;
+}
+
+mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out) {
+  uint32_t rows = mk_program_rows(program);
+  if (rows == 1) {
+    return mk_error(MK_ERR_USAGE, "the program has 1 row per step; a plan is for one with several");
+  }
+  *out = (mk_plan_buffers){.plan = NO_BUFFER, .table = NO_BUFFER, .ring = NO_BUFFER, .kv = NO_BUFFER};
+  bool one = true;
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    const mk_operand *o = program->instructions[i].operands;
+    if (program->instructions[i].opcode == MK_OP_ATTENTION) {
+      one = one && agree(&out->table, o[MK_SLOT_ATTENTION_table].buffer);
+      uint16_t kv = o[MK_SLOT_ATTENTION_kv].buffer;
+      one =
+          one && (out->kv == NO_BUFFER || program->buffers[kv].block_tokens == program->buffers[out->kv].block_tokens);
+      out->kv = kv;
+    } else if (program->instructions[i].opcode == MK_OP_NEXT) {
+      one = one && agree(&out->plan, o[MK_SLOT_NEXT_prompt].buffer);
+      out->ring = o[MK_SLOT_NEXT_ring].rows != 0 ? o[MK_SLOT_NEXT_ring].buffer : out->ring;
+    }
+  }
+  if (!one || out->table == NO_BUFFER || out->ring == NO_BUFFER || out->plan == out->table) {
+    return mk_error(MK_ERR_USAGE, "the program has %s; a plan is for one with one plan, one block table and a ring",
+                    !one                      ? "several plans, block tables or sizes of blocks"
+                    : out->plan == out->table ? "no buffers of their own for plan and block table"
+                                              : "no attention, no next or no ring");
+  }
+  out->steps = program->buffers[out->plan].cols / (MK_ROW_WORDS * rows);
+  return MK_OK;
+}
+
+typedef struct slot_state { /* as far as the plan has been read */
+  uint32_t next;            /* position; UINT32_MAX: not used so far */
+  uint32_t step;            /* of its last row */
+  bool chose;
+} slot_state;
+
+typedef struct check {
+  const mk_program *program;
+  slot_state slots[MK_MAX_ROWS];
+} check;
+
+static mk_status check_row(check *c, uint32_t step, uint32_t line, const mk_step_row *row) {
+  const mk_step_ranges *ranges = &c->program->ranges;
+  if (row->slot >= mk_program_slots(c->program)) {
+    return mk_error(MK_ERR_USAGE, "plan: step %u, row %u: slot is %u; the program has %u", step, line, row->slot,
+                    mk_program_slots(c->program));
+  }
+  slot_state *slot = &c->slots[row->slot];
+  if (row->position < ranges->position.low || row->position > ranges->position.high) {
+    return mk_error(MK_ERR_USAGE, "plan: step %u, row %u: position is %u; positions are %u to %u", step, line,
+                    row->position, ranges->position.low, ranges->position.high);
+  }
+  if (slot->next != UINT32_MAX && row->position != slot->next) {
+    return mk_error(MK_ERR_USAGE, "plan: step %u, row %u: slot %u goes on at position %u; its last row makes that %u",
+                    step, line, row->slot, row->position, slot->next);
+  }
+  bool chosen = row->token == MK_TOKEN_CHOSEN;
+  if (chosen ? !slot->chose || slot->step == step : row->token < ranges->token.low || row->token > ranges->token.high) {
+    return chosen ? mk_error(MK_ERR_USAGE,
+                             "plan: step %u, row %u: takes a choice that slot %u has not made in an earlier step", step,
+                             line, row->slot)
+                  : mk_error(MK_ERR_USAGE, "plan: step %u, row %u: token is %u; tokens are %u to %u", step, line,
+                             row->token, ranges->token.low, ranges->token.high);
+  }
+  slot->chose = slot->chose || (row->flags & MK_ROW_CHOOSES) != 0;
+  slot->next = row->position + 1;
+  slot->step = step;
+  return MK_OK;
+}
+
+/* Programs for prompts ask for more: the active rows are the first ones, and only the last of them chooses. */
+static mk_status check_place(const mk_step_row *rows, uint32_t step, uint32_t line, uint32_t count) {
+  if (line != 0 && (rows[line - 1].flags & MK_ROW_ACTIVE) == 0) {
+    return mk_error(MK_ERR_USAGE, "plan: step %u, row %u is active and row %u is not; of %u rows the first ones are",
+                    step, line, line - 1, count);
+  }
+  bool last = line + 1 == count || (rows[line + 1].flags & MK_ROW_ACTIVE) == 0;
+  return last || (rows[line].flags & MK_ROW_CHOOSES) == 0
+             ? MK_OK
+             : mk_error(MK_ERR_USAGE, "plan: step %u, row %u chooses; of %u rows only the last active one does", step,
+                        line, count);
+}
+
+/* Blocks of the sequences in use, from their beginning to where the plan ends. */
+static mk_status check_blocks(const check *c, const mk_plan_buffers *buffers, const uint32_t *table) {
+  const mk_buffer *kv = &c->program->buffers[buffers->kv];
+  uint32_t columns = c->program->buffers[buffers->table].cols, blocks = kv->blocks;
+  uint8_t *owner;
+  MK_TRY(mk_alloc(blocks, sizeof *owner, &owner));
+  mk_status status = MK_OK;
+  for (uint32_t s = 0; s < mk_program_slots(c->program); s++) {
+    uint32_t used = c->slots[s].next == UINT32_MAX ? 0 : (c->slots[s].next + kv->block_tokens - 1) / kv->block_tokens;
+    for (uint32_t b = 0; b < used && status == MK_OK; b++) {
+      uint32_t block = table[(size_t)s * columns + b];
+      if (block >= blocks || block < c->program->ranges.block.low || block > c->program->ranges.block.high) {
+        status = mk_error(MK_ERR_USAGE, "block table: slot %u, entry %u is block %u; blocks are %u to %u", s, b, block,
+                          c->program->ranges.block.low, c->program->ranges.block.high);
+      } else if (owner[block] != 0) {
+        status = mk_error(MK_ERR_USAGE, "block table: slot %u, entry %u is block %u, which slot %u has already", s, b,
+                          block, owner[block] - 1U);
+      } else {
+        owner[block] = (uint8_t)(s + 1);
+      }
+    }
+  }
+  mk_free(owner);
+  return status;
+}
+
+mk_status mk_plan_check(const mk_program *program, const mk_step_row *plan, uint32_t steps, const uint32_t *table) {
+  mk_plan_buffers buffers;
+  check c = {.program = program};
+  uint32_t rows = mk_program_rows(program);
+  MK_TRY(mk_plan_find(program, &buffers));
+  if (steps < 1 || steps > buffers.steps) {
+    return mk_error(MK_ERR_USAGE, "plan: %u steps; a launch of this program has 1 to %u", steps, buffers.steps);
+  }
+  for (uint32_t s = 0; s < MK_MAX_ROWS; s++) {
+    c.slots[s].next = UINT32_MAX;
+  }
+  for (uint32_t step = 0; step < steps; step++) {
+    uint32_t active = 0;
+    for (uint32_t line = 0; line < rows; line++) {
+      const mk_step_row *row = &plan[(size_t)step * rows + line];
+      if ((row->flags & MK_ROW_ACTIVE) != 0) {
+        MK_TRY(rows > MK_MAX_ROWS ? check_place(plan + (size_t)step * rows, step, line, rows) : MK_OK);
+        MK_TRY(check_row(&c, step, line, row));
+        active++;
+      }
+    }
+    if (active == 0) {
+      return mk_error(MK_ERR_USAGE, "plan: step %u has no active row", step);
+    }
+  }
+  return check_blocks(&c, &buffers, table);
+}

@@ -1,0 +1,42 @@
+/* The plan of a launch: what each row of each of its steps computes, for programs of several rows per step.
+ *
+ * All of it is known before the launch but the tokens that the launch itself chooses. A row is one token at one position of the
+ * sequence in one slot; a slot's KV blocks are named by its row of the block table. Chunks of a prompt (rows at neighbouring
+ * positions), several sequences at once and mixes of both are therefore the same thing to a program.
+ *
+ * Plain data. Any thread may call. Failure: MK_ERR_USAGE, with step, row, field and value. */
+#ifndef MK_PLAN_H
+#define MK_PLAN_H
+
+#include "vm/program/program.h"
+
+enum {
+  MK_ROW_ACTIVE = 1,  /* an idle row's other words mean nothing */
+  MK_ROW_CHOOSES = 2, /* wants logits and the token that follows */
+};
+#define MK_TOKEN_CHOSEN UINT32_MAX /* as a token: what the slot's last row that chose came to, earlier in the launch */
+#define MK_RESULT_NAN 0x80000000u  /* added to a result: its logits were not numbers */
+
+typedef struct mk_step_row {
+  uint32_t slot, position, token, flags;
+} mk_step_row;
+
+enum { MK_ROW_WORDS = sizeof(mk_step_row) / sizeof(uint32_t) };
+
+/* The buffers that a program of several rows takes its plan and its blocks from: one of each, so that what the host checks is what
+ * is read. MK_ERR_USAGE for another program. */
+typedef struct mk_plan_buffers {
+  uint16_t plan, table, ring;
+  uint16_t kv;    /* of a layer; blocks of all have the same size */
+  uint32_t steps; /* a launch has at most */
+} mk_plan_buffers;
+mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out);
+
+/* What the verifier assumes of the host. plan: [steps][rows of the program]; table: [slots][blocks of a sequence], as the buffer holds
+ * it. Every step has an active row; slots, positions and tokens are in range; the rows of a slot in one step are at rising,
+ * neighbouring positions, and go on from where they were in the step before; a token that is chosen has been chosen; and no block
+ * is named twice by those entries that the plan reads or fills. With MK_PROMPT_ROWS the active rows are the first ones, and of them only
+ * the last may choose. */
+mk_status mk_plan_check(const mk_program *program, const mk_step_row *plan, uint32_t steps, const uint32_t *table);
+
+#endif

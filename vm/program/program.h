@@ -1,0 +1,298 @@
+/* A program: what the scheduler writes, the verifier proves, every machine runs, and a .mkp file holds.
+ *
+ * Ownership: a mk_program owns all of its arrays; mk_program_free releases them. It is written by one thread (through
+ * the mk_program_add_* functions, or by mk_program_load) and immutable after that: any thread may read it.
+ * Failure: MK_ERR_FILE for a malformed file (message: what is wrong at which place), MK_ERR_RUNTIME for I/O and memory.
+ *
+ * How instructions are ordered (the verifier and the CPU machine each implement these rules, and only these):
+ *   1. Per SM there are three threads of execution, one per role. Each walks the SM's queue in order. Within one instruction the
+ *      loader's part happens before the consumer's, and the consumer's before the storer's. The consumer of the next
+ *      instruction does not wait for the storer of this one. The loader streams pages through a ring of ring_pages and
+ *      runs ahead; an operand with `when` STATE it loads only after the last `next` instruction of the previous epoch
+ *      on its SM (consumer part). The step state is private to an SM and double-buffered by the parity of the epoch.
+ *      An instruction's waits come first, its signals last. They are sent by the role that finishes it (mk_opcode_finisher): a
+ *      signal of a consumer comes after all earlier consumers of its queue, and perhaps before earlier storers.
+ *   2. Release counter: all that happens before the signal happens before whatever follows a wait that needed it.
+ *   3. Relaxed counter: orders nothing; it makes waiting cheap.
+ *   4. Stamp: a reader of a stamped word waits until the word carries the generation of this epoch. That orders the word
+ *      itself. It also means that the reader runs after the writer (a dependency, not a publication): dependencies and
+ *      rule 1 together prove that a stamped word is not overwritten before its readers have read it. An instruction publishes its
+ *      tiles one after the other, and signals after the last: a stamp proves that its waits are over, and that its inputs have been read
+ *      if all of its tiles have been seen or its opcode stages them (mk_opcode_streams). It proves no signal of the same instruction.
+ *   5. Fusion: a machine may do SCORE within the HEAD before it in the queue, and COMBINE within the ATTENTION before it where one split is in
+ *      use (mk_fuses): their stamps prove no signal of that instruction either.
+ * An epoch is one step: one pass over all queues. Epochs follow each other without a barrier. The generation of every
+ * stamped word written in epoch e (from 0) is e + 1 counted from the last time the buffers were cleared. */
+#ifndef MK_PROGRAM_H
+#define MK_PROGRAM_H
+
+#include "vm/program/instruction.h"
+#include "vm/status.h"
+
+typedef enum mk_dtype { MK_DTYPE_BF16, MK_DTYPE_F32, MK_DTYPE_U32, MK_DTYPE_COUNT } mk_dtype;
+
+typedef enum mk_buffer_kind {
+  MK_KIND_WEIGHT,     /* constant, from the checkpoint or derived from the configuration */
+  MK_KIND_ACTIVATION, /* written and read within a step, or carried by its owner to the next instruction */
+  MK_KIND_KV,         /* the paged KV cache of one layer */
+  MK_KIND_INPUT,      /* written by the host before the launch, constant during it */
+  MK_KIND_OUTPUT,     /* read by the host */
+  MK_KIND_COUNT
+} mk_buffer_kind;
+
+typedef enum mk_store {
+  MK_STORE_PLAIN,   /* row-major elements */
+  MK_STORE_STAMPED, /* 64-bit words: low half one f32/u32 or two bf16 (even index low), high half the generation */
+  MK_STORE_TILES,   /* weight tiles, see mk_tile_offset */
+  MK_STORE_BLOCKS,  /* [block][kv head][K, V], see mk_block_offset; found through a block table */
+  MK_STORE_COUNT
+} mk_store;
+
+typedef enum mk_scope { MK_SCOPE_SM, MK_SCOPE_GPU, MK_SCOPE_SYS, MK_SCOPE_COUNT } mk_scope;
+
+/* Which proxies may touch a buffer. */
+enum {
+  MK_PROXY_GENERIC = 1, /* ordinary loads and stores */
+  MK_PROXY_ASYNC = 2,   /* bulk copies */
+};
+
+/* A buffer is a grid of tiles: rows x cols elements in tiles of tile_rows x tile_cols (the last ones may be partial).
+ * MK_STORE_BLOCKS: row s stands for all tokens t of slot c with (t / span_tokens + c) % rows == s, column h for KV head h; the
+ * physical block of tokens [64 b, 64 b + 64) of slot c is table[c][b], and a table names no block twice. A program of one row per step
+ * has slot 0 alone. */
+typedef struct mk_buffer {
+  char name[48];
+  uint8_t kind;  /* mk_buffer_kind */
+  uint8_t dtype; /* mk_dtype */
+  uint8_t store; /* mk_store */
+  uint8_t scope; /* mk_scope: who may access it: one SM, one GPU, every GPU and the host */
+  uint8_t proxy;
+  uint8_t zero[3];
+  uint16_t rank;     /* the GPU that holds it */
+  uint16_t head_dim; /* BLOCKS only, as the three below; else 0 */
+  uint32_t block_tokens;
+  uint32_t span_tokens;
+  uint32_t blocks;
+  uint32_t rows, cols; /* elements */
+  uint32_t tile_rows, tile_cols;
+  uint64_t offset; /* bytes from the start of the arena: weights have their own, everything else shares one */
+  uint64_t bytes;
+} mk_buffer;
+
+typedef enum mk_counter_kind { MK_COUNTER_RELAXED, MK_COUNTER_RELEASE, MK_COUNTER_KIND_COUNT } mk_counter_kind;
+
+typedef struct mk_counter {
+  char name[48];
+  uint8_t kind;  /* mk_counter_kind */
+  uint8_t scope; /* mk_scope */
+  uint16_t rank;
+  uint32_t total; /* signals per epoch */
+} mk_counter;
+
+/* The machine a program was compiled for: named constants of one machine configuration. */
+typedef struct mk_machine {
+  uint32_t sms;            /* queues, one block each */
+  uint32_t page_bytes;     /* 16384 */
+  uint32_t ring_pages;     /* pages per SM */
+  uint32_t resident_bytes; /* shared memory for long-lived tiles */
+  uint32_t copy_bytes;     /* size of one bulk copy */
+  uint32_t consumer_warps;
+  uint32_t loader_warps;
+  uint32_t instruction_ring; /* instructions fetched ahead */
+  uint32_t result_slots;     /* results the storer may owe: the consumer is at most this many instructions ahead */
+  uint32_t ranks;            /* GPUs */
+} mk_machine;
+
+/* Step parameters and their declared ranges, inclusive: what the verifier proves, it proves for all of these. */
+typedef struct mk_range {
+  uint32_t low, high;
+} mk_range;
+typedef struct mk_step_ranges {
+  mk_range position; /* of the token that the step computes */
+  mk_range token;
+  mk_range block; /* entries of the block table */
+  /* Rows of a step that are active. high: the program's rows, 1, 2, 4, 8, 16 or MK_PROMPT_ROWS. With several, a value of a step has a line for each, all
+   * in one tile (tile_rows is that number); lines of idle rows are neither written nor waited for. vm/program/plan.h */
+  mk_range batch;
+} mk_step_ranges;
+
+typedef struct mk_queue {
+  uint32_t first, count; /* instructions[first, first + count) */
+  uint32_t rank;
+} mk_queue;
+
+typedef struct mk_program {
+  mk_machine machine;
+  mk_step_ranges ranges;
+  char model[64];       /* a label for people */
+  uint64_t config_hash; /* of the configuration it was compiled from: run refuses another model's weights */
+  mk_buffer *buffers;
+  size_t buffer_count, buffer_capacity;
+  mk_counter *counters;
+  size_t counter_count, counter_capacity;
+  mk_queue *queues; /* machine.sms * machine.ranks entries; queue q runs on SM q % sms of rank q / sms */
+  size_t queue_count;
+  mk_instruction *instructions; /* grouped by queue */
+  size_t instruction_count, instruction_capacity;
+  uint64_t weight_bytes, work_bytes; /* the two arenas */
+} mk_program;
+
+enum {
+  MK_MAX_ROWS = 16,      /* of a step that sequences may share: as many slots as rows */
+  MK_PROMPT_ROWS = 64,   /* of a step that computes a chunk of one sequence: one slot */
+  MK_MAX_UNITS = 128,    /* of attention per KV head, where there are several rows */
+  MK_PIECE_TOKENS = 256, /* that ATTENTION takes of a span at a time */
+};
+/* Rows per step; within 1 to MK_PROMPT_ROWS for any program. */
+static inline uint32_t mk_program_rows(const mk_program *program) {
+  uint32_t rows = program->ranges.batch.high;
+  return rows < 1 ? 1 : rows > MK_PROMPT_ROWS ? MK_PROMPT_ROWS : rows;
+}
+/* Sequences at a time. */
+static inline uint32_t mk_program_slots(const mk_program *program) {
+  uint32_t rows = mk_program_rows(program);
+  return rows > MK_MAX_ROWS ? 1 : rows;
+}
+
+/* The latency machine on `sms` SMs (hardware.md's H200 has 132). */
+mk_machine mk_machine_latency(uint32_t sms);
+/* The same for programs of MK_PROMPT_ROWS: fewer warps, each with more to keep, and a shorter ring. */
+mk_machine mk_machine_prompt(uint32_t sms);
+
+mk_status mk_program_new(const mk_machine *machine, mk_program **out);
+void mk_program_free(mk_program *program); /* NULL is fine */
+
+/* Appends a buffer (name, kind, dtype, store, scope, proxy, rank, shape, tile and KV fields given; bytes and offset are computed
+ * here) or a counter. MK_ERR_FILE when it has more tiles or the program more buffers than an operand can address. */
+mk_status mk_program_add_buffer(mk_program *program, const mk_buffer *buffer, uint16_t *index);
+mk_status mk_program_add_counter(mk_program *program, const char *name, mk_counter_kind kind, uint16_t *index);
+/* Index of the buffer of that name, or -1. */
+int mk_program_find_buffer(const mk_program *program, const char *name);
+
+uint32_t mk_buffer_grid_rows(const mk_buffer *buffer); /* in tiles */
+uint32_t mk_buffer_grid_cols(const mk_buffer *buffer);
+/* Bytes of one element as stored (TILES and BLOCKS: 2); 0 when the combination of dtype and store is not a legal one. */
+uint64_t mk_buffer_bytes(const mk_buffer *buffer); /* UINT64_MAX on overflow */
+
+/* MK_STORE_TILES: bf16, tiles of 16 x 16, rows and columns padded with zeros to whole tiles. A row tile is
+ * grid_cols steps of 512 bytes; a step holds 32 lanes of 8 bf16, lane 4 g + t (g = 0..7, t = 0..3):
+ *   W[g][2t], W[g][2t+1], W[g+8][2t], W[g+8][2t+1], W[g][2t+8], W[g][2t+9], W[g+8][2t+8], W[g+8][2t+9]
+ * which is the A fragment of mma.m16n8k16 (PTX ISA, "Matrix fragments for mma.m16n8k16"): one 16-byte load per lane, and
+ * any K range of a row tile is one contiguous piece of memory. The layout depends on nothing but the tensor's shape. */
+enum { MK_TILE = 16, MK_TILE_STEP_ELEMENTS = 256 };
+/* Functions that kernels use as well. */
+#ifdef __CUDACC__
+#define MK_HOST_DEVICE __host__ __device__
+#else
+#define MK_HOST_DEVICE
+#endif
+/* Element index of W[row][col] in its step. */
+MK_HOST_DEVICE static inline uint32_t mk_step_offset(uint32_t row, uint32_t col) {
+  uint32_t r = row % MK_TILE, c = col % MK_TILE;
+  uint32_t lane = (r % 8) * 4 + (c % 8) / 2;
+  uint32_t element = (c / 8) * 4 + (r / 8) * 2 + c % 2;
+  return lane * 8 + element;
+}
+/* Element index of W[row][col] in a TILES buffer with `grid_cols` column tiles. */
+static inline uint64_t mk_tile_offset(uint32_t grid_cols, uint32_t row, uint32_t col) {
+  return ((uint64_t)(row / MK_TILE) * grid_cols + col / MK_TILE) * MK_TILE_STEP_ELEMENTS + mk_step_offset(row, col);
+}
+
+/* MK_STORE_BLOCKS: K (which = 0), then V (1) of one block and KV head, both in 16 x 16 tiles in the order of a step. Tile (token / 16,
+ * dim / 16) is number token / 16 * (head_dim / 16) + dim / 16. A tile of K has tokens as rows and dims as columns, a tile of V
+ * dims as rows and tokens as columns: each is the A operand of its product (K q, and V p).
+ * Element index from the start of that head's pair in its block, which is 2 * block_tokens * head_dim elements long;
+ * token < block_tokens, and both sides are multiples of 16. */
+MK_HOST_DEVICE static inline uint64_t mk_block_offset(uint32_t block_tokens, uint32_t head_dim, uint32_t which,
+                                                      uint32_t token, uint32_t dim) {
+  uint64_t tile = (uint64_t)(token / MK_TILE) * (head_dim / MK_TILE) + dim / MK_TILE;
+  return (uint64_t)which * block_tokens * head_dim + tile * MK_TILE_STEP_ELEMENTS +
+         (which == 0 ? mk_step_offset(token, dim) : mk_step_offset(dim, token));
+}
+
+/* Pages that an instruction streams through the ring, from its operands (KV: at the largest position), and the bytes of
+ * resident shared memory it needs. One rule for scheduler and machines; the verifier checks the recorded values. */
+uint32_t mk_instruction_pages(const mk_program *program, const mk_instruction *instruction);
+uint32_t mk_instruction_resident(const mk_program *program, const mk_instruction *instruction);
+
+/* The opcode table as data. */
+typedef enum mk_access { MK_ACCESS_READ, MK_ACCESS_WRITE, MK_ACCESS_UPDATE } mk_access;
+typedef enum mk_role { MK_ROLE_LOADER, MK_ROLE_CONSUMER, MK_ROLE_STORER, MK_ROLE_COUNT } mk_role;
+typedef enum mk_when { MK_WHEN_EARLY, MK_WHEN_STATE, MK_WHEN_WAITS, MK_WHEN_USED, MK_WHEN_LISTED } mk_when;
+typedef enum mk_state_use { MK_STATE_NONE, MK_STATE_READ, MK_STATE_WRITE } mk_state_use;
+/* What an operand slot accepts. */
+typedef enum mk_operand_store {
+  MK_OPERAND_STORE_PLAIN,
+  MK_OPERAND_STORE_STAMPED,
+  MK_OPERAND_STORE_TILES,
+  MK_OPERAND_STORE_BLOCKS,
+  MK_OPERAND_STORE_INPUT,
+  MK_OPERAND_STORE_RESIDUAL,
+} mk_operand_store;
+
+typedef struct mk_operand_info {
+  const char *name; /* NULL: no such operand */
+  mk_access access;
+  mk_role role;
+  mk_when when;
+  mk_dtype dtype;
+  mk_operand_store store;
+} mk_operand_info;
+
+typedef struct mk_param_info {
+  const char *name; /* NULL: no such parameter */
+  bool is_float;
+} mk_param_info;
+
+typedef struct mk_opcode_info {
+  const char *name; /* NULL for MK_OP_NONE */
+  const char *semantics;
+  mk_state_use state;
+  uint32_t operand_count, param_count;
+  mk_operand_info operands[MK_MAX_OPERANDS];
+  mk_param_info params[MK_MAX_PARAMS];
+} mk_opcode_info;
+
+/* NULL when `opcode` is not one. */
+const mk_opcode_info *mk_opcode_lookup(uint32_t opcode);
+/* Whether its loader needs the step state: some operand has `when` STATE. */
+bool mk_opcode_loads_state(const mk_opcode_info *info);
+/* The role that finishes it, and sends its signals: the storer where it has an operand, else the consumer. */
+mk_role mk_opcode_finisher(const mk_opcode_info *info);
+
+/* Whether it takes its inputs word by word: a result may be published before all inputs have been read. All other opcodes stage their inputs
+ * first. */
+bool mk_opcode_streams(uint32_t opcode);
+/* Whether a machine may do `in` within `before`, the instruction before it in its queue (rule 5). */
+bool mk_fuses(const mk_program *program, const mk_instruction *before, const mk_instruction *in);
+
+static inline float mk_param_float(uint32_t bits) {
+  union {
+    uint32_t u;
+    float f;
+  } value = {bits};
+  return value.f;
+}
+static inline uint32_t mk_float_param(float number) {
+  union {
+    float f;
+    uint32_t u;
+  } value = {number};
+  return value.u;
+}
+
+const char *mk_dtype_name(uint32_t dtype);
+const char *mk_kind_name(uint32_t kind);
+const char *mk_store_name(uint32_t store);
+const char *mk_scope_name(uint32_t scope);
+const char *mk_role_name(uint32_t role);
+
+/* The .mkp file: header (magic "MKPF", version, total size, FNV-1a-64 of all that follows), then the structures of this
+ * header in order, little-endian. Save writes a temporary file and renames it. Parse takes any bytes: it checks sizes, counts,
+ * enumerations, names and padding, and nothing about what the program does (that is the verifier's part). */
+mk_status mk_program_save(const mk_program *program, const char *path);
+mk_status mk_program_load(const char *path, mk_program **out);
+mk_status mk_program_parse(const void *data, size_t length, mk_program **out);
+mk_status mk_program_serialize(const mk_program *program, void **data, size_t *length); /* mk_free(*data) */
+
+#endif

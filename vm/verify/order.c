@@ -1,0 +1,576 @@
+/* Phase 3: one run of all queues over two epochs. Rules D01 (deadlock, told by verify_deadlock.c), R02 for stamped words, E04
+ * (counter overrun), and through verify_race.c R01-R03 for all other words.
+ *
+ * Counters only grow, stamps of an epoch only appear, and waits ask for at least so much: whatever order the run takes, it
+ * gets as far as any. Only consumers wait for other queues. A loader waits for pages, which earlier consumers of its own queue
+ * free in order, and for its own `next`; a storer for its consumer; so a queue goes on if and only if its consumer does. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "vm/verify/run.h"
+#include "vm/widest.h"
+
+MK_WIDEST static void join(uint32_t *restrict into, const uint32_t *restrict from, uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) {
+    into[i] = into[i] > from[i] ? into[i] : from[i];
+  }
+}
+
+static uint32_t *row(uint32_t *matrix, uint32_t threads, uint32_t thread) { return matrix + (size_t)thread * threads; }
+
+static mk_status take_vector(mk_run *run, uint32_t **out) {
+  if (run->spare_count != 0) {
+    *out = run->spare[--run->spare_count];
+    memset(*out, 0, run->threads * sizeof **out);
+    return MK_OK;
+  }
+  return mk_alloc(run->threads, sizeof **out, out);
+}
+
+static mk_status give_vector(mk_run *run, uint32_t **vector) {
+  if (*vector != NULL) {
+    MK_TRY(mk_grow(&run->spare, &run->spare_capacity, run->spare_count + 1, sizeof *run->spare));
+    run->spare[run->spare_count++] = *vector;
+    *vector = NULL;
+  }
+  return MK_OK;
+}
+
+/* Counters: who signals and who waits. */
+
+/* The thread that sends the instruction's signals. */
+static uint32_t finisher_of(const mk_verifier *v, uint32_t instruction) {
+  return mk_thread_of(v, instruction, mk_opcode_finisher(mk_info(mk_at(v, instruction))));
+}
+
+static int by_user(const void *a, const void *b) {
+  const mk_user *x = a, *y = b;
+  if (x->counter != y->counter) {
+    return x->counter < y->counter ? -1 : 1;
+  }
+  if (x->thread != y->thread) {
+    return x->thread < y->thread ? -1 : 1;
+  }
+  return x->instruction < y->instruction ? -1 : x->instruction > y->instruction;
+}
+
+static void sort_users(mk_user *users, size_t count) {
+  if (count != 0) {
+    qsort(users, count, sizeof *users, by_user);
+  }
+}
+
+/* Of sorted users. */
+static void index_users(const mk_user *users, size_t count, uint32_t *first, size_t counters) {
+  for (size_t c = 0, i = 0; c <= counters; c++) {
+    while (i < count && users[i].counter < c) {
+      i++;
+    }
+    first[c] = (uint32_t)i;
+  }
+}
+
+/* Of the users of each counter the last one of every thread: what is ordered after that is ordered after all. */
+static mk_status index_last_users(const mk_run *run, const mk_user *users, size_t count, mk_user **out,
+                                  uint32_t **first) {
+  size_t counters = run->v->program->counter_count, kept = 0;
+  MK_TRY(mk_alloc(counters + 1, sizeof **first, first));
+  MK_TRY(mk_alloc(count, sizeof **out, out));
+  for (size_t i = 0; i < count; i++) {
+    if (i + 1 == count || users[i + 1].counter != users[i].counter || users[i + 1].thread != users[i].thread) {
+      (*out)[kept++] = users[i];
+    }
+  }
+  index_users(*out, kept, *first, counters);
+  return MK_OK;
+}
+
+static mk_status collect_users(mk_run *run) {
+  const mk_program *p = run->v->program;
+  MK_TRY(mk_alloc(run->v->report.signals, sizeof *run->signals, &run->signals));
+  MK_TRY(mk_alloc(run->v->report.waits, sizeof *run->waits, &run->waits));
+  MK_TRY(mk_alloc(p->counter_count + 1, sizeof *run->first_signal, &run->first_signal));
+  for (uint32_t i = 0; i < p->instruction_count; i++) {
+    const mk_instruction *in = mk_at(run->v, i);
+    uint32_t waiter = mk_thread_of(run->v, i, MK_ROLE_CONSUMER), sender = finisher_of(run->v, i);
+    for (uint32_t k = 0; k < in->signal_count; k++) {
+      run->signals[run->signal_count++] = (mk_user){
+          .counter = in->signals[k].counter, .thread = sender, .instruction = i, .amount = in->signals[k].amount};
+    }
+    for (uint32_t k = 0; k < in->wait_count; k++) {
+      run->waits[run->wait_count++] = (mk_user){
+          .counter = in->waits[k].counter, .thread = waiter, .instruction = i, .amount = in->waits[k].threshold};
+    }
+  }
+  sort_users(run->signals, run->signal_count);
+  sort_users(run->waits, run->wait_count);
+  index_users(run->signals, run->signal_count, run->first_signal, p->counter_count);
+  MK_TRY(index_last_users(run, run->signals, run->signal_count, &run->last_signals, &run->first_last_signal));
+  return index_last_users(run, run->waits, run->wait_count, &run->last_waits, &run->first_last_wait);
+}
+
+/* Signal s of a thread must have arrived when the counter reaches the threshold if the others cannot make it without s and those
+ * after it of its thread. */
+static mk_status add_joins(mk_run *run, uint32_t barrier) {
+  mk_verifier *v = run->v;
+  const mk_barrier *b = &run->barriers[barrier];
+  uint32_t total = v->program->counters[b->counter].total;
+  uint32_t last = run->first_signal[b->counter], first_of_all = last;
+  for (uint32_t i = run->first_signal[b->counter + 1]; i > first_of_all; i = last) {
+    uint32_t thread = run->signals[i - 1].thread, later = 0, forced = MK_NONE_INDEX;
+    for (last = i; last > first_of_all && run->signals[last - 1].thread == thread; last--) {
+      later += run->signals[last - 1].amount;
+      if (forced == MK_NONE_INDEX && total - later < b->threshold) {
+        forced = run->signals[last - 1].instruction;
+      }
+    }
+    if (forced != MK_NONE_INDEX) {
+      MK_TRY(mk_grow(&run->joins, &run->join_capacity, run->join_count + 1, sizeof *run->joins));
+      run->joins[run->join_count++] = (mk_join){.instruction = forced, .barrier = barrier};
+    }
+  }
+  return MK_OK;
+}
+
+static int by_join(const void *a, const void *b) {
+  const mk_join *x = a, *y = b;
+  if (x->instruction != y->instruction) {
+    return x->instruction < y->instruction ? -1 : 1;
+  }
+  return x->barrier < y->barrier ? -1 : x->barrier > y->barrier;
+}
+
+static int by_barrier(const void *a, const void *b) {
+  const mk_barrier *x = a, *y = b;
+  if (x->counter != y->counter) {
+    return x->counter < y->counter ? -1 : 1;
+  }
+  return x->threshold < y->threshold ? -1 : x->threshold > y->threshold;
+}
+
+static mk_status collect_barriers(mk_run *run) {
+  for (size_t i = 0; i < run->wait_count; i++) {
+    const mk_user *w = &run->waits[i];
+    if (run->v->program->counters[w->counter].kind == MK_COUNTER_RELEASE) {
+      MK_TRY(mk_grow(&run->barriers, &run->barrier_capacity, run->barrier_count + 1, sizeof *run->barriers));
+      run->barriers[run->barrier_count++] = (mk_barrier){.counter = w->counter, .threshold = w->amount};
+    }
+  }
+  if (run->barrier_count == 0) {
+    return MK_OK;
+  }
+  qsort(run->barriers, run->barrier_count, sizeof *run->barriers, by_barrier);
+  size_t kept = 0;
+  for (size_t i = 0; i < run->barrier_count; i++) {
+    if (kept == 0 || by_barrier(&run->barriers[i], &run->barriers[kept - 1]) != 0) {
+      run->barriers[kept++] = run->barriers[i];
+    }
+  }
+  run->barrier_count = kept;
+  for (uint32_t b = 0; b < run->barrier_count; b++) {
+    MK_TRY(add_joins(run, b));
+  }
+  if (run->join_count != 0) {
+    qsort(run->joins, run->join_count, sizeof *run->joins, by_join);
+  }
+  return MK_OK;
+}
+
+/* Waiting and waking. */
+
+static void wake(mk_run *run, uint32_t *list, uint64_t value) {
+  uint32_t lane = *list;
+  *list = MK_NONE_INDEX;
+  while (lane != MK_NONE_INDEX) {
+    uint32_t next = run->lanes[lane].next_blocked;
+    if (run->lanes[lane].need <= value) {
+      run->ready[run->ready_count++] = lane;
+    } else {
+      run->lanes[lane].next_blocked = *list;
+      *list = lane;
+    }
+    lane = next;
+  }
+}
+
+static mk_group_state *group_state(mk_run *run, uint32_t group, uint32_t epoch) {
+  return &run->groups[(size_t)group * MK_EPOCHS + epoch];
+}
+
+static bool must_wait(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch) {
+  mk_verifier *v = run->v;
+  const mk_instruction *in = mk_at(v, index);
+  mk_lane *l = &run->lanes[lane];
+  l->wait_counter = l->wait_group = MK_NONE_INDEX;
+  for (uint32_t k = 0; k < in->wait_count; k++) {
+    uint32_t c = in->waits[k].counter;
+    l->need = (uint64_t)epoch * v->program->counters[c].total + in->waits[k].threshold;
+    if (run->values[c] < l->need) {
+      l->wait_counter = c;
+      l->next_blocked = run->blocked[c];
+      run->blocked[c] = lane;
+      return true;
+    }
+  }
+  const mk_opcode_info *info = mk_info(in);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    uint32_t group = v->links[(size_t)index * MK_MAX_OPERANDS + slot].first;
+    if (group == MK_NONE_INDEX || info->operands[slot].access != MK_ACCESS_READ ||
+        v->program->buffers[in->operands[slot].buffer].store != MK_STORE_STAMPED) {
+      continue;
+    }
+    mk_group_state *state = group_state(run, group, epoch);
+    if (state->writers != 0) {
+      l->need = 0;
+      l->wait_group = group;
+      l->next_blocked = state->blocked;
+      state->blocked = lane;
+      return true;
+    }
+  }
+  return false;
+}
+
+/* One instruction. */
+
+/* E04: a signal of the next epoch must not help a wait of this one. */
+static mk_status check_overrun(mk_run *run, uint32_t counter, uint32_t index, const uint32_t *dep) {
+  mk_verifier *v = run->v;
+  uint32_t wait = MK_NONE_INDEX, signal = MK_NONE_INDEX;
+  uint32_t end = run->first_last_wait[counter + 1];
+  for (uint32_t i = run->first_last_wait[counter]; i < end && wait == MK_NONE_INDEX; i++) {
+    const mk_user *user = &run->last_waits[i];
+    if (dep[user->thread] < mk_time(mk_position_of(v, user->instruction), MK_ENTERED)) {
+      wait = user->instruction;
+    }
+  }
+  if (wait == MK_NONE_INDEX) {
+    return MK_OK;
+  }
+  end = run->first_last_signal[counter + 1];
+  for (uint32_t i = run->first_last_signal[counter]; i < end && signal == MK_NONE_INDEX; i++) {
+    const mk_user *user = &run->last_signals[i];
+    if (dep[user->thread] < mk_time(mk_position_of(v, user->instruction), MK_SIGNALLED)) {
+      signal = user->instruction;
+    }
+  }
+  if (signal == MK_NONE_INDEX) {
+    return MK_OK;
+  }
+  return mk_reject(
+      v, "E04", index,
+      "signals counter %s in the next epoch before the wait of %s in this one is over and before the signal of %s has "
+      "come, so that wait may end too early; order this instruction after either",
+      v->program->counters[counter].name, mk_place_of(v, wait).text, mk_place_of(v, signal).text);
+}
+
+static mk_barrier *find_barrier(mk_run *run, uint32_t counter, uint32_t threshold) {
+  mk_barrier key = {.counter = counter, .threshold = threshold};
+  return bsearch(&key, run->barriers, run->barrier_count, sizeof key, by_barrier);
+}
+
+static void join_waits(mk_run *run, const mk_instruction *in, uint32_t epoch, uint32_t *hb, uint32_t *dep) {
+  for (uint32_t k = 0; k < in->wait_count; k++) {
+    if (run->v->program->counters[in->waits[k].counter].kind != MK_COUNTER_RELEASE) {
+      continue;
+    }
+    mk_barrier *b = find_barrier(run, in->waits[k].counter, in->waits[k].threshold);
+    if (b->views[epoch][0] != NULL) {
+      join(hb, b->views[epoch][0], run->threads);
+      join(dep, b->views[epoch][1], run->threads);
+    }
+  }
+}
+
+static mk_status join_into(mk_run *run, uint32_t **view, const uint32_t *clock) {
+  if (*view == NULL) {
+    MK_TRY(take_vector(run, view));
+  }
+  join(*view, clock, run->threads);
+  return MK_OK;
+}
+
+static mk_status feed_barriers(mk_run *run, uint32_t index, uint32_t epoch, const uint32_t *hb, const uint32_t *dep) {
+  size_t low = 0, high = run->join_count;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (run->joins[middle].instruction < index) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  for (; low < run->join_count && run->joins[low].instruction == index; low++) {
+    mk_barrier *b = &run->barriers[run->joins[low].barrier];
+    MK_TRY(join_into(run, &b->views[epoch][0], hb));
+    MK_TRY(join_into(run, &b->views[epoch][1], dep));
+  }
+  return MK_OK;
+}
+
+/* Takes the stamps of a group in: the reader runs after the writers that it waits for at every position. */
+static mk_status read_stamps(mk_run *run, uint32_t group, uint32_t epoch, uint32_t *dep) {
+  mk_group_state *state = group_state(run, group, epoch);
+  if (state->view != NULL) {
+    join(dep, state->view, run->threads);
+  }
+  state->reads--;
+  return state->reads == 0 ? give_vector(run, &state->view) : MK_OK;
+}
+
+/* R02 for stamped words: all readers of the epoch before are over. */
+static mk_status check_overwrite(mk_run *run, const mk_write *w, uint32_t group, const uint32_t *dep) {
+  mk_verifier *v = run->v;
+  const mk_group *g = &v->groups[group];
+  for (uint32_t r = g->first_reader; r < g->first_reader + g->reader_count; r++) {
+    const mk_reader *reader = &v->readers[r];
+    v->report.conflicts++;
+    if (dep[reader->thread] < reader->index) {
+      return mk_reject(v, "R02", w->instruction,
+                       "%s: overwrites tile (%u, %u) of stamped buffer %s in the next epoch, and nothing orders that "
+                       "after %s, which "
+                       "reads it in this one; let this instruction depend on one that comes after that reader",
+                       mk_info(mk_at(v, w->instruction))->operands[w->slot].name, (uint32_t)(w->key >> 16 & 0xffff),
+                       (uint32_t)(w->key & 0xffff), v->program->buffers[w->key >> 32].name,
+                       mk_place_of(v, reader->instruction).text);
+    }
+  }
+  return MK_OK;
+}
+
+/* With several rows per step: whether it leaves out inputs that the step does not need, as where a unit of attention has no tokens. */
+static bool leaves_out(const mk_verifier *v, const mk_write *w) {
+  return mk_program_rows(v->program) > 1 && mk_at(v, w->instruction)->opcode == MK_OP_ATTENTION;
+}
+
+/* Whether it may publish words before it has read all inputs. */
+static bool streams(const mk_verifier *v, const mk_write *w) {
+  return leaves_out(v, w) || mk_opcode_streams(mk_at(v, w->instruction)->opcode);
+}
+
+/* COMBINE and SCORE: whether a machine may have done it within the instruction before it, whose signals then come later. */
+static bool may_fuse(const mk_verifier *v, uint32_t index) {
+  return mk_position_of(v, index) != 0 && mk_fuses(v->program, mk_at(v, index - 1), mk_at(v, index));
+}
+
+/* What a reader of the write's words knows: `dep`, all that came before the writer had read its inputs. If it has seen some of its tiles alone and the
+ * writer streams, only what came before the writer began to read: other tiles may be still to come, and what they are
+ * computed from. Of a writer that leaves inputs out no more either, but that it is done. */
+static mk_status show_write(mk_run *run, const mk_write *w, bool whole, uint32_t **view, const uint32_t *dep) {
+  bool fused = may_fuse(run->v, w->instruction), less = leaves_out(run->v, w);
+  const uint32_t *known = !less && (whole || !streams(run->v, w)) ? dep : run->entered;
+  uint32_t *own = NULL, first = mk_thread_of(run->v, w->instruction, MK_ROLE_CONSUMER);
+  if (fused || (whole && less)) {
+    uint32_t last = mk_time(run->lanes[first / 2].done - fused, whole ? MK_DONE : MK_ENTERED);
+    MK_TRY(take_vector(run, &own));
+    memcpy(own, known, run->threads * sizeof *own);
+    for (uint32_t thread = first; thread < first + 2; thread++) {
+      own[thread] = less || own[thread] > last ? last : own[thread];
+    }
+    known = own;
+  }
+  MK_TRY(join_into(run, view, known));
+  return give_vector(run, &own);
+}
+
+static mk_status write_stamps(mk_run *run, const mk_write *w, uint32_t epoch, const uint32_t *dep) {
+  for (uint32_t t = w->first_group; t < w->first_group + w->group_count; t++) {
+    const mk_target *target = &run->v->targets[t];
+    mk_group_state *state = group_state(run, target->group, epoch);
+    if (epoch != 0) { /* of what streams the first tile may go out before the last one's inputs are there */
+      MK_TRY(check_overwrite(run, w, target->group, streams(run->v, w) ? run->entered : dep));
+    }
+    if (target->certain) {
+      MK_TRY(show_write(run, w, target->whole, &state->view, dep));
+    }
+    if (--state->writers == 0) {
+      wake(run, &state->blocked, UINT64_MAX);
+    }
+  }
+  return MK_OK;
+}
+
+/* All accesses that `role` makes, reads first. */
+static mk_status access_as(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch, mk_role role, bool writes) {
+  mk_verifier *v = run->v;
+  const mk_instruction *in = mk_at(v, index);
+  const mk_opcode_info *info = mk_info(in);
+  uint32_t thread = 2 * lane + (role == MK_ROLE_STORER);
+  uint32_t *hb = row(run->hb, run->threads, thread), *dep = row(run->dep, run->threads, thread);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand_info *o = &info->operands[slot];
+    mk_link link = v->links[(size_t)index * MK_MAX_OPERANDS + slot];
+    bool update = o->access == MK_ACCESS_UPDATE;
+    if (link.first == MK_NONE_INDEX || mk_operand_empty(&in->operands[slot]) || o->role != role ||
+        (writes ? o->access == MK_ACCESS_READ : o->access == MK_ACCESS_WRITE)) {
+      continue;
+    }
+    mk_actor actor = {.instruction = index,
+                      .slot = slot,
+                      .thread = thread,
+                      .time = mk_time(run->lanes[lane].done, MK_DONE),
+                      .clock = hb};
+    v->report.accesses++;
+    if (v->program->buffers[in->operands[slot].buffer].store == MK_STORE_STAMPED) {
+      MK_TRY(writes ? write_stamps(run, &v->writes[link.first], epoch, dep) : read_stamps(run, link.first, epoch, dep));
+    } else if (writes) {
+      MK_TRY(mk_shadow_write(v, &run->shadow, &actor));
+    } else {
+      if (update) { /* the loader reads what was there */
+        actor.clock = row(run->next_hb, run->threads, lane);
+      }
+      MK_TRY(mk_shadow_read(v, &run->shadow, &actor));
+    }
+  }
+  return MK_OK;
+}
+
+static mk_status signal_all(mk_run *run, const mk_instruction *in, uint32_t index, uint32_t epoch, const uint32_t *hb,
+                            const uint32_t *dep) {
+  if (in->signal_count != 0) {
+    MK_TRY(feed_barriers(run, index, epoch, hb, dep));
+  }
+  for (uint32_t k = 0; k < in->signal_count; k++) {
+    uint32_t c = in->signals[k].counter;
+    if (epoch != 0) {
+      MK_TRY(check_overrun(run, c, index, dep));
+    }
+    run->values[c] += in->signals[k].amount;
+    wake(run, &run->blocked[c], run->values[c]);
+  }
+  return MK_OK;
+}
+
+/* The consumer's part, up to its signals. */
+static mk_status consume(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch, uint32_t *hb, uint32_t *dep) {
+  const mk_instruction *in = mk_at(run->v, index);
+  uint32_t n = run->threads, consumer = 2 * lane, number = run->lanes[lane].done;
+  hb[consumer] = dep[consumer] = mk_time(number, MK_ENTERED);
+  join_waits(run, in, epoch, hb, dep);
+  memcpy(run->entered, dep, n * sizeof *dep);
+  hb[consumer] = dep[consumer] = mk_time(number, MK_DONE);
+  MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_CONSUMER, false));
+  MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_CONSUMER, true));
+  if (in->opcode == MK_OP_NEXT) {
+    memcpy(row(run->next_hb, n, lane), hb, n * sizeof *hb);
+  }
+  return MK_OK;
+}
+
+/* The storer's part, up to its signals. */
+static mk_status store(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch, uint32_t *hb, uint32_t *dep) {
+  uint32_t n = run->threads, storer = 2 * lane + 1;
+  join(run->entered, dep, n);
+  join(hb, row(run->hb, n, 2 * lane), n);
+  join(dep, row(run->dep, n, 2 * lane), n);
+  hb[storer] = dep[storer] = mk_time(run->lanes[lane].done, MK_DONE);
+  MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_STORER, false));
+  return access_as(run, lane, index, epoch, MK_ROLE_STORER, true);
+}
+
+static mk_status execute(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch) {
+  const mk_instruction *in = mk_at(run->v, index);
+  uint32_t thread = finisher_of(run->v, index);
+  uint32_t *hb = row(run->hb, run->threads, thread), *dep = row(run->dep, run->threads, thread);
+  MK_TRY(consume(run, lane, index, epoch, row(run->hb, run->threads, 2 * lane), row(run->dep, run->threads, 2 * lane)));
+  if (thread != 2 * lane) {
+    MK_TRY(store(run, lane, index, epoch, hb, dep));
+  }
+  hb[thread] = dep[thread] = mk_time(run->lanes[lane].done, MK_SIGNALLED);
+  return signal_all(run, in, index, epoch, hb, dep);
+}
+
+static mk_status run_all(mk_run *run) {
+  uint64_t left = (uint64_t)run->v->program->instruction_count * MK_EPOCHS;
+  while (run->ready_count != 0) {
+    uint32_t lane = run->ready[--run->ready_count], index, epoch;
+    uint32_t end = MK_EPOCHS * run->v->program->queues[run->lanes[lane].queue].count;
+    while (run->lanes[lane].done < end) {
+      head_of(run, lane, &index, &epoch);
+      if (must_wait(run, lane, index, epoch)) {
+        break;
+      }
+      MK_TRY(execute(run, lane, index, epoch));
+      run->lanes[lane].done++;
+      left--;
+    }
+  }
+  return left == 0 ? MK_OK : mk_report_deadlock(run);
+}
+
+static mk_status init(mk_run *run) {
+  mk_verifier *v = run->v;
+  const mk_program *p = v->program;
+  size_t n = run->threads;
+  MK_TRY(mk_alloc(n, n * sizeof *run->hb, &run->hb));
+  MK_TRY(mk_alloc(n, n * sizeof *run->dep, &run->dep));
+  MK_TRY(mk_alloc(v->lanes, n * sizeof *run->next_hb, &run->next_hb));
+  MK_TRY(mk_alloc(n, sizeof *run->entered, &run->entered));
+  MK_TRY(mk_alloc(v->lanes, sizeof *run->lanes, &run->lanes));
+  MK_TRY(mk_alloc(v->lanes, sizeof *run->ready, &run->ready));
+  MK_TRY(mk_alloc(p->counter_count, sizeof *run->values, &run->values));
+  MK_TRY(mk_alloc(p->counter_count, sizeof *run->blocked, &run->blocked));
+  MK_TRY(mk_alloc(v->group_count * MK_EPOCHS, sizeof *run->groups, &run->groups));
+  MK_TRY(mk_shadow_init(v, &run->shadow));
+  for (uint32_t q = 0; q < p->queue_count; q++) {
+    if (p->queues[q].count != 0) {
+      run->lanes[v->lane_of[q]].queue = q;
+    }
+  }
+  for (uint32_t lane = 0; lane < v->lanes; lane++) { /* lane 0 on top of the stack */
+    run->ready[run->ready_count++] = v->lanes - 1 - lane;
+  }
+  for (size_t c = 0; c < p->counter_count; c++) {
+    run->blocked[c] = MK_NONE_INDEX;
+  }
+  for (size_t g = 0; g < v->group_count * MK_EPOCHS; g++) {
+    const mk_group *group = &v->groups[g / MK_EPOCHS];
+    run->groups[g] = (mk_group_state){.writers = group->writers, .reads = group->reads, .blocked = MK_NONE_INDEX};
+  }
+  MK_TRY(collect_users(run));
+  return collect_barriers(run);
+}
+
+static void free_run(mk_run *run) {
+  for (size_t g = 0; run->groups != NULL && g < run->v->group_count * MK_EPOCHS; g++) {
+    mk_free(run->groups[g].view);
+  }
+  for (size_t b = 0; b < run->barrier_count; b++) {
+    for (uint32_t i = 0; i < 2 * MK_EPOCHS; i++) {
+      mk_free(run->barriers[b].views[i / 2][i % 2]);
+    }
+  }
+  for (size_t i = 0; i < run->spare_count; i++) {
+    mk_free(run->spare[i]);
+  }
+  mk_free(run->hb);
+  mk_free(run->dep);
+  mk_free(run->next_hb);
+  mk_free(run->entered);
+  mk_free(run->lanes);
+  mk_free(run->ready);
+  mk_free(run->values);
+  mk_free(run->blocked);
+  mk_free(run->groups);
+  mk_free(run->signals);
+  mk_free(run->waits);
+  mk_free(run->first_signal);
+  mk_free(run->last_signals);
+  mk_free(run->last_waits);
+  mk_free(run->first_last_signal);
+  mk_free(run->first_last_wait);
+  mk_free(run->barriers);
+  mk_free(run->joins);
+  mk_free(run->spare);
+  mk_shadow_free(&run->shadow);
+}
+
+mk_status mk_verify_order(mk_verifier *v) {
+  mk_run run = {.v = v, .threads = 2 * v->lanes};
+  mk_status status = init(&run);
+  if (status == MK_OK) {
+    status = run_all(&run);
+  }
+  free_run(&run);
+  return status;
+}

@@ -1,0 +1,42 @@
+/* What the verifier's run (verify_order.c) keeps, and the checks it makes at every access (verify_race.c).
+ *
+ * Two relations on events (instruction, role, epoch), each as a vector clock per thread:
+ *   HB   queue order, consumer -> storer inside an instruction, release counters: earlier writes are visible;
+ *   DEP  HB and stamps: earlier reads are over.
+ * Threads are the consumers and storers of the queues that have instructions. A loader has no clock of its own: what it loads under
+ * STATE is ordered after the previous epoch's `next` of its queue, and it is over before its instruction's consumer begins. */
+#ifndef MK_VERIFY_RACE_H
+#define MK_VERIFY_RACE_H
+
+#include "vm/verify/internal.h"
+
+typedef struct mk_segment { /* shadow of cuts[i]..cuts[i + 1] */
+  uint32_t writer;          /* thread + 1; 0: not written yet */
+  uint32_t write_time, write_instruction;
+  uint32_t first_reader; /* list of mk_past_read, MK_NONE_INDEX ends it */
+} mk_segment;
+
+typedef struct mk_past_read {
+  uint32_t thread, time, instruction, next;
+} mk_past_read;
+
+typedef struct mk_actor { /* who makes an access: its place in the order and its view of the past */
+  uint32_t instruction, slot;
+  uint32_t thread, time; /* that stand for the access when later ones are compared with it */
+  const uint32_t *clock;
+} mk_actor;
+
+typedef struct mk_shadow {
+  mk_segment *segments;
+  mk_past_read *reads;
+  size_t read_count, read_capacity;
+  uint32_t free_read;
+} mk_shadow;
+
+mk_status mk_shadow_init(mk_verifier *v, mk_shadow *shadow);
+void mk_shadow_free(mk_shadow *shadow);
+/* Rules R01; R02 and R03. */
+mk_status mk_shadow_read(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor);
+mk_status mk_shadow_write(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor);
+
+#endif

@@ -1,0 +1,76 @@
+/* The state of the verifier's run over two epochs (verify_order.c), which verify_deadlock.c reads when it is stuck. */
+#ifndef MK_VERIFY_RUN_H
+#define MK_VERIFY_RUN_H
+
+#include "vm/verify/race.h"
+
+typedef struct mk_group_state { /* of one group in one epoch */
+  uint32_t writers, reads;      /* still to come */
+  uint32_t blocked;             /* first lane that waits, MK_NONE_INDEX: none */
+  uint32_t *view;               /* DEP: all that happened before the writes so far */
+} mk_group_state;
+
+/* A wait for `threshold` of a release counter, shared by all that ask for as much. Of each thread, the signals up to a certain one must
+ * have arrived when the wait ends; those after it may or may not have. */
+typedef struct mk_barrier {
+  uint32_t counter, threshold;
+  uint32_t *views[MK_EPOCHS][2]; /* HB, DEP: all that happened before the signals that must have arrived */
+} mk_barrier;
+
+typedef struct mk_user { /* of a counter */
+  uint32_t counter;
+  uint32_t thread;
+  uint32_t instruction;
+  uint32_t amount; /* signal: amount, wait: threshold */
+} mk_user;
+
+typedef struct mk_join { /* the signal of this instruction feeds that barrier */
+  uint32_t instruction;
+  uint32_t barrier;
+} mk_join;
+
+typedef struct mk_lane {
+  uint32_t queue;
+  uint32_t done; /* instructions finished, over both epochs */
+  uint32_t next_blocked;
+  uint64_t need;                     /* of the counter it waits for */
+  uint32_t wait_counter, wait_group; /* MK_NONE_INDEX: not that */
+} mk_lane;
+
+typedef struct mk_run {
+  mk_verifier *v;
+  uint32_t threads;
+  uint32_t *hb, *dep; /* [threads][threads] */
+  uint32_t *next_hb;  /* [lanes][threads]: HB of the last `next` of the queue, zero before */
+  uint32_t *entered;  /* [threads]: DEP of the instruction at hand before it has read anything */
+  mk_lane *lanes;
+  uint32_t *ready; /* stack of lanes */
+  uint32_t ready_count;
+  uint64_t *values;         /* of the counters */
+  uint32_t *blocked;        /* counter -> first lane that waits */
+  mk_group_state *groups;   /* [group][epoch] */
+  mk_user *signals, *waits; /* by counter, thread, instruction */
+  size_t signal_count, wait_count;
+  mk_user *last_signals, *last_waits; /* of these the last of each thread, which comes after the others */
+  uint32_t *first_signal, *first_last_signal, *first_last_wait; /* counter -> range, one more at the end */
+  mk_barrier *barriers;
+  size_t barrier_count, barrier_capacity;
+  mk_join *joins; /* by instruction */
+  size_t join_count, join_capacity;
+  uint32_t **spare; /* vectors to be used again */
+  size_t spare_count, spare_capacity;
+  mk_shadow shadow;
+} mk_run;
+
+/* The instruction at which a lane stands, which is not done with both epochs. */
+static inline const mk_instruction *head_of(const mk_run *run, uint32_t lane, uint32_t *index, uint32_t *epoch) {
+  const mk_queue *q = &run->v->program->queues[run->lanes[lane].queue];
+  *epoch = run->lanes[lane].done / q->count;
+  *index = q->first + run->lanes[lane].done % q->count;
+  return mk_at(run->v, *index);
+}
+
+/* D01: tells the cycle of waits in which a run without runnable lanes is caught. */
+mk_status mk_report_deadlock(mk_run *run);
+
+#endif

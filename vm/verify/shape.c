@@ -1,0 +1,502 @@
+/* Phase 1, per opcode: the operands of one instruction fit together, and inside their buffers for every value of the step
+ * parameters. Rules S09 (parameters), S10 (shapes), B02 (token), B03 (position and blocks).
+ *
+ * The rules read as the opcode's reference does: lengths are elements, cut off where a buffer ends. */
+#include <inttypes.h>
+#include <math.h>
+
+#include "instructions/sampling.h"
+#include "vm/program/plan.h"
+#include "vm/verify/internal.h"
+
+enum { MAX_SPAN = 1024 }; /* scores of one span that a machine holds */
+
+typedef struct mk_shape { /* the instruction under examination */
+  mk_verifier *v;
+  uint32_t index;
+  const mk_instruction *in;
+  const mk_opcode_info *info;
+  mk_extent extents[MK_MAX_OPERANDS];
+} mk_shape;
+
+static const mk_buffer *buffer_of(const mk_shape *s, uint32_t slot) {
+  return &s->v->program->buffers[s->in->operands[slot].buffer];
+}
+
+static mk_status expect(mk_shape *s, uint32_t slot, const char *what, uint64_t have, uint64_t want) {
+  if (have == want) {
+    return MK_OK;
+  }
+  return mk_reject(s->v, "S10", s->index,
+                   "%s: %s is %" PRIu64 " in buffer %s; it must be %" PRIu64 " to match the other operands",
+                   s->info->operands[slot].name, what, have, buffer_of(s, slot)->name, want);
+}
+
+/* One element row, columns [col, col + cols). */
+static mk_status expect_vector(mk_shape *s, uint32_t slot, uint32_t col, uint32_t cols) {
+  if ((s->in->operands[slot].flags & MK_OPERAND_TOKEN_ROW) == 0) {
+    MK_TRY(expect(s, slot, "number of rows", s->extents[slot].rows, 1));
+  }
+  MK_TRY(expect(s, slot, "first column", s->extents[slot].col, col));
+  return expect(s, slot, "number of columns", s->extents[slot].cols, cols);
+}
+
+static uint32_t lines_of(const mk_shape *s) { return mk_program_rows(s->v->program); }
+
+static bool token_row(const mk_shape *s, uint32_t slot) {
+  return (s->in->operands[slot].flags & MK_OPERAND_TOKEN_ROW) != 0;
+}
+
+/* As expect_vector, with a line for each row of a step, all in one tile; `vectors` of them, one after the other. */
+static mk_status expect_lines(mk_shape *s, uint32_t slot, uint32_t vectors, uint32_t col, uint32_t cols) {
+  if (!token_row(s, slot)) {
+    MK_TRY(expect(s, slot, "number of rows", s->extents[slot].rows, (uint64_t)vectors * lines_of(s)));
+    MK_TRY(expect(s, slot, "tile height", buffer_of(s, slot)->tile_rows, lines_of(s)));
+  }
+  MK_TRY(expect(s, slot, "first column", s->extents[slot].col, col));
+  return expect(s, slot, "number of columns", s->extents[slot].cols, cols);
+}
+
+/* Machines look for such a vector at the start of its buffer, whatever row is named. */
+static mk_status expect_sole(mk_shape *s, uint32_t slot) {
+  return token_row(s, slot) ? MK_OK
+                            : expect(s, slot, "number of rows in the buffer", buffer_of(s, slot)->rows, lines_of(s));
+}
+
+/* A constant vector from the start of its buffer. */
+static mk_status expect_table(mk_shape *s, uint32_t slot, uint32_t cols) {
+  MK_TRY(expect(s, slot, "first row", s->extents[slot].row, 0));
+  return expect_vector(s, slot, 0, cols);
+}
+
+static uint64_t whole_tiles(const mk_shape *s, uint32_t slot) {
+  return (uint64_t)s->in->operands[slot].cols * buffer_of(s, slot)->tile_cols;
+}
+
+/* As expect_lines, for a result of whole row tiles: a buffer may end before the padding of the last one does, and a rectangle of
+ * whole tiles is then cut off. */
+static mk_status expect_rows(mk_shape *s, uint32_t slot, uint32_t weight_slot) {
+  const mk_extent *w = &s->extents[weight_slot];
+  uint32_t left = buffer_of(s, slot)->cols > w->row ? buffer_of(s, slot)->cols - w->row : 0;
+  return expect_lines(s, slot, 1, w->row, w->rows < left ? w->rows : left);
+}
+
+static mk_status expect_positive(mk_shape *s, uint32_t param) {
+  float value = mk_param_float(s->in->params[param]);
+  if (!isfinite(value) || value <= 0) {
+    return mk_reject(s->v, "S09", s->index, "%s is %g; it must be finite and above 0", s->info->params[param].name,
+                     (double)value);
+  }
+  return MK_OK;
+}
+
+static mk_status expect_param(mk_shape *s, uint32_t param, bool right, const char *rule) {
+  return right ? MK_OK
+               : mk_reject(s->v, "S09", s->index, "%s is %u; %s", s->info->params[param].name, s->in->params[param],
+                           rule);
+}
+
+/* The input of a product: `steps` tiles of K columns from `col` on. A stamped one goes to the end of the last tile, where the weight's padding is
+ * zero. */
+static mk_status expect_input(mk_shape *s, uint32_t slot, uint32_t col, uint32_t steps) {
+  uint32_t whole = steps * MK_TILE;
+  MK_TRY(expect_sole(s, slot));
+  MK_TRY(expect(s, slot, "number of columns in whole tiles", whole_tiles(s, slot), whole));
+  return expect_lines(s, slot, 1, col, token_row(s, slot) ? s->extents[slot].cols : whole);
+}
+
+/* x [K] and weight [rows, K] over the same columns; all of K unless `part`. */
+static mk_status check_product(mk_shape *s, uint32_t x, uint32_t weight, bool part) {
+  const mk_extent *w = &s->extents[weight];
+  if (!part) {
+    MK_TRY(expect(s, weight, "first column", w->col, 0));
+    MK_TRY(expect(s, weight, "number of columns", w->cols, buffer_of(s, weight)->cols));
+  }
+  return expect_input(s, x, w->col, s->in->operands[weight].cols);
+}
+
+/* Results that are published by whole row tiles. */
+static mk_status expect_whole_rows(mk_shape *s, uint32_t weight) {
+  return expect(s, weight, "number of rows modulo 16", s->extents[weight].rows % MK_TILE, 0);
+}
+
+/* norm(x): gain has `width` elements, and so many columns has the weight, where there is one. */
+static mk_status check_norm(mk_shape *s, uint32_t gain, uint32_t weight, uint32_t eps, uint32_t width) {
+  MK_TRY(expect_positive(s, eps));
+  MK_TRY(expect_param(s, width, s->in->params[width] == buffer_of(s, gain)->cols,
+                      "it must be the number of columns of gain"));
+  if (!mk_operand_empty(&s->in->operands[weight])) {
+    MK_TRY(expect(s, weight, "number of columns", s->extents[weight].cols, s->in->params[width]));
+  }
+  return expect_table(s, gain, s->in->params[width]);
+}
+
+static mk_status shape_QKV(mk_shape *s) {
+  MK_TRY(check_product(s, MK_SLOT_QKV_x, MK_SLOT_QKV_weight, false));
+  MK_TRY(check_norm(s, MK_SLOT_QKV_gain, MK_SLOT_QKV_weight, MK_PARAM_QKV_eps, MK_PARAM_QKV_width));
+  MK_TRY(expect_whole_rows(s, MK_SLOT_QKV_weight));
+  uint32_t head_dim = s->in->params[MK_PARAM_QKV_head_dim], rope = s->in->params[MK_PARAM_QKV_rope_tiles];
+  MK_TRY(expect_param(s, MK_PARAM_QKV_head_dim, head_dim == 64 || head_dim == 128, "it must be 64 or 128"));
+  MK_TRY(expect_param(s, MK_PARAM_QKV_rope_tiles,
+                      rope <= mk_buffer_grid_rows(buffer_of(s, MK_SLOT_QKV_weight)) && rope % (head_dim / MK_TILE) == 0,
+                      "it must be whole heads, within the weight"));
+  MK_TRY(expect_table(s, MK_SLOT_QKV_inv_freq, head_dim / 2));
+  const mk_extent *w = &s->extents[MK_SLOT_QKV_weight];
+  return expect_lines(s, MK_SLOT_QKV_out, 1, w->row, w->rows);
+}
+
+static mk_status check_block_table(mk_shape *s) {
+  const mk_buffer *kv = buffer_of(s, MK_SLOT_ATTENTION_kv);
+  const mk_step_ranges *ranges = &s->v->program->ranges;
+  const mk_extent *table = &s->extents[MK_SLOT_ATTENTION_table];
+  uint32_t blocks = ranges->position.high / kv->block_tokens + 1;
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_table, "number of rows", table->rows, mk_program_slots(s->v->program)));
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_table, "first row", table->row, 0));
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_table, "first column", table->col, 0));
+  if (table->cols < blocks) {
+    return mk_reject(s->v, "B03", s->index, "table: %u entries; position %u needs %u blocks of %u tokens", table->cols,
+                     ranges->position.high, blocks, kv->block_tokens);
+  }
+  /* One sequence needs so many blocks; of several, plans see to it (vm/program/plan.h). */
+  if (ranges->block.high - ranges->block.low + 1 < blocks && mk_program_rows(s->v->program) == 1) {
+    return mk_reject(s->v, "B03", s->index,
+                     "table: names blocks %u to %u; %u different ones are needed up to position %u", ranges->block.low,
+                     ranges->block.high, blocks, ranges->position.high);
+  }
+  if (kv->blocks <= ranges->block.high) {
+    return mk_reject(s->v, "B03", s->index, "kv: buffer %s has %u blocks; the table may name block %u", kv->name,
+                     kv->blocks, ranges->block.high);
+  }
+  return MK_OK;
+}
+
+/* Machines take q, k and v by pairs of words. */
+static mk_status expect_head(mk_shape *s, uint32_t slot, uint32_t cols) {
+  const mk_buffer *b = buffer_of(s, slot);
+  MK_TRY(expect_lines(s, slot, 1, s->extents[slot].col, cols));
+  MK_TRY(expect(s, slot, "first column modulo 2", s->extents[slot].col % 2, 0));
+  return b->rows == 1 ? MK_OK : expect(s, slot, "number of columns in the buffer modulo 2", b->cols % 2, 0);
+}
+
+/* With 2 to 16 rows ATTENTION takes a span in pieces, from the last one on. */
+static mk_status check_pieces(mk_shape *s) {
+  uint32_t span = buffer_of(s, MK_SLOT_ATTENTION_kv)->span_tokens, pieces = span / MK_PIECE_TOKENS;
+  bool fits = span % MK_PIECE_TOKENS == 0 && pieces != 0 && (pieces & (pieces - 1)) == 0;
+  return fits || lines_of(s) > MK_MAX_ROWS
+             ? MK_OK
+             : mk_reject(s->v, "S10", s->index,
+                         "kv: span_tokens is %u; with several rows per step it is %d times a power of two", span,
+                         MK_PIECE_TOKENS);
+}
+
+static mk_status shape_ATTENTION(mk_shape *s) {
+  const mk_buffer *kv = buffer_of(s, MK_SLOT_ATTENTION_kv), *parts = buffer_of(s, MK_SLOT_ATTENTION_out);
+  const mk_extent *at = &s->extents[MK_SLOT_ATTENTION_kv];
+  uint32_t group = s->in->params[MK_PARAM_ATTENTION_group], head_dim = kv->head_dim;
+  MK_TRY(expect_positive(s, MK_PARAM_ATTENTION_scale));
+  MK_TRY(expect_param(s, MK_PARAM_ATTENTION_splits, s->in->params[MK_PARAM_ATTENTION_splits] == kv->rows,
+                      "it must be the number of rows of the KV buffer"));
+  MK_TRY(expect_param(s, MK_PARAM_ATTENTION_group, group >= 1 && group <= MK_MAX_COORDINATE,
+                      "it must be from 1 to 65535"));
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_kv, "number of rows", at->rows, 1));
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_kv, "number of columns", at->cols, 1));
+  if (kv->span_tokens > MAX_SPAN) {
+    return mk_reject(s->v, "S10", s->index, "kv: span_tokens is %u; a machine takes at most %d at a time",
+                     kv->span_tokens, MAX_SPAN);
+  }
+  MK_TRY(expect_head(s, MK_SLOT_ATTENTION_q, group * head_dim));
+  MK_TRY(expect_head(s, MK_SLOT_ATTENTION_k, head_dim));
+  MK_TRY(expect_head(s, MK_SLOT_ATTENTION_v, head_dim));
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_out, "tile width", parts->tile_cols, head_dim + 2u));
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_out, "number of columns in the buffer modulo the tile width",
+                parts->cols % parts->tile_cols, 0));
+  uint32_t lines = lines_of(s);
+  if (lines > 1) {
+    MK_TRY(expect(s, MK_SLOT_ATTENTION_v, "number of columns in the buffer", buffer_of(s, MK_SLOT_ATTENTION_v)->cols,
+                  buffer_of(s, MK_SLOT_ATTENTION_k)->cols));
+    MK_TRY(check_pieces(s));
+  }
+  if (lines > 1 && kv->rows > MK_MAX_UNITS) {
+    return mk_reject(s->v, "S10", s->index, "kv: buffer %s has %u rows; with several rows a step, a machine takes %d",
+                     kv->name, kv->rows, MK_MAX_UNITS);
+  }
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_out, "number of rows in the buffer", parts->rows, (uint64_t)kv->rows * lines));
+  MK_TRY(expect(s, MK_SLOT_ATTENTION_out, "row", s->extents[MK_SLOT_ATTENTION_out].row, (uint64_t)at->row * lines));
+  MK_TRY(expect_lines(s, MK_SLOT_ATTENTION_out, 1, at->col * group * (head_dim + 2u), group * (head_dim + 2u)));
+  return check_block_table(s);
+}
+
+static mk_status shape_COMBINE(mk_shape *s) {
+  const mk_buffer *parts = buffer_of(s, MK_SLOT_COMBINE_parts);
+  const mk_extent *at = &s->extents[MK_SLOT_COMBINE_parts];
+  uint32_t head_dim = parts->tile_cols - 2u, heads = s->in->operands[MK_SLOT_COMBINE_parts].cols;
+  MK_TRY(expect_param(s, MK_PARAM_COMBINE_span, s->in->params[MK_PARAM_COMBINE_span] != 0, "it must be above 0"));
+  if (parts->tile_rows != mk_program_rows(s->v->program) || (head_dim != 64 && head_dim != 128) ||
+      parts->cols % parts->tile_cols != 0) {
+    return mk_reject(s->v, "S10", s->index,
+                     "parts: buffer %s has tiles of %ux%u; they must be %ux66 or %ux130 and whole", parts->name,
+                     parts->tile_rows, parts->tile_cols, mk_program_rows(s->v->program),
+                     mk_program_rows(s->v->program));
+  }
+  MK_TRY(expect(s, MK_SLOT_COMBINE_parts, "first row", at->row, 0));
+  MK_TRY(expect(s, MK_SLOT_COMBINE_parts, "number of rows", at->rows, parts->rows));
+  return expect_lines(s, MK_SLOT_COMBINE_out, 1, s->in->operands[MK_SLOT_COMBINE_parts].col * head_dim,
+                      heads * head_dim);
+}
+
+/* residual_out has as many columns as the sum, as far as its buffer goes; what comes in and goes out may end within the last of its tiles. */
+static mk_status check_residual(mk_shape *s, uint32_t in, uint32_t to, uint32_t out, uint32_t col, uint32_t cols) {
+  const uint32_t slots[] = {to, in, out};
+  for (uint32_t i = 0; i < 3; i++) {
+    uint32_t slot = slots[i], size = buffer_of(s, slot)->cols, left = size > col ? size - col : 0;
+    uint32_t have = i == 0 ? cols : cols < left ? cols : left;
+    MK_TRY(expect_sole(s, slot));
+    MK_TRY(expect_lines(s, slot, 1, col, have));
+    MK_TRY(expect(s, slot, "number of tiles of 16 columns", (have + MK_TILE - 1) / MK_TILE,
+                  (cols + MK_TILE - 1) / MK_TILE));
+    if (i < 2 || lines_of(s) > 1) {
+      MK_TRY(expect(s, slot, "tile width", buffer_of(s, slot)->tile_cols, MK_TILE));
+    }
+  }
+  return MK_OK;
+}
+
+static mk_status shape_LINEAR_ADD(mk_shape *s) {
+  const mk_extent *w = &s->extents[MK_SLOT_LINEAR_ADD_weight];
+  MK_TRY(check_product(s, MK_SLOT_LINEAR_ADD_x, MK_SLOT_LINEAR_ADD_weight, false));
+  return check_residual(s, MK_SLOT_LINEAR_ADD_residual_in, MK_SLOT_LINEAR_ADD_residual_out, MK_SLOT_LINEAR_ADD_out,
+                        w->row, w->rows);
+}
+
+static mk_status shape_LINEAR_PART(mk_shape *s) {
+  const mk_extent *w = &s->extents[MK_SLOT_LINEAR_PART_weight];
+  MK_TRY(check_product(s, MK_SLOT_LINEAR_PART_x, MK_SLOT_LINEAR_PART_weight, true));
+  MK_TRY(expect_whole_rows(s, MK_SLOT_LINEAR_PART_weight));
+  return expect_lines(s, MK_SLOT_LINEAR_PART_out, 1, w->row, w->rows);
+}
+
+static mk_status shape_REDUCE_ADD(mk_shape *s) {
+  const mk_extent *parts = &s->extents[MK_SLOT_REDUCE_ADD_parts];
+  const mk_buffer *b = buffer_of(s, MK_SLOT_REDUCE_ADD_parts);
+  MK_TRY(expect(s, MK_SLOT_REDUCE_ADD_parts, "tile height", b->tile_rows, lines_of(s)));
+  MK_TRY(expect(s, MK_SLOT_REDUCE_ADD_parts, "tile width", b->tile_cols, MK_TILE));
+  if (b->rows > 1) {
+    MK_TRY(expect(s, MK_SLOT_REDUCE_ADD_parts, "number of columns in the buffer modulo 2", b->cols % 2, 0));
+  }
+  MK_TRY(expect(s, MK_SLOT_REDUCE_ADD_parts, "first row", parts->row, 0));
+  MK_TRY(expect(s, MK_SLOT_REDUCE_ADD_parts, "number of rows", parts->rows, b->rows));
+  return check_residual(s, MK_SLOT_REDUCE_ADD_residual_in, MK_SLOT_REDUCE_ADD_residual_out, MK_SLOT_REDUCE_ADD_out,
+                        parts->col, parts->cols);
+}
+
+static mk_status shape_GLU(mk_shape *s) {
+  const mk_extent *w = &s->extents[MK_SLOT_GLU_weight];
+  MK_TRY(check_product(s, MK_SLOT_GLU_x, MK_SLOT_GLU_weight, false));
+  MK_TRY(check_norm(s, MK_SLOT_GLU_gain, MK_SLOT_GLU_weight, MK_PARAM_GLU_eps, MK_PARAM_GLU_width));
+  MK_TRY(expect_whole_rows(s, MK_SLOT_GLU_weight));
+  if (lines_of(s) > 1) {
+    MK_TRY(expect(s, MK_SLOT_GLU_out, "tile width", buffer_of(s, MK_SLOT_GLU_out)->tile_cols, MK_TILE / 2));
+  }
+  return expect_lines(s, MK_SLOT_GLU_out, 1, w->row / 2, w->rows / 2);
+}
+
+/* The next token is an index into the `count` columns of this operand's buffer. */
+static mk_status check_named(mk_shape *s, uint32_t slot, uint32_t count) {
+  const mk_range *token = &s->v->program->ranges.token;
+  if (token->low != 0 || token->high < count - 1) {
+    return mk_reject(s->v, "B02", s->index, "%s: names tokens 0 to %u by buffer %s; tokens are %u to %u",
+                     s->info->operands[slot].name, count - 1, buffer_of(s, slot)->name, token->low, token->high);
+  }
+  return MK_OK;
+}
+
+/* Candidates: pairs of words, one behind the other in memory. */
+static mk_status expect_pairs(mk_shape *s, uint32_t slot) {
+  MK_TRY(expect(s, slot, "number of columns in the buffer", buffer_of(s, slot)->cols, 2));
+  return expect(s, slot, "tile width", buffer_of(s, slot)->tile_cols, 2);
+}
+
+static mk_status shape_HEAD(mk_shape *s) {
+  const mk_operand *weight = &s->in->operands[MK_SLOT_HEAD_weight], *logits = &s->in->operands[MK_SLOT_HEAD_logits];
+  MK_TRY(check_norm(s, MK_SLOT_HEAD_gain, MK_SLOT_HEAD_weight, MK_PARAM_HEAD_eps, MK_PARAM_HEAD_width));
+  MK_TRY(expect_param(s, MK_PARAM_HEAD_vocab,
+                      s->in->params[MK_PARAM_HEAD_vocab] == buffer_of(s, MK_SLOT_HEAD_logits)->cols,
+                      "it must be the number of logits"));
+  MK_TRY(check_named(s, MK_SLOT_HEAD_logits, s->in->params[MK_PARAM_HEAD_vocab]));
+  MK_TRY(expect_pairs(s, MK_SLOT_HEAD_candidate));
+  MK_TRY(expect_lines(s, MK_SLOT_HEAD_candidate, 1, 0, 2));
+  if (mk_operand_empty(weight) != mk_operand_empty(logits)) {
+    return mk_reject(s->v, "S10", s->index, "weight and logits: one is empty, the other is not");
+  }
+  if (mk_operand_empty(weight)) {
+    return expect_input(s, MK_SLOT_HEAD_x, 0, (s->in->params[MK_PARAM_HEAD_width] + MK_TILE - 1) / MK_TILE);
+  }
+  MK_TRY(expect_sole(s, MK_SLOT_HEAD_logits));
+  MK_TRY(check_product(s, MK_SLOT_HEAD_x, MK_SLOT_HEAD_weight, false));
+  return expect_rows(s, MK_SLOT_HEAD_logits, MK_SLOT_HEAD_weight);
+}
+
+/* Several rows: the plan of a whole launch, and as many steps of the ring. */
+static mk_status check_plan(mk_shape *s) {
+  uint32_t lines = mk_program_rows(s->v->program), words = lines * MK_ROW_WORDS;
+  const mk_buffer *candidates = buffer_of(s, MK_SLOT_NEXT_candidates);
+  const mk_extent *plan = &s->extents[MK_SLOT_NEXT_prompt], *ring = &s->extents[MK_SLOT_NEXT_ring];
+  MK_TRY(expect_lines(s, MK_SLOT_NEXT_candidates, candidates->rows / lines, 0, 2));
+  MK_TRY(expect_table(s, MK_SLOT_NEXT_prompt, buffer_of(s, MK_SLOT_NEXT_prompt)->cols));
+  if (plan->cols < words || plan->cols % words != 0) {
+    return mk_reject(s->v, "B03", s->index, "plan: %u words; a step of %u rows has %u, and a launch whole steps",
+                     plan->cols, lines, words);
+  }
+  if (mk_operand_empty(&s->in->operands[MK_SLOT_NEXT_ring])) {
+    return MK_OK;
+  }
+  MK_TRY(expect_table(s, MK_SLOT_NEXT_ring, ring->cols));
+  if (ring->cols < plan->cols / MK_ROW_WORDS) {
+    return mk_reject(s->v, "B03", s->index, "ring: %u tokens; %u rows in each of the plan's steps need %u", ring->cols,
+                     lines, plan->cols / MK_ROW_WORDS);
+  }
+  return MK_OK;
+}
+
+static mk_status shape_NEXT(mk_shape *s) {
+  MK_TRY(expect_pairs(s, MK_SLOT_NEXT_candidates));
+  if (mk_program_rows(s->v->program) > 1) {
+    return check_plan(s);
+  }
+  uint32_t high = s->v->program->ranges.position.high;
+  const mk_extent *candidates = &s->extents[MK_SLOT_NEXT_candidates];
+  const mk_extent *prompt = &s->extents[MK_SLOT_NEXT_prompt], *ring = &s->extents[MK_SLOT_NEXT_ring];
+  if (candidates->rows != 1) { /* one: its own SM's choice (rule N04) */
+    MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "first row", candidates->row, 0));
+    MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "number of rows", candidates->rows,
+                  buffer_of(s, MK_SLOT_NEXT_candidates)->rows));
+  }
+  MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "first column", candidates->col, 0));
+  MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "number of columns", candidates->cols, 2));
+  MK_TRY(expect_table(s, MK_SLOT_NEXT_prompt, prompt->cols));
+  if (prompt->cols < high + 1) {
+    return mk_reject(s->v, "B03", s->index, "prompt: %u tokens; positions up to %u need %u", prompt->cols, high,
+                     high + 1);
+  }
+  if (mk_operand_empty(&s->in->operands[MK_SLOT_NEXT_ring])) {
+    return MK_OK;
+  }
+  MK_TRY(expect_table(s, MK_SLOT_NEXT_ring, ring->cols));
+  if (ring->cols < high + 2) {
+    return mk_reject(s->v, "B03", s->index, "ring: %u tokens; after position %u, ring[%u] is written", ring->cols, high,
+                     high + 1);
+  }
+  return MK_OK;
+}
+
+/* The words of the sampling buffer (instructions/sampling.h). */
+static mk_status check_sampling(mk_shape *s, uint32_t slot) {
+  if (mk_program_rows(s->v->program) > 1) {
+    return mk_reject(s->v, "S10", s->index, "%s draws for one row a step; the program has %u", s->info->name,
+                     mk_program_rows(s->v->program));
+  }
+  const mk_extent *at = &s->extents[slot];
+  MK_TRY(expect(s, slot, "number of rows in the buffer", buffer_of(s, slot)->rows, 1));
+  MK_TRY(expect(s, slot, "first column", at->col, 0));
+  return expect(s, slot, "number of columns", at->cols, MK_SAMPLING_WORDS);
+}
+
+/* A word for each token: machines find it by the tile of 16 alone. */
+static mk_status expect_by_token(mk_shape *s, uint32_t slot) {
+  MK_TRY(expect(s, slot, "number of rows in the buffer", buffer_of(s, slot)->rows, 1));
+  return expect(s, slot, "tile width", buffer_of(s, slot)->tile_cols, MK_TILE);
+}
+
+/* What an SM publishes for a search: a row of its own in a buffer of such rows. */
+static mk_status expect_words(mk_shape *s, uint32_t slot, uint32_t words) {
+  MK_TRY(expect(s, slot, "number of columns in the buffer", buffer_of(s, slot)->cols, words));
+  return expect_vector(s, slot, 0, words);
+}
+
+static mk_status shape_SCORE(mk_shape *s) {
+  const mk_extent *logits = &s->extents[MK_SLOT_SCORE_logits];
+  static const uint32_t beside[] = {MK_SLOT_SCORE_bias, MK_SLOT_SCORE_counts, MK_SLOT_SCORE_scores};
+  bool none = mk_operand_empty(&s->in->operands[MK_SLOT_SCORE_logits]);
+  for (uint32_t i = 0; i < 3; i++) {
+    MK_TRY(expect_by_token(s, beside[i]));
+    MK_TRY(expect(s, beside[i], "number of row tiles", s->in->operands[beside[i]].rows, none ? 0 : 1));
+    if (!none) {
+      MK_TRY(expect_vector(s, beside[i], logits->col, logits->cols));
+    }
+  }
+  MK_TRY(expect_by_token(s, MK_SLOT_SCORE_logits));
+  MK_TRY(expect_words(s, MK_SLOT_SCORE_front, MK_FRONT_WORDS));
+  return check_sampling(s, MK_SLOT_SCORE_sampling);
+}
+
+static mk_status expect_all(mk_shape *s, uint32_t slot, uint32_t rows, uint32_t cols) {
+  MK_TRY(expect(s, slot, "first row", s->extents[slot].row, 0));
+  MK_TRY(expect(s, slot, "number of rows", s->extents[slot].rows, rows));
+  MK_TRY(expect(s, slot, "number of rows in the buffer", buffer_of(s, slot)->rows, rows));
+  MK_TRY(expect(s, slot, "number of columns in the buffer", buffer_of(s, slot)->cols, cols));
+  MK_TRY(expect(s, slot, "first column", s->extents[slot].col, 0));
+  return expect(s, slot, "number of columns", s->extents[slot].cols, cols);
+}
+
+/* What all SMs have published, whole: SIFT and DRAW have the same operands in the same slots. The row of the result is this SM's in all
+ * of them. */
+static mk_status check_search(mk_shape *s) {
+  uint32_t rows = buffer_of(s, MK_SLOT_SIFT_round)->rows;
+  MK_TRY(expect_all(s, MK_SLOT_SIFT_fronts, rows, MK_FRONT_WORDS));
+  if (!mk_operand_empty(&s->in->operands[MK_SLOT_SIFT_rounds])) {
+    MK_TRY(expect_all(s, MK_SLOT_SIFT_rounds, rows, MK_SIFT_WORDS));
+  }
+  return check_sampling(s, MK_SLOT_SIFT_sampling);
+}
+
+static mk_status shape_SIFT(mk_shape *s) {
+  MK_TRY(expect_by_token(s, MK_SLOT_SIFT_scores));
+  MK_TRY(expect_words(s, MK_SLOT_SIFT_round, MK_SIFT_WORDS));
+  return check_search(s);
+}
+
+static mk_status shape_DRAW(mk_shape *s) {
+  const mk_buffer *scores = buffer_of(s, MK_SLOT_DRAW_scores);
+  MK_TRY(expect_by_token(s, MK_SLOT_DRAW_scores));
+  MK_TRY(expect_all(s, MK_SLOT_DRAW_scores, 1, scores->cols));
+  MK_TRY(check_named(s, MK_SLOT_DRAW_scores, scores->cols));
+  MK_TRY(expect_pairs(s, MK_SLOT_DRAW_choice));
+  MK_TRY(expect_vector(s, MK_SLOT_DRAW_choice, 0, 2));
+  return check_search(s);
+}
+
+static mk_status shape_MLA_PART(mk_shape *s) { return mk_verify_listed_shape(s->v, s->index); }
+static mk_status shape_MLA_REDUCE(mk_shape *s) { return mk_verify_listed_shape(s->v, s->index); }
+
+/* The tiles of a row that the step's token names hold every token of the declared range. */
+static mk_status check_token_row(mk_shape *s, uint32_t slot) {
+  const mk_range *token = &s->v->program->ranges.token;
+  const mk_extent *rows = &s->extents[slot];
+  if (rows->row > token->low || token->high - rows->row >= rows->rows) {
+    return mk_reject(s->v, "B02", s->index, "%s: rows %u to %u of buffer %s; tokens are %u to %u",
+                     s->info->operands[slot].name, rows->row, rows->row + rows->rows - 1, buffer_of(s, slot)->name,
+                     token->low, token->high);
+  }
+  return MK_OK;
+}
+
+mk_status mk_verify_shape(mk_verifier *v, uint32_t instruction) {
+  mk_shape s = {.v = v, .index = instruction, .in = mk_at(v, instruction)};
+  s.info = mk_info(s.in);
+  for (uint32_t i = 0; i < s.info->operand_count; i++) {
+    s.extents[i] = mk_extent_of(v, &s.in->operands[i]);
+    if ((s.in->operands[i].flags & MK_OPERAND_TOKEN_ROW) != 0) {
+      MK_TRY(check_token_row(&s, i));
+    }
+  }
+  switch ((mk_opcode)s.in->opcode) {
+#define MK_OPCODE(NAME, text, state, semantics) \
+  case MK_OP_##NAME:                            \
+    return shape_##NAME(&s);
+#include "vm/program/opcodes.def"
+    case MK_OP_NONE:
+    case MK_OP_COUNT:
+      break;
+  }
+  return MK_OK;
+}

@@ -1,0 +1,127 @@
+/* Phase 2, of values that mean something to their readers: rules S11, R05 and B05.
+ *
+ * Most values are numbers, and any number will do. A candidate, however, holds a token's index, a front and a round hold keys and counts, and a
+ * machine may keep scores to the SM that has made them. What is read as one of these has been written as such. */
+#include <stdio.h>
+#include <string.h>
+
+#include "instructions/mla.h"
+#include "vm/program/plan.h"
+#include "vm/verify/internal.h"
+
+typedef enum mk_meaning { NUMBERS, CANDIDATE, FRONT, ROUND, SCORES, PARTS } mk_meaning;
+
+static const char *const meanings[] = {"numbers", "candidates", "fronts", "rounds", "scores", "parts of attention"};
+
+uint32_t mk_meaning_of(uint32_t opcode, uint32_t slot) {
+  static const struct {
+    uint8_t opcode, slot, meaning;
+  } special[] = {
+      {MK_OP_HEAD, MK_SLOT_HEAD_candidate, CANDIDATE},  {MK_OP_DRAW, MK_SLOT_DRAW_choice, CANDIDATE},
+      {MK_OP_NEXT, MK_SLOT_NEXT_candidates, CANDIDATE}, {MK_OP_SCORE, MK_SLOT_SCORE_front, FRONT},
+      {MK_OP_SIFT, MK_SLOT_SIFT_fronts, FRONT},         {MK_OP_DRAW, MK_SLOT_DRAW_fronts, FRONT},
+      {MK_OP_SIFT, MK_SLOT_SIFT_round, ROUND},          {MK_OP_SIFT, MK_SLOT_SIFT_rounds, ROUND},
+      {MK_OP_DRAW, MK_SLOT_DRAW_rounds, ROUND},         {MK_OP_SCORE, MK_SLOT_SCORE_scores, SCORES},
+      {MK_OP_SIFT, MK_SLOT_SIFT_scores, SCORES},        {MK_OP_DRAW, MK_SLOT_DRAW_scores, SCORES},
+      {MK_OP_ATTENTION, MK_SLOT_ATTENTION_out, PARTS},  {MK_OP_COMBINE, MK_SLOT_COMBINE_parts, PARTS},
+  };
+  for (size_t i = 0; i < sizeof special / sizeof special[0]; i++) {
+    if (special[i].opcode == opcode && special[i].slot == slot) {
+      return special[i].meaning;
+    }
+  }
+  return NUMBERS;
+}
+
+mk_status mk_verify_value(mk_verifier *v, uint32_t reader, uint32_t slot, const mk_write *write) {
+  const mk_instruction *in = mk_at(v, reader), *from = mk_at(v, write->instruction);
+  uint32_t have = mk_meaning_of(from->opcode, write->slot), want = mk_meaning_of(in->opcode, slot);
+  if (have != want) {
+    return mk_reject(v, "S11", reader, "%s: takes %s from buffer %s, where %s writes %s",
+                     mk_info(in)->operands[slot].name, meanings[want], v->program->buffers[write->key >> 32].name,
+                     mk_place_of(v, write->instruction).text, meanings[have]);
+  }
+  uint32_t span = v->program->buffers[from->operands[MK_SLOT_ATTENTION_kv].buffer].span_tokens;
+  if (want == PARTS && in->params[MK_PARAM_COMBINE_span] != span) {
+    return mk_reject(v, "S11", reader, "span is %u; the parts are those of %s, of spans of %u tokens",
+                     in->params[MK_PARAM_COMBINE_span], mk_place_of(v, write->instruction).text, span);
+  }
+  return MK_OK;
+}
+
+/* Rule R05. `partner`: by buffer, 1 + the other one of parts and value; 0 for all others. */
+static mk_status check_pairs(mk_verifier *v, uint32_t *partner) {
+  const mk_program *p = v->program;
+  for (uint32_t i = 0; i < p->instruction_count; i++) {
+    const mk_instruction *in = mk_at(v, i);
+    if (in->opcode == MK_OP_COMBINE) {
+      uint32_t from = in->operands[MK_SLOT_COMBINE_parts].buffer, to = in->operands[MK_SLOT_COMBINE_out].buffer;
+      const mk_buffer *parts = &p->buffers[from], *out = &p->buffers[to];
+      if (out->cols != parts->cols / parts->tile_cols * (parts->tile_cols - 2u) ||
+          (partner[from] != 0 && partner[from] != to + 1) || (partner[to] != 0 && partner[to] != from + 1)) {
+        return mk_reject(
+            v, "R05", i,
+            "makes columns of buffer %s from %s; with several rows per step one whole buffer is made of another",
+            out->name, parts->name);
+      }
+      partner[from] = to + 1;
+      partner[to] = from + 1;
+    }
+  }
+  for (uint32_t i = 0; i < p->instruction_count; i++) {
+    const mk_instruction *in = mk_at(v, i);
+    for (uint32_t slot = 0; slot < mk_info(in)->operand_count; slot++) {
+      uint32_t buffer = in->operands[slot].buffer;
+      bool parts = in->opcode == MK_OP_ATTENTION && slot == MK_SLOT_ATTENTION_out;
+      bool writes = mk_info(in)->operands[slot].access != MK_ACCESS_READ && in->opcode != MK_OP_COMBINE;
+      if (parts ? partner[buffer] == 0 : partner[buffer] != 0 && writes) {
+        return mk_reject(v, "R05", i, "%s: writes buffer %s, which %s", mk_info(in)->operands[slot].name,
+                         p->buffers[buffer].name, parts ? "no combine reads" : "a combine writes or reads, too");
+      }
+    }
+  }
+  return MK_OK;
+}
+
+/* Rule B05: by one table no block has two places in a cache; by two it might. `tables`: by buffer, 1 + the table of a cache; 0 for all others. */
+static mk_status check_tables(mk_verifier *v, uint32_t *tables) {
+  for (uint32_t i = 0; i < v->program->instruction_count; i++) {
+    const mk_operand *o = mk_at(v, i)->operands;
+    if (mk_at(v, i)->opcode == MK_OP_ATTENTION) {
+      uint32_t *table = &tables[o[MK_SLOT_ATTENTION_kv].buffer], have = o[MK_SLOT_ATTENTION_table].buffer + 1u;
+      if (*table != 0 && *table != have) {
+        return mk_reject(v, "B05", i, "table: buffer %s; another instruction finds blocks of cache %s by buffer %s",
+                         v->program->buffers[have - 1].name, v->program->buffers[o[MK_SLOT_ATTENTION_kv].buffer].name,
+                         v->program->buffers[*table - 1].name);
+      }
+      *table = have;
+    }
+  }
+  return MK_OK;
+}
+
+static mk_status check_plan(mk_verifier *v) {
+  mk_plan_buffers buffers;
+  char why[200];
+  if (mk_program_rows(v->program) == 1 || mk_program_listed(v->program) ||
+      mk_plan_find(v->program, &buffers) == MK_OK) {
+    return MK_OK;
+  }
+  snprintf(why, sizeof why, "%s", mk_error_message());
+  return mk_reject(v, "B05", MK_NONE_INDEX, "%s", why);
+}
+
+mk_status mk_verify_caches(mk_verifier *v) {
+  uint32_t *partner;
+  MK_TRY(mk_alloc(v->program->buffer_count, sizeof *partner, &partner));
+  mk_status status = check_tables(v, partner);
+  if (status == MK_OK) {
+    status = check_plan(v);
+  }
+  if (status == MK_OK && mk_program_rows(v->program) > 1) {
+    memset(partner, 0, v->program->buffer_count * sizeof *partner);
+    status = check_pairs(v, partner);
+  }
+  mk_free(partner);
+  return status;
+}
