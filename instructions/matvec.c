@@ -46,14 +46,17 @@ static inline __attribute__((always_inline)) void add_pairs(const block *b, uint
   }
   const uint16_t *w = b->weight + (size_t)first * MK_TILE_STEP_ELEMENTS / PAIRS;
   const float16 *x = b->x;
-  const uintptr_t ahead = vectors == 1 ? AHEAD : CHUNK_AHEAD;
   for (uint32_t step = 0; step < b->steps; step++, w += MK_TILE_STEP_ELEMENTS, x += 2) {
 #pragma GCC unroll 8
     for (uint32_t g = 0; g < pairs; g++) {
       word16 raw, low, high;
       float16 even, odd;
       const uint16_t *words = w + (size_t)g * MK_TILE_STEP_ELEMENTS / PAIRS;
-      __builtin_prefetch((const void *)((uintptr_t)words + ahead), 0, vectors == 1 ? 3 : 2);
+      if (vectors == 1) {
+        __builtin_prefetch((const void *)((uintptr_t)words + AHEAD), 0, 3);
+      } else {
+        __builtin_prefetch((const void *)((uintptr_t)words + CHUNK_AHEAD), 0, 2);
+      }
       memcpy(&raw, words, sizeof raw);
       low = raw << 16;
       high = raw & 0xffff0000u;
