@@ -47,7 +47,7 @@ mk_status mk_jinja_read_number(uint32_t line, const char *text, size_t length, b
   bool real = end > 0;
   int base = 10;
   const char *prefix = !real && length > 1 && text[0] == '0' && text[1] != 0 ? strchr(prefixes, text[1] | 32) : NULL;
-  if (prefix != NULL && (text[1] | 32) != 0) {
+  if (prefix != NULL) {
     base = bases[prefix - prefixes];
     start = 2;
     end = digits_end(text, length, start, base, true);
