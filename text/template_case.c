@@ -85,6 +85,10 @@ mk_status mk_jinja_case(jinja *m, jinja_value text, jinja_case how, jinja_value 
     unsigned flags = mk_letter_flags(c);
     mk_letter_case to = case_of(how, first, flags);
     size_t count = mk_letter_to_case(c, to, image);
+    if (how == CASE_SWAP && (flags & (MK_LETTER_UPPER | MK_LETTER_LOWER)) == 0) {
+      image[0] = c; /* a letter in title case stays as it is */
+      count = 1;
+    }
     if (c == SIGMA && to == MK_CASE_LOWER) {
       image[0] = ends_word(text.text, start, end, at, length) ? FINAL_SIGMA : SMALL_SIGMA;
     }

@@ -9,14 +9,7 @@
  * then the scopes inside are looked at; they see all of it. Private to the template's compilation; memory is the template's pool. */
 #include <string.h>
 
-#include "text/template_tree.h"
-
-/* Numbers by number. */
-typedef struct table {
-  uint64_t *keys; /* plus one; 0: free */
-  uint32_t *values;
-  size_t count, size;
-} table;
+#include "models/template_names.h"
 
 /* Of a function: its shape, and the function that it stands in. */
 typedef struct function {
@@ -43,112 +36,26 @@ typedef struct scope {
   bool in_branch; /* what is being placed is inside of an if or an inline if of this very scope */
   variable *variables;
   size_t count, capacity;
-  table by_name;
+  jinja_table by_name;
 } scope;
 
 typedef struct scoper {
   jinja_pool *pool;
-  jinja_value *names; /* by number */
-  size_t name_count, name_capacity;
-  uint32_t *buckets; /* of names: number + 1; 0: free */
-  size_t bucket_count;
-  table
+  jinja_names names;
+  jinja_table
       slots; /* by function, level and name: scopes side by side share the variables of their function, as in Python */
   uint64_t functions;
 } scoper;
 
-static size_t bucket(uint64_t key, size_t size) { return (size_t)((key * 0x9e3779b97f4a7c15u) >> 20) & (size - 1); }
-
-static const uint32_t *find(const table *t, uint64_t key) {
-  for (size_t i = bucket(key, t->size); t->size > 0; i = (i + 1) & (t->size - 1)) {
-    if (t->keys[i] == 0) {
-      return NULL;
-    }
-    if (t->keys[i] == key + 1) {
-      return &t->values[i];
-    }
-  }
-  return NULL;
-}
-
-static mk_status put(scoper *s, table *t, uint64_t key, uint32_t value) {
-  if (t->count * 2 >= t->size) {
-    table bigger = {.size = t->size == 0 ? 8 : t->size * 2};
-    MK_TRY(mk_jinja_alloc(s->pool, bigger.size, sizeof *bigger.keys, &bigger.keys));
-    MK_TRY(mk_jinja_alloc(s->pool, bigger.size, sizeof *bigger.values, &bigger.values));
-    for (size_t i = 0; i < t->size; i++) {
-      if (t->keys[i] != 0) {
-        MK_TRY(put(s, &bigger, t->keys[i] - 1, t->values[i]));
-      }
-    }
-    *t = bigger;
-  }
-  size_t i = bucket(key, t->size);
-  while (t->keys[i] != 0) {
-    i = (i + 1) & (t->size - 1);
-  }
-  t->keys[i] = key + 1;
-  t->values[i] = value;
-  t->count++;
-  return MK_OK;
-}
-
-static uint64_t hash(jinja_value name) {
-  uint64_t h = 14695981039346656037u; /* FNV-1a */
-  for (size_t i = 0; i < name.length; i++) {
-    h = (h ^ (unsigned char)name.text[i]) * 1099511628211u;
-  }
-  return h;
-}
-
-static void link_name(scoper *s, uint32_t number) {
-  size_t i = bucket(hash(s->names[number]), s->bucket_count);
-  while (s->buckets[i] != 0) {
-    i = (i + 1) & (s->bucket_count - 1);
-  }
-  s->buckets[i] = number + 1;
-}
-
-/* The number of a name. */
-static mk_status number_of(scoper *s, jinja_value name, uint32_t *out) {
-  for (size_t i = bucket(hash(name), s->bucket_count); s->bucket_count > 0 && s->buckets[i] != 0;
-       i = (i + 1) & (s->bucket_count - 1)) {
-    jinja_value other = s->names[s->buckets[i] - 1];
-    if (other.length == name.length && memcmp(other.text, name.text, name.length) == 0) {
-      *out = s->buckets[i] - 1;
-      return MK_OK;
-    }
-  }
-  if (s->name_count == s->name_capacity) {
-    jinja_value *names;
-    size_t capacity = s->name_capacity == 0 ? 32 : s->name_capacity * 2;
-    MK_TRY(mk_jinja_alloc(s->pool, capacity, sizeof *names, &names));
-    if (s->name_count > 0) {
-      memcpy(names, s->names, s->name_count * sizeof *names);
-    }
-    MK_TRY(mk_jinja_alloc(s->pool, capacity * 2, sizeof *s->buckets, &s->buckets));
-    s->names = names;
-    s->name_capacity = capacity;
-    s->bucket_count = capacity * 2;
-    for (uint32_t i = 0; i < s->name_count; i++) {
-      link_name(s, i);
-    }
-  }
-  s->names[s->name_count] = name;
-  *out = (uint32_t)s->name_count++;
-  link_name(s, *out);
-  return MK_OK;
-}
-
 static mk_status slot_of(scoper *s, const function *f, uint64_t level, uint32_t name, uint32_t *out) {
   uint64_t key = f->number << 40 | level << 32 | name;
-  const uint32_t *known = find(&s->slots, key);
+  const uint32_t *known = mk_jinja_table_find(&s->slots, key);
   if (known != NULL) {
     *out = *known;
     return MK_OK;
   }
   *out = f->shape->slots++;
-  return put(s, &s->slots, key, *out);
+  return mk_jinja_table_put(s->pool, &s->slots, key, *out);
 }
 
 static mk_status new_function(scoper *s, function *outer, jinja_shape *shape, function **out) {
@@ -167,7 +74,7 @@ static mk_status new_scope(scoper *s, scope *outer, function *f, scope **out) {
 
 static variable *own(const scope *at, uint32_t name) {
   for (; at != NULL; at = at->whole) {
-    const uint32_t *index = find(&at->by_name, name);
+    const uint32_t *index = mk_jinja_table_find(&at->by_name, name);
     if (index != NULL) {
       return &at->variables[*index];
     }
@@ -188,7 +95,7 @@ static variable *visible(const scope *at, uint32_t name, const scope **where) {
 
 /* The variable in this very scope or branch, made if need be. */
 static mk_status define(scoper *s, scope *at, uint32_t name, variable **out) {
-  const uint32_t *index = find(&at->by_name, name);
+  const uint32_t *index = mk_jinja_table_find(&at->by_name, name);
   if (index != NULL) {
     *out = &at->variables[*index];
     return MK_OK;
@@ -211,7 +118,7 @@ static mk_status define(scoper *s, scope *at, uint32_t name, variable **out) {
     **out = (variable){.name = name};
     MK_TRY(slot_of(s, at->function, at->level, name, &(*out)->slot));
   }
-  return put(s, &at->by_name, name, (uint32_t)at->count++);
+  return mk_jinja_table_put(s->pool, &at->by_name, name, (uint32_t)at->count++);
 }
 
 /* The variable starts with the value that a scope around has, or else in the way `otherwise`. */
@@ -229,7 +136,7 @@ static mk_status read_name(scoper *s, scope *at, jinja_value text) {
   uint32_t name;
   const scope *where;
   variable *v;
-  MK_TRY(number_of(s, text, &name));
+  MK_TRY(mk_jinja_number_of(s->pool, &s->names, text, &name));
   if (visible(at, name, &where) != NULL) {
     return MK_OK;
   }
@@ -241,7 +148,7 @@ static mk_status read_name(scoper *s, scope *at, jinja_value text) {
 static mk_status store_name(scoper *s, scope *at, jinja_value text) {
   uint32_t name;
   variable *v;
-  MK_TRY(number_of(s, text, &name));
+  MK_TRY(mk_jinja_number_of(s->pool, &s->names, text, &name));
   bool known = own(at, name) != NULL;
   MK_TRY(define(s, at, name, &v));
   v->stored = true;
@@ -254,7 +161,7 @@ static mk_status store_name(scoper *s, scope *at, jinja_value text) {
 static mk_status declare_parameter(scoper *s, scope *at, jinja_value text, uint32_t *slot) {
   uint32_t name;
   variable *v;
-  MK_TRY(number_of(s, text, &name));
+  MK_TRY(mk_jinja_number_of(s->pool, &s->names, text, &name));
   MK_TRY(define(s, at, name, &v));
   v->stored = true;
   v->load = LOAD_PARAMETER;
@@ -448,7 +355,7 @@ static mk_status make_place(const function *from, const function *to, uint32_t s
 static mk_status place_name(scoper *s, const scope *at, jinja_node *node) {
   uint32_t name;
   const scope *where;
-  MK_TRY(number_of(s, node->value, &name));
+  MK_TRY(mk_jinja_number_of(s->pool, &s->names, node->value, &name));
   const variable *v = visible(at, name, &where);
   return v == NULL ? mk_jinja_fail(node->line, "the name '%.*s' cannot be used here", JINJA_SHOWN(node->value))
                    : make_place(at->function, where->function, v->slot, &node->place);
@@ -460,7 +367,7 @@ static mk_status finish(scoper *s, const scope *at, jinja_frame *out) {
   for (; out->count < at->count; out->count++) {
     const variable *v = &at->variables[out->count];
     jinja_load *load = &out->loads[out->count];
-    *load = (jinja_load){.kind = v->load, .slot = v->slot, .name = s->names[v->name]};
+    *load = (jinja_load){.kind = v->load, .slot = v->slot, .name = s->names.texts[v->name]};
     if (v->load == LOAD_ALIAS) {
       MK_TRY(make_place(at->function, v->alias_function, v->alias_slot, &load->from));
     }

@@ -266,14 +266,30 @@ static int order_strings(jinja_value left, jinja_value right) {
   return order != 0 ? order : (left.length > right.length) - (left.length < right.length);
 }
 
+/* keys() and items() are equal as sets. */
+static mk_status equal_sets(jinja *m, const jinja_list *left, const jinja_list *right, bool *out) {
+  for (size_t i = 0; *out && i < left->count; i++) {
+    bool found = false;
+    for (size_t k = 0; !found && k < right->count; k++) {
+      MK_TRY(mk_jinja_equal(m, left->items[i], right->items[k], &found));
+    }
+    *out = found;
+  }
+  return MK_OK;
+}
+
 static mk_status equal_lists(jinja *m, const jinja_list *left, const jinja_list *right, bool *out) {
+  bool sets = left->sequence == JINJA_IS_KEYS || left->sequence == JINJA_IS_ITEMS;
   *out = left == right ||
-         (left->sequence == right->sequence && left->count == right->count && left->sequence < JINJA_IS_VIEW);
+         (left->sequence == right->sequence && left->count == right->count && (left->sequence < JINJA_IS_VIEW || sets));
   if (left == right) {
     return MK_OK;
   }
   MK_TRY(mk_jinja_enter(m));
-  for (size_t i = 0; *out && i < left->count; i++) {
+  if (*out && sets) {
+    MK_TRY(equal_sets(m, left, right, out));
+  }
+  for (size_t i = 0; *out && !sets && i < left->count; i++) {
     MK_TRY(mk_jinja_equal(m, left->items[i], right->items[i], out));
   }
   m->depth--;
