@@ -1,6 +1,6 @@
 /* Formatting of values as Python does: format() with its small language, `%` of a string, and str.format().
  *
- * Private to models/template*.c. Not supported, and refused by name: %a and !a, zeros in front of grouped digits, precisions above
+ * Private to text/template*.c. Not supported, and refused by name: %a and !a, zeros in front of grouped digits, precisions above
  * 1000. */
 #ifndef MK_TEMPLATE_FORMAT_H
 #define MK_TEMPLATE_FORMAT_H

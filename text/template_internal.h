@@ -1,7 +1,7 @@
 /* The running machine: what the files of the template interpreter share besides values (template_values.h) and the tree
  * (template_tree.h).
  *
- * Private to models/template*.c. One thread per machine. */
+ * Private to text/template*.c. One thread per machine. */
 #ifndef MK_TEMPLATE_INTERNAL_H
 #define MK_TEMPLATE_INTERNAL_H
 

@@ -1,4 +1,4 @@
-/* Numbers and strings as a template writes them. Private to models/template*.c. */
+/* Numbers and strings as a template writes them. Private to text/template*.c. */
 #ifndef MK_TEMPLATE_LITERALS_H
 #define MK_TEMPLATE_LITERALS_H
 

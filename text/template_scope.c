@@ -9,7 +9,7 @@
  * then the scopes inside are looked at; they see all of it. Private to the template's compilation; memory is the template's pool. */
 #include <string.h>
 
-#include "models/template_names.h"
+#include "text/template_names.h"
 
 /* Of a function: its shape, and the function that it stands in. */
 typedef struct function {

@@ -1,5 +1,5 @@
 /* Operations on strings that filters and methods share. All take and give Python's str; what they give is markup where `text` is.
- * Private to models/template*.c. */
+ * Private to text/template*.c. */
 #ifndef MK_TEMPLATE_STRINGS_H
 #define MK_TEMPLATE_STRINGS_H
 

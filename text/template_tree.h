@@ -1,6 +1,6 @@
 /* The syntax tree of a template and the tokens that it is made from.
  *
- * Private to models/template*.c. Nodes live in the pool of the compiled template; once it is compiled nothing changes them. */
+ * Private to text/template*.c. Nodes live in the pool of the compiled template; once it is compiled nothing changes them. */
 #ifndef MK_TEMPLATE_TREE_H
 #define MK_TEMPLATE_TREE_H
 

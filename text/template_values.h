@@ -1,6 +1,6 @@
 /* The values of the template interpreter and what can be done with them.
  *
- * Private to models/template*.c. Values live in a pool and are freed with it as a whole; strings point into a pool, the template's
+ * Private to text/template*.c. Values live in a pool and are freed with it as a whole; strings point into a pool, the template's
  * source or the caller's JSON. Functions that can fail set the error "chat template, line N: ...". */
 #ifndef MK_TEMPLATE_VALUES_H
 #define MK_TEMPLATE_VALUES_H

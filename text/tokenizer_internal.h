@@ -1,6 +1,6 @@
 /* What the files of the tokenizer share: the loaded tables, and the calls between loading, normalising, splitting and merging.
  *
- * Private to models/tokenizer*.c. The tables belong to the tokenizer and do not change after loading. */
+ * Private to text/tokenizer*.c. The tables belong to the tokenizer and do not change after loading. */
 #ifndef MK_TOKENIZER_INTERNAL_H
 #define MK_TOKENIZER_INTERNAL_H
 

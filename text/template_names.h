@@ -1,9 +1,9 @@
 /* Names as numbers, and numbers by number: hash tables for template_scope.c, so that a template with very many names takes no longer than
- * its length. Private to models/template*.c; memory is the pool's. */
+ * its length. Private to text/template*.c; memory is the pool's. */
 #ifndef MK_TEMPLATE_NAMES_H
 #define MK_TEMPLATE_NAMES_H
 
-#include "models/template_tree.h"
+#include "text/template_tree.h"
 
 typedef struct jinja_table {
   uint64_t *keys; /* plus one; 0: free */

@@ -1,5 +1,5 @@
 /* See template_names.h. */
-#include "models/template_names.h"
+#include "text/template_names.h"
 
 #include <string.h>
 
