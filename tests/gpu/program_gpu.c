@@ -14,7 +14,7 @@
 
 #define VALUE_ERROR 1e-2 /* as GOLDEN_ERROR of whole models */
 
-enum { LAUNCHES = 100, MOST_STEPS = 24, COMPARED_STEPS = 4, MOST_PLACES = 3 };
+enum { LAUNCHES = 100, MOST_STEPS = 24, QUICK_LAUNCHES = 3, COMPARED_STEPS = 4, MOST_PLACES = 3 };
 
 typedef struct hand {
   const char *name;
@@ -156,20 +156,21 @@ static mk_status launch(hand *h, uint32_t position, uint32_t steps, uint64_t *ou
   return MK_OK;
 }
 
-static void repeat(hand *h, uint32_t position) {
+static void repeat(hand *h, uint32_t position, bool quick) {
   const mk_range *range = &h->program->ranges.position;
-  uint32_t steps = range->high - position + 1, differing = 0;
+  uint32_t steps = range->high - position + 1, differing = 0, launches = quick ? QUICK_LAUNCHES : LAUNCHES;
   uint64_t first = 0, again = 0;
-  steps = steps > MOST_STEPS ? MOST_STEPS : steps;
+  uint32_t most = quick ? COMPARED_STEPS : MOST_STEPS;
+  steps = steps > most ? most : steps;
   steps = h->rows > MK_MAX_ROWS ? steps / 2 : steps;
-  for (uint32_t i = 0; i < LAUNCHES; i++) {
+  for (uint32_t i = 0; i < launches; i++) {
     if (launch(h, position, steps, i == 0 ? &first : &again) != MK_OK) {
       expect(false, h->name, mk_error_message());
       return;
     }
     differing += i != 0 && first != again;
   }
-  printf("%s: from position %u, %u of %d launches of %u steps differ\n", h->name, position, differing, LAUNCHES, steps);
+  printf("%s: from position %u, %u of %u launches of %u steps differ\n", h->name, position, differing, launches, steps);
   expect(differing == 0, h->name, "a launch left other bits behind");
 }
 
@@ -265,7 +266,7 @@ static void close_weights(hand *h) {
   h->cpu = NULL;
 }
 
-static void run_accepted(hand *h) {
+static void run_accepted(hand *h, bool quick) {
   uint32_t at[MOST_PLACES];
   mk_gpu_options options = {.device = device_index(), .deadline_ms = deadline_ms};
   mk_status status = mk_gpu_new(h->program, &options, &h->gpu);
@@ -278,14 +279,14 @@ static void run_accepted(hand *h) {
                         &h->cpu); /* its cache is empty, as the GPU's is once it is cleared */
     if (expect_ok(status, h->name) && expect_ok(fill_weights(h), h->name) && expect_ok(fill_inputs(h), h->name)) {
       compare(h, at[i]);
-      repeat(h, at[i]);
+      repeat(h, at[i], quick);
     }
     close_weights(h);
   }
   mk_gpu_free(h->gpu);
 }
 
-void test_program(const char *path) {
+void test_program(const char *path, bool quick) {
   const char *slash = strrchr(path, '/');
   hand h = {.name = slash == NULL ? path : slash + 1};
   if (!expect_ok(mk_assemble_file(path, &h.program), h.name)) {
@@ -297,7 +298,7 @@ void test_program(const char *path) {
   } else if (mk_program_listed(h.program)) {
     printf("%s: accepted; programs with a work list have tests of their own\n", h.name);
   } else {
-    run_accepted(&h);
+    run_accepted(&h, quick);
   }
   mk_program_free(h.program);
 }

@@ -3,7 +3,7 @@
  *   mkvm_gpu_tests [--device cuda:N] --like SHAPE --depth TOKENS
  *   mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --mla
- *   mkvm_gpu_tests [--device cuda:N] --programs FILE.mks ...
+ *   mkvm_gpu_tests [--device cuda:N] [--quick] --programs FILE.mks ...
  * The first program of --programs also has indices out of range put before it.
  * --deadline MS before these: of every wait, for a tool that slows the GPU down.
  * Prints a line per check and "N passed, N failed"; exit code 0, 1 when a check failed, 77 when there is no GPU to test on.
@@ -439,7 +439,7 @@ static const char usage[] =
     "       mkvm_gpu_tests [--device cuda:N] --like SHAPE --depth TOKENS\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --mla\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --sampling\n"
-    "       mkvm_gpu_tests [--device cuda:N] --programs FILE.mks ...\n"
+    "       mkvm_gpu_tests [--device cuda:N] [--quick] --programs FILE.mks ...\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --prompts [GOLDEN.bin ...]\n"
     "--deadline MS: of every wait, for runs under a tool that slows the GPU down (1500)\n"
@@ -509,7 +509,7 @@ int main(int argc, char **argv) {
   if (programs && at < argc) {
     test_indices(argv[at]);
     for (; at < argc; at++) {
-      test_program(argv[at]);
+      test_program(argv[at], quick);
     }
     return finish();
   }
