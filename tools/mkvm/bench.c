@@ -101,7 +101,7 @@ static const struct argp_option option_table[] = {
      "After the table: where the time of the last test goes, from one more launch that is recorded (md)", 4},
     {NULL, 0, NULL, 0, "Machine:", 5},
     {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 5},
-    {"sms", KEY_SMS, "N", 0, "SMs to compile for (132)", 5},
+    {"sms", KEY_SMS, "N", 0, "SMs to compile for (132; on the cpu four for each thread)", 5},
     {"threads", 't', "N", 0, MK_THREADS_HELP, 5},
     {"deadline", KEY_DEADLINE, "MS", 0, MK_DEADLINE_HELP, 5},
     {"cache", KEY_CACHE, "FOLDER", 0,

@@ -63,7 +63,8 @@ static const struct argp_option option_table[] = {
      "Write the logits of every generated token to FILE.npy, float32 [tokens, vocabulary]", 3},
     {NULL, 0, NULL, 0, "Machine:", 4},
     {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 4},
-    {"sms", KEY_SMS, "N", 0, "SMs to compile for (132); the result does not depend on it", 4},
+    {"sms", KEY_SMS, "N", 0,
+     "SMs to compile for (132; on the cpu four for each thread); the result does not depend on it", 4},
     {"rows", KEY_ROWS, "T", 0,
      "Tokens that a step computes: of the prompt or of several prompts 1, 2, 4, 8 or 16, of one prompt 64 (what "
      "suits; sampling: 1); on the cpu the result does not depend on it",
