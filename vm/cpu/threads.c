@@ -20,13 +20,17 @@ typedef struct worker {
 } worker;
 
 typedef struct look {             /* at all queues, one after the other */
-  uint64_t progress;              /* before it */
+  uint64_t announced, progress;   /* before it */
   bool moved, unfinished, others; /* others: hold some queue, so that nothing follows from what was seen */
 } look;
 
+/* What has been announced is looked at first: the limit that the host may have set then was set before. */
 static bool may_begin(const mk_cpu *cpu, const mk_cpu_sm *sm) {
   uint64_t epoch = sm->roles[MK_ROLE_CONSUMER].epoch;
-  return epoch < cpu->limit && (!cpu->has_boundary || epoch <= cpu->announced) && cpu->failure == MK_OK;
+  if (cpu->has_boundary && epoch > cpu->announced) {
+    return false;
+  }
+  return epoch < cpu->limit && cpu->failure == MK_OK;
 }
 
 /* The first SM past the boundary of an epoch is the one that the host hears of. */
@@ -53,12 +57,11 @@ static void run_queue(mk_cpu *cpu, mk_cpu_sm *sm, float *scratch, look *l) {
   l->unfinished |= c->epoch < cpu->limit;
 }
 
-/* The host hears what the first SM past the boundary has to say. `progress` comes first, so that whoever sees the rest sees that, too. */
+/* The host hears what the first SM past the boundary has to say. */
 static void tell_host(mk_cpu *cpu) {
   uint64_t epoch = cpu->announced;
   if (cpu->passed > epoch) {
     mk_cpu_announce(cpu, cpu->first_past, epoch);
-    cpu->progress++;
     cpu->announced = epoch + 1;
   }
 }
@@ -66,7 +69,7 @@ static void tell_host(mk_cpu *cpu) {
 static look look_around(const worker *w) {
   mk_cpu *cpu = w->cpu;
   size_t queues = cpu->program->queue_count, first = queues * w->index / cpu->options.threads;
-  look l = {.progress = cpu->progress};
+  look l = {.announced = cpu->announced, .progress = cpu->progress};
   for (size_t i = 0; i < queues; i++) {
     mk_cpu_sm *sm = &cpu->sms[(first + i) % queues];
     if (w->index == 0) {
@@ -90,9 +93,11 @@ static look look_around(const worker *w) {
 }
 
 /* Whether nobody can ever go on. An instruction in flight is one of a queue that was held, or it has been counted since: so if all queues were found
- * waiting, and nothing has been done in the meantime, nothing will be; unless the host is still to be told. */
+ * waiting, and nothing has been done in the meantime, nothing will be; unless the host is still to be told, or has been told in the meantime, since when
+ * queues may go on that were looked at before. */
 static bool is_stuck(const mk_cpu *cpu, const look *l) {
-  return !l->moved && l->unfinished && !l->others && cpu->passing == cpu->announced && cpu->progress == l->progress;
+  return !l->moved && l->unfinished && !l->others && cpu->passing == l->announced && cpu->announced == l->announced &&
+         cpu->progress == l->progress;
 }
 
 static void *work(void *user) {
