@@ -64,6 +64,11 @@ static uint32_t queues_of(const mk_engine_options *options, bool cpu) {
   return queues < MK_DEFAULT_SMS ? queues : MK_DEFAULT_SMS;
 }
 
+bool mk_engine_takes_cuda(const mk_engine_options *options) {
+  int index;
+  return choose_device(options, &index) == MK_OK && index >= 0;
+}
+
 bool mk_engine_takes_rows(const mk_engine_options *options) {
   return options->tamper == NULL && (options->sampling == NULL || mk_sampling_is_greedy(options->sampling));
 }

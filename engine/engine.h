@@ -73,6 +73,9 @@ typedef bool (*mk_token_fn)(void *user, uint32_t token, const float *logits);
 mk_status mk_engine_open(const char *model_dir, const mk_engine_options *options, mk_engine **out);
 void mk_engine_close(mk_engine *engine); /* NULL is fine */
 
+/* Whether such an engine would run on a GPU. */
+bool mk_engine_takes_cuda(const mk_engine_options *options);
+
 /* Whether such an engine could have several rows: it would run on the cpu, and choose greedily. */
 bool mk_engine_takes_rows(const mk_engine_options *options);
 

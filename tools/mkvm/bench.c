@@ -501,7 +501,6 @@ mk_status mk_command_bench(int argc, char **argv) {
     return mk_bench_mla_run(&o.mla);
   }
   mk_config config;
-  bool cuda = o.device == NULL ? mk_gpu_present(0) : mk_is_cuda(o.device);
   mk_engine_options open = {.device = o.device,
                             .gpu_deadline_ms = o.deadline_ms,
                             .synth = o.like == NULL ? NULL : &config,
@@ -510,6 +509,7 @@ mk_status mk_command_bench(int argc, char **argv) {
                             .threads = o.threads,
                             .rows = o.rows,
                             .cache = o.cache};
+  bool cuda = mk_engine_takes_cuda(&open);
   mk_engine *engine;
   MK_TRY(find_shape(&o, &config));
   MK_TRY(check_device(&o, cuda));

@@ -13,9 +13,8 @@ enum { SHOWN = 60 }; /* bytes of a prompt that name it */
 
 void mk_run_rows(const mk_run_option *o, size_t prompts, size_t longest, mk_engine_options *engine) {
   bool may = !o->compare && o->trace.path == NULL && mk_engine_takes_rows(engine);
-  bool cuda = engine->device == NULL ? mk_gpu_present(0) : mk_is_cuda(engine->device);
-  size_t one_by_one =
-      cuda ? MK_LONG_PROMPT : 1; /* tokens: on the cpu a step of one row costs what one of several does */
+  /* Tokens. On the cpu a step of one row costs what one of several does. */
+  size_t one_by_one = mk_engine_takes_cuda(engine) ? MK_LONG_PROMPT : 1;
   uint32_t suits = prompts > 1 ? MK_MAX_ROWS : longest > one_by_one ? MK_PROMPT_ROWS : 1;
   engine->rows = o->rows != 0 ? o->rows : may ? suits : 1;
   engine->rows_or_one = o->rows == 0;
