@@ -101,6 +101,20 @@ foreach(source ${MK_TEST_SOURCES})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${MK_TEST_SECONDS})
 endforeach()
 
+# What these programs do is counted, in these sources, by tests/support/steps.h.
+function(mk_count_steps name)
+  if(TARGET test_${name})
+    add_library(mk_counted_${name} OBJECT ${ARGN})
+    target_link_libraries(mk_counted_${name} PRIVATE mk)
+    target_compile_options(mk_counted_${name} PRIVATE -fsanitize-coverage=trace-pc)
+    target_link_libraries(test_${name} PRIVATE $<TARGET_OBJECTS:mk_counted_${name}>)
+  endif()
+endfunction()
+file(GLOB MK_VERIFIER_SOURCES CONFIGURE_DEPENDS vm/verify/*.c)
+file(GLOB MK_TOKENIZER_SOURCES CONFIGURE_DEPENDS text/tokenizer*.c)
+mk_count_steps(vm.verify_cost ${MK_VERIFIER_SOURCES})
+mk_count_steps(bad.text ${MK_TOKENIZER_SOURCES})
+
 # Programs with a planted fault: each must fail, by the means that every other test has.
 if(MK_SANITIZE)
   function(mk_planted_fault name words)

@@ -1,11 +1,11 @@
 /* Hostile text: every byte value, surrogates, megabytes of one character. Text comes back as it was; what is no text comes back
  * with U+FFFD in place of what is none. */
 #include <criterion/criterion.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "tests/support/effort.h"
+#include "tests/support/steps.h"
 #include "text/tokenizer.h"
 
 #define REPLACED "\xef\xbf\xbd"
@@ -65,35 +65,20 @@ Test(bad_text, lone_surrogates) {
   expect_back(pair, 6, REPLACED REPLACED REPLACED REPLACED REPLACED REPLACED, 18);
 }
 
-static double seconds_of(const char *text, size_t length) {
-  struct timespec start, end;
-  mk_tokens tokens = {0};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
-  cr_assert_eq(mk_tokenizer_encode(tokenizer, text, length, false, &tokens), MK_OK, "%s", mk_error_message());
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
-  mk_tokens_free(&tokens);
-  return (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+static uint64_t steps_back(const char *text, size_t length) {
+  uint64_t before = test_steps();
+  expect_back(text, length, text, length);
+  return test_steps() - before;
 }
 
-/* Four times the text in little more than four times the time of this thread (16 times would be quadratic): by the best of several
- * tries of each, which what else the machine does cannot make shorter. */
-static void expect_linear(const char *text, size_t length) {
-  double quarter = INFINITY, whole = INFINITY;
-  for (int try = 0; try < 10 && (try < 2 || whole > 8 * (quarter + 0.01)); try++) {
-    quarter = fmin(quarter, seconds_of(text, length / 4));
-    whole = fmin(whole, seconds_of(text, length));
-  }
-  cr_assert_leq(whole, 8 * (quarter + 0.01), "%g s for a quarter, %g s for all", quarter, whole);
-}
-
-static void megabytes_of(char character) {
-  const size_t length = 4 << 20;
+static void mebibytes_of(char character) {
+  const size_t length = test_effort(1, 4) << 20;
   char *text = malloc(length);
   memset(text, character, length);
-  expect_linear(text, length);
-  expect_back(text, length, text, length);
+  uint64_t quarter = steps_back(text, length / 4);
+  test_expect_linear("megabytes", quarter, steps_back(text, length));
   free(text);
 }
 
-Test(bad_text, four_mebibytes_of_spaces) { megabytes_of(' '); }
-Test(bad_text, four_mebibytes_of_one_letter) { megabytes_of('a'); }
+Test(bad_text, mebibytes_of_spaces) { mebibytes_of(' '); }
+Test(bad_text, mebibytes_of_one_letter) { mebibytes_of('a'); }

@@ -9,6 +9,7 @@
 #include "models/checkpoint.h"
 #include "models/llama.h"
 #include "scheduler/compile.h"
+#include "tests/support/effort.h"
 #include "tests/support/model.h"
 #include "tests/support/numbers.h"
 #include "vm/cpu/machine.h"
@@ -114,7 +115,7 @@ static void interleavings(size_t model, uint32_t sms) {
   use_model(model);
   output want;
   run((mk_engine_options){.sms = sms, .max_seq = LONGEST}, 20, 1, 6, &want);
-  for (uint64_t seed = 1; seed <= 8; seed++) {
+  for (uint64_t seed = 1; seed <= test_effort(2, 8); seed++) {
     expect_same_bits((mk_engine_options){.sms = sms, .max_seq = LONGEST, .interleave_seed = seed, .check_races = true},
                      20, 6, &want);
     expect_same_bits(

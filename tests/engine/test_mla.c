@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "instructions/reference.h"
+#include "tests/support/effort.h"
 #include "tests/support/mla.h"
 #include "tests/support/numbers.h"
 #include "vm/verify/verify.h"
@@ -57,7 +58,7 @@ Test(mla, nothing_at_all) {
 }
 
 Test(mla, heads_and_tokens_of_every_kind) {
-  for (uint32_t heads = 8; heads <= 128; heads += 8) {
+  for (uint32_t heads = 8; heads <= 128; heads += test_effort(24, 8)) { /* to 128, by either */
     expect_batch(heads, 1 + heads / 8 % 8, (const uint32_t[]){300, 5}, 2, 9, heads > 64 ? 7 : 3);
   }
   expect_batch(128, 8, (const uint32_t[]){130, 0, 700}, 3, 132, 29);
@@ -142,7 +143,7 @@ Test(mla, every_interleaving_gives_the_same_bits) {
   cr_assert_eq(mk_mla_session_schedule(greedy, MK_MLA_MAKESPAN, NULL), MK_OK, "%s", mk_error_message());
   expect_right(greedy, 1);
   const void *want = output(greedy, &bytes);
-  for (uint64_t seed = 1; seed <= 60; seed++) {
+  for (uint64_t seed = 1; seed <= test_effort(12, 60); seed++) {
     mk_cpu_options options = {.seed = seed, .adversarial = seed % 2 != 0, .check_races = seed % 5 != 0};
     mk_mla_session *session = open_loaded(16, 2, lengths, 5, 9, &options);
     cr_assert_eq(mk_mla_session_schedule(session, MK_MLA_MAKESPAN, NULL), MK_OK, "%s", mk_error_message());

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/engine.h"
+#include "tests/support/effort.h"
 #include "tests/support/model.h"
 #include "tests/support/numbers.h"
 
@@ -150,11 +151,12 @@ static void expect_bits(mk_engine_options options, const work *want) {
   free_work(got);
 }
 
+/* With MK_PROMPT_ROWS one sequence after the other. */
 static void every_number_of_rows(const work *want) {
-  for (uint32_t rows = 2; rows <= 16; rows *= 2) {
-    expect_bits((mk_engine_options){.sms = rows == 4 ? 132 : 5, .rows = rows}, want);
+  static const uint32_t rows[] = {4, 16, MK_PROMPT_ROWS, 2, 8};
+  for (uint32_t i = 0; i < test_effort(3, sizeof rows / sizeof rows[0]); i++) {
+    expect_bits((mk_engine_options){.sms = rows[i] == 4 ? 132 : 5, .rows = rows[i]}, want);
   }
-  expect_bits((mk_engine_options){.sms = 5, .rows = MK_PROMPT_ROWS}, want); /* one sequence after the other */
 }
 
 /* One sequence: chunks of a prompt that ends within a chunk, with one, at the border of a span, and behind it. */
@@ -212,7 +214,7 @@ static void interleavings(size_t model, uint32_t rows, uint32_t sms) {
   add(w, 33, 2, 0);
   add(w, 7, 4, 0);
   run((mk_engine_options){.sms = 3}, w);
-  for (uint64_t seed = 1; seed <= 6; seed++) {
+  for (uint64_t seed = 1; seed <= test_effort(2, 6); seed++) {
     expect_bits((mk_engine_options){.sms = sms, .rows = rows, .interleave_seed = seed, .check_races = true}, w);
     expect_bits(
         (mk_engine_options){

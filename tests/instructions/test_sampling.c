@@ -7,16 +7,13 @@
 #include <string.h>
 
 #include "tests/support/boundary.h"
+#include "tests/support/effort.h"
 #include "tests/support/numbers.h"
 #include "vm/widest.h"
 
 enum { SMALL = 300, LARGE = 128256 };
 
-#ifdef __SANITIZE_ADDRESS__
-enum { DRAWS = 4000 }; /* ten times as slow; the distribution is tested without */
-#else
-enum { DRAWS = 100000 };
-#endif
+static uint32_t draws(void) { return test_repeats(4000, 100000); }
 
 static const double least_p = 1e-4;
 
@@ -125,10 +122,11 @@ Test(sampling, noise_is_uniform_and_independent) {
 
 /* The highest of many, which decides draws from flat distributions: log(n) less than it is a Gumbel variable, too. */
 Test(sampling, extremes_of_the_noise) {
-  enum { N = 4096, ROUNDS = 10000, CELLS = 100 };
+  enum { N = 4096, CELLS = 100 };
+  const uint32_t rounds = test_repeats(2000, 10000);
   static uint32_t counts[CELLS];
   static double expected[CELLS];
-  for (uint32_t r = 0; r < ROUNDS; r++) {
+  for (uint32_t r = 0; r < rounds; r++) {
     uint64_t key = mk_draw_key(77, r);
     float highest = -INFINITY;
     for (uint32_t i = 0; i < N; i++) {
@@ -138,7 +136,7 @@ Test(sampling, extremes_of_the_noise) {
     counts[cell(exp(-exp(log(N) - (double)highest)), CELLS)]++;
   }
   for (uint32_t i = 0; i < CELLS; i++) {
-    expected[i] = (double)ROUNDS / CELLS;
+    expected[i] = (double)rounds / CELLS;
   }
   (void)test_counts("highest of 4096", expected, counts, CELLS);
 }
@@ -236,7 +234,7 @@ static void judge(const method *m, uint32_t vocab) {
   snprintf(what, sizeof what, "%u: %s", vocab, m->name);
   for (uint32_t i = 0; i < vocab; i++) {
     cr_assert(probabilities[i] != 0 || observed[i] == 0, "%s: token %u was drawn", what, i);
-    probabilities[i] *= DRAWS;
+    probabilities[i] *= draws();
   }
   (void)test_counts(what, probabilities, observed, vocab);
 }
@@ -249,7 +247,7 @@ static void draw_small(const method *m, uint64_t seed) {
   fill(SMALL, 1.0f, seed);
   (void)reference(&s, SMALL);
   test_boundary_start(&b, SMALL, 5);
-  for (uint32_t i = 0; i < DRAWS; i++) {
+  for (uint32_t i = 0, count = draws(); i < count; i++) {
     uint32_t position = i % 200; /* of so many that the program has; then another seed */
     if (position == 0) {
       s.seed++;
@@ -355,11 +353,12 @@ static void draw_large(const mk_sampling *s, uint32_t count) {
     bias[s->biases[i].token] = s->biases[i].bias;
   }
   keep_ranks(k, s, count, bias);
-  for (uint32_t n = 0; n < DRAWS; n++) {
+  const uint32_t checked = test_effort(5, 20);
+  for (uint32_t n = 0, all = draws(); n < all; n++) {
     uint32_t have = mk_rank_token(draw_of(k, mk_draw_key(s->seed, n))), token;
     bool failed;
     observed[have]++;
-    if (n < 20) {
+    if (n < checked) {
       cr_assert_eq(mk_sampling_choose(k->words, logits, bias, counts, LARGE, n, &token, &failed), MK_OK);
       cr_assert(!failed && token == have, "draw %u: %u, not %u", n, have, token);
     }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tests/support/boundary.h"
+#include "tests/support/effort.h"
 #include "tests/support/numbers.h"
 
 enum { VOCAB = 300, LARGE = 128256 };
@@ -72,7 +73,7 @@ static void sweep(uint32_t sms, uint64_t order) {
   test_boundary b;
   test_boundary_start(&b, VOCAB, sms);
   b.seed = order;
-  for (uint32_t i = 0; i < 750; i++) {
+  for (uint32_t i = 0; i < 750; i += test_effort(7, 1)) { /* 7: every value of every filter all the same */
     mk_sampling sampling = combination(i);
     fill(logits, VOCAB, i % 3 == 0 ? 0.2f : 1.5f, i + 1);
     agree(&b, &sampling, logits, 3);
@@ -90,7 +91,7 @@ Test(sampling_machine, ties) {
   static float logits[VOCAB];
   test_boundary b;
   test_boundary_start(&b, VOCAB, 5);
-  for (uint32_t i = 0; i < 375; i++) {
+  for (uint32_t i = 0; i < 375; i += test_effort(7, 1)) {
     mk_sampling sampling = combination(i);
     uint64_t seed = i;
     for (uint32_t t = 0; t < VOCAB; t++) {
@@ -242,7 +243,7 @@ Test(sampling_machine, large_vocabulary, .timeout = MK_HANG_SECONDS) {
                {1, 0, 0.9, 0, 0.5f}, {1, 100000, 0.99, 0, 0.5f}, {2, 128255, 1, 0, 1}};
   test_boundary b;
   test_boundary_start(&b, LARGE, 132);
-  uint32_t scanned = 0, rounds = 0, draws = 0;
+  uint32_t scanned = 0, rounds = 0, draws = 0, each = test_effort(1, 4);
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     mk_sampling s = MK_SAMPLING_OFF;
     s.temperature = cases[i].temperature;
@@ -250,7 +251,7 @@ Test(sampling_machine, large_vocabulary, .timeout = MK_HANG_SECONDS) {
     s.top_p = cases[i].p;
     s.min_p = cases[i].m;
     s.seed = i;
-    for (uint32_t j = 0; j < 4; j++) {
+    for (uint32_t j = 0; j < each; j++) {
       fill(logits, LARGE, cases[i].scale, 10 * i + j);
       agree(&b, &s, logits, 2);
       scanned += b.scanned / b.sms;
@@ -260,8 +261,16 @@ Test(sampling_machine, large_vocabulary, .timeout = MK_HANG_SECONDS) {
   }
   fprintf(stderr, "large vocabulary: of %u last draws %u looked at all scores; %.2f rounds each\n", draws, scanned,
           (double)rounds / draws);
+  test_boundary_stop(&b);
+}
+
+/* Only the search over all scores gets through, and every SM does it. */
+Test(sampling_machine, equal_logits_of_a_large_vocabulary, .timeout = MK_HANG_SECONDS) {
+  static float logits[LARGE];
+  test_boundary b;
+  test_boundary_start(&b, LARGE, test_effort(6, 132));
   for (uint32_t t = 0; t < LARGE; t++) {
-    logits[t] = 1; /* all equal: only the search over all scores gets through */
+    logits[t] = 1;
   }
   mk_sampling s = MK_SAMPLING_OFF;
   s.temperature = 1;

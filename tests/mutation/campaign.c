@@ -104,7 +104,7 @@ static void note_crash(const generated_campaign *c, board *b, share *s, int stat
   char text[80];
   snprintf(text, sizeof text, "crash: %s",
            !WIFSIGNALED(status)          ? "the process ended by itself"
-           : WTERMSIG(status) == SIGALRM ? "it does not come to an end"
+           : WTERMSIG(status) == SIGPROF ? "it does not come to an end"
                                          : strsignal(WTERMSIG(status)));
   note(s, seed_of(c, s->at), text);
   s->counts.failing++;

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
+#include <sys/time.h>
 
 #include "scheduler/mla_compile.h"
 #include "tests/support/generate.h"
@@ -131,9 +131,15 @@ static generated_verdict judge(const generated *g, uint64_t seed, generated_coun
                                    : GENERATED_FAILING;
 }
 
+/* Of the processor's time: a machine with other work to do takes none of it away. A program takes milliseconds. */
+static void limit_time(void) {
+  const struct itimerval most = {.it_value.tv_sec = MOST_SECONDS};
+  (void)setitimer(ITIMER_PROF, &most, NULL);
+}
+
 generated_verdict generated_try(uint64_t seed, generated_counts *counts) {
   generated g;
-  alarm(MOST_SECONDS);
+  limit_time();
   counts->programs++;
   if (generated_new(seed, &g) != MK_OK) {
     return GENERATED_INCOMPLETE;
@@ -163,7 +169,7 @@ void generated_add(generated_counts *into, const generated_counts *from) {
 bool generated_replay(uint64_t seed, FILE *out) {
   generated g;
   generated_limit();
-  alarm(MOST_SECONDS);
+  limit_time();
   if (generated_new(seed, &g) != MK_OK) {
     fprintf(out, "%s\n", mk_error_message());
     return false;

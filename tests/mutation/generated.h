@@ -65,7 +65,7 @@ typedef struct generated_counts {
 
 /* Of this process: memory, so that a program that asks for a lot of it fails and does no harm. */
 void generated_limit(void);
-/* Makes, verifies and judges the program of a seed, and counts it; the process gets SIGALRM where that does not come to an end. */
+/* Makes, verifies and judges the program of a seed, and counts it; the process gets SIGPROF where that does not come to an end. */
 generated_verdict generated_try(uint64_t seed, generated_counts *counts);
 void generated_add(generated_counts *into, const generated_counts *from);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "models/json.h"
+#include "tests/support/effort.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_internal.h"
 
@@ -244,10 +245,12 @@ static void expect_back(const mk_tokenizer *t, const char *text, size_t length) 
   mk_tokens_free(&tokens);
 }
 
-/* A quadratic algorithm would take days for these, so that they end at all says enough; merging_takes_n_log_n_steps counts. */
-Test(tokenizer, four_mebibytes_of_one_character_end, .timeout = MK_HANG_SECONDS) {
+/* A quadratic algorithm would take days for 4 MiB, so that they end at all says enough; merging_takes_n_log_n_steps counts. */
+static size_t mebibytes(void) { return test_effort(1, 4) << 20; }
+
+Test(tokenizer, mebibytes_of_one_character_end, .timeout = MK_HANG_SECONDS) {
   mk_tokenizer *t = load("llama3");
-  const size_t length = 4 << 20;
+  const size_t length = mebibytes();
   char *text = malloc(length);
   static const char fills[] = " \na1!<";
   for (size_t i = 0; fills[i] != '\0'; i++) {
@@ -262,9 +265,9 @@ Test(tokenizer, four_mebibytes_of_one_character_end, .timeout = MK_HANG_SECONDS)
   mk_tokenizer_free(t);
 }
 
-/* The form of Llama 2: one piece of 4 MiB, and what a split makes of it. */
-Test(tokenizer, four_mebibytes_without_a_pre_tokenizer_end, .timeout = MK_HANG_SECONDS) {
-  const size_t length = 4 << 20;
+/* The form of Llama 2: one long piece, and what a split makes of it. */
+Test(tokenizer, mebibytes_without_a_pre_tokenizer_end, .timeout = MK_HANG_SECONDS) {
+  const size_t length = mebibytes();
   char *text = malloc(length);
   for (int split = 0; split < 2; split++) {
     json_t *file = json_load_file(DATA "tokenizer_bytes.json", 0, NULL);

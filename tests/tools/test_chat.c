@@ -130,7 +130,8 @@ Test(chat, interrupted_answer) {
   pid_t child = start(&terminal, &seen);
   type(terminal, "What is free software?\n");
   wait_for(terminal, &seen, "free software?");
-  usleep(200000); /* the answer is under way: without an end of text it goes on for seconds */
+  wait_for(terminal, &seen, "\n");
+  wait_for(terminal, &seen, " "); /* the answer is under way: without an end of text it goes on for seconds */
   type(terminal, "\x03");
   wait_for(terminal, &seen, "^C");
   wait_for(terminal, &seen, "> ");

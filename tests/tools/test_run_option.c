@@ -49,11 +49,13 @@ Test(run_option, ctx_size_is_advised_where_it_helps) {
   expect("printf 'one\\ntwo\\n' | $MKVM run -m $DEMO --chat -c 16 --ignore-eos 2>&1", 2, "or raise --ctx-size");
 }
 
+/* Of a model that has 64 positions. */
 Test(run_option, a_full_conversation_at_the_model_s_limit) {
   expect(
-      "{ yes the | head -n 2010 | tr '\\n' ' '; printf '\\ntwo\\n'; } | "
-      "$MKVM run -m $DEMO --chat -c 2048 --ignore-eos 2>&1",
-      2, "the context of 2048 tokens is full, and the model has no more; begin a new conversation\n");
+      "mkdir s && ln -s $DEMO/* s && rm s/config.json && sed 's/2048/64/' $DEMO/config.json >s/config.json && "
+      "{ yes the | head -n 40 | tr '\\n' ' '; printf '\\ntwo\\n'; } | "
+      "$MKVM run -m s --chat -c 64 --ignore-eos 2>&1",
+      2, "the context of 64 tokens is full, and the model has no more; begin a new conversation\n");
   cr_assert_not_null(strstr(test_output, "which is the model's limit; begin a new one\n"), "%s", test_output);
   cr_assert_null(strstr(test_output, "--ctx-size"), "%s", test_output);
 }

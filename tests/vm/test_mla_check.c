@@ -3,10 +3,11 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
+#include "tests/support/effort.h"
 #include "tests/support/numbers.h"
 #include "tools/lib/mla.h"
 
-enum { SMS = 5, SEQUENCES = 4, ROUNDS = 6000 };
+enum { SMS = 5, SEQUENCES = 4 };
 
 static const uint32_t lengths[SEQUENCES] = {700, 64, 0, 333};
 
@@ -293,8 +294,10 @@ static void change_at_random(uint32_t heads, uint32_t rounds) {
   stop(&f);
 }
 
-Test(mla_check, changes_at_random, .timeout = MK_HANG_SECONDS) { change_at_random(8, ROUNDS); }
-Test(mla_check, changes_at_random_with_two_blocks, .timeout = MK_HANG_SECONDS) { change_at_random(128, ROUNDS / 10); }
+Test(mla_check, changes_at_random, .timeout = MK_HANG_SECONDS) { change_at_random(8, test_effort(1500, 6000)); }
+Test(mla_check, changes_at_random_with_two_blocks, .timeout = MK_HANG_SECONDS) {
+  change_at_random(128, test_effort(150, 600));
+}
 
 /* The machine's race detector, which shares no code with the checker, sees what goes wrong under a list that was not checked. */
 Test(mla_check, the_race_detector_agrees) {

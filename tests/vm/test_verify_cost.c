@@ -1,57 +1,35 @@
-/* What verifying costs: time that grows as the program does, and 4 GB for a million instructions, whatever their edges look like. (A
+/* What verifying costs: steps that grow as the program does, and 4 GB for a million instructions, whatever their edges look like. (A
  * million take about 2 s of a core; that is for a quiet machine to measure and not for a test.) */
 #include <criterion/criterion.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include "models/llama.h"
 #include "models/synth.h"
 #include "scheduler/compile.h"
+#include "tests/support/effort.h"
+#include "tests/support/steps.h"
 #include "vm/program/asm.h"
 #include "vm/verify/verify.h"
 
-#ifdef __SANITIZE_ADDRESS__
-enum { SMALLER = 10 };
-#else
-enum { SMALLER = 1 };
-#endif
 enum { MAX_MEGABYTES = 4096 };
 
 TestSuite(verify_cost, .timeout = MK_HANG_SECONDS);
 
-static double seconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-static double verify_seconds(const mk_program *program) {
-  double start = seconds();
+static uint64_t steps_of(mk_program *program) {
+  uint64_t before = test_steps();
   cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
-  return seconds() - start;
+  mk_program_free(program);
+  return test_steps() - before;
 }
 
-/* Four times the program in little more than four times the time of this process (16 times would be quadratic): by the best of several
- * tries of each, which what else the machine does cannot make shorter. */
 static void expect_linear(mk_program *(*make)(int size), int size) {
-  mk_program *small = make(size / 4), *large = make(size);
-  double quarter = INFINITY, whole = INFINITY;
   struct rusage usage;
-  for (int try = 0; try < 10 && (try == 0 || whole > 8 * (quarter + 0.01)); try++) {
-    quarter = fmin(quarter, verify_seconds(small));
-    whole = fmin(whole, verify_seconds(large));
-  }
+  uint64_t quarter = steps_of(make(size / 4));
+  test_expect_linear("verifying", quarter, steps_of(make(size)));
   cr_assert_eq(getrusage(RUSAGE_SELF, &usage), 0);
-  fprintf(stderr, "%zu instructions %.2f s, %zu %.2f s\n", small->instruction_count, quarter, large->instruction_count,
-          whole);
-  cr_expect_leq(whole, 8 * (quarter + 0.01), "%zu instructions take %.2f s, %zu take %.2f s", small->instruction_count,
-                quarter, large->instruction_count, whole);
   cr_expect_lt(usage.ru_maxrss / 1024, (long)MAX_MEGABYTES, "%ld MB", usage.ru_maxrss / 1024);
-  mk_program_free(small);
-  mk_program_free(large);
 }
 
 static mk_program *compiled(int layers) {
@@ -68,7 +46,7 @@ static mk_program *compiled(int layers) {
   return program;
 }
 
-Test(verify_cost, a_million_compiled_instructions) { expect_linear(compiled, 1000 / SMALLER); }
+Test(verify_cost, a_million_compiled_instructions) { expect_linear(compiled, (int)test_repeats(100, 1000)); }
 
 /* One counter that every instruction waits for and that, in the longest program, gets as many signals as it may: each signal is compared
  * with the waits of the epoch before. */
@@ -123,4 +101,4 @@ static mk_program *of_one_counter(int per_sm) {
   return program;
 }
 
-Test(verify_cost, one_counter_for_all) { expect_linear(of_one_counter, 5000 / SMALLER); }
+Test(verify_cost, one_counter_for_all) { expect_linear(of_one_counter, (int)test_repeats(500, 5000)); }

@@ -5,13 +5,14 @@
 #include <string.h>
 
 #include "tests/mutation/mutation.h"
+#include "tests/support/effort.h"
 #include "tests/support/generate.h"
 #include "tests/support/model.h"
 #include "tests/support/text.h"
 #include "vm/cpu/machine.h"
 #include "vm/verify/verify.h"
 
-enum { SMS = 3, EPOCHS = 5, POSITION = 254, SEEDS = 3, MUTANTS = 500, INTERLEAVINGS = 200, BASES = 40 };
+enum { SMS = 3, EPOCHS = 5, POSITION = 254, SEEDS = 3, INTERLEAVINGS = 200, BASES = 40 };
 
 static uint64_t state;
 static uint32_t draw(uint32_t below) {
@@ -80,9 +81,9 @@ Test(verify_mutation, unchanged_program_runs) {
 
 /* Any bytes in a program's tables: an answer, no crash. */
 Test(verify_mutation, garbage) {
-  uint32_t accepted = 0;
+  uint32_t accepted = 0, rounds = test_effort(1000, 4000);
   state = 7;
-  for (uint32_t round = 0; round < 4000; round++) {
+  for (uint32_t round = 0; round < rounds; round++) {
     mk_program *p = compiled();
     struct {
       void *bytes;
@@ -105,16 +106,16 @@ Test(verify_mutation, garbage) {
     accepted += status == MK_OK;
     mk_program_free(p);
   }
-  cr_assert_lt(accepted, 2500);
+  cr_assert_lt(accepted, rounds * 5 / 8);
 }
 
 /* All classes, every program a new one. */
 Test(verify_mutation, what_is_accepted_never_fails) {
   uint64_t random = 20260101;
-  uint32_t rejected = 0, never_failing = 0;
+  uint32_t rejected = 0, never_failing = 0, mutants = test_effort(160, 500);
   for (mutation_class kind = 0; kind < MUTATION_CLASSES; kind++) {
     mutation_counts counts = {0};
-    for (uint32_t i = 0; i < (MUTANTS + MUTATION_CLASSES - 1) / MUTATION_CLASSES; i++) {
+    for (uint32_t i = 0; i < (mutants + MUTATION_CLASSES - 1) / MUTATION_CLASSES; i++) {
       uint64_t before = random;
       cr_assert_eq(mutation_try(kind, &random, INTERLEAVINGS, &counts), MK_OK, "%s, state %llu: %s",
                    mutation_infos[kind].name, (unsigned long long)before, mk_error_message());
@@ -143,7 +144,7 @@ Test(verify_mutation, what_is_not_changed_is_accepted) {
  * instruction may write one tile before the inputs of another one are there, and the CPU machine begins when all are. */
 Test(verify_mutation, read_behind_the_token_boundary) {
   uint32_t rejected = 0, failing = 0;
-  for (uint64_t seed = 1; seed <= 300; seed++) {
+  for (uint64_t seed = 1; seed <= test_effort(100, 300); seed++) {
     mk_program *p;
     cr_assert_eq(test_generate(seed, &p), MK_OK, "%s", mk_error_message());
     const mk_queue *q = &p->queues[seed % p->queue_count];
