@@ -1,9 +1,8 @@
-/* Which tensors a configuration asks for, and whether a checkpoint has just these. See checkpoint.h. */
+/* Whether a checkpoint has just the tensors that a configuration asks for. See checkpoint.h. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "models/checkpoint.h"
+#include "models/family.h"
 
 const char *mk_shape_show(uint32_t rank, const uint64_t *shape, char shown[MK_SHAPE_SHOWN]) {
   int used = 0; /* at most 4 sizes of 20 digits: always fits */
@@ -15,104 +14,19 @@ const char *mk_shape_show(uint32_t rank, const uint64_t *shape, char shown[MK_SH
   return shown;
 }
 
-/* The tensors of a Llama, and which two sizes of the configuration give their shape. */
-typedef enum size_of { SIZE_NONE, SIZE_HIDDEN, SIZE_INTERMEDIATE, SIZE_VOCAB, SIZE_QUERY, SIZE_KV } size_of;
-typedef struct expected {
-  const char *name;
-  size_of rows, columns; /* columns SIZE_NONE: a vector */
-} expected;
-
-static const expected layer_tensors[] = {
-    {"input_layernorm.weight", SIZE_HIDDEN, SIZE_NONE},
-    {"self_attn.q_proj.weight", SIZE_QUERY, SIZE_HIDDEN},
-    {"self_attn.k_proj.weight", SIZE_KV, SIZE_HIDDEN},
-    {"self_attn.v_proj.weight", SIZE_KV, SIZE_HIDDEN},
-    {"self_attn.o_proj.weight", SIZE_HIDDEN, SIZE_QUERY},
-    {"post_attention_layernorm.weight", SIZE_HIDDEN, SIZE_NONE},
-    {"mlp.gate_proj.weight", SIZE_INTERMEDIATE, SIZE_HIDDEN},
-    {"mlp.up_proj.weight", SIZE_INTERMEDIATE, SIZE_HIDDEN},
-    {"mlp.down_proj.weight", SIZE_HIDDEN, SIZE_INTERMEDIATE},
-};
-static const expected model_tensors[] = {
-    {"model.embed_tokens.weight", SIZE_VOCAB, SIZE_HIDDEN},
-    {"model.norm.weight", SIZE_HIDDEN, SIZE_NONE},
-    {"lm_head.weight", SIZE_VOCAB, SIZE_HIDDEN}, /* last: not asked for when tied */
-};
-enum {
-  LAYER_TENSORS = sizeof layer_tensors / sizeof layer_tensors[0],
-  MODEL_TENSORS = sizeof model_tensors / sizeof model_tensors[0],
-  NAME_SIZE = 96,
-};
-
-static uint64_t size_value(const mk_config *config, size_of which) {
-  switch (which) {
-    case SIZE_HIDDEN:
-      return config->hidden;
-    case SIZE_INTERMEDIATE:
-      return config->intermediate;
-    case SIZE_VOCAB:
-      return config->vocab;
-    case SIZE_QUERY:
-      return (uint64_t)config->heads * config->head_dim;
-    case SIZE_KV:
-      return (uint64_t)config->kv_heads * config->head_dim;
-    case SIZE_NONE:
-      break;
+static mk_status check_shape(const mk_checkpoint *checkpoint, const mk_tensor *tensor, const mk_wanted_tensor *want) {
+  if (tensor->rank == want->rank && tensor->shape[0] == want->shape[0] && tensor->shape[1] == want->shape[1]) {
+    return MK_OK;
   }
-  return 1;
+  char is[MK_SHAPE_SHOWN], must[MK_SHAPE_SHOWN];
+  return mk_error(MK_ERR_FILE, "%s: tensor %s: shape is %s, config.json asks for %s",
+                  mk_checkpoint_path(checkpoint, tensor), tensor->name, mk_shape_show(tensor->rank, tensor->shape, is),
+                  mk_shape_show(want->rank, want->shape, must));
 }
 
-/* Splits "model.layers.7.REST"; false for anything else, "07" included. */
-static bool split_layer_name(const char *name, uint64_t *layer, const char **rest) {
-  static const char head[] = "model.layers.";
-  if (strncmp(name, head, sizeof head - 1) != 0) {
-    return false;
-  }
-  const char *digits = name + sizeof head - 1;
-  size_t length = strspn(digits, "0123456789");
-  if (length == 0 || length > 9 || (length > 1 && digits[0] == '0') || digits[length] != '.') {
-    return false;
-  }
-  *layer = strtoull(digits, NULL, 10);
-  *rest = digits + length + 1;
-  return true;
-}
-
-static const expected *find_expected(const mk_config *config, const char *name) {
-  uint64_t layer;
-  const char *rest;
-  if (!split_layer_name(name, &layer, &rest)) {
-    for (size_t i = 0; i < MODEL_TENSORS; i++) {
-      if (strcmp(name, model_tensors[i].name) == 0) {
-        return &model_tensors[i];
-      }
-    }
-    return NULL;
-  }
-  for (size_t i = 0; i < LAYER_TENSORS && layer < config->layers; i++) {
-    if (strcmp(rest, layer_tensors[i].name) == 0) {
-      return &layer_tensors[i];
-    }
-  }
-  return NULL;
-}
-
-/* Of a layer that the configuration does not have. */
-static bool aside(const mk_config *config, const char *name, uint64_t *layer) {
-  const char *rest;
-  return split_layer_name(name, layer, &rest) && *layer >= config->layers;
-}
-
-static bool tolerated(const mk_config *config, const char *name) {
-  uint64_t layer;
-  const char *rest;
-  if (split_layer_name(name, &layer, &rest)) {
-    return layer >= config->layers || strcmp(rest, "self_attn.rotary_emb.inv_freq") == 0;
-  }
-  return strcmp(name, "model.rotary_emb.inv_freq") == 0;
-}
-
-static mk_status check_present(const mk_checkpoint *checkpoint, const mk_config *config, const char *name) {
+static mk_status check_present(const mk_checkpoint *checkpoint, const mk_config *config, const mk_wanted_tensor *want) {
+  char name[MK_TENSOR_NAME];
+  mk_family_tensor_name(config, want, name);
   if (mk_checkpoint_find(checkpoint, name) != NULL) {
     return MK_OK;
   }
@@ -121,34 +35,22 @@ static mk_status check_present(const mk_checkpoint *checkpoint, const mk_config 
 }
 
 mk_status mk_checkpoint_check(const mk_checkpoint *checkpoint, const mk_config *config) {
+  const mk_family *family = mk_family_of(config);
+  mk_wanted_tensor want;
   for (size_t i = 0; i < mk_checkpoint_count(checkpoint); i++) {
     const mk_tensor *tensor = mk_checkpoint_tensor(checkpoint, i);
-    const char *file = mk_checkpoint_path(checkpoint, tensor);
-    const expected *want = find_expected(config, tensor->name);
-    if (want == NULL && tolerated(config, tensor->name)) {
-      continue;
+    const mk_tensor_use use = mk_family_find(config, tensor->name, &want);
+    if (use == MK_TENSOR_UNKNOWN) {
+      return mk_error(MK_ERR_FILE, "%s: tensor %.200s: is not part of a %s of %u layers without %s",
+                      mk_checkpoint_path(checkpoint, tensor), tensor->name, family->title, config->layers,
+                      family->without);
     }
-    if (want == NULL) {
-      return mk_error(MK_ERR_FILE, "%s: tensor %.200s: is not part of a Llama of %u layers without biases", file,
-                      tensor->name, config->layers);
-    }
-    const uint64_t shape[] = {size_value(config, want->rows), size_value(config, want->columns)};
-    const uint32_t rank = want->columns == SIZE_NONE ? 1 : 2;
-    if (tensor->rank != rank || tensor->shape[0] != shape[0] || tensor->shape[1] != shape[1]) {
-      char is[MK_SHAPE_SHOWN], must[MK_SHAPE_SHOWN];
-      return mk_error(MK_ERR_FILE, "%s: tensor %s: shape is %s, config.json asks for %s", file, tensor->name,
-                      mk_shape_show(tensor->rank, tensor->shape, is), mk_shape_show(rank, shape, must));
-    }
+    MK_TRY(use == MK_TENSOR_WANTED ? check_shape(checkpoint, tensor, &want) : MK_OK);
   }
-  for (size_t i = 0; i < MODEL_TENSORS - (config->tied ? 1 : 0); i++) {
-    MK_TRY(check_present(checkpoint, config, model_tensors[i].name));
-  }
-  for (uint32_t layer = 0; layer < config->layers; layer++) {
-    for (size_t i = 0; i < LAYER_TENSORS; i++) {
-      char name[NAME_SIZE];
-      snprintf(name, sizeof name, "model.layers.%u.%s", layer, layer_tensors[i].name);
-      MK_TRY(check_present(checkpoint, config, name));
-    }
+  const uint64_t count = mk_family_tensor_count(config);
+  for (uint64_t i = 0; i < count; i++) {
+    mk_family_tensor_at(config, i, &want);
+    MK_TRY(check_present(checkpoint, config, &want));
   }
   return MK_OK;
 }
@@ -156,17 +58,16 @@ mk_status mk_checkpoint_check(const mk_checkpoint *checkpoint, const mk_config *
 /* The tensors of a layer stand side by side, since a checkpoint sorts them by name. */
 mk_checkpoint_survey mk_checkpoint_look(const mk_checkpoint *checkpoint, const mk_config *config) {
   mk_checkpoint_survey survey = {.tensors_aside = 0};
-  const expected *head = &model_tensors[MODEL_TENSORS - 1];
   uint64_t last = UINT64_MAX;
   for (size_t i = 0; i < mk_checkpoint_count(checkpoint); i++) {
     const mk_tensor *tensor = mk_checkpoint_tensor(checkpoint, i);
-    const expected *want = find_expected(config, tensor->name);
-    uint64_t layer;
-    survey.used[tensor->dtype] += want != NULL && !(config->tied && want == head);
-    if (aside(config, tensor->name, &layer)) {
+    mk_wanted_tensor want;
+    const mk_tensor_use use = mk_family_find(config, tensor->name, &want);
+    survey.used[tensor->dtype] += use == MK_TENSOR_WANTED && !(config->tied && want.weight->untied);
+    if (use == MK_TENSOR_ASIDE) {
       survey.tensors_aside++;
-      survey.layers_aside += layer != last;
-      last = layer;
+      survey.layers_aside += want.layer != last;
+      last = want.layer;
     }
   }
   return survey;

@@ -18,8 +18,9 @@ typedef enum mk_pack {
   MK_PACK_FREQUENCIES, /* derived from the configuration: fp32 inverse frequencies of RoPE, [head_dim / 2] */
 } mk_pack;
 
+enum { MK_MAX_SOURCES = 3, MK_TENSOR_NAME = 96 };
 typedef struct mk_weight_source {
-  char tensor[80]; /* name in the checkpoint */
+  char tensor[MK_TENSOR_NAME]; /* name in the checkpoint */
   uint32_t rows;
 } mk_weight_source;
 
@@ -29,7 +30,7 @@ typedef struct mk_weight {
   uint32_t rows; /* packed, a multiple of 16; 1 for VECTOR and FREQUENCIES */
   uint32_t cols; /* as in the checkpoint */
   uint32_t source_count;
-  mk_weight_source sources[3];
+  mk_weight_source sources[MK_MAX_SOURCES];
 } mk_weight;
 
 /* Where row `row` of a packed weight comes from; false for a row of padding. */

@@ -10,54 +10,77 @@
 
 static uint32_t round_up(uint32_t n, uint32_t unit) { return (n + unit - 1) / unit * unit; }
 
-typedef struct source_spec {
-  const char *tensor;
-  uint32_t rows;
-} source_spec;
+/* The rows of the table. */
+enum {
+  EMBEDDING,
+  FREQUENCIES,
+  INPUT_NORM,
+  QKV,
+  O,
+  MID_NORM,
+  GATE_UP,
+  DOWN,
+  FINAL_NORM,
+  LM_HEAD,
+  WEIGHTS,
+};
+#define MATRIX(tensor, of_rows, of_cols, of_gain) \
+  { .name = (tensor), .rows = MK_SIZE_##of_rows, .cols = MK_SIZE_##of_cols, .gain = (of_gain) }
+#define GAINS(tensor, around) \
+  { .name = (tensor), .rows = MK_SIZE_HIDDEN, .mean = (around) }
+/* In a hash checkpoint layers are small beside the embedding, so that a rounding at the start does not grow from layer to
+ * layer. tests/oracle/make_goldens.py has the same gains. */
+static const mk_family_weight weights[WEIGHTS] = {
+    [EMBEDDING] =
+        {"embedding", false, false, MK_PACK_ROWS, 1, {MATRIX("model.embed_tokens.weight", VOCAB, HIDDEN, 3.0)}},
+    [FREQUENCIES] = {"frequencies", false, false, MK_PACK_FREQUENCIES, 0, {{0}}},
+    [INPUT_NORM] = {"input_norm", true, false, MK_PACK_VECTOR, 1, {GAINS("input_layernorm.weight", 1)}},
+    [QKV] = {"qkv",
+             true,
+             false,
+             MK_PACK_ROPE,
+             3,
+             {MATRIX("self_attn.q_proj.weight", QUERY, HIDDEN, 1.0), MATRIX("self_attn.k_proj.weight", KV, HIDDEN, 1.0),
+              MATRIX("self_attn.v_proj.weight", KV, HIDDEN, 1.0)}},
+    [O] = {"o", true, false, MK_PACK_ROWS, 1, {MATRIX("self_attn.o_proj.weight", HIDDEN, QUERY, 0.2)}},
+    [MID_NORM] = {"mid_norm", true, false, MK_PACK_VECTOR, 1, {GAINS("post_attention_layernorm.weight", 1)}},
+    [GATE_UP] = {"gate_up",
+                 true,
+                 false,
+                 MK_PACK_GLU,
+                 2,
+                 {MATRIX("mlp.gate_proj.weight", INTERMEDIATE, HIDDEN, 1.0),
+                  MATRIX("mlp.up_proj.weight", INTERMEDIATE, HIDDEN, 1.0)}},
+    [DOWN] = {"down", true, false, MK_PACK_ROWS, 1, {MATRIX("mlp.down_proj.weight", HIDDEN, INTERMEDIATE, 0.15)}},
+    [FINAL_NORM] = {"final_norm", false, false, MK_PACK_VECTOR, 1, {GAINS("model.norm.weight", 0)}},
+    [LM_HEAD] = {"lm_head", false, true, MK_PACK_ROWS, 1, {MATRIX("lm_head.weight", VOCAB, HIDDEN, 3.0)}},
+};
 
-/* Adds the weight layers.L.NAME whose sources are model.layers.L.TENSOR.weight. */
-static mk_status add_layer_weight(mk_graph *graph, uint32_t layer, const char *name, mk_pack pack, uint32_t rows,
-                                  uint32_t cols, const source_spec *sources, uint32_t source_count, int *index) {
-  mk_weight weight = {.pack = pack, .rows = rows, .cols = cols, .source_count = source_count};
-  snprintf(weight.name, sizeof weight.name, "layers.%u.%s", layer, name);
-  for (uint32_t s = 0; s < source_count; s++) {
-    snprintf(weight.sources[s].tensor, sizeof weight.sources[s].tensor, "model.layers.%u.%s.weight", layer,
-             sources[s].tensor);
-    weight.sources[s].rows = sources[s].rows;
-  }
-  return mk_graph_add_weight(graph, &weight, index);
-}
+static const mk_family_extra extras[] = {{"self_attn.rotary_emb.inv_freq", true}, {"model.rotary_emb.inv_freq", false}};
 
-static mk_status add_weight(mk_graph *graph, const char *name, mk_pack pack, uint32_t rows, uint32_t cols,
-                            const char *tensor, uint32_t tensor_rows, int *index) {
-  mk_weight weight = {.pack = pack, .rows = rows, .cols = cols, .source_count = tensor == NULL ? 0 : 1};
-  snprintf(weight.name, sizeof weight.name, "%s", name);
-  if (tensor != NULL) {
-    snprintf(weight.sources[0].tensor, sizeof weight.sources[0].tensor, "%s", tensor);
-    weight.sources[0].rows = tensor_rows;
+const mk_family mk_llama = {
+    .title = "Llama",
+    .without = "biases",
+    .layer_prefix = "model.layers.",
+    .weights = weights,
+    .weight_count = WEIGHTS,
+    .extras = extras,
+    .extra_count = sizeof extras / sizeof extras[0],
+};
+
+/* Rows [first, last] of the table; w: their numbers in the graph, by row. */
+static mk_status add_weights(mk_graph *graph, uint32_t first, uint32_t last, uint32_t layer, int w[WEIGHTS]) {
+  for (uint32_t i = first; i <= last; i++) {
+    MK_TRY(mk_family_add_weight(graph, i, layer, &w[i]));
   }
-  return mk_graph_add_weight(graph, &weight, index);
+  return MK_OK;
 }
 
 static mk_status add_layer(mk_graph *graph, uint32_t layer, int *x) {
   const mk_config *c = &graph->config;
   uint32_t q_rows = c->heads * c->head_dim, kv_rows = c->kv_heads * c->head_dim;
-  int input_gain, qkv_weight, o_weight, mid_gain, glu_weight, down_weight;
-  MK_TRY(add_layer_weight(graph, layer, "input_norm", MK_PACK_VECTOR, 1, c->hidden,
-                          (source_spec[]){{"input_layernorm", 1}}, 1, &input_gain));
-  MK_TRY(add_layer_weight(
-      graph, layer, "qkv", MK_PACK_ROPE, q_rows + 2 * kv_rows, c->hidden,
-      (source_spec[]){{"self_attn.q_proj", q_rows}, {"self_attn.k_proj", kv_rows}, {"self_attn.v_proj", kv_rows}}, 3,
-      &qkv_weight));
-  MK_TRY(add_layer_weight(graph, layer, "o", MK_PACK_ROWS, round_up(c->hidden, 16), q_rows,
-                          (source_spec[]){{"self_attn.o_proj", c->hidden}}, 1, &o_weight));
-  MK_TRY(add_layer_weight(graph, layer, "mid_norm", MK_PACK_VECTOR, 1, c->hidden,
-                          (source_spec[]){{"post_attention_layernorm", 1}}, 1, &mid_gain));
-  MK_TRY(add_layer_weight(graph, layer, "gate_up", MK_PACK_GLU, 2 * round_up(c->intermediate, 16), c->hidden,
-                          (source_spec[]){{"mlp.gate_proj", c->intermediate}, {"mlp.up_proj", c->intermediate}}, 2,
-                          &glu_weight));
-  MK_TRY(add_layer_weight(graph, layer, "down", MK_PACK_ROWS, round_up(c->hidden, 16), c->intermediate,
-                          (source_spec[]){{"mlp.down_proj", c->hidden}}, 1, &down_weight));
+  int w[WEIGHTS];
+  MK_TRY(add_weights(graph, INPUT_NORM, DOWN, layer, w));
 
   int qkv, attn, mid, act, out;
   MK_TRY(mk_graph_add_value(graph, q_rows + 2 * kv_rows, &qkv, "layers.%u.qkv_out", layer));
@@ -67,11 +90,11 @@ static mk_status add_layer(mk_graph *graph, uint32_t layer, int *x) {
   MK_TRY(mk_graph_add_value(graph, round_up(c->hidden, 16), &out, "layers.%u.out", layer));
 
   mk_node nodes[] = {
-      {.kind = MK_NODE_QKV, .input = *x, .gain = input_gain, .weight = qkv_weight, .output = qkv},
+      {.kind = MK_NODE_QKV, .input = *x, .gain = w[INPUT_NORM], .weight = w[QKV], .output = qkv},
       {.kind = MK_NODE_ATTENTION, .input = qkv, .gain = MK_NONE, .weight = MK_NONE, .output = attn},
-      {.kind = MK_NODE_ADD, .input = attn, .residual = *x, .gain = MK_NONE, .weight = o_weight, .output = mid},
-      {.kind = MK_NODE_GLU, .input = mid, .gain = mid_gain, .weight = glu_weight, .output = act},
-      {.kind = MK_NODE_ADD, .input = act, .residual = mid, .gain = MK_NONE, .weight = down_weight, .output = out},
+      {.kind = MK_NODE_ADD, .input = attn, .residual = *x, .gain = MK_NONE, .weight = w[O], .output = mid},
+      {.kind = MK_NODE_GLU, .input = mid, .gain = w[MID_NORM], .weight = w[GATE_UP], .output = act},
+      {.kind = MK_NODE_ADD, .input = act, .residual = mid, .gain = MK_NONE, .weight = w[DOWN], .output = out},
   };
   for (size_t i = 0; i < sizeof nodes / sizeof nodes[0]; i++) {
     nodes[i].layer = layer;
@@ -83,25 +106,20 @@ static mk_status add_layer(mk_graph *graph, uint32_t layer, int *x) {
 
 static mk_status build(mk_graph *graph) {
   const mk_config *c = &graph->config;
-  uint32_t vocab_rows = round_up(c->vocab, 16);
-  MK_TRY(add_weight(graph, "embedding", MK_PACK_ROWS, vocab_rows, c->hidden, "model.embed_tokens.weight", c->vocab,
-                    &graph->embedding));
-  MK_TRY(add_weight(graph, "frequencies", MK_PACK_FREQUENCIES, 1, c->head_dim / 2, NULL, 0, &graph->frequencies));
-  int x = MK_NONE;
+  int x = MK_NONE, w[WEIGHTS];
+  MK_TRY(add_weights(graph, EMBEDDING, FREQUENCIES, 0, w));
+  graph->embedding = w[EMBEDDING];
+  graph->frequencies = w[FREQUENCIES];
   for (uint32_t layer = 0; layer < c->layers; layer++) {
     MK_TRY(add_layer(graph, layer, &x));
   }
-  int gain, head = graph->embedding;
-  MK_TRY(add_weight(graph, "final_norm", MK_PACK_VECTOR, 1, c->hidden, "model.norm.weight", 1, &gain));
-  if (!c->tied) {
-    MK_TRY(add_weight(graph, "lm_head", MK_PACK_ROWS, vocab_rows, c->hidden, "lm_head.weight", c->vocab, &head));
-  }
+  MK_TRY(add_weights(graph, FINAL_NORM, LM_HEAD, 0, w));
   return mk_graph_add_node(graph, &(mk_node){.kind = MK_NODE_HEAD,
                                              .layer = c->layers,
                                              .input = x,
                                              .residual = MK_NONE,
-                                             .gain = gain,
-                                             .weight = head,
+                                             .gain = w[FINAL_NORM],
+                                             .weight = c->tied ? w[EMBEDDING] : w[LM_HEAD],
                                              .output = MK_NONE});
 }
 
@@ -133,11 +151,4 @@ void mk_llama_frequencies(const mk_config *config, float *out) {
     }
     out[i] = (float)frequency;
   }
-}
-
-uint64_t mk_llama_parameters(const mk_config *config) {
-  const mk_config *c = config;
-  uint64_t hidden = c->hidden, q = (uint64_t)c->heads * c->head_dim, kv = (uint64_t)c->kv_heads * c->head_dim;
-  uint64_t layer = 2 * hidden + hidden * (q + 2 * kv) + q * hidden + 3 * hidden * c->intermediate;
-  return layer * c->layers + hidden + hidden * c->vocab * (c->tied ? 1 : 2);
 }

@@ -5,29 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Gain of a matrix: the standard deviation of its output for an input of unit variance. Layers are small beside the
- * embedding, so that a rounding at the start does not grow from layer to layer. tests/oracle/make_goldens.py has the
- * same table. */
-typedef struct matrix_kind {
-  const char *name;
-  double gain;
-} matrix_kind;
-
-static const matrix_kind kEmbedding = {"model.embed_tokens", 3.0};
-static const matrix_kind kHead = {"lm_head", 3.0};
-
-enum { LAYER_TENSORS = 9, INPUT_NORM = 0, MID_NORM = 5 };
-static const matrix_kind kLayer[LAYER_TENSORS] = {
-    [INPUT_NORM] = {"input_layernorm", 0},
-    {"self_attn.q_proj", 1.0},
-    {"self_attn.k_proj", 1.0},
-    {"self_attn.v_proj", 1.0},
-    {"self_attn.o_proj", 0.2},
-    [MID_NORM] = {"post_attention_layernorm", 0},
-    {"mlp.gate_proj", 1.0},
-    {"mlp.up_proj", 1.0},
-    {"mlp.down_proj", 0.15},
-};
+#include "models/family.h"
 
 typedef struct shape {
   const char *name;
@@ -95,54 +73,18 @@ mk_status mk_synth_shape(const char *name, mk_config *out) {
   return mk_error(MK_ERR_USAGE, "shape \"%s\" is unknown; choose one of %s", name, names);
 }
 
-uint64_t mk_synth_tensor_count(const mk_config *config) {
-  return (uint64_t)config->layers * LAYER_TENSORS + (config->tied ? 2 : 3);
-}
-
-static void set_matrix(mk_synth_tensor *out, double gain, uint64_t rows, uint64_t cols) {
-  out->rank = 2;
-  out->shape[0] = rows;
-  out->shape[1] = cols;
-  out->offset = 0;
-  out->scale = (float)(gain * sqrt(3.0 / (double)cols) / 32768.0);
-}
-
-static void set_vector(mk_synth_tensor *out, uint64_t size, float offset, float scale) {
-  out->rank = 1;
-  out->shape[0] = size;
-  out->shape[1] = 1;
-  out->offset = offset;
-  out->scale = scale;
-}
-
-static void layer_tensor(const mk_config *c, uint32_t kind, mk_synth_tensor *out) {
-  uint64_t q = (uint64_t)c->heads * c->head_dim, kv = (uint64_t)c->kv_heads * c->head_dim;
-  const uint64_t rows[LAYER_TENSORS] = {0, q, kv, kv, c->hidden, 0, c->intermediate, c->intermediate, c->hidden};
-  const uint64_t cols[LAYER_TENSORS] = {0, c->hidden, c->hidden, c->hidden,      q,
-                                        0, c->hidden, c->hidden, c->intermediate};
-  if (kind == INPUT_NORM || kind == MID_NORM) {
-    set_vector(out, c->hidden, 1.0f, 0x1p-16f);
-  } else {
-    set_matrix(out, kLayer[kind].gain, rows[kind], cols[kind]);
-  }
-}
+uint64_t mk_synth_tensor_count(const mk_config *config) { return mk_family_tensor_count(config); }
 
 void mk_synth_tensor_at(const mk_config *config, uint64_t index, mk_synth_tensor *out) {
-  *out = (mk_synth_tensor){0};
-  uint64_t layer_count = (uint64_t)config->layers * LAYER_TENSORS;
-  if (index == 0) {
-    snprintf(out->name, sizeof out->name, "%s.weight", kEmbedding.name);
-    set_matrix(out, kEmbedding.gain, config->vocab, config->hidden);
-  } else if (index <= layer_count) {
-    uint32_t layer = (uint32_t)((index - 1) / LAYER_TENSORS), kind = (uint32_t)((index - 1) % LAYER_TENSORS);
-    snprintf(out->name, sizeof out->name, "model.layers.%u.%s.weight", layer, kLayer[kind].name);
-    layer_tensor(config, kind, out);
-  } else if (index == layer_count + 1) {
-    snprintf(out->name, sizeof out->name, "model.norm.weight");
-    set_vector(out, config->hidden, 0.0f, (float)(sqrt(3.0) / 32768.0));
+  mk_wanted_tensor tensor;
+  mk_family_tensor_at(config, index, &tensor);
+  *out = (mk_synth_tensor){.rank = tensor.rank, .shape = {tensor.shape[0], tensor.shape[1]}};
+  mk_family_tensor_name(config, &tensor, out->name);
+  out->offset = (float)tensor.tensor->mean;
+  if (tensor.rank == 2) {
+    out->scale = (float)(tensor.tensor->gain * sqrt(3.0 / (double)tensor.shape[1]) / 32768.0);
   } else {
-    snprintf(out->name, sizeof out->name, "%s.weight", kHead.name);
-    set_matrix(out, kHead.gain, config->vocab, config->hidden);
+    out->scale = tensor.tensor->mean != 0 ? 0x1p-16f : (float)(sqrt(3.0) / 32768.0);
   }
 }
 

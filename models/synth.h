@@ -11,19 +11,19 @@
  *   matrices [out, in]      offset 0, scale = (float)(gain * sqrt(3 / in) / 32768); variance gain^2 / in
  *   norm weights of layers  offset 1, scale = 2^-16: from 0.5 to 1.5
  *   model.norm.weight       offset 0, scale = (float)(sqrt(3) / 32768): mean 0, variance 1
- * One of the product and the sum is always exact, so a fused multiply-add gives the same bits. Gains are in synth.c: logits
- * reach about 10, greedy decoding wanders, and rounding does not grow from layer to layer. The final norm has mean zero
- * because a tied head would else answer with the token it was given.
+ * One of the product and the sum is always exact, so a fused multiply-add gives the same bits. Gains are in the
+ * family's table (models/llama.c): logits reach about 10, greedy decoding wanders, and rounding does not grow from layer to
+ * layer. The final norm has mean zero because a tied head would else answer with the token it was given.
  *
  * Nothing here is shared: any thread may call. A caller owns what it receives as char ** (mk_free). Failure: MK_ERR_USAGE
  * (unknown shape, directory in use), MK_ERR_RUNTIME (I/O, memory); the message names the path or the field. */
 #ifndef MK_SYNTH_H
 #define MK_SYNTH_H
 
-#include "models/config.h"
+#include "models/family.h"
 
 typedef struct mk_synth_tensor {
-  char name[96];
+  char name[MK_TENSOR_NAME];
   uint32_t rank;     /* 1 or 2 */
   uint64_t shape[2]; /* shape[1] is 1 for rank 1 */
   float offset, scale;

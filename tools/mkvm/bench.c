@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/llama.h"
+#include "models/family.h"
 #include "models/mla.h"
 #include "models/synth.h"
 #include "scheduler/compile.h"
@@ -368,8 +368,8 @@ static mk_status describe(const options *o, mk_engine *engine, char *weights, si
                             .model = last_part(o->like != NULL ? o->like : o->model),
                             .weights = weights,
                             .device = mk_engine_device(engine),
-                            .parameters = mk_llama_parameters(config),
-                            .weight_bytes = mk_llama_parameters(config) * 2,
+                            .parameters = mk_family_parameters(config),
+                            .weight_bytes = mk_family_parameters(config) * 2,
                             .context = mk_engine_max_seq(engine),
                             .sms = mk_engine_program(engine)->machine.sms,
                             .cuda = mk_engine_gpu(engine) != NULL};

@@ -213,8 +213,8 @@ static void print_directory(const mk_directory *d) {
   if (mk_directory_note(d, MK_NOTE_ASIDE, line) != NULL) {
     printf("layers      %s\n", line);
   }
-  printf("parameters  %" PRIu64 " (%s)\n", mk_llama_parameters(&d->config),
-         mk_human_count(mk_llama_parameters(&d->config)));
+  printf("parameters  %" PRIu64 " (%s)\n", mk_family_parameters(&d->config),
+         mk_human_count(mk_family_parameters(&d->config)));
 }
 
 static void print_memory(const mk_program *program, uint32_t context) {

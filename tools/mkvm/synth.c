@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/llama.h"
+#include "models/family.h"
 #include "tools/mkvm/command.h"
 
 enum { KEY_LIKE = 256, KEY_CONFIG_ONLY };
@@ -77,7 +77,7 @@ mk_status mk_command_synth(int argc, char **argv) {
   const mk_synth_options write = {.seed = o.seed, .config_only = o.config_only, .progress = show_progress};
   double start = mk_seconds();
   MK_TRY(mk_synth_write(o.output, &config, &write));
-  uint64_t parameters = mk_llama_parameters(&config);
+  uint64_t parameters = mk_family_parameters(&config);
   printf("%s: %s, %s parameters", o.output, o.like, mk_human_count(parameters));
   if (o.config_only) {
     printf(", configuration alone\n");
