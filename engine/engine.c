@@ -4,6 +4,7 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/load.h"
@@ -34,15 +35,15 @@ static mk_status choose_device(const mk_engine_options *options, int *index) {
     *index = !needs_cpu(options) && mk_gpu_present(0) ? 0 : -1;
     return MK_OK;
   }
-  int length = 0, number = 0;
-  if (strcmp(name, "cuda") != 0 &&
-      (strlen(name) > 8 || sscanf(name, "cuda:%d%n", &number, &length) != 1 || name[length] != '\0' || number < 0)) {
+  const char *number = strncmp(name, "cuda:", 5) == 0 ? name + 5 : "";
+  size_t digits = strlen(number);
+  if (strcmp(name, "cuda") != 0 && (digits == 0 || digits > 3 || strspn(number, "0123456789") != digits)) {
     return mk_error(MK_ERR_USAGE, "device \"%s\" is unknown; it is cpu, cuda or cuda:N", name);
   }
   if (needs_cpu(options)) {
     return mk_error(MK_ERR_USAGE, "device %s does not interleave or check for races; use --device cpu for that", name);
   }
-  *index = number;
+  *index = (int)strtol(number, NULL, 10);
   return MK_OK;
 }
 
@@ -123,12 +124,13 @@ static uint64_t read_meminfo(const char *name) {
   unsigned long long kilobytes = 0;
   FILE *file = fopen("/proc/meminfo", "r");
   while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-    if (strncmp(line, name, strlen(name)) == 0 && sscanf(line + strlen(name), ": %llu", &kilobytes) == 1) {
+    if (strncmp(line, name, strlen(name)) == 0 && line[strlen(name)] == ':') {
+      kilobytes = strtoull(line + strlen(name) + 1, NULL, 10);
       break;
     }
   }
   if (file != NULL) {
-    fclose(file);
+    (void)fclose(file);
   }
   return kilobytes * 1024;
 }

@@ -140,16 +140,16 @@ static void add(mk_vector_width width, const block *b, uint32_t vectors) {
 
 /* Words 4 t to 4 t + 3 meet elements 2 t, 2 t, 2 t + 8, 2 t + 8 of a step (even) and the ones after those (odd). */
 static void expand(const float *x, uint32_t steps, float *out) {
-  for (const float *end = x + (size_t)steps * MK_TILE; x < end; x += MK_TILE, out += 2 * MK_TILE) {
+  for (const float *end = x + (size_t)steps * MK_TILE; x < end; x += MK_TILE, out += (size_t)2 * MK_TILE) {
     for (uint32_t t = 0; t < 4; t += 2) {
       float4 a, b;
-      memcpy(&a, x + 2 * t, sizeof a);
-      memcpy(&b, x + 2 * t + 8, sizeof b);
+      memcpy(&a, x + (size_t)2 * t, sizeof a);
+      memcpy(&b, x + (size_t)2 * t + 8, sizeof b);
       const float4 expanded[2][2] = {
           {__builtin_shufflevector(a, b, 0, 0, 4, 4), __builtin_shufflevector(a, b, 2, 2, 6, 6)},
           {__builtin_shufflevector(a, b, 1, 1, 5, 5), __builtin_shufflevector(a, b, 3, 3, 7, 7)}};
-      memcpy(out + 4 * t, expanded[0], sizeof expanded[0]);
-      memcpy(out + 4 * t + MK_TILE, expanded[1], sizeof expanded[1]);
+      memcpy(out + (size_t)4 * t, expanded[0], sizeof expanded[0]);
+      memcpy(out + (size_t)4 * t + MK_TILE, expanded[1], sizeof expanded[1]);
     }
   }
 }

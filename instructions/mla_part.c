@@ -48,9 +48,9 @@ MK_WIDEST static void score_tokens(const float *restrict query, const float *res
       keys[j] = page + (size_t)(t + (j < group ? j : group - 1)) * MK_MLA_WIDTH;
     }
     for (uint32_t i = 0; i < STEPS; i++) {
-      memcpy(&x, query + i * LANES, sizeof x);
+      memcpy(&x, query + (size_t)i * LANES, sizeof x);
       for (uint32_t j = 0; j < GROUP; j++) {
-        memcpy(&y, keys[j] + i * LANES, sizeof y);
+        memcpy(&y, keys[j] + (size_t)i * LANES, sizeof y);
         sums[j] += x * y;
       }
     }
@@ -72,7 +72,7 @@ MK_WIDEST static void add_values(const float *restrict page, const float *restri
     memcpy(parts, sum + c, sizeof parts);
     for (uint32_t t = 0; t < count; t++) {
       for (uint32_t i = 0; i < CHUNK / LANES; i++) {
-        memcpy(&v, page + (size_t)t * MK_MLA_WIDTH + c + i * LANES, sizeof v);
+        memcpy(&v, page + (size_t)t * MK_MLA_WIDTH + (c + i * LANES), sizeof v);
         parts[i] += v * p[t];
       }
     }
@@ -170,7 +170,7 @@ static void write_slot(const part_view *view) {
     float total = o[MK_MLA_LATENT + 1];
     float logarithm = total == 0 ? -INFINITY : o[MK_MLA_LATENT] * kLog2E + (float)log2((double)total);
     for (uint32_t unit = 0; unit < MK_MLA_ROW_UNITS; unit++) {
-      write_unit(o + unit * MK_MLA_UNIT, total, logarithm,
+      write_unit(o + (size_t)unit * MK_MLA_UNIT, total, logarithm,
                  view->words + (size_t)(r * MK_MLA_ROW_UNITS + unit) * MK_MLA_UNIT_WORDS);
     }
   }
@@ -194,7 +194,7 @@ mk_reference_result mk_reference_MLA_PART(mk_reference *machine, const mk_instru
                     .scale = mk_param_float(instruction->params[MK_PARAM_MLA_PART_scale]),
                     .query = machine->scratch};
   view.page = view.query + (size_t)rows * MK_MLA_WIDTH;
-  view.result = view.page + MK_MLA_PAGE_TOKENS * MK_MLA_WIDTH;
+  view.result = view.page + (size_t)MK_MLA_PAGE_TOKENS * MK_MLA_WIDTH;
   view.scores = view.result + (size_t)rows * RESULT;
   view.words = (uint32_t *)(void *)(view.scores + MK_MLA_PAGE_TOKENS);
   const uint32_t *row = (const uint32_t *)(const void *)work.memory + (size_t)work.row * work.buffer->cols;

@@ -11,8 +11,8 @@ static uint32_t merge(const float *pairs, uint32_t count, size_t stride, bool *i
   float best = -INFINITY;
   uint32_t token = MK_CANDIDATE_NONE;
   for (uint32_t i = 0; i < count; i++) {
-    float value = pairs[2 * i * stride];
-    uint32_t index = mk_float_param(pairs[2 * i * stride + 1]) & MK_CANDIDATE_NONE;
+    float value = pairs[2 * stride * i];
+    uint32_t index = mk_float_param(pairs[2 * stride * i + 1]) & MK_CANDIDATE_NONE;
     bool above = isnan(value) ? !isnan(best) : value > best;
     bool equal = isnan(value) ? isnan(best) : value == best;
     if (above || (equal && index < token)) {
@@ -51,7 +51,7 @@ static mk_reference_result next_rows(mk_reference *machine, const mk_span *candi
     const mk_line *line = &machine->lines[l];
     bool is_nan;
     if ((line->row.flags & MK_ROW_CHOOSES) != 0) {
-      uint32_t token = merge(staged + 2 * l, units, lines, &is_nan);
+      uint32_t token = merge(staged + (size_t)2 * l, units, lines, &is_nan);
       if (!mk_check_token(machine, "the best candidate", token)) {
         return MK_REFERENCE_FAULT;
       }

@@ -257,7 +257,7 @@ static bool stage_row(mk_reference *machine, const mk_span *span, uint32_t row, 
     uint32_t data = (uint32_t)word;
     late |= (uint32_t)(word >> 32) ^ machine->generation;
     if (pairs) {
-      to[2 * i] = mk_param_float(data << 16);
+      to[(size_t)2 * i] = mk_param_float(data << 16);
       to[2 * i + 1] = mk_param_float(data & 0xffff0000u);
     } else {
       to[i] = mk_param_float(data);

@@ -21,7 +21,7 @@ static bool stage_all(mk_search *search, uint32_t slot, mk_span *span) {
 
 /* Words are staged as the floats that have their bits. */
 static uint64_t key_of(const float *front, uint32_t entry) {
-  const float *pair = front + MK_FRONT_KEYS + 2 * entry;
+  const float *pair = front + MK_FRONT_KEYS + (size_t)2 * entry;
   return (uint64_t)mk_bits_of(pair[1]) << 32 | mk_bits_of(pair[0]);
 }
 

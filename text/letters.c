@@ -64,7 +64,7 @@ static const mk_case_special *special(const mk_case_special *specials, size_t co
   return NULL;
 }
 
-#define COUNTED(table) table, sizeof table / sizeof table[0]
+#define COUNTED(table) (table), sizeof(table) / sizeof(table)[0]
 
 size_t mk_letter_to_case(uint32_t character, mk_letter_case to, uint32_t out[3]) {
   static const struct {

@@ -35,7 +35,7 @@ static mk_status align(jinja *m, const jinja_spec *spec, char otherwise, const c
 /* Digits, with what is behind them, with a mark between groups. */
 static void group_digits(const char *digits, const char *rest, char mark, size_t each, char *out) {
   size_t count = strlen(digits);
-  for (size_t i = 0; i < count; i++) {
+  for (size_t i = 0; digits[i] != 0; i++) {
     if (mark != 0 && i > 0 && (count - i) % each == 0) {
       *out++ = mark;
     }

@@ -26,7 +26,7 @@ bool mk_jinja_skip_word(jinja_parser *p, const char *word) {
   return is;
 }
 
-mk_status mk_jinja_unexpected(const jinja_parser *p, const char *wanted) {
+mk_status(mk_jinja_unexpected)(const jinja_parser *p, const char *wanted) {
   return mk_jinja_fail(p->token->line, "expected %s, not '%.*s'", wanted, JINJA_SHOWN(p->token->value));
 }
 
@@ -92,6 +92,7 @@ static mk_status binary(jinja_parser *p, int level, jinja_node **out) {
   for (;;) {
     uint32_t line = p->token->line;
     uint16_t symbol = 0;
+    /* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): what the table does not name is zero */
     for (size_t i = 0; i < 4 && mine[i] != 0; i++) {
       symbol = mk_jinja_at_symbol(p, mine[i]) ? mine[i] : symbol;
     }

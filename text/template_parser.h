@@ -21,6 +21,9 @@ bool mk_jinja_at_word(const jinja_parser *p, const char *word);
 bool mk_jinja_skip_char(jinja_parser *p, char c);
 bool mk_jinja_skip_word(jinja_parser *p, const char *word);
 mk_status mk_jinja_unexpected(const jinja_parser *p, const char *wanted);
+#ifdef __clang_analyzer__ /* as mk_error in vm/status.h */
+#define mk_jinja_unexpected(...) (mk_jinja_unexpected(__VA_ARGS__), MK_ERR_FILE)
+#endif
 mk_status mk_jinja_expect_char(jinja_parser *p, char c);
 /* A node at the token's line; measure sets its height from its kids, and refuses what is too deep; make does both. */
 mk_status mk_jinja_new_node(jinja_parser *p, jinja_node_kind kind, jinja_node **out);

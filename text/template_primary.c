@@ -15,7 +15,7 @@ static mk_status elements(jinja_parser *p, char end, jinja_node **out) {
   jinja_node **last = out;
   *out = NULL;
   while (!mk_jinja_skip_char(p, end)) {
-    if (*out != NULL) {
+    if (last != out) {
       MK_TRY(mk_jinja_expect_char(p, ','));
       if (mk_jinja_skip_char(p, end)) {
         break;
@@ -182,7 +182,7 @@ static mk_status arguments(jinja_parser *p, jinja_node **out) {
   jinja_node_kind seen = NODE_NAME;
   *out = NULL;
   while (!mk_jinja_skip_char(p, ')')) {
-    if (*out != NULL) {
+    if (last != out) {
       MK_TRY(mk_jinja_expect_char(p, ','));
       if (mk_jinja_skip_char(p, ')')) {
         break;

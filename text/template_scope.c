@@ -72,25 +72,25 @@ static mk_status new_scope(scoper *s, scope *outer, function *f, scope **out) {
   return MK_OK;
 }
 
-static variable *own(const scope *at, uint32_t name) {
+static bool own(const scope *at, uint32_t name, const variable **out) {
   for (; at != NULL; at = at->whole) {
     const uint32_t *index = mk_jinja_table_find(&at->by_name, name);
     if (index != NULL) {
-      return &at->variables[*index];
+      *out = &at->variables[*index];
+      return true;
     }
   }
-  return NULL;
+  return false;
 }
 
-static variable *visible(const scope *at, uint32_t name, const scope **where) {
+static bool visible(const scope *at, uint32_t name, const scope **where, const variable **out) {
   for (; at != NULL; at = at->outer) {
-    variable *known = own(at, name);
-    if (known != NULL) {
+    if (own(at, name, out)) {
       *where = at;
-      return known;
+      return true;
     }
   }
-  return NULL;
+  return false;
 }
 
 /* The variable in this very scope or branch, made if need be. */
@@ -110,9 +110,9 @@ static mk_status define(scoper *s, scope *at, uint32_t name, variable **out) {
     at->variables = more;
     at->capacity = capacity;
   }
-  const variable *known = at->whole == NULL ? NULL : own(at->whole, name);
+  const variable *known;
   *out = &at->variables[at->count];
-  if (known != NULL) {
+  if (own(at->whole, name, &known)) {
     **out = *known;
   } else {
     **out = (variable){.name = name};
@@ -124,9 +124,10 @@ static mk_status define(scoper *s, scope *at, uint32_t name, variable **out) {
 /* The variable starts with the value that a scope around has, or else in the way `otherwise`. */
 static void load_outer(const scope *at, variable *v, jinja_load_kind otherwise) {
   const scope *where;
-  const variable *outer = visible(at->outer, v->name, &where);
-  v->load = (uint8_t)(outer == NULL ? otherwise : LOAD_ALIAS);
-  if (outer != NULL) {
+  const variable *outer;
+  v->load = (uint8_t)otherwise;
+  if (visible(at->outer, v->name, &where, &outer)) {
+    v->load = LOAD_ALIAS;
     v->alias_function = where->function;
     v->alias_slot = outer->slot;
   }
@@ -135,9 +136,10 @@ static void load_outer(const scope *at, variable *v, jinja_load_kind otherwise) 
 static mk_status read_name(scoper *s, scope *at, jinja_value text) {
   uint32_t name;
   const scope *where;
+  const variable *seen;
   variable *v;
   MK_TRY(mk_jinja_number_of(s->pool, &s->names, text, &name));
-  if (visible(at, name, &where) != NULL) {
+  if (visible(at, name, &where, &seen)) {
     return MK_OK;
   }
   MK_TRY(define(s, at, name, &v));
@@ -147,9 +149,10 @@ static mk_status read_name(scoper *s, scope *at, jinja_value text) {
 
 static mk_status store_name(scoper *s, scope *at, jinja_value text) {
   uint32_t name;
+  const variable *before;
   variable *v;
   MK_TRY(mk_jinja_number_of(s->pool, &s->names, text, &name));
-  bool known = own(at, name) != NULL;
+  bool known = own(at, name, &before);
   MK_TRY(define(s, at, name, &v));
   v->stored = true;
   if (!known) {
@@ -190,9 +193,9 @@ static mk_status collect_target(scoper *s, scope *at, const jinja_node *target, 
 static mk_status merge(scoper *s, scope *at, const scope *branch) {
   for (size_t i = 0; i < branch->count; i++) {
     const variable *added = &branch->variables[i];
-    const variable *known = own(at, added->name);
+    const variable *known;
     variable *v;
-    if (known != NULL && (known->stored || !added->stored)) {
+    if (own(at, added->name, &known) && (known->stored || !added->stored)) {
       continue;
     }
     MK_TRY(define(s, at, added->name, &v));
@@ -356,9 +359,10 @@ static mk_status place_name(scoper *s, const scope *at, jinja_node *node) {
   uint32_t name;
   const scope *where;
   MK_TRY(mk_jinja_number_of(s->pool, &s->names, node->value, &name));
-  const variable *v = visible(at, name, &where);
-  return v == NULL ? mk_jinja_fail(node->line, "the name '%.*s' cannot be used here", JINJA_SHOWN(node->value))
-                   : make_place(at->function, where->function, v->slot, &node->place);
+  const variable *v;
+  return visible(at, name, &where, &v)
+             ? make_place(at->function, where->function, v->slot, &node->place)
+             : mk_jinja_fail(node->line, "the name '%.*s' cannot be used here", JINJA_SHOWN(node->value));
 }
 
 /* What is to be done where the scope is entered and left. */
@@ -367,6 +371,7 @@ static mk_status finish(scoper *s, const scope *at, jinja_frame *out) {
   for (; out->count < at->count; out->count++) {
     const variable *v = &at->variables[out->count];
     jinja_load *load = &out->loads[out->count];
+    /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): every variable has a name of the table */
     *load = (jinja_load){.kind = v->load, .slot = v->slot, .name = s->names.texts[v->name]};
     if (v->load == LOAD_ALIAS) {
       MK_TRY(make_place(at->function, v->alias_function, v->alias_slot, &load->from));

@@ -108,10 +108,10 @@ static mk_status target(jinja_parser *p, bool attributes, jinja_node **out) {
   jinja_node *first = NULL, **last = &first;
   bool several = false;
   do {
-    if (first != NULL && p->token->kind != TOKEN_NAME && !mk_jinja_at_char(p, '(')) {
+    if (last != &first && p->token->kind != TOKEN_NAME && !mk_jinja_at_char(p, '(')) {
       break; /* behind a last comma */
     }
-    if (first != NULL && mk_jinja_at_word(p, "in")) {
+    if (last != &first && mk_jinja_at_word(p, "in")) {
       break;
     }
     MK_TRY(simple_target(p, attributes, last));
@@ -197,7 +197,7 @@ static mk_status parameters(jinja_parser *p, jinja_node **out) {
   bool defaults = false;
   *out = NULL;
   while (!mk_jinja_skip_char(p, ')')) {
-    if (*out != NULL) {
+    if (last != out) {
       MK_TRY(mk_jinja_expect_char(p, ','));
     }
     MK_TRY(assignable(p, last));
@@ -252,7 +252,7 @@ static mk_status with(jinja_parser *p, uint32_t line, jinja_node **out) {
   jinja_node *targets = NULL, **last_target = &targets, *values = NULL, **last_value = &values, *body;
   while (p->token->kind != TOKEN_BLOCK_END && !mk_jinja_at_char(p, ':')) {
     unsigned loops = p->all_loops;
-    if (targets != NULL) {
+    if (last_target != &targets) {
       MK_TRY(mk_jinja_expect_char(p, ','));
     }
     p->all_loops = 0; /* the name `loop` may be used */

@@ -43,7 +43,7 @@ void mk_jinja_pool_free(jinja_pool *pool) {
   }
 }
 
-mk_status mk_jinja_fail(uint32_t line, const char *format, ...) {
+mk_status(mk_jinja_fail)(uint32_t line, const char *format, ...) {
   char text[1024];
   va_list args;
   va_start(args, format);

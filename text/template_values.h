@@ -123,6 +123,9 @@ typedef struct jinja_arguments {
 } jinja_arguments;
 
 mk_status mk_jinja_fail(uint32_t line, const char *format, ...) __attribute__((format(printf, 2, 3)));
+#ifdef __clang_analyzer__ /* as mk_error in vm/status.h */
+#define mk_jinja_fail(...) (mk_jinja_fail(__VA_ARGS__), MK_ERR_FILE)
+#endif
 #define JINJA_SHOWN(value) (int)((value).length < 80 ? (value).length : 80), (value).text
 
 /* Making values. */

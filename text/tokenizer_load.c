@@ -93,7 +93,7 @@ static mk_status count_ids(mk_tokenizer *t, const json_t *vocab, const json_t *a
     const json_int_t own = json_integer_value(mk_json_get(json_array_get(added, i), "id"));
     highest = own > highest ? own : highest;
   }
-  if (entries > ID_LIMIT || highest >= (json_int_t)(MOST_TIMES * entries + MOST_MORE)) {
+  if (entries > ID_LIMIT || highest >= MOST_TIMES * (json_int_t)entries + MOST_MORE) {
     return mk_error(MK_ERR_FILE,
                     "model.vocab: has %zu tokens with ids up to %lld; at most %d, with ids below %zu, are supported",
                     entries, (long long)highest, ID_LIMIT, MOST_TIMES * entries + MOST_MORE);

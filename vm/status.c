@@ -36,7 +36,7 @@ mk_status mk_error_at(mk_status status, const char *file, int line, const char *
   return status;
 }
 
-mk_status mk_error_prefix(mk_status status, const char *format, ...) {
+mk_status(mk_error_prefix)(mk_status status, const char *format, ...) {
   char joined[sizeof message];
   va_list args;
   va_start(args, format);

@@ -31,6 +31,12 @@ mk_status mk_error_at(mk_status status, const char *file, int line, const char *
 /* Puts "context: " in front of this thread's message and returns `status`: the caller knows the file, the callee the field. */
 mk_status mk_error_prefix(mk_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+#ifdef __clang_analyzer__ /* tools/lint sees one file at a time: what these functions return must be told here */
+#undef mk_error
+#define mk_error(status, ...) (mk_error_at((status), __FILE__, __LINE__, __VA_ARGS__), (status))
+#define mk_error_prefix(status, ...) (mk_error_prefix((status), __VA_ARGS__), (status))
+#endif
+
 /* This thread's last message ("" when none), and the place in the source that raised it ("file:line"). */
 const char *mk_error_message(void);
 const char *mk_error_place(void);

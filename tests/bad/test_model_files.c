@@ -33,7 +33,9 @@ static void drop(void) {
     snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
     remove(path);
   }
-  closedir(entries);
+  if (entries != NULL) {
+    closedir(entries);
+  }
   remove(directory);
 }
 

@@ -136,6 +136,7 @@ Test(draft, memory_may_run_out) {
 }
 
 static void abandon(int signal_number) {
+  /* NOLINTNEXTLINE(bugprone-signal-handler,cert-sig30-c): made for handlers */
   mk_drafts_abandon();
   _exit(signal_number);
 }

@@ -376,11 +376,10 @@ static mk_status describe(const options *o, mk_engine *engine, char *weights, si
   if (!about->cuda) {
     return MK_OK;
   }
-  uint32_t count, index = 0;
-  (void)sscanf(about->device, "cuda:%u", &index);
+  uint32_t count;
   MK_TRY(mk_gpu_count(&count, &about->cuda_version));
   mk_driver_version(about->driver, sizeof about->driver);
-  return mk_gpu_describe(index, &about->gpu);
+  return mk_gpu_describe(mk_cuda_index(about->device), &about->gpu);
 }
 
 typedef struct session {
@@ -494,7 +493,7 @@ mk_status mk_command_bench(int argc, char **argv) {
   if (is_mla(&o)) {
     o.mla.cuda = o.device == NULL ? o.sms == 0 && mk_gpu_present(0) : mk_is_cuda(o.device);
     if (o.device != NULL) {
-      (void)sscanf(o.device, "cuda:%u", &o.mla.device);
+      o.mla.device = mk_cuda_index(o.device);
     }
     o.mla.sms = o.sms;
     o.mla.format = o.format;

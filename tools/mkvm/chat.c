@@ -106,7 +106,7 @@ static void open_source(source *s) {
   if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)) {
     return;
   }
-  setlocale(LC_CTYPE, "C.UTF-8"); /* of the editor: the terminal shows UTF-8, as everything here is */
+  (void)setlocale(LC_CTYPE, "C.UTF-8"); /* of the editor: the terminal shows UTF-8, as everything here is */
   s->edit = el_init("mkvm", stdin, stdout, stderr);
   s->history = history_init();
   if (s->edit == NULL || s->history == NULL) {
@@ -176,7 +176,7 @@ static mk_status read_line(source *s, const char **line, size_t *length, bool *i
   if (*line == NULL && ferror(stdin)) {
     return mk_error(MK_ERR_RUNTIME, "standard input: cannot be read: %s", strerror(errno));
   }
-  while (*length > 0 && ((*line)[*length - 1] == '\n' || (*line)[*length - 1] == '\r')) {
+  while (*line != NULL && *length > 0 && ((*line)[*length - 1] == '\n' || (*line)[*length - 1] == '\r')) {
     --*length;
   }
   if (s->edit != NULL && *line != NULL && *length > 0) {

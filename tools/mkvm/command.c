@@ -83,12 +83,16 @@ const char *mk_device(struct argp_state *state, const char *text) {
 
 bool mk_is_cuda(const char *device) { return device != NULL && strncmp(device, "cuda", 4) == 0; }
 
+uint32_t mk_cuda_index(const char *device) {
+  return strncmp(device, "cuda:", 5) == 0 ? (uint32_t)strtoul(device + 5, NULL, 10) : 0;
+}
+
 void mk_driver_version(char *out, size_t size) {
   char line[256] = "";
   FILE *file = fopen("/proc/driver/nvidia/version", "re");
   const char *read = file == NULL ? NULL : fgets(line, sizeof line, file);
   if (file != NULL) {
-    fclose(file);
+    (void)fclose(file);
   }
   /* The first word that is a number with dots: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  ..." */
   for (char *rest = NULL, *word = strtok_r(line, " \t\n", &rest); read != NULL && word != NULL;
@@ -156,7 +160,7 @@ void mk_progress(const char *what, uint64_t done, uint64_t total) {
     fprintf(stderr, "\r%s %3d%%", what, percent);
     shown = percent;
   }
-  fflush(stderr);
+  (void)fflush(stderr);
 }
 
 mk_status mk_context_size(uint64_t asked, const mk_config *config, uint32_t *out) {

@@ -51,6 +51,8 @@ uint32_t mk_deadline(struct argp_state *state, const char *text);
 const char *mk_device(struct argp_state *state, const char *text);
 /* NULL is no cuda: the engine chooses. */
 bool mk_is_cuda(const char *device);
+/* N of cuda:N; 0 where the name has none. */
+uint32_t mk_cuda_index(const char *device);
 
 /* The version of NVIDIA's kernel driver; "" when the system does not tell. */
 void mk_driver_version(char *out, size_t size);

@@ -263,7 +263,7 @@ mk_status mk_command_info(int argc, char **argv) {
   }
   if (status == MK_ERR_FILE) {
     printf("supported   no: %s\n", mk_error_message());
-    fflush(stdout);
+    (void)fflush(stdout);
   }
   MK_TRY(status);
   print_chat(o.model);

@@ -43,7 +43,7 @@ static void show_progress(void *user, uint64_t done, uint64_t total) {
   if (isatty(STDERR_FILENO) && done != 0 && done < total && now - shown >= 0.1) {
     double rate = gigabytes(done) / (now - start);
     fprintf(stderr, "%sloading weights: %.2f of %.2f GB, %.2f GB/s", kClear, gigabytes(done), gigabytes(total), rate);
-    fflush(stderr);
+    (void)fflush(stderr);
     shown = now;
   }
 }
@@ -76,7 +76,7 @@ void mk_show_prompt(void *user, uint64_t done, uint64_t total) {
   if (isatty(STDERR_FILENO) && 1e3 * (now - start) >= PATIENCE_MS && 1e3 * (now - shown) >= INTERVAL_MS) {
     fprintf(stderr, "%sreading the prompt: %" PRIu64 " of %" PRIu64 " tokens, %.0f tokens/s", kClear, done, total,
             (double)(done - first) / (now - start));
-    fflush(stderr);
+    (void)fflush(stderr);
     shown = now;
     prompt_line = true;
   }

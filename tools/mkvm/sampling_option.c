@@ -78,12 +78,12 @@ static double number(struct argp_state *state, const char *flag, const char *tex
 
 /* TOKEN+B, TOKEN-B: the sign belongs to the number. */
 static void add_bias(mk_sampling_option *o, const char *text, struct argp_state *state) {
-  char *end, *last;
+  char *end, *last = NULL;
   errno = 0;
   unsigned long token = strtoul(text, &end, 10);
   double bias = (*end == '+' || *end == '-') ? strtod(end, &last) : NAN;
-  if (text[0] < '0' || text[0] > '9' || errno == ERANGE || token > UINT32_MAX || isnan(bias) || last == end ||
-      *last != 0 || bias == INFINITY) {
+  if (text[0] < '0' || text[0] > '9' || errno == ERANGE || token > UINT32_MAX || isnan(bias) || last == NULL ||
+      last == end || *last != 0 || bias == INFINITY) {
     argp_error(state, "--logit-bias: '%s' is not TOKEN+B or TOKEN-B, as in 15043-2.5", text);
     return;
   }

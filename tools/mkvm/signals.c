@@ -79,5 +79,5 @@ void mk_signals_begin(const char *title) {
     }
   }
   sigaction(SIGINT, NULL, &usual);
-  signal(SIGXFSZ, SIG_IGN);
+  (void)signal(SIGXFSZ, SIG_IGN);
 }

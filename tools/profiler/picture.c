@@ -154,8 +154,8 @@ static void put_axis(drawing *d) {
     tick *= i % 3 == 1 ? 2.5 : 2;
   }
   mk_bytes_format(&d->out, "<text x=\"4\" y=\"%d\" class=\"s\">us</text>", TITLE + LEGEND + 12);
-  for (double t = 0; t <= span; t += tick) {
-    double x = GUTTER + t / span * PLOT;
+  for (uint32_t i = 0; i * tick <= span; i++) {
+    double t = i * tick, x = GUTTER + t / span * PLOT;
     mk_bytes_format(&d->out,
                     "<path d=\"M%.1f %dv%.1f\" stroke=\"#d4d8df\"/><text x=\"%.1f\" y=\"%d\" class=\"s\">%.6g</text>",
                     x, TITLE + LEGEND + AXIS - 4, STRIP + 4 + d->rows * d->row, x + 2, TITLE + LEGEND + 12, t);

@@ -94,7 +94,7 @@ static mk_status add_opcodes(const mk_profile *p, mk_statistics *s) {
   for (size_t t = 0; t < (size_t)p->sms * MK_TRACE_ROLES; t++) {
     executions += p->tracks[t].execution_count;
   }
-  MK_TRY(mk_alloc(MK_OP_COUNT * MK_TRACE_ROLES, sizeof *s->opcodes, &s->opcodes));
+  MK_TRY(mk_alloc((size_t)MK_OP_COUNT * MK_TRACE_ROLES, sizeof *s->opcodes, &s->opcodes));
   MK_TRY(mk_alloc(executions, sizeof *durations, &durations));
   for (uint32_t opcode = 1; opcode < MK_OP_COUNT; opcode++) {
     for (uint32_t role = 0; role < MK_TRACE_ROLES; role++) {

@@ -21,6 +21,6 @@ mk_status mk_instruction_texts(const mk_program *program, mk_bytes *out) {
     status = mk_disassemble_instruction(program, &program->instructions[i], file);
     fputc('\n', file);
   }
-  fclose(file);
+  (void)fclose(file);
   return out->status != MK_OK ? out->status : status;
 }

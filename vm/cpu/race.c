@@ -73,7 +73,7 @@ static mk_status race_init(mk_race *race, const mk_program *program) {
   MK_TRY(new_clocks(&next, race->threads, program->instruction_count, false, &race->written));
   MK_TRY(mk_alloc(queues, sizeof *race->consumed, &race->consumed));
   MK_TRY(mk_alloc(queues, sizeof *race->stored, &race->stored));
-  MK_TRY(mk_alloc(program->buffer_count, sizeof *race->cells, &race->cells));
+  MK_TRY(mk_alloc(program->buffer_count, sizeof(cell *), &race->cells));
   for (size_t b = 0; b < program->buffer_count; b++) {
     const mk_buffer *buffer = &program->buffers[b];
     if (is_tracked(buffer)) {
@@ -99,7 +99,7 @@ static size_t block_cells(const mk_buffer *buffer) { return (size_t)buffer->bloc
 mk_status mk_race_memory(mk_race *race, uint8_t *const *memory) {
   const mk_program *program = race->program;
   race->memory = memory;
-  MK_TRY(mk_alloc(program->buffer_count, sizeof *race->blocks, &race->blocks));
+  MK_TRY(mk_alloc(program->buffer_count, sizeof(cell *), &race->blocks));
   for (size_t b = 0; b < program->buffer_count; b++) {
     if (program->buffers[b].store == MK_STORE_BLOCKS) {
       MK_TRY(mk_alloc(block_cells(&program->buffers[b]), sizeof(cell), &race->blocks[b]));

@@ -190,8 +190,8 @@ mk_status mk_gpu_read_lines(mk_gpu *gpu, size_t buffer, uint64_t *to) {
   for (uint32_t line = 0; line < gpu->rows && status == MK_OK; line++) {
     for (uint32_t w = 0; w < words; w++) {
       uint32_t step = w / 8, half = w / 4 % 2, tile = line / 8;
-      uint32_t data = at[(size_t)step * step_words(gpu) + line / STEP_LINES * STEP_WORDS + (line % 8 * 4 + w % 4) * 4 +
-                         tile % 2 * 2 + half];
+      uint32_t data = at[(size_t)step * step_words(gpu) +
+                         (line / STEP_LINES * STEP_WORDS + (line % 8 * 4 + w % 4) * 4 + tile % 2 * 2 + half)];
       uint32_t written = data == MK_GPU_EMPTY_BYTE * 0x1010101u ? 0 : gpu->first_epoch;
       uint32_t generation = prompt ? flags[step * PROMPT_STEP_FLAGS + half] : written;
       to[(size_t)line * words + w] = (uint64_t)generation << 32 | data;

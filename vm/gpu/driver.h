@@ -113,6 +113,7 @@ typedef struct mk_cu_launch_config {
   FUNCTION(error_text, "cuGetErrorString", (mk_cu_result result, const char **text))
 
 typedef struct mk_driver {
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): parts of a declaration */
 #define MK_DRIVER_MEMBER(member, symbol, parameters) mk_cu_result(*member) parameters;
   MK_DRIVER_FUNCTIONS(MK_DRIVER_MEMBER)
 #undef MK_DRIVER_MEMBER

@@ -48,7 +48,7 @@ static mk_status encode(const mk_gpu *gpu, uint16_t buffer, uint64_t matrices, u
   enum { PANEL = MK_MLA_GPU_PANEL_COLUMNS, ROW_BYTES = MK_MLA_WIDTH * 2 };
   _Alignas(64) uint64_t map[16];
   const uint64_t sizes[] = {PANEL, rows, MK_MLA_WIDTH / PANEL, matrices};
-  const uint64_t strides[] = {ROW_BYTES, PANEL * 2, (uint64_t)rows * ROW_BYTES};
+  const uint64_t strides[] = {ROW_BYTES, 2UL * PANEL, (uint64_t)rows * ROW_BYTES};
   const uint32_t box[] = {PANEL, box_rows, panels, 1}, steps[] = {1, 1, 1, 1};
   MK_TRY(mk_gpu_check(
       gpu,

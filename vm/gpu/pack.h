@@ -101,7 +101,7 @@ MK_PACK_FUNCTION void mk_gpu_pack_pair(const mk_gpu_pack *pack, uint32_t row, ui
   }
   uint64_t step = (uint64_t)(at / 16) * pack->grid_cols + col / 16;
   uint32_t lane = at % 8 * 4 + col % 8 / 2, word = at % 16 / 8 + col % 16 / 8 * 2;
-  ((uint32_t *)(uintptr_t)pack->to)[step * 128 + lane * 4 + word] = low | high << 16;
+  ((uint32_t *)(uintptr_t)pack->to)[step * 128 + (lane * 4 + word)] = low | high << 16;
 }
 
 #endif

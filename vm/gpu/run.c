@@ -163,7 +163,7 @@ static const char *edge_name(const mk_program *program, const mk_gpu_fault *faul
 
 static void describe_edge(const mk_program *program, const mk_gpu_fault *fault, char *text, size_t size) {
   static const char *const patterns[] = {
-#define MK_ACTIVITY(NAME, name, kind, edge) [MK_ACTIVITY_##NAME] = edge,
+#define MK_ACTIVITY(NAME, name, kind, edge) [MK_ACTIVITY_##NAME] = (edge),
 #include "vm/trace/activities.def"
   };
   const char *pattern = fault->activity < MK_ACTIVITY_COUNT ? patterns[fault->activity] : "an unknown edge";
@@ -330,13 +330,13 @@ static mk_status time_each(mk_gpu *gpu, mk_gpu_before before, bool empty, uint32
     if (before != MK_GPU_BEFORE_NOTHING) {
       MK_TRY(mk_gpu_flush(gpu, before == MK_GPU_BEFORE_WRITTEN));
     }
-    MK_TRY(mk_gpu_check(gpu, cu->event_record(events[2 * i], gpu->stream), "preparing a launch"));
+    MK_TRY(mk_gpu_check(gpu, cu->event_record(events[(size_t)2 * i], gpu->stream), "preparing a launch"));
     MK_TRY(empty ? mk_gpu_start_empty(gpu) : start_step(gpu));
     MK_TRY(mk_gpu_check(gpu, cu->event_record(events[2 * i + 1], gpu->stream), "launching the kernel"));
   }
   MK_TRY(end_launches(gpu));
   for (uint32_t i = 0; i < launches; i++) {
-    MK_TRY(microseconds_between(gpu, events[2 * i], events[2 * i + 1], &microseconds[i]));
+    MK_TRY(microseconds_between(gpu, events[(size_t)2 * i], events[2 * i + 1], &microseconds[i]));
   }
   return MK_OK;
 }

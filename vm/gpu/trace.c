@@ -210,8 +210,9 @@ static void measure_shifts(const mk_trace *trace, boundaries *b, double *drift) 
     }
     qsort(b->sorted, used, sizeof *b->sorted, by_time);
     for (uint32_t sm = 0; used != 0 && sm < trace->sms; sm++) {
+      uint64_t median = b->sorted[used / 2];
       double *shift = &b->shifts[(size_t)sm * b->count + k];
-      *shift = (double)b->sorted[used / 2] - (double)b->times[(size_t)sm * b->count + k];
+      *shift = (double)median - (double)b->times[(size_t)sm * b->count + k];
       if (k != 0 && mk_trace_track_of(trace, sm, MK_ROLE_CONSUMER)->count != 0) {
         *drift = fmax(*drift, fabs(*shift - shift[-1]));
       }

@@ -52,7 +52,7 @@ static mk_status parse_side(mk_word word, const char *side, uint16_t *first, uin
   }
   uint64_t from = 0, to = 0;
   MK_TRY(mk_word_number(low, side, MK_MAX_COORDINATE, &from));
-  MK_TRY(mk_word_number(high, side, 2 * MK_MAX_COORDINATE, &to));
+  MK_TRY(mk_word_number(high, side, 2UL * MK_MAX_COORDINATE, &to));
   if (to < from || to - from > MK_MAX_COORDINATE) {
     return mk_error(MK_ERR_FILE, "%s are " MK_WORD_FORMAT "; the end is from %llu to %llu", side,
                     MK_WORD_ARGUMENT(word), (unsigned long long)from, (unsigned long long)from + MK_MAX_COORDINATE);

@@ -50,8 +50,8 @@ enum {
 
 /* Operand slots by name: MK_SLOT_QKV_x and so on; parameter indices: MK_PARAM_QKV_eps. */
 enum {
-#define MK_OPERAND(NAME, slot, field, access, role, when, dtype, store) MK_SLOT_##NAME##_##field = slot,
-#define MK_PARAM(NAME, index, field, type) MK_PARAM_##NAME##_##field = index,
+#define MK_OPERAND(NAME, slot, field, access, role, when, dtype, store) MK_SLOT_##NAME##_##field = (slot),
+#define MK_PARAM(NAME, index, field, type) MK_PARAM_##NAME##_##field = (index),
 #include "vm/program/opcodes.def"
 };
 

@@ -38,7 +38,7 @@ void mk_trace_free(mk_trace *trace) {
 
 const char *mk_activity_text(uint32_t activity) {
   static const char *const texts[] = {
-#define MK_ACTIVITY(NAME, text, kind, edge) [MK_ACTIVITY_##NAME] = text,
+#define MK_ACTIVITY(NAME, text, kind, edge) [MK_ACTIVITY_##NAME] = (text),
 #include "vm/trace/activities.def"
   };
   return activity < MK_ACTIVITY_COUNT ? texts[activity] : "?";
@@ -54,7 +54,7 @@ const char *mk_activity_name(uint32_t activity) {
 
 const char *mk_activity_edge(uint32_t activity) {
   static const char *const edges[] = {
-#define MK_ACTIVITY(NAME, text, kind, edge) [MK_ACTIVITY_##NAME] = edge,
+#define MK_ACTIVITY(NAME, text, kind, edge) [MK_ACTIVITY_##NAME] = (edge),
 #include "vm/trace/activities.def"
   };
   return edges[activity];

@@ -402,7 +402,7 @@ static mk_status get_tracks(reader *r, mk_trace *trace) {
   checker c = {.program = program};
   uint32_t sms;
   MK_TRY(get_u32(r, "sms", &sms));
-  if (sms != program->queue_count || sms > (uint64_t)(r->end - r->at) / (LEAST_TRACK_BYTES * MK_TRACE_ROLES)) {
+  if (sms != program->queue_count || sms > (uint64_t)(r->end - r->at) / LEAST_TRACK_BYTES / MK_TRACE_ROLES) {
     return mk_error(MK_ERR_FILE, "sms: is %u; the program has %zu queues, and %zu bytes of tracks follow", sms,
                     program->queue_count, (size_t)(r->end - r->at));
   }

@@ -191,11 +191,11 @@ static mk_status check_buffers(mk_verifier *v) {
     MK_TRY(check_buffer(v, i));
   }
   const mk_buffer **sorted;
-  MK_TRY(mk_alloc(p->buffer_count, sizeof *sorted, &sorted));
+  MK_TRY(mk_alloc(p->buffer_count, sizeof(mk_buffer *), &sorted));
   for (size_t i = 0; i < p->buffer_count; i++) {
     sorted[i] = &p->buffers[i];
   }
-  qsort(sorted, p->buffer_count, sizeof *sorted, by_offset);
+  qsort(sorted, p->buffer_count, sizeof(mk_buffer *), by_offset);
   mk_status status = check_arena(v, sorted, true);
   if (status == MK_OK) {
     status = check_arena(v, sorted, false);
