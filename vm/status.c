@@ -84,7 +84,7 @@ mk_status mk_realloc(size_t count, size_t size, void *inout) {
   return MK_OK;
 }
 
-mk_status mk_alloc(size_t count, size_t size, void *out) {
+mk_status(mk_alloc)(size_t count, size_t size, void *out) {
   size_t bytes;
   void *fresh = NULL;
   memcpy(out, &fresh, sizeof fresh);
@@ -126,7 +126,7 @@ mk_status mk_strdup(const char *text, char **out) {
   return MK_OK;
 }
 
-void mk_free(void *memory) { free(memory); }
+void(mk_free)(void *memory) { free(memory); }
 
 mk_status mk_grow(void *inout, size_t *capacity, size_t need, size_t size) {
   if (need <= *capacity) {

@@ -77,4 +77,18 @@ mk_status mk_grow(void *inout, size_t *capacity, size_t need, size_t size);
 void mk_alloc_fail_at(uint64_t n, bool forever);
 uint64_t mk_alloc_calls(void);
 
+#ifdef __clang_analyzer__ /* as above: whose memory is used after its end, freed twice or lost */
+#include <stdlib.h>
+static inline mk_status mk_alloc_analyzed(size_t count, size_t size, void *out) {
+  void *memory = calloc(count == 0 ? 1 : count, size == 0 ? 1 : size);
+  if (memory == NULL) {
+    return MK_ERR_RUNTIME;
+  }
+  *(void **)out = memory;
+  return MK_OK;
+}
+#define mk_alloc(count, size, out) mk_alloc_analyzed(count, size, out)
+#define mk_free(memory) free(memory)
+#endif
+
 #endif

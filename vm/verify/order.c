@@ -27,11 +27,17 @@ static mk_status take_vector(mk_run *run, uint32_t **out) {
   return mk_alloc(run->threads, sizeof **out, out);
 }
 
+/* Takes it even where it fails. */
 static mk_status give_vector(mk_run *run, uint32_t **vector) {
-  if (*vector != NULL) {
-    MK_TRY(mk_grow(&run->spare, &run->spare_capacity, run->spare_count + 1, sizeof *run->spare));
-    run->spare[run->spare_count++] = *vector;
-    *vector = NULL;
+  uint32_t *taken = *vector;
+  *vector = NULL;
+  if (taken != NULL) {
+    mk_status status = mk_grow(&run->spare, &run->spare_capacity, run->spare_count + 1, sizeof *run->spare);
+    if (status != MK_OK) {
+      mk_free(taken);
+      return status;
+    }
+    run->spare[run->spare_count++] = taken;
   }
   return MK_OK;
 }
@@ -369,8 +375,8 @@ static mk_status show_write(mk_run *run, const mk_write *w, bool whole, uint32_t
     }
     known = own;
   }
-  MK_TRY(join_into(run, view, known));
-  return give_vector(run, &own);
+  mk_status status = join_into(run, view, known), given = give_vector(run, &own);
+  return status != MK_OK ? status : given;
 }
 
 static mk_status write_stamps(mk_run *run, const mk_write *w, uint32_t epoch, const uint32_t *dep) {
