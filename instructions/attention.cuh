@@ -397,7 +397,7 @@ __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction &in) 
   }
   // The last warps, which have the least to stage, look up what all need later.
   if (c.warp == MK_GPU_CONSUMER_WARPS - 1 && c.lane == 0) {
-    c.d.words()->combined = combine_behind(c, in.operands[MK_SLOT_ATTENTION_out]);
+    c.d.words()->combined = fused_combine(c);
   }
   if (c.warp == MK_GPU_CONSUMER_WARPS - 2 && c.lane == 0) {
     c.d.words()->owns_newest = owns_newest(c, in, kv) ? 1 : 0;

@@ -27,21 +27,18 @@ __device__ inline const mk_instruction *next_instruction(const consumer &c) {
   return &c.d.slot(next.slot())->instruction;
 }
 
-// The uid of the COMBINE next in the queue if it is about this split alone and waits for nothing else: then ATTENTION does its work, which
-// saves a stage. 0: there is none, or it has not been fetched yet.
-__device__ inline uint32_t combine_behind(const consumer &c, const mk_operand &out) {
+// The uid of the instruction next in the queue if it is marked as fused, and so a COMBINE of the parts at hand, and no other split is in use: then
+// ATTENTION does its work, which saves a stage. 0: there is none, or it has not been fetched yet.
+__device__ inline uint32_t fused_combine(const consumer &c) {
   instruction_cursor next = at_hand(c);
   next.next();
   const mk_instruction *in = next_instruction(c);
   if ((c.d.slot(at_hand(c).slot())->flags & SLOT_IS_LAST) != 0 ||
-      !tile::test_wait(c.d.barrier(INSTRUCTION_FULL + next.slot()), next.phase()) || in->opcode != MK_OP_COMBINE) {
+      !tile::test_wait(c.d.barrier(INSTRUCTION_FULL + next.slot()), next.phase()) || (in->flags & MK_FUSED) == 0) {
     return 0;
   }
-  const mk_operand &parts = in->operands[MK_SLOT_COMBINE_parts];
-  bool same = parts.buffer == out.buffer && parts.row == out.row && parts.col == out.col && parts.cols == out.cols;
-  bool alone = splits_in_use(c, *in) == 1 && !has_flag(*in, SLOT_WAITS_RELEASE) && !has_flag(*in, SLOT_SIGNALS_RELEASE);
   bool tested = in->uid == c.d.params.skip_signal_uid || (MK_GPU_RECORDS && in->uid == c.d.params.delay_uid);
-  return same && alone && !tested ? in->uid : 0;
+  return splits_in_use(c, *in) == 1 && !tested ? in->uid : 0;
 }
 
 struct merged_unit {  // two neighbouring output values of a head: sums of p v, the largest score, the sum of p

@@ -1,14 +1,14 @@
 // COMBINE of several rows per step on the device: the splits in use of each line become the attention output of some query heads; combine.c. Lines with
-// one split in use have it already, from that split's ATTENTION.
+// one split in use have it already, as it is fused: from that split's ATTENTION.
 // Consumers only: a thread has two output values of a line, and its splits in order. Split j of a line in slot c is what unit (j + c) mod
 // units has left. Waits: the parts in use, by their stamps. Signals: nothing.
 #pragma once
 #include "instructions/combine.cuh"
-#include "vm/gpu/rows.cuh"
+#include "vm/gpu/rows_consumer.cuh"
 
 namespace mk {
 
-__device__ inline void consume_COMBINE_rows(consumer &c, const mk_instruction &in) {
+__device__ inline void consume_COMBINE(rows_consumer &c, const mk_instruction &in) {
   enum { BATCH = 4 };  // splits that a thread fetches together
   const mk_operand &parts = in.operands[MK_SLOT_COMBINE_parts], &out = in.operands[MK_SLOT_COMBINE_out];
   const mk_gpu_buffer &b = c.d.buffer(parts), &to = c.d.buffer(out);

@@ -7,8 +7,6 @@
 
 namespace mk {
 
-__device__ inline linear_slots linear_GLU() { return {MK_SLOT_GLU_x, MK_SLOT_GLU_weight, MK_SLOT_GLU_gain, true}; }
-
 __device__ inline void begin_GLU(const storer &s, const mk_instruction &in, row_store &r) {
   r.tiles = in.operands[MK_SLOT_GLU_weight].rows;
   r.row = stamped_row(s.d, in.operands[MK_SLOT_GLU_out]);
@@ -20,7 +18,8 @@ __device__ inline float gated(float gate, float up) {
   return __fdividef(gate, 1.0f + tile::exp2(gate * -1.4426950408889634f)) * up;
 }
 
-__device__ inline void finish_GLU(const storer &s, uint32_t i, two_rows y, float squares, row_store &r) {
+__device__ inline void finish_GLU(const storer &s, const mk_instruction &, uint32_t i, two_rows y, float squares,
+                                  row_store &r) {
   y = normed(i, y, squares, r);
   two_rows up = from_partner(y, 4);
   publish_bf16(s, r.row, i * 4, {gated(y.even, up.even), gated(y.odd, up.odd)}, 4);

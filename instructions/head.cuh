@@ -10,8 +10,6 @@
 
 namespace mk {
 
-__device__ inline linear_slots linear_HEAD() { return {MK_SLOT_HEAD_x, MK_SLOT_HEAD_weight, MK_SLOT_HEAD_gain, true}; }
-
 // Without rows one empty result comes all the same.
 __device__ inline void begin_HEAD(const storer &s, const mk_instruction &in, row_store &r) {
   r.tiles = max(in.operands[MK_SLOT_HEAD_weight].rows, static_cast<uint16_t>(1));
@@ -57,6 +55,10 @@ __device__ inline void end_HEAD(const storer &s, const mk_instruction &in, bool 
     tile::store_stamped(candidate, __float_as_uint(r.best), s.d.generation());
     tile::store_stamped(candidate + 1, r.index | (r.stop != 0 ? MK_CANDIDATE_STOP : 0u), s.d.generation());
   }
+}
+
+__device__ inline void end_HEAD(const storer &s, const mk_instruction &in, row_store &r) {
+  end_HEAD(s, in, state_of(s).position + 1 < s.d.params.prompt_length, r);
 }
 
 }  // namespace mk

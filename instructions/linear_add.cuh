@@ -7,10 +7,6 @@
 
 namespace mk {
 
-__device__ inline linear_slots linear_LINEAR_ADD() {
-  return {MK_SLOT_LINEAR_ADD_x, MK_SLOT_LINEAR_ADD_weight, 0, false};
-}
-
 __device__ inline void begin_LINEAR_ADD(const storer &s, const mk_instruction &in, row_store &r) {
   begin_residual(s, in, MK_SLOT_LINEAR_ADD_residual_out, MK_SLOT_LINEAR_ADD_out, r);
 }

@@ -7,16 +7,13 @@
 
 namespace mk {
 
-__device__ inline linear_slots linear_LINEAR_PART() {
-  return {MK_SLOT_LINEAR_PART_x, MK_SLOT_LINEAR_PART_weight, 0, false};
-}
-
 __device__ inline void begin_LINEAR_PART(const storer &s, const mk_instruction &in, row_store &r) {
   r.tiles = in.operands[MK_SLOT_LINEAR_PART_weight].rows;
   r.row = stamped_row(s.d, in.operands[MK_SLOT_LINEAR_PART_out]);
 }
 
-__device__ inline void finish_LINEAR_PART(const storer &s, uint32_t i, const two_rows &y, const row_store &r) {
+__device__ inline void finish_LINEAR_PART(const storer &s, const mk_instruction &, uint32_t i, const two_rows &y, float,
+                                          const row_store &r) {
   publish_floats(s, r.row, i * 16, y);
 }
 

@@ -364,20 +364,36 @@ __device__ inline void end_HEAD(const prompt_consumer &c, const mk_instruction &
   }
 }
 
-__device__ inline void finish_sums(const prompt_consumer &c, const mk_instruction &in, uint32_t tile, line_sums &y) {
+// How an opcode ends a row tile, of which it has the sums of all of K: finish_X, or with logits.
+__device__ inline void finish_QKV(const prompt_consumer &c, const mk_instruction &in, uint32_t tile, line_sums &y) {
+  finish_rotated(c, in, tile, y);
+}
+__device__ inline void finish_GLU(const prompt_consumer &c, const mk_instruction &in, uint32_t tile, line_sums &y) {
+  finish_gated(c, in.operands[MK_SLOT_GLU_out], tile, y);
+}
+__device__ inline void finish_LINEAR_PART(const prompt_consumer &c, const mk_instruction &in, uint32_t tile,
+                                          line_sums &y) {
+  publish_floats(c, in.operands[MK_SLOT_LINEAR_PART_out], tile, y);
+}
+__device__ inline void finish_LINEAR_ADD(const prompt_consumer &c, const mk_instruction &in, uint32_t tile,
+                                         line_sums &y) {
+  finish_residual(c, in.operands[MK_SLOT_LINEAR_ADD_residual_out], in.operands[MK_SLOT_LINEAR_ADD_out], tile, y);
+}
+
+template <typename role>
+__device__ inline void finish_sums(const role &c, const mk_instruction &in, uint32_t tile, line_sums &y) {
   switch (in.opcode) {
-    case MK_OP_QKV:
-      finish_rotated(c, in, tile, y);
-      break;
-    case MK_OP_GLU:
-      finish_gated(c, in.operands[MK_SLOT_GLU_out], tile, y);
-      break;
-    case MK_OP_LINEAR_PART:
-      publish_floats(c, in.operands[MK_SLOT_LINEAR_PART_out], tile, y);
-      break;
-    case MK_OP_LINEAR_ADD:
-      finish_residual(c, in.operands[MK_SLOT_LINEAR_ADD_residual_out], in.operands[MK_SLOT_LINEAR_ADD_out], tile, y);
-      break;
+#define MK_OPCODE(NAME, text, state, semantics)                  \
+  case case_of(                                                  \
+      requires {                                                 \
+        finish_##NAME(c, in, tile, y);                           \
+      },                                                         \
+      MK_OP_##NAME):                                             \
+    if constexpr (requires { finish_##NAME(c, in, tile, y); }) { \
+      finish_##NAME(c, in, tile, y);                             \
+    }                                                            \
+    break;
+#include "vm/program/opcodes.def"
     default:
       finish_logits(c, in, tile, y);
       break;

@@ -228,18 +228,36 @@ __device__ inline void end_HEAD(const rows_storer &s, const mk_instruction &in) 
   }
 }
 
-// The operands that both additions have, one behind the other.
-static_assert(MK_SLOT_LINEAR_ADD_residual_out == MK_SLOT_LINEAR_ADD_residual_in + 1 &&
-                  MK_SLOT_LINEAR_ADD_out == MK_SLOT_LINEAR_ADD_residual_in + 2 &&
-                  MK_SLOT_REDUCE_ADD_residual_out == MK_SLOT_REDUCE_ADD_residual_in + 1 &&
-                  MK_SLOT_REDUCE_ADD_out == MK_SLOT_REDUCE_ADD_residual_in + 2,
-              "residual in, residual out, out");
+// What additions to the residual have, one after the other.
+__host__ __device__ constexpr bool residuals_are_in_order() {
+  bool good = true;
+#define MK_OPERAND(NAME, slot, field, access, role, when, dtype, store)                                  \
+  good = good && (slots_of(MK_OP_##NAME).residual < 0 ||                                                 \
+                  (same_name(#field, "residual_out") == (slot == slots_of(MK_OP_##NAME).residual + 1) && \
+                   same_name(#field, "out") == (slot == slots_of(MK_OP_##NAME).residual + 2)));
+#include "vm/program/opcodes.def"
+  return good;
+}
+static_assert(residuals_are_in_order(), "residual in, residual out, out");
 __device__ inline bool adds(const mk_instruction &in) {
-  return in.opcode == MK_OP_LINEAR_ADD || in.opcode == MK_OP_REDUCE_ADD;
+  return false
+#define MK_OPCODE(NAME, text, state, semantics) || (slots_of(MK_OP_##NAME).residual >= 0 && in.opcode == MK_OP_##NAME)
+#include "vm/program/opcodes.def"
+      ;
+}
+// Of one that adds.
+__device__ inline int residual_operand(uint32_t opcode) {
+#define MK_OPCODE(NAME, text, state, semantics)                                    \
+  if constexpr (constexpr int slot = slots_of(MK_OP_##NAME).residual; slot >= 0) { \
+    if (opcode == MK_OP_##NAME) {                                                  \
+      return slot;                                                                 \
+    }                                                                              \
+  }
+#include "vm/program/opcodes.def"
+  __builtin_unreachable();
 }
 __device__ inline const mk_operand *addition(const mk_instruction &in) {
-  return in.operands +
-         (in.opcode == MK_OP_LINEAR_ADD ? MK_SLOT_LINEAR_ADD_residual_in : MK_SLOT_REDUCE_ADD_residual_in);
+  return in.operands + residual_operand(in.opcode);
 }
 
 // What is done stands once for all opcodes that do it: so that it stays in the instruction cache.

@@ -3,12 +3,12 @@
 
 bool mk_instruction_listed(const mk_instruction *instruction) {
   const mk_opcode_info *info = mk_opcode_lookup(instruction->opcode);
-  for (uint32_t slot = 0; info != NULL && slot < info->operand_count; slot++) {
-    if (info->operands[slot].when == MK_WHEN_LISTED) {
-      return true;
-    }
-  }
-  return false;
+  return info != NULL && info->entries != MK_ENTRIES_NONE;
+}
+
+static bool carries_out_items(const mk_instruction *instruction) {
+  const mk_opcode_info *info = mk_opcode_lookup(instruction->opcode);
+  return info != NULL && info->entries == MK_ENTRIES_ITEMS;
 }
 
 bool mk_program_listed(const mk_program *program) {
@@ -23,7 +23,7 @@ bool mk_program_listed(const mk_program *program) {
 bool mk_mla_geometry_of(const mk_program *program, mk_mla_geometry *out) {
   const mk_instruction *part = NULL;
   for (size_t i = 0; i < program->instruction_count && part == NULL; i++) {
-    part = program->instructions[i].opcode == MK_OP_MLA_PART ? &program->instructions[i] : NULL;
+    part = carries_out_items(&program->instructions[i]) ? &program->instructions[i] : NULL;
   }
   if (part == NULL) {
     return false;
@@ -87,7 +87,7 @@ static bool next_of_reduce(const mk_mla_list *list, const mk_program *program, c
 bool mk_listed_next(const mk_program *program, uint8_t *const *memory, const mk_instruction *instruction, uint32_t slot,
                     mk_listed_tiles *tiles) {
   const mk_operand *operand = &instruction->operands[slot];
-  if (instruction->opcode == MK_OP_MLA_PART) {
+  if (carries_out_items(instruction)) {
     mk_mla_list list = list_of(program, memory, &instruction->operands[MK_SLOT_MLA_PART_work]);
     return next_of_part(&list, program, operand, slot == MK_SLOT_MLA_PART_parts, tiles);
   }

@@ -7,8 +7,6 @@
 
 namespace mk {
 
-__device__ inline linear_slots linear_QKV() { return {MK_SLOT_QKV_x, MK_SLOT_QKV_weight, MK_SLOT_QKV_gain, true}; }
-
 __device__ inline void begin_QKV(const storer &s, const mk_instruction &in, row_store &r) {
   r.tiles = in.operands[MK_SLOT_QKV_weight].rows;
   r.row = stamped_row(s.d, in.operands[MK_SLOT_QKV_out]);
@@ -36,7 +34,8 @@ __device__ inline void prepare_QKV(const storer &s, const mk_instruction &in, ui
   }
 }
 
-__device__ inline void finish_QKV(const storer &s, uint32_t i, two_rows y, float squares, row_store &r) {
+__device__ inline void finish_QKV(const storer &s, const mk_instruction &, uint32_t i, two_rows y, float squares,
+                                  row_store &r) {
   y = normed(i, y, squares, r);
   two_rows partner = from_partner(y, 4);
   float sign = s.lane % 8 < 4 ? -1.0f : 1.0f;

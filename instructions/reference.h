@@ -150,7 +150,7 @@ bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, u
 float *mk_normed_product(mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot, uint32_t gain_slot,
                          float eps, uint32_t width, const mk_span *weight, float *scales);
 
-/* y += residual; residual_out = y; out = bf16(y), as LINEAR_ADD and REDUCE_ADD end. y: `stride` floats for each active line. */
+/* y += residual; residual_out = y; out = bf16(y), as additions to the residual end. y: `stride` floats for each active line. */
 void mk_residual_epilogue(mk_reference *machine, const mk_instruction *instruction, uint32_t residual_in,
                           uint32_t residual_out, uint32_t out, float *y, size_t stride, float *scratch);
 

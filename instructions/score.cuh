@@ -221,9 +221,9 @@ __device__ inline void end_SCORE(const storer &s, const mk_instruction &head, ui
   }
 }
 
-// HEAD with the SCORE behind it: a loop of its own, since the registers of what it keeps would be taken in the others', too.
-__device__ inline void store_scored_head(storer &s, const mk_instruction &head, const instruction_cursor &cursor,
-                                         row_store &r) {
+// HEAD with the SCORE that is fused into it: a loop of its own, since the registers of what it keeps would be taken in the others', too.
+__device__ inline void store_HEAD(storer &s, const mk_instruction &head, const instruction_cursor &cursor,
+                                  row_store &r) {
   score_store q;
   begin_HEAD(s, head, r);
   begin_SCORE(s, head, cursor, r, q);
@@ -262,9 +262,12 @@ __device__ inline float own_score(const device &d, const uint32_t *words, uint32
   return mk_sample_score(words, logit, count, bias);
 }
 
-// SCORE's own turn, behind its signals: waits for the end of the step, as the storer would next anyway, and publishes the scores if the
+// SCORE's own turn: it is done with the HEAD before it.
+__device__ inline void begin_SCORE(const storer &, const mk_instruction &, row_store &) {}
+
+// But for this, behind its signals: waits for the end of the step, as the storer would next anyway, and publishes the scores if the
 // consumers want them before that; then DRAW waits for them on all SMs.
-__device__ inline void end_SCORE_late(const storer &s, const mk_instruction &in) {
+__device__ inline void after_SCORE(const storer &s, const mk_instruction &in) {
   const uint32_t *words = start_of<const uint32_t>(in, MK_SLOT_SCORE_sampling);
   if (tile::uniform(!mk_sampling_cuts(words) && mk_sampling_one_draw(words))) {
     return;  // nobody can want them

@@ -48,10 +48,6 @@ void mk_lowering_free(mk_lowering *lowering) {
   mk_placer_free(&lowering->placer);
 }
 
-mk_instruction mk_start(mk_opcode opcode, uint32_t layer) {
-  return (mk_instruction){.opcode = (uint8_t)opcode, .version = MK_INSTRUCTION_VERSION, .layer = (uint16_t)layer};
-}
-
 /* Buffers are checked to have at most 65535 tiles a side when they are declared, so coordinates fit. */
 mk_operand mk_tiles(uint16_t buffer, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols) {
   return (mk_operand){
@@ -99,6 +95,8 @@ mk_status mk_emit(mk_lowering *lowering, uint32_t sm, mk_instruction *instructio
   }
   instruction->resident = (uint16_t)mk_divide_up(resident, MK_RESIDENT_UNIT);
   mk_queue_builder *queue = &lowering->queues[sm];
+  const mk_instruction *before = queue->count == 0 ? NULL : &queue->instructions[queue->count - 1];
+  instruction->flags = mk_fuses(program, before, instruction) ? MK_FUSED : 0;
   MK_TRY(mk_grow(&queue->instructions, &queue->capacity, queue->count + 1, sizeof *instruction));
   queue->instructions[queue->count++] = *instruction;
   return MK_OK;
@@ -138,7 +136,7 @@ static mk_status lower_qkv(mk_lowering *lowering, const mk_node *node) {
     if (share.count == 0) {
       continue;
     }
-    mk_instruction in = mk_start(MK_OP_QKV, node->layer);
+    mk_instruction in = MK_START(QKV, node->layer);
     in.operands[MK_SLOT_QKV_x] = input_of(lowering, node);
     in.operands[MK_SLOT_QKV_gain] = mk_whole(lowering, lowering->weights[node->gain]);
     in.operands[MK_SLOT_QKV_weight] = mk_tiles(index, share.first, share.count, 0, steps);
@@ -178,7 +176,7 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   MK_TRY(add_counter(lowering, node->layer, "attn", &out->ready));
   for (uint32_t split = 0; split < lowering->splits; split++) {
     for (uint32_t head = 0; head < c->kv_heads; head++) {
-      mk_instruction in = mk_start(MK_OP_ATTENTION, node->layer);
+      mk_instruction in = MK_START(ATTENTION, node->layer);
       in.operands[MK_SLOT_ATTENTION_q] = columns(qkv, head * group * head_tiles, group * head_tiles);
       in.operands[MK_SLOT_ATTENTION_k] = columns(qkv, (c->heads + head) * head_tiles, head_tiles);
       in.operands[MK_SLOT_ATTENTION_v] = columns(qkv, (c->heads + c->kv_heads + head) * head_tiles, head_tiles);
@@ -195,7 +193,7 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   /* Slots take turns at the units, so with several rows no SM has all splits 0 of a head: each query head goes where it may. */
   uint32_t heads = lowering->lines > 1 ? 1 : group;
   for (uint32_t head = 0; head < c->heads; head += heads) {
-    mk_instruction in = mk_start(MK_OP_COMBINE, node->layer);
+    mk_instruction in = MK_START(COMBINE, node->layer);
     in.operands[MK_SLOT_COMBINE_parts] = mk_tiles(parts, 0, lowering->splits, head, heads);
     in.operands[MK_SLOT_COMBINE_out] = columns(out->buffer, head * head_tiles, heads * head_tiles);
     in.params[MK_PARAM_COMBINE_span] = mk_span_tokens(lowering->lines);
@@ -268,7 +266,7 @@ static mk_status emit_part(mk_lowering *lowering, const mk_node *node, const add
   uint32_t first = (uint32_t)((uint64_t)steps * part / plan->parts);
   uint32_t end = (uint32_t)((uint64_t)steps * (part + 1) / plan->parts);
   uint32_t x_tiles = MK_TILE / lowering->program->buffers[x].tile_cols;
-  mk_instruction in = mk_start(MK_OP_LINEAR_PART, node->layer);
+  mk_instruction in = MK_START(LINEAR_PART, node->layer);
   in.operands[MK_SLOT_LINEAR_PART_x] = columns(x, first * x_tiles, (end - first) * x_tiles);
   in.operands[MK_SLOT_LINEAR_PART_weight] = mk_tiles(index, rows.first, rows.count, first, end - first);
   in.operands[MK_SLOT_LINEAR_PART_out] = mk_tiles(plan->buffer, part, 1, rows.first, rows.count);
@@ -300,7 +298,7 @@ static mk_status emit_whole(mk_lowering *lowering, const mk_node *node, uint32_t
   uint16_t index, x = lowering->values[node->input].buffer;
   uint32_t steps = mk_buffer_grid_cols(weight_buffer(lowering, node, &index));
   lowering->placer.bytes[sm] += (uint64_t)share.count * steps * 512;
-  mk_instruction in = mk_start(MK_OP_LINEAR_ADD, node->layer);
+  mk_instruction in = MK_START(LINEAR_ADD, node->layer);
   in.operands[MK_SLOT_LINEAR_ADD_x] = mk_whole(lowering, x);
   in.operands[MK_SLOT_LINEAR_ADD_weight] = mk_tiles(index, share.first, share.count, 0, steps);
   in.operands[MK_SLOT_LINEAR_ADD_residual_in] = residual_input(lowering, node, share.first, share.count);
@@ -313,7 +311,7 @@ static mk_status emit_whole(mk_lowering *lowering, const mk_node *node, uint32_t
 static mk_status emit_reduce(mk_lowering *lowering, const mk_node *node, const add_plan *plan, uint32_t sm,
                              mk_share share) {
   mk_lowered_value *out = &lowering->values[node->output];
-  mk_instruction in = mk_start(MK_OP_REDUCE_ADD, node->layer);
+  mk_instruction in = MK_START(REDUCE_ADD, node->layer);
   in.operands[MK_SLOT_REDUCE_ADD_parts] = mk_tiles(plan->buffer, 0, plan->parts, share.first, share.count);
   in.operands[MK_SLOT_REDUCE_ADD_residual_in] = residual_input(lowering, node, share.first, share.count);
   in.operands[MK_SLOT_REDUCE_ADD_residual_out] = columns(out->residual, share.first, share.count);
@@ -357,7 +355,7 @@ static mk_status lower_glu(mk_lowering *lowering, const mk_node *node) {
     if (share.count == 0) {
       continue;
     }
-    mk_instruction in = mk_start(MK_OP_GLU, node->layer);
+    mk_instruction in = MK_START(GLU, node->layer);
     in.operands[MK_SLOT_GLU_x] = input_of(lowering, node);
     in.operands[MK_SLOT_GLU_gain] = mk_whole(lowering, lowering->weights[node->gain]);
     in.operands[MK_SLOT_GLU_weight] = mk_tiles(index, share.first, share.count, 0, steps);
@@ -377,7 +375,7 @@ static mk_status lower_heads(mk_lowering *lowering, const mk_node *node, const m
   uint32_t steps = mk_buffer_grid_cols(weight_buffer(lowering, node, &index));
   for (uint32_t sm = 0; sm < lowering->sms; sm++) {
     mk_share share = shares[sm];
-    mk_instruction in = mk_start(MK_OP_HEAD, MK_NO_LAYER);
+    mk_instruction in = MK_START(HEAD, MK_NO_LAYER);
     in.operands[MK_SLOT_HEAD_x] = input_of(lowering, node);
     in.operands[MK_SLOT_HEAD_gain] = mk_whole(lowering, lowering->weights[node->gain]);
     bool empty = share.count == 0;
@@ -398,7 +396,7 @@ static mk_status lower_heads(mk_lowering *lowering, const mk_node *node, const m
 /* NEXT of every SM: over all candidates that `ready` tells of, or over the choice of its own SM. */
 static mk_status lower_next(mk_lowering *lowering, uint16_t candidates, uint16_t ready) {
   for (uint32_t sm = 0; sm < lowering->sms; sm++) {
-    mk_instruction in = mk_start(MK_OP_NEXT, MK_NO_LAYER);
+    mk_instruction in = MK_START(NEXT, MK_NO_LAYER);
     in.operands[MK_SLOT_NEXT_candidates] =
         lowering->samples ? mk_tiles(candidates, sm, 1, 0, 1) : mk_whole(lowering, candidates);
     in.operands[MK_SLOT_NEXT_prompt] = mk_whole(lowering, lowering->prompt);

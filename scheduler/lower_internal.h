@@ -21,7 +21,8 @@ mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node);
 mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index);
 
 /* The instruction writer. layer: MK_NO_LAYER at the token boundary; signal: a counter, or MK_NO_COUNTER. */
-mk_instruction mk_start(mk_opcode opcode, uint32_t layer);
+#define MK_START(NAME, in_layer) \
+  ((mk_instruction){.opcode = MK_OP_##NAME, .version = MK_INSTRUCTION_VERSION, .layer = (uint16_t)(in_layer)})
 mk_operand mk_tiles(uint16_t buffer, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols);
 mk_operand mk_whole(const mk_lowering *lowering, uint16_t buffer);
 void mk_add_wait(const mk_lowering *lowering, mk_instruction *instruction, uint16_t counter);

@@ -102,7 +102,7 @@ static mk_status fill(mk_program *p, const mk_mla_shape *shape) {
   snprintf(p->model, sizeof p->model, "mla h%u q%u", shape->heads, shape->new_tokens);
   MK_TRY(declare_all(p, shape, &g));
   for (uint32_t sm = 0; sm < p->machine.sms; sm++) {
-    mk_instruction part = mk_start(MK_OP_MLA_PART, MK_NO_LAYER), reduce = mk_start(MK_OP_MLA_REDUCE, MK_NO_LAYER);
+    mk_instruction part = MK_START(MLA_PART, MK_NO_LAYER), reduce = MK_START(MLA_REDUCE, MK_NO_LAYER);
     mk_operand row = mk_tiles(g.work, sm, 1, 0, 1);
     part.operands[MK_SLOT_MLA_PART_q] = whole(p, g.q);
     part.operands[MK_SLOT_MLA_PART_kv] = whole(p, g.kv);

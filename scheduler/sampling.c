@@ -56,7 +56,7 @@ static mk_operand own_row(uint16_t buffer, uint32_t sm) { return mk_tiles(buffer
 
 static mk_status lower_score(mk_lowering *lowering, uint32_t sm, mk_share share, uint16_t ready) {
   const mk_lowered_sampling *s = &lowering->sampling;
-  mk_instruction in = mk_start(MK_OP_SCORE, MK_NO_LAYER);
+  mk_instruction in = MK_START(SCORE, MK_NO_LAYER);
   in.operands[MK_SLOT_SCORE_logits] = part(lowering->logits, share);
   in.operands[MK_SLOT_SCORE_sampling] = mk_whole(lowering, s->sampling);
   in.operands[MK_SLOT_SCORE_bias] = part(s->bias, share);
@@ -78,7 +78,7 @@ static void add_search(const mk_lowering *lowering, mk_instruction *in, uint32_t
 static mk_status lower_rounds(mk_lowering *lowering, uint32_t sm, mk_share share) {
   const mk_lowered_sampling *s = &lowering->sampling;
   for (uint32_t r = 0; r < MK_SIFT_ROUNDS; r++) {
-    mk_instruction in = mk_start(MK_OP_SIFT, MK_NO_LAYER);
+    mk_instruction in = MK_START(SIFT, MK_NO_LAYER);
     add_search(lowering, &in, r);
     in.operands[MK_SLOT_SIFT_scores] = part(s->scores, share);
     in.operands[MK_SLOT_SIFT_round] = own_row(s->rounds[r], sm);
@@ -97,7 +97,7 @@ mk_status mk_lower_sampling(mk_lowering *lowering, const mk_share *shares, uint1
     MK_TRY(lower_rounds(lowering, sm, shares[sm]));
   }
   for (uint32_t sm = 0; sm < lowering->sms; sm++) { /* by now the counter's total is known */
-    mk_instruction in = mk_start(MK_OP_DRAW, MK_NO_LAYER);
+    mk_instruction in = MK_START(DRAW, MK_NO_LAYER);
     add_search(lowering, &in, MK_SIFT_ROUNDS);
     in.operands[MK_SLOT_DRAW_scores] = mk_whole(lowering, s->scores);
     in.operands[MK_SLOT_DRAW_choice] = own_row(s->choices, sm);

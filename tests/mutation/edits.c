@@ -196,6 +196,19 @@ static void place_buffers(mk_program *p) {
   }
 }
 
+/* Marks what may be fused, but now and then leaves marks as they are, or one out: a mark allows, and asks for nothing. */
+static void reseal_fusions(mk_program *p, uint64_t *random) {
+  bool keep = mutation_draw(random, 16) == 0;
+  for (uint32_t q = 0; q < p->queue_count && !keep; q++) {
+    mk_instruction *in = &p->instructions[p->queues[q].first];
+    for (uint32_t i = 0; i < p->queues[q].count; i++) {
+      bool known = mk_opcode_lookup(in[i].opcode) != NULL;
+      bool fuses = known && mk_fuses(p, i == 0 ? NULL : &in[i - 1], &in[i]);
+      in[i].flags = fuses && mutation_draw(random, 16) != 0 ? MK_FUSED : 0;
+    }
+  }
+}
+
 void generated_reseal(mk_program *p, uint64_t *random) {
   if (mutation_draw(random, 24) != 0) {
     reseal_counters(p);
@@ -207,4 +220,5 @@ void generated_reseal(mk_program *p, uint64_t *random) {
     in->pages = mk_instruction_pages(p, in);
     in->resident = (uint16_t)(mk_instruction_resident(p, in) / MK_RESIDENT_UNIT);
   }
+  reseal_fusions(p, random);
 }

@@ -454,6 +454,12 @@ static mk_status finish(generator *g) {
     in->pages = mk_instruction_pages(p, in);
     in->resident = (uint16_t)(mk_instruction_resident(p, in) / MK_RESIDENT_UNIT);
   }
+  for (uint32_t sm = 0; sm < g->sms; sm++) {
+    mk_instruction *in = &p->instructions[p->queues[sm].first];
+    for (uint32_t i = 0; i < p->queues[sm].count; i++) {
+      in[i].flags = mk_fuses(p, i == 0 ? NULL : &in[i - 1], &in[i]) ? MK_FUSED : 0;
+    }
+  }
   return MK_OK;
 }
 

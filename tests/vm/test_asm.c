@@ -120,7 +120,7 @@ Test(asm, round_trip_of_arbitrary_words) {
       memcpy(in, words, sizeof words);
       in->opcode = (uint8_t)(1 + test_random_below(&seed, MK_OP_COUNT - 1));
       in->version = MK_INSTRUCTION_VERSION;
-      in->zero = 0;
+      in->flags = (uint8_t)test_random_below(&seed, MK_FUSED + 1);
       in->wait_count = (uint8_t)(test_random_below(&seed, MK_MAX_WAITS + 1) & 15);
       in->signal_count = (uint8_t)(test_random_below(&seed, MK_MAX_SIGNALS + 1) & 15);
     }

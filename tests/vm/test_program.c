@@ -461,7 +461,7 @@ Test(program, malformations) {
       {"instruction 1: opcode is 200", instruction + 128, 200, 1},
       {"instruction 0: 5 waits", instruction + 2, 5, 1},
       {"instruction 0: 0 waits, 3 signals", instruction + 2, 0x30, 1},
-      {"padding 1", instruction + 3, 1, 1},
+      {"flags 0x2", instruction + 3, 2, 1},
   };
   unsigned char *bytes;
   size_t length;

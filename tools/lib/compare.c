@@ -236,9 +236,10 @@ static mk_status compare_piece(mk_compare *c, size_t index, uint32_t slot, const
   fetch(b, c->memory[buffer], p, c->want);
   double error = relative_error(c->got, c->want, count);
   /* With several rows a GPU rounds a normed x to bf16 before it multiplies (vm/gpu/rows_consumer.cuh). */
-  bool normed = in->opcode == MK_OP_QKV || in->opcode == MK_OP_GLU || in->opcode == MK_OP_HEAD;
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  bool normed = mk_opcode_reads(info, MK_CONTENT_GAIN) >= 0;
   /* And its kernel for prompts rounds q and p (instructions/attention_prompt.cuh). */
-  bool attends = in->opcode == MK_OP_ATTENTION && slot == MK_SLOT_ATTENTION_out;
+  bool attends = info->operands[slot].content == MK_CONTENT_PARTS;
   uint32_t rows = mk_program_rows(c->program);
   double limit = (normed && rows > 1) || (attends && rows > MK_MAX_ROWS) ? MK_COMPARE_LIMIT_ROUNDED
                  : b->dtype == MK_DTYPE_BF16                             ? MK_COMPARE_LIMIT_BF16
@@ -278,6 +279,11 @@ static mk_status compare_kv(mk_compare *c, size_t index, uint32_t sequence, uint
   return MK_OK;
 }
 
+/* Whether what it writes there is the candidate among logits that it writes, too. */
+static bool is_of_logits(const mk_opcode_info *info, uint32_t slot) {
+  return info->operands[slot].content == MK_CONTENT_CANDIDATE && mk_opcode_writes(info, MK_CONTENT_LOGITS) >= 0;
+}
+
 /* A candidate is a value and an index; the index must be that of a logit of the machine's with that value. */
 static mk_status compare_candidate(mk_compare *c, size_t index, const piece *whole, uint32_t line, uint32_t position) {
   const mk_instruction *in = &c->program->instructions[index];
@@ -303,10 +309,11 @@ static mk_status compare_candidate(mk_compare *c, size_t index, const piece *who
 
 /* What a line leaves of what an instruction of several rows writes; false: nothing. */
 static bool writes_line(const mk_compare *c, const mk_instruction *in, uint32_t slot, const mk_line *line) {
-  if (in->opcode == MK_OP_HEAD && slot == MK_SLOT_HEAD_logits) {
+  const mk_operand_info *info = &mk_opcode_lookup(in->opcode)->operands[slot];
+  if (info->content == MK_CONTENT_LOGITS) {
     return (line->row.flags & MK_ROW_CHOOSES) != 0;
   }
-  if (in->opcode != MK_OP_ATTENTION) {
+  if (info->content != MK_CONTENT_PARTS) {
     return true;
   }
   const mk_operand *kv = &in->operands[MK_SLOT_ATTENTION_kv];
@@ -334,7 +341,7 @@ static mk_status compare_lines(mk_compare *c, size_t index, const mk_reference *
       if (span.cols == 0 || span.rows == 0 || !writes_line(c, in, slot, line)) {
         continue;
       }
-      if (in->opcode == MK_OP_HEAD && slot == MK_SLOT_HEAD_candidate) {
+      if (is_of_logits(info, slot)) {
         MK_TRY(compare_candidate(c, index, &p, line->line, line->row.position));
       } else {
         MK_TRY(compare_piece(c, index, slot, &p, line->row.position));
@@ -362,7 +369,7 @@ static mk_status compare_outputs(mk_compare *c, size_t index, const mk_reference
     if (p.rows == 0 || p.cols == 0) {
       continue;
     }
-    if (in->opcode == MK_OP_HEAD && slot == MK_SLOT_HEAD_candidate) {
+    if (is_of_logits(info, slot)) {
       MK_TRY(compare_candidate(c, index, &p, 0, position));
     } else {
       MK_TRY(compare_piece(c, index, slot, &p, position));

@@ -26,7 +26,7 @@ static const char word[] =
     "```\n"
     " word   31            24 23            16 15             8 7              0\n"
     "      +-----------------+--------+-------+----------------+----------------+\n"
-    "  0   |      zero       | signals| waits |    version     |     opcode     |\n"
+    "  0   |      flags      | signals| waits |    version     |     opcode     |\n"
     "      +-----------------+--------+-------+----------------+----------------+\n"
     "  1   |                                uid                                 |\n"
     "      +----------------------------------+---------------------------------+\n"
@@ -45,6 +45,10 @@ static const char word[] =
     "```\n"
     "\n"
     "- `uid` is unique in the program and names the instruction in messages, traces and fault records.\n"
+    "- Flag %d of an instruction (`fused` in text): a machine may do it within the one before it in its queue, or, "
+    "with several "
+    "rows per step,\n"
+    "  within one on any SM. Without it no machine does. The opcodes below say what may be fused, rule S12 where.\n"
     "- Rows and columns count tiles of the operand's buffer. Flag %d (`@token` in text): the element row is the token "
     "of the\n"
     "  step, and `row`, `rows` span the tiles in which any token of the declared range lies.\n"
@@ -137,7 +141,13 @@ static const char columns[] =
     "SM's\nrow of the work list "
     "names is waited for, read or written ([MLA.md](MLA.md)). *Step state* is {token, "
     "position}, private to an SM and\n"
-    "double-buffered by the parity of the epoch.\n"
+    "double-buffered by the parity of the epoch. `content` is what values mean: what is read as candidates, fronts, "
+    "rounds, scores "
+    "or parts\n"
+    "has been written as such. An `optional` operand may be empty. An opcode that *streams* takes its inputs word by "
+    "word, and may "
+    "publish a result\n"
+    "before it has read all of them; the others stage their inputs first.\n"
     "\n"
     "y = W x is a matrix-vector product over the row tiles and K columns that the `weight` operand names;\n"
     "norm(x) = x * gain / sqrt(mean(x^2) + eps).\n";
@@ -175,14 +185,29 @@ static void write_opcode(uint32_t opcode, const mk_opcode_info *info, FILE *out)
   static const char *const uses[] = {"unused", "read", "written"};
   static const char *const accesses[] = {"read", "write", "update"};
   static const char *const whens[] = {"early", "state", "waits", "used", "listed"};
+  static const char *const contents[] = {"numbers", "gain",   "table",  "parts",     "logits",
+                                         "scores",  "fronts", "rounds", "candidates"};
+  static const char *const entries[] = {"", "the items of the work list", "the reductions of the work list"};
+  static const char *const fusions[] = {"", "in every step", "in steps that use one row of it"};
   static const char *const kinds[] = {"plain", "stamped", "tiles", "blocks", "input", "residual"};
-  fprintf(out, "\n### %u `%s`\n\n`%s`\n\nStep state: %s.\n\n", opcode, info->name, info->semantics,
+  fprintf(out, "\n### %u `%s`\n\n`%s`\n\nStep state: %s.", opcode, info->name, info->semantics,
           NAME_OF(uses, info->state));
-  fprintf(out, "| slot | operand | access | role | when | dtype | store |\n|---|---|---|---|---|---|---|\n");
+  fputs(info->streams ? " Streams." : "", out);
+  if (info->entries != MK_ENTRIES_NONE) {
+    fprintf(out, " Carries out %s.", NAME_OF(entries, info->entries));
+  }
+  if (info->fusion != MK_FUSION_NONE) {
+    fprintf(out, " May be fused into the `%s` that leaves `%s`, %s.", mk_opcode_lookup(info->fused_into)->name,
+            info->operands[info->fused_slot].name, NAME_OF(fusions, info->fusion));
+  }
+  fprintf(
+      out,
+      "\n\n| slot | operand | access | role | when | dtype | store | content |\n|---|---|---|---|---|---|---|---|\n");
   for (uint32_t i = 0; i < info->operand_count; i++) {
     const mk_operand_info *o = &info->operands[i];
-    fprintf(out, "| %u | `%s` | %s | %s | %s | %s | %s |\n", i, o->name, NAME_OF(accesses, o->access),
-            mk_role_name(o->role), NAME_OF(whens, o->when), mk_dtype_name(o->dtype), NAME_OF(kinds, o->store));
+    fprintf(out, "| %u | `%s` | %s | %s | %s | %s | %s | %s%s |\n", i, o->name, NAME_OF(accesses, o->access),
+            mk_role_name(o->role), NAME_OF(whens, o->when), mk_dtype_name(o->dtype), NAME_OF(kinds, o->store),
+            NAME_OF(contents, o->content), o->optional ? ", optional" : "");
   }
   if (info->param_count == 0) {
     return;
@@ -198,7 +223,7 @@ static void write_opcode(uint32_t opcode, const mk_opcode_info *info, FILE *out)
 mk_status mk_isa_write(FILE *out) {
   fputs(introduction, out);
   fprintf(out, word, MK_INSTRUCTION_VERSION, MK_MAX_WAITS - 1, MK_MAX_SIGNALS - 1, MK_RESIDENT_UNIT,
-          MK_MAX_OPERANDS - 1, MK_OPERAND_TOKEN_ROW, MK_NO_LAYER, MK_NO_LAYER);
+          MK_MAX_OPERANDS - 1, MK_FUSED, MK_OPERAND_TOKEN_ROW, MK_NO_LAYER, MK_NO_LAYER);
   fputs(stores, out);
   fputs(order, out);
   fputs(columns, out);

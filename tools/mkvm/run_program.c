@@ -43,10 +43,11 @@ static void fill_weights(const mk_program *program, mk_cpu *cpu) {
 static void fill_tables(const mk_program *program, mk_cpu *cpu) {
   for (size_t i = 0; i < program->instruction_count; i++) {
     const mk_instruction *in = &program->instructions[i];
-    if (in->opcode != MK_OP_ATTENTION) {
+    int slot = mk_opcode_reads(mk_opcode_lookup(in->opcode), MK_CONTENT_TABLE);
+    if (slot < 0) {
       continue;
     }
-    uint16_t buffer = in->operands[MK_SLOT_ATTENTION_table].buffer;
+    uint16_t buffer = in->operands[slot].buffer;
     uint32_t *table = mk_cpu_memory(cpu, buffer), last = program->ranges.block.high;
     for (uint32_t entry = 0; entry < program->buffers[buffer].cols; entry++) {
       table[entry] = entry < last ? entry : last;

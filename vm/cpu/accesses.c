@@ -68,20 +68,18 @@ static uint64_t *word_at(const mk_accesses *a, const mk_operand *operand, uint32
 /* Attention writes, and combine reads, only the splits that have tokens. */
 static uint32_t rows_in_use(const mk_accesses *a, const mk_instruction *in, uint32_t slot, uint32_t position) {
   uint32_t rows = in->operands[slot].rows;
-  if (in->opcode == MK_OP_COMBINE && slot == MK_SLOT_COMBINE_parts) {
+  const mk_operand_info *info = &mk_opcode_lookup(in->opcode)->operands[slot];
+  bool parts = info->content == MK_CONTENT_PARTS;
+  if (parts && info->access == MK_ACCESS_READ) {
     uint32_t used = position / in->params[MK_PARAM_COMBINE_span] + 1;
     return used < rows ? used : rows;
   }
-  if (in->opcode == MK_OP_ATTENTION && (slot == MK_SLOT_ATTENTION_kv || slot == MK_SLOT_ATTENTION_out)) {
+  if (parts || info->store == MK_OPERAND_STORE_BLOCKS) {
     const mk_operand *kv = &in->operands[MK_SLOT_ATTENTION_kv];
     return kv->row > position / a->program->buffers[kv->buffer].span_tokens ? 0 : rows;
   }
   /* What sampling reads depends on its parameters, which are alike on all SMs: here on the position. */
-  if ((in->opcode == MK_OP_SIFT || in->opcode == MK_OP_DRAW) &&
-      mk_opcode_lookup(in->opcode)->operands[slot].when == MK_WHEN_USED) {
-    return position % 2 == 0 ? 0 : rows;
-  }
-  return rows;
+  return info->when == MK_WHEN_USED && position % 2 == 0 ? 0 : rows;
 }
 
 static bool stamps_are_there(const mk_accesses *a, const mk_operand *operand, uint32_t rows, uint32_t generation) {
@@ -203,10 +201,10 @@ mk_status mk_accesses_consume(mk_accesses *a, const mk_access_turn *turn, bool *
   return MK_OK;
 }
 
-/* The storer of these reads the copy of the step state that the `next` of the following epoch overwrites. */
+/* Whether its storer reads the copy of the step state that the `next` of the following epoch overwrites: who finishes it does. */
 static bool storer_reads_state(const mk_instruction *in) {
-  return in->opcode == MK_OP_QKV || in->opcode == MK_OP_HEAD || in->opcode == MK_OP_LINEAR_ADD ||
-         in->opcode == MK_OP_REDUCE_ADD || in->opcode == MK_OP_SCORE;
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  return info->state == MK_STATE_READ && mk_opcode_finisher(info) == MK_ROLE_STORER;
 }
 
 mk_status mk_accesses_store(mk_accesses *a, const mk_access_turn *turn) {

@@ -309,13 +309,14 @@ static mk_status touch(mk_race *race, uint32_t thread, uint32_t index, uint32_t 
                        bool write) {
   const mk_instruction *in = &race->program->instructions[index];
   const mk_operand *operand = &in->operands[slot];
+  const mk_operand_info *info = &mk_opcode_lookup(in->opcode)->operands[slot];
   const mk_buffer *buffer = &race->program->buffers[operand->buffer];
   cell *cells = race->cells[operand->buffer];
   MK_TRY(check_proxy(race, thread, index, slot));
   if (cells == NULL) {
     return MK_OK;
   }
-  if (mk_opcode_lookup(in->opcode)->operands[slot].when == MK_WHEN_LISTED) {
+  if (info->when == MK_WHEN_LISTED) {
     return touch_listed(race, thread, index, slot, write);
   }
   if (buffer->store == MK_STORE_BLOCKS && race->memory != NULL && used->state != NULL) {
@@ -324,7 +325,7 @@ static mk_status touch(mk_race *race, uint32_t thread, uint32_t index, uint32_t 
   bool stamped = buffer->store == MK_STORE_STAMPED;
   uint32_t grid_cols = mk_buffer_grid_cols(buffer), last_joined = UINT32_MAX;
   uint32_t rows = used->rows == NULL ? operand->rows : used->rows[slot];
-  const uint64_t *parts = in->opcode == MK_OP_COMBINE && slot == MK_SLOT_COMBINE_parts ? used->parts : NULL;
+  const uint64_t *parts = info->content == MK_CONTENT_PARTS && info->access == MK_ACCESS_READ ? used->parts : NULL;
   for (uint32_t r = operand->row; r < operand->row + rows; r++) {
     if (parts != NULL && (parts[r / 64 % (MK_MAX_UNITS / 64)] >> r % 64 & 1) == 0) {
       continue;

@@ -60,7 +60,7 @@ static uint32_t scratch_floats(const mk_program *program) {
         most = floats > most ? floats : most;
       }
     }
-    if (in->opcode == MK_OP_ATTENTION) {
+    if (mk_opcode_reads(info, MK_CONTENT_TABLE) >= 0) {
       uint64_t spans =
           program->ranges.position.high / program->buffers[in->operands[MK_SLOT_ATTENTION_kv].buffer].span_tokens + 1;
       uint64_t columns = mk_program_rows(program);

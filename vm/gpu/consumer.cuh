@@ -8,6 +8,7 @@
 // bf16 hold it exactly). A row tile's 16 sums per warp go to a result slot; the storer adds them up in the order of the pages.
 // While x is waited for, each warp takes its first page into registers: the ring is four pages longer for it.
 #pragma once
+#include "instructions/linear_operands.cuh"
 #include "instructions/tile/copy.cuh"
 #include "instructions/tile/fragment.cuh"
 #include "vm/gpu/wait.cuh"
@@ -325,6 +326,13 @@ struct linear_slots {
   uint32_t x, weight, gain;
   bool normed;
 };
+
+template <uint32_t opcode>
+__device__ inline linear_slots linear_slots_of() {
+  constexpr opcode_slots of = slots_of(opcode);
+  constexpr uint32_t weight = of.weight, gain = of.gain >= 0 ? of.gain : 0;
+  return {LINEAR_X, weight, gain, of.gain >= 0};
+}
 
 // Stages x [16 * steps]: stamped bf16, or the embedding row of the step's token. Normed, each value is multiplied by its gain and its
 // square summed. A short x is fetched at once; `weights` then gets this warp's first page meanwhile, true if it did.

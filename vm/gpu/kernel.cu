@@ -75,130 +75,120 @@ __device__ __forceinline__ void load_queue(loader &l) {
 }
 
 #if !MK_GPU_ROWS
-__device__ __forceinline__ void store_instruction(storer &s, const mk_instruction &in,
-                                                  const instruction_cursor &cursor) {
+__device__ constexpr bool searches(uint32_t opcode) { return MK_GPU_SAMPLES && slots_of(opcode).fronts; }
+
+template <typename role>
+__device__ __forceinline__ void store_instruction(role &s, const mk_instruction &in, const instruction_cursor &cursor) {
   row_store r = {};
   if (has_flag(in, SLOT_WAITS_RELEASE)) {  // it may read what they order before the consumers have anything for it
     wait_counters(s.d, in);
   }
+#define HAS_LOOP(NAME) \
+  requires { store_##NAME(s, in, cursor, r); }
   switch (in.opcode) {
-    case MK_OP_QKV:
-      begin_QKV(s, in, r);
-      break;
-    case MK_OP_LINEAR_ADD:
-      begin_LINEAR_ADD(s, in, r);
-      break;
-    case MK_OP_LINEAR_PART:
-      begin_LINEAR_PART(s, in, r);
-      break;
-    case MK_OP_REDUCE_ADD:
-      begin_REDUCE_ADD(s, in, r);
-      break;
-    case MK_OP_GLU:
-      begin_GLU(s, in, r);
-      break;
-    case MK_OP_HEAD:
-#if MK_GPU_SAMPLES
-      store_scored_head(s, in, cursor, r);
-      break;
-    case MK_OP_SCORE:  // done with the HEAD before it, but for what end_SCORE_late does
-#else
-      begin_HEAD(s, in, r);
-#endif
-      break;
+#define MK_OPCODE(NAME, text, state, semantics)                  \
+  case case_of(                                                  \
+      HAS_LOOP(NAME) ||                                          \
+          requires {                                             \
+            begin_##NAME(s, in, r);                              \
+          },                                                     \
+      MK_OP_##NAME):                                             \
+    if constexpr (HAS_LOOP(NAME)) {                              \
+      store_##NAME(s, in, cursor, r);                            \
+    } else if constexpr (requires { begin_##NAME(s, in, r); }) { \
+      begin_##NAME(s, in, r);                                    \
+    }                                                            \
+    break;
+#include "vm/program/opcodes.def"
     default:
       return;  // the consumers publish and signal themselves
   }
   for (uint32_t i = 0; i < r.tiles; i++) {
-    if (in.opcode == MK_OP_QKV) {
-      prepare_QKV(s, in, i, r);
-    } else if (in.opcode == MK_OP_LINEAR_ADD) {
-      prepare_LINEAR_ADD(s, in, i, r);
-    } else if (in.opcode == MK_OP_REDUCE_ADD) {
-      prepare_REDUCE_ADD(s, in, i, r);
-    }
+#define MK_OPCODE(NAME, text, state, semantics)                                 \
+  if (requires { prepare_##NAME(s, in, i, r); } && in.opcode == MK_OP_##NAME) { \
+    if constexpr (requires { prepare_##NAME(s, in, i, r); }) {                  \
+      prepare_##NAME(s, in, i, r);                                              \
+    }                                                                           \
+  } else
+#include "vm/program/opcodes.def"
+    {}
     float squares;
     two_rows y = take_result(s, squares);
     switch (in.opcode) {
-      case MK_OP_QKV:
-        finish_QKV(s, i, y, squares, r);
-        break;
-      case MK_OP_LINEAR_PART:
-        finish_LINEAR_PART(s, i, y, r);
-        break;
-      case MK_OP_GLU:
-        finish_GLU(s, i, y, squares, r);
-        break;
-#if !MK_GPU_SAMPLES
-      case MK_OP_HEAD:
-        finish_HEAD(s, in, i, y, squares, r);
-        break;
-#endif
+#define MK_OPCODE(NAME, text, state, semantics)                           \
+  case case_of(                                                           \
+      requires {                                                          \
+        finish_##NAME(s, in, i, y, squares, r);                           \
+      } && !HAS_LOOP(NAME),                                               \
+      MK_OP_##NAME):                                                      \
+    if constexpr (requires { finish_##NAME(s, in, i, y, squares, r); }) { \
+      finish_##NAME(s, in, i, y, squares, r);                             \
+    }                                                                     \
+    break;
+#include "vm/program/opcodes.def"
       default:
         finish_residual(s, i, y, r);
         break;
     }
     release_result(s);
   }
-#if !MK_GPU_SAMPLES
-  if (in.opcode == MK_OP_HEAD) {
-    end_HEAD(s, in, state_of(s).position + 1 < s.d.params.prompt_length, r);
+#define MK_OPCODE(NAME, text, state, semantics)                          \
+  if constexpr (requires { end_##NAME(s, in, r); } && !HAS_LOOP(NAME)) { \
+    if (in.opcode == MK_OP_##NAME) {                                     \
+      end_##NAME(s, in, r);                                              \
+    }                                                                    \
   }
-#endif
+#include "vm/program/opcodes.def"
   signal_from_warp(s.d, s.lane, in);
-#if MK_GPU_SAMPLES
-  if (in.opcode == MK_OP_SCORE) {
-    end_SCORE_late(s, in);
+#define MK_OPCODE(NAME, text, state, semantics)      \
+  if constexpr (requires { after_##NAME(s, in); }) { \
+    if (in.opcode == MK_OP_##NAME) {                 \
+      after_##NAME(s, in);                           \
+    }                                                \
   }
-#endif
+#include "vm/program/opcodes.def"
+#undef HAS_LOOP
 }
 
-// Linear instructions share one body; the others have their own, and signal here what they publish themselves.
-__device__ __forceinline__ void consume_instruction(consumer &c, const mk_instruction &in) {
+// Linear instructions share one body, and so do those that search; the others have their own. What the storer does not finish signals here.
+template <typename role>
+__device__ __forceinline__ void consume_instruction(role &c, const mk_instruction &in) {
   linear_slots slots;
   consumers_wait(c, in);
   switch (in.opcode) {
-    case MK_OP_ATTENTION:
-    case MK_OP_COMBINE:
-      if (in.opcode == MK_OP_ATTENTION) {
-        consume_ATTENTION(c, in);
-      } else {
-        consume_COMBINE(c, in);
-      }
-      consumers_signal(c, instruction_at_hand(c));
-      return;
-    case MK_OP_REDUCE_ADD:
-      consume_REDUCE_ADD(c, in);
-      return;
-    case MK_OP_NEXT:
-      consume_NEXT(c, in);
-      return;
-#if MK_GPU_SAMPLES
-    case MK_OP_SIFT:
-    case MK_OP_DRAW:
-      consume_search(c, in);
-      consumers_signal(c, instruction_at_hand(c));
-      return;
-#endif
-    case MK_OP_QKV:
-      slots = linear_QKV();
-      break;
-    case MK_OP_LINEAR_ADD:
-      slots = linear_LINEAR_ADD();
-      break;
-    case MK_OP_LINEAR_PART:
-      slots = linear_LINEAR_PART();
-      break;
-    case MK_OP_GLU:
-      slots = linear_GLU();
-      break;
-    case MK_OP_HEAD:
-      slots = linear_HEAD();
-      break;
+#define MK_OPCODE(NAME, text, state, semantics)                 \
+  case case_of(                                                 \
+      is_linear(MK_OP_##NAME) || searches(MK_OP_##NAME) ||      \
+          requires {                                            \
+            consume_##NAME(c, in);                              \
+          },                                                    \
+      MK_OP_##NAME):                                            \
+    if constexpr (is_linear(MK_OP_##NAME)) {                    \
+      slots = linear_slots_of<MK_OP_##NAME>();                  \
+      break;                                                    \
+    } else if constexpr (searches(MK_OP_##NAME)) {              \
+      goto search;                                              \
+    } else if constexpr (requires { consume_##NAME(c, in); }) { \
+      consume_##NAME(c, in);                                    \
+      if constexpr (consumers_finish(MK_OP_##NAME)) {           \
+        goto finish;                                            \
+      }                                                         \
+    }                                                           \
+    return;
+#include "vm/program/opcodes.def"
     default:
       return;
   }
   consume_linear(c, in, slots);
+  return;
+  [[maybe_unused]] search :  // in a kernel that samples
+                             if constexpr (MK_GPU_SAMPLES) {
+    consume_search(c, in);
+    consumers_signal(c, instruction_at_hand(c));
+    return;
+  }
+finish:
+  consumers_signal(c, instruction_at_hand(c));
 }
 #endif
 

@@ -7,6 +7,7 @@
 // they stream, nobody waits for anything else (docs/results/decode.md).
 #pragma once
 #include "instructions/tile/copy.cuh"
+#include "vm/gpu/opcodes.cuh"
 #include "vm/gpu/wait.cuh"
 
 namespace mk {
@@ -84,26 +85,6 @@ __device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32
   l.pages.next();
   l.issued++;
   return true;
-}
-
-// Which operand an instruction streams; -1: none.
-__device__ inline int streamed_operand(uint32_t opcode) {
-  switch (opcode) {
-    case MK_OP_QKV:
-      return MK_SLOT_QKV_weight;
-    case MK_OP_LINEAR_ADD:
-      return MK_SLOT_LINEAR_ADD_weight;
-    case MK_OP_LINEAR_PART:
-      return MK_SLOT_LINEAR_PART_weight;
-    case MK_OP_GLU:
-      return MK_SLOT_GLU_weight;
-    case MK_OP_HEAD:
-      return MK_SLOT_HEAD_weight;
-    case MK_OP_ATTENTION:
-      return MK_SLOT_ATTENTION_kv;
-    default:
-      return -1;
-  }
 }
 
 #if !MK_GPU_ROWS

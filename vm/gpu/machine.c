@@ -201,9 +201,9 @@ static void describe_all(const mk_gpu *gpu, const table_plan *plan, uint8_t *ima
     mk_gpu_buffer buffer = describe(gpu, b);
     memcpy(image + plan->buffers + b * sizeof buffer, &buffer, sizeof buffer);
   }
-  for (size_t i = 0; gpu->rows > 1 && gpu->rows <= MK_MAX_ROWS && i < program->instruction_count; i++) {
+  for (size_t i = 0; gpu->rows > 1 && i < program->instruction_count; i++) {
     const mk_instruction *in = &program->instructions[i];
-    if (in->opcode == MK_OP_COMBINE) {
+    if ((in->flags & MK_FUSED) != 0) { /* with several rows: COMBINE, which alone fuses there */
       mk_gpu_buffer *buffers = (mk_gpu_buffer *)(void *)(image + plan->buffers);
       mk_gpu_buffer *parts = &buffers[in->operands[MK_SLOT_COMBINE_parts].buffer],
                     *out = &buffers[in->operands[MK_SLOT_COMBINE_out].buffer];

@@ -46,30 +46,22 @@ __device__ __forceinline__ void run_loader(device d) {
   drain_copies(l);
 }
 
-__device__ __forceinline__ void consume_instruction(prompt_consumer &c) {
+template <typename role>
+__device__ __forceinline__ void consume_instruction(role &c) {
   switch (instruction_at_hand(c).opcode) {
-    case MK_OP_ATTENTION:
-      consume_ATTENTION(c, instruction_at_hand(c));
-      break;
-    case MK_OP_COMBINE:
-      consume_COMBINE(c, instruction_at_hand(c));
-      break;
-    case MK_OP_REDUCE_ADD:
-      consume_REDUCE_ADD(c, instruction_at_hand(c));
-      break;
-    case MK_OP_NEXT:
-      consume_NEXT(c, instruction_at_hand(c));
-      break;
-    case MK_OP_QKV:
-    case MK_OP_LINEAR_ADD:
-    case MK_OP_LINEAR_PART:
-    case MK_OP_GLU:
-    case MK_OP_HEAD:
-      consume_linear(c, instruction_at_hand(c));
-      break;
+#define MK_OPCODE(NAME, text, state, semantics)                                     \
+  case MK_OP_##NAME:                                                                \
+    if constexpr (is_linear(MK_OP_##NAME)) {                                        \
+      break;                                                                        \
+    } else if constexpr (requires { consume_##NAME(c, instruction_at_hand(c)); }) { \
+      consume_##NAME(c, instruction_at_hand(c));                                    \
+    }                                                                               \
+    return;
+#include "vm/program/opcodes.def"
     default:
-      break;
+      return;
   }
+  consume_linear(c, instruction_at_hand(c));
 }
 
 // False: the controller hands out no more.

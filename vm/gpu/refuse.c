@@ -12,7 +12,7 @@ enum {
  * (vm/gpu/consumer.cuh). */
 static mk_status check_staging(const mk_instruction *in, uint32_t rows) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
-  uint32_t columns = in->opcode == MK_OP_QKV || in->opcode == MK_OP_GLU || in->opcode == MK_OP_HEAD ? 2 : 1;
+  uint32_t columns = mk_opcode_reads(info, MK_CONTENT_GAIN) >= 0 ? 2 : 1;
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand *o = &in->operands[slot];
     if (rows == 1 && info->operands[slot].store == MK_OPERAND_STORE_TILES) { /* several rows are not staged at all */
@@ -41,7 +41,7 @@ static mk_status check_staging(const mk_instruction *in, uint32_t rows) {
 
 bool mk_gpu_samples(const mk_program *program) {
   for (size_t i = 0; i < program->instruction_count; i++) {
-    if (program->instructions[i].opcode == MK_OP_SCORE) {
+    if (mk_opcode_writes(mk_opcode_lookup(program->instructions[i].opcode), MK_CONTENT_FRONT) >= 0) {
       return true;
     }
   }
@@ -53,7 +53,18 @@ static mk_status check_room(const mk_program *program, const mk_instruction *in)
     return mk_error(MK_ERR_FILE, "instruction %u (draw) has the fronts of %u SMs; this machine takes %d", in->uid,
                     in->operands[MK_SLOT_DRAW_fronts].rows, MOST_FRONTS);
   }
-  return check_staging(in, mk_program_rows(program));
+  /* Where it can be fused in every step, or lines of several rows can, the kernels have no code to do it by itself. */
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  uint32_t rows = mk_program_rows(program);
+  bool within =
+      info->fusion == MK_FUSION_ALWAYS || (info->fusion == MK_FUSION_ALONE && rows > 1 && rows <= MK_MAX_ROWS);
+  if (within && (in->flags & MK_FUSED) == 0) {
+    return mk_error(
+        MK_ERR_FILE,
+        "instruction %u (%s) is not marked as fused; this machine does it within the %s of its input alone, so mark it",
+        in->uid, info->name, mk_opcode_lookup(info->fused_into)->name);
+  }
+  return check_staging(in, rows);
 }
 
 mk_status mk_gpu_check_program(const mk_program *program) {

@@ -21,47 +21,39 @@ __device__ __forceinline__ void store_instruction(rows_storer &s, const mk_instr
   forget(s.d.epoch);
   forget(s.d.warp);
   switch (in.opcode) {
-    case MK_OP_QKV:
-    case MK_OP_LINEAR_ADD:
-    case MK_OP_LINEAR_PART:
-    case MK_OP_REDUCE_ADD:
-    case MK_OP_GLU:
-    case MK_OP_HEAD:
-      store_rows(s, in);
-      break;
+#define MK_OPCODE(NAME, text, state, semantics)  \
+  case MK_OP_##NAME:                             \
+    if constexpr (has_row_tiles(MK_OP_##NAME)) { \
+      break;                                     \
+    }                                            \
+    return; /* the consumers publish and signal themselves */
+#include "vm/program/opcodes.def"
     default:
-      break;  // the consumers publish and signal themselves
+      return;
   }
+  store_rows(s, in);
 }
 
-__device__ __forceinline__ void consume_instruction(rows_consumer &c, const mk_instruction &in) {
+template <typename role>
+__device__ __forceinline__ void consume_instruction(role &c, const mk_instruction &in) {
   forget(c.lane);
   forget(c.warp);
   forget(c.d.warp);
   forget(c.d.epoch);
   switch (in.opcode) {
-    case MK_OP_ATTENTION:
-      consume_ATTENTION(c, in);
-      return;
-    case MK_OP_COMBINE:
-      consume_COMBINE_rows(c, in);
-      return;
-    case MK_OP_REDUCE_ADD:
-      consume_REDUCE_ADD(c, in);
-      return;
-    case MK_OP_NEXT:
-      consume_NEXT(c, in);
-      return;
-    case MK_OP_QKV:
-    case MK_OP_LINEAR_ADD:
-    case MK_OP_LINEAR_PART:
-    case MK_OP_GLU:
-    case MK_OP_HEAD:
-      consume_linear(c, in);
-      break;
+#define MK_OPCODE(NAME, text, state, semantics)                 \
+  case MK_OP_##NAME:                                            \
+    if constexpr (is_linear(MK_OP_##NAME)) {                    \
+      break;                                                    \
+    } else if constexpr (requires { consume_##NAME(c, in); }) { \
+      consume_##NAME(c, in);                                    \
+    }                                                           \
+    return;
+#include "vm/program/opcodes.def"
     default:
-      break;
+      return;
   }
+  consume_linear(c, in);
 }
 
 }  // namespace mk

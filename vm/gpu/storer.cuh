@@ -99,7 +99,8 @@ __device__ inline two_rows load_residual(const storer &s, const mk_operand &oper
 }
 
 // An instruction in the storer's hands: begin_X sets what all its row tiles share, prepare_X does for one tile what can be done before its
-// sums are there, finish_X the rest, end_X what comes after the last one. One loop in kernel.cu runs them for every opcode.
+// sums are there, finish_X the rest (finish_residual where there is none), end_X what comes after the last one, after_X what comes after the
+// signals. One loop in kernel.cu runs them for every opcode X; store_X has one of its own, with its end.
 struct row_store {
   uint32_t tiles;   // 0: the storer has nothing to do
   uint64_t *row;    // stamped words of the first tile
@@ -124,7 +125,7 @@ __device__ inline two_rows normed(uint32_t i, const two_rows &y, float squares, 
   return {y.even * r.scale, y.odd * r.scale};
 }
 
-// y = residual_in + sum; residual_out = y; out = bf16(y), as LINEAR_ADD and REDUCE_ADD end.
+// y = residual_in + sum; residual_out = y; out = bf16(y), as additions to the residual end.
 __device__ inline void begin_residual(const storer &s, const mk_instruction &in, uint32_t residual_out, uint32_t out,
                                       row_store &r) {
   const mk_operand &to = in.operands[residual_out];

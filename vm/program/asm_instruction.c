@@ -207,6 +207,13 @@ static mk_status set_field(const mk_assembler *a, uint32_t field, mk_word value,
 
 static mk_status parse_field(mk_assembler *a, mk_word word, line_state *s) {
   mk_word key, value;
+  if (mk_word_is(word, "fused")) {
+    if ((s->instruction.flags & MK_FUSED) != 0) {
+      return mk_error(MK_ERR_FILE, "'fused' is given twice; once is enough");
+    }
+    s->instruction.flags |= MK_FUSED;
+    return MK_OK;
+  }
   if (mk_word_split(word, "=", &key, &value)) {
     if (mk_word_is(key, "wait")) {
       return parse_wait(a, value, &s->instruction);

@@ -101,6 +101,9 @@ mk_status mk_disassemble_instruction(const mk_program *program, const mk_instruc
   } else {
     fprintf(out, "#%u %s", in->uid, info->name);
   }
+  if ((in->flags & MK_FUSED) != 0) {
+    fputs(" fused", out);
+  }
   static const mk_operand none;
   for (uint32_t i = 0; info != NULL && i < info->operand_count; i++) {
     if (memcmp(&in->operands[i], &none, sizeof none) != 0) {

@@ -9,10 +9,10 @@
  *          span_tokens=N blocks=N] ; offset=N bytes=N
  *   counter NAME kind=K scope=S rank=N total=N
  *   queue N:
- *   #UID OPCODE FIELD=BUFFER[row:row_end,col:col_end] ... PARAM=VALUE ... [wait=COUNTER>=THRESHOLD ...]
+ *   #UID OPCODE [fused] FIELD=BUFFER[row:row_end,col:col_end] ... PARAM=VALUE ... [wait=COUNTER>=THRESHOLD ...]
  *          [signal=COUNTER+AMOUNT ...] [pages=N] [resident=BYTES] [layer=N]
  *
- * Rectangles count tiles and their ends are exclusive; `@token` after one marks MK_OPERAND_TOKEN_ROW. Operands whose words
+ * `fused` is MK_FUSED. Rectangles count tiles and their ends are exclusive; `@token` after one marks MK_OPERAND_TOKEN_ROW. Operands whose words
  * are all zero, a layer of MK_NO_LAYER, and pages and resident bytes that are 0 and should be, are left out. Floats print so that they
  * read back to the same bits. What stands behind `;` follows from the rest. A program that the verifier would reject prints
  * too: `?N` is a buffer or counter that does not exist, `word.N=0xHEX` a word that should be zero.

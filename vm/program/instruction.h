@@ -2,7 +2,7 @@
  *
  *  word   31            24 23            16 15             8 7              0
  *       +-----------------+--------+-------+----------------+----------------+
- *   0   |     zero        | signals| waits |    version     |     opcode     |
+ *   0   |     flags       | signals| waits |    version     |     opcode     |
  *       +-----------------+--------+-------+----------------+----------------+
  *   1   |                               uid                                  |
  *       +----------------------------------+---------------------------------+
@@ -65,6 +65,13 @@ typedef struct mk_signal {
   uint16_t counter;
 } mk_signal;
 
+/* Flags of an instruction. */
+enum {
+  MK_FUSED =
+      1, /* a machine may do it within the instruction before it: MK_FUSES in opcodes.def; without it, none does */
+};
+
+/* Flags of an operand. */
 enum {
   MK_OPERAND_TOKEN_ROW = 1, /* the element row is the token of the step; row and rows are the tiles all tokens lie in */
 };
@@ -87,7 +94,7 @@ typedef struct mk_instruction {
   uint8_t version;
   uint8_t wait_count : 4;
   uint8_t signal_count : 4;
-  uint8_t zero;
+  uint8_t flags;
   uint32_t uid; /* unique in the program; names the instruction in messages, traces and fault records */
   mk_wait waits[MK_MAX_WAITS];
   mk_signal signals[MK_MAX_SIGNALS];

@@ -1,21 +1,30 @@
 /* The opcode table as data, and the names of the enumerations. See program.h. */
 #include "vm/program/program.h"
 
-/* Every operand and parameter line raises its opcode's count; the last line stands, which is what the compiler warns
- * of. */
+/* Every operand and parameter line raises its opcode's count, and what is true of few is set beside the columns; the last line stands,
+ * which is what the compiler warns of. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Woverride-init"
 static const mk_opcode_info opcodes[MK_OP_COUNT] = {
+#define OF(NAME) [MK_OP_##NAME]
+#define SLOT(NAME, field) OF(NAME).operands[MK_SLOT_##NAME##_##field]
 #define MK_OPCODE(NAME, text, use, line) \
-  [MK_OP_##NAME].name = (text), [MK_OP_##NAME].semantics = (line), [MK_OP_##NAME].state = MK_STATE_##use,
-#define MK_OPERAND(NAME, slot, field, acc, rol, whn, type, sto)                   \
-  [MK_OP_##NAME].operand_count = (slot) + 1,                                      \
-  [MK_OP_##NAME].operands[slot] = {#field,        MK_ACCESS_##acc, MK_ROLE_##rol, \
-                                   MK_WHEN_##whn, MK_DTYPE_##type, MK_OPERAND_STORE_##sto},
+  OF(NAME).name = (text), OF(NAME).semantics = (line), OF(NAME).state = MK_STATE_##use,
+#define MK_OPERAND(NAME, slot, field, acc, rol, whn, type, sto)                                                     \
+  OF(NAME).operand_count = (slot) + 1, SLOT(NAME, field).name = #field, SLOT(NAME, field).access = MK_ACCESS_##acc, \
+  SLOT(NAME, field).role = MK_ROLE_##rol, SLOT(NAME, field).when = MK_WHEN_##whn,                                   \
+  SLOT(NAME, field).dtype = MK_DTYPE_##type, SLOT(NAME, field).store = MK_OPERAND_STORE_##sto,
 #define MK_PARAM(NAME, index, field, type) \
-  [MK_OP_##NAME].param_count = (index) + 1, [MK_OP_##NAME].params[index] = {#field, PARAM_IS_##type},
+  OF(NAME).param_count = (index) + 1, OF(NAME).params[index] = {#field, PARAM_IS_##type},
 #define PARAM_IS_U32 false
 #define PARAM_IS_F32 true
+#define MK_CONTENT(NAME, field, means) SLOT(NAME, field).content = MK_CONTENT_##means,
+#define MK_OPTIONAL(NAME, field) SLOT(NAME, field).optional = true,
+#define MK_STREAMS(NAME) OF(NAME).streams = true,
+#define MK_FUSES(NAME, field, BEFORE, made, when)                           \
+  OF(NAME).fusion = MK_FUSION_##when, OF(NAME).fused_into = MK_OP_##BEFORE, \
+  OF(NAME).fused_slot = MK_SLOT_##NAME##_##field, OF(NAME).fused_made = MK_SLOT_##BEFORE##_##made,
+#define MK_ENTRIES(NAME, kind) OF(NAME).entries = MK_ENTRIES_##kind,
 #include "vm/program/opcodes.def"
 };
 #pragma GCC diagnostic pop
@@ -60,6 +69,24 @@ bool mk_opcode_loads_state(const mk_opcode_info *info) {
     }
   }
   return false;
+}
+
+int mk_opcode_reads(const mk_opcode_info *info, mk_content content) {
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    if (info->operands[slot].content == content && info->operands[slot].access == MK_ACCESS_READ) {
+      return (int)slot;
+    }
+  }
+  return -1;
+}
+
+int mk_opcode_writes(const mk_opcode_info *info, mk_content content) {
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    if (info->operands[slot].content == content && info->operands[slot].access != MK_ACCESS_READ) {
+      return (int)slot;
+    }
+  }
+  return -1;
 }
 
 mk_role mk_opcode_finisher(const mk_opcode_info *info) {

@@ -364,11 +364,6 @@ uint32_t mk_instruction_pages(const mk_program *program, const mk_instruction *i
   return saturate(pages);
 }
 
-bool mk_opcode_streams(uint32_t opcode) {
-  return opcode == MK_OP_COMBINE || opcode == MK_OP_REDUCE_ADD || opcode == MK_OP_NEXT || opcode == MK_OP_SCORE ||
-         opcode == MK_OP_SIFT || opcode == MK_OP_DRAW || opcode == MK_OP_MLA_REDUCE;
-}
-
 uint32_t mk_instruction_resident(const mk_program *program, const mk_instruction *instruction) {
   const mk_opcode_info *info = mk_opcode_lookup(instruction->opcode);
   uint64_t bytes = 0;
@@ -376,7 +371,7 @@ uint32_t mk_instruction_resident(const mk_program *program, const mk_instruction
       1) { /* activations of several rows do not fit: they are taken as the weights pass by */
     return 0;
   }
-  for (uint32_t i = 0; info != NULL && !mk_opcode_streams(instruction->opcode) && i < info->operand_count; i++) {
+  for (uint32_t i = 0; info != NULL && !info->streams && i < info->operand_count; i++) {
     const mk_operand_info *slot = &info->operands[i];
     const mk_operand *operand = &instruction->operands[i];
     const mk_buffer *buffer = operand_buffer(program, operand);
@@ -406,16 +401,24 @@ static bool uses_release(const mk_program *program, const mk_instruction *in) {
   return false;
 }
 
+/* With one row per step the instruction before it in the queue has left what it takes, and in some step all of it; and as counters are waited
+ * for and signalled at an instruction's own turn, none may order anything. With several rows per step one buffer is made of another
+ * one (rule R05), and whoever has all that a line uses of it can do that line, on any SM. No machine fuses in programs for prompts. */
 bool mk_fuses(const mk_program *program, const mk_instruction *before, const mk_instruction *in) {
-  if (in->opcode == MK_OP_SCORE) {
-    return before->opcode == MK_OP_HEAD;
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  uint32_t rows = mk_program_rows(program);
+  if (info->fusion == MK_FUSION_ALONE && rows > 1) {
+    return rows <= MK_MAX_ROWS;
   }
-  if (in->opcode != MK_OP_COMBINE || before->opcode != MK_OP_ATTENTION) {
+  if (info->fusion == MK_FUSION_NONE || before == NULL || before->opcode != info->fused_into) {
     return false;
   }
-  const mk_operand *parts = &in->operands[MK_SLOT_COMBINE_parts], *out = &before->operands[MK_SLOT_ATTENTION_out];
+  const mk_operand *taken = &in->operands[info->fused_slot], *made = &before->operands[info->fused_made];
+  if (info->fusion == MK_FUSION_ALWAYS) {
+    return memcmp(taken, made, sizeof *taken) == 0;
+  }
   bool same =
-      parts->buffer == out->buffer && parts->row == out->row && parts->col == out->col && parts->cols == out->cols;
-  bool one_split = program->ranges.position.low < in->params[MK_PARAM_COMBINE_span] || parts->rows == 1;
-  return same && one_split && !uses_release(program, in);
+      taken->buffer == made->buffer && taken->row == made->row && taken->col == made->col && taken->cols == made->cols;
+  bool alone = program->ranges.position.low < in->params[MK_PARAM_COMBINE_span] || taken->rows == 1;
+  return same && alone && !uses_release(program, in);
 }

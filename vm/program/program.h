@@ -18,9 +18,10 @@
  *      itself. It also means that the reader runs after the writer (a dependency, not a publication): dependencies and
  *      rule 1 together prove that a stamped word is not overwritten before its readers have read it. An instruction publishes its
  *      tiles one after the other, and signals after the last: a stamp proves that its waits are over, and that its inputs have been read
- *      if all of its tiles have been seen or its opcode stages them (mk_opcode_streams). It proves no signal of the same instruction.
- *   5. Fusion: a machine may do SCORE within the HEAD before it in the queue, and COMBINE within the ATTENTION before it where one split is in
- *      use (mk_fuses): their stamps prove no signal of that instruction either.
+ *      if all of its tiles have been seen or its opcode stages them (MK_STREAMS of opcodes.def). It proves no signal of the same instruction.
+ *   5. Fusion: a machine may do an instruction marked as fused (MK_FUSED) within the one before it in its queue, or, with several rows per step,
+ *      within one on any SM: its stamps prove no signal of that one either, or nothing. mk_fuses says where the mark may stand; an
+ *      instruction without it is done by itself.
  * An epoch is one step: one pass over all queues. Epochs follow each other without a barrier. The generation of every
  * stamped word written in epoch e (from 0) is e + 1 counted from the last time the buffers were cleared. */
 #ifndef MK_PROGRAM_H
@@ -230,6 +231,22 @@ typedef enum mk_operand_store {
   MK_OPERAND_STORE_RESIDUAL,
 } mk_operand_store;
 
+/* What values mean: the MK_CONTENT lines of opcodes.def. */
+typedef enum mk_content {
+  MK_CONTENT_NUMBERS, /* any number will do */
+  MK_CONTENT_GAIN,
+  MK_CONTENT_TABLE,
+  MK_CONTENT_PARTS,
+  MK_CONTENT_LOGITS,
+  MK_CONTENT_SCORES,
+  MK_CONTENT_FRONT,
+  MK_CONTENT_ROUND,
+  MK_CONTENT_CANDIDATE,
+  MK_CONTENT_COUNT
+} mk_content;
+typedef enum mk_fusion { MK_FUSION_NONE, MK_FUSION_ALWAYS, MK_FUSION_ALONE } mk_fusion;
+typedef enum mk_entries { MK_ENTRIES_NONE, MK_ENTRIES_ITEMS, MK_ENTRIES_REDUCTIONS } mk_entries;
+
 typedef struct mk_operand_info {
   const char *name; /* NULL: no such operand */
   mk_access access;
@@ -237,6 +254,8 @@ typedef struct mk_operand_info {
   mk_when when;
   mk_dtype dtype;
   mk_operand_store store;
+  mk_content content;
+  bool optional; /* may be empty */
 } mk_operand_info;
 
 typedef struct mk_param_info {
@@ -248,6 +267,11 @@ typedef struct mk_opcode_info {
   const char *name; /* NULL for MK_OP_NONE */
   const char *semantics;
   mk_state_use state;
+  mk_entries entries;
+  bool streams;     /* takes its inputs word by word: a result may be published before all inputs have been read */
+  mk_fusion fusion; /* whether it may be done within an instruction of opcode fused_into ... */
+  mk_opcode fused_into;
+  uint32_t fused_slot, fused_made; /* ... which has left this operand, as that one of its own */
   uint32_t operand_count, param_count;
   mk_operand_info operands[MK_MAX_OPERANDS];
   mk_param_info params[MK_MAX_PARAMS];
@@ -260,10 +284,11 @@ bool mk_opcode_loads_state(const mk_opcode_info *info);
 /* The role that finishes it, and sends its signals: the storer where it has an operand, else the consumer. */
 mk_role mk_opcode_finisher(const mk_opcode_info *info);
 
-/* Whether it takes its inputs word by word: a result may be published before all inputs have been read. All other opcodes stage their inputs
- * first. */
-bool mk_opcode_streams(uint32_t opcode);
-/* Whether a machine may do `in` within `before`, the instruction before it in its queue (rule 5). */
+/* The slot of its first operand with that content that it reads, or writes; -1: none. */
+int mk_opcode_reads(const mk_opcode_info *info, mk_content content);
+int mk_opcode_writes(const mk_opcode_info *info, mk_content content);
+
+/* Whether `in` may be marked as fused, `before` being the instruction before it in its queue or NULL: rule 5. Where it may, a scheduler does. */
 bool mk_fuses(const mk_program *program, const mk_instruction *before, const mk_instruction *in);
 
 static inline float mk_param_float(uint32_t bits) {

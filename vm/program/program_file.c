@@ -264,10 +264,10 @@ static mk_status parse_instructions(const unsigned char *at, const file_head *he
                       MK_OP_COUNT - 1);
     }
     if (instruction->wait_count > MK_MAX_WAITS || instruction->signal_count > MK_MAX_SIGNALS ||
-        instruction->zero != 0) {
-      return mk_error(MK_ERR_FILE, "instruction %u: %u waits, %u signals, padding %u; at most %d, %d and 0", i,
-                      instruction->wait_count, instruction->signal_count, instruction->zero, MK_MAX_WAITS,
-                      MK_MAX_SIGNALS);
+        (instruction->flags & ~MK_FUSED) != 0) {
+      return mk_error(MK_ERR_FILE, "instruction %u: %u waits, %u signals, flags 0x%x; at most %d, %d and 0x%x", i,
+                      instruction->wait_count, instruction->signal_count, instruction->flags, MK_MAX_WAITS,
+                      MK_MAX_SIGNALS, MK_FUSED);
     }
   }
   return MK_OK;

@@ -185,7 +185,7 @@ static void tell_state(explain *e) {
   }
   fprintf(e->out, "%s the step state of its SM", reads ? "reads" : "moves on");
   for (uint32_t i = q->first; i < q->first + q->count && reads; i++) {
-    if (mk_at(&e->v, i)->opcode == MK_OP_NEXT) {
+    if (mk_info(mk_at(&e->v, i))->state == MK_STATE_WRITE) {
       fprintf(e->out, ", which %s moves on", mk_place_of(&e->v, i).text);
     }
   }

@@ -26,8 +26,8 @@ enum { NOT_CERTAIN = UINT32_MAX };
 
 typedef struct mk_use { /* one stamped read */
   mk_operand where;
-  uint32_t span; /* of a COMBINE; NOT_CERTAIN: no word need be waited for */
-  uint32_t meaning;
+  uint32_t span;      /* of a COMBINE; NOT_CERTAIN: no word need be waited for */
+  mk_content meaning; /* readers of one meaning may share a group */
   uint32_t instruction, slot;
 } mk_use;
 
@@ -50,7 +50,7 @@ static int by_use(const void *a, const void *b) {
  * is a COMBINE that knows when (rule S11). */
 static bool only_when_long(const mk_verifier *v, const mk_instruction *in) {
   const mk_operand *kv = &in->operands[MK_SLOT_ATTENTION_kv];
-  return in->opcode == MK_OP_ATTENTION &&
+  return mk_opcode_writes(mk_info(in), MK_CONTENT_PARTS) >= 0 &&
          (mk_program_rows(v->program) > 1 ||
           v->program->ranges.position.low / v->program->buffers[kv->buffer].span_tokens < kv->row);
 }
@@ -105,9 +105,10 @@ static mk_status collect(mk_collect *c, uint32_t index) {
     } else if (b->store == MK_STORE_STAMPED) {
       MK_TRY(mk_grow(&c->uses, &c->use_capacity, c->use_count + 1, sizeof *c->uses));
       bool used = info->operands[slot].when == MK_WHEN_USED;
-      uint32_t span = in->opcode == MK_OP_COMBINE ? in->params[MK_PARAM_COMBINE_span] : used ? NOT_CERTAIN : 0;
-      c->uses[c->use_count++] = (mk_use){
-          .where = *o, .span = span, .meaning = mk_meaning_of(in->opcode, slot), .instruction = index, .slot = slot};
+      mk_content meaning = info->operands[slot].content;
+      uint32_t span = meaning == MK_CONTENT_PARTS ? in->params[MK_PARAM_COMBINE_span] : used ? NOT_CERTAIN : 0;
+      c->uses[c->use_count++] =
+          (mk_use){.where = *o, .span = span, .meaning = meaning, .instruction = index, .slot = slot};
     }
     if (b->store != MK_STORE_STAMPED) {
       if (o->rows != 1) {
@@ -259,9 +260,9 @@ static mk_status make_groups(mk_collect *c, mk_pair **pairs, size_t *pair_count)
   return MK_OK;
 }
 
-/* With several rows per step, what COMBINE writes of lines with one split in use a machine's ATTENTION may write, on whichever SM that is. */
+/* With several rows per step, what a fused instruction writes of some lines may be written by that which left its input, on whichever SM it is. */
 static bool by_others(const mk_verifier *v, const mk_write *w) {
-  return mk_program_rows(v->program) > 1 && mk_at(v, w->instruction)->opcode == MK_OP_COMBINE;
+  return mk_program_rows(v->program) > 1 && (mk_at(v, w->instruction)->flags & MK_FUSED) != 0;
 }
 
 static mk_status link_writers(mk_collect *c) {

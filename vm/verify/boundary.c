@@ -1,4 +1,4 @@
-/* Phase 1, of queues as wholes: the token boundary. Rules N01-N09.
+/* Phase 1, of queues as wholes: the token boundary, rules N01-N10, and what a machine may do within an instruction before it, rule S12.
  *
  * Every SM goes from one step to the next by itself, with a `next` that has waited for all SMs. What kernels do around it rests on these rules:
  * the order of a queue's last instructions, who may write what the next token is taken from, and that roles which run ahead or lag
@@ -28,8 +28,14 @@ static bool same_operand(const mk_boundary *b, uint32_t i, uint32_t slot_i, uint
   return memcmp(operand(b, i, slot_i), operand(b, k, slot_k), sizeof(mk_operand)) == 0;
 }
 
-static uint32_t opcode_at(const mk_boundary *b, const mk_queue *q, uint32_t index) {
-  return index < q->first + q->count ? mk_at(b->v, index)->opcode : MK_OP_NONE;
+/* Whether the queue has an instruction at `index`, and that one writes such values. */
+static bool writes(const mk_boundary *b, const mk_queue *q, uint32_t index, mk_content content) {
+  return index < q->first + q->count && mk_opcode_writes(mk_info(mk_at(b->v, index)), content) >= 0;
+}
+
+/* Whether it takes part in drawing: makes fronts, or looks at them. */
+static bool draws(const mk_instruction *in) {
+  return mk_opcode_writes(mk_info(in), MK_CONTENT_FRONT) >= 0 || mk_opcode_reads(mk_info(in), MK_CONTENT_FRONT) >= 0;
 }
 
 /* Rules N01, N02, N09: all that read the step state come before the one NEXT that moves it on. */
@@ -38,7 +44,7 @@ static mk_status check_state(mk_boundary *b, const mk_queue *q, mk_ending *endin
   *ending = (mk_ending){MK_NONE_INDEX, MK_NONE_INDEX, MK_NONE_INDEX, MK_NONE_INDEX};
   for (uint32_t i = q->first; i < q->first + q->count; i++) {
     const mk_instruction *in = mk_at(v, i);
-    if (in->opcode == MK_OP_NEXT) {
+    if (mk_info(in)->state == MK_STATE_WRITE) {
       if (ending->next != MK_NONE_INDEX) {
         return mk_reject(v, "N01", i, "a second next after %s; the step state moves on once per epoch",
                          mk_place_of(v, ending->next).text);
@@ -68,7 +74,7 @@ static mk_status check_head(mk_boundary *b, const mk_queue *q, mk_ending *ending
   mk_verifier *v = b->v;
   for (uint32_t i = q->first; i < ending->next; i++) {
     const mk_instruction *in = mk_at(v, i);
-    if (in->opcode == MK_OP_HEAD) {
+    if (writes(b, q, i, MK_CONTENT_LOGITS)) {
       bool several = ending->head != MK_NONE_INDEX && (b->samples || mk_program_rows(v->program) > 1);
       if (several) {
         return mk_reject(v, b->samples ? "N07" : "N06", i, "a second head after %s; a queue has one",
@@ -128,17 +134,18 @@ static mk_status check_rows(mk_boundary *b, const mk_queue *q, const mk_ending *
 static mk_status check_ending(mk_boundary *b, const mk_queue *q, mk_ending *ending, uint32_t *rounds) {
   mk_verifier *v = b->v;
   uint32_t at = ending->head + 1, previous = MK_NONE_INDEX;
-  if (opcode_at(b, q, at) != MK_OP_SCORE || mk_at(v, at)->wait_count != 0 ||
+  if (!writes(b, q, at, MK_CONTENT_FRONT) || mk_at(v, at)->wait_count != 0 ||
       !same_operand(b, at, MK_SLOT_SCORE_logits, ending->head, MK_SLOT_HEAD_logits)) {
     return mk_reject(v, "N07", ending->head, "sampling: a score of its logits, without waits, must follow this head");
   }
   ending->score = at++;
-  for (*rounds = 0; opcode_at(b, q, at) == MK_OP_SIFT || opcode_at(b, q, at) == MK_OP_DRAW; previous = at++) {
+  for (*rounds = 0; at < q->first + q->count && mk_opcode_reads(mk_info(mk_at(v, at)), MK_CONTENT_FRONT) >= 0;
+       previous = at++) {
     const mk_operand *from = operand(b, at, MK_SLOT_SIFT_rounds);
     bool goes_on = previous == MK_NONE_INDEX
                        ? mk_operand_empty(from)
                        : !mk_operand_empty(from) && from->buffer == operand(b, previous, MK_SLOT_SIFT_round)->buffer;
-    bool last = mk_at(v, at)->opcode == MK_OP_DRAW;
+    bool last = writes(b, q, at, MK_CONTENT_CANDIDATE);
     if (!goes_on) {
       return mk_reject(v, "N07", at, "rounds: must be %s",
                        previous == MK_NONE_INDEX ? "empty in the first round" : "those of the sift before it");
@@ -200,8 +207,7 @@ static mk_status check_loader(mk_boundary *b, const mk_queue *q, const mk_ending
   uint32_t reader = MK_NONE_INDEX;
   for (uint32_t i = q->first; i < ending->next; i++) {
     const mk_opcode_info *info = mk_info(mk_at(v, i));
-    bool left_out =
-        mk_at(v, i)->opcode == MK_OP_HEAD && mk_program_rows(v->program) > 1; /* in steps that choose nothing */
+    bool left_out = writes(b, q, i, MK_CONTENT_LOGITS) && mk_program_rows(v->program) > 1; /* if no row chooses */
     if (mk_opcode_loads_state(info)) {
       reader = i;
     } else if (mk_at(v, i)->pages != 0 && !left_out) {
@@ -237,14 +243,12 @@ static mk_status check_queue(mk_boundary *b, const mk_queue *q) {
   return check_loader(b, q, &ending);
 }
 
-static bool draws(uint32_t opcode) { return opcode == MK_OP_SCORE || opcode == MK_OP_SIFT || opcode == MK_OP_DRAW; }
-
 /* What draws stands at the end of its queue, where check_ending has counted it, and nowhere else. */
 static mk_status check_strays(mk_boundary *b, const mk_queue *q) {
   uint32_t count = 0, stray = MK_NONE_INDEX;
   for (uint32_t i = q->first; i < q->first + q->count; i++) {
-    count += draws(mk_at(b->v, i)->opcode);
-    stray = stray == MK_NONE_INDEX && draws(mk_at(b->v, i)->opcode) ? i : stray;
+    count += draws(mk_at(b->v, i));
+    stray = stray == MK_NONE_INDEX && draws(mk_at(b->v, i)) ? i : stray;
   }
   return count == (b->samples ? b->rounds + 2 : 0)
              ? MK_OK
@@ -252,12 +256,12 @@ static mk_status check_strays(mk_boundary *b, const mk_queue *q) {
                          "sampling: %u instructions of the queue draw; only those after its head may", count);
 }
 
-mk_status mk_verify_boundary(mk_verifier *v) {
+static mk_status check_boundary(mk_verifier *v) {
   const mk_program *p = v->program;
   mk_boundary b = {.v = v, .first = {MK_NONE_INDEX, MK_NONE_INDEX, MK_NONE_INDEX, MK_NONE_INDEX}};
   bool listed = false;
   for (uint32_t i = 0; i < p->instruction_count; i++) {
-    b.samples |= draws(mk_at(v, i)->opcode);
+    b.samples |= draws(mk_at(v, i));
     listed |= mk_instruction_listed(mk_at(v, i));
   }
   if (listed) { /* rule L04: it has no step state */
@@ -277,4 +281,30 @@ mk_status mk_verify_boundary(mk_verifier *v) {
     return mk_reject(v, "N04", b.first.next, "no head has rows, so there is no next token");
   }
   return MK_OK;
+}
+
+/* Rule S12. Where a mark may stand a machine need not heed it; where there is none, it does the instruction by itself. */
+static mk_status check_fusions(mk_verifier *v) {
+  const mk_program *p = v->program;
+  for (uint32_t i = 0; i < p->instruction_count; i++) {
+    const mk_instruction *in = mk_at(v, i), *before = mk_position_of(v, i) == 0 ? NULL : mk_at(v, i - 1);
+    if ((in->flags & MK_FUSED) == 0 || mk_fuses(p, before, in)) {
+      continue;
+    }
+    if (mk_info(in)->fusion == MK_FUSION_NONE || mk_program_rows(p) > MK_MAX_ROWS) {
+      return mk_reject(v, "S12", i, "is marked as fused; no machine does %s within another instruction",
+                       mk_info(in)->fusion == MK_FUSION_NONE ? "it" : "anything of a program for prompts");
+    }
+    return mk_reject(
+        v, "S12", i,
+        "is marked as fused; before it in its queue there must be the %s that leaves what it takes, in some step "
+        "all of it, and no release counter may order it",
+        mk_opcode_lookup(mk_info(in)->fused_into)->name);
+  }
+  return MK_OK;
+}
+
+mk_status mk_verify_boundary(mk_verifier *v) {
+  MK_TRY(check_boundary(v));
+  return check_fusions(v);
 }

@@ -1,7 +1,7 @@
 /* Shared by the verifier's phases, in the order in which they run:
  *   verify_structure.c  the program's tables and each instruction by itself (S, B04, P, E01-E03, E05)
  *   verify_shape.c      how the operands of one instruction fit together, for all step parameters (S09, S10, B02, B03, B05)
- *   verify_boundary.c   how queues go from one step to the next (N)
+ *   verify_boundary.c   how queues go from one step to the next (N), and what is fused (S12)
  *   verify_listed.c     instructions that follow a work list (L)
  *   verify_access.c     who reads and writes which words (D02, R04, O01), with
  *                       verify_values.c: what values mean to their readers (S11, R05)
@@ -99,8 +99,6 @@ mk_status mk_verify_shape(mk_verifier *v, uint32_t instruction);
 mk_status mk_verify_listed_shape(mk_verifier *v, uint32_t instruction); /* of MLA_PART and MLA_REDUCE */
 mk_status mk_verify_boundary(mk_verifier *v);
 mk_status mk_verify_listed(mk_verifier *v);
-/* A number for what an operand's values mean; readers of one meaning may share a group. */
-uint32_t mk_meaning_of(uint32_t opcode, uint32_t slot);
 /* S11: what the slot takes from this write. */
 mk_status mk_verify_value(mk_verifier *v, uint32_t reader, uint32_t slot, const mk_write *write);
 mk_status mk_verify_caches(mk_verifier *v); /* R05, B05 */

@@ -15,12 +15,16 @@ static const char *operand_name(const mk_verifier *v, uint32_t index, uint32_t s
   return mk_info(mk_at(v, index))->operands[slot].name;
 }
 
+static bool carries_out(const mk_verifier *v, uint32_t index, mk_entries entries) {
+  return mk_info(mk_at(v, index))->entries == entries;
+}
+
 /* All of a buffer of `cols` columns in tiles of `tile` columns and one row; those of the cache may have more. */
 static mk_status expect_whole(mk_verifier *v, uint32_t index, uint32_t slot, uint64_t rows, uint64_t cols,
                               uint64_t tile) {
   const mk_operand *o = &mk_at(v, index)->operands[slot];
   const mk_buffer *b = &v->program->buffers[o->buffer];
-  bool cache = mk_at(v, index)->opcode == MK_OP_MLA_PART && slot == MK_SLOT_MLA_PART_kv;
+  bool cache = carries_out(v, index, MK_ENTRIES_ITEMS) && slot == MK_SLOT_MLA_PART_kv;
   if (b->rows != rows || b->cols != cols || (b->tile_rows != 1 && !cache) || b->tile_cols != tile) {
     return mk_reject(v, "S10", index,
                      "%s: buffer %s is %ux%u in tiles of %ux%u; it must be %" PRIu64 "x%" PRIu64
@@ -93,7 +97,7 @@ static mk_status shape_part(mk_verifier *v, uint32_t index) {
 }
 
 mk_status mk_verify_listed_shape(mk_verifier *v, uint32_t index) {
-  bool part = mk_at(v, index)->opcode == MK_OP_MLA_PART;
+  bool part = carries_out(v, index, MK_ENTRIES_ITEMS);
   uint32_t slot = part ? MK_SLOT_MLA_PART_work : MK_SLOT_MLA_REDUCE_work;
   const mk_operand *work = &mk_at(v, index)->operands[slot];
   const mk_buffer *b = &v->program->buffers[work->buffer];
@@ -125,7 +129,7 @@ static bool same_buffer(const mk_instruction *a, uint32_t slot_a, const mk_instr
 static mk_status check_agreement(mk_verifier *v, uint32_t index, uint32_t first) {
   const mk_instruction *in = mk_at(v, index), *part = mk_at(v, first);
   bool same;
-  if (in->opcode == MK_OP_MLA_REDUCE) {
+  if (carries_out(v, index, MK_ENTRIES_REDUCTIONS)) {
     same = same_buffer(in, MK_SLOT_MLA_REDUCE_work, part, MK_SLOT_MLA_PART_work) &&
            same_buffer(in, MK_SLOT_MLA_REDUCE_parts, part, MK_SLOT_MLA_PART_parts) &&
            same_buffer(in, MK_SLOT_MLA_REDUCE_out, part, MK_SLOT_MLA_PART_out);
@@ -143,7 +147,7 @@ static mk_status check_agreement(mk_verifier *v, uint32_t index, uint32_t first)
 /* L02: what a list names is carried out, once, and items before reductions. */
 static mk_status check_queue(mk_verifier *v, const mk_queue *q) {
   uint32_t reduce = MK_NONE_INDEX;
-  if (q->count == 0 || mk_at(v, q->first)->opcode != MK_OP_MLA_PART || mk_at(v, q->first)->wait_count != 0) {
+  if (q->count == 0 || !carries_out(v, q->first, MK_ENTRIES_ITEMS) || mk_at(v, q->first)->wait_count != 0) {
     return q->count == 0
                ? mk_reject(v, "L02", MK_NONE_INDEX,
                            "queue %zu is empty; where one SM has an mla_part, all have, first in their queues",
@@ -152,10 +156,10 @@ static mk_status check_queue(mk_verifier *v, const mk_queue *q) {
                            "where one SM has an mla_part, all begin their queues with one, and it waits for nothing");
   }
   for (uint32_t i = q->first + 1; i < q->first + q->count; i++) {
-    if (mk_at(v, i)->opcode == MK_OP_MLA_PART || (mk_at(v, i)->opcode == MK_OP_MLA_REDUCE && reduce != MK_NONE_INDEX)) {
+    if (carries_out(v, i, MK_ENTRIES_ITEMS) || (carries_out(v, i, MK_ENTRIES_REDUCTIONS) && reduce != MK_NONE_INDEX)) {
       return mk_reject(v, "L02", i, "a second one on its queue; a row of the list is carried out once per epoch");
     }
-    reduce = mk_at(v, i)->opcode == MK_OP_MLA_REDUCE ? i : reduce;
+    reduce = carries_out(v, i, MK_ENTRIES_REDUCTIONS) ? i : reduce;
   }
   return reduce != MK_NONE_INDEX
              ? MK_OK
@@ -171,7 +175,7 @@ static mk_status check_others(mk_verifier *v, uint32_t index, uint32_t first) {
   for (uint32_t slot = 0; slot < mk_info(in)->operand_count; slot++) {
     for (uint32_t i = 0; i < sizeof own / sizeof own[0]; i++) {
       /* Of listed instructions agreement says which operand it is; here, that no two of the part share one. */
-      bool itself = listed && (in->opcode != MK_OP_MLA_PART || own[i] == slot);
+      bool itself = listed && (!carries_out(v, index, MK_ENTRIES_ITEMS) || own[i] == slot);
       if (!itself && same_buffer(in, slot, part, own[i])) {
         return mk_reject(v, "L01", index, "%s: buffer %s is the %s of %s, and nothing else may touch it",
                          operand_name(v, index, slot), v->program->buffers[in->operands[slot].buffer].name,
@@ -186,8 +190,8 @@ mk_status mk_verify_listed(mk_verifier *v) {
   const mk_program *p = v->program;
   uint32_t count = (uint32_t)p->instruction_count, first = MK_NONE_INDEX, reduce = MK_NONE_INDEX;
   for (uint32_t i = count; i-- != 0;) {
-    first = mk_at(v, i)->opcode == MK_OP_MLA_PART ? i : first;
-    reduce = mk_at(v, i)->opcode == MK_OP_MLA_REDUCE ? i : reduce;
+    first = carries_out(v, i, MK_ENTRIES_ITEMS) ? i : first;
+    reduce = carries_out(v, i, MK_ENTRIES_REDUCTIONS) ? i : reduce;
   }
   if (first == MK_NONE_INDEX) {
     return reduce == MK_NONE_INDEX ? MK_OK : mk_reject(v, "L02", reduce, "no mla_part carries out the items");

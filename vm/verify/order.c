@@ -346,24 +346,25 @@ static mk_status check_overwrite(mk_run *run, const mk_write *w, uint32_t group,
 
 /* With several rows per step: whether it leaves out inputs that the step does not need, as where a unit of attention has no tokens. */
 static bool leaves_out(const mk_verifier *v, const mk_write *w) {
-  return mk_program_rows(v->program) > 1 && mk_at(v, w->instruction)->opcode == MK_OP_ATTENTION;
+  return mk_program_rows(v->program) > 1 &&
+         mk_info(mk_at(v, w->instruction))->operands[w->slot].content == MK_CONTENT_PARTS;
 }
 
 /* Whether it may publish words before it has read all inputs. */
 static bool streams(const mk_verifier *v, const mk_write *w) {
-  return leaves_out(v, w) || mk_opcode_streams(mk_at(v, w->instruction)->opcode);
+  return leaves_out(v, w) || mk_info(mk_at(v, w->instruction))->streams;
 }
 
-/* COMBINE and SCORE: whether a machine may have done it within the instruction before it, whose signals then come later. */
-static bool may_fuse(const mk_verifier *v, uint32_t index) {
-  return mk_position_of(v, index) != 0 && mk_fuses(v->program, mk_at(v, index - 1), mk_at(v, index));
+/* Whether a machine may have done it within the instruction before it (rule S12), whose signals then come later. */
+static bool may_be_fused(const mk_verifier *v, uint32_t index) {
+  return (mk_at(v, index)->flags & MK_FUSED) != 0 && mk_program_rows(v->program) == 1;
 }
 
 /* What a reader of the write's words knows: `dep`, all that came before the writer had read its inputs. If it has seen some of its tiles alone and the
  * writer streams, only what came before the writer began to read: other tiles may be still to come, and what they are
  * computed from. Of a writer that leaves inputs out no more either, but that it is done. */
 static mk_status show_write(mk_run *run, const mk_write *w, bool whole, uint32_t **view, const uint32_t *dep) {
-  bool fused = may_fuse(run->v, w->instruction), less = leaves_out(run->v, w);
+  bool fused = may_be_fused(run->v, w->instruction), less = leaves_out(run->v, w);
   const uint32_t *known = !less && (whole || !streams(run->v, w)) ? dep : run->entered;
   uint32_t *own = NULL, first = mk_thread_of(run->v, w->instruction, MK_ROLE_CONSUMER);
   if (fused || (whole && less)) {
@@ -457,7 +458,7 @@ static mk_status consume(mk_run *run, uint32_t lane, uint32_t index, uint32_t ep
   hb[consumer] = dep[consumer] = mk_time(number, MK_DONE);
   MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_CONSUMER, false));
   MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_CONSUMER, true));
-  if (in->opcode == MK_OP_NEXT) {
+  if (mk_info(in)->state == MK_STATE_WRITE) {
     memcpy(row(run->next_hb, n, lane), hb, n * sizeof *hb);
   }
   return MK_OK;

@@ -233,11 +233,11 @@ static mk_status check_uids(mk_verifier *v) {
 static mk_status check_word(mk_verifier *v, uint32_t index) {
   const mk_instruction *in = mk_at(v, index);
   const mk_opcode_info *info = mk_info(in);
-  if (info == NULL || in->version != MK_INSTRUCTION_VERSION || in->zero != 0 || in->wait_count > MK_MAX_WAITS ||
-      in->signal_count > MK_MAX_SIGNALS) {
+  if (info == NULL || in->version != MK_INSTRUCTION_VERSION || (in->flags & ~MK_FUSED) != 0 ||
+      in->wait_count > MK_MAX_WAITS || in->signal_count > MK_MAX_SIGNALS) {
     return mk_reject(v, "S04", index,
-                     "opcode %u, version %u, %u waits, %u signals, zero byte %u is not an instruction of version %d",
-                     in->opcode, in->version, in->wait_count, in->signal_count, in->zero, MK_INSTRUCTION_VERSION);
+                     "opcode %u, version %u, %u waits, %u signals, flags 0x%x is not an instruction of version %d",
+                     in->opcode, in->version, in->wait_count, in->signal_count, in->flags, MK_INSTRUCTION_VERSION);
   }
   for (uint32_t i = in->wait_count; i < MK_MAX_WAITS; i++) {
     if (in->waits[i].counter != 0 || in->waits[i].threshold != 0) {
@@ -261,15 +261,6 @@ static mk_status check_word(mk_verifier *v, uint32_t index) {
     }
   }
   return MK_OK;
-}
-
-static bool may_be_empty(uint32_t opcode, uint32_t slot) {
-  return (opcode == MK_OP_HEAD && (slot == MK_SLOT_HEAD_weight || slot == MK_SLOT_HEAD_logits)) ||
-         (opcode == MK_OP_NEXT && slot == MK_SLOT_NEXT_ring) ||
-         (opcode == MK_OP_SCORE && (slot == MK_SLOT_SCORE_logits || slot == MK_SLOT_SCORE_bias ||
-                                    slot == MK_SLOT_SCORE_counts || slot == MK_SLOT_SCORE_scores)) ||
-         (opcode == MK_OP_SIFT && (slot == MK_SLOT_SIFT_rounds || slot == MK_SLOT_SIFT_scores)) ||
-         (opcode == MK_OP_DRAW && slot == MK_SLOT_DRAW_rounds);
 }
 
 /* The store that the slot asks for, given whether the operand is the token's row. */
@@ -308,8 +299,7 @@ static mk_status check_type(mk_verifier *v, uint32_t index, const mk_operand_inf
                      slot->name, b->name, mk_kind_name(b->kind));
   }
   /* A machine writes scores and rounds only where an instruction will look at them. */
-  uint32_t opcode = mk_at(v, index)->opcode;
-  bool spared = (opcode == MK_OP_SCORE && slot->dtype == MK_DTYPE_F32) || opcode == MK_OP_SIFT;
+  bool spared = slot->content == MK_CONTENT_SCORES || slot->content == MK_CONTENT_ROUND;
   if (slot->access == MK_ACCESS_WRITE && spared && b->kind != MK_KIND_ACTIVATION) {
     return mk_reject(v, "S07", index,
                      "%s: buffer %s is of kind %s; these words are written where they are needed alone, and are "
@@ -353,10 +343,10 @@ static mk_status check_operands(mk_verifier *v, uint32_t index) {
                        v->program->buffer_count);
     }
     if (mk_operand_empty(o)) {
-      if (!may_be_empty(in->opcode, i) || o->rows != 0 || o->cols != 0 || o->row != 0 || o->col != 0 || o->flags != 0) {
-        return mk_reject(v, "S06", index, "%s: %u x %u tiles; %s", slot->name, o->rows, o->cols,
-                         may_be_empty(in->opcode, i) ? "an empty operand is all zeros but for its buffer"
-                                                     : "this operand may not be empty");
+      if (!slot->optional || o->rows != 0 || o->cols != 0 || o->row != 0 || o->col != 0 || o->flags != 0) {
+        return mk_reject(
+            v, "S06", index, "%s: %u x %u tiles; %s", slot->name, o->rows, o->cols,
+            slot->optional ? "an empty operand is all zeros but for its buffer" : "this operand may not be empty");
       }
       continue;
     }

@@ -9,40 +9,19 @@
 #include "vm/program/plan.h"
 #include "vm/verify/internal.h"
 
-typedef enum mk_meaning { NUMBERS, CANDIDATE, FRONT, ROUND, SCORES, PARTS } mk_meaning;
-
-static const char *const meanings[] = {"numbers", "candidates", "fronts", "rounds", "scores", "parts of attention"};
-
-uint32_t mk_meaning_of(uint32_t opcode, uint32_t slot) {
-  static const struct {
-    uint8_t opcode, slot, meaning;
-  } special[] = {
-      {MK_OP_HEAD, MK_SLOT_HEAD_candidate, CANDIDATE},  {MK_OP_DRAW, MK_SLOT_DRAW_choice, CANDIDATE},
-      {MK_OP_NEXT, MK_SLOT_NEXT_candidates, CANDIDATE}, {MK_OP_SCORE, MK_SLOT_SCORE_front, FRONT},
-      {MK_OP_SIFT, MK_SLOT_SIFT_fronts, FRONT},         {MK_OP_DRAW, MK_SLOT_DRAW_fronts, FRONT},
-      {MK_OP_SIFT, MK_SLOT_SIFT_round, ROUND},          {MK_OP_SIFT, MK_SLOT_SIFT_rounds, ROUND},
-      {MK_OP_DRAW, MK_SLOT_DRAW_rounds, ROUND},         {MK_OP_SCORE, MK_SLOT_SCORE_scores, SCORES},
-      {MK_OP_SIFT, MK_SLOT_SIFT_scores, SCORES},        {MK_OP_DRAW, MK_SLOT_DRAW_scores, SCORES},
-      {MK_OP_ATTENTION, MK_SLOT_ATTENTION_out, PARTS},  {MK_OP_COMBINE, MK_SLOT_COMBINE_parts, PARTS},
-  };
-  for (size_t i = 0; i < sizeof special / sizeof special[0]; i++) {
-    if (special[i].opcode == opcode && special[i].slot == slot) {
-      return special[i].meaning;
-    }
-  }
-  return NUMBERS;
-}
+static const char *const meanings[MK_CONTENT_COUNT] = {
+    "numbers", "gains", "a block table", "parts of attention", "logits", "scores", "fronts", "rounds", "candidates"};
 
 mk_status mk_verify_value(mk_verifier *v, uint32_t reader, uint32_t slot, const mk_write *write) {
   const mk_instruction *in = mk_at(v, reader), *from = mk_at(v, write->instruction);
-  uint32_t have = mk_meaning_of(from->opcode, write->slot), want = mk_meaning_of(in->opcode, slot);
+  mk_content have = mk_info(from)->operands[write->slot].content, want = mk_info(in)->operands[slot].content;
   if (have != want) {
     return mk_reject(v, "S11", reader, "%s: takes %s from buffer %s, where %s writes %s",
                      mk_info(in)->operands[slot].name, meanings[want], v->program->buffers[write->key >> 32].name,
                      mk_place_of(v, write->instruction).text, meanings[have]);
   }
   uint32_t span = v->program->buffers[from->operands[MK_SLOT_ATTENTION_kv].buffer].span_tokens;
-  if (want == PARTS && in->params[MK_PARAM_COMBINE_span] != span) {
+  if (want == MK_CONTENT_PARTS && in->params[MK_PARAM_COMBINE_span] != span) {
     return mk_reject(v, "S11", reader, "span is %u; the parts are those of %s, of spans of %u tokens",
                      in->params[MK_PARAM_COMBINE_span], mk_place_of(v, write->instruction).text, span);
   }
@@ -54,7 +33,7 @@ static mk_status check_pairs(mk_verifier *v, uint32_t *partner) {
   const mk_program *p = v->program;
   for (uint32_t i = 0; i < p->instruction_count; i++) {
     const mk_instruction *in = mk_at(v, i);
-    if (in->opcode == MK_OP_COMBINE) {
+    if (mk_opcode_reads(mk_info(in), MK_CONTENT_PARTS) >= 0) {
       uint32_t from = in->operands[MK_SLOT_COMBINE_parts].buffer, to = in->operands[MK_SLOT_COMBINE_out].buffer;
       const mk_buffer *parts = &p->buffers[from], *out = &p->buffers[to];
       if (out->cols != parts->cols / parts->tile_cols * (parts->tile_cols - 2u) ||
@@ -70,13 +49,15 @@ static mk_status check_pairs(mk_verifier *v, uint32_t *partner) {
   }
   for (uint32_t i = 0; i < p->instruction_count; i++) {
     const mk_instruction *in = mk_at(v, i);
+    bool combines = mk_opcode_reads(mk_info(in), MK_CONTENT_PARTS) >= 0;
     for (uint32_t slot = 0; slot < mk_info(in)->operand_count; slot++) {
       uint32_t buffer = in->operands[slot].buffer;
-      bool parts = in->opcode == MK_OP_ATTENTION && slot == MK_SLOT_ATTENTION_out;
-      bool writes = mk_info(in)->operands[slot].access != MK_ACCESS_READ && in->opcode != MK_OP_COMBINE;
+      const mk_operand_info *info = &mk_info(in)->operands[slot];
+      bool parts = info->access != MK_ACCESS_READ && info->content == MK_CONTENT_PARTS;
+      bool writes = info->access != MK_ACCESS_READ && !combines;
       if (parts ? partner[buffer] == 0 : partner[buffer] != 0 && writes) {
-        return mk_reject(v, "R05", i, "%s: writes buffer %s, which %s", mk_info(in)->operands[slot].name,
-                         p->buffers[buffer].name, parts ? "no combine reads" : "a combine writes or reads, too");
+        return mk_reject(v, "R05", i, "%s: writes buffer %s, which %s", info->name, p->buffers[buffer].name,
+                         parts ? "no combine reads" : "a combine writes or reads, too");
       }
     }
   }
@@ -87,7 +68,7 @@ static mk_status check_pairs(mk_verifier *v, uint32_t *partner) {
 static mk_status check_tables(mk_verifier *v, uint32_t *tables) {
   for (uint32_t i = 0; i < v->program->instruction_count; i++) {
     const mk_operand *o = mk_at(v, i)->operands;
-    if (mk_at(v, i)->opcode == MK_OP_ATTENTION) {
+    if (mk_opcode_reads(mk_info(mk_at(v, i)), MK_CONTENT_TABLE) >= 0) {
       uint32_t *table = &tables[o[MK_SLOT_ATTENTION_kv].buffer], have = o[MK_SLOT_ATTENTION_table].buffer + 1u;
       if (*table != 0 && *table != have) {
         return mk_reject(v, "B05", i, "table: buffer %s; another instruction finds blocks of cache %s by buffer %s",
