@@ -129,6 +129,24 @@ Test(asm, round_trip_of_arbitrary_words) {
   test_tiny_stop(&tiny);
 }
 
+/* The mark of a fusion is a word, which shows behind the opcode. */
+Test(asm, fused) {
+  mk_program *program;
+  cr_assert_eq(mk_assemble_file(MK_SOURCE_DIR "/tests/vm/data/layer.mks", &program), MK_OK, "%s", mk_error_message());
+  uint32_t marked = 0;
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    marked += program->instructions[i].flags == MK_FUSED;
+    cr_expect_eq(program->instructions[i].flags, program->instructions[i].uid == 3 ? MK_FUSED : 0);
+  }
+  cr_assert_eq(marked, 1);
+  size_t length;
+  char *text = disassemble(program, &length);
+  cr_assert_not_null(strstr(text, "#3 combine fused parts="), "%s", text);
+  free(text);
+  expect_round_trip(program);
+  mk_program_free(program);
+}
+
 Test(asm, what_is_left_out_is_filled_in) {
   mk_program *program;
   cr_assert_eq(mk_assemble_file(hand_written, &program), MK_OK, "%s", mk_error_message());

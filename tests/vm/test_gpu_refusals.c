@@ -81,3 +81,13 @@ Test(gpu_refusals, fronts_of_too_many_sms) {
   first(program, MK_OP_DRAW)->operands[MK_SLOT_DRAW_fronts].rows = 161;
   expect_refused(program, "the fronts of 161 SMs");
 }
+
+/* What the kernels do within another instruction alone must be marked as such. With one row per step a combine may stand by itself. */
+Test(gpu_refusals, what_is_fused_without_a_mark) {
+  mk_program *program = compile(true);
+  first(program, MK_OP_SCORE)->flags = 0;
+  expect_refused(program, "(score) is not marked as fused");
+  program = compile_rows(false, 4);
+  first(program, MK_OP_COMBINE)->flags = 0;
+  expect_refused(program, "(combine) is not marked as fused");
+}

@@ -146,6 +146,43 @@ Test(program, opcode_table) {
   cr_assert_eq(mk_opcode_lookup(MK_OP_NEXT)->param_count, 0);
 }
 
+/* Facts that stand in lines of their own fit the columns, and each other. */
+Test(program, opcode_facts) {
+  uint32_t advances = 0, fused = 0;
+  for (uint32_t op = 1; op < MK_OP_COUNT; op++) {
+    const mk_opcode_info *info = mk_opcode_lookup(op);
+    bool listed = false, reads = false;
+    for (uint32_t i = 0; i < info->operand_count; i++) {
+      const mk_operand_info *o = &info->operands[i];
+      bool written = false, read = false;
+      for (uint32_t other = 1; other < MK_OP_COUNT; other++) {
+        written |= mk_opcode_writes(mk_opcode_lookup(other), o->content) >= 0;
+        read |= mk_opcode_reads(mk_opcode_lookup(other), o->content) >= 0;
+      }
+      bool constant = o->content == MK_CONTENT_GAIN || o->content == MK_CONTENT_TABLE;
+      cr_expect(read && written == !constant, "%s.%s: who writes or reads content %d?", info->name, o->name,
+                o->content);
+      cr_expect(!constant || o->when == MK_WHEN_EARLY, "%s.%s", info->name, o->name);
+      listed |= o->when == MK_WHEN_LISTED;
+      reads |= o->access == MK_ACCESS_READ && o->role == MK_ROLE_CONSUMER;
+    }
+    cr_expect_eq(listed, info->entries != MK_ENTRIES_NONE, "%s: listed operands, and entries of the list", info->name);
+    cr_expect(!info->streams || reads || mk_opcode_finisher(info) == MK_ROLE_STORER, "%s streams what?", info->name);
+    advances += info->state == MK_STATE_WRITE;
+    if (info->fusion != MK_FUSION_NONE) {
+      const mk_operand_info *taken = &info->operands[info->fused_slot];
+      const mk_operand_info *made = &mk_opcode_lookup(info->fused_into)->operands[info->fused_made];
+      cr_expect(taken->access == MK_ACCESS_READ && made->access == MK_ACCESS_WRITE && taken->content == made->content &&
+                    taken->store == made->store && taken->dtype == made->dtype,
+                "%s takes %s, which is not what %s leaves in %s", info->name, taken->name,
+                mk_opcode_lookup(info->fused_into)->name, made->name);
+      fused++;
+    }
+  }
+  cr_expect_eq(advances, 1);
+  cr_expect_eq(fused, 2);
+}
+
 Test(program, buffer_layout) {
   mk_program *program = small_program();
   const mk_buffer *b = program->buffers;
