@@ -382,16 +382,17 @@ __device__ inline void finish_LINEAR_ADD(const prompt_consumer &c, const mk_inst
 
 template <typename role>
 __device__ inline void finish_sums(const role &c, const mk_instruction &in, uint32_t tile, line_sums &y) {
+#define MK_OPCODE(NAME, text, state, semantics)                                                                \
+  static_assert(                                                                                               \
+      !is_linear(MK_OP_##NAME) || slots_of(MK_OP_##NAME).logits >= 0 || MK_HAS(finish_##NAME(c, in, tile, y)), \
+      "no finish_" #NAME);
+#include "vm/program/opcodes.def"
   switch (in.opcode) {
-#define MK_OPCODE(NAME, text, state, semantics)                  \
-  case case_of(                                                  \
-      requires {                                                 \
-        finish_##NAME(c, in, tile, y);                           \
-      },                                                         \
-      MK_OP_##NAME):                                             \
-    if constexpr (requires { finish_##NAME(c, in, tile, y); }) { \
-      finish_##NAME(c, in, tile, y);                             \
-    }                                                            \
+#define MK_OPCODE(NAME, text, state, semantics)                      \
+  case case_of(MK_HAS(finish_##NAME(c, in, tile, y)), MK_OP_##NAME): \
+    if constexpr (MK_HAS(finish_##NAME(c, in, tile, y))) {           \
+      finish_##NAME(c, in, tile, y);                                 \
+    }                                                                \
     break;
 #include "vm/program/opcodes.def"
     default:

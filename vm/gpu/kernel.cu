@@ -83,47 +83,46 @@ __device__ __forceinline__ void store_instruction(role &s, const mk_instruction 
   if (has_flag(in, SLOT_WAITS_RELEASE)) {  // it may read what they order before the consumers have anything for it
     wait_counters(s.d, in);
   }
-#define HAS_LOOP(NAME) \
-  requires { store_##NAME(s, in, cursor, r); }
+#define HAS_LOOP(NAME) MK_HAS(store_##NAME(s, in, cursor, r))
+#define HAS_FINISH(NAME) MK_HAS(finish_##NAME(s, in, i, y, squares, r))
+#define MK_OPCODE(NAME, text, state, semantics) \
+  static_assert(!has_row_tiles(MK_OP_##NAME) || HAS_LOOP(NAME) || MK_HAS(begin_##NAME(s, in, r)), "no begin_" #NAME);
+#include "vm/program/opcodes.def"
   switch (in.opcode) {
-#define MK_OPCODE(NAME, text, state, semantics)                  \
-  case case_of(                                                  \
-      HAS_LOOP(NAME) ||                                          \
-          requires {                                             \
-            begin_##NAME(s, in, r);                              \
-          },                                                     \
-      MK_OP_##NAME):                                             \
-    if constexpr (HAS_LOOP(NAME)) {                              \
-      store_##NAME(s, in, cursor, r);                            \
-    } else if constexpr (requires { begin_##NAME(s, in, r); }) { \
-      begin_##NAME(s, in, r);                                    \
-    }                                                            \
+#define MK_OPCODE(NAME, text, state, semantics)                                 \
+  case case_of(HAS_LOOP(NAME) || MK_HAS(begin_##NAME(s, in, r)), MK_OP_##NAME): \
+    if constexpr (HAS_LOOP(NAME)) {                                             \
+      store_##NAME(s, in, cursor, r);                                           \
+    } else if constexpr (MK_HAS(begin_##NAME(s, in, r))) {                      \
+      begin_##NAME(s, in, r);                                                   \
+    }                                                                           \
     break;
 #include "vm/program/opcodes.def"
     default:
       return;  // the consumers publish and signal themselves
   }
   for (uint32_t i = 0; i < r.tiles; i++) {
-#define MK_OPCODE(NAME, text, state, semantics)                                 \
-  if (requires { prepare_##NAME(s, in, i, r); } && in.opcode == MK_OP_##NAME) { \
-    if constexpr (requires { prepare_##NAME(s, in, i, r); }) {                  \
-      prepare_##NAME(s, in, i, r);                                              \
-    }                                                                           \
+#define MK_OPCODE(NAME, text, state, semantics)                           \
+  if (MK_HAS(prepare_##NAME(s, in, i, r)) && in.opcode == MK_OP_##NAME) { \
+    if constexpr (MK_HAS(prepare_##NAME(s, in, i, r))) {                  \
+      prepare_##NAME(s, in, i, r);                                        \
+    }                                                                     \
   } else
 #include "vm/program/opcodes.def"
     {}
     float squares;
     two_rows y = take_result(s, squares);
+#define MK_OPCODE(NAME, text, state, semantics)                                                               \
+  static_assert(                                                                                              \
+      !is_linear(MK_OP_##NAME) || slots_of(MK_OP_##NAME).residual >= 0 || HAS_LOOP(NAME) || HAS_FINISH(NAME), \
+      "no finish_" #NAME);
+#include "vm/program/opcodes.def"
     switch (in.opcode) {
-#define MK_OPCODE(NAME, text, state, semantics)                           \
-  case case_of(                                                           \
-      requires {                                                          \
-        finish_##NAME(s, in, i, y, squares, r);                           \
-      } && !HAS_LOOP(NAME),                                               \
-      MK_OP_##NAME):                                                      \
-    if constexpr (requires { finish_##NAME(s, in, i, y, squares, r); }) { \
-      finish_##NAME(s, in, i, y, squares, r);                             \
-    }                                                                     \
+#define MK_OPCODE(NAME, text, state, semantics)                    \
+  case case_of(HAS_FINISH(NAME) && !HAS_LOOP(NAME), MK_OP_##NAME): \
+    if constexpr (HAS_FINISH(NAME)) {                              \
+      finish_##NAME(s, in, i, y, squares, r);                      \
+    }                                                              \
     break;
 #include "vm/program/opcodes.def"
       default:
@@ -132,22 +131,23 @@ __device__ __forceinline__ void store_instruction(role &s, const mk_instruction 
     }
     release_result(s);
   }
-#define MK_OPCODE(NAME, text, state, semantics)                          \
-  if constexpr (requires { end_##NAME(s, in, r); } && !HAS_LOOP(NAME)) { \
-    if (in.opcode == MK_OP_##NAME) {                                     \
-      end_##NAME(s, in, r);                                              \
-    }                                                                    \
+#define MK_OPCODE(NAME, text, state, semantics)                    \
+  if constexpr (MK_HAS(end_##NAME(s, in, r)) && !HAS_LOOP(NAME)) { \
+    if (in.opcode == MK_OP_##NAME) {                               \
+      end_##NAME(s, in, r);                                        \
+    }                                                              \
   }
 #include "vm/program/opcodes.def"
   signal_from_warp(s.d, s.lane, in);
-#define MK_OPCODE(NAME, text, state, semantics)      \
-  if constexpr (requires { after_##NAME(s, in); }) { \
-    if (in.opcode == MK_OP_##NAME) {                 \
-      after_##NAME(s, in);                           \
-    }                                                \
+#define MK_OPCODE(NAME, text, state, semantics) \
+  if constexpr (MK_HAS(after_##NAME(s, in))) {  \
+    if (in.opcode == MK_OP_##NAME) {            \
+      after_##NAME(s, in);                      \
+    }                                           \
   }
 #include "vm/program/opcodes.def"
 #undef HAS_LOOP
+#undef HAS_FINISH
 }
 
 // Linear instructions share one body, and so do those that search; the others have their own. What the storer does not finish signals here.
@@ -155,25 +155,23 @@ template <typename role>
 __device__ __forceinline__ void consume_instruction(role &c, const mk_instruction &in) {
   linear_slots slots;
   consumers_wait(c, in);
+#define MK_OPCODE(NAME, text, state, semantics) \
+  static_assert(!is_consumed_apart(MK_OP_##NAME) || MK_HAS(consume_##NAME(c, in)), "no consume_" #NAME);
+#include "vm/program/opcodes.def"
   switch (in.opcode) {
-#define MK_OPCODE(NAME, text, state, semantics)                 \
-  case case_of(                                                 \
-      is_linear(MK_OP_##NAME) || searches(MK_OP_##NAME) ||      \
-          requires {                                            \
-            consume_##NAME(c, in);                              \
-          },                                                    \
-      MK_OP_##NAME):                                            \
-    if constexpr (is_linear(MK_OP_##NAME)) {                    \
-      slots = linear_slots_of<MK_OP_##NAME>();                  \
-      break;                                                    \
-    } else if constexpr (searches(MK_OP_##NAME)) {              \
-      goto search;                                              \
-    } else if constexpr (requires { consume_##NAME(c, in); }) { \
-      consume_##NAME(c, in);                                    \
-      if constexpr (consumers_finish(MK_OP_##NAME)) {           \
-        goto finish;                                            \
-      }                                                         \
-    }                                                           \
+#define MK_OPCODE(NAME, text, state, semantics)                                                                   \
+  case case_of(is_linear(MK_OP_##NAME) || searches(MK_OP_##NAME) || MK_HAS(consume_##NAME(c, in)), MK_OP_##NAME): \
+    if constexpr (is_linear(MK_OP_##NAME)) {                                                                      \
+      slots = linear_slots_of<MK_OP_##NAME>();                                                                    \
+      break;                                                                                                      \
+    } else if constexpr (searches(MK_OP_##NAME)) {                                                                \
+      goto search;                                                                                                \
+    } else if constexpr (MK_HAS(consume_##NAME(c, in))) {                                                         \
+      consume_##NAME(c, in);                                                                                      \
+      if constexpr (consumers_finish(MK_OP_##NAME)) {                                                             \
+        goto finish;                                                                                              \
+      }                                                                                                           \
+    }                                                                                                             \
     return;
 #include "vm/program/opcodes.def"
     default:

@@ -1,17 +1,21 @@
 // What opcodes are like, from the table in vm/program/opcodes.def: for switches over all opcodes, whose cases are made from the table and
 // compiled for one opcode each. All of it is known to the compiler; a function that a kernel calls with an opcode of its queue says so.
 //
-// A role's code for an opcode is found by its name: consume_X is what the consumers do with opcode X, and a kernel that has no function of that
-// name for its roles does not have the opcode.
+// A role's code for an opcode is found by its name: consume_X is what the consumers do with opcode X. A kernel that has no function of that
+// name for its roles does not have the opcode; assertions beside the switches say which ones it has to have.
 #pragma once
 #include "vm/program/program.h"
+
+// In a template over roles: whether there is such a function for them.
+#define MK_HAS(call) \
+  requires { call; }
 
 namespace mk {
 
 // The slot of the weight that goes by in pages, of the cache whose blocks do, of the gains of a norm, of the residual that comes in (what
-// leaves, and its rounded copy, are the next two operands). -1: no such operand.
+// leaves, and its rounded copy, are the next two operands), of logits. -1: no such operand.
 struct opcode_slots {
-  int weight = -1, cache = -1, gain = -1, residual = -1;
+  int weight = -1, cache = -1, gain = -1, residual = -1, logits = -1;
   bool storer = false;  // touches an operand, and so finishes the instruction
   bool fronts = false;  // are looked at
   mk_state_use state = MK_STATE_NONE;
@@ -28,10 +32,11 @@ __host__ __device__ constexpr opcode_slots slots_of(uint32_t opcode) {
     s.residual = MK_OPERAND_STORE_##store == MK_OPERAND_STORE_RESIDUAL ? slot : s.residual; \
     s.storer = s.storer || MK_ROLE_##role == MK_ROLE_STORER;                                \
   }
-#define MK_CONTENT(NAME, field, content)                                                  \
-  if (opcode == MK_OP_##NAME) {                                                           \
-    s.gain = MK_CONTENT_##content == MK_CONTENT_GAIN ? MK_SLOT_##NAME##_##field : s.gain; \
-    s.fronts = s.fronts || MK_CONTENT_##content == MK_CONTENT_FRONT;                      \
+#define MK_CONTENT(NAME, field, content)                                                        \
+  if (opcode == MK_OP_##NAME) {                                                                 \
+    s.gain = MK_CONTENT_##content == MK_CONTENT_GAIN ? MK_SLOT_##NAME##_##field : s.gain;       \
+    s.logits = MK_CONTENT_##content == MK_CONTENT_LOGITS ? MK_SLOT_##NAME##_##field : s.logits; \
+    s.fronts = s.fronts || MK_CONTENT_##content == MK_CONTENT_FRONT;                            \
   }
 #include "vm/program/opcodes.def"
   s.fronts = s.fronts && !s.storer;
@@ -52,6 +57,12 @@ __host__ __device__ constexpr bool has_row_tiles(uint32_t opcode) {
 // Is over, and signals, when its consumers are. What moves the step state on signals nothing (rule N09).
 __host__ __device__ constexpr bool consumers_finish(uint32_t opcode) {
   return !slots_of(opcode).storer && slots_of(opcode).state != MK_STATE_WRITE;
+}
+
+// Whether every kernel of token programs must have a consume_X for it: the consumers have part in it, in no body that several share.
+__host__ __device__ constexpr bool is_consumed_apart(uint32_t opcode) {
+  opcode_slots of = slots_of(opcode);
+  return !is_linear(opcode) && (of.residual >= 0 || (!of.storer && !of.fronts && of.state != MK_STATE_NONE));
 }
 
 // Of an opcode of the queue: which operand it streams; -1: none.

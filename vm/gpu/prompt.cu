@@ -48,14 +48,18 @@ __device__ __forceinline__ void run_loader(device d) {
 
 template <typename role>
 __device__ __forceinline__ void consume_instruction(role &c) {
+#define MK_OPCODE(NAME, text, state, semantics)                                                        \
+  static_assert(!is_consumed_apart(MK_OP_##NAME) || MK_HAS(consume_##NAME(c, instruction_at_hand(c))), \
+                "no consume_" #NAME);
+#include "vm/program/opcodes.def"
   switch (instruction_at_hand(c).opcode) {
-#define MK_OPCODE(NAME, text, state, semantics)                                     \
-  case MK_OP_##NAME:                                                                \
-    if constexpr (is_linear(MK_OP_##NAME)) {                                        \
-      break;                                                                        \
-    } else if constexpr (requires { consume_##NAME(c, instruction_at_hand(c)); }) { \
-      consume_##NAME(c, instruction_at_hand(c));                                    \
-    }                                                                               \
+#define MK_OPCODE(NAME, text, state, semantics)                               \
+  case MK_OP_##NAME:                                                          \
+    if constexpr (is_linear(MK_OP_##NAME)) {                                  \
+      break;                                                                  \
+    } else if constexpr (MK_HAS(consume_##NAME(c, instruction_at_hand(c)))) { \
+      consume_##NAME(c, instruction_at_hand(c));                              \
+    }                                                                         \
     return;
 #include "vm/program/opcodes.def"
     default:

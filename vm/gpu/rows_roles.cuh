@@ -40,14 +40,17 @@ __device__ __forceinline__ void consume_instruction(role &c, const mk_instructio
   forget(c.warp);
   forget(c.d.warp);
   forget(c.d.epoch);
+#define MK_OPCODE(NAME, text, state, semantics) \
+  static_assert(!is_consumed_apart(MK_OP_##NAME) || MK_HAS(consume_##NAME(c, in)), "no consume_" #NAME);
+#include "vm/program/opcodes.def"
   switch (in.opcode) {
-#define MK_OPCODE(NAME, text, state, semantics)                 \
-  case MK_OP_##NAME:                                            \
-    if constexpr (is_linear(MK_OP_##NAME)) {                    \
-      break;                                                    \
-    } else if constexpr (requires { consume_##NAME(c, in); }) { \
-      consume_##NAME(c, in);                                    \
-    }                                                           \
+#define MK_OPCODE(NAME, text, state, semantics)           \
+  case MK_OP_##NAME:                                      \
+    if constexpr (is_linear(MK_OP_##NAME)) {              \
+      break;                                              \
+    } else if constexpr (MK_HAS(consume_##NAME(c, in))) { \
+      consume_##NAME(c, in);                              \
+    }                                                     \
     return;
 #include "vm/program/opcodes.def"
     default:
