@@ -47,14 +47,14 @@ foreach(name ${MK_IMAGE_PARTS})
   if(device_objects)
     string(PREPEND content "    \".incbin \\\"${PROJECT_BINARY_DIR}/device/${name}.cubin\\\"\\n\"\n")
   endif()
-  string(APPEND MK_IMAGE_ASSEMBLY "    \".balign 64\\n.global mk_image_${name}\\nmk_image_${name}:\\n\"\n" "${content}"
-         "    \".balign 8\\n.global mk_image_${name}_bytes\\nmk_image_${name}_bytes:\\n\"\n"
+  string(APPEND MK_IMAGE_ASSEMBLY "    \".balign 64\\n.global mk_image_${name}\\n.hidden mk_image_${name}\\nmk_image_${name}:\\n\"\n" "${content}"
+         "    \".balign 8\\n.global mk_image_${name}_bytes\\n.hidden mk_image_${name}_bytes\\nmk_image_${name}_bytes:\\n\"\n"
          "    \".quad .Lmk_image_${name}_end - mk_image_${name}\\n\"\n")
 endforeach()
 configure_file(cmake/device_image.c.in ${PROJECT_BINARY_DIR}/device_image.c @ONLY)
 set_source_files_properties(${PROJECT_BINARY_DIR}/device_image.c PROPERTIES OBJECT_DEPENDS "${device_objects}")
-target_sources(mk PRIVATE ${MK_GPU_SOURCES} ${PROJECT_BINARY_DIR}/device_image.c)
-target_link_libraries(mk PUBLIC ${CMAKE_DL_LIBS})
+target_sources(mk_core PRIVATE ${MK_GPU_SOURCES} ${PROJECT_BINARY_DIR}/device_image.c)
+target_link_libraries(mk_core PUBLIC ${CMAKE_DL_LIBS})
 
 # Tests of the GPU machine: a program that can be carried to a machine with a GPU. Without one it says so and exits with 77.
 file(GLOB MK_GPU_TEST_SOURCES CONFIGURE_DEPENDS tests/gpu/*.c)

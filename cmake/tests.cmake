@@ -84,7 +84,7 @@ endfunction()
 
 file(GLOB_RECURSE MK_TEST_SOURCES CONFIGURE_DEPENDS tests/test_*.c)
 if(TARGET mk_in_process) # those that have threads
-  list(FILTER MK_TEST_SOURCES INCLUDE REGEX "/vm/test_threads\\.c$")
+  list(FILTER MK_TEST_SOURCES INCLUDE REGEX "/(vm/test_threads|lib/test_mkvm)\\.c$")
 endif()
 foreach(source ${MK_TEST_SOURCES})
   file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR}/tests ${source})
@@ -114,6 +114,14 @@ file(GLOB MK_VERIFIER_SOURCES CONFIGURE_DEPENDS vm/verify/*.c)
 file(GLOB MK_TOKENIZER_SOURCES CONFIGURE_DEPENDS text/tokenizer*.c)
 mk_count_steps(vm.verify_cost ${MK_VERIFIER_SOURCES})
 mk_count_steps(bad.text ${MK_TOKENIZER_SOURCES})
+
+# What can be seen of libmkvm. Sanitizers add symbols of their own.
+if(NOT MK_SANITIZE)
+  find_program(MK_CXX NAMES c++ g++ clang++)
+  add_test(NAME lib.header COMMAND ${PROJECT_SOURCE_DIR}/tests/lib/check_header.sh ${CMAKE_C_COMPILER}
+           "$<$<BOOL:${MK_CXX}>:${MK_CXX}>" $<TARGET_FILE:mkvm_shared>)
+  set_tests_properties(lib.header PROPERTIES TIMEOUT ${MK_TEST_SECONDS} SKIP_RETURN_CODE 77)
+endif()
 
 # Programs with a planted fault: each must fail, by the means that every other test has.
 if(MK_SANITIZE)

@@ -50,14 +50,12 @@ mk_status mk_stop_push(mk_stop *stop, const char *text, size_t length, const cha
   return MK_OK;
 }
 
-void mk_stop_finish(mk_stop *stop, const char **out, size_t *out_length) {
-  *out = "";
-  *out_length = 0;
-  if (!stop->hit && stop->held != NULL) {
-    drop_ready(stop);
-    *out = stop->held;
+mk_status mk_stop_finish(mk_stop *stop, const char *text, size_t length, const char **out, size_t *out_length) {
+  MK_TRY(mk_stop_push(stop, text, length, out, out_length));
+  if (!stop->hit) {
     *out_length = stop->ready = stop->held_length;
   }
+  return MK_OK;
 }
 
 void mk_stop_free(mk_stop *stop) {

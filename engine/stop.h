@@ -19,8 +19,8 @@ typedef struct mk_stop {
 
 /* Adds a piece; *out and *out_length are what can be shown now, valid until the next call. */
 mk_status mk_stop_push(mk_stop *stop, const char *text, size_t length, const char **out, size_t *out_length);
-/* What is still held back once nothing more comes. */
-void mk_stop_finish(mk_stop *stop, const char **out, size_t *out_length);
+/* The last piece, possibly of no bytes: what is still held back comes with it. */
+mk_status mk_stop_finish(mk_stop *stop, const char *text, size_t length, const char **out, size_t *out_length);
 void mk_stop_free(mk_stop *stop);
 
 #endif

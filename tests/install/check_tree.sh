@@ -27,10 +27,11 @@ from_system() {
 
 needed() { readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]$/\1/p'; }
 
-libraries=$(find "$tree" -name '*.so*' -type f -exec dirname {} \; | sort -u)
-[ -n "$libraries" ] || fail "the tree carries no library"
-for program in "$tree/bin/mkvm" "$tree/bin/mkvm_gpu_tests"; do
-  [ -x "$program" ] || fail "$program is missing"
+libraries=$(dirname "$(find "$tree" -path '*/mkvm/*.so*' -type f | head -n 1)")
+[ -d "$libraries" ] || fail "the tree carries no library"
+library=$(find "$tree" -name 'libmkvm.so.[0-9]')
+for program in "$tree/bin/mkvm" "$tree/bin/mkvm_gpu_tests" "$library"; do
+  [ -f "$program" ] || fail "$program is missing"
   for name in $(needed "$program"); do
     from_system "$name" && continue
     [ -f "$libraries/$name" ] || fail "$program needs $name, which is not in the tree"
@@ -39,7 +40,7 @@ for program in "$tree/bin/mkvm" "$tree/bin/mkvm_gpu_tests"; do
   done
 done
 # What a library needs is looked for along its program's path too (DT_RPATH, which is why it is not DT_RUNPATH).
-for program in "$tree/bin/mkvm" "$tree/bin/mkvm_gpu_tests"; do
+for program in "$tree/bin/mkvm" "$tree/bin/mkvm_gpu_tests" "$library"; do
   ldd "$program" | sed -n 's/^[[:space:]]*\([^ ]*\) => \(.*\) (0x.*/\1 \2/p' >"$folder/found"
   ldd "$program" | grep 'not found' && fail "$program lacks a library"
   while read -r name found; do

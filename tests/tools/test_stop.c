@@ -18,7 +18,7 @@ static void feed(const char *const *strings, size_t count, const char *text, uns
       start = i;
     }
   }
-  mk_stop_finish(&stop, &out, &n);
+  cr_assert_eq(mk_stop_finish(&stop, "", 0, &out, &n), MK_OK);
   memcpy(shown + used, out, n);
   shown[used + n] = 0;
   *hit = stop.hit;
@@ -60,6 +60,20 @@ Test(stop, shows_what_cannot_be_a_beginning) {
   mk_stop_free(&stop);
 }
 
+Test(stop, the_last_piece_brings_what_was_held) {
+  const char *strings[] = {"END"}, *out;
+  size_t length;
+  mk_stop stop = {.strings = strings, .count = 1};
+  cr_assert_eq(mk_stop_push(&stop, "abEN", 4, &out, &length), MK_OK);
+  cr_assert_eq(mk_stop_finish(&stop, "E", 1, &out, &length), MK_OK);
+  cr_assert(length == 3 && memcmp(out, "ENE", 3) == 0);
+  mk_stop_free(&stop);
+  cr_assert_eq(mk_stop_push(&stop, "abEN", 4, &out, &length), MK_OK);
+  cr_assert_eq(mk_stop_finish(&stop, "D!", 2, &out, &length), MK_OK);
+  cr_assert(length == 0 && stop.hit);
+  mk_stop_free(&stop);
+}
+
 Test(stop, allocation_failure) {
   const char *out;
   size_t length;
@@ -67,7 +81,7 @@ Test(stop, allocation_failure) {
   mk_alloc_fail_at(1, false);
   cr_assert_eq(mk_stop_push(&stop, "a", 1, &out, &length), MK_ERR_RUNTIME);
   mk_alloc_fail_at(0, false);
-  mk_stop_finish(&stop, &out, &length);
+  cr_assert_eq(mk_stop_finish(&stop, "", 0, &out, &length), MK_OK);
   cr_assert_eq(length, 0);
   mk_stop_free(&stop);
 }

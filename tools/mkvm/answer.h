@@ -1,22 +1,20 @@
 /* What is made of generated tokens: their text, up to where the model or a stop text ends it, shown as it comes or kept.
  *
- * A mk_answer begins zeroed but for options, config, decoder, stop and npy; mk_answer_end releases decoder, stop and report. One
- * thread. Failure: MK_ERR_RUNTIME (memory, standard output, logits that are not numbers). */
+ * The text is lib/reply.h's; here it is printed or reported, with the log-probabilities and times that a run shows.
+ * A mk_answer begins as mk_answer_of makes it; mk_answer_end releases reply and report. One thread. Failure: MK_ERR_RUNTIME (memory,
+ * standard output, logits that are not numbers). */
 #ifndef MK_ANSWER_H
 #define MK_ANSWER_H
 
-#include "engine/stop.h"
-#include "text/tokenizer.h"
+#include "lib/reply.h"
 #include "tools/lib/npy.h"
 #include "tools/mkvm/report.h"
 #include "tools/mkvm/run_option.h"
 
 typedef struct mk_answer {
   const mk_run_option *options;
-  const mk_config *config;
-  mk_decoder *decoder;
+  mk_reply reply;
   mk_npy *npy;
-  mk_stop stop;
   mk_run_report report;
   bool kept; /* its text is one of several: it goes to the report */
   char last; /* character shown last, for the closing line end */
@@ -24,11 +22,12 @@ typedef struct mk_answer {
   mk_status status; /* of mk_answer_token, which cannot return one */
 } mk_answer;
 
-/* A prompt's tokens. A chat template writes the special tokens itself. MK_ERR_USAGE when there are none, more than `context`, or one that
- * the model has no embedding for. */
+/* A prompt's tokens (lib/prompt.h). */
 mk_status mk_answer_encode(const mk_tokenizer *tokenizer, const mk_config *config, const char *text, size_t length,
                            bool chat, uint32_t context, mk_tokens *tokens);
 
+/* options and config are the caller's and outlive it. */
+mk_answer mk_answer_of(const mk_run_option *options, const mk_config *config);
 /* Makes the decoder; without a chat the text goes on with the prompt's. */
 mk_status mk_answer_begin(mk_answer *answer, const mk_tokenizer *tokenizer, const mk_tokens *prompt);
 /* From here on time is taken. */

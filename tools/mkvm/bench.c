@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/prompt.h"
 #include "models/family.h"
 #include "models/mla.h"
 #include "models/synth.h"

@@ -162,18 +162,3 @@ void mk_progress(const char *what, uint64_t done, uint64_t total) {
   }
   (void)fflush(stderr);
 }
-
-mk_status mk_context_size(uint64_t asked, const mk_config *config, uint32_t *out) {
-  enum { USUAL_CONTEXT = 4096 };
-  const uint32_t max_position = config->max_position;
-  if (asked > max_position) {
-    return mk_error(MK_ERR_USAGE, "a context of %" PRIu64 " tokens is asked for; this model has at most %u%s", asked,
-                    max_position,
-                    config->rope_type == MK_ROPE_DYNAMIC
-                        ? ", its max_position_embeddings: beyond it rope type \"dynamic\" turns into another rotation, "
-                          "which is not supported"
-                        : "");
-  }
-  *out = asked != 0 ? (uint32_t)asked : max_position < USUAL_CONTEXT ? max_position : USUAL_CONTEXT;
-  return MK_OK;
-}

@@ -74,8 +74,4 @@ int mk_finish(const char *title, mk_status status);
 /* A percentage on standard error, only when that is a terminal; `what` names the work. done == total clears the line. */
 void mk_progress(const char *what, uint64_t done, uint64_t total);
 
-/* Tokens of context when none are asked for: the model's own limit, but at most 4096; `asked` (0: none) above the limit is
- * a usage error. */
-mk_status mk_context_size(uint64_t asked, const mk_config *config, uint32_t *out);
-
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lib/prompt.h"
 #include "mk_version.h"
 #include "models/directory.h"
 #include "models/llama.h"

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lib/prompt.h"
 #include "models/directory.h"
 #include "models/llama.h"
 #include "scheduler/compile.h"

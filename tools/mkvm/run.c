@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lib/prompt.h"
 #include "tools/mkvm/answer.h"
 #include "tools/mkvm/chat.h"
 #include "tools/mkvm/command.h"
@@ -85,7 +86,7 @@ static mk_status run_engine(const mk_run_option *o, mk_answer *r, char device[MK
   snprintf(device, MK_DEVICE_TEXT, "%s", mk_engine_device(engine));
   mk_status status = mk_trace_option_begin(&o->trace, engine);
   if (status == MK_OK && o->logits != NULL) {
-    status = mk_npy_create(o->logits, r->config->vocab, &r->npy);
+    status = mk_npy_create(o->logits, r->reply.config->vocab, &r->npy);
   }
   if (status == MK_OK && echo) {
     status = mk_answer_show(r, text->text, text->length); /* what loading shows has been cleared */
@@ -109,10 +110,7 @@ static mk_status run_model(const mk_run_option *o, const mk_config *config, uint
                            const mk_tokenizer *tokenizer, const mk_prompt_text *text) {
   mk_tokens prompt = {0};
   char device[MK_DEVICE_TEXT] = "";
-  mk_answer r = {.options = o,
-                 .config = config,
-                 .stop = {.strings = o->stops, .count = o->stop_count},
-                 .report = {.logprob_count = o->sampling.logprob_count}};
+  mk_answer r = mk_answer_of(o, config);
   mk_status status;
   MK_TRY_GOTO(mk_answer_encode(tokenizer, config, text->text, text->length, o->chat, context, &prompt), done);
   if (o->compare) {
@@ -169,7 +167,7 @@ static mk_status answer(void *user, const char *text, size_t length, const char 
   const mk_run_option *o = s->options;
   mk_tokens prompt = {0};
   mk_answer_end(&s->last);
-  s->last = (mk_answer){.options = o, .config = s->config, .stop = {.strings = o->stops, .count = o->stop_count}};
+  s->last = mk_answer_of(o, s->config);
   mk_status status;
   MK_TRY_GOTO(mk_answer_encode(s->tokenizer, s->config, text, length, true, s->context, &prompt), done);
   MK_TRY_GOTO(mk_answer_begin(&s->last, s->tokenizer, &prompt), done);

@@ -103,14 +103,11 @@ static mk_status begin(many *m, const mk_config *config, uint32_t context, const
   const mk_run_option *o = m->options;
   for (size_t i = 0; i < m->count; i++) {
     mk_answer *a = &m->answers[i];
-    *a = (mk_answer){.options = o,
-                     .config = config,
-                     .kept = true,
-                     .stop = {.strings = o->stops, .count = o->stop_count},
-                     .report = {.logprob_count = o->sampling.logprob_count,
-                                .model = o->model,
-                                .prompt = &m->prompts[i],
-                                .sampling = &o->sampling}};
+    *a = mk_answer_of(o, config);
+    a->kept = true;
+    a->report.model = o->model;
+    a->report.prompt = &m->prompts[i];
+    a->report.sampling = &o->sampling;
     mk_status status =
         mk_answer_encode(tokenizer, config, m->texts[i].text, m->texts[i].length, o->chat, context, &m->prompts[i]);
     if (status != MK_OK) {

@@ -5,9 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
-#include "models/generation.h"
+#include "lib/defaults.h"
 #include "tools/mkvm/command.h"
 
 enum {
@@ -153,22 +152,19 @@ const struct argp mk_sampling_argp = {.options = option_table, .parser = parse};
 
 mk_status mk_sampling_option_resolve(mk_sampling_option *o, const char *directory, uint32_t vocab) {
   mk_sampling *s = &o->sampling;
-  mk_generation model;
-  MK_TRY(mk_generation_load(directory, &model));
+  mk_generation generation;
+  MK_TRY(mk_generation_load(directory, &generation));
+  const mk_sampling model = mk_sampling_of_generation(&generation);
   bool filters = (o->given & (GIVEN_TOP_K | GIVEN_TOP_P | GIVEN_MIN_P)) != 0;
   if ((o->given & GIVEN_TEMPERATURE) == 0) {
-    s->temperature = model.do_sample ? model.temperature : filters ? 1 : 0;
+    s->temperature = generation.do_sample ? model.temperature : filters ? 1 : 0;
   }
   s->top_k = (o->given & GIVEN_TOP_K) != 0 ? s->top_k : model.top_k;
   s->top_p = (o->given & GIVEN_TOP_P) != 0 ? s->top_p : model.top_p;
   s->min_p = (o->given & GIVEN_MIN_P) != 0 ? s->min_p : model.min_p;
-  s->repetition = (o->given & GIVEN_REPETITION) != 0 ? s->repetition : model.repetition_penalty;
+  s->repetition = (o->given & GIVEN_REPETITION) != 0 ? s->repetition : model.repetition;
   if ((o->given & GIVEN_SEED) == 0) {
-    uint32_t seed;
-    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) {
-      return mk_error(MK_ERR_RUNTIME, "the system gives no random seed (%s); give one with --seed", strerror(errno));
-    }
-    s->seed = seed;
+    MK_TRY(mk_random_seed(&s->seed));
   }
   return mk_sampling_check(s, vocab);
 }

@@ -1,0 +1,249 @@
+/* libmkvm: a Hugging Face model directory of the Llama family, ready to generate.
+ *
+ *   mkvm_request request;
+ *   mkvm_request_init(&request);
+ *   request.text = "A database is";
+ *   request.text_length = strlen(request.text);
+ *   request.on_token = print;
+ *   if (mkvm_open("models/demo", NULL, &engine) == MKVM_OK && mkvm_submit(engine, &request, NULL) == MKVM_OK) {
+ *     mkvm_run(engine);
+ *   }
+ *
+ * Who owns what. An engine owns all that it opens until mkvm_close. What a request points to is copied by mkvm_submit.
+ * What a callback is given is valid until it returns. What comes out through a `T **` is the caller's, for mkvm_free.
+ *
+ * Which thread. Engines share nothing: several live in one process, each with threads of its own. Of one engine, one
+ * thread at a time may be in mkvm_step or mkvm_run (another one is refused); no thread may be in any function of an
+ * engine that mkvm_close closes, nor call one later. All other functions may be called from any thread at any time.
+ * Callbacks come in the thread that is in mkvm_step, mkvm_run, mkvm_open or mkvm_close. Those of a request may call
+ * everything but mkvm_step, mkvm_run and mkvm_close of their engine, which refuse. A callback returns: neither longjmp
+ * nor a C++ exception may leave it.
+ *
+ * How it fails. A function that can fail returns a mkvm_status. When it is not MKVM_OK, mkvm_message() is a sentence
+ * that names the field or value at fault, and nothing has been handed out. The library prints nothing, ends no
+ * process, handles no signal and reads no environment variable. (NVIDIA's driver, opened at run time, has its own
+ * habits.)
+ *
+ * ABI. Structs that the caller fills begin with `size`, which mkvm_..._init sets, with the default of every other
+ * member. Later versions add members at the end; an older program gets their defaults, and a newer program is refused
+ * when it sets what an older library does not know. Structs that the library fills grow at the end, too. Enumerators
+ * keep their values; new ones may come. What breaks this changes the soname. */
+#ifndef MKVM_H
+#define MKVM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define MKVM_VERSION_MAJOR 0
+#define MKVM_VERSION_MINOR 1
+#define MKVM_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define MKVM_API __attribute__((visibility("default")))
+#else
+#define MKVM_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Of the library that runs, as "0.1.0"; the macros are of the header that was compiled. */
+MKVM_API const char *mkvm_version(void);
+
+typedef enum mkvm_status {
+  MKVM_OK = 0,
+  MKVM_ERR_RUNTIME = 1,  /* out of memory, input or output, anything else of the host */
+  MKVM_ERR_USAGE = 2,    /* an argument, or a call at the wrong time */
+  MKVM_ERR_FILE = 3,     /* a file of the model is bad, malformed or not supported */
+  MKVM_ERR_REJECTED = 4, /* the verifier rejects what was made of the model: a fault of the library */
+  MKVM_ERR_DEVICE = 5    /* the machine faulted or ran into a deadline */
+} mkvm_status;
+
+/* Of the last failure in this thread, "" before the first; valid until this thread's next call of the library. */
+MKVM_API const char *mkvm_message(void);
+
+/* Frees what was handed out; NULL is fine. */
+MKVM_API void mkvm_free(void *memory);
+
+/* ---- An engine ---- */
+
+typedef struct mkvm_engine mkvm_engine;
+
+typedef enum mkvm_log_level {
+  MKVM_LOG_WARNING = 1, /* what may not be as the user expects */
+  MKVM_LOG_INFO = 2
+} mkvm_log_level;
+
+typedef struct mkvm_options {
+  size_t size;
+  const char *device;   /* "cpu", "cuda" or "cuda:N"; NULL: the first GPU where it can be used, else the CPU */
+  uint32_t max_context; /* tokens of a request, prompt and answer together; 0: the model's limit, at most 4096 */
+  /* Requests that share a step: 1, 2, 4, 8 or 16. With more than 1 they are faster together, and so are long prompts;
+   * but so far only greedy requests are possible then, and mkvm_submit refuses others. */
+  uint32_t max_batch;
+  uint32_t threads;         /* of the CPU; 0: one for each core that the process may use */
+  const char *cache_folder; /* of packed weights, written where they are missing, to open faster; NULL: none */
+  /* A line without its end, in the thread that called the library; NULL: nothing is said. */
+  void (*on_log)(void *user, mkvm_log_level level, const char *line);
+  /* Bytes of weights loaded by mkvm_open, which fails with MKVM_ERR_RUNTIME when this returns other than 0. May be
+   * NULL. */
+  int (*on_progress)(void *user, uint64_t done, uint64_t total);
+  void *user; /* of both */
+} mkvm_options;
+
+#define mkvm_options_init(options) mkvm_options_init_size((options), sizeof *(options))
+MKVM_API void mkvm_options_init_size(mkvm_options *options, size_t size);
+
+/* options: NULL for the defaults. It takes as long as reading the weights does. */
+MKVM_API mkvm_status mkvm_open(const char *directory, const mkvm_options *options, mkvm_engine **out);
+/* Ends what has not ended (on_end comes, with MKVM_END_CANCELLED), then frees the engine; NULL is fine.
+ * MKVM_ERR_USAGE, and nothing is closed, while the engine works: in a callback of its requests. */
+MKVM_API mkvm_status mkvm_close(mkvm_engine *engine);
+
+typedef struct mkvm_info {
+  size_t size;
+  const char *device; /* "cpu", or "cuda:0 (NVIDIA H200)"; as long-lived as the engine */
+  uint32_t vocabulary;
+  uint32_t max_context;
+  uint32_t model_context; /* what the model could do */
+  uint32_t max_batch;
+  int has_chat_template;
+  double load_seconds;
+  uint64_t weight_bytes, kv_bytes; /* memory on the machine */
+} mkvm_info;
+
+#define mkvm_get_info(engine, info) mkvm_get_info_size((engine), (info), sizeof *(info))
+MKVM_API mkvm_status mkvm_get_info_size(const mkvm_engine *engine, mkvm_info *out, size_t size);
+
+/* ---- Text ---- */
+
+/* Ids of `text` as Hugging Face tokenizers give them. add_special: with those that the tokenizer puts around a text,
+ * such as a BOS; those written in the text are recognised either way. Bytes that are not UTF-8 become U+FFFD. */
+MKVM_API mkvm_status mkvm_tokenize(const mkvm_engine *engine, const char *text, size_t length, int add_special,
+                                   uint32_t **tokens, size_t *count);
+/* The text of ids, without special tokens; always UTF-8. *text has a NUL that *length does not count. */
+MKVM_API mkvm_status mkvm_detokenize(const mkvm_engine *engine, const uint32_t *tokens, size_t count, char **text,
+                                     size_t *length);
+
+typedef struct mkvm_turn { /* of a conversation */
+  const char *role;        /* "system", "user", "assistant", or what else the model's template knows */
+  const char *content;
+  size_t content_length;
+} mkvm_turn;
+
+/* The conversation as the model's chat template writes it, up to where the answer begins; tokenize it without
+ * add_special. MKVM_ERR_FILE without a template that can be used, MKVM_ERR_USAGE when the template refuses the
+ * conversation. */
+MKVM_API mkvm_status mkvm_chat_text(const mkvm_engine *engine, const mkvm_turn *turns, size_t count, char **text,
+                                    size_t *length);
+
+/* ---- Requests ---- */
+
+typedef struct mkvm_bias {
+  uint32_t token;
+  float bias; /* is added to its logit; -INFINITY bans the token */
+} mkvm_bias;
+
+typedef struct mkvm_sampling {
+  size_t size;
+  uint64_t seed;
+  double temperature;        /* 0: always the most probable token */
+  double top_p;              /* 1: off */
+  double min_p;              /* 0: off */
+  double repetition_penalty; /* 1: off */
+  double presence_penalty, frequency_penalty;
+  const mkvm_bias *biases; /* a token at most once */
+  size_t bias_count;
+  uint32_t top_k; /* 0: off */
+} mkvm_sampling;
+
+/* Greedy: temperature 0 and everything off. A seed gives the same tokens every time. */
+#define mkvm_sampling_init(sampling) mkvm_sampling_init_size((sampling), sizeof *(sampling))
+MKVM_API void mkvm_sampling_init_size(mkvm_sampling *sampling, size_t size);
+/* What the model's generation_config.json asks for, and a seed from the system. */
+#define mkvm_sampling_of_model(engine, sampling) mkvm_sampling_of_model_size((engine), (sampling), sizeof *(sampling))
+MKVM_API mkvm_status mkvm_sampling_of_model_size(const mkvm_engine *engine, mkvm_sampling *sampling, size_t size);
+
+#define MKVM_NO_TOKEN UINT32_MAX
+
+typedef struct mkvm_token { /* what a request has come to */
+  uint64_t request;
+  uint32_t token;   /* end-of-text tokens included; MKVM_NO_TOKEN: text that was held back, now that nothing follows */
+  const char *text; /* to be shown now: whole UTF-8 characters, possibly none, up to a stop text; without a NUL */
+  size_t length;
+} mkvm_token;
+
+typedef enum mkvm_end_reason {
+  MKVM_END_STOP = 1,      /* an end-of-text token or a stop text */
+  MKVM_END_LENGTH = 2,    /* max_tokens, or a full context */
+  MKVM_END_CANCELLED = 3, /* by mkvm_cancel, on_token or mkvm_close */
+  MKVM_END_ERROR = 4      /* status and message say why */
+} mkvm_end_reason;
+
+typedef struct mkvm_end {
+  uint64_t request;
+  mkvm_end_reason reason;
+  mkvm_status status;
+  const char *message; /* "" without an error */
+  size_t prompt_tokens, tokens;
+  double queue_seconds;    /* from mkvm_submit to the engine's beginning with it */
+  double prompt_seconds;   /* from there to the first token, or the end without one */
+  double generate_seconds; /* from the first token to the last */
+} mkvm_end;
+
+typedef struct mkvm_request {
+  size_t size;
+  /* The prompt, one of the three: a text, which the answer's goes on; the turns of a conversation; ids. */
+  const char *text;
+  size_t text_length;
+  const mkvm_turn *turns;
+  size_t turn_count;
+  const uint32_t *tokens;
+  size_t token_count;
+  size_t max_tokens;             /* 0: as many as the context has room for */
+  const mkvm_sampling *sampling; /* NULL: greedy */
+  const char *const *stops;      /* texts of at least one byte at which the answer ends; they are not part of it */
+  size_t stop_count;
+  int ignore_end; /* not 0: goes on after an end-of-text token */
+  /* For every token, and for text that was held back; not 0 cancels the request. NULL: nobody is told. */
+  int (*on_token)(void *user, const mkvm_token *token);
+  /* Once, the last that is heard of the request. NULL: nobody is told. */
+  void (*on_end)(void *user, const mkvm_end *end);
+  void *user; /* of both */
+} mkvm_request;
+
+#define mkvm_request_init(request) mkvm_request_init_size((request), sizeof *(request))
+MKVM_API void mkvm_request_init_size(mkvm_request *request, size_t size);
+
+/* Puts a request into the queue, first come, first served; says here what is wrong with it. *id (`id` may be NULL) is
+ * its number, from 1. */
+MKVM_API mkvm_status mkvm_submit(mkvm_engine *engine, const mkvm_request *request, uint64_t *id);
+/* The request gets no more tokens: one that waits ends in the next mkvm_step, one at work where its next token would
+ * come. One that has ended is left alone. MKVM_ERR_USAGE for a number that was never given out. */
+MKVM_API mkvm_status mkvm_cancel(mkvm_engine *engine, uint64_t id);
+
+/* Does some of the work: when there are requests, at least one of them gets a token or ends. How much more is done is
+ * the engine's choice and will change; so far a request, or all that wait when max_batch is more than 1, comes to its
+ * end. *left (`left` may be NULL): requests that have not ended. Fails when the machine does: the requests at work
+ * then end with MKVM_END_ERROR, those that wait go on waiting. What is wrong with one request ends that one alone. */
+MKVM_API mkvm_status mkvm_step(mkvm_engine *engine, size_t *left);
+/* mkvm_step until no request is left, those included that callbacks and other threads submit meanwhile. */
+MKVM_API mkvm_status mkvm_run(mkvm_engine *engine);
+
+typedef struct mkvm_stats { /* since mkvm_open */
+  size_t size;
+  uint64_t submitted, waiting, running;
+  uint64_t stopped, full, cancelled, failed; /* ended: MKVM_END_STOP, _LENGTH, _CANCELLED, _ERROR */
+  uint64_t prompt_tokens, tokens;            /* of those that have ended */
+  double busy_seconds;                       /* in mkvm_step and mkvm_run */
+} mkvm_stats;
+
+#define mkvm_get_stats(engine, stats) mkvm_get_stats_size((engine), (stats), sizeof *(stats))
+MKVM_API mkvm_status mkvm_get_stats_size(mkvm_engine *engine, mkvm_stats *out, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

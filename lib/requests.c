@@ -1,0 +1,227 @@
+/* Requests, from what a caller says to the queue, and to their ends. See internal.h. */
+#include <stdio.h>
+#include <string.h>
+
+#include "lib/internal.h"
+
+void mkvm_request_free(job *r) {
+  if (r == NULL) {
+    return;
+  }
+  mk_reply_free(&r->reply);
+  mk_tokens_free(&r->prompt);
+  mk_free(r->biases);
+  for (size_t i = 0; i < r->stop_count; i++) {
+    mk_free(r->stops[i]);
+  }
+  mk_free(r->stops);
+  mk_free(r);
+}
+
+static mk_status take_ids(const mkvm_engine *e, const mkvm_request *given, mk_tokens *out) {
+  const uint32_t vocab = mk_engine_config(e->engine)->vocab;
+  if (given->token_count == 0 || given->token_count > e->max_context) {
+    return mk_error(MK_ERR_USAGE, "the prompt has %zu tokens; the context holds 1 to %u", given->token_count,
+                    e->max_context);
+  }
+  for (size_t i = 0; i < given->token_count; i++) {
+    if (given->tokens[i] >= vocab) {
+      return mk_error(MK_ERR_USAGE, "prompt token %zu is %u; the vocabulary has %u", i, given->tokens[i], vocab);
+    }
+  }
+  MK_TRY(mk_alloc(given->token_count, sizeof *out->ids, &out->ids));
+  memcpy(out->ids, given->tokens, given->token_count * sizeof *out->ids);
+  out->count = out->capacity = given->token_count;
+  return MK_OK;
+}
+
+static mk_status take_prompt(const mkvm_engine *e, const mkvm_request *given, job *r) {
+  char *text;
+  size_t length;
+  if ((given->text != NULL) + (given->turns != NULL) + (given->tokens != NULL) != 1) {
+    return mk_error(MK_ERR_USAGE, "mkvm_request: the prompt is one of text, turns and tokens; the others are NULL");
+  }
+  if (given->tokens != NULL) {
+    return take_ids(e, given, &r->prompt);
+  }
+  if (given->text != NULL) {
+    return mkvm_encode(e, given->text, given->text_length, false, &r->prompt);
+  }
+  r->conversation = true;
+  MK_TRY(mkvm_render(e, given->turns, given->turn_count, &text, &length));
+  mk_status status = mkvm_encode(e, text, length, true, &r->prompt);
+  mk_free(text);
+  return status;
+}
+
+static mk_status take_stops(const mkvm_request *given, job *r) {
+  if (given->stops == NULL && given->stop_count != 0) {
+    return mk_error(MK_ERR_USAGE, "mkvm_request: %zu stops at no address", given->stop_count);
+  }
+  MK_TRY(mk_alloc(given->stop_count, sizeof *r->stops, &r->stops));
+  for (size_t i = 0; i < given->stop_count; i++) {
+    if (given->stops[i] == NULL || given->stops[i][0] == '\0') {
+      return mk_error(MK_ERR_USAGE, "stop text %zu is empty; every text would end before it began", i);
+    }
+    MK_TRY(mk_strdup(given->stops[i], &r->stops[i]));
+    r->stop_count = i + 1;
+  }
+  return MK_OK;
+}
+
+static mk_status take_request(const mkvm_engine *e, const mkvm_request *given, job *r) {
+  mkvm_request own;
+  mkvm_request_init(&own);
+  MK_TRY(mkvm_take_struct("mkvm_request", given, offsetof(mkvm_request, user) + sizeof own.user, &own, sizeof own));
+  MK_TRY(take_prompt(e, &own, r));
+  MK_TRY(take_stops(&own, r));
+  MK_TRY(mkvm_take_sampling(e, own.sampling, &r->sampling, &r->biases));
+  if (e->max_batch > 1 && !mk_sampling_is_greedy(&r->sampling)) {
+    return mk_error(MK_ERR_USAGE,
+                    "the request draws its tokens, which is not possible yet where requests share steps; open the "
+                    "engine with max_batch 1, or leave temperature, penalties and biases out");
+  }
+  r->max_tokens = own.max_tokens == 0 ? SIZE_MAX : own.max_tokens;
+  r->on_token = own.on_token;
+  r->on_end = own.on_end;
+  r->user = own.user;
+  atomic_init(&r->cancelled, false);
+  r->reply = (mk_reply){.config = mk_engine_config(e->engine),
+                        .ignore_eos = own.ignore_end != 0,
+                        .stop = {.strings = (const char *const *)r->stops, .count = r->stop_count}};
+  return mk_reply_begin(&r->reply, e->tokenizer, r->conversation ? NULL : &r->prompt);
+}
+
+/* At the end of the queue. */
+static mk_status queue_up(mkvm_engine *e, job *r, uint64_t *id) {
+  r->submitted = mkvm_clock();
+  pthread_mutex_lock(&e->lock);
+  const bool closing = e->closing;
+  if (!closing) {
+    job **at = &e->waiting;
+    while (*at != NULL) {
+      at = &(*at)->next;
+    }
+    *at = r;
+    r->id = ++e->last_id;
+    e->stats.submitted++;
+    e->stats.waiting++;
+    if (id != NULL) {
+      *id = r->id;
+    }
+  }
+  pthread_mutex_unlock(&e->lock);
+  return closing ? mk_error(MK_ERR_USAGE, "mkvm_submit: the engine is being closed") : MK_OK;
+}
+
+mkvm_status mkvm_submit(mkvm_engine *e, const mkvm_request *given, uint64_t *id) {
+  job *r;
+  if (e == NULL || given == NULL) {
+    return mkvm_status_of(mk_error(MK_ERR_USAGE, "mkvm_submit: the engine or the request is missing"));
+  }
+  mk_status status = mk_alloc(1, sizeof *r, &r);
+  if (status == MK_OK) {
+    status = take_request(e, given, r);
+  }
+  if (status == MK_OK) {
+    status = queue_up(e, r, id);
+  }
+  if (status != MK_OK) {
+    mkvm_request_free(r);
+  }
+  return mkvm_status_of(status);
+}
+
+static bool cancel_in(job *list, uint64_t id) {
+  for (job *r = list; r != NULL; r = r->next) {
+    if (r->id == id) {
+      atomic_store(&r->cancelled, true);
+      return true;
+    }
+  }
+  return false;
+}
+
+mkvm_status mkvm_cancel(mkvm_engine *e, uint64_t id) {
+  if (e == NULL) {
+    return mkvm_status_of(mk_error(MK_ERR_USAGE, "mkvm_cancel: the engine is missing"));
+  }
+  pthread_mutex_lock(&e->lock);
+  const uint64_t last = e->last_id;
+  (void)(cancel_in(e->waiting, id) || cancel_in(e->working, id));
+  pthread_mutex_unlock(&e->lock);
+  return id != 0 && id <= last ? MKVM_OK
+                               : mkvm_status_of(mk_error(MK_ERR_USAGE, "mkvm_cancel: no request has the number %llu",
+                                                         (unsigned long long)id));
+}
+
+static mkvm_end_reason reason_of(const job *r, mk_status status) {
+  return status != MK_OK              ? MKVM_END_ERROR
+         : r->reply.ended             ? MKVM_END_STOP
+         : atomic_load(&r->cancelled) ? MKVM_END_CANCELLED
+                                      : MKVM_END_LENGTH;
+}
+
+/* Text that was held back. */
+static mk_status tell_rest(job *r) {
+  mkvm_token rest = {.request = r->id, .token = MKVM_NO_TOKEN};
+  MK_TRY(mk_reply_finish(&r->reply, &rest.text, &rest.length));
+  if (rest.length != 0 && r->on_token != NULL) {
+    (void)r->on_token(r->user, &rest);
+  }
+  return MK_OK;
+}
+
+static void count_end(mkvm_engine *e, const job *r, mkvm_end_reason reason) {
+  pthread_mutex_lock(&e->lock);
+  mkvm_stats *s = &e->stats;
+  *(r->begun != 0 ? &s->running : &s->waiting) -= 1;
+  *(reason == MKVM_END_STOP        ? &s->stopped
+    : reason == MKVM_END_LENGTH    ? &s->full
+    : reason == MKVM_END_CANCELLED ? &s->cancelled
+                                   : &s->failed) += 1;
+  s->prompt_tokens += r->begun != 0 ? r->prompt.count : 0;
+  s->tokens += r->reply.tokens;
+  pthread_mutex_unlock(&e->lock);
+}
+
+void mkvm_finish(mkvm_engine *e, job *r, mk_status status) {
+  enum { MESSAGE = 4096 };
+  char message[MESSAGE] = "";
+  if (status == MK_OK) {
+    status = r->status;
+  }
+  if (status == MK_OK && !atomic_load(&r->cancelled)) {
+    status = tell_rest(r);
+  }
+  if (status != MK_OK) { /* a callback that calls us may leave another message */
+    snprintf(message, sizeof message, "%s", mk_error_message());
+  }
+  const double now = mkvm_clock();
+  const double begun = r->begun != 0 ? r->begun : now, first = r->first != 0 ? r->first : now;
+  const mkvm_end end = {.request = r->id,
+                        .reason = reason_of(r, status),
+                        .status = mkvm_status_of(status),
+                        .message = message,
+                        .prompt_tokens = r->prompt.count,
+                        .tokens = r->reply.tokens,
+                        .queue_seconds = begun - r->submitted,
+                        .prompt_seconds = r->begun != 0 ? first - begun : 0,
+                        .generate_seconds = r->first != 0 ? r->last - r->first : 0};
+  r->ended = true;
+  count_end(e, r, end.reason);
+  if (r->on_end != NULL) {
+    r->on_end(r->user, &end);
+  }
+}
+
+mkvm_status mkvm_get_stats_size(mkvm_engine *e, mkvm_stats *out, size_t size) {
+  if (e == NULL || out == NULL || size < sizeof out->size) {
+    return mkvm_status_of(mk_error(MK_ERR_USAGE, "mkvm_get_stats: the engine or the place is missing"));
+  }
+  pthread_mutex_lock(&e->lock);
+  const mkvm_stats stats = e->stats;
+  pthread_mutex_unlock(&e->lock);
+  mkvm_give_struct(&stats, sizeof stats, out, size);
+  return MKVM_OK;
+}

@@ -1,0 +1,606 @@
+/* The public library: what its header promises of engines, requests, threads and failures. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "include/mkvm.h"
+#include "tests/support/model.h"
+
+static char directory[TEST_PATH];
+static mk_config config;
+
+static void make(void) {
+  config = test_model_config(TEST_MODEL_TINY);
+  test_model_write(&config, directory);
+}
+
+static void drop(void) { test_model_remove(directory); }
+
+TestSuite(mkvm, .init = make, .fini = drop, .timeout = MK_HANG_SECONDS);
+
+#define OK(call) cr_assert_eq((call), MKVM_OK, "%s", mkvm_message())
+#define REFUSED(call, status, words)                                             \
+  do {                                                                           \
+    cr_assert_eq((call), (status), "%s", mkvm_message());                        \
+    cr_assert_not_null(strstr(mkvm_message(), (words)), "'%s'", mkvm_message()); \
+  } while (0)
+
+static mkvm_engine *open_tiny(uint32_t batch) {
+  mkvm_engine *engine;
+  mkvm_options options;
+  mkvm_options_init(&options);
+  options.device = "cpu";
+  options.max_context = 200;
+  options.max_batch = batch;
+  options.threads = 2;
+  OK(mkvm_open(directory, &options, &engine));
+  return engine;
+}
+
+enum { MOST = 256 };
+
+typedef struct answer { /* what callbacks were told */
+  mkvm_engine *engine;
+  uint32_t tokens[MOST];
+  size_t count, length, calls, ends, stop_after; /* stop_after: tokens; 0: never */
+  char text[4096], message[256];
+  mkvm_end end;
+  bool cancels; /* by mkvm_cancel instead of its result */
+} answer;
+
+static int on_token(void *user, const mkvm_token *token) {
+  answer *a = user;
+  cr_assert_eq(a->ends, 0);
+  a->calls++;
+  if (token->token != MKVM_NO_TOKEN) {
+    cr_assert_lt(a->count, MOST);
+    a->tokens[a->count++] = token->token;
+  }
+  cr_assert_lt(a->length + token->length, sizeof a->text);
+  memcpy(a->text + a->length, token->text, token->length);
+  a->length += token->length;
+  if (a->stop_after == 0 || a->count < a->stop_after) {
+    return 0;
+  }
+  if (a->cancels) {
+    OK(mkvm_cancel(a->engine, token->request));
+    return 0;
+  }
+  return 1;
+}
+
+static void on_end(void *user, const mkvm_end *end) {
+  answer *a = user;
+  a->ends++;
+  a->end = *end;
+  snprintf(a->message, sizeof a->message, "%s", end->message);
+}
+
+static mkvm_request request_of(answer *a, const uint32_t *prompt, size_t count, size_t tokens) {
+  mkvm_request request;
+  mkvm_request_init(&request);
+  request.tokens = prompt;
+  request.token_count = count;
+  request.max_tokens = tokens;
+  request.ignore_end = 1;
+  request.on_token = on_token;
+  request.on_end = on_end;
+  request.user = a;
+  return request;
+}
+
+static const uint32_t prompt[] = {5, 7, 11, 13};
+
+/* The tokens that this prompt has come to elsewhere. */
+static void expect_same(const answer *a, const answer *b) {
+  cr_assert_eq(a->count, b->count);
+  cr_assert_arr_eq(a->tokens, b->tokens, a->count * sizeof a->tokens[0]);
+  cr_assert_eq(a->length, b->length);
+  cr_assert_arr_eq(a->text, b->text, a->length);
+}
+
+static void generate(mkvm_engine *engine, const mkvm_sampling *sampling, answer *a) {
+  *a = (answer){.engine = engine};
+  mkvm_request request = request_of(a, prompt, 4, 20);
+  request.sampling = sampling;
+  OK(mkvm_submit(engine, &request, NULL));
+  OK(mkvm_run(engine));
+  cr_assert_eq(a->ends, 1);
+}
+
+Test(mkvm, a_request_from_prompt_to_end) {
+  mkvm_engine *engine = open_tiny(1);
+  answer a;
+  generate(engine, NULL, &a);
+  cr_assert_eq(a.count, 20);
+  cr_assert_eq(a.end.request, 1);
+  cr_assert_eq(a.end.reason, MKVM_END_LENGTH);
+  cr_assert_eq(a.end.status, MKVM_OK);
+  cr_assert_str_eq(a.message, "");
+  cr_assert(a.end.prompt_tokens == 4 && a.end.tokens == 20);
+  cr_assert(a.end.queue_seconds >= 0 && a.end.prompt_seconds > 0 && a.end.generate_seconds > 0);
+  mkvm_stats stats;
+  OK(mkvm_get_stats(engine, &stats));
+  cr_assert_eq(stats.size, sizeof stats);
+  cr_assert(stats.submitted == 1 && stats.waiting == 0 && stats.running == 0 && stats.full == 1);
+  cr_assert(stats.prompt_tokens == 4 && stats.tokens == 20 && stats.busy_seconds > 0);
+  mkvm_info info;
+  OK(mkvm_get_info(engine, &info));
+  cr_assert_str_eq(info.device, "cpu");
+  cr_assert(info.vocabulary == config.vocab && info.max_context == 200 && info.model_context == config.max_position);
+  cr_assert(info.max_batch == 1 && info.weight_bytes > 0 && info.kv_bytes > 0 && info.load_seconds > 0);
+  OK(mkvm_close(engine));
+}
+
+Test(mkvm, text_and_ids) {
+  mkvm_engine *engine = open_tiny(1);
+  uint32_t *ids;
+  char *text;
+  size_t count, length;
+  OK(mkvm_tokenize(engine, "h\xc3\xa9", 3, 0, &ids, &count));
+  cr_assert_eq(count, 3);
+  OK(mkvm_detokenize(engine, ids, count, &text, &length));
+  cr_assert_eq(length, 3);
+  cr_assert_str_eq(text, "h\xc3\xa9");
+  mkvm_free(text);
+  OK(mkvm_detokenize(engine, ids, 2, &text, &length)); /* half a character */
+  cr_assert_str_eq(text, "h\xef\xbf\xbd");
+  mkvm_free(text);
+  mkvm_free(ids);
+  OK(mkvm_tokenize(engine, NULL, 0, 0, &ids, &count));
+  cr_assert(count == 0 && ids != NULL);
+  mkvm_free(ids);
+  OK(mkvm_detokenize(engine, NULL, 0, &text, &length));
+  cr_assert_str_eq(text, "");
+  mkvm_free(text);
+  OK(mkvm_close(engine));
+}
+
+Test(mkvm, a_conversation) {
+  const mkvm_turn turns[] = {{"user", "What is free software?", 22}};
+  mkvm_engine *engine;
+  mkvm_options options;
+  mkvm_request request;
+  answer a = {.count = 0};
+  char *text;
+  size_t length;
+  mkvm_options_init(&options);
+  options.device = "cpu";
+  OK(mkvm_open(MK_SOURCE_DIR "/models/demo", &options, &engine));
+  OK(mkvm_chat_text(engine, turns, 1, &text, &length));
+  cr_assert_eq(strlen(text), length);
+  cr_assert_not_null(strstr(text, "What is free software?"));
+  mkvm_free(text);
+  mkvm_request_init(&request);
+  request.turns = turns;
+  request.turn_count = 1;
+  request.max_tokens = 5;
+  request.on_token = on_token;
+  request.on_end = on_end;
+  request.user = &a;
+  OK(mkvm_submit(engine, &request, NULL));
+  OK(mkvm_run(engine));
+  OK(mkvm_detokenize(engine, a.tokens, a.count, &text, &length)); /* a text of its own */
+  cr_assert(a.count == 5 && a.length == length && memcmp(a.text, text, length) == 0, "'%s', '%s'", a.text, text);
+  mkvm_free(text);
+  OK(mkvm_close(engine));
+  engine = open_tiny(1);
+  REFUSED(mkvm_chat_text(engine, turns, 1, &text, &length), MKVM_ERR_FILE, "no chat template");
+  request.size = sizeof request;
+  REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_FILE, "no chat template");
+  OK(mkvm_close(engine));
+}
+
+Test(mkvm, side_by_side_as_alone) {
+  enum { REQUESTS = 5 };
+  static const uint32_t prompts[REQUESTS][3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}, {3, 2, 1}, {9, 9, 9}};
+  answer alone[REQUESTS], together[REQUESTS];
+  for (uint32_t batch = 1; batch <= 4; batch += 3) {
+    mkvm_engine *engine = open_tiny(batch);
+    answer *to = batch == 1 ? alone : together;
+    size_t left = 99;
+    for (size_t i = 0; i < REQUESTS; i++) {
+      uint64_t id = 0;
+      to[i] = (answer){.engine = engine};
+      mkvm_request request = request_of(&to[i], prompts[i], 3, 10 + i);
+      OK(mkvm_submit(engine, &request, &id));
+      cr_assert_eq(id, i + 1);
+    }
+    for (size_t steps = 0; left != 0; steps++) { /* each brings something about */
+      size_t before = 0, after = 0;
+      cr_assert_leq(steps, 100);
+      for (size_t i = 0; i < REQUESTS; i++) {
+        before += to[i].calls + to[i].ends;
+      }
+      OK(mkvm_step(engine, &left));
+      for (size_t i = 0; i < REQUESTS; i++) {
+        after += to[i].calls + to[i].ends;
+      }
+      cr_assert_gt(after, before);
+    }
+    OK(mkvm_step(engine, &left));
+    OK(mkvm_close(engine));
+  }
+  for (size_t i = 0; i < REQUESTS; i++) {
+    cr_assert(alone[i].count == 10 + i && alone[i].ends == 1 && together[i].ends == 1);
+    expect_same(&alone[i], &together[i]);
+  }
+}
+
+Test(mkvm, each_request_draws_for_itself) {
+  mkvm_engine *engine = open_tiny(1);
+  mkvm_sampling hot, model;
+  answer greedy, one, two, again;
+  mkvm_sampling_init(&hot);
+  hot.temperature = 2;
+  hot.seed = 7;
+  generate(engine, NULL, &greedy);
+  generate(engine, &hot, &one);
+  hot.seed = 8;
+  generate(engine, &hot, &two);
+  hot.seed = 7;
+  generate(engine, &hot, &again);
+  expect_same(&one, &again);
+  cr_assert(memcmp(one.tokens, two.tokens, sizeof one.tokens) != 0);
+  generate(engine, NULL, &again);
+  expect_same(&greedy, &again);
+  const mkvm_bias ban = {greedy.tokens[0], -INFINITY};
+  mkvm_sampling_init(&hot);
+  hot.biases = &ban;
+  hot.bias_count = 1;
+  generate(engine, &hot, &two);
+  for (size_t i = 0; i < two.count; i++) {
+    cr_assert_neq(two.tokens[i], ban.token);
+  }
+  OK(mkvm_sampling_of_model(engine, &model));
+  cr_assert(model.temperature == 0 && model.top_p == 1); /* the tiny model asks for nothing */
+  OK(mkvm_close(engine));
+}
+
+/* A stop text ends the answer before it, and what was held back for it comes when it does not. */
+Test(mkvm, stop_texts) {
+  mkvm_engine *engine = open_tiny(1);
+  answer whole, cut = {.engine = engine};
+  generate(engine, NULL, &whole);
+  cr_assert_gt(whole.length, 4);
+  char stop[3] = {whole.text[whole.length / 2], whole.text[whole.length / 2 + 1], 0};
+  const char *at = strstr(whole.text, stop), *stops[] = {stop};
+  cr_assert_not_null(at);
+  mkvm_request request = request_of(&cut, prompt, 4, 20);
+  request.stops = stops;
+  request.stop_count = 1;
+  OK(mkvm_submit(engine, &request, NULL));
+  stop[0] = 0; /* it was copied */
+  OK(mkvm_run(engine));
+  cr_assert_eq(cut.end.reason, MKVM_END_STOP);
+  cr_assert_eq(cut.length, (size_t)(at - whole.text));
+  cr_assert_arr_eq(cut.text, whole.text, cut.length);
+  const char last[] = {whole.text[whole.length - 1], 'Z', 'Z', 0};
+  const char *begun[] = {last};
+  cut = (answer){.engine = engine};
+  request.stops = begun;
+  OK(mkvm_submit(engine, &request, NULL));
+  OK(mkvm_run(engine));
+  cr_assert_eq(cut.end.reason, MKVM_END_LENGTH);
+  cr_assert_eq(cut.calls, 21); /* the last one without a token */
+  expect_same(&cut, &whole);
+  OK(mkvm_close(engine));
+}
+
+Test(mkvm, cancel_from_a_callback) {
+  for (uint32_t batch = 1; batch <= 4; batch += 3) {
+    mkvm_engine *engine = open_tiny(batch);
+    answer all[3] = {
+        {.engine = engine, .stop_after = 3}, {.engine = engine}, {.engine = engine, .stop_after = 5, .cancels = true}};
+    for (size_t i = 0; i < 3; i++) {
+      mkvm_request request = request_of(&all[i], prompt, 4, 20);
+      OK(mkvm_submit(engine, &request, NULL));
+    }
+    OK(mkvm_run(engine));
+    cr_assert(all[0].count == 3 && all[0].end.reason == MKVM_END_CANCELLED && all[0].end.status == MKVM_OK);
+    cr_assert(all[1].count == 20 && all[1].end.reason == MKVM_END_LENGTH);
+    cr_assert(all[2].count == 5 && all[2].end.reason == MKVM_END_CANCELLED);
+    cr_assert(all[0].ends == 1 && all[1].ends == 1 && all[2].ends == 1);
+    OK(mkvm_close(engine));
+  }
+}
+
+Test(mkvm, cancel_what_waits) {
+  mkvm_engine *engine = open_tiny(1);
+  answer a = {.engine = engine}, b = {.engine = engine};
+  uint64_t first, second;
+  mkvm_request request = request_of(&a, prompt, 4, 20);
+  OK(mkvm_submit(engine, &request, &first));
+  request.user = &b;
+  OK(mkvm_submit(engine, &request, &second));
+  OK(mkvm_cancel(engine, second));
+  OK(mkvm_run(engine));
+  cr_assert(a.count == 20 && b.count == 0 && b.ends == 1 && b.end.reason == MKVM_END_CANCELLED);
+  OK(mkvm_cancel(engine, first)); /* has ended */
+  REFUSED(mkvm_cancel(engine, second + 1), MKVM_ERR_USAGE, "no request has the number 3");
+  REFUSED(mkvm_cancel(engine, 0), MKVM_ERR_USAGE, "no request has the number 0");
+  mkvm_stats stats;
+  OK(mkvm_get_stats(engine, &stats));
+  cr_assert(stats.cancelled == 1 && stats.full == 1 && stats.waiting == 0 && stats.running == 0);
+  /* Those that wait when the engine is closed hear of it. */
+  b = (answer){.engine = engine};
+  OK(mkvm_submit(engine, &request, NULL));
+  OK(mkvm_close(engine));
+  cr_assert(b.ends == 1 && b.end.reason == MKVM_END_CANCELLED);
+}
+
+/* From another thread, while the first token is being told. */
+typedef struct meeting {
+  answer answer;
+  pthread_barrier_t barrier;
+  uint64_t id;
+} meeting;
+
+static int meet(void *user, const mkvm_token *token) {
+  meeting *m = user;
+  if (m->answer.count == 0) {
+    pthread_barrier_wait(&m->barrier); /* the other one now cancels */
+    pthread_barrier_wait(&m->barrier);
+  }
+  return on_token(&m->answer, token);
+}
+
+static void *cancel_it(void *user) {
+  meeting *m = user;
+  size_t left;
+  pthread_barrier_wait(&m->barrier);
+  OK(mkvm_cancel(m->answer.engine, m->id));
+  REFUSED(mkvm_step(m->answer.engine, &left), MKVM_ERR_USAGE, "another thread");
+  REFUSED(mkvm_close(m->answer.engine), MKVM_ERR_USAGE, "works");
+  pthread_barrier_wait(&m->barrier);
+  return NULL;
+}
+
+Test(mkvm, cancel_from_another_thread) {
+  meeting m = {.answer = {.engine = open_tiny(1)}};
+  pthread_t other;
+  mkvm_request request = request_of(NULL, prompt, 4, 100);
+  request.on_token = meet;
+  request.on_end = NULL;
+  request.user = &m;
+  pthread_barrier_init(&m.barrier, NULL, 2);
+  OK(mkvm_submit(m.answer.engine, &request, &m.id));
+  cr_assert_eq(pthread_create(&other, NULL, cancel_it, &m), 0);
+  OK(mkvm_run(m.answer.engine));
+  pthread_join(other, NULL);
+  cr_assert_eq(m.answer.count, 1);
+  mkvm_stats stats;
+  OK(mkvm_get_stats(m.answer.engine, &stats));
+  cr_assert(stats.cancelled == 1 && stats.tokens == 1);
+  pthread_barrier_destroy(&m.barrier);
+  OK(mkvm_close(m.answer.engine));
+}
+
+/* A callback may submit, and may not make the engine work. */
+static void ask_again(void *user, const mkvm_end *end) {
+  answer *a = user;
+  const uint32_t other[] = {2};
+  size_t left;
+  on_end(a, end);
+  REFUSED(mkvm_step(a->engine, &left), MKVM_ERR_USAGE, "callback");
+  REFUSED(mkvm_run(a->engine), MKVM_ERR_USAGE, "callback");
+  REFUSED(mkvm_close(a->engine), MKVM_ERR_USAGE, "works");
+  if (end->request < 3) {
+    a->ends = 0;
+    mkvm_request request = request_of(a, other, 1, 2);
+    request.on_end = ask_again;
+    OK(mkvm_submit(a->engine, &request, NULL));
+  }
+}
+
+Test(mkvm, submit_in_a_callback) {
+  answer a = {.engine = open_tiny(2)};
+  mkvm_request request = request_of(&a, prompt, 4, 2);
+  request.on_end = ask_again;
+  OK(mkvm_submit(a.engine, &request, NULL));
+  OK(mkvm_run(a.engine));
+  cr_assert(a.end.request == 3 && a.count == 6);
+  OK(mkvm_close(a.engine));
+}
+
+static void submit_while_closing(void *user, const mkvm_end *end) {
+  answer *a = user;
+  const uint32_t one[] = {2};
+  on_end(a, end);
+  mkvm_request request = request_of(a, one, 1, 2);
+  REFUSED(mkvm_submit(a->engine, &request, NULL), MKVM_ERR_USAGE, "being closed");
+}
+
+Test(mkvm, nothing_is_submitted_to_what_closes) {
+  answer a = {.engine = open_tiny(1)};
+  mkvm_request request = request_of(&a, prompt, 4, 2);
+  request.on_end = submit_while_closing;
+  OK(mkvm_submit(a.engine, &request, NULL));
+  OK(mkvm_close(a.engine));
+  cr_assert_eq(a.ends, 1);
+}
+
+static void *run_alone(void *user) {
+  answer *a = user;
+  mkvm_engine *engine = open_tiny(1);
+  generate(engine, NULL, a);
+  mkvm_request request = request_of(a, prompt, 4, 2);
+  request.size = 3;
+  REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_USAGE, "its size is 3");
+  OK(mkvm_close(engine));
+  return NULL;
+}
+
+/* Two engines in one process, each in a thread; and the message of one thread is not another's. */
+Test(mkvm, two_engines_on_two_threads) {
+  answer a, b;
+  pthread_t threads[2];
+  mkvm_engine *none;
+  REFUSED(mkvm_open("/nowhere/at/all", NULL, &none), MKVM_ERR_FILE, "/nowhere/at/all");
+  cr_assert_null(none);
+  cr_assert_eq(pthread_create(&threads[0], NULL, run_alone, &a), 0);
+  cr_assert_eq(pthread_create(&threads[1], NULL, run_alone, &b), 0);
+  pthread_join(threads[0], NULL);
+  pthread_join(threads[1], NULL);
+  expect_same(&a, &b);
+  cr_assert_not_null(strstr(mkvm_message(), "/nowhere/at/all"));
+}
+
+Test(mkvm, bad_arguments) {
+  mkvm_engine *engine = (mkvm_engine *)1;
+  mkvm_options options;
+  mkvm_request request;
+  mkvm_sampling sampling;
+  answer a = {.count = 0};
+  uint32_t *ids;
+  char *text;
+  size_t n;
+  REFUSED(mkvm_open(NULL, NULL, &engine), MKVM_ERR_USAGE, "no directory");
+  cr_assert_null(engine);
+  REFUSED(mkvm_open(directory, NULL, NULL), MKVM_ERR_USAGE, "no place");
+  memset(&options, 0, sizeof options);
+  REFUSED(mkvm_open(directory, &options, &engine), MKVM_ERR_USAGE, "mkvm_options: its size is 0");
+  mkvm_options_init(&options);
+  options.max_batch = 3;
+  REFUSED(mkvm_open(directory, &options, &engine), MKVM_ERR_USAGE, "max_batch is 3");
+  options.max_batch = 32;
+  REFUSED(mkvm_open(directory, &options, &engine), MKVM_ERR_USAGE, "max_batch is 32");
+  options.max_batch = 0;
+  options.max_context = config.max_position + 1;
+  REFUSED(mkvm_open(directory, &options, &engine), MKVM_ERR_USAGE, "a context of");
+  options.max_context = 0;
+  options.device = "abacus";
+  REFUSED(mkvm_open(directory, &options, &engine), MKVM_ERR_USAGE, "abacus");
+  cr_assert_null(engine);
+  OK(mkvm_close(NULL));
+  mkvm_free(NULL);
+
+  engine = open_tiny(1);
+  REFUSED(mkvm_submit(engine, NULL, NULL), MKVM_ERR_USAGE, "missing");
+  REFUSED(mkvm_submit(NULL, &request, NULL), MKVM_ERR_USAGE, "missing");
+  REFUSED(mkvm_step(NULL, NULL), MKVM_ERR_USAGE, "missing");
+  REFUSED(mkvm_run(NULL), MKVM_ERR_USAGE, "missing");
+  REFUSED(mkvm_cancel(NULL, 1), MKVM_ERR_USAGE, "missing");
+  REFUSED(mkvm_tokenize(NULL, "a", 1, 0, &ids, &n), MKVM_ERR_USAGE, "missing");
+  REFUSED(mkvm_tokenize(engine, NULL, 1, 0, &ids, &n), MKVM_ERR_USAGE, "no address");
+  REFUSED(mkvm_detokenize(engine, NULL, 1, &text, &n), MKVM_ERR_USAGE, "missing");
+  REFUSED(mkvm_chat_text(engine, NULL, 0, &text, &n), MKVM_ERR_USAGE, "no turns");
+  REFUSED(mkvm_get_info_size(NULL, NULL, 0), MKVM_ERR_USAGE, "missing");
+  REFUSED(mkvm_get_stats_size(engine, NULL, 0), MKVM_ERR_USAGE, "missing");
+  mkvm_request_init(&request);
+  REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_USAGE, "one of text, turns and tokens");
+  request.text = "a";
+  request.tokens = prompt;
+  REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_USAGE, "one of text, turns and tokens");
+  request = request_of(&a, prompt, 0, 1);
+  REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_USAGE, "the prompt has 0 tokens");
+  request.token_count = 201;
+  REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_USAGE, "the prompt has 201 tokens");
+  const uint32_t unknown[] = {1, config.vocab};
+  request = request_of(&a, unknown, 2, 1);
+  REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_USAGE, "prompt token 1 is");
+  const char *stops[] = {"a", ""};
+  request = request_of(&a, prompt, 4, 1);
+  request.stops = stops;
+  request.stop_count = 2;
+  REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_USAGE, "stop text 1 is empty");
+  request = request_of(&a, prompt, 4, 1);
+  mkvm_sampling_init(&sampling);
+  sampling.top_p = 2;
+  request.sampling = &sampling;
+  REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_USAGE, "top-p is 2");
+  const mkvm_bias bias = {config.vocab, 1};
+  mkvm_sampling_init(&sampling);
+  sampling.biases = &bias;
+  sampling.bias_count = 1;
+  REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_USAGE, "the logit bias of token");
+  mkvm_stats stats;
+  OK(mkvm_get_stats(engine, &stats));
+  cr_assert_eq(stats.submitted, 0);
+  OK(mkvm_close(engine));
+
+  engine = open_tiny(2);
+  mkvm_sampling_init(&sampling);
+  sampling.temperature = 1;
+  REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_USAGE, "not possible yet");
+  OK(mkvm_close(engine));
+}
+
+/* Programs that were built with an older or a newer header. */
+Test(mkvm, structs_of_other_versions) {
+  struct newer {
+    mkvm_options options;
+    uint64_t unknown;
+  } newer;
+  mkvm_engine *engine;
+  mkvm_options_init_size(&newer.options, sizeof newer);
+  cr_assert_eq(newer.options.size, sizeof newer);
+  cr_assert_eq(newer.unknown, 0);
+  newer.options.device = "cpu";
+  OK(mkvm_open(directory, &newer.options, &engine));
+  struct {
+    mkvm_info info;
+    uint64_t unknown;
+  } info = {.unknown = 7};
+  OK(mkvm_get_info_size(engine, &info.info, sizeof info));
+  cr_assert(info.info.vocabulary == config.vocab && info.unknown == 0);
+  struct {
+    mkvm_stats stats;
+    uint64_t guard;
+  } stats = {.guard = 7};
+  OK(mkvm_get_stats_size(engine, &stats.stats, offsetof(mkvm_stats, stopped)));
+  cr_assert(stats.stats.size == offsetof(mkvm_stats, stopped) && stats.stats.stopped == 0 && stats.guard == 7);
+  OK(mkvm_close(engine));
+  newer.unknown = 1;
+  REFUSED(mkvm_open(directory, &newer.options, &engine), MKVM_ERR_USAGE, "does not know is set, at byte");
+}
+
+typedef struct heard {
+  size_t lines, steps;
+  uint64_t done, total, give_up_at;
+  char line[256];
+} heard;
+
+static void on_log(void *user, mkvm_log_level level, const char *line) {
+  heard *h = user;
+  cr_assert(level == MKVM_LOG_WARNING || level == MKVM_LOG_INFO);
+  cr_assert_null(strchr(line, '\n'));
+  snprintf(h->line, sizeof h->line, "%s", line);
+  h->lines++;
+}
+
+static int on_progress(void *user, uint64_t done, uint64_t total) {
+  heard *h = user;
+  cr_assert(done >= h->done && done <= total);
+  h->done = done;
+  h->total = total;
+  h->steps++;
+  return h->give_up_at != 0 && h->steps >= h->give_up_at;
+}
+
+Test(mkvm, log_and_progress) {
+  heard h = {.lines = 0};
+  mkvm_engine *engine;
+  mkvm_options options;
+  mkvm_options_init(&options);
+  options.device = "cpu";
+  options.on_log = on_log;
+  options.on_progress = on_progress;
+  options.user = &h;
+  OK(mkvm_open(directory, &options, &engine));
+  cr_assert_geq(h.lines, 1);
+  cr_assert_not_null(strstr(h.line, "weights take"));
+  cr_assert(h.steps > 1 && h.done == h.total);
+  OK(mkvm_close(engine));
+  h = (heard){.give_up_at = 2};
+  REFUSED(mkvm_open(directory, &options, &engine), MKVM_ERR_RUNTIME, "interrupted");
+  cr_assert_null(engine);
+}
+
+Test(mkvm, version) {
+  char header[32];
+  snprintf(header, sizeof header, "%d.%d.%d", MKVM_VERSION_MAJOR, MKVM_VERSION_MINOR, MKVM_VERSION_PATCH);
+  cr_assert_str_eq(mkvm_version(), header);
+}
