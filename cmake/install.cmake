@@ -30,7 +30,8 @@ install(TARGETS mkvm_shared EXPORT mkvm-targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT libmkvm NAMELINK_COMPONENT libmkvm-dev)
 install(TARGETS mkvm_static EXPORT mkvm-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT libmkvm-dev)
 install(FILES include/mkvm.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT libmkvm-dev)
-install(FILES examples/generate.c examples/CMakeLists.txt DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT libmkvm-dev)
+install(FILES examples/generate.c examples/CMakeLists.txt DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/libmkvm-dev/examples
+        COMPONENT libmkvm-dev)
 
 # find_package(mkvm): mkvm::mkvm and mkvm::static.
 include(CMakePackageConfigHelpers)
@@ -45,6 +46,11 @@ string(REGEX REPLACE "/$" "" MK_PREFIX_FROM_PC ${MK_PREFIX_FROM_PC})
 configure_file(cmake/mkvm.pc.in ${PROJECT_BINARY_DIR}/mkvm.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/mkvm.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT libmkvm-dev)
 
+# Each package says under which licence it is.
+foreach(component mkvm libmkvm libmkvm-dev)
+  string(REGEX REPLACE "^libmkvm$" libmkvm${PROJECT_VERSION_MAJOR} name ${component})
+  install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/${name} RENAME copyright COMPONENT ${component})
+endforeach()
 file(GLOB MK_DOCUMENTS CONFIGURE_DEPENDS README.md CHANGELOG.md LICENSE docs/*.md)
 install(FILES ${MK_DOCUMENTS} DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT mkvm)
 install(DIRECTORY docs/pictures DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT mkvm)

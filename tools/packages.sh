@@ -42,6 +42,9 @@ mk_need() {
 # What every build needs.
 mk_build_packages="gcc libc6-dev cmake ninja-build pkg-config libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libedit-dev"
 
+# What the tests of the library need besides: the header as C++, and packages.
+mk_library_packages="g++ dpkg-dev"
+
 # What tools/fuzz needs besides: libFuzzer comes with clang's runtime.
 mk_fuzz_packages="clang libclang-rt-dev"
 
