@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/engine.h"
+#include "include/mkvm.h"
 #include "tests/support/model.h"
 #include "text/tokenizer.h"
 #include "tools/lib/mla.h"
@@ -89,6 +90,74 @@ static mk_status use_mla(void) {
   return status;
 }
 
+static void keep_status(void *user, const mkvm_end *end) {
+  *(mkvm_status *)user = end->status;
+  cr_assert_eq(end->status == MKVM_OK, end->message[0] == 0);
+}
+
+/* The same through the public library: a request that draws, with a stop text and a bias. */
+static mkvm_status use_engine(mkvm_engine *engine, const mkvm_turn *turns) {
+  static const char *const stops[] = {"never", "comes"};
+  const mkvm_bias bias = {1, 2};
+  uint32_t *ids;
+  char *text;
+  size_t count, length;
+  mkvm_sampling sampling;
+  mkvm_request request;
+  mkvm_status ended = MKVM_ERR_USAGE, status = mkvm_tokenize(engine, "a\xff", 2, 1, &ids, &count);
+  if (status == MKVM_OK) {
+    status = mkvm_detokenize(engine, ids, count, &text, &length);
+    mkvm_free(ids);
+  }
+  if (status != MKVM_OK) {
+    return status;
+  }
+  mkvm_sampling_init(&sampling);
+  sampling.temperature = 1;
+  sampling.biases = &bias;
+  sampling.bias_count = 1;
+  mkvm_request_init(&request);
+  request.text = turns == NULL ? text : NULL;
+  request.text_length = length;
+  request.turns = turns;
+  request.turn_count = 1;
+  request.max_tokens = 3;
+  request.stops = stops;
+  request.stop_count = 2;
+  request.sampling = &sampling;
+  request.on_end = keep_status;
+  request.user = &ended;
+  status = mkvm_submit(engine, &request, NULL);
+  mkvm_free(text);
+  if (status == MKVM_OK) {
+    status = mkvm_run(engine);
+  }
+  return status == MKVM_OK ? ended : status;
+}
+
+static mk_status use_library_of(const char *model, const mkvm_turn *turns) {
+  mkvm_engine *engine = (mkvm_engine *)1;
+  mkvm_options options;
+  mkvm_options_init(&options);
+  options.device = "cpu";
+  options.max_context = 40;
+  options.threads = 1;
+  mkvm_status status = mkvm_open(model, &options, &engine);
+  cr_assert_eq(status == MKVM_OK, engine != NULL);
+  if (status == MKVM_OK) {
+    status = use_engine(engine, turns);
+    cr_assert_eq(mkvm_close(engine), MKVM_OK);
+  }
+  return (mk_status)status;
+}
+
+static mk_status use_library(void) { return use_library_of(directory, NULL); }
+
+static mk_status use_conversation(void) {
+  const mkvm_turn turn = {"user", "Hello", 5};
+  return use_library_of(MK_SOURCE_DIR "/models/demo", &turn);
+}
+
 /* Returns how often it succeeded although one allocation had failed; when all later ones fail too, it never may. */
 static uint64_t fail_every_allocation(mk_status (*use)(void), uint64_t least) {
   mk_alloc_fail_at(0, false);
@@ -113,6 +182,10 @@ static uint64_t fail_every_allocation(mk_status (*use)(void), uint64_t least) {
 
 /* PCRE2's just-in-time compiler makes a dozen, and the split pattern works without it. */
 Test(allocation, model) { cr_assert_leq(fail_every_allocation(use_model, 150), 24); }
+
+Test(allocation, library) { cr_assert_leq(fail_every_allocation(use_library, 150), 24); }
+
+Test(allocation, conversation) { cr_assert_leq(fail_every_allocation(use_conversation, 250), 24); }
 
 Test(allocation, mla) { cr_assert_eq(fail_every_allocation(use_mla, 20), 0); }
 
