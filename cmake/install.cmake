@@ -2,8 +2,9 @@
 #   mkvm         the command, the demo model, documents
 #   libmkvm      libmkvm.so
 #   libmkvm-dev  header, archive, pkg-config's and CMake's files, the example
-#   carried      other shared libraries, for a TREE that is put anywhere, and copied to any x86-64 Linux machine whose C library is not
-#                older than this one's (the NVIDIA driver is opened at run time); Debian's packages name theirs instead
+#   carried      other shared libraries, for a TREE that is put anywhere, and copied to any x86-64 Linux machine whose
+#                C library is not older than this one's (the NVIDIA driver is opened at run time); Debian's packages
+#                name theirs instead
 #   gpu-tests    the tests of the GPU machine, and their goldens
 set(MK_CARRIED ${CMAKE_INSTALL_LIBDIR}/mkvm)
 file(RELATIVE_PATH MK_CARRIED_FROM_BIN /${CMAKE_INSTALL_BINDIR} /${MK_CARRIED})
@@ -30,8 +31,8 @@ install(TARGETS mkvm_shared EXPORT mkvm-targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT libmkvm NAMELINK_COMPONENT libmkvm-dev)
 install(TARGETS mkvm_static EXPORT mkvm-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT libmkvm-dev)
 install(FILES include/mkvm.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT libmkvm-dev)
-install(FILES examples/generate.c examples/CMakeLists.txt DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/libmkvm-dev/examples
-        COMPONENT libmkvm-dev)
+install(FILES examples/generate.c examples/CMakeLists.txt
+        DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/libmkvm-dev/examples COMPONENT libmkvm-dev)
 
 # find_package(mkvm): mkvm::mkvm and mkvm::static.
 include(CMakePackageConfigHelpers)
@@ -55,8 +56,10 @@ file(GLOB MK_DOCUMENTS CONFIGURE_DEPENDS README.md CHANGELOG.md LICENSE docs/*.m
 install(FILES ${MK_DOCUMENTS} DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT mkvm)
 install(DIRECTORY docs/pictures DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT mkvm)
 install(DIRECTORY models/demo DESTINATION ${CMAKE_INSTALL_DATADIR}/mkvm/models COMPONENT mkvm PATTERN *.py EXCLUDE)
-install(DIRECTORY tests/vm/data/ DESTINATION ${CMAKE_INSTALL_DATADIR}/mkvm/programs COMPONENT mkvm FILES_MATCHING PATTERN *.mks)
-install(DIRECTORY tests/oracle/goldens DESTINATION ${CMAKE_INSTALL_DATADIR}/mkvm COMPONENT gpu-tests FILES_MATCHING PATTERN *.bin)
+install(DIRECTORY tests/vm/data/ DESTINATION ${CMAKE_INSTALL_DATADIR}/mkvm/programs COMPONENT mkvm
+        FILES_MATCHING PATTERN *.mks)
+install(DIRECTORY tests/oracle/goldens DESTINATION ${CMAKE_INSTALL_DATADIR}/mkvm COMPONENT gpu-tests
+        FILES_MATCHING PATTERN *.bin)
 
 if(NOT MK_SANITIZE)
   add_test(NAME install.tree COMMAND ${PROJECT_SOURCE_DIR}/tests/install/check_tree.sh ${CMAKE_COMMAND} ${PROJECT_BINARY_DIR})

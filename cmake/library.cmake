@@ -1,5 +1,6 @@
-# libmkvm.so and libmkvm.a, both of the objects that command and tests have: include/mkvm.h is all that can be seen of them.
-# A program that uses the build folder links mkvm_shared or mkvm_static; an installed one mkvm::mkvm or mkvm::static (cmake/install.cmake).
+# libmkvm.so and libmkvm.a, both of the objects that command and tests have: include/mkvm.h is all that can be seen of
+# them. A program that uses the build folder links mkvm_shared or mkvm_static; an installed one mkvm::mkvm or
+# mkvm::static (cmake/install.cmake).
 add_library(mkvm_shared SHARED)
 target_link_libraries(mkvm_shared PRIVATE mk_core)
 set_target_properties(mkvm_shared PROPERTIES OUTPUT_NAME mkvm EXPORT_NAME mkvm VERSION ${PROJECT_VERSION}
@@ -10,7 +11,8 @@ endif()
 
 # Whoever links the archive links what it needs by name: nothing has to be found first.
 add_library(mkvm_static STATIC $<TARGET_OBJECTS:mk_core>)
-set(MK_LIBRARY_NAMES ${JANSSON_LIBRARIES} ${PCRE2_LIBRARIES} ${UTF8PROC_LIBRARIES} ${ZLIB_LIBRARIES} m pthread ${CMAKE_DL_LIBS})
+set(MK_LIBRARY_NAMES ${JANSSON_LIBRARIES} ${PCRE2_LIBRARIES} ${UTF8PROC_LIBRARIES} ${ZLIB_LIBRARIES} m pthread
+    ${CMAKE_DL_LIBS})
 target_link_libraries(mkvm_static INTERFACE ${MK_LIBRARY_NAMES})
 set_target_properties(mkvm_static PROPERTIES OUTPUT_NAME mkvm EXPORT_NAME static LINKER_LANGUAGE C)
 

@@ -1,5 +1,6 @@
-# Debian packages of the components in cmake/install.cmake: cpack -G DEB --config BUILD/CPackConfig.cmake -B FOLDER. They install to /usr,
-# and name the libraries that they need instead of carrying them. tools/check-packages installs and removes them.
+# Debian packages of the components in cmake/install.cmake: cpack -G DEB --config BUILD/CPackConfig.cmake -B FOLDER.
+# They install to /usr, and name the libraries that they need instead of carrying them. tools/check-packages installs
+# and removes them.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME mkvm)
 set(CPACK_PACKAGE_VENDOR "the mkvm authors")
@@ -16,7 +17,8 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 
 set(CPACK_DEBIAN_MKVM_PACKAGE_NAME mkvm)
 set(CPACK_DEBIAN_MKVM_PACKAGE_SECTION science)
-set(CPACK_COMPONENT_MKVM_DESCRIPTION "The command: generates text, compiles, verifies and measures programs. With a small model to try it.")
+set(CPACK_COMPONENT_MKVM_DESCRIPTION
+    "The command: generates text, compiles, verifies and measures programs. With a small model to try it.")
 
 # A package of a library is named after its soname: two of them can be installed at once.
 set(CPACK_DEBIAN_LIBMKVM_PACKAGE_NAME libmkvm${PROJECT_VERSION_MAJOR})

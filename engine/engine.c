@@ -41,7 +41,7 @@ static mk_status choose_device(const mk_engine_options *options, int *index) {
     return mk_error(MK_ERR_USAGE, "device \"%s\" is unknown; it is cpu, cuda or cuda:N", name);
   }
   if (needs_cpu(options)) {
-    return mk_error(MK_ERR_USAGE, "device %s does not interleave or check for races; use --device cpu for that", name);
+    return mk_error(MK_ERR_USAGE, "device %s does not interleave or check for races; use device cpu for that", name);
   }
   *index = (int)strtol(number, NULL, 10);
   return MK_OK;

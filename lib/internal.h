@@ -48,8 +48,7 @@ struct mkvm_engine {
   void (*on_log)(void *user, mkvm_log_level level, const char *line);
   int (*on_progress)(void *user, uint64_t done, uint64_t total);
   void *user;
-  volatile sig_atomic_t
-      stop; /* the engine below looks at it; only the thread that opens or works reads and writes it */
+  volatile sig_atomic_t stop; /* the engine's `cancel`; read and written by the thread that opens or works alone */
 
   pthread_mutex_t lock; /* of all that follows */
   job *waiting, *working;

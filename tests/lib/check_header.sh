@@ -1,6 +1,7 @@
 #!/bin/sh
-# check_header.sh CC CXX LIBRARY: the public header by itself, as C and as C++, without a warning; a C++ program that links LIBRARY and runs;
-# what LIBRARY shows is what the header declares, and its soname. Without a C++ compiler (CXX empty) that part is skipped (77).
+# check_header.sh CC CXX LIBRARY: the public header by itself, as C and as C++, without a warning; a C++ program that
+# links LIBRARY and runs; what LIBRARY shows is what the header declares, and its soname. Without a C++ compiler (CXX
+# empty) that part is skipped (77).
 set -eu
 cd "$(dirname "$0")/../.."
 cc=$1
@@ -31,7 +32,8 @@ for standard in c99 c11 c17; do
   "$cc" -std=$standard $flags -c -o "$folder/alone.o" examples/generate.c
 done
 
-declared=$(sed -n '/^MKVM_API/,/;/p' include/mkvm.h | tr '\n' ' ' | tr ';' '\n' | sed -n 's/.*MKVM_API[^(]*[ *]\(mkvm_[a-z_]*\)(.*/\1/p' | sort)
+declared=$(sed -n '/^MKVM_API/,/;/p' include/mkvm.h | tr '\n' ' ' | tr ';' '\n' |
+  sed -n 's/.*MKVM_API[^(]*[ *]\(mkvm_[a-z_]*\)(.*/\1/p' | sort)
 shown=$(nm -D --defined-only "$library" | awk '{ print $3 }' | sort)
 [ "$declared" = "$shown" ] || fail "the header declares:
 $declared
@@ -73,8 +75,8 @@ int main() {
   }
   mkvm_info info;
   mkvm_stats stats;
-  bool good = mkvm_get_info(engine, &info) == MKVM_OK && mkvm_get_stats(engine, &stats) == MKVM_OK && stats.tokens == 4 &&
-              std::strcmp(info.device, "cpu") == 0 && length != 0;
+  bool good = mkvm_get_info(engine, &info) == MKVM_OK && mkvm_get_stats(engine, &stats) == MKVM_OK &&
+              stats.tokens == 4 && std::strcmp(info.device, "cpu") == 0 && length != 0;
   return good && mkvm_close(engine) == MKVM_OK ? 0 : 1;
 }
 END

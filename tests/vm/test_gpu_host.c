@@ -252,7 +252,7 @@ static void expect_no_machine(const fake_cuda *cuda, uint32_t device, const char
     cr_assert_eq(mk_gpu_present(device), cuda->blocks_per_sm == 0); \
   }
 
-UNFIT(no_gpu, 0, "there is no NVIDIA GPU that this process may use; --device cpu needs none", cuda->start = 100)
+UNFIT(no_gpu, 0, "there is no NVIDIA GPU that this process may use; device cpu needs none", cuda->start = 100)
 UNFIT(a_driver_that_does_not_start, 0, "the NVIDIA driver does not start: cuInit gives 999", cuda->start = 999)
 UNFIT(no_gpu_left, 0, "there is no NVIDIA GPU that this process may use", cuda->devices = 0)
 UNFIT(an_old_driver, 0, "it runs CUDA 12.8; install one for CUDA 13.0 or newer", cuda->version = 12080)

@@ -131,7 +131,7 @@ static mk_status check_room(const mk_gpu *gpu, uint64_t weights, uint64_t rest, 
     return mk_error(
         MK_ERR_RUNTIME,
         "the model needs %.2f GB on the GPU (%.2f GB weights, %.2f GB KV cache and activations), and %s has "
-        "%.2f GB free of %.2f; lower --ctx-size, or use another GPU",
+        "%.2f GB free of %.2f; ask for a shorter context, or use another GPU",
         (double)(weights + rest + tables) / 1e9, (double)weights / 1e9, (double)rest / 1e9, gpu->name,
         (double)available / 1e9, (double)total / 1e9);
   }

@@ -75,7 +75,7 @@ mk_status mk_driver_open(const mk_driver **out) {
     return mk_error(MK_ERR_RUNTIME, "the NVIDIA driver cannot be opened: %s", strerror(failed));
   }
   if (driver_problem[0] != '\0') {
-    return mk_error(MK_ERR_RUNTIME, "%s; --device cpu needs none", driver_problem);
+    return mk_error(MK_ERR_RUNTIME, "%s; device cpu needs none", driver_problem);
   }
   *out = &driver_table;
   return MK_OK;
@@ -106,7 +106,7 @@ mk_status mk_driver_device(const mk_driver *driver, uint32_t index, mk_cu_device
                          "asking the GPU"));
   if (major != 9 || minor != 0) {
     return mk_error(MK_ERR_RUNTIME,
-                    "GPU %u (%s) has compute capability %d.%d; mkvm needs 9.0 (H100, H200); --device cpu needs none",
+                    "GPU %u (%s) has compute capability %d.%d; mkvm needs 9.0 (H100, H200); device cpu needs none",
                     index, name, major, minor);
   }
   if (cooperative == 0) {

@@ -39,7 +39,7 @@ static mk_status require_image(void) {
   if (!mk_gpu_image_complete()) {
     return mk_error(MK_ERR_RUNTIME,
                     "this mkvm was built without a device image; build it where the CUDA toolkit (nvcc) is, "
-                    "or use --device cpu");
+                    "or use device cpu");
   }
   return MK_OK;
 }

@@ -15,7 +15,7 @@ mk_status mk_gpu_check_mla(const mk_program *program) {
       return mk_error(
           MK_ERR_FILE,
           "instruction %u (%s): this machine runs programs with a work list when they have nothing else, and no "
-          "counters; use --device cpu",
+          "counters; use device cpu",
           in->uid, mk_opcode_lookup(in->opcode)->name);
     }
   }
