@@ -18,7 +18,17 @@ static void make(void) {
 
 static void drop(void) { test_model_remove(directory); }
 
-TestSuite(mkvm, .init = make, .fini = drop, .timeout = MK_HANG_SECONDS);
+TestSuite(mkvm, .timeout = MK_HANG_SECONDS);
+
+/* A test with the tiny model there. ThreadSanitizer's build calls no init and fini. */
+#define WITH_MODEL(name)  \
+  static void name(void); \
+  Test(mkvm, name) {      \
+    make();               \
+    name();               \
+    drop();               \
+  }                       \
+  static void name(void)
 
 #define OK(call) cr_assert_eq((call), MKVM_OK, "%s", mkvm_message())
 #define REFUSED(call, status, words)                                             \
@@ -110,7 +120,7 @@ static void generate(mkvm_engine *engine, const mkvm_sampling *sampling, answer 
   cr_assert_eq(a->ends, 1);
 }
 
-Test(mkvm, a_request_from_prompt_to_end) {
+WITH_MODEL(a_request_from_prompt_to_end) {
   mkvm_engine *engine = open_tiny(1);
   answer a;
   generate(engine, NULL, &a);
@@ -134,7 +144,7 @@ Test(mkvm, a_request_from_prompt_to_end) {
   OK(mkvm_close(engine));
 }
 
-Test(mkvm, text_and_ids) {
+WITH_MODEL(text_and_ids) {
   mkvm_engine *engine = open_tiny(1);
   uint32_t *ids;
   char *text;
@@ -158,7 +168,7 @@ Test(mkvm, text_and_ids) {
   OK(mkvm_close(engine));
 }
 
-Test(mkvm, a_conversation) {
+WITH_MODEL(a_conversation) {
   const mkvm_turn turns[] = {{"user", "What is free software?", 22}};
   mkvm_engine *engine;
   mkvm_options options;
@@ -193,7 +203,7 @@ Test(mkvm, a_conversation) {
   OK(mkvm_close(engine));
 }
 
-Test(mkvm, side_by_side_as_alone) {
+WITH_MODEL(side_by_side_as_alone) {
   enum { REQUESTS = 5 };
   static const uint32_t prompts[REQUESTS][3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}, {3, 2, 1}, {9, 9, 9}};
   answer alone[REQUESTS], together[REQUESTS];
@@ -229,7 +239,7 @@ Test(mkvm, side_by_side_as_alone) {
   }
 }
 
-Test(mkvm, each_request_draws_for_itself) {
+WITH_MODEL(each_request_draws_for_itself) {
   mkvm_engine *engine = open_tiny(1);
   mkvm_sampling hot, model;
   answer greedy, one, two, again;
@@ -260,7 +270,7 @@ Test(mkvm, each_request_draws_for_itself) {
 }
 
 /* A stop text ends the answer before it, and what was held back for it comes when it does not. */
-Test(mkvm, stop_texts) {
+WITH_MODEL(stop_texts) {
   mkvm_engine *engine = open_tiny(1);
   answer whole, cut = {.engine = engine};
   generate(engine, NULL, &whole);
@@ -289,7 +299,7 @@ Test(mkvm, stop_texts) {
   OK(mkvm_close(engine));
 }
 
-Test(mkvm, cancel_from_a_callback) {
+WITH_MODEL(cancel_from_a_callback) {
   for (uint32_t batch = 1; batch <= 4; batch += 3) {
     mkvm_engine *engine = open_tiny(batch);
     answer all[3] = {
@@ -307,7 +317,7 @@ Test(mkvm, cancel_from_a_callback) {
   }
 }
 
-Test(mkvm, cancel_what_waits) {
+WITH_MODEL(cancel_what_waits) {
   mkvm_engine *engine = open_tiny(1);
   answer a = {.engine = engine}, b = {.engine = engine};
   uint64_t first, second;
@@ -358,7 +368,7 @@ static void *cancel_it(void *user) {
   return NULL;
 }
 
-Test(mkvm, cancel_from_another_thread) {
+WITH_MODEL(cancel_from_another_thread) {
   meeting m = {.answer = {.engine = open_tiny(1)}};
   pthread_t other;
   mkvm_request request = request_of(NULL, prompt, 4, 100);
@@ -395,7 +405,7 @@ static void ask_again(void *user, const mkvm_end *end) {
   }
 }
 
-Test(mkvm, submit_in_a_callback) {
+WITH_MODEL(submit_in_a_callback) {
   answer a = {.engine = open_tiny(2)};
   mkvm_request request = request_of(&a, prompt, 4, 2);
   request.on_end = ask_again;
@@ -413,7 +423,7 @@ static void submit_while_closing(void *user, const mkvm_end *end) {
   REFUSED(mkvm_submit(a->engine, &request, NULL), MKVM_ERR_USAGE, "being closed");
 }
 
-Test(mkvm, nothing_is_submitted_to_what_closes) {
+WITH_MODEL(nothing_is_submitted_to_what_closes) {
   answer a = {.engine = open_tiny(1)};
   mkvm_request request = request_of(&a, prompt, 4, 2);
   request.on_end = submit_while_closing;
@@ -434,7 +444,7 @@ static void *run_alone(void *user) {
 }
 
 /* Two engines in one process, each in a thread; and the message of one thread is not another's. */
-Test(mkvm, two_engines_on_two_threads) {
+WITH_MODEL(two_engines_on_two_threads) {
   answer a, b;
   pthread_t threads[2];
   mkvm_engine *none;
@@ -448,7 +458,7 @@ Test(mkvm, two_engines_on_two_threads) {
   cr_assert_not_null(strstr(mkvm_message(), "/nowhere/at/all"));
 }
 
-Test(mkvm, bad_arguments) {
+WITH_MODEL(bad_arguments) {
   mkvm_engine *engine = (mkvm_engine *)1;
   mkvm_options options;
   mkvm_request request;
@@ -529,7 +539,7 @@ Test(mkvm, bad_arguments) {
 }
 
 /* Programs that were built with an older or a newer header. */
-Test(mkvm, structs_of_other_versions) {
+WITH_MODEL(structs_of_other_versions) {
   struct newer {
     mkvm_options options;
     uint64_t unknown;
@@ -580,7 +590,7 @@ static int on_progress(void *user, uint64_t done, uint64_t total) {
   return h->give_up_at != 0 && h->steps >= h->give_up_at;
 }
 
-Test(mkvm, log_and_progress) {
+WITH_MODEL(log_and_progress) {
   heard h = {.lines = 0};
   mkvm_engine *engine;
   mkvm_options options;
