@@ -65,7 +65,7 @@ static mk_status generate_all(mkvm_engine *e) {
   const mk_sequence_calls calls = {.token = on_batch_token, .ended = on_batch_end, .user = &b};
   mk_status status;
   size_t i = 0;
-  MK_TRY_GOTO(mk_alloc(count, sizeof *b.requests, &b.requests), done);
+  MK_TRY_GOTO(mk_alloc(count, sizeof(job *), &b.requests), done);
   MK_TRY_GOTO(mk_alloc(count, sizeof *sequences, &sequences), done);
   for (job *r = e->working; r != NULL; r = r->next, i++) {
     b.requests[i] = r;
