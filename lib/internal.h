@@ -1,5 +1,6 @@
 /* What the parts of the public library share: model.c opens and closes, structs.c, sampling.c and text.c turn what
- * callers say into what the engine takes, requests.c keeps the queue and work.c works it off. Rules as in include/mkvm.h. */
+ * callers say into what the engine takes, requests.c keeps the queue and work.c works it off.
+ * Rules as in include/mkvm.h. */
 #ifndef MKVM_INTERNAL_H
 #define MKVM_INTERNAL_H
 
