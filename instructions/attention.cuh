@@ -371,7 +371,7 @@ __device__ inline void append_newest(consumer &c, const mk_instruction &in, cons
   const uint32_t *table = reinterpret_cast<const uint32_t *>(c.d.buffer(in.operands[MK_SLOT_ATTENTION_table]).address);
   uint32_t token = position_of(c) % kv.block_tokens;
   uint64_t block = table[position_of(c) / kv.block_tokens];
-  if (!index_fits(c.d, MK_GPU_FAULT_BLOCK, static_cast<uint32_t>(block), kv.row_words)) {
+  if (!index_fits(c.d, MK_GPU_FAULT_BLOCK, static_cast<uint32_t>(block), kv.blocks)) {
     return;
   }
   uint16_t *pair = reinterpret_cast<uint16_t *>(kv.address) +

@@ -70,12 +70,22 @@ typedef struct mk_gpu_buffer {
   uint64_t address;
   uint32_t rows, cols; /* elements */
   uint32_t tile_rows, tile_cols;
-  uint32_t grid_cols;   /* tiles */
-  uint32_t row_words;   /* STAMPED: 64-bit words per row; BLOCKS: blocks; else elements per row */
+  uint32_t grid_cols; /* tiles */
+  union {
+    uint32_t row_words; /* STAMPED: 64-bit words per row; else, but for BLOCKS, elements per row */
+    uint32_t blocks;    /* BLOCKS */
+  };
   uint8_t store, dtype; /* mk_store, mk_dtype */
   uint16_t head_dim;    /* BLOCKS; of several rows also of what COMBINE writes, which comes line by line */
-  /* BLOCKS. Of several rows, of parts that ATTENTION writes: the address of what COMBINE makes of them, its lower half and its upper one. */
-  uint32_t block_tokens, span_tokens;
+  union {
+    uint32_t block_tokens; /* BLOCKS */
+    uint32_t
+        combined_low; /* of several rows, parts that ATTENTION writes: the address of what COMBINE makes of them, lower half */
+  };
+  union {
+    uint32_t span_tokens;   /* BLOCKS */
+    uint32_t combined_high; /* the upper half of that address */
+  };
 } mk_gpu_buffer;
 
 typedef struct mk_gpu_queue {

@@ -107,7 +107,7 @@ __device__ inline void load_blocks(loader &l, const mk_instruction &in, const mk
   if (at >= blocks) {
     return;
   }
-  for (uint32_t block = __ldg(table + at); at < blocks && index_fits(l.d, MK_GPU_FAULT_BLOCK, block, b.row_words);) {
+  for (uint32_t block = __ldg(table + at); at < blocks && index_fits(l.d, MK_GPU_FAULT_BLOCK, block, b.blocks);) {
     const uint8_t *from = reinterpret_cast<const uint8_t *>(b.address) +
                           (static_cast<uint64_t>(block) * b.cols + operand.col) * block_bytes;
     at++;

@@ -174,20 +174,22 @@ static uint32_t cache_blocks(const mk_gpu *gpu, const mk_buffer *b) {
 static mk_gpu_buffer describe(const mk_gpu *gpu, size_t index) {
   const mk_buffer *b = &gpu->program->buffers[index];
   bool pairs = b->store == MK_STORE_STAMPED && b->dtype == MK_DTYPE_BF16;
-  return (mk_gpu_buffer){.address = mk_gpu_address(gpu, index),
-                         .rows = b->rows,
-                         .cols = b->cols,
-                         .tile_rows = b->tile_rows,
-                         .tile_cols = b->tile_cols,
-                         .grid_cols = mk_buffer_grid_cols(b),
-                         .row_words = b->store == MK_STORE_BLOCKS ? cache_blocks(gpu, b)
-                                      : pairs                     ? (b->cols + 1) / 2
-                                                                  : b->cols,
-                         .store = b->store,
-                         .dtype = b->dtype,
-                         .head_dim = b->head_dim,
-                         .block_tokens = b->block_tokens,
-                         .span_tokens = b->span_tokens};
+  mk_gpu_buffer out = {.address = mk_gpu_address(gpu, index),
+                       .rows = b->rows,
+                       .cols = b->cols,
+                       .tile_rows = b->tile_rows,
+                       .tile_cols = b->tile_cols,
+                       .grid_cols = mk_buffer_grid_cols(b),
+                       .row_words = pairs ? (b->cols + 1) / 2 : b->cols,
+                       .store = b->store,
+                       .dtype = b->dtype,
+                       .head_dim = b->head_dim,
+                       .block_tokens = b->block_tokens,
+                       .span_tokens = b->span_tokens};
+  if (b->store == MK_STORE_BLOCKS) {
+    out.blocks = cache_blocks(gpu, b);
+  }
+  return out;
 }
 
 static void describe_all(const mk_gpu *gpu, const table_plan *plan, uint8_t *image) {
@@ -207,8 +209,8 @@ static void describe_all(const mk_gpu *gpu, const table_plan *plan, uint8_t *ima
       mk_gpu_buffer *buffers = (mk_gpu_buffer *)(void *)(image + plan->buffers);
       mk_gpu_buffer *parts = &buffers[in->operands[MK_SLOT_COMBINE_parts].buffer],
                     *out = &buffers[in->operands[MK_SLOT_COMBINE_out].buffer];
-      parts->block_tokens = (uint32_t)out->address;
-      parts->span_tokens = (uint32_t)(out->address >> 32);
+      parts->combined_low = (uint32_t)out->address;
+      parts->combined_high = (uint32_t)(out->address >> 32);
       out->head_dim = (uint16_t)(parts->tile_cols - 2);
     }
   }

@@ -19,9 +19,9 @@ struct prompt_state {     // of a step, in shared memory, double-buffered by the
 };
 
 // Of each warp that consumes, since registers are short: where it is in the page ring, and how many results and normed instructions there
-// have been, as results and squares take turns at two places; in ATTENTION, which span and set it has at hand.
+// have been, as results and squares take turns at two places; in ATTENTION, which span and set it has at hand; and the epoch.
 struct warp_words {
-  uint32_t pages, results, normed, span, set;
+  uint32_t pages, results, normed, span, set, epoch;
 };
 
 struct prompt_words {
@@ -85,11 +85,11 @@ __device__ inline const mk_instruction &instruction_at_hand(const prompt_consume
 }
 __device__ inline void set_epoch(prompt_consumer &c, uint32_t epoch) {
   c.d.epoch = epoch;
-  c.d.words()->at_step[c.d.warp].position = epoch;
+  words_of(c).epoch = epoch;
   __syncwarp();
 }
 // So that it need not be kept meanwhile.
-__device__ inline void look_up_epoch(prompt_consumer &c) { c.d.epoch = c.d.words()->at_step[c.d.warp].position; }
+__device__ inline void look_up_epoch(prompt_consumer &c) { c.d.epoch = words_of(c).epoch; }
 
 // All consumer warps meet. Every warp comes to every meeting of an instruction, also when a wait has been given up (wait.cuh).
 __device__ inline void consumers_meet() { tile::meet<MK_GPU_CONSUMER_WARPS * 32>(); }

@@ -107,7 +107,7 @@ struct value_view {
 
 // What COMBINE makes of the parts of some lines; ATTENTION itself where a line has one split in use.
 __device__ inline value_view combined_value(const mk_gpu_buffer &parts, uint32_t generation) {
-  return value_view(static_cast<uint64_t>(parts.span_tokens) << 32 | parts.block_tokens,
+  return value_view(static_cast<uint64_t>(parts.combined_high) << 32 | parts.combined_low,
                     parts.grid_cols * (parts.tile_cols - 2), generation);
 }
 
