@@ -106,7 +106,7 @@ static mk_status fill_block_table(mk_engine *engine) {
   if (mk_program_rows(engine->program) > 1) {
     return MK_OK;
   }
-  size_t index = (size_t)mk_program_find_buffer(engine->program, "block_table");
+  size_t index = (size_t)MK_OPERAND_BUFFER(engine->program, ATTENTION, table);
   uint32_t blocks = engine->program->buffers[index].cols;
   uint32_t *table;
   MK_TRY(mk_alloc(blocks, sizeof *table, &table));
@@ -273,11 +273,10 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
     uint32_t blocks = engine->program->ranges.block.high + 1;
     MK_TRY(open_beside(engine, options, compile, MK_PROMPT_ROWS, blocks, &engine->prompts));
   }
-  engine->prompt = mk_program_find_buffer(engine->program, "prompt");
-  engine->logits = mk_program_find_buffer(engine->program, "logits");
-  engine->sampling = mk_program_find_buffer(engine->program, "sampling");
-  engine->bias = mk_program_find_buffer(engine->program, "logit_bias");
-  engine->counts = mk_program_find_buffer(engine->program, "token_counts");
+  engine->logits = MK_OPERAND_BUFFER(engine->program, HEAD, logits);
+  engine->sampling = MK_OPERAND_BUFFER(engine->program, SCORE, sampling);
+  engine->bias = MK_OPERAND_BUFFER(engine->program, SCORE, bias);
+  engine->counts = MK_OPERAND_BUFFER(engine->program, SCORE, counts);
   if (options->sampling != NULL) {
     MK_TRY(mk_engine_set_sampling(engine, options->sampling));
   }
@@ -319,14 +318,6 @@ const char *mk_engine_device(const mk_engine *engine) { return engine->device; }
 mk_gpu *mk_engine_gpu(mk_engine *engine) { return engine->gpu; }
 mk_cpu *mk_engine_cpu(mk_engine *engine) { return engine->cpu; }
 
-mk_status mk_engine_set_prompt(mk_engine *engine, const uint32_t *prompt, size_t count) {
-  if (engine->prompt < 0) {
-    return mk_error(MK_ERR_USAGE, "the engine has %u rows, whose prompts are in their plans",
-                    mk_program_rows(engine->program));
-  }
-  return mk_engine_write(engine, (size_t)engine->prompt, 0, prompt, count * sizeof *prompt);
-}
-
 typedef struct generation {
   mk_engine *engine;
   size_t prompt_count, left;
@@ -334,41 +325,41 @@ typedef struct generation {
   void *user;
 } generation;
 
-static bool on_token(void *user, uint32_t position, uint32_t token) {
+static bool on_step(void *user, uint32_t step, const uint32_t *results) {
   generation *g = user;
   if (mk_engine_cancelled(g->engine)) {
     return false;
   }
-  uint64_t done = position + 1 - g->engine->position_shift;
-  if (done < g->prompt_count) {
-    mk_engine_tell_prompt(g->engine, done, g->prompt_count);
+  if (step + 1 < g->prompt_count) {
+    mk_engine_tell_prompt(g->engine, step + 1, g->prompt_count);
     return true; /* still inside the prompt */
   }
   g->left--;
   const float *logits = g->engine->cpu == NULL ? NULL : mk_cpu_memory(g->engine->cpu, (size_t)g->engine->logits);
-  bool more = g->fn(g->user, token, logits);
+  bool more = g->fn(g->user, results[0], logits);
   return more && g->left != 0;
 }
 
-bool mk_engine_keep_token(void *user, uint32_t position, uint32_t token) {
-  (void)position;
-  *(uint32_t *)user = token;
+bool mk_engine_keep_token(void *user, uint32_t step, const uint32_t *results) {
+  (void)step;
+  *(uint32_t *)user = results[0];
   return true;
 }
 
 /* The prompt in one launch, then a launch for each token, with the logits read in between. */
-static mk_status generate_with_logits(generation *g, uint32_t first) {
+static mk_status generate_with_logits(generation *g, mk_step_row *plan) {
   mk_engine *engine = g->engine;
-  uint32_t token = first, position = 0, count = (uint32_t)g->prompt_count;
+  uint32_t token, position = 0, steps = (uint32_t)g->prompt_count;
   bool more = true;
   while (more && g->left != 0 && !mk_engine_cancelled(engine)) {
-    uint32_t steps = position == 0 ? count : 1;
-    MK_TRY(mk_gpu_run(engine->gpu, token, position, count, steps, mk_engine_keep_token, &token));
+    MK_TRY(mk_gpu_run_plan(engine->gpu, plan, steps, mk_engine_keep_token, &token));
     MK_TRY(mk_gpu_read(engine->gpu, (size_t)engine->logits, 0, engine->logits_copy,
                        engine->config.vocab * sizeof *engine->logits_copy));
     position += steps;
+    steps = 1;
     g->left--;
     more = g->fn(g->user, token, engine->logits_copy);
+    mk_plan_sequence(plan, 1, position, &token, 1, 0);
   }
   return MK_OK;
 }
@@ -448,18 +439,16 @@ mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t p
   }
   MK_TRY(arm_recorder(engine, (uint32_t)prompt_count - 1));
   MK_TRY(clear_counts(engine));
-  uint32_t shift = engine->position_shift, count = (uint32_t)prompt_count + shift;
-  MK_TRY(
-      mk_engine_write(engine, (size_t)engine->prompt, shift * sizeof *prompt, prompt, prompt_count * sizeof *prompt));
   generation g = {.engine = engine, .prompt_count = prompt_count, .left = n_predict, .fn = fn, .user = user};
-  if (engine->gpu == NULL) {
-    mk_cpu_set_state(engine->cpu, prompt[0], shift, count);
-    return mk_cpu_run(engine->cpu, prompt_count - 1 + n_predict, on_token, &g);
-  }
-  if (engine->want_logits) {
-    return generate_with_logits(&g, prompt[0]);
-  }
-  return mk_gpu_run(engine->gpu, prompt[0], 0, count, (uint32_t)(prompt_count - 1 + n_predict), on_token, &g);
+  uint32_t steps = (uint32_t)(prompt_count - 1 + n_predict);
+  mk_step_row *plan;
+  MK_TRY(mk_alloc(steps, sizeof *plan, &plan));
+  mk_plan_sequence(plan, steps, engine->position_shift, prompt, (uint32_t)prompt_count, MK_ROW_PROMPT);
+  mk_status status = engine->gpu == NULL   ? mk_cpu_run_plan(engine->cpu, plan, steps, on_step, &g)
+                     : engine->want_logits ? generate_with_logits(&g, plan)
+                                           : mk_gpu_run_plan(engine->gpu, plan, steps, on_step, &g);
+  mk_free(plan);
+  return status;
 }
 
 uint32_t mk_trace_records(const mk_program *program, uint32_t steps) {

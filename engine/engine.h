@@ -88,8 +88,6 @@ const char *mk_engine_device(const mk_engine *engine);
 mk_gpu *mk_engine_gpu(mk_engine *engine);
 /* The CPU machine; NULL when it runs on a GPU. */
 mk_cpu *mk_engine_cpu(mk_engine *engine);
-/* Copies the prompt into its buffer on the machine, from its start. MK_ERR_USAGE when it has several rows. */
-mk_status mk_engine_set_prompt(mk_engine *engine, const uint32_t *prompt, size_t count);
 
 /* Of later generations: the same seed gives the same tokens again. MK_ERR_USAGE for parameters that make no sense, and for
  * others than greedy ones when the engine was opened with a greedy program. */

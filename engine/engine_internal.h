@@ -24,7 +24,7 @@ struct mk_engine {
   void *progress_user;
   uint32_t max_seq;
   uint32_t position_shift; /* mk_tamper */
-  int prompt, logits;      /* buffers; prompt: of one row */
+  int logits;              /* buffer */
   mk_trace_window trace;
   /* With several rows on a GPU: a machine of one row beside it, for the last sequence, and one for long prompts. */
   beside one_row, prompts;
@@ -45,8 +45,8 @@ static inline void mk_engine_tell_prompt(const mk_engine *engine, uint64_t done,
 /* Into the memory of the engine's machine. */
 mk_status mk_engine_write(mk_engine *engine, size_t buffer, uint64_t offset, const void *data, uint64_t bytes);
 
-/* A mk_gpu_token_fn that leaves the token in *user, a uint32_t. */
-bool mk_engine_keep_token(void *user, uint32_t position, uint32_t token);
+/* A mk_step_fn for programs of one row that leaves the choice in *user, a uint32_t. */
+bool mk_engine_keep_token(void *user, uint32_t step, const uint32_t *results);
 
 /* mk_engine_generate_all in a program of several rows. hands_over: the last sequence may go on in a program of one row. */
 mk_status mk_engine_generate_rows(mk_engine *engine, const mk_sequence *sequences, size_t count,

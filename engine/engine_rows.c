@@ -93,7 +93,7 @@ static mk_status run_prompt(side_by_side *s, const mk_sequence *sequence, const 
   }
   uint32_t line = (count - 1) % MK_PROMPT_ROWS, vocab = engine->config.vocab;
   if (status == MK_OK && engine->want_logits) {
-    size_t logits = (size_t)mk_program_find_buffer(program, "logits");
+    size_t logits = (size_t)MK_OPERAND_BUFFER(program, HEAD, logits);
     uint64_t bytes = vocab * sizeof *engine->logits_copy;
     status = mk_gpu_read(gpu, logits, line * bytes, engine->logits_copy, bytes);
   }
@@ -105,10 +105,20 @@ static mk_status run_prompt(side_by_side *s, const mk_sequence *sequence, const 
   return status;
 }
 
-static bool on_single(void *user, uint32_t position, uint32_t token) {
+static bool on_single(void *user, uint32_t step, const uint32_t *results) {
   side_by_side *s = user;
-  (void)position;
-  return !mk_engine_cancelled(s->engine) && mk_batch_take_single(s->batch, token, NULL);
+  (void)step;
+  return !mk_engine_cancelled(s->engine) && mk_batch_take_single(s->batch, results[0], NULL);
+}
+
+/* In one launch. */
+static mk_status run_single_whole(side_by_side *s, const mk_single *single) {
+  mk_step_row *plan;
+  MK_TRY(mk_alloc(single->left, sizeof *plan, &plan));
+  mk_plan_sequence(plan, single->left, single->position, &single->token, 1, 0);
+  mk_status status = mk_gpu_run_plan(s->engine->one_row.gpu, plan, single->left, on_single, s);
+  mk_free(plan);
+  return status;
 }
 
 /* The last sequence, token by token: a step of one row is the faster one. With logits, a launch for each token. */
@@ -116,16 +126,18 @@ static mk_status run_single(side_by_side *s, const mk_single *single) {
   mk_engine *engine = s->engine;
   const mk_program *program = engine->one_row.program;
   mk_gpu *gpu = engine->one_row.gpu;
-  size_t table = (size_t)mk_program_find_buffer(program, "block_table");
+  size_t table = (size_t)MK_OPERAND_BUFFER(program, ATTENTION, table);
   MK_TRY(mk_gpu_write(gpu, table, 0, single->table, program->buffers[table].bytes));
   if (!engine->want_logits) {
-    return mk_gpu_run(gpu, single->token, single->position, 0, single->left, on_single, s);
+    return run_single_whole(s, single);
   }
-  size_t logits = (size_t)mk_program_find_buffer(program, "logits");
+  size_t logits = (size_t)MK_OPERAND_BUFFER(program, HEAD, logits);
   uint32_t token = single->token;
   bool more = true;
   for (uint32_t i = 0; more && !mk_engine_cancelled(engine); i++) {
-    MK_TRY(mk_gpu_run(gpu, token, single->position + i, 0, 1, mk_engine_keep_token, &token));
+    mk_step_row row;
+    mk_plan_sequence(&row, 1, single->position + i, &token, 1, 0);
+    MK_TRY(mk_gpu_run_plan(gpu, &row, 1, mk_engine_keep_token, &token));
     MK_TRY(mk_gpu_read(gpu, logits, 0, engine->logits_copy, engine->config.vocab * sizeof *engine->logits_copy));
     more = mk_batch_take_single(s->batch, token, engine->logits_copy);
   }

@@ -1,5 +1,5 @@
-// HEAD on the device. logits = W norm(x), and this SM's candidate for the next token; head.c. The logits are computed in
-// prompts too (the loader streams their weights without knowing), but the candidate is then empty.
+// HEAD on the device. logits = W norm(x), and this SM's candidate for the next token; head.c. The logits are computed where the row does not
+// choose, too (the loader streams their weights without knowing), but the candidate is then empty.
 // Tiles: weight [16 n, 16 k] bf16 through the page ring, n may be 0; logits fp32; candidate 2 stamped words.
 // Waits: x (consumers), the step state (storer). Signals: the counter of the candidates. The first SM's candidate carries the
 // host's wish to stop.
@@ -43,7 +43,7 @@ __device__ inline two_rows finish_HEAD(const storer &s, const mk_instruction &in
   return y;
 }
 
-// inside: the prompt gives the next token.
+// inside: the row does not choose.
 __device__ inline void end_HEAD(const storer &s, const mk_instruction &in, bool inside, row_store &r) {
   best_of_lanes(r.best, r.index);
   if (inside) {
@@ -58,7 +58,7 @@ __device__ inline void end_HEAD(const storer &s, const mk_instruction &in, bool 
 }
 
 __device__ inline void end_HEAD(const storer &s, const mk_instruction &in, row_store &r) {
-  end_HEAD(s, in, state_of(s).position + 1 < s.d.params.prompt_length, r);
+  end_HEAD(s, in, (state_of(s).flags & MK_ROW_CHOOSES) == 0, r);
 }
 
 }  // namespace mk

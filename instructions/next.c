@@ -1,6 +1,6 @@
-/* NEXT: the token boundary. Every SM merges the candidates of all SMs [sms, 2] in row order, takes the prompt's token
- * instead while the prompt lasts, and moves its own step state on. The SM with a `ring` operand hands the token to the host.
- * With several rows, candidates are [sms][rows][2], `prompt` is the plan [steps][rows] (vm/program/plan.h), and the ring [steps][rows]. */
+/* NEXT: the token boundary. Every SM merges the candidates of all SMs [sms][rows][2] in order, for each row that chooses, and takes the rows of
+ * the next step from the plan [steps][rows] (vm/program/plan.h), with what was chosen where a token is left open. The SM with a `ring` operand
+ * [steps][rows] hands the choices to the host. */
 #include <math.h>
 #include <string.h>
 
@@ -33,14 +33,15 @@ static bool check_place(mk_reference *machine, const mk_span *span, const char *
   return !machine->fault;
 }
 
-/* Several rows: each row that chooses does; the plan says what the rows of the next step are. */
-static mk_reference_result next_rows(mk_reference *machine, const mk_span *candidates, const mk_span *plan,
-                                     const mk_span *ring) {
+mk_reference_result mk_reference_NEXT(mk_reference *machine, const mk_instruction *instruction) {
+  mk_span candidates = mk_operand_span(machine, instruction, MK_SLOT_NEXT_candidates);
+  mk_span plan = mk_operand_span(machine, instruction, MK_SLOT_NEXT_plan);
+  mk_span ring = mk_operand_span(machine, instruction, MK_SLOT_NEXT_ring);
   mk_step_state *state = machine->state;
-  uint32_t rows = mk_program_rows(machine->program), units = candidates->rows / rows, lines = machine->line_count;
+  uint32_t rows = mk_program_rows(machine->program), units = candidates.rows / rows, lines = machine->line_count;
   float *staged = machine->scratch;
   for (uint32_t u = 0; u < units; u++) {
-    if (!mk_stage_lines(machine, candidates, u, staged + (size_t)u * lines * 2, 2)) {
+    if (!mk_stage_lines(machine, &candidates, u, staged + (size_t)u * lines * 2, 2)) {
       return MK_REFERENCE_WAIT;
     }
   }
@@ -59,17 +60,17 @@ static mk_reference_result next_rows(mk_reference *machine, const mk_span *candi
       state->results[line->line] = token | (is_nan ? MK_RESULT_NAN : 0);
     }
   }
-  if (ring->cols != 0) {
-    if (!check_place(machine, ring, "ring", (uint64_t)state->step * rows + rows - 1)) {
+  if (ring.cols != 0) {
+    if (!check_place(machine, &ring, "ring", (uint64_t)state->step * rows + rows - 1)) {
       return MK_REFERENCE_FAULT;
     }
-    memcpy((uint32_t *)(void *)ring->memory + (size_t)state->step * rows, state->results, rows * sizeof(uint32_t));
-    mk_note_write(machine, ring, 0, state->step * rows, rows);
+    memcpy((uint32_t *)(void *)ring.memory + (size_t)state->step * rows, state->results, rows * sizeof(uint32_t));
+    mk_note_write(machine, &ring, 0, state->step * rows, rows);
   }
-  uint32_t step = ++state->step, steps = plan->cols / (rows * MK_ROW_WORDS);
+  uint32_t step = ++state->step, steps = plan.cols / (rows * MK_ROW_WORDS);
   memset(state->rows, 0, sizeof state->rows); /* idle: behind the last step that a plan can hold */
   if (step < steps) {
-    const mk_step_row *next = (const mk_step_row *)(const void *)plan->memory + (size_t)step * rows;
+    const mk_step_row *next = (const mk_step_row *)(const void *)plan.memory + (size_t)step * rows;
     memcpy(state->rows, next, rows * sizeof *next);
   }
   for (uint32_t line = 0; line < rows; line++) {
@@ -79,40 +80,6 @@ static mk_reference_result next_rows(mk_reference *machine, const mk_span *candi
       return MK_REFERENCE_FAULT;
     }
     row->token = chosen ? state->choices[row->slot] : row->token;
-  }
-  return MK_REFERENCE_DONE;
-}
-
-mk_reference_result mk_reference_NEXT(mk_reference *machine, const mk_instruction *instruction) {
-  mk_span candidates = mk_operand_span(machine, instruction, MK_SLOT_NEXT_candidates);
-  mk_span prompt = mk_operand_span(machine, instruction, MK_SLOT_NEXT_prompt);
-  mk_span ring = mk_operand_span(machine, instruction, MK_SLOT_NEXT_ring);
-  if (mk_program_rows(machine->program) > 1) {
-    return next_rows(machine, &candidates, &prompt, &ring);
-  }
-  float *staged = machine->scratch;
-  if (!mk_stage_stamped(machine, &candidates, candidates.rows, staged)) {
-    return MK_REFERENCE_WAIT;
-  }
-  bool is_nan;
-  uint32_t token = merge(staged, candidates.rows, 1, &is_nan);
-  mk_step_state *state = machine->state;
-  uint32_t position = state->position + 1;
-  bool given = position < state->prompt_length;
-  if ((given && !check_place(machine, &prompt, "prompt", position)) ||
-      (ring.cols != 0 && !check_place(machine, &ring, "ring", position))) {
-    return MK_REFERENCE_FAULT;
-  }
-  token = given ? ((const uint32_t *)(const void *)prompt.memory)[position] : token;
-  if (!mk_check_token(machine, given ? "the prompt" : "the best candidate", token)) {
-    return MK_REFERENCE_FAULT;
-  }
-  state->nan_logits |= !given && is_nan;
-  state->position = position;
-  state->token = token;
-  if (ring.cols != 0) {
-    ((uint32_t *)(void *)ring.memory)[position] = token;
-    mk_note_write(machine, &ring, 0, position, 1);
   }
   return MK_REFERENCE_DONE;
 }

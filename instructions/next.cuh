@@ -1,6 +1,6 @@
-// NEXT on the device: every SM merges all candidates, or takes what its DRAW has chosen, and moves its step state on; next.c.
+// NEXT on the device: every SM merges all candidates, or takes what its DRAW has chosen, and takes the row of the next step from the plan; next.c.
 // Consumers only. Waits: the candidates; in the sampling kernel nothing. Publishes the new state to the loader and the storer of its SM
-// (STATE_READY), and on the SM with a `ring` operand the token to the host.
+// (STATE_READY), and on the SM with a `ring` operand the choice to the host.
 #pragma once
 #include "instructions/head.cuh"
 #include "instructions/sampling.h"
@@ -10,6 +10,10 @@ namespace mk {
 #define CHOICE_FAILED 0x40000000u  // beside the index of a choice: logits are not numbers
 
 __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
+  // The row of the next step (slot, position, token, flags), on its way while candidates are waited for. Behind the last step: none.
+  uint4 row = make_uint4(0, 0, MK_TOKEN_CHOSEN, 0);
+  tile::load_relaxed_quad_if(c.d.epoch + 1 < c.d.params.epochs, c.d.params.plan + (c.d.epoch + 1) * MK_ROW_WORDS, row);
+  bool chose = (flags_of(c) & MK_ROW_CHOOSES) != 0;
 #if MK_GPU_SAMPLES
   // The DRAW right before it has left the choice of all SMs with each warp.
   uint32_t choice = token_of(c), index = choice & MK_SAMPLING_INDEX_MASK, stop = choice & MK_CANDIDATE_STOP;
@@ -53,22 +57,23 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
   stop = __reduce_or_sync(0xffffffffu, word & MK_CANDIDATE_STOP);
 #endif
 
-  uint32_t position = position_of(c) + 1;
-  bool given = position < c.d.params.prompt_length;
-  if (given) {
-    index = reinterpret_cast<const uint32_t *>(c.d.buffer(in.operands[MK_SLOT_NEXT_prompt]).address)[position];
-  }
-  if (index >= c.d.params.tokens) {  // never looked up
+  uint32_t last = shared->choice;
+  uint32_t token = row.z != MK_TOKEN_CHOSEN ? row.z : chose ? index : last;
+  if (token >= c.d.params.tokens) {  // never looked up
     if (c.warp == 0 && c.lane == 0) {
-      index_fits(c.d, MK_GPU_FAULT_TOKEN, index, c.d.params.tokens);
+      index_fits(c.d, MK_GPU_FAULT_TOKEN, token, c.d.params.tokens);
     }
-    index = 0;
+    token = 0;
   }
-  set_state(c, index | stop, position);
+  set_row(c, token | stop, row.y, row.w);
   if (c.warp == 0 && c.lane == 0) {
     volatile step_state &next = shared->state[(c.d.epoch + 1) % 2];
-    next.token = index | stop;
-    next.position = position;
+    next.token = token | stop;
+    next.position = row.y;
+    next.flags = row.w;
+    if (chose) {
+      shared->choice = index;
+    }
     tile::arrive(c.d.barrier(STATE_READY));
 #if MK_GPU_SAMPLES
     // As in the plain kernel, but behind what the other roles wait for.
@@ -76,10 +81,8 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
     uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
 #endif
     if (host && abort == 0) {
-      if (!given && isnan(best)) {
-        c.d.params.fault->nan_position = position;
-      }
-      tile::store_stamped_system(c.d.params.token_ring + position, index, c.d.generation());
+      uint32_t result = chose ? index | (isnan(best) ? MK_RESULT_NAN : 0u) : MK_CANDIDATE_NONE;
+      tile::store_stamped_system(c.d.params.token_ring + c.d.epoch, result, c.d.generation());
     }
   }
 }

@@ -49,7 +49,7 @@ __device__ inline void consume_NEXT(prompt_consumer &c, const mk_instruction &in
       prompt_shared()->choice = index;
     }
     __syncwarp();
-    bool more = (c.d.epoch + 2) * words <= c.d.buffer(in.operands[MK_SLOT_NEXT_prompt]).cols;
+    bool more = (c.d.epoch + 2) * words <= c.d.buffer(in.operands[MK_SLOT_NEXT_plan]).cols;
     put_step(c.d, more ? c.d.params.plan + (c.d.epoch + 1) * words : nullptr, stop,
              prompt_shared()->state[(c.d.epoch + 1) % 2]);
     __syncwarp();

@@ -74,7 +74,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
     }
     __syncwarp();
     mk_step_row row = {};
-    const mk_gpu_buffer &plan = c.d.buffer(in.operands[MK_SLOT_NEXT_prompt]);
+    const mk_gpu_buffer &plan = c.d.buffer(in.operands[MK_SLOT_NEXT_plan]);
     if ((c.d.epoch + 2) * rows * MK_ROW_WORDS <= plan.cols) {
       row = planned_row(c.d, c.lane, c.d.params.plan + (c.d.epoch + 1) * rows * MK_ROW_WORDS);
     }

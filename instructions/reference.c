@@ -12,12 +12,6 @@ static void find_lines(mk_reference *machine) {
   const mk_step_state *state = machine->state;
   uint32_t rows = mk_program_rows(machine->program);
   machine->line_count = 0;
-  if (rows == 1) {
-    uint32_t chooses = state->position + 1 >= state->prompt_length ? MK_ROW_CHOOSES : 0;
-    machine->lines[machine->line_count++] =
-        (mk_line){.row = {.position = state->position, .token = state->token, .flags = MK_ROW_ACTIVE | chooses}};
-    return;
-  }
   for (uint32_t line = 0; line < rows; line++) {
     if ((state->rows[line].flags & MK_ROW_ACTIVE) != 0) {
       machine->lines[machine->line_count++] = (mk_line){.row = state->rows[line], .line = line};

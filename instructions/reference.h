@@ -5,7 +5,7 @@
  * computes in fp32, in an order that depends on shapes and positions alone, and writes its outputs. With several rows it does so
  * for every active line, each by the very arithmetic of a program of one row.
  *
- * What data say about places is looked at before it is used: tokens, positions, slots and blocks, places in prompt, plan and ring. One that
+ * What data say about places is looked at before it is used: tokens, positions, slots and blocks, places in plan and ring. One that
  * lies outside is MK_REFERENCE_FAULT, with mk_error set (MK_ERR_DEVICE), and nothing outside of a buffer has been touched. So is, where
  * writes are kept (written.h), an input that nobody has written in this epoch. What a program says about places (rectangles, parameters) is not
  * looked at again: that is the verifier's part.
@@ -28,14 +28,9 @@ enum {
 
 /* The step state of one SM. */
 typedef struct mk_step_state {
-  uint32_t token;    /* of the step to compute */
-  uint32_t position; /* of that token */
-  uint32_t prompt_length;
-  uint32_t nan_logits; /* set when a candidate was NaN */
-  /* Programs of several rows have these in their place. */
-  uint32_t step; /* of the launch */
-  mk_step_row rows[MK_PROMPT_ROWS];
-  uint32_t choices[MK_MAX_ROWS]; /* by slot: the last token that was chosen */
+  uint32_t step;                    /* of the launch, to compute */
+  mk_step_row rows[MK_PROMPT_ROWS]; /* of that step, tokens as they are */
+  uint32_t choices[MK_MAX_ROWS];    /* by slot: the last token that was chosen */
   /* Of the step before, by row: what it chose, with MK_RESULT_NAN where logits were NaN; MK_CANDIDATE_NONE: it did not choose. */
   uint32_t results[MK_PROMPT_ROWS];
 } mk_step_state;
@@ -57,7 +52,7 @@ typedef struct mk_reference {
   uint16_t rows_used[MK_MAX_OPERANDS]; /* result: row tiles of each operand that were touched, from its first one on */
   /* Result of a COMBINE of several rows, whose parts lie anywhere: row tiles that were touched, a bit each. */
   uint64_t parts_used[MK_PART_WORDS];
-  uint32_t line_count; /* active rows; of a program of one row that one */
+  uint32_t line_count; /* active rows */
   mk_line lines[MK_PROMPT_ROWS];
   const mk_instruction *instruction; /* that runs */
   bool fault;                        /* one was found, and mk_error is set: the result is MK_REFERENCE_FAULT */

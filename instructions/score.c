@@ -1,6 +1,6 @@
 /* SCORE: what sampling does to the logits of one SM's tokens before they are compared with the others': penalties and bias.
  * logits, bias, counts, scores [n] (n may be 0), sampling [16], front [98]: what these tokens bring into the draw (sampling.h). Counts stay
- * with the SM: the token of each step is counted by the one that owns its row, in the prompt by a mark. */
+ * with the SM: the token of each step is counted by the one that owns its row, a token of the prompt by a mark. */
 #include "instructions/search.h"
 
 typedef struct front {
@@ -71,16 +71,15 @@ mk_reference_result mk_reference_SCORE(mk_reference *machine, const mk_instructi
   const float *logit = (const float *)(const void *)logits.memory, *added = (const float *)(const void *)bias.memory;
   uint32_t *count = (uint32_t *)(void *)counts.memory, peak = 0, index = 0;
   float *score = machine->scratch;
-  const mk_step_state *state = machine->state;
-  uint64_t noise = mk_draw_key(mk_sampling_seed(words), state->position + 1);
+  const mk_step_row *row = &machine->lines[0].row;
+  uint64_t noise = mk_draw_key(mk_sampling_seed(words), row->position + 1);
   bool inside = mk_inside_prompt(machine);
   front f = {.count = 0};
   if (!inside) {
     mk_note_read(machine, &logits, 0, 0, logits.cols);
   }
-  if (state->token >= counts.col && state->token - counts.col < counts.cols) {
-    count[state->token] =
-        state->position < state->prompt_length ? count[state->token] | MK_COUNT_PROMPT : count[state->token] + 1;
+  if (row->token >= counts.col && row->token - counts.col < counts.cols) {
+    count[row->token] = (row->flags & MK_ROW_PROMPT) != 0 ? count[row->token] | MK_COUNT_PROMPT : count[row->token] + 1;
   }
   mk_note_write(machine, &counts, 0, 0, counts.cols); /* written in place: what was there first is the host's part */
   for (uint32_t i = 0, token = scores.col; i < scores.cols; i++, token++) {

@@ -26,7 +26,7 @@ __device__ inline type *start_of(const mk_instruction &in, uint32_t slot) {
 enum {
   SCORE_FOLLOWS = 1 << 16,  // else it does not come: the launch is given up
   SCORE_PUBLISHES = 1 << 17,
-  SCORE_INSIDE = 1 << 18,  // the prompt gives the next token
+  SCORE_INSIDE = 1 << 18,  // the row does not choose
   SCORE_CUTS = 1 << 19,
   SCORE_ONE_DRAW = 1 << 20,
   SCORE_OVERFLOWS = 1 << 21,
@@ -71,8 +71,8 @@ __device__ inline void begin_SCORE(const storer &s, const mk_instruction &head, 
   shared->noise_start = mk_draw_key(mk_sampling_seed(words), position + 1);
   bool hidden = s.d.params.skip_signal_uid != 0 && in.uid == s.d.params.skip_signal_uid;
   q.flags = words[MK_SAMPLING_FLAGS] | SCORE_FOLLOWS | (publishes(s.d) && !hidden ? SCORE_PUBLISHES : 0) |
-            (position + 1 < s.d.params.prompt_length ? SCORE_INSIDE : 0) | (mk_sampling_cuts(words) ? SCORE_CUTS : 0) |
-            (mk_sampling_one_draw(words) ? SCORE_ONE_DRAW : 0);
+            ((state_of(s).flags & MK_ROW_CHOOSES) == 0 ? SCORE_INSIDE : 0) |
+            (mk_sampling_cuts(words) ? SCORE_CUTS : 0) | (mk_sampling_one_draw(words) ? SCORE_ONE_DRAW : 0);
 }
 
 // The count of this lane's row of tile i, on its way for the next prepare_SCORE: it comes from memory, behind the weights.
@@ -100,7 +100,7 @@ __device__ inline void prepare_SCORE(const storer &s, const mk_instruction &head
   uint32_t count = q.count;
   r.a.even = 0.0f;
   if (mine && seen) {
-    count = state_of(s).position < s.d.params.prompt_length ? count | MK_COUNT_PROMPT : count + 1;
+    count = (state_of(s).flags & MK_ROW_PROMPT) != 0 ? count | MK_COUNT_PROMPT : count + 1;
     start_of<uint32_t>(score_behind(head), MK_SLOT_SCORE_counts)[row] = count;
   }
   r.b.even = __uint_as_float(count);

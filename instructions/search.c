@@ -7,7 +7,7 @@ void mk_search_init(mk_search *search, mk_reference *machine, const mk_instructi
   *search = (mk_search){.machine = machine, .instruction = instruction};
   mk_span sampling = mk_operand_span(machine, instruction, MK_SEARCH_SAMPLING);
   search->words = (const uint32_t *)(const void *)sampling.memory;
-  search->key = mk_draw_key(mk_sampling_seed(search->words), machine->state->position + 1);
+  search->key = mk_draw_key(mk_sampling_seed(search->words), machine->lines[0].row.position + 1);
   for (uint32_t slot = MK_SEARCH_FRONTS; slot <= MK_SEARCH_SCORES; slot++) {
     machine->rows_used[slot] = 0;
   }

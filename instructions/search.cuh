@@ -30,7 +30,7 @@ static_assert(sizeof(search_area) <= MK_GPU_ACTIVATION_BYTES, "the tables of a s
 
 __device__ inline search_area &area() { return *reinterpret_cast<search_area *>(device::activation()); }
 
-__device__ inline bool inside_prompt(const consumer &c) { return position_of(c) + 1 < c.d.params.prompt_length; }
+__device__ inline bool inside_prompt(const consumer &c) { return (flags_of(c) & MK_ROW_CHOOSES) == 0; }
 
 struct search {
   uint64_t winner;
@@ -451,7 +451,7 @@ __device__ inline void choose(consumer &c, const mk_instruction &in, bool inside
   uint32_t token = min(mk_rank_token(key), buffer_of(in, MK_SLOT_DRAW_scores).cols - 1);
   bool failed = key >> 32 == MK_DRAW_FAILED_HIGH;
   uint32_t stop = shared->stopped == c.d.generation() ? MK_CANDIDATE_STOP : 0;
-  set_state(c, token | (failed ? CHOICE_FAILED : 0) | stop, position_of(c));
+  set_token(c, token | (failed ? CHOICE_FAILED : 0) | stop);
   if (publishes_it && c.warp == 0 && c.lane == 0 && publishes(c.d)) {
     uint64_t *choice = start_of<uint64_t>(in, MK_SLOT_DRAW_choice) + in.operands[MK_SLOT_DRAW_choice].row * 2;
     float value = inside ? -INFINITY : failed ? NAN : 0.0f;

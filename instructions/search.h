@@ -30,9 +30,9 @@ typedef struct mk_search {
   mk_tally tally;
 } mk_search;
 
-/* True while the prompt gives the next token. */
+/* True where the row, the only one of programs that draw, does not choose. */
 static inline bool mk_inside_prompt(const mk_reference *machine) {
-  return machine->state->position + 1 < machine->state->prompt_length;
+  return (machine->lines[0].row.flags & MK_ROW_CHOOSES) == 0;
 }
 
 /* Nothing is read of the stamped operands unless the functions below do. */

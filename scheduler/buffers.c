@@ -42,23 +42,23 @@ static mk_status declare_weight(mk_lowering *lowering, size_t index) {
   return mk_program_add_buffer(lowering->program, &buffer, buffer_index);
 }
 
-/* What the host gives and takes with every step: the prompt and the token at each position, or the plan and what every row chose. */
+/* What the host gives and takes with every step: the plan, and what every row chose. With one row a launch may go through the whole context. */
 static mk_status declare_tokens(mk_lowering *lowering) {
   mk_program *program = lowering->program;
-  bool planned = lowering->lines > 1;
-  MK_TRY(mk_add_vector(program, planned ? "plan" : "prompt",
+  uint32_t rows = lowering->lines * (lowering->lines > 1 ? MK_PLAN_STEPS : lowering->max_seq);
+  MK_TRY(mk_add_vector(program, "plan",
                        (mk_vector){.kind = MK_KIND_INPUT,
                                    .dtype = MK_DTYPE_U32,
                                    .store = MK_STORE_PLAIN,
-                                   .cols = planned ? MK_PLAN_STEPS * lowering->lines * MK_ROW_WORDS : lowering->max_seq,
+                                   .cols = rows * MK_ROW_WORDS,
                                    .tile = 64},
-                       &lowering->prompt));
+                       &lowering->plan));
   return mk_add_vector(program, "token_ring",
                        (mk_vector){.kind = MK_KIND_OUTPUT,
                                    .dtype = MK_DTYPE_U32,
                                    .store = MK_STORE_PLAIN,
                                    .scope = MK_SCOPE_SYS,
-                                   .cols = planned ? MK_PLAN_STEPS * lowering->lines : lowering->max_seq + 1,
+                                   .cols = rows,
                                    .tile = 64},
                        &lowering->ring);
 }

@@ -35,9 +35,10 @@ enum {
   MK_SPAN_TOKENS = 256, /* tokens per span: attention is not split below this */
   /* The same of several rows, whose sequences occupy the SMs as the splits of one do: so that those of usual lengths need no combining. */
   MK_ROWS_SPAN_TOKENS = 1024,
-  MK_PLAN_STEPS = 64, /* steps of a launch of a program of several rows */
+  MK_PLAN_STEPS = 64, /* steps of a launch of a program of several rows; one of one row goes through a whole context */
 };
 
+/* The first buffers of the program are the graph's weights, in the order of the graph. */
 mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, mk_program **out);
 
 /* Identifies the configuration a program was compiled from (mk_program.config_hash). */

@@ -399,7 +399,7 @@ static mk_status lower_next(mk_lowering *lowering, uint16_t candidates, uint16_t
     mk_instruction in = MK_START(NEXT, MK_NO_LAYER);
     in.operands[MK_SLOT_NEXT_candidates] =
         lowering->samples ? mk_tiles(candidates, sm, 1, 0, 1) : mk_whole(lowering, candidates);
-    in.operands[MK_SLOT_NEXT_prompt] = mk_whole(lowering, lowering->prompt);
+    in.operands[MK_SLOT_NEXT_plan] = mk_whole(lowering, lowering->plan);
     in.operands[MK_SLOT_NEXT_ring] =
         sm == 0 ? mk_whole(lowering, lowering->ring) : mk_tiles(lowering->ring, 0, 0, 0, 0);
     mk_add_wait(lowering, &in, ready);

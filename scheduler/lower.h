@@ -41,7 +41,7 @@ typedef struct mk_lowering {
   mk_queue_builder *queues; /* per SM */
   uint16_t *weights;        /* weight -> buffer */
   mk_lowered_value *values; /* value -> buffer, counter */
-  uint16_t table, prompt, ring, logits, candidates;
+  uint16_t table, plan, ring, logits, candidates;
   bool samples; /* a sampling program, with the buffers below */
   mk_lowered_sampling sampling;
   uint32_t splits; /* of attention */

@@ -154,6 +154,14 @@ __device__ inline void load_relaxed_quad_if(bool here, const uint32_t *from, uin
       : "memory");
 }
 
+__device__ inline void load_relaxed_quad_if(bool here, const uint32_t *from, uint4 &words) {
+  asm volatile(
+      "{\n .reg .pred here;\n setp.ne.u32 here, %5, 0;\n @here ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w)
+      : "l"(from), "r"(static_cast<uint32_t>(here))
+      : "memory");
+}
+
 __device__ inline uint64_t global_nanoseconds() {
   uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));

@@ -12,6 +12,7 @@
 #include "tests/support/effort.h"
 #include "tests/support/model.h"
 #include "tests/support/numbers.h"
+#include "tests/support/sequence.h"
 #include "vm/cpu/machine.h"
 
 enum { LONGEST = 600, MOST_VOCAB = 520 };
@@ -176,11 +177,12 @@ static void run_placed(mk_placement placement, uint32_t sms, output *out) {
   uint32_t *table = mk_cpu_memory(d.cpu, (size_t)mk_program_find_buffer(program, "block_table"));
   uint64_t seed = 9;
   test_shuffle(&seed, table, program->ranges.block.high + 1);
-  uint32_t *prompt = mk_cpu_memory(d.cpu, (size_t)mk_program_find_buffer(program, "prompt"));
+  uint32_t prompt[LONGEST];
   make_prompt(prompt, d.prompt_count, 1);
   d.logits = (size_t)mk_program_find_buffer(program, "logits");
-  mk_cpu_set_state(d.cpu, prompt[0], 0, d.prompt_count);
-  cr_assert_eq(mk_cpu_run(d.cpu, d.prompt_count + 7, keep_direct, &d), MK_OK, "%s", mk_error_message());
+  test_sequence sequence = {.token = prompt[0], .prompt = prompt, .prompt_length = d.prompt_count};
+  cr_assert_eq(test_sequence_run(&sequence, d.cpu, d.prompt_count + 7, keep_direct, &d), MK_OK, "%s",
+               mk_error_message());
   mk_cpu_free(d.cpu);
   mk_program_free(program);
   mk_graph_free(graph);

@@ -178,7 +178,7 @@ Test(mla, whole_blocks_are_alike_everywhere) {
 
 Test(mla, a_run_is_one_epoch) {
   mk_mla_session *session = open_loaded(8, 1, (const uint32_t[]){5}, 1, 2, &(mk_cpu_options){.seed = 0});
-  cr_assert_eq(mk_cpu_run(session->cpu, 2, NULL, NULL), MK_ERR_USAGE);
+  cr_assert_eq(mk_cpu_run(session->cpu, 2), MK_ERR_USAGE);
   cr_assert_not_null(strstr(mk_error_message(), "one epoch"), "%s", mk_error_message());
   mk_cpu *cpu;
   cr_assert_eq(mk_cpu_new(session->program, &(mk_cpu_options){.accesses_only = true}, &cpu), MK_ERR_USAGE);

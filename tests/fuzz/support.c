@@ -49,13 +49,12 @@ static uint64_t work(const mk_program *program) {
   return sum;
 }
 
-/* What the host promises of its inputs: tokens within their range, and block tables that name no block twice. false: this
- * program's ranges leave no room for that. */
+/* What the host promises of its inputs: block tables that name no block twice. false: this program's ranges leave no room for that. */
 static bool fill_input(mk_cpu *cpu, const mk_program *program, const mk_instruction *in) {
-  const uint32_t slot = in->opcode == MK_OP_NEXT ? (uint32_t)MK_SLOT_NEXT_prompt : (uint32_t)MK_SLOT_ATTENTION_table;
-  const mk_buffer *buffer = &program->buffers[in->operands[slot].buffer];
-  const mk_range range = in->opcode == MK_OP_NEXT ? program->ranges.token : program->ranges.block;
-  uint32_t *words = mk_cpu_memory(cpu, in->operands[slot].buffer);
+  const mk_operand *table = &in->operands[MK_SLOT_ATTENTION_table];
+  const mk_buffer *buffer = &program->buffers[table->buffer];
+  const mk_range range = program->ranges.block;
+  uint32_t *words = mk_cpu_memory(cpu, table->buffer);
   for (uint32_t i = 0; i < buffer->bytes / sizeof *words; i++) {
     uint32_t value = range.high - range.low < i ? range.high : range.low + i;
     if (words[i] != 0 && words[i] != value) {
@@ -63,9 +62,8 @@ static bool fill_input(mk_cpu *cpu, const mk_program *program, const mk_instruct
     }
     words[i] = value;
   }
-  return in->opcode == MK_OP_NEXT ||
-         program->ranges.position.high / program->buffers[in->operands[MK_SLOT_ATTENTION_kv].buffer].block_tokens <=
-             range.high - range.low;
+  return program->ranges.position.high / program->buffers[in->operands[MK_SLOT_ATTENTION_kv].buffer].block_tokens <=
+         range.high - range.low;
 }
 
 /* Weights are numbers that neither vanish nor overflow. */
@@ -79,7 +77,7 @@ static bool fill(mk_cpu *cpu, const mk_program *program) {
   }
   for (size_t i = 0; i < program->instruction_count; i++) {
     const mk_instruction *in = &program->instructions[i];
-    if ((in->opcode == MK_OP_NEXT || in->opcode == MK_OP_ATTENTION) && !fill_input(cpu, program, in)) {
+    if (in->opcode == MK_OP_ATTENTION && !fill_input(cpu, program, in)) {
       return false;
     }
   }
@@ -117,6 +115,20 @@ static mk_status run_rows(mk_cpu *cpu, const mk_program *program, uint32_t posit
   return status == MK_ERR_USAGE ? MK_OK : status;
 }
 
+/* One step inside the prompt, the others behind it. A program without instructions has no plan. */
+static mk_status run_sequence(mk_cpu *cpu, const mk_program *program, uint32_t position) {
+  mk_step_row plan[EPOCHS];
+  mk_plan_buffers buffers;
+  if (mk_plan_find(program, &buffers) != MK_OK) {
+    return mk_cpu_run(cpu, 1);
+  }
+  uint32_t left = program->ranges.position.high - position, steps = left < EPOCHS ? left + 1 : EPOCHS;
+  const uint32_t given[] = {program->ranges.token.low, program->ranges.token.high};
+  steps = steps < buffers.steps ? steps : buffers.steps;
+  mk_plan_sequence(plan, steps, position, given, 2, MK_ROW_PROMPT);
+  return mk_cpu_run_plan(cpu, plan, steps, NULL, NULL);
+}
+
 static void run(const mk_program *program, const mk_cpu_options *options, uint32_t position) {
   mk_cpu *cpu;
   if (mk_cpu_new(program, options, &cpu) != MK_OK) {
@@ -129,10 +141,7 @@ static void run(const mk_program *program, const mk_cpu_options *options, uint32
                  mk_program_rows(program), (unsigned long long)options->seed,
                  options->adversarial ? ", adversarial" : "", position, mk_error_message());
   } else if (fill(cpu, program)) {
-    uint32_t left = program->ranges.position.high - position;
-    /* One step inside the prompt, the others behind it. */
-    mk_cpu_set_state(cpu, program->ranges.token.low, position, position + 2);
-    mk_status status = mk_cpu_run(cpu, left < EPOCHS ? left + 1 : EPOCHS, NULL, NULL);
+    mk_status status = run_sequence(cpu, program, position);
     bool overflowed = status == MK_ERR_DEVICE && strstr(mk_error_message(), "NaN") != NULL;
     fuzz_require(status == MK_OK || overflowed, "an accepted program failed (seed %llu%s, position %u): %s",
                  (unsigned long long)options->seed, options->adversarial ? ", adversarial" : "", position,

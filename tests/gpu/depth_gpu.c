@@ -11,12 +11,12 @@
 enum { LAUNCHES = 100, STEPS = 16, STARTS = 4 };
 
 typedef struct tokens {
-  uint32_t first, at[STEPS + 1]; /* at[i]: token at position first + i */
+  uint32_t first, at[STEPS + 1]; /* at[i]: token at position depth + i; first: of the launch */
 } tokens;
 
-static bool keep(void *user, uint32_t position, uint32_t token) {
+static bool keep(void *user, uint32_t step, const uint32_t *results) {
   tokens *t = user;
-  t->at[position - t->first + 1] = token;
+  t->at[t->first + step + 1] = results[0];
   return true;
 }
 
@@ -25,8 +25,10 @@ static bool launch(mk_engine *engine, const char *name, uint32_t depth, uint32_t
   mk_gpu *gpu = mk_engine_gpu(engine);
   const mk_program *program = mk_engine_program(engine);
   size_t buffer = (size_t)mk_program_find_buffer(program, "logits");
-  t->first = depth;
-  return expect_ok(mk_gpu_run(gpu, t->at[from], depth + from, 0, STEPS - from, keep, t), name) &&
+  mk_step_row plan[STEPS];
+  t->first = from;
+  mk_plan_sequence(plan, STEPS - from, depth + from, &t->at[from], 1, 0);
+  return expect_ok(mk_gpu_run_plan(gpu, plan, STEPS - from, keep, t), name) &&
          expect_ok(mk_gpu_read(gpu, buffer, 0, logits, program->buffers[buffer].cols * sizeof *logits), name);
 }
 

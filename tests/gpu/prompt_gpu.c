@@ -82,7 +82,7 @@ static void test_instructions(const shape *s, uint32_t steps) {
       uint32_t count = step % 3 != 2 ? MK_PROMPT_ROWS : 1 + below(MK_PROMPT_ROWS);
       count = count < left ? count : left;
       put_chunk(plan, tokens, position, count, step % 4 != 0);
-      good = expect_ok(mk_compare_step_rows(compare, plan, results), name);
+      good = expect_ok(mk_compare_step(compare, plan, results), name);
       position = count == left ? 0 : position + count;
     }
     printf("%s, instruction by instruction, worst:", name);

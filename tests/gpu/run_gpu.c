@@ -153,7 +153,9 @@ static void test_relaunch(const golden *g) {
   unsigned differing = 0;
   bool ok = g->steps >= 2 && expect_ok(generate(g, engine, &out), g->name);
   for (unsigned i = 0; ok && i < RELAUNCHES; i++) {
-    ok = expect_ok(mk_gpu_run(gpu, token, position, g->prompt_count, steps, NULL, NULL), g->name) &&
+    mk_step_row plan[RELAUNCH_STEPS];
+    mk_plan_sequence(plan, steps, position, &token, 1, MK_ROW_PROMPT);
+    ok = expect_ok(mk_gpu_run_plan(gpu, plan, steps, NULL, NULL), g->name) &&
          expect_ok(mk_gpu_read(gpu, logits, 0, i == 0 ? first : again, bytes), g->name);
     differing += ok && i != 0 && memcmp(first, again, bytes) != 0;
   }

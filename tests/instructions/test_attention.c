@@ -69,7 +69,7 @@ static void aim(attention *t, uint32_t head, uint32_t split, uint32_t position) 
   rig->instruction->params[MK_PARAM_ATTENTION_scale] = mk_float_param(1 / sqrtf((float)t->head_dim));
   rig->instruction->params[MK_PARAM_ATTENTION_splits] = t->splits;
   rig->instruction->params[MK_PARAM_ATTENTION_group] = t->group;
-  rig->state.position = position;
+  rig->state.rows[0].position = position;
 }
 
 /* (sum p v, max, sum p) of one query head over the split's tokens, K and V as they lie in the cache. */

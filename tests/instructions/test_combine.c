@@ -36,7 +36,7 @@ static void run(combine *t, uint32_t position) {
   test_rig *rig = &t->rig;
   uint32_t splits = rig->program->buffers[t->parts].rows, in_use = position / SPAN + 1, stride = t->head_dim + 2;
   in_use = in_use < splits ? in_use : splits;
-  rig->state.position = position;
+  rig->state.rows[0].position = position;
   for (uint32_t split = in_use; split < splits; split++) {
     *test_rig_word(rig, t->parts, split, t->first * stride + 3) = 0; /* stale, as an idle split leaves it */
   }
@@ -81,7 +81,7 @@ Test(combine, not_a_number_is_not_hidden) {
   combine t;
   set_up(&t, 64, 3, 0, 1);
   test_rig_set(&t.rig, t.parts, 1, 64, NAN);
-  t.rig.state.position = 5000;
+  t.rig.state.rows[0].position = 5000;
   test_rig_expect_done(&t.rig);
   for (uint32_t d = 0; d < 64; d++) {
     cr_assert(isnan(test_rig_read(&t.rig, t.out, 0, d)));

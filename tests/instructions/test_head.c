@@ -37,7 +37,7 @@ static void set_up(head *t, uint32_t width, uint32_t vocab, uint32_t first, uint
   rig->instruction->params[MK_PARAM_HEAD_eps] = mk_float_param(eps);
   rig->instruction->params[MK_PARAM_HEAD_width] = width;
   rig->instruction->params[MK_PARAM_HEAD_vocab] = vocab;
-  rig->state = (mk_step_state){.position = 4, .prompt_length = 5}; /* the step whose logits choose the next token */
+  rig->state.rows[0] = (mk_step_row){.position = 4, .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
 }
 
 static uint32_t candidate(head *t, float *value) {
@@ -141,7 +141,7 @@ Test(head, no_rows_give_an_empty_candidate) {
 Test(head, inside_the_prompt_only_an_empty_candidate_is_written) {
   head t;
   set_up(&t, 64, 96, 0, 6);
-  t.rig.state.position = 3;
+  t.rig.state.rows[0].flags = MK_ROW_ACTIVE;
   test_rig_expect_waits(&t.rig, 1);
   expect_empty(&t);
   for (uint32_t row = 0; row < 96; row++) {

@@ -35,7 +35,7 @@ Test(linear_add, equals_double_precision) {
       test_rig_set(&rig, x, 0, col, 0);
     }
     test_rig_fill(&rig, residual, 5);
-    rig.state.token = 18;
+    rig.state.rows[0].token = 18;
     test_rig_whole(&rig, MK_SLOT_LINEAR_ADD_x, x);
     test_rig_operand(&rig, MK_SLOT_LINEAR_ADD_weight, weight, s->first, s->count, 0, padded / 16);
     test_rig_operand(&rig, MK_SLOT_LINEAR_ADD_residual_in, residual, 0, 1, s->first, s->count);
@@ -48,7 +48,7 @@ Test(linear_add, equals_double_precision) {
     for (uint32_t row = 0; row < s->count * 16; row++) {
       uint32_t at = s->first * 16 + row;
       double before = !s->token_row    ? test_rig_value(&rig, residual, 0, at)
-                      : at < s->hidden ? test_rig_value(&rig, embedding, rig.state.token, at)
+                      : at < s->hidden ? test_rig_value(&rig, embedding, rig.state.rows[0].token, at)
                                        : 0;
       want[row] = before + test_rig_product(&rig, weight, at, 0, s->cols, rig.values[x], NULL);
     }

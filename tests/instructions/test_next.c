@@ -1,29 +1,37 @@
-/* NEXT: the choice among candidates, the prompt's precedence, the step state and the ring. */
+/* NEXT: the choice among candidates, the plan's precedence, the step state and the ring. */
 #include <criterion/criterion.h>
 #include <math.h>
 
 #include "tests/support/numbers.h"
 #include "tests/support/rig.h"
 
-enum { SMS = 5, CONTEXT = 100 };
+enum { SMS = 5, STEPS = 100 };
 
 typedef struct next {
   test_rig rig;
-  uint16_t candidates, prompt, ring;
+  uint16_t candidates, plan, ring;
 } next;
 
 static void set_up(next *t) {
   test_rig *rig = &t->rig;
   test_rig_start(rig, MK_OP_NEXT, 1);
   t->candidates = test_rig_vector(rig, MK_DTYPE_U32, MK_STORE_STAMPED, SMS, 2, 2);
-  t->prompt = test_rig_vector(rig, MK_DTYPE_U32, MK_STORE_PLAIN, 1, CONTEXT, 64);
-  t->ring = test_rig_vector(rig, MK_DTYPE_U32, MK_STORE_PLAIN, 1, CONTEXT + 1, 64);
+  t->plan = test_rig_vector(rig, MK_DTYPE_U32, MK_STORE_PLAIN, 1, STEPS * MK_ROW_WORDS, 4);
+  t->ring = test_rig_vector(rig, MK_DTYPE_U32, MK_STORE_PLAIN, 1, STEPS, 64);
   test_rig_whole(rig, MK_SLOT_NEXT_candidates, t->candidates);
-  test_rig_whole(rig, MK_SLOT_NEXT_prompt, t->prompt);
+  test_rig_whole(rig, MK_SLOT_NEXT_plan, t->plan);
   test_rig_whole(rig, MK_SLOT_NEXT_ring, t->ring);
-  for (uint32_t i = 0; i < CONTEXT; i++) {
-    ((uint32_t *)(void *)rig->memory[t->prompt])[i] = 1000 + i;
+}
+
+/* The step at hand, and what the plan says of the one that follows. */
+static mk_step_row *at_step(next *t, uint32_t step, uint32_t flags) {
+  mk_step_row *plan = (mk_step_row *)(void *)t->rig.memory[t->plan];
+  t->rig.state.step = step;
+  t->rig.state.rows[0] = (mk_step_row){.position = 20 + step, .token = 3, .flags = MK_ROW_ACTIVE | flags};
+  if (step + 1 < STEPS) {
+    plan[step + 1] = (mk_step_row){.position = 21 + step, .token = MK_TOKEN_CHOSEN, .flags = MK_ROW_ACTIVE};
   }
+  return &plan[step + 1];
 }
 
 static void candidate(next *t, uint32_t sm, float value, uint32_t index) {
@@ -37,16 +45,17 @@ static void choose(const float values[SMS], const uint32_t indices[SMS], uint32_
   for (uint32_t sm = 0; sm < SMS; sm++) {
     candidate(&t, sm, values[sm], indices[sm]);
   }
-  t.rig.state = (mk_step_state){.token = 3, .position = 10, .prompt_length = 11};
+  (void)at_step(&t, 10, MK_ROW_CHOOSES);
   test_rig_expect_waits(&t.rig, SMS);
   test_rig_expect_done(&t.rig);
-  cr_assert_eq(t.rig.state.token, want, "token %u, not %u", t.rig.state.token, want);
-  cr_assert_eq(t.rig.state.position, 11);
-  cr_assert_eq(t.rig.state.prompt_length, 11);
-  cr_assert_eq(t.rig.state.nan_logits, nan);
+  uint32_t token = t.rig.state.rows[0].token, result = want | (nan ? MK_RESULT_NAN : 0);
+  cr_assert_eq(token, want, "token %u, not %u", token, want);
+  cr_assert_eq(t.rig.state.rows[0].position, 31);
+  cr_assert_eq(t.rig.state.step, 11);
+  cr_assert_eq(t.rig.state.results[0], result);
   const uint32_t *ring = (const uint32_t *)(const void *)t.rig.memory[t.ring];
-  for (uint32_t i = 0; i <= CONTEXT; i++) {
-    cr_assert_eq(ring[i], i == 11 ? want : 0);
+  for (uint32_t i = 0; i < STEPS; i++) {
+    cr_assert_eq(ring[i], i == 10 ? result : 0);
   }
   test_rig_stop(&t.rig);
 }
@@ -78,35 +87,52 @@ Test(next, not_a_number_is_noticed) {
   choose((float[]){-NAN, 1, 3, 2, 4}, (uint32_t[]){6, 20, 3, 10, 5}, 6, true);
 }
 
-Test(next, the_prompt_has_precedence) {
+Test(next, the_plan_has_precedence) {
   next t;
   set_up(&t);
   for (uint32_t sm = 0; sm < SMS; sm++) {
     candidate(&t, sm, NAN, 77); /* nobody may look */
   }
-  t.rig.state = (mk_step_state){.token = 3, .position = 62, .prompt_length = 64};
+  *at_step(&t, 62, 0) = (mk_step_row){.position = 83, .token = 1063, .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
   test_rig_expect_waits(&t.rig, SMS);
   test_rig_expect_done(&t.rig);
-  cr_assert_eq(t.rig.state.token, 1063);
-  cr_assert_eq(t.rig.state.nan_logits, 0);
+  cr_assert_eq(t.rig.state.rows[0].token, 1063);
+  cr_assert_eq(t.rig.state.results[0], MK_CANDIDATE_NONE);
+  ((mk_step_row *)(void *)t.rig.memory[t.plan])[64] =
+      (mk_step_row){.position = 84, .token = MK_TOKEN_CHOSEN, .flags = MK_ROW_ACTIVE};
   for (uint32_t sm = 0; sm < SMS; sm++) {
     candidate(&t, sm, (float)sm, 70 + sm);
   }
-  test_rig_expect_done(&t.rig); /* position 63 is the prompt's last */
-  cr_assert_eq(t.rig.state.token, 74);
-  cr_assert_eq(t.rig.state.position, 64);
+  test_rig_expect_done(&t.rig); /* the last token that is given */
+  cr_assert_eq(t.rig.state.rows[0].token, 74);
+  cr_assert_eq(t.rig.state.rows[0].position, 84);
   test_rig_stop(&t.rig);
 }
 
-Test(next, last_position_of_the_context) {
+/* A step that does not choose leaves the choice before it. */
+Test(next, an_earlier_choice) {
   next t;
   set_up(&t);
   for (uint32_t sm = 0; sm < SMS; sm++) {
     candidate(&t, sm, 1, 7);
   }
-  t.rig.state = (mk_step_state){.position = CONTEXT - 1, .prompt_length = CONTEXT};
+  (void)at_step(&t, 2, 0);
+  t.rig.state.choices[0] = 55;
   test_rig_expect_done(&t.rig);
-  cr_assert_eq(((const uint32_t *)(const void *)t.rig.memory[t.ring])[CONTEXT], 7);
+  cr_assert_eq(t.rig.state.rows[0].token, 55);
+  test_rig_stop(&t.rig);
+}
+
+Test(next, last_step_of_the_plan) {
+  next t;
+  set_up(&t);
+  for (uint32_t sm = 0; sm < SMS; sm++) {
+    candidate(&t, sm, 1, 7);
+  }
+  (void)at_step(&t, STEPS - 1, MK_ROW_CHOOSES);
+  test_rig_expect_done(&t.rig);
+  cr_assert_eq(((const uint32_t *)(const void *)t.rig.memory[t.ring])[STEPS - 1], 7);
+  cr_assert_eq(t.rig.state.rows[0].flags, 0, "no step follows");
   test_rig_stop(&t.rig);
 }
 
@@ -116,10 +142,10 @@ Test(next, without_a_ring_nothing_is_written) {
   for (uint32_t sm = 0; sm < SMS; sm++) {
     candidate(&t, sm, 1, 7);
   }
-  t.rig.state = (mk_step_state){.position = 4, .prompt_length = 2};
+  (void)at_step(&t, 4, MK_ROW_CHOOSES);
   test_rig_operand(&t.rig, MK_SLOT_NEXT_ring, t.ring, 0, 0, 0, 0);
   test_rig_expect_done(&t.rig);
-  cr_assert_eq(t.rig.state.token, 7);
-  cr_assert_eq(((const uint32_t *)(const void *)t.rig.memory[t.ring])[5], 0);
+  cr_assert_eq(t.rig.state.rows[0].token, 7);
+  cr_assert_eq(((const uint32_t *)(const void *)t.rig.memory[t.ring])[4], 0);
   test_rig_stop(&t.rig);
 }

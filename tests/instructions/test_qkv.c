@@ -62,7 +62,7 @@ static void reference(const qkv *t, const shape *s, double *want) {
   const test_rig *rig = &t->rig;
   double x[512], gain[512];
   for (uint32_t i = 0; i < s->width; i++) {
-    x[i] = test_rig_value(rig, t->x, s->token_row ? rig->state.token : 0, i);
+    x[i] = test_rig_value(rig, t->x, s->token_row ? rig->state.rows[0].token : 0, i);
     gain[i] = test_rig_value(rig, t->gain, 0, i);
   }
   double scale = test_rig_norm(x, s->width, (double)eps);
@@ -73,7 +73,7 @@ static void reference(const qkv *t, const shape *s, double *want) {
     for (uint32_t d = 0; d < s->head_dim / 2; d++) {
       uint32_t low = packed(head, s->head_dim, d), high = packed(head, s->head_dim, d + s->head_dim / 2);
       /* The angle is a product of two fp32 numbers in fp32, as transformers has it. */
-      float angle = (float)rig->state.position * (float)test_rig_value(rig, t->frequencies, 0, d);
+      float angle = (float)rig->state.rows[0].position * (float)test_rig_value(rig, t->frequencies, 0, d);
       /* NOLINTNEXTLINE(clang-analyzer-core.uninitialized.Assign): each row of a head is one of all rows, above */
       double c = cos((double)angle), sine = sin((double)angle), a = want[low], b = want[high];
       want[low] = a * c - b * sine;
@@ -93,7 +93,8 @@ Test(qkv, equals_double_precision) {
     set_up(&t, s, i);
     for (uint32_t run = 0; run < 5; run++) {
       test_rig *rig = &t.rig;
-      rig->state = (mk_step_state){.token = (run * 17 + 20) % VOCAB, .position = positions[run]};
+      rig->state.rows[0] =
+          (mk_step_row){.position = positions[run], .token = (run * 17 + 20) % VOCAB, .flags = MK_ROW_ACTIVE};
       /* The whole weight, and then a share that begins within a head and one that straddles the end of the rotation. */
       uint32_t tiles = t.rows / 16, first = run == 0 ? 0 : run % 2 != 0 ? 1 : t.rotated / 16 - 1;
       uint32_t count = run == 0 ? tiles : run == 4 ? 1 : 2;
@@ -128,7 +129,7 @@ Test(qkv, writes_the_stamp_it_is_told) {
 Test(qkv, other_tokens_rows_do_not_matter) {
   qkv t;
   set_up(&t, &shapes[3], 4);
-  t.rig.state = (mk_step_state){.token = VOCAB - 1, .position = 5};
+  t.rig.state.rows[0] = (mk_step_row){.position = 5, .token = VOCAB - 1, .flags = MK_ROW_ACTIVE};
   test_rig_whole(&t.rig, MK_SLOT_QKV_weight, t.weight);
   test_rig_whole(&t.rig, MK_SLOT_QKV_out, t.out);
   test_rig_expect_done(&t.rig);

@@ -14,7 +14,7 @@ static void run(uint32_t parts_count, uint32_t hidden, uint32_t first, uint32_t 
   uint16_t embedding = test_rig_weight(&rig, 40, hidden);
   test_rig_fill(&rig, parts, 3);
   test_rig_fill(&rig, residual, 3);
-  rig.state.token = 39;
+  rig.state.rows[0].token = 39;
   test_rig_operand(&rig, MK_SLOT_REDUCE_ADD_parts, parts, 0, parts_count, first, count);
   test_rig_operand(&rig, MK_SLOT_REDUCE_ADD_residual_in, residual, 0, 1, first, count);
   if (token_row) {

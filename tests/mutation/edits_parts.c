@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "tests/mutation/edits.h"
+#include "vm/program/plan.h"
 
 static bool class_shift(mk_program *p, uint64_t *random) { return mutation_apply(p, MUTATION_shift_operand, random); }
 static bool class_widen(mk_program *p, uint64_t *random) { return mutation_apply(p, MUTATION_widen_operand, random); }
@@ -177,7 +178,7 @@ static bool longer_context(mk_program *p, uint64_t *random) {
     }
   }
   p->buffers[table->buffer].cols += spared == 2 ? 0 : blocks;
-  p->buffers[next->operands[MK_SLOT_NEXT_prompt].buffer].cols += spared == 3 ? 0 : blocks * block;
+  p->buffers[next->operands[MK_SLOT_NEXT_plan].buffer].cols += spared == 3 ? 0 : blocks * block * MK_ROW_WORDS;
   for (size_t i = 0; i < p->instruction_count; i++) {
     const mk_instruction *in = &p->instructions[i];
     if (spared != 4 && in->opcode == MK_OP_NEXT && in->operands[MK_SLOT_NEXT_ring].rows != 0) {
@@ -279,7 +280,7 @@ static bool second_table(mk_program *p, uint64_t *random) {
   return true;
 }
 
-/* An instruction takes what the host writes from a buffer of its own: a prompt, sampling parameters, a bias. A `next`, or
+/* An instruction takes what the host writes from a buffer of its own: a plan, sampling parameters, a bias. A `next`, or
  * all of them, may take one row of the candidates. */
 static bool own_input(mk_program *p, uint64_t *random) {
   static const mk_opcode opcodes[] = {MK_OP_NEXT, MK_OP_NEXT, MK_OP_DRAW, MK_OP_SIFT, MK_OP_SCORE};

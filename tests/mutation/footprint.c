@@ -128,13 +128,13 @@ static bool touches_HEAD(const view *v) {
 }
 
 static bool touches_NEXT(const view *v) {
-  const rectangle *candidates = &v->at[MK_SLOT_NEXT_candidates], *prompt = &v->at[MK_SLOT_NEXT_prompt];
+  const rectangle *candidates = &v->at[MK_SLOT_NEXT_candidates], *plan = &v->at[MK_SLOT_NEXT_plan];
   const rectangle *ring = &v->at[MK_SLOT_NEXT_ring];
-  uint32_t high = v->program->ranges.position.high;
+  uint32_t words = plan->end_col;
   return (all_rows(v, MK_SLOT_NEXT_candidates) || candidates->end_row - candidates->row == 1) && candidates->col == 0 &&
-         candidates->end_col == 2 && prompt->end_row - prompt->row == 1 && prompt->col == 0 && prompt->end_col > high &&
+         candidates->end_col == 2 && plan->end_row - plan->row == 1 && plan->col == 0 && words != 0 && words % 4 == 0 &&
          (is_empty(&v->in->operands[MK_SLOT_NEXT_ring]) ||
-          (ring->end_row - ring->row == 1 && ring->col == 0 && ring->end_col > high + 1));
+          (ring->end_row - ring->row == 1 && ring->col == 0 && 4 * ring->end_col >= words));
 }
 
 static bool touches_SCORE(const view *v) {

@@ -49,7 +49,7 @@ static mk_status find_roles(host *h) {
         MK_TRY(give_role(h, o[MK_SLOT_ATTENTION_table].buffer, HOST_TABLE));
         break;
       case MK_OP_NEXT:
-        MK_TRY(give_role(h, o[MK_SLOT_NEXT_prompt].buffer, h->rows > 1 ? HOST_PLAN : HOST_PROMPT));
+        MK_TRY(give_role(h, o[MK_SLOT_NEXT_plan].buffer, HOST_PLAN));
         break;
       case MK_OP_SCORE:
         MK_TRY(give_role(h, o[MK_SLOT_SCORE_sampling].buffer, HOST_SAMPLING));
@@ -154,11 +154,6 @@ static mk_status fill_inputs(host *h, uint32_t launch) {
     if (h->roles[b] == HOST_TABLE && h->rows == 1 && (launch == 0 || draw(h, 3) == 0)) {
       MK_TRY(host_patch_of(h, launch, b, &words));
       fill_table(h, words, count);
-    } else if (h->roles[b] == HOST_PROMPT) {
-      MK_TRY(host_patch_of(h, launch, b, &words));
-      for (uint64_t i = 0; i < count; i++) {
-        words[i] = p->ranges.token.low + draw(h, p->ranges.token.high - p->ranges.token.low + 1);
-      }
     } else if (h->roles[b] == HOST_SAMPLING) {
       MK_TRY(host_patch_of(h, launch, b, &words));
       for (uint64_t row = 0; row + MK_SAMPLING_WORDS <= count; row += MK_SAMPLING_WORDS) {
@@ -192,12 +187,14 @@ static mk_status plan_launches(host *h) {
     host_launch *l = &h->launches[i];
     uint32_t most = position->high - position->low + 1;
     l->epochs = most < HOST_EPOCHS ? most : HOST_EPOCHS;
-    l->position = start_of(h, i, position->high + 1 - l->epochs);
-    l->token = token->low + draw(h, token->high - token->low + 1);
+    uint32_t start = start_of(h, i, position->high + 1 - l->epochs), given[HOST_EPOCHS];
+    for (uint32_t k = 0; k < l->epochs; k++) {
+      given[k] = token->low + draw(h, token->high - token->low + 1);
+    }
     /* The last launch is all choices, so that all logits are written. */
-    uint32_t longest = l->position + draw(h, l->epochs + 2);
-    longest = longest <= position->high ? longest : position->high;
-    l->prompt_length = i + 1 < HOST_LAUNCHES && draw(h, 3) == 0 ? longest : 0;
+    uint32_t count = i + 1 < HOST_LAUNCHES && draw(h, 3) == 0 ? 1 + draw(h, l->epochs) : 1;
+    MK_TRY(mk_alloc(l->epochs, sizeof *l->plan, &l->plan));
+    mk_plan_sequence(l->plan, l->epochs, start, given, count, draw(h, 2) == 0 ? (uint32_t)MK_ROW_PROMPT : 0);
     MK_TRY(fill_inputs(h, i));
   }
   h->launch_count = HOST_LAUNCHES;
@@ -261,6 +258,5 @@ mk_status host_run(const host *h, mk_cpu *cpu, uint32_t launch) {
   if (l->plan != NULL) {
     return mk_cpu_run_plan(cpu, l->plan, l->epochs, NULL, NULL);
   }
-  mk_cpu_set_state(cpu, l->token, l->position, l->prompt_length);
-  return mk_cpu_run(cpu, l->epochs, NULL, NULL);
+  return mk_cpu_run(cpu, l->epochs);
 }

@@ -1,6 +1,6 @@
 /* The host of generated programs: what stands in weights and inputs, and a script of launches, the same for every machine.
  *
- * Between two launches it writes what a host may: prompts, block tables, plans, sampling parameters, work lists. It keeps to what
+ * Between two launches it writes what a host may: block tables, plans, sampling parameters, work lists. It keeps to what
  * docs/VERIFIER.md assumes of one, except that a table has to repeat blocks where the declared range has too few.
  *
  * A host owns its numbers; the program outlives it. One thread. */
@@ -14,7 +14,6 @@ enum { HOST_LAUNCHES = 4, HOST_EPOCHS = 4, HOST_PATCHES = 16 };
 typedef enum host_role { /* of an input buffer */
                          HOST_NUMBERS,
                          HOST_TABLE,
-                         HOST_PROMPT,
                          HOST_PLAN,
                          HOST_SAMPLING,
                          HOST_LIST,
@@ -30,9 +29,8 @@ typedef struct host_launch {
   host_patch patches[HOST_PATCHES];
   uint32_t patch_count;
   uint32_t epochs;
-  uint32_t token, position, prompt_length; /* of a program of one row */
-  mk_step_row *plan;                       /* [epochs][rows] of another */
-  uint32_t sequences;                      /* of a batch */
+  mk_step_row *plan;  /* [epochs][rows]; NULL: it follows a work list */
+  uint32_t sequences; /* of a batch */
 } host_launch;
 
 typedef struct host {

@@ -92,7 +92,6 @@ static mk_status list_launch(lister *l, uint32_t launch) {
   MK_TRY(mk_alloc(l->g.sequences, sizeof *lengths, &lengths));
   out->sequences = fill_batch(l, batch, lengths);
   out->epochs = 1;
-  out->position = l->h->program->ranges.position.low;
   mk_status status = mk_mla_schedule(l->scheduler, draw(l, 2) == 0 ? MK_MLA_MAKESPAN : MK_MLA_NAIVE, lengths,
                                      out->sequences, work, NULL);
   mk_free(lengths);

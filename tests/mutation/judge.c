@@ -103,12 +103,11 @@ static mk_status check_outputs(const host *h, mk_cpu *cpu, uint32_t launch) {
       continue;
     }
     if (what == RING) {
-      uint32_t first = h->rows == 1 ? l->position + 1 : 0, count = l->epochs * h->rows;
-      for (uint32_t i = 0; i < count; i++) {
+      for (uint32_t i = 0; i < l->epochs * h->rows; i++) {
         mk_buffer one = *b;
         one.rows = b->cols;
         one.bytes = (uint64_t)b->cols * sizeof(uint32_t);
-        MK_TRY(check_row(&one, bytes, first + i, sizeof(uint32_t)));
+        MK_TRY(check_row(&one, bytes, i, sizeof(uint32_t)));
       }
       continue;
     }
@@ -148,10 +147,9 @@ static candidate best_of(const mk_program *p, mk_cpu *cpu, const mk_operand *fro
 
 /* The token that the `next` came to in the last step of a launch, by what it had before it. */
 static uint32_t chosen_by(const host *h, mk_cpu *cpu, const host_launch *l, const mk_instruction *next) {
-  const uint32_t *prompt = mk_cpu_memory(cpu, next->operands[MK_SLOT_NEXT_prompt].buffer);
-  uint32_t position = l->position + l->epochs;
-  return position < l->prompt_length ? prompt[position]
-                                     : best_of(h->program, cpu, &next->operands[MK_SLOT_NEXT_candidates]).token;
+  return (l->plan[l->epochs - 1].flags & MK_ROW_CHOOSES) != 0
+             ? best_of(h->program, cpu, &next->operands[MK_SLOT_NEXT_candidates]).token
+             : MK_CANDIDATE_NONE;
 }
 
 /* Where nothing is sampled a `next` takes no less than the best of all heads. */
@@ -182,6 +180,10 @@ static mk_status check_choices(const host *h, mk_cpu *cpu, uint32_t launch) {
       continue;
     }
     uint32_t token = chosen_by(h, cpu, &h->launches[launch], in);
+    if (token == MK_CANDIDATE_NONE &&
+        (h->launches[launch].plan[h->launches[launch].epochs - 1].flags & MK_ROW_CHOOSES) == 0) {
+      return MK_OK;
+    }
     if (uid != 0 && token != first) {
       return mk_error(MK_ERR_DEVICE, "choice: instruction %u goes on with token %u, instruction %u with token %u", uid,
                       first, in->uid, token);
@@ -235,7 +237,9 @@ static mk_status run_launches(const host *h, mk_cpu *cpu, uint64_t *hashes, bool
 
 static mk_status run_machine(const host *h, const mk_cpu_options *options, uint64_t *hashes, bool first) {
   mk_cpu *cpu;
-  MK_TRY(mk_cpu_new(h->program, options, &cpu));
+  mk_cpu_options unchecked = *options; /* tables that repeat blocks, and programs that no host would run */
+  unchecked.unchecked_plans = h->rows == 1;
+  MK_TRY(mk_cpu_new(h->program, &unchecked, &cpu));
   host_fill(h, cpu);
   mk_status status = run_launches(h, cpu, hashes, first);
   mk_cpu_free(cpu);

@@ -48,10 +48,10 @@ mk_omission(B03_table vm/verify/shape.c
 mk_omission(B03_cache vm/verify/shape.c
   [=[if (kv->blocks <= ranges->block.high) {]=]
   [=[if (s == NULL && kv->blocks <= ranges->block.high) {]=])
-# The token ring may be too short for the last position.
+# The token ring may be too short for the steps of the plan.
 mk_omission(B03_ring vm/verify/shape.c
-  [=[if (ring->cols < high + 2) {]=]
-  [=[if (s == NULL && ring->cols < high + 2) {]=])
+  [=[if (ring->cols < plan->cols / MK_ROW_WORDS) {]=]
+  [=[if (s == NULL && ring->cols < plan->cols / MK_ROW_WORDS) {]=])
 # Stamped bf16 may be of odd width, and the last one has half a word.
 mk_omission(S02_odd vm/verify/structure.c
   [=[(b->tile_cols % 2 != 0 || b->cols % 2 != 0)) {]=]
@@ -108,9 +108,9 @@ mk_omission(N01 vm/verify/boundary.c
 mk_omission(N02 vm/verify/boundary.c
   [=[} else if (mk_reads_state(v, in) && ending->next != MK_NONE_INDEX) {]=]
   [=[} else if (mk_reads_state(v, in) && ending->next != MK_NONE_INDEX && b == NULL) {]=])
-# SMs may take their tokens from other candidates or prompts.
+# SMs may take their tokens from other candidates or plans.
 mk_omission(N04_same vm/verify/boundary.c
-  [=[if (!same || !same_operand(b, next, MK_SLOT_NEXT_prompt, first, MK_SLOT_NEXT_prompt)) {]=]
+  [=[if (!same || !same_operand(b, next, MK_SLOT_NEXT_plan, first, MK_SLOT_NEXT_plan)) {]=]
   [=[if (b == NULL && !same) {]=])
 # A `next` may take some of the candidates.
 mk_omission(N04_whole vm/verify/boundary.c

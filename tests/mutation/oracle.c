@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tests/mutation/mutation.h"
+#include "tests/support/sequence.h"
 #include "vm/cpu/machine.h"
 #include "vm/verify/verify.h"
 
@@ -71,8 +72,8 @@ static mk_status run_many(const mk_program *p, mk_cpu *cpu, uint32_t runs, const
   for (uint32_t run = 0; run < runs; run++) {
     uint32_t which = run % STARTS;
     clear(p, cpu);
-    mk_cpu_set_state(cpu, p->ranges.token.low, starts[which], 0);
-    MK_TRY(mk_cpu_run(cpu, EPOCHS, NULL, NULL));
+    test_sequence sequence = {.token = p->ranges.token.low, .position = starts[which]};
+    MK_TRY(test_sequence_run(&sequence, cpu, EPOCHS, NULL, NULL));
     MK_TRY(check_end(p, cpu, (run + 1) * EPOCHS));
     uint64_t have = values(p, cpu);
     want[which] = known[which] ? want[which] : have;
@@ -94,8 +95,11 @@ mk_status mutation_oracle(const mk_program *program, uint64_t seed, uint32_t int
   }
   for (uint32_t i = 0; i < MACHINES; i++) {
     mk_cpu *cpu;
-    mk_cpu_options options = {
-        .seed = seed * MACHINES + i + 1, .adversarial = i % 2 == 0, .check_races = true, .accesses_only = true};
+    mk_cpu_options options = {.seed = seed * MACHINES + i + 1,
+                              .adversarial = i % 2 == 0,
+                              .check_races = true,
+                              .accesses_only = true,
+                              .unchecked_plans = true};
     MK_TRY(mk_cpu_new(program, &options, &cpu));
     mk_status status = run_many(program, cpu, (interleavings + MACHINES - 1) / MACHINES, starts, want, known);
     mk_cpu_free(cpu);

@@ -17,8 +17,10 @@ static mk_trace *run(const mk_cpu_options *options, uint32_t first, uint32_t ste
   mk_cpu *cpu = test_tiny_machine(&tiny, options);
   cr_assert_eq(mk_cpu_trace_on(cpu, first, steps, records), MK_OK, "%s", mk_error_message());
   mk_cpu_delay(cpu, delay_uid, DELAY_NS);
-  cr_assert_eq(mk_cpu_run(cpu, 1, NULL, NULL), MK_OK, "%s", mk_error_message()); /* the last run counts */
-  cr_assert_eq(mk_cpu_run(cpu, EPOCHS, NULL, NULL), MK_OK, "%s", mk_error_message());
+  test_sequence sequence = test_tiny_sequence();
+  cr_assert_eq(test_sequence_run(&sequence, cpu, 1, NULL, NULL), MK_OK, "%s",
+               mk_error_message()); /* the last run counts */
+  cr_assert_eq(test_sequence_run(&sequence, cpu, EPOCHS, NULL, NULL), MK_OK, "%s", mk_error_message());
   cr_assert_eq(mk_cpu_trace_take(cpu, &trace), MK_OK, "%s", mk_error_message());
   mk_cpu_free(cpu);
   test_tiny_stop(&tiny);

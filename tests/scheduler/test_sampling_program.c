@@ -132,7 +132,7 @@ static void short_round(mk_program *p) {
   sift(p)->operands[MK_SLOT_SIFT_round] = score(p)->operands[MK_SLOT_SCORE_front];
 }
 static void wrong_parameters(mk_program *p) {
-  sift(p)->operands[MK_SLOT_SIFT_sampling] = find(p, 1, MK_OP_NEXT, 0)->operands[MK_SLOT_NEXT_prompt];
+  sift(p)->operands[MK_SLOT_SIFT_sampling] = find(p, 1, MK_OP_NEXT, 0)->operands[MK_SLOT_NEXT_plan];
 }
 static void part_of_scores(mk_program *p) { draw(p)->operands[MK_SLOT_DRAW_scores].cols--; }
 static void rounds_in_a_circle(mk_program *p) {

@@ -68,7 +68,7 @@ void test_boundary_sampling(test_boundary *b, const mk_sampling *sampling) {
   memset(test_boundary_memory(b, "token_counts"), 0, b->vocab * sizeof(uint32_t));
 }
 
-bool test_boundary_failed(const test_boundary *b) { return b->states[0].nan_logits != 0; }
+bool test_boundary_failed(const test_boundary *b) { return (b->states[0].results[0] & MK_RESULT_NAN) != 0; }
 
 /* What HEAD leaves of its rows; its place in the queue. */
 static uint32_t publish_head(test_boundary *b, uint32_t sm, const float *logits, bool inside) {
@@ -132,16 +132,20 @@ static void run(test_boundary *b) {
 
 uint32_t test_boundary_draw(test_boundary *b, const float *logits, uint32_t token, uint32_t position,
                             uint32_t prompt_length) {
+  bool inside = position + 1 < prompt_length;
   memcpy(test_boundary_memory(b, "logits"), logits, b->vocab * sizeof *logits);
   b->generation++;
   b->scanned = b->rounds = 0;
   for (uint32_t sm = 0; sm < b->sms; sm++) {
-    b->states[sm] = (mk_step_state){.token = token, .position = position, .prompt_length = prompt_length};
-    b->at[sm] = publish_head(b, sm, logits, position + 1 < prompt_length) + 1;
+    b->states[sm] = (mk_step_state){.rows = {{.position = position,
+                                              .token = token,
+                                              .flags = MK_ROW_ACTIVE | (inside ? 0 : (uint32_t)MK_ROW_CHOOSES) |
+                                                       (position < prompt_length ? (uint32_t)MK_ROW_PROMPT : 0)}}};
+    b->at[sm] = publish_head(b, sm, logits, inside) + 1;
   }
   run(b);
   for (uint32_t sm = 1; sm < b->sms; sm++) {
     cr_assert_eq(memcmp(&b->states[sm], &b->states[0], sizeof b->states[0]), 0, "SM %u goes on otherwise", sm);
   }
-  return b->states[0].token;
+  return b->states[0].results[0] & ~MK_RESULT_NAN;
 }

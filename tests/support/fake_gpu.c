@@ -26,26 +26,6 @@ static void run_rows(fake_gpu *gpu, const mk_gpu_params *params, uint32_t step) 
   }
 }
 
-/* What the program's NEXT names as its prompt. */
-static const uint32_t *prompt_of(const mk_gpu_params *params) {
-  for (uint32_t i = params->queues[0].first;; i++) {
-    const mk_instruction *in = &params->instructions[i];
-    if (in->opcode == MK_OP_NEXT) {
-      return (const uint32_t *)(uintptr_t)params->buffers[in->operands[MK_SLOT_NEXT_prompt].buffer].address;
-    }
-  }
-}
-
-static void run_token(fake_gpu *gpu, const mk_gpu_params *params, uint32_t step) {
-  uint32_t position = params->position + step, token = step == 0 ? params->token : gpu->chosen[0];
-  bool given = position + 1 < params->prompt_length;
-  gpu->chosen[0] = given ? prompt_of(params)[position + 1] : fake_gpu_choice(token, position);
-  if (step == gpu->nan_at) {
-    params->fault->nan_position = position + 1;
-  }
-  put_word(params, position + 1, step, gpu->chosen[0]);
-}
-
 static bool run_step(void *user, const mk_gpu_params *params, uint32_t step) {
   fake_gpu *gpu = user;
   gpu->launches[params->rows <= 1 ? 0 : params->rows <= MK_MAX_ROWS ? 1 : 2] += step == 0;
@@ -54,11 +34,7 @@ static bool run_step(void *user, const mk_gpu_params *params, uint32_t step) {
     *params->abort = 1;
     return true;
   }
-  if (params->rows > 1) {
-    run_rows(gpu, params, step);
-  } else {
-    run_token(gpu, params, step);
-  }
+  run_rows(gpu, params, step);
   *params->epochs_done = step + 1;
   return step + 1 == params->epochs || *params->stop != 0;
 }

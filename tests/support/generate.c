@@ -416,7 +416,6 @@ static void push_late(generator *g) {
 
 static void add_shared(generator *g) {
   uint32_t vocab = MK_TILE * (2 + test_below(g, 3)), blocks = g->slots * g->context / BLOCK;
-  bool planned = g->lines > 1;
   g->embedding = test_add_buffer(g, "embedding",
                                  (mk_buffer){.kind = MK_KIND_WEIGHT,
                                              .store = MK_STORE_TILES,
@@ -427,14 +426,12 @@ static void add_shared(generator *g) {
   g->gain = test_add_plain(g, "gain", MK_KIND_WEIGHT, MK_DTYPE_BF16, 1, g->hidden, MK_TILE);
   g->frequencies = test_add_plain(g, "frequencies", MK_KIND_WEIGHT, MK_DTYPE_F32, 1, HEAD_DIM / 2, MK_TILE);
   g->table = test_add_plain(g, "table", MK_KIND_INPUT, MK_DTYPE_U32, g->slots, g->context / BLOCK, MK_TILE);
-  g->prompt = test_add_plain(g, planned ? "plan" : "prompt", MK_KIND_INPUT, MK_DTYPE_U32, 1,
-                             planned ? PLAN_STEPS * g->lines * 4 : g->context, MK_TILE);
-  g->ring = test_add_plain(g, "ring", MK_KIND_OUTPUT, MK_DTYPE_U32, 1, planned ? PLAN_STEPS * g->lines : g->context + 1,
-                           MK_TILE);
+  g->plan = test_add_plain(g, "plan", MK_KIND_INPUT, MK_DTYPE_U32, 1, PLAN_STEPS * g->lines * 4, MK_TILE);
+  g->ring = test_add_plain(g, "ring", MK_KIND_OUTPUT, MK_DTYPE_U32, 1, PLAN_STEPS * g->lines, MK_TILE);
   g->logits = test_add_value(g, "logits", MK_DTYPE_F32, MK_STORE_PLAIN, 1, vocab, MK_TILE);
   g->p->buffers[g->logits].kind = MK_KIND_OUTPUT;
   g->candidates = test_add_value(g, "candidates", MK_DTYPE_U32, MK_STORE_STAMPED, g->headed, 2, 2);
-  uint32_t low = !planned && test_below(g, 4) == 0 ? test_below(g, g->context / 2) : 0;
+  uint32_t low = g->lines == 1 && test_below(g, 4) == 0 ? test_below(g, g->context / 2) : 0;
   g->p->ranges = (mk_step_ranges){
       .position = {low, g->context - 1}, .token = {0, vocab - 1}, .block = {0, blocks - 1}, .batch = {1, g->lines}};
 }

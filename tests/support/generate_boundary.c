@@ -107,7 +107,7 @@ void test_push_nexts(generator *g) {
     mk_instruction *in = test_push(g, sm, MK_OP_NEXT);
     in->operands[MK_SLOT_NEXT_candidates] =
         g->recipe.sampling ? test_tiles(g->candidates, sm, 1, 0, 1) : test_whole(g, g->candidates);
-    in->operands[MK_SLOT_NEXT_prompt] = test_whole(g, g->prompt);
+    in->operands[MK_SLOT_NEXT_plan] = test_whole(g, g->plan);
     in->operands[MK_SLOT_NEXT_ring] = sm == 0 ? test_whole(g, g->ring) : test_tiles(g->ring, 0, 0, 0, 0);
     test_hint_wait(g, in, g->headed_hint);
     test_hint_wait(g, in, test_any_vector(g).hint); /* of long ago: whoever signals next must come after that */

@@ -62,7 +62,7 @@ typedef struct generator {
   uint16_t acknowledged; /* release counter of all who touch another SM's residual, or NONE */
   bool must_wait[MAX_SMS];
   uint16_t headed_hint; /* counter of the heads, or NONE */
-  uint16_t embedding, gain, frequencies, table, prompt, ring, logits, candidates;
+  uint16_t embedding, gain, frequencies, table, plan, ring, logits, candidates;
 } generator;
 
 /* Writing. */

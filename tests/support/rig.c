@@ -19,6 +19,7 @@ void test_rig_start(test_rig *rig, mk_opcode opcode, uint64_t seed) {
   rig->program->instruction_count = rig->program->instruction_capacity = 1;
   rig->program->queues[0].count = 1;
   rig->instruction = rig->program->instructions;
+  rig->state.rows[0].flags = MK_ROW_ACTIVE;
   *rig->instruction = (mk_instruction){.opcode = (uint8_t)opcode, .version = MK_INSTRUCTION_VERSION, .uid = 1};
 }
 

@@ -31,7 +31,7 @@ uint16_t test_rig_add(test_rig *rig, const mk_buffer *buffer);
 void test_rig_operand(test_rig *rig, uint32_t slot, uint16_t buffer, uint32_t row, uint32_t rows, uint32_t col,
                       uint32_t cols);
 void test_rig_whole(test_rig *rig, uint32_t slot, uint16_t buffer);
-/* The row of state.token of a weight, column tiles [col, col + cols). */
+/* The row of the step's token of a weight, column tiles [col, col + cols). */
 void test_rig_token_row(test_rig *rig, uint32_t slot, uint16_t weight, uint32_t col, uint32_t cols);
 
 /* Random numbers in [-scale, scale), as the dtype rounds them; stamped words get the generation. */

@@ -58,10 +58,12 @@ mk_program *test_assemble(const char *name, const test_edit *edits) {
   return program;
 }
 
-mk_cpu *test_machine(const mk_program *program, const mk_cpu_options *options, uint32_t position) {
+mk_cpu *test_machine(const mk_program *program, const mk_cpu_options *options) {
   uint64_t seed = 11;
   mk_cpu *cpu;
-  cr_assert_eq(mk_cpu_new(program, options, &cpu), MK_OK, "%s", mk_error_message());
+  mk_cpu_options unchecked = *options;
+  unchecked.unchecked_plans = true;
+  cr_assert_eq(mk_cpu_new(program, &unchecked, &cpu), MK_OK, "%s", mk_error_message());
   for (size_t b = 0; b < program->buffer_count; b++) {
     const mk_buffer *buffer = &program->buffers[b];
     uint16_t *halves = mk_cpu_memory(cpu, b);
@@ -85,13 +87,13 @@ mk_cpu *test_machine(const mk_program *program, const mk_cpu_options *options, u
       }
     }
   }
-  mk_cpu_set_state(cpu, 1, position, 0);
   return cpu;
 }
 
 mk_status test_run(const mk_program *program, const mk_cpu_options *options, uint32_t position, uint64_t *out) {
-  mk_cpu *cpu = test_machine(program, options, position);
-  mk_status status = mk_cpu_run(cpu, 5, NULL, NULL);
+  mk_cpu *cpu = test_machine(program, options);
+  test_sequence sequence = {.token = 1, .position = position};
+  mk_status status = test_sequence_run(&sequence, cpu, 5, NULL, NULL);
   *out = 0;
   for (size_t b = 0; b < program->buffer_count; b++) {
     const uint32_t *words = mk_cpu_memory(cpu, b);

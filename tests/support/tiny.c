@@ -50,10 +50,10 @@ void test_tiny_start(test_tiny *tiny, uint32_t sms) {
   tiny->wide = weight(tiny, "wide", 48);
   tiny->gain = vector(tiny, "gain", MK_KIND_WEIGHT, MK_DTYPE_BF16, MK_STORE_PLAIN, 1, 16, 16);
   tiny->frequencies = vector(tiny, "frequencies", MK_KIND_WEIGHT, MK_DTYPE_F32, MK_STORE_PLAIN, 1, 16, 16);
-  tiny->prompt = vector(tiny, "prompt", MK_KIND_INPUT, MK_DTYPE_U32, MK_STORE_PLAIN, 1, TINY_CONTEXT, 16);
+  tiny->plan = vector(tiny, "plan", MK_KIND_INPUT, MK_DTYPE_U32, MK_STORE_PLAIN, 1, TINY_CONTEXT * MK_ROW_WORDS, 16);
   tiny->table =
       vector(tiny, "block_table", MK_KIND_INPUT, MK_DTYPE_U32, MK_STORE_PLAIN, 1, TINY_CONTEXT / TINY_BLOCK, 16);
-  tiny->ring = vector(tiny, "token_ring", MK_KIND_OUTPUT, MK_DTYPE_U32, MK_STORE_PLAIN, 1, TINY_CONTEXT + 1, 16);
+  tiny->ring = vector(tiny, "token_ring", MK_KIND_OUTPUT, MK_DTYPE_U32, MK_STORE_PLAIN, 1, TINY_CONTEXT, 16);
   tiny->logits = vector(tiny, "logits", MK_KIND_OUTPUT, MK_DTYPE_F32, MK_STORE_PLAIN, 1, TINY_VOCAB, 16);
   tiny->candidates = vector(tiny, "candidates", MK_KIND_ACTIVATION, MK_DTYPE_U32, MK_STORE_STAMPED, sms, 2, 2);
 }
@@ -199,7 +199,7 @@ void test_tiny_boundary(test_tiny *tiny, uint32_t sm, uint16_t x, uint32_t sms) 
   in->params[MK_PARAM_HEAD_vocab] = TINY_VOCAB;
   in = append(tiny, sm, MK_OP_NEXT);
   in->operands[MK_SLOT_NEXT_candidates] = (mk_operand){.buffer = tiny->candidates, .rows = (uint16_t)sms, .cols = 1};
-  in->operands[MK_SLOT_NEXT_prompt] = whole(tiny, tiny->prompt);
+  in->operands[MK_SLOT_NEXT_plan] = whole(tiny, tiny->plan);
   in->operands[MK_SLOT_NEXT_ring] = sm == 0 ? whole(tiny, tiny->ring) : (mk_operand){.buffer = tiny->ring};
 }
 
@@ -228,10 +228,17 @@ void test_tiny_signal(test_tiny *tiny, mk_instruction *in, uint16_t counter) {
   tiny->program->counters[counter].total++;
 }
 
+test_sequence test_tiny_sequence(void) {
+  static const uint32_t prompt[] = {1, 2, 3};
+  return (test_sequence){.token = prompt[0], .prompt = prompt, .prompt_length = 3};
+}
+
 mk_cpu *test_tiny_machine(const test_tiny *tiny, const mk_cpu_options *options) {
   mk_cpu *cpu;
   uint64_t seed = 11;
-  cr_assert_eq(mk_cpu_new(tiny->program, options, &cpu), MK_OK, "%s", mk_error_message());
+  mk_cpu_options unchecked = *options;
+  unchecked.unchecked_plans = true;
+  cr_assert_eq(mk_cpu_new(tiny->program, &unchecked, &cpu), MK_OK, "%s", mk_error_message());
   for (size_t b = 0; b < tiny->program->buffer_count; b++) {
     const mk_buffer *buffer = &tiny->program->buffers[b];
     uint16_t *elements = mk_cpu_memory(cpu, b);
@@ -241,16 +248,13 @@ mk_cpu *test_tiny_machine(const test_tiny *tiny, const mk_cpu_options *options) 
     }
   }
   test_shuffle(&seed, mk_cpu_memory(cpu, tiny->table), TINY_CONTEXT / TINY_BLOCK);
-  for (uint32_t i = 0; i < TINY_CONTEXT; i++) {
-    ((uint32_t *)mk_cpu_memory(cpu, tiny->prompt))[i] = (i + 1) % TINY_VOCAB;
-  }
-  mk_cpu_set_state(cpu, 1, 0, 3);
   return cpu;
 }
 
 mk_status test_tiny_run(const test_tiny *tiny, const mk_cpu_options *options, uint64_t epochs) {
   mk_cpu *cpu = test_tiny_machine(tiny, options);
-  mk_status status = mk_cpu_run(cpu, epochs, NULL, NULL);
+  test_sequence sequence = test_tiny_sequence();
+  mk_status status = test_sequence_run(&sequence, cpu, (uint32_t)epochs, NULL, NULL);
   mk_cpu_free(cpu);
   return status;
 }

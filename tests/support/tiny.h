@@ -5,14 +5,14 @@
 #ifndef MK_TEST_TINY_H
 #define MK_TEST_TINY_H
 
-#include "vm/cpu/machine.h"
+#include "tests/support/sequence.h"
 
 enum { TINY_VOCAB = 32, TINY_CONTEXT = 64, TINY_BLOCK = 16, TINY_SPAN = 32 };
 
 typedef struct test_tiny {
   mk_program *program;
   uint16_t embedding, gain, square, wide, frequencies; /* weights: [32, 16], [16], [16, 16], [48, 16], [16] */
-  uint16_t prompt, ring, table, candidates, logits;
+  uint16_t plan, ring, table, candidates, logits;
 } test_tiny;
 
 void test_tiny_start(test_tiny *tiny, uint32_t sms);
@@ -44,7 +44,9 @@ void test_tiny_loop(test_tiny *tiny, uint32_t sms);
 void test_tiny_wait(mk_instruction *in, uint16_t counter, uint32_t threshold);
 void test_tiny_signal(test_tiny *tiny, mk_instruction *in, uint16_t counter);
 
-/* A machine with random weights, a scrambled block table and the prompt 1, 2, 3, ... */
+/* A sequence from position 0 with the prompt 1, 2, 3. */
+test_sequence test_tiny_sequence(void);
+/* A machine with random weights and a scrambled block table, which does not look at plans before it runs them. */
 mk_cpu *test_tiny_machine(const test_tiny *tiny, const mk_cpu_options *options);
 /* Makes a machine, runs `epochs` epochs from position 0 with a prompt of 3 tokens, and frees it. */
 mk_status test_tiny_run(const test_tiny *tiny, const mk_cpu_options *options, uint64_t epochs);

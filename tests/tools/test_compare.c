@@ -62,16 +62,15 @@ typedef struct faulty {
   uint32_t flip;
 } faulty;
 
-static bool keep_token(void *user, uint32_t position, uint32_t token) {
-  (void)position;
-  *(uint32_t *)user = token;
+static bool keep_choice(void *user, uint32_t step, const uint32_t *results) {
+  (void)step;
+  *(uint32_t *)user = results[0];
   return true;
 }
 
-static mk_status step(void *user, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t *next) {
+static mk_status step(void *user, const mk_step_row *rows, uint32_t *results) {
   faulty *f = user;
-  mk_cpu_set_state(mk_engine_cpu(f->engine), token, position, prompt_length);
-  return mk_cpu_run(mk_engine_cpu(f->engine), 1, keep_token, next);
+  return mk_cpu_run_plan(mk_engine_cpu(f->engine), rows, 1, keep_choice, results);
 }
 
 static mk_status read_memory(void *user, size_t buffer, void *data, uint64_t bytes) {
@@ -100,9 +99,10 @@ static void expect_found(const char *buffer, size_t word, uint32_t flip, const c
   mk_compare_source source = {.step = step, .read = read_memory, .generation = generation, .user = &fault};
   mk_compare *compare;
   uint32_t next;
-  cr_assert_eq(mk_engine_set_prompt(machine, kPrompt, PROMPT), MK_OK);
+  mk_step_row row;
+  mk_plan_sequence(&row, 1, 0, kPrompt, 1, MK_ROW_PROMPT);
   cr_assert_eq(mk_compare_new(program, weights, &source, &compare), MK_OK);
-  cr_expect_eq(mk_compare_step(compare, kPrompt[0], 0, 1, &next), MK_ERR_DEVICE, "%s: the fault passed", buffer);
+  cr_expect_eq(mk_compare_step(compare, &row, &next), MK_ERR_DEVICE, "%s: the fault passed", buffer);
   cr_expect_not_null(strstr(mk_error_message(), words), "%s: the message does not say \"%s\": %s", buffer, words,
                      mk_error_message());
   mk_compare_free(compare);

@@ -12,6 +12,7 @@
 #include "scheduler/compile.h"
 #include "tests/support/model.h"
 #include "tests/support/numbers.h"
+#include "tests/support/sequence.h"
 #include "tests/support/tiny.h"
 #include "vm/program/disasm.h"
 #include "vm/verify/verify.h"
@@ -188,8 +189,7 @@ Test(asm, hand_written_program_runs) {
         elements[i] = (uint16_t)(mk_float_param(test_random_float(&random)) >> 16);
       }
     }
-    mk_cpu_set_state(cpu, 1, 0, 1);
-    cr_assert_eq(mk_cpu_run(cpu, 5, NULL, NULL), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(test_sequence_steps(cpu, 1, 0, 5), MK_OK, "%s", mk_error_message());
     const uint32_t *ring = mk_cpu_memory(cpu, (size_t)mk_program_find_buffer(program, "token_ring"));
     if (seed == 0) {
       memcpy(first, ring, sizeof first);

@@ -37,13 +37,15 @@ Test(cpu, tokens_are_the_same_in_every_mode) {
   for (size_t mode = 0; mode < MODES; mode++) {
     heard got = {0};
     mk_cpu *cpu = test_tiny_machine(&tiny, &modes[mode]);
-    cr_assert_eq(mk_cpu_run(cpu, 20, hear, &got), MK_OK, "%s", mk_error_message());
+    test_sequence sequence = test_tiny_sequence();
+    cr_assert_eq(test_sequence_run(&sequence, cpu, 20, hear, &got), MK_OK, "%s", mk_error_message());
     cr_assert_eq(got.count, 20);
     cr_assert(got.tokens[0] == 2 && got.tokens[1] == 3, "the prompt is 1, 2, 3");
     want = mode == 0 ? got : want;
     cr_assert_eq(memcmp(got.tokens, want.tokens, sizeof want.tokens), 0);
     const uint32_t *ring = mk_cpu_memory(cpu, tiny.ring);
-    cr_assert_eq(memcmp(ring + 1, want.tokens, 20 * sizeof *ring), 0);
+    cr_assert(ring[0] == MK_CANDIDATE_NONE && ring[1] == MK_CANDIDATE_NONE, "the prompt goes on");
+    cr_assert_eq(memcmp(ring + 2, want.tokens + 2, 18 * sizeof *ring), 0);
     mk_cpu_free(cpu);
   }
   test_tiny_stop(&tiny);
@@ -56,18 +58,19 @@ Test(cpu, runs_follow_each_other) {
   for (size_t mode = 0; mode < MODES; mode++) {
     heard whole = {0}, pieces = {0}, other = {.stop_after = 4};
     mk_cpu *cpu = test_tiny_machine(&tiny, &modes[mode]);
-    cr_assert_eq(mk_cpu_run(cpu, 20, hear, &whole), MK_OK);
-    mk_cpu_set_state(cpu, 1, 0, 3);
-    cr_assert_eq(mk_cpu_run(cpu, 20, hear, &other), MK_OK);
+    test_sequence sequence = test_tiny_sequence();
+    cr_assert_eq(test_sequence_run(&sequence, cpu, 20, hear, &whole), MK_OK);
+    sequence = test_tiny_sequence();
+    cr_assert_eq(test_sequence_run(&sequence, cpu, 20, hear, &other), MK_OK);
     cr_assert_eq(other.count, 4, "stopped after 4 of 20, heard %u", other.count);
     cr_assert_eq(memcmp(other.tokens, whole.tokens, 4 * sizeof *whole.tokens), 0);
-    mk_cpu_set_state(cpu, 1, 0, 3);
+    sequence = test_tiny_sequence();
     for (uint32_t length = 2; length <= 6; length++) { /* 2 + 3 + 4 + 5 + 6 = 20 */
-      cr_assert_eq(mk_cpu_run(cpu, length, hear, &pieces), MK_OK, "%s", mk_error_message());
+      cr_assert_eq(test_sequence_run(&sequence, cpu, length, hear, &pieces), MK_OK, "%s", mk_error_message());
     }
     cr_assert_eq(pieces.count, 20);
     cr_assert_eq(memcmp(pieces.tokens, whole.tokens, sizeof whole.tokens), 0);
-    cr_assert_eq(mk_cpu_run(cpu, 0, hear, &other), MK_OK);
+    cr_assert_eq(test_sequence_run(&sequence, cpu, 0, hear, &other), MK_OK);
     cr_assert_eq(other.count, 4, "a run of no epochs says nothing");
     mk_cpu_free(cpu);
   }
@@ -98,7 +101,7 @@ Test(cpu, counters_hold_back_what_waits_for_them) {
              sum = (uint16_t)mk_program_find_buffer(tiny.program, "sum");
     for (uint64_t seed = 0; seed < 20; seed++) {
       mk_cpu *cpu = test_tiny_machine(&tiny, &(mk_cpu_options){.seed = seed});
-      cr_assert_eq(mk_cpu_run(cpu, 5, NULL, NULL), MK_OK, "%s", mk_error_message());
+      cr_assert_eq(test_sequence_steps(cpu, 1, 0, 5), MK_OK, "%s", mk_error_message());
       const uint64_t *words = mk_cpu_memory(cpu, q);
       const float *shared = mk_cpu_memory(cpu, (size_t)mk_program_find_buffer(tiny.program, "shared"));
       const float *total = mk_cpu_memory(cpu, sum);
@@ -189,17 +192,17 @@ Test(cpu, runs_after_a_deadlock) {
   for (size_t mode = 0; mode < MODES; mode++) {
     heard want = {0}, got = {0};
     mk_cpu *cpu = test_tiny_machine(&tiny, &modes[mode]);
-    cr_assert_eq(mk_cpu_run(cpu, 9, hear, &want), MK_OK);
+    test_sequence sequence = test_tiny_sequence();
+    cr_assert_eq(test_sequence_run(&sequence, cpu, 9, hear, &want), MK_OK);
     mk_cpu_free(cpu);
     cpu = test_tiny_machine(&tiny, &modes[mode]);
     mk_instruction *head = &tiny.program->instructions[7];
     cr_assert_eq(head->opcode, MK_OP_HEAD);
-    mk_cpu_set_state(cpu, 30, 0, 1); /* another sequence */
     test_tiny_wait(head, never, 1);
-    cr_assert_eq(mk_cpu_run(cpu, 9, NULL, NULL), MK_ERR_DEVICE);
+    cr_assert_eq(test_sequence_steps(cpu, 30, 0, 9), MK_ERR_DEVICE); /* another sequence */
     head->wait_count = 0;
-    mk_cpu_set_state(cpu, 1, 0, 3);
-    cr_assert_eq(mk_cpu_run(cpu, 9, hear, &got), MK_OK, "mode %zu: %s", mode, mk_error_message());
+    sequence = test_tiny_sequence();
+    cr_assert_eq(test_sequence_run(&sequence, cpu, 9, hear, &got), MK_OK, "mode %zu: %s", mode, mk_error_message());
     cr_assert_eq(memcmp(&got, &want, sizeof want), 0, "mode %zu: other tokens after a deadlock", mode);
     mk_cpu_free(cpu);
   }
@@ -215,7 +218,7 @@ Test(cpu, queues_may_be_empty_and_of_different_length) {
   tiny.program->queues[2].first = 1;
   for (size_t mode = 0; mode < MODES; mode++) {
     mk_cpu *cpu = test_tiny_machine(&tiny, &modes[mode]);
-    cr_assert_eq(mk_cpu_run(cpu, 7, NULL, NULL), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(test_sequence_steps(cpu, 1, 0, 7), MK_OK, "%s", mk_error_message());
     cr_assert_neq(*(const uint64_t *)mk_cpu_memory(cpu, a), 0);
     cr_assert_neq(*(const uint64_t *)mk_cpu_memory(cpu, b), 0);
     mk_cpu_free(cpu);
@@ -233,7 +236,7 @@ Test(cpu, stores_of_one_thread_to_one_word_stay_in_order) {
   test_tiny_qkv(&tiny, 0, test_tiny_floats(&tiny, "c", 16, 16));
   for (uint64_t seed = 0; seed < 20; seed++) {
     mk_cpu *cpu = test_tiny_machine(&tiny, &(mk_cpu_options){.seed = seed, .adversarial = seed % 2 == 0});
-    cr_assert_eq(mk_cpu_run(cpu, 7, NULL, NULL), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(test_sequence_steps(cpu, 1, 0, 7), MK_OK, "%s", mk_error_message());
     const uint64_t *words = mk_cpu_memory(cpu, a);
     for (uint32_t i = 0; i < 16; i++) {
       cr_assert_eq(words[i] >> 32, 7, "seed %llu: the stamp of epoch 7 is %u", (unsigned long long)seed,

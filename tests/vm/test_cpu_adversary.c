@@ -56,7 +56,8 @@ static bool look(void *user, uint32_t position, uint32_t token) {
 
 static void run(apart *a, uint64_t seed) {
   a->cpu = test_tiny_machine(&a->tiny, &(mk_cpu_options){.seed = seed, .adversarial = true});
-  cr_assert_eq(mk_cpu_run(a->cpu, EPOCHS, look, a), MK_OK, "%s", mk_error_message());
+  test_sequence sequence = test_tiny_sequence();
+  cr_assert_eq(test_sequence_run(&sequence, a->cpu, EPOCHS, look, a), MK_OK, "%s", mk_error_message());
   const uint64_t *words = mk_cpu_memory(a->cpu, a->alone);
   for (uint32_t i = 0; i < 16 * TILES; i++) {
     cr_assert_eq(words[i] >> 32, EPOCHS, "word %u ends with stamp %u", i, (uint32_t)(words[i] >> 32));
@@ -115,8 +116,8 @@ Test(cpu_adversary, words_are_seen_before_the_signal_of_their_instruction) {
   mk_program *program = test_assemble("attack/stamp_before_signal.mks", NULL);
   uint32_t found = 0;
   for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-    mk_cpu *cpu = test_machine(program, &(mk_cpu_options){.seed = seed, .adversarial = true, .check_races = true}, 0);
-    mk_status status = mk_cpu_run(cpu, EPOCHS, NULL, NULL);
+    mk_cpu *cpu = test_machine(program, &(mk_cpu_options){.seed = seed, .adversarial = true, .check_races = true});
+    mk_status status = test_sequence_steps(cpu, 1, 0, EPOCHS);
     cr_assert(status == MK_OK || strstr(mk_error_message(), "unordered access") != NULL, "%s", mk_error_message());
     found += status != MK_OK;
     mk_cpu_free(cpu);
@@ -159,7 +160,8 @@ Test(cpu_adversary, words_of_a_consumer_do_not_wait_for_the_storer) {
   test_tiny_combine(&tiny, 1, parts, o.out);
   for (uint64_t seed = 1; seed <= SEEDS; seed++) {
     o.cpu = test_tiny_machine(&tiny, &(mk_cpu_options){.seed = seed, .adversarial = true});
-    cr_assert_eq(mk_cpu_run(o.cpu, EPOCHS, look_for_overtaking, &o), MK_OK, "%s", mk_error_message());
+    test_sequence sequence = test_tiny_sequence();
+    cr_assert_eq(test_sequence_run(&sequence, o.cpu, EPOCHS, look_for_overtaking, &o), MK_OK, "%s", mk_error_message());
     mk_cpu_free(o.cpu);
   }
   cr_assert_gt(o.seen, 0);

@@ -22,12 +22,12 @@ static void expect(const char *name, const test_edit *edits, const entry *entrie
   mk_program *program = test_assemble(name, edits);
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     mk_cpu_options options = {.seed = seed, .adversarial = seed % 2 == 1, .check_races = true};
-    mk_cpu *cpu = test_machine(program, &options, position);
+    mk_cpu *cpu = test_machine(program, &options);
     for (size_t i = 0; i < count; i++) {
       uint32_t *table = mk_cpu_memory(cpu, (size_t)mk_program_find_buffer(program, entries[i].table));
       table[entries[i].at] = entries[i].block;
     }
-    mk_status status = mk_cpu_run(cpu, 3, NULL, "");
+    mk_status status = test_sequence_steps(cpu, 1, position, 3);
     const char *message = status == MK_OK ? "" : mk_error_message();
     cr_assert_eq(status, words[0] == '\0' ? MK_OK : MK_ERR_DEVICE, "seed %d: %s", (int)seed, message);
     cr_assert_not_null(strstr(message, words), "seed %d: `%s` is not in: %s", (int)seed, words, message);
@@ -52,7 +52,7 @@ Test(cpu_blocks, declared_range_smaller_than_positions_need) {
 
 /* SM 0 reads a block of its split to which SM 1 appends, as the table of SM 1 names it. */
 static const test_edit two_tables[] = {
-    {"buffer prompt ", "buffer other    kind=input dtype=u32 store=plain shape=1x8 tile=1x16\nbuffer prompt "},
+    {"buffer plan ", "buffer other    kind=input dtype=u32 store=plain shape=1x8 tile=1x16\nbuffer plan "},
     {"kv=kv[1:2,0:1] table=table", "kv=kv[1:2,0:1] table=other"},
     {NULL, NULL}};
 
@@ -77,13 +77,12 @@ Test(cpu_blocks, a_block_changes_hands_between_runs) {
   mk_program *program = test_assemble("layer.mks", NULL);
   for (uint64_t seed = 0; seed < SEEDS; seed++) {
     mk_cpu_options options = {.seed = seed, .adversarial = seed % 2 == 1, .check_races = true};
-    mk_cpu *cpu = test_machine(program, &options, 511);
+    mk_cpu *cpu = test_machine(program, &options);
     uint32_t *table = mk_cpu_memory(cpu, (size_t)mk_program_find_buffer(program, "table"));
-    cr_assert_eq(mk_cpu_run(cpu, 2, NULL, NULL), MK_ERR_DEVICE, "there is no position 512");
+    cr_assert_eq(test_sequence_steps(cpu, 1, 511, 2), MK_ERR_DEVICE, "there is no position 512");
     table[0] = 7;
     table[7] = 0;
-    mk_cpu_set_state(cpu, 1, 0, 0);
-    cr_assert_eq(mk_cpu_run(cpu, 2, NULL, NULL), MK_OK, "seed %d: %s", (int)seed, mk_error_message());
+    cr_assert_eq(test_sequence_steps(cpu, 1, 0, 2), MK_OK, "seed %d: %s", (int)seed, mk_error_message());
     mk_cpu_free(cpu);
   }
   mk_program_free(program);

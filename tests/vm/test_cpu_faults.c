@@ -24,25 +24,23 @@ static void expect_fault(mk_status status, const char *words) {
 }
 
 typedef struct start {
-  uint32_t token, position, prompt_length;
+  uint32_t token, position;
 } start;
 
 /* Every way ends in that fault within so many epochs; afterwards a good run gives what it gives on a new machine. */
-static void expect_runs_on(const mk_program *program, start bad, uint64_t epochs, const char *words) {
+static void expect_runs_on(const mk_program *program, start bad, uint32_t epochs, const char *words) {
   for (size_t way = 0; way < WAYS; way++) {
-    mk_cpu *cpu = test_machine(program, &ways[way], 0), *fresh = test_machine(program, &ways[way], 0);
-    mk_cpu_set_state(cpu, bad.token, bad.position, bad.prompt_length);
-    expect_fault(mk_cpu_run(cpu, epochs, NULL, NULL), words);
-    mk_cpu_set_state(cpu, 1, 0, 0);
-    cr_assert_eq(mk_cpu_run(cpu, 3, NULL, NULL), MK_OK, "%s", mk_error_message());
-    cr_assert_eq(mk_cpu_run(fresh, 3, NULL, NULL), MK_OK, "%s", mk_error_message());
+    mk_cpu *cpu = test_machine(program, &ways[way]), *fresh = test_machine(program, &ways[way]);
+    expect_fault(test_sequence_steps(cpu, bad.token, bad.position, epochs), words);
+    cr_assert_eq(test_sequence_steps(cpu, 1, 0, 3), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(test_sequence_steps(fresh, 1, 0, 3), MK_OK, "%s", mk_error_message());
     cr_assert_eq(memcmp(words_of(program, cpu, "logits"), words_of(program, fresh, "logits"), 32 * sizeof(float)), 0);
     mk_cpu_free(cpu);
     mk_cpu_free(fresh);
   }
 }
 
-static void two_sms(const test_edit *edits, start bad, uint64_t epochs, const char *words) {
+static void two_sms(const test_edit *edits, start bad, uint32_t epochs, const char *words) {
   mk_program *program = test_assemble("two_sms.mks", edits);
   expect_runs_on(program, bad, epochs, words);
   mk_program_free(program);
@@ -50,12 +48,10 @@ static void two_sms(const test_edit *edits, start bad, uint64_t epochs, const ch
 
 #define STARTS(name, words, epochs, ...) \
   Test(cpu_faults, name) { two_sms(NULL, (start){__VA_ARGS__}, epochs, words); }
-STARTS(first_token_outside_of_the_vocabulary, "the step is token 32; the program declares tokens 0 to 31", 1, 32, 0, 0)
-STARTS(first_token_that_is_none, "the step is token 4294967295", 1, UINT32_MAX, 0, 0)
-STARTS(first_position_beyond_the_last, "the step is at position 64; the program declares positions 0 to 63", 1, 1, 64,
-       0)
-STARTS(a_run_past_the_last_position, "the step is at position 64", 10, 1, 60, 0)
-STARTS(a_prompt_longer_than_its_buffer, "prompt: place 64 of buffer prompt, which has 64", 10, 1, 60, 1000)
+STARTS(first_token_outside_of_the_vocabulary, "the step is token 32; the program declares tokens 0 to 31", 1, 32, 0)
+STARTS(first_token_that_is_none, "the step is token 4294967295", 1, UINT32_MAX, 0)
+STARTS(first_position_beyond_the_last, "the step is at position 64; the program declares positions 0 to 63", 1, 1, 64)
+STARTS(a_run_past_the_last_position, "the step is at position 64", 10, 1, 60)
 
 /* All positions that there are have been computed and told. */
 static bool count(void *user, uint32_t position, uint32_t token) {
@@ -68,8 +64,9 @@ Test(cpu_faults, steps_before_the_fault_are_told) {
   mk_program *program = test_assemble("two_sms.mks", NULL);
   for (size_t way = 0; way < WAYS; way++) {
     uint32_t steps = 0;
-    mk_cpu *cpu = test_machine(program, &ways[way], 60);
-    expect_fault(mk_cpu_run(cpu, 10, count, &steps), "position 64");
+    mk_cpu *cpu = test_machine(program, &ways[way]);
+    test_sequence sequence = {.token = 1, .position = 60};
+    expect_fault(test_sequence_run(&sequence, cpu, 10, count, &steps), "position 64");
     cr_assert_eq(steps, 4, "%u", steps);
     mk_cpu_free(cpu);
   }
@@ -79,21 +76,21 @@ Test(cpu_faults, steps_before_the_fault_are_told) {
 Test(cpu_faults, without_arithmetic_a_run_past_the_last_position_is_one_too) {
   mk_program *program = test_assemble("two_sms.mks", NULL);
   mk_cpu *cpu;
-  cr_assert_eq(mk_cpu_new(program, &(mk_cpu_options){.seed = 1, .accesses_only = true}, &cpu), MK_OK);
-  mk_cpu_set_state(cpu, 1, 60, 0);
-  cr_assert_eq(mk_cpu_run(cpu, 4, NULL, NULL), MK_OK, "%s", mk_error_message());
-  expect_fault(mk_cpu_run(cpu, 1, NULL, NULL), "position 64; the program declares positions 0 to 63");
+  cr_assert_eq(mk_cpu_new(program, &(mk_cpu_options){.seed = 1, .accesses_only = true, .unchecked_plans = true}, &cpu),
+               MK_OK);
+  cr_assert_eq(test_sequence_steps(cpu, 1, 60, 4), MK_OK, "%s", mk_error_message());
+  expect_fault(test_sequence_steps(cpu, 1, 64, 1), "position 64; the program declares positions 0 to 63");
   mk_cpu_free(cpu);
   mk_program_free(program);
 }
 
-Test(cpu_faults, token_of_the_prompt_outside_of_the_vocabulary) {
+Test(cpu_faults, given_token_outside_of_the_vocabulary) {
   mk_program *program = test_assemble("two_sms.mks", NULL);
   for (size_t way = 0; way < WAYS; way++) {
-    mk_cpu *cpu = test_machine(program, &ways[way], 0);
-    words_of(program, cpu, "prompt")[2] = 77;
-    mk_cpu_set_state(cpu, 1, 0, 5);
-    expect_fault(mk_cpu_run(cpu, 4, NULL, NULL), "(next): the prompt is token 77");
+    mk_cpu *cpu = test_machine(program, &ways[way]);
+    const uint32_t prompt[] = {1, 2, 77, 3, 4};
+    test_sequence sequence = {.token = 1, .prompt = prompt, .prompt_length = 5};
+    expect_fault(test_sequence_run(&sequence, cpu, 4, NULL, NULL), "the step is token 77");
     mk_cpu_free(cpu);
   }
   mk_program_free(program);
@@ -106,18 +103,19 @@ Test(cpu_faults, token_beyond_the_embedding) {
 }
 
 Test(cpu_faults, ring_that_is_too_short) {
-  two_sms((const test_edit[]){{"shape=1x65", "shape=1x10"}, {NULL, NULL}}, (start){.token = 1, .position = 7}, 5,
-          "SM 0, instruction 3 (next): ring: place 10 of buffer token_ring, which has 10");
+  two_sms((const test_edit[]){{"shape=1x65", "shape=1x3"}, {NULL, NULL}}, (start){.token = 1, .position = 7}, 5,
+          "SM 0, instruction 3 (next): ring: place 3 of buffer token_ring, which has 3");
 }
 
 /* No head has a row, so nobody has a candidate; the prompt alone can go on. */
 Test(cpu_faults, empty_heads_choose_nothing) {
   mk_program *program = test_assemble("attack/emptyheads.mks", NULL);
   for (size_t way = 0; way < WAYS; way++) {
-    mk_cpu *cpu = test_machine(program, &ways[way], 0);
-    expect_fault(mk_cpu_run(cpu, 3, NULL, NULL), "(next): the best candidate is token 2147483647");
-    mk_cpu_set_state(cpu, 1, 0, 10);
-    cr_assert_eq(mk_cpu_run(cpu, 9, NULL, NULL), MK_OK, "%s", mk_error_message());
+    mk_cpu *cpu = test_machine(program, &ways[way]);
+    expect_fault(test_sequence_steps(cpu, 1, 0, 3), "(next): the best candidate is token 2147483647");
+    static const uint32_t prompt[10] = {1};
+    test_sequence sequence = {.token = 1, .prompt = prompt, .prompt_length = 10};
+    cr_assert_eq(test_sequence_run(&sequence, cpu, 9, NULL, NULL), MK_OK, "%s", mk_error_message());
     mk_cpu_free(cpu);
   }
   mk_program_free(program);
@@ -127,8 +125,8 @@ Test(cpu_faults, empty_heads_choose_nothing) {
 Test(cpu_faults, a_front_is_no_candidate) {
   mk_program *program = test_assemble("attack/front_as_candidates.mks", NULL);
   for (size_t way = 0; way < WAYS; way++) {
-    mk_cpu *cpu = test_machine(program, &ways[way], 0);
-    expect_fault(mk_cpu_run(cpu, 3, NULL, NULL), "SM 0, instruction 5 (next): the best candidate is token");
+    mk_cpu *cpu = test_machine(program, &ways[way]);
+    expect_fault(test_sequence_steps(cpu, 1, 0, 3), "SM 0, instruction 5 (next): the best candidate is token");
     mk_cpu_free(cpu);
   }
   mk_program_free(program);
@@ -138,8 +136,8 @@ Test(cpu_faults, a_front_is_no_candidate) {
 Test(cpu_faults, scratch_is_for_what_buffers_hold) {
   mk_program *program = test_assemble("attack/scratch_overflow.mks", NULL);
   cr_assert_lt(mk_reference_scratch(program), 1u << 20);
-  mk_cpu *cpu = test_machine(program, &(mk_cpu_options){0}, 0);
-  cr_assert_eq(mk_cpu_run(cpu, 3, NULL, NULL), MK_OK, "%s", mk_error_message());
+  mk_cpu *cpu = test_machine(program, &(mk_cpu_options){0});
+  cr_assert_eq(test_sequence_steps(cpu, 1, 0, 3), MK_OK, "%s", mk_error_message());
   mk_cpu_free(cpu);
   mk_program_free(program);
 }
@@ -147,16 +145,15 @@ Test(cpu_faults, scratch_is_for_what_buffers_hold) {
 static void expect_block(const test_edit *edits, uint32_t entry, uint32_t block, uint32_t position, const char *words) {
   mk_program *program = test_assemble("layer.mks", edits);
   for (size_t way = 0; way < WAYS; way++) {
-    mk_cpu *cpu = test_machine(program, &ways[way], position);
+    mk_cpu *cpu = test_machine(program, &ways[way]);
     if (entry != UINT32_MAX) {
       words_of(program, cpu, "table")[entry] = block;
     }
-    expect_fault(mk_cpu_run(cpu, 1, NULL, NULL), words);
+    expect_fault(test_sequence_steps(cpu, 1, position, 1), words);
     if (entry != UINT32_MAX) {
       words_of(program, cpu, "table")[entry] = entry;
     }
-    mk_cpu_set_state(cpu, 1, 100, 0);
-    cr_assert_eq(mk_cpu_run(cpu, 1, NULL, NULL), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(test_sequence_steps(cpu, 1, 100, 1), MK_OK, "%s", mk_error_message());
     mk_cpu_free(cpu);
   }
   mk_program_free(program);

@@ -17,8 +17,8 @@ static void expect(mk_status status, const char *words) {
 static void expect_program(const char *name, const test_edit *edits, const char *words) {
   mk_program *program = test_assemble(name, edits);
   for (size_t way = 0; way < WAYS; way++) {
-    mk_cpu *cpu = test_machine(program, &ways[way], 0);
-    expect(mk_cpu_run(cpu, 3, NULL, NULL), words);
+    mk_cpu *cpu = test_machine(program, &ways[way]);
+    expect(test_sequence_steps(cpu, 1, 0, 3), words);
     mk_cpu_free(cpu);
   }
   mk_program_free(program);
@@ -66,16 +66,16 @@ Test(cpu_written, value_of_an_earlier_step) {
     test_tiny tiny;
     chain(&tiny);
     mk_cpu *cpu = test_tiny_machine(&tiny, &ways[way]);
-    cr_assert_eq(mk_cpu_run(cpu, 1, NULL, NULL), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(test_sequence_steps(cpu, 1, 0, 1), MK_OK, "%s", mk_error_message());
     mk_operand *out = &tiny.program->instructions[1].operands[MK_SLOT_REDUCE_ADD_residual_out];
     mk_operand good = *out;
     *out = tiny.program->instructions[2].operands[MK_SLOT_REDUCE_ADD_residual_out];
     expect(
-        mk_cpu_run(cpu, 1, NULL, NULL),
+        test_sequence_steps(cpu, 1, 0, 1),
         "instruction 103 (reduce_add): operand residual_in reads element (0, 0) of buffer shared, which was written in "
         "generation 1, not in this one, 2");
     *out = good; /* a failed run leaves nothing behind that counts as written */
-    cr_assert_eq(mk_cpu_run(cpu, 1, NULL, NULL), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(test_sequence_steps(cpu, 1, 0, 1), MK_OK, "%s", mk_error_message());
     mk_cpu_free(cpu);
     test_tiny_stop(&tiny);
   }
@@ -91,7 +91,7 @@ Test(cpu_written, one_element_too_few) {
     shared->tile_cols = 8;
     tiny.program->instructions[2].operands[MK_SLOT_REDUCE_ADD_residual_in].cols = 2;
     mk_cpu *cpu = test_tiny_machine(&tiny, &ways[way]);
-    expect(mk_cpu_run(cpu, 1, NULL, NULL), "element (0, 8) of buffer shared");
+    expect(test_sequence_steps(cpu, 1, 0, 1), "element (0, 8) of buffer shared");
     mk_cpu_free(cpu);
     test_tiny_stop(&tiny);
   }

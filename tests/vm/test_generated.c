@@ -26,8 +26,8 @@ static uint32_t start_of(const mk_program *p, uint64_t seed) {
 
 /* Everything in memory that is not constant, after a few epochs. */
 static uint64_t bits_after(const mk_program *p, mk_cpu_options options, uint64_t program) {
-  mk_cpu *cpu = test_machine(p, &options, start_of(p, program));
-  cr_assert_eq(mk_cpu_run(cpu, EPOCHS, NULL, NULL), MK_OK, "program %llu, interleaving %llu: %s",
+  mk_cpu *cpu = test_machine(p, &options);
+  cr_assert_eq(test_sequence_steps(cpu, 1, start_of(p, program), EPOCHS), MK_OK, "program %llu, interleaving %llu: %s",
                (unsigned long long)program, (unsigned long long)options.seed, mk_error_message());
   uint64_t hash = 14695981039346656037u;
   for (size_t b = 0; b < p->buffer_count; b++) {
@@ -64,9 +64,8 @@ Test(generated, every_interleaving_gives_the_same_bits) {
 /* Many more interleavings, without arithmetic: the words, which are hashes of all that went into them, come out the same. */
 static uint64_t words_after(mk_cpu *cpu, const mk_program *p, uint64_t program) {
   uint64_t hash = 14695981039346656037u;
-  mk_cpu_set_state(cpu, 1, start_of(p, program), 0);
-  cr_assert_eq(mk_cpu_run(cpu, EPOCHS, NULL, NULL), MK_OK, "program %llu: %s", (unsigned long long)program,
-               mk_error_message());
+  cr_assert_eq(test_sequence_steps(cpu, 1, start_of(p, program), EPOCHS), MK_OK, "program %llu: %s",
+               (unsigned long long)program, mk_error_message());
   for (size_t b = 0; b < p->buffer_count; b++) {
     const mk_buffer *buffer = &p->buffers[b];
     uint64_t tiles = (uint64_t)mk_buffer_grid_rows(buffer) * mk_buffer_grid_cols(buffer);

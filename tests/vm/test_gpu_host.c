@@ -126,15 +126,15 @@ Test(gpu_host, what_is_written_is_what_is_read) {
   rig r;
   uint32_t words[4] = {1, 2, 3, 4}, back[4] = {0};
   start(&r, 1);
-  size_t prompt = (size_t)mk_program_find_buffer(r.program, "prompt");
-  uint64_t bytes = r.program->buffers[prompt].bytes;
-  cr_assert_eq(mk_gpu_read(r.gpu, prompt, 0, back, sizeof back), MK_OK);
+  size_t plan = (size_t)mk_program_find_buffer(r.program, "plan");
+  uint64_t bytes = r.program->buffers[plan].bytes;
+  cr_assert_eq(mk_gpu_read(r.gpu, plan, 0, back, sizeof back), MK_OK);
   cr_assert_eq(back[0] | back[1] | back[2] | back[3], 0, "everything is zero at first");
-  cr_assert_eq(mk_gpu_write(r.gpu, prompt, 0, words, sizeof words), MK_OK);
+  cr_assert_eq(mk_gpu_write(r.gpu, plan, 0, words, sizeof words), MK_OK);
   memset(words, 0xff, sizeof words); /* the caller's again */
-  cr_assert_eq(mk_gpu_read(r.gpu, prompt, 4, back, 12), MK_OK);
+  cr_assert_eq(mk_gpu_read(r.gpu, plan, 4, back, 12), MK_OK);
   cr_assert(back[0] == 2 && back[1] == 3 && back[2] == 4);
-  cr_assert_eq(mk_gpu_read(r.gpu, prompt, bytes - 4, back, 8), MK_ERR_USAGE);
+  cr_assert_eq(mk_gpu_read(r.gpu, plan, bytes - 4, back, 8), MK_ERR_USAGE);
   stop(&r);
 }
 
@@ -201,33 +201,47 @@ Test(gpu_host, every_call_that_fails_is_an_error_and_leaves_nothing) {
 }
 
 typedef struct heard {
-  uint32_t tokens[STEPS], count, position;
+  uint32_t tokens[STEPS], count;
 } heard;
 
-static bool take_token(void *user, uint32_t position, uint32_t token) {
+static bool take_token(void *user, uint32_t step, const uint32_t *results) {
   heard *h = user;
-  cr_assert_eq(position, h->position + h->count);
-  h->tokens[h->count++] = token;
+  cr_assert_eq(step, h->count);
+  h->tokens[h->count++] = results[0];
   return true;
+}
+
+static mk_status run_sequence(rig *r, uint32_t position, const uint32_t *given, uint32_t count, heard *h) {
+  mk_step_row plan[STEPS];
+  mk_plan_sequence(plan, STEPS, position, given, count, MK_ROW_PROMPT);
+  return mk_gpu_run_plan(r->gpu, plan, STEPS, h == NULL ? NULL : take_token, h);
 }
 
 Test(gpu_host, tokens_of_one_row_come_in_order) {
   rig r;
   start(&r, 1);
   for (uint32_t position = 0; position < 20; position += 7) {
-    heard h = {.position = position};
+    heard h = {.count = 0};
     uint32_t token = 11;
-    cr_assert_eq(mk_gpu_run(r.gpu, token, position, 0, STEPS, take_token, &h), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(run_sequence(&r, position, &token, 1, &h), MK_OK, "%s", mk_error_message());
     cr_assert_eq(h.count, STEPS);
     for (uint32_t i = 0; i < STEPS; i++) {
       token = fake_gpu_choice(token, position + i);
       cr_assert_eq(h.tokens[i], token, "position %u, step %u", position, i);
     }
   }
+  const uint32_t prompt[] = {11, 12};
+  heard inside = {.count = 0};
+  cr_assert_eq(run_sequence(&r, 3, prompt, 2, &inside), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(inside.tokens[0], MK_CANDIDATE_NONE, "the plan gives the next token");
+  cr_assert_eq(inside.tokens[1], fake_gpu_choice(12, 4));
+  cr_assert_eq(mk_gpu_run(r.gpu), MK_ERR_USAGE, "it takes a plan");
   r.kernel.nan_at = 2;
-  cr_assert_eq(mk_gpu_run(r.gpu, 11, 4, 0, STEPS, NULL, NULL), MK_ERR_DEVICE);
+  heard failed = {.count = 0};
+  cr_assert_eq(run_sequence(&r, 4, prompt, 1, &failed), MK_ERR_DEVICE);
+  cr_assert_eq(failed.count, 2, "nobody hears of the step that failed");
   cr_assert_str_eq(mk_error_message(), "the logits at position 6 are not numbers (NaN)");
-  cr_assert_eq(mk_gpu_run(r.gpu, 11, 62, 0, STEPS, NULL, NULL), MK_ERR_USAGE, "beyond the context");
+  cr_assert_eq(run_sequence(&r, 62, prompt, 1, NULL), MK_ERR_USAGE, "beyond the context");
   stop(&r);
 }
 

@@ -313,7 +313,7 @@ Test(mla_check, the_race_detector_agrees) {
     memcpy(s->work, list, sizeof list); /* both SMs write block 0 */
     memcpy(s->work + s->geometry.list_words, list, sizeof list);
     cr_assert_eq(mk_mla_check_list(s->checker, s->work, 1), MK_ERR_REJECTED);
-    races += mk_cpu_run(s->cpu, 1, NULL, NULL) == MK_ERR_DEVICE &&
+    races += mk_cpu_run(s->cpu, 1) == MK_ERR_DEVICE &&
              strstr(mk_error_message(), "buffer out: overwrites the unordered write") != NULL;
     mk_mla_session_free(s);
   }
@@ -327,7 +327,7 @@ Test(mla_check, a_slot_that_nobody_fills) {
   (void)find(&f, false, false, &sm);
   drop(&f, sm, 0);
   cr_assert_eq(check(&f), MK_ERR_REJECTED);
-  cr_assert_eq(mk_cpu_run(f.session->cpu, 1, NULL, NULL), MK_ERR_DEVICE);
+  cr_assert_eq(mk_cpu_run(f.session->cpu, 1), MK_ERR_DEVICE);
   cr_assert_not_null(strstr(mk_error_message(), "deadlock"), "%s", mk_error_message());
   stop(&f);
 }

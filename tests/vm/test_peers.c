@@ -66,7 +66,7 @@ Test(peers, deadlock_through_132_queues) {
     fprintf(out, "queue %d:\n#%d glu x=v%d gain=g weight=w out=v%d eps=1e-5 width=16\n", i, 1000 + i, (i + 1) % SMS, i);
     fprintf(out, "#%d head x=v0 gain=g weight=w%s logits=logits%s candidate=c[%d:%d,0:1] eps=1e-5 width=16 vocab=32\n",
             2000 + i, i == 0 ? "" : "[0:0,0:0]", i == 0 ? "" : "[0:0,0:0]", i, i + 1);
-    fprintf(out, "#%d next candidates=c prompt=p ring=p[0:0,0:0]\n", 3000 + i);
+    fprintf(out, "#%d next candidates=c plan=p ring=p[0:0,0:0]\n", 3000 + i);
   }
   fclose(out);
   mk_program *program;

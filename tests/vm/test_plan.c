@@ -100,21 +100,42 @@ Test(plan, is_for_programs_of_one_block_table) {
   expect(STEPS, "several plans, block tables or sizes of blocks");
 }
 
-Test(plan, is_for_programs_of_several_rows) {
+/* A program of one row takes the plan of a sequence, of as many steps as its context has. */
+Test(plan, of_one_row) {
   mk_program *single = compile(1);
-  cr_assert_eq(mk_plan_check(single, plan[0], 1, table), MK_ERR_USAGE);
+  static mk_step_row steps[CONTEXT + 1];
+  static const uint32_t prompt[] = {5, 6, 7}, blocks[] = {2, 0, 1}, twice[] = {2, 2, 1};
+  mk_plan_sequence(steps, CONTEXT, 0, prompt, 3, MK_ROW_PROMPT);
+  for (uint32_t i = 0; i < CONTEXT; i++) {
+    cr_assert(steps[i].position == i && steps[i].slot == 0);
+    cr_assert_eq(steps[i].token, i < 3 ? prompt[i] : MK_TOKEN_CHOSEN);
+    cr_assert_eq(steps[i].flags, MK_ROW_ACTIVE | (i < 3 ? MK_ROW_PROMPT : 0u) | (i < 2 ? 0u : MK_ROW_CHOOSES));
+  }
+  cr_assert_eq(mk_plan_check(single, steps, CONTEXT, blocks), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_plan_check(single, steps, CONTEXT, twice), MK_ERR_USAGE);
+  cr_assert_eq(mk_plan_check(single, steps, CONTEXT, NULL), MK_OK, "nobody looks at blocks");
+  cr_assert_eq(mk_plan_check(single, steps, CONTEXT + 1, blocks), MK_ERR_USAGE);
+  steps[2].flags = MK_ROW_ACTIVE;
+  cr_assert_eq(mk_plan_check(single, steps, CONTEXT, blocks), MK_ERR_USAGE, "nothing has been chosen");
+  mk_plan_sequence(steps, 2, CONTEXT - 1, prompt, 1, 0);
+  cr_assert_eq(mk_plan_check(single, steps, 2, blocks), MK_ERR_USAGE, "beyond the last position");
   mk_cpu *cpu;
   cr_assert_eq(mk_cpu_new(single, &(mk_cpu_options){0}, &cpu), MK_OK);
-  cr_assert_eq(mk_cpu_run_plan(cpu, plan[0], 1, NULL, NULL), MK_ERR_USAGE);
+  cr_assert_eq(mk_cpu_run_plan(cpu, steps, 2, NULL, NULL), MK_ERR_USAGE);
+  cr_assert_eq(mk_cpu_run(cpu, 1), MK_ERR_USAGE);
   mk_cpu_free(cpu);
+  mk_program_free(single);
+}
+
+Test(plan, the_machine_looks_at_it) {
+  mk_cpu *cpu;
   cr_assert_eq(mk_cpu_new(program, &(mk_cpu_options){0}, &cpu), MK_OK);
-  cr_assert_eq(mk_cpu_run(cpu, 1, NULL, NULL), MK_ERR_USAGE);
+  cr_assert_eq(mk_cpu_run(cpu, 1), MK_ERR_USAGE);
   plan[0][1].position = 192;
   cr_assert_eq(mk_cpu_run_plan(cpu, plan[0], 1, NULL, NULL), MK_ERR_USAGE);
   mk_cpu_free(cpu);
   cr_assert_eq(mk_cpu_new(program, &(mk_cpu_options){.accesses_only = true}, &cpu), MK_ERR_USAGE);
   cr_assert_null(cpu);
-  mk_program_free(single);
 }
 
 /* Of a program for prompts, too: the active rows come first, and only the last of them chooses. */

@@ -57,8 +57,8 @@ REJECTS(result_on_another_rank, "P04", "logits: buffer logits.0 of scope gpu lie
 /* The ranks would follow different prompts. */
 REJECTS(prompt_of_its_own, "N04", "all SMs must agree",
         {"buffer token_ring",
-         "buffer prompt.1 kind=input dtype=u32 store=plain shape=1x64 tile=1x16 rank=1\nbuffer token_ring"},
-        {"prompt=prompt ring=token_ring[0:0,0:0]", "prompt=prompt.1 ring=token_ring[0:0,0:0]"})
+         "buffer plan.1 kind=input dtype=u32 store=plain shape=1x256 tile=1x16 rank=1\nbuffer token_ring"},
+        {"plan=plan ring=token_ring[0:0,0:0]", "plan=plan.1 ring=token_ring[0:0,0:0]"})
 
 /* A private buffer and its SM of the same number on the other rank are not the same thing. */
 REJECTS(same_sm_of_another_rank, "P04", "sum of scope sm lies on rank 0",

@@ -74,7 +74,7 @@ REJECTS(a_table_of_too_few_slots, "S10", "table: number of rows", {
   }
 })
 REJECTS(a_plan_of_half_a_step, "B03", "a launch whole steps", {
-  mk_buffer *plan = buffer_of(p, MK_OP_NEXT, MK_SLOT_NEXT_prompt);
+  mk_buffer *plan = buffer_of(p, MK_OP_NEXT, MK_SLOT_NEXT_plan);
   resize(plan, 1, plan->cols - 2 * 4);
 })
 REJECTS(a_ring_that_the_plan_outruns, "B03", "ring: 64 tokens", {
@@ -88,11 +88,11 @@ REJECTS(a_ring_that_the_plan_outruns, "B03", "ring: 64 tokens", {
 REJECTS(candidates_of_some_sms, "S10", "candidates", find(p, MK_OP_NEXT)->operands[MK_SLOT_NEXT_candidates].rows--)
 REJECTS(plans_that_differ, "N04", "all SMs must agree", {
   uint16_t other;
-  mk_buffer plan = *buffer_of(p, MK_OP_NEXT, MK_SLOT_NEXT_prompt);
+  mk_buffer plan = *buffer_of(p, MK_OP_NEXT, MK_SLOT_NEXT_plan);
   memset(plan.name, 0, sizeof plan.name);
   memcpy(plan.name, "other", 5);
   cr_assert_eq(mk_program_add_buffer(p, &plan, &other), MK_OK);
-  find(p, MK_OP_NEXT)->operands[MK_SLOT_NEXT_prompt].buffer = other;
+  find(p, MK_OP_NEXT)->operands[MK_SLOT_NEXT_plan].buffer = other;
 })
 /* Words that are written only where a position reaches them, waited for by another count of positions. */
 REJECTS(a_combine_of_another_span, "S11", "of spans of", find(p, MK_OP_COMBINE)->params[MK_PARAM_COMBINE_span] /= 2)

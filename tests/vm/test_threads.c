@@ -52,7 +52,7 @@ static mk_status run_steps(const mk_program *program, mk_cpu *cpu) {
   static mk_step_row plan[STEPS * MK_PROMPT_ROWS];
   mk_plan_buffers buffers;
   if (mk_program_rows(program) == 1) {
-    return mk_cpu_run(cpu, STEPS, NULL, NULL);
+    return test_sequence_steps(cpu, 1, 0, STEPS);
   }
   cr_assert_eq(mk_plan_find(program, &buffers), MK_OK);
   uint32_t *table = mk_cpu_memory(cpu, buffers.table);
@@ -66,9 +66,8 @@ static mk_status run_steps(const mk_program *program, mk_cpu *cpu) {
 
 /* All that is in memory afterwards, stamps and counters included, of two runs in a row. */
 static uint64_t hash_of_runs(const mk_program *program, uint32_t threads) {
-  mk_cpu *cpu = test_machine(program, &(mk_cpu_options){.threads = threads}, 0);
+  mk_cpu *cpu = test_machine(program, &(mk_cpu_options){.threads = threads});
   for (int run = 0; run < 2; run++) {
-    mk_cpu_set_state(cpu, 1, 0, 0);
     cr_assert_eq(run_steps(program, cpu), MK_OK, "%u threads: %s", threads, mk_error_message());
   }
   uint64_t hash = test_memory_hash(cpu, program);
@@ -124,10 +123,10 @@ Test(threads, a_host_that_stops) {
   mk_program *program = test_small_program(7, 64, 1);
   uint64_t want = 0;
   for (uint32_t i = 0; i < NUMBERS * FAULT_REPEATS; i++) {
-    mk_cpu *cpu = test_machine(program, &(mk_cpu_options){.threads = numbers[i % NUMBERS]}, 0);
+    mk_cpu *cpu = test_machine(program, &(mk_cpu_options){.threads = numbers[i % NUMBERS]});
     for (uint32_t last = 0; last < 5; last++) {
-      mk_cpu_set_state(cpu, 1, 0, 0);
-      cr_assert_eq(mk_cpu_run(cpu, 50, stop_at, &last), MK_OK, "%s", mk_error_message());
+      test_sequence sequence = {.token = 1};
+      cr_assert_eq(test_sequence_run(&sequence, cpu, 50, stop_at, &last), MK_OK, "%s", mk_error_message());
     }
     cr_assert_eq(mk_cpu_generation(cpu), 1 + 2 + 3 + 4 + 5);
     uint64_t hash = test_memory_hash(cpu, program);
@@ -142,8 +141,8 @@ Test(threads, a_host_that_stops) {
 Test(threads, a_fault) {
   mk_program *program = test_assemble("two_sms.mks", NULL);
   for (uint32_t i = 0; i < NUMBERS * FAULT_REPEATS; i++) {
-    mk_cpu *cpu = test_machine(program, &(mk_cpu_options){.threads = numbers[i % NUMBERS]}, 60);
-    cr_assert_eq(mk_cpu_run(cpu, 10, NULL, NULL), MK_ERR_DEVICE);
+    mk_cpu *cpu = test_machine(program, &(mk_cpu_options){.threads = numbers[i % NUMBERS]});
+    cr_assert_eq(test_sequence_steps(cpu, 1, 60, 10), MK_ERR_DEVICE);
     cr_assert_not_null(strstr(mk_error_message(), "position 64"), "%s", mk_error_message());
     cr_assert_eq(mk_cpu_generation(cpu), 0);
     mk_cpu_free(cpu);
@@ -157,8 +156,8 @@ Test(threads, a_deadlock) {
   cr_assert_gt(last->wait_count, 0);
   last->waits[0].threshold = 9999;
   for (uint32_t i = 0; i < NUMBERS * FAULT_REPEATS; i++) {
-    mk_cpu *cpu = test_machine(program, &(mk_cpu_options){.threads = numbers[i % NUMBERS]}, 0);
-    cr_assert_eq(mk_cpu_run(cpu, 3, NULL, NULL), MK_ERR_DEVICE);
+    mk_cpu *cpu = test_machine(program, &(mk_cpu_options){.threads = numbers[i % NUMBERS]});
+    cr_assert_eq(test_sequence_steps(cpu, 1, 0, 3), MK_ERR_DEVICE);
     cr_assert_not_null(strstr(mk_error_message(), "deadlock: SM 0 waits for ever in epoch 0"), "%s",
                        mk_error_message());
     mk_cpu_free(cpu);
@@ -168,10 +167,10 @@ Test(threads, a_deadlock) {
 
 Test(threads, a_recorder) {
   mk_program *program = test_small_program(7, 64, 1);
-  mk_cpu *cpu = test_machine(program, &(mk_cpu_options){.threads = 3}, 0);
+  mk_cpu *cpu = test_machine(program, &(mk_cpu_options){.threads = 3});
   mk_trace *trace;
   cr_assert_eq(mk_cpu_trace_on(cpu, 1, 2, 4096), MK_OK);
-  cr_assert_eq(mk_cpu_run(cpu, 4, NULL, NULL), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(test_sequence_steps(cpu, 1, 0, 4), MK_OK, "%s", mk_error_message());
   cr_assert_eq(mk_cpu_trace_take(cpu, &trace), MK_OK, "%s", mk_error_message());
   for (size_t q = 0; q < program->queue_count; q++) {
     const mk_trace_track *track = &trace->tracks[q * MK_TRACE_ROLES + MK_ROLE_CONSUMER];

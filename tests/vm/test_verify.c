@@ -17,7 +17,7 @@ enum {
   W_DOWN,
   W_HEAD,
   TABLE,
-  PROMPT,
+  PLAN,
   RING,
   LOGITS,
   CAND,
@@ -46,8 +46,7 @@ static const mk_buffer buffers[BUFFERS] = {
     [W_DOWN] = {.name = "w_down", .kind = MK_KIND_WEIGHT, .store = MK_STORE_TILES, .rows = 64, .cols = 32},
     [W_HEAD] = {.name = "w_head", .kind = MK_KIND_WEIGHT, .store = MK_STORE_TILES, .rows = 48, .cols = 64},
     [TABLE] = {.name = "table", .kind = MK_KIND_INPUT, .dtype = MK_DTYPE_U32, .rows = 1, .cols = 8},
-    [PROMPT] =
-        {.name = "prompt", .kind = MK_KIND_INPUT, .dtype = MK_DTYPE_U32, .rows = 1, .cols = 512, .tile_cols = 64},
+    [PLAN] = {.name = "plan", .kind = MK_KIND_INPUT, .dtype = MK_DTYPE_U32, .rows = 1, .cols = 512, .tile_cols = 64},
     [RING] = {.name = "ring", .kind = MK_KIND_OUTPUT, .dtype = MK_DTYPE_U32, .rows = 1, .cols = 513, .tile_cols = 64},
     [LOGITS] = {.name = "logits", .kind = MK_KIND_OUTPUT, .dtype = MK_DTYPE_F32, .rows = 1, .cols = 40},
     [CAND] = {.name = "cand",
@@ -163,7 +162,7 @@ static void fill_queue(queue *q, uint32_t sm) {
       at(CAND, sm, 1, 0, 1));
   memcpy(in->params, (uint32_t[]){eps, 64, 40, 0}, sizeof in->params);
   in = push(q, MK_OP_NEXT, C_CAND, -1);
-  SET(in, at(CAND, 0, 2, 0, 1), at(PROMPT, 0, 1, 0, 8), sm == 0 ? at(RING, 0, 1, 0, 9) : at(RING, 0, 0, 0, 0));
+  SET(in, at(CAND, 0, 2, 0, 1), at(PLAN, 0, 1, 0, 8), sm == 0 ? at(RING, 0, 1, 0, 9) : at(RING, 0, 0, 0, 0));
 }
 
 /* Totals, thresholds that are still 0 (all signals), pages and resident bytes. */
@@ -388,8 +387,9 @@ REJECTS(token_is_vocab_size, model, "B02", "tokens are 0 to 48", p->ranges.token
 REJECTS(token_in_the_padding, model, "B02", "tokens are 0 to 40", p->ranges.token.high = 40)
 REJECTS(table_too_short, model, "B03", "table", p->ranges.position.high = 512)
 REJECTS(block_outside_cache, model, "B03", "kv", p->ranges.block.high = 8)
-REJECTS(prompt_too_short, model, "B03", "prompt", I(0, NEXT)->operands[MK_SLOT_NEXT_prompt].cols = 7)
-REJECTS(ring_too_short, model, "B03", "ring", I(0, NEXT)->operands[MK_SLOT_NEXT_ring].cols = 8)
+REJECTS(plan_in_the_middle, model, "S10", "plan: number of columns", I(0, NEXT)->operands[MK_SLOT_NEXT_plan].cols = 7)
+REJECTS(plan_of_no_whole_steps, model, "B03", "plan", p->buffers[PLAN].cols = 510)
+REJECTS(ring_too_short, model, "B03", "ring", I(0, NEXT)->operands[MK_SLOT_NEXT_ring].cols = 1)
 REJECTS(arena_overlap, model, "B04", "lies in buffer", p->buffers[X].offset = p->buffers[SUMS].offset)
 REJECTS(arena_end, model, "B04", "spare", p->work_bytes -= 1)
 REJECTS(arena_misaligned, model, "B04", "multiple", p->buffers[SPARE].offset += 16; p->work_bytes += 16)
@@ -414,8 +414,7 @@ REJECTS(next_before_head, model, "N02", "step state", swap(I(1, NEXT), I(1, HEAD
 REJECTS(next_without_a_head, model, "N03", "no head before it", swap(I(1, NEXT), I(1, HEAD)); p->instruction_count--;
         p->queues[1].count--; I(1, NEXT)->wait_count = 0; I(1, NEXT)->waits[0] = (mk_wait){0};
         I(0, NEXT)->waits[0].threshold = 1; seal(p))
-REJECTS(next_disagrees, model, "N04", "agree", p->ranges.position.high = 447;
-        I(1, NEXT)->operands[MK_SLOT_NEXT_prompt].cols = 7; seal(p))
+REJECTS(next_disagrees, model, "N04", "agree", I(1, NEXT)->operands[MK_SLOT_NEXT_plan].buffer = TABLE; seal(p))
 
 /* Deadlocks. */
 REJECTS(wait_for_itself, model, "D01", "#7 linear_add waits for counter c5",
@@ -491,7 +490,7 @@ Test(verify, reader_that_nobody_waits_for) {
       }
     }
     in = push(q, MK_OP_NEXT, -1, -1);
-    SET(in, at(CAND, 0, 2, 0, 1), at(PROMPT, 0, 1, 0, 8), sm == 0 ? at(RING, 0, 1, 0, 9) : at(RING, 0, 0, 0, 0));
+    SET(in, at(CAND, 0, 2, 0, 1), at(PLAN, 0, 1, 0, 8), sm == 0 ? at(RING, 0, 1, 0, 9) : at(RING, 0, 0, 0, 0));
   }
   rejected(finish(p, queues), "R02", "stamped buffer qkv");
 }

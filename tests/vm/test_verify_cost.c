@@ -62,7 +62,7 @@ static mk_program *of_one_counter(int per_sm) {
           "buffer w kind=weight dtype=bf16 store=tiles shape=16x16 tile=16x16\n"
           "buffer g kind=weight dtype=bf16 store=plain shape=1x16 tile=1x16\n"
           "buffer f kind=weight dtype=f32 store=plain shape=1x32 tile=1x16\n"
-          "buffer prompt kind=input dtype=u32 store=plain shape=1x64 tile=1x16\n"
+          "buffer plan kind=input dtype=u32 store=plain shape=1x256 tile=1x16\n"
           "buffer ring kind=output dtype=u32 store=plain shape=1x65 tile=1x16\n"
           "buffer logits kind=output dtype=f32 store=plain shape=1x32 tile=1x16\n"
           "buffer r kind=activation dtype=f32 store=plain shape=1x16 tile=1x16\n"
@@ -91,7 +91,7 @@ static mk_program *of_one_counter(int per_sm) {
     } else {
       fputs(" weight=e[0:0,0:0] logits=logits[0:0,0:0]\n", out);
     }
-    fprintf(out, "#%d next candidates=c prompt=prompt ring=ring%s\n", uid++, sm == 0 ? "" : "[0:0,0:0]");
+    fprintf(out, "#%d next candidates=c plan=plan ring=ring%s\n", uid++, sm == 0 ? "" : "[0:0,0:0]");
   }
   fclose(out);
   mk_program *program;

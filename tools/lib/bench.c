@@ -39,9 +39,9 @@ static bool take(samples *s) {
   return true;
 }
 
-static bool on_gpu_token(void *user, uint32_t position, uint32_t token) {
-  (void)position;
-  (void)token;
+static bool on_gpu_step(void *user, uint32_t step, const uint32_t *results) {
+  (void)step;
+  (void)results;
   return take(user);
 }
 
@@ -91,10 +91,13 @@ static void summarise(samples *s, mk_bench_result *out) {
 /* prompt: [depth + tokens]. On return *ms is the time of all measured steps. */
 static mk_status launch_on_gpu(mk_gpu *gpu, const mk_bench_options *options, const uint32_t *prompt, uint32_t tokens,
                                samples *s, double *ms) {
-  uint32_t prompt_length = options->depth + (options->prompt ? tokens : 1);
-  MK_TRY(mk_gpu_run(gpu, prompt[options->depth], options->depth, prompt_length, tokens, on_gpu_token, s));
+  mk_step_row *plan;
+  MK_TRY(mk_alloc(tokens, sizeof *plan, &plan));
+  mk_plan_sequence(plan, tokens, options->depth, prompt + options->depth, options->prompt ? tokens : 1, MK_ROW_PROMPT);
+  mk_status status = mk_gpu_run_plan(gpu, plan, tokens, on_gpu_step, s);
   *ms = mk_gpu_time_ms(gpu);
-  return MK_OK;
+  mk_free(plan);
+  return status;
 }
 
 /* The CPU machine starts from an empty context: what precedes the first measured step is computed, then left out. */
@@ -158,16 +161,11 @@ static mk_status check_test(mk_engine *engine, const mk_bench_options *options, 
 /* Token ids all over the vocabulary, so that the rows of the embedding are read as a text reads them. */
 static mk_status make_prompt(mk_engine *engine, uint32_t count, uint32_t **out) {
   uint32_t vocab = mk_engine_config(engine)->vocab;
-  mk_gpu *gpu = mk_engine_gpu(engine);
   MK_TRY(mk_alloc(count, sizeof **out, out));
   for (uint32_t i = 0; i < count; i++) {
     (*out)[i] = (uint32_t)(mk_synth_mix(i + 1) % vocab);
   }
-  if (gpu == NULL) {
-    return MK_OK;
-  }
-  int buffer = mk_program_find_buffer(mk_engine_program(engine), "prompt");
-  return mk_gpu_write(gpu, (size_t)buffer, 0, *out, count * sizeof **out);
+  return MK_OK;
 }
 
 static mk_status measure(mk_engine *engine, const mk_bench_options *options, samples *s, mk_bench_result *out) {

@@ -408,48 +408,31 @@ static mk_status compare_instruction(mk_compare *c, size_t index, const mk_step_
                             .sm = c->queue_of[index]};
   mk_reference_result result = mk_reference_run(&reference, in);
   if (result == MK_REFERENCE_FAULT) {
-    return mk_error_prefix(MK_ERR_DEVICE, "position %u", before->position);
+    return mk_error_prefix(MK_ERR_DEVICE, "position %u", before->rows[0].position);
   }
   if (result == MK_REFERENCE_WAIT) {
     return mk_error(MK_ERR_DEVICE, "position %u: SM %u, instruction %u (%s): the machine never wrote one of its inputs",
-                    before->position, c->queue_of[index], in->uid, mk_opcode_lookup(in->opcode)->name);
+                    before->rows[0].position, c->queue_of[index], in->uid, mk_opcode_lookup(in->opcode)->name);
   }
   if (mk_opcode_lookup(in->opcode)->state == MK_STATE_WRITE) {
     uint32_t rows = mk_program_rows(c->program);
     c->rows[in->opcode].outputs++;
-    for (uint32_t i = 0; rows > 1 && i < rows; i++) {
+    for (uint32_t i = 0; i < rows; i++) {
       if (state.results[i] != next[i]) {
         return mk_error(MK_ERR_DEVICE,
                         "SM %u, instruction %u (next): the machine's row %u chose %u, its candidates say %u",
                         c->queue_of[index], in->uid, i, next[i], state.results[i]);
       }
     }
-    if (rows == 1 && state.token != *next) {
-      return mk_error(MK_ERR_DEVICE,
-                      "position %u: SM %u, instruction %u (next): the machine goes on with token %u, its "
-                      "candidates say %u",
-                      before->position, c->queue_of[index], in->uid, *next, state.token);
-    }
   }
   return mk_program_rows(c->program) > 1 ? compare_lines(c, index, &reference)
-                                         : compare_outputs(c, index, &reference, before->position);
+                                         : compare_outputs(c, index, &reference, before->rows[0].position);
 }
 
-mk_status mk_compare_step(mk_compare *c, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t *next) {
-  MK_TRY(c->source.step(c->source.user, token, position, prompt_length, next));
+mk_status mk_compare_step(mk_compare *c, const mk_step_row *rows, uint32_t *results) {
+  MK_TRY(c->source.step(c->source.user, rows, results));
   MK_TRY(read_back(c));
-  mk_step_state state = {.token = token, .position = position, .prompt_length = prompt_length};
-  uint32_t generation = c->source.generation(c->source.user);
-  for (size_t i = 0; i < c->program->instruction_count; i++) {
-    MK_TRY(compare_instruction(c, c->order[i], &state, generation, next));
-  }
-  return MK_OK;
-}
-
-mk_status mk_compare_step_rows(mk_compare *c, const mk_step_row *rows, uint32_t *results) {
-  MK_TRY(c->source.step_rows(c->source.user, rows, results));
-  MK_TRY(read_back(c));
-  mk_step_state state = {.position = rows->position};
+  mk_step_state state = {0};
   memcpy(state.rows, rows, mk_program_rows(c->program) * sizeof *rows);
   uint32_t generation = c->source.generation(c->source.user);
   for (size_t i = 0; i < c->program->instruction_count; i++) {

@@ -13,12 +13,11 @@
 
 /* The machine that is looked at. `read` gives all bytes of a buffer; `generation` is that of the last step's stamps. */
 typedef struct mk_compare_source {
-  mk_status (*step)(void *user, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t *next);
+  /* One step of a plan; results as mk_step_fn has them. */
+  mk_status (*step)(void *user, const mk_step_row *rows, uint32_t *results);
   mk_status (*read)(void *user, size_t buffer, void *data, uint64_t bytes);
   uint32_t (*generation)(void *user);
   void *user;
-  /* Of programs of several rows, in the place of `step`: one step of a plan; results as mk_step_fn has them. */
-  mk_status (*step_rows)(void *user, const mk_step_row *rows, uint32_t *results);
 } mk_compare_source;
 
 /* What an output may be off by: |got - want| / |want| (L2) over what one instruction writes to one operand. A sum in another order may
@@ -41,12 +40,9 @@ mk_status mk_compare_new(const mk_program *program, uint8_t *const *weights, con
                          mk_compare **out);
 void mk_compare_free(mk_compare *compare); /* NULL is fine */
 
-/* Lets the machine compute `token` at `position` and compares every instruction of the step. */
-mk_status mk_compare_step(mk_compare *compare, uint32_t token, uint32_t position, uint32_t prompt_length,
-                          uint32_t *next);
-
-/* The same of a step of a program of several rows: rows and results [rows of the program]. Tokens are given, not those that a slot chose. */
-mk_status mk_compare_step_rows(mk_compare *compare, const mk_step_row *rows, uint32_t *results);
+/* Lets the machine compute a step and compares every instruction of it. rows and results: [rows of the program]. Tokens are given, not those that
+ * a slot chose. */
+mk_status mk_compare_step(mk_compare *compare, const mk_step_row *rows, uint32_t *results);
 
 /* Greedy generation as mk_engine_generate, with every step of `machine` compared (its own launch each); `oracle` is a CPU engine of the same
  * model. fn (may be NULL) hears of every step: of the prompt too, whose tokens are not `generated`; false stops. *out (may be NULL) is
@@ -55,7 +51,7 @@ typedef bool (*mk_compare_fn)(void *user, uint32_t position, uint32_t token, boo
 mk_status mk_compare_generate(mk_engine *machine, mk_engine *oracle, const uint32_t *prompt, size_t prompt_count,
                               size_t n_predict, mk_compare_fn fn, void *user, mk_compare **out);
 
-/* A new comparison of that machine with the references, for mk_compare_step_rows; the oracle lends its weights. */
+/* A new comparison of that machine with the references, for mk_compare_step; the oracle lends its weights. */
 mk_status mk_compare_engines(mk_engine *machine, mk_engine *oracle, mk_compare **out);
 
 /* By opcode, over all steps so far: [MK_OP_COUNT]. */

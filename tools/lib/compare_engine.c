@@ -3,26 +3,11 @@
 
 #include <string.h>
 
-static bool keep_token(void *user, uint32_t position, uint32_t token) {
-  (void)position;
-  *(uint32_t *)user = token;
-  return true;
-}
-
-static mk_status step_gpu(void *user, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t *next) {
-  return mk_gpu_run(mk_engine_gpu(user), token, position, prompt_length, 1, keep_token, next);
-}
-
 static mk_status read_gpu(void *user, size_t buffer, void *data, uint64_t bytes) {
   return mk_gpu_read(mk_engine_gpu(user), buffer, 0, data, bytes);
 }
 
 static uint32_t generation_gpu(void *user) { return mk_gpu_generation(mk_engine_gpu(user)); }
-
-static mk_status step_cpu(void *user, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t *next) {
-  mk_cpu_set_state(mk_engine_cpu(user), token, position, prompt_length);
-  return mk_cpu_run(mk_engine_cpu(user), 1, keep_token, next);
-}
 
 static mk_status read_cpu(void *user, size_t buffer, void *data, uint64_t bytes) {
   memcpy(data, mk_cpu_memory(mk_engine_cpu(user), buffer), bytes);
@@ -42,20 +27,20 @@ static bool keep_results(void *user, uint32_t step, const uint32_t *results) {
   return true;
 }
 
-static mk_status step_rows_gpu(void *user, const mk_step_row *rows, uint32_t *results) {
+static mk_status step_gpu(void *user, const mk_step_row *rows, uint32_t *results) {
   rows_seen seen = {.rows = mk_program_rows(mk_engine_program(user)), .results = results};
   return mk_gpu_run_plan(mk_engine_gpu(user), rows, 1, keep_results, &seen);
 }
 
-static mk_status step_rows_cpu(void *user, const mk_step_row *rows, uint32_t *results) {
+static mk_status step_cpu(void *user, const mk_step_row *rows, uint32_t *results) {
   rows_seen seen = {.rows = mk_program_rows(mk_engine_program(user)), .results = results};
   return mk_cpu_run_plan(mk_engine_cpu(user), rows, 1, keep_results, &seen);
 }
 
 mk_status mk_compare_engines(mk_engine *machine, mk_engine *oracle, mk_compare **out) {
   const mk_program *program = mk_engine_program(machine);
-  mk_compare_source gpu = {step_gpu, read_gpu, generation_gpu, machine, step_rows_gpu};
-  mk_compare_source cpu = {step_cpu, read_cpu, generation_cpu, machine, step_rows_cpu};
+  mk_compare_source gpu = {step_gpu, read_gpu, generation_gpu, machine};
+  mk_compare_source cpu = {step_cpu, read_cpu, generation_cpu, machine};
   uint8_t **weights;
   MK_TRY(mk_alloc(program->buffer_count, sizeof *weights, &weights));
   for (size_t b = 0; b < program->buffer_count; b++) {
@@ -68,9 +53,14 @@ mk_status mk_compare_engines(mk_engine *machine, mk_engine *oracle, mk_compare *
 
 static mk_status generate(mk_compare *compare, const uint32_t *prompt, size_t prompt_count, size_t steps,
                           mk_compare_fn fn, void *user) {
-  uint32_t token = prompt[0];
+  uint32_t token = 0;
   for (uint32_t position = 0; position < steps; position++) {
-    MK_TRY(mk_compare_step(compare, token, position, (uint32_t)prompt_count, &token));
+    mk_step_row row;
+    size_t given = position < prompt_count ? prompt_count - position : 1;
+    mk_plan_sequence(&row, 1, position, position < prompt_count ? &prompt[position] : &token, (uint32_t)given,
+                     position < prompt_count ? (uint32_t)MK_ROW_PROMPT : 0);
+    MK_TRY(mk_compare_step(compare, &row, &token));
+    token = given > 1 ? prompt[position + 1] : token;
     if (fn != NULL && !fn(user, position, token, position + 1 >= prompt_count)) {
       break;
     }
@@ -89,7 +79,6 @@ mk_status mk_compare_generate(mk_engine *machine, mk_engine *oracle, const uint3
     return mk_error(MK_ERR_USAGE, "the prompt has %zu tokens; the context holds 1 to %u", prompt_count, most);
   }
   size_t steps = prompt_count - 1 + n_predict;
-  MK_TRY(mk_engine_set_prompt(machine, prompt, prompt_count));
   MK_TRY(mk_compare_engines(machine, oracle, &compare));
   mk_status status = generate(compare, prompt, prompt_count, steps < most ? steps : most, fn, user);
   if (out != NULL) {

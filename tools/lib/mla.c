@@ -231,11 +231,11 @@ mk_status mk_mla_session_run(mk_mla_session *s) {
   uint64_t bytes = s->program->buffers[out].bytes;
   fill_halves(memory_of(s, out), bytes / 2, NOT_A_NUMBER);
   if (s->gpu == NULL) {
-    return mk_cpu_run(s->cpu, 1, NULL, NULL);
+    return mk_cpu_run(s->cpu, 1);
   }
   MK_TRY(upload(s, out));
   MK_TRY(upload(s, s->geometry.work));
-  MK_TRY(mk_gpu_run(s->gpu, 0, 0, 1, 1, NULL, NULL));
+  MK_TRY(mk_gpu_run(s->gpu));
   return mk_gpu_read(s->gpu, out, 0, s->inputs[out], bytes);
 }
 

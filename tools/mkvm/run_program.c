@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "instructions/mla.h"
 #include "tools/mkvm/command.h"
 #include "vm/verify/verify.h"
 
@@ -39,22 +40,6 @@ static void fill_weights(const mk_program *program, mk_cpu *cpu) {
   }
 }
 
-/* Where the program declares fewer blocks than its positions fill, the last one serves for the rest. */
-static void fill_tables(const mk_program *program, mk_cpu *cpu) {
-  for (size_t i = 0; i < program->instruction_count; i++) {
-    const mk_instruction *in = &program->instructions[i];
-    int slot = mk_opcode_reads(mk_opcode_lookup(in->opcode), MK_CONTENT_TABLE);
-    if (slot < 0) {
-      continue;
-    }
-    uint16_t buffer = in->operands[slot].buffer;
-    uint32_t *table = mk_cpu_memory(cpu, buffer), last = program->ranges.block.high;
-    for (uint32_t entry = 0; entry < program->buffers[buffer].cols; entry++) {
-      table[entry] = entry < last ? entry : last;
-    }
-  }
-}
-
 static void print_outputs(const mk_program *program, mk_cpu *cpu) {
   for (size_t b = 0; b < program->buffer_count; b++) {
     const mk_buffer *buffer = &program->buffers[b];
@@ -75,7 +60,7 @@ static void print_outputs(const mk_program *program, mk_cpu *cpu) {
   }
 }
 
-/* Several rows: a sequence in each slot, side by side. */
+/* A sequence in each slot, side by side. */
 typedef struct side_by_side {
   uint32_t rows, slots;
   uint32_t tokens[MK_PROMPT_ROWS]; /* of the step to come */
@@ -110,12 +95,15 @@ static mk_status run_rows(const mk_program *program, mk_cpu *cpu, uint64_t *step
   mk_plan_buffers buffers;
   side_by_side s = {.rows = mk_program_rows(program), .slots = mk_program_slots(program)};
   MK_TRY(mk_plan_find(program, &buffers));
-  const mk_buffer *kv = &program->buffers[buffers.kv];
-  uint32_t *table = mk_cpu_memory(cpu, buffers.table), columns = program->buffers[buffers.table].cols;
-  uint32_t each = (ranges->block.high - ranges->block.low + 1) / s.slots, end = ranges->position.high + 1;
-  end = (uint64_t)each * kv->block_tokens < end ? each * kv->block_tokens : end;
-  for (uint32_t i = 0; i < s.slots * columns; i++) {
-    table[i] = ranges->block.low + i / columns * each + i % columns;
+  uint32_t end = ranges->position.high + 1;
+  if (buffers.table != MK_NO_PLAN_BUFFER) {
+    uint32_t each = (ranges->block.high - ranges->block.low + 1) / s.slots;
+    uint32_t *table = mk_cpu_memory(cpu, buffers.table), columns = program->buffers[buffers.table].cols,
+             tokens = program->buffers[buffers.kv].block_tokens;
+    end = (uint64_t)each * tokens < end ? each * tokens : end;
+    for (uint32_t i = 0; i < s.slots * columns; i++) {
+      table[i] = ranges->block.low + i / columns * each + i % columns;
+    }
   }
   for (uint32_t slot = 0; slot < s.slots; slot++) {
     s.tokens[slot] = ranges->token.low;
@@ -131,22 +119,13 @@ static mk_status run_rows(const mk_program *program, mk_cpu *cpu, uint64_t *step
   return MK_OK;
 }
 
-static mk_status run_one_row(const mk_program *program, mk_cpu *cpu, uint64_t *steps) {
-  const mk_step_ranges *ranges = &program->ranges;
-  uint64_t room = (uint64_t)ranges->position.high - ranges->position.low + 1;
-  fill_tables(program, cpu);
-  mk_cpu_set_state(cpu, ranges->token.low, ranges->position.low, 0);
-  *steps = *steps < room ? *steps : room;
-  return mk_cpu_run(cpu, *steps, NULL, NULL);
-}
-
 static mk_status run(const mk_program *program, uint64_t steps, const mk_cpu_options *options) {
   const mk_step_ranges *ranges = &program->ranges;
   mk_cpu *cpu;
   MK_TRY(mk_verify(program, NULL));
   MK_TRY(mk_cpu_new(program, options, &cpu));
   fill_weights(program, cpu);
-  mk_status status = mk_program_rows(program) > 1 ? run_rows(program, cpu, &steps) : run_one_row(program, cpu, &steps);
+  mk_status status = mk_program_listed(program) ? mk_cpu_run(cpu, steps) : run_rows(program, cpu, &steps);
   if (status == MK_OK) {
     printf("%" PRIu64 " steps from position %u\n", steps, ranges->position.low);
     print_outputs(program, cpu);

@@ -139,7 +139,7 @@ static mk_status read_all(const mk_accesses *a, const mk_access_turn *turn, mk_r
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     if (does(&info->operands[slot], role, false)) {
-      uint32_t rows = rows_in_use(a, in, slot, turn->state->position);
+      uint32_t rows = rows_in_use(a, in, slot, turn->state->rows[0].position);
       MK_TRY(read_words(a, turn, slot, rows, hash));
       *hash = (in->operands[slot].flags & MK_OPERAND_TOKEN_ROW) != 0 ? mix(*hash, token) : *hash;
     }
@@ -153,7 +153,7 @@ static void write_all(mk_accesses *a, const mk_access_turn *turn, mk_role role, 
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     if (does(&info->operands[slot], role, true)) {
       /* The rows of a consumer's writes depend on the position, which has not moved on; a storer always writes all. */
-      write_words(a, turn, slot, rows_in_use(a, in, slot, turn->state->position), hash);
+      write_words(a, turn, slot, rows_in_use(a, in, slot, turn->state->rows[0].position), hash);
     }
   }
 }
@@ -167,7 +167,7 @@ void mk_accesses_load(mk_accesses *a, const mk_access_turn *turn) {
 mk_status mk_accesses_consume(mk_accesses *a, const mk_access_turn *turn, bool *waits) {
   const mk_instruction *in = &a->program->instructions[turn->index];
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
-  uint32_t token = turn->state->token, position = turn->state->position;
+  uint32_t token = turn->state->rows[0].token, position = turn->state->rows[0].position;
   *waits = false;
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand *operand = &in->operands[slot];
@@ -196,7 +196,10 @@ mk_status mk_accesses_consume(mk_accesses *a, const mk_access_turn *turn, bool *
   a->slots[(size_t)turn->sm * a->program->machine.result_slots + turn->step % a->program->machine.result_slots] =
       (result_slot){.hash = hash, .token = token};
   if (info->state == MK_STATE_WRITE) {
-    *turn->state = (mk_step_state){.token = (uint32_t)hash, .position = position + 1};
+    mk_step_state *state = turn->state;
+    state->step++;
+    state->rows[0] = state->step < turn->steps ? turn->plan[state->step] : (mk_step_row){0};
+    state->rows[0].token = (uint32_t)hash;
   }
   return MK_OK;
 }

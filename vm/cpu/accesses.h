@@ -29,7 +29,9 @@ typedef struct mk_access_turn { /* one role's part of an instruction */
   uint64_t boundaries;          /* `next` instructions that the consumer of the queue has done in this run */
   uint64_t epoch;               /* of this run */
   mk_step_state *state;         /* of the queue; the consumer's part of `next` moves it on */
-  uint16_t *rows_used;          /* consumer: by operand, row tiles that were touched */
+  const mk_step_row *plan;      /* of the run, of programs of one row: [steps] */
+  uint32_t steps;
+  uint16_t *rows_used; /* consumer: by operand, row tiles that were touched */
 } mk_access_turn;
 
 void mk_accesses_load(mk_accesses *accesses, const mk_access_turn *turn);

@@ -27,6 +27,8 @@ static mk_access_turn turn_of(const mk_cpu *cpu, mk_cpu_sm *sm, mk_role role) {
                           .boundaries = sm->boundaries,
                           .epoch = c->epoch,
                           .state = &sm->step,
+                          .plan = cpu->plan,
+                          .steps = cpu->plan_steps,
                           .rows_used = sm->rows_used[sm->steps[role] % cpu->program->machine.result_slots]};
 }
 

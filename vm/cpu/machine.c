@@ -136,12 +136,6 @@ static uint32_t count_of(const mk_cpu *cpu, size_t index) {
 
 uint32_t mk_cpu_counter(const mk_cpu *cpu, size_t index) { return count_of(cpu, index); }
 
-void mk_cpu_set_state(mk_cpu *cpu, uint32_t token, uint32_t position, uint32_t prompt_length) {
-  for (size_t q = 0; q < cpu->program->queue_count; q++) {
-    cpu->sms[q].step = (mk_step_state){.token = token, .position = position, .prompt_length = prompt_length};
-  }
-}
-
 static uint32_t wanted(const mk_cpu *cpu, const mk_wait *wait, uint64_t epoch) {
   return (cpu->first_epoch + (uint32_t)epoch) * cpu->program->counters[wait->counter].total + wait->threshold;
 }
@@ -192,16 +186,11 @@ void mk_cpu_fail(mk_cpu *cpu, mk_status status) {
 }
 
 void mk_cpu_announce(mk_cpu *cpu, const mk_cpu_sm *sm, uint64_t epoch) {
-  if (mk_program_rows(cpu->program) > 1) {
-    if (cpu->step_fn != NULL && !cpu->step_fn(cpu->user, (uint32_t)epoch, sm->step.results)) {
-      cpu->limit = epoch + 1;
-    }
-    return;
-  }
-  if (sm->step.nan_logits != 0) {
-    mk_cpu_fail(cpu, mk_error(MK_ERR_DEVICE, "the logits at position %u are not numbers (NaN)", sm->step.position - 1));
+  mk_status status = mk_plan_check_result(cpu->program, &cpu->plan[epoch], sm->step.results[0]);
+  if (status != MK_OK) {
+    mk_cpu_fail(cpu, status);
     cpu->limit = epoch + 1;
-  } else if (cpu->fn != NULL && !cpu->fn(cpu->user, sm->step.position - 1, sm->step.token)) {
+  } else if (cpu->fn != NULL && !cpu->fn(cpu->user, (uint32_t)epoch, sm->step.results)) {
     cpu->limit = epoch + 1;
   }
 }
@@ -251,7 +240,7 @@ static bool has_stale_word(const mk_cpu *cpu, const mk_step_state *state, const 
   mk_word_range range = mk_cpu_words(cpu, operand);
   uint32_t rows = mk_program_rows(cpu->program);
   for (uint32_t r = range.first_row; range.words != NULL && r < range.end_row; r++) {
-    if (rows > 1 && (state->rows[r % rows].flags & MK_ROW_ACTIVE) == 0) {
+    if ((state->rows[r % rows].flags & MK_ROW_ACTIVE) == 0) {
       continue;
     }
     for (size_t w = range.first; w < range.end; w++) {
@@ -364,7 +353,8 @@ static void clear_after_abort(mk_cpu *cpu) {
   cpu->first_epoch = 0;
 }
 
-static mk_status run(mk_cpu *cpu, uint64_t epochs) {
+/* The rows of the first step, for all SMs. */
+static mk_status run(mk_cpu *cpu, const mk_step_row *first, uint64_t epochs) {
   if (cpu->listed && epochs > 1) {
     return mk_error(MK_ERR_USAGE, "%llu epochs of a program with a work list; a run of it is one epoch",
                     (unsigned long long)epochs);
@@ -379,6 +369,8 @@ static mk_status run(mk_cpu *cpu, uint64_t epochs) {
     sm->boundaries = 0;
     sm->computed = sm->stored = false;
     sm->pages_in_flight = 0;
+    sm->step = (mk_step_state){0};
+    memcpy(sm->step.rows, first, mk_program_rows(cpu->program) * sizeof *first);
   }
   if (roles_apart(cpu) && cpu->random == 0) {
     cpu->random = 1;
@@ -386,7 +378,7 @@ static mk_status run(mk_cpu *cpu, uint64_t epochs) {
   if (cpu->race != NULL) {
     mk_race_barrier(cpu->race);
   }
-  mk_recorder_begin(cpu->recorder, cpu->sms[0].step.position, roles_apart(cpu));
+  mk_recorder_begin(cpu->recorder, first->position, roles_apart(cpu));
   mk_status status = roles_apart(cpu) ? mk_cpu_run_interleaved(cpu) : mk_cpu_run_greedy(cpu);
   mk_recorder_end(cpu->recorder, status == MK_OK ? cpu->limit : 0);
   if (status != MK_OK) {
@@ -397,28 +389,46 @@ static mk_status run(mk_cpu *cpu, uint64_t epochs) {
   return MK_OK;
 }
 
-mk_status mk_cpu_run(mk_cpu *cpu, uint64_t epochs, mk_epoch_fn fn, void *user) {
-  if (mk_program_rows(cpu->program) > 1) {
-    return mk_error(MK_ERR_USAGE, "the program has %u rows per step; it needs a plan", mk_program_rows(cpu->program));
+mk_status mk_cpu_run(mk_cpu *cpu, uint64_t epochs) {
+  const mk_step_ranges *ranges = &cpu->program->ranges;
+  const mk_step_row none = {.position = ranges->position.low, .token = ranges->token.low, .flags = MK_ROW_ACTIVE};
+  if (cpu->has_boundary || mk_program_rows(cpu->program) > 1) {
+    return mk_error(MK_ERR_USAGE, "the program goes from step to step by a plan; run it with one");
   }
-  cpu->fn = fn;
-  cpu->user = user;
-  return run(cpu, epochs);
+  cpu->fn = NULL;
+  return run(cpu, &none, epochs);
+}
+
+/* What every NEXT reads: of a program that mk_plan_find passes one buffer. */
+static void copy_plan(const mk_cpu *cpu, const mk_step_row *plan, uint32_t steps) {
+  uint64_t bytes = (uint64_t)steps * mk_program_rows(cpu->program) * sizeof *plan;
+  uint32_t done = UINT32_MAX;
+  for (size_t i = 0; i < cpu->program->instruction_count; i++) {
+    const mk_instruction *in = &cpu->program->instructions[i];
+    uint32_t buffer = in->operands[MK_SLOT_NEXT_plan].buffer;
+    if (in->opcode == MK_OP_NEXT && buffer != done) {
+      uint64_t room = cpu->program->buffers[buffer].bytes;
+      memcpy(cpu->memory[buffer], plan, bytes < room ? bytes : room);
+      done = buffer;
+    }
+  }
 }
 
 mk_status mk_cpu_run_plan(mk_cpu *cpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user) {
   mk_plan_buffers buffers;
-  uint32_t rows = mk_program_rows(cpu->program);
-  MK_TRY(mk_plan_find(cpu->program, &buffers));
-  MK_TRY(mk_plan_check(cpu->program, plan, steps, mk_cpu_memory(cpu, buffers.table)));
-  memcpy(mk_cpu_memory(cpu, buffers.plan), plan, (size_t)steps * rows * sizeof *plan);
-  for (size_t q = 0; q < cpu->program->queue_count; q++) {
-    cpu->sms[q].step = (mk_step_state){.position = plan[0].position};
-    memcpy(cpu->sms[q].step.rows, plan, rows * sizeof *plan);
+  if (!cpu->options.unchecked_plans) {
+    MK_TRY(mk_plan_find(cpu->program, &buffers));
+    bool blocks = cpu->accesses == NULL && buffers.table != MK_NO_PLAN_BUFFER;
+    MK_TRY(mk_plan_check(cpu->program, plan, steps, blocks ? mk_cpu_memory(cpu, buffers.table) : NULL));
   }
-  cpu->step_fn = fn;
+  if (cpu->accesses == NULL) {
+    copy_plan(cpu, plan, steps);
+  }
+  cpu->plan = plan;
+  cpu->plan_steps = steps;
+  cpu->fn = fn;
   cpu->user = user;
-  return run(cpu, steps);
+  return run(cpu, plan, steps);
 }
 
 mk_status mk_cpu_trace_on(mk_cpu *cpu, uint32_t first_step, uint32_t steps, uint32_t capacity) {

@@ -3,8 +3,8 @@
  * Ownership: a mk_cpu owns the memory of every buffer; the program stays the caller's and outlives it. One thread at a time calls; a run
  * takes as many as the options say and has none left when it returns. Callbacks are called by the thread that runs the machine.
  * Failure: MK_ERR_DEVICE when the program deadlocks, an access is unordered (check_races), a value is read that nobody wrote in this step
- * (check_races, adversarial), logits are NaN, or data name a place that does not exist (a token, position, slot, block, or a place in prompt,
- * plan or ring: always looked at), with the SM, role, instruction and reason in the message; the run ends there, and the next
+ * (check_races, adversarial), logits are NaN, or data name a place that does not exist (a token, position, slot, block, or a place in the
+ * ring: always looked at), with the SM, role, instruction and reason in the message; the run ends there, and the next
  * one starts afresh. MK_ERR_RUNTIME for memory; MK_ERR_USAGE for a plan that cannot be. It runs any well-formed program, accepted by
  * the verifier or not, but operands must lie inside their buffers and fit each other (the verifier's bounds and shape rules).
  *
@@ -29,6 +29,7 @@ typedef struct mk_cpu_options {
   uint64_t seed;    /* 0: greedy; else a random interleaving */
   bool adversarial;
   bool check_races;
+  bool unchecked_plans; /* tests: runs plans and programs that mk_plan_check refuses */
   bool
       accesses_only; /* no arithmetic: what is read, written and waited for (vm/cpu/accesses.h); programs of one row alone */
 } mk_cpu_options;
@@ -46,26 +47,13 @@ uint32_t mk_cpu_generation(const mk_cpu *cpu);
 /* Signals that a counter has had since the buffers were cleared. */
 uint32_t mk_cpu_counter(const mk_cpu *cpu, size_t index);
 
-/* Sets the step state of every SM: the next step computes `token` at `position`; tokens of the `prompt` buffer follow while
- * position + 1 < prompt_length. What the program does not declare is a fault of the run that follows. */
-void mk_cpu_set_state(mk_cpu *cpu, uint32_t token, uint32_t position, uint32_t prompt_length);
-
-/* Called when the first SM knows the token that follows `position`; logits may be read from their buffer during the call.
- * false: this epoch is the last. */
-typedef bool (*mk_epoch_fn)(void *user, uint32_t position, uint32_t token);
-
-/* Runs `epochs` epochs, or fewer when fn (may be NULL) returns false. Counters and generations go on from run to run. A program that
- * follows a work list (instructions/mla.h) runs one epoch at a time (else MK_ERR_USAGE) and trusts the list that the checker has passed. */
-mk_status mk_cpu_run(mk_cpu *cpu, uint64_t epochs, mk_epoch_fn fn, void *user);
-
-/* A program of several rows takes a plan in the place of a state. Called when the first SM knows what the rows of `step` chose:
- * results[row], MK_CANDIDATE_NONE for one that chose nothing, with MK_RESULT_NAN where logits were NaN (which is an error of that
- * row's sequence alone); logits of rows that chose may be read from their buffer during the call. false: this step is the last. */
-typedef bool (*mk_step_fn)(void *user, uint32_t step, const uint32_t *results);
-
-/* Runs the steps of a plan [steps][rows of the program], or fewer when fn returns false. The block table is filled before. MK_ERR_USAGE when
- * mk_plan_check refuses the plan. */
+/* Runs the steps of a plan [steps][rows of the program], or fewer when fn (may be NULL) returns false: it is called when the first SM knows
+ * what the rows chose, and logits of those may be read from their buffer meanwhile. Counters and generations go on from run to run. The block table is filled before; plan and table stay as they are meanwhile. MK_ERR_USAGE when mk_plan_check refuses the plan. */
 mk_status mk_cpu_run_plan(mk_cpu *cpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user);
+
+/* Runs `epochs` epochs of a program without a token boundary, which takes no plan. One that follows a work list (instructions/mla.h) runs one
+ * epoch at a time (else MK_ERR_USAGE) and trusts the list that the checker has passed. */
+mk_status mk_cpu_run(mk_cpu *cpu, uint64_t epochs);
 
 /* The recorder (recorder.h): later runs keep what every role did in `steps` steps of the run from `first_step` on, at most `capacity`
  * records a role and SM; take gives the last run's. Off frees the memory. */

@@ -61,8 +61,9 @@ struct mk_cpu {
   uint32_t first_epoch;    /* epochs since the buffers were cleared, before this run */
   atomic_ullong limit;     /* epochs of this run */
   atomic_ullong announced; /* epochs whose token the host has seen */
-  mk_epoch_fn fn;
-  mk_step_fn step_fn; /* of a run by a plan */
+  const mk_step_row *plan; /* of the run; the caller's */
+  uint32_t plan_steps;
+  mk_step_fn fn;
   void *user;
   atomic_int failure; /* mk_status: the first one */
   pthread_mutex_t failing;

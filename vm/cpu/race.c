@@ -292,12 +292,7 @@ static mk_status touch_row_blocks(mk_race *race, uint32_t thread, uint32_t index
 
 static mk_status touch_blocks(mk_race *race, uint32_t thread, uint32_t index, const mk_race_use *used, bool write) {
   const mk_step_state *state = used->state;
-  uint32_t rows = mk_program_rows(race->program);
-  if (rows == 1) {
-    mk_step_row row = {.position = state->position};
-    return touch_row_blocks(race, thread, index, &row, write, used->generation);
-  }
-  for (uint32_t r = 0; r < rows; r++) {
+  for (uint32_t r = 0; r < mk_program_rows(race->program); r++) {
     if ((state->rows[r].flags & MK_ROW_ACTIVE) != 0) {
       MK_TRY(touch_row_blocks(race, thread, index, &state->rows[r], write, used->generation));
     }

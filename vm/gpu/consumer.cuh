@@ -22,10 +22,11 @@ struct consumer {
   ring_cursor<MK_GPU_RESULT_SLOTS> results;
 };
 
-// Each warp keeps the step's token and position, and where it is in the instruction ring, for itself; in shared memory, since registers
+// Each warp keeps the row of the step, and where it is in the instruction ring, for itself; in shared memory, since registers
 // are short.
 __device__ inline uint32_t token_of(const consumer &c) { return c.d.words()->at_step[c.warp].token; }
 __device__ inline uint32_t position_of(const consumer &c) { return c.d.words()->at_step[c.warp].position; }
+__device__ inline uint32_t flags_of(const consumer &c) { return c.d.words()->at_flags[c.warp]; }
 __device__ inline instruction_cursor at_hand(const consumer &c) { return {c.d.words()->at_hand[c.warp]}; }
 __device__ inline void set_at_hand(const consumer &c, const instruction_cursor &cursor) {
   c.d.words()->at_hand[c.warp] = cursor.at;
@@ -37,10 +38,17 @@ __device__ inline const mk_instruction &instruction_at_hand(const consumer &c) {
 }
 __device__ inline bool stops(const consumer &c) { return (token_of(c) & MK_CANDIDATE_STOP) != 0; }
 
-__device__ inline void set_state(consumer &c, uint32_t token, uint32_t position) {
-  __syncwarp();  // behind the last lane's look at the state before, from which these come
+__device__ inline void set_token(consumer &c, uint32_t token) {
+  __syncwarp();  // behind the last lane's look at the one before
+  c.d.words()->at_step[c.warp].token = token;
+  __syncwarp();
+}
+
+__device__ inline void set_row(consumer &c, uint32_t token, uint32_t position, uint32_t flags) {
+  __syncwarp();  // behind the last lane's look at the row before
   c.d.words()->at_step[c.warp].token = token;
   c.d.words()->at_step[c.warp].position = position;
+  c.d.words()->at_flags[c.warp] = static_cast<uint8_t>(flags);
   __syncwarp();
 }
 

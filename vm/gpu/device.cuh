@@ -6,7 +6,7 @@
 #include "instructions/tile/edge.cuh"
 #include "instructions/tile/warp.cuh"
 #include "vm/gpu/launch.h"
-#include "vm/program/program.h"
+#include "vm/program/plan.h"
 
 #ifndef MK_GPU_SAMPLES
 #define MK_GPU_SAMPLES false
@@ -36,6 +36,11 @@ enum barrier_index {
 struct step_state {  // of one epoch, in shared memory, double-buffered by parity
   uint32_t token;    // MK_CANDIDATE_STOP added: the launch ends before this step
   uint32_t position;
+  uint32_t flags;  // of its row in the plan
+};
+
+struct warp_step {  // a warp's own copy
+  uint32_t token, position;
 };
 
 struct alignas(16) long_wait {  // what a warp has waited for in vain for some time
@@ -54,11 +59,13 @@ struct shared_words {  // behind the barriers
   long_wait waits[MK_GPU_WARPS];
   long_wait fault;  // an index out of its range: `what` is the kind of fault and the warp in the upper half; 0: none
   track_end tracks[MK_TRACE_ROLES];
-  uint32_t tickets[MK_GPU_WARPS];             // long waits so far, so that one is not taken for the next
-  uint32_t uid[MK_GPU_WARPS];                 // of the instruction that each warp has at hand
-  step_state at_step[MK_GPU_CONSUMER_WARPS];  // what each warp is at
-  uint32_t at_hand[MK_GPU_CONSUMER_WARPS];    // position of each warp in the instruction ring
+  uint32_t tickets[MK_GPU_WARPS];            // long waits so far, so that one is not taken for the next
+  uint32_t uid[MK_GPU_WARPS];                // of the instruction that each warp has at hand
+  warp_step at_step[MK_GPU_CONSUMER_WARPS];  // what each warp is at
+  uint32_t at_hand[MK_GPU_CONSUMER_WARPS];   // position of each warp in the instruction ring
+  uint8_t at_flags[MK_GPU_CONSUMER_WARPS];   // the flags of that step
   step_state state[2];
+  uint32_t choice;     // the last token that was chosen in this launch
   uint32_t fault_uid;  // of the instruction that came to it
   uint32_t leave;      // no wait waits any longer: one outlived its deadline somewhere, or the host wants to stop
   uint32_t gone;       // the controller hands out no more instructions

@@ -50,6 +50,12 @@ __device__ inline void init_barriers(const device &d) {
 #if !MK_GPU_ROWS
 using queue_consumer = consumer;
 using queue_storer = storer;
+
+// Of the plan.
+__device__ inline mk_step_row first_row(const device &d) {
+  uint4 words = *reinterpret_cast<const uint4 *>(d.params.plan);
+  return {words.x, words.y, words.z, words.w};
+}
 #endif
 
 __device__ __forceinline__ void load_queue(loader &l) {
@@ -258,7 +264,8 @@ __device__ __forceinline__ void run_consumer(device d) {
   queue_consumer c{{d, d.warp, tile::lane()}, {}, {}};
 #else
   queue_consumer c{d, d.warp, tile::lane()};
-  set_state(c, d.params.token, d.params.position);
+  mk_step_row row = first_row(d);
+  set_row(c, row.token, row.position, row.flags);
 #endif
   set_at_hand(c, {});
   bool whole = consume_queue(c);
@@ -291,8 +298,12 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     words->stopped = 0;
     words->scores_wanted = 0;
 #endif
-    words->state[0].token = params.token;
-    words->state[0].position = params.position;
+#if !MK_GPU_ROWS
+    mk_step_row row = first_row(d);
+    words->state[0].token = row.token;
+    words->state[0].position = row.position;
+    words->state[0].flags = row.flags;
+#endif
   }
 #if MK_GPU_ROWS
   if (d.warp == 0) {

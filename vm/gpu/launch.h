@@ -46,7 +46,7 @@ enum {
   MK_GPU_BARRIERS_AT = MK_GPU_RESULTS_AT + MK_GPU_RESULT_SLOTS * MK_GPU_RESULT_BYTES +
                        MK_GPU_MOST_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
   MK_GPU_INSTRUCTIONS_AT = MK_GPU_BARRIERS_AT - MK_GPU_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
-  MK_GPU_BARRIER_AREA_BYTES = 1616, /* and the words that the roles of a block share */
+  MK_GPU_BARRIER_AREA_BYTES = 1632, /* and the words that the roles of a block share */
   MK_GPU_OWN_BARRIERS = 1,          /* with sampling; what stands behind the barriers is aligned to 16 bytes */
   MK_GPU_SHARED_BYTES = MK_GPU_BARRIERS_AT + MK_GPU_BARRIER_AREA_BYTES,
 
@@ -106,7 +106,6 @@ typedef struct mk_gpu_fault {
   uint32_t edge;       /* activities.def */
   uint32_t have, want; /* COUNTER: values, STAMP: generations, faults: above, else `want` is the phase */
   uint32_t epoch;
-  uint32_t nan_position; /* 1 + position whose logits were NaN; 0: none */
 } mk_gpu_fault;
 
 /* What a role writes of what it does; the host makes records of it (vm/gpu/trace.c). */
@@ -145,23 +144,23 @@ typedef struct mk_gpu_clocks {
   uint64_t nanoseconds[2], ticks[2];
 } mk_gpu_clocks;
 
-/* The token ring is pinned host memory: entry p holds the token of position p as a stamped word whose generation is the
- * epoch's (first_epoch + epoch + 1, never 0); the host clears nothing and waits for the generation. */
+/* The token ring is pinned host memory: entry [step][row] holds what that row of that step of the launch chose (with MK_RESULT_NAN, or
+ * MK_CANDIDATE_NONE) as a stamped word whose generation is the epoch's (first_epoch + epoch + 1, never 0); the host clears nothing and waits
+ * for the generation. */
 typedef struct mk_gpu_params {
   const mk_instruction *instructions;
   const mk_gpu_queue *queues; /* per block */
   const mk_gpu_buffer *buffers;
   uint32_t *counters;             /* MK_GPU_COUNTER_STRIDE apart */
   const uint32_t *counter_totals; /* per epoch; MK_GPU_COUNTER_RELEASE set for release counters */
-  uint64_t *token_ring;           /* device pointer to pinned memory, max position + 2 entries */
+  uint64_t *token_ring;           /* device pointer to pinned memory */
   const uint32_t *stop;           /* pinned: the host sets it to end after the current token */
   uint32_t *abort;                /* set by the first fault; every controller watches it */
   mk_gpu_fault *fault;
-  uint32_t deadline;                       /* of every spin, in units of 1.024 us */
-  uint32_t token, position, prompt_length; /* step state at the start */
-  uint32_t first_epoch;                    /* epochs since counters and stamps were cleared */
-  uint32_t epochs;                         /* tokens of this launch */
-  uint32_t tokens;                         /* in the vocabulary: all that a step may compute are below */
+  uint32_t deadline;    /* of every spin, in units of 1.024 us */
+  uint32_t first_epoch; /* epochs since counters and stamps were cleared */
+  uint32_t epochs;      /* steps of this launch */
+  uint32_t tokens;      /* in the vocabulary: all that a step may compute are below */
   mk_gpu_clocks *clocks;
   uint32_t *epochs_done; /* the kernel writes how many epochs it ran */
   mk_gpu_trace trace;
@@ -169,10 +168,9 @@ typedef struct mk_gpu_params {
   uint32_t skip_signal_uid; /* test fault point: this instruction publishes and signals nothing; 0: none */
   uint32_t delay_uid;       /* test fault point: the consumers of this instruction stand still at its start; 0: none */
   uint32_t delay_ns;
-  /* Of a program of several rows per step (vm/program/plan.h); the other kernels do not look at these. */
-  const uint32_t *plan;    /* [steps][rows][MK_ROW_WORDS]; the state at the start is its first step */
-  uint32_t rows;           /* the token ring holds a word for each row of each step of the launch */
-  uint32_t scratch_floats; /* of each block, in `scratch` */
+  const uint32_t *plan; /* [steps][rows][MK_ROW_WORDS] (vm/program/plan.h); the state at the start is its first step */
+  uint32_t rows;        /* of a step */
+  uint32_t scratch_floats; /* of several rows: of each block, in `scratch` */
   float *scratch;
 } mk_gpu_params;
 

@@ -147,18 +147,20 @@ static mk_status allocate(mk_gpu *gpu, const table_plan *plan) {
   MK_TRY(mk_gpu_allocate(gpu, plan->bytes));
   MK_TRY(mk_gpu_check(gpu, cu->memory_new(&gpu->tables, plan->bytes), "allocating the program"));
   MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->tables, 0, plan->bytes, gpu->stream), "clearing memory"));
-  gpu->ring_entries = (uint64_t)program->ranges.position.high + 3;
-  if (gpu->rows > 1) {
-    mk_plan_buffers buffers;
-    MK_TRY(mk_plan_find(program, &buffers));
-    gpu->plan = buffers.plan;
-    gpu->ring_entries = (uint64_t)buffers.steps * gpu->rows;
+  gpu->ring_entries = 1;
+  if (gpu->planned) {
+    MK_TRY(mk_plan_find(program, &gpu->buffers));
+    gpu->ring_entries = (uint64_t)gpu->buffers.steps * gpu->rows;
+    if (gpu->buffers.table != MK_NO_PLAN_BUFFER) {
+      MK_TRY(mk_alloc(program->buffers[gpu->buffers.table].bytes, 1, &gpu->block_table));
+    }
   }
   void *pinned;
-  MK_TRY(mk_gpu_check(gpu, cu->host_new(&pinned, MK_GPU_RING_AT + gpu->ring_entries * 8, MK_CU_HOST_MAPPED),
-                      "allocating pinned memory"));
+  uint64_t plan_at = MK_GPU_RING_AT + gpu->ring_entries * 8, bytes = plan_at + gpu->ring_entries * sizeof *gpu->plan;
+  MK_TRY(mk_gpu_check(gpu, cu->host_new(&pinned, bytes, MK_CU_HOST_MAPPED), "allocating pinned memory"));
   gpu->pinned = pinned;
-  memset(pinned, 0, MK_GPU_RING_AT + gpu->ring_entries * 8);
+  gpu->plan = (mk_step_row *)(void *)((uint8_t *)pinned + plan_at);
+  memset(pinned, 0, bytes);
   gpu->ring = (volatile uint64_t *)(void *)((uint8_t *)pinned + MK_GPU_RING_AT);
   MK_TRY(mk_gpu_check(gpu, cu->host_address(&gpu->pinned_address, pinned, 0), "mapping pinned memory"));
   return mk_gpu_check(gpu, cu->stream_wait(gpu->stream), "clearing memory");
@@ -247,7 +249,7 @@ static mk_status upload_tables(mk_gpu *gpu, const table_plan *plan) {
       .deadline = (uint32_t)((uint64_t)gpu->options.deadline_ms * 1000000 / 1024),
       .skip_signal_uid = gpu->options.skip_signal_uid,
       .tokens = gpu->program->ranges.token.high == UINT32_MAX ? UINT32_MAX : gpu->program->ranges.token.high + 1,
-      .plan = gpu->rows > 1 ? device_pointer(mk_gpu_address(gpu, gpu->plan)) : NULL,
+      .plan = gpu->planned ? device_pointer(mk_gpu_address(gpu, gpu->buffers.plan)) : NULL,
       .rows = gpu->rows,
       .scratch_floats = gpu->params.scratch_floats,
       .scratch = device_pointer(gpu->scratch),
@@ -275,6 +277,7 @@ mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *opt
   MK_TRY(mk_alloc(1, sizeof *gpu, &gpu));
   gpu->program = program;
   gpu->rows = mk_program_rows(program);
+  gpu->planned = !mk_program_listed(program);
   gpu->lender = lender;
   gpu->lent = lender != NULL;
   gpu->options = *options;
@@ -334,6 +337,7 @@ void mk_gpu_free(mk_gpu *gpu) {
     release_device(gpu);
   }
   mk_free(gpu->places);
+  mk_free(gpu->block_table);
   mk_free(gpu);
 }
 
@@ -356,6 +360,9 @@ mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *
   }
   if (gpu->mla) {
     mk_gpu_look_at_list(gpu, buffer, offset, data, bytes);
+  }
+  if (gpu->block_table != NULL && buffer == gpu->buffers.table) {
+    memcpy((uint8_t *)gpu->block_table + offset, data, bytes);
   }
   return mk_gpu_copy_in(gpu, mk_gpu_address(gpu, buffer) + offset, data, bytes, gpu->program->buffers[buffer].name);
 }

@@ -28,6 +28,7 @@ typedef struct mk_gpu_options {
   uint32_t device;          /* index of the GPU */
   uint32_t deadline_ms;     /* of every wait in the kernel; 0: 1500 */
   uint32_t skip_signal_uid; /* test fault point: this instruction publishes and signals nothing; 0: none */
+  bool unchecked_plans;     /* tests: runs plans that mk_plan_check refuses, of at most as many steps as a launch has */
   void (*memory)(void *user, const mk_memory_plan *plan); /* called before memory is allocated; NULL: none */
   void *user;                                             /* of it */
 } mk_gpu_options;
@@ -55,15 +56,8 @@ mk_status mk_gpu_clear(mk_gpu *gpu);
 void mk_gpu_skip_signal(mk_gpu *gpu, uint32_t uid);
 void mk_gpu_delay(mk_gpu *gpu, uint32_t uid, uint32_t nanoseconds);
 
-/* Called during the launch for each token in turn, as soon as the host sees it: `token` follows `position`. false: the kernel is told
- * to stop, and tokens that it still computes are not reported. */
-typedef bool (*mk_gpu_token_fn)(void *user, uint32_t position, uint32_t token);
-
-/* One launch of `epochs` steps of a program of one row. The first computes `token` at `position`; tokens of the `prompt` buffer follow while
- * position + 1 < prompt_length. Positions up to position + epochs must lie in the program's range. The logits buffer holds those
- * of the last step afterwards. fn may be NULL. */
-mk_status mk_gpu_run(mk_gpu *gpu, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t epochs,
-                     mk_gpu_token_fn fn, void *user);
+/* One launch of one step of a program that follows a work list, and takes no plan. */
+mk_status mk_gpu_run(mk_gpu *gpu);
 
 /* `launches` launches of one step each, from position 0, one behind another; *microseconds: between two events around them all. Only for
  * programs that may begin a step before the host has seen the last one: those with a work list. A wait that outlives its deadline ends its
@@ -80,14 +74,10 @@ typedef enum mk_gpu_before {
  * behind the launch. All are queued before the first has ended, so no time of the host's is in it. `empty`: in their place a kernel with nothing to do, on
  * all SMs, to see what events and a launch take. */
 mk_status mk_gpu_time_each(mk_gpu *gpu, mk_gpu_before before, bool empty, uint32_t launches, double *microseconds);
-/* A program of several rows takes a plan (vm/program/plan.h) in the place of a token and a position. Called for each step in turn, as soon as
- * the host sees it: results[row], MK_CANDIDATE_NONE for one that chose nothing, with MK_RESULT_NAN where logits were NaN (an error of that
- * row's sequence alone). false: the kernel is told to stop, and steps that it still computes are not reported. */
-typedef bool (*mk_gpu_step_fn)(void *user, uint32_t step, const uint32_t *results);
-
-/* One launch of the steps of a plan [steps][rows of the program]; the block table is filled before. MK_ERR_USAGE when mk_plan_check refuses
- * the plan. The logits buffer holds those of the last step afterwards. fn may be NULL. */
-mk_status mk_gpu_run_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_gpu_step_fn fn, void *user);
+/* One launch of the steps of a plan [steps][rows of the program] (vm/program/plan.h); the block table is filled before. MK_ERR_USAGE when
+ * mk_plan_check refuses the plan. fn (may be NULL) is called during the launch for each step in turn, as soon as the host sees it; false: the
+ * kernel is told to stop, and steps that it still computes are not reported. The logits buffer holds those of the last step afterwards. */
+mk_status mk_gpu_run_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user);
 
 /* The recorder: later runs keep what every role did in `steps` steps of the launch from `first_step` on, at most `capacity` notes a
  * role and SM; take gives the last run's. Off frees the memory. */

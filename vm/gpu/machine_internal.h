@@ -14,7 +14,7 @@ typedef struct mk_gpu_control {
   mk_gpu_clocks clocks;
 } mk_gpu_control;
 
-typedef struct mk_gpu_pinned { /* followed by the token ring */
+typedef struct mk_gpu_pinned { /* followed by the token ring, and then the plan of a launch on its way to the GPU */
   uint32_t stop;
   uint32_t pad[31]; /* the line of its own that the kernel polls */
   mk_gpu_control control;
@@ -33,6 +33,7 @@ struct mk_gpu {
   bool mla;       /* it is for the MLA configuration */
   bool pairs_fit; /* mla: blocks 2 i and 2 i + 1 of a launch could all run close to each other, */
   bool paired;    /* and do, by the work list */
+  bool planned;   /* it takes plans */
   uint32_t rows;  /* per step; MK_PROMPT_ROWS: it is for the one for prompts */
   bool retained;  /* the context */
   bool lost;      /* a kernel does not end: no driver call that waits for it may be made */
@@ -52,14 +53,16 @@ struct mk_gpu {
   mk_cu_module_ref flush_module;
   mk_cu_function_ref flush; /* reads it; or, of no bytes, has nothing to do */
   mk_cu_address scratch;    /* of several rows: sums that wait */
-  size_t plan;              /* of several rows: the buffer */
   uint64_t counter_bytes;
   mk_gpu_pinned *pinned;
   mk_cu_address pinned_address;
   volatile uint64_t *ring;
   uint64_t ring_entries;
-  mk_gpu_params params; /* all but the step */
-  uint64_t maps[2][16]; /* mla: tensor maps, as mk_gpu_mla_params has them */
+  mk_plan_buffers buffers; /* of a program that takes plans */
+  uint32_t *block_table;   /* what was written to that buffer; NULL: the program has none */
+  mk_step_row *plan;       /* pinned */
+  mk_gpu_params params;    /* all but the step */
+  uint64_t maps[2][16];    /* mla: tensor maps, as mk_gpu_mla_params has them */
   mk_gpu_mla_inputs inputs;
   uint32_t first_epoch;
   uint32_t last_position; /* where the last run began */

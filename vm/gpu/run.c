@@ -17,31 +17,13 @@ static uint64_t now_ms(void) {
   return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* What follow() hands to the caller: a token for each step, or what all rows chose. */
+/* Who is told what the rows of a step chose. */
 typedef struct listener {
-  mk_gpu_token_fn token;
-  mk_gpu_step_fn step;
+  const mk_step_row *plan; /* NULL: the program takes none, and nobody is told */
+  mk_step_fn fn;
   void *user;
+  uint32_t nan_step; /* whose logits were not numbers; UINT32_MAX: none, of one row */
 } listener;
-
-static mk_status check_step(const mk_gpu *gpu, uint32_t token, uint32_t position, uint32_t prompt_length,
-                            uint32_t epochs) {
-  const mk_step_ranges *ranges = &gpu->program->ranges;
-  if (token < ranges->token.low || token > ranges->token.high) {
-    return mk_error(MK_ERR_USAGE, "token %u is outside the program's range of %u to %u", token, ranges->token.low,
-                    ranges->token.high);
-  }
-  uint64_t last = (uint64_t)position + epochs - 1;
-  if (epochs == 0 || position < ranges->position.low || last > ranges->position.high) {
-    return mk_error(MK_ERR_USAGE, "%u steps from position %u on leave the program's range of %u to %u", epochs,
-                    position, ranges->position.low, ranges->position.high);
-  }
-  if (prompt_length > (uint64_t)ranges->position.high + 1) {
-    return mk_error(MK_ERR_USAGE, "the prompt has %u tokens; the program holds %u", prompt_length,
-                    ranges->position.high + 1);
-  }
-  return MK_OK;
-}
 
 static mk_status start_mla(mk_gpu *gpu, const mk_gpu_params *params) {
   mk_gpu_mla_params mla;
@@ -101,7 +83,7 @@ static mk_status look_for_end(mk_gpu *gpu, uint64_t last_ms, bool *ended) {
 
 /* The words of step `step` of the launch, if all of them are there. */
 static bool look_at_ring(const mk_gpu *gpu, const mk_gpu_params *params, uint32_t step, uint32_t *words) {
-  const volatile uint64_t *ring = gpu->ring + (gpu->rows > 1 ? step * gpu->rows : params->position + 1 + step);
+  const volatile uint64_t *ring = gpu->ring + (size_t)step * gpu->rows;
   for (uint32_t i = 0; i < gpu->rows; i++) {
     uint64_t word = __atomic_load_n(&ring[i], __ATOMIC_ACQUIRE);
     if (word >> 32 != params->first_epoch + step + 1) {
@@ -112,22 +94,23 @@ static bool look_at_ring(const mk_gpu *gpu, const mk_gpu_params *params, uint32_
   return true;
 }
 
-static bool tell(const listener *to, const mk_gpu_params *params, uint32_t step, const uint32_t *words) {
-  if (to->step != NULL) {
-    return to->step(to->user, step, words);
+static bool tell(const mk_gpu *gpu, listener *to, uint32_t step, const uint32_t *words) {
+  if (to->plan != NULL && mk_plan_check_result(gpu->program, &to->plan[step], words[0]) != MK_OK) {
+    to->nan_step = step;
+    return false;
   }
-  return to->token == NULL || to->token(to->user, params->position + step, words[0]);
+  return to->fn == NULL || to->fn(to->user, step, words);
 }
 
 /* Hands out tokens until the kernel has ended; makes no driver call that waits. */
-static mk_status follow(mk_gpu *gpu, const mk_gpu_params *params, const listener *to) {
+static mk_status follow(mk_gpu *gpu, const mk_gpu_params *params, listener *to) {
   uint32_t seen = 0, words[MK_PROMPT_ROWS];
   uint64_t last = now_ms();
   bool ended = false, listening = true;
   for (uint32_t polls = 0;; polls++) {
     listening = listening && seen < params->epochs;
     if (listening && look_at_ring(gpu, params, seen, words)) {
-      if (!tell(to, params, seen, words)) {
+      if (!tell(gpu, to, seen, words)) {
         listening = false;
         __atomic_store_n(&gpu->pinned->stop, 1, __ATOMIC_SEQ_CST);
       }
@@ -208,6 +191,10 @@ static mk_status report_fault(mk_gpu *gpu, const mk_gpu_fault *fault) {
                   mk_trace_role_name(fault->role), fault->uid, opcode_of(gpu->program, fault->uid), fault->epoch, what);
 }
 
+static mk_status check_unplanned(const mk_gpu *gpu) {
+  return gpu->planned ? mk_error(MK_ERR_USAGE, "the program goes from step to step by a plan; run it with one") : MK_OK;
+}
+
 /* Generations must not wrap round to one that an old word carries. */
 static mk_status check_generation(const mk_gpu *gpu, uint32_t steps) {
   return gpu->first_epoch <= UINT32_MAX / 2 && steps <= UINT32_MAX / 2
@@ -217,15 +204,28 @@ static mk_status check_generation(const mk_gpu *gpu, uint32_t steps) {
                         gpu->first_epoch);
 }
 
-static mk_status run(mk_gpu *gpu, mk_gpu_params *params, const listener *to) {
+/* The plan goes through the stream, so nothing waits for it but the kernel. */
+static mk_status send_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps) {
+  uint64_t rows = (uint64_t)steps * gpu->rows, bytes = rows * sizeof *plan;
+  memcpy(gpu->plan, plan, bytes);
+  return mk_gpu_check(gpu,
+                      gpu->driver->upload_async(mk_gpu_address(gpu, gpu->buffers.plan), gpu->plan, bytes, gpu->stream),
+                      "sending the plan");
+}
+
+static mk_status run(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user) {
+  mk_gpu_params params = gpu->params;
+  listener to = {.plan = plan, .fn = fn, .user = user, .nan_step = UINT32_MAX};
   MK_TRY(check_generation(gpu, 0));
   MK_TRY(mk_gpu_enter(gpu));
-  params->first_epoch = gpu->first_epoch;
+  params.first_epoch = gpu->first_epoch;
+  params.epochs = steps;
   gpu->steps = 0;
-  gpu->last_position = params->position;
+  gpu->last_position = plan == NULL ? 0 : plan->position;
   gpu->time_ms = 0;
-  MK_TRY(launch(gpu, params));
-  MK_TRY(follow(gpu, params, to));
+  MK_TRY(plan == NULL ? MK_OK : send_plan(gpu, plan, steps));
+  MK_TRY(launch(gpu, &params));
+  MK_TRY(follow(gpu, &params, &to));
   const mk_gpu_control *control = &gpu->pinned->control;
   MK_TRY(mk_gpu_check(gpu, gpu->driver->event_elapsed(&gpu->time_ms, gpu->start, gpu->end), "timing the kernel"));
   if (control->fault.claimed != 0 || control->abort != 0) {
@@ -233,49 +233,27 @@ static mk_status run(mk_gpu *gpu, mk_gpu_params *params, const listener *to) {
   }
   gpu->steps = control->epochs_done;
   gpu->first_epoch += control->epochs_done;
-  if (control->fault.nan_position != 0) {
-    return mk_error(MK_ERR_DEVICE, "the logits at position %u are not numbers (NaN)", control->fault.nan_position - 1);
-  }
-  return MK_OK;
+  return to.nan_step == UINT32_MAX ? MK_OK : mk_plan_check_result(gpu->program, &plan[to.nan_step], MK_RESULT_NAN);
 }
 
-mk_status mk_gpu_run(mk_gpu *gpu, uint32_t token, uint32_t position, uint32_t prompt_length, uint32_t epochs,
-                     mk_gpu_token_fn fn, void *user) {
-  if (gpu->rows > 1) {
-    return mk_error(MK_ERR_USAGE, "the program has %u rows per step; it runs plans", gpu->rows);
-  }
-  MK_TRY(check_step(gpu, token, position, prompt_length, epochs));
-  mk_gpu_params params = gpu->params;
-  params.token = token;
-  params.position = position;
-  params.prompt_length = prompt_length;
-  params.epochs = epochs;
-  const listener to = {.token = fn, .user = user};
-  return run(gpu, &params, &to);
+mk_status mk_gpu_run(mk_gpu *gpu) {
+  MK_TRY(check_unplanned(gpu));
+  return run(gpu, NULL, 1, NULL, NULL);
 }
 
-mk_status mk_gpu_run_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_gpu_step_fn fn, void *user) {
-  mk_plan_buffers buffers;
-  MK_TRY(mk_plan_find(gpu->program, &buffers));
-  uint32_t *table;
-  uint64_t bytes = gpu->program->buffers[buffers.table].bytes;
-  MK_TRY(mk_alloc(bytes, 1, &table));
-  mk_status status = mk_gpu_read(gpu, buffers.table, 0, table, bytes);
-  if (status == MK_OK) {
-    status = mk_plan_check(gpu->program, plan, steps, table);
+mk_status mk_gpu_run_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user) {
+  if (!gpu->planned) {
+    return mk_error(MK_ERR_USAGE, "the program follows a work list; it takes no plan");
   }
-  mk_free(table);
-  MK_TRY(status);
-  MK_TRY(mk_gpu_write(gpu, buffers.plan, 0, plan, (uint64_t)steps * gpu->rows * sizeof *plan));
-  mk_gpu_params params = gpu->params;
-  params.epochs = steps;
-  const listener to = {.step = fn, .user = user};
-  return run(gpu, &params, &to);
+  if (!gpu->options.unchecked_plans) {
+    MK_TRY(mk_plan_check(gpu->program, plan, steps, gpu->block_table));
+  }
+  return run(gpu, plan, steps, fn, user);
 }
 
 /* Launches of one step each, queued between what begins and ends them all. */
 static mk_status begin_launches(mk_gpu *gpu, uint32_t launches) {
-  MK_TRY(check_step(gpu, 0, 0, 0, 1));
+  MK_TRY(check_unplanned(gpu));
   MK_TRY(check_generation(gpu, launches));
   MK_TRY(mk_gpu_enter(gpu));
   return mk_gpu_check(gpu, gpu->driver->fill_async(gpu->control, 0, sizeof(mk_gpu_control), gpu->stream),

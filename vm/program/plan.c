@@ -1,40 +1,48 @@
 /* See plan.h. */
 #include "vm/program/plan.h"
 
-enum { NO_BUFFER = 0xffff };
+void mk_plan_sequence(mk_step_row *plan, uint32_t steps, uint32_t position, const uint32_t *given, uint32_t count,
+                      uint32_t flags) {
+  for (uint32_t i = 0; i < steps; i++) {
+    plan[i] = (mk_step_row){
+        .position = position + i,
+        .token = i < count ? given[i] : MK_TOKEN_CHOSEN,
+        .flags = MK_ROW_ACTIVE | (i < count ? flags : 0) | (i + 1 >= count ? (uint32_t)MK_ROW_CHOOSES : 0)};
+  }
+}
 
 /* Sets *slot to the buffer; false: it is another one already. */
 static bool agree(uint16_t *slot, uint16_t buffer) {
-  bool same = *slot == NO_BUFFER || *slot == buffer;
+  bool same = *slot == MK_NO_PLAN_BUFFER || *slot == buffer;
   *slot = buffer;
   return same;
 }
 
 mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out) {
   uint32_t rows = mk_program_rows(program);
-  if (rows == 1) {
-    return mk_error(MK_ERR_USAGE, "the program has 1 row per step; a plan is for one with several");
-  }
-  *out = (mk_plan_buffers){.plan = NO_BUFFER, .table = NO_BUFFER, .ring = NO_BUFFER, .kv = NO_BUFFER};
+  *out = (mk_plan_buffers){
+      .plan = MK_NO_PLAN_BUFFER, .table = MK_NO_PLAN_BUFFER, .ring = MK_NO_PLAN_BUFFER, .kv = MK_NO_PLAN_BUFFER};
   bool one = true;
   for (size_t i = 0; i < program->instruction_count; i++) {
     const mk_operand *o = program->instructions[i].operands;
     if (program->instructions[i].opcode == MK_OP_ATTENTION) {
       one = one && agree(&out->table, o[MK_SLOT_ATTENTION_table].buffer);
       uint16_t kv = o[MK_SLOT_ATTENTION_kv].buffer;
-      one =
-          one && (out->kv == NO_BUFFER || program->buffers[kv].block_tokens == program->buffers[out->kv].block_tokens);
+      one = one && (out->kv == MK_NO_PLAN_BUFFER ||
+                    program->buffers[kv].block_tokens == program->buffers[out->kv].block_tokens);
       out->kv = kv;
     } else if (program->instructions[i].opcode == MK_OP_NEXT) {
-      one = one && agree(&out->plan, o[MK_SLOT_NEXT_prompt].buffer);
+      one = one && agree(&out->plan, o[MK_SLOT_NEXT_plan].buffer);
       out->ring = o[MK_SLOT_NEXT_ring].rows != 0 ? o[MK_SLOT_NEXT_ring].buffer : out->ring;
     }
   }
-  if (!one || out->table == NO_BUFFER || out->ring == NO_BUFFER || out->plan == out->table) {
+  bool lacks = out->plan == MK_NO_PLAN_BUFFER ||
+               (rows > 1 && (out->table == MK_NO_PLAN_BUFFER || out->ring == MK_NO_PLAN_BUFFER));
+  if (!one || lacks || out->plan == out->table) {
     return mk_error(MK_ERR_USAGE, "the program has %s; a plan is for one with one plan, one block table and a ring",
-                    !one                      ? "several plans, block tables or sizes of blocks"
-                    : out->plan == out->table ? "no buffers of their own for plan and block table"
-                                              : "no attention, no next or no ring");
+                    !one    ? "several plans, block tables or sizes of blocks"
+                    : lacks ? "no attention, no next or no ring"
+                            : "no buffers of their own for plan and block table");
   }
   out->steps = program->buffers[out->plan].cols / (MK_ROW_WORDS * rows);
   return MK_OK;
@@ -144,5 +152,11 @@ mk_status mk_plan_check(const mk_program *program, const mk_step_row *plan, uint
       return mk_error(MK_ERR_USAGE, "plan: step %u has no active row", step);
     }
   }
-  return check_blocks(&c, &buffers, table);
+  return table == NULL || buffers.table == MK_NO_PLAN_BUFFER ? MK_OK : check_blocks(&c, &buffers, table);
+}
+
+mk_status mk_plan_check_result(const mk_program *program, const mk_step_row *row, uint32_t result) {
+  return mk_program_rows(program) > 1 || (result & MK_RESULT_NAN) == 0
+             ? MK_OK
+             : mk_error(MK_ERR_DEVICE, "the logits at position %u are not numbers (NaN)", row->position);
 }

@@ -1,4 +1,4 @@
-/* The plan of a launch: what each row of each of its steps computes, for programs of several rows per step.
+/* The plan of a launch: what each row of each of its steps computes.
  *
  * All of it is known before the launch but the tokens that the launch itself chooses. A row is one token at one position of the
  * sequence in one slot; a slot's KV blocks are named by its row of the block table. Chunks of a prompt (rows at neighbouring
@@ -13,6 +13,7 @@
 enum {
   MK_ROW_ACTIVE = 1,  /* an idle row's other words mean nothing */
   MK_ROW_CHOOSES = 2, /* wants logits and the token that follows */
+  MK_ROW_PROMPT = 4,  /* its token is of a prompt, not a generated one: SCORE counts it so */
 };
 #define MK_TOKEN_CHOSEN UINT32_MAX /* as a token: what the slot's last row that chose came to, earlier in the launch */
 #define MK_RESULT_NAN 0x80000000u  /* added to a result: its logits were not numbers */
@@ -23,20 +24,34 @@ typedef struct mk_step_row {
 
 enum { MK_ROW_WORDS = sizeof(mk_step_row) / sizeof(uint32_t) };
 
-/* The buffers that a program of several rows takes its plan and its blocks from: one of each, so that what the host checks is what
- * is read. MK_ERR_USAGE for another program. */
+/* The plan of one sequence, in slot 0 of a program of one row: `steps` steps from `position` on. The first `count` tokens are given, with
+ * `flags` (MK_ROW_PROMPT or 0); each that follows, like the one after the last given one, is what the step before has chosen. */
+void mk_plan_sequence(mk_step_row *plan, uint32_t steps, uint32_t position, const uint32_t *given, uint32_t count,
+                      uint32_t flags);
+
+/* The buffers that a program takes its plan and its blocks from: one of each, so that what the host checks is what is read. MK_ERR_USAGE for
+ * a program that has several, or no plan (it follows a work list), or, with several rows, no table or no ring. */
+enum { MK_NO_PLAN_BUFFER = 0xffff };
 typedef struct mk_plan_buffers {
-  uint16_t plan, table, ring;
-  uint16_t kv;    /* of a layer; blocks of all have the same size */
-  uint32_t steps; /* a launch has at most */
+  uint16_t plan, table, ring; /* table and ring: MK_NO_PLAN_BUFFER where a program of one row has none */
+  uint16_t kv;                /* of a layer; blocks of all have the same size */
+  uint32_t steps;             /* a launch has at most */
 } mk_plan_buffers;
 mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out);
 
 /* What the verifier assumes of the host. plan: [steps][rows of the program]; table: [slots][blocks of a sequence], as the buffer holds
  * it. Every step has an active row; slots, positions and tokens are in range; the rows of a slot in one step are at rising,
  * neighbouring positions, and go on from where they were in the step before; a token that is chosen has been chosen; and no block
- * is named twice by those entries that the plan reads or fills. With MK_PROMPT_ROWS the active rows are the first ones, and of them only
+ * is named twice by those entries that the plan reads or fills (table NULL: nobody looks at blocks). With MK_PROMPT_ROWS the active rows are the first ones, and of them only
  * the last may choose. */
 mk_status mk_plan_check(const mk_program *program, const mk_step_row *plan, uint32_t steps, const uint32_t *table);
+
+/* What a machine calls for each step in turn: results[row] is what the row chose, MK_CANDIDATE_NONE where it does not choose, with
+ * MK_RESULT_NAN where logits were NaN: an error of that row's sequence alone, so that with one row the run ends with it and nobody is called.
+ * false: no more steps. */
+typedef bool (*mk_step_fn)(void *user, uint32_t step, const uint32_t *results);
+
+/* In a program of one row a step whose logits were NaN ends the run: MK_ERR_DEVICE for such a result. */
+mk_status mk_plan_check_result(const mk_program *program, const mk_step_row *row, uint32_t result);
 
 #endif

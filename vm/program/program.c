@@ -273,6 +273,16 @@ int mk_program_find_buffer(const mk_program *program, const char *name) {
   return -1;
 }
 
+int mk_program_find_operand(const mk_program *program, uint32_t opcode, uint32_t slot) {
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    const mk_instruction *in = &program->instructions[i];
+    if (in->opcode == opcode && in->operands[slot].rows != 0 && in->operands[slot].cols != 0) {
+      return in->operands[slot].buffer;
+    }
+  }
+  return -1;
+}
+
 mk_status mk_program_add_counter(mk_program *program, const char *name, mk_counter_kind kind, uint16_t *index) {
   mk_counter counter = {.kind = (uint8_t)kind, .scope = MK_SCOPE_GPU};
   size_t length = strlen(name);

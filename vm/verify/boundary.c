@@ -105,8 +105,8 @@ static mk_status check_agreement(mk_boundary *b, const mk_ending *ending) {
   uint32_t next = ending->next, first = b->first.next;
   const mk_operand *from = operand(b, next, MK_SLOT_NEXT_candidates);
   bool same = b->samples || same_operand(b, next, MK_SLOT_NEXT_candidates, first, MK_SLOT_NEXT_candidates);
-  if (!same || !same_operand(b, next, MK_SLOT_NEXT_prompt, first, MK_SLOT_NEXT_prompt)) {
-    return mk_reject(v, "N04", next, "candidates or prompt differ from those of %s; all SMs must agree on the token",
+  if (!same || !same_operand(b, next, MK_SLOT_NEXT_plan, first, MK_SLOT_NEXT_plan)) {
+    return mk_reject(v, "N04", next, "candidates or plan differ from those of %s; all SMs must agree on the token",
                      mk_place_of(v, first).text);
   }
   if (!b->samples && (from->row != 0 || from->rows != mk_buffer_grid_rows(&v->program->buffers[from->buffer]))) {

@@ -336,13 +336,19 @@ static mk_status shape_HEAD(mk_shape *s) {
   return expect_rows(s, MK_SLOT_HEAD_logits, MK_SLOT_HEAD_weight);
 }
 
-/* Several rows: the plan of a whole launch, and as many steps of the ring. */
-static mk_status check_plan(mk_shape *s) {
+/* The plan of a whole launch, and as many steps of the ring. */
+static mk_status shape_NEXT(mk_shape *s) {
   uint32_t lines = mk_program_rows(s->v->program), words = lines * MK_ROW_WORDS;
-  const mk_buffer *candidates = buffer_of(s, MK_SLOT_NEXT_candidates);
-  const mk_extent *plan = &s->extents[MK_SLOT_NEXT_prompt], *ring = &s->extents[MK_SLOT_NEXT_ring];
-  MK_TRY(expect_lines(s, MK_SLOT_NEXT_candidates, candidates->rows / lines, 0, 2));
-  MK_TRY(expect_table(s, MK_SLOT_NEXT_prompt, buffer_of(s, MK_SLOT_NEXT_prompt)->cols));
+  const mk_buffer *from = buffer_of(s, MK_SLOT_NEXT_candidates);
+  const mk_extent *plan = &s->extents[MK_SLOT_NEXT_plan], *ring = &s->extents[MK_SLOT_NEXT_ring];
+  MK_TRY(expect_pairs(s, MK_SLOT_NEXT_candidates));
+  if (lines > 1 || s->extents[MK_SLOT_NEXT_candidates].rows != 1) { /* one: its own SM's choice (rule N04) */
+    MK_TRY(expect_lines(s, MK_SLOT_NEXT_candidates, from->rows / lines, 0, 2));
+  } else {
+    MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "first column", s->extents[MK_SLOT_NEXT_candidates].col, 0));
+    MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "number of columns", s->extents[MK_SLOT_NEXT_candidates].cols, 2));
+  }
+  MK_TRY(expect_table(s, MK_SLOT_NEXT_plan, buffer_of(s, MK_SLOT_NEXT_plan)->cols));
   if (plan->cols < words || plan->cols % words != 0) {
     return mk_reject(s->v, "B03", s->index, "plan: %u words; a step of %u rows has %u, and a launch whole steps",
                      plan->cols, lines, words);
@@ -354,37 +360,6 @@ static mk_status check_plan(mk_shape *s) {
   if (ring->cols < plan->cols / MK_ROW_WORDS) {
     return mk_reject(s->v, "B03", s->index, "ring: %u tokens; %u rows in each of the plan's steps need %u", ring->cols,
                      lines, plan->cols / MK_ROW_WORDS);
-  }
-  return MK_OK;
-}
-
-static mk_status shape_NEXT(mk_shape *s) {
-  MK_TRY(expect_pairs(s, MK_SLOT_NEXT_candidates));
-  if (mk_program_rows(s->v->program) > 1) {
-    return check_plan(s);
-  }
-  uint32_t high = s->v->program->ranges.position.high;
-  const mk_extent *candidates = &s->extents[MK_SLOT_NEXT_candidates];
-  const mk_extent *prompt = &s->extents[MK_SLOT_NEXT_prompt], *ring = &s->extents[MK_SLOT_NEXT_ring];
-  if (candidates->rows != 1) { /* one: its own SM's choice (rule N04) */
-    MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "first row", candidates->row, 0));
-    MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "number of rows", candidates->rows,
-                  buffer_of(s, MK_SLOT_NEXT_candidates)->rows));
-  }
-  MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "first column", candidates->col, 0));
-  MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "number of columns", candidates->cols, 2));
-  MK_TRY(expect_table(s, MK_SLOT_NEXT_prompt, prompt->cols));
-  if (prompt->cols < high + 1) {
-    return mk_reject(s->v, "B03", s->index, "prompt: %u tokens; positions up to %u need %u", prompt->cols, high,
-                     high + 1);
-  }
-  if (mk_operand_empty(&s->in->operands[MK_SLOT_NEXT_ring])) {
-    return MK_OK;
-  }
-  MK_TRY(expect_table(s, MK_SLOT_NEXT_ring, ring->cols));
-  if (ring->cols < high + 2) {
-    return mk_reject(s->v, "B03", s->index, "ring: %u tokens; after position %u, ring[%u] is written", ring->cols, high,
-                     high + 1);
   }
   return MK_OK;
 }

@@ -84,8 +84,8 @@ static mk_status check_tables(mk_verifier *v, uint32_t *tables) {
 static mk_status check_plan(mk_verifier *v) {
   mk_plan_buffers buffers;
   char why[200];
-  if (mk_program_rows(v->program) == 1 || mk_program_listed(v->program) ||
-      mk_plan_find(v->program, &buffers) == MK_OK) {
+  bool empty = mk_program_rows(v->program) == 1 && v->program->instruction_count == 0;
+  if (empty || mk_program_listed(v->program) || mk_plan_find(v->program, &buffers) == MK_OK) {
     return MK_OK;
   }
   snprintf(why, sizeof why, "%s", mk_error_message());
