@@ -266,11 +266,11 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
     }
   }
   MK_TRY(open_machine(engine, options));
+  uint32_t blocks = engine->program->ranges.block.high + 1; /* that a table may name, whichever program reads it */
   if (engine->gpu != NULL && mk_program_rows(engine->program) > 1) {
-    MK_TRY(open_beside(engine, options, compile, 1, 0, &engine->one_row));
+    MK_TRY(open_beside(engine, options, compile, 1, blocks, &engine->one_row));
   }
   if (engine->one_row.gpu != NULL && mk_program_slots(engine->program) > 1 && options->long_prompts) {
-    uint32_t blocks = engine->program->ranges.block.high + 1;
     MK_TRY(open_beside(engine, options, compile, MK_PROMPT_ROWS, blocks, &engine->prompts));
   }
   engine->logits = MK_OPERAND_BUFFER(engine->program, HEAD, logits);

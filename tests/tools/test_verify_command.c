@@ -154,7 +154,7 @@ Test(verify_command, run_a_program) {
   snprintf(arguments, sizeof arguments, "run --program %s -n 9", path);
   result want = run(arguments);
   cr_assert_eq(want.code, 0, "%s", want.err);
-  cr_assert_not_null(strstr(want.out, "9 steps from position 0\nring: 0 "), "%s", want.out);
+  cr_assert_not_null(strstr(want.out, "9 steps from position 0\nring: 17 "), "%s", want.out);
   cr_assert_not_null(strstr(want.out, "\nlogits: "), "%s", want.out);
   expect("run -n 9 --check --interleave 5 --adversarial --program", path, "", 0, want.out, "");
   expect("run -n -1 --program", path, "", 0, "512 steps from position 0\n", "");

@@ -388,7 +388,6 @@ REJECTS(token_in_the_padding, model, "B02", "tokens are 0 to 40", p->ranges.toke
 REJECTS(table_too_short, model, "B03", "table", p->ranges.position.high = 512)
 REJECTS(block_outside_cache, model, "B03", "kv", p->ranges.block.high = 8)
 REJECTS(plan_in_the_middle, model, "S10", "plan: number of columns", I(0, NEXT)->operands[MK_SLOT_NEXT_plan].cols = 7)
-REJECTS(plan_of_no_whole_steps, model, "B03", "plan", p->buffers[PLAN].cols = 510)
 REJECTS(ring_too_short, model, "B03", "ring", I(0, NEXT)->operands[MK_SLOT_NEXT_ring].cols = 1)
 REJECTS(arena_overlap, model, "B04", "lies in buffer", p->buffers[X].offset = p->buffers[SUMS].offset)
 REJECTS(arena_end, model, "B04", "spare", p->work_bytes -= 1)
@@ -414,7 +413,9 @@ REJECTS(next_before_head, model, "N02", "step state", swap(I(1, NEXT), I(1, HEAD
 REJECTS(next_without_a_head, model, "N03", "no head before it", swap(I(1, NEXT), I(1, HEAD)); p->instruction_count--;
         p->queues[1].count--; I(1, NEXT)->wait_count = 0; I(1, NEXT)->waits[0] = (mk_wait){0};
         I(0, NEXT)->waits[0].threshold = 1; seal(p))
-REJECTS(next_disagrees, model, "N04", "agree", I(1, NEXT)->operands[MK_SLOT_NEXT_plan].buffer = TABLE; seal(p))
+REJECTS(next_disagrees, model, "N04", "agree",
+        I(1, NEXT)->operands[MK_SLOT_NEXT_plan] = I(1, ATTENTION)->operands[MK_SLOT_ATTENTION_table];
+        seal(p))
 
 /* Deadlocks. */
 REJECTS(wait_for_itself, model, "D01", "#7 linear_add waits for counter c5",
