@@ -165,10 +165,13 @@ static uint32_t prompt_left(const mk_batch *b, const outlook *o) {
 static mk_step_row next_row(const mk_batch *b, outlook *o) {
   const mk_sequence *s = &b->sequences[o->index];
   const progress *p = &b->progress[o->index];
-  mk_step_row row = {.slot = p->slot, .position = o->position, .flags = MK_ROW_ACTIVE};
-  row.token = o->position < s->prompt_count ? s->prompt[o->position]
-              : o->position == p->position  ? p->token
-                                            : MK_TOKEN_CHOSEN;
+  bool prompt = o->position < s->prompt_count;
+  mk_step_row row = {.slot = p->slot,
+                     .position = o->position,
+                     .token = prompt                       ? s->prompt[o->position]
+                              : o->position == p->position ? p->token
+                                                           : MK_TOKEN_CHOSEN,
+                     .flags = MK_ROW_ACTIVE | (prompt ? (uint32_t)MK_ROW_PROMPT : 0)};
   if (++o->position >= s->prompt_count) {
     row.flags |= MK_ROW_CHOOSES;
     o->left--;

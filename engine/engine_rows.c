@@ -86,7 +86,7 @@ static mk_status run_prompt(side_by_side *s, const mk_sequence *sequence, const 
       bool last = first + i + 1 == count;
       plan[i] = i < rows ? (mk_step_row){.position = first + i,
                                          .token = sequence->prompt[first + i],
-                                         .flags = MK_ROW_ACTIVE | (last ? (uint32_t)MK_ROW_CHOOSES : 0)}
+                                         .flags = MK_ROW_ACTIVE | MK_ROW_PROMPT | (last ? (uint32_t)MK_ROW_CHOOSES : 0)}
                          : (mk_step_row){0};
     }
     status = mk_gpu_run_plan(gpu, plan, (rows + MK_PROMPT_ROWS - 1) / MK_PROMPT_ROWS, keep_results, &here);

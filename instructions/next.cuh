@@ -57,8 +57,8 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
   stop = __reduce_or_sync(0xffffffffu, word & MK_CANDIDATE_STOP);
 #endif
 
-  uint32_t last = shared->choice;
-  uint32_t token = row.z != MK_TOKEN_CHOSEN ? row.z : chose ? index : last;
+  uint32_t before = shared->state[c.d.epoch % 2].choice, latest = chose ? index : before;
+  uint32_t token = row.z != MK_TOKEN_CHOSEN ? row.z : latest;
   if (token >= c.d.params.tokens) {  // never looked up
     if (c.warp == 0 && c.lane == 0) {
       index_fits(c.d, MK_GPU_FAULT_TOKEN, token, c.d.params.tokens);
@@ -71,9 +71,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
     next.token = token | stop;
     next.position = row.y;
     next.flags = row.w;
-    if (chose) {
-      shared->choice = index;
-    }
+    next.choice = latest;
     tile::arrive(c.d.barrier(STATE_READY));
 #if MK_GPU_SAMPLES
     // As in the plain kernel, but behind what the other roles wait for.

@@ -36,7 +36,8 @@ enum barrier_index {
 struct step_state {  // of one epoch, in shared memory, double-buffered by parity
   uint32_t token;    // MK_CANDIDATE_STOP added: the launch ends before this step
   uint32_t position;
-  uint32_t flags;  // of its row in the plan
+  uint32_t flags;   // of its row in the plan
+  uint32_t choice;  // the last token that was chosen in this launch, before the step
 };
 
 struct warp_step {  // a warp's own copy
@@ -65,7 +66,6 @@ struct shared_words {  // behind the barriers
   uint32_t at_hand[MK_GPU_CONSUMER_WARPS];   // position of each warp in the instruction ring
   uint8_t at_flags[MK_GPU_CONSUMER_WARPS];   // the flags of that step
   step_state state[2];
-  uint32_t choice;     // the last token that was chosen in this launch
   uint32_t fault_uid;  // of the instruction that came to it
   uint32_t leave;      // no wait waits any longer: one outlived its deadline somewhere, or the host wants to stop
   uint32_t gone;       // the controller hands out no more instructions

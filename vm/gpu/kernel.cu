@@ -303,6 +303,7 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     words->state[0].token = row.token;
     words->state[0].position = row.position;
     words->state[0].flags = row.flags;
+    words->state[0].choice = 0;
 #endif
   }
 #if MK_GPU_ROWS

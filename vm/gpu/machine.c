@@ -166,13 +166,6 @@ static mk_status allocate(mk_gpu *gpu, const table_plan *plan) {
   return mk_gpu_check(gpu, cu->stream_wait(gpu->stream), "clearing memory");
 }
 
-/* That a cache has: of a machine beside another one as many as the lender's. */
-static uint32_t cache_blocks(const mk_gpu *gpu, const mk_buffer *b) {
-  const mk_program *owner = gpu->lender != NULL ? gpu->lender->program : gpu->program;
-  int index = gpu->lender != NULL ? mk_program_find_buffer(owner, b->name) : -1;
-  return index < 0 ? b->blocks : owner->buffers[index].blocks;
-}
-
 static mk_gpu_buffer describe(const mk_gpu *gpu, size_t index) {
   const mk_buffer *b = &gpu->program->buffers[index];
   bool pairs = b->store == MK_STORE_STAMPED && b->dtype == MK_DTYPE_BF16;
@@ -189,7 +182,7 @@ static mk_gpu_buffer describe(const mk_gpu *gpu, size_t index) {
                        .block_tokens = b->block_tokens,
                        .span_tokens = b->span_tokens};
   if (b->store == MK_STORE_BLOCKS) {
-    out.blocks = cache_blocks(gpu, b);
+    out.blocks = b->blocks;
   }
   return out;
 }
