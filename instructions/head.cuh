@@ -1,8 +1,8 @@
-// HEAD on the device. logits = W norm(x), and this SM's candidate for the next token; head.c. The logits are computed where the row does not
-// choose, too (the loader streams their weights without knowing), but the candidate is then empty.
-// Tiles: weight [16 n, 16 k] bf16 through the page ring, n may be 0; logits fp32; candidate 2 stamped words.
-// Waits: x (consumers), the step state (storer). Signals: the counter of the candidates. The first SM's candidate carries the
-// host's wish to stop.
+// HEAD on the device. logits = W norm(x), and this SM's candidate for the next token; head.c. The logits are computed
+// where the row does not choose, too (the loader streams their weights without knowing), but the candidate is then
+// empty. Tiles: weight [16 n, 16 k] bf16 through the page ring, n may be 0; logits fp32; candidate 2 stamped words.
+// Waits: x (consumers), the step state (storer). Signals: the counter of the candidates. The first SM's candidate
+// carries the host's wish to stop.
 #pragma once
 #include "instructions/candidate.cuh"
 #include "vm/gpu/consumer.cuh"

@@ -1,6 +1,6 @@
-/* NEXT: the token boundary. Every SM merges the candidates of all SMs [sms][rows][2] in order, for each row that chooses, and takes the rows of
- * the next step from the plan [steps][rows] (vm/program/plan.h), with what was chosen where a token is left open. The SM with a `ring` operand
- * [steps][rows] hands the choices to the host. */
+/* NEXT: the token boundary. Every SM merges the candidates of all SMs [sms][rows][2] in order, for each row that
+ * chooses, and takes the rows of the next step from the plan [steps][rows] (vm/program/plan.h), with what was chosen
+ * where a token is left open. The SM with a `ring` operand [steps][rows] hands the choices to the host. */
 #include <math.h>
 #include <string.h>
 

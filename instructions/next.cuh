@@ -1,6 +1,7 @@
-// NEXT on the device: every SM merges all candidates, or takes what its DRAW has chosen, and takes the row of the next step from the plan; next.c.
-// Consumers only. Waits: the candidates; in the sampling kernel nothing. Publishes the new state to the loader and the storer of its SM
-// (STATE_READY), and on the SM with a `ring` operand the choice to the host.
+// NEXT on the device: every SM merges all candidates, or takes what its DRAW has chosen, and takes the row of the next
+// step from the plan; next.c. Consumers only. Waits: the candidates; in the sampling kernel nothing. Publishes the new
+// state to the loader and the storer of its SM (STATE_READY), and on the SM with a `ring` operand the choice to the
+// host.
 #pragma once
 #include "instructions/head.cuh"
 #include "instructions/sampling.h"
@@ -10,7 +11,8 @@ namespace mk {
 #define CHOICE_FAILED 0x40000000u  // beside the index of a choice: logits are not numbers
 
 __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
-  // The row of the next step (slot, position, token, flags), on its way while candidates are waited for. Behind the last step: none.
+  // The row of the next step (slot, position, token, flags), on its way while candidates are waited for. Behind the
+  // last step: none.
   uint4 row = make_uint4(0, 0, MK_TOKEN_CHOSEN, 0);
   tile::load_relaxed_quad_if(c.d.epoch + 1 < c.d.params.epochs, c.d.params.plan + (c.d.epoch + 1) * MK_ROW_WORDS, row);
   bool chose = (flags_of(c) & MK_ROW_CHOOSES) != 0;

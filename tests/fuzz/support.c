@@ -49,7 +49,8 @@ static uint64_t work(const mk_program *program) {
   return sum;
 }
 
-/* What the host promises of its inputs: block tables that name no block twice. false: this program's ranges leave no room for that. */
+/* What the host promises of its inputs: block tables that name no block twice. false: this program's ranges leave no
+ * room for that. */
 static bool fill_input(mk_cpu *cpu, const mk_program *program, const mk_instruction *in) {
   const mk_operand *table = &in->operands[MK_SLOT_ATTENTION_table];
   const mk_buffer *buffer = &program->buffers[table->buffer];

@@ -24,7 +24,8 @@ void test_boundary_start(test_boundary *b, uint32_t vocab, uint32_t sms);
 void test_boundary_stop(test_boundary *b);
 /* For the draws that follow; no token has been seen. */
 void test_boundary_sampling(test_boundary *b, const mk_sampling *sampling);
-/* The token that is chosen after `token`, which stands at `position`, as every SM sees it; MK_CANDIDATE_NONE inside the prompt. */
+/* The token that is chosen after `token`, which stands at `position`, as every SM sees it; MK_CANDIDATE_NONE inside the
+ * prompt. */
 uint32_t test_boundary_draw(test_boundary *b, const float *logits, uint32_t token, uint32_t position,
                             uint32_t prompt_length);
 /* Of the last draw: logits were NaN. */

@@ -17,10 +17,11 @@ char *test_read_file(const char *path);
 /* tests/vm/data/NAME, edited (as far as the first edit without `from`) and assembled; mk_program_free(). */
 mk_program *test_assemble(const char *name, const test_edit *edits);
 
-/* A CPU machine with random weights, the same every time, and block i at entry i of the block tables, which does not look
- * at plans before it runs them. */
+/* A CPU machine with random weights, the same every time, and block i at entry i of the block tables, which does not
+ * look at plans before it runs them. */
 mk_cpu *test_machine(const mk_program *program, const mk_cpu_options *options);
-/* Runs five steps from `position` under `options`: as mk_cpu_run_plan; *out is a sum over the tokens and logits it gave. */
+/* Runs five steps from `position` under `options`: as mk_cpu_run_plan; *out is a sum over the tokens and logits it
+ * gave. */
 mk_status test_run(const mk_program *program, const mk_cpu_options *options, uint32_t position, uint64_t *out);
 
 /* A hash of all memory but the weights: what the host and later steps can see. */

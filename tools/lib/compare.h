@@ -40,8 +40,8 @@ mk_status mk_compare_new(const mk_program *program, uint8_t *const *weights, con
                          mk_compare **out);
 void mk_compare_free(mk_compare *compare); /* NULL is fine */
 
-/* Lets the machine compute a step and compares every instruction of it. rows and results: [rows of the program]. Tokens are given, not those that
- * a slot chose. */
+/* Lets the machine compute a step and compares every instruction of it. rows and results: [rows of the program]. Tokens
+ * are given, not those that a slot chose. */
 mk_status mk_compare_step(mk_compare *compare, const mk_step_row *rows, uint32_t *results);
 
 /* Greedy generation as mk_engine_generate, with every step of `machine` compared (its own launch each); `oracle` is a CPU engine of the same

@@ -47,12 +47,14 @@ uint32_t mk_cpu_generation(const mk_cpu *cpu);
 /* Signals that a counter has had since the buffers were cleared. */
 uint32_t mk_cpu_counter(const mk_cpu *cpu, size_t index);
 
-/* Runs the steps of a plan [steps][rows of the program], or fewer when fn (may be NULL) returns false: it is called when the first SM knows
- * what the rows chose, and logits of those may be read from their buffer meanwhile. Counters and generations go on from run to run. The block table is filled before; plan and table stay as they are meanwhile. MK_ERR_USAGE when mk_plan_check refuses the plan. */
+/* Runs the steps of a plan [steps][rows of the program], or fewer when fn (may be NULL) returns false: it is called
+ * when the first SM knows what the rows chose, and logits of those may be read from their buffer meanwhile. Counters
+ * and generations go on from run to run. The block table is filled before; plan and table stay as they are meanwhile.
+ * MK_ERR_USAGE when mk_plan_check refuses the plan. */
 mk_status mk_cpu_run_plan(mk_cpu *cpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user);
 
-/* Runs `epochs` epochs of a program without a token boundary, which takes no plan. One that follows a work list (instructions/mla.h) runs one
- * epoch at a time (else MK_ERR_USAGE) and trusts the list that the checker has passed. */
+/* Runs `epochs` epochs of a program without a token boundary, which takes no plan. One that follows a work list
+ * (instructions/mla.h) runs one epoch at a time (else MK_ERR_USAGE) and trusts the list that the checker has passed. */
 mk_status mk_cpu_run(mk_cpu *cpu, uint64_t epochs);
 
 /* The recorder (recorder.h): later runs keep what every role did in `steps` steps of the run from `first_step` on, at most `capacity`

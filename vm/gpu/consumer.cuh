@@ -22,8 +22,8 @@ struct consumer {
   ring_cursor<MK_GPU_RESULT_SLOTS> results;
 };
 
-// Each warp keeps the row of the step, and where it is in the instruction ring, for itself; in shared memory, since registers
-// are short.
+// Each warp keeps the row of the step, and where it is in the instruction ring, for itself; in shared memory, since
+// registers are short.
 __device__ inline uint32_t token_of(const consumer &c) { return c.d.words()->at_step[c.warp].token; }
 __device__ inline uint32_t position_of(const consumer &c) { return c.d.words()->at_step[c.warp].position; }
 __device__ inline uint32_t flags_of(const consumer &c) { return c.d.words()->at_flags[c.warp]; }

@@ -144,9 +144,9 @@ typedef struct mk_gpu_clocks {
   uint64_t nanoseconds[2], ticks[2];
 } mk_gpu_clocks;
 
-/* The token ring is pinned host memory: entry [step][row] holds what that row of that step of the launch chose (with MK_RESULT_NAN, or
- * MK_CANDIDATE_NONE) as a stamped word whose generation is the epoch's (first_epoch + epoch + 1, never 0); the host clears nothing and waits
- * for the generation. */
+/* The token ring is pinned host memory: entry [step][row] holds what that row of that step of the launch chose (with
+ * MK_RESULT_NAN, or MK_CANDIDATE_NONE) as a stamped word whose generation is the epoch's (first_epoch + epoch + 1,
+ * never 0); the host clears nothing and waits for the generation. */
 typedef struct mk_gpu_params {
   const mk_instruction *instructions;
   const mk_gpu_queue *queues; /* per block */

@@ -74,9 +74,10 @@ typedef enum mk_gpu_before {
  * behind the launch. All are queued before the first has ended, so no time of the host's is in it. `empty`: in their place a kernel with nothing to do, on
  * all SMs, to see what events and a launch take. */
 mk_status mk_gpu_time_each(mk_gpu *gpu, mk_gpu_before before, bool empty, uint32_t launches, double *microseconds);
-/* One launch of the steps of a plan [steps][rows of the program] (vm/program/plan.h); the block table is filled before. MK_ERR_USAGE when
- * mk_plan_check refuses the plan. fn (may be NULL) is called during the launch for each step in turn, as soon as the host sees it; false: the
- * kernel is told to stop, and steps that it still computes are not reported. The logits buffer holds those of the last step afterwards. */
+/* One launch of the steps of a plan [steps][rows of the program] (vm/program/plan.h); the block table is filled before.
+ * MK_ERR_USAGE when mk_plan_check refuses the plan. fn (may be NULL) is called during the launch for each step in turn,
+ * as soon as the host sees it; false: the kernel is told to stop, and steps that it still computes are not reported.
+ * The logits buffer holds those of the last step afterwards. */
 mk_status mk_gpu_run_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user);
 
 /* The recorder: later runs keep what every role did in `steps` steps of the launch from `first_step` on, at most `capacity` notes a

@@ -24,13 +24,14 @@ typedef struct mk_step_row {
 
 enum { MK_ROW_WORDS = sizeof(mk_step_row) / sizeof(uint32_t) };
 
-/* The plan of one sequence, in slot 0 of a program of one row: `steps` steps from `position` on. The first `count` tokens are given, with
- * `flags` (MK_ROW_PROMPT or 0); each that follows, like the one after the last given one, is what the step before has chosen. */
+/* The plan of one sequence, in slot 0 of a program of one row: `steps` steps from `position` on. The first `count`
+ * tokens are given, with `flags` (MK_ROW_PROMPT or 0); every later token is what the step before it has chosen. */
 void mk_plan_sequence(mk_step_row *plan, uint32_t steps, uint32_t position, const uint32_t *given, uint32_t count,
                       uint32_t flags);
 
-/* The buffers that a program takes its plan and its blocks from: one of each, so that what the host checks is what is read. MK_ERR_USAGE for
- * a program that has several, or no plan (it follows a work list), or, with several rows, no table or no ring. */
+/* The buffers that a program takes its plan and its blocks from: one of each, so that what the host checks is what is
+ * read. MK_ERR_USAGE for a program that has several, or no plan (it follows a work list), or, with several rows, no
+ * table or no ring. */
 enum { MK_NO_PLAN_BUFFER = 0xffff };
 typedef struct mk_plan_buffers {
   uint16_t plan, table, ring; /* table and ring: MK_NO_PLAN_BUFFER where a program of one row has none */
@@ -39,16 +40,16 @@ typedef struct mk_plan_buffers {
 } mk_plan_buffers;
 mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out);
 
-/* What the verifier assumes of the host. plan: [steps][rows of the program]; table: [slots][blocks of a sequence], as the buffer holds
- * it. Every step has an active row; slots, positions and tokens are in range; the rows of a slot in one step are at rising,
- * neighbouring positions, and go on from where they were in the step before; a token that is chosen has been chosen; and no block
- * is named twice by those entries that the plan reads or fills (table NULL: nobody looks at blocks). With MK_PROMPT_ROWS the active rows are the first ones, and of them only
- * the last may choose. */
+/* What the verifier assumes of the host. plan: [steps][rows of the program]; table: [slots][blocks of a sequence], as
+ * the buffer holds it. Every step has an active row; slots, positions and tokens are in range; the rows of a slot in
+ * one step are at rising, neighbouring positions, and go on from where they were in the step before; a token that is
+ * chosen has been chosen; and no block is named twice by those entries that the plan reads or fills (table NULL: nobody
+ * looks at blocks). With MK_PROMPT_ROWS the active rows are the first ones, and of them only the last may choose. */
 mk_status mk_plan_check(const mk_program *program, const mk_step_row *plan, uint32_t steps, const uint32_t *table);
 
-/* What a machine calls for each step in turn: results[row] is what the row chose, MK_CANDIDATE_NONE where it does not choose, with
- * MK_RESULT_NAN where logits were NaN: an error of that row's sequence alone, so that with one row the run ends with it and nobody is called.
- * false: no more steps. */
+/* What a machine calls for each step in turn: results[row] is what the row chose, MK_CANDIDATE_NONE where it does not
+ * choose, with MK_RESULT_NAN where logits were NaN: an error of that row's sequence alone, so that with one row the run
+ * ends with it and nobody is called. false: no more steps. */
 typedef bool (*mk_step_fn)(void *user, uint32_t step, const uint32_t *results);
 
 /* In a program of one row a step whose logits were NaN ends the run: MK_ERR_DEVICE for such a result. */

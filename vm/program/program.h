@@ -169,8 +169,8 @@ mk_status mk_program_add_buffer(mk_program *program, const mk_buffer *buffer, ui
 mk_status mk_program_add_counter(mk_program *program, const char *name, mk_counter_kind kind, uint16_t *index);
 /* Index of the buffer of that name, or -1. */
 int mk_program_find_buffer(const mk_program *program, const char *name);
-/* Index of the buffer of that operand of the first instruction of that opcode in which it is not empty, or -1: how a host finds what it gives
- * and takes. MK_OPERAND_BUFFER(program, HEAD, logits). */
+/* Index of the buffer of that operand of the first instruction of that opcode in which it is not empty, or -1: how a
+ * host finds what it gives and takes. MK_OPERAND_BUFFER(program, HEAD, logits). */
 int mk_program_find_operand(const mk_program *program, uint32_t opcode, uint32_t slot);
 #define MK_OPERAND_BUFFER(program, NAME, operand) \
   mk_program_find_operand(program, MK_OP_##NAME, MK_SLOT_##NAME##_##operand)
