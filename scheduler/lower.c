@@ -57,8 +57,7 @@ mk_operand mk_tiles(uint16_t buffer, uint32_t row, uint32_t rows, uint32_t col, 
 static mk_operand columns(uint16_t buffer, uint32_t col, uint32_t cols) { return mk_tiles(buffer, 0, 1, col, cols); }
 
 mk_operand mk_whole(const mk_lowering *lowering, uint16_t buffer) {
-  const mk_buffer *b = &lowering->program->buffers[buffer];
-  return mk_tiles(buffer, 0, mk_buffer_grid_rows(b), 0, mk_buffer_grid_cols(b));
+  return mk_operand_whole(lowering->program, buffer);
 }
 
 /* The embedding row of the step's token, columns [col, col + cols). */
@@ -400,8 +399,7 @@ static mk_status lower_next(mk_lowering *lowering, uint16_t candidates, uint16_t
     in.operands[MK_SLOT_NEXT_candidates] =
         lowering->samples ? mk_tiles(candidates, sm, 1, 0, 1) : mk_whole(lowering, candidates);
     in.operands[MK_SLOT_NEXT_plan] = mk_whole(lowering, lowering->plan);
-    in.operands[MK_SLOT_NEXT_ring] =
-        sm == 0 ? mk_whole(lowering, lowering->ring) : mk_tiles(lowering->ring, 0, 0, 0, 0);
+    in.operands[MK_SLOT_NEXT_ring] = sm == 0 ? mk_whole(lowering, lowering->ring) : (mk_operand){0};
     mk_add_wait(lowering, &in, ready);
     MK_TRY(mk_emit(lowering, sm, &in, MK_NO_COUNTER));
   }

@@ -79,11 +79,6 @@ static mk_status declare_all(mk_program *p, const mk_mla_shape *shape, mk_mla_ge
                  &g->out);
 }
 
-static mk_operand whole(const mk_program *p, uint16_t buffer) {
-  const mk_buffer *b = &p->buffers[buffer];
-  return mk_tiles(buffer, 0, mk_buffer_grid_rows(b), 0, mk_buffer_grid_cols(b));
-}
-
 static mk_status append(mk_program *p, uint32_t sm, mk_instruction in) {
   MK_TRY(mk_grow(&p->instructions, &p->instruction_capacity, p->instruction_count + 1, sizeof in));
   mk_queue *q = &p->queues[sm];
@@ -104,12 +99,12 @@ static mk_status fill(mk_program *p, const mk_mla_shape *shape) {
   for (uint32_t sm = 0; sm < p->machine.sms; sm++) {
     mk_instruction part = MK_START(MLA_PART, MK_NO_LAYER), reduce = MK_START(MLA_REDUCE, MK_NO_LAYER);
     mk_operand row = mk_tiles(g.work, sm, 1, 0, 1);
-    part.operands[MK_SLOT_MLA_PART_q] = whole(p, g.q);
-    part.operands[MK_SLOT_MLA_PART_kv] = whole(p, g.kv);
-    part.operands[MK_SLOT_MLA_PART_sequences] = whole(p, g.sequence_buffer);
+    part.operands[MK_SLOT_MLA_PART_q] = mk_operand_whole(p, g.q);
+    part.operands[MK_SLOT_MLA_PART_kv] = mk_operand_whole(p, g.kv);
+    part.operands[MK_SLOT_MLA_PART_sequences] = mk_operand_whole(p, g.sequence_buffer);
     part.operands[MK_SLOT_MLA_PART_work] = reduce.operands[MK_SLOT_MLA_REDUCE_work] = row;
-    part.operands[MK_SLOT_MLA_PART_parts] = reduce.operands[MK_SLOT_MLA_REDUCE_parts] = whole(p, g.parts);
-    part.operands[MK_SLOT_MLA_PART_out] = reduce.operands[MK_SLOT_MLA_REDUCE_out] = whole(p, g.out);
+    part.operands[MK_SLOT_MLA_PART_parts] = reduce.operands[MK_SLOT_MLA_REDUCE_parts] = mk_operand_whole(p, g.parts);
+    part.operands[MK_SLOT_MLA_PART_out] = reduce.operands[MK_SLOT_MLA_REDUCE_out] = mk_operand_whole(p, g.out);
     part.params[MK_PARAM_MLA_PART_scale] = mk_float_param(shape->scale);
     part.params[MK_PARAM_MLA_PART_tokens] = shape->new_tokens;
     MK_TRY(append(p, sm, part));

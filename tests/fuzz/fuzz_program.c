@@ -100,9 +100,18 @@ static void change_signal(mk_program *p, unsigned *state) {
   }
 }
 
+static uint32_t any_slot(const mk_instruction *in, unsigned *state) {
+  return draw(state, mk_opcode_lookup(in->opcode)->operand_count);
+}
+
 static void change_operand(mk_program *p, unsigned *state) {
   mk_instruction *in = any_instruction(p, state);
-  mk_operand *o = &in->operands[draw(state, MK_MAX_OPERANDS)];
+  uint32_t slot = any_slot(in, state);
+  mk_operand *o = &in->operands[slot];
+  if (mk_opcode_lookup(in->opcode)->operands[slot].extent == MK_EXTENT_WHOLE) { /* a file holds no part of one */
+    *o = draw(state, 4) == 0 ? (mk_operand){0} : mk_operand_whole(p, (uint16_t)draw(state, (uint32_t)p->buffer_count));
+    return;
+  }
   uint16_t *const numbers[] = {&o->row, &o->rows, &o->col, &o->cols};
   uint16_t *number = numbers[draw(state, 4)];
   switch (draw(state, 4)) {
@@ -112,9 +121,11 @@ static void change_operand(mk_program *p, unsigned *state) {
     case 1:
       o->buffer = (uint16_t)draw(state, (uint32_t)p->buffer_count);
       break;
-    case 2:
-      *o = any_instruction(p, state)->operands[draw(state, MK_MAX_OPERANDS)];
+    case 2: {
+      const mk_instruction *from = any_instruction(p, state);
+      *o = from->operands[any_slot(from, state)];
       break;
+    }
     default:
       LLVMFuzzerMutate((uint8_t *)number, sizeof *number, sizeof *number);
   }

@@ -18,13 +18,17 @@ static uint32_t queue_count(const mk_program *p) { return (uint32_t)p->queue_cou
 /* An operand names another buffer that holds the same type in the same way, where it has as many columns. */
 static bool retarget(mk_program *p, uint64_t *random) {
   mk_instruction *in = edit_any(p, random);
-  mk_operand *o = &in->operands[mutation_draw(random, operands_of(in))];
+  uint32_t slot = mutation_draw(random, operands_of(in));
+  mk_operand *o = &in->operands[slot];
   const mk_buffer *was = &p->buffers[o->buffer], *to = any_buffer(p, random);
   bool alike = was->dtype == to->dtype && was->store == to->store && was->cols == to->cols;
   if (was == to || o->rows == 0 || (!alike && mutation_draw(random, 16) != 0)) {
     return false;
   }
   o->buffer = (uint16_t)(to - p->buffers);
+  if (mk_opcode_lookup(in->opcode)->operands[slot].extent == MK_EXTENT_WHOLE) {
+    *o = mk_operand_whole(p, o->buffer);
+  }
   return true;
 }
 
@@ -322,7 +326,8 @@ static bool change_listed(mk_program *p, uint64_t *random) {
   uint32_t index = (uint32_t)(in - p->instructions), q = mutation_draw(random, queue_count(p));
   mk_operand *work = &in->operands[in->opcode == MK_OP_MLA_PART ? MK_SLOT_MLA_PART_work : MK_SLOT_MLA_REDUCE_work];
   mk_operand *o = &in->operands[mutation_draw(random, operands_of(in))];
-  const mk_operand *from = &edit_any(p, random)->operands[mutation_draw(random, MK_MAX_OPERANDS)];
+  const mk_instruction *other = edit_any(p, random);
+  const mk_operand *from = &other->operands[mutation_draw(random, operands_of(other))];
   uint16_t clone;
   switch (mutation_draw(random, 5)) {
     case 0:

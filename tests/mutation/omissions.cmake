@@ -4,7 +4,8 @@
 # be there, once; where it is not, the verifier has changed, and this list has to follow. What is taken out is made to be always
 # fulfilled in a way that leaves no function unused.
 #
-# Not here are rules without which a program is rejected all the same (E03, by D01; S08, by R01), and rules of which nothing is run that could
+# Not here are rules without which a program is rejected all the same (E03, by D01; S08, by R01; S13, by S10 or, of a plan or a ring of
+# which a part would do, by nothing that a run could tell), and rules of which nothing is run that could
 # tell: N05 of a score's parameters and N07 of a sift's scores decide which token is drawn, the same one on all SMs, and a row of a work list
 # that is carried out twice (L02) comes to the same values. Their test is tests/vm/data/faults.def.
 set(MK_OMISSION_NAMES "")

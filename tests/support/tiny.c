@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "tests/support/numbers.h"
 
@@ -110,11 +111,7 @@ static mk_instruction *append(test_tiny *tiny, uint32_t sm, mk_opcode opcode) {
   return in;
 }
 
-static mk_operand whole(const test_tiny *tiny, uint16_t buffer) {
-  const mk_buffer *b = &tiny->program->buffers[buffer];
-  return (mk_operand){
-      .buffer = buffer, .rows = (uint16_t)mk_buffer_grid_rows(b), .cols = (uint16_t)mk_buffer_grid_cols(b)};
-}
+static mk_operand whole(const test_tiny *tiny, uint16_t buffer) { return mk_operand_whole(tiny->program, buffer); }
 
 static mk_operand token_row(const test_tiny *tiny) {
   mk_operand operand = whole(tiny, tiny->embedding);
@@ -226,6 +223,33 @@ void test_tiny_signal(test_tiny *tiny, mk_instruction *in, uint16_t counter) {
   cr_assert_lt(in->signal_count, MK_MAX_SIGNALS);
   in->signals[in->signal_count++] = (mk_signal){.counter = counter, .amount = 1};
   tiny->program->counters[counter].total++;
+}
+
+mk_instruction test_any_instruction(const mk_program *program, uint32_t opcode, uint64_t *seed) {
+  const mk_opcode_info *info = mk_opcode_lookup(opcode);
+  uint32_t words[sizeof(mk_instruction) / 4];
+  for (size_t w = 0; w < sizeof words / 4; w++) {
+    words[w] = test_random_below(seed, 3) == 0 ? test_random_below(seed, 3) : (uint32_t)test_random(seed);
+  }
+  mk_instruction in;
+  memcpy(&in, words, sizeof in);
+  in.opcode = (uint8_t)opcode;
+  in.version = MK_INSTRUCTION_VERSION;
+  in.flags = (uint8_t)test_random_below(seed, MK_FUSED + 1);
+  in.wait_count = (uint8_t)(test_random_below(seed, MK_MAX_WAITS + 1) & 15);
+  in.signal_count = (uint8_t)(test_random_below(seed, MK_MAX_SIGNALS + 1) & 15);
+  for (uint32_t i = 0; i < MK_MAX_OPERANDS; i++) {
+    bool whole = i < info->operand_count && info->operands[i].extent == MK_EXTENT_WHOLE;
+    if (i >= info->operand_count || (whole && test_random_below(seed, 4) == 0)) {
+      in.operands[i] = (mk_operand){0};
+    } else if (whole) {
+      in.operands[i] = mk_operand_whole(program, (uint16_t)test_random_below(seed, (uint32_t)program->buffer_count));
+    }
+  }
+  for (uint32_t i = info->param_count; i < MK_MAX_PARAMS; i++) {
+    in.params[i] = 0;
+  }
+  return in;
 }
 
 test_sequence test_tiny_sequence(void) {

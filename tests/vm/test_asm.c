@@ -113,17 +113,8 @@ Test(asm, round_trip_of_arbitrary_words) {
   uint64_t seed = 5;
   for (int round = 0; round < 2000; round++) {
     for (size_t i = 0; i < tiny.program->instruction_count; i++) {
-      uint32_t words[32];
-      for (size_t w = 0; w < 32; w++) {
-        words[w] = test_random_below(&seed, 3) == 0 ? test_random_below(&seed, 3) : (uint32_t)test_random(&seed);
-      }
-      mk_instruction *in = &tiny.program->instructions[i];
-      memcpy(in, words, sizeof words);
-      in->opcode = (uint8_t)(1 + test_random_below(&seed, MK_OP_COUNT - 1));
-      in->version = MK_INSTRUCTION_VERSION;
-      in->flags = (uint8_t)test_random_below(&seed, MK_FUSED + 1);
-      in->wait_count = (uint8_t)(test_random_below(&seed, MK_MAX_WAITS + 1) & 15);
-      in->signal_count = (uint8_t)(test_random_below(&seed, MK_MAX_SIGNALS + 1) & 15);
+      uint32_t opcode = 1 + test_random_below(&seed, MK_OP_COUNT - 1);
+      tiny.program->instructions[i] = test_any_instruction(tiny.program, opcode, &seed);
     }
     expect_round_trip(tiny.program);
   }
@@ -260,6 +251,10 @@ Test(asm, malformed_texts) {
       {QUEUE "#1 next ring=b[2:1,0:1]\n", "rows are '2:1'"},
       {QUEUE "#1 next ring=b[0:1,0:65536]\n", "columns are '0:65536'"},
       {QUEUE "#1 next ring=b@row\n", "flags is 'row'"},
+      {QUEUE "#1 next ring=b@token\n", "'b@token' is not a buffer from end to end"},
+      {QUEUE "#1 next ring=b[0:4,1:4]\n", "'b[0:4,1:4]' is not a buffer from end to end"},
+      {QUEUE "#1 next ring=?7[0:1,0:1]\n", "is not a buffer from end to end"},
+      {QUEUE "#1 next ring=b[0:0,1:1]\n", "is not a buffer from end to end"},
       {QUEUE "#1 next ring=b ring=b\n", "ring is given twice"},
       {QUEUE "#1 head eps=nan\n", "'nan' is not a finite number"},
       {QUEUE "#1 head eps=1e99\n", "'1e99' is not a finite number"},
@@ -272,9 +267,11 @@ Test(asm, malformed_texts) {
       {QUEUE "#1 next signal=c+65536\n", "'65536'"},
       {QUEUE "#1 next resident=65\n", "multiple of 64"},
       {QUEUE "#1 next layer=65536\n", "layer is '65536'"},
-      {QUEUE "#1 next word.1=0x1\n", "fields of its own"},
+      {QUEUE "#1 next word.1=0x1\n", "no word of a wait or signal"},
+      {QUEUE "#1 next word.8=0x1\n", "no word of a wait or signal"},
+      {QUEUE "#1 next word.3=0x1 word.3=0x1\n", "is given twice"},
       {QUEUE "#1 next word.32=0x1\n", "number of the word is '32'"},
-      {QUEUE "#1 next ring=b word.17=0x1\n", "word.17: a field of #1 next"},
+      {QUEUE "#1 next wait=c>=1 word.2=0x1\n", "word.2: a field of #1 next"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     mk_program *program;

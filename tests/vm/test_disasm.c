@@ -88,8 +88,8 @@ static mk_program *sample(void) {
                                               .uid = 9,
                                               .waits = {{.counter = 40, .threshold = 1}},
                                               .layer = 3,
-                                              .operands = {{.flags = 6, .buffer = 50, .rows = 1, .cols = 1}},
-                                              .params = {0, 0, 0xff}};
+                                              .operands = {{.flags = 6, .buffer = 50, .rows = 1, .cols = 1}}};
+  memcpy(&program->instructions[2].signals[1], &(uint32_t){0xff}, sizeof(mk_signal));
   program->queues[0].count = 2;
   program->queues[1] = (mk_queue){.first = 2, .count = 1};
   return program;
@@ -121,7 +121,7 @@ Test(disasm, whole_program) {
       "rope_tiles=2 head_dim=64 wait=go>=5 wait=published>=2 signal=published+3 pages=2 resident=256 layer=0\n"
       "#8 next\n"
       "queue 1:\n"
-      "#9 linear_part x=?50[0:1,0:1]@0x6 wait=?40>=1 layer=3 word.30=0x000000ff\n";
+      "#9 linear_part x=?50[0:1,0:1]@0x6 wait=?40>=1 layer=3 word.7=0x000000ff\n";
   mk_program *program = sample();
   char *text;
   size_t length;

@@ -93,7 +93,7 @@ Test(explain, other_instructions) {
               WORDS("waits for the stamps (of the rows in use at the position) of SM 0 position 1 #2 attention, SM 1 "
                     "position 1 #12"));
   expect_text("layer.mks", NULL, 19, MK_OK,
-              WORDS("last of the epoch\n", "moves on the step state of its SM\n", "writes ring, ring[0:0,0:0]: empty\n",
+              WORDS("last of the epoch\n", "moves on the step state of its SM\n", "writes no ring\n",
                     "waits for no counter\n", "signals no counter\n", "critical path: step 9 of 9 on"));
   expect_text("layer.mks", NULL, 1, MK_OK,
               WORDS("every role takes it first, before its part of SM 0 position 1 #2 attention",

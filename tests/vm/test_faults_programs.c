@@ -66,7 +66,17 @@ Test(faults, buffers_that_overlap) {
   expect_rejected(program, "B04", "lies in buffer");
   mk_program_free(program);
 }
-static const char *const memory_rules[] = {"S03", "B04"};
+/* The assembler refuses it, too. */
+Test(faults, part_of_what_is_named_whole) {
+  mk_program *program = test_assemble("layer.mks", NULL);
+  mk_operand *gain = &program->instructions[0].operands[MK_SLOT_QKV_gain];
+  gain->cols--;
+  expect_rejected(program, "S13", "gain: tiles [0:1,0:3] of buffer gain");
+  gain->cols++;
+  cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
+  mk_program_free(program);
+}
+static const char *const memory_rules[] = {"S03", "S13", "B04"};
 
 /* The programs that are changed are sound as they stand, whole and under a second look at one tile. */
 Test(faults, base_programs_are_accepted) {

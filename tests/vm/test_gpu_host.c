@@ -181,6 +181,19 @@ static mk_status use_machine(rig *r, uint32_t *calls) {
   return status;
 }
 
+/* The verifier rejects such a program; a machine that is handed one all the same has no word for its instruction. */
+Test(gpu_host, what_has_no_word_is_refused) {
+  fake_gpu kernel;
+  fake_cuda *cuda = fake_gpu_start(&kernel);
+  mk_program *program = compile(1);
+  mk_gpu *gpu;
+  program->instructions[0].operands[MK_SLOT_QKV_gain].cols--;
+  cr_assert_eq(mk_gpu_new(program, &(mk_gpu_options){0}, &gpu), MK_ERR_FILE);
+  cr_assert_not_null(strstr(mk_error_message(), "gain: tiles [0:1,0:"), "%s", mk_error_message());
+  cr_assert_eq(cuda->live, 0);
+  mk_program_free(program);
+}
+
 /* From the first call of the driver to the last one: an error, and nothing is left behind. */
 Test(gpu_host, every_call_that_fails_is_an_error_and_leaves_nothing) {
   rig r = {.program = compile(ROWS)};

@@ -436,7 +436,7 @@ Test(program, random_bytes_are_refused) {
     }
     size_t length = (size_t)(random >> 33) % sizeof bytes;
     if (round % 2 == 1 && length >= LEAD) {
-      memcpy(bytes, "MKPF\1\0\0", 8);
+      memcpy(bytes, "MKPF\2\0\0", 8);
       seal(bytes, length);
     }
     mk_program *program;
@@ -456,7 +456,8 @@ Test(program, malformations) {
   const size_t counter = buffers + 4 * 104, queues = counter + 56, instruction = queues + 2 * 12;
   const malformation list[] = {
       {"magic", 0, 'X', 1},
-      {"version is 2", 4, 2, 4},
+      {"version is 1; this build reads version 2, so compile the program again", 4, 1, 4},
+      {"version is 3", 4, 3, 4},
       {"sms is 0", machine, 0, 4},
       {"2 queues; 3 SMs", machine, 3, 4},
       {"page_bytes is 16385", machine + 4, 16385, 4},
@@ -493,12 +494,14 @@ Test(program, malformations) {
       {"queue 1: rank is 1", queues + 20, 1, 4},
       {"queues: they hold 4 instructions", queues + 16, 2, 4},
       {"queues: they hold 4294967297 instructions", queues + 16, UINT32_MAX, 4},
-      {"instruction 0: version is 2", instruction + 1, 2, 1},
+      {"instruction 0: version is 1; this build knows 2", instruction + 1, 1, 1},
       {"instruction 0: opcode is 0", instruction, 0, 1},
       {"instruction 1: opcode is 200", instruction + 128, 200, 1},
       {"instruction 0: 5 waits", instruction + 2, 5, 1},
       {"instruction 0: 0 waits, 3 signals", instruction + 2, 0x30, 1},
       {"flags 0x2", instruction + 3, 2, 1},
+      {"instruction 0: bytes 76 and 77 of linear_part are 0x0001; nothing is there", instruction + 76, 1, 1},
+      {"instruction 2: bytes 126 and 127 of linear_part are 0x8000", instruction + 2 * 128 + 127, 0x80, 1},
   };
   unsigned char *bytes;
   size_t length;

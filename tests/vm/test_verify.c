@@ -136,11 +136,11 @@ static void fill_queue(queue *q, uint32_t sm) {
   mk_instruction *in = push(q, MK_OP_QKV, -1, C_QKV);
   SET(in, token(0, 4), at(GAIN, 0, 1, 0, 4), at(W_QKV, 6 * sm, 6, 0, 4), at(FREQ, 0, 1, 0, 2),
       at(QKV, 0, 1, 6 * sm, 6));
-  memcpy(in->params, (uint32_t[]){eps, 64, 8, 64}, sizeof in->params);
+  memcpy(in->params, (uint32_t[]){eps, 64, 8, 64}, 4 * sizeof *in->params);
   in = push(q, MK_OP_ATTENTION, C_QKV, -1);
   SET(in, at(QKV, 0, 1, 0, 4), at(QKV, 0, 1, 4, 4), at(QKV, 0, 1, 8, 4), at(KV, sm, 1, 0, 1), at(TABLE, 0, 1, 0, 1),
       at(PARTS, sm, 1, 0, 1));
-  memcpy(in->params, (uint32_t[]){mk_float_param(0.125f), 2, 1, 0}, sizeof in->params);
+  memcpy(in->params, (uint32_t[]){mk_float_param(0.125f), 2, 1, 0}, 4 * sizeof *in->params);
   if (sm == 0) {
     in = push(q, MK_OP_COMBINE, -1, C_ATTN);
     SET(in, at(PARTS, 0, 2, 0, 1), at(ATTN, 0, 1, 0, 4));
@@ -152,7 +152,7 @@ static void fill_queue(queue *q, uint32_t sm) {
   SET(in, at(SUMS, 0, 2, 2 * sm, 2), token(2 * sm, 2), at(RESIDUAL, 0, 1, 2 * sm, 2), at(X, 0, 1, 2 * sm, 2));
   in = push(q, MK_OP_GLU, C_X, C_ACT);
   SET(in, at(X, 0, 1, 0, 4), at(GAIN, 0, 1, 0, 4), at(W_UP, 2 * sm, 2, 0, 4), at(ACT, 0, 1, 2 * sm, 2));
-  memcpy(in->params, (uint32_t[]){eps, 64, 0, 0}, sizeof in->params);
+  memcpy(in->params, (uint32_t[]){eps, 64, 0, 0}, 4 * sizeof *in->params);
   in = push(q, MK_OP_LINEAR_ADD, C_ACT, C_Y);
   SET(in, at(ACT, 0, 1, 0, 4), at(W_DOWN, 2 * sm, 2, 0, 2), at(RESIDUAL, 0, 1, 2 * sm, 2),
       at(RESIDUAL, 0, 1, 2 * sm, 2), at(Y, 0, 1, 2 * sm, 2));
@@ -160,7 +160,7 @@ static void fill_queue(queue *q, uint32_t sm) {
   uint32_t tiles = sm == 0 ? 2 : 1;
   SET(in, at(Y, 0, 1, 0, 4), at(GAIN, 0, 1, 0, 4), at(W_HEAD, 2 * sm, tiles, 0, 4), at(LOGITS, 0, 1, 2 * sm, tiles),
       at(CAND, sm, 1, 0, 1));
-  memcpy(in->params, (uint32_t[]){eps, 64, 40, 0}, sizeof in->params);
+  memcpy(in->params, (uint32_t[]){eps, 64, 40, 0}, 4 * sizeof *in->params);
   in = push(q, MK_OP_NEXT, C_CAND, -1);
   SET(in, at(CAND, 0, 2, 0, 1), at(PLAN, 0, 1, 0, 8), sm == 0 ? at(RING, 0, 1, 0, 9) : at(RING, 0, 0, 0, 0));
 }
@@ -387,8 +387,13 @@ REJECTS(token_is_vocab_size, model, "B02", "tokens are 0 to 48", p->ranges.token
 REJECTS(token_in_the_padding, model, "B02", "tokens are 0 to 40", p->ranges.token.high = 40)
 REJECTS(table_too_short, model, "B03", "table", p->ranges.position.high = 512)
 REJECTS(block_outside_cache, model, "B03", "kv", p->ranges.block.high = 8)
-REJECTS(plan_in_the_middle, model, "S10", "plan: number of columns", I(0, NEXT)->operands[MK_SLOT_NEXT_plan].cols = 7)
-REJECTS(ring_too_short, model, "B03", "ring", I(0, NEXT)->operands[MK_SLOT_NEXT_ring].cols = 1)
+REJECTS(gain_in_part, model, "S13", "gain: tiles [0:1,0:3] of buffer gain",
+        I(0, GLU)->operands[MK_SLOT_GLU_gain].cols = 3)
+REJECTS(gain_beyond_its_end, model, "S13", "gain: tiles [0:1,1:5]", I(0, GLU)->operands[MK_SLOT_GLU_gain].col = 1)
+REJECTS(plan_in_part, model, "S13", "plan", I(0, NEXT)->operands[MK_SLOT_NEXT_plan].cols = 7)
+REJECTS(ring_in_part, model, "S13", "ring", I(0, NEXT)->operands[MK_SLOT_NEXT_ring].cols = 8)
+REJECTS(table_by_token, model, "S13", "table: tiles [0:1,0:1] of buffer table, flags 0x1",
+        I(0, ATTENTION)->operands[MK_SLOT_ATTENTION_table].flags = MK_OPERAND_TOKEN_ROW)
 REJECTS(arena_overlap, model, "B04", "lies in buffer", p->buffers[X].offset = p->buffers[SUMS].offset)
 REJECTS(arena_end, model, "B04", "spare", p->work_bytes -= 1)
 REJECTS(arena_misaligned, model, "B04", "multiple", p->buffers[SPARE].offset += 16; p->work_bytes += 16)
@@ -413,9 +418,9 @@ REJECTS(next_before_head, model, "N02", "step state", swap(I(1, NEXT), I(1, HEAD
 REJECTS(next_without_a_head, model, "N03", "no head before it", swap(I(1, NEXT), I(1, HEAD)); p->instruction_count--;
         p->queues[1].count--; I(1, NEXT)->wait_count = 0; I(1, NEXT)->waits[0] = (mk_wait){0};
         I(0, NEXT)->waits[0].threshold = 1; seal(p))
-REJECTS(next_disagrees, model, "N04", "agree",
-        I(1, NEXT)->operands[MK_SLOT_NEXT_plan] = I(1, ATTENTION)->operands[MK_SLOT_ATTENTION_table];
-        seal(p))
+REJECTS(next_disagrees, model, "N04", "agree", mk_buffer other = p->buffers[PLAN]; uint16_t index;
+        strcpy(other.name, "other"); mk_program_add_buffer(p, &other, &index);
+        I(1, NEXT)->operands[MK_SLOT_NEXT_plan].buffer = index)
 
 /* Deadlocks. */
 REJECTS(wait_for_itself, model, "D01", "#7 linear_add waits for counter c5",
@@ -487,7 +492,7 @@ Test(verify, reader_that_nobody_waits_for) {
         in = push(q, MK_OP_HEAD, -1, -1);
         SET(in, at(X, 0, 1, 0, 4), at(GAIN, 0, 1, 0, 4), at(W_HEAD, 0, 3 - 3 * sm, 0, 4 - 4 * sm),
             at(LOGITS, 0, 1 - sm, 0, 3 - 3 * sm), at(CAND, sm, 1, 0, 1));
-        memcpy(in->params, (uint32_t[]){mk_float_param(1e-5f), 64, 40, 0}, sizeof in->params);
+        memcpy(in->params, (uint32_t[]){mk_float_param(1e-5f), 64, 40, 0}, 4 * sizeof *in->params);
       }
     }
     in = push(q, MK_OP_NEXT, -1, -1);

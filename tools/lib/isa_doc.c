@@ -36,11 +36,17 @@ static const char word[] =
     "  8   |                  pages streamed through the ring                   |\n"
     "  9   |              layer               |  resident (units of %d bytes)   |\n"
     "      +----------------------------------+---------------------------------+\n"
-    "10-27 |              buffer              |              flags              |  operand i at 10 + 3 i,\n"
-    "      |               row                |              rows               |  i = 0..%d\n"
+    "      |              buffer              |              flags              |  operands of extent `part`, in slot\n"
+    "      |               row                |              rows               |  order: number p at 10 + 3 p\n"
     "      |               col                |              cols               |\n"
     "      +----------------------------------+---------------------------------+\n"
-    "28-31 |                             parameters                             |\n"
+    "10-31 |       buffer of whole 1          |       buffer of whole 0         |  then those of extent `whole`, in "
+    "slot\n"
+    "      |       buffer of whole 3          |       ...                       |  order, two to a word\n"
+    "      +----------------------------------+---------------------------------+\n"
+    "      |                                zero                                |\n"
+    "      +--------------------------------------------------------------------+\n"
+    "      |                            parameter i                             |  at 31 - i\n"
     "      +--------------------------------------------------------------------+\n"
     "```\n"
     "\n"
@@ -49,6 +55,10 @@ static const char word[] =
     "with several "
     "rows per step,\n"
     "  within one on any SM. Without it no machine does. The opcodes below say what may be fused, rule S12 where.\n"
+    "- Where operands and parameters lie follows from the opcode's table below. An operand of extent `whole` is its "
+    "buffer "
+    "from end to\n"
+    "  end, and the word holds the buffer's number alone, or %d where the operand is absent.\n"
     "- Rows and columns count tiles of the operand's buffer. Flag %d (`@token` in text): the element row is the token "
     "of the\n"
     "  step, and `row`, `rows` span the tiles in which any token of the declared range lies.\n"
@@ -145,7 +155,9 @@ static const char columns[] =
     "use at the\n"
     "position, always the first, `sift` and `draw` what the sampling parameters ask for; `listed` only what the "
     "SM's\nrow of the work list "
-    "names is waited for, read or written ([MLA.md](MLA.md)). *Step state* is the rows of the "
+    "names is waited for, read or written ([MLA.md](MLA.md)). `extent` says what the operand names: `part` a rectangle "
+    "of its buffer's\n"
+    "tiles, `whole` the buffer. *Step state* is the rows of the "
     "step, private to an SM and\n"
     "double-buffered by the parity of the epoch. `content` is what values mean: what is read as candidates, fronts, "
     "rounds, scores "
@@ -195,6 +207,7 @@ static void write_opcode(uint32_t opcode, const mk_opcode_info *info, FILE *out)
                                          "scores",  "fronts", "rounds", "candidates"};
   static const char *const entries[] = {"", "the items of the work list", "the reductions of the work list"};
   static const char *const fusions[] = {"", "in every step", "in steps that use one row of it"};
+  static const char *const extents[] = {"part", "whole"};
   static const char *const kinds[] = {"plain", "stamped", "tiles", "blocks", "input", "residual"};
   fprintf(out, "\n### %u `%s`\n\n`%s`\n\nStep state: %s.", opcode, info->name, info->semantics,
           NAME_OF(uses, info->state));
@@ -206,14 +219,14 @@ static void write_opcode(uint32_t opcode, const mk_opcode_info *info, FILE *out)
     fprintf(out, " May be fused into the `%s` that leaves `%s`, %s.", mk_opcode_lookup(info->fused_into)->name,
             info->operands[info->fused_slot].name, NAME_OF(fusions, info->fusion));
   }
-  fprintf(
-      out,
-      "\n\n| slot | operand | access | role | when | dtype | store | content |\n|---|---|---|---|---|---|---|---|\n");
+  fprintf(out,
+          "\n\n| slot | operand | access | role | when | extent | dtype | store | content "
+          "|\n|---|---|---|---|---|---|---|---|---|\n");
   for (uint32_t i = 0; i < info->operand_count; i++) {
     const mk_operand_info *o = &info->operands[i];
-    fprintf(out, "| %u | `%s` | %s | %s | %s | %s | %s | %s%s |\n", i, o->name, NAME_OF(accesses, o->access),
-            mk_role_name(o->role), NAME_OF(whens, o->when), mk_dtype_name(o->dtype), NAME_OF(kinds, o->store),
-            NAME_OF(contents, o->content), o->optional ? ", optional" : "");
+    fprintf(out, "| %u | `%s` | %s | %s | %s | %s | %s | %s | %s%s |\n", i, o->name, NAME_OF(accesses, o->access),
+            mk_role_name(o->role), NAME_OF(whens, o->when), NAME_OF(extents, o->extent), mk_dtype_name(o->dtype),
+            NAME_OF(kinds, o->store), NAME_OF(contents, o->content), o->optional ? ", optional" : "");
   }
   if (info->param_count == 0) {
     return;
@@ -228,8 +241,8 @@ static void write_opcode(uint32_t opcode, const mk_opcode_info *info, FILE *out)
 
 mk_status mk_isa_write(FILE *out) {
   fputs(introduction, out);
-  fprintf(out, word, MK_INSTRUCTION_VERSION, MK_MAX_WAITS - 1, MK_MAX_SIGNALS - 1, MK_RESIDENT_UNIT,
-          MK_MAX_OPERANDS - 1, MK_FUSED, MK_OPERAND_TOKEN_ROW, MK_NO_LAYER, MK_NO_LAYER);
+  fprintf(out, word, MK_INSTRUCTION_VERSION, MK_MAX_WAITS - 1, MK_MAX_SIGNALS - 1, MK_RESIDENT_UNIT, MK_FUSED,
+          MK_ABSENT, MK_OPERAND_TOKEN_ROW, MK_NO_LAYER, MK_NO_LAYER);
   fputs(stores, out);
   fputs(order, out);
   fputs(columns, out);
@@ -237,7 +250,9 @@ mk_status mk_isa_write(FILE *out) {
     write_opcode(op, mk_opcode_lookup(op), out);
   }
   fprintf(out,
-          "\n## Limits\n\nWaits %d, signals %d, operands %d and parameters %d per instruction. Tiles per buffer side, "
+          "\n## Limits\n\nWaits %d, signals %d, operands %d and parameters %d per instruction, the latter two as far "
+          "as they go into the "
+          "word's 88 bytes\n(12 for a `part`, 2 for a `whole`, 4 for a parameter). Tiles per buffer side, "
           "buffers, "
           "counters, and\nsignals per counter and epoch: %d.\n",
           MK_MAX_WAITS, MK_MAX_SIGNALS, MK_MAX_OPERANDS, MK_MAX_PARAMS, MK_MAX_COORDINATE);

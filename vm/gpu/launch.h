@@ -148,7 +148,7 @@ typedef struct mk_gpu_clocks {
  * MK_RESULT_NAN, or MK_CANDIDATE_NONE) as a stamped word whose generation is the epoch's (first_epoch + epoch + 1,
  * never 0); the host clears nothing and waits for the generation. */
 typedef struct mk_gpu_params {
-  const mk_instruction *instructions;
+  const mk_instruction_word *instructions;
   const mk_gpu_queue *queues; /* per block */
   const mk_gpu_buffer *buffers;
   uint32_t *counters;             /* MK_GPU_COUNTER_STRIDE apart */

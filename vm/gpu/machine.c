@@ -132,7 +132,7 @@ static mk_status open_device(mk_gpu *gpu) {
 
 static table_plan plan_tables(const mk_program *program) {
   table_plan plan = {0};
-  plan.instructions = mk_gpu_place(&plan.bytes, program->instruction_count * sizeof(mk_instruction));
+  plan.instructions = mk_gpu_place(&plan.bytes, program->instruction_count * sizeof(mk_instruction_word));
   plan.queues = mk_gpu_place(&plan.bytes, program->queue_count * sizeof(mk_gpu_queue));
   plan.buffers = mk_gpu_place(&plan.bytes, program->buffer_count * sizeof(mk_gpu_buffer));
   plan.totals = mk_gpu_place(&plan.bytes, (program->counter_count + 1) * sizeof(uint32_t));
@@ -187,9 +187,13 @@ static mk_gpu_buffer describe(const mk_gpu *gpu, size_t index) {
   return out;
 }
 
-static void describe_all(const mk_gpu *gpu, const table_plan *plan, uint8_t *image) {
+static mk_status describe_all(const mk_gpu *gpu, const table_plan *plan, uint8_t *image) {
   const mk_program *program = gpu->program;
-  memcpy(image + plan->instructions, program->instructions, program->instruction_count * sizeof(mk_instruction));
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    mk_instruction_word word;
+    MK_TRY(mk_encode(program, &program->instructions[i], &word));
+    memcpy(image + plan->instructions + i * sizeof word, &word, sizeof word);
+  }
   for (size_t q = 0; q < program->queue_count; q++) {
     mk_gpu_queue queue = {.first = program->queues[q].first, .count = program->queues[q].count};
     memcpy(image + plan->queues + q * sizeof queue, &queue, sizeof queue);
@@ -214,6 +218,7 @@ static void describe_all(const mk_gpu *gpu, const table_plan *plan, uint8_t *ima
     uint32_t total = program->counters[c].total | (release ? (uint32_t)MK_GPU_COUNTER_RELEASE : 0);
     memcpy(image + plan->totals + c * sizeof total, &total, sizeof total);
   }
+  return MK_OK;
 }
 
 static void *device_pointer(mk_cu_address address) { return (void *)(uintptr_t)address; }
@@ -221,8 +226,10 @@ static void *device_pointer(mk_cu_address address) { return (void *)(uintptr_t)a
 static mk_status upload_tables(mk_gpu *gpu, const table_plan *plan) {
   uint8_t *image;
   MK_TRY(mk_alloc(plan->bytes, 1, &image));
-  describe_all(gpu, plan, image);
-  mk_status status = mk_gpu_copy_in(gpu, gpu->tables, image, plan->bytes, "copying the program to the GPU");
+  mk_status status = describe_all(gpu, plan, image);
+  if (status == MK_OK) {
+    status = mk_gpu_copy_in(gpu, gpu->tables, image, plan->bytes, "copying the program to the GPU");
+  }
   mk_free(image);
   gpu->counters = gpu->tables + plan->counters;
   gpu->counter_bytes = gpu->program->counter_count * MK_GPU_COUNTER_STRIDE * sizeof(uint32_t);

@@ -6,12 +6,14 @@
 #include "vm/program/asm_internal.h"
 
 enum { FIELD_PAGES = MK_MAX_OPERANDS + MK_MAX_PARAMS, FIELD_RESIDENT, FIELD_LAYER, FIELDS };
+/* Words of waits and signals, in which an instruction that has fewer of them may hold what it should not. */
+enum { STRAY_FIRST = 2, STRAY_END = STRAY_FIRST + MK_MAX_WAITS + MK_MAX_SIGNALS };
 
 /* What a line is made into: the instruction, and what was written rather than left out. */
 typedef struct line_state {
   const mk_opcode_info *info;
   mk_instruction instruction;
-  uint32_t stray[32]; /* words by number, applied when the rest is known */
+  uint32_t stray[STRAY_END]; /* words by number, applied when the rest is known */
   uint32_t stray_seen;
   uint32_t seen; /* bit per field: operands, parameters, pages, resident, layer */
 } line_state;
@@ -83,8 +85,9 @@ static mk_status parse_operand(const mk_assembler *a, mk_word value, mk_operand 
       return mk_error(MK_ERR_FILE, MK_WORD_FORMAT " does not exist, so it needs a rectangle: ?N[0:1,0:1]",
                       MK_WORD_ARGUMENT(name));
     }
-    operand->rows = (uint16_t)mk_buffer_grid_rows(&p->buffers[number]);
-    operand->cols = (uint16_t)mk_buffer_grid_cols(&p->buffers[number]);
+    uint16_t given = operand->flags;
+    *operand = mk_operand_whole(p, (uint16_t)number);
+    operand->flags = given;
     return MK_OK;
   }
   if (rectangle.length == 0 || rectangle.at[rectangle.length - 1] != ']' ||
@@ -161,17 +164,32 @@ static mk_status parse_signal(mk_assembler *a, mk_word value, mk_instruction *in
   return MK_OK;
 }
 
-/* word.N=0xHEX, for words that no field of the instruction has. */
+/* word.N=0xHEX, for words of waits and signals that the instruction does not have. */
 static mk_status parse_stray(mk_word key, mk_word value, line_state *s) {
   uint64_t n = 0, bits = 0;
   MK_TRY(mk_word_number((mk_word){key.at + 5, key.length - 5}, "the number of the word", 31, &n));
   MK_TRY(mk_word_number(value, "the word", UINT32_MAX, &bits));
-  if (n < 2 || n == 8 || n == 9 || (s->stray_seen >> n & 1) != 0) {
-    return mk_error(MK_ERR_FILE, MK_WORD_FORMAT " has fields of its own or is given twice; write the fields",
-                    MK_WORD_ARGUMENT(key));
+  if (n < STRAY_FIRST || n >= STRAY_END || (s->stray_seen >> n & 1) != 0) {
+    return mk_error(MK_ERR_FILE,
+                    MK_WORD_FORMAT " is given twice, or no word of a wait or signal (%d to %d); write the fields",
+                    MK_WORD_ARGUMENT(key), STRAY_FIRST, STRAY_END - 1);
   }
   s->stray_seen |= UINT32_C(1) << n;
   s->stray[n] = (uint32_t)bits;
+  return MK_OK;
+}
+
+/* The word of an instruction holds of such an operand which buffer it is, and nothing of one without tiles. */
+static mk_status check_whole(const mk_assembler *a, mk_word value, mk_operand *operand) {
+  if (!mk_operand_is_whole(a->program, operand)) {
+    return mk_error(MK_ERR_FILE,
+                    MK_WORD_FORMAT
+                    " is not a buffer from end to end; this operand takes no part of one, so write its name alone",
+                    MK_WORD_ARGUMENT(value));
+  }
+  if (operand->rows == 0) {
+    *operand = (mk_operand){0};
+  }
   return MK_OK;
 }
 
@@ -179,7 +197,8 @@ static mk_status set_field(const mk_assembler *a, uint32_t field, mk_word value,
   mk_instruction *in = &s->instruction;
   uint64_t number = 0;
   if (field < MK_MAX_OPERANDS) {
-    return parse_operand(a, value, &in->operands[field]);
+    MK_TRY(parse_operand(a, value, &in->operands[field]));
+    return s->info->operands[field].extent == MK_EXTENT_PART ? MK_OK : check_whole(a, value, &in->operands[field]);
   }
   if (field < FIELD_PAGES) {
     uint32_t param = field - MK_MAX_OPERANDS;
@@ -266,9 +285,9 @@ static mk_status complete(const mk_program *p, line_state *s) {
     }
     in->resident = (uint16_t)(bytes / MK_RESIDENT_UNIT);
   }
-  uint32_t words[32];
+  uint32_t words[STRAY_END];
   memcpy(words, in, sizeof words);
-  for (uint32_t n = 0; n < 32; n++) {
+  for (uint32_t n = STRAY_FIRST; n < STRAY_END; n++) {
     if ((s->stray_seen >> n & 1) != 0 && words[n] != 0) {
       return mk_error(MK_ERR_FILE, "word.%u: a field of #%u %s sets that word; write the field", n, in->uid,
                       s->info->name);

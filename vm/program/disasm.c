@@ -78,16 +78,13 @@ static void print_edge(const mk_program *program, const char *what, uint32_t cou
   }
 }
 
-/* Words of slots that the instruction does not use. */
-static void print_stray_words(const mk_instruction *in, const mk_opcode_info *info, FILE *out) {
-  uint32_t words[32];
+/* Words of waits and signals that the instruction does not have. */
+static void print_stray_words(const mk_instruction *in, FILE *out) {
+  enum { FIRST = 2, SIGNALS = FIRST + MK_MAX_WAITS, END = SIGNALS + MK_MAX_SIGNALS };
+  uint32_t words[END];
   memcpy(words, in, sizeof words);
-  for (uint32_t w = 2; w < 32; w++) {
-    bool used = w < 6    ? w - 2 < in->wait_count
-                : w < 8  ? w - 6 < in->signal_count
-                : w < 10 ? true
-                : w < 28 ? (w - 10) / 3 < (info == NULL ? 0 : info->operand_count)
-                         : w - 28 < (info == NULL ? 0 : info->param_count);
+  for (uint32_t w = FIRST; w < END; w++) {
+    bool used = w < SIGNALS ? w - FIRST < in->wait_count : w - SIGNALS < in->signal_count;
     if (!used && words[w] != 0) {
       fprintf(out, " word.%u=0x%08x", w, words[w]);
     }
@@ -129,7 +126,7 @@ mk_status mk_disassemble_instruction(const mk_program *program, const mk_instruc
   if (in->layer != MK_NO_LAYER) {
     fprintf(out, " layer=%u", in->layer);
   }
-  print_stray_words(in, info, out);
+  print_stray_words(in, out);
   return written(out);
 }
 

@@ -10,10 +10,14 @@ static const mk_opcode_info opcodes[MK_OP_COUNT] = {
 #define SLOT(NAME, field) OF(NAME).operands[MK_SLOT_##NAME##_##field]
 #define MK_OPCODE(NAME, text, use, line) \
   OF(NAME).name = (text), OF(NAME).semantics = (line), OF(NAME).state = MK_STATE_##use,
-#define MK_OPERAND(NAME, slot, field, acc, rol, whn, type, sto)                                                     \
+#define MK_OPERAND(NAME, slot, field, acc, rol, whn, ext, type, sto)                                                \
   OF(NAME).operand_count = (slot) + 1, SLOT(NAME, field).name = #field, SLOT(NAME, field).access = MK_ACCESS_##acc, \
   SLOT(NAME, field).role = MK_ROLE_##rol, SLOT(NAME, field).when = MK_WHEN_##whn,                                   \
-  SLOT(NAME, field).dtype = MK_DTYPE_##type, SLOT(NAME, field).store = MK_OPERAND_STORE_##sto,
+  SLOT(NAME, field).extent = MK_EXTENT_##ext, SLOT(NAME, field).place = MK_##ext##_##NAME##_##field,                \
+  SLOT(NAME, field).dtype = MK_DTYPE_##type, SLOT(NAME, field).store = MK_OPERAND_STORE_##sto,                      \
+  COUNT_##ext(NAME, field)
+#define COUNT_PART(NAME, field) OF(NAME).part_count = MK_PART_##NAME##_##field + 1,
+#define COUNT_WHOLE(NAME, field)
 #define MK_PARAM(NAME, index, field, type) \
   OF(NAME).param_count = (index) + 1, OF(NAME).params[index] = {#field, PARAM_IS_##type},
 #define PARAM_IS_U32 false

@@ -225,6 +225,8 @@ uint32_t mk_instruction_resident(const mk_program *program, const mk_instruction
 typedef enum mk_access { MK_ACCESS_READ, MK_ACCESS_WRITE, MK_ACCESS_UPDATE } mk_access;
 typedef enum mk_role { MK_ROLE_LOADER, MK_ROLE_CONSUMER, MK_ROLE_STORER, MK_ROLE_COUNT } mk_role;
 typedef enum mk_when { MK_WHEN_EARLY, MK_WHEN_STATE, MK_WHEN_WAITS, MK_WHEN_USED, MK_WHEN_LISTED } mk_when;
+/* PART: a rectangle of its buffer's tiles. WHOLE: all of them, or none (absent). What the word holds: instruction.h. */
+typedef enum mk_extent_kind { MK_EXTENT_PART, MK_EXTENT_WHOLE } mk_extent_kind;
 typedef enum mk_state_use { MK_STATE_NONE, MK_STATE_READ, MK_STATE_WRITE } mk_state_use;
 /* What an operand slot accepts. */
 typedef enum mk_operand_store {
@@ -257,6 +259,8 @@ typedef struct mk_operand_info {
   mk_access access;
   mk_role role;
   mk_when when;
+  mk_extent_kind extent;
+  uint32_t place; /* among the opcode's operands of that extent: in the word */
   mk_dtype dtype;
   mk_operand_store store;
   mk_content content;
@@ -276,8 +280,8 @@ typedef struct mk_opcode_info {
   bool streams;     /* takes its inputs word by word: a result may be published before all inputs have been read */
   mk_fusion fusion; /* whether it may be done within an instruction of opcode fused_into ... */
   mk_opcode fused_into;
-  uint32_t fused_slot, fused_made; /* ... which has left this operand, as that one of its own */
-  uint32_t operand_count, param_count;
+  uint32_t fused_slot, fused_made;                 /* ... which has left this operand, as that one of its own */
+  uint32_t operand_count, part_count, param_count; /* part_count: operands of extent PART */
   mk_operand_info operands[MK_MAX_OPERANDS];
   mk_param_info params[MK_MAX_PARAMS];
 } mk_opcode_info;
@@ -317,8 +321,19 @@ const char *mk_store_name(uint32_t store);
 const char *mk_scope_name(uint32_t scope);
 const char *mk_role_name(uint32_t role);
 
+/* The operand of all tiles of a buffer of `program`. */
+mk_operand mk_operand_whole(const mk_program *program, uint16_t buffer);
+/* Whether `o` is that, or absent: without tiles, and zero but for the buffer that it names. What a slot of extent WHOLE takes. */
+bool mk_operand_is_whole(const mk_program *program, const mk_operand *o);
+/* The word of an instruction, and back. MK_ERR_FILE, and *out is then of no use: encode, for an unknown opcode, and for what the word
+ * has no room for (unused operands and parameters; an operand of extent WHOLE that mk_operand_is_whole refuses); decode, which takes
+ * any bytes, for what encode cannot have made. Neither asks whether the instruction makes sense. Of an absent operand encode does not
+ * keep which buffer it names: decoded, it is zero. */
+mk_status mk_encode(const mk_program *program, const mk_instruction *in, mk_instruction_word *out);
+mk_status mk_decode(const mk_program *program, const mk_instruction_word *word, mk_instruction *out);
+
 /* The .mkp file: header (magic "MKPF", version, total size, FNV-1a-64 of all that follows), then the structures of this
- * header in order, little-endian. Save writes a temporary file and renames it. Parse takes any bytes: it checks sizes, counts,
+ * header in order, instructions as words, little-endian. Save writes a temporary file and renames it. Parse takes any bytes: it checks sizes, counts,
  * enumerations, names and padding, and nothing about what the program does (that is the verifier's part). */
 mk_status mk_program_save(const mk_program *program, const char *path);
 mk_status mk_program_load(const char *path, mk_program **out);

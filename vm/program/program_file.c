@@ -6,7 +6,7 @@
  *        8      8  size of the file
  *       16      8  FNV-1a-64 of all that follows
  *       24    176  file_head: machine, ranges, model, config_hash, counts, arena sizes
- *      200         mk_buffer[], mk_counter[], mk_queue[], mk_instruction[], one after the other
+ *      200         mk_buffer[], mk_counter[], mk_queue[], mk_instruction_word[], one after the other
  *
  * The structures have no implicit padding and are little-endian in memory as in the file. */
 #include <stdio.h>
@@ -16,7 +16,7 @@
 #include "vm/file.h"
 #include "vm/program/program_internal.h"
 
-enum { FILE_VERSION = 1, MAX_INSTRUCTIONS = 1 << 26 };
+enum { FILE_VERSION = 2, MAX_INSTRUCTIONS = 1 << 26 };
 
 typedef struct file_lead {
   char magic[4];
@@ -46,7 +46,7 @@ static const char magic[4] = {'M', 'K', 'P', 'F'};
 static uint64_t file_size(const file_head *head) {
   return sizeof(file_lead) + sizeof(file_head) + head->buffers * (uint64_t)sizeof(mk_buffer) +
          head->counters * (uint64_t)sizeof(mk_counter) + head->queues * (uint64_t)sizeof(mk_queue) +
-         head->instructions * (uint64_t)sizeof(mk_instruction);
+         head->instructions * (uint64_t)sizeof(mk_instruction_word);
 }
 
 static unsigned char *put(unsigned char *at, const void *from, size_t count, size_t size) {
@@ -54,6 +54,18 @@ static unsigned char *put(unsigned char *at, const void *from, size_t count, siz
     memcpy(at, from, count * size);
   }
   return at + count * size;
+}
+
+static mk_status put_instructions(const mk_program *program, unsigned char *at) {
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    mk_instruction_word word;
+    mk_status status = mk_encode(program, &program->instructions[i], &word);
+    if (status != MK_OK) {
+      return mk_error_prefix(status, "instruction %zu (#%u)", i, program->instructions[i].uid);
+    }
+    at = put(at, &word, 1, sizeof word);
+  }
+  return MK_OK;
 }
 
 mk_status mk_program_serialize(const mk_program *program, void **data, size_t *length) {
@@ -85,7 +97,11 @@ mk_status mk_program_serialize(const mk_program *program, void **data, size_t *l
   at = put(at, program->buffers, program->buffer_count, sizeof(mk_buffer));
   at = put(at, program->counters, program->counter_count, sizeof(mk_counter));
   at = put(at, program->queues, program->queue_count, sizeof(mk_queue));
-  put(at, program->instructions, program->instruction_count, sizeof(mk_instruction));
+  mk_status status = put_instructions(program, at);
+  if (status != MK_OK) {
+    mk_free(bytes);
+    return status;
+  }
   lead.checksum = mk_fnv1a(bytes + sizeof lead, (size_t)lead.size - sizeof lead);
   put(bytes, &lead, 1, sizeof lead);
   *data = bytes;
@@ -252,22 +268,20 @@ static mk_status parse_instructions(const unsigned char *at, const file_head *he
   MK_TRY(mk_alloc(head->instructions, sizeof(mk_instruction), &program->instructions));
   program->instruction_capacity = head->instructions;
   program->instruction_count = head->instructions;
-  put((unsigned char *)program->instructions, at, head->instructions, sizeof(mk_instruction));
   for (uint32_t i = 0; i < head->instructions; i++) {
-    const mk_instruction *instruction = &program->instructions[i];
-    if (instruction->version != MK_INSTRUCTION_VERSION) {
-      return mk_error(MK_ERR_FILE, "instruction %u: version is %u; this build knows %d", i, instruction->version,
+    mk_instruction_word word;
+    memcpy(&word, at + i * sizeof word, sizeof word);
+    if (word.version != MK_INSTRUCTION_VERSION) {
+      return mk_error(MK_ERR_FILE, "instruction %u: version is %u; this build knows %d", i, word.version,
                       MK_INSTRUCTION_VERSION);
     }
-    if (mk_opcode_lookup(instruction->opcode) == NULL) {
-      return mk_error(MK_ERR_FILE, "instruction %u: opcode is %u; opcodes are 1 to %d", i, instruction->opcode,
-                      MK_OP_COUNT - 1);
-    }
-    if (instruction->wait_count > MK_MAX_WAITS || instruction->signal_count > MK_MAX_SIGNALS ||
-        (instruction->flags & ~MK_FUSED) != 0) {
+    if (word.wait_count > MK_MAX_WAITS || word.signal_count > MK_MAX_SIGNALS || (word.flags & ~MK_FUSED) != 0) {
       return mk_error(MK_ERR_FILE, "instruction %u: %u waits, %u signals, flags 0x%x; at most %d, %d and 0x%x", i,
-                      instruction->wait_count, instruction->signal_count, instruction->flags, MK_MAX_WAITS,
-                      MK_MAX_SIGNALS, MK_FUSED);
+                      word.wait_count, word.signal_count, word.flags, MK_MAX_WAITS, MK_MAX_SIGNALS, MK_FUSED);
+    }
+    mk_status status = mk_decode(program, &word, &program->instructions[i]);
+    if (status != MK_OK) {
+      return mk_error_prefix(status, "instruction %u", i);
     }
   }
   return MK_OK;

@@ -132,6 +132,10 @@ static void tell_operand(explain *e, uint32_t slot) {
   const mk_operand_info *info = &e->info->operands[slot];
   const mk_buffer *b = &e->v.program->buffers[o->buffer];
   static const char *const verbs[] = {"reads", "writes", "reads and appends to"};
+  if (info->extent == MK_EXTENT_WHOLE && mk_operand_empty(o)) {
+    fprintf(e->out, "%s no %s\n", verbs[info->access], info->name);
+    return;
+  }
   fprintf(e->out, "%s %s, %s[%u:%u,%u:%u]: ", verbs[info->access], info->name, b->name, o->row, o->row + o->rows,
           o->col, o->col + o->cols);
   if (mk_operand_empty(o)) {

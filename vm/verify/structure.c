@@ -350,6 +350,12 @@ static mk_status check_operands(mk_verifier *v, uint32_t index) {
       }
       continue;
     }
+    if (slot->extent == MK_EXTENT_WHOLE && !mk_operand_is_whole(v->program, o)) {
+      return mk_reject(v, "S13", index,
+                       "%s: tiles [%u:%u,%u:%u] of buffer %s, flags 0x%x; this operand is its buffer whole", slot->name,
+                       o->row, o->row + o->rows, o->col, o->col + o->cols, v->program->buffers[o->buffer].name,
+                       o->flags);
+    }
     MK_TRY(check_type(v, index, slot, o));
     MK_TRY(check_reach(v, index, slot, o));
     const mk_buffer *b = &v->program->buffers[o->buffer];
