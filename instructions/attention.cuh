@@ -45,11 +45,11 @@ struct attention_sums {    // columns 2 t and 2 t + 1 of lane 4 g + t: heads 2 (
 
 // q times scale as fragments of both kinds of columns, k and v of the newest token as bf16. What comes first is fetched before the warps
 // meet, since where they stage it a slower warp may still read its x.
-__device__ inline void stage_attention(consumer &c, const mk_instruction &in, const attention_shape &a) {
-  const mk_operand &q = in.operands[MK_SLOT_ATTENTION_q], &k = in.operands[MK_SLOT_ATTENTION_k],
-                   &v = in.operands[MK_SLOT_ATTENTION_v];
+__device__ inline void stage_attention(consumer &c, const mk_instruction_word &in, const attention_shape &a) {
+  const mk_operand &q = in.parts[MK_PART_ATTENTION_q], &k = in.parts[MK_PART_ATTENTION_k],
+                   &v = in.parts[MK_PART_ATTENTION_v];
   uint32_t pairs = a.head_dim() / 2, q_pairs = (SET_HEADS * pairs) << a.set_bits;
-  float scale = __uint_as_float(in.params[MK_PARAM_ATTENTION_scale]) * BASE_E_TO_2;
+  float scale = __uint_as_float(param(in, MK_PARAM_ATTENTION_scale)) * BASE_E_TO_2;
   uint32_t *newest = reinterpret_cast<uint32_t *>(c.d.activation() + ATTENTION_NEWEST_AT);
   uint32_t *fragments = reinterpret_cast<uint32_t *>(c.d.activation() + ATTENTION_Q_AT);
 #pragma unroll 1
@@ -61,7 +61,7 @@ __device__ inline void stage_attention(consumer &c, const mk_instruction &in, co
     at -= is_q ? 0 : is_v ? q_pairs + pairs : q_pairs;
     tile::stamped_pair pair;
     wait_stamped_pair(c.d, stamped_row(c.d, *operand) + 2 * at,
-                      is_q ? at < in.params[MK_PARAM_ATTENTION_group] * pairs : at < pairs, operand->buffer, pair);
+                      is_q ? at < param(in, MK_PARAM_ATTENTION_group) * pairs : at < pairs, operand->buffer, pair);
     if (base < MK_GPU_CONSUMER_WARPS * 32) {
       consumers_meet_with_values(c);
     }
@@ -216,10 +216,10 @@ __device__ inline void attend_tiles(const consumer &c, const attention_shape &a,
 }
 
 // Blocks of this split that hold tokens before the position.
-__device__ inline uint32_t blocks_of_split(const mk_instruction &in, const mk_gpu_buffer &kv, uint32_t position) {
+__device__ inline uint32_t blocks_of_split(const mk_instruction_word &in, const mk_gpu_buffer &kv, uint32_t position) {
   uint32_t blocks = (position + 63) / 64, per_span = kv.span_tokens / 64;
-  uint32_t per_round = in.params[MK_PARAM_ATTENTION_splits] * per_span, rounds = blocks / per_round;
-  int32_t left = static_cast<int32_t>(blocks - rounds * per_round - in.operands[MK_SLOT_ATTENTION_kv].row * per_span);
+  uint32_t per_round = param(in, MK_PARAM_ATTENTION_splits) * per_span, rounds = blocks / per_round;
+  int32_t left = static_cast<int32_t>(blocks - rounds * per_round - in.parts[MK_PART_ATTENTION_kv].row * per_span);
   return rounds * per_span + min(max(left, 0), static_cast<int32_t>(per_span));
 }
 
@@ -229,11 +229,11 @@ __device__ inline uint32_t blocks_of_split(const mk_instruction &in, const mk_gp
 constexpr uint32_t RANKS = 4 / TILES;                            // that share a block
 constexpr uint32_t MOST_STRIDE = MK_GPU_CONSUMER_WARPS / RANKS;  // pages from one look to the next
 static_assert(MK_GPU_KV_PAGES_UNDER_WAY + MOST_STRIDE <= MK_GPU_RING_PAGES, "a warp sees every eighth page");
-__device__ inline void attend(consumer &c, const mk_instruction &in, const attention_shape &a, bool newest,
+__device__ inline void attend(consumer &c, const mk_instruction_word &in, const attention_shape &a, bool newest,
                               attention_sums &sums) {
-  uint32_t span_tokens = c.d.buffer(in.operands[MK_SLOT_ATTENTION_kv]).span_tokens;
-  uint32_t to_next = (in.params[MK_PARAM_ATTENTION_splits] - 1) * span_tokens;  // between this split's spans
-  uint32_t first = in.operands[MK_SLOT_ATTENTION_kv].row * span_tokens,
+  uint32_t span_tokens = c.d.buffer(in.parts[MK_PART_ATTENTION_kv]).span_tokens;
+  uint32_t to_next = (param(in, MK_PARAM_ATTENTION_splits) - 1) * span_tokens;  // between this split's spans
+  uint32_t first = in.parts[MK_PART_ATTENTION_kv].row * span_tokens,
            end = first + span_tokens;  // of the span at hand
   ring_cursor<MK_GPU_RING_PAGES> page = c.pages;
   page.advance(a.rank() / RANKS * a.halves);
@@ -310,13 +310,13 @@ __device__ inline void put_part(const consumer &c, attention_sums &sums) {
 }
 
 // All warps' parts become the result, published by all threads: first, where there is one, as the output of the COMBINE behind.
-__device__ inline void merge_parts(consumer &c, const mk_instruction &in, const attention_shape &a,
-                                   const mk_instruction *combine) {
+__device__ inline void merge_parts(consumer &c, const mk_instruction_word &in, const attention_shape &a,
+                                   const mk_instruction_word *combine) {
   const float *parts = reinterpret_cast<const float *>(c.d.activation() + ATTENTION_PARTS_AT);
   const float *scales = reinterpret_cast<const float *>(c.d.activation() + ATTENTION_SCALES_AT);
   enum { BATCH = 4 };  // parts that a lane folds together
-  uint64_t *row = stamped_row(c.d, in.operands[MK_SLOT_ATTENTION_out]);
-  uint32_t units = in.params[MK_PARAM_ATTENTION_group] * a.head_dim() / 2;
+  uint64_t *row = stamped_row(c.d, in.parts[MK_PART_ATTENTION_out]);
+  uint32_t units = param(in, MK_PARAM_ATTENTION_group) * a.head_dim() / 2;
   // Few warps: what one of them executes, the three others of its scheduler wait for.
   uint32_t lane_bits = units * 4 <= MK_GPU_CONSUMER_WARPS * 32 ? 1 : 0, lanes = 1u << lane_bits;
   for (uint32_t start = c.warp * 32; start < units << lane_bits; start += MK_GPU_CONSUMER_WARPS * 32) {
@@ -362,20 +362,20 @@ __device__ inline void merge_parts(consumer &c, const mk_instruction &in, const 
 }
 
 // Writes the newest token's K and V into its block, by the last warps: the first ones have more to publish.
-__device__ inline void append_newest(consumer &c, const mk_instruction &in, const mk_gpu_buffer &kv) {
+__device__ inline void append_newest(consumer &c, const mk_instruction_word &in, const mk_gpu_buffer &kv) {
   uint32_t head_dim = kv.head_dim, dim = (MK_GPU_CONSUMER_WARPS - 1 - c.warp) * 32 + c.lane;
   if (dim >= head_dim) {
     return;
   }
   const uint16_t *newest = reinterpret_cast<const uint16_t *>(c.d.activation() + ATTENTION_NEWEST_AT);
-  const uint32_t *table = reinterpret_cast<const uint32_t *>(c.d.buffer(in.operands[MK_SLOT_ATTENTION_table]).address);
+  const uint32_t *table = reinterpret_cast<const uint32_t *>(whole_buffer(in, MK_WHOLE_ATTENTION_table).address);
   uint32_t token = position_of(c) % kv.block_tokens;
   uint64_t block = table[position_of(c) / kv.block_tokens];
   if (!index_fits(c.d, MK_GPU_FAULT_BLOCK, static_cast<uint32_t>(block), kv.blocks)) {
     return;
   }
   uint16_t *pair = reinterpret_cast<uint16_t *>(kv.address) +
-                   (block * kv.cols + in.operands[MK_SLOT_ATTENTION_kv].col) * 2 * kv.block_tokens * head_dim;
+                   (block * kv.cols + in.parts[MK_PART_ATTENTION_kv].col) * 2 * kv.block_tokens * head_dim;
   for (uint32_t which = 0; which < 2; which++) {
     pair[mk_block_offset(kv.block_tokens, head_dim, which, token, dim)] = newest[which * head_dim + dim];
   }
@@ -383,16 +383,16 @@ __device__ inline void append_newest(consumer &c, const mk_instruction &in, cons
 }
 
 // Whether this split, which has tokens, has the newest one.
-__device__ inline bool owns_newest(const consumer &c, const mk_instruction &in, const mk_gpu_buffer &kv) {
-  uint32_t round = in.params[MK_PARAM_ATTENTION_splits] * kv.span_tokens;
-  return (position_of(c) - in.operands[MK_SLOT_ATTENTION_kv].row * kv.span_tokens) % round < kv.span_tokens;
+__device__ inline bool owns_newest(const consumer &c, const mk_instruction_word &in, const mk_gpu_buffer &kv) {
+  uint32_t round = param(in, MK_PARAM_ATTENTION_splits) * kv.span_tokens;
+  return (position_of(c) - in.parts[MK_PART_ATTENTION_kv].row * kv.span_tokens) % round < kv.span_tokens;
 }
 
-__device__ inline void consume_ATTENTION(consumer &c, const mk_instruction &in) {
-  const mk_operand &kv_operand = in.operands[MK_SLOT_ATTENTION_kv];
+__device__ inline void consume_ATTENTION(consumer &c, const mk_instruction_word &in) {
+  const mk_operand &kv_operand = in.parts[MK_PART_ATTENTION_kv];
   const mk_gpu_buffer &kv = c.d.buffer(kv_operand);
   attention_shape a = {c.warp, kv.head_dim / 64u, 0};
-  while (SET_HEADS << a.set_bits < in.params[MK_PARAM_ATTENTION_group]) {
+  while (SET_HEADS << a.set_bits < param(in, MK_PARAM_ATTENTION_group)) {
     a.set_bits++;
   }
   // The last warps, which have the least to stage, look up what all need later.
@@ -413,7 +413,7 @@ __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction &in) 
       sums.total[j % 2] = 0.0f;
     }
     attend(c, in, a, a.rank() == a.ranks() - 1 && c.d.words()->owns_newest != 0, sums);
-    const mk_instruction &again = instruction_at_hand(c);  // registers are short
+    const mk_instruction_word &again = instruction_at_hand(c);  // registers are short
     if (a.head_dim() * 16 << a.set_bits > ATTENTION_PARTS_AT - ATTENTION_Q_AT) {
       consumers_meet(c);  // the parts lie where q was
     }
@@ -421,7 +421,7 @@ __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction &in) 
     consumers_meet(c);
     merge_parts(c, again, a, c.d.words()->combined == 0 ? nullptr : next_instruction(c));
     if (c.d.words()->owns_newest != 0) {
-      append_newest(c, again, c.d.buffer(again.operands[MK_SLOT_ATTENTION_kv]));
+      append_newest(c, again, c.d.buffer(again.parts[MK_PART_ATTENTION_kv]));
     }
     advance_pages(c, tile::uniform(c.d.words()->kv_pages));
   }

@@ -35,14 +35,14 @@ template <uint32_t steps>
 struct split_view {
   const prompt_consumer &c;
 
-  __device__ const mk_instruction &in() const { return instruction_at_hand(c); }
+  __device__ const mk_instruction_word &in() const { return instruction_at_hand(c); }
   __device__ uint32_t count() const { return lines_of(c.d).count; }
   __device__ uint32_t first() const { return lines_of(c.d).first; }  // positions of the step
   __device__ uint32_t end() const { return first() + count(); }
-  __device__ uint32_t span_tokens() const { return device::slot_of(in()).buffers[MK_SLOT_ATTENTION_kv].span_tokens; }
-  __device__ uint32_t first_span() const { return in().operands[MK_SLOT_ATTENTION_kv].row * span_tokens(); }
+  __device__ uint32_t span_tokens() const { return device::slot_of(in()).buffers[MK_PART_ATTENTION_kv].span_tokens; }
+  __device__ uint32_t first_span() const { return in().parts[MK_PART_ATTENTION_kv].row * span_tokens(); }
   __device__ uint32_t span_end(uint32_t span) const { return min(end(), span + span_tokens()); }
-  __device__ uint32_t stride() const { return in().params[MK_PARAM_ATTENTION_splits] * span_tokens(); }
+  __device__ uint32_t stride() const { return param(in(), MK_PARAM_ATTENTION_splits) * span_tokens(); }
 
   enum { DIMS = steps * 16, PAGES_PER_BLOCK = DIMS / 64, V_AT = DIMS == 64 ? MK_GPU_PAGE_BYTES / 2 : 0 };
   static_assert(2 * steps * 512 <= Q_BYTES, "the queries of a set have room");
@@ -63,9 +63,9 @@ __device__ inline const uint8_t *wait_span_page(const prompt_consumer &c, uint32
 template <uint32_t steps>
 __device__ inline void stage_queries(const prompt_consumer &c, const split_view<steps> &v) {
   enum { BATCH = 4 };  // fragments that are fetched together
-  const mk_operand &q = v.in().operands[MK_SLOT_ATTENTION_q];
+  const mk_operand &q = v.in().parts[MK_PART_ATTENTION_q];
   const mk_gpu_buffer &b = c.d.buffer(q);
-  float scale = __uint_as_float(v.in().params[MK_PARAM_ATTENTION_scale]) * SCORE_TO_2;
+  float scale = __uint_as_float(param(v.in(), MK_PARAM_ATTENTION_scale)) * SCORE_TO_2;
   uint32_t count = v.count(), line = words_of(c).set % HALVES * SET_LINES + tile::lane() / 4;
   const uint64_t *words = stamped_line(c.d, q) + static_cast<uint64_t>(line) * b.row_words +
                           words_of(c).set / HALVES * split_view<steps>::DIMS + tile::lane() % 4 * 2;
@@ -210,15 +210,15 @@ __device__ inline void put_new_tokens(const prompt_consumer &c, const split_view
                                       uint32_t from, uint32_t to) {
   using view = split_view<steps>;
   enum { BATCH = 8, PAIRS = view::DIMS / 2, THREADS = MK_GPU_CONSUMER_WARPS * 32 };
-  const mk_operand &operand = v.in().operands[MK_SLOT_ATTENTION_kv];
+  const mk_operand &operand = v.in().parts[MK_PART_ATTENTION_kv];
   const mk_gpu_buffer *buffers = device::slot_of(v.in()).buffers;
-  const mk_gpu_buffer &kv = buffers[MK_SLOT_ATTENTION_kv], &table = buffers[MK_SLOT_ATTENTION_table];
+  const mk_gpu_buffer &kv = buffers[MK_PART_ATTENTION_kv], &table = buffers[whole_at(MK_WHOLE_ATTENTION_table)];
   uint32_t whole = (to + PAIR_TOKENS - 1) / PAIR_TOKENS * PAIR_TOKENS;
   uint32_t dim = (c.d.warp * 32 + tile::lane()) % PAIRS * 2, rank = (c.d.warp * 32 + tile::lane()) / PAIRS;
   enum { RANKS = THREADS / PAIRS };  // a rank of threads has a token's K or V, and takes every so many-th
-  const uint64_t *keys = stamped_line(c.d, v.in().operands[MK_SLOT_ATTENTION_k]) + dim;
-  const uint64_t *values = stamped_line(c.d, v.in().operands[MK_SLOT_ATTENTION_v]) + dim;
-  uint32_t row_words = buffers[MK_SLOT_ATTENTION_k].row_words;
+  const uint64_t *keys = stamped_line(c.d, v.in().parts[MK_PART_ATTENTION_k]) + dim;
+  const uint64_t *values = stamped_line(c.d, v.in().parts[MK_PART_ATTENTION_v]) + dim;
+  uint32_t row_words = buffers[MK_PART_ATTENTION_k].row_words;
 #pragma unroll 1
   for (uint32_t base = rank; base < (whole - from) * 2; base += RANKS * BATCH) {
     tile::stamped_pair pairs[BATCH];
@@ -227,7 +227,7 @@ __device__ inline void put_new_tokens(const prompt_consumer &c, const split_view
       return ((base + i * RANKS) % 2 == 0 ? keys : values) + static_cast<uint64_t>(position(i) - v.first()) * row_words;
     };
     auto has = [&](uint32_t i) { return position(i) < to; };
-    wait_stamped_pairs<BATCH>(c.d, v.in().operands[MK_SLOT_ATTENTION_k].buffer, at, has, pairs);
+    wait_stamped_pairs<BATCH>(c.d, v.in().parts[MK_PART_ATTENTION_k].buffer, at, has, pairs);
 #pragma unroll
     for (uint32_t i = 0; i < BATCH; i++) {
       uint32_t token = position(i), which = (base + i * RANKS) % 2;
@@ -288,7 +288,7 @@ __device__ inline void move_set(const prompt_consumer &c, set_sums<steps> &sums)
 // The sums of a set become parts, published.
 template <uint32_t steps>
 __device__ inline void publish_set(const prompt_consumer &c, const split_view<steps> &v, set_sums<steps> &sums) {
-  const mk_operand &out = v.in().operands[MK_SLOT_ATTENTION_out];
+  const mk_operand &out = v.in().parts[MK_PART_ATTENTION_out];
   const mk_gpu_buffer &b = c.d.buffer(out);
   uint32_t t = tile::lane() % 4, count = v.count();
 #pragma unroll
@@ -365,7 +365,7 @@ __device__ __forceinline__ void attend_split(prompt_consumer &c) {
       put_new_tokens(c, v, span_of(c), max(v.first(), span_of(c)), v.span_end(span_of(c)));
     }
 #pragma unroll 1
-    for (put_word(words_of(c).set, c.d.warp); words_of(c).set < v.in().params[MK_PARAM_ATTENTION_group] * HALVES;
+    for (put_word(words_of(c).set, c.d.warp); words_of(c).set < param(v.in(), MK_PARAM_ATTENTION_group) * HALVES;
          put_word(words_of(c).set, words_of(c).set + MK_GPU_CONSUMER_WARPS)) {
       if (words_of(c).set % HALVES * SET_LINES < v.count()) {
         stage_queries(c, v);
@@ -382,10 +382,10 @@ __device__ __forceinline__ void attend_split(prompt_consumer &c) {
   }
 }
 
-__device__ inline void consume_ATTENTION(prompt_consumer &c, const mk_instruction &in) {
-  const mk_gpu_buffer &b = device::slot_of(in).buffers[MK_SLOT_ATTENTION_kv];
+__device__ inline void consume_ATTENTION(prompt_consumer &c, const mk_instruction_word &in) {
+  const mk_gpu_buffer &b = device::slot_of(in).buffers[MK_PART_ATTENTION_kv];
   const volatile prompt_state &state = lines_of(c.d);
-  if (in.operands[MK_SLOT_ATTENTION_kv].row * b.span_tokens >= state.first + state.count) {
+  if (in.parts[MK_PART_ATTENTION_kv].row * b.span_tokens >= state.first + state.count) {
     return;
   }
   consumers_meet();  // everybody has taken the last sums from where queries lie now

@@ -46,7 +46,7 @@ struct set_sums {          // columns 2 t and 2 t + 1 of lane 4 g + t
 
 // A unit's work for one slot. What every piece needs is in registers, the rest is looked up.
 struct slot_view {
-  const mk_instruction &in;
+  const mk_instruction_word &in;
   const volatile rows_state &state;
   uint32_t first, end;  // of the slot's rows in this step: the first position, and behind the last one
   uint32_t packed;      // slot, pages of a block, the split that this unit does of the slot
@@ -59,17 +59,17 @@ struct slot_view {
   __device__ uint32_t split() const { return packed >> 6; }
   __device__ uint32_t head_dim() const { return halves() * PAGE_DIMS; }
   __device__ uint32_t line(uint32_t row) const { return state.order[state.slot_start[slot()] + row]; }
-  __device__ const mk_gpu_buffer &kv() const { return device::slot_of(in).buffers[MK_SLOT_ATTENTION_kv]; }
+  __device__ const mk_gpu_buffer &kv() const { return device::slot_of(in).buffers[MK_PART_ATTENTION_kv]; }
   __device__ uint32_t steps() const { return head_dim() / 16; }
   __device__ uint32_t span_tokens() const { return kv().span_tokens; }
-  __device__ uint32_t group() const { return in.params[MK_PARAM_ATTENTION_group]; }
+  __device__ uint32_t group() const { return param(in, MK_PARAM_ATTENTION_group); }
   __device__ uint32_t head_bits() const {
     return 32 - __clz(static_cast<int>(group() - 1));
   }  // padded to a power of two
   __device__ uint32_t sets() const { return (((end - first) << head_bits()) + 7) / 8; }
   // Whether a set has four columns at most.
   __device__ bool few(uint32_t set) const { return ((end - first) << head_bits()) - set * 8 <= 4; }
-  __device__ uint32_t splits() const { return in.params[MK_PARAM_ATTENTION_splits]; }
+  __device__ uint32_t splits() const { return param(in, MK_PARAM_ATTENTION_splits); }
   __device__ uint32_t first_span() const { return split() * span_tokens(); }
 };
 
@@ -97,9 +97,9 @@ __device__ inline uint32_t *queries_at(uint32_t place) {
 
 // A set's q times scale to fragments. Afterwards all meet.
 __device__ inline void stage_queries(const consumer &c, const slot_view &v, uint32_t set, uint32_t place) {
-  const mk_operand &q = v.in.operands[MK_SLOT_ATTENTION_q];
-  const mk_gpu_buffer &b = device::slot_of(v.in).buffers[MK_SLOT_ATTENTION_q];
-  float scale = __uint_as_float(v.in.params[MK_PARAM_ATTENTION_scale]) * BASE_E_TO_2;
+  const mk_operand &q = v.in.parts[MK_PART_ATTENTION_q];
+  const mk_gpu_buffer &b = device::slot_of(v.in).buffers[MK_PART_ATTENTION_q];
+  float scale = __uint_as_float(param(v.in, MK_PARAM_ATTENTION_scale)) * BASE_E_TO_2;
   uint32_t i = c.warp % 8, pair = c.warp / 8 * 32 + c.lane;  // a warp's column, and pairs of it
   bool few = v.few(set);
   if (c.warp / 8 >= v.halves() || (few && i >= 4)) {
@@ -215,19 +215,19 @@ __device__ inline void wait_piece_page(const consumer &c, uint32_t number) {
 // K and V of the step's tokens in [from, to), all of the piece: into their pages and blocks. The warps that have no query to stage do the work
 // as far as it goes. Afterwards all meet.
 __device__ inline void put_new_tokens(consumer &c, const slot_view &v, uint32_t piece, uint32_t from, uint32_t to) {
-  const mk_operand &operand = v.in.operands[MK_SLOT_ATTENTION_kv];
+  const mk_operand &operand = v.in.parts[MK_PART_ATTENTION_kv];
   const mk_gpu_buffer *buffers = device::slot_of(v.in).buffers;
-  const mk_gpu_buffer &kv = v.kv(), &table = buffers[MK_SLOT_ATTENTION_table];
+  const mk_gpu_buffer &kv = v.kv(), &table = buffers[whole_at(MK_WHOLE_ATTENTION_table)];
   uint32_t head_dim = v.head_dim(), pair_bits = head_dim == 64 ? 5 : 6, units = (to - from) << (pair_bits + 1);
 #pragma unroll 1
   for (uint32_t base = (c.warp ^ 4) * 32; base < units; base += MK_GPU_CONSUMER_WARPS * 32) {
     uint32_t unit = base + c.lane, dim = (unit & ((1u << pair_bits) - 1)) * 2, which = unit >> pair_bits & 1;
     uint32_t position = from + (unit >> pair_bits) / 2, line = v.line(position - v.first);
     uint64_t block = reinterpret_cast<const uint32_t *>(table.address)[v.slot() * table.cols + position / BLOCK_TOKENS];
-    const mk_operand &source = v.in.operands[which == 0 ? MK_SLOT_ATTENTION_k : MK_SLOT_ATTENTION_v];
+    const mk_operand &source = v.in.parts[which == 0 ? MK_PART_ATTENTION_k : MK_PART_ATTENTION_v];
     tile::stamped_pair pair;
     wait_pair(c.d,
-              stamped_row(c.d, source) + static_cast<uint64_t>(line) * buffers[MK_SLOT_ATTENTION_k].row_words + dim,
+              stamped_row(c.d, source) + static_cast<uint64_t>(line) * buffers[MK_PART_ATTENTION_k].row_words + dim,
               true, source.buffer, pair);
     uint32_t data =
         tile::pack_bf16(__uint_as_float(tile::stamp_data(pair.low)), __uint_as_float(tile::stamp_data(pair.high)));
@@ -334,8 +334,8 @@ __device__ inline merged_unit merge_warps(const consumer &c, const merge_shape &
 // Output values `dim` and dim + 1 of a column.
 __device__ inline void publish_column(const consumer &c, const slot_view &v, const column &of, uint32_t dim,
                                       const merged_unit &sum) {
-  const mk_operand &out = v.in.operands[MK_SLOT_ATTENTION_out];
-  const mk_gpu_buffer &b = device::slot_of(v.in).buffers[MK_SLOT_ATTENTION_out];
+  const mk_operand &out = v.in.parts[MK_PART_ATTENTION_out];
+  const mk_gpu_buffer &b = device::slot_of(v.in).buffers[MK_PART_ATTENTION_out];
   if (!of.used || v.first_span() > of.position || !publishes(c.d)) {
     return;
   }
@@ -487,23 +487,23 @@ __device__ inline void attend_slot(consumer &c, slot_view v) {
   }
 }
 
-__device__ inline void consume_ATTENTION(rows_consumer &c, const mk_instruction &in) {
+__device__ inline void consume_ATTENTION(rows_consumer &c, const mk_instruction_word &in) {
   const volatile rows_state &state = rows_of(c.d);
-  const mk_operand &kv = in.operands[MK_SLOT_ATTENTION_kv];
+  const mk_operand &kv = in.parts[MK_PART_ATTENTION_kv];
   // Each lane looks whether there is something to do for its slot.
   uint32_t slot = c.lane % MK_MAX_ROWS, count = state.slot_count[slot];
   auto split_of = [&](uint32_t of) {  // looked up each time: registers are short
-    uint32_t splits = static_cast<const volatile uint32_t &>(in.params[MK_PARAM_ATTENTION_splits]);
+    uint32_t splits = static_cast<const volatile uint32_t &>(param(in, MK_PARAM_ATTENTION_splits));
     return (kv.row + splits - of % splits) % splits;
   };
-  bool works = count != 0 && split_of(slot) * device::slot_of(in).buffers[MK_SLOT_ATTENTION_kv].span_tokens <
+  bool works = count != 0 && split_of(slot) * device::slot_of(in).buffers[MK_PART_ATTENTION_kv].span_tokens <
                                  state.slot_first[slot] + count;
   // Parts and queries lie where results do. And the storers have all results when all warps have seen the pages of what came before.
   wait_for_storers(c);
 #pragma unroll 1
   for (uint32_t slots = __ballot_sync(0xffffffffu, works) & 0xffffu; slots != 0; slots &= slots - 1) {
     uint32_t next = __ffs(static_cast<int>(slots)) - 1;
-    const mk_gpu_buffer &b = device::slot_of(in).buffers[MK_SLOT_ATTENTION_kv];
+    const mk_gpu_buffer &b = device::slot_of(in).buffers[MK_PART_ATTENTION_kv];
     uint32_t begin = tile::uniform(state.slot_first[next]);
     attend_slot(c, {in, state, begin, begin + tile::uniform(state.slot_count[next]),
                     tile::uniform(slot_view::pack(next, split_of(next), static_cast<uint32_t>(b.head_dim)))});

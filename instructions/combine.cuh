@@ -15,13 +15,13 @@ __device__ inline uint32_t merge_lane_bits(uint32_t units) {
   return units * 4 <= MK_GPU_CONSUMER_WARPS * 32 ? 2 : units * 2 <= MK_GPU_CONSUMER_WARPS * 32 ? 1 : 0;
 }
 
-__device__ inline uint32_t splits_in_use(const consumer &c, const mk_instruction &combine) {
-  return min(position_of(c) / combine.params[MK_PARAM_COMBINE_span] + 1,
-             static_cast<uint32_t>(combine.operands[MK_SLOT_COMBINE_parts].rows));
+__device__ inline uint32_t splits_in_use(const consumer &c, const mk_instruction_word &combine) {
+  return min(position_of(c) / param(combine, MK_PARAM_COMBINE_span) + 1,
+             static_cast<uint32_t>(combine.parts[MK_PART_COMBINE_parts].rows));
 }
 
 // The instruction in the ring's next slot, if it is there.
-__device__ inline const mk_instruction *next_instruction(const consumer &c) {
+__device__ inline const mk_instruction_word *next_instruction(const consumer &c) {
   instruction_cursor next = at_hand(c);
   next.next();
   return &c.d.slot(next.slot())->instruction;
@@ -32,7 +32,7 @@ __device__ inline const mk_instruction *next_instruction(const consumer &c) {
 __device__ inline uint32_t fused_combine(const consumer &c) {
   instruction_cursor next = at_hand(c);
   next.next();
-  const mk_instruction *in = next_instruction(c);
+  const mk_instruction_word *in = next_instruction(c);
   if ((c.d.slot(at_hand(c).slot())->flags & SLOT_IS_LAST) != 0 ||
       !tile::test_wait(c.d.barrier(INSTRUCTION_FULL + next.slot()), next.phase()) || (in->flags & MK_FUSED) == 0) {
     return 0;
@@ -103,19 +103,19 @@ __device__ inline void fold_lanes(merged_unit &sum, uint32_t lanes) {
 }
 
 // Output values 2 unit and 2 unit + 1.
-__device__ inline void publish_combined(const consumer &c, const mk_instruction &in, uint32_t unit,
+__device__ inline void publish_combined(const consumer &c, const mk_instruction_word &in, uint32_t unit,
                                         const merged_unit &sum) {
   float scale = 1.0f / sum.total;
-  tile::store_stamped(stamped_row(c.d, in.operands[MK_SLOT_COMBINE_out]) + unit,
+  tile::store_stamped(stamped_row(c.d, in.parts[MK_PART_COMBINE_out]) + unit,
                       tile::pack_bf16(sum.low * scale, sum.high * scale), c.d.generation());
 }
 
-__device__ inline void consume_COMBINE(consumer &c, const mk_instruction &in) {
+__device__ inline void consume_COMBINE(consumer &c, const mk_instruction_word &in) {
   enum { BATCH = 4 };  // splits that a lane fetches together
   if (c.d.words()->combined == in.uid) {
     return;
   }
-  const mk_operand &parts = in.operands[MK_SLOT_COMBINE_parts];
+  const mk_operand &parts = in.parts[MK_PART_COMBINE_parts];
   const mk_gpu_buffer &b = c.d.buffer(parts);
   uint32_t stride = b.tile_cols, pair_bits = stride == 66 ? 5 : 6, in_use = splits_in_use(c, in);
   const uint64_t *rows = reinterpret_cast<const uint64_t *>(b.address);

@@ -22,13 +22,13 @@ __device__ inline void fold_part(float low, float high, float score, float total
 
 // Items k are lines `line` + k `lines`, each the same for a warp; pair `pair` of a head whose parts begin at `words`.
 template <uint32_t items>
-__device__ inline void combine_lines(const prompt_consumer &c, const mk_instruction &in, const uint64_t *words,
+__device__ inline void combine_lines(const prompt_consumer &c, const mk_instruction_word &in, const uint64_t *words,
                                      uint32_t line, uint32_t lines, uint32_t head, uint32_t pair) {
   enum { BATCH = 4 };  // splits that are fetched together
-  const mk_operand &parts = in.operands[MK_SLOT_COMBINE_parts], &out = in.operands[MK_SLOT_COMBINE_out];
+  const mk_operand &parts = in.parts[MK_PART_COMBINE_parts], &out = in.parts[MK_PART_COMBINE_out];
   const mk_gpu_buffer &b = c.d.buffer(parts), &to = c.d.buffer(out);
   line_pair sums[items];
-  uint32_t count = lines_of(c.d).count, span = in.params[MK_PARAM_COMBINE_span], units = parts.rows;
+  uint32_t count = lines_of(c.d).count, span = param(in, MK_PARAM_COMBINE_span), units = parts.rows;
   uint32_t last = min(line + (items - 1) * lines, count - 1),
            most = min((lines_of(c.d).first + last) / span + 1, units);
   // In use of a line are as many splits as of the last one, but those that begin behind it.
@@ -76,9 +76,9 @@ __device__ inline void combine_lines(const prompt_consumer &c, const mk_instruct
   }
 }
 
-__device__ inline void consume_COMBINE(prompt_consumer &c, const mk_instruction &in) {
+__device__ inline void consume_COMBINE(prompt_consumer &c, const mk_instruction_word &in) {
   enum { ITEMS = 4 };
-  const mk_operand &parts = in.operands[MK_SLOT_COMBINE_parts], &out = in.operands[MK_SLOT_COMBINE_out];
+  const mk_operand &parts = in.parts[MK_PART_COMBINE_parts], &out = in.parts[MK_PART_COMBINE_out];
   uint32_t stride = c.d.buffer(parts).tile_cols, pair_bits = stride == 66 ? 5 : 6, thread = threadIdx.x;
   uint32_t pair = thread & ((1u << pair_bits) - 1), lines = MK_GPU_CONSUMER_WARPS * 32 >> pair_bits;
 #pragma unroll 1

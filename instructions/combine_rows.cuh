@@ -8,13 +8,13 @@
 
 namespace mk {
 
-__device__ inline void consume_COMBINE(rows_consumer &c, const mk_instruction &in) {
+__device__ inline void consume_COMBINE(rows_consumer &c, const mk_instruction_word &in) {
   enum { BATCH = 4 };  // splits that a thread fetches together
-  const mk_operand &parts = in.operands[MK_SLOT_COMBINE_parts], &out = in.operands[MK_SLOT_COMBINE_out];
+  const mk_operand &parts = in.parts[MK_PART_COMBINE_parts], &out = in.parts[MK_PART_COMBINE_out];
   const mk_gpu_buffer &b = c.d.buffer(parts), &to = c.d.buffer(out);
   const volatile rows_state &state = rows_of(c.d);
   uint32_t rows = c.d.params.rows, stride = b.tile_cols, pair_bits = stride == 66 ? 5 : 6, heads = parts.cols;
-  uint32_t units = parts.rows, span = in.params[MK_PARAM_COMBINE_span];
+  uint32_t units = parts.rows, span = param(in, MK_PARAM_COMBINE_span);
   auto has_work = [&](uint32_t line) {
     return (state.active >> line & 1) != 0 && !alone_in_use(state.rows[line].position, span, units);
   };

@@ -7,10 +7,10 @@
 
 namespace mk {
 
-__device__ inline void begin_GLU(const storer &s, const mk_instruction &in, row_store &r) {
-  r.tiles = in.operands[MK_SLOT_GLU_weight].rows;
-  r.row = stamped_row(s.d, in.operands[MK_SLOT_GLU_out]);
-  begin_norm(__uint_as_float(in.params[MK_PARAM_GLU_eps]), static_cast<float>(in.params[MK_PARAM_GLU_width]), r);
+__device__ inline void begin_GLU(const storer &s, const mk_instruction_word &in, row_store &r) {
+  r.tiles = in.parts[MK_PART_GLU_weight].rows;
+  r.row = stamped_row(s.d, in.parts[MK_PART_GLU_out]);
+  begin_norm(__uint_as_float(param(in, MK_PARAM_GLU_eps)), static_cast<float>(param(in, MK_PARAM_GLU_width)), r);
 }
 
 // By the approximate exponential and division: within a few units of the last place of fp32, where bf16 leaves.
@@ -18,7 +18,7 @@ __device__ inline float gated(float gate, float up) {
   return __fdividef(gate, 1.0f + tile::exp2(gate * -1.4426950408889634f)) * up;
 }
 
-__device__ inline void finish_GLU(const storer &s, const mk_instruction &, uint32_t i, two_rows y, float squares,
+__device__ inline void finish_GLU(const storer &s, const mk_instruction_word &, uint32_t i, two_rows y, float squares,
                                   row_store &r) {
   y = normed(i, y, squares, r);
   two_rows up = from_partner(y, 4);

@@ -11,10 +11,10 @@
 namespace mk {
 
 // Without rows one empty result comes all the same.
-__device__ inline void begin_HEAD(const storer &s, const mk_instruction &in, row_store &r) {
-  r.tiles = max(in.operands[MK_SLOT_HEAD_weight].rows, static_cast<uint16_t>(1));
-  r.plain = reinterpret_cast<float *>(s.d.buffer(in.operands[MK_SLOT_HEAD_logits]).address);
-  begin_norm(__uint_as_float(in.params[MK_PARAM_HEAD_eps]), static_cast<float>(in.params[MK_PARAM_HEAD_width]), r);
+__device__ inline void begin_HEAD(const storer &s, const mk_instruction_word &in, row_store &r) {
+  r.tiles = max(in.parts[MK_PART_HEAD_weight].rows, static_cast<uint16_t>(1));
+  r.plain = reinterpret_cast<float *>(s.d.buffer(in.parts[MK_PART_HEAD_logits]).address);
+  begin_norm(__uint_as_float(param(in, MK_PARAM_HEAD_eps)), static_cast<float>(param(in, MK_PARAM_HEAD_width)), r);
   r.best = -INFINITY;
   r.index = MK_CANDIDATE_NONE;
   r.stop = blockIdx.x == 0 ? tile::load_system(s.d.params.stop) : 0;  // from the host: under way meanwhile
@@ -29,10 +29,10 @@ __device__ inline void take_candidate(float y, uint32_t row, row_store &r) {
 }
 
 // Gives the logits.
-__device__ inline two_rows finish_HEAD(const storer &s, const mk_instruction &in, uint32_t i, two_rows y, float squares,
-                                       row_store &r) {
-  const mk_operand &weight = in.operands[MK_SLOT_HEAD_weight];
-  uint32_t row = (weight.row + i) * 16 + 2 * s.lane, vocab = in.params[MK_PARAM_HEAD_vocab];
+__device__ inline two_rows finish_HEAD(const storer &s, const mk_instruction_word &in, uint32_t i, two_rows y,
+                                       float squares, row_store &r) {
+  const mk_operand &weight = in.parts[MK_PART_HEAD_weight];
+  uint32_t row = (weight.row + i) * 16 + 2 * s.lane, vocab = param(in, MK_PARAM_HEAD_vocab);
   y = normed(i, y, squares, r);
   if (i < weight.rows && s.lane < 8 && row < vocab) {
     take_candidate(y.even, row, r);
@@ -44,20 +44,20 @@ __device__ inline two_rows finish_HEAD(const storer &s, const mk_instruction &in
 }
 
 // inside: the row does not choose.
-__device__ inline void end_HEAD(const storer &s, const mk_instruction &in, bool inside, row_store &r) {
+__device__ inline void end_HEAD(const storer &s, const mk_instruction_word &in, bool inside, row_store &r) {
   best_of_lanes(r.best, r.index);
   if (inside) {
     r.best = -INFINITY;
     r.index = MK_CANDIDATE_NONE;
   }
-  uint64_t *candidate = stamped_row(s.d, in.operands[MK_SLOT_HEAD_candidate]);
+  uint64_t *candidate = stamped_row(s.d, in.parts[MK_PART_HEAD_candidate]);
   if (s.lane == 0 && publishes(s.d)) {
     tile::store_stamped(candidate, __float_as_uint(r.best), s.d.generation());
     tile::store_stamped(candidate + 1, r.index | (r.stop != 0 ? MK_CANDIDATE_STOP : 0u), s.d.generation());
   }
 }
 
-__device__ inline void end_HEAD(const storer &s, const mk_instruction &in, row_store &r) {
+__device__ inline void end_HEAD(const storer &s, const mk_instruction_word &in, row_store &r) {
   end_HEAD(s, in, (state_of(s).flags & MK_ROW_CHOOSES) == 0, r);
 }
 

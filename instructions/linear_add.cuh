@@ -7,12 +7,12 @@
 
 namespace mk {
 
-__device__ inline void begin_LINEAR_ADD(const storer &s, const mk_instruction &in, row_store &r) {
-  begin_residual(s, in, MK_SLOT_LINEAR_ADD_residual_out, MK_SLOT_LINEAR_ADD_out, r);
+__device__ inline void begin_LINEAR_ADD(const storer &s, const mk_instruction_word &in, row_store &r) {
+  begin_residual(s, in, MK_PART_LINEAR_ADD_residual_out, MK_PART_LINEAR_ADD_out, r);
 }
 
-__device__ inline void prepare_LINEAR_ADD(const storer &s, const mk_instruction &in, uint32_t i, row_store &r) {
-  r.a = load_residual(s, in.operands[MK_SLOT_LINEAR_ADD_residual_in], i);
+__device__ inline void prepare_LINEAR_ADD(const storer &s, const mk_instruction_word &in, uint32_t i, row_store &r) {
+  r.a = load_residual(s, in.parts[MK_PART_LINEAR_ADD_residual_in], i);
 }
 
 }  // namespace mk

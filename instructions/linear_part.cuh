@@ -7,13 +7,13 @@
 
 namespace mk {
 
-__device__ inline void begin_LINEAR_PART(const storer &s, const mk_instruction &in, row_store &r) {
-  r.tiles = in.operands[MK_SLOT_LINEAR_PART_weight].rows;
-  r.row = stamped_row(s.d, in.operands[MK_SLOT_LINEAR_PART_out]);
+__device__ inline void begin_LINEAR_PART(const storer &s, const mk_instruction_word &in, row_store &r) {
+  r.tiles = in.parts[MK_PART_LINEAR_PART_weight].rows;
+  r.row = stamped_row(s.d, in.parts[MK_PART_LINEAR_PART_out]);
 }
 
-__device__ inline void finish_LINEAR_PART(const storer &s, const mk_instruction &, uint32_t i, const two_rows &y, float,
-                                          const row_store &r) {
+__device__ inline void finish_LINEAR_PART(const storer &s, const mk_instruction_word &, uint32_t i, const two_rows &y,
+                                          float, const row_store &r) {
   publish_floats(s, r.row, i * 16, y);
 }
 

@@ -62,8 +62,8 @@ __device__ inline void fetch_lines(const prompt_consumer &c, const mk_operand &o
 // A HEAD that computes nothing waits for x all the same: its candidates tell all SMs what x was computed from, too, and on that rests that nobody
 // overwrites what a slower SM still waits for (docs/VERIFIER.md). By the warp that publishes them: looks of more warps keep those SMs
 // from their work that x comes from.
-__device__ inline void wait_for_input(const prompt_consumer &c, const mk_instruction &in, uint32_t steps) {
-  const mk_operand &operand = in.operands[LINEAR_X];
+__device__ inline void wait_for_input(const prompt_consumer &c, const mk_instruction_word &in, uint32_t steps) {
+  const mk_operand &operand = in.parts[LINEAR_X];
   const mk_gpu_buffer &x = device::slot_of(in).buffers[LINEAR_X];
   const uint32_t *flags = value_view(x).flags(x) + operand.col * x.tile_cols / 16 * HALF_FLAGS + tile::lane();
   uint32_t count = steps * HALF_FLAGS;
@@ -100,14 +100,14 @@ __device__ inline void scale_lines(const prompt_consumer &c, const uint32_t (&ga
 }
 
 // This warp's part of the chunk whose part begins at `step`, `left` steps of it. The gains are under way while x is waited for.
-__device__ inline void fetch_chunk(const prompt_consumer &c, const mk_instruction &in, uint32_t step, uint32_t left,
-                                   bool first, line_fragments &to) {
+__device__ inline void fetch_chunk(const prompt_consumer &c, const mk_instruction_word &in, uint32_t step,
+                                   uint32_t left, bool first, line_fragments &to) {
   uint32_t lane = tile::lane();
-  const mk_operand &operand = in.operands[LINEAR_X];
+  const mk_operand &operand = in.parts[LINEAR_X];
   const mk_gpu_buffer &x = device::slot_of(in).buffers[LINEAR_X];
   uint32_t x_step = step + operand.col * x.tile_cols / 16, gains[PART_STEPS][2];
   const uint32_t *gain =
-      reinterpret_cast<const uint32_t *>(device::slot_of(in).buffers[LINEAR_GAIN].address) + step * 8 + lane % 4;
+      reinterpret_cast<const uint32_t *>(whole_buffer(in, LINEAR_GAIN).address) + step * 8 + lane % 4;
 #pragma unroll
   for (uint32_t i = 0; i < PART_STEPS * 2; i++) {
     gains[i / 2][i % 2] = has_norm(in) && i / 2 < left ? __ldg(gain + i * 4) : 0;
@@ -123,7 +123,7 @@ __device__ inline void fetch_chunk(const prompt_consumer &c, const mk_instructio
 }
 
 // 1 / rms of the lines that this warp finishes, once all squares are there.
-__device__ inline void put_scales(const prompt_consumer &c, const mk_instruction &in) {
+__device__ inline void put_scales(const prompt_consumer &c, const mk_instruction_word &in) {
   uint32_t line = c.d.warp * 8 + tile::lane() % 8;
   float sum = 0.0f;
 #pragma unroll
@@ -133,7 +133,7 @@ __device__ inline void put_scales(const prompt_consumer &c, const mk_instruction
   __syncwarp();
   // Four lanes write the same.
   prompt_shared()->scales[line] =
-      rsqrtf(__fdividef(sum, static_cast<float>(in.params[1])) + __uint_as_float(in.params[0]));
+      rsqrtf(__fdividef(sum, static_cast<float>(param(in, 1))) + __uint_as_float(param(in, 0)));
   __syncwarp();
 }
 
@@ -293,11 +293,12 @@ __device__ inline void publish_floats(const prompt_consumer &c, const mk_operand
   }
 }
 
-__device__ inline void finish_rotated(const prompt_consumer &c, const mk_instruction &in, uint32_t row, line_sums &y) {
+__device__ inline void finish_rotated(const prompt_consumer &c, const mk_instruction_word &in, uint32_t row,
+                                      line_sums &y) {
   uint32_t lane = tile::lane();
-  uint32_t tile = in.operands[MK_SLOT_QKV_weight].row + row, tiles_per_head = in.params[MK_PARAM_QKV_head_dim] / 16;
-  if (tile < in.params[MK_PARAM_QKV_rope_tiles]) {
-    const float *inv_freq = reinterpret_cast<const float *>(c.d.buffer(in.operands[MK_SLOT_QKV_inv_freq]).address);
+  uint32_t tile = in.parts[MK_PART_QKV_weight].row + row, tiles_per_head = param(in, MK_PARAM_QKV_head_dim) / 16;
+  if (tile < param(in, MK_PARAM_QKV_rope_tiles)) {
+    const float *inv_freq = reinterpret_cast<const float *>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address);
     float frequency = __ldg(inv_freq + tile % tiles_per_head * 8 + lane / 4);
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {  // as prepare_QKV does
@@ -310,15 +311,15 @@ __device__ inline void finish_rotated(const prompt_consumer &c, const mk_instruc
       y.value[2 + i] = b * cosine + a * sine;
     }
   }
-  publish_floats(c, in.operands[MK_SLOT_QKV_out], row, y);
+  publish_floats(c, in.parts[MK_PART_QKV_out], row, y);
 }
 
 // Logits of the line that chooses, the last one; the best of them that each lane of its warp has seen lies in shared memory.
-__device__ inline void finish_logits(const prompt_consumer &c, const mk_instruction &in, uint32_t tile,
+__device__ inline void finish_logits(const prompt_consumer &c, const mk_instruction_word &in, uint32_t tile,
                                      const line_sums &y) {
   uint32_t lane = tile::lane();
-  const mk_operand &logits = in.operands[MK_SLOT_HEAD_logits];
-  uint32_t vocab = in.params[MK_PARAM_HEAD_vocab], chooser = lines_of(c.d).count - 1;
+  const mk_operand &logits = in.parts[MK_PART_HEAD_logits];
+  uint32_t vocab = param(in, MK_PARAM_HEAD_vocab), chooser = lines_of(c.d).count - 1;
   volatile float &best = prompt_shared()->best[lane];
   volatile uint32_t &index = prompt_shared()->index[lane];
   if (c.d.warp != chooser / 8) {
@@ -326,7 +327,7 @@ __device__ inline void finish_logits(const prompt_consumer &c, const mk_instruct
   }
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
-    uint32_t row = (in.operands[MK_SLOT_HEAD_weight].row + tile) * 16 + lane / 4 + i / 2 * 8;
+    uint32_t row = (in.parts[MK_PART_HEAD_weight].row + tile) * 16 + lane / 4 + i / 2 * 8;
     if (line_of(c, lane, i) == chooser && row < vocab) {
       reinterpret_cast<float *>(c.d.buffer(logits).address)[static_cast<uint64_t>(chooser) * vocab + row] = y.value[i];
       if (candidate_above(y.value[i], row, best, index)) {
@@ -345,7 +346,7 @@ __device__ inline void begin_HEAD(const prompt_consumer &c) {
 }
 
 // The candidates of all active lines, behind all that this SM has done in this step: of the one that chooses, and empty ones.
-__device__ inline void end_HEAD(const prompt_consumer &c, const mk_instruction &in) {
+__device__ inline void end_HEAD(const prompt_consumer &c, const mk_instruction_word &in) {
   const volatile prompt_state &state = lines_of(c.d);
   consumers_meet();
   if (c.d.warp != 0 || !publishes(c.d)) {
@@ -355,7 +356,7 @@ __device__ inline void end_HEAD(const prompt_consumer &c, const mk_instruction &
   float best = prompt_shared()->best[tile::lane()];
   uint32_t index = prompt_shared()->index[tile::lane()];
   best_of_lanes(best, index);
-  uint64_t *words = stamped_line(c.d, in.operands[MK_SLOT_HEAD_candidate]);
+  uint64_t *words = stamped_line(c.d, in.parts[MK_PART_HEAD_candidate]);
   for (uint32_t line = tile::lane(); line < state.count; line += 32) {
     bool chooses = state.chooses != 0 && line + 1 == state.count;
     tile::store_stamped_pair(words + line * 2, __float_as_uint(chooses ? best : -INFINITY),
@@ -365,27 +366,28 @@ __device__ inline void end_HEAD(const prompt_consumer &c, const mk_instruction &
 }
 
 // How an opcode ends a row tile, of which it has the sums of all of K: finish_X, or with logits.
-__device__ inline void finish_QKV(const prompt_consumer &c, const mk_instruction &in, uint32_t tile, line_sums &y) {
+__device__ inline void finish_QKV(const prompt_consumer &c, const mk_instruction_word &in, uint32_t tile,
+                                  line_sums &y) {
   finish_rotated(c, in, tile, y);
 }
-__device__ inline void finish_GLU(const prompt_consumer &c, const mk_instruction &in, uint32_t tile, line_sums &y) {
-  finish_gated(c, in.operands[MK_SLOT_GLU_out], tile, y);
+__device__ inline void finish_GLU(const prompt_consumer &c, const mk_instruction_word &in, uint32_t tile,
+                                  line_sums &y) {
+  finish_gated(c, in.parts[MK_PART_GLU_out], tile, y);
 }
-__device__ inline void finish_LINEAR_PART(const prompt_consumer &c, const mk_instruction &in, uint32_t tile,
+__device__ inline void finish_LINEAR_PART(const prompt_consumer &c, const mk_instruction_word &in, uint32_t tile,
                                           line_sums &y) {
-  publish_floats(c, in.operands[MK_SLOT_LINEAR_PART_out], tile, y);
+  publish_floats(c, in.parts[MK_PART_LINEAR_PART_out], tile, y);
 }
-__device__ inline void finish_LINEAR_ADD(const prompt_consumer &c, const mk_instruction &in, uint32_t tile,
+__device__ inline void finish_LINEAR_ADD(const prompt_consumer &c, const mk_instruction_word &in, uint32_t tile,
                                          line_sums &y) {
-  finish_residual(c, in.operands[MK_SLOT_LINEAR_ADD_residual_out], in.operands[MK_SLOT_LINEAR_ADD_out], tile, y);
+  finish_residual(c, in.parts[MK_PART_LINEAR_ADD_residual_out], in.parts[MK_PART_LINEAR_ADD_out], tile, y);
 }
 
 template <typename role>
-__device__ inline void finish_sums(const role &c, const mk_instruction &in, uint32_t tile, line_sums &y) {
-#define MK_OPCODE(NAME, text, state, semantics)                                                                \
-  static_assert(                                                                                               \
-      !is_linear(MK_OP_##NAME) || slots_of(MK_OP_##NAME).logits >= 0 || MK_HAS(finish_##NAME(c, in, tile, y)), \
-      "no finish_" #NAME);
+__device__ inline void finish_sums(const role &c, const mk_instruction_word &in, uint32_t tile, line_sums &y) {
+#define MK_OPCODE(NAME, text, state, semantics)                                                                      \
+  static_assert(!is_linear(MK_OP_##NAME) || places_of(MK_OP_##NAME).logits || MK_HAS(finish_##NAME(c, in, tile, y)), \
+                "no finish_" #NAME);
 #include "vm/program/opcodes.def"
   switch (in.opcode) {
 #define MK_OPCODE(NAME, text, state, semantics)                      \
@@ -402,7 +404,7 @@ __device__ inline void finish_sums(const role &c, const mk_instruction &in, uint
 }
 
 // Takes the sums of a chunk of row tile `tile`, the `last` one of its chunks or not.
-__device__ inline void take_tile(const prompt_consumer &c, const mk_instruction &in, uint32_t rows, uint32_t tile,
+__device__ inline void take_tile(const prompt_consumer &c, const mk_instruction_word &in, uint32_t rows, uint32_t tile,
                                  bool last, uint32_t number, line_sums &y) {
   uint32_t lane = tile::lane();
   take_sums(c, number, y);
@@ -435,8 +437,8 @@ __device__ inline line_sums get_owed(const prompt_consumer &c) {
 }
 
 // Sums that have been put are taken behind the products of the next row tile, so that one warp's products go on beside another's sums.
-__device__ __forceinline__ void consume_linear(prompt_consumer &c, const mk_instruction &in) {
-  const mk_operand &from = in.operands[LINEAR_X], &weight = in.operands[has_norm(in) ? 2 : 1];
+__device__ __forceinline__ void consume_linear(prompt_consumer &c, const mk_instruction_word &in) {
+  const mk_operand &from = in.parts[LINEAR_X], &weight = in.parts[LINEAR_WEIGHT];
   uint32_t steps = from.cols * c.d.buffer(from).tile_cols / 16;
   // The row tiles of a HEAD are computed where a line chooses.
   uint32_t rows = in.opcode == MK_OP_HEAD && lines_of(c.d).chooses == 0 ? 0 : weight.rows;
@@ -464,7 +466,7 @@ __device__ __forceinline__ void consume_linear(prompt_consumer &c, const mk_inst
         float4 kept = __ldcg(kept_sums(c, tile));
         y.value[0] = kept.x, y.value[1] = kept.y, y.value[2] = kept.z, y.value[3] = kept.w;
       } else if (chunk == 0 && in.opcode == MK_OP_LINEAR_ADD) {
-        fetch_residual(c, in.operands[MK_SLOT_LINEAR_ADD_residual_in], tile, y);
+        fetch_residual(c, in.parts[MK_PART_LINEAR_ADD_residual_in], tile, y);
       }
       tile::sum_tile sums[LINE_TILES];
       multiply_part(c, pages, x, left, sums);
@@ -494,24 +496,24 @@ __device__ __forceinline__ void consume_linear(prompt_consumer &c, const mk_inst
   if (in.opcode == MK_OP_HEAD) {
     end_HEAD(c, in);
   } else if (in.opcode == MK_OP_GLU) {
-    const mk_operand &out = in.operands[MK_SLOT_GLU_out];
+    const mk_operand &out = in.parts[MK_PART_GLU_out];
     raise_flags(c, c.d.buffer(out), out.col, rows);
   } else if (in.opcode == MK_OP_LINEAR_ADD) {
-    const mk_operand &out = in.operands[MK_SLOT_LINEAR_ADD_out];
+    const mk_operand &out = in.parts[MK_PART_LINEAR_ADD_out];
     raise_flags(c, c.d.buffer(out), out.col * 2, rows * 2);
   }
 }
 
 // Parts are added in order, two of them under way at a time.
-__device__ inline void consume_REDUCE_ADD(prompt_consumer &c, const mk_instruction &in) {
+__device__ inline void consume_REDUCE_ADD(prompt_consumer &c, const mk_instruction_word &in) {
   uint32_t lane = tile::lane(), count = lines_of(c.d).count;
-  const mk_operand &parts = in.operands[MK_SLOT_REDUCE_ADD_parts], &out = in.operands[MK_SLOT_REDUCE_ADD_out];
+  const mk_operand &parts = in.parts[MK_PART_REDUCE_ADD_parts], &out = in.parts[MK_PART_REDUCE_ADD_out];
   const mk_gpu_buffer &b = c.d.buffer(parts);
   const uint64_t *words = stamped_line(c.d, parts) + lane / 4;
 #pragma unroll 1
   for (uint32_t tile = 0; tile < parts.cols; tile++) {
     line_sums residual, y;
-    fetch_residual(c, in.operands[MK_SLOT_REDUCE_ADD_residual_in], tile, residual);
+    fetch_residual(c, in.parts[MK_PART_REDUCE_ADD_residual_in], tile, residual);
     tile::zero(y);
 #pragma unroll 1
     for (uint32_t part = 0; part < parts.rows; part += 2) {
@@ -531,7 +533,7 @@ __device__ inline void consume_REDUCE_ADD(prompt_consumer &c, const mk_instructi
     for (uint32_t i = 0; i < 4; i++) {
       y.value[i] += residual.value[i];
     }
-    finish_residual(c, in.operands[MK_SLOT_REDUCE_ADD_residual_out], out, tile, y);
+    finish_residual(c, in.parts[MK_PART_REDUCE_ADD_residual_out], out, tile, y);
   }
   raise_flags(c, c.d.buffer(out), out.col * 2, parts.cols * 2);
 }

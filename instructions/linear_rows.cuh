@@ -13,8 +13,8 @@
 namespace mk {
 
 // Consumer warp p fetches part p of a row tile; parts are added like the sums of warps.
-__device__ inline void consume_REDUCE_ADD(rows_consumer &c, const mk_instruction &in) {
-  const mk_operand &parts = in.operands[MK_SLOT_REDUCE_ADD_parts];
+__device__ inline void consume_REDUCE_ADD(rows_consumer &c, const mk_instruction_word &in) {
+  const mk_operand &parts = in.parts[MK_PART_REDUCE_ADD_parts];
   const mk_gpu_buffer &b = c.d.buffer(parts);
   uint32_t rows = c.d.params.rows, active = rows_of(c.d).active, g = c.lane / 4;
   const uint64_t *part = reinterpret_cast<const uint64_t *>(b.address) +
@@ -46,11 +46,11 @@ __device__ inline lines_store begin_lines(const mk_operand &weight) {
   return {weight.rows, (weight.cols + CHUNK_STEPS - 1u) / CHUNK_STEPS};
 }
 
-__device__ inline lines_store begin_rows(const rows_storer &s, const mk_instruction &in) {
+__device__ inline lines_store begin_rows(const rows_storer &s, const mk_instruction_word &in) {
   if (in.opcode == MK_OP_REDUCE_ADD) {
-    return {in.operands[MK_SLOT_REDUCE_ADD_residual_out].cols, 1};
+    return {in.parts[MK_PART_REDUCE_ADD_residual_out].cols, 1};
   }
-  lines_store r = begin_lines(in.operands[has_norm(in) ? 2 : 1]);
+  lines_store r = begin_lines(in.parts[LINEAR_WEIGHT]);
   if (in.opcode == MK_OP_HEAD) {
     rows_shared()->stop = blockIdx.x == 0 ? tile::load_system(s.d.params.stop) : 0;
 #pragma unroll
@@ -58,7 +58,7 @@ __device__ inline lines_store begin_rows(const rows_storer &s, const mk_instruct
       lane_word(s, i) = -INFINITY;
       lane_word(s, 2 + i) = __uint_as_float(MK_CANDIDATE_NONE);
     }
-    r.rows = rows_to_do(s.d, in, in.operands[MK_SLOT_HEAD_weight]);
+    r.rows = rows_to_do(s.d, in, in.parts[MK_PART_HEAD_weight]);
     if (r.rows == 0) {  // one empty result comes all the same
       r.rows = r.chunks = 1;
     }
@@ -73,10 +73,10 @@ __device__ inline word *words_of(const rows_storer &s, const mk_operand &operand
 }
 
 // By how much row g of row tile `row` is turned from one position to the next.
-__device__ inline float frequency_of(const rows_storer &s, const mk_instruction &in, uint32_t row) {
-  uint32_t tile = in.operands[MK_SLOT_QKV_weight].row + row, tiles_per_head = in.params[MK_PARAM_QKV_head_dim] / 16;
-  bool rotates = tile < in.params[MK_PARAM_QKV_rope_tiles];
-  const float *inv_freq = reinterpret_cast<const float *>(s.d.buffer(in.operands[MK_SLOT_QKV_inv_freq]).address);
+__device__ inline float frequency_of(const rows_storer &s, const mk_instruction_word &in, uint32_t row) {
+  uint32_t tile = in.parts[MK_PART_QKV_weight].row + row, tiles_per_head = param(in, MK_PARAM_QKV_head_dim) / 16;
+  bool rotates = tile < param(in, MK_PARAM_QKV_rope_tiles);
+  const float *inv_freq = reinterpret_cast<const float *>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address);
   return rotates ? __ldg(inv_freq + tile % tiles_per_head * 8 + s.lane / 4) : 0.0f;
 }
 
@@ -186,10 +186,10 @@ __device__ inline void rotate(const rows_storer &s, line_sums &y) {
 }
 
 // Logits and candidates of the lines that choose.
-__device__ inline void finish_logits(const rows_storer &s, const mk_instruction &in, uint32_t tile,
+__device__ inline void finish_logits(const rows_storer &s, const mk_instruction_word &in, uint32_t tile,
                                      const line_sums &y) {
-  const mk_operand &weight = in.operands[MK_SLOT_HEAD_weight];
-  uint32_t vocab = in.params[MK_PARAM_HEAD_vocab], chooses = rows_of(s.d).chooses;
+  const mk_operand &weight = in.parts[MK_PART_HEAD_weight];
+  uint32_t vocab = param(in, MK_PARAM_HEAD_vocab), chooses = rows_of(s.d).chooses;
   if (rows_to_do(s.d, in, weight) == 0) {
     return;
   }
@@ -197,7 +197,7 @@ __device__ inline void finish_logits(const rows_storer &s, const mk_instruction 
   for (uint32_t i = 0; i < 4; i++) {
     uint32_t line = line_of(s, i), row = (weight.row + tile) * 16 + s.lane / 4 + i / 2 * 8;
     if ((chooses >> line & 1) != 0 && row < vocab) {
-      words_of<float>(s, in.operands[MK_SLOT_HEAD_logits])[static_cast<uint64_t>(line) * vocab + row] = y.value[i];
+      words_of<float>(s, in.parts[MK_PART_HEAD_logits])[static_cast<uint64_t>(line) * vocab + row] = y.value[i];
       if (candidate_above(y.value[i], row, lane_word(s, i % 2), __float_as_uint(lane_word(s, 2 + i % 2)))) {
         lane_word(s, i % 2) = y.value[i];
         lane_word(s, 2 + i % 2) = __uint_as_float(row);
@@ -206,8 +206,8 @@ __device__ inline void finish_logits(const rows_storer &s, const mk_instruction 
   }
 }
 
-__device__ inline void end_HEAD(const rows_storer &s, const mk_instruction &in) {
-  uint64_t *words = stamped_row(s.d, in.operands[MK_SLOT_HEAD_candidate]);
+__device__ inline void end_HEAD(const rows_storer &s, const mk_instruction_word &in) {
+  uint64_t *words = stamped_row(s.d, in.parts[MK_PART_HEAD_candidate]);
 #pragma unroll 1
   for (uint32_t i = 0; i < 2; i++) {
     float best = lane_word(s, i);
@@ -231,37 +231,39 @@ __device__ inline void end_HEAD(const rows_storer &s, const mk_instruction &in) 
 // What additions to the residual have, one after the other.
 __host__ __device__ constexpr bool residuals_are_in_order() {
   bool good = true;
-#define MK_OPERAND(NAME, slot, field, access, role, when, dtype, store)                                  \
-  good = good && (slots_of(MK_OP_##NAME).residual < 0 ||                                                 \
-                  (same_name(#field, "residual_out") == (slot == slots_of(MK_OP_##NAME).residual + 1) && \
-                   same_name(#field, "out") == (slot == slots_of(MK_OP_##NAME).residual + 2)));
+#define MK_OPERAND(NAME, slot, field, access, role, when, extent, dtype, store)           \
+  good =                                                                                  \
+      good && (places_of(MK_OP_##NAME).residual < 0 ||                                    \
+               ((!same_name(#field, "residual_out") ||                                    \
+                 place_of(MK_OP_##NAME, slot) == places_of(MK_OP_##NAME).residual + 1) && \
+                (!same_name(#field, "out") || place_of(MK_OP_##NAME, slot) == places_of(MK_OP_##NAME).residual + 2)));
 #include "vm/program/opcodes.def"
   return good;
 }
 static_assert(residuals_are_in_order(), "residual in, residual out, out");
-__device__ inline bool adds(const mk_instruction &in) {
+__device__ inline bool adds(const mk_instruction_word &in) {
   return false
-#define MK_OPCODE(NAME, text, state, semantics) || (slots_of(MK_OP_##NAME).residual >= 0 && in.opcode == MK_OP_##NAME)
+#define MK_OPCODE(NAME, text, state, semantics) || (places_of(MK_OP_##NAME).residual >= 0 && in.opcode == MK_OP_##NAME)
 #include "vm/program/opcodes.def"
       ;
 }
 // Of one that adds.
-__device__ inline int residual_operand(uint32_t opcode) {
-#define MK_OPCODE(NAME, text, state, semantics)                                    \
-  if constexpr (constexpr int slot = slots_of(MK_OP_##NAME).residual; slot >= 0) { \
-    if (opcode == MK_OP_##NAME) {                                                  \
-      return slot;                                                                 \
-    }                                                                              \
+__device__ inline int residual_part(uint32_t opcode) {
+#define MK_OPCODE(NAME, text, state, semantics)                                     \
+  if constexpr (constexpr int part = places_of(MK_OP_##NAME).residual; part >= 0) { \
+    if (opcode == MK_OP_##NAME) {                                                   \
+      return part;                                                                  \
+    }                                                                               \
   }
 #include "vm/program/opcodes.def"
   __builtin_unreachable();
 }
-__device__ inline const mk_operand *addition(const mk_instruction &in) {
-  return in.operands + residual_operand(in.opcode);
+__device__ inline const mk_operand *addition(const mk_instruction_word &in) {
+  return in.parts + residual_part(in.opcode);
 }
 
 // What is done stands once for all opcodes that do it: so that it stays in the instruction cache.
-__device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction &in) {
+__device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_word &in) {
   lines_store r = begin_rows(s, in);
   line_sums kept;  // of the next result's row tile, from the chunks before: under way meanwhile
   tile::zero(kept);
@@ -282,7 +284,7 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction 
         words = prepare_value(s, addition(in)[2], tile, false);
         prepare_residual(s, addition(in)[0], tile);
       } else if (last && in.opcode == MK_OP_GLU) {
-        words = prepare_value(s, in.operands[MK_SLOT_GLU_out], tile, true);
+        words = prepare_value(s, in.parts[MK_PART_GLU_out], tile, true);
       }
       take_sums(s, in, tile == 0 && has_norm(in), chunk, r, y);
       if (in.opcode == MK_OP_HEAD && chunk == 0 && tile == 0) {
@@ -306,7 +308,7 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction 
         rotate(s, y);
       }
       if (rotates || in.opcode == MK_OP_LINEAR_PART) {
-        publish_floats(s, in.operands[rotates ? MK_SLOT_QKV_out : MK_SLOT_LINEAR_PART_out], tile, y);
+        publish_floats(s, in.parts[rotates ? MK_PART_QKV_out : MK_PART_LINEAR_PART_out], tile, y);
       } else if (in.opcode == MK_OP_GLU) {
         finish_gated(s, words, y);
       } else if (adds(in)) {

@@ -19,15 +19,15 @@ struct block_view {
   float scale;                           // for powers of two
 };
 
-__device__ inline block_view view_of(const device &d, const mk_instruction &in) {
-  const mk_gpu_buffer &out = d.buffer(in.operands[MK_SLOT_MLA_PART_out]);
-  uint32_t tokens = in.params[MK_PARAM_MLA_PART_tokens];
+__device__ inline block_view view_of(const device &d, const mk_instruction_word &in) {
+  const mk_gpu_buffer &out = d.buffer(in.parts[MK_PART_MLA_PART_out]);
+  uint32_t tokens = param(in, MK_PARAM_MLA_PART_tokens);
   block_view v;
   v.rows = out.cols / MK_MLA_LATENT;
-  v.blocks = out.rows / d.buffer(in.operands[MK_SLOT_MLA_PART_sequences]).rows;
+  v.blocks = out.rows / whole_buffer(in, MK_WHOLE_MLA_PART_sequences).rows;
   v.heads = v.rows * v.blocks / tokens;
   v.behind = tokens - 1;
-  v.scale = __uint_as_float(in.params[MK_PARAM_MLA_PART_scale]) * 1.44269504088896f;
+  v.scale = __uint_as_float(param(in, MK_PARAM_MLA_PART_scale)) * 1.44269504088896f;
   return v;
 }
 
@@ -163,9 +163,9 @@ __device__ __forceinline__ void store_slot(const attender &a, const block_view &
 
 // The end of an item: rows of the block that others write go to its slot; to those that it writes itself it adds what other items have of
 // them, in groups of eight. What others wait for comes before what is waited for. Of the last eight rows some may have no meaning; they are not folded.
-__device__ __forceinline__ void end_item(const attender &a, const block_view &v, const mk_instruction &in,
+__device__ __forceinline__ void end_item(const attender &a, const block_view &v, const mk_instruction_word &in,
                                          const mla_entry &item, const softmax_rows &r, float (&sums)[SUMS]) {
-  const mk_operand &operand = in.operands[MK_SLOT_MLA_PART_parts];
+  const mk_operand &operand = in.parts[MK_PART_MLA_PART_parts];
   const mk_gpu_buffer &parts = a.d.buffer(operand);
   store_slot(a, v, parts, item, r, sums);
   uint32_t first = item.block_slots & 0xffffu, end = first + (item.block_slots >> 16);
@@ -180,7 +180,7 @@ __device__ __forceinline__ void end_item(const attender &a, const block_view &v,
         }
       }
       if (publishes(a.d)) {
-        store_out(a, v, a.d.buffer(in.operands[MK_SLOT_MLA_PART_out]), item.block, h,
+        store_out(a, v, a.d.buffer(in.parts[MK_PART_MLA_PART_out]), item.block, h,
                   s.total == 0.0f ? 0.0f : __frcp_rn(s.total), sums);
       }
     }

@@ -423,7 +423,7 @@ __device__ inline void add_totals(const attender &a, softmax_rows &r) {
 }
 
 // True: there are reductions to do.
-__device__ __forceinline__ bool consume_MLA_PART(attender &a, const mk_instruction &in) {
+__device__ __forceinline__ bool consume_MLA_PART(attender &a, const mk_instruction_word &in) {
   block_view v = view_of(a.d, in);
   // Without a way out in the middle: else the compiler takes it that lanes may go different ways, and names panels lane by lane.
   mla_entry item = take_entry(a);

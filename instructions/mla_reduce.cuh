@@ -151,12 +151,12 @@ __device__ __forceinline__ void reduce(const attender &a, const reduction_view &
   }
 }
 
-__device__ __forceinline__ void consume_MLA_REDUCE(attender &a, const mk_instruction &in) {
+__device__ __forceinline__ void consume_MLA_REDUCE(attender &a, const mk_instruction_word &in) {
   mla_entry entry = take_entry(a);
   for (; entry.kind == ENTRY_REDUCTION; entry = take_entry(a)) {
-    const mk_operand &parts = in.operands[MK_SLOT_MLA_REDUCE_parts];
+    const mk_operand &parts = in.parts[MK_PART_MLA_REDUCE_parts];
     const reduction_view r = {.parts = a.d.buffer(parts),
-                              .out = a.d.buffer(in.operands[MK_SLOT_MLA_REDUCE_out]),
+                              .out = a.d.buffer(in.parts[MK_PART_MLA_REDUCE_out]),
                               .buffer = parts.buffer,
                               .block = entry.block,
                               .first_slot = entry.first_slot,

@@ -10,7 +10,7 @@ namespace mk {
 
 #define CHOICE_FAILED 0x40000000u  // beside the index of a choice: logits are not numbers
 
-__device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
+__device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) {
   // The row of the next step (slot, position, token, flags), on its way while candidates are waited for. Behind the
   // last step: none.
   uint4 row = make_uint4(0, 0, MK_TOKEN_CHOSEN, 0);
@@ -22,7 +22,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
   float best = (choice & CHOICE_FAILED) != 0 ? NAN : 0.0f;
   volatile shared_words *shared = c.d.words();
 #else
-  const mk_operand &candidates = in.operands[MK_SLOT_NEXT_candidates];
+  const mk_operand &candidates = in.parts[MK_PART_NEXT_candidates];
   const uint64_t *words = reinterpret_cast<const uint64_t *>(c.d.buffer(candidates).address);
   float best = -INFINITY;
   uint32_t index = MK_CANDIDATE_NONE, stop = 0;
@@ -41,7 +41,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
     }
   }
   // Looked at behind the candidates: what was computed from a wait that was given up never reaches the host.
-  bool host = c.warp == 0 && c.lane == 0 && in.operands[MK_SLOT_NEXT_ring].cols != 0;
+  bool host = c.warp == 0 && c.lane == 0 && whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
   uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
   best_of_lanes(best, index);
   stop = __reduce_or_sync(0xffffffffu, stop);
@@ -77,7 +77,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
     tile::arrive(c.d.barrier(STATE_READY));
 #if MK_GPU_SAMPLES
     // As in the plain kernel, but behind what the other roles wait for.
-    bool host = in.operands[MK_SLOT_NEXT_ring].cols != 0;
+    bool host = whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
     uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
 #endif
     if (host && abort == 0) {

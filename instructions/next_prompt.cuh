@@ -35,21 +35,21 @@ __device__ inline void merge_candidates(const prompt_consumer &c, const mk_opera
   stop = __reduce_or_sync(0xffffffffu, stop);
 }
 
-__device__ inline void consume_NEXT(prompt_consumer &c, const mk_instruction &in) {
+__device__ inline void consume_NEXT(prompt_consumer &c, const mk_instruction_word &in) {
   const volatile prompt_state &state = lines_of(c.d);
   if (c.d.warp == 0) {
     float best = -INFINITY;
     uint32_t index = MK_CANDIDATE_NONE, stop = 0, chooser = state.count - 1, words = MK_PROMPT_ROWS * MK_ROW_WORDS;
-    merge_candidates(c, in.operands[MK_SLOT_NEXT_candidates], chooser, best, index, stop);
+    merge_candidates(c, in.parts[MK_PART_NEXT_candidates], chooser, best, index, stop);
     uint32_t result = state.chooses != 0 ? index | (isnan(best) ? MK_RESULT_NAN : 0u) : MK_CANDIDATE_NONE;
     // Looked at behind the candidates: what was computed from a wait that was given up never reaches the host.
-    bool host = in.operands[MK_SLOT_NEXT_ring].cols != 0;
+    bool host = whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
     uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
     if (state.chooses != 0 && tile::lane() == 0) {
       prompt_shared()->choice = index;
     }
     __syncwarp();
-    bool more = (c.d.epoch + 2) * words <= c.d.buffer(in.operands[MK_SLOT_NEXT_plan]).cols;
+    bool more = (c.d.epoch + 2) * words <= whole_buffer(in, MK_WHOLE_NEXT_plan).cols;
     put_step(c.d, more ? c.d.params.plan + (c.d.epoch + 1) * words : nullptr, stop,
              prompt_shared()->state[(c.d.epoch + 1) % 2]);
     __syncwarp();

@@ -42,8 +42,8 @@ __device__ inline void merge_line(const consumer &c, const mk_operand &candidate
   stop = __reduce_or_sync(0xffffffffu, stop);
 }
 
-__device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
-  const mk_operand &candidates = in.operands[MK_SLOT_NEXT_candidates];
+__device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) {
+  const mk_operand &candidates = in.parts[MK_PART_NEXT_candidates];
   const volatile rows_state &state = rows_of(c.d);
   volatile rows_words *shared = rows_shared();
   uint32_t rows = c.d.params.rows, parity = c.d.epoch % 2;
@@ -62,7 +62,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
     c.d.words()->index[parity][c.warp] = stop;
   }
   // Looked at behind the candidates: what was computed from a wait that was given up never reaches the host.
-  bool host = c.warp == 0 && in.operands[MK_SLOT_NEXT_ring].cols != 0;
+  bool host = c.warp == 0 && whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
   uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
   consumers_meet(c);
   if (c.warp == 0) {
@@ -74,7 +74,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction &in) {
     }
     __syncwarp();
     mk_step_row row = {};
-    const mk_gpu_buffer &plan = c.d.buffer(in.operands[MK_SLOT_NEXT_plan]);
+    const mk_gpu_buffer &plan = whole_buffer(in, MK_WHOLE_NEXT_plan);
     if ((c.d.epoch + 2) * rows * MK_ROW_WORDS <= plan.cols) {
       row = planned_row(c.d, c.lane, c.d.params.plan + (c.d.epoch + 1) * rows * MK_ROW_WORDS);
     }

@@ -7,19 +7,19 @@
 
 namespace mk {
 
-__device__ inline void begin_QKV(const storer &s, const mk_instruction &in, row_store &r) {
-  r.tiles = in.operands[MK_SLOT_QKV_weight].rows;
-  r.row = stamped_row(s.d, in.operands[MK_SLOT_QKV_out]);
-  begin_norm(__uint_as_float(in.params[MK_PARAM_QKV_eps]), static_cast<float>(in.params[MK_PARAM_QKV_width]), r);
+__device__ inline void begin_QKV(const storer &s, const mk_instruction_word &in, row_store &r) {
+  r.tiles = in.parts[MK_PART_QKV_weight].rows;
+  r.row = stamped_row(s.d, in.parts[MK_PART_QKV_out]);
+  begin_norm(__uint_as_float(param(in, MK_PARAM_QKV_eps)), static_cast<float>(param(in, MK_PARAM_QKV_width)), r);
 }
 
 // Cosine and sine of the rows' angles; 1 and 0 where nothing is rotated.
-__device__ inline void prepare_QKV(const storer &s, const mk_instruction &in, uint32_t i, row_store &r) {
-  uint32_t tile = in.operands[MK_SLOT_QKV_weight].row + i, tiles_per_head = in.params[MK_PARAM_QKV_head_dim] / 16;
+__device__ inline void prepare_QKV(const storer &s, const mk_instruction_word &in, uint32_t i, row_store &r) {
+  uint32_t tile = in.parts[MK_PART_QKV_weight].row + i, tiles_per_head = param(in, MK_PARAM_QKV_head_dim) / 16;
   r.a = {1.0f, 1.0f};
   r.b = {0.0f, 0.0f};
-  if (tile < in.params[MK_PARAM_QKV_rope_tiles]) {
-    const float *inv_freq = reinterpret_cast<const float *>(s.d.buffer(in.operands[MK_SLOT_QKV_inv_freq]).address);
+  if (tile < param(in, MK_PARAM_QKV_rope_tiles)) {
+    const float *inv_freq = reinterpret_cast<const float *>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address);
     bool odd =
         s.lane / 8 % 2 != 0;  // each lane takes one of its two rows, and the other one's from a lane that has the same
     uint32_t row = 2 * (s.lane % 4) + (odd ? 1 : 0);
@@ -34,7 +34,7 @@ __device__ inline void prepare_QKV(const storer &s, const mk_instruction &in, ui
   }
 }
 
-__device__ inline void finish_QKV(const storer &s, const mk_instruction &, uint32_t i, two_rows y, float squares,
+__device__ inline void finish_QKV(const storer &s, const mk_instruction_word &, uint32_t i, two_rows y, float squares,
                                   row_store &r) {
   y = normed(i, y, squares, r);
   two_rows partner = from_partner(y, 4);

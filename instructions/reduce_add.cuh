@@ -7,8 +7,8 @@
 
 namespace mk {
 
-__device__ inline void consume_REDUCE_ADD(consumer &c, const mk_instruction &in) {
-  const mk_operand &parts = in.operands[MK_SLOT_REDUCE_ADD_parts];
+__device__ inline void consume_REDUCE_ADD(consumer &c, const mk_instruction_word &in) {
+  const mk_operand &parts = in.parts[MK_PART_REDUCE_ADD_parts];
   const mk_gpu_buffer &b = c.d.buffer(parts);
   const uint64_t *row = reinterpret_cast<const uint64_t *>(b.address) +
                         static_cast<uint64_t>(parts.row + c.warp) * b.row_words + parts.col * 16;
@@ -28,12 +28,12 @@ __device__ inline void consume_REDUCE_ADD(consumer &c, const mk_instruction &in)
   }
 }
 
-__device__ inline void begin_REDUCE_ADD(const storer &s, const mk_instruction &in, row_store &r) {
-  begin_residual(s, in, MK_SLOT_REDUCE_ADD_residual_out, MK_SLOT_REDUCE_ADD_out, r);
+__device__ inline void begin_REDUCE_ADD(const storer &s, const mk_instruction_word &in, row_store &r) {
+  begin_residual(s, in, MK_PART_REDUCE_ADD_residual_out, MK_PART_REDUCE_ADD_out, r);
 }
 
-__device__ inline void prepare_REDUCE_ADD(const storer &s, const mk_instruction &in, uint32_t i, row_store &r) {
-  r.a = load_residual(s, in.operands[MK_SLOT_REDUCE_ADD_residual_in], i);
+__device__ inline void prepare_REDUCE_ADD(const storer &s, const mk_instruction_word &in, uint32_t i, row_store &r) {
+  r.a = load_residual(s, in.parts[MK_PART_REDUCE_ADD_residual_in], i);
 }
 
 }  // namespace mk

@@ -13,12 +13,12 @@
 
 namespace mk {
 
-// The buffer of an operand, by its slot: as device::buffer, in fewer instructions, since this code is seldom in the instruction cache.
-__device__ inline const mk_gpu_buffer &buffer_of(const mk_instruction &in, uint32_t slot) {
+// The buffer of an operand, by the number of its descriptor: as device::buffer, in fewer instructions, since this code is seldom in the instruction cache.
+__device__ inline const mk_gpu_buffer &buffer_of(const mk_instruction_word &in, uint32_t slot) {
   return device::slot_of(in).buffers[slot];
 }
 template <typename type>
-__device__ inline type *start_of(const mk_instruction &in, uint32_t slot) {
+__device__ inline type *start_of(const mk_instruction_word &in, uint32_t slot) {
   return reinterpret_cast<type *>(buffer_of(in, slot).address);
 }
 
@@ -43,15 +43,15 @@ struct score_store {
 };
 
 // SCORE, in the ring's slot behind that of HEAD.
-__device__ inline const mk_instruction &score_behind(const mk_instruction &head) {
+__device__ inline const mk_instruction_word &score_behind(const mk_instruction_word &head) {
   const uint8_t *next = reinterpret_cast<const uint8_t *>(&head) + MK_GPU_INSTRUCTION_SLOT_BYTES;
   bool last = &head == &device::slot(MK_GPU_INSTRUCTION_SLOTS - 1)->instruction;
-  return last ? device::slot(0)->instruction : *reinterpret_cast<const mk_instruction *>(next);
+  return last ? device::slot(0)->instruction : *reinterpret_cast<const mk_instruction_word *>(next);
 }
 
 // Waits for the instruction behind HEAD: it always comes. The controller fills the slot as soon as all roles have left the instruction
 // that was there seven before HEAD, and nobody needs this storer for that any more. It stays until this storer has been there, too.
-__device__ inline void begin_SCORE(const storer &s, const mk_instruction &head, const instruction_cursor &cursor,
+__device__ inline void begin_SCORE(const storer &s, const mk_instruction_word &head, const instruction_cursor &cursor,
                                    row_store &r, score_store &q) {
   instruction_cursor next = cursor;
   next.next();
@@ -59,14 +59,14 @@ __device__ inline void begin_SCORE(const storer &s, const mk_instruction &head, 
   if (!wait_instruction(s.d, next)) {
     return;
   }
-  const mk_instruction &in = score_behind(head);
-  const uint32_t *words = start_of<const uint32_t>(in, MK_SLOT_SCORE_sampling);
+  const mk_instruction_word &in = score_behind(head);
+  const uint32_t *words = start_of<const uint32_t>(in, whole_at(MK_WHOLE_SCORE_sampling));
   volatile shared_words *shared = s.d.words();  // this warp's: every lane writes the same
   uint32_t position =
       shared->state[s.d.epoch % 2].position;  // read here, or the compiler keeps multiples of it for long
-  shared->logits = start_of<const float>(in, MK_SLOT_SCORE_logits);
-  shared->bias = start_of<const float>(in, MK_SLOT_SCORE_bias);
-  shared->counts = start_of<const uint32_t>(in, MK_SLOT_SCORE_counts);
+  shared->logits = start_of<const float>(in, MK_PART_SCORE_logits);
+  shared->bias = start_of<const float>(in, MK_PART_SCORE_bias);
+  shared->counts = start_of<const uint32_t>(in, MK_PART_SCORE_counts);
   shared->inverse_temperature = mk_sampling_float(words, MK_SAMPLING_INVERSE_TEMPERATURE);
   shared->noise_start = mk_draw_key(mk_sampling_seed(words), position + 1);
   bool hidden = s.d.params.skip_signal_uid != 0 && in.uid == s.d.params.skip_signal_uid;
@@ -76,36 +76,36 @@ __device__ inline void begin_SCORE(const storer &s, const mk_instruction &head, 
 }
 
 // The count of this lane's row of tile i, on its way for the next prepare_SCORE: it comes from memory, behind the weights.
-__device__ inline void fetch_count(const storer &s, const mk_instruction &head, uint32_t i, score_store &q) {
-  const mk_operand &weight = head.operands[MK_SLOT_HEAD_weight];
+__device__ inline void fetch_count(const storer &s, const mk_instruction_word &head, uint32_t i, score_store &q) {
+  const mk_operand &weight = head.parts[MK_PART_HEAD_weight];
   uint32_t row = (weight.row + i) * 16 + s.lane;
-  bool mine = i < weight.rows && s.lane < 16 && row < head.params[MK_PARAM_HEAD_vocab];
+  bool mine = i < weight.rows && s.lane < 16 && row < param(head, MK_PARAM_HEAD_vocab);
   bool seen = row == state_of(s).token && (q.flags & SCORE_FOLLOWS) != 0;
   q.count = 0;
   if (mine && (seen || (q.flags & MK_SAMPLE_PENALTIES) != 0)) {
-    q.count = __ldcg(start_of<uint32_t>(score_behind(head), MK_SLOT_SCORE_counts) + row);
+    q.count = __ldcg(start_of<uint32_t>(score_behind(head), MK_PART_SCORE_counts) + row);
   }
 }
 
 // What can be done for row tile i before its logits are there.
-__device__ inline void prepare_SCORE(const storer &s, const mk_instruction &head, uint32_t i, row_store &r,
+__device__ inline void prepare_SCORE(const storer &s, const mk_instruction_word &head, uint32_t i, row_store &r,
                                      score_store &q) {
-  const mk_operand &weight = head.operands[MK_SLOT_HEAD_weight];
+  const mk_operand &weight = head.parts[MK_PART_HEAD_weight];
   uint32_t row = (weight.row + i) * 16 + s.lane;
   if ((q.flags & MK_SAMPLE_DRAWS) != 0 && i % 2 == 0) {
     q.noise = mk_draw_gumbel(s.d.words()->noise_start, row);
   }
-  bool mine = i < weight.rows && s.lane < 16 && row < head.params[MK_PARAM_HEAD_vocab];
+  bool mine = i < weight.rows && s.lane < 16 && row < param(head, MK_PARAM_HEAD_vocab);
   bool seen = row == state_of(s).token && (q.flags & SCORE_FOLLOWS) != 0;
   uint32_t count = q.count;
   r.a.even = 0.0f;
   if (mine && seen) {
     count = (state_of(s).flags & MK_ROW_PROMPT) != 0 ? count | MK_COUNT_PROMPT : count + 1;
-    start_of<uint32_t>(score_behind(head), MK_SLOT_SCORE_counts)[row] = count;
+    start_of<uint32_t>(score_behind(head), MK_PART_SCORE_counts)[row] = count;
   }
   r.b.even = __uint_as_float(count);
   if (mine && (q.flags & MK_SAMPLE_BIAS) != 0) {
-    r.a.even = __ldg(start_of<const float>(score_behind(head), MK_SLOT_SCORE_bias) + row);
+    r.a.even = __ldg(start_of<const float>(score_behind(head), MK_PART_SCORE_bias) + row);
   }
   fetch_count(s, head, i + 1, q);
 }
@@ -141,20 +141,20 @@ __device__ inline void extend_front(const storer &s, float score, uint64_t key, 
 }
 
 // By min-p, beside the highest score so far of this SM, as mk_peak has it.
-__device__ inline bool is_dropped(const mk_instruction &head, float score, uint32_t highest) {
-  const uint32_t *words = start_of<const uint32_t>(score_behind(head), MK_SLOT_SCORE_sampling);
+__device__ inline bool is_dropped(const mk_instruction_word &head, float score, uint32_t highest) {
+  const uint32_t *words = start_of<const uint32_t>(score_behind(head), whole_at(MK_WHOLE_SCORE_sampling));
   return mk_sample_drops(words, mk_sample_distance(words, score, mk_unordered(highest)));
 }
 
 // Behind finish_HEAD, which gives the logit y of this lane's row of tile i.
-__device__ inline void finish_SCORE(const storer &s, const mk_instruction &head, uint32_t i, float y,
+__device__ inline void finish_SCORE(const storer &s, const mk_instruction_word &head, uint32_t i, float y,
                                     const row_store &r, score_store &q) {
-  const mk_operand &weight = head.operands[MK_SLOT_HEAD_weight];
+  const mk_operand &weight = head.parts[MK_PART_HEAD_weight];
   uint32_t row = (weight.row + i) * 16 + s.lane, flags = q.flags;
-  bool mine = i < weight.rows && s.lane < 16 && row < head.params[MK_PARAM_HEAD_vocab];
+  bool mine = i < weight.rows && s.lane < 16 && row < param(head, MK_PARAM_HEAD_vocab);
   float noise = __shfl_sync(0xffffffffu, q.noise, i % 2 * 16 + s.lane % 16), score = mk_plus(y, 0.0f);
   if ((flags & (MK_SAMPLE_PENALTIES | MK_SAMPLE_BIAS)) != 0) {
-    score = mk_sample_score(start_of<const uint32_t>(score_behind(head), MK_SLOT_SCORE_sampling), y,
+    score = mk_sample_score(start_of<const uint32_t>(score_behind(head), whole_at(MK_WHOLE_SCORE_sampling)), y,
                             __float_as_uint(r.b.even), r.a.even);
   }
   score = (flags & SCORE_INSIDE) != 0 ? 0.0f : score;
@@ -187,7 +187,7 @@ __device__ inline uint64_t highest_key(uint64_t key) {
 
 // Every word of the front is written, each by one lane: the entries there are by their score, then the lanes that have none. Not `publishes`: a
 // rehearsal, which brings the code into the instruction cache while nobody waits for it.
-__device__ inline void end_SCORE(const storer &s, const mk_instruction &head, uint32_t stop, bool publishes,
+__device__ inline void end_SCORE(const storer &s, const mk_instruction_word &head, uint32_t stop, bool publishes,
                                  const score_store &q) {
   uint64_t key = q.key;
   uint32_t peak = __reduce_max_sync(0xffffffffu, q.peak);
@@ -205,8 +205,8 @@ __device__ inline void end_SCORE(const storer &s, const mk_instruction &head, ui
     float other = __shfl_sync(0xffffffffu, q.score, __ffs(left) - 1);
     at += key != 0 && other > q.score ? 1 : 0;
   }
-  const mk_instruction &in = score_behind(head);
-  uint64_t *front = start_of<uint64_t>(in, MK_SLOT_SCORE_front) + in.operands[MK_SLOT_SCORE_front].row * MK_FRONT_WORDS;
+  const mk_instruction_word &in = score_behind(head);
+  uint64_t *front = start_of<uint64_t>(in, MK_PART_SCORE_front) + in.parts[MK_PART_SCORE_front].row * MK_FRONT_WORDS;
   uint32_t generation = s.d.generation();
   uint32_t about = index | count << MK_FRONT_COUNT_AT | ((q.flags & SCORE_OVERFLOWS) != 0 ? MK_FRONT_OVERFLOW : 0) |
                    (stop != 0 ? MK_FRONT_STOP : 0);
@@ -222,7 +222,7 @@ __device__ inline void end_SCORE(const storer &s, const mk_instruction &head, ui
 }
 
 // HEAD with the SCORE that is fused into it: a loop of its own, since the registers of what it keeps would be taken in the others', too.
-__device__ inline void store_HEAD(storer &s, const mk_instruction &head, const instruction_cursor &cursor,
+__device__ inline void store_HEAD(storer &s, const mk_instruction_word &head, const instruction_cursor &cursor,
                                   row_store &r) {
   score_store q;
   begin_HEAD(s, head, r);
@@ -263,12 +263,12 @@ __device__ inline float own_score(const device &d, const uint32_t *words, uint32
 }
 
 // SCORE's own turn: it is done with the HEAD before it.
-__device__ inline void begin_SCORE(const storer &, const mk_instruction &, row_store &) {}
+__device__ inline void begin_SCORE(const storer &, const mk_instruction_word &, row_store &) {}
 
 // But for this, behind its signals: waits for the end of the step, as the storer would next anyway, and publishes the scores if the
 // consumers want them before that; then DRAW waits for them on all SMs.
-__device__ inline void after_SCORE(const storer &s, const mk_instruction &in) {
-  const uint32_t *words = start_of<const uint32_t>(in, MK_SLOT_SCORE_sampling);
+__device__ inline void after_SCORE(const storer &s, const mk_instruction_word &in) {
+  const uint32_t *words = start_of<const uint32_t>(in, whole_at(MK_WHOLE_SCORE_sampling));
   if (tile::uniform(!mk_sampling_cuts(words) && mk_sampling_one_draw(words))) {
     return;  // nobody can want them
   }
@@ -281,13 +281,13 @@ __device__ inline void after_SCORE(const storer &s, const mk_instruction &in) {
     }
   }
   waited(s.d, tries);
-  const mk_operand &scores = in.operands[MK_SLOT_SCORE_scores];
-  uint32_t first = scores.col * 16, end = min(first + scores.cols * 16u, buffer_of(in, MK_SLOT_SCORE_scores).cols);
+  const mk_operand &scores = in.parts[MK_PART_SCORE_scores];
+  uint32_t first = scores.col * 16, end = min(first + scores.cols * 16u, buffer_of(in, MK_PART_SCORE_scores).cols);
   for (uint32_t row = first; wanted && row < end; row += 32) {
     uint32_t mine = row + s.lane;
     if (mine < end && publishes(s.d)) {
       float score = own_score(s.d, words, mine, __ldcg(s.d.words()->logits + mine));
-      tile::store_stamped(start_of<uint64_t>(in, MK_SLOT_SCORE_scores) + mine, __float_as_uint(score),
+      tile::store_stamped(start_of<uint64_t>(in, MK_PART_SCORE_scores) + mine, __float_as_uint(score),
                           s.d.generation());
     }
   }

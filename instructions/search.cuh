@@ -37,8 +37,13 @@ struct search {
   uint32_t state;  // mk_sift_state
 };
 
-__device__ inline const uint32_t *sampling_words(const mk_instruction &in) {
-  return start_of<const uint32_t>(in, MK_SLOT_SIFT_sampling);
+// SIFT and DRAW have what they read in the same places.
+static_assert(MK_PART_SIFT_fronts == MK_PART_DRAW_fronts && MK_PART_SIFT_rounds == MK_PART_DRAW_rounds &&
+                  MK_PART_SIFT_scores == MK_PART_DRAW_scores && MK_WHOLE_SIFT_sampling == MK_WHOLE_DRAW_sampling,
+              "fronts, rounds, scores; sampling");
+
+__device__ inline const uint32_t *sampling_words(const mk_instruction_word &in) {
+  return start_of<const uint32_t>(in, whole_at(MK_WHOLE_SIFT_sampling));
 }
 
 __device__ inline uint64_t pair_value(const tile::stamped_pair &pair) {
@@ -51,10 +56,10 @@ enum {
   FRONT_PAIRS = 4,                       // of words, that a lane fetches
 };
 
-__device__ inline const uint64_t *front_of(const mk_instruction &in, uint32_t row) {
+__device__ inline const uint64_t *front_of(const mk_instruction_word &in, uint32_t row) {
   // The last one again where there are no more: that makes no difference to a maximum.
-  uint32_t last = in.operands[MK_SLOT_SIFT_fronts].rows - 1u;
-  return start_of<const uint64_t>(in, MK_SLOT_SIFT_fronts) + min(row, last) * MK_FRONT_WORDS;
+  uint32_t last = in.parts[MK_PART_SIFT_fronts].rows - 1u;
+  return start_of<const uint64_t>(in, MK_PART_SIFT_fronts) + min(row, last) * MK_FRONT_WORDS;
 }
 
 // The first of this lane's two entries, where those of its row are from `first` on.
@@ -63,23 +68,23 @@ __device__ inline uint32_t front_entry(const consumer &c, uint32_t first) {
 }
 
 // Of the front in row c.lane / MK_GPU_FRONT_LANES of this warp's: its head, two keys, their scores.
-__device__ inline void fetch_front(const consumer &c, const mk_instruction &in, uint32_t first,
+__device__ inline void fetch_front(const consumer &c, const mk_instruction_word &in, uint32_t first,
                                    tile::stamped_pair (&pairs)[FRONT_PAIRS]) {
   const uint64_t *from = front_of(in, c.warp * FRONT_ROWS + c.lane / MK_GPU_FRONT_LANES);
   uint32_t entry = front_entry(c, first);
   auto at = [&](uint32_t i) {
     return from + (i == 0 ? 0 : i < 3 ? MK_FRONT_KEYS + 2 * (entry + i - 1) : MK_FRONT_SCORES + entry);
   };
-  wait_all_pairs<FRONT_PAIRS>(c.d, in.operands[MK_SLOT_SIFT_fronts].buffer, at, pairs);
+  wait_all_pairs<FRONT_PAIRS>(c.d, in.parts[MK_PART_SIFT_fronts].buffer, at, pairs);
 }
 
 // The head of the front in row 32 c.warp + c.lane, and its first key.
-__device__ inline void fetch_best(const consumer &c, const mk_instruction &in,
+__device__ inline void fetch_best(const consumer &c, const mk_instruction_word &in,
                                   tile::stamped_pair (&pairs)[FRONT_PAIRS]) {
   const uint64_t *from = front_of(in, c.warp * 32 + c.lane);
   tile::stamped_pair two[2];
   wait_all_pairs<2>(
-      c.d, in.operands[MK_SLOT_SIFT_fronts].buffer, [&](uint32_t i) { return from + i * MK_FRONT_KEYS; }, two);
+      c.d, in.parts[MK_PART_SIFT_fronts].buffer, [&](uint32_t i) { return from + i * MK_FRONT_KEYS; }, two);
   pairs[0] = two[0];
   pairs[1] = two[1];
 }
@@ -110,7 +115,7 @@ __device__ inline void take_heads(consumer &c, bool meets, uint32_t &peak, uint3
 
 // Reads the fronts of all SMs: gives each lane's best draw of those that count; where a score is NaN, mk_draw_failed. `meets`: finds
 // the highest score, which min-p and the search need, and a state of OPEN or FAILED; a meeting. `entries`: not only the heads.
-__device__ inline uint64_t read_fronts(consumer &c, const mk_instruction &in, bool meets, bool entries, search &s,
+__device__ inline uint64_t read_fronts(consumer &c, const mk_instruction_word &in, bool meets, bool entries, search &s,
                                        float &highest) {
   const uint32_t *words = sampling_words(in);
   tile::stamped_pair pairs[FRONT_PAIRS];
@@ -120,7 +125,7 @@ __device__ inline uint64_t read_fronts(consumer &c, const mk_instruction &in, bo
   bool more = false;  // the last entry that this lane has seen is one that min-p keeps: the next one may be, too
 #pragma unroll 1
   for (uint32_t first = 0; first == 0 || __any_sync(0xffffffffu, more && first < count); first += FRONT_AHEAD) {
-    if (c.warp * (whole ? FRONT_ROWS : 32) >= in.operands[MK_SLOT_SIFT_fronts].rows) {
+    if (c.warp * (whole ? FRONT_ROWS : 32) >= in.parts[MK_PART_SIFT_fronts].rows) {
       pairs[0] = pairs[1] = {0, 0};  // there are no rows for this warp
     } else if (whole) {
       fetch_front(c, in, first, pairs);
@@ -189,17 +194,17 @@ enum { SCORES_AHEAD = 2, SCORES_STEP = MK_GPU_CONSUMER_WARPS * 32 };
 struct score_range {  // of the tokens that `scores` names, this thread's
   uint32_t token, end;
 };
-__device__ inline score_range range_of(const consumer &c, const mk_instruction &in) {
-  const mk_operand &scores = in.operands[MK_SLOT_SIFT_scores];
+__device__ inline score_range range_of(const consumer &c, const mk_instruction_word &in) {
+  const mk_operand &scores = in.parts[MK_PART_SIFT_scores];
   uint32_t first = scores.col * 16;
-  return {first + c.warp * 32 + c.lane, min(first + scores.cols * 16u, buffer_of(in, MK_SLOT_SIFT_scores).cols)};
+  return {first + c.warp * 32 + c.lane, min(first + scores.cols * 16u, buffer_of(in, MK_PART_SIFT_scores).cols)};
 }
 
 // This SM's first logits, on their way before they are wanted.
 struct logits_ahead {
   float logit[SCORES_AHEAD];
 };
-__device__ inline void send_for_logits(const consumer &c, const mk_instruction &in, logits_ahead &ahead) {
+__device__ inline void send_for_logits(const consumer &c, const mk_instruction_word &in, logits_ahead &ahead) {
   wait_phase(c.d, SCORED, c.d.epoch % 2, MK_ACTIVITY_RESULT_FULL, 0);
   score_range r = range_of(c, in);
   const float *logits = c.d.words()->logits;
@@ -211,14 +216,15 @@ __device__ inline void send_for_logits(const consumer &c, const mk_instruction &
 }
 
 // The tokens of `scores`, in the area's `of_scores`: this SM's, from its logits, or in DRAW all that there are.
-__device__ inline void tally_scores(const consumer &c, const mk_instruction &in, bool draw, const logits_ahead &ahead) {
+__device__ inline void tally_scores(const consumer &c, const mk_instruction_word &in, bool draw,
+                                    const logits_ahead &ahead) {
   warp_tallies &t = area().of_scores;
   t.mass[c.warp][c.lane] = 0;
   t.best[c.warp][c.lane] = 0;
   t.count[c.warp][c.lane] = 0;
   __syncwarp();
   score_range r = range_of(c, in);
-  const uint64_t *all = start_of<const uint64_t>(in, MK_SLOT_SIFT_scores);
+  const uint64_t *all = start_of<const uint64_t>(in, MK_PART_SIFT_scores);
   float next = ahead.logit[0], behind = ahead.logit[1];
 #pragma unroll 1
   for (; __any_sync(0xffffffffu, r.token < r.end); r.token += SCORES_STEP) {
@@ -227,7 +233,7 @@ __device__ inline void tally_scores(const consumer &c, const mk_instruction &in,
     if (draw) {
       uint32_t word[1];
       wait_stamped_words<1>(
-          c.d, in.operands[MK_SLOT_SIFT_scores].buffer, [&](uint32_t) { return all + token; }, word);
+          c.d, in.parts[MK_PART_SIFT_scores].buffer, [&](uint32_t) { return all + token; }, word);
       score = __uint_as_float(word[0]);
     } else {
       score = own_score(c.d, area().words, token, next);
@@ -257,9 +263,9 @@ __device__ inline void sum_warps(const consumer &c, const warp_tallies &t) {
 
 // The last round of all SMs, in the area's `sum`. Lane s of each warp adds up segment s of every 16th SM, several loads at a time. A
 // meeting in between and none at the end: warp 0 has the sum.
-__device__ inline void sum_rounds(consumer &c, const mk_instruction &in) {
+__device__ inline void sum_rounds(consumer &c, const mk_instruction_word &in) {
   enum { BATCH = 9 };
-  const mk_operand &rounds = in.operands[MK_SLOT_SIFT_rounds];
+  const mk_operand &rounds = in.parts[MK_PART_SIFT_rounds];
   search_area &a = area();
   uint32_t rows = rounds.rows;
 #pragma unroll 1
@@ -271,7 +277,7 @@ __device__ inline void sum_rounds(consumer &c, const mk_instruction &in) {
 #pragma unroll 1
     for (uint32_t base = c.warp; wanted && base < rows; base += BATCH * MK_GPU_CONSUMER_WARPS) {
       tile::stamped_pair pairs[BATCH];
-      const uint64_t *from = start_of<const uint64_t>(in, MK_SLOT_SIFT_rounds) + mk_sift_word(f, 0) + 2 * pair;
+      const uint64_t *from = start_of<const uint64_t>(in, MK_PART_SIFT_rounds) + mk_sift_word(f, 0) + 2 * pair;
       auto row = [&](uint32_t i) { return base + i * MK_GPU_CONSUMER_WARPS; };
       wait_all_pairs<BATCH>(
           c.d, rounds.buffer, [&](uint32_t i) { return from + (row(i) < rows ? row(i) : base) * MK_SIFT_WORDS; },
@@ -376,7 +382,7 @@ __device__ inline void decide(consumer &c, search &s) {
 // From the highest score on, or (`open`) from what the area has of the round before. Afterwards the search is FOUND, or it is OPEN and the
 // area has pivots and a tally of this SM's scores. DRAW tallies all scores instead, each SM by itself and all to the same end, until
 // it is FOUND.
-__device__ inline void go_on(consumer &c, const mk_instruction &in, float highest, bool open, bool draw,
+__device__ inline void go_on(consumer &c, const mk_instruction_word &in, float highest, bool open, bool draw,
                              const logits_ahead &ahead, search &s) {
   search_area &a = area();
   if (open) {
@@ -414,7 +420,7 @@ __device__ inline void go_on(consumer &c, const mk_instruction &in, float highes
   }
 }
 
-__device__ inline void publish_round(const consumer &c, const mk_instruction &in) {
+__device__ inline void publish_round(const consumer &c, const mk_instruction_word &in) {
   const search_area &a = area();
   uint32_t i = c.warp * 32 + c.lane, field = i / (2 * MK_SIFT_SEGMENTS);
   uint32_t segment = (field == MK_SIFT_COUNT ? i : i / 2) % MK_SIFT_SEGMENTS;
@@ -427,7 +433,7 @@ __device__ inline void publish_round(const consumer &c, const mk_instruction &in
              : field == MK_SIFT_BEST ? max(pair, t.best[w][segment])
                                      : pair + t.count[w][segment];
     }
-    uint64_t *round = start_of<uint64_t>(in, MK_SLOT_SIFT_round) + in.operands[MK_SLOT_SIFT_round].row * MK_SIFT_WORDS;
+    uint64_t *round = start_of<uint64_t>(in, MK_PART_SIFT_round) + in.parts[MK_PART_SIFT_round].row * MK_SIFT_WORDS;
     tile::store_stamped(round + i, static_cast<uint32_t>(field == MK_SIFT_COUNT || i % 2 == 0 ? pair : pair >> 32),
                         c.d.generation());
   }
@@ -435,7 +441,8 @@ __device__ inline void publish_round(const consumer &c, const mk_instruction &in
 
 // All warps agree on the best of their keys, of which each lane may bring one, and keep the choice for NEXT. A meeting. Not `publishes_it`:
 // a rehearsal, whose choice the next one replaces.
-__device__ inline void choose(consumer &c, const mk_instruction &in, bool inside, bool publishes_it, uint64_t key) {
+__device__ inline void choose(consumer &c, const mk_instruction_word &in, bool inside, bool publishes_it,
+                              uint64_t key) {
   volatile shared_words *shared = c.d.words();
   uint32_t parity = c.d.epoch % 2;
   key = highest_key(key);
@@ -448,12 +455,12 @@ __device__ inline void choose(consumer &c, const mk_instruction &in, bool inside
   uint32_t low = shared->index[parity][c.lane % MK_GPU_CONSUMER_WARPS];
   key = highest_key(static_cast<uint64_t>(high) << 32 | low);
   // Of words that nobody filled, whose token the host never sees, it must be one that has an embedding all the same.
-  uint32_t token = min(mk_rank_token(key), buffer_of(in, MK_SLOT_DRAW_scores).cols - 1);
+  uint32_t token = min(mk_rank_token(key), buffer_of(in, MK_PART_DRAW_scores).cols - 1);
   bool failed = key >> 32 == MK_DRAW_FAILED_HIGH;
   uint32_t stop = shared->stopped == c.d.generation() ? MK_CANDIDATE_STOP : 0;
   set_token(c, token | (failed ? CHOICE_FAILED : 0) | stop);
   if (publishes_it && c.warp == 0 && c.lane == 0 && publishes(c.d)) {
-    uint64_t *choice = start_of<uint64_t>(in, MK_SLOT_DRAW_choice) + in.operands[MK_SLOT_DRAW_choice].row * 2;
+    uint64_t *choice = start_of<uint64_t>(in, MK_PART_DRAW_choice) + in.parts[MK_PART_DRAW_choice].row * 2;
     float value = inside ? -INFINITY : failed ? NAN : 0.0f;
     tile::store_stamped(choice, __float_as_uint(value), c.d.generation());
     tile::store_stamped(choice + 1, (inside ? MK_CANDIDATE_NONE : token) | stop, c.d.generation());
@@ -462,14 +469,14 @@ __device__ inline void choose(consumer &c, const mk_instruction &in, bool inside
 
 // Where there is nothing to search, the first SIFT rehearses the end of DRAW: it comes while the storer is still at the last row tile, and
 // brings the code into the instruction cache.
-__device__ inline void consume_search(consumer &here, const mk_instruction &in) {
+__device__ inline void consume_search(consumer &here, const mk_instruction_word &in) {
   consumer c = here;  // whose cursors stay where they are
   c.lane = tile::anew(c.lane);
   const uint32_t *words = sampling_words(in);
   bool inside = inside_prompt(c), draw = in.opcode == MK_OP_DRAW,
        cuts = tile::uniform(!inside && mk_sampling_cuts(words));
   // Behind another round of this SM (refuse.c) the search is where that one has left it.
-  bool behind = in.operands[MK_SLOT_SIFT_rounds].rows != 0, begins = !behind || !cuts;
+  bool behind = in.parts[MK_PART_SIFT_rounds].rows != 0, begins = !behind || !cuts;
   if (!draw && !cuts && behind) {
     return;
   }

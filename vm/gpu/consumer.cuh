@@ -33,7 +33,7 @@ __device__ inline void set_at_hand(const consumer &c, const instruction_cursor &
   __syncwarp();
 }
 // The same instruction that it has been given, looked up anew.
-__device__ inline const mk_instruction &instruction_at_hand(const consumer &c) {
+__device__ inline const mk_instruction_word &instruction_at_hand(const consumer &c) {
   return c.d.slot(at_hand(c).slot())->instruction;
 }
 __device__ inline bool stops(const consumer &c) { return (token_of(c) & MK_CANDIDATE_STOP) != 0; }
@@ -87,7 +87,7 @@ __device__ inline void ranks_meet_with_values(consumer &c) {
 }
 
 // Warp 0 waits for the instruction's release counters, the others for warp 0.
-__device__ inline void consumers_wait(consumer &c, const mk_instruction &in) {
+__device__ inline void consumers_wait(consumer &c, const mk_instruction_word &in) {
   if (!has_flag(in, SLOT_WAITS_RELEASE)) {
     return;
   }
@@ -98,7 +98,7 @@ __device__ inline void consumers_wait(consumer &c, const mk_instruction &in) {
 }
 
 // Signals for what the consumers wrote themselves.
-__device__ inline void consumers_signal(consumer &c, const mk_instruction &in) {
+__device__ inline void consumers_signal(consumer &c, const mk_instruction_word &in) {
   if (!has_flag(in, SLOT_SIGNALS_RELEASE)) {
     return;
   }
@@ -160,10 +160,10 @@ __device__ inline staged_unit unit_of(const consumer &c, uint32_t u, uint32_t st
 }
 
 // The gains of this lane's values, fetched while x is waited for; zero beyond the vector's end.
-__device__ inline void load_gains(const consumer &c, const mk_operand &gain, bool normed, uint32_t steps,
+__device__ inline void load_gains(const consumer &c, const mk_gpu_buffer &gain, bool normed, uint32_t steps,
                                   uint2 (&to)[NORMED_UNITS]) {
-  const uint16_t *from = reinterpret_cast<const uint16_t *>(c.d.buffer(gain).address);
-  uint32_t cols = normed ? c.d.buffer(gain).cols : 0;
+  const uint16_t *from = reinterpret_cast<const uint16_t *>(gain.address);
+  uint32_t cols = normed ? gain.cols : 0;
 #pragma unroll
   for (uint32_t u = 0; u < NORMED_UNITS; u++) {
     staged_unit at = unit_of(c, u, steps);
@@ -329,25 +329,11 @@ __device__ inline bool load_early(const consumer &c, uint32_t pages, page_weight
   return true;
 }
 
-// A linear instruction as the consumers see it, all but the epilogue: where its x, its weight and, if x is normed, its gain are.
-struct linear_slots {
-  uint32_t x, weight, gain;
-  bool normed;
-};
-
-template <uint32_t opcode>
-__device__ inline linear_slots linear_slots_of() {
-  constexpr opcode_slots of = slots_of(opcode);
-  constexpr uint32_t weight = of.weight, gain = of.gain >= 0 ? of.gain : 0;
-  return {LINEAR_X, weight, gain, of.gain >= 0};
-}
-
 // Stages x [16 * steps]: stamped bf16, or the embedding row of the step's token. Normed, each value is multiplied by its gain and its
 // square summed. A short x is fetched at once; `weights` then gets this warp's first page meanwhile, true if it did.
-__device__ inline bool stage_activation(consumer &c, const mk_instruction &in, const linear_slots &slots,
-                                        uint32_t steps, uint32_t pages, activation &out, page_weights &weights) {
-  const mk_operand &operand = in.operands[slots.x], &gain = in.operands[slots.gain];
-  bool normed = slots.normed;
+__device__ inline bool stage_activation(consumer &c, const mk_instruction_word &in, bool normed, uint32_t steps,
+                                        uint32_t pages, activation &out, page_weights &weights) {
+  const mk_operand &operand = in.parts[LINEAR_X];
   const mk_gpu_buffer &x = c.d.buffer(operand);
   uint32_t first = operand.col * x.tile_cols, x_pages = page_count(steps);
   out.normed = normed;
@@ -356,7 +342,7 @@ __device__ inline bool stage_activation(consumer &c, const mk_instruction &in, c
 #pragma unroll 1
   for (uint32_t first_unit = 0; first_page(c) + first_unit * GROUPS < x_pages; first_unit += BATCH_UNITS) {
     uint2 gains[NORMED_UNITS], words[BATCH_UNITS];
-    load_gains(c, gain, normed, steps, gains);
+    load_gains(c, whole_buffer(in, LINEAR_GAIN), normed, steps, gains);
     if ((operand.flags & MK_OPERAND_TOKEN_ROW) != 0) {
       fetch_token_row(c, x, first, first_unit, steps, words);
     } else {
@@ -415,13 +401,13 @@ __device__ inline void multiply_pages(consumer &c, const mk_operand &weight, uin
 }
 
 // One body for all of them, so that it stays in the instruction cache from stage to stage.
-__device__ __forceinline__ void consume_linear(consumer &c, const mk_instruction &in, const linear_slots &slots) {
-  const mk_operand &from = in.operands[slots.x], &weight = in.operands[slots.weight];
+__device__ __forceinline__ void consume_linear(consumer &c, const mk_instruction_word &in, bool normed) {
+  const mk_operand &from = in.parts[LINEAR_X], &weight = in.parts[LINEAR_WEIGHT];
   uint32_t steps = from.cols * c.d.buffer(from).tile_cols / 16;
   uint32_t pages = weight.rows == 0 ? 0 : page_count(steps);
   activation x;
   page_weights weights;
-  bool early = stage_activation(c, in, slots, steps, pages, x, weights);
+  bool early = stage_activation(c, in, normed, steps, pages, x, weights);
   multiply_pages(c, weight, pages, x, weights, early);
 }
 

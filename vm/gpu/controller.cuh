@@ -24,11 +24,11 @@ __device__ inline void clear_block_words(const device &d) {
 
 // The next instruction of the ring, nullptr when the controller hands out no more. Leaving only here, and only then, keeps the consumer
 // warps together: what has been handed out is the same for all.
-__device__ inline const mk_instruction *fetch(device &d, const instruction_cursor &cursor) {
+__device__ inline const mk_instruction_word *fetch(device &d, const instruction_cursor &cursor) {
   if (!wait_instruction(d, cursor)) {
     return nullptr;
   }
-  const mk_instruction *in = &d.slot(cursor.slot())->instruction;
+  const mk_instruction_word *in = &d.slot(cursor.slot())->instruction;
   d.set_uid(in->uid);
   record(d, MK_ACTIVITY_WORK, 0);
   return in;
@@ -47,19 +47,53 @@ __device__ inline bool done_with(const device &d, instruction_cursor &cursor) {
 
 // An instruction with all that it names, a few words per lane, on their way while the slot is waited for.
 struct looked_up {
-  enum { BUFFER_WORDS = sizeof(mk_gpu_buffer) / 4, WORDS = MK_MAX_OPERANDS * BUFFER_WORDS, ROUNDS = (WORDS + 31) / 32 };
+  enum { BUFFER_WORDS = sizeof(mk_gpu_buffer) / 4, WORDS = DESCRIPTORS * BUFFER_WORDS, ROUNDS = (WORDS + 31) / 32 };
   uint32_t instruction, buffers[ROUNDS], total;
 };
+
+// How many PARTs an opcode has: four bits for each opcode.
+__device__ constexpr uint64_t parts_by_opcode() {
+  uint64_t parts = 0;
+#define MK_COUNT_PART 1
+#define MK_COUNT_WHOLE 0
+#define MK_OPERAND(NAME, slot, field, access, role, when, extent, dtype, store) \
+  parts += static_cast<uint64_t>(MK_COUNT_##extent) << 4 * MK_OP_##NAME;
+#include "vm/program/opcodes.def"
+#undef MK_COUNT_PART
+#undef MK_COUNT_WHOLE
+  return parts;
+}
+static_assert(MK_OP_COUNT <= 16, "four bits for each opcode");
+__device__ constexpr uint32_t parts_of(uint32_t opcode) {
+  return static_cast<uint32_t>(parts_by_opcode() >> 4 * (opcode & 15)) & 15;
+}
+
+// The buffer that a descriptor is of, from an instruction of so many PARTs whose words the lanes have. MK_ABSENT for what the instruction
+// does without; for a descriptor past its operands, 0: there is nothing between operands and parameters.
+__device__ inline uint32_t buffer_named(uint32_t instruction, uint32_t parts, uint32_t descriptor) {
+  uint32_t half = MK_HEAD_BYTES / 2 + (descriptor < parts ? descriptor * MK_PART_HALVES + 1
+                                                          : parts * MK_PART_HALVES + whole_at(descriptor));
+  uint32_t word = __shfl_sync(0xffffffffu, instruction, half / 2);
+  return half % 2 != 0 ? word >> 16 : word & 0xffffu;
+}
+#define MK_PARAM(NAME, index, field, type)                                                        \
+  static_assert(parts_of(MK_OP_##NAME) * MK_PART_HALVES + DESCRIPTORS - parts_of(MK_OP_##NAME) <= \
+                    2 * (MK_POOL_WORDS - 1 - index),                                              \
+                #NAME ": " #field " stands where buffer_named looks for buffers");
+#include "vm/program/opcodes.def"
 
 __device__ inline void look_up(const device &d, uint32_t index, looked_up &to) {
   uint32_t lane = tile::lane();
   to.instruction = __ldg(reinterpret_cast<const uint32_t *>(d.params.instructions + index) + lane);
+  uint32_t parts = parts_of(__shfl_sync(0xffffffffu, to.instruction, 0) & 0xffu);
 #pragma unroll
   for (uint32_t r = 0; r < looked_up::ROUNDS; r++) {
-    uint32_t word = r * 32 + lane, operand = min(word / looked_up::BUFFER_WORDS, MK_MAX_OPERANDS - 1u);
-    uint32_t buffer = __shfl_sync(0xffffffffu, to.instruction, 10 + 3 * operand) >> 16;
+    uint32_t word = r * 32 + lane, descriptor = min(word / looked_up::BUFFER_WORDS, DESCRIPTORS - 1u);
+    uint32_t buffer = buffer_named(to.instruction, parts, descriptor);
     to.buffers[r] =
-        __ldg(reinterpret_cast<const uint32_t *>(d.params.buffers + buffer) + word % looked_up::BUFFER_WORDS);
+        buffer == MK_ABSENT
+            ? 0
+            : __ldg(reinterpret_cast<const uint32_t *>(d.params.buffers + buffer) + word % looked_up::BUFFER_WORDS);
   }
   uint32_t edges = __shfl_sync(0xffffffffu, to.instruction, 0) >> 16,
            edge = __shfl_sync(0xffffffffu, to.instruction, 2 + lane % 6);
@@ -72,7 +106,7 @@ __device__ inline void look_up(const device &d, uint32_t index, looked_up &to) {
 __device__ __forceinline__ void hand_out(const device &d, instruction_cursor &cursor, const looked_up &words,
                                          bool last) {
   uint32_t lane = tile::lane();
-  d.set_uid(__shfl_sync(0xffffffffu, words.instruction, offsetof(mk_instruction, uid) / 4));
+  d.set_uid(__shfl_sync(0xffffffffu, words.instruction, offsetof(mk_instruction_word, uid) / 4));
   record(d, MK_ACTIVITY_WORK, 0);
   instruction_slot *slot = d.slot(cursor.slot());
   reinterpret_cast<uint32_t *>(&slot->instruction)[lane] = words.instruction;

@@ -94,11 +94,21 @@ enum slot_flag {
   SLOT_SIGNALS_RELEASE = 4,
 };
 
+// Buffers that an instruction may name.
+enum { DESCRIPTORS = 6 };
+#define MK_OPERAND(NAME, slot, field, access, role, when, extent, dtype, store) \
+  static_assert(slot < DESCRIPTORS, #NAME ": " #field " has no descriptor on the device; raise DESCRIPTORS");
+#include "vm/program/opcodes.def"
+
+// Where the descriptor of a WHOLE is (MK_WHOLE_...); that of a PART has its number (MK_PART_...).
+__device__ constexpr uint32_t whole_at(uint32_t number) { return DESCRIPTORS - 1 - number; }
+
 // A slot of the instruction ring. The controller looks up what the instruction names, so that no role waits for tables in global
 // memory between a wait and the data.
 struct instruction_slot {
-  mk_instruction instruction;
-  mk_gpu_buffer buffers[MK_MAX_OPERANDS];
+  mk_instruction_word instruction;
+  mk_gpu_buffer
+      buffers[DESCRIPTORS];  // PARTs from the first on, in their order in the word; WHOLEs from the last on, backwards
   uint32_t wait_totals[MK_MAX_WAITS], signal_totals[MK_MAX_SIGNALS];  // of the counters, as counter_totals
   uint32_t flags;                                                     // slot_flag
 };
@@ -142,13 +152,13 @@ struct device {
   __device__ uint32_t uid() const { return words()->uid[warp]; }
   __device__ void set_uid(uint32_t uid) const { words()->uid[warp] = uid; }
   __device__ uint32_t generation() const { return params.first_epoch + epoch + 1; }
-  // Of an instruction, or an operand, in the ring: the slot around it.
-  __device__ static const instruction_slot &slot_of(const mk_instruction &in) {
+  // Of an instruction, or a PART of one, in the ring: the slot around it.
+  __device__ static const instruction_slot &slot_of(const mk_instruction_word &in) {
     return reinterpret_cast<const instruction_slot &>(in);
   }
   __device__ const mk_gpu_buffer &buffer(const mk_operand &operand) const {
     uint32_t offset = tile::shared_address(&operand) - tile::shared_address(shared_memory) - MK_GPU_INSTRUCTIONS_AT;
-    uint32_t at = offset % MK_GPU_INSTRUCTION_SLOT_BYTES - static_cast<uint32_t>(offsetof(mk_instruction, operands));
+    uint32_t at = offset % MK_GPU_INSTRUCTION_SLOT_BYTES - static_cast<uint32_t>(offsetof(mk_instruction_word, parts));
     uint32_t index = at / static_cast<uint32_t>(sizeof(mk_operand));  // in 32 bits: a third of the instructions
     return slot(offset / MK_GPU_INSTRUCTION_SLOT_BYTES)->buffers[index];
   }
@@ -176,8 +186,17 @@ __device__ inline bool publishes(const device &d) {
   return d.params.skip_signal_uid == 0 || d.uid() != d.params.skip_signal_uid;
 }
 
+// What the word says of an instruction besides its PARTs: a parameter (MK_PARAM_...), and the buffer of a WHOLE (MK_WHOLE_...), all of it
+// zero where that is absent.
+__device__ inline const uint32_t &param(const mk_instruction_word &in, uint32_t index) {
+  return in.words[MK_POOL_WORDS - 1 - index];
+}
+__device__ inline const mk_gpu_buffer &whole_buffer(const mk_instruction_word &in, uint32_t number) {
+  return device::slot_of(in).buffers[whole_at(number)];
+}
+
 // Whether the instruction waits for release counters, or signals some (SLOT_...).
-__device__ inline bool has_flag(const mk_instruction &in, slot_flag flag) {
+__device__ inline bool has_flag(const mk_instruction_word &in, slot_flag flag) {
   return (device::slot_of(in).flags & flag) != 0;
 }
 

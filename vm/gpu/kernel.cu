@@ -63,7 +63,7 @@ __device__ __forceinline__ void load_queue(loader &l) {
   for (l.d.epoch = 0; l.d.epoch < l.d.params.epochs; l.d.epoch++) {
     record_boundary(l.d);
     for (bool last = false; !last;) {
-      const mk_instruction *in = fetch(l.d, cursor);
+      const mk_instruction_word *in = fetch(l.d, cursor);
       if (in == nullptr) {
         return;
       }
@@ -81,10 +81,11 @@ __device__ __forceinline__ void load_queue(loader &l) {
 }
 
 #if !MK_GPU_ROWS
-__device__ constexpr bool searches(uint32_t opcode) { return MK_GPU_SAMPLES && slots_of(opcode).fronts; }
+__device__ constexpr bool searches(uint32_t opcode) { return MK_GPU_SAMPLES && places_of(opcode).fronts; }
 
 template <typename role>
-__device__ __forceinline__ void store_instruction(role &s, const mk_instruction &in, const instruction_cursor &cursor) {
+__device__ __forceinline__ void store_instruction(role &s, const mk_instruction_word &in,
+                                                  const instruction_cursor &cursor) {
   row_store r = {};
   if (has_flag(in, SLOT_WAITS_RELEASE)) {  // it may read what they order before the consumers have anything for it
     wait_counters(s.d, in);
@@ -118,9 +119,9 @@ __device__ __forceinline__ void store_instruction(role &s, const mk_instruction 
     {}
     float squares;
     two_rows y = take_result(s, squares);
-#define MK_OPCODE(NAME, text, state, semantics)                                                               \
-  static_assert(                                                                                              \
-      !is_linear(MK_OP_##NAME) || slots_of(MK_OP_##NAME).residual >= 0 || HAS_LOOP(NAME) || HAS_FINISH(NAME), \
+#define MK_OPCODE(NAME, text, state, semantics)                                                                \
+  static_assert(                                                                                               \
+      !is_linear(MK_OP_##NAME) || places_of(MK_OP_##NAME).residual >= 0 || HAS_LOOP(NAME) || HAS_FINISH(NAME), \
       "no finish_" #NAME);
 #include "vm/program/opcodes.def"
     switch (in.opcode) {
@@ -158,8 +159,8 @@ __device__ __forceinline__ void store_instruction(role &s, const mk_instruction 
 
 // Linear instructions share one body, and so do those that search; the others have their own. What the storer does not finish signals here.
 template <typename role>
-__device__ __forceinline__ void consume_instruction(role &c, const mk_instruction &in) {
-  linear_slots slots;
+__device__ __forceinline__ void consume_instruction(role &c, const mk_instruction_word &in) {
+  bool normed;
   consumers_wait(c, in);
 #define MK_OPCODE(NAME, text, state, semantics) \
   static_assert(!is_consumed_apart(MK_OP_##NAME) || MK_HAS(consume_##NAME(c, in)), "no consume_" #NAME);
@@ -168,7 +169,7 @@ __device__ __forceinline__ void consume_instruction(role &c, const mk_instructio
 #define MK_OPCODE(NAME, text, state, semantics)                                                                   \
   case case_of(is_linear(MK_OP_##NAME) || searches(MK_OP_##NAME) || MK_HAS(consume_##NAME(c, in)), MK_OP_##NAME): \
     if constexpr (is_linear(MK_OP_##NAME)) {                                                                      \
-      slots = linear_slots_of<MK_OP_##NAME>();                                                                    \
+      normed = places_of(MK_OP_##NAME).gain >= 0;                                                                 \
       break;                                                                                                      \
     } else if constexpr (searches(MK_OP_##NAME)) {                                                                \
       goto search;                                                                                                \
@@ -183,7 +184,7 @@ __device__ __forceinline__ void consume_instruction(role &c, const mk_instructio
     default:
       return;
   }
-  consume_linear(c, in, slots);
+  consume_linear(c, in, normed);
   return;
   [[maybe_unused]] search :  // in a kernel that samples
                              if constexpr (MK_GPU_SAMPLES) {
@@ -211,7 +212,7 @@ __device__ __forceinline__ void store_queue(queue_storer &s) {
       return;
     }
     for (bool last = false; !last;) {
-      const mk_instruction *in = fetch(s.d, cursor);
+      const mk_instruction_word *in = fetch(s.d, cursor);
       if (in == nullptr) {
         return;
       }
@@ -225,7 +226,7 @@ __device__ __forceinline__ bool consume_queue(queue_consumer &c) {
   for (c.d.epoch = 0; c.d.epoch < c.d.params.epochs && !stops(c); c.d.epoch++) {
     record_boundary(c.d);
     for (bool last = false; !last;) {
-      const mk_instruction *in = fetch(c.d, at_hand(c));
+      const mk_instruction_word *in = fetch(c.d, at_hand(c));
       if (in == nullptr) {
         return false;
       }

@@ -98,11 +98,11 @@ __device__ inline uint32_t wait_position(loader &l) {
 }
 
 // The blocks of one split that hold tokens before the position (the newest token comes in stamped words), each through the table.
-__device__ inline void load_blocks(loader &l, const mk_instruction &in, const mk_gpu_buffer &b) {
-  const mk_operand &operand = in.operands[MK_SLOT_ATTENTION_kv];
-  const uint32_t *table = reinterpret_cast<const uint32_t *>(l.d.buffer(in.operands[MK_SLOT_ATTENTION_table]).address);
+__device__ inline void load_blocks(loader &l, const mk_instruction_word &in, const mk_gpu_buffer &b) {
+  const mk_operand &operand = in.parts[MK_PART_ATTENTION_kv];
+  const uint32_t *table = reinterpret_cast<const uint32_t *>(whole_buffer(in, MK_WHOLE_ATTENTION_table).address);
   uint32_t block_bytes = b.block_tokens * b.head_dim * 4, per_span = b.span_tokens / b.block_tokens, in_span = 0;
-  uint32_t at = operand.row * per_span, skipped = (in.params[MK_PARAM_ATTENTION_splits] - 1) * per_span;
+  uint32_t at = operand.row * per_span, skipped = (param(in, MK_PARAM_ATTENTION_splits) - 1) * per_span;
   uint32_t blocks = (wait_position(l) + b.block_tokens - 1) / b.block_tokens;
   if (at >= blocks) {
     return;
@@ -127,12 +127,12 @@ __device__ inline void load_blocks(loader &l, const mk_instruction &in, const mk
 }
 
 // By one lane. The row tiles of a weight, each a run of memory. (One loop for weights and blocks is less code, and 2 % slower.)
-__device__ inline void load_instruction(loader &l, const mk_instruction &in) {
+__device__ inline void load_instruction(loader &l, const mk_instruction_word &in) {
   int slot = streamed_operand(in.opcode);
   if (slot < 0) {
     return;
   }
-  const mk_operand &operand = in.operands[slot];
+  const mk_operand &operand = in.parts[slot];
   const mk_gpu_buffer &b = l.d.buffer(operand);
   if (in.opcode == MK_OP_ATTENTION) {
     load_blocks(l, in, b);

@@ -10,7 +10,7 @@ namespace mk {
 __device__ __forceinline__ void load_queue(mla_loader &l, const first_entries &first) {
   instruction_cursor cursor;
   for (bool last = false; !last;) {
-    const mk_instruction *in = fetch(l.d, cursor);
+    const mk_instruction_word *in = fetch(l.d, cursor);
     if (in == nullptr) {
       return;
     }
@@ -27,7 +27,7 @@ __device__ __forceinline__ void load_queue(mla_loader &l, const first_entries &f
 // needs, and there is no room for that. What follows it are reductions: where the list has none, not even they are fetched.
 __device__ __forceinline__ void consume_queue(attender &a) {
   instruction_cursor cursor;
-  const mk_instruction *in = fetch(a.d, cursor);
+  const mk_instruction_word *in = fetch(a.d, cursor);
   if (in == nullptr) {
     return;
   }
@@ -44,7 +44,8 @@ __device__ __forceinline__ void consume_queue(attender &a) {
   }
 }
 
-// As look_up, but what the kernel needs first of all comes sooner: the table of buffers, being small, is fetched beside the instruction.
+// As look_up, for the MLA_PART that a queue begins with (rule L02), but what the kernel needs first of all comes sooner: the table of
+// buffers, being small, is fetched beside the instruction.
 __device__ inline void look_up_with_table(const device &d, uint32_t index, looked_up &to) {
   enum { TABLE_ROUNDS = MK_MLA_GPU_MOST_BUFFERS * looked_up::BUFFER_WORDS / 32 };
   static_assert(TABLE_ROUNDS * 32 == MK_MLA_GPU_MOST_BUFFERS * looked_up::BUFFER_WORDS, "whole rounds");
@@ -56,8 +57,8 @@ __device__ inline void look_up_with_table(const device &d, uint32_t index, looke
   }
 #pragma unroll
   for (uint32_t r = 0; r < looked_up::ROUNDS; r++) {
-    uint32_t word = r * 32 + lane, operand = min(word / looked_up::BUFFER_WORDS, MK_MAX_OPERANDS - 1u);
-    uint32_t buffer = __shfl_sync(0xffffffffu, to.instruction, 10 + 3 * operand) >> 16;
+    uint32_t word = r * 32 + lane, descriptor = min(word / looked_up::BUFFER_WORDS, DESCRIPTORS - 1u);
+    uint32_t buffer = buffer_named(to.instruction, parts_of(MK_OP_MLA_PART), descriptor);
     uint32_t from = buffer * looked_up::BUFFER_WORDS + word % looked_up::BUFFER_WORDS;
     to.buffers[r] = 0;
 #pragma unroll

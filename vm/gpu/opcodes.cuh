@@ -12,65 +12,77 @@
 
 namespace mk {
 
-// The slot of the weight that goes by in pages, of the cache whose blocks do, of the gains of a norm, of the residual that comes in (what
-// leaves, and its rounded copy, are the next two operands), of logits. -1: no such operand.
-struct opcode_slots {
-  int weight = -1, cache = -1, gain = -1, residual = -1, logits = -1;
+// Where the instruction word has an operand: the number of the weight that goes by in pages, of the cache whose blocks do, and of the
+// residual that comes in (what leaves, and its rounded copy, come next) among the PARTs; of the gains of a norm among the WHOLEs. -1: no such
+// operand.
+struct opcode_places {
+  int weight = -1, cache = -1, residual = -1, gain = -1;
+  bool logits = false;  // has some
   bool storer = false;  // touches an operand, and so finishes the instruction
   bool fronts = false;  // are looked at
   mk_state_use state = MK_STATE_NONE;
 };
 
-__host__ __device__ constexpr opcode_slots slots_of(uint32_t opcode) {
-  opcode_slots s;
-#define MK_OPCODE(NAME, text, use, semantics) s.state = opcode == MK_OP_##NAME ? MK_STATE_##use : s.state;
-#define MK_OPERAND(NAME, slot, field, access, role, when, dtype, store)                     \
-  if (opcode == MK_OP_##NAME) {                                                             \
-    bool tiles = MK_OPERAND_STORE_##store == MK_OPERAND_STORE_TILES;                        \
-    s.weight = tiles && MK_ROLE_##role == MK_ROLE_LOADER ? slot : s.weight;                 \
-    s.cache = MK_ACCESS_##access == MK_ACCESS_UPDATE ? slot : s.cache;                      \
-    s.residual = MK_OPERAND_STORE_##store == MK_OPERAND_STORE_RESIDUAL ? slot : s.residual; \
-    s.storer = s.storer || MK_ROLE_##role == MK_ROLE_STORER;                                \
+// Of an operand: its number among the opcode's operands of the same extent.
+__host__ __device__ constexpr int place_of(uint32_t opcode, int slot) {
+#define MK_OPERAND(NAME, number, field, access, role, when, extent, dtype, store) \
+  if (opcode == MK_OP_##NAME && slot == number) {                                 \
+    return MK_##extent##_##NAME##_##field;                                        \
   }
-#define MK_CONTENT(NAME, field, content)                                                        \
-  if (opcode == MK_OP_##NAME) {                                                                 \
-    s.gain = MK_CONTENT_##content == MK_CONTENT_GAIN ? MK_SLOT_##NAME##_##field : s.gain;       \
-    s.logits = MK_CONTENT_##content == MK_CONTENT_LOGITS ? MK_SLOT_##NAME##_##field : s.logits; \
-    s.fronts = s.fronts || MK_CONTENT_##content == MK_CONTENT_FRONT;                            \
+#include "vm/program/opcodes.def"
+  return -1;
+}
+
+__host__ __device__ constexpr opcode_places places_of(uint32_t opcode) {
+  opcode_places s;
+#define MK_OPCODE(NAME, text, use, semantics) s.state = opcode == MK_OP_##NAME ? MK_STATE_##use : s.state;
+#define MK_OPERAND(NAME, slot, field, access, role, when, extent, dtype, store)                                       \
+  if (opcode == MK_OP_##NAME) {                                                                                       \
+    bool tiles = MK_OPERAND_STORE_##store == MK_OPERAND_STORE_TILES;                                                  \
+    s.weight = tiles && MK_ROLE_##role == MK_ROLE_LOADER ? MK_##extent##_##NAME##_##field : s.weight;                 \
+    s.cache = MK_ACCESS_##access == MK_ACCESS_UPDATE ? MK_##extent##_##NAME##_##field : s.cache;                      \
+    s.residual = MK_OPERAND_STORE_##store == MK_OPERAND_STORE_RESIDUAL ? MK_##extent##_##NAME##_##field : s.residual; \
+    s.storer = s.storer || MK_ROLE_##role == MK_ROLE_STORER;                                                          \
+  }
+#define MK_CONTENT(NAME, field, content)                                                                    \
+  if (opcode == MK_OP_##NAME) {                                                                             \
+    s.gain = MK_CONTENT_##content == MK_CONTENT_GAIN ? place_of(opcode, MK_SLOT_##NAME##_##field) : s.gain; \
+    s.logits = s.logits || MK_CONTENT_##content == MK_CONTENT_LOGITS;                                       \
+    s.fronts = s.fronts || MK_CONTENT_##content == MK_CONTENT_FRONT;                                        \
   }
 #include "vm/program/opcodes.def"
   s.fronts = s.fronts && !s.storer;
   return s;
 }
 
-__host__ __device__ constexpr int streamed_slot(uint32_t opcode) {
-  return slots_of(opcode).weight >= 0 ? slots_of(opcode).weight : slots_of(opcode).cache;
+__host__ __device__ constexpr int streamed_part(uint32_t opcode) {
+  return places_of(opcode).weight >= 0 ? places_of(opcode).weight : places_of(opcode).cache;
 }
 // The label of an opcode in a switch: where it `has` no code there, one that no opcode's byte comes to, so that it takes the default.
 __host__ __device__ constexpr uint32_t case_of(bool has, uint32_t opcode) { return has ? opcode : 0x100 + opcode; }
 // Linear opcodes multiply a weight by x, in one body that they share.
-__host__ __device__ constexpr bool is_linear(uint32_t opcode) { return slots_of(opcode).weight >= 0; }
+__host__ __device__ constexpr bool is_linear(uint32_t opcode) { return places_of(opcode).weight >= 0; }
 // Has a result for each row tile, which a storer finishes.
 __host__ __device__ constexpr bool has_row_tiles(uint32_t opcode) {
-  return is_linear(opcode) || slots_of(opcode).residual >= 0;
+  return is_linear(opcode) || places_of(opcode).residual >= 0;
 }
 // Is over, and signals, when its consumers are. What moves the step state on signals nothing (rule N09).
 __host__ __device__ constexpr bool consumers_finish(uint32_t opcode) {
-  return !slots_of(opcode).storer && slots_of(opcode).state != MK_STATE_WRITE;
+  return !places_of(opcode).storer && places_of(opcode).state != MK_STATE_WRITE;
 }
 
 // Whether every kernel of token programs must have a consume_X for it: the consumers have part in it, in no body that several share.
 __host__ __device__ constexpr bool is_consumed_apart(uint32_t opcode) {
-  opcode_slots of = slots_of(opcode);
+  opcode_places of = places_of(opcode);
   return !is_linear(opcode) && (of.residual >= 0 || (!of.storer && !of.fronts && of.state != MK_STATE_NONE));
 }
 
-// Of an opcode of the queue: which operand it streams; -1: none.
+// Of an opcode of the queue: which PART it streams; -1: none.
 __device__ inline int streamed_operand(uint32_t opcode) {
 #define MK_OPCODE(NAME, text, state, semantics)                                \
-  if constexpr (constexpr int slot = streamed_slot(MK_OP_##NAME); slot >= 0) { \
+  if constexpr (constexpr int part = streamed_part(MK_OP_##NAME); part >= 0) { \
     if (opcode == MK_OP_##NAME) {                                              \
-      return slot;                                                             \
+      return part;                                                             \
     }                                                                          \
   }
 #include "vm/program/opcodes.def"

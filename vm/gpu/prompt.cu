@@ -32,7 +32,7 @@ __device__ __forceinline__ void run_loader(device d) {
   bool stays = true;
   for (l.d.epoch = 0; stays && l.d.epoch < l.d.params.epochs; l.d.epoch++) {
     for (bool last = false; !last;) {
-      const mk_instruction *in = fetch(l.d, cursor);
+      const mk_instruction_word *in = fetch(l.d, cursor);
       stays = in != nullptr;
       if (!stays) {
         break;

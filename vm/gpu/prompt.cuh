@@ -80,7 +80,7 @@ __device__ inline void pass_pages(const prompt_consumer &c, uint32_t count) {
 }
 // Its place in the instruction ring, and the epoch.
 __device__ inline volatile uint32_t &at_hand(const prompt_consumer &c) { return c.d.words()->at_hand[c.d.warp]; }
-__device__ inline const mk_instruction &instruction_at_hand(const prompt_consumer &c) {
+__device__ inline const mk_instruction_word &instruction_at_hand(const prompt_consumer &c) {
   return c.d.slot(instruction_cursor{at_hand(c)}.slot())->instruction;
 }
 __device__ inline void set_epoch(prompt_consumer &c, uint32_t epoch) {

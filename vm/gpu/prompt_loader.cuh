@@ -16,7 +16,8 @@ __device__ inline bool wait_lines(loader &l) {
   return lines_of(l.d).stop == 0;
 }
 
-__device__ __forceinline__ void load_weight_chunks(loader &l, const mk_instruction &in, const mk_operand &operand) {
+__device__ __forceinline__ void load_weight_chunks(loader &l, const mk_instruction_word &in,
+                                                   const mk_operand &operand) {
   const mk_gpu_buffer &b = l.d.buffer(operand);
   uint32_t run_bytes = operand.cols * 512;
   uint64_t pitch = static_cast<uint64_t>(b.grid_cols) * 512;
@@ -38,12 +39,12 @@ __device__ __forceinline__ void load_weight_chunks(loader &l, const mk_instructi
   }
 }
 
-__device__ __forceinline__ void load_split(loader &l, const mk_instruction &in) {
-  const mk_operand &operand = in.operands[MK_SLOT_ATTENTION_kv];
+__device__ __forceinline__ void load_split(loader &l, const mk_instruction_word &in) {
+  const mk_operand &operand = in.parts[MK_PART_ATTENTION_kv];
   const mk_gpu_buffer *buffers = device::slot_of(in).buffers;
-  const mk_gpu_buffer &b = buffers[MK_SLOT_ATTENTION_kv];
-  const uint32_t *table = reinterpret_cast<const uint32_t *>(buffers[MK_SLOT_ATTENTION_table].address);
-  uint32_t run_bytes = b.block_tokens * b.head_dim * 4, spans = in.params[MK_PARAM_ATTENTION_splits] * b.span_tokens;
+  const mk_gpu_buffer &b = buffers[MK_PART_ATTENTION_kv];
+  const uint32_t *table = reinterpret_cast<const uint32_t *>(buffers[whole_at(MK_WHOLE_ATTENTION_table)].address);
+  uint32_t run_bytes = b.block_tokens * b.head_dim * 4, spans = param(in, MK_PARAM_ATTENTION_splits) * b.span_tokens;
   uint32_t first = lines_of(l.d).first, end = first + lines_of(l.d).count;
 #pragma unroll 1
   for (uint32_t span = operand.row * b.span_tokens; span < end; span += spans) {
@@ -62,13 +63,13 @@ __device__ __forceinline__ void load_split(loader &l, const mk_instruction &in) 
   }
 }
 
-__device__ inline void load_for_prompt(loader &l, const mk_instruction &in) {
+__device__ inline void load_for_prompt(loader &l, const mk_instruction_word &in) {
   int slot = streamed_operand(in.opcode);
   if (slot < 0) {
     return;
   }
   if (in.opcode != MK_OP_ATTENTION) {
-    load_weight_chunks(l, in, in.operands[slot]);
+    load_weight_chunks(l, in, in.parts[slot]);
   } else if (wait_lines(l)) {
     load_split(l, in);
   }

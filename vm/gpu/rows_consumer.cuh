@@ -129,11 +129,11 @@ __device__ inline void scale_lines(const uint32_t (&gains)[WARP_STEPS][2], line_
 }
 
 // Of x, from the operand's start, and of x in its buffer before that.
-__device__ inline uint32_t steps_of(const mk_instruction &in) {
-  return in.operands[LINEAR_X].cols * device::slot_of(in).buffers[LINEAR_X].tile_cols / 16;
+__device__ inline uint32_t steps_of(const mk_instruction_word &in) {
+  return in.parts[LINEAR_X].cols * device::slot_of(in).buffers[LINEAR_X].tile_cols / 16;
 }
-__device__ inline uint32_t steps_before(const mk_instruction &in) {
-  return in.operands[LINEAR_X].col * device::slot_of(in).buffers[LINEAR_X].tile_cols / 16;
+__device__ inline uint32_t steps_before(const mk_instruction_word &in) {
+  return in.parts[LINEAR_X].col * device::slot_of(in).buffers[LINEAR_X].tile_cols / 16;
 }
 // What a warp does of a linear instruction; the same for all lanes, and worked out before x is there.
 struct linear_work {
@@ -147,13 +147,13 @@ struct linear_work {
 };
 
 // This warp's part of x, from step `step` on. The gains are under way while x is waited for. `loaded`: its words have been loaded already.
-__device__ inline void fetch_chunk(const consumer &c, const mk_instruction &in, const linear_work &work, uint32_t step,
-                                   bool loaded, line_fragments &to) {
-  const mk_operand &operand = in.operands[LINEAR_X];
+__device__ inline void fetch_chunk(const consumer &c, const mk_instruction_word &in, const linear_work &work,
+                                   uint32_t step, bool loaded, line_fragments &to) {
+  const mk_operand &operand = in.parts[LINEAR_X];
   const mk_gpu_buffer &x = device::slot_of(in).buffers[LINEAR_X];
   uint32_t gains[WARP_STEPS][2], gained = work.normed ? steps_there(work.left(step)) : 0;
   const uint32_t *gain =
-      reinterpret_cast<const uint32_t *>(device::slot_of(in).buffers[LINEAR_GAIN].address) + step * 8 + c.lane % 4;
+      reinterpret_cast<const uint32_t *>(whole_buffer(in, LINEAR_GAIN).address) + step * 8 + c.lane % 4;
 #pragma unroll
   for (uint32_t i = 0; i < WARP_STEPS * 2; i++) {
     gains[i / 2][i % 2] = (gained >> i / 2 & 1) != 0 ? __ldg(gain + i * 4) : 0;
@@ -267,14 +267,14 @@ __device__ inline void multiply_page(rows_consumer &c, const line_fragments &x, 
 }
 
 // Row tiles of a linear instruction that are computed in this step: those of a HEAD only where some row chooses.
-__device__ inline uint32_t rows_to_do(const device &d, const mk_instruction &in, const mk_operand &weight) {
+__device__ inline uint32_t rows_to_do(const device &d, const mk_instruction_word &in, const mk_operand &weight) {
   return in.opcode == MK_OP_HEAD && rows_of(d).chooses == 0 ? 0 : weight.rows;
 }
 
-__device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instruction &in) {
+__device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instruction_word &in) {
   line_fragments x = {};  // without it its registers would stay taken from one instruction to the next
   linear_work work = {tile::uniform(steps_of(in)), 0, tile::uniform(has_norm(in))};
-  work.rows = tile::uniform(rows_to_do(c.d, in, in.operands[work.normed ? 2 : 1]));
+  work.rows = tile::uniform(rows_to_do(c.d, in, in.parts[LINEAR_WEIGHT]));
 #pragma unroll 1
   for (uint32_t chunk = 0; chunk < work.steps; chunk += CHUNK_STEPS) {
     forget(c.lane);

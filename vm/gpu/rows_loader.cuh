@@ -95,7 +95,8 @@ __device__ __forceinline__ bool load_pages(loader &l, addresses from, sizes byte
   return true;
 }
 
-__device__ __forceinline__ void load_weight_chunks(loader &l, const mk_instruction &in, const mk_operand &operand) {
+__device__ __forceinline__ void load_weight_chunks(loader &l, const mk_instruction_word &in,
+                                                   const mk_operand &operand) {
   const mk_gpu_buffer &b = l.d.buffer(operand);
   uint32_t run_bytes = operand.cols * 512;
   uint64_t pitch = static_cast<uint64_t>(b.grid_cols) * 512;
@@ -188,11 +189,11 @@ __device__ __forceinline__ bool load_pieces(loader &l, const mk_gpu_buffer &b, u
   return true;
 }
 // All lanes; one of them loads. The slots that have tokens of the unit's splits, one after the other.
-__device__ __forceinline__ void load_unit(loader &l, const mk_instruction &in, const mk_operand &operand) {
+__device__ __forceinline__ void load_unit(loader &l, const mk_instruction_word &in, const mk_operand &operand) {
   const mk_gpu_buffer *buffers = device::slot_of(in).buffers;
-  const mk_gpu_buffer &b = buffers[MK_SLOT_ATTENTION_kv];
+  const mk_gpu_buffer &b = buffers[MK_PART_ATTENTION_kv];
   const volatile rows_state &state = rows_of(l.d);
-  piece_walk w = {tile::uniform(b.span_tokens), tile::uniform(in.params[MK_PARAM_ATTENTION_splits]), 0, 0, 0};
+  piece_walk w = {tile::uniform(b.span_tokens), tile::uniform(param(in, MK_PARAM_ATTENTION_splits)), 0, 0, 0};
   uint32_t unit = tile::uniform(static_cast<uint32_t>(operand.row));
   uint32_t of = tile::lane() % MK_MAX_ROWS, count = state.slot_count[of];
   bool works = count != 0 && split_of(unit, of, w.splits) * w.span < state.slot_first[of] + count;
@@ -205,7 +206,7 @@ __device__ __forceinline__ void load_unit(loader &l, const mk_instruction &in, c
     uint32_t piece = last_piece(w.end, split, w.span, w.splits);
 #pragma unroll 1
     for (bool more = true; more;) {
-      look_up_pieces(buffers[MK_SLOT_ATTENTION_table], slot, w, piece);
+      look_up_pieces(buffers[whole_at(MK_WHOLE_ATTENTION_table)], slot, w, piece);
       if (tile::elect()) {
         load_pieces(l, b, operand.col, w, piece);
       }
@@ -220,16 +221,16 @@ __device__ __forceinline__ void load_unit(loader &l, const mk_instruction &in, c
 }
 
 // All lanes; one of them loads.
-__device__ __forceinline__ void load_instruction(loader &l, const mk_instruction &in) {
+__device__ __forceinline__ void load_instruction(loader &l, const mk_instruction_word &in) {
   uint32_t opcode = tile::uniform(static_cast<uint32_t>(in.opcode));
   int slot = streamed_operand(opcode);
   if (slot < 0 || ((opcode == MK_OP_ATTENTION || opcode == MK_OP_HEAD) && !wait_rows(l))) {
     return;
   }
   if (opcode == MK_OP_ATTENTION) {
-    load_unit(l, in, in.operands[slot]);
+    load_unit(l, in, in.parts[slot]);
   } else if (tile::elect()) {
-    load_weight_chunks(l, in, in.operands[slot]);
+    load_weight_chunks(l, in, in.parts[slot]);
   }
 }
 

@@ -14,7 +14,7 @@ using queue_storer = rows_storer;
 
 __device__ inline bool stops(const rows_consumer &c) { return rows_of(c.d).stop != 0; }
 
-__device__ __forceinline__ void store_instruction(rows_storer &s, const mk_instruction &in,
+__device__ __forceinline__ void store_instruction(rows_storer &s, const mk_instruction_word &in,
                                                   const instruction_cursor &) {
   forget(s.lane);
   forget(s.tile);
@@ -35,7 +35,7 @@ __device__ __forceinline__ void store_instruction(rows_storer &s, const mk_instr
 }
 
 template <typename role>
-__device__ __forceinline__ void consume_instruction(role &c, const mk_instruction &in) {
+__device__ __forceinline__ void consume_instruction(role &c, const mk_instruction_word &in) {
   forget(c.lane);
   forget(c.warp);
   forget(c.d.warp);

@@ -44,8 +44,8 @@ __device__ inline uint32_t tag_of(const mk_operand &operand, uint32_t column_til
 }
 
 // The squares of a chunk, which lie beside its results, of the storer's lines; with those of the last one 1 / rms.
-__device__ inline void take_squares(const rows_storer &s, const uint8_t *result, const mk_instruction &in, bool first,
-                                    bool last) {
+__device__ inline void take_squares(const rows_storer &s, const uint8_t *result, const mk_instruction_word &in,
+                                    bool first, bool last) {
   const float *squares = reinterpret_cast<const float *>(result + ROWS_SQUARES_AT);
   uint32_t line = s.tile * 8 + s.lane % 8, quarter = s.lane / 8;
   float sum = 0.0f;
@@ -61,12 +61,12 @@ __device__ inline void take_squares(const rows_storer &s, const uint8_t *result,
   __syncwarp();
   // Four lanes write the same.
   rows_shared()->scales[line] =
-      last ? rsqrtf(__fdividef(sum, static_cast<float>(in.params[1])) + __uint_as_float(in.params[0])) : sum;
+      last ? rsqrtf(__fdividef(sum, static_cast<float>(param(in, 1))) + __uint_as_float(param(in, 0))) : sum;
   __syncwarp();
 }
 
 // The next result: y += the sums of its warps.
-__device__ inline void take_sums(rows_storer &s, const mk_instruction &in, bool takes_squares, uint32_t chunk,
+__device__ inline void take_sums(rows_storer &s, const mk_instruction_word &in, bool takes_squares, uint32_t chunk,
                                  const lines_store &r, line_sums &y) {
   wait_phase(s.d, RESULT_FULL + s.results.slot(), s.results.phase(), MK_ACTIVITY_RESULT_FULL, s.results.slot());
   const uint8_t *result = rows_result(s.results.slot());

@@ -73,7 +73,7 @@ __device__ inline void publish_floats(const storer &s, uint64_t *row, uint32_t f
   }
 }
 
-__device__ inline void signal_from_warp(const device &d, uint32_t lane, const mk_instruction &in) {
+__device__ inline void signal_from_warp(const device &d, uint32_t lane, const mk_instruction_word &in) {
   if (!has_flag(in, SLOT_SIGNALS_RELEASE)) {
     return;
   }
@@ -126,12 +126,12 @@ __device__ inline two_rows normed(uint32_t i, const two_rows &y, float squares, 
 }
 
 // y = residual_in + sum; residual_out = y; out = bf16(y), as additions to the residual end.
-__device__ inline void begin_residual(const storer &s, const mk_instruction &in, uint32_t residual_out, uint32_t out,
-                                      row_store &r) {
-  const mk_operand &to = in.operands[residual_out];
+__device__ inline void begin_residual(const storer &s, const mk_instruction_word &in, uint32_t residual_out,
+                                      uint32_t out, row_store &r) {
+  const mk_operand &to = in.parts[residual_out];
   r.tiles = to.cols;
   r.plain = reinterpret_cast<float *>(s.d.buffer(to).address) + to.col * 16;
-  r.row = stamped_row(s.d, in.operands[out]);
+  r.row = stamped_row(s.d, in.parts[out]);
 }
 
 __device__ inline void finish_residual(const storer &s, uint32_t tile, two_rows y, const row_store &r) {

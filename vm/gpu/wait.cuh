@@ -187,7 +187,7 @@ __device__ inline void watch_over(const device &d, watch &w) {
 
 // A warp waits for the release counters of an instruction; the caller makes the others wait for it. Relaxed counters are hints, and
 // going straight to the stamps is faster than heeding them (measured: docs/results/gpu.md).
-__device__ inline void wait_counters(const device &d, const mk_instruction &in) {
+__device__ inline void wait_counters(const device &d, const mk_instruction_word &in) {
   for (uint32_t w = 0; w < in.wait_count; w++) {
     uint32_t counter = in.waits[w].counter, total = device::slot_of(in).wait_totals[w];
     if ((total & MK_GPU_COUNTER_RELEASE) == 0) {
@@ -216,7 +216,7 @@ __device__ inline void wait_counters(const device &d, const mk_instruction &in) 
   }
 }
 
-__device__ inline void signal_counters(const device &d, const mk_instruction &in) {
+__device__ inline void signal_counters(const device &d, const mk_instruction_word &in) {
   for (uint32_t s = 0; s < in.signal_count; s++) {
     uint32_t counter = in.signals[s].counter;
     uint32_t *address = d.params.counters + counter * MK_GPU_COUNTER_STRIDE;
