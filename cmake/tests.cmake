@@ -123,13 +123,16 @@ if(NOT MK_SANITIZE)
   set_tests_properties(lib.header PROPERTIES TIMEOUT ${MK_TEST_SECONDS} SKIP_RETURN_CODE 77)
 endif()
 
-# An opcode that no product has, with more operands and parameters than any: what has to do with programs, built with tests/wide/opcodes.def.
-file(GLOB MK_WIDE_SOURCES CONFIGURE_DEPENDS vm/*.c vm/program/*.c vm/verify/*.c vm/trace/*.c vm/cpu/*.c instructions/*.c tests/wide/*.c)
+# An opcode that no product has, with more operands and parameters than any: what has to do with programs, built with
+# tests/wide/opcodes.def.
+file(GLOB MK_WIDE_SOURCES CONFIGURE_DEPENDS vm/*.c vm/program/*.c vm/verify/*.c vm/trace/*.c vm/cpu/*.c
+     instructions/*.c tests/wide/*.c)
 list(REMOVE_ITEM MK_WIDE_SOURCES ${PROJECT_SOURCE_DIR}/vm/verify/shape.c) # tests/wide/shape.c has it
 if(NOT TARGET mk_in_process)
   add_executable(test_vm.wide ${MK_WIDE_SOURCES})
   target_include_directories(test_vm.wide PRIVATE ${PROJECT_SOURCE_DIR})
-  target_compile_definitions(test_vm.wide PRIVATE MK_TEST_OPCODES="tests/wide/opcodes.def" MK_HANG_SECONDS=${MK_HANG_SECONDS})
+  target_compile_definitions(test_vm.wide PRIVATE MK_TEST_OPCODES="tests/wide/opcodes.def"
+                             MK_HANG_SECONDS=${MK_HANG_SECONDS})
   target_link_libraries(test_vm.wide PRIVATE PkgConfig::CRITERION PkgConfig::ZLIB m pthread)
   if(TARGET mk_leak_check)
     target_link_libraries(test_vm.wide PRIVATE $<TARGET_OBJECTS:mk_leak_check> $<TARGET_OBJECTS:mk_sanitizer_options>)

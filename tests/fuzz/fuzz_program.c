@@ -170,8 +170,12 @@ static void change_table(mk_program *p, unsigned *state) {
       buffer->scope = (uint8_t)draw(state, MK_SCOPE_COUNT);
       buffer->proxy = (uint8_t)draw(state, 4);
       break;
-    default:
-      LLVMFuzzerMutate((uint8_t *)any_instruction(p, state)->params, sizeof(uint32_t), sizeof(uint32_t));
+    default: {
+      mk_instruction *in = any_instruction(p, state);
+      if (mk_opcode_lookup(in->opcode)->param_count > 0) {
+        LLVMFuzzerMutate((uint8_t *)in->params, sizeof *in->params, sizeof *in->params);
+      }
+    }
   }
 }
 

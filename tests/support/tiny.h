@@ -44,8 +44,8 @@ void test_tiny_loop(test_tiny *tiny, uint32_t sms);
 void test_tiny_wait(mk_instruction *in, uint16_t counter, uint32_t threshold);
 void test_tiny_signal(test_tiny *tiny, mk_instruction *in, uint16_t counter);
 
-/* An instruction of that opcode that a file can hold, sound or not: what is in the table is arbitrary, WHOLE operands are some
- * buffer of the program or absent. */
+/* An instruction of that opcode that a file can hold, sound or not: what is in the table is arbitrary, WHOLE operands
+ * are some buffer of the program or absent. */
 mk_instruction test_any_instruction(const mk_program *program, uint32_t opcode, uint64_t *seed);
 
 /* A sequence from position 0 with the prompt 1, 2, 3. */

@@ -1,4 +1,5 @@
-/* An instruction of 10 operands and 8 parameters (opcodes.def): through text, file and verifier, and on the CPU machine. */
+/* An instruction of 10 operands and 8 parameters (opcodes.def): through text, file and verifier, and on the CPU
+ * machine. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -68,8 +68,9 @@ __device__ constexpr uint32_t parts_of(uint32_t opcode) {
   return static_cast<uint32_t>(parts_by_opcode() >> 4 * (opcode & 15)) & 15;
 }
 
-// The buffer that a descriptor is of, from an instruction of so many PARTs whose words the lanes have. MK_ABSENT for what the instruction
-// does without; for a descriptor past its operands, 0: there is nothing between operands and parameters.
+// The buffer that a descriptor is of, from an instruction of so many PARTs whose words the lanes have. MK_ABSENT for
+// what the instruction does without; for a descriptor past its operands, 0: there is nothing between operands and
+// parameters.
 __device__ inline uint32_t buffer_named(uint32_t instruction, uint32_t parts, uint32_t descriptor) {
   uint32_t half = MK_HEAD_BYTES / 2 + (descriptor < parts ? descriptor * MK_PART_HALVES + 1
                                                           : parts * MK_PART_HALVES + whole_at(descriptor));

@@ -186,8 +186,8 @@ __device__ inline bool publishes(const device &d) {
   return d.params.skip_signal_uid == 0 || d.uid() != d.params.skip_signal_uid;
 }
 
-// What the word says of an instruction besides its PARTs: a parameter (MK_PARAM_...), and the buffer of a WHOLE (MK_WHOLE_...), all of it
-// zero where that is absent.
+// What the word says of an instruction besides its PARTs: a parameter (MK_PARAM_...), and the buffer of a WHOLE
+// (MK_WHOLE_...), all of it zero where that is absent.
 __device__ inline const uint32_t &param(const mk_instruction_word &in, uint32_t index) {
   return in.words[MK_POOL_WORDS - 1 - index];
 }

@@ -44,8 +44,8 @@ __device__ __forceinline__ void consume_queue(attender &a) {
   }
 }
 
-// As look_up, for the MLA_PART that a queue begins with (rule L02), but what the kernel needs first of all comes sooner: the table of
-// buffers, being small, is fetched beside the instruction.
+// As look_up, for the MLA_PART that a queue begins with (rule L02), but what the kernel needs first of all comes
+// sooner: the table of buffers, being small, is fetched beside the instruction.
 __device__ inline void look_up_with_table(const device &d, uint32_t index, looked_up &to) {
   enum { TABLE_ROUNDS = MK_MLA_GPU_MOST_BUFFERS * looked_up::BUFFER_WORDS / 32 };
   static_assert(TABLE_ROUNDS * 32 == MK_MLA_GPU_MOST_BUFFERS * looked_up::BUFFER_WORDS, "whole rounds");

@@ -1,6 +1,6 @@
-/* The instruction, twice: as the word of 32 x u32 = 128 bytes that a .mkp file holds and that an SM fetches from its queue
- * (mk_instruction_word), and decoded, as all code of the host handles it (mk_instruction). mk_encode and mk_decode go from one to
- * the other.
+/* The instruction, twice: as the word of 32 x u32 = 128 bytes that a .mkp file holds and that an SM fetches from its
+ * queue (mk_instruction_word), and decoded, as all code of the host handles it (mk_instruction). mk_encode and
+ * mk_decode go from one to the other.
  *
  *  word   31            24 23            16 15             8 7              0
  *       +-----------------+--------+-------+----------------+----------------+
@@ -26,13 +26,13 @@
  *       |                            parameter i                             |  at 31 - i
  *       +--------------------------------------------------------------------+
  *
- * So where something lies follows from the opcode's lines in the table, and from nothing else; what they leave free is zero. QKV with
- * its 3 PARTs, 2 WHOLEs and 4 parameters fills 56 of the 88 bytes.
+ * So where something lies follows from the opcode's lines in the table, and from nothing else; what they leave free is
+ * zero. QKV with its 3 PARTs, 2 WHOLEs and 4 parameters fills 56 of the 88 bytes.
  *
- * Rows and columns count tiles of the buffer (mk_buffer.tile_rows, tile_cols). Decoded, a WHOLE operand has the rectangle of all
- * its buffer's tiles, and an absent one is zero. Unused waits, signals, operands and parameters are zero. A wait is
- * `counter >= epoch * total + threshold` in wrap-safe arithmetic, epoch from 0 and total the counter's signals per epoch
- * (mk_counter.total). Layer MK_NO_LAYER: the instruction belongs to no layer.
+ * Rows and columns count tiles of the buffer (mk_buffer.tile_rows, tile_cols). Decoded, a WHOLE operand has the
+ * rectangle of all its buffer's tiles, and an absent one is zero. Unused waits, signals, operands and parameters are
+ * zero. A wait is `counter >= epoch * total + threshold` in wrap-safe arithmetic, epoch from 0 and total the counter's
+ * signals per epoch (mk_counter.total). Layer MK_NO_LAYER: the instruction belongs to no layer.
  *
  * Plain data without ownership; this header is also compiled as CUDA C++. */
 #ifndef MK_INSTRUCTION_H
@@ -67,8 +67,9 @@ enum {
 #include "vm/program/opcodes.def"
 };
 
-/* Places in the word by name: MK_PART_QKV_x is the number of x among QKV's PARTs, MK_WHOLE_QKV_gain that of gain among its
- * WHOLEs. An operand has the one or the other, so that nothing can look for it in the wrong place. Every opcode counts from 0. */
+/* Places in the word by name: MK_PART_QKV_x is the number of x among QKV's PARTs, MK_WHOLE_QKV_gain that of gain among
+ * its WHOLEs. An operand has the one or the other, so that nothing can look for it in the wrong place. Every opcode
+ * counts from 0. */
 enum {
 #define MK_OPCODE(NAME, text, state, semantics) MK_NO_PART_##NAME = -1,
 #define MK_PLACE_PART(NAME, field) MK_PART_##NAME##_##field,
@@ -122,8 +123,8 @@ typedef struct mk_operand {
   uint16_t col;
 } mk_operand;
 
-/* What both forms of an instruction begin with. uid: unique in the program; names the instruction in messages, traces and fault
- * records. */
+/* What both forms of an instruction begin with. uid: unique in the program; names the instruction in messages, traces
+ * and fault records. */
 #define MK_INSTRUCTION_HEAD          \
   uint8_t opcode;                    \
   uint8_t version;                   \

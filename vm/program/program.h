@@ -323,18 +323,20 @@ const char *mk_role_name(uint32_t role);
 
 /* The operand of all tiles of a buffer of `program`. */
 mk_operand mk_operand_whole(const mk_program *program, uint16_t buffer);
-/* Whether `o` is that, or absent: without tiles, and zero but for the buffer that it names. What a slot of extent WHOLE takes. */
+/* Whether `o` is that, or absent: without tiles, and zero but for the buffer that it names. What a slot of extent WHOLE
+ * takes. */
 bool mk_operand_is_whole(const mk_program *program, const mk_operand *o);
-/* The word of an instruction, and back. MK_ERR_FILE, and *out is then of no use: encode, for an unknown opcode, and for what the word
- * has no room for (unused operands and parameters; an operand of extent WHOLE that mk_operand_is_whole refuses); decode, which takes
- * any bytes, for what encode cannot have made. Neither asks whether the instruction makes sense. Of an absent operand encode does not
- * keep which buffer it names: decoded, it is zero. */
+/* The word of an instruction, and back. MK_ERR_FILE, and *out is then of no use: encode, for an unknown opcode, and for
+ * what the word has no room for (unused operands and parameters; an operand of extent WHOLE that mk_operand_is_whole
+ * refuses); decode, which takes any bytes, for what encode cannot have made. Neither asks whether the instruction makes
+ * sense. Of an absent operand encode does not keep which buffer it names: decoded, it is zero. */
 mk_status mk_encode(const mk_program *program, const mk_instruction *in, mk_instruction_word *out);
 mk_status mk_decode(const mk_program *program, const mk_instruction_word *word, mk_instruction *out);
 
 /* The .mkp file: header (magic "MKPF", version, total size, FNV-1a-64 of all that follows), then the structures of this
- * header in order, instructions as words, little-endian. Save writes a temporary file and renames it. Parse takes any bytes: it checks sizes, counts,
- * enumerations, names and padding, and nothing about what the program does (that is the verifier's part). */
+ * header in order, instructions as words, little-endian. Save writes a temporary file and renames it. Parse takes any
+ * bytes: it checks sizes, counts, enumerations, names and padding, and nothing about what the program does (that is the
+ * verifier's part). */
 mk_status mk_program_save(const mk_program *program, const char *path);
 mk_status mk_program_load(const char *path, mk_program **out);
 mk_status mk_program_parse(const void *data, size_t length, mk_program **out);
