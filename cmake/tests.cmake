@@ -112,7 +112,7 @@ function(mk_count_steps name)
 endfunction()
 file(GLOB MK_VERIFIER_SOURCES CONFIGURE_DEPENDS vm/verify/*.c)
 file(GLOB MK_TOKENIZER_SOURCES CONFIGURE_DEPENDS text/tokenizer*.c)
-mk_count_steps(vm.verify_cost ${MK_VERIFIER_SOURCES})
+mk_count_steps(vm.verify.cost ${MK_VERIFIER_SOURCES})
 mk_count_steps(bad.text ${MK_TOKENIZER_SOURCES})
 
 # What can be seen of libmkvm. Sanitizers add symbols of their own.

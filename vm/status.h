@@ -59,7 +59,7 @@ const char *mk_error_place(void);
     }                                  \
   } while (0)
 
-/* Zeroed memory for count * size bytes in *out (void **), MK_ERR_RUNTIME when it overflows or there is none.
+/* Zeroed memory for count * size bytes in *out (void **); MK_ERR_RUNTIME, and NULL there, when it overflows or there is none.
  * count * size == 0 gives a valid pointer that can be freed. */
 mk_status mk_alloc(size_t count, size_t size, void *out);
 /* Resizes *inout (which may be NULL) to count * size bytes, keeping its content; new bytes are not zeroed. */
@@ -81,11 +81,8 @@ uint64_t mk_alloc_calls(void);
 #include <stdlib.h>
 static inline mk_status mk_alloc_analyzed(size_t count, size_t size, void *out) {
   void *memory = calloc(count == 0 ? 1 : count, size == 0 ? 1 : size);
-  if (memory == NULL) {
-    return MK_ERR_RUNTIME;
-  }
   *(void **)out = memory;
-  return MK_OK;
+  return memory == NULL ? MK_ERR_RUNTIME : MK_OK;
 }
 #define mk_alloc(count, size, out) mk_alloc_analyzed(count, size, out)
 #define mk_free(memory) free(memory)

@@ -22,6 +22,6 @@ bool expect(bool good, const char *test, const char *what) {
   return good;
 }
 
-bool expect_ok(mk_status status, const char *test) {
+bool(expect_ok)(mk_status status, const char *test) {
   return expect(status == MK_OK, test, status == MK_OK ? "" : mk_error_message());
 }

@@ -7,7 +7,7 @@
 static uint64_t steps;
 
 /* What -fsanitize-coverage=trace-pc calls. */
-void __sanitizer_cov_trace_pc(void);
+void __sanitizer_cov_trace_pc(void); /* NOLINT(bugprone-reserved-identifier): the compiler has named it */
 void __sanitizer_cov_trace_pc(void) { steps++; }
 
 uint64_t test_steps(void) { return steps; }

@@ -4,6 +4,7 @@
 typedef struct mk_shape mk_shape;
 static mk_status shape_WIDE(mk_shape *s);
 
+/* NOLINTNEXTLINE(bugprone-suspicious-include): its functions are of the file alone, and one is added to them */
 #include "vm/verify/shape.c"
 
 static mk_status shape_WIDE(mk_shape *s) {

@@ -10,7 +10,7 @@
 #include "tools/mkvm/command.h"
 #include "vm/program/asm.h"
 #include "vm/program/disasm.h"
-#include "vm/trace/explain.h"
+#include "vm/verify/explain.h"
 #include "vm/verify/verify.h"
 
 enum { KEY_SMS = 256, KEY_MAX_SEQ, KEY_EXPLAIN, KEY_SAMPLING, KEY_ROWS };

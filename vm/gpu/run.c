@@ -104,7 +104,7 @@ static bool tell(const mk_gpu *gpu, listener *to, uint32_t step, const uint32_t 
 
 /* Hands out tokens until the kernel has ended; makes no driver call that waits. */
 static mk_status follow(mk_gpu *gpu, const mk_gpu_params *params, listener *to) {
-  uint32_t seen = 0, words[MK_PROMPT_ROWS];
+  uint32_t seen = 0, words[MK_PROMPT_ROWS] = {0};
   uint64_t last = now_ms();
   bool ended = false, listening = true;
   for (uint32_t polls = 0;; polls++) {

@@ -183,11 +183,11 @@ enum {
       MK_ROOM_TO_##NAME##_param_##field = MK_ROOM_FROM_##NAME##_param_##field + MK_PARAM_BYTES - 1,
 #include "vm/program/opcodes.def"
 };
-#define MK_OPERAND(NAME, slot, field, access, role, when, extent, dtype, store)                     \
-  MK_STATIC_ASSERT((int)MK_ROOM_TO_##NAME##_##field < (int)MK_POOL_BYTES && slot < MK_MAX_OPERANDS, \
+#define MK_OPERAND(NAME, slot, field, access, role, when, extent, dtype, store)                       \
+  MK_STATIC_ASSERT((int)MK_ROOM_TO_##NAME##_##field < (int)MK_POOL_BYTES && (slot) < MK_MAX_OPERANDS, \
                    #NAME ": operand " #field " does not fit the word");
-#define MK_PARAM(NAME, index, field, type)                                                               \
-  MK_STATIC_ASSERT((int)MK_ROOM_TO_##NAME##_param_##field < (int)MK_POOL_BYTES && index < MK_MAX_PARAMS, \
+#define MK_PARAM(NAME, index, field, type)                                                                 \
+  MK_STATIC_ASSERT((int)MK_ROOM_TO_##NAME##_param_##field < (int)MK_POOL_BYTES && (index) < MK_MAX_PARAMS, \
                    #NAME ": parameter " #field " does not fit the word");
 #include "vm/program/opcodes.def"
 

@@ -1,12 +1,12 @@
 /* Shared by the verifier's phases, in the order in which they run:
- *   verify_structure.c  the program's tables and each instruction by itself (S, B04, P, E01-E03, E05)
- *   verify_shape.c      how the operands of one instruction fit together, for all step parameters (S09, S10, B02, B03, B05)
- *   verify_boundary.c   how queues go from one step to the next (N), and what is fused (S12)
- *   verify_listed.c     instructions that follow a work list (L)
- *   verify_access.c     who reads and writes which words (D02, R04, O01), with
- *                       verify_values.c: what values mean to their readers (S11, R05)
- *   verify_order.c      one run over two epochs with vector clocks: deadlock, races, overrun (D01, R01-R03, E04), with
- *                       verify_race.c and verify_deadlock.c
+ *   structure.c         the program's tables and each instruction by itself (S, B04, P, E01-E03, E05)
+ *   shape.c             how the operands of one instruction fit together, for all step parameters (S09, S10, B02, B03, B05)
+ *   boundary.c          how queues go from one step to the next (N), and what is fused (S12)
+ *   listed.c            instructions that follow a work list (L)
+ *   access.c            who reads and writes which words (D02, R04, O01), with
+ *                       values.c: what values mean to their readers (S11, R05)
+ *   order.c             one run over two epochs with vector clocks: deadlock, races, overrun (D01, R01-R03, E04), with
+ *                       race.c and deadlock.c
  * A later phase relies on what the earlier ones have proven.
  *
  * A mk_verifier belongs to one call of mk_verify; the tables are freed by mk_verify_free. */

@@ -1,5 +1,5 @@
-/* Phase 3: one run of all queues over two epochs. Rules D01 (deadlock, told by verify_deadlock.c), R02 for stamped words, E04
- * (counter overrun), and through verify_race.c R01-R03 for all other words.
+/* Phase 3: one run of all queues over two epochs. Rules D01 (deadlock, told by deadlock.c), R02 for stamped words, E04
+ * (counter overrun), and through race.c R01-R03 for all other words.
  *
  * Counters only grow, stamps of an epoch only appear, and waits ask for at least so much: whatever order the run takes, it
  * gets as far as any. Only consumers wait for other queues. A loader waits for pages, which earlier consumers of its own queue

@@ -1,5 +1,5 @@
 /* Races on plain and paged buffers: every access is compared with the last write and the reads since, segment by segment.
- * See verify_race.h; rules R01 (read after write), R02 (write after read), R03 (write after write). */
+ * See race.h; rules R01 (read after write), R02 (write after read), R03 (write after write). */
 #include "vm/verify/race.h"
 
 mk_status mk_shadow_init(mk_verifier *v, mk_shadow *shadow) {

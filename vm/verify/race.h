@@ -1,4 +1,4 @@
-/* What the verifier's run (verify_order.c) keeps, and the checks it makes at every access (verify_race.c).
+/* What the verifier's run (order.c) keeps, and the checks it makes at every access (race.c).
  *
  * Two relations on events (instruction, role, epoch), each as a vector clock per thread:
  *   HB   queue order, consumer -> storer inside an instruction, release counters: earlier writes are visible;

@@ -1,4 +1,4 @@
-/* The state of the verifier's run over two epochs (verify_order.c), which verify_deadlock.c reads when it is stuck. */
+/* The state of the verifier's run over two epochs (order.c), which deadlock.c reads when it is stuck. */
 #ifndef MK_VERIFY_RUN_H
 #define MK_VERIFY_RUN_H
 

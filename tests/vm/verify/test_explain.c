@@ -1,5 +1,5 @@
 /* What orders an instruction, as text, and the critical path behind it. */
-#include "vm/trace/explain.h"
+#include "vm/verify/explain.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "scheduler/compile.h"
 #include "tests/support/model.h"
 #include "tests/support/text.h"
-#include "vm/trace/critical_path.h"
+#include "vm/verify/critical_path.h"
 
 #define EDITS(...)              \
   (const test_edit[]) {         \

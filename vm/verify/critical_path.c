@@ -1,6 +1,6 @@
 /* See critical_path.h. Nodes are the instructions, then the groups of stamped readers, then one node for every
  * (counter, threshold) that is waited for: with those in between, edges stay proportional to the program. */
-#include "vm/trace/critical_path.h"
+#include "vm/verify/critical_path.h"
 
 #include <stdlib.h>
 

@@ -5,7 +5,7 @@
  * costs 1 plus the pages that it streams, which the verifier has compared with its operands (KV: at the largest
  * position). A chain costs the sum. That is a model: pages are loaded ahead, and time is not in it.
  *
- * It works on the verifier's tables (verify_internal.h), which must be built. The caller owns the result and frees it with
+ * It works on the verifier's tables (internal.h), which must be built. The caller owns the result and frees it with
  * mk_critical_path_free. One thread. Failure: MK_ERR_RUNTIME for memory. */
 #ifndef MK_CRITICAL_PATH_H
 #define MK_CRITICAL_PATH_H

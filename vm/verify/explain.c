@@ -1,13 +1,13 @@
 /* See explain.h. Everything but the critical path is found by looking at all instructions once per question: there are few
  * questions, and no table has to be trusted. */
-#include "vm/trace/explain.h"
+#include "vm/verify/explain.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
 #include "vm/program/disasm.h"
-#include "vm/trace/critical_path.h"
+#include "vm/verify/critical_path.h"
 
 enum { MAX_LISTED = 8 };
 
