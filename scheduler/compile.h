@@ -5,8 +5,9 @@
  * dimension), MK_ERR_USAGE for impossible options, MK_ERR_RUNTIME for memory.
  *
  * What a program computes does not depend on `sms` or `placement`: tile height, K splits and attention splits are
- * functions of the shape alone, so logits are the same bit for bit on any number of SMs. Nor does it depend on `rows`: a row's
- * arithmetic is that of a program of one row. */
+ * functions of the shape alone, so logits are the same bit for bit on any number of SMs. On the CPU machine they do not depend
+ * on `rows` either, up to 1,024 tokens of context; beyond that, and on a GPU, programs of one row and of several round
+ * differently (docs/ARCHITECTURE.md, "Numbers"). */
 #ifndef MK_COMPILE_H
 #define MK_COMPILE_H
 

@@ -1,5 +1,5 @@
 // Shared-memory barriers (mbarrier) of the roles: full and empty sides of rings. PTX ISA, "mbarrier".
-// Addresses are 32-bit shared-memory addresses. Waits are tries: the one place that spins is vm/gpu/wait.cuh.
+// Addresses are 32-bit shared-memory addresses. Waits are tries: who spins, and until when, is told in vm/gpu/wait.cuh.
 #pragma once
 #include <cstdint>
 

@@ -26,6 +26,7 @@ static bool exists(const glob_t *sources, const char *suite, const char *test) {
 Test(table, every_named_test_exists) {
   glob_t sources;
   cr_assert_eq(glob(MK_SOURCE_DIR "/tests/*/test_*.c", 0, NULL, &sources), 0);
+  cr_assert_eq(glob(MK_SOURCE_DIR "/tests/*/*/test_*.c", GLOB_APPEND, NULL, &sources), 0);
   char *text, *rest;
   size_t length, rows = 0;
   cr_assert_eq(mk_file_read(MK_SOURCE_DIR "/tests/bad/README.md", false, 1 << 20, &text, &length), MK_OK);

@@ -21,9 +21,9 @@ mk_status mk_command_isa(int argc, char **argv);
 mk_status mk_command_info(int argc, char **argv);
 mk_status mk_command_synth(int argc, char **argv);
 
-/* Gives a subcommand -h, --help and --usage; named as the only child of its argp. */
+/* Gives a subcommand -h, --help and --usage, as a child of its argp. */
 extern const struct argp_child mk_common_options[];
-extern const struct argp mk_common_argp; /* the child itself, for an argp that has more */
+extern const struct argp mk_common_argp; /* the child itself, for an argp that has others, too */
 /* Drops argp's own note on optional arguments, which says nothing here. */
 char *mk_help_filter(int key, const char *text, void *input);
 

@@ -225,7 +225,7 @@ __device__ inline void put_sums(rows_consumer &c, const tile::sum_tile (&sums)[L
   end_result(c);
 }
 
-// sums += four steps of a page times x, from step `first` of the warp's on; `left`: steps of it that are there.
+// sums += BATCH_STEPS steps of a page times x, from step `first` of the warp's on; `left`: steps of it that are there.
 __device__ inline void multiply_steps(const line_fragments &x, uint32_t first, uint32_t left,
                                       tile::sum_tile (&sums)[LINE_TILES], tile::weight_tile (&weights)[BATCH_STEPS]) {
 #pragma unroll

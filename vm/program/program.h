@@ -155,7 +155,7 @@ static inline uint32_t mk_program_slots(const mk_program *program) {
   return rows > MK_MAX_ROWS ? 1 : rows;
 }
 
-/* The latency machine on `sms` SMs (hardware.md's H200 has 132). */
+/* The latency machine on `sms` SMs (an H200 has 132). */
 mk_machine mk_machine_latency(uint32_t sms);
 /* The same for programs of MK_PROMPT_ROWS: fewer warps, each with more to keep, and a shorter ring. */
 mk_machine mk_machine_prompt(uint32_t sms);
