@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "tests/support/shell.h"
@@ -85,6 +86,20 @@ static void type(int terminal, const char *keys) {
   cr_assert_eq(write(terminal, keys, strlen(keys)), (ssize_t)strlen(keys));
 }
 
+/* The line editor shows its prompt a moment before it takes the terminal over. What is typed in that moment is shown
+ * twice, by the terminal and by the editor, and a Ctrl-D is lost. */
+static void wait_for_editor(int terminal) {
+  struct termios settings;
+  for (int tries = 0;; tries++) {
+    cr_assert_eq(tcgetattr(terminal, &settings), 0, "tcgetattr: %s", strerror(errno));
+    if ((settings.c_lflag & ICANON) == 0) {
+      return;
+    }
+    cr_assert_lt(tries, PATIENCE_MS, "the editor does not begin: %s", test_output);
+    poll(NULL, 0, 1);
+  }
+}
+
 /* A conversation on a terminal; the caller types. */
 static pid_t start(int *terminal, size_t *seen) {
   struct winsize size = {.ws_row = 24, .ws_col = 80};
@@ -102,22 +117,21 @@ static pid_t start(int *terminal, size_t *seen) {
   *seen = 0;
   memset(test_output, 0, sizeof test_output);
   wait_for(*terminal, seen, "> ");
+  wait_for_editor(*terminal);
   return child;
 }
 
-/* Presses the key until the program ends: the line editor shows its prompt a moment before it takes the terminal over, and a
- * Ctrl-D in that moment is lost. */
+/* Presses the key, and waits for the end. */
 static void finish(pid_t child, int terminal, const char *key) {
   struct pollfd event = {.fd = terminal, .events = POLLIN};
   char rest[4096];
   ssize_t got = 1;
   int status;
-  for (int presses = 0; got > 0; presses++) {
-    cr_assert_lt(presses, PATIENCE_MS / 1000, "it does not end: %s", test_output);
-    got = write(terminal, key, 1);
-    while (got > 0 && poll(&event, 1, 1000) == 1) {
-      got = read(terminal, rest, sizeof rest);
-    }
+  wait_for_editor(terminal);
+  type(terminal, key);
+  while (got > 0) {
+    cr_assert_eq(poll(&event, 1, PATIENCE_MS), 1, "it does not end: %s", test_output);
+    got = read(terminal, rest, sizeof rest);
   }
   cr_assert_eq(waitpid(child, &status, 0), child);
   cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d: %s", status, test_output);
