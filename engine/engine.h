@@ -98,9 +98,10 @@ mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling)
 mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t prompt_count, size_t n_predict,
                              mk_token_fn fn, void *user);
 
-/* As mk_engine_generate, for several sequences: side by side when the engine has several rows, else one after the other. Each
- * gives the same tokens and logits as alone, whoever is beside it. What goes wrong with one of them ends that one. With several
- * rows the call fails when the machine does; with one, every sequence says so by itself. */
+/* As mk_engine_generate, for several sequences: side by side when the engine has several rows, else one after the
+ * other. Each gives the same tokens and logits as it would alone in this call, whoever is beside it. What goes wrong
+ * with one of them ends that one. With several rows the call fails when the machine does; with one, every sequence says
+ * so by itself. */
 mk_status mk_engine_generate_all(mk_engine *engine, const mk_sequence *sequences, size_t count,
                                  const mk_sequence_calls *calls);
 

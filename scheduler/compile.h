@@ -5,9 +5,10 @@
  * dimension), MK_ERR_USAGE for impossible options, MK_ERR_RUNTIME for memory.
  *
  * What a program computes does not depend on `sms` or `placement`: tile height, K splits and attention splits are
- * functions of the shape alone, so logits are the same bit for bit on any number of SMs. On the CPU machine they do not depend
- * on `rows` either, up to 1,024 tokens of context; beyond that, and on a GPU, programs of one row and of several round
- * differently (docs/ARCHITECTURE.md, "Numbers"). */
+ * functions of the shape alone, so logits are the same bit for bit on any number of SMs. On the CPU machine programs
+ * of 1 and of 64 rows give the same bits, too; those of 2 to 16 rows do up to 1,024 tokens of context and where no
+ * addition to the residual has more than 8,192 columns: beyond that they may sum in another order. On a GPU all three
+ * round differently (docs/ARCHITECTURE.md, "Numbers"). */
 #ifndef MK_COMPILE_H
 #define MK_COMPILE_H
 

@@ -60,14 +60,14 @@ static const struct argp_option option_table[] = {
     {"json", KEY_JSON, NULL, 0, "Print one JSON object at the end instead of the text", 3},
     {"echo", KEY_ECHO, NULL, 0, "Print the prompt before its continuation", 3},
     {"logits", KEY_LOGITS, "FILE", 0,
-     "Write the logits of every generated token to FILE.npy, float32 [tokens, vocabulary]", 3},
+     "Write the logits of every generated token to FILE, as .npy of float32 [tokens, vocabulary]", 3},
     {NULL, 0, NULL, 0, "Machine:", 4},
     {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 4},
     {"sms", KEY_SMS, "N", 0,
      "SMs to compile for (132; on the cpu four for each thread); the result does not depend on it", 4},
     {"rows", KEY_ROWS, "T", 0,
      "Tokens that a step computes: of the prompt or of several prompts 1, 2, 4, 8 or 16, of one prompt 64 (what "
-     "suits; sampling: 1); on the cpu the result does not depend on it",
+     "suits; sampling: 1); results may differ by rounding",
      4},
     {"threads", 't', "N", 0, MK_THREADS_HELP, 4},
     {"deadline", KEY_DEADLINE, "MS", 0, MK_DEADLINE_HELP, 4},
@@ -98,8 +98,7 @@ static const char doc[] =
     "has "
     "the finish_reason \"error\" and a key error.\n\n"
     "Several prompts are answered side by side, up to sixteen of them in a step; one after the other when tokens are "
-    "drawn or with --rows 1. On the cpu each answer is the one that the prompt gets alone; on cuda the two differ by "
-    "rounding. "
+    "drawn or with --rows 1. Each answer is the one that the prompt gets alone, but for rounding. "
     "Each is printed when it is finished, under a line that names its prompt.\n\n"
     "In a conversation, Ctrl-C ends the answer at hand, and twice, or Ctrl-D, the program. Special tokens are "
     "recognised in "

@@ -9,8 +9,7 @@
 enum { KEY_TRACE = 512, KEY_STEPS, KEY_FROM, KEY_RECORDS, DEFAULT_STEPS = 8, MOST_RECORDS = 1 << 22 };
 
 static const struct argp_option option_table[] = {
-    {"trace", KEY_TRACE, "FILE", 0, "Record what every role of every SM does into FILE.mktrace; `mkvm trace' reads it",
-     0},
+    {"trace", KEY_TRACE, "FILE", 0, "Record what every role of every SM does into FILE; `mkvm trace' reads it", 0},
     {"trace-steps", KEY_STEPS, "N", 0, "Steps to record (8)", 0},
     {"trace-from", KEY_FROM, "STEP", 0, "First step to record, from 0 (the one that gives the first generated token)",
      0},

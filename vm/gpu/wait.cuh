@@ -1,14 +1,15 @@
 // Waiting, with a deadline.
 //
-// The waits of loaders, consumers and storers are here, but for those named below. A warp that waits long says for what in shared memory, and watches one flag there; the
-// controller of its SM looks at the clock for everybody (watch_over). The first wait of the GPU that outlives the deadline writes
-// the fault record and raises the abort flag that all controllers watch. From then on no wait waits: a consumer or
-// the storer goes through its instruction to the end with whatever it has, so that no other warp is left alone at a meeting, and
-// leaves behind the last instruction that the controller has handed out: the same one for all. Nothing else ends a role but the last
-// epoch or the host's stop. Elsewhere spin: the controller for room in its ring, while it watches
-// (controller.cuh); loaders until copies that are on their way have arrived (loader.cuh, rows_loader.cuh); the storer of a
-// SCORE, which asks keep_waiting here, but listens for two things at once (score.cuh); the roles of an MLA block among
-// themselves, which its controller watches as a whole (attender.cuh); and the recorder, for a fixed time.
+// The waits of loaders, consumers and storers are here, but for those named below. A warp that waits long says for what
+// in shared memory, and watches one flag there; the controller of its SM looks at the clock for everybody (watch_over).
+// The first wait of the GPU that outlives the deadline writes the fault record and raises the abort flag that all
+// controllers watch. From then on no wait waits: a consumer or the storer goes through its instruction to the end with
+// whatever it has, so that no other warp is left alone at a meeting, and leaves after the last instruction that the
+// controller has handed out: the same one for all. Nothing else ends a role but the last epoch or the host's stop.
+// Elsewhere spin: the controller for room in its ring, while it watches (controller.cuh); loaders until copies that are
+// on their way have arrived, and between copies that they pace (loader.cuh, rows_loader.cuh); the storer of a SCORE,
+// which asks keep_waiting here, but listens for two things at once (score.cuh); the roles of an MLA block among
+// themselves, which its controller watches as a whole (attender.cuh); and the recorder, for so many tries at most.
 //
 // Waits are short on purpose: a copy of this code stands wherever somebody waits, and together they have to fit the instruction
 // cache, from which a miss costs about as much as a hop (docs/results/decode.md).

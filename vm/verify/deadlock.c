@@ -1,4 +1,4 @@
-/* What a stuck run waits for. See verify_run.h; rule D01. */
+/* What a stuck run waits for. See run.h; rule D01. */
 #include <stdarg.h>
 #include <stdio.h>
 
