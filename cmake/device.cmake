@@ -61,5 +61,6 @@ target_link_libraries(mk_core PUBLIC ${CMAKE_DL_LIBS})
 # Tests of the GPU machine: a program that can be carried to a machine with a GPU. Without one it says so and exits with 77.
 file(GLOB MK_GPU_TEST_SOURCES CONFIGURE_DEPENDS tests/gpu/*.c)
 add_executable(mkvm_gpu_tests ${MK_GPU_TEST_SOURCES} ${PROJECT_SOURCE_DIR}/tests/support/raw_model.c
-               ${PROJECT_SOURCE_DIR}/tests/support/golden_file.c)
+               ${PROJECT_SOURCE_DIR}/tests/support/golden_file.c ${PROJECT_SOURCE_DIR}/tests/support/beside.c
+               ${PROJECT_SOURCE_DIR}/tests/support/mixture.c)
 target_link_libraries(mkvm_gpu_tests PRIVATE mk)

@@ -6,7 +6,7 @@
 
 #include "vm/gpu/driver.h"
 
-enum { MOST_STREAMS = 4, MOST_PINNED = 8 };
+enum { MOST_STREAMS = 16, MOST_PINNED = 16 };
 
 typedef enum task_kind { COPY, FILL, RECORD, KERNEL } task_kind;
 

@@ -42,5 +42,7 @@ void test_program(const char *path, bool quick);
 void test_indices(const char *path);
 /* Programs for the prompt of one sequence, in the same way (prompt_gpu.c). */
 void test_prompts(bool quick);
+/* The same logits in every mixture of machines and rows (mixture_gpu.c); quick: fewer tokens and mixtures. */
+void test_mixture(bool quick);
 
 #endif

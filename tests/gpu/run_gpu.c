@@ -3,6 +3,7 @@
  *   mkvm_gpu_tests [--device cuda:N] --like SHAPE --depth TOKENS
  *   mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --mla
+ *   mkvm_gpu_tests [--device cuda:N] [--quick] --mixture
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --programs FILE.mks ...
  * The first program of --programs also has indices out of range put before it.
  * --deadline MS before these: of every wait, for a tool that slows the GPU down.
@@ -440,6 +441,7 @@ static const char usage[] =
     "usage: mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] GOLDEN.bin ...\n"
     "       mkvm_gpu_tests [--device cuda:N] --like SHAPE --depth TOKENS\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --mla\n"
+    "       mkvm_gpu_tests [--device cuda:N] [--quick] --mixture\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --sampling\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --programs FILE.mks ...\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]\n"
@@ -451,6 +453,7 @@ static const char usage[] =
     "--quick: fewer repeats, none of large goldens, and faults on the first golden only\n"
     "--like SHAPE --depth TOKENS: only that launches behind so many hash values in the KV cache give the same bits\n"
     "--mla: only the tile library and MLA decode\n"
+    "--mixture: only that logits are the same in every mixture of machines and rows\n"
     "--sampling: only draws\n";
 
 static int finish(void) {
@@ -459,7 +462,8 @@ static int finish(void) {
 }
 
 int main(int argc, char **argv) {
-  bool quick = false, mla = false, sampling = false, rows = false, prompts = false, programs = false, first = true;
+  bool quick = false, mla = false, sampling = false, rows = false, prompts = false, programs = false, mixture = false;
+  bool first = true;
   const char *shape = NULL;
   uint32_t depth = 0;
   int at = 1;
@@ -474,6 +478,8 @@ int main(int argc, char **argv) {
       rows = true;
     } else if (strcmp(argv[at], "--prompts") == 0) {
       prompts = true;
+    } else if (strcmp(argv[at], "--mixture") == 0) {
+      mixture = true;
     } else if (strcmp(argv[at], "--programs") == 0) {
       programs = true;
     } else if (strcmp(argv[at], "--device") == 0 && at + 1 < argc) {
@@ -508,6 +514,10 @@ int main(int argc, char **argv) {
     test_sampling(quick);
     return finish();
   }
+  if (mixture && at == argc) {
+    test_mixture(quick);
+    return finish();
+  }
   if (programs && at < argc) {
     test_indices(argv[at]);
     for (; at < argc; at++) {
@@ -529,7 +539,7 @@ int main(int argc, char **argv) {
     }
     return finish();
   }
-  if (shape != NULL || mla || sampling || at == argc) {
+  if (shape != NULL || mla || sampling || mixture || at == argc) {
     fputs(usage, stderr);
     return 2;
   }
@@ -539,6 +549,7 @@ int main(int argc, char **argv) {
   test_mla(quick);
   test_rows(quick);
   test_prompts(quick);
+  test_mixture(quick);
   for (; at < argc; at++, first = false) {
     test_golden(argv[at], first, quick);
   }
