@@ -59,7 +59,7 @@ install(DIRECTORY models/demo DESTINATION ${CMAKE_INSTALL_DATADIR}/mkvm/models C
 install(DIRECTORY tests/vm/data/ DESTINATION ${CMAKE_INSTALL_DATADIR}/mkvm/programs COMPONENT mkvm
         FILES_MATCHING PATTERN *.mks)
 install(DIRECTORY tests/oracle/goldens DESTINATION ${CMAKE_INSTALL_DATADIR}/mkvm COMPONENT gpu-tests
-        FILES_MATCHING PATTERN *.bin)
+        FILES_MATCHING PATTERN *.bin PATTERN bf16_errors.txt)
 
 if(NOT MK_SANITIZE)
   add_test(NAME install.tree COMMAND ${PROJECT_SOURCE_DIR}/tests/install/check_tree.sh ${CMAKE_COMMAND} ${PROJECT_BINARY_DIR})

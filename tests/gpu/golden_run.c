@@ -64,6 +64,14 @@ double worst_error(const output *got, const float *want, uint32_t rows) {
   return worst;
 }
 
+void expect_bf16_error(const golden *g, const output *got, uint32_t rows) {
+  double error = relative_error(got->logits, g->logits, (size_t)rows * got->vocab);
+  char text[200];
+  snprintf(text, sizeof text, "the logits of %u steps together differ by %.3g; transformers in bf16 by %.3g%s", rows,
+           error, g->bf16_error, isnan(g->bf16_error) ? ": " GOLDEN_BF16_FILE " does not have this golden" : "");
+  expect(error <= g->bf16_error, g->name, text);
+}
+
 bool is_large(const golden *g) { return (uint64_t)g->config.hidden * g->config.layers > 16384; }
 
 mk_status open_engine_rows(const golden *g, const char *on, bool want_logits, uint32_t rows, mk_engine **engine) {

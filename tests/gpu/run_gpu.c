@@ -49,6 +49,7 @@ static void test_logits(const golden *g) {
     double error = worst_error(&out, g->logits, common_rows(g, &out));
     snprintf(text, sizeof text, "the logits differ from transformers' by %g; %g is allowed", error, GOLDEN_ERROR);
     expect(error <= GOLDEN_ERROR, g->name, text);
+    expect_bf16_error(g, &out, common_rows(g, &out));
     expect(tokens_agree(g, &out), g->name, "the tokens differ from transformers'");
     printf("%s: relative error of logits %.2e\n", g->name, error);
     mk_engine *cpu;
@@ -97,6 +98,7 @@ static void test_rows_logits(const golden *g, uint32_t rows) {
     snprintf(text, sizeof text, "in chunks of %u, the logits differ from transformers' by %g; %g is allowed", rows,
              error, GOLDEN_ERROR);
     expect(error <= GOLDEN_ERROR, g->name, text);
+    expect_bf16_error(g, &out, common_rows(g, &out));
     expect(tokens_agree(g, &out), g->name, "in chunks, the tokens differ from transformers'");
     printf("%s: in chunks of %u, relative error of logits %.2e\n", g->name, rows, error);
   }

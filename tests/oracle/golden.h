@@ -35,7 +35,7 @@ static inline uint32_t golden_largest(const float *row, uint32_t count) {
 static inline void golden_load(const char *name, golden *out) {
   char path[512];
   const char *why;
-  snprintf(path, sizeof path, "%s/%s.bin", GOLDEN_FOLDER, name);
+  snprintf(path, sizeof path, "%s/%.32s.bin", GOLDEN_FOLDER, name);
   cr_assert(golden_file_read(path, out, &why), "%s: %s", path, why);
   cr_assert_str_eq(out->name, name, "%s holds the golden %s", path, out->name);
   for (uint32_t i = 0; i < out->steps; i++) {
@@ -70,6 +70,7 @@ typedef struct golden_result {
   bool passed;
   char why[256];            /* the first thing that is wrong */
   double worst;             /* largest relative error of a step; infinite once one was not a number */
+  double difference, norm;  /* of all steps compared, squared */
   uint32_t compared, equal; /* steps compared, and those with the oracle's token */
   uint32_t wrong_logits;    /* steps above GOLDEN_ERROR */
 } golden_result;
@@ -104,6 +105,8 @@ static inline bool golden_step(void *user, uint32_t token, const float *logits) 
     second = i != expected && (double)row[i] > second ? (double)row[i] : second;
   }
   double error = sqrt(difference / norm);
+  result->difference += difference;
+  result->norm += norm;
   result->worst = isnan(error) ? INFINITY : fmax(result->worst, error);
   if (!(error <= GOLDEN_ERROR)) {
     golden_blame(result, "relative error of the logits", error, GOLDEN_ERROR);
@@ -126,6 +129,21 @@ static inline bool golden_step(void *user, uint32_t token, const float *logits) 
   return !run->stop && token == expected;
 }
 
+/* Of all steps that have been compared, together. */
+static inline double golden_error(const golden_result *result) { return sqrt(result->difference / result->norm); }
+
+/* What holds of all steps together. */
+static inline void golden_judge(const golden *g, golden_result *result) {
+  double error = golden_error(result);
+  if (!(error <= g->bf16_error)) {
+    golden_blame(result,
+                 isnan(g->bf16_error) ? GOLDEN_BF16_FILE
+                     " does not have this golden (make_goldens.py --bf16-errors): error"
+                                      : "transformers in bf16 are nearer; error of all steps",
+                 error, g->bf16_error);
+  }
+}
+
 /* Runs the first `steps` steps of a golden and compares them. It ends early only where the token is wrong beyond the margin. */
 static inline mk_status golden_compare(const golden *g, mk_engine *engine, uint32_t steps, golden_result *result) {
   *result = (golden_result){.passed = true};
@@ -139,12 +157,13 @@ static inline mk_status golden_compare(const golden *g, mk_engine *engine, uint3
       return MK_OK;
     }
   }
+  golden_judge(g, result);
   return MK_OK;
 }
 
 static inline void golden_print(const char *name, const char *what, const golden_result *result) {
-  fprintf(stderr, "oracle: %-20s %-24s worst relative error %.2e, tokens equal %u/%u\n", name, what, result->worst,
-          result->equal, result->compared);
+  fprintf(stderr, "oracle: %-20s %-24s worst relative error %.2e, of all %.2e, tokens equal %u/%u\n", name, what,
+          result->worst, golden_error(result), result->equal, result->compared);
 }
 
 #endif

@@ -4,6 +4,8 @@
     python3 make_goldens.py --only NAME      one of them
     python3 make_goldens.py --demo           the demo model (models/demo) into goldens/demo.bin
     python3 make_goldens.py --sensitivity    what rounding to bf16 and planted faults do to the logits (writes nothing)
+    python3 make_goldens.py --bf16-errors    how far transformers in bf16 are from every golden whose weights are the hash,
+                                             into goldens/bf16_errors.txt (on a GPU where there is one)
     python3 make_goldens.py --check DIR      a directory written by the C code loads in transformers and its tensors
                                              are the bits of the hash below (--seed gives its seed)
 
@@ -20,6 +22,7 @@ import sys
 
 import numpy as np
 import torch
+import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -174,6 +177,24 @@ def write_golden(m, prompt, tokens, logits, is_directory):
     return os.path.getsize(path)
 
 
+def read_golden(path):
+    """The model as its header has it, prompt, tokens and logits, and whether its weights are files."""
+    with open(path, "rb") as f:
+        data = f.read()
+    (magic, name, seed, hidden, intermediate, layers, heads, kv_heads, head_dim, vocab, max_position, tied, scaled,
+     original, prompt_count, steps, is_directory, eps, theta, factor, low, high) = HEADER.unpack_from(data)
+    numbers = prompt_count + steps
+    if magic != b"MKGOLD01" or len(data) != HEADER.size + 4 * (numbers + steps * vocab):
+        sys.exit(f"{path} is no golden file")
+    m = dict(name=name.rstrip(b"\0").decode(), seed=seed, hidden=hidden, intermediate=intermediate, layers=layers,
+             heads=heads, kv_heads=kv_heads, head_dim=head_dim, vocab=vocab, max_position=max_position, tied=bool(tied),
+             rope=original if scaled else None, eps=eps, theta=theta, factor=factor, low=low, high=high,
+             prompt=prompt_count)
+    ids = np.frombuffer(data, "<u4", numbers, HEADER.size).tolist()
+    logits = np.frombuffer(data, "<f4", steps * vocab, HEADER.size + 4 * numbers).reshape(steps, vocab)
+    return m, ids[:prompt_count], ids[prompt_count:], logits, bool(is_directory)
+
+
 def describe(m, tokens, logits):
     top = np.sort(logits, axis=1)
     margin = (top[:, -1] - top[:, -2]) / np.linalg.norm(logits, axis=1) * math.sqrt(logits.shape[1])
@@ -272,6 +293,65 @@ def sensitivity(m, model, prompt, tokens, logits):
     return text + "\n" + " " * 24 + "faults: " + "  ".join(shown)
 
 
+# ---------------------------------------------------------------- transformers in bf16
+
+BF16_ERRORS = os.path.join(GOLDENS, "bf16_errors.txt")
+BF16_HEADER = """\
+# What transformers lose in bf16: |logits - golden| over |golden| in L2, weights and compute in bf16, eager attention,
+# logits cast to fp32. Teacher forced: prompt and the golden's own tokens in ONE forward pass, of whose logits those count
+# that chose each token. Made by make_goldens.py --bf16-errors.
+# torch {torch}, transformers {transformers}, numpy {numpy}; on {device}
+# name, error over all steps, error of the worst step
+"""
+
+
+@torch.no_grad()
+def bf16_logits(m, prompt, tokens, device):
+    """Row i chose token i. The frequencies of the rotation stay fp32, as from_pretrained(dtype=torch.bfloat16) has them."""
+    model = synth_model(m)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16)
+    model = model.to(device)
+    ids = torch.tensor([prompt + tokens[:-1]], device=device)
+    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1:]
+    if logits.dtype != torch.bfloat16:
+        sys.exit(f"{m['name']}: the logits are {logits.dtype}, so not all was computed in bf16")
+    return logits.float().cpu().numpy()
+
+
+def check_scaling(m):
+    """hf_config has one scaling; a golden with another one would be measured on another model."""
+    if m["rope"] and (m["factor"], m["low"], m["high"]) != (8.0, 1.0, 4.0):
+        sys.exit(f"{m['name']}: its rope scaling {m['factor']}, {m['low']}, {m['high']} is not that of hf_config")
+
+
+def bf16_errors():
+    on_gpu = torch.cuda.is_available()
+    device = f"cuda ({torch.cuda.get_device_name()})" if on_gpu else "cpu"
+    text = BF16_HEADER.format(torch=torch.__version__, transformers=transformers.__version__, numpy=np.__version__,
+                              device=device)
+    print(text, end="", flush=True)
+    for file in sorted(os.listdir(GOLDENS)):
+        if not file.endswith(".bin"):
+            continue
+        m, prompt, tokens, want, is_directory = read_golden(os.path.join(GOLDENS, file))
+        if is_directory:
+            continue
+        check_scaling(m)
+        got = bf16_logits(m, prompt, tokens, "cuda" if on_gpu else "cpu").astype(np.float64)
+        error = float(np.linalg.norm(got - want) / np.linalg.norm(want.astype(np.float64)))
+        worst = relative(got, want.astype(np.float64))
+        if got.shape != want.shape or not math.isfinite(error) or not 0 < error < 1:
+            sys.exit(f"{m['name']}: the error is {error}; shapes {got.shape} and {want.shape}")
+        line = f"{m['name']:24s} {error:.4e} {worst:.4e}\n"
+        print(line, end="", flush=True)
+        text += line
+    with open(BF16_ERRORS + ".tmp", "w") as f:
+        f.write(text)
+    os.replace(BF16_ERRORS + ".tmp", BF16_ERRORS)
+    print(f"written: {BF16_ERRORS}")
+
+
 # ---------------------------------------------------------------- directories
 
 def load_directory(directory):
@@ -334,6 +414,7 @@ def main():
     parser.add_argument("--only")
     parser.add_argument("--demo", action="store_true")
     parser.add_argument("--sensitivity", action="store_true")
+    parser.add_argument("--bf16-errors", action="store_true")
     parser.add_argument("--check", metavar="DIR")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -341,6 +422,8 @@ def main():
         sys.exit(1 if check(arguments.check, arguments.seed) else 0)
     if arguments.demo:
         return demo()
+    if arguments.bf16_errors:
+        return bf16_errors()
     total = 0
     for m in MODELS:
         if arguments.only and m["name"] != arguments.only:

@@ -1,5 +1,7 @@
 /* The comparison can fail: faults planted in the configuration, the position and the verified program must each break it,
  * on a model that passes without them. */
+#include <unistd.h>
+
 #include "tests/oracle/golden.h"
 
 static uint32_t planted; /* instructions or fields that the hook changed */
@@ -133,6 +135,7 @@ static golden_result judge(const golden *g, float scale, uint32_t broken, float 
     logits[i] = i == broken ? value : g->logits[i] * scale;
   }
   golden_step(&step, (g->tokens[g->prompt_count] + shift) % vocab, logits);
+  golden_judge(g, &result);
   free(logits);
   return result;
 }
@@ -147,5 +150,54 @@ Test(faults, comparison_of_one_step) {
   cr_expect_not(judge(&g, 1.0f, last, NAN, 0).passed, "NaN passes");
   cr_expect_not(judge(&g, 1.0f, last, INFINITY, 0).passed, "infinity passes");
   cr_expect_not(judge(&g, 1.0f, none, 0, 1).passed, "a token that is not the arg-max passes");
+  g.bf16_error = 4e-3;
+  cr_expect(judge(&g, 1.0039f, none, 0, 0).passed);
+  cr_expect_not(judge(&g, 1.0041f, none, 0, 0).passed, "an error above that of transformers in bf16 passes");
+  g.bf16_error = NAN;
+  cr_expect_not(judge(&g, 1.0f, none, 0, 0).passed, "a golden without an error of transformers in bf16 passes");
   golden_free(&g);
+}
+
+/* The golden d64_g1_plain in a folder of its own, whose bf16_errors.txt has these lines (NULL: there is none). */
+static double read_bf16_error(const char *lines) {
+  char folder[] = "/tmp/mkvm_bf16_XXXXXX", link[64], list[64];
+  const char *why;
+  golden g;
+  cr_assert_not_null(mkdtemp(folder));
+  snprintf(link, sizeof link, "%s/golden.bin", folder);
+  snprintf(list, sizeof list, "%s/" GOLDEN_BF16_FILE, folder);
+  cr_assert_eq(symlink(GOLDEN_FOLDER "/d64_g1_plain.bin", link), 0);
+  FILE *file = lines != NULL ? fopen(list, "w") : NULL;
+  if (file != NULL) {
+    cr_assert(fputs(lines, file) >= 0);
+    cr_assert_eq(fclose(file), 0);
+    cr_assert(golden_file_read(link, &g, &why), "%s", why);
+    cr_assert_eq(unlink(list), 0);
+  } else {
+    cr_assert(golden_file_read(link, &g, &why), "%s", why);
+  }
+  double error = g.bf16_error;
+  golden_free(&g);
+  cr_assert_eq(unlink(link), 0);
+  cr_assert_eq(rmdir(folder), 0);
+  return error;
+}
+
+Test(faults, bf16_errors_are_read_by_name) {
+  cr_expect_eq(read_bf16_error(NULL), INFINITY, "without the file there is no such limit");
+  cr_expect_eq(read_bf16_error("# name\nd64_g1_plainer 1e-3 1e-2\nd64_g1_plain             5.1250e-03 7.5e-03\n"),
+               5.125e-3);
+  static const char *const bad[] = {"",
+                                    "# d64_g1_plain 1e-3 2e-3\n",
+                                    "d64_g1_plainer 1e-3 2e-3\n",
+                                    "d64_g1 1e-3 2e-3\n",
+                                    "d64_g1_plain\n",
+                                    "d64_g1_plain x 2e-3\n",
+                                    "d64_g1_plain 0 0\n",
+                                    "d64_g1_plain -1e-3 2e-3\n",
+                                    "d64_g1_plain inf inf\n",
+                                    "d64_g1_plain nan nan\n"};
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    cr_expect(isnan(read_bf16_error(bad[i])), "`%s` gives a limit", bad[i]);
+  }
 }

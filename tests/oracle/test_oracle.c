@@ -52,6 +52,20 @@ Test(oracle, goldens_are_there) {
                            : "demo.bin is there but " GOLDEN_DEMO "/model.safetensors is not");
 }
 
+/* Once there are any, every golden of a random model has its error of transformers in bf16; the demo has none. */
+Test(oracle, bf16_errors_are_of_all_goldens) {
+  golden_name names[MAX_GOLDENS];
+  size_t count = list_goldens(names, true);
+  bool there = access(GOLDEN_FOLDER "/" GOLDEN_BF16_FILE, F_OK) == 0;
+  for (size_t i = 0; i < count; i++) {
+    golden g;
+    golden_load(names[i].text, &g);
+    cr_expect_eq(isfinite(g.bf16_error), there && !g.is_directory, "%s: %g; run make_goldens.py --bf16-errors", g.name,
+                 g.bf16_error);
+    golden_free(&g);
+  }
+}
+
 ParameterizedTestParameters(oracle, matches_transformers) {
   static golden_name names[MAX_GOLDENS];
   size_t count = list_goldens(names, !test_is_quick());

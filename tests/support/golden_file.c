@@ -1,6 +1,7 @@
 /* See golden_file.h. */
 #include "tests/support/golden_file.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +44,26 @@ static const char *check(const header *h, size_t length) {
   return length == sizeof *h + 4 * numbers ? NULL : "is longer or shorter than its header says";
 }
 
+/* A line: name, error over all steps, error of the worst step. */
+static double find_bf16_error(const char *golden, const char *name) {
+  char path[1024], line[256], found[GOLDEN_NAME];
+  const char *slash = strrchr(golden, '/');
+  int folder = slash == NULL ? 0 : (int)(slash - golden) + 1;
+  double error = NAN, all;
+  snprintf(path, sizeof path, "%.*s" GOLDEN_BF16_FILE, folder, golden);
+  FILE *file = fopen(path, "r");
+  if (file == NULL) {
+    return INFINITY;
+  }
+  while (fgets(line, sizeof line, file) != NULL) {
+    if (line[0] != '#' && sscanf(line, "%32s %lf %*f", found, &all) == 2 && strcmp(found, name) == 0) {
+      error = all > 0 && all < 1 ? all : NAN;
+    }
+  }
+  fclose(file);
+  return error;
+}
+
 bool golden_file_read(const char *path, golden_file *out, const char **why) {
   size_t length = 0;
   header h;
@@ -83,6 +104,7 @@ bool golden_file_read(const char *path, golden_file *out, const char **why) {
   /* The header is a multiple of four bytes, so the numbers are aligned. */
   out->tokens = (const uint32_t *)(const void *)(out->bytes + sizeof h);
   out->logits = (const float *)(const void *)(out->tokens + h.prompt_count + h.steps);
+  out->bf16_error = out->is_directory ? INFINITY : find_bf16_error(path, out->name);
   return true;
 }
 
