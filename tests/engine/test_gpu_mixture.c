@@ -1,5 +1,6 @@
-/* What tests/support/mixture.h compares, over GPUs that are none (tests/support/fake_gpu.h): machines that agree, and machines of which one does
- * something else, which has to be found where it is. The kernel makes logits of all tokens up to the row's, as it finds them in the KV cache. */
+/* What tests/support/mixture.h compares, over GPUs that are none (tests/support/fake_gpu.h): machines that agree, and
+ * machines of which one does something else, which has to be found where it is. The kernel makes logits from all tokens
+ * up to the row's, as it finds them in the KV cache. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>

@@ -34,7 +34,8 @@ mk_status generate(const golden *g, mk_engine *engine, output *out);
 double relative_error(const float *got, const float *want, size_t count);
 /* The largest of any of the first `rows` rows of logits; NaN when a number is one. */
 double worst_error(const output *got, const float *want, uint32_t rows);
-/* Counts a check: the first `rows` rows of logits, together, differ from transformers' in fp32 by no more than those of transformers in bf16. */
+/* Counts a check: the first `rows` rows of logits, together, differ from those of transformers in fp32 by no more than
+ * transformers in bf16 do. */
 void expect_bf16_error(const golden *g, const output *got, uint32_t rows);
 /* The first row where tokens differ is a fault unless that row's two are closer than the margin. */
 bool tokens_agree(const golden *g, const output *got);

@@ -1,13 +1,14 @@
-/* The same bits of all logits however many rows a step has, whoever shares it, and whichever machines compute a sequence
- * (tests/support/mixture.h). */
+/* The same bits of all logits however many rows a step has, whoever shares it, and whichever machines compute a
+ * sequence (tests/support/mixture.h). */
 #include <stdio.h>
 
 #include "tests/gpu/gpu_test.h"
 #include "tests/gpu/shape.h"
 #include "tests/support/mixture.h"
 
-/* Up to how many tokens of context bits are demanded: 0 or MIXTURE_ALWAYS, or 1 for what follows from linear instructions alone, since a context
- * of one token leaves attention nothing to add. What is not demanded is printed, and may differ as much as roundings do. */
+/* Up to how many tokens of context the same bits are demanded: MIXTURE_ALWAYS; 0, nowhere; or 1, where linear
+ * instructions are the same and attention is not, since a context of one token leaves attention nothing to add. What is
+ * not demanded is printed, and may differ as much as roundings do. */
 static const mixture_demands demands = {
     .one_row = 0,              /* 2 to 16 rows as one row */
     .several = MIXTURE_ALWAYS, /* 2 to 16 rows as each other */

@@ -1,10 +1,11 @@
-/* One model in programs of every number of rows, side by side: any of them may compute a sequence's next step, on one KV cache.
+/* One model in programs of every number of rows, side by side: any of them may compute a sequence's next step, on one
+ * KV cache.
  *
- * On a GPU the machines share weights and cache (mk_gpu_new_beside). A CPU machine has a cache of its own, which is copied to
- * whichever machine has the next launch. Free of Criterion: the GPU tests use it, too.
+ * On a GPU the machines share weights and cache (mk_gpu_new_beside). A CPU machine has a cache of its own, which is
+ * copied to whichever machine has the next launch. Free of Criterion: the GPU tests use it, too.
  *
- * A `beside` owns its machines and programs until beside_close. One thread. Failure: the status of the step that failed, with its
- * message. */
+ * A `beside` owns its machines and programs until beside_close; the options are the caller's, and are not looked at
+ * after beside_open. One thread. Failure: the status of the step that failed, with its message. */
 #ifndef MK_TEST_BESIDE_H
 #define MK_TEST_BESIDE_H
 
@@ -35,8 +36,8 @@ const mk_program *beside_program(const beside *b, uint32_t machine);
 /* Logits [rows][vocab] of step `step` of a launch: of the rows that choose. Valid during the call. */
 typedef void (*beside_take)(void *user, uint32_t step, const float *logits);
 
-/* The steps of a plan [steps][rows of the machine], under this block table [slots][blocks of a sequence]. `take` is called for every step
- * or, with `in_one_launch` on a GPU, for the last one. Without it a GPU has a launch for each step. */
+/* The steps of a plan [steps][rows of the machine], under this block table [slots][blocks of a sequence]. `take` is
+ * called for every step or, with `in_one_launch` on a GPU, for the last one. Without it a GPU has a launch for each. */
 mk_status beside_run(beside *b, uint32_t machine, const mk_step_row *plan, uint32_t steps, const uint32_t *table,
                      bool in_one_launch, beside_take take, void *user);
 

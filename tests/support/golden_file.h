@@ -25,8 +25,9 @@ typedef struct golden_file { /* owns `bytes`, into which the pointers point */
   uint32_t prompt_count, steps;
   const uint32_t *tokens; /* prompt, then the token chosen at each step by its row of */
   const float *logits;    /* [steps][vocab] */
-  /* |logits - oracle| over |oracle| in L2, over all steps, of transformers in bf16: bf16_errors.txt beside the golden has it. Infinite where there is
-   * no such file, and where the weights are files; NaN, which no error is below, where that file does not name this golden. */
+  /* |logits - oracle| over |oracle| in L2, over all steps, of transformers in bf16: bf16_errors.txt beside the golden
+   * has it. Infinite where there is no such file, and where the weights are files; NaN, which no error is below, where
+   * that file does not name this golden. */
   double bf16_error;
 } golden_file;
 

@@ -86,7 +86,7 @@ static uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 /* Tokens of context up to which this mix has to give the bits of a reference. */
 static uint32_t limit(const run *r, uint32_t reference) {
-  uint32_t most = r->demands->several;
+  uint32_t most = (r->mix->machines & SEVERAL) != 0 ? r->demands->several : MIXTURE_ALWAYS;
   if (reference == ONE_ROW && (r->mix->machines & SEVERAL) != 0) {
     most = smaller(most, r->demands->one_row);
   }
@@ -268,7 +268,7 @@ static void plan_in_order(run *r, uint32_t step) {
 
 /* Most lines are of one slot, some of others, in any order, and some are idle. */
 static void plan_at_random(run *r, uint32_t step) {
-  uint32_t rows = beside_rows(r->machine), busiest = below(r, r->slots);
+  uint32_t rows = beside_rows(r->machine), busiest = below(r, r->slots), only = below(r, rows);
   bool any = false;
   for (uint32_t line = 0; line < rows; line++) {
     uint32_t kind = below(r, 8), slot = kind < 4 ? busiest : below(r, r->slots);
@@ -279,7 +279,7 @@ static void plan_at_random(run *r, uint32_t step) {
   }
   for (uint32_t slot = 0; slot < r->slots && !any; slot++) {
     if (slot_is_left(r, slot)) {
-      put(r, step, below(r, rows), slot, true);
+      put(r, step, only, slot, true);
       any = true;
     }
   }
@@ -319,8 +319,8 @@ static mk_status run_turns(run *r, comparison *c) {
   return MK_OK;
 }
 
-/* Another random order for each mix, so that no cache has what it ought to have before it is written: block i goes to a place up to i,
- * and what was there to i. */
+/* Another random order for each mix, so that no cache has what it ought to have before it is written: block i goes to
+ * a place up to i, and what was there to i. */
 static void shuffle_blocks(run *r) {
   for (uint32_t i = 0; i < r->block_count; i++) {
     uint32_t at = below(r, i + 1);

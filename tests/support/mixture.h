@@ -1,12 +1,12 @@
 /* Sequences of given tokens through every mixture of machines and rows, and whether all logits are the same bits.
  *
- * What each token is has been fixed beforehand, so that no difference makes another text. First every sequence goes alone, one row per step;
- * then with 2, 4, 8 and 16 rows, in company, with prompts in chunks, with idle lines in between, and from machine to machine, some of it
- * at random. The logits of each step are compared with those of one row, and of two rows where one row takes no part.
- * Free of Criterion: the GPU tests use it, too.
+ * What each token is has been fixed beforehand, so that no difference makes another text. First every sequence goes
+ * alone, one row per step; then with 2, 4, 8 and 16 rows, in company, with prompts in chunks, with idle lines in
+ * between, and from machine to machine, some of it at random. The logits of each step are compared with those of one
+ * row, and with those of two rows where one row takes no part. Free of Criterion: the GPU tests use it, too.
  *
- * Plain functions; results are the caller's. One thread. Failure: the status of the machine, with its message; MK_ERR_DEVICE where a
- * reference has logits that are no numbers, or all zero. */
+ * Plain functions; results are the caller's. One thread. Failure: the status of the machine, with its message;
+ * MK_ERR_DEVICE where a reference has logits that are not numbers, or all zero. */
 #ifndef MK_TEST_MIXTURE_H
 #define MK_TEST_MIXTURE_H
 
@@ -41,8 +41,9 @@ typedef struct mixture_result { /* of one mix, compared with one reference */
   uint32_t demanded, wrong;          /* of these, where the same bits are demanded */
   uint32_t same_up_to;               /* tokens of context; MIXTURE_ALWAYS: nothing differs */
   uint32_t sequence, position, rows; /* of the first difference, and the machine's rows */
-  double worst,
-      error; /* |logits - reference| over |reference| in L2: the largest of a row's, and of all together; NaN where one is */
+  /* |logits - reference| over |reference| in L2: the largest of a row's, and of all rows together; NaN where a logit
+   * is. */
+  double worst, error;
 } mixture_result;
 
 /* results[MIXTURE_RESULTS], *count of them. */
