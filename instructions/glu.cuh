@@ -1,5 +1,5 @@
 // GLU on the device. g, u = W norm(x), rows 0-7 and 8-15 of each tile; out = bf16(g / (1 + exp(-g)) * u); glu.c.
-// Tiles: weight [16 n, 16 k] bf16 through the page ring; x staged as two bf16 columns; out 4 stamped words per row tile.
+// Tiles: weight [16 n, 16 k] bf16 through the page ring; x times gain as bf16; out 4 stamped words per row tile.
 // Waits: x (consumers). Signals: the counter of its value.
 #pragma once
 #include "vm/gpu/consumer.cuh"
@@ -10,17 +10,10 @@ namespace mk {
 __device__ inline void begin_GLU(const storer &s, const mk_instruction_word &in, row_store &r) {
   r.tiles = in.parts[MK_PART_GLU_weight].rows;
   r.row = stamped_row(s.d, in.parts[MK_PART_GLU_out]);
-  begin_norm(__uint_as_float(param(in, MK_PARAM_GLU_eps)), static_cast<float>(param(in, MK_PARAM_GLU_width)), r);
 }
 
-// By the approximate exponential and division: within a few units of the last place of fp32, where bf16 leaves.
-__device__ inline float gated(float gate, float up) {
-  return __fdividef(gate, 1.0f + tile::exp2(gate * -1.4426950408889634f)) * up;
-}
-
-__device__ inline void finish_GLU(const storer &s, const mk_instruction_word &, uint32_t i, two_rows y, float squares,
-                                  row_store &r) {
-  y = normed(i, y, squares, r);
+__device__ inline void finish_GLU(const storer &s, const mk_instruction_word &, uint32_t i, two_rows y, row_store &r) {
+  y = normed(y, r);
   two_rows up = from_partner(y, 4);
   publish_bf16(s, r.row, i * 4, {gated(y.even, up.even), gated(y.odd, up.odd)}, 4);
 }

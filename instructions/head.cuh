@@ -14,7 +14,6 @@ namespace mk {
 __device__ inline void begin_HEAD(const storer &s, const mk_instruction_word &in, row_store &r) {
   r.tiles = max(in.parts[MK_PART_HEAD_weight].rows, static_cast<uint16_t>(1));
   r.plain = reinterpret_cast<float *>(s.d.buffer(in.parts[MK_PART_HEAD_logits]).address);
-  begin_norm(__uint_as_float(param(in, MK_PARAM_HEAD_eps)), static_cast<float>(param(in, MK_PARAM_HEAD_width)), r);
   r.best = -INFINITY;
   r.index = MK_CANDIDATE_NONE;
   r.stop = blockIdx.x == 0 ? tile::load_system(s.d.params.stop) : 0;  // from the host: under way meanwhile
@@ -30,10 +29,10 @@ __device__ inline void take_candidate(float y, uint32_t row, row_store &r) {
 
 // Gives the logits.
 __device__ inline two_rows finish_HEAD(const storer &s, const mk_instruction_word &in, uint32_t i, two_rows y,
-                                       float squares, row_store &r) {
+                                       row_store &r) {
   const mk_operand &weight = in.parts[MK_PART_HEAD_weight];
   uint32_t row = (weight.row + i) * 16 + 2 * s.lane, vocab = param(in, MK_PARAM_HEAD_vocab);
-  y = normed(i, y, squares, r);
+  y = normed(y, r);
   if (i < weight.rows && s.lane < 8 && row < vocab) {
     take_candidate(y.even, row, r);
     if (row + 1 < vocab) {

@@ -13,7 +13,7 @@ __device__ inline void begin_LINEAR_PART(const storer &s, const mk_instruction_w
 }
 
 __device__ inline void finish_LINEAR_PART(const storer &s, const mk_instruction_word &, uint32_t i, const two_rows &y,
-                                          float, const row_store &r) {
+                                          const row_store &r) {
   publish_floats(s, r.row, i * 16, y);
 }
 

@@ -12,7 +12,7 @@
 
 namespace mk {
 
-// Consumer warp p fetches part p of a row tile; parts are added like the sums of warps.
+// Consumer warp p fetches part p of a row tile; parts are added like chains.
 __device__ inline void consume_REDUCE_ADD(rows_consumer &c, const mk_instruction_word &in) {
   const mk_operand &parts = in.parts[MK_PART_REDUCE_ADD_parts];
   const mk_gpu_buffer &b = c.d.buffer(parts);
@@ -84,12 +84,9 @@ __device__ inline float frequency_of(const rows_storer &s, const mk_instruction_
 __device__ inline void prepare_angles(const rows_storer &s, float frequency) {
 #pragma unroll 1
   for (uint32_t i = 0; i < 2; i++) {  // as prepare_QKV does
-    float angle = static_cast<float>(rows_of(s.d).rows[line_of(s, i)].position) * frequency, sine, cosine;
-    double turns = static_cast<double>(angle) * 0.15915494309189533577;
-    float reduced = static_cast<float>((turns - rint(turns)) * 6.283185307179586476925);
-    __sincosf(reduced, &sine, &cosine);
-    lane_word(s, i) = cosine;
-    lane_word(s, 2 + i) = sine;
+    angle line = angle_of(rows_of(s.d).rows[line_of(s, i)].position, frequency);
+    lane_word(s, i) = line.cosine;
+    lane_word(s, 2 + i) = line.sine;
   }
 }
 
@@ -168,7 +165,7 @@ __device__ inline void finish_gated(const rows_storer &s, uint32_t *words, const
   float value[2];
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
-    value[i] = __fdividef(y.value[i], 1.0f + expf(-y.value[i])) * y.value[2 + i];  // a division that calls nothing
+    value[i] = gated(y.value[i], y.value[2 + i]);
   }
   uint32_t data = pair_rows(s, value[0], value[1]);
   if (words != nullptr) {
@@ -180,8 +177,8 @@ __device__ inline void rotate(const rows_storer &s, line_sums &y) {
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
     float a = y.value[i], b = y.value[2 + i], cosine = lane_word(s, i), sine = lane_word(s, 2 + i);
-    y.value[i] = a * cosine - b * sine;
-    y.value[2 + i] = b * cosine + a * sine;
+    y.value[i] = rotated(a, b, cosine, -sine);
+    y.value[2 + i] = rotated(b, a, cosine, sine);
   }
 }
 

@@ -2,8 +2,9 @@
  *
  * A step of 512 bytes holds a 16 x 16 tile in fragment order (program.h). The 16 words of two bf16 that belong to row pair g lie
  * side by side; words 4 t and 4 t + 2 are of row g, words 4 t + 1 and 4 t + 3 of row g + 8. A shift gives the even elements
- * of all words as fp32, a mask the odd ones; x is expanded once to match. Each of the 32 sums of a row pair and vector runs over K in
- * order, and they are added in a fixed order at the end. No fused multiply-add (-ffp-contract=off).
+ * of all words as fp32, a mask the odd ones; x is expanded once to match. Each of the 32 sums of a row pair and vector runs over a chain
+ * of MK_CHAIN_COLS columns in order; they are added in a fixed order at its end, and the chains of a row one after the other. No fused
+ * multiply-add (-ffp-contract=off).
  *
  * So how the loops are blocked decides nothing but speed, and the same bits come out of every vector width and every number of vectors. One
  * vector: a step is read once, from end to end, by sums of all eight row pairs, since memory gives no more than that. Several: a chunk of
@@ -18,61 +19,78 @@ typedef uint32_t word16 __attribute__((vector_size(64)));
 
 enum {
   PAIRS = MK_TILE / 2,
-  STEPS_PER_CHUNK = 32, /* 16 KiB of weights, and 4 KiB of each vector */
-  MOST_VECTORS = 4,     /* that pass over a chunk at the same time */
+  CHAIN_STEPS = MK_CHAIN_COLS / MK_TILE,
+  STEPS_PER_CHUNK = 4 * CHAIN_STEPS, /* whole chains: 16 KiB of weights, and 4 KiB of each vector */
+  MOST_VECTORS = 4,                  /* that pass over a chunk at the same time */
   /* Bytes that weights are fetched ahead: past the page at hand, where the CPU's own prefetching ends; and the next chunk. */
   AHEAD = 4096,
   CHUNK_AHEAD = STEPS_PER_CHUNK * MK_TILE_STEP_ELEMENTS * 2,
 };
 
-typedef float16 tile_sums[PAIRS][2]; /* of a row tile and a vector: by row pair, of even and of odd elements */
+typedef float4 tile_sums[PAIRS / 2]; /* of a row tile and a vector: rows g, g + 8, g + 1, g + 9 for each even g */
 
 typedef struct block { /* some steps of one row tile, and vectors to multiply them with */
   const uint16_t *weight;
   const float16 *x; /* of the first vector, [steps][even, odd] */
   size_t x_stride;  /* from vector to vector */
-  uint32_t steps;
-  tile_sums *sums; /* by vector */
+  uint32_t steps;   /* from the beginning of a chain on, to the end of one or of K */
+  tile_sums *sums;  /* by vector */
 } block;
 
-/* Adds the products of `pairs` row pairs from the first one on with `vectors` vectors; both are constants where this is inlined. */
+/* A chain's sums of two row pairs, of even and of odd elements: for each row (even + odd of word 4 t) + (the same of word 4 t + 2, or of
+ * 4 t + 1 and 4 t + 3), and these by t from 0 on, beginning from zero. */
+static inline __attribute__((always_inline)) float4 add_up(const float16 *first, const float16 *second) {
+  const float16 a = first[0] + first[1], b = second[0] + second[1];
+  const float16 by_word = __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+                          __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+  float4 sum = {0};
+  sum += __builtin_shufflevector(by_word, by_word, 0, 1, 2, 3);
+  sum += __builtin_shufflevector(by_word, by_word, 4, 5, 6, 7);
+  sum += __builtin_shufflevector(by_word, by_word, 8, 9, 10, 11);
+  return sum + __builtin_shufflevector(by_word, by_word, 12, 13, 14, 15);
+}
+
+/* Adds the products of `pairs` row pairs (an even number) from the first one on with `vectors` vectors; both are constants where this is
+ * inlined. */
 static inline __attribute__((always_inline)) void add_pairs(const block *b, uint32_t first, const uint32_t pairs,
                                                             const uint32_t vectors) {
-  float16 sums[PAIRS * MOST_VECTORS][2];
-#pragma GCC unroll 32
-  for (uint32_t i = 0; i < pairs * vectors; i++) {
-    sums[i][0] = b->sums[i % vectors][first + i / vectors][0];
-    sums[i][1] = b->sums[i % vectors][first + i / vectors][1];
-  }
   const uint16_t *w = b->weight + (size_t)first * MK_TILE_STEP_ELEMENTS / PAIRS;
   const float16 *x = b->x;
-  for (uint32_t step = 0; step < b->steps; step++, w += MK_TILE_STEP_ELEMENTS, x += 2) {
+  for (uint32_t chain = 0; chain < b->steps; chain += CHAIN_STEPS) {
+    float16 sums[PAIRS * MOST_VECTORS][2]; /* [vector][pair] */
+#pragma GCC unroll 32
+    for (uint32_t i = 0; i < pairs * vectors; i++) {
+      sums[i][0] = sums[i][1] = (float16){0};
+    }
+    uint32_t steps = b->steps - chain < CHAIN_STEPS ? b->steps - chain : CHAIN_STEPS;
+#pragma GCC unroll 1 /* else gcc, where it has no vectors of 64 bytes, leaves the sums in memory */
+    for (uint32_t step = 0; step < steps; step++, w += MK_TILE_STEP_ELEMENTS, x += 2) {
 #pragma GCC unroll 8
-    for (uint32_t g = 0; g < pairs; g++) {
-      word16 raw, low, high;
-      float16 even, odd;
-      const uint16_t *words = w + (size_t)g * MK_TILE_STEP_ELEMENTS / PAIRS;
-      if (vectors == 1) {
-        __builtin_prefetch((const void *)((uintptr_t)words + AHEAD), 0, 3);
-      } else {
-        __builtin_prefetch((const void *)((uintptr_t)words + CHUNK_AHEAD), 0, 2);
-      }
-      memcpy(&raw, words, sizeof raw);
-      low = raw << 16;
-      high = raw & 0xffff0000u;
-      memcpy(&even, &low, sizeof even);
-      memcpy(&odd, &high, sizeof odd);
+      for (uint32_t g = 0; g < pairs; g++) {
+        word16 raw, low, high;
+        float16 even, odd;
+        const uint16_t *words = w + (size_t)g * MK_TILE_STEP_ELEMENTS / PAIRS;
+        if (vectors == 1) {
+          __builtin_prefetch((const void *)((uintptr_t)words + AHEAD), 0, 3);
+        } else {
+          __builtin_prefetch((const void *)((uintptr_t)words + CHUNK_AHEAD), 0, 2);
+        }
+        memcpy(&raw, words, sizeof raw);
+        low = raw << 16;
+        high = raw & 0xffff0000u;
+        memcpy(&even, &low, sizeof even);
+        memcpy(&odd, &high, sizeof odd);
 #pragma GCC unroll 4
-      for (uint32_t v = 0; v < vectors; v++) {
-        sums[g * vectors + v][0] += even * x[v * b->x_stride];
-        sums[g * vectors + v][1] += odd * x[v * b->x_stride + 1];
+        for (uint32_t v = 0; v < vectors; v++) {
+          sums[v * pairs + g][0] += even * x[v * b->x_stride];
+          sums[v * pairs + g][1] += odd * x[v * b->x_stride + 1];
+        }
       }
     }
-  }
 #pragma GCC unroll 32
-  for (uint32_t i = 0; i < pairs * vectors; i++) {
-    b->sums[i % vectors][first + i / vectors][0] = sums[i][0];
-    b->sums[i % vectors][first + i / vectors][1] = sums[i][1];
+    for (uint32_t i = 0; i < pairs * vectors; i += 2) {
+      b->sums[i / pairs][(first + i % pairs) / 2] += add_up(sums[i], sums[i + 1]);
+    }
   }
 }
 
@@ -154,20 +172,6 @@ static void expand(const float *x, uint32_t steps, float *out) {
   }
 }
 
-/* By words 4 t to 4 t + 3, from t = 0 on: (even + odd of word 4 t) + (the same of 4 t + 2), in lane 0; of 4 t + 1 and 4 t + 3 in lane 1. */
-static void add_up(const tile_sums sums, float *y) {
-  for (uint32_t g = 0; g < PAIRS; g++) {
-    float4 words[2][4], total = {0};
-    memcpy(words, sums[g], sizeof words);
-    for (uint32_t t = 0; t < 4; t++) {
-      float4 both = words[0][t] + words[1][t];
-      total += both + __builtin_shufflevector(both, both, 2, 3, 0, 1);
-    }
-    y[g] = total[0];
-    y[g + PAIRS] = total[1];
-  }
-}
-
 /* The sums of one row tile with `count` expanded vectors. */
 static void multiply_tile(mk_vector_width width, const uint16_t *tile, uint32_t steps, uint32_t count, const float16 *x,
                           tile_sums *sums) {
@@ -199,8 +203,11 @@ void mk_matvec_at(mk_vector_width width, const mk_span *weight, uint32_t count, 
     const uint16_t *tile =
         elements + ((size_t)(weight->row + row) / MK_TILE * grid_cols + first) * MK_TILE_STEP_ELEMENTS;
     multiply_tile(width, tile, steps, count, (const float16 *)(const void *)expanded, sums);
-    for (uint32_t i = 0; i < count; i++) {
-      add_up(sums[i], y + (size_t)i * weight->rows + row);
+    for (uint32_t i = 0; i < count * PAIRS; i++) {
+      float *to = y + (size_t)(i / PAIRS) * weight->rows + row + i % PAIRS;
+      const float4 *from = &sums[i / PAIRS][i % PAIRS / 2];
+      to[0] = (*from)[i % 2 * 2];
+      to[PAIRS] = (*from)[i % 2 * 2 + 1];
     }
   }
 }

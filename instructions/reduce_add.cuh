@@ -1,5 +1,5 @@
 // REDUCE_ADD on the device. y = residual_in + (parts[0] + parts[1] + ...); residual_out = y; out = bf16(y); reduce_add.c.
-// Consumer warp p fetches part p of a row tile; the storer adds the warps up in order, as for a product. At most 16 parts.
+// Consumer warp p fetches part p of a row tile; the storer adds them one after the other, as it adds chains. At most 16 parts.
 // Waits: the parts (consumers). Signals: the counter of its value. No pages.
 #pragma once
 #include "vm/gpu/consumer.cuh"
@@ -24,7 +24,7 @@ __device__ inline void consume_REDUCE_ADD(consumer &c, const mk_instruction_word
       low = g % 2 == 0 ? low_even : low_odd;
       high = g % 2 == 0 ? high_even : high_odd;
     }
-    put_result(c, low, high, 0.0f, 0);
+    put_result(c, low, high, 0.0f, c.warp);
   }
 }
 

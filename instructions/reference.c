@@ -334,26 +334,53 @@ void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_
   }
 }
 
-/* Of one vector: out becomes x * gain, padded; gives the scale. */
-static float norm(float *out, const mk_span *gain, uint32_t cols, uint32_t padded, float eps, uint32_t width) {
-  const uint16_t *g = (const uint16_t *)(const void *)gain->memory + gain->col;
-  float sums[16] = {0}; /* sixteen interleaved sums: an order that vectorises */
-  for (uint32_t i = cols; i < padded; i++) {
-    out[i] = 0;
+/* The sum of the squares of a chain of x, of which `cols` columns are left; those beyond the last count as zero. The order is that of a GPU's
+ * warp, whose lane t of four holds pairs t and t + 4 of a step. */
+static float chain_squares(const float *x, uint32_t cols) {
+  enum { PAIRS = MK_TILE / 2, STEPS = MK_CHAIN_COLS / MK_TILE };
+  float squares[MK_CHAIN_COLS] = {0}, e[STEPS][PAIRS], f[PAIRS / 2];
+  for (uint32_t i = 0; i < MK_CHAIN_COLS && i < cols; i++) {
+    squares[i] = x[i] * x[i];
   }
-  for (uint32_t i = 0; i < padded; i += 16) {
-    for (uint32_t j = 0; j < 16; j++) {
-      sums[j] += out[i + j] * out[i + j];
+  for (uint32_t i = 0; i < STEPS * PAIRS; i++) {
+    e[i / PAIRS][i % PAIRS] = squares[2 * i] + squares[2 * i + 1];
+  }
+  for (uint32_t half = 1; half < STEPS; half *= 2) { /* ((e0 + e1) + (e2 + e3)) + ((e4 + e5) + (e6 + e7)) */
+    for (uint32_t i = 0; i < STEPS; i += 2 * half) {
+      for (uint32_t k = 0; k < PAIRS; k++) {
+        e[i][k] += e[i + half][k];
+      }
     }
   }
+  for (uint32_t t = 0; t < PAIRS / 2; t++) {
+    f[t] = e[0][t] + e[0][t + PAIRS / 2];
+  }
+  return (f[0] + f[2]) + (f[1] + f[3]);
+}
+
+/* Chains by eights, as a tree, and these one after the other. */
+static float sum_squares(const float *x, uint32_t cols) {
+  enum { CHAINS = 8 };
   float sum = 0;
-  for (uint32_t j = 0; j < 16; j++) {
-    sum += sums[j];
+  for (uint32_t first = 0; first < cols; first += CHAINS * MK_CHAIN_COLS) {
+    float q[CHAINS] = {0};
+    for (uint32_t i = 0, at = first; i < CHAINS && at < cols; i++, at += MK_CHAIN_COLS) {
+      q[i] = chain_squares(x + at, cols - at);
+    }
+    sum += ((q[0] + q[1]) + (q[2] + q[3])) + ((q[4] + q[5]) + (q[6] + q[7]));
   }
+  return sum;
+}
+
+/* Of one vector: out becomes x * gain, rounded to bf16 and padded; gives the scale. */
+static float norm(float *out, const mk_span *gain, uint32_t cols, uint32_t padded, float eps, uint32_t width) {
+  const uint16_t *g = (const uint16_t *)(const void *)gain->memory + gain->col;
+  float sum = sum_squares(out, cols);
   for (uint32_t i = 0; i < padded; i++) {
-    out[i] = i < gain->cols ? out[i] * mk_bf16_to_float(g[i]) : 0;
+    bool used = i < cols && i < gain->cols;
+    out[i] = used ? mk_bf16_to_float(mk_float_to_bf16(out[i] * mk_bf16_to_float(g[i]))) : 0;
   }
-  return 1.0f / sqrtf(sum / (float)width + eps);
+  return 1.0f / sqrtf(sum * (1.0f / (float)width) + eps);
 }
 
 bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot, uint32_t gain_slot,

@@ -131,12 +131,13 @@ void mk_merge_parts(const float *parts, uint32_t count, size_t stride, uint32_t 
 
 /* y[16 t + r] = sum_k W[row tile t][r][k] x[k] over the weight operand's rectangle, for `count` vectors x, each padded with zeros
  * to whole tiles and one behind the other; y has weight->rows floats for each. scratch: MK_MATVEC_SCRATCH(padded width) floats
- * for each. The bits of a vector's y do not depend on the others. */
+ * for each. Chains of MK_CHAIN_COLS columns, from the rectangle's first on, are summed from zero by themselves and then added one after the
+ * other. The bits of a vector's y do not depend on the others. */
 #define MK_MATVEC_SCRATCH(padded) (2 * (padded) + 16)
 void mk_matvec(const mk_span *weight, uint32_t count, const float *x, float *scratch, float *y);
 
-/* Stages x of every active line (padded to whole tiles), multiplies it by the gain, and gives 1 / sqrt(mean(x^2) + eps) in
- * scales[line]; false: wait. */
+/* Stages x of every active line (padded to whole tiles), multiplies it by the gain, rounded to bf16, and gives
+ * 1 / sqrt(mean(x^2) + eps) in scales[line]; false: wait. */
 bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot, uint32_t gain_slot,
                      float eps, uint32_t width, float *out, float *scales);
 

@@ -231,10 +231,8 @@ __device__ inline void store_HEAD(storer &s, const mk_instruction_word &head, co
   fetch_count(s, head, 0, q);
   for (uint32_t i = 0; i < r.tiles; i++) {
     prepare_SCORE(s, head, i, r, q);
-    float squares;
-    two_rows rows = take_result(s, squares);
-    release_result(s);
-    rows = finish_HEAD(s, head, i, rows, squares, r);
+    two_rows rows = take_results(s, head, i, r);
+    rows = finish_HEAD(s, head, i, rows, r);
     // From here on a lane has one row.
     float even = __shfl_sync(0xffffffffu, rows.even, s.lane % 16 / 2);
     float odd = __shfl_sync(0xffffffffu, rows.odd, s.lane % 16 / 2);

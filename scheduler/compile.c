@@ -7,25 +7,24 @@
 #include "scheduler/lower.h"
 
 enum {
-  SPLIT_ROW_TILES = 96,  /* fewer row tiles than this leave SMs idle: split K */
-  SPLIT_MIN_COLS = 256,  /* but not into parts smaller than this */
-  SPLIT_MAX_COLS = 8192, /* and always into parts whose activation fits the resident area, where there is one */
+  SPLIT_ROW_TILES = 96,   /* fewer row tiles than this leave SMs idle: split K */
+  SPLIT_MIN_COLS = 256,   /* but not into parts smaller than this */
+  SPLIT_MAX_COLS = 14336, /* and always into parts whose activation fits the resident area, where there is one */
   MAX_BLOCKS = 1 << 24,
   ATTENTION_UNITS = 128, /* KV heads x splits: about one attention instruction per SM and layer */
 };
 
-/* Steps of several rows take K in chunks, of which no more than one is resident. */
-static bool takes_chunks(uint32_t lines) { return lines > 1 && lines <= MK_MAX_ROWS; }
-
-uint32_t mk_split_k(uint32_t rows, uint32_t cols, uint32_t lines) {
+uint32_t mk_split_k(uint32_t rows, uint32_t cols) {
   uint32_t tiles = mk_divide_up(rows, MK_TILE);
   uint32_t for_rows = mk_divide_up(SPLIT_ROW_TILES, tiles), most = cols / SPLIT_MIN_COLS;
   uint32_t parts = for_rows < most ? for_rows : most;
-  uint32_t least = takes_chunks(lines) ? 1 : mk_divide_up(cols, SPLIT_MAX_COLS);
+  uint32_t least = mk_divide_up(cols, SPLIT_MAX_COLS);
   return parts > least ? parts : least;
 }
 
-uint32_t mk_span_tokens(uint32_t lines) { return takes_chunks(lines) ? MK_ROWS_SPAN_TOKENS : MK_SPAN_TOKENS; }
+uint32_t mk_span_tokens(uint32_t lines) {
+  return lines > 1 && lines <= MK_MAX_ROWS ? MK_ROWS_SPAN_TOKENS : MK_SPAN_TOKENS;
+}
 
 uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq, uint32_t lines) {
   uint32_t splits = ATTENTION_UNITS / kv_heads, wanted = mk_divide_up(max_seq, mk_span_tokens(lines));

@@ -6,9 +6,8 @@
  *
  * What a program computes does not depend on `sms` or `placement`: tile height, K splits and attention splits are
  * functions of the shape alone, so logits are the same bit for bit on any number of SMs. On the CPU machine programs
- * of 1 and of 64 rows give the same bits, too; those of 2 to 16 rows do up to 1,024 tokens of context and where no
- * addition to the residual has more than 8,192 columns: beyond that they may sum in another order. On a GPU all three
- * round differently (docs/ARCHITECTURE.md, "Numbers"). */
+ * of 1 and of 64 rows give the same bits, too; those of 2 to 16 rows do up to 1,024 tokens of context: beyond that
+ * they may sum in another order. On a GPU all three round differently (docs/ARCHITECTURE.md, "Numbers"). */
 #ifndef MK_COMPILE_H
 #define MK_COMPILE_H
 
@@ -46,11 +45,11 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
 /* Identifies the configuration a program was compiled from (mk_program.config_hash). */
 uint64_t mk_config_hash(const mk_config *config);
 
-/* How many parts the K columns of an [rows, cols] projection are split into, and how many ways attention over `max_seq` tokens is split per KV
- * head, in a program of `lines` rows per step: at least one way for each of its slots, where there are so many. Functions of the shape
- * alone: a split either has one span, or there are as many as `kv_heads` leave room for, so what one computes does not depend on `lines`
- * beyond the span; and parts depend on `lines` only by whether K is taken in chunks, as 2 to MK_MAX_ROWS rows do. */
-uint32_t mk_split_k(uint32_t rows, uint32_t cols, uint32_t lines);
+/* How many parts the K columns of an [rows, cols] projection are split into: the same for every number of rows per step. */
+uint32_t mk_split_k(uint32_t rows, uint32_t cols);
+/* How many ways attention over `max_seq` tokens is split per KV head, in a program of `lines` rows per step: at least one way for each of its
+ * slots, where there are so many. A split either has one span, or there are as many as `kv_heads` leave room for, so what one computes does
+ * not depend on `lines` beyond the span. */
 uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq, uint32_t lines);
 uint32_t mk_span_tokens(uint32_t lines);
 

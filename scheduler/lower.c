@@ -231,7 +231,7 @@ static add_plan plan_add(const mk_lowering *lowering, const mk_node *node) {
   };
   const mk_weight *weight = &lowering->graph->weights[node->weight];
   uint32_t tiles = mk_divide_up(weight->rows, MK_TILE);
-  uint32_t parts = mk_split_k(weight->rows, weight->cols, lowering->lines);
+  uint32_t parts = mk_split_k(weight->rows, weight->cols);
   if (parts > 1) {
     return (add_plan){.parts = parts, .stride = 1, .split = tiles};
   }

@@ -75,6 +75,64 @@ Test(head, equals_double_precision) {
   }
 }
 
+/* The sum of the squares of x as the norm has it, written the long way: by places of an array for every name that the order has. */
+static float squares_in_order(const head *t) {
+  float e[64][8][8], E[8], F[4], q[64], sum = 0; /* e: [chain][step][pair] */
+  memset(e, 0, sizeof e);
+  for (uint32_t i = 0; i < t->width; i += 2) {
+    float lo = (float)t->rig.values[t->x][i], hi = i + 1 < t->width ? (float)t->rig.values[t->x][i + 1] : 0;
+    e[i / 128][i % 128 / 16][i % 16 / 2] = lo * lo + hi * hi;
+  }
+  for (uint32_t chain = 0; chain < 64; chain++) {
+    for (uint32_t k = 0; k < 8; k++) {
+      float e01 = e[chain][0][k] + e[chain][1][k], e23 = e[chain][2][k] + e[chain][3][k];
+      float e45 = e[chain][4][k] + e[chain][5][k], e67 = e[chain][6][k] + e[chain][7][k];
+      E[k] = (e01 + e23) + (e45 + e67);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+      F[i] = E[i] + E[i + 4];
+    }
+    q[chain] = (F[0] + F[2]) + (F[1] + F[3]);
+  }
+  for (uint32_t i = 0; i < 64; i += 8) {
+    sum += ((q[i] + q[i + 1]) + (q[i + 2] + q[i + 3])) + ((q[i + 4] + q[i + 5]) + (q[i + 6] + q[i + 7]));
+  }
+  return sum;
+}
+
+/* A weight of ones in a diagonal: each logit is one element of x * gain, rounded to bf16, times the scale. */
+Test(head, norm_has_the_bits_of_its_definition) {
+  static const uint32_t widths[] = {1, 16, 17, 127, 128, 129, 1000, 1024, 1040, 2050, 8192};
+  uint32_t others = 0;
+  for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
+    head t;
+    test_rig *rig = &t.rig;
+    uint32_t first = widths[i] < 16 ? 0 : widths[i] - 16;
+    set_up(&t, widths[i], 16, 0, 1);
+    for (uint32_t row = 0; row < 16; row++) {
+      for (uint32_t col = 0; col < t.width; col++) {
+        test_rig_set(rig, t.weight, row, col, col == first + row ? 1 : 0);
+      }
+    }
+    test_rig_expect_done(rig);
+    float sum = squares_in_order(&t), plain = 0;
+    float scale = 1.0f / sqrtf(sum * (1.0f / (float)t.width) + eps);
+    for (uint32_t k = 0; k < t.width; k++) {
+      plain += (float)(rig->values[t.x][k] * rig->values[t.x][k]);
+    }
+    others += plain != sum;
+    for (uint32_t row = 0; row < 16 && first + row < t.width; row++) {
+      double product = rig->values[t.x][first + row] * rig->values[t.gain][first + row];
+      float want = mk_bf16_to_float(mk_float_to_bf16((float)product)) * scale;
+      float got = (float)test_rig_read(rig, t.logits, 0, row);
+      cr_assert_eq(mk_float_param(got), mk_float_param(want), "width %u: element %u is %a, not %a", t.width,
+                   first + row, (double)got, (double)want);
+    }
+    test_rig_stop(rig);
+  }
+  cr_assert_gt(others, 3, "the order decides about no bits here");
+}
+
 static void copy_row(head *t, uint32_t from, uint32_t to) {
   for (uint32_t col = 0; col < t->width; col++) {
     test_rig_set(&t->rig, t->weight, to, col, (float)test_rig_value(&t->rig, t->weight, from, col));

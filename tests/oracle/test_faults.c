@@ -145,6 +145,7 @@ Test(faults, comparison_of_one_step) {
   golden_load("d64_g1_plain", &g);
   uint32_t none = UINT32_MAX, last = g.config.vocab - 1;
   cr_expect(judge(&g, 1.0f, none, 0, 0).passed);
+  g.bf16_error = INFINITY; /* the fixed limit alone */
   cr_expect(judge(&g, 1.009f, none, 0, 0).passed);
   cr_expect_not(judge(&g, 1.011f, none, 0, 0).passed, "an error above the limit passes");
   cr_expect_not(judge(&g, 1.0f, last, NAN, 0).passed, "NaN passes");

@@ -179,8 +179,7 @@ static void expect_weights_computed_once(const mk_program *program) {
     bool tied = mk_program_find_buffer(program, "lm_head") < 0;
     if (buffer->kind == MK_KIND_WEIGHT && buffer->store == MK_STORE_TILES &&
         (tied || strcmp(buffer->name, "embedding") != 0)) {
-      expect_parts_cover(buffer, weights[b].parts, weights[b].count,
-                         adds ? mk_split_k(buffer->rows, buffer->cols, mk_program_rows(program)) : 1);
+      expect_parts_cover(buffer, weights[b].parts, weights[b].count, adds ? mk_split_k(buffer->rows, buffer->cols) : 1);
     }
     for (uint32_t p = 0; p < weights[b].count; p++) {
       mk_free(weights[b].parts[p].count);
@@ -424,18 +423,18 @@ Test(compile, bytes_are_balanced_over_the_sms) {
 }
 
 Test(compile, splits_follow_from_the_shape) {
-  cr_assert_eq(mk_split_k(4096, 4096, 1), 1);
-  cr_assert_eq(mk_split_k(16, 128, 1), 1, "too narrow to split");
-  cr_assert_eq(mk_split_k(1 << 20, 16384, 1), 2, "a part's activation must fit");
-  cr_assert_eq(mk_split_k(1 << 20, 28672, 1), 4);
-  cr_assert_eq(mk_split_k(1 << 20, 28672, 64), 4);
-  cr_assert_eq(mk_split_k(1 << 20, 28672, 2), 1, "several rows take K in chunks");
-  cr_assert_eq(mk_split_k(16, 8192, 16), 32);
+  cr_assert_eq(mk_split_k(4096, 4096), 1);
+  cr_assert_eq(mk_split_k(16, 128), 1, "too narrow to split");
+  cr_assert_eq(mk_split_k(1 << 20, 14336), 1);
+  cr_assert_eq(mk_split_k(1 << 20, 14337), 2, "a part's activation must fit");
+  cr_assert_eq(mk_split_k(1 << 20, 28672), 2);
+  cr_assert_eq(mk_split_k(1 << 20, 28673), 3);
+  cr_assert_eq(mk_split_k(16, 8192), 32);
   for (uint32_t cols = 16; cols < 70000; cols += 777) {
     for (uint32_t rows = 16; rows < 20000; rows += 900) {
-      uint32_t parts = mk_split_k(rows, cols, 1), steps = (cols + 15) / 16;
+      uint32_t parts = mk_split_k(rows, cols), steps = (cols + 15) / 16;
       cr_assert_geq(parts, 1);
-      cr_assert_leq((steps + parts - 1) / parts * 16, 8192 + 15);
+      cr_assert_leq((steps + parts - 1) / parts * 16, 14336 + 15);
       cr_assert(parts == 1 || cols / parts >= 256, "%u parts of %u columns", parts, cols);
     }
   }

@@ -271,7 +271,8 @@ double test_rig_product(const test_rig *rig, uint16_t weight, uint32_t row, uint
                         const double *x, const double *gain) {
   double sum = 0;
   for (uint32_t k = 0; k < count; k++) {
-    sum += test_rig_value(rig, weight, row, first + k) * x[k] * (gain == NULL ? 1 : gain[k]);
+    double h = gain == NULL ? x[k] : (double)mk_bf16_to_float(mk_float_to_bf16((float)(x[k] * gain[k])));
+    sum += test_rig_value(rig, weight, row, first + k) * h;
   }
   return sum;
 }

@@ -235,15 +235,12 @@ static mk_status compare_piece(mk_compare *c, size_t index, uint32_t slot, const
   size_t count = fetch(b, c->seen[buffer], p, c->got);
   fetch(b, c->memory[buffer], p, c->want);
   double error = relative_error(c->got, c->want, count);
-  /* With several rows a GPU rounds a normed x to bf16 before it multiplies (vm/gpu/rows_consumer.cuh). */
-  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
-  bool normed = mk_opcode_reads(info, MK_CONTENT_GAIN) >= 0;
-  /* And its kernel for prompts rounds q and p (instructions/attention_prompt.cuh). */
-  bool attends = info->operands[slot].content == MK_CONTENT_PARTS;
-  uint32_t rows = mk_program_rows(c->program);
-  double limit = (normed && rows > 1) || (attends && rows > MK_MAX_ROWS) ? MK_COMPARE_LIMIT_ROUNDED
-                 : b->dtype == MK_DTYPE_BF16                             ? MK_COMPARE_LIMIT_BF16
-                                                                         : MK_COMPARE_LIMIT_F32;
+  /* The kernel for prompts rounds q and p to bf16 (instructions/attention_prompt.cuh). */
+  bool attends = mk_opcode_lookup(in->opcode)->operands[slot].content == MK_CONTENT_PARTS;
+  bool rounded = mk_program_rows(c->program) > MK_MAX_ROWS;
+  double limit = attends                     ? (rounded ? MK_COMPARE_LIMIT_ROUNDED : MK_COMPARE_LIMIT_PARTS)
+                 : b->dtype == MK_DTYPE_BF16 ? MK_COMPARE_LIMIT_BF16
+                                             : MK_COMPARE_LIMIT_F32;
   mk_compare_row *row = &c->rows[in->opcode];
   row->outputs++;
   if (!(error <= row->worst)) {

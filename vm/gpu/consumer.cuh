@@ -4,10 +4,11 @@
 // every filling of its slots, and a phase that it has not seen is never taken for another. Warp i of a group works on steps
 // 8 i to 8 i + 7 of its pages. Where a row tile has a multiple of four pages, each warp meets the same pages in all row tiles and stages
 // exactly the activation values that it needs, without a barrier between warps; else they share what they have staged.
-// Column 0 of the mma holds the activation rounded to bf16, column 1 what rounding left over (x times gain has 16 significant bits; two
-// bf16 hold it exactly). A row tile's 16 sums per warp go to a result slot; the storer adds them up in the order of the pages.
+// Column 0 of the mma holds the activation. The eight steps are one chain of the canon (docs/NUMERICS.md): their 16 sums go to a result slot, page by
+// page, with those of the three other pages of the round, and the storer adds chains in the order of K.
 // While x is waited for, each warp takes its first page into registers: the ring is four pages longer for it.
 #pragma once
+#include "instructions/canon.cuh"
 #include "instructions/linear_operands.cuh"
 #include "instructions/tile/copy.cuh"
 #include "instructions/tile/fragment.cuh"
@@ -110,8 +111,7 @@ __device__ inline void consumers_signal(consumer &c, const mk_instruction_word &
 
 __device__ inline uint32_t page_count(uint32_t steps) { return (steps + STEPS_PER_PAGE - 1) / STEPS_PER_PAGE; }
 
-// This warp's words for page p, a slice of 64 bytes for every two of its steps: word [t][step][b] of column 0; column 1 lies LOW_AT
-// bytes further.
+// This warp's words for page p, a slice of 64 bytes for every two of its steps: word [t][step][b].
 __device__ inline uint32_t *slice_words(const consumer &c, uint32_t page) {
   return reinterpret_cast<uint32_t *>(c.d.activation() + page * PAGE_SLICES_BYTES +
                                       rank_of(c) * (WARP_STEPS / 2 * SLICE_BYTES));
@@ -125,21 +125,17 @@ __device__ inline void put_quad(uint32_t *words, uint32_t i, uint32_t first_pair
   slice[(t + 1) * 4 + step * 2 + b] = second_pair;
 }
 
-struct activation {
-  bool normed;    // there is a column 1
-  float squares;  // this warp's share of the sum of x^2
-};
-
 // What a lane stages: unit u is its four neighbouring values of the warp's page number u.
 enum {
   MOST_PAGES = MK_GPU_ACTIVATION_BYTES / PAGE_SLICES_BYTES,
-  BATCH_UNITS = 4,  // fetched together
-  // Column 1 begins at a whole round of groups: so a place in the area belongs to the same warp in whatever instruction comes next,
-  // and nobody stages over what a slower warp still reads.
-  LOW_PAGES = (MOST_PAGES / 2 + GROUPS - 1) / GROUPS * GROUPS,
-  LOW_AT = LOW_PAGES * PAGE_SLICES_BYTES,
-  NORMED_UNITS = (MOST_PAGES - LOW_PAGES + GROUPS - 1) / GROUPS,  // most of a normed x
+  BATCH_UNITS = 4,                                             // fetched together
+  NORMED_UNITS = (MK_GPU_NORMED_PAGES + GROUPS - 1) / GROUPS,  // most of a normed x
+  // A normed x as it came begins at a whole round of groups: so a place in the area belongs to the same warp in whatever instruction comes
+  // next, and nobody stages over what a slower warp still reads.
+  RAW_PAGE = (MK_GPU_NORMED_PAGES + GROUPS - 1) / GROUPS * GROUPS,
 };
+static_assert(RAW_PAGE + MK_GPU_NORMED_PAGES <= MOST_PAGES, "a normed x has room twice");
+static_assert(MK_GPU_PAGE_BYTES / 512 / GROUP_WARPS * 16 == MK_CHAIN_COLS, "a warp's steps of a page are one chain");
 static_assert(NORMED_UNITS <= BATCH_UNITS, "a normed activation is fetched at once, with its gains");
 static_assert(MK_GPU_RING_PAGES % GROUPS == 0, "a group has its own slots of the ring");
 static_assert(WARP_STEPS * 16 == 4 * 32, "a warp stages a page with one unit per lane");
@@ -178,27 +174,25 @@ __device__ inline void load_gains(const consumer &c, const mk_gpu_buffer &gain, 
   }
 }
 
-// Writes one unit's words to this warp's slice, multiplied by the gain where there is one.
-__device__ inline void stage_unit(const consumer &c, const staged_unit &at, uint32_t first, uint32_t second,
-                                  bool normed, uint2 gain, activation &out) {
-  uint32_t *slice = slice_words(c, at.page);
-  if (!normed) {
-    put_quad(slice, c.lane, first, second);
-    return;
-  }
-  float x[4] = {tile::low_bf16(first), tile::high_bf16(first), tile::low_bf16(second), tile::high_bf16(second)};
-  float g[4] = {tile::low_bf16(gain.x), tile::high_bf16(gain.x), tile::low_bf16(gain.y), tile::high_bf16(gain.y)};
-  float product[4];
+// What this lane has staged of a page of a normed x, as it came: squares are summed when products are on their way.
+__device__ inline uint2 &own_input(const consumer &c, uint32_t page) {
+  return reinterpret_cast<uint2 *>(c.d.activation() + (RAW_PAGE + page) * PAGE_SLICES_BYTES)[rank_of(c) * 32 + c.lane];
+}
+
+// Of a chain, of which each lane has neighbouring pairs 2 j and 2 j + 1 (j = lane % 4) of step lane / 4: docs/NUMERICS.md has the order.
+__device__ inline float chain_squares(const uint2 &pairs) {
+  float a = square_of_pair(pairs.x), b = square_of_pair(pairs.y);
 #pragma unroll
-  for (uint32_t j = 0; j < 4; j++) {
-    out.squares += x[j] * x[j];
-    product[j] = x[j] * g[j];
+  for (uint32_t away = 4; away < 32; away *= 2) {  // steps
+    a += __shfl_xor_sync(0xffffffffu, a, away);
+    b += __shfl_xor_sync(0xffffffffu, b, away);
   }
-  uint32_t high0 = tile::pack_bf16(product[0], product[1]), high1 = tile::pack_bf16(product[2], product[3]);
-  put_quad(slice, c.lane, high0, high1);
-  put_quad(slice + LOW_AT / 4, c.lane,
-           tile::pack_bf16(product[0] - tile::low_bf16(high0), product[1] - tile::high_bf16(high0)),
-           tile::pack_bf16(product[2] - tile::low_bf16(high1), product[3] - tile::high_bf16(high1)));
+#pragma unroll
+  for (uint32_t away = 2; away > 0; away /= 2) {  // pairs k and k + 4, then k and k + 2
+    a += __shfl_xor_sync(0xffffffffu, a, away);
+    b += __shfl_xor_sync(0xffffffffu, b, away);
+  }
+  return a + b;
 }
 
 // The units [first_unit, first_unit + BATCH_UNITS) of the embedding row of the step's token.
@@ -234,18 +228,16 @@ __device__ inline void fetch_stamped(const consumer &c, const mk_operand &operan
   }
 }
 
-// Hands 16 sums of this warp (row g in lane 4 g: low, row g + 8: high) to the storer. The warps' places are by rank, then by the order in
-// which groups take pages, from `first_group` on: which group is first depends on where the ring stands, and the bits must not.
-__device__ inline void put_result(consumer &c, float low, float high, float squares, uint32_t first_group) {
+// Hands 16 sums of this warp (row g in lane 4 g: low, row g + 8: high) to the storer, as those of chain `chain` of sixteen.
+__device__ inline void put_result(consumer &c, float low, float high, float squares, uint32_t chain) {
   wait_phase(c.d, RESULT_EMPTY + c.results.slot(), c.results.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, c.results.slot());
   float *slot = c.d.result(c.results.slot());
-  uint32_t place = rank_of(c) * GROUPS + (group_of(c) - first_group) % GROUPS;
   if (c.lane % 4 == 0) {
-    slot[place * 16 + c.lane / 4] = low;
-    slot[place * 16 + c.lane / 4 + 8] = high;
+    slot[chain * 16 + c.lane / 4] = low;
+    slot[chain * 16 + c.lane / 4 + 8] = high;
   }
   if (c.lane == 0) {
-    slot[256 + place] = squares;
+    slot[256 + chain] = squares;
   }
   __syncwarp();
   if (c.lane == 0) {
@@ -286,16 +278,15 @@ __device__ inline void load_weights(const consumer &c, uint32_t slot, page_weigh
 }
 
 // sums += weights times this warp's slices of x. `steps` are left in the row tile, from this page on.
-__device__ inline void multiply_page(const consumer &c, page_weights &weights, const activation &x, uint32_t page,
-                                     uint32_t steps, tile::sum_tile (&sums)[2]) {
-  uint32_t t = c.lane % 4, column = c.lane / 4;
-  const uint32_t *slices = slice_words(c, page) + (column == 1 ? LOW_AT / 4 : 0);
-  bool has_x = column == 0 || (column == 1 && x.normed), ragged = steps < STEPS_PER_PAGE;
+__device__ inline void multiply_page(const consumer &c, page_weights &weights, uint32_t page, uint32_t steps,
+                                     tile::sum_tile &sums) {
+  const uint32_t *slices = slice_words(c, page);
+  bool has_x = c.lane < 4, ragged = steps < STEPS_PER_PAGE;
 #pragma unroll
   for (uint32_t i = 0; i < WARP_STEPS; i += 2) {
     uint4 b = make_uint4(0, 0, 0, 0);
     if (has_x) {
-      b = reinterpret_cast<const uint4 *>(slices + i / 2 * (SLICE_BYTES / 4))[t];
+      b = reinterpret_cast<const uint4 *>(slices + i / 2 * (SLICE_BYTES / 4))[c.lane];
     }
     if (ragged && rank_of(c) * WARP_STEPS + i + 2 > steps) {  // what lies beyond the last step is of an older page
       if (rank_of(c) * WARP_STEPS + i >= steps) {
@@ -303,8 +294,8 @@ __device__ inline void multiply_page(const consumer &c, page_weights &weights, c
       }
       tile::zero(weights.step[i + 1]);
     }
-    tile::multiply_add(sums[0], weights.step[i], tile::vector_tile{{b.x, b.y}});
-    tile::multiply_add(sums[1], weights.step[i + 1], tile::vector_tile{{b.z, b.w}});
+    tile::multiply_add(sums, weights.step[i], tile::vector_tile{{b.x, b.y}});
+    tile::multiply_add(sums, weights.step[i + 1], tile::vector_tile{{b.z, b.w}});
   }
 }
 
@@ -332,32 +323,33 @@ __device__ inline bool load_early(const consumer &c, uint32_t pages, page_weight
 // Stages x [16 * steps]: stamped bf16, or the embedding row of the step's token. Normed, each value is multiplied by its gain and its
 // square summed. A short x is fetched at once; `weights` then gets this warp's first page meanwhile, true if it did.
 __device__ inline bool stage_activation(consumer &c, const mk_instruction_word &in, bool normed, uint32_t steps,
-                                        uint32_t pages, activation &out, page_weights &weights) {
+                                        uint32_t pages, page_weights &weights) {
   const mk_operand &operand = in.parts[LINEAR_X];
-  const mk_gpu_buffer &x = c.d.buffer(operand);
-  uint32_t first = operand.col * x.tile_cols, x_pages = page_count(steps);
-  out.normed = normed;
-  out.squares = 0.0f;
+  const mk_gpu_buffer &from = c.d.buffer(operand);
+  uint32_t first = operand.col * from.tile_cols, x_pages = page_count(steps);
   bool early = load_early(c, pages, weights);
 #pragma unroll 1
   for (uint32_t first_unit = 0; first_page(c) + first_unit * GROUPS < x_pages; first_unit += BATCH_UNITS) {
     uint2 gains[NORMED_UNITS], words[BATCH_UNITS];
     load_gains(c, whole_buffer(in, LINEAR_GAIN), normed, steps, gains);
     if ((operand.flags & MK_OPERAND_TOKEN_ROW) != 0) {
-      fetch_token_row(c, x, first, first_unit, steps, words);
+      fetch_token_row(c, from, first, first_unit, steps, words);
     } else {
-      fetch_stamped(c, operand, x, first, first_unit, steps, words);
+      fetch_stamped(c, operand, from, first, first_unit, steps, words);
     }
 #pragma unroll
     for (uint32_t u = 0; u < BATCH_UNITS; u++) {
       staged_unit at = unit_of(c, first_unit + u, steps);
-      if (at.page < x_pages) {
-        stage_unit(c, at, words[u].x, words[u].y, normed, gains[u < NORMED_UNITS ? u : 0], out);
+      if (at.page >= x_pages) {
+        continue;
       }
+      if (normed && u < NORMED_UNITS) {
+        own_input(c, at.page) = words[u];
+        words[u].x = tile::multiply_bf16(words[u].x, gains[u < NORMED_UNITS ? u : 0].x);
+        words[u].y = tile::multiply_bf16(words[u].y, gains[u < NORMED_UNITS ? u : 0].y);
+      }
+      put_quad(slice_words(c, at.page), c.lane, words[u].x, words[u].y);
     }
-  }
-  if (normed) {
-    out.squares = tile::sum_lanes(out.squares);
   }
   __syncwarp();
   return early;
@@ -365,35 +357,40 @@ __device__ inline bool stage_activation(consumer &c, const mk_instruction_word &
 
 // The sums of every row tile of the weight operand, over its steps; of an operand without rows one empty sum, which tells the storer
 // that everything before it on this SM is done (docs/VERIFIER.md). `early`: the weights of this warp's first page are there.
-__device__ inline void multiply_pages(consumer &c, const mk_operand &weight, uint32_t pages, const activation &x,
+__device__ inline void multiply_pages(consumer &c, const mk_operand &weight, uint32_t pages, bool normed,
                                       page_weights &weights, bool early) {
   bool shared = pages % GROUPS != 0;
   if (shared) {
     ranks_meet_with_values(c);
   }
+  uint32_t end = max((pages + GROUPS - 1) / GROUPS, 1u) * GROUPS;  // of the last round
   for (uint32_t row = 0; row == 0 || row < weight.rows; row++) {
-    tile::sum_tile sums[2];  // two, so that the products of neighbouring steps do not wait for each other
-    tile::zero(sums[0]);
-    tile::zero(sums[1]);
     ring_cursor<MK_GPU_RING_PAGES> at = c.pages;
-    uint32_t page = first_page(c), first_group = at.slot() % GROUPS;
+    uint32_t page = first_page(c);
     at.advance(page);
 #pragma unroll 1
-    for (; page < pages; page += GROUPS) {
-      if (!early) {
-        wait_phase(c.d, PAGE_FULL + at.slot(), at.phase(), MK_ACTIVITY_PAGE_FULL, at.slot());
-        load_weights(c, at.slot(), weights);
+    for (; page < end; page += GROUPS) {
+      tile::sum_tile sums;
+      tile::zero(sums);
+      float squares = 0.0f;
+      if (page < pages) {
+        if (!early) {
+          wait_phase(c.d, PAGE_FULL + at.slot(), at.phase(), MK_ACTIVITY_PAGE_FULL, at.slot());
+          load_weights(c, at.slot(), weights);
+        }
+        if ((c.d.params.left_out & MK_GPU_PART_WORK) == 0) {
+          multiply_page(c, weights, page, weight.cols - page * STEPS_PER_PAGE, sums);
+        }
+        if (normed) {  // while the products are on their way
+          squares = chain_squares(own_input(c, page));
+        }
       }
       early = false;
-      if ((c.d.params.left_out & MK_GPU_PART_WORK) == 0) {
-        multiply_page(c, weights, x, page, weight.cols - page * STEPS_PER_PAGE, sums);
-      }
+      put_result(c, sums.value[0], sums.value[2], squares, page % GROUPS * GROUP_WARPS + rank_of(c));
       at.advance(GROUPS);
     }
+    normed = false;  // the storer has the squares with the first row tile
     advance_pages(c, pages);
-    float low = (sums[0].value[0] + sums[1].value[0]) + (sums[0].value[1] + sums[1].value[1]);
-    float high = (sums[0].value[2] + sums[1].value[2]) + (sums[0].value[3] + sums[1].value[3]);
-    put_result(c, low, high, x.squares, first_group);
   }
   if (shared) {
     ranks_meet(c);  // before anybody stages something else
@@ -405,10 +402,9 @@ __device__ __forceinline__ void consume_linear(consumer &c, const mk_instruction
   const mk_operand &from = in.parts[LINEAR_X], &weight = in.parts[LINEAR_WEIGHT];
   uint32_t steps = from.cols * c.d.buffer(from).tile_cols / 16;
   uint32_t pages = weight.rows == 0 ? 0 : page_count(steps);
-  activation x;
   page_weights weights;
-  bool early = stage_activation(c, in, normed, steps, pages, x, weights);
-  multiply_pages(c, weight, pages, x, weights, early);
+  bool early = stage_activation(c, in, normed, steps, pages, weights);
+  multiply_pages(c, weight, pages, normed, weights, early);
 }
 
 }  // namespace mk

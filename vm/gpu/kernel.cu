@@ -91,13 +91,14 @@ __device__ __forceinline__ void store_instruction(role &s, const mk_instruction_
     wait_counters(s.d, in);
   }
 #define HAS_LOOP(NAME) MK_HAS(store_##NAME(s, in, cursor, r))
-#define HAS_FINISH(NAME) MK_HAS(finish_##NAME(s, in, i, y, squares, r))
+#define HAS_FINISH(NAME) MK_HAS(finish_##NAME(s, in, i, y, r))
 #define MK_OPCODE(NAME, text, state, semantics) \
   static_assert(!has_row_tiles(MK_OP_##NAME) || HAS_LOOP(NAME) || MK_HAS(begin_##NAME(s, in, r)), "no begin_" #NAME);
 #include "vm/program/opcodes.def"
   switch (in.opcode) {
 #define MK_OPCODE(NAME, text, state, semantics)                                 \
   case case_of(HAS_LOOP(NAME) || MK_HAS(begin_##NAME(s, in, r)), MK_OP_##NAME): \
+    r.rounds = rounds_of<MK_OP_##NAME>(in);                                     \
     if constexpr (HAS_LOOP(NAME)) {                                             \
       store_##NAME(s, in, cursor, r);                                           \
     } else if constexpr (MK_HAS(begin_##NAME(s, in, r))) {                      \
@@ -117,8 +118,7 @@ __device__ __forceinline__ void store_instruction(role &s, const mk_instruction_
   } else
 #include "vm/program/opcodes.def"
     {}
-    float squares;
-    two_rows y = take_result(s, squares);
+    two_rows y = take_results(s, in, i, r);
 #define MK_OPCODE(NAME, text, state, semantics)                                                                \
   static_assert(                                                                                               \
       !is_linear(MK_OP_##NAME) || places_of(MK_OP_##NAME).residual >= 0 || HAS_LOOP(NAME) || HAS_FINISH(NAME), \
@@ -128,7 +128,7 @@ __device__ __forceinline__ void store_instruction(role &s, const mk_instruction_
 #define MK_OPCODE(NAME, text, state, semantics)                    \
   case case_of(HAS_FINISH(NAME) && !HAS_LOOP(NAME), MK_OP_##NAME): \
     if constexpr (HAS_FINISH(NAME)) {                              \
-      finish_##NAME(s, in, i, y, squares, r);                      \
+      finish_##NAME(s, in, i, y, r);                               \
     }                                                              \
     break;
 #include "vm/program/opcodes.def"
@@ -136,7 +136,6 @@ __device__ __forceinline__ void store_instruction(role &s, const mk_instruction_
         finish_residual(s, i, y, r);
         break;
     }
-    release_result(s);
   }
 #define MK_OPCODE(NAME, text, state, semantics)                    \
   if constexpr (MK_HAS(end_##NAME(s, in, r)) && !HAS_LOOP(NAME)) { \
@@ -262,7 +261,7 @@ __device__ __forceinline__ void run_storer(device d) {
 
 __device__ __forceinline__ void run_consumer(device d) {
 #if MK_GPU_ROWS
-  queue_consumer c{{d, d.warp, tile::lane()}, {}, {}};
+  queue_consumer c{{d, d.warp, tile::lane()}, {d.warp / HALF_WARPS}, {}};
 #else
   queue_consumer c{d, d.warp, tile::lane()};
   mk_step_row row = first_row(d);

@@ -33,22 +33,22 @@ enum {
   MK_GPU_KV_PAGES_UNDER_WAY = 4, /* of KV blocks, whose readers see every eighth page alone (attention.cuh) */
   MK_GPU_COPY_TICKS = 250,       /* of the SM's clock, at least, from one copy of weights to the next */
   MK_GPU_ACTIVATION_AT = MK_GPU_PAGE_BYTES * MK_GPU_RING_PAGES,
-  MK_GPU_ACTIVATION_BYTES = 23552,
-  MK_GPU_RESULT_SLOTS = 6,
+  MK_GPU_NORMED_PAGES = 12,                 /* of x where it is normed: 6,144 columns (vm/gpu/consumer.cuh) */
+  MK_GPU_ACTIVATION_BYTES = 28672,          /* x of 14,336 columns: SPLIT_MAX_COLS of scheduler/compile.c */
   MK_GPU_RESULT_BYTES = (16 * 16 + 16) * 4, /* per warp 16 row sums, then the warps' sums of squares */
   MK_GPU_RESULTS_AT = MK_GPU_ACTIVATION_AT + MK_GPU_ACTIVATION_BYTES,
-  MK_GPU_MOST_INSTRUCTION_SLOTS = 8,
-#if defined MK_GPU_ROWS && MK_GPU_ROWS
-  MK_GPU_INSTRUCTION_SLOTS = 5, /* what the others would take is for residuals and sums (vm/gpu/rows.cuh) */
-#else
-  MK_GPU_INSTRUCTION_SLOTS = MK_GPU_MOST_INSTRUCTION_SLOTS,
-#endif
-  MK_GPU_BARRIERS_AT = MK_GPU_RESULTS_AT + MK_GPU_RESULT_SLOTS * MK_GPU_RESULT_BYTES +
-                       MK_GPU_MOST_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
-  MK_GPU_INSTRUCTIONS_AT = MK_GPU_BARRIERS_AT - MK_GPU_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
   MK_GPU_BARRIER_AREA_BYTES = 1632, /* and the words that the roles of a block share */
-  MK_GPU_OWN_BARRIERS = 1,          /* with sampling; what stands behind the barriers is aligned to 16 bytes */
-  MK_GPU_SHARED_BYTES = MK_GPU_BARRIERS_AT + MK_GPU_BARRIER_AREA_BYTES,
+  MK_GPU_SHARED_BYTES = 227 * 1024, /* all that a block may have */
+  MK_GPU_BARRIERS_AT = MK_GPU_SHARED_BYTES - MK_GPU_BARRIER_AREA_BYTES,
+#if defined MK_GPU_ROWS && MK_GPU_ROWS
+  MK_GPU_RESULT_SLOTS = 3,      /* of their own kind (vm/gpu/rows.cuh), where activation and results lie here */
+  MK_GPU_INSTRUCTION_SLOTS = 5, /* what another one would take is for residuals and sums */
+#else
+  MK_GPU_RESULT_SLOTS = 2,
+  MK_GPU_INSTRUCTION_SLOTS = 6,
+#endif
+  MK_GPU_INSTRUCTIONS_AT = MK_GPU_BARRIERS_AT - MK_GPU_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
+  MK_GPU_OWN_BARRIERS = 1, /* with sampling; what stands behind the barriers is aligned to 16 bytes */
 
   /* Of the kernel of several rows. */
   MK_GPU_ROWS_PAGES_UNDER_WAY = 5,

@@ -8,20 +8,19 @@ enum {
   MOST_FRONTS = MK_GPU_CONSUMER_WARPS * (32 / MK_GPU_FRONT_LANES),
 };
 
-/* A normed input is staged as two bf16 columns, 1 KiB a page each; the second begins at a multiple of four pages
- * (vm/gpu/consumer.cuh). */
+/* An input is staged as bf16, 1 KiB a page; of a normed one each warp keeps so many sums of squares (vm/gpu/consumer.cuh). */
 static mk_status check_staging(const mk_instruction *in, uint32_t rows) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
-  uint32_t columns = mk_opcode_reads(info, MK_CONTENT_GAIN) >= 0 ? 2 : 1;
+  bool normed = mk_opcode_reads(info, MK_CONTENT_GAIN) >= 0;
+  uint64_t room = normed ? MK_GPU_NORMED_PAGES : MK_GPU_ACTIVATION_BYTES / 1024;
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand *o = &in->operands[slot];
     if (rows == 1 && info->operands[slot].store == MK_OPERAND_STORE_TILES) { /* several rows are not staged at all */
       uint64_t pages = (o->cols * UINT64_C(512) + MK_GPU_PAGE_BYTES - 1) / MK_GPU_PAGE_BYTES;
-      uint64_t bytes = ((columns == 2 ? (pages + 3) / 4 * 4 : 0) + pages) * 1024;
-      if (bytes > (uint64_t)MK_GPU_ACTIVATION_BYTES) {
+      if (pages > room) {
         return mk_error(MK_ERR_FILE,
-                        "instruction %u (%s) stages %llu bytes of activation; this machine has room for %d", in->uid,
-                        info->name, (unsigned long long)bytes, MK_GPU_ACTIVATION_BYTES);
+                        "instruction %u (%s) stages %llu bytes of activation; this machine has room for %llu", in->uid,
+                        info->name, (unsigned long long)pages * 1024, (unsigned long long)room * 1024);
       }
     }
   }

@@ -61,28 +61,28 @@ enum {
   PIECE_BLOCKS = MK_GPU_PIECE_TOKENS / BLOCK_TOKENS,
   LOOKED_UP_PIECES = 32 / PIECE_BLOCKS,
   SUMS = 16 * MK_MAX_ROWS,  // of a row tile
-  // Of the sums of sixteen warps the later eight are added to the earlier eight, in place; then come their squares by line.
+  // A result is the sums of eight warps, the earlier or the later half of a chunk; then come their squares by line. The halves take turns.
   HALF_WARPS = MK_GPU_CONSUMER_WARPS / 2,
-  ROWS_RESULT_SLOTS = 3,
-  ROWS_LOWER_FULL = RESULT_FULL + ROWS_RESULT_SLOTS,  // barriers: the earlier half is there
+  HALVES = 2,
   ROWS_SQUARES_AT = HALF_WARPS * SUMS * 4,
   ROWS_RESULT_BYTES = ROWS_SQUARES_AT + HALF_WARPS * MK_MAX_ROWS * 4,
   ROWS_RESULT_AT = MK_GPU_ACTIVATION_AT,
   // ATTENTION takes the results' memory while there are none: parts, then queries and scales.
   ROWS_ATTENTION_AT = ROWS_RESULT_AT + MK_GPU_CONSUMER_WARPS * 8 * 32 * 4,
   ROWS_ATTENTION_BYTES = 2 * 4096 + MK_GPU_CONSUMER_WARPS * 8 * 8,
-  ROWS_RESIDUALS_AT = ROWS_RESULT_AT + ROWS_RESULT_SLOTS * ROWS_RESULT_BYTES,
+  ROWS_RESIDUALS_AT = ROWS_RESULT_AT + MK_GPU_RESULT_SLOTS * ROWS_RESULT_BYTES,
   ROWS_WORDS_AT = ROWS_RESIDUALS_AT + RESIDUAL_BYTES,
 };
 static_assert(ROWS_ATTENTION_AT + ROWS_ATTENTION_BYTES <= ROWS_RESIDUALS_AT, "attention has room where results lie");
-static_assert(2 * ROWS_RESULT_SLOTS <= MK_GPU_RESULT_SLOTS, "every slot has two barriers that fill");
+static_assert(MK_GPU_RESULT_SLOTS > HALVES, "a warp's next result is in another slot than its last one");
+static_assert(CHUNK_STEPS * 16 == MK_GPU_CONSUMER_WARPS * MK_CHAIN_COLS, "a warp's part of a chunk is one chain");
 static_assert(ROWS_WORDS_AT + sizeof(rows_words) <= MK_GPU_INSTRUCTIONS_AT, "the kernel of several rows fits");
 static_assert(MK_GPU_RING_PAGES % CHUNK_PAGES == 0, "a chunk begins with the first group's slot");
 
 // What follows from this the compiler works out anew from here on, instead of keeping it in registers.
 __device__ inline void forget(uint32_t &value) { asm volatile("" : "+r"(value)); }
 
-using results_cursor = ring_cursor<ROWS_RESULT_SLOTS>;
+using results_cursor = ring_cursor<MK_GPU_RESULT_SLOTS>;
 
 __device__ inline volatile rows_words *rows_shared() {
   return reinterpret_cast<volatile rows_words *>(shared_memory + ROWS_WORDS_AT);

@@ -2,9 +2,8 @@
 //
 // A chunk is four pages of K: group g has page g of it, warp i of the group steps 8 i to 8 i + 7 of that page. For each chunk a warp fetches
 // its part of x, 128 elements of all lines, right into the registers where the products take it as B fragments, and multiplies it by
-// every row tile of the instruction. x times gain is rounded to bf16 (for what rounding leaves, as one row has it, there are no registers). The storers add the
-// sums of a chunk's sixteen warps in the order of K, and the chunks one after the other. All of this depends on the shape
-// alone, and columns do not see each other: so a line's bits are the same whoever is beside it.
+// every row tile of the instruction. These eight steps are one chain of the canon (docs/NUMERICS.md); the storers add the chains in the order of K.
+// Columns do not see each other: so a line's bits are the same whoever is beside it, and as alone in a program of one row.
 #pragma once
 #include "instructions/linear_operands.cuh"
 #include "vm/gpu/rows.cuh"
@@ -110,23 +109,41 @@ __device__ inline void fetch_lines(const consumer &c, const mk_operand &operand,
   });
 }
 
-// Multiplies by the gains of this lane's elements, words t and t + 4 of a step.
+// Multiplies by the gains of this lane's elements, words t and t + 4 of a step. The squares of either word are added over the steps as a tree
+// (docs/NUMERICS.md): sums of one, two and four steps wait for their like.
 __device__ inline void scale_lines(const uint32_t (&gains)[WARP_STEPS][2], line_fragments &x) {
 #pragma unroll
-  for (uint32_t s = 0; s < WARP_STEPS; s++) {
+  for (uint32_t n = 0; n < LINE_TILES; n++) {
+    float word_squares[2];
 #pragma unroll
     for (uint32_t b = 0; b < 2; b++) {
+      float waiting[3];
 #pragma unroll
-      for (uint32_t n = 0; n < LINE_TILES; n++) {
+      for (uint32_t s = 0; s < WARP_STEPS; s++) {
         uint32_t &word = x.value[s][n].word[b];
-        float low = tile::low_bf16(word), high = tile::high_bf16(word);
-        x.squares[n] += low * low;
-        x.squares[n] += high * high;
+        float sum = square_of_pair(word);
         word = tile::multiply_bf16(word, gains[s][b]);
+        if (s % 2 == 0) {
+          waiting[0] = sum;
+          continue;
+        }
+        sum = waiting[0] + sum;
+        if (s % 4 == 1) {
+          waiting[1] = sum;
+          continue;
+        }
+        sum = waiting[1] + sum;
+        if (s == 3) {
+          waiting[2] = sum;
+          continue;
+        }
+        word_squares[b] = waiting[2] + sum;
       }
     }
+    x.squares[n] = word_squares[0] + word_squares[1];
   }
 }
+static_assert(WARP_STEPS == 8, "a tree of eight steps");
 
 // Of x, from the operand's start, and of x in its buffer before that.
 __device__ inline uint32_t steps_of(const mk_instruction_word &in) {
@@ -169,57 +186,49 @@ __device__ inline void fetch_chunk(const consumer &c, const mk_instruction_word 
   }
 }
 
-__device__ inline bool adds_to_earlier(const consumer &c) { return c.warp >= HALF_WARPS; }
+__device__ inline bool is_later_half(const consumer &c) { return c.warp >= HALF_WARPS; }
 
-// Before and behind what a warp does with the next result: a warp of the earlier half has its place first, then one of the later half.
+// Before and after what a warp does with its half's next result.
 __device__ inline void begin_result(const rows_consumer &c) {
   const results_cursor at = c.sums;
-  uint32_t slot = at.slot();
-  if (adds_to_earlier(c)) {
-    wait_phase(c.d, ROWS_LOWER_FULL + slot, at.phase(), MK_ACTIVITY_RESULT_FULL, slot);
-  } else {
-    wait_phase(c.d, RESULT_EMPTY + slot, at.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, slot);
-  }
+  wait_phase(c.d, RESULT_EMPTY + at.slot(), at.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, at.slot());
 }
 __device__ inline void end_result(rows_consumer &c) {
   __syncwarp();
   if (c.lane == 0) {
-    tile::arrive(c.d.barrier((adds_to_earlier(c) ? RESULT_FULL : ROWS_LOWER_FULL) + c.sums.slot()));
+    tile::arrive(c.d.barrier(RESULT_FULL + c.sums.slot()));
   }
-  c.sums.next();
+  c.sums.advance(HALVES);
 }
 
 // Until the storers have taken all results. While an SM's sixteen warps look for values, again and again, its storers have to wait for each access to
 // shared memory; and what they still have is of the values that are looked for.
 __device__ inline void wait_for_storers(const rows_consumer &c) {
-  results_cursor before = c.sums;
-  before.advance(ROWS_RESULT_SLOTS - 1);  // the last result's slot, when its turn comes again
-  wait_phase(c.d, RESULT_EMPTY + before.slot(), before.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, before.slot());
+  // The last result is the later half's. Its slot is waited for when its turn comes again, and before that the one two results earlier, lest an older
+  // filling's phase is taken for it: of three slots, the warp's own next one.
+  results_cursor last = c.sums;
+  if (!is_later_half(c)) {
+    wait_phase(c.d, RESULT_EMPTY + last.slot(), last.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, last.slot());
+    last.next();
+  }
+  last.next();
+  wait_phase(c.d, RESULT_EMPTY + last.slot(), last.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, last.slot());
 }
+static_assert(MK_GPU_RESULT_SLOTS == 3, "what wait_for_storers counts on");
 
-// The sums of this warp, and `squares` of its lines, to the storers. A warp of the earlier half puts them down; one of the later half
-// adds its own.
+// The sums of this warp, and `squares` of its lines, to the storers.
 __device__ inline void put_sums(rows_consumer &c, const tile::sum_tile (&sums)[LINE_TILES],
                                 const float (&squares)[LINE_TILES]) {
   begin_result(c);
-  bool later = adds_to_earlier(c);
   uint32_t slot = c.sums.slot(), place = c.warp % HALF_WARPS;
   float4 *result = reinterpret_cast<float4 *>(rows_result(slot)) + place * LINE_TILES * 32 + c.lane;
   float *line_squares =
       reinterpret_cast<float *>(rows_result(slot) + ROWS_SQUARES_AT) + place * MK_MAX_ROWS + c.lane / 4;
 #pragma unroll
   for (uint32_t n = 0; n < LINE_TILES; n++) {
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    float square = 0.0f;
-    if (later) {
-      sum = result[n * 32];
-      square = line_squares[n * 8];
-    }
-    result[n * 32] = make_float4(sum.x + sums[n].value[0], sum.y + sums[n].value[1], sum.z + sums[n].value[2],
-                                 sum.w + sums[n].value[3]);
-    __syncwarp();  // four lanes have the same squares
+    result[n * 32] = make_float4(sums[n].value[0], sums[n].value[1], sums[n].value[2], sums[n].value[3]);
     if (c.lane % 4 == 0) {
-      line_squares[n * 8] = square + squares[n];
+      line_squares[n * 8] = squares[n];
     }
   }
   end_result(c);

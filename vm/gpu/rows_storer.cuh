@@ -43,31 +43,27 @@ __device__ inline uint32_t tag_of(const mk_operand &operand, uint32_t column_til
   return (operand.buffer + 1u) << 16 | column_tile;
 }
 
-// The squares of a chunk, which lie beside its results, of the storer's lines; with those of the last one 1 / rms.
+// The squares of half a chunk, which lie beside its results, of the storer's lines: eight chains as a tree. With those of the last half 1 / rms.
 __device__ inline void take_squares(const rows_storer &s, const uint8_t *result, const mk_instruction_word &in,
                                     bool first, bool last) {
   const float *squares = reinterpret_cast<const float *>(result + ROWS_SQUARES_AT);
-  uint32_t line = s.tile * 8 + s.lane % 8, quarter = s.lane / 8;
-  float sum = 0.0f;
+  uint32_t line = s.tile * 8 + s.lane % 8, pair = s.lane / 8 * 2;
+  float sum = squares[pair * MK_MAX_ROWS + line] + squares[(pair + 1) * MK_MAX_ROWS + line];
 #pragma unroll
-  for (uint32_t w = 0; w < 2; w++) {
-    sum += squares[(quarter * 2 + w) * MK_MAX_ROWS + line];
+  for (uint32_t away = 8; away < 32; away *= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, away);
   }
-  float other = __shfl_xor_sync(0xffffffffu, sum, 8);
-  sum = quarter % 2 == 0 ? sum + other : other + sum;
-  other = __shfl_xor_sync(0xffffffffu, sum, 16);
-  sum = quarter / 2 == 0 ? sum + other : other + sum;
-  sum += first ? 0.0f : rows_shared()->scales[line];
+  sum = first ? sum : rows_shared()->scales[line] + sum;
   __syncwarp();
   // Four lanes write the same.
   rows_shared()->scales[line] =
-      last ? rsqrtf(__fdividef(sum, static_cast<float>(param(in, 1))) + __uint_as_float(param(in, 0))) : sum;
+      last ? norm_scale(sum, reciprocal_of(static_cast<float>(param(in, 1))), __uint_as_float(param(in, 0))) : sum;
   __syncwarp();
 }
 
-// The next result: y += the sums of its warps.
-__device__ inline void take_sums(rows_storer &s, const mk_instruction_word &in, bool takes_squares, uint32_t chunk,
-                                 const lines_store &r, line_sums &y) {
+// The next result, half a chunk: y += its chains, one after the other.
+__device__ inline void take_half(rows_storer &s, const mk_instruction_word &in, bool takes_squares, bool first,
+                                 bool last, line_sums &y) {
   wait_phase(s.d, RESULT_FULL + s.results.slot(), s.results.phase(), MK_ACTIVITY_RESULT_FULL, s.results.slot());
   const uint8_t *result = rows_result(s.results.slot());
   const float4 *from = reinterpret_cast<const float4 *>(result) + s.tile * 32 + s.lane;
@@ -77,13 +73,22 @@ __device__ inline void take_sums(rows_storer &s, const mk_instruction_word &in, 
     y.value[0] += sum.x, y.value[1] += sum.y, y.value[2] += sum.z, y.value[3] += sum.w;
   }
   if (takes_squares) {
-    take_squares(s, result, in, chunk == 0, chunk + 1 == r.chunks);
+    take_squares(s, result, in, first, last);
   }
   __syncwarp();
   if (s.lane == 0) {
     tile::arrive(s.d.barrier(RESULT_EMPTY + s.results.slot()));
   }
   s.results.next();
+}
+
+// Both halves of a row tile's next chunk.
+__device__ inline void take_sums(rows_storer &s, const mk_instruction_word &in, bool takes_squares, uint32_t chunk,
+                                 const lines_store &r, line_sums &y) {
+#pragma unroll 1
+  for (uint32_t half = 0; half < HALVES; half++) {
+    take_half(s, in, takes_squares, chunk + half == 0, chunk + 1 == r.chunks && half + 1 == HALVES, y);
+  }
 }
 
 // The sums of a row tile so far, between its chunks. They stay in the L2, which weights would push them out of: written to memory and read from

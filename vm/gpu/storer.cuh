@@ -1,6 +1,8 @@
 // The storer: one warp that adds up the consumers' sums, finishes each row tile, publishes it and signals.
 // Lane p holds rows 2 p and 2 p + 1 of the tile at hand (lanes from 8 on hold copies).
 #pragma once
+#include "instructions/canon.cuh"
+#include "instructions/linear_operands.cuh"
 #include "vm/gpu/wait.cuh"
 
 namespace mk {
@@ -22,27 +24,30 @@ __device__ inline two_rows from_partner(const two_rows &y, uint32_t lanes_away) 
   return {__shfl_xor_sync(0xffffffffu, y.even, lanes_away), __shfl_xor_sync(0xffffffffu, y.odd, lanes_away)};
 }
 
-// The sums of the next row tile; squares: the sum of x^2. What stands between the last sum and the tile on its way is on the path of every
-// stage: few instructions, and loads that do not wait for each other. A quarter of the lanes adds up the warps of one place among the
-// groups, rank by rank.
-__device__ inline two_rows take_result(storer &s, float &squares) {
+// y += the sixteen chains of the next result, one after the other, of row lane % 16; squares: += what belongs to them of the sum of x^2. What
+// stands between the last sum and the tile on its way is on the path of every stage: few instructions, and loads that do not wait for each
+// other. Afterwards the consumers may fill the slot again.
+__device__ inline void take_result(storer &s, bool takes_squares, float &y, float &squares) {
+  enum { CHAINS = MK_GPU_CONSUMER_WARPS };
   wait_phase(s.d, RESULT_FULL + s.results.slot(), s.results.phase(), MK_ACTIVITY_RESULT_FULL, s.results.slot());
-  const float *slot = s.d.result(s.results.slot());
-  const float2 *sums = reinterpret_cast<const float2 *>(slot) + s.lane;
-  float4 parts = reinterpret_cast<const float4 *>(slot + 256)[s.lane % 4];
-  float2 a = sums[0], b = sums[32], c = sums[64], d = sums[96];
-  two_rows y = {(a.x + b.x) + (c.x + d.x), (a.y + b.y) + (c.y + d.y)};
+  const float *sums = s.d.result(s.results.slot()) + s.lane % 16;
+  float chain[CHAINS];
 #pragma unroll
-  for (uint32_t away = 8; away < 32; away *= 2) {
-    two_rows other = from_partner(y, away);
-    y = {y.even + other.even, y.odd + other.odd};
+  for (uint32_t i = 0; i < CHAINS; i++) {
+    chain[i] = sums[i * 16];
   }
-  squares = tile::sum_group<4>((parts.x + parts.y) + (parts.z + parts.w));
-  return y;
-}
-
-// Afterwards the consumers may fill its slot again.
-__device__ inline void release_result(storer &s) {
+#pragma unroll
+  for (uint32_t i = 0; i < CHAINS; i++) {
+    y += chain[i];
+  }
+  if (takes_squares) {
+    float eight = sums[CHAINS * 16];
+#pragma unroll
+    for (uint32_t away = 1; away < 8; away *= 2) {
+      eight += __shfl_xor_sync(0xffffffffu, eight, away);
+    }
+    squares = (squares + __shfl_sync(0xffffffffu, eight, 0)) + __shfl_sync(0xffffffffu, eight, 8);
+  }
   __syncwarp();
   if (s.lane == 0) {
     tile::arrive(s.d.barrier(RESULT_EMPTY + s.results.slot()));
@@ -103,8 +108,8 @@ __device__ inline two_rows load_residual(const storer &s, const mk_operand &oper
 // signals. One loop in kernel.cu runs them for every opcode X; store_X has one of its own, with its end.
 struct row_store {
   uint32_t tiles;   // 0: the storer has nothing to do
+  uint32_t rounds;  // results of each: of sixteen chains
   uint64_t *row;    // stamped words of the first tile
-  float eps, part;  // of the norm: 1 / width
   float scale;      // of the norm, from the first tile on: x is the same for all
   two_rows a, b;    // of the tile at hand: cosine and sine, the residual, or bias and count
   float *plain;     // residual_out or logits, at the first tile
@@ -112,18 +117,34 @@ struct row_store {
   uint32_t index, stop;
 };
 
-__device__ inline void begin_norm(float eps, float width, row_store &r) {
-  r.eps = eps;
-  r.part = 1.0f / width;
+// Results that the consumers make of a row tile: one for each sixteen chains.
+template <uint32_t opcode>
+__device__ inline uint32_t rounds_of(const mk_instruction_word &in) {
+  if constexpr (is_linear(opcode)) {
+    const mk_operand &weight = in.parts[LINEAR_WEIGHT];
+    uint32_t chains = (weight.cols + MK_CHAIN_COLS / 16 - 1) / (MK_CHAIN_COLS / 16);
+    return weight.rows == 0 ? 1 : (chains + MK_GPU_CONSUMER_WARPS - 1) / MK_GPU_CONSUMER_WARPS;
+  }
+  return 1;
 }
 
-// y times the scale of the norm; i: which tile.
-__device__ inline two_rows normed(uint32_t i, const two_rows &y, float squares, row_store &r) {
-  if (i == 0) {
-    r.scale = rsqrtf(squares * r.part + r.eps);
+// The sums of row tile i; with those of the first one comes the scale of a norm.
+__device__ inline two_rows take_results(storer &s, const mk_instruction_word &in, uint32_t i, row_store &r) {
+  float y = 0.0f, squares = 0.0f;
+  bool scales = i == 0 && has_norm(in);
+#pragma unroll 1
+  for (uint32_t round = 0; round < r.rounds; round++) {
+    take_result(s, scales, y, squares);
   }
-  return {y.even * r.scale, y.odd * r.scale};
+  if (scales) {
+    r.scale = norm_scale(squares, reciprocal_of(static_cast<float>(param(in, 1))), __uint_as_float(param(in, 0)));
+  }
+  uint32_t row = s.lane % 8 * 2;
+  return {__shfl_sync(0xffffffffu, y, row), __shfl_sync(0xffffffffu, y, row + 1)};
 }
+
+// y times the scale of the norm.
+__device__ inline two_rows normed(const two_rows &y, const row_store &r) { return {y.even * r.scale, y.odd * r.scale}; }
 
 // y = residual_in + sum; residual_out = y; out = bf16(y), as additions to the residual end.
 __device__ inline void begin_residual(const storer &s, const mk_instruction_word &in, uint32_t residual_out,

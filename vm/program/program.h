@@ -186,6 +186,8 @@ uint64_t mk_buffer_bytes(const mk_buffer *buffer); /* UINT64_MAX on overflow */
  * which is the A fragment of mma.m16n8k16 (PTX ISA, "Matrix fragments for mma.m16n8k16"): one 16-byte load per lane, and
  * any K range of a row tile is one contiguous piece of memory. The layout depends on nothing but the tensor's shape. */
 enum { MK_TILE = 16, MK_TILE_STEP_ELEMENTS = 256 };
+/* Columns of K of which a sum is one chain: chains are added one after the other, in fp32 (docs/NUMERICS.md). */
+enum { MK_CHAIN_COLS = 128 };
 /* Functions that kernels use as well. */
 #ifdef __CUDACC__
 #define MK_HOST_DEVICE __host__ __device__

@@ -1,0 +1,44 @@
+// The arithmetic of docs/NUMERICS.md that every kernel computes alike, to the bit: each operation rounds by itself, or as a fused
+// multiply-add where one is written, whatever the compiler makes of the code around it.
+#pragma once
+#include "instructions/tile/warp.cuh"
+
+namespace mk {
+
+// Of the squares of two neighbouring elements.
+__device__ inline float square_of_pair(uint32_t pair) {
+  float low = tile::low_bf16(pair), high = tile::high_bf16(pair);
+  return __fadd_rn(__fmul_rn(low, low), __fmul_rn(high, high));
+}
+
+// 1 / rms of a vector: `part` is 1 / width, by reciprocal_of.
+__device__ inline float norm_scale(float squares, float part, float eps) {
+  return rsqrtf(__fmaf_rn(squares, part, eps));
+}
+// By one instruction, within one unit of the last place.
+__device__ inline float reciprocal_of(float width) { return __fdividef(1.0f, width); }
+
+// By the approximate exponential and division: within a few units of the last place of fp32, where bf16 leaves.
+__device__ inline float gated(float gate, float up) {
+  return __fmul_rn(__fdividef(gate, __fadd_rn(1.0f, tile::exp2(__fmul_rn(gate, -1.4426950408889634f)))), up);
+}
+
+struct angle {
+  float cosine, sine;
+};
+// The angle in fp32 as transformers computes it; reduced in fp64 so that the fast sine is exact enough.
+__device__ inline angle angle_of(uint32_t position, float frequency) {
+  float radians = __fmul_rn(static_cast<float>(position), frequency);
+  double turns = static_cast<double>(radians) * 0.15915494309189533577;
+  float reduced = static_cast<float>((turns - rint(turns)) * 6.283185307179586476925);
+  angle result;
+  __sincosf(reduced, &result.sine, &result.cosine);
+  return result;
+}
+
+// One element of a rotated pair; `sine` is negative for the first one.
+__device__ inline float rotated(float own, float other, float cosine, float sine) {
+  return __fmaf_rn(own, cosine, __fmul_rn(other, sine));
+}
+
+}  // namespace mk
