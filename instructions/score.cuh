@@ -50,7 +50,7 @@ __device__ inline const mk_instruction_word &score_behind(const mk_instruction_w
 }
 
 // Waits for the instruction behind HEAD: it always comes. The controller fills the slot as soon as all roles have left the instruction
-// that was there seven before HEAD, and nobody needs this storer for that any more. It stays until this storer has been there, too.
+// that was in it a whole ring earlier, and nobody needs this storer for that any more. It stays until this storer has been there, too.
 __device__ inline void begin_SCORE(const storer &s, const mk_instruction_word &head, const instruction_cursor &cursor,
                                    row_store &r, score_store &q) {
   instruction_cursor next = cursor;
