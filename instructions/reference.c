@@ -342,7 +342,7 @@ static float chain_squares(const float *x, uint32_t cols) {
   for (uint32_t i = 0; i < MK_CHAIN_COLS && i < cols; i++) {
     squares[i] = x[i] * x[i];
   }
-  for (uint32_t i = 0; i < STEPS * PAIRS; i++) {
+  for (size_t i = 0; i < (size_t)STEPS * PAIRS; i++) {
     e[i / PAIRS][i % PAIRS] = squares[2 * i] + squares[2 * i + 1];
   }
   for (uint32_t half = 1; half < STEPS; half *= 2) { /* ((e0 + e1) + (e2 + e3)) + ((e4 + e5) + (e6 + e7)) */
