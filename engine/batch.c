@@ -1,80 +1,44 @@
-/* See batch.h. */
-#include "engine/batch.h"
+/* See batch.h: who waits, who runs, and how they end. */
+#include "engine/batch_internal.h"
 
-#include "engine/blocks.h"
+#include <stdio.h>
+#include <string.h>
 
-enum { NO_SLOT = UINT32_MAX };
+/* Begins every chain of hashes: one more whenever bits of the KV cache come to depend on something new (docs/NUMERICS.md). */
+enum { CANON_VERSION = 1 };
 
-typedef struct progress { /* of one sequence */
-  uint32_t slot;          /* NO_SLOT: it waits, or has ended */
-  uint32_t position;      /* tokens that have been computed */
-  uint32_t token;         /* the last one that was generated */
-  size_t left;            /* tokens to generate */
-  bool ended;
-} progress;
-
-struct mk_batch {
-  const mk_program *program;
-  const mk_sequence *sequences;
-  progress *progress;
-  size_t count;
-  size_t owner[MK_MAX_ROWS]; /* by slot; `count`: free */
-  mk_sequence_calls calls;
-  mk_blocks blocks;
-  mk_plan_buffers buffers;
-  mk_step_row *plan;
-  bool leaves_single;
-};
-
-static uint32_t max_seq(const mk_batch *b) { return b->program->ranges.position.high + 1; }
-
-static void end(mk_batch *b, size_t index, mk_status status) {
-  progress *p = &b->progress[index];
-  p->ended = true;
-  if (p->slot != NO_SLOT) {
-    mk_blocks_release(&b->blocks, p->slot);
-    b->owner[p->slot] = b->count;
-    p->slot = NO_SLOT;
+static mk_status open_side(mk_batch_side *side, const mk_program *program) {
+  if (program == NULL) {
+    return MK_OK;
   }
-  b->calls.ended(b->calls.user, index, status);
-}
-
-static mk_status check(const mk_batch *b, const mk_sequence *s) {
-  if (s->prompt_count == 0 || s->prompt_count > max_seq(b)) {
-    return mk_error(MK_ERR_USAGE, "the prompt has %zu tokens; the context holds 1 to %u", s->prompt_count, max_seq(b));
-  }
-  for (size_t i = 0; i < s->prompt_count; i++) {
-    if (s->prompt[i] > b->program->ranges.token.high) {
-      return mk_error(MK_ERR_USAGE, "prompt token %zu is %u; the vocabulary has %u", i, s->prompt[i],
-                      b->program->ranges.token.high + 1);
-    }
-  }
-  return MK_OK;
+  *side = (mk_batch_side){.program = program, .rows = mk_program_rows(program), .slots = mk_program_slots(program)};
+  MK_TRY(mk_plan_find(program, &side->buffers));
+  return mk_alloc((size_t)side->buffers.steps * side->rows, sizeof *side->plan, &side->plan);
 }
 
 static mk_status init(mk_batch *b) {
-  uint32_t rows = mk_program_rows(b->program), slots = mk_program_slots(b->program);
-  MK_TRY(mk_plan_find(b->program, &b->buffers));
-  const mk_buffer *kv = &b->program->buffers[b->buffers.kv];
-  MK_TRY(mk_alloc(b->count, sizeof *b->progress, &b->progress));
-  MK_TRY(mk_alloc((size_t)b->buffers.steps * rows, sizeof *b->plan, &b->plan));
-  MK_TRY(mk_blocks_init(&b->blocks, slots, b->program->buffers[b->buffers.table].cols, kv->block_tokens, kv->blocks));
-  for (uint32_t slot = 0; slot < slots; slot++) {
-    b->owner[slot] = b->count;
+  for (uint32_t i = 0; i < MK_MACHINES; i++) {
+    MK_TRY(open_side(&b->sides[i], b->options.programs[i]));
   }
-  for (size_t i = 0; i < b->count; i++) {
-    size_t room = max_seq(b) - b->sequences[i].prompt_count; /* of a prompt that check has not refused */
-    b->progress[i] =
-        (progress){.slot = NO_SLOT, .left = b->sequences[i].n_predict < room ? b->sequences[i].n_predict : room};
-  }
-  return MK_OK;
+  const mk_batch_side *main = &b->sides[MK_MACHINE_MAIN];
+  const mk_buffer *kv = &main->program->buffers[main->buffers.kv];
+  const mk_blocks_options blocks = {.slots = main->slots,
+                                    .columns = main->program->buffers[main->buffers.table].cols,
+                                    .block_tokens = kv->block_tokens,
+                                    .count = kv->blocks,
+                                    .kept = b->options.kept_blocks,
+                                    .seed = main->program->config_hash + CANON_VERSION,
+                                    .fault = b->options.fault};
+  MK_TRY(mk_alloc(main->slots, sizeof *b->owner, &b->owner));
+  return mk_blocks_init(&b->blocks, &blocks);
 }
 
-mk_status mk_batch_new(const mk_program *program, const mk_sequence *sequences, size_t count,
-                       const mk_sequence_calls *calls, mk_batch **out) {
+mk_status mk_batch_new(const mk_batch_options *options, mk_batch **out) {
   MK_TRY(mk_alloc(1, sizeof **out, out));
   mk_batch *b = *out;
-  *b = (mk_batch){.program = program, .sequences = sequences, .count = count, .calls = *calls};
+  b->options = *options;
+  b->options.prompt_tokens = options->prompt_tokens != 0 ? options->prompt_tokens : (uint32_t)MK_PROMPT_TOKENS;
+  b->options.decode_steps = options->decode_steps != 0 ? options->decode_steps : (uint32_t)MK_DECODE_STEPS;
   mk_status status = init(b);
   if (status != MK_OK) {
     mk_batch_free(b);
@@ -83,262 +47,340 @@ mk_status mk_batch_new(const mk_program *program, const mk_sequence *sequences, 
   return status;
 }
 
+static void member_free(mk_member *m) {
+  mk_free(m->tokens);
+  mk_free(m);
+}
+
+void mk_batch_drop(mk_batch *b) {
+  while (b->members != NULL) {
+    mk_member *m = b->members;
+    b->members = m->next;
+    if (m->slot != MK_NO_SLOT) {
+      b->owner[m->slot] = NULL;
+      mk_blocks_release(&b->blocks, m->slot);
+    }
+    member_free(m);
+  }
+  b->lead = NULL;
+}
+
 void mk_batch_free(mk_batch *b) {
   if (b == NULL) {
     return;
   }
+  mk_batch_drop(b);
   mk_blocks_free(&b->blocks);
-  mk_free(b->progress);
-  mk_free(b->plan);
+  for (uint32_t i = 0; i < MK_MACHINES; i++) {
+    mk_free(b->sides[i].plan);
+  }
+  mk_free(b->owner);
   mk_free(b);
 }
 
-static uint32_t free_slot(const mk_batch *b) {
-  for (uint32_t slot = 0; slot < mk_program_slots(b->program); slot++) {
-    if (b->owner[slot] == b->count) {
-      return slot;
-    }
-  }
-  return NO_SLOT;
+uint32_t mk_batch_context(const mk_batch *b) {
+  uint64_t context = (uint64_t)b->sides[MK_MACHINE_MAIN].program->ranges.position.high + 1;
+  uint64_t cache = (uint64_t)b->blocks.options.count * b->blocks.options.block_tokens;
+  return (uint32_t)(cache < context ? cache : context);
 }
 
-static bool any_runs(const mk_batch *b) {
-  for (uint32_t slot = 0; slot < mk_program_slots(b->program); slot++) {
-    if (b->owner[slot] != b->count) {
+static double now(const mk_batch *b) { return b->options.clock == NULL ? 0 : b->options.clock(b->options.clock_user); }
+
+/* ---- Arrivals ---- */
+
+static mk_status check(const mk_batch *b, const mk_sequence *s) {
+  const mk_step_ranges *ranges = &b->sides[MK_MACHINE_MAIN].program->ranges;
+  uint32_t context = mk_batch_context(b);
+  if (s->prompt_count > context && s->prompt_count <= ranges->position.high) {
+    return mk_error(MK_ERR_USAGE, "the prompt has %zu tokens; the KV cache holds %u", s->prompt_count, context);
+  }
+  if (s->prompt_count == 0 || s->prompt_count > context) {
+    return mk_error(MK_ERR_USAGE, "the prompt has %zu tokens; the context holds 1 to %u", s->prompt_count, context);
+  }
+  for (size_t i = 0; i < s->prompt_count; i++) {
+    if (s->prompt[i] > ranges->token.high) {
+      return mk_error(MK_ERR_USAGE, "prompt token %zu is %u; the vocabulary has %u", i, s->prompt[i],
+                      ranges->token.high + 1);
+    }
+  }
+  return MK_OK;
+}
+
+static mk_status member_new(const mk_batch *b, const mk_sequence *s, mk_member **out) {
+  size_t room = mk_batch_context(b) - s->prompt_count;
+  MK_TRY(mk_alloc(1, sizeof **out, out));
+  mk_member *m = *out;
+  m->sequence = *s;
+  m->slot = MK_NO_SLOT;
+  m->known = (uint32_t)s->prompt_count;
+  m->limit = (uint32_t)(s->prompt_count + (s->n_predict < room ? s->n_predict : room));
+  mk_status status = mk_alloc(m->limit, sizeof *m->tokens, &m->tokens);
+  if (status != MK_OK) {
+    mk_free(m);
+    return status;
+  }
+  memcpy(m->tokens, s->prompt, s->prompt_count * sizeof *m->tokens);
+  m->sequence.prompt = m->tokens;
+  return MK_OK;
+}
+
+static void note_deadline(mk_batch *b, double time) {
+  if (time != 0 && (b->next_deadline == 0 || time < b->next_deadline)) {
+    b->next_deadline = time;
+  }
+}
+
+mk_status mk_batch_add(mk_batch *b, const mk_sequence *s, const mk_sequence_calls *calls, size_t tag, uint64_t *id) {
+  mk_member *m, **at = &b->members;
+  MK_TRY(check(b, s));
+  MK_TRY(member_new(b, s, &m));
+  if (b->members == NULL) {
+    b->prompt_done = b->prompt_total = 0;
+  }
+  while (*at != NULL) {
+    at = &(*at)->next;
+  }
+  *at = m;
+  m->calls = *calls;
+  m->tag = tag;
+  m->id = ++b->last_id;
+  note_deadline(b, s->begin_by);
+  note_deadline(b, s->end_by);
+  b->arrived = true;
+  b->prompt_total += s->prompt_count;
+  if (id != NULL) {
+    *id = m->id;
+  }
+  return MK_OK;
+}
+
+/* ---- Ends ---- */
+
+/* Its blocks and its slot are free again; what it has computed may be of use to others. */
+static void leave_slot(mk_batch *b, mk_member *m, bool sound) {
+  if (m->slot == MK_NO_SLOT) {
+    return;
+  }
+  if (sound) {
+    mk_known computed = mk_member_known(b, m, m->computed);
+    mk_blocks_learn(&b->blocks, m->slot, &computed);
+  }
+  mk_blocks_release(&b->blocks, m->slot);
+  b->owner[m->slot] = NULL;
+  b->lead = b->lead == m ? NULL : b->lead;
+  b->lost = b->lost || m->takes_part;
+  m->slot = MK_NO_SLOT;
+  m->takes_part = false;
+}
+
+void mk_member_end(mk_batch *b, mk_member *m, mk_how_ended how, mk_status status) {
+  mk_member **at = &b->members;
+  while (*at != m) {
+    at = &(*at)->next;
+  }
+  *at = m->next;
+  leave_slot(b, m, status == MK_OK);
+  m->report.how = status == MK_OK ? how : MK_ENDED_FAILED;
+  b->counters.expired += m->report.how == MK_ENDED_LATE;
+  if (m->sequence.report != NULL) {
+    *m->sequence.report = m->report;
+  }
+  m->calls.ended(m->calls.user, m->tag, status);
+  member_free(m);
+}
+
+bool mk_batch_cancel(mk_batch *b, uint64_t id) {
+  for (mk_member *m = b->members; m != NULL; m = m->next) {
+    if (m->id == id) {
+      mk_member_end(b, m, MK_ENDED_CANCELLED, MK_OK);
       return true;
     }
   }
   return false;
 }
 
-/* Gives free slots to those that wait, in order. One whose prompt finds no room in the cache waits for others to end. */
-static void admit(mk_batch *b) {
-  for (size_t i = 0; i < b->count; i++) {
-    progress *p = &b->progress[i];
-    const mk_sequence *s = &b->sequences[i];
-    if (p->ended || p->slot != NO_SLOT) {
-      continue;
-    }
-    mk_status status = check(b, s);
-    if (status != MK_OK || p->left == 0) {
-      end(b, i, status);
-      continue;
-    }
-    uint32_t slot = free_slot(b);
-    if (slot == NO_SLOT) {
-      return;
-    }
-    status = mk_blocks_hold(&b->blocks, slot, (uint32_t)s->prompt_count);
-    if (status == MK_OK) {
-      p->slot = slot;
-      b->owner[slot] = i;
-    } else if (any_runs(b)) {
-      return;
+static bool is_late(const mk_member *m, double time) {
+  const mk_sequence *s = &m->sequence;
+  return (s->end_by != 0 && time >= s->end_by) || (!m->report.begun && s->begin_by != 0 && time >= s->begin_by);
+}
+
+void mk_batch_expire(mk_batch *b) {
+  double time = b->next_deadline == 0 ? 0 : now(b);
+  if (b->next_deadline == 0 || time < b->next_deadline) {
+    return;
+  }
+  b->next_deadline = 0;
+  for (mk_member *m = b->members, *next; m != NULL; m = next) {
+    next = m->next;
+    if (is_late(m, time)) {
+      mk_member_end(b, m, MK_ENDED_LATE, MK_OK);
     } else {
-      end(b, i, status);
+      note_deadline(b, m->report.begun ? 0 : m->sequence.begin_by);
+      note_deadline(b, m->sequence.end_by);
     }
   }
 }
 
-typedef struct outlook { /* of a running sequence, as the launch is planned */
-  size_t index;
-  uint32_t position;
-  size_t left;
-} outlook;
-
-static uint32_t collect(const mk_batch *b, outlook *running) {
-  uint32_t count = 0;
-  for (size_t i = 0; i < b->count; i++) {
-    if (b->progress[i].slot != NO_SLOT) {
-      running[count++] = (outlook){.index = i, .position = b->progress[i].position, .left = b->progress[i].left};
+void mk_batch_fail(mk_batch *b, mk_status status, bool machine_fault) {
+  enum { MESSAGE = 4096 };
+  char message[MESSAGE]; /* callbacks may leave another one */
+  snprintf(message, sizeof message, "%s", mk_error_message());
+  for (mk_member *m = b->members, *next, *lead = machine_fault ? NULL : b->lead; m != NULL; m = next) {
+    next = m->next;
+    if (lead == NULL ? m->slot != MK_NO_SLOT : m == lead) {
+      mk_member_end(b, m, MK_ENDED_FAILED, mk_error(status, "%s", message));
     }
+  }
+  if (mk_blocks_in_use(&b->blocks) == 0) {
+    mk_blocks_forget(&b->blocks);
+  }
+}
+
+size_t mk_batch_left(const mk_batch *b) {
+  size_t count = 0;
+  for (const mk_member *m = b->members; m != NULL; m = m->next) {
+    count++;
   }
   return count;
 }
 
-static uint32_t prompt_left(const mk_batch *b, const outlook *o) {
-  size_t prompt = b->sequences[o->index].prompt_count;
-  return o->position < prompt ? (uint32_t)(prompt - o->position) : 0;
+/* ---- Who begins ---- */
+
+static bool overdue(const mk_member *m) { return m->overtaken >= MK_MOST_OVERTAKEN; }
+
+static bool before(const mk_member *a, const mk_member *b) {
+  if (overdue(a) != overdue(b)) {
+    return overdue(a);
+  }
+  if (!overdue(a) && a->sequence.priority != b->sequence.priority) {
+    return a->sequence.priority < b->sequence.priority;
+  }
+  return a->id < b->id;
 }
 
-/* One row of a sequence: of its prompt, what the launch chose before, or what the last launch did. */
-static mk_step_row next_row(const mk_batch *b, outlook *o) {
-  const mk_sequence *s = &b->sequences[o->index];
-  const progress *p = &b->progress[o->index];
-  bool prompt = o->position < s->prompt_count;
-  mk_step_row row = {.slot = p->slot,
-                     .position = o->position,
-                     .token = prompt                       ? s->prompt[o->position]
-                              : o->position == p->position ? p->token
-                                                           : MK_TOKEN_CHOSEN,
-                     .flags = MK_ROW_ACTIVE | (prompt ? (uint32_t)MK_ROW_PROMPT : 0)};
-  if (++o->position >= s->prompt_count) {
-    row.flags |= MK_ROW_CHOOSES;
-    o->left--;
-  }
-  return row;
-}
-
-/* false: a sequence has come to its limit. */
-static bool plan_step(const mk_batch *b, outlook *running, uint32_t count, mk_step_row *rows) {
-  uint32_t total = mk_program_rows(b->program), line = 0, spare = total - count;
-  bool goes_on = true;
-  for (uint32_t i = 0; i < count; i++) {
-    uint32_t more = prompt_left(b, &running[i]);
-    more = more > 0 ? more - 1 : 0;
-    more = more < spare ? more : spare;
-    spare -= more;
-    for (uint32_t n = 0; n < 1 + more; n++) {
-      rows[line++] = next_row(b, &running[i]);
-    }
-    goes_on = goes_on && running[i].left != 0;
-  }
-  for (; line < total; line++) {
-    rows[line] = (mk_step_row){0};
-  }
-  return goes_on;
-}
-
-/* Blocks for the tokens up to where the sequences now stand. A sequence that gets none ends, unless it has had a step of this launch
- * (`stays`): then the launch ends before this one. */
-static bool hold_blocks(mk_batch *b, const outlook *running, uint32_t count, bool stays) {
-  for (uint32_t i = 0; i < count; i++) {
-    mk_status status = mk_blocks_hold(&b->blocks, b->progress[running[i].index].slot, running[i].position);
-    if (status != MK_OK && !stays) {
-      end(b, running[i].index, status);
-    }
-    if (status != MK_OK) {
-      return false;
-    }
-  }
-  return true;
-}
-
-/* The one sequence that has not ended; `count`: none, or several. */
-static size_t find_single(const mk_batch *b) {
-  size_t found = b->count;
-  for (size_t i = 0; i < b->count; i++) {
-    if (!b->progress[i].ended && found != b->count) {
-      return b->count;
-    }
-    found = b->progress[i].ended ? found : i;
-  }
-  return found;
-}
-
-void mk_batch_leave_single(mk_batch *b) { b->leaves_single = true; }
-
-/* Whether what has been planned computes the prompt of the only sequence, and another machine goes on. */
-static bool leaves(const mk_batch *b, const outlook *running, uint32_t count) {
-  return b->leaves_single && count == 1 && find_single(b) != b->count && prompt_left(b, &running[0]) == 0;
-}
-
-void mk_batch_plan(mk_batch *b, mk_launch *launch) {
-  outlook running[MK_MAX_ROWS];
-  uint32_t rows = mk_program_rows(b->program), count;
-  bool goes_on = true;
-  *launch = (mk_launch){.plan = b->plan, .table = b->blocks.table};
-  admit(b);
-  count = collect(b, running);
-  while (goes_on && count != 0 && launch->steps < b->buffers.steps) {
-    goes_on = plan_step(b, running, count, b->plan + (size_t)launch->steps * rows) && !leaves(b, running, count);
-    if (hold_blocks(b, running, count, launch->steps != 0)) {
-      launch->steps++;
-    } else if (launch->steps != 0) {
-      return;
-    } else { /* one has ended: from the beginning, without it */
-      admit(b);
-      count = collect(b, running);
-      goes_on = true;
-    }
-  }
-}
-
-/* What a row of the sequence at hand chose; false: it has ended. */
-static bool take_choice(mk_batch *b, size_t index, uint32_t result, const float *logits) {
-  progress *p = &b->progress[index];
-  mk_status status = MK_OK;
-  bool more = false;
-  if ((result & MK_RESULT_NAN) != 0) {
-    status = mk_error(MK_ERR_DEVICE, "the logits at position %u are not numbers (NaN)", p->position - 1);
-  } else {
-    p->token = result;
-    p->left--;
-    more = b->calls.token(b->calls.user, index, p->token, logits) && p->left != 0;
-  }
-  if (!more) {
-    end(b, index, status);
-  }
-  return more;
-}
-
-bool mk_batch_take(mk_batch *b, uint32_t step, const uint32_t *results, const float *logits) {
-  uint32_t rows = mk_program_rows(b->program), vocab = b->program->ranges.token.high + 1;
-  bool goes_on = true;
-  for (uint32_t line = 0; line < rows; line++) {
-    const mk_step_row *row = &b->plan[(size_t)step * rows + line];
-    size_t index = b->owner[row->slot];
-    if ((row->flags & MK_ROW_ACTIVE) == 0 || index == b->count) {
-      continue;
-    }
-    b->progress[index].position = row->position + 1;
-    if ((row->flags & MK_ROW_CHOOSES) != 0 &&
-        !take_choice(b, index, results[line], logits == NULL ? NULL : logits + (size_t)line * vocab)) {
-      goes_on = false;
-    }
-  }
-  return goes_on;
-}
-
-bool mk_batch_long_prompt(mk_batch *b, size_t longer_than, mk_long_prompt *out) {
-  for (size_t i = 0; i < b->count; i++) {
-    const progress *p = &b->progress[i];
-    if (p->slot != NO_SLOT && p->position == 0 && b->sequences[i].prompt_count > longer_than) {
-      *out = (mk_long_prompt){.sequence = i, .table = b->blocks.table + (size_t)p->slot * b->blocks.columns};
-      return true;
+/* Somebody who runs is computing more of its beginning than is known. */
+static bool waits_for_blocks(const mk_batch *b, const mk_member *m) {
+  const mk_known known = mk_member_known(b, m, m->known), whole = mk_member_known(b, m, m->known - 1);
+  uint32_t have = UINT32_MAX; /* not looked up so far */
+  for (uint32_t slot = 0; slot < b->blocks.options.slots && b->options.kept_blocks != 0 && !overdue(m); slot++) {
+    const mk_member *other = b->owner[slot];
+    if (other != NULL && other->computed < other->sequence.prompt_count) {
+      const mk_known prompt = mk_member_known(b, other, (uint32_t)other->sequence.prompt_count);
+      uint32_t alike = mk_blocks_alike(&b->blocks, &whole, &prompt);
+      have = alike != 0 && have == UINT32_MAX ? mk_blocks_match(&b->blocks, &known) : have;
+      if (alike != 0 && alike > have) {
+        return true;
+      }
     }
   }
   return false;
 }
 
-void mk_batch_take_prompt(mk_batch *b, size_t sequence, uint32_t result, const float *logits) {
-  b->progress[sequence].position = (uint32_t)b->sequences[sequence].prompt_count;
-  (void)take_choice(b, sequence, result, logits);
+/* Who begins next. */
+static mk_member *first_waiting(const mk_batch *b) {
+  mk_member *first;
+  for (mk_member *m = b->members; m != NULL; m = m->next) {
+    m->held_back = false;
+  }
+  do {
+    first = NULL;
+    for (mk_member *m = b->members; m != NULL; m = m->next) {
+      if (m->slot == MK_NO_SLOT && !m->held_back && (first == NULL || before(m, first))) {
+        first = m;
+      }
+    }
+    if (first != NULL) {
+      first->held_back = waits_for_blocks(b, first);
+    }
+  } while (first != NULL && first->held_back);
+  return first;
 }
 
-bool mk_batch_single(mk_batch *b, mk_single *out) {
-  size_t index = find_single(b);
-  if (index == b->count || b->progress[index].slot == NO_SLOT) {
+static uint32_t running(const mk_batch *b) {
+  uint32_t count = 0;
+  for (uint32_t slot = 0; slot < b->blocks.options.slots; slot++) {
+    count += b->owner[slot] != NULL;
+  }
+  return count;
+}
+
+/* Blocks for all that is known of it; to spare, one for each that runs, which may soon need it. */
+static bool give_blocks(mk_batch *b, mk_member *m, uint32_t slot) {
+  const mk_known known = mk_member_known(b, m, m->known);
+  const uint32_t spare = running(b), tokens = b->blocks.options.block_tokens;
+  m->computed = mk_blocks_begin(&b->blocks, slot, &known) * tokens;
+  uint32_t need = (m->known + tokens - 1) / tokens - m->computed / tokens;
+  if (need + spare > mk_blocks_available(&b->blocks) || !mk_blocks_hold(&b->blocks, slot, m->known)) {
+    mk_blocks_release(&b->blocks, slot);
+    m->computed = 0;
     return false;
   }
-  const progress *p = &b->progress[index];
-  if (p->position < b->sequences[index].prompt_count ||
-      mk_blocks_hold(&b->blocks, p->slot, p->position + (uint32_t)p->left) != MK_OK) {
-    return false;
-  }
-  *out = (mk_single){.table = b->blocks.table + (size_t)p->slot * b->blocks.columns,
-                     .token = p->token,
-                     .position = p->position,
-                     .left = (uint32_t)p->left};
   return true;
 }
 
-bool mk_batch_take_single(mk_batch *b, uint32_t token, const float *logits) {
-  size_t index = find_single(b);
-  progress *p = &b->progress[index];
-  p->position++;
-  p->token = token;
-  p->left--;
-  bool more = b->calls.token(b->calls.user, index, token, logits) && p->left != 0;
-  if (!more) {
-    end(b, index, MK_OK);
+static void begin(mk_batch *b, mk_member *m, uint32_t slot) {
+  uint32_t prompt = (uint32_t)m->sequence.prompt_count, cached = m->computed < prompt ? m->computed : prompt;
+  m->slot = slot;
+  b->owner[slot] = m;
+  m->fresh = true;
+  m->went_on = false;
+  if (!m->report.begun) {
+    m->report.begun = true;
+    m->report.begun_at = now(b);
+    m->report.cached = cached;
+    b->counters.asked_tokens += prompt;
+    b->counters.cached_tokens += cached;
+    b->prompt_done += cached;
   }
-  return more;
+  for (mk_member *other = b->members; other != m; other = other->next) {
+    other->overtaken += other->slot == MK_NO_SLOT;
+  }
 }
 
-void mk_batch_end_single(mk_batch *b, mk_status status) {
-  size_t index = find_single(b);
-  if (index != b->count) {
-    end(b, index, status);
+static void end_those_with_nothing_to_do(mk_batch *b) {
+  for (mk_member *m = b->members, *next; m != NULL; m = next) {
+    next = m->next;
+    if (m->known == m->limit) {
+      mk_member_end(b, m, MK_ENDED_WHOLE, MK_OK);
+    }
   }
+}
+
+void mk_batch_admit(mk_batch *b) {
+  b->arrived = false;
+  end_those_with_nothing_to_do(b);
+  for (uint32_t slot = 0; slot < b->blocks.options.slots; slot++) {
+    mk_member *m = b->owner[slot] == NULL ? first_waiting(b) : NULL;
+    if (m != NULL) {
+      if (!give_blocks(b, m, slot)) {
+        return;
+      }
+      begin(b, m, slot);
+    }
+  }
+}
+
+void mk_batch_preempt(mk_batch *b) {
+  mk_member *youngest = NULL;
+  for (mk_member *m = b->members; m != NULL; m = m->next) {
+    youngest = m->slot != MK_NO_SLOT ? m : youngest;
+  }
+  leave_slot(b, youngest, true);
+  youngest->computed = 0;
+  youngest->report.preemptions++;
+  b->counters.preemptions++;
+}
+
+void mk_batch_count(const mk_batch *b, mk_batch_counters *out) {
+  *out = b->counters;
+  out->running = running(b);
+  out->waiting = (uint32_t)mk_batch_left(b) - out->running;
+  out->blocks = b->blocks.options.count;
+  out->blocks_in_use = mk_blocks_in_use(&b->blocks);
+  out->blocks_kept = b->blocks.kept;
+}
+
+void mk_batch_prompts(const mk_batch *b, uint64_t *done, uint64_t *total) {
+  *total = b->prompt_total;
+  *done = b->prompt_done < b->prompt_total ? b->prompt_done : b->prompt_total; /* some were computed twice */
 }

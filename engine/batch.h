@@ -1,20 +1,53 @@
-/* Several sequences side by side: which row of which step computes what (vm/program/plan.h), from their prompts to their ends.
+/* Sequences that share steps: who waits, who runs, and which row of which step computes what (vm/program/plan.h), from arrival to end.
  *
- * A launch goes on until its plan is full or a sequence has reached its limit; the caller ends it where one stops earlier. Before the
- * next one slots and blocks of sequences that have ended go to those that wait. In each step every sequence that generates has a
- * row, and the rest are rows of prompts, first come, first served.
+ * Sequences may come and go at any time; what comes of it begins with the next launch, and a launch at work ends at the next step boundary
+ * when somebody could join it. A sequence that has a slot and blocks *runs*; the others wait.
  *
- * A mk_batch owns its tables until mk_batch_free; sequences and prompts are the caller's and outlive it. One thread. Failure: MK_ERR_RUNTIME
- * for memory; whatever goes wrong with one sequence ends that one alone, with a status and mk_error_message. */
+ * Who begins first: lower `priority`, then who came first. Nobody is overtaken more than MK_MOST_OVERTAKEN times by later arrivals: then all
+ * others wait for it. A sequence whose beginning another one computes at the moment waits for those blocks, unless it has been overtaken that often.
+ *
+ * Who computes: the positions of a prompt and those of what is generated have a machine each (mk_origin), which follows from the sequence alone.
+ * The machines take turns. In a step of the main one each of its sequences has a row, and what is left are rows of prompts, first come,
+ * first served. While prompts wait for their own machine, a launch of that has at most `prompt_tokens` rows and one of another machine at most
+ * `decode_steps` steps: so long somebody who generates waits at most.
+ *
+ * Out of blocks: the youngest that runs gives its own back and waits again, with all its tokens; they are computed anew, each position by its own machine,
+ * so to the same bits.
+ *
+ * A mk_batch owns its tables, and copies of tokens, until mk_batch_free. One thread. Failure: MK_ERR_RUNTIME for memory; whatever goes wrong
+ * with one sequence ends that one alone. */
 #ifndef MK_BATCH_H
 #define MK_BATCH_H
 
+#include "engine/blocks.h"
+#include "instructions/sampling_host.h"
 #include "vm/program/plan.h"
+
+typedef enum mk_how_ended {
+  MK_ENDED_WHOLE,     /* its callback or its limit ended it */
+  MK_ENDED_CANCELLED, /* mk_batch_cancel */
+  MK_ENDED_LATE,      /* its time was up */
+  MK_ENDED_FAILED,    /* `ended` has a status other than MK_OK */
+} mk_how_ended;
+
+typedef struct mk_sequence_report { /* filled before `ended` is called */
+  mk_how_ended how;
+  bool begun;
+  double begun_at;      /* on the batch's clock */
+  uint32_t cached;      /* tokens of the prompt that were not computed, as they were known */
+  uint32_t preemptions; /* how often its blocks were taken */
+} mk_sequence_report;
 
 typedef struct mk_sequence {
   const uint32_t *prompt;
-  size_t prompt_count; /* 1..max_seq, ids below the vocabulary's size */
+  size_t prompt_count; /* 1..mk_batch_context, ids below the vocabulary's size */
   size_t n_predict;    /* tokens to generate, as far as the context has room */
+  /* Of a program that samples; NULL: as the engine says. Outlives the sequence, as the report does. */
+  const mk_sampling *sampling;
+  mk_sequence_report *report; /* NULL: nobody wants it */
+  bool alone;                 /* what it generates is computed in steps of one row where there are such */
+  int32_t priority;           /* lower ones first */
+  double begin_by, end_by;    /* on the batch's clock: when its time to wait, and all its time, is up; 0: never */
 } mk_sequence;
 
 typedef struct mk_sequence_calls {
@@ -25,49 +58,91 @@ typedef struct mk_sequence_calls {
   void *user;
 } mk_sequence_calls;
 
+/* The machines of an engine, each with a program of the same model, on the same weights and KV cache. */
+typedef enum mk_batch_machine {
+  MK_MACHINE_MAIN,
+  MK_MACHINE_PROMPTS, /* of MK_PROMPT_ROWS, for prompts of more than MK_LONG_PROMPT tokens */
+  MK_MACHINE_ONE_ROW,
+  MK_MACHINES,
+} mk_batch_machine;
+
+enum {
+  MK_LONG_PROMPT = 32, /* tokens: more of them are worth a program of their own */
+  MK_MOST_OVERTAKEN = 32,
+  MK_PROMPT_TOKENS = 512, /* of a launch, when others wait */
+  MK_DECODE_STEPS = 8,
+};
+
+typedef struct mk_batch_options {
+  const mk_program *programs[MK_MACHINES]; /* NULL but for MK_MACHINE_MAIN: there is no such machine */
+  uint32_t kept_blocks;                    /* mk_blocks_options.kept */
+  uint32_t prompt_tokens, decode_steps;    /* 0: MK_PROMPT_TOKENS, MK_DECODE_STEPS */
+  uint32_t position_shift;                 /* mk_tamper */
+  mk_blocks_fault fault;                   /* tests */
+  double (*clock)(void *user);             /* NULL: a time that stands still, for which nothing is ever late */
+  void *clock_user;
+} mk_batch_options;
+
 typedef struct mk_batch mk_batch;
 
-mk_status mk_batch_new(const mk_program *program, const mk_sequence *sequences, size_t count,
-                       const mk_sequence_calls *calls, mk_batch **out);
-void mk_batch_free(mk_batch *batch); /* NULL is fine */
+mk_status mk_batch_new(const mk_batch_options *options, mk_batch **out);
+void mk_batch_free(mk_batch *batch); /* NULL is fine; nobody is told */
 
-/* The launch that comes next: plan [steps][rows] and the block table, both valid until the next call. steps 0: all sequences have
- * ended. */
+/* Tokens that a sequence may have: what program and KV cache have room for. */
+uint32_t mk_batch_context(const mk_batch *batch);
+
+/* A sequence more, known to its calls as `tag`; *id (may be NULL) is its number, from 1, in the order of arrival. MK_ERR_USAGE for what can never be
+ * computed; nobody is told then. A sequence with nothing to generate ends at the next mk_batch_plan. */
+mk_status mk_batch_add(mk_batch *batch, const mk_sequence *sequence, const mk_sequence_calls *calls, size_t tag,
+                       uint64_t *id);
+/* Ends it with MK_ENDED_CANCELLED; false: there is no such sequence any more. */
+bool mk_batch_cancel(mk_batch *batch, uint64_t id);
+/* Ends all whose time is up. */
+void mk_batch_expire(mk_batch *batch);
+/* All are gone, and nobody is told. */
+void mk_batch_drop(mk_batch *batch);
+/* Sequences that have not ended. */
+size_t mk_batch_left(const mk_batch *batch);
+
+/* The launch that comes next: plan [steps][rows of that machine's program] and its block table, both valid until the next call. steps 0: all
+ * sequences have ended. */
 typedef struct mk_launch {
+  mk_batch_machine machine;
   const mk_step_row *plan;
   const uint32_t *table;
   uint32_t steps;
 } mk_launch;
 void mk_batch_plan(mk_batch *batch, mk_launch *launch);
 
-/* What the rows of step `step` of that launch chose (mk_step_fn); logits: [rows][vocab] or NULL. false: a sequence has ended, so the
- * launch had better end, too. */
+/* What the rows of step `step` of that launch chose (mk_step_fn); logits: [rows][vocab] or NULL. false: the launch had better end here, since
+ * a sequence has ended, or one that waits could begin. */
 bool mk_batch_take(mk_batch *batch, uint32_t step, const uint32_t *results, const float *logits);
 
-/* A sequence that has its slot and blocks, and a prompt of which nothing has been computed: a machine for prompts may do that. */
-typedef struct mk_long_prompt {
-  size_t sequence;
-  const uint32_t *table; /* its row of the block table */
-} mk_long_prompt;
+/* The launch failed. `machine_fault`: all that run end with `status` and the message at hand, and no block is known any more; else the one
+ * sequence that was at work in a program of one slot. */
+void mk_batch_fail(mk_batch *batch, mk_status status, bool machine_fault);
 
-/* After mk_batch_plan: the first such sequence of more than `longer_than` tokens; false: there is none. */
-bool mk_batch_long_prompt(mk_batch *batch, size_t longer_than, mk_long_prompt *out);
-/* Its prompt has been computed, and its last row came to `result` (as mk_step_fn has it). What has been planned is then out of date. */
-void mk_batch_take_prompt(mk_batch *batch, size_t sequence, uint32_t result, const float *logits);
+/* A sequence as a launch finds it. */
+typedef struct mk_slot_view {
+  const mk_sampling *sampling;
+  const uint32_t *tokens; /* [count], of the prompt and generated so far */
+  uint32_t count, prompt_count;
+  uint32_t computed; /* of them */
+  bool fresh;        /* it has had no step since it was given its slot */
+  bool went_on; /* its last launch ended before its plan did, so the machine may have computed more than was told */
+} mk_slot_view;
+/* false: the slot is free, or has no part in the launch that was planned last. */
+bool mk_batch_slot(const mk_batch *batch, uint32_t slot, mk_slot_view *out);
 
-/* The sequence that is left when all others have ended and its prompt has been computed: a machine of one row may go on with it. */
-typedef struct mk_single {
-  const uint32_t *table;          /* its row of the block table: it has blocks up to its limit */
-  uint32_t token, position, left; /* the next step's; tokens to generate */
-} mk_single;
-
-/* Launches end where such a sequence is left, instead of going on with it. */
-void mk_batch_leave_single(mk_batch *batch);
-/* false: there is no such sequence, or no room for what it may still need. */
-bool mk_batch_single(mk_batch *batch, mk_single *out);
-/* A token that it generated; false: it has ended. */
-bool mk_batch_take_single(mk_batch *batch, uint32_t token, const float *logits);
-/* Ends it, unless it has ended. */
-void mk_batch_end_single(mk_batch *batch, mk_status status);
+typedef struct mk_batch_counters { /* since mk_batch_new, but for what is there now */
+  uint32_t waiting, running;
+  uint32_t blocks, blocks_in_use, blocks_kept;
+  uint64_t launches, steps;
+  uint64_t preemptions, expired;
+  uint64_t asked_tokens, cached_tokens; /* of prompts that began; of them, known */
+} mk_batch_counters;
+void mk_batch_count(const mk_batch *batch, mk_batch_counters *out);
+/* Tokens of prompts since nothing was left to do, and those of them that are done; the last of each never is. */
+void mk_batch_prompts(const mk_batch *batch, uint64_t *done, uint64_t *total);
 
 #endif

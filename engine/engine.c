@@ -156,8 +156,8 @@ static mk_status open_machine(mk_engine *engine, const mk_engine_options *option
     MK_TRY(mk_gpu_new(engine->program, &machine, &engine->gpu));
     snprintf(engine->device, sizeof engine->device, "cuda:%d (%s)", gpu, mk_gpu_name(engine->gpu));
     engine->want_logits = options->want_logits;
-    return mk_alloc((size_t)mk_program_rows(engine->program) * engine->config.vocab, sizeof *engine->logits_copy,
-                    &engine->logits_copy);
+    return mk_alloc(options->want_logits ? (size_t)MK_PROMPT_ROWS * engine->config.vocab : 0, /* of any machine */
+                    sizeof *engine->logits_copy, &engine->logits_copy);
   }
   snprintf(engine->device, sizeof engine->device, "cpu");
   tell_memory(engine->program, options);
@@ -215,22 +215,12 @@ mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling)
   return status;
 }
 
-/* No token has been seen yet. */
-static mk_status clear_counts(mk_engine *engine) {
-  uint32_t *zeros;
-  if (engine->counts < 0) {
-    return MK_OK;
-  }
-  MK_TRY(mk_alloc(engine->config.vocab, sizeof *zeros, &zeros));
-  mk_status status = mk_engine_write(engine, (size_t)engine->counts, 0, zeros, engine->config.vocab * sizeof *zeros);
-  mk_free(zeros);
-  return status;
-}
-
 static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {
   engine->cancel = options->cancel;
   engine->prompt_progress = options->prompt_progress;
   engine->progress_user = options->progress_user;
+  engine->poll = options->poll;
+  engine->poll_user = options->poll_user;
   if (options->synth != NULL) {
     engine->config = *options->synth;
   } else {
@@ -259,11 +249,8 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
                                 .sampling = samples};
   MK_TRY(mk_compile(engine->graph, &compile, &engine->program));
   MK_TRY(mk_verify(engine->program, NULL));
-  if (options->tamper != NULL) {
-    engine->position_shift = options->tamper->position_shift;
-    if (options->tamper->program != NULL) {
-      options->tamper->program(engine->program);
-    }
+  if (options->tamper != NULL && options->tamper->program != NULL) {
+    options->tamper->program(engine->program);
   }
   MK_TRY(open_machine(engine, options));
   uint32_t blocks = engine->program->ranges.block.high + 1; /* that a table may name, whichever program reads it */
@@ -281,6 +268,7 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
     MK_TRY(mk_engine_set_sampling(engine, options->sampling));
   }
   MK_TRY(fill_block_table(engine));
+  MK_TRY(mk_engine_open_batch(engine, options));
   return load_weights(engine, options);
 }
 
@@ -298,6 +286,7 @@ void mk_engine_close(mk_engine *engine) {
   if (engine == NULL) {
     return;
   }
+  mk_batch_free(engine->batch);
   mk_checkpoint_close(engine->checkpoint);
   mk_cpu_free(engine->cpu);
   mk_gpu_free(engine->one_row.gpu);
@@ -317,139 +306,6 @@ uint32_t mk_engine_max_seq(const mk_engine *engine) { return engine->max_seq; }
 const char *mk_engine_device(const mk_engine *engine) { return engine->device; }
 mk_gpu *mk_engine_gpu(mk_engine *engine) { return engine->gpu; }
 mk_cpu *mk_engine_cpu(mk_engine *engine) { return engine->cpu; }
-
-typedef struct generation {
-  mk_engine *engine;
-  size_t prompt_count, left;
-  mk_token_fn fn;
-  void *user;
-} generation;
-
-static bool on_step(void *user, uint32_t step, const uint32_t *results) {
-  generation *g = user;
-  if (mk_engine_cancelled(g->engine)) {
-    return false;
-  }
-  if (step + 1 < g->prompt_count) {
-    mk_engine_tell_prompt(g->engine, step + 1, g->prompt_count);
-    return true; /* still inside the prompt */
-  }
-  g->left--;
-  const float *logits = g->engine->cpu == NULL ? NULL : mk_cpu_memory(g->engine->cpu, (size_t)g->engine->logits);
-  bool more = g->fn(g->user, results[0], logits);
-  return more && g->left != 0;
-}
-
-bool mk_engine_keep_token(void *user, uint32_t step, const uint32_t *results) {
-  (void)step;
-  *(uint32_t *)user = results[0];
-  return true;
-}
-
-/* The prompt in one launch, then a launch for each token, with the logits read in between. */
-static mk_status generate_with_logits(generation *g, mk_step_row *plan) {
-  mk_engine *engine = g->engine;
-  uint32_t token, position = 0, steps = (uint32_t)g->prompt_count;
-  bool more = true;
-  while (more && g->left != 0 && !mk_engine_cancelled(engine)) {
-    MK_TRY(mk_gpu_run_plan(engine->gpu, plan, steps, mk_engine_keep_token, &token));
-    MK_TRY(mk_gpu_read(engine->gpu, (size_t)engine->logits, 0, engine->logits_copy,
-                       engine->config.vocab * sizeof *engine->logits_copy));
-    position += steps;
-    steps = 1;
-    g->left--;
-    more = g->fn(g->user, token, engine->logits_copy);
-    mk_plan_sequence(plan, 1, position, &token, 1, 0);
-  }
-  return MK_OK;
-}
-
-/* The window of the launch that follows, whose step `generated` computes the first generated token. */
-static mk_status arm_recorder(mk_engine *engine, uint32_t generated) {
-  const mk_trace_window *w = &engine->trace;
-  uint32_t first = w->first == MK_FIRST_GENERATED ? generated : w->first;
-  if (w->steps == 0) {
-    return MK_OK;
-  }
-  return engine->gpu != NULL ? mk_gpu_trace_on(engine->gpu, first, w->steps, w->records)
-                             : mk_cpu_trace_on(engine->cpu, first, w->steps, w->records);
-}
-
-typedef struct alone { /* the one sequence of a batch, or one of several that take turns */
-  mk_token_fn fn;
-  void *user;
-  const mk_sequence_calls *calls;
-  size_t index;
-  mk_status status;
-} alone;
-
-static bool alone_token(void *user, size_t sequence, uint32_t token, const float *logits) {
-  alone *a = user;
-  (void)sequence;
-  return a->fn(a->user, token, logits);
-}
-
-static void alone_ended(void *user, size_t sequence, mk_status status) {
-  (void)sequence;
-  ((alone *)user)->status = status;
-}
-
-static bool turn_token(void *user, uint32_t token, const float *logits) {
-  alone *a = user;
-  return a->calls->token(a->calls->user, a->index, token, logits);
-}
-
-mk_status mk_engine_generate_all(mk_engine *engine, const mk_sequence *sequences, size_t count,
-                                 const mk_sequence_calls *calls) {
-  if (mk_program_rows(engine->program) > 1) {
-    return mk_engine_generate_rows(engine, sequences, count, calls, false); /* alone and in company the same bits */
-  }
-  for (size_t i = 0; i < count && !mk_engine_cancelled(engine); i++) {
-    alone a = {.calls = calls, .index = i};
-    calls->ended(calls->user, i,
-                 mk_engine_generate(engine, sequences[i].prompt, sequences[i].prompt_count, sequences[i].n_predict,
-                                    turn_token, &a));
-  }
-  return MK_OK;
-}
-
-mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t prompt_count, size_t n_predict,
-                             mk_token_fn fn, void *user) {
-  if (mk_program_rows(engine->program) > 1) {
-    alone a = {.fn = fn, .user = user};
-    mk_sequence sequence = {.prompt = prompt, .prompt_count = prompt_count, .n_predict = n_predict};
-    mk_sequence_calls calls = {.token = alone_token, .ended = alone_ended, .user = &a};
-    MK_TRY(mk_engine_generate_rows(engine, &sequence, 1, &calls, true));
-    return a.status;
-  }
-  if (prompt_count == 0 || prompt_count > engine->max_seq) {
-    return mk_error(MK_ERR_USAGE, "the prompt has %zu tokens; the context holds 1 to %u", prompt_count,
-                    engine->max_seq);
-  }
-  for (size_t i = 0; i < prompt_count; i++) {
-    if (prompt[i] >= engine->config.vocab) {
-      return mk_error(MK_ERR_USAGE, "prompt token %zu is %u; the vocabulary has %u", i, prompt[i],
-                      engine->config.vocab);
-    }
-  }
-  size_t room = engine->max_seq - prompt_count;
-  n_predict = n_predict < room ? n_predict : room;
-  if (n_predict == 0) {
-    return MK_OK;
-  }
-  MK_TRY(arm_recorder(engine, (uint32_t)prompt_count - 1));
-  MK_TRY(clear_counts(engine));
-  generation g = {.engine = engine, .prompt_count = prompt_count, .left = n_predict, .fn = fn, .user = user};
-  uint32_t steps = (uint32_t)(prompt_count - 1 + n_predict);
-  mk_step_row *plan;
-  MK_TRY(mk_alloc(steps, sizeof *plan, &plan));
-  mk_plan_sequence(plan, steps, engine->position_shift, prompt, (uint32_t)prompt_count, MK_ROW_PROMPT);
-  mk_status status = engine->gpu == NULL   ? mk_cpu_run_plan(engine->cpu, plan, steps, on_step, &g)
-                     : engine->want_logits ? generate_with_logits(&g, plan)
-                                           : mk_gpu_run_plan(engine->gpu, plan, steps, on_step, &g);
-  mk_free(plan);
-  return status;
-}
 
 uint32_t mk_trace_records(const mk_program *program, uint32_t steps) {
   enum { LEAST = 16384, MOST = 65536, PER_INSTRUCTION = 8, PER_PAGE = 2, MOST_PAGES = 4096 };

@@ -21,6 +21,7 @@ typedef struct mk_tamper {
   void (*config)(mk_config *config);
   void (*program)(mk_program *program);
   uint32_t position_shift; /* generation starts at this position instead of 0 */
+  mk_blocks_fault blocks;
 } mk_tamper;
 
 typedef struct mk_engine_options {
@@ -41,7 +42,16 @@ typedef struct mk_engine_options {
   bool long_prompts;
   /* One row where the device cannot do as many for this model; on the cpu 16 at most, which is faster there. */
   bool rows_or_one;
-  uint32_t kv_blocks;       /* with several rows, blocks of 64 tokens that they share; 0: a full context for each row */
+  uint32_t
+      kv_blocks; /* blocks of 64 tokens that all sequences share; 0: a full context for each row, or of MK_PROMPT_ROWS one */
+  /* Tokens of ended sequences whose K and V are kept, for prompts that begin alike, as far as no running one needs the room; 0: none. */
+  uint64_t prefix_tokens;
+  uint32_t prompt_tokens, decode_steps; /* mk_batch_options */
+  /* Called at the boundary of every step, and before work begins, by the thread that works: it may submit and cancel. NULL: nobody is. */
+  void (*poll)(void *user);
+  void *poll_user;
+  double (*clock)(void *user); /* seconds, of the deadlines of sequences; NULL: none is ever over */
+  void *clock_user;
   uint64_t interleave_seed; /* 0: queues run greedily; else a random legal interleaving of all roles */
   bool adversarial;         /* relaxed counters become visible before the data they announce */
   bool check_races;         /* detect unordered accesses while running */
@@ -60,8 +70,6 @@ typedef struct mk_engine_options {
   void (*prompt_progress)(void *user, uint64_t done, uint64_t total);
   void *progress_user; /* of these */
 } mk_engine_options;
-
-enum { MK_LONG_PROMPT = 32 }; /* tokens: more of them are worth a program of their own */
 
 typedef struct mk_engine mk_engine;
 
@@ -93,15 +101,27 @@ mk_cpu *mk_engine_cpu(mk_engine *engine);
  * others than greedy ones when the engine was opened with a greedy program. */
 mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling);
 
-/* Generation from an empty context, greedy unless the engine samples: the prompt (1..max_seq ids, each < vocab), then up to
- * n_predict tokens, fewer when fn returns false or the context is full. Prompt and generated tokens together never exceed max_seq. */
+/* ---- Sequences that come and go (batch.h) ---- */
+
+/* mk_batch_add and mk_batch_cancel; not in a callback of a sequence. */
+mk_status mk_engine_submit(mk_engine *engine, const mk_sequence *sequence, const mk_sequence_calls *calls, size_t tag,
+                           uint64_t *id);
+bool mk_engine_cancel(mk_engine *engine, uint64_t id);
+/* One launch, of as many steps as may be. *left: sequences that have not ended. Fails when the machine does: those that ran have then ended with that
+ * status, the others wait, and the next step begins with them. */
+mk_status mk_engine_step(mk_engine *engine, size_t *left);
+void mk_engine_count(const mk_engine *engine, mk_batch_counters *out);
+
+/* ---- Sequences from beginning to end ---- */
+
+/* The prompt (1..max_seq ids, each < vocab), then up to n_predict tokens, fewer when fn returns false or the context is full. Prompt and generated
+ * tokens together never exceed max_seq. Greedy unless the engine samples. Nothing else may be submitted. */
 mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t prompt_count, size_t n_predict,
                              mk_token_fn fn, void *user);
 
-/* As mk_engine_generate, for several sequences: side by side when the engine has several rows, else one after the
- * other. Each gives the same tokens and logits as it would alone in this call, whoever is beside it. What goes wrong
- * with one of them ends that one. With several rows the call fails when the machine does; with one, every sequence says
- * so by itself. */
+/* The same for several sequences: side by side when the engine has several rows, else one after the other. Each gives the same tokens and logits as it would
+ * alone in this call, whoever is beside it. What goes wrong with one of them ends that one. With several rows the call fails when the
+ * machine does; with one, every sequence says so by itself. */
 mk_status mk_engine_generate_all(mk_engine *engine, const mk_sequence *sequences, size_t count,
                                  const mk_sequence_calls *calls);
 

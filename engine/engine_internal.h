@@ -1,4 +1,4 @@
-/* What the parts of the engine share: engine.c opens it and generates with one row, engine_rows.c with several. Rules as in engine.h. */
+/* What the parts of the engine share: engine.c opens it, steps.c makes it work. Rules as in engine.h. */
 #ifndef MK_ENGINE_INTERNAL_H
 #define MK_ENGINE_INTERNAL_H
 
@@ -22,13 +22,16 @@ struct mk_engine {
   const volatile sig_atomic_t *cancel;
   void (*prompt_progress)(void *user, uint64_t done, uint64_t total); /* NULL: nobody is told */
   void *progress_user;
+  void (*poll)(void *user); /* NULL: nothing comes from outside */
+  void *poll_user;
   uint32_t max_seq;
-  uint32_t position_shift; /* mk_tamper */
-  int logits;              /* buffer */
+  int logits; /* buffer */
   mk_trace_window trace;
   /* With several rows on a GPU: a machine of one row beside it, for the last sequence, and one for long prompts. */
   beside one_row, prompts;
-  float *logits_copy;         /* of the GPU's, [rows][vocab] */
+  mk_batch *batch;
+  uint64_t prompts_told;      /* tokens of prompts, as of the last step */
+  float *logits_copy;         /* of a GPU's step, [MK_PROMPT_ROWS][vocab], of which few are used */
   int sampling, bias, counts; /* buffers of a sampling program, else -1 */
 };
 
@@ -36,20 +39,10 @@ static inline bool mk_engine_cancelled(const mk_engine *engine) {
   return engine->cancel != NULL && *engine->cancel != 0;
 }
 
-static inline void mk_engine_tell_prompt(const mk_engine *engine, uint64_t done, uint64_t total) {
-  if (engine->prompt_progress != NULL) {
-    engine->prompt_progress(engine->progress_user, done, total);
-  }
-}
-
 /* Into the memory of the engine's machine. */
 mk_status mk_engine_write(mk_engine *engine, size_t buffer, uint64_t offset, const void *data, uint64_t bytes);
 
-/* A mk_step_fn for programs of one row that leaves the choice in *user, a uint32_t. */
-bool mk_engine_keep_token(void *user, uint32_t step, const uint32_t *results);
-
-/* mk_engine_generate_all in a program of several rows. hands_over: the last sequence may go on in a program of one row. */
-mk_status mk_engine_generate_rows(mk_engine *engine, const mk_sequence *sequences, size_t count,
-                                  const mk_sequence_calls *calls, bool hands_over);
+/* With programs and machines in place. */
+mk_status mk_engine_open_batch(mk_engine *engine, const mk_engine_options *options);
 
 #endif

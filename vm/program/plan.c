@@ -49,7 +49,8 @@ mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out) {
 }
 
 typedef struct slot_state { /* as far as the plan has been read */
-  uint32_t next;            /* position; UINT32_MAX: not used so far */
+  uint32_t first;           /* position; UINT32_MAX: not used so far */
+  uint32_t next;            /* position; UINT32_MAX, too */
   uint32_t step;            /* of its last row */
   bool chose;
 } slot_state;
@@ -82,6 +83,7 @@ static mk_status check_row(check *c, uint32_t step, uint32_t line, const mk_step
                   : mk_error(MK_ERR_USAGE, "plan: step %u, row %u: token is %u; tokens are %u to %u", step, line,
                              row->token, ranges->token.low, ranges->token.high);
   }
+  slot->first = slot->first == UINT32_MAX ? row->position : slot->first;
   slot->chose = slot->chose || (row->flags & MK_ROW_CHOOSES) != 0;
   slot->next = row->position + 1;
   slot->step = step;
@@ -101,8 +103,10 @@ static mk_status check_place(const mk_step_row *rows, uint32_t step, uint32_t li
                         line, count);
 }
 
-/* Blocks of the sequences in use, from their beginning to where the plan ends. */
+/* Blocks of the sequences in use, from their beginning to where the plan ends. Those before the first one that the plan fills are only read,
+ * and several sequences may read the same one. */
 static mk_status check_blocks(const check *c, const mk_plan_buffers *buffers, const uint32_t *table) {
+  enum { READ = 0x80 }; /* with its first reader's slot + 1 */
   const mk_buffer *kv = &c->program->buffers[buffers->kv];
   uint32_t columns = c->program->buffers[buffers->table].cols, blocks = kv->blocks;
   uint8_t *owner;
@@ -112,14 +116,15 @@ static mk_status check_blocks(const check *c, const mk_plan_buffers *buffers, co
     uint32_t used = c->slots[s].next == UINT32_MAX ? 0 : (c->slots[s].next + kv->block_tokens - 1) / kv->block_tokens;
     for (uint32_t b = 0; b < used && status == MK_OK; b++) {
       uint32_t block = table[(size_t)s * columns + b];
+      bool reads = b < c->slots[s].first / kv->block_tokens;
       if (block >= blocks || block < c->program->ranges.block.low || block > c->program->ranges.block.high) {
         status = mk_error(MK_ERR_USAGE, "block table: slot %u, entry %u is block %u; blocks are %u to %u", s, b, block,
                           c->program->ranges.block.low, c->program->ranges.block.high);
-      } else if (owner[block] != 0) {
+      } else if (owner[block] != 0 && (!reads || (owner[block] & READ) == 0 || owner[block] == (READ | (s + 1)))) {
         status = mk_error(MK_ERR_USAGE, "block table: slot %u, entry %u is block %u, which slot %u has already", s, b,
-                          block, owner[block] - 1U);
+                          block, (owner[block] & (READ - 1U)) - 1);
       } else {
-        owner[block] = (uint8_t)(s + 1);
+        owner[block] = (uint8_t)(reads ? READ | (s + 1) : s + 1);
       }
     }
   }
@@ -136,7 +141,7 @@ mk_status mk_plan_check(const mk_program *program, const mk_step_row *plan, uint
     return mk_error(MK_ERR_USAGE, "plan: %u steps; a launch of this program has 1 to %u", steps, buffers.steps);
   }
   for (uint32_t s = 0; s < MK_MAX_ROWS; s++) {
-    c.slots[s].next = UINT32_MAX;
+    c.slots[s].first = c.slots[s].next = UINT32_MAX;
   }
   for (uint32_t step = 0; step < steps; step++) {
     uint32_t active = 0;

@@ -1,0 +1,75 @@
+/* What the parts of the batch share: batch.c keeps who waits and who runs, batch_plan.c makes launches of it. Rules as in batch.h. */
+#ifndef MK_BATCH_INTERNAL_H
+#define MK_BATCH_INTERNAL_H
+
+#include "engine/batch.h"
+
+enum { MK_NO_SLOT = UINT32_MAX };
+
+typedef struct mk_member mk_member;
+struct mk_member { /* a sequence, from its arrival to its end */
+  mk_member *next; /* in the order of arrival */
+  mk_sequence sequence;
+  mk_sequence_calls calls;
+  size_t tag;
+  uint64_t id;
+  uint32_t *tokens;    /* [prompt_count + n_predict] */
+  uint32_t known;      /* of them */
+  uint32_t limit;      /* of them; then it ends */
+  uint32_t computed;   /* the first so many have been, and their K and V lie in its blocks */
+  uint32_t slot;       /* MK_NO_SLOT: it waits */
+  uint32_t overtaken;  /* so often */
+  bool fresh, went_on; /* mk_slot_view */
+  bool takes_part;     /* in the launch that was planned last */
+  bool held_back;      /* while somebody is looked for who begins */
+  mk_sequence_report report;
+};
+
+typedef struct mk_batch_side { /* a machine */
+  const mk_program *program;
+  mk_plan_buffers buffers;
+  mk_step_row *plan;
+  uint32_t rows, slots;
+} mk_batch_side;
+
+struct mk_batch {
+  mk_batch_options options;
+  mk_batch_side sides[MK_MACHINES];
+  mk_blocks blocks;
+  mk_member *members; /* all that have not ended, in the order of arrival */
+  mk_member **owner;  /* by slot; NULL: it is free */
+  uint64_t last_id;
+  double next_deadline; /* not later than any; 0: none */
+  bool arrived;         /* somebody waits who did not when the launch was planned */
+  mk_launch launch;     /* planned last */
+  mk_member *lead;      /* of a launch in a program of one slot: whose it is */
+  uint32_t taken;       /* steps of it */
+  bool lost;            /* somebody who took part has left */
+  mk_batch_counters counters;
+  uint64_t prompt_done, prompt_total; /* mk_batch_prompts */
+};
+
+static inline mk_known mk_member_known(const mk_batch *b, const mk_member *m, uint32_t count) {
+  const bool chunks = b->sides[MK_MACHINE_PROMPTS].program != NULL && m->sequence.prompt_count > MK_LONG_PROMPT;
+  const bool alone = b->sides[MK_MACHINE_ONE_ROW].program != NULL && m->sequence.alone;
+  return (mk_known){.tokens = m->tokens,
+                    .count = count,
+                    .origin = {.prompt_count = (uint32_t)m->sequence.prompt_count,
+                               .prompt = chunks ? MK_MACHINE_PROMPTS : MK_MACHINE_MAIN,
+                               .rest = alone ? MK_MACHINE_ONE_ROW : MK_MACHINE_MAIN}};
+}
+
+/* Which machine computes that position of it. */
+static inline mk_batch_machine mk_member_machine(const mk_batch *b, const mk_member *m, uint32_t position) {
+  const mk_origin origin = mk_member_known(b, m, 0).origin;
+  return (mk_batch_machine)(position < origin.prompt_count ? origin.prompt : origin.rest);
+}
+
+/* Gives slots and blocks to those that wait, as far as there are any. */
+void mk_batch_admit(mk_batch *batch);
+/* The youngest that runs waits again. */
+void mk_batch_preempt(mk_batch *batch);
+/* Tells of its end, and forgets it. */
+void mk_member_end(mk_batch *batch, mk_member *member, mk_how_ended how, mk_status status);
+
+#endif

@@ -1,0 +1,229 @@
+/* See batch.h: the launches, and what comes of their steps. */
+#include "engine/batch_internal.h"
+
+typedef struct outlook { /* of somebody who takes part, as the launch is planned */
+  mk_member *member;
+  uint32_t position; /* of its next row */
+} outlook;
+
+/* The last launch as it came out. */
+static void settle(mk_batch *b) {
+  for (uint32_t slot = 0; slot < b->blocks.options.slots; slot++) {
+    mk_member *m = b->owner[slot];
+    if (m != NULL) {
+      const mk_known computed = mk_member_known(b, m, m->computed);
+      mk_blocks_learn(&b->blocks, slot, &computed);
+      m->went_on = m->takes_part && b->taken < b->launch.steps;
+      m->fresh = m->fresh && (!m->takes_part || b->taken == 0);
+      m->takes_part = false;
+    }
+  }
+}
+
+static bool works_on(const mk_batch *b, const mk_member *m, mk_batch_machine machine) {
+  return m->slot != MK_NO_SLOT && mk_member_machine(b, m, m->computed) == machine;
+}
+
+static bool has_work(const mk_batch *b, mk_batch_machine machine) {
+  for (const mk_member *m = b->members; m != NULL; m = m->next) {
+    if (works_on(b, m, machine)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Machines take turns; false: nobody runs. */
+static bool choose_machine(const mk_batch *b, mk_batch_machine last, mk_batch_machine *out) {
+  for (uint32_t i = 1; i <= MK_MACHINES; i++) {
+    *out = (mk_batch_machine)((last + i) % MK_MACHINES);
+    if (has_work(b, *out)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Those who take part, in the order of arrival: of a program of one slot the first one alone. */
+static uint32_t collect(mk_batch *b, mk_batch_machine machine, outlook *part) {
+  uint32_t count = 0, most = b->sides[machine].slots;
+  for (mk_member *m = b->members; m != NULL && count < most; m = m->next) {
+    if (works_on(b, m, machine)) {
+      part[count++] = (outlook){.member = m, .position = m->computed};
+    }
+  }
+  return count;
+}
+
+/* Rows that it could have in one step: all tokens that are known, or the one that the step before chooses. */
+static uint32_t rows_wanted(const mk_batch *b, mk_batch_machine machine, const outlook *o) {
+  uint32_t rows = 1;
+  while (o->position + rows < o->member->known && mk_member_machine(b, o->member, o->position + rows) == machine) {
+    rows++;
+  }
+  return rows;
+}
+
+static mk_step_row next_row(const mk_batch *b, outlook *o, uint32_t slot) {
+  const mk_member *m = o->member;
+  uint32_t at = o->position++;
+  return (mk_step_row){.slot = slot,
+                       .position = at + b->options.position_shift,
+                       .token = at < m->known ? m->tokens[at] : MK_TOKEN_CHOSEN,
+                       .flags = MK_ROW_ACTIVE | (at < m->sequence.prompt_count ? (uint32_t)MK_ROW_PROMPT : 0) |
+                                (at + 1 >= m->known ? (uint32_t)MK_ROW_CHOOSES : 0)};
+}
+
+/* Somebody waits, and there is a slot. */
+static bool somebody_could_begin(const mk_batch *b) {
+  bool free_slot = false, waits = false;
+  for (uint32_t slot = 0; slot < b->blocks.options.slots; slot++) {
+    free_slot = free_slot || b->owner[slot] == NULL;
+  }
+  for (const mk_member *m = b->members; m != NULL && free_slot; m = m->next) {
+    waits = waits || m->slot == MK_NO_SLOT;
+  }
+  return waits;
+}
+
+/* Whether there is a step after this one: nobody has come to its end, or to positions of another machine, and no prompt has become known that
+ * somebody may wait for. */
+static bool goes_on(const mk_batch *b, mk_batch_machine machine, const outlook *o, uint32_t before) {
+  const mk_member *m = o->member;
+  uint32_t prompt = (uint32_t)m->sequence.prompt_count;
+  return o->position + 1 < m->limit && mk_member_machine(b, m, o->position) == machine &&
+         !(before < prompt && o->position >= prompt && somebody_could_begin(b));
+}
+
+/* A row for everybody, and what is left for those that have more to compute; false: the launch ends with this step. */
+static bool plan_step(const mk_batch *b, mk_batch_machine machine, outlook *part, uint32_t count, mk_step_row *rows) {
+  const mk_batch_side *side = &b->sides[machine];
+  uint32_t line = 0, spare = side->rows - count;
+  bool more = true;
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t before = part[i].position, extra = rows_wanted(b, machine, &part[i]) - 1;
+    extra = extra < spare ? extra : spare;
+    spare -= extra;
+    for (uint32_t n = 0; n < 1 + extra; n++) {
+      rows[line++] = next_row(b, &part[i], side->slots > 1 ? part[i].member->slot : 0);
+    }
+    more = more && goes_on(b, machine, &part[i], before);
+  }
+  for (; line < side->rows; line++) {
+    rows[line] = (mk_step_row){0};
+  }
+  return more;
+}
+
+/* Steps that a launch may have so that the other machines do not wait too long. */
+static uint32_t most_steps(const mk_batch *b, mk_batch_machine machine) {
+  const mk_batch_side *side = &b->sides[machine];
+  uint32_t most = side->buffers.steps;
+  for (uint32_t other = 0; other < MK_MACHINES; other++) {
+    if (other != (uint32_t)machine && has_work(b, (mk_batch_machine)other)) {
+      uint32_t turn = machine == MK_MACHINE_PROMPTS ? (b->options.prompt_tokens + side->rows - 1) / side->rows
+                                                    : b->options.decode_steps;
+      most = turn < most ? turn : most;
+    }
+  }
+  return most;
+}
+
+static bool hold_blocks(mk_batch *b, const outlook *part, uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) {
+    if (!mk_blocks_hold(&b->blocks, part[i].member->slot, part[i].position + b->options.position_shift)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/* As far as there are blocks; false: there are none for the first step. */
+static bool plan_launch(mk_batch *b, mk_batch_machine machine) {
+  outlook part[MK_MAX_ROWS];
+  const mk_batch_side *side = &b->sides[machine];
+  uint32_t count = collect(b, machine, part), most = most_steps(b, machine), steps = 0;
+  bool more = true;
+  while (more && steps < most) {
+    more = plan_step(b, machine, part, count, side->plan + (size_t)steps * side->rows);
+    if (!hold_blocks(b, part, count)) {
+      break;
+    }
+    steps++;
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    part[i].member->takes_part = steps != 0;
+  }
+  b->lead = side->slots == 1 ? part[0].member : NULL;
+  uint32_t row = b->lead != NULL ? b->lead->slot : 0;
+  b->launch = (mk_launch){.machine = machine,
+                          .plan = side->plan,
+                          .table = b->blocks.table + (size_t)row * b->blocks.options.columns,
+                          .steps = steps};
+  return steps != 0;
+}
+
+void mk_batch_plan(mk_batch *b, mk_launch *launch) {
+  mk_batch_machine last = b->launch.machine, machine;
+  settle(b);
+  mk_batch_admit(b);
+  b->launch.steps = 0;
+  b->taken = 0;
+  while (choose_machine(b, last, &machine) && !plan_launch(b, machine)) {
+    mk_batch_preempt(b);
+  }
+  b->lost = false;
+  b->counters.launches += b->launch.steps != 0;
+  *launch = b->launch;
+}
+
+/* ---- What comes of it ---- */
+
+static void take_choice(mk_batch *b, mk_member *m, uint32_t result, const float *logits) {
+  if ((result & MK_RESULT_NAN) != 0) {
+    mk_member_end(b, m, MK_ENDED_FAILED,
+                  mk_error(MK_ERR_DEVICE, "the logits at position %u are not numbers (NaN)", m->computed - 1));
+    return;
+  }
+  m->tokens[m->known++] = result;
+  if (!m->calls.token(m->calls.user, m->tag, result, logits) || m->known == m->limit) {
+    mk_member_end(b, m, MK_ENDED_WHOLE, MK_OK);
+  } else if (m->known + 1 == m->limit) {
+    mk_blocks_free_early(&b->blocks, m->slot);
+  }
+}
+
+bool mk_batch_take(mk_batch *b, uint32_t step, const uint32_t *results, const float *logits) {
+  const mk_batch_side *side = &b->sides[b->launch.machine];
+  uint32_t vocab = side->program->ranges.token.high + 1;
+  b->taken = step + 1;
+  b->counters.steps++;
+  for (uint32_t line = 0; line < side->rows; line++) {
+    const mk_step_row *row = &b->launch.plan[(size_t)step * side->rows + line];
+    mk_member *m = side->slots == 1 ? b->lead : b->owner[row->slot];
+    if ((row->flags & MK_ROW_ACTIVE) == 0 || m == NULL || !m->takes_part) {
+      continue;
+    }
+    m->computed = row->position - b->options.position_shift + 1;
+    b->prompt_done += (row->flags & (MK_ROW_PROMPT | MK_ROW_CHOOSES)) == MK_ROW_PROMPT;
+    if ((row->flags & MK_ROW_CHOOSES) != 0) {
+      take_choice(b, m, results[line], logits == NULL ? NULL : logits + (size_t)line * vocab);
+    }
+  }
+  return !b->lost && !(b->arrived && somebody_could_begin(b));
+}
+
+bool mk_batch_slot(const mk_batch *b, uint32_t slot, mk_slot_view *out) {
+  const mk_member *m = b->sides[b->launch.machine].slots == 1 ? b->lead : b->owner[slot];
+  if (m == NULL || !m->takes_part) {
+    return false;
+  }
+  *out = (mk_slot_view){.sampling = m->sequence.sampling,
+                        .tokens = m->tokens,
+                        .count = m->known,
+                        .prompt_count = (uint32_t)m->sequence.prompt_count,
+                        .computed = m->computed,
+                        .fresh = m->fresh,
+                        .went_on = m->went_on};
+  return true;
+}

@@ -1,0 +1,275 @@
+/* An engine at work: launches of its batch, on whichever of its machines has its turn. See engine_internal.h. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/engine_internal.h"
+#include "scheduler/compile.h"
+
+typedef struct at_work { /* a launch */
+  mk_engine *engine;
+  const mk_launch *launch;
+  uint32_t rows; /* of its program */
+  uint32_t results[MK_PROMPT_ROWS];
+} at_work;
+
+static const mk_program *program_of(const mk_engine *engine, mk_batch_machine machine) {
+  return machine == MK_MACHINE_MAIN      ? engine->program
+         : machine == MK_MACHINE_PROMPTS ? engine->prompts.program
+                                         : engine->one_row.program;
+}
+
+/* NULL: it is the CPU. */
+static mk_gpu *gpu_of(const mk_engine *engine, mk_batch_machine machine) {
+  return machine == MK_MACHINE_MAIN      ? engine->gpu
+         : machine == MK_MACHINE_PROMPTS ? engine->prompts.gpu
+                                         : engine->one_row.gpu;
+}
+
+mk_status mk_engine_open_batch(mk_engine *engine, const mk_engine_options *options) {
+  const uint64_t kept = options->prefix_tokens / MK_BLOCK_TOKENS;
+  const mk_batch_options batch = {
+      .programs = {[MK_MACHINE_MAIN] = engine->program,
+                   [MK_MACHINE_PROMPTS] = engine->prompts.program,
+                   [MK_MACHINE_ONE_ROW] = engine->one_row.program},
+      .kept_blocks = kept < UINT32_MAX ? (uint32_t)kept : UINT32_MAX,
+      .prompt_tokens = options->prompt_tokens,
+      .decode_steps = options->decode_steps,
+      .position_shift = options->tamper == NULL ? 0 : options->tamper->position_shift,
+      .fault = options->tamper == NULL ? MK_BLOCKS_SOUND : options->tamper->blocks,
+      .clock = options->clock,
+      .clock_user = options->clock_user,
+  };
+  return mk_batch_new(&batch, &engine->batch);
+}
+
+/* ---- A launch ---- */
+
+/* What comes from outside, at the boundary of a step. */
+static void look_around(mk_engine *engine) {
+  if (engine->poll != NULL) {
+    engine->poll(engine->poll_user);
+  }
+  mk_batch_expire(engine->batch);
+}
+
+/* Results of a step; false: the launch had better end. */
+static bool take_step(mk_engine *engine, uint32_t step, const uint32_t *results, const float *logits) {
+  uint64_t done, total, before = engine->prompts_told;
+  if (mk_engine_cancelled(engine)) {
+    return false;
+  }
+  look_around(engine);
+  bool more = mk_batch_take(engine->batch, step, results, logits);
+  mk_batch_prompts(engine->batch, &done, &total);
+  engine->prompts_told = done;
+  if (done != before && engine->prompt_progress != NULL) {
+    engine->prompt_progress(engine->progress_user, done, total);
+  }
+  return more && !mk_engine_cancelled(engine);
+}
+
+static bool on_step(void *user, uint32_t step, const uint32_t *results) {
+  const at_work *w = user;
+  mk_engine *engine = w->engine;
+  const float *logits = engine->cpu == NULL ? NULL : mk_cpu_memory(engine->cpu, (size_t)engine->logits);
+  return take_step(engine, step, results, logits);
+}
+
+static bool keep_results(void *user, uint32_t step, const uint32_t *results) {
+  at_work *w = user;
+  (void)step;
+  memcpy(w->results, results, w->rows * sizeof *results);
+  return !mk_engine_cancelled(w->engine);
+}
+
+/* The steps of a launch up to the first one in which a row chooses. */
+static uint32_t steps_to_choice(const mk_launch *launch, uint32_t rows) {
+  for (uint32_t i = 0; i < launch->steps * rows; i++) {
+    if ((launch->plan[i].flags & MK_ROW_CHOOSES) != 0) {
+      return i / rows + 1;
+    }
+  }
+  return launch->steps;
+}
+
+/* Of the rows of a step, from the first that chooses to the last. */
+static mk_status read_logits(at_work *w, mk_gpu *gpu, uint32_t step) {
+  size_t buffer = (size_t)MK_OPERAND_BUFFER(program_of(w->engine, w->launch->machine), HEAD, logits);
+  uint32_t first = w->rows, end = 0;
+  for (uint32_t line = 0; line < w->rows; line++) {
+    if ((w->launch->plan[(size_t)step * w->rows + line].flags & MK_ROW_CHOOSES) != 0) {
+      first = line < first ? line : first;
+      end = line + 1;
+    }
+  }
+  uint64_t at = (uint64_t)first * w->engine->config.vocab, bytes = sizeof *w->engine->logits_copy;
+  return end == 0 ? MK_OK
+                  : mk_gpu_read(gpu, buffer, at * bytes, w->engine->logits_copy + at,
+                                (uint64_t)(end - first) * w->engine->config.vocab * bytes);
+}
+
+/* Logits are to be had of a launch's last step, so that is one in which rows choose. */
+static mk_status run_with_logits(at_work *w, mk_gpu *gpu) {
+  mk_engine *engine = w->engine;
+  uint32_t steps = steps_to_choice(w->launch, w->rows);
+  MK_TRY(mk_gpu_run_plan(gpu, w->launch->plan, steps, keep_results, w));
+  MK_TRY(read_logits(w, gpu, steps - 1));
+  for (uint32_t step = 0; step < steps && !mk_engine_cancelled(engine); step++) {
+    (void)take_step(engine, step, w->results, engine->logits_copy); /* none before the last one chooses */
+  }
+  return MK_OK;
+}
+
+/* How often its slot has seen each token: those in the prompt by a mark. */
+static mk_status write_counts(mk_engine *engine, const mk_slot_view *view) {
+  uint32_t *counts, vocab = engine->config.vocab;
+  MK_TRY(mk_alloc(vocab, sizeof *counts, &counts));
+  for (uint32_t i = 0; i < view->computed; i++) {
+    uint32_t *count = &counts[view->tokens[i]];
+    *count = i < view->prompt_count ? *count | MK_COUNT_PROMPT : *count + 1;
+  }
+  mk_status status = mk_engine_write(engine, (size_t)engine->counts, 0, counts, vocab * sizeof *counts);
+  mk_free(counts);
+  return status;
+}
+
+/* What a sampling program knows of the sequence that begins. */
+static mk_status prepare_sampling(mk_engine *engine) {
+  mk_slot_view view;
+  if (engine->counts < 0 || !mk_batch_slot(engine->batch, 0, &view)) {
+    return MK_OK;
+  }
+  if (view.fresh && view.sampling != NULL) {
+    MK_TRY(mk_engine_set_sampling(engine, view.sampling));
+  }
+  return view.fresh || view.went_on ? write_counts(engine, &view) : MK_OK;
+}
+
+/* The window of the launch at hand. */
+static mk_status arm_recorder(mk_engine *engine, const mk_launch *launch) {
+  const mk_trace_window *w = &engine->trace;
+  uint32_t first = w->first == MK_FIRST_GENERATED ? steps_to_choice(launch, 1) - 1 : w->first;
+  if (w->steps == 0) {
+    return MK_OK;
+  }
+  return engine->gpu != NULL ? mk_gpu_trace_on(engine->gpu, first, w->steps, w->records)
+                             : mk_cpu_trace_on(engine->cpu, first, w->steps, w->records);
+}
+
+static mk_status run_launch(mk_engine *engine, const mk_launch *launch) {
+  const mk_program *program = program_of(engine, launch->machine);
+  mk_gpu *gpu = gpu_of(engine, launch->machine);
+  size_t table = (size_t)MK_OPERAND_BUFFER(program, ATTENTION, table);
+  uint64_t bytes = program->buffers[table].bytes;
+  at_work w = {.engine = engine, .launch = launch, .rows = mk_program_rows(program)};
+  MK_TRY(arm_recorder(engine, launch));
+  MK_TRY(prepare_sampling(engine));
+  if (gpu == NULL) {
+    MK_TRY(mk_engine_write(engine, table, 0, launch->table, bytes));
+    return mk_cpu_run_plan(engine->cpu, launch->plan, launch->steps, on_step, &w);
+  }
+  MK_TRY(mk_gpu_write(gpu, table, 0, launch->table, bytes));
+  return engine->want_logits ? run_with_logits(&w, gpu)
+                             : mk_gpu_run_plan(gpu, launch->plan, launch->steps, on_step, &w);
+}
+
+/* A machine of one row ends a run whose logits were not numbers, and is not cleared: that is one sequence's own affair. */
+static bool is_own_failure(const mk_engine *engine, const mk_launch *launch, mk_status status) {
+  return launch->machine == MK_MACHINE_ONE_ROW && status == MK_ERR_DEVICE &&
+         mk_gpu_generation(engine->one_row.gpu) != 0;
+}
+
+static mk_status fail(mk_engine *engine, const mk_launch *launch, mk_status status) {
+  enum { MESSAGE = 4096 };
+  char message[MESSAGE]; /* callbacks may leave another one */
+  bool own = is_own_failure(engine, launch, status);
+  snprintf(message, sizeof message, "%s", mk_error_message());
+  mk_batch_fail(engine->batch, status, !own);
+  return own ? MK_OK : mk_error(status, "%s", message);
+}
+
+mk_status mk_engine_step(mk_engine *engine, size_t *left) {
+  mk_launch launch;
+  mk_status status = MK_OK;
+  look_around(engine);
+  mk_batch_plan(engine->batch, &launch);
+  if (launch.steps != 0) {
+    status = run_launch(engine, &launch);
+    status = status == MK_OK ? MK_OK : fail(engine, &launch, status);
+  }
+  *left = mk_batch_left(engine->batch);
+  return status;
+}
+
+/* ---- Sequences ---- */
+
+mk_status mk_engine_submit(mk_engine *engine, const mk_sequence *sequence, const mk_sequence_calls *calls, size_t tag,
+                           uint64_t *id) {
+  return mk_batch_add(engine->batch, sequence, calls, tag, id);
+}
+
+bool mk_engine_cancel(mk_engine *engine, uint64_t id) { return mk_batch_cancel(engine->batch, id); }
+
+void mk_engine_count(const mk_engine *engine, mk_batch_counters *out) { mk_batch_count(engine->batch, out); }
+
+/* Until all have ended, or the machine fails: of a program of one slot that is told to its sequence, and the next one begins. */
+static mk_status run_all(mk_engine *engine) {
+  const bool one_slot = mk_program_slots(engine->program) == 1;
+  mk_status status = MK_OK;
+  size_t left = mk_batch_left(engine->batch);
+  while (left != 0 && !mk_engine_cancelled(engine) && (status == MK_OK || one_slot)) {
+    size_t before = left;
+    status = mk_engine_step(engine, &left);
+    if (status != MK_OK && left == before) {
+      break; /* nobody was there to be told */
+    }
+  }
+  mk_batch_drop(engine->batch);
+  return one_slot && left == 0 ? MK_OK : status;
+}
+
+mk_status mk_engine_generate_all(mk_engine *engine, const mk_sequence *sequences, size_t count,
+                                 const mk_sequence_calls *calls) {
+  for (size_t i = 0; i < count; i++) {
+    mk_sequence s = sequences[i];
+    s.alone = s.alone || mk_program_slots(engine->program) == 1; /* whoever comes, it has no company */
+    mk_status status = mk_engine_submit(engine, &s, calls, i, NULL);
+    if (status == MK_ERR_USAGE) {
+      calls->ended(calls->user, i, status);
+    } else if (status != MK_OK) {
+      mk_batch_drop(engine->batch);
+      return status;
+    }
+  }
+  return run_all(engine);
+}
+
+typedef struct alone { /* the only sequence */
+  mk_token_fn fn;
+  void *user;
+  mk_status status;
+  char message[512];
+} alone;
+
+static bool alone_token(void *user, size_t sequence, uint32_t token, const float *logits) {
+  alone *a = user;
+  (void)sequence;
+  return a->fn(a->user, token, logits);
+}
+
+static void alone_ended(void *user, size_t sequence, mk_status status) {
+  alone *a = user;
+  (void)sequence;
+  a->status = status;
+  snprintf(a->message, sizeof a->message, "%s", mk_error_message());
+}
+
+mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t prompt_count, size_t n_predict,
+                             mk_token_fn fn, void *user) {
+  alone a = {.fn = fn, .user = user};
+  const mk_sequence sequence = {.prompt = prompt, .prompt_count = prompt_count, .n_predict = n_predict, .alone = true};
+  const mk_sequence_calls calls = {.token = alone_token, .ended = alone_ended, .user = &a};
+  MK_TRY(mk_engine_submit(engine, &sequence, &calls, 0, NULL));
+  MK_TRY(run_all(engine));
+  return a.status == MK_OK ? MK_OK : mk_error(a.status, "%s", a.message);
+}

@@ -1,0 +1,590 @@
+/* The batch without a machine: who begins when, who gets which rows and blocks, and when a launch ends. (What comes of it: test_rows.c and
+ * test_schedules.c.) */
+#include "engine/batch.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/blocks.h"
+#include "models/llama.h"
+#include "models/synth.h"
+#include "scheduler/compile.h"
+
+enum { ROWS = 8, CONTEXT = 512, MOST = 120, TOKEN = 7 };
+
+static mk_program *compile(uint32_t rows, uint32_t blocks) {
+  mk_config config;
+  mk_graph *graph;
+  mk_program *program;
+  mk_compile_options options = {.sms = 3, .max_seq = CONTEXT, .rows = rows, .blocks = blocks};
+  cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
+  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
+  cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
+  mk_graph_free(graph);
+  return program;
+}
+
+typedef struct rig {
+  mk_program *programs[MK_MACHINES];
+  mk_batch *batch;
+  mk_launch launch;
+  uint32_t prompt[CONTEXT];
+  double time;
+  size_t count;                                         /* sequences so far */
+  size_t tokens[MOST], stops[MOST], order[MOST], ended; /* stops: 0: never */
+  mk_status status[MOST];
+  mk_sequence_report reports[MOST];
+  uint64_t ids[MOST];
+} rig;
+
+static bool on_token(void *user, size_t sequence, uint32_t token, const float *logits) {
+  rig *r = user;
+  (void)token;
+  cr_assert_null(logits);
+  return ++r->tokens[sequence] != r->stops[sequence];
+}
+
+static void on_end(void *user, size_t sequence, mk_status status) {
+  rig *r = user;
+  r->status[sequence] = status;
+  r->order[r->ended++] = sequence;
+}
+
+static double time_of(void *user) { return ((rig *)user)->time; }
+
+typedef struct kinds { /* of a rig */
+  uint32_t blocks, kept;
+  bool prompts, one_row;
+  mk_blocks_fault fault;
+} kinds;
+
+static void start(rig *r, kinds k) {
+  *r = (rig){.programs = {[MK_MACHINE_MAIN] = compile(ROWS, k.blocks)}};
+  uint32_t blocks = r->programs[0]->ranges.block.high + 1;
+  r->programs[MK_MACHINE_PROMPTS] = k.prompts ? compile(MK_PROMPT_ROWS, blocks) : NULL;
+  r->programs[MK_MACHINE_ONE_ROW] = k.one_row ? compile(1, blocks) : NULL;
+  mk_batch_options options = {.kept_blocks = k.kept, .fault = k.fault, .clock = time_of, .clock_user = r};
+  for (uint32_t i = 0; i < MK_MACHINES; i++) {
+    options.programs[i] = r->programs[i];
+  }
+  for (uint32_t i = 0; i < CONTEXT; i++) {
+    r->prompt[i] = i;
+  }
+  cr_assert_eq(mk_batch_new(&options, &r->batch), MK_OK, "%s", mk_error_message());
+}
+
+static mk_status try_add(rig *r, mk_sequence s) {
+  const mk_sequence_calls calls = {.token = on_token, .ended = on_end, .user = r};
+  cr_assert_lt(r->count, MOST);
+  s.prompt = s.prompt == NULL ? r->prompt : s.prompt;
+  s.report = &r->reports[r->count];
+  mk_status status = mk_batch_add(r->batch, &s, &calls, r->count, &r->ids[r->count]);
+  r->count += status == MK_OK;
+  return status;
+}
+
+static void add(rig *r, mk_sequence s) { cr_assert_eq(try_add(r, s), MK_OK, "%s", mk_error_message()); }
+
+static void add_all(rig *r, const size_t *prompts, const size_t *predicts, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    add(r, (mk_sequence){.prompt_count = prompts[i], .n_predict = predicts[i]});
+  }
+}
+
+static void stop(rig *r) {
+  mk_batch_free(r->batch);
+  for (uint32_t i = 0; i < MK_MACHINES; i++) {
+    mk_program_free(r->programs[i]);
+  }
+}
+
+static uint32_t rows_in(const rig *r) { return mk_program_rows(r->programs[r->launch.machine]); }
+
+static void plan(rig *r) {
+  mk_batch_plan(r->batch, &r->launch);
+  if (r->launch.steps != 0) {
+    cr_assert_eq(mk_plan_check(r->programs[r->launch.machine], r->launch.plan, r->launch.steps, r->launch.table), MK_OK,
+                 "%s", mk_error_message());
+  }
+}
+
+/* A step of the launch at hand: every row that chooses chooses `choice`. */
+static bool take(rig *r, uint32_t step, uint32_t choice) {
+  uint32_t results[MK_PROMPT_ROWS], rows = rows_in(r);
+  for (uint32_t line = 0; line < rows; line++) {
+    bool chooses = (r->launch.plan[step * rows + line].flags & MK_ROW_CHOOSES) != 0;
+    results[line] = chooses ? choice : MK_CANDIDATE_NONE;
+  }
+  return mk_batch_take(r->batch, step, results, NULL);
+}
+
+/* Plans a launch and runs it. Gives the steps that were run. */
+static uint32_t launch(rig *r) {
+  uint32_t step = 0;
+  plan(r);
+  for (bool more = true; more && step < r->launch.steps; step++) {
+    more = take(r, step, TOKEN);
+  }
+  return step;
+}
+
+static void run_all(rig *r) {
+  while (launch(r) != 0) {
+  }
+}
+
+static uint32_t rows_of(const rig *r, uint32_t step, uint32_t slot) {
+  uint32_t count = 0, rows = rows_in(r);
+  for (uint32_t line = 0; line < rows; line++) {
+    const mk_step_row *row = &r->launch.plan[step * rows + line];
+    count += (row->flags & MK_ROW_ACTIVE) != 0 && row->slot == slot;
+  }
+  return count;
+}
+
+Test(batch, first_come_first_served_and_a_row_for_everybody) {
+  rig r;
+  start(&r, (kinds){0});
+  add_all(&r, (const size_t[]){3, 20, 9}, (const size_t[]){10, 10, 10}, 3);
+  plan(&r);
+  const uint32_t want[][3] = {{3, 4, 1}, {1, 6, 1}, {1, 6, 1}, {1, 4, 3}, {1, 1, 3}, {1, 1, 1}};
+  for (uint32_t step = 0; step < sizeof want / sizeof want[0]; step++) {
+    for (uint32_t slot = 0; slot < 3; slot++) {
+      cr_assert_eq(rows_of(&r, step, slot), want[step][slot], "step %u: slot %u has %u rows", step, slot,
+                   rows_of(&r, step, slot));
+    }
+  }
+  stop(&r);
+}
+
+Test(batch, a_launch_ends_with_a_sequence_and_the_next_takes_its_slot) {
+  rig r;
+  start(&r, (kinds){0});
+  for (size_t i = 0; i < 12; i++) {
+    add(&r, (mk_sequence){.prompt_count = 1, .n_predict = i == 3 ? 4 : 20});
+  }
+  r.stops[5] = 2;
+  cr_assert_eq(launch(&r), 2); /* sequence 5 stops by itself */
+  cr_assert_eq(r.launch.steps, 4, "sequence 3 has four tokens to go");
+  cr_assert_eq(launch(&r), 2);
+  cr_assert_eq(rows_of(&r, 0, 5), 1, "sequence 8 has slot 5");
+  run_all(&r);
+  cr_assert_eq(r.ended, 12);
+  for (size_t i = 0; i < 12; i++) {
+    cr_assert_eq(r.status[i], MK_OK);
+    cr_assert_eq(r.reports[i].how, MK_ENDED_WHOLE);
+    cr_assert_eq(r.tokens[i], i == 3 ? 4 : i == 5 ? 2 : 20, "sequence %zu has %zu tokens", i, r.tokens[i]);
+  }
+  cr_assert_eq(r.order[0], 5);
+  cr_assert_eq(r.order[1], 3);
+  stop(&r);
+}
+
+Test(batch, an_arrival_ends_the_launch_where_there_is_a_slot) {
+  rig r;
+  start(&r, (kinds){0});
+  add_all(&r, (const size_t[]){1, 1}, (const size_t[]){40, 40}, 2);
+  plan(&r);
+  cr_assert(take(&r, 0, TOKEN));
+  add(&r, (mk_sequence){.prompt_count = 5, .n_predict = 40});
+  cr_assert_not(take(&r, 1, TOKEN), "it can begin");
+  plan(&r);
+  cr_assert_eq(rows_of(&r, 0, 2), 5, "in the next launch");
+  cr_assert(mk_batch_cancel(r.batch, r.ids[0]));
+  cr_assert_not(take(&r, 0, TOKEN), "one is gone");
+  cr_assert_eq(r.reports[0].how, MK_ENDED_CANCELLED);
+  cr_assert_eq(r.tokens[0], 2, "what its row chose after that is nobody's");
+  cr_assert_not(mk_batch_cancel(r.batch, r.ids[0]), "once");
+  while (r.count < 12) {
+    add(&r, (mk_sequence){.prompt_count = 1, .n_predict = 30});
+  }
+  plan(&r);
+  cr_assert(take(&r, 0, TOKEN), "those who wait find no slot");
+  cr_assert(mk_batch_cancel(r.batch, r.ids[11]));
+  cr_assert(take(&r, 1, TOKEN), "it had no part in the launch");
+  stop(&r);
+}
+
+/* Nothing that has no room can be asked for. */
+Test(batch, what_can_never_be_is_refused_at_once) {
+  rig r;
+  start(&r, (kinds){.blocks = 3});
+  cr_assert_eq(mk_batch_context(r.batch), 192);
+  cr_assert_eq(try_add(&r, (mk_sequence){.prompt_count = 0, .n_predict = 1}), MK_ERR_USAGE);
+  cr_assert_eq(try_add(&r, (mk_sequence){.prompt_count = 193, .n_predict = 1}), MK_ERR_USAGE);
+  cr_assert_str_eq(mk_error_message(), "the prompt has 193 tokens; the KV cache holds 192");
+  cr_assert_eq(try_add(&r, (mk_sequence){.prompt_count = CONTEXT + 1, .n_predict = 1}), MK_ERR_USAGE);
+  const uint32_t bad[] = {1, 99999};
+  cr_assert_eq(try_add(&r, (mk_sequence){.prompt = bad, .prompt_count = 2, .n_predict = 1}), MK_ERR_USAGE);
+  add(&r, (mk_sequence){.prompt_count = 190, .n_predict = 50});
+  add(&r, (mk_sequence){.prompt_count = 192, .n_predict = 50});
+  add(&r, (mk_sequence){.prompt_count = 5, .n_predict = 0});
+  run_all(&r);
+  cr_assert_eq(r.tokens[0], 2, "as far as the cache goes");
+  cr_assert_eq(r.tokens[1] + r.tokens[2], 0);
+  cr_assert_eq(r.ended, 3);
+  stop(&r);
+}
+
+/* Four blocks: the third one waits for the space of its prompt, and for one block each that the others may need. */
+Test(batch, who_finds_no_blocks_waits) {
+  rig r;
+  start(&r, (kinds){.blocks = 4});
+  add_all(&r, (const size_t[]){64, 60, 128}, (const size_t[]){3, 6, 2}, 3);
+  plan(&r);
+  cr_assert_eq(rows_of(&r, 0, 2), 0);
+  run_all(&r);
+  for (size_t i = 0; i < 3; i++) {
+    cr_assert_eq(r.status[i], MK_OK);
+    cr_assert_eq(r.reports[i].preemptions, 0);
+  }
+  cr_assert_eq(r.order[2], 2);
+  stop(&r);
+}
+
+/* Both grow into a block of which there is one: the launch goes as far as both get, then the younger one gives its own back, and comes again with all
+ * its tokens. */
+Test(batch, the_youngest_gives_way_and_comes_again) {
+  rig r;
+  mk_batch_counters counters;
+  start(&r, (kinds){.blocks = 4});
+  add_all(&r, (const size_t[]){60, 62, 1}, (const size_t[]){100, 90, 1}, 3);
+  plan(&r);
+  cr_assert_eq(rows_of(&r, 0, 2), 0, "there is no block to spare for it");
+  run_all(&r);
+  mk_batch_count(r.batch, &counters);
+  cr_assert_eq(counters.preemptions, 1);
+  cr_assert_eq(r.reports[1].preemptions, 1);
+  cr_assert_eq(r.tokens[0], 100);
+  cr_assert_eq(r.tokens[1], 90, "no token is told twice: %zu", r.tokens[1]);
+  cr_assert_eq(counters.blocks_in_use, 0);
+  stop(&r);
+}
+
+/* Its tokens are all known when it comes again: they are computed in chunks, and only the last one chooses. */
+Test(batch, what_was_generated_is_computed_again_in_chunks) {
+  rig r;
+  mk_batch_counters counters = {0};
+  start(&r, (kinds){.blocks = 3});
+  add_all(&r, (const size_t[]){30, 40}, (const size_t[]){162, 40}, 2);
+  while (counters.preemptions == 0) {
+    cr_assert_neq(launch(&r), 0);
+    mk_batch_count(r.batch, &counters);
+  }
+  uint32_t known = 40 + (uint32_t)r.tokens[1];
+  cr_assert_gt(known, 64);
+  while (r.ended == 0) {
+    cr_assert_neq(launch(&r), 0);
+  }
+  plan(&r);
+  cr_assert_eq(r.launch.plan[0].position, 0);
+  for (uint32_t i = 0; i < known; i++) { /* eight rows a step, none of them idle */
+    const mk_step_row *row = &r.launch.plan[i];
+    cr_assert_eq(row->position, i);
+    cr_assert_eq(row->token, i < 40 ? i : TOKEN);
+    cr_assert_eq(row->flags, MK_ROW_ACTIVE | (i < 40 ? (uint32_t)MK_ROW_PROMPT : 0) |
+                                 (i + 1 == known ? (uint32_t)MK_ROW_CHOOSES : 0));
+  }
+  for (uint32_t step = 0; step < r.launch.steps && take(&r, step, TOKEN); step++) {
+  }
+  run_all(&r);
+  cr_assert_eq(r.tokens[1], 40);
+  stop(&r);
+}
+
+/* ---- Order ---- */
+
+Test(batch, lower_priorities_first_and_nobody_is_overtaken_for_ever) {
+  rig r;
+  start(&r, (kinds){0});
+  for (size_t i = 0; i < ROWS; i++) { /* all slots are taken */
+    add(&r, (mk_sequence){.prompt_count = 1, .n_predict = 1});
+  }
+  add(&r, (mk_sequence){.prompt_count = 1, .n_predict = 1, .priority = 5});
+  const size_t patient = ROWS;
+  while (r.count + 1 < MOST) { /* two that are more urgent arrive for each that ends */
+    add(&r, (mk_sequence){.prompt_count = 1, .n_predict = 1, .priority = r.count % 3 == 0 ? -1 : 0});
+    (void)(r.count % ROWS == 0 ? launch(&r) : 0);
+  }
+  run_all(&r);
+  size_t place = 0, later = 0;
+  while (r.order[place] != patient) {
+    later += r.order[place++] > patient;
+  }
+  cr_assert_geq(later, MK_MOST_OVERTAKEN - ROWS, "%zu came after it and went before", later);
+  cr_assert_leq(later, MK_MOST_OVERTAKEN + ROWS, "%zu came after it and went before", later);
+  for (size_t i = ROWS + 1; i + 1 < r.ended; i++) { /* within what waited together, by priority */
+    cr_assert(r.reports[r.order[i]].begun);
+  }
+  stop(&r);
+}
+
+Test(batch, deadlines_of_waiting_and_of_all) {
+  rig r;
+  start(&r, (kinds){0});
+  for (size_t i = 0; i < ROWS; i++) {
+    add(&r, (mk_sequence){.prompt_count = 1, .n_predict = 60, .begin_by = 1, .end_by = i == 2 ? 5 : 0});
+  }
+  add(&r, (mk_sequence){.prompt_count = 1, .n_predict = 60, .begin_by = 3});
+  add(&r, (mk_sequence){.prompt_count = 1, .n_predict = 60});
+  plan(&r);
+  r.time = 2;
+  mk_batch_expire(r.batch);
+  cr_assert_eq(r.ended, 0, "they have begun");
+  r.time = 3;
+  mk_batch_expire(r.batch);
+  cr_assert_eq(r.ended, 1);
+  cr_assert_eq(r.order[0], ROWS);
+  cr_assert_eq(r.reports[ROWS].how, MK_ENDED_LATE);
+  cr_assert(take(&r, 0, TOKEN));
+  r.time = 5;
+  mk_batch_expire(r.batch);
+  cr_assert_eq(r.order[1], 2);
+  cr_assert_not(take(&r, 1, TOKEN));
+  cr_assert_eq(r.tokens[2], 1);
+  run_all(&r);
+  cr_assert_eq(r.ended, ROWS + 2);
+  stop(&r);
+}
+
+/* ---- Machines ---- */
+
+/* Prompts of more than 32 tokens are computed by their own machine, which takes turns with those that generate. */
+Test(batch, machines_take_turns) {
+  rig r;
+  start(&r, (kinds){.prompts = true});
+  add_all(&r, (const size_t[]){31, 3}, (const size_t[]){500, 500}, 2);
+  cr_assert_neq(launch(&r), 0);
+  cr_assert_eq(r.launch.machine, MK_MACHINE_MAIN);
+  r.stops[1] = r.tokens[1] + 1;
+  cr_assert_eq(launch(&r), 1);
+  static uint32_t other[CONTEXT];
+  for (uint32_t i = 0; i < CONTEXT; i++) {
+    other[i] = CONTEXT - 1 - i;
+  }
+  add(&r, (mk_sequence){.prompt = other, .prompt_count = 500, .n_predict = 3});
+  add(&r, (mk_sequence){.prompt = other + 1, .prompt_count = 40, .n_predict = 3});
+  const struct {
+    mk_batch_machine machine;
+    uint32_t steps;
+  } want[] = {{MK_MACHINE_PROMPTS, 8}, {MK_MACHINE_MAIN, 2}, {MK_MACHINE_PROMPTS, 1}};
+  for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+    cr_assert_eq(launch(&r), want[i].steps, "launch %zu: %u steps", i, r.launch.steps);
+    cr_assert_eq(r.launch.machine, want[i].machine, "launch %zu", i);
+  }
+  cr_assert_eq(r.tokens[2], 3);
+  cr_assert_eq(r.tokens[3], 1);
+  stop(&r);
+}
+
+Test(batch, a_decoder_waits_for_a_chunk_at_most) {
+  rig r;
+  mk_batch_options options = {.prompt_tokens = 128, .decode_steps = 3};
+  start(&r, (kinds){.prompts = true});
+  mk_batch_free(r.batch);
+  options.programs[MK_MACHINE_MAIN] = r.programs[MK_MACHINE_MAIN];
+  options.programs[MK_MACHINE_PROMPTS] = r.programs[MK_MACHINE_PROMPTS];
+  cr_assert_eq(mk_batch_new(&options, &r.batch), MK_OK);
+  add(&r, (mk_sequence){.prompt_count = 1, .n_predict = 500});
+  cr_assert_neq(launch(&r), 0);
+  add(&r, (mk_sequence){.prompt_count = 500, .n_predict = 3});
+  for (uint32_t i = 0; i < 4; i++) {
+    cr_assert_eq(launch(&r), 2, "chunk %u", i);
+    cr_assert_eq(r.launch.machine, MK_MACHINE_PROMPTS);
+    cr_assert_eq(launch(&r), i == 3 ? 2 : 3, "after chunk %u", i);
+    cr_assert_eq(r.launch.machine, MK_MACHINE_MAIN);
+  }
+  stop(&r);
+}
+
+/* Who is alone goes on in steps of one row; not a number ends it. */
+Test(batch, who_is_alone_goes_on_in_steps_of_one_row) {
+  rig r;
+  start(&r, (kinds){.prompts = true, .one_row = true});
+  add(&r, (mk_sequence){.prompt_count = 100, .n_predict = 200, .alone = true});
+  add(&r, (mk_sequence){.prompt_count = 10, .n_predict = 2, .alone = true});
+  cr_assert_eq(launch(&r), 2, "the prompt of the first");
+  cr_assert_eq(launch(&r), MK_DECODE_STEPS, "it goes on, and does not keep the other one waiting");
+  cr_assert_eq(r.launch.machine, MK_MACHINE_ONE_ROW);
+  cr_assert_eq(r.launch.plan[0].position, 100);
+  cr_assert_eq(r.launch.plan[0].token, TOKEN);
+  cr_assert_eq(launch(&r), 2, "eight rows a step");
+  cr_assert_eq(r.launch.machine, MK_MACHINE_MAIN);
+  plan(&r);
+  cr_assert_eq(r.launch.machine, MK_MACHINE_ONE_ROW);
+  cr_assert_eq(r.launch.steps, 200 - 1 - MK_DECODE_STEPS);
+  cr_assert_not(take(&r, 0, TOKEN | MK_RESULT_NAN));
+  cr_assert_eq(r.status[0], MK_ERR_DEVICE);
+  run_all(&r);
+  cr_assert_eq(r.tokens[1], 2);
+  stop(&r);
+}
+
+Test(batch, a_fault_ends_those_that_run) {
+  rig r;
+  start(&r, (kinds){.kept = 100});
+  for (size_t i = 0; i < ROWS + 3; i++) {
+    add(&r, (mk_sequence){.prompt_count = 100, .n_predict = 40});
+  }
+  cr_assert_neq(launch(&r), 0);
+  plan(&r);
+  size_t left = mk_batch_left(r.batch);
+  mk_batch_counters before, after;
+  mk_batch_count(r.batch, &before);
+  mk_batch_fail(r.batch, mk_error(MK_ERR_DEVICE, "a fault"), true);
+  mk_batch_count(r.batch, &after);
+  cr_assert_eq(mk_batch_left(r.batch), left - before.running);
+  cr_assert_eq(after.running + after.blocks_in_use + after.blocks_kept, 0);
+  run_all(&r);
+  cr_assert_eq(r.ended, ROWS + 3);
+  stop(&r);
+}
+
+/* ---- Blocks ---- */
+
+static mk_blocks blocks_of(uint32_t slots, uint32_t columns, uint32_t count, uint32_t kept) {
+  mk_blocks b;
+  const mk_blocks_options options = {
+      .slots = slots, .columns = columns, .block_tokens = 4, .count = count, .kept = kept, .seed = 3};
+  cr_assert_eq(mk_blocks_init(&b, &options), MK_OK);
+  return b;
+}
+
+Test(batch, blocks_go_and_come_back) {
+  mk_blocks b = blocks_of(2, 4, 5, 0);
+  cr_assert(mk_blocks_hold(&b, 0, 5));
+  cr_assert(mk_blocks_hold(&b, 1, 9));
+  cr_assert_eq(mk_blocks_available(&b), 0);
+  cr_assert(mk_blocks_hold(&b, 0, 8), "it has two");
+  cr_assert_not(mk_blocks_hold(&b, 0, 9));
+  uint32_t seen = 0;
+  for (uint32_t i = 0; i < 5; i++) {
+    seen |= 1u << b.table[i < 2 ? i : 4 + i - 2];
+  }
+  cr_assert_eq(seen, 31, "every block once");
+  uint32_t first = b.table[0];
+  mk_blocks_release(&b, 0);
+  cr_assert_eq(mk_blocks_available(&b), 2);
+  cr_assert(mk_blocks_hold(&b, 1, 13));
+  cr_assert_eq(b.table[7], first, "what came back goes first");
+  mk_blocks_free(&b);
+}
+
+static mk_known known_of(const uint32_t *tokens, uint32_t count, uint32_t prompt, uint8_t rest) {
+  return (mk_known){.tokens = tokens, .count = count, .origin = {.prompt_count = prompt, .prompt = 1, .rest = rest}};
+}
+
+/* Fills a slot with such a sequence, and lets it go. */
+static void pass(mk_blocks *b, uint32_t slot, const mk_known *s) {
+  (void)mk_blocks_begin(b, slot, s);
+  cr_assert(mk_blocks_hold(b, slot, s->count));
+  mk_blocks_learn(b, slot, s);
+  mk_blocks_release(b, slot);
+}
+
+Test(batch, known_blocks_are_found_by_tokens_and_by_how_they_were_computed) {
+  static const uint32_t one[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13},
+                        two[] = {1, 2, 3, 4, 5, 6, 7, 9, 9, 10, 11, 12};
+  mk_blocks b = blocks_of(2, 8, 8, 8);
+  const mk_known s = known_of(one, 12, 9, 2);
+  pass(&b, 0, &s);
+  cr_assert_eq(b.kept, 3);
+  const struct {
+    const uint32_t *tokens;
+    uint32_t count, prompt;
+    uint8_t rest;
+    uint32_t want;
+  } asks[] = {{one, 13, 9, 2, 3},  {one, 12, 9, 2, 2},     {one, 9, 9, 2, 2},  {one, 8, 8, 2, 1},
+              {one, 13, 10, 2, 2}, {one, 13, 13, 2, 2},    {one, 13, 9, 3, 2}, {one, 13, 0, 1, 2},
+              {two, 12, 9, 2, 1},  {one + 1, 12, 9, 2, 0}, {one, 13, 2, 2, 0}};
+  for (size_t i = 0; i < sizeof asks / sizeof asks[0]; i++) {
+    const mk_known ask = known_of(asks[i].tokens, asks[i].count, asks[i].prompt, asks[i].rest);
+    cr_assert_eq(mk_blocks_match(&b, &ask), asks[i].want, "ask %zu: %u blocks", i, mk_blocks_match(&b, &ask));
+  }
+  mk_blocks_forget(&b);
+  cr_assert_eq(mk_blocks_match(&b, &s), 0);
+  cr_assert_eq(mk_blocks_available(&b), 8);
+  mk_blocks_free(&b);
+}
+
+/* Both fill the same block at the same time: the second one's is given back for the first one's. */
+Test(batch, a_block_is_known_once) {
+  static const uint32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8};
+  mk_blocks b = blocks_of(2, 4, 6, 6);
+  const mk_known s = known_of(tokens, 8, 8, 2);
+  for (uint32_t slot = 0; slot < 2; slot++) {
+    cr_assert_eq(mk_blocks_begin(&b, slot, &s), 0);
+    cr_assert(mk_blocks_hold(&b, slot, 8));
+  }
+  for (uint32_t slot = 0; slot < 2; slot++) {
+    mk_blocks_learn(&b, slot, &s);
+  }
+  cr_assert_eq(mk_blocks_in_use(&b), 2);
+  cr_assert_eq(b.table[0], b.table[4]);
+  cr_assert_eq(b.table[1], b.table[5]);
+  mk_blocks_release(&b, 0);
+  cr_assert_eq(mk_blocks_in_use(&b), 2, "the other one still has them");
+  mk_blocks_release(&b, 1);
+  cr_assert_eq(b.kept, 2);
+  mk_blocks_free(&b);
+}
+
+Test(batch, the_oldest_is_given_up_first_and_never_before_what_follows_it) {
+  uint32_t tokens[3][12];
+  mk_blocks b = blocks_of(1, 8, 6, 5);
+  for (uint32_t i = 0; i < 36; i++) {
+    tokens[i / 12][i % 12] = i / 12 * 100 + i % 12;
+  }
+  const mk_known a = known_of(tokens[0], 12, 12, 2), c = known_of(tokens[1], 12, 12, 2);
+  pass(&b, 0, &a);
+  pass(&b, 0, &c);
+  cr_assert_eq(b.kept, 5, "five at most");
+  cr_assert_eq(mk_blocks_match(&b, &(mk_known){a.tokens, 13, a.origin}), 2, "its last block went");
+  pass(&b, 0, &(mk_known){a.tokens, 9, a.origin});
+  cr_assert(mk_blocks_hold(&b, 0, 12));
+  cr_assert_eq(mk_blocks_match(&b, &(mk_known){a.tokens, 13, a.origin}), 2, "it was used last");
+  cr_assert_eq(mk_blocks_match(&b, &(mk_known){c.tokens, 13, c.origin}), 1);
+  mk_blocks_release(&b, 0);
+  mk_blocks_free(&b);
+}
+
+/* ---- The prefix cache ---- */
+
+Test(batch, a_prompt_that_is_known_is_not_computed_again) {
+  rig r;
+  mk_batch_counters counters;
+  start(&r, (kinds){.kept = 100});
+  add(&r, (mk_sequence){.prompt_count = 200, .n_predict = 60});
+  run_all(&r);
+  add(&r, (mk_sequence){.prompt_count = 200, .n_predict = 2});
+  plan(&r);
+  cr_assert_eq(r.launch.plan[0].position, 192);
+  run_all(&r);
+  cr_assert_eq(r.reports[0].cached, 0);
+  cr_assert_eq(r.reports[1].cached, 192);
+  mk_batch_count(r.batch, &counters);
+  cr_assert_eq(counters.cached_tokens, 192);
+  cr_assert_eq(counters.asked_tokens, 400);
+  stop(&r);
+}
+
+/* Several choices of one request: the first computes the prompt, the others wait for it, and somebody else does not. */
+Test(batch, those_who_begin_alike_compute_it_once) {
+  rig r;
+  static const uint32_t other[] = {9, 8, 7};
+  start(&r, (kinds){.kept = 100});
+  for (size_t i = 0; i < 3; i++) {
+    add(&r, (mk_sequence){.prompt_count = 130, .n_predict = 5});
+  }
+  add(&r, (mk_sequence){.prompt = other, .prompt_count = 3, .n_predict = 50});
+  plan(&r);
+  cr_assert_eq(rows_of(&r, 0, 0) + rows_of(&r, 0, 1), ROWS);
+  cr_assert_eq(rows_of(&r, 0, 2), 0);
+  run_all(&r);
+  cr_assert_eq(r.reports[0].cached, 0);
+  cr_assert_eq(r.reports[1].cached, 128);
+  cr_assert_eq(r.reports[2].cached, 128);
+  cr_assert_eq(r.reports[3].cached, 0);
+  stop(&r);
+}
