@@ -161,7 +161,7 @@ typedef struct session {
   mk_answer last;
 } session;
 
-/* The engine has no memory of the turns before: the whole conversation is its prompt each time. */
+/* The whole conversation is the prompt of every turn; of what it begins with the engine knows whole blocks, and computes what has come since. */
 static mk_status answer(void *user, const char *text, size_t length, const char **said, size_t *said_length) {
   session *s = user;
   const mk_run_option *o = s->options;
@@ -191,6 +191,7 @@ static mk_status converse(const mk_run_option *o, const mk_config *config, uint3
   mk_engine_options engine_options = o->engine;
   engine_options.max_seq = context;
   engine_options.prompt_progress = mk_show_prompt;
+  engine_options.prefix_tokens = context;
   mk_run_rows(o, 1, context, &engine_options);
   mk_status status;
   MK_TRY_GOTO(mk_conversation_begin(o->model, o->system, o->date, &conversation), done);

@@ -59,8 +59,8 @@ enum {
 
 /* A buffer is a grid of tiles: rows x cols elements in tiles of tile_rows x tile_cols (the last ones may be partial).
  * MK_STORE_BLOCKS: row s stands for all tokens t of slot c with (t / span_tokens + c) % rows == s, column h for KV head h; the
- * physical block of tokens [64 b, 64 b + 64) of slot c is table[c][b], and a table names no block twice. A program of one row per step
- * has slot 0 alone. */
+ * physical block of tokens [64 b, 64 b + 64) of slot c is table[c][b]; a block that a launch fills is named once in all the table, one that it
+ * only reads once a slot (mk_plan_check). A program of one row per step has slot 0 alone. */
 typedef struct mk_buffer {
   char name[48];
   uint8_t kind;  /* mk_buffer_kind */

@@ -85,6 +85,34 @@ REFUSED(a_block_twice, "slot 2, entry 0 is block 5, which slot 0 has already", t
 REFUSED(a_block_twice_in_one_slot, "slot 0, entry 1 is block 3, which slot 0 has", table[1] = 3)
 REFUSED(a_block_that_is_not_there, "slot 0, entry 1 is block 7", table[1] = BLOCKS)
 
+/* Slot 2 goes on at position 64: its first block is read, as slot 0's is. */
+static void share_a_beginning(void) {
+  for (uint32_t i = 0; i < STEPS * ROWS; i++) {
+    mk_step_row *r = &plan[i / ROWS][i % ROWS];
+    r->position += r->slot == 2 && (r->flags & MK_ROW_ACTIVE) != 0 ? 64 : 0;
+  }
+  table[6] = 3;
+  table[7] = 0;
+}
+Test(plan, a_block_that_two_slots_read) {
+  share_a_beginning();
+  expect(STEPS, NULL);
+}
+REFUSED(a_block_that_one_reads_and_another_fills, "slot 2, entry 0 is block 5, which slot 0 has",
+        (share_a_beginning(), table[6] = 5))
+REFUSED(a_block_that_one_fills_and_another_reads, "slot 2, entry 1 is block 3, which slot 0 has",
+        (share_a_beginning(), table[6] = 1, table[7] = 3))
+REFUSED(a_block_that_a_slot_reads_and_fills, "slot 2, entry 1 is block 3, which slot 2 has",
+        (share_a_beginning(), table[7] = 3))
+REFUSED(a_block_that_a_slot_reads_twice, "slot 2, entry 1 is block 0, which slot 2 has", {
+  share_a_beginning();
+  for (uint32_t i = 0; i < STEPS * ROWS; i++) {
+    plan[i / ROWS][i % ROWS].position += plan[i / ROWS][i % ROWS].slot == 2 ? 64 : 0;
+  }
+  table[6] = table[7] = 0;
+  table[8] = 1;
+})
+
 /* The host would fill and check one of them. */
 Test(plan, is_for_programs_of_one_block_table) {
   uint16_t other;
