@@ -88,7 +88,7 @@ static double now(const mk_batch *b) { return b->options.clock == NULL ? 0 : b->
 
 /* ---- Arrivals ---- */
 
-static mk_status check(const mk_batch *b, const mk_sequence *s) {
+static mk_status check(const mk_batch *b, const mk_sequence *s, const mk_sequence_calls *calls) {
   const mk_step_ranges *ranges = &b->sides[MK_MACHINE_MAIN].program->ranges;
   uint32_t context = mk_batch_context(b);
   if (s->prompt_count > context && s->prompt_count <= ranges->position.high) {
@@ -103,7 +103,9 @@ static mk_status check(const mk_batch *b, const mk_sequence *s) {
                       ranges->token.high + 1);
     }
   }
-  return MK_OK;
+  return s->prompt_logits && (calls->prompt == NULL || b->sides[MK_MACHINE_MAIN].rows > MK_MAX_ROWS)
+             ? mk_error(MK_ERR_USAGE, "logits of prompts are to be had with 1 to %d rows per step", MK_MAX_ROWS)
+             : MK_OK;
 }
 
 static mk_status member_new(const mk_batch *b, const mk_sequence *s, mk_member **out) {
@@ -132,7 +134,7 @@ static void note_deadline(mk_batch *b, double time) {
 
 mk_status mk_batch_add(mk_batch *b, const mk_sequence *s, const mk_sequence_calls *calls, size_t tag, uint64_t *id) {
   mk_member *m, **at = &b->members;
-  MK_TRY(check(b, s));
+  MK_TRY(check(b, s, calls));
   MK_TRY(member_new(b, s, &m));
   if (b->members == NULL) {
     b->prompt_done = b->prompt_total = 0;
@@ -308,7 +310,9 @@ static uint32_t running(const mk_batch *b) {
 static bool give_blocks(mk_batch *b, mk_member *m, uint32_t slot) {
   const mk_known known = mk_member_known(b, m, m->known);
   const uint32_t spare = running(b), tokens = b->blocks.options.block_tokens;
-  m->computed = mk_blocks_begin(&b->blocks, slot, &known) * tokens;
+  const bool all =
+      m->sequence.prompt_logits && m->told + 1 < m->sequence.prompt_count; /* each position has to be seen */
+  m->computed = all ? 0 : mk_blocks_begin(&b->blocks, slot, &known) * tokens;
   uint32_t need = (m->known + tokens - 1) / tokens - m->computed / tokens;
   if (need + spare > mk_blocks_available(&b->blocks) || !mk_blocks_hold(&b->blocks, slot, m->known)) {
     mk_blocks_release(&b->blocks, slot);

@@ -46,13 +46,19 @@ typedef struct mk_sequence {
   const mk_sampling *sampling;
   mk_sequence_report *report; /* NULL: nobody wants it */
   bool alone;                 /* what it generates is computed in steps of one row where there are such */
-  int32_t priority;           /* lower ones first */
-  double begin_by, end_by;    /* on the batch's clock: when its time to wait, and all its time, is up; 0: never */
+  bool logits; /* its calls get logits; on a GPU every step that it takes part in is then a launch of its own */
+  /* Logits of its whole prompt go to `calls.prompt`; the main machine computes it then, whatever its length, and all of it: nothing that is known
+   * is taken over. */
+  bool prompt_logits;
+  int32_t priority;        /* lower ones first */
+  double begin_by, end_by; /* on the batch's clock: when its time to wait, and all its time, is up; 0: never */
 } mk_sequence;
 
 typedef struct mk_sequence_calls {
   /* A generated token; false ends the sequence. logits: [vocab], valid during the call; NULL: not to be had. */
   bool (*token)(void *user, size_t sequence, uint32_t token, const float *logits);
+  /* With prompt_logits, for each position of the prompt but the last, in order, each once: logits of what follows it. May be NULL else. */
+  void (*prompt)(void *user, size_t sequence, uint32_t position, const float *logits);
   /* Once for every sequence, in the order in which they end. mk_error_message() says why when status is not MK_OK. */
   void (*ended)(void *user, size_t sequence, mk_status status);
   void *user;
@@ -113,6 +119,9 @@ typedef struct mk_launch {
   uint32_t steps;
 } mk_launch;
 void mk_batch_plan(mk_batch *batch, mk_launch *launch);
+
+/* Somebody who takes part in it wants logits. */
+bool mk_batch_wants_logits(const mk_batch *batch);
 
 /* What the rows of step `step` of that launch chose (mk_step_fn); logits: [rows][vocab] or NULL. false: the launch had better end here, since
  * a sequence has ended, or one that waits could begin. */

@@ -19,6 +19,7 @@ struct mk_member { /* a sequence, from its arrival to its end */
   uint32_t computed;   /* the first so many have been, and their K and V lie in its blocks */
   uint32_t slot;       /* MK_NO_SLOT: it waits */
   uint32_t overtaken;  /* so often */
+  uint32_t told;       /* positions of the prompt whose logits have been told */
   bool fresh, went_on; /* mk_slot_view */
   bool takes_part;     /* in the launch that was planned last */
   bool held_back;      /* while somebody is looked for who begins */
@@ -50,7 +51,8 @@ struct mk_batch {
 };
 
 static inline mk_known mk_member_known(const mk_batch *b, const mk_member *m, uint32_t count) {
-  const bool chunks = b->sides[MK_MACHINE_PROMPTS].program != NULL && m->sequence.prompt_count > MK_LONG_PROMPT;
+  const bool chunks = b->sides[MK_MACHINE_PROMPTS].program != NULL && m->sequence.prompt_count > MK_LONG_PROMPT &&
+                      !m->sequence.prompt_logits;
   const bool alone = b->sides[MK_MACHINE_ONE_ROW].program != NULL && m->sequence.alone;
   return (mk_known){.tokens = m->tokens,
                     .count = count,

@@ -67,11 +67,12 @@ static uint32_t rows_wanted(const mk_batch *b, mk_batch_machine machine, const o
 static mk_step_row next_row(const mk_batch *b, outlook *o, uint32_t slot) {
   const mk_member *m = o->member;
   uint32_t at = o->position++;
+  bool shows = m->sequence.prompt_logits && at + 1 < m->sequence.prompt_count && at >= m->told;
   return (mk_step_row){.slot = slot,
                        .position = at + b->options.position_shift,
                        .token = at < m->known ? m->tokens[at] : MK_TOKEN_CHOSEN,
                        .flags = MK_ROW_ACTIVE | (at < m->sequence.prompt_count ? (uint32_t)MK_ROW_PROMPT : 0) |
-                                (at + 1 >= m->known ? (uint32_t)MK_ROW_CHOOSES : 0)};
+                                (shows || at + 1 >= m->known ? (uint32_t)MK_ROW_CHOOSES : 0)};
 }
 
 /* Somebody waits, and there is a slot. */
@@ -179,10 +180,24 @@ void mk_batch_plan(mk_batch *b, mk_launch *launch) {
 
 /* ---- What comes of it ---- */
 
+bool mk_batch_wants_logits(const mk_batch *b) {
+  for (const mk_member *m = b->members; m != NULL; m = m->next) {
+    if (m->takes_part && (m->sequence.logits || m->sequence.prompt_logits)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 static void take_choice(mk_batch *b, mk_member *m, uint32_t result, const float *logits) {
   if ((result & MK_RESULT_NAN) != 0) {
     mk_member_end(b, m, MK_ENDED_FAILED,
                   mk_error(MK_ERR_DEVICE, "the logits at position %u are not numbers (NaN)", m->computed - 1));
+    return;
+  }
+  if (m->computed < m->known) { /* what follows is known */
+    m->calls.prompt(m->calls.user, m->tag, m->computed - 1, logits);
+    m->told = m->computed;
     return;
   }
   m->tokens[m->known++] = result;

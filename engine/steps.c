@@ -112,6 +112,10 @@ static mk_status read_logits(at_work *w, mk_gpu *gpu, uint32_t step) {
 static mk_status run_with_logits(at_work *w, mk_gpu *gpu) {
   mk_engine *engine = w->engine;
   uint32_t steps = steps_to_choice(w->launch, w->rows);
+  if (engine->logits_copy == NULL) {
+    size_t most = (size_t)MK_PROMPT_ROWS * engine->config.vocab; /* of any machine; few of its pages are ever touched */
+    MK_TRY(mk_alloc(most, sizeof *engine->logits_copy, &engine->logits_copy));
+  }
   MK_TRY(mk_gpu_run_plan(gpu, w->launch->plan, steps, keep_results, w));
   MK_TRY(read_logits(w, gpu, steps - 1));
   for (uint32_t step = 0; step < steps && !mk_engine_cancelled(engine); step++) {
@@ -169,8 +173,9 @@ static mk_status run_launch(mk_engine *engine, const mk_launch *launch) {
     return mk_cpu_run_plan(engine->cpu, launch->plan, launch->steps, on_step, &w);
   }
   MK_TRY(mk_gpu_write(gpu, table, 0, launch->table, bytes));
-  return engine->want_logits ? run_with_logits(&w, gpu)
-                             : mk_gpu_run_plan(gpu, launch->plan, launch->steps, on_step, &w);
+  return engine->want_logits || mk_batch_wants_logits(engine->batch)
+             ? run_with_logits(&w, gpu)
+             : mk_gpu_run_plan(gpu, launch->plan, launch->steps, on_step, &w);
 }
 
 /* A machine of one row ends a run whose logits were not numbers, and is not cleared: that is one sequence's own affair. */

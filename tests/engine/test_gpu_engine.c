@@ -150,6 +150,37 @@ Test(gpu_engine, four_rows_with_logits) { expect_engine(4, false, true); }
 Test(gpu_engine, sixteen_rows_and_long_prompts) { expect_engine(16, true, false); }
 Test(gpu_engine, four_rows_long_prompts_and_logits) { expect_engine(4, true, true); }
 
+/* Who wants logits gets them, and whoever is beside it then. */
+Test(gpu_engine, logits_for_those_who_want_them) {
+  rig r = {0};
+  start(&r, 4, true, false);
+  make_batch(&r.b, 1, 70);
+  r.b.sequences[0].logits = true;
+  cr_assert_eq(generate(r.engine, &r.b), MK_OK, "%s", mk_error_message());
+  expect_answers(&r.b, true);
+  expect_whole_batch(&r, MOST_SEQUENCES, 90, false);
+  stop(&r);
+}
+
+static void take_prompt(void *user, size_t sequence, uint32_t position, const float *logits) {
+  cr_assert_eq(sequence, 0);
+  cr_assert_not_null(logits);
+  cr_assert_eq(position, (*(uint32_t *)((batch *)user)->prompts[1])++);
+}
+
+Test(gpu_engine, logits_of_a_long_prompt_come_from_the_main_machine) {
+  rig r = {0};
+  start(&r, 4, true, false);
+  make_batch(&r.b, 1, 70);
+  r.b.sequences[0].prompt_logits = true;
+  const mk_sequence_calls calls = {.token = take_token, .prompt = take_prompt, .ended = take_end, .user = &r.b};
+  cr_assert_eq(mk_engine_generate_all(r.engine, r.b.sequences, 1, &calls), MK_OK, "%s", mk_error_message());
+  expect_answers(&r.b, true);
+  cr_assert_eq(r.b.prompts[1][0], 69);
+  cr_assert_eq(r.kernel.launches[2], 0);
+  stop(&r);
+}
+
 static void expect_cancelled(uint32_t rows) {
   rig r = {0};
   uint32_t tokens = 0;

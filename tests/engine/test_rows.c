@@ -343,6 +343,70 @@ Test(rows, a_turn_computes_what_it_adds) {
   test_model_remove(directory);
 }
 
+typedef struct prompt_logits {
+  float *logits; /* [LONGEST][vocab] */
+  uint32_t next; /* position */
+  work *rest;
+} prompt_logits;
+
+static void on_prompt(void *user, size_t sequence, uint32_t position, const float *logits) {
+  prompt_logits *p = user;
+  (void)sequence;
+  cr_assert_eq(position, p->next++);
+  memcpy(p->logits + (size_t)position * config.vocab, logits, config.vocab * sizeof *logits);
+}
+
+static bool on_token_after(void *user, size_t sequence, uint32_t token, const float *logits) {
+  return on_token(((prompt_logits *)user)->rest, sequence, token, logits);
+}
+
+static void on_end_after(void *user, size_t sequence, mk_status status) {
+  on_end(((prompt_logits *)user)->rest, sequence, status);
+}
+
+/* Logits at each position of a prompt are those of a prompt that ends there; what comes after it is what comes without them. */
+Test(rows, logits_of_a_prompt) {
+  static const uint32_t rows[] = {1, 4, 16};
+  use_model(TEST_MODEL_ODD);
+  work *want = new_work(), *whole = new_work();
+  for (size_t length = 1; length <= 20; length++) {
+    add(want, length, 1, 0);
+    memcpy(want->prompts[length - 1], want->prompts[0], sizeof want->prompts[0][0]);
+    for (size_t t = 0; t < length; t++) {
+      want->prompts[length - 1][t] = (uint32_t)(t * 37 + 11) % config.vocab;
+    }
+  }
+  run((mk_engine_options){.sms = 7}, want);
+  add(whole, 20, 4, 0);
+  memcpy(whole->prompts[0], want->prompts[19], sizeof want->prompts[0]);
+  run((mk_engine_options){.sms = 7}, whole);
+  for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+    mk_engine *engine = open_engine((mk_engine_options){.sms = 5, .rows = rows[r], .prefix_tokens = LONGEST});
+    prompt_logits p = {.rest = copy_of(whole)};
+    const mk_sequence_calls calls = {.token = on_token_after, .prompt = on_prompt, .ended = on_end_after, .user = &p};
+    mk_sequence s = p.rest->sequences[0];
+    cr_assert_eq(mk_alloc((size_t)LONGEST * config.vocab, sizeof *p.logits, &p.logits), MK_OK);
+    s.prompt_logits = true;
+    for (uint32_t round = 0; round < 2; round++) {
+      p.next = 0;
+      clear_outputs(p.rest);
+      cr_assert_eq(mk_engine_generate_all(engine, &s, 1, &calls), MK_OK, "%s", mk_error_message());
+      cr_assert_eq(p.next, 19);
+      expect_same("after the prompt", p.rest, whole);
+      for (size_t i = 0; i < 19; i++) {
+        cr_assert_arr_eq(p.logits + i * config.vocab, want->outputs[i].logits, config.vocab * sizeof(float),
+                         "%u rows, position %zu", rows[r], i);
+      }
+    }
+    mk_free(p.logits);
+    free_work(p.rest);
+    mk_engine_close(engine);
+  }
+  free_work(want);
+  free_work(whole);
+  test_model_remove(directory);
+}
+
 /* Several that begin alike, side by side: who reads whose blocks is nobody's concern. */
 Test(rows, those_who_begin_alike_have_their_bits) {
   use_model(TEST_MODEL_TINY);
