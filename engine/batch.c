@@ -29,7 +29,7 @@ static mk_status init(mk_batch *b) {
                                     .kept = b->options.kept_blocks,
                                     .seed = main->program->config_hash + CANON_VERSION,
                                     .fault = b->options.fault};
-  MK_TRY(mk_alloc(main->slots, sizeof *b->owner, &b->owner));
+  MK_TRY(mk_alloc(main->slots, sizeof(mk_member *), &b->owner));
   return mk_blocks_init(&b->blocks, &blocks);
 }
 
@@ -368,6 +368,9 @@ void mk_batch_preempt(mk_batch *b) {
   mk_member *youngest = NULL;
   for (mk_member *m = b->members; m != NULL; m = m->next) {
     youngest = m->slot != MK_NO_SLOT ? m : youngest;
+  }
+  if (youngest == NULL) {
+    return;
   }
   leave_slot(b, youngest, true);
   youngest->computed = 0;
