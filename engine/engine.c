@@ -194,24 +194,57 @@ static mk_status open_model(mk_engine *engine, const char *model_dir, const mk_e
   return MK_OK;
 }
 
-mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling) {
+/* The line of a slot, of a sampling program's buffer [slots][vocab]. */
+static mk_status write_by_token(mk_engine *engine, int buffer, uint32_t slot, const uint32_t *words) {
+  uint64_t bytes = engine->config.vocab * sizeof *words;
+  return mk_engine_write(engine, (size_t)buffer, slot * bytes, words, bytes);
+}
+
+/* No token has been seen yet. */
+static mk_status clear_counts(mk_engine *engine, uint32_t slot) {
+  uint32_t *zeros;
+  if (engine->counts < 0) {
+    return MK_OK;
+  }
+  MK_TRY(mk_alloc(engine->config.vocab, sizeof *zeros, &zeros));
+  mk_status status = write_by_token(engine, engine->counts, slot, zeros);
+  mk_free(zeros);
+  return status;
+}
+
+static mk_status write_bias(mk_engine *engine, uint32_t slot, const mk_sampling *sampling) {
+  uint32_t *bias;
+  MK_TRY(mk_alloc(engine->config.vocab, sizeof *bias, &bias));
+  for (size_t i = 0; i < sampling->bias_count; i++) {
+    bias[sampling->biases[i].token] = mk_float_param(sampling->biases[i].bias);
+  }
+  mk_status status = write_by_token(engine, engine->bias, slot, bias);
+  mk_free(bias);
+  return status;
+}
+
+mk_status mk_engine_set_slot_sampling(mk_engine *engine, uint32_t slot, const mk_sampling *sampling) {
   uint32_t words[MK_SAMPLING_WORDS], vocab = engine->config.vocab;
-  float *bias;
   MK_TRY(mk_sampling_check(sampling, vocab));
+  if (slot >= mk_program_slots(engine->program)) {
+    return mk_error(MK_ERR_USAGE, "sampling of slot %u: the engine has %u", slot, mk_program_slots(engine->program));
+  }
   if (engine->sampling < 0) {
     return mk_sampling_is_greedy(sampling)
                ? MK_OK
                : mk_error(MK_ERR_USAGE, "the engine was opened with a greedy program; it cannot sample");
   }
   mk_sampling_words(sampling, vocab, words);
-  MK_TRY(mk_engine_write(engine, (size_t)engine->sampling, 0, words, sizeof words));
-  MK_TRY(mk_alloc(vocab, sizeof *bias, &bias));
-  for (size_t i = 0; i < sampling->bias_count; i++) {
-    bias[sampling->biases[i].token] = sampling->biases[i].bias;
+  MK_TRY(mk_engine_write(engine, (size_t)engine->sampling, slot * sizeof words, words, sizeof words));
+  MK_TRY(write_bias(engine, slot, sampling));
+  return clear_counts(engine, slot);
+}
+
+mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling) {
+  for (uint32_t slot = 0; slot < mk_program_slots(engine->program); slot++) {
+    MK_TRY(mk_engine_set_slot_sampling(engine, slot, sampling));
   }
-  mk_status status = mk_engine_write(engine, (size_t)engine->bias, 0, bias, vocab * sizeof *bias);
-  mk_free(bias);
-  return status;
+  return MK_OK;
 }
 
 static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {

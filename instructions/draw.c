@@ -1,7 +1,7 @@
 /* DRAW: the next token, {bits of a value, index} as HEAD's candidate is: 0, or NaN where logits are.
  * fronts [SMs, 98], rounds [SMs, 256] (may be none), scores [vocab], sampling [16], choice [2]. It is the best draw of all fronts that
  * min-p leaves; with top-k or top-p the rounds have found the winner, or the search goes on here over all scores. Every SM names the
- * same one. */
+ * same one. With several rows per step each line has a search and a choice of its own. */
 #include <math.h>
 
 #include "instructions/search.h"
@@ -22,23 +22,38 @@ static bool search_all(mk_search *search, uint32_t vocab) {
   return true;
 }
 
-mk_reference_result mk_reference_DRAW(mk_reference *machine, const mk_instruction *instruction) {
-  mk_span choice = mk_operand_span(machine, instruction, MK_SLOT_DRAW_choice);
+/* The choice of one line, an empty one where it does not choose; the fronts are waited for either way. false: wait. */
+static bool draw(mk_reference *machine, const mk_instruction *instruction, const mk_line *line, uint32_t words[2]) {
   uint32_t vocab = mk_operand_span(machine, instruction, MK_SLOT_DRAW_scores).cols;
-  uint32_t words[2] = {mk_bits_of(-INFINITY), MK_CANDIDATE_NONE};
   mk_search search;
-  mk_search_init(&search, machine, instruction);
+  mk_search_init(&search, machine, instruction, line);
+  words[0] = mk_bits_of(-INFINITY);
+  words[1] = MK_CANDIDATE_NONE;
   if (!mk_search_fronts(&search)) {
-    return MK_REFERENCE_WAIT;
+    return false;
   }
-  if (!mk_inside_prompt(machine)) {
+  if (mk_line_chooses(line)) {
     if ((mk_sampling_cuts(search.words) || search.overflows) && !search_all(&search, vocab)) {
-      return MK_REFERENCE_WAIT;
+      return false;
     }
     uint32_t winner = mk_rank_token(search.winner);
     words[0] = mk_bits_of(search.state == MK_SIFT_FAILED ? NAN : 0.0f);
     words[1] = winner < vocab ? winner : vocab - 1; /* of words that nobody filled */
   }
-  mk_publish_words(machine, &choice, 0, 0, 2, words);
+  return true;
+}
+
+mk_reference_result mk_reference_DRAW(mk_reference *machine, const mk_instruction *instruction) {
+  mk_span choice = mk_operand_span(machine, instruction, MK_SLOT_DRAW_choice);
+  uint32_t words[MK_PROMPT_ROWS][2];
+  mk_search_begin(machine);
+  for (uint32_t l = 0; l < machine->line_count; l++) {
+    if (!draw(machine, instruction, &machine->lines[l], words[l])) {
+      return MK_REFERENCE_WAIT;
+    }
+  }
+  for (uint32_t l = 0; l < machine->line_count; l++) {
+    mk_publish_words(machine, &choice, machine->lines[l].line, 0, 2, words[l]);
+  }
   return MK_REFERENCE_DONE;
 }

@@ -272,6 +272,16 @@ bool mk_stage_stamped(mk_reference *machine, const mk_span *span, uint32_t rows,
   return true;
 }
 
+bool mk_stage_line(mk_reference *machine, const mk_span *span, uint32_t line, float *out) {
+  uint32_t lines = span->buffer->tile_rows;
+  for (uint32_t tile = 0; tile < span->rows / lines; tile++) {
+    if (!stage_row(machine, span, tile * lines + line, out + (size_t)tile * span->cols)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 bool mk_stage_lines(mk_reference *machine, const mk_span *span, uint32_t tile, float *out, size_t stride) {
   for (uint32_t i = 0; i < machine->line_count; i++) {
     if (!stage_row(machine, span, tile * span->buffer->tile_rows + machine->lines[i].line, out + i * stride)) {

@@ -114,6 +114,8 @@ void mk_note_write(const mk_reference *machine, const mk_span *span, uint32_t ro
 
 /* Copies `rows` rows of a STAMPED span to out; false when a word is not of this generation. */
 bool mk_stage_stamped(mk_reference *machine, const mk_span *span, uint32_t rows, float *out);
+/* Line `line` of every row tile of the span, one behind the other. */
+bool mk_stage_line(mk_reference *machine, const mk_span *span, uint32_t line, float *out);
 /* The active lines of row tile `tile` of the span, `stride` floats apart. */
 bool mk_stage_lines(mk_reference *machine, const mk_span *span, uint32_t tile, float *out, size_t stride);
 /* An input vector of `cols` elements for each active line: stamped bf16, plain fp32, or the row of a TILES buffer that the line's

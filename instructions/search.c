@@ -3,20 +3,29 @@
 
 #include <math.h>
 
-void mk_search_init(mk_search *search, mk_reference *machine, const mk_instruction *instruction) {
-  *search = (mk_search){.machine = machine, .instruction = instruction};
-  mk_span sampling = mk_operand_span(machine, instruction, MK_SEARCH_SAMPLING);
-  search->words = (const uint32_t *)(const void *)sampling.memory;
-  search->key = mk_draw_key(mk_sampling_seed(search->words), machine->lines[0].row.position + 1);
+const uint32_t *mk_sampling_of(const mk_reference *machine, const mk_instruction *instruction, uint32_t operand,
+                               const mk_line *line) {
+  const uint8_t *memory = mk_operand_span(machine, instruction, operand).memory;
+  return (const uint32_t *)(const void *)memory + (size_t)line->row.slot * MK_SAMPLING_WORDS;
+}
+
+void mk_search_begin(mk_reference *machine) {
   for (uint32_t slot = MK_SEARCH_FRONTS; slot <= MK_SEARCH_SCORES; slot++) {
     machine->rows_used[slot] = 0;
   }
 }
 
-static bool stage_all(mk_search *search, uint32_t slot, mk_span *span) {
-  *span = mk_operand_span(search->machine, search->instruction, slot);
-  search->machine->rows_used[slot] = search->instruction->operands[slot].rows;
-  return mk_stage_stamped(search->machine, span, span->rows, search->machine->scratch);
+void mk_search_init(mk_search *search, mk_reference *machine, const mk_instruction *instruction, const mk_line *line) {
+  *search = (mk_search){.machine = machine, .instruction = instruction, .line = line};
+  search->words = mk_sampling_of(machine, instruction, MK_SEARCH_SAMPLING, line);
+  search->key = mk_draw_key(mk_sampling_seed(search->words), line->row.position + 1);
+}
+
+/* What each of all `*sms` SMs has published for the line. */
+static bool stage_all(mk_search *search, uint32_t slot, uint32_t *sms) {
+  mk_span span = mk_operand_span(search->machine, search->instruction, slot);
+  *sms = search->machine->rows_used[slot] = search->instruction->operands[slot].rows;
+  return mk_stage_line(search->machine, &span, search->line->line, search->machine->scratch);
 }
 
 /* Words are staged as the floats that have their bits. */
@@ -37,13 +46,12 @@ static void best_of_front(mk_search *search, const float *front) {
 }
 
 bool mk_search_fronts(mk_search *search) {
-  mk_span span;
   const float *staged = search->machine->scratch;
-  uint32_t peak = 0;
-  if (!stage_all(search, MK_SEARCH_FRONTS, &span)) {
+  uint32_t peak = 0, sms;
+  if (!stage_all(search, MK_SEARCH_FRONTS, &sms)) {
     return false;
   }
-  for (uint32_t i = 0; i < span.rows; i++) {
+  for (uint32_t i = 0; i < sms; i++) {
     const float *front = staged + (size_t)i * MK_FRONT_WORDS;
     uint32_t about = mk_bits_of(front[MK_FRONT_ABOUT]), token = about & MK_SAMPLING_INDEX_MASK;
     uint32_t own = mk_bits_of(front[MK_FRONT_PEAK]);
@@ -55,7 +63,7 @@ bool mk_search_fronts(mk_search *search) {
   }
   search->highest = mk_unordered(peak);
   search->state = peak == MK_PEAK_NAN ? MK_SIFT_FAILED : MK_SIFT_OPEN;
-  for (uint32_t i = 0; search->state == MK_SIFT_OPEN && i < span.rows; i++) {
+  for (uint32_t i = 0; search->state == MK_SIFT_OPEN && i < sms; i++) {
     best_of_front(search, staged + (size_t)i * MK_FRONT_WORDS);
   }
   return true;
@@ -89,14 +97,16 @@ static void begin(mk_search *search) {
 
 bool mk_search_resume(mk_search *search) {
   const mk_operand *rounds = &search->instruction->operands[MK_SEARCH_ROUNDS];
-  mk_span own = mk_operand_span(search->machine, search->instruction, MK_SEARCH_ROUNDS), all;
+  mk_span own = mk_operand_span(search->machine, search->instruction, MK_SEARCH_ROUNDS);
+  uint32_t sms;
   const float *row = search->machine->scratch;
   if (rounds->rows == 0 || !mk_sampling_cuts(search->words)) {
     begin(search);
     return true;
   }
   own.row = mk_operand_span(search->machine, search->instruction, MK_SEARCH_OUT).row;
-  if (!mk_stage_stamped(search->machine, &own, 1, search->machine->scratch)) {
+  own.rows = own.buffer->tile_rows;
+  if (!mk_stage_line(search->machine, &own, search->line->line, search->machine->scratch)) {
     return false;
   }
   mk_sift_state state = (mk_sift_state)mk_bits_of(row[MK_SIFT_STATE_WORD]);
@@ -107,10 +117,10 @@ bool mk_search_resume(mk_search *search) {
     for (uint32_t s = 0; s < MK_SIFT_SEGMENTS; s++) {
       search->pivots[s] = pair_of(row, MK_SIFT_PIVOT, s);
     }
-    if (!stage_all(search, MK_SEARCH_ROUNDS, &all)) {
+    if (!stage_all(search, MK_SEARCH_ROUNDS, &sms)) {
       return false;
     }
-    sum_rounds(search, row, all.rows);
+    sum_rounds(search, row, sms);
     search->state =
         mk_sift_decide(search->words, &search->tally, search->pivots, &search->winner) ? MK_SIFT_FOUND : MK_SIFT_OPEN;
   } else {
@@ -132,7 +142,7 @@ bool mk_search_tally(mk_search *search, uint32_t first, uint32_t count, float *s
   }
   span.col = first;
   span.cols = count;
-  if (!mk_stage_stamped(search->machine, &span, 1, scratch)) {
+  if (!mk_stage_line(search->machine, &span, search->line->line, scratch)) {
     return false;
   }
   for (uint32_t i = 0; i < count; i++) {

@@ -1,6 +1,7 @@
 /* SIFT and DRAW, in C: the search for the token where top-k and top-p end. docs/SAMPLING.md tells how it goes.
  *
- * A mk_search belongs to one instruction of one thread. Functions that stage stamped words give false when one is not there yet;
+ * A mk_search is of one line: it reads that line of what SMs have published, and the words of the slot whose row it is. It belongs to one
+ * instruction of one thread. Functions that stage stamped words give false when one is not there yet;
  * nothing has been written then. */
 #ifndef MK_SEARCH_H
 #define MK_SEARCH_H
@@ -14,13 +15,14 @@ enum {
   MK_SEARCH_ROUNDS = MK_SLOT_SIFT_rounds,
   MK_SEARCH_SCORES = MK_SLOT_SIFT_scores,
   MK_SEARCH_SAMPLING = MK_SLOT_SIFT_sampling,
-  MK_SEARCH_OUT = MK_SLOT_SIFT_round, /* its row is this SM's in `rounds`, too */
+  MK_SEARCH_OUT = MK_SLOT_SIFT_round, /* its row tile is this SM's in `rounds`, too */
 };
 
 typedef struct mk_search {
   mk_reference *machine;
   const mk_instruction *instruction;
-  const uint32_t *words; /* of the sampling buffer */
+  const mk_line *line;
+  const uint32_t *words; /* of its slot */
   uint64_t key;          /* of the noise */
   float highest;         /* score of the first rank */
   bool overflows;        /* a front is not whole, and the winner therefore not in it */
@@ -30,13 +32,16 @@ typedef struct mk_search {
   mk_tally tally;
 } mk_search;
 
-/* True where the row, the only one of programs that draw, does not choose. */
-static inline bool mk_inside_prompt(const mk_reference *machine) {
-  return (machine->lines[0].row.flags & MK_ROW_CHOOSES) == 0;
-}
+static inline bool mk_line_chooses(const mk_line *line) { return (line->row.flags & MK_ROW_CHOOSES) != 0; }
 
-/* Nothing is read of the stamped operands unless the functions below do. */
-void mk_search_init(mk_search *search, mk_reference *machine, const mk_instruction *instruction);
+/* The words of the line's slot, of the `sampling` operand in that slot of the instruction. */
+const uint32_t *mk_sampling_of(const mk_reference *machine, const mk_instruction *instruction, uint32_t operand,
+                               const mk_line *line);
+
+/* Once per instruction: nothing is read of the stamped operands unless the functions below do. */
+void mk_search_begin(mk_reference *machine);
+/* Once per line. */
+void mk_search_init(mk_search *search, mk_reference *machine, const mk_instruction *instruction, const mk_line *line);
 /* Sets `highest`, the state to OPEN or FAILED, and `winner` to the best draw of the fronts that min-p leaves, if any. */
 bool mk_search_fronts(mk_search *search);
 /* Takes the round before in: afterwards the search is FOUND, FAILED, or OPEN with pivots for the next tally. */

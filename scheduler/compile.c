@@ -133,9 +133,9 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
                     "%u rows per step: a program has 1, 2, 4, 8 or 16, or %d for the prompt of one sequence",
                     options->rows, MK_PROMPT_ROWS);
   }
-  if (options->rows > 1 && options->sampling) {
+  if (options->rows > MK_MAX_ROWS && options->sampling) {
     return mk_error(MK_ERR_USAGE,
-                    "%u rows per step: a program has several when it chooses greedily, and one that samples has one",
+                    "%u rows per step: a program for prompts chooses greedily; one that samples has 1, 2, 4, 8 or 16",
                     options->rows);
   }
   if (options->blocks > MAX_BLOCKS) {

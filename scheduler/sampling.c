@@ -1,8 +1,9 @@
 /* The sampling part of the token boundary, between HEAD and NEXT. See lower.h and docs/SAMPLING.md.
  *
  * Per SM: SCORE over the logits that its HEAD has left (both are the storer's, whose queue orders them), so many rounds of SIFT, and DRAW,
- * which comes to the same choice on every SM: NEXT takes that of its own. What an SM publishes stays in a row of its own, in buffers
- * with a row for each SM. */
+ * which comes to the same choice on every SM: NEXT takes that of its own. What an SM publishes stays in a row tile of its own, in buffers
+ * with one for each SM. With several rows per step, parameters, bias and counts have a line for each slot, and all else one for each row of
+ * the step: there are as many of both. */
 #include <stdio.h>
 
 #include "instructions/sampling.h"
@@ -15,16 +16,21 @@ static mk_status declare_rows(mk_lowering *lowering, const char *name, uint32_t 
                                    .store = MK_STORE_STAMPED,
                                    .rows = lowering->sms,
                                    .cols = cols,
-                                   .tile = cols},
+                                   .tile = cols,
+                                   .lines = lowering->lines},
                        index);
 }
 
 static mk_status declare_vocab(mk_lowering *lowering, const char *name, mk_buffer_kind kind, mk_dtype dtype,
                                mk_store store, uint16_t *index) {
-  return mk_add_vector(
-      lowering->program, name,
-      (mk_vector){.kind = kind, .dtype = dtype, .store = store, .cols = lowering->graph->config.vocab, .tile = MK_TILE},
-      index);
+  return mk_add_vector(lowering->program, name,
+                       (mk_vector){.kind = kind,
+                                   .dtype = dtype,
+                                   .store = store,
+                                   .cols = lowering->graph->config.vocab,
+                                   .tile = MK_TILE,
+                                   .lines = lowering->lines},
+                       index);
 }
 
 static mk_status declare_all(mk_lowering *lowering) {
@@ -34,7 +40,8 @@ static mk_status declare_all(mk_lowering *lowering) {
                                    .dtype = MK_DTYPE_U32,
                                    .store = MK_STORE_PLAIN,
                                    .cols = MK_SAMPLING_WORDS,
-                                   .tile = MK_SAMPLING_WORDS},
+                                   .tile = MK_SAMPLING_WORDS,
+                                   .lines = lowering->lines},
                        &s->sampling));
   MK_TRY(declare_vocab(lowering, "logit_bias", MK_KIND_INPUT, MK_DTYPE_F32, MK_STORE_PLAIN, &s->bias));
   MK_TRY(declare_vocab(lowering, "token_counts", MK_KIND_ACTIVATION, MK_DTYPE_U32, MK_STORE_PLAIN, &s->counts));

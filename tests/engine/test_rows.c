@@ -484,7 +484,7 @@ Test(rows, what_goes_with_one_row_only) {
   mk_engine *engine;
   mk_engine_options options = {.sms = 5, .rows = 3};
   cr_assert_eq(mk_engine_open(directory, &options, &engine), MK_ERR_USAGE);
-  options.rows = 2;
+  options.rows = MK_PROMPT_ROWS;
   mk_sampling sampling = MK_SAMPLING_OFF;
   sampling.temperature = 1;
   options.sampling = &sampling;

@@ -66,9 +66,6 @@ static error_t parse_compile(int key, char *text, struct argp_state *state) {
       if (o->model == NULL || o->output == NULL) {
         argp_error(state, "%s is missing", o->model == NULL ? "--model DIR" : "--output FILE");
       }
-      if (o->rows > 1 && o->sampling) {
-        argp_error(state, "--rows %u does not go with --sampling: a program that draws has one row", o->rows);
-      }
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;

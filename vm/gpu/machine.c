@@ -204,7 +204,7 @@ static mk_status describe_all(const mk_gpu *gpu, const table_plan *plan, uint8_t
   }
   for (size_t i = 0; gpu->rows > 1 && i < program->instruction_count; i++) {
     const mk_instruction *in = &program->instructions[i];
-    if ((in->flags & MK_FUSED) != 0) { /* with several rows: COMBINE, which alone fuses there */
+    if (in->opcode == MK_OP_COMBINE && (in->flags & MK_FUSED) != 0) {
       mk_gpu_buffer *buffers = (mk_gpu_buffer *)(void *)(image + plan->buffers);
       mk_gpu_buffer *parts = &buffers[in->operands[MK_SLOT_COMBINE_parts].buffer],
                     *out = &buffers[in->operands[MK_SLOT_COMBINE_out].buffer];

@@ -48,13 +48,19 @@ bool mk_gpu_samples(const mk_program *program) {
 }
 
 static mk_status check_room(const mk_program *program, const mk_instruction *in) {
+  uint32_t rows = mk_program_rows(program);
+  if (in->opcode == MK_OP_DRAW && rows > 1) {
+    return mk_error(MK_ERR_FILE,
+                    "instruction %u (draw): the program draws for %u rows per step; this machine draws for one, and "
+                    "the CPU machine for several",
+                    in->uid, rows);
+  }
   if (in->opcode == MK_OP_DRAW && in->operands[MK_SLOT_DRAW_fronts].rows > MOST_FRONTS) {
     return mk_error(MK_ERR_FILE, "instruction %u (draw) has the fronts of %u SMs; this machine takes %d", in->uid,
                     in->operands[MK_SLOT_DRAW_fronts].rows, MOST_FRONTS);
   }
   /* Where it can be fused in every step, or lines of several rows can, the kernels have no code to do it by itself. */
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
-  uint32_t rows = mk_program_rows(program);
   bool within =
       info->fusion == MK_FUSION_ALWAYS || (info->fusion == MK_FUSION_ALONE && rows > 1 && rows <= MK_MAX_ROWS);
   if (within && (in->flags & MK_FUSED) == 0) {

@@ -260,11 +260,6 @@ static mk_status make_groups(mk_collect *c, mk_pair **pairs, size_t *pair_count)
   return MK_OK;
 }
 
-/* With several rows per step, what a fused instruction writes of some lines may be written by that which left its input, on whichever SM it is. */
-static bool by_others(const mk_verifier *v, const mk_write *w) {
-  return mk_program_rows(v->program) > 1 && (mk_at(v, w->instruction)->flags & MK_FUSED) != 0;
-}
-
 static mk_status link_writers(mk_collect *c) {
   mk_verifier *v = c->v;
   mk_pair *pairs = NULL;
@@ -282,10 +277,10 @@ static mk_status link_writers(mk_collect *c) {
         w->first_group = (uint32_t)i;
       }
       uint32_t row = (uint32_t)(w->key >> 16 & 0xffff) - group->where.row, col = (uint32_t)(w->key & 0xffff);
-      v->targets[i] =
-          (mk_target){.group = pairs[i].group,
-                      .certain = row < group->certain_rows && !w->long_only && !by_others(v, w),
-                      .whole = group->where.col <= col && w->end <= (uint32_t)group->where.col + group->where.cols};
+      v->targets[i] = (mk_target){
+          .group = pairs[i].group,
+          .certain = row < group->certain_rows && !w->long_only && !mk_fused_anywhere(v, mk_at(v, w->instruction)),
+          .whole = group->where.col <= col && w->end <= (uint32_t)group->where.col + group->where.cols};
     }
   }
   mk_free(pairs);

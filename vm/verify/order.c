@@ -357,7 +357,7 @@ static bool streams(const mk_verifier *v, const mk_write *w) {
 
 /* Whether a machine may have done it within the instruction before it (rule S12), whose signals then come later. */
 static bool may_be_fused(const mk_verifier *v, uint32_t index) {
-  return (mk_at(v, index)->flags & MK_FUSED) != 0 && mk_program_rows(v->program) == 1;
+  return (mk_at(v, index)->flags & MK_FUSED) != 0 && !mk_fused_anywhere(v, mk_at(v, index));
 }
 
 /* What a reader of the write's words knows: `dep`, all that came before the writer had read its inputs. If it has seen some of its tiles alone and the

@@ -342,12 +342,8 @@ static mk_status shape_NEXT(mk_shape *s) {
   const mk_buffer *from = buffer_of(s, MK_SLOT_NEXT_candidates);
   const mk_extent *plan = &s->extents[MK_SLOT_NEXT_plan], *ring = &s->extents[MK_SLOT_NEXT_ring];
   MK_TRY(expect_pairs(s, MK_SLOT_NEXT_candidates));
-  if (lines > 1 || s->extents[MK_SLOT_NEXT_candidates].rows != 1) { /* one: its own SM's choice (rule N04) */
-    MK_TRY(expect_lines(s, MK_SLOT_NEXT_candidates, from->rows / lines, 0, 2));
-  } else {
-    MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "first column", s->extents[MK_SLOT_NEXT_candidates].col, 0));
-    MK_TRY(expect(s, MK_SLOT_NEXT_candidates, "number of columns", s->extents[MK_SLOT_NEXT_candidates].cols, 2));
-  }
+  bool own = s->extents[MK_SLOT_NEXT_candidates].rows == lines; /* its own SM's choice (rule N04) */
+  MK_TRY(expect_lines(s, MK_SLOT_NEXT_candidates, own ? 1 : from->rows / lines, 0, 2));
   MK_TRY(expect_table(s, MK_SLOT_NEXT_plan, buffer_of(s, MK_SLOT_NEXT_plan)->cols));
   if (plan->cols < words || plan->cols % words != 0) {
     return mk_reject(s->v, "B03", s->index, "plan: %u words; a step of %u rows has %u, and a launch whole steps",
@@ -364,28 +360,28 @@ static mk_status shape_NEXT(mk_shape *s) {
   return MK_OK;
 }
 
-/* The words of the sampling buffer (instructions/sampling.h). */
+/* The words of the sampling buffer (instructions/sampling.h), for each slot: of programs that draw there are as many slots as rows. */
 static mk_status check_sampling(mk_shape *s, uint32_t slot) {
-  if (mk_program_rows(s->v->program) > 1) {
-    return mk_reject(s->v, "S10", s->index, "%s draws for one row a step; the program has %u", s->info->name,
-                     mk_program_rows(s->v->program));
+  if (lines_of(s) > MK_MAX_ROWS) {
+    return mk_reject(s->v, "S10", s->index, "%s draws for at most %d rows a step; the program has %u", s->info->name,
+                     MK_MAX_ROWS, lines_of(s));
   }
   const mk_extent *at = &s->extents[slot];
-  MK_TRY(expect(s, slot, "number of rows in the buffer", buffer_of(s, slot)->rows, 1));
+  MK_TRY(expect(s, slot, "number of rows in the buffer", buffer_of(s, slot)->rows, lines_of(s)));
   MK_TRY(expect(s, slot, "first column", at->col, 0));
   return expect(s, slot, "number of columns", at->cols, MK_SAMPLING_WORDS);
 }
 
-/* A word for each token: machines find it by the tile of 16 alone. */
+/* A word for each token, of each row or slot: machines find it by line and tile of 16 alone. */
 static mk_status expect_by_token(mk_shape *s, uint32_t slot) {
-  MK_TRY(expect(s, slot, "number of rows in the buffer", buffer_of(s, slot)->rows, 1));
+  MK_TRY(expect(s, slot, "number of rows in the buffer", buffer_of(s, slot)->rows, lines_of(s)));
   return expect(s, slot, "tile width", buffer_of(s, slot)->tile_cols, MK_TILE);
 }
 
-/* What an SM publishes for a search: a row of its own in a buffer of such rows. */
+/* What an SM publishes for a search: a row tile of its own in a buffer of such tiles. */
 static mk_status expect_words(mk_shape *s, uint32_t slot, uint32_t words) {
   MK_TRY(expect(s, slot, "number of columns in the buffer", buffer_of(s, slot)->cols, words));
-  return expect_vector(s, slot, 0, words);
+  return expect_lines(s, slot, 1, 0, words);
 }
 
 static mk_status shape_SCORE(mk_shape *s) {
@@ -396,7 +392,7 @@ static mk_status shape_SCORE(mk_shape *s) {
     MK_TRY(expect_by_token(s, beside[i]));
     MK_TRY(expect(s, beside[i], "number of row tiles", s->in->operands[beside[i]].rows, none ? 0 : 1));
     if (!none) {
-      MK_TRY(expect_vector(s, beside[i], logits->col, logits->cols));
+      MK_TRY(expect_lines(s, beside[i], 1, logits->col, logits->cols));
     }
   }
   MK_TRY(expect_by_token(s, MK_SLOT_SCORE_logits));
@@ -404,22 +400,21 @@ static mk_status shape_SCORE(mk_shape *s) {
   return check_sampling(s, MK_SLOT_SCORE_sampling);
 }
 
-static mk_status expect_all(mk_shape *s, uint32_t slot, uint32_t rows, uint32_t cols) {
+/* All of a buffer of so many vectors. */
+static mk_status expect_all(mk_shape *s, uint32_t slot, uint32_t vectors, uint32_t cols) {
   MK_TRY(expect(s, slot, "first row", s->extents[slot].row, 0));
-  MK_TRY(expect(s, slot, "number of rows", s->extents[slot].rows, rows));
-  MK_TRY(expect(s, slot, "number of rows in the buffer", buffer_of(s, slot)->rows, rows));
+  MK_TRY(expect(s, slot, "number of rows in the buffer", buffer_of(s, slot)->rows, (uint64_t)vectors * lines_of(s)));
   MK_TRY(expect(s, slot, "number of columns in the buffer", buffer_of(s, slot)->cols, cols));
-  MK_TRY(expect(s, slot, "first column", s->extents[slot].col, 0));
-  return expect(s, slot, "number of columns", s->extents[slot].cols, cols);
+  return expect_lines(s, slot, vectors, 0, cols);
 }
 
-/* What all SMs have published, whole: SIFT and DRAW have the same operands in the same slots. The row of the result is this SM's in all
+/* What all SMs have published, whole: SIFT and DRAW have the same operands in the same slots. The row tile of the result is this SM's in all
  * of them. */
 static mk_status check_search(mk_shape *s) {
-  uint32_t rows = buffer_of(s, MK_SLOT_SIFT_round)->rows;
-  MK_TRY(expect_all(s, MK_SLOT_SIFT_fronts, rows, MK_FRONT_WORDS));
+  uint32_t sms = mk_buffer_grid_rows(buffer_of(s, MK_SLOT_SIFT_round));
+  MK_TRY(expect_all(s, MK_SLOT_SIFT_fronts, sms, MK_FRONT_WORDS));
   if (!mk_operand_empty(&s->in->operands[MK_SLOT_SIFT_rounds])) {
-    MK_TRY(expect_all(s, MK_SLOT_SIFT_rounds, rows, MK_SIFT_WORDS));
+    MK_TRY(expect_all(s, MK_SLOT_SIFT_rounds, sms, MK_SIFT_WORDS));
   }
   return check_sampling(s, MK_SLOT_SIFT_sampling);
 }
@@ -436,7 +431,7 @@ static mk_status shape_DRAW(mk_shape *s) {
   MK_TRY(expect_all(s, MK_SLOT_DRAW_scores, 1, scores->cols));
   MK_TRY(check_named(s, MK_SLOT_DRAW_scores, scores->cols));
   MK_TRY(expect_pairs(s, MK_SLOT_DRAW_choice));
-  MK_TRY(expect_vector(s, MK_SLOT_DRAW_choice, 0, 2));
+  MK_TRY(expect_lines(s, MK_SLOT_DRAW_choice, 1, 0, 2));
   return check_search(s);
 }
 
