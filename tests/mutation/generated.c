@@ -11,8 +11,8 @@
 #include "vm/program/disasm.h"
 #include "vm/verify/verify.h"
 
-/* Of 64: programs of one row, programs that sample, of several rows, and with work lists. */
-enum { ONE_ROW = 27, SAMPLING = 16, ROWS = 18, ALL = 64 };
+/* Of 64: programs of one row, programs of one row that sample, of several rows, of which the first few sample, and with work lists. */
+enum { ONE_ROW = 27, SAMPLING = 16, ROWS = 18, ROWS_SAMPLING = 6, ALL = 64 };
 
 enum { MOST_SECONDS = 20, MOST_MEGABYTES = 1024 };
 
@@ -43,6 +43,7 @@ static mk_status new_program(uint64_t *random, generated *out) {
   }
   if (which >= ONE_ROW + SAMPLING) {
     recipe.rows = rows[mutation_draw(random, sizeof rows / sizeof rows[0])];
+    recipe.sampling = which < ONE_ROW + SAMPLING + ROWS_SAMPLING && recipe.rows <= MK_MAX_ROWS;
   } else if (which >= ONE_ROW) {
     out->kind = GENERATED_SAMPLING;
     recipe.sampling = true;

@@ -211,7 +211,14 @@ static mk_status build(host *h) {
       MK_TRY(fill_numbers(h, b));
     }
   }
-  return h->listed ? host_lists(h) : h->rows > 1 ? host_plan(h) : plan_launches(h);
+  if (h->listed || h->rows == 1) {
+    return h->listed ? host_lists(h) : plan_launches(h);
+  }
+  MK_TRY(host_plan(h));
+  for (uint32_t i = 0; i < h->launch_count; i++) {
+    MK_TRY(fill_inputs(h, i));
+  }
+  return MK_OK;
 }
 
 mk_status host_new(const mk_program *program, uint64_t seed, host *out) {

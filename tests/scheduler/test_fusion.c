@@ -87,6 +87,14 @@ Test(fusion, several_rows) {
   expect_sound(p);
 }
 
+/* A score is done where its head is, with several rows, too; what the mark says of a combine does not hold for it. */
+Test(fusion, several_rows_that_sample) {
+  mk_program *p = compile((mk_compile_options){.sms = 4, .max_seq = 64, .rows = 4, .sampling = true});
+  marks m = count(p);
+  cr_expect(m.scores == 4 && m.fused_scores == 4 && m.fused_combines == m.combines && m.others == 0);
+  expect_sound(p);
+}
+
 Test(fusion, prompts_fuse_nothing) {
   mk_program *p = compile((mk_compile_options){.sms = 4, .max_seq = 128, .rows = MK_PROMPT_ROWS});
   marks m = count(p);

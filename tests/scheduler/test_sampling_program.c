@@ -11,14 +11,18 @@
 #include "vm/program/disasm.h"
 #include "vm/verify/verify.h"
 
-static mk_program *compile(const mk_config *config, uint32_t sms, uint32_t max_seq, bool sampling) {
+static mk_program *compile_rows(const mk_config *config, uint32_t sms, uint32_t max_seq, bool sampling, uint32_t rows) {
   mk_graph *graph;
   mk_program *program;
-  mk_compile_options options = {.sms = sms, .max_seq = max_seq, .sampling = sampling};
+  mk_compile_options options = {.sms = sms, .max_seq = max_seq, .sampling = sampling, .rows = rows};
   cr_assert_eq(mk_llama_graph(config, &graph), MK_OK, "%s", mk_error_message());
   cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
   mk_graph_free(graph);
   return program;
+}
+
+static mk_program *compile(const mk_config *config, uint32_t sms, uint32_t max_seq, bool sampling) {
+  return compile_rows(config, sms, max_seq, sampling, 1);
 }
 
 /* HEAD, SCORE, three rounds, DRAW and NEXT end every queue, and nothing of these stands elsewhere. */
@@ -42,10 +46,12 @@ Test(sampling_program, small_models_on_any_number_of_sms) {
   for (size_t model = 0; model < TEST_MODELS; model++) {
     mk_config config = test_model_config(model);
     for (size_t s = 0; s < sizeof sms / sizeof sms[0]; s++) {
-      mk_program *program = compile(&config, sms[s], 300, true);
-      expect_boundary(program);
-      cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
-      mk_program_free(program);
+      for (uint32_t rows = 1; rows <= MK_MAX_ROWS; rows *= 2) {
+        mk_program *program = compile_rows(&config, sms[s], 300, true, rows);
+        expect_boundary(program);
+        cr_assert_eq(mk_verify(program, NULL), MK_OK, "%u rows: %s", rows, mk_error_message());
+        mk_program_free(program);
+      }
     }
   }
 }
@@ -54,11 +60,41 @@ Test(sampling_program, named_shapes) {
   for (size_t i = 0; mk_synth_shape_name(i) != NULL; i++) {
     mk_config config;
     cr_assert_eq(mk_synth_shape(mk_synth_shape_name(i), &config), MK_OK);
-    mk_program *program = compile(&config, 132, 1024 < config.max_position ? 1024 : config.max_position, true);
-    expect_boundary(program);
-    cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
+    for (uint32_t rows = 1; rows <= MK_MAX_ROWS; rows *= 4) {
+      uint32_t context = 1024 < config.max_position ? 1024 : config.max_position;
+      mk_program *program = compile_rows(&config, 132, context, true, rows);
+      expect_boundary(program);
+      cr_assert_eq(mk_verify(program, NULL), MK_OK, "%u rows: %s", rows, mk_error_message());
+      mk_program_free(program);
+    }
+  }
+}
+
+/* Parameters, bias and counts have a line for each slot, all else one for each row. */
+Test(sampling_program, lines) {
+  static const char *const names[] = {"sampling", "logit_bias", "token_counts", "scores",  "fronts",
+                                      "rounds.0", "rounds.1",   "rounds.2",     "choices", "logits"};
+  mk_config config = test_model_config(TEST_MODEL_TINY);
+  for (uint32_t rows = 1; rows <= MK_MAX_ROWS; rows *= 2) {
+    mk_program *program = compile_rows(&config, 3, 100, true, rows);
+    for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
+      const mk_buffer *b = &program->buffers[mk_program_find_buffer(program, names[n])];
+      bool per_sm = n >= 4 && n <= 8;
+      cr_assert(b->tile_rows == rows && b->rows == rows * (per_sm ? 3 : 1), "%s: %ux%u", names[n], b->rows, b->cols);
+    }
     mk_program_free(program);
   }
+}
+
+Test(sampling_program, programs_for_prompts_draw_nothing) {
+  mk_config config = test_model_config(TEST_MODEL_TINY);
+  mk_graph *graph;
+  mk_program *program;
+  mk_compile_options options = {.sms = 3, .max_seq = 100, .sampling = true, .rows = MK_PROMPT_ROWS};
+  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
+  cr_assert_eq(mk_compile(graph, &options, &program), MK_ERR_USAGE);
+  cr_assert_not_null(strstr(mk_error_message(), "a program for prompts chooses greedily"), "%s", mk_error_message());
+  mk_graph_free(graph);
 }
 
 /* What a greedy program is made of does not depend on there being another kind. */
@@ -204,58 +240,153 @@ static void counts_as_input(mk_program *p) {
   p->buffers[score(p)->operands[MK_SLOT_SCORE_counts].buffer].kind = MK_KIND_INPUT;
 }
 
-Test(sampling_program, broken_ones_are_rejected) {
-  static const struct {
-    void (*spoil)(mk_program *program);
-    const char *rules[2];
-  } cases[] = {{score_before_head, {"N07"}},
-               {other_counts, {"S10"}},
-               {no_bias, {"S10"}},
-               {scores_of_others, {"S10"}},
-               {front_of_others, {"R04"}},
-               {some_fronts, {"S10"}},
-               {some_rounds, {"S10"}},
-               {short_round, {"S10"}},
-               {wrong_parameters, {"S10"}},
-               {part_of_scores, {"S10"}},
-               {rounds_in_a_circle, {"N07"}},
-               {draw_behind_next, {"N07", "N02"}},
-               {written_parameters, {"S08"}},
-               {other_parameters, {"N05"}},
-               {front_apart, {"N05"}},
-               {front_by_other_parameters, {"N05"}},
-               {choice_of_another, {"N07"}},
-               {all_choices, {"N07"}},
-               {two_choices, {"S10"}},
-               {one_candidate, {"N07"}},
-               {sift_that_something_else_follows, {"N07", "N02"}},
-               {round_left_out, {"N07"}},
-               {sift_of_others, {"N07"}},
-               {score_that_waits, {"N07"}},
-               {fewer_tokens, {"B02"}},
-               {counts_as_input, {"S07"}}};
+typedef struct spoilt {
+  void (*spoil)(mk_program *program);
+  const char *rules[2];
+} spoilt;
+
+static void expect_rejected(const spoilt *cases, size_t count, uint32_t rows) {
   mk_config config = test_model_config(TEST_MODEL_TINY);
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    mk_program *program = compile(&config, 3, 100, true);
+  for (size_t i = 0; i < count; i++) {
+    mk_program *program = compile_rows(&config, 3, 100, true, rows);
     mk_verify_report report;
     cases[i].spoil(program);
-    cr_assert_eq(mk_verify(program, &report), MK_ERR_REJECTED, "case %zu is accepted", i);
+    cr_assert_eq(mk_verify(program, &report), MK_ERR_REJECTED, "%u rows: case %zu is accepted", rows, i);
     bool expected = false;
     for (size_t r = 0; r < 2 && cases[i].rules[r] != NULL; r++) {
       expected |= strncmp(mk_error_message(), cases[i].rules[r], 3) == 0;
     }
-    cr_assert(expected, "case %zu: %s", i, mk_error_message());
+    cr_assert(expected, "%u rows: case %zu: %s", rows, i, mk_error_message());
     mk_program_free(program);
   }
+}
+
+Test(sampling_program, broken_ones_are_rejected) {
+  static const spoilt cases[] = {{score_before_head, {"N07"}},
+                                 {other_counts, {"S10"}},
+                                 {no_bias, {"S10"}},
+                                 {scores_of_others, {"S10"}},
+                                 {front_of_others, {"R04"}},
+                                 {some_fronts, {"S10"}},
+                                 {some_rounds, {"S10"}},
+                                 {short_round, {"S10"}},
+                                 {wrong_parameters, {"S10"}},
+                                 {part_of_scores, {"S10"}},
+                                 {rounds_in_a_circle, {"N07"}},
+                                 {draw_behind_next, {"N07", "N02"}},
+                                 {written_parameters, {"S08"}},
+                                 {other_parameters, {"N05"}},
+                                 {front_apart, {"N05"}},
+                                 {front_by_other_parameters, {"N05"}},
+                                 {choice_of_another, {"N07"}},
+                                 {all_choices, {"N07"}},
+                                 {two_choices, {"S10"}},
+                                 {one_candidate, {"N07"}},
+                                 {sift_that_something_else_follows, {"N07", "N02"}},
+                                 {round_left_out, {"N07"}},
+                                 {sift_of_others, {"N07"}},
+                                 {score_that_waits, {"N07"}},
+                                 {fewer_tokens, {"B02"}},
+                                 {counts_as_input, {"S07"}}};
+  for (uint32_t rows = 1; rows <= MK_MAX_ROWS; rows *= 4) {
+    expect_rejected(cases, sizeof cases / sizeof cases[0], rows);
+  }
+}
+
+/* What is wrong with lines. */
+enum { ROWS = 4 };
+
+/* A buffer of other lines in tiles of so many, and operands as before. */
+static void other_lines(mk_program *p, const char *name, uint32_t rows, uint32_t tile_rows) {
+  mk_buffer *b = &p->buffers[mk_program_find_buffer(p, name)];
+  b->rows = rows;
+  b->tile_rows = tile_rows;
+  b->bytes = mk_buffer_bytes(b);
+  b->offset = (p->work_bytes + 127) / 128 * 128; /* it may have grown */
+  p->work_bytes = b->offset + b->bytes;
+}
+static void parameters_of_too_few_slots(mk_program *p) { other_lines(p, "sampling", ROWS - 1, ROWS); }
+static void parameters_of_one_slot(mk_program *p) { other_lines(p, "sampling", 1, 1); }
+static void bias_of_one_slot(mk_program *p) { other_lines(p, "logit_bias", 1, 1); }
+static void counts_of_one_slot(mk_program *p) { other_lines(p, "token_counts", 1, 1); }
+static void counts_in_tiles_of_their_own(mk_program *p) { other_lines(p, "token_counts", ROWS, 1); }
+static void counts_of_too_many_slots(mk_program *p) { other_lines(p, "token_counts", ROWS + 1, ROWS + 1); }
+static void scores_of_too_few_lines(mk_program *p) { other_lines(p, "scores", ROWS - 1, ROWS); }
+static void fronts_of_one_line(mk_program *p) { other_lines(p, "fronts", 3, 1); }
+static void fronts_of_too_few_lines(mk_program *p) { other_lines(p, "fronts", 3 * (ROWS - 1), ROWS - 1); }
+static void rounds_of_one_line(mk_program *p) { other_lines(p, "rounds.1", 3, 1); }
+static void rounds_of_too_many_lines(mk_program *p) { other_lines(p, "rounds.1", 6 * ROWS, 2 * ROWS); }
+static void choices_of_one_line(mk_program *p) { other_lines(p, "choices", 3, 1); }
+static void choices_of_too_few_sms(mk_program *p) { other_lines(p, "choices", 3 * ROWS - 1, ROWS); }
+/* As many lines as the program has rows, but of three SMs. */
+static void lines_of_several_sms(mk_program *p) { other_lines(p, "fronts", 3 * ROWS, 3 * ROWS); }
+static void choice_over_anothers(mk_program *p) { draw(p)->operands[MK_SLOT_DRAW_choice].row = 0; }
+static void choice_over_anothers_and_taken(mk_program *p) {
+  choice_over_anothers(p);
+  choice_of_another(p);
+}
+static void round_over_anothers(mk_program *p) { sift(p)->operands[MK_SLOT_SIFT_round].row = 0; }
+static void candidates_of_heads(mk_program *p) {
+  find(p, 1, MK_OP_NEXT, 0)->operands[MK_SLOT_NEXT_candidates] =
+      find(p, 1, MK_OP_HEAD, 0)->operands[MK_SLOT_HEAD_candidate];
+}
+static void something_behind_next(mk_program *p) {
+  mk_instruction *glu = find(p, 1, MK_OP_GLU, 0), moved = *glu, *next = find(p, 1, MK_OP_NEXT, 0);
+  memmove(glu, glu + 1, (size_t)(next - glu) * sizeof *glu);
+  *next = moved;
+}
+/* A value of a layer, of which a storer clears the other half, behind the head that tells that it is done. */
+static void something_behind_score(mk_program *p) {
+  mk_instruction *glu = find(p, 1, MK_OP_GLU, 0), moved = *glu, *last = score(p);
+  memmove(glu, glu + 1, (size_t)(last - glu) * sizeof *glu);
+  *last = moved;
+}
+static void for_prompts(mk_program *p) { p->ranges.batch.high = MK_PROMPT_ROWS; }
+
+Test(sampling_program, broken_lines_are_rejected) {
+  static const spoilt cases[] = {{parameters_of_too_few_slots, {"S10"}},
+                                 {parameters_of_one_slot, {"S10"}},
+                                 {bias_of_one_slot, {"S10"}},
+                                 {counts_of_one_slot, {"S10"}},
+                                 {counts_in_tiles_of_their_own, {"S10"}},
+                                 {counts_of_too_many_slots, {"S10"}},
+                                 {scores_of_too_few_lines, {"S10"}},
+                                 {fronts_of_one_line, {"S10"}},
+                                 {fronts_of_too_few_lines, {"S10"}},
+                                 {rounds_of_one_line, {"S10"}},
+                                 {rounds_of_too_many_lines, {"B01", "S10"}},
+                                 {choices_of_one_line, {"S10"}},
+                                 {choices_of_too_few_sms, {"S10"}},
+                                 {lines_of_several_sms, {"B01", "S10"}},
+                                 {choice_over_anothers, {"N07"}},
+                                 {choice_over_anothers_and_taken, {"R04"}},
+                                 {round_over_anothers, {"R04"}},
+                                 {candidates_of_heads, {"N07"}},
+                                 {something_behind_next, {"N02", "N06"}},
+                                 {something_behind_score, {"N07"}},
+                                 {for_prompts, {"S02"}}};
+  expect_rejected(cases, sizeof cases / sizeof cases[0], ROWS);
+}
+
+/* A greedy `next` of several rows takes the candidates of all SMs, not those of one. */
+Test(sampling_program, greedy_rows_take_all_candidates) {
+  mk_config config = test_model_config(TEST_MODEL_TINY);
+  mk_program *program = compile_rows(&config, 3, 100, false, ROWS);
+  for (uint32_t q = 0; q < 3; q++) {
+    find(program, q, MK_OP_NEXT, 0)->operands[MK_SLOT_NEXT_candidates].rows = 1;
+  }
+  cr_assert_eq(mk_verify(program, NULL), MK_ERR_REJECTED);
+  cr_assert_eq(strncmp(mk_error_message(), "N04", 3), 0, "%s", mk_error_message());
+  mk_program_free(program);
 }
 
 /* Buffers with a word for each token are read by the tile of 16, so they have no others. */
 Test(sampling_program, wider_tiles_are_rejected) {
   static const char *const names[] = {"logits", "logit_bias", "token_counts", "scores"};
   mk_config config = test_model_config(TEST_MODEL_TINY);
-  for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
-    mk_program *program = compile(&config, 1, 100, true);
-    int index = mk_program_find_buffer(program, names[n]);
+  for (size_t n = 0; n < 2 * sizeof names / sizeof names[0]; n++) {
+    mk_program *program = compile_rows(&config, 1, 100, true, n % 2 == 0 ? 1 : 8);
+    int index = mk_program_find_buffer(program, names[n / 2]);
     mk_buffer *buffer = &program->buffers[index];
     buffer->tile_cols *= 2;
     for (size_t i = 0; i < program->instruction_count; i++) {
@@ -266,7 +397,7 @@ Test(sampling_program, wider_tiles_are_rejected) {
         }
       }
     }
-    cr_assert_eq(mk_verify(program, NULL), MK_ERR_REJECTED, "%s", names[n]);
+    cr_assert_eq(mk_verify(program, NULL), MK_ERR_REJECTED, "%s", names[n / 2]);
     cr_assert_not_null(strstr(mk_error_message(), "tile width is 32"), "%s", mk_error_message());
     mk_program_free(program);
   }

@@ -18,7 +18,7 @@
 
 typedef struct test_recipe {
   uint32_t rows; /* of a step: 1, 2, 4, 8, 16 or 64 */
-  bool sampling; /* score, sift and draw at the token boundary; one row */
+  bool sampling; /* score, sift and draw at the token boundary; not with 64 rows */
   bool small;    /* two to four SMs, hidden sizes of 16 to 64; else one to four, and 64 or 128 */
   bool bold;
 } test_recipe;

@@ -21,9 +21,11 @@ static uint16_t add_rows(generator *g, const char *name, uint32_t cols) {
 static sampled add_sampled(generator *g) {
   uint32_t vocab = g->p->buffers[g->logits].cols;
   sampled s = {.round_count = test_below(g, MAX_ROUNDS + 1), .ready = test_new_hint(g)};
-  s.sampling = test_add_plain(g, "sampling", MK_KIND_INPUT, MK_DTYPE_U32, 1, MK_SAMPLING_WORDS, MK_SAMPLING_WORDS);
-  s.bias = test_add_plain(g, "bias", MK_KIND_INPUT, MK_DTYPE_F32, 1, vocab, MK_TILE);
-  s.counts = test_add_plain(g, "counts", MK_KIND_ACTIVATION, MK_DTYPE_U32, 1, vocab, MK_TILE);
+  s.sampling =
+      test_add_plain(g, "sampling", MK_KIND_INPUT, MK_DTYPE_U32, g->slots, MK_SAMPLING_WORDS, MK_SAMPLING_WORDS);
+  s.bias = test_add_value(g, "bias", MK_DTYPE_F32, MK_STORE_PLAIN, 1, vocab, MK_TILE);
+  g->p->buffers[s.bias].kind = MK_KIND_INPUT;
+  s.counts = test_add_value(g, "counts", MK_DTYPE_U32, MK_STORE_PLAIN, 1, vocab, MK_TILE);
   s.scores = test_add_value(g, "scores", MK_DTYPE_F32, MK_STORE_STAMPED, 1, vocab, MK_TILE);
   s.fronts = add_rows(g, "fronts", MK_FRONT_WORDS);
   for (uint32_t r = 0; r < s.round_count; r++) {

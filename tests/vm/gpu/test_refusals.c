@@ -82,6 +82,11 @@ Test(gpu_refusals, fronts_of_too_many_sms) {
   expect_refused(program, "the fronts of 161 SMs");
 }
 
+Test(gpu_refusals, draws_of_several_rows) {
+  expect_refused(compile_rows(true, 2), "the program draws for 2 rows per step; this machine draws for one");
+  expect_refused(compile_rows(true, 16), "the program draws for 16 rows per step");
+}
+
 /* What the kernels do within another instruction alone must be marked as such. With one row per step a combine may stand by itself. */
 Test(gpu_refusals, what_is_fused_without_a_mark) {
   mk_program *program = compile(true);

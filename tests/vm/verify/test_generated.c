@@ -98,9 +98,15 @@ Test(generated, every_interleaving_passes_the_same_values) {
 
 /* Valid programs of other kinds. */
 Test(generated, programs_of_every_kind_are_accepted) {
-  static const test_recipe recipes[] = {{.rows = 1, .small = true},    {.rows = 1, .sampling = true, .small = true},
-                                        {.rows = 1, .sampling = true}, {.rows = 2, .small = true},
-                                        {.rows = 16, .small = true},   {.rows = 64, .small = true}};
+  static const test_recipe recipes[] = {{.rows = 1, .small = true},
+                                        {.rows = 1, .sampling = true, .small = true},
+                                        {.rows = 1, .sampling = true},
+                                        {.rows = 2, .small = true},
+                                        {.rows = 16, .small = true},
+                                        {.rows = 64, .small = true},
+                                        {.rows = 2, .sampling = true},
+                                        {.rows = 4, .sampling = true, .small = true},
+                                        {.rows = 16, .sampling = true, .small = true}};
   for (uint64_t seed = 1; seed <= programs(); seed++) {
     mk_program *p;
     const test_recipe *recipe = &recipes[seed % (sizeof recipes / sizeof recipes[0])];
