@@ -33,8 +33,8 @@ typedef struct mk_engine_options {
   uint32_t sms;     /* 0: 132; on the cpu as many as keep its threads busy, unless it interleaves or checks for races */
   uint32_t threads; /* cpu: 0: one for each core that the process may use; interleaving and checking take one */
   uint32_t max_seq; /* 0: min(max_position_embeddings, 4096) */
-  /* Of a greedy program, per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time; MK_PROMPT_ROWS: of
-   * one sequence at a time. cuda: hidden and intermediate sizes are then multiples of 16, and mk_engine_generate goes on token by
+  /* Per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time; MK_PROMPT_ROWS, of a greedy program: of
+   * one sequence at a time. One that samples has several on the cpu, by plans of the caller's (mk_engine_set_slot_sampling). cuda: hidden and intermediate sizes are then multiples of 16, and mk_engine_generate goes on token by
    * token behind the prompt. */
   uint32_t rows;
   /* cuda, 2 to 16 rows: prompts of more than MK_LONG_PROMPT tokens are computed before their sequence joins the others, in a program of

@@ -115,6 +115,22 @@ static bool overflows(const table *t, uint32_t line) {
   return any;
 }
 
+/* Lines of active rows are written in every step, those of idle rows are not. */
+static void expect_lines(const table *t, const mk_step_row *plan) {
+  static const char *const names[] = {"scores", "fronts", "rounds.0", "rounds.1", "rounds.2", "choices"};
+  for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
+    const mk_buffer *b = &t->b.program->buffers[mk_program_find_buffer(t->b.program, names[n])];
+    const uint64_t *words = test_boundary_memory(&t->b, names[n]);
+    for (uint32_t tile = 0; tile < mk_buffer_grid_rows(b); tile++) {
+      for (uint32_t i = 0; i < t->b.rows * b->cols; i++) {
+        bool active = (plan[i / b->cols].flags & MK_ROW_ACTIVE) != 0;
+        cr_assert_eq(words[(size_t)tile * t->b.rows * b->cols + i] >> 32 == t->b.generation, active, "%s, tile %u",
+                     names[n], tile);
+      }
+    }
+  }
+}
+
 /* What the definition makes of the step, against what the machine did. */
 static void compare(table *t, const mk_step_row *plan) {
   for (uint32_t line = 0; line < t->b.rows; line++) {
@@ -165,6 +181,7 @@ static void steps(table *t, uint32_t count, bool all) {
       }
     }
     test_boundary_step(&t->b, plan, t->logits);
+    expect_lines(t, plan);
     compare(t, plan);
   }
 }

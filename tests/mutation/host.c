@@ -118,7 +118,7 @@ static mk_status fill_numbers(host *h, size_t buffer) {
 /* Every block at most once, as far as the range goes. */
 static void fill_table(host *h, uint32_t *words, uint64_t count) {
   const mk_range *range = &h->program->ranges.block;
-  uint64_t blocks = (uint64_t)range->high - range->low + 1;
+  uint64_t blocks = (uint64_t)(range->high - range->low) + 1;
   for (uint64_t i = 0; i < count; i++) {
     words[i] = range->low + (uint32_t)(i % blocks);
   }

@@ -171,10 +171,35 @@ static mk_status check_best(const mk_program *p, mk_cpu *cpu, const mk_instructi
   return MK_OK;
 }
 
+/* With several rows: where each `next` takes the choices of its own SM, they are alike on all, for every row of the last step. */
+static mk_status check_rows(const host *h, mk_cpu *cpu, const host_launch *l) {
+  const mk_operand *first = NULL;
+  for (size_t i = 0; i < h->program->instruction_count; i++) {
+    const mk_instruction *in = &h->program->instructions[i];
+    const mk_operand *own = &in->operands[MK_SLOT_NEXT_candidates];
+    if (in->opcode != MK_OP_NEXT || own->rows != 1) {
+      continue;
+    }
+    first = first == NULL ? own : first;
+    for (uint32_t line = 0; line < h->rows; line++) {
+      const uint64_t *a = (const uint64_t *)mk_cpu_memory(cpu, first->buffer) + 2 * (first->row * h->rows + line);
+      const uint64_t *b = (const uint64_t *)mk_cpu_memory(cpu, own->buffer) + 2 * (own->row * h->rows + line);
+      bool active = (l->plan[(l->epochs - 1) * h->rows + line].flags & MK_ROW_ACTIVE) != 0;
+      if (active && (a[0] != b[0] || a[1] != b[1])) {
+        return mk_error(MK_ERR_DEVICE, "choice: instruction %u goes on with another token in row %u", in->uid, line);
+      }
+    }
+  }
+  return MK_OK;
+}
+
 /* All SMs go on with the same token, of the declared range. */
 static mk_status check_choices(const host *h, mk_cpu *cpu, uint32_t launch) {
   uint32_t first = 0, uid = 0;
-  for (size_t i = 0; h->rows == 1 && i < h->program->instruction_count; i++) {
+  if (h->rows > 1) {
+    return check_rows(h, cpu, &h->launches[launch]);
+  }
+  for (size_t i = 0; i < h->program->instruction_count; i++) {
     const mk_instruction *in = &h->program->instructions[i];
     if (in->opcode != MK_OP_NEXT) {
       continue;

@@ -198,10 +198,10 @@ void test_boundary_step(test_boundary *b, const mk_step_row *plan, const float *
 uint32_t test_boundary_draw(test_boundary *b, const float *logits, uint32_t token, uint32_t position,
                             uint32_t prompt_length) {
   bool inside = position + 1 < prompt_length;
-  mk_step_row row = {.position = position,
-                     .token = token,
-                     .flags = MK_ROW_ACTIVE | (inside ? 0 : (uint32_t)MK_ROW_CHOOSES) |
-                              (position < prompt_length ? (uint32_t)MK_ROW_PROMPT : 0)};
-  test_boundary_step(b, &row, logits);
+  mk_step_row plan[MK_MAX_ROWS] = {{.position = position,
+                                    .token = token,
+                                    .flags = MK_ROW_ACTIVE | (inside ? 0 : (uint32_t)MK_ROW_CHOOSES) |
+                                             (position < prompt_length ? (uint32_t)MK_ROW_PROMPT : 0)}};
+  test_boundary_step(b, plan, logits);
   return b->states[0].results[0] & ~MK_RESULT_NAN;
 }

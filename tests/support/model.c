@@ -65,7 +65,7 @@ mk_config test_model_config(size_t which) {
   return configs[which];
 }
 
-mk_program *test_small_program(uint32_t sms, uint32_t context, uint32_t rows) {
+static mk_program *small_program(mk_compile_options options) {
   mk_config config = {.hidden = 64,
                       .intermediate = 96,
                       .layers = 2,
@@ -73,16 +73,23 @@ mk_program *test_small_program(uint32_t sms, uint32_t context, uint32_t rows) {
                       .kv_heads = 1,
                       .head_dim = 64,
                       .vocab = 100,
-                      .max_position = context,
+                      .max_position = options.max_seq,
                       .rms_eps = 1e-5f,
                       .rope_theta = 10000};
-  mk_compile_options options = {.sms = sms, .max_seq = context, .rows = rows};
   mk_graph *graph;
   mk_program *program;
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK, "%s", mk_error_message());
   cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
   mk_graph_free(graph);
   return program;
+}
+
+mk_program *test_small_program(uint32_t sms, uint32_t context, uint32_t rows) {
+  return small_program((mk_compile_options){.sms = sms, .max_seq = context, .rows = rows});
+}
+
+mk_program *test_small_sampling_program(uint32_t sms, uint32_t context, uint32_t rows) {
+  return small_program((mk_compile_options){.sms = sms, .max_seq = context, .rows = rows, .sampling = true});
 }
 
 void test_model_write(const mk_config *config, char directory[TEST_PATH]) {

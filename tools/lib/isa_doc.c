@@ -51,9 +51,9 @@ static const char word[] =
     "```\n"
     "\n"
     "- `uid` is unique in the program and names the instruction in messages, traces and fault records.\n"
-    "- Flag %d of an instruction (`fused` in text): a machine may do it within the one before it in its queue, or, "
-    "with several "
-    "rows per step,\n"
+    "- Flag %d of an instruction (`fused` in text): a machine may do it within the one before it in its queue, or a "
+    "`combine` of "
+    "several rows per step\n"
     "  within one on any SM. Without it no machine does. The opcodes below say what may be fused, rule S12 where.\n"
     "- Where operands and parameters lie follows from the opcode's table below. An operand of extent `whole` is its "
     "buffer "
@@ -111,7 +111,11 @@ static const char stores[] =
     "lines in one tile (tile_rows = T), and the semantics below hold for each line; lines of idle rows are neither "
     "written "
     "nor waited for.\n"
-    "`attention` of row u of the cache does split (u - c) mod splits of a row in slot c.\n";
+    "`attention` of row u of the cache does split (u - c) mod splits of a row in slot c. `sampling`, `bias` and "
+    "`counts` have\n"
+    "a line for each slot, by which its rows are drawn; a `score` goes through its lines in order, so a row's counts "
+    "hold the\n"
+    "tokens of its slot up to its own.\n";
 
 static const char order[] =
     "\n## What orders instructions\n"

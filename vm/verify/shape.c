@@ -338,16 +338,18 @@ static mk_status shape_HEAD(mk_shape *s) {
 
 /* The plan of a whole launch, and as many steps of the ring. */
 static mk_status shape_NEXT(mk_shape *s) {
-  uint32_t lines = mk_program_rows(s->v->program), words = lines * MK_ROW_WORDS;
+  uint32_t lines = lines_of(s);
   const mk_buffer *from = buffer_of(s, MK_SLOT_NEXT_candidates);
   const mk_extent *plan = &s->extents[MK_SLOT_NEXT_plan], *ring = &s->extents[MK_SLOT_NEXT_ring];
   MK_TRY(expect_pairs(s, MK_SLOT_NEXT_candidates));
-  bool own = s->extents[MK_SLOT_NEXT_candidates].rows == lines; /* its own SM's choice (rule N04) */
-  MK_TRY(expect_lines(s, MK_SLOT_NEXT_candidates, own ? 1 : from->rows / lines, 0, 2));
+  uint32_t sms = s->in->operands[MK_SLOT_NEXT_candidates].rows;
+  sms = sms == 1 ? 1 : mk_buffer_grid_rows(from); /* one: its own SM's choice (rule N04) */
+  MK_TRY(expect_lines(s, MK_SLOT_NEXT_candidates, sms, 0, 2));
   MK_TRY(expect_table(s, MK_SLOT_NEXT_plan, buffer_of(s, MK_SLOT_NEXT_plan)->cols));
-  if (plan->cols < words || plan->cols % words != 0) {
+  uint32_t rows = plan->cols / MK_ROW_WORDS;
+  if (rows == 0 || rows % lines != 0 || plan->cols % MK_ROW_WORDS != 0) {
     return mk_reject(s->v, "B03", s->index, "plan: %u words; a step of %u rows has %u, and a launch whole steps",
-                     plan->cols, lines, words);
+                     plan->cols, lines, lines * MK_ROW_WORDS);
   }
   if (mk_operand_empty(&s->in->operands[MK_SLOT_NEXT_ring])) {
     return MK_OK;

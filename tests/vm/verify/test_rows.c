@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "instructions/sampling_host.h"
 #include "tests/mutation/mutation.h"
 #include "tests/support/effort.h"
 #include "tests/support/model.h"
@@ -14,6 +15,7 @@
 enum { ROWS = 4, SMS = 3, CONTEXT = 600, STEPS = 4, SEEDS = 4 };
 
 static mk_program *compile(uint32_t rows) { return test_small_program(SMS, CONTEXT, rows); }
+static mk_program *compile_drawing(uint32_t rows) { return test_small_sampling_program(SMS, CONTEXT, rows); }
 
 /* What breaks. */
 
@@ -117,6 +119,18 @@ REJECTS(a_glu_behind_the_next, "N02", "reads the step state after", {
 
 /* Mutants. */
 
+/* Ways to sample by slot: at a temperature, greedy, with all filters and penalties, with a front. */
+static void fill_sampling(uint32_t *words, uint32_t vocab) {
+  static const mk_sampling ways[ROWS] = {
+      {.temperature = 1, .top_p = 1, .repetition = 1, .seed = 1},
+      {.top_p = 1, .repetition = 1},
+      {.temperature = 2, .top_k = 40, .top_p = 0.9, .min_p = 0.01, .repetition = 1.3, .presence = 1, .seed = 3},
+      {.temperature = 5, .top_p = 1, .min_p = 0.2, .repetition = 1, .frequency = 2, .seed = 4}};
+  for (uint32_t slot = 0; slot < ROWS; slot++) {
+    mk_sampling_words(&ways[slot], vocab, words + (size_t)slot * MK_SAMPLING_WORDS);
+  }
+}
+
 static void fill(mk_cpu *cpu, const mk_program *p) {
   for (size_t b = 0; b < p->buffer_count; b++) {
     const mk_buffer *buffer = &p->buffers[b];
@@ -129,6 +143,9 @@ static void fill(mk_cpu *cpu, const mk_program *p) {
       } else {
         ((uint16_t *)(void *)memory)[i] = (uint16_t)(mk_float_param(value) >> 16);
       }
+    }
+    if (strcmp(buffer->name, "sampling") == 0) {
+      fill_sampling((uint32_t *)(void *)memory, p->ranges.token.high + 1);
     }
     for (uint64_t i = 0; strcmp(buffer->name, "block_table") == 0 && i < buffer->bytes / 4; i++) {
       ((uint32_t *)(void *)memory)[i] = (uint32_t)i;
@@ -169,14 +186,16 @@ static mk_status judge(const mk_program *p, uint32_t mutant) {
   return MK_OK;
 }
 
-Test(verify_rows, unchanged_program_runs) {
-  mk_program *p = compile(ROWS);
+static void expect_sound(mk_program *p) {
   cr_assert_eq(mk_verify(p, NULL), MK_OK, "%s", mk_error_message());
   for (uint32_t i = 1; i < 20; i++) {
     cr_assert_eq(judge(p, i), MK_OK, "%s", mk_error_message());
   }
   mk_program_free(p);
 }
+
+Test(verify_rows, unchanged_program_runs) { expect_sound(compile(ROWS)); }
+Test(verify_rows, unchanged_program_that_draws_runs) { expect_sound(compile_drawing(ROWS)); }
 
 /* Moved units of attention: on whichever SM, before or behind its combine. */
 static bool move_unit(mk_program *p, uint64_t *random) {
@@ -191,12 +210,12 @@ static bool move_unit(mk_program *p, uint64_t *random) {
   return true;
 }
 
-Test(verify_rows, what_is_accepted_never_fails) {
+static void expect_mutants(mk_program *(*base)(uint32_t rows)) {
   uint64_t random = 99;
   uint32_t accepted = 0, rejected = 0, failing = 0, mutants = test_effort(10, 40);
   for (uint32_t kind = 0; kind <= MUTATION_CLASSES; kind++) {
     for (uint32_t i = 0; i < mutants;) {
-      mk_program *p = compile(ROWS);
+      mk_program *p = base(ROWS);
       bool changed =
           kind == MUTATION_CLASSES ? move_unit(p, &random) : mutation_apply(p, (mutation_class)kind, &random);
       mk_status verdict = changed ? mk_verify(p, NULL) : MK_OK;
@@ -217,3 +236,6 @@ Test(verify_rows, what_is_accepted_never_fails) {
   cr_assert_gt(rejected, mutants * 5 / 2);
   cr_assert_gt(failing, mutants / 2, "%u of %u rejected mutants fail", failing, rejected);
 }
+
+Test(verify_rows, what_is_accepted_never_fails) { expect_mutants(compile); }
+Test(verify_rows, what_is_accepted_and_draws_never_fails) { expect_mutants(compile_drawing); }
