@@ -71,7 +71,8 @@ bool mk_engine_takes_cuda(const mk_engine_options *options) {
 }
 
 bool mk_engine_takes_rows(const mk_engine_options *options) {
-  return options->tamper == NULL && (options->sampling == NULL || mk_sampling_is_greedy(options->sampling));
+  const bool greedy = options->sampling == NULL || mk_sampling_is_greedy(options->sampling);
+  return options->tamper == NULL && (greedy || !mk_engine_takes_cuda(options));
 }
 
 mk_status mk_engine_write(mk_engine *engine, size_t buffer, uint64_t offset, const void *data, uint64_t bytes) {
@@ -253,6 +254,7 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   engine->progress_user = options->progress_user;
   engine->poll = options->poll;
   engine->poll_user = options->poll_user;
+  engine->swaps_sampling = options->tamper != NULL && options->tamper->swaps_sampling;
   if (options->synth != NULL) {
     engine->config = *options->synth;
   } else {
@@ -270,9 +272,9 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   MK_TRY(choose_device(options, &gpu));
   if (options->rows_or_one && rows > 1) {
     bool whole = engine->config.hidden % MK_TILE == 0 && engine->config.intermediate % MK_TILE == 0;
-    rows = gpu < 0 && rows > MK_MAX_ROWS ? (uint32_t)MK_MAX_ROWS
-           : gpu < 0 || whole            ? rows
-                                         : 1; /* what the GPU's kernels of several rows ask for */
+    rows = gpu < 0 && rows > MK_MAX_ROWS    ? (uint32_t)MK_MAX_ROWS
+           : gpu < 0 || (whole && !samples) ? rows
+                                            : 1; /* what the GPU's kernels of several rows ask for */
   }
   mk_compile_options compile = {.sms = queues_of(options, gpu < 0),
                                 .max_seq = engine->max_seq,

@@ -22,6 +22,7 @@ typedef struct mk_tamper {
   void (*program)(mk_program *program);
   uint32_t position_shift; /* generation starts at this position instead of 0 */
   mk_blocks_fault blocks;
+  bool swaps_sampling; /* what a sequence is drawn by goes to the slot beside its own */
 } mk_tamper;
 
 typedef struct mk_engine_options {
@@ -33,9 +34,9 @@ typedef struct mk_engine_options {
   uint32_t sms;     /* 0: 132; on the cpu as many as keep its threads busy, unless it interleaves or checks for races */
   uint32_t threads; /* cpu: 0: one for each core that the process may use; interleaving and checking take one */
   uint32_t max_seq; /* 0: min(max_position_embeddings, 4096) */
-  /* Per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time; MK_PROMPT_ROWS, of a greedy program: of
-   * one sequence at a time. One that samples has several on the cpu, by plans of the caller's (mk_engine_set_slot_sampling). cuda: hidden and intermediate sizes are then multiples of 16, and mk_engine_generate goes on token by
-   * token behind the prompt. */
+  /* Per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time; MK_PROMPT_ROWS, of a greedy program: of one
+   * sequence at a time. cuda: several are for greedy programs alone, and hidden and intermediate sizes are then multiples of 16; mk_engine_generate goes on
+   * token by token after the prompt. */
   uint32_t rows;
   /* cuda, 2 to 16 rows: prompts of more than MK_LONG_PROMPT tokens are computed before their sequence joins the others, in a program of
    * MK_PROMPT_ROWS. */
@@ -84,7 +85,7 @@ void mk_engine_close(mk_engine *engine); /* NULL is fine */
 /* Whether such an engine would run on a GPU. */
 bool mk_engine_takes_cuda(const mk_engine_options *options);
 
-/* Whether such an engine could have several rows: it would run on the cpu, and choose greedily. */
+/* Whether such an engine could have several rows: on a GPU it would choose greedily. */
 bool mk_engine_takes_rows(const mk_engine_options *options);
 
 const mk_config *mk_engine_config(const mk_engine *engine);

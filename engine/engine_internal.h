@@ -24,6 +24,7 @@ struct mk_engine {
   void *progress_user;
   void (*poll)(void *user); /* NULL: nothing comes from outside */
   void *poll_user;
+  bool swaps_sampling; /* mk_tamper */
   uint32_t max_seq;
   int logits; /* buffer */
   mk_trace_window trace;

@@ -124,29 +124,36 @@ static mk_status run_with_logits(at_work *w, mk_gpu *gpu) {
   return MK_OK;
 }
 
-/* How often its slot has seen each token: those in the prompt by a mark. */
-static mk_status write_counts(mk_engine *engine, const mk_slot_view *view) {
+/* How often a slot has seen each token: those in the prompt by a mark. */
+static mk_status write_counts(mk_engine *engine, uint32_t slot, const mk_slot_view *view) {
   uint32_t *counts, vocab = engine->config.vocab;
+  uint64_t bytes = vocab * sizeof *counts;
   MK_TRY(mk_alloc(vocab, sizeof *counts, &counts));
   for (uint32_t i = 0; i < view->computed; i++) {
     uint32_t *count = &counts[view->tokens[i]];
     *count = i < view->prompt_count ? *count | MK_COUNT_PROMPT : *count + 1;
   }
-  mk_status status = mk_engine_write(engine, (size_t)engine->counts, 0, counts, vocab * sizeof *counts);
+  mk_status status = mk_engine_write(engine, (size_t)engine->counts, slot * bytes, counts, bytes);
   mk_free(counts);
   return status;
 }
 
-/* What a sampling program knows of the sequence that begins. */
+/* What a sampling program has to know of the sequence in a slot: what it is drawn by, and the tokens that it has had. The program counts
+ * those itself from here on, unless it computed steps that nobody was told of. */
+static mk_status prepare_slot(mk_engine *engine, uint32_t slot, const mk_slot_view *view) {
+  const bool begins = view->fresh && view->sampling != NULL;
+  const uint32_t to = engine->swaps_sampling ? (slot + 1) % mk_program_slots(engine->program) : slot;
+  MK_TRY(begins ? mk_engine_set_slot_sampling(engine, to, view->sampling) : MK_OK);
+  const bool cleared = begins && view->computed == 0 && !engine->swaps_sampling;
+  return !cleared && (view->fresh || view->went_on) ? write_counts(engine, slot, view) : MK_OK;
+}
+
 static mk_status prepare_sampling(mk_engine *engine) {
   mk_slot_view view;
-  if (engine->counts < 0 || !mk_batch_slot(engine->batch, 0, &view)) {
-    return MK_OK;
+  for (uint32_t slot = 0; engine->counts >= 0 && slot < mk_program_slots(engine->program); slot++) {
+    MK_TRY(mk_batch_slot(engine->batch, slot, &view) ? prepare_slot(engine, slot, &view) : MK_OK);
   }
-  if (view.fresh && view.sampling != NULL) {
-    MK_TRY(mk_engine_set_sampling(engine, view.sampling));
-  }
-  return view.fresh || view.went_on ? write_counts(engine, &view) : MK_OK;
+  return MK_OK;
 }
 
 /* The window of the launch at hand. */

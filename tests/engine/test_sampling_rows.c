@@ -324,8 +324,62 @@ Test(engine_sampling_rows, what_is_a_neighbours_shows) {
   close_table(t);
 }
 
+/* ---- As the engine serves them: in slots that it gives, with blocks that are taken away, and beginnings that are known ---- */
+
+static bool take_token(void *user, size_t sequence, uint32_t token, const float *logits) {
+  request *r = &((table *)user)->requests[sequence];
+  cr_assert_lt(r->heard, r->count);
+  r->differs += token != r->tokens[r->heard] || memcmp(logits, r->logits[r->heard], config.vocab * sizeof *logits) != 0;
+  return ++r->heard < r->count;
+}
+
+static void take_end(void *user, size_t sequence, mk_status status) {
+  (void)user;
+  cr_assert_eq(status, MK_OK, "request %zu: %s", sequence, mk_error_message());
+}
+
+static uint32_t served(table *t, mk_engine_options options, mk_batch_counters *counters) {
+  const mk_sequence_calls calls = {.token = take_token, .ended = take_end, .user = t};
+  mk_sequence sequences[2 * REQUESTS];
+  mk_engine *engine;
+  uint32_t differ = 0;
+  options.device = "cpu";
+  options.max_seq = CONTEXT;
+  options.sampling = &ways[0];
+  cr_assert_eq(mk_engine_open(directory, &options, &engine), MK_OK, "%s", mk_error_message());
+  for (uint32_t i = 0; i < REQUESTS; i++) {
+    request *r = &t->requests[i];
+    r->heard = r->differs = 0;
+    sequences[i] = (mk_sequence){.prompt = r->prompt,
+                                 .prompt_count = r->prompt_count,
+                                 .n_predict = MOST_TOKENS,
+                                 .sampling = &r->sampling,
+                                 .priority = (int32_t)(i % 3)};
+  }
+  cr_assert_eq(mk_engine_generate_all(engine, sequences, REQUESTS, &calls), MK_OK, "%s", mk_error_message());
+  mk_engine_count(engine, counters);
+  mk_engine_close(engine);
+  for (uint32_t i = 0; i < REQUESTS; i++) {
+    differ += t->requests[i].differs;
+  }
+  return differ;
+}
+
+Test(engine_sampling_rows, served_in_company) {
+  mk_batch_counters counters;
+  table *t = open_table(TEST_MODEL_ODD, 41);
+  cr_assert_eq(served(t, (mk_engine_options){.sms = 5, .rows = 4}, &counters), 0);
+  cr_assert_eq(served(t, (mk_engine_options){.sms = 3, .rows = 16, .prefix_tokens = 1000}, &counters), 0);
+  cr_assert_eq(served(t, (mk_engine_options){.sms = 3, .rows = 1, .prefix_tokens = 1000}, &counters), 0);
+  cr_assert_eq(
+      served(t, (mk_engine_options){.sms = 3, .rows = 8, .interleave_seed = 5, .check_races = true}, &counters), 0);
+  const mk_tamper swaps = {.swaps_sampling = true};
+  cr_assert_gt(served(t, (mk_engine_options){.sms = 5, .rows = 4, .tamper = &swaps}, &counters), 0);
+  mk_free(t);
+  test_model_remove(directory);
+}
+
 Test(engine_sampling_rows, refusals) {
-  static const uint32_t prompt[] = {1, 2};
   config = test_model_config(TEST_MODEL_TINY);
   test_model_write(&config, directory);
   mk_engine *engine;
@@ -337,7 +391,6 @@ Test(engine_sampling_rows, refusals) {
   cr_expect_eq(mk_engine_set_slot_sampling(engine, 4, &ways[0]), MK_ERR_USAGE);
   cr_expect_not_null(strstr(mk_error_message(), "slot 4: the engine has 4"), "%s", mk_error_message());
   cr_expect_eq(mk_engine_set_slot_sampling(engine, 3, &ways[1]), MK_OK, "%s", mk_error_message());
-  cr_expect_eq(mk_engine_generate(engine, prompt, 2, 3, keep, NULL), MK_ERR_USAGE); /* its plans know no parameters */
   mk_engine_close(engine);
   options.sampling = NULL;
   cr_assert_eq(mk_engine_open(directory, &options, &engine), MK_OK, "%s", mk_error_message());

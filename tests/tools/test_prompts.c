@@ -81,7 +81,7 @@ Test(prompts, text_under_the_name_of_the_prompt) {
 }
 
 Test(prompts, drawn_tokens_are_those_of_one_prompt) {
-  json_t *one = json("$MKVM run -m $DEMO --temp 1 -s 7 -p The -n 9 --ignore-eos --json");
+  json_t *one = json("$MKVM run -m $DEMO --temp 1 -s 7 -p The -n 9 --ignore-eos --rows 1 --json");
   json_t *all = json("$MKVM run -m $DEMO --temp 1 -s 7 -p A -p The -n 9 --ignore-eos --json --logprobs 2");
   json_t *have = json_array_get(json_object_get(all, "sequences"), 1);
   cr_assert(json_equal(json_object_get(one, "tokens"), json_object_get(have, "tokens")));
@@ -117,7 +117,7 @@ Test(prompts, usage) {
   expect(GREEDY "-p a --rows 2 --trace x 2>&1", 2, "--rows 2 does not go with --trace");
   expect(GREEDY "-p a -p b -f x 2>&1", 2, "--prompt and --file are both given");
   expect(GREEDY "-p a --rows 3 2>&1", 2, "3 is none of 1, 2, 4, 8, 16 and 64");
-  expect("$MKVM run -m $DEMO --temp 1 --rows 2 -p a 2>&1", 2, "one that samples has one");
+  expect("$MKVM run -m $DEMO --temp 1 --rows 64 -p a 2>&1", 2, "a program for prompts chooses greedily");
   expect("$MKVM compile -m $DEMO -o /dev/null --rows 64 --sampling 2>&1", 2, "a program for prompts chooses greedily");
   expect(GREEDY "-c 4 -p a -p 'one two three four five six' 2>&1", 2, "prompt 2: the prompt has");
   expect("$MKVM run -m $DEMO $(for i in $(seq 65); do echo -p $i; done) 2>&1", 2, "given more than 64 times");
