@@ -62,7 +62,7 @@ static void publish(const mk_reference *machine, const mk_span *to, uint32_t lin
   mk_publish_words(machine, to, line, 0, MK_FRONT_WORDS, out);
 }
 
-/* The words of one line, and what stands beside them: counts and bias are those of its slot. */
+/* What a line is scored by: words, bias and counts are those of its slot. */
 typedef struct row {
   const mk_line *line;
   const uint32_t *words;
