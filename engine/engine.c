@@ -201,15 +201,30 @@ static mk_status write_by_token(mk_engine *engine, int buffer, uint32_t slot, co
   return mk_engine_write(engine, (size_t)buffer, slot * bytes, words, bytes);
 }
 
-/* No token has been seen yet. */
-static mk_status clear_counts(mk_engine *engine, uint32_t slot) {
-  uint32_t *zeros;
+static mk_status check_slot(const mk_engine *engine, uint32_t slot) {
+  uint32_t slots = mk_program_slots(engine->program);
+  return slot < slots ? MK_OK : mk_error(MK_ERR_USAGE, "sampling of slot %u: the engine has %u", slot, slots);
+}
+
+mk_status mk_engine_set_slot_counts(mk_engine *engine, uint32_t slot, const uint32_t *tokens, size_t prompt_count,
+                                    size_t count) {
+  uint32_t *counts;
+  MK_TRY(check_slot(engine, slot));
   if (engine->counts < 0) {
     return MK_OK;
   }
-  MK_TRY(mk_alloc(engine->config.vocab, sizeof *zeros, &zeros));
-  mk_status status = write_by_token(engine, engine->counts, slot, zeros);
-  mk_free(zeros);
+  for (size_t i = 0; i < count; i++) {
+    if (tokens[i] >= engine->config.vocab) {
+      return mk_error(MK_ERR_USAGE, "token %zu is %u; the vocabulary has %u", i, tokens[i], engine->config.vocab);
+    }
+  }
+  MK_TRY(mk_alloc(engine->config.vocab, sizeof *counts, &counts));
+  for (size_t i = 0; i < count; i++) {
+    uint32_t *seen = &counts[tokens[i]];
+    *seen = i < prompt_count ? *seen | MK_COUNT_PROMPT : *seen + 1;
+  }
+  mk_status status = write_by_token(engine, engine->counts, slot, counts);
+  mk_free(counts);
   return status;
 }
 
@@ -227,9 +242,7 @@ static mk_status write_bias(mk_engine *engine, uint32_t slot, const mk_sampling 
 mk_status mk_engine_set_slot_sampling(mk_engine *engine, uint32_t slot, const mk_sampling *sampling) {
   uint32_t words[MK_SAMPLING_WORDS], vocab = engine->config.vocab;
   MK_TRY(mk_sampling_check(sampling, vocab));
-  if (slot >= mk_program_slots(engine->program)) {
-    return mk_error(MK_ERR_USAGE, "sampling of slot %u: the engine has %u", slot, mk_program_slots(engine->program));
-  }
+  MK_TRY(check_slot(engine, slot));
   if (engine->sampling < 0) {
     return mk_sampling_is_greedy(sampling)
                ? MK_OK
@@ -238,7 +251,7 @@ mk_status mk_engine_set_slot_sampling(mk_engine *engine, uint32_t slot, const mk
   mk_sampling_words(sampling, vocab, words);
   MK_TRY(mk_engine_write(engine, (size_t)engine->sampling, slot * sizeof words, words, sizeof words));
   MK_TRY(write_bias(engine, slot, sampling));
-  return clear_counts(engine, slot);
+  return mk_engine_set_slot_counts(engine, slot, NULL, 0, 0);
 }
 
 mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling) {

@@ -124,20 +124,6 @@ static mk_status run_with_logits(at_work *w, mk_gpu *gpu) {
   return MK_OK;
 }
 
-/* How often a slot has seen each token: those in the prompt by a mark. */
-static mk_status write_counts(mk_engine *engine, uint32_t slot, const mk_slot_view *view) {
-  uint32_t *counts, vocab = engine->config.vocab;
-  uint64_t bytes = vocab * sizeof *counts;
-  MK_TRY(mk_alloc(vocab, sizeof *counts, &counts));
-  for (uint32_t i = 0; i < view->computed; i++) {
-    uint32_t *count = &counts[view->tokens[i]];
-    *count = i < view->prompt_count ? *count | MK_COUNT_PROMPT : *count + 1;
-  }
-  mk_status status = mk_engine_write(engine, (size_t)engine->counts, slot * bytes, counts, bytes);
-  mk_free(counts);
-  return status;
-}
-
 /* What a sampling program has to know of the sequence in a slot: what it is drawn by, and the tokens that it has had. The program counts
  * those itself from here on, unless it computed steps that nobody was told of. */
 static mk_status prepare_slot(mk_engine *engine, uint32_t slot, const mk_slot_view *view) {
@@ -145,7 +131,10 @@ static mk_status prepare_slot(mk_engine *engine, uint32_t slot, const mk_slot_vi
   const uint32_t to = engine->swaps_sampling ? (slot + 1) % mk_program_slots(engine->program) : slot;
   MK_TRY(begins ? mk_engine_set_slot_sampling(engine, to, view->sampling) : MK_OK);
   const bool cleared = begins && view->computed == 0 && !engine->swaps_sampling;
-  return !cleared && (view->fresh || view->went_on) ? write_counts(engine, slot, view) : MK_OK;
+  const uint32_t prompt = view->prompt_count < view->computed ? view->prompt_count : view->computed;
+  return !cleared && (view->fresh || view->went_on)
+             ? mk_engine_set_slot_counts(engine, slot, view->tokens, prompt, view->computed)
+             : MK_OK;
 }
 
 static mk_status prepare_sampling(mk_engine *engine) {

@@ -164,6 +164,12 @@ static void hear_choice(request *r, uint32_t at, const float *logits, uint32_t r
   r->differs += result != r->tokens[place] || memcmp(logits, r->logits[place], config.vocab * sizeof *logits) != 0;
 }
 
+static void count_row(request *r, uint32_t at) {
+  bool prompt = at < r->prompt_count;
+  uint32_t *count = &r->counts[prompt ? r->prompt[at] : r->tokens[at - r->prompt_count]];
+  *count = prompt ? *count | MK_COUNT_PROMPT : *count + 1;
+}
+
 static bool hear(void *user, uint32_t step, const uint32_t *results) {
   table *t = user;
   size_t index = (size_t)MK_OPERAND_BUFFER(mk_engine_program(t->engine), HEAD, logits);
@@ -176,9 +182,7 @@ static bool hear(void *user, uint32_t step, const uint32_t *results) {
     }
     request *r = &t->requests[t->slots[row->slot]];
     uint32_t at = r->heard++;
-    bool prompt = at < r->prompt_count;
-    uint32_t *count = &r->counts[prompt ? r->prompt[at] : r->tokens[at - r->prompt_count]];
-    *count = prompt ? *count | MK_COUNT_PROMPT : *count + 1;
+    count_row(r, at);
     if ((row->flags & MK_ROW_CHOOSES) != 0) {
       hear_choice(r, at, logits + (size_t)line * config.vocab, results[line]);
     }
@@ -324,6 +328,53 @@ Test(engine_sampling_rows, what_is_a_neighbours_shows) {
   close_table(t);
 }
 
+enum { SLOT = 2 };
+
+/* The sequence in slot 2 of four, from its row `first` on, a row in each launch: tokens that differ from those it has alone. */
+static uint32_t go_on(table *t, request *r, uint32_t first) {
+  r->heard = r->planned = first;
+  r->differs = 0;
+  memset(r->counts, 0, sizeof r->counts);
+  for (uint32_t at = 0; at < first; at++) {
+    count_row(r, at);
+  }
+  for (uint32_t line = 0; r->planned < rows_of(r); line = (line + 1) % 4) {
+    memset(t->plan, 0, sizeof t->plan);
+    t->plan[0][line] = next_row(t, SLOT, true);
+    cr_assert_eq(mk_cpu_run_plan(mk_engine_cpu(t->engine), t->plan[0], 1, hear, t), MK_OK, "%s", mk_error_message());
+  }
+  return r->differs;
+}
+
+/* What the cache has already is computed by no row: behind a prefix, and behind tokens that were generated before. */
+Test(engine_sampling_rows, tokens_before_the_first_row_are_counted) {
+  table *t = open_table(TEST_MODEL_TINY, 9);
+  mk_engine_options options = {.device = "cpu", .sms = 3, .max_seq = CONTEXT, .rows = 4, .sampling = &ways[0]};
+  cr_assert_eq(mk_engine_open(directory, &options, &t->engine), MK_OK, "%s", mk_error_message());
+  t->rows = 4;
+  fill_table(t);
+  uint32_t uncounted = 0;
+  for (uint32_t i = 0; i < REQUESTS; i++) {
+    request *r = &t->requests[i];
+    uint32_t before[MOST_PROMPT + MOST_TOKENS], firsts[] = {r->prompt_count / 2, r->prompt_count - 1, rows_of(r) - 1};
+    memcpy(before, r->prompt, sizeof r->prompt);
+    memcpy(before + r->prompt_count, r->tokens, sizeof r->tokens);
+    t->slots[SLOT] = i;
+    cr_assert_eq(mk_engine_set_slot_sampling(t->engine, SLOT, &r->sampling), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(go_on(t, r, 0), 0, "request %u", i);
+    for (size_t k = 0; k < sizeof firsts / sizeof firsts[0]; k++) {
+      uint32_t of_prompt = firsts[k] < r->prompt_count ? firsts[k] : r->prompt_count;
+      cr_assert_eq(mk_engine_set_slot_sampling(t->engine, SLOT, &r->sampling), MK_OK, "%s", mk_error_message());
+      uncounted += go_on(t, r, firsts[k]);
+      cr_assert_eq(mk_engine_set_slot_sampling(t->engine, SLOT, &r->sampling), MK_OK, "%s", mk_error_message());
+      cr_assert_eq(mk_engine_set_slot_counts(t->engine, SLOT, before, of_prompt, firsts[k]), MK_OK, "%s",
+                   mk_error_message());
+      cr_assert_eq(go_on(t, r, firsts[k]), 0, "request %u from row %u on", i, firsts[k]);
+    }
+  }
+  cr_expect_gt(uncounted, 0, "it makes no difference whether these tokens are counted");
+  mk_engine_close(t->engine);
+  close_table(t);
 /* ---- As the engine serves them: in slots that it gives, with blocks that are taken away, and beginnings that are known ---- */
 
 static bool take_token(void *user, size_t sequence, uint32_t token, const float *logits) {
@@ -380,6 +431,7 @@ Test(engine_sampling_rows, served_in_company) {
 }
 
 Test(engine_sampling_rows, refusals) {
+  static const uint32_t prompt[] = {1, 2};
   config = test_model_config(TEST_MODEL_TINY);
   test_model_write(&config, directory);
   mk_engine *engine;
@@ -391,6 +443,9 @@ Test(engine_sampling_rows, refusals) {
   cr_expect_eq(mk_engine_set_slot_sampling(engine, 4, &ways[0]), MK_ERR_USAGE);
   cr_expect_not_null(strstr(mk_error_message(), "slot 4: the engine has 4"), "%s", mk_error_message());
   cr_expect_eq(mk_engine_set_slot_sampling(engine, 3, &ways[1]), MK_OK, "%s", mk_error_message());
+  cr_expect_eq(mk_engine_set_slot_counts(engine, 4, prompt, 2, 2), MK_ERR_USAGE);
+  cr_expect_eq(mk_engine_set_slot_counts(engine, 3, &config.vocab, 0, 1), MK_ERR_USAGE);
+  cr_expect_not_null(strstr(mk_error_message(), "token 0 is 320"), "%s", mk_error_message());
   mk_engine_close(engine);
   options.sampling = NULL;
   cr_assert_eq(mk_engine_open(directory, &options, &engine), MK_OK, "%s", mk_error_message());
