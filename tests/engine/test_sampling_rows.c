@@ -375,6 +375,8 @@ Test(engine_sampling_rows, tokens_before_the_first_row_are_counted) {
   cr_expect_gt(uncounted, 0, "it makes no difference whether these tokens are counted");
   mk_engine_close(t->engine);
   close_table(t);
+}
+
 /* ---- As the engine serves them: in slots that it gives, with blocks that are taken away, and beginnings that are known ---- */
 
 static bool take_token(void *user, size_t sequence, uint32_t token, const float *logits) {
