@@ -98,14 +98,14 @@ mk_gpu *mk_engine_gpu(mk_engine *engine);
 /* The CPU machine; NULL when it runs on a GPU. */
 mk_cpu *mk_engine_cpu(mk_engine *engine);
 
-/* Of later generations, in all slots: the same seed gives the same tokens again. MK_ERR_USAGE for parameters that make no sense, and for
- * others than greedy ones when the engine was opened with a greedy program. */
+/* Of later generations, in all slots: the same seed gives the same tokens again. MK_ERR_USAGE for parameters that make
+ * no sense, and for others than greedy ones when the engine was opened with a greedy program. */
 mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling);
-/* The same of one slot, where a sequence begins between two launches: no token of it has been seen, so its counts begin anew. MK_ERR_USAGE
- * for a slot that there is not, too. */
+/* The same of one slot, where a sequence begins between two launches: no token of it has been seen, so its counts begin
+ * anew. MK_ERR_USAGE for a slot that there is not, too. */
 mk_status mk_engine_set_slot_sampling(mk_engine *engine, uint32_t slot, const mk_sampling *sampling);
-/* Then, where it begins behind its first token: the tokens before its first row, which no row counts (their K and V are in the cache already): the
- * first prompt_count of them are the prompt's, the others were generated. */
+/* Then, where it begins behind its first token: the tokens before its first row, which no row counts (their K and V are
+ * in the cache already): the first prompt_count of them are the prompt's, the others were generated. */
 mk_status mk_engine_set_slot_counts(mk_engine *engine, uint32_t slot, const uint32_t *tokens, size_t prompt_count,
                                     size_t count);
 

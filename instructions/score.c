@@ -1,7 +1,7 @@
 /* SCORE: what sampling does to the logits of one SM's tokens before they are compared with the others': penalties and bias.
  * logits, bias, counts, scores [n] (n may be 0), sampling [16], front [98]: what these tokens bring into the draw (sampling.h). Counts stay
- * with the SM: the token of each step is counted by the one that owns its row, a token of the prompt by a mark. With several rows per step
- * sampling, bias and counts have a line for each slot, the others one for each row. */
+ * with the SM: the token of each step is counted by the one that owns its row, a token of the prompt by a mark. With
+ * several rows per step sampling, bias and counts have a line for each slot, the others one for each row. */
 #include "instructions/search.h"
 
 typedef struct front {
@@ -79,7 +79,8 @@ static void count_token(const row *r, const mk_span *counts) {
   }
 }
 
-/* Scores of tokens [first, first + count), and the front that they make; zeros and an empty one where the row does not choose. */
+/* Scores of tokens [first, first + count), and the front that they make; zeros and an empty one where the row does not
+ * choose. */
 static void score_row(const mk_reference *machine, const mk_span *to, const row *r, uint32_t first, uint32_t count,
                       float *score) {
   bool chooses = mk_line_chooses(r->line);
@@ -99,7 +100,8 @@ static void score_row(const mk_reference *machine, const mk_span *to, const row 
   publish(machine, to, r->line->line, &f, peak, index);
 }
 
-/* Lines come in the order of positions, so a row of a chunk has counted the tokens up to its own, as in a program of one row. */
+/* Lines come in the order of positions, so a row of a chunk has counted the tokens up to its own, as in a program of
+ * one row. */
 mk_reference_result mk_reference_SCORE(mk_reference *machine, const mk_instruction *instruction) {
   mk_span logits = mk_operand_span(machine, instruction, MK_SLOT_SCORE_logits);
   mk_span counts = mk_operand_span(machine, instruction, MK_SLOT_SCORE_counts);

@@ -1,7 +1,7 @@
 /* SIFT and DRAW, in C: the search for the token where top-k and top-p end. docs/SAMPLING.md tells how it goes.
  *
- * A mk_search is of one line: it reads that line of what SMs have published, and the words of the slot whose row it is. It belongs to one
- * instruction of one thread. Functions that stage stamped words give false when one is not there yet;
+ * A mk_search is of one line: it reads that line of what SMs have published, and the words of the slot whose row it is.
+ * It belongs to one instruction of one thread. Functions that stage stamped words give false when one is not there yet;
  * nothing has been written then. */
 #ifndef MK_SEARCH_H
 #define MK_SEARCH_H

@@ -1,7 +1,7 @@
 /* SIFT: one round of the search for the end of top-k and top-p, on one SM.
  * fronts [SMs, 98], rounds [SMs, 256] (none in the first round), scores [n] (n may be 0), sampling [16], round [256]: the
- * fields of sampling.h. It is always written; others look at it only while the search is open. With several rows per step each line
- * has a search of its own. */
+ * fields of sampling.h. It is always written; others look at it only while the search is open. With several rows per
+ * step each line has a search of its own. */
 #include "instructions/search.h"
 
 static void put_pair(uint32_t *words, uint32_t field, uint32_t segment, uint64_t value) {

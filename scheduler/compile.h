@@ -25,8 +25,8 @@ typedef struct mk_compile_options {
   mk_placement placement;
   uint32_t rows;   /* per step: 0 or 1, or 2, 4, 8, 16; MK_PROMPT_ROWS: chunks of one sequence */
   uint32_t blocks; /* of the KV cache; 0: enough for as many full contexts as there are slots */
-  /* The next token is drawn as the `sampling` buffer says, each row's by the words of its slot (1 to 16 rows); else it is the one of the
-   * highest logit. */
+  /* The next token is drawn as the `sampling` buffer says, each row's by the words of its slot (1 to 16 rows); else it
+   * is the one of the highest logit. */
   bool sampling;
 } mk_compile_options;
 

@@ -1,6 +1,6 @@
-/* Sampling with several rows per step, through whole models on the CPU machine: each sequence has the tokens that it has in a program of
- * one row, and those of the definition, by its own parameters and seed alone: in any slot and line, with its prompt in any chunks, whoever
- * is beside it, and in every interleaving. The plans are made here, at random. */
+/* Sampling with several rows per step, through whole models on the CPU machine: each sequence has the tokens that it
+ * has in a program of one row, and those of the definition, by its own parameters and seed alone: in any slot and line,
+ * with its prompt in any chunks, whoever is beside it, and in every interleaving. Plans are made here, at random. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
@@ -239,7 +239,8 @@ static void swap_neighbours(table *t, int buffer) {
   mk_free(kept);
 }
 
-/* Tokens that differ from those of one row, of all requests. planted: the buffer in which neighbours are swapped between launches; NULL: none. */
+/* Tokens that differ from those of one row, of all requests. planted: the buffer in which neighbours are swapped
+ * between launches; NULL: none. */
 static uint32_t serve(table *t, mk_engine_options options, const char *planted) {
   uint32_t differs = 0;
   options.device = "cpu";
@@ -330,7 +331,8 @@ Test(engine_sampling_rows, what_is_a_neighbours_shows) {
 
 enum { SLOT = 2 };
 
-/* The sequence in slot 2 of four, from its row `first` on, a row in each launch: tokens that differ from those it has alone. */
+/* The sequence in slot 2 of four, from its row `first` on, a row in each launch: tokens that differ from those it has
+ * alone. */
 static uint32_t go_on(table *t, request *r, uint32_t first) {
   r->heard = r->planned = first;
   r->differs = 0;

@@ -1,5 +1,6 @@
-/* SCORE, SIFT, DRAW and NEXT with several rows per step: each row draws the token that the definition draws by the words, bias and counts of
- * its slot, whichever line it has and whoever is beside it. Faults that take a neighbour's show. */
+/* SCORE, SIFT, DRAW and NEXT with several rows per step: each row draws the token that the definition draws by the
+ * words, bias and counts of its slot, whichever line it has and whoever is beside it. Faults that take a neighbour's
+ * show. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -62,7 +63,8 @@ static void begin(table *t, uint32_t which, const mk_sampling *sampling) {
   test_boundary_slot_sampling(&t->b, which, sampling);
 }
 
-/* Roughly normal ones, ties, all equal, fronts that overflow (the lower the score, the better the draw), infinite ones, NaN. */
+/* Roughly normal ones, ties, all equal, fronts that overflow (the lower the score, the better the draw), infinite ones,
+ * NaN. */
 static void fill(table *t, float *logits, const slot *s, uint32_t position) {
   uint32_t kind = test_random_below(&t->seed, 8), levels = 1 + test_random_below(&t->seed, 4);
   for (uint32_t i = 0; i < VOCAB; i++) {
@@ -238,7 +240,8 @@ Test(sampling_rows, what_is_a_neighbours_shows) {
   }
 }
 
-/* A sequence beside others, in any slot and line, has what it has in a program of one row: the same scores, not the same token alone. */
+/* A sequence beside others, in any slot and line, has what it has in a program of one row: the same scores, not the
+ * same token alone. */
 Test(sampling_rows, a_row_has_the_bits_of_one_row) {
   enum { ROWS = 8, SMS = 3 };
   static table t;

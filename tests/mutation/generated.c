@@ -11,7 +11,8 @@
 #include "vm/program/disasm.h"
 #include "vm/verify/verify.h"
 
-/* Of 64: programs of one row, programs of one row that sample, of several rows, of which the first few sample, and with work lists. */
+/* Of 64: programs of one row, programs of one row that sample, of several rows, of which the first few sample, and with
+ * work lists. */
 enum { ONE_ROW = 27, SAMPLING = 16, ROWS = 18, ROWS_SAMPLING = 6, ALL = 64 };
 
 enum { MOST_SECONDS = 20, MOST_MEGABYTES = 1024 };

@@ -171,7 +171,8 @@ static mk_status check_best(const mk_program *p, mk_cpu *cpu, const mk_instructi
   return MK_OK;
 }
 
-/* With several rows: where each `next` takes the choices of its own SM, they are alike on all, for every row of the last step. */
+/* With several rows: where each `next` takes the choices of its own SM, they are alike on all, for every row of the
+ * last step. */
 static mk_status check_rows(const host *h, mk_cpu *cpu, const host_launch *l) {
   const mk_operand *first = NULL;
   for (size_t i = 0; i < h->program->instruction_count; i++) {

@@ -1,14 +1,16 @@
 /* The token boundary of a sampling program by itself: SCORE, SIFT, DRAW and NEXT on given logits, without a model.
  *
  * test_boundary_start compiles a program of one small layer and allocates all of its buffers but the weights; test_boundary_stop
- * releases them. Programs of several rows have their functions: a slot's sampling, and a step of all rows. Failure fails the running test. One thread. */
+ * releases them. Programs of several rows have their functions: a slot's sampling, and a step of all rows. Failure
+ * fails the running test. One thread. */
 #ifndef MK_TEST_BOUNDARY_H
 #define MK_TEST_BOUNDARY_H
 
 #include "instructions/reference.h"
 #include "instructions/sampling_host.h"
 
-/* A fault that is planted: instructions of that opcode find the line of the next slot or row in the place of each line of that operand. */
+/* A fault that is planted: instructions of that opcode find the line of the next slot or row in the place of each line
+ * of that operand. */
 typedef struct test_boundary_fault {
   mk_opcode opcode; /* MK_OP_NONE: no fault */
   uint32_t operand;
@@ -34,7 +36,7 @@ void test_boundary_stop(test_boundary *b);
 /* For the draws of slot 0, or of any slot, that follow; no token of it has been seen. */
 void test_boundary_sampling(test_boundary *b, const mk_sampling *sampling);
 void test_boundary_slot_sampling(test_boundary *b, uint32_t slot, const mk_sampling *sampling);
-/* A step of `plan` [rows] on logits [rows][vocab]: what the rows choose is in states[0].results, as every SM sees it. */
+/* A step of `plan` [rows] on logits [rows][vocab]: what rows choose is in states[0].results, as every SM sees it. */
 void test_boundary_step(test_boundary *b, const mk_step_row *plan, const float *logits);
 /* The token that is chosen after `token`, which stands at `position`, as every SM sees it; MK_CANDIDATE_NONE inside the
  * prompt. */

@@ -19,9 +19,9 @@
  *      rule 1 together prove that a stamped word is not overwritten before its readers have read it. An instruction publishes its
  *      tiles one after the other, and signals after the last: a stamp proves that its waits are over, and that its inputs have been read
  *      if all of its tiles have been seen or its opcode stages them (MK_STREAMS of opcodes.def). It proves no signal of the same instruction.
- *   5. Fusion: a machine may do an instruction marked as fused (MK_FUSED) within the one before it in its queue, or, each line of a COMBINE of
- *      several rows per step, within one on any SM: its stamps prove no signal of that one either, or nothing. mk_fuses says where the mark may
- *      stand; an instruction without it is done by itself.
+ *   5. Fusion: a machine may do an instruction marked as fused (MK_FUSED) within the one before it in its queue, or,
+ *      each line of a COMBINE of several rows per step, within one on any SM: its stamps prove no signal of that one
+ *      either, or nothing. mk_fuses says where the mark may stand; an instruction without it is done by itself.
  * An epoch is one step: one pass over all queues. Epochs follow each other without a barrier. The generation of every
  * stamped word written in epoch e (from 0) is e + 1 counted from the last time the buffers were cleared. */
 #ifndef MK_PROGRAM_H

@@ -118,8 +118,8 @@ static mk_status check_agreement(mk_boundary *b, const mk_ending *ending) {
 }
 
 /* Rule N06. With several rows per step a storer clears, behind the last word of a value, the half that the next step writes, and a HEAD's
- * candidates, or the front of its SCORE, tell that it is done: so nothing but NEXT comes after it. Where something draws, that stands
- * between them, and it has no such values; rule N07 says so. */
+ * candidates, or the front of its SCORE, tell that it is done: so nothing but NEXT comes after it. Where something
+ * draws, that stands between them, and it has no such values; rule N07 says so. */
 static mk_status check_rows(mk_boundary *b, const mk_queue *q, const mk_ending *ending) {
   if (mk_program_rows(b->v->program) == 1 || b->samples ||
       (ending->next == ending->head + 1 && q->first + q->count == ending->next + 1)) {

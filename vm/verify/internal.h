@@ -122,7 +122,7 @@ static inline bool mk_reads_state(const mk_verifier *v, const mk_instruction *in
   mk_state_use use = mk_info(in)->state;
   return use == MK_STATE_READ || (use == MK_STATE_NONE && mk_program_rows(v->program) > 1);
 }
-/* Whether each line of a fused instruction may be done by whoever left its input, on whichever SM that is (mk_fuses). */
+/* Whether each line of a fused instruction may be done by whoever left its input, on whichever SM it is (mk_fuses). */
 static inline bool mk_fused_anywhere(const mk_verifier *v, const mk_instruction *in) {
   return (in->flags & MK_FUSED) != 0 && mk_info(in)->fusion == MK_FUSION_ALONE && mk_program_rows(v->program) > 1;
 }

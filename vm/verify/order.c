@@ -355,7 +355,8 @@ static bool streams(const mk_verifier *v, const mk_write *w) {
   return leaves_out(v, w) || mk_info(mk_at(v, w->instruction))->streams;
 }
 
-/* Whether a machine may have done it within the instruction before it in its queue (rule S12), whose signals then come later. */
+/* Whether a machine may have done it within the instruction before it in its queue (rule S12), whose signals then come
+ * later. */
 static bool may_be_fused(const mk_verifier *v, uint32_t index) {
   return (mk_at(v, index)->flags & MK_FUSED) != 0 && !mk_fused_anywhere(v, mk_at(v, index));
 }

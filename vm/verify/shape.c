@@ -362,7 +362,8 @@ static mk_status shape_NEXT(mk_shape *s) {
   return MK_OK;
 }
 
-/* The words of the sampling buffer (instructions/sampling.h), for each slot: of programs that draw there are as many slots as rows. */
+/* The words of the sampling buffer (instructions/sampling.h), for each slot: of programs that draw there are as many
+ * slots as rows. */
 static mk_status check_sampling(mk_shape *s, uint32_t slot) {
   if (lines_of(s) > MK_MAX_ROWS) {
     return mk_reject(s->v, "S10", s->index, "%s draws for at most %d rows a step; the program has %u", s->info->name,
@@ -410,8 +411,8 @@ static mk_status expect_all(mk_shape *s, uint32_t slot, uint32_t vectors, uint32
   return expect_lines(s, slot, vectors, 0, cols);
 }
 
-/* What all SMs have published, whole: SIFT and DRAW have the same operands in the same slots. The row tile of the result is this SM's in all
- * of them. */
+/* What all SMs have published, whole: SIFT and DRAW have the same operands in the same slots. The row tile of the
+ * result is this SM's in all of them. */
 static mk_status check_search(mk_shape *s) {
   uint32_t sms = mk_buffer_grid_rows(buffer_of(s, MK_SLOT_SIFT_round));
   MK_TRY(expect_all(s, MK_SLOT_SIFT_fronts, sms, MK_FRONT_WORDS));
