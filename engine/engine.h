@@ -119,6 +119,8 @@ bool mk_engine_cancel(mk_engine *engine, uint64_t id);
  * status, the others wait, and the next step begins with them. */
 mk_status mk_engine_step(mk_engine *engine, size_t *left);
 void mk_engine_count(const mk_engine *engine, mk_batch_counters *out);
+/* Milliseconds that GPUs worked in all launches since it was opened, by their events; 0 on the cpu. */
+double mk_engine_busy_ms(const mk_engine *engine);
 
 /* ---- Sequences from beginning to end ---- */
 

@@ -169,9 +169,10 @@ static mk_status run_launch(mk_engine *engine, const mk_launch *launch) {
     return mk_cpu_run_plan(engine->cpu, launch->plan, launch->steps, on_step, &w);
   }
   MK_TRY(mk_gpu_write(gpu, table, 0, launch->table, bytes));
-  return engine->want_logits || mk_batch_wants_logits(engine->batch)
-             ? run_with_logits(&w, gpu)
-             : mk_gpu_run_plan(gpu, launch->plan, launch->steps, on_step, &w);
+  const bool logits = engine->want_logits || mk_batch_wants_logits(engine->batch);
+  MK_TRY(logits ? run_with_logits(&w, gpu) : mk_gpu_run_plan(gpu, launch->plan, launch->steps, on_step, &w));
+  engine->busy_ms += mk_gpu_time_ms(gpu);
+  return MK_OK;
 }
 
 /* A machine of one row ends a run whose logits were not numbers, and is not cleared: that is one sequence's own affair. */
@@ -212,6 +213,8 @@ mk_status mk_engine_submit(mk_engine *engine, const mk_sequence *sequence, const
 bool mk_engine_cancel(mk_engine *engine, uint64_t id) { return mk_batch_cancel(engine->batch, id); }
 
 void mk_engine_count(const mk_engine *engine, mk_batch_counters *out) { mk_batch_count(engine->batch, out); }
+
+double mk_engine_busy_ms(const mk_engine *engine) { return engine->busy_ms; }
 
 /* Until all have ended, or the machine fails: of a program of one slot that is told to its sequence, and the next one begins. */
 static mk_status run_all(mk_engine *engine) {
