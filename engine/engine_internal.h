@@ -31,7 +31,7 @@ struct mk_engine {
   /* With several rows on a GPU: a machine of one row beside it, for the last sequence, and one for long prompts. */
   beside one_row, prompts;
   mk_batch *batch;
-  double busy_ms; /* of all launches on GPUs */
+  double busy_ms;             /* of all launches on GPUs */
   uint64_t prompts_told;      /* tokens of prompts, as of the last step */
   float *logits_copy;         /* of a GPU's step, [MK_PROMPT_ROWS][vocab], NULL until somebody wants them */
   int sampling, bias, counts; /* buffers of a sampling program, else -1 */

@@ -12,6 +12,7 @@
 #include "models/mla.h"
 #include "models/synth.h"
 #include "scheduler/compile.h"
+#include "tools/mkvm/bench_load.h"
 #include "tools/mkvm/bench_mla.h"
 #include "tools/mkvm/bench_rows_table.h"
 #include "tools/mkvm/bench_sampling.h"
@@ -65,6 +66,7 @@ typedef struct options {
   bool breakdown, sampling;
   mk_bench_mla mla;
   mk_trace_option trace;
+  mk_bench_load_option load;
 } options;
 
 static const struct argp_option option_table[] = {
@@ -129,11 +131,15 @@ static const char doc[] =
     "--sampling: two programs of the same weights, one of them greedy. In each of -r rounds, every launch that samples "
     "stands between two greedy ones, whose mean it is compared with.\n\n"
     "Shapes: llama-3.2-1b, llama-3.2-3b, llama-3.1-8b, llama-3.1-70b, tiny.\n\n"
+    "--load: requests arrive at one engine at --rate, --concurrency at a time, or all at once, with prompts of random "
+    "tokens; nothing but its length ends one. Times count from arrival; in the queue is a request until it begins. On "
+    "cuda, idle is the part of the time with work in which no kernel ran. Ctrl-C ends it with what was measured.\n\n"
     "In csv and json, columns that llama-bench has too have its names (avg_ts, n_gen, n_depth, ...).\n\n"
     "Examples:\n"
     "  mkvm bench --like llama-3.2-1b -p 0 -n 128 -d 64,1000,4000,16000\n"
     "  mkvm bench -m DIR -o json > result.json\n"
     "  mkvm bench --like llama-3.2-1b --sampling\n"
+    "  mkvm bench --like llama-3.2-1b --load --rate 20 --requests 400 --in 512 --out 128\n"
     "  mkvm bench --mla 4641,45118,1730,1696 --new 4 --heads 16 --device cpu\n";
 
 static void add_values(list *to, const char *flag, const char *text, uint64_t low, struct argp_state *state) {
@@ -188,7 +194,17 @@ static void check_mla(const options *o, struct argp_state *state) {
   }
 }
 
+static void check_load(const options *o, struct argp_state *state) {
+  bool other = o->sampling || o->breakdown || o->trace.path != NULL || o->repetitions != 0 ||
+               o->prompts.count + o->generated.count + o->depths.count != 0;
+  if (o->load.load && (other || is_mla(o))) {
+    argp_error(state, "--load goes without other tests, --breakdown and --trace; lengths are given by --in and --out");
+  }
+}
+
 static void check_options(options *o, struct argp_state *state) {
+  check_load(o, state);
+  o->format = o->load.json ? MK_BENCH_JSON : o->format;
   if (is_mla(o)) {
     check_mla(o, state);
     return;
@@ -233,6 +249,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_INIT:
       state->child_inputs[0] = NULL;
       state->child_inputs[1] = &o->trace;
+      state->child_inputs[2] = &o->load;
       return 0;
     case 'm':
       o->model = text;
@@ -487,8 +504,28 @@ static mk_status find_shape(const options *o, mk_config *config) {
   return named ? mk_synth_shape(o->like, config) : mk_config_load(o->like != NULL ? o->like : o->model, config);
 }
 
+static mk_status run_load(const options *o, const mk_config *config, mk_engine_options *open) {
+  char weights[64];
+  mk_bench_about about;
+  mk_load *load;
+  mk_engine *engine = NULL;
+  MK_TRY(mk_bench_load_prepare(&o->load, o->seed, o->rows, o->ctx_size, config, open, &load));
+  mk_status status = mk_open_engine(o->model, open, &engine);
+  if (status == MK_OK) {
+    status = describe(o, engine, weights, sizeof weights, &about);
+  }
+  if (status == MK_OK) {
+    status = mk_bench_load_table(&o->load, load, engine, &about);
+  }
+  mk_engine_close(engine);
+  mk_load_free(load);
+  return status;
+}
+
 mk_status mk_command_bench(int argc, char **argv) {
-  static const struct argp argp = {option_table, parse, "", doc, mk_traced_options, mk_help_filter, NULL};
+  const struct argp_child children[] = {
+      mk_traced_options[0], mk_traced_options[1], {&mk_bench_load_argp, 0, "A load (--load):", 3}, {0}};
+  const struct argp argp = {option_table, parse, "", doc, children, mk_help_filter, NULL};
   options o = {0};
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
   if (is_mla(&o)) {
@@ -512,6 +549,9 @@ mk_status mk_command_bench(int argc, char **argv) {
   bool cuda = mk_engine_takes_cuda(&open);
   mk_engine *engine;
   MK_TRY(find_shape(&o, &config));
+  if (o.load.load) {
+    return run_load(&o, &config, &open);
+  }
   MK_TRY(check_device(&o, cuda));
   MK_TRY(choose_context(&o, &config, cuda, &open.max_seq));
   if (!cuda && largest(&o.prompts) != 0 && o.trace.path == NULL && !o.breakdown) { /* as `run` has it for prompts */
