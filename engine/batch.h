@@ -147,6 +147,7 @@ typedef struct mk_batch_counters { /* since mk_batch_new, but for what is there 
   uint32_t waiting, running;
   uint32_t blocks, blocks_in_use, blocks_kept;
   uint64_t launches, steps;
+  uint64_t rows; /* of steps: tokens that were computed */
   uint64_t preemptions, expired;
   uint64_t asked_tokens, cached_tokens; /* of prompts that began; of them, known */
 } mk_batch_counters;

@@ -219,6 +219,7 @@ bool mk_batch_take(mk_batch *b, uint32_t step, const uint32_t *results, const fl
     if ((row->flags & MK_ROW_ACTIVE) == 0 || m == NULL || !m->takes_part) {
       continue;
     }
+    b->counters.rows++;
     m->computed = row->position - b->options.position_shift + 1;
     b->prompt_done += (row->flags & (MK_ROW_PROMPT | MK_ROW_CHOOSES)) == MK_ROW_PROMPT;
     if ((row->flags & MK_ROW_CHOOSES) != 0) {

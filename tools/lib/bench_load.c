@@ -273,20 +273,13 @@ static void summarise_requests(mk_load *load, mk_load_result *out) {
 
 static void summarise_counters(const mk_load *load, const mk_batch_counters *before, mk_load_result *out) {
   mk_batch_counters after;
-  uint64_t firsts = 0;
   mk_engine_count(load->engine, &after);
-  for (uint32_t i = 0; i < load->submitted; i++) {
-    firsts += load->requests[i].tokens != 0;
-  }
   out->launches = after.launches - before->launches;
   out->steps = after.steps - before->steps;
   out->preemptions = after.preemptions - before->preemptions;
   out->prompt_tokens = after.asked_tokens - before->asked_tokens;
   out->cached_tokens = after.cached_tokens - before->cached_tokens;
-  if (out->steps != 0) { /* the first token of a request comes of the last one of its prompt */
-    uint64_t computed = out->prompt_tokens - out->cached_tokens + out->generated - firsts;
-    out->rows = (double)computed / (double)out->steps;
-  }
+  out->rows = out->steps == 0 ? 0 : (double)(after.rows - before->rows) / (double)out->steps;
 }
 
 static mk_status measure(mk_load *load, mk_load_result *out) {
