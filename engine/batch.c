@@ -306,10 +306,21 @@ static uint32_t running(const mk_batch *b) {
   return count;
 }
 
-/* Blocks for all that is known of it; to spare, one for each that runs, which may soon need it. */
+/* Those that run and will need a block more, unless they end early. */
+static uint32_t growing(const mk_batch *b) {
+  const uint32_t tokens = b->blocks.options.block_tokens;
+  uint32_t count = 0;
+  for (uint32_t slot = 0; slot < b->blocks.options.slots; slot++) {
+    const mk_member *m = b->owner[slot];
+    count += m != NULL && (m->limit + tokens - 1) / tokens > (m->known + tokens - 1) / tokens;
+  }
+  return count;
+}
+
+/* Blocks for all that is known of it; to spare, one for each that grows, which may soon need it. */
 static bool give_blocks(mk_batch *b, mk_member *m, uint32_t slot) {
   const mk_known known = mk_member_known(b, m, m->known);
-  const uint32_t spare = running(b), tokens = b->blocks.options.block_tokens;
+  const uint32_t spare = growing(b), tokens = b->blocks.options.block_tokens;
   const bool all =
       m->sequence.prompt_logits && m->told + 1 < m->sequence.prompt_count; /* each position has to be seen */
   m->computed = all ? 0 : mk_blocks_begin(&b->blocks, slot, &known) * tokens;
