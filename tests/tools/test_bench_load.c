@@ -205,6 +205,18 @@ Test(bench_load, shared_beginnings) {
   json_decref(rows);
 }
 
+/* A whole context for each row is room for a sequence in each row. */
+Test(bench_load, every_row_generates) {
+  json_t *rows = measured("--load --decode-only --out 70 --rows 4 --json");
+  const json_t *row = json_array_get(rows, 0);
+  cr_assert(number(row, "requests_ended") == 4 && number(row, "tokens") == 280 && number(row, "preemptions") == 0);
+  cr_assert(number(row, "rows_per_step") == 4 && number(row, "steps") == 70, "%s", test_output);
+  json_decref(rows);
+  rows = measured("--load --decode-only --out 9 --rows 8 --json");
+  cr_assert_eq(number(json_array_get(rows, 0), "rows_per_step"), 8, "%s", test_output);
+  json_decref(rows);
+}
+
 Test(bench_load, tables) {
   expect("--load --requests 3 --in 4 --out 3", 0, "load: all at once, 16 rows; 3 requests came, 3 ended");
   expect("--load --decode-only --out 6 --rows 2", 0, "load: decode only, 2 rows; 2 requests came, 2 ended");
