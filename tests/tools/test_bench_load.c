@@ -1,11 +1,16 @@
 /* `mkvm bench --load`: its arithmetic by a clock of the test's own, and the command as a user meets it. */
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "models/synth.h"
+#include "tests/support/process.h"
 #include "tests/support/shell.h"
 #include "tools/lib/bench_load.h"
 
@@ -196,7 +201,42 @@ Test(bench_load, at_a_rate) {
   json_decref(rows);
 }
 
-/* Blocks that all prompts begin with are known to all but the first, and a file of lengths is dealt in turn. */
+/* Ctrl-C after so long: the measured object, or NULL where the command had not begun to measure. */
+static json_t *interrupted_after(useconds_t microseconds) {
+  const char *const arguments[] = {"bench", "--like", "tiny", "--device",   "cpu",    "--load", "--in",
+                                   "4",     "--out",  "4",    "--requests", "100000", "--json", NULL};
+  int in = open("/dev/null", O_RDONLY), out = test_scratch_file(), err = test_scratch_file();
+  size_t length;
+  pid_t child = test_start(MK_COMMAND, arguments, in, out, err);
+  usleep(microseconds);
+  cr_assert_eq(kill(child, SIGINT), 0);
+  int code = test_finish(child);
+  char *text = test_slurp(out, &length), *said = test_slurp(err, &length);
+  cr_assert(code == 0 || code == 1 || code == 1000 + SIGINT, "exit code %d: %s", code, said);
+  cr_assert(code != 0 || strstr(said, "interrupted: this is what was measured") != NULL, "%s", said);
+  json_t *rows = code == 0 ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+  cr_assert(code != 0 || rows != NULL, "%s", text);
+  free(text);
+  free(said);
+  close(in);
+  close(out);
+  close(err);
+  return rows;
+}
+
+Test(bench_load, interrupt) {
+  double ended = 0;
+  for (useconds_t wait = 300000; ended == 0; wait *= 2) {
+    json_t *rows = interrupted_after(wait);
+    const json_t *row = json_array_get(rows, 0);
+    cr_assert(rows == NULL || json_is_true(json_object_get(row, "interrupted")));
+    ended = rows == NULL ? 0 : number(row, "requests_ended");
+    json_decref(rows);
+  }
+  cr_assert_lt(ended, 100000);
+}
+
+/* Blocks that all prompts begin with are known to all but the first. */
 Test(bench_load, shared_beginnings) {
   json_t *rows =
       measured("--load --requests 4 --in 140 --out 3 --shared 130 --prefix-tokens 1024 --concurrency 1 --json");

@@ -76,7 +76,7 @@ static const struct argp_option option_table[] = {
      "Hash weights of a known shape, made in memory: no disk, no download; or, with a / in it, of the config.json in "
      "that directory",
      1},
-    {"seed", 's', "SEED", 0, "Seed of the hash weights (0)", 1},
+    {"seed", 's', "SEED", 0, "Seed of the hash weights, and of a load's arrivals and prompts (0)", 1},
     {NULL, 0, NULL, 0, "Tests (N may be a list such as 64,1000,4000; flags may be repeated):", 2},
     {"n-prompt", 'p', "N", 0, "Prompt of N tokens: test ppN (512; 0: none)", 2},
     {"n-gen", 'n', "N", 0, "Generate N tokens: test tgN (128; 0: none)", 2},
@@ -84,7 +84,7 @@ static const struct argp_option option_table[] = {
     {"repetitions", 'r', "REPS", 0, "Counted launches per test, after one that warms up (10 on cuda, 3 on the cpu)", 2},
     {"rows", KEY_ROWS, "T", 0,
      "On cuda: steps that 2, 4, 8 or 16 sequences share (-n, at most 64 a launch), each at depth N, and prompts in "
-     "chunks of T to their first token; 64: prompts alone",
+     "chunks of T to their first token; 64: prompts alone. With --load: rows of a step, at most 16 (16)",
      2},
     {"sampling", KEY_SAMPLING, NULL, 0,
      "On cuda: what each way of choosing a token takes over a greedy one, in launches of -n tokens (256)", 2},
@@ -216,7 +216,7 @@ static void check_options(options *o, struct argp_state *state) {
     argp_error(state, o->model == NULL ? "--model DIR or --like SHAPE is missing"
                                        : "--model and --like are both given; the weights come from one of them");
   }
-  if (o->seeded && o->like == NULL) {
+  if (o->seeded && o->like == NULL && !o->load.load) {
     argp_error(state, "--seed needs --like SHAPE: a model directory has its weights");
   }
   if (o->threads != 0 && mk_is_cuda(o->device)) {
