@@ -203,8 +203,9 @@ Test(bench_load, at_a_rate) {
 
 /* Ctrl-C after so long: the measured object, or NULL where the command had not begun to measure. */
 static json_t *interrupted_after(useconds_t microseconds) {
-  const char *const arguments[] = {"bench", "--like", "tiny", "--device",   "cpu",    "--load", "--in",
-                                   "4",     "--out",  "4",    "--requests", "100000", "--json", NULL};
+  const char *const arguments[] = {"bench",         "--like", "tiny",   "--device", "cpu",        "--load",
+                                   "--in",          "4",      "--out",  "4",        "--requests", "100000",
+                                   "--concurrency", "20",     "--json", NULL};
   int in = open("/dev/null", O_RDONLY), out = test_scratch_file(), err = test_scratch_file();
   size_t length;
   pid_t child = test_start(MK_COMMAND, arguments, in, out, err);

@@ -1,9 +1,9 @@
 /* What `mkvm bench --load` measures: requests that arrive at an engine by a plan, and how long each waits and takes.
  *
- * A mk_load owns its tables until mk_load_free, which comes after the engine it was run on is closed. One thread, which is
- * the engine's: the engine is opened with mk_load_poll as its `poll`, and with the load's clock as its `clock`. Failure:
- * MK_ERR_USAGE for a plan that makes no sense, MK_ERR_FILE for a file of lengths, MK_ERR_RUNTIME for memory; else that of the
- * first request that failed, or of the machine. */
+ * A mk_load owns its tables until mk_load_free, which comes after the engine it was run on is closed. One thread, which
+ * is the engine's: the engine is opened with mk_load_poll as its `poll`, and with the load's clock as its `clock`.
+ * Failure: MK_ERR_USAGE for a plan that makes no sense, MK_ERR_FILE for a file of lengths, MK_ERR_RUNTIME for memory; else
+ * that of the first request that failed, or of the machine. */
 #ifndef MK_BENCH_LOAD_H
 #define MK_BENCH_LOAD_H
 
@@ -48,8 +48,7 @@ typedef struct mk_load_result {
   mk_load_times whole;      /* from arrival to the last token, of those that ended */
   uint64_t launches, steps, preemptions;
   uint64_t prompt_tokens, cached_tokens; /* of prompts that began; of them, known */
-  double
-      rows; /* tokens computed in a step: of prompts, as far as they were not known, and generated, but for repetitions after a preemption */
+  double rows;                           /* tokens computed in a step */
 } mk_load_result;
 
 /* Share of `working` in which no GPU worked, 0 to 1. */
