@@ -13,11 +13,12 @@
  * What a callback is given is valid until it returns. What comes out through a `T **` is the caller's, for mkvm_free.
  *
  * Which thread. Engines share nothing: several live in one process, each with threads of its own. Of one engine, one
- * thread at a time may be in mkvm_step or mkvm_run (another one is refused); no thread may be in any function of an
- * engine that mkvm_close closes, nor call one later. All other functions may be called from any thread at any time.
- * Callbacks come in the thread that is in mkvm_step, mkvm_run, mkvm_open or mkvm_close. Those of a request may call
- * everything but mkvm_step, mkvm_run and mkvm_close of their engine, which refuse. A callback returns: neither longjmp
- * nor a C++ exception may leave it.
+ * thread at a time may be in mkvm_step, mkvm_run or mkvm_serve (another one is refused); no thread may be in any
+ * function of an engine that mkvm_close closes, nor call one later. All other functions may be called from any thread
+ * at any time, while the engine works, too: what they ask for begins at the next step, the work for one more token.
+ * Callbacks come in the thread that is in mkvm_step, mkvm_run, mkvm_serve, mkvm_open or mkvm_close. Those of a request
+ * may call everything but mkvm_step, mkvm_run, mkvm_serve and mkvm_close of their engine, which refuse. A callback
+ * returns: neither longjmp nor a C++ exception may leave it.
  *
  * How it fails. A function that can fail returns a mkvm_status. When it is not MKVM_OK, mkvm_message() is a sentence
  * that names the field or value at fault, and nothing has been handed out. The library prints nothing, ends no
@@ -57,7 +58,8 @@ typedef enum mkvm_status {
   MKVM_ERR_USAGE = 2,    /* an argument, or a call at the wrong time */
   MKVM_ERR_FILE = 3,     /* a file of the model is bad, malformed or not supported */
   MKVM_ERR_REJECTED = 4, /* the verifier rejects what was made of the model: a fault of the library */
-  MKVM_ERR_DEVICE = 5    /* the machine faulted or ran into a deadline */
+  MKVM_ERR_DEVICE = 5,   /* the machine faulted or ran into a deadline */
+  MKVM_ERR_BUSY = 6      /* max_waiting requests wait already; later there may be room */
 } mkvm_status;
 
 /* Of the last failure in this thread, "" before the first; valid until this thread's next call of the library. */
@@ -89,7 +91,19 @@ typedef struct mkvm_options {
   /* Bytes of weights loaded by mkvm_open, which fails with MKVM_ERR_RUNTIME when this returns other than 0. May be
    * NULL. */
   int (*on_progress)(void *user, uint64_t done, uint64_t total);
-  void *user; /* of both */
+  void *user;           /* of both */
+  uint32_t max_waiting; /* requests that may wait; 0: 1024 */
+  /* Tokens whose keys and values are kept: for all requests together, in whole blocks of 64; 0: max_batch whole
+   * contexts. With fewer a request may have to give its room to an older one, and be computed again later, to
+   * the same tokens. */
+  uint64_t kv_tokens;
+  /* Tokens of ended requests among them, so that a prompt that begins alike is not computed again; UINT64_MAX,
+   * the default: as many as there is room for; 0: none. */
+  uint64_t prefix_tokens;
+  /* Where prompts are computed by themselves (on a GPU, with max_batch above 1, those of more than 32 tokens)
+   * they take turns with those who generate: so many tokens of prompts, so many tokens of each answer. 0: 512
+   * and 8. */
+  uint32_t prompt_tokens, decode_steps;
 } mkvm_options;
 
 #define mkvm_options_init(options) mkvm_options_init_size((options), sizeof *(options))
@@ -176,9 +190,10 @@ typedef struct mkvm_token { /* what a request has come to */
 
 typedef enum mkvm_end_reason {
   MKVM_END_STOP = 1,      /* an end-of-text token or a stop text */
-  MKVM_END_LENGTH = 2,    /* max_tokens, or a full context */
-  MKVM_END_CANCELLED = 3, /* by mkvm_cancel, on_token or mkvm_close */
-  MKVM_END_ERROR = 4      /* status and message say why */
+  MKVM_END_LENGTH = 2,    /* max_tokens, or a full context or KV cache */
+  MKVM_END_CANCELLED = 3, /* by mkvm_cancel, on_token, mkvm_shutdown or mkvm_close */
+  MKVM_END_ERROR = 4,     /* status and message say why */
+  MKVM_END_LATE = 5       /* queue_seconds or total_seconds were over */
 } mkvm_end_reason;
 
 typedef struct mkvm_end {
@@ -190,6 +205,8 @@ typedef struct mkvm_end {
   double queue_seconds;    /* from mkvm_submit to the engine's beginning with it */
   double prompt_seconds;   /* from there to the first token, or the end without one */
   double generate_seconds; /* from the first token to the last */
+  size_t cached_tokens;    /* of the prompt, known from earlier requests and not computed again */
+  uint32_t preemptions;    /* how often it gave its room to an older one */
 } mkvm_end;
 
 typedef struct mkvm_request {
@@ -210,33 +227,57 @@ typedef struct mkvm_request {
   int (*on_token)(void *user, const mkvm_token *token);
   /* Once, the last that is heard of the request. NULL: nobody is told. */
   void (*on_end)(void *user, const mkvm_end *end);
-  void *user; /* of both */
+  void *user;       /* of both */
+  int32_t priority; /* lower ones begin first, equal ones as they came; none waits for ever */
+  /* Deadlines, from mkvm_submit on: until it begins, and until it ends. 0: none. */
+  double queue_seconds, total_seconds;
 } mkvm_request;
 
 #define mkvm_request_init(request) mkvm_request_init_size((request), sizeof *(request))
 MKVM_API void mkvm_request_init_size(mkvm_request *request, size_t size);
 
-/* Puts a request into the queue, first come, first served; says here what is wrong with it. *id (`id` may be NULL) is
- * its number, from 1. */
+/* Puts a request into the queue; says here what is wrong with it, and what can never be computed. MKVM_ERR_BUSY:
+ * the queue is full. *id (`id` may be NULL) is its number, from 1. */
 MKVM_API mkvm_status mkvm_submit(mkvm_engine *engine, const mkvm_request *request, uint64_t *id);
-/* The request gets no more tokens: one that waits ends in the next mkvm_step, one at work where its next token would
- * come. One that has ended is left alone. MKVM_ERR_USAGE for a number that was never given out. */
+/* The request ends at the next step, without another token; one that has ended is left alone. MKVM_ERR_USAGE for
+ * a number that was never given out. */
 MKVM_API mkvm_status mkvm_cancel(mkvm_engine *engine, uint64_t id);
 
-/* Does some of the work: when there are requests, at least one of them gets a token or ends. How much more is done is
- * the engine's choice and will change; so far a request, or all that wait when max_batch is more than 1, comes to its
- * end. *left (`left` may be NULL): requests that have not ended. Fails when the machine does: the requests at work
- * then end with MKVM_END_ERROR, those that wait go on waiting. What is wrong with one request ends that one alone. */
+/* Does some of the work: one launch of the machine, of as many steps as may be (it ends when a request does, or
+ * one that waits can join), or nothing when there is nothing. *left (`left` may be NULL): requests that have not
+ * ended. Fails when the machine does: the requests that had begun then end with MKVM_END_ERROR, those that wait
+ * go on waiting. What is wrong with one request ends that one alone. */
 MKVM_API mkvm_status mkvm_step(mkvm_engine *engine, size_t *left);
-/* mkvm_step until no request is left, those included that callbacks and other threads submit meanwhile. */
+/* mkvm_step until no request is left, those included that callbacks and other threads submit meanwhile, or it
+ * fails. */
 MKVM_API mkvm_status mkvm_run(mkvm_engine *engine);
+/* Works until mkvm_shutdown, and sleeps while there is nothing to do. Goes on with those that wait when the
+ * machine has failed; when it fails again before it has computed a step, mkvm_serve fails with it. */
+MKVM_API mkvm_status mkvm_serve(mkvm_engine *engine);
 
-typedef struct mkvm_stats { /* since mkvm_open */
+typedef enum mkvm_shutdown_way {
+  MKVM_DRAIN = 1, /* all requests come to their ends */
+  MKVM_ABORT = 2  /* they end at the next step, with MKVM_END_CANCELLED; shortens a drain, too */
+} mkvm_shutdown_way;
+
+/* For good: mkvm_submit refuses from now on, and mkvm_serve returns MKVM_OK when no request is left. */
+MKVM_API mkvm_status mkvm_shutdown(mkvm_engine *engine, mkvm_shutdown_way way);
+
+/* For a program with a loop of its own: a file descriptor for poll(2) and the like, readable while there are
+ * requests and nobody works on them: call mkvm_step then. It is the engine's: neither read nor close it. -1
+ * without an engine. */
+MKVM_API int mkvm_event_fd(const mkvm_engine *engine);
+
+typedef struct mkvm_stats { /* since mkvm_open, as of the last step */
   size_t size;
-  uint64_t submitted, waiting, running;
+  uint64_t submitted, waiting, running;      /* waiting and running: now */
   uint64_t stopped, full, cancelled, failed; /* ended: MKVM_END_STOP, _LENGTH, _CANCELLED, _ERROR */
   uint64_t prompt_tokens, tokens;            /* of those that have ended */
-  double busy_seconds;                       /* in mkvm_step and mkvm_run */
+  double busy_seconds;                       /* in launches */
+  uint64_t late, refused;                    /* MKVM_END_LATE; MKVM_ERR_BUSY */
+  uint64_t launches, steps, preemptions;
+  uint64_t asked_tokens, cached_tokens;               /* of prompts that began; of them, not computed again */
+  uint64_t kv_tokens, kv_tokens_used, kv_tokens_kept; /* now: room for so many; taken by requests; kept of ended ones */
 } mkvm_stats;
 
 #define mkvm_get_stats(engine, stats) mkvm_get_stats_size((engine), (stats), sizeof *(stats))

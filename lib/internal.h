@@ -1,5 +1,5 @@
 /* What the parts of the public library share: model.c opens and closes, structs.c, sampling.c and text.c turn what
- * callers say into what the engine takes, requests.c keeps the queue and work.c works it off.
+ * callers say into what the engine takes, requests.c keeps the requests from arrival to end, work.c makes the engine work.
  * Rules as in include/mkvm.h. */
 #ifndef MKVM_INTERNAL_H
 #define MKVM_INTERNAL_H
@@ -16,7 +16,8 @@
 
 typedef struct job job;
 struct job { /* a request, from mkvm_submit to its end */
-  job *next; /* in the queue, or in the batch at work */
+  job *next; /* in the order of arrival */
+  mkvm_engine *engine;
   uint64_t id;
   mk_tokens prompt;
   bool conversation; /* its answer is a text of its own */
@@ -25,15 +26,19 @@ struct job { /* a request, from mkvm_submit to its end */
   mk_logit_bias *biases;
   char **stops;
   size_t stop_count;
+  int32_t priority;
+  double queue_seconds, total_seconds;
   int (*on_token)(void *user, const mkvm_token *token);
   void (*on_end)(void *user, const mkvm_end *end);
   void *user;
   atomic_bool cancelled;
+  double submitted;
   /* Of the thread that works. */
+  uint64_t sequence; /* its number in the engine below; 0: it is not there */
+  mk_sequence_report report;
   mk_reply reply;
-  mk_status status;                     /* of a token callback of the engine, which cannot return one */
-  bool ended;                           /* on_end has been called */
-  double submitted, begun, first, last; /* times; first and last: of tokens */
+  mk_status status;   /* of a token callback of the engine, which cannot return one */
+  double first, last; /* times of tokens; 0: none */
 };
 
 struct mkvm_engine {
@@ -42,19 +47,26 @@ struct mkvm_engine {
   mk_chat *chat;      /* NULL: none */
   char *chat_problem; /* why a template that is there cannot be used; NULL: none is there, or it can */
   mk_generation generation;
-  uint32_t max_context, max_batch;
+  uint32_t max_context, max_batch, max_waiting;
+  uint64_t kv_tokens;
   double load_seconds;
   mk_memory_plan memory;
   /* As in the options. */
   void (*on_log)(void *user, mkvm_log_level level, const char *line);
   int (*on_progress)(void *user, uint64_t done, uint64_t total);
   void *user;
-  volatile sig_atomic_t stop; /* the engine's `cancel`; read and written by the thread that opens or works alone */
+  volatile sig_atomic_t stop; /* the engine's `cancel`, of the thread that opens */
+  int event;                  /* mkvm_event_fd; -1: none yet */
+  atomic_bool news;           /* there are arrivals or cancellations that the thread that works has not seen */
 
-  pthread_mutex_t lock; /* of all that follows */
-  job *waiting, *working;
-  bool busy; /* a thread is in mkvm_step, or in mkvm_close */
-  bool closing;
+  pthread_mutex_t lock; /* of all that follows; held in no callback */
+  pthread_cond_t wake;  /* mkvm_serve: there is something to do, or never will be */
+  job *jobs;            /* all that have not ended. Any thread adds at the end, the one that works alone takes away */
+  job *arrived;         /* the first that the engine below does not have; NULL: it has all */
+  size_t arrivals;      /* from there on */
+  bool busy;            /* a thread is in mkvm_step, mkvm_run, mkvm_serve or mkvm_close */
+  bool shut;            /* no more requests */
+  bool event_set;
   pthread_t worker;
   uint64_t last_id;
   mkvm_stats stats;
@@ -81,7 +93,15 @@ mk_status mkvm_encode(const mkvm_engine *engine, const char *text, size_t length
 mk_status mkvm_render(const mkvm_engine *engine, const mkvm_turn *turns, size_t count, char **text, size_t *length);
 
 void mkvm_request_free(job *request); /* NULL is fine */
-/* Tells of a request that has ended, once. status: of the engine below. */
-void mkvm_finish(mkvm_engine *engine, job *request, mk_status status);
+/* Its end: it is told, and gone. status: of the engine below. */
+void mkvm_finish(job *request, mk_status status);
+
+/* What has come from outside goes to the engine below (its `poll`): arrivals, and the ends of those that are cancelled. By the thread that works. */
+void mkvm_look(void *engine);
+/* Copies the counters of the engine below. By the thread that works. */
+void mkvm_count(mkvm_engine *engine);
+/* With the lock held: all that there are are cancelled; and the event's state follows from jobs and busy. */
+void mkvm_cancel_all(mkvm_engine *engine);
+void mkvm_set_event(mkvm_engine *engine);
 
 #endif

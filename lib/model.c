@@ -1,16 +1,21 @@
 /* An engine, from a model directory to its end. See internal.h. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "lib/internal.h"
 #include "lib/prompt.h"
 #include "mk_version.h"
+#include "scheduler/compile.h"
 
 _Static_assert((int)MKVM_OK == (int)MK_OK && (int)MKVM_ERR_RUNTIME == (int)MK_ERR_RUNTIME &&
                    (int)MKVM_ERR_USAGE == (int)MK_ERR_USAGE && (int)MKVM_ERR_FILE == (int)MK_ERR_FILE &&
-                   (int)MKVM_ERR_REJECTED == (int)MK_ERR_REJECTED && (int)MKVM_ERR_DEVICE == (int)MK_ERR_DEVICE,
+                   (int)MKVM_ERR_REJECTED == (int)MK_ERR_REJECTED && (int)MKVM_ERR_DEVICE == (int)MK_ERR_DEVICE &&
+                   (int)MKVM_ERR_BUSY == (int)MK_ERR_BUSY,
                "one numbering of statuses");
 
 const char *mkvm_version(void) { return MK_VERSION; }
@@ -51,19 +56,6 @@ static void on_loaded(void *user, uint64_t done, uint64_t total) {
   }
 }
 
-/* All requests at work are cancelled: no token has to be waited for. */
-static void on_prompt(void *user, uint64_t done, uint64_t total) {
-  mkvm_engine *e = user;
-  (void)done;
-  (void)total;
-  for (const job *r = e->working; r != NULL; r = r->next) {
-    if (!r->ended && !atomic_load(&r->cancelled)) {
-      return;
-    }
-  }
-  e->stop = 1;
-}
-
 /* A template that cannot be used is no reason not to open a model that is given text; who asks for it hears why. */
 static mk_status load_template(mkvm_engine *e, const char *directory) {
   mk_status status = mk_chat_load(directory, &e->chat);
@@ -74,17 +66,33 @@ static mk_status load_template(mkvm_engine *e, const char *directory) {
   return mk_strdup(mk_error_message(), &e->chat_problem);
 }
 
+static double clock_below(void *user) {
+  (void)user;
+  return mkvm_clock();
+}
+
 static bool is_power(uint32_t n) { return n != 0 && (n & (n - 1)) == 0; }
 
+static uint32_t blocks_of(uint64_t tokens) {
+  const uint64_t blocks = tokens / MK_BLOCK_TOKENS + (tokens % MK_BLOCK_TOKENS != 0);
+  return blocks < UINT32_MAX ? (uint32_t)blocks : UINT32_MAX; /* more than the engine takes, either way */
+}
+
 static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_options *options) {
+  enum { USUAL_QUEUE = 1024 };
   mk_config config;
   double start = mkvm_clock();
   e->on_log = options->on_log;
   e->on_progress = options->on_progress;
   e->user = options->user;
   e->max_batch = options->max_batch == 0 ? 1 : options->max_batch;
+  e->max_waiting = options->max_waiting == 0 ? USUAL_QUEUE : options->max_waiting;
   if (!is_power(e->max_batch) || e->max_batch > MK_MAX_ROWS) {
     return mk_error(MK_ERR_USAGE, "max_batch is %u; it is 1, 2, 4, 8 or 16", options->max_batch);
+  }
+  e->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (e->event < 0) {
+    return mk_error(MK_ERR_RUNTIME, "eventfd: %s", strerror(errno));
   }
   MK_TRY(mk_config_load(directory, &config));
   MK_TRY(mk_context_size(options->max_context, &config, &e->max_context));
@@ -97,6 +105,13 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
                                    .max_seq = e->max_context,
                                    .rows = e->max_batch,
                                    .long_prompts = e->max_batch > 1,
+                                   .kv_blocks = blocks_of(options->kv_tokens),
+                                   .prefix_tokens = options->prefix_tokens,
+                                   .prompt_tokens = options->prompt_tokens,
+                                   .decode_steps = options->decode_steps,
+                                   .poll = mkvm_look,
+                                   .poll_user = e,
+                                   .clock = clock_below,
                                    .sampling = e->max_batch > 1 ? NULL : &draws,
                                    .threads = options->threads,
                                    .cache = options->cache_folder,
@@ -104,10 +119,11 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
                                    .memory = on_memory,
                                    .progress = on_loaded,
                                    .notice = on_notice,
-                                   .prompt_progress = on_prompt,
                                    .progress_user = e};
   MK_TRY(mk_engine_open(directory, &below, &e->engine));
   e->stop = 0; /* on_progress gave up with the last byte */
+  mkvm_count(e);
+  e->kv_tokens = e->stats.kv_tokens;
   e->load_seconds = mkvm_clock() - start;
   return MK_OK;
 }
@@ -117,6 +133,10 @@ static void free_engine(mkvm_engine *e) {
   mk_chat_free(e->chat);
   mk_free(e->chat_problem);
   mk_tokenizer_free(e->tokenizer);
+  if (e->event >= 0) {
+    (void)close(e->event);
+  }
+  pthread_cond_destroy(&e->wake);
   pthread_mutex_destroy(&e->lock);
   mk_free(e);
 }
@@ -131,7 +151,9 @@ static mk_status open_engine(const char *directory, const mkvm_options *options,
     MK_TRY(mkvm_take_struct("mkvm_options", options, offsetof(mkvm_options, user) + sizeof own.user, &own, sizeof own));
   }
   MK_TRY(mk_alloc(1, sizeof **out, out));
-  (void)pthread_mutex_init(&(*out)->lock, NULL); /* cannot fail with the default attributes */
+  (*out)->event = -1;
+  (void)pthread_mutex_init(&(*out)->lock, NULL); /* neither can fail with the default attributes */
+  (void)pthread_cond_init(&(*out)->wake, NULL);
   mk_status status = open_all(*out, directory, &own);
   if (status != MK_OK) {
     free_engine(*out);
@@ -155,21 +177,18 @@ mkvm_status mkvm_close(mkvm_engine *e) {
   pthread_mutex_lock(&e->lock);
   bool busy = e->busy;
   if (!busy) {
-    e->busy = e->closing = true;
+    e->busy = e->shut = true;
     e->worker = pthread_self();
+    mkvm_cancel_all(e);
+    mkvm_set_event(e);
   }
   pthread_mutex_unlock(&e->lock);
   if (busy) {
     return mkvm_status_of(mk_error(MK_ERR_USAGE,
-                                   "mkvm_close: the engine works; cancel its requests, and close it "
-                                   "when mkvm_step or mkvm_run has returned"));
+                                   "mkvm_close: the engine works; end that with mkvm_shutdown, and close it when "
+                                   "mkvm_step, mkvm_run or mkvm_serve has returned"));
   }
-  for (job *r = e->waiting; r != NULL; r = e->waiting) { /* nobody adds any */
-    e->waiting = r->next;
-    atomic_store(&r->cancelled, true);
-    mkvm_finish(e, r, MK_OK);
-    mkvm_request_free(r);
-  }
+  mkvm_look(e); /* they end, and nobody adds any */
   free_engine(e);
   return MKVM_OK;
 }

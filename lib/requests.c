@@ -1,4 +1,5 @@
 /* Requests, from what a caller says to the queue, and to their ends. See internal.h. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -69,11 +70,30 @@ static mk_status take_stops(const mkvm_request *given, job *r) {
   return MK_OK;
 }
 
+/* What no load and no time would change. */
+static mk_status check_room(const mkvm_engine *e, const job *r) {
+  return r->prompt.count <= e->kv_tokens
+             ? MK_OK
+             : mk_error(MK_ERR_USAGE, "the prompt has %zu tokens; the KV cache holds %" PRIu64 "; raise kv_tokens",
+                        r->prompt.count, e->kv_tokens);
+}
+
+static mk_status take_deadline(const char *name, double seconds, double *out) {
+  if (!(seconds >= 0)) {
+    return mk_error(MK_ERR_USAGE, "mkvm_request: %s is %g; 0, for none, or more is possible", name, seconds);
+  }
+  *out = seconds;
+  return MK_OK;
+}
+
 static mk_status take_request(const mkvm_engine *e, const mkvm_request *given, job *r) {
   mkvm_request own;
   mkvm_request_init(&own);
   MK_TRY(mkvm_take_struct("mkvm_request", given, offsetof(mkvm_request, user) + sizeof own.user, &own, sizeof own));
+  MK_TRY(take_deadline("queue_seconds", own.queue_seconds, &r->queue_seconds));
+  MK_TRY(take_deadline("total_seconds", own.total_seconds, &r->total_seconds));
   MK_TRY(take_prompt(e, &own, r));
+  MK_TRY(check_room(e, r));
   MK_TRY(take_stops(&own, r));
   MK_TRY(mkvm_take_sampling(e, own.sampling, &r->sampling, &r->biases));
   if (e->max_batch > 1 && !mk_sampling_is_greedy(&r->sampling)) {
@@ -81,6 +101,7 @@ static mk_status take_request(const mkvm_engine *e, const mkvm_request *given, j
                     "the request draws its tokens, which is not possible yet where requests share steps; open the "
                     "engine with max_batch 1, or leave temperature, penalties and biases out");
   }
+  r->priority = own.priority;
   r->max_tokens = own.max_tokens == 0 ? SIZE_MAX : own.max_tokens;
   r->on_token = own.on_token;
   r->on_end = own.on_end;
@@ -92,26 +113,44 @@ static mk_status take_request(const mkvm_engine *e, const mkvm_request *given, j
   return mk_reply_begin(&r->reply, e->tokenizer, r->conversation ? NULL : &r->prompt);
 }
 
-/* At the end of the queue. */
+/* At the end of the list, if there is room; with the lock held. */
+static mk_status add(mkvm_engine *e, job *r) {
+  job **at = &e->jobs;
+  if (e->shut) {
+    return mk_error(MK_ERR_USAGE, "mkvm_submit: the engine is being closed, or was shut down");
+  }
+  if (e->stats.waiting >= e->max_waiting) {
+    e->stats.refused++;
+    return mk_error(MK_ERR_BUSY, "mkvm_submit: %u requests wait already; try again later, or raise max_waiting",
+                    e->max_waiting);
+  }
+  while (*at != NULL) {
+    at = &(*at)->next;
+  }
+  *at = r;
+  r->id = ++e->last_id;
+  e->arrived = e->arrived == NULL ? r : e->arrived;
+  e->arrivals++;
+  e->stats.submitted++;
+  e->stats.waiting++;
+  return MK_OK;
+}
+
 static mk_status queue_up(mkvm_engine *e, job *r, uint64_t *id) {
+  r->engine = e;
   r->submitted = mkvm_clock();
   pthread_mutex_lock(&e->lock);
-  const bool closing = e->closing;
-  if (!closing) {
-    job **at = &e->waiting;
-    while (*at != NULL) {
-      at = &(*at)->next;
-    }
-    *at = r;
-    r->id = ++e->last_id;
-    e->stats.submitted++;
-    e->stats.waiting++;
+  mk_status status = add(e, r);
+  if (status == MK_OK) {
     if (id != NULL) {
-      *id = r->id;
+      *id = r->id; /* by now, since it may end at once */
     }
+    atomic_store(&e->news, true);
+    mkvm_set_event(e);
+    pthread_cond_signal(&e->wake);
   }
   pthread_mutex_unlock(&e->lock);
-  return closing ? mk_error(MK_ERR_USAGE, "mkvm_submit: the engine is being closed") : MK_OK;
+  return status;
 }
 
 mkvm_status mkvm_submit(mkvm_engine *e, const mkvm_request *given, uint64_t *id) {
@@ -132,14 +171,15 @@ mkvm_status mkvm_submit(mkvm_engine *e, const mkvm_request *given, uint64_t *id)
   return mkvm_status_of(status);
 }
 
-static bool cancel_in(job *list, uint64_t id) {
-  for (job *r = list; r != NULL; r = r->next) {
-    if (r->id == id) {
-      atomic_store(&r->cancelled, true);
-      return true;
-    }
+static void cancel(mkvm_engine *e, job *r) {
+  atomic_store(&r->cancelled, true);
+  atomic_store(&e->news, true);
+}
+
+void mkvm_cancel_all(mkvm_engine *e) {
+  for (job *r = e->jobs; r != NULL; r = r->next) {
+    cancel(e, r);
   }
-  return false;
 }
 
 mkvm_status mkvm_cancel(mkvm_engine *e, uint64_t id) {
@@ -148,7 +188,11 @@ mkvm_status mkvm_cancel(mkvm_engine *e, uint64_t id) {
   }
   pthread_mutex_lock(&e->lock);
   const uint64_t last = e->last_id;
-  (void)(cancel_in(e->waiting, id) || cancel_in(e->working, id));
+  for (job *r = e->jobs; r != NULL && r->id <= id; r = r->next) {
+    if (r->id == id) {
+      cancel(e, r);
+    }
+  }
   pthread_mutex_unlock(&e->lock);
   return id != 0 && id <= last ? MKVM_OK
                                : mkvm_status_of(mk_error(MK_ERR_USAGE, "mkvm_cancel: no request has the number %llu",
@@ -156,10 +200,11 @@ mkvm_status mkvm_cancel(mkvm_engine *e, uint64_t id) {
 }
 
 static mkvm_end_reason reason_of(const job *r, mk_status status) {
-  return status != MK_OK              ? MKVM_END_ERROR
-         : r->reply.ended             ? MKVM_END_STOP
-         : atomic_load(&r->cancelled) ? MKVM_END_CANCELLED
-                                      : MKVM_END_LENGTH;
+  return status != MK_OK                  ? MKVM_END_ERROR
+         : r->reply.ended                 ? MKVM_END_STOP
+         : r->report.how == MK_ENDED_LATE ? MKVM_END_LATE
+         : atomic_load(&r->cancelled)     ? MKVM_END_CANCELLED
+                                          : MKVM_END_LENGTH;
 }
 
 /* Text that was held back. */
@@ -172,20 +217,42 @@ static mk_status tell_rest(job *r) {
   return MK_OK;
 }
 
-static void count_end(mkvm_engine *e, const job *r, mkvm_end_reason reason) {
+/* It is in the list no more. */
+static void take_away(mkvm_engine *e, const job *r, mkvm_end_reason reason) {
   pthread_mutex_lock(&e->lock);
   mkvm_stats *s = &e->stats;
-  *(r->begun != 0 ? &s->running : &s->waiting) -= 1;
+  job **at = &e->jobs;
+  while (*at != r) {
+    at = &(*at)->next;
+  }
+  *at = r->next;
   *(reason == MKVM_END_STOP        ? &s->stopped
     : reason == MKVM_END_LENGTH    ? &s->full
     : reason == MKVM_END_CANCELLED ? &s->cancelled
+    : reason == MKVM_END_LATE      ? &s->late
                                    : &s->failed) += 1;
-  s->prompt_tokens += r->begun != 0 ? r->prompt.count : 0;
+  s->prompt_tokens += r->report.begun ? r->prompt.count : 0;
   s->tokens += r->reply.tokens;
   pthread_mutex_unlock(&e->lock);
 }
 
-void mkvm_finish(mkvm_engine *e, job *r, mk_status status) {
+static mkvm_end end_of(const job *r, mk_status status, const char *message) {
+  const double now = mkvm_clock(), begun = r->report.begun ? r->report.begun_at : now;
+  const double first = r->first != 0 ? r->first : now;
+  return (mkvm_end){.request = r->id,
+                    .reason = reason_of(r, status),
+                    .status = mkvm_status_of(status),
+                    .message = message,
+                    .prompt_tokens = r->prompt.count,
+                    .tokens = r->reply.tokens,
+                    .queue_seconds = begun - r->submitted,
+                    .prompt_seconds = r->report.begun ? first - begun : 0,
+                    .generate_seconds = r->first != 0 ? r->last - r->first : 0,
+                    .cached_tokens = r->report.cached,
+                    .preemptions = r->report.preemptions};
+}
+
+void mkvm_finish(job *r, mk_status status) {
   enum { MESSAGE = 4096 };
   char message[MESSAGE] = "";
   if (status == MK_OK) {
@@ -197,22 +264,13 @@ void mkvm_finish(mkvm_engine *e, job *r, mk_status status) {
   if (status != MK_OK) { /* a callback that calls us may leave another message */
     snprintf(message, sizeof message, "%s", mk_error_message());
   }
-  const double now = mkvm_clock();
-  const double begun = r->begun != 0 ? r->begun : now, first = r->first != 0 ? r->first : now;
-  const mkvm_end end = {.request = r->id,
-                        .reason = reason_of(r, status),
-                        .status = mkvm_status_of(status),
-                        .message = message,
-                        .prompt_tokens = r->prompt.count,
-                        .tokens = r->reply.tokens,
-                        .queue_seconds = begun - r->submitted,
-                        .prompt_seconds = r->begun != 0 ? first - begun : 0,
-                        .generate_seconds = r->first != 0 ? r->last - r->first : 0};
-  r->ended = true;
-  count_end(e, r, end.reason);
+  const mkvm_end end = end_of(r, status, message);
+  take_away(r->engine, r, end.reason);
+  mkvm_count(r->engine);
   if (r->on_end != NULL) {
     r->on_end(r->user, &end);
   }
+  mkvm_request_free(r);
 }
 
 mkvm_status mkvm_get_stats_size(mkvm_engine *e, mkvm_stats *out, size_t size) {

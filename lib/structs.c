@@ -31,7 +31,7 @@ void mkvm_give_struct(const void *own, size_t own_size, void *out, size_t size) 
 }
 
 void mkvm_options_init_size(mkvm_options *options, size_t size) {
-  const mkvm_options usual = {.max_batch = 1};
+  const mkvm_options usual = {.max_batch = 1, .prefix_tokens = UINT64_MAX};
   mkvm_give_struct(&usual, sizeof usual, options, size);
 }
 

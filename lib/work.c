@@ -1,10 +1,12 @@
-/* The work of an engine: what waits is taken, and brought to its end. See internal.h.
+/* The work of an engine: what has arrived goes to the engine below, which is made to work until it has come to its end. See internal.h.
  *
- * A batch of the engine below is fixed when it begins, so a step is a whole one. With one row per step it is a
- * request, which may draw its tokens; with several it is all that wait. */
-#include <stdio.h>
+ * At every step the engine below calls mkvm_look, which costs a look at `news` when there are none. */
+#include <sys/eventfd.h>
 
 #include "lib/internal.h"
+#include "scheduler/compile.h"
+
+/* ---- What the engine below tells ---- */
 
 static void take_token(job *r, uint32_t token, const float *logits) {
   mkvm_token told = {.request = r->id, .token = token};
@@ -16,149 +18,126 @@ static void take_token(job *r, uint32_t token, const float *logits) {
   }
 }
 
-/* A token of the engine below; false: no more. */
-static bool next_token(job *r, uint32_t token, const float *logits) {
+/* false: no more. */
+static bool on_token(void *user, size_t sequence, uint32_t token, const float *logits) {
+  job *r = user;
+  (void)sequence;
   if (!atomic_load(&r->cancelled)) {
     take_token(r, token, logits);
   }
   return r->status == MK_OK && !r->reply.ended && !atomic_load(&r->cancelled);
 }
 
-/* ---- One request alone ---- */
-
-static bool on_token(void *user, uint32_t token, const float *logits) { return next_token(user, token, logits); }
-
-static mk_status generate(mkvm_engine *e, job *r) {
-  MK_TRY(mk_engine_set_sampling(e->engine, &r->sampling));
-  return mk_engine_generate(e->engine, r->prompt.ids, r->prompt.count, r->max_tokens, on_token, r);
+static void on_ended(void *user, size_t sequence, mk_status status) {
+  (void)sequence;
+  mkvm_finish(user, status);
 }
 
-/* ---- Several side by side ---- */
+/* ---- What comes from outside ---- */
 
-typedef struct batch {
-  mkvm_engine *engine;
-  job **requests;
-} batch;
-
-static bool on_batch_token(void *user, size_t sequence, uint32_t token, const float *logits) {
-  batch *b = user;
-  return next_token(b->requests[sequence], token, logits);
+static mk_status hand_over(job *r) {
+  const mk_sequence sequence = {.prompt = r->prompt.ids,
+                                .prompt_count = r->prompt.count,
+                                .n_predict = r->max_tokens,
+                                .sampling = &r->sampling,
+                                .report = &r->report,
+                                .priority = r->priority,
+                                .begin_by = r->queue_seconds == 0 ? 0 : r->submitted + r->queue_seconds,
+                                .end_by = r->total_seconds == 0 ? 0 : r->submitted + r->total_seconds};
+  const mk_sequence_calls calls = {.token = on_token, .ended = on_ended, .user = r};
+  return mk_engine_submit(r->engine->engine, &sequence, &calls, 0, &r->sequence);
 }
 
-static void on_batch_end(void *user, size_t sequence, mk_status status) {
-  batch *b = user;
-  mkvm_finish(b->engine, b->requests[sequence], status);
-}
-
-static size_t count_of(const job *list) {
-  size_t count = 0;
-  for (; list != NULL; list = list->next) {
-    count++;
-  }
-  return count;
-}
-
-static mk_status generate_all(mkvm_engine *e) {
-  batch b = {.engine = e};
-  mk_sequence *sequences = NULL;
-  const size_t count = count_of(e->working);
-  const mk_sequence_calls calls = {.token = on_batch_token, .ended = on_batch_end, .user = &b};
-  mk_status status;
-  size_t i = 0;
-  MK_TRY_GOTO(mk_alloc(count, sizeof(job *), &b.requests), done);
-  MK_TRY_GOTO(mk_alloc(count, sizeof *sequences, &sequences), done);
-  for (job *r = e->working; r != NULL; r = r->next, i++) {
-    b.requests[i] = r;
-    sequences[i] = (mk_sequence){.prompt = r->prompt.ids, .prompt_count = r->prompt.count, .n_predict = r->max_tokens};
-  }
-  status = mk_engine_generate_all(e->engine, sequences, count, &calls);
-done:
-  mk_free(sequences);
-  mk_free(b.requests);
-  return status;
-}
-
-/* ---- A step ---- */
-
-/* From the queue: those that are cancelled end here; one, or all, are then at work. */
-static void take_work(mkvm_engine *e) {
-  job *cancelled = NULL, **end = &cancelled, **to = &e->working;
-  const double now = mkvm_clock();
+/* The next that the engine below does not have; NULL: it has all. */
+static job *next_arrival(mkvm_engine *e) {
   pthread_mutex_lock(&e->lock);
-  for (job **at = &e->waiting; *at != NULL;) {
-    job *r = *at;
-    const bool gone = atomic_load(&r->cancelled);
-    if (!gone && e->max_batch == 1 && e->working != NULL) {
-      at = &r->next;
-      continue;
-    }
-    *at = r->next;
-    r->next = NULL;
-    job ***last = gone ? &end : &to;
-    **last = r;
-    *last = &r->next;
-    if (!gone) {
-      r->begun = now;
-      e->stats.waiting--;
-      e->stats.running++;
-    }
+  job *r = e->arrived;
+  if (r != NULL) {
+    e->arrived = r->next;
+    e->arrivals--;
   }
   pthread_mutex_unlock(&e->lock);
-  while (cancelled != NULL) {
-    job *r = cancelled;
-    cancelled = r->next;
-    mkvm_finish(e, r, MK_OK);
-    mkvm_request_free(r);
-  }
+  return r;
 }
 
-/* The message of a failure is the caller's in the end, whatever callbacks do in between. */
-static mk_status end_work(mkvm_engine *e, mk_status status) {
-  enum { MESSAGE = 4096 };
-  char message[MESSAGE];
-  snprintf(message, sizeof message, "%s", mk_error_message());
-  for (job *r = e->working; r != NULL; r = r->next) {
-    if (!r->ended) {
-      mkvm_finish(e, r, status == MK_OK ? MK_OK : mk_error(status, "%s", message));
+static void take_arrivals(mkvm_engine *e) {
+  for (job *r = next_arrival(e); r != NULL; r = next_arrival(e)) {
+    mk_status status = atomic_load(&r->cancelled) ? MK_OK : hand_over(r);
+    if (r->sequence == 0) {
+      mkvm_finish(r, status);
     }
   }
-  pthread_mutex_lock(&e->lock);
-  job *list = e->working;
-  e->working = NULL;
-  pthread_mutex_unlock(&e->lock);
-  while (list != NULL) {
-    job *r = list;
-    list = r->next;
-    mkvm_request_free(r);
-  }
-  return status == MK_OK ? MK_OK : mk_error(status, "%s", message);
 }
 
-static mk_status step(mkvm_engine *e) {
-  take_work(e);
-  if (e->working == NULL) {
-    return MK_OK;
+/* The one after `r`, or the first (NULL), of those that the engine below has. */
+static job *next_handed(mkvm_engine *e, const job *r) {
+  pthread_mutex_lock(&e->lock);
+  job *next = r == NULL ? e->jobs : r->next;
+  next = next == e->arrived ? NULL : next;
+  pthread_mutex_unlock(&e->lock);
+  return next;
+}
+
+/* Nobody but this thread takes one from the list, so the next one stays. */
+static void take_cancellations(mkvm_engine *e) {
+  for (job *r = next_handed(e, NULL), *next; r != NULL; r = next) {
+    next = next_handed(e, r);
+    if (atomic_load(&r->cancelled)) {
+      (void)mk_engine_cancel(e->engine, r->sequence);
+    }
   }
-  e->stop = 0;
-  if (e->max_batch > 1) {
-    return end_work(e, generate_all(e));
+}
+
+void mkvm_look(void *user) {
+  mkvm_engine *e = user;
+  if (atomic_exchange(&e->news, false)) {
+    take_arrivals(e);
+    take_cancellations(e);
   }
-  mk_status status = generate(e, e->working);
-  if (status == MK_ERR_USAGE || status == MK_ERR_RUNTIME) { /* this request's own */
-    mkvm_finish(e, e->working, status);
-    status = MK_OK;
-  }
-  return end_work(e, status);
+  mkvm_count(e);
+}
+
+void mkvm_count(mkvm_engine *e) {
+  mk_batch_counters now;
+  mk_engine_count(e->engine, &now);
+  pthread_mutex_lock(&e->lock);
+  mkvm_stats *s = &e->stats;
+  s->waiting = now.waiting + e->arrivals;
+  s->running = now.running;
+  s->launches = now.launches;
+  s->steps = now.steps;
+  s->preemptions = now.preemptions;
+  s->asked_tokens = now.asked_tokens;
+  s->cached_tokens = now.cached_tokens;
+  s->kv_tokens = (uint64_t)now.blocks * MK_BLOCK_TOKENS;
+  s->kv_tokens_used = (uint64_t)now.blocks_in_use * MK_BLOCK_TOKENS;
+  s->kv_tokens_kept = (uint64_t)now.blocks_kept * MK_BLOCK_TOKENS;
+  pthread_mutex_unlock(&e->lock);
 }
 
 /* ---- Who may ---- */
 
+void mkvm_set_event(mkvm_engine *e) {
+  const bool set = e->jobs != NULL && !e->busy;
+  eventfd_t value;
+  if (set != e->event_set) {
+    (void)(set ? eventfd_write(e->event, 1) : eventfd_read(e->event, &value)); /* neither can block, nor fail then */
+    e->event_set = set;
+  }
+}
+
+int mkvm_event_fd(const mkvm_engine *e) { return e == NULL ? -1 : e->event; }
+
 static mk_status begin_work(mkvm_engine *e, const char *what) {
+  if (e == NULL) {
+    return mk_error(MK_ERR_USAGE, "%s: the engine is missing", what);
+  }
   pthread_mutex_lock(&e->lock);
   const bool busy = e->busy, ours = busy && pthread_equal(e->worker, pthread_self());
   if (!busy) {
     e->busy = true;
     e->worker = pthread_self();
+    mkvm_set_event(e);
   }
   pthread_mutex_unlock(&e->lock);
   return !busy  ? MK_OK
@@ -166,51 +145,97 @@ static mk_status begin_work(mkvm_engine *e, const char *what) {
                 : mk_error(MK_ERR_USAGE, "%s: another thread makes this engine work; one at a time may", what);
 }
 
-static size_t stop_work(mkvm_engine *e, double start) {
+/* Requests that have not ended. */
+static size_t stop_work(mkvm_engine *e) {
+  size_t left = 0;
   pthread_mutex_lock(&e->lock);
   e->busy = false;
-  e->stats.busy_seconds += mkvm_clock() - start;
-  const size_t left = (size_t)e->stats.waiting;
+  mkvm_set_event(e);
+  for (const job *r = e->jobs; r != NULL; r = r->next) {
+    left++;
+  }
   pthread_mutex_unlock(&e->lock);
   return left;
 }
 
-static bool any_waits(mkvm_engine *e) {
+/* ---- The work ---- */
+
+static mk_status launch(mkvm_engine *e) {
+  const double start = mkvm_clock();
+  size_t left;
+  mk_status status = mk_engine_step(e->engine, &left);
+  mkvm_count(e);
   pthread_mutex_lock(&e->lock);
-  const bool any = e->waiting != NULL;
+  e->stats.busy_seconds += mkvm_clock() - start;
   pthread_mutex_unlock(&e->lock);
-  return any;
+  return status;
 }
 
 mkvm_status mkvm_step(mkvm_engine *e, size_t *left) {
-  const double start = mkvm_clock();
-  if (e == NULL) {
-    return mkvm_status_of(mk_error(MK_ERR_USAGE, "mkvm_step: the engine is missing"));
-  }
   mk_status status = begin_work(e, "mkvm_step");
   if (status != MK_OK) {
     return mkvm_status_of(status);
   }
-  status = step(e);
-  const size_t still = stop_work(e, start);
+  status = launch(e);
+  const size_t still = stop_work(e);
   if (left != NULL) {
     *left = still;
   }
   return mkvm_status_of(status);
 }
 
-mkvm_status mkvm_run(mkvm_engine *e) {
-  const double start = mkvm_clock();
-  if (e == NULL) {
-    return mkvm_status_of(mk_error(MK_ERR_USAGE, "mkvm_run: the engine is missing"));
+/* Whether there is something to do; `sleep`: waits for it, unless nothing may come any more. */
+static bool has_work(mkvm_engine *e, bool sleep) {
+  pthread_mutex_lock(&e->lock);
+  while (sleep && e->jobs == NULL && !e->shut) {
+    pthread_cond_wait(&e->wake, &e->lock);
   }
+  const bool any = e->jobs != NULL;
+  pthread_mutex_unlock(&e->lock);
+  return any;
+}
+
+mkvm_status mkvm_run(mkvm_engine *e) {
   mk_status status = begin_work(e, "mkvm_run");
   if (status != MK_OK) {
     return mkvm_status_of(status);
   }
-  while (status == MK_OK && any_waits(e)) {
-    status = step(e);
+  while (status == MK_OK && has_work(e, false)) {
+    status = launch(e);
   }
-  (void)stop_work(e, start);
+  (void)stop_work(e);
   return mkvm_status_of(status);
+}
+
+mkvm_status mkvm_serve(mkvm_engine *e) {
+  uint64_t steps_at_failure = UINT64_MAX;
+  mk_status status = begin_work(e, "mkvm_serve");
+  if (status != MK_OK) {
+    return mkvm_status_of(status);
+  }
+  while (has_work(e, true)) {
+    status = launch(e);
+    if (status != MK_OK && e->stats.steps == steps_at_failure) { /* this thread alone writes them */
+      break;
+    }
+    steps_at_failure = status != MK_OK ? e->stats.steps : steps_at_failure;
+    status = MK_OK;
+  }
+  (void)stop_work(e);
+  return mkvm_status_of(status);
+}
+
+mkvm_status mkvm_shutdown(mkvm_engine *e, mkvm_shutdown_way way) {
+  if (e == NULL || (way != MKVM_DRAIN && way != MKVM_ABORT)) {
+    return mkvm_status_of(mk_error(MK_ERR_USAGE, "mkvm_shutdown: %s",
+                                   e == NULL ? "the engine is missing" : "the way is MKVM_DRAIN or MKVM_ABORT"));
+  }
+  pthread_mutex_lock(&e->lock);
+  e->shut = true;
+  if (way == MKVM_ABORT) {
+    mkvm_cancel_all(e);
+  }
+  pthread_cond_broadcast(&e->wake);
+  pthread_mutex_unlock(&e->lock);
+  return MKVM_OK;
 }

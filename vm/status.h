@@ -21,6 +21,7 @@ typedef enum mk_status {
   MK_ERR_FILE = 3,     /* a model, tokenizer or program file is bad, malformed or not supported */
   MK_ERR_REJECTED = 4, /* a well-formed program that the verifier does not accept */
   MK_ERR_DEVICE = 5,   /* the machine faulted or ran into a deadline */
+  MK_ERR_BUSY = 6,     /* a queue is full: later there may be room */
 } mk_status;
 
 /* Sets this thread's message and returns `status`, so that `return mk_error(...)` reads as one step. */
