@@ -1,7 +1,7 @@
 # What is installed, in components; cmake --install BUILD --prefix TREE takes them all.
 #   mkvm         the command, the demo model, documents
 #   libmkvm      libmkvm.so
-#   libmkvm-dev  header, archive, pkg-config's and CMake's files, the example
+#   libmkvm-dev  header, archive, pkg-config's and CMake's files, the examples
 #   carried      other shared libraries, for a TREE that is put anywhere, and copied to any x86-64 Linux machine whose
 #                C library is not older than this one's (the NVIDIA driver is opened at run time); Debian's packages
 #                name theirs instead
@@ -31,7 +31,7 @@ install(TARGETS mkvm_shared EXPORT mkvm-targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT libmkvm NAMELINK_COMPONENT libmkvm-dev)
 install(TARGETS mkvm_static EXPORT mkvm-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT libmkvm-dev)
 install(FILES include/mkvm.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT libmkvm-dev)
-install(FILES examples/generate.c examples/CMakeLists.txt
+install(FILES examples/generate.c examples/serve.c examples/CMakeLists.txt
         DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/libmkvm-dev/examples COMPONENT libmkvm-dev)
 
 # find_package(mkvm): mkvm::mkvm and mkvm::static.

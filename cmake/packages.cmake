@@ -31,5 +31,5 @@ set(CPACK_DEBIAN_LIBMKVM-DEV_PACKAGE_NAME libmkvm-dev)
 set(CPACK_DEBIAN_LIBMKVM-DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_LIBMKVM-DEV_PACKAGE_DEPENDS
     "libmkvm${PROJECT_VERSION_MAJOR} (= ${PROJECT_VERSION}), libjansson-dev, libpcre2-dev, libutf8proc-dev, zlib1g-dev")
-set(CPACK_COMPONENT_LIBMKVM-DEV_DESCRIPTION "Header, archive, files for pkg-config and CMake, and an example.")
+set(CPACK_COMPONENT_LIBMKVM-DEV_DESCRIPTION "Header, archive, files for pkg-config and CMake, and examples.")
 include(CPack)

@@ -1,6 +1,6 @@
 /* What the parts of the public library share: model.c opens and closes, structs.c, sampling.c and text.c turn what
- * callers say into what the engine takes, requests.c keeps the requests from arrival to end, work.c makes the engine work.
- * Rules as in include/mkvm.h. */
+ * callers say into what the engine takes, requests.c keeps the requests from arrival to end, work.c makes the engine
+ * work. Rules as in include/mkvm.h. */
 #ifndef MKVM_INTERNAL_H
 #define MKVM_INTERNAL_H
 
@@ -96,7 +96,8 @@ void mkvm_request_free(job *request); /* NULL is fine */
 /* Its end: it is told, and gone. status: of the engine below. */
 void mkvm_finish(job *request, mk_status status);
 
-/* What has come from outside goes to the engine below (its `poll`): arrivals, and the ends of those that are cancelled. By the thread that works. */
+/* What has come from outside goes to the engine below (its `poll`): arrivals, and the ends of those that are cancelled.
+ * By the thread that works. */
 void mkvm_look(void *engine);
 /* Copies the counters of the engine below. By the thread that works. */
 void mkvm_count(mkvm_engine *engine);

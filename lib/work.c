@@ -1,6 +1,5 @@
-/* The work of an engine: what has arrived goes to the engine below, which is made to work until it has come to its end. See internal.h.
- *
- * At every step the engine below calls mkvm_look, which costs a look at `news` when there are none. */
+/* The work of an engine: what has arrived goes to the engine below, which is made to work until it has come to its end.
+ * The engine below calls mkvm_look at the boundary of every step. See internal.h. */
 #include <sys/eventfd.h>
 
 #include "lib/internal.h"

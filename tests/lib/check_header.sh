@@ -20,6 +20,8 @@ lines=$(wc -l <include/mkvm.h)
 [ "$lines" -le 320 ] || fail "include/mkvm.h has $lines lines; 320 are meant to be enough"
 lines=$(wc -l <examples/generate.c)
 [ "$lines" -le 60 ] || fail "examples/generate.c has $lines lines; 60 are meant to be enough"
+lines=$(wc -l <examples/serve.c)
+[ "$lines" -le 90 ] || fail "examples/serve.c has $lines lines; 90 are meant to be enough"
 
 # Once alone, and as a whole: mkvm.h names every header that it needs.
 echo '#include <mkvm.h>
@@ -30,6 +32,8 @@ for standard in c99 c11 c17; do
   "$cc" -std=$standard $flags -c -o "$folder/alone.o" "$folder/alone.c"
   # shellcheck disable=SC2086
   "$cc" -std=$standard $flags -c -o "$folder/alone.o" examples/generate.c
+  # shellcheck disable=SC2086
+  "$cc" -std=$standard $flags -c -o "$folder/alone.o" examples/serve.c
 done
 
 declared=$(sed -n '/^MKVM_API/,/;/p' include/mkvm.h | tr '\n' ' ' | tr ';' '\n' |
