@@ -8,6 +8,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "include/mkvm.h"
 #include "tests/support/model.h"
@@ -118,6 +119,74 @@ static inline void expect_same(const answer *a, const answer *b) {
   cr_assert_arr_eq(a->tokens, b->tokens, a->count * sizeof a->tokens[0]);
   cr_assert_eq(a->length, b->length);
   cr_assert_arr_eq(a->text, b->text, a->length);
+}
+
+static const uint32_t prompt[] = {5, 7, 11, 13};
+enum { LONG = 150 };
+
+/* Made by the first call, before there are other threads. */
+static inline const uint32_t *long_prompt(void) {
+  static uint32_t tokens[LONG];
+  for (uint32_t i = 0; i < LONG && tokens[LONG - 1] == 0; i++) {
+    tokens[i] = (i * i + 3 * i + 1) % 250;
+  }
+  return tokens;
+}
+
+static inline void submit(answer *a, const uint32_t *tokens, size_t count, size_t max_tokens) {
+  mkvm_request request = request_of(a, tokens, count, max_tokens);
+  OK(mkvm_submit(a->engine, &request, NULL));
+}
+
+/* What this prompt comes to when nobody else is there, and nothing was before. */
+static inline void alone(const mkvm_options *like, const uint32_t *tokens, size_t count, size_t max_tokens, answer *a) {
+  mkvm_options options = *like;
+  options.kv_tokens = 0;
+  options.prefix_tokens = 0;
+  *a = (answer){.engine = open_with(&options)};
+  submit(a, tokens, count, max_tokens);
+  OK(mkvm_run(a->engine));
+  OK(mkvm_close(a->engine));
+}
+
+static inline mkvm_stats stats_of(mkvm_engine *engine) {
+  mkvm_stats stats;
+  OK(mkvm_get_stats(engine, &stats));
+  return stats;
+}
+
+static inline void sleep_ms(long ms) {
+  const struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+  nanosleep(&time, NULL);
+}
+
+/* One that runs, and does something to others when it has got so many tokens. */
+typedef struct actor {
+  answer answer;
+  size_t at;
+  void (*act)(struct actor *actor);
+  answer *other;
+  uint64_t other_id;
+  size_t other_count; /* when it acted */
+} actor;
+
+static inline int act_on_token(void *user, const mkvm_token *token) {
+  actor *a = user;
+  int result = on_token(&a->answer, token);
+  if (a->answer.count == a->at) {
+    a->act(a);
+  }
+  return result;
+}
+
+static inline void act_on_end(void *user, const mkvm_end *end) { on_end(&((actor *)user)->answer, end); }
+
+static inline void submit_actor(actor *a, size_t max_tokens) {
+  mkvm_request request = request_of(&a->answer, prompt, 4, max_tokens);
+  request.on_token = act_on_token;
+  request.on_end = act_on_end;
+  request.user = a;
+  OK(mkvm_submit(a->answer.engine, &request, NULL));
 }
 
 #endif

@@ -8,8 +8,6 @@ TestSuite(mkvm, .timeout = MK_HANG_SECONDS);
 
 #define WITH_MODEL(name) TEST_WITH_MODEL(mkvm, name)
 
-static const uint32_t prompt[] = {5, 7, 11, 13};
-
 static void generate(mkvm_engine *engine, const mkvm_sampling *sampling, answer *a) {
   *a = (answer){.engine = engine};
   mkvm_request request = request_of(a, prompt, 4, 20);
