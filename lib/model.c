@@ -101,7 +101,7 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
   MK_TRY(load_template(e, directory));
   mk_sampling draws = MK_SAMPLING_OFF; /* any that is not greedy: each request brings its own */
   draws.temperature = 1;
-  const mk_engine_options below = {.device = options->device,
+  mk_engine_options below = {.device = options->device,
                                    .max_seq = e->max_context,
                                    .rows = e->max_batch,
                                    .long_prompts = e->max_batch > 1,
@@ -112,7 +112,6 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
                                    .poll = mkvm_look,
                                    .poll_user = e,
                                    .clock = clock_below,
-                                   .sampling = e->max_batch > 1 ? NULL : &draws,
                                    .threads = options->threads,
                                    .cache = options->cache_folder,
                                    .cancel = &e->stop,
@@ -120,6 +119,8 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
                                    .progress = on_loaded,
                                    .notice = on_notice,
                                    .progress_user = e};
+  e->draws = e->max_batch == 1 || !mk_engine_takes_cuda(&below);
+  below.sampling = e->draws ? &draws : NULL;
   MK_TRY(mk_engine_open(directory, &below, &e->engine));
   e->stop = 0; /* on_progress gave up with the last byte */
   mkvm_count(e);
