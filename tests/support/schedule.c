@@ -34,6 +34,8 @@ typedef struct request { /* an ask at work */
   uint64_t id;
   uint32_t tokens, want; /* want: unless something ends it before */
   double arrived, ended;
+  double soon; /* the boundary after the one at which it came; 0: that has not been */
+  bool fits;   /* at both there was room for all */
   mk_sequence_report report;
 } request;
 
@@ -128,6 +130,10 @@ static void judge_report(run *r, size_t i) {
   }
   if (!report->begun && (q->tokens != 0 || report->preemptions != 0)) {
     wrong(r, "request %zu has not begun, and has %u tokens and %u preemptions", i, q->tokens, report->preemptions);
+  }
+  if (q->fits && q->soon != 0 && report->begun && report->begun_at > q->soon) {
+    wrong(r, "request %zu came at %.0f, and began at %.0f, though there was room at %.0f", i, q->arrived,
+          report->begun_at, q->soon);
   }
   /* The boundary before this one had ended it. */
   if (q->arrived <= r->before &&
@@ -226,6 +232,28 @@ static void break_table(run *r) {
   r->faults++;
 }
 
+/* Whether all that are there can run at the same time, and nobody waits for what another one computes. */
+static bool all_fit(const run *r) {
+  const mk_engine_options *shape = &r->schedule.shape;
+  uint32_t there = 0;
+  for (size_t i = 0; i < r->schedule.count; i++) {
+    there += r->requests[i].state == IN;
+  }
+  return shape->kv_blocks == 0 && shape->prefix_tokens == 0 && there <= mk_program_slots(mk_engine_program(r->engine));
+}
+
+/* Who finds room when it comes, and at the next boundary, has begun by then: a launch ends when somebody can join. */
+static void note_room(run *r) {
+  const bool room = all_fit(r);
+  for (size_t i = 0; i < r->schedule.count; i++) {
+    request *q = &r->requests[i];
+    if (q->state == IN && q->soon == 0) {
+      q->fits = room && (q->fits || q->arrived == r->time);
+      q->soon = q->arrived == r->time ? 0 : r->time;
+    }
+  }
+}
+
 /* At the boundary of every step, and before a launch. */
 static void on_boundary(void *user) {
   run *r = user;
@@ -246,6 +274,7 @@ static void on_boundary(void *user) {
       cancel(r, i);
     }
   }
+  note_room(r);
   if (r->in_call > 1 && r->faults < r->schedule.fault_count && is_due(r->schedule.faults[r->faults], r->time)) {
     break_table(r);
   }
@@ -273,18 +302,35 @@ static void judge_step(run *r, mk_status status, size_t left) {
   if (!r->options->bits_alone && schedule_books(r->engine) != MK_OK) {
     wrong(r, "%s", mk_error_message());
   }
-  r->counts.n[SCHEDULE_FAULTS] += r->broken && status != MK_OK;
+  if (r->broken && status != MK_OK) {
+    schedule_spoil_cache(r->engine); /* a machine that is reset has lost it */
+    r->counts.n[SCHEDULE_FAULTS]++;
+  }
   r->broken = false;
 }
 
-/* Later ones that began before it did, or before it ended without having begun. */
-static uint32_t overtaken(const run *r, size_t i) {
+/* Whether request i begins before the other one whenever both wait: nobody waits for what another one computes, and the other one has not been
+ * overtaken too often. */
+static bool goes_first(const run *r, size_t i, size_t other) {
+  int32_t own = r->schedule.asks[i].priority, others = r->schedule.asks[other].priority;
+  bool none_too_often = r->schedule.count + r->counts.n[SCHEDULE_PREEMPTIONS] <= MK_MOST_OVERTAKEN;
+  return r->schedule.shape.prefix_tokens == 0 &&
+         (r->requests[i].id < r->requests[other].id ? own <= others : own < others && none_too_often);
+}
+
+/* How many later ones began while it waited. */
+static uint32_t judge_order(run *r, size_t i) {
   const request *q = &r->requests[i];
   double until = q->report.begun ? q->report.begun_at : q->ended;
   uint32_t times = 0;
   for (size_t other = 0; other < r->schedule.count && !q->refused; other++) {
     const request *o = &r->requests[other];
-    times += !o->refused && o->id > q->id && o->report.begun && o->report.begun_at < until;
+    if (!o->refused && o->report.begun && o->report.begun_at >= q->arrived && o->report.begun_at < until) {
+      times += o->id > q->id;
+      if (goes_first(r, i, other)) {
+        wrong(r, "request %zu began before request %zu, whose turn it was", other, i);
+      }
+    }
   }
   return times;
 }
@@ -306,7 +352,7 @@ static void judge_end(run *r) {
           (unsigned long long)c.cached_tokens, (unsigned long long)c.steps);
   }
   for (size_t i = 0; i < r->schedule.count; i++) {
-    uint32_t times = overtaken(r, i);
+    uint32_t times = judge_order(r, i);
     r->counts.most_overtaken = times > r->counts.most_overtaken ? times : r->counts.most_overtaken;
     if (times > MK_MOST_OVERTAKEN) {
       wrong(r, "request %zu was overtaken by %u", i, times);

@@ -4,7 +4,7 @@
 #include "tests/support/schedule_internal.h"
 
 enum {
-  SLOW_ONE_IN = 64,
+  SLOW_ONE_IN = 32,
   FLOOD_ONE_IN = 12,
   SHORT = 16,
   TRIES = 12,
@@ -87,14 +87,14 @@ mk_status schedule_draw(schedule_world *world, uint64_t seed, schedule *out) {
   draw d = {.world = world, .random = mk_synth_mix(seed + 1), .out = out};
   d.slow = one_in(&d, SLOW_ONE_IN);
   d.flood = !d.slow && one_in(&d, FLOOD_ONE_IN);
-  d.tight = !d.flood && !d.slow && one_in(&d, 4);
+  d.tight = !d.flood && !d.slow && one_in(&d, 3);
   d.priorities = one_in(&d, 3);
   d.deadlines = one_in(&d, 3);
   d.cancellations = one_in(&d, 2);
   d.gap = gaps[d.flood ? 0 : below(&d, d.tight ? 2 : 4)];
   d.bursts = one_in(&d, 2);
   draw_shape(&d);
-  out->count = d.flood ? SCHEDULE_ASKS - below(&d, 16) : 1 + below(&d, d.slow ? 5 : 20);
+  out->count = d.flood ? SCHEDULE_ASKS - below(&d, 16) : 1 + below(&d, d.slow ? 5 : 24);
   double at = 1;
   for (uint32_t i = 0; i < out->count; i++) {
     at += d.bursts && !one_in(&d, 4) ? 0 : below(&d, d.gap);

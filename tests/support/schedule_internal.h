@@ -35,8 +35,10 @@ struct schedule_world {
 void schedule_world_enter(schedule_world *world, uint64_t seed);
 /* Computed when it is asked for first. */
 mk_status schedule_world_text(schedule_world *world, uint32_t index, const schedule_text **out);
-/* An engine of that world's model, on the CPU, with NaN in all of its KV cache. */
+/* An engine of that world's model, on the CPU, with a spoiled cache. */
 mk_status schedule_world_open(const schedule_world *world, mk_engine_options options, mk_engine **out);
+/* NaN in all of its KV cache, so that what is read without having been written shows. */
+void schedule_spoil_cache(mk_engine *engine);
 /* Of the logits of a token: equal for equal bits. */
 uint64_t schedule_world_bits(const schedule_world *world, const float *logits);
 

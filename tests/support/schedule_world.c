@@ -6,7 +6,7 @@
 #include "tests/support/schedule_internal.h"
 
 enum {
-  BEGINNINGS = 4, /* most prompts begin as one of them does */
+  BEGINNINGS = 3, /* blocks of tokens that prompts begin with */
   FAMILY = 4,     /* texts of which later ones may go on from the answer before */
   MOST_TAIL = 8,
   NAN_TOKEN = 77, /* its embedding is not a number */
@@ -49,8 +49,7 @@ static void spoil_token(mk_engine *engine) {
   elements[mk_tile_offset(mk_buffer_grid_cols(&program->buffers[embedding]), NAN_TOKEN, 5)] = NAN_BITS;
 }
 
-/* What is read without having been written shows. */
-static void spoil_cache(mk_engine *engine) {
+void schedule_spoil_cache(mk_engine *engine) {
   const mk_program *program = mk_engine_program(engine);
   for (size_t b = 0; b < program->buffer_count; b++) {
     if (program->buffers[b].kind == MK_KIND_KV) {
@@ -70,7 +69,7 @@ mk_status schedule_world_open(const schedule_world *world, mk_engine_options opt
   options.max_seq = SCHEDULE_CONTEXT;
   MK_TRY(mk_engine_open(NULL, &options, out));
   spoil_token(*out);
-  spoil_cache(*out);
+  schedule_spoil_cache(*out);
   return MK_OK;
 }
 
@@ -129,10 +128,15 @@ static uint32_t draw_length(uint64_t *random) {
   }
 }
 
+/* Whole blocks from a few, so that the same one follows different ones, and itself. */
 static void draw_beginning(const schedule_world *world, uint64_t *random, schedule_text *text) {
-  uint64_t stream = world->seed * BEGINNINGS + test_random_below(random, BEGINNINGS);
+  uint64_t block = test_random_below(random, BEGINNINGS), stream = 0;
   text->prompt_count = draw_length(random);
   for (uint32_t i = 0; i < text->prompt_count; i++) {
+    if (i % MK_BLOCK_TOKENS == 0) {
+      block = test_random_below(random, 4) == 0 ? test_random_below(random, BEGINNINGS) : block;
+      stream = world->seed * BEGINNINGS + block;
+    }
     text->prompt[i] = random_token(world, &stream);
   }
 }
