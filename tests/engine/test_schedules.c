@@ -1,4 +1,5 @@
-/* A request's bits depend on model, prompt and parameters alone: random schedules (tests/support/schedule.h). tools/soak runs many more. */
+/* A request's bits depend on model, prompt and parameters alone: random schedules (tests/support/schedule.h), of which
+ * tools/soak runs many more. */
 #include <criterion/criterion.h>
 
 #include "tests/support/effort.h"

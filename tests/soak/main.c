@@ -1,10 +1,11 @@
 /* Many schedules of an engine at work (tests/support/schedule.h), which tools/soak builds and runs.
  *
- * mk_soak [--schedules N] [--seed S] [--jobs N]: the schedules of seeds S, S + 1, ... Prints a line of progress every ten seconds, and a table of what
- * came of them. Of those in which something is wrong it prints the first one's seed, and what it was; --seed S --schedules 1 runs that one
- * alone, and prints it.
+ * mk_soak [--schedules N] [--seed S] [--jobs N]: the schedules of seeds S, S + 1, ... Prints a line of progress every
+ * ten seconds, and a table of what came of them. Where something is wrong it prints the first such schedule's seed, and
+ * what it was; --seed S --schedules 1 prints that schedule and runs it alone.
  *
- * mk_soak --faults [...]: the same with each fault of schedule_plants in the engine, until a schedule finds it, by what callers see.
+ * mk_soak --faults [...]: the same with each fault of schedule_plants in the engine, until a schedule finds it, by what
+ * callers see.
  *
  * Exit code 1 when something is wrong, or a fault is not found. */
 #include <getopt.h>

@@ -51,10 +51,11 @@ typedef struct run {
   uint32_t boundaries, in_launches; /* all, and those that a step of a launch has come to */
   uint32_t faults;                  /* of the schedule, that have been */
   /* In the call of mk_engine_step at hand: */
-  uint32_t in_call;     /* boundaries */
-  bool broken;          /* the block table names blocks that do not exist */
-  uint32_t nan, struck; /* ended so */
-  char wrong[512];      /* what the judge has found first */
+  uint32_t in_call;                 /* boundaries */
+  bool broken;                      /* the block table names blocks that do not exist */
+  uint32_t nan, struck;             /* ended so */
+  char wrong[512];                  /* what the judge has found first */
+  uint32_t prompt[SCHEDULE_PROMPT]; /* of the last arrival: the engine makes a copy */
   schedule_counts counts;
 } run;
 
@@ -102,12 +103,12 @@ static void judge_late(run *r, size_t i) {
   r->counts.n[SCHEDULE_LATE]++;
 }
 
-static void judge_failure(run *r, size_t i) {
+static void judge_failure(run *r, size_t i, mk_status status) {
   const request *q = &r->requests[i];
-  if (q->text->status != MK_OK && q->tokens == q->text->count && q->report.begun) {
+  if (status == q->text->status && q->tokens == q->text->count && q->report.begun) {
     r->nan++;
     r->counts.n[SCHEDULE_NAN]++;
-  } else if (r->broken && q->report.begun) {
+  } else if (r->broken && status == MK_ERR_DEVICE && q->report.begun) {
     r->struck++;
     r->counts.n[SCHEDULE_STRUCK]++;
   } else {
@@ -158,7 +159,7 @@ static void on_end(void *user, size_t i, mk_status status) {
   if ((status != MK_OK) != (how == MK_ENDED_FAILED) || (how == MK_ENDED_CANCELLED) != q->cancelled) {
     wrong(r, "request %zu ended with status %d as %d", i, status, how);
   } else if (how == MK_ENDED_FAILED) {
-    judge_failure(r, i);
+    judge_failure(r, i, status);
   } else if (how == MK_ENDED_LATE) {
     judge_late(r, i);
   } else if (how == MK_ENDED_WHOLE && q->tokens != q->want) {
@@ -185,11 +186,11 @@ static void arrive(run *r, size_t i) {
   const schedule_ask *ask = &r->schedule.asks[i];
   request *q = &r->requests[i];
   const mk_sequence_calls calls = {.token = on_token, .ended = on_end, .user = r};
-  uint32_t prompt[SCHEDULE_PROMPT], count = q->text->prompt_count, context = context_of(r);
+  uint32_t count = q->text->prompt_count, context = context_of(r);
   bool refuse = ask->unknown_token || count > context;
-  memcpy(prompt, q->text->prompt, count * sizeof *prompt);
-  prompt[count - 1] = ask->unknown_token ? r->world->config.vocab : prompt[count - 1];
-  const mk_sequence sequence = {.prompt = prompt,
+  memcpy(r->prompt, q->text->prompt, count * sizeof *r->prompt);
+  r->prompt[count - 1] = ask->unknown_token ? r->world->config.vocab : r->prompt[count - 1];
+  const mk_sequence sequence = {.prompt = r->prompt,
                                 .prompt_count = count,
                                 .n_predict = ask->n_predict,
                                 .report = &q->report,
@@ -205,7 +206,6 @@ static void arrive(run *r, size_t i) {
     wrong(r, "request %zu: status %d: %s", i, status,
           status == MK_OK ? "it can never be computed" : mk_error_message());
   }
-  memset(prompt, 0xff, sizeof prompt); /* the engine has its own copy */
   if (status != MK_OK) {
     q->refused = true;
     q->state = OUT;
@@ -223,7 +223,8 @@ static void cancel(run *r, size_t i) {
   }
 }
 
-/* The machine looks up every block as it reads it, so its run ends with the next step. The engine writes the table before each launch. */
+/* The machine looks up every block as it reads it, so its run ends with the next step. The engine writes the table
+ * before each launch. */
 static void break_table(run *r) {
   const mk_program *program = mk_engine_program(r->engine);
   size_t table = (size_t)MK_OPERAND_BUFFER(program, ATTENTION, table);
@@ -309,8 +310,8 @@ static void judge_step(run *r, mk_status status, size_t left) {
   r->broken = false;
 }
 
-/* Whether request i begins before the other one whenever both wait: nobody waits for what another one computes, and the other one has not been
- * overtaken too often. */
+/* Whether request i begins before the other one whenever both wait: nobody waits for what another one computes, and
+ * the other one has not been overtaken too often. */
 static bool goes_first(const run *r, size_t i, size_t other) {
   int32_t own = r->schedule.asks[i].priority, others = r->schedule.asks[other].priority;
   bool none_too_often = r->schedule.count + r->counts.n[SCHEDULE_PREEMPTIONS] <= MK_MOST_OVERTAKEN;
@@ -335,6 +336,17 @@ static uint32_t judge_order(run *r, size_t i) {
   return times;
 }
 
+/* Somebody who came before it and ran when it did: the youngest is preempted. */
+static bool has_elder(const run *r, size_t i) {
+  const request *q = &r->requests[i];
+  bool found = false;
+  for (size_t other = 0; other < r->schedule.count; other++) {
+    const request *o = &r->requests[other];
+    found = found || (!o->refused && o->id < q->id && o->report.begun && o->ended >= q->report.begun_at);
+  }
+  return found;
+}
+
 /* When all have ended. */
 static void judge_end(run *r) {
   mk_batch_counters c;
@@ -356,6 +368,9 @@ static void judge_end(run *r) {
     r->counts.most_overtaken = times > r->counts.most_overtaken ? times : r->counts.most_overtaken;
     if (times > MK_MOST_OVERTAKEN) {
       wrong(r, "request %zu was overtaken by %u", i, times);
+    }
+    if (r->requests[i].report.preemptions != 0 && !has_elder(r, i)) {
+      wrong(r, "request %zu was preempted, and nobody who came before it ran", i);
     }
   }
   r->counts.n[SCHEDULE_LAUNCHES] = c.launches;

@@ -1,12 +1,17 @@
-/* Random schedules of an engine at work, and a judge: whatever comes, goes, waits and fails, a request's tokens and the bits of its logits are
- * those that it has alone.
+/* Random schedules of an engine at work, and a judge: whatever comes, goes, waits and fails, a request's tokens and
+ * the bits of its logits are those that it has alone.
  *
- * A schedule is a shape of engine (rows, blocks, prefix cache) and requests that arrive, are cancelled, have priorities and deadlines, begin alike or
- * go on from an answer, and faults of the machine; a seed stands for all of it. It runs on a real engine over the CPU machine, on a clock that
- * moves at the boundaries of steps alone. Every request is also computed by itself, once per world: the models and prompts from which
- * SCHEDULE_WORLD neighbouring seeds draw.
+ * A schedule is a shape of engine (rows, blocks, prefix cache); requests that arrive, are cancelled, have priorities
+ * and deadlines, begin alike or go on from an answer; and faults of the machine. A seed stands for all of it. It runs
+ * on a real engine over the CPU machine, opened for it, on a clock that moves at the boundaries of steps alone. Every
+ * request is also computed by itself, once per world: SCHEDULE_WORLD neighbouring seeds draw from the same model and
+ * prompts.
  *
- * The caller owns a world until schedule_world_free. One thread each; nothing is kept elsewhere. Failure: what schedule_run says. */
+ * The judge looks at tokens and logits; at reports, counters and times; at who begins before whom; and between launches
+ * at the tables of blocks.
+ *
+ * The caller owns a world until schedule_world_free. One thread each; nothing is kept elsewhere. Failure: what
+ * schedule_run says. */
 #ifndef MK_TEST_SCHEDULE_H
 #define MK_TEST_SCHEDULE_H
 
@@ -44,7 +49,7 @@ typedef struct schedule_counts {
 } schedule_counts;
 void schedule_add(schedule_counts *into, const schedule_counts *from);
 
-/* Faults that can be planted in the engine. */
+/* Faults that can be planted in the engine: a row for each that mk_tamper knows. */
 typedef struct schedule_plant {
   const char *name, *what;
   mk_tamper tamper;
@@ -61,8 +66,8 @@ typedef struct schedule_world schedule_world;
 mk_status schedule_world_new(schedule_world **out);
 void schedule_world_free(schedule_world *world);
 
-/* Runs the schedule of a seed. MK_OK: nothing is wrong, and `counts` has it, too. MK_ERR_DEVICE: something is, and the message says what.
- * MK_ERR_RUNTIME: out of memory. */
+/* Runs the schedule of a seed. MK_OK: nothing is wrong, and its counts are added to `counts`. MK_ERR_DEVICE: something
+ * is wrong, and the message says what. MK_ERR_RUNTIME: out of memory. */
 mk_status schedule_run(schedule_world *world, uint64_t seed, const schedule_options *options, schedule_counts *counts);
 /* Prints the schedule of a seed, a line per request. */
 mk_status schedule_print(schedule_world *world, uint64_t seed, FILE *out);

@@ -72,6 +72,9 @@ mk_status schedule_books(const mk_engine *engine) {
       return mk_error(MK_ERR_DEVICE, "block %u has %u holders, and %u slots name it", block, k->holders,
                       b.holders[block]);
     }
+    if (k->known && k->before != MK_NO_BLOCK && !b.blocks->blocks[k->before].known) {
+      return mk_error(MK_ERR_DEVICE, "block %u follows block %u, which was given up before it", block, k->before);
+    }
   }
   return MK_OK;
 }
