@@ -62,7 +62,8 @@ void mk_batch_drop(mk_batch *b) {
     }
     member_free(m);
   }
-  b->lead = NULL;
+  b->youngest = b->lead = NULL;
+  b->left = 0;
 }
 
 void mk_batch_free(mk_batch *b) {
@@ -133,16 +134,15 @@ static void note_deadline(mk_batch *b, double time) {
 }
 
 mk_status mk_batch_add(mk_batch *b, const mk_sequence *s, const mk_sequence_calls *calls, size_t tag, uint64_t *id) {
-  mk_member *m, **at = &b->members;
+  mk_member *m;
   MK_TRY(check(b, s, calls));
   MK_TRY(member_new(b, s, &m));
   if (b->members == NULL) {
     b->prompt_done = b->prompt_total = 0;
   }
-  while (*at != NULL) {
-    at = &(*at)->next;
-  }
-  *at = m;
+  *(b->youngest == NULL ? &b->members : &b->youngest->next) = m;
+  b->youngest = m;
+  b->left++;
   m->calls = *calls;
   m->tag = tag;
   m->id = ++b->last_id;
@@ -176,11 +176,13 @@ static void leave_slot(mk_batch *b, mk_member *m, bool sound) {
 }
 
 void mk_member_end(mk_batch *b, mk_member *m, mk_how_ended how, mk_status status) {
-  mk_member **at = &b->members;
-  while (*at != m) {
-    at = &(*at)->next;
+  mk_member **at = &b->members, *before = NULL;
+  for (; *at != m; at = &before->next) {
+    before = *at;
   }
   *at = m->next;
+  b->youngest = b->youngest == m ? before : b->youngest;
+  b->left--;
   leave_slot(b, m, status == MK_OK);
   m->report.how = status == MK_OK ? how : MK_ENDED_FAILED;
   b->counters.expired += m->report.how == MK_ENDED_LATE;
@@ -238,13 +240,7 @@ void mk_batch_fail(mk_batch *b, mk_status status, bool machine_fault) {
   }
 }
 
-size_t mk_batch_left(const mk_batch *b) {
-  size_t count = 0;
-  for (const mk_member *m = b->members; m != NULL; m = m->next) {
-    count++;
-  }
-  return count;
-}
+size_t mk_batch_left(const mk_batch *b) { return b->left; }
 
 /* ---- Who begins ---- */
 
@@ -306,18 +302,17 @@ static uint32_t running(const mk_batch *b) {
   return count;
 }
 
-/* Those that run and will need a block more, unless they end early. */
+/* Those who run and may need another block: the last token of a sequence needs none. */
 static uint32_t growing(const mk_batch *b) {
-  const uint32_t tokens = b->blocks.options.block_tokens;
   uint32_t count = 0;
   for (uint32_t slot = 0; slot < b->blocks.options.slots; slot++) {
     const mk_member *m = b->owner[slot];
-    count += m != NULL && (m->limit + tokens - 1) / tokens > (m->known + tokens - 1) / tokens;
+    count += m != NULL && b->blocks.held[slot] * b->blocks.options.block_tokens + 1 < m->limit;
   }
   return count;
 }
 
-/* Blocks for all that is known of it; to spare, one for each that grows, which may soon need it. */
+/* Blocks for all that is known of it; to spare, one for each that may need another one. */
 static bool give_blocks(mk_batch *b, mk_member *m, uint32_t slot) {
   const mk_known known = mk_member_known(b, m, m->known);
   const uint32_t spare = growing(b), tokens = b->blocks.options.block_tokens;

@@ -549,6 +549,23 @@ Test(batch, the_oldest_is_given_up_first_and_never_before_what_follows_it) {
   mk_blocks_free(&b);
 }
 
+/* Full contexts for all rows: whoever finds a row begins. Blocks to spare are for those who have not all of theirs. */
+Test(batch, who_has_all_its_blocks_holds_nobody_up) {
+  rig r;
+  mk_batch_counters counters;
+  start(&r, (kinds){0});
+  for (size_t i = 0; i < ROWS; i++) {
+    add(&r, (mk_sequence){.prompt_count = i == 0 ? 440 : CONTEXT - 5, .n_predict = CONTEXT});
+  }
+  plan(&r);
+  mk_batch_count(r.batch, &counters);
+  cr_assert_eq(counters.running, ROWS, "%u run", counters.running);
+  run_all(&r);
+  mk_batch_count(r.batch, &counters);
+  cr_assert_eq(counters.preemptions, 0);
+  stop(&r);
+}
+
 /* ---- The prefix cache ---- */
 
 Test(batch, a_prompt_that_is_known_is_not_computed_again) {
