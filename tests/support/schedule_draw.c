@@ -6,9 +6,9 @@
 enum {
   SLOW_ONE_IN = 32,
   FLOOD_ONE_IN = 12,
-  SHORT = 16,
-  TRIES = 12,
-  CONTEXT_BLOCKS = SCHEDULE_CONTEXT / MK_BLOCK_TOKENS
+  SHORT = 16, /* tokens */
+  TRIES = 12, /* to find a text of the kind that is wanted */
+  CONTEXT_BLOCKS = SCHEDULE_CONTEXT / MK_BLOCK_TOKENS,
 };
 
 typedef struct draw {
@@ -26,12 +26,17 @@ typedef struct draw {
 static uint32_t below(draw *d, uint32_t n) { return test_random_below(&d->random, n); }
 static bool one_in(draw *d, uint32_t n) { return below(d, n) == 0; }
 
+static uint32_t draw_rows(draw *d) {
+  static const uint32_t few[] = {1, 1, 2, 2, 2, 4, 4, 4}, many[] = {4, 4, 4, 8, 8, 8, 16, 16, 16},
+                        any[] = {1, 1, 2, 2, 2, 4, 4, 4, 8, 8, 8, 16, 16, 16, MK_PROMPT_ROWS};
+  return d->tight              ? many[below(d, sizeof many / sizeof many[0])]
+         : d->flood || d->slow ? few[below(d, sizeof few / sizeof few[0])]
+                               : any[below(d, sizeof any / sizeof any[0])];
+}
+
 static void draw_shape(draw *d) {
-  enum { KINDS = 15 };
-  static const uint32_t rows[KINDS] = {1, 1, 2, 2, 2, 4, 4, 4, 8, 8, 8, 16, 16, 16, MK_PROMPT_ROWS};
   mk_engine_options *shape = &d->out->shape;
-  uint32_t first = d->tight ? 5 : 0, end = d->flood || d->slow ? 8 : d->tight ? KINDS - 1 : KINDS;
-  shape->rows = rows[first + below(d, end - first)];
+  shape->rows = draw_rows(d);
   shape->sms = 1 + below(d, 4);
   bool one_slot = shape->rows == 1 || shape->rows == MK_PROMPT_ROWS; /* which has a whole context at least */
   shape->kv_blocks = d->tight       ? 3 + 2 * below(d, 3)
@@ -59,8 +64,9 @@ static mk_status draw_text(draw *d, uint32_t index, schedule_ask *ask) {
   const schedule_text *text;
   uint32_t tries = 0;
   do {
-    ask->text =
-        index > 0 && one_in(d, 2) ? d->out->asks[below(d, index)].text / 4 * 4 + below(d, 4) : below(d, SCHEDULE_TEXTS);
+    ask->text = index > 0 && one_in(d, 2)
+                    ? d->out->asks[below(d, index)].text / SCHEDULE_FAMILY * SCHEDULE_FAMILY + below(d, SCHEDULE_FAMILY)
+                    : below(d, SCHEDULE_TEXTS);
     MK_TRY(schedule_world_text(d->world, ask->text, &text));
   } while (!suits(d, text) && ++tries < TRIES);
   return MK_OK;

@@ -8,6 +8,7 @@
 
 enum {
   SCHEDULE_TEXTS = 512,
+  SCHEDULE_FAMILY = 4,   /* neighbours of which each may go on from the answer to the one before */
   SCHEDULE_PROMPT = 200, /* tokens at most */
   SCHEDULE_ANSWER = 30,
   SCHEDULE_CONTEXT = 256,

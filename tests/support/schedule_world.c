@@ -7,7 +7,6 @@
 
 enum {
   BEGINNINGS = 3, /* blocks of tokens that prompts begin with */
-  FAMILY = 4,     /* texts of which later ones may go on from the answer before */
   MOST_TAIL = 8,
   NAN_TOKEN = 77, /* its embedding is not a number */
   NAN_BITS = 0x7fc0,
@@ -170,7 +169,7 @@ mk_status schedule_world_text(schedule_world *world, uint32_t index, const sched
   if (text->prompt_count != 0) {
     return MK_OK;
   }
-  if (index % FAMILY != 0 && test_random_below(&random, 2) == 0) {
+  if (index % SCHEDULE_FAMILY != 0 && test_random_below(&random, 2) == 0) {
     MK_TRY(schedule_world_text(world, index - 1, &before));
   }
   if (before == NULL || !draw_continuation(before, &random, text)) {
