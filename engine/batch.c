@@ -176,12 +176,12 @@ static void leave_slot(mk_batch *b, mk_member *m, bool sound) {
 }
 
 void mk_member_end(mk_batch *b, mk_member *m, mk_how_ended how, mk_status status) {
-  mk_member **at = &b->members, *before = NULL;
-  for (; *at != m; at = &before->next) {
-    before = *at;
+  mk_member **at = &b->members, *previous = NULL;
+  for (; *at != m; at = &previous->next) {
+    previous = *at;
   }
   *at = m->next;
-  b->youngest = b->youngest == m ? before : b->youngest;
+  b->youngest = b->youngest == m ? previous : b->youngest;
   b->left--;
   leave_slot(b, m, status == MK_OK);
   m->report.how = status == MK_OK ? how : MK_ENDED_FAILED;

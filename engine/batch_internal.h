@@ -37,10 +37,10 @@ struct mk_batch {
   mk_batch_options options;
   mk_batch_side sides[MK_MACHINES];
   mk_blocks blocks;
-  mk_member *members; /* all that have not ended, in the order of arrival */
+  mk_member *members;  /* all that have not ended, in the order of arrival */
   mk_member *youngest; /* the last of them */
   size_t left;         /* so many */
-  mk_member **owner;  /* by slot; NULL: it is free */
+  mk_member **owner;   /* by slot; NULL: it is free */
   uint64_t last_id;
   double next_deadline; /* not later than any; 0: none */
   bool arrived;         /* somebody waits who did not when the launch was planned */

@@ -102,23 +102,23 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
   mk_sampling draws = MK_SAMPLING_OFF; /* any that is not greedy: each request brings its own */
   draws.temperature = 1;
   mk_engine_options below = {.device = options->device,
-                                   .max_seq = e->max_context,
-                                   .rows = e->max_batch,
-                                   .long_prompts = e->max_batch > 1,
-                                   .kv_blocks = blocks_of(options->kv_tokens),
-                                   .prefix_tokens = options->prefix_tokens,
-                                   .prompt_tokens = options->prompt_tokens,
-                                   .decode_steps = options->decode_steps,
-                                   .poll = mkvm_look,
-                                   .poll_user = e,
-                                   .clock = clock_below,
-                                   .threads = options->threads,
-                                   .cache = options->cache_folder,
-                                   .cancel = &e->stop,
-                                   .memory = on_memory,
-                                   .progress = on_loaded,
-                                   .notice = on_notice,
-                                   .progress_user = e};
+                             .max_seq = e->max_context,
+                             .rows = e->max_batch,
+                             .long_prompts = e->max_batch > 1,
+                             .kv_blocks = blocks_of(options->kv_tokens),
+                             .prefix_tokens = options->prefix_tokens,
+                             .prompt_tokens = options->prompt_tokens,
+                             .decode_steps = options->decode_steps,
+                             .poll = mkvm_look,
+                             .poll_user = e,
+                             .clock = clock_below,
+                             .threads = options->threads,
+                             .cache = options->cache_folder,
+                             .cancel = &e->stop,
+                             .memory = on_memory,
+                             .progress = on_loaded,
+                             .notice = on_notice,
+                             .progress_user = e};
   e->draws = e->max_batch == 1 || !mk_engine_takes_cuda(&below);
   below.sampling = e->draws ? &draws : NULL;
   MK_TRY(mk_engine_open(directory, &below, &e->engine));

@@ -455,7 +455,6 @@ WITH_MODEL(bad_arguments) {
   OK(mkvm_get_stats(engine, &stats));
   cr_assert_eq(stats.submitted, 0);
   OK(mkvm_close(engine));
-
 }
 
 /* Programs that were built with an older or a newer header. */

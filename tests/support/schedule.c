@@ -15,6 +15,9 @@ const char *const schedule_count_names[SCHEDULE_COUNTS] = {
 const schedule_plant schedule_plants[] = {
     {"free-early", "a block is freed one step early", {.blocks = MK_BLOCKS_FREE_EARLY}},
     {"collide", "a hit on a collision of hashes", {.blocks = MK_BLOCKS_COLLIDE}},
+    {"neighbour",
+     "what a request is drawn by, its seed too, goes to the slot beside its own",
+     {.swaps_sampling = true}},
 };
 const size_t schedule_plant_count = sizeof schedule_plants / sizeof schedule_plants[0];
 
@@ -193,6 +196,7 @@ static void arrive(run *r, size_t i) {
   const mk_sequence sequence = {.prompt = r->prompt,
                                 .prompt_count = count,
                                 .n_predict = ask->n_predict,
+                                .sampling = schedule_draws(ask->text) ? &q->text->sampling : NULL,
                                 .report = &q->report,
                                 .priority = ask->priority,
                                 .begin_by = ask->begin_by,

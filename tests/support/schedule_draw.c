@@ -18,6 +18,7 @@ typedef struct draw {
   bool flood; /* many short requests, of which the first give way to the others */
   bool slow;  /* on a machine that takes many times as long */
   bool tight; /* few blocks, and requests that soon need another one */
+  bool draws; /* answers are drawn */
   bool priorities, deadlines, cancellations;
   uint32_t gap; /* between arrivals; in one of two schedules most come together */
   bool bursts;
@@ -27,15 +28,19 @@ static uint32_t below(draw *d, uint32_t n) { return test_random_below(&d->random
 static bool one_in(draw *d, uint32_t n) { return below(d, n) == 0; }
 
 static uint32_t draw_rows(draw *d) {
-  static const uint32_t few[] = {1, 1, 2, 2, 2, 4, 4, 4}, many[] = {4, 4, 4, 8, 8, 8, 16, 16, 16},
-                        any[] = {1, 1, 2, 2, 2, 4, 4, 4, 8, 8, 8, 16, 16, 16, MK_PROMPT_ROWS};
+  static const uint32_t
+      few[] = {1, 1, 2, 2, 2, 4, 4, 4},
+      many[] = {4, 4, 4, 8, 8, 8, 16, 16, 16},
+      any[] = {MK_PROMPT_ROWS, 1, 1, 2, 2, 2, 4, 4, 4, 8, 8, 8, 16, 16, 16}; /* the first one never draws */
   return d->tight              ? many[below(d, sizeof many / sizeof many[0])]
          : d->flood || d->slow ? few[below(d, sizeof few / sizeof few[0])]
-                               : any[below(d, sizeof any / sizeof any[0])];
+                               : any[d->draws + below(d, sizeof any / sizeof any[0] - d->draws)];
 }
 
 static void draw_shape(draw *d) {
+  static const mk_sampling any = {.temperature = 1, .top_p = 1, .repetition = 1}; /* each request brings its own */
   mk_engine_options *shape = &d->out->shape;
+  shape->sampling = d->draws ? &any : NULL;
   shape->rows = draw_rows(d);
   shape->sms = 1 + below(d, 4);
   bool one_slot = shape->rows == 1 || shape->rows == MK_PROMPT_ROWS; /* which has a whole context at least */
@@ -66,7 +71,7 @@ static mk_status draw_text(draw *d, uint32_t index, schedule_ask *ask) {
   do {
     ask->text = index > 0 && one_in(d, 2)
                     ? d->out->asks[below(d, index)].text / SCHEDULE_FAMILY * SCHEDULE_FAMILY + below(d, SCHEDULE_FAMILY)
-                    : below(d, SCHEDULE_TEXTS);
+                    : below(d, SCHEDULE_TEXTS) + (d->draws ? (uint32_t)SCHEDULE_TEXTS : 0);
     MK_TRY(schedule_world_text(d->world, ask->text, &text));
   } while (!suits(d, text) && ++tries < TRIES);
   return MK_OK;
@@ -94,6 +99,7 @@ mk_status schedule_draw(schedule_world *world, uint64_t seed, schedule *out) {
   d.slow = one_in(&d, SLOW_ONE_IN);
   d.flood = !d.slow && one_in(&d, FLOOD_ONE_IN);
   d.tight = !d.flood && !d.slow && one_in(&d, 3);
+  d.draws = one_in(&d, 3);
   d.priorities = one_in(&d, 3);
   d.deadlines = one_in(&d, 3);
   d.cancellations = one_in(&d, 2);
@@ -116,9 +122,9 @@ mk_status schedule_draw(schedule_world *world, uint64_t seed, schedule *out) {
 mk_status schedule_print(schedule_world *world, uint64_t seed, FILE *out) {
   schedule s;
   MK_TRY(schedule_draw(world, seed, &s));
-  fprintf(out, "seed %llu: rows %u, SMs %u, KV blocks %u, prefix tokens %llu, interleaving %llu%s%s; faults at",
-          (unsigned long long)seed, s.shape.rows, s.shape.sms, s.shape.kv_blocks,
-          (unsigned long long)s.shape.prefix_tokens, (unsigned long long)s.shape.interleave_seed,
+  fprintf(out, "seed %llu%s: rows %u, SMs %u, KV blocks %u, prefix tokens %llu, interleaving %llu%s%s; faults at",
+          (unsigned long long)seed, s.shape.sampling != NULL ? ", drawn" : "", s.shape.rows, s.shape.sms,
+          s.shape.kv_blocks, (unsigned long long)s.shape.prefix_tokens, (unsigned long long)s.shape.interleave_seed,
           s.shape.adversarial ? ", adversarial" : "", s.shape.check_races ? ", with a look at races" : "");
   for (uint32_t i = 0; i < s.fault_count; i++) {
     fprintf(out, " %.0f", s.faults[i]);

@@ -7,7 +7,7 @@
 #include "tests/support/schedule.h"
 
 enum {
-  SCHEDULE_TEXTS = 512,
+  SCHEDULE_TEXTS = 512,  /* of which the answers are greedy; then as many that are drawn */
   SCHEDULE_FAMILY = 4,   /* neighbours of which each may go on from the answer to the one before */
   SCHEDULE_PROMPT = 200, /* tokens at most */
   SCHEDULE_ANSWER = 30,
@@ -24,16 +24,18 @@ typedef struct schedule_text {
   uint64_t bits[SCHEDULE_ANSWER]; /* of the logits of each */
   uint32_t count;                 /* SCHEDULE_ANSWER, or fewer when it fails after them */
   mk_status status;
+  mk_sampling sampling; /* of those that are drawn */
 } schedule_text;
 
 struct schedule_world {
   uint64_t seed;
   mk_config config;
-  schedule_text texts[SCHEDULE_TEXTS];
+  schedule_text texts[2 * SCHEDULE_TEXTS];
 };
 
 /* The world of a schedule's seed. */
 void schedule_world_enter(schedule_world *world, uint64_t seed);
+static inline bool schedule_draws(uint32_t text) { return text >= SCHEDULE_TEXTS; }
 /* Computed when it is asked for first. */
 mk_status schedule_world_text(schedule_world *world, uint32_t index, const schedule_text **out);
 /* An engine of that world's model, on the CPU, with a spoiled cache. */

@@ -96,11 +96,25 @@ static bool hear(void *user, uint32_t token, const float *logits) {
   return true;
 }
 
+/* Each by itself and together, and seeds that others have, too. */
+static mk_sampling draw_sampling(uint64_t *random) {
+  mk_sampling s = MK_SAMPLING_OFF;
+  s.temperature = 0.5 + 0.25 * test_random_below(random, 6);
+  s.seed = test_random_below(random, 8);
+  s.top_k = test_random_below(random, 3) == 0 ? 1 + test_random_below(random, 40) : 0;
+  s.top_p = test_random_below(random, 3) == 0 ? 0.7 : 1;
+  s.min_p = test_random_below(random, 4) == 0 ? 0.05 : 0;
+  s.repetition = test_random_below(random, 3) == 0 ? 1.3 : 1;
+  s.frequency = test_random_below(random, 3) == 0 ? 0.5 : 0;
+  return s;
+}
+
 /* In an engine of one row that has computed nothing else. */
-static mk_status answer(const schedule_world *world, schedule_text *text) {
+static mk_status answer(const schedule_world *world, schedule_text *text, bool draws) {
   mk_engine *engine;
   listener l = {world, text};
-  MK_TRY(schedule_world_open(world, (mk_engine_options){.sms = 1}, &engine));
+  MK_TRY(
+      schedule_world_open(world, (mk_engine_options){.sms = 1, .sampling = draws ? &text->sampling : NULL}, &engine));
   text->status = mk_engine_generate(engine, text->prompt, text->prompt_count, SCHEDULE_ANSWER, hear, &l);
   mk_engine_close(engine);
   if (text->status != MK_OK && text->status != MK_ERR_DEVICE) {
@@ -163,7 +177,7 @@ static bool draw_continuation(const schedule_text *before, uint64_t *random, sch
 
 mk_status schedule_world_text(schedule_world *world, uint32_t index, const schedule_text **out) {
   schedule_text *text = &world->texts[index];
-  uint64_t random = mk_synth_mix(world->seed * SCHEDULE_TEXTS + index);
+  uint64_t random = mk_synth_mix(world->seed * 2 * SCHEDULE_TEXTS + index);
   const schedule_text *before = NULL;
   *out = text;
   if (text->prompt_count != 0) {
@@ -176,5 +190,6 @@ mk_status schedule_world_text(schedule_world *world, uint32_t index, const sched
     draw_beginning(world, &random, text);
   }
   draw_tail(world, &random, text);
-  return answer(world, text);
+  text->sampling = draw_sampling(&random);
+  return answer(world, text, schedule_draws(index));
 }
