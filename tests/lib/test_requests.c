@@ -115,6 +115,32 @@ WITH_MODEL(the_queue_is_bounded) {
   OK(mkvm_close(engine));
 }
 
+static void expect_full(void *user, const mkvm_end *end) {
+  actor *a = user;
+  act_on_end(a, end);
+  mkvm_stats stats = stats_of(a->answer.engine);
+  cr_assert(stats.waiting == 2 && stats.running == 0 && stats.full == 1);
+  mkvm_request request = request_of(a->other, prompt, 4, 2);
+  REFUSED(mkvm_submit(a->answer.engine, &request, NULL), MKVM_ERR_BUSY, "2 requests wait already");
+}
+
+/* Who came in a step is counted when another one ends in the same step. */
+WITH_MODEL(what_waits_is_counted_when_another_one_ends) {
+  mkvm_options options = tiny_options(1);
+  options.max_waiting = 2;
+  mkvm_engine *engine = open_with(&options);
+  answer other = {.engine = engine};
+  actor first = {.answer = {.engine = engine}, .at = 3, .act = fill_queue, .other = &other};
+  mkvm_request request = request_of(&first.answer, prompt, 4, 3);
+  request.on_token = act_on_token;
+  request.on_end = expect_full;
+  request.user = &first;
+  OK(mkvm_submit(engine, &request, NULL));
+  OK(mkvm_run(engine));
+  cr_assert(first.answer.ends == 1 && other.count == 4);
+  OK(mkvm_close(engine));
+}
+
 typedef struct turn { /* in which they end */
   size_t *next, at;
 } turn;
