@@ -181,11 +181,25 @@ MKVM_API mkvm_status mkvm_sampling_of_model_size(const mkvm_engine *engine, mkvm
 
 #define MKVM_NO_TOKEN UINT32_MAX
 
+#define MKVM_MOST_LOGPROBS 20
+
+typedef struct mkvm_logprob {
+  uint32_t token;
+  double logprob;
+} mkvm_logprob;
+
 typedef struct mkvm_token { /* what a request has come to */
   uint64_t request;
   uint32_t token;   /* end-of-text tokens included; MKVM_NO_TOKEN: text that was held back, now that nothing follows */
   const char *text; /* to be shown now: whole UTF-8 characters, possibly none, up to a stop text; without a NUL */
   size_t length;
+  /* Where the request asks for them: the natural logarithm of the token's probability as the model gives it (at
+   * temperature 1, before penalties, biases and filters), its rank from 1 on, and the most probable tokens in order,
+   * equal ones by the lower id. rank 0: nothing of that is known. */
+  double logprob;
+  uint32_t rank;
+  uint32_t top_count;
+  const mkvm_logprob *top;
 } mkvm_token;
 
 typedef enum mkvm_end_reason {
@@ -231,6 +245,11 @@ typedef struct mkvm_request {
   int32_t priority; /* lower ones begin first, equal ones as they came; none waits for ever */
   /* Deadlines, from mkvm_submit on: until it begins, and until it ends. 0: none. */
   double queue_seconds, total_seconds;
+  int logprobs;          /* not 0: on_token gets log-probabilities; on a GPU every step is then a launch of its own */
+  uint32_t top_logprobs; /* so many of the most probable tokens with them, at most MKVM_MOST_LOGPROBS */
+  /* For every token of the prompt but the first, in order and before the answer, with log-probabilities and without
+   * text. NULL: nobody is told. Such a prompt is computed whole, whatever is known of it, and slower. */
+  void (*on_prompt)(void *user, const mkvm_token *token);
 } mkvm_request;
 
 #define mkvm_request_init(request) mkvm_request_init_size((request), sizeof *(request))

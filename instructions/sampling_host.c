@@ -147,3 +147,11 @@ void mk_logprobs(const float *logits, uint32_t vocab, uint32_t token, uint32_t c
     top[held] = (mk_logprob){.token = UINT32_MAX, .logprob = -INFINITY};
   }
 }
+
+uint32_t mk_logit_rank(const float *logits, uint32_t vocab, uint32_t token) {
+  uint32_t rank = 1;
+  for (uint32_t i = 0; i < vocab; i++) {
+    rank += logits[i] > logits[token] || (logits[i] == logits[token] && i < token);
+  }
+  return rank;
+}

@@ -49,5 +49,7 @@ typedef struct mk_logprob {
   double logprob;
 } mk_logprob;
 void mk_logprobs(const float *logits, uint32_t vocab, uint32_t token, uint32_t count, double *logprob, mk_logprob *top);
+/* Its place among them in that order, from 1. */
+uint32_t mk_logit_rank(const float *logits, uint32_t vocab, uint32_t token);
 
 #endif

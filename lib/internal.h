@@ -28,7 +28,10 @@ struct job { /* a request, from mkvm_submit to its end */
   size_t stop_count;
   int32_t priority;
   double queue_seconds, total_seconds;
+  bool logprobs;
+  uint32_t top_logprobs;
   int (*on_token)(void *user, const mkvm_token *token);
+  void (*on_prompt)(void *user, const mkvm_token *token);
   void (*on_end)(void *user, const mkvm_end *end);
   void *user;
   atomic_bool cancelled;

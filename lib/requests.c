@@ -92,6 +92,10 @@ static mk_status take_request(const mkvm_engine *e, const mkvm_request *given, j
   MK_TRY(mkvm_take_struct("mkvm_request", given, offsetof(mkvm_request, user) + sizeof own.user, &own, sizeof own));
   MK_TRY(take_deadline("queue_seconds", own.queue_seconds, &r->queue_seconds));
   MK_TRY(take_deadline("total_seconds", own.total_seconds, &r->total_seconds));
+  if (own.top_logprobs > MKVM_MOST_LOGPROBS) {
+    return mk_error(MK_ERR_USAGE, "mkvm_request: top_logprobs is %u; at most %d are possible", own.top_logprobs,
+                    MKVM_MOST_LOGPROBS);
+  }
   MK_TRY(take_prompt(e, &own, r));
   MK_TRY(check_room(e, r));
   MK_TRY(take_stops(&own, r));
@@ -103,7 +107,10 @@ static mk_status take_request(const mkvm_engine *e, const mkvm_request *given, j
   }
   r->priority = own.priority;
   r->max_tokens = own.max_tokens == 0 ? SIZE_MAX : own.max_tokens;
+  r->logprobs = own.logprobs != 0;
+  r->top_logprobs = own.top_logprobs;
   r->on_token = own.on_token;
+  r->on_prompt = own.on_prompt;
   r->on_end = own.on_end;
   r->user = own.user;
   atomic_init(&r->cancelled, false);

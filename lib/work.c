@@ -7,12 +7,45 @@
 
 /* ---- What the engine below tells ---- */
 
+/* What is told of a token, and the place for what it points to. */
+typedef struct telling {
+  mkvm_token token;
+  mkvm_logprob top[MKVM_MOST_LOGPROBS];
+} telling;
+
+static void add_logprobs(const job *r, const float *logits, telling *t) {
+  const uint32_t vocab = mk_engine_config(r->engine->engine)->vocab, most = r->top_logprobs;
+  const uint32_t count = most < vocab ? most : vocab;
+  mk_logprob top[MKVM_MOST_LOGPROBS];
+  mk_logprobs(logits, vocab, t->token.token, count, &t->token.logprob, top);
+  t->token.rank = mk_logit_rank(logits, vocab, t->token.token);
+  for (uint32_t i = 0; i < count; i++) {
+    t->top[i] = (mkvm_logprob){.token = top[i].token, .logprob = top[i].logprob};
+  }
+  t->token.top = t->top;
+  t->token.top_count = count;
+}
+
+static void on_prompt(void *user, size_t sequence, uint32_t position, const float *logits) {
+  job *r = user;
+  telling t = {.token = {.request = r->id, .token = r->prompt.ids[position + 1], .text = ""}};
+  (void)sequence;
+  if (!atomic_load(&r->cancelled)) {
+    add_logprobs(r, logits, &t);
+    r->on_prompt(r->user, &t.token);
+  }
+}
+
 static void take_token(job *r, uint32_t token, const float *logits) {
-  mkvm_token told = {.request = r->id, .token = token};
+  telling t = {.token = {.request = r->id, .token = token}};
+  mkvm_token *told = &t.token;
   r->last = mkvm_clock();
   r->first = r->first != 0 ? r->first : r->last;
-  r->status = mk_reply_token(&r->reply, token, logits, &told.text, &told.length);
-  if (r->status == MK_OK && r->on_token != NULL && r->on_token(r->user, &told) != 0) {
+  r->status = mk_reply_token(&r->reply, token, logits, &told->text, &told->length);
+  if (r->status == MK_OK && r->logprobs && logits != NULL) {
+    add_logprobs(r, logits, &t);
+  }
+  if (r->status == MK_OK && r->on_token != NULL && r->on_token(r->user, told) != 0) {
     atomic_store(&r->cancelled, true);
   }
 }
@@ -40,10 +73,12 @@ static mk_status hand_over(job *r) {
                                 .n_predict = r->max_tokens,
                                 .sampling = &r->sampling,
                                 .report = &r->report,
+                                .logits = r->logprobs,
+                                .prompt_logits = r->on_prompt != NULL,
                                 .priority = r->priority,
                                 .begin_by = r->queue_seconds == 0 ? 0 : r->submitted + r->queue_seconds,
                                 .end_by = r->total_seconds == 0 ? 0 : r->submitted + r->total_seconds};
-  const mk_sequence_calls calls = {.token = on_token, .ended = on_ended, .user = r};
+  const mk_sequence_calls calls = {.token = on_token, .prompt = on_prompt, .ended = on_ended, .user = r};
   return mk_engine_submit(r->engine->engine, &sequence, &calls, 0, &r->sequence);
 }
 
