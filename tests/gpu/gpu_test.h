@@ -44,5 +44,7 @@ void test_indices(const char *path);
 void test_prompts(bool quick);
 /* The same logits in every mixture of machines and rows (mixture_gpu.c); quick: fewer tokens and mixtures. */
 void test_mixture(bool quick);
+/* Requests that come and go at an engine have what they have alone (schedules_gpu.c); quick: fewer schedules. */
+void test_schedules(bool quick);
 
 #endif

@@ -4,6 +4,7 @@
  *   mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --mla
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --mixture
+ *   mkvm_gpu_tests [--device cuda:N] [--quick] --schedules
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --programs FILE.mks ...
  * The first program of --programs also has indices out of range put before it.
  * --deadline MS before these: of every wait, for a tool that slows the GPU down.
@@ -445,6 +446,7 @@ static const char usage[] =
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --mla\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --mixture\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --sampling\n"
+    "       mkvm_gpu_tests [--device cuda:N] [--quick] --schedules\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --programs FILE.mks ...\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --prompts [GOLDEN.bin ...]\n"
@@ -456,7 +458,8 @@ static const char usage[] =
     "--like SHAPE --depth TOKENS: only that launches behind so many hash values in the KV cache give the same bits\n"
     "--mla: only the tile library and MLA decode\n"
     "--mixture: only that logits are the same in every mixture of machines and rows\n"
-    "--sampling: only draws\n";
+    "--sampling: only draws\n"
+    "--schedules: only requests that come and go at an engine\n";
 
 static int finish(void) {
   printf("%u passed, %u failed\n", passed, failed);
@@ -465,6 +468,7 @@ static int finish(void) {
 
 int main(int argc, char **argv) {
   bool quick = false, mla = false, sampling = false, rows = false, prompts = false, programs = false, mixture = false;
+  bool schedules = false;
   bool first = true;
   const char *shape = NULL;
   uint32_t depth = 0;
@@ -482,6 +486,8 @@ int main(int argc, char **argv) {
       prompts = true;
     } else if (strcmp(argv[at], "--mixture") == 0) {
       mixture = true;
+    } else if (strcmp(argv[at], "--schedules") == 0) {
+      schedules = true;
     } else if (strcmp(argv[at], "--programs") == 0) {
       programs = true;
     } else if (strcmp(argv[at], "--device") == 0 && at + 1 < argc) {
@@ -520,6 +526,10 @@ int main(int argc, char **argv) {
     test_mixture(quick);
     return finish();
   }
+  if (schedules && at == argc) {
+    test_schedules(quick);
+    return finish();
+  }
   if (programs && at < argc) {
     test_indices(argv[at]);
     for (; at < argc; at++) {
@@ -541,7 +551,7 @@ int main(int argc, char **argv) {
     }
     return finish();
   }
-  if (shape != NULL || mla || sampling || mixture || at == argc) {
+  if (shape != NULL || mla || sampling || mixture || schedules || at == argc) {
     fputs(usage, stderr);
     return 2;
   }
@@ -552,6 +562,7 @@ int main(int argc, char **argv) {
   test_rows(quick);
   test_prompts(quick);
   test_mixture(quick);
+  test_schedules(quick);
   for (; at < argc; at++, first = false) {
     test_golden(argv[at], first, quick);
   }
