@@ -605,3 +605,42 @@ Test(batch, those_who_begin_alike_compute_it_once) {
   cr_assert_eq(r.reports[3].cached, 0);
   stop(&r);
 }
+
+/* Whether a row of that step is at that position in another slot than 0. */
+static bool has_row(const rig *r, uint32_t step, uint32_t position) {
+  uint32_t rows = rows_in(r);
+  for (uint32_t line = 0; line < rows; line++) {
+    const mk_step_row *row = &r->launch.plan[step * rows + line];
+    if ((row->flags & MK_ROW_ACTIVE) != 0 && row->slot != 0 && row->position == position) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Who waits for blocks that another one computes is overtaken by those who need none, but not for ever. */
+Test(batch, who_waits_for_blocks_does_not_wait_for_ever) {
+  rig r;
+  size_t overtaken = 0;
+  bool began = false;
+  start(&r, (kinds){.kept = 100});
+  add(&r, (mk_sequence){.prompt_count = 500, .n_predict = 1});
+  plan(&r);
+  cr_assert(take(&r, 0, TOKEN));
+  add(&r, (mk_sequence){.prompt_count = 500, .n_predict = 1});
+  for (; !began && r.ended < 60; overtaken += began ? 0 : ROWS - 2) {
+    static const uint32_t one[] = {3};
+    for (uint32_t i = 0; i < ROWS - 2; i++) {
+      add(&r, (mk_sequence){.prompt = one, .prompt_count = 1, .n_predict = 1});
+    }
+    plan(&r);
+    began = has_row(&r, 0, 1);
+    (void)take(&r, 0, TOKEN);
+  }
+  cr_assert(began, "after %zu others it still waits", r.ended);
+  cr_assert_geq(overtaken, MK_MOST_OVERTAKEN);
+  cr_assert_leq(overtaken, MK_MOST_OVERTAKEN + ROWS);
+  cr_assert_eq(r.tokens[0], 0, "the first one still computes its prompt");
+  run_all(&r);
+  stop(&r);
+}
