@@ -55,10 +55,11 @@ static uint32_t collect(mk_batch *b, mk_batch_machine machine, outlook *part) {
   return count;
 }
 
-/* Rows that it could have in one step: all tokens that are known, or the one that the step before chooses. */
-static uint32_t rows_wanted(const mk_batch *b, mk_batch_machine machine, const outlook *o) {
+/* Rows that it could have in one step, `most` at most: all tokens that are known, or the one that the step before chooses. */
+static uint32_t rows_wanted(const mk_batch *b, mk_batch_machine machine, const outlook *o, uint32_t most) {
   uint32_t rows = 1;
-  while (o->position + rows < o->member->known && mk_member_machine(b, o->member, o->position + rows) == machine) {
+  while (rows < most && o->position + rows < o->member->known &&
+         mk_member_machine(b, o->member, o->position + rows) == machine) {
     rows++;
   }
   return rows;
@@ -102,10 +103,9 @@ static bool plan_step(const mk_batch *b, mk_batch_machine machine, outlook *part
   uint32_t line = 0, spare = side->rows - count;
   bool more = true;
   for (uint32_t i = 0; i < count; i++) {
-    uint32_t before = part[i].position, extra = rows_wanted(b, machine, &part[i]) - 1;
-    extra = extra < spare ? extra : spare;
-    spare -= extra;
-    for (uint32_t n = 0; n < 1 + extra; n++) {
+    uint32_t before = part[i].position, own = rows_wanted(b, machine, &part[i], 1 + spare);
+    spare -= own - 1;
+    for (uint32_t n = 0; n < own; n++) {
       rows[line++] = next_row(b, &part[i], side->slots > 1 ? part[i].member->slot : 0);
     }
     more = more && goes_on(b, machine, &part[i], before);
