@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Begins every chain of hashes: one more whenever bits of the KV cache come to depend on something new (docs/NUMERICS.md). */
+/* Begins every chain of hashes: one more whenever bits of the KV cache come to depend on something new
+ * (docs/NUMERICS.md). */
 enum { CANON_VERSION = 1 };
 
 static mk_status open_side(mk_batch_side *side, const mk_program *program) {
@@ -238,6 +239,7 @@ void mk_batch_fail(mk_batch *b, mk_status status, bool machine_fault) {
   if (mk_blocks_in_use(&b->blocks) == 0) {
     mk_blocks_forget(&b->blocks);
   }
+  (void)mk_error(status, "%s", message);
 }
 
 size_t mk_batch_left(const mk_batch *b) { return b->left; }

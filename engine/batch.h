@@ -1,21 +1,24 @@
-/* Sequences that share steps: who waits, who runs, and which row of which step computes what (vm/program/plan.h), from arrival to end.
+/* Sequences that share steps: who waits, who runs, and which row of which step computes what (vm/program/plan.h), from
+ * arrival to end.
  *
- * Sequences may come and go at any time; what comes of it begins with the next launch, and a launch at work ends at the next step boundary
- * when somebody could join it. A sequence that has a slot and blocks *runs*; the others wait.
+ * Sequences may come and go at any time; what comes of it begins with the next launch, and a launch at work ends at the
+ * next step boundary when somebody could join it. A sequence that has a slot and blocks *runs*; the others wait.
  *
- * Who begins first: lower `priority`, then who came first. Nobody is overtaken more than MK_MOST_OVERTAKEN times by later arrivals: then all
- * others wait for it. A sequence whose beginning another one computes at the moment waits for those blocks, unless it has been overtaken that often.
+ * Who begins first: lower `priority`, then who came first. Nobody is overtaken more than MK_MOST_OVERTAKEN times by
+ * later arrivals: then all others wait for it. A sequence whose beginning another one computes at the moment waits for
+ * those blocks, unless it has been overtaken that often.
  *
- * Who computes: the positions of a prompt and those of what is generated have a machine each (mk_origin), which follows from the sequence alone.
- * The machines take turns. In a step of the main one each of its sequences has a row, and what is left are rows of prompts, first come,
- * first served. While prompts wait for their own machine, a launch of that has at most `prompt_tokens` rows and one of another machine at most
- * `decode_steps` steps: so long somebody who generates waits at most.
+ * Who computes: the positions of a prompt and those of what is generated have a machine each (mk_origin), which follows
+ * from the sequence alone. The machines take turns. In a step of the main one each of its sequences has a row, and what
+ * is left are rows of prompts, first come, first served. While prompts wait for their own machine, a launch of that has
+ * at most `prompt_tokens` rows and one of another machine at most `decode_steps` steps: so long somebody who generates
+ * waits at most.
  *
- * Out of blocks: the youngest that runs gives its own back and waits again, with all its tokens; they are computed anew, each position by its own machine,
- * so to the same bits.
+ * Out of blocks: the youngest that runs gives its own back and waits again, with all its tokens; they are computed
+ * anew, each position by its own machine, so to the same bits.
  *
- * A mk_batch owns its tables, and copies of tokens, until mk_batch_free. One thread. Failure: MK_ERR_RUNTIME for memory; whatever goes wrong
- * with one sequence ends that one alone. */
+ * A mk_batch owns its tables, and copies of tokens, until mk_batch_free. One thread. Failure: MK_ERR_RUNTIME for
+ * memory; whatever goes wrong with one sequence ends that one alone. */
 #ifndef MK_BATCH_H
 #define MK_BATCH_H
 
@@ -47,8 +50,8 @@ typedef struct mk_sequence {
   mk_sequence_report *report; /* NULL: nobody wants it */
   bool alone;                 /* what it generates is computed in steps of one row where there are such */
   bool logits; /* its calls get logits; on a GPU every step that it takes part in is then a launch of its own */
-  /* Logits of its whole prompt go to `calls.prompt`; the main machine computes it then, whatever its length, and all of it: nothing that is known
-   * is taken over. */
+  /* Logits of its whole prompt go to `calls.prompt`; the main machine computes it then, whatever its length, and all of
+   * it: nothing that is known is taken over. */
   bool prompt_logits;
   int32_t priority;        /* lower ones first */
   double begin_by, end_by; /* on the batch's clock: when its time to wait, and all its time, is up; 0: never */
@@ -57,7 +60,8 @@ typedef struct mk_sequence {
 typedef struct mk_sequence_calls {
   /* A generated token; false ends the sequence. logits: [vocab], valid during the call; NULL: not to be had. */
   bool (*token)(void *user, size_t sequence, uint32_t token, const float *logits);
-  /* With prompt_logits, for each position of the prompt but the last, in order, each once: logits of what follows it. May be NULL else. */
+  /* With prompt_logits, for each position of the prompt but the last, in order, each once: logits of what follows it.
+   * May be NULL else. */
   void (*prompt)(void *user, size_t sequence, uint32_t position, const float *logits);
   /* Once for every sequence, in the order in which they end. mk_error_message() says why when status is not MK_OK. */
   void (*ended)(void *user, size_t sequence, mk_status status);
@@ -97,8 +101,9 @@ void mk_batch_free(mk_batch *batch); /* NULL is fine; nobody is told */
 /* Tokens that a sequence may have: what program and KV cache have room for. */
 uint32_t mk_batch_context(const mk_batch *batch);
 
-/* A sequence more, known to its calls as `tag`; *id (may be NULL) is its number, from 1, in the order of arrival. MK_ERR_USAGE for what can never be
- * computed; nobody is told then. A sequence with nothing to generate ends at the next mk_batch_plan. */
+/* A sequence more, known to its calls as `tag`; *id (may be NULL) is its number, from 1, in the order of arrival.
+ * MK_ERR_USAGE for what can never be computed; nobody is told then. A sequence with nothing to generate ends at the
+ * next mk_batch_plan. */
 mk_status mk_batch_add(mk_batch *batch, const mk_sequence *sequence, const mk_sequence_calls *calls, size_t tag,
                        uint64_t *id);
 /* Ends it with MK_ENDED_CANCELLED; false: there is no such sequence any more. */
@@ -110,8 +115,8 @@ void mk_batch_drop(mk_batch *batch);
 /* Sequences that have not ended. */
 size_t mk_batch_left(const mk_batch *batch);
 
-/* The launch that comes next: plan [steps][rows of that machine's program] and its block table, both valid until the next call. steps 0: all
- * sequences have ended. */
+/* The launch that comes next: plan [steps][rows of that machine's program] and its block table, both valid until the
+ * next call. steps 0: all sequences have ended. */
 typedef struct mk_launch {
   mk_batch_machine machine;
   const mk_step_row *plan;
@@ -123,12 +128,13 @@ void mk_batch_plan(mk_batch *batch, mk_launch *launch);
 /* Somebody who takes part in it wants logits. */
 bool mk_batch_wants_logits(const mk_batch *batch);
 
-/* What the rows of step `step` of that launch chose (mk_step_fn); logits: [rows][vocab] or NULL. false: the launch had better end here, since
- * a sequence has ended, or one that waits could begin. */
+/* What the rows of step `step` of that launch chose (mk_step_fn); logits: [rows][vocab] or NULL. false: the launch had
+ * better end here, since a sequence has ended, or one that waits could begin. */
 bool mk_batch_take(mk_batch *batch, uint32_t step, const uint32_t *results, const float *logits);
 
-/* The launch failed. `machine_fault`: all that run end with `status` and the message at hand, and no block is known any more; else the one
- * sequence that was at work in a program of one slot. */
+/* The launch failed. `machine_fault`: all that run end with `status` and the message at hand, and no block is known any
+ * more; else the one sequence that was at work in a program of one slot. The message stands afterwards, whatever
+ * callbacks did. */
 void mk_batch_fail(mk_batch *batch, mk_status status, bool machine_fault);
 
 /* A sequence as a launch finds it. */

@@ -1,4 +1,5 @@
-/* What the parts of the batch share: batch.c keeps who waits and who runs, batch_plan.c makes launches of it. Rules as in batch.h. */
+/* What the parts of the batch share: batch.c keeps who waits and who runs, batch_plan.c makes launches of it. Rules as
+ * in batch.h. */
 #ifndef MK_BATCH_INTERNAL_H
 #define MK_BATCH_INTERNAL_H
 

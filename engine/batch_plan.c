@@ -55,7 +55,8 @@ static uint32_t collect(mk_batch *b, mk_batch_machine machine, outlook *part) {
   return count;
 }
 
-/* Rows that it could have in one step, `most` at most: all tokens that are known, or the one that the step before chooses. */
+/* Rows that it could have in one step, `most` at most: all tokens that are known, or the one that the step before
+ * chooses. */
 static uint32_t rows_wanted(const mk_batch *b, mk_batch_machine machine, const outlook *o, uint32_t most) {
   uint32_t rows = 1;
   while (rows < most && o->position + rows < o->member->known &&
@@ -88,8 +89,8 @@ static bool somebody_could_begin(const mk_batch *b) {
   return waits;
 }
 
-/* Whether there is a step after this one: nobody has come to its end, or to positions of another machine, and no prompt has become known that
- * somebody may wait for. */
+/* Whether there is a step after this one: nobody has come to its end, or to positions of another machine, and no prompt
+ * has become known that somebody may wait for. */
 static bool goes_on(const mk_batch *b, mk_batch_machine machine, const outlook *o, uint32_t before) {
   const mk_member *m = o->member;
   uint32_t prompt = (uint32_t)m->sequence.prompt_count;

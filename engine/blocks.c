@@ -150,11 +150,10 @@ static void give_up_oldest(mk_blocks *b) {
   b->spare[b->left++] = block;
 }
 
-static void hold_known(mk_blocks *b, uint32_t slot, uint32_t block) {
+static void hold_known(mk_blocks *b, uint32_t block) {
   if (b->blocks[block].holders++ == 0) {
     take_from_kept(b, block);
   }
-  b->table[(size_t)slot * b->options.columns + b->held[slot]++] = block;
 }
 
 static void let_go(mk_blocks *b, uint32_t block) {
@@ -173,7 +172,7 @@ static void let_go(mk_blocks *b, uint32_t block) {
 
 /* ---- Slots ---- */
 
-/* Goes through the known blocks of a sequence; given to `slot` unless it is MK_NO_BLOCK. */
+/* How many known blocks begin a sequence; they are noted in `found` unless it is NULL. */
 static uint32_t follow(const mk_blocks *b, const mk_known *s, uint32_t *found) {
   uint32_t whole = s->count == 0 ? 0 : (s->count - 1) / b->options.block_tokens, before = MK_NO_BLOCK, i = 0;
   for (; i < whole && b->options.kept != 0; i++) {
@@ -195,9 +194,9 @@ uint32_t mk_blocks_match(const mk_blocks *b, const mk_known *s) { return follow(
 uint32_t mk_blocks_begin(mk_blocks *b, uint32_t slot, const mk_known *s) {
   uint32_t *row = b->table + (size_t)slot * b->options.columns, count = follow(b, s, row);
   for (uint32_t i = 0; i < count; i++) {
-    hold_known(b, slot, row[i]);
+    hold_known(b, row[i]);
   }
-  b->shared[slot] = count;
+  b->held[slot] = b->shared[slot] = count;
   return count;
 }
 
@@ -235,9 +234,7 @@ void mk_blocks_learn(mk_blocks *b, uint32_t slot, const mk_known *s) {
     if (block == MK_NO_BLOCK) {
       make_known(b, row[*shared], hash, before, s, *shared);
     } else { /* another sequence computed it, too, and was known first */
-      if (b->blocks[block].holders++ == 0) {
-        take_from_kept(b, block);
-      }
+      hold_known(b, block);
       let_go(b, row[*shared]);
       row[*shared] = block;
     }

@@ -1,20 +1,24 @@
 /* KV blocks: who has which, the block table that says so, and the prefix cache.
  *
- * A block is spare, or held by one sequence that fills it, or *known*: it is full, and its tokens and those of all blocks before it in its
- * sequence are on record. Known blocks are never written again. So sequences that begin with the same tokens hold the same ones, and a
- * known block that nobody holds is kept, up to a limit, until its room is needed: the one let go longest ago goes first. A sequence lets
- * go of its last block first, so a block is always given up before the one that it follows.
+ * A block is spare, or held by one sequence that fills it, or *known*: it is full, and its tokens and those of all
+ * blocks before it in its sequence are on record. Known blocks are never written again. So sequences that begin with
+ * the same tokens hold the same ones, and a known block that nobody holds is kept, up to a limit, until its room is
+ * needed: the one let go longest ago goes first. A sequence lets go of its last block first, so a block is always given
+ * up before the one that it follows.
  *
- * How a block is found: by a hash over that of the block before it, its tokens, and how each was computed (mk_origin); a hit compares all three
- * themselves. What else the bits depend on, the model and the rules of its sums, begins the chain (`seed`).
+ * How a block is found: by a hash over that of the block before it, its tokens, and how each was computed (mk_origin);
+ * a hit compares all three themselves. What else the bits depend on, the model and the rules of its sums, begins the
+ * chain (`seed`).
  *
- * A mk_blocks owns its tables until mk_blocks_free. One thread. Failure: MK_ERR_RUNTIME for memory, in mk_blocks_init alone. */
+ * A mk_blocks owns its tables until mk_blocks_free. One thread. Failure: MK_ERR_RUNTIME for memory, in mk_blocks_init
+ * alone. */
 #ifndef MK_BLOCKS_H
 #define MK_BLOCKS_H
 
 #include "vm/program/program.h"
 
-/* How the positions of a sequence are computed: its prompt by one machine, what it generates by another one, whose bits may differ. */
+/* How the positions of a sequence are computed: its prompt by one machine, what it generates by another one, whose bits
+ * may differ. */
 typedef struct mk_origin {
   uint32_t prompt_count;
   uint8_t prompt, rest; /* mk_batch_machine */
@@ -82,10 +86,11 @@ uint32_t mk_blocks_begin(mk_blocks *blocks, uint32_t slot, const mk_known *seque
 /* Of the first so many blocks of these sequences, tokens and how they are computed are the same. */
 uint32_t mk_blocks_alike(const mk_blocks *blocks, const mk_known *a, const mk_known *b);
 
-/* Sees to it that the slot has blocks for its first `tokens` tokens; false, and nothing has changed: there are not enough. */
+/* Sees to it that the slot has blocks for its first `tokens` tokens; false, and nothing has changed: there are not
+ * enough. */
 bool mk_blocks_hold(mk_blocks *blocks, uint32_t slot, uint32_t tokens);
-/* What the slot's sequence has filled becomes known: `count` of its tokens have been computed. A block of which there is a known one
- * already is given back for that one. Between launches, or before a slot is released. */
+/* What the slot's sequence has filled becomes known: `count` of its tokens have been computed. A block of which there
+ * is a known one already is given back for that one. Between launches, or before a slot is released. */
 void mk_blocks_learn(mk_blocks *blocks, uint32_t slot, const mk_known *sequence);
 /* Gives all blocks of the slot back. */
 void mk_blocks_release(mk_blocks *blocks, uint32_t slot);

@@ -1,8 +1,8 @@
 /* A model directory ready to generate: configuration, compiled and verified program, weights on a machine.
  *
- * The engine owns everything it opens until mk_engine_close. One thread at a time per engine. Failure: the status of the
- * step that failed (MK_ERR_FILE for the model, MK_ERR_REJECTED from the verifier, MK_ERR_DEVICE from the machine), with its
- * message. */
+ * The engine owns everything it opens until mk_engine_close. One thread at a time per engine. Failure: the status of
+ * the step that failed (MK_ERR_FILE for the model, MK_ERR_REJECTED from the verifier, MK_ERR_DEVICE from the machine),
+ * with its message. */
 #ifndef MK_ENGINE_H
 #define MK_ENGINE_H
 
@@ -34,21 +34,23 @@ typedef struct mk_engine_options {
   uint32_t sms;     /* 0: 132; on the cpu as many as keep its threads busy, unless it interleaves or checks for races */
   uint32_t threads; /* cpu: 0: one for each core that the process may use; interleaving and checking take one */
   uint32_t max_seq; /* 0: min(max_position_embeddings, 4096) */
-  /* Per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time; MK_PROMPT_ROWS, of a greedy program: of one
-   * sequence at a time. cuda: several are for greedy programs alone, and hidden and intermediate sizes are then multiples of 16; mk_engine_generate goes on
-   * token by token after the prompt. */
+  /* Per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time; MK_PROMPT_ROWS, of a
+   * greedy program: of one sequence at a time. cuda: several are for greedy programs alone, and hidden and intermediate
+   * sizes are then multiples of 16; mk_engine_generate goes on token by token after the prompt. */
   uint32_t rows;
-  /* cuda, 2 to 16 rows: prompts of more than MK_LONG_PROMPT tokens are computed before their sequence joins the others, in a program of
-   * MK_PROMPT_ROWS. */
+  /* cuda, 2 to 16 rows: prompts of more than MK_LONG_PROMPT tokens are computed before their sequence joins the others,
+   * in a program of MK_PROMPT_ROWS. */
   bool long_prompts;
   /* One row where the device cannot do as many for this model; on the cpu 16 at most, which is faster there. */
   bool rows_or_one;
-  uint32_t
-      kv_blocks; /* blocks of 64 tokens that all sequences share; 0: a full context for each row, or of MK_PROMPT_ROWS one */
-  /* Tokens of ended sequences whose K and V are kept, for prompts that begin alike, as far as no running one needs the room; 0: none. */
+  uint32_t kv_blocks; /* blocks of 64 tokens that all sequences share; 0: a full context for each row, or of
+                         MK_PROMPT_ROWS one */
+  /* Tokens of ended sequences whose K and V are kept, for prompts that begin alike, as far as no running one needs the
+   * room; 0: none. */
   uint64_t prefix_tokens;
   uint32_t prompt_tokens, decode_steps; /* mk_batch_options */
-  /* Called at the boundary of every step, and before work begins, by the thread that works: it may submit and cancel. NULL: nobody is. */
+  /* Called at the boundary of every step, and before work begins, by the thread that works: it may submit and cancel.
+   * NULL: nobody is. */
   void (*poll)(void *user);
   void *poll_user;
   double (*clock)(void *user); /* seconds, of the deadlines of sequences; NULL: none is ever over */
@@ -66,15 +68,16 @@ typedef struct mk_engine_options {
   void (*memory)(void *user, const mk_memory_plan *plan);      /* before the machine allocates */
   void (*progress)(void *user, uint64_t done, uint64_t total); /* bytes of weights loaded */
   void (*notice)(void *user, const char *text); /* one line: a packed copy that is no good, or a mk_note */
-  /* Told while the engine generates, after steps on the way through prompts: how many of all their tokens are done. The last token of a
-   * prompt is not told of, but followed by what is generated. */
+  /* Told while the engine generates, after steps on the way through prompts: how many of all their tokens are done. The
+   * last token of a prompt is not told of, but followed by what is generated. */
   void (*prompt_progress)(void *user, uint64_t done, uint64_t total);
   void *progress_user; /* of these */
 } mk_engine_options;
 
 typedef struct mk_engine mk_engine;
 
-/* Called after each generated token; false stops. logits: [vocab], valid during the call; NULL on cuda without want_logits. */
+/* Called after each generated token; false stops. logits: [vocab], valid during the call; NULL on cuda without
+ * want_logits. */
 typedef bool (*mk_token_fn)(void *user, uint32_t token, const float *logits);
 
 /* The CPU machine alone interleaves, checks for races and is tampered with: options that ask for these rule cuda out
@@ -115,8 +118,8 @@ mk_status mk_engine_set_slot_counts(mk_engine *engine, uint32_t slot, const uint
 mk_status mk_engine_submit(mk_engine *engine, const mk_sequence *sequence, const mk_sequence_calls *calls, size_t tag,
                            uint64_t *id);
 bool mk_engine_cancel(mk_engine *engine, uint64_t id);
-/* One launch, of as many steps as may be. *left: sequences that have not ended. Fails when the machine does: those that ran have then ended with that
- * status, the others wait, and the next step begins with them. */
+/* One launch, of as many steps as may be. *left: sequences that have not ended. Fails when the machine does: those that
+ * ran have then ended with that status, the others wait, and the next step begins with them. */
 mk_status mk_engine_step(mk_engine *engine, size_t *left);
 void mk_engine_count(const mk_engine *engine, mk_batch_counters *out);
 /* Milliseconds that GPUs worked in all launches since it was opened, by their events; 0 on the cpu. */
@@ -124,14 +127,15 @@ double mk_engine_busy_ms(const mk_engine *engine);
 
 /* ---- Sequences from beginning to end ---- */
 
-/* The prompt (1..max_seq ids, each < vocab), then up to n_predict tokens, fewer when fn returns false or the context is full. Prompt and generated
- * tokens together never exceed max_seq. Greedy unless the engine samples. Nothing else may be submitted. */
+/* The prompt (1..max_seq ids, each < vocab), then up to n_predict tokens, fewer when fn returns false or the context is
+ * full. Prompt and generated tokens together never exceed max_seq. Greedy unless the engine samples. Nothing else may
+ * be submitted. */
 mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t prompt_count, size_t n_predict,
                              mk_token_fn fn, void *user);
 
-/* The same for several sequences: side by side when the engine has several rows, else one after the other. Each gives the same tokens and logits as it would
- * alone in this call, whoever is beside it. What goes wrong with one of them ends that one. With several rows the call fails when the
- * machine does; with one, every sequence says so by itself. */
+/* The same for several sequences: side by side when the engine has several rows, else one after the other. Each gives
+ * the same tokens and logits as it would alone in this call, whoever is beside it. What goes wrong with one of them
+ * ends that one. With several rows the call fails when the machine does; with one, every sequence says so by itself. */
 mk_status mk_engine_generate_all(mk_engine *engine, const mk_sequence *sequences, size_t count,
                                  const mk_sequence_calls *calls);
 

@@ -32,7 +32,6 @@ struct mk_engine {
   beside one_row, prompts;
   mk_batch *batch;
   double busy_ms;             /* of all launches on GPUs */
-  uint64_t prompts_told;      /* tokens of prompts, as of the last step */
   float *logits_copy;         /* of a GPU's step, [MK_PROMPT_ROWS][vocab], NULL until somebody wants them */
   int sampling, bias, counts; /* buffers of a sampling program, else -1 */
 };

@@ -54,14 +54,14 @@ static void look_around(mk_engine *engine) {
 
 /* Results of a step; false: the launch had better end. */
 static bool take_step(mk_engine *engine, uint32_t step, const uint32_t *results, const float *logits) {
-  uint64_t done, total, before = engine->prompts_told;
+  uint64_t before, done, total;
   if (mk_engine_cancelled(engine)) {
     return false;
   }
   look_around(engine);
+  mk_batch_prompts(engine->batch, &before, &total);
   bool more = mk_batch_take(engine->batch, step, results, logits);
   mk_batch_prompts(engine->batch, &done, &total);
-  engine->prompts_told = done;
   if (done != before && engine->prompt_progress != NULL) {
     engine->prompt_progress(engine->progress_user, done, total);
   }
@@ -124,8 +124,8 @@ static mk_status run_with_logits(at_work *w, mk_gpu *gpu) {
   return MK_OK;
 }
 
-/* What a sampling program has to know of the sequence in a slot: what it is drawn by, and the tokens that it has had. The program counts
- * those itself from here on, unless it computed steps that nobody was told of. */
+/* What a sampling program has to know of the sequence in a slot: what it is drawn by, and the tokens that it has had.
+ * The program counts those itself from here on, unless it computed steps that nobody was told of. */
 static mk_status prepare_slot(mk_engine *engine, uint32_t slot, const mk_slot_view *view) {
   const bool begins = view->fresh && view->sampling != NULL;
   const uint32_t to = engine->swaps_sampling ? (slot + 1) % mk_program_slots(engine->program) : slot;
@@ -175,19 +175,17 @@ static mk_status run_launch(mk_engine *engine, const mk_launch *launch) {
   return MK_OK;
 }
 
-/* A machine of one row ends a run whose logits were not numbers, and is not cleared: that is one sequence's own affair. */
+/* A machine of one row ends a run whose logits were not numbers, and is not cleared: that is one sequence's own affair.
+ */
 static bool is_own_failure(const mk_engine *engine, const mk_launch *launch, mk_status status) {
   return launch->machine == MK_MACHINE_ONE_ROW && status == MK_ERR_DEVICE &&
          mk_gpu_generation(engine->one_row.gpu) != 0;
 }
 
 static mk_status fail(mk_engine *engine, const mk_launch *launch, mk_status status) {
-  enum { MESSAGE = 4096 };
-  char message[MESSAGE]; /* callbacks may leave another one */
   bool own = is_own_failure(engine, launch, status);
-  snprintf(message, sizeof message, "%s", mk_error_message());
   mk_batch_fail(engine->batch, status, !own);
-  return own ? MK_OK : mk_error(status, "%s", message);
+  return own ? MK_OK : status;
 }
 
 mk_status mk_engine_step(mk_engine *engine, size_t *left) {
@@ -216,7 +214,8 @@ void mk_engine_count(const mk_engine *engine, mk_batch_counters *out) { mk_batch
 
 double mk_engine_busy_ms(const mk_engine *engine) { return engine->busy_ms; }
 
-/* Until all have ended, or the machine fails: of a program of one slot that is told to its sequence, and the next one begins. */
+/* Until all have ended, or the machine fails: of a program of one slot that is told to its sequence, and the next one
+ * begins. */
 static mk_status run_all(mk_engine *engine) {
   const bool one_slot = mk_program_slots(engine->program) == 1;
   mk_status status = MK_OK;
