@@ -79,8 +79,8 @@ static void put_head(mk_json_writer *w, const metric *m, const char *type) {
   }
 }
 
-/* vllm:NAME SUFFIX {model_name="..." up to where another label or the brace follows. A label's value has backslash, quote and
- * end of line escaped, and nothing else. */
+/* Up to where another label or the closing brace follows. In a label's value backslash, quote and end of line are
+ * escaped, and nothing else is. */
 static void put_name(mk_json_writer *w, const metric *m, const char *suffix, const char *model) {
   mk_put(w, "vllm:");
   mk_put(w, m->name);

@@ -24,7 +24,7 @@ static mk_status measure(const char *body, size_t length, mk_serve_error *error)
     values += opens || c == ',';
     if (depth > MK_OPENAI_DEPTH) {
       return mk_serve_fail(error, 400, NULL, NULL,
-                           "The body is nested more than %d deep, at byte %zu; send a flatter one.", MK_OPENAI_DEPTH, i);
+                           "The body is nested more than %d deep, at byte %zu; make it flatter.", MK_OPENAI_DEPTH, i);
     }
     if (values > MK_OPENAI_VALUES) {
       return mk_serve_fail(error, 400, NULL, NULL,

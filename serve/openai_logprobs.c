@@ -37,7 +37,7 @@ void mk_put_chat_logprobs(mk_json_writer *w, const mk_openai_choice *choice) {
   mk_put(w, "],\"refusal\":null}");
 }
 
-/* Whether one of the members in text[0, length), each `"key":number` with a comma after it, has this key, quotes counted. */
+/* Whether text[0, length), members `"key":number` with a comma after each, has this key; quotes are part of a key. */
 static bool has_key(const uint8_t *text, size_t length, const uint8_t *key, size_t key_length) {
   for (size_t at = 0, past; at < length; at = past + 1) {
     for (past = at + 1; text[past] != '"'; past++) {
@@ -53,8 +53,8 @@ static bool has_key(const uint8_t *text, size_t length, const uint8_t *key, size
   return false;
 }
 
-/* A member "text":logprob of the object whose members begin at byte `start`, unless it has that key. Parts of characters look
- * alike (U+FFFD); the more probable of them comes first and stays. */
+/* A member "text":logprob of the object whose members begin at byte `start`, unless it has that key: parts of
+ * characters look alike (U+FFFD), and the more probable one comes first and stays. */
 static void put_member(mk_json_writer *w, size_t start, const mk_openai_candidate *c) {
   const size_t before = w->out->length;
   mk_put(w, before > start ? "," : "");

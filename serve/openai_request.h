@@ -46,7 +46,7 @@ typedef struct mk_openai_prompt { /* one of the two */
 typedef struct mk_openai_request {
   bool chat;
   const char *model; /* NULL: it does not say */
-  /* Chat: the conversation. A list of text parts has become one text, with a newline between two parts; "developer", as newer
+  /* Chat: the conversation. A list of text parts has become one text, with a newline between two; "developer", as newer
    * clients call it, has become "system". */
   mkvm_turn *turns;
   size_t turn_count;

@@ -1,8 +1,8 @@
 /* What the endpoints answer, as bytes: OpenAI's responses, the events of its streams, and the small ones.
  *
- * Each function appends to *out, which is the caller's (mk_free(out->bytes)), and points to nothing it was given when it
- * returns. Any thread may call, one at a time per buffer. Failure: MK_ERR_RUNTIME for memory; *out is then as before.
- * All texts are bytes of any kind: what is not UTF-8 comes out as U+FFFD. */
+ * Each function appends to *out, which is the caller's (mk_free(out->bytes)), and keeps no pointer. Any thread may
+ * call, one at a time per buffer. Failure: MK_ERR_RUNTIME for memory; *out is then as before. All texts are bytes of any
+ * kind: what is not UTF-8 comes out as U+FFFD. */
 #ifndef MK_OPENAI_WRITE_H
 #define MK_OPENAI_WRITE_H
 
@@ -58,8 +58,8 @@ uint64_t mk_openai_characters(const mk_openai_token *tokens, size_t count);
 mk_status mk_openai_write_response(mk_bytes *out, const mk_openai_reply *reply, const mk_openai_choice *choices,
                                    size_t count, const mk_openai_usage *usage);
 
-/* Streams, as server-sent events. Of a chat up to three: role, text, end; the role goes with the first token when `first`
- * is set there. Of a completion one. */
+/* Streams, as server-sent events. Of a chat up to three: role, text, end; with `first` set, the role goes with the
+ * first token. Of a completion one. */
 mk_status mk_openai_write_chunk(mk_bytes *out, const mk_openai_reply *reply, const mk_openai_choice *choice);
 /* include_usage: the last one before the end. */
 mk_status mk_openai_write_usage(mk_bytes *out, const mk_openai_reply *reply, const mk_openai_usage *usage);
