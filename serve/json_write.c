@@ -23,13 +23,18 @@ void mk_put_bytes(mk_json_writer *w, const char *bytes, size_t length) {
 void mk_put(mk_json_writer *w, const char *text) { mk_put_bytes(w, text, strlen(text)); }
 
 void mk_put_uint(mk_json_writer *w, uint64_t value) {
-  char text[24];
-  mk_put_bytes(w, text, (size_t)snprintf(text, sizeof text, "%llu", (unsigned long long)value));
+  char text[20]; /* from its end on */
+  size_t at = sizeof text;
+  do {
+    text[--at] = (char)('0' + value % 10);
+    value /= 10;
+  } while (value > 0);
+  mk_put_bytes(w, text + at, sizeof text - at);
 }
 
 void mk_put_int(mk_json_writer *w, int64_t value) {
-  char text[24];
-  mk_put_bytes(w, text, (size_t)snprintf(text, sizeof text, "%lld", (long long)value));
+  mk_put(w, value < 0 ? "-" : "");
+  mk_put_uint(w, value < 0 ? -(uint64_t)value : (uint64_t)value);
 }
 
 /* printf writes the decimal point of the locale, which may be several bytes. */

@@ -3,14 +3,12 @@
 
 #include "serve/json_write.h"
 
-enum { US = 1000, MS = 1000 * US };
-#define SECONDS(n) ((uint64_t)(n)*1000 * MS)
+#define NS(seconds) ((uint64_t)((seconds)*1e9 + 0.5))
 
 /* The greatest values of the buckets. The shortest step of a small model takes half a millisecond. */
 static const uint64_t time_bounds[MK_BUCKETS - 1] = {
-    250 * US,    500 * US,   1 * MS,     2500 * US,  5 * MS,      10 * MS,     25 * MS,
-    50 * MS,     100 * MS,   250 * MS,   500 * MS,   SECONDS(1),  2500 * (uint64_t)MS, SECONDS(5),
-    SECONDS(10), SECONDS(30), SECONDS(60), SECONDS(120), SECONDS(300)};
+    NS(0.00025), NS(0.0005), NS(0.001), NS(0.0025), NS(0.005), NS(0.01), NS(0.025), NS(0.05), NS(0.1), NS(0.25),
+    NS(0.5), NS(1), NS(2.5), NS(5), NS(10), NS(30), NS(60), NS(120), NS(300)};
 static const uint64_t token_bounds[MK_BUCKETS - 1] = {1,   2,    4,    8,    16,   32,    64,    128,   256,   512,
                                                       1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144};
 

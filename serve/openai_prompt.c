@@ -82,7 +82,9 @@ static mk_status take_message(const mk_fields *f, size_t message, const json_t *
     return mk_fields_type(f, param, "an object with role and content", given);
   }
   mkvm_turn *turn = &out->turns[message];
-  MK_TRY(take_role(f, message, json_object_get(given, "role"), &turn->role));
+  const char *role = "";
+  MK_TRY(take_role(f, message, json_object_get(given, "role"), &role));
+  turn->role = role;
   const json_t *calls = mk_json_get(given, "tool_calls"), *content = mk_json_get(given, "content");
   if (json_array_size(calls) > 0 || mk_json_get(given, "function_call") != NULL) {
     strncat(param, ".tool_calls", sizeof param - strlen(param) - 1);
@@ -92,7 +94,7 @@ static mk_status take_message(const mk_fields *f, size_t message, const json_t *
   if (json_is_array(content)) {
     return take_parts(f, message, content, out);
   }
-  const bool absent = json_object_get(given, "content") == NULL && strcmp(turn->role, "assistant") != 0;
+  const bool absent = json_object_get(given, "content") == NULL && strcmp(role, "assistant") != 0;
   if (absent || (content != NULL && !json_is_string(content))) {
     strncat(param, ".content", sizeof param - strlen(param) - 1);
     return mk_fields_type(f, param, "a string or a list of text parts", content);

@@ -28,9 +28,11 @@ static void write(const mk_openai_request *r, mk_bytes *out, const char *text, s
   }
   mk_openai_token tokens[4];
   for (size_t i = 0; i < 4; i++) {
-    tokens[i] = (mk_openai_token){.chosen = top[3 - i], .top = top, .top_count = i, .unknown = i == 0 && !r->chat};
+    tokens[i] = (mk_openai_token){.chosen = top[3 - i], .top = top, .top_count = i, .unknown = i == 0};
   }
-  const mk_openai_reply reply = {.chat = r->chat, .id = "id", .model = r->model, .logprobs = true};
+  /* jansson reads no key with a NUL, and texts are keys in the shape of completions. */
+  const bool chat = r->chat || memchr(text, '\0', length) != NULL;
+  const mk_openai_reply reply = {.chat = chat, .id = "id", .model = r->model, .logprobs = true};
   const mk_openai_choice choice = {.text = text, .length = length, .tokens = tokens, .token_count = 4};
   require_json(out, mk_openai_write_response(out, &reply, &choice, 1, NULL));
 }

@@ -222,6 +222,18 @@ Test(write, keys_of_top_logprobs) {
   json_decref(root);
 }
 
+Test(write, integers) {
+  mk_bytes out = {0};
+  mk_json_writer w = mk_json_begin(&out);
+  mk_put_uint(&w, 0);
+  mk_put_uint(&w, 10);
+  mk_put_uint(&w, UINT64_MAX);
+  mk_put_int(&w, INT64_MIN);
+  mk_put_int(&w, -7);
+  mk_put_int(&w, 7);
+  expect(&out, mk_json_end(&w), "01018446744073709551615-9223372036854775808-77");
+}
+
 static char *number(float value) {
   mk_bytes out = {0};
   mk_json_writer w = mk_json_begin(&out);
