@@ -389,7 +389,13 @@ Test(request, depth) {
   cr_assert_eq(parse_bytes(TEXT, text, length, &r, &error), MK_OK, "%s", error.message);
   mk_openai_request_free(&r);
   free(text);
-  refused(TEXT, "{\"prompt\":1,\"x\":\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\\\"[[[[[[\"}", "prompt", "integer");
+  /* Brackets in strings do not count, wherever those end. */
+  const char brackets[] = "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[";
+  char body[256];
+  snprintf(body, sizeof body, "{\"prompt\":1,\"x\":\"%s\\\"%s\"}", brackets, brackets);
+  refused(TEXT, body, "prompt", "got an integer");
+  snprintf(body, sizeof body, "{\"prompt\":1,\"x\":\"\\\\\",\"y\":%s}", brackets);
+  refused(TEXT, body, "-", "nested more than 32 deep");
 }
 
 /* A field of `count` equal elements. */

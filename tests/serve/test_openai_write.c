@@ -202,6 +202,24 @@ Test(write, completion_logprobs) {
          "\"text_offset\":[10,10,11,12,12]},\"finish_reason\":\"stop\"}],\"usage\":null}");
 }
 
+/* They go with text, and are null in the other events. */
+Test(write, events_without_logprobs) {
+  mk_bytes out = {0};
+  mk_openai_reply reply = chat;
+  reply.logprobs = true;
+  const mk_openai_token tokens[] = {token("a", 1, -1, 0)};
+  const mk_openai_choice choice = {
+      .first = true, .text = "a", .length = 1, .tokens = tokens, .token_count = 1, .finish_reason = "stop"};
+  cr_assert_eq(mk_openai_write_chunk(&out, &reply, &choice), MK_OK);
+  cr_assert_eq(mk_bytes_append(&out, "", 1), MK_OK);
+  size_t events = 0, nulls = 0;
+  for (const char *at = (const char *)out.bytes; (at = strstr(at, "\"logprobs\":")) != NULL; at++, events++) {
+    nulls += strncmp(at, "\"logprobs\":null", 15) == 0;
+  }
+  cr_assert(events == 3 && nulls == 2, "%s", (const char *)out.bytes);
+  mk_free(out.bytes);
+}
+
 /* No key twice, whatever the tokens look like: what looks like another one is left out, the more probable stays. */
 Test(write, keys_of_top_logprobs) {
   mk_bytes out = {0};
@@ -232,6 +250,22 @@ Test(write, integers) {
   mk_put_int(&w, -7);
   mk_put_int(&w, 7);
   expect(&out, mk_json_end(&w), "01018446744073709551615-9223372036854775808-77");
+}
+
+/* A key with an escaped quote and a comma does not hide those after it. */
+Test(write, keys_with_quotes) {
+  static const mk_openai_candidate some[] = {{1, "\",", 2, -1}, {2, "b", 1, -2}, {3, "b", 1, -3}, {4, "\\", 1, -4}};
+  mk_bytes out = {0};
+  mk_openai_reply reply = text;
+  reply.logprobs = true;
+  const mk_openai_token one = {.chosen = some[3], .top = some, .top_count = 4};
+  const mk_openai_choice choice = {.text = "", .tokens = &one, .token_count = 1};
+  expect(&out, mk_openai_write_response(&out, &reply, &choice, 1, NULL),
+         "{\"id\":\"t-1\",\"object\":\"text_completion\",\"created\":7,\"model\":\"m\",\"choices\":[{\"index\":0,"
+         "\"text\":\"\","
+         "\"logprobs\":{\"tokens\":[\"\\\\\"],\"token_logprobs\":[-4.0],"
+         "\"top_logprobs\":[{\"\\\",\":-1.0,\"b\":-2.0,\"\\\\\":-4.0}],"
+         "\"text_offset\":[0]},\"finish_reason\":null}],\"usage\":null}");
 }
 
 static char *number(float value) {
