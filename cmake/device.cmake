@@ -3,9 +3,12 @@
 option(MK_DEVICE "Embed the device image when nvcc (CUDA toolkit) is found" ON)
 find_program(MK_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
 file(GLOB MK_GPU_SOURCES CONFIGURE_DEPENDS vm/gpu/*.c)
-set(MK_IMAGE_PARTS kernel sampling recording mla rows prompt fill bandwidth pack)
+set(MK_IMAGE_PARTS kernel recording sampling sampling_recording rows rows_recording prompt prompt_recording mla fill
+    bandwidth pack)
 set(MK_IMAGE_CUDA_VERSION 0)
 set(MK_IMAGE_ASSEMBLY)
+set(MK_IMAGE_EXTERNS)
+set(MK_IMAGE_CASES)
 set(device_objects)
 
 if(NOT MK_DEVICE OR NOT MK_NVCC)
@@ -52,6 +55,11 @@ foreach(name ${MK_IMAGE_PARTS})
          "    \".balign 8\\n.global mk_image_${name}_bytes\\n.hidden mk_image_${name}_bytes\\n\"\n"
          "    \"mk_image_${name}_bytes:\\n\"\n"
          "    \".quad .Lmk_image_${name}_end - mk_image_${name}\\n\"\n")
+  string(APPEND MK_IMAGE_EXTERNS
+         "extern const unsigned char mk_image_${name}[];\nextern const uint64_t mk_image_${name}_bytes;\n")
+  string(TOUPPER ${name} upper)
+  string(APPEND MK_IMAGE_CASES "    case MK_GPU_IMAGE_${upper}:\n"
+         "      return mk_image_${name}_bytes != 0 ? mk_image_${name} : NULL;\n")
 endforeach()
 configure_file(cmake/device_image.c.in ${PROJECT_BINARY_DIR}/device_image.c @ONLY)
 set_source_files_properties(${PROJECT_BINARY_DIR}/device_image.c PROPERTIES OBJECT_DEPENDS "${device_objects}")

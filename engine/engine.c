@@ -342,6 +342,7 @@ void mk_engine_close(mk_engine *engine) {
   mk_program_free(engine->prompts.program);
   mk_gpu_free(engine->gpu);
   mk_free(engine->logits_copy);
+  mk_trace_free(engine->recorded);
   mk_program_free(engine->program);
   mk_graph_free(engine->graph);
   mk_free(engine);
@@ -371,28 +372,22 @@ uint32_t mk_trace_records(const mk_program *program, uint32_t steps) {
   return most < LEAST ? LEAST : most > MOST ? MOST : (uint32_t)most;
 }
 
-mk_status mk_engine_trace(mk_engine *engine, const mk_trace_window *window) {
-  if (window->steps != 0 && engine->want_logits) {
-    return mk_error(MK_ERR_USAGE,
-                    "a trace with logits is possible on the cpu only: cuda starts a launch for every token");
-  }
-  if (window->steps != 0 && mk_program_rows(engine->program) > 1) {
-    return mk_error(MK_ERR_USAGE, "a trace is of one launch, and an engine of %u rows makes many; open it with 1",
-                    mk_program_rows(engine->program));
-  }
+void mk_engine_trace(mk_engine *engine, const mk_trace_window *window) {
+  mk_trace_free(engine->recorded);
+  engine->recorded = NULL;
   engine->trace = *window;
-  if (window->steps == 0 && engine->gpu != NULL) {
-    return mk_gpu_trace_off(engine->gpu);
-  }
-  if (window->steps == 0) {
-    mk_cpu_trace_off(engine->cpu);
-  }
-  return MK_OK;
+  engine->traced_steps = 0;
+}
+
+void mk_engine_trace_facts(const mk_engine *engine, mk_trace *trace) {
+  snprintf(trace->facts.device, sizeof trace->facts.device, "%.95s", engine->device);
+  snprintf(trace->facts.model, sizeof trace->facts.model, "%s", engine->program->model);
 }
 
 mk_status mk_engine_trace_take(mk_engine *engine, mk_trace **out) {
-  MK_TRY(engine->gpu != NULL ? mk_gpu_trace_take(engine->gpu, out) : mk_cpu_trace_take(engine->cpu, out));
-  snprintf((*out)->facts.device, sizeof(*out)->facts.device, "%.95s", engine->device);
-  snprintf((*out)->facts.model, sizeof(*out)->facts.model, "%s", engine->program->model);
-  return MK_OK;
+  *out = engine->recorded;
+  engine->recorded = NULL;
+  return *out != NULL ? MK_OK
+                      : mk_error(MK_ERR_USAGE, "nothing was recorded: of %llu steps none was step %u",
+                                 (unsigned long long)engine->traced_steps, engine->trace.first);
 }

@@ -139,20 +139,24 @@ mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t p
 mk_status mk_engine_generate_all(mk_engine *engine, const mk_sequence *sequences, size_t count,
                                  const mk_sequence_calls *calls);
 
-/* Which steps later generations record, and how many records a role of an SM may keep. */
+/* Which steps are recorded: all of one launch, the one that has the first of them. */
 typedef struct mk_trace_window {
-  uint32_t first; /* step of the launch, from 0; MK_FIRST_GENERATED: the one that computes the first generated token */
-  uint32_t steps; /* 0: the recorder is off */
-  uint32_t records;
+  /* From 0, counted through all launches from mk_engine_trace on; MK_FIRST_GENERATED: the first of a launch that
+   * computes a generated token, in the first launch that has all `steps` from there, or else most of them. */
+  uint32_t first;
+  uint32_t steps;   /* at most; 0: the recorder is off */
+  uint32_t records; /* that a role of an SM may keep; 0: mk_trace_records */
 } mk_trace_window;
 #define MK_FIRST_GENERATED UINT32_MAX
 
 /* Records a role makes in `steps` steps of this program, generously, within what memory allows. */
 uint32_t mk_trace_records(const mk_program *program, uint32_t steps);
 
-/* MK_ERR_USAGE for an engine of several rows, which makes many launches of a generation. */
-mk_status mk_engine_trace(mk_engine *engine, const mk_trace_window *window);
-/* The last generation's, with the facts that the engine knows (device, version). */
+/* Forgets what was recorded before. */
+void mk_engine_trace(mk_engine *engine, const mk_trace_window *window);
+/* What was recorded, now the caller's; MK_ERR_USAGE when no launch came to the window. */
 mk_status mk_engine_trace_take(mk_engine *engine, mk_trace **out);
+/* Fills in the facts that the engine knows: device and model. */
+void mk_engine_trace_facts(const mk_engine *engine, mk_trace *trace);
 
 #endif

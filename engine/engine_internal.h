@@ -28,6 +28,8 @@ struct mk_engine {
   uint32_t max_seq;
   int logits; /* buffer */
   mk_trace_window trace;
+  uint64_t traced_steps; /* of launches since it was set */
+  mk_trace *recorded;    /* NULL: none of them had its first step */
   /* With several rows on a GPU: a machine of one row beside it, for the last sequence, and one for long prompts. */
   beside one_row, prompts;
   mk_batch *batch;

@@ -59,6 +59,7 @@ static bool take_step(mk_engine *engine, uint32_t step, const uint32_t *results,
     return false;
   }
   look_around(engine);
+  engine->traced_steps++;
   mk_batch_prompts(engine->batch, &before, &total);
   bool more = mk_batch_take(engine->batch, step, results, logits);
   mk_batch_prompts(engine->batch, &done, &total);
@@ -82,14 +83,21 @@ static bool keep_results(void *user, uint32_t step, const uint32_t *results) {
   return !mk_engine_cancelled(w->engine);
 }
 
+static bool has_choice(const mk_launch *launch, uint32_t step, uint32_t rows) {
+  bool chooses = false;
+  for (uint32_t row = 0; row < rows; row++) {
+    chooses = chooses || (launch->plan[(size_t)step * rows + row].flags & MK_ROW_CHOOSES) != 0;
+  }
+  return chooses;
+}
+
 /* The steps of a launch up to the first one in which a row chooses. */
 static uint32_t steps_to_choice(const mk_launch *launch, uint32_t rows) {
-  for (uint32_t i = 0; i < launch->steps * rows; i++) {
-    if ((launch->plan[i].flags & MK_ROW_CHOOSES) != 0) {
-      return i / rows + 1;
-    }
+  uint32_t steps = 1;
+  while (steps < launch->steps && !has_choice(launch, steps - 1, rows)) {
+    steps++;
   }
-  return launch->steps;
+  return steps;
 }
 
 /* Of the rows of a step, from the first that chooses to the last. */
@@ -145,34 +153,89 @@ static mk_status prepare_sampling(mk_engine *engine) {
   return MK_OK;
 }
 
-/* The window of the launch at hand. */
-static mk_status arm_recorder(mk_engine *engine, const mk_launch *launch) {
+/* ---- Recording ---- */
+
+/* The window's first step, counted from the launch's; launch->steps: nothing of this launch is to be recorded. */
+static uint32_t first_recorded(const mk_engine *engine, const mk_launch *launch) {
   const mk_trace_window *w = &engine->trace;
-  uint32_t first = w->first == MK_FIRST_GENERATED ? steps_to_choice(launch, 1) - 1 : w->first;
+  const uint32_t rows = mk_program_rows(program_of(engine, launch->machine)), steps = steps_to_choice(launch, rows);
+  const uint32_t have = engine->recorded == NULL ? 0 : engine->recorded->steps;
   if (w->steps == 0) {
-    return MK_OK;
+    return launch->steps;
   }
-  return engine->gpu != NULL ? mk_gpu_trace_on(engine->gpu, first, w->steps, w->records)
-                             : mk_cpu_trace_on(engine->cpu, first, w->steps, w->records);
+  if (w->first == MK_FIRST_GENERATED) {
+    const bool more = have < w->steps && launch->steps - (steps - 1) > have;
+    return more && has_choice(launch, steps - 1, rows) ? steps - 1 : launch->steps;
+  }
+  const bool here = have == 0 && w->first >= engine->traced_steps && w->first - engine->traced_steps < launch->steps;
+  return here ? (uint32_t)(w->first - engine->traced_steps) : launch->steps;
 }
 
-static mk_status run_launch(mk_engine *engine, const mk_launch *launch) {
-  const mk_program *program = program_of(engine, launch->machine);
+static mk_status start_recorder(mk_engine *engine, const mk_launch *launch, bool *records) {
+  const mk_trace_window *w = &engine->trace;
+  const uint32_t first = first_recorded(engine, launch);
   mk_gpu *gpu = gpu_of(engine, launch->machine);
-  size_t table = (size_t)MK_OPERAND_BUFFER(program, ATTENTION, table);
-  uint64_t bytes = program->buffers[table].bytes;
-  at_work w = {.engine = engine, .launch = launch, .rows = mk_program_rows(program)};
-  MK_TRY(arm_recorder(engine, launch));
-  MK_TRY(prepare_sampling(engine));
+  *records = first != launch->steps;
+  if (!*records) {
+    return MK_OK;
+  }
+  const uint32_t most = w->records != 0 ? w->records : mk_trace_records(program_of(engine, launch->machine), w->steps);
+  return gpu != NULL ? mk_gpu_trace_on(gpu, first, w->steps, most)
+                     : mk_cpu_trace_on(engine->cpu, first, w->steps, most);
+}
+
+/* After a launch; what it recorded is kept when it is more than what there was. */
+static mk_status stop_recorder(mk_engine *engine, const mk_launch *launch, bool failed) {
+  mk_gpu *gpu = gpu_of(engine, launch->machine);
+  mk_trace *trace = NULL;
+  mk_status status = failed        ? MK_OK
+                     : gpu != NULL ? mk_gpu_trace_take(gpu, &trace)
+                                   : mk_cpu_trace_take(engine->cpu, &trace);
+  if (gpu == NULL) {
+    mk_cpu_trace_off(engine->cpu);
+  } else if (!failed) { /* a lost GPU takes no calls, and mk_gpu_trace_on frees what is left */
+    mk_status off = mk_gpu_trace_off(gpu);
+    status = status != MK_OK ? status : off;
+  }
+  if (trace != NULL && trace->steps > (engine->recorded == NULL ? 0 : engine->recorded->steps)) {
+    mk_trace *before = engine->recorded;
+    mk_engine_trace_facts(engine, trace);
+    engine->recorded = trace;
+    trace = before;
+  }
+  mk_trace_free(trace);
+  return status;
+}
+
+/* ---- A launch, whole ---- */
+
+static mk_status run_steps(at_work *w, mk_gpu *gpu) {
+  mk_engine *engine = w->engine;
+  const mk_launch *launch = w->launch;
+  size_t table = (size_t)MK_OPERAND_BUFFER(program_of(engine, launch->machine), ATTENTION, table);
+  uint64_t bytes = program_of(engine, launch->machine)->buffers[table].bytes;
   if (gpu == NULL) {
     MK_TRY(mk_engine_write(engine, table, 0, launch->table, bytes));
-    return mk_cpu_run_plan(engine->cpu, launch->plan, launch->steps, on_step, &w);
+    return mk_cpu_run_plan(engine->cpu, launch->plan, launch->steps, on_step, w);
   }
   MK_TRY(mk_gpu_write(gpu, table, 0, launch->table, bytes));
   const bool logits = engine->want_logits || mk_batch_wants_logits(engine->batch);
-  MK_TRY(logits ? run_with_logits(&w, gpu) : mk_gpu_run_plan(gpu, launch->plan, launch->steps, on_step, &w));
+  MK_TRY(logits ? run_with_logits(w, gpu) : mk_gpu_run_plan(gpu, launch->plan, launch->steps, on_step, w));
   engine->busy_ms += mk_gpu_time_ms(gpu);
   return MK_OK;
+}
+
+static mk_status run_launch(mk_engine *engine, const mk_launch *launch) {
+  at_work w = {.engine = engine, .launch = launch, .rows = mk_program_rows(program_of(engine, launch->machine))};
+  bool records;
+  MK_TRY(start_recorder(engine, launch, &records));
+  mk_status status = prepare_sampling(engine);
+  status = status == MK_OK ? run_steps(&w, gpu_of(engine, launch->machine)) : status;
+  if (!records) {
+    return status;
+  }
+  mk_status stopped = stop_recorder(engine, launch, status != MK_OK);
+  return status != MK_OK ? status : stopped;
 }
 
 /* A machine of one row ends a run whose logits were not numbers, and is not cleared: that is one sequence's own affair.

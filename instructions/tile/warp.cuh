@@ -15,13 +15,15 @@ __device__ inline bool elect() {
   return elected != 0;
 }
 
-// Read anew each time where there is no register to keep it in.
-#if defined MK_GPU_ROWS || defined MK_GPU_PROMPT
-__device__ inline uint32_t lane() {
+// Of the block, read anew each time where there is no register to keep it in.
+__device__ inline uint32_t thread_anew() {
   uint32_t thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return thread % 32;
+  return thread;
 }
+
+#if defined MK_GPU_ROWS || defined MK_GPU_PROMPT
+__device__ inline uint32_t lane() { return thread_anew() % 32; }
 #else
 __device__ inline uint32_t lane() { return threadIdx.x % 32; }
 #endif

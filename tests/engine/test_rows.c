@@ -489,9 +489,31 @@ Test(rows, what_goes_with_one_row_only) {
   sampling.temperature = 1;
   options.sampling = &sampling;
   cr_assert_eq(mk_engine_open(directory, &options, &engine), MK_ERR_USAGE, "%s", mk_error_message());
-  engine = open_engine((mk_engine_options){.sms = 5, .rows = 2});
-  cr_assert_eq(mk_engine_trace(engine, &(mk_trace_window){.steps = 1, .records = 100}), MK_ERR_USAGE);
-  mk_engine_close(engine);
+  test_model_remove(directory);
+}
+
+/* The window is counted through all launches, whoever makes them, and what is recorded is of one. */
+Test(rows, recorded) {
+  static const struct {
+    uint32_t rows, first, steps, want;
+  } cases[] = {
+      {4, 0, 3, 3}, {4, 7, 2, 2}, {16, MK_FIRST_GENERATED, 4, 4}, {1, 50, 4, 4}, {1, MK_FIRST_GENERATED, 2, 2}};
+  use_model(TEST_MODEL_TINY);
+  work *w = new_work();
+  add(w, 30, 12, 0);
+  add(w, 30, 12, 0);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    mk_engine *engine = open_engine((mk_engine_options){.sms = 3, .rows = cases[i].rows});
+    mk_trace *trace;
+    mk_engine_trace(engine, &(mk_trace_window){.first = cases[i].first, .steps = cases[i].steps});
+    run_on(engine, w);
+    cr_assert_eq(mk_engine_trace_take(engine, &trace), MK_OK, "%zu: %s", i, mk_error_message());
+    cr_expect_eq(trace->steps, cases[i].want, "%zu: %u steps", i, trace->steps);
+    mk_trace_free(trace);
+    cr_expect_eq(mk_engine_trace_take(engine, &trace), MK_ERR_USAGE);
+    mk_engine_close(engine);
+  }
+  free_work(w);
   test_model_remove(directory);
 }
 

@@ -113,8 +113,6 @@ Test(prompts, long_files) {
 Test(prompts, usage) {
   expect(GREEDY "-p a -p b --logits x 2>&1", 2, "--logits is for one prompt; 2 are given");
   expect("$MKVM run -m $DEMO -p a -p b --compare 2>&1", 2, "--compare is for one prompt");
-  expect(GREEDY "-p a -p b --trace x 2>&1", 2, "--trace is for one prompt");
-  expect(GREEDY "-p a --rows 2 --trace x 2>&1", 2, "--rows 2 does not go with --trace");
   expect(GREEDY "-p a -p b -f x 2>&1", 2, "--prompt and --file are both given");
   expect(GREEDY "-p a --rows 3 2>&1", 2, "3 is none of 1, 2, 4, 8, 16 and 64");
   expect("$MKVM run -m $DEMO --temp 1 --rows 64 -p a 2>&1", 2, "a program for prompts chooses greedily");

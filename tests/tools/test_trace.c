@@ -67,12 +67,12 @@ Test(trace_command, writes_and_reads) {
 Test(trace_command, bench) {
   expect("bench " DEMO "-p 0 -n 4 -r 1 -d 5 --breakdown --trace d.mktrace --trace-steps 2", 0, "\nfindings\n");
   expect("trace d.mktrace", 0, "2, from step 5 of the launch (position 5); 8 SMs");
-  expect("bench " DEMO "-p 4 -n 0 -r 1 --trace p.mktrace", 0, "trace: steps 0 to 3, ");
+  expect("bench " DEMO "-p 4 -n 0 -r 1 --trace p.mktrace", 0, "trace: steps 0 to 0, "); /* in one chunk */
 }
 
 Test(trace_command, refuses) {
   expect("run " DEMO "-p Hello -n 2 --trace-steps 2", 2, "need --trace FILE");
-  expect("run " DEMO "-p Hello -n 2 --trace e.mktrace --trace-from 50", 2, "none of them to record");
+  expect("run " DEMO "-p Hello -n 2 --trace e.mktrace --trace-from 50", 2, "of 2 steps none was step 50");
   expect("run " DEMO "-p Hello -n 2 --trace nowhere/e.mktrace", 1, "nowhere/e.mktrace: ");
   expect("bench " DEMO "-p 0 -n 2 -r 1 --trace-from 1", 2, "need --trace FILE");
   expect("bench " DEMO "-p 0 -n 2 -r 1 -o csv --breakdown", 2, "--breakdown");

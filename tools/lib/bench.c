@@ -203,19 +203,41 @@ mk_status mk_bench_run(mk_engine *engine, const mk_bench_options *options, mk_be
   return MK_OK;
 }
 
+mk_status mk_bench_trace_on(mk_engine *engine, const mk_trace_window *window) {
+  uint32_t records =
+      window->records != 0 ? window->records : mk_trace_records(mk_engine_program(engine), window->steps);
+  return mk_gpu_trace_on(mk_engine_gpu(engine), window->first, window->steps, records);
+}
+
+mk_status mk_bench_trace_off(mk_engine *engine, mk_trace **out) {
+  MK_TRY(mk_gpu_trace_take(mk_engine_gpu(engine), out));
+  mk_engine_trace_facts(engine, *out);
+  mk_status status = mk_gpu_trace_off(mk_engine_gpu(engine));
+  if (status == MK_OK && (*out)->steps == 0) {
+    status = mk_error(MK_ERR_USAGE, "--trace-from: the launch has %u steps, from 0 on", (*out)->launch_steps);
+  }
+  if (status != MK_OK) {
+    mk_trace_free(*out);
+    *out = NULL;
+  }
+  return status;
+}
+
 static mk_status run_traced(mk_engine *engine, const mk_bench_options *options, mk_trace_window window,
-                            const uint32_t *prompt, uint32_t tokens) {
+                            const uint32_t *prompt, uint32_t tokens, mk_trace **out) {
   samples s = {0};
   double ms;
   if (window.first == MK_FIRST_GENERATED) { /* the CPU computes the context in the same launch */
     window.first = mk_engine_gpu(engine) != NULL || options->prompt ? 0 : options->depth;
   }
   if (mk_engine_gpu(engine) == NULL) {
-    MK_TRY(mk_engine_trace(engine, &window));
-    return launch_on_cpu(engine, options, prompt, tokens, &s, &ms);
+    mk_engine_trace(engine, &window);
+    MK_TRY(launch_on_cpu(engine, options, prompt, tokens, &s, &ms));
+    return mk_engine_trace_take(engine, out);
   }
-  MK_TRY(mk_gpu_trace_on(mk_engine_gpu(engine), window.first, window.steps, window.records));
-  return launch_on_gpu(mk_engine_gpu(engine), options, prompt, tokens, &s, &ms);
+  MK_TRY(mk_bench_trace_on(engine, &window));
+  MK_TRY(launch_on_gpu(mk_engine_gpu(engine), options, prompt, tokens, &s, &ms));
+  return mk_bench_trace_off(engine, out);
 }
 
 mk_status mk_bench_trace(mk_engine *engine, const mk_bench_options *options, const mk_trace_window *window,
@@ -224,14 +246,10 @@ mk_status mk_bench_trace(mk_engine *engine, const mk_bench_options *options, con
   *out = NULL;
   mk_status status = make_prompt(engine, options->depth + tokens, &prompt);
   if (status == MK_OK) {
-    status = run_traced(engine, options, *window, prompt, tokens);
-  }
-  if (status == MK_OK) {
-    status = mk_engine_trace_take(engine, out);
+    status = run_traced(engine, options, *window, prompt, tokens, out);
   }
   mk_free(prompt);
-  MK_TRY(status);
-  return mk_engine_trace(engine, &(mk_trace_window){0});
+  return status;
 }
 
 static mk_status fill_all(mk_gpu *gpu, const mk_program *program, const uint16_t *piece) {

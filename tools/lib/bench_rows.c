@@ -85,17 +85,44 @@ static mk_status check(mk_engine *engine, const mk_bench_rows_options *options) 
                                  (unsigned long long)need, most);
 }
 
-mk_status mk_bench_rows_run(mk_engine *engine, const mk_bench_rows_options *options, mk_bench_rows_result *out) {
-  const mk_config *config = mk_engine_config(engine);
+static mk_status prepare(mk_engine *engine, const mk_bench_rows_options *options, mk_step_row **plan) {
   mk_plan_buffers buffers;
-  mk_step_row *plan = NULL;
-  double *times = NULL;
-  *out = (mk_bench_rows_result){0};
   MK_TRY(check(engine, options));
   MK_TRY(mk_plan_find(mk_engine_program(engine), &buffers));
-  uint32_t rows = mk_program_rows(mk_engine_program(engine));
   MK_TRY(write_table(engine, &buffers));
-  MK_TRY(mk_alloc((size_t)buffers.steps * rows, sizeof *plan, &plan));
+  return mk_alloc((size_t)buffers.steps * mk_program_rows(mk_engine_program(engine)), sizeof **plan, plan);
+}
+
+static mk_status record(mk_engine *engine, const mk_bench_rows_options *options, mk_trace_window window,
+                        mk_step_row *plan, mk_trace **out) {
+  double ms;
+  window.first = window.first == MK_FIRST_GENERATED ? 0 : window.first;
+  if (options->prompt != 0) {
+    mk_engine_trace(engine, &window);
+    MK_TRY(run_prompt(engine, options->prompt, &ms));
+    return mk_engine_trace_take(engine, out);
+  }
+  MK_TRY(mk_bench_trace_on(engine, &window));
+  MK_TRY(run_steps(engine, options, plan, &ms));
+  return mk_bench_trace_off(engine, out);
+}
+
+mk_status mk_bench_rows_trace(mk_engine *engine, const mk_bench_rows_options *options, const mk_trace_window *window,
+                              mk_trace **out) {
+  mk_step_row *plan = NULL;
+  MK_TRY(prepare(engine, options, &plan));
+  mk_status status = record(engine, options, *window, plan, out);
+  mk_free(plan);
+  return status;
+}
+
+mk_status mk_bench_rows_run(mk_engine *engine, const mk_bench_rows_options *options, mk_bench_rows_result *out) {
+  const mk_config *config = mk_engine_config(engine);
+  mk_step_row *plan = NULL;
+  double *times = NULL;
+  uint32_t rows = mk_program_rows(mk_engine_program(engine));
+  *out = (mk_bench_rows_result){0};
+  MK_TRY(prepare(engine, options, &plan));
   mk_status status = mk_alloc(options->launches, sizeof *times, &times);
   if (status == MK_OK) {
     status = measure(engine, options, plan, times, out);

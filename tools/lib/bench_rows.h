@@ -26,4 +26,9 @@ typedef struct mk_bench_rows_result {
 
 mk_status mk_bench_rows_run(mk_engine *engine, const mk_bench_rows_options *options, mk_bench_rows_result *out);
 
+/* One launch as mk_bench_rows_run's, not timed, whose steps the window names are recorded (MK_FIRST_GENERATED: from the first on);
+ * of a prompt in the launch that has the first of them. */
+mk_status mk_bench_rows_trace(mk_engine *engine, const mk_bench_rows_options *options, const mk_trace_window *window,
+                              mk_trace **out);
+
 #endif

@@ -195,10 +195,10 @@ static void check_mla(const options *o, struct argp_state *state) {
 }
 
 static void check_load(const options *o, struct argp_state *state) {
-  bool other = o->sampling || o->breakdown || o->trace.path != NULL || o->repetitions != 0 ||
+  bool other = o->sampling || o->breakdown || o->repetitions != 0 ||
                o->prompts.count + o->generated.count + o->depths.count != 0;
   if (o->load.load && (other || is_mla(o))) {
-    argp_error(state, "--load goes without other tests, --breakdown and --trace; lengths are given by --in and --out");
+    argp_error(state, "--load goes without other tests and --breakdown; lengths are given by --in and --out");
   }
 }
 
@@ -230,9 +230,6 @@ static void check_options(options *o, struct argp_state *state) {
   }
   if (o->breakdown && o->format != MK_BENCH_MD) {
     argp_error(state, "--breakdown is text; it goes with --output md alone");
-  }
-  if (o->rows > 1 && (o->breakdown || o->trace.path != NULL)) {
-    argp_error(state, "--rows goes without --breakdown and --trace");
   }
   if (o->sampling && (o->rows > 1 || o->breakdown || o->trace.path != NULL || o->prompts.count + o->depths.count != 0 ||
                       o->generated.count > 1)) {
@@ -432,11 +429,15 @@ static mk_status print_breakdown(const session *s, const mk_trace *trace) {
   return mk_print_done();
 }
 
-/* One more launch of the last test, recorded. */
-static mk_status trace_last(const options *o, session *s) {
-  mk_trace_window window = mk_trace_option_window(&o->trace, mk_engine_program(s->engine));
+/* One more launch of the last test, recorded; `rows` is that test where it is of several rows, else NULL. */
+static mk_status trace_last(const options *o, session *s, const mk_bench_rows_options *rows) {
+  const mk_trace_window window = mk_trace_option_window(&o->trace);
   mk_trace *trace;
-  MK_TRY(mk_bench_trace(s->engine, &s->last, &window, &trace));
+  if (!o->breakdown && o->trace.path == NULL) {
+    return MK_OK;
+  }
+  MK_TRY(rows != NULL ? mk_bench_rows_trace(s->engine, rows, &window, &trace)
+                      : mk_bench_trace(s->engine, &s->last, &window, &trace));
   mk_trace_option_facts(&o->trace, trace);
   mk_status status = o->breakdown ? print_breakdown(s, trace) : MK_OK;
   if (status == MK_OK && o->trace.path != NULL) {
@@ -458,7 +459,7 @@ static mk_status run_tests(const options *o, mk_engine *engine, const mk_bench_a
     }
   }
   MK_TRY(mk_bench_table_end(about, s.bandwidth, s.rows));
-  return o->breakdown || o->trace.path != NULL ? trace_last(o, &s) : MK_OK;
+  return trace_last(o, &s, NULL);
 }
 
 static mk_status run_all(const options *o, const mk_engine_options *open, mk_engine *engine) {
@@ -479,7 +480,9 @@ static mk_status run_all(const options *o, const mk_engine_options *open, mk_eng
                                      .generated_count = o->generated.count,
                                      .depth_count = o->depths.count,
                                      .launches = launches};
-  return mk_bench_rows_table(engine, &about, &tests);
+  mk_bench_rows_options last;
+  MK_TRY(mk_bench_rows_table(engine, &about, &tests, &last));
+  return trace_last(o, &(session){.engine = engine, .about = &about}, &last);
 }
 
 /* Before anything is loaded: the CPU measures no prompt at a depth, and no steps of several rows. */
@@ -515,7 +518,13 @@ static mk_status run_load(const options *o, const mk_config *config, mk_engine_o
     status = describe(o, engine, weights, sizeof weights, &about);
   }
   if (status == MK_OK) {
+    status = mk_trace_option_begin(&o->trace, engine);
+  }
+  if (status == MK_OK) {
     status = mk_bench_load_table(&o->load, load, engine, &about);
+  }
+  if (status == MK_OK) {
+    status = mk_trace_option_end(&o->trace, engine);
   }
   mk_engine_close(engine);
   mk_load_free(load);
@@ -554,7 +563,7 @@ mk_status mk_command_bench(int argc, char **argv) {
   }
   MK_TRY(check_device(&o, cuda));
   MK_TRY(choose_context(&o, &config, cuda, &open.max_seq));
-  if (!cuda && largest(&o.prompts) != 0 && o.trace.path == NULL && !o.breakdown) { /* as `run` has it for prompts */
+  if (!cuda && largest(&o.prompts) != 0) { /* as `run` has it for prompts */
     open.rows = MK_MAX_ROWS;
     open.kv_blocks = (open.max_seq + MK_BLOCK_TOKENS - 1) / MK_BLOCK_TOKENS;
   }

@@ -4,7 +4,6 @@
 #include <stdio.h>
 
 #include "scheduler/compile.h"
-#include "tools/lib/bench_rows.h"
 #include "tools/mkvm/command.h"
 
 typedef struct printer {
@@ -12,6 +11,7 @@ typedef struct printer {
   const mk_bench_about *about;
   uint32_t rows;
   bool printed; /* something */
+  mk_bench_rows_options last;
 } printer;
 
 static void test_name(const printer *p, const mk_bench_rows_options *test, char *text, size_t size) {
@@ -66,6 +66,7 @@ static mk_status run_test(printer *p, const mk_bench_rows_options *test) {
                          ? print_line(test, name, rate, &r)
                          : mk_bench_list_object(p->about->format, object_of(p, test, name, rate, &r), !p->printed);
   p->printed = true;
+  p->last = *test;
   return status;
 }
 
@@ -79,30 +80,34 @@ static mk_status end(const printer *p) {
   return p->about->format == MK_BENCH_MD ? mk_print_done() : mk_bench_list_end(p->about->format, p->printed);
 }
 
-mk_status mk_bench_rows_table(mk_engine *engine, const mk_bench_about *about, const mk_bench_rows_tests *tests) {
-  printer p = {.engine = engine, .about = about, .rows = mk_program_rows(mk_engine_program(engine))};
-  mk_bench_rows_options test = {.launches = tests->launches};
-  MK_TRY(begin(about));
+static mk_status run_prompts(printer *p, const mk_bench_rows_tests *tests) {
   for (size_t i = 0; i < tests->prompt_count; i++) {
-    test.prompt = tests->prompts[i];
-    test.steps = 1;
-    if (test.prompt != 0) {
-      MK_TRY(run_test(&p, &test));
-    }
+    const mk_bench_rows_options test = {.prompt = tests->prompts[i], .steps = 1, .launches = tests->launches};
+    MK_TRY(test.prompt != 0 ? run_test(p, &test) : MK_OK);
   }
-  if (p.rows > MK_MAX_ROWS) { /* no sequences share its steps */
-    return end(&p);
+  return MK_OK;
+}
+
+static mk_status run_generated(printer *p, const mk_bench_rows_tests *tests) {
+  MK_TRY(mk_bench_fill_kv(p->engine, 1));
+  for (size_t i = 0; i < tests->depth_count * tests->generated_count; i++) {
+    const uint32_t tokens = tests->generated[i % tests->generated_count];
+    const mk_bench_rows_options test = {.depth = tests->depths[i / tests->generated_count],
+                                        .steps = tokens < MK_PLAN_STEPS ? tokens : MK_PLAN_STEPS,
+                                        .launches = tests->launches};
+    MK_TRY(test.steps != 0 ? run_test(p, &test) : MK_OK);
   }
-  test.prompt = 0;
-  MK_TRY(mk_bench_fill_kv(engine, 1));
-  for (size_t d = 0; d < tests->depth_count; d++) {
-    for (size_t i = 0; i < tests->generated_count; i++) {
-      test.steps = tests->generated[i] < MK_PLAN_STEPS ? tests->generated[i] : MK_PLAN_STEPS;
-      test.depth = tests->depths[d];
-      if (test.steps != 0) {
-        MK_TRY(run_test(&p, &test));
-      }
-    }
+  return MK_OK;
+}
+
+mk_status mk_bench_rows_table(mk_engine *engine, const mk_bench_about *about, const mk_bench_rows_tests *tests,
+                              mk_bench_rows_options *last) {
+  printer p = {.engine = engine, .about = about, .rows = mk_program_rows(mk_engine_program(engine))};
+  MK_TRY(begin(about));
+  MK_TRY(run_prompts(&p, tests));
+  if (p.rows <= MK_MAX_ROWS) { /* else no sequences share its steps */
+    MK_TRY(run_generated(&p, tests));
   }
+  *last = p.last;
   return end(&p);
 }

@@ -3,6 +3,7 @@
 #ifndef MK_BENCH_ROWS_TABLE_H
 #define MK_BENCH_ROWS_TABLE_H
 
+#include "tools/lib/bench_rows.h"
 #include "tools/mkvm/bench_table.h"
 
 typedef struct mk_bench_rows_tests {
@@ -11,7 +12,8 @@ typedef struct mk_bench_rows_tests {
   uint32_t launches;
 } mk_bench_rows_tests;
 
-/* An engine of 2 rows or more, on cuda. More than MK_MAX_ROWS: prompts alone. */
-mk_status mk_bench_rows_table(mk_engine *engine, const mk_bench_about *about, const mk_bench_rows_tests *tests);
+/* An engine of 2 rows or more, on cuda. More than MK_MAX_ROWS: prompts alone. *last: the last test that was measured. */
+mk_status mk_bench_rows_table(mk_engine *engine, const mk_bench_about *about, const mk_bench_rows_tests *tests,
+                              mk_bench_rows_options *last);
 
 #endif

@@ -196,7 +196,9 @@ static mk_status converse(const mk_run_option *o, const mk_config *config, uint3
   mk_status status;
   MK_TRY_GOTO(mk_conversation_begin(o->model, o->system, o->date, &conversation), done);
   MK_TRY_GOTO(mk_open_engine(o->model, &engine_options, &s.engine), done);
-  status = mk_conversation_run(&conversation, answer, &s);
+  MK_TRY_GOTO(mk_trace_option_begin(&o->trace, s.engine), done);
+  MK_TRY_GOTO(mk_conversation_run(&conversation, answer, &s), done);
+  status = mk_trace_option_end(&o->trace, s.engine);
 done:
   mk_answer_end(&s.last);
   mk_engine_close(s.engine);

@@ -12,7 +12,7 @@
 enum { SHOWN = 60 }; /* bytes of a prompt that name it */
 
 void mk_run_rows(const mk_run_option *o, size_t prompts, size_t longest, mk_engine_options *engine) {
-  bool may = !o->compare && o->trace.path == NULL && mk_engine_takes_rows(engine);
+  bool may = !o->compare && mk_engine_takes_rows(engine);
   /* Tokens. On the cpu a step of one row costs what one of several does. */
   size_t one_by_one = mk_engine_takes_cuda(engine) ? MK_LONG_PROMPT : 1;
   uint32_t suits = prompts > 1 ? MK_MAX_ROWS : longest > one_by_one ? MK_PROMPT_ROWS : 1;
@@ -186,7 +186,10 @@ mk_status mk_run_many(const mk_run_option *o, const mk_config *config, uint32_t 
   mk_run_rows(o, m->count, longest, &options);
   double start = mk_seconds();
   MK_TRY_GOTO(mk_open_engine(o->model, &options, &engine), done);
-  status = generate(m, engine, mk_seconds() - start);
+  double load = mk_seconds() - start;
+  MK_TRY_GOTO(mk_trace_option_begin(&o->trace, engine), done);
+  MK_TRY_GOTO(generate(m, engine, load), done);
+  status = mk_trace_option_end(&o->trace, engine);
 done:
   mk_engine_close(engine);
   for (size_t i = 0; i < m->count; i++) {

@@ -177,11 +177,10 @@ static void add_prompt(mk_run_option *o, const char *text, struct argp_state *st
 }
 
 static void check_rows(const mk_run_option *o, struct argp_state *state) {
-  const char *single = o->compare ? "--compare" : o->trace.path != NULL ? "--trace" : NULL;
-  if (o->rows > 1 && single != NULL) {
-    argp_error(state, "--rows %u does not go with %s", o->rows, single);
+  const char *single = o->compare ? "--compare" : o->logits != NULL ? "--logits" : NULL;
+  if (o->rows > 1 && o->compare) {
+    argp_error(state, "--rows %u does not go with --compare", o->rows);
   }
-  single = single != NULL ? single : o->logits != NULL ? "--logits" : NULL;
   if (o->prompt_count > 1 && single != NULL) {
     argp_error(state, "%s is for one prompt; %zu are given", single, o->prompt_count);
   }
@@ -198,10 +197,9 @@ static void check_chat(const mk_run_option *o, struct argp_state *state) {
                        : o->compare           ? "--compare"
                        : o->logits != NULL    ? "--logits"
                        : o->sampling.logprobs ? "--logprobs"
-                                              : o->trace.path;
+                                              : NULL;
   if (mk_run_is_interactive(o) && single != NULL) {
-    argp_error(state, "%s is for one turn; give its text with --prompt or --file",
-               single == o->trace.path ? "--trace" : single);
+    argp_error(state, "%s is for one turn; give its text with --prompt or --file", single);
   }
 }
 

@@ -11,8 +11,8 @@ enum { KEY_TRACE = 512, KEY_STEPS, KEY_FROM, KEY_RECORDS, DEFAULT_STEPS = 8, MOS
 static const struct argp_option option_table[] = {
     {"trace", KEY_TRACE, "FILE", 0, "Record what every role of every SM does into FILE; `mkvm trace' reads it", 0},
     {"trace-steps", KEY_STEPS, "N", 0, "Steps to record (8)", 0},
-    {"trace-from", KEY_FROM, "STEP", 0, "First step to record, from 0 (the one that gives the first generated token)",
-     0},
+    {"trace-from", KEY_FROM, "STEP", 0,
+     "First step to record, from 0 (the one that gives the first generated token); all are of one launch", 0},
     {"trace-records", KEY_RECORDS, "N", 0,
      "Most records per role and SM; more are counted and dropped (by the program)", 0},
     {0}};
@@ -56,9 +56,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 static const struct argp options = {.options = option_table, .parser = parse};
 const struct argp_child mk_traced_options[] = {{&mk_common_argp, 0, NULL, -1}, {&options, 0, "Trace:", 7}, {0}};
 
-mk_trace_window mk_trace_option_window(const mk_trace_option *option, const mk_program *program) {
-  uint32_t records = option->records != 0 ? option->records : mk_trace_records(program, option->steps);
-  return (mk_trace_window){.first = option->first, .steps = option->steps, .records = records};
+mk_trace_window mk_trace_option_window(const mk_trace_option *option) {
+  return (mk_trace_window){.first = option->first, .steps = option->steps, .records = option->records};
 }
 
 mk_status mk_trace_option_begin(const mk_trace_option *option, mk_engine *engine) {
@@ -66,8 +65,9 @@ mk_status mk_trace_option_begin(const mk_trace_option *option, mk_engine *engine
     return option->refined ? mk_error(MK_ERR_USAGE, "--trace-steps, --trace-from and --trace-records need --trace FILE")
                            : MK_OK;
   }
-  mk_trace_window window = mk_trace_option_window(option, mk_engine_program(engine));
-  return mk_engine_trace(engine, &window);
+  mk_trace_window window = mk_trace_option_window(option);
+  mk_engine_trace(engine, &window);
+  return MK_OK;
 }
 
 void mk_trace_option_facts(const mk_trace_option *option, mk_trace *trace) {
@@ -84,10 +84,6 @@ mk_status mk_trace_option_save(const mk_trace_option *option, const mk_trace *tr
     records += trace->tracks[t].count;
     dropped += trace->tracks[t].dropped;
   }
-  if (trace->steps == 0) {
-    return mk_error(MK_ERR_USAGE, "--trace: the run had %u steps, none of them to record; see --trace-from",
-                    trace->launch_steps);
-  }
   MK_TRY(mk_trace_save(trace, option->path));
   fprintf(stderr, "trace: steps %u to %u, %llu records, %llu dropped: %s\n", trace->first_step,
           trace->first_step + trace->steps - 1, (unsigned long long)records, (unsigned long long)dropped, option->path);
@@ -99,7 +95,10 @@ mk_status mk_trace_option_end(const mk_trace_option *option, mk_engine *engine) 
   if (option->path == NULL) {
     return MK_OK;
   }
-  MK_TRY(mk_engine_trace_take(engine, &trace));
+  mk_status taken = mk_engine_trace_take(engine, &trace);
+  if (taken != MK_OK) {
+    return mk_error_prefix(taken, "--trace");
+  }
   mk_trace_option_facts(option, trace);
   mk_status status = mk_trace_option_save(option, trace);
   mk_trace_free(trace);

@@ -17,10 +17,10 @@ typedef struct mk_trace_option {
 /* -h, --help and the trace options: the children of an argp whose ARGP_KEY_INIT sets child_inputs[1] to a zeroed mk_trace_option. */
 extern const struct argp_child mk_traced_options[];
 
-mk_trace_window mk_trace_option_window(const mk_trace_option *option, const mk_program *program);
+mk_trace_window mk_trace_option_window(const mk_trace_option *option);
 /* Turns the engine's recorder on when a trace is asked for. */
 mk_status mk_trace_option_begin(const mk_trace_option *option, mk_engine *engine);
-/* Then: takes the trace of the last generation and writes the file, with a line on standard error. */
+/* Then: takes what was recorded and writes the file, with a line on standard error. */
 mk_status mk_trace_option_end(const mk_trace_option *option, mk_engine *engine);
 
 /* What a trace does not know by itself: command, version, driver. */

@@ -6,15 +6,20 @@
 #include "vm/status.h"
 
 typedef enum mk_gpu_image_part {
-  MK_GPU_IMAGE_KERNEL,    /* mk_kernel, vm/gpu/kernel.cu */
-  MK_GPU_IMAGE_SAMPLING,  /* the same with the opcodes of sampling, vm/gpu/sampling.cu */
-  MK_GPU_IMAGE_RECORDING, /* mk_kernel with the recorder, vm/gpu/recording.cu */
+  /* Each kernel that records stands next to the plain one. */
+  MK_GPU_IMAGE_KERNEL, /* mk_kernel, vm/gpu/kernel.cu */
+  MK_GPU_IMAGE_RECORDING,
+  MK_GPU_IMAGE_SAMPLING, /* the same with the opcodes of sampling, vm/gpu/sampling.cu */
+  MK_GPU_IMAGE_SAMPLING_RECORDING,
+  MK_GPU_IMAGE_ROWS, /* mk_kernel of several rows per step, vm/gpu/rows.cu */
+  MK_GPU_IMAGE_ROWS_RECORDING,
+  MK_GPU_IMAGE_PROMPT, /* mk_prompt_kernel, vm/gpu/prompt.cu */
+  MK_GPU_IMAGE_PROMPT_RECORDING,
   MK_GPU_IMAGE_MLA,       /* mk_mla_kernel, vm/gpu/mla.cu */
-  MK_GPU_IMAGE_ROWS,      /* mk_kernel of several rows per step, vm/gpu/rows.cu */
-  MK_GPU_IMAGE_PROMPT,    /* mk_prompt_kernel, vm/gpu/prompt.cu */
   MK_GPU_IMAGE_FILL,      /* mk_fill_hash, vm/gpu/fill.cu */
   MK_GPU_IMAGE_BANDWIDTH, /* mk_read_bandwidth, vm/gpu/bandwidth.cu */
   MK_GPU_IMAGE_PACK,      /* mk_pack_rows, vm/gpu/pack.cu */
+  MK_GPU_IMAGES,
 } mk_gpu_image_part;
 
 /* A cubin, or NULL: this build has none. */

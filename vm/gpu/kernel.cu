@@ -1,9 +1,9 @@
 // The persistent kernel: one block per SM, every warp in its role, from the first epoch of the launch to the last.
 //
 // Warps 0-15 consume, 16 loads, 17 stores, 18 controls (fetches instructions into their ring), 19 leaves at once. Registers: the
-// consumers' warpgroups take what the last warpgroup gives up. Compiled for one row per step three times: as it is, with the recorder (recording.cu), and
-// with the opcodes of sampling (sampling.cu); the first is kept small. rows.cu compiles it for several rows per step, with instructions of
-// their own.
+// consumers' warpgroups take what the last warpgroup gives up. Compiled for one row per step as it is, which is kept small, and with the opcodes
+// of sampling (sampling.cu); for several rows per step, with instructions of their own (rows.cu); and each of these with the recorder
+// (recording.cu, sampling_recording.cu, rows_recording.cu).
 #if MK_GPU_ROWS
 #include "vm/gpu/rows_roles.cuh"
 #else
@@ -252,9 +252,13 @@ __device__ __forceinline__ void run_storer(device d) {
 #else
   queue_storer s{d, tile::lane()};
 #endif
+  bool second = MK_GPU_RECORDS && STORERS == 2 && d.warp == MK_GPU_WARPS - 1;
+  if (second) {
+    look_at_beacon(d, 0);  // no warp is idle: the first results of the launch wait for this
+  }
   store_queue(s);
   record_boundary(s.d);
-  if (d.words()->leave == 0) {
+  if (!second && d.words()->leave == 0) {
     look_at_beacon(d, 1);
   }
 }

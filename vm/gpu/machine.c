@@ -94,22 +94,27 @@ static mk_status check_occupancy(const mk_gpu *gpu) {
   return MK_OK;
 }
 
-static mk_status load_kernels(mk_gpu *gpu) {
+static const char *kernel_name(const mk_gpu *gpu) {
+  return gpu->mla ? "mk_mla_kernel" : gpu->rows > MK_MAX_ROWS ? "mk_prompt_kernel" : "mk_kernel";
+}
+
+static mk_status load_kernel(mk_gpu *gpu) {
   gpu->mla = mk_program_listed(gpu->program);
+  gpu->image = gpu->mla                       ? MK_GPU_IMAGE_MLA
+               : gpu->rows > MK_MAX_ROWS      ? MK_GPU_IMAGE_PROMPT
+               : gpu->rows > 1                ? MK_GPU_IMAGE_ROWS
+               : mk_gpu_samples(gpu->program) ? MK_GPU_IMAGE_SAMPLING
+                                              : MK_GPU_IMAGE_KERNEL;
+  return mk_gpu_load(gpu, gpu->image, kernel_name(gpu), mk_gpu_shared_bytes(gpu), &gpu->module, &gpu->kernel);
+}
+
+mk_status mk_gpu_need_recording(mk_gpu *gpu) {
   if (gpu->mla) {
-    return mk_gpu_load(gpu, MK_GPU_IMAGE_MLA, "mk_mla_kernel", MK_MLA_GPU_SHARED_BYTES, &gpu->module, &gpu->kernel);
+    return mk_error(MK_ERR_USAGE, "a GPU records no programs with a work list; trace them on device cpu");
   }
-  if (gpu->rows > MK_MAX_ROWS) {
-    return mk_gpu_load(gpu, MK_GPU_IMAGE_PROMPT, "mk_prompt_kernel", MK_PROMPT_GPU_SHARED_BYTES, &gpu->module,
-                       &gpu->kernel);
-  }
-  int image = gpu->rows > 1                  ? MK_GPU_IMAGE_ROWS
-              : mk_gpu_samples(gpu->program) ? MK_GPU_IMAGE_SAMPLING
-                                             : MK_GPU_IMAGE_KERNEL;
-  MK_TRY(mk_gpu_load(gpu, image, "mk_kernel", MK_GPU_SHARED_BYTES, &gpu->module, &gpu->kernel));
-  return image != MK_GPU_IMAGE_KERNEL ? MK_OK
-                                      : mk_gpu_load(gpu, MK_GPU_IMAGE_RECORDING, "mk_kernel", MK_GPU_SHARED_BYTES,
-                                                    &gpu->recording_module, &gpu->recording);
+  return gpu->recording != NULL ? MK_OK
+                                : mk_gpu_load(gpu, gpu->image + 1, kernel_name(gpu), mk_gpu_shared_bytes(gpu),
+                                              &gpu->recording_module, &gpu->recording);
 }
 
 static mk_status open_device(mk_gpu *gpu) {
@@ -122,7 +127,7 @@ static mk_status open_device(mk_gpu *gpu) {
   MK_TRY(mk_gpu_check(gpu, cu->context_retain(&gpu->context, gpu->device), "opening the GPU"));
   gpu->retained = true;
   MK_TRY(mk_gpu_enter(gpu));
-  MK_TRY(load_kernels(gpu));
+  MK_TRY(load_kernel(gpu));
   MK_TRY(check_occupancy(gpu));
   MK_TRY(mk_gpu_check(gpu, cu->stream_new(&gpu->stream, MK_CU_STREAM_NON_BLOCKING), "making a stream"));
   MK_TRY(mk_gpu_check(gpu, cu->event_new(&gpu->start, 0), "making an event"));

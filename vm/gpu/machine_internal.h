@@ -40,8 +40,9 @@ struct mk_gpu {
   bool retained;  /* the context */
   bool lost;      /* a kernel does not end: no driver call that waits for it may be made */
   mk_cu_context_ref context;
+  int image; /* mk_gpu_image_part of the kernel; the one that records and takes delays is the next one */
   mk_cu_module_ref module, recording_module;
-  mk_cu_function_ref kernel, recording; /* the second one records and takes delays; NULL: only plain programs have it */
+  mk_cu_function_ref kernel, recording; /* the second one: NULL until it is needed */
   mk_cu_stream_ref stream;
   mk_cu_event_ref start, end, done;
   mk_cu_address weights, kv, work; /* arenas; a machine beside another one has the third alone */
@@ -106,6 +107,8 @@ uint32_t mk_gpu_shared_bytes(const mk_gpu *gpu);
 mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params);
 /* Before a launch: no record counts. */
 mk_status mk_gpu_trace_prepare(mk_gpu *gpu);
+/* Loads the kernel that records, once; before a launch. */
+mk_status mk_gpu_need_recording(mk_gpu *gpu);
 /* The records of a track from its first `count` notes, which lie in turns `stride` notes apart, times in ticks of the SM's clock. `records`: at
  * least two places a note. Returns how many there are. */
 uint32_t mk_gpu_records_of(const mk_gpu_note *notes, size_t stride, uint32_t count, mk_trace_record *records);

@@ -31,6 +31,7 @@ __device__ __forceinline__ void run_loader(device d) {
   instruction_cursor cursor;
   bool stays = true;
   for (l.d.epoch = 0; stays && l.d.epoch < l.d.params.epochs; l.d.epoch++) {
+    record_boundary(l.d);
     for (bool last = false; !last;) {
       const mk_instruction_word *in = fetch(l.d, cursor);
       stays = in != nullptr;
@@ -43,7 +44,11 @@ __device__ __forceinline__ void run_loader(device d) {
       last = done_with(l.d, cursor);
     }
   }
+  record_boundary(l.d);
   drain_copies(l);
+  if (MK_GPU_RECORDS && d.words()->leave == 0) {
+    look_at_beacon(d, 1);
+  }
 }
 
 template <typename role>
@@ -71,10 +76,12 @@ __device__ __forceinline__ void consume_instruction(role &c) {
 // False: the controller hands out no more.
 __device__ __forceinline__ bool consume_queue(prompt_consumer &c) {
   for (set_epoch(c, 0); c.d.epoch < c.d.params.epochs && lines_of(c.d).stop == 0; set_epoch(c, c.d.epoch + 1)) {
+    record_boundary(c.d);
     for (bool last = false; !last;) {
       if (fetch(c.d, {at_hand(c)}) == nullptr) {
         return false;
       }
+      planted_delay(c.d);
       consume_instruction(c);
       look_up_epoch(c);
       instruction_cursor cursor{at_hand(c)};
@@ -94,6 +101,7 @@ __device__ __forceinline__ void run_consumer(device d) {
   words_of(c).normed = 0;
   __syncwarp();
   bool whole = consume_queue(c);
+  record_boundary(c.d);
   if (c.d.warp == 0 && tile::lane() == 0) {
     if (lines_of(c.d).stop != 0) {
       c.d.words()->leave = 1;  // the roles that run ahead have nothing to wait for
@@ -114,6 +122,7 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
   clear_warp_words(d);
   if (threadIdx.x == 0) {
     init_barriers(d);
+    prepare_tracks();
     clear_block_words(d);
     prompt_shared()->choice = 0;
   }
@@ -134,6 +143,8 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
       run_loader(d);
     } else if (d.warp == MK_GPU_CONSUMER_WARPS + 2) {
       run_controller(d);
+    } else if (d.warp == MK_GPU_WARPS - 1) {
+      look_at_beacon(d, 0);  // nobody waits for this warp
     }
   }
 }

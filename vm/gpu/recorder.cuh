@@ -13,9 +13,18 @@
 
 namespace mk {
 
-// One lane of a role does; of the consumers the first warp's.
+// With several rows there is no register for them.
+__device__ inline uint32_t recording_thread() { return MK_GPU_ROWS ? tile::thread_anew() : threadIdx.x; }
+__device__ inline uint32_t recording_warp(const device &d) { return MK_GPU_ROWS ? tile::thread_anew() / 32 : d.warp; }
+
+// One lane of a role does; of the consumers the first warp's, and of two storers the first one's.
 __device__ inline bool keeps_records(const device &d) {
-  return MK_GPU_RECORDS && (role_of(d.warp) == ROLE_CONSUMER ? threadIdx.x == 0 : tile::lane() == 0);
+  if (!MK_GPU_RECORDS) {
+    return false;
+  }
+  uint32_t warp = recording_warp(d), thread = recording_thread();
+  return (role_of(warp) == ROLE_CONSUMER ? thread == 0 : thread % 32 == 0) &&
+         (STORERS == 1 || warp != MK_GPU_WARPS - 1);
 }
 
 __device__ inline track_end &track_of(role who) { return const_cast<track_end &>(device::words()->tracks[who]); }
@@ -34,8 +43,8 @@ __device__ inline uint32_t place_of(const mk_gpu_trace &trace, const track_end &
 // Where this role's next note goes, which stands for so many records.
 __device__ inline uint32_t take_place(const device &d, uint32_t records) {
   // Of the consumers this is warp 0, so nothing is added: but this sum is in a register, while the plain address takes four instructions.
-  uint32_t nothing = role_of(d.warp) == ROLE_CONSUMER ? 4 * d.warp : 0;
-  track_end &track = reinterpret_cast<track_end &>(reinterpret_cast<uint8_t *>(&track_of(role_of(d.warp)))[nothing]);
+  uint32_t warp = recording_warp(d), nothing = role_of(warp) == ROLE_CONSUMER ? 4 * warp : 0;
+  track_end &track = reinterpret_cast<track_end &>(reinterpret_cast<uint8_t *>(&track_of(role_of(warp)))[nothing]);
   track_end end = tile::load_whole(track);
   reinterpret_cast<uint2 *>(&track)[1] = make_uint2(end.at + 1, end.records + records);
   return end.at < end.room ? place_of(d.params.trace, end) : NOWHERE;
@@ -56,7 +65,10 @@ __device__ inline void record(const device &d, uint32_t activity, uint32_t edge)
   }
 }
 
-// When a wait begins, and where its note goes: looked up before the wait, so that behind it there is a store and no more.
+// When a wait begins, and where its note goes: looked up before the wait, so that after it there is a store and no more. With the opcodes of
+// sampling there are no registers for that; then the time is in shared memory meanwhile.
+enum : bool { STARTS_ARE_SHARED = MK_GPU_SAMPLES };
+
 struct wait_start {
   uint32_t since;  // the lower half, since registers are short; a wait of seconds ends the launch
   uint32_t place;
@@ -66,13 +78,22 @@ __device__ inline wait_start wait_begins(const device &d) {
   if (!MK_GPU_RECORDS) {
     return {};
   }
-  return {tile::clock_low(), keeps_records(d) ? take_place(d, 2) : NOWHERE};
+  if (!STARTS_ARE_SHARED) {
+    return {tile::clock_low(), keeps_records(d) ? take_place(d, 2) : NOWHERE};
+  }
+  if (keeps_records(d)) {
+    device::words()->starts[role_of(d.warp)] = tile::clock_low();
+  }
+  return {};
 }
 
 // This role has waited since then, and works from now on: two records.
 __device__ inline void record_wait(const device &d, const wait_start &start, uint32_t activity, uint32_t edge) {
-  if (MK_GPU_RECORDS) {
-    put_note(d, start.place, start.since, 0, note_of(activity, edge, 2));
+  uint32_t note = note_of(activity, edge, 2);
+  if (MK_GPU_RECORDS && !STARTS_ARE_SHARED) {
+    put_note(d, start.place, start.since, 0, note);
+  } else if (keeps_records(d)) {
+    put_note(d, take_place(d, 2), device::words()->starts[role_of(d.warp)], 0, note);
   }
 }
 
@@ -107,17 +128,18 @@ static __device__ __noinline__ void put_boundary(const mk_gpu_trace &trace, uint
   if (end.room == 0) {
     end.at = end.records = 0;
   }
-  if (end.at < trace.capacity) {
-    uint64_t now = tile::clock_ticks();
-    *reinterpret_cast<uint4 *>(trace.notes + place_of(trace, end)) = make_uint4(
-        static_cast<uint32_t>(now >> 32), static_cast<uint32_t>(now), epoch, note_of(MK_ACTIVITY_BOUNDARY, 0, 1));
-  }
+  uint32_t place = end.at < trace.capacity ? place_of(trace, end) : NOWHERE;
   end.at++;
   end.records++;
   end.room = records ? trace.capacity : 0;
   tile::store_whole(track, end);
   trace.sms[blockIdx.x].notes[who] = end.at;
   trace.sms[blockIdx.x].records[who] = end.records;
+  if (place != NOWHERE) {
+    uint64_t now = tile::clock_ticks();
+    *reinterpret_cast<uint4 *>(trace.notes + place) = make_uint4(
+        static_cast<uint32_t>(now >> 32), static_cast<uint32_t>(now), epoch, note_of(MK_ACTIVITY_BOUNDARY, 0, 1));
+  }
 }
 
 // Called where a role begins a step of the launch, and where it leaves: from here on it records, or no longer.

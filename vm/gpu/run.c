@@ -45,7 +45,8 @@ mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params) {
   if (gpu->mla) {
     return start_mla(gpu, params);
   }
-  bool records = gpu->recording != NULL && (gpu->trace != 0 || params->delay_uid != 0);
+  bool records = gpu->trace != 0 || params->delay_uid != 0;
+  MK_TRY(records ? mk_gpu_need_recording(gpu) : MK_OK);
   return mk_gpu_check(
       gpu,
       gpu->driver->launch_cooperative(records ? gpu->recording : gpu->kernel, (unsigned)gpu->program->queue_count, 1, 1,

@@ -28,12 +28,8 @@ mk_status mk_gpu_trace_off(mk_gpu *gpu) {
 }
 
 mk_status mk_gpu_trace_on(mk_gpu *gpu, uint32_t first_step, uint32_t steps, uint32_t capacity) {
-  if (gpu->recording == NULL) {
-    return mk_error(MK_ERR_RUNTIME,
-                    "a GPU records programs of one row per step that neither sample nor have a work list; trace a run "
-                    "without sampling options (--temp 0), or on device cpu");
-  }
   MK_TRY(mk_gpu_trace_off(gpu));
+  MK_TRY(mk_gpu_need_recording(gpu));
   capacity = turns(capacity) * MK_GPU_TRACK_TURN;
   MK_TRY(mk_gpu_check(gpu,
                       gpu->driver->memory_new(&gpu->trace, note_bytes(gpu, capacity) + sm_bytes(gpu) + BEACON_BYTES),

@@ -1,0 +1,134 @@
+/* The recorder on every machine of the GPU: it changes no token, every role accounts for its time, and an instruction that is delayed shows. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/engine.h"
+#include "tests/gpu/gpu_test.h"
+#include "tests/gpu/shape.h"
+#include "tools/profiler/profile.h"
+
+enum { PROMPT = 150, TOKENS = 12, STEPS = 6, DELAY_NS = 400000 };
+
+static const shape traced_shape = {"traced", 512, 1024, 8, 2, 64, 2, 400};
+
+typedef struct machine {
+  const char *name;
+  uint32_t rows, sequences;
+  bool samples, prompts; /* prompts: the steps of a prompt are recorded, else those that generate */
+} machine;
+
+static const machine machines[] = {
+    {"one row", 1, 1, false, false},
+    {"one row, drawn", 1, 1, true, false},
+    {"4 rows", 4, 3, false, false},
+    {"16 rows", 16, 16, false, false},
+    {"16 rows, a prompt", 16, 1, false, true},
+    {"64 rows, a prompt", 64, 1, false, true},
+};
+
+typedef struct answers {
+  uint32_t tokens[MK_MAX_ROWS][TOKENS], counts[MK_MAX_ROWS];
+} answers;
+
+static bool keep(void *user, size_t sequence, uint32_t token, const float *logits) {
+  answers *a = user;
+  (void)logits;
+  a->tokens[sequence][a->counts[sequence]++] = token;
+  return true;
+}
+
+static mk_status generate_all(mk_engine *engine, const machine *m, answers *out) {
+  static uint32_t prompts[MK_MAX_ROWS][PROMPT];
+  mk_sequence sequences[MK_MAX_ROWS];
+  mk_sequence_calls calls = {.token = keep, .user = out};
+  memset(out, 0, sizeof *out);
+  for (uint32_t s = 0; s < m->sequences; s++) {
+    for (uint32_t i = 0; i < PROMPT; i++) {
+      prompts[s][i] = (s * 31 + i * 7) % mk_engine_config(engine)->vocab;
+    }
+    sequences[s] =
+        (mk_sequence){.prompt = prompts[s], .prompt_count = m->prompts ? PROMPT : 5 + s, .n_predict = TOKENS};
+  }
+  return mk_engine_generate_all(engine, sequences, m->sequences, &calls);
+}
+
+/* Nanoseconds of the longest time that a consumer worked on that instruction. */
+static uint64_t longest_work(const mk_trace *trace, uint32_t uid) {
+  uint64_t most = 0;
+  for (uint32_t sm = 0; sm < trace->sms; sm++) {
+    const mk_trace_track *track = mk_trace_track_of(trace, sm, MK_ROLE_CONSUMER);
+    for (uint32_t i = 0; i + 1 < track->count; i++) {
+      const mk_trace_record *r = &track->records[i];
+      uint64_t took = r[1].time - r[0].time;
+      most = r->uid == uid && r->activity == MK_ACTIVITY_WORK && took > most ? took : most;
+    }
+  }
+  return most;
+}
+
+static mk_trace *record(mk_engine *engine, const machine *m, answers *out) {
+  mk_trace *trace = NULL;
+  mk_trace_window window = {.first = m->prompts ? 1 : MK_FIRST_GENERATED, .steps = m->prompts ? 2 : STEPS};
+  mk_engine_trace(engine, &window);
+  if (expect_ok(generate_all(engine, m, out), m->name)) {
+    expect_ok(mk_engine_trace_take(engine, &trace), m->name);
+  }
+  mk_engine_trace(engine, &(mk_trace_window){0});
+  return trace;
+}
+
+static void check(const mk_trace *trace, const machine *m) {
+  mk_profile *profile;
+  if (expect_ok(mk_profile_new(trace, &profile), m->name)) {
+    expect_ok(mk_profile_check(profile), m->name);
+    expect(profile->steps == (m->prompts ? 2 : STEPS), m->name, "steps are missing from the trace");
+    printf("%s: %u steps traced, %.1f us a step; the launch of %u steps %.1f us a step; clocks aligned to %.0f ns\n",
+           m->name, profile->steps, profile->token_us, trace->launch_steps,
+           trace->milliseconds * 1e3 / trace->launch_steps, trace->alignment_ns);
+    mk_profile_free(profile);
+  }
+}
+
+static void test_machine(const machine *m) {
+  mk_config config = config_of(&traced_shape);
+  mk_sampling sampling = {.top_p = 0.9, .repetition = 1.1, .temperature = 1, .top_k = 50, .seed = 3};
+  mk_engine_options options = {.device = device,
+                               .synth = &config,
+                               .synth_seed = 3,
+                               .rows = m->rows,
+                               .max_seq = traced_shape.max_seq,
+                               .sampling = m->samples ? &sampling : NULL,
+                               .gpu_deadline_ms = deadline_ms};
+  mk_engine *engine;
+  answers plain, traced;
+  if (!expect_ok(mk_engine_open(NULL, &options, &engine), m->name)) {
+    return;
+  }
+  uint32_t uid = 0;
+  for (size_t i = 0; i < mk_engine_program(engine)->instruction_count; i++) {
+    const mk_instruction *in = &mk_engine_program(engine)->instructions[i];
+    uid = in->opcode == MK_OP_GLU ? in->uid : uid;
+  }
+  mk_trace *trace = NULL;
+  if (expect_ok(generate_all(engine, m, &plain), m->name)) {
+    trace = record(engine, m, &traced);
+  }
+  if (trace != NULL) {
+    expect(memcmp(&plain, &traced, sizeof plain) == 0, m->name, "the recorder changes tokens");
+    check(trace, m);
+    expect(longest_work(trace, uid) < DELAY_NS, m->name, "an undisturbed instruction takes as long as a delayed one");
+    mk_trace_free(trace);
+    mk_gpu_delay(mk_engine_gpu(engine), uid, DELAY_NS);
+    trace = record(engine, m, &traced);
+    expect(trace != NULL && longest_work(trace, uid) >= DELAY_NS, m->name, "a delay does not show");
+  }
+  mk_trace_free(trace);
+  mk_engine_close(engine);
+}
+
+void test_traces(void) {
+  for (size_t i = 0; i < sizeof machines / sizeof machines[0]; i++) {
+    test_machine(&machines[i]);
+  }
+}

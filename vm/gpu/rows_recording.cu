@@ -1,0 +1,4 @@
+// The persistent kernel for several rows per step that records what it does (recording.cu).
+#define MK_GPU_ROWS true
+#define MK_GPU_RECORDS true
+#include "vm/gpu/kernel.cu"

@@ -1,0 +1,4 @@
+// The persistent kernel with the opcodes of sampling that records what it does (recording.cu).
+#define MK_GPU_SAMPLES true
+#define MK_GPU_RECORDS true
+#include "vm/gpu/kernel.cu"
