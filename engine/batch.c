@@ -226,19 +226,17 @@ void mk_batch_expire(mk_batch *b) {
   }
 }
 
-void mk_batch_fail(mk_batch *b, mk_status status, bool machine_fault) {
+void mk_batch_fail(mk_batch *b, mk_status status) {
   enum { MESSAGE = 4096 };
   char message[MESSAGE]; /* callbacks may leave another one */
   snprintf(message, sizeof message, "%s", mk_error_message());
-  for (mk_member *m = b->members, *next, *lead = machine_fault ? NULL : b->lead; m != NULL; m = next) {
+  for (mk_member *m = b->members, *next; m != NULL; m = next) {
     next = m->next;
-    if (lead == NULL ? m->slot != MK_NO_SLOT : m == lead) {
+    if (m->slot != MK_NO_SLOT) {
       mk_member_end(b, m, MK_ENDED_FAILED, mk_error(status, "%s", message));
     }
   }
-  if (mk_blocks_in_use(&b->blocks) == 0) {
-    mk_blocks_forget(&b->blocks);
-  }
+  mk_blocks_forget(&b->blocks);
   (void)mk_error(status, "%s", message);
 }
 

@@ -132,10 +132,9 @@ bool mk_batch_wants_logits(const mk_batch *batch);
  * better end here, since a sequence has ended, or one that waits could begin. */
 bool mk_batch_take(mk_batch *batch, uint32_t step, const uint32_t *results, const float *logits);
 
-/* The launch failed. `machine_fault`: all that run end with `status` and the message at hand, and no block is known any
- * more; else the one sequence that was at work in a program of one slot. The message stands afterwards, whatever
- * callbacks did. */
-void mk_batch_fail(mk_batch *batch, mk_status status, bool machine_fault);
+/* The launch failed: all that run end with `status` and the message at hand, and no block is known any more. The message
+ * stands afterwards, whatever callbacks did. */
+void mk_batch_fail(mk_batch *batch, mk_status status);
 
 /* A sequence as a launch finds it. */
 typedef struct mk_slot_view {

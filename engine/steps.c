@@ -238,19 +238,6 @@ static mk_status run_launch(mk_engine *engine, const mk_launch *launch) {
   return status != MK_OK ? status : stopped;
 }
 
-/* A machine of one row ends a run whose logits were not numbers, and is not cleared: that is one sequence's own affair.
- */
-static bool is_own_failure(const mk_engine *engine, const mk_launch *launch, mk_status status) {
-  return launch->machine == MK_MACHINE_ONE_ROW && status == MK_ERR_DEVICE &&
-         mk_gpu_generation(engine->one_row.gpu) != 0;
-}
-
-static mk_status fail(mk_engine *engine, const mk_launch *launch, mk_status status) {
-  bool own = is_own_failure(engine, launch, status);
-  mk_batch_fail(engine->batch, status, !own);
-  return own ? MK_OK : status;
-}
-
 mk_status mk_engine_step(mk_engine *engine, size_t *left) {
   mk_launch launch;
   mk_status status = MK_OK;
@@ -258,7 +245,9 @@ mk_status mk_engine_step(mk_engine *engine, size_t *left) {
   mk_batch_plan(engine->batch, &launch);
   if (launch.steps != 0) {
     status = run_launch(engine, &launch);
-    status = status == MK_OK ? MK_OK : fail(engine, &launch, status);
+    if (status != MK_OK) {
+      mk_batch_fail(engine->batch, status);
+    }
   }
   *left = mk_batch_left(engine->batch);
   return status;

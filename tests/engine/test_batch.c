@@ -431,7 +431,7 @@ Test(batch, a_fault_ends_those_that_run) {
   size_t left = mk_batch_left(r.batch);
   mk_batch_counters before, after;
   mk_batch_count(r.batch, &before);
-  mk_batch_fail(r.batch, mk_error(MK_ERR_DEVICE, "a fault"), true);
+  mk_batch_fail(r.batch, mk_error(MK_ERR_DEVICE, "a fault"));
   mk_batch_count(r.batch, &after);
   cr_assert_eq(mk_batch_left(r.batch), left - before.running);
   cr_assert_eq(after.running + after.blocks_in_use + after.blocks_kept, 0);

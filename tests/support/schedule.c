@@ -292,9 +292,8 @@ static double time_of(void *user) { return ((const run *)user)->time; }
 /* After a call of mk_engine_step. */
 static void judge_step(run *r, mk_status status, size_t left) {
   mk_batch_counters counters;
-  const bool own = r->schedule.shape.rows == 1 && r->nan == 1; /* with one row that ends the run, too */
   mk_engine_count(r->engine, &counters);
-  if (status != MK_OK && (status != MK_ERR_DEVICE || (!r->broken && !own))) {
+  if (status != MK_OK && (status != MK_ERR_DEVICE || !r->broken)) {
     wrong(r, "the engine fails: %s", mk_error_message());
   }
   if ((status == MK_OK && r->struck != 0) || (status != MK_OK && counters.running != 0)) {

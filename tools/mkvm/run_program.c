@@ -62,17 +62,18 @@ static void print_outputs(const mk_program *program, mk_cpu *cpu) {
 
 /* A sequence in each slot, side by side. */
 typedef struct side_by_side {
+  const mk_program *program;
+  const mk_step_row *plan; /* of the launch at hand */
+  mk_status status;
   uint32_t rows, slots;
   uint32_t tokens[MK_PROMPT_ROWS]; /* of the step to come */
 } side_by_side;
 
 static bool keep_choices(void *user, uint32_t step, const uint32_t *results) {
   side_by_side *s = user;
-  (void)step;
-  for (uint32_t r = 0; r < s->rows; r++) {
-    s->tokens[r] = results[r] & ~MK_RESULT_NAN;
-  }
-  return true;
+  s->status = mk_plan_check_results(s->program, &s->plan[(size_t)step * s->rows], results);
+  memcpy(s->tokens, results, s->rows * sizeof *results);
+  return s->status == MK_OK;
 }
 
 static mk_status run_launch(mk_cpu *cpu, side_by_side *s, uint32_t position, uint32_t steps) {
@@ -85,15 +86,16 @@ static mk_status run_launch(mk_cpu *cpu, side_by_side *s, uint32_t position, uin
                                                         .token = step == 0 ? s->tokens[slot] : MK_TOKEN_CHOSEN,
                                                         .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
   }
+  s->plan = plan;
   mk_status status = mk_cpu_run_plan(cpu, plan, steps, keep_choices, s);
   mk_free(plan);
-  return status;
+  return status != MK_OK ? status : s->status;
 }
 
 static mk_status run_rows(const mk_program *program, mk_cpu *cpu, uint64_t *steps) {
   const mk_step_ranges *ranges = &program->ranges;
   mk_plan_buffers buffers;
-  side_by_side s = {.rows = mk_program_rows(program), .slots = mk_program_slots(program)};
+  side_by_side s = {.program = program, .rows = mk_program_rows(program), .slots = mk_program_slots(program)};
   MK_TRY(mk_plan_find(program, &buffers));
   uint32_t end = ranges->position.high + 1;
   if (buffers.table != MK_NO_PLAN_BUFFER) {

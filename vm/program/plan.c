@@ -160,8 +160,11 @@ mk_status mk_plan_check(const mk_program *program, const mk_step_row *plan, uint
   return table == NULL || buffers.table == MK_NO_PLAN_BUFFER ? MK_OK : check_blocks(&c, &buffers, table);
 }
 
-mk_status mk_plan_check_result(const mk_program *program, const mk_step_row *row, uint32_t result) {
-  return mk_program_rows(program) > 1 || (result & MK_RESULT_NAN) == 0
-             ? MK_OK
-             : mk_error(MK_ERR_DEVICE, "the logits at position %u are not numbers (NaN)", row->position);
+mk_status mk_plan_check_results(const mk_program *program, const mk_step_row *step, const uint32_t *results) {
+  for (uint32_t row = 0; row < mk_program_rows(program); row++) {
+    if ((results[row] & MK_RESULT_NAN) != 0) {
+      return mk_error(MK_ERR_DEVICE, "the logits at position %u are not numbers (NaN)", step[row].position);
+    }
+  }
+  return MK_OK;
 }

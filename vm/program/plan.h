@@ -48,11 +48,10 @@ mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out);
 mk_status mk_plan_check(const mk_program *program, const mk_step_row *plan, uint32_t steps, const uint32_t *table);
 
 /* What a machine calls for each step in turn: results[row] is what the row chose, MK_CANDIDATE_NONE where it does not
- * choose, with MK_RESULT_NAN where logits were NaN: an error of that row's sequence alone, so that with one row the run
- * ends with it and nobody is called. false: no more steps. */
+ * choose, with MK_RESULT_NAN where logits were NaN: an error of that row's sequence alone. false: no more steps. */
 typedef bool (*mk_step_fn)(void *user, uint32_t step, const uint32_t *results);
 
-/* In a program of one row a step whose logits were NaN ends the run: MK_ERR_DEVICE for such a result. */
-mk_status mk_plan_check_result(const mk_program *program, const mk_step_row *row, uint32_t result);
+/* Of the results of a step: MK_ERR_DEVICE when one of them has MK_RESULT_NAN. */
+mk_status mk_plan_check_results(const mk_program *program, const mk_step_row *step, const uint32_t *results);
 
 #endif

@@ -251,8 +251,12 @@ Test(gpu_host, tokens_of_one_row_come_in_order) {
   cr_assert_eq(mk_gpu_run(r.gpu), MK_ERR_USAGE, "it takes a plan");
   r.kernel.nan_at = 2;
   heard failed = {.count = 0};
-  cr_assert_eq(run_sequence(&r, 4, prompt, 1, &failed), MK_ERR_DEVICE);
-  cr_assert_eq(failed.count, 2, "nobody hears of the step that failed");
+  mk_step_row plan[STEPS];
+  mk_plan_sequence(plan, STEPS, 4, prompt, 1, MK_ROW_PROMPT);
+  cr_assert_eq(mk_gpu_run_plan(r.gpu, plan, STEPS, take_token, &failed), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(failed.count, STEPS);
+  cr_assert_eq(mk_plan_check_results(r.program, &plan[1], &failed.tokens[1]), MK_OK);
+  cr_assert_eq(mk_plan_check_results(r.program, &plan[2], &failed.tokens[2]), MK_ERR_DEVICE);
   cr_assert_str_eq(mk_error_message(), "the logits at position 6 are not numbers (NaN)");
   cr_assert_eq(run_sequence(&r, 62, prompt, 1, NULL), MK_ERR_USAGE, "beyond the context");
   stop(&r);
