@@ -38,10 +38,16 @@ static bool keep(void *user, size_t sequence, uint32_t token, const float *logit
   return true;
 }
 
+static void on_end(void *user, size_t sequence, mk_status status) {
+  (void)user;
+  (void)sequence;
+  expect_ok(status, "a traced sequence");
+}
+
 static mk_status generate_all(mk_engine *engine, const machine *m, answers *out) {
   static uint32_t prompts[MK_MAX_ROWS][PROMPT];
   mk_sequence sequences[MK_MAX_ROWS];
-  mk_sequence_calls calls = {.token = keep, .user = out};
+  mk_sequence_calls calls = {.token = keep, .ended = on_end, .user = out};
   memset(out, 0, sizeof *out);
   for (uint32_t s = 0; s < m->sequences; s++) {
     for (uint32_t i = 0; i < PROMPT; i++) {

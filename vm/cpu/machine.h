@@ -3,7 +3,7 @@
  * Ownership: a mk_cpu owns the memory of every buffer; the program stays the caller's and outlives it. One thread at a time calls; a run
  * takes as many as the options say and has none left when it returns. Callbacks are called by the thread that runs the machine.
  * Failure: MK_ERR_DEVICE when the program deadlocks, an access is unordered (check_races), a value is read that nobody wrote in this step
- * (check_races, adversarial), logits are NaN, or data name a place that does not exist (a token, position, slot, block, or a place in the
+ * (check_races, adversarial), or data name a place that does not exist (a token, position, slot, block, or a place in the
  * ring: always looked at), with the SM, role, instruction and reason in the message; the run ends there, and the next
  * one starts afresh. MK_ERR_RUNTIME for memory; MK_ERR_USAGE for a plan that cannot be. It runs any well-formed program, accepted by
  * the verifier or not, but operands must lie inside their buffers and fit each other (the verifier's bounds and shape rules).

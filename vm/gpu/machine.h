@@ -4,7 +4,7 @@
  * time. Only verified programs may be run: operands outside their buffers are not noticed here.
  * Failure: MK_ERR_RUNTIME when this machine has no fitting GPU, driver, memory or device image; MK_ERR_FILE when the program is
  * for another machine; MK_ERR_USAGE for steps outside the program's ranges; MK_ERR_DEVICE when the kernel ran into its deadline
- * (the message names SM, role, instruction, edge, have and want), logits are NaN, or the driver reports an error. After a
+ * (the message names SM, role, instruction, edge, have and want), or the driver reports an error. After a
  * deadline everything but weights and inputs has been cleared, and the next run works. */
 #ifndef MK_GPU_MACHINE_H
 #define MK_GPU_MACHINE_H
