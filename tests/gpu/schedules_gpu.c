@@ -17,8 +17,9 @@ enum {
   CONTEXT = 320,
   VOCAB = 499,
   BLOCKS = 40,
-  SCHEDULES = 200,
-  QUICK_SCHEDULES = 60,
+  FEW_BLOCKS = 12, /* requests have to give theirs back */
+  SCHEDULES = 200, /* with each number of blocks */
+  QUICK_SCHEDULES = 40,
   FAULT_EVERY = 25,
 };
 
@@ -209,31 +210,40 @@ static void run_schedule(world *w, uint32_t number) {
   }
 }
 
+static void run_schedules(world *w, const mk_config *config, uint32_t blocks, uint32_t schedules) {
+  mk_batch_counters counters = {0};
+  if (!open_engine(config, blocks, UINT64_MAX, (mk_engine_options){.poll = look, .poll_user = w}, &w->engine)) {
+    return;
+  }
+  w->compared = w->cached = w->preemptions = w->cancelled = w->struck = 0;
+  for (uint32_t number = 0; number < schedules; number++) {
+    uint32_t before = w->wrong;
+    char name[48];
+    snprintf(name, sizeof name, "schedule %u with %u blocks", number, blocks);
+    run_schedule(w, number);
+    mk_engine_count(w->engine, &counters);
+    expect(w->wrong == before, name, "a request has other tokens or logits than alone, or another end");
+    expect(counters.blocks_in_use == 0 && counters.running == 0 && counters.waiting == 0, name, "something is left");
+  }
+  printf(
+      "schedules with %u blocks: %llu tokens compared, %llu of prompts known, %llu preemptions, %llu cancelled, "
+      "%u struck\n",
+      blocks, (unsigned long long)w->compared, (unsigned long long)w->cached, (unsigned long long)w->preemptions,
+      (unsigned long long)w->cancelled, w->struck);
+  expect(w->compared != 0 && w->cached != 0 && w->cancelled != 0 && w->struck != 0, "schedules",
+         "nothing was known, cancelled or struck");
+  expect(blocks != FEW_BLOCKS || w->preemptions != 0, "schedules", "nobody had to give blocks back");
+  mk_engine_close(w->engine);
+}
+
 void test_schedules(bool quick) {
   static const shape small = {"schedules", 256, 704, 4, 2, 64, 2, 0};
   static world w;
   mk_config config = config_of(&small);
-  mk_batch_counters counters = {0};
   config.vocab = VOCAB;
   config.max_position = CONTEXT;
   w = (world){.random = 11};
   learn(&w, &config);
-  if (!open_engine(&config, BLOCKS, UINT64_MAX, (mk_engine_options){.poll = look, .poll_user = &w}, &w.engine)) {
-    return;
-  }
-  for (uint32_t number = 0; number < (quick ? QUICK_SCHEDULES : SCHEDULES); number++) {
-    uint32_t before = w.wrong;
-    char name[48];
-    snprintf(name, sizeof name, "schedule %u", number);
-    run_schedule(&w, number);
-    mk_engine_count(w.engine, &counters);
-    expect(w.wrong == before, name, "a request has other tokens or logits than alone, or another end");
-    expect(counters.blocks_in_use == 0 && counters.running == 0 && counters.waiting == 0, name, "something is left");
-  }
-  printf("schedules: %llu tokens compared, %llu of prompts known, %llu preemptions, %llu cancelled, %u struck\n",
-         (unsigned long long)w.compared, (unsigned long long)w.cached, (unsigned long long)w.preemptions,
-         (unsigned long long)w.cancelled, w.struck);
-  expect(w.compared != 0 && w.cached != 0 && w.cancelled != 0 && w.struck != 0, "schedules",
-         "nothing was known, cancelled or struck");
-  mk_engine_close(w.engine);
+  run_schedules(&w, &config, BLOCKS, quick ? QUICK_SCHEDULES : SCHEDULES);
+  run_schedules(&w, &config, FEW_BLOCKS, quick ? QUICK_SCHEDULES : SCHEDULES);
 }
