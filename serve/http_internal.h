@@ -1,0 +1,127 @@
+/* What the parts of the server's HTTP share. See http.h; one thread.
+ *
+ * evhttp parses requests and writes heads. A connection of it is followed from outside, by callbacks on the two buffers
+ * of its bufferevent, since evhttp tells of neither a request's first byte nor of the error pages that it writes. */
+#ifndef MK_HTTP_INTERNAL_H
+#define MK_HTTP_INTERNAL_H
+
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <event2/http.h>
+#include <sys/queue.h>
+#include <sys/types.h>
+
+#include "serve/http.h"
+
+enum {
+  MK_HTTP_LISTENERS = 16,       /* a host name may have several addresses */
+  MK_HTTP_PEER = 64,            /* bytes of an address as text */
+  MK_HTTP_AHEAD = 64 << 10,     /* bytes that a client may send while it waits for a reply */
+  MK_HTTP_LINGER_SECONDS = 2,
+};
+
+typedef enum mk_http_state { MK_HTTP_IDLE, MK_HTTP_ARRIVING, MK_HTTP_CALLED } mk_http_state;
+
+typedef struct mk_http_connection {
+  LIST_ENTRY(mk_http_connection) link;
+  mk_http *http;
+  struct bufferevent *bev; /* evhttp's, as long as this */
+  evutil_socket_t fd;      /* -1 until evhttp has it */
+  struct event *deadline;  /* of the state it is in */
+  struct event *look;      /* made active: mk_http_look comes from the loop, where the connection may be freed */
+  mk_http_state state;
+  bool over;               /* there were too many connections when it came */
+  bool cut;                /* its client is taken for gone */
+  bool page;               /* evhttp has written something of its own */
+  bool head_over;          /* of the request that arrives */
+  size_t taken, last_taken; /* bytes of the request that evhttp has taken; at the last time */
+  mk_http_call *call;      /* whose reply has not ended */
+  struct evhttp_request *torn; /* whose reply is to be cut off when it is sent so far */
+  char peer[MK_HTTP_PEER];
+} mk_http_connection;
+
+typedef struct mk_http_linger mk_http_linger;
+
+struct mk_http_call {
+  LIST_ENTRY(mk_http_call) link;
+  mk_http_connection *connection; /* NULL: gone */
+  struct evhttp_request *request;
+  mk_http_method method;
+  char *path;
+  bool chunked, bodiless; /* since mk_http_begin */
+  void (*gone)(void *user, mk_http_call *call);
+  void *user;
+  char peer[MK_HTTP_PEER];
+};
+
+struct mk_http {
+  mk_http_options options;
+  struct event_base *base;
+  struct evhttp *evhttp;
+  struct evhttp_bound_socket *listeners[MK_HTTP_LISTENERS];
+  size_t listener_count;
+  uint16_t port;
+  char *unix_path; /* the file that is ours, and what it was when it was made */
+  dev_t unix_device;
+  ino_t unix_inode;
+  int wake_fd;
+  struct event *woken, *timer, *stop_timer, *accept_again;
+  void (*on_time)(void *user);
+  bool stopping;
+  LIST_HEAD(, mk_http_connection) connections;
+  LIST_HEAD(, mk_http_linger) lingers;
+  LIST_HEAD(, mk_http_call) calls;
+  size_t linger_count;
+  mk_http_connection **by_fd;
+  size_t by_fd_count;
+  mk_http_counters counters;
+};
+
+/* The server whose loop this thread is in: evhttp keeps the only pointer of a listener's callbacks for itself. */
+extern _Thread_local mk_http *mk_http_running;
+
+/* ---- http_listen.c ---- */
+
+mk_status mk_http_listen(mk_http *http);
+/* No more connections; the socket file goes. */
+void mk_http_listen_no_more(mk_http *http);
+
+/* ---- http_connection.c ---- */
+
+/* evhttp asks for the bufferevent of a connection that it has accepted. */
+struct bufferevent *mk_http_connect(struct event_base *base, void *http);
+mk_http_connection *mk_http_connection_of(const mk_http *http, struct evhttp_request *request);
+/* A request is here: nothing limits its time until its reply has ended. */
+void mk_http_connection_called(mk_http_connection *connection, mk_http_call *call);
+/* Its reply is sent; evhttp waits for the next request. */
+void mk_http_connection_done(struct evhttp_request *request, void *connection);
+/* Makes the loop look at it again. */
+void mk_http_look_soon(mk_http_connection *connection);
+/* Frees it, as if its client had closed it. From the loop only: not while evhttp works on it. */
+void mk_http_drop(mk_http_connection *connection);
+/* mk_http_run returns when it has been stopped and all is sent. */
+void mk_http_stopped(mk_http *http);
+
+/* ---- http_refuse.c ---- */
+
+/* Answers with an error object in place of evhttp, and drops the connection. From the loop only. */
+void mk_http_refuse(mk_http_connection *connection, int status, const char *code, const char *message);
+/* Forgets those whose last bytes were waited for. */
+void mk_http_linger_no_more(mk_http *http);
+
+/* ---- http_call.c ---- */
+
+/* evhttp has a whole request. */
+void mk_http_request(struct evhttp_request *request, void *http);
+/* The call is over, whether anybody hears of it or not. */
+void mk_http_call_free(mk_http_call *call);
+/* "Not Found" */
+const char *mk_http_reason(int status);
+
+/* ---- http_probe.c ---- */
+
+/* MK_ERR_RUNTIME when libevent is older than what is required. */
+mk_status mk_http_probe(void);
+
+#endif
