@@ -112,7 +112,10 @@ mk_status mk_http_open(const mk_http_options *options, mk_http **out) {
 
 uint16_t mk_http_port(const mk_http *http) { return http->port; }
 
-void mk_http_count(const mk_http *http, mk_http_counters *out) { *out = http->counters; }
+void mk_http_count(const mk_http *http, mk_http_counters *out) {
+  *out =
+      (mk_http_counters){.connections = http->connection_count, .accepted = http->accepted, .refused = http->refused};
+}
 
 mk_status mk_http_run(mk_http *http) {
   /* libevent writes with writev(), for which a client that has gone raises SIGPIPE in this thread. */

@@ -55,17 +55,22 @@ static mk_status path_of(const char *target, char **out) {
 
 static mk_http_method method_of(const struct evhttp_request *request) {
   switch (evhttp_request_get_command(request)) {
-    case EVHTTP_REQ_GET: return MK_HTTP_GET;
-    case EVHTTP_REQ_HEAD: return MK_HTTP_HEAD;
-    case EVHTTP_REQ_POST: return MK_HTTP_POST;
-    case EVHTTP_REQ_OPTIONS: return MK_HTTP_OPTIONS;
-    default: return MK_HTTP_OTHER;
+    case EVHTTP_REQ_GET:
+      return MK_HTTP_GET;
+    case EVHTTP_REQ_HEAD:
+      return MK_HTTP_HEAD;
+    case EVHTTP_REQ_POST:
+      return MK_HTTP_POST;
+    case EVHTTP_REQ_OPTIONS:
+      return MK_HTTP_OPTIONS;
+    default:
+      return MK_HTTP_OTHER;
   }
 }
 
 /* What evhttp lets through, and a proxy before us may read otherwise, so that it and we would not agree where a request
- * ends: two lengths, a length that is not of digits, an encoding besides "chunked", a name with a space before its colon,
- * and the body of a HEAD, which evhttp does not read. The answer to it closes the connection. */
+ * ends: two lengths, a length that is not of digits, an encoding besides "chunked", a name with a space before its
+ * colon, and the body of a HEAD, which evhttp does not read. The answer to it closes the connection. */
 static bool ambiguous(struct evhttp_request *request) {
   const struct evkeyval *header;
   size_t lengths = 0, encodings = 0;
@@ -76,8 +81,8 @@ static bool ambiguous(struct evhttp_request *request) {
     lengths += length;
     encodings += encoding;
     if ((length && header->value[strspn(header->value, "0123456789")] != '\0') ||
-        (encoding && strcasecmp(header->value, "chunked") != 0) || ((length || encoding) && unread) || header->key[0] == '\0' ||
-        header->key[strcspn(header->key, " \t\r\n\v\f")] != '\0') {
+        (encoding && strcasecmp(header->value, "chunked") != 0) || ((length || encoding) && unread) ||
+        header->key[0] == '\0' || header->key[strcspn(header->key, " \t\r\n\v\f")] != '\0') {
       return true;
     }
   }
@@ -250,7 +255,7 @@ void mk_http_send(mk_http_call *call, const void *bytes, size_t length) {
   }
   parts[count++] = (struct iovec){(void *)(uintptr_t)bytes, length};
   if (call->chunked) {
-    parts[count++] = (struct iovec){(void *)(uintptr_t)"\r\n", 2};
+    parts[count++] = (struct iovec){(void *)(uintptr_t) "\r\n", 2};
   }
   for (size_t i = 0; i < count; i++) {
     total += parts[i].iov_len;

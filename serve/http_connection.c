@@ -165,7 +165,7 @@ static void forget(mk_http_connection *c) {
     http->by_fd[c->fd] = NULL;
   }
   LIST_REMOVE(c, link);
-  http->counters.connections--;
+  http->connection_count--;
   mk_free(c);
   mk_http_stopped(http);
 }
@@ -264,12 +264,12 @@ void mk_http_drop(mk_http_connection *c) {
 
 struct bufferevent *mk_http_connect(struct event_base *base, void *user) {
   mk_http *http = user;
-  http->counters.accepted++;
+  http->accepted++;
   mk_http_connection *c;
   if (mk_alloc(1, sizeof *c, &c) != MK_OK) {
     return NULL; /* evhttp makes a connection of its own, whose requests mk_http_request refuses */
   }
-  *c = (mk_http_connection){.http = http, .fd = -1, .over = http->counters.connections >= http->options.most_connections};
+  *c = (mk_http_connection){.http = http, .fd = -1, .over = http->connection_count >= http->options.most_connections};
   c->bev = bufferevent_socket_new(base, -1, 0);
   c->deadline = event_new(base, -1, 0, out_of_time, c);
   c->look = event_new(base, -1, 0, look, c);
@@ -289,7 +289,7 @@ struct bufferevent *mk_http_connect(struct event_base *base, void *user) {
     return NULL;
   }
   LIST_INSERT_HEAD(&http->connections, c, link);
-  http->counters.connections++;
+  http->connection_count++;
   bufferevent_incref(c->bev); /* until start(): evhttp may fail to make its part */
   mk_http_look_soon(c);
   return c->bev;

@@ -15,9 +15,9 @@
 #include "serve/http.h"
 
 enum {
-  MK_HTTP_LISTENERS = 16,       /* a host name may have several addresses */
-  MK_HTTP_PEER = 64,            /* bytes of an address as text */
-  MK_HTTP_AHEAD = 64 << 10,     /* bytes that a client may send while it waits for a reply */
+  MK_HTTP_LISTENERS = 16,   /* a host name may have several addresses */
+  MK_HTTP_PEER = 64,        /* bytes of an address as text */
+  MK_HTTP_AHEAD = 64 << 10, /* bytes that a client may send while it waits for a reply */
   MK_HTTP_LINGER_SECONDS = 2,
 };
 
@@ -31,12 +31,12 @@ typedef struct mk_http_connection {
   struct event *deadline;  /* of the state it is in */
   struct event *look;      /* made active: mk_http_look comes from the loop, where the connection may be freed */
   mk_http_state state;
-  bool over;               /* there were too many connections when it came */
-  bool cut;                /* its client is taken for gone */
-  bool page;               /* evhttp has written something of its own */
-  bool head_over;          /* of the request that arrives */
-  size_t taken, last_taken; /* bytes of the request that evhttp has taken; at the last time */
-  mk_http_call *call;      /* whose reply has not ended */
+  bool over;                   /* there were too many connections when it came */
+  bool cut;                    /* its client is taken for gone */
+  bool page;                   /* evhttp has written something of its own */
+  bool head_over;              /* of the request that arrives */
+  size_t taken, last_taken;    /* bytes of the request that evhttp has taken; at the last time */
+  mk_http_call *call;          /* whose reply has not ended */
   struct evhttp_request *torn; /* whose reply is to be cut off when it is sent so far */
   char peer[MK_HTTP_PEER];
 } mk_http_connection;
@@ -75,7 +75,7 @@ struct mk_http {
   size_t linger_count;
   mk_http_connection **by_fd;
   size_t by_fd_count;
-  mk_http_counters counters;
+  _Atomic uint64_t connection_count, accepted, refused;
 };
 
 /* The server whose loop this thread is in: evhttp keeps the only pointer of a listener's callbacks for itself. */

@@ -1,7 +1,7 @@
 /* See http.h. Is this libevent new enough? Its number does not tell: Debian's 2.1.12-stable-8+deb12u1 says the same as
- * the one before it, which takes a request that has both a length and chunks, so that a proxy and a server can be made to
- * see different requests. Such a request is sent to an evhttp of this library, through a socket that only this process
- * knows. */
+ * the one before it, which takes a request that has both a length and chunks, so that a proxy and a server can be made
+ * to see different requests. Such a request is sent to an evhttp of this library, through a socket that only this
+ * process knows. */
 #include <errno.h>
 #include <stddef.h>
 #include <string.h>
@@ -86,10 +86,11 @@ mk_status mk_http_probe(void) {
     return mk_error(MK_ERR_RUNTIME, "Cannot try libevent's HTTP: %s", strerror(errno));
   }
   if (strncmp(reply, "HTTP/1.1 400 ", 13) != 0) {
-    return mk_error(MK_ERR_RUNTIME,
-                    "libevent %s takes a request with a length and chunks, which lets requests be smuggled past a proxy: "
-                    "install 2.1.12-stable-8+deb12u1 or newer",
-                    event_get_version());
+    return mk_error(
+        MK_ERR_RUNTIME,
+        "libevent %s takes a request with a length and chunks, which lets requests be smuggled past a proxy: "
+        "install 2.1.12-stable-8+deb12u1 or newer",
+        event_get_version());
   }
   passed = true;
   return MK_OK;

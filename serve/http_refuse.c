@@ -79,7 +79,7 @@ void mk_http_linger_no_more(mk_http *http) {
 
 void mk_http_refuse(mk_http_connection *c, int status, const char *code, const char *message) {
   mk_http *http = c->http;
-  http->counters.refused++;
+  http->refused++;
   mk_serve_error error;
   mk_serve_fail(&error, status, NULL, code, "%s", message);
   mk_bytes body = {0};

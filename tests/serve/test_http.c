@@ -1,4 +1,4 @@
-/* HTTP as clients speak it: methods, bodies, streams, connections that go on, and what is refused before it is a call. */
+/* HTTP as clients speak it: methods, bodies, streams, connections that go on; what is refused before it is a call. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,4 +106,152 @@ Test(http, malformed, .init = begin, .fini = end) {
   expect_error("POST /a HTTP/1.1\r\nHost: a\r\nExpect: wonders\r\nContent-Length: 1\r\n\r\n", 417);
   expect_error("POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 413);
   cr_assert_eq(atomic_load(&server.calls), 0);
+}
+
+Test(http, paths, .init = begin, .fini = end) {
+  static const char *const paths[] = {
+      "/../../etc/passwd", "/a/../v1/models", "//evil/v1/models", "/%2e%2e/a", "/v1%2fmodels", "/a%00b", "/a;b", "/A"};
+  for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+    char request[128], last[128];
+    snprintf(request, sizeof request, "GET %s?q=/z HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", paths[i]);
+    snprintf(last, sizeof last, "\r\n\r\nGET %s 127.0.0.1 0 -", paths[i]);
+    expect(request, "HTTP/1.1 200 OK\r\n", last);
+  }
+  expect("GET http://a:80/v1/models?x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "HTTP/1.1 200 OK\r\n",
+         "GET /v1/models 127.0.0.1 0 -");
+  expect("GET http://a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "HTTP/1.1 200 OK\r\n", "GET / 127.0.0.1 0 -");
+}
+
+Test(http, goes_on, .init = begin, .fini = end) {
+  const int fd = mk_test_connect(&server);
+  for (int i = 0; i < 100; i++) {
+    mk_test_say(fd, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nping");
+    char *text = mk_test_hear(fd, "ping");
+    lacks(text, "Connection: close");
+    free(text);
+  }
+  mk_http_counters counters;
+  mk_http_count(server.http, &counters);
+  cr_assert_eq(counters.accepted, 1u);
+  mk_test_say(fd, "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  char *text = mk_test_hear(fd, NULL);
+  has(text, "\r\nConnection: close\r\n");
+  free(text);
+  close(fd);
+}
+
+/* Requests that come before the one before them is answered: in order, whatever kind they are. */
+Test(http, pipelining, .init = begin, .fini = end) {
+  const int fd = mk_test_connect(&server);
+  mk_test_say(fd,
+              "GET /stream HTTP/1.1\r\nHost: a\r\n\r\n"
+              "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nsecond"
+              "GET /wait HTTP/1.1\r\nHost: a\r\n\r\n");
+  free(mk_test_hear(fd, "one\n"));
+  mk_test_say(fd, "GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  mk_test_until(&server.calls, 1);
+  mk_test_release(&server);
+  free(mk_test_hear(fd, "0\r\n\r\n"));
+  free(mk_test_hear(fd, "second"));
+  mk_test_until(&server.calls, 3);
+  mk_test_say(fd, "GET /never HTTP/1.1\r\nHost: a\r\n\r\n"); /* while a call has no reply byte yet */
+  usleep(20000);
+  mk_test_release(&server);
+  free(mk_test_hear(fd, "waited"));
+  char *text = mk_test_hear(fd, NULL);
+  has(text, "GET /last 127.0.0.1 0 -");
+  lacks(text, "never");
+  free(text);
+  close(fd);
+  cr_assert_eq(atomic_load(&server.calls), 4);
+  cr_assert_eq(atomic_load(&server.gone), 0);
+}
+
+Test(http, chunked_upload, .init = begin, .fini = end) {
+  expect(
+      "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+      "3\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n",
+      "HTTP/1.1 200 OK\r\n", "\r\n\r\nabc0123456789");
+  const int fd = mk_test_connect(&server); /* in pieces that cut through sizes and ends */
+  mk_test_say(fd, "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: CHUNKED\r\nConnection: close\r\n\r\n");
+  for (const char *at = "1\r\nx\r\n2\r\nyz\r\n0\r\nX-Trailer: 1\r\n\r\n"; *at != '\0'; at++) {
+    mk_test_write(fd, at, 1);
+    usleep(1000);
+  }
+  char *text = mk_test_hear(fd, NULL);
+  cr_assert_str_eq(strstr(text, "\r\n\r\n"), "\r\n\r\nxyz", "%s", text);
+  free(text);
+  close(fd);
+}
+
+Test(http, expect_continue, .init = begin, .fini = end) {
+  const int fd = mk_test_connect(&server);
+  mk_test_say(fd, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
+  char *text = mk_test_hear(fd, "\r\n\r\n");
+  cr_assert_str_eq(text, "HTTP/1.1 100 Continue\r\n\r\n");
+  free(text);
+  mk_test_say(fd, "hello");
+  text = mk_test_hear(fd, "hello");
+  cr_assert_eq(strncmp(text, "HTTP/1.1 200 OK\r\n", 17), 0);
+  free(text);
+  close(fd);
+  expect_error("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1048577\r\nExpect: 100-continue\r\n\r\n", 413);
+}
+
+/* What a client may send, to the byte, and not a byte more; also far more, in one go, and the answer can be read. */
+Test(http, large_bodies, .init = begin, .fini = end) {
+  const size_t most = server.options.most_body;
+  char *body = malloc(4 * most), head[128];
+  memset(body, 'x', 4 * most);
+  for (int chunked = 0; chunked < 2; chunked++) {
+    for (int i = 0; i < 3; i++) {
+      const size_t size = i == 0 ? most : i == 1 ? most + 1 : 4 * most;
+      const int fd = mk_test_connect(&server);
+      const int length =
+          chunked ? snprintf(head, sizeof head, "POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n%zx\r\n", size)
+                  : snprintf(head, sizeof head, "POST /a HTTP/1.1\r\nContent-Length: %zu\r\n\r\n", size);
+      mk_test_write(fd, head, (size_t)length);
+      cr_assert(mk_test_write(fd, body, size));
+      mk_test_say(fd, chunked ? "\r\n0\r\n\r\n" : "");
+      char *text = mk_test_hear(fd, i == 0 ? "POST /a 127.0.0.1 1048576 -" : NULL);
+      cr_assert_eq(strncmp(text, i == 0 ? "HTTP/1.1 200 " : "HTTP/1.1 413 ", 13), 0, "%s", text);
+      cr_assert(i == 0 || strstr(text, "1048576 bytes") != NULL);
+      free(text);
+      close(fd);
+    }
+  }
+  free(body);
+}
+
+Test(http, large_heads, .init = begin, .fini = end) {
+  const size_t most = server.options.most_head;
+  char *request = malloc(8 * most), *long_text = malloc(8 * most);
+  memset(long_text, 'y', 8 * most);
+  static const char *const heads[] = {"GET /%.*s HTTP/1.1\r\n\r\n", "GET /a HTTP/1.1\r\nX-Long: %.*s\r\n\r\n", "%.*s"};
+  for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+    for (size_t times = 1; times < 8; times += 3) {
+      snprintf(request, 8 * most, heads[i], (int)(times * most + 1), long_text);
+      expect_error(request, 431);
+    }
+  }
+  snprintf(request, 8 * most, "GET /a HTTP/1.1\r\nConnection: close\r\nX-Long: %.*s\r\n\r\n", (int)(most - 100),
+           long_text);
+  expect(request, "HTTP/1.1 200 OK\r\n", "GET /a 127.0.0.1 0 -");
+  size_t length = (size_t)snprintf(request, 64, "GET /a HTTP/1.1\r\n");
+  for (int i = 0; length < 2 * most; i++) {
+    length += (size_t)snprintf(request + length, 64, "X-%d: 1\r\n", i);
+  }
+  snprintf(request + length, 8, "\r\n");
+  expect_error(request, 431);
+  free(request);
+  free(long_text);
+}
+
+Test(http, cut_off, .init = begin, .fini = end) {
+  char *text = mk_test_ask(&server, "GET /torn HTTP/1.1\r\nHost: a\r\n\r\n");
+  has(text, "4\r\nhalf\r\n");
+  lacks(text, "0\r\n\r\n");
+  free(text);
+  mk_test_connections(&server, 0);
+  cr_assert_eq(atomic_load(&server.gone), 0);
 }

@@ -1,8 +1,9 @@
 /* A server over serve/http.h in a thread of its own, and a client of raw bytes.
  *
- * The server answers by path: "/echo" with the body; "/wait" not before mk_test_release; "/stream" in three pieces, the
- * second after mk_test_release; "/flood" with pieces for as long as the client is there; "/torn" with a piece, and is cut
- * off; "/late" as "/wait", and is told only then that the client has gone; all else with "METHOD PATH PEER BYTES X-TEST". */
+ * The server answers by path: "/echo" with the body; "/wait" after mk_test_release, "/late" too, also when its client
+ * has gone; "/stream" in three pieces, of which two come after mk_test_release; "/flood" with 4 MiB, and as much at
+ * each mk_test_release, for as long as the client is there; "/torn" with a piece, and is cut off; "/none" with 204; all
+ * else with "METHOD PATH PEER BYTES X-TEST". */
 #ifndef MK_TEST_HTTP_H
 #define MK_TEST_HTTP_H
 
