@@ -1,12 +1,16 @@
-# mk_page.c: the page of `mkvm trace -o out.html` as C arrays.
-set(MK_PAGE ${PROJECT_SOURCE_DIR}/tools/profiler/page)
-# In the order in which the page runs them.
-set(MK_PAGE_SCRIPTS ${MK_PAGE}/data.js ${MK_PAGE}/view.js ${MK_PAGE}/raster.js ${MK_PAGE}/chart.js ${MK_PAGE}/panel.js
-                    ${MK_PAGE}/input.js ${MK_PAGE}/main.js)
-string(REPLACE ";" "," MK_PAGE_SCRIPT_LIST "${MK_PAGE_SCRIPTS}")
-add_custom_command(
-  OUTPUT ${PROJECT_BINARY_DIR}/mk_page.c
-  COMMAND ${CMAKE_COMMAND} -DPAGE=${MK_PAGE}/page.html -DSTYLE=${MK_PAGE}/page.css -DSCRIPTS=${MK_PAGE_SCRIPT_LIST}
-          -DOUTPUT=${PROJECT_BINARY_DIR}/mk_page.c -P ${PROJECT_SOURCE_DIR}/cmake/embed_page.cmake
-  DEPENDS ${MK_PAGE}/page.html ${MK_PAGE}/page.css ${MK_PAGE_SCRIPTS} ${PROJECT_SOURCE_DIR}/cmake/embed_page.cmake
-  VERBATIM)
+# Pages as C arrays (embed_page.cmake). mk_embed_page(NAME FOLDER SCRIPT...) makes NAME.c of FOLDER/page.html, page.css and the scripts, in
+# the order in which the page runs them.
+function(mk_embed_page name folder)
+  list(TRANSFORM ARGN PREPEND ${folder}/ OUTPUT_VARIABLE scripts)
+  string(REPLACE ";" "," script_list "${scripts}")
+  add_custom_command(
+    OUTPUT ${PROJECT_BINARY_DIR}/${name}.c
+    COMMAND ${CMAKE_COMMAND} -DNAME=${name} -DPAGE=${folder}/page.html -DSTYLE=${folder}/page.css -DSCRIPTS=${script_list}
+            -DOUTPUT=${PROJECT_BINARY_DIR}/${name}.c -P ${PROJECT_SOURCE_DIR}/cmake/embed_page.cmake
+    DEPENDS ${folder}/page.html ${folder}/page.css ${scripts} ${PROJECT_SOURCE_DIR}/cmake/embed_page.cmake
+    VERBATIM)
+endfunction()
+
+# Of `mkvm trace -o out.html`, and of `mkvm serve` at /.
+mk_embed_page(mk_page ${PROJECT_SOURCE_DIR}/tools/profiler/page data.js view.js raster.js chart.js panel.js input.js main.js)
+mk_embed_page(mk_serve_page ${PROJECT_SOURCE_DIR}/serve/page page.js)

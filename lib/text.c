@@ -88,6 +88,27 @@ mkvm_status mkvm_detokenize(const mkvm_engine *e, const uint32_t *tokens, size_t
   return MKVM_OK;
 }
 
+mkvm_status mkvm_token_bytes(const mkvm_engine *e, uint32_t token, char *bytes, size_t size, size_t *length,
+                             int *special) {
+  mk_bytes own = {0};
+  bool is_special;
+  if (e == NULL || length == NULL || (bytes == NULL && size != 0)) {
+    return mkvm_status_of(mk_error(MK_ERR_USAGE, "mkvm_token_bytes: the engine or a place is missing"));
+  }
+  mk_status status = mk_tokenizer_bytes(e->tokenizer, token, &own, &is_special);
+  if (status == MK_OK) {
+    if (size != 0 && own.length != 0) {
+      memcpy(bytes, own.bytes, own.length < size ? own.length : size);
+    }
+    *length = own.length;
+    if (special != NULL) {
+      *special = is_special;
+    }
+  }
+  mk_free(own.bytes);
+  return mkvm_status_of(status);
+}
+
 static mk_status add_turns(json_t *messages, const mkvm_turn *turns, size_t count) {
   for (size_t i = 0; i < count; i++) {
     if (turns[i].role == NULL) {

@@ -9,11 +9,15 @@
 static const uint64_t time_bounds[MK_BUCKETS - 1] = {
     NS(0.00025), NS(0.0005), NS(0.001), NS(0.0025), NS(0.005), NS(0.01), NS(0.025), NS(0.05), NS(0.1), NS(0.25),
     NS(0.5), NS(1), NS(2.5), NS(5), NS(10), NS(30), NS(60), NS(120), NS(300)};
+static const uint64_t write_bounds[MK_BUCKETS - 1] = {
+    NS(5e-6),   NS(10e-6),  NS(20e-6),  NS(30e-6),  NS(40e-6),  NS(50e-6),  NS(75e-6),  NS(100e-6), NS(150e-6), NS(250e-6),
+    NS(500e-6), NS(0.001), NS(0.0025), NS(0.005), NS(0.01), NS(0.025), NS(0.1), NS(0.25), NS(1)};
 static const uint64_t token_bounds[MK_BUCKETS - 1] = {1,   2,    4,    8,    16,   32,    64,    128,   256,   512,
                                                       1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144};
 
 typedef struct metric {
   const char *name, *help;
+  bool own; /* no name of vLLM's */
 } metric;
 
 static const metric gauges[MK_GAUGES] = {
@@ -41,6 +45,8 @@ static const metric histograms[MK_HISTOGRAMS] = {
     [MK_REQUEST_TIME] = {"e2e_request_latency_seconds", "Time from a request's arrival to its end."},
     [MK_QUEUE_TIME] = {"request_queue_time_seconds", "Time that a request waited for its turn."},
     [MK_PREFILL_TIME] = {"request_prefill_time_seconds", "Time from a request's turn to its first token."},
+    [MK_TOKEN_WRITE] = {"token_write_seconds", "Time from the engine's telling of a streamed token to its socket.",
+                        true},
     [MK_DECODE_TIME] = {"request_decode_time_seconds", "Time from a request's first token to its last."},
     [MK_REQUEST_PROMPT_TOKENS] = {"request_prompt_tokens", "Tokens of a request's prompt."},
     [MK_REQUEST_GENERATION_TOKENS] = {"request_generation_tokens", "Tokens that a request generated."},
@@ -48,7 +54,9 @@ static const metric histograms[MK_HISTOGRAMS] = {
 };
 
 static bool is_time(mk_histogram h) { return h <= MK_DECODE_TIME; }
-static const uint64_t *bounds_of(mk_histogram h) { return is_time(h) ? time_bounds : token_bounds; }
+static const uint64_t *bounds_of(mk_histogram h) {
+  return h == MK_TOKEN_WRITE ? write_bounds : is_time(h) ? time_bounds : token_bounds;
+}
 
 void mk_metrics_set(mk_metrics *metrics, mk_gauge gauge, double value) {
   atomic_store_explicit(&metrics->gauges[gauge], value, memory_order_relaxed);
@@ -68,10 +76,13 @@ void mk_metrics_observe(mk_metrics *metrics, mk_histogram histogram, uint64_t va
   atomic_fetch_add_explicit(&metrics->histograms[histogram].sum, value, memory_order_relaxed);
 }
 
+static const char *prefix_of(const metric *m) { return m->own ? "mkvm:" : "vllm:"; }
+
 static void put_head(mk_json_writer *w, const metric *m, const char *type) {
-  static const char *const parts[] = {"# HELP vllm:", " ", "\n# TYPE vllm:", " ", "\n"};
-  const char *const words[] = {m->name, m->help, m->name, type, ""};
-  for (size_t i = 0; i < 5; i++) {
+  const char *const prefix = prefix_of(m);
+  const char *const parts[] = {"# HELP ", prefix, " ", "\n# TYPE ", prefix, " ", "\n"};
+  const char *const words[] = {"", m->name, m->help, "", m->name, type, ""};
+  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
     mk_put(w, parts[i]);
     mk_put(w, words[i]);
   }
@@ -80,7 +91,7 @@ static void put_head(mk_json_writer *w, const metric *m, const char *type) {
 /* Up to where another label or the closing brace follows. In a label's value backslash, quote and end of line are
  * escaped, and nothing else is. */
 static void put_name(mk_json_writer *w, const metric *m, const char *suffix, const char *model) {
-  mk_put(w, "vllm:");
+  mk_put(w, prefix_of(m));
   mk_put(w, m->name);
   mk_put(w, suffix);
   mk_put(w, "{model_name=\"");
@@ -111,7 +122,7 @@ static void put_histogram(mk_json_writer *w, const mk_metrics *metrics, mk_histo
     if (i == MK_BUCKETS - 1) {
       mk_put(w, "+Inf");
     } else if (is_time(h)) {
-      mk_put_nanoseconds(w, time_bounds[i]);
+      mk_put_nanoseconds(w, bounds_of(h)[i]);
     } else {
       mk_put_uint(w, token_bounds[i]);
       mk_put(w, ".0");

@@ -1,4 +1,4 @@
-/* What /metrics shows: counters, gauges and histograms under vLLM's names, in Prometheus' text format.
+/* What /metrics shows: counters, gauges and histograms under vLLM's names, in Prometheus' text format; and one of our own.
  *
  * A mk_metrics is plain memory of its owner, zeroed to begin with. Any thread may count and any may write the text, at
  * the same time: every value is one atomic word, added to without order. A reader sees each value as it was at some
@@ -33,6 +33,7 @@ typedef enum mk_histogram {
   MK_REQUEST_TIME,
   MK_QUEUE_TIME,
   MK_PREFILL_TIME,
+  MK_TOKEN_WRITE, /* from the engine's telling of a token to the return of write() on its socket */
   MK_DECODE_TIME,
   MK_REQUEST_PROMPT_TOKENS, /* numbers of tokens */
   MK_REQUEST_GENERATION_TOKENS,

@@ -14,7 +14,7 @@
 #ifndef MK_TOKENIZER_H
 #define MK_TOKENIZER_H
 
-#include "vm/status.h"
+#include "text/bytes.h"
 
 typedef struct mk_tokenizer mk_tokenizer;
 typedef struct mk_decoder mk_decoder;
@@ -52,5 +52,9 @@ void mk_decoder_free(mk_decoder *decoder);
 /* *text is NUL-terminated, valid until the next call on this decoder; *length bytes, possibly 0. */
 mk_status mk_decoder_push(mk_decoder *decoder, uint32_t id, const char **text, size_t *length);
 mk_status mk_decoder_finish(mk_decoder *decoder, const char **text, size_t *length);
+
+/* The bytes that one token stands for in the midst of a text, appended to *out: perhaps part of a character. *special:
+ * the decoder shows nothing of it, and they are its name. An id without a token has none. */
+mk_status mk_tokenizer_bytes(const mk_tokenizer *tokenizer, uint32_t id, mk_bytes *out, bool *special);
 
 #endif

@@ -200,3 +200,47 @@ mk_status mk_decoder_finish(mk_decoder *decoder, const char **text, size_t *leng
   }
   return give(decoder, text, length);
 }
+
+/* Steps that know of the tokens before it take it for one with some. */
+static mk_status bytes_through(const mk_steps *steps, const uint8_t *text, size_t size, mk_bytes *from, mk_bytes *to) {
+  MK_TRY(mk_bytes_append(from, text, size));
+  for (size_t at = 0; at < steps->count; at++) {
+    const mk_step *step = &steps->list[at];
+    step_state state = {.seen = 1, .text = *to};
+    uint8_t byte;
+    mk_status status = MK_OK;
+    state.text.length = 0;
+    if (step->kind == MK_STEP_REPLACE) {
+      status = mk_step_replace(step, from->bytes, from->length, &state.text);
+    } else if (step->kind == MK_STEP_METASPACE) {
+      status = metaspace(step, &state, from->bytes, from->length);
+    } else if (step->kind == MK_STEP_BYTE_FALLBACK && byte_piece(from->bytes, from->length, &byte)) {
+      status = mk_bytes_append(&state.text, &byte, 1);
+    } else if (step->kind == MK_STEP_BYTE_LEVEL) {
+      status = append_bytes(&state.text, from->bytes, from->length);
+    } else {
+      continue;
+    }
+    *to = *from;
+    *from = state.text;
+    MK_TRY(status);
+  }
+  return MK_OK;
+}
+
+mk_status mk_tokenizer_bytes(const mk_tokenizer *t, uint32_t id, mk_bytes *out, bool *special) {
+  mk_bytes from = {0}, to = {0};
+  *special = id < t->count && t->pieces[id].hidden;
+  if (id >= t->count || !t->pieces[id].present) {
+    return MK_OK;
+  }
+  const mk_piece *p = &t->pieces[id];
+  if (*special) {
+    return mk_bytes_append(out, t->arena + p->text, p->length);
+  }
+  mk_status status = bytes_through(&t->decoder, t->arena + p->shown, p->shown_length, &from, &to);
+  status = status == MK_OK ? mk_bytes_append(out, from.bytes, from.length) : status;
+  mk_free(from.bytes);
+  mk_free(to.bytes);
+  return status;
+}

@@ -11,6 +11,7 @@
 #include "vm/status.h"
 
 mk_status mk_command_run(int argc, char **argv);
+mk_status mk_command_serve(int argc, char **argv);
 mk_status mk_command_bench(int argc, char **argv);
 mk_status mk_command_trace(int argc, char **argv);
 mk_status mk_command_compile(int argc, char **argv);

@@ -32,20 +32,27 @@ static void clear_line(void) {
   }
 }
 
-/* At most ten times a second. done == 0 begins. */
-static void show_progress(void *user, uint64_t done, uint64_t total) {
+/* At most ten times a second. */
+void mk_show_loading(uint64_t done, uint64_t total) {
   static double start, shown;
-  (void)user;
   double now = mk_seconds();
-  if (done == 0) {
+  if (done == 0 || start == 0) {
     start = now;
   }
-  if (isatty(STDERR_FILENO) && done != 0 && done < total && now - shown >= 0.1) {
+  if (isatty(STDERR_FILENO) && done != 0 && done < total && now > start && now - shown >= 0.1) {
     double rate = gigabytes(done) / (now - start);
     fprintf(stderr, "%sloading weights: %.2f of %.2f GB, %.2f GB/s", kClear, gigabytes(done), gigabytes(total), rate);
     (void)fflush(stderr);
     shown = now;
+  } else if (done == total && shown != 0) {
+    clear_line();
+    shown = 0;
   }
+}
+
+static void show_progress(void *user, uint64_t done, uint64_t total) {
+  (void)user;
+  mk_show_loading(done, total);
 }
 
 /* Some commands open a model twice; what is to be said of it is said once. */

@@ -9,6 +9,9 @@
  * terminal; what is to be noted of the directory (models/directory.h) and trouble with the packed copy always. Interrupts are caught from here on, and mk_interrupted ends the opening. */
 mk_status mk_open_engine(const char *model, const mk_engine_options *options, mk_engine **out);
 
+/* How far loading is, where standard error is a terminal; done == total takes the line away. */
+void mk_show_loading(uint64_t done, uint64_t total);
+
 /* A prompt_progress of the engine: a line on standard error, where that is a terminal, while a prompt takes long. mk_clear_prompt takes the
  * line away, before anything else is shown and when a generation has ended. */
 void mk_show_prompt(void *user, uint64_t done, uint64_t total);

@@ -14,6 +14,7 @@ static const struct {
   mk_status (*run)(int argc, char **argv);
 } commands[] = {
     {"Generate and measure", "run", "generate from a prompt", mk_command_run},
+    {NULL, "serve", "answer over HTTP as OpenAI's API does", mk_command_serve},
     {NULL, "bench", "measure tokens per second, and the share of the read bandwidth reached", mk_command_bench},
     {NULL, "trace", "show what every SM did, from a file of run's or bench's --trace", mk_command_trace},
     {"Programs (.mkp files)", "compile", "turn a model's configuration into a program", mk_command_compile},
