@@ -86,7 +86,7 @@ const char *mk_http_peer(const mk_http_call *call);
 
 /* `gone` is called once, when the client goes away before the end of its reply, or is taken for gone; also while
  * nothing has been replied. It comes from the loop, not from within a function of this header but mk_http_close, and
- * may end the call. The reply that is owed goes nowhere. A client that closes only its sending half is taken for gone. */
+ * may end the call. The reply that is owed goes nowhere. Who closes only its sending half is taken for gone. */
 void mk_http_watch(mk_http_call *call, void (*gone)(void *user, mk_http_call *call), void *user);
 
 /* Of the reply; before mk_http_reply or mk_http_begin. MK_ERR_USAGE: a line break in it. */

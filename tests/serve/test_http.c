@@ -1,5 +1,7 @@
 /* HTTP as clients speak it: methods, bodies, streams, connections that go on; what is refused before it is a call. */
 #include <criterion/criterion.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,4 +256,40 @@ Test(http, cut_off, .init = begin, .fini = end) {
   free(text);
   mk_test_connections(&server, 0);
   cr_assert_eq(atomic_load(&server.gone), 0);
+}
+
+Test(http, at_once, .init = begin, .fini = end) {
+  const int fd = mk_test_connect(&server);
+  atomic_store(&server.client, fd);
+  mk_test_say(fd, "GET /now HTTP/1.1\r\nHost: a\r\n\r\n");
+  mk_test_until(&server.calls, 1);
+  mk_test_say(fd, "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  mk_test_connections(&server, 0);
+  char *text = mk_test_hear(fd, NULL);
+  cr_assert_eq(strncmp(text, "0\r\n\r\nHTTP/1.1 200 OK\r\n", 22), 0, "%s", text);
+  free(text);
+  close(fd);
+}
+
+/* No connection waits for the acknowledgment of the bytes before. */
+Test(http, no_delay, .init = begin, .fini = end) {
+  const int fd = mk_test_connect(&server);
+  mk_test_say(fd, "GET /wait HTTP/1.1\r\nHost: a\r\n\r\n");
+  mk_test_until(&server.calls, 1);
+  struct sockaddr_in mine, peer;
+  socklen_t size = sizeof mine;
+  cr_assert_eq(getsockname(fd, (struct sockaddr *)&mine, &size), 0);
+  int found = 0;
+  for (int other = 0; other < 256; other++) { /* the other end is in this process */
+    int on = 0;
+    socklen_t peer_size = sizeof peer, on_size = sizeof on;
+    if (getpeername(other, (struct sockaddr *)&peer, &peer_size) == 0 && peer.sin_family == AF_INET &&
+        peer.sin_port == mine.sin_port) {
+      cr_assert_eq(getsockopt(other, IPPROTO_TCP, TCP_NODELAY, &on, &on_size), 0);
+      cr_assert(on);
+      found++;
+    }
+  }
+  cr_assert_eq(found, 1);
+  close(fd);
 }

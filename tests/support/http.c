@@ -62,6 +62,18 @@ static void describe(mk_http_call *call) {
   mk_http_reply(call, 200, "text/plain", text, (size_t)written);
 }
 
+/* Does a piece reach the socket before mk_http_send returns? The loop has no turn in between. */
+static void answer_now(const mk_test_server *s, mk_http_call *call) {
+  mk_http_begin(call, 200, "text/event-stream");
+  for (int i = 0; i < 3; i++) {
+    mk_http_send(call, "now!", 4);
+    char *text = mk_test_hear(atomic_load(&s->client), "4\r\nnow!\r\n");
+    cr_assert_not_null(strstr(text, "now!"));
+    free(text);
+  }
+  mk_http_end(call, true);
+}
+
 static void on_call(void *user, mk_http_call *call) {
   mk_test_server *s = user;
   const char *path = mk_http_path(call);
@@ -84,6 +96,8 @@ static void on_call(void *user, mk_http_call *call) {
     mk_http_begin(call, 200, "text/event-stream");
     mk_http_send(call, "half", 4);
     mk_http_end(call, false);
+  } else if (strcmp(path, "/now") == 0) {
+    answer_now(s, call);
   } else if (strcmp(path, "/none") == 0) {
     mk_http_add_header(call, "Access-Control-Allow-Origin", "*");
     mk_http_reply(call, 204, NULL, NULL, 0);

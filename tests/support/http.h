@@ -2,8 +2,9 @@
  *
  * The server answers by path: "/echo" with the body; "/wait" after mk_test_release, "/late" too, also when its client
  * has gone; "/stream" in three pieces, of which two come after mk_test_release; "/flood" with 4 MiB, and as much at
- * each mk_test_release, for as long as the client is there; "/torn" with a piece, and is cut off; "/none" with 204; all
- * else with "METHOD PATH PEER BYTES X-TEST". */
+ * each mk_test_release, for as long as the client is there; "/torn" with a piece, and is cut off; "/none" with 204;
+ * "/now" with pieces, each of which it hears itself, at the socket `client`, before it sends the next; all else with
+ * "METHOD PATH PEER BYTES X-TEST". */
 #ifndef MK_TEST_HTTP_H
 #define MK_TEST_HTTP_H
 
@@ -21,6 +22,7 @@ typedef struct mk_test_server {
   atomic_int calls, gone, released, wakes;
   atomic_bool stop;
   double stop_seconds;
+  atomic_int client;
   mk_http_call *waiting[MK_TEST_CALLS]; /* the loop's thread's */
   size_t waiting_count;
 } mk_test_server;
