@@ -39,9 +39,8 @@ static int on_progress(void *user, uint64_t done, uint64_t total) {
   return atomic_load(&server->stops) != 0;
 }
 
-static mk_status from_libmkvm(mkvm_status status) {
-  return status == MKVM_OK ? MK_OK : mk_error((mk_status)status, "%s", mkvm_message());
-}
+/* The numbers are the same, and so is the place of the message. */
+static mk_status from_libmkvm(mkvm_status status) { return (mk_status)status; }
 
 /* The text of a member that is a string, or an object with "content", as a token is there; NULL: neither. */
 static const char *token_text(const json_t *object, const char *key) {

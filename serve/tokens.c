@@ -18,7 +18,7 @@ static mk_status make(const mkvm_engine *engine, mk_token_table *t) {
       status = mkvm_token_bytes(engine, token, t->bytes + used, length, &length, &special);
     }
     if (status != MKVM_OK) {
-      return mk_error(MK_ERR_RUNTIME, "%s", mkvm_message());
+      return (mk_status)status; /* with libmkvm's message */
     }
     t->starts[token] = (uint32_t)used | (special ? SPECIAL : 0);
     used += length;

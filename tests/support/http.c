@@ -204,15 +204,18 @@ static int connected(int fd, const void *address, socklen_t size) {
   return fd;
 }
 
+int mk_test_dial(uint16_t port) {
+  const struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  return connected(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), &v4, sizeof v4);
+}
+
 int mk_test_connect(const mk_test_server *s) {
   if (s->options.host != NULL && strcmp(s->options.host, "::1") == 0) {
     const struct sockaddr_in6 v6 = {
         .sin6_family = AF_INET6, .sin6_port = htons(mk_http_port(s->http)), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
     return connected(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0), &v6, sizeof v6);
   }
-  const struct sockaddr_in v4 = {
-      .sin_family = AF_INET, .sin_port = htons(mk_http_port(s->http)), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-  return connected(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), &v4, sizeof v4);
+  return mk_test_dial(mk_http_port(s->http));
 }
 
 int mk_test_connect_unix(const char *path) {

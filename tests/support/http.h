@@ -41,6 +41,7 @@ void mk_test_connections(const mk_test_server *server, uint64_t count);
 /* A connection; reads that take half a minute fail. */
 int mk_test_connect(const mk_test_server *server);
 int mk_test_connect_unix(const char *path);
+int mk_test_dial(uint16_t port); /* 127.0.0.1 */
 /* Also to one that has closed; false: it takes no more. */
 bool mk_test_write(int fd, const void *bytes, size_t length);
 bool mk_test_say(int fd, const char *text);
