@@ -21,6 +21,7 @@ struct test_browser {
   pid_t pid;
   int to, from; /* our ends of the pipes */
   char directory[64], session[64], url[512], error[512];
+  bool served; /* the page is a server's, and `url` ends with its / */
   char complaints[MOST_LINES], requests[MOST_LINES];
   char *buffer; /* what came and is not read yet */
   size_t length, capacity;
@@ -158,8 +159,8 @@ static void note_event(test_browser *b, const json_t *message) {
   } else if (strcmp(method, "Network.requestWillBeSent") == 0) {
     const char *url = text_of(json_object_get(p, "request"), "url");
     size_t own = strcspn(b->url, "#");
-    bool fine = url != NULL && ((strncmp(url, b->url, own) == 0 && (url[own] == 0 || url[own] == '#')) ||
-                                strncmp(url, "data:", 5) == 0);
+    bool page = url != NULL && strncmp(url, b->url, own) == 0 && (b->served || url[own] == 0 || url[own] == '#');
+    bool fine = page || (url != NULL && strncmp(url, "data:", 5) == 0);
     if (!fine) {
       add_line(b->requests, "request", url);
     }
@@ -295,11 +296,29 @@ static bool settle(test_browser *b) {
          fail(b, "the page draws no frames");
 }
 
+/* By way of an empty page: a new fragment alone would not load anything. */
+static bool navigate(test_browser *b) {
+  return tell(b, "Page.navigate", json_pack("{ss}", "url", "about:blank")) &&
+         tell(b, "Page.navigate", json_pack("{ss}", "url", b->url));
+}
+
+bool test_browser_visit(test_browser *browser, const char *url) {
+  snprintf(browser->url, sizeof browser->url, "%s", url);
+  browser->served = true;
+  for (double deadline = now() + MOST_SECONDS; navigate(browser) && now() < deadline;) {
+    if (test_browser_true(browser,
+                          "new Promise(done => { const look = () => document.readyState === 'complete' && "
+                          "location.protocol === 'http:' ? done(true) : setTimeout(look, 20); look(); })")) {
+      return settle(browser);
+    }
+  }
+  return fail(browser, "%s is not loaded after %d s; %s", url, MOST_SECONDS, browser->complaints);
+}
+
 bool test_browser_open(test_browser *browser, const char *path) {
   snprintf(browser->url, sizeof browser->url, "file://%s", path);
-  /* By way of an empty page: a new fragment alone would not load anything. */
-  if (!tell(browser, "Page.navigate", json_pack("{ss}", "url", "about:blank")) ||
-      !tell(browser, "Page.navigate", json_pack("{ss}", "url", browser->url))) {
+  browser->served = false;
+  if (!navigate(browser)) {
     return false;
   }
   for (double deadline = now() + MOST_SECONDS; now() < deadline;) {

@@ -21,6 +21,8 @@ const char *test_browser_error(const test_browser *browser);
 
 /* Loads a page and waits until it has drawn. `path` may carry a fragment; it is absolute. */
 bool test_browser_open(test_browser *browser, const char *path);
+/* The same of a server's page, once it is loaded; it may ask its own server for more. */
+bool test_browser_visit(test_browser *browser, const char *url);
 
 /* The value of a script's expression, promises awaited. */
 json_t *test_browser_value(test_browser *browser, const char *expression);
@@ -45,7 +47,7 @@ bool test_browser_resize(test_browser *browser, int width, int height, double sc
 bool test_browser_picture(test_browser *browser, const char *path);
 
 /* What went wrong or out since the start: errors and warnings of the console, exceptions, dialogs; requests for anything but the page's
- * own file. Each a line. */
+ * own file or server. Each a line. */
 const char *test_browser_complaints(const test_browser *browser);
 const char *test_browser_requests(const test_browser *browser);
 
