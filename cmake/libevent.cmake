@@ -15,6 +15,7 @@ if(MK_DPKG AND MK_DPKG_QUERY)
         message(FATAL_ERROR "${package} is ${version}, which lets requests be smuggled past a proxy: "
                             "install ${MK_LIBEVENT_DEBIAN} or newer (apt-get update, apt-get install libevent-dev)")
       endif()
+      list(APPEND MK_LIBEVENT_DEPENDS "${package} (>= ${MK_LIBEVENT_DEBIAN})") # cmake/packages.cmake
     endif()
   endforeach()
 endif()

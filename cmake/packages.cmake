@@ -20,6 +20,9 @@ set(CPACK_DEBIAN_MKVM_PACKAGE_SECTION science)
 set(CPACK_COMPONENT_MKVM_DESCRIPTION
     "The command: generates text, compiles, verifies and measures programs. With a small model to try it.")
 
+# Its libevent must not be older; the symbols that it uses would do with any.
+string(REPLACE ";" ", " CPACK_DEBIAN_MKVM_PACKAGE_DEPENDS "${MK_LIBEVENT_DEPENDS}")
+
 # A package of a library is named after its soname: two of them can be installed at once.
 set(CPACK_DEBIAN_LIBMKVM_PACKAGE_NAME libmkvm${PROJECT_VERSION_MAJOR})
 set(CPACK_DEBIAN_LIBMKVM_PACKAGE_SECTION libs)

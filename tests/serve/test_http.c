@@ -52,7 +52,8 @@ static void expect_error(const char *request, int status) {
   free(text);
 }
 
-Test(http, methods, .init = begin, .fini = end) {
+Test(http, methods) {
+  begin();
   expect("GET /a?b=c HTTP/1.1\r\nHost: a\r\nx-TEST: 5\r\nConnection: close\r\n\r\n", "HTTP/1.1 200 OK\r\n",
          "\r\n\r\nGET /a 127.0.0.1 0 5");
   expect("POST /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc", "HTTP/1.1 200 OK\r\n",
@@ -62,17 +63,21 @@ Test(http, methods, .init = begin, .fini = end) {
   expect("OPTIONS /none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "HTTP/1.1 204 No Content\r\n", "\r\n\r\n");
   expect("DELETE /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "HTTP/1.1 200 OK\r\n", "OTHER /a 127.0.0.1 0 -");
   expect("GET /a HTTP/1.0\r\n\r\n", "HTTP/1.0 200 OK\r\n", "\r\n\r\nGET /a 127.0.0.1 0 -");
+  end();
 }
 
-Test(http, head, .init = begin, .fini = end) {
+Test(http, head) {
+  begin();
   char *text = mk_test_ask(&server, "HEAD /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
   has(text, "HTTP/1.1 200 OK\r\n");
   has(text, "\r\nContent-Length: 21\r\n"); /* of "HEAD /a 127.0.0.1 0 -" */
   cr_assert_str_eq(text + strlen(text) - 4, "\r\n\r\n");
   free(text);
+  end();
 }
 
-Test(http, stream, .init = begin, .fini = end) {
+Test(http, stream) {
+  begin();
   const int fd = mk_test_connect(&server);
   for (int i = 0; i < 3; i++) {
     mk_test_say(fd, "GET /stream HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -86,9 +91,11 @@ Test(http, stream, .init = begin, .fini = end) {
     free(rest);
   }
   close(fd);
+  end();
 }
 
-Test(http, malformed, .init = begin, .fini = end) {
+Test(http, malformed) {
+  begin();
   expect_error("nonsense\r\n\r\n", 400);
   expect_error("GET /a HTTP/9.9\r\n\r\n", 400);
   expect_error("GET /a HTTP/1.1\r\nno colon\r\n\r\n", 400);
@@ -108,9 +115,11 @@ Test(http, malformed, .init = begin, .fini = end) {
   expect_error("POST /a HTTP/1.1\r\nHost: a\r\nExpect: wonders\r\nContent-Length: 1\r\n\r\n", 417);
   expect_error("POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 413);
   cr_assert_eq(atomic_load(&server.calls), 0);
+  end();
 }
 
-Test(http, paths, .init = begin, .fini = end) {
+Test(http, paths) {
+  begin();
   static const char *const paths[] = {
       "/../../etc/passwd", "/a/../v1/models", "//evil/v1/models", "/%2e%2e/a", "/v1%2fmodels", "/a%00b", "/a;b", "/A"};
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
@@ -122,9 +131,11 @@ Test(http, paths, .init = begin, .fini = end) {
   expect("GET http://a:80/v1/models?x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "HTTP/1.1 200 OK\r\n",
          "GET /v1/models 127.0.0.1 0 -");
   expect("GET http://a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "HTTP/1.1 200 OK\r\n", "GET / 127.0.0.1 0 -");
+  end();
 }
 
-Test(http, goes_on, .init = begin, .fini = end) {
+Test(http, goes_on) {
+  begin();
   const int fd = mk_test_connect(&server);
   for (int i = 0; i < 100; i++) {
     mk_test_say(fd, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nping");
@@ -140,10 +151,12 @@ Test(http, goes_on, .init = begin, .fini = end) {
   has(text, "\r\nConnection: close\r\n");
   free(text);
   close(fd);
+  end();
 }
 
 /* Requests that come before the one before them is answered: in order, whatever kind they are. */
-Test(http, pipelining, .init = begin, .fini = end) {
+Test(http, pipelining) {
+  begin();
   const int fd = mk_test_connect(&server);
   mk_test_say(fd,
               "GET /stream HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -167,9 +180,11 @@ Test(http, pipelining, .init = begin, .fini = end) {
   close(fd);
   cr_assert_eq(atomic_load(&server.calls), 4);
   cr_assert_eq(atomic_load(&server.gone), 0);
+  end();
 }
 
-Test(http, chunked_upload, .init = begin, .fini = end) {
+Test(http, chunked_upload) {
+  begin();
   expect(
       "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
       "3\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n",
@@ -184,9 +199,11 @@ Test(http, chunked_upload, .init = begin, .fini = end) {
   cr_assert_str_eq(strstr(text, "\r\n\r\n"), "\r\n\r\nxyz", "%s", text);
   free(text);
   close(fd);
+  end();
 }
 
-Test(http, expect_continue, .init = begin, .fini = end) {
+Test(http, expect_continue) {
+  begin();
   const int fd = mk_test_connect(&server);
   mk_test_say(fd, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
   char *text = mk_test_hear(fd, "\r\n\r\n");
@@ -198,10 +215,12 @@ Test(http, expect_continue, .init = begin, .fini = end) {
   free(text);
   close(fd);
   expect_error("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1048577\r\nExpect: 100-continue\r\n\r\n", 413);
+  end();
 }
 
 /* What a client may send, to the byte, and not a byte more; also far more, in one go, and the answer can be read. */
-Test(http, large_bodies, .init = begin, .fini = end) {
+Test(http, large_bodies) {
+  begin();
   const size_t most = server.options.most_body;
   char *body = malloc(4 * most), head[128];
   memset(body, 'x', 4 * most);
@@ -223,9 +242,11 @@ Test(http, large_bodies, .init = begin, .fini = end) {
     }
   }
   free(body);
+  end();
 }
 
-Test(http, large_heads, .init = begin, .fini = end) {
+Test(http, large_heads) {
+  begin();
   const size_t most = server.options.most_head;
   char *request = malloc(8 * most), *long_text = malloc(8 * most);
   memset(long_text, 'y', 8 * most);
@@ -247,18 +268,22 @@ Test(http, large_heads, .init = begin, .fini = end) {
   expect_error(request, 431);
   free(request);
   free(long_text);
+  end();
 }
 
-Test(http, cut_off, .init = begin, .fini = end) {
+Test(http, cut_off) {
+  begin();
   char *text = mk_test_ask(&server, "GET /torn HTTP/1.1\r\nHost: a\r\n\r\n");
   has(text, "4\r\nhalf\r\n");
   lacks(text, "0\r\n\r\n");
   free(text);
   mk_test_connections(&server, 0);
   cr_assert_eq(atomic_load(&server.gone), 0);
+  end();
 }
 
-Test(http, at_once, .init = begin, .fini = end) {
+Test(http, at_once) {
+  begin();
   const int fd = mk_test_connect(&server);
   atomic_store(&server.client, fd);
   mk_test_say(fd, "GET /now HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -269,10 +294,12 @@ Test(http, at_once, .init = begin, .fini = end) {
   cr_assert_eq(strncmp(text, "0\r\n\r\nHTTP/1.1 200 OK\r\n", 22), 0, "%s", text);
   free(text);
   close(fd);
+  end();
 }
 
 /* No connection waits for the acknowledgment of the bytes before. */
-Test(http, no_delay, .init = begin, .fini = end) {
+Test(http, no_delay) {
+  begin();
   const int fd = mk_test_connect(&server);
   mk_test_say(fd, "GET /wait HTTP/1.1\r\nHost: a\r\n\r\n");
   mk_test_until(&server.calls, 1);
@@ -292,4 +319,25 @@ Test(http, no_delay, .init = begin, .fini = end) {
   }
   cr_assert_eq(found, 1);
   close(fd);
+  end();
+}
+
+/* Without chunks a stream ends with its connection; and to HEAD it is a head. */
+Test(http, stream_without_chunks) {
+  begin();
+  static const char *const asks[] = {"GET /stream HTTP/1.0\r\n\r\n",
+                                     "HEAD /stream HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"};
+  for (int i = 0; i < 2; i++) {
+    const int fd = mk_test_connect(&server);
+    mk_test_say(fd, asks[i]);
+    mk_test_until(&server.calls, i + 1);
+    mk_test_release(&server);
+    char *text = mk_test_hear(fd, NULL), *body = strstr(text, "\r\n\r\n");
+    cr_assert_not_null(body);
+    cr_assert_str_eq(body + 4, i == 0 ? "one\ntwo\nthree\n" : "", "%s", text);
+    lacks(text, "chunked");
+    free(text);
+    close(fd);
+  }
+  end();
 }

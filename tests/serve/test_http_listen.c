@@ -138,7 +138,8 @@ static void begin_unix(void) {
   mk_test_server_start(&server);
 }
 
-Test(http_listen, unix_socket, .init = make_folder, .fini = remove_folder) {
+Test(http_listen, unix_socket) {
+  make_folder();
   begin_unix();
   cr_assert_eq(mk_http_port(server.http), 0);
   answers(mk_test_connect_unix(path), "unix");
@@ -149,9 +150,11 @@ Test(http_listen, unix_socket, .init = make_folder, .fini = remove_folder) {
   answers(mk_test_connect_unix(path), "unix"); /* who was refused has not taken it away */
   mk_test_server_stop(&server, 10);
   cr_assert_eq(access(path, F_OK), -1);
+  remove_folder();
 }
 
-Test(http_listen, unix_file, .init = make_folder, .fini = remove_folder) {
+Test(http_listen, unix_file) {
+  make_folder();
   const int stale = socket(AF_UNIX, SOCK_STREAM, 0); /* a socket that nobody answers is replaced */
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
@@ -175,6 +178,7 @@ Test(http_listen, unix_file, .init = make_folder, .fini = remove_folder) {
   refused(MK_ERR_USAGE, "has 199");
   other.options.unix_path = "/no/such/folder/socket";
   refused(MK_ERR_RUNTIME, "/no/such/folder");
+  remove_folder();
 }
 
 /* ---- The end ---- */

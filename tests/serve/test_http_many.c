@@ -121,7 +121,8 @@ static void ask_in_every_way(int i) {
   close(fd);
 }
 
-Test(http_many, nothing_grows, .init = begin, .fini = end) {
+Test(http_many, nothing_grows) {
+  begin();
   for (int i = 0; i < 700; i++) {
     ask_in_every_way(i);
   }
@@ -136,10 +137,12 @@ Test(http_many, nothing_grows, .init = begin, .fini = end) {
     cr_assert_lt(i, 1000);
     usleep(10000);
   }
+  end();
 }
 
 /* Without a descriptor left connections wait, the loop does not spin, and they are served when there is one. */
-Test(http_many, no_descriptors, .init = begin, .fini = end) {
+Test(http_many, no_descriptors) {
+  begin();
   struct rlimit files;
   cr_assert_eq(getrlimit(RLIMIT_NOFILE, &files), 0);
   const int fd = mk_test_connect(&server);
@@ -170,6 +173,7 @@ Test(http_many, no_descriptors, .init = begin, .fini = end) {
   cr_assert_not_null(strstr(text, "GET /a 127.0.0.1 0 -"));
   free(text);
   close(waiting);
+  end();
 }
 
 /* ---- Bytes of any kind ---- */

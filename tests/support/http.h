@@ -21,7 +21,7 @@ typedef struct mk_test_server {
   pthread_t thread;
   atomic_int calls, gone, released, wakes;
   atomic_bool stop;
-  double stop_seconds;
+  _Atomic double stop_seconds;
   atomic_int client;
   mk_http_call *waiting[MK_TEST_CALLS]; /* the loop's thread's */
   size_t waiting_count;
