@@ -181,6 +181,12 @@ void mk_http_stop(mk_http *http, double seconds) {
   LIST_FOREACH(connection, &http->connections, link) { mk_http_look_soon(connection); }
 }
 
+static void free_event(struct event *event) {
+  if (event != NULL) {
+    event_free(event);
+  }
+}
+
 void mk_http_close(mk_http *http) {
   if (http == NULL) {
     return;
@@ -196,12 +202,10 @@ void mk_http_close(mk_http *http) {
     mk_http_listen_no_more(http);
     evhttp_free(http->evhttp);
   }
-  struct event *events[] = {http->woken, http->timer, http->stop_timer, http->accept_again};
-  for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
-    if (events[i] != NULL) {
-      event_free(events[i]);
-    }
-  }
+  free_event(http->woken);
+  free_event(http->timer);
+  free_event(http->stop_timer);
+  free_event(http->accept_again);
   if (http->base != NULL) {
     event_base_free(http->base);
   }

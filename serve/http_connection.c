@@ -109,7 +109,7 @@ static void replace_page(mk_http_connection *c) {
   if (evbuffer_copyout(output, line, sizeof line - 1) < 12) { /* HTTP/1.1 400 */
     return;
   }
-  const int status = atoi(line + 9);
+  const long status = strtol(line + 9, NULL, 10);
   const bool whole_line = evbuffer_search(input, "\n", 1, NULL).pos >= 0;
   const size_t most_head = c->http->options.most_head, held = evbuffer_get_length(input);
   char text[256];
@@ -191,8 +191,8 @@ static void closed(struct evhttp_connection *evhttp, void *connection) {
 static mk_status know_by_fd(mk_http_connection *c) {
   mk_http *http = c->http;
   const size_t before = http->by_fd_count;
-  MK_TRY(mk_grow(&http->by_fd, &http->by_fd_count, (size_t)c->fd + 1, sizeof *http->by_fd));
-  memset(http->by_fd + before, 0, (http->by_fd_count - before) * sizeof *http->by_fd);
+  MK_TRY(mk_grow(&http->by_fd, &http->by_fd_count, (size_t)c->fd + 1, sizeof(void *)));
+  memset(http->by_fd + before, 0, (http->by_fd_count - before) * sizeof(void *));
   http->by_fd[c->fd] = c;
   return MK_OK;
 }
@@ -228,12 +228,11 @@ static void look(evutil_socket_t fd, short what, void *connection) {
   }
   if (c->over) {
     mk_http_refuse(c, 503, "too_many_connections", "The server has as many connections as it may; try again later.");
-  } else if (c->cut || (c->torn != NULL && evbuffer_get_length(bufferevent_get_output(c->bev)) == 0)) {
+  } else if (c->cut || (c->torn != NULL && evbuffer_get_length(bufferevent_get_output(c->bev)) == 0) ||
+             (c->http->stopping && c->state == MK_HTTP_IDLE)) {
     mk_http_drop(c);
   } else if (c->page) {
     replace_page(c);
-  } else if (c->http->stopping && c->state == MK_HTTP_IDLE) {
-    mk_http_drop(c);
   } else if (c->http->stopping && c->state == MK_HTTP_ARRIVING) {
     mk_http_refuse(c, 503, "shutting_down", "The server is about to end.");
   }

@@ -73,7 +73,7 @@ struct mk_http {
   LIST_HEAD(, mk_http_linger) lingers;
   LIST_HEAD(, mk_http_call) calls;
   size_t linger_count;
-  mk_http_connection **by_fd;
+  void **by_fd; /* mk_http_connection */
   size_t by_fd_count;
   _Atomic uint64_t connection_count, accepted, refused;
 };

@@ -72,8 +72,9 @@ static void linger_on(mk_http *http, int fd) {
 }
 
 void mk_http_linger_no_more(mk_http *http) {
-  while (!LIST_EMPTY(&http->lingers)) {
-    end(LIST_FIRST(&http->lingers));
+  for (mk_http_linger *linger = LIST_FIRST(&http->lingers), *next; linger != NULL; linger = next) {
+    next = LIST_NEXT(linger, link);
+    end(linger);
   }
 }
 

@@ -239,7 +239,7 @@ Test(http_listen, stop_in_time) {
 
 static void wake_by_signal(int number) {
   (void)number;
-  mk_http_wake(server.http);
+  mk_http_wake(server.http); /* NOLINT(bugprone-signal-handler,cert-sig30-c): it is made for this */
 }
 
 static void *wake_often(void *user) {
