@@ -396,7 +396,8 @@ void mk_route(mk_server *server, mk_http_call *call) {
   if (status != MK_OK) {
     mk_reply_error(server, call, id, &error);
   }
-  const bool quiet = route != NULL && (route->is & OPEN) != 0; /* asked for every second by whoever watches */
+  /* What is asked for every second by whoever watches. */
+  const bool quiet = route != NULL && ((route->is & OPEN) != 0 || route->answer == metrics);
   if (!quiet && server->exchanges == before) {
     log_reply(&r, peer, status == MK_OK ? 200 : error.http_status, start_ns);
   }

@@ -61,7 +61,7 @@ function addArticle(role) {
   article.append(head, text);
   at("log").append(article);
   at("log").scrollTop = at("log").scrollHeight;
-  return {article, text};
+  return {article, text, news: "", frame: 0};
 }
 
 function addNote(article, text) {
@@ -114,6 +114,16 @@ async function readEvents(response, take) {
   }
 }
 
+// What has come since the last frame is shown at once: a model may be faster than a screen.
+function paint(answer, meter) {
+  answer.frame = 0;
+  const log = at("log"), below = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+  answer.text.append(answer.news);
+  answer.news = "";
+  if (below) log.scrollTop = log.scrollHeight;
+  tell(meter);
+}
+
 function tell(meter) {
   const seconds = (meter.last - meter.first) / 1e3, speed = seconds > 0 ? (meter.tokens - 1) / seconds : 0;
   const waited = meter.first === 0 ? "" : ", the first after " + Math.round(meter.first - meter.start) + " ms";
@@ -129,12 +139,10 @@ function takeEvent(event, answer, meter) {
   if (piece) {
     meter.last = performance.now();
     if (meter.first === 0) meter.first = meter.last;
-    const log = at("log"), below = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-    answer.text.append(piece);
-    if (below) log.scrollTop = log.scrollHeight;
+    answer.news += piece;
   }
   if (choice.finish_reason) meter.reason = choice.finish_reason;
-  tell(meter);
+  if (answer.frame === 0) answer.frame = requestAnimationFrame(() => paint(answer, meter));
 }
 
 async function ask(text, sampling) {
@@ -157,6 +165,8 @@ async function ask(text, sampling) {
     problem = e.name === "AbortError" ? "" : e.message;
     addNote(answer.article, e.name === "AbortError" ? "Stopped." : "Failed: " + e.message);
   }
+  cancelAnimationFrame(answer.frame);
+  paint(answer, meter);
   answer.article.removeAttribute("aria-busy");
   if (chat && answer.text.textContent !== "") said.push({role: "user", content: text}, {role: "assistant", content: answer.text.textContent});
   return problem;

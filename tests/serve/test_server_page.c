@@ -80,7 +80,7 @@ Test(server_page, stopping_and_mistakes) {
   COMES("document.getElementById('problem').textContent === 'Temperature: a number from 0 to 2'");
   HOLDS("document.activeElement.id === 'temperature' && document.querySelectorAll('#log article').length === 0");
   WORKS(test_browser_true(f.browser,
-                          "document.getElementById('temperature').value = '1', "
+                          "document.getElementById('temperature').value = '0', "
                           "document.getElementById('say').focus(), true"));
   WORKS(test_browser_key(f.browser, "Enter"));
   COMES(
