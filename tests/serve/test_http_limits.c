@@ -183,13 +183,21 @@ Test(http_limits, flood_in_a_stream) {
   mk_test_say(fd, "GET /stream HTTP/1.1\r\nHost: a\r\n\r\n");
   free(mk_test_hear(fd, "one\n"));
   static const char request[] = "GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
-  const size_t length = sizeof request - 1;
+  static char many[1000 * (sizeof request - 1)];
+  for (size_t i = 0; i < sizeof many; i++) {
+    many[i] = request[i % (sizeof request - 1)];
+  }
   size_t sent = 0;
   for (int still = 0; still < 20 && sent < (size_t)32 << 20;) { /* until nothing is taken any more */
-    const ssize_t now = send(fd, request + sent % length, length - sent % length, MSG_DONTWAIT | MSG_NOSIGNAL);
-    sent += now > 0 ? (size_t)now : 0;
-    still = now > 0 ? 0 : still + 1;
-    usleep(now > 0 ? 0 : 2000);
+    const size_t at = sent % sizeof many;
+    const ssize_t now = send(fd, many + at, sizeof many - at, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (now > 0) {
+      sent += (size_t)now;
+      still = 0;
+    } else {
+      still++;
+      usleep(2000);
+    }
   }
   cr_assert_gt(sent, (size_t)65536);
   cr_assert_lt(sent, (size_t)16 << 20);
