@@ -48,8 +48,7 @@ struct mk_exchange {
 
 static mk_openai_candidate candidate_of(const mk_server *server, uint32_t token, double logprob) {
   const mk_token_text text = mk_token_text_of(&server->tokens, token);
-  return (mk_openai_candidate){
-      .token = token, .text = text.bytes, .length = text.length, .logprob = (float)logprob};
+  return (mk_openai_candidate){.token = token, .text = text.bytes, .length = text.length, .logprob = (float)logprob};
 }
 
 /* top: [MKVM_MOST_LOGPROBS] */
@@ -100,7 +99,9 @@ static void free_exchange(mk_exchange *a) {
   mk_free(a);
 }
 
-static const char *path_of(const mk_exchange *a) { return a->request.chat ? "/v1/chat/completions" : "/v1/completions"; }
+static const char *path_of(const mk_exchange *a) {
+  return a->request.chat ? "/v1/chat/completions" : "/v1/completions";
+}
 
 static void log_exchange(mk_exchange *a) {
   const mk_openai_request *r = &a->request;
@@ -585,7 +586,7 @@ static mk_status make(mk_server *server, mk_http_call *call, const mk_openai_req
 }
 
 mk_status mk_exchange_begin(mk_server *server, mk_http_call *call, mk_openai_request *request, const char *id,
-                          mk_serve_error *error) {
+                            mk_serve_error *error) {
   mk_exchange *a;
   if (make(server, call, request, id, &a) != MK_OK) {
     return mk_serve_fail(error, 500, NULL, NULL, "%s", mk_error_message());

@@ -8,11 +8,11 @@
 /* The greatest values of the buckets. The shortest step of a small model takes half a millisecond. */
 static const uint64_t time_bounds[MK_BUCKETS - 1] = {
     NS(0.00025), NS(0.0005), NS(0.001), NS(0.0025), NS(0.005), NS(0.01), NS(0.025), NS(0.05), NS(0.1), NS(0.25),
-    NS(0.5), NS(1), NS(2.5), NS(5), NS(10), NS(30), NS(60), NS(120), NS(300)};
+    NS(0.5),     NS(1),      NS(2.5),   NS(5),      NS(10),    NS(30),   NS(60),    NS(120),  NS(300)};
 static const uint64_t write_bounds[MK_BUCKETS - 1] = {
-    NS(5e-6),   NS(10e-6),  NS(20e-6),  NS(30e-6),  NS(40e-6),  NS(50e-6),  NS(75e-6),  NS(100e-6), NS(150e-6), NS(250e-6),
-    NS(500e-6), NS(0.001), NS(0.0025), NS(0.005), NS(0.01), NS(0.025), NS(0.1), NS(0.25), NS(1)};
-static const uint64_t token_bounds[MK_BUCKETS - 1] = {1,   2,    4,    8,    16,   32,    64,    128,   256,   512,
+    NS(5e-6),   NS(10e-6), NS(20e-6),  NS(30e-6), NS(40e-6), NS(50e-6), NS(75e-6), NS(100e-6), NS(150e-6), NS(250e-6),
+    NS(500e-6), NS(0.001), NS(0.0025), NS(0.005), NS(0.01),  NS(0.025), NS(0.1),   NS(0.25),   NS(1)};
+static const uint64_t token_bounds[MK_BUCKETS - 1] = {1,    2,    4,    8,    16,    32,    64,    128,    256,   512,
                                                       1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144};
 
 typedef struct metric {

@@ -10,8 +10,8 @@ enum { MK_SERVE_PARAM = 96, MK_SERVE_MESSAGE = 640 };
 
 typedef struct mk_serve_error {
   int http_status;
-  const char *type; /* never NULL */
-  const char *code; /* NULL: null */
+  const char *type;               /* never NULL */
+  const char *code;               /* NULL: null */
   char param[MK_SERVE_PARAM];     /* the field at fault, as "messages[0].role"; "": null */
   char message[MK_SERVE_MESSAGE]; /* may be cut within a character */
 } mk_serve_error;

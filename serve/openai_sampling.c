@@ -79,8 +79,8 @@ static mk_status take_biases(const mk_fields *f, mk_openai_request *out) {
   /* jansson's iterators do not write, but say they may. */
   json_t *object = (json_t *)given;
   for (void *at = json_object_iter(object); at != NULL; at = json_object_iter_next(object, at)) {
-    MK_TRY(take_bias(f, json_object_iter_key(at), json_object_iter_value(at),
-                     &out->biases[out->sampling.bias_count++]));
+    MK_TRY(
+        take_bias(f, json_object_iter_key(at), json_object_iter_value(at), &out->biases[out->sampling.bias_count++]));
   }
   return MK_OK;
 }

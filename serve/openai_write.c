@@ -23,8 +23,9 @@ static void put_usage(mk_json_writer *w, const mk_openai_usage *usage) {
 static void put_head(mk_json_writer *w, const mk_openai_reply *reply, bool stream) {
   mk_put(w, "{\"id\":");
   mk_put_text(w, reply->id);
-  mk_put(w, !reply->chat ? ",\"object\":\"text_completion\"" : stream ? ",\"object\":\"chat.completion.chunk\""
-                                                                      : ",\"object\":\"chat.completion\"");
+  mk_put(w, !reply->chat ? ",\"object\":\"text_completion\""
+            : stream     ? ",\"object\":\"chat.completion.chunk\""
+                         : ",\"object\":\"chat.completion\"");
   mk_put(w, ",\"created\":");
   mk_put_int(w, reply->created);
   mk_put(w, ",\"model\":");

@@ -46,8 +46,8 @@ typedef struct mk_openai_choice {
   size_t length;
   const mk_openai_token *tokens; /* with reply.logprobs */
   size_t token_count;
-  uint64_t offset;           /* completions: characters that lie before these tokens */
-  const char *finish_reason; /* NULL: it goes on */
+  uint64_t offset;              /* completions: characters that lie before these tokens */
+  const char *finish_reason;    /* NULL: it goes on */
   const mk_openai_usage *usage; /* continuous_usage_stats: so far; else NULL */
 } mk_openai_choice;
 

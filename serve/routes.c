@@ -15,7 +15,13 @@ typedef struct route_call {
 
 typedef mk_status (*route_fn)(const route_call *r, mk_serve_error *error);
 
-enum { GET = 1, POST = 2, OPEN = 4 /* needs no key */, MODEL = 8 /* needs the model */, BELOW = 16 /* paths under it, too */ };
+enum {
+  GET = 1,
+  POST = 2,
+  OPEN = 4 /* needs no key */,
+  MODEL = 8 /* needs the model */,
+  BELOW = 16 /* paths under it, too */
+};
 
 /* ---- Replies ---- */
 
@@ -53,11 +59,9 @@ void mk_reply_error(mk_server *server, mk_http_call *call, const char *id, const
 }
 
 static void log_reply(const route_call *r, const char *peer, int status, uint64_t start_ns) {
-  mk_log_request(r->server, &(mk_request_note){.id = r->id,
-                                               .path = r->path,
-                                               .peer = peer,
-                                               .status = status,
-                                               .total_ns = mk_now_ns() - start_ns});
+  mk_log_request(r->server,
+                 &(mk_request_note){
+                     .id = r->id, .path = r->path, .peer = peer, .status = status, .total_ns = mk_now_ns() - start_ns});
 }
 
 /* What a writer has written, or why it has not; frees it. */
@@ -155,8 +159,8 @@ static size_t find_name(const mk_server *server, const char *name, bool in_path)
 }
 
 static mk_status no_such_model(const char *name, mk_serve_error *error) {
-  return mk_serve_fail(error, 404, "model", "model_not_found", "The model '%s' does not exist; /v1/models lists what does.",
-                       name);
+  return mk_serve_fail(error, 404, "model", "model_not_found",
+                       "The model '%s' does not exist; /v1/models lists what does.", name);
 }
 
 static mk_status model(const route_call *r, mk_serve_error *error) {
@@ -306,8 +310,8 @@ static const struct route *find_route(const mk_server *server, const char *path)
   for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
     const struct route *r = &routes[i];
     const size_t length = strlen(r->path);
-    const bool same = (r->is & BELOW) != 0 ? strncmp(path, r->path, length) == 0 && path[length] != '\0'
-                                           : strcmp(path, r->path) == 0;
+    const bool same =
+        (r->is & BELOW) != 0 ? strncmp(path, r->path, length) == 0 && path[length] != '\0' : strcmp(path, r->path) == 0;
     if (same && (r->answer != page || server->options.page)) {
       return r;
     }
@@ -388,8 +392,7 @@ void mk_route(mk_server *server, mk_http_call *call) {
   choose_id(server, call, id);
   snprintf(peer, sizeof peer, "%s", mk_http_peer(call)); /* the call goes with its reply */
   snprintf(path, sizeof path, "%s", mk_http_path(call));
-  const route_call r = {
-      .server = server, .call = call, .id = id, .path = path, .engine = atomic_load(&server->engine)};
+  const route_call r = {.server = server, .call = call, .id = id, .path = path, .engine = atomic_load(&server->engine)};
   mk_serve_error error;
   const size_t before = server->exchanges;
   mk_status status = answer(&r, route, &error);

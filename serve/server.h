@@ -15,16 +15,16 @@
 
 typedef struct mk_server_options {
   const char *directory;
-  mkvm_options engine;  /* callbacks are the server's */
-  mk_http_options http; /* callbacks are the server's */
+  mkvm_options engine;      /* callbacks are the server's */
+  mk_http_options http;     /* callbacks are the server's */
   const char *const *names; /* under which the model answers; at least one, the first is told to clients */
   size_t name_count;
   const mk_keys *keys; /* without any, everybody may ask; kept by the caller */
   const char *origin;  /* CORS: pages from there may ask, "*" from anywhere; NULL: none */
   bool page;           /* at / */
   double shutdown_seconds, queue_seconds, total_seconds; /* of a drain; of a request, 0: none */
-  FILE *log;        /* one line of JSON for each request; NULL: none */
-  bool log_prompts; /* with prompts and answers */
+  FILE *log;                                             /* one line of JSON for each request; NULL: none */
+  bool log_prompts;                                      /* with prompts and answers */
   /* What to tell the user, without the end of a line, from any thread; `loading`: bytes of weights. */
   void (*on_line)(const char *line);
   void (*on_loading)(uint64_t done, uint64_t total);

@@ -24,7 +24,7 @@ struct mk_server {
   mk_metrics metrics;
   int64_t created;
   uint64_t last_id, random; /* of ids that the server makes up */
-  size_t exchanges;           /* not freed */
+  size_t exchanges;         /* not freed */
   mk_bytes scratch;         /* JSON on its way out */
   mkvm_stats stats;         /* as they were told to the metrics */
   /* Of the model; set before `engine` is. */
@@ -34,7 +34,7 @@ struct mk_server {
   mk_token_table tokens;
   mk_openai_tokenizer about; /* what tokenizer_config.json says; the strings are of `config` */
   json_t *config;
-  char *chat_template; /* of a file of its own */
+  char *chat_template;           /* of a file of its own */
   _Atomic(mkvm_engine *) engine; /* NULL: it is being loaded */
   pthread_t worker;
   bool working;         /* there is such a thread */
@@ -50,7 +50,7 @@ struct mk_server {
 /* A body was parsed; the exchange takes `request` over and is freed when it has ended. On failure *error is filled, and
  * nothing runs. */
 mk_status mk_exchange_begin(mk_server *server, mk_http_call *call, mk_openai_request *request, const char *id,
-                          mk_serve_error *error);
+                            mk_serve_error *error);
 void mk_exchange_take(const mk_event *event); /* event->to is one of its choices */
 
 /* ---- Replies ---- */
@@ -65,7 +65,7 @@ void mk_route(mk_server *server, mk_http_call *call);
 
 /* ---- Log ---- */
 
-typedef struct mk_request_note { /* of one request; times in nanoseconds, 0: none */
+typedef struct mk_request_note {         /* of one request; times in nanoseconds, 0: none */
   const char *id, *path, *peer, *reason; /* reason: "stop", "length", ...; NULL: nothing was generated */
   int status;
   uint64_t prompt_tokens, cached_tokens, tokens;
