@@ -140,8 +140,8 @@ MKVM_API mkvm_status mkvm_tokenize(const mkvm_engine *engine, const char *text, 
 MKVM_API mkvm_status mkvm_detokenize(const mkvm_engine *engine, const uint32_t *tokens, size_t count, char **text,
                                      size_t *length);
 
-/* The bytes that one token stands for: perhaps part of a character, and of a special token its name. *length may be more
- * than `size`: only so many are written to `bytes`, which may be NULL when size is 0. *special (may be NULL): not 0 for
+/* The bytes that one token stands for: perhaps part of a character, and of a special token its name. *length may be
+ * more than `size`: only so many are written to `bytes`, which may be NULL when size is 0. *special (may be NULL): not 0 for
  * a token that is no part of a text. */
 MKVM_API mkvm_status mkvm_token_bytes(const mkvm_engine *engine, uint32_t token, char *bytes, size_t size,
                                       size_t *length, int *special);
@@ -206,6 +206,7 @@ typedef struct mkvm_token { /* what a request has come to */
   uint32_t rank;
   uint32_t top_count;
   const mkvm_logprob *top;
+  size_t prompt_tokens; /* of the request */
 } mkvm_token;
 
 typedef enum mkvm_end_reason {

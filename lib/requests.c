@@ -216,7 +216,7 @@ static mkvm_end_reason reason_of(const job *r, mk_status status) {
 
 /* Text that was held back. */
 static mk_status tell_rest(job *r) {
-  mkvm_token rest = {.request = r->id, .token = MKVM_NO_TOKEN};
+  mkvm_token rest = {.request = r->id, .token = MKVM_NO_TOKEN, .prompt_tokens = r->prompt.count};
   MK_TRY(mk_reply_finish(&r->reply, &rest.text, &rest.length));
   if (rest.length != 0 && r->on_token != NULL) {
     (void)r->on_token(r->user, &rest);

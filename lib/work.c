@@ -28,7 +28,8 @@ static void add_logprobs(const job *r, const float *logits, telling *t) {
 
 static void on_prompt(void *user, size_t sequence, uint32_t position, const float *logits) {
   job *r = user;
-  telling t = {.token = {.request = r->id, .token = r->prompt.ids[position + 1], .text = ""}};
+  telling t = {
+      .token = {.request = r->id, .token = r->prompt.ids[position + 1], .text = "", .prompt_tokens = r->prompt.count}};
   (void)sequence;
   if (!atomic_load(&r->cancelled)) {
     add_logprobs(r, logits, &t);
@@ -37,7 +38,7 @@ static void on_prompt(void *user, size_t sequence, uint32_t position, const floa
 }
 
 static void take_token(job *r, uint32_t token, const float *logits) {
-  telling t = {.token = {.request = r->id, .token = token}};
+  telling t = {.token = {.request = r->id, .token = token, .prompt_tokens = r->prompt.count}};
   mkvm_token *told = &t.token;
   r->last = mkvm_clock();
   r->first = r->first != 0 ? r->first : r->last;

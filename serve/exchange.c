@@ -19,7 +19,7 @@ typedef struct choice {
   uint64_t id; /* of libmkvm */
   bool begun;  /* a part of it was sent, or its echo taken in */
   const char *reason;
-  uint64_t tokens, first_ns, last_ns;
+  uint64_t prompt_tokens, tokens, first_ns, last_ns; /* prompt_tokens: known from the first token on */
   uint64_t offset; /* characters of the tokens told */
   mk_bytes text;
   /* With log-probabilities: those of the prompt until they are sent, or of all when the reply is one piece. */
@@ -249,15 +249,15 @@ static void begin_stream(mk_exchange *a) {
   }
 }
 
-static mk_openai_usage usage_so_far(const mk_exchange *a, const choice *c) {
-  return (mk_openai_usage){.prompt_tokens = a->usage.prompt_tokens, .completion_tokens = c->tokens};
+static mk_openai_usage usage_so_far(const choice *c) {
+  return (mk_openai_usage){.prompt_tokens = c->prompt_tokens, .completion_tokens = c->tokens};
 }
 
 /* An event of a stream: text, tokens, or an end. */
 static mk_status send_part(choice *c, const char *text, size_t length, const mk_openai_token *tokens, size_t count,
                            const char *finish_reason) {
   mk_exchange *a = c->answer;
-  const mk_openai_usage usage = usage_so_far(a, c);
+  const mk_openai_usage usage = usage_so_far(c);
   const mk_openai_choice part = {.index = c->index,
                                  .first = !c->begun,
                                  .text = text,
@@ -341,6 +341,7 @@ static void take_token(choice *c, const mk_event *event) {
   if (!generates(a)) {
     return;
   }
+  c->prompt_tokens = event->token.prompt_tokens;
   if (event->token.token != MKVM_NO_TOKEN) {
     note_token(c, event->time_ns);
   }
@@ -402,6 +403,7 @@ static void take_end(choice *c, const mkvm_end *end) {
   mk_exchange *a = c->answer;
   const bool whole = end->reason == MKVM_END_STOP || end->reason == MKVM_END_LENGTH;
   note_end(c, end);
+  c->prompt_tokens = end->prompt_tokens;
   c->reason = end->reason == MKVM_END_STOP && generates(a) ? "stop" : "length";
   a->running--;
   if (a->call != NULL && !whole) {

@@ -71,6 +71,21 @@ Test(metrics, histograms) {
   free(text);
 }
 
+/* Times to the socket are some microseconds: their bounds are finer than those of other times. */
+Test(metrics, token_writes) {
+  mk_metrics m = {0};
+  mk_metrics_observe(&m, MK_TOKEN_WRITE, 5000);
+  mk_metrics_observe(&m, MK_TOKEN_WRITE, 49999);
+  mk_metrics_observe(&m, MK_TOKEN_WRITE, 2000000000);
+  char *text = text_of(&m, "m");
+  has(text, "mkvm:token_write_seconds_bucket{model_name=\"m\",le=\"0.000005\"} 1");
+  has(text, "mkvm:token_write_seconds_bucket{model_name=\"m\",le=\"0.00004\"} 1");
+  has(text, "mkvm:token_write_seconds_bucket{model_name=\"m\",le=\"0.00005\"} 2");
+  has(text, "mkvm:token_write_seconds_bucket{model_name=\"m\",le=\"1.0\"} 2");
+  has(text, "mkvm:token_write_seconds_count{model_name=\"m\"} 3");
+  free(text);
+}
+
 /* All names that clients read, each once, with its kind; and bounds that ascend from a quarter of a millisecond. */
 Test(metrics, names) {
   static const char *const names[][2] = {{"num_requests_running", "gauge"},
@@ -98,8 +113,9 @@ Test(metrics, names) {
   for (const char *at = text; (at = strstr(at, "# TYPE ")) != NULL; at++) {
     types++;
   }
-  cr_assert_eq(types, sizeof names / sizeof names[0]);
-  for (size_t i = 0; i < types; i++) {
+  cr_assert_eq(types, sizeof names / sizeof names[0] + 1);
+  has(text, "# TYPE mkvm:token_write_seconds histogram");
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
     char line[128];
     snprintf(line, sizeof line, "# TYPE vllm:%s %s", names[i][0], names[i][1]);
     has(text, line);
