@@ -20,7 +20,7 @@ typedef struct choice {
   bool begun;  /* a part of it was sent, or its echo taken in */
   const char *reason;
   uint64_t prompt_tokens, tokens, first_ns, last_ns; /* prompt_tokens: known from the first token on */
-  uint64_t offset; /* characters of the tokens told */
+  uint64_t offset;                                   /* characters of the tokens told */
   mk_bytes text;
   /* With log-probabilities: those of the prompt until they are sent, or of all when the reply is one piece. */
   mk_openai_token *kept;

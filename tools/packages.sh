@@ -53,3 +53,6 @@ mk_page_packages="chromium fonts-dejavu-core protobuf-compiler"
 
 # What tools/check-clients needs besides.
 mk_client_packages="curl python3-venv ca-certificates"
+
+# What tools/check-replicas needs besides.
+mk_replica_packages="curl haproxy systemd"

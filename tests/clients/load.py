@@ -60,7 +60,7 @@ async def opened(o, seeds, first, gaps, out):
     async def later(seed, wait):
         await asyncio.sleep(wait)
         out.append(await one(o, seed, first, gaps))
-    at, numbers, tasks = 0, random.Random(o.seed), []
+    at, numbers, tasks = 0, random.Random(seeds[0] if seeds else 0), []
     for seed in seeds:
         at += numbers.expovariate(o.rate / o.processes)
         tasks.append(later(seed, at))
@@ -68,7 +68,7 @@ async def opened(o, seeds, first, gaps, out):
 
 
 def work(o, seeds, mine, barrier, results):
-    o.mine, o.seed = mine, seeds[0] if seeds else 0
+    o.mine = mine
     first, gaps, out = [], [], []
     barrier.wait()
     start = time.perf_counter()
@@ -93,15 +93,16 @@ def main():
     p.add_argument("--vocabulary", type=int, default=1000)
     p.add_argument("--key", default="")
     p.add_argument("--processes", type=int, default=4)
+    p.add_argument("--seed", type=int, default=time.time_ns() // 1000 % 10**12, help="of the prompts; usually they are new ones")
     o = p.parse_args()
     url = urllib.parse.urlsplit(o.url)
     o.host, o.port = url.hostname, url.port
     o.processes = min(o.processes, o.requests if o.rate else o.concurrency)
-    for seed in (1, 2):
-        asyncio.run(one(o, seed, [], []))
+    for warm in (1, 2):
+        asyncio.run(one(o, o.seed - warm, [], []))
     context = multiprocessing.get_context("fork")
     barrier, results = context.Barrier(o.processes), context.Queue()
-    seeds = range(10, 10 + o.requests)
+    seeds = range(o.seed, o.seed + o.requests)
     for i in range(o.processes):
         mine = o.concurrency // o.processes + (i < o.concurrency % o.processes)
         context.Process(target=work, args=(o, list(seeds[i::o.processes]), mine, barrier, results), daemon=True).start()

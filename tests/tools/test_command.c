@@ -101,11 +101,19 @@ Test(command, usage_errors) {
   EXPECT(2, "", "at most 2048", "info", "-m", in_directory("tiny"), "-c", "2049");
   EXPECT(2, "", "at most 2048", "run", "-m", in_directory("tiny"), "-c", "2049");
   EXPECT(2, "", "needs --model", "info", "-c", "5");
+  EXPECT(2, "", "--model DIR is missing", "serve");
+  EXPECT(2, "", "can be reached from other machines", "serve", "-m", in_directory("tiny"), "--host", "0.0.0.0");
+  EXPECT(2, "", "can be reached from other machines", "serve", "-m", in_directory("tiny"), "--host", "::");
+  EXPECT(2, "", "none of them empty", "serve", "-m", in_directory("tiny"), "--served-model-name", "");
+  EXPECT(2, "", "--api-key: an API key is empty", "serve", "-m", in_directory("tiny"), "--api-key", "");
+  EXPECT(2, "", "keys.txt: cannot be opened", "serve", "-m", in_directory("tiny"), "--api-key-file", "keys.txt");
+  EXPECT(2, "", "not a number of seconds", "serve", "-m", in_directory("tiny"), "--shutdown-timeout", "soon");
+  EXPECT(2, "", "max_batch is 3", "serve", "-m", in_directory("tiny"), "--max-batch", "3", "--port", "0");
 }
 
 Test(command, help_and_version) {
-  static const char *const names[] = {"run", "bench",  "trace", "compile", "verify",
-                                      "asm", "disasm", "isa",   "info",    "synth"};
+  static const char *const names[] = {"run", "serve",  "bench", "trace", "compile", "verify",
+                                      "asm", "disasm", "isa",   "info",  "synth"};
   const size_t count = sizeof names / sizeof names[0];
   test_result r = RUN("--help");
   cr_assert_eq(r.code, 0);
