@@ -47,7 +47,11 @@ mk_status mk_keys_load(mk_keys *keys, const char *path, bool *open) {
   char *text;
   size_t length;
   struct stat about;
-  *open = stat(path, &about) == 0 && (about.st_mode & (S_IRWXG | S_IRWXO)) != 0;
+  const bool there = stat(path, &about) == 0;
+  *open = there && (about.st_mode & (S_IRWXG | S_IRWXO)) != 0;
+  if (there && S_ISREG(about.st_mode) && about.st_size == 0) {
+    return mk_error(MK_ERR_FILE, "%s: there is no key in it", path);
+  }
   MK_TRY(mk_file_read(path, false, MOST_BYTES, &text, &length));
   mk_status status = strlen(text) == length ? add_lines(keys, text, path)
                                             : mk_error(MK_ERR_FILE, "%s: a zero byte is in it; keys are text", path);
