@@ -44,7 +44,9 @@ include(tests/mutation/omissions.cmake)
 # Long runs: tools/soak.
 add_executable(mk_soak tests/soak/main.c)
 target_link_libraries(mk_soak PRIVATE mk_test_support)
-set_target_properties(mk_soak PROPERTIES EXCLUDE_FROM_ALL ON)
+add_executable(mk_soak_serve tests/soak/serve.c)
+target_link_libraries(mk_soak_serve PRIVATE mk)
+set_target_properties(mk_soak mk_soak_serve PROPERTIES EXCLUDE_FROM_ALL ON)
 
 # Renders templates for tests/text/compare_templates.py.
 add_executable(mk_render_template tests/text/render_template.c)

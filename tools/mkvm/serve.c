@@ -57,7 +57,7 @@ static const struct argp_option option_table[] = {
     {"max-waiting", KEY_WAITING, "N", 0, "Requests that may wait for their turn; more are told to come again (1024)",
      4},
     {"max-connections", KEY_CONNECTIONS, "N", 0, "Connections at a time (4096)", 4},
-    {"max-body", KEY_BODY, "BYTES", 0, "Of a request (16777216)", 4},
+    {"max-body", KEY_BODY, "BYTES", 0, "Of a request (33554432)", 4},
     {"queue-timeout", KEY_QUEUE, "SECONDS", 0, "A request that has waited so long fails (no limit)", 4},
     {"request-timeout", KEY_REQUEST, "SECONDS", 0, "A request that has taken so long fails (no limit)", 4},
     {"shutdown-timeout", KEY_SHUTDOWN, "SECONDS", 0, "After SIGTERM what runs may go on for so long (30)", 4},
