@@ -288,7 +288,7 @@ static void catch_signals(void) {
       sigaction(ending[i], &action, NULL);
     }
   }
-  signal(SIGPIPE, SIG_IGN); /* a client that has gone is no reason to end */
+  (void)signal(SIGPIPE, SIG_IGN); /* a client that has gone is no reason to end */
 }
 
 static void say(const char *line) { fprintf(stderr, "mkvm serve: %s\n", line); }
@@ -320,9 +320,9 @@ static mk_status serve(options *o) {
   catch_signals();
   tell_address(o, server);
   mk_status status = mk_server_run(server);
-  signal(SIGINT, SIG_IGN); /* from here on nothing is left to stop */
-  signal(SIGTERM, SIG_IGN);
-  signal(SIGHUP, SIG_IGN);
+  (void)signal(SIGINT, SIG_IGN); /* from here on nothing is left to stop */
+  (void)signal(SIGTERM, SIG_IGN);
+  (void)signal(SIGHUP, SIG_IGN);
   mk_server_free(server);
   return status;
 }
