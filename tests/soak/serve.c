@@ -1,9 +1,9 @@
 /* The server of a tiny model under many short requests of all kinds, which tools/soak --serve builds and runs.
  *
- * mk_soak_serve [--requests N] [--streams N]: N requests, by default 100,000, from so many clients at a time (16), among
- * them ones that are refused and ones whose client goes away. Then streams alone, of which the time from the engine's
- * callback to the socket and the loop's CPU time are told. Exit code 1 when an answer is not as it should be, when a
- * request, descriptor or connection is left, or when memory is more than 8 MiB above what it was after the first
+ * mk_soak_serve [--requests N] [--streams N]: N requests, by default 100,000, from so many clients at a time (16),
+ * among them ones that are refused and ones whose client goes away. Then streams alone, of which the time from the
+ * engine's callback to the socket and the loop's CPU time are told. Exit code 1 when an answer is not as it should be,
+ * when a request, descriptor or connection is left, or when memory is more than 8 MiB above what it was after the first
  * thousand requests. */
 #include <dirent.h>
 #include <errno.h>
