@@ -87,9 +87,10 @@ typedef struct mk_batch_options {
   const mk_program *programs[MK_MACHINES]; /* NULL but for MK_MACHINE_MAIN: there is no such machine */
   uint32_t kept_blocks;                    /* mk_blocks_options.kept */
   uint32_t prompt_tokens, decode_steps;    /* 0: MK_PROMPT_TOKENS, MK_DECODE_STEPS */
-  uint32_t position_shift;                 /* mk_tamper */
-  mk_blocks_fault fault;                   /* tests */
-  double (*clock)(void *user);             /* NULL: a time that stands still, for which nothing is ever late */
+  bool draws;              /* the main program does, by the sequences' parameters; and it alone chooses tokens then */
+  uint32_t position_shift; /* mk_tamper */
+  mk_blocks_fault fault;   /* tests */
+  double (*clock)(void *user); /* NULL: a time that stands still, for which nothing is ever late */
   void *clock_user;
 } mk_batch_options;
 
@@ -142,7 +143,7 @@ typedef struct mk_slot_view {
   const uint32_t *tokens; /* [count], of the prompt and generated so far */
   uint32_t count, prompt_count;
   uint32_t computed; /* of them */
-  bool fresh;        /* it has had no step since it was given its slot */
+  bool fresh;        /* it has had no step of the main machine since it was given its slot */
   bool went_on; /* its last launch ended before its plan did, so the machine may have computed more than was told */
 } mk_slot_view;
 /* false: the slot is free, or has no part in the launch that was planned last. */

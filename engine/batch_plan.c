@@ -14,7 +14,7 @@ static void settle(mk_batch *b) {
       const mk_known computed = mk_member_known(b, m, m->computed);
       mk_blocks_learn(&b->blocks, slot, &computed);
       m->went_on = m->takes_part && b->taken < b->launch.steps;
-      m->fresh = m->fresh && (!m->takes_part || b->taken == 0);
+      m->fresh = m->fresh && (!m->takes_part || b->taken == 0 || b->launch.machine != MK_MACHINE_MAIN);
       m->takes_part = false;
     }
   }

@@ -174,6 +174,7 @@ static mk_status open_beside(const mk_engine *engine, const mk_engine_options *o
   int gpu;
   compile.rows = rows;
   compile.blocks = blocks;
+  compile.sampling = false; /* where something is drawn, the main machine chooses */
   MK_TRY(choose_device(options, &gpu));
   MK_TRY(mk_compile(engine->graph, &compile, &out->program));
   MK_TRY(mk_verify(out->program, NULL));
@@ -285,9 +286,10 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   MK_TRY(choose_device(options, &gpu));
   if (options->rows_or_one && rows > 1) {
     bool whole = engine->config.hidden % MK_TILE == 0 && engine->config.intermediate % MK_TILE == 0;
-    rows = gpu < 0 && rows > MK_MAX_ROWS    ? (uint32_t)MK_MAX_ROWS
-           : gpu < 0 || (whole && !samples) ? rows
-                                            : 1; /* what the GPU's kernels of several rows ask for */
+    rows = gpu < 0 && rows > MK_MAX_ROWS ? (uint32_t)MK_MAX_ROWS
+           : gpu < 0 || (whole && (!samples || rows <= MK_MAX_ROWS))
+               ? rows
+               : 1; /* what the GPU's kernels of several rows ask for */
   }
   mk_compile_options compile = {.sms = queues_of(options, gpu < 0),
                                 .max_seq = engine->max_seq,

@@ -31,6 +31,7 @@ mk_status mk_engine_open_batch(mk_engine *engine, const mk_engine_options *optio
       .programs = {[MK_MACHINE_MAIN] = engine->program,
                    [MK_MACHINE_PROMPTS] = engine->prompts.program,
                    [MK_MACHINE_ONE_ROW] = engine->one_row.program},
+      .draws = engine->counts >= 0,
       .kept_blocks = kept < UINT32_MAX ? (uint32_t)kept : UINT32_MAX,
       .prompt_tokens = options->prompt_tokens,
       .decode_steps = options->decode_steps,
@@ -229,7 +230,7 @@ static mk_status run_launch(mk_engine *engine, const mk_launch *launch) {
   at_work w = {.engine = engine, .launch = launch, .rows = mk_program_rows(program_of(engine, launch->machine))};
   bool records;
   MK_TRY(start_recorder(engine, launch, &records));
-  mk_status status = prepare_sampling(engine);
+  mk_status status = launch->machine == MK_MACHINE_MAIN ? prepare_sampling(engine) : MK_OK;
   status = status == MK_OK ? run_steps(&w, gpu_of(engine, launch->machine)) : status;
   if (!records) {
     return status;

@@ -316,6 +316,12 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
     }
   }
   if (in.opcode == MK_OP_HEAD) {
+#if MK_GPU_SAMPLES
+    __syncwarp();  // all lanes' logits
+    if (s.lane == 0) {
+      tile::arrive(s.d.barrier(SCORED));
+    }
+#endif
     end_HEAD(s, in);
   }
 }

@@ -1,6 +1,7 @@
 // NEXT of several rows per step on the device: every SM merges all SMs' candidates of the lines that choose, and takes the rows of the
 // next step from the plan; next.c. Consumers only: warp l has line l. Waits: the candidates of all active lines. Publishes the new
-// state to all roles of its SM (STATE_READY), and on the SM with a `ring` operand what the lines chose to the host.
+// state to all roles of its SM (STATE_READY), and on the SM with a `ring` operand what the lines chose to the host. In the sampling kernel
+// the DRAW right before it has left the lines' choices (search_rows.cuh), and it waits for nothing.
 #pragma once
 #include "instructions/head.cuh"
 #include "vm/gpu/rows_consumer.cuh"
@@ -43,15 +44,16 @@ __device__ inline void merge_line(const consumer &c, const mk_operand &candidate
 }
 
 __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) {
-  const mk_operand &candidates = in.parts[MK_PART_NEXT_candidates];
   const volatile rows_state &state = rows_of(c.d);
   volatile rows_words *shared = rows_shared();
   uint32_t rows = c.d.params.rows, parity = c.d.epoch % 2;
-  uint32_t result = MK_CANDIDATE_NONE, stop = 0, line = c.warp;
+  uint32_t stop = 0;
+#if !MK_GPU_SAMPLES
+  uint32_t result = MK_CANDIDATE_NONE, line = c.warp;
   if ((state.active >> line & 1) != 0) {
     float best = -INFINITY;
     uint32_t index = MK_CANDIDATE_NONE;
-    merge_line(c, candidates, line, best, index, stop);
+    merge_line(c, in.parts[MK_PART_NEXT_candidates], line, best, index, stop);
     if ((state.active & ((1u << line) - 1)) == 0) {
       tile::fence_acquire();  // of one line: what all SMs did in this step is there for those who meet below
     }
@@ -61,6 +63,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) 
     shared->results[line] = result;
     c.d.words()->index[parity][c.warp] = stop;
   }
+#endif
   // Looked at behind the candidates: what was computed from a wait that was given up never reaches the host.
   bool host = c.warp == 0 && whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
   uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;

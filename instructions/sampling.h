@@ -74,8 +74,13 @@ MK_SAMPLING_FUNCTION uint32_t mk_sift_word(uint32_t field, uint32_t segment) {
 }
 #define MK_SIFT_STATE_WORD (mk_sift_word(MK_SIFT_COUNT, MK_SIFT_SEGMENTS))
 
-/* IDLE: there is nothing to search. FOUND: best of segment 0 is the winner. FAILED: logits are NaN. */
-typedef enum mk_sift_state { MK_SIFT_IDLE, MK_SIFT_OPEN, MK_SIFT_FOUND, MK_SIFT_FAILED } mk_sift_state;
+/* IDLE: there is nothing to search. FOUND: best of segment 0 is the winner. FAILED: logits are NaN. SUMMED: as OPEN, but the line's owner has the
+ * tally of all SMs, and no other SM has any. */
+typedef enum mk_sift_state { MK_SIFT_IDLE, MK_SIFT_OPEN, MK_SIFT_FOUND, MK_SIFT_FAILED, MK_SIFT_SUMMED } mk_sift_state;
+
+/* With several rows per step rounds come in pairs: in the first one all SMs publish their tallies of a line, and in the second one its owner
+ * publishes what they add up to. So each SM reads all tallies of few lines, and of the others the sums. */
+MK_SAMPLING_FUNCTION uint32_t mk_sift_owner(uint32_t line, uint32_t lines, uint32_t sms) { return line * sms / lines; }
 
 /* What an SM publishes of its tokens. Word 0: the highest score as mk_peak has it. Word 1: the lowest index of it, with the number of
  * entries and the flags below. Then the draw keys of the entries, low half first, and their scores, the highest score first. Words beyond the

@@ -111,7 +111,7 @@ __device__ inline void prepare_SCORE(const storer &s, const mk_instruction_word 
 }
 
 // Takes the lanes' new tokens (key 0: none) into the front: score.c, insert.
-__device__ inline void extend_front(const storer &s, float score, uint64_t key, score_store &q) {
+__device__ inline void extend_front(uint32_t lane, float score, uint64_t key, score_store &q) {
 #pragma unroll 1
   for (uint32_t left = __ballot_sync(0xffffffffu, q.key != 0); left != 0; left &= left - 1) {
     uint32_t from = __ffs(left) - 1;
@@ -133,7 +133,7 @@ __device__ inline void extend_front(const storer &s, float score, uint64_t key, 
     }
     uint32_t free = __ballot_sync(0xffffffffu, q.key == 0);
     q.flags |= free == 0 ? SCORE_OVERFLOWS : 0;
-    if (s.lane == __ffs(free) - 1) {
+    if (lane == __ffs(free) - 1) {
       q.score = new_score;
       q.key = new_key;
     }
@@ -170,7 +170,7 @@ __device__ inline void finish_SCORE(const storer &s, const mk_instruction_word &
   }
   if ((flags & SCORE_ONE_DRAW) == 0) {
     uint32_t highest = __reduce_max_sync(0xffffffffu, q.peak);
-    extend_front(s, score, is_dropped(head, score, highest) ? 0 : key, q);
+    extend_front(s.lane, score, is_dropped(head, score, highest) ? 0 : key, q);
   } else if (key > q.key) {
     q.key = key;
   }

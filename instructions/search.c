@@ -95,34 +95,64 @@ static void begin(mk_search *search) {
   }
 }
 
+/* The row of one SM in the round before. */
+static bool stage_one(mk_search *search, uint32_t sm) {
+  mk_span one = mk_operand_span(search->machine, search->instruction, MK_SEARCH_ROUNDS);
+  one.rows = one.buffer->tile_rows;
+  one.row = sm * one.rows;
+  return mk_stage_line(search->machine, &one, search->line->line, search->machine->scratch);
+}
+
+static void decide(mk_search *search) {
+  search->state =
+      mk_sift_decide(search->words, &search->tally, search->pivots, &search->winner) ? MK_SIFT_FOUND : MK_SIFT_OPEN;
+}
+
+/* Behind all SMs' tallies. The first round of a pair is followed by their sums; else each SM adds them up by itself. */
+static bool add_up(mk_search *search, uint32_t sm, uint32_t owner) {
+  uint32_t sms = 0;
+  bool sums = search->instruction->opcode == MK_OP_SIFT &&
+              mk_operand_span(search->machine, search->instruction, MK_SEARCH_OUT).buffer->tile_rows > 1;
+  if ((!sums || sm == owner) && !stage_all(search, MK_SEARCH_ROUNDS, &sms)) {
+    return false;
+  }
+  sum_rounds(search, search->machine->scratch, sms);
+  search->state = MK_SIFT_SUMMED;
+  if (!sums) {
+    decide(search);
+  }
+  return true;
+}
+
 bool mk_search_resume(mk_search *search) {
-  const mk_operand *rounds = &search->instruction->operands[MK_SEARCH_ROUNDS];
-  mk_span own = mk_operand_span(search->machine, search->instruction, MK_SEARCH_ROUNDS);
-  uint32_t sms;
+  const mk_operand *rounds = &search->instruction->operands[MK_SEARCH_ROUNDS],
+                   *out = &search->instruction->operands[MK_SEARCH_OUT];
   const float *row = search->machine->scratch;
   if (rounds->rows == 0 || !mk_sampling_cuts(search->words)) {
     begin(search);
     return true;
   }
-  own.row = mk_operand_span(search->machine, search->instruction, MK_SEARCH_OUT).row;
-  own.rows = own.buffer->tile_rows;
-  if (!mk_stage_line(search->machine, &own, search->line->line, search->machine->scratch)) {
+  uint32_t lines = mk_operand_span(search->machine, search->instruction, MK_SEARCH_ROUNDS).buffer->tile_rows,
+           owner = mk_sift_owner(search->line->line, lines, rounds->rows);
+  if (!stage_one(search, out->row)) {
     return false;
   }
   mk_sift_state state = (mk_sift_state)mk_bits_of(row[MK_SIFT_STATE_WORD]);
   if (state == MK_SIFT_FOUND) {
     search->state = state;
     search->winner = pair_of(row, MK_SIFT_BEST, 0);
-  } else if (state == MK_SIFT_OPEN) {
+  } else if (state == MK_SIFT_OPEN || state == MK_SIFT_SUMMED) {
     for (uint32_t s = 0; s < MK_SIFT_SEGMENTS; s++) {
       search->pivots[s] = pair_of(row, MK_SIFT_PIVOT, s);
     }
-    if (!stage_all(search, MK_SEARCH_ROUNDS, &sms)) {
+    if (state == MK_SIFT_OPEN) {
+      return add_up(search, out->row, owner);
+    }
+    if (!stage_one(search, owner)) {
       return false;
     }
-    sum_rounds(search, row, sms);
-    search->state =
-        mk_sift_decide(search->words, &search->tally, search->pivots, &search->winner) ? MK_SIFT_FOUND : MK_SIFT_OPEN;
+    sum_rounds(search, row, 1);
+    decide(search);
   } else {
     begin(search);
   }

@@ -44,7 +44,8 @@ void mk_search_begin(mk_reference *machine);
 void mk_search_init(mk_search *search, mk_reference *machine, const mk_instruction *instruction, const mk_line *line);
 /* Sets `highest`, the state to OPEN or FAILED, and `winner` to the best draw of the fronts that min-p leaves, if any. */
 bool mk_search_fronts(mk_search *search);
-/* Takes the round before in: afterwards the search is FOUND, FAILED, or OPEN with pivots for the next tally. */
+/* Takes the round before in: afterwards the search is FOUND, FAILED, OPEN with pivots for the next tally, or SUMMED with pivots and what this SM
+ * has of the sums: a round that tallies nothing. */
 bool mk_search_resume(mk_search *search);
 /* The tally of tokens [first, first + count) of `scores`. Only all of the operand counts as a read of it (rows_used). */
 bool mk_search_tally(mk_search *search, uint32_t first, uint32_t count, float *scratch);

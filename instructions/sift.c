@@ -1,7 +1,7 @@
 /* SIFT: one round of the search for the end of top-k and top-p, on one SM.
  * fronts [SMs, 98], rounds [SMs, 256] (none in the first round), scores [n] (n may be 0), sampling [16], round [256]: the
  * fields of sampling.h. It is always written; others look at it only while the search is open. With several rows per
- * step each line has a search of its own. */
+ * step each line has a search of its own, and rounds come in pairs: every other one adds up (sampling.h). */
 #include "instructions/search.h"
 
 static void put_pair(uint32_t *words, uint32_t field, uint32_t segment, uint64_t value) {
@@ -22,7 +22,8 @@ static bool sift(mk_reference *machine, const mk_instruction *instruction, const
       return false;
     }
   }
-  for (uint32_t s = 0; search.state == MK_SIFT_OPEN && s < MK_SIFT_SEGMENTS; s++) {
+  bool goes_on = search.state == MK_SIFT_OPEN || search.state == MK_SIFT_SUMMED;
+  for (uint32_t s = 0; goes_on && s < MK_SIFT_SEGMENTS; s++) {
     put_pair(words, MK_SIFT_MASS, s, search.tally.mass[s]);
     put_pair(words, MK_SIFT_BEST, s, search.tally.best[s]);
     words[mk_sift_word(MK_SIFT_COUNT, s)] = search.tally.count[s];

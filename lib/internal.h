@@ -52,7 +52,6 @@ struct mkvm_engine {
   mk_generation generation;
   uint32_t max_context, max_batch, max_waiting;
   uint64_t kv_tokens;
-  bool draws; /* requests may; else all are greedy */
   double load_seconds;
   mk_memory_plan memory;
   /* As in the options. */

@@ -119,8 +119,7 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
                              .progress = on_loaded,
                              .notice = on_notice,
                              .progress_user = e};
-  e->draws = e->max_batch == 1 || !mk_engine_takes_cuda(&below);
-  below.sampling = e->draws ? &draws : NULL;
+  below.sampling = &draws;
   MK_TRY(mk_engine_open(directory, &below, &e->engine));
   e->stop = 0; /* on_progress gave up with the last byte */
   mkvm_count(e);

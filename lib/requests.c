@@ -100,11 +100,6 @@ static mk_status take_request(const mkvm_engine *e, const mkvm_request *given, j
   MK_TRY(check_room(e, r));
   MK_TRY(take_stops(&own, r));
   MK_TRY(mkvm_take_sampling(e, own.sampling, &r->sampling, &r->biases));
-  if (!e->draws && !mk_sampling_is_greedy(&r->sampling)) {
-    return mk_error(MK_ERR_USAGE,
-                    "the request draws its tokens, which is not possible yet where requests share the steps of a GPU; "
-                    "open the engine with max_batch 1, or leave temperature, penalties and biases out");
-  }
   r->priority = own.priority;
   r->max_tokens = own.max_tokens == 0 ? SIZE_MAX : own.max_tokens;
   r->logprobs = own.logprobs != 0;

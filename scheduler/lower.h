@@ -23,10 +23,11 @@ enum {
   /* Of SIFT, before DRAW goes on over all scores, which every SM then reads whole: how often that
    * remains: docs/SAMPLING.md. */
   MK_SIFT_ROUNDS = 3,
+  MK_SIFT_MOST = 2 * MK_SIFT_ROUNDS, /* with several rows per step: a second SIFT adds up what the first one has */
 };
 
 typedef struct mk_lowered_sampling { /* buffers of a sampling program */
-  uint16_t sampling, bias, counts, scores, fronts, rounds[MK_SIFT_ROUNDS], choices;
+  uint16_t sampling, bias, counts, scores, fronts, rounds[MK_SIFT_MOST], choices;
 } mk_lowered_sampling;
 
 typedef struct mk_lowering {

@@ -3,7 +3,7 @@
  * Per SM: SCORE over the logits that its HEAD has left (both are the storer's, whose queue orders them), so many rounds of SIFT, and DRAW,
  * which comes to the same choice on every SM: NEXT takes that of its own. What an SM publishes stays in a row tile of
  * its own, in buffers with one for each SM. With several rows per step, parameters, bias and counts have a line for
- * each slot, and all else one for each row of the step: there are as many of both. */
+ * each slot, and all else one for each row of the step: there are as many of both, and twice as many rounds (instructions/sampling.h). */
 #include <stdio.h>
 
 #include "instructions/sampling.h"
@@ -33,6 +33,8 @@ static mk_status declare_vocab(mk_lowering *lowering, const char *name, mk_buffe
                        index);
 }
 
+static uint32_t rounds_of(const mk_lowering *lowering) { return lowering->lines > 1 ? MK_SIFT_MOST : MK_SIFT_ROUNDS; }
+
 static mk_status declare_all(mk_lowering *lowering) {
   mk_lowered_sampling *s = &lowering->sampling;
   MK_TRY(mk_add_vector(lowering->program, "sampling",
@@ -47,7 +49,7 @@ static mk_status declare_all(mk_lowering *lowering) {
   MK_TRY(declare_vocab(lowering, "token_counts", MK_KIND_ACTIVATION, MK_DTYPE_U32, MK_STORE_PLAIN, &s->counts));
   MK_TRY(declare_vocab(lowering, "scores", MK_KIND_ACTIVATION, MK_DTYPE_F32, MK_STORE_STAMPED, &s->scores));
   MK_TRY(declare_rows(lowering, "fronts", MK_FRONT_WORDS, &s->fronts));
-  for (uint32_t r = 0; r < MK_SIFT_ROUNDS; r++) {
+  for (uint32_t r = 0; r < rounds_of(lowering); r++) {
     char name[24];
     snprintf(name, sizeof name, "rounds.%u", r);
     MK_TRY(declare_rows(lowering, name, MK_SIFT_WORDS, &s->rounds[r]));
@@ -84,7 +86,7 @@ static void add_search(const mk_lowering *lowering, mk_instruction *in, uint32_t
 
 static mk_status lower_rounds(mk_lowering *lowering, uint32_t sm, mk_share share) {
   const mk_lowered_sampling *s = &lowering->sampling;
-  for (uint32_t r = 0; r < MK_SIFT_ROUNDS; r++) {
+  for (uint32_t r = 0; r < rounds_of(lowering); r++) {
     mk_instruction in = MK_START(SIFT, MK_NO_LAYER);
     add_search(lowering, &in, r);
     in.operands[MK_SLOT_SIFT_scores] = part(s->scores, share);
@@ -105,7 +107,7 @@ mk_status mk_lower_sampling(mk_lowering *lowering, const mk_share *shares, uint1
   }
   for (uint32_t sm = 0; sm < lowering->sms; sm++) { /* by now the counter's total is known */
     mk_instruction in = MK_START(DRAW, MK_NO_LAYER);
-    add_search(lowering, &in, MK_SIFT_ROUNDS);
+    add_search(lowering, &in, rounds_of(lowering));
     in.operands[MK_SLOT_DRAW_scores] = mk_whole(lowering, s->scores);
     in.operands[MK_SLOT_DRAW_choice] = own_row(s->choices, sm);
     mk_add_wait(lowering, &in, ready);

@@ -204,6 +204,126 @@ static void test_overflow(const char *shape, const mk_config *config) {
   free(bias);
 }
 
+/* ---- Several rows ---- */
+
+enum { SIDE_BY_SIDE = 2 * (WAYS - 1), MOST_DRAWN = 24 };
+
+typedef struct beside {
+  const mk_config *config;
+  uint32_t prompts[SIDE_BY_SIDE][PROMPT];
+  mk_sequence sequences[SIDE_BY_SIDE];
+  drawn of[SIDE_BY_SIDE];
+  uint32_t tokens[SIDE_BY_SIDE][MOST_DRAWN], counts[SIDE_BY_SIDE]; /* as the first run had them */
+  bool learns;
+  uint32_t first; /* of those that run */
+} beside;
+
+static bool take_beside(void *user, size_t index, uint32_t token, const float *logits) {
+  beside *b = user;
+  size_t i = b->first + index;
+  drawn *d = &b->of[i];
+  uint32_t words[MK_SAMPLING_WORDS], want, at = d->count, length = (uint32_t)b->sequences[i].prompt_count;
+  bool nan;
+  if (logits != NULL) {
+    mk_sampling_words(d->sampling, d->config->vocab, words);
+    mk_status status =
+        mk_sampling_choose(words, logits, d->bias, d->counts, d->config->vocab, length + at, &want, &nan);
+    d->wrong += status != MK_OK || nan || want != token;
+  }
+  if (b->learns) {
+    b->tokens[i][at] = token;
+  } else {
+    d->wrong += b->tokens[i][at] != token;
+  }
+  d->counts[token]++;
+  d->tokens[d->count++] = token;
+  return true;
+}
+
+static void end_beside(void *user, size_t index, mk_status status) {
+  beside *b = user;
+  b->of[b->first + index].wrong += status != MK_OK;
+}
+
+/* Prompts of 1 to PROMPT tokens, answers of some length: rows come free, and others join. */
+static void make_beside(beside *b, const mk_config *config) {
+  b->config = config;
+  for (uint32_t i = 0; i < SIDE_BY_SIDE; i++) {
+    uint32_t length = 1 + (i * 5 + 3) % PROMPT;
+    for (uint32_t t = 0; t < length; t++) {
+      b->prompts[i][t] = (prompt[t] + 37 * i) % config->vocab;
+    }
+    b->sequences[i] = (mk_sequence){.prompt = b->prompts[i],
+                                    .prompt_count = length,
+                                    .n_predict = 3 + (i * 7) % (MOST_DRAWN - 3),
+                                    .sampling = &ways[1 + i % (WAYS - 1)].sampling};
+  }
+}
+
+/* Sequences [first, first + count) together; `learns`: what they draw is what others are compared with. */
+static bool run_beside(mk_engine *engine, beside *b, uint32_t first, uint32_t count, bool learns, const char *name) {
+  const mk_sequence_calls calls = {.token = take_beside, .ended = end_beside, .user = b};
+  bool good = true;
+  b->first = first;
+  b->learns = learns;
+  for (uint32_t i = first; good && i < first + count; i++) {
+    good = start(&b->of[i], b->config, b->sequences[i].sampling);
+    memset(b->of[i].counts, 0, b->config->vocab * sizeof(uint32_t));
+    for (size_t t = 0; t < b->sequences[i].prompt_count; t++) {
+      b->of[i].counts[b->prompts[i][t]] = MK_COUNT_PROMPT;
+    }
+  }
+  good = good && expect_ok(mk_engine_generate_all(engine, b->sequences + first, count, &calls), name);
+  for (uint32_t i = first; i < first + count; i++) {
+    if (b->of[i].wrong != 0 || b->of[i].count != b->sequences[i].n_predict) {
+      printf("%s: sequence %u (%s): %u of %u tokens are wrong\n", name, i, ways[1 + i % (WAYS - 1)].name,
+             b->of[i].wrong, b->of[i].count);
+      good = false;
+    }
+    end(&b->of[i]);
+  }
+  return expect(good, name,
+                "a token is not the one that the definition draws, or another one than alone or in company");
+}
+
+static bool open_beside(const mk_config *config, uint32_t rows, bool logits, mk_engine **engine) {
+  mk_engine_options options = {.device = device,
+                               .synth = config,
+                               .synth_seed = 5,
+                               .max_seq = PROMPT + MOST_DRAWN + 1,
+                               .rows = rows,
+                               .want_logits = logits,
+                               .gpu_deadline_ms = deadline_ms,
+                               .sampling = &ways[1].sampling};
+  return expect_ok(mk_engine_open(NULL, &options, engine), "rows that draw");
+}
+
+/* By the definition, from the GPU's own logits, a launch for each token; then the same in longer launches, with other numbers of rows, and
+ * each alone. */
+static void test_beside(const char *shape, const mk_config *config, bool whole) {
+  static const uint32_t rows[] = {16, 2, 4, 8};
+  static beside b;
+  mk_engine *engine;
+  char name[64];
+  make_beside(&b, config);
+  snprintf(name, sizeof name, "%s, 16 rows that draw", shape);
+  if (open_beside(config, 16, true, &engine)) {
+    run_beside(engine, &b, 0, SIDE_BY_SIDE, true, name);
+    mk_engine_close(engine);
+  }
+  for (size_t r = 0; r < (whole ? sizeof rows / sizeof rows[0] : 1); r++) {
+    snprintf(name, sizeof name, "%s, %u rows that draw, long launches", shape, rows[r]);
+    if (open_beside(config, rows[r], false, &engine)) {
+      bool good = run_beside(engine, &b, 0, SIDE_BY_SIDE, false, name);
+      for (uint32_t i = 0; good && rows[r] == 16 && i < SIDE_BY_SIDE; i++) {
+        snprintf(name, sizeof name, "%s, alone", shape);
+        good = run_beside(engine, &b, i, 1, false, name);
+      }
+      mk_engine_close(engine);
+    }
+  }
+}
+
 static void test_shape(const char *shape) {
   mk_config config;
   for (uint32_t i = 0; i < BANNED; i++) {
@@ -213,6 +333,7 @@ static void test_shape(const char *shape) {
     test_ways(&config, 0, 1);
     test_ways(&config, 1, WAYS);
     test_overflow(shape, &config);
+    test_beside(shape, &config, true);
   }
 }
 

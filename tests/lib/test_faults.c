@@ -124,21 +124,6 @@ static void run_and_run_again(void) {
 }
 Test(library_faults, running_ends_and_can_begin_again) { with_wide_model(run_and_run_again); }
 
-static void draw_on_a_shared_gpu(void) {
-  rig r = {.sound_after = SIZE_MAX};
-  asked all[REQUESTS];
-  mkvm_sampling hot;
-  static const uint32_t one[] = {1};
-  start(&r, 4, UINT32_MAX, all);
-  mkvm_request request = request_of(NULL, one, 1, 1);
-  mkvm_sampling_init(&hot);
-  hot.temperature = 1;
-  request.sampling = &hot;
-  REFUSED(mkvm_submit(r.engine, &request, NULL), MKVM_ERR_USAGE, "not possible yet");
-  stop(&r);
-}
-Test(library_faults, a_gpu_that_is_shared_chooses_greedily) { with_wide_model(draw_on_a_shared_gpu); }
-
 /* A machine that fails again before it has computed anything: enough. */
 static void give_up(void) {
   rig r = {.sound_after = 99};

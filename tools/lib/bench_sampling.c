@@ -2,6 +2,7 @@
 #include "tools/lib/bench_sampling.h"
 
 #include "models/synth.h"
+#include "tools/lib/bench_rows.h"
 #include "tools/lib/quantile.h"
 
 #define OFF .top_p = 1, .repetition = 1
@@ -13,6 +14,15 @@ const mk_bench_way mk_bench_ways[MK_BENCH_WAYS] = {
     {"top-k 50, top-p 0.9", {.repetition = 1, .temperature = 0.8, .top_k = 50, .top_p = 0.9, .seed = 5}},
     {"penalties", {.top_p = 1, .temperature = 1, .repetition = 1.2, .presence = 0.5, .frequency = 0.2, .seed = 6}},
     {"penalties, greedy", {.top_p = 1, .repetition = 1.3}},
+    {"all",
+     {.temperature = 0.8,
+      .top_k = 50,
+      .top_p = 0.9,
+      .min_p = 0.01,
+      .repetition = 1.1,
+      .presence = 0.1,
+      .frequency = 0.1,
+      .seed = 7}},
 };
 #undef OFF
 
@@ -23,7 +33,20 @@ static bool go_on(void *user, uint32_t token, const float *logits) {
   return true;
 }
 
+/* A step that a sequence in each row takes part in. */
+static mk_status time_steps(mk_engine *engine, uint32_t steps, double *us) {
+  const mk_bench_rows_options options = {
+      .depth = MK_BENCH_SAMPLING_PROMPT, .steps = steps, .launches = 1, .no_bandwidth = true};
+  mk_bench_rows_result result;
+  MK_TRY(mk_bench_rows_run(engine, &options, &result));
+  *us = result.ms_p50 * 1e3;
+  return MK_OK;
+}
+
 static mk_status time_launch(mk_engine *engine, uint32_t tokens, double *us) {
+  if (mk_program_rows(mk_engine_program(engine)) > 1) {
+    return time_steps(engine, tokens, us);
+  }
   uint32_t prompt[MK_BENCH_SAMPLING_PROMPT], vocab = mk_engine_config(engine)->vocab;
   for (uint32_t i = 0; i < MK_BENCH_SAMPLING_PROMPT; i++) {
     prompt[i] = (uint32_t)(mk_synth_mix(i + 1) % vocab);

@@ -7,17 +7,17 @@
 
 #include "engine/engine.h"
 
-enum { MK_BENCH_WAYS = 7, MK_BENCH_SAMPLING_PROMPT = 7 };
+enum { MK_BENCH_WAYS = 8, MK_BENCH_SAMPLING_PROMPT = 7 };
 
 typedef struct mk_bench_way {
   const char *name;
   mk_sampling sampling;
 } mk_bench_way;
 
-/* [MK_BENCH_WAYS]: temperature, min-p, top-k, top-p, both of these, penalties, penalties without a temperature. */
+/* [MK_BENCH_WAYS]: temperature, min-p, top-k, top-p, both of these, penalties, penalties without a temperature, all of it. */
 extern const mk_bench_way mk_bench_ways[MK_BENCH_WAYS];
 
-/* Microseconds per token over greedy: the median over the rounds, and the rounds' quartiles. */
+/* Microseconds per token (of several rows: per step) over greedy: the median over the rounds, and the rounds' quartiles. */
 typedef struct mk_bench_sampling_result {
   double greedy_us; /* a greedy token: the median of all greedy launches */
   struct {

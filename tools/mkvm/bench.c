@@ -45,6 +45,7 @@ enum {
   DEFAULT_PROMPT = 512,
   DEFAULT_GENERATED = 128,
   SAMPLED_GENERATED = 256,
+  SAMPLED_STEPS = 64, /* of several rows */
   CUDA_LAUNCHES = 10,
   CPU_LAUNCHES = 3
 };
@@ -87,7 +88,10 @@ static const struct argp_option option_table[] = {
      "chunks of T to their first token; 64: prompts alone. With --load: rows of a step, at most 16 (16)",
      2},
     {"sampling", KEY_SAMPLING, NULL, 0,
-     "On cuda: what each way of choosing a token takes over a greedy one, in launches of -n tokens (256)", 2},
+     "On cuda: what each way of choosing a token takes over a greedy one, in launches of -n tokens (256), or with "
+     "--rows of -n "
+     "steps (64)",
+     2},
     {"ctx-size", 'c', "L", 0, "Tokens of context to compile for (what the tests take, but at least what run takes)", 2},
     {NULL, 0, NULL, 0, "Attention alone (in the place of a model):", 3},
     {"mla", KEY_MLA, "LENGTHS", 0,
@@ -231,11 +235,11 @@ static void check_options(options *o, struct argp_state *state) {
   if (o->breakdown && o->format != MK_BENCH_MD) {
     argp_error(state, "--breakdown is text; it goes with --output md alone");
   }
-  if (o->sampling && (o->rows > 1 || o->breakdown || o->trace.path != NULL || o->prompts.count + o->depths.count != 0 ||
-                      o->generated.count > 1)) {
-    argp_error(state, "--sampling goes with one -n, and without other tests");
+  if (o->sampling && (o->rows > MK_MAX_ROWS || o->breakdown || o->trace.path != NULL ||
+                      o->prompts.count + o->depths.count != 0 || o->generated.count > 1)) {
+    argp_error(state, "--sampling goes with one -n and at most %d rows, and without other tests", MK_MAX_ROWS);
   }
-  set_default(&o->generated, o->sampling ? SAMPLED_GENERATED : DEFAULT_GENERATED);
+  set_default(&o->generated, o->sampling ? (o->rows > 1 ? SAMPLED_STEPS : SAMPLED_GENERATED) : DEFAULT_GENERATED);
   set_default(&o->prompts, o->sampling ? 0 : DEFAULT_PROMPT);
   set_default(&o->depths, o->sampling ? MK_BENCH_SAMPLING_PROMPT : 0);
 }

@@ -12,7 +12,7 @@
 enum { SHOWN = 60 }; /* bytes of a prompt that name it */
 
 void mk_run_rows(const mk_run_option *o, size_t prompts, size_t longest, mk_engine_options *engine) {
-  bool may = !o->compare && mk_engine_takes_rows(engine);
+  bool may = !o->compare && (prompts > 1 || mk_engine_takes_rows(engine));
   /* Tokens. On the cpu a step of one row costs what one of several does. */
   size_t one_by_one = mk_engine_takes_cuda(engine) ? MK_LONG_PROMPT : 1;
   uint32_t suits = prompts > 1 ? MK_MAX_ROWS : longest > one_by_one ? MK_PROMPT_ROWS : 1;

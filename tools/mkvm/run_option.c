@@ -67,7 +67,7 @@ static const struct argp_option option_table[] = {
      "SMs to compile for (132; on the cpu four for each thread); the result does not depend on it", 4},
     {"rows", KEY_ROWS, "T", 0,
      "Tokens that a step computes: of the prompt or of several prompts 1, 2, 4, 8 or 16, of one prompt 64 (what "
-     "suits; sampling on cuda: 1); results may differ by rounding",
+     "suits; sampling from one prompt on cuda: 1); results may differ by rounding",
      4},
     {"threads", 't', "N", 0, MK_THREADS_HELP, 4},
     {"deadline", KEY_DEADLINE, "MS", 0, MK_DEADLINE_HELP, 4},
@@ -97,8 +97,8 @@ static const char doc[] =
     "with --logprobs also logprobs. With several prompts it is {\"sequences\": [...]}, in their order; one that failed "
     "has "
     "the finish_reason \"error\" and a key error.\n\n"
-    "Several prompts are answered side by side, up to sixteen of them in a step; one after the other when tokens are "
-    "drawn or with --rows 1. Each answer is the one that the prompt gets alone, but for rounding. "
+    "Several prompts are answered side by side, up to sixteen of them in a step; one after the other with "
+    "--rows 1. Each answer is the one that the prompt gets alone, but for rounding. "
     "Each is printed when it is finished, under a line that names its prompt.\n\n"
     "In a conversation, Ctrl-C ends the answer at hand, and twice, or Ctrl-D, the program. Special tokens are "
     "recognised in "

@@ -2,8 +2,8 @@
 //
 // Warps 0-15 consume, 16 loads, 17 stores, 18 controls (fetches instructions into their ring), 19 leaves at once. Registers: the
 // consumers' warpgroups take what the last warpgroup gives up. Compiled for one row per step as it is, which is kept small, and with the opcodes
-// of sampling (sampling.cu); for several rows per step, with instructions of their own (rows.cu); and each of these with the recorder
-// (recording.cu, sampling_recording.cu, rows_recording.cu).
+// of sampling (sampling.cu); for several rows per step, with instructions of their own (rows.cu), and with the opcodes of sampling
+// (rows_sampling.cu); and all but the last of these with the recorder (recording.cu, sampling_recording.cu, rows_recording.cu).
 #if MK_GPU_ROWS
 #include "vm/gpu/rows_roles.cuh"
 #else
@@ -20,7 +20,7 @@
 #endif
 #include "vm/gpu/controller.cuh"
 
-#if MK_GPU_SAMPLES
+#if MK_GPU_SAMPLES && !MK_GPU_ROWS
 #include "instructions/score.cuh"
 #include "instructions/search.cuh"
 #endif
@@ -42,7 +42,7 @@ __device__ inline void init_barriers(const device &d) {
   }
   tile::barrier_init(d.barrier(STATE_READY), 1);
 #if MK_GPU_SAMPLES
-  tile::barrier_init(d.barrier(SCORED), 1);
+  tile::barrier_init(d.barrier(SCORED), STORERS);
 #endif
   tile::fence_barriers();
 }

@@ -100,17 +100,23 @@ static const char *kernel_name(const mk_gpu *gpu) {
 
 static mk_status load_kernel(mk_gpu *gpu) {
   gpu->mla = mk_program_listed(gpu->program);
-  gpu->image = gpu->mla                       ? MK_GPU_IMAGE_MLA
-               : gpu->rows > MK_MAX_ROWS      ? MK_GPU_IMAGE_PROMPT
-               : gpu->rows > 1                ? MK_GPU_IMAGE_ROWS
-               : mk_gpu_samples(gpu->program) ? MK_GPU_IMAGE_SAMPLING
-                                              : MK_GPU_IMAGE_KERNEL;
+  const bool samples = mk_gpu_samples(gpu->program);
+  gpu->image = gpu->mla                  ? MK_GPU_IMAGE_MLA
+               : gpu->rows > MK_MAX_ROWS ? MK_GPU_IMAGE_PROMPT
+               : gpu->rows > 1           ? (samples ? MK_GPU_IMAGE_ROWS_SAMPLING : MK_GPU_IMAGE_ROWS)
+               : samples                 ? MK_GPU_IMAGE_SAMPLING
+                                         : MK_GPU_IMAGE_KERNEL;
   return mk_gpu_load(gpu, gpu->image, kernel_name(gpu), mk_gpu_shared_bytes(gpu), &gpu->module, &gpu->kernel);
 }
 
 mk_status mk_gpu_need_recording(mk_gpu *gpu) {
   if (gpu->mla) {
     return mk_error(MK_ERR_USAGE, "a GPU records no programs with a work list; trace them on device cpu");
+  }
+  if (gpu->image == MK_GPU_IMAGE_ROWS_SAMPLING) {
+    return mk_error(MK_ERR_USAGE,
+                    "a GPU does not record several rows that draw; leave sampling out (--temp 0), give --rows 1, "
+                    "or trace on device cpu");
   }
   return gpu->recording != NULL ? MK_OK
                                 : mk_gpu_load(gpu, gpu->image + 1, kernel_name(gpu), mk_gpu_shared_bytes(gpu),

@@ -49,12 +49,6 @@ bool mk_gpu_samples(const mk_program *program) {
 
 static mk_status check_room(const mk_program *program, const mk_instruction *in) {
   uint32_t rows = mk_program_rows(program);
-  if (in->opcode == MK_OP_DRAW && rows > 1) {
-    return mk_error(MK_ERR_FILE,
-                    "instruction %u (draw): the program draws for %u rows per step; this machine draws for one, and "
-                    "the CPU machine for several",
-                    in->uid, rows);
-  }
   if (in->opcode == MK_OP_DRAW && in->operands[MK_SLOT_DRAW_fronts].rows > MOST_FRONTS) {
     return mk_error(MK_ERR_FILE, "instruction %u (draw) has the fronts of %u SMs; this machine takes %d", in->uid,
                     in->operands[MK_SLOT_DRAW_fronts].rows, MOST_FRONTS);
@@ -70,6 +64,21 @@ static mk_status check_room(const mk_program *program, const mk_instruction *in)
         in->uid, info->name, mk_opcode_lookup(info->fused_into)->name);
   }
   return check_staging(in, rows);
+}
+
+/* With several rows per step the kernel takes rounds of a search in pairs: tallies, and their sums (instructions/search_rows.cuh). */
+static mk_status check_rounds(const mk_program *program, const mk_queue *queue) {
+  uint32_t rounds = 0, last = 0;
+  for (uint32_t i = queue->first; i < queue->first + queue->count; i++) {
+    bool sifts = program->instructions[i].opcode == MK_OP_SIFT;
+    rounds += sifts;
+    last = sifts ? program->instructions[i].uid : last;
+  }
+  return rounds % 2 == 0 ? MK_OK
+                         : mk_error(MK_ERR_FILE,
+                                    "instruction %u (sift) is the last of %u rounds; with several rows per step this "
+                                    "machine takes rounds in pairs, so add one",
+                                    last, rounds);
 }
 
 mk_status mk_gpu_check_program(const mk_program *program) {
@@ -98,6 +107,9 @@ mk_status mk_gpu_check_program(const mk_program *program) {
   }
   for (size_t i = 0; i < program->instruction_count; i++) {
     MK_TRY(check_room(program, &program->instructions[i]));
+  }
+  for (size_t q = 0; mk_program_rows(program) > 1 && q < program->queue_count; q++) {
+    MK_TRY(check_rounds(program, &program->queues[q]));
   }
   return MK_OK;
 }

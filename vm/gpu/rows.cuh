@@ -47,6 +47,9 @@ struct rows_words {
   uint32_t blocks[32];                        // the loader's, of KV: of the pieces that it has looked up
   uint32_t stop;                              // the host's wish, as the storers of the HEAD at hand saw it
   uint32_t residual_tags[2][RESIDUAL_TILES];  // by storer: what residuals() holds
+#if MK_GPU_SAMPLES
+  uint32_t vocab, first_token, end_token;  // of a SCORE: this SM's tokens
+#endif
 };
 
 constexpr uint32_t EMPTY_WORD = MK_GPU_EMPTY_BYTE * 0x1010101u;

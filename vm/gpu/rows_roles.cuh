@@ -6,6 +6,9 @@
 #include "instructions/linear_rows.cuh"
 #include "instructions/next_rows.cuh"
 #include "vm/gpu/rows_loader.cuh"
+#if MK_GPU_SAMPLES
+#include "instructions/search_rows.cuh"
+#endif
 
 namespace mk {
 
@@ -34,6 +37,8 @@ __device__ __forceinline__ void store_instruction(rows_storer &s, const mk_instr
   store_rows(s, in);
 }
 
+__device__ constexpr bool searches(uint32_t opcode) { return MK_GPU_SAMPLES && places_of(opcode).fronts; }
+
 template <typename role>
 __device__ __forceinline__ void consume_instruction(role &c, const mk_instruction_word &in) {
   forget(c.lane);
@@ -48,6 +53,8 @@ __device__ __forceinline__ void consume_instruction(role &c, const mk_instructio
   case MK_OP_##NAME:                                      \
     if constexpr (is_linear(MK_OP_##NAME)) {              \
       break;                                              \
+    } else if constexpr (searches(MK_OP_##NAME)) {        \
+      goto search;                                        \
     } else if constexpr (MK_HAS(consume_##NAME(c, in))) { \
       consume_##NAME(c, in);                              \
     }                                                     \
@@ -57,6 +64,11 @@ __device__ __forceinline__ void consume_instruction(role &c, const mk_instructio
       return;
   }
   consume_linear(c, in);
+  return;
+  [[maybe_unused]] search :  // in a kernel that samples
+                             if constexpr (MK_GPU_SAMPLES) {
+    consume_search(c, in);
+  }
 }
 
 }  // namespace mk

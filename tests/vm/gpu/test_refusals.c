@@ -1,5 +1,6 @@
 /* Programs that the GPU machine does not take, although they are whole: refused before a driver is asked for, so no GPU is needed. */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "models/llama.h"
@@ -82,9 +83,14 @@ Test(gpu_refusals, fronts_of_too_many_sms) {
   expect_refused(program, "the fronts of 161 SMs");
 }
 
-Test(gpu_refusals, draws_of_several_rows) {
-  expect_refused(compile_rows(true, 2), "the program draws for 2 rows per step; this machine draws for one");
-  expect_refused(compile_rows(true, 16), "the program draws for 16 rows per step");
+/* Behind a tally there must be its sums. */
+Test(gpu_refusals, half_a_pair_of_rounds) {
+  mk_program *program = compile_rows(true, 2);
+  mk_instruction *draw = first(program, MK_OP_DRAW);
+  draw->opcode = MK_OP_SIFT;
+  char text[80];
+  snprintf(text, sizeof text, "instruction %u (sift) is the last of 7 rounds", draw->uid);
+  expect_refused(program, text);
 }
 
 /* What the kernels do within another instruction alone must be marked as such. With one row per step a combine may stand by itself. */

@@ -1,0 +1,75 @@
+// What SIFT and DRAW of one row and of several have in common on the device: one warp, with a lane for each segment, decides a round.
+#pragma once
+#include "instructions/score.cuh"
+
+namespace mk {
+
+__device__ inline uint64_t pair_value(const tile::stamped_pair &pair) {
+  return static_cast<uint64_t>(tile::stamp_data(pair.high)) << 32 | tile::stamp_data(pair.low);
+}
+
+// What of a value the lanes before this one have.
+__device__ inline uint64_t sum_before(uint32_t lane, uint64_t value) {
+  uint64_t sum = value;
+#pragma unroll 1
+  for (uint32_t step = 1; step < 32; step *= 2) {
+    uint64_t other = __shfl_up_sync(0xffffffffu, sum, step);
+    sum += lane >= step ? other : 0;
+  }
+  return sum - value;
+}
+
+// mk_sift_decide by one warp, a lane per segment, from the area's `sum` and by its `words`: true when *winner is certain, else its `pivots` are set
+// anew.
+template <typename area>
+__device__ inline bool decide_by_lanes(uint32_t lane, area &a, uint64_t *winner) {
+  const uint32_t *words = a.words;
+  bool top_p = (words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0;
+  uint32_t k = (words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_K) != 0 ? words[MK_SAMPLING_TOP_K] : 0xffffffffu;
+  uint32_t count = a.sum.count[lane];
+  uint64_t mass = a.sum.mass[lane], best = a.sum.best[lane], mass_before = sum_before(lane, mass);
+  uint32_t count_before = static_cast<uint32_t>(sum_before(lane, count));
+  // Where top-k ends, and what lies before it.
+  uint32_t over = __ballot_sync(0xffffffffu, count_before + count > k);
+  uint32_t begin = over != 0 ? __ffs(over) - 1 : 32, at = min(begin, 31u);
+  bool exact = over == 0 || __shfl_sync(0xffffffffu, count_before, at) == k;
+  uint64_t mass_begin = __shfl_sync(0xffffffffu, mass_before, at), mass_end = __shfl_sync(0xffffffffu, mass, at);
+  mass_end += mass_begin;
+  mass_begin = over == 0 ? mass_end : mass_begin;
+  mass_end = exact ? mass_begin : mass_end;
+  uint32_t end = exact ? begin : begin + 1;
+  uint64_t least = top_p ? mk_nucleus(words, mass_begin) : UINT64_MAX;
+  uint64_t most = top_p ? mk_nucleus(words, mass_end) : UINT64_MAX;
+  bool in = lane < end && mass_before < most, kept = in && lane < begin && mass_before + mass < least;
+  uint32_t l = __popc(__ballot_sync(0xffffffffu, in)), h = __popc(__ballot_sync(0xffffffffu, kept));
+  uint32_t open = __reduce_add_sync(0xffffffffu, in && !kept ? count : 0);
+  uint64_t sure = highest_key(kept ? best : 0), maybe = highest_key(in && !kept ? best : 0);
+  if (maybe <= sure || (open == 1 && exact)) {
+    *winner = max(maybe, sure);
+    return true;
+  }
+  // The new pivots: points between the ends of what is open, and between those of the place where top-k ends, merged.
+  uint64_t high = a.pivots[h], low = l < 32 ? a.pivots[l] : 0;
+  uint64_t high_k = begin < 32 ? a.pivots[begin] : 0, low_k = end < 32 ? a.pivots[end] : 0;
+  uint32_t of_k = !top_p ? 0 : exact ? 1 : MK_SIFT_SEGMENTS / 2 - 1, of_all = MK_SIFT_SEGMENTS - 1 - of_k;
+  uint64_t point = mk_sift_point(high, low, min(lane, of_all - 1), of_all);
+  uint64_t point_k = of_k != 0 ? mk_sift_point(high_k, low_k, min(lane, of_k - 1), of_k) : 0;
+  uint32_t place = lane + 1, place_k = lane + 1;
+  __syncwarp();  // all have read the pivots
+#pragma unroll 1
+  for (uint32_t i = 0; i < of_k; i++) {
+    uint64_t other = __shfl_sync(0xffffffffu, point_k, i);
+    uint32_t before = __popc(__ballot_sync(0xffffffffu, lane < of_all && point >= other));
+    place += other > point ? 1 : 0;
+    place_k += lane == i ? before : 0;
+  }
+  if (lane < of_all) {
+    a.pivots[place] = point;
+  }
+  if (lane < of_k) {
+    a.pivots[place_k] = point_k;
+  }
+  return false;
+}
+
+}  // namespace mk
