@@ -1,5 +1,6 @@
-// SCORE of several rows per step on the device; score.c. Consumers only: warp l has line l, from here to the end of DRAW. Waits: this SM's
-// storers, for the logits (SCORED). Publishes the front of each line. Scores are published only by a DRAW that looks at all SMs'.
+// SCORE of several rows per step on the device; score.c. Consumers only: warp l scores the tokens of line l, and has the line to itself to the end
+// of DRAW. Waits: this SM's storers, for the logits (SCORED). Publishes the front of each line. Scores are published only by a DRAW that
+// looks at all SMs'.
 //
 // What is known of a line lies in shared memory where results of linear instructions lie else: from SCORED on the storers have none in hand,
 // and no consumer puts one down before all have met in NEXT.
@@ -65,9 +66,9 @@ __device__ inline uint32_t counted_once_more(uint32_t count, uint32_t flags) {
 
 // The score of one of this SM's tokens. Counts in memory are those before the step, and what its lines add comes here: lines of a
 // slot come in the order of their positions, and each has the tokens up to its own.
-__device__ inline float score_of_token(const consumer &c, const line_search &l, const line_tokens &t, uint32_t token,
-                                       float logit) {
-  uint32_t flags = l.words[MK_SAMPLING_FLAGS], count = 0;
+__device__ inline float score_of_token(const consumer &c, const uint32_t *words, uint32_t counted, const line_tokens &t,
+                                       uint32_t token, float logit) {
+  uint32_t flags = words[MK_SAMPLING_FLAGS], count = 0;
   if ((flags & (MK_SAMPLE_PENALTIES | MK_SAMPLE_BIAS)) == 0) {
     return mk_plus(logit, 0.0f);
   }
@@ -75,13 +76,13 @@ __device__ inline float score_of_token(const consumer &c, const line_search &l, 
     const volatile rows_state &state = rows_of(c.d);
     count = __ldcg(c.d.words()->counts + t.by_slot + token);
 #pragma unroll 1
-    for (uint32_t left = l.counted; left != 0; left &= left - 1) {
+    for (uint32_t left = counted; left != 0; left &= left - 1) {
       uint32_t line = __ffs(static_cast<int>(left)) - 1;
       count = state.rows[line].token == token ? counted_once_more(count, state.rows[line].flags) : count;
     }
   }
   float bias = (flags & MK_SAMPLE_BIAS) != 0 ? __ldg(c.d.words()->bias + t.by_slot + token) : 0.0f;
-  return mk_sample_score(l.words, logit, count, bias);
+  return mk_sample_score(words, logit, count, bias);
 }
 
 // Logits of this lane's tokens, on their way before they are wanted.
@@ -112,16 +113,13 @@ struct logits_ahead {
 };
 
 // Behind the last token. The words that are read are written: the entries by their score, the highest first, and one behind them that is none.
+// The index is that of a NaN alone, for which it is looked at.
 __device__ inline void publish_front(const consumer &c, const mk_instruction_word &in, const line_search &l,
-                                     const score_store &q, bool one_draw) {
-  uint32_t peak = __reduce_max_sync(0xffffffffu, q.peak);
-  uint32_t index = __reduce_min_sync(0xffffffffu, q.peak == peak && peak != 0 ? q.peak_index : MK_SAMPLING_INDEX_MASK);
+                                     const score_store &q) {
   uint64_t key = q.key;
-  if (one_draw) {
+  if (mk_sampling_one_draw(l.words)) {
     uint64_t best = highest_key(key);
     key = key == best ? best : 0;
-  } else if (mk_sample_drops(l.words, mk_sample_distance(l.words, q.score, mk_unordered(peak)))) {
-    key = 0;
   }
   uint32_t entries = __ballot_sync(0xffffffffu, key != 0), before = (1u << c.lane) - 1, count = __popc(entries);
   uint32_t at = key != 0 ? 0 : count + __popc(~entries & before);
@@ -133,10 +131,10 @@ __device__ inline void publish_front(const consumer &c, const mk_instruction_wor
   uint64_t *front = start_of<uint64_t>(in, MK_PART_SCORE_front) +
                     (in.parts[MK_PART_SCORE_front].row * c.d.params.rows + c.warp) * MK_FRONT_WORDS;
   uint32_t generation = c.d.generation();
-  uint32_t about = (peak == 0 ? 0 : index) | count << MK_FRONT_COUNT_AT |
+  uint32_t about = q.peak_index | count << MK_FRONT_COUNT_AT |
                    ((q.flags & SCORE_OVERFLOWS) != 0 ? MK_FRONT_OVERFLOW : 0) |
                    (rows_shared()->stop != 0 ? MK_FRONT_STOP : 0);
-  if (!publishes(c.d)) {
+  if (c.d.params.skip_signal_uid != 0 && in.uid == c.d.params.skip_signal_uid) {
     return;
   }
   if (at <= count) {
@@ -145,73 +143,120 @@ __device__ inline void publish_front(const consumer &c, const mk_instruction_wor
     tile::store_stamped(front + MK_FRONT_SCORES + at, __float_as_uint(q.score), generation);
   }
   if (c.lane == 0) {
-    tile::store_stamped_pair(front, peak, about, generation);
+    tile::store_stamped_pair(front, q.peak, about, generation);
   }
 }
 
-// What all warps know of the step's draw, and each of its line.
-__device__ inline void begin_line(const consumer &c, const mk_instruction_word &in) {
+// What all warps know of the step's draw, of which every warp writes the same, and what each has to know of its line while tokens are scored.
+__device__ inline void begin_score(const consumer &c, const mk_instruction_word &in) {
   volatile shared_words *words = c.d.words();
   volatile rows_words *shared = rows_shared();
   const volatile rows_state &state = rows_of(c.d);
   const mk_operand &scores = in.parts[MK_PART_SCORE_scores];
-  if (c.warp == 0 && c.lane == 0) {
-    uint32_t vocab = buffer_of(in, MK_PART_SCORE_scores).cols, first = scores.col * 16;
+  uint32_t vocab = buffer_of(in, MK_PART_SCORE_scores).cols, first = scores.col * 16;
+  const uint32_t *given =
+      start_of<const uint32_t>(in, whole_at(MK_WHOLE_SCORE_sampling)) + state.rows[c.warp].slot * MK_SAMPLING_WORDS;
+  if (c.lane == 0) {
     words->logits = start_of<const float>(in, MK_PART_SCORE_logits);
     words->bias = start_of<const float>(in, MK_PART_SCORE_bias);
     words->counts = start_of<const uint32_t>(in, MK_PART_SCORE_counts);
     shared->vocab = vocab;
     shared->first_token = first;
     shared->end_token = min(first + scores.cols * 16u, vocab);
+    shared->noise[c.warp] = mk_draw_key(mk_sampling_seed(given), state.rows[c.warp].position + 1);
   }
-  line_search &l = area().lines[c.warp];
-  const uint32_t *given =
-      start_of<const uint32_t>(in, whole_at(MK_WHOLE_SCORE_sampling)) + state.rows[c.warp].slot * MK_SAMPLING_WORDS;
-  if (c.lane < MK_SAMPLING_WORDS) {
-    l.words[c.lane] = given[c.lane];
-  }
+  __syncwarp();
+  bool same_slot = state.rows[c.lane % MK_MAX_ROWS].slot == state.rows[c.warp].slot;
+  uint32_t counted = lines_of_own_tokens(c) & __ballot_sync(0xffffffffu, same_slot) & ((2u << c.warp) - 1);
   if (c.lane == 0) {
-    l.key = mk_draw_key(mk_sampling_seed(given), state.rows[c.warp].position + 1);
-    l.state = MK_SIFT_IDLE;
-    l.winner = 0;
-    l.flags = 0;
+    shared->counted[c.warp] = static_cast<uint16_t>(counted);
   }
+  __syncwarp();
 }
 
-// The highest score and the front of this warp's line.
-__device__ inline void score_line(const consumer &c, const line_search &l, score_store &q, bool one_draw) {
+// The parameters of this warp's line, which are the same as long as the launch.
+__device__ inline const uint32_t *given_words(const consumer &c, const mk_instruction_word &in) {
+  return start_of<const uint32_t>(in, whole_at(MK_WHOLE_SCORE_sampling)) +
+         rows_of(c.d).rows[c.warp].slot * MK_SAMPLING_WORDS;
+}
+
+// Of this lane's tokens so far: the best draw, where that is all that counts, and the highest score, as mk_peak has it.
+struct best_token {
+  uint64_t key;
+  uint32_t peak;
+};
+// Whether the token may be a better draw than the best one so far of all lanes, by what is quickly known: its noise is at most -log(x), of
+// the x that it is made of. With room for what these few instructions round.
+__device__ inline bool may_win(const line_search &l, float score, uint32_t token, uint64_t best) {
+  uint32_t high = __reduce_max_sync(0xffffffffu, static_cast<uint32_t>(best >> 32));
+  uint64_t bits = static_cast<uint64_t>((high >> 31) != 0 ? high & 0x7fffffffu : ~high) << 32;
+  float value = static_cast<float>(__longlong_as_double(static_cast<long long>(bits)));
+  float scaled = score * mk_sampling_float(l.words, MK_SAMPLING_INVERSE_TEMPERATURE);
+  float room = 0.02f + 1e-6f * (fabsf(scaled) + fabsf(value));
+  uint32_t random = static_cast<uint32_t>(mk_draw_mix(l.key + (token + UINT64_C(1)) * MK_DRAW_STEP) >> 32);
+  float x = static_cast<float>(random) * 0x1p-32f;
+  return high == 0 || !(x > tile::exp2((scaled - value + room) * 1.44269504f));
+}
+
+__device__ inline void score_token(const consumer &c, const line_search &l, const line_tokens &t, uint32_t token,
+                                   float logit, best_token &best) {
+  const uint32_t *words = l.words;
+  float score = score_of_token(c, words, l.counted, t, min(token, t.end - 1), logit);
+  uint32_t peak = token < t.end ? mk_peak(score) : 0;
+  best.peak = max(best.peak, peak);
+  if (tile::uniform(mk_sampling_cuts(words) || !mk_sampling_one_draw(words))) {
+    return;
+  }
+  uint64_t key = 0;
+  if (tile::uniform((words[MK_SAMPLING_FLAGS] & MK_SAMPLE_DRAWS) == 0)) {
+    key = mk_rank_key(score, token);
+  } else if (__any_sync(0xffffffffu, may_win(l, score, token, best.key) && peak != 0)) {
+    key = mk_sample_draw(words, l.key, score, token);
+  }
+  best.key = peak != 0 && peak != MK_PEAK_NAN ? max(best.key, key) : best.key;
+}
+
+// With min-p, once the highest score is known: the front of what min-p does not drop beside that.
+__device__ inline void find_front(const consumer &c, const line_search &l, uint32_t highest, score_store &q) {
   line_tokens t = own_tokens(c);
-  bool draws = tile::uniform((l.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_DRAWS) != 0),
-       cuts = tile::uniform(mk_sampling_cuts(l.words));
   logits_ahead ahead(c, t);
 #pragma unroll 1
   for (uint32_t base = t.first; base < t.end; base += 32) {
     uint32_t token = base + c.lane;
-    bool mine = token < t.end;
-    float logit = ahead.take(t, token), score = score_of_token(c, l, t, min(token, t.end - 1), logit);
-    uint32_t peak = mine ? mk_peak(score) : 0;
-    if (peak > q.peak) {
-      q.peak = peak;
-      q.peak_index = token;
+    float score = score_of_token(c, l.words, l.counted, t, min(token, t.end - 1), ahead.take(t, token));
+    bool enters = token < t.end && !mk_is_nan(score) &&
+                  !mk_sample_drops(l.words, mk_sample_distance(l.words, score, mk_unordered(highest)));
+    if (__any_sync(0xffffffffu, enters)) {
+      extend_front(c.lane, score, enters ? mk_sample_draw(l.words, l.key, score, token) : 0, q);
     }
-    if (cuts) {
-      continue;
-    }
-    bool enters = mine && peak != MK_PEAK_NAN;
-    if (!one_draw) {
-      float highest = mk_unordered(__reduce_max_sync(0xffffffffu, q.peak));
-      enters = enters && !mk_sample_drops(l.words, mk_sample_distance(l.words, score, highest));
-      if (!__any_sync(0xffffffffu, enters)) {
-        continue;
-      }
-    }
-    uint64_t key = draws ? mk_sample_draw(l.words, l.key, score, token) : mk_rank_key(score, token);
-    key = enters ? key : 0;
-    if (!one_draw) {
-      extend_front(c.lane, score, key, q);
-    } else if (key > q.key) {
-      q.key = key;
-    }
+  }
+}
+
+// The lowest token whose score is not a number; there is one.
+__device__ inline uint32_t first_nan(const consumer &c, const line_search &l) {
+  line_tokens t = own_tokens(c);
+  uint32_t first = MK_SAMPLING_INDEX_MASK;
+#pragma unroll 1
+  for (uint32_t base = t.first; base < t.end; base += 32) {
+    uint32_t token = min(base + c.lane, t.end - 1);
+    float score = score_of_token(c, l.words, l.counted, t, token, __ldcg(c.d.words()->logits + t.by_line + token));
+    first = mk_is_nan(score) ? min(first, token) : first;
+  }
+  return __reduce_min_sync(0xffffffffu, first);
+}
+
+__device__ inline void begin_line(const consumer &c, const uint32_t *given) {
+  line_search &l = area().lines[c.warp];
+  if (c.lane < MK_SAMPLING_WORDS) {
+    l.words[c.lane] = given[c.lane];
+  }
+  if (c.lane == 0) {
+    l.key = rows_shared()->noise[c.warp];
+    l.state = MK_SIFT_IDLE;
+    l.winner = 0;
+    l.flags = 0;
+    l.counted = rows_shared()->counted[c.warp];
+    l.rounds = 0;
   }
 }
 
@@ -219,31 +264,36 @@ __device__ inline void consume_SCORE(rows_consumer &here, const mk_instruction_w
   rows_consumer c = here;
   c.lane = tile::anew(c.lane);
   c.warp = tile::anew(c.warp);
-  const volatile rows_state &state = rows_of(c.d);
-  wait_phase(c.d, SCORED, c.d.epoch % 2, MK_ACTIVITY_RESULT_FULL, 0);
-  begin_line(c, in);
-  consumers_meet(c);
   line_search &l = area().lines[c.warp];
-  uint32_t active = state.active, below = (2u << c.warp) - 1;
-  bool same_slot = state.rows[c.lane % MK_MAX_ROWS].slot == state.rows[c.warp].slot;
-  uint32_t counted = lines_of_own_tokens(c) & __ballot_sync(0xffffffffu, same_slot) & below;
-  if (c.lane == 0) {
-    l.counted = static_cast<uint16_t>(counted);
-    l.rounds = 0;
-  }
-  __syncwarp();
-  if ((active >> c.warp & 1) == 0) {
-    return;
-  }
+  begin_score(c, in);
+  wait_phase(c.d, SCORED, c.d.epoch % 2, MK_ACTIVITY_RESULT_FULL, 0);
+  begin_line(c, given_words(c, in));
+  consumers_meet(c);
+  uint32_t active = tile::uniform(rows_of(c.d).active);
   score_store q = {};
-  bool one_draw = tile::uniform(mk_sampling_one_draw(l.words));
-  if (line_chooses(c, c.warp)) {
-    score_line(c, l, q, one_draw);
+  if (tile::uniform(line_chooses(c, c.warp))) {
+    best_token best = {};
+    line_tokens t = own_tokens(c);
+    logits_ahead ahead(c, t);
+#pragma unroll 1
+    for (uint32_t base = t.first; base < t.end; base += 32) {
+      score_token(c, l, t, base + c.lane, ahead.take(t, base + c.lane), best);
+    }
+    q.key = best.key;
+    q.peak = __reduce_max_sync(0xffffffffu, best.peak);
+    if (q.peak == MK_PEAK_NAN) {
+      q.peak_index = first_nan(c, l);
+    }
+    if (tile::uniform(!mk_sampling_cuts(l.words) && !mk_sampling_one_draw(l.words))) {
+      find_front(c, l, q.peak, q);
+    }
   }
   if ((active & ((1u << c.warp) - 1)) == 0) {
     tile::fence_release();  // behind one line's front: all that this SM did in the step
   }
-  publish_front(c, in, l, q, one_draw);
+  if ((active >> c.warp & 1) != 0) {
+    publish_front(c, in, l, q);
+  }
 }
 
 }  // namespace mk

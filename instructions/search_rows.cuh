@@ -125,10 +125,15 @@ struct lowest_tokens {
   uint32_t count = 0;
 };
 __device__ inline void tally_lanes(const consumer &c, line_search &l, bool stands, float score, uint32_t token,
-                                   lowest_tokens &lowest) {
+                                   bool narrowed, lowest_tokens &lowest) {
   float distance = mk_sample_distance(l.words, score, l.highest);
   uint32_t segment = mk_sift_segment(l.pivots, mk_rank_key(score, token));
-  uint64_t draw = mk_sample_drops(l.words, distance) ? 0 : mk_sample_draw(l.words, l.key, score, token), mass = 0;
+  uint64_t draw = 0, mass = 0;
+  // Once pivots have been set anew the last one is the lower end of what is open: what lies below is dropped, and its draws do not matter.
+  bool draws = stands && !(narrowed && segment == MK_SIFT_SEGMENTS - 1) && !mk_sample_drops(l.words, distance);
+  if (__any_sync(0xffffffffu, draws)) {
+    draw = draws ? mk_sample_draw(l.words, l.key, score, token) : 0;
+  }
   if ((l.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0) {
     mass = mk_sample_weight(distance);
   }
@@ -176,7 +181,8 @@ __device__ inline uint64_t sum_of_lanes(uint64_t value) {
 }
 
 // The tally of this SM's tokens of the line, from its logits, or (`all`) of all that there are, from scores.
-__device__ inline void tally_line(const consumer &c, const mk_instruction_word &in, line_search &l, bool all) {
+__device__ inline void tally_line(const consumer &c, const mk_instruction_word &in, line_search &l, bool all,
+                                  bool narrowed) {
   line_tokens t = own_tokens(c);
   const uint64_t *scores = start_of<const uint64_t>(in, MK_PART_SIFT_scores) + t.by_line;
   lowest_tokens lowest;
@@ -199,9 +205,9 @@ __device__ inline void tally_line(const consumer &c, const mk_instruction_word &
           c.d, in.parts[MK_PART_SIFT_scores].buffer, [&](uint32_t) { return scores + known; }, word);
       score = __uint_as_float(word[0]);
     } else {
-      score = score_of_token(c, l, t, known, ahead.take(t, token));
+      score = score_of_token(c, l.words, l.counted, t, known, ahead.take(t, token));
     }
-    tally_lanes(c, l, token < t.end, score, token, lowest);
+    tally_lanes(c, l, token < t.end, score, token, narrowed, lowest);
   }
   uint64_t mass = sum_of_lanes(lowest.mass), best = highest_key(lowest.best);
   uint32_t count = __reduce_add_sync(0xffffffffu, lowest.count);
@@ -221,7 +227,7 @@ __device__ inline void publish_scores(const consumer &c, const mk_instruction_wo
 #pragma unroll 1
   for (uint32_t base = t.first; base < t.end; base += 32) {
     uint32_t token = base + c.lane;
-    float score = score_of_token(c, l, t, min(token, t.end - 1), ahead.take(t, token));
+    float score = score_of_token(c, l.words, l.counted, t, min(token, t.end - 1), ahead.take(t, token));
     if (token < t.end && publishes(c.d)) {
       tile::store_stamped(scores + token, __float_as_uint(score), c.d.generation());
     }
@@ -407,7 +413,7 @@ __device__ inline void search_all(const consumer &c, const mk_instruction_word &
   publish_scores(c, in, l);
 #pragma unroll 1
   for (uint32_t pass = 0; pass < MK_SIFT_MOST_PASSES && tile::uniform(l.state) == MK_SIFT_OPEN; pass++) {
-    tally_line(c, in, l, true);
+    tally_line(c, in, l, true, false);
     decide_line(c, l);
   }
 }
@@ -435,7 +441,7 @@ __device__ inline void consume_search(rows_consumer &here, const mk_instruction_
   if (cuts && tile::uniform(l.state) == MK_SIFT_OPEN) {
     go_on(c, in, l, behind);
     if (!draw && tile::uniform(l.state) == MK_SIFT_OPEN) {
-      tally_line(c, in, l, false);
+      tally_line(c, in, l, false, behind);
       publish_tally(c, in, l);
     }
   }

@@ -48,7 +48,9 @@ struct rows_words {
   uint32_t stop;                              // the host's wish, as the storers of the HEAD at hand saw it
   uint32_t residual_tags[2][RESIDUAL_TILES];  // by storer: what residuals() holds
 #if MK_GPU_SAMPLES
-  uint32_t vocab, first_token, end_token;  // of a SCORE: this SM's tokens
+  uint64_t noise[MK_MAX_ROWS];    // of a SCORE: by line, the key of the noise
+  uint16_t counted[MK_MAX_ROWS];  // a bit for each line whose token counts for the line and is one of this SM's
+  uint32_t vocab, first_token, end_token;  // this SM's tokens
 #endif
 };
 
