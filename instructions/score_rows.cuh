@@ -198,22 +198,37 @@ __device__ inline bool may_win(const line_search &l, float score, uint32_t token
   return high == 0 || !(x > tile::exp2((scaled - value + room) * 1.44269504f));
 }
 
-__device__ inline void score_token(const consumer &c, const line_search &l, const line_tokens &t, uint32_t token,
-                                   float logit, best_token &best) {
-  const uint32_t *words = l.words;
-  float score = score_of_token(c, words, l.counted, t, min(token, t.end - 1), logit);
-  uint32_t peak = token < t.end ? mk_peak(score) : 0;
-  best.peak = max(best.peak, peak);
-  if (tile::uniform(mk_sampling_cuts(words) || !mk_sampling_one_draw(words))) {
+// The next tokens of all lanes, TOGETHER of each: what is done to one of them does not wait for the others.
+enum { TOGETHER = 4 };
+__device__ inline void score_tokens(const consumer &c, const line_search &l, const line_tokens &t, uint32_t token,
+                                    bool keeps_draws, bool draws, const float (&logit)[TOGETHER], best_token &best) {
+  float score[TOGETHER];
+  uint32_t peak[TOGETHER];
+  bool wins = false;
+#pragma unroll
+  for (uint32_t i = 0; i < TOGETHER; i++) {
+    uint32_t at = token + i * 32;
+    score[i] = score_of_token(c, l.words, l.counted, t, min(at, t.end - 1), logit[i]);
+    peak[i] = at < t.end ? mk_peak(score[i]) : 0;
+    best.peak = max(best.peak, peak[i]);
+  }
+  if (!keeps_draws) {
     return;
   }
-  uint64_t key = 0;
-  if (tile::uniform((words[MK_SAMPLING_FLAGS] & MK_SAMPLE_DRAWS) == 0)) {
-    key = mk_rank_key(score, token);
-  } else if (__any_sync(0xffffffffu, may_win(l, score, token, best.key) && peak != 0)) {
-    key = mk_sample_draw(words, l.key, score, token);
+#pragma unroll
+  for (uint32_t i = 0; draws && i < TOGETHER; i++) {
+    wins = (may_win(l, score[i], token + i * 32, best.key) && peak[i] != 0) || wins;
   }
-  best.key = peak != 0 && peak != MK_PEAK_NAN ? max(best.key, key) : best.key;
+  if (draws && !__any_sync(0xffffffffu, wins)) {
+    return;
+  }
+#pragma unroll 1
+  for (uint32_t i = 0; i < TOGETHER; i++) {
+    float own = i == 0 ? score[0] : i == 1 ? score[1] : i == 2 ? score[2] : score[3];
+    uint32_t at = token + i * 32;
+    uint64_t key = draws ? mk_sample_draw(l.words, l.key, own, at) : mk_rank_key(own, at);
+    best.key = at < t.end && !mk_is_nan(own) ? max(best.key, key) : best.key;
+  }
 }
 
 // With min-p, once the highest score is known: the front of what min-p does not drop beside that.
@@ -274,10 +289,25 @@ __device__ inline void consume_SCORE(rows_consumer &here, const mk_instruction_w
   if (tile::uniform(line_chooses(c, c.warp))) {
     best_token best = {};
     line_tokens t = own_tokens(c);
-    logits_ahead ahead(c, t);
+    const float *from = c.d.words()->logits + t.by_line;
+    bool draws = tile::uniform((l.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_DRAWS) != 0);
+    bool keeps_draws = tile::uniform(!mk_sampling_cuts(l.words) && mk_sampling_one_draw(l.words));
+    float next[TOGETHER], logit[TOGETHER];
+    auto send = [&](uint32_t token) {
+#pragma unroll
+      for (uint32_t i = 0; i < TOGETHER; i++) {
+        next[i] = token + i * 32 < t.end ? __ldcg(from + token + i * 32) : 0.0f;
+      }
+    };
+    send(t.first + c.lane);
 #pragma unroll 1
-    for (uint32_t base = t.first; base < t.end; base += 32) {
-      score_token(c, l, t, base + c.lane, ahead.take(t, base + c.lane), best);
+    for (uint32_t base = t.first; base < t.end; base += TOGETHER * 32) {
+#pragma unroll
+      for (uint32_t i = 0; i < TOGETHER; i++) {
+        logit[i] = next[i];
+      }
+      send(base + TOGETHER * 32 + c.lane);
+      score_tokens(c, l, t, base + c.lane, keeps_draws, draws, logit, best);
     }
     q.key = best.key;
     q.peak = __reduce_max_sync(0xffffffffu, best.peak);
