@@ -27,6 +27,7 @@ typedef struct text { /* a prompt, and what comes of it alone */
   uint32_t prompt[PROMPT], prompt_count, tokens[ANSWER];
   uint64_t bits[ANSWER];
   uint32_t count;
+  mk_sampling sampling;
 } text;
 
 typedef struct request {
@@ -46,7 +47,7 @@ typedef struct world {
   uint64_t random;
   uint32_t boundary, wrong, struck;
   uint64_t compared, cached, preemptions, cancelled;
-  bool faulty;
+  bool faulty, draws; /* draws: the engine does, every request by parameters of its own */
 } world;
 
 static uint32_t below(uint64_t *random, uint32_t n) { return (uint32_t)(mk_synth_mix(++*random) % n); }
@@ -85,6 +86,12 @@ static void make_text(world *w, text *t) {
   for (uint32_t i = 0; i < t->prompt_count; i++) {
     t->prompt[i] = below(i < own ? &stream : &w->random, VOCAB);
   }
+  t->sampling = (mk_sampling)MK_SAMPLING_OFF;
+  t->sampling.seed = below(&w->random, 1000);
+  t->sampling.temperature = below(&w->random, 4) == 0 ? 0 : 1;
+  t->sampling.top_k = below(&w->random, 3) == 0 ? 20 : 0;
+  t->sampling.top_p = below(&w->random, 3) == 0 ? 0.8 : 1;
+  t->sampling.repetition = below(&w->random, 3) == 0 ? 1.2 : 1;
 }
 
 static bool open_engine(const mk_config *config, uint32_t kv_blocks, uint64_t prefix, mk_engine_options options,
@@ -101,17 +108,27 @@ static bool open_engine(const mk_config *config, uint32_t kv_blocks, uint64_t pr
   return expect_ok(mk_engine_open(NULL, &options, engine), "an engine of sixteen rows");
 }
 
+static mk_sampling any_draw(void) {
+  mk_sampling sampling = MK_SAMPLING_OFF;
+  sampling.temperature = 1;
+  return sampling;
+}
+
 static void learn(world *w, const mk_config *config) {
   const mk_sequence_calls calls = {.token = learn_token, .ended = learn_end, .user = w};
+  const mk_sampling draw = any_draw();
   mk_engine *engine = NULL;
-  if (!open_engine(config, 0, 0, (mk_engine_options){0}, &engine)) {
+  if (!open_engine(config, 0, 0, (mk_engine_options){.sampling = w->draws ? &draw : NULL}, &engine)) {
     return;
   }
   for (uint32_t i = 0; i < TEXTS; i++) {
     w->learning = &w->texts[i];
     make_text(w, w->learning);
-    const mk_sequence alone = {
-        .prompt = w->learning->prompt, .prompt_count = w->learning->prompt_count, .n_predict = ANSWER, .logits = true};
+    const mk_sequence alone = {.prompt = w->learning->prompt,
+                               .prompt_count = w->learning->prompt_count,
+                               .n_predict = ANSWER,
+                               .sampling = w->draws ? &w->learning->sampling : NULL,
+                               .logits = true};
     (void)expect_ok(mk_engine_generate_all(engine, &alone, 1, &calls), "a request alone");
   }
   mk_engine_close(engine);
@@ -153,6 +170,7 @@ static void look(void *user) {
       const mk_sequence s = {.prompt = t->prompt,
                              .prompt_count = t->prompt_count,
                              .n_predict = ANSWER,
+                             .sampling = w->draws ? &t->sampling : NULL,
                              .logits = r->logits,
                              .report = &r->report,
                              .priority = (int32_t)(i % 2)};
@@ -212,7 +230,9 @@ static void run_schedule(world *w, uint32_t number) {
 
 static void run_schedules(world *w, const mk_config *config, uint32_t blocks, uint32_t schedules) {
   mk_batch_counters counters = {0};
-  if (!open_engine(config, blocks, UINT64_MAX, (mk_engine_options){.poll = look, .poll_user = w}, &w->engine)) {
+  const mk_sampling draw = any_draw();
+  const mk_engine_options options = {.poll = look, .poll_user = w, .sampling = w->draws ? &draw : NULL};
+  if (!open_engine(config, blocks, UINT64_MAX, options, &w->engine)) {
     return;
   }
   w->compared = w->cached = w->preemptions = w->cancelled = w->struck = 0;
@@ -226,10 +246,10 @@ static void run_schedules(world *w, const mk_config *config, uint32_t blocks, ui
     expect(counters.blocks_in_use == 0 && counters.running == 0 && counters.waiting == 0, name, "something is left");
   }
   printf(
-      "schedules with %u blocks: %llu tokens compared, %llu of prompts known, %llu preemptions, %llu cancelled, "
+      "schedules%s with %u blocks: %llu tokens compared, %llu of prompts known, %llu preemptions, %llu cancelled, "
       "%u struck\n",
-      blocks, (unsigned long long)w->compared, (unsigned long long)w->cached, (unsigned long long)w->preemptions,
-      (unsigned long long)w->cancelled, w->struck);
+      w->draws ? " of requests that draw" : "", blocks, (unsigned long long)w->compared, (unsigned long long)w->cached,
+      (unsigned long long)w->preemptions, (unsigned long long)w->cancelled, w->struck);
   expect(w->compared != 0 && w->cached != 0 && w->cancelled != 0 && w->struck != 0, "schedules",
          "nothing was known, cancelled or struck");
   expect(blocks != FEW_BLOCKS || w->preemptions != 0, "schedules", "nobody had to give blocks back");
@@ -242,8 +262,10 @@ void test_schedules(bool quick) {
   mk_config config = config_of(&small);
   config.vocab = VOCAB;
   config.max_position = CONTEXT;
-  w = (world){.random = 11};
-  learn(&w, &config);
-  run_schedules(&w, &config, BLOCKS, quick ? QUICK_SCHEDULES : SCHEDULES);
-  run_schedules(&w, &config, FEW_BLOCKS, quick ? QUICK_SCHEDULES : SCHEDULES);
+  for (int draws = 0; draws < 2; draws++) {
+    w = (world){.random = 11, .draws = draws != 0};
+    learn(&w, &config);
+    run_schedules(&w, &config, BLOCKS, quick ? QUICK_SCHEDULES : SCHEDULES);
+    run_schedules(&w, &config, FEW_BLOCKS, quick ? QUICK_SCHEDULES : SCHEDULES);
+  }
 }
