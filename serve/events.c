@@ -1,4 +1,5 @@
-/* See events.h. An event lies in a buffer as a mk_event, then its log-probabilities, then its text; each part aligned. */
+/* See events.h. An event lies in a buffer as a mk_event, then its log-probabilities, then its text; each part aligned.
+ */
 #include "serve/events.h"
 
 #include <time.h>

@@ -1,7 +1,8 @@
 /* What the engine's thread tells the loop's: tokens and ends of requests, in order.
  *
  * One thread puts, another one takes; a lock is held while bytes are copied in, and while two buffers change places. A
- * mk_events owns its memory until mk_events_free. Failure of putting: MK_ERR_RUNTIME for memory; what was put before stays. */
+ * mk_events owns its memory until mk_events_free. Failure of putting: MK_ERR_RUNTIME for memory; what was put before
+ * stays. */
 #ifndef MK_EVENTS_H
 #define MK_EVENTS_H
 
@@ -37,7 +38,8 @@ void mk_events_free(mk_events *events);
 
 uint64_t mk_now_ns(void);
 
-/* Copies the event and what it points to. *first: nothing was waiting to be taken, so the other thread is to be told. */
+/* Copies the event and what it points to. *first: nothing was waiting to be taken, so the other thread is to be told.
+ */
 mk_status mk_events_put(mk_events *events, const mk_event *event, bool *first);
 /* The next one; false: there is none. What *out points to is valid until the next call. */
 bool mk_events_take(mk_events *events, mk_event *out);

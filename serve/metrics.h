@@ -1,4 +1,5 @@
-/* What /metrics shows: counters, gauges and histograms under vLLM's names, in Prometheus' text format; and one of our own.
+/* What /metrics shows: counters, gauges and histograms under vLLM's names, in Prometheus' text format; and one of our
+ * own.
  *
  * A mk_metrics is plain memory of its owner, zeroed to begin with. Any thread may count and any may write the text, at
  * the same time: every value is one atomic word, added to without order. A reader sees each value as it was at some

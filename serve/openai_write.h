@@ -1,8 +1,8 @@
 /* What the endpoints answer, as bytes: OpenAI's responses, the events of its streams, and the small ones.
  *
  * Each function appends to *out, which is the caller's (mk_free(out->bytes)), and keeps no pointer. Any thread may
- * call, one at a time per buffer. Failure: MK_ERR_RUNTIME for memory; *out is then as before. All texts are bytes of any
- * kind: what is not UTF-8 comes out as U+FFFD. */
+ * call, one at a time per buffer. Failure: MK_ERR_RUNTIME for memory; *out is then as before. All texts are bytes of
+ * any kind: what is not UTF-8 comes out as U+FFFD. */
 #ifndef MK_OPENAI_WRITE_H
 #define MK_OPENAI_WRITE_H
 

@@ -2,8 +2,8 @@
  *
  * A mk_server owns both until mk_server_free. One thread opens, runs and frees it, and makes the HTTP side work in
  * mk_server_run; mk_server_stop may be called from any thread and from a signal handler. SIGPIPE has to be ignored.
- * Failure: that of the model directory or machine (MK_ERR_FILE, MK_ERR_DEVICE, ...), MK_ERR_USAGE for options, MK_ERR_RUNTIME
- * for sockets. */
+ * Failure: that of the model directory or machine (MK_ERR_FILE, MK_ERR_DEVICE, ...), MK_ERR_USAGE for options,
+ * MK_ERR_RUNTIME for sockets. */
 #ifndef MK_SERVER_H
 #define MK_SERVER_H
 

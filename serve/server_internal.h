@@ -1,5 +1,5 @@
-/* What the parts of the server share: server.c starts, stops and loads; routes.c knows the paths; answer.c what runs for a
- * request; request_log.c what is told of it. All but what says otherwise belongs to the loop's thread. */
+/* What the parts of the server share: server.c starts, stops and loads; routes.c knows the paths; exchange.c what runs
+ * for a request; request_log.c what is told of it. All but what says otherwise belongs to the loop's thread. */
 #ifndef MK_SERVER_INTERNAL_H
 #define MK_SERVER_INTERNAL_H
 

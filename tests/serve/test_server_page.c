@@ -1,5 +1,5 @@
-/* The page at / in a headless Chromium, against a real server: a person talks, stops, changes the sampling, sees what goes on;
- * by mouse and by keys, with a key where one is wanted; and nothing leaves the server. */
+/* The page at / in a headless Chromium, against a real server: a person talks, stops, changes the sampling, sees what
+ * goes on; by mouse and by keys, with a key where one is wanted; and nothing leaves the server. */
 #include "tests/serve/server.h"
 
 #include "tests/support/browser.h"
