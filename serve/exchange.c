@@ -472,18 +472,6 @@ static uint64_t any_seed(void) {
   return seed;
 }
 
-static mk_status fail_by_libmkvm(mkvm_status status, mk_serve_error *error) {
-  const char *message = mkvm_message();
-  if (status == MKVM_ERR_BUSY) {
-    return mk_serve_fail(error, 429, NULL, "queue_full", "Too many requests wait already; try again later.");
-  }
-  if (status == MKVM_ERR_USAGE) {
-    const bool long_prompt = strstr(message, "context") != NULL || strstr(message, "KV cache") != NULL;
-    return mk_serve_fail(error, 400, NULL, long_prompt ? "context_length_exceeded" : NULL, "%s", message);
-  }
-  return mk_serve_fail(error, status == MKVM_ERR_FILE ? 400 : 500, NULL, NULL, "%s", message);
-}
-
 static mk_status make_echo(mk_exchange *a, const mk_openai_prompt *prompt, echo *e, mk_serve_error *error) {
   const mkvm_engine *engine = atomic_load(&a->server->engine);
   mkvm_status status = MKVM_OK;
@@ -494,7 +482,7 @@ static mk_status make_echo(mk_exchange *a, const mk_openai_prompt *prompt, echo 
     status = mkvm_detokenize(engine, prompt->tokens, prompt->token_count, &e->own_text, &e->length);
     e->text = e->own_text;
   }
-  return status == MKVM_OK ? MK_OK : fail_by_libmkvm(status, error);
+  return status == MKVM_OK ? MK_OK : mk_serve_fail_as_libmkvm(error, status);
 }
 
 /* The first token of a prompt, of which nothing is known. */
@@ -540,7 +528,7 @@ static mk_status submit(choice *c, mk_serve_error *error) {
   mkvm_status status = mkvm_submit(atomic_load(&a->server->engine), &request, &c->id);
   if (status != MKVM_OK) {
     c->id = 0;
-    return fail_by_libmkvm(status, error);
+    return mk_serve_fail_as_libmkvm(error, status);
   }
   a->running++;
   return MK_OK;

@@ -2,6 +2,7 @@
 #include "serve/openai_error.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const char *type_of(int http_status) {
   return http_status >= 500 ? "server_error" : http_status == 429 ? "rate_limit_error" : "invalid_request_error";
@@ -19,4 +20,16 @@ mk_status mk_serve_fail(mk_serve_error *error, int http_status, const char *para
   snprintf(error->param, sizeof error->param, "%s", param == NULL ? "" : param);
   snprintf(error->message, sizeof error->message, "%s", mk_error_message()); /* without control characters */
   return status;
+}
+
+mk_status mk_serve_fail_as_libmkvm(mk_serve_error *error, mkvm_status status) {
+  const char *message = mkvm_message();
+  if (status == MKVM_ERR_BUSY) {
+    return mk_serve_fail(error, 429, NULL, "queue_full", "Too many requests wait already; try again later.");
+  }
+  if (status == MKVM_ERR_USAGE) { /* it has no status of its own for a prompt that is too long */
+    const bool too_long = strstr(message, "context") != NULL || strstr(message, "KV cache") != NULL;
+    return mk_serve_fail(error, 400, NULL, too_long ? "context_length_exceeded" : NULL, "%s", message);
+  }
+  return mk_serve_fail(error, status == MKVM_ERR_FILE ? 400 : 500, NULL, NULL, "%s", message);
 }

@@ -4,6 +4,7 @@
 #ifndef MK_OPENAI_ERROR_H
 #define MK_OPENAI_ERROR_H
 
+#include "include/mkvm.h"
 #include "vm/status.h"
 
 enum { MK_SERVE_PARAM = 96, MK_SERVE_MESSAGE = 640 };
@@ -21,5 +22,9 @@ typedef struct mk_serve_error {
  * `return mk_serve_fail(...)` reads as one step. */
 mk_status mk_serve_fail(mk_serve_error *error, int http_status, const char *param, const char *code, const char *format,
                         ...) __attribute__((format(printf, 5, 6)));
+
+/* The same for what libmkvm has refused, with its message: 400 for an argument or a model's file, 429 for a full queue, 500
+ * for anything else. */
+mk_status mk_serve_fail_as_libmkvm(mk_serve_error *error, mkvm_status status);
 
 #endif

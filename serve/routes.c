@@ -80,11 +80,6 @@ static mk_status reply_text(const route_call *r, const char *text, mk_serve_erro
   return reply_written(r, mk_bytes_append(&body, text, strlen(text)), &body, "application/json", error);
 }
 
-static mk_status fail_by_libmkvm(mkvm_status status, mk_serve_error *error) {
-  const bool clients = status == MKVM_ERR_USAGE || status == MKVM_ERR_FILE;
-  return mk_serve_fail(error, clients ? 400 : 500, NULL, NULL, "%s", mkvm_message());
-}
-
 /* ---- What is ---- */
 
 static mk_status page(const route_call *r, mk_serve_error *error) {
@@ -205,7 +200,7 @@ static mk_status reply_tokens(const route_call *r, const char *text, size_t leng
   mk_bytes body = {0};
   mkvm_status status = mkvm_tokenize(r->engine, text, length, add_special, &tokens, &count);
   if (status != MKVM_OK) {
-    return fail_by_libmkvm(status, error);
+    return mk_serve_fail_as_libmkvm(error, status);
   }
   mk_status written = mk_openai_write_tokens(&body, tokens, count, r->server->info.max_context);
   mkvm_free(tokens);
@@ -220,7 +215,7 @@ static mk_status tokenize_request(const route_call *r, const mk_openai_request *
   }
   mkvm_status status = mkvm_chat_text(r->engine, request->turns, request->turn_count, &text, &length);
   if (status != MKVM_OK) {
-    return fail_by_libmkvm(status, error);
+    return mk_serve_fail_as_libmkvm(error, status);
   }
   mk_status replied = reply_tokens(r, text, length, request->add_special, error);
   mkvm_free(text);
@@ -249,7 +244,7 @@ static mk_status detokenize(const route_call *r, mk_serve_error *error) {
       mkvm_detokenize(r->engine, request.prompts[0].tokens, request.prompts[0].token_count, &text, &shown);
   mk_openai_request_free(&request);
   if (status != MKVM_OK) {
-    return fail_by_libmkvm(status, error);
+    return mk_serve_fail_as_libmkvm(error, status);
   }
   mk_status written = mk_openai_write_detokenized(&answer, text, shown);
   mkvm_free(text);
