@@ -176,6 +176,9 @@ static void closed(struct evhttp_connection *evhttp, void *connection) {
   mk_http_connection *c = connection;
   mk_http_call *call = c->call;
   struct evhttp_request *torn = c->torn;
+  /* evhttp closes the descriptor next, but the bufferevent lives until the callback that led here returns. Its events
+   * must leave the poll set now: later, another thread may have opened a file of the same number. */
+  bufferevent_disable(c->bev, EV_READ | EV_WRITE);
   forget(c);
   if (torn != NULL) {
     evhttp_send_reply_end(torn); /* evhttp has parted it from the connection: this frees it */
