@@ -105,8 +105,8 @@ static mk_status check(const mk_batch *b, const mk_sequence *s, const mk_sequenc
                       ranges->token.high + 1);
     }
   }
-  return s->prompt_logits && (calls->prompt == NULL || b->sides[MK_MACHINE_MAIN].rows > MK_MAX_ROWS)
-             ? mk_error(MK_ERR_USAGE, "logits of prompts are to be had with 1 to %d rows per step", MK_MAX_ROWS)
+  return s->prompt_logits && (calls->prompt == NULL || mk_program_is_for_prompts(b->sides[MK_MACHINE_MAIN].program))
+             ? mk_error(MK_ERR_USAGE, "logits of prompts are to be had of programs that several sequences may share")
              : MK_OK;
 }
 

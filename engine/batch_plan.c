@@ -142,7 +142,7 @@ static bool hold_blocks(mk_batch *b, const outlook *part, uint32_t count) {
 
 /* As far as there are blocks; false: there are none for the first step. */
 static bool plan_launch(mk_batch *b, mk_batch_machine machine) {
-  outlook part[MK_MAX_ROWS];
+  outlook part[MK_MOST_ROWS];
   const mk_batch_side *side = &b->sides[machine];
   uint32_t count = collect(b, machine, part), most = most_steps(b, machine), steps = 0;
   bool more = true;

@@ -9,7 +9,7 @@ typedef struct at_work { /* a launch */
   mk_engine *engine;
   const mk_launch *launch;
   uint32_t rows; /* of its program */
-  uint32_t results[MK_PROMPT_ROWS];
+  uint32_t results[MK_MOST_ROWS];
 } at_work;
 
 static const mk_program *program_of(const mk_engine *engine, mk_batch_machine machine) {

@@ -60,7 +60,7 @@ mk_reference_result mk_reference_COMBINE(mk_reference *machine, const mk_instruc
   uint32_t stride = parts.buffer->tile_cols, head_dim = stride - 2, lines = machine->line_count, most = 0;
   size_t staged_floats = (size_t)parts.rows / parts.buffer->tile_rows * parts.cols;
   float *staged = machine->scratch, *result = staged + lines * staged_floats;
-  uint32_t in_use[MK_PROMPT_ROWS];
+  uint32_t in_use[MK_MOST_ROWS];
   memset(machine->parts_used, 0, sizeof machine->parts_used);
   for (uint32_t l = 0; l < lines; l++) {
     in_use[l] = stage_parts(machine, instruction, &parts, l, staged + l * staged_floats);

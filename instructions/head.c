@@ -32,13 +32,13 @@ mk_reference_result mk_reference_HEAD(mk_reference *machine, const mk_instructio
   mk_span x_span = mk_operand_span(machine, instruction, MK_SLOT_HEAD_x);
   uint32_t padded = (x_span.cols + 15) / 16 * 16, lines = machine->line_count, count = 0;
   float *x = machine->scratch, *expanded = x + (size_t)lines * padded,
-        *y = expanded + (size_t)lines * MK_MATVEC_SCRATCH(padded), scales[MK_PROMPT_ROWS];
+        *y = expanded + (size_t)lines * MK_MATVEC_SCRATCH(padded), scales[MK_MOST_ROWS];
   if (!mk_stage_normed(machine, instruction, MK_SLOT_HEAD_x, MK_SLOT_HEAD_gain,
                        mk_param_float(instruction->params[MK_PARAM_HEAD_eps]), instruction->params[MK_PARAM_HEAD_width],
                        x, scales)) {
     return MK_REFERENCE_WAIT;
   }
-  uint32_t chooses[MK_PROMPT_ROWS] = {0}; /* place among those that choose, from 1 */
+  uint32_t chooses[MK_MOST_ROWS] = {0}; /* place among those that choose, from 1 */
   for (uint32_t l = 0; l < lines && weight.rows != 0; l++) {
     if ((machine->lines[l].row.flags & MK_ROW_CHOOSES) != 0) {
       memmove(x + (size_t)count * padded, x + (size_t)l * padded, padded * sizeof *x);

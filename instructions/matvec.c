@@ -191,7 +191,7 @@ static void multiply_tile(mk_vector_width width, const uint16_t *tile, uint32_t 
 
 void mk_matvec_at(mk_vector_width width, const mk_span *weight, uint32_t count, const float *x, float *scratch,
                   float *y) {
-  tile_sums sums[MK_PROMPT_ROWS];
+  tile_sums sums[MK_MOST_ROWS];
   uint32_t grid_cols = mk_buffer_grid_cols(weight->buffer);
   uint32_t steps = (weight->cols + MK_TILE - 1) / MK_TILE, first = weight->col / MK_TILE;
   float *expanded = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);

@@ -26,9 +26,9 @@ mk_reference_result mk_reference_QKV(mk_reference *machine, const mk_instruction
   mk_span weight = mk_operand_span(machine, instruction, MK_SLOT_QKV_weight);
   mk_span frequencies = mk_operand_span(machine, instruction, MK_SLOT_QKV_inv_freq);
   mk_span out = mk_operand_span(machine, instruction, MK_SLOT_QKV_out);
-  float scales[MK_PROMPT_ROWS], *y = mk_normed_product(machine, instruction, MK_SLOT_QKV_x, MK_SLOT_QKV_gain,
-                                                       mk_param_float(instruction->params[MK_PARAM_QKV_eps]),
-                                                       instruction->params[MK_PARAM_QKV_width], &weight, scales);
+  float scales[MK_MOST_ROWS], *y = mk_normed_product(machine, instruction, MK_SLOT_QKV_x, MK_SLOT_QKV_gain,
+                                                     mk_param_float(instruction->params[MK_PARAM_QKV_eps]),
+                                                     instruction->params[MK_PARAM_QKV_width], &weight, scales);
   if (y == NULL) {
     return MK_REFERENCE_WAIT;
   }

@@ -8,8 +8,21 @@
 
 #include "instructions/mla.h"
 
+void mk_step_begin(mk_step_state *state, const mk_program *program, const mk_step_row *first) {
+  uint32_t rows = mk_program_rows(program);
+  state->step = 0;
+  memset(state->choices, 0, mk_program_slots(program) * sizeof *state->choices);
+  memset(state->results, 0, rows * sizeof *state->results);
+  if (first == NULL) {
+    memset(state->rows, 0, rows * sizeof *state->rows);
+  } else {
+    memcpy(state->rows, first, rows * sizeof *state->rows);
+  }
+}
+
 static void find_lines(mk_reference *machine) {
   const mk_step_state *state = machine->state;
+  machine->lines = machine->state->lines;
   uint32_t rows = mk_program_rows(machine->program);
   machine->line_count = 0;
   for (uint32_t line = 0; line < rows; line++) {

@@ -23,22 +23,25 @@ typedef enum mk_reference_result { MK_REFERENCE_DONE, MK_REFERENCE_WAIT, MK_REFE
 
 enum {
   MK_PART_WORDS = MK_MAX_UNITS / 64,
-  MK_NEW_TILES = MK_PROMPT_ROWS / MK_TILE + 1, /* more of them a slot's rows of one step do not touch */
+  MK_NEW_TILES = MK_MOST_ROWS / MK_TILE + 1, /* more of them a slot's rows of one step do not touch */
 };
-
-/* The step state of one SM. */
-typedef struct mk_step_state {
-  uint32_t step;                    /* of the launch, to compute */
-  mk_step_row rows[MK_PROMPT_ROWS]; /* of that step, tokens as they are */
-  uint32_t choices[MK_MAX_ROWS];    /* by slot: the last token that was chosen */
-  /* Of the step before, by row: what it chose, with MK_RESULT_NAN where logits were NaN; MK_CANDIDATE_NONE: it did not choose. */
-  uint32_t results[MK_PROMPT_ROWS];
-} mk_step_state;
 
 typedef struct mk_line { /* an active row of the step */
   mk_step_row row;
   uint32_t line; /* its place among the rows of the program, and in every value */
 } mk_line;
+
+/* The step state of one SM: mk_step_begin. */
+typedef struct mk_step_state {
+  uint32_t step;                  /* of the launch, to compute */
+  mk_step_row rows[MK_MOST_ROWS]; /* of that step, tokens as they are */
+  uint32_t choices[MK_MOST_ROWS]; /* by slot: the last token that was chosen */
+  /* Of the step before, by row: what it chose, with MK_RESULT_NAN where logits were NaN; MK_CANDIDATE_NONE: it did not choose. */
+  uint32_t results[MK_MOST_ROWS];
+  mk_line lines[MK_MOST_ROWS]; /* of the instruction that runs */
+} mk_step_state;
+/* As it is before the first step of a launch, whose rows are `first`; NULL: rows without anything. */
+void mk_step_begin(mk_step_state *state, const mk_program *program, const mk_step_row *first);
 
 typedef struct mk_reference {
   const mk_program *program;
@@ -53,7 +56,7 @@ typedef struct mk_reference {
   /* Result of a COMBINE of several rows, whose parts lie anywhere: row tiles that were touched, a bit each. */
   uint64_t parts_used[MK_PART_WORDS];
   uint32_t line_count; /* active rows */
-  mk_line lines[MK_PROMPT_ROWS];
+  mk_line *lines;
   const mk_instruction *instruction; /* that runs */
   bool fault;                        /* one was found, and mk_error is set: the result is MK_REFERENCE_FAULT */
 } mk_reference;

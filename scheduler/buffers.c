@@ -136,7 +136,7 @@ mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index) 
                       .proxy = MK_PROXY_GENERIC | MK_PROXY_ASYNC,
                       .head_dim = (uint16_t)c->head_dim,
                       .block_tokens = MK_BLOCK_TOKENS,
-                      .span_tokens = mk_span_tokens(lowering->lines),
+                      .span_tokens = mk_span_tokens(mk_program_slots(lowering->program)),
                       .blocks = lowering->blocks,
                       .rows = lowering->splits,
                       .cols = c->kv_heads,

@@ -22,14 +22,12 @@ uint32_t mk_split_k(uint32_t rows, uint32_t cols) {
   return parts > least ? parts : least;
 }
 
-uint32_t mk_span_tokens(uint32_t lines) {
-  return lines > 1 && lines <= MK_MAX_ROWS ? MK_ROWS_SPAN_TOKENS : MK_SPAN_TOKENS;
-}
+uint32_t mk_span_tokens(uint32_t slots) { return slots > 1 ? MK_ROWS_SPAN_TOKENS : MK_SPAN_TOKENS; }
 
-uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq, uint32_t lines) {
-  uint32_t splits = ATTENTION_UNITS / kv_heads, wanted = mk_divide_up(max_seq, mk_span_tokens(lines));
+uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq, uint32_t slots) {
+  uint32_t splits = ATTENTION_UNITS / kv_heads, wanted = mk_divide_up(max_seq, mk_span_tokens(slots));
   splits = splits < 1 ? 1 : splits;
-  wanted = wanted < lines && lines <= MK_MAX_ROWS ? lines : wanted;
+  wanted = wanted < slots ? slots : wanted;
   return splits < wanted ? splits : wanted;
 }
 
@@ -97,14 +95,21 @@ static mk_status flatten(mk_lowering *lowering) {
   return MK_OK;
 }
 
+static uint32_t slots_of(const mk_compile_options *options) {
+  uint32_t rows = options->rows < 1 ? 1 : options->rows;
+  return options->slots != 0 ? options->slots : rows == MK_PROMPT_ROWS ? 1 : rows;
+}
+
 static mk_status compile(const mk_graph *graph, const mk_compile_options *options, mk_program *program) {
   const mk_config *c = &graph->config;
   snprintf(program->model, sizeof program->model, "llama %u layers x %u, %u/%u heads of %u", c->layers, c->hidden,
            c->heads, c->kv_heads, c->head_dim);
   program->config_hash = mk_config_hash(c);
   uint32_t rows = options->rows < 1 ? 1 : options->rows;
-  program->ranges =
-      (mk_step_ranges){.position = {0, options->max_seq - 1}, .token = {0, c->vocab - 1}, .batch = {1, rows}};
+  program->ranges = (mk_step_ranges){.position = {0, options->max_seq - 1},
+                                     .token = {0, c->vocab - 1},
+                                     .batch = {1, rows},
+                                     .slot = {0, slots_of(options) - 1}};
   uint32_t whole = mk_program_slots(program) * mk_divide_up(options->max_seq, MK_BLOCK_TOKENS);
   program->ranges.block.high = (options->blocks != 0 ? options->blocks : whole) - 1;
   mk_lowering lowering;
@@ -128,21 +133,23 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
     return mk_error(MK_ERR_USAGE, "a context of %u tokens: this model has 1 to %u (max_position_embeddings)",
                     options->max_seq, graph->config.max_position);
   }
-  if ((options->rows > MK_MAX_ROWS && options->rows != MK_PROMPT_ROWS) || (options->rows & (options->rows - 1)) != 0) {
-    return mk_error(MK_ERR_USAGE,
-                    "%u rows per step: a program has 1, 2, 4, 8 or 16, or %d for the prompt of one sequence",
-                    options->rows, MK_PROMPT_ROWS);
+  if (options->rows > MK_MOST_ROWS || (options->rows & (options->rows - 1)) != 0) {
+    return mk_error(MK_ERR_USAGE, "%u rows per step: a program has 1, 2, 4, 8, ... or %d", options->rows, MK_MOST_ROWS);
+  }
+  if (options->slots > options->rows && options->slots > 1) {
+    return mk_error(MK_ERR_USAGE, "%u sequences share a step of %u rows: at most as many as rows can", options->slots,
+                    options->rows);
   }
   if (options->rows > MK_MAX_ROWS && options->sampling) {
     return mk_error(MK_ERR_USAGE,
-                    "%u rows per step: a program for prompts chooses greedily; one that samples has 1, 2, 4, 8 or 16",
+                    "%u rows per step: a program of so many chooses greedily; one that samples has 1, 2, 4, 8 or 16",
                     options->rows);
   }
   if (options->blocks > MAX_BLOCKS) {
     return mk_error(MK_ERR_USAGE, "%u KV blocks: a program has at most %d", options->blocks, MAX_BLOCKS);
   }
   mk_machine machine =
-      options->rows == MK_PROMPT_ROWS ? mk_machine_prompt(options->sms) : mk_machine_latency(options->sms);
+      options->rows > 1 && slots_of(options) == 1 ? mk_machine_prompt(options->sms) : mk_machine_latency(options->sms);
   mk_program *program;
   MK_TRY(mk_program_new(&machine, &program));
   mk_status status = compile(graph, options, program);

@@ -23,7 +23,9 @@ typedef struct mk_compile_options {
   uint32_t sms;     /* queues, 1..1024 */
   uint32_t max_seq; /* tokens of context, 1..max_position_embeddings */
   mk_placement placement;
-  uint32_t rows;   /* per step: 0 or 1, or 2, 4, 8, 16; MK_PROMPT_ROWS: chunks of one sequence */
+  uint32_t rows; /* per step: 0 or 1, or a power of two up to MK_MOST_ROWS */
+  uint32_t
+      slots; /* sequences that may share it; 0: as many as rows, but one of MK_PROMPT_ROWS: a program for prompts */
   uint32_t blocks; /* of the KV cache; 0: enough for as many full contexts as there are slots */
   /* The next token is drawn as the `sampling` buffer says, each row's by the words of its slot (1 to 16 rows); else it
    * is the one of the highest logit. */
@@ -48,10 +50,10 @@ uint64_t mk_config_hash(const mk_config *config);
 
 /* How many parts the K columns of an [rows, cols] projection are split into: the same for every number of rows per step. */
 uint32_t mk_split_k(uint32_t rows, uint32_t cols);
-/* How many ways attention over `max_seq` tokens is split per KV head, in a program of `lines` rows per step: at least one way for each of its
- * slots, where there are so many. A split either has one span, or there are as many as `kv_heads` leave room for, so what one computes does
- * not depend on `lines` beyond the span. */
-uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq, uint32_t lines);
-uint32_t mk_span_tokens(uint32_t lines);
+/* How many ways attention over `max_seq` tokens is split per KV head, in a program of so many slots: at least one way for each of them, where
+ * there are so many. A split either has one span, or there are as many as `kv_heads` leave room for, so what one computes does
+ * not depend on `slots` beyond the span. */
+uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq, uint32_t slots);
+uint32_t mk_span_tokens(uint32_t slots);
 
 #endif

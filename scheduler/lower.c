@@ -26,7 +26,7 @@ mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const m
   lowering->lines = mk_program_rows(program);
   lowering->blocks = program->ranges.block.high + 1;
   lowering->samples = options->sampling;
-  lowering->splits = mk_split_attention(graph->config.kv_heads, options->max_seq, lowering->lines);
+  lowering->splits = mk_split_attention(graph->config.kv_heads, options->max_seq, mk_program_slots(program));
   lowering->next_uid = 1;
   MK_TRY(mk_placer_init(&lowering->placer, options->placement, lowering->sms));
   MK_TRY(mk_alloc(lowering->sms, sizeof *lowering->owners, &lowering->owners));
@@ -195,7 +195,7 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
     mk_instruction in = MK_START(COMBINE, node->layer);
     in.operands[MK_SLOT_COMBINE_parts] = mk_tiles(parts, 0, lowering->splits, head, heads);
     in.operands[MK_SLOT_COMBINE_out] = columns(out->buffer, head * head_tiles, heads * head_tiles);
-    in.params[MK_PARAM_COMBINE_span] = mk_span_tokens(lowering->lines);
+    in.params[MK_PARAM_COMBINE_span] = mk_span_tokens(mk_program_slots(lowering->program));
     MK_TRY(mk_emit(lowering, head / heads % lowering->sms, &in, out->ready));
   }
   return MK_OK;

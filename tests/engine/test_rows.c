@@ -153,8 +153,8 @@ static void expect_bits(mk_engine_options options, const work *want) {
 
 /* With MK_PROMPT_ROWS one sequence after the other. */
 static void every_number_of_rows(const work *want) {
-  static const uint32_t rows[] = {4, 16, MK_PROMPT_ROWS, 2, 8};
-  for (uint32_t i = 0; i < test_effort(3, sizeof rows / sizeof rows[0]); i++) {
+  static const uint32_t rows[] = {4, 16, MK_PROMPT_ROWS, 128, 2, 8, 32, MK_MOST_ROWS};
+  for (uint32_t i = 0; i < test_effort(4, sizeof rows / sizeof rows[0]); i++) {
     expect_bits((mk_engine_options){.sms = rows[i] == 4 ? 132 : 5, .rows = rows[i]}, want);
   }
 }
@@ -228,6 +228,7 @@ static void interleavings(size_t model, uint32_t rows, uint32_t sms) {
 Test(rows, same_in_every_interleaving_tiny) { interleavings(TEST_MODEL_TINY, 4, 5); }
 Test(rows, same_in_every_interleaving_odd) { interleavings(TEST_MODEL_ODD, 16, 7); }
 Test(rows, same_in_every_interleaving_of_prompts) { interleavings(TEST_MODEL_ODD, MK_PROMPT_ROWS, 7); }
+Test(rows, same_in_every_interleaving_of_many_rows) { interleavings(TEST_MODEL_TINY, 32, 5); }
 Test(rows, same_in_every_interleaving_split_k) { interleavings(TEST_MODEL_DEEP_K, 2, 3); }
 Test(rows, same_in_every_interleaving_of_many_sms) { interleavings(TEST_MODEL_WIDE, 8, 40); }
 

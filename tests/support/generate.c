@@ -432,8 +432,11 @@ static void add_shared(generator *g) {
   g->p->buffers[g->logits].kind = MK_KIND_OUTPUT;
   g->candidates = test_add_value(g, "candidates", MK_DTYPE_U32, MK_STORE_STAMPED, g->headed, 2, 2);
   uint32_t low = g->lines == 1 && test_below(g, 4) == 0 ? test_below(g, g->context / 2) : 0;
-  g->p->ranges = (mk_step_ranges){
-      .position = {low, g->context - 1}, .token = {0, vocab - 1}, .block = {0, blocks - 1}, .batch = {1, g->lines}};
+  g->p->ranges = (mk_step_ranges){.position = {low, g->context - 1},
+                                  .token = {0, vocab - 1},
+                                  .block = {0, blocks - 1},
+                                  .batch = {1, g->lines},
+                                  .slot = {0, g->slots - 1}};
 }
 
 static mk_status finish(generator *g) {

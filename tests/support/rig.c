@@ -261,7 +261,8 @@ void test_rig_expect_waits(test_rig *rig, uint32_t used) {
       *word = (uint64_t)stale[i] << 32 | (uint32_t)good;
       cr_assert_eq(test_rig_run(rig), MK_REFERENCE_WAIT, "slot %u: stamp %u was taken for %u", slot, stale[i],
                    rig->generation);
-      cr_assert_eq(memcmp(&state, &rig->state, sizeof state), 0, "the step state changed while waiting");
+      cr_assert_eq(memcmp(&state, &rig->state, offsetof(mk_step_state, lines)), 0,
+                   "the step state changed while waiting");
       *word = good;
     }
   }

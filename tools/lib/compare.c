@@ -237,7 +237,7 @@ static mk_status compare_piece(mk_compare *c, size_t index, uint32_t slot, const
   double error = relative_error(c->got, c->want, count);
   /* The kernel for prompts rounds q and p to bf16 (instructions/attention_prompt.cuh). */
   bool attends = mk_opcode_lookup(in->opcode)->operands[slot].content == MK_CONTENT_PARTS;
-  bool rounded = mk_program_rows(c->program) > MK_MAX_ROWS;
+  bool rounded = mk_program_is_for_prompts(c->program);
   double limit = attends                     ? (rounded ? MK_COMPARE_LIMIT_ROUNDED : MK_COMPARE_LIMIT_PARTS)
                  : b->dtype == MK_DTYPE_BF16 ? MK_COMPARE_LIMIT_BF16
                                              : MK_COMPARE_LIMIT_F32;
@@ -430,7 +430,7 @@ mk_status mk_compare_step(mk_compare *c, const mk_step_row *rows, uint32_t *resu
   MK_TRY(c->source.step(c->source.user, rows, results));
   MK_TRY(read_back(c));
   mk_step_state state = {0};
-  memcpy(state.rows, rows, mk_program_rows(c->program) * sizeof *rows);
+  mk_step_begin(&state, c->program, rows);
   uint32_t generation = c->source.generation(c->source.user);
   for (size_t i = 0; i < c->program->instruction_count; i++) {
     MK_TRY(compare_instruction(c, c->order[i], &state, generation, results));

@@ -66,7 +66,7 @@ typedef struct side_by_side {
   const mk_step_row *plan; /* of the launch at hand */
   mk_status status;
   uint32_t rows, slots;
-  uint32_t tokens[MK_PROMPT_ROWS]; /* of the step to come */
+  uint32_t tokens[MK_MOST_ROWS]; /* of the step to come */
 } side_by_side;
 
 static bool keep_choices(void *user, uint32_t step, const uint32_t *results) {

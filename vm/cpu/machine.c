@@ -365,8 +365,7 @@ static mk_status run(mk_cpu *cpu, const mk_step_row *first, uint64_t epochs) {
     sm->boundaries = 0;
     sm->computed = sm->stored = false;
     sm->pages_in_flight = 0;
-    sm->step = (mk_step_state){0};
-    memcpy(sm->step.rows, first, mk_program_rows(cpu->program) * sizeof *first);
+    mk_step_begin(&sm->step, cpu->program, first);
   }
   if (roles_apart(cpu) && cpu->random == 0) {
     cpu->random = 1;

@@ -98,6 +98,13 @@ mk_status mk_gpu_check_program(const mk_program *program) {
         machine->ranks, machine->page_bytes, machine->ring_pages, machine->consumer_warps, MK_GPU_PAGE_BYTES, pages,
         warps);
   }
+  if (prompt && (mk_program_rows(program) != MK_PROMPT_ROWS || !mk_program_is_for_prompts(program))) {
+    return mk_error(
+        MK_ERR_FILE,
+        "the program has %u rows per step and %u slots; this machine takes up to %d rows of any slots, and %d of "
+        "one; compile it again, or run it on device cpu",
+        mk_program_rows(program), mk_program_slots(program), MK_MAX_ROWS, MK_PROMPT_ROWS);
+  }
   for (size_t i = 0; i < program->buffer_count; i++) {
     const mk_buffer *b = &program->buffers[i];
     if (b->store == MK_STORE_BLOCKS && b->block_tokens != BLOCK_TOKENS) {

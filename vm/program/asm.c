@@ -84,9 +84,10 @@ static mk_status parse_machine(mk_assembler *a, mk_word line) {
 }
 
 static mk_status parse_ranges(mk_assembler *a, mk_word line) {
-  static const char *const names[] = {"position", "token", "block", "batch"};
+  enum { RANGES = 5, SLOT = 4 };
+  static const char *const names[] = {"position", "token", "block", "batch", "slot"};
   mk_step_ranges *r = &a->program->ranges;
-  mk_range *const ranges[] = {&r->position, &r->token, &r->block, &r->batch};
+  mk_range *const ranges[] = {&r->position, &r->token, &r->block, &r->batch, &r->slot};
   uint32_t seen = 0, index;
   mk_word value, low, high;
   if (a->has_ranges) {
@@ -94,7 +95,7 @@ static mk_status parse_ranges(mk_assembler *a, mk_word line) {
   }
   a->has_ranges = true;
   for (mk_word word = mk_word_next(&line); word.length > 0; word = mk_word_next(&line)) {
-    MK_TRY(mk_word_field(word, "range", names, 4, &seen, &index, &value));
+    MK_TRY(mk_word_field(word, "range", names, RANGES, &seen, &index, &value));
     if (!mk_word_split(value, "..", &low, &high)) {
       return mk_error(MK_ERR_FILE, MK_WORD_FORMAT " is not a range; write %s=LOW..HIGH, both inclusive",
                       MK_WORD_ARGUMENT(word), names[index]);
@@ -105,6 +106,9 @@ static mk_status parse_ranges(mk_assembler *a, mk_word line) {
       return mk_error(MK_ERR_FILE, MK_WORD_FORMAT ": the low end must not be above the high end",
                       MK_WORD_ARGUMENT(word));
     }
+  }
+  if ((seen & 1U << SLOT) == 0) { /* as many sequences as rows */
+    r->slot.high = r->batch.high < 1 ? 0 : r->batch.high - 1;
   }
   return MK_OK;
 }

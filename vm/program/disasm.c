@@ -23,8 +23,9 @@ static void print_header(const mk_program *program, FILE *out) {
           "loader_warps=%u instruction_ring=%u result_slots=%u ranks=%u\n",
           m->sms, m->page_bytes, m->ring_pages, m->resident_bytes, m->copy_bytes, m->consumer_warps, m->loader_warps,
           m->instruction_ring, m->result_slots, m->ranks);
-  fprintf(out, "range position=%u..%u token=%u..%u block=%u..%u batch=%u..%u\n", r->position.low, r->position.high,
-          r->token.low, r->token.high, r->block.low, r->block.high, r->batch.low, r->batch.high);
+  fprintf(out, "range position=%u..%u token=%u..%u block=%u..%u batch=%u..%u slot=%u..%u\n", r->position.low,
+          r->position.high, r->token.low, r->token.high, r->block.low, r->block.high, r->batch.low, r->batch.high,
+          r->slot.low, r->slot.high);
 }
 
 static void print_buffer(const mk_buffer *b, FILE *out) {

@@ -57,7 +57,7 @@ typedef struct slot_state { /* as far as the plan has been read */
 
 typedef struct check {
   const mk_program *program;
-  slot_state slots[MK_MAX_ROWS];
+  slot_state slots[MK_MOST_ROWS];
 } check;
 
 static mk_status check_row(check *c, uint32_t step, uint32_t line, const mk_step_row *row) {
@@ -106,10 +106,10 @@ static mk_status check_place(const mk_step_row *rows, uint32_t step, uint32_t li
 /* Blocks of the sequences in use, from their beginning to where the plan ends. Those before the first one that the plan fills are only read,
  * and several sequences may read the same one. */
 static mk_status check_blocks(const check *c, const mk_plan_buffers *buffers, const uint32_t *table) {
-  enum { READ = 0x80 }; /* with its first reader's slot + 1 */
+  enum { READ = 0x8000 }; /* with its first reader's slot + 1 */
   const mk_buffer *kv = &c->program->buffers[buffers->kv];
   uint32_t columns = c->program->buffers[buffers->table].cols, blocks = kv->blocks;
-  uint8_t *owner;
+  uint16_t *owner;
   MK_TRY(mk_alloc(blocks, sizeof *owner, &owner));
   mk_status status = MK_OK;
   for (uint32_t s = 0; s < mk_program_slots(c->program); s++) {
@@ -124,7 +124,7 @@ static mk_status check_blocks(const check *c, const mk_plan_buffers *buffers, co
         status = mk_error(MK_ERR_USAGE, "block table: slot %u, entry %u is block %u, which slot %u has already", s, b,
                           block, (owner[block] & (READ - 1U)) - 1);
       } else {
-        owner[block] = (uint8_t)(reads ? READ | (s + 1) : s + 1);
+        owner[block] = (uint16_t)(reads ? READ | (s + 1) : s + 1);
       }
     }
   }
@@ -140,7 +140,7 @@ mk_status mk_plan_check(const mk_program *program, const mk_step_row *plan, uint
   if (steps < 1 || steps > buffers.steps) {
     return mk_error(MK_ERR_USAGE, "plan: %u steps; a launch of this program has 1 to %u", steps, buffers.steps);
   }
-  for (uint32_t s = 0; s < MK_MAX_ROWS; s++) {
+  for (uint32_t s = 0; s < mk_program_slots(program); s++) {
     c.slots[s].first = c.slots[s].next = UINT32_MAX;
   }
   for (uint32_t step = 0; step < steps; step++) {
@@ -148,7 +148,7 @@ mk_status mk_plan_check(const mk_program *program, const mk_step_row *plan, uint
     for (uint32_t line = 0; line < rows; line++) {
       const mk_step_row *row = &plan[(size_t)step * rows + line];
       if ((row->flags & MK_ROW_ACTIVE) != 0) {
-        MK_TRY(rows > MK_MAX_ROWS ? check_place(plan + (size_t)step * rows, step, line, rows) : MK_OK);
+        MK_TRY(mk_program_is_for_prompts(program) ? check_place(plan + (size_t)step * rows, step, line, rows) : MK_OK);
         MK_TRY(check_row(&c, step, line, row));
         active++;
       }

@@ -44,7 +44,7 @@ mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out);
  * the buffer holds it. Every step has an active row; slots, positions and tokens are in range; the rows of a slot in
  * one step are at rising, neighbouring positions, and go on from where they were in the step before; a token that is
  * chosen has been chosen; no block that the plan fills is named twice by those entries that it reads or fills, and one that it only reads
- * at most once by each slot (table NULL: nobody looks at blocks). With MK_PROMPT_ROWS the active rows are the first ones, and of them only the last may choose. */
+ * at most once by each slot (table NULL: nobody looks at blocks). In programs for prompts the active rows are the first ones, and of them only the last may choose. */
 mk_status mk_plan_check(const mk_program *program, const mk_step_row *plan, uint32_t steps, const uint32_t *table);
 
 /* What a machine calls for each step in turn: results[row] is what the row chose, MK_CANDIDATE_NONE where it does not

@@ -419,7 +419,7 @@ bool mk_fuses(const mk_program *program, const mk_instruction *before, const mk_
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   uint32_t rows = mk_program_rows(program);
   if (info->fusion == MK_FUSION_ALONE && rows > 1) {
-    return rows <= MK_MAX_ROWS;
+    return !mk_program_is_for_prompts(program);
   }
   if (info->fusion == MK_FUSION_NONE || before == NULL || before->opcode != info->fused_into) {
     return false;

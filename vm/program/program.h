@@ -112,9 +112,10 @@ typedef struct mk_step_ranges {
   mk_range position; /* of the token that the step computes */
   mk_range token;
   mk_range block; /* entries of the block table */
-  /* Rows of a step that are active. high: the program's rows, 1, 2, 4, 8, 16 or MK_PROMPT_ROWS. With several, a value of a step has a line for each, all
-   * in one tile (tile_rows is that number); lines of idle rows are neither written nor waited for. vm/program/plan.h */
+  /* Rows of a step that are active. high: the program's rows, a power of two up to MK_MOST_ROWS. With several, a value of a step has a line for each,
+   * all in one tile (tile_rows is that number); lines of idle rows are neither written nor waited for. vm/program/plan.h */
   mk_range batch;
+  mk_range slot; /* of the rows: from 0 to as many sequences, at most, as there are rows */
 } mk_step_ranges;
 
 typedef struct mk_queue {
@@ -139,25 +140,30 @@ typedef struct mk_program {
 } mk_program;
 
 enum {
-  MK_MAX_ROWS = 16,      /* of a step that sequences may share: as many slots as rows */
-  MK_PROMPT_ROWS = 64,   /* of a step that computes a chunk of one sequence: one slot */
+  MK_MOST_ROWS = 512,    /* of a step of any program */
+  MK_MAX_ROWS = 16,      /* of a step that sequences share on a GPU, and of one that draws */
+  MK_PROMPT_ROWS = 64,   /* of a step that computes a chunk of one sequence on a GPU */
   MK_MAX_UNITS = 128,    /* of attention per KV head, where there are several rows */
   MK_PIECE_TOKENS = 256, /* that ATTENTION takes of a span at a time */
 };
-/* Rows per step; within 1 to MK_PROMPT_ROWS for any program. */
+/* Rows per step; within 1 to MK_MOST_ROWS for any program. */
 static inline uint32_t mk_program_rows(const mk_program *program) {
   uint32_t rows = program->ranges.batch.high;
-  return rows < 1 ? 1 : rows > MK_PROMPT_ROWS ? MK_PROMPT_ROWS : rows;
+  return rows < 1 ? 1 : rows > MK_MOST_ROWS ? MK_MOST_ROWS : rows;
 }
-/* Sequences at a time. */
+/* Sequences at a time; within 1 to the rows for any program. */
 static inline uint32_t mk_program_slots(const mk_program *program) {
-  uint32_t rows = mk_program_rows(program);
-  return rows > MK_MAX_ROWS ? 1 : rows;
+  uint32_t slots = program->ranges.slot.high, rows = mk_program_rows(program);
+  return slots < rows ? slots + 1 : rows;
+}
+/* Whether it computes chunks of one sequence alone, a step each: a program for prompts. */
+static inline bool mk_program_is_for_prompts(const mk_program *program) {
+  return mk_program_rows(program) > 1 && mk_program_slots(program) == 1;
 }
 
 /* The latency machine on `sms` SMs (an H200 has 132). */
 mk_machine mk_machine_latency(uint32_t sms);
-/* The same for programs of MK_PROMPT_ROWS: fewer warps, each with more to keep, and a shorter ring. */
+/* The same for programs for prompts: fewer warps, each with more to keep, and a shorter ring. */
 mk_machine mk_machine_prompt(uint32_t sms);
 
 mk_status mk_program_new(const mk_machine *machine, mk_program **out);

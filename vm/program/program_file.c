@@ -16,7 +16,7 @@
 #include "vm/file.h"
 #include "vm/program/program_internal.h"
 
-enum { FILE_VERSION = 2, MAX_INSTRUCTIONS = 1 << 26 };
+enum { FILE_VERSION = 3, MAX_INSTRUCTIONS = 1 << 26 };
 
 typedef struct file_lead {
   char magic[4];
@@ -36,7 +36,7 @@ typedef struct file_head {
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "the file format is the memory format of a little-endian host");
-_Static_assert(sizeof(file_lead) == 24 && sizeof(file_head) == 40 + 32 + 64 + 8 + 16 + 16, "no padding in the header");
+_Static_assert(sizeof(file_lead) == 24 && sizeof(file_head) == 40 + 40 + 64 + 8 + 16 + 16, "no padding in the header");
 _Static_assert(sizeof(mk_buffer) == 104 && sizeof(mk_counter) == 56 && sizeof(mk_queue) == 12,
                "no padding in the tables");
 
@@ -149,6 +149,7 @@ static mk_status check_head(const file_head *head, uint64_t size) {
   MK_TRY(check_range("token", head->ranges.token));
   MK_TRY(check_range("block", head->ranges.block));
   MK_TRY(check_range("batch", head->ranges.batch));
+  MK_TRY(check_range("slot", head->ranges.slot));
   MK_TRY(check_label(head->model, sizeof head->model));
   uint64_t queues = (uint64_t)head->machine.sms * head->machine.ranks;
   if (head->queues != queues) {

@@ -292,7 +292,7 @@ static mk_status check_fusions(mk_verifier *v) {
     if ((in->flags & MK_FUSED) == 0 || mk_fuses(p, before, in)) {
       continue;
     }
-    if (mk_info(in)->fusion == MK_FUSION_NONE || mk_program_rows(p) > MK_MAX_ROWS) {
+    if (mk_info(in)->fusion == MK_FUSION_NONE || mk_program_is_for_prompts(p)) {
       return mk_reject(v, "S12", i, "is marked as fused; no machine does %s within another instruction",
                        mk_info(in)->fusion == MK_FUSION_NONE ? "it" : "anything of a program for prompts");
     }

@@ -178,14 +178,14 @@ static mk_status expect_head(mk_shape *s, uint32_t slot, uint32_t cols) {
   return b->rows == 1 ? MK_OK : expect(s, slot, "number of columns in the buffer modulo 2", b->cols % 2, 0);
 }
 
-/* With 2 to 16 rows ATTENTION takes a span in pieces, from the last one on. */
+/* Where several sequences share a step ATTENTION takes a span in pieces, from the last one on. */
 static mk_status check_pieces(mk_shape *s) {
   uint32_t span = buffer_of(s, MK_SLOT_ATTENTION_kv)->span_tokens, pieces = span / MK_PIECE_TOKENS;
   bool fits = span % MK_PIECE_TOKENS == 0 && pieces != 0 && (pieces & (pieces - 1)) == 0;
-  return fits || lines_of(s) > MK_MAX_ROWS
+  return fits || mk_program_is_for_prompts(s->v->program)
              ? MK_OK
              : mk_reject(s->v, "S10", s->index,
-                         "kv: span_tokens is %u; with several rows per step it is %d times a power of two", span,
+                         "kv: span_tokens is %u; with several sequences a step it is %d times a power of two", span,
                          MK_PIECE_TOKENS);
 }
 

@@ -46,11 +46,15 @@ static mk_status check_machine(mk_verifier *v) {
     return mk_reject(v, "S01", MK_NONE_INDEX, "ranges: token is %u to %u, block %u to %u; both must rise", r->token.low,
                      r->token.high, r->block.low, r->block.high);
   }
-  if (r->batch.low != 1 || r->batch.high < 1 || (r->batch.high > MK_MAX_ROWS && r->batch.high != MK_PROMPT_ROWS) ||
+  if (r->batch.low != 1 || r->batch.high < 1 || r->batch.high > MK_MOST_ROWS ||
       (r->batch.high & (r->batch.high - 1)) != 0) {
     return mk_reject(v, "S01", MK_NONE_INDEX,
-                     "ranges: batch is %u to %u; of 1, 2, 4, 8, 16 or 64 rows of a step at least one is active",
-                     r->batch.low, r->batch.high);
+                     "ranges: batch is %u to %u; of 1, 2, 4, ... or %d rows of a step at least one is active",
+                     r->batch.low, r->batch.high, MK_MOST_ROWS);
+  }
+  if (r->slot.low != 0 || r->slot.high >= r->batch.high) {
+    return mk_reject(v, "S01", MK_NONE_INDEX, "ranges: slot is %u to %u; %u rows are of slots 0 to %u at most",
+                     r->slot.low, r->slot.high, r->batch.high, r->batch.high - 1);
   }
   return MK_OK;
 }

@@ -102,7 +102,7 @@ Test(disasm, whole_program) {
       "machine sms=2 page_bytes=16384 ring_pages=12 resident_bytes=32768 copy_bytes=4096 consumer_warps=16 "
       "loader_warps=1 "
       "instruction_ring=8 result_slots=2 ranks=1\n"
-      "range position=0..127 token=0..0 block=0..0 batch=1..1\n"
+      "range position=0..127 token=0..0 block=0..0 batch=1..1 slot=0..0\n"
       "buffer embed kind=weight dtype=bf16 store=tiles shape=300x100 tile=16x16 scope=gpu proxy=generic+async rank=0 ; "
       "offset=0 bytes=68096\n"
       "buffer gain kind=weight dtype=bf16 store=plain shape=1x100 tile=1x16 scope=gpu proxy=generic rank=0 ; "

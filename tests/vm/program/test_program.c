@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LEAD = 24, HEAD = 176, TABLES = LEAD + HEAD };
+enum { LEAD = 24, HEAD = 184, TABLES = LEAD + HEAD };
 
 static uint16_t add(mk_program *program, mk_buffer buffer, const char *name) {
   uint16_t index = 0;
@@ -452,12 +452,12 @@ typedef struct malformation {
 } malformation;
 
 Test(program, malformations) {
-  const size_t machine = LEAD, ranges = machine + 40, model = ranges + 32, counts = model + 72, buffers = TABLES;
+  const size_t machine = LEAD, ranges = machine + 40, model = ranges + 40, counts = model + 72, buffers = TABLES;
   const size_t counter = buffers + 4 * 104, queues = counter + 56, instruction = queues + 2 * 12;
   const malformation list[] = {
       {"magic", 0, 'X', 1},
-      {"version is 1; this build reads version 2, so compile the program again", 4, 1, 4},
-      {"version is 3", 4, 3, 4},
+      {"version is 1; this build reads version 3, so compile the program again", 4, 1, 4},
+      {"version is 4", 4, 4, 4},
       {"sms is 0", machine, 0, 4},
       {"2 queues; 3 SMs", machine, 3, 4},
       {"page_bytes is 16385", machine + 4, 16385, 4},
@@ -467,6 +467,7 @@ Test(program, malformations) {
       {"2 queues; 2 SMs on each of 2 ranks", machine + 36, 2, 4},
       {"position is 701 to 700", ranges, 701, 4},
       {"batch is 2 to 1", ranges + 24, 2, 4},
+      {"slot is 1 to 0", ranges + 32, 1, 4},
       {"model is not printable", model, 7, 1},
       {"model is not printable", model + 63, 'a', 1},
       {"4294967295 buffers", counts, UINT32_MAX, 4},
