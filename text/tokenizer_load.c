@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "models/json.h"
+#include "text/tokenizer_added.h"
 #include "text/tokenizer_internal.h"
 #include "text/unicode.h"
 
@@ -410,10 +411,8 @@ static void pcre2_give(void *memory, void *data) {
   mk_free(memory);
 }
 
-mk_status mk_tokenizer_parse(const char *json, size_t length, mk_tokenizer **out) {
-  *out = NULL;
+static mk_status build(const json_t *root, mk_tokenizer **out) {
   mk_tokenizer *t = NULL;
-  json_t *root = NULL;
   mk_status status;
   MK_TRY_GOTO(mk_alloc(1, sizeof *t, &t), done);
   t->context = pcre2_general_context_create(pcre2_take, pcre2_give, NULL);
@@ -423,13 +422,20 @@ mk_status mk_tokenizer_parse(const char *json, size_t length, mk_tokenizer **out
     goto done;
   }
   t->model_vocab = UINT32_MAX;
-  MK_TRY_GOTO(mk_json_parse(json, length, &root), done);
   MK_TRY_GOTO(load_all(t, root), done);
   *out = t;
   t = NULL;
 done:
-  json_decref(root);
   mk_tokenizer_free(t);
+  return status;
+}
+
+mk_status mk_tokenizer_parse(const char *json, size_t length, mk_tokenizer **out) {
+  *out = NULL;
+  json_t *root;
+  MK_TRY(mk_json_parse(json, length, &root));
+  mk_status status = build(root, out);
+  json_decref(root);
   return status;
 }
 
@@ -437,20 +443,23 @@ mk_status mk_tokenizer_load(const char *directory, uint32_t vocab, mk_tokenizer 
   *out = NULL;
   char *path = NULL, *text = NULL;
   size_t length;
-  mk_tokenizer *t = NULL;
+  json_t *root = NULL;
   MK_TRY(mk_path_join(directory, "tokenizer.json", &path));
-  mk_status status = mk_file_read(path, false, FILE_LIMIT, &text, &length);
-  if (status == MK_OK) {
-    status = mk_tokenizer_parse(text, length, &t);
-    if (status == MK_OK) {
-      t->model_vocab = vocab;
-    } else {
-      mk_error_prefix(status, "%s", path);
-    }
-  }
+  mk_status status;
+  MK_TRY_GOTO(mk_file_read(path, false, FILE_LIMIT, &text, &length), done);
+  status = mk_json_parse(text, length, &root);
+  mk_free(text); /* not needed any more: files are large */
+  text = NULL;
+  MK_TRY_GOTO(status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path), done);
+  status = mk_tokenizer_add_configured(directory, root);
+  MK_TRY_GOTO(status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", directory), done);
+  status = build(root, out);
+  MK_TRY_GOTO(status == MK_OK ? MK_OK : mk_error_prefix(status, "%s", path), done);
+  (*out)->model_vocab = vocab;
+done:
+  json_decref(root);
   mk_free(text);
   mk_free(path);
-  *out = t;
   return status;
 }
 
