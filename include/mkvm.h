@@ -156,6 +156,9 @@ typedef struct mkvm_turn { /* of a conversation */
  * conversation. */
 MKVM_API mkvm_status mkvm_chat_text(const mkvm_engine *engine, const mkvm_turn *turns, size_t count, char **text,
                                     size_t *length);
+/* With further variables of the template: an object in JSON, such as {"enable_thinking": false}. */
+MKVM_API mkvm_status mkvm_chat_text_with(const mkvm_engine *engine, const mkvm_turn *turns, size_t count,
+                                         const char *variables, size_t variables_length, char **text, size_t *length);
 
 /* ---- Requests ---- */
 
@@ -238,7 +241,7 @@ typedef struct mkvm_request {
   size_t turn_count;
   const uint32_t *tokens;
   size_t token_count;
-  size_t max_tokens;             /* 0: as many as the context has room for */
+  size_t max_tokens;             /* 0: max_new_tokens of generation_config.json, else what the context has room for */
   const mkvm_sampling *sampling; /* NULL: greedy */
   const char *const *stops;      /* texts of at least one byte at which the answer ends; they are not part of it */
   size_t stop_count;
@@ -256,6 +259,8 @@ typedef struct mkvm_request {
   /* For every token of the prompt but the first, in order and before the answer, with log-probabilities and without
    * text. NULL: nobody is told. Such a prompt is computed whole, whatever is known of it, and slower. */
   void (*on_prompt)(void *user, const mkvm_token *token);
+  const char *variables; /* with turns: what mkvm_chat_text_with has; NULL: none */
+  size_t variables_length;
 } mkvm_request;
 
 #define mkvm_request_init(request) mkvm_request_init_size((request), sizeof *(request))

@@ -93,7 +93,8 @@ mk_status mkvm_take_sampling(const mkvm_engine *engine, const mkvm_sampling *giv
 
 /* The ids of a text that fit the context, and the text of a conversation (mk_free). */
 mk_status mkvm_encode(const mkvm_engine *engine, const char *text, size_t length, bool conversation, mk_tokens *out);
-mk_status mkvm_render(const mkvm_engine *engine, const mkvm_turn *turns, size_t count, char **text, size_t *length);
+mk_status mkvm_render(const mkvm_engine *engine, const mkvm_turn *turns, size_t count, const char *variables,
+                      size_t variables_length, char **text, size_t *length);
 
 void mkvm_request_free(job *request); /* NULL is fine */
 /* Its end: it is told, and gone. status: of the engine below. */

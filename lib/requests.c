@@ -49,7 +49,7 @@ static mk_status take_prompt(const mkvm_engine *e, const mkvm_request *given, jo
     return mkvm_encode(e, given->text, given->text_length, false, &r->prompt);
   }
   r->conversation = true;
-  MK_TRY(mkvm_render(e, given->turns, given->turn_count, &text, &length));
+  MK_TRY(mkvm_render(e, given->turns, given->turn_count, given->variables, given->variables_length, &text, &length));
   mk_status status = mkvm_encode(e, text, length, true, &r->prompt);
   mk_free(text);
   return status;
@@ -101,7 +101,8 @@ static mk_status take_request(const mkvm_engine *e, const mkvm_request *given, j
   MK_TRY(take_stops(&own, r));
   MK_TRY(mkvm_take_sampling(e, own.sampling, &r->sampling, &r->biases));
   r->priority = own.priority;
-  r->max_tokens = own.max_tokens == 0 ? SIZE_MAX : own.max_tokens;
+  const size_t usual = e->generation.max_new_tokens == 0 ? SIZE_MAX : e->generation.max_new_tokens;
+  r->max_tokens = own.max_tokens == 0 ? usual : own.max_tokens;
   r->logprobs = own.logprobs != 0;
   r->top_logprobs = own.top_logprobs;
   r->on_token = own.on_token;

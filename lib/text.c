@@ -121,9 +121,11 @@ static mk_status add_turns(json_t *messages, const mkvm_turn *turns, size_t coun
   return MK_OK;
 }
 
-mk_status mkvm_render(const mkvm_engine *e, const mkvm_turn *turns, size_t count, char **text, size_t *length) {
+mk_status mkvm_render(const mkvm_engine *e, const mkvm_turn *turns, size_t count, const char *variables,
+                      size_t variables_length, char **text, size_t *length) {
   time_t seconds = time(NULL);
   struct tm now;
+  json_t *more;
   if (turns == NULL || count == 0) {
     return mk_error(MK_ERR_USAGE, "the conversation has no turns");
   }
@@ -134,26 +136,32 @@ mk_status mkvm_render(const mkvm_engine *e, const mkvm_turn *turns, size_t count
                         : "the model has no chat template, neither chat_template.jinja nor chat_template in "
                           "tokenizer_config.json; take a model that is made for conversations");
   }
+  MK_TRY(expect_text("the variables of the chat template", variables, variables_length));
+  MK_TRY(mk_chat_variables(variables, variables_length, &more));
   localtime_r(&seconds, &now);
   json_t *messages = json_array();
-  if (messages == NULL) {
-    return mk_error(MK_ERR_RUNTIME, "out of memory for a conversation");
-  }
-  mk_status status = add_turns(messages, turns, count);
+  mk_status status = messages != NULL ? add_turns(messages, turns, count)
+                                      : mk_error(MK_ERR_RUNTIME, "out of memory for a conversation");
   if (status == MK_OK) {
-    status = mk_chat_render(e->chat, messages, &now, text, length);
+    status = mk_chat_render(e->chat, messages, more, &now, text, length);
   }
   json_decref(messages);
+  json_decref(more);
   return status;
 }
 
 mkvm_status mkvm_chat_text(const mkvm_engine *e, const mkvm_turn *turns, size_t count, char **text, size_t *length) {
+  return mkvm_chat_text_with(e, turns, count, NULL, 0, text, length);
+}
+
+mkvm_status mkvm_chat_text_with(const mkvm_engine *e, const mkvm_turn *turns, size_t count, const char *variables,
+                                size_t variables_length, char **text, size_t *length) {
   if (e == NULL || text == NULL || length == NULL) {
     return mkvm_status_of(mk_error(MK_ERR_USAGE, "mkvm_chat_text: the engine or a place for the text is missing"));
   }
   *text = NULL;
   *length = 0;
-  return mkvm_status_of(mkvm_render(e, turns, count, text, length));
+  return mkvm_status_of(mkvm_render(e, turns, count, variables, variables_length, text, length));
 }
 
 mkvm_status mkvm_get_info_size(const mkvm_engine *e, mkvm_info *out, size_t size) {

@@ -1,4 +1,5 @@
-/* What generation_config.json says about sampling; its token ids are config.h's.
+/* What generation_config.json says about sampling and the length of answers; its token ids are config.h's. What it asks for that is not
+ * computed here (beams, bans, forced tokens, other filters) is refused by name, unless its value asks for nothing.
  *
  * Plain values. Any thread may call. Failure: MK_ERR_FILE, with file, field and value. */
 #ifndef MK_GENERATION_H
@@ -13,6 +14,7 @@ typedef struct mk_generation {
   double temperature;
   uint32_t top_k; /* 0: off */
   double top_p, min_p, repetition_penalty;
+  uint32_t max_new_tokens; /* of an answer of which nobody says how long it may be; 0: as long as the context */
 } mk_generation;
 
 #define MK_GENERATION_GREEDY ((mk_generation){.top_p = 1, .repetition_penalty = 1})

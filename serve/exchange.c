@@ -502,6 +502,8 @@ static mk_status submit(choice *c, mk_serve_error *error) {
   sampling.seed = r->has_seed ? r->sampling.seed + c->index % r->n : any_seed();
   request.turns = r->turns;
   request.turn_count = r->turn_count;
+  request.variables = r->variables;
+  request.variables_length = r->variables == NULL ? 0 : strlen(r->variables);
   if (prompt != NULL) {
     request.text = e != NULL ? NULL : prompt->text;
     request.text_length = prompt->length;

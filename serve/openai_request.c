@@ -1,6 +1,7 @@
 /* See openai_request.h. */
 #include "serve/openai_request.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "models/json.h"
@@ -11,6 +12,7 @@ void mk_openai_request_free(mk_openai_request *request) {
     mk_free(request->joined[i]);
   }
   mk_free(request->joined);
+  free(request->variables);
   mk_free(request->turns);
   mk_free(request->prompts);
   mk_free(request->stops);
@@ -84,6 +86,19 @@ static mk_status take_stream(const mk_fields *f, mk_openai_request *out) {
   return mk_fields_bool(&inner, "continuous_usage_stats", &out->continuous_usage);
 }
 
+static mk_status take_conversation(const mk_fields *f, mk_openai_request *out) {
+  static const char name[] = "chat_template_kwargs";
+  const json_t *variables = mk_json_get(f->body, name);
+  if (variables != NULL && !json_is_object(variables)) {
+    return mk_fields_type(f, name, "an object of names and values", variables);
+  }
+  out->variables = json_dumps(variables, JSON_COMPACT); /* NULL of NULL */
+  if (variables != NULL && out->variables == NULL) {
+    return mk_error(MK_ERR_RUNTIME, "out of memory for %s", name);
+  }
+  return mk_openai_take_messages(f, out);
+}
+
 static mk_status take_generation(const mk_fields *f, mk_openai_request *out) {
   MK_TRY(mk_fields_text(f, "model", &out->model));
   MK_TRY(mk_openai_refuse(f, out->chat));
@@ -95,7 +110,7 @@ static mk_status take_generation(const mk_fields *f, mk_openai_request *out) {
   MK_TRY(take_logprobs(f, out));
   MK_TRY(take_stream(f, out));
   MK_TRY(mk_openai_take_sampling(f, out));
-  return out->chat ? mk_openai_take_messages(f, out) : mk_openai_take_prompts(f, out);
+  return out->chat ? take_conversation(f, out) : mk_openai_take_prompts(f, out);
 }
 
 static mk_status take_chat(const mk_fields *f, mk_openai_request *out) {
@@ -125,7 +140,7 @@ static mk_status take_tokenize(const mk_fields *f, mk_openai_request *out) {
                          "Unsupported value for '%s'; leave it out, ids are what there is.", name);
   }
   if (messages) {
-    return mk_openai_take_messages(f, out);
+    return take_conversation(f, out);
   }
   MK_TRY(mk_alloc(1, sizeof *out->prompts, &out->prompts));
   out->prompt_count = 1;

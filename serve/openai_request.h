@@ -50,6 +50,7 @@ typedef struct mk_openai_request {
    * clients call it, has become "system". */
   mkvm_turn *turns;
   size_t turn_count;
+  char *variables; /* chat_template_kwargs, an object in JSON; NULL: not given */
   /* Completions: each prompt is answered n times; the choice of answer j to prompt i has index i * n + j. */
   mk_openai_prompt *prompts;
   size_t prompt_count;

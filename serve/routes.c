@@ -213,7 +213,9 @@ static mk_status tokenize_request(const route_call *r, const mk_openai_request *
   if (request->turns == NULL) {
     return reply_tokens(r, request->prompts[0].text, request->prompts[0].length, request->add_special, error);
   }
-  mkvm_status status = mkvm_chat_text(r->engine, request->turns, request->turn_count, &text, &length);
+  const char *variables = request->variables;
+  mkvm_status status = mkvm_chat_text_with(r->engine, request->turns, request->turn_count, variables,
+                                           variables == NULL ? 0 : strlen(variables), &text, &length);
   if (status != MKVM_OK) {
     return mk_serve_fail_as_libmkvm(error, status);
   }

@@ -156,10 +156,35 @@ mk_status mk_chat_add(json_t *messages, const char *role, const char *content, s
   return MK_OK;
 }
 
-mk_status mk_chat_render(const mk_chat *chat, json_t *messages, const struct tm *now, char **text, size_t *length) {
+mk_status mk_chat_variables(const char *text, size_t length, json_t **out) {
+  /* Arguments of apply_chat_template with a meaning of their own, or what the caller says otherwise. */
+  static const char *const taken[] = {"messages",      "conversation",           "tools",    "documents",
+                                      "chat_template", "add_generation_prompt",  "tokenize", "continue_final_message",
+                                      "return_dict",   "sanitize_control_tokens"};
+  *out = NULL;
+  if (text == NULL || length == 0) {
+    return MK_OK;
+  }
+  mk_status status = mk_json_parse(text, length, out);
+  if (status != MK_OK) {
+    return mk_error_prefix(status == MK_ERR_FILE ? MK_ERR_USAGE : status, "variables of the chat template");
+  }
+  for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) {
+    if (json_object_get(*out, taken[i]) != NULL) {
+      json_decref(*out);
+      *out = NULL;
+      return mk_error(MK_ERR_USAGE, "variables of the chat template: '%s' cannot be given; leave it out", taken[i]);
+    }
+  }
+  return MK_OK;
+}
+
+mk_status mk_chat_render(const mk_chat *chat, json_t *messages, const json_t *more, const struct tm *now, char **text,
+                         size_t *length) {
   json_t *variables =
       json_pack("{s:O,s:n,s:n,s:b}", "messages", messages, "tools", "documents", "add_generation_prompt", 1);
-  if (variables == NULL || json_object_update_missing(variables, chat->tokens) != 0) {
+  if (variables == NULL || (more != NULL && json_object_update(variables, (json_t *)(uintptr_t)more) != 0) ||
+      json_object_update_missing(variables, chat->tokens) != 0) {
     json_decref(variables);
     return mk_error(MK_ERR_RUNTIME, "out of memory");
   }

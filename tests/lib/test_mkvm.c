@@ -100,6 +100,73 @@ WITH_MODEL(a_conversation) {
   OK(mkvm_close(engine));
 }
 
+static void put(const char *name, const char *text) {
+  char path[TEST_PATH + 64];
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  FILE *file = fopen(path, "w");
+  cr_assert(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
+/* What the caller says goes before what the model's files say. */
+WITH_MODEL(the_template_has_variables_of_the_callers) {
+  static const char off[] = "{\"think\": false, \"bos_token\": \"<B>\"}";
+  const mkvm_turn turns[] = {{"user", "ab", 2}};
+  answer a = {.count = 0};
+  char *text;
+  size_t length;
+  put("tokenizer_config.json", "{\"bos_token\": \"a\"}");
+  put("chat_template.jinja",
+      "{{ bos_token }}{{ messages[0].content }}{{ tools is none }}{% if think is defined %}"
+      "{{ 'yes' if think else 'no' }}{% endif %}{{ more[0].x if more is defined }}");
+  mkvm_engine *engine = open_tiny(1);
+  OK(mkvm_chat_text(engine, turns, 1, &text, &length));
+  cr_assert_str_eq(text, "aabTrue");
+  mkvm_free(text);
+  OK(mkvm_chat_text_with(engine, turns, 1, off, strlen(off), &text, &length));
+  cr_assert_str_eq(text, "<B>abTrueno");
+  mkvm_free(text);
+  OK(mkvm_chat_text_with(engine, turns, 1, "{\"more\": [{\"x\": 2}], \"think\": 1}?", 32, &text, &length));
+  cr_assert_str_eq(text, "aabTrueyes2");
+  mkvm_free(text);
+  REFUSED(mkvm_chat_text_with(engine, turns, 1, "{", 1, &text, &length), MKVM_ERR_USAGE, "variables of the chat");
+  REFUSED(mkvm_chat_text_with(engine, turns, 1, "[]", 2, &text, &length), MKVM_ERR_USAGE, "must be an object");
+  REFUSED(mkvm_chat_text_with(engine, turns, 1, NULL, 2, &text, &length), MKVM_ERR_USAGE, "at no address");
+  REFUSED(mkvm_chat_text_with(engine, turns, 1, "{\"tools\": []}", 13, &text, &length), MKVM_ERR_USAGE,
+          "'tools' cannot be given");
+  mkvm_request request = request_of(&a, NULL, 0, 1);
+  request.turns = turns;
+  request.turn_count = 1;
+  OK(mkvm_submit(engine, &request, NULL));
+  OK(mkvm_run(engine));
+  cr_assert_eq(a.end.prompt_tokens, strlen("aabTrue"));
+  request.variables = off;
+  request.variables_length = strlen(off);
+  a = (answer){.count = 0};
+  OK(mkvm_submit(engine, &request, NULL));
+  OK(mkvm_run(engine));
+  cr_assert_eq(a.end.prompt_tokens, strlen("<B>abTrueno"));
+  request.variables = "{";
+  request.variables_length = 1;
+  REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_USAGE, "variables of the chat template");
+  OK(mkvm_close(engine));
+}
+
+/* Only where the caller says nothing. */
+WITH_MODEL(the_model_says_how_long_answers_are) {
+  put("generation_config.json", "{\"max_new_tokens\": 7}");
+  for (size_t most = 0; most <= 9; most += 9) {
+    mkvm_engine *engine = open_tiny(1);
+    answer a = {.engine = engine};
+    mkvm_request request = request_of(&a, prompt, 4, most);
+    request.ignore_end = 1;
+    OK(mkvm_submit(engine, &request, NULL));
+    OK(mkvm_run(engine));
+    cr_assert_eq(a.count, most == 0 ? 7 : 9);
+    cr_assert_eq(a.end.reason, MKVM_END_LENGTH);
+    OK(mkvm_close(engine));
+  }
+}
+
 WITH_MODEL(side_by_side_as_alone) {
   enum { REQUESTS = 5 };
   static const uint32_t prompts[REQUESTS][3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}, {3, 2, 1}, {9, 9, 9}};

@@ -48,6 +48,63 @@ Test(generation, everything_given) {
   cr_assert(g.temperature == 2 && g.top_k == 0 && g.top_p == 0 && g.min_p == 1);
 }
 
+Test(generation, length_of_answers) {
+  cr_assert_eq(accepted("{}").max_new_tokens, 0);
+  cr_assert_eq(accepted("{\"max_new_tokens\":null}").max_new_tokens, 0);
+  cr_assert_eq(accepted("{\"max_new_tokens\":2048,\"max_length\":20}").max_new_tokens, 2048);
+}
+
+/* As saved by releases that write every default. */
+Test(generation, what_asks_for_nothing) {
+  accepted(
+      "{\"num_beams\":1,\"num_beam_groups\":1,\"diversity_penalty\":0.0,\"penalty_alpha\":null,\"guidance_scale\":1.0,"
+      "\"min_length\":0,\"min_new_tokens\":0,\"no_repeat_ngram_size\":0,\"encoder_no_repeat_ngram_size\":0,"
+      "\"encoder_repetition_penalty\":1.0,\"typical_p\":1.0,\"epsilon_cutoff\":0.0,\"eta_cutoff\":0.0,"
+      "\"bad_words_ids\":null,\"suppress_tokens\":[],\"sequence_bias\":{},\"token_healing\":false,"
+      "\"length_penalty\":2.0,\"early_stopping\":true,\"renormalize_logits\":true,\"cache_implementation\":\"hybrid\","
+      "\"num_return_sequences\":1,\"use_cache\":false,\"chat_format\":\"chatml\"}");
+}
+
+Test(generation, what_is_not_computed) {
+  static const char *const bad[][2] = {{"num_beams", "4"},
+                                       {"num_beam_groups", "2"},
+                                       {"diversity_penalty", "0.5"},
+                                       {"penalty_alpha", "0.6"},
+                                       {"dola_layers", "\"high\""},
+                                       {"guidance_scale", "1.5"},
+                                       {"min_length", "3"},
+                                       {"min_new_tokens", "1"},
+                                       {"max_time", "2.5"},
+                                       {"stop_strings", "\"x\""},
+                                       {"no_repeat_ngram_size", "3"},
+                                       {"encoder_no_repeat_ngram_size", "3"},
+                                       {"encoder_repetition_penalty", "1.1"},
+                                       {"typical_p", "0.9"},
+                                       {"top_h", "0.4"},
+                                       {"epsilon_cutoff", "0.001"},
+                                       {"eta_cutoff", "0.001"},
+                                       {"bad_words_ids", "[[5]]"},
+                                       {"force_words_ids", "[[5]]"},
+                                       {"constraints", "[1]"},
+                                       {"forced_bos_token_id", "0"},
+                                       {"forced_eos_token_id", "[2]"},
+                                       {"suppress_tokens", "[1,2]"},
+                                       {"begin_suppress_tokens", "[220]"},
+                                       {"sequence_bias", "[[[1],-2.0]]"},
+                                       {"exponential_decay_length_penalty", "[5,1.1]"},
+                                       {"token_healing", "true"},
+                                       {"watermarking_config", "{\"bias\":2.5}"}};
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    char text[128], want[128];
+    mk_generation g = {.top_k = 77};
+    snprintf(text, sizeof text, "{\"%s\":%s}", bad[i][0], bad[i][1]);
+    snprintf(want, sizeof want, "%s: is %s, and answers made so are not supported", bad[i][0], bad[i][1]);
+    cr_expect_eq(parse(text, &g), MK_ERR_FILE, "%s", text);
+    cr_expect_not_null(strstr(mk_error_message(), want), "`%s` is not in: %s", want, mk_error_message());
+    cr_expect_eq(g.top_k, 77, "a refused file has changed the result");
+  }
+}
+
 Test(generation, refusals) {
   static const char *const bad[][2] = {{"{\"do_sample\":1}", "do_sample: is 1"},
                                        {"{\"temperature\":-0.1}", "temperature: is -0.1"},
@@ -58,6 +115,8 @@ Test(generation, refusals) {
                                        {"{\"top_k\":-1}", "top_k: is -1"},
                                        {"{\"top_k\":1e300}", "top_k"},
                                        {"{\"repetition_penalty\":0}", "repetition_penalty: is 0"},
+                                       {"{\"max_new_tokens\":0}", "max_new_tokens: is 0"},
+                                       {"{\"max_new_tokens\":1.5}", "max_new_tokens: is 1.5, must be a whole"},
                                        {"[]", ""},
                                        {"", ""},
                                        {"{\"top_p\":0.9", ""}};

@@ -182,6 +182,19 @@ Test(request, messages) {
   mk_openai_request_free(&r);
 }
 
+Test(request, variables_of_the_template) {
+  mk_openai_request r = accepted(CHAT, with(CHAT, ""));
+  cr_assert_null(r.variables);
+  mk_openai_request_free(&r);
+  r = accepted(CHAT, with(CHAT, "\"chat_template_kwargs\": {\"enable_thinking\": false, \"x\": [1, \"\\u00e9\"]}"));
+  cr_assert_str_eq(r.variables, "{\"enable_thinking\":false,\"x\":[1,\"\xc3\xa9\"]}");
+  mk_openai_request_free(&r);
+  r = accepted(TOKENIZE, "{\"messages\":[{\"role\":\"user\",\"content\":\"\"}],\"chat_template_kwargs\":{}}");
+  cr_assert_str_eq(r.variables, "{}");
+  mk_openai_request_free(&r);
+  refused(CHAT, with(CHAT, "\"chat_template_kwargs\": []"), "chat_template_kwargs", "expected an object of names and");
+}
+
 Test(request, prompts) {
   mk_openai_request r = accepted(TEXT, "{\"prompt\":[\"a\",\"\",\"bc\"]}");
   cr_assert(r.prompt_count == 3 && r.prompts[1].length == 0 && r.prompts[1].text != NULL && r.prompts[2].length == 2);

@@ -116,6 +116,34 @@ Test(server_chat, in_one_piece) {
   stop(&r);
 }
 
+static json_int_t prompt_length(const rig *r, const char *fields) {
+  char body[512];
+  snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]%s}", fields);
+  json_t *answer = ask_json(r, "POST", "/tokenize", body, 200);
+  const json_int_t count = json_integer_value(get(answer, "count"));
+  json_decref(answer);
+  snprintf(body, sizeof body, "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]%s}", fields);
+  answer = ask_json(r, "POST", "/v1/chat/completions", body, 200);
+  cr_expect_eq(json_integer_value(get(get(answer, "usage"), "prompt_tokens")), count, "%s", fields);
+  json_decref(answer);
+  return count;
+}
+
+/* The demo's template writes bos_token once. */
+Test(server_chat, variables_of_the_template) {
+  rig r;
+  start_demo(&r);
+  const json_int_t usual = prompt_length(&r, "");
+  cr_expect_eq(prompt_length(&r, ",\"chat_template_kwargs\":{\"bos_token\":\"\"}"), usual - 1);
+  cr_expect_eq(prompt_length(&r, ",\"chat_template_kwargs\":{\"enable_thinking\":false}"), usual);
+  char *answer =
+      ask(&r, "POST", "/v1/chat/completions",
+          "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"chat_template_kwargs\":{\"tools\":[]}}", 400);
+  cr_expect_not_null(strstr(answer, "'tools' cannot be given"), "%s", answer);
+  free(answer);
+  stop(&r);
+}
+
 typedef struct streamed {
   char text[4096];
   size_t roles, ends, usages, events, tokens;

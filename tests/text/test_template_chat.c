@@ -63,7 +63,7 @@ static void expect_chat(const char *want) {
   cr_assert_eq(mk_chat_load(directory, &chat), MK_OK, "%s", mk_error_message());
   cr_assert_not_null(chat);
   cr_assert_eq(mk_chat_add(messages, "user", "a\xff", 2), MK_OK);
-  cr_assert_eq(mk_chat_render(chat, messages, &now, &text, &length), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_chat_render(chat, messages, NULL, &now, &text, &length), MK_OK, "%s", mk_error_message());
   cr_assert_str_eq(text, want);
   mk_free(text);
   json_decref(messages);

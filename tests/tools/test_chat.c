@@ -29,6 +29,8 @@ static void expect(const char *command, int code, const char *text) {
 Test(chat, usage) {
   expect("$MKVM run -m $DEMO --system x 2>&1", 2, "--system needs --chat");
   expect("$MKVM run -m $DEMO --date 2026-01-01 2>&1", 2, "--date needs --chat");
+  expect("$MKVM run -m $DEMO --chat-variables {} 2>&1", 2, "--chat-variables needs --chat");
+  expect("$MKVM run -m $DEMO --chat -p x --chat-variables '{\"tools\": 1}' 2>&1", 2, "'tools' cannot be given");
   expect("$MKVM run -m $DEMO --chat --json 2>&1", 2, "--json is for one turn");
   expect("$MKVM run -m $DEMO --chat -p x --date tomorrow 2>&1", 2, "'tomorrow' is not a date");
   expect(
@@ -41,6 +43,8 @@ Test(chat, usage) {
 Test(chat, one_turn) {
   expect("$MKVM run -m $DEMO --chat --system 'A manual.' -p ' How? ' -n 5 --echo 2>&1", 0,
          "<|begin_of_text|>A manual.\n\nQuestion: How?\nAnswer:");
+  expect("$MKVM run -m $DEMO --chat -p x -n 1 --echo --chat-variables '{\"bos_token\": \"A title. \"}' 2>&1", 0,
+         "A title. Question: x");
   /* one begin-of-text token, which the template writes and the tokenizer does not add again */
   expect("$MKVM run -m $DEMO --chat -p x -n 3 --json", 0, "\"prompt_tokens\": [4094, ");
   cr_assert_null(strstr(test_output, "4094, 4094"), "%s", test_output);

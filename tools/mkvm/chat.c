@@ -17,7 +17,8 @@
 #include "tools/mkvm/command.h"
 #include "tools/mkvm/signals.h"
 
-mk_status mk_conversation_begin(const char *directory, const char *system, const char *date, mk_conversation *out) {
+mk_status mk_conversation_begin(const char *directory, const char *system, const char *date, const char *variables,
+                                mk_conversation *out) {
   *out = (mk_conversation){0};
   time_t seconds = time(NULL);
   localtime_r(&seconds, &out->now);
@@ -29,6 +30,7 @@ mk_status mk_conversation_begin(const char *directory, const char *system, const
     }
     out->now = day;
   }
+  MK_TRY(mk_chat_variables(variables, variables == NULL ? 0 : strlen(variables), &out->variables));
   MK_TRY(mk_chat_load(directory, &out->chat));
   if (out->chat == NULL) {
     return mk_error(MK_ERR_FILE,
@@ -46,11 +48,12 @@ mk_status mk_conversation_begin(const char *directory, const char *system, const
 void mk_conversation_end(mk_conversation *conversation) {
   mk_chat_free(conversation->chat);
   json_decref(conversation->messages);
+  json_decref(conversation->variables);
 }
 
 mk_status mk_conversation_ask(mk_conversation *c, const char *said, size_t length, char **text, size_t *text_length) {
   MK_TRY(mk_chat_add(c->messages, "user", said, length));
-  return mk_chat_render(c->chat, c->messages, &c->now, text, text_length);
+  return mk_chat_render(c->chat, c->messages, c->variables, &c->now, text, text_length);
 }
 
 mk_status mk_conversation_answered(mk_conversation *c, const char *answer, size_t length) {

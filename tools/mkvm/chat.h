@@ -10,12 +10,14 @@
 typedef struct mk_conversation {
   mk_chat *chat;
   json_t *messages;
-  struct tm now; /* what the template takes for the date */
+  json_t *variables; /* further ones of the template, or NULL */
+  struct tm now;     /* what the template takes for the date */
 } mk_conversation;
 
 /* Loads the directory's template; without one, an error says what to do. `system` is the system prompt, or NULL; `date` is
- * YYYY-MM-DD, or NULL: today. */
-mk_status mk_conversation_begin(const char *directory, const char *system, const char *date, mk_conversation *out);
+ * YYYY-MM-DD, or NULL: today; `variables` is JSON for mk_chat_variables, or NULL. */
+mk_status mk_conversation_begin(const char *directory, const char *system, const char *date, const char *variables,
+                                mk_conversation *out);
 void mk_conversation_end(mk_conversation *conversation);
 
 /* Adds what the user says; *text is the prompt for the answer, the caller's (mk_free). */

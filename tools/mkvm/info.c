@@ -7,6 +7,7 @@
 #include "lib/prompt.h"
 #include "mk_version.h"
 #include "models/directory.h"
+#include "models/generation.h"
 #include "models/llama.h"
 #include "scheduler/compile.h"
 #include "text/template_chat.h"
@@ -231,6 +232,8 @@ static mk_status examine(const char *model, uint32_t context) {
   mk_directory directory;
   bool tokenizer;
   mk_program *program;
+  mk_generation generation;
+  MK_TRY(mk_generation_load(model, &generation));
   MK_TRY(open_directory(model, &directory));
   const bool weights = directory.checkpoint != NULL;
   print_directory(&directory);

@@ -142,7 +142,7 @@ static mk_status as_conversation(const mk_run_option *o, char **text, size_t *le
   mk_conversation conversation;
   char *said = *text;
   *text = NULL;
-  mk_status status = mk_conversation_begin(o->model, o->system, o->date, &conversation);
+  mk_status status = mk_conversation_begin(o->model, o->system, o->date, o->variables, &conversation);
   if (status == MK_OK) {
     status = mk_conversation_ask(&conversation, said, *length, text, length);
   }
@@ -194,7 +194,7 @@ static mk_status converse(const mk_run_option *o, const mk_config *config, uint3
   engine_options.prefix_tokens = context;
   mk_run_rows(o, 1, context, &engine_options);
   mk_status status;
-  MK_TRY_GOTO(mk_conversation_begin(o->model, o->system, o->date, &conversation), done);
+  MK_TRY_GOTO(mk_conversation_begin(o->model, o->system, o->date, o->variables, &conversation), done);
   MK_TRY_GOTO(mk_open_engine(o->model, &engine_options, &s.engine), done);
   MK_TRY_GOTO(mk_trace_option_begin(&o->trace, s.engine), done);
   MK_TRY_GOTO(mk_conversation_run(&conversation, answer, &s), done);
@@ -253,7 +253,7 @@ static mk_status run_command(mk_run_option *o) {
   MK_TRY(mk_tokenizer_load(o->model, config.vocab, &tokenizer));
   mk_status status;
   if (o->chat && !o->limited) {
-    o->n_predict = SIZE_MAX;
+    o->n_predict = o->sampling.max_new_tokens == 0 ? SIZE_MAX : o->sampling.max_new_tokens;
   }
   if (mk_run_is_interactive(o)) {
     status = converse(o, &config, context, tokenizer);

@@ -26,6 +26,7 @@ enum {
   KEY_CHAT,
   KEY_SYSTEM,
   KEY_DATE,
+  KEY_VARIABLES,
   KEY_ROWS
 };
 
@@ -49,9 +50,14 @@ static const struct argp_option option_table[] = {
      1},
     {"system", KEY_SYSTEM, "TEXT", 0, "With --chat: the system prompt", 1},
     {"date", KEY_DATE, "YYYY-MM-DD", 0, "With --chat: the date for templates that state it (today)", 1},
+    {"chat-variables", KEY_VARIABLES, "JSON", 0,
+     "With --chat: further variables of the template, such as '{\"enable_thinking\": false}'", 1},
     {NULL, 0, NULL, 0, "Generation:", 2},
     {"n-predict", 'n', "N", 0,
-     "Tokens to generate (128; -1 with --chat); -1: until the model stops or the context is full", 2},
+     "Tokens to generate (128; with --chat max_new_tokens of generation_config.json, else -1); -1: until the model "
+     "stops "
+     "or the context is full",
+     2},
     {"ctx-size", 'c', "L", 0, "Tokens of context, prompt included (the model's limit, at most 4096; so does 0)", 2},
     {"stop", KEY_STOP, "TEXT", 0,
      "End the output before TEXT, in which \\n, \\t, \\\\ and \\x41 are read as in C; may be given several times", 2},
@@ -189,8 +195,12 @@ static void check_rows(const mk_run_option *o, struct argp_state *state) {
 bool mk_run_is_interactive(const mk_run_option *o) { return o->chat && o->prompt_count == 0 && o->file == NULL; }
 
 static void check_chat(const mk_run_option *o, struct argp_state *state) {
-  if (!o->chat && (o->system != NULL || o->date != NULL)) {
-    argp_error(state, "%s needs --chat", o->system != NULL ? "--system" : "--date");
+  const char *needs = o->system != NULL      ? "--system"
+                      : o->date != NULL      ? "--date"
+                      : o->variables != NULL ? "--chat-variables"
+                                             : NULL;
+  if (!o->chat && needs != NULL) {
+    argp_error(state, "%s needs --chat", needs);
   }
   const char *single = o->json                ? "--json"
                        : o->echo              ? "--echo"
@@ -269,6 +279,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_DATE:
       o->date = text;
+      return 0;
+    case KEY_VARIABLES:
+      o->variables = text;
       return 0;
     case KEY_ECHO:
       o->echo = true;

@@ -20,7 +20,7 @@ typedef struct mk_run_option {
   uint64_t ctx_size;
   bool json, echo, ignore_eos, compare;
   bool chat, limited; /* limited: --n-predict was given */
-  const char *system, *date;
+  const char *system, *date, *variables;
   mk_engine_options engine;
   mk_trace_option trace;
   mk_sampling_option sampling;

@@ -155,6 +155,7 @@ mk_status mk_sampling_option_resolve(mk_sampling_option *o, const char *director
   mk_generation generation;
   MK_TRY(mk_generation_load(directory, &generation));
   const mk_sampling model = mk_sampling_of_generation(&generation);
+  o->max_new_tokens = generation.max_new_tokens;
   bool filters = (o->given & (GIVEN_TOP_K | GIVEN_TOP_P | GIVEN_MIN_P)) != 0;
   if ((o->given & GIVEN_TEMPERATURE) == 0) {
     s->temperature = generation.do_sample ? model.temperature : filters ? 1 : 0;

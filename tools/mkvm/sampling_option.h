@@ -17,7 +17,8 @@ typedef struct mk_sampling_option {
   uint32_t given;       /* which flags were: bits private to sampling_option.c */
   mk_logit_bias *biases;
   size_t bias_capacity;
-  bool logprobs; /* asked for, with so many alternatives */
+  uint32_t max_new_tokens; /* once resolved: of generation_config.json; 0: it says nothing */
+  bool logprobs;           /* asked for, with so many alternatives */
   uint32_t logprob_count;
 } mk_sampling_option;
 
