@@ -22,7 +22,7 @@ import make_template_golden as golden
 import template_scopes
 
 RENDERER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "build-ci", "mk_render_template")
-turn, variables, called = golden.turn, golden.variables, golden.called
+turn, variables, PARALLEL = golden.turn, golden.variables, golden.PARALLEL
 
 
 def call_text(name, arguments, **more):
@@ -30,6 +30,7 @@ def call_text(name, arguments, **more):
     return turn("assistant", "", tool_calls=[call], **more)
 
 
+CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # as apply_chat_template marks where an answer goes on
 PARTS = [{"type": "text", "text": "Look: "}, {"type": "image", "image": "a.png"}, {"type": "text", "text": "what is it?"}]
 MORE = [
     variables(golden.SYSTEM, golden.ASK, golden.SAY, golden.ASK, enable_thinking=False),
@@ -47,6 +48,25 @@ MORE = [
     variables(turn("user", "Who?"), documents=[{"title": "T", "text": "D"}, {"title": "U", "contents": "E"}]),
     variables(turn("user", "Hi", name="Ann"), turn("assistant", "Hello", prefix=True), generate=False),
     variables(turn("user", "Straße ΑΣ"), turn("model", "x"), turn("user", ""), tokens={"bos_token": "", "eos_token": "</s>", "pad_token": "<pad>", "image_token": "<image>"}),
+] + [
+    variables(*messages, generate=generate, **more)
+    for generate in (True, False)
+    for messages, more in [
+        ([golden.SYSTEM, golden.ASK], {"enable_thinking": True}),
+        ([golden.ASK, turn("assistant", "<think>\n2+2\n</think>\n\nfour"), golden.ASK], {"enable_thinking": False}),
+        ([turn("system", "Be brief. /no_think"), turn("user", "Hi /think")], {"xml_tools": [golden.WEATHER], "custom_instructions": "Rhyme."}),
+        ([turn("system", "/system_override You rhyme."), turn("user", "Hi")], {"python_tools": ["def f(x): ..."], "enable_thinking": False}),
+        ([golden.ASK, turn("assistant", "four" + CONTINUED)], {}),
+        ([golden.SYSTEM, golden.ASK, turn("assistant", [{"type": "text", "text": "four" + CONTINUED}])], {}),
+        ([turn("user", "Who?")], {"thinking": True, "documents": [{"doc_id": 1, "title": "T", "text": "D"}]}),
+        ([golden.SYSTEM, turn("user", "Who?")], {"thinking": False, "controls": {"length": "short", "originality": "abstractive"}, "documents": [{"text": "D"}]}),
+        ([turn("user", "Who?")], {"controls": {"citations": True, "hallucinations": True}, "documents": [{"text": "D"}], "available_tools": [golden.WEATHER]}),
+        ([turn("system", "Functions:", functions="[f]", tools="[g]"), turn("user", "f?"), turn("assistant", None, function_calls="f()"), turn("environment", "1")], {}),
+        ([turn("user", "f and g?"), PARALLEL, turn("tool", "1", tool_call_id="call00001", name="f"), turn("tool", "2", tool_call_id="call00002", name="g"), golden.SAY], {"tools": [golden.WEATHER]}),
+        ([turn("user", "f and g?"), PARALLEL, turn("tool", {"a": [1, "\u00e9<"]}, tool_call_id="call00001", name="f")], {"tools": [golden.WEATHER], "tools_in_user_message": False}),
+        ([golden.ASK, golden.SAY, golden.ASK, turn("assistant", "four", reasoning_content="hm", tool_calls=[]), turn("tool_response", "x"), turn("user", "ok")], {"tools": []}),
+        ([turn("user", [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": "b"}]), golden.SAY, turn("user", [{"type": "text", "text": "c"}])], {}),
+    ]
 ]
 
 

@@ -53,6 +53,8 @@ def called(name, identifier="abc123def", **arguments):
     return turn("assistant", None, tool_calls=[{"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}}])
 
 
+PARALLEL = turn("assistant", "", tool_calls=[{"id": "call0000%d" % i, "type": "function", "function": {"name": name, "arguments": {"x": i}}}
+                                             for i, name in ((1, "f"), (2, "g"))])
 ASK = turn("user", "  What is\n2 + 2? ")
 SAY = turn("assistant", "4.\n")
 SYSTEM = turn("system", "Answer \u00abbriefly\u00bb. ")
@@ -80,6 +82,15 @@ CONVERSATIONS = [
     variables(turn("user", ""), turn("assistant", "<think>\n2+2\n</think>\n\nfour"), turn("critic", "so so")),
     variables(turn("user", [{"type": "image"}, {"type": "text", "text": " Who is\nthis? "}, {"type": "audio"}]), turn("assistant", [])),
     variables(*[turn(("user", "assistant")[i % 2], f"turn {i}") for i in range(9)]),
+    variables(SYSTEM, ASK, enable_thinking=False),
+    variables(ASK, turn("assistant", "<think>\n2+2\n</think>\n\nfour"), turn("user", "sure?"), thinking=True, custom_instructions=" /think Rhyme.\nAlways. "),
+    variables(ASK, turn("assistant", "four", reasoning_content="2 and 2\n"), generate=False),
+    variables(turn("user", "f and g?"), PARALLEL, turn("tool", "1", tool_call_id="call00001", name="f"), turn("tool", "2", tool_call_id="call00002", name="g"), SAY, turn("user", "h?"),
+              tools=[WEATHER, {"name": "f", "parameters": {}}]),
+    variables(turn("user", "Who?"), documents=[{"doc_id": 7, "title": "T", "text": "D"}, {"text": "E", "about": "F"}], controls={"citations": True, "length": "short"}, thinking=False),
+    variables(turn("system", [{"type": "text", "text": "Be brief."}]), turn("user", [{"type": "text", "text": " Look: "}, {"type": "image_url", "image_url": {}}]),
+              turn("assistant", "A cat", prefix=True), generate=False),
+    variables(turn("user", "f?"), called("f", "short", x=None), turn("tool", "1"), tools=[WEATHER]),
 ]
 
 
