@@ -349,7 +349,42 @@ def forms():
     for behavior in ("Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous", "Isolated"):
         for invert in (False, True):
             out[f"{behavior}_{invert}"] = {"pre_tokenizer": pre(split_step(r"\s|[aeiou]|\d\d", behavior, invert), last)}
+    out.update(whole_families())
     return out
+
+
+def more_added(base, *tokens):
+    """The added tokens of a stored file, and more: each a text, or a text and its flags."""
+    document = read(f"tokenizer_{base}.json")
+    vocab, added = document["model"]["vocab"], document["added_tokens"]
+    following = max([len(vocab)] + [a["id"] + 1 for a in added])
+    for text, flags in [(t, {}) if isinstance(t, str) else t for t in tokens]:
+        added.append(fields(text, vocab.get(text, following), **flags))
+        following += text not in vocab
+    return added
+
+
+def whole_families():
+    """With the added tokens that the families have around and in texts: runs of white space, marks that take it, names that are no secret."""
+    last, shown, taking = byte_level(False), {"special": False}, {"rstrip": True}
+    runs = [(c * n, shown) for c, most in (("\n", 6), ("\t", 4), (MARK, 5)) for n in range(2 if c == MARK else 1, most)]
+    return {
+        "gemma3": {"base": "bytes", "normalizer": SPACES, "pre_tokenizer": split_step(" ", "MergedWithPrevious", kind="String"),
+                   "decoder": fallback_decoder(), "added_tokens": more_added("bytes", *runs, "<left>", ("<both>", shown), ("<one>", shown))},
+        "phi3_marks": {"base": "bytes", "added_tokens": more_added("bytes", ("<left>", taking), ("<right>", {**taking, **shown}), ("<both>", taking),
+                                                                   "<|endoftext|>", ("<|eot_id|>", taking))},
+        "phi4_mini": {"pre_tokenizer": pre(split_step(O200K, "Removed", True), last),
+                      "added_tokens": more_added("whole", "<|endoftext|>", ("<left>", {**taking, **shown}), ("<both>", taking))},
+        "olmo2": {"pre_tokenizer": pre(split_step(LLAMA3, "Removed", True), last), "post_processor": None,
+                  "added_tokens": more_added("whole", "<|endoftext|>", ("<|eot", shown), ("<left>", shown))},
+        "granite3": {"pre_tokenizer": pre(digits(True), byte_level(True)), "post_processor": byte_level(True),
+                     "added_tokens": more_added("whole", "<|endoftext|>", "<left>", "<right>")},
+        "qwen3_marks": {"normalizer": normalizer("NFC"), "pre_tokenizer": split(QWEN2), "post_processor": byte_level(False),
+                        "added_tokens": more_added("whole", "<|endoftext|>", "<|begin_of_text|>", ("<left>", shown), ("<right>", shown))},
+        "ministral": {"pre_tokenizer": split(TEKKEN), "model": {"ignore_merges": True}, "added_tokens": more_added("whole", "<left>", "<|eot_id|>")},
+        "smollm3": {"pre_tokenizer": split(LLAMA3), "model": {"ignore_merges": True},
+                    "added_tokens": more_added("whole", "<|begin_of_text|>", "<|eot_id|>", ("<left>", shown), ("<right>", shown))},
+    }
 
 
 def whole_document():
