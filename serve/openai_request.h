@@ -55,7 +55,7 @@ typedef struct mk_openai_request {
   mk_openai_prompt *prompts;
   size_t prompt_count;
   uint32_t n;
-  bool has_max_tokens; /* else as many as the context has room for */
+  bool has_max_tokens; /* else what libmkvm takes */
   size_t max_tokens;   /* 0 only with echo: nothing is generated */
   mkvm_sampling sampling;
   bool has_seed;

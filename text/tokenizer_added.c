@@ -222,6 +222,34 @@ done:
   return status;
 }
 
+/* A file that counts where the configuration has no added_tokens_decoder: written by releases of before 2023, whose tokenizer.json has
+ * its tokens, too. */
+static mk_status check_older(const char *directory, const json_t *config, const json_t *root) {
+  static const char name[] = "added_tokens.json";
+  json_t *older, *id;
+  const char *text;
+  size_t i;
+  const json_t *entry;
+  mk_status status = MK_OK;
+  if (json_object_get(config, kDecoder) != NULL) {
+    return MK_OK;
+  }
+  MK_TRY(mk_template_read_json(directory, name, &older));
+  json_array_foreach(json_object_get(root, "added_tokens"), i, entry) {
+    const char *content = json_string_value(json_object_get(entry, "content"));
+    if (older != NULL && content != NULL) {
+      json_object_del(older, content);
+    }
+  }
+  json_object_foreach(older, text, id) {
+    status = mk_error(MK_ERR_FILE, "%s: \"%.100s\" is not in tokenizer.json, which is not supported; add it there",
+                      name, text);
+    break;
+  }
+  json_decref(older);
+  return status;
+}
+
 mk_status mk_tokenizer_add_configured(const char *directory, json_t *root) {
   json_t *config = NULL, *map = NULL, *named = json_object();
   mk_status status;
@@ -230,6 +258,7 @@ mk_status mk_tokenizer_add_configured(const char *directory, json_t *root) {
   MK_TRY_GOTO(mk_special_tokens_map(directory, config, &map), done);
   MK_TRY_GOTO(mk_special_tokens(directory, config, map, named), done);
   MK_TRY_GOTO(mk_tokenizer_add(root, config, named, map), done);
+  status = check_older(directory, config, root);
 done:
   json_decref(named);
   json_decref(map);

@@ -12,8 +12,8 @@
 #include "text/tokenizer_added.h"
 
 static char directory[] = "/tmp/mk-configs-XXXXXX";
-static const char *const files[] = {"tokenizer.json", "config.json", "tokenizer_config.json",
-                                    "special_tokens_map.json"};
+static const char *const files[] = {"tokenizer.json", "config.json", "tokenizer_config.json", "special_tokens_map.json",
+                                    "added_tokens.json"};
 
 static void path_of(char path[128], const char *name) { snprintf(path, 128, "%s/%s", directory, name); }
 
@@ -145,6 +145,24 @@ Test(tokenizer_configs, refusals) {
   refused("{\"pad_token\":\"\"}", "pad_token: a token must not be the empty text");
   refused("{\"pad_token\":5}", "tokenizer_config.json: pad_token: 5 is neither");
   refused("{\"extra_special_tokens\":[5]}", "extra_special_tokens[0]: 5 is neither");
+}
+
+Test(tokenizer_configs, a_file_of_older_releases) {
+  json_t *both = json_pack("{s:i,s:i}", "<one>", 261, "<new>", 265), *known = json_pack("{s:i}", "<one>", 261);
+  put("added_tokens.json", both);
+  refused("{}", "added_tokens.json: \"<new>\" is not in tokenizer.json");
+  json_t *golden = read_golden();
+  mk_tokenizer *t = NULL;
+  put("added_tokens.json", known);
+  cr_assert_eq(mk_tokenizer_load(directory, UINT32_MAX, &t), MK_OK, "%s", mk_error_message());
+  mk_tokenizer_free(t);
+  put("added_tokens.json", both);
+  put_case(golden, json_array_get(json_object_get(golden, "cases"), 2)); /* with added_tokens_decoder */
+  cr_assert_eq(mk_tokenizer_load(directory, UINT32_MAX, &t), MK_OK, "%s", mk_error_message());
+  mk_tokenizer_free(t);
+  json_decref(golden);
+  json_decref(both);
+  json_decref(known);
 }
 
 /* A token that the files add counts as one that tokenizer.json has: a model that lacks it does not get it. */
