@@ -66,6 +66,26 @@ Test(chat, lines) {
   cr_assert_not_null(strstr(test_output, second), "`%s` instead of `%s`", test_output, second);
 }
 
+/* What generation_config.json says counts where --n-predict does not. */
+Test(chat, length_of_answers) {
+#define OF_THREE                                                                                      \
+  "d=$(mktemp -d); ln -s $DEMO/* $d; rm $d/generation_config.json; echo '{\"max_new_tokens\": 3}' > " \
+  "$d/generation_config.json; $MKVM run -m $d --chat -p x --json --ignore-eos %s 2>&1; c=$?; rm -r $d; exit $c"
+  static const char *const given[] = {"", "-n 5"};
+  for (size_t i = 0; i < 2; i++) {
+    char command[512];
+    snprintf(command, sizeof command, OF_THREE, given[i]);
+    cr_assert_eq(shell(command), 0, "%s", test_output);
+    const char *at = strstr(test_output, "\"tokens\": ["), *end = at == NULL ? NULL : strchr(at, ']');
+    cr_assert_not_null(end, "%s", test_output);
+    size_t count = 1;
+    for (; at < end; at++) {
+      count += *at == ',';
+    }
+    cr_expect_eq(count, i == 0 ? 3 : 5, "%s", test_output);
+  }
+}
+
 Test(chat, context_is_full) {
   expect("printf 'one\\ntwo\\n' | $MKVM run -m $DEMO --chat -c 16 --ignore-eos 2>&1", 2,
          "the context of 16 tokens is full");

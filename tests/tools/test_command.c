@@ -343,6 +343,12 @@ Test(command, sampling_comes_from_the_model) {
   fputs("{\"do_sample\": true, \"top_p\": 9}", file);
   fclose(file);
   EXPECT(3, "", "generation_config.json: top_p: is 9", "run", "-m", model, "-p", "x", "-n", "2");
+  file = fopen(path, "w");
+  fputs("{\"num_beams\": 4}", file);
+  fclose(file);
+  EXPECT(3, "", "generation_config.json: num_beams: is 4, and answers made so are not supported", "run", "-m", model,
+         "-p", "x", "-n", "2");
+  EXPECT(3, "", "generation_config.json: num_beams: is 4", "info", "-m", model);
 }
 
 /* Llama 2's decoder drops the first space of a text; the prompt is where the text begins. */
