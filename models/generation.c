@@ -22,8 +22,8 @@ static mk_status take_number(const json_t *root, const char *key, double low, do
   return MK_OK;
 }
 
-/* What transformers computes and this engine does not, with the range of numbers that ask for nothing; in others nothing but null, false,
- * an empty list or an empty object does. */
+/* What transformers computes and this engine does not, with the range of numbers that ask for nothing; in others
+ * nothing but null, false, an empty list or an empty object does. */
 static const struct refused {
   const char *key;
   double low, high; /* low > high: no number asks for nothing */

@@ -1,5 +1,6 @@
-/* What generation_config.json says about sampling and the length of answers; its token ids are config.h's. What it asks for that is not
- * computed here (beams, bans, forced tokens, other filters) is refused by name, unless its value asks for nothing.
+/* What generation_config.json says about sampling and the length of answers; its token ids are config.h's. What it
+ * asks for that is not computed here (beams, bans, forced tokens, other filters) is refused by name, unless its value
+ * asks for nothing.
  *
  * Plain values. Any thread may call. Failure: MK_ERR_FILE, with file, field and value. */
 #ifndef MK_GENERATION_H

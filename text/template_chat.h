@@ -19,13 +19,14 @@ const char *mk_chat_source(const mk_chat *chat);
 /* Adds {"role": role, "content": content} to the array `messages`; bytes that are not UTF-8 become U+FFFD. */
 mk_status mk_chat_add(json_t *messages, const char *role, const char *content, size_t length);
 
-/* Further variables of a template, such as {"enable_thinking": false}, from JSON; NULL or no text: *out is NULL. MK_ERR_USAGE when it is no
- * object, or has a name that is not the caller's to choose: messages, tools, documents and the like. *out is the caller's. */
+/* Further variables of a template, such as {"enable_thinking": false}, from JSON; NULL or no text: *out is NULL.
+ * MK_ERR_USAGE when it is no object, or has a name that is not the caller's to choose: messages, tools, documents and
+ * the like. *out is the caller's. */
 mk_status mk_chat_variables(const char *text, size_t length, json_t **out);
 
-/* The conversation as the text that the model continues with its answer: apply_chat_template with add_generation_prompt, no
- * tools, no documents, and `more`, which mk_chat_variables gave, as its further arguments. Encode it without adding special tokens, since
- * the template writes them. *text is the caller's (mk_free). */
+/* The conversation as the text that the model continues with its answer: apply_chat_template with
+ * add_generation_prompt, no tools, no documents, and `more`, which mk_chat_variables gave, as its further arguments.
+ * Encode it without adding special tokens, since the template writes them. *text is the caller's (mk_free). */
 mk_status mk_chat_render(const mk_chat *chat, json_t *messages, const json_t *more, const struct tm *now, char **text,
                          size_t *length);
 

@@ -137,8 +137,8 @@ static const struct class_tokens {
      {"bos_token", "<bos>", "eos_token", "<eos>", "unk_token", "<unk>", "pad_token", "<pad>", "mask_token", "<mask>"}},
 };
 
-/* The class that a kind of model has where its files name none. Where they name another one, that one counts, unless this is NULL, a
- * class that assumes nothing, or the files are known to be wrong. */
+/* The class that a kind of model has where its files name none. Where they name another one, that one counts, unless
+ * this is NULL, a class that assumes nothing, or the files are known to be wrong. */
 static const struct model_class {
   const char *model_type, *class_name;
   bool always;

@@ -12,7 +12,8 @@
  * and the token. */
 mk_status mk_template_tokens(const char *directory, const json_t *config, json_t *tokens);
 
-/* The same with each token as the file has it, a text or an object with "content". `map`: what mk_special_tokens_map gives. */
+/* The same with each token as the file has it, a text or an object with "content". `map`: what mk_special_tokens_map
+ * gives. */
 mk_status mk_special_tokens(const char *directory, const json_t *config, const json_t *map, json_t *tokens);
 /* special_tokens_map.json, where it counts; NULL where it does not or there is none. */
 mk_status mk_special_tokens_map(const char *directory, const json_t *config, json_t **out);

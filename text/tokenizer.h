@@ -27,8 +27,8 @@ typedef struct mk_tokens { /* owned by the caller: mk_tokens_free */
 /* Each id once, with gaps at most; ids of added tokens that the model lacks as Hugging Face counts them; every merge must join two known
  * pieces into a third. */
 mk_status mk_tokenizer_parse(const char *json, size_t length, mk_tokenizer **out);
-/* Reads DIR/tokenizer.json, and what the files beside it add to its tokens (tokenizer_added.h); `vocab` is the model's vocabulary: an id >= vocab
- * may be listed, but is refused where a text gives it. */
+/* Reads DIR/tokenizer.json, and what the files beside it add to its tokens (tokenizer_added.h); `vocab` is the model's
+ * vocabulary: an id >= vocab may be listed, but is refused where a text gives it. */
 mk_status mk_tokenizer_load(const char *directory, uint32_t vocab, mk_tokenizer **out);
 void mk_tokenizer_free(mk_tokenizer *tokenizer);
 /* One more than the highest id. */

@@ -222,8 +222,8 @@ done:
   return status;
 }
 
-/* A file that counts where the configuration has no added_tokens_decoder: written by releases of before 2023, whose tokenizer.json has
- * its tokens, too. */
+/* A file that counts where the configuration has no added_tokens_decoder: written by releases of before 2023, whose
+ * tokenizer.json has its tokens, too. */
 static mk_status check_older(const char *directory, const json_t *config, const json_t *root) {
   static const char name[] = "added_tokens.json";
   json_t *older, *id;

@@ -1,7 +1,9 @@
-/* The tokens that the files beside tokenizer.json add to it, or give other flags, as transformers 5 does when it opens a directory:
- * added_tokens_decoder of tokenizer_config.json, then the special tokens (bos_token and its like), then the lists of further ones.
+/* The tokens that the files beside tokenizer.json add to it, or give other flags, as transformers 5 does when it opens
+ * a directory: added_tokens_decoder of tokenizer_config.json, then the special tokens (bos_token and its like), then
+ * the lists of further ones.
  *
- * Any thread may call; `root` belongs to the caller. Failure: MK_ERR_FILE with the file and the token, MK_ERR_RUNTIME for memory. */
+ * Any thread may call; `root` belongs to the caller. Failure: MK_ERR_FILE with the file and the token, MK_ERR_RUNTIME
+ * for memory. */
 #ifndef MK_TOKENIZER_ADDED_H
 #define MK_TOKENIZER_ADDED_H
 

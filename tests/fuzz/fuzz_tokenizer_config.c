@@ -1,5 +1,5 @@
-/* tokenizer_config.json beside a small tokenizer.json, as special_tokens_map.json too: what it makes of the added tokens is a file that the
- * tokenizer accepts, or refuses by name. */
+/* tokenizer_config.json beside a small tokenizer.json, as special_tokens_map.json too: what it makes of the added
+ * tokens is a file that the tokenizer accepts, or refuses by name. */
 #include <stdlib.h>
 #include <string.h>
 

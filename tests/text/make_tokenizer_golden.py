@@ -365,25 +365,62 @@ def more_added(base, *tokens):
 
 
 def whole_families():
-    """With the added tokens that the families have around and in texts: runs of white space, marks that take it, names that are no secret."""
+    """With added tokens as the families have them: runs of white space, marks that take it, names that are shown."""
     last, shown, taking = byte_level(False), {"special": False}, {"rstrip": True}
     runs = [(c * n, shown) for c, most in (("\n", 6), ("\t", 4), (MARK, 5)) for n in range(2 if c == MARK else 1, most)]
     return {
-        "gemma3": {"base": "bytes", "normalizer": SPACES, "pre_tokenizer": split_step(" ", "MergedWithPrevious", kind="String"),
-                   "decoder": fallback_decoder(), "added_tokens": more_added("bytes", *runs, "<left>", ("<both>", shown), ("<one>", shown))},
-        "phi3_marks": {"base": "bytes", "added_tokens": more_added("bytes", ("<left>", taking), ("<right>", {**taking, **shown}), ("<both>", taking),
-                                                                   "<|endoftext|>", ("<|eot_id|>", taking))},
-        "phi4_mini": {"pre_tokenizer": pre(split_step(O200K, "Removed", True), last),
-                      "added_tokens": more_added("whole", "<|endoftext|>", ("<left>", {**taking, **shown}), ("<both>", taking))},
-        "olmo2": {"pre_tokenizer": pre(split_step(LLAMA3, "Removed", True), last), "post_processor": None,
-                  "added_tokens": more_added("whole", "<|endoftext|>", ("<|eot", shown), ("<left>", shown))},
-        "granite3": {"pre_tokenizer": pre(digits(True), byte_level(True)), "post_processor": byte_level(True),
-                     "added_tokens": more_added("whole", "<|endoftext|>", "<left>", "<right>")},
-        "qwen3_marks": {"normalizer": normalizer("NFC"), "pre_tokenizer": split(QWEN2), "post_processor": byte_level(False),
-                        "added_tokens": more_added("whole", "<|endoftext|>", "<|begin_of_text|>", ("<left>", shown), ("<right>", shown))},
-        "ministral": {"pre_tokenizer": split(TEKKEN), "model": {"ignore_merges": True}, "added_tokens": more_added("whole", "<left>", "<|eot_id|>")},
-        "smollm3": {"pre_tokenizer": split(LLAMA3), "model": {"ignore_merges": True},
-                    "added_tokens": more_added("whole", "<|begin_of_text|>", "<|eot_id|>", ("<left>", shown), ("<right>", shown))},
+        "gemma3": {
+            "base": "bytes",
+            "normalizer": SPACES,
+            "pre_tokenizer": split_step(" ", "MergedWithPrevious", kind="String"),
+            "decoder": fallback_decoder(),
+            "added_tokens": more_added("bytes", *runs, "<left>", ("<both>", shown), ("<one>", shown)),
+        },
+        "phi3_marks": {
+            "base": "bytes",
+            "added_tokens": more_added(
+                "bytes",
+                ("<left>", taking),
+                ("<right>", {**taking, **shown}),
+                ("<both>", taking),
+                "<|endoftext|>",
+                ("<|eot_id|>", taking),
+            ),
+        },
+        "phi4_mini": {
+            "pre_tokenizer": pre(split_step(O200K, "Removed", True), last),
+            "added_tokens": more_added("whole", "<|endoftext|>", ("<left>", {**taking, **shown}), ("<both>", taking)),
+        },
+        "olmo2": {
+            "pre_tokenizer": pre(split_step(LLAMA3, "Removed", True), last),
+            "post_processor": None,
+            "added_tokens": more_added("whole", "<|endoftext|>", ("<|eot", shown), ("<left>", shown)),
+        },
+        "granite3": {
+            "pre_tokenizer": pre(digits(True), byte_level(True)),
+            "post_processor": byte_level(True),
+            "added_tokens": more_added("whole", "<|endoftext|>", "<left>", "<right>"),
+        },
+        "qwen3_marks": {
+            "normalizer": normalizer("NFC"),
+            "pre_tokenizer": split(QWEN2),
+            "post_processor": byte_level(False),
+            "added_tokens": more_added(
+                "whole", "<|endoftext|>", "<|begin_of_text|>", ("<left>", shown), ("<right>", shown)
+            ),
+        },
+        "ministral": {
+            "pre_tokenizer": split(TEKKEN),
+            "model": {"ignore_merges": True},
+            "added_tokens": more_added("whole", "<left>", "<|eot_id|>"),
+        },
+        "smollm3": {
+            "pre_tokenizer": split(LLAMA3),
+            "model": {"ignore_merges": True},
+            "added_tokens": more_added(
+                "whole", "<|begin_of_text|>", "<|eot_id|>", ("<left>", shown), ("<right>", shown)
+            ),
+        },
     }
 
 

@@ -1,5 +1,5 @@
-/* The files beside tokenizer.json: what they make of its tokens, as transformers has it (tests/text/data/tokenizer_configs.json, written by
- * make_config_golden.py), and what is refused. */
+/* The files beside tokenizer.json: what they make of its tokens, as transformers has it
+ * (tests/text/data/tokenizer_configs.json, written by make_config_golden.py), and what is refused. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
