@@ -64,19 +64,23 @@ static uint64_t hash_weight(uint64_t key, const mk_weight *weight) {
   key = hash_text(key, weight->name);
   key = hash_number(key, weight->pack);
   key = hash_number(key, (uint64_t)weight->rows << 32 | weight->cols);
+  key = hash_number(key, (uint64_t)weight->rotary << 32 | weight->extras);
   for (uint32_t s = 0; s < weight->source_count; s++) {
     key = hash_text(key, weight->sources[s].tensor);
     key = hash_number(key, weight->sources[s].rows);
+    key = hash_number(key, weight->sources[s].first);
   }
   return key;
 }
 
 static mk_status hash_frequencies(const mk_graph *graph, uint64_t *key) {
-  size_t count = graph->weights[graph->frequencies].cols;
+  size_t count = graph->config.head_dim / 2;
   float *frequencies;
   MK_TRY(mk_alloc(count, sizeof *frequencies, &frequencies));
   mk_llama_frequencies(&graph->config, frequencies);
   *key = hash(*key, frequencies, count * sizeof *frequencies);
+  *key =
+      hash(*key, &graph->config.rope_attention, sizeof graph->config.rope_attention); /* may be in a vector of gains */
   mk_free(frequencies);
   return MK_OK;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/load.h"
+#include "engine/weights.h"
 #include "models/directory.h"
 #include "models/llama.h"
 #include "scheduler/compile.h"
@@ -149,6 +150,9 @@ static void tell_memory(const mk_program *program, const mk_engine_options *opti
 static mk_status open_machine(mk_engine *engine, const mk_engine_options *options) {
   int gpu;
   MK_TRY(choose_device(options, &gpu));
+  for (size_t i = 0; gpu >= 0 && i < engine->graph->weight_count; i++) {
+    MK_TRY(mk_weights_check_gpu(&engine->graph->weights[i]));
+  }
   if (gpu >= 0) {
     mk_gpu_options machine = {.device = (uint32_t)gpu,
                               .deadline_ms = options->gpu_deadline_ms,
@@ -279,6 +283,7 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   }
   uint32_t longest = engine->config.max_position;
   engine->max_seq = options->max_seq != 0 ? options->max_seq : longest < DEFAULT_CONTEXT ? longest : DEFAULT_CONTEXT;
+  mk_config_set_context(&engine->config, engine->max_seq);
   MK_TRY(mk_llama_graph(&engine->config, &engine->graph));
   bool samples = options->sampling != NULL && !mk_sampling_is_greedy(options->sampling);
   uint32_t rows = options->rows;

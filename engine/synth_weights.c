@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "engine/vectors.h"
 #include "models/llama.h"
 #include "models/synth.h"
 #include "vm/gpu/extra.h"
@@ -38,18 +39,28 @@ static mk_status describe(const mk_graph *graph, const mk_weight *weight, uint64
   return MK_OK;
 }
 
+typedef struct vector_reader {
+  const mk_graph *graph;
+  const mk_weight *weight;
+  uint64_t seed;
+} vector_reader;
+
+static mk_status read_vector(void *user, uint32_t source, uint32_t count, uint16_t *out) {
+  const vector_reader *reader = user;
+  mk_gpu_fill_source from;
+  MK_TRY(find_source(&reader->graph->config, &reader->weight->sources[source], reader->seed, &from));
+  mk_synth_fill(from.key, 0, count, from.offset, from.scale, out);
+  return MK_OK;
+}
+
 mk_status mk_synth_weights_fill(const mk_graph *graph, const mk_weight *weight, uint64_t seed, void *memory) {
-  if (weight->pack == MK_PACK_FREQUENCIES) {
-    mk_llama_frequencies(&graph->config, memory);
-    return MK_OK;
+  if (mk_pack_is_vector(weight->pack)) {
+    vector_reader reader = {graph, weight, seed};
+    return mk_vector_join(graph, weight, read_vector, &reader, memory);
   }
   mk_gpu_fill fill;
   MK_TRY(describe(graph, weight, seed, &fill));
   uint16_t *to = memory;
-  if (weight->pack == MK_PACK_VECTOR) {
-    mk_synth_fill(fill.sources[0].key, 0, weight->cols, fill.sources[0].offset, fill.sources[0].scale, to);
-    return MK_OK;
-  }
   uint32_t grid_cols = (weight->cols + MK_TILE - 1) / MK_TILE;
   for (uint32_t row = 0; row < weight->rows; row++) {
     uint32_t source, source_row;
@@ -58,7 +69,7 @@ mk_status mk_synth_weights_fill(const mk_graph *graph, const mk_weight *weight, 
     }
     const mk_gpu_fill_source *from = &fill.sources[source];
     for (uint32_t col = 0; col < weight->cols; col++) {
-      uint64_t index = (uint64_t)source_row * weight->cols + col;
+      uint64_t index = ((uint64_t)weight->sources[source].first + source_row) * weight->cols + col;
       to[mk_tile_offset(grid_cols, row, col)] = mk_synth_value(from->key, index, from->offset, from->scale);
     }
   }

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "engine/vectors.h"
 #include "models/llama.h"
 #include "vm/program/program.h"
 
@@ -10,7 +11,7 @@ typedef struct row_reader {
   const mk_checkpoint *checkpoint;
   const mk_graph *graph;
   const mk_weight *weight;
-  const mk_tensor *tensors[3];
+  const mk_tensor *tensors[MK_MAX_SOURCES];
   uint16_t *rows; /* 16 source rows, the row tile that is being packed */
 } row_reader;
 
@@ -26,8 +27,9 @@ static mk_status read_row_tile(const row_reader *reader, uint32_t first, bool pr
       present[i] = there;
     }
     if (run != 0 && (!there || source != run_source || row != run_row + run)) {
-      MK_TRY(mk_tensor_read(reader->checkpoint, reader->tensors[run_source], (uint64_t)run_row * cols,
-                            (uint64_t)run * cols, reader->rows + (size_t)run_at * cols));
+      const uint64_t first_row = (uint64_t)reader->weight->sources[run_source].first + run_row;
+      MK_TRY(mk_tensor_read(reader->checkpoint, reader->tensors[run_source], first_row * cols, (uint64_t)run * cols,
+                            reader->rows + (size_t)run_at * cols));
       run = 0;
     }
     if (there && run == 0) {
@@ -67,7 +69,8 @@ static mk_status load_tiles(const row_reader *reader, uint16_t *memory, mk_weigh
   return MK_OK;
 }
 
-static mk_status find_sources(const mk_checkpoint *checkpoint, const mk_weight *weight, const mk_tensor *tensors[3]) {
+static mk_status find_sources(const mk_checkpoint *checkpoint, const mk_weight *weight,
+                              const mk_tensor *tensors[MK_MAX_SOURCES]) {
   for (uint32_t s = 0; s < weight->source_count; s++) {
     tensors[s] = mk_checkpoint_find(checkpoint, weight->sources[s].tensor);
     if (tensors[s] == NULL) {
@@ -77,16 +80,17 @@ static mk_status find_sources(const mk_checkpoint *checkpoint, const mk_weight *
   return MK_OK;
 }
 
+static mk_status read_vector(void *user, uint32_t source, uint32_t count, uint16_t *out) {
+  const row_reader *reader = user;
+  return mk_tensor_read(reader->checkpoint, reader->tensors[source], 0, count, out);
+}
+
 mk_status mk_weights_pack(const mk_checkpoint *checkpoint, const mk_graph *graph, const mk_weight *weight, void *memory,
                           mk_weights_tick tick, void *user) {
-  if (weight->pack == MK_PACK_FREQUENCIES) {
-    mk_llama_frequencies(&graph->config, memory);
-    return MK_OK;
-  }
   row_reader reader = {.checkpoint = checkpoint, .graph = graph, .weight = weight};
   MK_TRY(find_sources(checkpoint, weight, reader.tensors));
-  if (weight->pack == MK_PACK_VECTOR) {
-    return mk_tensor_read(checkpoint, reader.tensors[0], 0, weight->cols, memory);
+  if (mk_pack_is_vector(weight->pack)) {
+    return mk_vector_join(graph, weight, read_vector, &reader, memory);
   }
   MK_TRY(mk_alloc((size_t)16 * weight->cols, sizeof *reader.rows, &reader.rows));
   mk_status status = load_tiles(&reader, memory, tick, user);
@@ -139,16 +143,28 @@ static mk_status upload_source(const mk_checkpoint *checkpoint, const mk_tensor 
   return MK_OK;
 }
 
+mk_status mk_weights_check_gpu(const mk_weight *weight) {
+  const bool fused = weight->source_count > 1 && strcmp(weight->sources[0].tensor, weight->sources[1].tensor) == 0;
+  const char *missing = weight->rotary != 0                                                    ? "a partial rotation"
+                        : fused                                                                ? "a fused tensor"
+                        : weight->pack > MK_PACK_VECTOR && weight->pack != MK_PACK_FREQUENCIES ? "a vector with biases"
+                                                                                               : NULL;
+  return missing == NULL
+             ? MK_OK
+             : mk_error(MK_ERR_FILE, "weight %s: %s is not yet on a GPU: use --device cpu", weight->name, missing);
+}
+
 mk_status mk_weights_upload(const mk_checkpoint *checkpoint, const mk_graph *graph, const mk_weight *weight,
                             mk_gpu_upload *upload, size_t buffer, mk_weights_tick tick, void *user) {
   static const mk_gpu_fill_order orders[] = {[MK_PACK_ROWS] = MK_GPU_FILL_ROWS,
                                              [MK_PACK_ROPE] = MK_GPU_FILL_ROPE,
                                              [MK_PACK_GLU] = MK_GPU_FILL_GLU,
                                              [MK_PACK_VECTOR] = MK_GPU_FILL_VECTOR};
-  const mk_tensor *tensors[3];
+  const mk_tensor *tensors[MK_MAX_SOURCES];
   if (weight->pack == MK_PACK_FREQUENCIES) {
     return upload_frequencies(graph, weight, upload, buffer);
   }
+  MK_TRY(mk_weights_check_gpu(weight));
   MK_TRY(find_sources(checkpoint, weight, tensors));
   mk_gpu_pack pack = {.order = orders[weight->pack], .cols = weight->cols, .head_dim = graph->config.head_dim};
   for (uint32_t s = 0; s < weight->source_count; s++) {

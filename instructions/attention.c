@@ -1,6 +1,7 @@
 /* ATTENTION: one unit of the decode attention of one KV head.
  * q [group * head_dim], k, v [head_dim] fp32 for each line; kv: the blocks that KV row u stands for; out: for each line and query head
- * (sum_t p_t v_t [head_dim], max score, sum p), p_t = exp(score_t - max).
+ * (sum_t p_t v_t [head_dim], max score, sum p), p_t = exp(score_t - max). With an eps q, k and v come in tiles of 18 columns, 16 values and their
+ * squares, and each head of q and k is normed by the squares of its tiles.
  *
  * Of a line at position p in slot c, unit u does split (u - c) mod splits: the spans s, s + splits, ... up to p. A split whose first span
  * lies beyond the position has nothing to do, and nothing is written for that line. With one line a step c is 0, and u the split. The
@@ -223,6 +224,22 @@ static void attend(const unit_view *view, const line_view *line, const float *q,
   }
 }
 
+/* Vectors of heads in tiles of 18 columns, in place to heads of head_dim; normed if so asked. */
+static void take_heads(float *x, uint32_t lines, uint32_t heads, uint32_t head_dim, bool normed, float eps) {
+  const uint32_t tiles = head_dim / MK_TILE;
+  for (uint32_t head = 0; head < lines * heads; head++) {
+    const float *from = x + (size_t)head * tiles * MK_SQUARED_TILE;
+    float *to = x + (size_t)head * head_dim, squares = 0, scale = 1;
+    for (uint32_t t = 0; t < tiles; t++) {
+      squares += from[t * MK_SQUARED_TILE + MK_TILE];
+    }
+    scale = normed ? 1.0f / sqrtf(squares / (float)head_dim + eps) : 1;
+    for (uint32_t i = 0; i < head_dim; i++) {
+      to[i] = from[i / MK_TILE * MK_SQUARED_TILE + i % MK_TILE] * scale;
+    }
+  }
+}
+
 mk_reference_result mk_reference_ATTENTION(mk_reference *machine, const mk_instruction *instruction) {
   mk_span q_span = mk_operand_span(machine, instruction, MK_SLOT_ATTENTION_q);
   mk_span k_span = mk_operand_span(machine, instruction, MK_SLOT_ATTENTION_k);
@@ -230,12 +247,19 @@ mk_reference_result mk_reference_ATTENTION(mk_reference *machine, const mk_instr
   mk_span kv = mk_operand_span(machine, instruction, MK_SLOT_ATTENTION_kv);
   mk_span out_span = mk_operand_span(machine, instruction, MK_SLOT_ATTENTION_out);
   mk_span table = mk_operand_span(machine, instruction, MK_SLOT_ATTENTION_table);
-  uint32_t lines = machine->line_count, head_dim = kv.buffer->head_dim, group = q_span.cols / head_dim;
-  float *q = machine->scratch, *k = q + (size_t)lines * q_span.cols, *v = k + (size_t)lines * head_dim,
-        *scores = v + (size_t)lines * head_dim;
+  uint32_t lines = machine->line_count, head_dim = kv.buffer->head_dim,
+           group = instruction->params[MK_PARAM_ATTENTION_group];
+  float *q = machine->scratch, *k = q + (size_t)lines * q_span.cols, *v = k + (size_t)lines * k_span.cols,
+        *scores = v + (size_t)lines * v_span.cols;
   if (!mk_stage_lines(machine, &q_span, 0, q, q_span.cols) || !mk_stage_lines(machine, &k_span, 0, k, k_span.cols) ||
       !mk_stage_lines(machine, &v_span, 0, v, v_span.cols)) {
     return MK_REFERENCE_WAIT;
+  }
+  const float eps = mk_param_float(instruction->params[MK_PARAM_ATTENTION_eps]);
+  if (eps != 0) {
+    take_heads(q, lines, group, head_dim, true, eps);
+    take_heads(k, lines, 1, head_dim, true, eps);
+    take_heads(v, lines, 1, head_dim, false, eps);
   }
   float *out = scores + SCORES, *product = out + head_dim + 2, *new_tiles = product + head_dim;
   unit_view view = {.machine = machine,
@@ -275,7 +299,7 @@ mk_reference_result mk_reference_ATTENTION(mk_reference *machine, const mk_instr
     works = true;
     copy_new_tiles(&view, &line);
     for (uint32_t h = 0; h < group; h++) {
-      attend(&view, &line, q + (size_t)l * q_span.cols + (size_t)h * head_dim, scale, out);
+      attend(&view, &line, q + ((size_t)l * group + h) * head_dim, scale, out);
       mk_publish_floats(machine, &out_span, machine->lines[l].line, h * (head_dim + 2), head_dim + 2, out);
     }
   }

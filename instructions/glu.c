@@ -1,5 +1,5 @@
 /* GLU: g, u = W norm(x), rows 0-7 and 8-15 of each tile (MK_PACK_GLU); out = bf16(g / (1 + exp(-g)) * u).
- * x, gain [width], weight [16 n, width], out [8 n]. */
+ * x, gain [width], weight [16 n, width], out [8 n]. Biased: gain goes on with a bias for each row of the whole weight. */
 #include <math.h>
 
 #include "instructions/reference.h"
@@ -13,10 +13,16 @@ mk_reference_result mk_reference_GLU(mk_reference *machine, const mk_instruction
   if (y == NULL) {
     return MK_REFERENCE_WAIT;
   }
+  mk_span gain = mk_operand_span(machine, instruction, MK_SLOT_GLU_gain);
+  const bool biased = instruction->params[MK_PARAM_GLU_biased] != 0;
+  const uint16_t *bias =
+      (const uint16_t *)(const void *)gain.memory + instruction->params[MK_PARAM_GLU_width] + weight.row;
   for (uint32_t l = 0; l < machine->line_count; l++, y += weight.rows) {
     for (uint32_t tile = 0; tile < weight.rows / MK_TILE; tile++) {
       for (uint32_t i = 0; i < 8; i++) {
         float g = y[tile * 16 + i] * scales[l], u = y[tile * 16 + 8 + i] * scales[l];
+        g += biased ? mk_bf16_to_float(bias[tile * 16 + i]) : 0;
+        u += biased ? mk_bf16_to_float(bias[tile * 16 + 8 + i]) : 0;
         y[tile * 8 + i] = g / (1.0f + mk_exp(-g)) * u; /* overwrites rows that are done with */
       }
     }

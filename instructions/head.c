@@ -38,6 +38,10 @@ mk_reference_result mk_reference_HEAD(mk_reference *machine, const mk_instructio
                        x, scales)) {
     return MK_REFERENCE_WAIT;
   }
+  const float factor = mk_param_float(instruction->params[MK_PARAM_HEAD_factor]);
+  for (uint32_t l = 0; factor != 0 && l < lines; l++) {
+    scales[l] *= factor;
+  }
   uint32_t chooses[MK_MOST_ROWS] = {0}; /* place among those that choose, from 1 */
   for (uint32_t l = 0; l < lines && weight.rows != 0; l++) {
     if ((machine->lines[l].row.flags & MK_ROW_CHOOSES) != 0) {

@@ -382,7 +382,7 @@ static float chain_squares(const float *x, uint32_t cols) {
 }
 
 /* Chains by eights, as a tree, and these one after the other. */
-static float sum_squares(const float *x, uint32_t cols) {
+float mk_sum_squares(const float *x, uint32_t cols) {
   enum { CHAINS = 8 };
   float sum = 0;
   for (uint32_t first = 0; first < cols; first += CHAINS * MK_CHAIN_COLS) {
@@ -398,9 +398,9 @@ static float sum_squares(const float *x, uint32_t cols) {
 /* Of one vector: out becomes x * gain, rounded to bf16 and padded; gives the scale. */
 static float norm(float *out, const mk_span *gain, uint32_t cols, uint32_t padded, float eps, uint32_t width) {
   const uint16_t *g = (const uint16_t *)(const void *)gain->memory + gain->col;
-  float sum = sum_squares(out, cols);
+  float sum = mk_sum_squares(out, cols);
   for (uint32_t i = 0; i < padded; i++) {
-    bool used = i < cols && i < gain->cols;
+    bool used = i < cols && i < width;
     out[i] = used ? mk_bf16_to_float(mk_float_to_bf16(out[i] * mk_bf16_to_float(g[i]))) : 0;
   }
   return 1.0f / sqrtf(sum * (1.0f / (float)width) + eps);
@@ -415,7 +415,13 @@ bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, u
     return false;
   }
   for (uint32_t l = 0; l < machine->line_count; l++) {
-    scales[l] = norm(out + (size_t)l * padded, &gain, x.cols, padded, eps, width);
+    float *line = out + (size_t)l * padded;
+    scales[l] = 1;
+    if (gain.rows != 0) {
+      scales[l] = norm(line, &gain, x.cols, padded, eps, width);
+    } else { /* nothing is normed */
+      memset(line + x.cols, 0, (padded - x.cols) * sizeof *line);
+    }
   }
   return true;
 }

@@ -141,8 +141,11 @@ void mk_merge_parts(const float *parts, uint32_t count, size_t stride, uint32_t 
 #define MK_MATVEC_SCRATCH(padded) (2 * (padded) + 16)
 void mk_matvec(const mk_span *weight, uint32_t count, const float *x, float *scratch, float *y);
 
+/* The sum of the squares of `cols` elements, in the order of docs/NUMERICS.md. */
+float mk_sum_squares(const float *x, uint32_t cols);
+
 /* Stages x of every active line (padded to whole tiles), multiplies it by the gain, rounded to bf16, and gives
- * 1 / sqrt(mean(x^2) + eps) in scales[line]; false: wait. */
+ * 1 / sqrt(mean(x^2) + eps) in scales[line]; false: wait. Without a gain x stays as it is, and the scales are 1. */
 bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot, uint32_t gain_slot,
                      float eps, uint32_t width, float *out, float *scales);
 

@@ -35,15 +35,14 @@ static mk_status check_present(const mk_checkpoint *checkpoint, const mk_config 
 }
 
 mk_status mk_checkpoint_check(const mk_checkpoint *checkpoint, const mk_config *config) {
-  const mk_family *family = mk_family_of(config);
   mk_wanted_tensor want;
   for (size_t i = 0; i < mk_checkpoint_count(checkpoint); i++) {
     const mk_tensor *tensor = mk_checkpoint_tensor(checkpoint, i);
     const mk_tensor_use use = mk_family_find(config, tensor->name, &want);
     if (use == MK_TENSOR_UNKNOWN) {
-      return mk_error(MK_ERR_FILE, "%s: tensor %.200s: is not part of a %s of %u layers without %s",
-                      mk_checkpoint_path(checkpoint, tensor), tensor->name, family->title, config->layers,
-                      family->without);
+      return mk_error(MK_ERR_FILE, "%s: tensor %.200s: is not part of a %s of %u layers as config.json describes it",
+                      mk_checkpoint_path(checkpoint, tensor), tensor->name, mk_model_title(config->kind),
+                      config->layers);
     }
     MK_TRY(use == MK_TENSOR_WANTED ? check_shape(checkpoint, tensor, &want) : MK_OK);
   }
@@ -63,7 +62,7 @@ mk_checkpoint_survey mk_checkpoint_look(const mk_checkpoint *checkpoint, const m
     const mk_tensor *tensor = mk_checkpoint_tensor(checkpoint, i);
     mk_wanted_tensor want;
     const mk_tensor_use use = mk_family_find(config, tensor->name, &want);
-    survey.used[tensor->dtype] += use == MK_TENSOR_WANTED && !(config->tied && want.weight->untied);
+    survey.used[tensor->dtype] += use == MK_TENSOR_WANTED && !(config->tied && want.weight->when == MK_HAVE_UNTIED);
     if (use == MK_TENSOR_ASIDE) {
       survey.tensors_aside++;
       survey.layers_aside += want.layer != last;

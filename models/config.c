@@ -52,7 +52,7 @@ mk_status mk_config_positive(const json_t *root, const char *object, const char 
   return MK_OK;
 }
 
-static mk_status take_bool(const json_t *root, const char *key, bool *out) {
+mk_status mk_config_bool(const json_t *root, const char *key, bool *out) {
   const json_t *value = mk_json_get(root, key);
   if (value == NULL) {
     return MK_OK;
@@ -65,37 +65,8 @@ static mk_status take_bool(const json_t *root, const char *key, bool *out) {
   return MK_OK;
 }
 
-static mk_status refuse_true(const json_t *root, const char *key) {
-  bool set = false;
-  MK_TRY(take_bool(root, key, &set));
-  return set ? mk_error(MK_ERR_FILE, "%s: true is not supported; only Llama models without biases are", key) : MK_OK;
-}
-
-/* LlamaForCausalLM by its class name where the file lists classes, else by model_type. */
-static mk_status check_architecture(const json_t *root) {
-  char shown[MK_JSON_SHOWN];
-  const json_t *type = mk_json_get(root, "model_type");
-  const json_t *classes = mk_json_get(root, "architectures");
-  if (type != NULL && (!json_is_string(type) || strcmp(json_string_value(type), "llama") != 0)) {
-    return mk_error(MK_ERR_FILE, "model_type: %s is not supported; only \"llama\" is", mk_json_show(type, shown));
-  }
-  if (classes == NULL) {
-    return type != NULL ? MK_OK : mk_config_missing("architectures");
-  }
-  for (size_t i = 0; i < json_array_size(classes); i++) {
-    const char *name = json_string_value(json_array_get(classes, i));
-    if (name != NULL && strcmp(name, "LlamaForCausalLM") == 0) {
-      return MK_OK;
-    }
-  }
-  return mk_error(MK_ERR_FILE, "architectures: %s is not supported; only [\"LlamaForCausalLM\"] is",
-                  mk_json_show(classes, shown));
-}
-
 static mk_status refuse_unsupported(const json_t *root) {
   char shown[MK_JSON_SHOWN];
-  MK_TRY(refuse_true(root, "attention_bias"));
-  MK_TRY(refuse_true(root, "mlp_bias"));
   const json_t *activation = mk_json_get(root, "hidden_act");
   const char *name = json_string_value(activation); /* "swish" is another name of the same function */
   if (activation != NULL && (name == NULL || (strcmp(name, "silu") != 0 && strcmp(name, "swish") != 0))) {
@@ -176,16 +147,19 @@ static mk_status take_token_ids(const json_t *root, mk_config *config) {
   return json_is_integer(pad) ? take_id(pad, "pad_token_id", config, &usable, &id) : MK_OK;
 }
 
-static mk_status take_heads(const json_t *root, mk_config *config) {
+static mk_status take_heads(const json_t *root, const mk_kind_info *kind, mk_config *config) {
   MK_TRY(need_u32(root, "num_attention_heads", MK_MAX_HEADS, &config->heads));
   /* Llama 2 7B files do not write it. */
-  MK_TRY(take_u32(root, "num_key_value_heads", config->heads, MK_MAX_HEADS, &config->kv_heads));
+  const uint32_t kv_heads = kind->kv_heads != 0 ? kind->kv_heads : config->heads;
+  MK_TRY(take_u32(root, "num_key_value_heads", kv_heads, MK_MAX_HEADS, &config->kv_heads));
   if (config->heads % config->kv_heads != 0) {
     return mk_error(MK_ERR_FILE, "num_key_value_heads: is %u, must divide num_attention_heads %u", config->kv_heads,
                     config->heads);
   }
   if (mk_json_get(root, "head_dim") != NULL) {
     MK_TRY(need_u32(root, "head_dim", MK_MAX_WIDTH, &config->head_dim));
+  } else if (kind->head_dim != 0) {
+    config->head_dim = kind->head_dim;
   } else if (config->hidden % config->heads != 0) {
     return mk_error(MK_ERR_FILE, "head_dim: is missing and hidden_size %u is not a multiple of num_attention_heads %u",
                     config->hidden, config->heads);
@@ -199,19 +173,22 @@ static mk_status take_heads(const json_t *root, mk_config *config) {
 }
 
 static mk_status take_all(const json_t *root, mk_config *config) {
-  MK_TRY(check_architecture(root));
+  MK_TRY(mk_config_kind(root, &config->kind));
   MK_TRY(refuse_unsupported(root));
-  MK_TRY(take_u32(root, "hidden_size", 4096, MK_MAX_WIDTH, &config->hidden));
-  MK_TRY(take_u32(root, "intermediate_size", 11008, MK_MAX_WIDTH, &config->intermediate));
+  const mk_kind_info *kind = mk_kind_lookup(config->kind);
+  MK_TRY(take_u32(root, "hidden_size", kind->hidden, MK_MAX_WIDTH, &config->hidden));
+  MK_TRY(take_u32(root, "intermediate_size", kind->intermediate, MK_MAX_WIDTH, &config->intermediate));
   MK_TRY(need_u32(root, "num_hidden_layers", MK_MAX_LAYERS, &config->layers));
-  MK_TRY(take_u32(root, "vocab_size", 32000, MK_MAX_WIDTH, &config->vocab));
-  MK_TRY(take_u32(root, "max_position_embeddings", 2048, MK_MAX_POSITION, &config->max_position));
-  MK_TRY(take_heads(root, config));
-  double eps = 1e-6;
+  MK_TRY(take_u32(root, "vocab_size", kind->vocab, MK_MAX_WIDTH, &config->vocab));
+  MK_TRY(take_u32(root, "max_position_embeddings", kind->max_position, MK_MAX_POSITION, &config->max_position));
+  MK_TRY(take_heads(root, kind, config));
+  double eps = kind->eps;
   MK_TRY(mk_config_positive(root, "", "rms_norm_eps", 1, &eps));
   config->rms_eps = (float)eps;
   MK_TRY(mk_config_rope(root, config));
-  MK_TRY(take_bool(root, "tie_word_embeddings", &config->tied));
+  MK_TRY(mk_config_differences(root, config));
+  config->tied = kind->tied;
+  MK_TRY(mk_config_bool(root, "tie_word_embeddings", &config->tied));
   return take_token_ids(root, config);
 }
 

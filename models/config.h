@@ -1,8 +1,8 @@
-/* config.json and generation_config.json of a Llama directory in Hugging Face layout.
+/* config.json and generation_config.json of a directory in Hugging Face layout.
  *
  * mk_config is a plain value; nothing in it is owned. Any thread may call. Failure: MK_ERR_FILE with a message that
- * names the file, the field and the value. Whatever the product does not compute exactly (another architecture, biases,
- * an unknown rope type, another activation) is refused here, by name, before anything is allocated for it. */
+ * names the file, the field and the value. Whatever the product does not compute exactly (another architecture, a sliding
+ * window, an unknown rope type, another activation) is refused here, by name, before anything is allocated for it. */
 #ifndef MK_CONFIG_H
 #define MK_CONFIG_H
 
@@ -16,7 +16,33 @@ enum {
   MK_MAX_HEADS = 4096,       /* num_attention_heads */
   MK_MAX_POSITION = 1 << 28, /* max_position_embeddings, in tokens */
   MK_MAX_IGNORED = 8,        /* ids of which an mk_config keeps the value */
+  MK_MAX_PAIRS = 64,         /* rotated pairs of a head */
 };
+
+/* Whose configuration it is. What a family computes is data: fields of mk_config that are zero for a plain Llama. */
+typedef enum mk_model_kind {
+  MK_MODEL_LLAMA,
+  MK_MODEL_QWEN2,
+  MK_MODEL_QWEN3,
+  MK_MODEL_MISTRAL,
+  MK_MODEL_MINISTRAL,
+  MK_MODEL_GRANITE,
+  MK_MODEL_SMOLLM3,
+  MK_MODEL_PHI3,
+  MK_MODEL_OLMO2,
+  MK_MODEL_KINDS,
+} mk_model_kind;
+
+/* "Qwen3": for messages; "qwen3": model_type. */
+const char *mk_model_title(mk_model_kind kind);
+const char *mk_model_type(mk_model_kind kind);
+
+/* RMS norms of q and k, before the rotation. */
+typedef enum mk_qk_norm {
+  MK_QK_PLAIN,
+  MK_QK_NORM_HEAD, /* of each head by itself, with one vector of gains for all heads */
+  MK_QK_NORM_ALL,  /* over all heads of q, and over all of k */
+} mk_qk_norm;
 
 /* How inverse frequencies follow from rope_theta; models/llama.h has the formulas. */
 typedef enum mk_rope_type {
@@ -24,6 +50,8 @@ typedef enum mk_rope_type {
   MK_ROPE_LLAMA3,  /* long wavelengths are scaled by rope_factor, short ones are not */
   MK_ROPE_LINEAR,  /* all frequencies are divided by rope_factor */
   MK_ROPE_DYNAMIC, /* the default up to max_position, which is as far as a context goes here */
+  MK_ROPE_YARN, /* divided by rope_factor where a pair turns seldom in the original context, kept where it turns often */
+  MK_ROPE_LONGROPE, /* each frequency has a divisor: one list for contexts up to the original one, one for longer ones */
 } mk_rope_type;
 
 /* As config.json spells it. */
@@ -49,8 +77,23 @@ typedef struct mk_config {
   bool tied; /* the LM head is the embedding table; the weights have a say in this, see models/directory.h */
   mk_rope_type rope_type;
   double rope_factor;                                 /* not for the default type; at least 1 */
-  double rope_low_freq_factor, rope_high_freq_factor; /* llama3 alone, as the next one */
-  uint32_t rope_original_max_position;
+  double rope_low_freq_factor, rope_high_freq_factor; /* llama3 alone */
+  uint32_t rope_original_max_position;                /* llama3, yarn, longrope */
+  double rope_beta_fast, rope_beta_slow;              /* yarn alone, as the next one: turns in the original context */
+  bool rope_no_truncate; /* between which the frequencies bend, not rounded to whole pairs */
+  double rope_attention; /* yarn, longrope: factor on sine and cosine */
+  float rope_short[MK_MAX_PAIRS], rope_long[MK_MAX_PAIRS]; /* longrope alone, as the next one */
+  bool rope_is_long;                                       /* mk_config_set_context */
+  /* What sets a family apart; all of it is zero for a plain Llama. */
+  mk_model_kind kind;
+  bool qkv_bias, o_bias, mlp_bias;
+  bool fused;      /* tensors qkv_proj and gate_up_proj, each of several */
+  bool norm_after; /* norms of what attention and MLP add, in place of what they take */
+  mk_qk_norm qk_norm;
+  uint32_t rotary; /* the first dims of a head, which are rotated, the others are not; 0: all are */
+  uint8_t unrotated[MK_MAX_LAYERS / 8]; /* a bit for each layer that does not rotate at all, mk_config_rotates */
+  /* 0: none, which is 1, but for attention, where it is 1 / sqrt(head_dim). Logits are divided by theirs. */
+  double embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling;
   bool has_bos;
   uint32_t bos;
   uint32_t eos_count; /* generation_config's list where given, else config's */
@@ -59,9 +102,20 @@ typedef struct mk_config {
   mk_ignored_id ignored[MK_MAX_IGNORED];
 } mk_config;
 
+static inline bool mk_config_rotates(const mk_config *config, uint32_t layer) {
+  return (config->unrotated[layer / 8] >> layer % 8 & 1) == 0;
+}
+/* Dims of a head that are rotated. */
+static inline uint32_t mk_config_rotary(const mk_config *config) {
+  return config->rotary != 0 ? config->rotary : config->head_dim;
+}
+
+/* For a context of so many tokens: "longrope" rotates by other frequencies where it is longer than the original one. */
+void mk_config_set_context(mk_config *config, uint32_t tokens);
+
 /* Parses the text of a config.json (need not be NUL-terminated). Both spellings of the rotation are read: rope_theta
- * with rope_scaling, and rope_parameters. A key that is absent or null takes the value that it has in the LlamaConfig of transformers 5
- * (docs/MODELS.md has the list), but for num_hidden_layers and num_attention_heads, which nothing in the weights bears out. Ids
+ * with rope_scaling, and rope_parameters. A key that is absent or null takes the value that it has in the family's own class of
+ * transformers 5 (docs/MODELS.md has the list), but for num_hidden_layers and num_attention_heads, which nothing in the weights bears out. Ids
  * that no token has are ignored. *out changes on success only. */
 mk_status mk_config_parse(const char *text, size_t length, mk_config *out);
 /* Overrides bos/eos from the text of a generation_config.json, for a vocabulary of inout->vocab. */

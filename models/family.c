@@ -8,8 +8,50 @@
 #include "models/llama.h"
 
 const mk_family *mk_family_of(const mk_config *config) {
-  (void)config; /* mk_config_parse accepts one family */
+  (void)config; /* mk_config_parse accepts families that share a table */
   return &mk_llama;
+}
+
+/* Where some dims of a head are not rotated, the factor on sine and cosine goes to the rows of the others: attention, which
+ * has it for whole heads, cannot. */
+uint32_t mk_family_qkv_extras(const mk_config *config) {
+  const bool stretched = config->rotary != 0 && config->rope_attention != 0 && config->rope_attention != 1;
+  return (config->qkv_bias ? MK_VECTOR_BIASES : 0U) |
+         (config->qk_norm != MK_QK_PLAIN || stretched ? MK_VECTOR_GAINS : 0U);
+}
+
+static bool has(const mk_config *config, mk_having when) {
+  switch (when) {
+    case MK_HAVE_ALWAYS:
+      return true;
+    case MK_HAVE_UNTIED:
+      return !config->tied;
+    case MK_HAVE_NORM_BEFORE:
+      return !config->norm_after;
+    case MK_HAVE_NORM_AFTER:
+      return config->norm_after;
+    case MK_HAVE_APART:
+      return !config->fused;
+    case MK_HAVE_FUSED:
+      return config->fused;
+    case MK_HAVE_PLAIN_QKV:
+      return mk_family_qkv_extras(config) == 0;
+    case MK_HAVE_QKV_VECTOR:
+      return mk_family_qkv_extras(config) != 0;
+    case MK_HAVE_QKV_BIAS:
+      return config->qkv_bias;
+    case MK_HAVE_O_BIAS:
+      return config->o_bias;
+    case MK_HAVE_O_PLAIN_BIAS:
+      return config->o_bias && !config->norm_after;
+    case MK_HAVE_MLP_BIAS:
+      return config->mlp_bias;
+    case MK_HAVE_NORM_HEAD:
+      return config->qk_norm == MK_QK_NORM_HEAD;
+    case MK_HAVE_NORM_ALL:
+      return config->qk_norm == MK_QK_NORM_ALL;
+  }
+  return false;
 }
 
 static uint64_t size_value(const mk_config *config, mk_size which) {
@@ -24,6 +66,12 @@ static uint64_t size_value(const mk_config *config, mk_size which) {
       return (uint64_t)config->heads * config->head_dim;
     case MK_SIZE_KV:
       return (uint64_t)config->kv_heads * config->head_dim;
+    case MK_SIZE_HEAD:
+      return config->head_dim;
+    case MK_SIZE_QKV:
+      return ((uint64_t)config->heads + 2 * (uint64_t)config->kv_heads) * config->head_dim;
+    case MK_SIZE_GLU:
+      return 2 * (uint64_t)config->intermediate;
     case MK_SIZE_NONE:
       break;
   }
@@ -40,7 +88,21 @@ static void describe(const mk_config *config, const mk_family_weight *weight, co
 }
 
 static uint32_t tensors_of(const mk_config *config, const mk_family_weight *weight) {
-  return weight->untied && config->tied ? 0 : weight->tensor_count;
+  uint32_t count = 0;
+  for (uint32_t t = 0; has(config, weight->when) && t < weight->tensor_count; t++) {
+    count += has(config, weight->tensors[t].when);
+  }
+  return count;
+}
+
+/* Tensor `index` < tensors_of(config, weight) of a row. */
+static const mk_family_tensor *tensor_of(const mk_config *config, const mk_family_weight *weight, uint64_t index) {
+  uint32_t t = 0;
+  for (;; t++) {
+    if (has(config, weight->tensors[t].when) && index-- == 0) {
+      return &weight->tensors[t];
+    }
+  }
 }
 
 /* Rows of the table: [0, first) stand before the layers, [first, end) are those of a layer, the rest follows. */
@@ -84,7 +146,7 @@ void mk_family_tensor_at(const mk_config *config, uint64_t index, mk_wanted_tens
       continue;
     }
     if (index < tensors_of(config, weight)) {
-      describe(config, weight, &weight->tensors[index], layer, out);
+      describe(config, weight, tensor_of(config, weight, index), layer, out);
       return;
     }
     index -= tensors_of(config, weight);
@@ -126,7 +188,8 @@ mk_tensor_use mk_family_find(const mk_config *config, const char *name, mk_wante
   for (uint32_t w = 0; w < family->weight_count; w++) {
     const mk_family_weight *weight = &family->weights[w];
     for (uint32_t t = 0; weight->of_layer == of_layer && t < weight->tensor_count; t++) {
-      if (strcmp(name, weight->tensors[t].name) == 0) {
+      const mk_having when = weight->when == MK_HAVE_UNTIED ? MK_HAVE_ALWAYS : weight->when;
+      if (has(config, when) && has(config, weight->tensors[t].when) && strcmp(name, weight->tensors[t].name) == 0) {
         describe(config, weight, &weight->tensors[t], layer, out);
         return MK_TENSOR_WANTED;
       }
@@ -142,30 +205,78 @@ mk_tensor_use mk_family_find(const mk_config *config, const char *name, mk_wante
 
 static uint32_t whole_tiles(uint64_t rows) { return (uint32_t)((rows + 15) / 16 * 16); }
 
-mk_status mk_family_add_weight(mk_graph *graph, uint32_t index, uint32_t layer, int *out) {
-  const mk_config *config = &graph->config;
-  const mk_family_weight *row = &mk_family_of(config)->weights[index];
-  const bool vector = row->pack == MK_PACK_VECTOR || row->pack == MK_PACK_FREQUENCIES;
-  mk_weight weight = {.pack = row->pack,
-                      .rows = vector ? 1 : 0,
-                      .cols = row->pack == MK_PACK_FREQUENCIES ? config->head_dim / 2 : 0,
-                      .source_count = row->tensor_count};
-  *out = MK_NONE;
-  if (row->untied && config->tied) {
-    return MK_OK;
+static void add_source(mk_weight *weight, const char *tensor, uint64_t rows, uint64_t first) {
+  mk_weight_source *source = &weight->sources[weight->source_count++];
+  snprintf(source->tensor, sizeof source->tensor, "%s", tensor);
+  source->rows = (uint32_t)rows;
+  source->first = (uint32_t)first;
+}
+
+/* The sources of a matrix that a tensor has: several where it is fused of them. */
+static void add_matrix(const mk_config *config, const mk_wanted_tensor *tensor, const char *name, mk_weight *weight) {
+  const uint64_t query = size_value(config, MK_SIZE_QUERY), kv = size_value(config, MK_SIZE_KV);
+  if (tensor->tensor->rows == MK_SIZE_QKV) {
+    add_source(weight, name, query, 0);
+    add_source(weight, name, kv, query);
+    add_source(weight, name, kv, query + kv);
+  } else if (tensor->tensor->rows == MK_SIZE_GLU) {
+    add_source(weight, name, config->intermediate, 0);
+    add_source(weight, name, config->intermediate, config->intermediate);
+  } else {
+    add_source(weight, name, tensor->shape[0], 0);
   }
+  weight->cols = (uint32_t)tensor->shape[1];
+}
+
+static mk_weight start_weight(const mk_config *config, const mk_family_weight *row, uint32_t layer) {
+  mk_weight weight = {.pack = row->pack, .rows = mk_pack_is_vector(row->pack) ? 1 : 0};
+  const uint32_t rows = (uint32_t)size_value(config, MK_SIZE_QKV);
   if (row->of_layer) {
     snprintf(weight.name, sizeof weight.name, "layers.%u.%s", layer, row->name);
   } else {
     snprintf(weight.name, sizeof weight.name, "%s", row->name);
   }
-  for (uint32_t t = 0; t < row->tensor_count; t++) {
+  if (row->pack == MK_PACK_ROPE || row->pack == MK_PACK_QKV_VECTOR) {
+    weight.rotary = config->rotary;
+  }
+  if (mk_pack_has_frequencies(row->pack)) {
+    weight.cols = config->head_dim / 2;
+  }
+  if (row->pack == MK_PACK_QKV_VECTOR) {
+    weight.extras = mk_family_qkv_extras(config);
+    weight.cols +=
+        rows * (((weight.extras & MK_VECTOR_BIASES) != 0 ? 1U : 0U) + ((weight.extras & MK_VECTOR_GAINS) != 0));
+  }
+  return weight;
+}
+
+mk_status mk_family_add_weight(mk_graph *graph, uint32_t index, uint32_t layer, int *out) {
+  const mk_config *config = &graph->config;
+  const mk_family_weight *row = &mk_family_of(config)->weights[index];
+  const uint32_t count = tensors_of(config, row);
+  *out = MK_NONE;
+  if (!has(config, row->when) || (count == 0 && row->tensor_count != 0 && row->pack != MK_PACK_QKV_VECTOR)) {
+    return MK_OK;
+  }
+  mk_weight weight = start_weight(config, row, layer);
+  weight.pack = row->pack == MK_PACK_GLU_VECTOR && count == 1 ? MK_PACK_VECTOR : row->pack;
+  for (uint32_t t = 0; t < count; t++) {
     mk_wanted_tensor tensor;
-    describe(config, row, &row->tensors[t], layer, &tensor);
-    mk_family_tensor_name(config, &tensor, weight.sources[t].tensor);
-    weight.sources[t].rows = vector ? 1 : (uint32_t)tensor.shape[0];
-    weight.rows += vector ? 0 : whole_tiles(tensor.shape[0]);
-    weight.cols = (uint32_t)tensor.shape[vector ? 0 : 1];
+    char name[MK_TENSOR_NAME];
+    describe(config, row, tensor_of(config, row, t), layer, &tensor);
+    mk_family_tensor_name(config, &tensor, name);
+    if (!mk_pack_is_vector(row->pack)) {
+      add_matrix(config, &tensor, name, &weight);
+      continue;
+    }
+    add_source(&weight, name, weight.pack == MK_PACK_VECTOR && count == 1 ? 1 : tensor.shape[0], 0);
+    const bool in_rows = row->pack == MK_PACK_GLU_VECTOR && t > 0; /* and its padding */
+    weight.cols += in_rows                           ? whole_tiles(tensor.shape[0])
+                   : row->pack == MK_PACK_QKV_VECTOR ? 0
+                                                     : (uint32_t)tensor.shape[0];
+  }
+  for (uint32_t s = 0; !mk_pack_is_vector(row->pack) && s < weight.source_count; s++) {
+    weight.rows += whole_tiles(weight.sources[s].rows);
   }
   return mk_graph_add_weight(graph, &weight, out);
 }
@@ -175,9 +286,10 @@ uint64_t mk_family_parameters(const mk_config *config) {
   uint64_t parameters = 0;
   for (uint32_t w = 0; w < family->weight_count; w++) {
     const mk_family_weight *weight = &family->weights[w];
-    for (uint32_t t = 0; t < tensors_of(config, weight); t++) {
-      parameters += size_value(config, weight->tensors[t].rows) * size_value(config, weight->tensors[t].cols) *
-                    (weight->of_layer ? config->layers : 1);
+    for (uint32_t t = 0, count = tensors_of(config, weight); t < count; t++) {
+      const mk_family_tensor *tensor = tensor_of(config, weight, t);
+      parameters +=
+          size_value(config, tensor->rows) * size_value(config, tensor->cols) * (weight->of_layer ? config->layers : 1);
     }
   }
   return parameters;

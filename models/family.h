@@ -1,6 +1,8 @@
-/* A family of models as one table: the weights of its decode step, the tensors of a checkpoint that each is packed from, their
+/* Families of models as one table: the weights of its decode step, the tensors of a checkpoint that each is packed from, their
  * shapes, and what stands for them in a hash checkpoint (models/synth.h). What checks a checkpoint, builds a graph, counts
- * parameters or writes a hash checkpoint is a loop over the table. Another family is another table and another graph builder.
+ * parameters or writes a hash checkpoint is a loop over the table. Families that differ in what mk_config has fields for share a
+ * table and a graph builder: a row or a tensor says which configurations have it. Any other family is another table and another
+ * graph builder.
  *
  * Constant data and pure functions of the configuration; any thread may call. Failure: MK_ERR_RUNTIME (memory). */
 #ifndef MK_FAMILY_H
@@ -16,23 +18,47 @@ typedef enum mk_size {
   MK_SIZE_VOCAB,
   MK_SIZE_QUERY, /* heads x head_dim */
   MK_SIZE_KV,    /* kv_heads x head_dim */
+  MK_SIZE_HEAD,  /* head_dim */
+  MK_SIZE_QKV,   /* query, and kv twice: three sources in one tensor */
+  MK_SIZE_GLU,   /* intermediate twice: two sources in one tensor */
 } mk_size;
+
+/* Which configurations have a row of the table, or a tensor of it. */
+typedef enum mk_having {
+  MK_HAVE_ALWAYS,
+  MK_HAVE_UNTIED,      /* not a model with tied embeddings */
+  MK_HAVE_NORM_BEFORE, /* norms of what attention and MLP take */
+  MK_HAVE_NORM_AFTER,  /* norms of what they add */
+  MK_HAVE_APART,       /* q, k, v, gate and up in tensors of their own */
+  MK_HAVE_FUSED,
+  MK_HAVE_PLAIN_QKV,  /* nothing beside the frequencies in QKV's vector, which all layers share then */
+  MK_HAVE_QKV_VECTOR, /* something */
+  MK_HAVE_QKV_BIAS,
+  MK_HAVE_O_BIAS,
+  MK_HAVE_O_PLAIN_BIAS, /* which is not within a norm */
+  MK_HAVE_MLP_BIAS,
+  MK_HAVE_NORM_HEAD, /* of q and k, by heads */
+  MK_HAVE_NORM_ALL,  /* over all heads */
+} mk_having;
 
 typedef struct mk_family_tensor {
   const char *name;   /* in the checkpoint; of a layer: after the layer's number and a point */
   mk_size rows, cols; /* in the checkpoint */
-  /* In a hash checkpoint. Matrices: the standard deviation of the output for an input of unit variance. Vectors: unused. */
+  /* In a hash checkpoint. Matrices: the standard deviation of the output for an input of unit variance. Vectors: their own, unless
+   * they are around one. */
   double gain;
-  double mean; /* 1: around one, for gains of norms; else 0, and then the variance of a vector is 1 */
+  double mean; /* 1: around one, from 0.5 to 1.5, for gains of norms; else 0 */
+  mk_having when;
 } mk_family_tensor;
 
+enum { MK_FAMILY_TENSORS = 7 }; /* of a row; a configuration has at most MK_MAX_SOURCES of them */
 typedef struct mk_family_weight {
   const char *name; /* in the graph; of a layer: after "layers.N." */
   bool of_layer;    /* every layer has one; such rows stand side by side */
-  bool untied;      /* not in a model with tied embeddings */
+  mk_having when;
   mk_pack pack;
   uint32_t tensor_count; /* 0: derived from the configuration */
-  mk_family_tensor tensors[MK_MAX_SOURCES];
+  mk_family_tensor tensors[MK_FAMILY_TENSORS];
 } mk_family_weight;
 
 /* A tensor that some exporters write, and nobody needs. */
@@ -42,8 +68,6 @@ typedef struct mk_family_extra {
 } mk_family_extra;
 
 typedef struct mk_family {
-  const char *title;        /* "Llama": for messages */
-  const char *without;      /* what its members do not have, for messages: "biases" */
   const char *layer_prefix; /* of the tensors of a layer, before its number: "model.layers." */
   const mk_family_weight *weights;
   uint32_t weight_count;
@@ -76,6 +100,9 @@ typedef enum mk_tensor_use {
   MK_TENSOR_UNKNOWN,
 } mk_tensor_use;
 mk_tensor_use mk_family_find(const mk_config *config, const char *name, mk_wanted_tensor *out);
+
+/* What QKV's vector has beside the frequencies (MK_VECTOR_BIASES, MK_VECTOR_GAINS). */
+uint32_t mk_family_qkv_extras(const mk_config *config);
 
 /* Adds weight `index` of the table to a graph, of layer `layer` if it is one of a layer; *out: its number in the graph, MK_NONE
  * when the configuration has no such weight. */

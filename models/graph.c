@@ -60,13 +60,16 @@ bool mk_weight_row(const mk_weight *weight, uint32_t head_dim, uint32_t row, uin
       return *source_row < weight->sources[half].rows;
     case MK_PACK_ROPE:
       if (row < weight->sources[0].rows + weight->sources[1].rows) {
-        uint32_t head = row / head_dim, tile = row % head_dim / 16;
-        row = head * head_dim + half * (head_dim / 2) + tile * 8 + lane;
+        uint32_t head = row / head_dim, pair = row % head_dim / 16 * 8 + lane;
+        uint32_t rotary = (weight->rotary != 0 ? weight->rotary : head_dim) / 2; /* pairs that are rotated */
+        row = head * head_dim + (pair < rotary ? pair + half * rotary : pair + rotary + half * (head_dim / 2 - rotary));
       }
       return stacked_row(weight, row, source, source_row);
     case MK_PACK_ROWS:
     case MK_PACK_VECTOR:
+    case MK_PACK_GLU_VECTOR:
     case MK_PACK_FREQUENCIES:
+    case MK_PACK_QKV_VECTOR:
       break;
   }
   return stacked_row(weight, row, source, source_row);

@@ -84,7 +84,7 @@ void mk_synth_tensor_at(const mk_config *config, uint64_t index, mk_synth_tensor
   if (tensor.rank == 2) {
     out->scale = (float)(tensor.tensor->gain * sqrt(3.0 / (double)tensor.shape[1]) / 32768.0);
   } else {
-    out->scale = tensor.tensor->mean != 0 ? 0x1p-16f : (float)(sqrt(3.0) / 32768.0);
+    out->scale = tensor.tensor->mean != 0 ? 0x1p-16f : (float)(tensor.tensor->gain * sqrt(3.0) / 32768.0);
   }
 }
 

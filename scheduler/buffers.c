@@ -22,8 +22,8 @@ mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector,
 static mk_status declare_weight(mk_lowering *lowering, size_t index) {
   const mk_weight *weight = &lowering->graph->weights[index];
   uint16_t *buffer_index = &lowering->weights[index];
-  if (weight->pack == MK_PACK_VECTOR || weight->pack == MK_PACK_FREQUENCIES) {
-    mk_dtype dtype = weight->pack == MK_PACK_VECTOR ? MK_DTYPE_BF16 : MK_DTYPE_F32;
+  if (mk_pack_is_vector(weight->pack)) {
+    mk_dtype dtype = mk_pack_has_frequencies(weight->pack) ? MK_DTYPE_F32 : MK_DTYPE_BF16;
     return mk_add_vector(
         lowering->program, weight->name,
         (mk_vector){.kind = MK_KIND_WEIGHT, .dtype = dtype, .store = MK_STORE_PLAIN, .cols = weight->cols, .tile = 16},
@@ -102,10 +102,13 @@ mk_status mk_declare_shared(mk_lowering *lowering) {
 mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
   const mk_value *value = &lowering->graph->values[node->output];
   /* GLU writes 8 values per row tile; everything else moves in whole tiles. Q, K and V stay fp32: few SMs read them. */
-  mk_dtype dtype = node->kind == MK_NODE_QKV ? MK_DTYPE_F32 : MK_DTYPE_BF16;
-  uint32_t tile = node->kind == MK_NODE_GLU ? 8 : MK_TILE;
+  const bool squares = node->kind == MK_NODE_QKV && lowering->graph->config.qk_norm != MK_QK_PLAIN;
+  const bool heads = node->kind == MK_NODE_QKV || node->kind == MK_NODE_NORM_HEADS;
+  mk_dtype dtype = heads ? MK_DTYPE_F32 : MK_DTYPE_BF16;
+  uint32_t tile = node->kind == MK_NODE_GLU ? 8 : squares ? MK_SQUARED_TILE : MK_TILE;
   mk_lowered_value *lowered = &lowering->values[node->output];
-  if (node->kind == MK_NODE_ADD) {
+  lowered->ready = MK_NO_COUNTER;
+  if (node->kind == MK_NODE_ADD || node->kind == MK_NODE_OFFSET) {
     char name[48];
     snprintf(name, sizeof name, "%.38s_residual", value->name);
     MK_TRY(mk_add_vector(lowering->program, name,
@@ -117,11 +120,14 @@ mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
                                      .lines = lowering->lines},
                          &lowered->residual));
   }
+  if (node->kind == MK_NODE_OFFSET) {
+    return MK_OK; /* nobody else reads it */
+  }
   return mk_add_vector(lowering->program, value->name,
                        (mk_vector){.kind = MK_KIND_ACTIVATION,
                                    .dtype = dtype,
                                    .store = MK_STORE_STAMPED,
-                                   .cols = value->length,
+                                   .cols = squares ? value->length / MK_TILE * MK_SQUARED_TILE : value->length,
                                    .tile = tile,
                                    .lines = lowering->lines},
                        &lowered->buffer);

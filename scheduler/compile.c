@@ -44,6 +44,38 @@ static uint64_t double_bits(double value) {
   return bits;
 }
 
+/* What sets it apart from a plain Llama; of that nothing is folded in. */
+static uint64_t fold_differences(uint64_t hash, const mk_config *c) {
+  const uint64_t fields[] = {c->kind,
+                             c->qkv_bias,
+                             c->o_bias,
+                             c->mlp_bias,
+                             c->fused,
+                             c->norm_after,
+                             c->qk_norm,
+                             c->rotary,
+                             double_bits(c->embedding_multiplier),
+                             double_bits(c->residual_multiplier),
+                             double_bits(c->attention_multiplier),
+                             double_bits(c->logits_scaling),
+                             double_bits(c->rope_attention),
+                             double_bits(c->rope_beta_fast),
+                             double_bits(c->rope_beta_slow),
+                             c->rope_no_truncate,
+                             c->rope_is_long,
+                             c->rope_attention != 0 ? c->rope_original_max_position : 0};
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+    hash = fields[i] != 0 ? fold(fold(hash, i), fields[i]) : hash;
+  }
+  for (size_t i = 0; i < sizeof c->unrotated; i++) {
+    hash = c->unrotated[i] != 0 ? fold(fold(hash, i), c->unrotated[i]) : hash;
+  }
+  for (size_t i = 0; i < MK_MAX_PAIRS && c->rope_type == MK_ROPE_LONGROPE; i++) {
+    hash = fold(hash, (uint64_t)mk_float_param(c->rope_short[i]) << 32 | mk_float_param(c->rope_long[i]));
+  }
+  return hash;
+}
+
 uint64_t mk_config_hash(const mk_config *c) {
   const bool llama3 = c->rope_type == MK_ROPE_LLAMA3;
   const uint64_t fields[] = {c->hidden,
@@ -65,7 +97,7 @@ uint64_t mk_config_hash(const mk_config *c) {
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
     hash = fold(hash, fields[i]);
   }
-  return hash;
+  return fold_differences(hash, c);
 }
 
 static mk_status flatten(mk_lowering *lowering) {
@@ -102,8 +134,8 @@ static uint32_t slots_of(const mk_compile_options *options) {
 
 static mk_status compile(const mk_graph *graph, const mk_compile_options *options, mk_program *program) {
   const mk_config *c = &graph->config;
-  snprintf(program->model, sizeof program->model, "llama %u layers x %u, %u/%u heads of %u", c->layers, c->hidden,
-           c->heads, c->kv_heads, c->head_dim);
+  snprintf(program->model, sizeof program->model, "%s %u layers x %u, %u/%u heads of %u", mk_model_type(c->kind),
+           c->layers, c->hidden, c->heads, c->kv_heads, c->head_dim);
   program->config_hash = mk_config_hash(c);
   uint32_t rows = options->rows < 1 ? 1 : options->rows;
   program->ranges = (mk_step_ranges){.position = {0, options->max_seq - 1},

@@ -3,7 +3,6 @@
  * Values travel in stamped buffers that are written once per epoch, one buffer per value and layer, each with a relaxed counter
  * that its writers signal and its readers wait for before they look at the stamps. The residual stream itself is fp32 and stays with
  * the SM that owns the rows: attention's and the MLP's additions to a row tile are placed on the same queue. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -122,6 +121,17 @@ static const mk_buffer *weight_buffer(const mk_lowering *lowering, const mk_node
   return &lowering->program->buffers[*index];
 }
 
+static mk_operand whole_or_none(const mk_lowering *lowering, int weight) {
+  return weight == MK_NONE ? (mk_operand){0} : mk_whole(lowering, lowering->weights[weight]);
+}
+
+static uint32_t qkv_extras(const mk_lowering *lowering, const mk_node *node) {
+  const uint32_t vectors = lowering->graph->weights[node->vector].extras;
+  return ((vectors & MK_VECTOR_BIASES) != 0 ? (uint32_t)MK_QKV_BIASES : 0U) |
+         ((vectors & MK_VECTOR_GAINS) != 0 ? (uint32_t)MK_QKV_GAINS : 0U) |
+         (lowering->graph->config.qk_norm != MK_QK_PLAIN ? (uint32_t)MK_QKV_SQUARES : 0U);
+}
+
 static mk_status lower_qkv(mk_lowering *lowering, const mk_node *node) {
   const mk_config *c = &lowering->graph->config;
   mk_lowered_value *out = &lowering->values[node->output];
@@ -137,14 +147,39 @@ static mk_status lower_qkv(mk_lowering *lowering, const mk_node *node) {
     }
     mk_instruction in = MK_START(QKV, node->layer);
     in.operands[MK_SLOT_QKV_x] = input_of(lowering, node);
-    in.operands[MK_SLOT_QKV_gain] = mk_whole(lowering, lowering->weights[node->gain]);
+    in.operands[MK_SLOT_QKV_gain] = whole_or_none(lowering, node->gain);
     in.operands[MK_SLOT_QKV_weight] = mk_tiles(index, share.first, share.count, 0, steps);
-    in.operands[MK_SLOT_QKV_inv_freq] = mk_whole(lowering, lowering->weights[lowering->graph->frequencies]);
+    in.operands[MK_SLOT_QKV_inv_freq] = mk_whole(lowering, lowering->weights[node->vector]);
     in.operands[MK_SLOT_QKV_out] = columns(out->buffer, share.first, share.count);
-    in.params[MK_PARAM_QKV_eps] = mk_float_param(c->rms_eps);
-    in.params[MK_PARAM_QKV_width] = c->hidden;
-    in.params[MK_PARAM_QKV_rope_tiles] = (c->heads + c->kv_heads) * c->head_dim / MK_TILE;
+    in.params[MK_PARAM_QKV_eps] = node->gain == MK_NONE ? 0 : mk_float_param(node->eps);
+    in.params[MK_PARAM_QKV_width] = node->gain == MK_NONE ? 0 : c->hidden;
+    in.params[MK_PARAM_QKV_rope_tiles] = node->unrotated ? 0 : (c->heads + c->kv_heads) * c->head_dim / MK_TILE;
     in.params[MK_PARAM_QKV_head_dim] = c->head_dim;
+    in.params[MK_PARAM_QKV_extras] = qkv_extras(lowering, node);
+    mk_add_wait(lowering, &in, ready_of(lowering, node->input));
+    MK_TRY(mk_emit(lowering, sm, &in, out->ready));
+  }
+  return MK_OK;
+}
+
+/* Every SM norms its share of tiles, for which it looks at the squares of all of them. */
+static mk_status lower_norm_heads(mk_lowering *lowering, const mk_node *node) {
+  const mk_config *c = &lowering->graph->config;
+  const uint32_t head_tiles = c->head_dim / MK_TILE;
+  mk_lowered_value *out = &lowering->values[node->output];
+  MK_TRY(add_counter(lowering, node->layer, "qkv_normed", &out->ready));
+  mk_place(&lowering->placer, (c->heads + 2 * c->kv_heads) * head_tiles, 0);
+  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
+    mk_share share = lowering->placer.shares[sm];
+    if (share.count == 0) {
+      continue;
+    }
+    mk_instruction in = MK_START(NORM_HEADS, node->layer);
+    in.operands[MK_SLOT_NORM_HEADS_values] = mk_whole(lowering, lowering->values[node->input].buffer);
+    in.operands[MK_SLOT_NORM_HEADS_out] = columns(out->buffer, share.first, share.count);
+    in.params[MK_PARAM_NORM_HEADS_eps] = mk_float_param(node->eps);
+    in.params[MK_PARAM_NORM_HEADS_query_tiles] = c->heads * head_tiles;
+    in.params[MK_PARAM_NORM_HEADS_key_tiles] = c->kv_heads * head_tiles;
     mk_add_wait(lowering, &in, ready_of(lowering, node->input));
     MK_TRY(mk_emit(lowering, sm, &in, out->ready));
   }
@@ -182,9 +217,10 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
       in.operands[MK_SLOT_ATTENTION_kv] = mk_tiles(kv, split, 1, head, 1);
       in.operands[MK_SLOT_ATTENTION_table] = mk_whole(lowering, lowering->table);
       in.operands[MK_SLOT_ATTENTION_out] = mk_tiles(parts, split, 1, head * group, group);
-      in.params[MK_PARAM_ATTENTION_scale] = mk_float_param(1.0f / sqrtf((float)c->head_dim));
+      in.params[MK_PARAM_ATTENTION_scale] = mk_float_param(node->factor);
       in.params[MK_PARAM_ATTENTION_splits] = lowering->splits;
       in.params[MK_PARAM_ATTENTION_group] = group;
+      in.params[MK_PARAM_ATTENTION_eps] = mk_float_param(node->eps);
       mk_add_wait(lowering, &in, ready_of(lowering, node->input));
       MK_TRY(mk_emit(lowering, (split * c->kv_heads + head) % lowering->sms, &in, MK_NO_COUNTER));
     }
@@ -232,7 +268,7 @@ static add_plan plan_add(const mk_lowering *lowering, const mk_node *node) {
   const mk_weight *weight = &lowering->graph->weights[node->weight];
   uint32_t tiles = mk_divide_up(weight->rows, MK_TILE);
   uint32_t parts = mk_split_k(weight->rows, weight->cols);
-  if (parts > 1) {
+  if (parts > 1 || node->gain != MK_NONE) { /* a norm needs the whole sum before anybody adds */
     return (add_plan){.parts = parts, .stride = 1, .split = tiles};
   }
   uint32_t extra = tiles % NOMINAL_SMS;
@@ -319,6 +355,40 @@ static mk_status emit_reduce(mk_lowering *lowering, const mk_node *node, const a
   return mk_emit(lowering, sm, &in, out->ready);
 }
 
+static mk_status emit_norm(mk_lowering *lowering, const mk_node *node, const add_plan *plan, uint32_t sm,
+                           mk_share share) {
+  mk_lowered_value *out = &lowering->values[node->output];
+  mk_instruction in = MK_START(NORM_ADD, node->layer);
+  in.operands[MK_SLOT_NORM_ADD_parts] = mk_whole(lowering, plan->buffer);
+  in.operands[MK_SLOT_NORM_ADD_gain] = mk_whole(lowering, lowering->weights[node->gain]);
+  in.operands[MK_SLOT_NORM_ADD_residual_in] = residual_input(lowering, node, share.first, share.count);
+  in.operands[MK_SLOT_NORM_ADD_residual_out] = columns(out->residual, share.first, share.count);
+  in.operands[MK_SLOT_NORM_ADD_out] = columns(out->buffer, share.first, share.count);
+  in.params[MK_PARAM_NORM_ADD_eps] = mk_float_param(node->eps);
+  in.params[MK_PARAM_NORM_ADD_width] = lowering->graph->config.hidden;
+  in.params[MK_PARAM_NORM_ADD_biased] = node->biased;
+  mk_add_wait(lowering, &in, plan->ready);
+  return mk_emit(lowering, sm, &in, out->ready);
+}
+
+/* Where the residual's owners are, before they add: nobody waits for it, and it waits for nobody. */
+static mk_status lower_offset(mk_lowering *lowering, const mk_node *node) {
+  const mk_lowered_value *out = &lowering->values[node->output];
+  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
+    const mk_share share = lowering->owners[sm];
+    if (share.count == 0) {
+      continue;
+    }
+    mk_instruction in = MK_START(OFFSET, node->layer);
+    in.operands[MK_SLOT_OFFSET_residual_in] = residual_input(lowering, node, share.first, share.count);
+    in.operands[MK_SLOT_OFFSET_bias] = whole_or_none(lowering, node->vector);
+    in.operands[MK_SLOT_OFFSET_residual_out] = columns(out->residual, share.first, share.count);
+    in.params[MK_PARAM_OFFSET_factor] = mk_float_param(node->factor);
+    MK_TRY(mk_emit(lowering, sm, &in, MK_NO_COUNTER));
+  }
+  return MK_OK;
+}
+
 /* Parts come first in every queue, so that they are there when their owner is done with its whole tiles. */
 static mk_status lower_add(mk_lowering *lowering, const mk_node *node) {
   const char *value = lowering->graph->values[node->output].name;
@@ -335,7 +405,9 @@ static mk_status lower_add(mk_lowering *lowering, const mk_node *node) {
       while (run.first + run.count < end && splits(&plan, run.first + run.count) == split) {
         run.count++;
       }
-      MK_TRY(split ? emit_reduce(lowering, node, &plan, sm, run) : emit_whole(lowering, node, sm, run));
+      MK_TRY(node->gain != MK_NONE ? emit_norm(lowering, node, &plan, sm, run)
+             : split               ? emit_reduce(lowering, node, &plan, sm, run)
+                                   : emit_whole(lowering, node, sm, run));
     }
   }
   return MK_OK;
@@ -356,11 +428,12 @@ static mk_status lower_glu(mk_lowering *lowering, const mk_node *node) {
     }
     mk_instruction in = MK_START(GLU, node->layer);
     in.operands[MK_SLOT_GLU_x] = input_of(lowering, node);
-    in.operands[MK_SLOT_GLU_gain] = mk_whole(lowering, lowering->weights[node->gain]);
+    in.operands[MK_SLOT_GLU_gain] = whole_or_none(lowering, node->gain);
     in.operands[MK_SLOT_GLU_weight] = mk_tiles(index, share.first, share.count, 0, steps);
     in.operands[MK_SLOT_GLU_out] = columns(out->buffer, share.first, share.count);
-    in.params[MK_PARAM_GLU_eps] = mk_float_param(c->rms_eps);
-    in.params[MK_PARAM_GLU_width] = c->hidden;
+    in.params[MK_PARAM_GLU_eps] = node->gain == MK_NONE ? 0 : mk_float_param(node->eps);
+    in.params[MK_PARAM_GLU_width] = node->gain == MK_NONE ? 0 : c->hidden;
+    in.params[MK_PARAM_GLU_biased] = node->biased;
     mk_add_wait(lowering, &in, ready_of(lowering, node->input));
     MK_TRY(mk_emit(lowering, sm, &in, out->ready));
   }
@@ -383,9 +456,10 @@ static mk_status lower_heads(mk_lowering *lowering, const mk_node *node, const m
     in.operands[MK_SLOT_HEAD_logits] =
         empty ? mk_tiles(lowering->logits, 0, 0, 0, 0) : columns(lowering->logits, share.first, share.count);
     in.operands[MK_SLOT_HEAD_candidate] = mk_tiles(lowering->candidates, sm, 1, 0, 1);
-    in.params[MK_PARAM_HEAD_eps] = mk_float_param(c->rms_eps);
+    in.params[MK_PARAM_HEAD_eps] = mk_float_param(node->eps);
     in.params[MK_PARAM_HEAD_width] = c->hidden;
     in.params[MK_PARAM_HEAD_vocab] = c->vocab;
+    in.params[MK_PARAM_HEAD_factor] = mk_float_param(node->factor);
     mk_add_wait(lowering, &in, ready_of(lowering, node->input));
     MK_TRY(mk_emit(lowering, sm, &in, ready));
   }
@@ -428,8 +502,12 @@ static mk_status lower_node(mk_lowering *lowering, const mk_node *node) {
   switch (node->kind) {
     case MK_NODE_QKV:
       return lower_qkv(lowering, node);
+    case MK_NODE_NORM_HEADS:
+      return lower_norm_heads(lowering, node);
     case MK_NODE_ATTENTION:
       return lower_attention(lowering, node);
+    case MK_NODE_OFFSET:
+      return lower_offset(lowering, node);
     case MK_NODE_ADD:
       return lower_add(lowering, node);
     case MK_NODE_GLU:

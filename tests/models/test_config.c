@@ -227,9 +227,9 @@ Test(config, not_json) {
 }
 
 Test(config, unknown_rope_type) {
-  refused("\"llama3\"", "\"yarn\"", "rope_scaling.rope_type: \"yarn\" is not supported");
+  refused("\"llama3\"", "\"su\"", "rope_scaling.rope_type: \"su\" is not supported");
   refused("\"llama3\"", "4", "rope_scaling.rope_type: 4 is not supported");
-  refused(SCALING, "\"rope_parameters\":{\"rope_type\":\"longrope\"}", "rope_parameters.rope_type: \"longrope\"");
+  refused(SCALING, "\"rope_parameters\":{\"rope_type\":\"longrope\"}", "rope_parameters.short_factor: is missing");
   refused("\"rope_type\":\"llama3\"", "\"rope_type\":\"llama3\",\"type\":\"default\"", "rope_scaling.type differs");
 }
 Test(config, rope_values) {
@@ -251,8 +251,10 @@ Test(config, rope_values) {
 }
 
 Test(config, biases) {
-  refused("\"attention_bias\":false", "\"attention_bias\":true", "attention_bias: true is not supported");
-  refused("\"mlp_bias\":false", "\"mlp_bias\":true", "mlp_bias: true is not supported");
+  mk_config c = accepted("\"attention_bias\":false", "\"attention_bias\":true");
+  cr_expect(c.qkv_bias && c.o_bias && !c.mlp_bias);
+  c = accepted("\"mlp_bias\":false", "\"mlp_bias\":true");
+  cr_expect(!c.qkv_bias && !c.o_bias && c.mlp_bias);
   refused("\"mlp_bias\":false", "\"mlp_bias\":0", "mlp_bias: is 0, must be true or false");
 }
 Test(config, other_activation) {

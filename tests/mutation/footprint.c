@@ -62,25 +62,58 @@ static bool normed(const view *v, uint32_t x, uint32_t gain, uint32_t count) {
   return input_of(v, x, 0, count) && whole_width(v, gain, 0, count);
 }
 
+static bool normed_or_not(const view *v, uint32_t x, uint32_t gain, uint32_t count, uint32_t more) {
+  return is_empty(&v->in->operands[gain]) ? count == 0 && more == 0
+                                          : input_of(v, x, 0, count) && whole_width(v, gain, 0, count + more);
+}
+
 static bool touches_QKV(const view *v) {
   const rectangle *w = &v->at[MK_SLOT_QKV_weight];
-  return all_columns(v, MK_SLOT_QKV_weight) && input_of(v, MK_SLOT_QKV_x, 0, w->end_col) &&
-         normed(v, MK_SLOT_QKV_x, MK_SLOT_QKV_gain, v->in->params[MK_PARAM_QKV_width]) &&
-         whole_width(v, MK_SLOT_QKV_inv_freq, 0, v->in->params[MK_PARAM_QKV_head_dim] / 2) &&
-         whole_width(v, MK_SLOT_QKV_out, w->row, w->end_row - w->row);
+  uint32_t extras = v->in->params[MK_PARAM_QKV_extras], rows = buffer_of(v, MK_SLOT_QKV_weight)->rows;
+  uint32_t beside = (extras & 1) * rows + (extras >> 1 & 1) * rows, tile = (extras & 4) != 0 ? 18 : 16;
+  return extras < 8 && all_columns(v, MK_SLOT_QKV_weight) && input_of(v, MK_SLOT_QKV_x, 0, w->end_col) &&
+         normed_or_not(v, MK_SLOT_QKV_x, MK_SLOT_QKV_gain, v->in->params[MK_PARAM_QKV_width], 0) &&
+         whole_width(v, MK_SLOT_QKV_inv_freq, 0, v->in->params[MK_PARAM_QKV_head_dim] / 2 + beside) &&
+         whole_width(v, MK_SLOT_QKV_out, w->row / 16 * tile, (w->end_row - w->row) / 16 * tile);
 }
 
 static bool touches_ATTENTION(const view *v) {
   const mk_buffer *kv = buffer_of(v, MK_SLOT_ATTENTION_kv);
   const rectangle *at = &v->at[MK_SLOT_ATTENTION_kv], *table = &v->at[MK_SLOT_ATTENTION_table];
   uint32_t group = v->in->params[MK_PARAM_ATTENTION_group], out = group * (kv->head_dim + 2u);
+  uint32_t head = v->in->params[MK_PARAM_ATTENTION_eps] != 0 ? kv->head_dim / 16u * 18u : kv->head_dim;
   return at->end_row - at->row == 1 && at->end_col - at->col == 1 &&
-         whole_width(v, MK_SLOT_ATTENTION_q, v->at[MK_SLOT_ATTENTION_q].col, group * kv->head_dim) &&
-         whole_width(v, MK_SLOT_ATTENTION_k, v->at[MK_SLOT_ATTENTION_k].col, kv->head_dim) &&
-         whole_width(v, MK_SLOT_ATTENTION_v, v->at[MK_SLOT_ATTENTION_v].col, kv->head_dim) &&
+         whole_width(v, MK_SLOT_ATTENTION_q, v->at[MK_SLOT_ATTENTION_q].col, group * head) &&
+         whole_width(v, MK_SLOT_ATTENTION_k, v->at[MK_SLOT_ATTENTION_k].col, head) &&
+         whole_width(v, MK_SLOT_ATTENTION_v, v->at[MK_SLOT_ATTENTION_v].col, head) &&
          table->end_row - table->row == 1 && table->col == 0 &&
          table->end_col > v->program->ranges.position.high / kv->block_tokens &&
          v->at[MK_SLOT_ATTENTION_out].row == at->row && whole_width(v, MK_SLOT_ATTENTION_out, at->col * out, out);
+}
+
+static bool touches_OFFSET(const view *v) {
+  const rectangle *to = &v->at[MK_SLOT_OFFSET_residual_out];
+  uint32_t count = to->end_col - to->col;
+  return row_of(v, MK_SLOT_OFFSET_residual_in, to->col, count) &&
+         whole_width(v, MK_SLOT_OFFSET_residual_out, to->col, count) &&
+         (is_empty(&v->in->operands[MK_SLOT_OFFSET_bias]) || v->at[MK_SLOT_OFFSET_bias].col == 0);
+}
+
+static bool touches_NORM_ADD(const view *v) {
+  const rectangle *to = &v->at[MK_SLOT_NORM_ADD_residual_out];
+  uint32_t width_of_norm = v->in->params[MK_PARAM_NORM_ADD_width];
+  return all_rows(v, MK_SLOT_NORM_ADD_parts) && all_columns(v, MK_SLOT_NORM_ADD_parts) &&
+         width(v, MK_SLOT_NORM_ADD_parts) >= width_of_norm &&
+         whole_width(v, MK_SLOT_NORM_ADD_gain, 0, width_of_norm * (1 + v->in->params[MK_PARAM_NORM_ADD_biased])) &&
+         residual(v, MK_SLOT_NORM_ADD_residual_in, to->col, to->end_col - to->col);
+}
+
+static bool touches_NORM_HEADS(const view *v) {
+  const rectangle *out = &v->at[MK_SLOT_NORM_HEADS_out];
+  return all_rows(v, MK_SLOT_NORM_HEADS_values) && all_columns(v, MK_SLOT_NORM_HEADS_values) &&
+         width(v, MK_SLOT_NORM_HEADS_values) / 18 >= out->end_col / 16 &&
+         v->in->params[MK_PARAM_NORM_HEADS_query_tiles] + v->in->params[MK_PARAM_NORM_HEADS_key_tiles] <=
+             width(v, MK_SLOT_NORM_HEADS_values) / 18;
 }
 
 static bool touches_COMBINE(const view *v) {
@@ -111,7 +144,8 @@ static bool touches_REDUCE_ADD(const view *v) {
 static bool touches_GLU(const view *v) {
   const rectangle *w = &v->at[MK_SLOT_GLU_weight];
   return all_columns(v, MK_SLOT_GLU_weight) && input_of(v, MK_SLOT_GLU_x, 0, w->end_col) &&
-         normed(v, MK_SLOT_GLU_x, MK_SLOT_GLU_gain, v->in->params[MK_PARAM_GLU_width]) &&
+         normed_or_not(v, MK_SLOT_GLU_x, MK_SLOT_GLU_gain, v->in->params[MK_PARAM_GLU_width],
+                       v->in->params[MK_PARAM_GLU_biased] * buffer_of(v, MK_SLOT_GLU_weight)->rows) &&
          rows_of_weight(v, MK_SLOT_GLU_out, MK_SLOT_GLU_weight, 2) &&
          2 * width(v, MK_SLOT_GLU_out) == w->end_row - w->row;
 }
@@ -216,7 +250,8 @@ static uint64_t bytes_staged(const view *v) {
   uint64_t bytes = 0;
   const mk_opcode_info *info = mk_opcode_lookup(v->in->opcode);
   if (v->in->opcode == MK_OP_COMBINE || v->in->opcode == MK_OP_REDUCE_ADD || v->in->opcode == MK_OP_NEXT ||
-      v->in->opcode == MK_OP_SCORE || v->in->opcode == MK_OP_SIFT || v->in->opcode == MK_OP_DRAW) {
+      v->in->opcode == MK_OP_SCORE || v->in->opcode == MK_OP_SIFT || v->in->opcode == MK_OP_DRAW ||
+      v->in->opcode == MK_OP_NORM_ADD || v->in->opcode == MK_OP_NORM_HEADS) {
     return 0;
   }
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {

@@ -30,9 +30,12 @@ static void add_vector(generator *g, vector v) {
 }
 
 /* x = NULL: the embedding row. */
-static vector push_qkv(generator *g, const vector *x, uint32_t rows, uint32_t rope_tiles, uint32_t unit) {
+static vector push_qkv(generator *g, const vector *x, uint32_t rows, uint32_t rope_tiles, uint32_t unit,
+                       uint32_t extras) {
   chunk chunks[3 * MAX_TILES];
-  vector out = {.buffer = test_add_value(g, "q", MK_DTYPE_F32, MK_STORE_STAMPED, 1, rows, MK_TILE),
+  bool squares = extras != 0;
+  uint32_t tile = squares ? MK_SQUARED_TILE : MK_TILE, cols = squares ? rows / MK_TILE * tile : rows;
+  vector out = {.buffer = test_add_value(g, "q", MK_DTYPE_F32, MK_STORE_STAMPED, 1, cols, tile),
                 .hint = test_new_hint(g)};
   uint16_t weight = test_add_weight(g, rows, g->hidden);
   uint32_t count = deal(g, mk_buffer_grid_rows(&g->p->buffers[weight]), unit, g->stateful, 0, chunks);
@@ -46,8 +49,29 @@ static vector push_qkv(generator *g, const vector *x, uint32_t rows, uint32_t ro
     test_set_norm(g, in, MK_PARAM_QKV_eps, MK_PARAM_QKV_width);
     in->params[MK_PARAM_QKV_rope_tiles] = rope_tiles;
     in->params[MK_PARAM_QKV_head_dim] = HEAD_DIM;
+    in->params[MK_PARAM_QKV_extras] = extras;
     test_hint_signal(g, in, out.hint);
     test_hint_wait(g, in, x == NULL ? NONE : x->hint);
+  }
+  return out;
+}
+
+/* q and k of all heads, each normed over all of them, and v. */
+static vector push_norm_heads(generator *g, vector values) {
+  chunk chunks[3 * MAX_TILES];
+  uint32_t tiles = (g->heads + 2 * g->kv_heads) * HEAD_TILES;
+  vector out = {.buffer = test_add_value(g, "normed", MK_DTYPE_F32, MK_STORE_STAMPED, 1, tiles * MK_TILE, MK_TILE),
+                .hint = test_new_hint(g)};
+  uint32_t count = deal(g, tiles, 1 + test_below(g, 2), g->stateful, 0, chunks);
+  for (uint32_t i = 0; i < count; i++) {
+    mk_instruction *in = test_push(g, chunks[i].sm, MK_OP_NORM_HEADS);
+    in->operands[MK_SLOT_NORM_HEADS_values] = test_whole(g, values.buffer);
+    in->operands[MK_SLOT_NORM_HEADS_out] = test_tiles(out.buffer, 0, 1, chunks[i].first, chunks[i].count);
+    in->params[MK_PARAM_NORM_HEADS_eps] = mk_float_param(1e-5f);
+    in->params[MK_PARAM_NORM_HEADS_query_tiles] = g->heads * HEAD_TILES;
+    in->params[MK_PARAM_NORM_HEADS_key_tiles] = g->kv_heads * HEAD_TILES;
+    test_hint_signal(g, in, out.hint);
+    test_hint_wait(g, in, values.hint);
   }
   return out;
 }
@@ -134,6 +158,10 @@ static void acknowledge(generator *g, const residual *r, mk_instruction *in, con
 static void stage_add(generator *g, const vector *x, const vector *parts, uint32_t spread) {
   residual old = g->residual, new = {.counter = NONE};
   bool from_row = old.buffer == NONE || test_below(g, 4) == 0, in_place = !from_row && test_below(g, 2) == 0;
+  bool normed = x == NULL && test_below(g, 3) == 0; /* which takes all columns of the parts */
+  uint16_t base = from_row && test_below(g, 2) == 0
+                      ? test_add_value(g, "base", MK_DTYPE_F32, MK_STORE_PLAIN, 1, g->hidden, MK_TILE)
+                      : NONE;
   vector out = new_vector(g, g->hidden, false);
   uint16_t weight = x == NULL ? 0 : test_add_weight(g, g->hidden, width_of(g, x->buffer));
   new.buffer =
@@ -145,21 +173,38 @@ static void stage_add(generator *g, const vector *x, const vector *parts, uint32
   }
   for (uint32_t i = 0; i < new.count; i++) {
     const chunk *c = &new.chunks[i];
-    mk_instruction *in = test_push(g, c->sm, x != NULL ? MK_OP_LINEAR_ADD : MK_OP_REDUCE_ADD);
-    uint32_t slot = x != NULL ? MK_SLOT_LINEAR_ADD_residual_in : MK_SLOT_REDUCE_ADD_residual_in;
+    if (base != NONE) {
+      mk_instruction *offset = test_push(g, c->sm, MK_OP_OFFSET);
+      offset->operands[MK_SLOT_OFFSET_residual_in] = test_token_row(g, c->first, c->count);
+      offset->operands[MK_SLOT_OFFSET_residual_out] = test_tiles(base, 0, 1, c->first, c->count);
+      offset->params[MK_PARAM_OFFSET_factor] = mk_float_param(test_below(g, 2) == 0 ? 0 : 3.5f);
+      if (test_below(g, 2) == 0) {
+        offset->operands[MK_SLOT_OFFSET_bias] = test_whole(g, g->gain);
+      }
+    }
+    mk_instruction *in = test_push(g, c->sm, x != NULL ? MK_OP_LINEAR_ADD : normed ? MK_OP_NORM_ADD : MK_OP_REDUCE_ADD);
+    uint32_t slot = x != NULL ? MK_SLOT_LINEAR_ADD_residual_in
+                    : normed  ? MK_SLOT_NORM_ADD_residual_in
+                              : MK_SLOT_REDUCE_ADD_residual_in;
     mk_operand where = test_tiles(new.buffer, 0, 1, c->first, c->count);
     if (x != NULL) {
       in->operands[MK_SLOT_LINEAR_ADD_x] = test_whole(g, x->buffer);
       in->operands[MK_SLOT_LINEAR_ADD_weight] =
           test_tiles(weight, c->first, c->count, 0, mk_buffer_grid_cols(&g->p->buffers[weight]));
       test_hint_wait(g, in, x->hint);
+    } else if (normed) {
+      in->operands[MK_SLOT_NORM_ADD_parts] = test_whole(g, parts->buffer);
+      in->operands[MK_SLOT_NORM_ADD_gain] = test_whole(g, g->gain);
+      test_set_norm(g, in, MK_PARAM_NORM_ADD_eps, MK_PARAM_NORM_ADD_width);
+      test_hint_wait(g, in, parts->hint);
     } else {
       in->operands[MK_SLOT_REDUCE_ADD_parts] =
           test_tiles(parts->buffer, 0, mk_buffer_grid_rows(&g->p->buffers[parts->buffer]), c->first, c->count);
       test_hint_wait(g, in, parts->hint);
     }
-    in->operands[slot] =
-        from_row ? test_token_row(g, c->first, c->count) : test_tiles(old.buffer, 0, 1, c->first, c->count);
+    in->operands[slot] = base != NONE ? test_tiles(base, 0, 1, c->first, c->count)
+                         : from_row   ? test_token_row(g, c->first, c->count)
+                                      : test_tiles(old.buffer, 0, 1, c->first, c->count);
     in->operands[slot + 1] = where;
     in->operands[slot + 2] = test_tiles(out.buffer, 0, 1, c->first, c->count);
     new.writers[i] = (place){.sm = c->sm, .at = g->counts[c->sm] - 1};
@@ -242,8 +287,10 @@ static void stage_combine(generator *g, vector parts, uint32_t span) {
 static void stage_attention(generator *g) {
   uint32_t splits = 1 + test_below(g, 3), group = g->heads / g->kv_heads, q_tiles = g->heads * HEAD_TILES;
   vector x = test_any_vector(g);
+  uint32_t norms = test_below(g, 4); /* 0: of each head; 1: over all heads; else none */
   vector qkv = push_qkv(g, &x, (g->heads + 2 * g->kv_heads) * HEAD_DIM, (g->heads + g->kv_heads) * HEAD_TILES,
-                        1 + test_below(g, 2));
+                        1 + test_below(g, 2), norms < 2 ? MK_QKV_SQUARES : 0);
+  qkv = norms == 1 ? push_norm_heads(g, qkv) : qkv;
   vector parts = new_splits(g, splits);
   uint16_t kv = test_add_buffer(g, "kv",
                                 (mk_buffer){.kind = MK_KIND_KV,
@@ -269,6 +316,7 @@ static void stage_attention(generator *g) {
     in->params[MK_PARAM_ATTENTION_scale] = mk_float_param(0.125f);
     in->params[MK_PARAM_ATTENTION_splits] = splits;
     in->params[MK_PARAM_ATTENTION_group] = group;
+    in->params[MK_PARAM_ATTENTION_eps] = mk_float_param(norms == 0 ? 1e-5f : 0);
     test_hint_signal(g, in, parts.hint);
     test_hint_wait(g, in, qkv.hint);
   }
@@ -386,7 +434,7 @@ static void push_late(generator *g) {
         stage_parts(g, x);
         break;
       case 2:
-        row = push_qkv(g, test_below(g, 2) == 0 ? NULL : &x, g->hidden, 0, 1);
+        row = push_qkv(g, test_below(g, 2) == 0 ? NULL : &x, g->hidden, 0, 1, 0);
         stage_add(g, NULL, &row, 0);
         break;
       default:
@@ -513,7 +561,7 @@ static mk_status generate(generator *g) {
   /* Nobody passes the next token boundary before all have passed this one: all take part in the first or in the last stage. */
   bool planned = g->lines > 1; /* where nothing depends on a split, the stages behind one depend on nothing */
   bool early = test_below(g, 2) == 0 && (!planned || g->recipe.bold), careless = test_slips(g, 6);
-  vector start = push_qkv(g, NULL, g->hidden, 0, 1);
+  vector start = push_qkv(g, NULL, g->hidden, 0, 1, 0);
   stage_add(g, NULL, &start, early && !careless ? g->stateful : 0);
   if (planned) {
     stage_attention(g); /* without one there is no plan */

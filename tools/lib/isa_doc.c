@@ -176,7 +176,7 @@ static const char columns[] =
 static const struct {
   const char *name, *meaning;
 } meanings[] = {
-    {"eps", "added to the mean square in norm(x)"},
+    {"eps", "added to the mean square of what is normed; of `attention`: 0: q and k are not normed"},
     {"width", "elements in x, the divisor of the mean square (columns beyond it are padding)"},
     {"rope_tiles", "row tiles of the whole weight, from its first, that hold queries and keys and are rotated"},
     {"head_dim", "elements of a head, 64 or 128"},
@@ -184,6 +184,11 @@ static const struct {
     {"splits", "parts into which the tokens of a KV head are dealt, span by span"},
     {"group", "query heads that share the KV head"},
     {"span", "consecutive tokens that one split takes at a time; a split with no token yet is not in use"},
+    {"extras", "a sum of 1 (biases), 2 (gains) and 4 (squares), or 0"},
+    {"biased", "1: `gain` goes on with biases; or 0"},
+    {"factor", "on the result, or on what comes in; 0: none"},
+    {"query_tiles", "tiles of 16 that hold queries, from the first"},
+    {"key_tiles", "tiles of 16 that hold keys, after those"},
     {"vocab", "rows of logits that are tokens (rows beyond it are padding)"},
     {"tokens", "new tokens of a sequence, causal among themselves"},
     {"first", "the first of this SM's tiles of 16 tokens"},
@@ -215,6 +220,7 @@ static void write_opcode(uint32_t opcode, const mk_opcode_info *info, FILE *out)
   fprintf(out, "\n### %u `%s`\n\n`%s`\n\nStep state: %s.", opcode, info->name, info->semantics,
           NAME_OF(uses, info->state));
   fputs(info->streams ? " Streams." : "", out);
+  fputs(info->cpu_only ? " Not yet on a GPU." : "", out);
   if (info->entries != MK_ENTRIES_NONE) {
     fprintf(out, " Carries out %s.", NAME_OF(entries, info->entries));
   }

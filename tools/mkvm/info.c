@@ -92,7 +92,11 @@ static mk_status print_build(void) {
   mk_machine machine = mk_machine_latency(MK_DEFAULT_SMS);
   printf("version   mkvm %s\n", MK_VERSION_FULL);
   print_devices();
-  printf("models    Llama 2, 3, 3.1, 3.2 in Hugging Face layout; bf16, fp16 or fp32 safetensors\n");
+  printf("models   ");
+  for (int kind = 0; kind < MK_MODEL_KINDS; kind++) {
+    printf("%s %s", kind == 0 ? "" : ",", mk_model_title((mk_model_kind)kind));
+  }
+  printf(" in Hugging Face layout; bf16, fp16 or fp32 safetensors\n");
   printf("programs  instruction version %d, %d opcodes; by default for %u SMs with %u pages of %s each\n",
          MK_INSTRUCTION_VERSION, MK_OP_COUNT - 1, machine.sms, machine.ring_pages, mk_human_bytes(machine.page_bytes));
   return mk_print_done();
@@ -132,8 +136,9 @@ static void print_chat(const char *directory) {
   }
 }
 
-static mk_status compile(const mk_config *config, uint32_t context, mk_program **program) {
+static mk_status compile(mk_config *config, uint32_t context, mk_program **program) {
   mk_graph *graph;
+  mk_config_set_context(config, context);
   MK_TRY(mk_llama_graph(config, &graph));
   const mk_compile_options choice = {.sms = MK_DEFAULT_SMS, .max_seq = context};
   mk_status status = mk_compile(graph, &choice, program);
@@ -164,6 +169,15 @@ static void print_rope(const mk_config *c) {
       printf(", dynamic scaling by %g, without effect up to %u tokens, which are the most", c->rope_factor,
              c->max_position);
       break;
+    case MK_ROPE_YARN:
+      printf(", yarn scaling by %g from %u", c->rope_factor, c->rope_original_max_position);
+      break;
+    case MK_ROPE_LONGROPE:
+      printf(", longrope from %u: contexts above it rotate by other frequencies", c->rope_original_max_position);
+      break;
+  }
+  if (c->rotary != 0) {
+    printf(", %u of a head's %u dims rotated", c->rotary, c->head_dim);
   }
   printf("\n");
 }
@@ -181,8 +195,8 @@ static void print_ignored(const mk_config *c) {
 
 static void print_model(const mk_config *c, const char *directory) {
   printf("model       %s\n", directory);
-  printf("shape       Llama, %u layers, hidden %u, intermediate %u, %u heads of %u, %u KV heads\n", c->layers,
-         c->hidden, c->intermediate, c->heads, c->head_dim, c->kv_heads);
+  printf("shape       %s, %u layers, hidden %u, intermediate %u, %u heads of %u, %u KV heads\n",
+         mk_model_title(c->kind), c->layers, c->hidden, c->intermediate, c->heads, c->head_dim, c->kv_heads);
   print_rope(c);
   print_ignored(c);
 }

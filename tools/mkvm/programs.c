@@ -130,6 +130,7 @@ mk_status mk_command_compile(int argc, char **argv) {
   MK_TRY(mk_context_size(o.max_seq, &config, &options.max_seq));
   double start = mk_seconds();
   mk_graph *graph;
+  mk_config_set_context(&config, options.max_seq);
   MK_TRY(mk_llama_graph(&config, &graph));
   mk_program *program;
   mk_status status = mk_compile(graph, &options, &program);

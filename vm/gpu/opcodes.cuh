@@ -71,10 +71,21 @@ __host__ __device__ constexpr bool consumers_finish(uint32_t opcode) {
   return !places_of(opcode).storer && places_of(opcode).state != MK_STATE_WRITE;
 }
 
+// Programs with it are refused (vm/gpu/refuse.c).
+__host__ __device__ constexpr bool is_cpu_only(uint32_t opcode) {
+#define MK_CPU_ONLY(NAME)       \
+  if (opcode == MK_OP_##NAME) { \
+    return true;                \
+  }
+#include "vm/program/opcodes.def"
+  return false;
+}
+
 // Whether every kernel of token programs must have a consume_X for it: the consumers have part in it, in no body that several share.
 __host__ __device__ constexpr bool is_consumed_apart(uint32_t opcode) {
   opcode_places of = places_of(opcode);
-  return !is_linear(opcode) && (of.residual >= 0 || (!of.storer && !of.fronts && of.state != MK_STATE_NONE));
+  return !is_cpu_only(opcode) && !is_linear(opcode) &&
+         (of.residual >= 0 || (!of.storer && !of.fronts && of.state != MK_STATE_NONE));
 }
 
 // Of an opcode of the queue: which PART it streams; -1: none.

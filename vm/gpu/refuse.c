@@ -47,7 +47,37 @@ bool mk_gpu_samples(const mk_program *program) {
   return false;
 }
 
+/* What kernels have no code for yet, by name: opcodes and parameters of other families than Llama. NULL: nothing. */
+static const char *find_cpu_only(const mk_instruction *in) {
+  const mk_operand *operands = in->operands;
+  if (mk_opcode_lookup(in->opcode)->cpu_only) {
+    return "the opcode";
+  }
+  switch (in->opcode) {
+    case MK_OP_QKV:
+      return in->params[MK_PARAM_QKV_extras] != 0       ? "a bias, or a norm of queries and keys,"
+             : operands[MK_SLOT_QKV_gain].rows == 0     ? "an input that is not normed"
+             : in->params[MK_PARAM_QKV_rope_tiles] == 0 ? "a layer without rotation"
+                                                        : NULL;
+    case MK_OP_GLU:
+      return in->params[MK_PARAM_GLU_biased] != 0   ? "a bias"
+             : operands[MK_SLOT_GLU_gain].rows == 0 ? "an input that is not normed"
+                                                    : NULL;
+    case MK_OP_ATTENTION:
+      return in->params[MK_PARAM_ATTENTION_eps] != 0 ? "a norm of queries and keys" : NULL;
+    case MK_OP_HEAD:
+      return in->params[MK_PARAM_HEAD_factor] != 0 ? "a factor on logits" : NULL;
+    default:
+      return NULL;
+  }
+}
+
 static mk_status check_room(const mk_program *program, const mk_instruction *in) {
+  const char *missing = find_cpu_only(in);
+  if (missing != NULL) {
+    return mk_error(MK_ERR_FILE, "instruction %u (%s): %s is not yet on a GPU: use --device cpu", in->uid,
+                    mk_opcode_lookup(in->opcode)->name, missing);
+  }
   uint32_t rows = mk_program_rows(program);
   if (in->opcode == MK_OP_DRAW && in->operands[MK_SLOT_DRAW_fronts].rows > MOST_FRONTS) {
     return mk_error(MK_ERR_FILE, "instruction %u (draw) has the fronts of %u SMs; this machine takes %d", in->uid,

@@ -105,6 +105,15 @@ enum {
       1, /* a machine may do it within the instruction before it: MK_FUSES in opcodes.def; without it, none does */
 };
 
+/* Of QKV's parameter `extras`. */
+enum {
+  MK_QKV_BIASES = 1,  /* added to W norm(x), from the vector that inv_freq goes on with */
+  MK_QKV_GAINS = 2,   /* factors after that, from the vector that follows */
+  MK_QKV_SQUARES = 4, /* the sum of the squares before the gains follows the 16 values of each tile of out */
+  /* Columns of such a tile: 16 values, their squares, and a zero, so that it starts at an even column. */
+  MK_SQUARED_TILE = 18,
+};
+
 /* Flags of an operand. */
 enum {
   MK_OPERAND_TOKEN_ROW = 1, /* the element row is the token of the step; row and rows are the tiles all tokens lie in */

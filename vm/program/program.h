@@ -285,6 +285,7 @@ typedef struct mk_opcode_info {
   const char *semantics;
   mk_state_use state;
   mk_entries entries;
+  bool cpu_only;    /* the GPU machine does not have it */
   bool streams;     /* takes its inputs word by word: a result may be published before all inputs have been read */
   mk_fusion fusion; /* whether it may be done within an instruction of opcode fused_into ... */
   mk_opcode fused_into;

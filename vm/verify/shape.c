@@ -120,29 +120,63 @@ static mk_status expect_whole_rows(mk_shape *s, uint32_t weight) {
   return expect(s, weight, "number of rows modulo 16", s->extents[weight].rows % MK_TILE, 0);
 }
 
-/* norm(x): gain has `width` elements, and so many columns has the weight, where there is one. */
-static mk_status check_norm(mk_shape *s, uint32_t gain, uint32_t weight, uint32_t eps, uint32_t width) {
+/* A switch. */
+static mk_status expect_switch(mk_shape *s, uint32_t param) {
+  return expect_param(s, param, s->in->params[param] <= 1, "it must be 0 or 1");
+}
+
+/* A factor that may be absent. */
+static mk_status expect_factor(mk_shape *s, uint32_t param) {
+  return s->in->params[param] == 0 ? MK_OK : expect_positive(s, param);
+}
+
+/* norm(x): gain has `width` elements, and `more` after them; and so many columns has the weight, where there is one. */
+static mk_status check_norm(mk_shape *s, uint32_t gain, uint32_t weight, uint32_t eps, uint32_t width, uint32_t more) {
   MK_TRY(expect_positive(s, eps));
-  MK_TRY(expect_param(s, width, s->in->params[width] == buffer_of(s, gain)->cols,
-                      "it must be the number of columns of gain"));
-  if (!mk_operand_empty(&s->in->operands[weight])) {
+  MK_TRY(expect_param(s, width, (uint64_t)s->in->params[width] + more == buffer_of(s, gain)->cols,
+                      more == 0 ? "it must be the number of columns of gain"
+                                : "it must be the number of columns of gain before the biases"));
+  if (weight != gain && !mk_operand_empty(&s->in->operands[weight])) {
     MK_TRY(expect(s, weight, "number of columns", s->extents[weight].cols, s->in->params[width]));
   }
-  return expect_table(s, gain, s->in->params[width]);
+  return expect_table(s, gain, s->in->params[width] + more);
+}
+
+/* The same where the norm may be left out, with its parameters. */
+static mk_status check_norm_or_none(mk_shape *s, uint32_t gain, uint32_t weight, uint32_t eps, uint32_t width,
+                                    uint32_t more) {
+  if (!mk_operand_empty(&s->in->operands[gain])) {
+    return check_norm(s, gain, weight, eps, width, more);
+  }
+  MK_TRY(expect_param(s, eps, s->in->params[eps] == 0, "it must be 0 where there is no gain"));
+  MK_TRY(expect_param(s, width, s->in->params[width] == 0, "it must be 0 where there is no gain"));
+  return more == 0 ? MK_OK : mk_reject(s->v, "S10", s->index, "gain: is absent; it has the biases");
+}
+
+/* Tiles of 16 values and what follows them. */
+static mk_status expect_squared(mk_shape *s, uint32_t slot, uint32_t tile, uint32_t tiles) {
+  MK_TRY(expect(s, slot, "tile width", buffer_of(s, slot)->tile_cols, MK_SQUARED_TILE));
+  MK_TRY(expect(s, slot, "number of tiles", s->in->operands[slot].cols, tiles));
+  return expect_lines(s, slot, 1, tile * MK_SQUARED_TILE, tiles * MK_SQUARED_TILE);
 }
 
 static mk_status shape_QKV(mk_shape *s) {
   MK_TRY(check_product(s, MK_SLOT_QKV_x, MK_SLOT_QKV_weight, false));
-  MK_TRY(check_norm(s, MK_SLOT_QKV_gain, MK_SLOT_QKV_weight, MK_PARAM_QKV_eps, MK_PARAM_QKV_width));
+  MK_TRY(check_norm_or_none(s, MK_SLOT_QKV_gain, MK_SLOT_QKV_weight, MK_PARAM_QKV_eps, MK_PARAM_QKV_width, 0));
   MK_TRY(expect_whole_rows(s, MK_SLOT_QKV_weight));
   uint32_t head_dim = s->in->params[MK_PARAM_QKV_head_dim], rope = s->in->params[MK_PARAM_QKV_rope_tiles];
   MK_TRY(expect_param(s, MK_PARAM_QKV_head_dim, head_dim == 64 || head_dim == 128, "it must be 64 or 128"));
   MK_TRY(expect_param(s, MK_PARAM_QKV_rope_tiles,
                       rope <= mk_buffer_grid_rows(buffer_of(s, MK_SLOT_QKV_weight)) && rope % (head_dim / MK_TILE) == 0,
                       "it must be whole heads, within the weight"));
-  MK_TRY(expect_table(s, MK_SLOT_QKV_inv_freq, head_dim / 2));
+  uint32_t extras = s->in->params[MK_PARAM_QKV_extras], rows = buffer_of(s, MK_SLOT_QKV_weight)->rows;
+  uint64_t more = (uint64_t)rows * (((extras & MK_QKV_BIASES) != 0 ? 1U : 0U) + ((extras & MK_QKV_GAINS) != 0));
+  MK_TRY(expect_param(s, MK_PARAM_QKV_extras, extras < 2 * MK_QKV_SQUARES, "it must be a sum of some of 1, 2 and 4"));
+  MK_TRY(expect_param(s, MK_PARAM_QKV_extras, head_dim / 2 + more <= UINT32_MAX, "the vectors are too long"));
+  MK_TRY(expect_table(s, MK_SLOT_QKV_inv_freq, head_dim / 2 + (uint32_t)more));
   const mk_extent *w = &s->extents[MK_SLOT_QKV_weight];
-  return expect_lines(s, MK_SLOT_QKV_out, 1, w->row, w->rows);
+  return (extras & MK_QKV_SQUARES) != 0 ? expect_squared(s, MK_SLOT_QKV_out, w->row / MK_TILE, w->rows / MK_TILE)
+                                        : expect_lines(s, MK_SLOT_QKV_out, 1, w->row, w->rows);
 }
 
 static mk_status check_block_table(mk_shape *s) {
@@ -170,9 +204,13 @@ static mk_status check_block_table(mk_shape *s) {
   return MK_OK;
 }
 
-/* Machines take q, k and v by pairs of words. */
+/* Machines take q, k and v by pairs of words. Where q and k are normed, tiles are 18 columns wide. */
 static mk_status expect_head(mk_shape *s, uint32_t slot, uint32_t cols) {
   const mk_buffer *b = buffer_of(s, slot);
+  if (s->in->params[MK_PARAM_ATTENTION_eps] != 0) {
+    MK_TRY(expect(s, slot, "tile width", b->tile_cols, MK_SQUARED_TILE));
+    cols = cols / MK_TILE * MK_SQUARED_TILE;
+  }
   MK_TRY(expect_lines(s, slot, 1, s->extents[slot].col, cols));
   MK_TRY(expect(s, slot, "first column modulo 2", s->extents[slot].col % 2, 0));
   return b->rows == 1 ? MK_OK : expect(s, slot, "number of columns in the buffer modulo 2", b->cols % 2, 0);
@@ -194,6 +232,7 @@ static mk_status shape_ATTENTION(mk_shape *s) {
   const mk_extent *at = &s->extents[MK_SLOT_ATTENTION_kv];
   uint32_t group = s->in->params[MK_PARAM_ATTENTION_group], head_dim = kv->head_dim;
   MK_TRY(expect_positive(s, MK_PARAM_ATTENTION_scale));
+  MK_TRY(expect_factor(s, MK_PARAM_ATTENTION_eps));
   MK_TRY(expect_param(s, MK_PARAM_ATTENTION_splits, s->in->params[MK_PARAM_ATTENTION_splits] == kv->rows,
                       "it must be the number of rows of the KV buffer"));
   MK_TRY(expect_param(s, MK_PARAM_ATTENTION_group, group >= 1 && group <= MK_MAX_COORDINATE,
@@ -275,24 +314,81 @@ static mk_status shape_LINEAR_PART(mk_shape *s) {
   return expect_lines(s, MK_SLOT_LINEAR_PART_out, 1, w->row, w->rows);
 }
 
+/* Parts [P, columns] of a sum, from the first row of their buffer on. */
+static mk_status check_parts(mk_shape *s, uint32_t slot) {
+  const mk_buffer *b = buffer_of(s, slot);
+  MK_TRY(expect(s, slot, "tile height", b->tile_rows, lines_of(s)));
+  MK_TRY(expect(s, slot, "tile width", b->tile_cols, MK_TILE));
+  if (b->rows > 1) {
+    MK_TRY(expect(s, slot, "number of columns in the buffer modulo 2", b->cols % 2, 0));
+  }
+  MK_TRY(expect(s, slot, "first row", s->extents[slot].row, 0));
+  return expect(s, slot, "number of rows", s->extents[slot].rows, b->rows);
+}
+
 static mk_status shape_REDUCE_ADD(mk_shape *s) {
   const mk_extent *parts = &s->extents[MK_SLOT_REDUCE_ADD_parts];
-  const mk_buffer *b = buffer_of(s, MK_SLOT_REDUCE_ADD_parts);
-  MK_TRY(expect(s, MK_SLOT_REDUCE_ADD_parts, "tile height", b->tile_rows, lines_of(s)));
-  MK_TRY(expect(s, MK_SLOT_REDUCE_ADD_parts, "tile width", b->tile_cols, MK_TILE));
-  if (b->rows > 1) {
-    MK_TRY(expect(s, MK_SLOT_REDUCE_ADD_parts, "number of columns in the buffer modulo 2", b->cols % 2, 0));
-  }
-  MK_TRY(expect(s, MK_SLOT_REDUCE_ADD_parts, "first row", parts->row, 0));
-  MK_TRY(expect(s, MK_SLOT_REDUCE_ADD_parts, "number of rows", parts->rows, b->rows));
+  MK_TRY(check_parts(s, MK_SLOT_REDUCE_ADD_parts));
   return check_residual(s, MK_SLOT_REDUCE_ADD_residual_in, MK_SLOT_REDUCE_ADD_residual_out, MK_SLOT_REDUCE_ADD_out,
                         parts->col, parts->cols);
 }
 
+/* All columns come in; those of residual_out go out. */
+static mk_status shape_NORM_ADD(mk_shape *s) {
+  const mk_extent *parts = &s->extents[MK_SLOT_NORM_ADD_parts], *to = &s->extents[MK_SLOT_NORM_ADD_residual_out];
+  const uint32_t width = s->in->params[MK_PARAM_NORM_ADD_width], all = buffer_of(s, MK_SLOT_NORM_ADD_parts)->cols;
+  MK_TRY(check_parts(s, MK_SLOT_NORM_ADD_parts));
+  MK_TRY(expect(s, MK_SLOT_NORM_ADD_parts, "first column", parts->col, 0));
+  MK_TRY(expect(s, MK_SLOT_NORM_ADD_parts, "number of columns", parts->cols, all));
+  MK_TRY(expect_switch(s, MK_PARAM_NORM_ADD_biased));
+  MK_TRY(expect_param(s, MK_PARAM_NORM_ADD_width, width <= all, "it must be at most the columns of parts"));
+  MK_TRY(check_norm(s, MK_SLOT_NORM_ADD_gain, MK_SLOT_NORM_ADD_gain, MK_PARAM_NORM_ADD_eps, MK_PARAM_NORM_ADD_width,
+                    s->in->params[MK_PARAM_NORM_ADD_biased] != 0 ? width : 0));
+  MK_TRY(expect(s, MK_SLOT_NORM_ADD_residual_out, "first column modulo 16", to->col % MK_TILE, 0));
+  return check_residual(s, MK_SLOT_NORM_ADD_residual_in, MK_SLOT_NORM_ADD_residual_out, MK_SLOT_NORM_ADD_out, to->col,
+                        to->cols);
+}
+
+/* What is left stays with the SM, so there is no rounded copy; the rest is as in check_residual. */
+static mk_status shape_OFFSET(mk_shape *s) {
+  const mk_extent *to = &s->extents[MK_SLOT_OFFSET_residual_out];
+  MK_TRY(expect_factor(s, MK_PARAM_OFFSET_factor));
+  MK_TRY(check_residual(s, MK_SLOT_OFFSET_residual_in, MK_SLOT_OFFSET_residual_out, MK_SLOT_OFFSET_residual_out,
+                        to->col, to->cols));
+  if (mk_operand_empty(&s->in->operands[MK_SLOT_OFFSET_bias])) {
+    return MK_OK;
+  }
+  const uint32_t cols = buffer_of(s, MK_SLOT_OFFSET_bias)->cols;
+  MK_TRY(expect_table(s, MK_SLOT_OFFSET_bias, cols));
+  return expect(s, MK_SLOT_OFFSET_bias, "number of tiles of 16 columns", (cols + MK_TILE - 1) / MK_TILE,
+                (buffer_of(s, MK_SLOT_OFFSET_residual_out)->cols + MK_TILE - 1) / MK_TILE);
+}
+
+static mk_status shape_NORM_HEADS(mk_shape *s) {
+  const mk_extent *out = &s->extents[MK_SLOT_NORM_HEADS_out];
+  const uint64_t tiles = mk_buffer_grid_cols(buffer_of(s, MK_SLOT_NORM_HEADS_values));
+  const uint32_t queries = s->in->params[MK_PARAM_NORM_HEADS_query_tiles];
+  const uint32_t keys = s->in->params[MK_PARAM_NORM_HEADS_key_tiles];
+  MK_TRY(expect_positive(s, MK_PARAM_NORM_HEADS_eps));
+  MK_TRY(expect_param(s, MK_PARAM_NORM_HEADS_query_tiles, queries != 0 && queries < tiles,
+                      "it must be above 0 and below the tiles of values"));
+  MK_TRY(expect_param(s, MK_PARAM_NORM_HEADS_key_tiles, keys != 0 && keys <= tiles - queries,
+                      "it must be above 0, and with the query tiles within the tiles of values"));
+  MK_TRY(expect_sole(s, MK_SLOT_NORM_HEADS_values));
+  MK_TRY(expect_squared(s, MK_SLOT_NORM_HEADS_values, 0, (uint32_t)tiles));
+  MK_TRY(expect_sole(s, MK_SLOT_NORM_HEADS_out));
+  MK_TRY(expect(s, MK_SLOT_NORM_HEADS_out, "tile width", buffer_of(s, MK_SLOT_NORM_HEADS_out)->tile_cols, MK_TILE));
+  MK_TRY(expect(s, MK_SLOT_NORM_HEADS_out, "number of columns in the buffer",
+                buffer_of(s, MK_SLOT_NORM_HEADS_out)->cols, tiles * MK_TILE));
+  return expect_lines(s, MK_SLOT_NORM_HEADS_out, 1, out->col, out->cols);
+}
+
 static mk_status shape_GLU(mk_shape *s) {
   const mk_extent *w = &s->extents[MK_SLOT_GLU_weight];
+  uint32_t biases = s->in->params[MK_PARAM_GLU_biased] != 0 ? buffer_of(s, MK_SLOT_GLU_weight)->rows : 0;
   MK_TRY(check_product(s, MK_SLOT_GLU_x, MK_SLOT_GLU_weight, false));
-  MK_TRY(check_norm(s, MK_SLOT_GLU_gain, MK_SLOT_GLU_weight, MK_PARAM_GLU_eps, MK_PARAM_GLU_width));
+  MK_TRY(expect_switch(s, MK_PARAM_GLU_biased));
+  MK_TRY(check_norm_or_none(s, MK_SLOT_GLU_gain, MK_SLOT_GLU_weight, MK_PARAM_GLU_eps, MK_PARAM_GLU_width, biases));
   MK_TRY(expect_whole_rows(s, MK_SLOT_GLU_weight));
   if (lines_of(s) > 1) {
     MK_TRY(expect(s, MK_SLOT_GLU_out, "tile width", buffer_of(s, MK_SLOT_GLU_out)->tile_cols, MK_TILE / 2));
@@ -318,7 +414,8 @@ static mk_status expect_pairs(mk_shape *s, uint32_t slot) {
 
 static mk_status shape_HEAD(mk_shape *s) {
   const mk_operand *weight = &s->in->operands[MK_SLOT_HEAD_weight], *logits = &s->in->operands[MK_SLOT_HEAD_logits];
-  MK_TRY(check_norm(s, MK_SLOT_HEAD_gain, MK_SLOT_HEAD_weight, MK_PARAM_HEAD_eps, MK_PARAM_HEAD_width));
+  MK_TRY(expect_factor(s, MK_PARAM_HEAD_factor));
+  MK_TRY(check_norm(s, MK_SLOT_HEAD_gain, MK_SLOT_HEAD_weight, MK_PARAM_HEAD_eps, MK_PARAM_HEAD_width, 0));
   MK_TRY(expect_param(s, MK_PARAM_HEAD_vocab,
                       s->in->params[MK_PARAM_HEAD_vocab] == buffer_of(s, MK_SLOT_HEAD_logits)->cols,
                       "it must be the number of logits"));

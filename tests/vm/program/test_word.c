@@ -154,7 +154,7 @@ Test(word, what_has_no_word) {
   no_word(tiny.program, &in, "operand 5 of qkv is not zero; it has 5");
   in = good;
   in.params[7] = 1;
-  no_word(tiny.program, &in, "parameter 7 of qkv is 0x1; it has 4");
+  no_word(tiny.program, &in, "parameter 7 of qkv is 0x1; it has 5");
   /* Which buffer an absent operand names is not kept. */
   in = good;
   in.operands[MK_SLOT_QKV_gain] = (mk_operand){.buffer = 7};

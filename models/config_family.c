@@ -1,0 +1,277 @@
+/* Which family a config.json is of, and what sets it apart. See config.h; docs/FAMILY.md shows how to add one. */
+#include <stdio.h>
+#include <string.h>
+
+#include "models/config_internal.h"
+
+/* Key by key what the family's class in transformers 5 has where config.json has nothing. */
+static const mk_kind_info kinds[MK_MODEL_KINDS] = {
+    [MK_MODEL_LLAMA] = {"llama", "LlamaForCausalLM", "Llama", 4096, 11008, 32000, 2048, 0, 0, 1e-6, 10000, false},
+    [MK_MODEL_QWEN2] = {"qwen2", "Qwen2ForCausalLM", "Qwen2", 4096, 22016, 151936, 32768, 32, 0, 1e-6, 10000, false},
+    [MK_MODEL_QWEN3] = {"qwen3", "Qwen3ForCausalLM", "Qwen3", 4096, 22016, 151936, 32768, 32, 128, 1e-6, 10000, false},
+    [MK_MODEL_MISTRAL] = {"mistral", "MistralForCausalLM", "Mistral", 4096, 14336, 32000, 131072, 8, 0, 1e-6, 10000,
+                          false},
+    [MK_MODEL_MINISTRAL] = {"ministral", "MinistralForCausalLM", "Ministral", 4096, 14336, 32000, 131072, 8, 0, 1e-6,
+                            10000, false},
+    [MK_MODEL_GRANITE] = {"granite", "GraniteForCausalLM", "Granite", 4096, 11008, 32000, 2048, 0, 0, 1e-6, 10000,
+                          false},
+    [MK_MODEL_SMOLLM3] = {"smollm3", "SmolLM3ForCausalLM", "SmolLM3", 2048, 11008, 128256, 32768, 4, 0, 1e-6, 2000000,
+                          true},
+    [MK_MODEL_PHI3] = {"phi3", "Phi3ForCausalLM", "Phi3", 3072, 8192, 32064, 4096, 0, 0, 1e-5, 10000, false},
+    [MK_MODEL_OLMO2] = {"olmo2", "Olmo2ForCausalLM", "OLMo2", 4096, 11008, 50304, 2048, 0, 0, 1e-5, 10000, false},
+};
+
+const mk_kind_info *mk_kind_lookup(mk_model_kind kind) { return &kinds[kind]; }
+const char *mk_model_title(mk_model_kind kind) { return kinds[kind].title; }
+const char *mk_model_type(mk_model_kind kind) { return kinds[kind].type; }
+
+/* Families that are known and not computed: by what their model_type, or their class before "For", begins with. The first
+ * one that fits counts. */
+static const struct {
+  const char *type, *lacks;
+} others[] = {
+    {"gemma", "norms of (1 + w), GELU, heads of 256, and from Gemma 2 on four norms a layer and local windows"},
+    {"mixtral", "a mixture of experts"},
+    {"qwen3_next", "linear attention and a mixture of experts"},
+    {"qwen3_5", "linear attention"},
+    {"qwen2_moe", "a mixture of experts"},
+    {"qwen3_moe", "a mixture of experts"},
+    {"qwen2_vl", "images"},
+    {"qwen2_5_vl", "images"},
+    {"qwen3_vl", "images"},
+    {"granitemoe", "a mixture of experts"},
+    {"olmoe", "a mixture of experts"},
+    {"olmo3", "local windows"},
+    {"olmo", "layer norms without weights"},
+    {"phimoe", "a mixture of experts"},
+    {"phi4mm", "images and sound"},
+    {"phi4_multimodal", "images and sound"},
+    {"phi", "layer norms, and attention beside the MLP"},
+    {"deepseek", "latent attention and a mixture of experts"},
+    {"kimi", "latent attention and a mixture of experts"},
+    {"llama4", "a mixture of experts and attention in chunks"},
+    {"mllama", "images"},
+    {"llava", "images"},
+    {"mistral3", "images"},
+    {"ministral3", "queries that are scaled by their position"},
+    {"pixtral", "images"},
+    {"gpt_oss", "a mixture of experts, attention sinks and local windows"},
+    {"gpt2", "layer norms and learned positions"},
+    {"gpt_neox", "layer norms, and attention beside the MLP"},
+    {"gptj", "layer norms, and attention beside the MLP"},
+    {"gpt_bigcode", "layer norms and learned positions"},
+    {"starcoder2", "layer norms, GELU and local windows"},
+    {"stablelm", "layer norms"},
+    {"falcon", "layer norms, and attention beside the MLP"},
+    {"bloom", "layer norms and positions by ALiBi"},
+    {"mpt", "layer norms and positions by ALiBi"},
+    {"opt", "layer norms and learned positions"},
+    {"cohere", "layer norms, and attention beside the MLP"},
+    {"nemotron", "layer norms of (1 + w) and squared ReLU"},
+    {"glm", "rotation of neighbouring dims"},
+    {"chatglm", "rotation of neighbouring dims"},
+    {"exaone4", "local windows and layers of two kinds"},
+    {"exaone", "its own names of tensors"},
+    {"internlm", "its own names of tensors"},
+    {"baichuan", "its own names of tensors"},
+    {"smollm", "its own table of tensors"},
+    {"mamba", "state-space layers"},
+    {"falcon_mamba", "state-space layers"},
+    {"jamba", "state-space layers and a mixture of experts"},
+    {"rwkv", "recurrent layers"},
+    {"lfm2", "convolution layers"},
+    {"hunyuan", "norms after the rotation, or a mixture of experts"},
+    {"t5", "an encoder"},
+    {"bart", "an encoder"},
+    {"whisper", "an encoder, and sound"},
+    {"bert", "an encoder"},
+};
+
+static const char *what_lacks(const json_t *root, const char *type) {
+  static const char *const experts[] = {"num_experts", "num_local_experts", "n_routed_experts",
+                                        "moe_intermediate_size"};
+  for (size_t i = 0; type != NULL && i < sizeof others / sizeof others[0]; i++) {
+    if (strncmp(type, others[i].type, strlen(others[i].type)) == 0) {
+      return others[i].lacks;
+    }
+  }
+  for (size_t i = 0; i < sizeof experts / sizeof experts[0]; i++) {
+    if (mk_json_get(root, experts[i]) != NULL) {
+      return "a mixture of experts";
+    }
+  }
+  return mk_json_get(root, "vision_config") != NULL         ? "images"
+         : mk_json_get(root, "is_encoder_decoder") != NULL  ? "an encoder"
+         : mk_json_get(root, "kv_lora_rank") != NULL        ? "latent attention"
+         : mk_json_get(root, "layer_norm_epsilon") != NULL  ? "layer norms"
+         : mk_json_get(root, "quantization_config") != NULL ? "its table of tensors, and quantized weights"
+                                                            : "its table of tensors and its graph (docs/FAMILY.md)";
+}
+
+static const char *list_types(char list[160]) {
+  size_t used = 0;
+  for (int k = 0; k < MK_MODEL_KINDS; k++) {
+    used += (size_t)snprintf(list + used, 160 - used, "%s%s", k == 0 ? "" : ", ", kinds[k].type);
+  }
+  return list;
+}
+
+/* By model_type, and by class name where the file lists classes; one of the two is enough. */
+mk_status mk_config_kind(const json_t *root, mk_model_kind *out) {
+  char shown[MK_JSON_SHOWN], list[160];
+  const json_t *type = mk_json_get(root, "model_type"), *classes = mk_json_get(root, "architectures");
+  const char *name = json_string_value(type);
+  int kind = MK_MODEL_KINDS;
+  for (int k = 0; name != NULL && k < MK_MODEL_KINDS; k++) {
+    kind = strcmp(name, kinds[k].type) == 0 ? k : kind;
+  }
+  if (type != NULL && kind == MK_MODEL_KINDS) {
+    return mk_error(MK_ERR_FILE, "model_type: %s is not supported; it lacks %s here; supported are %s",
+                    mk_json_show(type, shown), what_lacks(root, name), list_types(list));
+  }
+  if (classes == NULL && type == NULL) {
+    return mk_config_missing("architectures");
+  }
+  for (size_t i = 0; i < json_array_size(classes); i++) {
+    const char *class = json_string_value(json_array_get(classes, i));
+    for (int k = 0; class != NULL && k < MK_MODEL_KINDS; k++) {
+      if (strcmp(class, kinds[k].class) == 0 && (type == NULL || k == kind)) {
+        *out = (mk_model_kind)k;
+        return MK_OK;
+      }
+    }
+  }
+  *out = (mk_model_kind)kind;
+  return classes == NULL ? MK_OK
+                         : mk_error(MK_ERR_FILE, "architectures: %s is not supported; only [\"%s\"] is%s%s",
+                                    mk_json_show(classes, shown), kinds[type == NULL ? 0 : kind].class,
+                                    type == NULL ? " among others; supported by model_type are " : "",
+                                    type == NULL ? list_types(list) : "");
+}
+
+static mk_status refuse_window(uint64_t window, uint32_t positions) {
+  return mk_error(MK_ERR_FILE,
+                  "sliding_window: %llu of the %u positions: sliding windows are not supported; where the model is "
+                  "meant for contexts up to the window alone, set max_position_embeddings to it",
+                  (unsigned long long)window, positions);
+}
+
+/* A window that holds every context changes nothing, nor does one that no layer uses. */
+static mk_status check_window(const json_t *root, const mk_config *config) {
+  const json_t *window = mk_json_get(root, "sliding_window"), *types = mk_json_get(root, "layer_types");
+  const bool switched = config->kind == MK_MODEL_QWEN2 || config->kind == MK_MODEL_QWEN3 ||
+                        config->kind == MK_MODEL_SMOLLM3; /* these have use_sliding_window */
+  const bool windowed = switched || config->kind == MK_MODEL_MISTRAL || config->kind == MK_MODEL_MINISTRAL ||
+                        config->kind == MK_MODEL_PHI3;
+  bool used = !switched;
+  uint32_t size = 4096, first = 28; /* the classes' values */
+  if (!windowed) {
+    return MK_OK;
+  }
+  if (switched) {
+    MK_TRY(mk_config_bool(root, "use_sliding_window", &used));
+  }
+  /* A key that is absent has the class's value: 4,096; null is no window. */
+  const bool absent = json_object_get(root, "sliding_window") == NULL;
+  if (!used || (window == NULL && !(absent && config->kind != MK_MODEL_PHI3 && config->kind != MK_MODEL_SMOLLM3))) {
+    return MK_OK;
+  }
+  if (window != NULL) {
+    MK_TRY(mk_config_u32(window, "sliding_window", 1, UINT32_MAX, &size));
+  }
+  bool reached = size < config->max_position;
+  if (reached && json_is_array(types)) {
+    reached = false;
+    for (size_t i = 0; i < json_array_size(types) && i < config->layers; i++) {
+      const char *name = json_string_value(json_array_get(types, i));
+      reached |= name == NULL || strcmp(name, "full_attention") != 0;
+    }
+  } else if (reached && (config->kind == MK_MODEL_QWEN2 || config->kind == MK_MODEL_QWEN3)) {
+    const json_t *layers = mk_json_get(root, "max_window_layers"); /* layers from that one on have windows */
+    MK_TRY(layers == NULL ? MK_OK : mk_config_u32(layers, "max_window_layers", 0, UINT32_MAX, &first));
+    reached = first < config->layers;
+  }
+  return reached ? refuse_window(size, config->max_position) : MK_OK;
+}
+
+static mk_status take_multiplier(const json_t *root, const char *key, double *out) {
+  MK_TRY(mk_config_positive(root, "", key, 1e9, out));
+  *out = *out == 1 ? 0 : *out;
+  return MK_OK;
+}
+
+static mk_status take_multipliers(const json_t *root, mk_config *config) {
+  MK_TRY(take_multiplier(root, "embedding_multiplier", &config->embedding_multiplier));
+  MK_TRY(take_multiplier(root, "residual_multiplier", &config->residual_multiplier));
+  MK_TRY(take_multiplier(root, "logits_scaling", &config->logits_scaling));
+  config->attention_multiplier = 1; /* the class's value, not 1 / sqrt(head_dim) */
+  return mk_config_positive(root, "", "attention_multiplier", 1e9, &config->attention_multiplier);
+}
+
+static void leave_unrotated(mk_config *config, uint32_t layer) {
+  config->unrotated[layer / 8] |= (uint8_t)(1U << layer % 8);
+}
+
+/* no_rope_layers has a 1 for each layer that rotates; without it every no_rope_layer_interval-th layer does not. */
+static mk_status take_unrotated(const json_t *root, mk_config *config) {
+  char shown[MK_JSON_SHOWN];
+  const json_t *list = mk_json_get(root, "no_rope_layers"), *every = mk_json_get(root, "no_rope_layer_interval");
+  uint32_t interval = 4;
+  MK_TRY(every == NULL ? MK_OK : mk_config_u32(every, "no_rope_layer_interval", 1, UINT32_MAX, &interval));
+  if (list != NULL && (!json_is_array(list) || json_array_size(list) < config->layers)) {
+    return mk_error(MK_ERR_FILE, "no_rope_layers: is %s, must be a list with a number for each of %u layers",
+                    mk_json_show(list, shown), config->layers);
+  }
+  for (uint32_t layer = 0; layer < config->layers; layer++) {
+    uint32_t rotates = (layer + 1) % interval != 0;
+    if (list != NULL) {
+      MK_TRY(mk_config_u32(json_array_get(list, layer), "no_rope_layers", 0, 1, &rotates));
+    }
+    if (rotates == 0) {
+      leave_unrotated(config, layer);
+    }
+  }
+  return MK_OK;
+}
+
+mk_status mk_config_differences(const json_t *root, mk_config *config) {
+  bool attention_bias = false;
+  switch (config->kind) {
+    case MK_MODEL_QWEN2:
+      config->qkv_bias = true;
+      break;
+    case MK_MODEL_QWEN3:
+      config->qk_norm = MK_QK_NORM_HEAD;
+      MK_TRY(mk_config_bool(root, "attention_bias", &attention_bias));
+      break;
+    case MK_MODEL_OLMO2:
+      config->qk_norm = MK_QK_NORM_ALL;
+      config->norm_after = true;
+      MK_TRY(mk_config_bool(root, "attention_bias", &attention_bias));
+      break;
+    case MK_MODEL_PHI3:
+      config->fused = true;
+      break;
+    case MK_MODEL_GRANITE:
+      MK_TRY(take_multipliers(root, config));
+      MK_TRY(mk_config_bool(root, "attention_bias", &attention_bias));
+      MK_TRY(mk_config_bool(root, "mlp_bias", &config->mlp_bias));
+      break;
+    case MK_MODEL_SMOLLM3:
+      MK_TRY(take_unrotated(root, config));
+      MK_TRY(mk_config_bool(root, "attention_bias", &attention_bias));
+      MK_TRY(mk_config_bool(root, "mlp_bias", &config->mlp_bias));
+      break;
+    case MK_MODEL_LLAMA:
+      MK_TRY(mk_config_bool(root, "attention_bias", &attention_bias));
+      MK_TRY(mk_config_bool(root, "mlp_bias", &config->mlp_bias));
+      break;
+    case MK_MODEL_MISTRAL:
+    case MK_MODEL_MINISTRAL:
+    case MK_MODEL_KINDS:
+      break;
+  }
+  config->qkv_bias |= attention_bias;
+  config->o_bias = attention_bias;
+  return check_window(root, config);
+}

@@ -1,0 +1,303 @@
+"""Models of every family against Hugging Face transformers.
+
+    python3 families.py --check MKVM [--only NAME]   every model of MODELS as a directory that transformers wrote (sharded, of bf16, fp16 or
+                                                     fp32, as the row says), run by the command MKVM and compared; nothing is kept
+    python3 families.py --goldens [--only NAME]      those that the repository keeps (KEPT), into goldens/families/NAME.bin
+
+Weights are the hash of models/synth.h, the oracle is from_pretrained(dtype=float32), and what transformers lose in bf16 is measured beside it.
+README.md has the file's format. Needs torch, transformers, numpy and safetensors.
+"""
+
+import argparse
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import torch
+import transformers
+
+import make_goldens as base
+
+STEPS = 64
+LIMIT, MARGIN = 1e-2, 0.05
+FOLDER = os.path.join(base.GOLDENS, "families")
+
+LONG = {"rope_type": "longrope"}
+
+
+def longrope(pairs, original):
+    """Divisors that rise with the pair, as real ones do."""
+    return {"rope_type": "longrope", "short_factor": [1 + 0.02 * i for i in range(pairs)],
+            "long_factor": [1 + 0.5 * i for i in range(pairs)], "original": original}
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64}
+LINEAR = {"rope_type": "linear", "factor": 2.5}
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}
+
+# family, head_dim, heads, kv heads, hidden, intermediate, layers, vocabulary, tied, prompt, dtype, shard, more keys
+ROWS = [
+    ("Qwen2", 64, 2, 2, 128, 344, 3, 301, False, 1, "bfloat16", "1GB", {}),
+    ("Qwen2", 64, 14, 2, 896, 400, 2, 333, True, 24, "bfloat16", "200KB", {}),
+    ("Qwen2", 128, 6, 1, 768, 257, 2, 1031, False, 90, "float16", "1GB", {}),
+    ("Qwen2", 128, 3, 3, 384, 501, 4, 300, True, 257, "float32", "300KB", {"rope": YARN}),
+    ("Qwen2", 64, 6, 3, 102, 260, 3, 517, False, 600, "bfloat16", "1GB", {"head_dim": 64}),
+    ("Qwen2", 64, 3, 1, 135, 129, 2, 263, True, 1300, "float32", "1GB", {"head_dim": 64, "rope": LLAMA3}),
+    ("Qwen2", 128, 7, 7, 896, 96, 1, 259, False, 2000, "bfloat16", "1GB", {"rope": LINEAR}),
+    ("Qwen2", 64, 8, 4, 512, 640, 5, 999, False, 33, "float16", "500KB", {"rms_norm_eps": 1e-5, "rope_theta": 1e6}),
+
+    ("Qwen3", 128, 4, 2, 160, 344, 3, 301, False, 1, "bfloat16", "1GB", {}),
+    ("Qwen3", 64, 4, 4, 256, 400, 2, 333, True, 24, "bfloat16", "200KB", {"head_dim": 64}),
+    ("Qwen3", 128, 8, 1, 200, 257, 2, 1031, False, 90, "float16", "1GB", {}),
+    ("Qwen3", 128, 3, 3, 384, 501, 4, 300, True, 257, "float32", "300KB", {"rope": YARN}),
+    ("Qwen3", 64, 6, 3, 102, 260, 3, 517, False, 600, "bfloat16", "1GB", {"head_dim": 64}),
+    ("Qwen3", 64, 3, 1, 135, 129, 2, 263, True, 1300, "float32", "1GB", {"head_dim": 64, "attention_bias": True}),
+    ("Qwen3", 128, 5, 5, 96, 96, 1, 259, False, 2000, "bfloat16", "1GB", {}),
+    ("Qwen3", 128, 16, 8, 272, 640, 5, 999, False, 33, "float16", "500KB", {"rope_theta": 1e6}),
+
+    ("Mistral", 128, 4, 2, 160, 344, 3, 301, False, 1, "bfloat16", "1GB", {"head_dim": 128, "sliding_window": None}),
+    ("Mistral", 64, 4, 4, 256, 400, 2, 333, True, 24, "bfloat16", "200KB", {"sliding_window": None, "head_dim": 64}),
+    ("Mistral", 128, 8, 1, 200, 257, 2, 1031, False, 90, "float16", "1GB", {"head_dim": 128, "sliding_window": None}),
+    ("Mistral", 128, 3, 3, 384, 501, 4, 300, True, 257, "float32", "300KB", {"head_dim": 128, "sliding_window": 8192}),
+    ("Mistral", 64, 6, 3, 102, 260, 3, 517, False, 600, "bfloat16", "1GB", {"sliding_window": None, "head_dim": 64}),
+    ("Mistral", 64, 3, 1, 135, 129, 2, 263, True, 1300, "float32", "1GB", {"sliding_window": None, "head_dim": 64}),
+    ("Ministral", 128, 4, 4, 96, 96, 1, 259, False, 2000, "bfloat16", "1GB", {"head_dim": 128, "sliding_window": 4096}),
+    ("Ministral", 128, 16, 8, 272, 640, 5, 999, False, 33, "float16", "500KB",
+     {"head_dim": 128, "sliding_window": 5000, "rope_theta": 1e6}),
+
+    ("Granite", 64, 2, 2, 128, 344, 3, 301, False, 1, "bfloat16", "1GB",
+     {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.015625, "logits_scaling": 8.0}),
+    ("Granite", 64, 8, 2, 512, 400, 2, 333, True, 24, "bfloat16", "200KB",
+     {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 10.0}),
+    ("Granite", 128, 6, 1, 768, 257, 2, 1031, False, 90, "float16", "1GB",
+     {"embedding_multiplier": 1.0, "residual_multiplier": 0.5, "attention_multiplier": 0.0078125, "logits_scaling": 16.0}),
+    ("Granite", 128, 3, 3, 384, 501, 4, 300, True, 257, "float32", "300KB",
+     {"embedding_multiplier": 6.0, "residual_multiplier": 1.0, "attention_multiplier": 0.09, "logits_scaling": 1.0}),
+    ("Granite", 64, 6, 3, 102, 260, 3, 517, False, 600, "bfloat16", "1GB",
+     {"head_dim": 64, "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.13,
+      "logits_scaling": 13.0, "attention_bias": True}),
+    ("Granite", 64, 3, 1, 135, 129, 2, 263, True, 1300, "float32", "1GB",
+     {"head_dim": 64, "embedding_multiplier": 3.5, "residual_multiplier": 0.7, "attention_multiplier": 0.125,
+      "logits_scaling": 3.0, "attention_bias": True, "mlp_bias": True}),
+    ("Granite", 128, 5, 5, 640, 96, 1, 259, False, 2000, "bfloat16", "1GB", {"attention_multiplier": 0.0883}),
+    ("Granite", 64, 8, 4, 512, 640, 5, 999, False, 33, "float16", "500KB",
+     {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.125, "logits_scaling": 8.0,
+      "rope_theta": 1e7}),
+
+    ("SmolLM3", 64, 2, 2, 128, 344, 4, 301, False, 1, "bfloat16", "1GB", {}),
+    ("SmolLM3", 64, 8, 2, 512, 400, 2, 333, True, 24, "bfloat16", "200KB", {"no_rope_layers": [0, 1]}),
+    ("SmolLM3", 128, 6, 1, 768, 257, 3, 1031, False, 90, "float16", "1GB", {"no_rope_layer_interval": 2}),
+    ("SmolLM3", 128, 3, 3, 384, 501, 5, 300, True, 257, "float32", "300KB", {"attention_bias": True}),
+    ("SmolLM3", 64, 6, 3, 102, 260, 4, 517, False, 600, "bfloat16", "1GB", {"head_dim": 64, "mlp_bias": True}),
+    ("SmolLM3", 64, 3, 1, 135, 129, 2, 263, True, 1300, "float32", "1GB", {"head_dim": 64, "no_rope_layers": [0, 0]}),
+    ("SmolLM3", 128, 5, 5, 640, 96, 4, 259, False, 2000, "bfloat16", "1GB", {}),
+    ("SmolLM3", 64, 8, 4, 512, 640, 9, 999, True, 33, "float16", "500KB", {"rope": YARN}),
+
+    ("Llama", 64, 2, 2, 128, 344, 3, 301, False, 1, "bfloat16", "1GB", {"attention_bias": True}),
+    ("Llama", 64, 8, 2, 512, 400, 2, 333, True, 24, "bfloat16", "200KB", {"mlp_bias": True}),
+    ("Llama", 128, 6, 1, 768, 257, 2, 1031, False, 90, "float16", "1GB", {"attention_bias": True, "mlp_bias": True}),
+    ("Llama", 128, 3, 3, 384, 501, 4, 300, True, 257, "float32", "300KB", {"attention_bias": True, "rope": YARN}),
+    ("Llama", 64, 6, 3, 102, 260, 3, 517, False, 600, "bfloat16", "1GB",
+     {"head_dim": 64, "attention_bias": True, "mlp_bias": True, "rope": LLAMA3}),
+    ("Llama", 64, 3, 1, 135, 129, 2, 263, True, 1300, "float32", "1GB", {"head_dim": 64, "rope": LINEAR, "mlp_bias": True}),
+    ("Llama", 128, 5, 5, 640, 96, 1, 259, False, 2000, "bfloat16", "1GB", {"rope": DYNAMIC, "attention_bias": True}),
+    ("Llama", 64, 8, 4, 512, 640, 5, 999, False, 33, "float16", "500KB",
+     {"rope": dict(YARN, beta_fast=16.0, beta_slow=2.0, attention_factor=1.3, truncate=False)}),
+
+    ("Phi3", 64, 2, 2, 128, 344, 3, 301, False, 1, "bfloat16", "1GB", {}),
+    ("Phi3", 64, 8, 2, 512, 400, 2, 333, True, 24, "bfloat16", "200KB", {"partial": 0.75}),
+    ("Phi3", 128, 6, 2, 768, 257, 2, 1031, False, 90, "float16", "1GB", {"partial": 0.75, "rope": longrope(48, 4096)}),
+    ("Phi3", 128, 3, 3, 384, 501, 4, 300, True, 257, "float32", "300KB", {"partial": 0.75, "rope": longrope(48, 128)}),
+    ("Phi3", 64, 6, 3, 384, 260, 3, 517, False, 600, "bfloat16", "1GB", {"rope": longrope(32, 4096)}),
+    ("Phi3", 64, 4, 1, 256, 129, 2, 263, True, 1300, "float32", "1GB", {"rope": longrope(32, 512)}),
+    ("Phi3", 128, 5, 5, 640, 96, 1, 259, False, 2000, "bfloat16", "1GB", {"partial": 0.5, "rope": longrope(32, 1024)}),
+    ("Phi3", 64, 8, 4, 512, 641, 5, 999, False, 33, "float16", "500KB", {"partial": 0.25, "rope_theta": 1e6}),
+
+    ("Olmo2", 64, 2, 2, 128, 344, 3, 301, False, 1, "bfloat16", "1GB", {}),
+    ("Olmo2", 64, 8, 2, 512, 400, 2, 333, True, 24, "bfloat16", "200KB", {}),
+    ("Olmo2", 128, 6, 1, 768, 257, 2, 1031, False, 90, "float16", "1GB", {}),
+    ("Olmo2", 128, 3, 3, 384, 501, 4, 300, True, 257, "float32", "300KB", {"rope": YARN}),
+    ("Olmo2", 64, 6, 3, 102, 260, 3, 517, False, 600, "bfloat16", "1GB", {"head_dim": 64}),
+    ("Olmo2", 64, 3, 1, 135, 129, 2, 263, True, 1300, "float32", "1GB", {"head_dim": 64, "attention_bias": True}),
+    ("Olmo2", 128, 5, 5, 640, 96, 1, 259, False, 2000, "bfloat16", "1GB", {}),
+    ("Olmo2", 64, 8, 4, 512, 640, 5, 999, False, 33, "float16", "500KB", {"rope_theta": 5e5}),
+]
+FIELDS = ("family", "head_dim", "heads", "kv_heads", "hidden", "intermediate", "layers", "vocab", "tied", "prompt", "dtype", "shard", "more")
+
+
+def models():
+    counts = {}
+    for row in ROWS:
+        m = dict(zip(FIELDS, row))
+        number = counts[m["family"]] = counts.get(m["family"], 0) + 1
+        yield {**m, "name": f"{m['family'].lower()}_{number}", "seed": number}
+
+
+def config_of(m):
+    more = dict(m["more"])
+    rope, theta, partial = dict(more.pop("rope", {"rope_type": "default"})), more.pop("rope_theta", 10000.0), more.pop("partial", None)
+    positions = 4096
+    if m["family"] == "Phi3":
+        more["original_max_position_embeddings"] = rope.pop("original", 4096)
+        positions = 16384 if rope["rope_type"] == "longrope" else 4096
+    if partial is not None:
+        rope["partial_rotary_factor"] = partial
+    elif m["family"] == "Phi3":
+        rope["partial_rotary_factor"] = 1.0
+    return getattr(transformers, m["family"] + "Config")(
+        hidden_size=m["hidden"], intermediate_size=m["intermediate"], num_hidden_layers=m["layers"],
+        num_attention_heads=m["heads"], num_key_value_heads=m["kv_heads"], vocab_size=m["vocab"],
+        max_position_embeddings=positions, tie_word_embeddings=m["tied"], rope_parameters={**rope, "rope_theta": theta},
+        bos_token_id=None, eos_token_id=None, pad_token_id=None, **more)
+
+
+def gains_of(name, shape, after):
+    """As models/llama.c has them: offset and scale of a tensor's hash."""
+    kind = name.split(".")[-2]
+    if len(shape) == 2:
+        gain = {**base.GAINS, "qkv_proj": 1.0, "gate_up_proj": 1.0}[kind]
+        return 0.0, np.float32(gain * np.sqrt(3.0 / shape[1]) / 32768.0)
+    if name.endswith(".bias"):
+        gain = 0.05 if kind in ("o_proj", "down_proj") else 0.5
+    elif name == "model.norm.weight":
+        gain = 1.0
+    elif after and "layernorm" in kind:
+        gain = 0.2
+    else:
+        return 1.0, np.float32(2.0**-16)
+    return 0.0, np.float32(gain * np.sqrt(3.0) / 32768.0)
+
+
+def tensor(seed, name, shape, after):
+    offset, scale = gains_of(name, shape, after)
+    bits = base.synth_bits(base.synth_key(seed, name), 0, int(np.prod(shape)), offset, scale)
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).reshape(shape)
+
+
+@torch.no_grad()
+def model_of(m):
+    model = getattr(transformers, m["family"] + "ForCausalLM")(config_of(m))
+    for name, parameter in model.named_parameters():
+        parameter.copy_(torch.from_numpy(tensor(m["seed"], name, tuple(parameter.shape), m["family"] == "Olmo2")))
+    return model.eval()
+
+
+def prompt_of(m):
+    """Printable characters, which are tokens of a byte-level tokenizer."""
+    random = np.random.default_rng(m["seed"] + 77)
+    return [int(x) for x in random.integers(33, 127, m["prompt"])]
+
+
+def context_is_long(m):
+    original = m["more"].get("rope", {}).get("original")
+    return original is not None and m["prompt"] + STEPS > original
+
+
+@torch.no_grad()
+def logits_of(model, ids, first):
+    model.config._attn_implementation = "eager"
+    return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, first:].float().numpy()
+
+
+@torch.no_grad()
+def greedy(model, prompt, is_long, steps=STEPS):
+    """Without a cache, and with the frequencies of the whole context from the first token on."""
+    if is_long:
+        rotary = model.model.rotary_emb
+        inverse, _ = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["longrope"](
+            model.config, None, seq_len=model.config.rope_parameters["original_max_position_embeddings"] + 1)
+        rotary.original_inv_freq = inverse
+        rotary.inv_freq = inverse
+    cache, ids, tokens, rows = transformers.DynamicCache(), prompt, [], []
+    for _ in range(steps):
+        out = model(input_ids=torch.tensor([ids]), past_key_values=cache, use_cache=True)
+        rows.append(out.logits[0, -1].float().numpy())
+        tokens.append(int(rows[-1].argmax()))
+        ids = [tokens[-1]]
+    return tokens, np.stack(rows)
+
+
+def error(a, b):
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+def write_tokenizer(folder, vocab):
+    """The 256 bytes, then fillers."""
+    characters, extra = {}, 0
+    for b in range(256):
+        plain = 33 <= b <= 126 or 161 <= b <= 172 or 174 <= b <= 255
+        characters[b] = chr(b) if plain else chr(256 + extra)
+        extra += not plain
+    words = {characters[b]: b for b in range(256)}
+    words.update({f"<extra_{i}>": i for i in range(256, vocab)})
+    json.dump({"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+               "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+               "post_processor": None, "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+               "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                         "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+                         "vocab": words, "merges": []}}, open(os.path.join(folder, "tokenizer.json"), "w"))
+    json.dump({"tokenizer_class": "PreTrainedTokenizerFast"}, open(os.path.join(folder, "tokenizer_config.json"), "w"))
+
+
+def check(m, command):
+    with tempfile.TemporaryDirectory() as folder:
+        model_of(m).to(getattr(torch, m["dtype"])).save_pretrained(folder, max_shard_size=m["shard"])
+        write_tokenizer(folder, m["vocab"])
+        kind = getattr(transformers, m["family"] + "ForCausalLM")
+        prompt, is_long = prompt_of(m), context_is_long(m)
+        truth = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        tokens, want = greedy(truth, prompt, is_long)
+        half = kind.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="eager").eval()
+        if is_long:
+            greedy(half, prompt[:1], True, 1)
+        loses = [error(a, b) for a, b in zip(logits_of(half, prompt + tokens[:-1], len(prompt) - 1), want)]
+        file = os.path.join(folder, "logits.npy")
+        with open(os.path.join(folder, "prompt"), "w") as f:
+            f.write("".join(map(chr, prompt)))
+        context = len(prompt) + STEPS
+        result = []
+        for options in ([], ["--rows", "16"]):
+            done = subprocess.run([command, "run", "-m", folder, "--device", "cpu", "-f", f.name, "-n", str(STEPS), "-c", str(context),
+                                   "--logits", file, "--json", "--ignore-eos", *options], capture_output=True, text=True)
+            if done.returncode != 0:
+                return False, done.stderr.strip().splitlines()[-1]
+            got = np.load(file)
+            worst, steps = 0.0, 0
+            for row, expected, token, loss in zip(got, want, tokens, loses):
+                e = error(row.astype(np.float64), expected)
+                worst, steps = max(worst, e), steps + 1
+                if not e <= max(LIMIT, loss):
+                    return False, f"step {steps}: error {e:.2e}, transformers in bf16 {loss:.2e}"
+                if int(row.argmax()) != token:
+                    top = np.sort(expected)
+                    gap = (top[-1] - top[-2]) / np.sqrt(np.mean(expected.astype(np.float64) ** 2))
+                    if gap > MARGIN:
+                        return False, f"step {steps}: token {int(row.argmax())}, not {token}; margin {gap:.3f}"
+                    break
+            result.append(f"{worst:.1e}/{steps}")
+        return True, f"{' '.join(result)} bf16 {max(loses):.1e} distinct {len(set(tokens))}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", metavar="MKVM")
+    parser.add_argument("--only", default="")
+    a = parser.parse_args()
+    bad = 0
+    for m in models():
+        if not m["name"].startswith(a.only):
+            continue
+        good, what = check(m, a.check)
+        bad += not good
+        print(f"{m['name']:14s} {'ok' if good else 'WRONG'}  {what}", flush=True)
+    sys.exit(bad != 0)
+
+
+if __name__ == "__main__":
+    main()
