@@ -29,6 +29,12 @@ typedef struct golden_file { /* owns `bytes`, into which the pointers point */
    * has it. Infinite where there is no such file, and where the weights are files; NaN, which no error is below, where
    * that file does not name this golden. */
   double bf16_error;
+  /* Of a family's golden, which has its config.json in the file: the text, logits as fp32, and the most that a step may be off: GOLDEN_ERROR, or
+   * what the worst step of transformers in bf16 is. */
+  const char *config_text;
+  size_t config_length;
+  float *widened;
+  double step_error;
 } golden_file;
 
 #define GOLDEN_BF16_FILE "bf16_errors.txt"

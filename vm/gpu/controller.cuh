@@ -57,13 +57,15 @@ __device__ constexpr uint64_t parts_by_opcode() {
 #define MK_COUNT_PART 1
 #define MK_COUNT_WHOLE 0
 #define MK_OPERAND(NAME, slot, field, access, role, when, extent, dtype, store) \
-  parts += static_cast<uint64_t>(MK_COUNT_##extent) << 4 * MK_OP_##NAME;
+  parts += is_cpu_only(MK_OP_##NAME) ? 0 : static_cast<uint64_t>(MK_COUNT_##extent) << 4 * (MK_OP_##NAME & 15);
 #include "vm/program/opcodes.def"
 #undef MK_COUNT_PART
 #undef MK_COUNT_WHOLE
   return parts;
 }
-static_assert(MK_OP_COUNT <= 16, "four bits for each opcode");
+#define MK_OPCODE(NAME, text, state, semantics) \
+  static_assert(is_cpu_only(MK_OP_##NAME) || MK_OP_##NAME < 16, #NAME ": four bits for each opcode");
+#include "vm/program/opcodes.def"
 __device__ constexpr uint32_t parts_of(uint32_t opcode) {
   return static_cast<uint32_t>(parts_by_opcode() >> 4 * (opcode & 15)) & 15;
 }
@@ -77,10 +79,11 @@ __device__ inline uint32_t buffer_named(uint32_t instruction, uint32_t parts, ui
   uint32_t word = __shfl_sync(0xffffffffu, instruction, half / 2);
   return half % 2 != 0 ? word >> 16 : word & 0xffffu;
 }
-#define MK_PARAM(NAME, index, field, type)                                                        \
-  static_assert(parts_of(MK_OP_##NAME) * MK_PART_HALVES + DESCRIPTORS - parts_of(MK_OP_##NAME) <= \
-                    2 * (MK_POOL_WORDS - 1 - index),                                              \
-                #NAME ": " #field " stands where buffer_named looks for buffers");
+#define MK_PARAM(NAME, index, field, type)                                                                           \
+  static_assert(                                                                                                     \
+      is_cpu_only(MK_OP_##NAME) || parts_of(MK_OP_##NAME) * MK_PART_HALVES + DESCRIPTORS - parts_of(MK_OP_##NAME) <= \
+                                       2 * (MK_POOL_WORDS - 1 - index),                                              \
+      #NAME ": " #field " stands where buffer_named looks for buffers");
 #include "vm/program/opcodes.def"
 
 __device__ inline void look_up(const device &d, uint32_t index, looked_up &to) {

@@ -62,15 +62,6 @@ __host__ __device__ constexpr int streamed_part(uint32_t opcode) {
 __host__ __device__ constexpr uint32_t case_of(bool has, uint32_t opcode) { return has ? opcode : 0x100 + opcode; }
 // Linear opcodes multiply a weight by x, in one body that they share.
 __host__ __device__ constexpr bool is_linear(uint32_t opcode) { return places_of(opcode).weight >= 0; }
-// Has a result for each row tile, which a storer finishes.
-__host__ __device__ constexpr bool has_row_tiles(uint32_t opcode) {
-  return is_linear(opcode) || places_of(opcode).residual >= 0;
-}
-// Is over, and signals, when its consumers are. What moves the step state on signals nothing (rule N09).
-__host__ __device__ constexpr bool consumers_finish(uint32_t opcode) {
-  return !places_of(opcode).storer && places_of(opcode).state != MK_STATE_WRITE;
-}
-
 // Programs with it are refused (vm/gpu/refuse.c).
 __host__ __device__ constexpr bool is_cpu_only(uint32_t opcode) {
 #define MK_CPU_ONLY(NAME)       \
@@ -79,6 +70,15 @@ __host__ __device__ constexpr bool is_cpu_only(uint32_t opcode) {
   }
 #include "vm/program/opcodes.def"
   return false;
+}
+
+// Has a result for each row tile, which a storer finishes.
+__host__ __device__ constexpr bool has_row_tiles(uint32_t opcode) {
+  return !is_cpu_only(opcode) && (is_linear(opcode) || places_of(opcode).residual >= 0);
+}
+// Is over, and signals, when its consumers are. What moves the step state on signals nothing (rule N09).
+__host__ __device__ constexpr bool consumers_finish(uint32_t opcode) {
+  return !places_of(opcode).storer && places_of(opcode).state != MK_STATE_WRITE;
 }
 
 // Whether every kernel of token programs must have a consume_X for it: the consumers have part in it, in no body that several share.

@@ -27,7 +27,8 @@
  *       +--------------------------------------------------------------------+
  *
  * So where something lies follows from the opcode's lines in the table, and from nothing else; what they leave free is
- * zero. QKV with its 3 PARTs, 2 WHOLEs and 4 parameters fills 56 of the 88 bytes.
+ * zero. QKV with its 3 PARTs, 2 WHOLEs and 5 parameters fills 60 of the 88 bytes. A parameter that stands for something
+ * optional is zero without it, so that a program that does without has the same words whether or not the table knows it.
  *
  * Rows and columns count tiles of the buffer (mk_buffer.tile_rows, tile_cols). Decoded, a WHOLE operand has the
  * rectangle of all its buffer's tiles, and an absent one is zero. Unused waits, signals, operands and parameters are

@@ -178,7 +178,7 @@ Test(word, what_is_no_word) {
   word.halves[3 * MK_PART_HALVES + MK_WHOLE_QKV_inv_freq] = (uint16_t)tiny.program->buffer_count;
   no_instruction(tiny.program, &word, "inv_freq of qkv: buffer is");
   /* Every byte between the operands and the parameters. */
-  for (uint32_t byte = 3 * MK_PART_BYTES + 2 * MK_WHOLE_BYTES; byte < MK_POOL_BYTES - 4 * MK_PARAM_BYTES; byte++) {
+  for (uint32_t byte = 3 * MK_PART_BYTES + 2 * MK_WHOLE_BYTES; byte < MK_POOL_BYTES - 5 * MK_PARAM_BYTES; byte++) {
     word = encoded(tiny.program, &good);
     word.halves[byte / 2] = (uint16_t)(1 << byte % 2 * 8);
     no_instruction(tiny.program, &word, "nothing is there, so they are zero");
