@@ -1,6 +1,7 @@
 // The controller: fetches instructions into their ring, with all that they name, and watches over everybody's waits meanwhile; and how the
 // other roles take instructions from that ring. The same on every configuration of the machine.
 #pragma once
+#include "vm/gpu/opcodes.cuh"
 #include "vm/gpu/wait.cuh"
 
 namespace mk {
