@@ -1,0 +1,167 @@
+/* config.json of every family: what sets it apart is read, and what is not computed is refused by name. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "models/llama.h"
+
+#define SIZES                                                                                                       \
+  "\"hidden_size\":256,\"intermediate_size\":344,\"num_hidden_layers\":5,\"num_attention_heads\":4,\"vocab_size\":" \
+  "300,\"num_key_value_heads\":2,\"max_position_embeddings\":4096,"
+
+static mk_status parse(const char *type, const char *keys, mk_config *out) {
+  char text[2048];
+  snprintf(text, sizeof text, "{\"model_type\":\"%s\"," SIZES "%s\"use_cache\":true}", type, keys);
+  return mk_config_parse(text, strlen(text), out);
+}
+
+static mk_config accepted(const char *type, const char *keys) {
+  mk_config config;
+  cr_assert_eq(parse(type, keys, &config), MK_OK, "%s %s: %s", type, keys, mk_error_message());
+  return config;
+}
+
+static void refused(const char *type, const char *keys, const char *message) {
+  mk_config config;
+  cr_expect_eq(parse(type, keys, &config), MK_ERR_FILE, "%s %s", type, keys);
+  cr_expect_not_null(strstr(mk_error_message(), message), "\"%s\" lacks \"%s\"", mk_error_message(), message);
+}
+
+Test(families, plain_llama_has_no_differences) {
+  mk_config c = accepted("llama", "");
+  cr_expect(c.kind == MK_MODEL_LLAMA && !c.qkv_bias && !c.o_bias && !c.mlp_bias && !c.fused && !c.norm_after);
+  cr_expect(c.qk_norm == MK_QK_PLAIN && c.rotary == 0 && c.rope_attention == 0 && c.attention_multiplier == 0);
+  cr_expect_eq(mk_family_qkv_extras(&c), 0);
+}
+
+Test(families, differences) {
+  mk_config c = accepted("qwen2", "\"use_sliding_window\":false,\"sliding_window\":1024,");
+  cr_expect(c.kind == MK_MODEL_QWEN2 && c.qkv_bias && !c.o_bias && c.head_dim == 64);
+  c = accepted("qwen3", "");
+  cr_expect(c.qk_norm == MK_QK_NORM_HEAD && c.head_dim == 128 && !c.qkv_bias);
+  c = accepted("qwen3", "\"attention_bias\":true,");
+  cr_expect(c.qkv_bias && c.o_bias);
+  c = accepted("olmo2", "");
+  cr_expect(c.qk_norm == MK_QK_NORM_ALL && c.norm_after && c.rms_eps == 1e-5f);
+  c = accepted("granite", "\"embedding_multiplier\":12,\"residual_multiplier\":0.22,\"logits_scaling\":8.0,");
+  cr_expect(c.embedding_multiplier == 12 && c.residual_multiplier == 0.22 && c.logits_scaling == 8);
+  cr_expect_eq(c.attention_multiplier, 1, "the class's value, not 1 / sqrt(head_dim)");
+  c = accepted("phi3", "\"partial_rotary_factor\":0.75,");
+  cr_expect(c.fused && c.rotary == 48);
+  c = accepted("mistral", "\"sliding_window\":null,\"head_dim\":128,");
+  cr_expect(c.kind == MK_MODEL_MISTRAL && c.head_dim == 128);
+  refused("granite", "\"residual_multiplier\":0,", "residual_multiplier: is 0");
+  refused("phi3", "\"head_dim\":96,", "head_dim: 96 is not supported");
+  refused("qwen2", "\"partial_rotary_factor\":0.5,",
+          "partial_rotary_factor: 0.5 is not supported; only 1 is in a Qwen2");
+}
+
+Test(families, layers_without_rotation) {
+  mk_config c = accepted("smollm3", "");
+  cr_expect(c.tied && c.rope_theta == 2000000 && mk_config_rotates(&c, 2) && !mk_config_rotates(&c, 3));
+  c = accepted("smollm3", "\"no_rope_layer_interval\":2,");
+  cr_expect(mk_config_rotates(&c, 0) && !mk_config_rotates(&c, 1) && !mk_config_rotates(&c, 3));
+  c = accepted("smollm3", "\"no_rope_layers\":[0,1,1,1,0],");
+  cr_expect(!mk_config_rotates(&c, 0) && mk_config_rotates(&c, 3) && !mk_config_rotates(&c, 4));
+  refused("smollm3", "\"no_rope_layers\":[0,1],", "no_rope_layers: is [0,1], must be a list");
+  refused("smollm3", "\"no_rope_layers\":[0,1,2,1,0],", "no_rope_layers: is 2");
+}
+
+Test(families, sliding_windows) {
+  refused("mistral", "\"sliding_window\":4095,", "sliding_window: 4095 of the 4096 positions");
+  accepted("mistral", "\"sliding_window\":4096,");
+  accepted("ministral", "\"sliding_window\":9,\"layer_types\":[\"full_attention\",\"full_attention\"],");
+  refused("ministral", "\"sliding_window\":9,\"layer_types\":[\"full_attention\",\"sliding_attention\"],",
+          "sliding_window");
+  refused("qwen2", "\"use_sliding_window\":true,\"sliding_window\":64,\"max_window_layers\":4,", "sliding_window: 64");
+  accepted("qwen2", "\"use_sliding_window\":true,\"sliding_window\":64,\"max_window_layers\":5,");
+  refused("phi3", "\"sliding_window\":2047,", "sliding_window: 2047");
+  accepted("phi3", "\"sliding_window\":null,");
+}
+
+Test(families, other_architectures_say_what_they_lack) {
+  static const struct {
+    const char *type, *keys, *lacks;
+  } cases[] = {{"mixtral", "", "a mixture of experts"},
+               {"gemma3_text", "", "norms of (1 + w), GELU, heads of 256"},
+               {"gpt2", "", "layer norms and learned positions"},
+               {"deepseek_v3", "", "latent attention and a mixture of experts"},
+               {"qwen3_moe", "", "a mixture of experts"},
+               {"mamba2", "", "state-space layers"},
+               {"nobody_knows", "\"num_experts\":8,", "a mixture of experts"},
+               {"nobody_knows", "\"vision_config\":{},", "images"},
+               {"nobody_knows", "", "its table of tensors and its graph (docs/FAMILY.md)"}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char message[128];
+    snprintf(message, sizeof message, "model_type: \"%s\" is not supported; it lacks %s here", cases[i].type,
+             cases[i].lacks);
+    char *cut = strstr(message, " here");
+    *cut = '\0';
+    refused(cases[i].type, cases[i].keys, message);
+  }
+  refused("nobody_knows", "", "supported are llama, qwen2, qwen3, mistral, ministral, granite, smollm3, phi3, olmo2");
+  refused("qwen3", "\"architectures\":[\"LlamaForCausalLM\"],", "only [\"Qwen3ForCausalLM\"] is");
+}
+
+#define YARN "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":2048"
+
+Test(families, yarn) {
+  mk_config c = accepted("llama", YARN "},");
+  cr_expect(c.rope_type == MK_ROPE_YARN && c.max_position == 8192 && c.rope_beta_fast == 32 && c.rope_beta_slow == 1);
+  cr_expect_float_eq(c.rope_attention, 0.1 * log(4) + 1, 1e-12);
+  c = accepted("llama", YARN ",\"mscale\":1.0,\"mscale_all_dim\":0.5,\"truncate\":false},");
+  cr_expect_float_eq(c.rope_attention, (0.1 * log(4) + 1) / (0.05 * log(4) + 1), 1e-12);
+  cr_expect(c.rope_no_truncate);
+  cr_expect_eq(accepted("llama", YARN ",\"attention_factor\":1.5},").rope_attention, 1.5);
+  refused("llama", YARN ",\"beta_fast\":-1},", "rope_scaling.beta_fast: is -1");
+  refused("llama", "\"rope_theta\":1,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4},", "needs one above 1");
+}
+
+/* 16 pairs: a head of 64, half of it rotated. */
+#define LIST(x) "[" x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "," x "]"
+#define LONGROPE(type)                                                                                         \
+  "\"partial_rotary_factor\":0.5,\"original_max_position_embeddings\":1024,\"rope_scaling\":{\"type\":\"" type \
+  "\",\"short_factor\":" LIST("1.0") ",\"long_factor\":" LIST("4") "},"
+
+Test(families, longrope) {
+  static const char *const names[] = {LONGROPE("longrope"), LONGROPE("su"), LONGROPE("yarn")};
+  for (size_t i = 0; i < 3; i++) {
+    float near[64], far[64];
+    mk_config c = accepted("phi3", names[i]);
+    cr_expect(c.rope_type == MK_ROPE_LONGROPE && c.rope_original_max_position == 1024 && c.rotary == 32);
+    cr_expect_float_eq(c.rope_attention, sqrt(1 + log(4) / log(1024)), 1e-12);
+    cr_expect_eq(mk_family_qkv_extras(&c), MK_VECTOR_GAINS);
+    mk_config_set_context(&c, 1024);
+    mk_llama_frequencies(&c, near);
+    mk_config_set_context(&c, 1025);
+    mk_llama_frequencies(&c, far);
+    for (uint32_t p = 0; p < 32; p++) {
+      cr_expect(p < 16 ? near[p] > 0 && fabsf(near[p] / far[p] - 4) < 1e-5f : near[p] == 0 && far[p] == 0, "pair %u",
+                p);
+    }
+  }
+  refused("phi3", "\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[1]},",
+          "short_factor: is [1], must be a list of 32 numbers");
+  refused("phi3", "\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1]},", "long_factor: is missing");
+}
+
+/* Every row of a head is there once, rotated dims pair up with rotated ones, and the others with each other. */
+Test(families, order_of_a_partial_rotation) {
+  const mk_weight weight = {.pack = MK_PACK_ROPE,
+                            .rows = 128 * 3,
+                            .rotary = 96,
+                            .source_count = 3,
+                            .sources = {{.rows = 128}, {.rows = 128}, {.rows = 128}}};
+  bool seen[2][128] = {{false}};
+  for (uint32_t row = 0; row < 256; row++) {
+    uint32_t source, dim, other_source, other;
+    cr_assert(mk_weight_row(&weight, 128, row, &source, &dim));
+    cr_assert(!seen[source][dim]);
+    seen[source][dim] = true;
+    if (row % 16 < 8) {
+      cr_assert(mk_weight_row(&weight, 128, row + 8, &other_source, &other));
+      cr_expect_eq(other - dim, dim < 96 ? 48 : 16, "row %u: %u and %u", row, dim, other);
+    }
+  }
+}

@@ -1,0 +1,119 @@
+/* Programs of the other families: sound in every number of rows, refused once an optional part of them does not fit, and
+ * refused by name on a GPU. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "models/llama.h"
+#include "scheduler/compile.h"
+#include "vm/gpu/machine.h"
+#include "vm/verify/verify.h"
+
+static mk_program *compile(const char *type, const char *keys, uint32_t rows) {
+  char text[512];
+  mk_config config;
+  mk_graph *graph;
+  mk_program *program;
+  snprintf(text, sizeof text,
+           "{\"model_type\":\"%s\",\"hidden_size\":250,\"intermediate_size\":344,\"num_hidden_layers\":2,"
+           "\"num_attention_heads\":6,\"num_key_value_heads\":2,\"vocab_size\":300,\"head_dim\":64,"
+           "\"max_position_embeddings\":2048%s}",
+           type, keys);
+  cr_assert_eq(mk_config_parse(text, strlen(text), &config), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
+  const mk_compile_options options = {.sms = 5, .max_seq = 600, .rows = rows};
+  cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
+  mk_graph_free(graph);
+  return program;
+}
+
+static const struct {
+  const char *type, *keys, *on_gpu; /* NULL: it goes there */
+} families[] = {
+    {"llama", "", NULL},
+    {"llama", ",\"attention_bias\":true", "a bias"},
+    {"llama", ",\"mlp_bias\":true", "a bias"},
+    {"qwen2", "", "a bias"},
+    {"qwen3", "", "norm of queries and keys"},
+    {"mistral", ",\"sliding_window\":null", NULL},
+    {"granite", ",\"embedding_multiplier\":12,\"residual_multiplier\":0.2,\"logits_scaling\":8",
+     "(offset): the opcode"},
+    {"granite", ",\"logits_scaling\":8", "a factor on logits"},
+    {"smollm3", ",\"no_rope_layer_interval\":2", "a layer without rotation"},
+    {"phi3", "", NULL}, /* its fused tensors are refused when they are loaded */
+    {"olmo2", "", "norm of queries and keys"},
+};
+
+Test(family_programs, are_sound) {
+  static const uint32_t rows[] = {1, 2, 16, 64};
+  for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+      mk_program *program = compile(families[i].type, families[i].keys, rows[r]);
+      cr_expect_eq(mk_verify(program, NULL), MK_OK, "%s%s, %u rows: %s", families[i].type, families[i].keys, rows[r],
+                   mk_error_message());
+      mk_program_free(program);
+    }
+  }
+}
+
+Test(family_programs, are_refused_by_a_gpu_by_name) {
+  for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+    mk_program *program = compile(families[i].type, families[i].keys, 1);
+    mk_gpu *gpu = NULL;
+    mk_status status = mk_gpu_new(program, &(mk_gpu_options){0}, &gpu);
+    if (families[i].on_gpu != NULL) {
+      cr_expect_eq(status, MK_ERR_FILE, "%s%s", families[i].type, families[i].keys);
+      cr_expect_not_null(strstr(mk_error_message(), families[i].on_gpu), "%s", mk_error_message());
+      cr_expect_not_null(strstr(mk_error_message(), "not yet on a GPU: use --device cpu"), "%s", mk_error_message());
+    } else {
+      cr_expect_neq(status, MK_ERR_FILE, "%s%s: %s", families[i].type, families[i].keys, mk_error_message());
+    }
+    mk_gpu_free(gpu);
+    mk_program_free(program);
+  }
+}
+
+static mk_instruction *first(mk_program *program, mk_opcode opcode) {
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    if (program->instructions[i].opcode == opcode) {
+      return &program->instructions[i];
+    }
+  }
+  cr_assert_fail("no such instruction");
+  return NULL;
+}
+
+#define REJECTS(name, of, with, by, said, edit)                                     \
+  Test(family_rules, name) {                                                        \
+    mk_program *p = compile(of, with, 1);                                           \
+    mk_verify_report report;                                                        \
+    edit;                                                                           \
+    cr_assert_eq(mk_verify(p, &report), MK_ERR_REJECTED);                           \
+    cr_expect_str_eq(report.rule, by, "%s", mk_error_message());                    \
+    cr_expect_not_null(strstr(mk_error_message(), said), "%s", mk_error_message()); \
+    mk_program_free(p);                                                             \
+  }
+#define PARAM(NAME, field) first(p, MK_OP_##NAME)->params[MK_PARAM_##NAME##_##field]
+#define OPERAND(NAME, field) first(p, MK_OP_##NAME)->operands[MK_SLOT_##NAME##_##field]
+
+REJECTS(unknown_extras, "qwen2", "", "S09", "extras is 8", PARAM(QKV, extras) = 8)
+REJECTS(biases_that_are_not_there, "llama", "", "S10", "inv_freq: number of columns is 32", PARAM(QKV, extras) = 1)
+REJECTS(vectors_that_are_too_long, "qwen3", "", "S10", "inv_freq: number of columns", PARAM(QKV, extras) = 4)
+REJECTS(squares_in_narrow_tiles, "qwen2", "", "S10", "out: tile width is 16", PARAM(QKV, extras) = 5)
+REJECTS(values_in_wide_tiles, "qwen3", "", "S10", "out: ", PARAM(QKV, extras) = 2)
+REJECTS(heads_normed_without_squares, "llama", "", "S10", "q: tile width is 16",
+        PARAM(ATTENTION, eps) = mk_float_param(1e-5f))
+REJECTS(squares_taken_for_values, "qwen3", "", "S10", "q: number of columns", PARAM(ATTENTION, eps) = 0)
+REJECTS(negative_eps_of_heads, "qwen3", "", "S09", "eps is -1", PARAM(ATTENTION, eps) = mk_float_param(-1))
+REJECTS(norm_without_gain, "llama", "", "S09", "eps is", OPERAND(QKV, gain) = (mk_operand){0})
+REJECTS(gain_without_norm, "olmo2", "", "S09", "width is 250", PARAM(GLU, width) = 250)
+REJECTS(glu_biased_twice, "llama", ",\"mlp_bias\":true", "S09", "biased is 2", PARAM(GLU, biased) = 2)
+REJECTS(glu_without_its_biases, "llama", ",\"mlp_bias\":true", "S09", "width is 250", PARAM(GLU, biased) = 0)
+REJECTS(factor_of_nan, "granite", ",\"logits_scaling\":8", "S09", "factor is nan", PARAM(HEAD, factor) = 0x7fc00000)
+REJECTS(offset_elsewhere, "llama", ",\"mlp_bias\":true", "S10", "residual_in: first column",
+        OPERAND(OFFSET, residual_out).col += 1)
+REJECTS(norm_of_half_a_sum, "olmo2", "", "S10", "parts: number of columns", OPERAND(NORM_ADD, parts).cols -= 1)
+REJECTS(norm_add_of_another_width, "olmo2", "", "S09", "width is 240", PARAM(NORM_ADD, width) = 240)
+REJECTS(no_query_tiles, "olmo2", "", "S09", "query_tiles is 0", PARAM(NORM_HEADS, query_tiles) = 0)
+REJECTS(more_keys_than_tiles, "olmo2", "", "S09", "key_tiles is 99", PARAM(NORM_HEADS, key_tiles) = 99)
+REJECTS(heads_of_half_the_values, "olmo2", "", "S10", "values", OPERAND(NORM_HEADS, values).cols -= 1)
