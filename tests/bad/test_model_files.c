@@ -364,7 +364,7 @@ Test(bad_model, zero_heads) {
 Test(bad_model, heads_not_divisible_by_kv_heads) {
   config_refused("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", "num_key_value_heads", "is 3");
 }
-Test(bad_model, unknown_rope_type) { config_refused("\"llama3\"", "\"yarn\"", "rope_scaling.rope_type", "yarn"); }
+Test(bad_model, unknown_rope_type) { config_refused("\"llama3\"", "\"su\"", "rope_scaling.rope_type", "su"); }
 
 #define LAYERS "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1000000000"
 Test(bad_model, a_thousand_million_layers) { config_refused(LAYERS, "num_hidden_layers", "is 1000000000"); }

@@ -33,8 +33,21 @@ __host__ __device__ constexpr int place_of(uint32_t opcode, int slot) {
   return -1;
 }
 
+// Programs with it are refused (vm/gpu/refuse.c): to kernels it has no operands and no code.
+__host__ __device__ constexpr bool is_cpu_only(uint32_t opcode) {
+#define MK_CPU_ONLY(NAME)       \
+  if (opcode == MK_OP_##NAME) { \
+    return true;                \
+  }
+#include "vm/program/opcodes.def"
+  return false;
+}
+
 __host__ __device__ constexpr opcode_places places_of(uint32_t opcode) {
   opcode_places s;
+  if (is_cpu_only(opcode)) {
+    return s;
+  }
 #define MK_OPCODE(NAME, text, use, semantics) s.state = opcode == MK_OP_##NAME ? MK_STATE_##use : s.state;
 #define MK_OPERAND(NAME, slot, field, access, role, when, extent, dtype, store)                                       \
   if (opcode == MK_OP_##NAME) {                                                                                       \
@@ -62,19 +75,9 @@ __host__ __device__ constexpr int streamed_part(uint32_t opcode) {
 __host__ __device__ constexpr uint32_t case_of(bool has, uint32_t opcode) { return has ? opcode : 0x100 + opcode; }
 // Linear opcodes multiply a weight by x, in one body that they share.
 __host__ __device__ constexpr bool is_linear(uint32_t opcode) { return places_of(opcode).weight >= 0; }
-// Programs with it are refused (vm/gpu/refuse.c).
-__host__ __device__ constexpr bool is_cpu_only(uint32_t opcode) {
-#define MK_CPU_ONLY(NAME)       \
-  if (opcode == MK_OP_##NAME) { \
-    return true;                \
-  }
-#include "vm/program/opcodes.def"
-  return false;
-}
-
 // Has a result for each row tile, which a storer finishes.
 __host__ __device__ constexpr bool has_row_tiles(uint32_t opcode) {
-  return !is_cpu_only(opcode) && (is_linear(opcode) || places_of(opcode).residual >= 0);
+  return is_linear(opcode) || places_of(opcode).residual >= 0;
 }
 // Is over, and signals, when its consumers are. What moves the step state on signals nothing (rule N09).
 __host__ __device__ constexpr bool consumers_finish(uint32_t opcode) {

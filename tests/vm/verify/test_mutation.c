@@ -140,17 +140,29 @@ Test(verify_mutation, what_is_not_changed_is_accepted) {
   }
 }
 
+/* Programs with opcodes that look at more than they write, or write what nobody waits for: there what the verifier rejects, the CPU machine
+ * shows more seldom, since it begins an instruction when all of its inputs are there. */
+static bool shows_less(const mk_program *p) {
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    const uint32_t opcode = p->instructions[i].opcode;
+    if (opcode == MK_OP_OFFSET || opcode == MK_OP_NORM_ADD || opcode == MK_OP_NORM_HEADS) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /* An instruction that nobody waits for, moved behind the `head` of its SM: the candidate does not tell any more that it has read, so
  * in some programs the next epoch may overwrite its input. What the verifier rejects the oracle sees fail, but for a few: on a GPU an
  * instruction may write one tile before the inputs of another one are there, and the CPU machine begins when all are. */
 Test(verify_mutation, read_behind_the_token_boundary) {
   uint32_t rejected = 0, failing = 0;
-  for (uint64_t seed = 1; seed <= test_effort(100, 300); seed++) {
+  for (uint64_t seed = 1; seed <= test_effort(400, 1200); seed++) {
     mk_program *p;
     cr_assert_eq(test_generate(seed, &p), MK_OK, "%s", mk_error_message());
     const mk_queue *q = &p->queues[seed % p->queue_count];
     mk_instruction *in = &p->instructions[q->first], *head = in + q->count - 2;
-    if (q->count > 2 && head->opcode == MK_OP_HEAD && head[-1].opcode == MK_OP_LINEAR_PART) {
+    if (q->count > 2 && head->opcode == MK_OP_HEAD && head[-1].opcode == MK_OP_LINEAR_PART && !shows_less(p)) {
       mk_instruction kept = *head;
       head[0] = head[-1];
       head[-1] = kept;
