@@ -511,12 +511,17 @@ static mk_status finish(generator *g) {
   return MK_OK;
 }
 
+/* No weights, and no cache. */
+static bool streams_nothing(uint32_t opcode) {
+  return opcode == MK_OP_COMBINE || opcode == MK_OP_REDUCE_ADD || opcode == MK_OP_OFFSET || opcode == MK_OP_NORM_ADD ||
+         opcode == MK_OP_NORM_HEADS;
+}
+
 /* Behind an attention, whose loader looks at the step state, something streams weights before the boundary. */
 static void hold_loaders(generator *g) {
   for (uint32_t sm = 0; sm < g->stateful; sm++) {
     uint32_t at = g->counts[sm];
-    while (at != 0 &&
-           (g->queues[sm][at - 1].opcode == MK_OP_COMBINE || g->queues[sm][at - 1].opcode == MK_OP_REDUCE_ADD)) {
+    while (at != 0 && streams_nothing(g->queues[sm][at - 1].opcode)) {
       at--;
     }
     if (at == 0 || g->queues[sm][at - 1].opcode != MK_OP_ATTENTION || test_slips(g, 16)) {
