@@ -126,7 +126,7 @@ mk_status mk_config_kind(const json_t *root, mk_model_kind *out) {
     kind = strcmp(name, kinds[k].type) == 0 ? k : kind;
   }
   if (type != NULL && kind == MK_MODEL_KINDS) {
-    return mk_error(MK_ERR_FILE, "model_type: %s is not supported; it lacks %s here; supported are %s",
+    return mk_error(MK_ERR_FILE, "model_type: %s is not supported: it needs %s; supported are %s",
                     mk_json_show(type, shown), what_lacks(root, name), list_types(list));
   }
   if (classes == NULL && type == NULL) {

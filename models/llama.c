@@ -153,12 +153,13 @@ static float stream_eps(const mk_config *c, int x) {
   return kept == 1 ? c->rms_eps : (float)((double)c->rms_eps / (kept * kept));
 }
 
-static float attention_factor(const mk_config *c) {
-  if (c->attention_multiplier == 0 && (c->rope_attention == 0 || c->rotary != 0)) {
+static float attention_factor(const mk_config *c, uint32_t layer) {
+  const bool stretched = c->rotary == 0 && mk_config_rotates(c, layer); /* else it is in the rows' gains, or nowhere */
+  if (c->attention_multiplier == 0 && (c->rope_attention == 0 || !stretched)) {
     return 1.0f / sqrtf((float)c->head_dim);
   }
   const double scale = c->attention_multiplier != 0 ? c->attention_multiplier : 1 / sqrt((double)c->head_dim);
-  const double stretch = c->rotary != 0 ? 1 : multiplier(c->rope_attention); /* else it is in the rows' gains */
+  const double stretch = stretched ? multiplier(c->rope_attention) : 1;
   return (float)(scale * stretch * stretch);
 }
 
@@ -197,7 +198,7 @@ static mk_status add_attention(mk_graph *graph, uint32_t layer, int x, const int
   MK_TRY(mk_graph_add_value(graph, q_rows, out, "layers.%u.attn_out", layer));
   node = start_node(MK_NODE_ATTENTION, layer, qkv, *out);
   node.eps = c->qk_norm == MK_QK_NORM_HEAD ? c->rms_eps : 0;
-  node.factor = attention_factor(c);
+  node.factor = attention_factor(c, layer);
   return mk_graph_add_node(graph, &node);
 }
 
