@@ -117,3 +117,18 @@ REJECTS(norm_add_of_another_width, "olmo2", "", "S09", "width is 240", PARAM(NOR
 REJECTS(no_query_tiles, "olmo2", "", "S09", "query_tiles is 0", PARAM(NORM_HEADS, query_tiles) = 0)
 REJECTS(more_keys_than_tiles, "olmo2", "", "S09", "key_tiles is 99", PARAM(NORM_HEADS, key_tiles) = 99)
 REJECTS(heads_of_half_the_values, "olmo2", "", "S10", "values", OPERAND(NORM_HEADS, values).cols -= 1)
+
+/* The factor of a stretched rotation, squared, is in attention's own: not where nothing rotates. */
+Test(family_programs, stretched_rotation_scales_layers_that_rotate) {
+  mk_program *p = compile("smollm3",
+                          ",\"no_rope_layers\":[1,0],\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,"
+                          "\"attention_factor\":2}",
+                          1);
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    const mk_instruction *in = &p->instructions[i];
+    if (in->opcode == MK_OP_ATTENTION) {
+      cr_expect_eq(mk_param_float(in->params[MK_PARAM_ATTENTION_scale]), in->layer == 0 ? 0.5f : 0.125f);
+    }
+  }
+  mk_program_free(p);
+}
