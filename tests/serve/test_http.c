@@ -1,6 +1,4 @@
 /* HTTP as clients speak it: methods, bodies, streams, connections that go on; what is refused before it is a call. */
-#define _GNU_SOURCE /* syscall */
-
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <netinet/in.h>
