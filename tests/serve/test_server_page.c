@@ -39,7 +39,7 @@ static void close_page(fixture *f, const char *complaints) {
 
 #define LAST_ANSWER "[...document.querySelectorAll('#log .assistant')].at(-1)"
 
-/* Sends by the Enter key, sees the answer and its speed, and a second one; then a text that goes on. */
+/* Sends by the Enter key, sees the answer and its speed: of few tokens, which may all come at once, it would have none. */
 Test(server_page, a_conversation) {
   fixture f;
   prepare(&f.r);
@@ -50,14 +50,14 @@ Test(server_page, a_conversation) {
   HOLDS("document.activeElement.id === 'say'");
   WORKS(test_browser_true(f.browser,
                           "document.getElementById('mode').value = 'text', "
-                          "document.getElementById('max_tokens').value = '12', "
+                          "document.getElementById('max_tokens').value = '300', "
                           "document.getElementById('temperature').value = '0', true"));
   WORKS(test_browser_type(f.browser, "abc <b>x</b>"));
   WORKS(test_browser_key(f.browser, "Enter"));
   COMES("!document.getElementById('send').disabled && document.querySelectorAll('#log .assistant').length === 1");
   HOLDS("document.querySelector('#log .user div').textContent === 'abc <b>x</b>' && !document.querySelector('#log b')");
   HOLDS(LAST_ANSWER ".querySelector('div').textContent.length > 0");
-  HOLDS("/^12 tokens, .* a second, the first after \\d+ ms$/.test(document.getElementById('rate').textContent)");
+  HOLDS("/^300 tokens, .* a second, the first after \\d+ ms$/.test(document.getElementById('rate').textContent)");
   HOLDS(LAST_ANSWER ".textContent.includes('used up')");
   HOLDS("document.getElementById('problem').hidden");
   close_page(&f, "");
