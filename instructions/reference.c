@@ -400,7 +400,7 @@ static float norm(float *out, const mk_span *gain, uint32_t cols, uint32_t padde
   const uint16_t *g = (const uint16_t *)(const void *)gain->memory + gain->col;
   float sum = mk_sum_squares(out, cols);
   for (uint32_t i = 0; i < padded; i++) {
-    bool used = i < cols && i < width;
+    bool used = i < cols && i < width && i < gain->cols; /* a gain may go on with biases */
     out[i] = used ? mk_bf16_to_float(mk_float_to_bf16(out[i] * mk_bf16_to_float(g[i]))) : 0;
   }
   return 1.0f / sqrtf(sum * (1.0f / (float)width) + eps);
