@@ -1,7 +1,7 @@
 // ATTENTION of the kernel for prompts, on the device: one split of one KV head, for all lines of the chunk; attention.c.
 //
-// Equation: s_t = scale q k_t; out = (sum_t p_t v_t, max_t s_t, sum_t p_t), p_t = exp(s_t - max), over the tokens up to the line's own that lie
-// in the spans of this split.
+// Equation: x_t = q k_t, q scaled to base 2; out = (sum_t p_t v_t, m, sum_t p_t), p_t = 2^(x_t - m), over the tokens up to the line's own that lie in
+// the spans of this split.
 // Tiles: KV blocks of 64 tokens through the page ring as in attention.cuh. Here q is the left operand and a tile of K two right ones, whose
 // fragments are the words of K's own: S [32 lines][32 tokens] = q K^T, and O [32 lines][dims] = P V, where P is S as it lies. q and p
 // are rounded to bf16. A set is 32 lines of one query head; a warp takes every eighth set through all tokens of a span, in order, so nothing
@@ -151,7 +151,8 @@ __device__ inline void attend_pair(const prompt_consumer &c, const uint8_t *keys
       }
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-      top = fmaxf(sums.max[m][h], top);
+      top =
+          ceilf(fmaxf(sums.max[m][h], top));  // whole, as everywhere: whoever merges parts multiplies by powers of two
       float base = top == -INFINITY ? 0.0f : top;  // a line whose tokens all lie elsewhere
       keep[m][h] = tile::exp2(sums.max[m][h] - base);
       grows = grows || top != sums.max[m][h];
@@ -305,9 +306,9 @@ __device__ inline void publish_set(const prompt_consumer &c, const split_view<st
       tile::store_stamped_pair(words + n * 8 + t * 2, __float_as_uint(sums.o[m][n].value[2 * h]),
                                __float_as_uint(sums.o[m][n].value[2 * h + 1]), c.d.generation());
     }
-    if (t == 0) {  // scores leave in base e
-      tile::store_stamped_pair(words + split_view<steps>::DIMS, __float_as_uint(sums.max[m][h] * (1.0f / SCORE_TO_2)),
-                               __float_as_uint(total), c.d.generation());
+    if (t == 0) {
+      tile::store_stamped_pair(words + split_view<steps>::DIMS, __float_as_uint(sums.max[m][h]), __float_as_uint(total),
+                               c.d.generation());
     }
   }
 }

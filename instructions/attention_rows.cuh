@@ -1,19 +1,16 @@
 // ATTENTION of several rows per step on the device: one unit of one KV head, for every slot that has rows; attention.c.
 //
-// Equation: s_t = scale q k_t; out = (sum_t p_t v_t, max_t s_t, sum_t p_t), p_t = exp(s_t - max), over the tokens up to the line's
-// own that lie in the spans of split (u - slot) mod splits. Where that is the only split in use of a line, its output is combined here, and COMBINE has
-// nothing to do for it: then no SM waits for another one between attention and what multiplies it.
-// Tiles: KV blocks of 64 tokens through the page ring as in attention.cuh; S = K q^T is [16 tokens][8 columns], O = V^T P^T
-// [16 dims][8 columns]. The columns (a set) are the query heads of neighbouring lines of a slot: two lines of four heads. q and p are
-// two fragments each, rounded to bf16 and what rounding left over; of a set of four columns or fewer (one line of four heads) what is left over of q is
-// in columns 4 to 7 of the one fragment, which halves the products and the bits are the same.
-// Spans go in pieces of sixteen tiles, the last one first. Warp r takes tile r of each piece. The warps' parts are merged in order when the
-// split is done. So the order of a line's sums depends on its position alone.
+// Equation: that of attention.cuh, over the tokens up to the line's own that lie in the spans of split (u - slot) mod splits. Where that is the only
+// split in use of a line, its output is combined here, and COMBINE has nothing to do for it: then no SM waits for another one between attention and what
+// multiplies it.
+// Tiles: KV blocks of 64 tokens through the page ring as in attention.cuh. The columns (a set) are the query heads of neighbouring lines of a slot:
+// two lines of four heads. A round is eight pages: a part of 32 tokens and 64 dims of the output for each warp. It ends with a merge: its parts
+// become sums of spans of one row, of 256 tokens, and a unit's four of these, which wait in the block's scratch memory until the last round, what it publishes.
 // Waits: q of the lines at hand, k and v of the step's tokens where this unit keeps them; the loader: the step state. Signals: nothing.
 // K and V of the step's tokens go into the pages, which the loader hands over for them, and into their blocks, fenced for the next
 // epoch's copies: so every token comes from a page, and tokens behind a line's own are left out by its limit.
-// Where a slot has several sets, their sums wait between pieces in the block's scratch memory.
 #pragma once
+#include "instructions/attention_part.cuh"
 #include "instructions/combine.cuh"
 #include "vm/gpu/rows.cuh"
 #include "vm/gpu/rows_consumer.cuh"
@@ -21,28 +18,28 @@
 namespace mk {
 
 enum {
-  PIECE_TILES = MK_GPU_PIECE_TOKENS / 16,
-  PAGE_DIMS = 64,     // of a head: so many more are one page of a block more
-  Q_BYTES = 4096,     // of a set: [rounded, rest][step] fragments; the next set's go beside them
-  PART_FLOATS = 256,  // of a warp, that are merged at a time: 8 columns of 32 dims or 4 of 64
-  ROWS_SCALES_AT = ROWS_ATTENTION_AT + 2 * Q_BYTES,  // [warp][column](max, sum of p)
-  KEPT_FLOATS = 36,                                  // of a lane between pieces: 32 sums, 2 maxima, 2 totals
+  PAGE_DIMS = 64,         // of a head: so many more are one page of a block more
+  ROUND_PAGES = 8,        // of which two warps have one, or of 128 dims four warps two
+  Q_BYTES = 8 * 256,      // of a set: [step] fragments
+  PART_FLOATS = 256,      // of a warp, that are merged at a time: 8 columns of 32 dims or 4 of 64
+  CLASSES = GROUP_SPANS,  // spans of one row in one of several
+  MERGE_THREADS = 256,    // each of which adds the parts of a span
+  JOINING_PARTS = 2,      // of 64 dims, of the last round, that the one before it can take
+  ROWS_SCALES_AT =
+      ROWS_ATTENTION_AT + Q_BYTES,  // [warp][column](top, sum of p); of parts that join columns 4 to 7 of a warp
+  ROWS_JOINING_AT = ROWS_SCALES_AT + MK_GPU_CONSUMER_WARPS * 8 * 8,
+  ROWS_KEPT_AT = ROWS_JOINING_AT + JOINING_PARTS * PART_FLOATS * 4,  // [thread] a merged_unit of the rounds before
+  ROWS_NEWEST_AT = ROWS_KEPT_AT + MERGE_THREADS * 16,                // K, then V of a slot's only new token
 };
-static_assert(MK_GPU_CONSUMER_WARPS == PIECE_TILES, "a tile of a piece for each warp");
+
 // Who waits for a page has to know that the one before it in its slot, twelve before, is there: else that one's phase is taken for the page's. Pages from
-// before the instruction are there for all warps when it begins (wait_for_storers), those of a slot that has been merged when the warps have met. Between the pieces of
-// a slot they need not meet: but of the piece before, of eight pages, a warp has seen its own last one, and the loader before that all but the last ones under way.
-// And where the step's tokens lie in two pieces, those of the earlier one go into its last block, whose slots had pages from before the instruction.
-static_assert(2 * PIECE_BLOCKS + MK_GPU_ROWS_PAGES_UNDER_WAY <= MK_GPU_RING_PAGES + 1, "each warp's own pages");
-static_assert(MK_GPU_CONSUMER_WARPS * 32 * KEPT_FLOATS == MK_GPU_KEPT_SET_FLOATS, "what launch.h says of it");
-static_assert(2 * Q_BYTES + MK_GPU_CONSUMER_WARPS * 8 * 8 <= ROWS_ATTENTION_BYTES, "queries and scales have room");
+// before the instruction are there for all warps when it begins (wait_for_storers), those of a round that has been merged when the warps have met.
+static_assert(ROUND_PAGES <= MK_GPU_RING_PAGES, "a round has slots of its own");
+static_assert(CLASSES * 4 * 8 * 64 == MK_GPU_KEPT_SET_FLOATS, "what launch.h says of it");
+static_assert(ROWS_NEWEST_AT + 2 * 128 * 2 <= ROWS_ATTENTION_AT + ROWS_ATTENTION_BYTES,
+              "what attention keeps in shared memory has room");
 static_assert(MK_GPU_CONSUMER_WARPS * PART_FLOATS * 4 <= ROWS_ATTENTION_AT - ROWS_RESULT_AT,
               "parts have room before the queries");
-
-struct set_sums {          // columns 2 t and 2 t + 1 of lane 4 g + t
-  tile::sum_tile o[8];     // 16 dims each
-  float max[2], total[2];  // base 2; the total over this lane's tokens
-};
 
 // A unit's work for one slot. What every piece needs is in registers, the rest is looked up.
 struct slot_view {
@@ -71,6 +68,12 @@ struct slot_view {
   __device__ bool few(uint32_t set) const { return ((end - first) << head_bits()) - set * 8 <= 4; }
   __device__ uint32_t splits() const { return param(in, MK_PARAM_ATTENTION_splits); }
   __device__ uint32_t first_span() const { return split() * span_tokens(); }
+  // Its only new token is of the unit's first span: fetched once, and put into its page when that is at hand.
+  __device__ bool single() const { return end - first == 1 && first - first_span() < span_tokens(); }
+  __device__ uint32_t round_tokens() const { return min(ROUND_PAGES * BLOCK_TOKENS / halves(), span_tokens()); }
+  // Of a warp: its part of a round, and its dims.
+  __device__ uint32_t rank(uint32_t warp) const { return warp >> (halves() - 1); }
+  __device__ uint32_t half(uint32_t warp) const { return warp & (halves() - 1); }
 };
 
 struct column {
@@ -90,131 +93,42 @@ __device__ inline uint32_t limit_of(const slot_view &v, uint32_t set, uint32_t i
   return row < v.end - v.first && (at & ((1u << v.head_bits()) - 1)) < v.group() ? v.first + row + 1 : 0;
 }
 
-// Fragments of a set; the next one's go to the other place, so that one meeting between two sets is enough.
-__device__ inline uint32_t *queries_at(uint32_t place) {
-  return reinterpret_cast<uint32_t *>(shared_memory + ROWS_ATTENTION_AT + place * Q_BYTES);
-}
+// Fragments of a set. All warps have met since they read those of the one before.
+__device__ inline uint32_t *queries() { return reinterpret_cast<uint32_t *>(shared_memory + ROWS_ATTENTION_AT); }
+__device__ inline uint32_t *newest_token() { return reinterpret_cast<uint32_t *>(shared_memory + ROWS_NEWEST_AT); }
 
 // A set's q times scale to fragments. Afterwards all meet.
-__device__ inline void stage_queries(const consumer &c, const slot_view &v, uint32_t set, uint32_t place) {
+__device__ inline void stage_queries(const consumer &c, const slot_view &v, uint32_t set) {
   const mk_operand &q = v.in.parts[MK_PART_ATTENTION_q];
   const mk_gpu_buffer &b = device::slot_of(v.in).buffers[MK_PART_ATTENTION_q];
   float scale = __uint_as_float(param(v.in, MK_PARAM_ATTENTION_scale)) * BASE_E_TO_2;
   uint32_t i = c.warp % 8, pair = c.warp / 8 * 32 + c.lane;  // a warp's column, and pairs of it
-  bool few = v.few(set);
-  if (c.warp / 8 >= v.halves() || (few && i >= 4)) {
+  if (c.warp / 8 >= v.halves() || (v.few(set) && i >= 4)) {
     return;
   }
   column of = column_of(v, set, i);
   tile::stamped_pair words;
   wait_pair(c.d, stamped_row(c.d, q) + static_cast<uint64_t>(of.line) * b.row_words + of.head * v.head_dim() + pair * 2,
             of.used, q.buffer, words);
-  float low = __uint_as_float(tile::stamp_data(words.low)) * scale,
-        high = __uint_as_float(tile::stamp_data(words.high)) * scale;
-  uint32_t rounded = tile::pack_bf16(low, high);
-  uint32_t *to = queries_at(place) + ((pair / 8) * 32 + i * 4 + pair % 4) * 2 + pair / 4 % 2;
-  to[0] = rounded;
-  to[few ? 4 * 8 : Q_BYTES / 8] = tile::pack_bf16(low - tile::low_bf16(rounded), high - tile::high_bf16(rounded));
+  queries()[((pair / 8) * 32 + i * 4 + pair % 4) * 2 + pair / 4 % 2] =
+      tile::pack_bf16(__fmul_rn(__uint_as_float(tile::stamp_data(words.low)), scale),
+                      __fmul_rn(__uint_as_float(tile::stamp_data(words.high)), scale));
 }
 
-// Folds the tile of the tokens from `first` on into the sums. limits: of the lane's columns, the first position that does not count.
-__device__ inline void attend_rows_tile(const consumer &c, const slot_view &v, uint32_t place, bool few,
-                                        const uint8_t *keys, const uint8_t *values, uint32_t first,
-                                        const uint32_t (&limits)[2], set_sums &sums) {
-  const uint2 *q = reinterpret_cast<const uint2 *>(queries_at(place)) + c.lane;
-  uint32_t g = c.lane / 4, t = c.lane % 4;
-  tile::sum_tile s[2];
-  tile::zero(s[0]);
-  tile::zero(s[1]);
-#pragma unroll
-  for (uint32_t h = 0; h < 2; h++) {
-    if (h * 4 < v.steps()) {
-      tile::weight_tile k[4];
-#pragma unroll
-      for (uint32_t i = 0; i < 4; i++) {
-        tile::load(k[i], keys + (h * 4 + i) * 512);
-        uint2 words = q[(h * 4 + i) * 32];
-        tile::multiply_add(s[0], k[i], tile::vector_tile{{words.x, words.y}});
-      }
-      if (!few) {
-#pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-          uint2 rest = q[(h * 4 + i) * 32 + Q_BYTES / 16];
-          tile::multiply_add(s[1], k[i], tile::vector_tile{{rest.x, rest.y}});
-        }
-      }
-    }
-  }
-  if (few) {  // columns 4 to 7 are what is left over of columns 0 to 3
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-      s[1].value[i] = __shfl_xor_sync(0xffffffffu, s[0].value[i], 2);
-    }
-  }
-  float p[4];  // tokens g, g, g + 8, g + 8 of the lane's two columns
-#pragma unroll
-  for (uint32_t i = 0; i < 4; i++) {
-    p[i] = first + g + i / 2 * 8 < limits[i % 2] ? s[0].value[i] + s[1].value[i] : -INFINITY;
-  }
-  float keep[2];  // of the sums so far
-#pragma unroll
-  for (uint32_t j = 0; j < 2; j++) {
-    float top = fmaxf(p[j], p[j + 2]);
-#pragma unroll
-    for (uint32_t offset = 4; offset < 32; offset *= 2) {
-      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, offset));
-    }
-    top = fmaxf(sums.max[j], top);
-    float base = top == -INFINITY ? 0.0f : top;  // a line whose tokens all lie elsewhere
-    keep[j] = tile::exp2(sums.max[j] - base);
-    sums.max[j] = top;
-    p[j] = tile::exp2(p[j] - base);
-    p[j + 2] = tile::exp2(p[j + 2] - base);
-    sums.total[j] = sums.total[j] * keep[j] + (p[j] + p[j + 2]);
-  }
-  uint32_t low = tile::pack_bf16(p[0], p[1]), high = tile::pack_bf16(p[2], p[3]);
-  tile::vector_tile rounded = {{tile::transpose(low), tile::transpose(high)}};
-  low = tile::pack_bf16(p[0] - tile::low_bf16(low), p[1] - tile::high_bf16(low));
-  high = tile::pack_bf16(p[2] - tile::low_bf16(high), p[3] - tile::high_bf16(high));
-  tile::vector_tile rest = {{tile::transpose(low), tile::transpose(high)}};
-  // What memory holds beyond the last token need not be a number.
-  uint32_t valid = v.end - first;
-  uint32_t early = (2 * t < valid ? 0xffffu : 0u) | (2 * t + 1 < valid ? 0xffff0000u : 0u);
-  uint32_t late = (2 * t + 8 < valid ? 0xffffu : 0u) | (2 * t + 9 < valid ? 0xffff0000u : 0u);
-#pragma unroll
-  for (uint32_t h = 0; h < 2; h++) {
-    if (h * 4 < v.steps()) {
-#pragma unroll
-      for (uint32_t i = h * 4; i < h * 4 + 4; i++) {
-        tile::weight_tile tokens;
-        tile::load(tokens, values + i * 512);
-        tokens.word[0] &= early, tokens.word[1] &= early;
-        tokens.word[2] &= late, tokens.word[3] &= late;
-#pragma unroll
-        for (uint32_t j = 0; j < 4; j++) {
-          sums.o[i].value[j] *= keep[j % 2];
-        }
-        tile::multiply_add(sums.o[i], tokens, rounded);
-        tile::multiply_add(sums.o[i], tokens, rest);
-      }
-    }
-  }
-}
-
-// The page `number` from the first one of the piece at hand on.
-__device__ inline ring_cursor<MK_GPU_RING_PAGES> piece_page(const consumer &c, uint32_t number) {
+// The page `number` from the first one of the round at hand on.
+__device__ inline ring_cursor<MK_GPU_RING_PAGES> round_page(const consumer &c, uint32_t number) {
   ring_cursor<MK_GPU_RING_PAGES> at = c.pages;
   at.advance(number);
   return at;
 }
-__device__ inline void wait_piece_page(const consumer &c, uint32_t number) {
-  ring_cursor<MK_GPU_RING_PAGES> at = piece_page(c, number);
+__device__ inline void wait_round_page(const consumer &c, uint32_t number) {
+  ring_cursor<MK_GPU_RING_PAGES> at = round_page(c, number);
   wait_phase(c.d, PAGE_FULL + at.slot(), at.phase(), MK_ACTIVITY_PAGE_FULL, at.slot());
 }
 
-// K and V of the step's tokens in [from, to), all of the piece: into their pages and blocks. The warps that have no query to stage do the work
+// K and V of the step's tokens in [from, to), all of the round: into their pages and blocks. The warps that have no query to stage do the work
 // as far as it goes. Afterwards all meet.
-__device__ inline void put_new_tokens(consumer &c, const slot_view &v, uint32_t piece, uint32_t from, uint32_t to) {
+__device__ inline void put_new_tokens(consumer &c, const slot_view &v, uint32_t round, uint32_t from, uint32_t to) {
   const mk_operand &operand = v.in.parts[MK_PART_ATTENTION_kv];
   const mk_gpu_buffer *buffers = device::slot_of(v.in).buffers;
   const mk_gpu_buffer &kv = v.kv(), &table = buffers[whole_at(MK_WHOLE_ATTENTION_table)];
@@ -234,58 +148,25 @@ __device__ inline void put_new_tokens(consumer &c, const slot_view &v, uint32_t 
     // Bytes from the start of the head's pair in the block; the next dim lies beside it in K, in the next row of a step in V.
     uint32_t at =
         static_cast<uint32_t>(mk_block_offset(BLOCK_TOKENS, head_dim, which, position % BLOCK_TOKENS, dim)) * 2;
-    uint32_t page = (position - piece) / BLOCK_TOKENS * v.halves() + at / MK_GPU_PAGE_BYTES;
-    wait_piece_page(c, page);
-    uint8_t *staged = c.d.page(piece_page(c, page).slot()) + at % MK_GPU_PAGE_BYTES;
+    uint8_t *staged = reinterpret_cast<uint8_t *>(newest_token() + ((which << pair_bits) + dim / 2));
+    if (!v.single()) {
+      uint32_t page = (position - round) / BLOCK_TOKENS * v.halves() + at / MK_GPU_PAGE_BYTES;
+      wait_round_page(c, page);
+      staged = c.d.page(round_page(c, page).slot()) + at % MK_GPU_PAGE_BYTES;
+    }
     uint8_t *kept = reinterpret_cast<uint8_t *>(kv.address) + (block * kv.cols + operand.col) * 256 * head_dim + at;
-    if (which == 0) {
+    if (which == 0 || v.single()) {
       *reinterpret_cast<uint32_t *>(staged) = data;
-      *reinterpret_cast<uint32_t *>(kept) = data;
     } else {
       *reinterpret_cast<uint16_t *>(staged) = static_cast<uint16_t>(data);
       *reinterpret_cast<uint16_t *>(staged + 64) = static_cast<uint16_t>(data >> 16);
+    }
+    if (which == 0) {
+      *reinterpret_cast<uint32_t *>(kept) = data;
+    } else {
       *reinterpret_cast<uint16_t *>(kept) = static_cast<uint16_t>(data);
       *reinterpret_cast<uint16_t *>(kept + 64) = static_cast<uint16_t>(data >> 16);
     }
-  }
-}
-
-// Where a lane keeps its sums of a set between pieces.
-__device__ inline float *kept_set(const consumer &c, uint32_t set) {
-  float *scratch = c.d.params.scratch + static_cast<uint64_t>(blockIdx.x) * c.d.params.scratch_floats;
-  return scratch + ((set * MK_GPU_CONSUMER_WARPS + c.warp) * KEPT_FLOATS) * 32 + c.lane;
-}
-__device__ inline void keep_set(float *to, const set_sums &sums) {
-#pragma unroll
-  for (uint32_t i = 0; i < 32; i++) {
-    __stcg(to + i * 32, sums.o[i / 4].value[i % 4]);
-  }
-#pragma unroll
-  for (uint32_t j = 0; j < 2; j++) {
-    __stcg(to + (32 + j) * 32, sums.max[j]);
-    __stcg(to + (34 + j) * 32, sums.total[j]);
-  }
-}
-__device__ inline void get_set(const float *from, set_sums &sums) {
-#pragma unroll
-  for (uint32_t i = 0; i < 32; i++) {
-    sums.o[i / 4].value[i % 4] = __ldcg(from + i * 32);
-  }
-#pragma unroll
-  for (uint32_t j = 0; j < 2; j++) {
-    sums.max[j] = __ldcg(from + (32 + j) * 32);
-    sums.total[j] = __ldcg(from + (34 + j) * 32);
-  }
-}
-__device__ inline void clear_set(set_sums &sums) {
-#pragma unroll
-  for (uint32_t i = 0; i < 8; i++) {
-    tile::zero(sums.o[i]);
-  }
-#pragma unroll
-  for (uint32_t j = 0; j < 2; j++) {
-    sums.max[j] = -INFINITY;
-    sums.total[j] = 0.0f;
   }
 }
 
@@ -298,35 +179,24 @@ struct merge_shape {
   }
 };
 
-// Two neighbouring output values of a column from all warps, each lane those of four of them: lanes 8 apart have the same values of others.
-__device__ inline merged_unit merge_warps(const consumer &c, const merge_shape &shape, uint32_t column, uint32_t dim) {
-  uint32_t first = c.lane / 8 * 4;
-  const float2 *scales = reinterpret_cast<const float2 *>(shared_memory + ROWS_SCALES_AT) + first * 8 + column;
-  const float *parts =
-      reinterpret_cast<const float *>(shared_memory + ROWS_RESULT_AT) + shape.place(first, column, dim);
+// Two neighbouring output values of a column, of a span: of `count` parts, which lie `stride` warps apart. tokens: of the longest span of a lane.
+__device__ inline merged_unit merge_span(const merge_shape &shape, const float2 *scales, const float *parts,
+                                         uint32_t first, uint32_t stride, uint32_t tokens, uint32_t count,
+                                         uint32_t column, uint32_t dim) {
   merged_unit sum;
+#pragma unroll 1
+  for (uint32_t r = 0; r * PART_TOKENS < tokens; r += BATCH_PARTS) {
+    float2 scale[BATCH_PARTS], value[BATCH_PARTS];
 #pragma unroll
-  for (uint32_t i = 0; i < 4; i++) {
-    sum.max = fmaxf(sum.max, scales[i * 8].x);
-  }
-#pragma unroll
-  for (uint32_t offset = 8; offset < 32; offset *= 2) {
-    sum.max = fmaxf(sum.max, __shfl_xor_sync(0xffffffffu, sum.max, offset));
-  }
-  float base = sum.max == -INFINITY ? 0.0f : sum.max;
-#pragma unroll
-  for (uint32_t i = 0; i < 4; i++) {
-    float2 scale = scales[i * 8], value = *reinterpret_cast<const float2 *>(parts + i * PART_FLOATS);
-    float factor = tile::exp2(scale.x - base);
-    sum.total += factor * scale.y;
-    sum.low += factor * value.x;
-    sum.high += factor * value.y;
-  }
-#pragma unroll
-  for (uint32_t offset = 8; offset < 32; offset *= 2) {
-    sum.total += __shfl_xor_sync(0xffffffffu, sum.total, offset);
-    sum.low += __shfl_xor_sync(0xffffffffu, sum.low, offset);
-    sum.high += __shfl_xor_sync(0xffffffffu, sum.high, offset);
+    for (uint32_t i = 0; i < BATCH_PARTS; i++) {
+      uint32_t warp = first + (r + i) * stride;
+      scale[i] = make_float2(NO_TOKENS, 0.0f), value[i] = make_float2(0.0f, 0.0f);
+      if (r + i < count) {
+        scale[i] = scales[warp * 8 + column];
+        value[i] = *reinterpret_cast<const float2 *>(parts + shape.place(warp, column, dim));
+      }
+    }
+    add_parts(sum, scale, value);
   }
   return sum;
 }
@@ -340,90 +210,227 @@ __device__ inline void publish_column(const consumer &c, const slot_view &v, con
     return;
   }
   if (alone_in_use(of.position, v.span_tokens(), v.splits())) {
-    float scale = __fdividef(1.0f, sum.total);
+    float scale = reciprocal_of(sum.total);
     uint32_t pair = ((out.col + of.head) * v.head_dim() + dim) / 2;
     tile::store_relaxed(combined_value(b, c.d.generation()).word(of.line, pair),
                         tile::pack_bf16(sum.low * scale, sum.high * scale));
   }
   uint64_t *words = stamped_row(c.d, out) + static_cast<uint64_t>(of.line) * b.row_words + of.head * (v.head_dim() + 2);
   tile::store_stamped_pair(words + dim, __float_as_uint(sum.low), __float_as_uint(sum.high), c.d.generation());
-  if (dim == 0) {  // scores leave in base e
-    tile::store_stamped_pair(words + v.head_dim(), __float_as_uint(sum.max * (1.0f / BASE_E_TO_2)),
-                             __float_as_uint(sum.total), c.d.generation());
+  if (dim == 0) {
+    tile::store_stamped_pair(words + v.head_dim(), __float_as_uint(sum.top), __float_as_uint(sum.total),
+                             c.d.generation());
   }
 }
 
-// The warps' sums of a set become parts, published.
-__device__ inline void merge_set(const consumer &c, const slot_view &v, uint32_t set, set_sums &sums) {
-  uint32_t g = c.lane / 4, t = c.lane % 4;
-  float2 *scales = reinterpret_cast<float2 *>(shared_memory + ROWS_SCALES_AT);
-  float *parts = reinterpret_cast<float *>(shared_memory + ROWS_RESULT_AT);
+// A round's work: the tokens from position `start` on, of one set.
+struct round_view {
+  uint32_t start, set;
+
+  // The round is the last one that begins before the end.
+  __device__ bool is_last(const slot_view &v) const { return next(v) >= v.end; }
+  __device__ uint32_t next(const slot_view &v) const {
+    uint32_t after = start + v.round_tokens(), span = v.span_tokens();
+    return after + ((after & (span - 1)) == 0 ? (v.splits() - 1) * span : 0);
+  }
+  __device__ uint32_t end(const slot_view &v) const { return min(v.end, start + v.round_tokens()); }
+  // Pages come by fours, and of 64 dims by pieces; those behind the last token are empty.
+  __device__ uint32_t pages(const slot_view &v) const {
+    return end(v) - start > v.round_tokens() / 2 ? ROUND_PAGES : ROUND_PAGES / 2 + 0;
+  }
+  // The only set of a unit that has one span of its own: what waits has room in shared memory.
+  __device__ bool is_short(const slot_view &v) const {
+    return v.sets() == 1 && (v.few(0) || v.halves() == 1) && v.end <= v.first_span() + v.splits() * v.span_tokens();
+  }
+  // Whether the round after this one is the last and so small that its parts are merged with those of this one.
+  __device__ bool is_joined(const slot_view &v) const {
+    uint32_t after = start + v.round_tokens();
+    return is_short(v) && v.few(0) && (after & (v.span_tokens() - 1)) != 0 && v.end > after &&
+           v.end - after <= JOINING_PARTS * PART_TOKENS / v.halves();
+  }
+};
+
+// The scratch memory of a unit's sums of class `number` of four.
+__device__ inline float *kept_class(const consumer &c, uint32_t set, uint32_t slice, uint32_t number, uint32_t unit) {
+  return scratch_of(c) + (((set * 2 + slice) * MERGE_THREADS + unit) * CLASSES + number) * 4;
+}
+
+// A span's sum, of the class that this lane has, becomes that of the class, and with the last round all of them the unit's.
+__device__ inline bool merge_classes(const consumer &c, const slot_view &v, const round_view &r, uint32_t slice,
+                                     uint32_t unit, uint32_t number, merged_unit &sum) {
+  bool later = r.start >= v.first_span() + v.span_tokens();  // than the unit's first span
+  float *kept = kept_class(c, r.set, slice, number, unit);
+  if (later) {
+    add_unit(sum, get_unit(kept));
+  }
+  keep_unit(kept, sum);
+  if (!r.is_last(v)) {
+    return false;
+  }
+  __syncwarp();
+  uint32_t tokens = later ? v.span_tokens() : v.end - v.first_span(), there = (tokens + SPAN_TOKENS - 1) / SPAN_TOKENS;
+  kept = kept_class(c, r.set, slice, 0, unit);
+  sum = tree_of_four([&](uint32_t j) { return j < there ? get_unit(kept + j * 4) : merged_unit(); });
+  return true;
+}
+
+// The same where the round is short: (S0 + S1) + (S2 + S3) by whatever number of rounds, of two of these or one each. joining: of the span that
+// follows, where the last round joins this one. Gives whether the sum is that of the unit.
+__device__ inline bool merge_short(const consumer &c, const slot_view &v, const round_view &r, uint32_t slice,
+                                   uint32_t unit, bool joined, const merged_unit &joining, merged_unit &sum) {
+  uint32_t number = (r.start & (v.span_tokens() - 1)) / SPAN_TOKENS;
+  bool two = v.halves() == 1, last = joined || r.is_last(v);
+  float4 *kept = reinterpret_cast<float4 *>(shared_memory + ROWS_KEPT_AT) + slice * (MERGE_THREADS / 2) + unit;
+  float *third = kept_class(c, 0, slice, 0, unit);
+  if (two) {
+    add_lane(sum, 1);
+  } else if (number == 3) {
+    add_unit(sum, get_unit(third));
+  }
+  if (number == 2 && !two && !last) {
+    keep_unit(third, sum);
+    return false;
+  }
+  if (joined && number % 2 == 0) {  // of its pair, or where rounds are pairs the other pair
+    add_unit(sum, joining);
+  }
+  if (number != 0) {
+    float4 before = *kept;
+    add_unit(sum, {before.x, before.y, before.z, before.w});
+  }
+  if (joined && number % 2 != 0) {
+    add_unit(sum, joining);
+  }
+  if (!last) {
+    *kept = make_float4(sum.low, sum.high, sum.top, sum.total);
+  }
+  return last;
+}
+
+// A warp's sums to shared memory, of eight columns 32 dims, or of few 64.
+__device__ inline void put_rows_part(const merge_shape &shape, float *parts, uint32_t slot, uint32_t lane,
+                                     const part_sums &sums) {
+  uint32_t g = lane / 4, t = lane % 4;
+  bool few = shape.dims == 64;
+  if (few && t >= 2) {
+    return;
+  }
 #pragma unroll
-  for (uint32_t j = 0; j < 2; j++) {
-#pragma unroll
-    for (uint32_t offset = 4; offset < 32; offset *= 2) {
-      sums.total[j] += __shfl_xor_sync(0xffffffffu, sums.total[j], offset);
-    }
-    if (g == 0) {
-      scales[c.warp * 8 + 2 * t + j] = make_float2(sums.max[j], sums.total[j]);
+  for (uint32_t k = 0; k < 4; k++) {  // by eight dims, of columns 2 t and 2 t + 1
+    float *to = parts + shape.place(slot, 2 * t, k * 8 + g);
+    to[0] = sums.o[k / 2].value[k % 2 * 2];
+    to[shape.dims] = sums.o[k / 2].value[k % 2 * 2 + 1];
+    if (few) {
+      to[32] = sums.o[2 + k / 2].value[k % 2 * 2];
+      to[32 + shape.dims] = sums.o[2 + k / 2].value[k % 2 * 2 + 1];
     }
   }
-  bool few = v.few(set);
+}
+__device__ inline float2 *rows_scales() { return reinterpret_cast<float2 *>(shared_memory + ROWS_SCALES_AT); }
+__device__ inline void put_rows_scales(float2 *to, uint32_t lane, const part_sums &sums) {
+  if (lane < 4) {
+    reinterpret_cast<float4 *>(to)[lane] =
+        make_float4(sums.top[0], sums.total.value[0], sums.top[1], sums.total.value[1]);
+  }
+}
+
+// Of a part of the last round, which joins the one before it.
+__device__ inline void put_joining(const consumer &c, const part_sums &sums) {
+  if (c.warp < JOINING_PARTS) {
+    put_rows_part({64u}, reinterpret_cast<float *>(shared_memory + ROWS_JOINING_AT), c.warp, c.lane, sums);
+    if (c.lane < 2) {
+      put_rows_scales(rows_scales() + c.warp * 8 + 4, c.lane, sums);
+    }
+  }
+}
+
+// The warps' parts of a round become sums of spans, and with the last one these are published.
+__device__ inline void merge_round(const consumer &c, const slot_view &v, const round_view &r, part_sums &sums) {
+  bool few = v.few(r.set);
   merge_shape shape = {few ? 64u : 32u};
-  // A warp has eight places of each half of a head's dims, of few columns, or of a quarter.
-  uint32_t unit = c.warp * 8 + c.lane % 8, column = few ? unit / 32 : unit / 16, dim = unit * 2 & (shape.dims - 1);
+  if (c.lane < (few ? 2 : 4)) {
+    put_rows_scales(rows_scales() + c.warp * 8, c.lane, sums);
+  }
+  uint32_t spans_bits = 2 - v.halves();  // of a round
+  // What a thread merges: of a slice, a unit of two values, and one of the round's spans.
+  uint32_t unit = (c.warp * 32 + c.lane) >> spans_bits, pair_bits = few ? 5 : 4;
+  uint32_t dim = (unit & ((1u << pair_bits) - 1)) * 2, half = unit >> pair_bits & (v.halves() - 1),
+           column = unit >> (pair_bits + v.halves() - 1), span = c.lane & ((1u << spans_bits) - 1);
 #pragma unroll 1
-  for (uint32_t from = 0; from < v.head_dim(); from += shape.dims) {
+  for (uint32_t from = 0; from < PAGE_DIMS; from += shape.dims) {
     if (from != 0) {
       consumers_meet(c);
     }
-    if (!few || t < 2) {
-#pragma unroll
-      for (uint32_t k = 0; k < 4; k++) {  // by eight dims, of columns 2 t and 2 t + 1
-        float *to = parts + shape.place(c.warp, 2 * t, k * 8 + g);
-        to[0] = sums.o[k / 2].value[k % 2 * 2];
-        to[shape.dims] = sums.o[k / 2].value[k % 2 * 2 + 1];
-        if (few) {
-          to[32] = sums.o[2 + k / 2].value[k % 2 * 2];
-          to[32 + shape.dims] = sums.o[2 + k / 2].value[k % 2 * 2 + 1];
-        }
-      }
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < 6; i++) {  // the next ones come first
-      sums.o[i] = few && i < 4 ? sums.o[i + 4] : sums.o[i + 2];
-    }
+    put_rows_part(shape, reinterpret_cast<float *>(shared_memory + ROWS_RESULT_AT), c.warp, c.lane, sums);
+    sums.o[0] = sums.o[2], sums.o[1] = sums.o[3];  // the next ones come first
     consumers_meet(c);
-    merged_unit sum = merge_warps(c, shape, column, dim);
-    if (c.lane < 8) {
-      publish_column(c, v, column_of(v, set, column), from + dim, sum);
+    if (tile::uniform(c.warp >= MERGE_THREADS / 32)) {
+      continue;
+    }
+    bool joined = tile::uniform(r.is_joined(v));
+    merged_unit sum, joining;
+#pragma unroll 1
+    for (bool joins = joined;; joins = false) {  // the parts that join first
+      uint32_t tokens = joins ? v.end - r.start - v.round_tokens() : r.end(v) - r.start;
+      uint32_t before = joins ? 0 : span * SPAN_TOKENS, here = tokens > before ? tokens - before : 0;
+      sum = merge_span(shape, rows_scales() + (joins ? 4 : 0),
+                       reinterpret_cast<const float *>(shared_memory + (joins ? ROWS_JOINING_AT : ROWS_RESULT_AT)),
+                       (before / PART_TOKENS << (v.halves() - 1)) + half, v.halves(),
+                       tile::uniform(min(tokens, SPAN_TOKENS + 0u)),
+                       min((here + PART_TOKENS - 1) / PART_TOKENS, SPAN_PARTS + 0u), column, dim);
+      if (!joins) {
+        break;
+      }
+      joining = sum;
+    }
+    bool done;
+    if (tile::uniform(r.is_short(v))) {
+      done = merge_short(c, v, r, from / 32, unit, joined, joining, sum);
+    } else {
+      uint32_t first = r.start + span * SPAN_TOKENS;
+      done = merge_classes(c, v, r, from / 32, unit, (first & (v.span_tokens() - 1)) / SPAN_TOKENS, sum);
+    }
+    if (span == 0 && done) {
+      publish_column(c, v, column_of(v, r.set, column), half * PAGE_DIMS + from + dim, sum);
     }
   }
 }
 
-// This warp's tile of a piece, if it has one. limits: as above. The warp waits for its pages also where they hold no token. `releases`:
-// nobody needs the warp's tile again. All warps meet before and behind an instruction, when every page has been taken.
-__device__ inline void attend_piece(const consumer &c, const slot_view &v, uint32_t place, bool few, uint32_t piece,
-                                    const uint32_t (&limits)[2], bool releases, set_sums &sums) {
-  uint32_t pages_per_block = v.halves(), page = c.warp / 4 * pages_per_block;
-  if (page >= piece_pages(piece, v.end, pages_per_block)) {
+// This warp's part of a round, which begins at position `round` with page `ahead` from the one at hand on and has `pages`. The warp waits for its pages
+// also where they hold no token. `releases`: nobody needs them again. All warps meet before and behind an instruction, when every page has been taken.
+__device__ inline void attend_round(const consumer &c, const slot_view &v, uint32_t set, uint32_t round, uint32_t ahead,
+                                    uint32_t pages, bool releases, part_sums &sums) {
+  uint32_t pages_per_block = v.halves(), page = v.rank(c.warp) / 2 * pages_per_block;
+  if (tile::uniform(page >= pages)) {
     return;
   }
-  ring_cursor<MK_GPU_RING_PAGES> first = piece_page(c, page), second = piece_page(c, page + pages_per_block - 1);
+  ring_cursor<MK_GPU_RING_PAGES> first = round_page(c, ahead + page),
+                                 second = round_page(c, ahead + page + pages_per_block - 1);
   wait_phase(c.d, PAGE_FULL + first.slot(), first.phase(), MK_ACTIVITY_PAGE_FULL, first.slot());
   wait_phase(c.d, PAGE_FULL + second.slot(), second.phase(), MK_ACTIVITY_PAGE_FULL, second.slot());
-  uint32_t start = c.warp % 4 * v.steps() * 512;
-  const uint8_t *keys = c.d.page(first.slot()) + start;
-  const uint8_t *values = c.d.page(second.slot()) + (2 - pages_per_block) * (MK_GPU_PAGE_BYTES / 2) + start;
-  if (piece + c.warp * 16 < v.end && (c.d.params.left_out & MK_GPU_PART_WORK) == 0) {
-    attend_rows_tile(c, v, place, few, keys, values, piece + c.warp * 16, limits, sums);
+  uint32_t at = v.rank(c.warp) % 2 * (PART_TILES * pages_per_block * 2048);
+  uint8_t *keys = c.d.page(first.slot()) + at;
+  uint8_t *values = c.d.page(second.slot()) + (2 - pages_per_block) * (MK_GPU_PAGE_BYTES / 2) + at;
+  uint32_t start = round + v.rank(c.warp) * PART_TOKENS;
+  if (start < v.end && (c.d.params.left_out & MK_GPU_PART_WORK) == 0) {
+    if (tile::uniform(v.single() && v.first - start < PART_TOKENS)) {
+      put_newest(newest_token(), pages_per_block, keys, values, v.first - start, c.lane);
+    }
+    uint32_t limits[2];
+#pragma unroll
+    for (uint32_t j = 0; j < 2; j++) {
+      uint32_t limit = limit_of(v, set, 2 * (c.lane % 4) + j);
+      limits[j] = limit > start ? limit - start : 0;
+    }
+    attend_part<false>(keys, values + v.half(c.warp) * 2048, reinterpret_cast<const uint2 *>(queries()) + c.lane,
+                       c.lane, pages_per_block, limits, v.end - start, sums);
   }
   if (releases) {
     __syncwarp();
     if (c.lane == 0) {
-      tile::arrive(c.d.barrier(PAGE_EMPTY + first.slot()), PAGE_RELEASES);
+      tile::arrive(c.d.barrier(PAGE_EMPTY + first.slot()), ROUND_PAGES / pages_per_block);
       if (pages_per_block != 1) {
-        tile::arrive(c.d.barrier(PAGE_EMPTY + second.slot()), PAGE_RELEASES);
+        tile::arrive(c.d.barrier(PAGE_EMPTY + second.slot()), ROUND_PAGES / pages_per_block);
       }
     }
   }
@@ -440,50 +447,41 @@ __device__ inline void forget_all(consumer &c, slot_view &v) {
 
 __device__ inline void attend_slot(consumer &c, slot_view v) {
   uint32_t sets = v.sets();
-  bool several = sets > 1;
-  uint32_t place = 0;  // of the fragments of the set at hand
-  uint32_t start = last_piece(v.end, v.split(), v.span_tokens(), v.splits());
-  set_sums sums;
-  clear_set(sums);  // without it their registers would stay taken from one instruction to the next
+  round_view r = {v.first_span(), 0};
+  bool first = true;
 #pragma unroll 1
-  for (uint32_t piece = start;; piece = piece_before(piece, v.span_tokens(), v.splits())) {
-    bool first = piece == start, last = piece == v.first_span(), is_new = v.first < piece + MK_GPU_PIECE_TOKENS;
+  while (r.start < v.end) {
 #pragma unroll 1
-    for (uint32_t set = 0; set < sets; set++) {
+    for (r.set = 0; r.set < sets; r.set++) {
       forget_all(c, v);
-      if (first || several) {
-        place ^= 1;  // others may still read the last set's
-        stage_queries(c, v, set, place);
+      if (first || sets > 1) {
+        stage_queries(c, v, r.set);
       }
-      if (is_new && set == 0) {
-        put_new_tokens(c, v, piece, max(v.first, piece), min(v.end, piece + MK_GPU_PIECE_TOKENS));
+      if (tile::uniform(r.set == 0 && (v.single() ? first : v.first < r.end(v)))) {
+        put_new_tokens(c, v, r.start, max(v.first, r.start), v.single() ? v.end : r.end(v));
       }
-      if (first || several || is_new) {
-        consumers_meet(c);
-      }
-      if (several && first) {
-        clear_set(sums);
-      } else if (several) {
-        get_set(kept_set(c, set), sums);
+      consumers_meet(c);  // also where parts lie they have been read
+      part_sums sums;
+#pragma unroll 1
+      for (uint32_t joins = tile::uniform(r.is_joined(v) ? 1u : 0u);;
+           joins--) {  // the last round, where it joins this one, comes before it
+        forget_all(c, v);
+        clear(sums);  // without it their registers would stay taken from one instruction to the next
+        attend_round(c, v, r.set, joins != 0 ? r.next(v) : r.start, joins != 0 ? r.pages(v) : 0,
+                     joins != 0 ? ROUND_PAGES / 2 : r.pages(v), r.set + 1 == sets, sums);
+        if (joins == 0) {
+          break;
+        }
+        put_joining(c, sums);
       }
       forget_all(c, v);
-      uint32_t limits[2];
-#pragma unroll
-      for (uint32_t j = 0; j < 2; j++) {
-        limits[j] = limit_of(v, set, 2 * (c.lane % 4) + j);
-      }
-      attend_piece(c, v, place, v.few(set), piece, limits, set + 1 == sets, sums);
-      forget_all(c, v);
-      if (last) {
-        merge_set(c, v, set, sums);
-      } else if (several) {
-        keep_set(kept_set(c, set), sums);
-      }
+      merge_round(c, v, r, sums);
     }
-    c.pages.advance(piece_pages(piece, v.end, v.halves()));
-    if (last) {
-      return;
-    }
+    first = false;
+    bool joined = tile::uniform(r.is_joined(v));
+    c.pages.advance(r.pages(v));
+    c.pages.advance(joined ? ROUND_PAGES / 2 : 0);
+    r.start = joined ? v.end : r.next(v);
   }
 }
 

@@ -1,7 +1,8 @@
 /* COMBINE: the splits of some query heads become their attention output.
  * parts [units][lines][heads * (head_dim + 2)] as ATTENTION writes them; out [heads * head_dim] for each line. Splits 0..n-1 of a line are
  * in use, n = min(units, position / span + 1); split j of a line in slot c is what unit (j + c) mod units has left. Others are
- * neither waited for nor read. Added in split order. */
+ * neither waited for nor read. Splits are added as a tree, of MK_TREE_PIECES pieces of tokens, and these sums in order: so the splits of short spans make the sums that
+ * those of long ones are. */
 #include <math.h>
 #include <string.h>
 
@@ -26,31 +27,55 @@ static uint32_t stage_parts(mk_reference *machine, const mk_instruction *instruc
   return in_use;
 }
 
-void mk_merge_parts(const float *parts, uint32_t count, size_t stride, uint32_t head_dim, float *out) {
-  float max = -INFINITY, total = 0;
-  for (uint32_t s = 0; s < count; s++) {
-    float m = parts[s * stride + head_dim];
-    max = m > max || isnan(m) ? m : max;
-  }
-  memset(out, 0, head_dim * sizeof *out);
-  for (uint32_t s = 0; s < count; s++) {
-    const float *part = parts + s * stride;
-    float factor = mk_exp(part[head_dim] - max);
-    total += factor * part[head_dim + 1];
-    for (uint32_t d = 0; d < head_dim; d++) {
-      out[d] += factor * part[d];
-    }
-  }
-  out[head_dim] = max;
-  out[head_dim + 1] = total;
+void mk_part_clear(float *part, uint32_t head_dim) {
+  memset(part, 0, head_dim * sizeof *part);
+  part[head_dim] = -INFINITY;
+  part[head_dim + 1] = 0;
 }
 
-/* One head: `in_use` parts, `stride` floats apart. */
-static void merge(const float *head, uint32_t in_use, size_t stride, uint32_t head_dim, float *o) {
-  float merged[MK_MAX_HEAD_DIM + 2];
-  mk_merge_parts(head, in_use, stride, head_dim, merged);
+void mk_part_add(float *part, const float *other, uint32_t head_dim) {
+  if (other[head_dim] == -INFINITY) {
+    return;
+  }
+  float m = other[head_dim] > part[head_dim] || isnan(other[head_dim]) ? other[head_dim] : part[head_dim];
+  float keep = mk_exp2(part[head_dim] - m), factor = mk_exp2(other[head_dim] - m);
   for (uint32_t d = 0; d < head_dim; d++) {
-    o[d] = merged[d] / merged[head_dim + 1];
+    part[d] = part[d] * keep + other[d] * factor;
+  }
+  part[head_dim] = m;
+  part[head_dim + 1] = part[head_dim + 1] * keep + other[head_dim + 1] * factor;
+}
+
+typedef struct split_list { /* of one head */
+  const float *parts;
+  uint32_t in_use, head_dim;
+  size_t stride; /* floats apart */
+} split_list;
+
+/* sum = splits first to first + count - 1, a power of two, as far as they are in use. */
+static void add_tree(const split_list *splits, uint32_t first, uint32_t count, float *sum) {
+  float other[MK_MAX_HEAD_DIM + 2];
+  if (first >= splits->in_use) {
+    mk_part_clear(sum, splits->head_dim);
+  } else if (count == 1) {
+    memcpy(sum, splits->parts + first * splits->stride, (splits->head_dim + 2) * sizeof *sum);
+  } else {
+    add_tree(splits, first, count / 2, sum);
+    add_tree(splits, first + count / 2, count / 2, other);
+    mk_part_add(sum, other, splits->head_dim);
+  }
+}
+
+/* `together` of them as a tree. */
+static void merge(const split_list *splits, uint32_t together, float *o) {
+  float sum[MK_MAX_HEAD_DIM + 2], some[MK_MAX_HEAD_DIM + 2];
+  mk_part_clear(sum, splits->head_dim);
+  for (uint32_t first = 0; first < splits->in_use; first += together) {
+    add_tree(splits, first, together, some);
+    mk_part_add(sum, some, splits->head_dim);
+  }
+  for (uint32_t d = 0; d < splits->head_dim; d++) {
+    o[d] = sum[d] / sum[splits->head_dim + 1];
   }
 }
 
@@ -60,6 +85,11 @@ mk_reference_result mk_reference_COMBINE(mk_reference *machine, const mk_instruc
   uint32_t stride = parts.buffer->tile_cols, head_dim = stride - 2, lines = machine->line_count, most = 0;
   size_t staged_floats = (size_t)parts.rows / parts.buffer->tile_rows * parts.cols;
   float *staged = machine->scratch, *result = staged + lines * staged_floats;
+  uint32_t together = MK_TREE_PIECES;
+  for (uint32_t tokens = MK_PIECE_TOKENS; tokens < instruction->params[MK_PARAM_COMBINE_span] && together > 1;
+       tokens *= 2) {
+    together /= 2;
+  }
   uint32_t in_use[MK_MOST_ROWS];
   memset(machine->parts_used, 0, sizeof machine->parts_used);
   for (uint32_t l = 0; l < lines; l++) {
@@ -71,8 +101,11 @@ mk_reference_result mk_reference_COMBINE(mk_reference *machine, const mk_instruc
   }
   for (uint32_t l = 0; l < lines; l++) {
     for (uint32_t h = 0; h < parts.cols / stride; h++) {
-      merge(staged + l * staged_floats + (size_t)h * stride, in_use[l], parts.cols, head_dim,
-            result + (size_t)h * head_dim);
+      split_list splits = {.parts = staged + l * staged_floats + (size_t)h * stride,
+                           .in_use = in_use[l],
+                           .head_dim = head_dim,
+                           .stride = parts.cols};
+      merge(&splits, together, result + (size_t)h * head_dim);
     }
     mk_publish_floats(machine, &out, machine->lines[l].line, 0, out.cols, result);
   }

@@ -12,8 +12,8 @@ struct line_pair {
 };
 
 __device__ inline void fold_part(float low, float high, float score, float total, line_pair &sum) {
-  float top = fmaxf(sum.max, score * 1.4426950408889634f);
-  float keep = tile::exp2(sum.max - top), factor = tile::exp2(score * 1.4426950408889634f - top);
+  float top = fmaxf(sum.max, score);
+  float keep = tile::exp2(sum.max - top), factor = tile::exp2(score - top);
   sum.low = sum.low * keep + factor * low;
   sum.high = sum.high * keep + factor * high;
   sum.total = sum.total * keep + factor * total;

@@ -9,7 +9,6 @@
 namespace mk {
 
 __device__ inline void consume_COMBINE(rows_consumer &c, const mk_instruction_word &in) {
-  enum { BATCH = 4 };  // splits that a thread fetches together
   const mk_operand &parts = in.parts[MK_PART_COMBINE_parts], &out = in.parts[MK_PART_COMBINE_out];
   const mk_gpu_buffer &b = c.d.buffer(parts), &to = c.d.buffer(out);
   const volatile rows_state &state = rows_of(c.d);
@@ -40,16 +39,16 @@ __device__ inline void consume_COMBINE(rows_consumer &c, const mk_instruction_wo
                             (parts.col + head) * stride;
     merged_unit sum;
 #pragma unroll 1
-    for (uint32_t first = 0; first < in_use; first += BATCH) {
+    for (uint32_t first = 0; first < in_use; first += GROUP_SPANS) {
       auto at = [&](uint32_t j) {
         uint32_t unit = first + j / 2 + shift;
         unit -= unit >= units ? units : 0;
         return words + static_cast<uint64_t>(unit * rows) * b.row_words + (j % 2 == 0 ? 2 * pair : stride - 2);
       };
       auto has = [&](uint32_t j) { return first + j / 2 < in_use; };
-      fold_splits<BATCH>(c, parts.buffer, at, has, sum);
+      add_unit(sum, four_splits(c, parts.buffer, at, has));
     }
-    float scale = __fdividef(1.0f, sum.total);
+    float scale = reciprocal_of(sum.total);
     uint32_t at = (out.col * to.tile_cols + (head << pair_bits) * 2) / 2 + pair;
     if (publishes(c.d)) {
       tile::store_relaxed(value_view(to, c.d.generation()).word(line, at),

@@ -157,17 +157,17 @@ size_t mk_reference_scratch(const mk_program *program) {
   size_t most = 0, lines = mk_program_rows(program);
   for (size_t i = 0; i < program->instruction_count; i++) {
     const mk_instruction *instruction = &program->instructions[i];
-    bool listed = mk_instruction_listed(instruction);             /* takes its operands piece by piece */
-    size_t need = listed ? (size_t)MK_MLA_SCRATCH : 1024 + lines; /* scores of one attention span; scales */
+    bool listed = mk_instruction_listed(instruction);      /* takes its operands piece by piece */
+    size_t need = listed ? (size_t)MK_MLA_SCRATCH : lines; /* scales */
     for (uint32_t slot = 0; !listed && slot < MK_MAX_OPERANDS; slot++) {
       const mk_operand *operand = &instruction->operands[slot];
       const mk_buffer *buffer = &program->buffers[operand->buffer];
       if (buffer->store == MK_STORE_TILES && (operand->flags & MK_OPERAND_TOKEN_ROW) == 0) {
         need += lines * ((size_t)operand->rows * MK_TILE + (size_t)operand->cols * MK_TILE * 4 + 32); /* y, x */
       } else if (buffer->store == MK_STORE_BLOCKS) {
-        need += (size_t)buffer->head_dim * (1 + MK_TILE * MK_NEW_TILES); /* a product; K and V of new tokens in bf16 */
-        need += MK_MATVEC_SCRATCH((size_t)buffer->head_dim);
-        need += (size_t)(buffer->span_tokens / MK_PIECE_TOKENS + 1) * (buffer->head_dim + 2u); /* pieces of a span */
+        const mk_operand *q = &instruction->operands[MK_SLOT_ATTENTION_q];
+        uint32_t query_cols = q->cols * program->buffers[q->buffer].tile_cols;
+        need += mk_attention_scratch(buffer->head_dim, query_cols / buffer->head_dim);
       } else {
         bool by_token = (operand->flags & MK_OPERAND_TOKEN_ROW) != 0;
         size_t rows = by_token ? lines : extent(operand->row, operand->rows, buffer->tile_rows, buffer->rows);

@@ -63,6 +63,9 @@ typedef struct mk_reference {
 
 enum {
   MK_MAX_HEAD_DIM = 128,
+  MK_FOLD_TOKENS = 32, /* of attention are a part by themselves, from a multiple of this on: their sums are one chain */
+  MK_SPAN_PIECES = 4,  /* of a span of several rows: the most */
+  MK_TREE_PIECES = 16, /* that COMBINE adds up as a tree, whatever number of them a split has */
 };
 
 /* Floats of scratch that the largest instruction of the program needs. */
@@ -80,9 +83,10 @@ static inline void mk_word_store(uint64_t *word, uint32_t stamp, uint32_t data) 
   __atomic_store_n(word, (uint64_t)stamp << 32 | data, __ATOMIC_RELAXED);
 }
 
-/* exp, sin and cos in double precision, rounded: the C library's functions of single precision have other last bits where the CPU has fused
- * multiply-adds than where it has none, these do not (all 2^32 arguments of exp, and those of up to 1e7 of the others, with glibc 2.36). */
+/* exp, exp2, sin and cos in double precision, rounded: the C library's functions of single precision have other last bits where the CPU has fused
+ * multiply-adds than where it has none, these do not (all 2^32 arguments of exp and exp2, and those of up to 1e7 of the others, with glibc 2.36). */
 static inline float mk_exp(float x) { return (float)exp((double)x); }
+static inline float mk_exp2(float x) { return (float)exp2((double)x); } /* exact for whole numbers */
 static inline float mk_sin(float x) { return (float)sin((double)x); }
 static inline float mk_cos(float x) { return (float)cos((double)x); }
 
@@ -131,8 +135,14 @@ void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_
 void mk_publish_words(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
                       const uint32_t *values);
 
-/* out = (sum p v [head_dim], max score, sum p) of all tokens from `count` parts of that form, `stride` floats apart, added in order. */
-void mk_merge_parts(const float *parts, uint32_t count, size_t stride, uint32_t head_dim, float *out);
+/* A part of attention, of one query head over some tokens: (sum_t p_t v_t [head_dim], m, sum_t p_t), p_t = 2^(x_t - m), x_t being the score in
+ * base 2 and m the smallest whole number that none of them exceeds: so a change of m is a product by a power of two, and exact. A cleared part
+ * is of no tokens. Adding one to another gives the sum the larger m of both. */
+void mk_part_clear(float *part, uint32_t head_dim);
+void mk_part_add(float *part, const float *other, uint32_t head_dim);
+
+/* Floats of scratch that ATTENTION needs beside its inputs. */
+size_t mk_attention_scratch(uint32_t head_dim, uint32_t group);
 
 /* y[16 t + r] = sum_k W[row tile t][r][k] x[k] over the weight operand's rectangle, for `count` vectors x, each padded with zeros
  * to whole tiles and one behind the other; y has weight->rows floats for each. scratch: MK_MATVEC_SCRATCH(padded width) floats

@@ -7,11 +7,8 @@
 #include "tests/support/effort.h"
 #include "tests/support/mixture.h"
 
-/* Tokens of context up to which 2 to 16 rows give the bits of one row: their attention adds spans of so many tokens. */
-#define MIXTURE_SAME_UP_TO 1024
-
 static const mixture_demands demands = {
-    .one_row = MIXTURE_SAME_UP_TO, .several = MIXTURE_ALWAYS, .prompts = MIXTURE_ALWAYS};
+    .one_row = MIXTURE_ALWAYS, .several = MIXTURE_ALWAYS, .prompts = MIXTURE_ALWAYS};
 
 /* Two layers. */
 static mk_config config_of(uint32_t head_dim, uint32_t heads, uint32_t kv_heads, uint32_t hidden, uint32_t intermediate,

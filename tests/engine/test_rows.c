@@ -10,7 +10,7 @@
 #include "tests/support/model.h"
 #include "tests/support/numbers.h"
 
-enum { LONGEST = 600, MOST_VOCAB = 520, MOST_SEQUENCES = 24, MOST_TOKENS = 24 };
+enum { LONGEST = 600, LONG_PROMPT = 2100, MOST_VOCAB = 520, MOST_SEQUENCES = 24, MOST_TOKENS = 24 };
 
 static char directory[TEST_PATH];
 static mk_config config;
@@ -26,7 +26,7 @@ typedef struct output { /* of one sequence */
 } output;
 
 typedef struct work {
-  uint32_t prompts[MOST_SEQUENCES][LONGEST];
+  uint32_t prompts[MOST_SEQUENCES][LONG_PROMPT];
   mk_sequence sequences[MOST_SEQUENCES];
   output outputs[MOST_SEQUENCES];
   size_t count;
@@ -179,6 +179,24 @@ Test(rows, short_prompts) {
   for (size_t count = 1; count < 19; count += count < 4 ? 1 : 7) {
     chunks(TEST_MODEL_ODD, count);
   }
+}
+
+/* Beyond the span of 2 to 16 rows: what it adds up in pieces are splits of one row, which COMBINE adds up in the same order. */
+Test(rows, long_contexts) {
+  config = test_model_config(TEST_MODEL_TINY);
+  config.max_position = 4096;
+  test_model_write(&config, directory);
+  work *w = new_work();
+  add(w, 2045, MOST_TOKENS, 0);
+  add(w, 1020, 8, 0);
+  add(w, 70, 3, 0);
+  run((mk_engine_options){.sms = 7, .max_seq = LONG_PROMPT}, w);
+  cr_assert_eq(w->outputs[0].count, MOST_TOKENS);
+  for (uint32_t rows = 4; rows <= MK_PROMPT_ROWS; rows *= 4) {
+    expect_bits((mk_engine_options){.sms = 5, .max_seq = LONG_PROMPT, .rows = rows}, w);
+  }
+  free_work(w);
+  test_model_remove(directory);
 }
 
 /* Ragged lengths, different ends, and more sequences than slots; one has nothing to do, and some stop by themselves. */

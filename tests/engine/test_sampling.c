@@ -240,7 +240,7 @@ Test(engine_sampling, log_probabilities_agree_with_the_oracle) {
   fprintf(stderr, "log-probabilities of %zu steps: relative error %.2g, of the chosen tokens %.2g off\n", o.step,
           o.worst, o.chosen);
   cr_assert_gt(o.step, 16);
-  cr_assert_lt(o.worst, 1e-2);
+  cr_assert_lt(o.worst, 1.2e-2); /* q, p and x times gain are bf16 */
   cr_assert_lt(o.chosen, 3e-2);
   mk_engine_close(engine);
   golden_file_free(&golden);

@@ -10,7 +10,7 @@
  * instructions are the same and attention is not, since a context of one token leaves attention nothing to add. What is
  * not demanded is printed, and may differ as much as roundings do. */
 static const mixture_demands demands = {
-    .one_row = 1,              /* 2 to 16 rows as one row */
+    .one_row = MIXTURE_ALWAYS, /* 2 to 16 rows as one row */
     .several = MIXTURE_ALWAYS, /* 2 to 16 rows as each other */
     .prompts = 0,              /* MK_PROMPT_ROWS rows as one row */
 };

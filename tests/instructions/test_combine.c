@@ -23,7 +23,7 @@ static void set_up(combine *t, uint32_t head_dim, uint32_t splits, uint32_t firs
   for (uint32_t split = 0; split < splits; split++) {
     for (uint32_t head = 0; head < HEADS; head++) {
       uint32_t at = head * (head_dim + 2) + head_dim;
-      test_rig_set(rig, t->parts, split, at, 20 * test_random_float(&rig->seed));
+      test_rig_set(rig, t->parts, split, at, roundf(20 * test_random_float(&rig->seed)));
       test_rig_set(rig, t->parts, split, at + 1, 1 + 250 * fabsf(test_random_float(&rig->seed)));
     }
   }
@@ -49,7 +49,7 @@ static void run(combine *t, uint32_t position) {
       max = fmax(max, test_rig_value(rig, t->parts, split, head * stride + t->head_dim));
     }
     for (uint32_t split = 0; split < in_use; split++) {
-      double factor = exp(test_rig_value(rig, t->parts, split, head * stride + t->head_dim) - max);
+      double factor = exp2(test_rig_value(rig, t->parts, split, head * stride + t->head_dim) - max);
       total += factor * test_rig_value(rig, t->parts, split, head * stride + t->head_dim + 1);
       for (uint32_t d = 0; d < t->head_dim; d++) {
         want[d] += factor * test_rig_value(rig, t->parts, split, head * stride + d);
@@ -65,7 +65,7 @@ static void run(combine *t, uint32_t position) {
 
 Test(combine, equals_double_precision) {
   static const uint32_t positions[] = {0, 255, 256, 511, 512, 767, 768, 5000};
-  for (uint32_t splits = 1; splits <= 4; splits++) {
+  for (uint32_t splits = 1; splits <= 9; splits += 2) {
     for (uint32_t shape = 0; shape < 3; shape++) {
       for (size_t p = 0; p < sizeof positions / sizeof positions[0]; p++) {
         combine t;
@@ -75,6 +75,39 @@ Test(combine, equals_double_precision) {
       }
     }
   }
+}
+
+/* 1 is lost beside 2^24, 1 + 1 is not: splits of 256 tokens are added as trees of sixteen, those of 1,024 as trees of four, and trees one after the
+ * other. */
+static void expect_order(uint32_t span, const float *sums, uint32_t count, float want) {
+  combine t;
+  set_up(&t, 64, count, 1, 2);
+  for (uint32_t split = 0; split < count; split++) {
+    for (uint32_t i = 0; i < HEADS * 66; i++) {
+      /* Each split has an m of its own, and the larger ones of it are smaller sums. */
+      float m = (float)(split % 3), scale = exp2f(-m);
+      test_rig_set(&t.rig, t.parts, split, i, i % 66 == 64 ? m : i % 66 == 65 ? scale : sums[split] * scale);
+    }
+  }
+  t.rig.instruction->params[MK_PARAM_COMBINE_span] = span;
+  t.rig.state.rows[0].position = span * count - 1;
+  test_rig_expect_done(&t.rig);
+  for (uint32_t d = 0; d < 128; d++) {
+    float got = (float)test_rig_read(&t.rig, t.out, 0, 64 + d),
+          mean = mk_bf16_to_float(mk_float_to_bf16(want / (float)count));
+    cr_assert_eq(got, mean, "span %u, element %u: %a, not %a", span, d, (double)got, (double)mean);
+  }
+  test_rig_stop(&t.rig);
+}
+
+Test(combine, order_of_splits) {
+  static const float sixteen[] = {0x1p24f, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, -0x1p24f};
+  static const float four[] = {0x1p24f, 1, 1, 1, -0x1p24f};
+  expect_order(256, sixteen, 17, 2);
+  expect_order(64, sixteen, 17, 2);
+  expect_order(1024, sixteen, 17, 0);
+  expect_order(1024, four, 5, 2);
+  expect_order(256, four, 5, 2);
 }
 
 Test(combine, not_a_number_is_not_hidden) {

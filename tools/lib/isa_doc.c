@@ -171,7 +171,7 @@ static const char columns[] =
     "before it has read all of them; the others stage their inputs first.\n"
     "\n"
     "y = W x is a matrix-vector product over the row tiles and K columns that the `weight` operand names;\n"
-    "norm(x) = x * gain / sqrt(mean(x^2) + eps).\n";
+    "norm(x) = bf16(x * gain) / sqrt(mean(x^2) + eps).\n";
 
 static const struct {
   const char *name, *meaning;

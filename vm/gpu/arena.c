@@ -45,7 +45,7 @@ void mk_memory_of(const mk_program *program, mk_memory_plan *plan) {
 /* Floats of a block's sums that wait: those of row tiles between chunks of K, those of attention between pieces
  * or, of prompts, spans. */
 static uint32_t scratch_floats(const mk_program *program) {
-  bool prompt = mk_program_rows(program) > MK_MAX_ROWS;
+  bool prompt = mk_program_rows(program) > MK_MAX_ROWS, one = mk_program_rows(program) == 1;
   uint32_t chunk = prompt ? MK_PROMPT_GPU_CHUNK_STEPS : MK_GPU_CHUNK_STEPS,
            lines = prompt ? MK_PROMPT_ROWS : MK_MAX_ROWS;
   uint64_t most = 0;
@@ -54,13 +54,17 @@ static uint32_t scratch_floats(const mk_program *program) {
     const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
     for (uint32_t slot = 0; slot < info->operand_count; slot++) {
       const mk_operand *o = &in->operands[slot];
-      if (info->operands[slot].store == MK_OPERAND_STORE_TILES && o->cols > chunk &&
+      if (!one && info->operands[slot].store == MK_OPERAND_STORE_TILES && o->cols > chunk &&
           (o->flags & MK_OPERAND_TOKEN_ROW) == 0) {
         uint64_t floats = (uint64_t)o->rows * MK_TILE * lines;
         most = floats > most ? floats : most;
       }
     }
-    if (mk_opcode_reads(info, MK_CONTENT_TABLE) >= 0) {
+    if (mk_opcode_reads(info, MK_CONTENT_TABLE) >= 0 && one) {
+      uint64_t head_dim = program->buffers[in->operands[MK_SLOT_ATTENTION_kv].buffer].head_dim;
+      uint64_t floats = in->params[MK_PARAM_ATTENTION_group] * head_dim / 2 * MK_GPU_KEPT_UNIT_FLOATS;
+      most = floats > most ? floats : most;
+    } else if (mk_opcode_reads(info, MK_CONTENT_TABLE) >= 0) {
       uint64_t spans =
           program->ranges.position.high / program->buffers[in->operands[MK_SLOT_ATTENTION_kv].buffer].span_tokens + 1;
       uint64_t columns = mk_program_rows(program);
@@ -87,7 +91,7 @@ static uint64_t place_buffers(mk_gpu *gpu, uint64_t *kv, uint64_t *work) {
                      : kind == MK_KIND_KV   ? mk_gpu_place(kv, program->buffers[b].bytes)
                                             : mk_gpu_place(work, mk_gpu_bytes(gpu, b));
   }
-  gpu->params.scratch_floats = gpu->rows > 1 ? scratch_floats(program) : 0;
+  gpu->params.scratch_floats = scratch_floats(program);
   return mk_gpu_place(work, gpu->params.scratch_floats * sizeof(float) * program->queue_count + 1);
 }
 

@@ -88,22 +88,23 @@ __device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32
 }
 
 #if !MK_GPU_ROWS
-// The position, once it is known; 0 where the launch ends before this step.
-__device__ inline uint32_t wait_position(loader &l) {
+// How many tokens there are up to the position, once it is known; 0 where the launch ends before this step.
+__device__ inline uint32_t wait_tokens(loader &l) {
   if (l.d.epoch > 0 && !wait_phase_alone(l.d, STATE_READY, (l.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
     return 0;
   }
   const volatile step_state &state = l.d.words()->state[l.d.epoch % 2];
-  return (state.token & MK_CANDIDATE_STOP) != 0 ? 0 : state.position;
+  return (state.token & MK_CANDIDATE_STOP) != 0 ? 0 : state.position + 1;
 }
 
-// The blocks of one split that hold tokens before the position (the newest token comes in stamped words), each through the table.
+// The blocks of one split that hold tokens up to the position, each through the table. The newest token comes in stamped words, and the consumers
+// put it into its page: so a block comes as it lies in memory also where it has no other token yet.
 __device__ inline void load_blocks(loader &l, const mk_instruction_word &in, const mk_gpu_buffer &b) {
   const mk_operand &operand = in.parts[MK_PART_ATTENTION_kv];
   const uint32_t *table = reinterpret_cast<const uint32_t *>(whole_buffer(in, MK_WHOLE_ATTENTION_table).address);
   uint32_t block_bytes = b.block_tokens * b.head_dim * 4, per_span = b.span_tokens / b.block_tokens, in_span = 0;
   uint32_t at = operand.row * per_span, skipped = (param(in, MK_PARAM_ATTENTION_splits) - 1) * per_span;
-  uint32_t blocks = (wait_position(l) + b.block_tokens - 1) / b.block_tokens;
+  uint32_t blocks = (wait_tokens(l) + b.block_tokens - 1) / b.block_tokens;
   if (at >= blocks) {
     return;
   }

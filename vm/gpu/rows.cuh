@@ -74,7 +74,7 @@ enum {
   ROWS_RESULT_AT = MK_GPU_ACTIVATION_AT,
   // ATTENTION takes the results' memory while there are none: parts, then queries and scales.
   ROWS_ATTENTION_AT = ROWS_RESULT_AT + MK_GPU_CONSUMER_WARPS * 8 * 32 * 4,
-  ROWS_ATTENTION_BYTES = 2 * 4096 + MK_GPU_CONSUMER_WARPS * 8 * 8,
+  ROWS_ATTENTION_BYTES = MK_GPU_RESULT_SLOTS * ROWS_RESULT_BYTES - MK_GPU_CONSUMER_WARPS * 8 * 32 * 4,
   ROWS_RESIDUALS_AT = ROWS_RESULT_AT + MK_GPU_RESULT_SLOTS * ROWS_RESULT_BYTES,
   ROWS_WORDS_AT = ROWS_RESIDUALS_AT + RESIDUAL_BYTES,
 };
@@ -116,17 +116,10 @@ __device__ inline value_view combined_value(const mk_gpu_buffer &parts, uint32_t
                     parts.grid_cols * (parts.tile_cols - 2), generation);
 }
 
-// Attention takes the tokens of a split in pieces, from the last one on: so what the step adds comes first. Spans are a power of two of pieces
-// (refuse.c). The last piece of split `split` that begins before `end`, where there is one:
-__device__ inline uint32_t last_piece(uint32_t end, uint32_t split, uint32_t span, uint32_t splits) {
-  uint32_t own = split * span, last_span = (end - 1) & ~(span - 1);
-  while (own + splits * span <= last_span) {
-    own += splits * span;
-  }
-  return own == last_span ? (end - 1) & ~(MK_GPU_PIECE_TOKENS - 1u) : own + span - MK_GPU_PIECE_TOKENS;
-}
-__device__ inline uint32_t piece_before(uint32_t piece, uint32_t span, uint32_t splits) {
-  return piece - MK_GPU_PIECE_TOKENS - ((piece & (span - 1)) == 0 ? (splits - 1) * span : 0);
+// The tokens of a split come in pieces. Spans are a power of two of pieces (refuse.c). The piece after one, which may begin behind the last token:
+__device__ inline uint32_t piece_after(uint32_t piece, uint32_t span, uint32_t splits) {
+  piece += MK_GPU_PIECE_TOKENS;
+  return piece + ((piece & (span - 1)) == 0 ? (splits - 1) * span : 0);
 }
 
 // Pages of a piece by fours: those with tokens before `end`. A block of heads of 64 dims is one page, of 128 dims two.

@@ -129,8 +129,8 @@ __device__ inline uint32_t split_of(uint32_t unit, uint32_t slot, uint32_t split
 // their tiles' pages in slots of the ring of their own.
 struct piece_walk {
   uint32_t span, splits;
-  uint32_t last;        // piece; pieces are named by their first position
-  uint32_t first, end;  // of the slot's rows in this step: the first position, and behind the last one
+  uint32_t first,
+      end;  // of the slot's rows in this step: the first position, and behind the last one; pieces are named by their first position
 };
 
 // All lanes: looks up the blocks of so many pieces as there are lanes for, from `piece` on, that hold tokens from before the step. By one access, for the
@@ -142,8 +142,9 @@ __device__ __forceinline__ void look_up_pieces(const mk_gpu_buffer &tables, uint
 #pragma unroll 1
   for (uint32_t i = 0; i + 1 < LOOKED_UP_PIECES; i++) {
     if (i < steps) {
-      there = there && piece != w.last;
-      piece = there ? piece_before(piece, w.span, w.splits) : piece;
+      uint32_t next = piece_after(piece, w.span, w.splits);
+      there = there && next < w.end;
+      piece = there ? next : piece;
     }
     if (!__any_sync(0xffffffffu, there && steps > i + 1)) {
       break;
@@ -181,10 +182,10 @@ __device__ __forceinline__ bool load_pieces(loader &l, const mk_gpu_buffer &b, u
         return false;
       }
     }
-    if (piece == w.last) {
+    piece = piece_after(piece, w.span, w.splits);
+    if (piece >= w.end) {
       break;
     }
-    piece = piece_before(piece, w.span, w.splits);
   }
   return true;
 }
@@ -193,7 +194,7 @@ __device__ __forceinline__ void load_unit(loader &l, const mk_instruction_word &
   const mk_gpu_buffer *buffers = device::slot_of(in).buffers;
   const mk_gpu_buffer &b = buffers[MK_PART_ATTENTION_kv];
   const volatile rows_state &state = rows_of(l.d);
-  piece_walk w = {tile::uniform(b.span_tokens), tile::uniform(param(in, MK_PARAM_ATTENTION_splits)), 0, 0, 0};
+  piece_walk w = {tile::uniform(b.span_tokens), tile::uniform(param(in, MK_PARAM_ATTENTION_splits)), 0, 0};
   uint32_t unit = tile::uniform(static_cast<uint32_t>(operand.row));
   uint32_t of = tile::lane() % MK_MAX_ROWS, count = state.slot_count[of];
   bool works = count != 0 && split_of(unit, of, w.splits) * w.span < state.slot_first[of] + count;
@@ -201,20 +202,18 @@ __device__ __forceinline__ void load_unit(loader &l, const mk_instruction_word &
   for (uint32_t slots = __ballot_sync(0xffffffffu, works) & 0xffffu; slots != 0; slots &= slots - 1) {
     uint32_t slot = __ffs(static_cast<int>(slots)) - 1, split = split_of(unit, slot, w.splits);
     w.first = tile::uniform(state.slot_first[slot]);
-    w.last = split * w.span;
     w.end = w.first + tile::uniform(state.slot_count[slot]);
-    uint32_t piece = last_piece(w.end, split, w.span, w.splits);
+    uint32_t piece = split * w.span;
 #pragma unroll 1
-    for (bool more = true; more;) {
+    while (piece < w.end) {
       look_up_pieces(buffers[whole_at(MK_WHOLE_ATTENTION_table)], slot, w, piece);
       if (tile::elect()) {
         load_pieces(l, b, operand.col, w, piece);
       }
       __syncwarp();
 #pragma unroll 1
-      for (uint32_t i = 0; i < LOOKED_UP_PIECES && more; i++) {
-        more = piece != w.last;
-        piece = more ? piece_before(piece, w.span, w.splits) : piece;
+      for (uint32_t i = 0; i < LOOKED_UP_PIECES && piece < w.end; i++) {
+        piece = piece_after(piece, w.span, w.splits);
       }
     }
   }

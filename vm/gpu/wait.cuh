@@ -256,12 +256,11 @@ __device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, addr
       tile::load_stamped_pair_if((loaded >> i & 1) != 0, at(i), to[i]);
     }
 #pragma unroll
-    for (uint32_t i = 0; i < count; i++) {
-      if (loaded >> i & 1) {
-        bool is_late = !fresh(to[i], want);
-        late ^= is_late ? 0 : 1u << i;
-        have = is_late ? tile::stamp_generation(to[i].low) : have;
-      }
+    for (uint32_t i = 0; i < count;
+         i++) {  // without branches: else loads go out one by one, each after the look at the one before
+      bool is_late = (loaded >> i & 1) != 0 && !fresh(to[i], want);
+      late &= is_late ? 0xffffffffu : ~(1u << i);
+      have = is_late ? tile::stamp_generation(to[i].low) : have;
     }
     if (!__any_sync(0xffffffffu, late != 0) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
       break;

@@ -216,7 +216,7 @@ static mk_status expect_head(mk_shape *s, uint32_t slot, uint32_t cols) {
   return b->rows == 1 ? MK_OK : expect(s, slot, "number of columns in the buffer modulo 2", b->cols % 2, 0);
 }
 
-/* Where several sequences share a step ATTENTION takes a span in pieces, from the last one on. */
+/* Where several sequences share a step ATTENTION takes a span in pieces. */
 static mk_status check_pieces(mk_shape *s) {
   uint32_t span = buffer_of(s, MK_SLOT_ATTENTION_kv)->span_tokens, pieces = span / MK_PIECE_TOKENS;
   bool fits = span % MK_PIECE_TOKENS == 0 && pieces != 0 && (pieces & (pieces - 1)) == 0;

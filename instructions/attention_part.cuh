@@ -1,0 +1,232 @@
+// Attention over a part of 32 tokens, which is one warp's work, and how the sums of parts become those of spans: docs/NUMERICS.md has the canon.
+// The kernels of one row and of several attend with these.
+//
+// S = K q^T is [32 tokens][8 columns], O = V^T P^T [64 dims][8 columns], and the sum of p is one more row of it. Tokens are relative to the
+// largest score of their part, rounded up to a whole number, in base 2: so whoever merges parts multiplies by powers of two, which changes no bit.
+#pragma once
+#include "instructions/canon.cuh"
+#include "vm/gpu/consumer.cuh"
+
+namespace mk {
+
+constexpr float BASE_E_TO_2 = 1.4426950408889634f;
+constexpr float NO_TOKENS = -3e38f;  // what no token's score is relative to; a number, so that differences are
+
+enum {
+  PART_TILES = 2,  // of sixteen tokens
+  PART_TOKENS = 32,
+  SPAN_PARTS = 8,  // that are added one after the other
+  SPAN_TOKENS = SPAN_PARTS * PART_TOKENS,
+  GROUP_SPANS = 4,  // whose sums are added as a tree
+  BATCH_PARTS = 4,  // that a lane fetches together
+};
+
+struct part_sums {       // columns 2 t and 2 t + 1 of lane 4 g + t
+  tile::sum_tile o[4];   // 16 dims each
+  tile::sum_tile total;  // the same in all rows
+  float top[2];          // base 2, a whole number
+};
+
+// Of a warp without a part.
+__device__ inline void clear(part_sums &sums) {
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    tile::zero(sums.o[i]);
+  }
+  tile::zero(sums.total);
+  sums.top[0] = sums.top[1] = NO_TOKENS;
+}
+
+__device__ inline float largest_over_tokens(float value) {
+#pragma unroll
+  for (uint32_t offset = 4; offset < 32; offset *= 2) {
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  }
+  return value;
+}
+
+// Four K tiles, or V tiles, of each tile of tokens; these lie `stride` bytes apart.
+__device__ inline void load_tiles(tile::weight_tile (&to)[PART_TILES][4], const uint8_t *from, uint32_t stride) {
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+#pragma unroll
+    for (uint32_t j = 0; j < PART_TILES; j++) {
+      tile::load(to[j][i], from + j * stride + i * 512);
+    }
+  }
+}
+
+// The sums of a part, of 64 dims. keys: of all dims, values: of those 64 on, both `halves` x 2 KiB from tile to tile of tokens. q: the columns'
+// fragments from this lane's on, step by step. limits: of the lane's columns, the first token that does not count; valid: the first one whose V need
+// not be a number. whole: each column has a token.
+template <bool whole>
+__device__ inline void attend_part(const uint8_t *keys, const uint8_t *values, const uint2 *q, uint32_t lane,
+                                   uint32_t halves, const uint32_t (&limits)[2], uint32_t valid, part_sums &sums) {
+  tile::sum_tile s[PART_TILES];
+  tile::weight_tile tiles[PART_TILES][4];
+#pragma unroll
+  for (uint32_t j = 0; j < PART_TILES; j++) {
+    tile::zero(s[j]);
+  }
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    if (h < halves) {
+      load_tiles(tiles, keys + h * 2048, halves * 2048);
+#pragma unroll
+      for (uint32_t i = 0; i < 4; i++) {
+        uint2 words = q[(h * 4 + i) * 32];
+#pragma unroll
+        for (uint32_t j = 0; j < PART_TILES; j++) {
+          tile::multiply_add(s[j], tiles[j][i], tile::vector_tile{{words.x, words.y}});
+        }
+      }
+    }
+  }
+  load_tiles(tiles, values, halves * 2048);
+  uint32_t token = tile::anew(lane) / 4;
+  float p[PART_TILES][4];  // of each tile tokens g, g, g + 8, g + 8 of the lane's two columns
+#pragma unroll
+  for (uint32_t j = 0; j < PART_TILES; j++) {
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+      p[j][i] = j * 16 + token + i / 2 * 8 < limits[i % 2] ? s[j].value[i] : -INFINITY;
+    }
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    float top = fmaxf(fmaxf(p[0][i], p[0][i + 2]), fmaxf(p[1][i], p[1][i + 2]));
+    top = ceilf(largest_over_tokens(whole ? top : fmaxf(top, NO_TOKENS)));
+    sums.top[i] = top;
+#pragma unroll
+    for (uint32_t j = 0; j < PART_TILES; j++) {
+      p[j][i] = tile::exp2(p[j][i] - top);
+      p[j][i + 2] = tile::exp2(p[j][i + 2] - top);
+    }
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    tile::zero(sums.o[i]);
+  }
+  tile::zero(sums.total);
+  constexpr tile::weight_tile ones = {{0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u}};
+#pragma unroll
+  for (uint32_t j = 0; j < PART_TILES; j++) {
+    tile::vector_tile columns = {
+        {tile::transpose(tile::pack_bf16(p[j][0], p[j][1])), tile::transpose(tile::pack_bf16(p[j][2], p[j][3]))}};
+    if (valid < PART_TOKENS) {
+      uint32_t at = j * 16 + 2 * (tile::anew(lane) % 4);
+      uint32_t first = (at < valid ? 0xffffu : 0u) | (at + 1 < valid ? 0xffff0000u : 0u);
+      uint32_t second = (at + 8 < valid ? 0xffffu : 0u) | (at + 9 < valid ? 0xffff0000u : 0u);
+#pragma unroll
+      for (uint32_t i = 0; i < 4; i++) {
+        tiles[j][i].word[0] &= first, tiles[j][i].word[1] &= first;
+        tiles[j][i].word[2] &= second, tiles[j][i].word[3] &= second;
+      }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+      tile::multiply_add(sums.o[i], tiles[j][i], columns);
+    }
+    tile::multiply_add(sums.total, ones, columns);
+  }
+}
+
+// Where pair `pair` of a new token's K, and two values of its V, lie in pages: `at` is the token's number from there on.
+struct newest_place {
+  uint32_t *keys;
+  uint16_t *values;
+
+  __device__ newest_place(uint32_t halves, uint8_t *keys_at, uint8_t *values_at, uint32_t at, uint32_t pair) {
+    uint32_t step = (at / 16 * halves * 4 + pair / 8) * MK_TILE_STEP_ELEMENTS;
+    keys = reinterpret_cast<uint32_t *>(keys_at) + (step + mk_step_offset(at, pair * 2)) / 2;
+    values = reinterpret_cast<uint16_t *>(values_at) + step + mk_step_offset(pair * 2, at);
+  }
+  __device__ void put_value(uint32_t pair) const {
+    values[0] = static_cast<uint16_t>(pair);
+    values[32] = static_cast<uint16_t>(pair >> 16);  // the next row of the step
+  }
+};
+
+// newest: K, then V of the newest token, token `at` of a warp's part, into its page: each warp that attends to it does this, and all of them write
+// the same.
+__device__ inline void put_newest(const uint32_t *newest, uint32_t halves, uint8_t *keys, uint8_t *values, uint32_t at,
+                                  uint32_t lane) {
+  uint32_t pairs = halves * 32;
+#pragma unroll 1
+  for (uint32_t first = 0; first < pairs; first += 32) {
+    uint32_t pair = first + tile::anew(lane);
+    newest_place to(halves, keys, values, at, pair);
+    *to.keys = newest[pair];
+    to.put_value(newest[pairs + pair]);
+  }
+  __syncwarp();
+}
+
+struct
+    merged_unit {  // two neighbouring output values of a column: sums of p v, what scores are relative to, the sum of p
+  float low = 0.0f, high = 0.0f, top = NO_TOKENS, total = 0.0f;
+};
+
+// sum + part. Products by powers of two are exact, so this rounds as one addition, and it does not matter which of them is `sum`.
+__device__ inline void add_unit(merged_unit &sum, const merged_unit &part) {
+  float top = fmaxf(sum.top, part.top);
+  float keep = tile::exp2(sum.top - top), factor = tile::exp2(part.top - top);  // of whole numbers: exact
+  sum.low = __fmaf_rn(factor, part.low, keep * sum.low);
+  sum.high = __fmaf_rn(factor, part.high, keep * sum.high);
+  sum.total = __fmaf_rn(factor, part.total, keep * sum.total);
+  sum.top = top;
+}
+
+// Adds parts (top, total) and their two values, one after the other. A part that is not there is (NO_TOKENS, 0) and zeros.
+__device__ inline void add_parts(merged_unit &sum, const float2 (&scale)[BATCH_PARTS],
+                                 const float2 (&value)[BATCH_PARTS]) {
+  float top = fmaxf(fmaxf(fmaxf(scale[0].x, scale[1].x), fmaxf(scale[2].x, scale[3].x)), sum.top);
+  float keep = tile::exp2(sum.top - top);
+  sum.total *= keep, sum.low *= keep, sum.high *= keep;
+  sum.top = top;
+#pragma unroll
+  for (uint32_t j = 0; j < BATCH_PARTS; j++) {
+    float factor = tile::exp2(scale[j].x - top);
+    sum.total = __fmaf_rn(factor, scale[j].y, sum.total);
+    sum.low = __fmaf_rn(factor, value[j].x, sum.low);
+    sum.high = __fmaf_rn(factor, value[j].y, sum.high);
+  }
+}
+
+// (a + b) + (c + d) of units get(0) to get(3).
+template <typename getter>
+__device__ inline merged_unit tree_of_four(getter get) {
+  merged_unit of[GROUP_SPANS] = {get(0), get(1), get(2), get(3)}, sum;
+  sum.top = fmaxf(fmaxf(of[0].top, of[1].top), fmaxf(of[2].top, of[3].top));
+  float factor[GROUP_SPANS];  // powers of two: their products are exact
+#pragma unroll
+  for (uint32_t j = 0; j < GROUP_SPANS; j++) {
+    factor[j] = tile::exp2(of[j].top - sum.top);
+  }
+  auto add = [&](float merged_unit::*value) {
+    return __fadd_rn(__fmaf_rn(factor[1], of[1].*value, __fmul_rn(factor[0], of[0].*value)),
+                     __fmaf_rn(factor[3], of[3].*value, __fmul_rn(factor[2], of[2].*value)));
+  };
+  sum.low = add(&merged_unit::low), sum.high = add(&merged_unit::high), sum.total = add(&merged_unit::total);
+  return sum;
+}
+
+// Adds to the lane's own unit that of the lane `away` of it.
+__device__ inline void add_lane(merged_unit &sum, uint32_t away) {
+  add_unit(sum, {__shfl_xor_sync(0xffffffffu, sum.low, away), __shfl_xor_sync(0xffffffffu, sum.high, away),
+                 __shfl_xor_sync(0xffffffffu, sum.top, away), __shfl_xor_sync(0xffffffffu, sum.total, away)});
+}
+
+// What rounds have summed up waits for the next one in the block's scratch memory.
+__device__ inline float *scratch_of(const consumer &c) {
+  return c.d.params.scratch + static_cast<uint64_t>(blockIdx.x) * c.d.params.scratch_floats;
+}
+__device__ inline void keep_unit(float *to, const merged_unit &unit) {
+  __stcg(reinterpret_cast<float4 *>(to), make_float4(unit.low, unit.high, unit.top, unit.total));
+}
+__device__ inline merged_unit get_unit(const float *from) {
+  float4 unit = __ldcg(reinterpret_cast<const float4 *>(from));
+  return {unit.x, unit.y, unit.z, unit.w};
+}
+
+}  // namespace mk
