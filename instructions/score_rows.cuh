@@ -279,6 +279,7 @@ __device__ inline void consume_SCORE(rows_consumer &here, const mk_instruction_w
   rows_consumer c = here;
   c.lane = tile::anew(c.lane);
   c.warp = tile::anew(c.warp);
+  look_up_epoch(c);
   line_search &l = area().lines[c.warp];
   begin_score(c, in);
   wait_phase(c.d, SCORED, c.d.epoch % 2, MK_ACTIVITY_RESULT_FULL, 0);

@@ -422,6 +422,7 @@ __device__ inline void consume_search(rows_consumer &here, const mk_instruction_
   rows_consumer c = here;
   c.lane = tile::anew(c.lane);
   c.warp = tile::anew(c.warp);
+  look_up_epoch(c);
   line_search &l = area().lines[c.warp];
   bool draw = in.opcode == MK_OP_DRAW, active = (rows_of(c.d).active >> c.warp & 1) != 0;
   bool cuts = line_chooses(c, c.warp) && tile::uniform(mk_sampling_cuts(l.words));

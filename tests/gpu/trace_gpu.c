@@ -23,6 +23,8 @@ static const machine machines[] = {
     {"one row, drawn", 1, 1, true, false},
     {"4 rows", 4, 3, false, false},
     {"16 rows", 16, 16, false, false},
+    {"4 rows, drawn", 4, 3, true, false},
+    {"16 rows, drawn", 16, 16, true, false},
     {"16 rows, a prompt", 16, 1, false, true},
     {"64 rows, a prompt", 64, 1, false, true},
 };

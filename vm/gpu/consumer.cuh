@@ -28,6 +28,9 @@ struct consumer {
 __device__ inline uint32_t token_of(const consumer &c) { return c.d.words()->at_step[c.warp].token; }
 __device__ inline uint32_t position_of(const consumer &c) { return c.d.words()->at_step[c.warp].position; }
 __device__ inline uint32_t flags_of(const consumer &c) { return c.d.words()->at_flags[c.warp]; }
+// For consumers that do not keep the epoch in a register all the time.
+__device__ inline void put_down_epoch(const consumer &) {}
+__device__ inline void look_up_epoch(consumer &) {}
 __device__ inline instruction_cursor at_hand(const consumer &c) { return {c.d.words()->at_hand[c.warp]}; }
 __device__ inline void set_at_hand(const consumer &c, const instruction_cursor &cursor) {
   c.d.words()->at_hand[c.warp] = cursor.at;

@@ -15,8 +15,9 @@ typedef enum mk_gpu_image_part {
   MK_GPU_IMAGE_ROWS_RECORDING,
   MK_GPU_IMAGE_PROMPT, /* mk_prompt_kernel, vm/gpu/prompt.cu */
   MK_GPU_IMAGE_PROMPT_RECORDING,
-  MK_GPU_IMAGE_ROWS_SAMPLING, /* mk_kernel of several rows with the opcodes of sampling, vm/gpu/rows_sampling.cu; no recorder */
-  MK_GPU_IMAGE_MLA,           /* mk_mla_kernel, vm/gpu/mla.cu */
+  MK_GPU_IMAGE_ROWS_SAMPLING, /* mk_kernel of several rows with the opcodes of sampling, vm/gpu/rows_sampling.cu */
+  MK_GPU_IMAGE_ROWS_SAMPLING_RECORDING,
+  MK_GPU_IMAGE_MLA,       /* mk_mla_kernel, vm/gpu/mla.cu; no recorder */
   MK_GPU_IMAGE_FILL,          /* mk_fill_hash, vm/gpu/fill.cu */
   MK_GPU_IMAGE_BANDWIDTH, /* mk_read_bandwidth, vm/gpu/bandwidth.cu */
   MK_GPU_IMAGE_PACK,      /* mk_pack_rows, vm/gpu/pack.cu */

@@ -3,7 +3,7 @@
 // Warps 0-15 consume, 16 loads, 17 stores, 18 controls (fetches instructions into their ring), 19 leaves at once. Registers: the
 // consumers' warpgroups take what the last warpgroup gives up. Compiled for one row per step as it is, which is kept small, and with the opcodes
 // of sampling (sampling.cu); for several rows per step, with instructions of their own (rows.cu), and with the opcodes of sampling
-// (rows_sampling.cu); and all but the last of these with the recorder (recording.cu, sampling_recording.cu, rows_recording.cu).
+// (rows_sampling.cu); and each of these with the recorder (recording.cu and the like).
 #if MK_GPU_ROWS
 #include "vm/gpu/rows_roles.cuh"
 #else
@@ -224,6 +224,7 @@ __device__ __forceinline__ void store_queue(queue_storer &s) {
 __device__ __forceinline__ bool consume_queue(queue_consumer &c) {
   for (c.d.epoch = 0; c.d.epoch < c.d.params.epochs && !stops(c); c.d.epoch++) {
     record_boundary(c.d);
+    put_down_epoch(c);
     for (bool last = false; !last;) {
       const mk_instruction_word *in = fetch(c.d, at_hand(c));
       if (in == nullptr) {
@@ -231,6 +232,7 @@ __device__ __forceinline__ bool consume_queue(queue_consumer &c) {
       }
       planted_delay(c.d);
       consume_instruction(c, *in);
+      look_up_epoch(c);
       instruction_cursor cursor = at_hand(c);
       last = done_with(c.d, cursor);
       set_at_hand(c, cursor);

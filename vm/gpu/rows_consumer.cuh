@@ -16,8 +16,26 @@ struct rows_consumer : consumer {
   results_cursor sums;      // where this warp is in the ring of results
   instruction_cursor hand;  // in the ring of instructions
 };
-__device__ inline instruction_cursor at_hand(const rows_consumer &c) { return c.hand; }
-__device__ inline void set_at_hand(rows_consumer &c, const instruction_cursor &cursor) { c.hand = cursor; }
+// Where draws are recorded there are not enough registers: the epoch and `hand` then lie in shared memory, in words of the kernel of one row.
+constexpr bool REGISTERS_SUFFICE = !(MK_GPU_RECORDS && MK_GPU_SAMPLES);
+__device__ inline instruction_cursor at_hand(const rows_consumer &c) {
+  return REGISTERS_SUFFICE ? c.hand : at_hand(static_cast<const consumer &>(c));
+}
+__device__ inline void set_at_hand(rows_consumer &c, const instruction_cursor &cursor) {
+  c.hand = REGISTERS_SUFFICE ? cursor : instruction_cursor{};
+  if (!REGISTERS_SUFFICE) {
+    set_at_hand(static_cast<const consumer &>(c), cursor);
+  }
+}
+__device__ inline void put_down_epoch(const rows_consumer &c) {
+  if (!REGISTERS_SUFFICE) {
+    c.d.words()->at_step[c.warp].position = c.d.epoch;
+    __syncwarp();
+  }
+}
+__device__ inline void look_up_epoch(rows_consumer &c) {
+  c.d.epoch = REGISTERS_SUFFICE ? c.d.epoch : c.d.words()->at_step[c.warp].position;
+}
 
 // A pair of stamped words, where the lane has one; in fewer instructions than wait_stamped_pairs takes.
 __device__ inline void wait_pair(const device &d, const uint64_t *from, bool here, uint32_t buffer,
