@@ -50,18 +50,21 @@ typedef struct mk_sequence {
   mk_sequence_report *report; /* NULL: nobody wants it */
   bool alone;                 /* what it generates is computed in steps of one row where there are such */
   bool logits; /* its calls get logits; on a GPU every step that it takes part in is then a launch of its own */
-  /* Logits of its whole prompt go to `calls.prompt`; the main machine computes it then, whatever its length, and all of
-   * it: nothing that is known is taken over. */
+  /* Filled in before each of its calls: how the token stands among all, and `most`, which stays, of the most probable.
+   * NULL: nobody wants it. On a GPU as dear as logits, but for these themselves, which stay there. */
+  mk_ranking *ranking;
+  /* `calls.prompt` is told of its whole prompt, with a ranking or, without one, logits; the main machine computes it
+   * then, whatever its length, and all of it: nothing that is known is taken over. */
   bool prompt_logits;
   int32_t priority;        /* lower ones first */
   double begin_by, end_by; /* on the batch's clock: when its time to wait, and all its time, is up; 0: never */
 } mk_sequence;
 
 typedef struct mk_sequence_calls {
-  /* A generated token; false ends the sequence. logits: [vocab], valid during the call; NULL: not to be had. */
+  /* A generated token; false ends the sequence. logits: [vocab], valid during the call; NULL: nobody asked. */
   bool (*token)(void *user, size_t sequence, uint32_t token, const float *logits);
-  /* With prompt_logits, for each position of the prompt but the last, in order, each once: logits of what follows it.
-   * May be NULL else. */
+  /* With prompt_logits, for each position of the prompt but the last, in order, each once: logits of what follows it
+   * (NULL: a ranking has been asked for). May be NULL else. */
   void (*prompt)(void *user, size_t sequence, uint32_t position, const float *logits);
   /* Once for every sequence, in the order in which they end. mk_error_message() says why when status is not MK_OK. */
   void (*ended)(void *user, size_t sequence, mk_status status);
@@ -126,12 +129,25 @@ typedef struct mk_launch {
 } mk_launch;
 void mk_batch_plan(mk_batch *batch, mk_launch *launch);
 
-/* Somebody who takes part in it wants logits. */
-bool mk_batch_wants_logits(const mk_batch *batch);
+/* What those who take part in it want beside tokens. */
+typedef struct mk_batch_wants {
+  bool logits, rankings;
+  uint32_t most; /* of the most probable, that somebody wants */
+} mk_batch_wants;
+mk_batch_wants mk_batch_wants_of(const mk_batch *batch);
 
-/* What the rows of step `step` of that launch chose (mk_step_fn); logits: [rows][vocab] or NULL. false: the launch had
- * better end here, since a sequence has ended, or one that waits could begin. */
-bool mk_batch_take(mk_batch *batch, uint32_t step, const uint32_t *results, const float *logits);
+/* The token whose ranking row `line` of step `step` wants, once results are known; MK_CANDIDATE_NONE: it wants none. */
+uint32_t mk_batch_ranked(const mk_batch *batch, uint32_t step, uint32_t line, uint32_t result);
+
+/* What comes with the results of a step. */
+typedef struct mk_batch_extras {
+  const float *logits;        /* [rows][vocab]; NULL: none */
+  const mk_ranking *rankings; /* [rows]; NULL: they are made of the logits */
+} mk_batch_extras;
+
+/* What the rows of step `step` of that launch chose (mk_step_fn). false: the launch had better end here, since a
+ * sequence has ended, or one that waits could begin. */
+bool mk_batch_take(mk_batch *batch, uint32_t step, const uint32_t *results, const mk_batch_extras *extras);
 
 /* The launch failed: all that run end with `status` and the message at hand, and no block is known any more. The message
  * stands afterwards, whatever callbacks did. */

@@ -181,22 +181,68 @@ void mk_batch_plan(mk_batch *b, mk_launch *launch) {
 
 /* ---- What comes of it ---- */
 
-bool mk_batch_wants_logits(const mk_batch *b) {
+mk_batch_wants mk_batch_wants_of(const mk_batch *b) {
+  mk_batch_wants wants = {0};
   for (const mk_member *m = b->members; m != NULL; m = m->next) {
-    if (m->takes_part && (m->sequence.logits || m->sequence.prompt_logits)) {
-      return true;
+    if (m->takes_part) {
+      const mk_ranking *ranking = m->sequence.ranking;
+      wants.logits = wants.logits || m->sequence.logits || (m->sequence.prompt_logits && ranking == NULL);
+      wants.rankings = wants.rankings || ranking != NULL;
+      wants.most = ranking != NULL && ranking->most > wants.most ? ranking->most : wants.most;
     }
   }
-  return false;
+  return wants;
 }
 
-static void take_choice(mk_batch *b, mk_member *m, uint32_t result, const float *logits) {
+/* Whose row it is; NULL: nobody's, or of somebody who has ended. */
+static mk_member *member_of(const mk_batch *b, const mk_step_row *row) {
+  mk_member *m = b->sides[b->launch.machine].slots == 1 ? b->lead : b->owner[row->slot];
+  return (row->flags & MK_ROW_ACTIVE) != 0 && m != NULL && m->takes_part ? m : NULL;
+}
+
+static const mk_step_row *row_of(const mk_batch *b, uint32_t step, uint32_t line) {
+  return &b->launch.plan[(size_t)step * b->sides[b->launch.machine].rows + line];
+}
+
+static uint32_t position_after(const mk_batch *b, const mk_step_row *row) {
+  return row->position - b->options.position_shift + 1;
+}
+
+uint32_t mk_batch_ranked(const mk_batch *b, uint32_t step, uint32_t line, uint32_t result) {
+  const mk_step_row *row = row_of(b, step, line);
+  const mk_member *m = member_of(b, row);
+  if (m == NULL || m->sequence.ranking == NULL || (row->flags & MK_ROW_CHOOSES) == 0 || (result & MK_RESULT_NAN) != 0) {
+    return MK_CANDIDATE_NONE;
+  }
+  const uint32_t next = position_after(b, row);
+  return next < m->known ? m->tokens[next] : result;
+}
+
+static void rank(const mk_batch *b, const mk_member *m, uint32_t token, const float *logits, const mk_ranking *found) {
+  mk_ranking *to = m->sequence.ranking;
+  const uint32_t vocab = b->sides[b->launch.machine].program->ranges.token.high + 1;
+  if (to == NULL) {
+    return;
+  }
+  if (found == NULL) {
+    mk_rank_logits(logits, vocab, token, to);
+    return;
+  }
+  const uint32_t most = to->most;
+  *to = *found;
+  to->most = most;
+  to->count = most < to->count ? most : to->count;
+}
+
+static void take_choice(mk_batch *b, mk_member *m, uint32_t result, const float *logits, const mk_ranking *found) {
   if ((result & MK_RESULT_NAN) != 0) {
     mk_member_end(b, m, MK_ENDED_FAILED,
                   mk_error(MK_ERR_DEVICE, "the logits at position %u are not numbers (NaN)", m->computed - 1));
     return;
   }
-  if (m->computed < m->known) { /* what follows is known */
+  const bool known = m->computed < m->known; /* what follows */
+  rank(b, m, known ? m->tokens[m->computed] : result, logits, found);
+  if (known) {
     m->calls.prompt(m->calls.user, m->tag, m->computed - 1, logits);
     m->told = m->computed;
     return;
@@ -209,22 +255,23 @@ static void take_choice(mk_batch *b, mk_member *m, uint32_t result, const float 
   }
 }
 
-bool mk_batch_take(mk_batch *b, uint32_t step, const uint32_t *results, const float *logits) {
+bool mk_batch_take(mk_batch *b, uint32_t step, const uint32_t *results, const mk_batch_extras *extras) {
   const mk_batch_side *side = &b->sides[b->launch.machine];
-  uint32_t vocab = side->program->ranges.token.high + 1;
+  const size_t vocab = (size_t)side->program->ranges.token.high + 1;
   b->taken = step + 1;
   b->counters.steps++;
   for (uint32_t line = 0; line < side->rows; line++) {
-    const mk_step_row *row = &b->launch.plan[(size_t)step * side->rows + line];
-    mk_member *m = side->slots == 1 ? b->lead : b->owner[row->slot];
-    if ((row->flags & MK_ROW_ACTIVE) == 0 || m == NULL || !m->takes_part) {
+    const mk_step_row *row = row_of(b, step, line);
+    mk_member *m = member_of(b, row);
+    if (m == NULL) {
       continue;
     }
     b->counters.rows++;
-    m->computed = row->position - b->options.position_shift + 1;
+    m->computed = position_after(b, row);
     b->prompt_done += (row->flags & (MK_ROW_PROMPT | MK_ROW_CHOOSES)) == MK_ROW_PROMPT;
     if ((row->flags & MK_ROW_CHOOSES) != 0) {
-      take_choice(b, m, results[line], logits == NULL ? NULL : logits + (size_t)line * vocab);
+      take_choice(b, m, results[line], extras->logits == NULL ? NULL : extras->logits + line * vocab,
+                  extras->rankings == NULL ? NULL : &extras->rankings[line]);
     }
   }
   return !b->lost && !(b->arrived && somebody_could_begin(b));

@@ -349,6 +349,7 @@ void mk_engine_close(mk_engine *engine) {
   mk_program_free(engine->prompts.program);
   mk_gpu_free(engine->gpu);
   mk_free(engine->logits_copy);
+  mk_free(engine->rankings);
   mk_trace_free(engine->recorded);
   mk_program_free(engine->program);
   mk_graph_free(engine->graph);

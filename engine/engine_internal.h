@@ -34,6 +34,7 @@ struct mk_engine {
   beside one_row, prompts;
   mk_batch *batch;
   double busy_ms;             /* of all launches on GPUs */
+  mk_ranking *rankings;       /* of a GPU's step, [MK_PROMPT_ROWS], NULL until somebody wants them */
   float *logits_copy;         /* of a GPU's step, [MK_PROMPT_ROWS][vocab], NULL until somebody wants them */
   int sampling, bias, counts; /* buffers of a sampling program, else -1 */
 };

@@ -54,7 +54,7 @@ static void look_around(mk_engine *engine) {
 }
 
 /* Results of a step; false: the launch had better end. */
-static bool take_step(mk_engine *engine, uint32_t step, const uint32_t *results, const float *logits) {
+static bool take_step(mk_engine *engine, uint32_t step, const uint32_t *results, const mk_batch_extras *extras) {
   uint64_t before, done, total;
   if (mk_engine_cancelled(engine)) {
     return false;
@@ -62,7 +62,7 @@ static bool take_step(mk_engine *engine, uint32_t step, const uint32_t *results,
   look_around(engine);
   engine->traced_steps++;
   mk_batch_prompts(engine->batch, &before, &total);
-  bool more = mk_batch_take(engine->batch, step, results, logits);
+  bool more = mk_batch_take(engine->batch, step, results, extras);
   mk_batch_prompts(engine->batch, &done, &total);
   if (done != before && engine->prompt_progress != NULL) {
     engine->prompt_progress(engine->progress_user, done, total);
@@ -73,8 +73,9 @@ static bool take_step(mk_engine *engine, uint32_t step, const uint32_t *results,
 static bool on_step(void *user, uint32_t step, const uint32_t *results) {
   const at_work *w = user;
   mk_engine *engine = w->engine;
-  const float *logits = engine->cpu == NULL ? NULL : mk_cpu_memory(engine->cpu, (size_t)engine->logits);
-  return take_step(engine, step, results, logits);
+  const mk_batch_extras extras = {.logits =
+                                      engine->cpu == NULL ? NULL : mk_cpu_memory(engine->cpu, (size_t)engine->logits)};
+  return take_step(engine, step, results, &extras);
 }
 
 static bool keep_results(void *user, uint32_t step, const uint32_t *results) {
@@ -101,34 +102,62 @@ static uint32_t steps_to_choice(const mk_launch *launch, uint32_t rows) {
   return steps;
 }
 
+static size_t logits_of(const at_work *w) {
+  return (size_t)MK_OPERAND_BUFFER(program_of(w->engine, w->launch->machine), HEAD, logits);
+}
+
 /* Of the rows of a step, from the first that chooses to the last. */
 static mk_status read_logits(at_work *w, mk_gpu *gpu, uint32_t step) {
-  size_t buffer = (size_t)MK_OPERAND_BUFFER(program_of(w->engine, w->launch->machine), HEAD, logits);
+  mk_engine *engine = w->engine;
   uint32_t first = w->rows, end = 0;
+  if (engine->logits_copy == NULL) {
+    size_t most = (size_t)MK_PROMPT_ROWS * engine->config.vocab; /* of any machine; few of its pages are ever touched */
+    MK_TRY(mk_alloc(most, sizeof *engine->logits_copy, &engine->logits_copy));
+  }
   for (uint32_t line = 0; line < w->rows; line++) {
     if ((w->launch->plan[(size_t)step * w->rows + line].flags & MK_ROW_CHOOSES) != 0) {
       first = line < first ? line : first;
       end = line + 1;
     }
   }
-  uint64_t at = (uint64_t)first * w->engine->config.vocab, bytes = sizeof *w->engine->logits_copy;
+  uint64_t at = (uint64_t)first * engine->config.vocab, bytes = sizeof *engine->logits_copy;
   return end == 0 ? MK_OK
-                  : mk_gpu_read(gpu, buffer, at * bytes, w->engine->logits_copy + at,
-                                (uint64_t)(end - first) * w->engine->config.vocab * bytes);
+                  : mk_gpu_read(gpu, logits_of(w), at * bytes, engine->logits_copy + at,
+                                (uint64_t)(end - first) * engine->config.vocab * bytes);
+}
+
+static mk_status read_rankings(at_work *w, mk_gpu *gpu, uint32_t step, uint32_t most) {
+  mk_engine *engine = w->engine;
+  mk_gpu_rank_row rows[MK_PROMPT_ROWS];
+  mk_ranking found[MK_MAX_ROWS];
+  uint32_t count = 0;
+  if (engine->rankings == NULL) {
+    MK_TRY(mk_alloc(MK_PROMPT_ROWS, sizeof *engine->rankings, &engine->rankings));
+  }
+  for (uint32_t line = 0; line < w->rows; line++) {
+    const uint32_t token = mk_batch_ranked(engine->batch, step, line, w->results[line]);
+    if (token != MK_CANDIDATE_NONE) {
+      rows[count++] = (mk_gpu_rank_row){.line = line, .token = token};
+    }
+  }
+  MK_TRY(mk_gpu_rank_logits(gpu, logits_of(w), rows, count, most, found));
+  for (uint32_t i = 0; i < count; i++) {
+    engine->rankings[rows[i].line] = found[i];
+  }
+  return MK_OK;
 }
 
 /* Logits are to be had of a launch's last step, so that is one in which rows choose. */
-static mk_status run_with_logits(at_work *w, mk_gpu *gpu) {
+static mk_status run_with_logits(at_work *w, mk_gpu *gpu, const mk_batch_wants *wants) {
   mk_engine *engine = w->engine;
   uint32_t steps = steps_to_choice(w->launch, w->rows);
-  if (engine->logits_copy == NULL) {
-    size_t most = (size_t)MK_PROMPT_ROWS * engine->config.vocab; /* of any machine; few of its pages are ever touched */
-    MK_TRY(mk_alloc(most, sizeof *engine->logits_copy, &engine->logits_copy));
-  }
   MK_TRY(mk_gpu_run_plan(gpu, w->launch->plan, steps, keep_results, w));
-  MK_TRY(read_logits(w, gpu, steps - 1));
+  MK_TRY(wants->logits ? read_logits(w, gpu, steps - 1) : MK_OK);
+  MK_TRY(wants->rankings ? read_rankings(w, gpu, steps - 1, wants->most) : MK_OK);
+  const mk_batch_extras extras = {.logits = wants->logits ? engine->logits_copy : NULL,
+                                  .rankings = wants->rankings ? engine->rankings : NULL};
   for (uint32_t step = 0; step < steps && !mk_engine_cancelled(engine); step++) {
-    (void)take_step(engine, step, w->results, engine->logits_copy); /* none before the last one chooses */
+    (void)take_step(engine, step, w->results, &extras); /* none before the last one chooses */
   }
   return MK_OK;
 }
@@ -220,8 +249,10 @@ static mk_status run_steps(at_work *w, mk_gpu *gpu) {
     return mk_cpu_run_plan(engine->cpu, launch->plan, launch->steps, on_step, w);
   }
   MK_TRY(mk_gpu_write(gpu, table, 0, launch->table, bytes));
-  const bool logits = engine->want_logits || mk_batch_wants_logits(engine->batch);
-  MK_TRY(logits ? run_with_logits(w, gpu) : mk_gpu_run_plan(gpu, launch->plan, launch->steps, on_step, w));
+  mk_batch_wants wants = mk_batch_wants_of(engine->batch);
+  wants.logits = wants.logits || engine->want_logits;
+  MK_TRY(wants.logits || wants.rankings ? run_with_logits(w, gpu, &wants)
+                                        : mk_gpu_run_plan(gpu, launch->plan, launch->steps, on_step, w));
   engine->busy_ms += mk_gpu_time_ms(gpu);
   return MK_OK;
 }

@@ -155,3 +155,9 @@ uint32_t mk_logit_rank(const float *logits, uint32_t vocab, uint32_t token) {
   }
   return rank;
 }
+
+void mk_rank_logits(const float *logits, uint32_t vocab, uint32_t token, mk_ranking *ranking) {
+  ranking->count = ranking->most < vocab ? ranking->most : vocab;
+  mk_logprobs(logits, vocab, token, ranking->count, &ranking->logprob, ranking->top);
+  ranking->rank = mk_logit_rank(logits, vocab, token);
+}

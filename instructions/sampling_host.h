@@ -52,4 +52,16 @@ void mk_logprobs(const float *logits, uint32_t vocab, uint32_t token, uint32_t c
 /* Its place among them in that order, from 1. */
 uint32_t mk_logit_rank(const float *logits, uint32_t vocab, uint32_t token);
 
+/* Both: how a token stands among all that its logits could have given. */
+enum { MK_MOST_RANKED = 20 };
+typedef struct mk_ranking {
+  uint32_t most;  /* so many of the most probable are asked for, at most MK_MOST_RANKED */
+  uint32_t count; /* so many there are, in `top` */
+  uint32_t rank;
+  double logprob;
+  mk_logprob top[MK_MOST_RANKED];
+} mk_ranking;
+/* Fills in all but `most`. */
+void mk_rank_logits(const float *logits, uint32_t vocab, uint32_t token, mk_ranking *ranking);
+
 #endif

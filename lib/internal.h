@@ -29,7 +29,6 @@ struct job { /* a request, from mkvm_submit to its end */
   int32_t priority;
   double queue_seconds, total_seconds;
   bool logprobs;
-  uint32_t top_logprobs;
   int (*on_token)(void *user, const mkvm_token *token);
   void (*on_prompt)(void *user, const mkvm_token *token);
   void (*on_end)(void *user, const mkvm_end *end);
@@ -39,6 +38,7 @@ struct job { /* a request, from mkvm_submit to its end */
   /* Of the thread that works. */
   uint64_t sequence; /* its number in the engine below; 0: it is not there */
   mk_sequence_report report;
+  mk_ranking ranking; /* of the token that is told of */
   mk_reply reply;
   mk_status status;   /* of a token callback of the engine, which cannot return one */
   double first, last; /* times of tokens; 0: none */

@@ -104,7 +104,7 @@ static mk_status take_request(const mkvm_engine *e, const mkvm_request *given, j
   const size_t usual = e->generation.max_new_tokens == 0 ? SIZE_MAX : e->generation.max_new_tokens;
   r->max_tokens = own.max_tokens == 0 ? usual : own.max_tokens;
   r->logprobs = own.logprobs != 0;
-  r->top_logprobs = own.top_logprobs;
+  r->ranking.most = own.top_logprobs;
   r->on_token = own.on_token;
   r->on_prompt = own.on_prompt;
   r->on_end = own.on_end;

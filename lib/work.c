@@ -13,17 +13,15 @@ typedef struct telling {
   mkvm_logprob top[MKVM_MOST_LOGPROBS];
 } telling;
 
-static void add_logprobs(const job *r, const float *logits, telling *t) {
-  const uint32_t vocab = mk_engine_config(r->engine->engine)->vocab, most = r->top_logprobs;
-  const uint32_t count = most < vocab ? most : vocab;
-  mk_logprob top[MKVM_MOST_LOGPROBS];
-  mk_logprobs(logits, vocab, t->token.token, count, &t->token.logprob, top);
-  t->token.rank = mk_logit_rank(logits, vocab, t->token.token);
-  for (uint32_t i = 0; i < count; i++) {
-    t->top[i] = (mkvm_logprob){.token = top[i].token, .logprob = top[i].logprob};
+static void add_logprobs(const job *r, telling *t) {
+  const mk_ranking *ranking = &r->ranking;
+  t->token.logprob = ranking->logprob;
+  t->token.rank = ranking->rank;
+  for (uint32_t i = 0; i < ranking->count; i++) {
+    t->top[i] = (mkvm_logprob){.token = ranking->top[i].token, .logprob = ranking->top[i].logprob};
   }
   t->token.top = t->top;
-  t->token.top_count = count;
+  t->token.top_count = ranking->count;
 }
 
 static void on_prompt(void *user, size_t sequence, uint32_t position, const float *logits) {
@@ -31,8 +29,9 @@ static void on_prompt(void *user, size_t sequence, uint32_t position, const floa
   telling t = {
       .token = {.request = r->id, .token = r->prompt.ids[position + 1], .text = "", .prompt_tokens = r->prompt.count}};
   (void)sequence;
+  (void)logits;
   if (!atomic_load(&r->cancelled)) {
-    add_logprobs(r, logits, &t);
+    add_logprobs(r, &t);
     r->on_prompt(r->user, &t.token);
   }
 }
@@ -43,8 +42,8 @@ static void take_token(job *r, uint32_t token, const float *logits) {
   r->last = mkvm_clock();
   r->first = r->first != 0 ? r->first : r->last;
   r->status = mk_reply_token(&r->reply, token, logits, &told->text, &told->length);
-  if (r->status == MK_OK && r->logprobs && logits != NULL) {
-    add_logprobs(r, logits, &t);
+  if (r->status == MK_OK && r->logprobs) {
+    add_logprobs(r, &t);
   }
   if (r->status == MK_OK && r->on_token != NULL && r->on_token(r->user, told) != 0) {
     atomic_store(&r->cancelled, true);
@@ -74,7 +73,7 @@ static mk_status hand_over(job *r) {
                                 .n_predict = r->max_tokens,
                                 .sampling = &r->sampling,
                                 .report = &r->report,
-                                .logits = r->logprobs,
+                                .ranking = r->logprobs || r->on_prompt != NULL ? &r->ranking : NULL,
                                 .prompt_logits = r->on_prompt != NULL,
                                 .priority = r->priority,
                                 .begin_by = r->queue_seconds == 0 ? 0 : r->submitted + r->queue_seconds,

@@ -115,7 +115,7 @@ static bool take(rig *r, uint32_t step, uint32_t choice) {
     bool chooses = (r->launch.plan[step * rows + line].flags & MK_ROW_CHOOSES) != 0;
     results[line] = chooses ? choice : MK_CANDIDATE_NONE;
   }
-  return mk_batch_take(r->batch, step, results, NULL);
+  return mk_batch_take(r->batch, step, results, &(mk_batch_extras){0});
 }
 
 /* Plans a launch and runs it. Gives the steps that were run. */

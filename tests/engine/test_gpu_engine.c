@@ -181,6 +181,64 @@ Test(gpu_engine, logits_of_a_long_prompt_come_from_the_main_machine) {
   stop(&r);
 }
 
+/* Rankings in the place of logits: of what is generated, of what of a prompt follows, and of nobody else. */
+typedef struct ranked {
+  batch *b;
+  mk_ranking of[2];
+  uint32_t tokens[2], positions;
+} ranked;
+
+static void expect_ranking(const mk_ranking *ranking, uint32_t token) {
+  cr_assert(ranking->rank == token + 1 && ranking->logprob == -1.0 - token, "token %u: rank %u, %g", token,
+            ranking->rank, ranking->logprob);
+  cr_assert_eq(ranking->count, ranking->most);
+  for (uint32_t i = 0; i < ranking->count; i++) {
+    cr_assert(ranking->top[i].token == i && ranking->top[i].logprob == -1.0 - i);
+  }
+}
+
+static bool take_ranked(void *user, size_t sequence, uint32_t token, const float *logits) {
+  ranked *r = user;
+  if (sequence < 2) {
+    expect_ranking(&r->of[sequence], token);
+    r->tokens[sequence]++;
+  }
+  return take_token(r->b, sequence, token, logits);
+}
+
+static void take_ranked_prompt(void *user, size_t sequence, uint32_t position, const float *logits) {
+  ranked *r = user;
+  cr_assert(sequence == 1 && logits == NULL);
+  expect_ranking(&r->of[1], r->b->prompts[1][position + 1]);
+  r->positions++;
+}
+
+static void end_ranked(void *user, size_t sequence, mk_status status) {
+  take_end(((ranked *)user)->b, sequence, status);
+}
+
+static void expect_rankings(uint32_t rows) {
+  rig r = {0};
+  start(&r, rows, rows > 1, false);
+  make_batch(&r.b, 4, 70);
+  ranked wanted = {.b = &r.b, .of = {{.most = 20}, {.most = 3}}};
+  r.b.sequences[0].ranking = &wanted.of[0];
+  r.b.sequences[1].ranking = &wanted.of[1];
+  r.b.sequences[1].prompt_logits = true;
+  const mk_sequence_calls calls = {
+      .token = take_ranked, .prompt = take_ranked_prompt, .ended = end_ranked, .user = &wanted};
+  cr_assert_eq(mk_engine_generate_all(r.engine, r.b.sequences, r.b.count, &calls), MK_OK, "%s", mk_error_message());
+  expect_answers(&r.b, false);
+  cr_assert(wanted.tokens[0] == r.b.answers[0].count && wanted.tokens[1] == r.b.answers[1].count);
+  cr_assert_eq(wanted.positions, r.b.sequences[1].prompt_count - 1);
+  cr_assert_eq(r.kernel.ranked, wanted.tokens[0] + wanted.tokens[1] + wanted.positions);
+  stop(&r);
+}
+
+Test(gpu_engine, rankings_of_one_row) { expect_rankings(1); }
+Test(gpu_engine, rankings_of_four_rows) { expect_rankings(4); }
+Test(gpu_engine, rankings_of_sixteen_rows) { expect_rankings(16); }
+
 static void expect_cancelled(uint32_t rows) {
   rig r = {0};
   uint32_t tokens = 0;

@@ -7,15 +7,19 @@
 #define MK_FAKE_CUDA_H
 
 #include "vm/gpu/launch.h"
+#include "vm/gpu/rank.h"
 
 enum { FAKE_CUDA_SMS = 8 };
 
 typedef struct fake_cuda {
   bool (*kernel)(void *user, const mk_gpu_params *params, uint32_t step); /* true: that was the last step */
+  /* mk_rank_logits of so many rows, at once: what it is about has been waited for. NULL: it does nothing. */
+  void (*rank)(void *user, const mk_gpu_rank *params, uint32_t rows);
   void *user;
-  uint32_t calls;   /* so far, to what can fail: everything but what frees */
-  uint32_t fail_at; /* the call of that number gives CUDA_ERROR_OUT_OF_MEMORY; 0: none */
-  uint32_t live;    /* contexts, modules, streams, events and memory that have not been freed */
+  const void *ranks; /* that kernel, as the driver names it */
+  uint32_t calls;    /* so far, to what can fail: everything but what frees */
+  uint32_t fail_at;  /* the call of that number gives CUDA_ERROR_OUT_OF_MEMORY; 0: none */
+  uint32_t live;     /* contexts, modules, streams, events and memory that have not been freed */
   /* What it tells of itself and its GPUs; at first one that mkvm takes. */
   int start, version, devices, major, cooperative, blocks_per_sm;
 } fake_cuda;

@@ -324,6 +324,89 @@ static void test_beside(const char *shape, const mk_config *config, bool whole) 
   }
 }
 
+/* ---- Rankings ---- */
+
+enum { RANKED = 5, RANKED_PROMPT = 11, RANKED_TOKENS = 6, MOST_RANKINGS = RANKED_PROMPT + RANKED_TOKENS };
+
+typedef struct ranking_rig {
+  uint32_t vocab;
+  const uint32_t *prompt;
+  mk_ranking now[RANKED], kept[RANKED][MOST_RANKINGS];
+  uint32_t counts[RANKED], wrong;
+} ranking_rig;
+
+/* Of the host's, from the same logits: the same places, and the sum in another order. */
+static void take_ranking(ranking_rig *r, size_t sequence, uint32_t token, const float *logits) {
+  const mk_ranking *got = &r->now[sequence];
+  r->kept[sequence][r->counts[sequence]++] = *got;
+  if (logits == NULL) {
+    return;
+  }
+  mk_ranking want = {.most = got->most};
+  mk_rank_logits(logits, r->vocab, token, &want);
+  bool same = want.rank == got->rank && want.count == got->count && fabs(want.logprob - got->logprob) < 1e-9;
+  for (uint32_t i = 0; same && i < want.count; i++) {
+    same = want.top[i].token == got->top[i].token && fabs(want.top[i].logprob - got->top[i].logprob) < 1e-9;
+  }
+  r->wrong += !same;
+}
+
+static bool ranked_token(void *user, size_t sequence, uint32_t token, const float *logits) {
+  take_ranking(user, sequence, token, logits);
+  return true;
+}
+
+static void ranked_prompt(void *user, size_t sequence, uint32_t position, const float *logits) {
+  ranking_rig *r = user;
+  take_ranking(r, sequence, r->prompt[position + 1], logits);
+}
+
+static void ranked_end(void *user, size_t sequence, mk_status status) {
+  (void)user;
+  (void)sequence;
+  (void)expect_ok(status, "a sequence with rankings");
+}
+
+/* With logits, to compare with, and then without. */
+static bool rank_sequences(mk_engine *engine, const uint32_t *given, bool logits, ranking_rig *r) {
+  static const uint32_t most[RANKED] = {20, 0, 1, 5, 20};
+  static mk_sequence sequences[RANKED];
+  *r = (ranking_rig){.vocab = mk_engine_config(engine)->vocab, .prompt = given};
+  for (uint32_t i = 0; i < RANKED; i++) {
+    r->now[i].most = most[i];
+    sequences[i] = (mk_sequence){.prompt = given,
+                                 .prompt_count = RANKED_PROMPT,
+                                 .n_predict = RANKED_TOKENS,
+                                 .sampling = &ways[1 + i].sampling,
+                                 .logits = logits,
+                                 .ranking = &r->now[i],
+                                 .prompt_logits = i == 4};
+  }
+  const mk_sequence_calls calls = {.token = ranked_token, .prompt = ranked_prompt, .ended = ranked_end, .user = r};
+  return expect_ok(mk_engine_generate_all(engine, sequences, RANKED, &calls), "rankings") && r->wrong == 0;
+}
+
+static void test_rankings(const char *shape, const mk_config *config) {
+  static const uint32_t rows[] = {1, 16};
+  static ranking_rig with, without;
+  uint32_t given[RANKED_PROMPT];
+  for (uint32_t i = 0; i < RANKED_PROMPT; i++) {
+    given[i] = (i * 41 + 3) % config->vocab;
+  }
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    mk_engine *engine;
+    char name[64];
+    snprintf(name, sizeof name, "%s, %u rows: rankings", shape, rows[i]);
+    if (open_beside(config, rows[i], false, &engine)) {
+      expect(rank_sequences(engine, given, true, &with), name, "a ranking is not that of the logits");
+      expect(rank_sequences(engine, given, false, &without) && memcmp(with.kept, without.kept, sizeof with.kept) == 0 &&
+                 with.counts[4] == MOST_RANKINGS - 1,
+             name, "rankings are others without logits");
+      mk_engine_close(engine);
+    }
+  }
+}
+
 static void test_shape(const char *shape) {
   mk_config config;
   for (uint32_t i = 0; i < BANNED; i++) {
@@ -334,6 +417,7 @@ static void test_shape(const char *shape) {
     test_ways(&config, 1, WAYS);
     test_overflow(shape, &config);
     test_beside(shape, &config, true);
+    test_rankings(shape, &config);
   }
 }
 

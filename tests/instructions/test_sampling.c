@@ -541,6 +541,12 @@ Test(sampling, log_probabilities) {
   for (uint32_t i = 2; i < 20; i++) {
     cr_assert(top[i].logprob <= top[i - 1].logprob && logits[top[i].token] < 50);
   }
+  mk_ranking ranking = {.most = 20};
+  mk_rank_logits(logits, SMALL, 200, &ranking);
+  cr_assert(ranking.rank == 2 && ranking.count == 20 && ranking.logprob == top[1].logprob);
+  cr_assert(ranking.top[0].token == 4 && ranking.top[19].logprob == top[19].logprob);
+  mk_rank_logits(logits, 3, 1, &ranking);
+  cr_assert_eq(ranking.count, 3);
   logits[7] = INFINITY;
   mk_logprobs(logits, SMALL, 7, 2, &logprob, top);
   cr_assert(logprob == 0 && top[0].token == 7 && top[0].logprob == 0 && isinf(top[1].logprob));

@@ -5,6 +5,8 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#include "instructions/sampling.h"
+
 uint32_t fake_gpu_choice(uint32_t token, uint32_t position) { return (token * 7 + position * 3 + 1) % 500; }
 
 static void put_word(const mk_gpu_params *params, uint64_t entry, uint32_t step, uint32_t word) {
@@ -39,6 +41,19 @@ static bool run_step(void *user, const mk_gpu_params *params, uint32_t step) {
   return step + 1 == params->epochs || *params->stop != 0;
 }
 
+/* A rule in the place of a ranking, too: of token t the rank is t + 1, and the most probable are the first ones, with logits of -1, -2, ... */
+static void rank(void *user, const mk_gpu_rank *params, uint32_t rows) {
+  fake_gpu *gpu = user;
+  mk_gpu_ranked *out = (mk_gpu_ranked *)(uintptr_t)params->out; /* device memory is memory */
+  for (uint32_t i = 0; i < rows; i++) {
+    out[i] = (mk_gpu_ranked){.sum = 1, .before = params->rows[i].token, .logit = -1.0f - (float)params->rows[i].token};
+    for (uint32_t place = 0; place < params->most; place++) {
+      out[i].keys[place] = mk_rank_key(-1.0f - (float)place, place);
+    }
+    gpu->ranked++;
+  }
+}
+
 fake_cuda *fake_gpu_start(fake_gpu *gpu) {
   /* The library has the name that mkvm looks for, so it is found as one that is there already. */
   void *library = dlopen(MK_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
@@ -50,6 +65,7 @@ fake_cuda *fake_gpu_start(fake_gpu *gpu) {
   fake_cuda *cuda = get();
   *gpu = (fake_gpu){.fault_at = UINT32_MAX, .nan_at = UINT32_MAX};
   cuda->kernel = run_step;
+  cuda->rank = rank;
   cuda->user = gpu;
   return cuda;
 }

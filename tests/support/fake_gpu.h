@@ -11,6 +11,7 @@ typedef struct fake_gpu {
   uint32_t chosen[MK_PROMPT_ROWS]; /* by slot; of one row: the step's token */
   uint32_t fault_at, nan_at;       /* steps of a launch; UINT32_MAX: none */
   uint32_t launches[3];            /* so far: of one row, of several, of prompts */
+  uint32_t ranked;                 /* rows so far */
 } fake_gpu;
 
 /* Puts the driver in its place, with this GPU. Before anything asks for a driver. */

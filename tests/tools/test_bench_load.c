@@ -260,6 +260,7 @@ Test(bench_load, every_row_generates) {
 
 Test(bench_load, tables) {
   expect("--load --requests 3 --in 4 --out 3", 0, "load: all at once, 16 rows; 3 requests came, 3 ended");
+  expect("--load --requests 3 --in 4 --out 3 --logprobs 20", 0, "3 requests came, 3 ended");
   expect("--load --decode-only --out 6 --rows 2", 0, "load: decode only, 2 rows; 2 requests came, 2 ended");
 }
 
@@ -293,6 +294,8 @@ Test(bench_load, errors) {
   expect("--rate 3", 2, "need --load");
   expect("--load --lengths f --in 3", 2, "--lengths goes without --in and --out");
   expect("--load --decode-only --in 3", 2, "--decode-only goes without");
+  expect("--load --logprobs 21", 2, "--logprobs");
+  expect("--logprobs 2", 2, "need --load");
   expect("--load -n 4", 2, "--load goes without other tests");
   expect("--load --rows 64", 2, "--rows 64: a load is shared by 1, 2, 4, 8 or 16 rows");
   expect("--load --in 60 --out 5 -c 64", 2, "do not fit into a context of 64; raise --ctx-size");

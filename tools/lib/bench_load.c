@@ -67,6 +67,7 @@ typedef struct request {
   uint32_t tokens;         /* generated */
   bool ended;
   mk_sequence_report report;
+  mk_ranking ranking;
 } request;
 
 struct mk_load {
@@ -144,12 +145,15 @@ static void make_prompt(mk_load *load, uint32_t index, uint32_t count) {
 static mk_status submit(mk_load *load) {
   uint32_t index = load->submitted;
   mk_load_length length = length_of(load, index);
+  request *r = &load->requests[index];
   const mk_sequence sequence = {.prompt = load->prompt,
                                 .prompt_count = length.in,
                                 .n_predict = length.out,
-                                .report = &load->requests[index].report};
+                                .report = &r->report,
+                                .ranking = load->options.logprobs ? &r->ranking : NULL};
   const mk_sequence_calls calls = {.token = on_token, .ended = on_ended, .user = load};
   make_prompt(load, index, length.in);
+  r->ranking.most = load->options.most_logprobs;
   MK_TRY(mk_engine_submit(load->engine, &sequence, &calls, index, NULL));
   load->submitted++;
   return MK_OK;

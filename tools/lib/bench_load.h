@@ -24,6 +24,8 @@ typedef struct mk_load_options {
   double rate;                              /* requests a second, at random (Poisson); 0: by `concurrency` */
   uint32_t concurrency;                     /* so many at a time, a new one when one ends; 0: all at once */
   uint64_t seed;                            /* of token ids and arrivals */
+  bool logprobs;                            /* of every generated token, */
+  uint32_t most_logprobs;                   /* and of so many of the most probable, at most MK_MOST_RANKED */
   const volatile sig_atomic_t *cancel;      /* NULL: nobody does; once it is not 0 the load ends with what there is */
   double (*clock)(void *user);              /* seconds; NULL: mk_seconds */
   void (*wait)(void *user, double seconds); /* while there is no work; NULL: sleep */

@@ -25,6 +25,7 @@ enum {
   KEY_DECODE_STEPS,
   KEY_KV,
   KEY_DECODE_ONLY,
+  KEY_LOGPROBS,
   KEY_JSON
 };
 enum { DEFAULT_REQUESTS = 64, DEFAULT_IN = 512, DEFAULT_OUT = 128, DECODE_ONLY_OUT = 1024, MOST_REQUESTS = 1000000 };
@@ -44,6 +45,8 @@ static const struct argp_option option_table[] = {
     {"kv-tokens", KEY_KV, "T", 0, "Tokens of KV cache that all requests share (a whole context for each row)", 0},
     {"decode-only", KEY_DECODE_ONLY, NULL, 0,
      "Prompts of one token, as many requests at a time as there are rows: what generating alone reaches", 0},
+    {"logprobs", KEY_LOGPROBS, "N", 0, "Log-probabilities of every generated token and the N most probable, 0 to 20",
+     0},
     {"json", KEY_JSON, NULL, 0, "As --output json", 0},
     {0}};
 
@@ -120,6 +123,10 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       break;
     case KEY_DECODE_ONLY:
       o->decode_only = true;
+      break;
+    case KEY_LOGPROBS:
+      o->logprobs = true;
+      o->most_logprobs = (uint32_t)mk_number(state, "--logprobs", text, 0, MK_MOST_RANKED);
       break;
     case ARGP_KEY_END:
       check_option(o, state);
@@ -206,6 +213,8 @@ mk_status mk_bench_load_prepare(const mk_bench_load_option *o, uint64_t seed, ui
                                 .rate = o->rate,
                                 .concurrency = side_by_side,
                                 .seed = seed,
+                                .logprobs = o->logprobs,
+                                .most_logprobs = o->most_logprobs,
                                 .cancel = &mk_interrupted};
   status = status == MK_OK ? mk_load_new(&load, out) : status;
   mk_free(lengths);

@@ -11,11 +11,11 @@
 #include "tools/mkvm/bench_table.h"
 
 typedef struct mk_bench_load_option {
-  bool load, decode_only, json;
+  bool load, decode_only, json, logprobs;
   bool given; /* one of the flags that need --load */
   const char *lengths;
   double rate;
-  uint32_t concurrency, requests, in, out, shared, prompt_tokens, decode_steps; /* 0: not given */
+  uint32_t concurrency, requests, in, out, shared, prompt_tokens, decode_steps, most_logprobs; /* 0: not given */
   uint64_t prefix_tokens, kv_tokens;
 } mk_bench_load_option;
 

@@ -21,6 +21,7 @@ typedef enum mk_gpu_image_part {
   MK_GPU_IMAGE_FILL,          /* mk_fill_hash, vm/gpu/fill.cu */
   MK_GPU_IMAGE_BANDWIDTH, /* mk_read_bandwidth, vm/gpu/bandwidth.cu */
   MK_GPU_IMAGE_PACK,      /* mk_pack_rows, vm/gpu/pack.cu */
+  MK_GPU_IMAGE_RANK,      /* mk_rank_logits, vm/gpu/rank.cu */
   MK_GPU_IMAGES,
 } mk_gpu_image_part;
 

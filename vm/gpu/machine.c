@@ -313,8 +313,13 @@ static void release_device(mk_gpu *gpu) {
   if (gpu->stream != NULL) {
     (void)cu->stream_free(gpu->stream);
   }
-  const mk_cu_address memory[] = {
-      gpu->lent ? 0 : gpu->weights, gpu->lent ? 0 : gpu->kv, gpu->work, gpu->tables, gpu->trace, gpu->flushed};
+  const mk_cu_address memory[] = {gpu->lent ? 0 : gpu->weights,
+                                  gpu->lent ? 0 : gpu->kv,
+                                  gpu->work,
+                                  gpu->tables,
+                                  gpu->trace,
+                                  gpu->flushed,
+                                  gpu->ranked};
   for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++) {
     if (memory[i] != 0) {
       (void)cu->memory_free(memory[i]);
@@ -323,14 +328,11 @@ static void release_device(mk_gpu *gpu) {
   if (gpu->pinned != NULL) {
     (void)cu->host_free(gpu->pinned);
   }
-  if (gpu->recording_module != NULL) {
-    (void)cu->module_unload(gpu->recording_module);
-  }
-  if (gpu->flush_module != NULL) {
-    (void)cu->module_unload(gpu->flush_module);
-  }
-  if (gpu->module != NULL) {
-    (void)cu->module_unload(gpu->module);
+  const mk_cu_module_ref modules[] = {gpu->recording_module, gpu->flush_module, gpu->rank_module, gpu->module};
+  for (size_t i = 0; i < sizeof modules / sizeof modules[0]; i++) {
+    if (modules[i] != NULL) {
+      (void)cu->module_unload(modules[i]);
+    }
   }
   (void)cu->context_release(gpu->device);
 }

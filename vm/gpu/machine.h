@@ -9,6 +9,8 @@
 #ifndef MK_GPU_MACHINE_H
 #define MK_GPU_MACHINE_H
 
+#include "instructions/sampling_host.h"
+#include "vm/gpu/rank.h"
 #include "vm/program/plan.h"
 #include "vm/trace/trace.h"
 
@@ -48,6 +50,10 @@ mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *opt
  * zero at first. Not during a run. */
 mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes);
 mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, uint64_t bytes);
+/* How tokens stand among all of their rows of a buffer of logits [lines][vocabulary], after a launch: at most MK_MAX_ROWS
+ * of them. out: [count], each with `most` of the most probable. As mk_rank_logits, but that sums have another order. */
+mk_status mk_gpu_rank_logits(mk_gpu *gpu, size_t buffer, const mk_gpu_rank_row *rows, uint32_t count, uint32_t most,
+                             mk_ranking *out);
 /* Zeroes counters, activations, KV and outputs, and counts epochs from 0 again; weights and inputs stay. */
 mk_status mk_gpu_clear(mk_gpu *gpu);
 

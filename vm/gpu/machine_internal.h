@@ -56,6 +56,9 @@ struct mk_gpu {
   mk_cu_module_ref flush_module;
   mk_cu_function_ref flush; /* reads it; or, of no bytes, has nothing to do */
   mk_cu_address scratch;    /* of several rows: sums that wait */
+  mk_cu_address ranked;     /* rank.c: what its kernel writes; 0, and NULL: nobody has asked */
+  mk_cu_module_ref rank_module;
+  mk_cu_function_ref rank;
   uint64_t counter_bytes;
   mk_gpu_pinned *pinned;
   mk_cu_address pinned_address;

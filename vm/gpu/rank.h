@@ -1,0 +1,41 @@
+/* How tokens stand among all that could have been chosen: what the host asks of the kernel beside the logits of a step. Shared by C (vm/gpu/rank.c)
+ * and CUDA (vm/gpu/rank.cu). Plain data; all addresses are device addresses. */
+#ifndef MK_GPU_RANK_H
+#define MK_GPU_RANK_H
+
+#include <stdint.h>
+
+#include "vm/program/program.h"
+
+enum {
+  MK_GPU_RANK_THREADS = 256, /* of a block, which has one part of one row's tokens */
+  MK_GPU_RANK_HELD = 32,     /* tokens of a thread */
+  MK_GPU_RANK_PART = MK_GPU_RANK_THREADS * MK_GPU_RANK_HELD,
+  MK_GPU_RANK_MOST = 20,                                   /* of the most probable */
+  MK_GPU_RANK_PARTS = MK_GPU_RANK_PART / MK_GPU_RANK_MOST, /* of a row, at most: a block merges what all parts found */
+};
+
+typedef struct mk_gpu_rank_row {
+  uint32_t line, token;
+} mk_gpu_rank_row;
+
+/* Of a part of the tokens, and of all of them. */
+typedef struct mk_gpu_ranked {
+  double sum;      /* of exp(logit - highest) */
+  float highest;   /* logit */
+  float logit;     /* of the token that is asked about; of all tokens alone */
+  uint32_t before; /* tokens that are more probable than it, or as probable and of a lower index */
+  uint32_t zero;
+  uint64_t keys[MK_GPU_RANK_MOST]; /* mk_rank_key of the most probable ones, in that order; 0: there are no more */
+} mk_gpu_ranked;
+
+typedef struct mk_gpu_rank {
+  uint64_t logits;  /* [lines][vocab], fp32 */
+  uint64_t parts;   /* [rows][parts] of mk_gpu_ranked */
+  uint64_t arrived; /* [rows] of uint32_t: blocks that have left their part; zero before and after */
+  uint64_t out;     /* [rows] of mk_gpu_ranked */
+  uint32_t vocab, part_count, most;
+  mk_gpu_rank_row rows[MK_MAX_ROWS]; /* by block in y */
+} mk_gpu_rank;
+
+#endif
