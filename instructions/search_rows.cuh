@@ -270,7 +270,7 @@ struct segment_sum {
 };
 __device__ inline segment_sum sum_rounds(const consumer &c, const mk_instruction_word &in, uint32_t line, bool mass,
                                          uint32_t first, uint32_t end, uint32_t step) {
-  enum { BATCH = 3, FIELDS = 3 };
+  enum { BATCH = MK_GPU_RECORDS ? 2 : 3, FIELDS = 3 };  // while it is recorded there are no registers for more
   segment_sum sum;
 #pragma unroll 1
   for (uint32_t base = first; base < end; base += BATCH * step) {
