@@ -34,7 +34,9 @@ __device__ inline void put_down_epoch(const rows_consumer &c) {
   }
 }
 __device__ inline void look_up_epoch(rows_consumer &c) {
-  c.d.epoch = REGISTERS_SUFFICE ? c.d.epoch : c.d.words()->at_step[c.warp].position;
+  if constexpr (!REGISTERS_SUFFICE) {
+    c.d.epoch = c.d.words()->at_step[c.warp].position;
+  }
 }
 
 // A pair of stamped words, where the lane has one; in fewer instructions than wait_stamped_pairs takes.
