@@ -236,16 +236,17 @@ struct round_view {
   __device__ uint32_t end(const slot_view &v) const { return min(v.end, start + v.round_tokens()); }
   // Pages come by fours, and of 64 dims by pieces; those behind the last token are empty.
   __device__ uint32_t pages(const slot_view &v) const {
-    return end(v) - start > v.round_tokens() / 2 ? ROUND_PAGES : ROUND_PAGES / 2 + 0;
+    return (end(v) - start) * v.halves() > ROUND_PAGES / 2 * BLOCK_TOKENS ? ROUND_PAGES : ROUND_PAGES / 2 + 0;
   }
   // The only set of a unit that has one span of its own: what waits has room in shared memory.
   __device__ bool is_short(const slot_view &v) const {
     return v.sets() == 1 && (v.few(0) || v.halves() == 1) && v.end <= v.first_span() + v.splits() * v.span_tokens();
   }
-  // Whether the round after this one is the last and so small that its parts are merged with those of this one.
+  // Whether the round after this one is the last and so small that its parts are merged with those of this one. Not where the step has more than one
+  // token of the slot, some of which would have to be put into the pages of both.
   __device__ bool is_joined(const slot_view &v) const {
     uint32_t after = start + v.round_tokens();
-    return is_short(v) && v.few(0) && (after & (v.span_tokens() - 1)) != 0 && v.end > after &&
+    return is_short(v) && v.single() && v.few(0) && (after & (v.span_tokens() - 1)) != 0 && v.end > after &&
            v.end - after <= JOINING_PARTS * PART_TOKENS / v.halves();
   }
 };

@@ -73,8 +73,7 @@ static uint32_t scratch_floats(const mk_program *program) {
       }
       uint64_t floats = prompt ? UINT64_C(2) * in->params[MK_PARAM_ATTENTION_group] * MK_PROMPT_GPU_KEPT_SET_FLOATS
                                : (columns + 7) / 8 * MK_GPU_KEPT_SET_FLOATS;
-      bool waits =
-          prompt ? spans > in->params[MK_PARAM_ATTENTION_splits] : program->ranges.position.high >= MK_GPU_PIECE_TOKENS;
+      bool waits = !prompt || spans > in->params[MK_PARAM_ATTENTION_splits];
       most = waits && floats > most ? floats : most;
     }
   }
