@@ -18,11 +18,14 @@ struct line_search {
   uint64_t key;                       // of the noise
   uint64_t winner;
   float highest;     // score
-  uint32_t state;    // mk_sift_state
+  float bound;       // what the winner's draw reaches at least, as a number; -INFINITY: nobody knows
   uint32_t flags;    // MK_FRONT_..., of all SMs' fronts
   uint16_t counted;  // a bit for each line whose token counts for it and is one of this SM's
-  uint16_t rounds;   // SIFTs so far
+  uint8_t rounds;    // SIFTs so far
+  uint8_t state;     // mk_sift_state
 };
+
+__device__ inline uint32_t state_of(const line_search &l) { return tile::uniform(static_cast<uint32_t>(l.state)); }
 
 struct warp_tallies {  // by segment, of what each warp has added up
   uint64_t mass[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS], best[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
@@ -185,26 +188,34 @@ struct best_token {
   uint64_t key;
   uint32_t peak;
 };
-// Whether the token may be a better draw than the best one so far of all lanes, by what is quickly known: its noise is at most -log(x), of
-// the x that it is made of. With room for what these few instructions round.
-__device__ inline bool may_win(const line_search &l, float score, uint32_t token, uint64_t best) {
-  uint32_t high = __reduce_max_sync(0xffffffffu, static_cast<uint32_t>(best >> 32));
+// A draw as a number, from the upper half of its key; -INFINITY: none.
+__device__ inline float value_of_draw(uint32_t high) {
   uint64_t bits = static_cast<uint64_t>((high >> 31) != 0 ? high & 0x7fffffffu : ~high) << 32;
-  float value = static_cast<float>(__longlong_as_double(static_cast<long long>(bits)));
+  return high == 0 ? -INFINITY : static_cast<float>(__longlong_as_double(static_cast<long long>(bits)));
+}
+// Whether the token's draw may reach `value`, by what is quickly known: its noise is at most -log(x), of the x that it is made of. With room for
+// what these few instructions round.
+__device__ inline bool may_reach(const line_search &l, float score, uint32_t token, float value) {
   float scaled = score * mk_sampling_float(l.words, MK_SAMPLING_INVERSE_TEMPERATURE);
-  float room = 0.02f + 1e-6f * (fabsf(scaled) + fabsf(value));
+  float room = 0.02f + 1e-6f * (fabsf(scaled) + (value == -INFINITY ? 0.0f : fabsf(value)));
   uint32_t random = static_cast<uint32_t>(mk_draw_mix(l.key + (token + UINT64_C(1)) * MK_DRAW_STEP) >> 32);
   float x = static_cast<float>(random) * 0x1p-32f;
-  return high == 0 || !(x > tile::exp2((scaled - value + room) * 1.44269504f));
+  return !(x > tile::exp2((scaled - value + room) * 1.44269504f));
 }
+// The best draw of all lanes so far, as a number.
+__device__ inline float best_draw(const best_token &best) {
+  return value_of_draw(__reduce_max_sync(0xffffffffu, static_cast<uint32_t>(best.key >> 32)));
+}
+
+// What becomes of the tokens of a line: the best draw counts; the first rank does, and where nothing is drawn it is the choice; or neither.
+enum scoring : uint32_t { SCORING_PEAKS, SCORING_RANKS, SCORING_DRAWS };
 
 // The next tokens of all lanes, TOGETHER of each: what is done to one of them does not wait for the others.
 enum { TOGETHER = 4 };
 __device__ inline void score_tokens(const consumer &c, const line_search &l, const line_tokens &t, uint32_t token,
-                                    bool keeps_draws, bool draws, const float (&logit)[TOGETHER], best_token &best) {
+                                    uint32_t scoring, const float (&logit)[TOGETHER], best_token &best) {
   float score[TOGETHER];
-  uint32_t peak[TOGETHER];
-  bool wins = false;
+  uint32_t peak[TOGETHER], wins = (1u << TOGETHER) - 1;
 #pragma unroll
   for (uint32_t i = 0; i < TOGETHER; i++) {
     uint32_t at = token + i * 32;
@@ -212,21 +223,27 @@ __device__ inline void score_tokens(const consumer &c, const line_search &l, con
     peak[i] = at < t.end ? mk_peak(score[i]) : 0;
     best.peak = max(best.peak, peak[i]);
   }
-  if (!keeps_draws) {
+  if (scoring == SCORING_PEAKS) {
     return;
   }
+  float value = scoring == SCORING_DRAWS ? best_draw(best) : -INFINITY;
+  if (value != -INFINITY) {
+    wins = 0;
 #pragma unroll
-  for (uint32_t i = 0; draws && i < TOGETHER; i++) {
-    wins = (may_win(l, score[i], token + i * 32, best.key) && peak[i] != 0) || wins;
-  }
-  if (draws && !__any_sync(0xffffffffu, wins)) {
-    return;
+    for (uint32_t i = 0; i < TOGETHER; i++) {
+      bool may = may_reach(l, score[i], token + i * 32, value) && peak[i] != 0;
+      wins |= __any_sync(0xffffffffu, may) ? 1u << i : 0;
+    }
   }
 #pragma unroll 1
-  for (uint32_t i = 0; i < TOGETHER; i++) {
+  for (uint32_t left = wins; left != 0; left &= left - 1) {
+    uint32_t i = __ffs(static_cast<int>(left)) - 1, at = token + i * 32;
     float own = i == 0 ? score[0] : i == 1 ? score[1] : i == 2 ? score[2] : score[3];
-    uint32_t at = token + i * 32;
-    uint64_t key = draws ? mk_sample_draw(l.words, l.key, own, at) : mk_rank_key(own, at);
+    if (scoring == SCORING_DRAWS && left != wins &&
+        !__any_sync(0xffffffffu, may_reach(l, own, at, best_draw(best)) && at < t.end)) {
+      continue;
+    }
+    uint64_t key = scoring == SCORING_DRAWS ? mk_sample_draw(l.words, l.key, own, at) : mk_rank_key(own, at);
     best.key = at < t.end && !mk_is_nan(own) ? max(best.key, key) : best.key;
   }
 }
@@ -245,6 +262,13 @@ __device__ inline void find_front(const consumer &c, const line_search &l, uint3
       extend_front(c.lane, score, enters ? mk_sample_draw(l.words, l.key, score, token) : 0, q);
     }
   }
+}
+
+// With top-k or top-p: the draw of the first rank of this SM's tokens, in one lane. Of all SMs' the first rank is kept for sure, so that the winner's
+// draw is not below its.
+__device__ inline uint64_t draw_of_first_rank(const consumer &c, const line_search &l, uint64_t rank) {
+  uint64_t first = highest_key(rank);
+  return first == rank && rank != 0 ? mk_sample_draw(l.words, l.key, mk_rank_value(first), mk_rank_token(first)) : 0;
 }
 
 // The lowest token whose score is not a number; there is one.
@@ -270,6 +294,7 @@ __device__ inline void begin_line(const consumer &c, const uint32_t *given) {
     l.state = MK_SIFT_IDLE;
     l.winner = 0;
     l.flags = 0;
+    l.bound = -INFINITY;
     l.counted = rows_shared()->counted[c.warp];
     l.rounds = 0;
   }
@@ -292,7 +317,8 @@ __device__ inline void consume_SCORE(rows_consumer &here, const mk_instruction_w
     line_tokens t = own_tokens(c);
     const float *from = c.d.words()->logits + t.by_line;
     bool draws = tile::uniform((l.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_DRAWS) != 0);
-    bool keeps_draws = tile::uniform(!mk_sampling_cuts(l.words) && mk_sampling_one_draw(l.words));
+    bool cuts = tile::uniform(mk_sampling_cuts(l.words)), one_draw = tile::uniform(mk_sampling_one_draw(l.words));
+    uint32_t scoring = cuts || (one_draw && !draws) ? SCORING_RANKS : one_draw ? SCORING_DRAWS : SCORING_PEAKS;
     float next[TOGETHER], logit[TOGETHER];
     auto send = [&](uint32_t token) {
 #pragma unroll
@@ -308,14 +334,16 @@ __device__ inline void consume_SCORE(rows_consumer &here, const mk_instruction_w
         logit[i] = next[i];
       }
       send(base + TOGETHER * 32 + c.lane);
-      score_tokens(c, l, t, base + c.lane, keeps_draws, draws, logit, best);
+      score_tokens(c, l, t, base + c.lane, scoring, logit, best);
     }
     q.key = best.key;
     q.peak = __reduce_max_sync(0xffffffffu, best.peak);
     if (q.peak == MK_PEAK_NAN) {
       q.peak_index = first_nan(c, l);
     }
-    if (tile::uniform(!mk_sampling_cuts(l.words) && !mk_sampling_one_draw(l.words))) {
+    if (cuts) {
+      q.key = draw_of_first_rank(c, l, best.key);
+    } else if (!one_draw) {
       find_front(c, l, q.peak, q);
     }
   }

@@ -28,11 +28,13 @@ __device__ inline const uint64_t *front_of_line(const consumer &c, const mk_inst
   return start_of<const uint64_t>(in, MK_PART_SIFT_fronts) + (sm * c.d.params.rows + c.warp) * MK_FRONT_WORDS;
 }
 
-// The heads of all SMs' fronts and their first entries: the highest score, the flags, and the best draw, if the first entries are all that count.
+// The heads of all SMs' fronts and their first entries: the highest score, the flags, and the best draw, if the first entries are all that count, or
+// with top-k or top-p that of the first rank, if one SM alone has its score.
 __device__ inline void read_fronts(const consumer &c, const mk_instruction_word &in, line_search &l) {
   uint32_t sms = fronts_in(in), peak = 0, flags = 0;
   uint64_t best = 0;
-  bool lists = tile::uniform(!mk_sampling_one_draw(l.words) && !mk_sampling_cuts(l.words));
+  bool cuts = tile::uniform(mk_sampling_cuts(l.words)), lists = tile::uniform(!mk_sampling_one_draw(l.words)) && !cuts;
+  uint32_t first = 0;  // of the SMs of this lane: the upper half of the draw of the first rank, 0 where two have its score
 #pragma unroll 1
   for (uint32_t base = 0; base < sms; base += FRONTS_AHEAD * 32) {
     tile::stamped_pair pairs[2 * FRONTS_AHEAD];
@@ -44,10 +46,12 @@ __device__ inline void read_fronts(const consumer &c, const mk_instruction_word 
 #pragma unroll
     for (uint32_t i = 0; i < FRONTS_AHEAD; i++) {
       uint32_t own = tile::stamp_data(pairs[2 * i].low), about = tile::stamp_data(pairs[2 * i].high);
+      uint32_t draw = tile::stamp_data(pairs[2 * i + 1].high);
+      first = own > peak ? draw : own == peak ? 0 : first;
       peak = max(peak, own);
       flags |= about & (MK_FRONT_OVERFLOW | MK_FRONT_STOP);
       uint64_t key = own == MK_PEAK_NAN ? mk_draw_failed(about & MK_SAMPLING_INDEX_MASK)
-                     : lists            ? 0
+                     : lists || cuts    ? 0
                                         : pair_value(pairs[2 * i + 1]);
       best = max(best, sm_of(i) < sms ? key : 0);
       if (lists && sm_of(i) < sms) {
@@ -60,11 +64,15 @@ __device__ inline void read_fronts(const consumer &c, const mk_instruction_word 
   if ((rows_of(c.d).active & ((1u << c.warp) - 1)) == 0) {
     tile::fence_acquire();  // of one line: what all SMs did in this step is there for those who meet in NEXT
   }
-  peak = __reduce_max_sync(0xffffffffu, peak);
+  uint32_t highest = __reduce_max_sync(0xffffffffu, peak);
+  uint32_t holders = __ballot_sync(0xffffffffu, peak == highest);
+  first = __shfl_sync(0xffffffffu, first, __ffs(static_cast<int>(holders)) - 1);
+  peak = highest;
   flags = __reduce_or_sync(0xffffffffu, flags);
   best = highest_key(best);
   if (c.lane == 0) {
     l.highest = mk_unordered(peak);
+    l.bound = cuts && __popc(holders) == 1 ? value_of_draw(first) : -INFINITY;
     l.state = peak == MK_PEAK_NAN ? MK_SIFT_FAILED : MK_SIFT_OPEN;
     l.flags = flags;
     l.winner = best;
@@ -130,7 +138,8 @@ __device__ inline void tally_lanes(const consumer &c, line_search &l, bool stand
   uint32_t segment = mk_sift_segment(l.pivots, mk_rank_key(score, token));
   uint64_t draw = 0, mass = 0;
   // Once pivots have been set anew the last one is the lower end of what is open: what lies below is dropped, and its draws do not matter.
-  bool draws = stands && !(narrowed && segment == MK_SIFT_SEGMENTS - 1) && !mk_sample_drops(l.words, distance);
+  bool draws = stands && !(narrowed && segment == MK_SIFT_SEGMENTS - 1) && !mk_sample_drops(l.words, distance) &&
+               may_reach(l, score, token, l.bound);
   if (__any_sync(0xffffffffu, draws)) {
     draw = draws ? mk_sample_draw(l.words, l.key, score, token) : 0;
   }
@@ -299,20 +308,25 @@ __device__ inline uint32_t owner_of(const consumer &c, const mk_instruction_word
   return mk_sift_owner(line, c.d.params.rows, fronts_in(in));
 }
 
-// The sums of the lines that are this SM's: all warps add up, each those of some SMs. Whether a line searches its warp has said in SCORE, and
+// Lines that search: a bit for each.
+__device__ inline uint32_t searching_lines(const consumer &c) {
+  uint32_t line = c.lane % MK_MAX_ROWS;
+  return __ballot_sync(0xffffffffu, line_chooses(c, line) && mk_sampling_cuts(area().lines[line].words)) & 0xffffu;
+}
+
+// The sums of those of `lines` that are this SM's: all warps add up, each those of some SMs. Whether a line searches its warp has said in SCORE, and
 // whether it is still at it before all meet here; afterwards nobody changes that until the next SIFT, to which its warp does not come before
 // all have met again.
-__device__ inline void sum_owned_lines(const consumer &c, const mk_instruction_word &in) {
+__device__ inline void sum_owned_lines(const consumer &c, const mk_instruction_word &in, uint32_t lines) {
   warp_tallies &t = area().of_warps;
   uint32_t row = in.parts[MK_PART_SIFT_round].row;
+  uint32_t owned = __ballot_sync(0xffffffffu, c.lane < c.d.params.rows && owner_of(c, in, c.lane) == row);
 #pragma unroll 1
-  for (uint32_t line = 0; line < c.d.params.rows; line++) {
+  for (uint32_t left = owned & lines; left != 0; left &= left - 1) {
+    uint32_t line = __ffs(static_cast<int>(left)) - 1;
     line_search &l = area().lines[line];
-    if (owner_of(c, in, line) != row || !line_chooses(c, line) || !tile::uniform(mk_sampling_cuts(l.words))) {
-      continue;
-    }
     consumers_meet(c);
-    if (tile::uniform(l.state) != MK_SIFT_OPEN) {
+    if (state_of(l) != MK_SIFT_OPEN) {
       continue;
     }
     bool mass = tile::uniform(weighs(l));
@@ -412,7 +426,7 @@ __device__ inline void count_tokens(const consumer &c) {
 __device__ inline void search_all(const consumer &c, const mk_instruction_word &in, line_search &l) {
   publish_scores(c, in, l);
 #pragma unroll 1
-  for (uint32_t pass = 0; pass < MK_SIFT_MOST_PASSES && tile::uniform(l.state) == MK_SIFT_OPEN; pass++) {
+  for (uint32_t pass = 0; pass < MK_SIFT_MOST_PASSES && state_of(l) == MK_SIFT_OPEN; pass++) {
     tally_line(c, in, l, true, false);
     decide_line(c, l);
   }
@@ -425,23 +439,27 @@ __device__ inline void consume_search(rows_consumer &here, const mk_instruction_
   look_up_epoch(c);
   line_search &l = area().lines[c.warp];
   bool draw = in.opcode == MK_OP_DRAW, active = (rows_of(c.d).active >> c.warp & 1) != 0;
-  bool cuts = line_chooses(c, c.warp) && tile::uniform(mk_sampling_cuts(l.words));
+  uint32_t searching = searching_lines(c);
+  if (!draw && searching == 0) {
+    return;
+  }
+  bool cuts = (searching >> c.warp & 1) != 0;
   bool behind = in.parts[MK_PART_SIFT_rounds].rows != 0;
-  bool adds_up = tile::uniform(l.rounds % 2 != 0u);
+  bool adds_up = tile::uniform(l.rounds % 2u != 0);
   __syncwarp();
   if (c.lane == 0) {
     l.rounds++;
   }
   if (!draw && adds_up) {
-    sum_owned_lines(c, in);
+    sum_owned_lines(c, in, searching);
     return;
   }
   if (active && (cuts ? !behind : draw)) {
     read_fronts(c, in, l);
   }
-  if (cuts && tile::uniform(l.state) == MK_SIFT_OPEN) {
+  if (cuts && state_of(l) == MK_SIFT_OPEN) {
     go_on(c, in, l, behind);
-    if (!draw && tile::uniform(l.state) == MK_SIFT_OPEN) {
+    if (!draw && state_of(l) == MK_SIFT_OPEN) {
       tally_line(c, in, l, false, behind);
       publish_tally(c, in, l);
     }
@@ -450,7 +468,7 @@ __device__ inline void consume_search(rows_consumer &here, const mk_instruction_
     return;
   }
   if (!cuts && line_chooses(c, c.warp) && !tile::uniform(mk_sampling_one_draw(l.words)) &&
-      tile::uniform(l.state) == MK_SIFT_OPEN) {
+      state_of(l) == MK_SIFT_OPEN) {
     if (tile::uniform((l.flags & MK_FRONT_OVERFLOW) != 0)) {
       go_on(c, in, l, false);
       cuts = true;
@@ -458,7 +476,7 @@ __device__ inline void consume_search(rows_consumer &here, const mk_instruction_
       read_entries(c, in, l);
     }
   }
-  if (cuts && tile::uniform(l.state) == MK_SIFT_OPEN) {
+  if (cuts && state_of(l) == MK_SIFT_OPEN) {
     search_all(c, in, l);
   }
   choose(c, in, active, l);
