@@ -65,7 +65,7 @@ enum {
 /* A round as published, by field: a pair of words, low half first, of each segment. */
 enum {
   MK_SIFT_MASS,
-  MK_SIFT_BEST,  /* the highest draw key among this SM's tokens of the segment, 0: none */
+  MK_SIFT_BEST,  /* the highest draw key among this SM's tokens of the segment that may win, 0: none */
   MK_SIFT_COUNT, /* a single word of each segment, then the state (mk_sift_state) */
   MK_SIFT_PIVOT,
 };
@@ -88,7 +88,8 @@ MK_SAMPLING_FUNCTION uint32_t mk_sift_owner(uint32_t line, uint32_t lines, uint3
  *
  * With min-p the entries are the tokens of which no other token of this SM has both a score as high and a higher draw: whatever the
  * threshold, the best draw above it is among them. Without it they are the best draw alone, or the first rank where nothing is drawn; with
- * top-k or top-p, whose search looks at scores, there are none. */
+ * top-k or top-p, whose search looks at scores, there are none, or the draw of the first rank alone: that of all SMs' is kept whatever is cut, and
+ * draws below it cannot win. */
 enum {
   MK_FRONT_PEAK,
   MK_FRONT_ABOUT,
@@ -300,10 +301,12 @@ MK_SAMPLING_FUNCTION uint64_t mk_nucleus(const uint32_t *words, uint64_t mass) {
   return share == 0 ? 1 : share;
 }
 
+#define MK_SIFT_FIRST_STEP 0.009765625f
+
 /* Pivot j > 0 begins segment j: its tokens have keys below pivot j and not below pivot j + 1 (0 behind the last). Pivot 0 is just above
  * all keys. This is pivot j of the first round, which looks where most cuts are. */
 MK_SAMPLING_FUNCTION uint64_t mk_sift_first_pivot(const uint32_t *words, float highest, uint32_t j) {
-  float step = mk_times(mk_sampling_float(words, MK_SAMPLING_TEMPERATURE), 0.009765625f); /* closer near the top */
+  float step = mk_times(mk_sampling_float(words, MK_SAMPLING_TEMPERATURE), MK_SIFT_FIRST_STEP); /* closer near the top */
   float value = mk_plus(mk_plus(highest, -mk_times(step, (float)(int32_t)(j * (j + 8)))), 0.0f);
   return (uint64_t)(mk_ordered(value) + (j == 0 ? 1 : 0)) << MK_SAMPLING_INDEX_BITS;
 }

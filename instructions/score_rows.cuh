@@ -207,8 +207,8 @@ __device__ inline float best_draw(const best_token &best) {
   return value_of_draw(__reduce_max_sync(0xffffffffu, static_cast<uint32_t>(best.key >> 32)));
 }
 
-// What becomes of the tokens of a line: the best draw counts; the first rank does, and where nothing is drawn it is the choice; or neither.
-enum scoring : uint32_t { SCORING_PEAKS, SCORING_RANKS, SCORING_DRAWS };
+// What is kept of a line's tokens: the first rank, or the best draw.
+enum scoring : uint32_t { SCORING_RANKS, SCORING_DRAWS };
 
 // The next tokens of all lanes, TOGETHER of each: what is done to one of them does not wait for the others.
 enum { TOGETHER = 4 };
@@ -222,9 +222,6 @@ __device__ inline void score_tokens(const consumer &c, const line_search &l, con
     score[i] = score_of_token(c, l.words, l.counted, t, min(at, t.end - 1), logit[i]);
     peak[i] = at < t.end ? mk_peak(score[i]) : 0;
     best.peak = max(best.peak, peak[i]);
-  }
-  if (scoring == SCORING_PEAKS) {
-    return;
   }
   float value = scoring == SCORING_DRAWS ? best_draw(best) : -INFINITY;
   if (value != -INFINITY) {
@@ -248,16 +245,26 @@ __device__ inline void score_tokens(const consumer &c, const line_search &l, con
   }
 }
 
-// With min-p, once the highest score is known: the front of what min-p does not drop beside that.
-__device__ inline void find_front(const consumer &c, const line_search &l, uint32_t highest, score_store &q) {
+// With min-p, once the first rank of this SM's tokens is known: the front of what min-p does not drop beside that. What does not reach the first
+// rank's draw has no place in it.
+__device__ inline void find_front(const consumer &c, const line_search &l, uint64_t rank, score_store &q) {
+  uint64_t first = highest_key(rank);
+  uint32_t highest = __float_as_uint(mk_rank_value(first)), leader = mk_rank_token(first);
+  if (first == 0) {
+    return;
+  }
+  uint64_t draw = mk_sample_draw(l.words, l.key, __uint_as_float(highest), leader);
+  float least = value_of_draw(static_cast<uint32_t>(draw >> 32));
+  extend_front(c.lane, __uint_as_float(highest), c.lane == 0 ? draw : 0, q);
   line_tokens t = own_tokens(c);
   logits_ahead ahead(c, t);
 #pragma unroll 1
   for (uint32_t base = t.first; base < t.end; base += 32) {
     uint32_t token = base + c.lane;
     float score = score_of_token(c, l.words, l.counted, t, min(token, t.end - 1), ahead.take(t, token));
-    bool enters = token < t.end && !mk_is_nan(score) &&
-                  !mk_sample_drops(l.words, mk_sample_distance(l.words, score, mk_unordered(highest)));
+    bool enters = token < t.end && token != leader && !mk_is_nan(score) &&
+                  !mk_sample_drops(l.words, mk_sample_distance(l.words, score, __uint_as_float(highest))) &&
+                  may_reach(l, score, token, least);
     if (__any_sync(0xffffffffu, enters)) {
       extend_front(c.lane, score, enters ? mk_sample_draw(l.words, l.key, score, token) : 0, q);
     }
@@ -318,7 +325,7 @@ __device__ inline void consume_SCORE(rows_consumer &here, const mk_instruction_w
     const float *from = c.d.words()->logits + t.by_line;
     bool draws = tile::uniform((l.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_DRAWS) != 0);
     bool cuts = tile::uniform(mk_sampling_cuts(l.words)), one_draw = tile::uniform(mk_sampling_one_draw(l.words));
-    uint32_t scoring = cuts || (one_draw && !draws) ? SCORING_RANKS : one_draw ? SCORING_DRAWS : SCORING_PEAKS;
+    uint32_t scoring = draws && one_draw && !cuts ? SCORING_DRAWS : SCORING_RANKS;
     float next[TOGETHER], logit[TOGETHER];
     auto send = [&](uint32_t token) {
 #pragma unroll
@@ -336,7 +343,7 @@ __device__ inline void consume_SCORE(rows_consumer &here, const mk_instruction_w
       send(base + TOGETHER * 32 + c.lane);
       score_tokens(c, l, t, base + c.lane, scoring, logit, best);
     }
-    q.key = best.key;
+    q.key = one_draw && !cuts ? best.key : 0;
     q.peak = __reduce_max_sync(0xffffffffu, best.peak);
     if (q.peak == MK_PEAK_NAN) {
       q.peak_index = first_nan(c, l);
@@ -344,7 +351,7 @@ __device__ inline void consume_SCORE(rows_consumer &here, const mk_instruction_w
     if (cuts) {
       q.key = draw_of_first_rank(c, l, best.key);
     } else if (!one_draw) {
-      find_front(c, l, q.peak, q);
+      find_front(c, l, best.key, q);
     }
   }
   if ((active & ((1u << c.warp) - 1)) == 0) {

@@ -127,6 +127,21 @@ __device__ inline void read_entries(const consumer &c, const mk_instruction_word
   __syncwarp();
 }
 
+// mk_sift_segment with the pivots of the first round, which lie at known distances.
+__device__ inline uint32_t first_segment(const uint64_t *pivots, uint64_t key, float distance) {
+  float square = fmaf(fmaxf(distance, -13.0f), -1.0f / MK_SIFT_FIRST_STEP, 16.0f), guess = square * rsqrtf(square) - 4.0f;
+  uint32_t segment = static_cast<uint32_t>(fminf(guess, MK_SIFT_SEGMENTS - 1.0f));
+#pragma unroll 1
+  while (segment + 1 < MK_SIFT_SEGMENTS && key < pivots[segment + 1]) {
+    segment++;
+  }
+#pragma unroll 1
+  while (segment > 0 && key >= pivots[segment]) {
+    segment--;
+  }
+  return segment;
+}
+
 // Tokens of the lanes, to the tally of their segments. Those of the last segment, where most tokens are, each lane keeps to itself at first.
 struct lowest_tokens {
   uint64_t mass = 0, best = 0;
@@ -135,7 +150,8 @@ struct lowest_tokens {
 __device__ inline void tally_lanes(const consumer &c, line_search &l, bool stands, float score, uint32_t token,
                                    bool narrowed, lowest_tokens &lowest) {
   float distance = mk_sample_distance(l.words, score, l.highest);
-  uint32_t segment = mk_sift_segment(l.pivots, mk_rank_key(score, token));
+  uint64_t key = mk_rank_key(score, token);
+  uint32_t segment = narrowed ? mk_sift_segment(l.pivots, key) : first_segment(l.pivots, key, distance);
   uint64_t draw = 0, mass = 0;
   // Once pivots have been set anew the last one is the lower end of what is open: what lies below is dropped, and its draws do not matter.
   bool draws = stands && !(narrowed && segment == MK_SIFT_SEGMENTS - 1) && !mk_sample_drops(l.words, distance) &&
