@@ -136,8 +136,9 @@ typedef struct mk_batch_wants {
 } mk_batch_wants;
 mk_batch_wants mk_batch_wants_of(const mk_batch *batch);
 
-/* The token whose ranking row `line` of step `step` wants, once results are known; MK_CANDIDATE_NONE: it wants none. */
-uint32_t mk_batch_ranked(const mk_batch *batch, uint32_t step, uint32_t line, uint32_t result);
+/* Whether row `line` of step `step` of that launch wants a ranking, and of which token; MK_TOKEN_CHOSEN: of what it will
+ * choose. */
+bool mk_batch_ranked(const mk_batch *batch, uint32_t step, uint32_t line, uint32_t *token);
 
 /* What comes with the results of a step. */
 typedef struct mk_batch_extras {

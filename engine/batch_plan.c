@@ -208,14 +208,15 @@ static uint32_t position_after(const mk_batch *b, const mk_step_row *row) {
   return row->position - b->options.position_shift + 1;
 }
 
-uint32_t mk_batch_ranked(const mk_batch *b, uint32_t step, uint32_t line, uint32_t result) {
+bool mk_batch_ranked(const mk_batch *b, uint32_t step, uint32_t line, uint32_t *token) {
   const mk_step_row *row = row_of(b, step, line);
   const mk_member *m = member_of(b, row);
-  if (m == NULL || m->sequence.ranking == NULL || (row->flags & MK_ROW_CHOOSES) == 0 || (result & MK_RESULT_NAN) != 0) {
-    return MK_CANDIDATE_NONE;
+  if (m == NULL || m->sequence.ranking == NULL || (row->flags & MK_ROW_CHOOSES) == 0) {
+    return false;
   }
   const uint32_t next = position_after(b, row);
-  return next < m->known ? m->tokens[next] : result;
+  *token = next < m->known ? m->tokens[next] : MK_TOKEN_CHOSEN;
+  return true;
 }
 
 static void rank(const mk_batch *b, const mk_member *m, uint32_t token, const float *logits, const mk_ranking *found) {

@@ -126,23 +126,16 @@ static mk_status read_logits(at_work *w, mk_gpu *gpu, uint32_t step) {
                                 (uint64_t)(end - first) * engine->config.vocab * bytes);
 }
 
-static mk_status read_rankings(at_work *w, mk_gpu *gpu, uint32_t step, uint32_t most) {
+/* What is to be ranked of the launch's step `step`, and room for it. */
+static mk_status prepare_ranks(at_work *w, uint32_t step, uint32_t most, mk_gpu_rank_row *rows, mk_gpu_ranks *ranks) {
   mk_engine *engine = w->engine;
-  mk_gpu_rank_row rows[MK_PROMPT_ROWS];
-  mk_ranking found[MK_MAX_ROWS];
-  uint32_t count = 0;
   if (engine->rankings == NULL) {
     MK_TRY(mk_alloc(MK_PROMPT_ROWS, sizeof *engine->rankings, &engine->rankings));
   }
+  *ranks = (mk_gpu_ranks){.buffer = logits_of(w), .rows = rows, .most = most};
   for (uint32_t line = 0; line < w->rows; line++) {
-    const uint32_t token = mk_batch_ranked(engine->batch, step, line, w->results[line]);
-    if (token != MK_CANDIDATE_NONE) {
-      rows[count++] = (mk_gpu_rank_row){.line = line, .token = token};
-    }
-  }
-  MK_TRY(mk_gpu_rank_logits(gpu, logits_of(w), rows, count, most, found));
-  for (uint32_t i = 0; i < count; i++) {
-    engine->rankings[rows[i].line] = found[i];
+    rows[ranks->count].line = line;
+    ranks->count += mk_batch_ranked(engine->batch, step, line, &rows[ranks->count].token);
   }
   return MK_OK;
 }
@@ -151,9 +144,16 @@ static mk_status read_rankings(at_work *w, mk_gpu *gpu, uint32_t step, uint32_t 
 static mk_status run_with_logits(at_work *w, mk_gpu *gpu, const mk_batch_wants *wants) {
   mk_engine *engine = w->engine;
   uint32_t steps = steps_to_choice(w->launch, w->rows);
-  MK_TRY(mk_gpu_run_plan(gpu, w->launch->plan, steps, keep_results, w));
+  mk_gpu_rank_row rows[MK_PROMPT_ROWS + 1];
+  mk_ranking found[MK_MAX_ROWS] = {0};
+  mk_gpu_ranks ranks = {0};
+  MK_TRY(wants->rankings ? prepare_ranks(w, steps - 1, wants->most, rows, &ranks) : MK_OK);
+  ranks.out = found;
+  MK_TRY(mk_gpu_run_ranked(gpu, w->launch->plan, steps, keep_results, w, &ranks));
+  for (uint32_t i = 0; i < ranks.count; i++) {
+    engine->rankings[rows[i].line] = found[i];
+  }
   MK_TRY(wants->logits ? read_logits(w, gpu, steps - 1) : MK_OK);
-  MK_TRY(wants->rankings ? read_rankings(w, gpu, steps - 1, wants->most) : MK_OK);
   const mk_batch_extras extras = {.logits = wants->logits ? engine->logits_copy : NULL,
                                   .rankings = wants->rankings ? engine->rankings : NULL};
   for (uint32_t step = 0; step < steps && !mk_engine_cancelled(engine); step++) {

@@ -306,7 +306,8 @@ MK_SAMPLING_FUNCTION uint64_t mk_nucleus(const uint32_t *words, uint64_t mass) {
 /* Pivot j > 0 begins segment j: its tokens have keys below pivot j and not below pivot j + 1 (0 behind the last). Pivot 0 is just above
  * all keys. This is pivot j of the first round, which looks where most cuts are. */
 MK_SAMPLING_FUNCTION uint64_t mk_sift_first_pivot(const uint32_t *words, float highest, uint32_t j) {
-  float step = mk_times(mk_sampling_float(words, MK_SAMPLING_TEMPERATURE), MK_SIFT_FIRST_STEP); /* closer near the top */
+  float step =
+      mk_times(mk_sampling_float(words, MK_SAMPLING_TEMPERATURE), MK_SIFT_FIRST_STEP); /* closer near the top */
   float value = mk_plus(mk_plus(highest, -mk_times(step, (float)(int32_t)(j * (j + 8)))), 0.0f);
   return (uint64_t)(mk_ordered(value) + (j == 0 ? 1 : 0)) << MK_SAMPLING_INDEX_BITS;
 }

@@ -34,7 +34,8 @@ __device__ inline void read_fronts(const consumer &c, const mk_instruction_word 
   uint32_t sms = fronts_in(in), peak = 0, flags = 0;
   uint64_t best = 0;
   bool cuts = tile::uniform(mk_sampling_cuts(l.words)), lists = tile::uniform(!mk_sampling_one_draw(l.words)) && !cuts;
-  uint32_t first = 0;  // of the SMs of this lane: the upper half of the draw of the first rank, 0 where two have its score
+  uint32_t first =
+      0;  // of the SMs of this lane: the upper half of the draw of the first rank, 0 where two have its score
 #pragma unroll 1
   for (uint32_t base = 0; base < sms; base += FRONTS_AHEAD * 32) {
     tile::stamped_pair pairs[2 * FRONTS_AHEAD];
@@ -129,7 +130,8 @@ __device__ inline void read_entries(const consumer &c, const mk_instruction_word
 
 // mk_sift_segment with the pivots of the first round, which lie at known distances.
 __device__ inline uint32_t first_segment(const uint64_t *pivots, uint64_t key, float distance) {
-  float square = fmaf(fmaxf(distance, -13.0f), -1.0f / MK_SIFT_FIRST_STEP, 16.0f), guess = square * rsqrtf(square) - 4.0f;
+  float square = fmaf(fmaxf(distance, -13.0f), -1.0f / MK_SIFT_FIRST_STEP, 16.0f),
+        guess = square * rsqrtf(square) - 4.0f;
   uint32_t segment = static_cast<uint32_t>(fminf(guess, MK_SIFT_SEGMENTS - 1.0f));
 #pragma unroll 1
   while (segment + 1 < MK_SIFT_SEGMENTS && key < pivots[segment + 1]) {
@@ -147,15 +149,17 @@ struct lowest_tokens {
   uint64_t mass = 0, best = 0;
   uint32_t count = 0;
 };
+// What pivots are: those of the first round; set anew by rounds, so that nothing below the last one is kept; or set anew, as it may be.
+enum pivot_kind : uint32_t { PIVOTS_FIRST, PIVOTS_NARROWED, PIVOTS_ANY };
 __device__ inline void tally_lanes(const consumer &c, line_search &l, bool stands, float score, uint32_t token,
-                                   bool narrowed, lowest_tokens &lowest) {
+                                   uint32_t pivots, lowest_tokens &lowest) {
   float distance = mk_sample_distance(l.words, score, l.highest);
   uint64_t key = mk_rank_key(score, token);
-  uint32_t segment = narrowed ? mk_sift_segment(l.pivots, key) : first_segment(l.pivots, key, distance);
+  uint32_t segment = pivots == PIVOTS_FIRST ? first_segment(l.pivots, key, distance) : mk_sift_segment(l.pivots, key);
   uint64_t draw = 0, mass = 0;
   // Once pivots have been set anew the last one is the lower end of what is open: what lies below is dropped, and its draws do not matter.
-  bool draws = stands && !(narrowed && segment == MK_SIFT_SEGMENTS - 1) && !mk_sample_drops(l.words, distance) &&
-               may_reach(l, score, token, l.bound);
+  bool draws = stands && !(pivots == PIVOTS_NARROWED && segment == MK_SIFT_SEGMENTS - 1) &&
+               !mk_sample_drops(l.words, distance) && may_reach(l, score, token, l.bound);
   if (__any_sync(0xffffffffu, draws)) {
     draw = draws ? mk_sample_draw(l.words, l.key, score, token) : 0;
   }
@@ -207,7 +211,7 @@ __device__ inline uint64_t sum_of_lanes(uint64_t value) {
 
 // The tally of this SM's tokens of the line, from its logits, or (`all`) of all that there are, from scores.
 __device__ inline void tally_line(const consumer &c, const mk_instruction_word &in, line_search &l, bool all,
-                                  bool narrowed) {
+                                  uint32_t pivots) {
   line_tokens t = own_tokens(c);
   const uint64_t *scores = start_of<const uint64_t>(in, MK_PART_SIFT_scores) + t.by_line;
   lowest_tokens lowest;
@@ -232,7 +236,7 @@ __device__ inline void tally_line(const consumer &c, const mk_instruction_word &
     } else {
       score = score_of_token(c, l.words, l.counted, t, known, ahead.take(t, token));
     }
-    tally_lanes(c, l, token < t.end, score, token, narrowed, lowest);
+    tally_lanes(c, l, token < t.end, score, token, pivots, lowest);
   }
   uint64_t mass = sum_of_lanes(lowest.mass), best = highest_key(lowest.best);
   uint32_t count = __reduce_add_sync(0xffffffffu, lowest.count);
@@ -443,7 +447,7 @@ __device__ inline void search_all(const consumer &c, const mk_instruction_word &
   publish_scores(c, in, l);
 #pragma unroll 1
   for (uint32_t pass = 0; pass < MK_SIFT_MOST_PASSES && state_of(l) == MK_SIFT_OPEN; pass++) {
-    tally_line(c, in, l, true, false);
+    tally_line(c, in, l, true, PIVOTS_ANY);
     decide_line(c, l);
   }
 }
@@ -476,7 +480,7 @@ __device__ inline void consume_search(rows_consumer &here, const mk_instruction_
   if (cuts && state_of(l) == MK_SIFT_OPEN) {
     go_on(c, in, l, behind);
     if (!draw && state_of(l) == MK_SIFT_OPEN) {
-      tally_line(c, in, l, false, behind);
+      tally_line(c, in, l, false, behind ? PIVOTS_NARROWED : PIVOTS_FIRST);
       publish_tally(c, in, l);
     }
   }

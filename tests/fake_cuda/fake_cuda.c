@@ -8,7 +8,7 @@
 
 enum { MOST_STREAMS = 16, MOST_PINNED = 16 };
 
-typedef enum task_kind { COPY, FILL, RECORD, KERNEL } task_kind;
+typedef enum task_kind { COPY, FILL, RECORD, KERNEL, RANK } task_kind;
 
 struct mk_cu_event {
   mk_cu_stream_ref stream; /* NULL: never recorded */
@@ -25,7 +25,8 @@ typedef struct task {
   mk_cu_event_ref event;
   mk_gpu_params params;
   uint32_t step;
-  unsigned char staged[]; /* a copy's data, as the driver takes it from pageable memory at once */
+  _Alignas(8) unsigned char staged
+      []; /* a copy's data, as the driver takes it from pageable memory at once; a ranking's parameters */
 } task;
 
 struct mk_cu_stream {
@@ -78,6 +79,9 @@ static bool work_on(task *t) {
       break;
     case RECORD:
       t->event->pending--;
+      break;
+    case RANK:
+      state.rank(state.user, (const mk_gpu_rank *)(const void *)t->staged, (uint32_t)t->bytes);
       break;
     case KERNEL:
       return state.kernel == NULL || state.kernel(state.user, &t->params, t->step++);
@@ -263,7 +267,7 @@ mk_cu_result cuMemcpyHtoDAsync_v2(mk_cu_address to, const void *from, size_t byt
   task *t = put(stream, COPY, bytes);
   memcpy(t->staged, from, bytes);
   t->to = (void *)(uintptr_t)to;
-  t->from = t->staged;
+  t->from = is_pinned(from) ? from : t->staged; /* of pinned memory what is there when its turn comes */
   t->bytes = bytes;
   return 0;
 }
@@ -360,9 +364,11 @@ mk_cu_result cuLaunchKernel(mk_cu_function_ref function, unsigned grid_x, unsign
                             unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                             mk_cu_stream_ref stream, void **arguments, void **extra) {
   CALL();
-  (void)grid_x, (void)grid_z, (void)block_x, (void)block_y, (void)block_z, (void)shared, (void)stream, (void)extra;
+  (void)grid_x, (void)grid_z, (void)block_x, (void)block_y, (void)block_z, (void)shared, (void)extra;
   if ((void *)function == state.ranks && state.rank != NULL) {
-    state.rank(state.user, arguments[0], grid_y);
+    task *t = put(stream, RANK, sizeof(mk_gpu_rank));
+    memcpy(t->staged, arguments[0], sizeof(mk_gpu_rank));
+    t->bytes = grid_y;
   }
   return 0;
 }

@@ -46,7 +46,9 @@ static void rank(void *user, const mk_gpu_rank *params, uint32_t rows) {
   fake_gpu *gpu = user;
   mk_gpu_ranked *out = (mk_gpu_ranked *)(uintptr_t)params->out; /* device memory is memory */
   for (uint32_t i = 0; i < rows; i++) {
-    out[i] = (mk_gpu_ranked){.sum = 1, .before = params->rows[i].token, .logit = -1.0f - (float)params->rows[i].token};
+    const uint64_t *chosen = (const uint64_t *)(uintptr_t)params->chosen + params->rows[i].line;
+    const uint32_t given = params->rows[i].token, token = given == MK_TOKEN_CHOSEN ? (uint32_t)*chosen : given;
+    out[i] = (mk_gpu_ranked){.sum = 1, .before = token, .logit = -1.0f - (float)token};
     for (uint32_t place = 0; place < params->most; place++) {
       out[i].keys[place] = mk_rank_key(-1.0f - (float)place, place);
     }

@@ -18,7 +18,7 @@ typedef enum mk_gpu_image_part {
   MK_GPU_IMAGE_ROWS_SAMPLING, /* mk_kernel of several rows with the opcodes of sampling, vm/gpu/rows_sampling.cu */
   MK_GPU_IMAGE_ROWS_SAMPLING_RECORDING,
   MK_GPU_IMAGE_MLA,       /* mk_mla_kernel, vm/gpu/mla.cu; no recorder */
-  MK_GPU_IMAGE_FILL,          /* mk_fill_hash, vm/gpu/fill.cu */
+  MK_GPU_IMAGE_FILL,      /* mk_fill_hash, vm/gpu/fill.cu */
   MK_GPU_IMAGE_BANDWIDTH, /* mk_read_bandwidth, vm/gpu/bandwidth.cu */
   MK_GPU_IMAGE_PACK,      /* mk_pack_rows, vm/gpu/pack.cu */
   MK_GPU_IMAGE_RANK,      /* mk_rank_logits, vm/gpu/rank.cu */

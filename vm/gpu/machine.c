@@ -328,6 +328,9 @@ static void release_device(mk_gpu *gpu) {
   if (gpu->pinned != NULL) {
     (void)cu->host_free(gpu->pinned);
   }
+  if (gpu->ranked_pinned != NULL) {
+    (void)cu->host_free(gpu->ranked_pinned);
+  }
   const mk_cu_module_ref modules[] = {gpu->recording_module, gpu->flush_module, gpu->rank_module, gpu->module};
   for (size_t i = 0; i < sizeof modules / sizeof modules[0]; i++) {
     if (modules[i] != NULL) {

@@ -50,10 +50,14 @@ mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *opt
  * zero at first. Not during a run. */
 mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes);
 mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, uint64_t bytes);
-/* How tokens stand among all of their rows of a buffer of logits [lines][vocabulary], after a launch: at most MK_MAX_ROWS
- * of them. out: [count], each with `most` of the most probable. As mk_rank_logits, but that sums have another order. */
-mk_status mk_gpu_rank_logits(mk_gpu *gpu, size_t buffer, const mk_gpu_rank_row *rows, uint32_t count, uint32_t most,
-                             mk_ranking *out);
+/* How tokens stand among all of their rows of a buffer of logits [lines][vocabulary]: at most MK_MAX_ROWS of them. As
+ * mk_rank_logits, but that sums have another order. */
+typedef struct mk_gpu_ranks {
+  size_t buffer;
+  const mk_gpu_rank_row *rows; /* [count] */
+  uint32_t count, most;        /* of the most probable, that each gets */
+  mk_ranking *out;             /* [count] */
+} mk_gpu_ranks;
 /* Zeroes counters, activations, KV and outputs, and counts epochs from 0 again; weights and inputs stay. */
 mk_status mk_gpu_clear(mk_gpu *gpu);
 
@@ -85,6 +89,10 @@ mk_status mk_gpu_time_each(mk_gpu *gpu, mk_gpu_before before, bool empty, uint32
  * as soon as the host sees it; false: the kernel is told to stop, and steps that it still computes are not reported.
  * The logits buffer holds those of the last step afterwards. */
 mk_status mk_gpu_run_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user);
+/* The same, and then of the last step's logits the rankings that are asked for; they are not filled in where it was not
+ * reached. */
+mk_status mk_gpu_run_ranked(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user,
+                            const mk_gpu_ranks *ranks);
 
 /* The recorder: later runs keep what every role did in `steps` steps of the launch from `first_step` on, at most `capacity` notes a
  * role and SM; take gives the last run's. Off frees the memory. */

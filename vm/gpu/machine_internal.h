@@ -57,6 +57,7 @@ struct mk_gpu {
   mk_cu_function_ref flush; /* reads it; or, of no bytes, has nothing to do */
   mk_cu_address scratch;    /* of several rows: sums that wait */
   mk_cu_address ranked;     /* rank.c: what its kernel writes; 0, and NULL: nobody has asked */
+  void *ranked_pinned;      /* what of that the host reads */
   mk_cu_module_ref rank_module;
   mk_cu_function_ref rank;
   uint64_t counter_bytes;
@@ -107,6 +108,9 @@ mk_status mk_gpu_start_empty(mk_gpu *gpu);
 uint32_t mk_gpu_threads(const mk_gpu *gpu);
 uint32_t mk_gpu_shared_bytes(const mk_gpu *gpu);
 /* Puts one launch of the program's kernel into the stream. */
+/* rank.c: queues what ranks logits of step `step` of a launch after it; fills rankings in once all that was queued has ended. */
+mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_ranks *ranks, uint32_t step);
+void mk_gpu_take_ranks(const mk_gpu *gpu, const mk_gpu_ranks *ranks);
 mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params);
 /* Before a launch: no record counts. */
 mk_status mk_gpu_trace_prepare(mk_gpu *gpu);

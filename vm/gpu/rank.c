@@ -1,4 +1,4 @@
-/* See machine.h: how tokens stand among all, by a kernel of its own (rank.cu) between two launches. */
+/* See machine.h: how tokens stand among all, by a kernel of its own (rank.cu) that is queued right after a launch. */
 #include <math.h>
 #include <string.h>
 
@@ -9,8 +9,14 @@
 
 _Static_assert((int)MK_GPU_RANK_MOST == (int)MK_MOST_RANKED, "a kernel ranks as many as may be asked for");
 
-/* What the kernel writes lies in one piece of memory: counts of blocks, then rankings, then those of parts. */
-enum { COUNTS_BYTES = MK_MAX_ROWS * sizeof(uint32_t), OUT_BYTES = MK_MAX_ROWS * sizeof(mk_gpu_ranked) };
+/* The kernel's memory: counts of blocks, what the step's lines chose, and rankings of parts. Those of all it writes into the host's. */
+enum {
+  COUNTS_BYTES = MK_MAX_ROWS * sizeof(uint32_t),
+  CHOSEN_BYTES = MK_PROMPT_ROWS * sizeof(uint64_t),
+  OUT_BYTES = MK_MAX_ROWS * sizeof(mk_gpu_ranked),
+  CHOSEN_AT = COUNTS_BYTES,
+  PARTS_AT = CHOSEN_AT + CHOSEN_BYTES,
+};
 
 static uint32_t parts_of(const mk_gpu *gpu) {
   return (gpu->program->ranges.token.high + MK_GPU_RANK_PART) / MK_GPU_RANK_PART;
@@ -22,10 +28,14 @@ static mk_status prepare(mk_gpu *gpu) {
   if (gpu->rank_module == NULL) {
     MK_TRY(mk_gpu_load(gpu, MK_GPU_IMAGE_RANK, "mk_rank_logits", 0, &gpu->rank_module, &gpu->rank));
   }
+  if (gpu->ranked_pinned == NULL) {
+    MK_TRY(
+        mk_gpu_check(gpu, cu->host_new(&gpu->ranked_pinned, OUT_BYTES, MK_CU_HOST_MAPPED), "allocating pinned memory"));
+  }
   if (gpu->ranked != 0) {
     return MK_OK;
   }
-  const uint64_t bytes = COUNTS_BYTES + OUT_BYTES + (uint64_t)parts_of(gpu) * OUT_BYTES;
+  const uint64_t bytes = PARTS_AT + (uint64_t)parts_of(gpu) * OUT_BYTES;
   MK_TRY(mk_gpu_check(gpu, cu->memory_new(&gpu->ranked, bytes), "allocating memory for log-probabilities"));
   return mk_gpu_check(gpu, cu->fill_async(gpu->ranked, 0, COUNTS_BYTES, gpu->stream),
                       "clearing memory for log-probabilities");
@@ -45,30 +55,35 @@ static void tell(const mk_gpu_ranked *found, uint32_t most, mk_ranking *to) {
   }
 }
 
-mk_status mk_gpu_rank_logits(mk_gpu *gpu, size_t buffer, const mk_gpu_rank_row *rows, uint32_t count, uint32_t most,
-                             mk_ranking *out) {
-  mk_gpu_ranked found[MK_MAX_ROWS];
-  if (count == 0) {
+mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_ranks *ranks, uint32_t step) {
+  const mk_driver *cu = gpu->driver;
+  if (ranks->count == 0) {
     return MK_OK;
   }
-  MK_TRY(mk_gpu_enter(gpu));
   MK_TRY(prepare(gpu));
-  mk_gpu_rank rank = {.logits = mk_gpu_address(gpu, buffer),
+  mk_gpu_rank rank = {.logits = mk_gpu_address(gpu, ranks->buffer),
                       .arrived = gpu->ranked,
-                      .out = gpu->ranked + COUNTS_BYTES,
-                      .parts = gpu->ranked + COUNTS_BYTES + OUT_BYTES,
+                      .parts = gpu->ranked + PARTS_AT,
+                      .chosen = gpu->ranked + CHOSEN_AT,
                       .vocab = gpu->program->ranges.token.high + 1,
                       .part_count = parts_of(gpu),
-                      .most = most};
-  memcpy(rank.rows, rows, count * sizeof *rows);
+                      .most = ranks->most};
+  memcpy(rank.rows, ranks->rows, ranks->count * sizeof *ranks->rows);
   void *arguments[] = {&rank};
-  MK_TRY(mk_gpu_check(gpu,
-                      gpu->driver->launch(gpu->rank, rank.part_count, count, 1, MK_GPU_RANK_THREADS, 1, 1, 0,
-                                          gpu->stream, arguments, NULL),
-                      "starting the kernel for log-probabilities"));
-  MK_TRY(mk_gpu_copy_out(gpu, found, rank.out, count * sizeof *found, "log-probabilities"));
-  for (uint32_t i = 0; i < count; i++) {
-    tell(&found[i], most, &out[i]);
+  MK_TRY(mk_gpu_check(gpu, cu->host_address(&rank.out, gpu->ranked_pinned, 0), "mapping pinned memory"));
+  /* The ring is the host's memory, which a copy reads sooner than hundreds of blocks would. */
+  const void *chosen =
+      (const uint64_t *)(const void *)((const uint8_t *)gpu->pinned + MK_GPU_RING_AT) + (uint64_t)step * gpu->rows;
+  MK_TRY(mk_gpu_check(gpu, cu->upload_async(rank.chosen, chosen, gpu->rows * sizeof(uint64_t), gpu->stream),
+                      "what was chosen"));
+  return mk_gpu_check(gpu,
+                      cu->launch(gpu->rank, rank.part_count, ranks->count, 1, MK_GPU_RANK_THREADS, 1, 1, 0, gpu->stream,
+                                 arguments, NULL),
+                      "starting the kernel for log-probabilities");
+}
+
+void mk_gpu_take_ranks(const mk_gpu *gpu, const mk_gpu_ranks *ranks) {
+  for (uint32_t i = 0; i < ranks->count; i++) {
+    tell((const mk_gpu_ranked *)gpu->ranked_pinned + i, ranks->most, &ranks->out[i]);
   }
-  return MK_OK;
 }

@@ -1,9 +1,10 @@
 // How a token stands among all of its row's logits, and the most probable ones: vm/gpu/rank.h. Block (p, r) has part p of row r's tokens; the last
 // block of a row to come merges all parts, in their order, so that sums do not depend on who that is.
 //
-// Instructions of the program have nothing to do with this: it runs between launches, for those who ask.
+// Instructions of the program have nothing to do with this: it runs right after a launch, for those who ask.
 #include "instructions/sampling.h"
 #include "vm/gpu/rank.h"
+#include "vm/program/plan.h"
 
 namespace {
 
@@ -138,17 +139,20 @@ __device__ void merge_parts(const mk_gpu_rank &p, const float *logits, uint32_t 
     uint32_t at = i * MK_GPU_RANK_THREADS + threadIdx.x;
     keys[i] = at < p.part_count * p.most ? __ldcg(&parts[at / p.most].keys[at % p.most]) : 0;
   }
+  uint64_t largest_score = 0;
+  for (uint32_t i = threadIdx.x; i < p.part_count; i += MK_GPU_RANK_THREADS) {
+    largest_score = larger(largest_score, mk_rank_key(__ldcg(&parts[i].highest), 0));
+  }
+  const float highest = value_of(largest_of_block(largest_score));
+  double sum = 0;
+  uint32_t before = 0;
+  for (uint32_t i = threadIdx.x; i < p.part_count; i += MK_GPU_RANK_THREADS) {
+    sum += __ldcg(&parts[i].sum) * share_of(__ldcg(&parts[i].highest), highest);
+    before += __ldcg(&parts[i].before);
+  }
+  sum = sum_of_block(sum);
+  before = count_of_block(before);
   if (threadIdx.x == 0) {
-    float highest = __ldcg(&parts[0].highest);
-    for (uint32_t i = 1; i < p.part_count; i++) {
-      highest = fmaxf(highest, __ldcg(&parts[i].highest));
-    }
-    double sum = 0;
-    uint32_t before = 0;
-    for (uint32_t i = 0; i < p.part_count; i++) {
-      sum += __ldcg(&parts[i].sum) * share_of(__ldcg(&parts[i].highest), highest);
-      before += __ldcg(&parts[i].before);
-    }
     to->sum = sum;
     to->highest = highest;
     to->logit = logits[token];
@@ -163,10 +167,14 @@ __device__ void merge_parts(const mk_gpu_rank &p, const float *logits, uint32_t 
 extern "C" __global__ void __launch_bounds__(MK_GPU_RANK_THREADS)
     mk_rank_logits(const __grid_constant__ mk_gpu_rank p) {
   const mk_gpu_rank_row &row = p.rows[blockIdx.y];
+  const uint64_t *chosen = reinterpret_cast<const uint64_t *>(p.chosen);
+  // What is no token, since the logits are not numbers, nobody asks about afterwards.
+  const uint32_t token =
+      min(row.token == MK_TOKEN_CHOSEN ? static_cast<uint32_t>(chosen[row.line]) : row.token, p.vocab - 1);
   const float *logits = reinterpret_cast<const float *>(p.logits) + static_cast<uint64_t>(row.line) * p.vocab;
   mk_gpu_ranked *parts = reinterpret_cast<mk_gpu_ranked *>(p.parts) + blockIdx.y * p.part_count;
   uint32_t *arrived = reinterpret_cast<uint32_t *>(p.arrived) + blockIdx.y;
-  rank_part(p, logits, row.token, parts + blockIdx.x);
+  rank_part(p, logits, token, parts + blockIdx.x);
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence();
@@ -175,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_RANK_THREADS)
   }
   __syncthreads();
   if (shared.last) {
-    merge_parts(p, logits, row.token, parts, reinterpret_cast<mk_gpu_ranked *>(p.out) + blockIdx.y);
+    merge_parts(p, logits, token, parts, reinterpret_cast<mk_gpu_ranked *>(p.out) + blockIdx.y);
     if (threadIdx.x == 0) {
       *arrived = 0;
     }

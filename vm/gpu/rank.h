@@ -16,7 +16,7 @@ enum {
 };
 
 typedef struct mk_gpu_rank_row {
-  uint32_t line, token;
+  uint32_t line, token; /* MK_TOKEN_CHOSEN: what the line has chosen */
 } mk_gpu_rank_row;
 
 /* Of a part of the tokens, and of all of them. */
@@ -34,6 +34,7 @@ typedef struct mk_gpu_rank {
   uint64_t parts;   /* [rows][parts] of mk_gpu_ranked */
   uint64_t arrived; /* [rows] of uint32_t: blocks that have left their part; zero before and after */
   uint64_t out;     /* [rows] of mk_gpu_ranked */
+  uint64_t chosen;  /* [lines] words of the token ring, whose lower halves are the step's results */
   uint32_t vocab, part_count, most;
   mk_gpu_rank_row rows[MK_MAX_ROWS]; /* by block in y */
 } mk_gpu_rank;

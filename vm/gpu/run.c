@@ -52,7 +52,7 @@ mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params) {
       "launching the kernel");
 }
 
-static mk_status launch(mk_gpu *gpu, mk_gpu_params *params) {
+static mk_status launch(mk_gpu *gpu, mk_gpu_params *params, const mk_gpu_ranks *ranks) {
   const mk_driver *cu = gpu->driver;
   __atomic_store_n(&gpu->pinned->stop, 0, __ATOMIC_SEQ_CST);
   MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->control, 0, sizeof(mk_gpu_control), gpu->stream), "preparing a launch"));
@@ -60,6 +60,7 @@ static mk_status launch(mk_gpu *gpu, mk_gpu_params *params) {
   MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->start, gpu->stream), "preparing a launch"));
   MK_TRY(mk_gpu_start(gpu, params));
   MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->end, gpu->stream), "launching the kernel"));
+  MK_TRY(ranks == NULL ? MK_OK : mk_gpu_start_ranks(gpu, ranks, params->epochs - 1));
   MK_TRY(mk_gpu_check(gpu, cu->download_async(&gpu->pinned->control, gpu->control, sizeof(mk_gpu_control), gpu->stream),
                       "launching the kernel"));
   return mk_gpu_check(gpu, cu->event_record(gpu->done, gpu->stream), "launching the kernel");
@@ -204,7 +205,8 @@ static mk_status send_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps)
                       "sending the plan");
 }
 
-static mk_status run(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user) {
+static mk_status run(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user,
+                     const mk_gpu_ranks *ranks) {
   mk_gpu_params params = gpu->params;
   const listener to = {.fn = fn, .user = user};
   MK_TRY(check_generation(gpu, 0));
@@ -215,7 +217,7 @@ static mk_status run(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_st
   gpu->last_position = plan == NULL ? 0 : plan->position;
   gpu->time_ms = 0;
   MK_TRY(plan == NULL ? MK_OK : send_plan(gpu, plan, steps));
-  MK_TRY(launch(gpu, &params));
+  MK_TRY(launch(gpu, &params, ranks));
   MK_TRY(follow(gpu, &params, &to));
   const mk_gpu_control *control = &gpu->pinned->control;
   MK_TRY(mk_gpu_check(gpu, gpu->driver->event_elapsed(&gpu->time_ms, gpu->start, gpu->end), "timing the kernel"));
@@ -224,22 +226,30 @@ static mk_status run(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_st
   }
   gpu->steps = control->epochs_done;
   gpu->first_epoch += control->epochs_done;
+  if (ranks != NULL && gpu->steps == steps) {
+    mk_gpu_take_ranks(gpu, ranks);
+  }
   return MK_OK;
 }
 
 mk_status mk_gpu_run(mk_gpu *gpu) {
   MK_TRY(check_unplanned(gpu));
-  return run(gpu, NULL, 1, NULL, NULL);
+  return run(gpu, NULL, 1, NULL, NULL, NULL);
 }
 
 mk_status mk_gpu_run_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user) {
+  return mk_gpu_run_ranked(gpu, plan, steps, fn, user, NULL);
+}
+
+mk_status mk_gpu_run_ranked(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user,
+                            const mk_gpu_ranks *ranks) {
   if (!gpu->planned) {
     return mk_error(MK_ERR_USAGE, "the program follows a work list; it takes no plan");
   }
   if (!gpu->options.unchecked_plans) {
     MK_TRY(mk_plan_check(gpu->program, plan, steps, gpu->block_table));
   }
-  return run(gpu, plan, steps, fn, user);
+  return run(gpu, plan, steps, fn, user, ranks);
 }
 
 /* Launches of one step each, queued between what begins and ends them all. */
