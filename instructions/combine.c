@@ -18,7 +18,7 @@ static uint32_t stage_parts(mk_reference *machine, const mk_instruction *instruc
   for (uint32_t j = 0; j < in_use; j++) {
     uint32_t unit = (j + line->row.slot) % units;
     mk_span part = *parts;
-    part.row += unit * parts->buffer->tile_rows + line->line;
+    part.row += unit * parts->buffer->tile_rows + machine->first_line + line->line;
     if (!mk_stage_stamped(machine, &part, 1, out + (size_t)j * parts->cols)) {
       return 0;
     }

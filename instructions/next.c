@@ -41,7 +41,8 @@ mk_reference_result mk_reference_NEXT(mk_reference *machine, const mk_instructio
   uint32_t rows = mk_program_rows(machine->program), units = candidates.rows / rows, lines = machine->line_count;
   float *staged = machine->scratch;
   for (uint32_t u = 0; u < units; u++) {
-    if (!mk_stage_lines(machine, &candidates, u, staged + (size_t)u * lines * 2, 2)) {
+    uint32_t tile = u * (rows / candidates.buffer->tile_rows);
+    if (!mk_stage_lines(machine, &candidates, tile, staged + (size_t)u * lines * 2, 2)) {
       return MK_REFERENCE_WAIT;
     }
   }

@@ -20,14 +20,22 @@ void mk_step_begin(mk_step_state *state, const mk_program *program, const mk_ste
   }
 }
 
+/* The active lines that the instruction computes, counted from the first one of their tile. */
 static void find_lines(mk_reference *machine) {
   const mk_step_state *state = machine->state;
+  const uint32_t rows = mk_program_rows(machine->program),
+                 tile = mk_instruction_lines(machine->program, machine->instruction);
+  const uint32_t count = tile == MK_ALL_LINES ? rows : mk_line_tile(rows);
+  machine->first_line = tile == MK_ALL_LINES ? 0 : tile * count;
   machine->lines = machine->state->lines;
-  uint32_t rows = mk_program_rows(machine->program);
   machine->line_count = 0;
+  machine->active_tiles = 0;
   for (uint32_t line = 0; line < rows; line++) {
-    if ((state->rows[line].flags & MK_ROW_ACTIVE) != 0) {
-      machine->lines[machine->line_count++] = (mk_line){.row = state->rows[line], .line = line};
+    machine->active_tiles |= (state->rows[line].flags & MK_ROW_ACTIVE) != 0 ? 1U << line / mk_line_tile(rows) : 0;
+  }
+  for (uint32_t line = 0; line < count; line++) {
+    if ((state->rows[machine->first_line + line].flags & MK_ROW_ACTIVE) != 0) {
+      machine->lines[machine->line_count++] = (mk_line){.row = state->rows[machine->first_line + line], .line = line};
     }
   }
 }
@@ -141,6 +149,10 @@ mk_reference_result mk_reference_run(mk_reference *machine, const mk_instruction
   }
   for (uint32_t slot = 0; slot < MK_MAX_OPERANDS; slot++) {
     machine->rows_used[slot] = instruction->operands[slot].rows;
+  }
+  if (machine->line_count == 0 && mk_program_rows(machine->program) > 1) { /* no line of its tile is active */
+    memset(machine->parts_used, 0, sizeof machine->parts_used);
+    return MK_REFERENCE_DONE;
   }
   mk_reference_result result = compute(machine, instruction);
   return machine->fault ? MK_REFERENCE_FAULT : result;
@@ -286,7 +298,7 @@ bool mk_stage_stamped(mk_reference *machine, const mk_span *span, uint32_t rows,
 }
 
 bool mk_stage_line(mk_reference *machine, const mk_span *span, uint32_t line, float *out) {
-  uint32_t lines = span->buffer->tile_rows;
+  uint32_t lines = span->buffer->tile_rows; /* of a vector: all lie in a tile */
   for (uint32_t tile = 0; tile < span->rows / lines; tile++) {
     if (!stage_row(machine, span, tile * lines + line, out + (size_t)tile * span->cols)) {
       return false;

@@ -28,7 +28,7 @@ enum {
 
 typedef struct mk_line { /* an active row of the step */
   mk_step_row row;
-  uint32_t line; /* its place among the rows of the program, and in every value */
+  uint32_t line; /* its place among the rows of the program, or in the tile of lines that the instruction computes */
 } mk_line;
 
 /* The step state of one SM: mk_step_begin. */
@@ -55,7 +55,9 @@ typedef struct mk_reference {
   uint16_t rows_used[MK_MAX_OPERANDS]; /* result: row tiles of each operand that were touched, from its first one on */
   /* Result of a COMBINE of several rows, whose parts lie anywhere: row tiles that were touched, a bit each. */
   uint64_t parts_used[MK_PART_WORDS];
-  uint32_t line_count; /* active rows */
+  uint32_t line_count;   /* active rows */
+  uint32_t first_line;   /* of the tile of lines that the instruction computes */
+  uint32_t active_tiles; /* of lines, that have an active one: a bit for each */
   mk_line *lines;
   const mk_instruction *instruction; /* that runs */
   bool fault;                        /* one was found, and mk_error is set: the result is MK_REFERENCE_FAULT */

@@ -13,7 +13,7 @@ mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector,
                       .proxy = (uint8_t)(MK_PROXY_GENERIC | vector.extra_proxy),
                       .rows = (vector.rows == 0 ? 1 : vector.rows) * lines,
                       .cols = vector.cols,
-                      .tile_rows = lines,
+                      .tile_rows = vector.by_tiles ? mk_line_tile(lines) : lines,
                       .tile_cols = vector.tile};
   snprintf(buffer.name, sizeof buffer.name, "%s", name);
   return mk_program_add_buffer(program, &buffer, index);
@@ -86,7 +86,8 @@ mk_status mk_declare_shared(mk_lowering *lowering) {
                                    .store = MK_STORE_PLAIN,
                                    .cols = c->vocab,
                                    .tile = 16,
-                                   .lines = lowering->lines},
+                                   .lines = lowering->lines,
+                                   .by_tiles = true},
                        &lowering->logits));
   return mk_add_vector(program, "candidates",
                        (mk_vector){.kind = MK_KIND_ACTIVATION,
@@ -95,7 +96,8 @@ mk_status mk_declare_shared(mk_lowering *lowering) {
                                    .rows = lowering->sms,
                                    .cols = 2,
                                    .tile = 2,
-                                   .lines = lowering->lines},
+                                   .lines = lowering->lines,
+                                   .by_tiles = true},
                        &lowering->candidates);
 }
 
@@ -108,6 +110,7 @@ mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
   uint32_t tile = node->kind == MK_NODE_GLU ? 8 : squares ? MK_SQUARED_TILE : MK_TILE;
   mk_lowered_value *lowered = &lowering->values[node->output];
   lowered->ready = MK_NO_COUNTER;
+  lowered->ready_by_tiles = false;
   if (node->kind == MK_NODE_ADD || node->kind == MK_NODE_OFFSET) {
     char name[48];
     snprintf(name, sizeof name, "%.38s_residual", value->name);
@@ -117,7 +120,8 @@ mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
                                      .store = MK_STORE_PLAIN,
                                      .cols = value->length,
                                      .tile = MK_TILE,
-                                     .lines = lowering->lines},
+                                     .lines = lowering->lines,
+                                     .by_tiles = true},
                          &lowered->residual));
   }
   if (node->kind == MK_NODE_OFFSET) {
@@ -129,7 +133,8 @@ mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
                                    .store = MK_STORE_STAMPED,
                                    .cols = squares ? value->length / MK_TILE * MK_SQUARED_TILE : value->length,
                                    .tile = tile,
-                                   .lines = lowering->lines},
+                                   .lines = lowering->lines,
+                                   .by_tiles = true},
                        &lowered->buffer);
 }
 

@@ -23,6 +23,7 @@ mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const m
   lowering->sms = queues_in_use(graph, options->sms);
   lowering->max_seq = options->max_seq;
   lowering->lines = mk_program_rows(program);
+  lowering->line_tiles = lowering->lines / mk_line_tile(lowering->lines);
   lowering->blocks = program->ranges.block.high + 1;
   lowering->samples = options->sampling;
   lowering->splits = mk_split_attention(graph->config.kv_heads, options->max_seq, mk_program_slots(program));
@@ -53,7 +54,15 @@ mk_operand mk_tiles(uint16_t buffer, uint32_t row, uint32_t rows, uint32_t col, 
       .buffer = buffer, .row = (uint16_t)row, .rows = (uint16_t)rows, .col = (uint16_t)col, .cols = (uint16_t)cols};
 }
 
-static mk_operand columns(uint16_t buffer, uint32_t col, uint32_t cols) { return mk_tiles(buffer, 0, 1, col, cols); }
+/* Columns of a value, of a tile of its lines. */
+static mk_operand columns(uint16_t buffer, uint32_t lines, uint32_t col, uint32_t cols) {
+  return mk_tiles(buffer, lines, 1, col, cols);
+}
+
+/* All columns of it. */
+static mk_operand line_tile(const mk_lowering *lowering, uint16_t buffer, uint32_t lines) {
+  return columns(buffer, lines, 0, mk_buffer_grid_cols(&lowering->program->buffers[buffer]));
+}
 
 mk_operand mk_whole(const mk_lowering *lowering, uint16_t buffer) {
   return mk_operand_whole(lowering->program, buffer);
@@ -100,20 +109,43 @@ mk_status mk_emit(mk_lowering *lowering, uint32_t sm, mk_instruction *instructio
   return MK_OK;
 }
 
-static mk_status add_counter(mk_lowering *lowering, uint32_t layer, const char *what, uint16_t *counter) {
+/* A counter for each tile of lines, side by side; the first one. */
+static mk_status add_counters(mk_lowering *lowering, const char *what, uint16_t *first) {
+  if (lowering->line_tiles == 1) {
+    return mk_program_add_counter(lowering->program, what, MK_COUNTER_RELAXED, first);
+  }
+  for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
+    char name[64];
+    uint16_t counter;
+    snprintf(name, sizeof name, "%.40s.%u", what, lines);
+    MK_TRY(mk_program_add_counter(lowering->program, name, MK_COUNTER_RELAXED, &counter));
+    *first = lines == 0 ? counter : *first;
+  }
+  return MK_OK;
+}
+
+static mk_status add_ready(mk_lowering *lowering, uint32_t layer, const char *what, mk_lowered_value *value) {
   char name[48];
   snprintf(name, sizeof name, "layers.%u.%s", layer, what);
-  return mk_program_add_counter(lowering->program, name, MK_COUNTER_RELAXED, counter);
+  value->ready_by_tiles = true;
+  return add_counters(lowering, name, &value->ready);
 }
 
-static uint16_t ready_of(const mk_lowering *lowering, int value) {
-  return value == MK_NONE ? MK_NO_COUNTER : lowering->values[value].ready;
+static uint16_t signal_of(const mk_lowered_value *value, uint32_t lines) {
+  return (uint16_t)(value->ready + (value->ready_by_tiles ? lines : 0));
 }
 
-static mk_operand input_of(const mk_lowering *lowering, const mk_node *node) {
+/* Waits for a tile of the lines of a value. */
+static void wait_for(const mk_lowering *lowering, mk_instruction *in, int value, uint32_t lines) {
+  if (value != MK_NONE && lowering->values[value].ready != MK_NO_COUNTER) {
+    mk_add_wait(lowering, in, signal_of(&lowering->values[value], lines));
+  }
+}
+
+static mk_operand input_of(const mk_lowering *lowering, const mk_node *node, uint32_t lines) {
   const mk_config *c = &lowering->graph->config;
   return node->input == MK_NONE ? embedding_row(lowering, 0, mk_divide_up(c->hidden, MK_TILE))
-                                : mk_whole(lowering, lowering->values[node->input].buffer);
+                                : line_tile(lowering, lowering->values[node->input].buffer, lines);
 }
 
 static const mk_buffer *weight_buffer(const mk_lowering *lowering, const mk_node *node, uint16_t *index) {
@@ -132,56 +164,85 @@ static uint32_t qkv_extras(const mk_lowering *lowering, const mk_node *node) {
          (lowering->graph->config.qk_norm != MK_QK_PLAIN ? (uint32_t)MK_QKV_SQUARES : 0U);
 }
 
-static mk_status lower_qkv(mk_lowering *lowering, const mk_node *node) {
+static mk_status emit_qkv(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines) {
   const mk_config *c = &lowering->graph->config;
-  mk_lowered_value *out = &lowering->values[node->output];
+  const mk_lowered_value *out = &lowering->values[node->output];
   uint16_t index;
-  const mk_buffer *weight = weight_buffer(lowering, node, &index);
-  uint32_t row_tiles = mk_buffer_grid_rows(weight), steps = mk_buffer_grid_cols(weight);
-  MK_TRY(add_counter(lowering, node->layer, "qkv", &out->ready));
-  mk_place(&lowering->placer, row_tiles, (uint64_t)steps * 512);
-  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
-    mk_share share = lowering->placer.shares[sm];
-    if (share.count == 0) {
-      continue;
+  uint32_t steps = mk_buffer_grid_cols(weight_buffer(lowering, node, &index));
+  mk_instruction in = MK_START(QKV, node->layer);
+  in.operands[MK_SLOT_QKV_x] = input_of(lowering, node, lines);
+  in.operands[MK_SLOT_QKV_gain] = whole_or_none(lowering, node->gain);
+  in.operands[MK_SLOT_QKV_weight] = mk_tiles(index, share.first, share.count, 0, steps);
+  in.operands[MK_SLOT_QKV_inv_freq] = mk_whole(lowering, lowering->weights[node->vector]);
+  in.operands[MK_SLOT_QKV_out] = columns(out->buffer, lines, share.first, share.count);
+  in.params[MK_PARAM_QKV_eps] = node->gain == MK_NONE ? 0 : mk_float_param(node->eps);
+  in.params[MK_PARAM_QKV_width] = node->gain == MK_NONE ? 0 : c->hidden;
+  in.params[MK_PARAM_QKV_rope_tiles] = node->unrotated ? 0 : (c->heads + c->kv_heads) * c->head_dim / MK_TILE;
+  in.params[MK_PARAM_QKV_head_dim] = c->head_dim;
+  in.params[MK_PARAM_QKV_extras] = qkv_extras(lowering, node);
+  wait_for(lowering, &in, node->input, lines);
+  return mk_emit(lowering, sm, &in, signal_of(out, lines));
+}
+
+typedef mk_status (*emitter)(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines);
+
+/* An instruction of every SM that has a share, of each tile of lines. */
+static mk_status emit_shares(mk_lowering *lowering, const mk_node *node, emitter emit) {
+  for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
+    for (uint32_t sm = 0; sm < lowering->sms; sm++) {
+      const mk_share share = lowering->placer.shares[sm];
+      MK_TRY(share.count == 0 ? MK_OK : emit(lowering, node, sm, share, lines));
     }
-    mk_instruction in = MK_START(QKV, node->layer);
-    in.operands[MK_SLOT_QKV_x] = input_of(lowering, node);
-    in.operands[MK_SLOT_QKV_gain] = whole_or_none(lowering, node->gain);
-    in.operands[MK_SLOT_QKV_weight] = mk_tiles(index, share.first, share.count, 0, steps);
-    in.operands[MK_SLOT_QKV_inv_freq] = mk_whole(lowering, lowering->weights[node->vector]);
-    in.operands[MK_SLOT_QKV_out] = columns(out->buffer, share.first, share.count);
-    in.params[MK_PARAM_QKV_eps] = node->gain == MK_NONE ? 0 : mk_float_param(node->eps);
-    in.params[MK_PARAM_QKV_width] = node->gain == MK_NONE ? 0 : c->hidden;
-    in.params[MK_PARAM_QKV_rope_tiles] = node->unrotated ? 0 : (c->heads + c->kv_heads) * c->head_dim / MK_TILE;
-    in.params[MK_PARAM_QKV_head_dim] = c->head_dim;
-    in.params[MK_PARAM_QKV_extras] = qkv_extras(lowering, node);
-    mk_add_wait(lowering, &in, ready_of(lowering, node->input));
-    MK_TRY(mk_emit(lowering, sm, &in, out->ready));
   }
   return MK_OK;
 }
 
+/* Row tiles of its weight, dealt to the SMs. */
+static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const char *what, emitter emit) {
+  uint16_t index;
+  const mk_buffer *weight = weight_buffer(lowering, node, &index);
+  MK_TRY(add_ready(lowering, node->layer, what, &lowering->values[node->output]));
+  mk_place(&lowering->placer, mk_buffer_grid_rows(weight),
+           (uint64_t)mk_buffer_grid_cols(weight) * 512 * lowering->line_tiles);
+  return emit_shares(lowering, node, emit);
+}
+
 /* Every SM norms its share of tiles, for which it looks at the squares of all of them. */
-static mk_status lower_norm_heads(mk_lowering *lowering, const mk_node *node) {
+static mk_status emit_norm_heads(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share,
+                                 uint32_t lines) {
   const mk_config *c = &lowering->graph->config;
   const uint32_t head_tiles = c->head_dim / MK_TILE;
-  mk_lowered_value *out = &lowering->values[node->output];
-  MK_TRY(add_counter(lowering, node->layer, "qkv_normed", &out->ready));
-  mk_place(&lowering->placer, (c->heads + 2 * c->kv_heads) * head_tiles, 0);
-  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
-    mk_share share = lowering->placer.shares[sm];
-    if (share.count == 0) {
-      continue;
+  const mk_lowered_value *out = &lowering->values[node->output];
+  mk_instruction in = MK_START(NORM_HEADS, node->layer);
+  in.operands[MK_SLOT_NORM_HEADS_values] = line_tile(lowering, lowering->values[node->input].buffer, lines);
+  in.operands[MK_SLOT_NORM_HEADS_out] = columns(out->buffer, lines, share.first, share.count);
+  in.params[MK_PARAM_NORM_HEADS_eps] = mk_float_param(node->eps);
+  in.params[MK_PARAM_NORM_HEADS_query_tiles] = c->heads * head_tiles;
+  in.params[MK_PARAM_NORM_HEADS_key_tiles] = c->kv_heads * head_tiles;
+  wait_for(lowering, &in, node->input, lines);
+  return mk_emit(lowering, sm, &in, signal_of(out, lines));
+}
+
+static mk_status lower_norm_heads(mk_lowering *lowering, const mk_node *node) {
+  const mk_config *c = &lowering->graph->config;
+  MK_TRY(add_ready(lowering, node->layer, "qkv_normed", &lowering->values[node->output]));
+  mk_place(&lowering->placer, (c->heads + 2 * c->kv_heads) * (c->head_dim / MK_TILE), 0);
+  return emit_shares(lowering, node, emit_norm_heads);
+}
+
+/* Slots take turns at the units, so with several rows no SM has all splits 0 of a head: each query head goes where it may. */
+static mk_status lower_combine(mk_lowering *lowering, const mk_node *node, uint16_t parts) {
+  const mk_config *c = &lowering->graph->config;
+  const mk_lowered_value *out = &lowering->values[node->output];
+  const uint32_t head_tiles = c->head_dim / MK_TILE, heads = lowering->lines > 1 ? 1 : c->heads / c->kv_heads;
+  for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
+    for (uint32_t head = 0; head < c->heads; head += heads) {
+      mk_instruction in = MK_START(COMBINE, node->layer);
+      in.operands[MK_SLOT_COMBINE_parts] = mk_tiles(parts, 0, lowering->splits, head, heads);
+      in.operands[MK_SLOT_COMBINE_out] = columns(out->buffer, lines, head * head_tiles, heads * head_tiles);
+      in.params[MK_PARAM_COMBINE_span] = mk_span_tokens(mk_program_slots(lowering->program));
+      MK_TRY(mk_emit(lowering, head / heads % lowering->sms, &in, signal_of(out, lines)));
     }
-    mk_instruction in = MK_START(NORM_HEADS, node->layer);
-    in.operands[MK_SLOT_NORM_HEADS_values] = mk_whole(lowering, lowering->values[node->input].buffer);
-    in.operands[MK_SLOT_NORM_HEADS_out] = columns(out->buffer, share.first, share.count);
-    in.params[MK_PARAM_NORM_HEADS_eps] = mk_float_param(node->eps);
-    in.params[MK_PARAM_NORM_HEADS_query_tiles] = c->heads * head_tiles;
-    in.params[MK_PARAM_NORM_HEADS_key_tiles] = c->kv_heads * head_tiles;
-    mk_add_wait(lowering, &in, ready_of(lowering, node->input));
-    MK_TRY(mk_emit(lowering, sm, &in, out->ready));
   }
   return MK_OK;
 }
@@ -207,13 +268,16 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
                                    .tile = c->head_dim + 2,
                                    .lines = lowering->lines},
                        &parts));
-  MK_TRY(add_counter(lowering, node->layer, "attn", &out->ready));
+  MK_TRY(add_ready(lowering, node->layer, "attn", out));
   for (uint32_t split = 0; split < lowering->splits; split++) {
     for (uint32_t head = 0; head < c->kv_heads; head++) {
       mk_instruction in = MK_START(ATTENTION, node->layer);
-      in.operands[MK_SLOT_ATTENTION_q] = columns(qkv, head * group * head_tiles, group * head_tiles);
-      in.operands[MK_SLOT_ATTENTION_k] = columns(qkv, (c->heads + head) * head_tiles, head_tiles);
-      in.operands[MK_SLOT_ATTENTION_v] = columns(qkv, (c->heads + c->kv_heads + head) * head_tiles, head_tiles);
+      in.operands[MK_SLOT_ATTENTION_q] =
+          mk_tiles(qkv, 0, lowering->line_tiles, head * group * head_tiles, group * head_tiles);
+      in.operands[MK_SLOT_ATTENTION_k] =
+          mk_tiles(qkv, 0, lowering->line_tiles, (c->heads + head) * head_tiles, head_tiles);
+      in.operands[MK_SLOT_ATTENTION_v] =
+          mk_tiles(qkv, 0, lowering->line_tiles, (c->heads + c->kv_heads + head) * head_tiles, head_tiles);
       in.operands[MK_SLOT_ATTENTION_kv] = mk_tiles(kv, split, 1, head, 1);
       in.operands[MK_SLOT_ATTENTION_table] = mk_whole(lowering, lowering->table);
       in.operands[MK_SLOT_ATTENTION_out] = mk_tiles(parts, split, 1, head * group, group);
@@ -221,25 +285,19 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
       in.params[MK_PARAM_ATTENTION_splits] = lowering->splits;
       in.params[MK_PARAM_ATTENTION_group] = group;
       in.params[MK_PARAM_ATTENTION_eps] = mk_float_param(node->eps);
-      mk_add_wait(lowering, &in, ready_of(lowering, node->input));
+      for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
+        wait_for(lowering, &in, node->input, lines);
+      }
       MK_TRY(mk_emit(lowering, (split * c->kv_heads + head) % lowering->sms, &in, MK_NO_COUNTER));
     }
   }
-  /* Slots take turns at the units, so with several rows no SM has all splits 0 of a head: each query head goes where it may. */
-  uint32_t heads = lowering->lines > 1 ? 1 : group;
-  for (uint32_t head = 0; head < c->heads; head += heads) {
-    mk_instruction in = MK_START(COMBINE, node->layer);
-    in.operands[MK_SLOT_COMBINE_parts] = mk_tiles(parts, 0, lowering->splits, head, heads);
-    in.operands[MK_SLOT_COMBINE_out] = columns(out->buffer, head * head_tiles, heads * head_tiles);
-    in.params[MK_PARAM_COMBINE_span] = mk_span_tokens(mk_program_slots(lowering->program));
-    MK_TRY(mk_emit(lowering, head / heads % lowering->sms, &in, out->ready));
-  }
-  return MK_OK;
+  return lower_combine(lowering, node, parts);
 }
 
-static mk_operand residual_input(const mk_lowering *lowering, const mk_node *node, uint32_t first, uint32_t count) {
-  return node->residual == MK_NONE ? embedding_row(lowering, first, count)
-                                   : columns(lowering->values[node->residual].residual, first, count);
+static mk_operand residual_input(const mk_lowering *lowering, const mk_node *node, mk_share share, uint32_t lines) {
+  return node->residual == MK_NONE
+             ? embedding_row(lowering, share.first, share.count)
+             : columns(lowering->values[node->residual].residual, lines, share.first, share.count);
 }
 
 /* How an addition to the residual is computed: for split row tiles K is cut into `parts`, which the tile's owner adds up; it computes the others
@@ -248,8 +306,8 @@ static mk_operand residual_input(const mk_lowering *lowering, const mk_node *nod
 typedef struct add_plan {
   uint32_t parts;
   uint32_t stride, split; /* tile number k of the split ones is k * stride + stride - 1 */
-  uint16_t buffer;        /* [parts][rows]: of split tiles */
-  uint16_t ready;
+  uint16_t buffer;        /* [tile of lines][parts][rows]: of split tiles */
+  uint16_t ready;         /* as mk_lowered_value.ready, by tiles */
 } add_plan;
 
 static bool splits(const add_plan *plan, uint32_t tile) {
@@ -288,13 +346,14 @@ static mk_status declare_parts(mk_lowering *lowering, const mk_node *node, add_p
                                    .rows = plan->parts,
                                    .cols = mk_divide_up(weight->rows, MK_TILE) * MK_TILE,
                                    .tile = MK_TILE,
-                                   .lines = lowering->lines},
+                                   .lines = lowering->lines,
+                                   .by_tiles = true},
                        &plan->buffer));
-  return mk_program_add_counter(lowering->program, name, MK_COUNTER_RELAXED, &plan->ready);
+  return add_counters(lowering, name, &plan->ready);
 }
 
 static mk_status emit_part(mk_lowering *lowering, const mk_node *node, const add_plan *plan, uint32_t sm, uint32_t part,
-                           mk_share rows) {
+                           mk_share rows, uint32_t lines) {
   uint16_t index, x = lowering->values[node->input].buffer;
   const mk_buffer *weight = weight_buffer(lowering, node, &index);
   uint32_t steps = mk_buffer_grid_cols(weight);
@@ -302,15 +361,15 @@ static mk_status emit_part(mk_lowering *lowering, const mk_node *node, const add
   uint32_t end = (uint32_t)((uint64_t)steps * (part + 1) / plan->parts);
   uint32_t x_tiles = MK_TILE / lowering->program->buffers[x].tile_cols;
   mk_instruction in = MK_START(LINEAR_PART, node->layer);
-  in.operands[MK_SLOT_LINEAR_PART_x] = columns(x, first * x_tiles, (end - first) * x_tiles);
+  in.operands[MK_SLOT_LINEAR_PART_x] = columns(x, lines, first * x_tiles, (end - first) * x_tiles);
   in.operands[MK_SLOT_LINEAR_PART_weight] = mk_tiles(index, rows.first, rows.count, first, end - first);
-  in.operands[MK_SLOT_LINEAR_PART_out] = mk_tiles(plan->buffer, part, 1, rows.first, rows.count);
-  mk_add_wait(lowering, &in, ready_of(lowering, node->input));
-  return mk_emit(lowering, sm, &in, plan->ready);
+  in.operands[MK_SLOT_LINEAR_PART_out] = mk_tiles(plan->buffer, lines * plan->parts + part, 1, rows.first, rows.count);
+  wait_for(lowering, &in, node->input, lines);
+  return mk_emit(lowering, sm, &in, (uint16_t)(plan->ready + lines));
 }
 
 /* A unit is a part of a split tile. Each SM's units, as many as possible in one instruction. */
-static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const add_plan *plan) {
+static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const add_plan *plan, uint32_t lines) {
   uint16_t index;
   uint32_t steps = mk_buffer_grid_cols(weight_buffer(lowering, node, &index));
   mk_place(&lowering->placer, plan->parts * plan->split, (uint64_t)steps * 512 / plan->parts);
@@ -320,7 +379,7 @@ static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const a
       uint32_t part = units.first / plan->split, number = units.first % plan->split;
       uint32_t count = units.count < plan->split - number ? units.count : plan->split - number;
       count = plan->stride == 1 ? count : 1;
-      MK_TRY(emit_part(lowering, node, plan, sm, part, (mk_share){split_tile(plan, number), count}));
+      MK_TRY(emit_part(lowering, node, plan, sm, part, (mk_share){split_tile(plan, number), count}, lines));
       units.first += count;
       units.count -= count;
     }
@@ -328,139 +387,141 @@ static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const a
   return MK_OK;
 }
 
-static mk_status emit_whole(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share) {
+static mk_status emit_whole(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines) {
   mk_lowered_value *out = &lowering->values[node->output];
   uint16_t index, x = lowering->values[node->input].buffer;
   uint32_t steps = mk_buffer_grid_cols(weight_buffer(lowering, node, &index));
   lowering->placer.bytes[sm] += (uint64_t)share.count * steps * 512;
   mk_instruction in = MK_START(LINEAR_ADD, node->layer);
-  in.operands[MK_SLOT_LINEAR_ADD_x] = mk_whole(lowering, x);
+  in.operands[MK_SLOT_LINEAR_ADD_x] = line_tile(lowering, x, lines);
   in.operands[MK_SLOT_LINEAR_ADD_weight] = mk_tiles(index, share.first, share.count, 0, steps);
-  in.operands[MK_SLOT_LINEAR_ADD_residual_in] = residual_input(lowering, node, share.first, share.count);
-  in.operands[MK_SLOT_LINEAR_ADD_residual_out] = columns(out->residual, share.first, share.count);
-  in.operands[MK_SLOT_LINEAR_ADD_out] = columns(out->buffer, share.first, share.count);
-  mk_add_wait(lowering, &in, ready_of(lowering, node->input));
-  return mk_emit(lowering, sm, &in, out->ready);
+  in.operands[MK_SLOT_LINEAR_ADD_residual_in] = residual_input(lowering, node, share, lines);
+  in.operands[MK_SLOT_LINEAR_ADD_residual_out] = columns(out->residual, lines, share.first, share.count);
+  in.operands[MK_SLOT_LINEAR_ADD_out] = columns(out->buffer, lines, share.first, share.count);
+  wait_for(lowering, &in, node->input, lines);
+  return mk_emit(lowering, sm, &in, signal_of(out, lines));
 }
 
 static mk_status emit_reduce(mk_lowering *lowering, const mk_node *node, const add_plan *plan, uint32_t sm,
-                             mk_share share) {
+                             mk_share share, uint32_t lines) {
   mk_lowered_value *out = &lowering->values[node->output];
   mk_instruction in = MK_START(REDUCE_ADD, node->layer);
-  in.operands[MK_SLOT_REDUCE_ADD_parts] = mk_tiles(plan->buffer, 0, plan->parts, share.first, share.count);
-  in.operands[MK_SLOT_REDUCE_ADD_residual_in] = residual_input(lowering, node, share.first, share.count);
-  in.operands[MK_SLOT_REDUCE_ADD_residual_out] = columns(out->residual, share.first, share.count);
-  in.operands[MK_SLOT_REDUCE_ADD_out] = columns(out->buffer, share.first, share.count);
-  mk_add_wait(lowering, &in, plan->ready);
-  return mk_emit(lowering, sm, &in, out->ready);
+  in.operands[MK_SLOT_REDUCE_ADD_parts] =
+      mk_tiles(plan->buffer, lines * plan->parts, plan->parts, share.first, share.count);
+  in.operands[MK_SLOT_REDUCE_ADD_residual_in] = residual_input(lowering, node, share, lines);
+  in.operands[MK_SLOT_REDUCE_ADD_residual_out] = columns(out->residual, lines, share.first, share.count);
+  in.operands[MK_SLOT_REDUCE_ADD_out] = columns(out->buffer, lines, share.first, share.count);
+  mk_add_wait(lowering, &in, (uint16_t)(plan->ready + lines));
+  return mk_emit(lowering, sm, &in, signal_of(out, lines));
 }
 
 static mk_status emit_norm(mk_lowering *lowering, const mk_node *node, const add_plan *plan, uint32_t sm,
-                           mk_share share) {
+                           mk_share share, uint32_t lines) {
   mk_lowered_value *out = &lowering->values[node->output];
   mk_instruction in = MK_START(NORM_ADD, node->layer);
-  in.operands[MK_SLOT_NORM_ADD_parts] = mk_whole(lowering, plan->buffer);
+  in.operands[MK_SLOT_NORM_ADD_parts] = mk_tiles(plan->buffer, lines * plan->parts, plan->parts, 0,
+                                                 mk_buffer_grid_cols(&lowering->program->buffers[plan->buffer]));
   in.operands[MK_SLOT_NORM_ADD_gain] = mk_whole(lowering, lowering->weights[node->gain]);
-  in.operands[MK_SLOT_NORM_ADD_residual_in] = residual_input(lowering, node, share.first, share.count);
-  in.operands[MK_SLOT_NORM_ADD_residual_out] = columns(out->residual, share.first, share.count);
-  in.operands[MK_SLOT_NORM_ADD_out] = columns(out->buffer, share.first, share.count);
+  in.operands[MK_SLOT_NORM_ADD_residual_in] = residual_input(lowering, node, share, lines);
+  in.operands[MK_SLOT_NORM_ADD_residual_out] = columns(out->residual, lines, share.first, share.count);
+  in.operands[MK_SLOT_NORM_ADD_out] = columns(out->buffer, lines, share.first, share.count);
   in.params[MK_PARAM_NORM_ADD_eps] = mk_float_param(node->eps);
   in.params[MK_PARAM_NORM_ADD_width] = lowering->graph->config.hidden;
   in.params[MK_PARAM_NORM_ADD_biased] = node->biased;
-  mk_add_wait(lowering, &in, plan->ready);
-  return mk_emit(lowering, sm, &in, out->ready);
+  mk_add_wait(lowering, &in, (uint16_t)(plan->ready + lines));
+  return mk_emit(lowering, sm, &in, signal_of(out, lines));
 }
 
 /* Where the residual's owners are, before they add: nobody waits for it, and it waits for nobody. */
+static mk_status emit_offset(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines) {
+  mk_instruction in = MK_START(OFFSET, node->layer);
+  in.operands[MK_SLOT_OFFSET_residual_in] = residual_input(lowering, node, share, lines);
+  in.operands[MK_SLOT_OFFSET_bias] = whole_or_none(lowering, node->vector);
+  in.operands[MK_SLOT_OFFSET_residual_out] =
+      columns(lowering->values[node->output].residual, lines, share.first, share.count);
+  in.params[MK_PARAM_OFFSET_factor] = mk_float_param(node->factor);
+  return mk_emit(lowering, sm, &in, MK_NO_COUNTER);
+}
+
 static mk_status lower_offset(mk_lowering *lowering, const mk_node *node) {
-  const mk_lowered_value *out = &lowering->values[node->output];
-  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
-    const mk_share share = lowering->owners[sm];
-    if (share.count == 0) {
-      continue;
+  for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
+    for (uint32_t sm = 0; sm < lowering->sms; sm++) {
+      const mk_share share = lowering->owners[sm];
+      MK_TRY(share.count == 0 ? MK_OK : emit_offset(lowering, node, sm, share, lines));
     }
-    mk_instruction in = MK_START(OFFSET, node->layer);
-    in.operands[MK_SLOT_OFFSET_residual_in] = residual_input(lowering, node, share.first, share.count);
-    in.operands[MK_SLOT_OFFSET_bias] = whole_or_none(lowering, node->vector);
-    in.operands[MK_SLOT_OFFSET_residual_out] = columns(out->residual, share.first, share.count);
-    in.params[MK_PARAM_OFFSET_factor] = mk_float_param(node->factor);
-    MK_TRY(mk_emit(lowering, sm, &in, MK_NO_COUNTER));
   }
   return MK_OK;
 }
 
 /* Parts come first in every queue, so that they are there when their owner is done with its whole tiles. */
-static mk_status lower_add(mk_lowering *lowering, const mk_node *node) {
-  const char *value = lowering->graph->values[node->output].name;
-  MK_TRY(mk_program_add_counter(lowering->program, value, MK_COUNTER_RELAXED, &lowering->values[node->output].ready));
-  add_plan plan = plan_add(lowering, node);
-  if (plan.split != 0) {
-    MK_TRY(declare_parts(lowering, node, &plan));
-    MK_TRY(lower_parts(lowering, node, &plan));
-  }
+static mk_status add_lines(mk_lowering *lowering, const mk_node *node, const add_plan *plan, uint32_t lines) {
+  MK_TRY(plan->split != 0 ? lower_parts(lowering, node, plan, lines) : MK_OK);
   for (uint32_t sm = 0; sm < lowering->sms; sm++) {
     uint32_t end = lowering->owners[sm].first + lowering->owners[sm].count;
     for (mk_share run = {lowering->owners[sm].first, 0}; run.first < end; run = (mk_share){run.first + run.count, 0}) {
-      bool split = splits(&plan, run.first);
-      while (run.first + run.count < end && splits(&plan, run.first + run.count) == split) {
+      bool split = splits(plan, run.first);
+      while (run.first + run.count < end && splits(plan, run.first + run.count) == split) {
         run.count++;
       }
-      MK_TRY(node->gain != MK_NONE ? emit_norm(lowering, node, &plan, sm, run)
-             : split               ? emit_reduce(lowering, node, &plan, sm, run)
-                                   : emit_whole(lowering, node, sm, run));
+      MK_TRY(node->gain != MK_NONE ? emit_norm(lowering, node, plan, sm, run, lines)
+             : split               ? emit_reduce(lowering, node, plan, sm, run, lines)
+                                   : emit_whole(lowering, node, sm, run, lines));
     }
   }
   return MK_OK;
 }
 
-static mk_status lower_glu(mk_lowering *lowering, const mk_node *node) {
-  const mk_config *c = &lowering->graph->config;
+static mk_status lower_add(mk_lowering *lowering, const mk_node *node) {
   mk_lowered_value *out = &lowering->values[node->output];
-  uint16_t index;
-  const mk_buffer *weight = weight_buffer(lowering, node, &index);
-  uint32_t row_tiles = mk_buffer_grid_rows(weight), steps = mk_buffer_grid_cols(weight);
-  MK_TRY(add_counter(lowering, node->layer, "act", &out->ready));
-  mk_place(&lowering->placer, row_tiles, (uint64_t)steps * 512);
-  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
-    mk_share share = lowering->placer.shares[sm];
-    if (share.count == 0) {
-      continue;
-    }
-    mk_instruction in = MK_START(GLU, node->layer);
-    in.operands[MK_SLOT_GLU_x] = input_of(lowering, node);
-    in.operands[MK_SLOT_GLU_gain] = whole_or_none(lowering, node->gain);
-    in.operands[MK_SLOT_GLU_weight] = mk_tiles(index, share.first, share.count, 0, steps);
-    in.operands[MK_SLOT_GLU_out] = columns(out->buffer, share.first, share.count);
-    in.params[MK_PARAM_GLU_eps] = node->gain == MK_NONE ? 0 : mk_float_param(node->eps);
-    in.params[MK_PARAM_GLU_width] = node->gain == MK_NONE ? 0 : c->hidden;
-    in.params[MK_PARAM_GLU_biased] = node->biased;
-    mk_add_wait(lowering, &in, ready_of(lowering, node->input));
-    MK_TRY(mk_emit(lowering, sm, &in, out->ready));
+  add_plan plan = plan_add(lowering, node);
+  out->ready_by_tiles = true;
+  MK_TRY(add_counters(lowering, lowering->graph->values[node->output].name, &out->ready));
+  MK_TRY(plan.split != 0 ? declare_parts(lowering, node, &plan) : MK_OK);
+  for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
+    MK_TRY(add_lines(lowering, node, &plan, lines));
   }
   return MK_OK;
+}
+
+static mk_status emit_glu(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines) {
+  const mk_config *c = &lowering->graph->config;
+  const mk_lowered_value *out = &lowering->values[node->output];
+  uint16_t index;
+  uint32_t steps = mk_buffer_grid_cols(weight_buffer(lowering, node, &index));
+  mk_instruction in = MK_START(GLU, node->layer);
+  in.operands[MK_SLOT_GLU_x] = input_of(lowering, node, lines);
+  in.operands[MK_SLOT_GLU_gain] = whole_or_none(lowering, node->gain);
+  in.operands[MK_SLOT_GLU_weight] = mk_tiles(index, share.first, share.count, 0, steps);
+  in.operands[MK_SLOT_GLU_out] = columns(out->buffer, lines, share.first, share.count);
+  in.params[MK_PARAM_GLU_eps] = node->gain == MK_NONE ? 0 : mk_float_param(node->eps);
+  in.params[MK_PARAM_GLU_width] = node->gain == MK_NONE ? 0 : c->hidden;
+  in.params[MK_PARAM_GLU_biased] = node->biased;
+  wait_for(lowering, &in, node->input, lines);
+  return mk_emit(lowering, sm, &in, signal_of(out, lines));
 }
 
 /* Every queue in use has a HEAD, an empty one if need be: its candidate also proves that the SM is done with this epoch. */
-static mk_status lower_heads(mk_lowering *lowering, const mk_node *node, const mk_share *shares, uint16_t ready) {
+static mk_status lower_heads(mk_lowering *lowering, const mk_node *node, const mk_share *shares, uint16_t ready,
+                             uint32_t lines) {
   const mk_config *c = &lowering->graph->config;
   uint16_t index;
   uint32_t steps = mk_buffer_grid_cols(weight_buffer(lowering, node, &index));
   for (uint32_t sm = 0; sm < lowering->sms; sm++) {
     mk_share share = shares[sm];
     mk_instruction in = MK_START(HEAD, MK_NO_LAYER);
-    in.operands[MK_SLOT_HEAD_x] = input_of(lowering, node);
+    in.operands[MK_SLOT_HEAD_x] = input_of(lowering, node, lines);
     in.operands[MK_SLOT_HEAD_gain] = mk_whole(lowering, lowering->weights[node->gain]);
     bool empty = share.count == 0;
     in.operands[MK_SLOT_HEAD_weight] =
         empty ? mk_tiles(index, 0, 0, 0, 0) : mk_tiles(index, share.first, share.count, 0, steps);
     in.operands[MK_SLOT_HEAD_logits] =
-        empty ? mk_tiles(lowering->logits, 0, 0, 0, 0) : columns(lowering->logits, share.first, share.count);
-    in.operands[MK_SLOT_HEAD_candidate] = mk_tiles(lowering->candidates, sm, 1, 0, 1);
+        empty ? mk_tiles(lowering->logits, 0, 0, 0, 0) : columns(lowering->logits, lines, share.first, share.count);
+    in.operands[MK_SLOT_HEAD_candidate] = mk_tiles(lowering->candidates, sm * lowering->line_tiles + lines, 1, 0, 1);
     in.params[MK_PARAM_HEAD_eps] = mk_float_param(node->eps);
     in.params[MK_PARAM_HEAD_width] = c->hidden;
     in.params[MK_PARAM_HEAD_vocab] = c->vocab;
     in.params[MK_PARAM_HEAD_factor] = mk_float_param(node->factor);
-    mk_add_wait(lowering, &in, ready_of(lowering, node->input));
+    wait_for(lowering, &in, node->input, lines);
     MK_TRY(mk_emit(lowering, sm, &in, ready));
   }
   return MK_OK;
@@ -488,7 +549,9 @@ static mk_status lower_head(mk_lowering *lowering, const mk_node *node) {
   if (!lowering->samples) {
     MK_TRY(mk_program_add_counter(lowering->program, "candidates", MK_COUNTER_RELAXED, &ready));
   }
-  MK_TRY(lower_heads(lowering, node, shares, ready));
+  for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
+    MK_TRY(lower_heads(lowering, node, shares, ready, lines));
+  }
   if (lowering->samples) {
     MK_TRY(mk_lower_sampling(lowering, shares, &candidates));
   }
@@ -501,7 +564,7 @@ static mk_status lower_node(mk_lowering *lowering, const mk_node *node) {
   }
   switch (node->kind) {
     case MK_NODE_QKV:
-      return lower_qkv(lowering, node);
+      return lower_rows(lowering, node, "qkv", emit_qkv);
     case MK_NODE_NORM_HEADS:
       return lower_norm_heads(lowering, node);
     case MK_NODE_ATTENTION:
@@ -511,7 +574,7 @@ static mk_status lower_node(mk_lowering *lowering, const mk_node *node) {
     case MK_NODE_ADD:
       return lower_add(lowering, node);
     case MK_NODE_GLU:
-      return lower_glu(lowering, node);
+      return lower_rows(lowering, node, "act", emit_glu);
     case MK_NODE_HEAD:
       return lower_head(lowering, node);
   }

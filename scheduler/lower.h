@@ -14,8 +14,9 @@ typedef struct mk_queue_builder {
 
 typedef struct mk_lowered_value { /* a value of the graph, as stored */
   uint16_t buffer;
-  uint16_t ready;    /* counter that its writers signal; MK_NO_COUNTER: none */
-  uint16_t residual; /* ADD: its fp32 rows, each touched by its owner only */
+  uint16_t ready;      /* counter that its writers signal; MK_NO_COUNTER: none */
+  bool ready_by_tiles; /* each tile of lines has one, from that on */
+  uint16_t residual;   /* ADD: its fp32 rows, each touched by its owner only */
 } mk_lowered_value;
 
 enum {
@@ -35,7 +36,9 @@ typedef struct mk_lowering {
   mk_program *program;
   uint32_t sms; /* queues in use: the first ones; the others stay empty */
   uint32_t max_seq;
-  uint32_t lines;  /* rows per step */
+  uint32_t lines; /* rows per step */
+  uint32_t
+      line_tiles; /* of a value of a step; an instruction computes one of them, but for attention, whose sequences lie across them */
   uint32_t blocks; /* of a KV cache */
   mk_placer placer;
   mk_share *owners;         /* per SM: row tiles of the residual it owns */

@@ -13,6 +13,7 @@ typedef struct mk_vector { /* a row-major buffer: `rows` (0: one) vectors of `co
   uint32_t extra_proxy;
   uint32_t rows, cols, tile;
   uint32_t lines; /* 0: one; else each vector has so many, one for each row of a step */
+  bool by_tiles;  /* and they lie in tiles of mk_line_tile lines, each of which is written and read by itself */
 } mk_vector;
 
 mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector, uint16_t *index);

@@ -153,7 +153,7 @@ static void expect_bits(mk_engine_options options, const work *want) {
 
 /* With MK_PROMPT_ROWS one sequence after the other. */
 static void every_number_of_rows(const work *want) {
-  static const uint32_t rows[] = {4, 16, MK_PROMPT_ROWS, 128, 2, 8, 32, MK_MOST_ROWS};
+  static const uint32_t rows[] = {4, 16, MK_PROMPT_ROWS, 2 * MK_LINE_TILE, 2, 8, 32, MK_MOST_ROWS, 128};
   for (uint32_t i = 0; i < test_effort(4, sizeof rows / sizeof rows[0]); i++) {
     expect_bits((mk_engine_options){.sms = rows[i] == 4 ? 132 : 5, .rows = rows[i]}, want);
   }
@@ -247,8 +247,53 @@ Test(rows, same_in_every_interleaving_tiny) { interleavings(TEST_MODEL_TINY, 4, 
 Test(rows, same_in_every_interleaving_odd) { interleavings(TEST_MODEL_ODD, 16, 7); }
 Test(rows, same_in_every_interleaving_of_prompts) { interleavings(TEST_MODEL_ODD, MK_PROMPT_ROWS, 7); }
 Test(rows, same_in_every_interleaving_of_many_rows) { interleavings(TEST_MODEL_TINY, 32, 5); }
+Test(rows, same_in_every_interleaving_of_two_tiles_of_lines) { interleavings(TEST_MODEL_TINY, 2 * MK_LINE_TILE, 5); }
 Test(rows, same_in_every_interleaving_split_k) { interleavings(TEST_MODEL_DEEP_K, 2, 3); }
 Test(rows, same_in_every_interleaving_of_many_sms) { interleavings(TEST_MODEL_WIDE, 8, 40); }
+
+enum { SPREAD = 5, SPREAD_STEPS = 3 };
+
+/* A prompt of five tokens in some lines, then a token in another one, and another one; the logits that the last one chose by. */
+static void spread(const uint32_t lines[SPREAD + 2], bool watched, float *logits) {
+  const uint32_t rows = 2 * MK_LINE_TILE, slot = 3, vocab = config.vocab;
+  static mk_step_row plan[SPREAD_STEPS * 2 * MK_LINE_TILE];
+  mk_engine *engine;
+  const mk_engine_options options = {.sms = 5, .rows = rows, .adversarial = watched, .check_races = watched};
+  cr_assert_eq(mk_engine_open(directory, &options, &engine), MK_OK, "%s", mk_error_message());
+  const size_t buffer = (size_t)MK_OPERAND_BUFFER(mk_engine_program(engine), HEAD, logits);
+  memset(plan, 0, sizeof plan);
+  for (uint32_t i = 0; i < SPREAD + 2; i++) {
+    const uint32_t step = i < SPREAD ? 0 : i - SPREAD + 1;
+    plan[step * rows + lines[i]] = (mk_step_row){.slot = slot,
+                                                 .position = i,
+                                                 .token = i < SPREAD ? 17 * i + 1 : MK_TOKEN_CHOSEN,
+                                                 .flags = MK_ROW_ACTIVE | (i < SPREAD ? (uint32_t)MK_ROW_PROMPT : 0) |
+                                                          (i + 1 >= SPREAD ? (uint32_t)MK_ROW_CHOOSES : 0)};
+  }
+  cr_assert_eq(mk_cpu_run_plan(mk_engine_cpu(engine), plan, SPREAD_STEPS, NULL, NULL), MK_OK, "%s", mk_error_message());
+  const float *all = mk_cpu_memory(mk_engine_cpu(engine), buffer);
+  memcpy(logits, all + (size_t)lines[SPREAD + 1] * vocab, vocab * sizeof *logits);
+  mk_engine_close(engine);
+}
+
+/* Lines of any tile, also where in a step no line of another one is active. */
+Test(rows, a_tile_of_lines_may_be_idle) {
+  static const uint32_t lines[][SPREAD + 2] = {{0, 1, 2, 3, 4, 0, 0},
+                                               {130, 131, 140, 254, 255, 128, 255},
+                                               {126, 127, 128, 129, 130, 3, 200},
+                                               {5, 6, 7, 8, 9, 255, 127}};
+  use_model(TEST_MODEL_TINY);
+  float *want = calloc(config.vocab, sizeof *want), *got = calloc(config.vocab, sizeof *got);
+  cr_assert(want != NULL && got != NULL);
+  spread(lines[0], false, want);
+  for (size_t i = 1; i < sizeof lines / sizeof lines[0]; i++) {
+    spread(lines[i], true, got);
+    cr_assert_eq(memcmp(got, want, config.vocab * sizeof *want), 0, "lines %u, ...", lines[i][0]);
+  }
+  free(want);
+  free(got);
+  test_model_remove(directory);
+}
 
 /* Several splits in use, of slots that begin at different units. */
 Test(rows, same_in_an_interleaving_with_splits_in_use) {

@@ -53,6 +53,7 @@ static mk_status observe(mk_cpu *cpu, uint32_t q, mk_role role) {
   bool all = role == MK_ROLE_LOADER;
   mk_race_use used = {.rows = all ? NULL : sm->rows_used[slot],
                       .parts = all || sm->parts_used == NULL ? NULL : sm->parts_used[slot],
+                      .tiles = all || sm->tiles_used == NULL ? UINT32_MAX : sm->tiles_used[slot],
                       .state = &sm->step,
                       .generation = mk_cpu_epoch_generation(cpu, sm->roles[role].epoch)};
   return mk_race_step(cpu->race, q, role, cpu->program->queues[q].first + sm->roles[role].at, &used);

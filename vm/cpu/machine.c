@@ -31,6 +31,7 @@ static mk_status init(mk_cpu *cpu) {
     MK_TRY(mk_alloc(program->machine.result_slots, sizeof *sm->rows_used, &sm->rows_used));
     if (mk_program_rows(program) > 1) {
       MK_TRY(mk_alloc(program->machine.result_slots, sizeof *sm->parts_used, &sm->parts_used));
+      MK_TRY(mk_alloc(program->machine.result_slots, sizeof *sm->tiles_used, &sm->tiles_used));
     }
     for (uint32_t i = 0; i < sm->count; i++) {
       sm->has_boundary |= mk_opcode_lookup(sm->queue[i].opcode)->state == MK_STATE_WRITE;
@@ -105,6 +106,7 @@ void mk_cpu_free(mk_cpu *cpu) {
     mk_free(cpu->sms[q].late);
     mk_free(cpu->sms[q].rows_used);
     mk_free(cpu->sms[q].parts_used);
+    mk_free(cpu->sms[q].tiles_used);
   }
   mk_free(cpu->memory);
   mk_free(cpu->sms);
@@ -212,6 +214,7 @@ static bool execute_arithmetic(mk_cpu *cpu, mk_cpu_sm *sm, uint32_t publish, flo
   memcpy(sm->rows_used[slot], reference.rows_used, sizeof reference.rows_used);
   if (sm->parts_used != NULL) {
     memcpy(sm->parts_used[slot], reference.parts_used, sizeof reference.parts_used);
+    sm->tiles_used[slot] = reference.active_tiles;
   }
   return true;
 }
@@ -231,12 +234,16 @@ mk_word_range mk_cpu_words(const mk_cpu *cpu, const mk_operand *operand) {
                          .end_row = end_row < buffer->rows ? end_row : buffer->rows};
 }
 
-static bool has_stale_word(const mk_cpu *cpu, const mk_step_state *state, const mk_operand *operand,
+static bool has_stale_word(const mk_cpu *cpu, const mk_step_state *state, const mk_instruction *in, uint32_t slot,
                            uint32_t generation) {
+  const mk_operand *operand = &in->operands[slot];
+  const mk_buffer *buffer = &cpu->program->buffers[operand->buffer];
+  const uint32_t rows = mk_program_rows(cpu->program), lines = mk_instruction_lines(cpu->program, in);
   mk_word_range range = mk_cpu_words(cpu, operand);
-  uint32_t rows = mk_program_rows(cpu->program);
   for (uint32_t r = range.first_row; range.words != NULL && r < range.end_row; r++) {
-    if ((state->rows[r % rows].flags & MK_ROW_ACTIVE) == 0) {
+    const uint32_t tile = mk_row_tile_lines(cpu->program, lines, buffer, r / buffer->tile_rows);
+    const uint32_t line = tile == MK_ALL_LINES ? r % rows : tile * buffer->tile_rows + r % buffer->tile_rows;
+    if ((state->rows[line].flags & MK_ROW_ACTIVE) == 0) {
       continue;
     }
     for (size_t w = range.first; w < range.end; w++) {
@@ -262,7 +269,7 @@ static void record_wait(const mk_cpu *cpu, const mk_cpu_sm *sm) {
     const mk_operand *operand = &in->operands[slot];
     if (info->operands[slot].role == MK_ROLE_CONSUMER && info->operands[slot].access == MK_ACCESS_READ &&
         cpu->program->buffers[operand->buffer].store == MK_STORE_STAMPED &&
-        (info->operands[slot].when == MK_WHEN_LISTED || has_stale_word(cpu, &sm->step, operand, generation))) {
+        (info->operands[slot].when == MK_WHEN_LISTED || has_stale_word(cpu, &sm->step, in, slot, generation))) {
       edge = operand->buffer;
     }
   }

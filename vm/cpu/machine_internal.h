@@ -39,6 +39,7 @@ typedef struct mk_cpu_sm {
   mk_step_state step;
   uint16_t (*rows_used)[MK_MAX_OPERANDS]; /* per result slot: what the consumer touched, for the storer's part */
   uint64_t (*parts_used)[MK_PART_WORDS];  /* per result slot, of a COMBINE of several rows */
+  uint32_t *tiles_used;                   /* per result slot, of several rows: tiles of lines that had an active one */
   mk_late_publication *late;
   size_t late_count, late_capacity;
 } mk_cpu_sm;

@@ -318,10 +318,15 @@ static mk_status touch(mk_race *race, uint32_t thread, uint32_t index, uint32_t 
     MK_TRY(touch_blocks(race, thread, index, used, write));
   }
   bool stamped = buffer->store == MK_STORE_STAMPED;
+  const uint32_t lines = mk_instruction_lines(race->program, in);
   uint32_t grid_cols = mk_buffer_grid_cols(buffer), last_joined = UINT32_MAX;
   uint32_t rows = used->rows == NULL ? operand->rows : used->rows[slot];
   const uint64_t *parts = info->content == MK_CONTENT_PARTS && info->access == MK_ACCESS_READ ? used->parts : NULL;
   for (uint32_t r = operand->row; r < operand->row + rows; r++) {
+    const uint32_t tile = mk_row_tile_lines(race->program, lines, buffer, r);
+    if (tile != MK_ALL_LINES && (used->tiles >> tile & 1) == 0) {
+      continue;
+    }
     if (parts != NULL && (parts[r / 64 % (MK_MAX_UNITS / 64)] >> r % 64 & 1) == 0) {
       continue;
     }

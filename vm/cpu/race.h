@@ -21,6 +21,7 @@ mk_status mk_race_memory(mk_race *race, uint8_t *const *memory);
 typedef struct mk_race_use {
   const uint16_t *rows;
   const uint64_t *parts;
+  uint32_t tiles; /* of the lines of the step, a bit for each: of others nothing is touched */
   const mk_step_state *state;
   uint32_t generation; /* of the epoch */
 } mk_race_use;

@@ -411,6 +411,27 @@ static bool uses_release(const mk_program *program, const mk_instruction *in) {
   return false;
 }
 
+uint32_t mk_instruction_lines(const mk_program *program, const mk_instruction *in) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  const uint32_t rows = mk_program_rows(program), tile = mk_line_tile(rows);
+  for (uint32_t slot = 0; tile != rows && slot < info->operand_count; slot++) {
+    const mk_operand *operand = &in->operands[slot];
+    const mk_buffer *buffer = &program->buffers[operand->buffer];
+    if (operand->rows == 1 && buffer->tile_rows == tile && buffer->rows == rows) {
+      return operand->row;
+    }
+  }
+  return MK_ALL_LINES;
+}
+
+uint32_t mk_row_tile_lines(const mk_program *program, uint32_t lines, const mk_buffer *buffer, uint32_t row) {
+  const uint32_t rows = mk_program_rows(program), tile = mk_line_tile(rows);
+  if (tile == rows || buffer->tile_rows != tile) {
+    return MK_ALL_LINES;
+  }
+  return lines != MK_ALL_LINES ? lines : row % (rows / tile);
+}
+
 /* With one row per step the instruction before it in the queue has left what it takes, and in some step all of it; and as counters are waited
  * for and signalled at an instruction's own turn, none may order anything. With several rows per step this holds for a
  * SCORE alone: COMBINEs make one buffer of another one (rule R05), and whoever has all that a line uses of it can do

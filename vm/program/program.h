@@ -113,7 +113,8 @@ typedef struct mk_step_ranges {
   mk_range token;
   mk_range block; /* entries of the block table */
   /* Rows of a step that are active. high: the program's rows, a power of two up to MK_MOST_ROWS. With several, a value of a step has a line for each,
-   * all in one tile (tile_rows is that number); lines of idle rows are neither written nor waited for. vm/program/plan.h */
+   * in tiles of mk_line_tile(high) lines, of which an instruction computes one (parts of attention: in one tile); lines of idle rows are
+   * neither written nor waited for. vm/program/plan.h */
   mk_range batch;
   mk_range slot; /* of the rows: from 0 to as many sequences, at most, as there are rows */
 } mk_step_ranges;
@@ -142,10 +143,14 @@ typedef struct mk_program {
 enum {
   MK_MOST_ROWS = 512,    /* of a step of any program */
   MK_MAX_ROWS = 16,      /* of a step that sequences share on a GPU, and of one that draws */
+  MK_LINE_TILE = 128,    /* lines of a value that an instruction computes at most, but for attention */
   MK_PROMPT_ROWS = 64,   /* of a step that computes a chunk of one sequence on a GPU */
   MK_MAX_UNITS = 128,    /* of attention per KV head, where there are several rows */
   MK_PIECE_TOKENS = 256, /* that ATTENTION takes of a span at a time */
 };
+/* Lines of a tile of a value that has so many: an instruction computes one tile of them. */
+static inline uint32_t mk_line_tile(uint32_t lines) { return lines < MK_LINE_TILE ? lines : (uint32_t)MK_LINE_TILE; }
+
 /* Rows per step; within 1 to MK_MOST_ROWS for any program. */
 static inline uint32_t mk_program_rows(const mk_program *program) {
   uint32_t rows = program->ranges.batch.high;
@@ -308,6 +313,13 @@ int mk_opcode_writes(const mk_opcode_info *info, mk_content content);
 
 /* Whether `in` may be marked as fused, `before` being the instruction before it in its queue or NULL: rule 5. Where it may, a scheduler does. */
 bool mk_fuses(const mk_program *program, const mk_instruction *before, const mk_instruction *in);
+
+/* Which tile of the lines of a step it computes; MK_ALL_LINES: all of them, as each does where they are one tile. Of a program
+ * whose shapes are right. */
+#define MK_ALL_LINES UINT32_MAX
+uint32_t mk_instruction_lines(const mk_program *program, const mk_instruction *in);
+/* Of which tile of lines row tile `row` of one of its operands is, by mk_instruction_lines; MK_ALL_LINES: of all. */
+uint32_t mk_row_tile_lines(const mk_program *program, uint32_t lines, const mk_buffer *buffer, uint32_t row);
 
 static inline float mk_param_float(uint32_t bits) {
   union {

@@ -382,7 +382,9 @@ static mk_status build(mk_collect *c) {
   for (size_t i = 0; i < count * MK_MAX_OPERANDS; i++) {
     v->links[i].first = MK_NONE_INDEX;
   }
+  MK_TRY(mk_alloc(count, sizeof *v->lines_of, &v->lines_of));
   for (uint32_t i = 0; i < count; i++) {
+    v->lines_of[i] = mk_instruction_lines(v->program, mk_at(v, i));
     MK_TRY(collect(c, i));
   }
   if (v->write_count != 0) {

@@ -8,8 +8,9 @@
 #include "instructions/mla.h"
 #include "vm/verify/internal.h"
 
-typedef struct mk_ending { /* of a queue; MK_NONE_INDEX where there is none */
-  uint32_t head, score, draw, next;
+typedef struct mk_ending {          /* of a queue; MK_NONE_INDEX where there is none */
+  uint32_t head, score, draw, next; /* head: the last one */
+  uint32_t heads;                   /* side by side up to it, where there are several rows per step */
 } mk_ending;
 
 typedef struct mk_boundary {
@@ -41,7 +42,7 @@ static bool draws(const mk_instruction *in) {
 /* Rules N01, N02, N09: all that read the step state come before the one NEXT that moves it on. */
 static mk_status check_state(mk_boundary *b, const mk_queue *q, mk_ending *ending) {
   mk_verifier *v = b->v;
-  *ending = (mk_ending){MK_NONE_INDEX, MK_NONE_INDEX, MK_NONE_INDEX, MK_NONE_INDEX};
+  *ending = (mk_ending){MK_NONE_INDEX, MK_NONE_INDEX, MK_NONE_INDEX, MK_NONE_INDEX, 0};
   for (uint32_t i = q->first; i < q->first + q->count; i++) {
     const mk_instruction *in = mk_at(v, i);
     if (mk_info(in)->state == MK_STATE_WRITE) {
@@ -68,6 +69,18 @@ static mk_status check_state(mk_boundary *b, const mk_queue *q, mk_ending *endin
   return MK_OK;
 }
 
+static uint32_t line_tiles(const mk_boundary *b) {
+  const uint32_t rows = mk_program_rows(b->v->program);
+  return rows / mk_line_tile(rows);
+}
+
+/* Whether head `i` is right after head `before` in their queue, and of the tile of lines after that one's. */
+static bool next_lines(const mk_boundary *b, uint32_t before, uint32_t i) {
+  return line_tiles(b) > 1 && i == before + 1 &&
+         mk_instruction_lines(b->v->program, mk_at(b->v, i)) ==
+             mk_instruction_lines(b->v->program, mk_at(b->v, before)) + 1;
+}
+
 /* Rule N03. A consumer may be far ahead of its storer, which reads the step state, and is held up by what NEXT waits for: so that must
  * come from the same SM's storer, too. */
 static mk_status check_head(mk_boundary *b, const mk_queue *q, mk_ending *ending) {
@@ -76,11 +89,13 @@ static mk_status check_head(mk_boundary *b, const mk_queue *q, mk_ending *ending
     const mk_instruction *in = mk_at(v, i);
     if (writes(b, q, i, MK_CONTENT_LOGITS)) {
       bool several = ending->head != MK_NONE_INDEX && (b->samples || mk_program_rows(v->program) > 1);
-      if (several) {
-        return mk_reject(v, b->samples ? "N07" : "N06", i, "a second head after %s; a queue has one",
-                         mk_place_of(v, ending->head).text);
+      if (several && (b->samples || !next_lines(b, ending->head, i))) {
+        return mk_reject(v, b->samples ? "N07" : "N06", i, "a second head after %s; a queue has one%s",
+                         mk_place_of(v, ending->head).text,
+                         line_tiles(b) > 1 ? " for each tile of lines, one after the other" : "");
       }
       ending->head = i;
+      ending->heads++;
       b->head_exists |= !mk_operand_empty(&in->operands[MK_SLOT_HEAD_weight]);
       if (!b->samples &&
           in->operands[MK_SLOT_HEAD_candidate].buffer != operand(b, ending->next, MK_SLOT_NEXT_candidates)->buffer) {
@@ -121,8 +136,14 @@ static mk_status check_agreement(mk_boundary *b, const mk_ending *ending) {
  * candidates, or the front of its SCORE, tell that it is done: so nothing but NEXT comes after it. Where something
  * draws, that stands between them, and it has no such values; rule N07 says so. */
 static mk_status check_rows(mk_boundary *b, const mk_queue *q, const mk_ending *ending) {
-  if (mk_program_rows(b->v->program) == 1 || b->samples ||
-      (ending->next == ending->head + 1 && q->first + q->count == ending->next + 1)) {
+  if (mk_program_rows(b->v->program) == 1 || b->samples) {
+    return MK_OK;
+  }
+  if (ending->heads != line_tiles(b)) { /* a tile without a head would have no candidates, and tell of nothing */
+    return mk_reject(b->v, "N06", ending->head, "%u heads end its queue; there is one for each of %u tiles of lines",
+                     ending->heads, line_tiles(b));
+  }
+  if (ending->next == ending->head + 1 && q->first + q->count == ending->next + 1) {
     return MK_OK;
   }
   return mk_reject(
@@ -259,7 +280,7 @@ static mk_status check_strays(mk_boundary *b, const mk_queue *q) {
 
 static mk_status check_boundary(mk_verifier *v) {
   const mk_program *p = v->program;
-  mk_boundary b = {.v = v, .first = {MK_NONE_INDEX, MK_NONE_INDEX, MK_NONE_INDEX, MK_NONE_INDEX}};
+  mk_boundary b = {.v = v, .first = {MK_NONE_INDEX, MK_NONE_INDEX, MK_NONE_INDEX, MK_NONE_INDEX, 0}};
   bool listed = false;
   for (uint32_t i = 0; i < p->instruction_count; i++) {
     b.samples |= draws(mk_at(v, i));

@@ -72,7 +72,8 @@ typedef struct mk_verifier {
   uint32_t
       *lane_of; /* queue -> number among those that have instructions; threads are 2 lane + {0: consumer, 1: storer} */
   uint32_t lanes;
-  mk_link *links; /* instruction * MK_MAX_OPERANDS + slot */
+  uint32_t *lines_of; /* instruction -> mk_instruction_lines */
+  mk_link *links;     /* instruction * MK_MAX_OPERANDS + slot */
   mk_write *writes;
   size_t write_count;
   mk_target *targets;

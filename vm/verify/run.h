@@ -40,6 +40,7 @@ typedef struct mk_lane {
 typedef struct mk_run {
   mk_verifier *v;
   uint32_t threads;
+  uint32_t active;    /* the one tile of lines that has any; MK_ALL_LINES: all have */
   uint32_t *hb, *dep; /* [threads][threads] */
   uint32_t *next_hb;  /* [lanes][threads]: HB of the last `next` of the queue, zero before */
   uint32_t *entered;  /* [threads]: DEP of the instruction at hand before it has read anything */

@@ -9,6 +9,8 @@
 #include "vm/program/plan.h"
 #include "vm/verify/internal.h"
 
+#define NO_TILE UINT32_MAX
+
 enum { MAX_SPAN = 1024 }; /* scores of one span that a machine holds */
 
 typedef struct mk_shape { /* the instruction under examination */
@@ -17,6 +19,7 @@ typedef struct mk_shape { /* the instruction under examination */
   const mk_instruction *in;
   const mk_opcode_info *info;
   mk_extent extents[MK_MAX_OPERANDS];
+  uint32_t line_tile; /* of the value of a step that it computes; NO_TILE: no operand has told yet */
 } mk_shape;
 
 static const mk_buffer *buffer_of(const mk_shape *s, uint32_t slot) {
@@ -42,19 +45,44 @@ static mk_status expect_vector(mk_shape *s, uint32_t slot, uint32_t col, uint32_
 }
 
 static uint32_t lines_of(const mk_shape *s) { return mk_program_rows(s->v->program); }
+static uint32_t line_tile_of(const mk_shape *s) { return mk_line_tile(lines_of(s)); }
 
 static bool token_row(const mk_shape *s, uint32_t slot) {
   return (s->in->operands[slot].flags & MK_OPERAND_TOKEN_ROW) != 0;
 }
 
-/* As expect_vector, with a line for each row of a step, all in one tile; `vectors` of them, one after the other. */
-static mk_status expect_lines(mk_shape *s, uint32_t slot, uint32_t vectors, uint32_t col, uint32_t cols) {
+/* As expect_vector, with `rows` lines in tiles of `height`. */
+static mk_status expect_tiles(mk_shape *s, uint32_t slot, uint64_t rows, uint32_t height, uint32_t col, uint32_t cols) {
   if (!token_row(s, slot)) {
-    MK_TRY(expect(s, slot, "number of rows", s->extents[slot].rows, (uint64_t)vectors * lines_of(s)));
-    MK_TRY(expect(s, slot, "tile height", buffer_of(s, slot)->tile_rows, lines_of(s)));
+    MK_TRY(expect(s, slot, "number of rows", s->extents[slot].rows, rows));
+    MK_TRY(expect(s, slot, "tile height", buffer_of(s, slot)->tile_rows, height));
   }
   MK_TRY(expect(s, slot, "first column", s->extents[slot].col, col));
   return expect(s, slot, "number of columns", s->extents[slot].cols, cols);
+}
+
+/* A line for each row of a step, all in one tile; `vectors` of them, one after the other. */
+static mk_status expect_lines(mk_shape *s, uint32_t slot, uint32_t vectors, uint32_t col, uint32_t cols) {
+  return expect_tiles(s, slot, (uint64_t)vectors * lines_of(s), lines_of(s), col, cols);
+}
+
+/* A line for each row of a step, in tiles, all of them. */
+static mk_status expect_all_lines(mk_shape *s, uint32_t slot, uint32_t col, uint32_t cols) {
+  return expect_tiles(s, slot, lines_of(s), line_tile_of(s), col, cols);
+}
+
+/* All operands that are of a tile of the lines of a step are of the same one. */
+static mk_status expect_same_tile(mk_shape *s, uint32_t slot, uint32_t tile) {
+  if (s->line_tile == NO_TILE) {
+    s->line_tile = tile;
+  }
+  return expect(s, slot, "tile of lines", tile, s->line_tile);
+}
+
+/* Of a value of a step, a tile of its lines. */
+static mk_status expect_line_tile(mk_shape *s, uint32_t slot, uint32_t col, uint32_t cols) {
+  MK_TRY(expect_tiles(s, slot, line_tile_of(s), line_tile_of(s), col, cols));
+  return token_row(s, slot) ? MK_OK : expect_same_tile(s, slot, s->extents[slot].row / line_tile_of(s));
 }
 
 /* Machines look for such a vector at the start of its buffer, whatever row is named. */
@@ -73,12 +101,12 @@ static uint64_t whole_tiles(const mk_shape *s, uint32_t slot) {
   return (uint64_t)s->in->operands[slot].cols * buffer_of(s, slot)->tile_cols;
 }
 
-/* As expect_lines, for a result of whole row tiles: a buffer may end before the padding of the last one does, and a rectangle of
+/* As expect_line_tile, for a result of whole row tiles: a buffer may end before the padding of the last one does, and a rectangle of
  * whole tiles is then cut off. */
 static mk_status expect_rows(mk_shape *s, uint32_t slot, uint32_t weight_slot) {
   const mk_extent *w = &s->extents[weight_slot];
   uint32_t left = buffer_of(s, slot)->cols > w->row ? buffer_of(s, slot)->cols - w->row : 0;
-  return expect_lines(s, slot, 1, w->row, w->rows < left ? w->rows : left);
+  return expect_line_tile(s, slot, w->row, w->rows < left ? w->rows : left);
 }
 
 static mk_status expect_positive(mk_shape *s, uint32_t param) {
@@ -102,7 +130,7 @@ static mk_status expect_input(mk_shape *s, uint32_t slot, uint32_t col, uint32_t
   uint32_t whole = steps * MK_TILE;
   MK_TRY(expect_sole(s, slot));
   MK_TRY(expect(s, slot, "number of columns in whole tiles", whole_tiles(s, slot), whole));
-  return expect_lines(s, slot, 1, col, token_row(s, slot) ? s->extents[slot].cols : whole);
+  return expect_line_tile(s, slot, col, token_row(s, slot) ? s->extents[slot].cols : whole);
 }
 
 /* x [K] and weight [rows, K] over the same columns; all of K unless `part`. */
@@ -157,7 +185,7 @@ static mk_status check_norm_or_none(mk_shape *s, uint32_t gain, uint32_t weight,
 static mk_status expect_squared(mk_shape *s, uint32_t slot, uint32_t tile, uint32_t tiles) {
   MK_TRY(expect(s, slot, "tile width", buffer_of(s, slot)->tile_cols, MK_SQUARED_TILE));
   MK_TRY(expect(s, slot, "number of tiles", s->in->operands[slot].cols, tiles));
-  return expect_lines(s, slot, 1, tile * MK_SQUARED_TILE, tiles * MK_SQUARED_TILE);
+  return expect_line_tile(s, slot, tile * MK_SQUARED_TILE, tiles * MK_SQUARED_TILE);
 }
 
 static mk_status shape_QKV(mk_shape *s) {
@@ -176,7 +204,7 @@ static mk_status shape_QKV(mk_shape *s) {
   MK_TRY(expect_table(s, MK_SLOT_QKV_inv_freq, head_dim / 2 + (uint32_t)more));
   const mk_extent *w = &s->extents[MK_SLOT_QKV_weight];
   return (extras & MK_QKV_SQUARES) != 0 ? expect_squared(s, MK_SLOT_QKV_out, w->row / MK_TILE, w->rows / MK_TILE)
-                                        : expect_lines(s, MK_SLOT_QKV_out, 1, w->row, w->rows);
+                                        : expect_line_tile(s, MK_SLOT_QKV_out, w->row, w->rows);
 }
 
 static mk_status check_block_table(mk_shape *s) {
@@ -211,7 +239,7 @@ static mk_status expect_head(mk_shape *s, uint32_t slot, uint32_t cols) {
     MK_TRY(expect(s, slot, "tile width", b->tile_cols, MK_SQUARED_TILE));
     cols = cols / MK_TILE * MK_SQUARED_TILE;
   }
-  MK_TRY(expect_lines(s, slot, 1, s->extents[slot].col, cols));
+  MK_TRY(expect_all_lines(s, slot, s->extents[slot].col, cols));
   MK_TRY(expect(s, slot, "first column modulo 2", s->extents[slot].col % 2, 0));
   return b->rows == 1 ? MK_OK : expect(s, slot, "number of columns in the buffer modulo 2", b->cols % 2, 0);
 }
@@ -279,8 +307,8 @@ static mk_status shape_COMBINE(mk_shape *s) {
   }
   MK_TRY(expect(s, MK_SLOT_COMBINE_parts, "first row", at->row, 0));
   MK_TRY(expect(s, MK_SLOT_COMBINE_parts, "number of rows", at->rows, parts->rows));
-  return expect_lines(s, MK_SLOT_COMBINE_out, 1, s->in->operands[MK_SLOT_COMBINE_parts].col * head_dim,
-                      heads * head_dim);
+  return expect_line_tile(s, MK_SLOT_COMBINE_out, s->in->operands[MK_SLOT_COMBINE_parts].col * head_dim,
+                          heads * head_dim);
 }
 
 /* residual_out has as many columns as the sum, as far as its buffer goes; what comes in and goes out may end within the last of its tiles. */
@@ -290,7 +318,7 @@ static mk_status check_residual(mk_shape *s, uint32_t in, uint32_t to, uint32_t 
     uint32_t slot = slots[i], size = buffer_of(s, slot)->cols, left = size > col ? size - col : 0;
     uint32_t have = i == 0 ? cols : cols < left ? cols : left;
     MK_TRY(expect_sole(s, slot));
-    MK_TRY(expect_lines(s, slot, 1, col, have));
+    MK_TRY(expect_line_tile(s, slot, col, have));
     MK_TRY(expect(s, slot, "number of tiles of 16 columns", (have + MK_TILE - 1) / MK_TILE,
                   (cols + MK_TILE - 1) / MK_TILE));
     if (i < 2 || lines_of(s) > 1) {
@@ -307,23 +335,33 @@ static mk_status shape_LINEAR_ADD(mk_shape *s) {
                         w->row, w->rows);
 }
 
+/* Of a buffer [tile of lines][part][line]: rows of all parts of such a tile. */
+static uint32_t rows_of_parts(const mk_shape *s, uint32_t slot) {
+  const uint32_t rows = buffer_of(s, slot)->rows / (lines_of(s) / line_tile_of(s));
+  return rows != 0 ? rows : 1;
+}
+
 static mk_status shape_LINEAR_PART(mk_shape *s) {
   const mk_extent *w = &s->extents[MK_SLOT_LINEAR_PART_weight];
   MK_TRY(check_product(s, MK_SLOT_LINEAR_PART_x, MK_SLOT_LINEAR_PART_weight, true));
   MK_TRY(expect_whole_rows(s, MK_SLOT_LINEAR_PART_weight));
-  return expect_lines(s, MK_SLOT_LINEAR_PART_out, 1, w->row, w->rows);
+  MK_TRY(expect_tiles(s, MK_SLOT_LINEAR_PART_out, line_tile_of(s), line_tile_of(s), w->row, w->rows));
+  return expect_same_tile(s, MK_SLOT_LINEAR_PART_out,
+                          s->extents[MK_SLOT_LINEAR_PART_out].row / rows_of_parts(s, MK_SLOT_LINEAR_PART_out));
 }
 
-/* Parts [P, columns] of a sum, from the first row of their buffer on. */
+/* Parts [P, columns] of a sum, all of a tile of lines. */
 static mk_status check_parts(mk_shape *s, uint32_t slot) {
   const mk_buffer *b = buffer_of(s, slot);
-  MK_TRY(expect(s, slot, "tile height", b->tile_rows, lines_of(s)));
+  const uint32_t rows = rows_of_parts(s, slot);
+  MK_TRY(expect(s, slot, "tile height", b->tile_rows, line_tile_of(s)));
   MK_TRY(expect(s, slot, "tile width", b->tile_cols, MK_TILE));
   if (b->rows > 1) {
     MK_TRY(expect(s, slot, "number of columns in the buffer modulo 2", b->cols % 2, 0));
   }
-  MK_TRY(expect(s, slot, "first row", s->extents[slot].row, 0));
-  return expect(s, slot, "number of rows", s->extents[slot].rows, b->rows);
+  MK_TRY(expect(s, slot, "first row", s->extents[slot].row, s->extents[slot].row / rows * rows));
+  MK_TRY(expect(s, slot, "number of rows", s->extents[slot].rows, rows));
+  return expect_same_tile(s, slot, s->extents[slot].row / rows);
 }
 
 static mk_status shape_REDUCE_ADD(mk_shape *s) {
@@ -380,7 +418,7 @@ static mk_status shape_NORM_HEADS(mk_shape *s) {
   MK_TRY(expect(s, MK_SLOT_NORM_HEADS_out, "tile width", buffer_of(s, MK_SLOT_NORM_HEADS_out)->tile_cols, MK_TILE));
   MK_TRY(expect(s, MK_SLOT_NORM_HEADS_out, "number of columns in the buffer",
                 buffer_of(s, MK_SLOT_NORM_HEADS_out)->cols, tiles * MK_TILE));
-  return expect_lines(s, MK_SLOT_NORM_HEADS_out, 1, out->col, out->cols);
+  return expect_line_tile(s, MK_SLOT_NORM_HEADS_out, out->col, out->cols);
 }
 
 static mk_status shape_GLU(mk_shape *s) {
@@ -393,7 +431,7 @@ static mk_status shape_GLU(mk_shape *s) {
   if (lines_of(s) > 1) {
     MK_TRY(expect(s, MK_SLOT_GLU_out, "tile width", buffer_of(s, MK_SLOT_GLU_out)->tile_cols, MK_TILE / 2));
   }
-  return expect_lines(s, MK_SLOT_GLU_out, 1, w->row / 2, w->rows / 2);
+  return expect_line_tile(s, MK_SLOT_GLU_out, w->row / 2, w->rows / 2);
 }
 
 /* The next token is an index into the `count` columns of this operand's buffer. */
@@ -421,7 +459,9 @@ static mk_status shape_HEAD(mk_shape *s) {
                       "it must be the number of logits"));
   MK_TRY(check_named(s, MK_SLOT_HEAD_logits, s->in->params[MK_PARAM_HEAD_vocab]));
   MK_TRY(expect_pairs(s, MK_SLOT_HEAD_candidate));
-  MK_TRY(expect_lines(s, MK_SLOT_HEAD_candidate, 1, 0, 2));
+  MK_TRY(expect_tiles(s, MK_SLOT_HEAD_candidate, line_tile_of(s), line_tile_of(s), 0, 2));
+  MK_TRY(expect_same_tile(s, MK_SLOT_HEAD_candidate,
+                          s->extents[MK_SLOT_HEAD_candidate].row % lines_of(s) / line_tile_of(s)));
   if (mk_operand_empty(weight) != mk_operand_empty(logits)) {
     return mk_reject(s->v, "S10", s->index, "weight and logits: one is empty, the other is not");
   }
@@ -439,9 +479,9 @@ static mk_status shape_NEXT(mk_shape *s) {
   const mk_buffer *from = buffer_of(s, MK_SLOT_NEXT_candidates);
   const mk_extent *plan = &s->extents[MK_SLOT_NEXT_plan], *ring = &s->extents[MK_SLOT_NEXT_ring];
   MK_TRY(expect_pairs(s, MK_SLOT_NEXT_candidates));
-  uint32_t sms = s->in->operands[MK_SLOT_NEXT_candidates].rows;
-  sms = sms == 1 ? 1 : mk_buffer_grid_rows(from); /* one: its own SM's choice (rule N04) */
-  MK_TRY(expect_lines(s, MK_SLOT_NEXT_candidates, sms, 0, 2));
+  uint32_t tiles = s->in->operands[MK_SLOT_NEXT_candidates].rows;
+  tiles = tiles == 1 ? 1 : mk_buffer_grid_rows(from); /* one: its own SM's choice (rule N04) */
+  MK_TRY(expect_tiles(s, MK_SLOT_NEXT_candidates, (uint64_t)tiles * line_tile_of(s), line_tile_of(s), 0, 2));
   MK_TRY(expect_table(s, MK_SLOT_NEXT_plan, buffer_of(s, MK_SLOT_NEXT_plan)->cols));
   uint32_t rows = plan->cols / MK_ROW_WORDS;
   if (rows == 0 || rows % lines != 0 || plan->cols % MK_ROW_WORDS != 0) {
@@ -551,7 +591,7 @@ static mk_status check_token_row(mk_shape *s, uint32_t slot) {
 }
 
 mk_status mk_verify_shape(mk_verifier *v, uint32_t instruction) {
-  mk_shape s = {.v = v, .index = instruction, .in = mk_at(v, instruction)};
+  mk_shape s = {.v = v, .index = instruction, .in = mk_at(v, instruction), .line_tile = NO_TILE};
   s.info = mk_info(s.in);
   for (uint32_t i = 0; i < s.info->operand_count; i++) {
     s.extents[i] = mk_extent_of(v, &s.in->operands[i]);

@@ -50,6 +50,7 @@ mk_extent mk_extent_of(const mk_verifier *v, const mk_operand *operand) {
 void mk_verify_free(mk_verifier *v) {
   mk_free(v->queue_of);
   mk_free(v->lane_of);
+  mk_free(v->lines_of);
   mk_free(v->links);
   mk_free(v->writes);
   mk_free(v->targets);

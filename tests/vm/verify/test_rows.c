@@ -39,9 +39,10 @@ static void resize(mk_buffer *b, uint32_t rows, uint32_t cols) {
   b->bytes = mk_buffer_bytes(b);
 }
 
-#define REJECTS(name, rule_id, words, ...)                                                               \
+#define REJECTS(name, rule_id, words, ...) REJECTS_OF(ROWS, name, rule_id, words, __VA_ARGS__)
+#define REJECTS_OF(rows, name, rule_id, words, ...)                                                      \
   Test(verify_rows, name) {                                                                              \
-    mk_program *p = compile(ROWS);                                                                       \
+    mk_program *p = compile(rows);                                                                       \
     mk_verify_report report;                                                                             \
     __VA_ARGS__;                                                                                         \
     cr_assert_eq(mk_verify(p, &report), MK_ERR_REJECTED, "it was accepted");                             \
@@ -121,6 +122,37 @@ REJECTS(a_glu_behind_the_next, "N02", "reads the step state after", {
   mk_instruction *last = &p->instructions[q->first + q->count - 1], *glu = find(p, MK_OP_GLU), moved = *glu;
   memmove(glu, glu + 1, (size_t)(last - glu) * sizeof *glu);
   *last = moved;
+})
+
+/* Values of two tiles of lines. */
+enum { TWO_TILES = 2 * MK_LINE_TILE };
+REJECTS_OF(TWO_TILES, a_glu_of_two_tiles_of_lines, "S10", "tile of lines",
+           find(p, MK_OP_GLU)->operands[MK_SLOT_GLU_x].row ^= 1)
+REJECTS_OF(TWO_TILES, a_residual_of_another_tile_of_lines, "S10", "tile of lines",
+           find(p, MK_OP_LINEAR_ADD)->operands[MK_SLOT_LINEAR_ADD_out].row ^= 1)
+REJECTS_OF(TWO_TILES, a_combine_of_all_tiles_of_lines, "S10", "out: number of rows",
+           find(p, MK_OP_COMBINE)->operands[MK_SLOT_COMBINE_out].rows = 2)
+REJECTS_OF(TWO_TILES, attention_over_one_tile_of_lines, "S10", "q: number of rows",
+           find(p, MK_OP_ATTENTION)->operands[MK_SLOT_ATTENTION_q].rows = 1)
+REJECTS_OF(TWO_TILES, a_candidate_of_another_tile_of_lines, "S10", "tile of lines",
+           find(p, MK_OP_HEAD)->operands[MK_SLOT_HEAD_candidate].row ^= 1)
+REJECTS_OF(TWO_TILES, lines_in_one_tile, "S10", "number of rows",
+           buffer_of(p, MK_OP_GLU, MK_SLOT_GLU_out)->tile_rows = TWO_TILES)
+REJECTS_OF(TWO_TILES, heads_out_of_order, "N06", "for each tile of lines", {
+  mk_instruction *first = find(p, MK_OP_HEAD), moved = first[0];
+  cr_assert_eq(first[1].opcode, MK_OP_HEAD);
+  first[0] = first[1];
+  first[1] = moved;
+})
+REJECTS_OF(TWO_TILES, a_tile_of_lines_without_a_head, "N06", "heads end its queue", {
+  mk_instruction *first = find(p, MK_OP_HEAD);
+  const mk_instruction *before = first - 1;
+  cr_assert_neq(before->opcode, MK_OP_HEAD);
+  first[1].signals[0].amount++; /* so that the counter has as many signals */
+  *first = *before;             /* once more what stands before it */
+  first->uid = 100000;
+  first->signal_count = 0;
+  memset(first->signals, 0, sizeof first->signals);
 })
 
 /* Mutants. */
