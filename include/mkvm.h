@@ -188,7 +188,6 @@ MKVM_API void mkvm_sampling_init_size(mkvm_sampling *sampling, size_t size);
 MKVM_API mkvm_status mkvm_sampling_of_model_size(const mkvm_engine *engine, mkvm_sampling *sampling, size_t size);
 
 #define MKVM_NO_TOKEN UINT32_MAX
-
 #define MKVM_MOST_LOGPROBS 20
 
 typedef struct mkvm_logprob {
@@ -209,6 +208,7 @@ typedef struct mkvm_token { /* what a request has come to */
   uint32_t top_count;
   const mkvm_logprob *top;
   size_t prompt_tokens; /* of the request */
+  uint64_t step;        /* of the engine, from 1, that has computed it; 0: a token of the prompt, or MKVM_NO_TOKEN */
 } mkvm_token;
 
 typedef enum mkvm_end_reason {

@@ -36,8 +36,14 @@ static void on_prompt(void *user, size_t sequence, uint32_t position, const floa
   }
 }
 
+static uint64_t steps_so_far(const job *r) {
+  mk_batch_counters now;
+  mk_engine_count(r->engine->engine, &now);
+  return now.steps;
+}
+
 static void take_token(job *r, uint32_t token, const float *logits) {
-  telling t = {.token = {.request = r->id, .token = token, .prompt_tokens = r->prompt.count}};
+  telling t = {.token = {.request = r->id, .token = token, .prompt_tokens = r->prompt.count, .step = steps_so_far(r)}};
   mkvm_token *told = &t.token;
   r->last = mkvm_clock();
   r->first = r->first != 0 ? r->first : r->last;

@@ -14,13 +14,14 @@
 typedef enum mk_event_kind {
   MK_EVENT_PROMPT, /* log-probabilities of a token of the prompt */
   MK_EVENT_TOKEN,
+  MK_EVENT_UNSENT, /* the engine's thread has written to a socket that has not taken all */
   MK_EVENT_END,
 } mk_event_kind;
 
 typedef struct mk_event {
   mk_event_kind kind;
   void *to;         /* whose it is */
-  uint64_t time_ns; /* when the engine told it; CLOCK_MONOTONIC */
+  uint64_t time_ns; /* of a token: when the engine told it; CLOCK_MONOTONIC */
   union {
     mkvm_token token;
     mkvm_end end;

@@ -1,8 +1,8 @@
 /* HTTP/1.1 for the server: connections, limits, deadlines and replies, over libevent's evhttp, which nothing else here
  * knows. What a path means is the caller's affair.
  *
- * A mk_http owns its sockets and calls. One thread, the loop's, calls everything but mk_http_wake and mk_http_count;
- * callbacks come in it. A call (a request and its reply) lives from on_call until mk_http_reply or mk_http_end, one of
+ * A mk_http owns its sockets and calls. One thread, the loop's, calls everything but mk_http_wake, mk_http_count and
+ * mk_http_push; callbacks come in it. A call (a request and its reply) lives from on_call until mk_http_reply or mk_http_end, one of
  * which is owed for each, also when its client is gone; what its accessors return lives as long as the call.
  *
  * What never reaches on_call is answered here, with an error object (openai_error.h) and the end of the connection:
@@ -97,6 +97,14 @@ void mk_http_reply(mk_http_call *call, int status, const char *type, const void 
  * not take is copied. */
 void mk_http_begin(mk_http_call *call, int status, const char *type);
 void mk_http_send(mk_http_call *call, const void *bytes, size_t length);
+/* Another thread may write pieces of a reply that is lent to it, so that they need not wait for the loop. Whose turn it
+ * is, is the caller's affair: never call mk_http_push at the same time as mk_http_send or mk_http_end, nor after the
+ * latter. The client may vanish at any time: what is pushed from then on goes nowhere.
+ * false: not lent; the reply has not begun, has no body, its client has gone, or pieces of it still wait to be sent. */
+bool mk_http_lend(mk_http_call *call);
+/* From any thread, one at a time, after mk_http_lend was true. false: the socket has not taken all of it, or an earlier
+ * push was; the rest is kept, and goes out after the loop's next mk_http_send (which may be of no bytes). */
+bool mk_http_push(mk_http_call *call, const void *bytes, size_t length);
 /* The end of the call. complete: false cuts the connection when the pieces are sent, so that the client sees that the
  * reply is not whole. */
 void mk_http_end(mk_http_call *call, bool complete);

@@ -1,11 +1,9 @@
-/* See http.h. A call: what was asked, and the reply. Heads are written by evhttp. A piece of a stream goes right to the
- * socket, with its framing, while nothing waits to be sent before it; else to the end of what waits. */
+/* See http.h. A call: what was asked, and the reply, but for its pieces (http_pieces.c). Heads are written by evhttp. */
 #include <event2/keyvalq_struct.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include "serve/http_internal.h"
 
@@ -106,6 +104,8 @@ void mk_http_request(struct evhttp_request *request, void *user) {
   call->connection = c;
   call->request = request;
   call->method = method_of(request);
+  call->lent = -1;
+  (void)pthread_mutex_init(&call->lock, NULL); /* cannot fail with the default attributes */
   memcpy(call->peer, c->peer, sizeof call->peer);
   LIST_INSERT_HEAD(&http->calls, call, link);
   mk_http_connection_called(c, call);
@@ -118,6 +118,8 @@ void mk_http_call_free(mk_http_call *call) {
     evhttp_send_reply_end(call->request); /* evhttp frees it, as it has no connection */
   }
   LIST_REMOVE(call, link);
+  (void)pthread_mutex_destroy(&call->lock);
+  mk_free(call->rest.bytes);
   mk_free(call->path);
   mk_free(call);
 }
@@ -147,8 +149,6 @@ void mk_http_watch(mk_http_call *call, void (*gone)(void *user, mk_http_call *ca
 
 /* ---- The reply ---- */
 
-static struct evbuffer *output_of(const mk_http_call *call) { return bufferevent_get_output(call->connection->bev); }
-
 /* To the socket what it takes; the rest goes when it takes more, and so does the news of an error. */
 static void flush(const mk_http_connection *c) {
   struct evbuffer *output = bufferevent_get_output(c->bev);
@@ -164,11 +164,6 @@ static void flush(const mk_http_connection *c) {
       evbuffer_freeze(output, 1);
     }
   }
-}
-
-static void take_for_gone(mk_http_connection *c) {
-  c->cut = true;
-  mk_http_look_soon(c);
 }
 
 static struct evkeyvalq *headers_of(const mk_http_call *call) {
@@ -224,62 +219,10 @@ void mk_http_begin(mk_http_call *call, int status, const char *type) {
   }
   add_headers(call, c->http, type);
   evhttp_send_reply_start(call->request, status, mk_http_reason(status));
+  call->begun = true;
   call->chunked = evhttp_find_header(headers_of(call), "Transfer-Encoding") != NULL;
   call->bodiless = call->method == MK_HTTP_HEAD || status < 200 || status == 204 || status == 304;
   flush(c);
-}
-
-/* "c8\r\n". Returns its length. */
-static size_t put_size(char out[20], size_t size) {
-  size_t digits = 1;
-  for (size_t rest = size >> 4; rest > 0; rest >>= 4) {
-    digits++;
-  }
-  for (size_t i = digits; i-- > 0; size >>= 4) {
-    out[i] = "0123456789abcdef"[size & 15];
-  }
-  memcpy(out + digits, "\r\n", 2);
-  return digits + 2;
-}
-
-void mk_http_send(mk_http_call *call, const void *bytes, size_t length) {
-  mk_http_connection *c = call->connection;
-  if (c == NULL || c->cut || call->bodiless || length == 0) { /* a chunk of no bytes would be the end */
-    return;
-  }
-  char size[20];
-  struct iovec parts[3];
-  size_t count = 0, total = 0;
-  if (call->chunked) {
-    parts[count++] = (struct iovec){size, put_size(size, length)};
-  }
-  parts[count++] = (struct iovec){(void *)(uintptr_t)bytes, length};
-  if (call->chunked) {
-    parts[count++] = (struct iovec){(void *)(uintptr_t) "\r\n", 2};
-  }
-  for (size_t i = 0; i < count; i++) {
-    total += parts[i].iov_len;
-  }
-  struct evbuffer *output = output_of(call);
-  size_t sent = 0;
-  if (evbuffer_get_length(output) == 0) {
-    const struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
-    const ssize_t result = sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    sent = result > 0 ? (size_t)result : 0;
-  }
-  if (evbuffer_get_length(output) + total - sent > c->http->options.most_unsent) {
-    take_for_gone(c);
-    return;
-  }
-  for (size_t i = 0; i < count; i++) {
-    const size_t skip = sent < parts[i].iov_len ? sent : parts[i].iov_len;
-    sent -= skip;
-    if (skip < parts[i].iov_len &&
-        evbuffer_add(output, (const char *)parts[i].iov_base + skip, parts[i].iov_len - skip) != 0) {
-      take_for_gone(c);
-      return;
-    }
-  }
 }
 
 void mk_http_end(mk_http_call *call, bool complete) {
@@ -288,6 +231,7 @@ void mk_http_end(mk_http_call *call, bool complete) {
     mk_http_call_free(call);
     return;
   }
+  mk_http_take_rest(call);
   struct evhttp_request *request = call->request;
   const bool chunked = call->chunked;
   c->call = NULL;

@@ -179,6 +179,9 @@ static void closed(struct evhttp_connection *evhttp, void *connection) {
   /* evhttp closes the descriptor next, but the bufferevent lives until the callback that led here returns. Its events
    * must leave the poll set now: later, another thread may have opened a file of the same number. */
   bufferevent_disable(c->bev, EV_READ | EV_WRITE);
+  if (call != NULL) {
+    mk_http_call_parted(call);
+  }
   forget(c);
   if (torn != NULL) {
     evhttp_send_reply_end(torn); /* evhttp has parted it from the connection: this frees it */

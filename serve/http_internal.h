@@ -1,4 +1,4 @@
-/* What the parts of the server's HTTP share. See http.h; one thread.
+/* What the parts of the server's HTTP share. See http.h; one thread, but for what is lent of a call.
  *
  * evhttp parses requests and writes heads. A connection of it is followed from outside, by callbacks on the two buffers
  * of its bufferevent, since evhttp tells of neither a request's first byte nor of the error pages that it writes. */
@@ -9,10 +9,12 @@
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/http.h>
+#include <pthread.h>
 #include <sys/queue.h>
 #include <sys/types.h>
 
 #include "serve/http.h"
+#include "text/bytes.h"
 
 enum {
   MK_HTTP_LISTENERS = 16,   /* a host name may have several addresses */
@@ -49,7 +51,12 @@ struct mk_http_call {
   struct evhttp_request *request;
   mk_http_method method;
   char *path;
-  bool chunked, bodiless; /* since mk_http_begin */
+  bool begun, chunked, bodiless; /* since mk_http_begin, before the call is lent for the first time */
+  pthread_mutex_t lock;          /* of what follows, up to the next blank line */
+  evutil_socket_t lent;          /* where pieces may be pushed to; -1: nowhere */
+  mk_bytes rest;                 /* of pieces that were pushed; the loop takes it */
+  bool rest_lost;                /* there was no memory for it */
+
   void (*gone)(void *user, mk_http_call *call);
   void *user;
   char peer[MK_HTTP_PEER];
@@ -118,6 +125,13 @@ void mk_http_request(struct evhttp_request *request, void *http);
 void mk_http_call_free(mk_http_call *call);
 /* "Not Found" */
 const char *mk_http_reason(int status);
+
+/* ---- http_pieces.c ---- */
+
+/* What a push has left goes to the end of what waits to be sent. The call has a connection. */
+void mk_http_take_rest(mk_http_call *call);
+/* Its connection is about to be closed: from now on no thread writes to it. */
+void mk_http_call_parted(mk_http_call *call);
 
 /* ---- http_probe.c ---- */
 

@@ -108,13 +108,8 @@ static void *work(void *user) {
 
 static void take_events(mk_server *s) {
   mk_event event;
-  uint64_t tokens = 0;
   while (mk_events_take(&s->events, &event)) {
-    tokens += event.kind == MK_EVENT_TOKEN;
     mk_exchange_take(&event);
-  }
-  if (tokens != 0) {
-    mk_metrics_observe(&s->metrics, MK_ITERATION_TOKENS, tokens);
   }
 }
 
@@ -233,5 +228,6 @@ void mk_server_free(mk_server *s) {
   json_decref(s->config);
   mk_free(s->chat_template);
   mk_free(s->scratch.bytes);
+  mk_free(s->side.piece.bytes);
   mk_free(s);
 }

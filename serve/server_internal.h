@@ -1,4 +1,4 @@
-/* What the parts of the server share: server.c starts, stops and loads; routes.c knows the paths; exchange.c what runs
+/* What the parts of the server share: server.c starts, stops and loads; routes.c knows the paths; exchange*.c what runs
  * for a request; request_log.c what is told of it. All but what says otherwise belongs to the loop's thread. */
 #ifndef MK_SERVER_INTERNAL_H
 #define MK_SERVER_INTERNAL_H
@@ -17,10 +17,17 @@ enum { MK_REQUEST_ID = 64 };
 
 typedef struct mk_exchange mk_exchange;
 
+/* The engine's thread alone. */
+typedef struct mk_engine_side {
+  uint64_t step, tokens; /* the last step that was told of, and its tokens so far */
+  mk_bytes piece;        /* JSON on its way out */
+} mk_engine_side;
+
 struct mk_server {
   mk_server_options options;
   mk_http *http;
   mk_events events; /* from the engine's thread */
+  mk_engine_side side;
   mk_metrics metrics;
   int64_t created;
   uint64_t last_id, random; /* of ids that the server makes up */
