@@ -102,8 +102,8 @@ void mk_http_send(mk_http_call *call, const void *bytes, size_t length);
  * latter. The client may vanish at any time: what is pushed from then on goes nowhere.
  * false: not lent; the reply has not begun, has no body, its client has gone, or pieces of it still wait to be sent. */
 bool mk_http_lend(mk_http_call *call);
-/* From any thread, one at a time, after mk_http_lend was true. false: the socket has not taken all of it, or an earlier
- * push was; the rest is kept, and goes out after the loop's next mk_http_send (which may be of no bytes). */
+/* From any thread, one at a time, after mk_http_lend was true. false: the socket has not taken all of it, or of an
+ * earlier piece; the rest is kept, and goes out with the loop's next mk_http_send (which may be of no bytes). */
 bool mk_http_push(mk_http_call *call, const void *bytes, size_t length);
 /* The end of the call. complete: false cuts the connection when the pieces are sent, so that the client sees that the
  * reply is not whole. */

@@ -124,7 +124,9 @@ bool mk_http_push(mk_http_call *call, const void *bytes, size_t length) {
   pthread_mutex_lock(&call->lock);
   if (call->lent >= 0 && length != 0) {
     frame(call, bytes, length, &f);
-    give(call->lent, &f);
+    if (call->rest.length == 0 && !call->rest_lost) {
+      give(call->lent, &f);
+    }
     keep_rest(call, &f);
   }
   pthread_mutex_unlock(&call->lock);

@@ -62,6 +62,7 @@ static void lend_at_once(void *user, mk_http_call *call) {
   pthread_join(l->thread, NULL);
   mk_http_send(call, "loop", 4);
   mk_http_end(call, true);
+  atomic_store(&l->taken, 1);
 }
 
 static void on_stop(void *user) { stop_if_told(user); }
@@ -72,7 +73,7 @@ Test(http_pieces, without_the_loop) {
   const int fd = mk_test_connect(&l.server);
   atomic_store(&l.client, fd);
   mk_test_say(fd, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-  mk_test_connections(&l.server, 0);
+  mk_test_until(&l.taken, 1);
   char *text = mk_test_hear(fd, NULL);
   cr_expect_str_eq(text, "4\r\nloop\r\n0\r\n\r\n");
   free(text);
@@ -99,7 +100,7 @@ Test(http_pieces, not_of_a_head) {
 
 static void fill(char piece[PIECE], int number) { memset(piece, 'a' + number % 26, PIECE); }
 
-/* Until the socket takes no more, then once more after the loop has taken what was left. */
+/* Until the socket takes no more, and two pieces more, which are kept. */
 static void *push_until_full(void *user) {
   static char piece[PIECE];
   lent *l = user;
@@ -107,6 +108,10 @@ static void *push_until_full(void *user) {
   do {
     fill(piece, number++);
   } while (mk_http_push(l->call, piece, PIECE));
+  for (int i = 0; i < 2; i++) {
+    fill(piece, number++);
+    cr_expect_not(mk_http_push(l->call, piece, PIECE));
+  }
   atomic_store(&l->pushed, number);
   atomic_store(&l->unsent, 1);
   mk_http_wake(l->server.http);
