@@ -90,9 +90,9 @@ typedef struct mk_batch_options {
   const mk_program *programs[MK_MACHINES]; /* NULL but for MK_MACHINE_MAIN: there is no such machine */
   uint32_t kept_blocks;                    /* mk_blocks_options.kept */
   uint32_t prompt_tokens, decode_steps;    /* 0: MK_PROMPT_TOKENS, MK_DECODE_STEPS */
-  bool draws;              /* the main program does, by the sequences' parameters; and it alone chooses tokens then */
-  uint32_t position_shift; /* mk_tamper */
-  mk_blocks_fault fault;   /* tests */
+  bool draws;                  /* the main program does, by the sequences' parameters; the others choose greedily */
+  uint32_t position_shift;     /* mk_tamper */
+  mk_blocks_fault fault;       /* tests */
   double (*clock)(void *user); /* NULL: a time that stands still, for which nothing is ever late */
   void *clock_user;
 } mk_batch_options;

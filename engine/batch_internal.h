@@ -57,7 +57,8 @@ static inline mk_known mk_member_known(const mk_batch *b, const mk_member *m, ui
   const bool chunks = b->sides[MK_MACHINE_PROMPTS].program != NULL && m->sequence.prompt_count > MK_LONG_PROMPT &&
                       !m->sequence.prompt_logits;
   const bool alone = b->sides[MK_MACHINE_ONE_ROW].program != NULL && m->sequence.alone && !b->options.draws;
-  const uint32_t left = chunks && b->options.draws ? 1 : 0; /* the main machine chooses the first token, too */
+  const bool greedy = m->sequence.sampling != NULL && mk_sampling_is_greedy(m->sequence.sampling);
+  const uint32_t left = chunks && b->options.draws && !greedy ? 1 : 0; /* the main machine draws the first token, too */
   return (mk_known){.tokens = m->tokens,
                     .count = count,
                     .origin = {.prompt_count = (uint32_t)m->sequence.prompt_count - left,

@@ -397,6 +397,32 @@ Test(batch, a_decoder_waits_for_a_chunk_at_most) {
   stop(&r);
 }
 
+/* The machine for prompts chooses greedily: whose first token is drawn needs a step of the main one for it, another one
+ * does not. */
+Test(batch, the_first_token_of_who_draws) {
+  rig r;
+  const mk_sampling drawn = {.temperature = 1, .top_p = 1, .repetition = 1}, off = MK_SAMPLING_OFF;
+  mk_batch_options options = {.draws = true};
+  start(&r, (kinds){.prompts = true});
+  mk_batch_free(r.batch);
+  options.programs[MK_MACHINE_MAIN] = r.programs[MK_MACHINE_MAIN];
+  options.programs[MK_MACHINE_PROMPTS] = r.programs[MK_MACHINE_PROMPTS];
+  cr_assert_eq(mk_batch_new(&options, &r.batch), MK_OK);
+  const mk_sampling *const samplings[] = {&drawn, NULL, &off}; /* NULL: by those of the program */
+  for (size_t i = 0; i < 3; i++) {
+    add(&r, (mk_sequence){.prompt_count = 100, .n_predict = 3, .sampling = samplings[i]});
+    cr_assert_neq(launch(&r), 0);
+    cr_assert_eq(r.launch.machine, MK_MACHINE_PROMPTS);
+    cr_expect_eq(r.tokens[i], i < 2 ? 0 : 1, "sequence %zu", i);
+    while (r.tokens[i] < 3) {
+      cr_assert_neq(launch(&r), 0);
+      cr_assert_eq(r.launch.machine, MK_MACHINE_MAIN);
+      cr_expect_eq(r.launch.plan[0].position, i < 2 ? 99 : 100);
+    }
+  }
+  stop(&r);
+}
+
 /* Who is alone goes on in steps of one row; not a number ends it. */
 Test(batch, who_is_alone_goes_on_in_steps_of_one_row) {
   rig r;
