@@ -59,7 +59,8 @@ typedef enum mkvm_status {
   MKVM_ERR_FILE = 3,     /* a file of the model is bad, malformed or not supported */
   MKVM_ERR_REJECTED = 4, /* the verifier rejects what was made of the model: a fault of the library */
   MKVM_ERR_DEVICE = 5,   /* the machine faulted or ran into a deadline */
-  MKVM_ERR_BUSY = 6      /* max_waiting requests wait already; later there may be room */
+  MKVM_ERR_BUSY = 6,     /* max_waiting requests wait already; later there may be room */
+  MKVM_ERR_TOO_LONG = 7  /* a prompt has more tokens than the context or the KV cache has room for */
 } mkvm_status;
 
 /* Of the last failure in this thread, "" before the first; valid until this thread's next call of the library. */
@@ -266,8 +267,7 @@ typedef struct mkvm_request {
 #define mkvm_request_init(request) mkvm_request_init_size((request), sizeof *(request))
 MKVM_API void mkvm_request_init_size(mkvm_request *request, size_t size);
 
-/* Puts a request into the queue; says here what is wrong with it, and what can never be computed. MKVM_ERR_BUSY:
- * the queue is full. *id (`id` may be NULL) is its number, from 1. */
+/* Queues a request; says here what is wrong with it, or can never be computed. *id (or NULL): its number, from 1. */
 MKVM_API mkvm_status mkvm_submit(mkvm_engine *engine, const mkvm_request *request, uint64_t *id);
 /* The request ends at the next step, without another token; one that has ended is left alone. MKVM_ERR_USAGE for
  * a number that was never given out. */

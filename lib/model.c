@@ -15,7 +15,7 @@
 _Static_assert((int)MKVM_OK == (int)MK_OK && (int)MKVM_ERR_RUNTIME == (int)MK_ERR_RUNTIME &&
                    (int)MKVM_ERR_USAGE == (int)MK_ERR_USAGE && (int)MKVM_ERR_FILE == (int)MK_ERR_FILE &&
                    (int)MKVM_ERR_REJECTED == (int)MK_ERR_REJECTED && (int)MKVM_ERR_DEVICE == (int)MK_ERR_DEVICE &&
-                   (int)MKVM_ERR_BUSY == (int)MK_ERR_BUSY,
+                   (int)MKVM_ERR_BUSY == (int)MK_ERR_BUSY && (int)MKVM_ERR_TOO_LONG == (int)MK_ERR_TOO_LONG,
                "one numbering of statuses");
 
 const char *mkvm_version(void) { return MK_VERSION; }

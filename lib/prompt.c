@@ -25,7 +25,7 @@ mk_status mk_prompt_encode(const mk_tokenizer *tokenizer, const char *text, size
     return mk_error(MK_ERR_USAGE, "the prompt is empty and this tokenizer puts no token before it; give a text");
   }
   if (tokens->count > limits->context) {
-    return mk_error(MK_ERR_USAGE, "the %s has %zu tokens, the context %u%s; %s%s%s",
+    return mk_error(MK_ERR_TOO_LONG, "the %s has %zu tokens, the context %u%s; %s%s%s",
                     conversation ? "conversation" : "prompt", tokens->count, limits->context,
                     limits->raisable ? "" : ", which is the model's limit",
                     conversation ? "begin a new one" : "shorten it", limits->raisable ? " or " : "",

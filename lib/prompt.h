@@ -1,7 +1,7 @@
 /* From a prompt's text to ids that fit: how long a context is, and what a prompt may not be.
  *
  * Nothing is kept; ids are appended to the caller's. Any thread may call. Failure: MK_ERR_USAGE, naming the number at
- * fault; that of mk_tokenizer_encode. */
+ * fault; what is said below; that of mk_tokenizer_encode. */
 #ifndef MK_PROMPT_H
 #define MK_PROMPT_H
 
@@ -18,7 +18,7 @@ typedef struct mk_prompt_limits {
   const char *raise; /* how a user would ask for that: "raise --ctx-size" */
 } mk_prompt_limits;
 
-/* MK_ERR_USAGE when there are no tokens, or more than the context holds. conversation: the text is that of a chat
+/* MK_ERR_USAGE when there are no tokens, MK_ERR_TOO_LONG for more than the context holds. conversation: the text is that of a chat
  * template, which has written the special tokens. */
 mk_status mk_prompt_encode(const mk_tokenizer *tokenizer, const char *text, size_t length, bool conversation,
                            const mk_prompt_limits *limits, mk_tokens *tokens);

@@ -22,8 +22,8 @@ void mkvm_request_free(job *r) {
 static mk_status take_ids(const mkvm_engine *e, const mkvm_request *given, mk_tokens *out) {
   const uint32_t vocab = mk_engine_config(e->engine)->vocab;
   if (given->token_count == 0 || given->token_count > e->max_context) {
-    return mk_error(MK_ERR_USAGE, "the prompt has %zu tokens; the context holds 1 to %u", given->token_count,
-                    e->max_context);
+    return mk_error(given->token_count == 0 ? MK_ERR_USAGE : MK_ERR_TOO_LONG,
+                    "the prompt has %zu tokens; the context holds 1 to %u", given->token_count, e->max_context);
   }
   for (size_t i = 0; i < given->token_count; i++) {
     if (given->tokens[i] >= vocab) {
@@ -74,7 +74,7 @@ static mk_status take_stops(const mkvm_request *given, job *r) {
 static mk_status check_room(const mkvm_engine *e, const job *r) {
   return r->prompt.count <= e->kv_tokens
              ? MK_OK
-             : mk_error(MK_ERR_USAGE, "the prompt has %zu tokens; the KV cache holds %" PRIu64 "; raise kv_tokens",
+             : mk_error(MK_ERR_TOO_LONG, "the prompt has %zu tokens; the KV cache holds %" PRIu64 "; raise kv_tokens",
                         r->prompt.count, e->kv_tokens);
 }
 

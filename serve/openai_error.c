@@ -2,7 +2,6 @@
 #include "serve/openai_error.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static const char *type_of(int http_status) {
   return http_status >= 500 ? "server_error" : http_status == 429 ? "rate_limit_error" : "invalid_request_error";
@@ -27,9 +26,9 @@ mk_status mk_serve_fail_as_libmkvm(mk_serve_error *error, mkvm_status status) {
   if (status == MKVM_ERR_BUSY) {
     return mk_serve_fail(error, 429, NULL, "queue_full", "Too many requests wait already; try again later.");
   }
-  if (status == MKVM_ERR_USAGE) { /* it has no status of its own for a prompt that is too long */
-    const bool too_long = strstr(message, "context") != NULL || strstr(message, "KV cache") != NULL;
-    return mk_serve_fail(error, 400, NULL, too_long ? "context_length_exceeded" : NULL, "%s", message);
+  if (status == MKVM_ERR_TOO_LONG) {
+    return mk_serve_fail(error, 400, NULL, "context_length_exceeded", "%s", message);
   }
-  return mk_serve_fail(error, status == MKVM_ERR_FILE ? 400 : 500, NULL, NULL, "%s", message);
+  return mk_serve_fail(error, status == MKVM_ERR_USAGE || status == MKVM_ERR_FILE ? 400 : 500, NULL, NULL, "%s",
+                       message);
 }

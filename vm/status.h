@@ -22,6 +22,7 @@ typedef enum mk_status {
   MK_ERR_REJECTED = 4, /* a well-formed program that the verifier does not accept */
   MK_ERR_DEVICE = 5,   /* the machine faulted or ran into a deadline */
   MK_ERR_BUSY = 6,     /* a queue is full: later there may be room */
+  MK_ERR_TOO_LONG = 7, /* a prompt has more tokens than there is room for */
 } mk_status;
 
 /* Sets this thread's message and returns `status`, so that `return mk_error(...)` reads as one step. */

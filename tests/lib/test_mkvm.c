@@ -499,7 +499,7 @@ WITH_MODEL(bad_arguments) {
   request = request_of(&a, prompt, 0, 1);
   REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_USAGE, "the prompt has 0 tokens");
   request.token_count = 201;
-  REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_USAGE, "the prompt has 201 tokens");
+  REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_TOO_LONG, "the prompt has 201 tokens");
   const uint32_t unknown[] = {1, config.vocab};
   request = request_of(&a, unknown, 2, 1);
   REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_USAGE, "prompt token 1 is");

@@ -289,7 +289,7 @@ WITH_MODEL(what_can_never_be_computed_is_refused_at_once) {
   mkvm_engine *engine = open_with(&options);
   answer a = {.engine = engine};
   mkvm_request request = request_of(&a, long_prompt(), 129, 1);
-  REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_USAGE, "the prompt has 129 tokens; the KV cache holds 128");
+  REFUSED(mkvm_submit(engine, &request, NULL), MKVM_ERR_TOO_LONG, "the prompt has 129 tokens; the KV cache holds 128");
   submit(&a, long_prompt(), 120, 0);
   OK(mkvm_run(engine));
   cr_assert(a.end.reason == MKVM_END_LENGTH && a.count == 8);

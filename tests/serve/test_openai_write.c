@@ -347,6 +347,26 @@ Test(write, strings) {
          "{\"prompt\":\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd|\xef\xbf\xbd\xef\xbf\xbd|\xef\xbf\xbd\"}");
 }
 
+/* What libmkvm refuses has the code of its status, whatever the words are. */
+Test(write, what_libmkvm_refuses) {
+  static const struct {
+    mkvm_status status;
+    int http;
+    const char *code;
+  } cases[] = {{MKVM_ERR_USAGE, 400, NULL},   {MKVM_ERR_TOO_LONG, 400, "context_length_exceeded"},
+               {MKVM_ERR_FILE, 400, NULL},    {MKVM_ERR_BUSY, 429, "queue_full"},
+               {MKVM_ERR_RUNTIME, 500, NULL}, {MKVM_ERR_DEVICE, 500, NULL}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    mk_serve_error error;
+    (void)mk_error((mk_status)cases[i].status, "the template says: no context, no KV cache");
+    (void)mk_serve_fail_as_libmkvm(&error, cases[i].status);
+    cr_expect_eq(error.http_status, cases[i].http, "status %d", cases[i].status);
+    cr_expect(
+        error.code == NULL ? cases[i].code == NULL : cases[i].code != NULL && strcmp(error.code, cases[i].code) == 0,
+        "status %d", cases[i].status);
+  }
+}
+
 static mk_status write_all(mk_bytes *out) {
   mk_openai_reply reply = text;
   reply.logprobs = true;

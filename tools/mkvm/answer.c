@@ -12,7 +12,8 @@ mk_status mk_answer_encode(const mk_tokenizer *tokenizer, const mk_config *confi
                            bool chat, uint32_t context, mk_tokens *tokens) {
   const mk_prompt_limits limits = {
       .context = context, .raisable = context < config->max_position, .raise = "raise --ctx-size"};
-  return mk_prompt_encode(tokenizer, text, length, chat, &limits, tokens);
+  const mk_status status = mk_prompt_encode(tokenizer, text, length, chat, &limits, tokens);
+  return status == MK_ERR_TOO_LONG ? MK_ERR_USAGE : status; /* to a command it is an argument that is wrong */
 }
 
 mk_answer mk_answer_of(const mk_run_option *options, const mk_config *config) {
