@@ -66,16 +66,17 @@ static mk_http_method method_of(const struct evhttp_request *request) {
   }
 }
 
-/* What evhttp lets through, and a proxy before us may read otherwise, so that it and we would not agree where a request
- * ends: two lengths, a length that is not of digits, an encoding besides "chunked", a name with a space before its
+/* What evhttp lets through, and a proxy before us may read otherwise, so that it and we would not agree whom a request is
+ * for, or where it ends: two hosts, two lengths, a length that is not of digits, an encoding besides "chunked", a name with a space before its
  * colon, and the body of a HEAD, which evhttp does not read. The answer to it closes the connection. */
 static bool ambiguous(struct evhttp_request *request) {
   const struct evkeyval *header;
-  size_t lengths = 0, encodings = 0;
+  size_t hosts = 0, lengths = 0, encodings = 0;
   TAILQ_FOREACH(header, evhttp_request_get_input_headers(request), next) {
     const bool length = strcasecmp(header->key, "Content-Length") == 0;
     const bool encoding = strcasecmp(header->key, "Transfer-Encoding") == 0;
     const bool unread = evhttp_request_get_command(request) == EVHTTP_REQ_HEAD && strcmp(header->value, "0") != 0;
+    hosts += strcasecmp(header->key, "Host") == 0;
     lengths += length;
     encodings += encoding;
     if ((length && header->value[strspn(header->value, "0123456789")] != '\0') ||
@@ -84,7 +85,7 @@ static bool ambiguous(struct evhttp_request *request) {
       return true;
     }
   }
-  return lengths + encodings > 1;
+  return hosts > 1 || lengths + encodings > 1;
 }
 
 void mk_http_request(struct evhttp_request *request, void *user) {

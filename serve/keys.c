@@ -2,6 +2,7 @@
 #include "serve/keys.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
@@ -48,8 +49,13 @@ mk_status mk_keys_load(mk_keys *keys, const char *path, bool *open) {
   size_t length;
   struct stat about;
   const bool there = stat(path, &about) == 0;
-  *open = there && (about.st_mode & (S_IRWXG | S_IRWXO)) != 0;
-  if (there && S_ISREG(about.st_mode) && about.st_size == 0) {
+  if (!there || access(path, R_OK) != 0) {
+    *open = false;
+    return mk_error(MK_ERR_FILE, "%s: cannot be read: %s; give the path of a file of keys, one a line", path,
+                    strerror(errno));
+  }
+  *open = (about.st_mode & (S_IRWXG | S_IRWXO)) != 0;
+  if (S_ISREG(about.st_mode) && about.st_size == 0) {
     return mk_error(MK_ERR_FILE, "%s: there is no key in it", path);
   }
   MK_TRY(mk_file_read(path, false, MOST_BYTES, &text, &length));

@@ -272,7 +272,9 @@ static mk_status generate(const route_call *r, bool chat, mk_serve_error *error)
   const char *body = mk_http_body(r->call, &length);
   MK_TRY(chat ? mk_openai_chat_parse(body, length, &about, &request, error)
               : mk_openai_completion_parse(body, length, &about, &request, error));
-  mk_status status = request.model != NULL && find_name(s, request.model, false) == s->options.name_count
+  const bool named = request.model != NULL && request.model[0] != '\0'; /* an empty name: whatever is served */
+  request.model = named ? request.model : NULL;
+  mk_status status = named && find_name(s, request.model, false) == s->options.name_count
                          ? no_such_model(request.model, error)
                          : mk_exchange_begin(s, r->call, &request, r->id, error);
   mk_openai_request_free(&request);
@@ -325,7 +327,9 @@ static void answer_options(const route_call *r, const struct route *route) {
   (void)mk_http_add_header(r->call, "Allow", allowed(route));
   if (r->server->options.origin != NULL) {
     (void)mk_http_add_header(r->call, "Access-Control-Allow-Methods", allowed(route));
-    (void)mk_http_add_header(r->call, "Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id");
+    const char *asked = mk_http_header(r->call, "Access-Control-Request-Headers");
+    (void)mk_http_add_header(r->call, "Access-Control-Allow-Headers", /* clients in a browser have some of their own */
+                             asked != NULL ? asked : "Authorization, Content-Type, X-Request-Id");
     (void)mk_http_add_header(r->call, "Access-Control-Max-Age", "600");
   }
   mk_http_reply(r->call, 204, NULL, NULL, 0);

@@ -130,6 +130,7 @@ Test(http, malformed) {
   expect_error("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\na", 400);
   expect_error("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length : 1\r\n\r\na", 400);
   expect_error("HEAD /a HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\na", 400);
+  expect_error("GET /a HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400);
   expect_error("BREW /a HTTP/1.1\r\nHost: a\r\n\r\n", 405);
   expect_error("TRACE /a HTTP/1.1\r\nHost: a\r\n\r\n", 405);
   expect_error("CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n", 405);

@@ -201,6 +201,7 @@ Test(server, errors) {
   expect_error(&r, "POST", "/v1/completions", "{", 400, "JSON");
   expect_error(&r, "POST", "/v1/completions", "{\"prompt\":\"a\",\"model\":\"none\"}", 404, "none");
   expect_error(&r, "POST", "/v1/completions", "{\"prompt\":\"a\",\"n\":0}", 400, "n");
+  free(ask(&r, "POST", "/v1/completions", "{\"prompt\":\"a\",\"model\":\"\",\"max_tokens\":1}", 200));
   expect_error(&r, "POST", "/v1/chat/completions", "{\"messages\":[],\"tools\":[1]}", 400, "tools");
   char *long_prompt = calloc(1, 4096);
   strcpy(long_prompt, "{\"prompt\":[1");
@@ -261,6 +262,11 @@ Test(server, options_and_origins) {
   start_ready(&r);
   answer = ask(&r, "OPTIONS", "/v1/completions", NULL, 204);
   cr_expect_not_null(strstr(answer, "Access-Control-Allow-Origin: https://page.example"), "%s", answer);
+  cr_expect_not_null(strstr(answer, "Access-Control-Allow-Headers: Authorization, Content-Type"), "%s", answer);
+  free(answer);
+  answer = ask_with(&r, "OPTIONS", "/v1/completions",
+                    "Access-Control-Request-Headers: authorization,x-stainless-lang\r\n", NULL);
+  cr_expect_not_null(strstr(answer, "Access-Control-Allow-Headers: authorization,x-stainless-lang"), "%s", answer);
   free(answer);
   stop(&r);
 }

@@ -25,11 +25,12 @@ Test(serve_command, what_cannot_be) {
   expect("$MKVM serve 2>&1", 2, "--model DIR is missing");
   expect("$MKVM serve -m m --host 0.0.0.0 2>&1", 2, "--no-auth");
   expect("$MKVM serve -m m --host :: 2>&1", 2, "--no-auth");
+  expect("$MKVM serve -m m --host '[::]' 2>&1", 2, "--host :: can be reached");
   expect("$MKVM serve -m m --host 1.2.3.4 2>&1", 2, "--no-auth");
   expect("$MKVM serve -m m --port 65536 2>&1", 2, "--port");
   expect("$MKVM serve -m m --api-key '' 2>&1", 2, "empty");
   expect("$MKVM serve -m m --api-key 'a b' 2>&1", 2, "white space");
-  expect("$MKVM serve -m m --api-key-file none 2>&1", 2, "none");
+  expect("$MKVM serve -m m --api-key-file none 2>&1", 2, "none: cannot be read: No such file or directory; give");
   expect(": >empty; $MKVM serve -m m --api-key-file empty 2>&1", 2, "no key");
   expect("$MKVM serve -m m --shutdown-timeout -1 2>&1", 2, "--shutdown-timeout");
   expect("$MKVM serve -m m --log-prompts --no-log 2>&1", 2, "--no-log");

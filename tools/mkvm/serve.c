@@ -122,6 +122,16 @@ static void take_key_file(options *o, const char *path, struct argp_state *state
   }
 }
 
+/* "[::1]", as addresses stand in a URL, is "::1". */
+static const char *without_brackets(char *host) {
+  const size_t length = strlen(host);
+  if (length < 2 || host[0] != '[' || host[length - 1] != ']') {
+    return host;
+  }
+  host[length - 1] = '\0';
+  return host + 1;
+}
+
 static bool is_loopback(const char *host) {
   struct in_addr four;
   struct in6_addr six;
@@ -170,7 +180,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       o->names[s->name_count++] = text;
       return 0;
     case KEY_HOST:
-      s->http.host = text;
+      s->http.host = without_brackets(text);
       o->has_host = true;
       return 0;
     case 'p':
