@@ -51,7 +51,7 @@ mk_status mk_keys_load(mk_keys *keys, const char *path, bool *open) {
   const bool there = stat(path, &about) == 0;
   if (!there || access(path, R_OK) != 0) {
     *open = false;
-    return mk_error(MK_ERR_FILE, "%s: cannot be read: %s; give the path of a file of keys, one a line", path,
+    return mk_error(MK_ERR_FILE, "%s: cannot be opened: %s; give the path of a file of keys, one a line", path,
                     strerror(errno));
   }
   *open = (about.st_mode & (S_IRWXG | S_IRWXO)) != 0;

@@ -30,7 +30,7 @@ Test(serve_command, what_cannot_be) {
   expect("$MKVM serve -m m --port 65536 2>&1", 2, "--port");
   expect("$MKVM serve -m m --api-key '' 2>&1", 2, "empty");
   expect("$MKVM serve -m m --api-key 'a b' 2>&1", 2, "white space");
-  expect("$MKVM serve -m m --api-key-file none 2>&1", 2, "none: cannot be read: No such file or directory; give");
+  expect("$MKVM serve -m m --api-key-file none 2>&1", 2, "none: cannot be opened: No such file or directory; give");
   expect(": >empty; $MKVM serve -m m --api-key-file empty 2>&1", 2, "no key");
   expect("$MKVM serve -m m --shutdown-timeout -1 2>&1", 2, "--shutdown-timeout");
   expect("$MKVM serve -m m --log-prompts --no-log 2>&1", 2, "--no-log");
