@@ -101,12 +101,12 @@ static int start_unix(rig *r, char path[TEST_PATH + 8]) {
 Test(server_streams, a_client_that_pauses) {
   rig r;
   char path[TEST_PATH + 8];
-  enum { LAST = 1500 };
+  enum { LAST = 800 };
   prepare(&r);
   r.options.engine.max_context = LAST + 100;
   const int fd = start_unix(&r, path);
   (void)ask_at(fd,
-               "{\"prompt\":\"abc\",\"max_tokens\":1500,\"temperature\":0,\"ignore_eos\":true,\"stream\":true,"
+               "{\"prompt\":\"abc\",\"max_tokens\":800,\"temperature\":0,\"ignore_eos\":true,\"stream\":true,"
                "\"stream_options\":{\"continuous_usage_stats\":true}}");
   until_metric(&r, "vllm:generation_tokens_total", LAST, LAST);
   char *answer = mk_test_hear(fd, NULL);
