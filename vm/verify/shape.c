@@ -359,7 +359,7 @@ static mk_status check_parts(mk_shape *s, uint32_t slot) {
   if (b->rows > 1) {
     MK_TRY(expect(s, slot, "number of columns in the buffer modulo 2", b->cols % 2, 0));
   }
-  MK_TRY(expect(s, slot, "first row", s->extents[slot].row, s->extents[slot].row / rows * rows));
+  MK_TRY(expect(s, slot, "first row", s->extents[slot].row, (uint64_t)s->extents[slot].row / rows * rows));
   MK_TRY(expect(s, slot, "number of rows", s->extents[slot].rows, rows));
   return expect_same_tile(s, slot, s->extents[slot].row / rows);
 }
