@@ -372,13 +372,16 @@ mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *
   if (gpu->mla) {
     mk_gpu_look_at_list(gpu, buffer, offset, data, bytes);
   }
-  if (gpu->block_table != NULL && buffer == gpu->buffers.table) {
-    if (memcmp((uint8_t *)gpu->block_table + offset, data, bytes) == 0) {
-      return MK_OK; /* it begins as zeros here and there */
-    }
-    memcpy((uint8_t *)gpu->block_table + offset, data, bytes);
+  uint8_t *known =
+      gpu->block_table != NULL && buffer == gpu->buffers.table ? (uint8_t *)gpu->block_table + offset : NULL;
+  if (known != NULL && memcmp(known, data, bytes) == 0) {
+    return MK_OK; /* it begins as zeros here and there */
   }
-  return mk_gpu_copy_in(gpu, mk_gpu_address(gpu, buffer) + offset, data, bytes, gpu->program->buffers[buffer].name);
+  MK_TRY(mk_gpu_copy_in(gpu, mk_gpu_address(gpu, buffer) + offset, data, bytes, gpu->program->buffers[buffer].name));
+  if (known != NULL) {
+    memcpy(known, data, bytes);
+  }
+  return MK_OK;
 }
 
 mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, uint64_t bytes) {
