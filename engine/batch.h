@@ -136,8 +136,8 @@ typedef struct mk_batch_wants {
 } mk_batch_wants;
 mk_batch_wants mk_batch_wants_of(const mk_batch *batch);
 
-/* Whether row `line` of step `step` of that launch wants a ranking, and of which token; MK_TOKEN_CHOSEN: of what it will
- * choose. */
+/* Whether row `line` of step `step` of that launch wants a ranking, and of which token; MK_TOKEN_CHOSEN: of what it
+ * will choose. */
 bool mk_batch_ranked(const mk_batch *batch, uint32_t step, uint32_t line, uint32_t *token);
 
 /* What comes with the results of a step. */

@@ -145,7 +145,7 @@ static mk_status run_with_logits(at_work *w, mk_gpu *gpu, const mk_batch_wants *
   mk_engine *engine = w->engine;
   uint32_t steps = steps_to_choice(w->launch, w->rows);
   mk_gpu_rank_row rows[MK_PROMPT_ROWS + 1] = {0};
-  mk_ranking found[MK_MAX_ROWS] = {0};
+  mk_ranking found[MK_PROMPT_ROWS] = {0};
   mk_gpu_ranks ranks = {0};
   MK_TRY(wants->rankings ? prepare_ranks(w, steps - 1, wants->most, rows, &ranks) : MK_OK);
   ranks.out = found;

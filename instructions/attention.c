@@ -45,7 +45,8 @@ typedef struct line_view { /* of the line at hand */
   uint32_t first_new; /* position of the slot's first token in this step */
 } line_view;
 
-/* Where the arrays of a unit_view lie in scratch memory, in floats, after q, k and v of the lines; pairs of bf16 lie in one. */
+/* Where the arrays of a unit_view lie in scratch memory, in floats, after q, k and v of the lines; pairs of bf16 lie in
+ * one. */
 typedef struct layout {
   size_t weights, product, parts, scratch, new_tiles, v_tiles, end;
 } layout;

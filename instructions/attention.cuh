@@ -1,12 +1,13 @@
 // ATTENTION on the device: one split of the decode attention of one KV head; attention.c.
 //
-// Equation: x_t = q k_t, q scaled to base 2; out = (sum_t p_t v_t, m, sum_t p_t), p_t = 2^(x_t - m), over the split's tokens.
-// Tiles: KV blocks of 64 tokens through the page ring (head_dim 64: K and V in one page; 128: a page each). The columns are four query heads (a
-// set). A warp takes a part of 32 tokens (attention_part.cuh) for one set and 64 dims of the output; a round is a part for each warp,
-// and ends with a merge.
-// Waits: q, k, v (every split); the loader: the step state. Signals: nothing of its own; its readers look at the stamps.
-// The newest token's K and V come in stamped words: they are put into their page, and appended to their block last, behind all copies of this
-// instruction, and fenced for the next epoch's. Where this split is the only one in use, the COMBINE behind it is done here, before that.
+// Equation: x_t = q k_t, q scaled to base 2; out = (sum_t p_t v_t, m, sum_t p_t), p_t = 2^(x_t - m), over the split's
+// tokens. Tiles: KV blocks of 64 tokens through the page ring (head_dim 64: K and V in one page; 128: a page each). The
+// columns are four query heads (a set). A warp takes a part of 32 tokens (attention_part.cuh) for one set and 64 dims
+// of the output; a round is a part for each warp, and ends with a merge. Waits: q, k, v (every split); the loader: the
+// step state. Signals: nothing of its own; its readers look at the stamps. The newest token's K and V come in stamped
+// words: they are put into their page, and appended to their block last, behind all copies of this instruction, and
+// fenced for the next epoch's. Where this split is the only one in use, the COMBINE behind it is done here, before
+// that.
 #pragma once
 #include "instructions/attention_part.cuh"
 #include "instructions/combine.cuh"
@@ -85,9 +86,9 @@ struct part_place {
   bool paged;      // its block has tokens
 };
 
-// Two ranks share a block; they look at every eighth or fourth block alone. That they see no filling of the pages between is safe: all warps have
-// met since the last instruction, and a page that is waited for is so near the last one that was seen that the filling before it has arrived
-// (MK_GPU_KV_PAGES_UNDER_WAY).
+// Two ranks share a block; they look at every eighth or fourth block alone. That they see no filling of the pages
+// between is safe: all warps have met since the last instruction, and a page that is waited for is so near the last one
+// that was seen that the filling before it has arrived (MK_GPU_KV_PAGES_UNDER_WAY).
 constexpr uint32_t RANKS = 64 / PART_TOKENS;                     // that share a block
 constexpr uint32_t MOST_STRIDE = MK_GPU_CONSUMER_WARPS / RANKS;  // pages from one look to the next
 static_assert(MK_GPU_KV_PAGES_UNDER_WAY + MOST_STRIDE <= MK_GPU_RING_PAGES, "a warp sees every eighth page");
@@ -159,8 +160,8 @@ __device__ inline void attend_round(const consumer &c, const mk_instruction_word
   }
 }
 
-// q times scale as fragments, k and v of the newest token as bf16; where its page is of the first round, into that, too. All that follows from
-// the instruction is worked out while the values are on their way.
+// q times scale as fragments, k and v of the newest token as bf16; where its page is of the first round, into that,
+// too. All that follows from the instruction is worked out while the values are on their way.
 __device__ inline void stage_attention(consumer &c, const mk_instruction_word &in, const attention_shape &a) {
   const mk_operand &q = in.parts[MK_PART_ATTENTION_q], &k = in.parts[MK_PART_ATTENTION_k],
                    &v = in.parts[MK_PART_ATTENTION_v];
@@ -207,9 +208,9 @@ __device__ inline void stage_attention(consumer &c, const mk_instruction_word &i
   }
 }
 
-// All warps meet, and the parts of a round, which begins with block `first` of the split, become sums of spans, and these the split's. With the
-// last round they are published: first, where there is one, as the output of the COMBINE behind. The last warps do it, which in short contexts have
-// no part: what they need is at hand when the parts are.
+// All warps meet, and the parts of a round, which begins with block `first` of the split, become sums of spans, and
+// these the split's. With the last round they are published: first, where there is one, as the output of the COMBINE
+// behind. The last warps do it, which in short contexts have no part: what they need is at hand when the parts are.
 __device__ inline void merge_round(const consumer &c, const attention_shape &a, uint32_t first) {
   const mk_instruction_word &in = instruction_at_hand(c);
   const mk_instruction_word *combine = c.d.words()->combined == 0 ? nullptr : next_instruction(c);

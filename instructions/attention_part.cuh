@@ -1,8 +1,9 @@
-// Attention over a part of 32 tokens, which is one warp's work, and how the sums of parts become those of spans: docs/NUMERICS.md has the canon.
-// The kernels of one row and of several attend with these.
+// Attention over a part of 32 tokens, which is one warp's work, and how the sums of parts become those of spans:
+// docs/NUMERICS.md has the canon. The kernels of one row and of several attend with these.
 //
-// S = K q^T is [32 tokens][8 columns], O = V^T P^T [64 dims][8 columns], and the sum of p is one more row of it. Tokens are relative to the
-// largest score of their part, rounded up to a whole number, in base 2: so whoever merges parts multiplies by powers of two, which changes no bit.
+// S = K q^T is [32 tokens][8 columns], O = V^T P^T [64 dims][8 columns], and the sum of p is one more row of it. Tokens
+// are relative to the largest score of their part, rounded up to a whole number, in base 2: so whoever merges parts
+// multiplies by powers of two, which changes no bit.
 #pragma once
 #include "instructions/canon.cuh"
 #include "vm/gpu/consumer.cuh"
@@ -56,9 +57,9 @@ __device__ inline void load_tiles(tile::weight_tile (&to)[PART_TILES][4], const 
   }
 }
 
-// The sums of a part, of 64 dims. keys: of all dims, values: of those 64 on, both `halves` x 2 KiB from tile to tile of tokens. q: the columns'
-// fragments from this lane's on, step by step. limits: of the lane's columns, the first token that does not count; valid: the first one whose V need
-// not be a number. whole: each column has a token.
+// The sums of a part, of 64 dims. keys: of all dims, values: of those 64 on, both `halves` x 2 KiB from tile to tile of
+// tokens. q: the columns' fragments from this lane's on, step by step. limits: of the lane's columns, the first token
+// that does not count; valid: the first one whose V need not be a number. whole: each column has a token.
 template <bool whole>
 __device__ inline void attend_part(const uint8_t *keys, const uint8_t *values, const uint2 *q, uint32_t lane,
                                    uint32_t halves, const uint32_t (&limits)[2], uint32_t valid, part_sums &sums) {
@@ -131,7 +132,8 @@ __device__ inline void attend_part(const uint8_t *keys, const uint8_t *values, c
   }
 }
 
-// Where pair `pair` of a new token's K, and two values of its V, lie in pages: `at` is the token's number from there on.
+// Where pair `pair` of a new token's K, and two values of its V, lie in pages: `at` is the token's number from there
+// on.
 struct newest_place {
   uint32_t *keys;
   uint16_t *values;
@@ -147,8 +149,8 @@ struct newest_place {
   }
 };
 
-// newest: K, then V of the newest token, token `at` of a warp's part, into its page: each warp that attends to it does this, and all of them write
-// the same.
+// newest: K, then V of the newest token, token `at` of a warp's part, into its page: each warp that attends to it does
+// this, and all of them write the same.
 __device__ inline void put_newest(const uint32_t *newest, uint32_t halves, uint8_t *keys, uint8_t *values, uint32_t at,
                                   uint32_t lane) {
   uint32_t pairs = halves * 32;
@@ -162,12 +164,13 @@ __device__ inline void put_newest(const uint32_t *newest, uint32_t halves, uint8
   __syncwarp();
 }
 
-struct
-    merged_unit {  // two neighbouring output values of a column: sums of p v, what scores are relative to, the sum of p
+// Two neighbouring output values of a column: sums of p v, what scores are relative to, the sum of p.
+struct merged_unit {
   float low = 0.0f, high = 0.0f, top = NO_TOKENS, total = 0.0f;
 };
 
-// sum + part. Products by powers of two are exact, so this rounds as one addition, and it does not matter which of them is `sum`.
+// sum + part. Products by powers of two are exact, so this rounds as one addition, and it does not matter which of them
+// is `sum`.
 __device__ inline void add_unit(merged_unit &sum, const merged_unit &part) {
   float top = fmaxf(sum.top, part.top);
   float keep = tile::exp2(sum.top - top), factor = tile::exp2(part.top - top);  // of whole numbers: exact
@@ -177,7 +180,8 @@ __device__ inline void add_unit(merged_unit &sum, const merged_unit &part) {
   sum.top = top;
 }
 
-// Adds parts (top, total) and their two values, one after the other. A part that is not there is (NO_TOKENS, 0) and zeros.
+// Adds parts (top, total) and their two values, one after the other. A part that is not there is (NO_TOKENS, 0) and
+// zeros.
 __device__ inline void add_parts(merged_unit &sum, const float2 (&scale)[BATCH_PARTS],
                                  const float2 (&value)[BATCH_PARTS]) {
   float top = fmaxf(fmaxf(fmaxf(scale[0].x, scale[1].x), fmaxf(scale[2].x, scale[3].x)), sum.top);

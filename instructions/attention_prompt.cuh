@@ -1,14 +1,14 @@
 // ATTENTION of the kernel for prompts, on the device: one split of one KV head, for all lines of the chunk; attention.c.
 //
-// Equation: x_t = q k_t, q scaled to base 2; out = (sum_t p_t v_t, m, sum_t p_t), p_t = 2^(x_t - m), over the tokens up to the line's own that lie in
-// the spans of this split.
-// Tiles: KV blocks of 64 tokens through the page ring as in attention.cuh. Here q is the left operand and a tile of K two right ones, whose
-// fragments are the words of K's own: S [32 lines][32 tokens] = q K^T, and O [32 lines][dims] = P V, where P is S as it lies. q and p
-// are rounded to bf16. A set is 32 lines of one query head; a warp takes every eighth set through all tokens of a span, in order, so nothing
-// is left to merge, and a line's sums depend on its position alone.
-// Waits: q of the lines, k and v of the step's tokens where this unit keeps them; the loader: the step state. Signals: nothing.
-// K and V of the step's tokens go into the pages, which the loader hands over for them, and into their blocks, fenced for the next
-// epoch's copies: so every token comes from a page. Between spans of a split the sums wait in the block's scratch memory.
+// Equation: x_t = q k_t, q scaled to base 2; out = (sum_t p_t v_t, m, sum_t p_t), p_t = 2^(x_t - m), over the tokens up
+// to the line's own that lie in the spans of this split. Tiles: KV blocks of 64 tokens through the page ring as in
+// attention.cuh. Here q is the left operand and a tile of K two right ones, whose fragments are the words of K's own: S
+// [32 lines][32 tokens] = q K^T, and O [32 lines][dims] = P V, where P is S as it lies. q and p are rounded to bf16. A
+// set is 32 lines of one query head; a warp takes every eighth set through all tokens of a span, in order, so nothing
+// is left to merge, and a line's sums depend on its position alone. Waits: q of the lines, k and v of the step's tokens
+// where this unit keeps them; the loader: the step state. Signals: nothing. K and V of the step's tokens go into the
+// pages, which the loader hands over for them, and into their blocks, fenced for the next epoch's copies: so every
+// token comes from a page. Between spans of a split the sums wait in the block's scratch memory.
 #pragma once
 #include "vm/gpu/prompt.cuh"
 

@@ -1,14 +1,15 @@
 // ATTENTION of several rows per step on the device: one unit of one KV head, for every slot that has rows; attention.c.
 //
-// Equation: that of attention.cuh, over the tokens up to the line's own that lie in the spans of split (u - slot) mod splits. Where that is the only
-// split in use of a line, its output is combined here, and COMBINE has nothing to do for it: then no SM waits for another one between attention and what
-// multiplies it.
-// Tiles: KV blocks of 64 tokens through the page ring as in attention.cuh. The columns (a set) are the query heads of neighbouring lines of a slot:
-// two lines of four heads. A round is eight pages: a part of 32 tokens and 64 dims of the output for each warp. It ends with a merge: its parts
-// become sums of spans of one row, of 256 tokens, and a unit's four of these, which wait in the block's scratch memory until the last round, what it publishes.
-// Waits: q of the lines at hand, k and v of the step's tokens where this unit keeps them; the loader: the step state. Signals: nothing.
-// K and V of the step's tokens go into the pages, which the loader hands over for them, and into their blocks, fenced for the next
-// epoch's copies: so every token comes from a page, and tokens behind a line's own are left out by its limit.
+// Equation: that of attention.cuh, over the tokens up to the line's own that lie in the spans of split (u - slot) mod
+// splits. Where that is the only split in use of a line, its output is combined here, and COMBINE has nothing to do for
+// it: then no SM waits for another one between attention and what multiplies it. Tiles: KV blocks of 64 tokens through
+// the page ring as in attention.cuh. The columns (a set) are the query heads of neighbouring lines of a slot: two lines
+// of four heads. A round is eight pages: a part of 32 tokens and 64 dims of the output for each warp. It ends with a
+// merge: its parts become sums of spans of one row, of 256 tokens, and a unit's four of these, which wait in the
+// block's scratch memory until the last round, what it publishes. Waits: q of the lines at hand, k and v of the step's
+// tokens where this unit keeps them; the loader: the step state. Signals: nothing. K and V of the step's tokens go into
+// the pages, which the loader hands over for them, and into their blocks, fenced for the next epoch's copies: so every
+// token comes from a page, and tokens behind a line's own are left out by its limit.
 #pragma once
 #include "instructions/attention_part.cuh"
 #include "instructions/combine.cuh"
@@ -32,8 +33,9 @@ enum {
   ROWS_NEWEST_AT = ROWS_KEPT_AT + MERGE_THREADS * 16,                // K, then V of a slot's only new token
 };
 
-// Who waits for a page has to know that the one before it in its slot, twelve before, is there: else that one's phase is taken for the page's. Pages from
-// before the instruction are there for all warps when it begins (wait_for_storers), those of a round that has been merged when the warps have met.
+// Who waits for a page has to know that the one before it in its slot, twelve before, is there: else that one's phase
+// is taken for the page's. Pages from before the instruction are there for all warps when it begins (wait_for_storers),
+// those of a round that has been merged when the warps have met.
 static_assert(ROUND_PAGES <= MK_GPU_RING_PAGES, "a round has slots of its own");
 static_assert(CLASSES * 4 * 8 * 64 == MK_GPU_KEPT_SET_FLOATS, "what launch.h says of it");
 static_assert(ROWS_NEWEST_AT + 2 * 128 * 2 <= ROWS_ATTENTION_AT + ROWS_ATTENTION_BYTES,
@@ -126,8 +128,8 @@ __device__ inline void wait_round_page(const consumer &c, uint32_t number) {
   wait_phase(c.d, PAGE_FULL + at.slot(), at.phase(), MK_ACTIVITY_PAGE_FULL, at.slot());
 }
 
-// K and V of the step's tokens in [from, to), all of the round: into their pages and blocks. The warps that have no query to stage do the work
-// as far as it goes. Afterwards all meet.
+// K and V of the step's tokens in [from, to), all of the round: into their pages and blocks. The warps that have no
+// query to stage do the work as far as it goes. Afterwards all meet.
 __device__ inline void put_new_tokens(consumer &c, const slot_view &v, uint32_t round, uint32_t from, uint32_t to) {
   const mk_operand &operand = v.in.parts[MK_PART_ATTENTION_kv];
   const mk_gpu_buffer *buffers = device::slot_of(v.in).buffers;
@@ -179,7 +181,8 @@ struct merge_shape {
   }
 };
 
-// Two neighbouring output values of a column, of a span: of `count` parts, which lie `stride` warps apart. tokens: of the longest span of a lane.
+// Two neighbouring output values of a column, of a span: of `count` parts, which lie `stride` warps apart. tokens: of
+// the longest span of a lane.
 __device__ inline merged_unit merge_span(const merge_shape &shape, const float2 *scales, const float *parts,
                                          uint32_t first, uint32_t stride, uint32_t tokens, uint32_t count,
                                          uint32_t column, uint32_t dim) {
@@ -242,8 +245,8 @@ struct round_view {
   __device__ bool is_short(const slot_view &v) const {
     return v.sets() == 1 && (v.few(0) || v.halves() == 1) && v.end <= v.first_span() + v.splits() * v.span_tokens();
   }
-  // Whether the round after this one is the last and so small that its parts are merged with those of this one. Not where the step has more than one
-  // token of the slot, some of which would have to be put into the pages of both.
+  // Whether the round after this one is the last and so small that its parts are merged with those of this one. Not
+  // where the step has more than one token of the slot, some of which would have to be put into the pages of both.
   __device__ bool is_joined(const slot_view &v) const {
     uint32_t after = start + v.round_tokens();
     return is_short(v) && v.single() && v.few(0) && (after & (v.span_tokens() - 1)) != 0 && v.end > after &&
@@ -256,7 +259,8 @@ __device__ inline float *kept_class(const consumer &c, uint32_t set, uint32_t sl
   return scratch_of(c) + (((set * 2 + slice) * MERGE_THREADS + unit) * CLASSES + number) * 4;
 }
 
-// A span's sum, of the class that this lane has, becomes that of the class, and with the last round all of them the unit's.
+// A span's sum, of the class that this lane has, becomes that of the class, and with the last round all of them the
+// unit's.
 __device__ inline bool merge_classes(const consumer &c, const slot_view &v, const round_view &r, uint32_t slice,
                                      uint32_t unit, uint32_t number, merged_unit &sum) {
   bool later = r.start >= v.first_span() + v.span_tokens();  // than the unit's first span
@@ -275,8 +279,8 @@ __device__ inline bool merge_classes(const consumer &c, const slot_view &v, cons
   return true;
 }
 
-// The same where the round is short: (S0 + S1) + (S2 + S3) by whatever number of rounds, of two of these or one each. joining: of the span that
-// follows, where the last round joins this one. Gives whether the sum is that of the unit.
+// The same where the round is short: (S0 + S1) + (S2 + S3) by whatever number of rounds, of two of these or one each.
+// joining: of the span that follows, where the last round joins this one. Gives whether the sum is that of the unit.
 __device__ inline bool merge_short(const consumer &c, const slot_view &v, const round_view &r, uint32_t slice,
                                    uint32_t unit, bool joined, const merged_unit &joining, merged_unit &sum) {
   uint32_t number = (r.start & (v.span_tokens() - 1)) / SPAN_TOKENS;
@@ -397,8 +401,9 @@ __device__ inline void merge_round(const consumer &c, const slot_view &v, const 
   }
 }
 
-// This warp's part of a round, which begins at position `round` with page `ahead` from the one at hand on and has `pages`. The warp waits for its pages
-// also where they hold no token. `releases`: nobody needs them again. All warps meet before and behind an instruction, when every page has been taken.
+// This warp's part of a round, which begins at position `round` with page `ahead` from the one at hand on and has
+// `pages`. The warp waits for its pages also where they hold no token. `releases`: nobody needs them again. All warps
+// meet before and behind an instruction, when every page has been taken.
 __device__ inline void attend_round(const consumer &c, const slot_view &v, uint32_t set, uint32_t round, uint32_t ahead,
                                     uint32_t pages, bool releases, part_sums &sums) {
   uint32_t pages_per_block = v.halves(), page = v.rank(c.warp) / 2 * pages_per_block;

@@ -1,8 +1,8 @@
-/* COMBINE: the splits of some query heads become their attention output.
- * parts [units][lines][heads * (head_dim + 2)] as ATTENTION writes them; out [heads * head_dim] for each line. Splits 0..n-1 of a line are
- * in use, n = min(units, position / span + 1); split j of a line in slot c is what unit (j + c) mod units has left. Others are
- * neither waited for nor read. Splits are added as a tree, of MK_TREE_PIECES pieces of tokens, and these sums in order: so the splits of short spans make the sums that
- * those of long ones are. */
+/* COMBINE: the splits of some query heads become their attention output. parts [units][lines][heads * (head_dim + 2)]
+ * as ATTENTION writes them; out [heads * head_dim] for each line. Splits 0..n-1 of a line are in use, n = min(units,
+ * position / span + 1); split j of a line in slot c is what unit (j + c) mod units has left. Others are neither waited
+ * for nor read. Splits are added as a tree, of MK_TREE_PIECES pieces of tokens, and these sums in order: so the splits
+ * of short spans make the sums that those of long ones are. */
 #include <math.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
-// COMBINE on the device: the splits in use become the attention output of some query heads; combine.c.
-// Consumers only: four lanes per two output values, each with four neighbouring splits. With one split in use, the ATTENTION before it in the
-// queue has done its work already. Waits: the parts in use, by their stamps. Signals: the counter of its value.
+// COMBINE on the device: the splits in use become the attention output of some query heads; combine.c. Consumers only:
+// four lanes per two output values, each with four neighbouring splits. With one split in use, the ATTENTION before it
+// in the queue has done its work already. Waits: the parts in use, by their stamps. Signals: the counter of its value.
 #pragma once
 #include "instructions/attention_part.cuh"
 #include "vm/gpu/storer.cuh"
@@ -37,8 +37,8 @@ __device__ inline float2 floats(const tile::stamped_pair &pair) {
   return make_float2(__uint_as_float(tile::stamp_data(pair.low)), __uint_as_float(tile::stamp_data(pair.high)));
 }
 
-// Waits for four neighbouring splits of a unit, as far as they are in use, and adds them as a tree: pairs 2 j and 2 j + 1 are two values of split j,
-// then what its scores are relative to and its sum of p.
+// Waits for four neighbouring splits of a unit, as far as they are in use, and adds them as a tree: pairs 2 j and 2 j +
+// 1 are two values of split j, then what its scores are relative to and its sum of p.
 template <typename address, typename presence>
 __device__ inline merged_unit four_splits(const consumer &c, uint32_t buffer, address at, presence has) {
   tile::stamped_pair pairs[2 * GROUP_SPANS];

@@ -85,8 +85,9 @@ static inline void mk_word_store(uint64_t *word, uint32_t stamp, uint32_t data) 
   __atomic_store_n(word, (uint64_t)stamp << 32 | data, __ATOMIC_RELAXED);
 }
 
-/* exp, exp2, sin and cos in double precision, rounded: the C library's functions of single precision have other last bits where the CPU has fused
- * multiply-adds than where it has none, these do not (all 2^32 arguments of exp and exp2, and those of up to 1e7 of the others, with glibc 2.36). */
+/* exp, exp2, sin and cos in double precision, rounded: the C library's functions of single precision have other last
+ * bits where the CPU has fused multiply-adds than where it has none, these do not (all 2^32 arguments of exp and exp2,
+ * and those of up to 1e7 of the others, with glibc 2.36). */
 static inline float mk_exp(float x) { return (float)exp((double)x); }
 static inline float mk_exp2(float x) { return (float)exp2((double)x); } /* exact for whole numbers */
 static inline float mk_sin(float x) { return (float)sin((double)x); }
@@ -137,9 +138,10 @@ void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_
 void mk_publish_words(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
                       const uint32_t *values);
 
-/* A part of attention, of one query head over some tokens: (sum_t p_t v_t [head_dim], m, sum_t p_t), p_t = 2^(x_t - m), x_t being the score in
- * base 2 and m the smallest whole number that none of them exceeds: so a change of m is a product by a power of two, and exact. A cleared part
- * is of no tokens. Adding one to another gives the sum the larger m of both. */
+/* A part of attention, of one query head over some tokens: (sum_t p_t v_t [head_dim], m, sum_t p_t), p_t = 2^(x_t - m),
+ * x_t being the score in base 2 and m the smallest whole number that none of them exceeds: so a change of m is a
+ * product by a power of two, and exact. A cleared part is of no tokens. Adding one to another gives the sum the larger
+ * m of both. */
 void mk_part_clear(float *part, uint32_t head_dim);
 void mk_part_add(float *part, const float *other, uint32_t head_dim);
 

@@ -193,8 +193,8 @@ __device__ inline float value_of_draw(uint32_t high) {
   uint64_t bits = static_cast<uint64_t>((high >> 31) != 0 ? high & 0x7fffffffu : ~high) << 32;
   return high == 0 ? -INFINITY : static_cast<float>(__longlong_as_double(static_cast<long long>(bits)));
 }
-// Whether the token's draw may reach `value`, by what is quickly known: its noise is at most -log(x), of the x that it is made of. With room for
-// what these few instructions round.
+// Whether the token's draw may reach `value`, by what is quickly known: its noise is at most -log(x), of the x that it
+// is made of. With room for what these few instructions round.
 __device__ inline bool may_reach(const line_search &l, float score, uint32_t token, float value) {
   float scaled = score * mk_sampling_float(l.words, MK_SAMPLING_INVERSE_TEMPERATURE);
   float room = 0.02f + 1e-6f * (fabsf(scaled) + (value == -INFINITY ? 0.0f : fabsf(value)));
@@ -245,8 +245,8 @@ __device__ inline void score_tokens(const consumer &c, const line_search &l, con
   }
 }
 
-// With min-p, once the first rank of this SM's tokens is known: the front of what min-p does not drop beside that. What does not reach the first
-// rank's draw has no place in it.
+// With min-p, once the first rank of this SM's tokens is known: the front of what min-p does not drop beside that. What
+// does not reach the first rank's draw has no place in it.
 __device__ inline void find_front(const consumer &c, const line_search &l, uint64_t rank, score_store &q) {
   uint64_t first = highest_key(rank);
   uint32_t highest = __float_as_uint(mk_rank_value(first)), leader = mk_rank_token(first);
@@ -271,8 +271,8 @@ __device__ inline void find_front(const consumer &c, const line_search &l, uint6
   }
 }
 
-// With top-k or top-p: the draw of the first rank of this SM's tokens, in one lane. Of all SMs' the first rank is kept for sure, so that the winner's
-// draw is not below its.
+// With top-k or top-p: the draw of the first rank of this SM's tokens, in one lane. Of all SMs' the first rank is kept
+// for sure, so that the winner's draw is not below its.
 __device__ inline uint64_t draw_of_first_rank(const consumer &c, const line_search &l, uint64_t rank) {
   uint64_t first = highest_key(rank);
   return first == rank && rank != 0 ? mk_sample_draw(l.words, l.key, mk_rank_value(first), mk_rank_token(first)) : 0;

@@ -28,8 +28,8 @@ __device__ inline const uint64_t *front_of_line(const consumer &c, const mk_inst
   return start_of<const uint64_t>(in, MK_PART_SIFT_fronts) + (sm * c.d.params.rows + c.warp) * MK_FRONT_WORDS;
 }
 
-// The heads of all SMs' fronts and their first entries: the highest score, the flags, and the best draw, if the first entries are all that count, or
-// with top-k or top-p that of the first rank, if one SM alone has its score.
+// The heads of all SMs' fronts and their first entries: the highest score, the flags, and the best draw, if the first
+// entries are all that count, or with top-k or top-p that of the first rank, if one SM alone has its score.
 __device__ inline void read_fronts(const consumer &c, const mk_instruction_word &in, line_search &l) {
   uint32_t sms = fronts_in(in), peak = 0, flags = 0;
   uint64_t best = 0;
@@ -149,7 +149,8 @@ struct lowest_tokens {
   uint64_t mass = 0, best = 0;
   uint32_t count = 0;
 };
-// What pivots are: those of the first round; set anew by rounds, so that nothing below the last one is kept; or set anew, as it may be.
+// What pivots are: those of the first round; set anew by rounds, so that nothing below the last one is kept; or set
+// anew, as it may be.
 enum pivot_kind : uint32_t { PIVOTS_FIRST, PIVOTS_NARROWED, PIVOTS_ANY };
 __device__ inline void tally_lanes(const consumer &c, line_search &l, bool stands, float score, uint32_t token,
                                    uint32_t pivots, lowest_tokens &lowest) {
@@ -334,9 +335,9 @@ __device__ inline uint32_t searching_lines(const consumer &c) {
   return __ballot_sync(0xffffffffu, line_chooses(c, line) && mk_sampling_cuts(area().lines[line].words)) & 0xffffu;
 }
 
-// The sums of those of `lines` that are this SM's: all warps add up, each those of some SMs. Whether a line searches its warp has said in SCORE, and
-// whether it is still at it before all meet here; afterwards nobody changes that until the next SIFT, to which its warp does not come before
-// all have met again.
+// The sums of those of `lines` that are this SM's: all warps add up, each those of some SMs. Whether a line searches
+// its warp has said in SCORE, and whether it is still at it before all meet here; afterwards nobody changes that until
+// the next SIFT, to which its warp does not come before all have met again.
 __device__ inline void sum_owned_lines(const consumer &c, const mk_instruction_word &in, uint32_t lines) {
   warp_tallies &t = area().of_warps;
   uint32_t row = in.parts[MK_PART_SIFT_round].row;

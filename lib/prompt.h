@@ -18,8 +18,8 @@ typedef struct mk_prompt_limits {
   const char *raise; /* how a user would ask for that: "raise --ctx-size" */
 } mk_prompt_limits;
 
-/* MK_ERR_USAGE when there are no tokens, MK_ERR_TOO_LONG for more than the context holds. conversation: the text is that of a chat
- * template, which has written the special tokens. */
+/* MK_ERR_USAGE when there are no tokens, MK_ERR_TOO_LONG for more than the context holds. conversation: the text is
+ * that of a chat template, which has written the special tokens. */
 mk_status mk_prompt_encode(const mk_tokenizer *tokenizer, const char *text, size_t length, bool conversation,
                            const mk_prompt_limits *limits, mk_tokens *tokens);
 

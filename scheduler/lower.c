@@ -230,7 +230,8 @@ static mk_status lower_norm_heads(mk_lowering *lowering, const mk_node *node) {
   return emit_shares(lowering, node, emit_norm_heads);
 }
 
-/* Slots take turns at the units, so with several rows no SM has all splits 0 of a head: each query head goes where it may. */
+/* Slots take turns at the units, so with several rows no SM has all splits 0 of a head: each query head goes where it
+ * may. */
 static mk_status lower_combine(mk_lowering *lowering, const mk_node *node, uint16_t parts) {
   const mk_config *c = &lowering->graph->config;
   const mk_lowered_value *out = &lowering->values[node->output];

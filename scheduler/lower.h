@@ -36,10 +36,9 @@ typedef struct mk_lowering {
   mk_program *program;
   uint32_t sms; /* queues in use: the first ones; the others stay empty */
   uint32_t max_seq;
-  uint32_t lines; /* rows per step */
-  uint32_t
-      line_tiles; /* of a value of a step; an instruction computes one of them, but for attention, whose sequences lie across them */
-  uint32_t blocks; /* of a KV cache */
+  uint32_t lines;      /* rows per step */
+  uint32_t line_tiles; /* of a value of a step: an instruction computes one, but for attention, which computes all */
+  uint32_t blocks;     /* of a KV cache */
   mk_placer placer;
   mk_share *owners;         /* per SM: row tiles of the residual it owns */
   mk_queue_builder *queues; /* per SM */

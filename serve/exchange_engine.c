@@ -1,5 +1,6 @@
-/* In the engine's thread: what libmkvm tells of an exchange. Tokens of a stream go from here to its socket when they may
- * (exchange_internal.h), since waking the loop takes longer than that; anything else becomes an event for the loop. */
+/* In the engine's thread: what libmkvm tells of an exchange. Tokens of a stream go from here to its socket when they
+ * may (exchange_internal.h), since waking the loop takes longer than that; anything else becomes an event for the loop.
+ * */
 #include "serve/exchange_internal.h"
 
 static mk_status tell(mk_choice *c, mk_event event) {

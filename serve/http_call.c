@@ -1,4 +1,5 @@
-/* See http.h. A call: what was asked, and the reply, but for its pieces (http_pieces.c). Heads are written by evhttp. */
+/* See http.h. A call: what was asked, and the reply, but for its pieces (http_pieces.c). Heads are written by evhttp.
+ * */
 #include <event2/keyvalq_struct.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,9 +67,10 @@ static mk_http_method method_of(const struct evhttp_request *request) {
   }
 }
 
-/* What evhttp lets through, and a proxy before us may read otherwise, so that it and we would not agree whom a request is
- * for, or where it ends: two hosts, two lengths, a length that is not of digits, an encoding besides "chunked", a name with a space before its
- * colon, and the body of a HEAD, which evhttp does not read. The answer to it closes the connection. */
+/* What evhttp lets through, and a proxy before us may read otherwise, so that it and we would not agree whom a request
+ * is for, or where it ends: two hosts, two lengths, a length that is not of digits, an encoding besides "chunked", a
+ * name with a space before its colon, and the body of a HEAD, which evhttp does not read. The answer to it closes the
+ * connection. */
 static bool ambiguous(struct evhttp_request *request) {
   const struct evkeyval *header;
   size_t hosts = 0, lengths = 0, encodings = 0;

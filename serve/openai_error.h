@@ -23,8 +23,8 @@ typedef struct mk_serve_error {
 mk_status mk_serve_fail(mk_serve_error *error, int http_status, const char *param, const char *code, const char *format,
                         ...) __attribute__((format(printf, 5, 6)));
 
-/* The same for what libmkvm has refused, with its message: 400 for an argument or a model's file, and for a prompt that is
- * too long, which has a code; 429 for a full queue, 500 for anything else. */
+/* The same for what libmkvm has refused, with its message: 400 for an argument or a model's file, and for a prompt that
+ * is too long, which has a code; 429 for a full queue, 500 for anything else. */
 mk_status mk_serve_fail_as_libmkvm(mk_serve_error *error, mkvm_status status);
 
 #endif

@@ -181,7 +181,8 @@ Test(rows, short_prompts) {
   }
 }
 
-/* Beyond the span of 2 to 16 rows: what it adds up in pieces are splits of one row, which COMBINE adds up in the same order. */
+/* Beyond the span of 2 to 16 rows: what it adds up in pieces are splits of one row, which COMBINE adds up in the same
+ * order. */
 Test(rows, long_contexts) {
   config = test_model_config(TEST_MODEL_TINY);
   config.max_position = 4096;
@@ -253,7 +254,8 @@ Test(rows, same_in_every_interleaving_of_many_sms) { interleavings(TEST_MODEL_WI
 
 enum { SPREAD = 5, SPREAD_STEPS = 3 };
 
-/* A prompt of five tokens in some lines, then a token in another one, and another one; the logits that the last one chose by. */
+/* A prompt of five tokens in some lines, then a token in another one, and another one; the logits that the last one
+ * chose by. */
 static void spread(const uint32_t lines[SPREAD + 2], bool watched, float *logits) {
   const uint32_t rows = 2 * MK_LINE_TILE, slot = 3, vocab = config.vocab;
   static mk_step_row plan[SPREAD_STEPS * 2 * MK_LINE_TILE];

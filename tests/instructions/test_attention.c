@@ -1,4 +1,5 @@
-/* ATTENTION against its definition, bit for bit, and against double precision: every split, scrambled block tables, the appended token, idle splits. */
+/* ATTENTION against its definition, bit for bit, and against double precision: every split, scrambled block tables, the
+ * appended token, idle splits. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
@@ -136,8 +137,8 @@ static void add(part *sum, const part *other) {
   sum->m = m;
 }
 
-/* The part of one query head over the split's tokens: parts of 32 make pieces of 256; of all spans the first pieces are added up, the second ones and
- * so on, and these sums as a tree. */
+/* The part of one query head over the split's tokens: parts of 32 make pieces of 256; of all spans the first pieces are
+ * added up, the second ones and so on, and these sums as a tree. */
 static part reference(const attention *t, uint32_t head, uint32_t query, uint32_t split, uint32_t position) {
   part classes[4] = {{.total = 0}, {.total = 0}, {.total = 0}, {.total = 0}};
   for (uint32_t span = split; span * t->span <= position; span += t->splits) {
@@ -161,7 +162,8 @@ static part reference(const attention *t, uint32_t head, uint32_t query, uint32_
   return classes[0];
 }
 
-/* The weighted mean of V over the split's tokens, and the logarithm of all weights in base 2, in double precision, without rounding. */
+/* The weighted mean of V over the split's tokens, and the logarithm of all weights in base 2, in double precision,
+ * without rounding. */
 static void exact(const attention *t, uint32_t head, uint32_t query, uint32_t split, uint32_t position, double *want) {
   static double scores[CONTEXT];
   const double *q = t->rig.values[t->qkv] + (size_t)(head * t->group + query) * t->head_dim;

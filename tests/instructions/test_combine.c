@@ -77,8 +77,8 @@ Test(combine, equals_double_precision) {
   }
 }
 
-/* 1 is lost beside 2^24, 1 + 1 is not: splits of 256 tokens are added as trees of sixteen, those of 1,024 as trees of four, and trees one after the
- * other. */
+/* 1 is lost beside 2^24, 1 + 1 is not: splits of 256 tokens are added as trees of sixteen, those of 1,024 as trees of
+ * four, and trees one after the other. */
 static void expect_order(uint32_t span, const float *sums, uint32_t count, float want) {
   combine t;
   set_up(&t, 64, count, 1, 2);

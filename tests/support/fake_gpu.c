@@ -41,7 +41,8 @@ static bool run_step(void *user, const mk_gpu_params *params, uint32_t step) {
   return step + 1 == params->epochs || *params->stop != 0;
 }
 
-/* A rule in the place of a ranking, too: of token t the rank is t + 1, and the most probable are the first ones, with logits of -1, -2, ... */
+/* A rule in the place of a ranking, too: of token t the rank is t + 1, and the most probable are the first ones, with
+ * logits of -1, -2, ... */
 static void rank(void *user, const mk_gpu_rank *params, uint32_t rows) {
   fake_gpu *gpu = user;
   mk_gpu_ranked *out = (mk_gpu_ranked *)(uintptr_t)params->out; /* device memory is memory */

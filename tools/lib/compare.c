@@ -228,8 +228,9 @@ static mk_status describe(const mk_compare *c, size_t index, uint32_t slot, doub
       (double)c->want[worst]);
 }
 
-/* Parts of a head say what their sums are relative to, a whole number in base 2: the largest score rounded up. A score that is nearly whole may be
- * rounded to either neighbour, so what one side has relative to one more or less is told relative to what the other one has. */
+/* Parts of a head say what their sums are relative to, a whole number in base 2: the largest score rounded up. A score
+ * that is nearly whole may be rounded to either neighbour, so what one side has relative to one more or less is told
+ * relative to what the other one has. */
 static void align_parts(const mk_buffer *b, size_t count, float *got, const float *want) {
   const size_t head_dim = (size_t)b->tile_cols - 2;
   for (size_t at = 0; at + head_dim + 2 <= count; at += head_dim + 2) {

@@ -24,8 +24,8 @@ typedef struct mk_compare_source {
  * round the other way: one unit in the last of 8 significant bits for bf16. */
 #define MK_COMPARE_LIMIT_BF16 8e-3
 #define MK_COMPARE_LIMIT_F32 1e-5
-/* Of parts of attention: exponentials are approximate on a GPU, and a p that lies between two numbers of bf16 may become either; of a single token's part
- * that is one unit in the last of 8 significant bits. */
+/* Of parts of attention: exponentials are approximate on a GPU, and a p that lies between two numbers of bf16 may
+ * become either; of a single token's part that is one unit in the last of 8 significant bits. */
 #define MK_COMPARE_LIMIT_PARTS 4e-3
 /* Of a candidate, a single sum that may be near zero; the logits of the same instruction are compared as F32. */
 #define MK_COMPARE_LIMIT_CANDIDATE 1e-3

@@ -71,7 +71,8 @@ struct shared_words {  // behind the barriers
   uint32_t gone;       // the controller hands out no more instructions
   uint32_t finished;   // the consumers are done with the launch; of MLA: how many of their warps
   uint32_t combined;   // uid of the COMBINE whose work the ATTENTION before it has done, or 0
-  // Of the ATTENTION at hand: whether its split has the newest token, whether that is put into its page when it is staged, and what the split has.
+  // Of the ATTENTION at hand: whether its split has the newest token, whether that is put into its page when it is
+  // staged, and what the split has.
   uint32_t owns_newest, newest_put, kv_blocks, kv_parts;
   float best[2][MK_GPU_CONSUMER_WARPS];  // of the token boundary, by parity: a warp may be one meeting behind
   uint32_t index[2][MK_GPU_CONSUMER_WARPS];

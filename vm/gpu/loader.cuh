@@ -97,8 +97,9 @@ __device__ inline uint32_t wait_tokens(loader &l) {
   return (state.token & MK_CANDIDATE_STOP) != 0 ? 0 : state.position + 1;
 }
 
-// The blocks of one split that hold tokens up to the position, each through the table. The newest token comes in stamped words, and the consumers
-// put it into its page: so a block comes as it lies in memory also where it has no other token yet.
+// The blocks of one split that hold tokens up to the position, each through the table. The newest token comes in
+// stamped words, and the consumers put it into its page: so a block comes as it lies in memory also where it has no
+// other token yet.
 __device__ inline void load_blocks(loader &l, const mk_instruction_word &in, const mk_gpu_buffer &b) {
   const mk_operand &operand = in.parts[MK_PART_ATTENTION_kv];
   const uint32_t *table = reinterpret_cast<const uint32_t *>(whole_buffer(in, MK_WHOLE_ATTENTION_table).address);

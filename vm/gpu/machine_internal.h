@@ -108,7 +108,8 @@ mk_status mk_gpu_start_empty(mk_gpu *gpu);
 uint32_t mk_gpu_threads(const mk_gpu *gpu);
 uint32_t mk_gpu_shared_bytes(const mk_gpu *gpu);
 /* Puts one launch of the program's kernel into the stream. */
-/* rank.c: queues what ranks logits of step `step` of a launch after it; fills rankings in once all that was queued has ended. */
+/* rank.c: queues what ranks logits of step `step` of a launch after it; fills rankings in once all that was queued has
+ * ended. */
 mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_ranks *ranks, uint32_t step);
 void mk_gpu_take_ranks(const mk_gpu *gpu, const mk_gpu_ranks *ranks);
 mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params);

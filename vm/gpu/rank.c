@@ -9,7 +9,8 @@
 
 _Static_assert((int)MK_GPU_RANK_MOST == (int)MK_MOST_RANKED, "a kernel ranks as many as may be asked for");
 
-/* The kernel's memory: counts of blocks, what the step's lines chose, and rankings of parts. Those of all it writes into the host's. */
+/* The kernel's memory: counts of blocks, what the step's lines chose, and rankings of parts. Those of all it writes
+ * into the host's. */
 enum {
   COUNTS_BYTES = MK_MAX_ROWS * sizeof(uint32_t),
   CHOSEN_BYTES = MK_PROMPT_ROWS * sizeof(uint64_t),

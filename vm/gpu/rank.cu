@@ -1,5 +1,6 @@
-// How a token stands among all of its row's logits, and the most probable ones: vm/gpu/rank.h. Block (p, r) has part p of row r's tokens; the last
-// block of a row to come merges all parts, in their order, so that sums do not depend on who that is.
+// How a token stands among all of its row's logits, and the most probable ones: vm/gpu/rank.h. Block (p, r) has part p
+// of row r's tokens; the last block of a row to come merges all parts, in their order, so that sums do not depend on
+// who that is.
 //
 // Instructions of the program have nothing to do with this: it runs right after a launch, for those who ask.
 #include "instructions/sampling.h"

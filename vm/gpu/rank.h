@@ -1,5 +1,5 @@
-/* How tokens stand among all that could have been chosen: what the host asks of the kernel beside the logits of a step. Shared by C (vm/gpu/rank.c)
- * and CUDA (vm/gpu/rank.cu). Plain data; all addresses are device addresses. */
+/* How tokens stand among all that could have been chosen: what the host asks of the kernel beside the logits of a step.
+ * Shared by C (vm/gpu/rank.c) and CUDA (vm/gpu/rank.cu). Plain data; all addresses are device addresses. */
 #ifndef MK_GPU_RANK_H
 #define MK_GPU_RANK_H
 

@@ -116,7 +116,8 @@ __device__ inline value_view combined_value(const mk_gpu_buffer &parts, uint32_t
                     parts.grid_cols * (parts.tile_cols - 2), generation);
 }
 
-// The tokens of a split come in pieces. Spans are a power of two of pieces (refuse.c). The piece after one, which may begin behind the last token:
+// The tokens of a split come in pieces. Spans are a power of two of pieces (refuse.c). The piece after one, which may
+// begin behind the last token:
 __device__ inline uint32_t piece_after(uint32_t piece, uint32_t span, uint32_t splits) {
   piece += MK_GPU_PIECE_TOKENS;
   return piece + ((piece & (span - 1)) == 0 ? (splits - 1) * span : 0);

@@ -16,7 +16,8 @@ struct rows_consumer : consumer {
   results_cursor sums;      // where this warp is in the ring of results
   instruction_cursor hand;  // in the ring of instructions
 };
-// While something is recorded there are not enough registers: the epoch and `hand` then lie in shared memory, in words of the kernel of one row.
+// While something is recorded there are not enough registers: the epoch and `hand` then lie in shared memory, in words
+// of the kernel of one row.
 constexpr bool REGISTERS_SUFFICE = !MK_GPU_RECORDS;
 __device__ inline instruction_cursor at_hand(const rows_consumer &c) {
   return REGISTERS_SUFFICE ? c.hand : at_hand(static_cast<const consumer &>(c));

@@ -125,12 +125,12 @@ __device__ inline uint32_t split_of(uint32_t unit, uint32_t slot, uint32_t split
   return (unit + splits - slot % splits) % splits;
 }
 
-// A unit's work for one slot: its split's pieces, whole chunks of pages each (piece_pages). Blocks behind the last token come empty, so that warps find
-// their tiles' pages in slots of the ring of their own.
+// A unit's work for one slot: its split's pieces, named by their first positions, whole chunks of pages each
+// (piece_pages). Blocks after the last token come empty, so that warps find their tiles' pages in slots of the ring of
+// their own.
 struct piece_walk {
   uint32_t span, splits;
-  uint32_t first,
-      end;  // of the slot's rows in this step: the first position, and behind the last one; pieces are named by their first position
+  uint32_t first, end;  // of the slot's rows in this step: the first position, and the one after the last
 };
 
 // All lanes: looks up the blocks of so many pieces as there are lanes for, from `piece` on, that hold tokens from before the step. By one access, for the

@@ -1,4 +1,5 @@
-// The persistent kernel for several rows per step with the opcodes of sampling that records what it does (recording.cu).
+// The persistent kernel for several rows per step with the opcodes of sampling that records what it does
+// (recording.cu).
 #define MK_GPU_ROWS true
 #define MK_GPU_SAMPLES true
 #define MK_GPU_RECORDS true

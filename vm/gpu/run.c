@@ -246,6 +246,9 @@ mk_status mk_gpu_run_ranked(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps
   if (!gpu->planned) {
     return mk_error(MK_ERR_USAGE, "the program follows a work list; it takes no plan");
   }
+  if (ranks != NULL && ranks->count > MK_MAX_ROWS) {
+    return mk_error(MK_ERR_USAGE, "rankings of %u rows of a step; there may be %d", ranks->count, MK_MAX_ROWS);
+  }
   if (!gpu->options.unchecked_plans) {
     MK_TRY(mk_plan_check(gpu->program, plan, steps, gpu->block_table));
   }

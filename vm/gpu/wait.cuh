@@ -255,9 +255,9 @@ __device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, addr
     for (uint32_t i = 0; i < count; i++) {
       tile::load_stamped_pair_if((loaded >> i & 1) != 0, at(i), to[i]);
     }
+    // Without branches: else loads go out one by one, each after the look at the one before.
 #pragma unroll
-    for (uint32_t i = 0; i < count;
-         i++) {  // without branches: else loads go out one by one, each after the look at the one before
+    for (uint32_t i = 0; i < count; i++) {
       bool is_late = (loaded >> i & 1) != 0 && !fresh(to[i], want);
       late &= is_late ? 0xffffffffu : ~(1u << i);
       have = is_late ? tile::stamp_generation(to[i].low) : have;

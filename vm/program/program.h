@@ -112,9 +112,9 @@ typedef struct mk_step_ranges {
   mk_range position; /* of the token that the step computes */
   mk_range token;
   mk_range block; /* entries of the block table */
-  /* Rows of a step that are active. high: the program's rows, a power of two up to MK_MOST_ROWS. With several, a value of a step has a line for each,
-   * in tiles of mk_line_tile(high) lines, of which an instruction computes one (parts of attention: in one tile); lines of idle rows are
-   * neither written nor waited for. vm/program/plan.h */
+  /* Rows of a step that are active. high: the program's rows, a power of two up to MK_MOST_ROWS. With several, a value
+   * of a step has a line for each, in tiles of mk_line_tile(high) lines, of which an instruction computes one (parts of
+   * attention: in one tile); lines of idle rows are neither written nor waited for. vm/program/plan.h */
   mk_range batch;
   mk_range slot; /* of the rows: from 0 to as many sequences, at most, as there are rows */
 } mk_step_ranges;
@@ -314,8 +314,8 @@ int mk_opcode_writes(const mk_opcode_info *info, mk_content content);
 /* Whether `in` may be marked as fused, `before` being the instruction before it in its queue or NULL: rule 5. Where it may, a scheduler does. */
 bool mk_fuses(const mk_program *program, const mk_instruction *before, const mk_instruction *in);
 
-/* Which tile of the lines of a step it computes; MK_ALL_LINES: all of them, as each does where they are one tile. Of a program
- * whose shapes are right. */
+/* Which tile of the lines of a step it computes; MK_ALL_LINES: all of them, as each does where they are one tile. Of a
+ * program whose shapes are right. */
 #define MK_ALL_LINES UINT32_MAX
 uint32_t mk_instruction_lines(const mk_program *program, const mk_instruction *in);
 /* Of which tile of lines row tile `row` of one of its operands is, by mk_instruction_lines; MK_ALL_LINES: of all. */

@@ -596,9 +596,10 @@ static mk_status run_with(mk_verifier *v, uint32_t active) {
   return status;
 }
 
-/* Once with all lines, which is the most that anybody waits for. Of several tiles of lines some may have no active line in a step, and then nothing
- * follows from what their instructions would have waited for: so what is done to the lines of a tile has to be ordered where no
- * other tile has any, too, and so do counters. With more tiles there are more edges, and never fewer. */
+/* Once with all lines, which is the most that anybody waits for. Of several tiles of lines some may have no active line
+ * in a step, and then nothing follows from what their instructions would have waited for: so what is done to the lines
+ * of a tile has to be ordered where no other tile has any, too, and so do counters. With more tiles there are more
+ * edges, and never fewer. */
 mk_status mk_verify_order(mk_verifier *v) {
   const uint32_t rows = mk_program_rows(v->program), tiles = rows / mk_line_tile(rows);
   MK_TRY(run_with(v, MK_ALL_LINES));

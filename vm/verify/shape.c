@@ -9,8 +9,6 @@
 #include "vm/program/plan.h"
 #include "vm/verify/internal.h"
 
-#define NO_TILE UINT32_MAX
-
 enum { MAX_SPAN = 1024 }; /* scores of one span that a machine holds */
 
 typedef struct mk_shape { /* the instruction under examination */
@@ -19,7 +17,7 @@ typedef struct mk_shape { /* the instruction under examination */
   const mk_instruction *in;
   const mk_opcode_info *info;
   mk_extent extents[MK_MAX_OPERANDS];
-  uint32_t line_tile; /* of the value of a step that it computes; NO_TILE: no operand has told yet */
+  uint32_t line_tile; /* that its operands are of; MK_ALL_LINES: none has told yet */
 } mk_shape;
 
 static const mk_buffer *buffer_of(const mk_shape *s, uint32_t slot) {
@@ -73,7 +71,7 @@ static mk_status expect_all_lines(mk_shape *s, uint32_t slot, uint32_t col, uint
 
 /* All operands that are of a tile of the lines of a step are of the same one. */
 static mk_status expect_same_tile(mk_shape *s, uint32_t slot, uint32_t tile) {
-  if (s->line_tile == NO_TILE) {
+  if (s->line_tile == MK_ALL_LINES) {
     s->line_tile = tile;
   }
   return expect(s, slot, "tile of lines", tile, s->line_tile);
@@ -101,8 +99,8 @@ static uint64_t whole_tiles(const mk_shape *s, uint32_t slot) {
   return (uint64_t)s->in->operands[slot].cols * buffer_of(s, slot)->tile_cols;
 }
 
-/* As expect_line_tile, for a result of whole row tiles: a buffer may end before the padding of the last one does, and a rectangle of
- * whole tiles is then cut off. */
+/* As expect_line_tile, for a result of whole row tiles: a buffer may end before the padding of the last one does, and a
+ * rectangle of whole tiles is then cut off. */
 static mk_status expect_rows(mk_shape *s, uint32_t slot, uint32_t weight_slot) {
   const mk_extent *w = &s->extents[weight_slot];
   uint32_t left = buffer_of(s, slot)->cols > w->row ? buffer_of(s, slot)->cols - w->row : 0;
@@ -590,8 +588,31 @@ static mk_status check_token_row(mk_shape *s, uint32_t slot) {
   return MK_OK;
 }
 
+static mk_status check_opcode(mk_shape *s) {
+  switch ((mk_opcode)s->in->opcode) {
+#define MK_OPCODE(NAME, text, state, semantics) \
+  case MK_OP_##NAME:                            \
+    return shape_##NAME(s);
+#include "vm/program/opcodes.def"
+    case MK_OP_NONE:
+    case MK_OP_COUNT:
+      break;
+  }
+  return MK_OK;
+}
+
+/* Machines compute the tile of lines that mk_instruction_lines tells, and nobody else's: so it has to be the one that
+ * all operands are of. */
+static mk_status check_line_tile(mk_shape *s) {
+  const uint32_t told = mk_instruction_lines(s->v->program, s->in);
+  const bool several = line_tile_of(s) != lines_of(s);
+  return !several || told == s->line_tile
+             ? MK_OK
+             : mk_reject(s->v, "S10", s->index, "its operands do not tell which tile of the step's lines it computes");
+}
+
 mk_status mk_verify_shape(mk_verifier *v, uint32_t instruction) {
-  mk_shape s = {.v = v, .index = instruction, .in = mk_at(v, instruction), .line_tile = NO_TILE};
+  mk_shape s = {.v = v, .index = instruction, .in = mk_at(v, instruction), .line_tile = MK_ALL_LINES};
   s.info = mk_info(s.in);
   for (uint32_t i = 0; i < s.info->operand_count; i++) {
     s.extents[i] = mk_extent_of(v, &s.in->operands[i]);
@@ -599,14 +620,6 @@ mk_status mk_verify_shape(mk_verifier *v, uint32_t instruction) {
       MK_TRY(check_token_row(&s, i));
     }
   }
-  switch ((mk_opcode)s.in->opcode) {
-#define MK_OPCODE(NAME, text, state, semantics) \
-  case MK_OP_##NAME:                            \
-    return shape_##NAME(&s);
-#include "vm/program/opcodes.def"
-    case MK_OP_NONE:
-    case MK_OP_COUNT:
-      break;
-  }
-  return MK_OK;
+  MK_TRY(check_opcode(&s));
+  return check_line_tile(&s);
 }

@@ -138,6 +138,16 @@ REJECTS_OF(TWO_TILES, a_candidate_of_another_tile_of_lines, "S10", "tile of line
            find(p, MK_OP_HEAD)->operands[MK_SLOT_HEAD_candidate].row ^= 1)
 REJECTS_OF(TWO_TILES, lines_in_one_tile, "S10", "number of rows",
            buffer_of(p, MK_OP_GLU, MK_SLOT_GLU_out)->tile_rows = TWO_TILES)
+/* On one SM the candidates are as many lines as a step has, so that those of one tile of them look like a value's. */
+Test(verify_rows, a_next_of_one_tile_of_lines) {
+  mk_program *p = test_small_program(1, CONTEXT, TWO_TILES);
+  mk_verify_report report;
+  find(p, MK_OP_NEXT)->operands[MK_SLOT_NEXT_candidates].rows = 1;
+  cr_assert_eq(mk_verify(p, &report), MK_ERR_REJECTED, "it was accepted");
+  cr_assert_str_eq(report.rule, "S10", "%s", mk_error_message());
+  cr_assert_not_null(strstr(mk_error_message(), "do not tell which tile"), "%s", mk_error_message());
+  mk_program_free(p);
+}
 REJECTS_OF(TWO_TILES, heads_out_of_order, "N06", "for each tile of lines", {
   mk_instruction *first = find(p, MK_OP_HEAD), moved = first[0];
   cr_assert_eq(first[1].opcode, MK_OP_HEAD);
