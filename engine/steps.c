@@ -111,7 +111,7 @@ static mk_status read_logits(at_work *w, mk_gpu *gpu, uint32_t step) {
   mk_engine *engine = w->engine;
   uint32_t first = w->rows, end = 0;
   if (engine->logits_copy == NULL) {
-    size_t most = (size_t)MK_PROMPT_ROWS * engine->config.vocab; /* of any machine; few of its pages are ever touched */
+    size_t most = (size_t)MK_MOST_ROWS * engine->config.vocab; /* of any machine; few of its pages are ever touched */
     MK_TRY(mk_alloc(most, sizeof *engine->logits_copy, &engine->logits_copy));
   }
   for (uint32_t line = 0; line < w->rows; line++) {

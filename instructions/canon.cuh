@@ -11,6 +11,22 @@ __device__ inline float square_of_pair(uint32_t pair) {
   return __fadd_rn(__fmul_rn(low, low), __fmul_rn(high, high));
 }
 
+// Of a chain, of which each lane has neighbouring pairs 2 j and 2 j + 1 (j = lane % 4) of step lane / 4: docs/NUMERICS.md has the order.
+__device__ inline float chain_squares(const uint2 &pairs) {
+  float a = square_of_pair(pairs.x), b = square_of_pair(pairs.y);
+#pragma unroll
+  for (uint32_t away = 4; away < 32; away *= 2) {  // steps
+    a += __shfl_xor_sync(0xffffffffu, a, away);
+    b += __shfl_xor_sync(0xffffffffu, b, away);
+  }
+#pragma unroll
+  for (uint32_t away = 2; away > 0; away /= 2) {  // pairs k and k + 4, then k and k + 2
+    a += __shfl_xor_sync(0xffffffffu, a, away);
+    b += __shfl_xor_sync(0xffffffffu, b, away);
+  }
+  return a + b;
+}
+
 // 1 / rms of a vector: `part` is 1 / width, by reciprocal_of.
 __device__ inline float norm_scale(float squares, float part, float eps) {
   return rsqrtf(__fmaf_rn(squares, part, eps));

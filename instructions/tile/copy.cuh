@@ -37,6 +37,15 @@ __device__ inline void tensor_load(uint32_t shared_to, const void *map, uint32_t
       : "memory");
 }
 
+// The same of a map of two dimensions: the box that begins at this column and row. What lies beyond the matrix is zero.
+__device__ inline void matrix_load(uint32_t shared_to, const void *map, uint32_t col, uint32_t row, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          shared_to),
+      "l"(map), "r"(col), "r"(row), "r"(barrier)
+      : "memory");
+}
+
 // The map will be used soon.
 __device__ inline void prefetch_tensor_map(const void *map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

@@ -95,6 +95,10 @@ __device__ inline uint32_t load_relaxed(const uint32_t *from) {
   return value;
 }
 
+__device__ inline float load_relaxed(const float *from) {
+  return __uint_as_float(load_relaxed(reinterpret_cast<const uint32_t *>(from)));
+}
+
 __device__ inline uint64_t load_relaxed(const uint64_t *from) {
   uint64_t value;
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
@@ -123,6 +127,13 @@ __device__ inline void add_relaxed(uint32_t *to, uint32_t amount) {
 
 __device__ inline void add_release(uint32_t *to, uint32_t amount) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(amount) : "memory");
+}
+
+// Constant data, in this place: where the compiler fetches ahead, registers are short.
+__device__ inline float load_bf16(const uint16_t *from) {
+  uint32_t value;
+  asm volatile("ld.global.nc.u16 %0, [%1];" : "=r"(value) : "l"(from));
+  return __uint_as_float(value << 16);
 }
 
 // Behind a meeting of those who wrote: all that they wrote comes before what this thread stores from here on, to whoever acquires that.

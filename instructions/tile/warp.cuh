@@ -22,7 +22,7 @@ __device__ inline uint32_t thread_anew() {
   return thread;
 }
 
-#if defined MK_GPU_ROWS || defined MK_GPU_PROMPT
+#if defined MK_GPU_ROWS || defined MK_GPU_PROMPT || defined MK_GPU_WIDE
 __device__ inline uint32_t lane() { return thread_anew() % 32; }
 #else
 __device__ inline uint32_t lane() { return threadIdx.x % 32; }
@@ -59,6 +59,16 @@ __device__ inline float exp2(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
+}
+
+// The same of the largest value.
+template <int width>
+__device__ inline float largest_of_group(float value) {
+  static_assert(width >= 1 && width <= 32 && (width & (width - 1)) == 0, "a group is 1, 2, 4, 8, 16 or 32 lanes wide");
+  for (int offset = width / 2; offset > 0; offset /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  }
+  return value;
 }
 
 // Registers per thread of the calling warpgroup from here on (PTX ISA, "setmaxnreg"): some give, then others take.

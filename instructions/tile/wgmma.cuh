@@ -45,9 +45,10 @@ __device__ inline void products_wait() {
 #define MK_NAMES_32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define MK_NAMES_128 MK_NAMES_32 ", " \
+#define MK_NAMES_64 MK_NAMES_32 ", " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define MK_NAMES_128 MK_NAMES_64 ", " \
   "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
   "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
@@ -55,6 +56,7 @@ __device__ inline void products_wait() {
 #define MK_SUMS_4(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
 #define MK_SUMS_16(i) MK_SUMS_4(i), MK_SUMS_4(i + 4), MK_SUMS_4(i + 8), MK_SUMS_4(i + 12)
 #define MK_SUMS_32(i) MK_SUMS_16(i), MK_SUMS_16(i + 16)
+#define MK_SUMS_64 MK_SUMS_32(0), MK_SUMS_32(32)
 #define MK_SUMS_128 MK_SUMS_32(0), MK_SUMS_32(32), MK_SUMS_32(64), MK_SUMS_32(96)
 // clang-format on
 
@@ -69,6 +71,18 @@ __device__ inline void multiply_transposed(float (&sums)[32], panel left, panel 
       "left, right, add, 1, 1, 0, 0;\n}"
       : MK_SUMS_32(0)
       : "r"(left), "r"(right), "n"(add ? 1 : 0));
+}
+
+// sums (+)= left [64 x 16] times the transpose of right [128 rows x 16].
+template <bool add>
+__device__ inline void multiply_transposed(float (&sums)[64], const uint32_t (&left)[4], panel right) {
+  asm volatile(
+      "{\n .reg .pred add;\n .reg .b64 right;\n mov.b64 right, {%68, 0x40000040};\n setp.ne.s32 add, %69, 0;\n"
+      " wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" MK_NAMES_64
+      "}, "
+      "{%64, %65, %66, %67}, right, add, 1, 1, 0;\n}"
+      : MK_SUMS_64
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right), "n"(add ? 1 : 0));
 }
 
 // sums (+)= left [64 x 16] times right [16 rows x 256], four panels side by side.
@@ -105,10 +119,12 @@ __device__ inline void store_left(uint32_t address, const uint32_t (&left)[4]) {
 }
 
 #undef MK_NAMES_32
+#undef MK_NAMES_64
 #undef MK_NAMES_128
 #undef MK_SUMS_4
 #undef MK_SUMS_16
 #undef MK_SUMS_32
+#undef MK_SUMS_64
 #undef MK_SUMS_128
 
 }  // namespace mk::tile

@@ -45,6 +45,9 @@ void mk_memory_of(const mk_program *program, mk_memory_plan *plan) {
 /* Floats of a block's sums that wait: those of row tiles between chunks of K, those of attention between pieces
  * or, of prompts, spans. */
 static uint32_t scratch_floats(const mk_program *program) {
+  if (mk_program_rows(program) > MK_PROMPT_ROWS) {
+    return MK_WIDE_GPU_SCRATCH_FLOATS;
+  }
   bool prompt = mk_program_rows(program) > MK_MAX_ROWS, one = mk_program_rows(program) == 1;
   uint32_t chunk = prompt ? MK_PROMPT_GPU_CHUNK_STEPS : MK_GPU_CHUNK_STEPS,
            lines = prompt ? MK_PROMPT_ROWS : MK_MAX_ROWS;

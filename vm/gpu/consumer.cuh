@@ -182,22 +182,6 @@ __device__ inline uint2 &own_input(const consumer &c, uint32_t page) {
   return reinterpret_cast<uint2 *>(c.d.activation() + (RAW_PAGE + page) * PAGE_SLICES_BYTES)[rank_of(c) * 32 + c.lane];
 }
 
-// Of a chain, of which each lane has neighbouring pairs 2 j and 2 j + 1 (j = lane % 4) of step lane / 4: docs/NUMERICS.md has the order.
-__device__ inline float chain_squares(const uint2 &pairs) {
-  float a = square_of_pair(pairs.x), b = square_of_pair(pairs.y);
-#pragma unroll
-  for (uint32_t away = 4; away < 32; away *= 2) {  // steps
-    a += __shfl_xor_sync(0xffffffffu, a, away);
-    b += __shfl_xor_sync(0xffffffffu, b, away);
-  }
-#pragma unroll
-  for (uint32_t away = 2; away > 0; away /= 2) {  // pairs k and k + 4, then k and k + 2
-    a += __shfl_xor_sync(0xffffffffu, a, away);
-    b += __shfl_xor_sync(0xffffffffu, b, away);
-  }
-  return a + b;
-}
-
 // The units [first_unit, first_unit + BATCH_UNITS) of the embedding row of the step's token.
 __device__ inline void fetch_token_row(const consumer &c, const mk_gpu_buffer &x, uint32_t first, uint32_t first_unit,
                                        uint32_t steps, uint2 (&to)[BATCH_UNITS]) {

@@ -52,23 +52,25 @@ struct looked_up {
   uint32_t instruction, buffers[ROUNDS], total;
 };
 
-// How many PARTs an opcode has: four bits for each opcode.
-__device__ constexpr uint64_t parts_by_opcode() {
+// How many PARTs an opcode has: four bits for each of sixteen opcodes from `first` on.
+__device__ constexpr uint64_t parts_by_opcode(uint32_t first) {
   uint64_t parts = 0;
 #define MK_COUNT_PART 1
 #define MK_COUNT_WHOLE 0
 #define MK_OPERAND(NAME, slot, field, access, role, when, extent, dtype, store) \
-  parts += is_cpu_only(MK_OP_##NAME) ? 0 : static_cast<uint64_t>(MK_COUNT_##extent) << 4 * (MK_OP_##NAME & 15);
+  parts += is_cpu_only(MK_OP_##NAME) || MK_OP_##NAME / 16 != first / 16         \
+               ? 0                                                              \
+               : static_cast<uint64_t>(MK_COUNT_##extent) << 4 * (MK_OP_##NAME & 15);
 #include "vm/program/opcodes.def"
 #undef MK_COUNT_PART
 #undef MK_COUNT_WHOLE
   return parts;
 }
 #define MK_OPCODE(NAME, text, state, semantics) \
-  static_assert(is_cpu_only(MK_OP_##NAME) || MK_OP_##NAME < 16, #NAME ": four bits for each opcode");
+  static_assert(is_cpu_only(MK_OP_##NAME) || MK_OP_##NAME < 32, #NAME ": four bits for each opcode");
 #include "vm/program/opcodes.def"
 __device__ constexpr uint32_t parts_of(uint32_t opcode) {
-  return static_cast<uint32_t>(parts_by_opcode() >> 4 * (opcode & 15)) & 15;
+  return static_cast<uint32_t>((opcode < 16 ? parts_by_opcode(0) : parts_by_opcode(16)) >> 4 * (opcode & 15)) & 15;
 }
 
 // The buffer that a descriptor is of, from an instruction of so many PARTs whose words the lanes have. MK_ABSENT for

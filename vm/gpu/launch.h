@@ -5,6 +5,7 @@
 
 #include "vm/gpu/mla_launch.h"
 #include "vm/gpu/prompt_launch.h"
+#include "vm/gpu/wide_launch.h"
 #include "vm/program/instruction.h"
 #include "vm/trace/activity.h"
 
@@ -18,6 +19,8 @@ enum {
 #include "vm/gpu/mla_shared.h"
 #elif defined MK_GPU_PROMPT /* of the one for prompts */
 #include "vm/gpu/prompt_shared.h"
+#elif defined MK_GPU_WIDE /* of the one for wide steps */
+#include "vm/gpu/wide_shared.h"
 #else
 enum {
   MK_GPU_CONSUMER_WARPS = 16,
@@ -174,6 +177,7 @@ typedef struct mk_gpu_params {
   uint32_t rows;        /* of a step */
   uint32_t scratch_floats; /* of several rows: of each block, in `scratch` */
   float *scratch;
+  const mk_gpu_tensor_map *maps; /* of wide steps: of each buffer that is multiplied, by its number */
 } mk_gpu_params;
 
 /* Of vm/gpu/mla.cu: what the operands q and kv of MLA_PART name, as copies see it. */

@@ -11,7 +11,7 @@
 enum { DEFAULT_DEADLINE_MS = 1500 };
 
 typedef struct table_plan { /* offsets into the tables' allocation */
-  uint64_t instructions, queues, buffers, totals, counters, control, bytes;
+  uint64_t instructions, queues, buffers, totals, counters, control, maps, bytes;
 } table_plan;
 
 mk_status mk_gpu_check(const mk_gpu *gpu, mk_cu_result result, const char *what) {
@@ -72,13 +72,17 @@ mk_status mk_gpu_load(const mk_gpu *gpu, int part, const char *name, uint32_t sh
 }
 
 uint32_t mk_gpu_threads(const mk_gpu *gpu) {
-  return gpu->mla ? MK_MLA_GPU_THREADS : gpu->rows > MK_MAX_ROWS ? MK_PROMPT_GPU_THREADS : MK_GPU_THREADS;
+  return gpu->mla                     ? MK_MLA_GPU_THREADS
+         : gpu->rows > MK_PROMPT_ROWS ? MK_WIDE_GPU_THREADS
+         : gpu->rows > MK_MAX_ROWS    ? MK_PROMPT_GPU_THREADS
+                                      : MK_GPU_THREADS;
 }
 
 uint32_t mk_gpu_shared_bytes(const mk_gpu *gpu) {
-  return gpu->mla                  ? MK_MLA_GPU_SHARED_BYTES
-         : gpu->rows > MK_MAX_ROWS ? MK_PROMPT_GPU_SHARED_BYTES
-                                   : MK_GPU_SHARED_BYTES;
+  return gpu->mla                     ? MK_MLA_GPU_SHARED_BYTES
+         : gpu->rows > MK_PROMPT_ROWS ? MK_WIDE_GPU_SHARED_BYTES
+         : gpu->rows > MK_MAX_ROWS    ? MK_PROMPT_GPU_SHARED_BYTES
+                                      : MK_GPU_SHARED_BYTES;
 }
 
 static mk_status check_occupancy(const mk_gpu *gpu) {
@@ -95,17 +99,21 @@ static mk_status check_occupancy(const mk_gpu *gpu) {
 }
 
 static const char *kernel_name(const mk_gpu *gpu) {
-  return gpu->mla ? "mk_mla_kernel" : gpu->rows > MK_MAX_ROWS ? "mk_prompt_kernel" : "mk_kernel";
+  return gpu->mla                     ? "mk_mla_kernel"
+         : gpu->rows > MK_PROMPT_ROWS ? "mk_wide_kernel"
+         : gpu->rows > MK_MAX_ROWS    ? "mk_prompt_kernel"
+                                      : "mk_kernel";
 }
 
 static mk_status load_kernel(mk_gpu *gpu) {
   gpu->mla = mk_program_listed(gpu->program);
   const bool samples = mk_gpu_samples(gpu->program);
-  gpu->image = gpu->mla                  ? MK_GPU_IMAGE_MLA
-               : gpu->rows > MK_MAX_ROWS ? MK_GPU_IMAGE_PROMPT
-               : gpu->rows > 1           ? (samples ? MK_GPU_IMAGE_ROWS_SAMPLING : MK_GPU_IMAGE_ROWS)
-               : samples                 ? MK_GPU_IMAGE_SAMPLING
-                                         : MK_GPU_IMAGE_KERNEL;
+  gpu->image = gpu->mla                     ? MK_GPU_IMAGE_MLA
+               : gpu->rows > MK_PROMPT_ROWS ? MK_GPU_IMAGE_WIDE
+               : gpu->rows > MK_MAX_ROWS    ? MK_GPU_IMAGE_PROMPT
+               : gpu->rows > 1              ? (samples ? MK_GPU_IMAGE_ROWS_SAMPLING : MK_GPU_IMAGE_ROWS)
+               : samples                    ? MK_GPU_IMAGE_SAMPLING
+                                            : MK_GPU_IMAGE_KERNEL;
   return mk_gpu_load(gpu, gpu->image, kernel_name(gpu), mk_gpu_shared_bytes(gpu), &gpu->module, &gpu->kernel);
 }
 
@@ -144,6 +152,7 @@ static table_plan plan_tables(const mk_program *program) {
   plan.totals = mk_gpu_place(&plan.bytes, (program->counter_count + 1) * sizeof(uint32_t));
   plan.counters = mk_gpu_place(&plan.bytes, program->counter_count * MK_GPU_COUNTER_STRIDE * sizeof(uint32_t));
   plan.control = mk_gpu_place(&plan.bytes, sizeof(mk_gpu_control));
+  plan.maps = mk_gpu_place(&plan.bytes, mk_gpu_map_count(program) * sizeof(mk_gpu_tensor_map));
   return plan;
 }
 
@@ -219,6 +228,7 @@ static mk_status describe_all(const mk_gpu *gpu, const table_plan *plan, uint8_t
       out->head_dim = (uint16_t)(parts->tile_cols - 2);
     }
   }
+  MK_TRY(mk_gpu_encode_maps(gpu, image + plan->maps));
   for (size_t c = 0; c < program->counter_count; c++) {
     bool release = program->counters[c].kind == MK_COUNTER_RELEASE;
     uint32_t total = program->counters[c].total | (release ? (uint32_t)MK_GPU_COUNTER_RELEASE : 0);
@@ -259,6 +269,7 @@ static mk_status upload_tables(mk_gpu *gpu, const table_plan *plan) {
       .rows = gpu->rows,
       .scratch_floats = gpu->params.scratch_floats,
       .scratch = device_pointer(gpu->scratch),
+      .maps = device_pointer(gpu->tables + plan->maps),
   };
   return status;
 }

@@ -90,6 +90,9 @@ mk_status mk_gpu_copy_out(const mk_gpu *gpu, void *to, mk_cu_address from, uint6
 mk_status mk_gpu_check_program(const mk_program *program);
 /* Whether it draws: it has instructions that score. */
 bool mk_gpu_samples(const mk_program *program);
+/* wide.c. Tensor maps by which the kernel for wide steps copies what is multiplied, one place for each buffer; others have none. */
+size_t mk_gpu_map_count(const mk_program *program);
+mk_status mk_gpu_encode_maps(const mk_gpu *gpu, void *to);
 /* MLA programs: what their kernel is compiled for (MK_ERR_FILE), and their tensor maps once there is memory. */
 mk_status mk_gpu_check_mla(const mk_program *program);
 mk_status mk_gpu_open_mla(mk_gpu *gpu);

@@ -13,7 +13,7 @@ _Static_assert((int)MK_GPU_RANK_MOST == (int)MK_MOST_RANKED, "a kernel ranks as 
  * into the host's. */
 enum {
   COUNTS_BYTES = MK_MAX_ROWS * sizeof(uint32_t),
-  CHOSEN_BYTES = MK_PROMPT_ROWS * sizeof(uint64_t),
+  CHOSEN_BYTES = MK_MOST_ROWS * sizeof(uint64_t),
   OUT_BYTES = MK_MAX_ROWS * sizeof(mk_gpu_ranked),
   CHOSEN_AT = COUNTS_BYTES,
   PARTS_AT = CHOSEN_AT + CHOSEN_BYTES,

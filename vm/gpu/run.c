@@ -96,7 +96,7 @@ static bool look_at_ring(const mk_gpu *gpu, const mk_gpu_params *params, uint32_
 
 /* Hands out tokens until the kernel has ended; makes no driver call that waits. */
 static mk_status follow(mk_gpu *gpu, const mk_gpu_params *params, const listener *to) {
-  uint32_t seen = 0, words[MK_PROMPT_ROWS] = {0};
+  uint32_t seen = 0, words[MK_MOST_ROWS] = {0};
   uint64_t last = now_ms();
   bool ended = false, listening = true;
   for (uint32_t polls = 0;; polls++) {

@@ -1,0 +1,130 @@
+// HEAD of the kernel for wide steps, on the device: logits of the line that chooses, the last one, and this SM's candidate; head.c. The line's h is
+// taken into shared memory, and a warp multiplies a row tile at a time by it, chain by chain. Weights come by pages, as those of products do.
+// Waits: h and its squares. The first SM's candidate carries the host's wish to stop.
+#pragma once
+#include "instructions/candidate.cuh"
+#include "instructions/linear_wide.cuh"
+
+namespace mk {
+
+// h of the line, as words of two elements; zeros behind the last one, up to a whole chain.
+__device__ inline void stage_line(const wide_consumer &c, const mk_operand &x, uint32_t line, uint32_t steps) {
+  const uint32_t *from =
+      reinterpret_cast<const uint32_t *>(plain_lines<uint16_t>(c.d, x) + static_cast<uint64_t>(line) * c.d.buffer(x).cols);
+  uint32_t *to = reinterpret_cast<uint32_t *>(shared_memory + MK_GPU_ACTIVATION_AT);
+  uint32_t words = c.d.buffer(x).cols / 2, whole = (steps + CHAIN_STEPS - 1) / CHAIN_STEPS * CHAIN_STEPS * 8;
+  for (uint32_t i = threadIdx.x; i < whole; i += MK_GPU_CONSUMER_WARPS * 32) {
+    to[i] = i < words ? __ldcg(from + i) : 0;
+  }
+}
+
+// One chain of the warp's row tile; the line is column 0.
+__device__ inline void multiply_line(const uint8_t *weights, uint32_t chain, uint32_t left, tile::sum_tile &sums) {
+  const uint32_t *words =
+      reinterpret_cast<const uint32_t *>(shared_memory + MK_GPU_ACTIVATION_AT) + chain * CHAIN_STEPS * 8;
+  uint32_t lane = tile::lane();
+  tile::sum_tile of_chain;
+  tile::zero(of_chain);
+#pragma unroll
+  for (uint32_t i = 0; i < CHAIN_STEPS; i++) {
+    tile::weight_tile tile;
+    tile::load(tile, weights + i * 512);
+    if (i >= left) {
+      tile::zero(tile);
+    }
+    tile::vector_tile x = {{lane < 4 ? words[i * 8 + lane] : 0, lane < 4 ? words[i * 8 + lane + 4] : 0}};
+    tile::multiply_add(of_chain, tile, x);
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    sums.value[i] = __fadd_rn(sums.value[i], of_chain.value[i]);
+  }
+}
+
+// Whether the line that chooses is one of the instruction's.
+__device__ inline bool computes_head(const wide_consumer &c, const mk_instruction_word &in) {
+  return lines_of(c.d).chooses != 0 && (lines_of(c.d).count - 1) / LINES == in.parts[MK_PART_HEAD_x].row;
+}
+
+// Logits of this warp's row tiles; the best of them, of each lane.
+__device__ inline void compute_head(wide_consumer &c, const mk_instruction_word &in, float &best, uint32_t &index) {
+  const mk_operand &weight = in.parts[MK_PART_HEAD_weight], &x = in.parts[MK_PART_HEAD_x];
+  uint32_t chooser = (lines_of(c.d).count - 1) % LINES, vocab = param(in, MK_PARAM_HEAD_vocab), lane = tile::lane();
+  uint32_t chains = (weight.cols + CHAIN_STEPS - 1) / CHAIN_STEPS;
+  float *logits = reinterpret_cast<float *>(c.d.buffer(in.parts[MK_PART_HEAD_logits]).address) +
+                  static_cast<uint64_t>(lines_of(c.d).count - 1) * vocab;
+  put_scales(c, in, in.parts[MK_PART_HEAD_squares]);
+  stage_line(c, x, chooser, weight.cols);
+  consumers_meet();
+  float scale = wide_shared()->scales[chooser];
+  stage_cursor stage = next_stage(c);
+#pragma unroll 1
+  for (uint32_t first = 0; first < weight.rows; first += MK_WIDE_GPU_UNIT_TILES) {
+    uint32_t tile = first + c.d.warp;
+    tile::sum_tile y;
+    tile::zero(y);
+#pragma unroll 1
+    for (uint32_t chain = 0; chain < chains; chain += 2, stage.next()) {
+#pragma unroll 1
+      for (uint32_t page = 0; page < MK_GPU_STAGE_PAGES; page++) {
+        const uint8_t *weights = wait_page(c, stage, page);
+        uint32_t at = chain + page / GROUPS;
+        if (page % GROUPS == c.group() && tile < weight.rows && at < chains) {
+          multiply_line(weights + c.d.warp % 4 * CHAIN_BYTES, at, weight.cols - at * CHAIN_STEPS, y);
+        }
+        tile::fence_shared_for_copies();
+        release_page(c, stage, page, 1);
+      }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {  // of the lanes that have column 0
+      uint32_t row = (weight.row + tile) * 16 + lane / 4 + i * 8;
+      float value = __fmul_rn(y.value[2 * i], scale);
+      if (lane % 4 == 0 && tile < weight.rows && row < vocab) {
+        logits[row] = value;
+        if (candidate_above(value, row, best, index)) {
+          best = value;
+          index = row;
+        }
+      }
+    }
+  }
+  put_next_stage(c, stage);
+}
+
+// The candidates of all active lines, behind all that this SM has done: of the one that chooses, and empty ones.
+__device__ inline void consume_HEAD(wide_consumer &c, const mk_instruction_word &in) {
+  uint32_t line_tile = in.parts[MK_PART_HEAD_x].row, lines = active_lines(c.d, line_tile);
+  bool computes = computes_head(c, in);
+  float best = -INFINITY;
+  uint32_t index = MK_CANDIDATE_NONE;
+  consumers_wait(c, in);
+  if (computes && in.parts[MK_PART_HEAD_weight].rows != 0) {
+    compute_head(c, in, best, index);
+  }
+  best_of_lanes(best, index);
+  if (tile::lane() == 0) {
+    wide_shared()->best[c.d.warp] = best;
+    wide_shared()->index[c.d.warp] = index;
+  }
+  consumers_meet();
+  if (c.d.warp == 0 && publishes(c.d)) {
+    uint32_t lane = tile::lane(), stop = blockIdx.x == 0 ? tile::load_system(c.d.params.stop) : 0;
+    best = lane < MK_GPU_CONSUMER_WARPS ? wide_shared()->best[lane] : -INFINITY;
+    index = lane < MK_GPU_CONSUMER_WARPS ? wide_shared()->index[lane] : MK_CANDIDATE_NONE;
+    best_of_lanes(best, index);
+    const mk_operand &candidate = in.parts[MK_PART_HEAD_candidate];
+    const mk_gpu_buffer &b = c.d.buffer(candidate);
+    uint64_t *words =
+        reinterpret_cast<uint64_t *>(b.address) + static_cast<uint64_t>(candidate.row) * b.tile_rows * b.row_words;
+    for (uint32_t line = lane; line < lines; line += 32) {
+      bool chooses = computes && line_tile * LINES + line + 1 == lines_of(c.d).count;
+      tile::store_stamped_pair(words + line * 2, __float_as_uint(chooses ? best : -INFINITY),
+                               (chooses ? index : MK_CANDIDATE_NONE) | (stop != 0 ? MK_CANDIDATE_STOP : 0u),
+                               c.d.generation());
+    }
+  }
+  consumers_signal(c, in);
+}
+
+}  // namespace mk

@@ -1,0 +1,276 @@
+// The linear opcodes but HEAD of the kernel for wide steps, on the device. Equations are those of qkv.cuh, glu.cuh, linear_add.cuh and linear_part.cuh, for
+// 128 lines and at most eight row tiles of the weight.
+//
+// Each warpgroup multiplies 64 rows by all lines, chain by chain (docs/NUMERICS.md): the sums of a chain begin from zero, and are added to those before
+// when it has ended. Meanwhile the other warpgroup's products go on, and the next chain's weights come into registers. So a line's bits are those of a
+// program of one row.
+// Tiles: weight [16 n, 16 k] bf16, n up to 8, and lines [128, 64] bf16, both through the page ring; sums [64, 128] fp32 of each warpgroup.
+// Waits: the loader for the instruction's counters. Where x is normed it is h, times gain already, and the scale comes from the squares of its chains.
+#pragma once
+#include "instructions/canon.cuh"
+#include "instructions/linear_operands.cuh"
+#include "vm/gpu/wide.cuh"
+
+namespace mk {
+
+// 1 / rms of the lines, from the squares of their chains: by eights as a tree, and these one after the other. A thread has a line.
+__device__ inline void put_scales(const wide_consumer &c, const mk_instruction_word &in, const mk_operand &operand) {
+  enum { EIGHT = 8 };
+  uint32_t line = threadIdx.x, chains = operand.cols;
+  if (line >= LINES) {
+    return;
+  }
+  const float *squares = plain_lines<float>(c.d, operand) + static_cast<uint64_t>(line) * c.d.buffer(operand).cols;
+  float sum = 0.0f;
+#pragma unroll 1
+  for (uint32_t at = 0; at < chains; at += EIGHT) {
+    float of[EIGHT];
+#pragma unroll
+    for (uint32_t i = 0; i < EIGHT; i++) {
+      of[i] = at + i < chains ? __ldcg(squares + at + i) : 0.0f;
+    }
+#pragma unroll
+    for (uint32_t away = 1; away < EIGHT; away *= 2) {
+#pragma unroll
+      for (uint32_t i = 0; i < EIGHT; i += 2 * away) {
+        of[i] = __fadd_rn(of[i], of[i + away]);
+      }
+    }
+    sum = __fadd_rn(sum, of[0]);
+  }
+  wide_shared()->scales[line] =
+      norm_scale(sum, reciprocal_of(static_cast<float>(param(in, 1))), __uint_as_float(param(in, 0)));
+}
+
+// sums = weight times lines; of the first chain `meanwhile` is called while products are under way. The first half of a chain's weights comes into
+// registers while the chain before it is under way, the second one behind the products of the first.
+template <typename function>
+__device__ __forceinline__ void multiply(wide_consumer &c, const mk_operand &weight, function meanwhile,
+                                         tile::group_sums &sums) {
+  enum { HALF_STEPS = CHAIN_STEPS / 2 };
+  uint32_t left = weight.cols;  // steps, of which a chain may have fewer than eight
+  // A row tile that does not exist comes as no bytes: what the page holds there is taken as zeros.
+  auto steps_from = [&](uint32_t step) { return c.d.warp < weight.rows && left > step ? left - step : 0; };
+  tile::weight_half halves[2], second;
+  tile::group_sums chain;
+  tile::zero(sums);
+  stage_cursor stage = next_stage(c);
+  auto own_tile = [&](const uint8_t *page) { return page + c.d.warp % 4 * CHAIN_BYTES; };
+  tile::load(halves[0], own_tile(wait_page(c, stage, c.group())), steps_from(0));
+  auto take_chain = [&](tile::weight_half &first, tile::weight_half &next) {
+    tile::panel lines = tile::panel_of(tile::shared_address(wait_page(c, stage, LINES_AT)), 16);
+    tile::begin_half<false>(chain, first, lines);
+    tile::load(second, own_tile(c.d.page(page_of(stage, c.group()))) + HALF_STEPS * 512,
+               steps_from(HALF_STEPS));
+    tile::fence_shared_for_copies();
+    release_page(c, stage, c.group(), PAGE_ARRIVALS / 4);
+    lines = tile::panel_of(tile::shared_address(wait_page(c, stage, LINES_AT + 1)), 16);
+    tile::begin_half<true>(chain, second, lines);
+    tile::products_commit();
+    stage_cursor at = stage;
+    stage.next();
+    bool is_first = left == weight.cols;
+    left = left > CHAIN_STEPS ? left - CHAIN_STEPS : 0;
+    if (left != 0) {
+      tile::load(next, own_tile(wait_page(c, stage, c.group())), steps_from(0));
+    }
+    if (is_first) {
+      meanwhile();
+    }
+    tile::products_wait<0>();
+    tile::pin(chain.value);
+    tile::keep_until_here(first);
+    tile::keep_until_here(second);
+    release_page(c, at, LINES_AT, 1);
+    release_page(c, at, LINES_AT + 1, 1);
+    tile::add(sums, chain);
+  };
+#pragma unroll 1
+  while (left != 0) {
+    take_chain(halves[0], halves[1]);
+    if (left != 0) {
+      take_chain(halves[1], halves[0]);
+    }
+  }
+  put_next_stage(c, stage);
+}
+
+// Where the lane's upper row of the warp's row tile lies in a plain value, line 0.
+template <typename element>
+__device__ inline element *own_rows(const wide_consumer &c, const mk_operand &operand) {
+  return plain_lines<element>(c.d, operand) + c.d.warp * 16 + tile::row_in_tile();
+}
+
+__device__ inline void put_floats(const wide_consumer &c, const mk_operand &out, uint32_t lines, tile::group_sums &y) {
+  float *to = own_rows<float>(c, out);
+  uint32_t cols = c.d.buffer(out).cols;
+  tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
+    if (line < lines) {
+      to[line * cols] = upper;
+      to[line * cols + 8] = lower;
+    }
+  });
+}
+
+__device__ inline void finish_QKV(const wide_consumer &c, const mk_instruction_word &in, uint32_t lines,
+                                  tile::group_sums &y) {
+  uint32_t tile = in.parts[MK_PART_QKV_weight].row + c.d.warp;
+  if (tile < param(in, MK_PARAM_QKV_rope_tiles)) {
+    const float *inv_freq = reinterpret_cast<const float *>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address);
+    uint32_t tiles_per_head = param(in, MK_PARAM_QKV_head_dim) / 16;
+    uint32_t first = lines_of(c.d).first + in.parts[MK_PART_QKV_x].row * LINES;
+    float frequency = __ldg(inv_freq + tile % tiles_per_head * 8 + tile::row_in_tile());
+    tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
+      angle a = angle_of(first + line, frequency);
+      float turned = rotated(upper, lower, a.cosine, -a.sine);
+      lower = rotated(lower, upper, a.cosine, a.sine);
+      upper = turned;
+    });
+  }
+  put_floats(c, in.parts[MK_PART_QKV_out], lines, y);
+}
+
+__device__ inline void finish_GLU(const wide_consumer &c, const mk_instruction_word &in, uint32_t lines,
+                                  tile::group_sums &y) {
+  const mk_operand &out = in.parts[MK_PART_GLU_out];
+  uint32_t cols = c.d.buffer(out).cols;
+  uint16_t *to = plain_lines<uint16_t>(c.d, out) + c.d.warp * 8;
+  tile::each_line(y, [&](uint32_t, float &gate, float &up) { gate = gated(gate, up); });
+  tile::each_pair_of_rows(y, [&](uint32_t line, uint32_t rows, uint32_t values, uint32_t) {
+    if (line < lines) {
+      *reinterpret_cast<uint32_t *>(to + line * cols + rows) = values;
+    }
+  });
+}
+
+__device__ inline void finish_LINEAR_PART(const wide_consumer &c, const mk_instruction_word &in, uint32_t lines,
+                                          tile::group_sums &y) {
+  put_floats(c, in.parts[MK_PART_LINEAR_PART_out], lines, y);
+}
+
+// y += the lines' residuals: plain, or the embedding rows of their tokens; residual_out = y; out = bf16(y).
+__device__ inline void finish_residual(const wide_consumer &c, const mk_operand &from, const mk_operand &to,
+                                       const mk_operand &out, uint32_t lines, tile::group_sums &y) {
+  if ((from.flags & MK_OPERAND_TOKEN_ROW) != 0) {
+    const mk_gpu_buffer &b = c.d.buffer(from);
+    tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
+      uint32_t token = line < lines ? lines_of(c.d).tokens[out.row * LINES + line] : 0;
+      const uint16_t *step = reinterpret_cast<const uint16_t *>(b.address) +
+                             (static_cast<uint64_t>(token / 16) * b.grid_cols + from.col + c.d.warp) * 256 +
+                             mk_step_offset(token, tile::row_in_tile());
+      upper = __fadd_rn(tile::load_bf16(step), upper);
+      lower = __fadd_rn(tile::load_bf16(step + 4), lower);  // eight columns further on
+    });
+  } else {
+    const float *residual = own_rows<float>(c, from);
+    uint32_t cols = c.d.buffer(from).cols;
+    tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
+      upper = __fadd_rn(line < lines ? tile::load_relaxed(residual + line * cols) : 0.0f, upper);
+      lower = __fadd_rn(line < lines ? tile::load_relaxed(residual + line * cols + 8) : 0.0f, lower);
+    });
+  }
+  put_floats(c, to, lines, y);
+  uint16_t *rounded = plain_lines<uint16_t>(c.d, out) + c.d.warp * 16;
+  uint32_t cols = c.d.buffer(out).cols;
+  tile::each_pair_of_rows(y, [&](uint32_t line, uint32_t rows, uint32_t upper, uint32_t lower) {
+    if (line < lines) {
+      *reinterpret_cast<uint32_t *>(rounded + line * cols + rows) = upper;
+      *reinterpret_cast<uint32_t *>(rounded + line * cols + rows + 8) = lower;
+    }
+  });
+}
+
+__device__ inline void finish_LINEAR_ADD(const wide_consumer &c, const mk_instruction_word &in, uint32_t lines,
+                                         tile::group_sums &y) {
+  finish_residual(c, in.parts[MK_PART_LINEAR_ADD_residual_in], in.parts[MK_PART_LINEAR_ADD_residual_out],
+                  in.parts[MK_PART_LINEAR_ADD_out], lines, y);
+}
+
+// The squares of the input, where it is normed.
+__device__ inline const mk_operand *squares_of(const mk_instruction_word &in) {
+  return in.opcode == MK_OP_QKV   ? &in.parts[MK_PART_QKV_squares]
+         : in.opcode == MK_OP_GLU ? &in.parts[MK_PART_GLU_squares]
+                                  : nullptr;
+}
+
+template <typename role>
+__device__ __forceinline__ void finish_sums(const role &c, const mk_instruction_word &in, uint32_t lines,
+                                            tile::group_sums &y) {
+#define MK_OPCODE(NAME, text, state, semantics)                                                                       \
+  static_assert(!is_linear(MK_OP_##NAME) || places_of(MK_OP_##NAME).logits || MK_HAS(finish_##NAME(c, in, lines, y)), \
+                "no finish_" #NAME);
+#include "vm/program/opcodes.def"
+  switch (in.opcode) {
+#define MK_OPCODE(NAME, text, state, semantics)                       \
+  case case_of(MK_HAS(finish_##NAME(c, in, lines, y)), MK_OP_##NAME): \
+    if constexpr (MK_HAS(finish_##NAME(c, in, lines, y))) {           \
+      finish_##NAME(c, in, lines, y);                                 \
+    }                                                                 \
+    break;
+#include "vm/program/opcodes.def"
+    default:
+      break;
+  }
+}
+
+// The instruction is looked up anew behind the products: registers are short.
+__device__ __forceinline__ void finish_linear(const wide_consumer &c, tile::group_sums &y) {
+  const mk_instruction_word &in = instruction_at_hand(c);
+  if (squares_of(in) != nullptr) {
+    consumers_meet();
+    tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
+      float scale = wide_shared()->scales[line];
+      upper = __fmul_rn(upper, scale);
+      lower = __fmul_rn(lower, scale);
+    });
+  }
+  if (c.d.warp < in.parts[LINEAR_WEIGHT].rows) {
+    finish_sums(c, in, active_lines(c.d, in.parts[LINEAR_X].row), y);
+  }
+}
+
+__device__ __forceinline__ void consume_linear(wide_consumer &c) {
+  if (active_lines(c.d, instruction_at_hand(c).parts[LINEAR_X].row) != 0) {
+    tile::group_sums y;
+    multiply(
+        c, instruction_at_hand(c).parts[LINEAR_WEIGHT],
+        [&] {
+          const mk_instruction_word &in = instruction_at_hand(c);
+          if (const mk_operand *squares = squares_of(in); squares != nullptr) {
+            put_scales(c, in, *squares);
+          }
+        },
+        y);
+    finish_linear(c, y);
+  } else {
+    consumers_wait(c, instruction_at_hand(c));
+  }
+  consumers_signal(c, instruction_at_hand(c));
+}
+
+// Parts are added in order.
+__device__ inline void consume_REDUCE_ADD(wide_consumer &c, const mk_instruction_word &in) {
+  const mk_operand &parts = in.parts[MK_PART_REDUCE_ADD_parts], &out = in.parts[MK_PART_REDUCE_ADD_out];
+  uint32_t lines = active_lines(c.d, out.row);
+  consumers_wait(c, in);
+  if (lines != 0 && c.d.warp < parts.cols) {
+    const mk_gpu_buffer &b = c.d.buffer(parts);
+    const float *from = own_rows<float>(c, parts);
+    tile::group_sums y;
+    tile::zero(y);
+#pragma unroll 1
+    for (uint32_t part = 0; part < parts.rows; part++, from += static_cast<uint64_t>(b.tile_rows) * b.cols) {
+      tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
+        if (line < lines) {
+          upper = __fadd_rn(upper, tile::load_relaxed(from + line * b.cols));
+          lower = __fadd_rn(lower, tile::load_relaxed(from + line * b.cols + 8));
+        }
+      });
+    }
+    finish_residual(c, in.parts[MK_PART_REDUCE_ADD_residual_in], in.parts[MK_PART_REDUCE_ADD_residual_out], out, lines,
+                    y);
+  }
+  consumers_signal(c, in);
+}
+
+}  // namespace mk

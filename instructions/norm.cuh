@@ -1,0 +1,65 @@
+// NORM on the device, of the kernel for wide steps: h = bf16(x times gain) of a unit's 128 columns, and the sum of squares of x over them, which is a
+// chain's; norm.c. A warp takes a line at a time, of which each lane has four neighbouring elements. Waits: nothing of other SMs; behind the instruction
+// that wrote x on this one. Signals: the counter of h.
+#pragma once
+#include "instructions/canon.cuh"
+#include "vm/gpu/wide.cuh"
+
+namespace mk {
+
+// The lane's elements of a token's row of the embedding, from column tile `tile` on.
+__device__ inline uint2 token_pairs(const mk_gpu_buffer &b, uint32_t token, uint32_t tile) {
+  uint32_t lane = tile::lane(), row = token % 16, pair = lane % 4 * 2;
+  const uint32_t *words = reinterpret_cast<const uint32_t *>(b.address) +
+                          (static_cast<uint64_t>(token / 16) * b.grid_cols + tile + lane / 4) * 128;
+  return {__ldg(words + mk_step_offset(row, pair * 2) / 2), __ldg(words + mk_step_offset(row, pair * 2 + 2) / 2)};
+}
+
+__device__ inline void consume_NORM(wide_consumer &c, const mk_instruction_word &in) {
+  enum { BATCH = 8 };  // lines that are fetched together
+  const mk_operand &x = in.parts[MK_PART_NORM_x], &out = in.parts[MK_PART_NORM_out],
+                   &squares = in.parts[MK_PART_NORM_squares];
+  const mk_gpu_buffer &b = c.d.buffer(x);
+  uint32_t lane = tile::lane(), lines = active_lines(c.d, out.row);
+  bool of_tokens = (x.flags & MK_OPERAND_TOKEN_ROW) != 0;
+  consumers_wait(c, in);
+  // Columns that exist, of the unit's.
+  uint32_t at = out.col * c.d.buffer(out).tile_cols + lane * 4, cols = c.d.buffer(out).cols;
+  bool there = at < cols && lane * 4 < out.cols * c.d.buffer(out).tile_cols;
+  uint2 gain = {0, 0};
+  if (there) {
+    gain = __ldg(reinterpret_cast<const uint2 *>(
+        reinterpret_cast<const uint16_t *>(whole_buffer(in, MK_WHOLE_NORM_gain).address) + at));
+  }
+  uint16_t *to = reinterpret_cast<uint16_t *>(c.d.buffer(out).address) + static_cast<uint64_t>(out.row) * LINES * cols + at;
+  const uint16_t *from = reinterpret_cast<const uint16_t *>(b.address) + static_cast<uint64_t>(x.row) * LINES * b.cols +
+                         x.col * b.tile_cols + lane * 4;
+#pragma unroll 1
+  for (uint32_t first = c.d.warp * BATCH; first < lines; first += MK_GPU_CONSUMER_WARPS * BATCH) {
+    uint2 pairs[BATCH];
+#pragma unroll
+    for (uint32_t i = 0; i < BATCH; i++) {
+      uint32_t line = first + i;
+      pairs[i] = {0, 0};
+      if (there && line < lines) {
+        pairs[i] = of_tokens ? token_pairs(b, lines_of(c.d).tokens[out.row * LINES + line], x.col)
+                             : __ldcg(reinterpret_cast<const uint2 *>(from + static_cast<uint64_t>(line) * b.cols));
+      }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < BATCH; i++) {
+      uint32_t line = first + i;
+      float sum = chain_squares(pairs[i]);
+      if (there && line < lines) {
+        *reinterpret_cast<uint2 *>(to + static_cast<uint64_t>(line) * cols) = {
+            tile::multiply_bf16(pairs[i].x, gain.x), tile::multiply_bf16(pairs[i].y, gain.y)};
+      }
+      if (lane == 0 && line < lines) {
+        plain_lines<float>(c.d, squares)[static_cast<uint64_t>(line) * c.d.buffer(squares).cols] = sum;
+      }
+    }
+  }
+  consumers_signal(c, in);
+}
+
+}  // namespace mk

@@ -1,0 +1,113 @@
+// Tiles of a warpgroup: 64 rows of a weight by 128 lines. A weight comes as its tiles lie in memory (fragment.cuh), four row tiles of sixteen
+// rows, one for each warp; lines come as panels of 64 columns (wgmma.cuh). Of the sums a lane has two rows, `row_in_tile` and that + 8 of
+// its warp's row tile, of every line that each_line names.
+#pragma once
+#include "instructions/tile/fragment.cuh"
+#include "instructions/tile/wgmma.cuh"
+
+namespace mk::tile {
+
+struct group_sums {  // [64 rows][128 lines], fp32
+  float value[64];
+};
+
+struct weight_half {  // a warp's sixteen rows of 64 columns, half a chain
+  uint32_t step[4][4];
+};
+
+__device__ inline void zero(group_sums &to) {
+#pragma unroll
+  for (uint32_t i = 0; i < 64; i++) {
+    to.value[i] = 0.0f;
+  }
+}
+
+// Of the row tile that begins at `from`, whose steps from `steps` on are taken as zeros.
+__device__ inline void load(weight_half &to, const uint8_t *from, uint32_t steps) {
+  uint32_t at = (threadIdx.x % 32) * 16;
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    uint4 raw = *reinterpret_cast<const uint4 *>(from + i * 512 + at);
+    to.step[i][0] = raw.x, to.step[i][1] = raw.y, to.step[i][2] = raw.z, to.step[i][3] = raw.w;
+  }
+  if (steps < 4) {
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+#pragma unroll
+      for (uint32_t w = 0; w < 4; w++) {
+        to.step[i][w] = i < steps ? to.step[i][w] : 0;
+      }
+    }
+  }
+}
+
+// chain (+)= weights times a panel of 128 lines: under way from here on, until products_wait<0>.
+template <bool add>
+__device__ inline void begin_half(group_sums &chain, const weight_half &weights, panel lines) {
+  pin(chain.value);
+  products_begin();
+  multiply_transposed<add>(chain.value, weights.step[0], lines);
+#pragma unroll
+  for (uint32_t i = 1; i < 4; i++) {
+    multiply_transposed<true>(chain.value, weights.step[i], panel_at(lines, i * 32));
+  }
+}
+
+// The products that read them have ended: the compiler may use the registers from here on, not sooner.
+__device__ inline void keep_until_here(weight_half &weights) {
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+#pragma unroll
+    for (uint32_t w = 0; w < 4; w++) {
+      asm volatile("" : "+r"(weights.step[i][w]));
+    }
+  }
+}
+
+__device__ inline void add(group_sums &to, const group_sums &chain) {
+#pragma unroll
+  for (uint32_t i = 0; i < 64; i++) {
+    to.value[i] = __fadd_rn(to.value[i], chain.value[i]);
+  }
+}
+
+__device__ inline uint32_t row_in_tile() { return threadIdx.x % 32 / 4; }
+
+// Sums that are finished together: what follows from a line's number is computed anew for each batch, since registers are short.
+enum { BATCH_SUMS = 16 };
+
+// do_line(line, upper, lower): the sums of both of the lane's rows, which it may change.
+template <typename line_function>
+__device__ __forceinline__ void each_line(group_sums &sums, line_function do_line) {
+#pragma unroll
+  for (uint32_t batch = 0; batch < 64; batch += BATCH_SUMS) {
+    uint32_t first = anew(threadIdx.x) % 4 * 2;
+#pragma unroll
+    for (uint32_t i = batch; i < batch + BATCH_SUMS; i += 4) {
+      do_line(i * 2 + first, sums.value[i], sums.value[i + 2]);
+      do_line(i * 2 + first + 1, sums.value[i + 1], sums.value[i + 3]);
+    }
+    __syncwarp();  // no load goes out before this
+  }
+}
+
+// The lane's part of what neighbouring lines have in eight rows, `even` of the first and `odd` of the second of a pair: two neighbouring rows of
+// one line, as bf16, rounded to nearest.
+__device__ inline uint32_t rows_of_line(float even, float odd) { return transpose(pack_bf16(even, odd)); }
+
+// put(line, rows, upper, lower): bf16 of rows `rows` and `rows` + 1 of the warp's row tile, and of those that lie eight further on.
+template <typename put_function>
+__device__ __forceinline__ void each_pair_of_rows(const group_sums &sums, put_function put) {
+#pragma unroll
+  for (uint32_t batch = 0; batch < 64; batch += BATCH_SUMS) {
+    uint32_t line = anew(threadIdx.x) % 32 / 4, rows = anew(threadIdx.x) % 4 * 2;
+#pragma unroll
+    for (uint32_t i = batch; i < batch + BATCH_SUMS; i += 4) {
+      put(i * 2 + line, rows, rows_of_line(sums.value[i], sums.value[i + 1]),
+          rows_of_line(sums.value[i + 2], sums.value[i + 3]));
+    }
+    __syncwarp();  // no load goes out before this
+  }
+}
+
+}  // namespace mk::tile

@@ -1,0 +1,137 @@
+// The persistent kernel for wide steps, of 128 to 512 rows of one sequence: the same interpreter in another configuration (vm/gpu/wide_shared.h). One
+// block per SM, from the first step of the launch to the last; two warpgroups consume, with most of the registers, and store what they
+// compute; of the third one warp loads and one controls.
+#define MK_GPU_WIDE 1
+#include "instructions/append.cuh"
+#include "instructions/attend.cuh"
+#include "instructions/head_wide.cuh"
+#include "instructions/linear_wide.cuh"
+#include "instructions/next_wide.cuh"
+#include "instructions/norm.cuh"
+#include "vm/gpu/controller.cuh"
+#include "vm/gpu/wide_loader.cuh"
+
+namespace mk {
+
+__device__ inline void init_barriers(const device &d) {
+  for (uint32_t i = 0; i < MK_GPU_RING_PAGES; i++) {
+    tile::barrier_init(d.barrier(PAGE_FULL + i), 1);
+    tile::barrier_init(d.barrier(PAGE_EMPTY + i), PAGE_ARRIVALS);
+  }
+  for (uint32_t i = 0; i < MK_GPU_INSTRUCTION_SLOTS; i++) {
+    tile::barrier_init(d.barrier(INSTRUCTION_FULL + i), 1);
+    tile::barrier_init(d.barrier(INSTRUCTION_EMPTY + i), MK_GPU_CONSUMER_WARPS + 1);  // and the loader
+  }
+  tile::barrier_init(d.barrier(STATE_READY), 1);
+  tile::barrier_init(d.barrier(LOADER_DONE), 1);
+  tile::fence_barriers();
+}
+
+__device__ __forceinline__ void run_loader(device d) {
+  wide_loader l{d};
+  instruction_cursor cursor;
+  bool stays = true;
+  for (l.d.epoch = 0; stays && l.d.epoch < l.d.params.epochs; l.d.epoch++) {
+    record_boundary(l.d);
+    for (bool last = false; stays && !last;) {
+      const mk_instruction_word *in = fetch(l.d, cursor);
+      stays = in != nullptr && load_for_wide(l, *in);
+      last = in != nullptr && done_with(l.d, cursor);
+    }
+  }
+  record_boundary(l.d);
+  drain_copies(l);
+  if (MK_GPU_RECORDS && d.words()->leave == 0) {
+    look_at_beacon(d, 1);
+  }
+}
+
+template <typename role>
+__device__ __forceinline__ void consume_instruction(role &c) {
+  switch (instruction_at_hand(c).opcode) {
+#define MK_OPCODE(NAME, text, state, semantics)                               \
+  case MK_OP_##NAME:                                                          \
+    if constexpr (MK_HAS(consume_##NAME(c, instruction_at_hand(c)))) {        \
+      consume_##NAME(c, instruction_at_hand(c));                              \
+    } else if constexpr (is_linear(MK_OP_##NAME)) {                           \
+      break;                                                                  \
+    }                                                                         \
+    return;
+#include "vm/program/opcodes.def"
+    default:
+      return;
+  }
+  consume_linear(c);
+}
+
+// False: the controller hands out no more.
+__device__ __forceinline__ bool consume_queue(wide_consumer &c) {
+  for (c.d.epoch = 0; c.d.epoch < c.d.params.epochs && lines_of(c.d).stop == 0; c.d.epoch++) {
+    record_boundary(c.d);
+    for (bool last = false; !last;) {
+      if (fetch(c.d, at_hand(c)) == nullptr) {
+        return false;
+      }
+      planted_delay(c.d);
+      consume_instruction(c);
+      instruction_cursor cursor = at_hand(c);
+      last = done_with(c.d, cursor);
+      c.d.words()->at_hand[c.d.warp] = cursor.at;
+      __syncwarp();
+    }
+  }
+  return true;
+}
+
+__device__ __forceinline__ void run_consumer(device d) {
+  wide_consumer c{d};
+  d.words()->at_hand[d.warp] = 0;
+  put_next_stage(c, {});
+  bool whole = consume_queue(c);
+  record_boundary(c.d);
+  if (c.d.warp == 0 && tile::lane() == 0) {
+    if (lines_of(c.d).stop != 0) {
+      c.d.words()->leave = 1;  // the roles that run ahead have nothing to wait for
+    }
+    c.d.words()->finished = 1;
+    if (whole && blockIdx.x == 0) {
+      *d.params.epochs_done = c.d.epoch;
+    }
+  }
+}
+
+}  // namespace mk
+
+extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
+    mk_wide_kernel(const __grid_constant__ mk_gpu_params params) {
+  using namespace mk;
+  device d{params, __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), 0};
+  clear_warp_words(d);
+  if (threadIdx.x == 0) {
+    init_barriers(d);
+    prepare_tracks();
+    clear_block_words(d);
+    wide_shared()->choice = 0;
+  }
+  if (d.warp == 0) {
+    __syncwarp();
+    put_step(d, params.plan, 0, wide_shared()->state[0]);
+  }
+  __syncthreads();
+  if (params.queues[blockIdx.x].count == 0) {
+    return;
+  }
+  if (d.warp < MK_GPU_CONSUMER_WARPS) {
+    tile::take_registers<224>();
+    run_consumer(d);
+  } else {
+    tile::give_registers<56>();
+    if (d.warp == MK_GPU_CONSUMER_WARPS) {
+      run_loader(d);
+    } else if (d.warp == MK_GPU_CONSUMER_WARPS + 2) {
+      run_controller(d);
+    } else if (d.warp == MK_GPU_WARPS - 1) {
+      look_at_beacon(d, 0);  // nobody waits for this warp
+    }
+  }
+}

@@ -1,0 +1,163 @@
+// What the roles of the kernel for wide steps share. A step computes up to 512 rows, its *lines*, at neighbouring positions of one sequence; an
+// instruction computes 128 of them, a *line tile*. Eight warps consume, as two warpgroups, and store themselves; a warp loads.
+//
+// Values between SMs are plain rows, ordered by release counters: whoever wrote signals behind a meeting of its warps, and whoever reads has
+// waited. What copies read (the inputs of products, the cache) is fenced for them on both sides.
+//
+// Pages go by in *stages* of four: for a product two of weights, one for each warpgroup, and two panels of lines.
+#pragma once
+#include "instructions/tile/copy.cuh"
+#include "instructions/tile/group.cuh"
+#include "vm/gpu/opcodes.cuh"
+#include "vm/gpu/wait.cuh"
+#include "vm/program/plan.h"
+
+namespace mk {
+
+struct wide_state {       // of a step, in shared memory, double-buffered by the parity of the epoch
+  uint32_t first, count;  // position of line 0, active lines: the first ones
+  uint32_t chooses;       // the last of them does
+  uint32_t stop;
+  uint32_t tokens[MK_MOST_ROWS];
+};
+
+struct wide_words {
+  wide_state state[2];
+  float scales[MK_WIDE_GPU_LINES];  // 1 / rms by line
+  uint32_t stages[MK_GPU_CONSUMER_WARPS];  // where each warp is in the page ring, between instructions: registers are short
+  float best[MK_GPU_CONSUMER_WARPS];
+  uint32_t index[MK_GPU_CONSUMER_WARPS];
+  uint32_t choice;  // the last token that was chosen in this launch
+};
+static_assert(sizeof(wide_words) <= MK_GPU_WIDE_WORDS_BYTES, "wide_shared.h has room for them");
+static_assert(MK_GPU_SHARED_BYTES <= MK_WIDE_GPU_SHARED_BYTES, "what the host asks for");
+
+enum {
+  STAGES = MK_GPU_RING_PAGES / MK_GPU_STAGE_PAGES,
+  GROUPS = 2,
+  GROUP_TILES = MK_WIDE_GPU_UNIT_TILES / GROUPS,
+  CHAIN_STEPS = 8,  // of 16 columns (docs/NUMERICS.md)
+  CHAIN_BYTES = CHAIN_STEPS * 512,
+  LINES = MK_WIDE_GPU_LINES,
+  LINES_AT = GROUPS,                      // the panels' pages in a stage
+  PAGE_ARRIVALS = MK_GPU_CONSUMER_WARPS,  // that empty a page
+};
+static_assert(GROUP_TILES * CHAIN_BYTES == MK_GPU_PAGE_BYTES, "a page is a chain of a warpgroup's row tiles");
+static_assert(LINES * MK_WIDE_GPU_PANEL_COLS * 2 == MK_GPU_PAGE_BYTES, "or a panel of a line tile");
+static_assert(LINES == MK_LINE_TILE, "an instruction computes one");
+
+__device__ inline volatile wide_words *wide_shared() {
+  return reinterpret_cast<volatile wide_words *>(shared_memory + MK_GPU_WIDE_WORDS_AT);
+}
+__device__ inline volatile wide_state &lines_of(const device &d) { return wide_shared()->state[d.epoch % 2]; }
+
+// Of the roles' barriers: the loader has done its part of the step, and looks at the step's state no more.
+enum { LOADER_DONE = OWN_BARRIERS };
+
+using stage_cursor = ring_cursor<STAGES>;
+
+// Page `page` of a stage, of the ring.
+__device__ inline uint32_t page_of(const stage_cursor &stage, uint32_t page) {
+  return stage.slot() * MK_GPU_STAGE_PAGES + page;
+}
+
+struct wide_consumer {
+  device d;
+
+  __device__ uint32_t group() const { return d.warp / 4; }
+};
+
+__device__ inline instruction_cursor at_hand(const wide_consumer &c) { return {c.d.words()->at_hand[c.d.warp]}; }
+__device__ inline const mk_instruction_word &instruction_at_hand(const wide_consumer &c) {
+  return c.d.slot(at_hand(c).slot())->instruction;
+}
+
+__device__ inline stage_cursor next_stage(const wide_consumer &c) { return {wide_shared()->stages[c.d.warp]}; }
+__device__ inline void put_next_stage(const wide_consumer &c, const stage_cursor &stage) {
+  __syncwarp();
+  wide_shared()->stages[c.d.warp] = stage.at;
+  __syncwarp();
+}
+
+// All consumer warps meet. Every warp comes to every meeting of an instruction, also when a wait has been given up (wait.cuh).
+__device__ inline void consumers_meet() { tile::meet<MK_GPU_CONSUMER_WARPS * 32>(); }
+
+// The first warp waits for the instruction's release counters, the others for it.
+__device__ inline void consumers_wait(const wide_consumer &c, const mk_instruction_word &in) {
+  if (c.d.warp == 0 && has_flag(in, SLOT_WAITS_RELEASE)) {
+    wait_counters(c.d, in);
+  }
+  consumers_meet();
+}
+
+// Behind all that the consumers have written, for other SMs' loads and copies.
+__device__ inline void consumers_signal(const wide_consumer &c, const mk_instruction_word &in) {
+  if (!has_flag(in, SLOT_SIGNALS_RELEASE)) {
+    return;
+  }
+  tile::fence_global_for_copies();
+  consumers_meet();
+  if (c.d.warp == 0 && tile::lane() == 0 && publishes(c.d)) {
+    signal_counters(c.d, in);
+  }
+}
+
+__device__ inline const uint8_t *wait_page(const wide_consumer &c, const stage_cursor &stage, uint32_t page) {
+  uint32_t slot = page_of(stage, page);
+  wait_phase(c.d, PAGE_FULL + slot, stage.phase(), MK_ACTIVITY_PAGE_FULL, slot);
+  return c.d.page(slot);
+}
+
+__device__ inline void release_page(const wide_consumer &c, const stage_cursor &stage, uint32_t page,
+                                    uint32_t arrivals) {
+  __syncwarp();
+  if (tile::lane() == 0) {
+    tile::arrive(c.d.barrier(PAGE_EMPTY + page_of(stage, page)), arrivals);
+  }
+}
+
+// Lines of the line tile in which the operand is that are active: 0 where all of them are idle.
+__device__ inline uint32_t active_lines(const device &d, uint32_t line_tile) {
+  uint32_t count = lines_of(d).count, first = line_tile * LINES;
+  return count <= first ? 0 : min(count - first, static_cast<uint32_t>(LINES));
+}
+
+// The first line of a PART of a plain value, from its first column on.
+template <typename element>
+__device__ inline element *plain_lines(const device &d, const mk_operand &operand) {
+  const mk_gpu_buffer &b = d.buffer(operand);
+  return reinterpret_cast<element *>(b.address) + static_cast<uint64_t>(operand.row) * b.tile_rows * b.cols +
+         operand.col * b.tile_cols;
+}
+
+// The step's state from its rows in the plan (nullptr: there is none), whose active ones are the first ones at neighbouring
+// positions (vm/program/plan.h). A whole warp.
+__device__ inline void put_step(const device &d, const uint32_t *step, uint32_t stop, volatile wide_state &to) {
+  uint32_t count = 0, chooses = 0;
+#pragma unroll 1
+  for (uint32_t base = 0; base < d.params.rows; base += 32) {
+    uint32_t line = base + tile::lane();
+    uint4 row = make_uint4(0, 0, 0, 0);
+    if (step != nullptr && line < d.params.rows) {
+      row = reinterpret_cast<const uint4 *>(step)[line];
+    }
+    count += __popc(__ballot_sync(0xffffffffu, (row.w & MK_ROW_ACTIVE) != 0));
+    chooses |= __ballot_sync(0xffffffffu, (row.w & MK_ROW_CHOOSES) != 0);
+    uint32_t token = row.z;
+    if (token == MK_TOKEN_CHOSEN) {
+      token = wide_shared()->choice;
+      token = index_fits(d, MK_GPU_FAULT_TOKEN, token, d.params.tokens) ? token : 0;
+    }
+    to.tokens[line] = token;
+    if (line == 0) {
+      to.first = row.y;
+    }
+  }
+  if (tile::lane() == 0) {
+    to.count = count;
+    to.chooses = chooses;
+    to.stop = stop;
+  }
+}
+
+}  // namespace mk

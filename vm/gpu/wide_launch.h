@@ -1,0 +1,20 @@
+/* What the host knows of the kernel for wide steps (vm/gpu/wide.cu), of 128 to 512 rows. Shared by C and CUDA; plain data. */
+#ifndef MK_GPU_WIDE_LAUNCH_H
+#define MK_GPU_WIDE_LAUNCH_H
+
+enum {
+  MK_WIDE_GPU_THREADS = 384,
+  MK_WIDE_GPU_SHARED_BYTES = 227 * 1024, /* all that a block may have */
+  MK_WIDE_GPU_WARPS = 8,                 /* that consume */
+  MK_WIDE_GPU_RING_PAGES = 12,
+  MK_WIDE_GPU_UNIT_TILES = 8,   /* row tiles of a weight that an instruction multiplies at most, but for HEAD */
+  MK_WIDE_GPU_LINES = 128,      /* of a value, that it computes */
+  MK_WIDE_GPU_PANEL_COLS = 64,  /* of a value that is multiplied, in a page */
+  MK_WIDE_GPU_HEAD_COLS = 8192, /* of the input of HEAD, which lies in shared memory */
+  /* Of sixteen lines of a head, while spans are added up as a tree: for each lane 16 tiles of four sums, two maxima and two totals, of each level. */
+  MK_WIDE_GPU_LEVELS = 5,
+  MK_WIDE_GPU_KEPT_FLOATS = 32 * (16 * 4 + 4),
+  MK_WIDE_GPU_SCRATCH_FLOATS = MK_WIDE_GPU_WARPS * MK_WIDE_GPU_LEVELS * MK_WIDE_GPU_KEPT_FLOATS, /* of a block */
+};
+
+#endif
