@@ -177,6 +177,7 @@ static mk_status open_beside(const mk_engine *engine, const mk_engine_options *o
                              uint32_t rows, uint32_t blocks, beside *out) {
   int gpu;
   compile.rows = rows;
+  compile.slots = 1; /* one row, or a prompt */
   compile.blocks = blocks;
   compile.sampling = false; /* where something is drawn, the main machine chooses */
   MK_TRY(choose_device(options, &gpu));
@@ -299,6 +300,7 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   mk_compile_options compile = {.sms = queues_of(options, gpu < 0),
                                 .max_seq = engine->max_seq,
                                 .rows = rows,
+                                .slots = rows == options->rows ? options->slots : 0,
                                 .blocks = options->kv_blocks,
                                 .sampling = samples};
   MK_TRY(mk_compile(engine->graph, &compile, &engine->program));
@@ -312,7 +314,8 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
     MK_TRY(open_beside(engine, options, compile, 1, blocks, &engine->one_row));
   }
   if (engine->one_row.gpu != NULL && mk_program_slots(engine->program) > 1 && options->long_prompts) {
-    MK_TRY(open_beside(engine, options, compile, MK_PROMPT_ROWS, blocks, &engine->prompts));
+    MK_TRY(open_beside(engine, options, compile, options->prompt_rows != 0 ? options->prompt_rows : (uint32_t)MK_PROMPT_ROWS,
+                       blocks, &engine->prompts));
   }
   engine->logits = MK_OPERAND_BUFFER(engine->program, HEAD, logits);
   engine->sampling = MK_OPERAND_BUFFER(engine->program, SCORE, sampling);

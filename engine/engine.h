@@ -38,8 +38,12 @@ typedef struct mk_engine_options {
    * greedy program: of one sequence at a time. cuda: several are for greedy programs alone, and hidden and intermediate
    * sizes are then multiples of 16; mk_engine_generate goes on token by token after the prompt. */
   uint32_t rows;
+  /* Sequences that share them: 0: as many as rows, but of MK_PROMPT_ROWS one. 1, with 128 rows or more: a wide program
+   * (scheduler/compile.h), which is for prompts as one of MK_PROMPT_ROWS is; on the cpu alone so far. */
+  uint32_t slots;
+  uint32_t prompt_rows; /* of the program for long prompts below, which has one slot; 0: MK_PROMPT_ROWS */
   /* cuda, 2 to 16 rows: prompts of more than MK_LONG_PROMPT tokens are computed before their sequence joins the others,
-   * in a program of MK_PROMPT_ROWS. */
+   * in a program of `prompt_rows`. */
   bool long_prompts;
   /* One row where the device cannot do as many for this model; on the cpu 16 at most, which is faster there. */
   bool rows_or_one;

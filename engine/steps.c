@@ -242,7 +242,9 @@ static mk_status stop_recorder(mk_engine *engine, const mk_launch *launch, bool 
 static mk_status run_steps(at_work *w, mk_gpu *gpu) {
   mk_engine *engine = w->engine;
   const mk_launch *launch = w->launch;
-  size_t table = (size_t)MK_OPERAND_BUFFER(program_of(engine, launch->machine), ATTENTION, table);
+  mk_plan_buffers buffers;
+  MK_TRY(mk_plan_find(program_of(engine, launch->machine), &buffers));
+  const size_t table = buffers.table;
   uint64_t bytes = program_of(engine, launch->machine)->buffers[table].bytes;
   if (gpu == NULL) {
     MK_TRY(mk_engine_write(engine, table, 0, launch->table, bytes));

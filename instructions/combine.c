@@ -19,7 +19,7 @@ static uint32_t stage_parts(mk_reference *machine, const mk_instruction *instruc
     uint32_t unit = (j + line->row.slot) % units;
     mk_span part = *parts;
     part.row += unit * parts->buffer->tile_rows + machine->first_line + line->line;
-    if (!mk_stage_stamped(machine, &part, 1, out + (size_t)j * parts->cols)) {
+    if (!mk_stage_rows(machine, &part, 1, out + (size_t)j * parts->cols)) {
       return 0;
     }
     machine->parts_used[unit / 64 % MK_PART_WORDS] |= UINT64_C(1) << unit % 64;

@@ -7,9 +7,7 @@
 mk_reference_result mk_reference_GLU(mk_reference *machine, const mk_instruction *instruction) {
   mk_span weight = mk_operand_span(machine, instruction, MK_SLOT_GLU_weight);
   mk_span out = mk_operand_span(machine, instruction, MK_SLOT_GLU_out);
-  float scales[MK_MOST_ROWS], *y = mk_normed_product(machine, instruction, MK_SLOT_GLU_x, MK_SLOT_GLU_gain,
-                                                     mk_param_float(instruction->params[MK_PARAM_GLU_eps]),
-                                                     instruction->params[MK_PARAM_GLU_width], &weight, scales);
+  float scales[MK_MOST_ROWS], *y = mk_normed_product(machine, instruction, &MK_NORM_OF(GLU), &weight, scales);
   if (y == NULL) {
     return MK_REFERENCE_WAIT;
   }

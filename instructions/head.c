@@ -33,9 +33,7 @@ mk_reference_result mk_reference_HEAD(mk_reference *machine, const mk_instructio
   uint32_t padded = (x_span.cols + 15) / 16 * 16, lines = machine->line_count, count = 0;
   float *x = machine->scratch, *expanded = x + (size_t)lines * padded,
         *y = expanded + (size_t)lines * MK_MATVEC_SCRATCH(padded), scales[MK_MOST_ROWS];
-  if (!mk_stage_normed(machine, instruction, MK_SLOT_HEAD_x, MK_SLOT_HEAD_gain,
-                       mk_param_float(instruction->params[MK_PARAM_HEAD_eps]), instruction->params[MK_PARAM_HEAD_width],
-                       x, scales)) {
+  if (!mk_stage_normed(machine, instruction, &MK_NORM_OF(HEAD), x, scales)) {
     return MK_REFERENCE_WAIT;
   }
   const float factor = mk_param_float(instruction->params[MK_PARAM_HEAD_factor]);

@@ -42,9 +42,7 @@ mk_reference_result mk_reference_QKV(mk_reference *machine, const mk_instruction
   mk_span frequencies = mk_operand_span(machine, instruction, MK_SLOT_QKV_inv_freq);
   mk_span out = mk_operand_span(machine, instruction, MK_SLOT_QKV_out);
   float scales[MK_MOST_ROWS], squares[2],
-      *y = mk_normed_product(machine, instruction, MK_SLOT_QKV_x, MK_SLOT_QKV_gain,
-                             mk_param_float(instruction->params[MK_PARAM_QKV_eps]),
-                             instruction->params[MK_PARAM_QKV_width], &weight, scales);
+      *y = mk_normed_product(machine, instruction, &MK_NORM_OF(QKV), &weight, scales);
   if (y == NULL) {
     return MK_REFERENCE_WAIT;
   }

@@ -177,9 +177,9 @@ size_t mk_reference_scratch(const mk_program *program) {
       if (buffer->store == MK_STORE_TILES && (operand->flags & MK_OPERAND_TOKEN_ROW) == 0) {
         need += lines * ((size_t)operand->rows * MK_TILE + (size_t)operand->cols * MK_TILE * 4 + 32); /* y, x */
       } else if (buffer->store == MK_STORE_BLOCKS) {
-        const mk_operand *q = &instruction->operands[MK_SLOT_ATTENTION_q];
-        uint32_t query_cols = q->cols * program->buffers[q->buffer].tile_cols;
-        need += mk_attention_scratch(buffer->head_dim, query_cols / buffer->head_dim);
+        const mk_operand *heads = &instruction->operands[0]; /* q, or k */
+        uint32_t cols = heads->cols * program->buffers[heads->buffer].tile_cols;
+        need += mk_attention_scratch(buffer->head_dim, cols / buffer->head_dim);
       } else {
         bool by_token = (operand->flags & MK_OPERAND_TOKEN_ROW) != 0;
         size_t rows = by_token ? lines : extent(operand->row, operand->rows, buffer->tile_rows, buffer->rows);
@@ -260,12 +260,29 @@ void mk_note_write(const mk_reference *machine, const mk_span *span, uint32_t ro
   }
 }
 
+/* Of a PLAIN buffer: another writer's elements are there when the instruction's waits are over. */
+static void load_row(mk_reference *machine, const mk_span *span, uint32_t row, float *to) {
+  const size_t at = (size_t)(span->row + row) * span->buffer->cols + span->col;
+  mk_note_read(machine, span, row, 0, span->cols);
+  if (span->buffer->dtype != MK_DTYPE_BF16) {
+    memcpy(to, (const float *)(const void *)span->memory + at, span->cols * sizeof *to);
+    return;
+  }
+  for (uint32_t i = 0; i < span->cols; i++) {
+    to[i] = mk_bf16_to_float(((const uint16_t *)(const void *)span->memory)[at + i]);
+  }
+}
+
 /* Words of one row of a STAMPED buffer. */
 static size_t stamped_row_words(const mk_buffer *buffer) {
   return buffer->dtype == MK_DTYPE_BF16 ? (buffer->cols + 1u) / 2 : buffer->cols;
 }
 
 static bool stage_row(mk_reference *machine, const mk_span *span, uint32_t row, float *to) {
+  if (span->buffer->store == MK_STORE_PLAIN) {
+    load_row(machine, span, row, to);
+    return true;
+  }
   bool pairs = span->buffer->dtype == MK_DTYPE_BF16;
   const uint64_t *words =
       (const uint64_t *)(const void *)span->memory + (span->row + row) * stamped_row_words(span->buffer);
@@ -288,7 +305,7 @@ static bool stage_row(mk_reference *machine, const mk_span *span, uint32_t row, 
   return late == 0;
 }
 
-bool mk_stage_stamped(mk_reference *machine, const mk_span *span, uint32_t rows, float *out) {
+bool mk_stage_rows(mk_reference *machine, const mk_span *span, uint32_t rows, float *out) {
   for (uint32_t r = 0; r < rows; r++) {
     if (!stage_row(machine, span, r, out + (size_t)r * span->cols)) {
       return false;
@@ -319,22 +336,15 @@ bool mk_stage_lines(mk_reference *machine, const mk_span *span, uint32_t tile, f
 bool mk_stage_vector(mk_reference *machine, const mk_instruction *instruction, uint32_t slot, float *out,
                      size_t stride) {
   mk_span span = mk_operand_span(machine, instruction, slot);
-  if (span.buffer->store == MK_STORE_STAMPED) {
+  if (span.buffer->store != MK_STORE_TILES) {
     return mk_stage_lines(machine, &span, 0, out, stride);
   }
+  const uint16_t *tiles = (const uint16_t *)(const void *)span.memory;
+  const uint32_t grid_cols = mk_buffer_grid_cols(span.buffer);
   for (uint32_t l = 0; l < machine->line_count; l++, out += stride) {
-    const mk_line *line = &machine->lines[l];
-    if (span.buffer->store == MK_STORE_TILES) {
-      const uint16_t *tiles = (const uint16_t *)(const void *)span.memory;
-      uint32_t grid_cols = mk_buffer_grid_cols(span.buffer);
-      for (uint32_t i = 0; i < span.cols; i++) {
-        out[i] = mk_bf16_to_float(tiles[mk_tile_offset(grid_cols, line->row.token, span.col + i)]);
-      }
-      continue;
+    for (uint32_t i = 0; i < span.cols; i++) {
+      out[i] = mk_bf16_to_float(tiles[mk_tile_offset(grid_cols, machine->lines[l].row.token, span.col + i)]);
     }
-    mk_note_read(machine, &span, line->line, 0, span.cols);
-    size_t row = (size_t)span.row + line->line;
-    memcpy(out, (const float *)(const void *)span.memory + row * span.buffer->cols + span.col, span.cols * sizeof *out);
   }
   return true;
 }
@@ -360,6 +370,14 @@ void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_
     mk_publish_words(machine, span, row, first, count, bits);
     return;
   }
+  if (span->buffer->store == MK_STORE_PLAIN) {
+    uint16_t *to = (uint16_t *)(void *)span->memory + (size_t)(span->row + row) * span->buffer->cols + span->col;
+    mk_note_write(machine, span, row, first, count);
+    for (uint32_t i = 0; i < count; i++) {
+      to[first + i] = mk_float_to_bf16(values[i]);
+    }
+    return;
+  }
   uint64_t *words = (uint64_t *)(void *)span->memory + (span->row + row) * stamped_row_words(span->buffer);
   words += (span->col + first) / 2;
   mk_note_write(machine, span, row, first, count / 2 * 2); /* an odd last one would have no word */
@@ -371,7 +389,7 @@ void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_
 
 /* The sum of the squares of a chain of x, of which `cols` columns are left; those beyond the last count as zero. The order is that of a GPU's
  * warp, whose lane t of four holds pairs t and t + 4 of a step. */
-static float chain_squares(const float *x, uint32_t cols) {
+float mk_chain_squares(const float *x, uint32_t cols) {
   enum { PAIRS = MK_TILE / 2, STEPS = MK_CHAIN_COLS / MK_TILE };
   float squares[MK_CHAIN_COLS] = {0}, e[STEPS][PAIRS], f[PAIRS / 2];
   for (uint32_t i = 0; i < MK_CHAIN_COLS && i < cols; i++) {
@@ -393,57 +411,76 @@ static float chain_squares(const float *x, uint32_t cols) {
   return (f[0] + f[2]) + (f[1] + f[3]);
 }
 
-/* Chains by eights, as a tree, and these one after the other. */
-float mk_sum_squares(const float *x, uint32_t cols) {
+/* The sums of `count` chains, by eights as a tree, and these one after the other. */
+static float add_chains(const float *chains, uint32_t count) {
   enum { CHAINS = 8 };
   float sum = 0;
-  for (uint32_t first = 0; first < cols; first += CHAINS * MK_CHAIN_COLS) {
+  for (uint32_t first = 0; first < count; first += CHAINS) {
     float q[CHAINS] = {0};
-    for (uint32_t i = 0, at = first; i < CHAINS && at < cols; i++, at += MK_CHAIN_COLS) {
-      q[i] = chain_squares(x + at, cols - at);
+    for (uint32_t i = 0; i < CHAINS && first + i < count; i++) {
+      q[i] = chains[first + i];
     }
     sum += ((q[0] + q[1]) + (q[2] + q[3])) + ((q[4] + q[5]) + (q[6] + q[7]));
   }
   return sum;
 }
 
-/* Of one vector: out becomes x * gain, rounded to bf16 and padded; gives the scale. */
-static float norm(float *out, const mk_span *gain, uint32_t cols, uint32_t padded, float eps, uint32_t width) {
-  const uint16_t *g = (const uint16_t *)(const void *)gain->memory + gain->col;
-  float sum = mk_sum_squares(out, cols);
-  for (uint32_t i = 0; i < padded; i++) {
-    bool used = i < cols && i < width && i < gain->cols; /* a gain may go on with biases */
-    out[i] = used ? mk_bf16_to_float(mk_float_to_bf16(out[i] * mk_bf16_to_float(g[i]))) : 0;
+float mk_sum_squares(const float *x, uint32_t cols) {
+  enum { CHAINS = 8 };
+  float sum = 0, q[CHAINS];
+  for (uint32_t at = 0; at < cols;) {
+    uint32_t count = 0;
+    for (; count < CHAINS && at < cols; count++, at += MK_CHAIN_COLS) {
+      q[count] = mk_chain_squares(x + at, cols - at);
+    }
+    sum += add_chains(q, count);
   }
-  return 1.0f / sqrtf(sum * (1.0f / (float)width) + eps);
+  return sum;
 }
 
-bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot, uint32_t gain_slot,
-                     float eps, uint32_t width, float *out, float *scales) {
-  mk_span x = mk_operand_span(machine, instruction, x_slot);
-  mk_span gain = mk_operand_span(machine, instruction, gain_slot);
-  uint32_t padded = (x.cols + 15) / 16 * 16;
-  if (!mk_stage_vector(machine, instruction, x_slot, out, padded)) {
+void mk_scale_by_gain(float *x, uint32_t cols, uint32_t padded, const uint16_t *gain, uint32_t gains) {
+  for (uint32_t i = 0; i < padded; i++) {
+    x[i] = i < cols && i < gains ? mk_bf16_to_float(mk_float_to_bf16(x[i] * mk_bf16_to_float(gain[i]))) : 0;
+  }
+}
+
+static float scale_of(float sum, float eps, uint32_t width) { return 1.0f / sqrtf(sum * (1.0f / (float)width) + eps); }
+
+bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, const mk_norm *norm, float *out,
+                     float *scales) {
+  mk_span x = mk_operand_span(machine, instruction, norm->x);
+  mk_span gain = mk_operand_span(machine, instruction, norm->gain);
+  mk_span squares = mk_operand_span(machine, instruction, norm->squares);
+  const uint32_t padded = (x.cols + 15) / 16 * 16, width = instruction->params[norm->width];
+  const float eps = mk_param_float(instruction->params[norm->eps]);
+  float *chains = out + (size_t)machine->line_count * padded; /* scratch that is not in use yet */
+  if (!mk_stage_vector(machine, instruction, norm->x, out, padded) ||
+      (squares.rows != 0 && !mk_stage_lines(machine, &squares, 0, chains, squares.cols))) {
     return false;
   }
-  for (uint32_t l = 0; l < machine->line_count; l++) {
+  for (uint32_t l = 0; l < machine->line_count; l++, chains += squares.cols) {
     float *line = out + (size_t)l * padded;
     scales[l] = 1;
-    if (gain.rows != 0) {
-      scales[l] = norm(line, &gain, x.cols, padded, eps, width);
-    } else { /* nothing is normed */
+    if (squares.rows != 0) {
+      scales[l] = scale_of(add_chains(chains, squares.cols), eps, width);
+    } else if (gain.rows != 0) { /* which may go on with biases */
+      scales[l] = scale_of(mk_sum_squares(line, x.cols), eps, width);
+      mk_scale_by_gain(line, x.cols, padded, (const uint16_t *)(const void *)gain.memory + gain.col,
+                       width < gain.cols ? width : gain.cols);
+    }
+    if (gain.rows == 0) { /* x is to be multiplied as it is */
       memset(line + x.cols, 0, (padded - x.cols) * sizeof *line);
     }
   }
   return true;
 }
 
-float *mk_normed_product(mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot, uint32_t gain_slot,
-                         float eps, uint32_t width, const mk_span *weight, float *scales) {
+float *mk_normed_product(mk_reference *machine, const mk_instruction *instruction, const mk_norm *norm,
+                         const mk_span *weight, float *scales) {
   uint32_t padded = (weight->cols + 15) / 16 * 16, lines = machine->line_count;
   float *x = machine->scratch, *expanded = x + (size_t)lines * padded,
         *y = expanded + (size_t)lines * MK_MATVEC_SCRATCH(padded);
-  if (!mk_stage_normed(machine, instruction, x_slot, gain_slot, eps, width, x, scales)) {
+  if (!mk_stage_normed(machine, instruction, norm, x, scales)) {
     return NULL;
   }
   mk_matvec(weight, lines, x, expanded, y);

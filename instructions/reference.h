@@ -122,14 +122,13 @@ bool mk_check_slot(mk_reference *machine, uint32_t line, uint32_t slot);
 void mk_note_read(mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count);
 void mk_note_write(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count);
 
-/* Copies `rows` rows of a STAMPED span to out; false when a word is not of this generation. */
-bool mk_stage_stamped(mk_reference *machine, const mk_span *span, uint32_t rows, float *out);
+/* Copies `rows` rows of a span to out; false when a word of a STAMPED one is not of this generation. */
+bool mk_stage_rows(mk_reference *machine, const mk_span *span, uint32_t rows, float *out);
 /* Line `line` of every row tile of the span, one behind the other. */
 bool mk_stage_line(mk_reference *machine, const mk_span *span, uint32_t line, float *out);
 /* The active lines of row tile `tile` of the span, `stride` floats apart. */
 bool mk_stage_lines(mk_reference *machine, const mk_span *span, uint32_t tile, float *out, size_t stride);
-/* An input vector of `cols` elements for each active line: stamped bf16, plain fp32, or the row of a TILES buffer that the line's
- * token names. */
+/* An input vector of `cols` elements for each active line: a value, or the row of a TILES buffer that the line's token names. */
 bool mk_stage_vector(mk_reference *machine, const mk_instruction *instruction, uint32_t slot, float *out,
                      size_t stride);
 /* Writes count elements (fp32 or u32 words as their bits; bf16 rounds) from element `first` of row span->row + row. */
@@ -155,18 +154,30 @@ size_t mk_attention_scratch(uint32_t head_dim, uint32_t group);
 #define MK_MATVEC_SCRATCH(padded) (2 * (padded) + 16)
 void mk_matvec(const mk_span *weight, uint32_t count, const float *x, float *scratch, float *y);
 
-/* The sum of the squares of `cols` elements, in the order of docs/NUMERICS.md. */
+/* The sum of the squares of `cols` elements, in the order of docs/NUMERICS.md; and that of the first chain of them. */
 float mk_sum_squares(const float *x, uint32_t cols);
+float mk_chain_squares(const float *x, uint32_t cols);
+
+/* x [cols] becomes bf16(x * gain), as far as there are `gains`, then zeros up to `padded`. */
+void mk_scale_by_gain(float *x, uint32_t cols, uint32_t padded, const uint16_t *gain, uint32_t gains);
+
+typedef struct mk_norm { /* of an opcode: slots, and indices of parameters */
+  uint32_t x, gain, squares, eps, width;
+} mk_norm;
+#define MK_NORM_OF(NAME)                                                                                 \
+  ((mk_norm){MK_SLOT_##NAME##_x, MK_SLOT_##NAME##_gain, MK_SLOT_##NAME##_squares, MK_PARAM_##NAME##_eps, \
+             MK_PARAM_##NAME##_width})
 
 /* Stages x of every active line (padded to whole tiles), multiplies it by the gain, rounded to bf16, and gives
- * 1 / sqrt(mean(x^2) + eps) in scales[line]; false: wait. Without a gain x stays as it is, and the scales are 1. */
-bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot, uint32_t gain_slot,
-                     float eps, uint32_t width, float *out, float *scales);
+ * 1 / sqrt(mean(x^2) + eps) in scales[line]; false: wait. Where there are squares x is that already, and these are what is left of it; with
+ * neither of them x stays as it is, and the scales are 1. Behind `out` there is scratch for as many floats. */
+bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, const mk_norm *norm, float *out,
+                     float *scales);
 
 /* The product of a weight with such an x, of every active line behind the other, in the machine's scratch memory; still to be multiplied by
  * scales[line]. NULL: wait. */
-float *mk_normed_product(mk_reference *machine, const mk_instruction *instruction, uint32_t x_slot, uint32_t gain_slot,
-                         float eps, uint32_t width, const mk_span *weight, float *scales);
+float *mk_normed_product(mk_reference *machine, const mk_instruction *instruction, const mk_norm *norm,
+                         const mk_span *weight, float *scales);
 
 /* y += residual; residual_out = y; out = bf16(y), as additions to the residual end. y: `stride` floats for each active line. */
 void mk_residual_epilogue(mk_reference *machine, const mk_instruction *instruction, uint32_t residual_in,

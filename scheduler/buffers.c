@@ -130,12 +130,33 @@ mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
   return mk_add_vector(lowering->program, value->name,
                        (mk_vector){.kind = MK_KIND_ACTIVATION,
                                    .dtype = dtype,
-                                   .store = MK_STORE_STAMPED,
+                                   .store = lowering->wide ? MK_STORE_PLAIN : MK_STORE_STAMPED,
+                                   .extra_proxy = lowering->wide ? MK_PROXY_ASYNC : 0,
                                    .cols = squares ? value->length / MK_TILE * MK_SQUARED_TILE : value->length,
                                    .tile = tile,
                                    .lines = lowering->lines,
                                    .by_tiles = true},
                        &lowered->buffer);
+}
+
+mk_status mk_declare_normed(mk_lowering *lowering, const char *name, mk_lowered_value *value) {
+  const uint32_t cols = mk_divide_up(lowering->graph->config.hidden, MK_TILE) * MK_TILE;
+  char buffer[48];
+  mk_vector vector = {.kind = MK_KIND_ACTIVATION,
+                      .dtype = MK_DTYPE_BF16,
+                      .store = MK_STORE_PLAIN,
+                      .extra_proxy = MK_PROXY_ASYNC,
+                      .cols = cols,
+                      .tile = MK_TILE,
+                      .lines = lowering->lines,
+                      .by_tiles = true};
+  snprintf(buffer, sizeof buffer, "%.38s_normed", name);
+  MK_TRY(mk_add_vector(lowering->program, buffer, vector, &value->normed));
+  snprintf(buffer, sizeof buffer, "%.38s_squares", name);
+  vector.dtype = MK_DTYPE_F32;
+  vector.cols = mk_divide_up(cols, MK_CHAIN_COLS);
+  vector.tile = 1;
+  return mk_add_vector(lowering->program, buffer, vector, &value->squares);
 }
 
 mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index) {

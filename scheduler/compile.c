@@ -127,7 +127,7 @@ static mk_status flatten(mk_lowering *lowering) {
   return MK_OK;
 }
 
-static uint32_t slots_of(const mk_compile_options *options) {
+uint32_t mk_compile_slots(const mk_compile_options *options) {
   uint32_t rows = options->rows < 1 ? 1 : options->rows;
   return options->slots != 0 ? options->slots : rows == MK_PROMPT_ROWS ? 1 : rows;
 }
@@ -141,7 +141,7 @@ static mk_status compile(const mk_graph *graph, const mk_compile_options *option
   program->ranges = (mk_step_ranges){.position = {0, options->max_seq - 1},
                                      .token = {0, c->vocab - 1},
                                      .batch = {1, rows},
-                                     .slot = {0, slots_of(options) - 1}};
+                                     .slot = {0, mk_compile_slots(options) - 1}};
   uint32_t whole = mk_program_slots(program) * mk_divide_up(options->max_seq, MK_BLOCK_TOKENS);
   program->ranges.block.high = (options->blocks != 0 ? options->blocks : whole) - 1;
   mk_lowering lowering;
@@ -180,8 +180,9 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
   if (options->blocks > MAX_BLOCKS) {
     return mk_error(MK_ERR_USAGE, "%u KV blocks: a program has at most %d", options->blocks, MAX_BLOCKS);
   }
-  mk_machine machine =
-      options->rows > 1 && slots_of(options) == 1 ? mk_machine_prompt(options->sms) : mk_machine_latency(options->sms);
+  mk_machine machine = mk_is_wide(graph, options)                            ? mk_machine_wide(options->sms)
+                       : options->rows > 1 && mk_compile_slots(options) == 1 ? mk_machine_prompt(options->sms)
+                                                                             : mk_machine_latency(options->sms);
   mk_program *program;
   MK_TRY(mk_program_new(&machine, &program));
   mk_status status = compile(graph, options, program);

@@ -24,9 +24,9 @@ typedef struct mk_compile_options {
   uint32_t sms;     /* queues, 1..1024 */
   uint32_t max_seq; /* tokens of context, 1..max_position_embeddings */
   mk_placement placement;
-  uint32_t rows; /* per step: 0 or 1, or a power of two up to MK_MOST_ROWS */
-  uint32_t
-      slots; /* sequences that may share it; 0: as many as rows, but one of MK_PROMPT_ROWS: a program for prompts */
+  uint32_t rows;   /* per step: 0 or 1, or a power of two up to MK_MOST_ROWS */
+  uint32_t slots;  /* sequences that may share it; 0: as many as rows, but one of MK_PROMPT_ROWS: a program for prompts.
+                One of 128 rows or more: a wide program, where the graph is of plain Llama shape (wide.c) */
   uint32_t blocks; /* of the KV cache; 0: enough for as many full contexts as there are slots */
   /* The next token is drawn as the `sampling` buffer says, each row's by the words of its slot (1 to 16 rows); else it
    * is the one of the highest logit. */
@@ -45,6 +45,9 @@ enum {
 
 /* The first buffers of the program are the graph's weights, in the order of the graph. */
 mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, mk_program **out);
+
+/* Sequences that may share a step of such a program. */
+uint32_t mk_compile_slots(const mk_compile_options *options);
 
 /* Identifies the configuration a program was compiled from (mk_program.config_hash). */
 uint64_t mk_config_hash(const mk_config *config);

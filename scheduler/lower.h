@@ -17,6 +17,8 @@ typedef struct mk_lowered_value { /* a value of the graph, as stored */
   uint16_t ready;      /* counter that its writers signal; MK_NO_COUNTER: none */
   bool ready_by_tiles; /* each tile of lines has one, from that on */
   uint16_t residual;   /* ADD: its fp32 rows, each touched by its owner only */
+  /* Of a wide program, what NORM makes of it, which those counters tell of. */
+  uint16_t normed, squares;
 } mk_lowered_value;
 
 enum {
@@ -45,7 +47,10 @@ typedef struct mk_lowering {
   uint16_t *weights;        /* weight -> buffer */
   mk_lowered_value *values; /* value -> buffer, counter */
   uint16_t table, plan, ring, logits, candidates;
-  bool samples; /* a sampling program, with the buffers below */
+  bool wide;                 /* the wide form (wide.c) */
+  mk_lowered_value embedded; /* of that, the embedding rows of the step's tokens */
+  uint32_t turn;             /* of that, units dealt so far, whose SMs take turns */
+  bool samples;              /* a sampling program, with the buffers below */
   mk_lowered_sampling sampling;
   uint32_t splits; /* of attention */
   uint32_t next_uid;
@@ -54,6 +59,9 @@ typedef struct mk_lowering {
 mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const mk_compile_options *options,
                            mk_program *program);
 void mk_lowering_free(mk_lowering *lowering);
+
+/* Whether a program by these options has the wide form: of 128 rows or more, all of one sequence, and of a graph of plain Llama shape. */
+bool mk_is_wide(const mk_graph *graph, const mk_compile_options *options);
 
 /* Declares the buffers that all nodes share, then lowers every node and the token boundary. */
 mk_status mk_lower(mk_lowering *lowering);

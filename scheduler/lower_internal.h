@@ -19,6 +19,8 @@ typedef struct mk_vector { /* a row-major buffer: `rows` (0: one) vectors of `co
 mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector, uint16_t *index);
 mk_status mk_declare_shared(mk_lowering *lowering);
 mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node);
+/* What NORM makes of the value of that name, or of the embedding's, for a wide program. */
+mk_status mk_declare_normed(mk_lowering *lowering, const char *name, mk_lowered_value *value);
 mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index);
 
 /* The instruction writer. layer: MK_NO_LAYER at the token boundary; signal: a counter, or MK_NO_COUNTER. */
@@ -28,6 +30,61 @@ mk_operand mk_tiles(uint16_t buffer, uint32_t row, uint32_t rows, uint32_t col, 
 mk_operand mk_whole(const mk_lowering *lowering, uint16_t buffer);
 void mk_add_wait(const mk_lowering *lowering, mk_instruction *instruction, uint16_t counter);
 mk_status mk_emit(mk_lowering *lowering, uint32_t sm, mk_instruction *instruction, uint16_t signal);
+
+/* Pieces of values: columns of a tile of its lines; all columns of it; columns of the embedding row of each line's token. */
+mk_operand mk_columns(uint16_t buffer, uint32_t lines, uint32_t col, uint32_t cols);
+mk_operand mk_lines_of_value(const mk_lowering *lowering, uint16_t buffer, uint32_t lines);
+mk_operand mk_embedding_row(const mk_lowering *lowering, uint32_t col, uint32_t cols);
+const mk_buffer *mk_weight_buffer(const mk_lowering *lowering, const mk_node *node, uint16_t *index);
+
+/* What nodes know of a value; of MK_NONE what is known of the embedding. */
+static inline const mk_lowered_value *mk_value_of(const mk_lowering *lowering, int value) {
+  return value == MK_NONE ? &lowering->embedded : &lowering->values[value];
+}
+/* Of the counters between instructions: where stamps order these, hints. */
+static inline mk_counter_kind mk_edge_kind(const mk_lowering *lowering) {
+  return lowering->wide ? MK_COUNTER_RELEASE : MK_COUNTER_RELAXED;
+}
+/* A counter for each tile of lines, side by side; the first one. */
+mk_status mk_add_counters(mk_lowering *lowering, const char *what, uint16_t *first);
+uint16_t mk_signal_of(const mk_lowered_value *value, uint32_t lines);
+/* Waits for a tile of the lines of a value. */
+void mk_wait_for(const mk_lowering *lowering, mk_instruction *in, int value, uint32_t lines);
+
+/* Instructions of row tiles `share`, for a tile of lines. */
+typedef mk_status (*mk_emitter)(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share,
+                                uint32_t lines);
+mk_status mk_emit_qkv(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines);
+mk_status mk_emit_glu(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines);
+/* HEAD and NEXT of every SM. */
+mk_status mk_lower_head(mk_lowering *lowering, const mk_node *node);
+
+/* How an addition to the residual is computed: for split row tiles K is cut into `parts`, which the tile's owner adds up; it computes the others
+ * in one piece. Which ones are split follows from the shape alone, so that what is summed does not depend on the SMs: all of them, or the
+ * last tile of every owner that has `stride` of them where `split` owners have one more than the others. */
+typedef struct mk_add_plan {
+  uint32_t parts;
+  uint32_t stride, split; /* tile number k of the split ones is k * stride + stride - 1 */
+  uint16_t buffer;        /* [tile of lines][parts][rows]: of split tiles */
+  uint16_t ready;         /* as mk_lowered_value.ready, by tiles */
+} mk_add_plan;
+
+mk_add_plan mk_plan_add(const mk_lowering *lowering, const mk_node *node);
+bool mk_add_splits(const mk_add_plan *plan, uint32_t tile);
+uint32_t mk_split_tile(const mk_add_plan *plan, uint32_t number);
+mk_status mk_declare_parts(mk_lowering *lowering, const mk_node *node, mk_add_plan *plan);
+mk_status mk_emit_part(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t sm, uint32_t part,
+                       mk_share rows, uint32_t lines);
+mk_status mk_emit_whole(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines);
+mk_status mk_emit_reduce(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t sm,
+                         mk_share share, uint32_t lines);
+mk_status mk_lower_add(mk_lowering *lowering, const mk_node *node);
+mk_status mk_lower_offset(mk_lowering *lowering, const mk_node *node);
+
+/* The wide form (wide.c): units of that many row tiles in all; what comes before the first node; a node. */
+uint32_t mk_wide_units(const mk_lowering *lowering, uint32_t tiles);
+mk_status mk_begin_wide(mk_lowering *lowering);
+mk_status mk_lower_wide(mk_lowering *lowering, const mk_node *node);
 
 /* SCORE, SIFT and DRAW of every SM behind its HEAD, which has the row tiles `shares` (by SM), and their buffers; gives that of the
  * choices, which has a row for each SM. */

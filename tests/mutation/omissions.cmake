@@ -191,7 +191,7 @@ mk_omission(arrived vm/verify/order.c
   [=[if (forced == MK_NONE_INDEX && total - later <= b->threshold) {]=])
 # The loader of the cache waits for what its instruction waits for.
 mk_omission(loader vm/verify/order.c
-  [=[actor.clock = row(run->next_hb, run->threads, lane);]=]
+  [=[actor.clock = row(run->loader_hb, run->threads, lane);]=]
   [=[actor.clock = row(run->hb, run->threads, 2 * lane);]=])
 
 # Work lists.

@@ -22,7 +22,7 @@ mk_reference_result mk_reference_WIDE(mk_reference *machine, const mk_instructio
   mk_span x = mk_operand_span(machine, in, MK_SLOT_WIDE_x), out = mk_operand_span(machine, in, MK_SLOT_WIDE_out);
   mk_span expert = mk_operand_span(machine, in, MK_SLOT_WIDE_expert);
   float *y = machine->scratch;
-  if (!mk_stage_stamped(machine, &x, 1, y)) {
+  if (!mk_stage_rows(machine, &x, 1, y)) {
     return MK_REFERENCE_WAIT;
   }
   const uint32_t *chosen = first_element(machine, &expert, sizeof(uint32_t));

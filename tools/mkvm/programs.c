@@ -28,8 +28,8 @@ static const struct argp_option compile_table[] = {
     {"sms", KEY_SMS, "N", 0, "SMs to compile for (132)", 1},
     {"max-seq", KEY_MAX_SEQ, "L", 0, "Tokens of context (the model's limit, at most 4096)", 1},
     {"rows", KEY_ROWS, "T", 0,
-     "Rows per step: tokens of one sequence or of several that a step computes: 1, 2, 4, 8 or 16, or 64 of one "
-     "sequence (1)",
+     "Rows per step: tokens of one sequence or of several that a step computes: 1, 2, 4, 8 or 16, or 64, 128, 256 "
+     "or 512 of one sequence (1)",
      1},
     {"sampling", KEY_SAMPLING, NULL, 0,
      "A program that draws tokens, by parameters given at run time; else a greedy one", 1},
@@ -125,7 +125,8 @@ mk_status mk_command_compile(int argc, char **argv) {
   compile_options o = {.sms = MK_DEFAULT_SMS, .rows = 1};
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
   mk_config config;
-  mk_compile_options options = {.sms = o.sms, .rows = o.rows, .sampling = o.sampling};
+  mk_compile_options options = {
+      .sms = o.sms, .rows = o.rows, .slots = mk_rows_slots(o.rows), .sampling = o.sampling};
   MK_TRY(read_config(o.model, &config));
   MK_TRY(mk_context_size(o.max_seq, &config, &options.max_seq));
   double start = mk_seconds();

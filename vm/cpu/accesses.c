@@ -75,7 +75,7 @@ static uint32_t rows_in_use(const mk_accesses *a, const mk_instruction *in, uint
     return used < rows ? used : rows;
   }
   if (parts || info->store == MK_OPERAND_STORE_BLOCKS) {
-    const mk_operand *kv = &in->operands[MK_SLOT_ATTENTION_kv];
+    const mk_operand *kv = &in->operands[mk_opcode_cache(mk_opcode_lookup(in->opcode))];
     return kv->row > position / a->program->buffers[kv->buffer].span_tokens ? 0 : rows;
   }
   /* What sampling reads depends on its parameters, which are alike on all SMs: here on the position. */

@@ -197,7 +197,7 @@ static mk_status step_loader(mk_cpu *cpu, uint32_t q, bool *moved) {
   const mk_instruction *in = &sm->queue[c->at];
   bool room = in->pages == 0 || sm->pages_in_flight < cpu->program->machine.ring_pages;
   bool ready = !mk_opcode_loads_state(mk_opcode_lookup(in->opcode)) || !sm->has_boundary || sm->boundaries >= c->epoch;
-  if (!room || !ready) {
+  if (!room || !ready || !mk_cpu_loader_may(cpu, in, c->epoch)) {
     return MK_OK;
   }
   sm->since = mk_recorder_now(cpu->recorder);

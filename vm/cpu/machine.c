@@ -151,6 +151,10 @@ static bool waits_satisfied(const mk_cpu *cpu, const mk_instruction *in, uint64_
   return true;
 }
 
+bool mk_cpu_loader_may(const mk_cpu *cpu, const mk_instruction *in, uint64_t epoch) {
+  return !mk_opcode_loader_waits(mk_opcode_lookup(in->opcode)) || waits_satisfied(cpu, in, epoch);
+}
+
 /* The test fault point: an instruction that takes its time. */
 static void planted_delay(const mk_cpu *cpu, const mk_instruction *in) {
   struct timespec start, now;

@@ -107,6 +107,8 @@ void mk_cpu_announce(mk_cpu *cpu, const mk_cpu_sm *sm, uint64_t epoch);
 void mk_cpu_fail(mk_cpu *cpu, mk_status status);
 /* The part of mk_cpu_execute that accesses_only puts in the place of arithmetic; an error goes to cpu->failure. */
 bool mk_cpu_execute_accesses(mk_cpu *cpu, mk_cpu_sm *sm);
+/* Whether the loader need not wait for the instruction's counters, or they have what it waits for. */
+bool mk_cpu_loader_may(const mk_cpu *cpu, const mk_instruction *in, uint64_t epoch);
 /* Adds what the instruction signals to the counters. */
 void mk_cpu_signal(mk_cpu *cpu, const mk_instruction *in);
 /* The role has worked at its instruction since cpu->since. */

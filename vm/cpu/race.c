@@ -247,36 +247,40 @@ static mk_status touch_listed(mk_race *race, uint32_t thread, uint32_t index, ui
 static mk_status append_block(mk_race *race, uint32_t thread, uint32_t index, uint32_t block, cell *at,
                               uint32_t generation) {
   const mk_instruction *in = &race->program->instructions[index];
-  const mk_operand *operand = &in->operands[MK_SLOT_ATTENTION_kv];
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  const uint32_t slot = (uint32_t)mk_opcode_cache(info);
+  const mk_operand *operand = &in->operands[slot];
   uint32_t sm = thread / MK_ROLE_COUNT, other = at->writer_thread / MK_ROLE_COUNT;
   uint64_t epoch = (uint64_t)race->runs << 32 | generation;
   if (at->writer_clock != 0 && at->writer_epoch == epoch && other != sm) {
-    return mk_error(
-        MK_ERR_DEVICE,
-        "block with two owners: SM %u, instruction %u (attention) appends to block %u of head %u of buffer %s, "
-        "to which instruction %u on SM %u has appended in the same step; a block belongs to one SM",
-        sm, in->uid, block, operand->col, race->program->buffers[operand->buffer].name,
-        race->program->instructions[at->writer_index].uid, other);
+    return mk_error(MK_ERR_DEVICE,
+                    "block with two owners: SM %u, instruction %u (%s) appends to block %u of head %u of buffer %s, "
+                    "to which instruction %u on SM %u has appended in the same step; a block belongs to one SM",
+                    sm, in->uid, info->name, block, operand->col, race->program->buffers[operand->buffer].name,
+                    race->program->instructions[at->writer_index].uid, other);
   }
-  mk_status status = write_cell(race, thread, index, MK_SLOT_ATTENTION_kv, at, false);
+  mk_status status = write_cell(race, thread, index, slot, at, false);
   at->writer_epoch = epoch;
   return status == MK_OK ? MK_OK : mk_error_prefix(status, "block %u", block);
 }
 
-/* The blocks that one row of the step has in this unit of the cache: those that begin before its position are read, the one at it is
- * appended to. */
+/* The blocks that one row of the step has in this unit of the cache: the one at its position is appended to, and read as well where what is
+ * appended is not at hand; those that begin before it are read. */
 static mk_status touch_row_blocks(mk_race *race, uint32_t thread, uint32_t index, const mk_step_row *row, bool write,
                                   uint32_t generation) {
   const mk_instruction *in = &race->program->instructions[index];
-  const mk_operand *kv = &in->operands[MK_SLOT_ATTENTION_kv], *table = &in->operands[MK_SLOT_ATTENTION_table];
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  const uint32_t slot = (uint32_t)mk_opcode_cache(info);
+  const mk_operand *kv = &in->operands[slot], *table = &in->operands[mk_opcode_reads(info, MK_CONTENT_TABLE)];
   const mk_buffer *cache = &race->program->buffers[kv->buffer], *entries = &race->program->buffers[table->buffer];
   const uint32_t *words = (const uint32_t *)(const void *)race->memory[table->buffer];
   uint32_t first = write ? row->position / cache->block_tokens : 0, none = UINT32_MAX;
-  uint64_t end = write ? first + 1 : ((uint64_t)row->position + cache->block_tokens - 1) / cache->block_tokens;
+  uint64_t tokens = (uint64_t)row->position + (info->operands[slot].access == MK_ACCESS_READ);
+  uint64_t end = write ? first + 1 : (tokens + cache->block_tokens - 1) / cache->block_tokens;
   for (uint32_t b = first; b < end && b < entries->cols && row->slot < entries->rows; b++) {
     uint32_t span = (uint32_t)((uint64_t)b * cache->block_tokens / cache->span_tokens);
     uint32_t block = words[(size_t)row->slot * entries->cols + b];
-    if ((span + row->slot) % in->params[MK_PARAM_ATTENTION_splits] != kv->row || block >= cache->blocks) {
+    if ((span + row->slot) % cache->rows != kv->row || block >= cache->blocks) {
       continue; /* another unit's; a block that is not there is the reference's finding */
     }
     cell *at = &race->blocks[kv->buffer][(size_t)block * cache->cols + kv->col];
@@ -284,7 +288,7 @@ static mk_status touch_row_blocks(mk_race *race, uint32_t thread, uint32_t index
       MK_TRY(append_block(race, thread, index, block, at, generation));
       continue;
     }
-    mk_status status = read_cell(race, thread, index, MK_SLOT_ATTENTION_kv, at, false, &none);
+    mk_status status = read_cell(race, thread, index, slot, at, false, &none);
     MK_TRY(status == MK_OK ? MK_OK : mk_error_prefix(status, "block %u", block));
   }
   return MK_OK;
@@ -361,10 +365,12 @@ static mk_status touch_operands(mk_race *race, uint32_t thread, uint32_t index, 
   return MK_OK;
 }
 
-static bool writes_stamped(const mk_opcode_info *info, mk_role role) {
+static bool writes_stamped(const mk_program *program, const mk_instruction *in, mk_role role) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand_info *operand = &info->operands[slot];
-    if (operand->access == MK_ACCESS_WRITE && operand->store == MK_OPERAND_STORE_STAMPED && operand->role == role) {
+    if (operand->access == MK_ACCESS_WRITE && operand->role == role &&
+        program->buffers[in->operands[slot].buffer].store == MK_STORE_STAMPED) {
       return true;
     }
   }
@@ -380,21 +386,23 @@ mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index,
   clock_pair *handed = &race->handed[(size_t)sm * race->slots];
   if (role == MK_ROLE_LOADER && mk_opcode_loads_state(info)) {
     join_pair(clock, race->boundary[sm], n);
-  } else if (role == MK_ROLE_CONSUMER) {
+  }
+  for (uint32_t w = 0; w < in->wait_count; w++) {
+    bool waits = role == MK_ROLE_CONSUMER || (role == MK_ROLE_LOADER && mk_opcode_loader_waits(info));
+    if (waits && program->counters[in->waits[w].counter].kind == MK_COUNTER_RELEASE) {
+      join_pair(clock, race->counters[in->waits[w].counter], n);
+    }
+  }
+  if (role == MK_ROLE_CONSUMER) {
     uint32_t loader = sm * MK_ROLE_COUNT + MK_ROLE_LOADER;
     clock.before[loader] = clock.after[loader] = race->consumed[sm] + 1; /* the loader's clock at this instruction */
-    for (uint32_t w = 0; w < in->wait_count; w++) {
-      if (program->counters[in->waits[w].counter].kind == MK_COUNTER_RELEASE) {
-        join_pair(clock, race->counters[in->waits[w].counter], n);
-      }
-    }
   } else if (role == MK_ROLE_STORER) {
     join_pair(clock, handed[race->stored[sm]++ % race->slots], n);
   }
   clock.before[thread]++;
   clock.after[thread] = clock.before[thread];
   MK_TRY(touch_operands(race, thread, index, role, used));
-  if (writes_stamped(info, role)) {
+  if (writes_stamped(program, in, role)) {
     memcpy(race->written[index].after, clock.after, n * sizeof *clock.after);
   }
   if (role == MK_ROLE_CONSUMER) {

@@ -27,7 +27,7 @@
  *       +--------------------------------------------------------------------+
  *
  * So where something lies follows from the opcode's lines in the table, and from nothing else; what they leave free is
- * zero. QKV with its 3 PARTs, 2 WHOLEs and 5 parameters fills 60 of the 88 bytes. A parameter that stands for something
+ * zero. QKV with its 4 PARTs, 2 WHOLEs and 5 parameters fills 72 of the 88 bytes. A parameter that stands for something
  * optional is zero without it, so that a program that does without has the same words whether or not the table knows it.
  *
  * Rows and columns count tiles of the buffer (mk_buffer.tile_rows, tile_cols). Decoded, a WHOLE operand has the
@@ -50,7 +50,7 @@ typedef enum mk_opcode {
 } mk_opcode;
 
 enum {
-  MK_INSTRUCTION_VERSION = 2,
+  MK_INSTRUCTION_VERSION = 3,
   MK_MAX_WAITS = 4,
   MK_MAX_SIGNALS = 2,
   MK_MAX_OPERANDS = 12,

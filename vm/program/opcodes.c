@@ -26,6 +26,7 @@ static const mk_opcode_info opcodes[MK_OP_COUNT] = {
 #define MK_OPTIONAL(NAME, field) SLOT(NAME, field).optional = true,
 #define MK_STREAMS(NAME) OF(NAME).streams = true,
 #define MK_CPU_ONLY(NAME) OF(NAME).cpu_only = true,
+#define MK_WIDE_ONLY(NAME) OF(NAME).wide_only = true,
 #define MK_FUSES(NAME, field, BEFORE, made, when)                           \
   OF(NAME).fusion = MK_FUSION_##when, OF(NAME).fused_into = MK_OP_##BEFORE, \
   OF(NAME).fused_slot = MK_SLOT_##NAME##_##field, OF(NAME).fused_made = MK_SLOT_##BEFORE##_##made,
@@ -67,9 +68,24 @@ const char *mk_role_name(uint32_t role) {
   return pick(names, MK_ROLE_COUNT, role);
 }
 
-bool mk_opcode_loads_state(const mk_opcode_info *info) {
+int mk_opcode_cache(const mk_opcode_info *info) {
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
-    if (info->operands[slot].when == MK_WHEN_STATE) {
+    if (info->operands[slot].store == MK_OPERAND_STORE_BLOCKS) {
+      return (int)slot;
+    }
+  }
+  return -1;
+}
+
+bool mk_opcode_loads_state(const mk_opcode_info *info) {
+  const int cache = mk_opcode_cache(info);
+  return cache >= 0 &&
+         (info->operands[cache].role == MK_ROLE_LOADER || info->operands[cache].access == MK_ACCESS_UPDATE);
+}
+
+bool mk_opcode_loader_waits(const mk_opcode_info *info) {
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    if (info->operands[slot].role == MK_ROLE_LOADER && info->operands[slot].when == MK_WHEN_WAITS) {
       return true;
     }
   }

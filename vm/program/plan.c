@@ -25,9 +25,11 @@ mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out) {
   bool one = true;
   for (size_t i = 0; i < program->instruction_count; i++) {
     const mk_operand *o = program->instructions[i].operands;
-    if (program->instructions[i].opcode == MK_OP_ATTENTION) {
-      one = one && agree(&out->table, o[MK_SLOT_ATTENTION_table].buffer);
-      uint16_t kv = o[MK_SLOT_ATTENTION_kv].buffer;
+    const mk_opcode_info *info = mk_opcode_lookup(program->instructions[i].opcode);
+    const int cache = info == NULL ? -1 : mk_opcode_cache(info);
+    if (cache >= 0) {
+      one = one && agree(&out->table, o[mk_opcode_reads(info, MK_CONTENT_TABLE)].buffer);
+      uint16_t kv = o[cache].buffer;
       one = one && (out->kv == MK_NO_PLAN_BUFFER ||
                     program->buffers[kv].block_tokens == program->buffers[out->kv].block_tokens);
       out->kv = kv;

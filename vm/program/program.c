@@ -31,6 +31,12 @@ mk_machine mk_machine_prompt(uint32_t sms) {
   return machine;
 }
 
+mk_machine mk_machine_wide(uint32_t sms) {
+  mk_machine machine = mk_machine_latency(sms);
+  machine.consumer_warps = 8;
+  return machine;
+}
+
 mk_status mk_machine_check(const mk_machine *machine) {
   const struct {
     const char *name;
@@ -344,7 +350,8 @@ static uint64_t operand_pages(const mk_program *program, const mk_operand_info *
   if (info->role == MK_ROLE_LOADER && info->store == MK_OPERAND_STORE_TILES) {
     return operand->rows * ((operand->cols * (uint64_t)MK_STEP_BYTES + page - 1) / page);
   }
-  if (info->access != MK_ACCESS_UPDATE || buffer->store != MK_STORE_BLOCKS) {
+  bool loads = info->access == MK_ACCESS_UPDATE || info->role == MK_ROLE_LOADER;
+  if (!loads || buffer->store != MK_STORE_BLOCKS) {
     return 0;
   }
   uint64_t block_bytes = PRODUCT(2, buffer->block_tokens, buffer->head_dim, 2);
@@ -386,7 +393,8 @@ uint32_t mk_instruction_resident(const mk_program *program, const mk_instruction
     const mk_operand *operand = &instruction->operands[i];
     const mk_buffer *buffer = operand_buffer(program, operand);
     bool staged = slot->access == MK_ACCESS_READ && slot->role == MK_ROLE_CONSUMER &&
-                  (slot->store == MK_OPERAND_STORE_INPUT || slot->store == MK_OPERAND_STORE_STAMPED);
+                  (slot->store == MK_OPERAND_STORE_INPUT || slot->store == MK_OPERAND_STORE_STAMPED ||
+                   slot->store == MK_OPERAND_STORE_VALUE);
     if (buffer == NULL || !staged) {
       continue;
     }

@@ -8,8 +8,9 @@
  *   1. Per SM there are three threads of execution, one per role. Each walks the SM's queue in order. Within one instruction the
  *      loader's part happens before the consumer's, and the consumer's before the storer's. The consumer of the next
  *      instruction does not wait for the storer of this one. The loader streams pages through a ring of ring_pages and
- *      runs ahead; an operand with `when` STATE it loads only after the last `next` instruction of the previous epoch
- *      on its SM (consumer part). The step state is private to an SM and double-buffered by the parity of the epoch.
+ *      runs ahead; of a cache it loads only after the last `next` instruction of the previous epoch on its SM (consumer
+ *      part), and where others write to that in this step (`when` WAITS) also after the instruction's waits, which it
+ *      makes itself. The step state is private to an SM and double-buffered by the parity of the epoch.
  *      An instruction's waits come first, its signals last. They are sent by the role that finishes it (mk_opcode_finisher): a
  *      signal of a consumer comes after all earlier consumers of its queue, and perhaps before earlier storers.
  *   2. Release counter: all that happens before the signal happens before whatever follows a wait that needed it.
@@ -170,6 +171,8 @@ static inline bool mk_program_is_for_prompts(const mk_program *program) {
 mk_machine mk_machine_latency(uint32_t sms);
 /* The same for programs for prompts: fewer warps, each with more to keep, and a shorter ring. */
 mk_machine mk_machine_prompt(uint32_t sms);
+/* And for wide ones, which take x from the ring as well. */
+mk_machine mk_machine_wide(uint32_t sms);
 
 mk_status mk_program_new(const mk_machine *machine, mk_program **out);
 void mk_program_free(mk_program *program); /* NULL is fine */
@@ -247,6 +250,7 @@ typedef enum mk_operand_store {
   MK_OPERAND_STORE_STAMPED,
   MK_OPERAND_STORE_TILES,
   MK_OPERAND_STORE_BLOCKS,
+  MK_OPERAND_STORE_VALUE, /* STAMPED or PLAIN */
   MK_OPERAND_STORE_INPUT,
   MK_OPERAND_STORE_RESIDUAL,
 } mk_operand_store;
@@ -291,6 +295,7 @@ typedef struct mk_opcode_info {
   mk_state_use state;
   mk_entries entries;
   bool cpu_only;    /* the GPU machine does not have it */
+  bool wide_only;   /* of the GPU's kernels that for wide programs alone has it */
   bool streams;     /* takes its inputs word by word: a result may be published before all inputs have been read */
   mk_fusion fusion; /* whether it may be done within an instruction of opcode fused_into ... */
   mk_opcode fused_into;
@@ -302,8 +307,12 @@ typedef struct mk_opcode_info {
 
 /* NULL when `opcode` is not one. */
 const mk_opcode_info *mk_opcode_lookup(uint32_t opcode);
-/* Whether its loader needs the step state: some operand has `when` STATE. */
+/* Whether its loader needs the step state: it reads a cache, as far as the positions of the step's rows say. */
 bool mk_opcode_loads_state(const mk_opcode_info *info);
+/* Whether its loader waits for the instruction's counters: it reads what others write in this step. */
+bool mk_opcode_loader_waits(const mk_opcode_info *info);
+/* The slot of its operand that is a paged cache; -1: none. */
+int mk_opcode_cache(const mk_opcode_info *info);
 /* The role that finishes it, and sends its signals: the storer where it has an operand, else the consumer. */
 mk_role mk_opcode_finisher(const mk_opcode_info *info);
 

@@ -111,12 +111,6 @@ static mk_status collect(mk_collect *c, uint32_t index) {
           (mk_use){.where = *o, .span = span, .meaning = meaning, .instruction = index, .slot = slot};
     }
     if (b->store != MK_STORE_STAMPED) {
-      if (o->rows != 1) {
-        return mk_reject(v, "S10", index,
-                         "%s: reads %u rows of tiles of buffer %s; of buffers that change, an instruction "
-                         "reads one",
-                         info->operands[slot].name, o->rows, b->name);
-      }
       MK_TRY(collect_cuts(c, o));
     }
   }
@@ -300,6 +294,12 @@ static size_t cut_at(const mk_verifier *v, uint64_t key) {
   return low;
 }
 
+mk_link mk_segments_of(const mk_verifier *v, const mk_operand *o, uint32_t row) {
+  uint64_t key = mk_cell_key(o->buffer, o->row + row, o->col);
+  size_t first = cut_at(v, key);
+  return (mk_link){.first = (uint32_t)first, .count = (uint32_t)(cut_at(v, key + o->cols) - first)};
+}
+
 static void link_segments(mk_verifier *v) {
   qsort(v->cuts, v->cut_count, sizeof *v->cuts, by_value);
   size_t kept = 0;
@@ -316,10 +316,7 @@ static void link_segments(mk_verifier *v) {
       const mk_buffer *b = &v->program->buffers[o->buffer];
       bool listed = mk_info(in)->operands[slot].when == MK_WHEN_LISTED;
       if (!mk_operand_empty(o) && !mk_constant(b) && b->store != MK_STORE_STAMPED && !listed) {
-        uint64_t key = mk_cell_key(o->buffer, o->row, o->col);
-        size_t first = cut_at(v, key);
-        v->links[(size_t)i * MK_MAX_OPERANDS + slot] =
-            (mk_link){.first = (uint32_t)first, .count = (uint32_t)(cut_at(v, key + o->cols) - first)};
+        v->links[(size_t)i * MK_MAX_OPERANDS + slot] = mk_segments_of(v, o, 0);
       }
     }
   }

@@ -28,7 +28,7 @@ static inline uint32_t mk_time(uint32_t number, mk_moment moment) { return numbe
 typedef struct mk_link {
   uint32_t
       first; /* stamped read: group; stamped write: entry of writes; plain: first segment; MK_NONE_INDEX: constant */
-  uint32_t count; /* plain: segments */
+  uint32_t count; /* plain: segments, of the first row of tiles */
 } mk_link;
 
 typedef struct mk_write { /* one written rectangle, a row of tiles; sorted by key */
@@ -104,6 +104,8 @@ mk_status mk_verify_listed(mk_verifier *v);
 mk_status mk_verify_value(mk_verifier *v, uint32_t reader, uint32_t slot, const mk_write *write);
 mk_status mk_verify_caches(mk_verifier *v); /* R05, B05 */
 mk_status mk_verify_access(mk_verifier *v);
+/* The segments of row `row` of the tiles of an operand of a plain or paged buffer. */
+mk_link mk_segments_of(const mk_verifier *v, const mk_operand *o, uint32_t row);
 mk_status mk_verify_order(mk_verifier *v);
 void mk_verify_free(mk_verifier *v);
 

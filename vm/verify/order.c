@@ -275,6 +275,7 @@ static mk_barrier *find_barrier(mk_run *run, uint32_t counter, uint32_t threshol
   return bsearch(&key, run->barriers, run->barrier_count, sizeof key, by_barrier);
 }
 
+/* dep: NULL where nobody asks for it. */
 static void join_waits(mk_run *run, const mk_instruction *in, uint32_t epoch, uint32_t *hb, uint32_t *dep) {
   for (uint32_t k = 0; k < in->wait_count; k++) {
     if (run->v->program->counters[in->waits[k].counter].kind != MK_COUNTER_RELEASE) {
@@ -283,6 +284,8 @@ static void join_waits(mk_run *run, const mk_instruction *in, uint32_t epoch, ui
     mk_barrier *b = find_barrier(run, in->waits[k].counter, in->waits[k].threshold);
     if (b->views[epoch][0] != NULL) {
       join(hb, b->views[epoch][0], run->threads);
+    }
+    if (b->views[epoch][0] != NULL && dep != NULL) {
       join(dep, b->views[epoch][1], run->threads);
     }
   }
@@ -427,7 +430,8 @@ static mk_status access_as(mk_run *run, uint32_t lane, uint32_t index, uint32_t 
                       .slot = slot,
                       .thread = thread,
                       .time = mk_time(run->lanes[lane].done, MK_DONE),
-                      .clock = hb};
+                      .clock = o->role == MK_ROLE_LOADER ? row(run->loader_hb, run->threads, lane) : hb,
+                      .lines = run->active};
     v->report.accesses++;
     if (v->program->buffers[in->operands[slot].buffer].store == MK_STORE_STAMPED) {
       MK_TRY(writes ? write_stamps(run, &v->writes[link.first], epoch, dep)
@@ -438,7 +442,7 @@ static mk_status access_as(mk_run *run, uint32_t lane, uint32_t index, uint32_t 
       MK_TRY(mk_shadow_write(v, &run->shadow, &actor));
     } else {
       if (update) { /* the loader reads what was there */
-        actor.clock = row(run->next_hb, run->threads, lane);
+        actor.clock = row(run->loader_hb, run->threads, lane);
       }
       MK_TRY(mk_shadow_read(v, &run->shadow, &actor));
     }
@@ -470,10 +474,14 @@ static mk_status consume(mk_run *run, uint32_t lane, uint32_t index, uint32_t ep
   join_waits(run, in, epoch, hb, dep);
   memcpy(run->entered, dep, n * sizeof *dep);
   hb[consumer] = dep[consumer] = mk_time(number, MK_DONE);
+  if (mk_opcode_loader_waits(mk_info(in))) {
+    join_waits(run, in, epoch, row(run->loader_hb, n, lane), NULL);
+    MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_LOADER, false));
+  }
   MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_CONSUMER, false));
   MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_CONSUMER, true));
   if (mk_info(in)->state == MK_STATE_WRITE) {
-    memcpy(row(run->next_hb, n, lane), hb, n * sizeof *hb);
+    memcpy(row(run->loader_hb, n, lane), hb, n * sizeof *hb);
   }
   return MK_OK;
 }
@@ -525,7 +533,7 @@ static mk_status init(mk_run *run) {
   size_t n = run->threads;
   MK_TRY(mk_alloc(n, n * sizeof *run->hb, &run->hb));
   MK_TRY(mk_alloc(n, n * sizeof *run->dep, &run->dep));
-  MK_TRY(mk_alloc(v->lanes, n * sizeof *run->next_hb, &run->next_hb));
+  MK_TRY(mk_alloc(v->lanes, n * sizeof *run->loader_hb, &run->loader_hb));
   MK_TRY(mk_alloc(n, sizeof *run->entered, &run->entered));
   MK_TRY(mk_alloc(v->lanes, sizeof *run->lanes, &run->lanes));
   MK_TRY(mk_alloc(v->lanes, sizeof *run->ready, &run->ready));
@@ -566,7 +574,7 @@ static void free_run(mk_run *run) {
   }
   mk_free(run->hb);
   mk_free(run->dep);
-  mk_free(run->next_hb);
+  mk_free(run->loader_hb);
   mk_free(run->entered);
   mk_free(run->lanes);
   mk_free(run->ready);

@@ -54,8 +54,7 @@ static mk_status note_read(mk_shadow *shadow, mk_segment *segment, const mk_acto
   return MK_OK;
 }
 
-mk_status mk_shadow_read(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor) {
-  mk_link link = v->links[(size_t)actor->instruction * MK_MAX_OPERANDS + actor->slot];
+static mk_status read_segments(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor, mk_link link) {
   for (size_t i = link.first; i < (size_t)link.first + link.count; i++) {
     mk_segment *segment = &shadow->segments[i];
     const mk_buffer *b = &v->program->buffers[v->cuts[i] >> 32];
@@ -70,6 +69,20 @@ mk_status mk_shadow_read(mk_verifier *v, mk_shadow *shadow, const mk_actor *acto
       return race(v, "R01", actor, i, "reads", segment->write_instruction, "writes");
     }
     MK_TRY(note_read(shadow, segment, actor));
+  }
+  return MK_OK;
+}
+
+mk_status mk_shadow_read(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor) {
+  const mk_operand *o = &mk_at(v, actor->instruction)->operands[actor->slot];
+  const mk_buffer *b = &v->program->buffers[o->buffer];
+  mk_link link = v->links[(size_t)actor->instruction * MK_MAX_OPERANDS + actor->slot];
+  for (uint32_t r = 0; r < o->rows; r++) {
+    const uint32_t lines = mk_row_tile_lines(v->program, v->lines_of[actor->instruction], b, o->row + r);
+    if (lines != MK_ALL_LINES && actor->lines != MK_ALL_LINES && lines != actor->lines) {
+      continue;
+    }
+    MK_TRY(read_segments(v, shadow, actor, r == 0 ? link : mk_segments_of(v, o, r)));
   }
   return MK_OK;
 }

@@ -3,8 +3,9 @@
  * Two relations on events (instruction, role, epoch), each as a vector clock per thread:
  *   HB   queue order, consumer -> storer inside an instruction, release counters: earlier writes are visible;
  *   DEP  HB and stamps: earlier reads are over.
- * Threads are the consumers and storers of the queues that have instructions. A loader has no clock of its own: what it loads under
- * STATE is ordered after the previous epoch's `next` of its queue, and it is over before its instruction's consumer begins. */
+ * Threads are the consumers and storers of the queues that have instructions. A loader is no thread: what it loads of a cache is ordered
+ * after the previous epoch's `next` of its queue, and after counters for which it waits itself, and it is over before its
+ * instruction's consumer begins. */
 #ifndef MK_VERIFY_RACE_H
 #define MK_VERIFY_RACE_H
 
@@ -24,6 +25,7 @@ typedef struct mk_actor { /* who makes an access: its place in the order and its
   uint32_t instruction, slot;
   uint32_t thread, time; /* that stand for the access when later ones are compared with it */
   const uint32_t *clock;
+  uint32_t lines; /* the one tile of them that has any; MK_ALL_LINES: all have */
 } mk_actor;
 
 typedef struct mk_shadow {

@@ -168,10 +168,32 @@ static mk_status check_norm(mk_shape *s, uint32_t gain, uint32_t weight, uint32_
   return expect_table(s, gain, s->in->params[width] + more);
 }
 
-/* The same where the norm may be left out, with its parameters. */
-static mk_status check_norm_or_none(mk_shape *s, uint32_t gain, uint32_t weight, uint32_t eps, uint32_t width,
-                                    uint32_t more) {
-  if (!mk_operand_empty(&s->in->operands[gain])) {
+static uint32_t chains_of(uint32_t cols) { return (cols + MK_CHAIN_COLS - 1) / MK_CHAIN_COLS; }
+
+/* norm(x) of which x is normed but for the scale, by the squares of all of its `width` columns. */
+static mk_status check_squares(mk_shape *s, uint32_t squares, uint32_t weight, uint32_t eps, uint32_t width) {
+  const uint32_t cols = s->in->params[width];
+  MK_TRY(expect_positive(s, eps));
+  MK_TRY(expect_param(s, width, cols != 0, "it must be above 0"));
+  if (!mk_operand_empty(&s->in->operands[weight])) {
+    MK_TRY(expect(s, weight, "number of columns", s->extents[weight].cols, cols));
+  }
+  MK_TRY(expect_sole(s, squares));
+  MK_TRY(expect(s, squares, "tile width", buffer_of(s, squares)->tile_cols, 1));
+  MK_TRY(expect(s, squares, "number of columns in the buffer", buffer_of(s, squares)->cols, chains_of(cols)));
+  return expect_line_tile(s, squares, 0, chains_of(cols));
+}
+
+/* check_norm, or check_squares, or the norm is left out, with its parameters. */
+static mk_status check_norm_or_none(mk_shape *s, uint32_t gain, uint32_t squares, uint32_t weight, uint32_t eps,
+                                    uint32_t width, uint32_t more) {
+  const bool has_gain = !mk_operand_empty(&s->in->operands[gain]);
+  if (!mk_operand_empty(&s->in->operands[squares])) {
+    return has_gain || more != 0
+               ? mk_reject(s->v, "S10", s->index, "squares: are those of an x that is normed; there can be no gain")
+               : check_squares(s, squares, weight, eps, width);
+  }
+  if (has_gain) {
     return check_norm(s, gain, weight, eps, width, more);
   }
   MK_TRY(expect_param(s, eps, s->in->params[eps] == 0, "it must be 0 where there is no gain"));
@@ -188,7 +210,8 @@ static mk_status expect_squared(mk_shape *s, uint32_t slot, uint32_t tile, uint3
 
 static mk_status shape_QKV(mk_shape *s) {
   MK_TRY(check_product(s, MK_SLOT_QKV_x, MK_SLOT_QKV_weight, false));
-  MK_TRY(check_norm_or_none(s, MK_SLOT_QKV_gain, MK_SLOT_QKV_weight, MK_PARAM_QKV_eps, MK_PARAM_QKV_width, 0));
+  MK_TRY(check_norm_or_none(s, MK_SLOT_QKV_gain, MK_SLOT_QKV_squares, MK_SLOT_QKV_weight, MK_PARAM_QKV_eps,
+                            MK_PARAM_QKV_width, 0));
   MK_TRY(expect_whole_rows(s, MK_SLOT_QKV_weight));
   uint32_t head_dim = s->in->params[MK_PARAM_QKV_head_dim], rope = s->in->params[MK_PARAM_QKV_rope_tiles];
   MK_TRY(expect_param(s, MK_PARAM_QKV_head_dim, head_dim == 64 || head_dim == 128, "it must be 64 or 128"));
@@ -205,14 +228,16 @@ static mk_status shape_QKV(mk_shape *s) {
                                         : expect_line_tile(s, MK_SLOT_QKV_out, w->row, w->rows);
 }
 
+/* Of an opcode with a cache. */
 static mk_status check_block_table(mk_shape *s) {
-  const mk_buffer *kv = buffer_of(s, MK_SLOT_ATTENTION_kv);
+  const uint32_t slot = (uint32_t)mk_opcode_reads(s->info, MK_CONTENT_TABLE);
+  const mk_buffer *kv = buffer_of(s, (uint32_t)mk_opcode_cache(s->info));
   const mk_step_ranges *ranges = &s->v->program->ranges;
-  const mk_extent *table = &s->extents[MK_SLOT_ATTENTION_table];
+  const mk_extent *table = &s->extents[slot];
   uint32_t blocks = ranges->position.high / kv->block_tokens + 1;
-  MK_TRY(expect(s, MK_SLOT_ATTENTION_table, "number of rows", table->rows, mk_program_slots(s->v->program)));
-  MK_TRY(expect(s, MK_SLOT_ATTENTION_table, "first row", table->row, 0));
-  MK_TRY(expect(s, MK_SLOT_ATTENTION_table, "first column", table->col, 0));
+  MK_TRY(expect(s, slot, "number of rows", table->rows, mk_program_slots(s->v->program)));
+  MK_TRY(expect(s, slot, "first row", table->row, 0));
+  MK_TRY(expect(s, slot, "first column", table->col, 0));
   if (table->cols < blocks) {
     return mk_reject(s->v, "B03", s->index, "table: %u entries; position %u needs %u blocks of %u tokens", table->cols,
                      ranges->position.high, blocks, kv->block_tokens);
@@ -230,16 +255,21 @@ static mk_status check_block_table(mk_shape *s) {
   return MK_OK;
 }
 
-/* Machines take q, k and v by pairs of words. Where q and k are normed, tiles are 18 columns wide. */
-static mk_status expect_head(mk_shape *s, uint32_t slot, uint32_t cols) {
+/* Machines take q, k and v by pairs of words. */
+static mk_status expect_even(mk_shape *s, uint32_t slot) {
   const mk_buffer *b = buffer_of(s, slot);
-  if (s->in->params[MK_PARAM_ATTENTION_eps] != 0) {
-    MK_TRY(expect(s, slot, "tile width", b->tile_cols, MK_SQUARED_TILE));
+  MK_TRY(expect(s, slot, "first column modulo 2", s->extents[slot].col % 2, 0));
+  return b->rows == 1 ? MK_OK : expect(s, slot, "number of columns in the buffer modulo 2", b->cols % 2, 0);
+}
+
+/* Of all lines. Where q and k are normed, tiles are 18 columns wide. */
+static mk_status expect_head(mk_shape *s, uint32_t slot, uint32_t cols, bool normed) {
+  if (normed) {
+    MK_TRY(expect(s, slot, "tile width", buffer_of(s, slot)->tile_cols, MK_SQUARED_TILE));
     cols = cols / MK_TILE * MK_SQUARED_TILE;
   }
   MK_TRY(expect_all_lines(s, slot, s->extents[slot].col, cols));
-  MK_TRY(expect(s, slot, "first column modulo 2", s->extents[slot].col % 2, 0));
-  return b->rows == 1 ? MK_OK : expect(s, slot, "number of columns in the buffer modulo 2", b->cols % 2, 0);
+  return expect_even(s, slot);
 }
 
 /* Where several sequences share a step ATTENTION takes a span in pieces. */
@@ -269,9 +299,10 @@ static mk_status shape_ATTENTION(mk_shape *s) {
     return mk_reject(s->v, "S10", s->index, "kv: span_tokens is %u; a machine takes at most %d at a time",
                      kv->span_tokens, MAX_SPAN);
   }
-  MK_TRY(expect_head(s, MK_SLOT_ATTENTION_q, group * head_dim));
-  MK_TRY(expect_head(s, MK_SLOT_ATTENTION_k, head_dim));
-  MK_TRY(expect_head(s, MK_SLOT_ATTENTION_v, head_dim));
+  const bool normed = s->in->params[MK_PARAM_ATTENTION_eps] != 0;
+  MK_TRY(expect_head(s, MK_SLOT_ATTENTION_q, group * head_dim, normed));
+  MK_TRY(expect_head(s, MK_SLOT_ATTENTION_k, head_dim, normed));
+  MK_TRY(expect_head(s, MK_SLOT_ATTENTION_v, head_dim, normed));
   MK_TRY(expect(s, MK_SLOT_ATTENTION_out, "tile width", parts->tile_cols, head_dim + 2u));
   MK_TRY(expect(s, MK_SLOT_ATTENTION_out, "number of columns in the buffer modulo the tile width",
                 parts->cols % parts->tile_cols, 0));
@@ -289,6 +320,62 @@ static mk_status shape_ATTENTION(mk_shape *s) {
   MK_TRY(expect(s, MK_SLOT_ATTENTION_out, "row", s->extents[MK_SLOT_ATTENTION_out].row, (uint64_t)at->row * lines));
   MK_TRY(expect_lines(s, MK_SLOT_ATTENTION_out, 1, at->col * group * (head_dim + 2u), group * (head_dim + 2u)));
   return check_block_table(s);
+}
+
+/* One head of a cache that is not split: where any token of any slot may be. */
+static mk_status expect_whole_head(mk_shape *s, uint32_t slot) {
+  MK_TRY(expect(s, slot, "number of rows in the buffer", buffer_of(s, slot)->rows, 1));
+  MK_TRY(expect(s, slot, "number of rows", s->extents[slot].rows, 1));
+  return expect(s, slot, "number of columns", s->extents[slot].cols, 1);
+}
+
+static mk_status shape_APPEND(mk_shape *s) {
+  const uint32_t head_dim = buffer_of(s, MK_SLOT_APPEND_kv)->head_dim;
+  MK_TRY(expect_whole_head(s, MK_SLOT_APPEND_kv));
+  MK_TRY(expect_sole(s, MK_SLOT_APPEND_k));
+  MK_TRY(expect_head(s, MK_SLOT_APPEND_k, head_dim, false));
+  MK_TRY(expect_sole(s, MK_SLOT_APPEND_v));
+  MK_TRY(expect_head(s, MK_SLOT_APPEND_v, head_dim, false));
+  return check_block_table(s);
+}
+
+static mk_status shape_ATTEND(mk_shape *s) {
+  const uint32_t head_dim = buffer_of(s, MK_SLOT_ATTEND_kv)->head_dim;
+  static const uint32_t heads[] = {MK_SLOT_ATTEND_q, MK_SLOT_ATTEND_out};
+  MK_TRY(expect_positive(s, MK_PARAM_ATTEND_scale));
+  MK_TRY(expect_whole_head(s, MK_SLOT_ATTEND_kv));
+  for (uint32_t i = 0; i < 2; i++) {
+    MK_TRY(expect_sole(s, heads[i]));
+    MK_TRY(expect(s, heads[i], "tile width", buffer_of(s, heads[i])->tile_cols, MK_TILE));
+    MK_TRY(expect_line_tile(s, heads[i], s->extents[heads[i]].col, head_dim));
+  }
+  return check_block_table(s);
+}
+
+/* One chain, whose last tile may end before the padding does. Its columns are those that the chain's place among the squares says. */
+static mk_status shape_NORM(mk_shape *s) {
+  const mk_extent *squares = &s->extents[MK_SLOT_NORM_squares];
+  const mk_buffer *to = buffer_of(s, MK_SLOT_NORM_out);
+  static const uint32_t slots[] = {MK_SLOT_NORM_x, MK_SLOT_NORM_out};
+  MK_TRY(expect_sole(s, MK_SLOT_NORM_squares));
+  MK_TRY(expect(s, MK_SLOT_NORM_squares, "tile width", buffer_of(s, MK_SLOT_NORM_squares)->tile_cols, 1));
+  MK_TRY(expect_line_tile(s, MK_SLOT_NORM_squares, squares->col, 1));
+  MK_TRY(expect(s, MK_SLOT_NORM_squares, "number of columns in the buffer", buffer_of(s, MK_SLOT_NORM_squares)->cols,
+                chains_of(to->cols)));
+  const uint32_t col = squares->col * MK_CHAIN_COLS;
+  MK_TRY(expect(s, MK_SLOT_NORM_out, "number of columns in the buffer modulo 16", to->cols % MK_TILE, 0));
+  for (uint32_t i = 0; i < 2; i++) {
+    const uint32_t size = buffer_of(s, slots[i])->cols, left = size > col ? size - col : 0;
+    MK_TRY(expect(s, slots[i], "tile width", buffer_of(s, slots[i])->tile_cols, MK_TILE));
+    MK_TRY(expect(s, slots[i], "number of tiles of 16 columns in the buffer", (size + MK_TILE - 1) / MK_TILE,
+                  to->cols / MK_TILE));
+    MK_TRY(expect_sole(s, slots[i]));
+    MK_TRY(expect_line_tile(s, slots[i], col, left < MK_CHAIN_COLS ? left : (uint32_t)MK_CHAIN_COLS));
+  }
+  const uint32_t gains = buffer_of(s, MK_SLOT_NORM_gain)->cols;
+  MK_TRY(expect(s, MK_SLOT_NORM_gain, "number of tiles of 16 columns", (gains + MK_TILE - 1) / MK_TILE,
+                to->cols / MK_TILE));
+  return expect_table(s, MK_SLOT_NORM_gain, gains);
 }
 
 static mk_status shape_COMBINE(mk_shape *s) {
@@ -424,7 +511,8 @@ static mk_status shape_GLU(mk_shape *s) {
   uint32_t biases = s->in->params[MK_PARAM_GLU_biased] != 0 ? buffer_of(s, MK_SLOT_GLU_weight)->rows : 0;
   MK_TRY(check_product(s, MK_SLOT_GLU_x, MK_SLOT_GLU_weight, false));
   MK_TRY(expect_switch(s, MK_PARAM_GLU_biased));
-  MK_TRY(check_norm_or_none(s, MK_SLOT_GLU_gain, MK_SLOT_GLU_weight, MK_PARAM_GLU_eps, MK_PARAM_GLU_width, biases));
+  MK_TRY(check_norm_or_none(s, MK_SLOT_GLU_gain, MK_SLOT_GLU_squares, MK_SLOT_GLU_weight, MK_PARAM_GLU_eps,
+                            MK_PARAM_GLU_width, biases));
   MK_TRY(expect_whole_rows(s, MK_SLOT_GLU_weight));
   if (lines_of(s) > 1) {
     MK_TRY(expect(s, MK_SLOT_GLU_out, "tile width", buffer_of(s, MK_SLOT_GLU_out)->tile_cols, MK_TILE / 2));
@@ -451,7 +539,12 @@ static mk_status expect_pairs(mk_shape *s, uint32_t slot) {
 static mk_status shape_HEAD(mk_shape *s) {
   const mk_operand *weight = &s->in->operands[MK_SLOT_HEAD_weight], *logits = &s->in->operands[MK_SLOT_HEAD_logits];
   MK_TRY(expect_factor(s, MK_PARAM_HEAD_factor));
-  MK_TRY(check_norm(s, MK_SLOT_HEAD_gain, MK_SLOT_HEAD_weight, MK_PARAM_HEAD_eps, MK_PARAM_HEAD_width, 0));
+  if (mk_operand_empty(&s->in->operands[MK_SLOT_HEAD_gain]) &&
+      mk_operand_empty(&s->in->operands[MK_SLOT_HEAD_squares])) {
+    return mk_reject(s->v, "S10", s->index, "gain and squares: both are empty; a head norms by one of them");
+  }
+  MK_TRY(check_norm_or_none(s, MK_SLOT_HEAD_gain, MK_SLOT_HEAD_squares, MK_SLOT_HEAD_weight, MK_PARAM_HEAD_eps,
+                            MK_PARAM_HEAD_width, 0));
   MK_TRY(expect_param(s, MK_PARAM_HEAD_vocab,
                       s->in->params[MK_PARAM_HEAD_vocab] == buffer_of(s, MK_SLOT_HEAD_logits)->cols,
                       "it must be the number of logits"));

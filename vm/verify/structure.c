@@ -278,8 +278,10 @@ static bool store_fits(const mk_operand_info *slot, const mk_buffer *b, bool tok
       return !token_row && b->store == MK_STORE_TILES;
     case MK_OPERAND_STORE_BLOCKS:
       return !token_row && b->store == MK_STORE_BLOCKS;
+    case MK_OPERAND_STORE_VALUE:
+      return !token_row && (b->store == MK_STORE_STAMPED || b->store == MK_STORE_PLAIN);
     case MK_OPERAND_STORE_INPUT:
-      return b->store == (token_row ? MK_STORE_TILES : MK_STORE_STAMPED);
+      return token_row ? b->store == MK_STORE_TILES : b->store == MK_STORE_STAMPED || b->store == MK_STORE_PLAIN;
     case MK_OPERAND_STORE_RESIDUAL:
       return b->store == (token_row ? MK_STORE_TILES : MK_STORE_PLAIN);
   }
@@ -298,7 +300,8 @@ static mk_status check_type(mk_verifier *v, uint32_t index, const mk_operand_inf
     return mk_reject(v, "S07", index, "%s: buffer %s holds %s; the operand takes %s", slot->name, b->name,
                      mk_dtype_name(b->dtype), mk_dtype_name(dtype));
   }
-  if (slot->access == MK_ACCESS_WRITE && b->kind != MK_KIND_ACTIVATION && b->kind != MK_KIND_OUTPUT) {
+  if (slot->access == MK_ACCESS_WRITE && slot->store != MK_OPERAND_STORE_BLOCKS && b->kind != MK_KIND_ACTIVATION &&
+      b->kind != MK_KIND_OUTPUT) {
     return mk_reject(v, "S07", index, "%s: writes buffer %s of kind %s; only activation and output are written",
                      slot->name, b->name, mk_kind_name(b->kind));
   }
@@ -398,13 +401,15 @@ static mk_status check_counter(mk_verifier *v, uint32_t index, const char *what,
   return MK_OK;
 }
 
-/* With several rows per step two storers finish an instruction, each its lines: neither could signal for both. */
+/* With some rows per step several storers finish an instruction, each its lines: none could signal for all. Those of a tile of lines do so
+ * together. */
 static mk_status check_kinds(mk_verifier *v) {
-  for (size_t c = 0; c < v->program->counter_count && mk_program_rows(v->program) > 1; c++) {
+  const uint32_t rows = mk_program_rows(v->program);
+  for (size_t c = 0; c < v->program->counter_count && rows > 1 && rows < MK_LINE_TILE; c++) {
     if (v->program->counters[c].kind == MK_COUNTER_RELEASE) {
       return mk_reject(v, "E05", MK_NONE_INDEX,
-                       "counter %s is a release counter; programs of several rows per step have none",
-                       v->program->counters[c].name);
+                       "counter %s is a release counter; programs of 2 to %d rows per step have none",
+                       v->program->counters[c].name, MK_LINE_TILE / 2);
     }
   }
   return MK_OK;

@@ -68,11 +68,13 @@ static mk_status check_pairs(mk_verifier *v, uint32_t *partner) {
 static mk_status check_tables(mk_verifier *v, uint32_t *tables) {
   for (uint32_t i = 0; i < v->program->instruction_count; i++) {
     const mk_operand *o = mk_at(v, i)->operands;
-    if (mk_opcode_reads(mk_info(mk_at(v, i)), MK_CONTENT_TABLE) >= 0) {
-      uint32_t *table = &tables[o[MK_SLOT_ATTENTION_kv].buffer], have = o[MK_SLOT_ATTENTION_table].buffer + 1u;
+    const int cache = mk_opcode_cache(mk_info(mk_at(v, i)));
+    if (cache >= 0) {
+      uint32_t *table = &tables[o[cache].buffer];
+      uint32_t have = o[mk_opcode_reads(mk_info(mk_at(v, i)), MK_CONTENT_TABLE)].buffer + 1u;
       if (*table != 0 && *table != have) {
         return mk_reject(v, "B05", i, "table: buffer %s; another instruction finds blocks of cache %s by buffer %s",
-                         v->program->buffers[have - 1].name, v->program->buffers[o[MK_SLOT_ATTENTION_kv].buffer].name,
+                         v->program->buffers[have - 1].name, v->program->buffers[o[cache].buffer].name,
                          v->program->buffers[*table - 1].name);
       }
       *table = have;

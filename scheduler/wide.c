@@ -1,0 +1,235 @@
+/* The wide form of programs, of 128 rows a step and more, all of one sequence: prompts. See lower.h, and docs/ARCHITECTURE.md, "Wide programs".
+ *
+ * Lines come in tiles of MK_LINE_TILE. Work is dealt in units: eight row tiles of a weight (one chain of what they make) by one tile of lines, so that a machine
+ * can multiply tiles of 128 x 128. Neighbouring units, which have the row tiles in common, are on neighbouring SMs at the same time. Values are plain, and
+ * ordered by release counters, one for each tile of lines of a value, which all of its writers signal. An SM that owns a unit of the residual makes of it
+ * what others multiply: the product of a norm's gain, and the squares that its scale is made of. */
+#include <stdio.h>
+
+#include "scheduler/lower_internal.h"
+
+enum { UNIT_TILES = MK_CHAIN_COLS / MK_TILE };
+
+static uint32_t groups_of(uint32_t tiles) { return mk_divide_up(tiles, UNIT_TILES); }
+
+uint32_t mk_wide_units(const mk_lowering *lowering, uint32_t tiles) { return groups_of(tiles) * lowering->line_tiles; }
+
+/* The row tiles of a unit, of so many in all. */
+static mk_share tiles_of(uint32_t unit, uint32_t line_tiles, uint32_t tiles) {
+  const uint32_t first = unit / line_tiles * UNIT_TILES;
+  return (mk_share){first, tiles - first < UNIT_TILES ? tiles - first : (uint32_t)UNIT_TILES};
+}
+
+/* The SM of the next unit. */
+static uint32_t next_sm(mk_lowering *lowering) { return lowering->turn++ % lowering->sms; }
+
+/* The node that norms a value; MK_NONE: the embedding. NULL: none, or several. */
+static const mk_node *norm_of(const mk_graph *graph, int value) {
+  const mk_node *found = NULL;
+  for (size_t i = 0; i < graph->node_count; i++) {
+    const mk_node *node = &graph->nodes[i];
+    if (node->gain != MK_NONE && node->input == value) {
+      if (found != NULL) {
+        return NULL;
+      }
+      found = node;
+    }
+  }
+  return found;
+}
+
+/* Whether it is what a Llama has, with a norm of its own before each product of the residual. */
+static bool is_plain(const mk_graph *graph, const mk_node *node) {
+  switch (node->kind) {
+    case MK_NODE_QKV:
+      return norm_of(graph, node->input) == node && graph->weights[node->vector].extras == 0 &&
+             graph->config.qk_norm == MK_QK_PLAIN && !node->unrotated;
+    case MK_NODE_ATTENTION:
+      return node->eps == 0;
+    case MK_NODE_ADD:
+      return node->gain == MK_NONE && norm_of(graph, node->output) != NULL;
+    case MK_NODE_GLU:
+      return norm_of(graph, node->input) == node && !node->biased;
+    case MK_NODE_HEAD:
+      return norm_of(graph, node->input) == node && node->factor == 0;
+    case MK_NODE_NORM_HEADS:
+    case MK_NODE_OFFSET:
+      break;
+  }
+  return false;
+}
+
+bool mk_is_wide(const mk_graph *graph, const mk_compile_options *options) {
+  bool wide = options->rows >= MK_LINE_TILE && mk_compile_slots(options) == 1 && !options->sampling;
+  for (size_t i = 0; wide && i < graph->node_count; i++) {
+    wide = is_plain(graph, &graph->nodes[i]);
+  }
+  return wide && norm_of(graph, MK_NONE) != NULL;
+}
+
+/* Of a unit of the residual: behind what makes it, on the same SM, or of the tokens' embedding rows. */
+static mk_status emit_norm(mk_lowering *lowering, int value, uint32_t sm, mk_share share, uint32_t lines) {
+  const mk_node *norm = norm_of(lowering->graph, value);
+  const mk_lowered_value *of = mk_value_of(lowering, value);
+  mk_instruction in = MK_START(NORM, norm->kind == MK_NODE_HEAD ? (uint32_t)MK_NO_LAYER : norm->layer);
+  in.operands[MK_SLOT_NORM_x] = value == MK_NONE ? mk_embedding_row(lowering, share.first, share.count)
+                                                 : mk_columns(of->buffer, lines, share.first, share.count);
+  in.operands[MK_SLOT_NORM_gain] = mk_whole(lowering, lowering->weights[norm->gain]);
+  in.operands[MK_SLOT_NORM_out] = mk_columns(of->normed, lines, share.first, share.count);
+  in.operands[MK_SLOT_NORM_squares] = mk_columns(of->squares, lines, share.first / UNIT_TILES, 1);
+  return mk_emit(lowering, sm, &in, mk_signal_of(of, lines));
+}
+
+mk_status mk_begin_wide(mk_lowering *lowering) {
+  const uint32_t tiles = mk_divide_up(lowering->graph->config.hidden, MK_TILE);
+  mk_lowered_value *embedded = &lowering->embedded;
+  embedded->ready_by_tiles = true;
+  MK_TRY(mk_declare_normed(lowering, "embedding", embedded));
+  MK_TRY(mk_add_counters(lowering, "embedding", &embedded->ready));
+  for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
+    MK_TRY(emit_norm(lowering, MK_NONE, unit % lowering->sms, tiles_of(unit, lowering->line_tiles, tiles),
+                     unit % lowering->line_tiles));
+  }
+  return MK_OK;
+}
+
+static mk_status add_ready(mk_lowering *lowering, uint32_t layer, const char *what, mk_lowered_value *value) {
+  char name[48];
+  snprintf(name, sizeof name, "layers.%u.%s", layer, what);
+  value->ready_by_tiles = true;
+  return mk_add_counters(lowering, name, &value->ready);
+}
+
+/* Units of its weight, dealt to the SMs. */
+static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const char *what, mk_emitter emit) {
+  uint16_t index;
+  const uint32_t tiles = mk_buffer_grid_rows(mk_weight_buffer(lowering, node, &index));
+  MK_TRY(add_ready(lowering, node->layer, what, &lowering->values[node->output]));
+  for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
+    MK_TRY(emit(lowering, node, next_sm(lowering), tiles_of(unit, lowering->line_tiles, tiles),
+                unit % lowering->line_tiles));
+  }
+  return MK_OK;
+}
+
+/* All lines of a KV head go into the cache at once: a line of any tile may look at them. */
+static mk_status emit_append(mk_lowering *lowering, const mk_node *node, uint16_t kv, uint32_t head, uint16_t signal) {
+  const mk_config *c = &lowering->graph->config;
+  const uint32_t head_tiles = c->head_dim / MK_TILE;
+  const uint16_t qkv = lowering->values[node->input].buffer;
+  mk_instruction in = MK_START(APPEND, node->layer);
+  in.operands[MK_SLOT_APPEND_k] = mk_tiles(qkv, 0, lowering->line_tiles, (c->heads + head) * head_tiles, head_tiles);
+  in.operands[MK_SLOT_APPEND_v] =
+      mk_tiles(qkv, 0, lowering->line_tiles, (c->heads + c->kv_heads + head) * head_tiles, head_tiles);
+  in.operands[MK_SLOT_APPEND_kv] = mk_tiles(kv, 0, 1, head, 1);
+  in.operands[MK_SLOT_APPEND_table] = mk_whole(lowering, lowering->table);
+  for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
+    mk_wait_for(lowering, &in, node->input, lines);
+  }
+  return mk_emit(lowering, next_sm(lowering), &in, signal);
+}
+
+static mk_status emit_attend(mk_lowering *lowering, const mk_node *node, uint16_t kv, uint32_t head, uint32_t lines,
+                             uint16_t appended) {
+  const mk_config *c = &lowering->graph->config;
+  const uint32_t head_tiles = c->head_dim / MK_TILE;
+  const mk_lowered_value *out = &lowering->values[node->output];
+  mk_instruction in = MK_START(ATTEND, node->layer);
+  in.operands[MK_SLOT_ATTEND_q] =
+      mk_columns(lowering->values[node->input].buffer, lines, head * head_tiles, head_tiles);
+  in.operands[MK_SLOT_ATTEND_kv] = mk_tiles(kv, 0, 1, head / (c->heads / c->kv_heads), 1);
+  in.operands[MK_SLOT_ATTEND_table] = mk_whole(lowering, lowering->table);
+  in.operands[MK_SLOT_ATTEND_out] = mk_columns(out->buffer, lines, head * head_tiles, head_tiles);
+  in.params[MK_PARAM_ATTEND_scale] = mk_float_param(node->factor);
+  mk_add_wait(lowering, &in, appended); /* which comes after q, too */
+  return mk_emit(lowering, next_sm(lowering), &in, mk_signal_of(out, lines));
+}
+
+/* Units of a query head and a tile of lines. The last lines see the most tokens, so they begin first. */
+static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
+  const mk_config *c = &lowering->graph->config;
+  uint16_t kv, first = MK_NO_COUNTER;
+  MK_TRY(mk_declare_kv(lowering, node->layer, &kv));
+  MK_TRY(add_ready(lowering, node->layer, "attn", &lowering->values[node->output]));
+  for (uint32_t head = 0; head < c->kv_heads; head++) {
+    char name[48];
+    uint16_t appended;
+    snprintf(name, sizeof name, "layers.%u.append.%u", node->layer, head);
+    MK_TRY(mk_program_add_counter(lowering->program, name, MK_COUNTER_RELEASE, &appended));
+    MK_TRY(emit_append(lowering, node, kv, head, appended));
+    first = head == 0 ? appended : first;
+  }
+  for (uint32_t lines = lowering->line_tiles; lines-- != 0;) {
+    for (uint32_t head = 0; head < c->heads; head++) {
+      MK_TRY(emit_attend(lowering, node, kv, head, lines, (uint16_t)(first + head / (c->heads / c->kv_heads))));
+    }
+  }
+  return MK_OK;
+}
+
+/* Parts of all units, or of the odd tiles that alone have some. */
+static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t tiles) {
+  const bool all = plan->stride == 1;
+  const uint32_t units = all ? mk_wide_units(lowering, tiles) : plan->split * lowering->line_tiles;
+  for (uint32_t part = 0; part < plan->parts; part++) {
+    for (uint32_t unit = 0; unit < units; unit++) {
+      const mk_share share = all ? tiles_of(unit, lowering->line_tiles, tiles)
+                                 : (mk_share){mk_split_tile(plan, unit / lowering->line_tiles), 1};
+      MK_TRY(mk_emit_part(lowering, node, plan, next_sm(lowering), part, share, unit % lowering->line_tiles));
+    }
+  }
+  return MK_OK;
+}
+
+/* A unit of the residual, by its owner: runs of tiles that have parts, or have none, and the norm of all of them. */
+static mk_status add_unit(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t unit,
+                          mk_share share) {
+  const uint32_t sm = unit % lowering->sms, lines = unit % lowering->line_tiles, end = share.first + share.count;
+  for (mk_share run = {share.first, 0}; run.first < end; run = (mk_share){run.first + run.count, 0}) {
+    const bool split = mk_add_splits(plan, run.first);
+    while (run.first + run.count < end && mk_add_splits(plan, run.first + run.count) == split) {
+      run.count++;
+    }
+    MK_TRY(split ? mk_emit_reduce(lowering, node, plan, sm, run, lines)
+                 : mk_emit_whole(lowering, node, sm, run, lines));
+  }
+  return emit_norm(lowering, node->output, sm, share, lines);
+}
+
+static mk_status lower_add(mk_lowering *lowering, const mk_node *node) {
+  mk_lowered_value *out = &lowering->values[node->output];
+  const char *name = lowering->graph->values[node->output].name;
+  mk_add_plan plan = mk_plan_add(lowering, node);
+  uint16_t index;
+  const uint32_t tiles = mk_buffer_grid_rows(mk_weight_buffer(lowering, node, &index));
+  out->ready_by_tiles = true;
+  MK_TRY(mk_declare_normed(lowering, name, out));
+  MK_TRY(mk_add_counters(lowering, name, &out->ready));
+  if (plan.split != 0) {
+    MK_TRY(mk_declare_parts(lowering, node, &plan));
+    MK_TRY(lower_parts(lowering, node, &plan, tiles));
+  }
+  for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
+    MK_TRY(add_unit(lowering, node, &plan, unit, tiles_of(unit, lowering->line_tiles, tiles)));
+  }
+  return MK_OK;
+}
+
+mk_status mk_lower_wide(mk_lowering *lowering, const mk_node *node) {
+  switch (node->kind) {
+    case MK_NODE_QKV:
+      return lower_rows(lowering, node, "qkv", mk_emit_qkv);
+    case MK_NODE_ATTENTION:
+      return lower_attention(lowering, node);
+    case MK_NODE_ADD:
+      return lower_add(lowering, node);
+    case MK_NODE_GLU:
+      return lower_rows(lowering, node, "act", mk_emit_glu);
+    case MK_NODE_HEAD:
+      return mk_lower_head(lowering, node);
+    case MK_NODE_NORM_HEADS:
+    case MK_NODE_OFFSET:
+      break; /* not of plain Llama shape: mk_is_wide */
+  }
+  return MK_OK;
+}
