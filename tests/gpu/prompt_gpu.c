@@ -1,5 +1,5 @@
-/* Programs of 64 rows, for the prompt of one sequence: every instruction of random chunks beside its plain C reference; the same bits
- * however the prompt is cut, and in every launch; and how far they are from those of a program of one row. */
+/* Programs of 64 rows, and of 128 to 512, for the prompt of one sequence: every instruction of random chunks beside its plain C reference; the
+ * same bits however the prompt is cut, and in every launch; and how far they are from those of a program of one row: with 128 rows and more, not at all. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,9 @@
 #include "tests/gpu/shape.h"
 #include "tools/lib/compare.h"
 
-enum { MOST_STEPS = 64, LAUNCHES = 100 };
+enum { MOST_STEPS = 64, MOST_TOKENS = 8192, LAUNCHES = 100 };
+
+static uint32_t chunk_rows; /* of the programs under test */
 
 static const shape shapes[] = {
     {"64 dims a head", 512, 1024, 8, 2, 64, 2, 700},
@@ -20,7 +22,16 @@ static const shape shapes[] = {
     {"several spans a split", 256, 512, 64, 64, 64, 1, 1100},
     {"several spans a split, 128 dims", 256, 512, 64, 32, 128, 1, 1400},
 };
-enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+static const shape wide_shapes[] = {
+    {"64 dims a head", 512, 1024, 8, 2, 64, 2, 1500},
+    {"128 dims a head, more units than SMs", 2560, 4608, 8, 4, 128, 1, 1300},
+    {"a last unit of two row tiles, six query heads a KV head", 800, 5376, 12, 2, 64, 2, 700},
+    {"parts along K, one KV head", 256, 9216, 8, 1, 128, 1, 1100},
+    {"halves of odd tiles", 3072, 4608, 8, 2, 128, 1, 600},
+    {"spans beyond a tree of 4,096", 256, 512, 4, 2, 64, 1, 6000},
+    {"the same, 128 dims", 256, 512, 4, 4, 128, 1, 5200},
+};
+enum { SHAPES = sizeof shapes / sizeof shapes[0], WIDE_SHAPES = sizeof wide_shapes / sizeof wide_shapes[0] };
 
 static uint64_t random_state = 5;
 static uint32_t below(uint32_t end) {
@@ -34,6 +45,7 @@ static bool open_rows(const shape *s, const char *on, uint32_t rows, const char 
                                .synth = &config,
                                .synth_seed = 3,
                                .rows = rows,
+                               .slots = rows > MK_PROMPT_ROWS ? 1 : 0,
                                .max_seq = s->max_seq,
                                .gpu_deadline_ms = deadline_ms};
   *engine = NULL;
@@ -55,7 +67,7 @@ static bool fill_table(mk_engine *engine, const char *name) {
 
 /* The next `count` tokens, of which the last chooses or not. */
 static void put_chunk(mk_step_row *rows, const uint32_t *tokens, uint32_t position, uint32_t count, bool chooses) {
-  memset(rows, 0, MK_PROMPT_ROWS * sizeof *rows);
+  memset(rows, 0, chunk_rows * sizeof *rows);
   for (uint32_t i = 0; i < count; i++) {
     rows[i] = (mk_step_row){.position = position + i,
                             .token = tokens[position + i],
@@ -68,18 +80,20 @@ static void test_instructions(const shape *s, uint32_t steps) {
   char name[96];
   mk_engine *machine = NULL, *oracle = NULL;
   mk_compare *compare = NULL;
-  uint32_t tokens[4096], position = 0;
-  snprintf(name, sizeof name, "%s, %d rows", s->name, MK_PROMPT_ROWS);
+  static uint32_t tokens[MOST_TOKENS];
+  uint32_t position = 0;
+  snprintf(name, sizeof name, "%s, %u rows", s->name, chunk_rows);
   for (uint32_t i = 0; i < s->max_seq; i++) {
     tokens[i] = below(1000);
   }
-  if (open_rows(s, device, MK_PROMPT_ROWS, name, &machine) && open_rows(s, "cpu", MK_PROMPT_ROWS, name, &oracle) &&
+  if (open_rows(s, device, chunk_rows, name, &machine) && open_rows(s, "cpu", chunk_rows, name, &oracle) &&
       expect_ok(mk_compare_engines(machine, oracle, &compare), name)) {
     bool good = fill_table(machine, name);
     for (uint32_t step = 0; good && step < steps; step++) {
-      mk_step_row plan[MK_PROMPT_ROWS];
-      uint32_t results[MK_PROMPT_ROWS], left = s->max_seq - position;
-      uint32_t count = step % 3 != 2 ? MK_PROMPT_ROWS : 1 + below(MK_PROMPT_ROWS);
+      static mk_step_row plan[MK_MOST_ROWS];
+      static uint32_t results[MK_MOST_ROWS];
+      uint32_t left = s->max_seq - position;
+      uint32_t count = step % 3 != 2 ? chunk_rows : 1 + below(chunk_rows);
       count = count < left ? count : left;
       put_chunk(plan, tokens, position, count, step % 4 != 0);
       good = expect_ok(mk_compare_step(compare, plan, results), name);
@@ -104,7 +118,7 @@ typedef struct choice {
 
 static bool take_step(void *user, uint32_t step, const uint32_t *results) {
   choice *c = user;
-  for (uint32_t i = 0; step + 1 == c->steps && i < MK_PROMPT_ROWS; i++) {
+  for (uint32_t i = 0; step + 1 == c->steps && i < chunk_rows; i++) {
     c->token = results[i] != MK_CANDIDATE_NONE ? results[i] : c->token;
   }
   return true;
@@ -116,11 +130,11 @@ static bool run_prompt(mk_engine *engine, const uint32_t *tokens, uint32_t count
   const mk_program *program = mk_engine_program(engine);
   size_t buffer = (size_t)mk_program_find_buffer(program, "logits");
   uint32_t vocab = mk_engine_config(engine)->vocab, steps = 0, last = 0;
-  mk_step_row *plan = calloc((size_t)MOST_STEPS * MK_PROMPT_ROWS, sizeof *plan);
+  mk_step_row *plan = calloc((size_t)MOST_STEPS * chunk_rows, sizeof *plan);
   for (uint32_t at = 0; plan != NULL && at < count && steps < MOST_STEPS; at += last, steps++) {
-    last = chunk != 0 ? chunk : 20 + below(MK_PROMPT_ROWS - 19);
+    last = chunk != 0 ? chunk : 20 + below(chunk_rows - 19);
     last = last < count - at ? last : count - at;
-    put_chunk(plan + (size_t)steps * MK_PROMPT_ROWS, tokens, at, last, at + last == count);
+    put_chunk(plan + (size_t)steps * chunk_rows, tokens, at, last, at + last == count);
   }
   choice c = {.steps = steps, .token = UINT32_MAX};
   mk_gpu *gpu = mk_engine_gpu(engine);
@@ -161,11 +175,12 @@ static void test_bits(const shape *s, bool quick) {
   const uint32_t lengths[] = {s->max_seq - 1, 1, 31, 64, 65, 200}, vocab = 1000;
   char name[96];
   mk_engine *engine, *one = NULL;
-  uint32_t tokens[4096], token = 0, again = 0, differing = 0;
+  static uint32_t tokens[MOST_TOKENS];
+  uint32_t token = 0, again = 0, differing = 0;
   float *logits = calloc(3, vocab * sizeof *logits);
   double worst = 0;
-  snprintf(name, sizeof name, "%s, prompts", s->name);
-  if (logits == NULL || !open_rows(s, device, MK_PROMPT_ROWS, name, &engine) || !fill_table(engine, name)) {
+  snprintf(name, sizeof name, "%s, prompts by %u rows", s->name, chunk_rows);
+  if (logits == NULL || !open_rows(s, device, chunk_rows, name, &engine) || !fill_table(engine, name)) {
     free(logits);
     return;
   }
@@ -175,9 +190,9 @@ static void test_bits(const shape *s, bool quick) {
     for (uint32_t t = 0; t < count; t++) {
       tokens[t] = below(vocab);
     }
-    good = run_prompt(engine, tokens, count, MK_PROMPT_ROWS, &token, logits, name);
+    good = run_prompt(engine, tokens, count, chunk_rows, &token, logits, name);
     for (uint32_t launch = 0; good && launch < (i == 0 && !quick ? LAUNCHES : 3U); launch++) {
-      good = run_prompt(engine, tokens, count, launch % 2 == 0 ? MK_PROMPT_ROWS : 0, &again, logits + vocab, name);
+      good = run_prompt(engine, tokens, count, launch % 2 == 0 ? chunk_rows : 0, &again, logits + vocab, name);
       differing += good && (token != again || memcmp(logits, logits + vocab, vocab * sizeof *logits) != 0);
     }
     answer a = {.token = UINT32_MAX};
@@ -190,7 +205,7 @@ static void test_bits(const shape *s, bool quick) {
   }
   printf("%s: %u launches differ in a bit; against one row %.1e\n", name, differing, worst);
   expect(good && differing == 0, name, "a prompt cut otherwise, or repeated, gave other bits");
-  expect(good && worst < 1e-2, name, "other logits than with one row");
+  expect(good && (chunk_rows > MK_PROMPT_ROWS ? worst == 0 : worst < 1e-2), name, "other logits than with one row");
   mk_engine_close(one);
   mk_engine_close(engine);
   free(logits);
@@ -267,10 +282,16 @@ static void test_joined(const shape *s) {
 }
 
 void test_prompts(bool quick) {
+  chunk_rows = MK_PROMPT_ROWS;
   for (size_t i = 0; i < (quick ? 4 : (size_t)SHAPES); i++) {
     test_instructions(&shapes[i], quick ? 5 : 14);
     test_bits(&shapes[i], quick);
   }
   test_joined(&shapes[0]);
   test_joined(&shapes[1]);
+  for (size_t i = 0; i < (quick ? 4 : (size_t)WIDE_SHAPES); i++) {
+    chunk_rows = i % 3 == 0 ? 512 : i % 3 == 1 ? 256 : 128;
+    test_instructions(&wide_shapes[i], quick ? 4 : 8);
+    test_bits(&wide_shapes[i], quick);
+  }
 }

@@ -558,6 +558,7 @@ mk_status mk_command_bench(int argc, char **argv) {
                             .sms = o.sms,
                             .threads = o.threads,
                             .rows = o.rows,
+                            .slots = mk_rows_slots(o.rows),
                             .cache = o.cache};
   bool cuda = mk_engine_takes_cuda(&open);
   mk_engine *engine;

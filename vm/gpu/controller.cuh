@@ -58,7 +58,7 @@ __device__ constexpr uint64_t parts_by_opcode(uint32_t first) {
 #define MK_COUNT_PART 1
 #define MK_COUNT_WHOLE 0
 #define MK_OPERAND(NAME, slot, field, access, role, when, extent, dtype, store) \
-  parts += is_cpu_only(MK_OP_##NAME) || MK_OP_##NAME / 16 != first / 16         \
+  parts += is_left_out(MK_OP_##NAME) || MK_OP_##NAME / 16 != first / 16         \
                ? 0                                                              \
                : static_cast<uint64_t>(MK_COUNT_##extent) << 4 * (MK_OP_##NAME & 15);
 #include "vm/program/opcodes.def"
@@ -67,7 +67,7 @@ __device__ constexpr uint64_t parts_by_opcode(uint32_t first) {
   return parts;
 }
 #define MK_OPCODE(NAME, text, state, semantics) \
-  static_assert(is_cpu_only(MK_OP_##NAME) || MK_OP_##NAME < 32, #NAME ": four bits for each opcode");
+  static_assert(is_left_out(MK_OP_##NAME) || MK_OP_##NAME < 32, #NAME ": four bits for each opcode");
 #include "vm/program/opcodes.def"
 __device__ constexpr uint32_t parts_of(uint32_t opcode) {
   return static_cast<uint32_t>((opcode < 16 ? parts_by_opcode(0) : parts_by_opcode(16)) >> 4 * (opcode & 15)) & 15;
@@ -84,7 +84,7 @@ __device__ inline uint32_t buffer_named(uint32_t instruction, uint32_t parts, ui
 }
 #define MK_PARAM(NAME, index, field, type)                                                                           \
   static_assert(                                                                                                     \
-      is_cpu_only(MK_OP_##NAME) || parts_of(MK_OP_##NAME) * MK_PART_HALVES + DESCRIPTORS - parts_of(MK_OP_##NAME) <= \
+      is_left_out(MK_OP_##NAME) || parts_of(MK_OP_##NAME) * MK_PART_HALVES + DESCRIPTORS - parts_of(MK_OP_##NAME) <= \
                                        2 * (MK_POOL_WORDS - 1 - index),                                              \
       #NAME ": " #field " stands where buffer_named looks for buffers");
 #include "vm/program/opcodes.def"

@@ -33,19 +33,22 @@ __host__ __device__ constexpr int place_of(uint32_t opcode, int slot) {
   return -1;
 }
 
-// Programs with it are refused (vm/gpu/refuse.c): to kernels it has no operands and no code.
-__host__ __device__ constexpr bool is_cpu_only(uint32_t opcode) {
+// Programs with it are refused (vm/gpu/refuse.c), or go to another kernel: to this one it has no operands and no code.
+__host__ __device__ constexpr bool is_left_out(uint32_t opcode) {
 #define MK_CPU_ONLY(NAME)       \
   if (opcode == MK_OP_##NAME) { \
     return true;                \
   }
+#ifndef MK_GPU_WIDE
+#define MK_WIDE_ONLY(NAME) MK_CPU_ONLY(NAME)
+#endif
 #include "vm/program/opcodes.def"
   return false;
 }
 
 __host__ __device__ constexpr opcode_places places_of(uint32_t opcode) {
   opcode_places s;
-  if (is_cpu_only(opcode)) {
+  if (is_left_out(opcode)) {
     return s;
   }
 #define MK_OPCODE(NAME, text, use, semantics) s.state = opcode == MK_OP_##NAME ? MK_STATE_##use : s.state;
@@ -53,7 +56,10 @@ __host__ __device__ constexpr opcode_places places_of(uint32_t opcode) {
   if (opcode == MK_OP_##NAME) {                                                                                       \
     bool tiles = MK_OPERAND_STORE_##store == MK_OPERAND_STORE_TILES;                                                  \
     s.weight = tiles && MK_ROLE_##role == MK_ROLE_LOADER ? MK_##extent##_##NAME##_##field : s.weight;                 \
-    s.cache = MK_ACCESS_##access == MK_ACCESS_UPDATE ? MK_##extent##_##NAME##_##field : s.cache;                      \
+    bool blocks = MK_OPERAND_STORE_##store == MK_OPERAND_STORE_BLOCKS;                                                \
+    s.cache = MK_ACCESS_##access == MK_ACCESS_UPDATE || (blocks && MK_ROLE_##role == MK_ROLE_LOADER)                  \
+                  ? MK_##extent##_##NAME##_##field                                                                    \
+                  : s.cache;                                                                                          \
     s.residual = MK_OPERAND_STORE_##store == MK_OPERAND_STORE_RESIDUAL ? MK_##extent##_##NAME##_##field : s.residual; \
     s.storer = s.storer || MK_ROLE_##role == MK_ROLE_STORER;                                                          \
   }
@@ -87,7 +93,7 @@ __host__ __device__ constexpr bool consumers_finish(uint32_t opcode) {
 // Whether every kernel of token programs must have a consume_X for it: the consumers have part in it, in no body that several share.
 __host__ __device__ constexpr bool is_consumed_apart(uint32_t opcode) {
   opcode_places of = places_of(opcode);
-  return !is_cpu_only(opcode) && !is_linear(opcode) &&
+  return !is_left_out(opcode) && !is_linear(opcode) &&
          (of.residual >= 0 || (!of.storer && !of.fronts && of.state != MK_STATE_NONE));
 }
 

@@ -66,8 +66,12 @@ __device__ inline void record(const device &d, uint32_t activity, uint32_t edge)
 }
 
 // When a wait begins, and where its note goes: looked up before the wait, so that after it there is a store and no more. With the opcodes of
-// sampling there are no registers for that; then the time is in shared memory meanwhile.
+// sampling, and in wide steps, there are no registers for that; then the time is in shared memory meanwhile.
+#ifdef MK_GPU_WIDE
+enum : bool { STARTS_ARE_SHARED = true };
+#else
 enum : bool { STARTS_ARE_SHARED = MK_GPU_SAMPLES };
+#endif
 
 struct wait_start {
   uint32_t since;  // the lower half, since registers are short; a wait of seconds ends the launch

@@ -111,11 +111,48 @@ static mk_status check_rounds(const mk_program *program, const mk_queue *queue) 
                                     last, rounds);
 }
 
+static bool is_wide(const mk_program *program) {
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    if (mk_opcode_lookup(program->instructions[i].opcode)->wide_only) {
+      return mk_program_rows(program) >= MK_LINE_TILE && mk_program_is_for_prompts(program);
+    }
+  }
+  return false;
+}
+
+/* Units of a product are of eight row tiles; HEAD has its input in shared memory; heads are of 64 or 128 dims. */
+static mk_status check_wide(const mk_program *program, const mk_instruction *in) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand *o = &in->operands[slot];
+    const mk_buffer *b = &program->buffers[o->buffer];
+    if (info->operands[slot].store == MK_OPERAND_STORE_TILES && in->opcode != MK_OP_HEAD &&
+        o->rows > MK_WIDE_GPU_UNIT_TILES) {
+      return mk_error(MK_ERR_FILE, "instruction %u (%s) multiplies %u row tiles; this machine multiplies at most %d",
+                      in->uid, info->name, o->rows, MK_WIDE_GPU_UNIT_TILES);
+    }
+    if (info->operands[slot].store == MK_OPERAND_STORE_TILES && in->opcode == MK_OP_HEAD &&
+        o->cols * MK_TILE > MK_WIDE_GPU_HEAD_COLS) {
+      return mk_error(MK_ERR_FILE, "instruction %u (%s) has an input of %u columns; this machine has room for %d",
+                      in->uid, info->name, o->cols * MK_TILE, MK_WIDE_GPU_HEAD_COLS);
+    }
+    if (info->operands[slot].store == MK_OPERAND_STORE_BLOCKS && b->head_dim != 64 && b->head_dim != 128) {
+      return mk_error(MK_ERR_FILE, "instruction %u (%s): heads of %u dims; this machine has them of 64 and 128",
+                      in->uid, info->name, b->head_dim);
+    }
+  }
+  return MK_OK;
+}
+
 mk_status mk_gpu_check_program(const mk_program *program) {
   const mk_machine *machine = &program->machine;
-  bool prompt = mk_program_rows(program) > MK_MAX_ROWS;
-  uint32_t pages = prompt ? MK_PROMPT_GPU_RING_PAGES : MK_GPU_RING_PAGES;
-  uint32_t warps = prompt ? MK_PROMPT_GPU_WARPS : MK_GPU_CONSUMER_WARPS;
+  bool prompt = mk_program_rows(program) > MK_MAX_ROWS, wide = is_wide(program);
+  uint32_t pages = wide     ? MK_WIDE_GPU_RING_PAGES
+                   : prompt ? MK_PROMPT_GPU_RING_PAGES
+                            : MK_GPU_RING_PAGES;
+  uint32_t warps = wide     ? MK_WIDE_GPU_WARPS
+                   : prompt ? MK_PROMPT_GPU_WARPS
+                            : MK_GPU_CONSUMER_WARPS;
   if (mk_program_listed(program)) {
     return mk_gpu_check_mla(program);
   }
@@ -128,7 +165,7 @@ mk_status mk_gpu_check_program(const mk_program *program) {
         machine->ranks, machine->page_bytes, machine->ring_pages, machine->consumer_warps, MK_GPU_PAGE_BYTES, pages,
         warps);
   }
-  if (prompt && (mk_program_rows(program) != MK_PROMPT_ROWS || !mk_program_is_for_prompts(program))) {
+  if (prompt && !wide && (mk_program_rows(program) != MK_PROMPT_ROWS || !mk_program_is_for_prompts(program))) {
     return mk_error(
         MK_ERR_FILE,
         "the program has %u rows per step and %u slots; this machine takes up to %d rows of any slots, and %d of "
@@ -143,7 +180,7 @@ mk_status mk_gpu_check_program(const mk_program *program) {
     }
   }
   for (size_t i = 0; i < program->instruction_count; i++) {
-    MK_TRY(check_room(program, &program->instructions[i]));
+    MK_TRY(wide ? check_wide(program, &program->instructions[i]) : check_room(program, &program->instructions[i]));
   }
   for (size_t q = 0; mk_program_rows(program) > 1 && q < program->queue_count; q++) {
     MK_TRY(check_rounds(program, &program->queues[q]));
