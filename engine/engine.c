@@ -314,8 +314,9 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
     MK_TRY(open_beside(engine, options, compile, 1, blocks, &engine->one_row));
   }
   if (engine->one_row.gpu != NULL && mk_program_slots(engine->program) > 1 && options->long_prompts) {
-    MK_TRY(open_beside(engine, options, compile, options->prompt_rows != 0 ? options->prompt_rows : (uint32_t)MK_PROMPT_ROWS,
-                       blocks, &engine->prompts));
+    MK_TRY(open_beside(engine, options, compile,
+                       options->prompt_rows != 0 ? options->prompt_rows : (uint32_t)MK_PROMPT_ROWS, blocks,
+                       &engine->prompts));
   }
   engine->logits = MK_OPERAND_BUFFER(engine->program, HEAD, logits);
   engine->sampling = MK_OPERAND_BUFFER(engine->program, SCORE, sampling);

@@ -46,6 +46,16 @@ __device__ inline void matrix_load(uint32_t shared_to, const void *map, uint32_t
       : "memory");
 }
 
+// The same of three dimensions.
+__device__ inline void solid_load(uint32_t shared_to, const void *map, uint32_t x, uint32_t y, uint32_t z,
+                                  uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(shared_to),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
+}
+
 // The map will be used soon.
 __device__ inline void prefetch_tensor_map(const void *map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

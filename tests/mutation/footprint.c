@@ -58,13 +58,19 @@ static bool residual(const view *v, uint32_t in, uint32_t col, uint32_t count) {
   return row_of(v, in, col, count) && whole_width(v, in + 1, col, count) && row_of(v, in + 2, col, count);
 }
 
-static bool normed(const view *v, uint32_t x, uint32_t gain, uint32_t count) {
-  return input_of(v, x, 0, count) && whole_width(v, gain, 0, count);
+/* A square for each chain of 128 columns. */
+static bool squares_of(const view *v, uint32_t slot, uint32_t count) {
+  return !is_empty(&v->in->operands[slot]) && whole_width(v, slot, 0, (count + 127) / 128);
 }
 
-static bool normed_or_not(const view *v, uint32_t x, uint32_t gain, uint32_t count, uint32_t more) {
-  return is_empty(&v->in->operands[gain]) ? count == 0 && more == 0
-                                          : input_of(v, x, 0, count) && whole_width(v, gain, 0, count + more);
+static bool normed(const view *v, uint32_t x, uint32_t gain, uint32_t squares, uint32_t count, uint32_t more) {
+  return input_of(v, x, 0, count) && (is_empty(&v->in->operands[gain]) ? more == 0 && squares_of(v, squares, count)
+                                                                       : whole_width(v, gain, 0, count + more));
+}
+
+static bool normed_or_not(const view *v, uint32_t x, uint32_t gain, uint32_t squares, uint32_t count, uint32_t more) {
+  bool neither = is_empty(&v->in->operands[gain]) && is_empty(&v->in->operands[squares]);
+  return neither ? count == 0 && more == 0 : normed(v, x, gain, squares, count, more);
 }
 
 static bool touches_QKV(const view *v) {
@@ -72,7 +78,7 @@ static bool touches_QKV(const view *v) {
   uint32_t extras = v->in->params[MK_PARAM_QKV_extras], rows = buffer_of(v, MK_SLOT_QKV_weight)->rows;
   uint32_t beside = (extras & 1) * rows + (extras >> 1 & 1) * rows, tile = (extras & 4) != 0 ? 18 : 16;
   return extras < 8 && all_columns(v, MK_SLOT_QKV_weight) && input_of(v, MK_SLOT_QKV_x, 0, w->end_col) &&
-         normed_or_not(v, MK_SLOT_QKV_x, MK_SLOT_QKV_gain, v->in->params[MK_PARAM_QKV_width], 0) &&
+         normed_or_not(v, MK_SLOT_QKV_x, MK_SLOT_QKV_gain, MK_SLOT_QKV_squares, v->in->params[MK_PARAM_QKV_width], 0) &&
          whole_width(v, MK_SLOT_QKV_inv_freq, 0, v->in->params[MK_PARAM_QKV_head_dim] / 2 + beside) &&
          whole_width(v, MK_SLOT_QKV_out, w->row / 16 * tile, (w->end_row - w->row) / 16 * tile);
 }
@@ -89,6 +95,35 @@ static bool touches_ATTENTION(const view *v) {
          table->end_row - table->row == 1 && table->col == 0 &&
          table->end_col > v->program->ranges.position.high / kv->block_tokens &&
          v->at[MK_SLOT_ATTENTION_out].row == at->row && whole_width(v, MK_SLOT_ATTENTION_out, at->col * out, out);
+}
+
+/* A head of a cache that has all tokens, and a table of them. */
+static bool cache_and_table(const view *v, uint32_t cache, uint32_t table) {
+  const rectangle *at = &v->at[cache], *blocks = &v->at[table];
+  return at->end_row - at->row == 1 && buffer_of(v, cache)->rows == 1 && at->end_col - at->col == 1 &&
+         blocks->end_row - blocks->row == 1 && blocks->col == 0 &&
+         blocks->end_col > v->program->ranges.position.high / buffer_of(v, cache)->block_tokens;
+}
+
+static bool touches_APPEND(const view *v) {
+  const uint32_t head_dim = buffer_of(v, MK_SLOT_APPEND_kv)->head_dim;
+  return cache_and_table(v, MK_SLOT_APPEND_kv, MK_SLOT_APPEND_table) &&
+         whole_width(v, MK_SLOT_APPEND_k, v->at[MK_SLOT_APPEND_k].col, head_dim) &&
+         whole_width(v, MK_SLOT_APPEND_v, v->at[MK_SLOT_APPEND_v].col, head_dim);
+}
+
+static bool touches_ATTEND(const view *v) {
+  const uint32_t head_dim = buffer_of(v, MK_SLOT_ATTEND_kv)->head_dim;
+  return cache_and_table(v, MK_SLOT_ATTEND_kv, MK_SLOT_ATTEND_table) &&
+         whole_width(v, MK_SLOT_ATTEND_q, v->at[MK_SLOT_ATTEND_q].col, head_dim) &&
+         whole_width(v, MK_SLOT_ATTEND_out, v->at[MK_SLOT_ATTEND_out].col, head_dim);
+}
+
+static bool touches_NORM(const view *v) {
+  const rectangle *squares = &v->at[MK_SLOT_NORM_squares];
+  return row_of(v, MK_SLOT_NORM_x, squares->col * 128, 128) && row_of(v, MK_SLOT_NORM_out, squares->col * 128, 128) &&
+         whole_width(v, MK_SLOT_NORM_squares, squares->col, 1) && v->at[MK_SLOT_NORM_gain].col == 0 &&
+         width(v, MK_SLOT_NORM_gain) == buffer_of(v, MK_SLOT_NORM_gain)->cols;
 }
 
 static bool touches_OFFSET(const view *v) {
@@ -144,7 +179,7 @@ static bool touches_REDUCE_ADD(const view *v) {
 static bool touches_GLU(const view *v) {
   const rectangle *w = &v->at[MK_SLOT_GLU_weight];
   return all_columns(v, MK_SLOT_GLU_weight) && input_of(v, MK_SLOT_GLU_x, 0, w->end_col) &&
-         normed_or_not(v, MK_SLOT_GLU_x, MK_SLOT_GLU_gain, v->in->params[MK_PARAM_GLU_width],
+         normed_or_not(v, MK_SLOT_GLU_x, MK_SLOT_GLU_gain, MK_SLOT_GLU_squares, v->in->params[MK_PARAM_GLU_width],
                        v->in->params[MK_PARAM_GLU_biased] * buffer_of(v, MK_SLOT_GLU_weight)->rows) &&
          rows_of_weight(v, MK_SLOT_GLU_out, MK_SLOT_GLU_weight, 2) &&
          2 * width(v, MK_SLOT_GLU_out) == w->end_row - w->row;
@@ -152,7 +187,7 @@ static bool touches_GLU(const view *v) {
 
 static bool touches_HEAD(const view *v) {
   bool none = is_empty(&v->in->operands[MK_SLOT_HEAD_weight]);
-  if (!normed(v, MK_SLOT_HEAD_x, MK_SLOT_HEAD_gain, v->in->params[MK_PARAM_HEAD_width]) ||
+  if (!normed(v, MK_SLOT_HEAD_x, MK_SLOT_HEAD_gain, MK_SLOT_HEAD_squares, v->in->params[MK_PARAM_HEAD_width], 0) ||
       !whole_width(v, MK_SLOT_HEAD_candidate, 0, 2) || none != is_empty(&v->in->operands[MK_SLOT_HEAD_logits])) {
     return false;
   }
@@ -235,7 +270,8 @@ static uint64_t pages_filled(const view *v) {
     const mk_buffer *b = buffer_of(v, slot);
     if (info->operands[slot].store == MK_OPERAND_STORE_TILES) {
       pages += o->rows * ((o->cols * (uint64_t)MK_TILE_STEP_ELEMENTS * 2 + page - 1) / page);
-    } else if (info->operands[slot].access == MK_ACCESS_UPDATE) {
+    } else if (info->operands[slot].store == MK_OPERAND_STORE_BLOCKS &&
+               info->operands[slot].access != MK_ACCESS_WRITE) {
       uint64_t block_bytes = (uint64_t)b->block_tokens * b->head_dim * 2 * 2;
       for (uint32_t t = 0; t <= v->program->ranges.position.high; t += b->block_tokens) {
         pages += t / b->span_tokens % b->rows == o->row ? (block_bytes + page - 1) / page : 0;

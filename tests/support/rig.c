@@ -244,7 +244,7 @@ void test_rig_expect_waits(test_rig *rig, uint32_t used) {
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand *operand = &rig->instruction->operands[slot];
     const mk_buffer *b = &rig->program->buffers[operand->buffer];
-    if (info->operands[slot].access != MK_ACCESS_READ || b->store != MK_STORE_STAMPED) {
+    if (info->operands[slot].access != MK_ACCESS_READ || b->store != MK_STORE_STAMPED || operand->rows == 0) {
       continue;
     }
     uint32_t rows = slot == 0 && used < operand->rows ? used : operand->rows;

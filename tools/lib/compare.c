@@ -146,6 +146,10 @@ static float element(const mk_buffer *b, const uint8_t *memory, uint32_t row, ui
     if (pairs) {
       return mk_bf16_to_float((uint16_t)(col % 2 == 0 ? data : data >> 16));
     }
+  } else if (b->dtype == MK_DTYPE_BF16) {
+    uint16_t half;
+    memcpy(&half, memory + 2 * ((size_t)row * b->cols + col), sizeof half);
+    return mk_bf16_to_float(half);
   } else {
     memcpy(&data, memory + 4 * ((size_t)row * b->cols + col), sizeof data);
   }

@@ -91,9 +91,10 @@ static const char stores[] =
     "mod rows = s, column h for KV head h; row c of the block table maps tokens [block_tokens b, block_tokens (b + 1)) "
     "of slot c to a physical block |\n"
     "\n"
-    "Two kinds of operand take either of two stores: `input` is `stamped`, or the row of a `tiles` buffer that the "
-    "step's token\n"
-    "chooses; `residual` is `plain`, or such a row.\n"
+    "Three kinds of operand take either of two stores: a `value` is `stamped`, where stamps order its writers and "
+    "readers, or `plain`, where\n"
+    "release counters do; `input` is a value, or the row of a `tiles` buffer that the step's token chooses; `residual` "
+    "is `plain`, or such a row.\n"
     "\n"
     "The step state has {slot, position, token, active, chooses} for each row of a step, and `next` reads those of the "
     "next "
@@ -110,10 +111,10 @@ static const char stores[] =
     "of how many sequences they may be. With several rows, vectors that a step computes have T lines in one tile\n"
     "(tile_rows = T), and the semantics below hold for each line; lines of idle rows are neither written nor waited "
     "for.\n"
-    "Beyond 128 rows they have tiles of 128 lines, of which an instruction computes one; `attention` reads all of "
-    "them, "
-    "and its\n"
-    "parts lie in one tile.\n"
+    "Beyond 128 rows they have tiles of 128 lines, of which an instruction computes one; `attention` and `append` read "
+    "all of them, "
+    "and parts\n"
+    "of attention lie in one tile.\n"
     "`attention` of row u of the cache does split (u - c) mod splits of a row in slot c. `sampling`, `bias` and "
     "`counts` have\n"
     "a line for each slot, by which its rows are drawn; a `score` goes through its lines in order, so a row's counts "
@@ -131,7 +132,10 @@ static const char order[] =
     "before the\n"
     "   consumer's and the consumer's before the storer's. The consumer of the next instruction does not wait for the "
     "storer of\n"
-    "   this one. The loader runs ahead as far as the page ring lets it.\n"
+    "   this one. The loader runs ahead as far as the page ring lets it; of a cache it loads only when the `next` "
+    "before "
+    "is over on its SM, and where others\n"
+    "   write to that in this step, when the instruction's waits are.\n"
     "2. **Release counter.** All that happens before a signal happens before whatever follows a wait that needed that "
     "signal.\n"
     "3. **Relaxed counter.** Orders nothing; it makes waiting cheap.\n"
@@ -175,7 +179,10 @@ static const char columns[] =
     "before it has read all of them; the others stage their inputs first.\n"
     "\n"
     "y = W x is a matrix-vector product over the row tiles and K columns that the `weight` operand names;\n"
-    "norm(x) = bf16(x * gain) / sqrt(mean(x^2) + eps).\n";
+    "norm(x) = bf16(x * gain) / sqrt(mean(x^2) + eps); where there are `squares`, x is bf16(x * gain) already, and "
+    "they "
+    "are the sums of the squares\n"
+    "of what that was made of, one for each chain of 128 columns (both by `norm`).\n";
 
 static const struct {
   const char *name, *meaning;
@@ -220,11 +227,12 @@ static void write_opcode(uint32_t opcode, const mk_opcode_info *info, FILE *out)
   static const char *const entries[] = {"", "the items of the work list", "the reductions of the work list"};
   static const char *const fusions[] = {"", "in every step", "in steps that use one row of it"};
   static const char *const extents[] = {"part", "whole"};
-  static const char *const kinds[] = {"plain", "stamped", "tiles", "blocks", "input", "residual"};
+  static const char *const kinds[] = {"plain", "stamped", "tiles", "blocks", "value", "input", "residual"};
   fprintf(out, "\n### %u `%s`\n\n`%s`\n\nStep state: %s.", opcode, info->name, info->semantics,
           NAME_OF(uses, info->state));
   fputs(info->streams ? " Streams." : "", out);
   fputs(info->cpu_only ? " Not yet on a GPU." : "", out);
+  fputs(info->wide_only ? " On a GPU for wide programs alone." : "", out);
   if (info->entries != MK_ENTRIES_NONE) {
     fprintf(out, " Carries out %s.", NAME_OF(entries, info->entries));
   }

@@ -274,13 +274,15 @@ static mk_status touch_row_blocks(mk_race *race, uint32_t thread, uint32_t index
   const mk_operand *kv = &in->operands[slot], *table = &in->operands[mk_opcode_reads(info, MK_CONTENT_TABLE)];
   const mk_buffer *cache = &race->program->buffers[kv->buffer], *entries = &race->program->buffers[table->buffer];
   const uint32_t *words = (const uint32_t *)(const void *)race->memory[table->buffer];
+  const bool updates = info->operands[slot].access == MK_ACCESS_UPDATE;
+  const uint32_t splits = updates ? in->params[MK_PARAM_ATTENTION_splits] : cache->rows;
   uint32_t first = write ? row->position / cache->block_tokens : 0, none = UINT32_MAX;
   uint64_t tokens = (uint64_t)row->position + (info->operands[slot].access == MK_ACCESS_READ);
   uint64_t end = write ? first + 1 : (tokens + cache->block_tokens - 1) / cache->block_tokens;
   for (uint32_t b = first; b < end && b < entries->cols && row->slot < entries->rows; b++) {
     uint32_t span = (uint32_t)((uint64_t)b * cache->block_tokens / cache->span_tokens);
     uint32_t block = words[(size_t)row->slot * entries->cols + b];
-    if ((span + row->slot) % cache->rows != kv->row || block >= cache->blocks) {
+    if ((span + row->slot) % splits != kv->row || block >= cache->blocks) {
       continue; /* another unit's; a block that is not there is the reference's finding */
     }
     cell *at = &race->blocks[kv->buffer][(size_t)block * cache->cols + kv->col];

@@ -52,25 +52,26 @@ struct looked_up {
   uint32_t instruction, buffers[ROUNDS], total;
 };
 
-// How many PARTs an opcode has: four bits for each of sixteen opcodes from `first` on.
-__device__ constexpr uint64_t parts_by_opcode(uint32_t first) {
+// How many PARTs an opcode has: four bits for each opcode, of sixteen of them.
+__device__ constexpr uint64_t parts_by_opcode(uint32_t sixteen) {
   uint64_t parts = 0;
 #define MK_COUNT_PART 1
 #define MK_COUNT_WHOLE 0
 #define MK_OPERAND(NAME, slot, field, access, role, when, extent, dtype, store) \
-  parts += is_left_out(MK_OP_##NAME) || MK_OP_##NAME / 16 != first / 16         \
+  parts += is_absent(MK_OP_##NAME) || MK_OP_##NAME / 16 != sixteen              \
                ? 0                                                              \
-               : static_cast<uint64_t>(MK_COUNT_##extent) << 4 * (MK_OP_##NAME & 15);
+               : static_cast<uint64_t>(MK_COUNT_##extent) << 4 * (MK_OP_##NAME % 16);
 #include "vm/program/opcodes.def"
 #undef MK_COUNT_PART
 #undef MK_COUNT_WHOLE
   return parts;
 }
 #define MK_OPCODE(NAME, text, state, semantics) \
-  static_assert(is_left_out(MK_OP_##NAME) || MK_OP_##NAME < 32, #NAME ": four bits for each opcode");
+  static_assert(is_absent(MK_OP_##NAME) || MK_OP_##NAME < 32, #NAME ": four bits for each opcode, in two constants");
 #include "vm/program/opcodes.def"
 __device__ constexpr uint32_t parts_of(uint32_t opcode) {
-  return static_cast<uint32_t>((opcode < 16 ? parts_by_opcode(0) : parts_by_opcode(16)) >> 4 * (opcode & 15)) & 15;
+  constexpr uint64_t low = parts_by_opcode(0), high = parts_by_opcode(1);  // which is nothing in most kernels
+  return static_cast<uint32_t>((high != 0 && opcode >= 16 ? high : low) >> 4 * (opcode % 16)) & 15;
 }
 
 // The buffer that a descriptor is of, from an instruction of so many PARTs whose words the lanes have. MK_ABSENT for
@@ -82,10 +83,10 @@ __device__ inline uint32_t buffer_named(uint32_t instruction, uint32_t parts, ui
   uint32_t word = __shfl_sync(0xffffffffu, instruction, half / 2);
   return half % 2 != 0 ? word >> 16 : word & 0xffffu;
 }
-#define MK_PARAM(NAME, index, field, type)                                                                           \
-  static_assert(                                                                                                     \
-      is_left_out(MK_OP_##NAME) || parts_of(MK_OP_##NAME) * MK_PART_HALVES + DESCRIPTORS - parts_of(MK_OP_##NAME) <= \
-                                       2 * (MK_POOL_WORDS - 1 - index),                                              \
+#define MK_PARAM(NAME, index, field, type)                                                                         \
+  static_assert(                                                                                                   \
+      is_absent(MK_OP_##NAME) || parts_of(MK_OP_##NAME) * MK_PART_HALVES + DESCRIPTORS - parts_of(MK_OP_##NAME) <= \
+                                     2 * (MK_POOL_WORDS - 1 - index),                                              \
       #NAME ": " #field " stands where buffer_named looks for buffers");
 #include "vm/program/opcodes.def"
 

@@ -6,6 +6,11 @@
 #pragma once
 #include "vm/program/program.h"
 
+// Whether the kernel at hand is for wide programs.
+#ifndef MK_GPU_WIDE
+#define MK_GPU_WIDE 0
+#endif
+
 // In a template over roles: whether there is such a function for them.
 #define MK_HAS(call) \
   requires { call; }
@@ -33,22 +38,23 @@ __host__ __device__ constexpr int place_of(uint32_t opcode, int slot) {
   return -1;
 }
 
-// Programs with it are refused (vm/gpu/refuse.c), or go to another kernel: to this one it has no operands and no code.
-__host__ __device__ constexpr bool is_left_out(uint32_t opcode) {
+// Programs with it are refused (vm/gpu/refuse.c): to the kernel at hand it has no operands and no code.
+__host__ __device__ constexpr bool is_absent(uint32_t opcode) {
 #define MK_CPU_ONLY(NAME)       \
   if (opcode == MK_OP_##NAME) { \
     return true;                \
   }
-#ifndef MK_GPU_WIDE
-#define MK_WIDE_ONLY(NAME) MK_CPU_ONLY(NAME)
-#endif
+#define MK_WIDE_ONLY(NAME)                      \
+  if (!MK_GPU_WIDE && opcode == MK_OP_##NAME) { \
+    return true;                                \
+  }
 #include "vm/program/opcodes.def"
   return false;
 }
 
 __host__ __device__ constexpr opcode_places places_of(uint32_t opcode) {
   opcode_places s;
-  if (is_left_out(opcode)) {
+  if (is_absent(opcode)) {
     return s;
   }
 #define MK_OPCODE(NAME, text, use, semantics) s.state = opcode == MK_OP_##NAME ? MK_STATE_##use : s.state;
@@ -93,7 +99,7 @@ __host__ __device__ constexpr bool consumers_finish(uint32_t opcode) {
 // Whether every kernel of token programs must have a consume_X for it: the consumers have part in it, in no body that several share.
 __host__ __device__ constexpr bool is_consumed_apart(uint32_t opcode) {
   opcode_places of = places_of(opcode);
-  return !is_left_out(opcode) && !is_linear(opcode) &&
+  return !is_absent(opcode) && !is_linear(opcode) &&
          (of.residual >= 0 || (!of.storer && !of.fronts && of.state != MK_STATE_NONE));
 }
 

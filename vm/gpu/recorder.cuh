@@ -67,7 +67,7 @@ __device__ inline void record(const device &d, uint32_t activity, uint32_t edge)
 
 // When a wait begins, and where its note goes: looked up before the wait, so that after it there is a store and no more. With the opcodes of
 // sampling, and in wide steps, there are no registers for that; then the time is in shared memory meanwhile.
-#ifdef MK_GPU_WIDE
+#if defined MK_GPU_WIDE && MK_GPU_WIDE
 enum : bool { STARTS_ARE_SHARED = true };
 #else
 enum : bool { STARTS_ARE_SHARED = MK_GPU_SAMPLES };

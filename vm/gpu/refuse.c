@@ -47,11 +47,33 @@ bool mk_gpu_samples(const mk_program *program) {
   return false;
 }
 
+/* Of a wide program, which no kernel is for: an opcode, or values that others than stamps order. NULL: nothing. */
+static const char *find_wide(const mk_program *program, const mk_instruction *in) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand *o = &in->operands[slot];
+    const bool value =
+        info->operands[slot].store == MK_OPERAND_STORE_VALUE || info->operands[slot].store == MK_OPERAND_STORE_INPUT;
+    if (value && o->rows != 0 && program->buffers[o->buffer].store == MK_STORE_PLAIN) {
+      return "a value without stamps";
+    }
+  }
+  return info->wide_only                                                            ? "the opcode"
+         : in->opcode == MK_OP_QKV && in->operands[MK_SLOT_QKV_squares].rows != 0   ? "an input with squares"
+         : in->opcode == MK_OP_GLU && in->operands[MK_SLOT_GLU_squares].rows != 0   ? "an input with squares"
+         : in->opcode == MK_OP_HEAD && in->operands[MK_SLOT_HEAD_squares].rows != 0 ? "an input with squares"
+                                                                                    : NULL;
+}
+
 /* What kernels have no code for yet, by name: opcodes and parameters of other families than Llama. NULL: nothing. */
-static const char *find_cpu_only(const mk_instruction *in) {
+static const char *find_cpu_only(const mk_program *program, const mk_instruction *in) {
   const mk_operand *operands = in->operands;
+  const char *wide = find_wide(program, in);
   if (mk_opcode_lookup(in->opcode)->cpu_only) {
     return "the opcode";
+  }
+  if (wide != NULL) {
+    return wide;
   }
   switch (in->opcode) {
     case MK_OP_QKV:
@@ -73,7 +95,7 @@ static const char *find_cpu_only(const mk_instruction *in) {
 }
 
 static mk_status check_room(const mk_program *program, const mk_instruction *in) {
-  const char *missing = find_cpu_only(in);
+  const char *missing = find_cpu_only(program, in);
   if (missing != NULL) {
     return mk_error(MK_ERR_FILE, "instruction %u (%s): %s is not yet on a GPU: use --device cpu", in->uid,
                     mk_opcode_lookup(in->opcode)->name, missing);
@@ -156,6 +178,13 @@ mk_status mk_gpu_check_program(const mk_program *program) {
   if (mk_program_listed(program)) {
     return mk_gpu_check_mla(program);
   }
+  if (prompt && !wide && (mk_program_rows(program) != MK_PROMPT_ROWS || !mk_program_is_for_prompts(program))) {
+    return mk_error(
+        MK_ERR_FILE,
+        "the program has %u rows per step and %u slots; this machine takes up to %d rows of any slots, and %d of "
+        "one; compile it again, or run it on device cpu",
+        mk_program_rows(program), mk_program_slots(program), MK_MAX_ROWS, MK_PROMPT_ROWS);
+  }
   if (machine->ranks != 1 || machine->page_bytes != MK_GPU_PAGE_BYTES || machine->consumer_warps != warps ||
       machine->ring_pages > pages) {
     return mk_error(
@@ -164,13 +193,6 @@ mk_status mk_gpu_check_program(const mk_program *program) {
         "one has 1, %d, %u and %u; compile it again",
         machine->ranks, machine->page_bytes, machine->ring_pages, machine->consumer_warps, MK_GPU_PAGE_BYTES, pages,
         warps);
-  }
-  if (prompt && !wide && (mk_program_rows(program) != MK_PROMPT_ROWS || !mk_program_is_for_prompts(program))) {
-    return mk_error(
-        MK_ERR_FILE,
-        "the program has %u rows per step and %u slots; this machine takes up to %d rows of any slots, and %d of "
-        "one; compile it again, or run it on device cpu",
-        mk_program_rows(program), mk_program_slots(program), MK_MAX_ROWS, MK_PROMPT_ROWS);
   }
   for (size_t i = 0; i < program->buffer_count; i++) {
     const mk_buffer *b = &program->buffers[i];

@@ -24,11 +24,11 @@ __device__ __forceinline__ void store_instruction(rows_storer &s, const mk_instr
   forget(s.d.epoch);
   forget(s.d.warp);
   switch (in.opcode) {
-#define MK_OPCODE(NAME, text, state, semantics)           \
-  case case_of(!is_left_out(MK_OP_##NAME), MK_OP_##NAME): \
-    if constexpr (has_row_tiles(MK_OP_##NAME)) {          \
-      break;                                              \
-    }                                                     \
+#define MK_OPCODE(NAME, text, state, semantics)         \
+  case case_of(!is_absent(MK_OP_##NAME), MK_OP_##NAME): \
+    if constexpr (has_row_tiles(MK_OP_##NAME)) {        \
+      break;                                            \
+    }                                                   \
     return; /* the consumers publish and signal themselves */
 #include "vm/program/opcodes.def"
     default:
@@ -50,7 +50,7 @@ __device__ __forceinline__ void consume_instruction(role &c, const mk_instructio
 #include "vm/program/opcodes.def"
   switch (in.opcode) {
 #define MK_OPCODE(NAME, text, state, semantics)           \
-  case case_of(!is_left_out(MK_OP_##NAME), MK_OP_##NAME): \
+  case case_of(!is_absent(MK_OP_##NAME), MK_OP_##NAME):   \
     if constexpr (is_linear(MK_OP_##NAME)) {              \
       break;                                              \
     } else if constexpr (searches(MK_OP_##NAME)) {        \

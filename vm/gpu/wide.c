@@ -1,5 +1,5 @@
-/* What programs of wide steps need of the GPU machine beside others: tensor maps, by which their kernel copies panels of values that are
- * multiplied. See vm/gpu/wide_loader.cuh. */
+/* What programs of wide steps need of the GPU machine beside others: tensor maps, by which their kernel copies weights, and panels of the values that
+ * are multiplied by them. See vm/gpu/wide_loader.cuh. */
 #include <string.h>
 
 #include "vm/gpu/machine_internal.h"
@@ -8,17 +8,45 @@ size_t mk_gpu_map_count(const mk_program *program) {
   return mk_program_rows(program) > MK_PROMPT_ROWS ? program->buffer_count : 0;
 }
 
-/* Boxes of 64 columns and 128 lines of a plain value; what lies beyond its columns comes as zeros. */
-static mk_status encode(const mk_gpu *gpu, size_t buffer, void *to) {
-  const mk_buffer *b = &gpu->program->buffers[buffer];
+typedef struct map_shape {
+  int type, swizzle;
+  unsigned rank;
+  uint64_t sizes[3], strides[2]; /* of dimensions, innermost first; bytes, of those but the first */
+  uint32_t box[3];
+} map_shape;
+
+/* Boxes of 64 columns and 128 lines of a plain value. */
+static map_shape shape_of_lines(const mk_buffer *b) {
+  return (map_shape){.type = MK_CU_TENSOR_BF16,
+                     .swizzle = MK_CU_TENSOR_SWIZZLE_128,
+                     .rank = 2,
+                     .sizes = {b->cols, b->rows},
+                     .strides = {b->cols * UINT64_C(2)},
+                     .box = {MK_WIDE_GPU_PANEL_COLS, MK_WIDE_GPU_LINES}};
+}
+
+/* Boxes of a chain of four row tiles of a weight: words of a step, steps, row tiles. */
+static map_shape shape_of_weight(const mk_buffer *b) {
+  enum { STEP_WORDS = 128 };
+  uint64_t steps = mk_buffer_grid_cols(b);
+  return (map_shape){.type = MK_CU_TENSOR_U32,
+                     .swizzle = MK_CU_TENSOR_SWIZZLE_NONE,
+                     .rank = 3,
+                     .sizes = {STEP_WORDS, steps, mk_buffer_grid_rows(b)},
+                     .strides = {STEP_WORDS * UINT64_C(4), steps * STEP_WORDS * 4},
+                     .box = {STEP_WORDS, MK_CHAIN_COLS / MK_TILE, MK_WIDE_GPU_UNIT_TILES / 2}};
+}
+
+/* What lies beyond the buffer comes as zeros. */
+static mk_status encode(const mk_gpu *gpu, size_t buffer, const map_shape *shape, void *to) {
   _Alignas(64) uint64_t map[16];
-  const uint64_t sizes[] = {b->cols, b->rows}, strides[] = {b->cols * UINT64_C(2)};
-  const uint32_t box[] = {MK_WIDE_GPU_PANEL_COLS, MK_WIDE_GPU_LINES}, steps[] = {1, 1};
-  MK_TRY(mk_gpu_check(
-      gpu,
-      gpu->driver->tensor_map(map, MK_CU_TENSOR_BF16, 2, (void *)(uintptr_t)mk_gpu_address(gpu, buffer), sizes, strides,
-                              box, steps, 0, MK_CU_TENSOR_SWIZZLE_128, MK_CU_TENSOR_PROMOTE_NONE, 0),
-      b->name));
+  const uint32_t steps[] = {1, 1, 1};
+  MK_TRY(mk_gpu_check(gpu,
+                      gpu->driver->tensor_map(map, shape->type, shape->rank,
+                                              (void *)(uintptr_t)mk_gpu_address(gpu, buffer), shape->sizes,
+                                              shape->strides, shape->box, steps, 0, shape->swizzle,
+                                              MK_CU_TENSOR_PROMOTE_NONE, 0),
+                      gpu->program->buffers[buffer].name));
   memcpy(to, map, sizeof map);
   return MK_OK;
 }
@@ -27,8 +55,11 @@ mk_status mk_gpu_encode_maps(const mk_gpu *gpu, void *to) {
   const mk_program *program = gpu->program;
   for (size_t b = 0; b < mk_gpu_map_count(program); b++) {
     const mk_buffer *buffer = &program->buffers[b];
-    if (buffer->kind == MK_KIND_ACTIVATION && buffer->dtype == MK_DTYPE_BF16 && buffer->store == MK_STORE_PLAIN) {
-      MK_TRY(encode(gpu, b, (uint8_t *)to + b * sizeof(mk_gpu_tensor_map)));
+    bool lines =
+        buffer->kind == MK_KIND_ACTIVATION && buffer->dtype == MK_DTYPE_BF16 && buffer->store == MK_STORE_PLAIN;
+    if (lines || buffer->store == MK_STORE_TILES) {
+      const map_shape shape = lines ? shape_of_lines(buffer) : shape_of_weight(buffer);
+      MK_TRY(encode(gpu, b, &shape, (uint8_t *)to + b * sizeof(mk_gpu_tensor_map)));
     }
   }
   return MK_OK;

@@ -40,7 +40,8 @@ __device__ __forceinline__ void run_loader(device d) {
     }
   }
   record_boundary(l.d);
-  drain_copies(l);
+  __syncwarp();
+  drain_copies();
   if (MK_GPU_RECORDS && d.words()->leave == 0) {
     look_at_beacon(d, 1);
   }
@@ -112,6 +113,9 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     prepare_tracks();
     clear_block_words(d);
     wide_shared()->choice = 0;
+    for (uint32_t page = 0; page < MK_GPU_RING_PAGES; page++) {
+      wide_shared()->fills[page] = 0;
+    }
   }
   if (d.warp == 0) {
     __syncwarp();

@@ -28,6 +28,7 @@ struct wide_words {
   float best[MK_GPU_CONSUMER_WARPS];
   uint32_t index[MK_GPU_CONSUMER_WARPS];
   uint32_t choice;  // the last token that was chosen in this launch
+  uint32_t fills[MK_GPU_RING_PAGES];  // of each page, that copies have been announced for
 };
 static_assert(sizeof(wide_words) <= MK_GPU_WIDE_WORDS_BYTES, "wide_shared.h has room for them");
 static_assert(MK_GPU_SHARED_BYTES <= MK_WIDE_GPU_SHARED_BYTES, "what the host asks for");

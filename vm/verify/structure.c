@@ -296,6 +296,11 @@ static mk_status check_type(mk_verifier *v, uint32_t index, const mk_operand_inf
                      slot->name, b->name, mk_store_name(b->store), o->flags);
   }
   mk_dtype dtype = token_row ? MK_DTYPE_BF16 : slot->dtype;
+  bool value = slot->store == MK_OPERAND_STORE_VALUE || (slot->store == MK_OPERAND_STORE_INPUT && !token_row);
+  if (value && mk_constant(b)) {
+    return mk_reject(v, "S07", index, "%s: buffer %s is of kind %s; the operand takes what instructions write",
+                     slot->name, b->name, mk_kind_name(b->kind));
+  }
   if (b->dtype != dtype) {
     return mk_reject(v, "S07", index, "%s: buffer %s holds %s; the operand takes %s", slot->name, b->name,
                      mk_dtype_name(b->dtype), mk_dtype_name(dtype));

@@ -495,7 +495,7 @@ Test(program, malformations) {
       {"queue 1: rank is 1", queues + 20, 1, 4},
       {"queues: they hold 4 instructions", queues + 16, 2, 4},
       {"queues: they hold 4294967297 instructions", queues + 16, UINT32_MAX, 4},
-      {"instruction 0: version is 1; this build knows 2", instruction + 1, 1, 1},
+      {"instruction 0: version is 1; this build knows 3", instruction + 1, 1, 1},
       {"instruction 0: opcode is 0", instruction, 0, 1},
       {"instruction 1: opcode is 200", instruction + 128, 200, 1},
       {"instruction 0: 5 waits", instruction + 2, 5, 1},

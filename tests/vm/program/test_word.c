@@ -35,6 +35,7 @@ Test(word, layout) {
   in.operands[MK_SLOT_QKV_gain] = mk_operand_whole(tiny.program, tiny.gain);
   in.operands[MK_SLOT_QKV_weight] = (mk_operand){.buffer = 12, .rows = 13, .row = 14, .cols = 15, .col = 16};
   in.operands[MK_SLOT_QKV_out] = (mk_operand){.buffer = 22, .rows = 23, .row = 24, .cols = 25, .col = 26};
+  in.operands[MK_SLOT_QKV_squares] = (mk_operand){.buffer = 32, .rows = 33, .row = 34, .cols = 35, .col = 36};
   for (uint32_t i = 0; i < 4; i++) {
     in.params[i] = 100 + i;
   }
@@ -57,7 +58,10 @@ Test(word, layout) {
                              16 << 16 | 15, /* weight */
                              22 << 16,
                              24 << 16 | 23,
-                             26 << 16 | 25,                         /* out */
+                             26 << 16 | 25, /* out */
+                             32 << 16,
+                             34 << 16 | 33,
+                             36 << 16 | 35,                         /* squares */
                              (uint32_t)MK_ABSENT << 16 | tiny.gain, /* gain, and inv_freq, which is left out */
                              [28] = 103,
                              [29] = 102,
@@ -150,8 +154,8 @@ Test(word, what_has_no_word) {
   in.opcode = MK_OP_COUNT;
   no_word(tiny.program, &in, "opcodes are 1 to");
   in = good;
-  in.operands[5].row = 1;
-  no_word(tiny.program, &in, "operand 5 of qkv is not zero; it has 5");
+  in.operands[6].row = 1;
+  no_word(tiny.program, &in, "operand 6 of qkv is not zero; it has 6");
   in = good;
   in.params[7] = 1;
   no_word(tiny.program, &in, "parameter 7 of qkv is 0x1; it has 5");
@@ -175,10 +179,10 @@ Test(word, what_is_no_word) {
   word.opcode = 255;
   no_instruction(tiny.program, &word, "opcode is 255");
   word = encoded(tiny.program, &good);
-  word.halves[3 * MK_PART_HALVES + MK_WHOLE_QKV_inv_freq] = (uint16_t)tiny.program->buffer_count;
+  word.halves[4 * MK_PART_HALVES + MK_WHOLE_QKV_inv_freq] = (uint16_t)tiny.program->buffer_count;
   no_instruction(tiny.program, &word, "inv_freq of qkv: buffer is");
   /* Every byte between the operands and the parameters. */
-  for (uint32_t byte = 3 * MK_PART_BYTES + 2 * MK_WHOLE_BYTES; byte < MK_POOL_BYTES - 5 * MK_PARAM_BYTES; byte++) {
+  for (uint32_t byte = 4 * MK_PART_BYTES + 2 * MK_WHOLE_BYTES; byte < MK_POOL_BYTES - 5 * MK_PARAM_BYTES; byte++) {
     word = encoded(tiny.program, &good);
     word.halves[byte / 2] = (uint16_t)(1 << byte % 2 * 8);
     no_instruction(tiny.program, &word, "nothing is there, so they are zero");
