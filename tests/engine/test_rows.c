@@ -151,11 +151,14 @@ static void expect_bits(mk_engine_options options, const work *want) {
   free_work(got);
 }
 
-/* With MK_PROMPT_ROWS one sequence after the other. */
+/* With MK_PROMPT_ROWS, and in wide programs, one sequence after the other. */
 static void every_number_of_rows(const work *want) {
   static const uint32_t rows[] = {4, 16, MK_PROMPT_ROWS, 2 * MK_LINE_TILE, 2, 8, 32, MK_MOST_ROWS, 128};
   for (uint32_t i = 0; i < test_effort(4, sizeof rows / sizeof rows[0]); i++) {
     expect_bits((mk_engine_options){.sms = rows[i] == 4 ? 132 : 5, .rows = rows[i]}, want);
+  }
+  for (uint32_t wide = MK_LINE_TILE; wide <= MK_MOST_ROWS; wide *= test_effort(4, 2)) {
+    expect_bits((mk_engine_options){.sms = 7, .rows = wide, .slots = 1}, want);
   }
 }
 
@@ -196,6 +199,7 @@ Test(rows, long_contexts) {
   for (uint32_t rows = 4; rows <= MK_PROMPT_ROWS; rows *= 4) {
     expect_bits((mk_engine_options){.sms = 5, .max_seq = LONG_PROMPT, .rows = rows}, w);
   }
+  expect_bits((mk_engine_options){.sms = 5, .max_seq = LONG_PROMPT, .rows = MK_MOST_ROWS, .slots = 1}, w);
   free_work(w);
   test_model_remove(directory);
 }
@@ -224,7 +228,7 @@ Test(rows, sequences_have_their_bits_in_any_company_odd) { company(TEST_MODEL_OD
 Test(rows, sequences_have_their_bits_in_any_company_split_k) { company(TEST_MODEL_DEEP_K); }
 Test(rows, sequences_have_their_bits_in_any_company_uneven_split_k) { company(TEST_MODEL_WIDE); }
 
-static void interleavings(size_t model, uint32_t rows, uint32_t sms) {
+static void interleavings_of(size_t model, uint32_t rows, uint32_t slots, uint32_t sms) {
   use_model(model);
   work *w = new_work();
   add(w, 19, 4, 0);
@@ -234,21 +238,25 @@ static void interleavings(size_t model, uint32_t rows, uint32_t sms) {
   add(w, 7, 4, 0);
   run((mk_engine_options){.sms = 3}, w);
   for (uint64_t seed = 1; seed <= test_effort(2, 6); seed++) {
-    expect_bits((mk_engine_options){.sms = sms, .rows = rows, .interleave_seed = seed, .check_races = true}, w);
-    expect_bits(
-        (mk_engine_options){
-            .sms = sms, .rows = rows, .interleave_seed = seed * 77, .adversarial = true, .check_races = true},
-        w);
+    mk_engine_options options = {
+        .sms = sms, .rows = rows, .slots = slots, .interleave_seed = seed, .check_races = true};
+    expect_bits(options, w);
+    options.interleave_seed = seed * 77;
+    options.adversarial = true;
+    expect_bits(options, w);
   }
   free_work(w);
   test_model_remove(directory);
 }
+
+static void interleavings(size_t model, uint32_t rows, uint32_t sms) { interleavings_of(model, rows, 0, sms); }
 
 Test(rows, same_in_every_interleaving_tiny) { interleavings(TEST_MODEL_TINY, 4, 5); }
 Test(rows, same_in_every_interleaving_odd) { interleavings(TEST_MODEL_ODD, 16, 7); }
 Test(rows, same_in_every_interleaving_of_prompts) { interleavings(TEST_MODEL_ODD, MK_PROMPT_ROWS, 7); }
 Test(rows, same_in_every_interleaving_of_many_rows) { interleavings(TEST_MODEL_TINY, 32, 5); }
 Test(rows, same_in_every_interleaving_of_two_tiles_of_lines) { interleavings(TEST_MODEL_TINY, 2 * MK_LINE_TILE, 5); }
+Test(rows, same_in_every_interleaving_of_a_wide_program) { interleavings_of(TEST_MODEL_ODD, 2 * MK_LINE_TILE, 1, 5); }
 Test(rows, same_in_every_interleaving_split_k) { interleavings(TEST_MODEL_DEEP_K, 2, 3); }
 Test(rows, same_in_every_interleaving_of_many_sms) { interleavings(TEST_MODEL_WIDE, 8, 40); }
 

@@ -1,0 +1,363 @@
+/* Wide programs: values are plain, and what orders them are release counters and queue order. Each edge left out, or sent too early, is a program
+ * that the verifier rejects; and of mutants none that it accepts fails on the CPU machine. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "tests/mutation/mutation.h"
+#include "tests/support/effort.h"
+#include "tests/support/prompts.h"
+#include "tests/support/text.h"
+#include "vm/verify/verify.h"
+
+TestSuite(verify_wide, .timeout = MK_HANG_SECONDS);
+
+enum { SMS = 3, CONTEXT = 640, ROWS = 2 * MK_LINE_TILE, TILES = ROWS / MK_LINE_TILE };
+
+/* The first addition of a layer is of whole products, the second one of parts. */
+static const mk_config shape = {.hidden = 144,
+                                .intermediate = 528,
+                                .layers = 2,
+                                .heads = 2,
+                                .kv_heads = 1,
+                                .head_dim = 64,
+                                .vocab = 100,
+                                .max_position = 1024,
+                                .rms_eps = 1e-5f,
+                                .rope_theta = 10000};
+
+static mk_program *compile(void) { return test_prompt_program(&shape, SMS, CONTEXT, ROWS); }
+
+/* The `number`th one of that opcode. */
+static mk_instruction *find(mk_program *p, mk_opcode opcode, uint32_t number) {
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    if (p->instructions[i].opcode == opcode && number-- == 0) {
+      return &p->instructions[i];
+    }
+  }
+  cr_assert_fail("no such instruction");
+  return NULL;
+}
+
+static uint32_t count(const mk_program *p, mk_opcode opcode) {
+  uint32_t found = 0;
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    found += p->instructions[i].opcode == opcode;
+  }
+  return found;
+}
+
+static void drop_wait(mk_instruction *in, uint32_t number) {
+  memmove(&in->waits[number], &in->waits[number + 1], (MK_MAX_WAITS - 1 - number) * sizeof in->waits[0]);
+  in->waits[MK_MAX_WAITS - 1] = (mk_wait){0};
+  in->wait_count--;
+}
+
+/* By one of these rules: which access the order is missed at first depends on the program. */
+static void expect_order_rejected(mk_program *p, const char *what, const mk_instruction *in) {
+  mk_verify_report report;
+  cr_assert_eq(mk_verify(p, &report), MK_ERR_REJECTED, "%s of #%u %s: it was accepted", what, in->uid,
+               mk_opcode_lookup(in->opcode)->name);
+  cr_assert(strcmp(report.rule, "R01") == 0 || strcmp(report.rule, "R02") == 0 || strcmp(report.rule, "R03") == 0 ||
+                strcmp(report.rule, "E04") == 0,
+            "%s of #%u: %s", what, in->uid, mk_error_message());
+}
+
+Test(verify_wide, unchanged_program_is_accepted) {
+  mk_program *p = compile();
+  cr_assert_eq(mk_verify(p, NULL), MK_OK, "%s", mk_error_message());
+  cr_assert(count(p, MK_OP_LINEAR_PART) != 0 && count(p, MK_OP_LINEAR_ADD) != 0);
+  for (size_t c = 0; c < p->counter_count; c++) {
+    cr_assert_eq(p->counters[c].kind, MK_COUNTER_RELEASE);
+  }
+  mk_program_free(p);
+}
+
+/* Each wait by itself is needed, but where an earlier instruction of the queue has made it. */
+Test(verify_wide, a_wait_left_out) {
+  static const mk_opcode needed[] = {MK_OP_QKV,         MK_OP_APPEND,     MK_OP_ATTEND,    MK_OP_GLU,
+                                     MK_OP_LINEAR_PART, MK_OP_LINEAR_ADD, MK_OP_REDUCE_ADD};
+  uint32_t tried = 0;
+  for (uint32_t o = 0; o < sizeof needed / sizeof needed[0]; o++) {
+    mk_program *base = compile();
+    const uint32_t all = count(base, needed[o]), step = all / test_effort(6, 60) + 1;
+    mk_program_free(base);
+    for (uint32_t n = 0; n < all; n += step) {
+      mk_program *p = compile();
+      mk_instruction *in = find(p, needed[o], n);
+      const uint32_t wait = n % in->wait_count;
+      bool known = false;
+      for (const mk_instruction *other = in - 1; other >= p->instructions; other--) {
+        for (uint32_t w = 0; w < other->wait_count; w++) {
+          known |= other->waits[w].counter == in->waits[wait].counter;
+        }
+      }
+      if (!known) {
+        drop_wait(in, wait);
+        expect_order_rejected(p, "wait", in);
+        tried++;
+      }
+      mk_program_free(p);
+    }
+  }
+  cr_assert_gt(tried, 5);
+}
+Test(verify_wide, a_wait_for_all_signals_but_one) {
+  static const mk_opcode opcodes[] = {MK_OP_QKV, MK_OP_APPEND, MK_OP_GLU, MK_OP_REDUCE_ADD};
+  for (uint32_t o = 0; o < sizeof opcodes / sizeof opcodes[0]; o++) {
+    mk_program *p = compile();
+    mk_instruction *in = find(p, opcodes[o], 0);
+    in->waits[0].threshold--;
+    expect_order_rejected(p, "threshold", in);
+    mk_program_free(p);
+  }
+}
+
+Test(verify_wide, a_counter_that_orders_nothing) {
+  mk_program *base = compile();
+  const size_t counters = base->counter_count;
+  mk_program_free(base);
+  for (size_t c = 0; c < counters; c++) {
+    mk_program *p = compile();
+    p->counters[c].kind = MK_COUNTER_RELAXED;
+    if (strcmp(p->counters[c].name, "candidates") == 0) { /* with several layers, others make a boundary of their own */
+      mk_program_free(p);
+      continue;
+    }
+    expect_order_rejected(p, p->counters[c].name, p->instructions);
+    mk_program_free(p);
+  }
+}
+
+/* The sum is there, but not what is made of it. */
+static void too_early(mk_opcode adds) {
+  mk_program *p = compile();
+  mk_instruction *add = find(p, adds, 0), *norm = add + 1;
+  cr_assert_eq(norm->opcode, MK_OP_NORM);
+  add->signals[0] = norm->signals[0];
+  add->signal_count = 1;
+  norm->signals[0] = (mk_signal){0};
+  norm->signal_count = 0;
+  expect_order_rejected(p, "signal", norm);
+  mk_program_free(p);
+}
+Test(verify_wide, a_signal_before_the_norm) {
+  too_early(MK_OP_REDUCE_ADD);
+  too_early(MK_OP_LINEAR_ADD);
+}
+
+/* In its queue behind the instruction that it is for. */
+Test(verify_wide, a_norm_before_its_sum) {
+  mk_program *p = compile();
+  mk_instruction *add = find(p, MK_OP_LINEAR_ADD, 0), moved = add[0];
+  add[0] = add[1];
+  add[1] = moved;
+  expect_order_rejected(p, "norm", &add[0]);
+  mk_program_free(p);
+}
+
+/* k and v are there, and not yet in the cache. */
+Test(verify_wide, attention_that_waits_for_q_alone) {
+  mk_program *p = compile();
+  const mk_instruction *append = find(p, MK_OP_APPEND, 0);
+  for (uint32_t i = 0; i < count(p, MK_OP_ATTEND); i++) {
+    mk_instruction *in = find(p, MK_OP_ATTEND, i);
+    if (in->layer == append->layer) {
+      memcpy(in->waits, append->waits, sizeof in->waits);
+      in->wait_count = append->wait_count;
+    }
+  }
+  expect_order_rejected(p, "wait", append);
+  mk_program_free(p);
+}
+
+/* The loader has the next instruction's blocks before that one's waits are over: what its own consumer has waited for before tells it nothing. */
+Test(verify_wide, a_loader_that_does_not_wait) {
+  mk_program *p = test_prompt_program(&shape, 1, CONTEXT, ROWS);
+  uint32_t dropped = 0;
+  for (size_t i = 1; i < p->instruction_count; i++) {
+    mk_instruction *in = &p->instructions[i];
+    if (in->opcode == MK_OP_ATTEND && in[-1].opcode == MK_OP_ATTEND && dropped++ == 0) {
+      drop_wait(in, 0);
+    }
+  }
+  mk_verify_report report;
+  cr_assert_gt(dropped, 0);
+  /* Loaders go in order, so what this one has waited for stands. */
+  cr_assert_eq(mk_verify(p, &report), MK_OK, "%s", mk_error_message());
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    mk_instruction *in = &p->instructions[i];
+    if (in->opcode == MK_OP_ATTEND && in->wait_count != 0) {
+      drop_wait(in, 0);
+      break;
+    }
+  }
+  expect_order_rejected(p, "wait", find(p, MK_OP_ATTEND, 0));
+  mk_program_free(p);
+}
+
+Test(verify_wide, a_wait_for_another_tile_of_lines) {
+  mk_program *p = compile();
+  mk_instruction *in = find(p, MK_OP_GLU, 0);
+  in->waits[0].counter = (uint16_t)(in->waits[0].counter + 1 - 2 * in->operands[MK_SLOT_GLU_x].row);
+  expect_order_rejected(p, "wait", in);
+  mk_program_free(p);
+}
+
+/* A step boundary that nothing but stamps makes: an SM that has a part in some tile of lines alone may still read what the next step writes. */
+static mk_program *compile_boundary(void) {
+  mk_config config = shape;
+  config.layers = 1;
+  config.intermediate = 1040;
+  mk_program *p = test_prompt_program(&config, 60, CONTEXT, MK_MOST_ROWS);
+  cr_assert_eq(mk_verify(p, NULL), MK_OK, "%s", mk_error_message());
+  return p;
+}
+Test(verify_wide, a_next_that_does_not_wait) {
+  mk_program *p = compile_boundary();
+  for (uint32_t i = 0; i < count(p, MK_OP_NEXT); i++) {
+    drop_wait(find(p, MK_OP_NEXT, i), 0);
+  }
+  expect_order_rejected(p, "wait", find(p, MK_OP_NEXT, 0));
+  mk_program_free(p);
+}
+Test(verify_wide, heads_that_wait_for_their_tile_of_lines_alone) {
+  mk_program *p = compile_boundary();
+  for (uint32_t i = 0; i < count(p, MK_OP_HEAD); i++) {
+    mk_instruction *in = find(p, MK_OP_HEAD, i);
+    in->waits[0] = in->waits[in->operands[MK_SLOT_HEAD_x].row];
+    while (in->wait_count > 1) {
+      drop_wait(in, 1);
+    }
+  }
+  expect_order_rejected(p, "wait", find(p, MK_OP_HEAD, 0));
+  mk_program_free(p);
+}
+
+#define REJECTS(name, rule_id, words, ...)                                                               \
+  Test(verify_wide, name) {                                                                              \
+    mk_program *p = compile();                                                                           \
+    mk_verify_report report;                                                                             \
+    __VA_ARGS__;                                                                                         \
+    cr_assert_eq(mk_verify(p, &report), MK_ERR_REJECTED, "it was accepted");                             \
+    cr_assert_str_eq(report.rule, rule_id, "%s", mk_error_message());                                    \
+    cr_assert_not_null(strstr(mk_error_message(), words), "`%s` not in: %s", words, mk_error_message()); \
+    mk_program_free(p);                                                                                  \
+  }
+
+REJECTS(squares_of_another_tile_of_lines, "S10", "tile of lines",
+        find(p, MK_OP_QKV, 0)->operands[MK_SLOT_QKV_squares].row ^= 1)
+REJECTS(squares_of_some_chains, "S10", "squares: number of columns",
+        find(p, MK_OP_GLU, 0)->operands[MK_SLOT_GLU_squares].cols--)
+REJECTS(squares_beside_a_gain, "S10", "there can be no gain", {
+  mk_instruction *in = find(p, MK_OP_GLU, 0);
+  in->operands[MK_SLOT_GLU_gain] = find(p, MK_OP_NORM, 0)->operands[MK_SLOT_NORM_gain];
+})
+REJECTS(a_head_without_a_norm, "S10", "gain and squares: both are empty", {
+  mk_instruction *in = find(p, MK_OP_HEAD, 0);
+  memset(&in->operands[MK_SLOT_HEAD_squares], 0, sizeof in->operands[0]);
+})
+REJECTS(a_width_of_other_squares, "S10", "squares: number of columns in the buffer", {
+  mk_instruction *in = find(p, MK_OP_HEAD, 0); /* which has no weight that would tell */
+  memset(&in->operands[MK_SLOT_HEAD_weight], 0, sizeof in->operands[0]);
+  memset(&in->operands[MK_SLOT_HEAD_logits], 0, sizeof in->operands[0]);
+  in->operands[MK_SLOT_HEAD_logits].buffer = find(p, MK_OP_HEAD, 1)->operands[MK_SLOT_HEAD_logits].buffer;
+  in->params[MK_PARAM_HEAD_width] = 500;
+})
+REJECTS(a_norm_of_another_chain, "S10", "x: first column", {
+  mk_instruction *in = find(p, MK_OP_NORM, 0);
+  in->operands[MK_SLOT_NORM_squares].col ^= 1;
+})
+REJECTS(a_norm_of_half_a_chain, "S10", "out: number of columns", {
+  mk_instruction *in = find(p, MK_OP_NORM, 0);
+  cr_assert_eq(in->operands[MK_SLOT_NORM_out].cols, 8);
+  in->operands[MK_SLOT_NORM_out].cols = 4;
+})
+REJECTS(a_norm_of_two_tiles_of_lines, "S10", "tile of lines",
+        find(p, MK_OP_NORM, 0)->operands[MK_SLOT_NORM_out].row ^= 1)
+REJECTS(an_append_of_one_tile_of_lines, "S10", "k: number of rows",
+        find(p, MK_OP_APPEND, 0)->operands[MK_SLOT_APPEND_k].rows = 1)
+REJECTS(an_append_of_half_a_head, "S10", "v: number of columns",
+        find(p, MK_OP_APPEND, 0)->operands[MK_SLOT_APPEND_v].cols = 2)
+REJECTS(attention_of_another_tile_of_lines, "S10", "tile of lines",
+        find(p, MK_OP_ATTEND, 0)->operands[MK_SLOT_ATTEND_q].row ^= 1)
+REJECTS(attention_of_two_heads, "S10", "q: number of columns",
+        find(p, MK_OP_ATTEND, 0)->operands[MK_SLOT_ATTEND_q].cols = 8)
+REJECTS(a_scale_of_zero, "S09", "scale is 0", find(p, MK_OP_ATTEND, 0)->params[MK_PARAM_ATTEND_scale] = 0)
+REJECTS(pages_that_nobody_loads, "P01", "pages is", find(p, MK_OP_ATTEND, 0)->pages--)
+REJECTS(a_cache_of_two_splits, "S10", "number of rows in the buffer", {
+  mk_buffer *kv = &p->buffers[find(p, MK_OP_APPEND, 0)->operands[MK_SLOT_APPEND_kv].buffer];
+  kv->rows = 2;
+})
+REJECTS(a_table_that_is_too_short, "B03", "table: ", p->ranges.position.high = CONTEXT)
+REJECTS(another_table, "B05", "another instruction finds blocks", {
+  mk_instruction *in = find(p, MK_OP_ATTEND, 0);
+  mk_buffer table = p->buffers[in->operands[MK_SLOT_ATTEND_table].buffer];
+  memset(table.name, 0, sizeof table.name);
+  memcpy(table.name, "other", 5);
+  cr_assert_eq(mk_program_add_buffer(p, &table, &in->operands[MK_SLOT_ATTEND_table].buffer), MK_OK);
+})
+
+/* With up to 64 rows several storers finish an instruction. */
+Test(verify_wide, fewer_rows_have_no_release_counters) {
+  mk_verify_report report;
+  mk_program *p = test_prompt_program(&shape, SMS, CONTEXT, MK_PROMPT_ROWS);
+  cr_assert_eq(mk_verify(p, NULL), MK_OK, "%s", mk_error_message());
+  p->counters[0].kind = MK_COUNTER_RELEASE;
+  cr_assert_eq(mk_verify(p, &report), MK_ERR_REJECTED);
+  cr_assert_str_eq(report.rule, "E05", "%s", mk_error_message());
+  mk_program_free(p);
+}
+
+/* Mutants. */
+
+static mk_status run(const mk_program *p, mk_cpu_options options, uint64_t *hash) {
+  mk_cpu *cpu = test_prompt_machine(p, &options);
+  mk_status status = test_prompt_run(p, cpu, 0, 290, NULL, NULL); /* whole, then one tile of lines of two */
+  status = status == MK_OK ? test_prompt_run(p, cpu, 290, 10, NULL, NULL) : status;
+  *hash = test_memory_hash(cpu, p);
+  mk_cpu_free(cpu);
+  return status;
+}
+
+static mk_status judge(const mk_program *p, uint32_t mutant) {
+  uint64_t want = 0, have;
+  for (uint32_t seed = 0; seed < 3; seed++) {
+    mk_cpu_options options = {.seed = mutant * 3 + seed, .adversarial = seed == 2, .check_races = true};
+    MK_TRY(run(p, options, &have));
+    want = seed == 0 ? have : want;
+    if (have != want) {
+      return mk_error(MK_ERR_DEVICE, "seed %u gives other bits", seed);
+    }
+  }
+  return MK_OK;
+}
+
+Test(verify_wide, unchanged_program_runs) {
+  mk_program *p = compile();
+  cr_assert_eq(judge(p, 1), MK_OK, "%s", mk_error_message());
+  mk_program_free(p);
+}
+
+Test(verify_wide, what_is_accepted_never_fails) {
+  uint64_t random = 5;
+  uint32_t accepted = 0, rejected = 0, failing = 0, mutants = test_effort(4, 40);
+  for (uint32_t kind = 0; kind < MUTATION_CLASSES; kind++) {
+    for (uint32_t i = 0; i < mutants; i++) {
+      mk_program *p = compile();
+      const bool changed = mutation_apply(p, (mutation_class)kind, &random);
+      const mk_status verdict = changed ? mk_verify(p, NULL) : MK_OK;
+      if (verdict == MK_OK) {
+        cr_assert(!changed || judge(p, kind * mutants + i) == MK_OK, "mutant %u of class %s was accepted: %s", i,
+                  mutation_infos[kind].name, mk_error_message());
+        accepted++;
+      } else {
+        rejected++;
+        failing += mutation_infos[kind].order && judge(p, kind * mutants + i) != MK_OK;
+      }
+      mk_program_free(p);
+    }
+  }
+  cr_assert_gt(accepted, 0);
+  cr_assert_gt(rejected, mutants * MUTATION_CLASSES / 2);
+  cr_assert_gt(failing, mutants, "%u of %u rejected mutants fail", failing, rejected);
+}
