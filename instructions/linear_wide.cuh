@@ -59,14 +59,16 @@ __device__ __forceinline__ void multiply(wide_consumer &c, const mk_operand &wei
   tile::load(halves[0], own_tile(wait_page(c, stage, c.group())), steps_from(0));
   auto take_chain = [&](tile::weight_half &first, tile::weight_half &next) {
     tile::panel lines = tile::panel_of(tile::shared_address(wait_page(c, stage, LINES_AT)), 16);
+    tile::panel more_lines = tile::panel_of(tile::shared_address(wait_page(c, stage, LINES_AT + 1)), 16);
+    wait_turn(c);
     tile::begin_half<false>(chain, first, lines);
     tile::load(second, own_tile(c.d.page(page_of(stage, c.group()))) + HALF_STEPS * 512,
                steps_from(HALF_STEPS));
+    tile::begin_half<true>(chain, second, more_lines);
+    tile::products_commit();
+    give_turn(c);
     tile::fence_shared_for_copies();
     release_page(c, stage, c.group(), PAGE_ARRIVALS / 4);
-    lines = tile::panel_of(tile::shared_address(wait_page(c, stage, LINES_AT + 1)), 16);
-    tile::begin_half<true>(chain, second, lines);
-    tile::products_commit();
     stage_cursor at = stage;
     stage.next();
     bool is_first = left == weight.cols;

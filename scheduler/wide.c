@@ -20,8 +20,12 @@ static mk_share tiles_of(uint32_t unit, uint32_t line_tiles, uint32_t tiles) {
   return (mk_share){first, tiles - first < UNIT_TILES ? tiles - first : (uint32_t)UNIT_TILES};
 }
 
-/* The SM of the next unit. */
-static uint32_t next_sm(mk_lowering *lowering) { return lowering->turn++ % lowering->sms; }
+/* The SM of the next unit. Each round begins one further on: else a tile of lines would always be the same SMs', and in a step of few lines these would
+ * have all the work. */
+static uint32_t next_sm(mk_lowering *lowering) {
+  const uint32_t unit = lowering->turn++;
+  return (unit + unit / lowering->sms) % lowering->sms;
+}
 
 /* The node that norms a value; MK_NONE: the embedding. NULL: none, or several. */
 static const mk_node *norm_of(const mk_graph *graph, int value) {

@@ -182,7 +182,7 @@ static void restore(const mk_compare *c, size_t buffer, const piece *p) {
     return;
   }
   bool pairs = b->store == MK_STORE_STAMPED && b->dtype == MK_DTYPE_BF16;
-  size_t size = b->store == MK_STORE_STAMPED ? 8 : 4, row_words = pairs ? (b->cols + 1u) / 2 : b->cols;
+  size_t size = b->store == MK_STORE_STAMPED ? 8 : b->dtype == MK_DTYPE_BF16 ? 2 : 4, row_words = pairs ? (b->cols + 1u) / 2 : b->cols;
   size_t first = pairs ? p->col / 2 : p->col, count = pairs ? (p->cols + 1u) / 2 : p->cols;
   for (uint32_t r = p->row; r < p->row + p->rows; r++) {
     size_t at = (r * row_words + first) * size;
@@ -278,15 +278,16 @@ static mk_status compare_piece(mk_compare *c, size_t index, uint32_t slot, const
   return MK_OK;
 }
 
-/* K and V of the newest token, where this split owns it. */
-static mk_status compare_kv(mk_compare *c, size_t index, uint32_t sequence, uint32_t position) {
+/* K and V of a new token, which operand `slot` keeps, where this split owns it. */
+static mk_status compare_kv(mk_compare *c, size_t index, uint32_t slot, uint32_t sequence, uint32_t position) {
   const mk_instruction *in = &c->program->instructions[index];
-  const mk_operand *kv = &in->operands[MK_SLOT_ATTENTION_kv];
+  const mk_operand *kv = &in->operands[slot];
   const mk_buffer *b = &c->program->buffers[kv->buffer];
-  if ((position / b->span_tokens + sequence) % in->params[MK_PARAM_ATTENTION_splits] != kv->row) {
+  if ((position / b->span_tokens + sequence) % b->rows != kv->row) {
     return MK_OK;
   }
-  size_t named = in->operands[MK_SLOT_ATTENTION_table].buffer;
+  int table_slot = mk_opcode_reads(mk_opcode_lookup(in->opcode), MK_CONTENT_TABLE);
+  size_t named = in->operands[table_slot].buffer;
   const uint32_t *table =
       (const uint32_t *)(const void *)c->memory[named] + (size_t)sequence * c->program->buffers[named].cols;
   uint64_t block = table[position / b->block_tokens];
@@ -295,7 +296,7 @@ static mk_status compare_kv(mk_compare *c, size_t index, uint32_t sequence, uint
                .pair = (block * b->cols + kv->col) * 2 * b->block_tokens * b->head_dim,
                .which = which,
                .token = position % b->block_tokens};
-    MK_TRY(compare_piece(c, index, MK_SLOT_ATTENTION_kv, &p, position));
+    MK_TRY(compare_piece(c, index, slot, &p, position));
   }
   return MK_OK;
 }
@@ -354,7 +355,7 @@ static mk_status compare_lines(mk_compare *c, size_t index, const mk_reference *
     for (uint32_t l = 0; l < reference->line_count; l++) {
       const mk_line *line = &reference->lines[l];
       if (b->store == MK_STORE_BLOCKS) {
-        MK_TRY(compare_kv(c, index, line->row.slot, line->row.position));
+        MK_TRY(compare_kv(c, index, slot, line->row.slot, line->row.position));
         continue;
       }
       mk_span span = mk_operand_span(reference, in, slot);
@@ -381,7 +382,7 @@ static mk_status compare_outputs(mk_compare *c, size_t index, const mk_reference
       continue; /* the token ring lies in the host's memory; the token itself is compared */
     }
     if (b->store == MK_STORE_BLOCKS) {
-      MK_TRY(compare_kv(c, index, 0, position));
+      MK_TRY(compare_kv(c, index, slot, 0, position));
       continue;
     }
     mk_span span = mk_operand_span(reference, in, slot);

@@ -88,6 +88,9 @@ __device__ __forceinline__ void run_consumer(device d) {
   wide_consumer c{d};
   d.words()->at_hand[d.warp] = 0;
   put_next_stage(c, {});
+  if (c.group() == 1) {
+    give_turn(c);  // the first one is the other group's
+  }
   bool whole = consume_queue(c);
   record_boundary(c.d);
   if (c.d.warp == 0 && tile::lane() == 0) {

@@ -83,6 +83,15 @@ __device__ inline void put_next_stage(const wide_consumer &c, const stage_cursor
 // All consumer warps meet. Every warp comes to every meeting of an instruction, also when a wait has been given up (wait.cuh).
 __device__ inline void consumers_meet() { tile::meet<MK_GPU_CONSUMER_WARPS * 32>(); }
 
+// Warpgroups take turns at issuing a chain's products, so that one's run while the other one adds. Who waits for its turn meets those who give it.
+enum { TURN = 2 };  // a barrier of each group
+__device__ inline void wait_turn(const wide_consumer &c) {
+  tile::meet_at<MK_GPU_CONSUMER_WARPS * 32>(TURN + c.group());
+}
+__device__ inline void give_turn(const wide_consumer &c) {
+  tile::arrive_at<MK_GPU_CONSUMER_WARPS * 32>(TURN + (c.group() ^ 1));
+}
+
 // The first warp waits for the instruction's release counters, the others for it.
 __device__ inline void consumers_wait(const wide_consumer &c, const mk_instruction_word &in) {
   if (c.d.warp == 0 && has_flag(in, SLOT_WAITS_RELEASE)) {
