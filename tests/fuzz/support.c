@@ -52,7 +52,8 @@ static uint64_t work(const mk_program *program) {
 /* What the host promises of its inputs: block tables that name no block twice. false: this program's ranges leave no
  * room for that. */
 static bool fill_input(mk_cpu *cpu, const mk_program *program, const mk_instruction *in) {
-  const mk_operand *table = &in->operands[MK_SLOT_ATTENTION_table];
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  const mk_operand *table = &in->operands[mk_opcode_reads(info, MK_CONTENT_TABLE)];
   const mk_buffer *buffer = &program->buffers[table->buffer];
   const mk_range range = program->ranges.block;
   uint32_t *words = mk_cpu_memory(cpu, table->buffer);
@@ -63,7 +64,7 @@ static bool fill_input(mk_cpu *cpu, const mk_program *program, const mk_instruct
     }
     words[i] = value;
   }
-  return program->ranges.position.high / program->buffers[in->operands[MK_SLOT_ATTENTION_kv].buffer].block_tokens <=
+  return program->ranges.position.high / program->buffers[in->operands[mk_opcode_cache(info)].buffer].block_tokens <=
          range.high - range.low;
 }
 
@@ -78,7 +79,7 @@ static bool fill(mk_cpu *cpu, const mk_program *program) {
   }
   for (size_t i = 0; i < program->instruction_count; i++) {
     const mk_instruction *in = &program->instructions[i];
-    if (in->opcode == MK_OP_ATTENTION && !fill_input(cpu, program, in)) {
+    if (mk_opcode_cache(mk_opcode_lookup(in->opcode)) >= 0 && !fill_input(cpu, program, in)) {
       return false;
     }
   }

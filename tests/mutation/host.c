@@ -44,10 +44,9 @@ static mk_status find_roles(host *h) {
   for (size_t i = 0; i < h->program->instruction_count; i++) {
     const mk_instruction *in = &h->program->instructions[i];
     const mk_operand *o = in->operands;
+    const int table = mk_opcode_reads(mk_opcode_lookup(in->opcode), MK_CONTENT_TABLE);
+    MK_TRY(table >= 0 ? give_role(h, o[table].buffer, HOST_TABLE) : MK_OK);
     switch (in->opcode) {
-      case MK_OP_ATTENTION:
-        MK_TRY(give_role(h, o[MK_SLOT_ATTENTION_table].buffer, HOST_TABLE));
-        break;
       case MK_OP_NEXT:
         MK_TRY(give_role(h, o[MK_SLOT_NEXT_plan].buffer, HOST_PLAN));
         break;

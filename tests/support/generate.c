@@ -30,8 +30,8 @@ static void add_vector(generator *g, vector v) {
 }
 
 /* x = NULL: the embedding row. */
-static vector push_qkv(generator *g, const vector *x, uint32_t rows, uint32_t rope_tiles, uint32_t unit,
-                       uint32_t extras) {
+vector test_push_qkv(generator *g, const vector *x, uint32_t rows, uint32_t rope_tiles, uint32_t unit,
+                     uint32_t extras) {
   chunk chunks[3 * MAX_TILES];
   bool squares = extras != 0;
   uint32_t tile = squares ? MK_SQUARED_TILE : MK_TILE, cols = squares ? rows / MK_TILE * tile : rows;
@@ -85,10 +85,17 @@ static void stage_glu(generator *g, uint32_t spread) {
                 .hint = test_new_hint(g)};
   uint16_t weight = test_add_weight(g, 2 * cols, g->hidden);
   uint32_t count = deal(g, g->tiles, 1, g->sms, spread, chunks);
+  const wide_norm n = test_push_norm(g, x, spread == 0 && test_below(g, 3) == 0);
   for (uint32_t i = 0; i < count; i++) {
-    mk_instruction *in = test_push(g, chunks[i].sm, MK_OP_GLU);
-    in->operands[MK_SLOT_GLU_x] = test_whole(g, x.buffer);
-    in->operands[MK_SLOT_GLU_gain] = test_whole(g, g->gain);
+    mk_instruction *in = test_push(g, n.one_sm && !test_slips(g, 8) ? n.sm : chunks[i].sm, MK_OP_GLU);
+    if (n.there) {
+      in->operands[MK_SLOT_GLU_x] = test_whole(g, n.out);
+      in->operands[MK_SLOT_GLU_squares] = test_whole(g, n.squares);
+      test_hint_wait_all(g, in, n.counter);
+    } else {
+      in->operands[MK_SLOT_GLU_x] = test_whole(g, x.buffer);
+      in->operands[MK_SLOT_GLU_gain] = test_whole(g, g->gain);
+    }
     in->operands[MK_SLOT_GLU_weight] = test_tiles(weight, 2 * chunks[i].first, 2 * chunks[i].count, 0, g->tiles);
     in->operands[MK_SLOT_GLU_out] = test_tiles(out.buffer, 0, 1, share * chunks[i].first, share * chunks[i].count);
     test_set_norm(g, in, MK_PARAM_GLU_eps, MK_PARAM_GLU_width);
@@ -285,11 +292,16 @@ static void stage_combine(generator *g, vector parts, uint32_t span) {
 }
 
 static void stage_attention(generator *g) {
+  if (g->lines == 1 && test_below(g, 4) == 0) {
+    vector out = test_push_attend(g, test_any_vector(g));
+    stage_parts(g, out);
+    return;
+  }
   uint32_t splits = 1 + test_below(g, 3), group = g->heads / g->kv_heads, q_tiles = g->heads * HEAD_TILES;
   vector x = test_any_vector(g);
   uint32_t norms = test_below(g, 4); /* 0: of each head; 1: over all heads; else none */
-  vector qkv = push_qkv(g, &x, (g->heads + 2 * g->kv_heads) * HEAD_DIM, (g->heads + g->kv_heads) * HEAD_TILES,
-                        1 + test_below(g, 2), norms < 2 ? MK_QKV_SQUARES : 0);
+  vector qkv = test_push_qkv(g, &x, (g->heads + 2 * g->kv_heads) * HEAD_DIM, (g->heads + g->kv_heads) * HEAD_TILES,
+                             1 + test_below(g, 2), norms < 2 ? MK_QKV_SQUARES : 0);
   qkv = norms == 1 ? push_norm_heads(g, qkv) : qkv;
   vector parts = new_splits(g, splits);
   uint16_t kv = test_add_buffer(g, "kv",
@@ -434,7 +446,7 @@ static void push_late(generator *g) {
         stage_parts(g, x);
         break;
       case 2:
-        row = push_qkv(g, test_below(g, 2) == 0 ? NULL : &x, g->hidden, 0, 1, 0);
+        row = test_push_qkv(g, test_below(g, 2) == 0 ? NULL : &x, g->hidden, 0, 1, 0);
         stage_add(g, NULL, &row, 0);
         break;
       default:
@@ -514,7 +526,7 @@ static mk_status finish(generator *g) {
 /* No weights, and no cache. */
 static bool streams_nothing(uint32_t opcode) {
   return opcode == MK_OP_COMBINE || opcode == MK_OP_REDUCE_ADD || opcode == MK_OP_OFFSET || opcode == MK_OP_NORM_ADD ||
-         opcode == MK_OP_NORM_HEADS;
+         opcode == MK_OP_NORM_HEADS || opcode == MK_OP_NORM || opcode == MK_OP_APPEND;
 }
 
 /* Behind an attention, whose loader looks at the step state, something streams weights before the boundary. */
@@ -524,7 +536,7 @@ static void hold_loaders(generator *g) {
     while (at != 0 && streams_nothing(g->queues[sm][at - 1].opcode)) {
       at--;
     }
-    if (at == 0 || g->queues[sm][at - 1].opcode != MK_OP_ATTENTION || test_slips(g, 16)) {
+    if (at == 0 || !mk_opcode_loads_state(mk_opcode_lookup(g->queues[sm][at - 1].opcode)) || test_slips(g, 16)) {
       continue;
     }
     vector x = test_any_vector(g);
@@ -566,7 +578,7 @@ static mk_status generate(generator *g) {
   /* Nobody passes the next token boundary before all have passed this one: all take part in the first or in the last stage. */
   bool planned = g->lines > 1; /* where nothing depends on a split, the stages behind one depend on nothing */
   bool early = test_below(g, 2) == 0 && (!planned || g->recipe.bold), careless = test_slips(g, 6);
-  vector start = push_qkv(g, NULL, g->hidden, 0, 1, 0);
+  vector start = test_push_qkv(g, NULL, g->hidden, 0, 1, 0);
   stage_add(g, NULL, &start, early && !careless ? g->stateful : 0);
   if (planned) {
     stage_attention(g); /* without one there is no plan */

@@ -1,5 +1,5 @@
 /* The inside of generate.h: what its files share. generate.c has the stages, generate_write.c buffers, counters and instructions,
- * generate_boundary.c the token boundary. */
+ * generate_boundary.c the token boundary, generate_wide.c what wide programs have. */
 #ifndef MK_TEST_GENERATE_INTERNAL_H
 #define MK_TEST_GENERATE_INTERNAL_H
 
@@ -91,6 +91,24 @@ void test_hint_signal(generator *g, mk_instruction *in, uint16_t hint);
 void test_hint_wait(generator *g, mk_instruction *in, uint16_t hint);
 void test_set_norm(const generator *g, mk_instruction *in, uint32_t eps, uint32_t width);
 vector test_any_vector(generator *g);
+
+/* Stages. x = NULL: the embedding row. */
+
+vector test_push_qkv(generator *g, const vector *x, uint32_t rows, uint32_t rope_tiles, uint32_t unit, uint32_t extras);
+
+/* What NORM makes of a vector, stamped, or plain for readers on its own SM. */
+typedef struct wide_norm {
+  bool there, one_sm;
+  uint32_t sm;
+  uint16_t out, squares;
+  uint16_t counter; /* of a plain one, or NONE */
+} wide_norm;
+/* Nothing is there where it is not wanted, or the vector does not fit. */
+wide_norm test_push_norm(generator *g, vector x, bool wanted);
+/* Waits for all signals of a counter; NONE: there is none. */
+void test_hint_wait_all(const generator *g, mk_instruction *in, uint16_t counter);
+/* q, k and v, all heads appended, and attended to: of one row a step. */
+vector test_push_attend(generator *g, vector x);
 
 /* The token boundary: heads (and scores, rounds and draws) of all SMs; their `next`s. */
 

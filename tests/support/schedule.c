@@ -231,8 +231,9 @@ static void cancel(run *r, size_t i) {
  * before each launch. */
 static void break_table(run *r) {
   const mk_program *program = mk_engine_program(r->engine);
-  size_t table = (size_t)MK_OPERAND_BUFFER(program, ATTENTION, table);
-  memset(mk_cpu_memory(mk_engine_cpu(r->engine), table), 0x7f, program->buffers[table].bytes);
+  mk_plan_buffers buffers = {0};
+  (void)mk_plan_find(program, &buffers); /* the engine has found them */
+  memset(mk_cpu_memory(mk_engine_cpu(r->engine), buffers.table), 0x7f, program->buffers[buffers.table].bytes);
   r->broken = true;
   r->faults++;
 }

@@ -79,8 +79,9 @@ mk_cpu *test_machine(const mk_program *program, const mk_cpu_options *options) {
     }
   }
   for (size_t i = 0; i < program->instruction_count; i++) {
-    const mk_operand *table = &program->instructions[i].operands[MK_SLOT_ATTENTION_table];
-    if (program->instructions[i].opcode == MK_OP_ATTENTION) {
+    const int slot = mk_opcode_reads(mk_opcode_lookup(program->instructions[i].opcode), MK_CONTENT_TABLE);
+    if (slot >= 0) {
+      const mk_operand *table = &program->instructions[i].operands[slot];
       uint32_t *entries = mk_cpu_memory(cpu, table->buffer);
       for (uint32_t e = 0; e < program->buffers[table->buffer].cols; e++) {
         entries[e] = e;

@@ -172,8 +172,9 @@ mk_status mk_accesses_consume(mk_accesses *a, const mk_access_turn *turn, bool *
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand *operand = &in->operands[slot];
     turn->rows_used[slot] = (uint16_t)rows_in_use(a, in, slot, position);
-    if (does(&info->operands[slot], MK_ROLE_CONSUMER, false) && a->words[operand->buffer] != NULL &&
-        a->program->buffers[operand->buffer].store == MK_STORE_STAMPED &&
+    bool reads = does(&info->operands[slot], MK_ROLE_CONSUMER, false) ||
+                 does(&info->operands[slot], MK_ROLE_STORER, false); /* which waits for stamps no later */
+    if (reads && a->words[operand->buffer] != NULL && a->program->buffers[operand->buffer].store == MK_STORE_STAMPED &&
         !stamps_are_there(a, operand, turn->rows_used[slot], turn->generation)) {
       *waits = true;
       return MK_OK;
