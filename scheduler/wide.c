@@ -141,7 +141,7 @@ static mk_status emit_attend(mk_lowering *lowering, const mk_node *node, uint16_
   mk_instruction in = MK_START(ATTEND, node->layer);
   in.operands[MK_SLOT_ATTEND_q] =
       mk_columns(lowering->values[node->input].buffer, lines, head * head_tiles, head_tiles);
-  in.operands[MK_SLOT_ATTEND_kv] = mk_tiles(kv, 0, 1, head / (c->heads / c->kv_heads), 1);
+  in.operands[MK_SLOT_ATTEND_kv] = mk_tiles(kv, 0, 1, head * c->kv_heads / c->heads, 1);
   in.operands[MK_SLOT_ATTEND_table] = mk_whole(lowering, lowering->table);
   in.operands[MK_SLOT_ATTEND_out] = mk_columns(out->buffer, lines, head * head_tiles, head_tiles);
   in.params[MK_PARAM_ATTEND_scale] = mk_float_param(node->factor);
@@ -165,7 +165,7 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   }
   for (uint32_t lines = lowering->line_tiles; lines-- != 0;) {
     for (uint32_t head = 0; head < c->heads; head++) {
-      MK_TRY(emit_attend(lowering, node, kv, head, lines, (uint16_t)(first + head / (c->heads / c->kv_heads))));
+      MK_TRY(emit_attend(lowering, node, kv, head, lines, (uint16_t)(first + head * c->kv_heads / c->heads)));
     }
   }
   return MK_OK;

@@ -327,9 +327,8 @@ const char *mk_profile_label(const mk_profile *profile, uint32_t instruction, ch
 }
 
 /* Blocks with tokens before the position: those of whole spans of this split, and of the span at hand when it is this split's. */
-static double block_bytes(const mk_instruction *in, const mk_buffer *kv, uint32_t position) {
-  uint64_t span = kv->span_tokens, block = kv->block_tokens, splits = in->params[MK_PARAM_ATTENTION_splits];
-  uint64_t row = in->operands[MK_SLOT_ATTENTION_kv].row;
+static double block_bytes(uint32_t row, const mk_buffer *kv, uint32_t position) {
+  uint64_t span = kv->span_tokens, block = kv->block_tokens, splits = kv->rows;
   if (span == 0 || block == 0 || splits == 0) {
     return 0;
   }
@@ -348,8 +347,9 @@ double mk_profile_bytes(const mk_profile *profile, uint32_t instruction, uint32_
     const mk_operand *operand = &in->operands[slot];
     if (info->operands[slot].role == MK_ROLE_LOADER && info->operands[slot].store == MK_OPERAND_STORE_TILES) {
       bytes += (double)operand->rows * operand->cols * MK_TILE_STEP_ELEMENTS * 2;
-    } else if (info->operands[slot].store == MK_OPERAND_STORE_BLOCKS && operand->buffer < program->buffer_count) {
-      bytes += block_bytes(in, &program->buffers[operand->buffer], profile->trace->first_position + step);
+    } else if (info->operands[slot].store == MK_OPERAND_STORE_BLOCKS && mk_opcode_loads_state(info) &&
+               operand->buffer < program->buffer_count) {
+      bytes += block_bytes(operand->row, &program->buffers[operand->buffer], profile->trace->first_position + step);
     }
   }
   return bytes;

@@ -9,11 +9,11 @@
 #include "scheduler/mla_compile.h"
 #include "vm/gpu/machine.h"
 
-static mk_program *compile_rows(bool sampling, uint32_t rows) {
+static mk_program *compile_slots(bool sampling, uint32_t rows, uint32_t slots) {
   mk_config config;
   mk_graph *graph;
   mk_program *program;
-  mk_compile_options options = {.sms = 4, .max_seq = 64, .sampling = sampling, .rows = rows};
+  mk_compile_options options = {.sms = 4, .max_seq = 64, .sampling = sampling, .rows = rows, .slots = slots};
   cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
   cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
@@ -21,6 +21,7 @@ static mk_program *compile_rows(bool sampling, uint32_t rows) {
   return program;
 }
 
+static mk_program *compile_rows(bool sampling, uint32_t rows) { return compile_slots(sampling, rows, 0); }
 static mk_program *compile(bool sampling) { return compile_rows(sampling, 1); }
 
 static mk_instruction *first(mk_program *program, mk_opcode opcode) {
@@ -101,4 +102,36 @@ Test(gpu_refusals, what_is_fused_without_a_mark) {
   program = compile_rows(false, 4);
   first(program, MK_OP_COMBINE)->flags = 0;
   expect_refused(program, "(combine) is not marked as fused");
+}
+
+/* Kernels of fewer rows have none of what wide programs are made of, and there is none for those. */
+Test(gpu_refusals, wide_programs) {
+  for (uint32_t rows = MK_LINE_TILE; rows <= MK_MOST_ROWS; rows *= 2) {
+    mk_program *program = compile_slots(false, rows, 1);
+    cr_assert_neq(first(program, MK_OP_ATTEND), NULL);
+    char text[80];
+    snprintf(text, sizeof text, "the program has %u rows per step and 1 slots", rows);
+    expect_refused(program, text);
+  }
+}
+
+Test(gpu_refusals, what_wide_programs_are_made_of) {
+  static const uint32_t rows[] = {1, 4, MK_PROMPT_ROWS};
+  for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    mk_program *program = compile_rows(false, rows[i]);
+    program->buffers[first(program, MK_OP_LINEAR_PART)->operands[MK_SLOT_LINEAR_PART_out].buffer].store =
+        MK_STORE_PLAIN;
+    expect_refused(program, "(linear_part): a value without stamps is not yet on a GPU: use --device cpu");
+    program = compile_rows(false, rows[i]);
+    mk_instruction *in = first(program, MK_OP_GLU);
+    in->operands[MK_SLOT_GLU_squares] = in->operands[MK_SLOT_GLU_x];
+    expect_refused(program, "(glu): an input with squares is not yet on a GPU");
+    program = compile_rows(false, rows[i]);
+    in = first(program, MK_OP_HEAD);
+    in->operands[MK_SLOT_HEAD_squares] = in->operands[MK_SLOT_HEAD_x];
+    expect_refused(program, "(head): an input with squares is not yet on a GPU");
+    program = compile_rows(false, rows[i]);
+    first(program, MK_OP_COMBINE)->opcode = MK_OP_NORM;
+    expect_refused(program, "(norm): the opcode is not yet on a GPU");
+  }
 }
