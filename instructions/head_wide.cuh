@@ -64,7 +64,7 @@ __device__ inline void compute_head(wide_consumer &c, const mk_instruction_word 
     tile::sum_tile y;
     tile::zero(y);
 #pragma unroll 1
-    for (uint32_t chain = 0; chain < chains; chain += 2, stage.next()) {
+    for (uint32_t chain = 0; chain < chains; chain += HEAD_CHAINS, stage.next()) {
 #pragma unroll 1
       for (uint32_t page = 0; page < MK_GPU_STAGE_PAGES; page++) {
         const uint8_t *weights = wait_page(c, stage, page);

@@ -39,13 +39,6 @@ __device__ inline void meet_at(uint32_t barrier) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(barrier), "n"(threads) : "memory");
 }
 
-// So many threads take part, of which those who call this do not wait: those who meet_at() there wait for them.
-template <uint32_t threads>
-__device__ inline void arrive_at(uint32_t barrier) {
-  static_assert(threads > 0 && threads <= 1024 && threads % 32 == 0, "whole warps of one block");
-  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(barrier), "n"(threads) : "memory");
-}
-
 // An arrival that also announces `bytes` of bulk copies to come.
 __device__ inline void arrive_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");

@@ -11,8 +11,8 @@ struct group_sums {  // [64 rows][128 lines], fp32
   float value[64];
 };
 
-struct weight_half {  // a warp's sixteen rows of 64 columns, half a chain
-  uint32_t step[4][4];
+struct weight_steps {  // a warp's sixteen rows of 32 columns, two steps
+  uint32_t step[2][4];
 };
 
 __device__ inline void zero(group_sums &to) {
@@ -22,41 +22,38 @@ __device__ inline void zero(group_sums &to) {
   }
 }
 
-// Of the row tile that begins at `from`, whose steps from `steps` on are taken as zeros.
-__device__ inline void load(weight_half &to, const uint8_t *from, uint32_t steps) {
+// Two steps at `from` of the warp's row tile.
+__device__ inline void load(weight_steps &to, const uint8_t *from) {
   uint32_t at = (threadIdx.x % 32) * 16;
 #pragma unroll
-  for (uint32_t i = 0; i < 4; i++) {
+  for (uint32_t i = 0; i < 2; i++) {
     uint4 raw = *reinterpret_cast<const uint4 *>(from + i * 512 + at);
     to.step[i][0] = raw.x, to.step[i][1] = raw.y, to.step[i][2] = raw.z, to.step[i][3] = raw.w;
   }
-  if (steps < 4) {
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-#pragma unroll
-      for (uint32_t w = 0; w < 4; w++) {
-        to.step[i][w] = i < steps ? to.step[i][w] : 0;
-      }
-    }
-  }
 }
 
-// chain (+)= weights times a panel of 128 lines: under way from here on, until products_wait<0>.
+// Makes the steps [first, end) at `from` of a row tile zeros, for the loads of the same warp.
+__device__ inline void clear_steps(uint8_t *from, uint32_t first, uint32_t end) {
+#pragma unroll 1
+  for (uint32_t i = first; i < end; i++) {
+    *reinterpret_cast<uint4 *>(from + i * 512 + (threadIdx.x % 32) * 16) = make_uint4(0, 0, 0, 0);
+  }
+  __syncwarp();
+}
+
+// chain (+)= weights times 32 columns of a panel of 128 lines: a group of products, under way from here on.
 template <bool add>
-__device__ inline void begin_half(group_sums &chain, const weight_half &weights, panel lines) {
-  pin(chain.value);
+__device__ inline void begin_steps(group_sums &chain, const weight_steps &weights, panel lines) {
   products_begin();
   multiply_transposed<add>(chain.value, weights.step[0], lines);
-#pragma unroll
-  for (uint32_t i = 1; i < 4; i++) {
-    multiply_transposed<true>(chain.value, weights.step[i], panel_at(lines, i * 32));
-  }
+  multiply_transposed<true>(chain.value, weights.step[1], panel_at(lines, 32));
+  products_commit();
 }
 
 // The products that read them have ended: the compiler may use the registers from here on, not sooner.
-__device__ inline void keep_until_here(weight_half &weights) {
+__device__ inline void keep_until_here(weight_steps &weights) {
 #pragma unroll
-  for (uint32_t i = 0; i < 4; i++) {
+  for (uint32_t i = 0; i < 2; i++) {
 #pragma unroll
     for (uint32_t w = 0; w < 4; w++) {
       asm volatile("" : "+r"(weights.step[i][w]));
@@ -77,13 +74,13 @@ __device__ inline uint32_t row_in_tile() { return threadIdx.x % 32 / 4; }
 enum { BATCH_SUMS = 16 };
 
 // do_line(line, upper, lower): the sums of both of the lane's rows, which it may change.
-template <typename line_function>
+template <uint32_t BATCH = BATCH_SUMS, typename line_function>
 __device__ __forceinline__ void each_line(group_sums &sums, line_function do_line) {
 #pragma unroll
-  for (uint32_t batch = 0; batch < 64; batch += BATCH_SUMS) {
+  for (uint32_t batch = 0; batch < 64; batch += BATCH) {
     uint32_t first = anew(threadIdx.x) % 4 * 2;
 #pragma unroll
-    for (uint32_t i = batch; i < batch + BATCH_SUMS; i += 4) {
+    for (uint32_t i = batch; i < batch + BATCH; i += 4) {
       do_line(i * 2 + first, sums.value[i], sums.value[i + 2]);
       do_line(i * 2 + first + 1, sums.value[i + 1], sums.value[i + 3]);
     }

@@ -307,7 +307,8 @@ static bool is_of_logits(const mk_opcode_info *info, uint32_t slot) {
 }
 
 /* A candidate is a value and an index; the index must be that of a logit of the machine's with that value. */
-static mk_status compare_candidate(mk_compare *c, size_t index, const piece *whole, uint32_t line, uint32_t position) {
+static mk_status compare_candidate(mk_compare *c, size_t index, const piece *whole, uint32_t logits_row,
+                                   uint32_t position) {
   const mk_instruction *in = &c->program->instructions[index];
   const mk_operand *operand = &in->operands[MK_SLOT_HEAD_candidate];
   const mk_buffer *b = &c->program->buffers[operand->buffer];
@@ -315,7 +316,7 @@ static mk_status compare_candidate(mk_compare *c, size_t index, const piece *who
   uint32_t word = mk_float_param(element(b, c->seen[operand->buffer], whole->row, whole->col + 1)) & MK_CANDIDATE_NONE;
   size_t logits = in->operands[MK_SLOT_HEAD_logits].buffer;
   if (word != MK_CANDIDATE_NONE && (word >= c->program->buffers[logits].cols ||
-                                    element(&c->program->buffers[logits], c->seen[logits], line, word) != value)) {
+                                    element(&c->program->buffers[logits], c->seen[logits], logits_row, word) != value)) {
     return mk_error(
         MK_ERR_DEVICE,
         "position %u: SM %u, instruction %u (head): its candidate is row %u with %g, which is not the logit "
@@ -364,7 +365,8 @@ static mk_status compare_lines(mk_compare *c, size_t index, const mk_reference *
         continue;
       }
       if (is_of_logits(info, slot)) {
-        MK_TRY(compare_candidate(c, index, &p, line->line, line->row.position));
+        const uint32_t first = mk_operand_span(reference, in, MK_SLOT_HEAD_logits).row;
+        MK_TRY(compare_candidate(c, index, &p, first + line->line, line->row.position));
       } else {
         MK_TRY(compare_piece(c, index, slot, &p, line->row.position));
       }

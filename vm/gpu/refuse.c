@@ -136,7 +136,7 @@ static mk_status check_rounds(const mk_program *program, const mk_queue *queue) 
 static bool is_wide(const mk_program *program) {
   for (size_t i = 0; i < program->instruction_count; i++) {
     if (mk_opcode_lookup(program->instructions[i].opcode)->wide_only) {
-      return mk_program_rows(program) >= MK_LINE_TILE && mk_program_is_for_prompts(program);
+      return mk_program_rows(program) >= MK_WIDE_ROWS && mk_program_is_for_prompts(program);
     }
   }
   return false;

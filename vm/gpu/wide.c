@@ -22,7 +22,7 @@ static map_shape shape_of_lines(const mk_buffer *b) {
                      .rank = 2,
                      .sizes = {b->cols, b->rows},
                      .strides = {b->cols * UINT64_C(2)},
-                     .box = {MK_WIDE_GPU_PANEL_COLS, MK_WIDE_GPU_LINES}};
+                     .box = {MK_WIDE_GPU_PANEL_COLS, MK_WIDE_GPU_PART_LINES}};
 }
 
 /* Boxes of a chain of four row tiles of a weight: words of a step, steps, row tiles. */

@@ -67,7 +67,7 @@ __device__ __forceinline__ void consume_instruction(role &c) {
 
 // False: the controller hands out no more.
 __device__ __forceinline__ bool consume_queue(wide_consumer &c) {
-  for (c.d.epoch = 0; c.d.epoch < c.d.params.epochs && lines_of(c.d).stop == 0; c.d.epoch++) {
+  for (set_epoch(c, 0); c.d.epoch < c.d.params.epochs && lines_of(c.d).stop == 0; set_epoch(c, c.d.epoch + 1)) {
     record_boundary(c.d);
     for (bool last = false; !last;) {
       if (fetch(c.d, at_hand(c)) == nullptr) {
@@ -75,6 +75,7 @@ __device__ __forceinline__ bool consume_queue(wide_consumer &c) {
       }
       planted_delay(c.d);
       consume_instruction(c);
+      look_up_epoch(c);
       instruction_cursor cursor = at_hand(c);
       last = done_with(c.d, cursor);
       c.d.words()->at_hand[c.d.warp] = cursor.at;
@@ -88,9 +89,6 @@ __device__ __forceinline__ void run_consumer(device d) {
   wide_consumer c{d};
   d.words()->at_hand[d.warp] = 0;
   put_next_stage(c, {});
-  if (c.group() == 1) {
-    give_turn(c);  // the first one is the other group's
-  }
   bool whole = consume_queue(c);
   record_boundary(c.d);
   if (c.d.warp == 0 && tile::lane() == 0) {
@@ -129,10 +127,10 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     return;
   }
   if (d.warp < MK_GPU_CONSUMER_WARPS) {
-    tile::take_registers<224>();
+    tile::take_registers<232>();
     run_consumer(d);
   } else {
-    tile::give_registers<56>();
+    tile::give_registers<40>();
     if (d.warp == MK_GPU_CONSUMER_WARPS) {
       run_loader(d);
     } else if (d.warp == MK_GPU_CONSUMER_WARPS + 2) {

@@ -228,7 +228,7 @@ static mk_status check_search(mk_boundary *b, const mk_ending *ending, uint32_t 
 static mk_status check_loader(mk_boundary *b, const mk_queue *q, const mk_ending *ending) {
   mk_verifier *v = b->v;
   uint32_t reader = MK_NONE_INDEX;
-  if (mk_program_is_for_prompts(v->program) && mk_program_rows(v->program) >= MK_LINE_TILE) {
+  if (mk_program_is_for_prompts(v->program) && mk_program_rows(v->program) >= MK_WIDE_ROWS) {
     return MK_OK;
   }
   for (uint32_t i = q->first; i < ending->next; i++) {
