@@ -1,12 +1,13 @@
-/* ATTEND: attention of one query head over all tokens of the sequence up to each line's own, all of which lie in the cache.
- * q [head_dim] fp32, out [head_dim] bf16 for each line: out = bf16(sum_t p_t v_t / sum_t p_t).
+/* ATTEND: attention of one query head over all tokens of the sequence up to each line's own, all of which lie in the
+ * cache. q [head_dim] fp32, out [head_dim] bf16 for each line: out = bf16(sum_t p_t v_t / sum_t p_t).
  *
- * The order of sums is what ATTENTION and COMBINE make of it for one row a step (docs/NUMERICS.md): parts of MK_FOLD_TOKENS tokens are added
- * up to pieces of MK_PIECE_TOKENS, the oldest first; MK_TREE_PIECES pieces as a tree, neighbours first; and these one after the other. */
+ * The order of sums is what ATTENTION and COMBINE make of it for one row a step (docs/NUMERICS.md): parts of
+ * MK_FOLD_TOKENS tokens are added up to pieces of MK_PIECE_TOKENS, the oldest first; MK_TREE_PIECES pieces as a
+ * tree, neighbours first; and these one after the other. */
 #include "instructions/attention.h"
 
-/* Adds the part of PIECE, which is piece number `number` of its tree: like a binary counter, whose digits are sums of 1, 2, 4 and 8 pieces.
- * The last one of a tree carries all of it to the level after those. */
+/* Adds the part of PIECE, which is piece number `number` of its tree: like a binary counter, whose digits are sums
+ * of 1, 2, 4 and 8 pieces. The last one of a tree carries all of it to the level after those. */
 static void add_piece(const mk_unit_view *view, uint32_t number) {
   mk_part_level from = MK_PIECE;
   uint32_t digit = 0;

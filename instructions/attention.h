@@ -1,5 +1,5 @@
-/* What the opcodes that attend over a paged cache have in common (ATTENTION, APPEND, ATTEND): where a token lies there, and the sums over tokens
- * in the order of docs/NUMERICS.md.
+/* What the opcodes that attend over a paged cache have in common (ATTENTION, APPEND, ATTEND): where a token lies
+ * there, and the sums over tokens in the order of docs/NUMERICS.md.
  *
  * Views belong to the call that makes them, in the machine's scratch memory. One thread. */
 #ifndef MK_INSTRUCTIONS_ATTENTION_H
@@ -41,12 +41,13 @@ void mk_unit_lay_out(mk_unit_view *view, float *memory);
 
 /* Whether this unit keeps token t of the slot. */
 bool mk_unit_keeps(const mk_unit_view *view, uint32_t slot, uint32_t t);
-/* Whether the table has a block of the cache for every token that this unit keeps of the active lines; if not, that is a fault. */
+/* Whether the table has a block of the cache for every token that this unit keeps of the active lines; if not, that
+ * is a fault. */
 bool mk_unit_check_blocks(const mk_unit_view *view, mk_reference *machine);
 /* K and V of active line l go into the cache. */
 void mk_unit_append(const mk_unit_view *view, uint32_t l);
-/* Makes copies of the tiles of sixteen tokens that hold the first token that is not the cache's, and those after it, as the line sees them:
- * later tokens are cleared. */
+/* Makes copies of the tiles of sixteen tokens that hold the first token that is not the cache's, and those after it,
+ * as the line sees them: later tokens are cleared. */
 void mk_unit_copy_new_tiles(const mk_unit_view *view, const mk_line_view *line);
 
 float *mk_unit_part(const mk_unit_view *view, mk_part_level level, uint32_t h);

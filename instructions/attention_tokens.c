@@ -1,16 +1,17 @@
 /* See attention.h.
  *
- * Tokens before the first new one come from the cache, the new ones from copies of the tiles of sixteen tokens that hold them: tokens beyond the
- * line's own position are cleared there, as 0 times what lies in V may be NaN. K of a block is a matrix of weight tiles [block_tokens,
- * head_dim], V of sixteen tokens one [head_dim, 16] (program.h), so both products are mk_matvec's, of all query heads of the view at once, and
- * each sum of theirs is one chain. q times its scale and p are rounded to bf16, as K and V are. */
+ * Tokens before the first new one come from the cache, the new ones from copies of the tiles of sixteen tokens that
+ * hold them: tokens beyond the line's own position are cleared there, as 0 times what lies in V may be NaN. K of a
+ * block is a matrix of weight tiles [block_tokens, head_dim], V of sixteen tokens one [head_dim, 16] (program.h), so
+ * both products are mk_matvec's, of all query heads of the view at once, and each sum of theirs is one chain. q
+ * times its scale and p are rounded to bf16, as K and V are. */
 #include "instructions/attention.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Where the arrays of a mk_unit_view lie in scratch memory, in floats, after q, k and v of the lines; pairs of bf16 lie in
- * one. */
+/* Where the arrays of a mk_unit_view lie in scratch memory, in floats, after q, k and v of the lines; pairs of bf16
+ * lie in one. */
 typedef struct layout {
   size_t weights, product, parts, scratch, new_tiles, v_tiles, end;
 } layout;

@@ -207,7 +207,7 @@ __device__ inline void finish_residual(const wide_consumer &c, const mk_operand 
                                        const mk_operand &out, const line_part &part, tile::group_sums &y) {
   if ((from.flags & MK_OPERAND_TOKEN_ROW) != 0) {
     const mk_gpu_buffer &b = c.d.buffer(from);
-    tile::each_line<8>(y, [&](uint32_t line, float &upper, float &lower) {
+    tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
       uint32_t token = line < part.lines ? lines_of(c.d).tokens[out.row * LINES + part.number * PART_LINES + line] : 0;
       const uint16_t *step = reinterpret_cast<const uint16_t *>(b.address) +
                              (static_cast<uint64_t>(token / 16) * b.grid_cols + from.col + c.d.warp) * 256 +
@@ -218,7 +218,7 @@ __device__ inline void finish_residual(const wide_consumer &c, const mk_operand 
   } else {
     const float *residual = own_rows<float>(c, from, part);
     uint32_t cols = c.d.buffer(from).cols;
-    tile::each_line<8>(y, [&](uint32_t line, float &upper, float &lower) {
+    tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
       upper = __fadd_rn(line < part.lines ? tile::load_relaxed(residual + line * cols) : 0.0f, upper);
       lower = __fadd_rn(line < part.lines ? tile::load_relaxed(residual + line * cols + 8) : 0.0f, lower);
     });

@@ -1,5 +1,6 @@
-/* NORM: what of norm(x) no product is needed for, over a chain of columns. x [n] bf16, or the row of the token; gain [width] bf16;
- * out [n] = bf16(x gain), zero beyond the gain's last column; squares [1] fp32 = the sum of the squares of x in the order of docs/NUMERICS.md. */
+/* NORM: what of norm(x) no product is needed for, over a chain of columns. x [n] bf16, or the row of the token; gain
+ * [width] bf16; out [n] = bf16(x gain), zero beyond the gain's last column; squares [1] fp32 = the sum of the
+ * squares of x in the order of docs/NUMERICS.md. */
 #include "instructions/reference.h"
 
 mk_reference_result mk_reference_NORM(mk_reference *machine, const mk_instruction *instruction) {

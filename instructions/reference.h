@@ -128,7 +128,8 @@ bool mk_stage_rows(mk_reference *machine, const mk_span *span, uint32_t rows, fl
 bool mk_stage_line(mk_reference *machine, const mk_span *span, uint32_t line, float *out);
 /* The active lines of row tile `tile` of the span, `stride` floats apart. */
 bool mk_stage_lines(mk_reference *machine, const mk_span *span, uint32_t tile, float *out, size_t stride);
-/* An input vector of `cols` elements for each active line: a value, or the row of a TILES buffer that the line's token names. */
+/* An input vector of `cols` elements for each active line: a value, or the row of a TILES buffer that the line's
+ * token names. */
 bool mk_stage_vector(mk_reference *machine, const mk_instruction *instruction, uint32_t slot, float *out,
                      size_t stride);
 /* Writes count elements (fp32 or u32 words as their bits; bf16 rounds) from element `first` of row span->row + row. */
@@ -168,9 +169,10 @@ typedef struct mk_norm { /* of an opcode: slots, and indices of parameters */
   ((mk_norm){MK_SLOT_##NAME##_x, MK_SLOT_##NAME##_gain, MK_SLOT_##NAME##_squares, MK_PARAM_##NAME##_eps, \
              MK_PARAM_##NAME##_width})
 
-/* Stages x of every active line (padded to whole tiles), multiplies it by the gain, rounded to bf16, and gives
- * 1 / sqrt(mean(x^2) + eps) in scales[line]; false: wait. Where there are squares x is that already, and these are what is left of it; with
- * neither of them x stays as it is, and the scales are 1. Behind `out` there is scratch for as many floats. */
+/* Stages x of every active line (padded to whole tiles), multiplies it by the gain, rounded to bf16, and gives 1 /
+ * sqrt(mean(x^2) + eps) in scales[line]; false: wait. Where there are squares x is that already, and these are what
+ * is left of it; with neither of them x stays as it is, and the scales are 1. Behind `out` there is scratch for as
+ * many floats. */
 bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, const mk_norm *norm, float *out,
                      float *scales);
 

@@ -15,8 +15,9 @@ bool mk_add_splits(const mk_add_plan *plan, uint32_t tile) {
 
 uint32_t mk_split_tile(const mk_add_plan *plan, uint32_t number) { return number * plan->stride + plan->stride - 1; }
 
-/* Where long tiles do not divide evenly, owners of one more would stream alone at the end, while the next stage waits: these tiles are halved,
- * if that leaves no SM with two halves (llama-3.2-3b's down: 32 pages become 24, of 23.3 on average). */
+/* Where long tiles do not divide evenly, owners of one more would stream alone at the end, while the next stage
+ * waits: these tiles are halved, if that leaves no SM with two halves (llama-3.2-3b's down: 32 pages become 24, of
+ * 23.3 on average). */
 mk_add_plan mk_plan_add(const mk_lowering *lowering, const mk_node *node) {
   enum {
     NOMINAL_SMS = 132,     /* an H200's; on other machines the same tiles are split */

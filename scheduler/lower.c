@@ -8,8 +8,9 @@
 
 #include "scheduler/lower_internal.h"
 
-/* Every queue in use must hold work that the next epoch of all others depends on, or its NEXT might still be reading candidates
- * that faster SMs overwrite. A row tile of gate and up is such work, in wide programs a unit of them, so no more queues are used than there are of these. */
+/* Every queue in use must hold work that the next epoch of all others depends on, or its NEXT might still be reading
+ * candidates that faster SMs overwrite. A row tile of gate and up is such work, in wide programs a unit of them, so
+ * no more queues are used than there are of these. */
 static uint32_t queues_in_use(const mk_lowering *lowering, uint32_t sms) {
   const uint32_t tiles = mk_divide_up(2 * mk_divide_up(lowering->graph->config.intermediate, 8) * 8, MK_TILE);
   const uint32_t units = lowering->wide ? mk_wide_units(lowering, tiles) : tiles;
@@ -330,8 +331,9 @@ mk_status mk_emit_glu(mk_lowering *lowering, const mk_node *node, uint32_t sm, m
   return mk_emit(lowering, sm, &in, mk_signal_of(out, lines));
 }
 
-/* Every queue in use has a HEAD, an empty one if need be: its candidate also proves that the SM is done with this epoch. In a wide program, whose
- * SMs may have no unit of some tile of lines, any head's candidate proves that of all tiles, by waiting for all. */
+/* Every queue in use has a HEAD, an empty one if need be: its candidate also proves that the SM is done with this
+ * epoch. In a wide program, whose SMs may have no unit of some tile of lines, any head's candidate proves that of
+ * all tiles, by waiting for all. */
 static mk_status lower_heads(mk_lowering *lowering, const mk_node *node, const mk_share *shares, uint16_t ready,
                              uint32_t lines) {
   const mk_config *c = &lowering->graph->config;

@@ -31,7 +31,8 @@ mk_operand mk_whole(const mk_lowering *lowering, uint16_t buffer);
 void mk_add_wait(const mk_lowering *lowering, mk_instruction *instruction, uint16_t counter);
 mk_status mk_emit(mk_lowering *lowering, uint32_t sm, mk_instruction *instruction, uint16_t signal);
 
-/* Pieces of values: columns of a tile of its lines; all columns of it; columns of the embedding row of each line's token. */
+/* Pieces of values: columns of a tile of its lines; all columns of it; columns of the embedding row of each line's
+ * token. */
 mk_operand mk_columns(uint16_t buffer, uint32_t lines, uint32_t col, uint32_t cols);
 mk_operand mk_lines_of_value(const mk_lowering *lowering, uint16_t buffer, uint32_t lines);
 mk_operand mk_embedding_row(const mk_lowering *lowering, uint32_t col, uint32_t cols);
@@ -59,9 +60,10 @@ mk_status mk_emit_glu(mk_lowering *lowering, const mk_node *node, uint32_t sm, m
 /* HEAD and NEXT of every SM. */
 mk_status mk_lower_head(mk_lowering *lowering, const mk_node *node);
 
-/* How an addition to the residual is computed: for split row tiles K is cut into `parts`, which the tile's owner adds up; it computes the others
- * in one piece. Which ones are split follows from the shape alone, so that what is summed does not depend on the SMs: all of them, or the
- * last tile of every owner that has `stride` of them where `split` owners have one more than the others. */
+/* How an addition to the residual is computed: for split row tiles K is cut into `parts`, which the tile's owner
+ * adds up; it computes the others in one piece. Which ones are split follows from the shape alone, so that what is
+ * summed does not depend on the SMs: all of them, or the last tile of every owner that has `stride` of them where
+ * `split` owners have one more than the others. */
 typedef struct mk_add_plan {
   uint32_t parts;
   uint32_t stride, split; /* tile number k of the split ones is k * stride + stride - 1 */

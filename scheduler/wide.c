@@ -1,9 +1,11 @@
-/* The wide form of programs, of 128 rows a step and more, all of one sequence: prompts. See lower.h, and docs/ARCHITECTURE.md, "Wide programs".
+/* The wide form of programs, of 128 rows a step and more, all of one sequence: prompts. See lower.h, and
+ * docs/ARCHITECTURE.md, "Wide programs".
  *
- * Lines come in tiles of MK_LINE_TILE. Work is dealt in units: eight row tiles of a weight (one chain of what they make) by one tile of lines, so that a machine
- * can multiply tiles of 128 x 256. Neighbouring units, which have the row tiles in common, are on neighbouring SMs at the same time. Values are plain, and
- * ordered by release counters, one for each tile of lines of a value, which all of its writers signal. An SM that owns a unit of the residual makes of it
- * what others multiply: the product of a norm's gain, and the squares that its scale is made of. */
+ * Lines come in tiles of MK_LINE_TILE. Work is dealt in units: eight row tiles of a weight (one chain of what they
+ * make) by one tile of lines, so that a machine can multiply tiles of 128 x 256. Neighbouring units, which have the
+ * row tiles in common, are on neighbouring SMs at the same time. Values are plain, and ordered by release counters,
+ * one for each tile of lines of a value, which all of its writers signal. An SM that owns a unit of the residual
+ * makes of it what others multiply: the product of a norm's gain, and the squares that its scale is made of. */
 #include <stdio.h>
 
 #include "scheduler/lower_internal.h"

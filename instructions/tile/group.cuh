@@ -74,13 +74,13 @@ __device__ inline uint32_t row_in_tile() { return threadIdx.x % 32 / 4; }
 enum { BATCH_SUMS = 16 };
 
 // do_line(line, upper, lower): the sums of both of the lane's rows, which it may change.
-template <uint32_t BATCH = BATCH_SUMS, typename line_function>
+template <typename line_function>
 __device__ __forceinline__ void each_line(group_sums &sums, line_function do_line) {
 #pragma unroll
-  for (uint32_t batch = 0; batch < 64; batch += BATCH) {
+  for (uint32_t batch = 0; batch < 64; batch += BATCH_SUMS) {
     uint32_t first = anew(threadIdx.x) % 4 * 2;
 #pragma unroll
-    for (uint32_t i = batch; i < batch + BATCH; i += 4) {
+    for (uint32_t i = batch; i < batch + BATCH_SUMS; i += 4) {
       do_line(i * 2 + first, sums.value[i], sums.value[i + 2]);
       do_line(i * 2 + first + 1, sums.value[i + 1], sums.value[i + 3]);
     }

@@ -1,5 +1,5 @@
-/* APPEND puts K and V where ATTENTION would, and ATTEND has the bits that ATTENTION and COMBINE make of as many splits as there are spans, whatever
- * lies in the cache beyond the row's own token. */
+/* APPEND puts K and V where ATTENTION would, and ATTEND has the bits that ATTENTION and COMBINE make of as many
+ * splits as there are spans, whatever lies in the cache beyond the row's own token. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* NORM: x times the gain is what bf16 makes of it, and the squares are those of x; and a product that goes on from there has the bits of one that
- * norms x by itself. */
+/* NORM: x times the gain is what bf16 makes of it, and the squares are those of x; and a product that goes on from
+ * there has the bits of one that norms x by itself. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>

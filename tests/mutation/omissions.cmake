@@ -193,6 +193,10 @@ mk_omission(arrived vm/verify/order.c
 mk_omission(loader vm/verify/order.c
   [=[actor.clock = row(run->loader_hb, run->threads, lane);]=]
   [=[actor.clock = row(run->hb, run->threads, 2 * lane);]=])
+# The loader of what others append to in this step knows what its consumer knows, by whatever it has waited for.
+mk_omission(appended vm/verify/order.c
+  [=[.clock = o->role == MK_ROLE_LOADER ? row(run->loader_hb, run->threads, lane) : hb,]=]
+  [=[.clock = hb,]=])
 
 # Work lists.
 

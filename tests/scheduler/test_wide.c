@@ -1,5 +1,5 @@
-/* The wide form of programs: prompts have the bits that they have token by token, whatever the shape, the rows of a step, the number of SMs and the
- * order in which things happen. */
+/* The wide form of programs: prompts have the bits that they have token by token, whatever the shape, the rows of a
+ * step, the number of SMs and the order in which things happen. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Prompts on the CPU machine, without an engine: programs of any rows per step, all of one sequence, with the same weights by number. Failure
- * fails the running test, but for what returns a status. One thread. */
+/* Prompts on the CPU machine, without an engine: programs of any rows per step, all of one sequence, with the same
+ * weights by number. Failure fails the running test, but for what returns a status. One thread. */
 #ifndef MK_TEST_PROMPTS_H
 #define MK_TEST_PROMPTS_H
 

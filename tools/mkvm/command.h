@@ -34,7 +34,8 @@ enum { MK_PROMPT_BYTES = 16 << 20 };
 /* The number that `text`, the value of `flag`, states; anything but a whole number from low to high is a usage error. */
 uint64_t mk_number(struct argp_state *state, const char *flag, const char *text, uint64_t low, uint64_t high);
 
-/* The value of --rows, rows per step: 1, 2, 4, 8, 16, or 64, 128, 256 or 512 of one sequence; anything else is a usage error. */
+/* The value of --rows, rows per step: 1, 2, 4, 8, 16, or 64, 128, 256 or 512 of one sequence; anything else is a
+ * usage error. */
 uint32_t mk_rows_number(struct argp_state *state, const char *text);
 /* How many sequences share them, for mk_compile_options and mk_engine_options. */
 uint32_t mk_rows_slots(uint32_t rows);

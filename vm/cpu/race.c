@@ -264,8 +264,8 @@ static mk_status append_block(mk_race *race, uint32_t thread, uint32_t index, ui
   return status == MK_OK ? MK_OK : mk_error_prefix(status, "block %u", block);
 }
 
-/* The blocks that one row of the step has in this unit of the cache: the one at its position is appended to, and read as well where what is
- * appended is not at hand; those that begin before it are read. */
+/* The blocks that one row of the step has in this unit of the cache: the one at its position is appended to, and
+ * read as well where what is appended is not at hand; those that begin before it are read. */
 static mk_status touch_row_blocks(mk_race *race, uint32_t thread, uint32_t index, const mk_step_row *row, bool write,
                                   uint32_t generation) {
   const mk_instruction *in = &race->program->instructions[index];

@@ -97,7 +97,8 @@ static uint64_t place_buffers(mk_gpu *gpu, uint64_t *kv, uint64_t *work) {
   return mk_gpu_place(work, gpu->params.scratch_floats * sizeof(float) * program->queue_count + 1);
 }
 
-/* The lender's place of that buffer, 0 where it has none of this shape. Weights are the same byte for byte; of a KV cache the blocks are. */
+/* The lender's place of that buffer, 0 where it has none of this shape. Weights are the same byte for byte; of a KV
+ * cache the blocks are. */
 static mk_cu_address borrowed(const mk_gpu *gpu, const mk_buffer *b) {
   int index = mk_program_find_buffer(gpu->lender->program, b->name);
   if (index < 0) {

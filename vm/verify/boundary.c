@@ -222,9 +222,10 @@ static mk_status check_search(mk_boundary *b, const mk_ending *ending, uint32_t 
   return MK_OK;
 }
 
-/* Rule N08. A loader that reads the step state may lag as far as its queue lets it: a page that a later instruction's consumer waits for, and
- * that no step leaves out, holds NEXT back until the loader has come by. In programs for prompts of whole tiles of lines a step leaves out
- * what is of a tile without active ones, which any loader looks at the step state for: there NEXT itself waits for its loader. */
+/* Rule N08. A loader that reads the step state may lag as far as its queue lets it: a page that a later
+ * instruction's consumer waits for, and that no step leaves out, holds NEXT back until the loader has come by. In
+ * programs for prompts of whole tiles of lines a step leaves out what is of a tile without active ones, which any
+ * loader looks at the step state for: there NEXT itself waits for its loader. */
 static mk_status check_loader(mk_boundary *b, const mk_queue *q, const mk_ending *ending) {
   mk_verifier *v = b->v;
   uint32_t reader = MK_NONE_INDEX;

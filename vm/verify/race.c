@@ -68,7 +68,8 @@ static mk_status read_segments(mk_verifier *v, mk_shadow *shadow, const mk_actor
     if (segment->writer != 0 && !ordered(actor, segment->writer - 1, segment->write_time)) {
       return race(v, "R01", actor, i, "reads", segment->write_instruction, "writes");
     }
-    /* With one tile of lines HB is what it is with all, and so are the reads, but for those that are left out: R02 has been seen to. */
+    /* With one tile of lines HB is what it is with all, and so are the reads, but for those that are left out: R02
+     * has been seen to. */
     MK_TRY(actor->lines == MK_ALL_LINES ? note_read(shadow, segment, actor) : MK_OK);
   }
   return MK_OK;

@@ -42,7 +42,8 @@ typedef struct mk_run {
   uint32_t threads;
   uint32_t active;    /* the one tile of lines that has any; MK_ALL_LINES: all have */
   uint32_t *hb, *dep; /* [threads][threads] */
-  /* [lanes][threads]: HB of the last `next` of the queue, zero before it, and of what its loader has waited for since */
+  /* [lanes][threads]: HB of the last `next` of the queue, zero before it, and of what its loader has waited for
+   * since */
   uint32_t *loader_hb;
   uint32_t *entered; /* [threads]: DEP of the instruction at hand before it has read anything */
   mk_lane *lanes;

@@ -352,7 +352,8 @@ static mk_status shape_ATTEND(mk_shape *s) {
   return check_block_table(s);
 }
 
-/* One chain, whose last tile may end before the padding does. Its columns are those that the chain's place among the squares says. */
+/* One chain, whose last tile may end before the padding does. Its columns are those that the chain's place among the
+ * squares says. */
 static mk_status shape_NORM(mk_shape *s) {
   const mk_extent *squares = &s->extents[MK_SLOT_NORM_squares];
   const mk_buffer *to = buffer_of(s, MK_SLOT_NORM_out);

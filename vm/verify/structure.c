@@ -406,8 +406,8 @@ static mk_status check_counter(mk_verifier *v, uint32_t index, const char *what,
   return MK_OK;
 }
 
-/* With some rows per step several storers finish an instruction, each its lines: none could signal for all. Those of a tile of lines do so
- * together. */
+/* With some rows per step several storers finish an instruction, each its lines: none could signal for all. Those of
+ * a tile of lines do so together. */
 static mk_status check_kinds(mk_verifier *v) {
   const uint32_t rows = mk_program_rows(v->program);
   for (size_t c = 0; c < v->program->counter_count && rows > 1 && rows < MK_LINE_TILE; c++) {

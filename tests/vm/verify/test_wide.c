@@ -1,5 +1,6 @@
-/* Wide programs: values are plain, and what orders them are release counters and queue order. Each edge left out, or sent too early, is a program
- * that the verifier rejects; and of mutants none that it accepts fails on the CPU machine. */
+/* Wide programs: values are plain, and what orders them are release counters and queue order. Each edge left out, or
+ * sent too early, is a program that the verifier rejects; and of mutants none that it accepts fails on the CPU
+ * machine. */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -170,7 +171,8 @@ Test(verify_wide, attention_that_waits_for_q_alone) {
   mk_program_free(p);
 }
 
-/* The loader has the next instruction's blocks before that one's waits are over: what its own consumer has waited for before tells it nothing. */
+/* The loader has the next instruction's blocks before that one's waits are over: what its own consumer has waited
+ * for before tells it nothing. */
 Test(verify_wide, a_loader_that_does_not_wait) {
   mk_program *p = test_prompt_program(&shape, 1, CONTEXT, ROWS);
   uint32_t dropped = 0;
@@ -203,7 +205,8 @@ Test(verify_wide, a_wait_for_another_tile_of_lines) {
   mk_program_free(p);
 }
 
-/* A step boundary that nothing but stamps makes: an SM that has a part in some tile of lines alone may still read what the next step writes. */
+/* A step boundary that nothing but stamps makes: an SM that has a part in some tile of lines alone may still read
+ * what the next step writes. */
 static mk_program *compile_boundary(void) {
   mk_config config = shape;
   config.layers = 1;
