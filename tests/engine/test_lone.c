@@ -228,8 +228,10 @@ static void submit(heard *h, size_t sequence, uint32_t prompt_count, uint32_t n_
   for (uint32_t i = 0; i < prompt_count; i++) {
     prompt[i] = test_random_below(&random, h->asked->config.vocab);
   }
-  const mk_sequence s = {
-      .prompt = prompt, .prompt_count = prompt_count, .n_predict = n_predict, .sampling = h->asked->sampling};
+  const mk_sequence s = {.prompt = prompt,
+                         .prompt_count = prompt_count,
+                         .n_predict = n_predict,
+                         .sampling = h->asked->rows == 1 ? NULL : h->asked->sampling};
   cr_assert_eq(mk_engine_submit(h->engine, &s, &calls, sequence, NULL), MK_OK, "%s", mk_error_message());
 }
 
@@ -241,6 +243,7 @@ static void on_boundary(void *user) {
   }
 }
 
+/* With one row the engine is opened with the parameters, else the sequences bring them. */
 static void answer(const asked *a, heard *h) {
   static const mk_sampling draws = {.temperature = 1, .top_p = 1, .repetition = 1};
   const mk_engine_options options = {.device = "cpu",
@@ -251,7 +254,7 @@ static void answer(const asked *a, heard *h) {
                                      .rows = a->rows,
                                      .poll = on_boundary,
                                      .poll_user = h,
-                                     .sampling = a->sampling != NULL ? &draws : NULL};
+                                     .sampling = a->sampling == NULL || a->rows == 1 ? a->sampling : &draws};
   size_t left = 1;
   *h = (heard){.asked = a};
   cr_assert_eq(mk_engine_open(NULL, &options, &h->engine), MK_OK, "%s", mk_error_message());
