@@ -10,10 +10,10 @@
  *
  * Who computes: the positions of a prompt and those of what is generated have a machine each (mk_origin), which follows
  * from the sequence alone. The machines take turns. In a step of the main one each of its sequences has a row, and what
- * is left are rows of prompts, first come, first served. Where only one row of it would have something to do, and one
- * row has the same bits as several (mk_batch_alike), the machine of one row, which is faster, makes the step in its place. While prompts wait for their own machine, a launch of that has
- * at most `prompt_tokens` rows and one of another machine at most `decode_steps` steps: so long somebody who generates
- * waits at most.
+ * is left are rows of prompts, first come, first served. Where one row of it alone would have something to do, the
+ * machine of one row, which is faster, makes the step in its place, as far as it has the same bits (mk_batch_alike).
+ * While prompts wait for their own machine, a launch of that has at most `prompt_tokens` rows and one of another machine
+ * at most `decode_steps` steps: so long somebody who generates waits at most.
  *
  * Out of blocks: the youngest that runs gives its own back and waits again, with all its tokens; they are computed
  * anew, each position by its own machine, so to the same bits.
@@ -106,8 +106,8 @@ void mk_batch_free(mk_batch *batch); /* NULL is fine; nobody is told */
 /* Tokens that a sequence may have: what program and KV cache have room for. */
 uint32_t mk_batch_context(const mk_batch *batch);
 
-/* Up to how many tokens of context a step of one row has the bits that a step of several has (docs/NUMERICS.md): as long
- * as no split of attention of one row has a second span. 0: there is no such machine, or it never has. */
+/* Up to how many tokens of context a step of one row has the bits that one of several has (docs/NUMERICS.md): as long as
+ * no split of attention of one row has a second span. 0: there is no such machine, or it never has. */
 uint32_t mk_batch_alike(const mk_batch *batch);
 
 /* A sequence more, known to its calls as `tag`; *id (may be NULL) is its number, from 1, in the order of arrival.

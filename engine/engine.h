@@ -35,9 +35,9 @@ typedef struct mk_engine_options {
   uint32_t sms;     /* 0: 132; on the cpu as many as keep its threads busy, unless it interleaves or checks for races */
   uint32_t threads; /* cpu: 0: one for each core that the process may use; interleaving and checking take one */
   uint32_t max_seq; /* 0: min(max_position_embeddings, 4096) */
-  /* Per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time, and who has no company
-   * goes on token by token in a program of one row; MK_PROMPT_ROWS, of a greedy program: of one sequence at a time.
-   * cuda: of several, hidden and intermediate sizes are multiples of 16. */
+  /* Per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time, and a sequence that
+   * has no company goes on token by token in a program of one row; MK_PROMPT_ROWS, of a greedy program: of one sequence
+   * at a time. cuda: of several, hidden and intermediate sizes are multiples of 16. */
   uint32_t rows;
   /* cuda, 2 to 16 rows: prompts of more than MK_LONG_PROMPT tokens are computed before their sequence joins the others,
    * in a program of MK_PROMPT_ROWS. */

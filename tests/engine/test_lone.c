@@ -1,4 +1,4 @@
-/* Who has no company goes by the machine of one row, and comes back: when, how far, with which state, and to which bits.
+/* Who has no company goes by the machine of one row, and comes back: when, how far, knowing what, and to which bits.
  * (Random schedules: test_schedules.c.) */
 #include <math.h>
 
