@@ -64,6 +64,7 @@ void mk_batch_drop(mk_batch *b) {
     member_free(m);
   }
   b->youngest = b->lead = NULL;
+  b->lone = NULL;
   b->left = 0;
 }
 
@@ -84,6 +85,15 @@ uint32_t mk_batch_context(const mk_batch *b) {
   uint64_t context = (uint64_t)b->sides[MK_MACHINE_MAIN].program->ranges.position.high + 1;
   uint64_t cache = (uint64_t)b->blocks.options.count * b->blocks.options.block_tokens;
   return (uint32_t)(cache < context ? cache : context);
+}
+
+uint32_t mk_batch_alike(const mk_batch *b) {
+  const mk_batch_side *one = &b->sides[MK_MACHINE_ONE_ROW], *main = &b->sides[MK_MACHINE_MAIN];
+  if (one->program == NULL || main->slots == 1) {
+    return 0;
+  }
+  const mk_buffer *kv = &one->program->buffers[one->buffers.kv];
+  return kv->rows * kv->span_tokens; /* a row for each split */
 }
 
 static double now(const mk_batch *b) { return b->options.clock == NULL ? 0 : b->options.clock(b->options.clock_user); }
@@ -171,6 +181,7 @@ static void leave_slot(mk_batch *b, mk_member *m, bool sound) {
   mk_blocks_release(&b->blocks, m->slot);
   b->owner[m->slot] = NULL;
   b->lead = b->lead == m ? NULL : b->lead;
+  b->lone = b->lone == m ? NULL : b->lone;
   b->lost = b->lost || m->takes_part;
   m->slot = MK_NO_SLOT;
   m->takes_part = false;
@@ -332,7 +343,7 @@ static void begin(mk_batch *b, mk_member *m, uint32_t slot) {
   uint32_t prompt = (uint32_t)m->sequence.prompt_count, cached = m->computed < prompt ? m->computed : prompt;
   m->slot = slot;
   b->owner[slot] = m;
-  m->fresh = true;
+  m->drawn_by = MK_MACHINES;
   m->went_on = false;
   if (!m->report.begun) {
     m->report.begun = true;

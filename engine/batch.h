@@ -10,9 +10,10 @@
  *
  * Who computes: the positions of a prompt and those of what is generated have a machine each (mk_origin), which follows
  * from the sequence alone. The machines take turns. In a step of the main one each of its sequences has a row, and what
- * is left are rows of prompts, first come, first served. While prompts wait for their own machine, a launch of that has
- * at most `prompt_tokens` rows and one of another machine at most `decode_steps` steps: so long somebody who generates
- * waits at most.
+ * is left are rows of prompts, first come, first served. Where one row of it alone would have something to do, the
+ * machine of one row, which is faster, makes the step in its place, as far as it has the same bits (mk_batch_alike).
+ * While prompts wait for their own machine, a launch of that has at most `prompt_tokens` rows and one of another machine
+ * at most `decode_steps` steps: so long somebody who generates waits at most.
  *
  * Out of blocks: the youngest that runs gives its own back and waits again, with all its tokens; they are computed
  * anew, each position by its own machine, so to the same bits.
@@ -90,7 +91,7 @@ typedef struct mk_batch_options {
   const mk_program *programs[MK_MACHINES]; /* NULL but for MK_MACHINE_MAIN: there is no such machine */
   uint32_t kept_blocks;                    /* mk_blocks_options.kept */
   uint32_t prompt_tokens, decode_steps;    /* 0: MK_PROMPT_TOKENS, MK_DECODE_STEPS */
-  bool draws;                  /* the main program does, by the sequences' parameters; the others choose greedily */
+  bool draws; /* the main program does, and that of one row, by the sequences' parameters; that of prompts is greedy */
   uint32_t position_shift;     /* mk_tamper */
   mk_blocks_fault fault;       /* tests */
   double (*clock)(void *user); /* NULL: a time that stands still, for which nothing is ever late */
@@ -104,6 +105,10 @@ void mk_batch_free(mk_batch *batch); /* NULL is fine; nobody is told */
 
 /* Tokens that a sequence may have: what program and KV cache have room for. */
 uint32_t mk_batch_context(const mk_batch *batch);
+
+/* Up to how many tokens of context a step of one row has the bits that one of several has (docs/NUMERICS.md): as long as
+ * no split of attention of one row has a second span. 0: there is no such machine, or it never has. */
+uint32_t mk_batch_alike(const mk_batch *batch);
 
 /* A sequence more, known to its calls as `tag`; *id (may be NULL) is its number, from 1, in the order of arrival.
  * MK_ERR_USAGE for what can never be computed; nobody is told then. A sequence with nothing to generate ends at the
@@ -160,7 +165,8 @@ typedef struct mk_slot_view {
   const uint32_t *tokens; /* [count], of the prompt and generated so far */
   uint32_t count, prompt_count;
   uint32_t computed; /* of them */
-  bool fresh;        /* it has had no step of the main machine since it was given its slot */
+  bool fresh;        /* the launch's machine does not know it: it did not make the step before */
+  bool crosses;      /* another one that knows it did */
   bool went_on; /* its last launch ended before its plan did, so the machine may have computed more than was told */
 } mk_slot_view;
 /* false: the slot is free, or has no part in the launch that was planned last. */
@@ -170,7 +176,8 @@ typedef struct mk_batch_counters { /* since mk_batch_new, but for what is there 
   uint32_t waiting, running;
   uint32_t blocks, blocks_in_use, blocks_kept;
   uint64_t launches, steps;
-  uint64_t rows; /* of steps: tokens that were computed */
+  uint64_t one_row_steps; /* of them, by the machine of one row */
+  uint64_t rows;          /* of steps: tokens that were computed */
   uint64_t preemptions, expired;
   uint64_t asked_tokens, cached_tokens; /* of prompts that began; of them, known */
 } mk_batch_counters;

@@ -14,16 +14,17 @@ struct mk_member { /* a sequence, from its arrival to its end */
   mk_sequence_calls calls;
   size_t tag;
   uint64_t id;
-  uint32_t *tokens;    /* [prompt_count + n_predict] */
-  uint32_t known;      /* of them */
-  uint32_t limit;      /* of them; then it ends */
-  uint32_t computed;   /* the first so many have been, and their K and V lie in its blocks */
-  uint32_t slot;       /* MK_NO_SLOT: it waits */
-  uint32_t overtaken;  /* so often */
-  uint32_t told;       /* positions of the prompt whose logits have been told */
-  bool fresh, went_on; /* mk_slot_view */
-  bool takes_part;     /* in the launch that was planned last */
-  bool held_back;      /* while somebody is looked for who begins */
+  uint32_t *tokens;   /* [prompt_count + n_predict] */
+  uint32_t known;     /* of them */
+  uint32_t limit;     /* of them; then it ends */
+  uint32_t computed;  /* the first so many have been, and their K and V lie in its blocks */
+  uint32_t slot;      /* MK_NO_SLOT: it waits */
+  uint32_t overtaken; /* so often */
+  uint32_t told;      /* positions of the prompt whose logits have been told */
+  uint32_t drawn_by;  /* the mk_batch_machine that knows it as far as it has come; MK_MACHINES: none */
+  bool went_on;       /* mk_slot_view */
+  bool takes_part;    /* in the launch that was planned last */
+  bool held_back;     /* while somebody is looked for who begins */
   mk_sequence_report report;
 };
 
@@ -43,12 +44,13 @@ struct mk_batch {
   size_t left;         /* so many */
   mk_member **owner;   /* by slot; NULL: it is free */
   uint64_t last_id;
-  double next_deadline; /* not later than any; 0: none */
-  bool arrived;         /* somebody waits who did not when the launch was planned */
-  mk_launch launch;     /* planned last */
-  mk_member *lead;      /* of a launch in a program of one slot: whose it is */
-  uint32_t taken;       /* steps of it */
-  bool lost;            /* somebody who took part has left */
+  double next_deadline;  /* not later than any; 0: none */
+  bool arrived;          /* somebody waits who did not when the launch was planned */
+  mk_launch launch;      /* planned last */
+  const mk_member *lone; /* whose steps of the main machine are made by that of one row; NULL: nobody's */
+  mk_member *lead;       /* of a launch in a program of one slot: whose it is */
+  uint32_t taken;        /* steps of it */
+  bool lost;             /* somebody who took part has left */
   mk_batch_counters counters;
   uint64_t prompt_done, prompt_total; /* mk_batch_prompts */
 };

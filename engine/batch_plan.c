@@ -13,15 +13,41 @@ static void settle(mk_batch *b) {
     if (m != NULL) {
       const mk_known computed = mk_member_known(b, m, m->computed);
       mk_blocks_learn(&b->blocks, slot, &computed);
-      m->went_on = m->takes_part && b->taken < b->launch.steps;
-      m->fresh = m->fresh && (!m->takes_part || b->taken == 0 || b->launch.machine != MK_MACHINE_MAIN);
+      m->went_on = m->takes_part ? b->taken < b->launch.steps : m->went_on;
+      m->drawn_by = m->takes_part && b->taken != 0 && b->launch.machine != MK_MACHINE_PROMPTS
+                        ? (uint32_t)b->launch.machine
+                        : m->drawn_by;
       m->takes_part = false;
     }
   }
 }
 
 static bool works_on(const mk_batch *b, const mk_member *m, mk_batch_machine machine) {
-  return m->slot != MK_NO_SLOT && mk_member_machine(b, m, m->computed) == machine;
+  const mk_batch_machine own = mk_member_machine(b, m, m->computed);
+  return m->slot != MK_NO_SLOT && (m == b->lone ? MK_MACHINE_ONE_ROW : own) == machine;
+}
+
+/* Whether the machine of one row can make a step of the main machine in which nobody but `m` has a row, its next one at
+ * `position`: that is its only one, to the same bits, and if it is drawn, by parameters of its own: these can be told. */
+static bool fits_one_row(const mk_batch *b, const mk_member *m, uint32_t position) {
+  return position < mk_batch_alike(b) && position + 1 >= m->known &&
+         (!b->options.draws || m->sequence.sampling != NULL);
+}
+
+/* Who is to go on by the machine of one row: nobody else has work for the main one, or for that. */
+static void find_lone(mk_batch *b) {
+  const mk_member *only = NULL;
+  uint32_t count = 0;
+  b->lone = NULL;
+  for (const mk_member *m = b->members; m != NULL; m = m->next) {
+    if (works_on(b, m, MK_MACHINE_MAIN) || works_on(b, m, MK_MACHINE_ONE_ROW)) {
+      only = m;
+      count++;
+    }
+  }
+  if (count == 1 && works_on(b, only, MK_MACHINE_MAIN) && fits_one_row(b, only, only->computed)) {
+    b->lone = only;
+  }
 }
 
 static bool has_work(const mk_batch *b, mk_batch_machine machine) {
@@ -89,17 +115,25 @@ static bool somebody_could_begin(const mk_batch *b) {
   return waits;
 }
 
+/* Whether the row that follows is this machine's: who is alone goes to the machine of one row, and comes back. */
+static bool goes_on_here(const mk_batch *b, mk_batch_machine machine, const outlook *o, bool only) {
+  const mk_batch_machine own = mk_member_machine(b, o->member, o->position);
+  const bool fits = own == MK_MACHINE_MAIN && only && fits_one_row(b, o->member, o->position);
+  return (fits ? MK_MACHINE_ONE_ROW : own) == machine;
+}
+
 /* Whether there is a step after this one: nobody has come to its end, or to positions of another machine, and no prompt
  * has become known that somebody may wait for. */
-static bool goes_on(const mk_batch *b, mk_batch_machine machine, const outlook *o, uint32_t before) {
+static bool goes_on(const mk_batch *b, mk_batch_machine machine, const outlook *o, uint32_t before, bool only) {
   const mk_member *m = o->member;
   uint32_t prompt = (uint32_t)m->sequence.prompt_count;
-  return o->position + 1 < m->limit && mk_member_machine(b, m, o->position) == machine &&
+  return o->position + 1 < m->limit && goes_on_here(b, machine, o, only) &&
          !(before < prompt && o->position >= prompt && somebody_could_begin(b));
 }
 
 /* A row for everybody, and what is left for those that have more to compute; false: the launch ends with this step. */
 static bool plan_step(const mk_batch *b, mk_batch_machine machine, outlook *part, uint32_t count, mk_step_row *rows) {
+  const bool only = count == 1 && (part[0].member == b->lone || !has_work(b, MK_MACHINE_ONE_ROW));
   const mk_batch_side *side = &b->sides[machine];
   uint32_t line = 0, spare = side->rows - count;
   bool more = true;
@@ -109,7 +143,7 @@ static bool plan_step(const mk_batch *b, mk_batch_machine machine, outlook *part
     for (uint32_t n = 0; n < own; n++) {
       rows[line++] = next_row(b, &part[i], side->slots > 1 ? part[i].member->slot : 0);
     }
-    more = more && goes_on(b, machine, &part[i], before);
+    more = more && goes_on(b, machine, &part[i], before, only);
   }
   for (; line < side->rows; line++) {
     rows[line] = (mk_step_row){0};
@@ -121,6 +155,9 @@ static bool plan_step(const mk_batch *b, mk_batch_machine machine, outlook *part
 static uint32_t most_steps(const mk_batch *b, mk_batch_machine machine) {
   const mk_batch_side *side = &b->sides[machine];
   uint32_t most = side->buffers.steps;
+  if (b->lone != NULL && most > b->sides[MK_MACHINE_MAIN].buffers.steps) {
+    most = b->sides[MK_MACHINE_MAIN].buffers.steps; /* it holds no more blocks than beside others */
+  }
   for (uint32_t other = 0; other < MK_MACHINES; other++) {
     if (other != (uint32_t)machine && has_work(b, (mk_batch_machine)other)) {
       uint32_t turn = machine == MK_MACHINE_PROMPTS ? (b->options.prompt_tokens + side->rows - 1) / side->rows
@@ -171,8 +208,10 @@ void mk_batch_plan(mk_batch *b, mk_launch *launch) {
   mk_batch_admit(b);
   b->launch.steps = 0;
   b->taken = 0;
+  find_lone(b);
   while (choose_machine(b, last, &machine) && !plan_launch(b, machine)) {
     mk_batch_preempt(b);
+    find_lone(b);
   }
   b->lost = false;
   b->counters.launches += b->launch.steps != 0;
@@ -261,6 +300,7 @@ bool mk_batch_take(mk_batch *b, uint32_t step, const uint32_t *results, const mk
   const size_t vocab = (size_t)side->program->ranges.token.high + 1;
   b->taken = step + 1;
   b->counters.steps++;
+  b->counters.one_row_steps += b->launch.machine == MK_MACHINE_ONE_ROW;
   for (uint32_t line = 0; line < side->rows; line++) {
     const mk_step_row *row = row_of(b, step, line);
     mk_member *m = member_of(b, row);
@@ -288,7 +328,8 @@ bool mk_batch_slot(const mk_batch *b, uint32_t slot, mk_slot_view *out) {
                         .count = m->known,
                         .prompt_count = (uint32_t)m->sequence.prompt_count,
                         .computed = m->computed,
-                        .fresh = m->fresh,
+                        .fresh = m->drawn_by != (uint32_t)b->launch.machine,
+                        .crosses = m->drawn_by != (uint32_t)b->launch.machine && m->drawn_by != MK_MACHINES,
                         .went_on = m->went_on};
   return true;
 }

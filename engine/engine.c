@@ -12,6 +12,7 @@
 #include "models/directory.h"
 #include "models/llama.h"
 #include "scheduler/compile.h"
+#include "vm/gpu/wide_launch.h"
 #include "vm/cpu/machine.h"
 #include "vm/verify/verify.h"
 
@@ -76,21 +77,23 @@ bool mk_engine_takes_rows(const mk_engine_options *options) {
   return options->tamper == NULL && (greedy || !mk_engine_takes_cuda(options));
 }
 
-mk_status mk_engine_write(mk_engine *engine, size_t buffer, uint64_t offset, const void *data, uint64_t bytes) {
-  if (engine->gpu != NULL) {
-    return mk_gpu_write(engine->gpu, buffer, offset, data, bytes);
+mk_status mk_engine_write(const mk_engine_machine *machine, size_t buffer, uint64_t offset, const void *data,
+                          uint64_t bytes) {
+  if (machine->gpu != NULL) {
+    return mk_gpu_write(machine->gpu, buffer, offset, data, bytes);
   }
-  memcpy((uint8_t *)mk_cpu_memory(engine->cpu, buffer) + offset, data, bytes);
+  memcpy((uint8_t *)mk_cpu_memory(machine->cpu, buffer) + offset, data, bytes);
   return MK_OK;
 }
 
 static mk_status load_weights(mk_engine *engine, const mk_engine_options *options) {
+  const mk_engine_machine *main = mk_engine_main(engine);
   const mk_load load = {.graph = engine->graph,
-                        .program = engine->program,
+                        .program = main->program,
                         .checkpoint = engine->checkpoint,
                         .synth_seed = options->synth_seed,
-                        .cpu = engine->cpu,
-                        .gpu = engine->gpu,
+                        .cpu = main->cpu,
+                        .gpu = main->gpu,
                         .cache = options->cache,
                         .cancel = options->cancel,
                         .progress = options->progress,
@@ -104,18 +107,19 @@ static mk_status load_weights(mk_engine *engine, const mk_engine_options *option
 
 /* Blocks in an order that is not the identity, so that a forgotten look-up shows; every block once. With several rows the
  * table changes from launch to launch. */
-static mk_status fill_block_table(mk_engine *engine) {
-  if (mk_program_rows(engine->program) > 1) {
+static mk_status fill_block_table(const mk_engine *engine) {
+  const mk_engine_machine *main = mk_engine_main(engine);
+  if (mk_program_rows(main->program) > 1) {
     return MK_OK;
   }
-  size_t index = (size_t)MK_OPERAND_BUFFER(engine->program, ATTENTION, table);
-  uint32_t blocks = engine->program->buffers[index].cols;
+  size_t index = (size_t)main->table;
+  uint32_t blocks = main->program->buffers[index].cols;
   uint32_t *table;
   MK_TRY(mk_alloc(blocks, sizeof *table, &table));
   for (uint32_t b = 0; b < blocks; b++) {
     table[b] = blocks - 1 - b;
   }
-  mk_status status = mk_engine_write(engine, index, 0, table, blocks * sizeof *table);
+  mk_status status = mk_engine_write(main, index, 0, table, blocks * sizeof *table);
   mk_free(table);
   return status;
 }
@@ -147,44 +151,95 @@ static void tell_memory(const mk_program *program, const mk_engine_options *opti
   }
 }
 
-static mk_status open_machine(mk_engine *engine, const mk_engine_options *options) {
-  int gpu;
-  MK_TRY(choose_device(options, &gpu));
-  for (size_t i = 0; gpu >= 0 && i < engine->graph->weight_count; i++) {
+static mk_status open_gpu(mk_engine *engine, const mk_engine_options *options, uint32_t gpu) {
+  mk_engine_machine *main = &engine->machines[MK_MACHINE_MAIN];
+  const mk_gpu_options machine = {.device = gpu,
+                                  .deadline_ms = options->gpu_deadline_ms,
+                                  .memory = options->memory,
+                                  .user = options->progress_user};
+  for (size_t i = 0; i < engine->graph->weight_count; i++) {
     MK_TRY(mk_weights_check_gpu(&engine->graph->weights[i]));
   }
+  MK_TRY(mk_gpu_new(main->program, &machine, &main->gpu));
+  snprintf(engine->device, sizeof engine->device, "cuda:%u (%s)", gpu, mk_gpu_name(main->gpu));
+  engine->want_logits = options->want_logits;
+  return MK_OK;
+}
+
+/* On the CPU: beside `lender`, unless that is NULL. */
+static mk_status open_cpu(const mk_engine_options *options, const mk_cpu *lender, mk_engine_machine *out) {
+  const mk_cpu_options machine = {.threads = threads_of(options),
+                                  .seed = options->interleave_seed,
+                                  .adversarial = options->adversarial,
+                                  .check_races = options->check_races};
+  return mk_cpu_new_beside(out->program, &machine, lender, &out->cpu);
+}
+
+static mk_status open_machine(mk_engine *engine, const mk_engine_options *options) {
+  mk_engine_machine *main = &engine->machines[MK_MACHINE_MAIN];
+  int gpu;
+  MK_TRY(choose_device(options, &gpu));
   if (gpu >= 0) {
-    mk_gpu_options machine = {.device = (uint32_t)gpu,
-                              .deadline_ms = options->gpu_deadline_ms,
-                              .memory = options->memory,
-                              .user = options->progress_user};
-    MK_TRY(mk_gpu_new(engine->program, &machine, &engine->gpu));
-    snprintf(engine->device, sizeof engine->device, "cuda:%d (%s)", gpu, mk_gpu_name(engine->gpu));
-    engine->want_logits = options->want_logits;
-    return MK_OK;
+    return open_gpu(engine, options, (uint32_t)gpu);
   }
   snprintf(engine->device, sizeof engine->device, "cpu");
-  tell_memory(engine->program, options);
-  mk_cpu_options machine = {.threads = threads_of(options),
-                            .seed = options->interleave_seed,
-                            .adversarial = options->adversarial,
-                            .check_races = options->check_races};
-  return mk_cpu_new(engine->program, &machine, &engine->cpu);
+  tell_memory(main->program, options);
+  return open_cpu(options, NULL, main);
+}
+
+static void find_buffers(mk_engine_machine *machine) {
+  mk_plan_buffers plan = {.table = MK_NO_PLAN_BUFFER};
+  machine->table = mk_plan_find(machine->program, &plan) == MK_OK && plan.table != MK_NO_PLAN_BUFFER ? plan.table : -1;
+  machine->logits = MK_OPERAND_BUFFER(machine->program, HEAD, logits);
+  machine->sampling = MK_OPERAND_BUFFER(machine->program, SCORE, sampling);
+  machine->bias = MK_OPERAND_BUFFER(machine->program, SCORE, bias);
+  machine->counts = MK_OPERAND_BUFFER(machine->program, SCORE, counts);
 }
 
 /* The same model in a program of so many rows, verified like the first. */
-static mk_status open_beside(const mk_engine *engine, const mk_engine_options *options, mk_compile_options compile,
-                             uint32_t rows, uint32_t blocks, beside *out) {
+static mk_status open_beside(mk_engine *engine, const mk_engine_options *options, mk_compile_options compile,
+                             uint32_t rows, mk_batch_machine which) {
+  const mk_engine_machine *main = mk_engine_main(engine);
+  mk_engine_machine *out = &engine->machines[which];
   int gpu;
   compile.rows = rows;
   compile.slots = 1; /* one row, or a prompt */
-  compile.blocks = blocks;
-  compile.sampling = false; /* where something is drawn, the main machine chooses */
+  compile.blocks = main->program->ranges.block.high + 1; /* that a table may name, whichever program reads it */
+  const uint64_t cache = (uint64_t)compile.blocks * MK_BLOCK_TOKENS; /* no sequence is longer */
+  compile.max_seq = rows == 1 && cache < compile.max_seq ? (uint32_t)cache : compile.max_seq;
+  compile.sampling = compile.sampling && which != MK_MACHINE_PROMPTS; /* which chooses greedily */
   MK_TRY(choose_device(options, &gpu));
   MK_TRY(mk_compile(engine->graph, &compile, &out->program));
   MK_TRY(mk_verify(out->program, NULL));
-  mk_gpu_options machine = {.device = (uint32_t)gpu, .deadline_ms = options->gpu_deadline_ms};
-  return mk_gpu_new_beside(out->program, &machine, engine->gpu, &out->gpu);
+  find_buffers(out);
+  if (gpu < 0) {
+    return open_cpu(options, main->cpu, out);
+  }
+  const mk_gpu_options machine = {.device = (uint32_t)gpu, .deadline_ms = options->gpu_deadline_ms};
+  return mk_gpu_new_beside(out->program, &machine, main->gpu, &out->gpu);
+}
+
+/* Of the machine for long prompts: as many as there may be, where a GPU takes such programs of this shape. */
+static uint32_t prompt_rows(const mk_engine *engine, const mk_engine_options *options,
+                            const mk_compile_options *compile) {
+  mk_compile_options wide = *compile;
+  wide.rows = MK_MOST_ROWS;
+  wide.slots = 1;
+  wide.sampling = false;
+  const bool fits = engine->config.hidden <= MK_WIDE_GPU_HEAD_COLS && mk_is_wide(engine->graph, &wide);
+  return options->prompt_rows != 0 ? options->prompt_rows : fits ? (uint32_t)MK_MOST_ROWS : (uint32_t)MK_PROMPT_ROWS;
+}
+
+/* On a GPU one row goes on where a program for prompts ends, too. */
+static mk_status open_others(mk_engine *engine, const mk_engine_options *options, const mk_compile_options *compile) {
+  const mk_engine_machine *main = mk_engine_main(engine);
+  const bool several = mk_program_slots(main->program) > 1;
+  if (several || (main->gpu != NULL && mk_program_rows(main->program) > 1)) {
+    MK_TRY(open_beside(engine, options, *compile, 1, MK_MACHINE_ONE_ROW));
+  }
+  return several && main->gpu != NULL && options->long_prompts
+             ? open_beside(engine, options, *compile, prompt_rows(engine, options, compile), MK_MACHINE_PROMPTS)
+             : MK_OK;
 }
 
 static mk_status open_model(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {
@@ -201,72 +256,6 @@ static mk_status open_model(mk_engine *engine, const char *model_dir, const mk_e
   return MK_OK;
 }
 
-/* The line of a slot, of a sampling program's buffer [slots][vocab]. */
-static mk_status write_by_token(mk_engine *engine, int buffer, uint32_t slot, const uint32_t *words) {
-  uint64_t bytes = engine->config.vocab * sizeof *words;
-  return mk_engine_write(engine, (size_t)buffer, slot * bytes, words, bytes);
-}
-
-static mk_status check_slot(const mk_engine *engine, uint32_t slot) {
-  uint32_t slots = mk_program_slots(engine->program);
-  return slot < slots ? MK_OK : mk_error(MK_ERR_USAGE, "sampling of slot %u: the engine has %u", slot, slots);
-}
-
-mk_status mk_engine_set_slot_counts(mk_engine *engine, uint32_t slot, const uint32_t *tokens, size_t prompt_count,
-                                    size_t count) {
-  uint32_t *counts;
-  MK_TRY(check_slot(engine, slot));
-  if (engine->counts < 0) {
-    return MK_OK;
-  }
-  for (size_t i = 0; i < count; i++) {
-    if (tokens[i] >= engine->config.vocab) {
-      return mk_error(MK_ERR_USAGE, "token %zu is %u; the vocabulary has %u", i, tokens[i], engine->config.vocab);
-    }
-  }
-  MK_TRY(mk_alloc(engine->config.vocab, sizeof *counts, &counts));
-  for (size_t i = 0; i < count; i++) {
-    uint32_t *seen = &counts[tokens[i]];
-    *seen = i < prompt_count ? *seen | MK_COUNT_PROMPT : *seen + 1;
-  }
-  mk_status status = write_by_token(engine, engine->counts, slot, counts);
-  mk_free(counts);
-  return status;
-}
-
-static mk_status write_bias(mk_engine *engine, uint32_t slot, const mk_sampling *sampling) {
-  uint32_t *bias;
-  MK_TRY(mk_alloc(engine->config.vocab, sizeof *bias, &bias));
-  for (size_t i = 0; i < sampling->bias_count; i++) {
-    bias[sampling->biases[i].token] = mk_float_param(sampling->biases[i].bias);
-  }
-  mk_status status = write_by_token(engine, engine->bias, slot, bias);
-  mk_free(bias);
-  return status;
-}
-
-mk_status mk_engine_set_slot_sampling(mk_engine *engine, uint32_t slot, const mk_sampling *sampling) {
-  uint32_t words[MK_SAMPLING_WORDS], vocab = engine->config.vocab;
-  MK_TRY(mk_sampling_check(sampling, vocab));
-  MK_TRY(check_slot(engine, slot));
-  if (engine->sampling < 0) {
-    return mk_sampling_is_greedy(sampling)
-               ? MK_OK
-               : mk_error(MK_ERR_USAGE, "the engine was opened with a greedy program; it cannot sample");
-  }
-  mk_sampling_words(sampling, vocab, words);
-  MK_TRY(mk_engine_write(engine, (size_t)engine->sampling, slot * sizeof words, words, sizeof words));
-  MK_TRY(write_bias(engine, slot, sampling));
-  return mk_engine_set_slot_counts(engine, slot, NULL, 0, 0);
-}
-
-mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling) {
-  for (uint32_t slot = 0; slot < mk_program_slots(engine->program); slot++) {
-    MK_TRY(mk_engine_set_slot_sampling(engine, slot, sampling));
-  }
-  return MK_OK;
-}
-
 static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {
   engine->cancel = options->cancel;
   engine->prompt_progress = options->prompt_progress;
@@ -274,6 +263,7 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   engine->poll = options->poll;
   engine->poll_user = options->poll_user;
   engine->swaps_sampling = options->tamper != NULL && options->tamper->swaps_sampling;
+  engine->forgets_counts = options->tamper != NULL && options->tamper->forgets_counts;
   if (options->synth != NULL) {
     engine->config = *options->synth;
   } else {
@@ -303,25 +293,15 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
                                 .slots = rows == options->rows ? options->slots : 0,
                                 .blocks = options->kv_blocks,
                                 .sampling = samples};
-  MK_TRY(mk_compile(engine->graph, &compile, &engine->program));
-  MK_TRY(mk_verify(engine->program, NULL));
+  mk_engine_machine *main = &engine->machines[MK_MACHINE_MAIN];
+  MK_TRY(mk_compile(engine->graph, &compile, &main->program));
+  MK_TRY(mk_verify(main->program, NULL));
+  find_buffers(main);
   if (options->tamper != NULL && options->tamper->program != NULL) {
-    options->tamper->program(engine->program);
+    options->tamper->program(main->program);
   }
   MK_TRY(open_machine(engine, options));
-  uint32_t blocks = engine->program->ranges.block.high + 1; /* that a table may name, whichever program reads it */
-  if (engine->gpu != NULL && mk_program_rows(engine->program) > 1) {
-    MK_TRY(open_beside(engine, options, compile, 1, blocks, &engine->one_row));
-  }
-  if (engine->one_row.gpu != NULL && mk_program_slots(engine->program) > 1 && options->long_prompts) {
-    MK_TRY(open_beside(engine, options, compile,
-                       options->prompt_rows != 0 ? options->prompt_rows : (uint32_t)MK_PROMPT_ROWS, blocks,
-                       &engine->prompts));
-  }
-  engine->logits = MK_OPERAND_BUFFER(engine->program, HEAD, logits);
-  engine->sampling = MK_OPERAND_BUFFER(engine->program, SCORE, sampling);
-  engine->bias = MK_OPERAND_BUFFER(engine->program, SCORE, bias);
-  engine->counts = MK_OPERAND_BUFFER(engine->program, SCORE, counts);
+  MK_TRY(open_others(engine, options, &compile));
   if (options->sampling != NULL) {
     MK_TRY(mk_engine_set_sampling(engine, options->sampling));
   }
@@ -346,26 +326,24 @@ void mk_engine_close(mk_engine *engine) {
   }
   mk_batch_free(engine->batch);
   mk_checkpoint_close(engine->checkpoint);
-  mk_cpu_free(engine->cpu);
-  mk_gpu_free(engine->one_row.gpu);
-  mk_program_free(engine->one_row.program);
-  mk_gpu_free(engine->prompts.gpu);
-  mk_program_free(engine->prompts.program);
-  mk_gpu_free(engine->gpu);
+  for (uint32_t i = MK_MACHINES; i-- > 0;) { /* the main one last: it lends to the others */
+    mk_cpu_free(engine->machines[i].cpu);
+    mk_gpu_free(engine->machines[i].gpu);
+    mk_program_free(engine->machines[i].program);
+  }
   mk_free(engine->logits_copy);
   mk_free(engine->rankings);
   mk_trace_free(engine->recorded);
-  mk_program_free(engine->program);
   mk_graph_free(engine->graph);
   mk_free(engine);
 }
 
 const mk_config *mk_engine_config(const mk_engine *engine) { return &engine->config; }
-const mk_program *mk_engine_program(const mk_engine *engine) { return engine->program; }
+const mk_program *mk_engine_program(const mk_engine *engine) { return mk_engine_main(engine)->program; }
 uint32_t mk_engine_max_seq(const mk_engine *engine) { return engine->max_seq; }
 const char *mk_engine_device(const mk_engine *engine) { return engine->device; }
-mk_gpu *mk_engine_gpu(mk_engine *engine) { return engine->gpu; }
-mk_cpu *mk_engine_cpu(mk_engine *engine) { return engine->cpu; }
+mk_gpu *mk_engine_gpu(mk_engine *engine) { return mk_engine_main(engine)->gpu; }
+mk_cpu *mk_engine_cpu(mk_engine *engine) { return mk_engine_main(engine)->cpu; }
 
 uint32_t mk_trace_records(const mk_program *program, uint32_t steps) {
   enum { LEAST = 16384, MOST = 65536, PER_INSTRUCTION = 8, PER_PAGE = 2, MOST_PAGES = 4096 };
@@ -393,7 +371,7 @@ void mk_engine_trace(mk_engine *engine, const mk_trace_window *window) {
 
 void mk_engine_trace_facts(const mk_engine *engine, mk_trace *trace) {
   snprintf(trace->facts.device, sizeof trace->facts.device, "%.95s", engine->device);
-  snprintf(trace->facts.model, sizeof trace->facts.model, "%s", engine->program->model);
+  snprintf(trace->facts.model, sizeof trace->facts.model, "%s", mk_engine_main(engine)->program->model);
 }
 
 mk_status mk_engine_trace_take(mk_engine *engine, mk_trace **out) {

@@ -23,6 +23,7 @@ typedef struct mk_tamper {
   uint32_t position_shift; /* generation starts at this position instead of 0 */
   mk_blocks_fault blocks;
   bool swaps_sampling; /* what a sequence is drawn by goes to the slot beside its own */
+  bool forgets_counts; /* where a sequence goes on by another machine, that one is not told which tokens it has had */
 } mk_tamper;
 
 typedef struct mk_engine_options {
@@ -34,9 +35,9 @@ typedef struct mk_engine_options {
   uint32_t sms;     /* 0: 132; on the cpu as many as keep its threads busy, unless it interleaves or checks for races */
   uint32_t threads; /* cpu: 0: one for each core that the process may use; interleaving and checking take one */
   uint32_t max_seq; /* 0: min(max_position_embeddings, 4096) */
-  /* Per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time; MK_PROMPT_ROWS, of a
-   * greedy program: of one sequence at a time. cuda: several are for greedy programs alone, and hidden and intermediate
-   * sizes are then multiples of 16; mk_engine_generate goes on token by token after the prompt. */
+  /* Per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time, and a sequence that
+   * has no company goes on token by token in a program of one row; MK_PROMPT_ROWS, of a greedy program: of one sequence
+   * at a time. cuda: of several, hidden and intermediate sizes are multiples of 16. */
   uint32_t rows;
   /* Sequences that share them: 0: as many as rows, but of MK_PROMPT_ROWS one. 1, with 128 rows or more: a wide program
    * (scheduler/compile.h), which is for prompts as one of MK_PROMPT_ROWS is; on the cpu alone so far. */

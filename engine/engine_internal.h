@@ -1,22 +1,25 @@
-/* What the parts of the engine share: engine.c opens it, steps.c makes it work. Rules as in engine.h. */
+/* What the parts of the engine share: engine.c opens it, steps.c makes it work, slots.c tells programs that draw what
+ * they have to know of sequences. Rules as in engine.h. */
 #ifndef MK_ENGINE_INTERNAL_H
 #define MK_ENGINE_INTERNAL_H
 
 #include "engine/engine.h"
 #include "models/checkpoint.h"
 
-typedef struct beside { /* another program of the model, on the same weights and KV cache */
-  mk_program *program;
+/* A program of the model, and what runs it. Of an engine they have the same weights and KV cache. */
+typedef struct mk_engine_machine {
+  mk_program *program; /* NULL: there is no such machine */
+  mk_cpu *cpu;         /* one of the two */
   mk_gpu *gpu;
-} beside;
+  int table, logits;          /* buffers */
+  int sampling, bias, counts; /* of a program that draws, else -1 */
+} mk_engine_machine;
 
 struct mk_engine {
   mk_config config;
   mk_checkpoint *checkpoint; /* while it opens; NULL: hash weights */
   mk_graph *graph;
-  mk_program *program;
-  mk_cpu *cpu; /* one of the two */
-  mk_gpu *gpu;
+  mk_engine_machine machines[MK_MACHINES]; /* by mk_batch_machine */
   char device[160];
   bool want_logits;
   const volatile sig_atomic_t *cancel;
@@ -24,27 +27,31 @@ struct mk_engine {
   void *progress_user;
   void (*poll)(void *user); /* NULL: nothing comes from outside */
   void *poll_user;
-  bool swaps_sampling; /* mk_tamper */
+  bool swaps_sampling, forgets_counts; /* mk_tamper */
   uint32_t max_seq;
-  int logits; /* buffer */
   mk_trace_window trace;
   uint64_t traced_steps; /* of launches since it was set */
   mk_trace *recorded;    /* NULL: none of them had its first step */
-  /* With several rows on a GPU: a machine of one row beside it, for the last sequence, and one for long prompts. */
-  beside one_row, prompts;
   mk_batch *batch;
-  double busy_ms;             /* of all launches on GPUs */
-  mk_ranking *rankings;       /* of a GPU's step, [MK_PROMPT_ROWS], NULL until somebody wants them */
-  float *logits_copy;         /* of a GPU's step, [MK_PROMPT_ROWS][vocab], NULL until somebody wants them */
-  int sampling, bias, counts; /* buffers of a sampling program, else -1 */
+  double busy_ms;       /* of all launches on GPUs */
+  mk_ranking *rankings; /* of a GPU's step, [MK_PROMPT_ROWS], NULL until somebody wants them */
+  float *logits_copy;   /* of a GPU's step, [MK_PROMPT_ROWS][vocab], NULL until somebody wants them */
 };
 
 static inline bool mk_engine_cancelled(const mk_engine *engine) {
   return engine->cancel != NULL && *engine->cancel != 0;
 }
 
-/* Into the memory of the engine's machine. */
-mk_status mk_engine_write(mk_engine *engine, size_t buffer, uint64_t offset, const void *data, uint64_t bytes);
+static inline const mk_engine_machine *mk_engine_main(const mk_engine *engine) {
+  return &engine->machines[MK_MACHINE_MAIN];
+}
+
+/* Into the memory of one of its machines. */
+mk_status mk_engine_write(const mk_engine_machine *machine, size_t buffer, uint64_t offset, const void *data,
+                          uint64_t bytes);
+
+/* Before a launch: where the machine draws, it is told what it does not know of those who take part. */
+mk_status mk_engine_prepare_slots(mk_engine *engine, const mk_engine_machine *machine);
 
 /* With programs and machines in place. */
 mk_status mk_engine_open_batch(mk_engine *engine, const mk_engine_options *options);

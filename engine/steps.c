@@ -8,30 +8,15 @@
 typedef struct at_work { /* a launch */
   mk_engine *engine;
   const mk_launch *launch;
+  const mk_engine_machine *machine;
   uint32_t rows; /* of its program */
   uint32_t results[MK_MOST_ROWS];
 } at_work;
 
-static const mk_program *program_of(const mk_engine *engine, mk_batch_machine machine) {
-  return machine == MK_MACHINE_MAIN      ? engine->program
-         : machine == MK_MACHINE_PROMPTS ? engine->prompts.program
-                                         : engine->one_row.program;
-}
-
-/* NULL: it is the CPU. */
-static mk_gpu *gpu_of(const mk_engine *engine, mk_batch_machine machine) {
-  return machine == MK_MACHINE_MAIN      ? engine->gpu
-         : machine == MK_MACHINE_PROMPTS ? engine->prompts.gpu
-                                         : engine->one_row.gpu;
-}
-
 mk_status mk_engine_open_batch(mk_engine *engine, const mk_engine_options *options) {
   const uint64_t kept = options->prefix_tokens / MK_BLOCK_TOKENS;
-  const mk_batch_options batch = {
-      .programs = {[MK_MACHINE_MAIN] = engine->program,
-                   [MK_MACHINE_PROMPTS] = engine->prompts.program,
-                   [MK_MACHINE_ONE_ROW] = engine->one_row.program},
-      .draws = engine->counts >= 0,
+  mk_batch_options batch = {
+      .draws = mk_engine_main(engine)->counts >= 0,
       .kept_blocks = kept < UINT32_MAX ? (uint32_t)kept : UINT32_MAX,
       .prompt_tokens = options->prompt_tokens,
       .decode_steps = options->decode_steps,
@@ -40,6 +25,9 @@ mk_status mk_engine_open_batch(mk_engine *engine, const mk_engine_options *optio
       .clock = options->clock,
       .clock_user = options->clock_user,
   };
+  for (uint32_t i = 0; i < MK_MACHINES; i++) {
+    batch.programs[i] = engine->machines[i].program;
+  }
   return mk_batch_new(&batch, &engine->batch);
 }
 
@@ -72,10 +60,9 @@ static bool take_step(mk_engine *engine, uint32_t step, const uint32_t *results,
 
 static bool on_step(void *user, uint32_t step, const uint32_t *results) {
   const at_work *w = user;
-  mk_engine *engine = w->engine;
-  const mk_batch_extras extras = {.logits =
-                                      engine->cpu == NULL ? NULL : mk_cpu_memory(engine->cpu, (size_t)engine->logits)};
-  return take_step(engine, step, results, &extras);
+  mk_cpu *cpu = w->machine->cpu;
+  const mk_batch_extras extras = {.logits = cpu == NULL ? NULL : mk_cpu_memory(cpu, (size_t)w->machine->logits)};
+  return take_step(w->engine, step, results, &extras);
 }
 
 static bool keep_results(void *user, uint32_t step, const uint32_t *results) {
@@ -102,12 +89,8 @@ static uint32_t steps_to_choice(const mk_launch *launch, uint32_t rows) {
   return steps;
 }
 
-static size_t logits_of(const at_work *w) {
-  return (size_t)MK_OPERAND_BUFFER(program_of(w->engine, w->launch->machine), HEAD, logits);
-}
-
 /* Of the rows of a step, from the first that chooses to the last. */
-static mk_status read_logits(at_work *w, mk_gpu *gpu, uint32_t step) {
+static mk_status read_logits(at_work *w, uint32_t step) {
   mk_engine *engine = w->engine;
   uint32_t first = w->rows, end = 0;
   if (engine->logits_copy == NULL) {
@@ -122,7 +105,7 @@ static mk_status read_logits(at_work *w, mk_gpu *gpu, uint32_t step) {
   }
   uint64_t at = (uint64_t)first * engine->config.vocab, bytes = sizeof *engine->logits_copy;
   return end == 0 ? MK_OK
-                  : mk_gpu_read(gpu, logits_of(w), at * bytes, engine->logits_copy + at,
+                  : mk_gpu_read(w->machine->gpu, (size_t)w->machine->logits, at * bytes, engine->logits_copy + at,
                                 (uint64_t)(end - first) * engine->config.vocab * bytes);
 }
 
@@ -132,7 +115,7 @@ static mk_status prepare_ranks(at_work *w, uint32_t step, uint32_t most, mk_gpu_
   if (engine->rankings == NULL) {
     MK_TRY(mk_alloc(MK_PROMPT_ROWS, sizeof *engine->rankings, &engine->rankings));
   }
-  *ranks = (mk_gpu_ranks){.buffer = logits_of(w), .rows = rows, .most = most};
+  *ranks = (mk_gpu_ranks){.buffer = (size_t)w->machine->logits, .rows = rows, .most = most};
   for (uint32_t line = 0; line < w->rows; line++) {
     rows[ranks->count].line = line;
     ranks->count += mk_batch_ranked(engine->batch, step, line, &rows[ranks->count].token);
@@ -141,7 +124,7 @@ static mk_status prepare_ranks(at_work *w, uint32_t step, uint32_t most, mk_gpu_
 }
 
 /* Logits are to be had of a launch's last step, so that is one in which rows choose. */
-static mk_status run_with_logits(at_work *w, mk_gpu *gpu, const mk_batch_wants *wants) {
+static mk_status run_with_logits(at_work *w, const mk_batch_wants *wants) {
   mk_engine *engine = w->engine;
   uint32_t steps = steps_to_choice(w->launch, w->rows);
   mk_gpu_rank_row rows[MK_PROMPT_ROWS + 1] = {0};
@@ -149,11 +132,11 @@ static mk_status run_with_logits(at_work *w, mk_gpu *gpu, const mk_batch_wants *
   mk_gpu_ranks ranks = {0};
   MK_TRY(wants->rankings ? prepare_ranks(w, steps - 1, wants->most, rows, &ranks) : MK_OK);
   ranks.out = found;
-  MK_TRY(mk_gpu_run_ranked(gpu, w->launch->plan, steps, keep_results, w, &ranks));
+  MK_TRY(mk_gpu_run_ranked(w->machine->gpu, w->launch->plan, steps, keep_results, w, &ranks));
   for (uint32_t i = 0; i < ranks.count; i++) {
     engine->rankings[rows[i].line] = found[i];
   }
-  MK_TRY(wants->logits ? read_logits(w, gpu, steps - 1) : MK_OK);
+  MK_TRY(wants->logits ? read_logits(w, steps - 1) : MK_OK);
   const mk_batch_extras extras = {.logits = wants->logits ? engine->logits_copy : NULL,
                                   .rankings = wants->rankings ? engine->rankings : NULL};
   for (uint32_t step = 0; step < steps && !mk_engine_cancelled(engine); step++) {
@@ -162,67 +145,49 @@ static mk_status run_with_logits(at_work *w, mk_gpu *gpu, const mk_batch_wants *
   return MK_OK;
 }
 
-/* What a sampling program has to know of the sequence in a slot: what it is drawn by, and the tokens that it has had.
- * The program counts those itself from here on, unless it computed steps that nobody was told of. */
-static mk_status prepare_slot(mk_engine *engine, uint32_t slot, const mk_slot_view *view) {
-  const bool begins = view->fresh && view->sampling != NULL;
-  const uint32_t to = engine->swaps_sampling ? (slot + 1) % mk_program_slots(engine->program) : slot;
-  MK_TRY(begins ? mk_engine_set_slot_sampling(engine, to, view->sampling) : MK_OK);
-  const bool cleared = begins && view->computed == 0 && !engine->swaps_sampling;
-  const uint32_t prompt = view->prompt_count < view->computed ? view->prompt_count : view->computed;
-  return !cleared && (view->fresh || view->went_on)
-             ? mk_engine_set_slot_counts(engine, slot, view->tokens, prompt, view->computed)
-             : MK_OK;
-}
-
-static mk_status prepare_sampling(mk_engine *engine) {
-  mk_slot_view view;
-  for (uint32_t slot = 0; engine->counts >= 0 && slot < mk_program_slots(engine->program); slot++) {
-    MK_TRY(mk_batch_slot(engine->batch, slot, &view) ? prepare_slot(engine, slot, &view) : MK_OK);
-  }
-  return MK_OK;
-}
-
 /* ---- Recording ---- */
 
 /* The window's first step, counted from the launch's; launch->steps: nothing of this launch is to be recorded. */
-static uint32_t first_recorded(const mk_engine *engine, const mk_launch *launch) {
+static uint32_t first_recorded(const at_work *work) {
+  const mk_engine *engine = work->engine;
+  const mk_launch *launch = work->launch;
   const mk_trace_window *w = &engine->trace;
-  const uint32_t rows = mk_program_rows(program_of(engine, launch->machine)), steps = steps_to_choice(launch, rows);
+  const uint32_t steps = steps_to_choice(launch, work->rows);
   const uint32_t have = engine->recorded == NULL ? 0 : engine->recorded->steps;
   if (w->steps == 0) {
     return launch->steps;
   }
   if (w->first == MK_FIRST_GENERATED) {
     const bool more = have < w->steps && launch->steps - (steps - 1) > have;
-    return more && has_choice(launch, steps - 1, rows) ? steps - 1 : launch->steps;
+    return more && has_choice(launch, steps - 1, work->rows) ? steps - 1 : launch->steps;
   }
   const bool here = have == 0 && w->first >= engine->traced_steps && w->first - engine->traced_steps < launch->steps;
   return here ? (uint32_t)(w->first - engine->traced_steps) : launch->steps;
 }
 
-static mk_status start_recorder(mk_engine *engine, const mk_launch *launch, bool *records) {
-  const mk_trace_window *w = &engine->trace;
-  const uint32_t first = first_recorded(engine, launch);
-  mk_gpu *gpu = gpu_of(engine, launch->machine);
-  *records = first != launch->steps;
+static mk_status start_recorder(const at_work *work, bool *records) {
+  const mk_trace_window *w = &work->engine->trace;
+  const mk_engine_machine *machine = work->machine;
+  const uint32_t first = first_recorded(work);
+  *records = first != work->launch->steps;
   if (!*records) {
     return MK_OK;
   }
-  const uint32_t most = w->records != 0 ? w->records : mk_trace_records(program_of(engine, launch->machine), w->steps);
-  return gpu != NULL ? mk_gpu_trace_on(gpu, first, w->steps, most)
-                     : mk_cpu_trace_on(engine->cpu, first, w->steps, most);
+  const uint32_t most = w->records != 0 ? w->records : mk_trace_records(machine->program, w->steps);
+  return machine->gpu != NULL ? mk_gpu_trace_on(machine->gpu, first, w->steps, most)
+                              : mk_cpu_trace_on(machine->cpu, first, w->steps, most);
 }
 
 /* After a launch; what it recorded is kept when it is more than what there was. */
-static mk_status stop_recorder(mk_engine *engine, const mk_launch *launch, bool failed) {
-  mk_gpu *gpu = gpu_of(engine, launch->machine);
+static mk_status stop_recorder(const at_work *work, bool failed) {
+  mk_engine *engine = work->engine;
+  mk_gpu *gpu = work->machine->gpu;
   mk_trace *trace = NULL;
   mk_status status = failed        ? MK_OK
                      : gpu != NULL ? mk_gpu_trace_take(gpu, &trace)
-                                   : mk_cpu_trace_take(engine->cpu, &trace);
+                                   : mk_cpu_trace_take(work->machine->cpu, &trace);
   if (gpu == NULL) {
-    mk_cpu_trace_off(engine->cpu);
+    mk_cpu_trace_off(work->machine->cpu);
   } else if (!failed) { /* a lost GPU takes no calls, and mk_gpu_trace_on frees what is left */
     mk_status off = mk_gpu_trace_off(gpu);
     status = status != MK_OK ? status : off;
@@ -239,36 +204,34 @@ static mk_status stop_recorder(mk_engine *engine, const mk_launch *launch, bool 
 
 /* ---- A launch, whole ---- */
 
-static mk_status run_steps(at_work *w, mk_gpu *gpu) {
+static mk_status run_steps(at_work *w) {
   mk_engine *engine = w->engine;
   const mk_launch *launch = w->launch;
-  mk_plan_buffers buffers;
-  MK_TRY(mk_plan_find(program_of(engine, launch->machine), &buffers));
-  const size_t table = buffers.table;
-  uint64_t bytes = program_of(engine, launch->machine)->buffers[table].bytes;
-  if (gpu == NULL) {
-    MK_TRY(mk_engine_write(engine, table, 0, launch->table, bytes));
-    return mk_cpu_run_plan(engine->cpu, launch->plan, launch->steps, on_step, w);
+  const mk_engine_machine *machine = w->machine;
+  size_t table = (size_t)machine->table;
+  MK_TRY(mk_engine_write(machine, table, 0, launch->table, machine->program->buffers[table].bytes));
+  if (machine->gpu == NULL) {
+    return mk_cpu_run_plan(machine->cpu, launch->plan, launch->steps, on_step, w);
   }
-  MK_TRY(mk_gpu_write(gpu, table, 0, launch->table, bytes));
   mk_batch_wants wants = mk_batch_wants_of(engine->batch);
   wants.logits = wants.logits || engine->want_logits;
-  MK_TRY(wants.logits || wants.rankings ? run_with_logits(w, gpu, &wants)
-                                        : mk_gpu_run_plan(gpu, launch->plan, launch->steps, on_step, w));
-  engine->busy_ms += mk_gpu_time_ms(gpu);
+  MK_TRY(wants.logits || wants.rankings ? run_with_logits(w, &wants)
+                                        : mk_gpu_run_plan(machine->gpu, launch->plan, launch->steps, on_step, w));
+  engine->busy_ms += mk_gpu_time_ms(machine->gpu);
   return MK_OK;
 }
 
 static mk_status run_launch(mk_engine *engine, const mk_launch *launch) {
-  at_work w = {.engine = engine, .launch = launch, .rows = mk_program_rows(program_of(engine, launch->machine))};
+  const mk_engine_machine *machine = &engine->machines[launch->machine];
+  at_work w = {.engine = engine, .launch = launch, .machine = machine, .rows = mk_program_rows(machine->program)};
   bool records;
-  MK_TRY(start_recorder(engine, launch, &records));
-  mk_status status = launch->machine == MK_MACHINE_MAIN ? prepare_sampling(engine) : MK_OK;
-  status = status == MK_OK ? run_steps(&w, gpu_of(engine, launch->machine)) : status;
+  MK_TRY(start_recorder(&w, &records));
+  mk_status status = mk_engine_prepare_slots(engine, machine);
+  status = status == MK_OK ? run_steps(&w) : status;
   if (!records) {
     return status;
   }
-  mk_status stopped = stop_recorder(engine, launch, status != MK_OK);
+  mk_status stopped = stop_recorder(&w, status != MK_OK);
   return status != MK_OK ? status : stopped;
 }
 
@@ -303,7 +266,7 @@ double mk_engine_busy_ms(const mk_engine *engine) { return engine->busy_ms; }
 /* Until all have ended, or the machine fails: of a program of one slot that is told to its sequence, and the next one
  * begins. */
 static mk_status run_all(mk_engine *engine) {
-  const bool one_slot = mk_program_slots(engine->program) == 1;
+  const bool one_slot = mk_program_slots(mk_engine_main(engine)->program) == 1;
   mk_status status = MK_OK;
   size_t left = mk_batch_left(engine->batch);
   while (left != 0 && !mk_engine_cancelled(engine) && (status == MK_OK || one_slot)) {
@@ -321,7 +284,7 @@ mk_status mk_engine_generate_all(mk_engine *engine, const mk_sequence *sequences
                                  const mk_sequence_calls *calls) {
   for (size_t i = 0; i < count; i++) {
     mk_sequence s = sequences[i];
-    s.alone = s.alone || mk_program_slots(engine->program) == 1; /* whoever comes, it has no company */
+    s.alone = s.alone || mk_program_slots(mk_engine_main(engine)->program) == 1; /* whoever comes, it has no company */
     mk_status status = mk_engine_submit(engine, &s, calls, i, NULL);
     if (status == MK_ERR_USAGE) {
       calls->ended(calls->user, i, status);

@@ -49,7 +49,7 @@ __device__ inline void consume_NEXT(prompt_consumer &c, const mk_instruction_wor
       prompt_shared()->choice = index;
     }
     __syncwarp();
-    bool more = (c.d.epoch + 2) * words <= whole_buffer(in, MK_WHOLE_NEXT_plan).cols;
+    bool more = c.d.epoch + 1 < c.d.params.epochs;  // behind the last step lies what an earlier launch left there
     put_step(c.d, more ? c.d.params.plan + (c.d.epoch + 1) * words : nullptr, stop,
              prompt_shared()->state[(c.d.epoch + 1) % 2]);
     __syncwarp();

@@ -37,22 +37,21 @@ mk_status mk_sampling_check(const mk_sampling *s, uint32_t vocab) {
   return MK_OK;
 }
 
-static bool adjusts(const mk_sampling *s) {
-  return s->repetition != 1 || s->presence != 0 || s->frequency != 0 || s->bias_count != 0;
-}
+bool mk_sampling_penalizes(const mk_sampling *s) { return s->repetition != 1 || s->presence != 0 || s->frequency != 0; }
 
-bool mk_sampling_is_greedy(const mk_sampling *s) { return (float)s->temperature == 0 && !adjusts(s); }
+bool mk_sampling_is_greedy(const mk_sampling *s) {
+  return (float)s->temperature == 0 && !mk_sampling_penalizes(s) && s->bias_count == 0;
+}
 
 void mk_sampling_words(const mk_sampling *s, uint32_t vocab, uint32_t words[MK_SAMPLING_WORDS]) {
   float temperature = (float)s->temperature, repetition = (float)s->repetition;
   float inverse = temperature > 0 ? fminf(1.0f / temperature, FLT_MAX) : 0.0f; /* times a score of 0 it is a number */
   double top_p = floor(s->top_p * 0x1p32);
-  bool penalties = s->repetition != 1 || s->presence != 0 || s->frequency != 0;
   memset(words, 0, MK_SAMPLING_WORDS * sizeof *words);
-  words[MK_SAMPLING_FLAGS] = (temperature > 0 ? MK_SAMPLE_DRAWS : 0u) |
-                             (s->top_k != 0 && s->top_k < vocab ? MK_SAMPLE_TOP_K : 0u) |
-                             (top_p < 0x1p32 ? MK_SAMPLE_TOP_P : 0u) | (s->min_p > 0 ? MK_SAMPLE_MIN_P : 0u) |
-                             (penalties ? MK_SAMPLE_PENALTIES : 0u) | (s->bias_count != 0 ? MK_SAMPLE_BIAS : 0u);
+  words[MK_SAMPLING_FLAGS] =
+      (temperature > 0 ? MK_SAMPLE_DRAWS : 0u) | (s->top_k != 0 && s->top_k < vocab ? MK_SAMPLE_TOP_K : 0u) |
+      (top_p < 0x1p32 ? MK_SAMPLE_TOP_P : 0u) | (s->min_p > 0 ? MK_SAMPLE_MIN_P : 0u) |
+      (mk_sampling_penalizes(s) ? MK_SAMPLE_PENALTIES : 0u) | (s->bias_count != 0 ? MK_SAMPLE_BIAS : 0u);
   words[MK_SAMPLING_SEED_LOW] = (uint32_t)s->seed;
   words[MK_SAMPLING_SEED_HIGH] = (uint32_t)(s->seed >> 32);
   words[MK_SAMPLING_TEMPERATURE] = mk_bits_of(temperature);

@@ -33,6 +33,8 @@ typedef struct mk_sampling {
 mk_status mk_sampling_check(const mk_sampling *sampling, uint32_t vocab);
 /* Whether a greedy program gives the same tokens. */
 bool mk_sampling_is_greedy(const mk_sampling *sampling);
+/* Whether it matters which tokens the sequence has had. */
+bool mk_sampling_penalizes(const mk_sampling *sampling);
 /* Checked parameters as the words of the `sampling` buffer. */
 void mk_sampling_words(const mk_sampling *sampling, uint32_t vocab, uint32_t words[MK_SAMPLING_WORDS]);
 

@@ -5,10 +5,10 @@
  * dimension), MK_ERR_USAGE for impossible options, MK_ERR_RUNTIME for memory.
  *
  * What a program computes does not depend on `sms` or `placement`: tile height, K splits and attention splits are
- * functions of the shape alone, so logits are the same bit for bit on any number of SMs. On the CPU machine programs
- * of 1 and of 64 rows give the same bits, too; those of 2 to 16 rows do as long as no split of one row has several
- * spans (32,768 tokens divided by the number of KV heads): beyond that they sum in another order. On a GPU all three
- * round differently (docs/ARCHITECTURE.md, "Numbers"). */
+ * functions of the shape alone, so logits are the same bit for bit on any number of SMs. Programs of 1 and of 2 to 16
+ * rows give the same bits, too, as long as no split of one row has several spans (32,768 tokens divided by the number
+ * of KV heads): beyond that they sum in another order. Those of 64 rows have the bits of one row on the CPU machine,
+ * and an order of their own on a GPU (docs/NUMERICS.md). */
 #ifndef MK_COMPILE_H
 #define MK_COMPILE_H
 
@@ -48,6 +48,10 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
 
 /* Sequences that may share a step of such a program. */
 uint32_t mk_compile_slots(const mk_compile_options *options);
+
+/* Whether a program by these options has the wide form: of 128 rows or more, all of one sequence, and of a graph of
+ * plain Llama shape. */
+bool mk_is_wide(const mk_graph *graph, const mk_compile_options *options);
 
 /* Identifies the configuration a program was compiled from (mk_program.config_hash). */
 uint64_t mk_config_hash(const mk_config *config);

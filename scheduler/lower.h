@@ -60,10 +60,6 @@ mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const m
                            mk_program *program);
 void mk_lowering_free(mk_lowering *lowering);
 
-/* Whether a program by these options has the wide form: of 128 rows or more, all of one sequence, and of a graph of
- * plain Llama shape. */
-bool mk_is_wide(const mk_graph *graph, const mk_compile_options *options);
-
 /* Declares the buffers that all nodes share, then lowers every node and the token boundary. */
 mk_status mk_lower(mk_lowering *lowering);
 

@@ -74,18 +74,19 @@ static void expect_answers(const batch *b, bool logits) {
   }
 }
 
-static mk_status open_engine(uint32_t rows, bool long_prompts, bool logits, batch *b, mk_engine **engine) {
+static mk_status open_with(mk_engine_options options, batch *b, mk_engine **engine) {
   mk_config config;
   cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
-  const mk_engine_options options = {.device = "cuda",
-                                     .want_logits = logits,
-                                     .synth = &config,
-                                     .sms = FAKE_CUDA_SMS,
-                                     .max_seq = CONTEXT,
-                                     .rows = rows,
-                                     .long_prompts = long_prompts,
-                                     .cancel = &b->cancel};
+  options.device = "cuda";
+  options.synth = &config;
+  options.sms = FAKE_CUDA_SMS;
+  options.max_seq = CONTEXT;
+  options.cancel = &b->cancel;
   return mk_engine_open(NULL, &options, engine);
+}
+
+static mk_status open_engine(uint32_t rows, bool long_prompts, bool logits, batch *b, mk_engine **engine) {
+  return open_with((mk_engine_options){.want_logits = logits, .rows = rows, .long_prompts = long_prompts}, b, engine);
 }
 
 static mk_status generate(mk_engine *engine, batch *b) {
@@ -149,6 +150,59 @@ Test(gpu_engine, four_rows) { expect_engine(4, false, false); }
 Test(gpu_engine, four_rows_with_logits) { expect_engine(4, false, true); }
 Test(gpu_engine, sixteen_rows_and_long_prompts) { expect_engine(16, true, false); }
 Test(gpu_engine, four_rows_long_prompts_and_logits) { expect_engine(4, true, true); }
+
+/* The second sequence comes when the first has three tokens, and goes before it. */
+static void bring_company(void *user) {
+  rig *r = user;
+  const mk_sequence_calls calls = {.token = take_token, .ended = take_end, .user = &r->b};
+  if (r->b.count == 1 && r->b.answers[0].count == 3) {
+    r->b.count = 2;
+    cr_assert_eq(mk_engine_submit(r->engine, &r->b.sequences[1], &calls, 1, NULL), MK_OK, "%s", mk_error_message());
+  }
+}
+
+/* Who has no company goes by one row, and with company by several. */
+static void expect_crossing(const mk_sampling *sampling, uint32_t longest) {
+  rig r = {0};
+  size_t left = 1;
+  const mk_sequence_calls calls = {.token = take_token, .ended = take_end, .user = &r.b};
+  const mk_engine_options options = {
+      .rows = 4, .long_prompts = true, .sampling = sampling, .poll = bring_company, .poll_user = &r};
+  r.cuda = fake_gpu_start(&r.kernel);
+  cr_assert_eq(open_with(options, &r.b, &r.engine), MK_OK, "%s", mk_error_message());
+  make_batch(&r.b, 2, longest);
+  r.b.count = 1;
+  r.b.sequences[0].n_predict = MOST_TOKENS;
+  r.b.sequences[1].n_predict = 4;
+  r.b.sequences[0].sampling = r.b.sequences[1].sampling = sampling;
+  cr_assert_eq(mk_engine_submit(r.engine, &r.b.sequences[0], &calls, 0, NULL), MK_OK);
+  while (left != 0) {
+    cr_assert_eq(mk_engine_step(r.engine, &left), MK_OK, "%s", mk_error_message());
+  }
+  cr_assert_eq(r.b.count, 2);
+  expect_answers(&r.b, false);
+  mk_batch_counters counters;
+  mk_engine_count(r.engine, &counters);
+  cr_assert(r.kernel.launches[0] == 2 && r.kernel.launches[1] != 0, "%u and %u launches", r.kernel.launches[0],
+            r.kernel.launches[1]);
+  cr_assert_eq(r.kernel.launches[2] != 0, longest > MK_LONG_PROMPT);
+  cr_assert(counters.one_row_steps >= 6 && counters.one_row_steps < MOST_TOKENS, "%llu steps by one row",
+            (unsigned long long)counters.one_row_steps);
+  stop(&r);
+}
+
+Test(gpu_engine, who_has_no_company_goes_by_one_row) {
+  const mk_sampling drawn = {.temperature = 1,
+                             .top_p = 1,
+                             .repetition = 1.5,
+                             .frequency = 1,
+                             .biases = &(mk_logit_bias){3, 1},
+                             .bias_count = 1};
+  expect_crossing(NULL, 20);
+  expect_crossing(NULL, 70);
+  expect_crossing(&drawn, 20);
+  expect_crossing(&drawn, 70);
+}
 
 /* Who wants logits gets them, and whoever is beside it then. */
 Test(gpu_engine, logits_for_those_who_want_them) {

@@ -1,4 +1,4 @@
-/* Programs of 64 rows, and of 128 to 512, for the prompt of one sequence: every instruction of random chunks beside its plain C reference; the
+/* Programs of 64 rows, and of 128 to 1,024, for the prompt of one sequence: every instruction of random chunks beside its plain C reference; the
  * same bits however the prompt is cut, and in every launch; and how far they are from those of a program of one row: with 128 rows and more, not at all. */
 #include <math.h>
 #include <stdio.h>
@@ -290,7 +290,8 @@ void test_prompts(bool quick) {
   test_joined(&shapes[0]);
   test_joined(&shapes[1]);
   for (size_t i = 0; i < (quick ? 4 : (size_t)WIDE_SHAPES); i++) {
-    chunk_rows = i % 3 == 0 ? 512 : i % 3 == 1 ? 256 : 128;
+    static const uint32_t rows[] = {MK_MOST_ROWS, 256, 128, 512};
+    chunk_rows = rows[i % 4];
     test_instructions(&wide_shapes[i], quick ? 4 : 8);
     test_bits(&wide_shapes[i], quick);
   }

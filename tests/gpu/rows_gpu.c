@@ -189,6 +189,31 @@ static void test_late(const shape *s, mk_opcode opcode) {
   mk_engine_close(engine);
 }
 
+/* Behind the last step of a launch lies the plan of an earlier one, with rows whose tokens were chosen then: nobody goes by
+ * them. Here they are of a slot behind those that there are, where the kernel has no tokens but floats. */
+static void test_behind(const shape *s) {
+  enum { ROWS = 4, BEHIND = 2 * MK_MAX_ROWS };
+  const char *name = "behind the last step";
+  mk_config config = config_of(s);
+  mk_engine *engine;
+  if (!open_rows(&config, device, ROWS, s->max_seq, false, name, &engine)) {
+    return;
+  }
+  mk_gpu *gpu = mk_engine_gpu(engine);
+  const mk_program *program = mk_engine_program(engine);
+  mk_plan_buffers buffers;
+  mk_step_row plan[2][ROWS];
+  for (uint32_t i = 0; i < ROWS; i++) {
+    plan[0][i] = (mk_step_row){.slot = i, .token = i, .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
+    plan[1][i] = (mk_step_row){.slot = BEHIND, .position = 1, .token = MK_TOKEN_CHOSEN, .flags = MK_ROW_ACTIVE};
+  }
+  if (expect_ok(mk_plan_find(program, &buffers), name) && write_table(gpu, program, name) &&
+      expect_ok(mk_gpu_write(gpu, buffers.plan, 0, plan, sizeof plan), name)) {
+    expect_ok(mk_gpu_run_plan(gpu, plan[0], 1, NULL, NULL), name);
+  }
+  mk_engine_close(engine);
+}
+
 typedef struct answer {
   uint32_t count, tokens[MOST_TOKENS];
   float *logits; /* of the last token */
@@ -359,6 +384,7 @@ void test_rows(bool quick) {
     test_plans(&shapes[i], MK_MAX_ROWS, quick ? 4 : 12, true);
     test_repeats(&shapes[i]);
   }
+  test_behind(&shapes[0]);
   test_late(&shapes[0], MK_OP_GLU);
   if (!quick) {
     test_late(&shapes[1], MK_OP_QKV);

@@ -21,6 +21,8 @@ enum {
   SCHEDULES = 200, /* with each number of blocks */
   QUICK_SCHEDULES = 40,
   FAULT_EVERY = 25,
+  DENSE = 60, /* boundaries in which all come; in one of three schedules so many more, and some have no company */
+  SPARSE = 400,
 };
 
 typedef struct text { /* a prompt, and what comes of it alone */
@@ -34,6 +36,7 @@ typedef struct request {
   uint32_t text, want, at, cancel_at; /* boundaries; cancel_at 0: never */
   bool logits;
   bool there, over;
+  bool by_one_row; /* its last token */
   uint64_t id;
   uint32_t tokens;
   mk_sequence_report report;
@@ -47,7 +50,8 @@ typedef struct world {
   uint64_t random;
   uint32_t boundary, wrong, struck;
   uint64_t compared, cached, preemptions, cancelled;
-  bool faulty, draws; /* draws: the engine does, every request by parameters of its own */
+  uint64_t one_row_steps, crossings; /* of requests: into company, and out of it */
+  bool faulty, draws;                /* draws: the engine does, every request by parameters of its own */
 } world;
 
 static uint32_t below(uint64_t *random, uint32_t n) { return (uint32_t)(mk_synth_mix(++*random) % n); }
@@ -92,6 +96,7 @@ static void make_text(world *w, text *t) {
   t->sampling.top_k = below(&w->random, 3) == 0 ? 20 : 0;
   t->sampling.top_p = below(&w->random, 3) == 0 ? 0.8 : 1;
   t->sampling.repetition = below(&w->random, 3) == 0 ? 1.2 : 1;
+  t->sampling.frequency = below(&w->random, 3) == 0 ? 0.6 : 0; /* a token that is counted twice shows */
 }
 
 static bool open_engine(const mk_config *config, uint32_t kv_blocks, uint64_t prefix, mk_engine_options options,
@@ -136,9 +141,20 @@ static void learn(world *w, const mk_config *config) {
 
 /* ---- At work ---- */
 
+/* By which machine its token came: a step of one row has no other. */
+static void note_machine(world *w, request *r) {
+  mk_batch_counters counters;
+  mk_engine_count(w->engine, &counters);
+  const bool by_one_row = counters.one_row_steps != w->one_row_steps;
+  w->crossings += r->tokens != 0 && by_one_row != r->by_one_row;
+  r->by_one_row = by_one_row;
+  w->one_row_steps = counters.one_row_steps;
+}
+
 static bool take_token(void *user, size_t i, uint32_t token, const float *logits) {
   world *w = user;
   request *r = &w->requests[i];
+  note_machine(w, r);
   const text *t = &w->texts[r->text];
   bool same = r->tokens < t->count && token == t->tokens[r->tokens];
   bool bits = logits == NULL ? !r->logits : same && bits_of(logits) == t->bits[r->tokens];
@@ -205,7 +221,7 @@ static void run_schedule(world *w, uint32_t number) {
   w->boundary = 0;
   w->faulty = number % FAULT_EVERY == FAULT_EVERY - 1;
   for (uint32_t i = 0; i < REQUESTS; i++) {
-    uint32_t at = below(&w->random, 60);
+    uint32_t at = below(&w->random, number % 3 == 2 ? SPARSE : DENSE);
     w->requests[i] = (request){.text = below(&w->random, TEXTS),
                                .want = 1 + below(&w->random, ANSWER),
                                .at = at,
@@ -236,6 +252,7 @@ static void run_schedules(world *w, const mk_config *config, uint32_t blocks, ui
     return;
   }
   w->compared = w->cached = w->preemptions = w->cancelled = w->struck = 0;
+  w->one_row_steps = w->crossings = 0;
   for (uint32_t number = 0; number < schedules; number++) {
     uint32_t before = w->wrong;
     char name[48];
@@ -247,11 +264,14 @@ static void run_schedules(world *w, const mk_config *config, uint32_t blocks, ui
   }
   printf(
       "schedules%s with %u blocks: %llu tokens compared, %llu of prompts known, %llu preemptions, %llu cancelled, "
-      "%u struck\n",
+      "%u struck; %llu of %llu steps by one row, %llu crossings\n",
       w->draws ? " of requests that draw" : "", blocks, (unsigned long long)w->compared, (unsigned long long)w->cached,
-      (unsigned long long)w->preemptions, (unsigned long long)w->cancelled, w->struck);
+      (unsigned long long)w->preemptions, (unsigned long long)w->cancelled, w->struck,
+      (unsigned long long)counters.one_row_steps, (unsigned long long)counters.steps, (unsigned long long)w->crossings);
   expect(w->compared != 0 && w->cached != 0 && w->cancelled != 0 && w->struck != 0, "schedules",
          "nothing was known, cancelled or struck");
+  expect(w->crossings != 0 && counters.one_row_steps < counters.steps, "schedules",
+         "nobody went on by one row, or came back");
   expect(blocks != FEW_BLOCKS || w->preemptions != 0, "schedules", "nobody had to give blocks back");
   mk_engine_close(w->engine);
 }

@@ -8,8 +8,9 @@
 enum { MOST_BOUNDARIES = 100000, TICKS = 9 /* a step takes at most */ };
 
 const char *const schedule_count_names[SCHEDULE_COUNTS] = {
-    "schedules", "interleaved",    "requests",    "whole",           "cancelled", "late",   "NaN",      "struck",
-    "refused",   "machine faults", "preemptions", "tokens compared", "asked",     "cached", "launches", "steps",
+    "schedules", "interleaved", "requests", "whole",          "cancelled",   "late",
+    "NaN",       "struck",      "refused",  "machine faults", "preemptions", "tokens compared",
+    "asked",     "cached",      "launches", "steps",          "of one row",  "crossings",
 };
 
 const schedule_plant schedule_plants[] = {
@@ -18,6 +19,9 @@ const schedule_plant schedule_plants[] = {
     {"neighbour",
      "what a request is drawn by, its seed too, goes to the slot beside its own",
      {.swaps_sampling = true}},
+    {"forgetful",
+     "a machine by which a request goes on is not told of the tokens that it has had",
+     {.forgets_counts = true}},
 };
 const size_t schedule_plant_count = sizeof schedule_plants / sizeof schedule_plants[0];
 
@@ -36,6 +40,7 @@ typedef struct request { /* an ask at work */
   bool refused, cancelled; /* cancelled: its caller has said so */
   uint64_t id;
   uint32_t tokens, want; /* want: unless something ends it before */
+  bool by_one_row;       /* its last token */
   double arrived, ended;
   double soon; /* the boundary after the one at which it came; 0: that has not been */
   bool fits;   /* at both there was room for all */
@@ -52,6 +57,7 @@ typedef struct run {
   uint64_t random;                  /* how long steps take */
   double time, before;              /* of this boundary, and of the one before it */
   uint32_t boundaries, in_launches; /* all, and those that a step of a launch has come to */
+  uint64_t one_row_steps;           /* up to the last token */
   uint32_t faults;                  /* of the schedule, that have been */
   /* In the call of mk_engine_step at hand: */
   uint32_t in_call;                 /* boundaries */
@@ -75,10 +81,21 @@ __attribute__((format(printf, 2, 3))) static void wrong(run *r, const char *form
 
 /* ---- What the engine tells ---- */
 
+/* By which machine that token came: a step of one row has no other. */
+static void note_machine(run *r, request *q) {
+  mk_batch_counters counters;
+  mk_engine_count(r->engine, &counters);
+  const bool by_one_row = counters.one_row_steps != r->one_row_steps;
+  r->counts.n[SCHEDULE_CROSSINGS] += q->tokens != 0 && by_one_row != q->by_one_row;
+  q->by_one_row = by_one_row;
+  r->one_row_steps = counters.one_row_steps;
+}
+
 static bool on_token(void *user, size_t i, uint32_t token, const float *logits) {
   run *r = user;
   request *q = &r->requests[i];
   const schedule_text *text = q->text;
+  note_machine(r, q);
   uint32_t n = q->tokens++;
   if (q->state != IN || n >= text->count) {
     wrong(r, "request %zu: token %u is told of; alone it has %u, and then %s", i, n, text->count,
@@ -227,13 +244,10 @@ static void cancel(run *r, size_t i) {
   }
 }
 
-/* The machine looks up every block as it reads it, so its run ends with the next step. The engine writes the table
- * before each launch. */
-static void break_table(run *r) {
-  const mk_program *program = mk_engine_program(r->engine);
-  mk_plan_buffers buffers = {0};
-  (void)mk_plan_find(program, &buffers); /* the engine has found them */
-  memset(mk_cpu_memory(mk_engine_cpu(r->engine), buffers.table), 0x7f, program->buffers[buffers.table].bytes);
+/* A machine looks up every block as it reads it, so its run ends with the next step. The engine writes the table before
+ * each launch. */
+static void break_tables(run *r) {
+  schedule_break_tables(r->engine);
   r->broken = true;
   r->faults++;
 }
@@ -282,7 +296,7 @@ static void on_boundary(void *user) {
   }
   note_room(r);
   if (r->in_call > 1 && r->faults < r->schedule.fault_count && is_due(r->schedule.faults[r->faults], r->time)) {
-    break_table(r);
+    break_tables(r);
   }
 }
 
@@ -379,6 +393,7 @@ static void judge_end(run *r) {
   }
   r->counts.n[SCHEDULE_LAUNCHES] = c.launches;
   r->counts.n[SCHEDULE_STEPS] = c.steps;
+  r->counts.n[SCHEDULE_ONE_ROW] = c.one_row_steps;
 }
 
 /* The clock goes to the next arrival when nobody is there. */

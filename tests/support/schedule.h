@@ -39,6 +39,8 @@ typedef enum schedule_count {
   SCHEDULE_CACHED, /* of them, known */
   SCHEDULE_LAUNCHES,
   SCHEDULE_STEPS,
+  SCHEDULE_ONE_ROW,   /* of them, by the machine of one row */
+  SCHEDULE_CROSSINGS, /* requests that went on by another machine: into company, or out of it */
   SCHEDULE_COUNTS,
 } schedule_count;
 extern const char *const schedule_count_names[SCHEDULE_COUNTS];

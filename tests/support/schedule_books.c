@@ -1,4 +1,4 @@
-/* See schedule.h: what must be true of the tables of blocks between launches. */
+/* See schedule.h: what must be true of the tables of blocks between launches, and a fault of the machine. */
 #include <string.h>
 
 #include "engine/batch_internal.h"
@@ -77,4 +77,13 @@ mk_status schedule_books(const mk_engine *engine) {
     }
   }
   return MK_OK;
+}
+
+void schedule_break_tables(const mk_engine *engine) {
+  for (uint32_t i = 0; i < MK_MACHINES; i++) {
+    const mk_engine_machine *m = &engine->machines[i];
+    if (m->cpu != NULL) {
+      memset(mk_cpu_memory(m->cpu, (size_t)m->table), 0x7f, m->program->buffers[m->table].bytes);
+    }
+  }
 }

@@ -1,5 +1,6 @@
 /* What the parts of the schedules share: schedule_world.c has the requests' texts, schedule_draw.c makes schedules of
- * them, schedule.c runs and judges them, schedule_books.c looks at the tables of blocks. Rules as in schedule.h. */
+ * them, schedule.c runs and judges them, schedule_books.c looks at the tables of blocks, and breaks
+ * them. Rules as in schedule.h. */
 #ifndef MK_TEST_SCHEDULE_INTERNAL_H
 #define MK_TEST_SCHEDULE_INTERNAL_H
 
@@ -66,5 +67,8 @@ mk_status schedule_draw(schedule_world *world, uint64_t seed, schedule *out);
 /* Between launches: every block is spare, kept or held, who runs has blocks for what is computed, and a known block
  * follows a known one. MK_ERR_DEVICE when that is not so. */
 mk_status schedule_books(const mk_engine *engine);
+
+/* The block tables of all machines name blocks that do not exist. */
+void schedule_break_tables(const mk_engine *engine);
 
 #endif

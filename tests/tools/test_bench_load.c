@@ -246,12 +246,22 @@ Test(bench_load, shared_beginnings) {
   json_decref(rows);
 }
 
+/* Who comes when the one before has gone has no company: two steps of 16 rows for its prompt, then nine of one row. */
+Test(bench_load, one_at_a_time) {
+  json_t *rows = measured("--load --requests 3 --in 20 --out 10 --concurrency 1 --json");
+  const json_t *row = json_array_get(rows, 0);
+  cr_assert_eq(number(row, "steps"), 3 * (2 + 9), "%s", test_output);
+  cr_assert_float_eq(number(row, "one_row_share"), 9 / 11.0, 1e-6, "%s", test_output);
+  json_decref(rows);
+}
+
 /* A whole context for each row is room for a sequence in each row. */
 Test(bench_load, every_row_generates) {
   json_t *rows = measured("--load --decode-only --out 70 --rows 4 --json");
   const json_t *row = json_array_get(rows, 0);
   cr_assert(number(row, "requests_ended") == 4 && number(row, "tokens") == 280 && number(row, "preemptions") == 0);
   cr_assert(number(row, "rows_per_step") == 4 && number(row, "steps") == 70, "%s", test_output);
+  cr_assert_eq(number(row, "one_row_share"), 0);
   json_decref(rows);
   rows = measured("--load --decode-only --out 9 --rows 8 --json");
   cr_assert_eq(number(json_array_get(rows, 0), "rows_per_step"), 8, "%s", test_output);

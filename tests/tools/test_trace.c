@@ -46,7 +46,8 @@ Test(trace_command, writes_and_reads) {
   expect("trace a.mktrace", 0, "every role accounts for its time");
   expect("trace a.mktrace --summary", 0, "critical path of step ");
   expect("trace a.mktrace --critical-path", 0, "next, instruction ");
-  expect("run " DEMO "-p Hello -n 8 --trace b.mktrace --trace-from 2 --trace-steps 2", 0, "trace: steps 2 to 3, ");
+  expect("run " DEMO "--rows 1 -p Hello -n 8 --trace b.mktrace --trace-from 2 --trace-steps 2", 0,
+         "trace: steps 2 to 3, ");
   expect("trace b.mktrace --critical-path=3", 0, "critical path of step 3: ");
   expect("trace b.mktrace --critical-path=4", 2, "step 4 was not recorded; the trace has 2 steps from step 2 on");
   expect("trace --diff a.mktrace b.mktrace", 0, "largest changes first");

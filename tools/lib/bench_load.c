@@ -284,6 +284,7 @@ static void summarise_counters(const mk_load *load, const mk_batch_counters *bef
   out->prompt_tokens = after.asked_tokens - before->asked_tokens;
   out->cached_tokens = after.cached_tokens - before->cached_tokens;
   out->rows = out->steps == 0 ? 0 : (double)(after.rows - before->rows) / (double)out->steps;
+  out->one_row = out->steps == 0 ? 0 : (double)(after.one_row_steps - before->one_row_steps) / (double)out->steps;
 }
 
 static mk_status measure(mk_load *load, mk_load_result *out) {

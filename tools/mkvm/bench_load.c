@@ -256,8 +256,9 @@ static mk_status print_table(const mk_bench_load_option *o, const mk_bench_about
   print_times("whole", r->whole);
   printf("\nload: %s, %u rows; %u requests came, %u ended, in %.3f s\n", name, rows, r->arrived, r->ended, r->seconds);
   printf("requests/s: %.3f; generated tokens/s: %.1f\n", r->request_rate, r->token_rate);
-  printf("launches: %" PRIu64 "; steps: %" PRIu64 "; rows of a step: %.2f; preemptions: %" PRIu64 "\n", r->launches,
-         r->steps, r->rows, r->preemptions);
+  printf("launches: %" PRIu64 "; steps: %" PRIu64
+         ", %.1f %% of them by one row; rows of a step: %.2f; preemptions: %" PRIu64 "\n",
+         r->launches, r->steps, r->one_row * 100, r->rows, r->preemptions);
   printf("prompt tokens: %" PRIu64 ", %.1f %% of them known\n", r->prompt_tokens, hit_share(r) * 100);
   if (about->cuda) {
     printf("GPU idle: %.1f %% of the %.3f s with work\n", mk_load_idle(r) * 100, r->working);
@@ -302,6 +303,7 @@ static json_t *object_of(const mk_bench_load_option *o, const mk_bench_about *ab
   bad |= set_count(object, "launches", r->launches);
   bad |= set_count(object, "steps", r->steps);
   bad |= json_object_set_new(object, "rows_per_step", json_real(r->rows));
+  bad |= json_object_set_new(object, "one_row_share", json_real(r->one_row));
   bad |= set_count(object, "preemptions", r->preemptions);
   bad |= set_count(object, "prompt_tokens", r->prompt_tokens);
   bad |= json_object_set_new(object, "prefix_hit_share", json_real(hit_share(r)));

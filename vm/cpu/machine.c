@@ -17,12 +17,36 @@ static mk_status init_scratch(mk_cpu *cpu) {
   return MK_OK;
 }
 
-static mk_status init(mk_cpu *cpu) {
+static bool borrows(const mk_cpu *cpu, size_t buffer) {
+  uint32_t kind = cpu->program->buffers[buffer].kind;
+  return cpu->lender != NULL && (kind == MK_KIND_WEIGHT || kind == MK_KIND_KV);
+}
+
+static mk_status borrow(mk_cpu *cpu, size_t buffer) {
+  const mk_buffer *b = &cpu->program->buffers[buffer];
+  int lent = cpu->options.accesses_only ? -1 : mk_program_find_shared(cpu->lender->program, b);
+  cpu->memory[buffer] = lent < 0 ? NULL : cpu->lender->memory[lent];
+  return cpu->memory[buffer] != NULL
+             ? MK_OK
+             : mk_error(MK_ERR_USAGE, "the machine beside has no buffer %s of this shape to lend", b->name);
+}
+
+static mk_status init_memory(mk_cpu *cpu) {
   const mk_program *program = cpu->program;
   MK_TRY(mk_alloc(program->buffer_count, sizeof *cpu->memory, &cpu->memory));
-  for (size_t b = 0; !cpu->options.accesses_only && b < program->buffer_count; b++) {
-    MK_TRY(mk_alloc_aligned(64, program->buffers[b].bytes, &cpu->memory[b]));
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    if (borrows(cpu, b)) {
+      MK_TRY(borrow(cpu, b));
+    } else if (!cpu->options.accesses_only) {
+      MK_TRY(mk_alloc_aligned(64, program->buffers[b].bytes, &cpu->memory[b]));
+    }
   }
+  return MK_OK;
+}
+
+static mk_status init(mk_cpu *cpu) {
+  const mk_program *program = cpu->program;
+  MK_TRY(init_memory(cpu));
   MK_TRY(mk_alloc(program->queue_count, sizeof *cpu->sms, &cpu->sms));
   for (size_t q = 0; q < program->queue_count; q++) {
     mk_cpu_sm *sm = &cpu->sms[q];
@@ -72,6 +96,11 @@ static bool roles_apart(const mk_cpu *cpu) {
 }
 
 mk_status mk_cpu_new(const mk_program *program, const mk_cpu_options *options, mk_cpu **out) {
+  return mk_cpu_new_beside(program, options, NULL, out);
+}
+
+mk_status mk_cpu_new_beside(const mk_program *program, const mk_cpu_options *options, const mk_cpu *lender,
+                            mk_cpu **out) {
   *out = NULL;
   if (options->accesses_only && mk_program_rows(program) > 1) {
     return mk_error(MK_ERR_USAGE, "accesses alone are for programs of one row per step; this one has %u",
@@ -84,6 +113,7 @@ mk_status mk_cpu_new(const mk_program *program, const mk_cpu_options *options, m
   mk_cpu *cpu = *out;
   cpu->program = program;
   cpu->options = *options;
+  cpu->lender = lender;
   cpu->options.threads = options->threads == 0 || roles_apart(cpu) ? 1 : options->threads;
   pthread_mutex_init(&cpu->failing, NULL);
   cpu->random = options->seed;
@@ -100,7 +130,7 @@ void mk_cpu_free(mk_cpu *cpu) {
     return;
   }
   for (size_t b = 0; cpu->memory != NULL && b < cpu->program->buffer_count; b++) {
-    mk_free(cpu->memory[b]);
+    mk_free(borrows(cpu, b) ? NULL : cpu->memory[b]);
   }
   for (size_t q = 0; cpu->sms != NULL && q < cpu->program->queue_count; q++) {
     mk_free(cpu->sms[q].late);

@@ -35,6 +35,11 @@ typedef struct mk_cpu_options {
 } mk_cpu_options;
 
 mk_status mk_cpu_new(const mk_program *program, const mk_cpu_options *options, mk_cpu **out);
+/* The same beside another machine, which outlives it, on that one's weights and KV cache: both programs are of the same
+ * model. The two take turns: what the one writes into the KV cache the other one reads. MK_ERR_USAGE where the lender
+ * has no such buffers, or either one has accesses alone. */
+mk_status mk_cpu_new_beside(const mk_program *program, const mk_cpu_options *options, const mk_cpu *lender,
+                            mk_cpu **out);
 void mk_cpu_free(mk_cpu *cpu); /* NULL is fine */
 
 /* The memory of a buffer, program->buffers[index].bytes bytes, 64-byte aligned and zero at first: the host fills weights

@@ -47,6 +47,7 @@ typedef struct mk_cpu_sm {
 struct mk_cpu {
   const mk_program *program;
   mk_cpu_options options;
+  const mk_cpu *lender; /* of weights and KV cache; NULL: they are its own */
   uint8_t **memory;
   mk_cpu_sm *sms;
   atomic_uint *counters;

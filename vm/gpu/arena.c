@@ -97,31 +97,17 @@ static uint64_t place_buffers(mk_gpu *gpu, uint64_t *kv, uint64_t *work) {
   return mk_gpu_place(work, gpu->params.scratch_floats * sizeof(float) * program->queue_count + 1);
 }
 
-/* The lender's place of that buffer, 0 where it has none of this shape. Weights are the same byte for byte; of a KV
- * cache the blocks are. */
-static mk_cu_address borrowed(const mk_gpu *gpu, const mk_buffer *b) {
-  int index = mk_program_find_buffer(gpu->lender->program, b->name);
-  if (index < 0) {
-    return 0;
-  }
-  const mk_buffer *other = &gpu->lender->program->buffers[index];
-  bool same = other->kind == b->kind && other->store == b->store && other->dtype == b->dtype &&
-              other->head_dim == b->head_dim && other->block_tokens == b->block_tokens &&
-              (b->kind == MK_KIND_KV ? other->cols == b->cols && other->blocks >= b->blocks
-                                     : other->rows == b->rows && other->cols == b->cols);
-  return same ? mk_gpu_address(gpu->lender, (size_t)index) : 0;
-}
-
 static mk_status borrow(mk_gpu *gpu) {
   for (size_t i = 0; i < gpu->program->buffer_count; i++) {
     const mk_buffer *b = &gpu->program->buffers[i];
     if (b->kind != MK_KIND_WEIGHT && b->kind != MK_KIND_KV) {
       continue;
     }
-    gpu->places[i] = borrowed(gpu, b);
-    if (gpu->places[i] == 0) {
+    int lent = mk_program_find_shared(gpu->lender->program, b);
+    if (lent < 0) {
       return mk_error(MK_ERR_USAGE, "the machine beside has no buffer %s of this shape to lend", b->name);
     }
+    gpu->places[i] = mk_gpu_address(gpu->lender, (size_t)lent);
   }
   return MK_OK;
 }

@@ -250,7 +250,7 @@ mk_status mk_gpu_run_ranked(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps
     return mk_error(MK_ERR_USAGE, "rankings of %u rows of a step; there may be %d", ranks->count, MK_MAX_ROWS);
   }
   if (!gpu->options.unchecked_plans) {
-    MK_TRY(mk_plan_check(gpu->program, plan, steps, gpu->block_table));
+    MK_TRY(mk_plan_check_found(gpu->program, &gpu->buffers, plan, steps, gpu->block_table));
   }
   return run(gpu, plan, steps, fn, user, ranks);
 }

@@ -136,11 +136,16 @@ static mk_status check_blocks(const check *c, const mk_plan_buffers *buffers, co
 
 mk_status mk_plan_check(const mk_program *program, const mk_step_row *plan, uint32_t steps, const uint32_t *table) {
   mk_plan_buffers buffers;
+  MK_TRY(mk_plan_find(program, &buffers));
+  return mk_plan_check_found(program, &buffers, plan, steps, table);
+}
+
+mk_status mk_plan_check_found(const mk_program *program, const mk_plan_buffers *buffers, const mk_step_row *plan,
+                              uint32_t steps, const uint32_t *table) {
   check c = {.program = program};
   uint32_t rows = mk_program_rows(program);
-  MK_TRY(mk_plan_find(program, &buffers));
-  if (steps < 1 || steps > buffers.steps) {
-    return mk_error(MK_ERR_USAGE, "plan: %u steps; a launch of this program has 1 to %u", steps, buffers.steps);
+  if (steps < 1 || steps > buffers->steps) {
+    return mk_error(MK_ERR_USAGE, "plan: %u steps; a launch of this program has 1 to %u", steps, buffers->steps);
   }
   for (uint32_t s = 0; s < mk_program_slots(program); s++) {
     c.slots[s].first = c.slots[s].next = UINT32_MAX;
@@ -159,7 +164,7 @@ mk_status mk_plan_check(const mk_program *program, const mk_step_row *plan, uint
       return mk_error(MK_ERR_USAGE, "plan: step %u has no active row", step);
     }
   }
-  return table == NULL || buffers.table == MK_NO_PLAN_BUFFER ? MK_OK : check_blocks(&c, &buffers, table);
+  return table == NULL || buffers->table == MK_NO_PLAN_BUFFER ? MK_OK : check_blocks(&c, buffers, table);
 }
 
 mk_status mk_plan_check_results(const mk_program *program, const mk_step_row *step, const uint32_t *results) {

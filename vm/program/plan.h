@@ -46,6 +46,9 @@ mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out);
  * chosen has been chosen; no block that the plan fills is named twice by those entries that it reads or fills, and one that it only reads
  * at most once by each slot (table NULL: nobody looks at blocks). In programs for prompts the active rows are the first ones, and of them only the last may choose. */
 mk_status mk_plan_check(const mk_program *program, const mk_step_row *plan, uint32_t steps, const uint32_t *table);
+/* The same for who has found the buffers already: looking for them goes through all instructions. */
+mk_status mk_plan_check_found(const mk_program *program, const mk_plan_buffers *buffers, const mk_step_row *plan,
+                              uint32_t steps, const uint32_t *table);
 
 /* What a machine calls for each step in turn: results[row] is what the row chose, MK_CANDIDATE_NONE where it does not
  * choose, with MK_RESULT_NAN where logits were NaN: an error of that row's sequence alone. false: no more steps. */

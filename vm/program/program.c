@@ -279,6 +279,19 @@ int mk_program_find_buffer(const mk_program *program, const char *name) {
   return -1;
 }
 
+int mk_program_find_shared(const mk_program *program, const mk_buffer *b) {
+  int index = mk_program_find_buffer(program, b->name);
+  if (index < 0) {
+    return -1;
+  }
+  const mk_buffer *other = &program->buffers[index];
+  bool same = other->kind == b->kind && other->store == b->store && other->dtype == b->dtype &&
+              other->head_dim == b->head_dim && other->block_tokens == b->block_tokens &&
+              (b->kind == MK_KIND_KV ? other->cols == b->cols && other->blocks >= b->blocks
+                                     : other->rows == b->rows && other->cols == b->cols);
+  return same ? index : -1;
+}
+
 int mk_program_find_operand(const mk_program *program, uint32_t opcode, uint32_t slot) {
   for (size_t i = 0; i < program->instruction_count; i++) {
     const mk_instruction *in = &program->instructions[i];

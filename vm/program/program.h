@@ -184,6 +184,9 @@ mk_status mk_program_add_buffer(mk_program *program, const mk_buffer *buffer, ui
 mk_status mk_program_add_counter(mk_program *program, const char *name, mk_counter_kind kind, uint16_t *index);
 /* Index of the buffer of that name, or -1. */
 int mk_program_find_buffer(const mk_program *program, const char *name);
+/* The buffer of `program` that can hold what `buffer` of another program of the same model holds, weights or a KV
+ * cache: the same bytes at the same places, of a KV cache those of each block. -1 if there is none. */
+int mk_program_find_shared(const mk_program *program, const mk_buffer *buffer);
 /* Index of the buffer of that operand of the first instruction of that opcode in which it is not empty, or -1: how a
  * host finds what it gives and takes. MK_OPERAND_BUFFER(program, HEAD, logits). */
 int mk_program_find_operand(const mk_program *program, uint32_t opcode, uint32_t slot);
