@@ -75,7 +75,7 @@ typedef struct mk_sequence_calls {
 /* The machines of an engine, each with a program of the same model, on the same weights and KV cache. */
 typedef enum mk_batch_machine {
   MK_MACHINE_MAIN,
-  MK_MACHINE_PROMPTS, /* of MK_PROMPT_ROWS, for prompts of more than MK_LONG_PROMPT tokens */
+  MK_MACHINE_PROMPTS, /* of one sequence's rows, for prompts of more than MK_LONG_PROMPT tokens */
   MK_MACHINE_ONE_ROW,
   MK_MACHINES,
 } mk_batch_machine;

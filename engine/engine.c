@@ -12,8 +12,8 @@
 #include "models/directory.h"
 #include "models/llama.h"
 #include "scheduler/compile.h"
-#include "vm/gpu/wide_launch.h"
 #include "vm/cpu/machine.h"
+#include "vm/gpu/wide_launch.h"
 #include "vm/verify/verify.h"
 
 enum {
@@ -203,7 +203,7 @@ static mk_status open_beside(mk_engine *engine, const mk_engine_options *options
   mk_engine_machine *out = &engine->machines[which];
   int gpu;
   compile.rows = rows;
-  compile.slots = 1; /* one row, or a prompt */
+  compile.slots = 1;                                     /* one row, or a prompt */
   compile.blocks = main->program->ranges.block.high + 1; /* that a table may name, whichever program reads it */
   const uint64_t cache = (uint64_t)compile.blocks * MK_BLOCK_TOKENS; /* no sequence is longer */
   compile.max_seq = rows == 1 && cache < compile.max_seq ? (uint32_t)cache : compile.max_seq;

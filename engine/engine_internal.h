@@ -35,7 +35,7 @@ struct mk_engine {
   mk_batch *batch;
   double busy_ms;       /* of all launches on GPUs */
   mk_ranking *rankings; /* of a GPU's step, [MK_PROMPT_ROWS], NULL until somebody wants them */
-  float *logits_copy;   /* of a GPU's step, [MK_PROMPT_ROWS][vocab], NULL until somebody wants them */
+  float *logits_copy;   /* of a GPU's step, [MK_MOST_ROWS][vocab], NULL until somebody wants them */
 };
 
 static inline bool mk_engine_cancelled(const mk_engine *engine) {

@@ -1,5 +1,5 @@
 // ATTEND on the device, of the kernel for wide steps: out = bf16(softmax(scale q k) v) of one query head and a line tile, over all tokens of the
-// sequence up to each line's own; attend.c. One part of the lines after the other.
+// sequence up to each line's own; attend.c.
 //
 // Tiles: a warp has sixteen lines, whose q it keeps as left operands; blocks of 64 tokens come through the page ring, and each tile of K and V is two right
 // operands as it lies. A part of 32 tokens is S [16, 32] = q K^T and O [16, dims] = P V, P being S as it lies; parts become spans, and these are added
@@ -12,7 +12,7 @@
 namespace mk {
 
 constexpr float SCORES_TO_2 = 1.4426950408889634f;  // scores are kept in base 2
-constexpr float NO_SCORE = -3e38f;                  // what no token's score is relative to; a number, so that differences are
+constexpr float NO_SCORE = -3e38f;  // what no token's score is relative to; a number, so that differences are
 
 enum { PART_TOKENS = 32, SPAN_TOKENS = 256, BLOCK_TOKENS = 64, TREE_LEVELS = MK_WIDE_GPU_LEVELS - 1 };
 
@@ -202,19 +202,20 @@ __device__ inline void add_tree(const wide_consumer &c, uint32_t number, attende
 
 // q of the warp's lines times scale, rounded.
 template <uint32_t steps>
-__device__ inline void take_queries(const wide_consumer &c, const mk_instruction_word &in, uint32_t part_first,
-                                    uint32_t lines, tile::weight_tile (&to)[steps]) {
+__device__ inline void take_queries(const wide_consumer &c, const mk_instruction_word &in, uint32_t lines,
+                                    tile::weight_tile (&to)[steps]) {
   const mk_operand &q = in.parts[MK_PART_ATTEND_q];
   float scale = __fmul_rn(__uint_as_float(param(in, MK_PARAM_ATTEND_scale)), SCORES_TO_2);
   uint32_t cols = c.d.buffer(q).cols, line = c.d.warp * 16 + tile::lane() / 4;
-  const float *from = plain_lines<float>(c.d, q) + static_cast<uint64_t>(part_first + line) * cols + tile::lane() % 4 * 2;
+  const float *from = plain_lines<float>(c.d, q) + static_cast<uint64_t>(line) * cols + tile::lane() % 4 * 2;
 #pragma unroll
   for (uint32_t k = 0; k < steps; k++) {
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
       float2 pair = make_float2(0.0f, 0.0f);
       if (line + i % 2 * 8 < lines) {
-        pair = __ldcg(reinterpret_cast<const float2 *>(from + static_cast<uint64_t>(i % 2 * 8) * cols + k * 16 + i / 2 * 8));
+        pair = __ldcg(
+            reinterpret_cast<const float2 *>(from + static_cast<uint64_t>(i % 2 * 8) * cols + k * 16 + i / 2 * 8));
       }
       to[k].word[i] = tile::pack_bf16(__fmul_rn(pair.x, scale), __fmul_rn(pair.y, scale));
     }
@@ -222,8 +223,7 @@ __device__ inline void take_queries(const wide_consumer &c, const mk_instruction
 }
 
 template <uint32_t steps>
-__device__ __forceinline__ void attend_lines(wide_consumer &c, const mk_instruction_word &in, uint32_t part_first,
-                                             uint32_t lines) {
+__device__ __forceinline__ void attend_lines(wide_consumer &c, const mk_instruction_word &in, uint32_t lines) {
   enum {
     DIMS = steps * 16,
     BLOCK_PAGES = DIMS / 64,
@@ -231,11 +231,11 @@ __device__ __forceinline__ void attend_lines(wide_consumer &c, const mk_instruct
     VALUES_AT = DIMS == 64 ? MK_GPU_PAGE_BYTES / 2 : 0,  // in the block's last page
   };
   const mk_operand &out = in.parts[MK_PART_ATTEND_out];
-  uint32_t first = lines_of(c.d).first + out.row * LINES + part_first, own = first + c.d.warp * 16;  // positions
+  uint32_t first = lines_of(c.d).first + out.row * LINES, own = first + c.d.warp * 16;  // positions
   uint32_t end = first + lines, own_end = c.d.warp * 16 < lines ? min(end, own + 16) : 0;
   tile::weight_tile q[steps];
   attended<steps> span;
-  take_queries(c, in, part_first, lines, q);
+  take_queries(c, in, lines, q);
   clear(span);
   stage_cursor stage = next_stage(c);
 #pragma unroll 1
@@ -270,8 +270,7 @@ __device__ __forceinline__ void attend_lines(wide_consumer &c, const mk_instruct
   }
   add_tree(c, (own_end - 1) / SPAN_TOKENS, span);
   uint32_t cols = c.d.buffer(out).cols, line = c.d.warp * 16 + tile::lane() / 4;
-  uint16_t *to =
-      plain_lines<uint16_t>(c.d, out) + static_cast<uint64_t>(part_first + line) * cols + tile::lane() % 4 * 2;
+  uint16_t *to = plain_lines<uint16_t>(c.d, out) + static_cast<uint64_t>(line) * cols + tile::lane() % 4 * 2;
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
     float scale = __fdividef(1.0f, span.total[h]);
@@ -288,13 +287,11 @@ __device__ __forceinline__ void attend_lines(wide_consumer &c, const mk_instruct
 __device__ inline void consume_ATTEND(wide_consumer &c, const mk_instruction_word &in) {
   uint32_t lines = active_lines(c.d, in.parts[MK_PART_ATTEND_q].row);
   consumers_wait(c, in);
-#pragma unroll 1
-  for (uint32_t first = 0; first < lines; first += PART_LINES) {
-    uint32_t count = min(lines - first, static_cast<uint32_t>(PART_LINES));
+  if (lines != 0) {
     if (c.d.buffer(in.parts[MK_PART_ATTEND_kv]).head_dim == 64) {
-      attend_lines<4>(c, in, first, count);
+      attend_lines<4>(c, in, lines);
     } else {
-      attend_lines<8>(c, in, first, count);
+      attend_lines<8>(c, in, lines);
     }
   }
   consumers_signal(c, in);

@@ -9,8 +9,8 @@ namespace mk {
 
 // h of the line, as words of two elements; zeros behind the last one, up to a whole chain.
 __device__ inline void stage_line(const wide_consumer &c, const mk_operand &x, uint32_t line, uint32_t steps) {
-  const uint32_t *from =
-      reinterpret_cast<const uint32_t *>(plain_lines<uint16_t>(c.d, x) + static_cast<uint64_t>(line) * c.d.buffer(x).cols);
+  const uint32_t *from = reinterpret_cast<const uint32_t *>(plain_lines<uint16_t>(c.d, x) +
+                                                            static_cast<uint64_t>(line) * c.d.buffer(x).cols);
   uint32_t *to = reinterpret_cast<uint32_t *>(shared_memory + MK_GPU_ACTIVATION_AT);
   uint32_t words = c.d.buffer(x).cols / 2, whole = (steps + CHAIN_STEPS - 1) / CHAIN_STEPS * CHAIN_STEPS * 8;
   for (uint32_t i = threadIdx.x; i < whole; i += MK_GPU_CONSUMER_WARPS * 32) {
@@ -64,7 +64,7 @@ __device__ inline void compute_head(wide_consumer &c, const mk_instruction_word 
     tile::sum_tile y;
     tile::zero(y);
 #pragma unroll 1
-    for (uint32_t chain = 0; chain < chains; chain += HEAD_CHAINS, stage.next()) {
+    for (uint32_t chain = 0; chain < chains; chain += 2, stage.next()) {
 #pragma unroll 1
       for (uint32_t page = 0; page < MK_GPU_STAGE_PAGES; page++) {
         const uint8_t *weights = wait_page(c, stage, page);

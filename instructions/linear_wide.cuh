@@ -1,10 +1,10 @@
 // The linear opcodes but HEAD of the kernel for wide steps, on the device. Equations are those of qkv.cuh, glu.cuh, linear_add.cuh and linear_part.cuh, for
-// 256 lines and at most eight row tiles of the weight.
+// 128 lines and at most eight row tiles of the weight.
 //
-// Each warpgroup multiplies 64 rows by all lines, chain by chain (docs/NUMERICS.md), of each chain first the one part of the lines and then the other: its sums
-// begin from zero, and are added to those before when it has ended. Meanwhile the other warpgroup's products go on. So a line's bits are those of a
+// Each warpgroup multiplies 64 rows by all lines, chain by chain (docs/NUMERICS.md): the sums of a chain begin from zero, and are added to those before
+// when it has ended. Meanwhile the other warpgroup's products go on. So a line's bits are those of a
 // program of one row.
-// Tiles: weight [16 n, 16 k] bf16, n up to 8, and lines [128, 64] bf16, both through the page ring; sums 2 x [64, 128] fp32 of each warpgroup.
+// Tiles: weight [16 n, 16 k] bf16, n up to 8, and lines [128, 64] bf16, both through the page ring; sums [64, 128] fp32 of each warpgroup.
 // Waits: the loader for the instruction's counters. Where x is normed it is h, times gain already, and the scale comes from the squares of its chains.
 #pragma once
 #include "instructions/canon.cuh"
@@ -17,7 +17,7 @@ namespace mk {
 __device__ inline void put_scales(const wide_consumer &c, const mk_instruction_word &in, const mk_operand &operand) {
   enum { EIGHT = 8 };
   uint32_t line = threadIdx.x, chains = operand.cols;
-  if (line >= active_lines(c.d, operand.row)) {
+  if (line >= LINES) {
     return;
   }
   const float *squares = plain_lines<float>(c.d, operand) + static_cast<uint64_t>(line) * c.d.buffer(operand).cols;
@@ -42,137 +42,65 @@ __device__ inline void put_scales(const wide_consumer &c, const mk_instruction_w
       norm_scale(sum, reciprocal_of(static_cast<float>(param(in, 1))), __uint_as_float(param(in, 0)));
 }
 
-// The warp's row tile of the stage's chain.
-__device__ inline uint8_t *own_weights(const wide_consumer &c, const stage_cursor &stage) {
-  return c.d.page(page_of(stage, c.group())) + c.d.warp % 4 * CHAIN_BYTES;
-}
-
-struct unit_sums {  // of a warpgroup: 64 rows by a line tile
-  tile::group_sums part[PARTS];
-};
-
-// A chain of a part: its products go out two steps at a time, and the weights of the next ones come into registers while they run.
-__device__ __forceinline__ void multiply_chain(const wide_consumer &c, const stage_cursor &stage, uint32_t part,
-                                               const uint8_t *weights, tile::group_sums &chain) {
-  enum { PAIRS = CHAIN_STEPS / 2, PANEL_PAIRS = PAIRS / PANELS };
-  tile::weight_steps steps[2];
-  tile::pin(chain.value);
-  tile::load(steps[0], weights);
-  tile::panel lines = 0;
-#pragma unroll
-  for (uint32_t i = 0; i < PAIRS; i++) {
-    if (i % PANEL_PAIRS == 0) {
-      const uint8_t *page = wait_page(c, stage, LINES_AT + part * PANELS + i / PANEL_PAIRS);
-      lines = tile::panel_of(tile::shared_address(page), 16);
-    }
-    tile::panel at = tile::panel_at(lines, i % PANEL_PAIRS * 64);
-    if (i == 0) {
-      tile::begin_steps<false>(chain, steps[i % 2], at);
-    } else {
-      tile::begin_steps<true>(chain, steps[i % 2], at);
-    }
-    if (i + 1 < PAIRS) {
-      if (i > 0) {
-        tile::products_wait<1>();
-      }
-      tile::keep_until_here(steps[(i + 1) % 2]);
-      tile::load(steps[(i + 1) % 2], weights + (i + 1) * 1024);
-    }
-  }
-  tile::products_wait<0>();
-  tile::pin(chain.value);
-  tile::keep_until_here(steps[0]);
-  tile::keep_until_here(steps[1]);
-}
-
-// What is left of K, in steps, and whether both parts of the lines have active ones, in one register.
-struct steps_left {
-  uint32_t word;
-
-  __device__ steps_left(uint32_t steps, bool both) : word(steps << 1 | (both ? 1u : 0u)) {}
-  __device__ uint32_t steps() const { return word >> 1; }
-  __device__ bool both() const { return word % 2 != 0; }
-  __device__ void next_chain() { word = word > CHAIN_STEPS * 2 + 1 ? word - CHAIN_STEPS * 2 : 0; }
-};
-
-// sums = weight times lines, of `lines` active ones; those of a row tile that is not the instruction's mean nothing. Behind the first chain `meanwhile`
-// is called, while the other warpgroup's products are under way.
+// sums = weight times lines; those of a row tile that is not the instruction's mean nothing. While the first chain is under way `meanwhile` is called. A
+// chain's products go out together and are waited for together: the other warpgroup's keep the tensor cores busy meanwhile, and with weights
+// fetched ahead, or chains in smaller groups, both got in each other's way (docs/results/wide.md).
 template <typename function>
-__device__ __forceinline__ void multiply(wide_consumer &c, uint32_t lines, function meanwhile, unit_sums &sums) {
+__device__ __forceinline__ void multiply(wide_consumer &c, function meanwhile, tile::group_sums &sums) {
+  tile::weight_chain weights;
   tile::group_sums chain;
+  tile::zero(sums);
   stage_cursor stage = next_stage(c);
-#pragma unroll
-  for (uint32_t part = 0; part < PARTS; part++) {
-    tile::zero(sums.part[part]);
-  }
-  steps_left left(instruction_at_hand(c).parts[LINEAR_WEIGHT].cols, lines > PART_LINES);
+  uint32_t left = instruction_at_hand(c).parts[LINEAR_WEIGHT].cols;
 #pragma unroll 1
-  for (; left.steps() != 0; left.next_chain()) {
-    wait_page(c, stage, c.group());
-    if (left.steps() < CHAIN_STEPS) {  // columns of the weight that are another part's, or nobody's
-      tile::clear_steps(own_weights(c, stage), left.steps(), CHAIN_STEPS);
+  while (left != 0) {
+    uint8_t *own = const_cast<uint8_t *>(wait_page(c, stage, c.group())) + c.d.warp % 4 * CHAIN_BYTES;
+    if (left < CHAIN_STEPS) {  // columns of the weight that are another part's, or nobody's
+      tile::clear_steps(own, left, CHAIN_STEPS);
     }
-#pragma unroll
-    for (uint32_t part = 0; part < PARTS; part++) {
-      if (part == 0 || left.both()) {
-        multiply_chain(c, stage, part, own_weights(c, stage), chain);
-        tile::add(sums.part[part], chain);
-      } else {
-        wait_page(c, stage, LINES_AT + part * PANELS);
-        wait_page(c, stage, LINES_AT + part * PANELS + 1);
-      }
-#pragma unroll
-      for (uint32_t panel = 0; panel < PANELS; panel++) {
-        release_page(c, stage, LINES_AT + part * PANELS + panel, 1);
-      }
-    }
-    tile::fence_shared_for_copies();
-    release_page(c, stage, c.group(), PAGE_ARRIVALS / 4);
-    if (stage.at == next_stage(c).at) {  // the first chain
+    tile::load(weights, own);
+    tile::panel first = tile::panel_of(tile::shared_address(wait_page(c, stage, LINES_AT)), 16);
+    tile::panel second = tile::panel_of(tile::shared_address(wait_page(c, stage, LINES_AT + 1)), 16);
+    tile::begin_chain(chain, weights, first, second);
+    if (left == instruction_at_hand(c).parts[LINEAR_WEIGHT].cols) {
       meanwhile();
     }
+    tile::finish_chain(chain, weights);
+    release_page(c, stage, LINES_AT, 1);
+    release_page(c, stage, LINES_AT + 1, 1);
+    tile::add(sums, chain);
+    tile::fence_shared_for_copies();
+    release_page(c, stage, c.group(), PAGE_ARRIVALS / 4);
+    left = left > CHAIN_STEPS ? left - CHAIN_STEPS : 0;
     stage.next();
   }
   put_next_stage(c, stage);
 }
 
-// A part of a line tile: its number, and how many lines of it are active.
-struct line_part {
-  uint32_t number, lines;
-};
-
-// The part's first line of an operand of a plain value, from its first column on.
+// Where the lane's upper row of the warp's row tile lies in a plain value, line 0.
 template <typename element>
-__device__ inline element *part_lines(const wide_consumer &c, const mk_operand &operand, const line_part &part) {
-  return plain_lines<element>(c.d, operand) +
-         static_cast<uint64_t>(part.number * PART_LINES) * c.d.buffer(operand).cols;
+__device__ inline element *own_rows(const wide_consumer &c, const mk_operand &operand) {
+  return plain_lines<element>(c.d, operand) + c.d.warp * 16 + tile::row_in_tile();
 }
 
-// Where the lane's upper row of the warp's row tile lies.
-template <typename element>
-__device__ inline element *own_rows(const wide_consumer &c, const mk_operand &operand, const line_part &part) {
-  return part_lines<element>(c, operand, part) + c.d.warp * 16 + tile::row_in_tile();
-}
-
-__device__ inline void put_floats(const wide_consumer &c, const mk_operand &out, const line_part &part,
-                                  tile::group_sums &y) {
-  float *to = own_rows<float>(c, out, part);
+__device__ inline void put_floats(const wide_consumer &c, const mk_operand &out, uint32_t lines, tile::group_sums &y) {
+  float *to = own_rows<float>(c, out);
   uint32_t cols = c.d.buffer(out).cols;
   tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
-    if (line < part.lines) {
+    if (line < lines) {
       to[line * cols] = upper;
       to[line * cols + 8] = lower;
     }
   });
 }
 
-__device__ inline void finish_QKV(const wide_consumer &c, const mk_instruction_word &in, const line_part &part,
+__device__ inline void finish_QKV(const wide_consumer &c, const mk_instruction_word &in, uint32_t lines,
                                   tile::group_sums &y) {
   uint32_t tile = in.parts[MK_PART_QKV_weight].row + c.d.warp;
   if (tile < param(in, MK_PARAM_QKV_rope_tiles)) {
     const float *inv_freq = reinterpret_cast<const float *>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address);
     uint32_t tiles_per_head = param(in, MK_PARAM_QKV_head_dim) / 16;
-    uint32_t first = lines_of(c.d).first + in.parts[MK_PART_QKV_x].row * LINES + part.number * PART_LINES;
+    uint32_t first = lines_of(c.d).first + in.parts[MK_PART_QKV_x].row * LINES;
     float frequency = __ldg(inv_freq + tile % tiles_per_head * 8 + tile::row_in_tile());
     tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
       angle a = angle_of(first + line, frequency);
@@ -181,34 +109,34 @@ __device__ inline void finish_QKV(const wide_consumer &c, const mk_instruction_w
       upper = turned;
     });
   }
-  put_floats(c, in.parts[MK_PART_QKV_out], part, y);
+  put_floats(c, in.parts[MK_PART_QKV_out], lines, y);
 }
 
-__device__ inline void finish_GLU(const wide_consumer &c, const mk_instruction_word &in, const line_part &part,
+__device__ inline void finish_GLU(const wide_consumer &c, const mk_instruction_word &in, uint32_t lines,
                                   tile::group_sums &y) {
   const mk_operand &out = in.parts[MK_PART_GLU_out];
   uint32_t cols = c.d.buffer(out).cols;
-  uint16_t *to = part_lines<uint16_t>(c, out, part) + c.d.warp * 8;
+  uint16_t *to = plain_lines<uint16_t>(c.d, out) + c.d.warp * 8;
   tile::each_line(y, [&](uint32_t, float &gate, float &up) { gate = gated(gate, up); });
   tile::each_pair_of_rows(y, [&](uint32_t line, uint32_t rows, uint32_t values, uint32_t) {
-    if (line < part.lines) {
+    if (line < lines) {
       *reinterpret_cast<uint32_t *>(to + line * cols + rows) = values;
     }
   });
 }
 
-__device__ inline void finish_LINEAR_PART(const wide_consumer &c, const mk_instruction_word &in, const line_part &part,
+__device__ inline void finish_LINEAR_PART(const wide_consumer &c, const mk_instruction_word &in, uint32_t lines,
                                           tile::group_sums &y) {
-  put_floats(c, in.parts[MK_PART_LINEAR_PART_out], part, y);
+  put_floats(c, in.parts[MK_PART_LINEAR_PART_out], lines, y);
 }
 
 // y += the lines' residuals: plain, or the embedding rows of their tokens; residual_out = y; out = bf16(y).
 __device__ inline void finish_residual(const wide_consumer &c, const mk_operand &from, const mk_operand &to,
-                                       const mk_operand &out, const line_part &part, tile::group_sums &y) {
+                                       const mk_operand &out, uint32_t lines, tile::group_sums &y) {
   if ((from.flags & MK_OPERAND_TOKEN_ROW) != 0) {
     const mk_gpu_buffer &b = c.d.buffer(from);
     tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
-      uint32_t token = line < part.lines ? lines_of(c.d).tokens[out.row * LINES + part.number * PART_LINES + line] : 0;
+      uint32_t token = line < lines ? lines_of(c.d).tokens[out.row * LINES + line] : 0;
       const uint16_t *step = reinterpret_cast<const uint16_t *>(b.address) +
                              (static_cast<uint64_t>(token / 16) * b.grid_cols + from.col + c.d.warp) * 256 +
                              mk_step_offset(token, tile::row_in_tile());
@@ -216,28 +144,28 @@ __device__ inline void finish_residual(const wide_consumer &c, const mk_operand 
       lower = __fadd_rn(tile::load_bf16(step + 4), lower);  // eight columns further on
     });
   } else {
-    const float *residual = own_rows<float>(c, from, part);
+    const float *residual = own_rows<float>(c, from);
     uint32_t cols = c.d.buffer(from).cols;
     tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
-      upper = __fadd_rn(line < part.lines ? tile::load_relaxed(residual + line * cols) : 0.0f, upper);
-      lower = __fadd_rn(line < part.lines ? tile::load_relaxed(residual + line * cols + 8) : 0.0f, lower);
+      upper = __fadd_rn(line < lines ? tile::load_relaxed(residual + line * cols) : 0.0f, upper);
+      lower = __fadd_rn(line < lines ? tile::load_relaxed(residual + line * cols + 8) : 0.0f, lower);
     });
   }
-  put_floats(c, to, part, y);
-  uint16_t *rounded = part_lines<uint16_t>(c, out, part) + c.d.warp * 16;
+  put_floats(c, to, lines, y);
+  uint16_t *rounded = plain_lines<uint16_t>(c.d, out) + c.d.warp * 16;
   uint32_t cols = c.d.buffer(out).cols;
   tile::each_pair_of_rows(y, [&](uint32_t line, uint32_t rows, uint32_t upper, uint32_t lower) {
-    if (line < part.lines) {
+    if (line < lines) {
       *reinterpret_cast<uint32_t *>(rounded + line * cols + rows) = upper;
       *reinterpret_cast<uint32_t *>(rounded + line * cols + rows + 8) = lower;
     }
   });
 }
 
-__device__ inline void finish_LINEAR_ADD(const wide_consumer &c, const mk_instruction_word &in, const line_part &part,
+__device__ inline void finish_LINEAR_ADD(const wide_consumer &c, const mk_instruction_word &in, uint32_t lines,
                                          tile::group_sums &y) {
   finish_residual(c, in.parts[MK_PART_LINEAR_ADD_residual_in], in.parts[MK_PART_LINEAR_ADD_residual_out],
-                  in.parts[MK_PART_LINEAR_ADD_out], part, y);
+                  in.parts[MK_PART_LINEAR_ADD_out], lines, y);
 }
 
 // The squares of the input, where it is normed.
@@ -248,17 +176,17 @@ __device__ inline const mk_operand *squares_of(const mk_instruction_word &in) {
 }
 
 template <typename role>
-__device__ __forceinline__ void finish_sums(const role &c, const mk_instruction_word &in, const line_part &part,
+__device__ __forceinline__ void finish_sums(const role &c, const mk_instruction_word &in, uint32_t lines,
                                             tile::group_sums &y) {
 #define MK_OPCODE(NAME, text, state, semantics)                                                                       \
-  static_assert(!is_linear(MK_OP_##NAME) || places_of(MK_OP_##NAME).logits || MK_HAS(finish_##NAME(c, in, part, y)), \
+  static_assert(!is_linear(MK_OP_##NAME) || places_of(MK_OP_##NAME).logits || MK_HAS(finish_##NAME(c, in, lines, y)), \
                 "no finish_" #NAME);
 #include "vm/program/opcodes.def"
   switch (in.opcode) {
 #define MK_OPCODE(NAME, text, state, semantics)                       \
-  case case_of(MK_HAS(finish_##NAME(c, in, part, y)), MK_OP_##NAME): \
-    if constexpr (MK_HAS(finish_##NAME(c, in, part, y))) {           \
-      finish_##NAME(c, in, part, y);                                 \
+  case case_of(MK_HAS(finish_##NAME(c, in, lines, y)), MK_OP_##NAME): \
+    if constexpr (MK_HAS(finish_##NAME(c, in, lines, y))) {           \
+      finish_##NAME(c, in, lines, y);                                 \
     }                                                                 \
     break;
 #include "vm/program/opcodes.def"
@@ -268,69 +196,60 @@ __device__ __forceinline__ void finish_sums(const role &c, const mk_instruction_
 }
 
 // The instruction is looked up anew behind the products: registers are short.
-__device__ __forceinline__ void finish_linear(const wide_consumer &c, uint32_t number, tile::group_sums &y) {
+__device__ __forceinline__ void finish_linear(const wide_consumer &c, tile::group_sums &y) {
   const mk_instruction_word &in = instruction_at_hand(c);
-  const line_part part = {number, lines_of_part(active_lines(c.d, in.parts[LINEAR_X].row), number)};
   if (squares_of(in) != nullptr) {
+    consumers_meet();
     tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
-      float scale = wide_shared()->scales[number * PART_LINES + line];
+      float scale = wide_shared()->scales[line];
       upper = __fmul_rn(upper, scale);
       lower = __fmul_rn(lower, scale);
     });
   }
-  finish_sums(c, in, part, y);
+  if (c.d.warp < in.parts[LINEAR_WEIGHT].rows) {
+    finish_sums(c, in, active_lines(c.d, in.parts[LINEAR_X].row), y);
+  }
 }
 
 __device__ __forceinline__ void consume_linear(wide_consumer &c) {
-  uint32_t lines = active_lines(c.d, instruction_at_hand(c).parts[LINEAR_X].row);
-  if (lines != 0) {
-    unit_sums y;
+  if (active_lines(c.d, instruction_at_hand(c).parts[LINEAR_X].row) != 0) {
+    tile::group_sums y;
     multiply(
-        c, lines,
+        c,
         [&] {
-          look_up_epoch(c);
           const mk_instruction_word &in = instruction_at_hand(c);
           if (const mk_operand *squares = squares_of(in); squares != nullptr) {
             put_scales(c, in, *squares);
           }
         },
         y);
-    look_up_epoch(c);
-    consumers_meet();  // all scales are there
-    if (c.d.warp < instruction_at_hand(c).parts[LINEAR_WEIGHT].rows) {
-      finish_linear(c, 0, y.part[0]);
-      if (active_lines(c.d, instruction_at_hand(c).parts[LINEAR_X].row) > PART_LINES) {
-        finish_linear(c, 1, y.part[1]);
-      }
-    }
+    finish_linear(c, y);
   } else {
     consumers_wait(c, instruction_at_hand(c));
   }
   consumers_signal(c, instruction_at_hand(c));
 }
 
-// Parts of K are added in order.
+// Parts are added in order.
 __device__ inline void consume_REDUCE_ADD(wide_consumer &c, const mk_instruction_word &in) {
   const mk_operand &parts = in.parts[MK_PART_REDUCE_ADD_parts], &out = in.parts[MK_PART_REDUCE_ADD_out];
   uint32_t lines = active_lines(c.d, out.row);
   consumers_wait(c, in);
-#pragma unroll 1
-  for (uint32_t number = 0; number * PART_LINES < lines && c.d.warp < parts.cols; number++) {
-    const line_part part = {number, lines_of_part(lines, number)};
+  if (lines != 0 && c.d.warp < parts.cols) {
     const mk_gpu_buffer &b = c.d.buffer(parts);
-    const float *from = own_rows<float>(c, parts, part);
+    const float *from = own_rows<float>(c, parts);
     tile::group_sums y;
     tile::zero(y);
 #pragma unroll 1
-    for (uint32_t k = 0; k < parts.rows; k++, from += static_cast<uint64_t>(b.tile_rows) * b.cols) {
+    for (uint32_t part = 0; part < parts.rows; part++, from += static_cast<uint64_t>(b.tile_rows) * b.cols) {
       tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
-        if (line < part.lines) {
+        if (line < lines) {
           upper = __fadd_rn(upper, tile::load_relaxed(from + line * b.cols));
           lower = __fadd_rn(lower, tile::load_relaxed(from + line * b.cols + 8));
         }
       });
     }
-    finish_residual(c, in.parts[MK_PART_REDUCE_ADD_residual_in], in.parts[MK_PART_REDUCE_ADD_residual_out], out, part,
+    finish_residual(c, in.parts[MK_PART_REDUCE_ADD_residual_in], in.parts[MK_PART_REDUCE_ADD_residual_out], out, lines,
                     y);
   }
   consumers_signal(c, in);

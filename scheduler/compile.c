@@ -168,6 +168,11 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
   if (options->rows > MK_MOST_ROWS || (options->rows & (options->rows - 1)) != 0) {
     return mk_error(MK_ERR_USAGE, "%u rows per step: a program has 1, 2, 4, 8, ... or %d", options->rows, MK_MOST_ROWS);
   }
+  if (options->rows > MK_MOST_SHARED_ROWS && !mk_is_wide(graph, options)) {
+    return mk_error(MK_ERR_USAGE,
+                    "%u rows per step: at most %d, but of one sequence, greedily, and of a model of plain Llama shape",
+                    options->rows, MK_MOST_SHARED_ROWS);
+  }
   if (options->slots > options->rows && options->slots > 1) {
     return mk_error(MK_ERR_USAGE, "%u sequences share a step of %u rows: at most as many as rows can", options->slots,
                     options->rows);

@@ -355,10 +355,7 @@ static mk_status lower_heads(mk_lowering *lowering, const mk_node *node, const m
     in.params[MK_PARAM_HEAD_width] = c->hidden;
     in.params[MK_PARAM_HEAD_vocab] = c->vocab;
     in.params[MK_PARAM_HEAD_factor] = mk_float_param(node->factor);
-    for (uint32_t tile = lowering->wide ? 0 : lines; tile <= (lowering->wide ? lowering->line_tiles - 1 : lines);
-         tile++) {
-      mk_wait_for(lowering, &in, node->input, tile);
-    }
+    mk_wait_for(lowering, &in, node->input, lines); /* in the wide form for all of them */
     MK_TRY(mk_emit(lowering, sm, &in, ready));
   }
   return MK_OK;

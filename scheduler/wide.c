@@ -73,6 +73,20 @@ bool mk_is_wide(const mk_graph *graph, const mk_compile_options *options) {
   return wide && norm_of(graph, MK_NONE) != NULL;
 }
 
+/* by_tiles: whoever reads it waits for a tile of its lines; else for all of them, and there is one counter. */
+static mk_status add_ready(mk_lowering *lowering, const char *name, bool by_tiles, mk_lowered_value *value) {
+  value->ready_by_tiles = by_tiles;
+  return by_tiles ? mk_add_counters(lowering, name, &value->ready)
+                  : mk_program_add_counter(lowering->program, name, MK_COUNTER_RELEASE, &value->ready);
+}
+
+static mk_status add_ready_in_layer(mk_lowering *lowering, uint32_t layer, const char *what, bool by_tiles,
+                                    mk_lowered_value *value) {
+  char name[48];
+  snprintf(name, sizeof name, "layers.%u.%s", layer, what);
+  return add_ready(lowering, name, by_tiles, value);
+}
+
 /* Of a unit of the residual: behind what makes it, on the same SM, or of the tokens' embedding rows. */
 static mk_status emit_norm(mk_lowering *lowering, int value, uint32_t sm, mk_share share, uint32_t lines) {
   const mk_node *norm = norm_of(lowering->graph, value);
@@ -89,9 +103,8 @@ static mk_status emit_norm(mk_lowering *lowering, int value, uint32_t sm, mk_sha
 mk_status mk_begin_wide(mk_lowering *lowering) {
   const uint32_t tiles = mk_divide_up(lowering->graph->config.hidden, MK_TILE);
   mk_lowered_value *embedded = &lowering->embedded;
-  embedded->ready_by_tiles = true;
   MK_TRY(mk_declare_normed(lowering, "embedding", embedded));
-  MK_TRY(mk_add_counters(lowering, "embedding", &embedded->ready));
+  MK_TRY(add_ready(lowering, "embedding", true, embedded));
   for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
     MK_TRY(emit_norm(lowering, MK_NONE, unit % lowering->sms, tiles_of(unit, lowering->line_tiles, tiles),
                      unit % lowering->line_tiles));
@@ -99,18 +112,12 @@ mk_status mk_begin_wide(mk_lowering *lowering) {
   return MK_OK;
 }
 
-static mk_status add_ready(mk_lowering *lowering, uint32_t layer, const char *what, mk_lowered_value *value) {
-  char name[48];
-  snprintf(name, sizeof name, "layers.%u.%s", layer, what);
-  value->ready_by_tiles = true;
-  return mk_add_counters(lowering, name, &value->ready);
-}
-
 /* Units of its weight, dealt to the SMs. */
 static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const char *what, mk_emitter emit) {
   uint16_t index;
   const uint32_t tiles = mk_buffer_grid_rows(mk_weight_buffer(lowering, node, &index));
-  MK_TRY(add_ready(lowering, node->layer, what, &lowering->values[node->output]));
+  /* APPEND looks at K and V of all lines. */
+  MK_TRY(add_ready_in_layer(lowering, node->layer, what, node->kind != MK_NODE_QKV, &lowering->values[node->output]));
   for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
     MK_TRY(emit(lowering, node, next_sm(lowering), tiles_of(unit, lowering->line_tiles, tiles),
                 unit % lowering->line_tiles));
@@ -129,9 +136,7 @@ static mk_status emit_append(mk_lowering *lowering, const mk_node *node, uint16_
       mk_tiles(qkv, 0, lowering->line_tiles, (c->heads + c->kv_heads + head) * head_tiles, head_tiles);
   in.operands[MK_SLOT_APPEND_kv] = mk_tiles(kv, 0, 1, head, 1);
   in.operands[MK_SLOT_APPEND_table] = mk_whole(lowering, lowering->table);
-  for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
-    mk_wait_for(lowering, &in, node->input, lines);
-  }
+  mk_wait_for(lowering, &in, node->input, 0);
   return mk_emit(lowering, next_sm(lowering), &in, signal);
 }
 
@@ -156,7 +161,7 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   const mk_config *c = &lowering->graph->config;
   uint16_t kv, first = MK_NO_COUNTER;
   MK_TRY(mk_declare_kv(lowering, node->layer, &kv));
-  MK_TRY(add_ready(lowering, node->layer, "attn", &lowering->values[node->output]));
+  MK_TRY(add_ready_in_layer(lowering, node->layer, "attn", true, &lowering->values[node->output]));
   for (uint32_t head = 0; head < c->kv_heads; head++) {
     char name[48];
     uint16_t appended;
@@ -208,9 +213,9 @@ static mk_status lower_add(mk_lowering *lowering, const mk_node *node) {
   mk_add_plan plan = mk_plan_add(lowering, node);
   uint16_t index;
   const uint32_t tiles = mk_buffer_grid_rows(mk_weight_buffer(lowering, node, &index));
-  out->ready_by_tiles = true;
   MK_TRY(mk_declare_normed(lowering, name, out));
-  MK_TRY(mk_add_counters(lowering, name, &out->ready));
+  /* HEAD waits for all lines: that of an SM tells that it has nothing more to do in the step. */
+  MK_TRY(add_ready(lowering, name, norm_of(lowering->graph, node->output)->kind != MK_NODE_HEAD, out));
   if (plan.split != 0) {
     MK_TRY(mk_declare_parts(lowering, node, &plan));
     MK_TRY(lower_parts(lowering, node, &plan, tiles));

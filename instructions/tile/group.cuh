@@ -11,8 +11,8 @@ struct group_sums {  // [64 rows][128 lines], fp32
   float value[64];
 };
 
-struct weight_steps {  // a warp's sixteen rows of 32 columns, two steps
-  uint32_t step[2][4];
+struct weight_chain {  // a warp's sixteen rows of 128 columns
+  uint32_t step[8][4];
 };
 
 __device__ inline void zero(group_sums &to) {
@@ -22,11 +22,11 @@ __device__ inline void zero(group_sums &to) {
   }
 }
 
-// Two steps at `from` of the warp's row tile.
-__device__ inline void load(weight_steps &to, const uint8_t *from) {
+// Of the row tile that begins at `from`.
+__device__ inline void load(weight_chain &to, const uint8_t *from) {
   uint32_t at = (threadIdx.x % 32) * 16;
 #pragma unroll
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 8; i++) {
     uint4 raw = *reinterpret_cast<const uint4 *>(from + i * 512 + at);
     to.step[i][0] = raw.x, to.step[i][1] = raw.y, to.step[i][2] = raw.z, to.step[i][3] = raw.w;
   }
@@ -41,19 +41,23 @@ __device__ inline void clear_steps(uint8_t *from, uint32_t first, uint32_t end) 
   __syncwarp();
 }
 
-// chain (+)= weights times 32 columns of a panel of 128 lines: a group of products, under way from here on.
-template <bool add>
-__device__ inline void begin_steps(group_sums &chain, const weight_steps &weights, panel lines) {
+// chain = weights times 128 columns of 128 lines, two panels: under way until finish_chain.
+__device__ inline void begin_chain(group_sums &chain, const weight_chain &weights, panel first, panel second) {
+  pin(chain.value);
   products_begin();
-  multiply_transposed<add>(chain.value, weights.step[0], lines);
-  multiply_transposed<true>(chain.value, weights.step[1], panel_at(lines, 32));
+  multiply_transposed<false>(chain.value, weights.step[0], first);
+#pragma unroll
+  for (uint32_t i = 1; i < 8; i++) {
+    multiply_transposed<true>(chain.value, weights.step[i], panel_at(i < 4 ? first : second, i % 4 * 32));
+  }
   products_commit();
 }
-
-// The products that read them have ended: the compiler may use the registers from here on, not sooner.
-__device__ inline void keep_until_here(weight_steps &weights) {
+// The compiler may use sums and weights from here on, not sooner.
+__device__ inline void finish_chain(group_sums &chain, weight_chain &weights) {
+  products_wait<0>();
+  pin(chain.value);
 #pragma unroll
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 8; i++) {
 #pragma unroll
     for (uint32_t w = 0; w < 4; w++) {
       asm volatile("" : "+r"(weights.step[i][w]));

@@ -290,8 +290,8 @@ void test_prompts(bool quick) {
   test_joined(&shapes[0]);
   test_joined(&shapes[1]);
   for (size_t i = 0; i < (quick ? 4 : (size_t)WIDE_SHAPES); i++) {
-    static const uint32_t rows[] = {MK_MOST_ROWS, 256, 128, 512};
-    chunk_rows = rows[i % 4];
+    static const uint32_t rows[WIDE_SHAPES] = {MK_MOST_ROWS, 256, 128, 512, MK_MOST_ROWS, 256, 512};
+    chunk_rows = rows[i];
     test_instructions(&wide_shapes[i], quick ? 4 : 8);
     test_bits(&wide_shapes[i], quick);
   }

@@ -17,6 +17,6 @@ mk_config config_of(const shape *s) {
   config.head_dim = s->head_dim;
   config.layers = s->layers;
   config.vocab = 1000;
-  config.max_position = 4096;
+  config.max_position = s->max_seq > 4096 ? s->max_seq : 4096;
   return config;
 }

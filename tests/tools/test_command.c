@@ -83,7 +83,7 @@ Test(command, usage_errors) {
   EXPECT(2, "", "--n-gen: '' is not a whole number", "bench", "--like", "tiny", "-n", "4,,5");
   EXPECT(2, "", "--n-depth: 'a' is not a whole number", "bench", "--like", "tiny", "-d", "4,a");
   EXPECT(2, "", "measured on cuda alone", "bench", "--like", "tiny", "--rows", "4", "--device", "cpu");
-  EXPECT(2, "", "3 is none of 1, 2, 4, 8, 16, 64, 128, 256 and 512", "bench", "--like", "tiny", "--rows", "3");
+  EXPECT(2, "", "3 is none of 1, 2, 4, 8, 16, 64, 128, 256, 512 and 1024", "bench", "--like", "tiny", "--rows", "3");
   EXPECT(2, "", "--sampling goes with one -n", "bench", "--like", "tiny", "--sampling", "-p", "4");
   EXPECT(2, "", "measured on cuda alone", "bench", "--like", "tiny", "--sampling", "--device", "cpu");
   EXPECT(2, "", "nothing to measure", "bench", "--like", "tiny", "-n", "0", "-p", "0");

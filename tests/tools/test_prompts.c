@@ -114,7 +114,7 @@ Test(prompts, usage) {
   expect(GREEDY "-p a -p b --logits x 2>&1", 2, "--logits is for one prompt; 2 are given");
   expect("$MKVM run -m $DEMO -p a -p b --compare 2>&1", 2, "--compare is for one prompt");
   expect(GREEDY "-p a -p b -f x 2>&1", 2, "--prompt and --file are both given");
-  expect(GREEDY "-p a --rows 3 2>&1", 2, "3 is none of 1, 2, 4, 8, 16, 64, 128, 256 and 512");
+  expect(GREEDY "-p a --rows 3 2>&1", 2, "3 is none of 1, 2, 4, 8, 16, 64, 128, 256, 512 and 1024");
   expect("$MKVM run -m $DEMO --temp 1 --rows 64 -p a 2>&1", 2, "a program of so many chooses greedily");
   expect("$MKVM compile -m $DEMO -o /dev/null --rows 64 --sampling 2>&1", 2, "a program of so many chooses greedily");
   expect(GREEDY "-c 4 -p a -p 'one two three four five six' 2>&1", 2, "prompt 2: the prompt has");

@@ -182,7 +182,10 @@ static void restore(const mk_compare *c, size_t buffer, const piece *p) {
     return;
   }
   bool pairs = b->store == MK_STORE_STAMPED && b->dtype == MK_DTYPE_BF16;
-  size_t size = b->store == MK_STORE_STAMPED ? 8 : b->dtype == MK_DTYPE_BF16 ? 2 : 4, row_words = pairs ? (b->cols + 1u) / 2 : b->cols;
+  size_t size = b->store == MK_STORE_STAMPED ? 8
+                : b->dtype == MK_DTYPE_BF16  ? 2
+                                             : 4,
+         row_words = pairs ? (b->cols + 1u) / 2 : b->cols;
   size_t first = pairs ? p->col / 2 : p->col, count = pairs ? (p->cols + 1u) / 2 : p->cols;
   for (uint32_t r = p->row; r < p->row + p->rows; r++) {
     size_t at = (r * row_words + first) * size;
@@ -315,8 +318,9 @@ static mk_status compare_candidate(mk_compare *c, size_t index, const piece *who
   float value = element(b, c->seen[operand->buffer], whole->row, whole->col);
   uint32_t word = mk_float_param(element(b, c->seen[operand->buffer], whole->row, whole->col + 1)) & MK_CANDIDATE_NONE;
   size_t logits = in->operands[MK_SLOT_HEAD_logits].buffer;
-  if (word != MK_CANDIDATE_NONE && (word >= c->program->buffers[logits].cols ||
-                                    element(&c->program->buffers[logits], c->seen[logits], logits_row, word) != value)) {
+  if (word != MK_CANDIDATE_NONE &&
+      (word >= c->program->buffers[logits].cols ||
+       element(&c->program->buffers[logits], c->seen[logits], logits_row, word) != value)) {
     return mk_error(
         MK_ERR_DEVICE,
         "position %u: SM %u, instruction %u (head): its candidate is row %u with %g, which is not the logit "

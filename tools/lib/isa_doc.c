@@ -106,7 +106,7 @@ static const char stores[] =
     "logits "
     "were NaN.\n"
     "\n"
-    "A program whose range `batch` is 1..T computes T rows per step, T a power of two up to 512, and its range `slot` "
+    "A program whose range `batch` is 1..T computes T rows per step, T a power of two up to 1024, and its range `slot` "
     "says\n"
     "of how many sequences they may be. With several rows, vectors that a step computes have T lines in one tile\n"
     "(tile_rows = T), and the semantics below hold for each line; lines of idle rows are neither written nor waited "

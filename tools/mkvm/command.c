@@ -53,7 +53,8 @@ uint64_t mk_number(struct argp_state *state, const char *flag, const char *text,
 uint32_t mk_rows_number(struct argp_state *state, const char *text) {
   uint32_t rows = (uint32_t)mk_number(state, "--rows", text, 1, MK_MOST_ROWS);
   if ((rows & (rows - 1)) != 0 || (rows > MK_MAX_ROWS && rows < MK_PROMPT_ROWS)) {
-    argp_error(state, "--rows: %u is none of 1, 2, 4, 8, 16, %d, 128, 256, 512 and %d", rows, MK_PROMPT_ROWS, MK_MOST_ROWS);
+    argp_error(state, "--rows: %u is none of 1, 2, 4, 8, 16, %d, 128, 256, 512 and %d", rows, MK_PROMPT_ROWS,
+               MK_MOST_ROWS);
     exit(MK_ERR_USAGE);
   }
   return rows;

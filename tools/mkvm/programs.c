@@ -28,8 +28,8 @@ static const struct argp_option compile_table[] = {
     {"sms", KEY_SMS, "N", 0, "SMs to compile for (132)", 1},
     {"max-seq", KEY_MAX_SEQ, "L", 0, "Tokens of context (the model's limit, at most 4096)", 1},
     {"rows", KEY_ROWS, "T", 0,
-     "Rows per step: tokens of one sequence or of several that a step computes: 1, 2, 4, 8 or 16, or 64, 128, 256 "
-     "or 512 of one sequence (1)",
+     "Rows per step: tokens of one sequence or of several that a step computes: 1, 2, 4, 8 or 16, or 64, 128, 256, "
+     "512 or 1024 of one sequence (1)",
      1},
     {"sampling", KEY_SAMPLING, NULL, 0,
      "A program that draws tokens, by parameters given at run time; else a greedy one", 1},

@@ -72,8 +72,8 @@ static const struct argp_option option_table[] = {
     {"sms", KEY_SMS, "N", 0,
      "SMs to compile for (132; on the cpu four for each thread); the result does not depend on it", 4},
     {"rows", KEY_ROWS, "T", 0,
-     "Tokens that a step computes: of the prompt or of several prompts 1, 2, 4, 8 or 16, of one prompt 64, or, on the "
-     "cpu, 128, 256 or 512 (what suits; sampling from one prompt on cuda: 1); results may differ by rounding",
+     "Tokens that a step computes: of the prompt or of several prompts 1, 2, 4, 8 or 16, of one prompt 64, 128, 256, "
+     "512 or 1024 (what suits; sampling from one prompt on cuda: 1); with 64 on cuda results may differ by rounding",
      4},
     {"threads", 't', "N", 0, MK_THREADS_HELP, 4},
     {"deadline", KEY_DEADLINE, "MS", 0, MK_DEADLINE_HELP, 4},

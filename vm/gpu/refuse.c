@@ -169,12 +169,8 @@ static mk_status check_wide(const mk_program *program, const mk_instruction *in)
 mk_status mk_gpu_check_program(const mk_program *program) {
   const mk_machine *machine = &program->machine;
   bool prompt = mk_program_rows(program) > MK_MAX_ROWS, wide = is_wide(program);
-  uint32_t pages = wide     ? MK_WIDE_GPU_RING_PAGES
-                   : prompt ? MK_PROMPT_GPU_RING_PAGES
-                            : MK_GPU_RING_PAGES;
-  uint32_t warps = wide     ? MK_WIDE_GPU_WARPS
-                   : prompt ? MK_PROMPT_GPU_WARPS
-                            : MK_GPU_CONSUMER_WARPS;
+  uint32_t pages = wide ? MK_WIDE_GPU_RING_PAGES : prompt ? MK_PROMPT_GPU_RING_PAGES : MK_GPU_RING_PAGES;
+  uint32_t warps = wide ? MK_WIDE_GPU_WARPS : prompt ? MK_PROMPT_GPU_WARPS : MK_GPU_CONSUMER_WARPS;
   if (mk_program_listed(program)) {
     return mk_gpu_check_mla(program);
   }

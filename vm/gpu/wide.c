@@ -22,7 +22,7 @@ static map_shape shape_of_lines(const mk_buffer *b) {
                      .rank = 2,
                      .sizes = {b->cols, b->rows},
                      .strides = {b->cols * UINT64_C(2)},
-                     .box = {MK_WIDE_GPU_PANEL_COLS, MK_WIDE_GPU_PART_LINES}};
+                     .box = {MK_WIDE_GPU_PANEL_COLS, MK_WIDE_GPU_LINES}};
 }
 
 /* Boxes of a chain of four row tiles of a weight: words of a step, steps, row tiles. */
@@ -42,10 +42,9 @@ static mk_status encode(const mk_gpu *gpu, size_t buffer, const map_shape *shape
   _Alignas(64) uint64_t map[16];
   const uint32_t steps[] = {1, 1, 1};
   MK_TRY(mk_gpu_check(gpu,
-                      gpu->driver->tensor_map(map, shape->type, shape->rank,
-                                              (void *)(uintptr_t)mk_gpu_address(gpu, buffer), shape->sizes,
-                                              shape->strides, shape->box, steps, 0, shape->swizzle,
-                                              MK_CU_TENSOR_PROMOTE_NONE, 0),
+                      gpu->driver->tensor_map(
+                          map, shape->type, shape->rank, (void *)(uintptr_t)mk_gpu_address(gpu, buffer), shape->sizes,
+                          shape->strides, shape->box, steps, 0, shape->swizzle, MK_CU_TENSOR_PROMOTE_NONE, 0),
                       gpu->program->buffers[buffer].name));
   memcpy(to, map, sizeof map);
   return MK_OK;

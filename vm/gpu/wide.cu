@@ -50,13 +50,13 @@ __device__ __forceinline__ void run_loader(device d) {
 template <typename role>
 __device__ __forceinline__ void consume_instruction(role &c) {
   switch (instruction_at_hand(c).opcode) {
-#define MK_OPCODE(NAME, text, state, semantics)                               \
-  case MK_OP_##NAME:                                                          \
-    if constexpr (MK_HAS(consume_##NAME(c, instruction_at_hand(c)))) {        \
-      consume_##NAME(c, instruction_at_hand(c));                              \
-    } else if constexpr (is_linear(MK_OP_##NAME)) {                           \
-      break;                                                                  \
-    }                                                                         \
+#define MK_OPCODE(NAME, text, state, semantics)                        \
+  case MK_OP_##NAME:                                                   \
+    if constexpr (MK_HAS(consume_##NAME(c, instruction_at_hand(c)))) { \
+      consume_##NAME(c, instruction_at_hand(c));                       \
+    } else if constexpr (is_linear(MK_OP_##NAME)) {                    \
+      break;                                                           \
+    }                                                                  \
     return;
 #include "vm/program/opcodes.def"
     default:
@@ -67,7 +67,7 @@ __device__ __forceinline__ void consume_instruction(role &c) {
 
 // False: the controller hands out no more.
 __device__ __forceinline__ bool consume_queue(wide_consumer &c) {
-  for (set_epoch(c, 0); c.d.epoch < c.d.params.epochs && lines_of(c.d).stop == 0; set_epoch(c, c.d.epoch + 1)) {
+  for (c.d.epoch = 0; c.d.epoch < c.d.params.epochs && lines_of(c.d).stop == 0; c.d.epoch++) {
     record_boundary(c.d);
     for (bool last = false; !last;) {
       if (fetch(c.d, at_hand(c)) == nullptr) {
@@ -75,7 +75,6 @@ __device__ __forceinline__ bool consume_queue(wide_consumer &c) {
       }
       planted_delay(c.d);
       consume_instruction(c);
-      look_up_epoch(c);
       instruction_cursor cursor = at_hand(c);
       last = done_with(c.d, cursor);
       c.d.words()->at_hand[c.d.warp] = cursor.at;
@@ -127,10 +126,10 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     return;
   }
   if (d.warp < MK_GPU_CONSUMER_WARPS) {
-    tile::take_registers<232>();
+    tile::take_registers<224>();
     run_consumer(d);
   } else {
-    tile::give_registers<40>();
+    tile::give_registers<56>();
     if (d.warp == MK_GPU_CONSUMER_WARPS) {
       run_loader(d);
     } else if (d.warp == MK_GPU_CONSUMER_WARPS + 2) {

@@ -1,11 +1,10 @@
 // What the roles of the kernel for wide steps share. A step computes up to 1,024 rows, its *lines*, at neighbouring positions of one sequence; an
-// instruction computes 256 of them, a *line tile*, as two *parts*, of which the second one may be idle. Eight warps consume, as two warpgroups, and
-// store themselves; a warp loads.
+// instruction computes 128 of them, a *line tile*. Eight warps consume, as two warpgroups, and store themselves; a warp loads.
 //
 // Values between SMs are plain rows, ordered by release counters: whoever wrote signals behind a meeting of its warps, and whoever reads has
 // waited. What copies read (the inputs of products, the cache) is fenced for them on both sides.
 //
-// Pages go by in *stages* of six: for a product two of weights, one for each warpgroup, and two panels of each part of the lines.
+// Pages go by in *stages* of four: for a product two of weights, one for each warpgroup, and two panels of lines.
 #pragma once
 #include "instructions/tile/copy.cuh"
 #include "instructions/tile/group.cuh"
@@ -25,11 +24,11 @@ struct wide_state {       // of a step, in shared memory, double-buffered by the
 struct wide_words {
   wide_state state[2];
   float scales[MK_WIDE_GPU_LINES];  // 1 / rms by line
-  // Of each warp that consumes, since registers are short: where it is in the page ring, between instructions; and the epoch.
-  uint32_t stages[MK_GPU_CONSUMER_WARPS], epochs[MK_GPU_CONSUMER_WARPS];
+  uint32_t
+      stages[MK_GPU_CONSUMER_WARPS];  // where each warp is in the page ring, between instructions: registers are short
   float best[MK_GPU_CONSUMER_WARPS];
   uint32_t index[MK_GPU_CONSUMER_WARPS];
-  uint32_t choice;  // the last token that was chosen in this launch
+  uint32_t choice;                    // the last token that was chosen in this launch
   uint32_t fills[MK_GPU_RING_PAGES];  // of each page, that copies have been announced for
 };
 static_assert(sizeof(wide_words) <= MK_GPU_WIDE_WORDS_BYTES, "wide_shared.h has room for them");
@@ -42,16 +41,11 @@ enum {
   CHAIN_STEPS = 8,  // of 16 columns (docs/NUMERICS.md)
   CHAIN_BYTES = CHAIN_STEPS * 512,
   LINES = MK_WIDE_GPU_LINES,
-  PART_LINES = MK_WIDE_GPU_PART_LINES,
-  PARTS = LINES / PART_LINES,
-  PANELS = 2,  // of a chain
-  HEAD_CHAINS = MK_GPU_STAGE_PAGES / GROUPS,
   LINES_AT = GROUPS,                      // the panels' pages in a stage
   PAGE_ARRIVALS = MK_GPU_CONSUMER_WARPS,  // that empty a page
 };
 static_assert(GROUP_TILES * CHAIN_BYTES == MK_GPU_PAGE_BYTES, "a page is a chain of a warpgroup's row tiles");
-static_assert(PART_LINES * MK_WIDE_GPU_PANEL_COLS * 2 == MK_GPU_PAGE_BYTES, "or a panel of a part of a line tile");
-static_assert(MK_GPU_STAGE_PAGES == GROUPS + PARTS * PANELS, "a stage is a chain");
+static_assert(LINES * MK_WIDE_GPU_PANEL_COLS * 2 == MK_GPU_PAGE_BYTES, "or a panel of a line tile");
 static_assert(LINES == MK_LINE_TILE, "an instruction computes one");
 static_assert(MK_WIDE_GPU_MOST_ROWS == MK_MOST_ROWS, "all that a program may have");
 
@@ -88,14 +82,6 @@ __device__ inline void put_next_stage(const wide_consumer &c, const stage_cursor
   __syncwarp();
 }
 
-__device__ inline void set_epoch(wide_consumer &c, uint32_t epoch) {
-  c.d.epoch = epoch;
-  wide_shared()->epochs[c.d.warp] = epoch;
-  __syncwarp();
-}
-// So that it need not be kept meanwhile.
-__device__ inline void look_up_epoch(wide_consumer &c) { c.d.epoch = wide_shared()->epochs[c.d.warp]; }
-
 // All consumer warps meet. Every warp comes to every meeting of an instruction, also when a wait has been given up (wait.cuh).
 __device__ inline void consumers_meet() { tile::meet<MK_GPU_CONSUMER_WARPS * 32>(); }
 
@@ -121,9 +107,7 @@ __device__ inline void consumers_signal(const wide_consumer &c, const mk_instruc
 
 __device__ inline const uint8_t *wait_page(const wide_consumer &c, const stage_cursor &stage, uint32_t page) {
   uint32_t slot = page_of(stage, page);
-  wide_consumer own = c;
-  look_up_epoch(own);
-  wait_phase(own.d, PAGE_FULL + slot, stage.phase(), MK_ACTIVITY_PAGE_FULL, slot);
+  wait_phase(c.d, PAGE_FULL + slot, stage.phase(), MK_ACTIVITY_PAGE_FULL, slot);
   return c.d.page(slot);
 }
 
@@ -135,16 +119,10 @@ __device__ inline void release_page(const wide_consumer &c, const stage_cursor &
   }
 }
 
-// Lines of a line tile that are active: 0 where all of them are idle.
+// Lines of the line tile in which the operand is that are active: 0 where all of them are idle.
 __device__ inline uint32_t active_lines(const device &d, uint32_t line_tile) {
-  uint32_t count = lines_of(d).count, first = line_tile * LINES;  // of 128 rows there is one line tile
+  uint32_t count = lines_of(d).count, first = line_tile * LINES;
   return count <= first ? 0 : min(count - first, static_cast<uint32_t>(LINES));
-}
-
-// The same of a part of it, of `lines` active ones.
-__device__ inline uint32_t lines_of_part(uint32_t lines, uint32_t part) {
-  uint32_t first = part * PART_LINES;
-  return lines <= first ? 0 : min(lines - first, static_cast<uint32_t>(PART_LINES));
 }
 
 // The first line of a PART of a plain value, from its first column on.

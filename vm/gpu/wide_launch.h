@@ -8,8 +8,7 @@ enum {
   MK_WIDE_GPU_WARPS = 8,                 /* that consume */
   MK_WIDE_GPU_RING_PAGES = 12,
   MK_WIDE_GPU_UNIT_TILES = 8,   /* row tiles of a weight that an instruction multiplies at most, but for HEAD */
-  MK_WIDE_GPU_LINES = 256,      /* of a value, that it computes, as two parts */
-  MK_WIDE_GPU_PART_LINES = 128,
+  MK_WIDE_GPU_LINES = 128,      /* of a value, that it computes */
   MK_WIDE_GPU_PANEL_COLS = 64,  /* of a value that is multiplied, in a page */
   MK_WIDE_GPU_HEAD_COLS = 8192, /* of the input of HEAD, which lies in shared memory */
   MK_WIDE_GPU_MOST_ROWS = 1024, /* of a step */

@@ -1,8 +1,8 @@
 // What the loader of the kernel for wide steps streams. The warp waits for counters together; one lane of it copies.
 //
 // Stages (wide.cuh) hold, of a product, a chain of 128 columns: the weights' in the pages of both warpgroups, and the lines' in two panels. The first chains'
-// weights are there before the lines are waited for. Of HEAD, whose input is in shared memory, a stage is three chains of weights; of ATTEND, a
-// whole number of blocks of the cache: those of the tokens up to a part's last one, for each part of the lines.
+// weights are there before the lines are waited for. Of HEAD, whose input is in shared memory, a stage is two chains of weights; of ATTEND, a
+// whole number of blocks of the cache, those of the tokens up to the line tile's last one.
 #pragma once
 #include "instructions/linear_operands.cuh"
 #include "vm/gpu/wide.cuh"
@@ -11,12 +11,9 @@ namespace mk {
 
 struct wide_loader {
   device d;
+  stage_cursor stage;
   uint32_t passed = 0;  // stages, ever
 };
-
-__device__ inline stage_cursor next_stage(const wide_loader &l) {
-  return {l.passed % STAGES | (l.passed / STAGES % 2) << 31};
-}
 
 // Waits for the step state; false: the launch ends before this step, or everybody is to leave.
 __device__ inline bool wait_lines(wide_loader &l) {
@@ -54,66 +51,66 @@ __device__ inline uint32_t page_barrier(const wide_loader &l, const stage_cursor
   return l.d.barrier(PAGE_FULL + page_of(stage, page));
 }
 
-// Copies by tensor maps. What the buffer does not have comes as zeros. Where they come from is looked up each time: registers are short.
+// Copies by a tensor map: four row tiles of a weight, a chain of them, or a panel of a line tile. What the buffer does not have comes as zeros.
+struct streamed {
+  const mk_gpu_tensor_map *map;
+  uint32_t row, col;  // row tile and step, or line and column
 
-// Of a weight, a chain of four row tiles from `first` of the operand's on.
-__device__ inline bool load_weights(const wide_loader &l, const stage_cursor &stage, uint32_t page,
-                                    const mk_operand &weight, uint32_t chain, uint32_t first) {
-  if (!open_page(l, stage, page, MK_GPU_PAGE_BYTES)) {
-    return false;
+  __device__ bool load_weights(const wide_loader &l, const stage_cursor &stage, uint32_t page, uint32_t chain,
+                               uint32_t first) const {
+    if (!open_page(l, stage, page, MK_GPU_PAGE_BYTES)) {
+      return false;
+    }
+    tile::solid_load(page_address(l, stage, page), map, 0, col + chain * CHAIN_STEPS, row + first,
+                     page_barrier(l, stage, page));
+    return true;
   }
-  tile::solid_load(page_address(l, stage, page), l.d.params.maps + weight.buffer, 0, weight.col + chain * CHAIN_STEPS,
-                   weight.row + first, page_barrier(l, stage, page));
-  return true;
-}
-__device__ inline bool load_weights_of_groups(const wide_loader &l, const stage_cursor &stage,
-                                              const mk_operand &weight, uint32_t chain) {
-  return load_weights(l, stage, 0, weight, chain, 0) && load_weights(l, stage, 1, weight, chain, GROUP_TILES);
-}
+  __device__ bool load_panel(const wide_loader &l, const stage_cursor &stage, uint32_t page, uint32_t panel) const {
+    if (!open_page(l, stage, page, MK_GPU_PAGE_BYTES)) {
+      return false;
+    }
+    tile::matrix_load(page_address(l, stage, page), map, col + panel * MK_WIDE_GPU_PANEL_COLS, row,
+                      page_barrier(l, stage, page));
+    return true;
+  }
+  __device__ bool load_weights_of_groups(const wide_loader &l, const stage_cursor &stage, uint32_t chain) const {
+    return load_weights(l, stage, 0, chain, 0) && load_weights(l, stage, 1, chain, GROUP_TILES);
+  }
+};
 
-// Of a value, panel `i` of a chain's: those of the first part, then of the second one, if that is `there`; else its pages stay as they are.
-__device__ inline bool load_panel(const wide_loader &l, const stage_cursor &stage, const mk_operand &x, uint32_t chain,
-                                  uint32_t i, bool there) {
-  if (!open_page(l, stage, LINES_AT + i, there ? MK_GPU_PAGE_BYTES : 0)) {
-    return false;
-  }
-  if (there) {
-    uint32_t col = x.col * l.d.buffer(x).tile_cols + (chain * PANELS + i % PANELS) * MK_WIDE_GPU_PANEL_COLS;
-    tile::matrix_load(page_address(l, stage, LINES_AT + i), l.d.params.maps + x.buffer, col,
-                      x.row * LINES + i / PANELS * PART_LINES, page_barrier(l, stage, LINES_AT + i));
-  }
-  return true;
+__device__ inline streamed weights_of(const device &d, const mk_operand &operand) {
+  return {d.params.maps + operand.buffer, operand.row, operand.col};
 }
 
 // By one lane: the first chains' weights, as far as there are stages.
-__device__ inline bool load_ahead(const wide_loader &l, const mk_operand &weight, uint32_t chains) {
-  stage_cursor ahead = next_stage(l);
+__device__ inline bool load_ahead(const wide_loader &l, const streamed &weights, uint32_t chains) {
+  stage_cursor ahead = l.stage;
 #pragma unroll 1
   for (uint32_t chain = 0; chain < min(chains, static_cast<uint32_t>(STAGES)); chain++, ahead.next()) {
-    if (!load_weights_of_groups(l, ahead, weight, chain)) {
+    if (!weights.load_weights_of_groups(l, ahead, chain)) {
       return false;
     }
   }
   return true;
 }
 
-// By one lane: all that is left, of `parts` parts of the lines.
-__device__ inline bool load_chains(const wide_loader &l, const mk_instruction_word &in, uint32_t chains,
-                                   uint32_t parts) {
-  stage_cursor stage = next_stage(l);
+// By one lane: all that is left.
+__device__ inline bool load_chains(const wide_loader &l, const streamed &weights, const streamed &lines,
+                                   uint32_t chains) {
+  stage_cursor stage = l.stage;
 #pragma unroll 1
   for (uint32_t chain = 0; chain < chains; chain++, stage.next()) {
-    if (chain >= STAGES && !load_weights_of_groups(l, stage, in.parts[LINEAR_WEIGHT], chain)) {
+    if ((chain >= STAGES && !weights.load_weights_of_groups(l, stage, chain)) ||
+        !lines.load_panel(l, stage, LINES_AT, 2 * chain) || !lines.load_panel(l, stage, LINES_AT + 1, 2 * chain + 1)) {
       return false;
-    }
-#pragma unroll 1
-    for (uint32_t i = 0; i < PARTS * PANELS; i++) {
-      if (!load_panel(l, stage, in.parts[LINEAR_X], chain, i, i < parts * PANELS)) {
-        return false;
-      }
     }
   }
   return true;
+}
+
+__device__ inline void pass_stages(wide_loader &l, uint32_t count) {
+  l.passed += count;
+  l.stage.at = l.passed % STAGES | (l.passed / STAGES % 2) << 31;
 }
 
 // What one lane says, to all.
@@ -121,33 +118,34 @@ __device__ inline bool all_agree(bool good) { return __all_sync(0xffffffffu, goo
 
 __device__ inline bool load_product(wide_loader &l, const mk_instruction_word &in) {
   const mk_operand &x = in.parts[LINEAR_X];
-  uint32_t parts = (active_lines(l.d, x.row) + PART_LINES - 1) / PART_LINES;
-  if (parts == 0) {
+  if (active_lines(l.d, x.row) == 0) {
     return true;
   }
+  const streamed weights = weights_of(l.d, in.parts[LINEAR_WEIGHT]);
+  const streamed lines = {l.d.params.maps + x.buffer, x.row * LINES, x.col * l.d.buffer(x).tile_cols};
   uint32_t chains = (in.parts[LINEAR_WEIGHT].cols + CHAIN_STEPS - 1) / CHAIN_STEPS;
-  if (!all_agree(!tile::elect() || load_ahead(l, in.parts[LINEAR_WEIGHT], chains))) {
+  if (!all_agree(!tile::elect() || load_ahead(l, weights, chains))) {
     return false;
   }
   wait_inputs(l, in);
-  if (!all_agree(!tile::elect() || load_chains(l, in, chains, parts))) {
+  if (!all_agree(!tile::elect() || load_chains(l, weights, lines, chains))) {
     return false;
   }
-  l.passed += chains;
+  pass_stages(l, chains);
   return true;
 }
 
 // By one lane: eight row tiles at a time, a chain after the other.
-__device__ inline bool load_head_tiles(const wide_loader &l, const mk_operand &weight, uint32_t chains) {
-  stage_cursor stage = next_stage(l);
+__device__ inline bool load_head_tiles(const wide_loader &l, const streamed &weights, uint32_t tiles, uint32_t chains) {
+  stage_cursor stage = l.stage;
 #pragma unroll 1
-  for (uint32_t first = 0; first < weight.rows; first += MK_WIDE_GPU_UNIT_TILES) {
+  for (uint32_t first = 0; first < tiles; first += MK_WIDE_GPU_UNIT_TILES) {
 #pragma unroll 1
-    for (uint32_t chain = 0; chain < chains; chain += HEAD_CHAINS, stage.next()) {
+    for (uint32_t chain = 0; chain < chains; chain += 2, stage.next()) {
 #pragma unroll 1
       for (uint32_t page = 0; page < MK_GPU_STAGE_PAGES; page++) {
         uint32_t at = chain + page / GROUPS;
-        if (at < chains ? !load_weights(l, stage, page, weight, at, first + page % GROUPS * GROUP_TILES)
+        if (at < chains ? !weights.load_weights(l, stage, page, at, first + page % GROUPS * GROUP_TILES)
                         : !open_page(l, stage, page, 0)) {
           return false;
         }
@@ -164,11 +162,10 @@ __device__ inline bool load_head(wide_loader &l, const mk_instruction_word &in) 
     return true;
   }
   uint32_t chains = (weight.cols + CHAIN_STEPS - 1) / CHAIN_STEPS;
-  if (!all_agree(!tile::elect() || load_head_tiles(l, weight, chains))) {
+  if (!all_agree(!tile::elect() || load_head_tiles(l, weights_of(l.d, weight), weight.rows, chains))) {
     return false;
   }
-  l.passed += (weight.rows + MK_WIDE_GPU_UNIT_TILES - 1) / MK_WIDE_GPU_UNIT_TILES *
-              ((chains + HEAD_CHAINS - 1) / HEAD_CHAINS);
+  pass_stages(l, (weight.rows + MK_WIDE_GPU_UNIT_TILES - 1) / MK_WIDE_GPU_UNIT_TILES * ((chains + 1) / 2));
   return true;
 }
 
@@ -178,7 +175,7 @@ __device__ inline bool load_blocks(const wide_loader &l, const mk_instruction_wo
   const mk_gpu_buffer &b = l.d.buffer(operand);
   const uint32_t *table = reinterpret_cast<const uint32_t *>(whole_buffer(in, MK_WHOLE_ATTEND_table).address);
   uint32_t run_bytes = b.block_tokens * b.head_dim * 4, block_pages = run_bytes / MK_GPU_PAGE_BYTES;
-  stage_cursor stage = next_stage(l);
+  stage_cursor stage = l.stage;
 #pragma unroll 1
   for (uint32_t at = 0; at < pages; at += MK_GPU_STAGE_PAGES, stage.next()) {
 #pragma unroll 1
@@ -200,21 +197,20 @@ __device__ inline bool load_blocks(const wide_loader &l, const mk_instruction_wo
   return true;
 }
 
-// For each part of the lines, blocks up to that of its last token.
+// Blocks up to that of the line tile's last token.
 __device__ inline bool load_cache(wide_loader &l, const mk_instruction_word &in) {
   const mk_gpu_buffer &b = l.d.buffer(in.parts[MK_PART_ATTEND_kv]);
   uint32_t line_tile = in.parts[MK_PART_ATTEND_q].row, lines = active_lines(l.d, line_tile);
-  wait_inputs(l, in);
-#pragma unroll 1
-  for (uint32_t first = 0; first < lines; first += PART_LINES) {
-    uint32_t end = lines_of(l.d).first + line_tile * LINES + min(lines, first + PART_LINES);
-    uint32_t blocks = (end + b.block_tokens - 1) / b.block_tokens;
-    uint32_t pages = blocks * b.block_tokens * b.head_dim * 4 / MK_GPU_PAGE_BYTES;
-    if (!all_agree(!tile::elect() || load_blocks(l, in, pages))) {
-      return false;
-    }
-    l.passed += (pages + MK_GPU_STAGE_PAGES - 1) / MK_GPU_STAGE_PAGES;
+  if (lines == 0) {
+    return true;
   }
+  uint32_t blocks = (lines_of(l.d).first + line_tile * LINES + lines + b.block_tokens - 1) / b.block_tokens;
+  uint32_t pages = blocks * b.block_tokens * b.head_dim * 4 / MK_GPU_PAGE_BYTES;
+  wait_inputs(l, in);
+  if (!all_agree(!tile::elect() || load_blocks(l, in, pages))) {
+    return false;
+  }
+  pass_stages(l, (pages + MK_GPU_STAGE_PAGES - 1) / MK_GPU_STAGE_PAGES);
   return true;
 }
 
@@ -232,7 +228,9 @@ __device__ inline bool load_for_wide(wide_loader &l, const mk_instruction_word &
   if (!wait_lines(l)) {
     return false;
   }
-  return in.opcode == MK_OP_HEAD ? load_head(l, in) : in.opcode == MK_OP_ATTEND ? load_cache(l, in) : load_product(l, in);
+  return in.opcode == MK_OP_HEAD     ? load_head(l, in)
+         : in.opcode == MK_OP_ATTEND ? load_cache(l, in)
+                                     : load_product(l, in);
 }
 
 // No block may end while copies into its shared memory are under way: waits for the last fill of every page.

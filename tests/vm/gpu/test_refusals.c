@@ -104,17 +104,22 @@ Test(gpu_refusals, what_is_fused_without_a_mark) {
   expect_refused(program, "(combine) is not marked as fused");
 }
 
-/* Kernels of fewer rows have none of what wide programs are made of, and there is none for those. */
+/* What the kernel for wide steps has no room for. */
 Test(gpu_refusals, wide_programs) {
-  for (uint32_t rows = MK_LINE_TILE; rows <= MK_MOST_ROWS; rows *= 2) {
+  for (uint32_t rows = MK_WIDE_ROWS; rows <= MK_MOST_ROWS; rows *= 2) {
     mk_program *program = compile_slots(false, rows, 1);
-    cr_assert_neq(first(program, MK_OP_ATTEND), NULL);
-    char text[80];
-    snprintf(text, sizeof text, "the program has %u rows per step and 1 slots", rows);
-    expect_refused(program, text);
+    first(program, MK_OP_QKV)->operands[MK_SLOT_QKV_weight].rows = 9;
+    expect_refused(program, "(qkv) multiplies 9 row tiles; this machine multiplies at most 8");
+    program = compile_slots(false, rows, 1);
+    first(program, MK_OP_HEAD)->operands[MK_SLOT_HEAD_weight].cols = 513;
+    expect_refused(program, "(head) has an input of 8208 columns; this machine has room for 8192");
+    program = compile_slots(false, rows, 1);
+    program->machine.consumer_warps = 16;
+    expect_refused(program, "the program is for another machine");
   }
 }
 
+/* Kernels of fewer rows have none of what wide programs are made of. */
 Test(gpu_refusals, what_wide_programs_are_made_of) {
   static const uint32_t rows[] = {1, 4, MK_PROMPT_ROWS};
   for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

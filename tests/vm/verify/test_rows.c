@@ -52,7 +52,7 @@ static void resize(mk_buffer *b, uint32_t rows, uint32_t cols) {
   }
 
 Test(verify_rows, every_number_is_accepted) {
-  for (uint32_t rows = 1; rows <= MK_MOST_ROWS; rows *= 2) {
+  for (uint32_t rows = 1; rows <= MK_MOST_SHARED_ROWS; rows *= 2) {
     mk_program *p = compile(rows);
     cr_assert_eq(mk_verify(p, NULL), MK_OK, "%u rows: %s", rows, mk_error_message());
     cr_assert(mk_program_rows(p) == rows && mk_program_slots(p) == (rows == MK_PROMPT_ROWS ? 1 : rows));
@@ -67,8 +67,8 @@ REJECTS(fewer_rows_than_lines, "S02", "with 2 rows per step", {
 REJECTS(more_rows_than_lines, "S02", "with 8 rows per step", p->ranges.batch.high = ROWS * 2)
 REJECTS(no_row_active, "S01", "at least one is active", p->ranges.batch.low = 0)
 REJECTS(all_rows_active, "S01", "at least one is active", p->ranges.batch.low = ROWS)
-REJECTS(seventeen_rows, "S01", "1, 2, 4, ... or 512 rows", p->ranges.batch.high = 17)
-REJECTS(too_many_rows, "S01", "1, 2, 4, ... or 512 rows", p->ranges.batch.high = 1024)
+REJECTS(seventeen_rows, "S01", "1, 2, 4, ... or 1024 rows", p->ranges.batch.high = 17)
+REJECTS(too_many_rows, "S01", "1, 2, 4, ... or 1024 rows", p->ranges.batch.high = 2048)
 REJECTS(more_slots_than_rows, "S01", "4 rows are of slots 0 to 3 at most", p->ranges.slot.high = ROWS)
 REJECTS(no_slot_0, "S01", "slot is 1 to 3", p->ranges.slot.low = 1)
 /* Lines in tiles of their own: an instruction would write one of them. */
