@@ -122,7 +122,8 @@ __device__ inline bool load_product(wide_loader &l, const mk_instruction_word &i
     return true;
   }
   const streamed weights = weights_of(l.d, in.parts[LINEAR_WEIGHT]);
-  const streamed lines = {l.d.params.maps + x.buffer, x.row * LINES, x.col * l.d.buffer(x).tile_cols};
+  const streamed lines = {l.d.params.maps + x.buffer, static_cast<uint32_t>(x.row) * LINES,
+                          x.col * l.d.buffer(x).tile_cols};
   uint32_t chains = (in.parts[LINEAR_WEIGHT].cols + CHAIN_STEPS - 1) / CHAIN_STEPS;
   if (!all_agree(!tile::elect() || load_ahead(l, weights, chains))) {
     return false;
