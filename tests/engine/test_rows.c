@@ -153,7 +153,7 @@ static void expect_bits(mk_engine_options options, const work *want) {
 
 /* With MK_PROMPT_ROWS, and in wide programs, one sequence after the other. */
 static void every_number_of_rows(const work *want) {
-  static const uint32_t rows[] = {4, 16, MK_PROMPT_ROWS, 2 * MK_LINE_TILE, 2, 8, 32, MK_MOST_ROWS, 128};
+  static const uint32_t rows[] = {4, 16, MK_PROMPT_ROWS, 2 * MK_LINE_TILE, 2, 8, 32, MK_MOST_SHARED_ROWS, 128};
   for (uint32_t i = 0; i < test_effort(4, sizeof rows / sizeof rows[0]); i++) {
     expect_bits((mk_engine_options){.sms = rows[i] == 4 ? 132 : 5, .rows = rows[i]}, want);
   }
