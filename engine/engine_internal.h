@@ -34,7 +34,7 @@ struct mk_engine {
   mk_trace *recorded;    /* NULL: none of them had its first step */
   mk_batch *batch;
   double busy_ms;       /* of all launches on GPUs */
-  mk_ranking *rankings; /* of a GPU's step, [MK_PROMPT_ROWS], NULL until somebody wants them */
+  mk_ranking *rankings; /* of a GPU's step, by line, [MK_MOST_ROWS], NULL until somebody wants them */
   float *logits_copy;   /* of a GPU's step, [MK_MOST_ROWS][vocab], NULL until somebody wants them */
 };
 

@@ -113,7 +113,7 @@ static mk_status read_logits(at_work *w, uint32_t step) {
 static mk_status prepare_ranks(at_work *w, uint32_t step, uint32_t most, mk_gpu_rank_row *rows, mk_gpu_ranks *ranks) {
   mk_engine *engine = w->engine;
   if (engine->rankings == NULL) {
-    MK_TRY(mk_alloc(MK_PROMPT_ROWS, sizeof *engine->rankings, &engine->rankings));
+    MK_TRY(mk_alloc(MK_MOST_ROWS, sizeof *engine->rankings, &engine->rankings));
   }
   *ranks = (mk_gpu_ranks){.buffer = (size_t)w->machine->logits, .rows = rows, .most = most};
   for (uint32_t line = 0; line < w->rows; line++) {
