@@ -65,9 +65,32 @@ static const char *find_wide(const mk_program *program, const mk_instruction *in
                                                                                     : NULL;
 }
 
+/* Of parameters of other families than Llama. wide: what is normed has squares, not a gain. NULL: nothing. */
+static const char *find_parameter(const mk_instruction *in, bool wide) {
+  const mk_operand *operands = in->operands;
+  switch (in->opcode) {
+    case MK_OP_QKV:
+      return in->params[MK_PARAM_QKV_extras] != 0 ? "a bias, or a norm of queries and keys,"
+             : operands[wide ? MK_SLOT_QKV_squares : MK_SLOT_QKV_gain].rows == 0 ? "an input that is not normed"
+             : in->params[MK_PARAM_QKV_rope_tiles] == 0                          ? "a layer without rotation"
+                                                                                 : NULL;
+    case MK_OP_GLU:
+      return in->params[MK_PARAM_GLU_biased] != 0                                ? "a bias"
+             : operands[wide ? MK_SLOT_GLU_squares : MK_SLOT_GLU_gain].rows == 0 ? "an input that is not normed"
+                                                                                 : NULL;
+    case MK_OP_ATTENTION:
+      return wide ? "the opcode" : in->params[MK_PARAM_ATTENTION_eps] != 0 ? "a norm of queries and keys" : NULL;
+    case MK_OP_HEAD:
+      return in->params[MK_PARAM_HEAD_factor] != 0              ? "a factor on logits"
+             : wide && operands[MK_SLOT_HEAD_squares].rows == 0 ? "an input with a gain"
+                                                                : NULL;
+    default:
+      return NULL;
+  }
+}
+
 /* What kernels have no code for yet, by name: opcodes and parameters of other families than Llama. NULL: nothing. */
 static const char *find_cpu_only(const mk_program *program, const mk_instruction *in) {
-  const mk_operand *operands = in->operands;
   const char *wide = find_wide(program, in);
   if (mk_opcode_lookup(in->opcode)->cpu_only) {
     return "the opcode";
@@ -75,23 +98,7 @@ static const char *find_cpu_only(const mk_program *program, const mk_instruction
   if (wide != NULL) {
     return wide;
   }
-  switch (in->opcode) {
-    case MK_OP_QKV:
-      return in->params[MK_PARAM_QKV_extras] != 0       ? "a bias, or a norm of queries and keys,"
-             : operands[MK_SLOT_QKV_gain].rows == 0     ? "an input that is not normed"
-             : in->params[MK_PARAM_QKV_rope_tiles] == 0 ? "a layer without rotation"
-                                                        : NULL;
-    case MK_OP_GLU:
-      return in->params[MK_PARAM_GLU_biased] != 0   ? "a bias"
-             : operands[MK_SLOT_GLU_gain].rows == 0 ? "an input that is not normed"
-                                                    : NULL;
-    case MK_OP_ATTENTION:
-      return in->params[MK_PARAM_ATTENTION_eps] != 0 ? "a norm of queries and keys" : NULL;
-    case MK_OP_HEAD:
-      return in->params[MK_PARAM_HEAD_factor] != 0 ? "a factor on logits" : NULL;
-    default:
-      return NULL;
-  }
+  return find_parameter(in, false);
 }
 
 static mk_status check_room(const mk_program *program, const mk_instruction *in) {
@@ -145,6 +152,11 @@ static bool is_wide(const mk_program *program) {
 /* Units of a product are of eight row tiles; HEAD has its input in shared memory; heads are of 64 or 128 dims. */
 static mk_status check_wide(const mk_program *program, const mk_instruction *in) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  const char *missing = info->cpu_only ? "the opcode" : find_parameter(in, true);
+  if (missing != NULL) {
+    return mk_error(MK_ERR_FILE, "instruction %u (%s): %s is not yet in wide steps on a GPU: use --device cpu", in->uid,
+                    info->name, missing);
+  }
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand *o = &in->operands[slot];
     const mk_buffer *b = &program->buffers[o->buffer];
