@@ -1,6 +1,6 @@
-/* The inside of the GPU machine, shared by its files: machine.c (life, copies to and from buffers), refuse.c (what it takes), arena.c
- * (memory of buffers, lent ones too), upload.c (weights), run.c (a launch), mla.c (launches that follow a work list), trace.c
- * (the recorder) and extra.c (fill, bandwidth). */
+/* The inside of the GPU machine, shared by its files: machine.c (life, copies to and from buffers), refuse.c and
+ * refuse_wide.c (what it takes), arena.c (memory of buffers, lent ones too), upload.c (weights), run.c (a launch), mla.c (launches that follow
+ * a work list), trace.c (the recorder) and extra.c (fill, bandwidth). */
 #ifndef MK_GPU_MACHINE_INTERNAL_H
 #define MK_GPU_MACHINE_INTERNAL_H
 
@@ -82,21 +82,30 @@ struct mk_gpu {
 mk_status mk_gpu_check(const mk_gpu *gpu, mk_cu_result result, const char *what);
 /* Makes the context current in this thread; an error once a kernel was lost. */
 mk_status mk_gpu_enter(const mk_gpu *gpu);
-/* Copies, through the stream, and waits for them. There is no other way between host and GPU: a copy outside of the stream may return with pageable
- * memory still on its way (CUDA Driver API, "API synchronization behavior"), and a launch does not wait for it. */
+/* Copies, through the stream, and waits for them. There is no other way between host and GPU: a copy outside of the
+ * stream may return with pageable memory still on its way (CUDA Driver API, "API synchronization behavior"), and a
+ * launch does not wait for it. */
 mk_status mk_gpu_copy_in(const mk_gpu *gpu, mk_cu_address to, const void *from, uint64_t bytes, const char *what);
 mk_status mk_gpu_copy_out(const mk_gpu *gpu, void *to, mk_cu_address from, uint64_t bytes, const char *what);
-/* What the kernels are compiled for must be what the scheduler planned and the verifier proved: MK_ERR_FILE, with what is another (refuse.c). */
+/* What the kernels are compiled for must be what the scheduler planned and the verifier proved: MK_ERR_FILE, with what
+ * is another (refuse.c). */
 mk_status mk_gpu_check_program(const mk_program *program);
+/* Of that, the instructions of a program of wide steps, and their order (refuse_wide.c). */
+mk_status mk_gpu_check_wide(const mk_program *program);
+/* Which of an instruction's parameters the kernels have no code for: those of other families than Llama. wide: what is
+ * normed has squares, not a gain. NULL: none. */
+const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide);
 /* Whether it draws: it has instructions that score. */
 bool mk_gpu_samples(const mk_program *program);
-/* wide.c. Tensor maps by which the kernel for wide steps copies what is multiplied, one place for each buffer; others have none. */
+/* wide.c. Tensor maps by which the kernel for wide steps copies what is multiplied, one place for each buffer; others
+ * have none. */
 size_t mk_gpu_map_count(const mk_program *program);
 mk_status mk_gpu_encode_maps(const mk_gpu *gpu, void *to);
 /* MLA programs: what their kernel is compiled for (MK_ERR_FILE), and their tensor maps once there is memory. */
 mk_status mk_gpu_check_mla(const mk_program *program);
 mk_status mk_gpu_open_mla(mk_gpu *gpu);
-/* What is written to a buffer of an MLA program: by the work list it decides whether blocks of a launch run in pairs. */
+/* What is written to a buffer of an MLA program: by the work list it decides whether blocks of a launch run in
+ * pairs. */
 void mk_gpu_look_at_list(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes);
 /* How the MLA kernel is launched. */
 typedef struct mk_gpu_mla_launch {
@@ -120,8 +129,8 @@ mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params);
 mk_status mk_gpu_trace_prepare(mk_gpu *gpu);
 /* Loads the kernel that records, once; before a launch. */
 mk_status mk_gpu_need_recording(mk_gpu *gpu);
-/* The records of a track from its first `count` notes, which lie in turns `stride` notes apart, times in ticks of the SM's clock. `records`: at
- * least two places a note. Returns how many there are. */
+/* The records of a track from its first `count` notes, which lie in turns `stride` notes apart, times in ticks of the
+ * SM's clock. `records`: at least two places a note. Returns how many there are. */
 uint32_t mk_gpu_records_of(const mk_gpu_note *notes, size_t stride, uint32_t count, mk_trace_record *records);
 /* arena.c. Arenas, and the places of all buffers; `tables` more bytes are needed. */
 mk_status mk_gpu_allocate(mk_gpu *gpu, uint64_t tables);
@@ -129,8 +138,8 @@ mk_cu_address mk_gpu_address(const mk_gpu *gpu, size_t buffer);
 uint64_t mk_gpu_bytes(const mk_gpu *gpu, size_t buffer); /* that it takes there */
 /* Offset of `bytes` more in an arena that ends at *end. */
 uint64_t mk_gpu_place(uint64_t *end, uint64_t bytes);
-/* Values of several rows lie in the order of fragments, in whole steps of sixteen elements with room for sixteen lines, and no stamps
- * beside the words (vm/gpu/rows.cuh, prompt.cuh). */
+/* Values of several rows lie in the order of fragments, in whole steps of sixteen elements with room for sixteen lines,
+ * and no stamps beside the words (vm/gpu/rows.cuh, prompt.cuh). */
 bool mk_gpu_in_fragments(const mk_program *program, const mk_buffer *b);
 /* Queues what makes a buffer as it is before the first step. */
 mk_status mk_gpu_clear_buffer(const mk_gpu *gpu, size_t buffer);

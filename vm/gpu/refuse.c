@@ -1,5 +1,5 @@
-/* What this machine has no room for, of programs that the verifier has accepted: machine_internal.h, mk_gpu_check_program. All else that its
- * kernels count on is a rule of the verifier. */
+/* What this machine has no room for, of programs that the verifier has accepted: machine_internal.h,
+ * mk_gpu_check_program. All else that its kernels count on is a rule of the verifier. */
 #include "instructions/mla.h"
 #include "vm/gpu/machine_internal.h"
 
@@ -8,7 +8,8 @@ enum {
   MOST_FRONTS = MK_GPU_CONSUMER_WARPS * (32 / MK_GPU_FRONT_LANES),
 };
 
-/* An input is staged as bf16, 1 KiB a page; of a normed one each warp keeps so many sums of squares (vm/gpu/consumer.cuh). */
+/* An input is staged as bf16, 1 KiB a page; of a normed one each warp keeps so many sums of squares
+ * (vm/gpu/consumer.cuh). */
 static mk_status check_staging(const mk_instruction *in, uint32_t rows) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   bool normed = mk_opcode_reads(info, MK_CONTENT_GAIN) >= 0;
@@ -65,8 +66,7 @@ static const char *find_wide(const mk_program *program, const mk_instruction *in
                                                                                     : NULL;
 }
 
-/* Of parameters of other families than Llama. wide: what is normed has squares, not a gain. NULL: nothing. */
-static const char *find_parameter(const mk_instruction *in, bool wide) {
+const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide) {
   const mk_operand *operands = in->operands;
   switch (in->opcode) {
     case MK_OP_QKV:
@@ -79,7 +79,7 @@ static const char *find_parameter(const mk_instruction *in, bool wide) {
              : operands[wide ? MK_SLOT_GLU_squares : MK_SLOT_GLU_gain].rows == 0 ? "an input that is not normed"
                                                                                  : NULL;
     case MK_OP_ATTENTION:
-      return wide ? "the opcode" : in->params[MK_PARAM_ATTENTION_eps] != 0 ? "a norm of queries and keys" : NULL;
+      return in->params[MK_PARAM_ATTENTION_eps] != 0 ? "a norm of queries and keys" : NULL;
     case MK_OP_HEAD:
       return in->params[MK_PARAM_HEAD_factor] != 0              ? "a factor on logits"
              : wide && operands[MK_SLOT_HEAD_squares].rows == 0 ? "an input with a gain"
@@ -98,7 +98,7 @@ static const char *find_cpu_only(const mk_program *program, const mk_instruction
   if (wide != NULL) {
     return wide;
   }
-  return find_parameter(in, false);
+  return mk_gpu_find_parameter(in, false);
 }
 
 static mk_status check_room(const mk_program *program, const mk_instruction *in) {
@@ -125,7 +125,8 @@ static mk_status check_room(const mk_program *program, const mk_instruction *in)
   return check_staging(in, rows);
 }
 
-/* With several rows per step the kernel takes rounds of a search in pairs: tallies, and their sums (instructions/search_rows.cuh). */
+/* With several rows per step the kernel takes rounds of a search in pairs: tallies, and their sums
+ * (instructions/search_rows.cuh). */
 static mk_status check_rounds(const mk_program *program, const mk_queue *queue) {
   uint32_t rounds = 0, last = 0;
   for (uint32_t i = queue->first; i < queue->first + queue->count; i++) {
@@ -147,35 +148,6 @@ static bool is_wide(const mk_program *program) {
     }
   }
   return false;
-}
-
-/* Units of a product are of eight row tiles; HEAD has its input in shared memory; heads are of 64 or 128 dims. */
-static mk_status check_wide(const mk_program *program, const mk_instruction *in) {
-  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
-  const char *missing = info->cpu_only ? "the opcode" : find_parameter(in, true);
-  if (missing != NULL) {
-    return mk_error(MK_ERR_FILE, "instruction %u (%s): %s is not yet in wide steps on a GPU: use --device cpu", in->uid,
-                    info->name, missing);
-  }
-  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
-    const mk_operand *o = &in->operands[slot];
-    const mk_buffer *b = &program->buffers[o->buffer];
-    if (info->operands[slot].store == MK_OPERAND_STORE_TILES && in->opcode != MK_OP_HEAD &&
-        o->rows > MK_WIDE_GPU_UNIT_TILES) {
-      return mk_error(MK_ERR_FILE, "instruction %u (%s) multiplies %u row tiles; this machine multiplies at most %d",
-                      in->uid, info->name, o->rows, MK_WIDE_GPU_UNIT_TILES);
-    }
-    if (info->operands[slot].store == MK_OPERAND_STORE_TILES && in->opcode == MK_OP_HEAD &&
-        o->cols * MK_TILE > MK_WIDE_GPU_HEAD_COLS) {
-      return mk_error(MK_ERR_FILE, "instruction %u (%s) has an input of %u columns; this machine has room for %d",
-                      in->uid, info->name, o->cols * MK_TILE, MK_WIDE_GPU_HEAD_COLS);
-    }
-    if (info->operands[slot].store == MK_OPERAND_STORE_BLOCKS && b->head_dim != 64 && b->head_dim != 128) {
-      return mk_error(MK_ERR_FILE, "instruction %u (%s): heads of %u dims; this machine has them of 64 and 128",
-                      in->uid, info->name, b->head_dim);
-    }
-  }
-  return MK_OK;
 }
 
 mk_status mk_gpu_check_program(const mk_program *program) {
@@ -209,8 +181,11 @@ mk_status mk_gpu_check_program(const mk_program *program) {
                       b->name, b->block_tokens, BLOCK_TOKENS);
     }
   }
+  if (wide) {
+    return mk_gpu_check_wide(program);
+  }
   for (size_t i = 0; i < program->instruction_count; i++) {
-    MK_TRY(wide ? check_wide(program, &program->instructions[i]) : check_room(program, &program->instructions[i]));
+    MK_TRY(check_room(program, &program->instructions[i]));
   }
   for (size_t q = 0; mk_program_rows(program) > 1 && q < program->queue_count; q++) {
     MK_TRY(check_rounds(program, &program->queues[q]));

@@ -1,0 +1,318 @@
+/* What the kernel for wide steps (vm/gpu/wide.cu) has no code or no room for, of programs that the verifier has
+ * accepted: machine_internal.h, mk_gpu_check_wide.
+ *
+ * The verifier knows one thread for each role. This kernel's roles are others, and so is what orders them: its loader
+ * copies the input of a product, which the table gives to the consumer, and it waits for the counters of the
+ * instruction at hand alone, where that has lines to compute; its consumers are eight warps, which store themselves,
+ * each by its own row tile of a product and by lines elsewhere, and which meet where an instruction begins that is no
+ * product, where a normed product has its sums, and before a signal. Programs that count on more are refused here. */
+#include "vm/gpu/machine_internal.h"
+
+static bool is_empty(const mk_operand *o) { return o->rows == 0 || o->cols == 0; }
+static bool is_token_row(const mk_operand *o) { return (o->flags & MK_OPERAND_TOKEN_ROW) != 0; }
+
+static const mk_buffer *buffer_of(const mk_program *program, const mk_operand *o) {
+  return &program->buffers[o->buffer];
+}
+
+static bool has_store(const mk_opcode_info *info, mk_operand_store store) {
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    if (info->operands[slot].store == store) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Multiplies tiles of lines; HEAD has one line, which its consumers fetch. */
+static bool is_product(const mk_opcode_info *info) {
+  return has_store(info, MK_OPERAND_STORE_TILES) && mk_opcode_writes(info, MK_CONTENT_LOGITS) < 0;
+}
+
+static bool signals_release(const mk_program *program, const mk_instruction *in) {
+  for (uint32_t i = 0; i < in->signal_count; i++) {
+    if (program->counters[in->signals[i].counter].kind == MK_COUNTER_RELEASE) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Stamps are those of candidates alone; so opcodes that know no other values have no code. NULL: nothing. */
+static const char *find_stamps(const mk_program *program, const mk_instruction *in) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  const char *found = NULL;
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand *o = &in->operands[slot];
+    if (info->operands[slot].content == MK_CONTENT_CANDIDATE) {
+      continue;
+    }
+    if (info->operands[slot].store == MK_OPERAND_STORE_STAMPED) {
+      return "the opcode";
+    }
+    if (!is_empty(o) && buffer_of(program, o)->store == MK_STORE_STAMPED) {
+      found = "a value with stamps";
+    }
+  }
+  return found;
+}
+
+/* Whether the loader copies that operand, of what others write: a product's input, whose role is the consumer's by the
+ * table, and a cache. */
+static bool is_copied(const mk_opcode_info *info, const mk_operand_info *what) {
+  const bool reads = what->access == MK_ACCESS_READ && what->extent == MK_EXTENT_PART && what->when == MK_WHEN_WAITS;
+  return reads && (is_product(info) ? what->dtype == MK_DTYPE_BF16 && what->role == MK_ROLE_CONSUMER
+                                    : what->store == MK_OPERAND_STORE_BLOCKS);
+}
+
+/* A product's input comes by a tensor map, which plain activations have. NULL: nothing. */
+static const char *find_input(const mk_program *program, const mk_instruction *in) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const mk_operand *o = &in->operands[slot];
+    if (!is_product(info) || !is_copied(info, &info->operands[slot])) {
+      continue;
+    }
+    if (is_token_row(o)) {
+      return "an input that is the row of a token";
+    }
+    if (buffer_of(program, o)->kind != MK_KIND_ACTIVATION) {
+      return "an input that is an output";
+    }
+  }
+  return NULL;
+}
+
+/* Values go by pairs and fours of elements, and products by whole row tiles: rows of a value are whole tiles of 16
+ * columns. Squares go one by one, and logits by the vocabulary. */
+static mk_status check_columns(const mk_program *program, const mk_instruction *in, uint32_t slot) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  const mk_operand *o = &in->operands[slot];
+  const mk_buffer *b = buffer_of(program, o);
+  const bool single = b->dtype == MK_DTYPE_F32 && b->tile_cols == 1;
+  if (is_empty(o) || info->operands[slot].extent != MK_EXTENT_PART || b->store != MK_STORE_PLAIN || single ||
+      info->operands[slot].content == MK_CONTENT_LOGITS || b->cols % MK_TILE == 0) {
+    return MK_OK;
+  }
+  return mk_error(MK_ERR_FILE,
+                  "instruction %u (%s): %s in buffer %s has rows of %u columns; this machine takes a multiple of %d",
+                  in->uid, info->name, info->operands[slot].name, b->name, b->cols, MK_TILE);
+}
+
+/* Units of a product, or of a sum of parts, are of eight row tiles; HEAD has its input in shared memory; heads are of
+ * 64 or 128 dims. */
+static mk_status check_units(const mk_program *program, const mk_instruction *in, uint32_t slot) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  const mk_operand *o = &in->operands[slot];
+  const mk_operand_store store = info->operands[slot].store;
+  if (store == MK_OPERAND_STORE_TILES && is_product(info) && o->rows > MK_WIDE_GPU_UNIT_TILES) {
+    return mk_error(MK_ERR_FILE, "instruction %u (%s) multiplies %u row tiles; this machine multiplies at most %d",
+                    in->uid, info->name, o->rows, MK_WIDE_GPU_UNIT_TILES);
+  }
+  if (store == MK_OPERAND_STORE_RESIDUAL && o->cols > MK_WIDE_GPU_UNIT_TILES) {
+    return mk_error(MK_ERR_FILE, "instruction %u (%s) adds to %u row tiles; this machine adds to at most %d", in->uid,
+                    info->name, o->cols, MK_WIDE_GPU_UNIT_TILES);
+  }
+  if (store == MK_OPERAND_STORE_TILES && !is_product(info) && o->cols * MK_TILE > MK_WIDE_GPU_HEAD_COLS) {
+    return mk_error(MK_ERR_FILE, "instruction %u (%s) has an input of %u columns; this machine has room for %d",
+                    in->uid, info->name, o->cols * MK_TILE, MK_WIDE_GPU_HEAD_COLS);
+  }
+  const uint32_t head_dim = buffer_of(program, o)->head_dim;
+  if (store == MK_OPERAND_STORE_BLOCKS && head_dim != 64 && head_dim != 128) {
+    return mk_error(MK_ERR_FILE, "instruction %u (%s): heads of %u dims; this machine has them of 64 and 128", in->uid,
+                    info->name, head_dim);
+  }
+  return MK_OK;
+}
+
+/* K and V are taken by fours of elements, and with one distance from line to line. */
+static mk_status check_heads(const mk_program *program, const mk_instruction *in) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  const mk_buffer *k = buffer_of(program, &in->operands[MK_SLOT_APPEND_k]),
+                  *v = buffer_of(program, &in->operands[MK_SLOT_APPEND_v]);
+  if (k->cols != v->cols || k->tile_cols != MK_TILE || v->tile_cols != MK_TILE) {
+    return mk_error(MK_ERR_FILE,
+                    "instruction %u (%s): k and v are in rows of %u and %u columns, tiles of %u and %u; this machine "
+                    "takes rows of one length and tiles of %d",
+                    in->uid, info->name, k->cols, v->cols, k->tile_cols, v->tile_cols, MK_TILE);
+  }
+  return MK_OK;
+}
+
+static mk_status check_instruction(const mk_program *program, const mk_instruction *in) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  const char *missing = info->cpu_only ? "the opcode" : find_stamps(program, in);
+  missing = missing != NULL ? missing : mk_gpu_find_parameter(in, true);
+  missing = missing != NULL ? missing : find_input(program, in);
+  if (missing != NULL) {
+    return mk_error(MK_ERR_FILE, "instruction %u (%s): %s is not yet in wide steps on a GPU: use --device cpu", in->uid,
+                    info->name, missing);
+  }
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    MK_TRY(check_units(program, in, slot));
+    MK_TRY(check_columns(program, in, slot));
+  }
+  return in->opcode == MK_OP_APPEND ? check_heads(program, in) : MK_OK;
+}
+
+/* What the loader copies lies in *places*: a tile of the lines of a value, a head of a cache. */
+typedef struct place {
+  bool written;
+  uint32_t count; /* of counters that tell of all writes so far */
+  uint16_t told[MK_MAX_SIGNALS];
+} place;
+
+typedef struct places {
+  const mk_program *program;
+  size_t *first; /* of each buffer */
+  place *all;
+} places;
+
+static uint32_t places_of(const mk_buffer *b) {
+  const uint32_t tiles = mk_buffer_grid_rows(b), most = MK_MOST_ROWS / MK_LINE_TILE; /* no input has more */
+  return b->store == MK_STORE_BLOCKS                               ? mk_buffer_grid_cols(b)
+         : b->store == MK_STORE_PLAIN && b->kind != MK_KIND_WEIGHT ? (tiles < most ? tiles : most)
+                                                                   : 0;
+}
+
+/* The place that operand `o` begins in; NULL: its buffer has none. An instruction touches one. */
+static place *place_of(const places *p, const mk_operand *o) {
+  const mk_buffer *b = buffer_of(p->program, o);
+  const uint32_t at = b->store == MK_STORE_BLOCKS ? o->col : o->row;
+  return !is_empty(o) && at < places_of(b) ? &p->all[p->first[o->buffer] + at] : NULL;
+}
+
+static bool signals(const mk_instruction *in, uint16_t counter) {
+  for (uint32_t i = 0; i < in->signal_count; i++) {
+    if (in->signals[i].counter == counter) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static void note_write(const mk_program *program, const mk_instruction *in, place *to) {
+  uint32_t kept = 0;
+  for (uint32_t i = 0; to->written && i < to->count; i++) {
+    if (signals(in, to->told[i])) {
+      to->told[kept++] = to->told[i];
+    }
+  }
+  for (uint32_t i = 0; !to->written && i < in->signal_count; i++) {
+    if (program->counters[in->signals[i].counter].kind == MK_COUNTER_RELEASE) {
+      to->told[kept++] = in->signals[i].counter;
+    }
+  }
+  to->count = kept;
+  to->written = true;
+}
+
+/* Whether the instruction waits until all who write there have. */
+static bool waits_for(const mk_program *program, const mk_instruction *in, const place *from) {
+  for (uint32_t w = 0; w < in->wait_count; w++) {
+    for (uint32_t i = 0; i < from->count; i++) {
+      if (in->waits[w].counter == from->told[i] && in->waits[w].threshold == program->counters[from->told[i]].total) {
+        return true;
+      }
+    }
+  }
+  return !from->written;
+}
+
+static mk_status check_copies(const places *p, const mk_instruction *in) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    const place *from = is_copied(info, &info->operands[slot]) ? place_of(p, &in->operands[slot]) : NULL;
+    if (from != NULL && !waits_for(p->program, in, from)) {
+      return mk_error(MK_ERR_FILE,
+                      "instruction %u (%s): %s in buffer %s is copied as soon as the instruction's own waits are over; "
+                      "this machine asks for a release counter that all who write it signal, and a wait for its total",
+                      in->uid, info->name, info->operands[slot].name, buffer_of(p->program, &in->operands[slot])->name);
+    }
+  }
+  return MK_OK;
+}
+
+static mk_status check_all_copies(places *p) {
+  const mk_program *program = p->program;
+  size_t count = 0;
+  MK_TRY(mk_alloc(program->buffer_count, sizeof *p->first, &p->first));
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    p->first[b] = count;
+    count += places_of(&program->buffers[b]);
+  }
+  MK_TRY(mk_alloc(count, sizeof *p->all, &p->all));
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    const mk_instruction *in = &program->instructions[i];
+    const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+    for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+      place *to = info->operands[slot].access != MK_ACCESS_READ ? place_of(p, &in->operands[slot]) : NULL;
+      if (to != NULL) {
+        note_write(program, in, to);
+      }
+    }
+  }
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    MK_TRY(check_copies(p, &program->instructions[i]));
+  }
+  return MK_OK;
+}
+
+static bool overlap(const mk_operand *a, const mk_operand *b) {
+  return !is_empty(a) && !is_empty(b) && a->buffer == b->buffer && a->row < b->row + b->rows &&
+         b->row < a->row + a->rows && a->col < b->col + b->cols && b->col < a->col + a->cols;
+}
+
+/* Whether one of them writes what the other one touches. */
+static bool conflict(const mk_instruction *a, const mk_instruction *b) {
+  const mk_opcode_info *of_a = mk_opcode_lookup(a->opcode), *of_b = mk_opcode_lookup(b->opcode);
+  for (uint32_t i = 0; i < of_a->operand_count; i++) {
+    for (uint32_t k = 0; k < of_b->operand_count; k++) {
+      const bool writes = of_a->operands[i].access != MK_ACCESS_READ || of_b->operands[k].access != MK_ACCESS_READ;
+      if (writes && overlap(&a->operands[i], &b->operands[k])) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+/* Warps meet before a signal. Where a product has none of its own before it stores, other warps may still be at what
+ * comes before it. */
+static mk_status check_meeting(const mk_program *program, const mk_instruction *before, const mk_instruction *in) {
+  const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  if (is_product(info) && mk_opcode_reads(info, MK_CONTENT_GAIN) >= 0) { /* the warps have the scales in common */
+    return signals_release(program, in)
+               ? MK_OK
+               : mk_error(MK_ERR_FILE,
+                          "instruction %u (%s) signals no release counter; a normed product in wide steps does, so "
+                          "that its warps meet before the next one",
+                          in->uid, info->name);
+  }
+  if (before == NULL || !is_product(info) || signals_release(program, before) ||
+      (!is_product(mk_opcode_lookup(before->opcode)) && !conflict(before, in))) {
+    return MK_OK;
+  }
+  return mk_error(MK_ERR_FILE,
+                  "instruction %u (%s) comes after instruction %u in its queue, which signals no release counter; this "
+                  "machine's warps meet before signals, so let that one signal",
+                  in->uid, info->name, before->uid);
+}
+
+mk_status mk_gpu_check_wide(const mk_program *program) {
+  places p = {.program = program};
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    MK_TRY(check_instruction(program, &program->instructions[i]));
+  }
+  for (size_t q = 0; q < program->queue_count; q++) {
+    const mk_queue *queue = &program->queues[q];
+    for (uint32_t i = 0; i < queue->count; i++) {
+      const mk_instruction *in = &program->instructions[queue->first + i];
+      MK_TRY(check_meeting(program, i == 0 ? NULL : in - 1, in));
+    }
+  }
+  mk_status status = check_all_copies(&p);
+  mk_free(p.first);
+  mk_free(p.all);
+  return status;
+}
