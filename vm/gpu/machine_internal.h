@@ -1,6 +1,6 @@
 /* The inside of the GPU machine, shared by its files: machine.c (life, copies to and from buffers), refuse.c and
- * refuse_wide.c (what it takes), arena.c (memory of buffers, lent ones too), upload.c (weights), run.c (a launch), mla.c (launches that follow
- * a work list), trace.c (the recorder) and extra.c (fill, bandwidth). */
+ * refuse_wide.c (what it takes), arena.c (memory of buffers, lent ones too), upload.c (weights), run.c (a launch),
+ * mla.c (launches that follow a work list), trace.c (the recorder) and extra.c (fill, bandwidth). */
 #ifndef MK_GPU_MACHINE_INTERNAL_H
 #define MK_GPU_MACHINE_INTERNAL_H
 
