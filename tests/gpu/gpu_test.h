@@ -26,8 +26,8 @@ void test_packing(void);
 /* Launches of a random model behind a KV cache of hash values: always the same bits (depth_gpu.c). */
 void test_depth(const char *shape, uint32_t depth);
 
-/* The tile library, each operation against a plain C loop (tile_gpu.c). */
-void test_tiles(void);
+/* The tile library, each operation against a plain C loop (tile_gpu.c); quick: fewer shapes and rounds. */
+void test_tiles(bool quick);
 
 /* Sampling, against its definition; prints what it costs per token (sampling_gpu.c). quick: a tiny model only. */
 void test_sampling(bool quick);

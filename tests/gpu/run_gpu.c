@@ -392,6 +392,7 @@ static const char usage[] =
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --mixture\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --sampling\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --schedules\n"
+    "       mkvm_gpu_tests [--device cuda:N] [--quick] --tiles\n"
     "       mkvm_gpu_tests [--device cuda:N] --traces\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --programs FILE.mks ...\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]\n"
@@ -406,6 +407,7 @@ static const char usage[] =
     "--mixture: only that logits are the same in every mixture of machines and rows\n"
     "--sampling: only draws\n"
     "--schedules: only requests that come and go at an engine\n"
+    "--tiles: only the tile library\n"
     "--traces: only the recorder\n";
 
 static int finish(void) {
@@ -415,7 +417,7 @@ static int finish(void) {
 
 int main(int argc, char **argv) {
   bool quick = false, mla = false, sampling = false, rows = false, prompts = false, programs = false, mixture = false;
-  bool schedules = false, traces = false;
+  bool schedules = false, tiles = false, traces = false;
   bool first = true;
   const char *shape = NULL;
   uint32_t depth = 0;
@@ -435,6 +437,8 @@ int main(int argc, char **argv) {
       mixture = true;
     } else if (strcmp(argv[at], "--schedules") == 0) {
       schedules = true;
+    } else if (strcmp(argv[at], "--tiles") == 0) {
+      tiles = true;
     } else if (strcmp(argv[at], "--traces") == 0) {
       traces = true;
     } else if (strcmp(argv[at], "--programs") == 0) {
@@ -463,7 +467,7 @@ int main(int argc, char **argv) {
     return finish();
   }
   if (mla && at == argc) {
-    test_tiles();
+    test_tiles(quick);
     test_mla(quick);
     return finish();
   }
@@ -477,6 +481,10 @@ int main(int argc, char **argv) {
   }
   if (schedules && at == argc) {
     test_schedules(quick);
+    return finish();
+  }
+  if (tiles && at == argc) {
+    test_tiles(quick);
     return finish();
   }
   if (traces && at == argc) {
@@ -504,11 +512,11 @@ int main(int argc, char **argv) {
     }
     return finish();
   }
-  if (shape != NULL || mla || sampling || mixture || schedules || traces || at == argc) {
+  if (shape != NULL || mla || sampling || mixture || schedules || tiles || traces || at == argc) {
     fputs(usage, stderr);
     return 2;
   }
-  test_tiles();
+  test_tiles(quick);
   test_packing();
   test_sampling(quick);
   test_mla(quick);

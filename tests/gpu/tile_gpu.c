@@ -22,6 +22,8 @@ TILE_IMAGE(barrier);
 TILE_IMAGE(copy);
 TILE_IMAGE(edge);
 TILE_IMAGE(fragment);
+TILE_IMAGE(group);
+TILE_IMAGE(tensor);
 TILE_IMAGE(warp);
 TILE_IMAGE(wgmma);
 
@@ -110,19 +112,6 @@ static void test_copy_ring(tile_gpu *gpu) {
   free(in);
   free(got);
   free(want);
-}
-
-/* A kernel whose outputs are its inputs, in rows of `columns` words. */
-static void test_same(tile_gpu *gpu, const char *kernel, uint32_t blocks, uint32_t rows, uint32_t columns,
-                      uint32_t first, uint32_t *work, size_t work_bytes) {
-  size_t bytes = (size_t)rows * columns * 4;
-  uint32_t *in = random_words(bytes / 4, 3), *got = new_bytes(bytes);
-  tile_run run = {kernel, blocks, 32, rows, first, in, bytes, got, bytes, work, work_bytes};
-  if (tile_ran(gpu, &run)) {
-    expect_words(kernel, got, in, bytes / 4, columns);
-  }
-  free(in);
-  free(got);
 }
 
 static void test_copies(tile_gpu *gpu) {
@@ -460,7 +449,7 @@ static void test_wgmma(tile_gpu *gpu) {
   }
 }
 
-void test_tiles(void) {
+void test_tiles(bool quick) {
 #ifdef MK_TILE_IMAGES
   const bool built = true;
 #else
@@ -470,10 +459,15 @@ void test_tiles(void) {
     const char *name;
     const unsigned char *image;
     void (*test)(tile_gpu *gpu);
-  } parts[] = {
-      {"tile/barrier", tile_image_barrier, test_barriers}, {"tile/copy", tile_image_copy, test_copies},
-      {"tile/edge", tile_image_edge, test_edges},          {"tile/fragment", tile_image_fragment, test_fragments},
-      {"tile/warp", tile_image_warp, test_warps},          {"tile/wgmma", tile_image_wgmma, test_wgmma}};
+    void (*sweep)(tile_gpu *gpu, bool quick); /* over shapes; of other files */
+  } parts[] = {{"tile/barrier", tile_image_barrier, test_barriers, test_pairs_of_warps},
+               {"tile/copy", tile_image_copy, test_copies, NULL},
+               {"tile/edge", tile_image_edge, test_edges, test_edge_words},
+               {"tile/fragment", tile_image_fragment, test_fragments, NULL},
+               {"tile/group", tile_image_group, NULL, test_groups},
+               {"tile/tensor", tile_image_tensor, NULL, test_tensors},
+               {"tile/warp", tile_image_warp, test_warps, test_lanes},
+               {"tile/wgmma", tile_image_wgmma, test_wgmma, NULL}};
   tile_gpu gpu = {0};
   mk_cu_device id = 0;
   mk_cu_context_ref context;
@@ -490,7 +484,12 @@ void test_tiles(void) {
   for (size_t i = 0; i < sizeof parts / sizeof parts[0] && entered && !gpu.dead; i++) {
     if (expect_ok(mk_driver_check(gpu.cu, gpu.cu->module_load(&gpu.module, parts[i].image), "loading the test image"),
                   parts[i].name)) {
-      parts[i].test(&gpu);
+      if (parts[i].test != NULL) {
+        parts[i].test(&gpu);
+      }
+      if (parts[i].sweep != NULL) {
+        parts[i].sweep(&gpu, quick);
+      }
       (void)gpu.cu->module_unload(gpu.module);
     }
   }

@@ -15,7 +15,18 @@ static mk_status new_memory(const mk_driver *cu, mk_cu_address *address, size_t 
   return mk_driver_check(cu, cu->fill_async(*address, value, bytes, NULL), "filling memory");
 }
 
-static mk_status launch(const tile_gpu *gpu, const tile_run *run, uint32_t *states) {
+static mk_status encode(const mk_driver *cu, const tile_map *map, mk_cu_address tensor, uint32_t *to) {
+  _Alignas(64) uint64_t words[MK_TENSOR_MAP_BYTES / 8];
+  static const uint32_t steps[] = {1, 1, 1, 1};
+  MK_TRY(mk_driver_check(cu,
+                         cu->tensor_map(words, map->type, map->rank, (void *)(uintptr_t)tensor, map->sizes,
+                                        map->strides, map->box, steps, 0, map->swizzle, MK_CU_TENSOR_PROMOTE_NONE, 0),
+                         "making a tensor map"));
+  memcpy(to, words, sizeof words);
+  return MK_OK;
+}
+
+static mk_status launch(const tile_gpu *gpu, const tile_run *run, const tile_map *map, uint32_t *states) {
   const mk_driver *cu = gpu->cu;
   mk_cu_address in = 0, out = 0, work = 0, state = 0;
   mk_cu_function_ref function;
@@ -29,6 +40,9 @@ static mk_status launch(const tile_gpu *gpu, const tile_run *run, uint32_t *stat
   MK_TRY_GOTO(new_memory(cu, &state, run->blocks * sizeof *states, 0xff), done);
   if (run->in_bytes != 0) {
     MK_TRY_GOTO(mk_driver_check(cu, cu->upload_async(in, run->in, run->in_bytes, NULL), "sending inputs"), done);
+  }
+  if (map != NULL) {
+    MK_TRY_GOTO(encode(cu, map, in, run->work), done);
   }
   if (run->work != NULL) {
     MK_TRY_GOTO(mk_driver_check(cu, cu->upload_async(work, run->work, run->work_bytes, NULL), "sending inputs"), done);
@@ -53,12 +67,12 @@ done:
   return status;
 }
 
-bool tile_ran(tile_gpu *gpu, const tile_run *run) {
+bool tile_ran_mapped(tile_gpu *gpu, const tile_run *run, const tile_map *map) {
   uint32_t states[MK_TILE_MAX_BLOCKS] = {0};
   if (gpu->dead) {
     return false;
   }
-  if (!expect_ok(launch(gpu, run, states), run->kernel)) {
+  if (!expect_ok(launch(gpu, run, map, states), run->kernel)) {
     gpu->dead = true;
     return false;
   }
@@ -72,6 +86,8 @@ bool tile_ran(tile_gpu *gpu, const tile_run *run) {
   }
   return true;
 }
+
+bool tile_ran(tile_gpu *gpu, const tile_run *run) { return tile_ran_mapped(gpu, run, NULL); }
 
 static uint32_t word_at(const void *words, size_t index) {
   uint32_t word;
@@ -116,4 +132,16 @@ uint32_t *random_words(size_t count, uint64_t seed) {
     words[i] = random_word(&seed);
   }
   return words;
+}
+
+void test_same(tile_gpu *gpu, const char *kernel, uint32_t blocks, uint32_t rows, uint32_t columns, uint32_t first,
+               uint32_t *work, size_t work_bytes) {
+  size_t bytes = (size_t)rows * columns * 4;
+  uint32_t *in = random_words(bytes / 4, 3), *got = new_bytes(bytes);
+  tile_run run = {kernel, blocks, 32, rows, first, in, bytes, got, bytes, work, work_bytes};
+  if (tile_ran(gpu, &run)) {
+    expect_words(kernel, got, in, bytes / 4, columns);
+  }
+  free(in);
+  free(got);
 }

@@ -3,14 +3,16 @@
 
 using namespace mk;
 
-// What one thread sees of a barrier: bits 0, 1: test_wait of parity 0, 1; bit 2: try_wait of `complete`, a phase that is over.
+// What one thread sees of a barrier: bits 0, 1: test_wait of parity 0, 1; bit 2: try_wait of `complete`, a phase that
+// is over.
 __device__ inline uint32_t look(uint32_t barrier, uint32_t complete) {
   return (tile::test_wait(barrier, 0) ? 1u : 0u) | (tile::test_wait(barrier, 1) ? 2u : 0u) |
          (tile::try_wait(barrier, complete & 1) ? 4u : 0u);
 }
 
-// One thread makes `count` phases of one barrier and looks before every arrival and after the last one: three arrivals one by one in
-// even phases, two at once and one in odd ones (then the second look follows both). out [count][MK_BARRIER_ARRIVALS + 1]
+// One thread makes `count` phases of one barrier and looks before every arrival and after the last one: three arrivals
+// one by one in even phases, two at once and one in odd ones (then the second look follows both). out
+// [count][MK_BARRIER_ARRIVALS + 1]
 extern "C" __global__ void __launch_bounds__(32) mk_tile_barrier_phases(const mk_tile_params params) {
   __shared__ uint64_t storage;
   uint32_t *out = reinterpret_cast<uint32_t *>(params.out);
@@ -101,8 +103,8 @@ extern "C" __global__ void __launch_bounds__(MK_BARRIER_WARPS * 32)
   test::finish(params, good);
 }
 
-// The first MK_BARRIER_MEET threads of the block meet `count` times; each reads what a thread of the next warp wrote before.
-// out [count][MK_BARRIER_MEET]. This wait has no deadline: every warp comes whatever happens.
+// The first MK_BARRIER_MEET threads of the block meet `count` times; each reads what a thread of the next warp wrote
+// before. out [count][MK_BARRIER_MEET]. This wait has no deadline: every warp comes whatever happens.
 extern "C" __global__ void __launch_bounds__(128) mk_tile_barrier_meet(const mk_tile_params params) {
   __shared__ uint32_t written[2][MK_BARRIER_MEET];
   for (uint32_t meeting = 0; meeting < params.count && threadIdx.x < MK_BARRIER_MEET; meeting++) {
@@ -110,6 +112,19 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_barrier_meet(const mk_
     tile::meet<MK_BARRIER_MEET>();
     reinterpret_cast<uint32_t *>(params.out)[meeting * MK_BARRIER_MEET + threadIdx.x] =
         written[meeting & 1][(threadIdx.x + 32) % MK_BARRIER_MEET];
+  }
+  test::finish(params, true);
+}
+
+// Warps 0 and 1 meet at one barrier, `count` times, warps 2 and 3 at another one, twice as often; each thread reads
+// what one of the other warp wrote before. out [2 count][128]: of the first two warps the first half of it.
+extern "C" __global__ void __launch_bounds__(128) mk_tile_barrier_meet_at(const mk_tile_params params) {
+  __shared__ uint32_t written[2][128];
+  const uint32_t pair = threadIdx.x / 64, meetings = params.count * (pair + 1);
+  for (uint32_t meeting = 0; meeting < meetings; meeting++) {
+    written[meeting & 1][threadIdx.x] = meeting << 16 | threadIdx.x;
+    tile::meet_at<64>(2 + pair);
+    reinterpret_cast<uint32_t *>(params.out)[meeting * 128 + threadIdx.x] = written[meeting & 1][threadIdx.x ^ 32];
   }
   test::finish(params, true);
 }

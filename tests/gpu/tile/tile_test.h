@@ -25,6 +25,16 @@ enum {
 
   MK_FRAGMENT_STEPS = 8, /* of 16 columns, staged together */
 
+  MK_EDGE_LOOKS = 26, /* words of mk_tile_edge_vectors for each four that go in */
+  MK_EDGE_TRIPLES = 32 * 3,
+
+  MK_GROUP_STEPS = 8, /* of a chain */
+  MK_GROUP_LINES = 128,
+  MK_GROUP_ROWS = 64,
+
+  MK_TENSOR_ROOM = 16384, /* of the largest box, in bytes */
+  MK_TENSOR_MAP_BYTES = 128,
+
   MK_WARP_WIDTHS = 7, /* lanes, groups of 1, 2, .. 32 */
   MK_REGISTER_THREADS = 384,
 };
@@ -36,10 +46,16 @@ typedef struct mk_tile_params {
   uint32_t first; /* a number to start from */
 } mk_tile_params;
 
-/* One bulk copy of copy.cu: `bytes` from in + from to to + the slot's start, in `pieces` equal copies on one barrier. */
+/* One bulk copy of copy.cu: `bytes` from in + from to to + the slot's start, in `pieces` equal copies on one barrier.
+ */
 typedef struct mk_tile_copy {
   uint32_t from, to, bytes, pieces;
 } mk_tile_copy;
+
+/* Where a box of tensor.cu begins, the innermost dimension first. */
+typedef struct mk_tile_box {
+  uint32_t at[4];
+} mk_tile_box;
 
 /* What the slots hold before a copy: which bytes a copy leaves alone shows. */
 static inline
