@@ -1,155 +1,7 @@
-/* Several rows per step: a sequence has the bits that it has alone and token by token, whoever is beside it, however many rows
- * there are, in every interleaving, and whatever its KV blocks held before. */
-#include <criterion/criterion.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "engine/engine.h"
+/* Several rows per step: a sequence has the bits that it has alone and token by token, whoever is beside it, however
+ * many rows there are, and in every interleaving. */
+#include "tests/engine/rows_rig.h"
 #include "tests/support/effort.h"
-#include "tests/support/model.h"
-#include "tests/support/numbers.h"
-
-enum { LONGEST = 600, LONG_PROMPT = 2100, MOST_VOCAB = 520, MOST_SEQUENCES = 24, MOST_TOKENS = 24 };
-
-static char directory[TEST_PATH];
-static mk_config config;
-
-typedef struct output { /* of one sequence */
-  uint32_t tokens[MOST_TOKENS];
-  float *logits; /* [MOST_TOKENS][vocab] */
-  size_t count;
-  size_t limit; /* its caller stops it there; 0: never */
-  uint32_t ends;
-  mk_status status;
-  char message[256];
-} output;
-
-typedef struct work {
-  uint32_t prompts[MOST_SEQUENCES][LONG_PROMPT];
-  mk_sequence sequences[MOST_SEQUENCES];
-  output outputs[MOST_SEQUENCES];
-  size_t count;
-} work;
-
-static void use_model(size_t which) {
-  config = test_model_config(which);
-  test_model_write(&config, directory);
-}
-
-static void add(work *w, size_t prompt_count, size_t n_predict, size_t limit) {
-  uint64_t seed = 17 + w->count;
-  uint32_t *prompt = w->prompts[w->count];
-  for (size_t i = 0; i < prompt_count; i++) {
-    prompt[i] = test_random_below(&seed, config.vocab);
-  }
-  w->sequences[w->count] = (mk_sequence){.prompt = prompt, .prompt_count = prompt_count, .n_predict = n_predict};
-  w->outputs[w->count++].limit = limit;
-}
-
-static void clear_outputs(work *w) {
-  for (size_t i = 0; i < w->count; i++) {
-    output *out = &w->outputs[i];
-    *out = (output){.logits = out->logits, .limit = out->limit};
-    if (out->logits == NULL) {
-      cr_assert_eq(mk_alloc((size_t)MOST_TOKENS * MOST_VOCAB, sizeof *out->logits, &out->logits), MK_OK);
-    }
-  }
-}
-
-static bool on_token(void *user, size_t sequence, uint32_t token, const float *logits) {
-  work *w = user;
-  output *out = &w->outputs[sequence];
-  cr_assert_lt(sequence, w->count);
-  cr_assert_lt(out->count, MOST_TOKENS);
-  cr_assert_eq(out->ends, 0, "a token after the end of sequence %zu", sequence);
-  out->tokens[out->count] = token;
-  memcpy(out->logits + out->count * config.vocab, logits, config.vocab * sizeof *logits);
-  out->count++;
-  return out->limit == 0 || out->count < out->limit;
-}
-
-static void on_end(void *user, size_t sequence, mk_status status) {
-  output *out = &((work *)user)->outputs[sequence];
-  out->ends++;
-  out->status = status;
-  snprintf(out->message, sizeof out->message, "%s", status == MK_OK ? "" : mk_error_message());
-}
-
-static mk_engine *open_engine(mk_engine_options options) {
-  mk_engine *engine;
-  options.max_seq = options.max_seq == 0 ? LONGEST : options.max_seq;
-  options.device = "cpu";
-  cr_assert_eq(mk_engine_open(directory, &options, &engine), MK_OK, "%s", mk_error_message());
-  return engine;
-}
-
-static void run_on(mk_engine *engine, work *w) {
-  mk_sequence_calls calls = {.token = on_token, .ended = on_end, .user = w};
-  clear_outputs(w);
-  cr_assert_eq(mk_engine_generate_all(engine, w->sequences, w->count, &calls), MK_OK, "%s", mk_error_message());
-  for (size_t i = 0; i < w->count; i++) {
-    cr_assert_eq(w->outputs[i].ends, 1, "sequence %zu ended %u times", i, w->outputs[i].ends);
-  }
-}
-
-static void run(mk_engine_options options, work *w) {
-  mk_engine *engine = open_engine(options);
-  run_on(engine, w);
-  mk_engine_close(engine);
-}
-
-static void expect_same(const char *what, const work *got, const work *want) {
-  for (size_t s = 0; s < want->count; s++) {
-    const output *a = &got->outputs[s], *b = &want->outputs[s];
-    cr_assert_eq(a->status, b->status, "%s: sequence %zu: status %d: %s", what, s, a->status, a->message);
-    cr_assert_eq(a->count, b->count, "%s: sequence %zu has %zu tokens, not %zu", what, s, a->count, b->count);
-    for (size_t i = 0; i < b->count; i++) {
-      cr_assert_eq(a->tokens[i], b->tokens[i], "%s: sequence %zu, token %zu is %u, not %u", what, s, i, a->tokens[i],
-                   b->tokens[i]);
-      for (size_t j = 0; j < config.vocab; j++) {
-        float x = a->logits[i * config.vocab + j], y = b->logits[i * config.vocab + j];
-        cr_assert(mk_float_param(x) == mk_float_param(y) && !isnan(x),
-                  "%s: sequence %zu, token %zu: logit %zu is %a, not %a", what, s, i, j, (double)x, (double)y);
-      }
-    }
-  }
-}
-
-/* The same work with other outputs. */
-static work *copy_of(const work *w) {
-  work *copy;
-  cr_assert_eq(mk_alloc(1, sizeof *copy, &copy), MK_OK);
-  *copy = *w;
-  for (size_t i = 0; i < w->count; i++) {
-    copy->sequences[i].prompt = copy->prompts[i];
-    copy->outputs[i].logits = NULL;
-  }
-  return copy;
-}
-
-static work *new_work(void) {
-  work *w;
-  cr_assert_eq(mk_alloc(1, sizeof *w, &w), MK_OK);
-  return w;
-}
-
-static void free_work(work *w) {
-  for (size_t i = 0; i < w->count; i++) {
-    mk_free(w->outputs[i].logits);
-  }
-  mk_free(w);
-}
-
-static void expect_bits(mk_engine_options options, const work *want) {
-  char what[128];
-  work *got = copy_of(want);
-  snprintf(what, sizeof what, "%u rows, %u SMs, seed %llu%s", options.rows, options.sms,
-           (unsigned long long)options.interleave_seed, options.adversarial ? ", adversarial" : "");
-  run(options, got);
-  expect_same(what, got, want);
-  free_work(got);
-}
 
 /* With MK_PROMPT_ROWS, and in wide programs, one sequence after the other. */
 static void every_number_of_rows(const work *want) {
@@ -202,16 +54,6 @@ Test(rows, long_contexts) {
   expect_bits((mk_engine_options){.sms = 5, .max_seq = LONG_PROMPT, .rows = MK_MOST_ROWS, .slots = 1}, w);
   free_work(w);
   test_model_remove(directory);
-}
-
-/* Ragged lengths, different ends, and more sequences than slots; one has nothing to do, and some stop by themselves. */
-static work *ragged(void) {
-  static const size_t prompts[] = {37, 1, 270, 16, 63, 2, 130, 64, 5, 33, 17, 255, 1, 90, 48, 3, 65, 20};
-  work *w = new_work();
-  for (size_t i = 0; i < sizeof prompts / sizeof prompts[0]; i++) {
-    add(w, prompts[i], i == 5 ? 0 : 3 + i % 5 * 4, i % 3 == 1 ? 1 + i % 4 : 0);
-  }
-  return w;
 }
 
 static void company(size_t model) {
@@ -320,103 +162,6 @@ Test(rows, same_in_an_interleaving_with_splits_in_use) {
   test_model_remove(directory);
 }
 
-/* Not a number in every element of the KV cache: what is read without having been written shows. */
-static void poison(mk_engine *engine) {
-  const mk_program *program = mk_engine_program(engine);
-  for (size_t b = 0; b < program->buffer_count; b++) {
-    uint16_t *elements = mk_cpu_memory(mk_engine_cpu(engine), b);
-    for (uint64_t i = 0; program->buffers[b].kind == MK_KIND_KV && i < program->buffers[b].bytes / 2; i++) {
-      elements[i] = 0x7fc0;
-    }
-  }
-}
-
-/* Few blocks, so that they go from sequence to sequence, and from span to span of others. */
-Test(rows, blocks_are_used_again_and_never_read_stale) {
-  use_model(TEST_MODEL_ODD);
-  work *want = ragged(), *got = copy_of(want);
-  run((mk_engine_options){.sms = 7}, want);
-  mk_engine *engine = open_engine((mk_engine_options){.sms = 5, .rows = 4, .kv_blocks = 13});
-  poison(engine);
-  run_on(engine, got);
-  expect_same("poisoned", got, want);
-  run_on(engine, got);
-  expect_same("used before", got, want);
-  mk_engine_close(engine);
-  free_work(want);
-  free_work(got);
-  test_model_remove(directory);
-}
-
-/* 3 blocks of 64: a prompt that never fits is refused; who finds no block waits, or gives its own back and comes again. */
-Test(rows, a_full_cache_is_nobodys_end) {
-  use_model(TEST_MODEL_TINY);
-  work *want = new_work();
-  add(want, 50, 24, 0); /* grows into a second block */
-  add(want, 200, 3, 0); /* four blocks */
-  add(want, 60, 20, 0); /* wants another one while the first still has it */
-  add(want, 20, 10, 0); /* waits, then runs */
-  work *got = copy_of(want);
-  run((mk_engine_options){.sms = 7}, want);
-  mk_engine *engine = open_engine((mk_engine_options){.sms = 5, .rows = 4, .kv_blocks = 3});
-  run_on(engine, got);
-  cr_assert_eq(got->outputs[1].status, MK_ERR_USAGE);
-  cr_assert_str_eq(got->outputs[1].message, "the prompt has 200 tokens; the KV cache holds 192");
-  want->outputs[1] = (output){.logits = want->outputs[1].logits, .status = MK_ERR_USAGE};
-  mk_batch_counters counters;
-  mk_engine_count(engine, &counters);
-  cr_assert_eq(counters.preemptions, 1);
-  expect_same("few blocks", got, want);
-  mk_engine_close(engine);
-  free_work(want);
-  free_work(got);
-  test_model_remove(directory);
-}
-
-/* A conversation of three turns: each prompt begins with the one before and its answer. Of what is known whole blocks are not computed again, and
- * tokens and logits are those of an engine that keeps nothing. */
-static void conversation(uint32_t rows, uint64_t seed) {
-  static const size_t said[] = {70, 3, 90};
-  mk_engine_options options = {.sms = 5, .rows = rows, .interleave_seed = seed, .check_races = seed != 0};
-  mk_engine *plain = open_engine(options);
-  options.prefix_tokens = LONGEST;
-  mk_engine *keeps = open_engine(options);
-  work *w = new_work(), *got;
-  size_t length = 0;
-  for (size_t turn = 0; turn < sizeof said / sizeof said[0]; turn++) {
-    mk_batch_counters before, after;
-    w->count = 0;
-    add(w, length + said[turn], 20, 0);
-    const output *last = &w->outputs[0];
-    for (size_t i = 0; turn != 0 && i < last->count; i++) {
-      w->prompts[0][length - last->count + i] = last->tokens[i];
-    }
-    got = copy_of(w);
-    mk_engine_count(keeps, &before);
-    run_on(plain, w);
-    run_on(keeps, got);
-    mk_engine_count(keeps, &after);
-    cr_assert_eq(after.cached_tokens - before.cached_tokens, turn == 0 ? 0 : (length - 1) / 64 * 64,
-                 "turn %zu: %llu tokens were known", turn,
-                 (unsigned long long)(after.cached_tokens - before.cached_tokens));
-    expect_same("with what is known", got, w);
-    free_work(got);
-    length += said[turn] + w->outputs[0].count;
-  }
-  mk_engine_close(plain);
-  mk_engine_close(keeps);
-  free_work(w);
-}
-
-Test(rows, a_turn_computes_what_it_adds) {
-  use_model(TEST_MODEL_ODD);
-  conversation(1, 0);
-  conversation(4, 0);
-  conversation(MK_PROMPT_ROWS, 0);
-  conversation(8, 3);
-  test_model_remove(directory);
-}
-
 typedef struct prompt_logits {
   float *logits; /* [LONGEST][vocab] */
   uint32_t next; /* position */
@@ -438,7 +183,8 @@ static void on_end_after(void *user, size_t sequence, mk_status status) {
   on_end(((prompt_logits *)user)->rest, sequence, status);
 }
 
-/* Logits at each position of a prompt are those of a prompt that ends there; what comes after it is what comes without them. */
+/* Logits at each position of a prompt are those of a prompt that ends there; what comes after it is what comes without
+ * them. */
 Test(rows, logits_of_a_prompt) {
   static const uint32_t rows[] = {1, 4, 16};
   use_model(TEST_MODEL_ODD);
@@ -481,32 +227,8 @@ Test(rows, logits_of_a_prompt) {
   test_model_remove(directory);
 }
 
-/* Several that begin alike, side by side: who reads whose blocks is nobody's concern. */
-Test(rows, those_who_begin_alike_have_their_bits) {
-  use_model(TEST_MODEL_TINY);
-  work *w = new_work();
-  for (size_t i = 0; i < 6; i++) {
-    add(w, 130 + i % 3 * 64, 5, 0);
-    memcpy(w->prompts[i], w->prompts[0], 130 * sizeof w->prompts[0][0]);
-  }
-  work *got = copy_of(w);
-  run((mk_engine_options){.sms = 7}, w);
-  mk_engine *engine = open_engine(
-      (mk_engine_options){.sms = 5, .rows = 8, .prefix_tokens = LONGEST, .interleave_seed = 9, .check_races = true});
-  for (uint32_t round = 0; round < 2; round++) {
-    mk_batch_counters counters;
-    run_on(engine, got);
-    expect_same("alike", got, w);
-    mk_engine_count(engine, &counters);
-    cr_assert_geq(counters.cached_tokens, (round + 1) * 5 * 128);
-  }
-  mk_engine_close(engine);
-  free_work(w);
-  free_work(got);
-  test_model_remove(directory);
-}
-
-/* A token whose embedding is not a number makes its sequence fail, and that one alone; bad prompts are refused alone, too. */
+/* A token whose embedding is not a number makes its sequence fail, and that one alone; bad prompts are refused alone,
+ * too. */
 Test(rows, what_is_wrong_with_one_is_not_the_others) {
   use_model(TEST_MODEL_ODD);
   test_model_poke(directory, "model.embed_tokens.weight", 7 * (uint64_t)config.hidden + 5, 0x7fc0);
