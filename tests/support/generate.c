@@ -105,62 +105,6 @@ static void stage_glu(generator *g, uint32_t spread) {
   add_vector(g, out);
 }
 
-/* The chunk's instruction reads tiles of the residual that other SMs have written: release counters order it after them, and it
- * tells that it is done. */
-static void order_residual(generator *g, residual *r, mk_instruction *in, const chunk *c) {
-  bool foreign = false;
-  uint32_t threshold = 0, total = 0;
-  bool one_queue = true;
-  for (uint32_t i = 0; i < r->count; i++) {
-    const chunk *w = &r->chunks[i];
-    bool meets = w->first < c->first + c->count && c->first < w->first + w->count;
-    total += r->amounts[i];
-    threshold = meets ? total : threshold;
-    foreign |= meets && w->sm != c->sm;
-    one_queue &= w->sm == r->chunks[0].sm;
-  }
-  if (foreign && r->counter == NONE) {
-    r->counter = test_add_counter(g, MK_COUNTER_RELEASE);
-    for (uint32_t i = 0; i < r->count; i++) {
-      test_signal(g, &g->queues[r->writers[i].sm][r->writers[i].at], r->counter, r->amounts[i]);
-    }
-  }
-  uint32_t all = foreign ? g->p->counters[r->counter].total : 0; /* 0: its writers had no room for another signal */
-  if (all != 0 && !test_slips(g, 16)) { /* signals of one queue come in order: the later ones need not be waited for */
-    test_wait(in, r->counter, test_slips(g, 16) ? 1 + test_below(g, all) : one_queue ? threshold : all);
-  }
-}
-
-/* Instead of telling at once, the reader lets the writer know at the beginning of its next epoch. */
-static void give_credit(generator *g, const residual *r, const chunk *c) {
-  uint16_t counter = test_add_counter(g, MK_COUNTER_RELEASE);
-  test_signal(g, &g->queues[c->sm][test_below(g, 2)], counter, 1);
-  for (uint32_t i = 0; i < r->count; i++) {
-    const chunk *w = &r->chunks[i];
-    if (w->first < c->first + c->count && c->first < w->first + w->count && w->sm != c->sm) {
-      test_wait(&g->queues[w->sm][r->writers[i].at], counter, g->p->counters[counter].total);
-    }
-  }
-}
-
-static void acknowledge(generator *g, const residual *r, mk_instruction *in, const chunk *c) {
-  bool foreign = false;
-  for (uint32_t t = c->first; t < c->first + c->count; t++) {
-    foreign |= r->owner[t] != c->sm;
-  }
-  if (foreign && g->counts[c->sm] > 2 && test_slips(g, 6)) {
-    give_credit(g, r, c);
-    return;
-  }
-  for (uint32_t t = c->first; t < c->first + c->count; t++) {
-    g->must_wait[r->owner[t]] |= r->owner[t] != c->sm && !test_slips(g, 16);
-  }
-  if (foreign && !test_slips(g, 16)) {
-    g->acknowledged = g->acknowledged == NONE ? test_add_counter(g, MK_COUNTER_RELEASE) : g->acknowledged;
-    test_signal(g, in, g->acknowledged, 1);
-  }
-}
-
 /* Chunks of LINEAR_ADD of x, or of REDUCE_ADD of parts: the residual moves on. */
 static void stage_add(generator *g, const vector *x, const vector *parts, uint32_t spread) {
   residual old = g->residual, new = {.counter = NONE};
@@ -220,8 +164,8 @@ static void stage_add(generator *g, const vector *x, const vector *parts, uint32
       new.owner[t] = in_place ? old.owner[t] : c->sm;
     }
     if (!from_row) {
-      order_residual(g, &old, in, c);
-      acknowledge(g, &old, in, c);
+      test_order_residual(g, &old, in, c);
+      test_acknowledge(g, &old, in, c);
     }
   }
   g->residual = new;
@@ -335,7 +279,8 @@ static void stage_attention(generator *g) {
   stage_combine(g, parts, g->span);
 }
 
-/* Splits that products write, at every position, the first one on an SM from `first` on; a combine reads those that its span has. */
+/* Splits that products write, at every position, the first one on an SM from `first` on; a combine reads those that its
+ * span has. */
 static vector push_products(generator *g, uint32_t first) {
   uint32_t splits = 1 + test_below(g, 3);
   vector x = test_any_vector(g), parts = new_splits(g, splits);
@@ -378,7 +323,8 @@ static void any_stage(generator *g) {
   }
 }
 
-/* One LINEAR_ADD of all rows on an SM; residual NONE: the embedding row. Gives the new residual, and the vector in *out. */
+/* One LINEAR_ADD of all rows on an SM; residual NONE: the embedding row. Gives the new residual, and the vector in
+ * *out. */
 static uint16_t push_add(generator *g, uint32_t sm, uint16_t old, vector *out) {
   vector x = test_any_vector(g);
   uint16_t weight = test_add_weight(g, g->hidden, width_of(g, x.buffer));
@@ -395,8 +341,8 @@ static uint16_t push_add(generator *g, uint32_t sm, uint16_t old, vector *out) {
 
 static mk_instruction *last_of(generator *g, uint32_t sm) { return &g->queues[sm][g->counts[sm] - 1]; }
 
-/* A residual goes from one SM to another, behind a counter that a third one signals as well, ahead of time; what the third one knows of the
- * first it knows by a stamp. What the first one has to hear of the others, it mostly does. */
+/* A residual goes from one SM to another, behind a counter that a third one signals as well, ahead of time; what the
+ * third one knows of the first it knows by a stamp. What the first one has to hear of the others, it mostly does. */
 static void push_crossing(generator *g) {
   uint32_t from = test_below(g, g->stateful), to = test_below(g, g->stateful), third = test_below(g, g->stateful);
   uint16_t moved = test_add_counter(g, MK_COUNTER_RELEASE), heard = test_add_counter(g, MK_COUNTER_RELEASE);
@@ -428,8 +374,8 @@ static void push_crossing(generator *g) {
   }
 }
 
-/* Between heads and `next`s only counters order one epoch before the other: of these, some are signalled by each of the instructions
- * there, by others now and then, and waited for here and there. */
+/* Between heads and `next`s only counters order one epoch before the other: of these, some are signalled by each of the
+ * instructions there, by others now and then, and waited for here and there. */
 static void push_late(generator *g) {
   uint16_t fences[MAX_FENCES];
   uint32_t count = 1 + test_below(g, MAX_FENCES);
@@ -575,7 +521,8 @@ static mk_status generate(generator *g) {
   mk_machine machine = g->lines > MK_MAX_ROWS ? mk_machine_prompt(g->sms) : mk_machine_latency(g->sms);
   MK_TRY(mk_program_new(&machine, &g->p));
   add_shared(g);
-  /* Nobody passes the next token boundary before all have passed this one: all take part in the first or in the last stage. */
+  /* Nobody passes the next token boundary before all have passed this one: all take part in the first or in the last
+   * stage. */
   bool planned = g->lines > 1; /* where nothing depends on a split, the stages behind one depend on nothing */
   bool early = test_below(g, 2) == 0 && (!planned || g->recipe.bold), careless = test_slips(g, 6);
   vector start = test_push_qkv(g, NULL, g->hidden, 0, 1, 0);

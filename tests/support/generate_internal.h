@@ -1,5 +1,6 @@
-/* The inside of generate.h: what its files share. generate.c has the stages, generate_write.c buffers, counters and instructions,
- * generate_boundary.c the token boundary, generate_wide.c what wide programs have. */
+/* The inside of generate.h: what its files share. generate.c has the stages, generate_residual.c the order of the
+ * residual, generate_write.c buffers, counters and instructions, generate_boundary.c the token boundary,
+ * generate_wide.c what wide programs have. */
 #ifndef MK_TEST_GENERATE_INTERNAL_H
 #define MK_TEST_GENERATE_INTERNAL_H
 
@@ -109,6 +110,13 @@ wide_norm test_push_norm(generator *g, vector x, bool wanted);
 void test_hint_wait_all(const generator *g, mk_instruction *in, uint16_t counter);
 /* q, k and v, all heads appended, and attended to: of one row a step. */
 vector test_push_attend(generator *g, vector x);
+
+/* The residual. The chunk's instruction reads tiles of it that other SMs may have written: release counters order it
+ * after them. */
+
+void test_order_residual(generator *g, residual *r, mk_instruction *in, const chunk *c);
+/* And it tells that it is done, or lets them know later. */
+void test_acknowledge(generator *g, const residual *r, mk_instruction *in, const chunk *c);
 
 /* The token boundary: heads (and scores, rounds and draws) of all SMs; their `next`s. */
 
