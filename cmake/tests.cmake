@@ -134,7 +134,6 @@ endif()
 # tests/wide/opcodes.def.
 file(GLOB MK_WIDE_SOURCES CONFIGURE_DEPENDS vm/*.c vm/program/*.c vm/verify/*.c vm/trace/*.c vm/cpu/*.c
      instructions/*.c tests/wide/*.c)
-list(REMOVE_ITEM MK_WIDE_SOURCES ${PROJECT_SOURCE_DIR}/vm/verify/shape.c) # tests/wide/shape.c has it
 if(NOT TARGET mk_in_process)
   add_executable(test_vm.wide ${MK_WIDE_SOURCES})
   target_include_directories(test_vm.wide PRIVATE ${PROJECT_SOURCE_DIR})

@@ -42,11 +42,11 @@ mk_omission(B02_named vm/verify/shape.c
   [=[if (token->low != 0 || token->high < count - 1) {]=]
   [=[if (s == NULL && (token->low != 0 || token->high < count - 1)) {]=])
 # The block table may be too short for the last position.
-mk_omission(B03_table vm/verify/shape.c
+mk_omission(B03_table vm/verify/shape_attention.c
   [=[if (table->cols < blocks) {]=]
   [=[if (s == NULL && table->cols < blocks) {]=])
 # The table may name blocks that the cache does not have.
-mk_omission(B03_cache vm/verify/shape.c
+mk_omission(B03_cache vm/verify/shape_attention.c
   [=[if (kv->blocks <= ranges->block.high) {]=]
   [=[if (s == NULL && kv->blocks <= ranges->block.high) {]=])
 # The token ring may be too short for the steps of the plan.
@@ -62,7 +62,7 @@ mk_omission(S05_zero vm/verify/structure.c
   [=[if (keys[i] >> 32 == 0) {]=]
   [=[if (keys[i] >> 32 == 0 && v == NULL) {]=])
 # The table may name fewer blocks than the positions need, so that two places are in one.
-mk_omission(B03_blocks vm/verify/shape.c
+mk_omission(B03_blocks vm/verify/shape_attention.c
   [=[if (ranges->block.high - ranges->block.low + 1 < blocks && mk_program_rows(s->v->program) == 1) {]=]
   [=[if (ranges->block.high - ranges->block.low + 1 < blocks && s == NULL) {]=])
 # Two tables may name blocks of one cache.
@@ -70,7 +70,7 @@ mk_omission(B05_tables vm/verify/values.c
   [=[if (*table != 0 && *table != have) {]=]
   [=[if (*table != 0 && *table != have && v == NULL) {]=])
 # The number of splits of an attention may be another one than its cache has.
-mk_omission(S09_splits vm/verify/shape.c
+mk_omission(S09_splits vm/verify/shape_attention.c
   [=[s->in->params[MK_PARAM_ATTENTION_splits] == kv->rows,]=]
   [=[s->in->params[MK_PARAM_ATTENTION_splits] != 0,]=])
 # A loader may copy what its buffer does not declare for it.

@@ -1,6 +1,7 @@
 /* Shared by the verifier's phases, in the order in which they run:
  *   structure.c         the program's tables and each instruction by itself (S, B04, P, E01-E03, E05)
- *   shape.c             how the operands of one instruction fit together, for all step parameters (S09, S10, B02, B03, B05)
+ *   shape.c             how the operands of one instruction fit together, for all step parameters (S09, S10, B02, B03), with
+ *                       shape_attention.c, and expect.c: what these rules are said in
  *   boundary.c          how queues go from one step to the next (N), and what is fused (S12)
  *   listed.c            instructions that follow a work list (L)
  *   access.c            who reads and writes which words (D02, R04, O01), with
