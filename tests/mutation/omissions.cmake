@@ -97,7 +97,7 @@ mk_omission(E04_stamp vm/verify/order.c
   [=[hb[storer] = dep[storer] = mk_time(run->lanes[lane].done, MK_DONE);]=]
   [=[hb[storer] = dep[storer] = mk_time(run->lanes[lane].done, MK_SIGNALLED);]=])
 # A consumer's signal comes after what the storers of its queue have done.
-mk_omission(finisher vm/verify/order.c
+mk_omission(finisher vm/verify/counters.c
   [=[return mk_thread_of(v, instruction, mk_opcode_finisher(mk_info(mk_at(v, instruction))));]=]
   [=[return mk_thread_of(v, instruction, MK_ROLE_STORER);]=])
 # A queue may have no `next`.
@@ -186,7 +186,7 @@ mk_omission(R03 vm/verify/race.c
   [=[return race(v, "R03", actor, i, "writes", segment->write_instruction, "writes");]=]
   [=[v->report.conflicts++;]=])
 # A signal counts as arrived where the others reach the threshold without it.
-mk_omission(arrived vm/verify/order.c
+mk_omission(arrived vm/verify/counters.c
   [=[if (forced == MK_NONE_INDEX && total - later < b->threshold) {]=]
   [=[if (forced == MK_NONE_INDEX && total - later <= b->threshold) {]=])
 # The loader of the cache waits for what its instruction waits for.

@@ -7,7 +7,7 @@
  *   access.c            who reads and writes which words (D02, R04, O01), with
  *                       values.c: what values mean to their readers (S11, R05)
  *   order.c             one run over two epochs with vector clocks: deadlock, races, overrun (D01, R01-R03, E04), with
- *                       race.c and deadlock.c
+ *                       counters.c, race.c and deadlock.c
  * A later phase relies on what the earlier ones have proven.
  *
  * A mk_verifier belongs to one call of mk_verify; the tables are freed by mk_verify_free. */

@@ -1,10 +1,11 @@
 /* Phase 3: one run of all queues over two epochs. Rules D01 (deadlock, told by deadlock.c), R02 for stamped words, E04
- * (counter overrun), and through race.c R01-R03 for all other words.
+ * (counter overrun), and through race.c R01-R03 for all other words. Who signals and waits for which counter is
+ * collected by counters.c.
  *
- * Counters only grow, stamps of an epoch only appear, and waits ask for at least so much: whatever order the run takes, it
- * gets as far as any. Only consumers wait for other queues. A loader waits for pages, which earlier consumers of its own queue
- * free in order, and for its own `next`; a storer for its consumer; so a queue goes on if and only if its consumer does. */
-#include <stdlib.h>
+ * Counters only grow, stamps of an epoch only appear, and waits ask for at least so much: whatever order the run takes,
+ * it gets as far as any. Only consumers wait for other queues. A loader waits for pages, which earlier consumers of its
+ * own queue free in order, and for its own `next`; a storer for its consumer; so a queue goes on if and only if its
+ * consumer does. */
 #include <string.h>
 
 #include "vm/verify/run.h"
@@ -38,146 +39,6 @@ static mk_status give_vector(mk_run *run, uint32_t **vector) {
       return status;
     }
     run->spare[run->spare_count++] = taken;
-  }
-  return MK_OK;
-}
-
-/* Counters: who signals and who waits. */
-
-/* The thread that sends the instruction's signals. */
-static uint32_t finisher_of(const mk_verifier *v, uint32_t instruction) {
-  return mk_thread_of(v, instruction, mk_opcode_finisher(mk_info(mk_at(v, instruction))));
-}
-
-static int by_user(const void *a, const void *b) {
-  const mk_user *x = a, *y = b;
-  if (x->counter != y->counter) {
-    return x->counter < y->counter ? -1 : 1;
-  }
-  if (x->thread != y->thread) {
-    return x->thread < y->thread ? -1 : 1;
-  }
-  return x->instruction < y->instruction ? -1 : x->instruction > y->instruction;
-}
-
-static void sort_users(mk_user *users, size_t count) {
-  if (count != 0) {
-    qsort(users, count, sizeof *users, by_user);
-  }
-}
-
-/* Of sorted users. */
-static void index_users(const mk_user *users, size_t count, uint32_t *first, size_t counters) {
-  for (size_t c = 0, i = 0; c <= counters; c++) {
-    while (i < count && users[i].counter < c) {
-      i++;
-    }
-    first[c] = (uint32_t)i;
-  }
-}
-
-/* Of the users of each counter the last one of every thread: what is ordered after that is ordered after all. */
-static mk_status index_last_users(const mk_run *run, const mk_user *users, size_t count, mk_user **out,
-                                  uint32_t **first) {
-  size_t counters = run->v->program->counter_count, kept = 0;
-  MK_TRY(mk_alloc(counters + 1, sizeof **first, first));
-  MK_TRY(mk_alloc(count, sizeof **out, out));
-  for (size_t i = 0; i < count; i++) {
-    if (i + 1 == count || users[i + 1].counter != users[i].counter || users[i + 1].thread != users[i].thread) {
-      (*out)[kept++] = users[i];
-    }
-  }
-  index_users(*out, kept, *first, counters);
-  return MK_OK;
-}
-
-static mk_status collect_users(mk_run *run) {
-  const mk_program *p = run->v->program;
-  MK_TRY(mk_alloc(run->v->report.signals, sizeof *run->signals, &run->signals));
-  MK_TRY(mk_alloc(run->v->report.waits, sizeof *run->waits, &run->waits));
-  MK_TRY(mk_alloc(p->counter_count + 1, sizeof *run->first_signal, &run->first_signal));
-  for (uint32_t i = 0; i < p->instruction_count; i++) {
-    const mk_instruction *in = mk_at(run->v, i);
-    uint32_t waiter = mk_thread_of(run->v, i, MK_ROLE_CONSUMER), sender = finisher_of(run->v, i);
-    for (uint32_t k = 0; k < in->signal_count; k++) {
-      run->signals[run->signal_count++] = (mk_user){
-          .counter = in->signals[k].counter, .thread = sender, .instruction = i, .amount = in->signals[k].amount};
-    }
-    for (uint32_t k = 0; k < in->wait_count; k++) {
-      run->waits[run->wait_count++] = (mk_user){
-          .counter = in->waits[k].counter, .thread = waiter, .instruction = i, .amount = in->waits[k].threshold};
-    }
-  }
-  sort_users(run->signals, run->signal_count);
-  sort_users(run->waits, run->wait_count);
-  index_users(run->signals, run->signal_count, run->first_signal, p->counter_count);
-  MK_TRY(index_last_users(run, run->signals, run->signal_count, &run->last_signals, &run->first_last_signal));
-  return index_last_users(run, run->waits, run->wait_count, &run->last_waits, &run->first_last_wait);
-}
-
-/* Signal s of a thread must have arrived when the counter reaches the threshold if the others cannot make it without s and those
- * after it of its thread. */
-static mk_status add_joins(mk_run *run, uint32_t barrier) {
-  mk_verifier *v = run->v;
-  const mk_barrier *b = &run->barriers[barrier];
-  uint32_t total = v->program->counters[b->counter].total;
-  uint32_t last = run->first_signal[b->counter], first_of_all = last;
-  for (uint32_t i = run->first_signal[b->counter + 1]; i > first_of_all; i = last) {
-    uint32_t thread = run->signals[i - 1].thread, later = 0, forced = MK_NONE_INDEX;
-    for (last = i; last > first_of_all && run->signals[last - 1].thread == thread; last--) {
-      later += run->signals[last - 1].amount;
-      if (forced == MK_NONE_INDEX && total - later < b->threshold) {
-        forced = run->signals[last - 1].instruction;
-      }
-    }
-    if (forced != MK_NONE_INDEX) {
-      MK_TRY(mk_grow(&run->joins, &run->join_capacity, run->join_count + 1, sizeof *run->joins));
-      run->joins[run->join_count++] = (mk_join){.instruction = forced, .barrier = barrier};
-    }
-  }
-  return MK_OK;
-}
-
-static int by_join(const void *a, const void *b) {
-  const mk_join *x = a, *y = b;
-  if (x->instruction != y->instruction) {
-    return x->instruction < y->instruction ? -1 : 1;
-  }
-  return x->barrier < y->barrier ? -1 : x->barrier > y->barrier;
-}
-
-static int by_barrier(const void *a, const void *b) {
-  const mk_barrier *x = a, *y = b;
-  if (x->counter != y->counter) {
-    return x->counter < y->counter ? -1 : 1;
-  }
-  return x->threshold < y->threshold ? -1 : x->threshold > y->threshold;
-}
-
-static mk_status collect_barriers(mk_run *run) {
-  for (size_t i = 0; i < run->wait_count; i++) {
-    const mk_user *w = &run->waits[i];
-    if (run->v->program->counters[w->counter].kind == MK_COUNTER_RELEASE) {
-      MK_TRY(mk_grow(&run->barriers, &run->barrier_capacity, run->barrier_count + 1, sizeof *run->barriers));
-      run->barriers[run->barrier_count++] = (mk_barrier){.counter = w->counter, .threshold = w->amount};
-    }
-  }
-  if (run->barrier_count == 0) {
-    return MK_OK;
-  }
-  qsort(run->barriers, run->barrier_count, sizeof *run->barriers, by_barrier);
-  size_t kept = 0;
-  for (size_t i = 0; i < run->barrier_count; i++) {
-    if (kept == 0 || by_barrier(&run->barriers[i], &run->barriers[kept - 1]) != 0) {
-      run->barriers[kept++] = run->barriers[i];
-    }
-  }
-  run->barrier_count = kept;
-  for (uint32_t b = 0; b < run->barrier_count; b++) {
-    MK_TRY(add_joins(run, b));
-  }
-  if (run->join_count != 0) {
-    qsort(run->joins, run->join_count, sizeof *run->joins, by_join);
   }
   return MK_OK;
 }
@@ -270,18 +131,13 @@ static mk_status check_overrun(mk_run *run, uint32_t counter, uint32_t index, co
       v->program->counters[counter].name, mk_place_of(v, wait).text, mk_place_of(v, signal).text);
 }
 
-static mk_barrier *find_barrier(mk_run *run, uint32_t counter, uint32_t threshold) {
-  mk_barrier key = {.counter = counter, .threshold = threshold};
-  return bsearch(&key, run->barriers, run->barrier_count, sizeof key, by_barrier);
-}
-
 /* dep: NULL where nobody asks for it. */
 static void join_waits(mk_run *run, const mk_instruction *in, uint32_t epoch, uint32_t *hb, uint32_t *dep) {
   for (uint32_t k = 0; k < in->wait_count; k++) {
     if (run->v->program->counters[in->waits[k].counter].kind != MK_COUNTER_RELEASE) {
       continue;
     }
-    mk_barrier *b = find_barrier(run, in->waits[k].counter, in->waits[k].threshold);
+    mk_barrier *b = mk_find_barrier(run, in->waits[k].counter, in->waits[k].threshold);
     if (b->views[epoch][0] != NULL) {
       join(hb, b->views[epoch][0], run->threads);
     }
@@ -356,7 +212,8 @@ static mk_status check_overwrite(mk_run *run, const mk_write *w, uint32_t group,
   return MK_OK;
 }
 
-/* With several rows per step: whether it leaves out inputs that the step does not need, as where a unit of attention has no tokens. */
+/* With several rows per step: whether it leaves out inputs that the step does not need, as where a unit of attention
+ * has no tokens. */
 static bool leaves_out(const mk_verifier *v, const mk_write *w) {
   return mk_program_rows(v->program) > 1 &&
          mk_info(mk_at(v, w->instruction))->operands[w->slot].content == MK_CONTENT_PARTS;
@@ -373,9 +230,10 @@ static bool may_be_fused(const mk_verifier *v, uint32_t index) {
   return (mk_at(v, index)->flags & MK_FUSED) != 0 && !mk_fused_anywhere(v, mk_at(v, index));
 }
 
-/* What a reader of the write's words knows: `dep`, all that came before the writer had read its inputs. If it has seen some of its tiles alone and the
- * writer streams, only what came before the writer began to read: other tiles may be still to come, and what they are
- * computed from. Of a writer that leaves inputs out no more either, but that it is done. */
+/* What a reader of the write's words knows: `dep`, all that came before the writer had read its inputs. If it has seen
+ * some of its tiles alone and the writer streams, only what came before the writer began to read: other tiles may be
+ * still to come, and what they are computed from. Of a writer that leaves inputs out no more either, but that it is
+ * done. */
 static mk_status show_write(mk_run *run, const mk_write *w, bool whole, uint32_t **view, const uint32_t *dep) {
   bool fused = may_be_fused(run->v, w->instruction), less = leaves_out(run->v, w);
   const uint32_t *known = !less && (whole || !streams(run->v, w)) ? dep : run->entered;
@@ -499,7 +357,7 @@ static mk_status store(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoc
 
 static mk_status execute(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch) {
   const mk_instruction *in = mk_at(run->v, index);
-  uint32_t thread = finisher_of(run->v, index);
+  uint32_t thread = mk_finisher_of(run->v, index);
   uint32_t *hb = row(run->hb, run->threads, thread), *dep = row(run->dep, run->threads, thread);
   MK_TRY(consume(run, lane, index, epoch, row(run->hb, run->threads, 2 * lane), row(run->dep, run->threads, 2 * lane)));
   if (thread != 2 * lane) {
@@ -556,8 +414,7 @@ static mk_status init(mk_run *run) {
     const mk_group *group = &v->groups[g / MK_EPOCHS];
     run->groups[g] = (mk_group_state){.writers = group->writers, .reads = group->reads, .blocked = MK_NONE_INDEX};
   }
-  MK_TRY(collect_users(run));
-  return collect_barriers(run);
+  return mk_collect_counters(run);
 }
 
 static void free_run(mk_run *run) {

@@ -1,4 +1,5 @@
-/* The state of the verifier's run over two epochs (order.c), which deadlock.c reads when it is stuck. */
+/* The state of the verifier's run over two epochs (order.c), which counters.c prepares, and deadlock.c reads when it is
+ * stuck. */
 #ifndef MK_VERIFY_RUN_H
 #define MK_VERIFY_RUN_H
 
@@ -10,8 +11,8 @@ typedef struct mk_group_state { /* of one group in one epoch */
   uint32_t *view;               /* DEP: all that happened before the writes so far */
 } mk_group_state;
 
-/* A wait for `threshold` of a release counter, shared by all that ask for as much. Of each thread, the signals up to a certain one must
- * have arrived when the wait ends; those after it may or may not have. */
+/* A wait for `threshold` of a release counter, shared by all that ask for as much. Of each thread, the signals up to a
+ * certain one must have arrived when the wait ends; those after it may or may not have. */
 typedef struct mk_barrier {
   uint32_t counter, threshold;
   uint32_t *views[MK_EPOCHS][2]; /* HB, DEP: all that happened before the signals that must have arrived */
@@ -72,6 +73,13 @@ static inline const mk_instruction *head_of(const mk_run *run, uint32_t lane, ui
   *index = q->first + run->lanes[lane].done % q->count;
   return mk_at(run->v, *index);
 }
+
+/* The thread that sends the instruction's signals. */
+uint32_t mk_finisher_of(const mk_verifier *v, uint32_t instruction);
+/* Fills in signals, waits, the last ones of each thread, barriers and joins (counters.c). */
+mk_status mk_collect_counters(mk_run *run);
+/* That of the waits for so much of a release counter. */
+mk_barrier *mk_find_barrier(mk_run *run, uint32_t counter, uint32_t threshold);
 
 /* D01: tells the cycle of waits in which a run without runnable lanes is caught. */
 mk_status mk_report_deadlock(mk_run *run);
