@@ -1,5 +1,6 @@
-/* Answers lines from standard input while others are being answered: serve MODEL_DIRECTORY. The main thread makes the engine work; another one
- * reads, and submits. A line that begins with ! goes before the others. Built like generate.c. */
+/* Answers lines from standard input while others are being answered: serve MODEL_DIRECTORY. The main thread makes the
+ * engine work; another one reads, and submits. A line that begins with ! goes before the others. Built like
+ * generate.c. */
 #include <mkvm.h>
 #include <pthread.h>
 #include <stdio.h>

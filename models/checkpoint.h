@@ -43,9 +43,9 @@ const char *mk_checkpoint_source(const mk_checkpoint *checkpoint);
 enum { MK_SHAPE_SHOWN = 96 };
 const char *mk_shape_show(uint32_t rank, const uint64_t *shape, char shown[MK_SHAPE_SHOWN]);
 
-/* Every tensor the configuration asks for is there with its shape, and nothing is there that it does not ask for. Tolerated are
- * rotary_emb.inv_freq buffers, which some exporters write, layers beyond those of the configuration, and an lm_head.weight of the
- * right shape that the configuration ties: models/directory.h looks at that one. */
+/* Every tensor the configuration asks for is there with its shape, and nothing is there that it does not ask for.
+ * Tolerated are rotary_emb.inv_freq buffers, which some exporters write, layers beyond those of the configuration, and
+ * an lm_head.weight of the right shape that the configuration ties: models/directory.h looks at that one. */
 mk_status mk_checkpoint_check(const mk_checkpoint *checkpoint, const mk_config *config);
 
 /* What a checkpoint that passed has. */

@@ -1,8 +1,9 @@
 /* config.json and generation_config.json of a directory in Hugging Face layout.
  *
  * mk_config is a plain value; nothing in it is owned. Any thread may call. Failure: MK_ERR_FILE with a message that
- * names the file, the field and the value. Whatever the product does not compute exactly (another architecture, a sliding
- * window, an unknown rope type, another activation) is refused here, by name, before anything is allocated for it. */
+ * names the file, the field and the value. Whatever the product does not compute exactly (another architecture, a
+ * sliding window, an unknown rope type, another activation) is refused here, by name, before anything is allocated for
+ * it. */
 #ifndef MK_CONFIG_H
 #define MK_CONFIG_H
 
@@ -47,11 +48,13 @@ typedef enum mk_qk_norm {
 /* How inverse frequencies follow from rope_theta; models/llama.h has the formulas. */
 typedef enum mk_rope_type {
   MK_ROPE_DEFAULT,
-  MK_ROPE_LLAMA3,  /* long wavelengths are scaled by rope_factor, short ones are not */
-  MK_ROPE_LINEAR,  /* all frequencies are divided by rope_factor */
-  MK_ROPE_DYNAMIC, /* the default up to max_position, which is as far as a context goes here */
-  MK_ROPE_YARN, /* divided by rope_factor where a pair turns seldom in the original context, kept where it turns often */
-  MK_ROPE_LONGROPE, /* each frequency has a divisor: one list for contexts up to the original one, one for longer ones */
+  MK_ROPE_LLAMA3,   /* long wavelengths are scaled by rope_factor, short ones are not */
+  MK_ROPE_LINEAR,   /* all frequencies are divided by rope_factor */
+  MK_ROPE_DYNAMIC,  /* the default up to max_position, which is as far as a context goes here */
+  MK_ROPE_YARN,     /* divided by rope_factor where a pair turns seldom in the original context, kept where it turns
+                   often */
+  MK_ROPE_LONGROPE, /* each frequency has a divisor: one list for contexts up to the original one, one for longer
+                       ones */
 } mk_rope_type;
 
 /* As config.json spells it. */
@@ -114,9 +117,9 @@ static inline uint32_t mk_config_rotary(const mk_config *config) {
 void mk_config_set_context(mk_config *config, uint32_t tokens);
 
 /* Parses the text of a config.json (need not be NUL-terminated). Both spellings of the rotation are read: rope_theta
- * with rope_scaling, and rope_parameters. A key that is absent or null takes the value that it has in the family's own class of
- * transformers 5 (docs/MODELS.md has the list), but for num_hidden_layers and num_attention_heads, which nothing in the weights bears out. Ids
- * that no token has are ignored. *out changes on success only. */
+ * with rope_scaling, and rope_parameters. A key that is absent or null takes the value that it has in the family's own
+ * class of transformers 5 (docs/MODELS.md has the list), but for num_hidden_layers and num_attention_heads, which
+ * nothing in the weights bears out. Ids that no token has are ignored. *out changes on success only. */
 mk_status mk_config_parse(const char *text, size_t length, mk_config *out);
 /* Overrides bos/eos from the text of a generation_config.json, for a vocabulary of inout->vocab. */
 mk_status mk_config_parse_generation(const char *text, size_t length, mk_config *inout);

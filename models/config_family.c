@@ -25,8 +25,8 @@ const mk_kind_info *mk_kind_lookup(mk_model_kind kind) { return &kinds[kind]; }
 const char *mk_model_title(mk_model_kind kind) { return kinds[kind].title; }
 const char *mk_model_type(mk_model_kind kind) { return kinds[kind].type; }
 
-/* Families that are known and not computed: by what their model_type, or their class before "For", begins with. The first
- * one that fits counts. */
+/* Families that are known and not computed: by what their model_type, or their class before "For", begins with. The
+ * first one that fits counts. */
 static const struct {
   const char *type, *lacks;
 } others[] = {

@@ -1,4 +1,5 @@
-/* Reading the members of a config.json, for config.c, config_family.c and config_rope.c. Failure: as in config.h; messages begin with the field. */
+/* Reading the members of a config.json, for config.c, config_family.c and config_rope.c. Failure: as in config.h;
+ * messages begin with the field. */
 #ifndef MK_CONFIG_INTERNAL_H
 #define MK_CONFIG_INTERNAL_H
 
@@ -10,7 +11,8 @@ mk_status mk_config_missing(const char *field);
 /* A whole number in [low, high]. */
 mk_status mk_config_u32(const json_t *value, const char *field, uint32_t low, uint32_t high, uint32_t *out);
 
-/* A finite number in (0, high]; `out` keeps its value when the key is absent. `object` is what the message puts before the key. */
+/* A finite number in (0, high]; `out` keeps its value when the key is absent. `object` is what the message puts before
+ * the key. */
 mk_status mk_config_positive(const json_t *root, const char *object, const char *key, double high, double *out);
 
 /* Changes *out where the key is there: true or false. */

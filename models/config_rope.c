@@ -132,7 +132,8 @@ static mk_status parse_object(const json_t *root, const char *key, mk_model_kind
   return need_factor(key, out);
 }
 
-/* rope_theta stands beside the objects or in one of them. Where two differ, releases of transformers disagree on which counts. */
+/* rope_theta stands beside the objects or in one of them. Where two differ, releases of transformers disagree on which
+ * counts. */
 static mk_status take_theta(const json_t *root, const rope *scaling, const rope *parameters, double otherwise,
                             double *out) {
   double beside = 0;
@@ -151,8 +152,8 @@ static mk_status take_theta(const json_t *root, const rope *scaling, const rope 
   return MK_OK;
 }
 
-/* The context that a model was trained with before it was stretched may stand beside the object, too; else it is the whole one,
- * or, in Phi-3's class, 4,096. */
+/* The context that a model was trained with before it was stretched may stand beside the object, too; else it is the
+ * whole one, or, in Phi-3's class, 4,096. */
 static mk_status settle_original(const json_t *root, const mk_config *config, rope *chosen) {
   uint32_t beside = 0;
   const uint32_t otherwise = config->kind == MK_MODEL_PHI3 ? 4096 : config->max_position;
@@ -168,7 +169,8 @@ static mk_status settle_original(const json_t *root, const mk_config *config, ro
   return MK_OK;
 }
 
-/* The rotated dims of a head. Only Phi-3's class leaves some as they are; any other would ignore the key, or refuse it. */
+/* The rotated dims of a head. Only Phi-3's class leaves some as they are; any other would ignore the key, or refuse
+ * it. */
 static mk_status settle_share(const json_t *root, const rope *chosen, mk_config *config) {
   double share = 0;
   MK_TRY(mk_config_positive(root, "", "partial_rotary_factor", 1, &share));
@@ -219,8 +221,8 @@ static double attention_factor(const rope *r, double factor) {
                                               : yarn_scale(factor, 1);
 }
 
-/* Of yarn and longrope: what follows from the original context. A yarn model reaches as far as it is stretched, whatever
- * max_position_embeddings says: files that add a rope_scaling leave that at the original context. */
+/* Of yarn and longrope: what follows from the original context. A yarn model reaches as far as it is stretched,
+ * whatever max_position_embeddings says: files that add a rope_scaling leave that at the original context. */
 static mk_status settle_stretch(rope *chosen, mk_config *config) {
   const uint32_t pairs = mk_config_rotary(config) / 2;
   if (chosen->type != MK_ROPE_YARN && chosen->type != MK_ROPE_LONGROPE) {

@@ -1,8 +1,9 @@
 /* A model directory as it is computed with: its configuration, its weights, and what the two say together.
  *
- * Everything that takes a directory by its path goes through mk_directory_open, so that it is decided once, here, what the model is:
- * above all whether the LM head is the embedding table. A mk_directory owns its checkpoint until mk_directory_close. One thread.
- * Failure: that of mk_config_load, mk_checkpoint_open and mk_checkpoint_check; MK_ERR_RUNTIME "interrupted" once *cancel is not 0. */
+ * Everything that takes a directory by its path goes through mk_directory_open, so that it is decided once, here, what
+ * the model is: above all whether the LM head is the embedding table. A mk_directory owns its checkpoint until
+ * mk_directory_close. One thread. Failure: that of mk_config_load, mk_checkpoint_open and mk_checkpoint_check;
+ * MK_ERR_RUNTIME "interrupted" once *cancel is not 0. */
 #ifndef MK_DIRECTORY_H
 #define MK_DIRECTORY_H
 
@@ -30,9 +31,9 @@ typedef enum mk_weights_wanted {
   MK_WEIGHTS_IF_THERE, /* model.safetensors or its index; without either, config.json alone decides */
 } mk_weights_wanted;
 
-/* Reads the configuration, opens and checks the weights, and compares a stored lm_head.weight with the embedding table when the
- * configuration ties them: byte for byte when they have one dtype, else by the bf16 values that would be computed with, up to the first
- * difference. cancel: NULL, or interrupts that. On failure nothing is left open. */
+/* Reads the configuration, opens and checks the weights, and compares a stored lm_head.weight with the embedding table
+ * when the configuration ties them: byte for byte when they have one dtype, else by the bf16 values that would be
+ * computed with, up to the first difference. cancel: NULL, or interrupts that. On failure nothing is left open. */
 mk_status mk_directory_open(const char *path, mk_weights_wanted wanted, const volatile sig_atomic_t *cancel,
                             mk_directory *out);
 void mk_directory_close(mk_directory *directory);

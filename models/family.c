@@ -12,8 +12,8 @@ const mk_family *mk_family_of(const mk_config *config) {
   return &mk_llama;
 }
 
-/* Where some dims of a head are not rotated, the factor on sine and cosine goes to the rows of the others: attention, which
- * has it for whole heads, cannot. */
+/* Where some dims of a head are not rotated, the factor on sine and cosine goes to the rows of the others: attention,
+ * which has it for whole heads, cannot. */
 uint32_t mk_family_qkv_extras(const mk_config *config) {
   const bool stretched = config->rotary != 0 && config->rope_attention != 0 && config->rope_attention != 1;
   return (config->qkv_bias ? MK_VECTOR_BIASES : 0U) |

@@ -1,8 +1,8 @@
-/* Families of models as one table: the weights of its decode step, the tensors of a checkpoint that each is packed from, their
- * shapes, and what stands for them in a hash checkpoint (models/synth.h). What checks a checkpoint, builds a graph, counts
- * parameters or writes a hash checkpoint is a loop over the table. Families that differ in what mk_config has fields for share a
- * table and a graph builder: a row or a tensor says which configurations have it. Any other family is another table and another
- * graph builder.
+/* Families of models as one table: the weights of its decode step, the tensors of a checkpoint that each is packed
+ * from, their shapes, and what stands for them in a hash checkpoint (models/synth.h). What checks a checkpoint, builds
+ * a graph, counts parameters or writes a hash checkpoint is a loop over the table. Families that differ in what
+ * mk_config has fields for share a table and a graph builder: a row or a tensor says which configurations have it. Any
+ * other family is another table and another graph builder.
  *
  * Constant data and pure functions of the configuration; any thread may call. Failure: MK_ERR_RUNTIME (memory). */
 #ifndef MK_FAMILY_H
@@ -44,8 +44,8 @@ typedef enum mk_having {
 typedef struct mk_family_tensor {
   const char *name;   /* in the checkpoint; of a layer: after the layer's number and a point */
   mk_size rows, cols; /* in the checkpoint */
-  /* In a hash checkpoint. Matrices: the standard deviation of the output for an input of unit variance. Vectors: their own, unless
-   * they are around one. */
+  /* In a hash checkpoint. Matrices: the standard deviation of the output for an input of unit variance. Vectors: their
+   * own, unless they are around one. */
   double gain;
   double mean; /* 1: around one, from 0.5 to 1.5, for gains of norms; else 0 */
   mk_having when;
@@ -87,7 +87,8 @@ typedef struct mk_wanted_tensor {
   uint64_t shape[2];              /* shape[1] is 1 for rank 1 */
 } mk_wanted_tensor;
 
-/* The tensors that a configuration asks for, in the table's order: layer after layer where its layers stand. index < count. */
+/* The tensors that a configuration asks for, in the table's order: layer after layer where its layers stand. index <
+ * count. */
 uint64_t mk_family_tensor_count(const mk_config *config);
 void mk_family_tensor_at(const mk_config *config, uint64_t index, mk_wanted_tensor *out);
 void mk_family_tensor_name(const mk_config *config, const mk_wanted_tensor *tensor, char name[MK_TENSOR_NAME]);
@@ -104,8 +105,8 @@ mk_tensor_use mk_family_find(const mk_config *config, const char *name, mk_wante
 /* What QKV's vector has beside the frequencies (MK_VECTOR_BIASES, MK_VECTOR_GAINS). */
 uint32_t mk_family_qkv_extras(const mk_config *config);
 
-/* Adds weight `index` of the table to a graph, of layer `layer` if it is one of a layer; *out: its number in the graph, MK_NONE
- * when the configuration has no such weight. */
+/* Adds weight `index` of the table to a graph, of layer `layer` if it is one of a layer; *out: its number in the graph,
+ * MK_NONE when the configuration has no such weight. */
 mk_status mk_family_add_weight(mk_graph *graph, uint32_t index, uint32_t layer, int *out);
 
 /* Parameters of the model, tied embeddings counted once. */

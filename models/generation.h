@@ -8,8 +8,8 @@
 
 #include "vm/status.h"
 
-/* A key that the file does not have takes the value that transformers gives it: top_k 50 with do_sample, nothing else does anything.
- * Without do_sample the file asks for greedy generation; temperature is then 0. */
+/* A key that the file does not have takes the value that transformers gives it: top_k 50 with do_sample, nothing else
+ * does anything. Without do_sample the file asks for greedy generation; temperature is then 0. */
 typedef struct mk_generation {
   bool do_sample;
   double temperature;

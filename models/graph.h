@@ -36,10 +36,10 @@ typedef struct mk_weight_source {
 typedef struct mk_weight {
   char name[48];
   mk_pack pack;
-  uint32_t rows; /* packed, a multiple of 16; 1 for vectors */
-  uint32_t cols; /* as in the checkpoint; of a vector all of its elements */
-  uint32_t
-      rotary; /* ROPE and QKV_VECTOR: the first dims of a head, which are rotated; the others pair up by themselves; 0: all */
+  uint32_t rows;   /* packed, a multiple of 16; 1 for vectors */
+  uint32_t cols;   /* as in the checkpoint; of a vector all of its elements */
+  uint32_t rotary; /* ROPE and QKV_VECTOR: the first dims of a head, which are rotated; the others pair up by
+                      themselves; 0: all */
   uint32_t
       extras; /* QKV_VECTOR: MK_VECTOR_BIASES and MK_VECTOR_GAINS. Sources: biases of q, k and v, gains of q and k */
   uint32_t source_count;

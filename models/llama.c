@@ -4,10 +4,11 @@
  *   out  = mid + Wd act
  * and after the last one logits = Whead norm(x).
  *
- * What sets a family apart goes where it costs nothing. The residual stream is kept divided by residual_multiplier: norms do not
- * see a factor, once their eps is divided by its square, and no addition has to multiply. What is left of both multipliers is one factor on the
- * embedding row, where the first addition takes it. The factor that stretched rotations have on sine and cosine is squared in
- * attention's. Dims that are not rotated pair up among themselves, with frequency zero. */
+ * What sets a family apart goes where it costs nothing. The residual stream is kept divided by residual_multiplier:
+ * norms do not see a factor, once their eps is divided by its square, and no addition has to multiply. What is left of
+ * both multipliers is one factor on the embedding row, where the first addition takes it. The factor that stretched
+ * rotations have on sine and cosine is squared in attention's. Dims that are not rotated pair up among themselves, with
+ * frequency zero. */
 #include "models/llama.h"
 
 #include <math.h>
@@ -40,8 +41,8 @@ enum {
   { .name = (tensor), .rows = MK_SIZE_##of_rows, .cols = MK_SIZE_##of_cols, .gain = (of_gain) }
 #define VECTOR(tensor, of_size, around, of_gain, having) \
   { .name = (tensor), .rows = MK_SIZE_##of_size, .mean = (around), .gain = (of_gain), .when = MK_HAVE_##having }
-/* In a hash checkpoint layers are small beside the embedding, so that a rounding at the start does not grow from layer to
- * layer. tests/oracle/make_goldens.py has the same gains. */
+/* In a hash checkpoint layers are small beside the embedding, so that a rounding at the start does not grow from layer
+ * to layer. tests/oracle/make_goldens.py has the same gains. */
 static const mk_family_weight weights[WEIGHTS] = {
     [EMBEDDING] = {"embedding",
                    false,

@@ -1,11 +1,12 @@
 /* The graph of a decode call of multi-head latent attention (DeepSeek's MLA): one node, so its shape says everything.
  *
- * Per sequence of length L, q new tokens with h query heads each attend over one latent KV head of 576 columns (512 + 64 rotary),
- * whose first 512 columns are also the values. The keys of the new tokens are in the cache already: new token i, from 0, sees the first
- * L - q + i + 1 tokens, none where that is not above zero, and its output is then zero. bf16 in and out.
+ * Per sequence of length L, q new tokens with h query heads each attend over one latent KV head of 576 columns (512 +
+ * 64 rotary), whose first 512 columns are also the values. The keys of the new tokens are in the cache already: new
+ * token i, from 0, sees the first L - q + i + 1 tokens, none where that is not above zero, and its output is then zero.
+ * bf16 in and out.
  *
- * The q x h query rows of a sequence, token by token, are dealt in blocks of at most 64 rows, all of one size. Plain data; any thread.
- * Failure: MK_ERR_USAGE, naming the field. */
+ * The q x h query rows of a sequence, token by token, are dealt in blocks of at most 64 rows, all of one size. Plain
+ * data; any thread. Failure: MK_ERR_USAGE, naming the field. */
 #ifndef MK_MLA_MODEL_H
 #define MK_MLA_MODEL_H
 

@@ -1,9 +1,9 @@
-/* The texts that describe a checkpoint: the header of a safetensors file, and the index of shards. They parse bytes that may
- * come from anywhere and open no file.
+/* The texts that describe a checkpoint: the header of a safetensors file, and the index of shards. They parse bytes
+ * that may come from anywhere and open no file.
  *
- * A header and an index own their JSON, into which names point, until they are freed (zero-initialised they are empty, and
- * freeing an empty one is fine). Any thread may call. Failure: MK_ERR_FILE (malformed or not supported) or MK_ERR_RUNTIME
- * (memory), and nothing to free; the message names the tensor or key and the value. */
+ * A header and an index own their JSON, into which names point, until they are freed (zero-initialised they are empty,
+ * and freeing an empty one is fine). Any thread may call. Failure: MK_ERR_FILE (malformed or not supported) or
+ * MK_ERR_RUNTIME (memory), and nothing to free; the message names the tensor or key and the value. */
 #ifndef MK_SAFETENSORS_READ_H
 #define MK_SAFETENSORS_READ_H
 

@@ -1,8 +1,8 @@
 /* The JSON files of a hash checkpoint, as text.
  *
- * Each function gives the whole text of one file in *out (zero-initialised or empty); the caller frees it with mk_text_free,
- * after a failure too. Any thread may call. Failure: MK_ERR_RUNTIME (memory), MK_ERR_USAGE (a vocabulary or a special token
- * that a byte-level tokenizer has no room for). */
+ * Each function gives the whole text of one file in *out (zero-initialised or empty); the caller frees it with
+ * mk_text_free, after a failure too. Any thread may call. Failure: MK_ERR_RUNTIME (memory), MK_ERR_USAGE (a vocabulary
+ * or a special token that a byte-level tokenizer has no room for). */
 #ifndef MK_SYNTH_TEXT_H
 #define MK_SYNTH_TEXT_H
 
@@ -13,8 +13,8 @@
 mk_status mk_synth_config_json(const mk_config *config, mk_text *out);
 mk_status mk_synth_generation_json(const mk_config *config, mk_text *out);
 
-/* Byte-level BPE without merges: id b is byte b, then fillers "<extra_ID>" that no text encodes to; from the smallest of the
- * bos and eos ids on all are special tokens. */
+/* Byte-level BPE without merges: id b is byte b, then fillers "<extra_ID>" that no text encodes to; from the smallest
+ * of the bos and eos ids on all are special tokens. */
 mk_status mk_synth_tokenizer_json(const mk_config *config, mk_text *out);
 mk_status mk_synth_tokenizer_config_json(const mk_config *config, mk_text *out);
 

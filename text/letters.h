@@ -1,7 +1,7 @@
 /* Letters, digits and the case of characters, exactly as Python's str has them.
  *
- * The tables (letters_tables.h) are written by make_letters.py from Python's own; text/unicode.h has what needs none. Pure functions on
- * code points and constant tables; nothing is owned, nothing fails, any thread may call. */
+ * The tables (letters_tables.h) are written by make_letters.py from Python's own; text/unicode.h has what needs none.
+ * Pure functions on code points and constant tables; nothing is owned, nothing fails, any thread may call. */
 #ifndef MK_LETTERS_H
 #define MK_LETTERS_H
 
@@ -28,7 +28,8 @@ unsigned mk_letter_flags(uint32_t character);
 
 typedef enum mk_letter_case { MK_CASE_UPPER, MK_CASE_LOWER, MK_CASE_TITLE, MK_CASE_FOLD } mk_letter_case;
 
-/* The character in another case, as one to three characters in out; gives how many. Without a context: a sigma is never final. */
+/* The character in another case, as one to three characters in out; gives how many. Without a context: a sigma is never
+ * final. */
 size_t mk_letter_to_case(uint32_t character, mk_letter_case to, uint32_t out[3]);
 
 #endif

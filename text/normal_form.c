@@ -1,7 +1,8 @@
 /* See normal_form.h.
  *
- * A run of characters, decomposed, waits until a character comes that no mark before it can change: an ASCII character, or one that has
- * come into Unicode too late. Then its marks are sorted by their classes and, where asked for, it is composed. */
+ * A run of characters, decomposed, waits until a character comes that no mark before it can change: an ASCII character,
+ * or one that has come into Unicode too late. Then its marks are sorted by their classes and, where asked for, it is
+ * composed. */
 #include "text/normal_form.h"
 
 #include <utf8proc.h>
@@ -10,8 +11,8 @@
 
 enum { LONGEST_DECOMPOSITION = 32, FEW = 16, CLASSES = 256 };
 
-/* Characters since Unicode 9 that have a decomposition or are marks with a class, or that such ones are composed of; and what lies between
- * them and has neither. */
+/* Characters since Unicode 9 that have a decomposition or are marks with a class, or that such ones are composed of;
+ * and what lies between them and has neither. */
 static const struct range {
   uint32_t first, last;
 } late[] = {{0x558, 0x558},     {0x58b, 0x58c},     {0x5c8, 0x5c9},     {0x7fd, 0x7fd},     {0x897, 0x8d3},

@@ -1,8 +1,8 @@
 /* The normal forms of Unicode, and lower case, of well-formed UTF-8, as Hugging Face tokenizers has them.
  *
- * utf8proc has the tables (Unicode 15 in Debian 12). The reference's normal forms are those of Unicode 9: what has come since is left as it
- * is. Its lower case is that of Unicode 17, character by character. Pure functions that append to `out`, which is the caller's; n log n
- * time at most. Failure: MK_ERR_RUNTIME for memory. */
+ * utf8proc has the tables (Unicode 15 in Debian 12). The reference's normal forms are those of Unicode 9: what has come
+ * since is left as it is. Its lower case is that of Unicode 17, character by character. Pure functions that append to
+ * `out`, which is the caller's; n log n time at most. Failure: MK_ERR_RUNTIME for memory. */
 #ifndef MK_NORMAL_FORM_H
 #define MK_NORMAL_FORM_H
 

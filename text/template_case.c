@@ -1,5 +1,5 @@
-/* Upper and lower case, as Python has them in every script: one character may become several, and a sigma that ends a word has a form
- * of its own. */
+/* Upper and lower case, as Python has them in every script: one character may become several, and a sigma that ends a
+ * word has a form of its own. */
 #include <string.h>
 
 #include "text/letters.h"
@@ -14,7 +14,8 @@ static size_t character_before(const char *text, size_t at) {
   return at;
 }
 
-/* Whether the sigma at `at`, of `length` bytes, ends a word of text[start, end): letters in front of it, none behind it. */
+/* Whether the sigma at `at`, of `length` bytes, ends a word of text[start, end): letters in front of it, none behind
+ * it. */
 static bool ends_word(const char *text, size_t start, size_t end, size_t at, size_t length) {
   unsigned flags = 0;
   for (size_t i = at; i > start;) {

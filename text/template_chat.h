@@ -1,8 +1,9 @@
-/* The chat template of a model directory: additional_chat_templates/default.jinja, else chat_template.jinja, else "chat_template" of
- * tokenizer_config.json (a text, or named ones of which "default" is taken), with the special tokens that template_tokens.h finds.
+/* The chat template of a model directory: additional_chat_templates/default.jinja, else chat_template.jinja, else
+ * "chat_template" of tokenizer_config.json (a text, or named ones of which "default" is taken), with the special tokens
+ * that template_tokens.h finds.
  *
- * Immutable once loaded: any thread may render. Failure: that of mk_template_compile and mk_template_render, with the file in
- * front; MK_ERR_FILE for a file that is malformed. */
+ * Immutable once loaded: any thread may render. Failure: that of mk_template_compile and mk_template_render, with the
+ * file in front; MK_ERR_FILE for a file that is malformed. */
 #ifndef MK_TEMPLATE_CHAT_H
 #define MK_TEMPLATE_CHAT_H
 

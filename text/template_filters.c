@@ -1,5 +1,5 @@
-/* The filters: finding them, and those that take any value. What is about text is in template_filters_text.c, what is about lists in
- * template_filters_list.c, and what gives its elements one by one in template_lazy.c. */
+/* The filters: finding them, and those that take any value. What is about text is in template_filters_text.c, what is
+ * about lists in template_filters_list.c, and what gives its elements one by one in template_lazy.c. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

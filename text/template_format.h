@@ -1,7 +1,7 @@
 /* Formatting of values as Python does: format() with its small language, `%` of a string, and str.format().
  *
- * Private to text/template*.c. Not supported, and refused by name: %a and !a, zeros in front of grouped digits, precisions above
- * 1000. */
+ * Private to text/template*.c. Not supported, and refused by name: %a and !a, zeros in front of grouped digits,
+ * precisions above 1000. */
 #ifndef MK_TEMPLATE_FORMAT_H
 #define MK_TEMPLATE_FORMAT_H
 

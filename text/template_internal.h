@@ -7,8 +7,8 @@
 
 #include "text/template_tree.h"
 
-/* The variables of one run of a function: jinja_shape says which. A function sees the records that it was made in, as they are when it
- * runs. */
+/* The variables of one run of a function: jinja_shape says which. A function sees the records that it was made in, as
+ * they are when it runs. */
 typedef struct jinja_record {
   jinja_value *slots;
   struct jinja_record *outer;
@@ -44,8 +44,8 @@ struct jinja {
   uint64_t steps;
 };
 
-/* A filter, test, method or function. `parameters` are its names, separated by commas; those in front of a '/' cannot be given by
- * name; NULL: it takes any. Arguments arrive in slots in that order, JINJA_MISSING where not given. */
+/* A filter, test, method or function. `parameters` are its names, separated by commas; those in front of a '/' cannot
+ * be given by name; NULL: it takes any. Arguments arrive in slots in that order, JINJA_MISSING where not given. */
 enum { JINJA_MAX_PARAMETERS = 4 };
 typedef mk_status (*jinja_call)(jinja *m, jinja_value input, const jinja_value *slots, const jinja_arguments *all,
                                 jinja_value *out);
@@ -77,8 +77,8 @@ extern const char mk_jinja_missing_filters[];
 extern const jinja_function mk_jinja_text_filters[], mk_jinja_list_filters[], mk_jinja_lazy_filters[];
 extern const jinja_function mk_jinja_string_methods[];
 
-/* The method or other attribute `name` that Python's type of the value has: *out stays JINJA_MISSING when there is none; one that
- * jinja2's sandbox denies is undefined; one that Python has but not this is an error. */
+/* The method or other attribute `name` that Python's type of the value has: *out stays JINJA_MISSING when there is
+ * none; one that jinja2's sandbox denies is undefined; one that Python has but not this is an error. */
 mk_status mk_jinja_find_method(jinja *m, jinja_value object, jinja_value name, jinja_value *out);
 mk_status mk_jinja_apply(jinja *m, const jinja_function *function, jinja_value input, const jinja_arguments *arguments,
                          jinja_value *out);

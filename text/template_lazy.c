@@ -1,5 +1,5 @@
-/* The filters that give a generator: map, select and their like make an element when it is asked for, so that what nobody asks for
- * can neither fail nor take time. */
+/* The filters that give a generator: map, select and their like make an element when it is asked for, so that what
+ * nobody asks for can neither fail nor take time. */
 #include <math.h>
 #include <string.h>
 

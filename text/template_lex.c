@@ -1,4 +1,5 @@
-/* Source to tokens: the text between tags with its white space as trim_blocks and lstrip_blocks leave it, and the tags' words. */
+/* Source to tokens: the text between tags with its white space as trim_blocks and lstrip_blocks leave it, and the tags'
+ * words. */
 #include <string.h>
 
 #include "text/template_literals.h"

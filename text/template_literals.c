@@ -11,7 +11,8 @@ static int digit_value(char c) {
   return is_digit(c) ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'z' ? (c | 32) - 'a' + 10 : 99;
 }
 
-/* Where digits of a base that start at text[at] end; one underscore may stand between two of them, and with `leading` before them. */
+/* Where digits of a base that start at text[at] end; one underscore may stand between two of them, and with `leading`
+ * before them. */
 static size_t digits_end(const char *text, size_t length, size_t at, int base, bool leading) {
   size_t end = at;
   while (end < length) {

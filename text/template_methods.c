@@ -1,5 +1,5 @@
-/* The methods and other attributes of values: of dicts, lists, loops and what cycler and joiner give; those of strings are in
- * template_methods_text.c. */
+/* The methods and other attributes of values: of dicts, lists, loops and what cycler and joiner give; those of strings
+ * are in template_methods_text.c. */
 #include <stdio.h>
 #include <string.h>
 
@@ -140,8 +140,8 @@ static const jinja_function of_loop[] = {{"cycle", NULL, 0, cycle}, {"changed", 
 static const jinja_function of_cycler[] = {{"next", "/", 0, next_of_cycler}, {"reset", "/", 0, reset}, {0}};
 static const jinja_function of_nothing[] = {{0}};
 
-/* What Python's types have besides: `denied` by the sandbox, since it changes a value or leads behind it, and what is not supported, which
- * is refused rather than taken for an element that is not there. */
+/* What Python's types have besides: `denied` by the sandbox, since it changes a value or leads behind it, and what is
+ * not supported, which is refused rather than taken for an element that is not there. */
 typedef struct attributes {
   const jinja_function *table;
   const char *denied, *refused;

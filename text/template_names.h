@@ -1,5 +1,5 @@
-/* Names as numbers, and numbers by number: hash tables for template_scope.c, so that a template with very many names takes no longer than
- * its length. Private to text/template*.c; memory is the pool's. */
+/* Names as numbers, and numbers by number: hash tables for template_scope.c, so that a template with very many names
+ * takes no longer than its length. Private to text/template*.c; memory is the pool's. */
 #ifndef MK_TEMPLATE_NAMES_H
 #define MK_TEMPLATE_NAMES_H
 

@@ -143,7 +143,8 @@ static mk_status primary(jinja_parser *p, jinja_node **out) {
   return mk_jinja_skip_char(p, '{') ? dict(p, out) : mk_jinja_unexpected(p, "an expression");
 }
 
-/* One argument; `seen`: the kind of the last one. By position, then by name, then **; a * may stand in front of those by name. */
+/* One argument; `seen`: the kind of the last one. By position, then by name, then **; a * may stand in front of those
+ * by name. */
 static mk_status argument(jinja_parser *p, jinja_node_kind *seen, jinja_node **out) {
   uint32_t line = p->token->line;
   jinja_node *value;

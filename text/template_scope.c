@@ -1,12 +1,14 @@
-/* Where every variable of a template lies: jinja2's rules of scope, which are those of the Python function that it would compile.
+/* Where every variable of a template lies: jinja2's rules of scope, which are those of the Python function that it
+ * would compile.
  *
- * A loop, a macro, a call, filter, with or set block opens a scope; an if does not. A name that a scope gives a value anywhere in it is
- * a variable of that scope, which starts with the value of the scope around (LOAD_ALIAS) or with none; any other name is that of the
- * scope around, or what the caller gave (LOAD_RESOLVE). A name that only some branches of an if give a value starts, where no scope
- * around has it, with what the caller gave.
+ * A loop, a macro, a call, filter, with or set block opens a scope; an if does not. A name that a scope gives a value
+ * anywhere in it is a variable of that scope, which starts with the value of the scope around (LOAD_ALIAS) or with
+ * none; any other name is that of the scope around, or what the caller gave (LOAD_RESOLVE). A name that only some
+ * branches of an if give a value starts, where no scope around has it, with what the caller gave.
  *
- * Each scope is gone through twice: what it says of names is collected (collect), then every name in it gets its place (place), and only
- * then the scopes inside are looked at; they see all of it. Private to the template's compilation; memory is the template's pool. */
+ * Each scope is gone through twice: what it says of names is collected (collect), then every name in it gets its place
+ * (place), and only then the scopes inside are looked at; they see all of it. Private to the template's compilation;
+ * memory is the template's pool. */
 #include <string.h>
 
 #include "text/template_names.h"
@@ -393,7 +395,8 @@ static mk_status copy_target(scoper *s, const jinja_node *target, jinja_node **o
   return MK_OK;
 }
 
-/* The filter of a loop is a function of its own, which has the loop's target as a variable and sees what is around the loop. */
+/* The filter of a loop is a function of its own, which has the loop's target as a variable and sees what is around the
+ * loop. */
 static mk_status place_loop_filter(scoper *s, scope *at, jinja_node *node) {
   scope *test;
   function *f;

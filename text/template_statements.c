@@ -13,8 +13,8 @@ static mk_status end_tag(jinja_parser *p) {
   return MK_OK;
 }
 
-/* Statements up to a tag that starts with one of `ends`; the token is then that word. Takes the end of the opening tag, and a colon in
- * front of it, as in Python. */
+/* Statements up to a tag that starts with one of `ends`; the token is then that word. Takes the end of the opening tag,
+ * and a colon in front of it, as in Python. */
 static mk_status block(jinja_parser *p, const char *const *ends, jinja_node **out) {
   mk_jinja_skip_char(p, ':');
   MK_TRY(end_tag(p));

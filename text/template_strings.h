@@ -1,5 +1,5 @@
-/* Operations on strings that filters and methods share. All take and give Python's str; what they give is markup where `text` is.
- * Private to text/template*.c. */
+/* Operations on strings that filters and methods share. All take and give Python's str; what they give is markup where
+ * `text` is. Private to text/template*.c. */
 #ifndef MK_TEMPLATE_STRINGS_H
 #define MK_TEMPLATE_STRINGS_H
 
@@ -23,7 +23,8 @@ mk_status mk_jinja_case(jinja *m, jinja_value text, jinja_case how, jinja_value 
 /* `count` < 0: all of them. */
 mk_status mk_jinja_replace(jinja *m, jinja_value text, jinja_value from, jinja_value to, int64_t count,
                            jinja_value *out);
-/* `separator`: none or missing: runs of white space. At most `most` times, from the right if `last` ones count; < 0: all. */
+/* `separator`: none or missing: runs of white space. At most `most` times, from the right if `last` ones count; < 0:
+ * all. */
 mk_status mk_jinja_split(jinja *m, jinja_value text, jinja_value separator, int64_t most, bool last, jinja_value *out);
 mk_status mk_jinja_split_lines(jinja *m, jinja_value text, bool keep_ends, jinja_value *out);
 /* Elements that are no strings are written as str() does if `convert`, and refused otherwise. */

@@ -66,8 +66,8 @@ static mk_status set_named(json_t *tokens, const char *file, const json_t *named
   return MK_OK;
 }
 
-/* A file's tokens. Of those without a standard name, the configuration's have to say that they are tokens if they are objects, and the
- * map's do not take the place of the configuration's. */
+/* A file's tokens. Of those without a standard name, the configuration's have to say that they are tokens if they are
+ * objects, and the map's do not take the place of the configuration's. */
 static mk_status read_file(json_t *tokens, const char *file, const json_t *members) {
   const char *name;
   bool is_map = file == kMap;

@@ -1,6 +1,6 @@
-/* The special tokens that a chat template sees as variables: bos_token and its like, and those that a model names itself, such as
- * image_token. From tokenizer_config.json, special_tokens_map.json and what its class of tokenizer assumes, as transformers 5 has
- * them; docs/MODELS.md says how. */
+/* The special tokens that a chat template sees as variables: bos_token and its like, and those that a model names
+ * itself, such as image_token. From tokenizer_config.json, special_tokens_map.json and what its class of tokenizer
+ * assumes, as transformers 5 has them; docs/MODELS.md says how. */
 #ifndef MK_TEMPLATE_TOKENS_H
 #define MK_TEMPLATE_TOKENS_H
 
@@ -8,8 +8,8 @@
 
 #include "vm/status.h"
 
-/* Adds name: text to the object `tokens`. `config`: tokenizer_config.json, NULL when there is none. Failure: MK_ERR_FILE with the file
- * and the token. */
+/* Adds name: text to the object `tokens`. `config`: tokenizer_config.json, NULL when there is none. Failure:
+ * MK_ERR_FILE with the file and the token. */
 mk_status mk_template_tokens(const char *directory, const json_t *config, json_t *tokens);
 
 /* The same with each token as the file has it, a text or an object with "content". `map`: what mk_special_tokens_map

@@ -1,6 +1,7 @@
 /* The syntax tree of a template and the tokens that it is made from.
  *
- * Private to text/template*.c. Nodes live in the pool of the compiled template; once it is compiled nothing changes them. */
+ * Private to text/template*.c. Nodes live in the pool of the compiled template; once it is compiled nothing changes
+ * them. */
 #ifndef MK_TEMPLATE_TREE_H
 #define MK_TEMPLATE_TREE_H
 
@@ -34,13 +35,14 @@ typedef enum jinja_node_kind {
   NODE_CONCAT,  /* 0: parts */
   NODE_CHOICE,  /* 0: condition, 1: then, 2: else or none */
   /* statements */
-  NODE_TEXT,      /* value */
-  NODE_PRINT,     /* 0 */
-  NODE_IF,        /* 0: condition, 1: body, 2: else; is_elif: it stands alone in the else of the one before */
-  NODE_FOR,       /* 0: target, 1: iterable, 2: body, 3: else, 4: filter; scoping */
-  NODE_SET,       /* 0: target, 1: expression */
-  NODE_SET_BLOCK, /* 0: target, 1: body, 2: filter or none; scoping */
-  NODE_MACRO, /* 0: parameters (NODE_NAME with a default as kid 0), 1: body, 2: the NODE_NAME it is stored to; scoping */
+  NODE_TEXT,         /* value */
+  NODE_PRINT,        /* 0 */
+  NODE_IF,           /* 0: condition, 1: body, 2: else; is_elif: it stands alone in the else of the one before */
+  NODE_FOR,          /* 0: target, 1: iterable, 2: body, 3: else, 4: filter; scoping */
+  NODE_SET,          /* 0: target, 1: expression */
+  NODE_SET_BLOCK,    /* 0: target, 1: body, 2: filter or none; scoping */
+  NODE_MACRO,        /* 0: parameters (NODE_NAME with a default as kid 0), 1: body, 2: the NODE_NAME it is stored to;
+                 scoping */
   NODE_CALL_BLOCK,   /* 0: parameters, 1: body, 2: NODE_CALL, or none in a generation block; scoping */
   NODE_FILTER_BLOCK, /* 0: body, 1: filter; scoping */
   NODE_WITH,         /* 0: targets, 1: as many expressions, 2: body; scoping */
@@ -86,8 +88,8 @@ typedef struct jinja_frame {
   size_t count;
 } jinja_frame;
 
-/* A piece of template with variables of its own: the template, a macro, the body of a call or generation block, a recursive loop,
- * the filter of a loop. Scopes within a function share its record. */
+/* A piece of template with variables of its own: the template, a macro, the body of a call or generation block, a
+ * recursive loop, the filter of a loop. Scopes within a function share its record. */
 typedef struct jinja_shape {
   uint32_t slots;
 } jinja_shape;

@@ -1,7 +1,7 @@
 /* The values of the template interpreter and what can be done with them.
  *
- * Private to text/template*.c. Values live in a pool and are freed with it as a whole; strings point into a pool, the template's
- * source or the caller's JSON. Functions that can fail set the error "chat template, line N: ...". */
+ * Private to text/template*.c. Values live in a pool and are freed with it as a whole; strings point into a pool, the
+ * template's source or the caller's JSON. Functions that can fail set the error "chat template, line N: ...". */
 #ifndef MK_TEMPLATE_VALUES_H
 #define MK_TEMPLATE_VALUES_H
 
@@ -176,7 +176,8 @@ mk_status mk_jinja_to_list(jinja *m, jinja_value value, jinja_value *out); /* a 
 mk_status mk_jinja_attribute(jinja *m, jinja_value object, jinja_value name, jinja_value *out);
 mk_status mk_jinja_item(jinja *m, jinja_value object, jinja_value index, jinja_value *out);
 mk_status mk_jinja_slice(jinja *m, jinja_value object, const jinja_value range[3], jinja_value *out);
-/* a.b.0: element by element; whole numbers as such. `otherwise`: in place of what is undefined, unless missing or none. */
+/* a.b.0: element by element; whole numbers as such. `otherwise`: in place of what is undefined, unless missing or
+ * none. */
 mk_status mk_jinja_path(jinja *m, jinja_value object, jinja_value name, jinja_value otherwise, jinja_value *out);
 
 /* Text. */

@@ -1,8 +1,9 @@
 /* Classes of characters, as what stands in the brackets of a PCRE2 pattern. See tokenizer_regex.h.
  *
- * The reference compiles patterns with Oniguruma, whose classes are those of Unicode 16. PCRE2's may be those of Unicode 14 (Debian 12), so
- * what has become a character since then is listed; adding what a newer PCRE2 has already changes nothing. One character has left its
- * category (U+1171E is no longer in Mn), so that Mn cannot be said, nor can what is said of characters that are none yet (C, Cn). */
+ * The reference compiles patterns with Oniguruma, whose classes are those of Unicode 16. PCRE2's may be those of
+ * Unicode 14 (Debian 12), so what has become a character since then is listed; adding what a newer PCRE2 has already
+ * changes nothing. One character has left its category (U+1171E is no longer in Mn), so that Mn cannot be said, nor can
+ * what is said of characters that are none yet (C, Cn). */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* What the files of the tokenizer share: the loaded tables, and the calls between loading, normalising, splitting and merging.
+/* What the files of the tokenizer share: the loaded tables, and the calls between loading, normalising, splitting and
+ * merging.
  *
  * Private to text/tokenizer*.c. The tables belong to the tokenizer and do not change after loading. */
 #ifndef MK_TOKENIZER_INTERNAL_H
@@ -153,12 +154,13 @@ typedef struct mk_matcher {
 mk_status mk_matcher_begin(const mk_tokenizer *tokenizer, size_t size, mk_matcher *out);
 void mk_matcher_end(mk_matcher *matcher);
 
-/* The first match that begins at `at` or later. MK_ERR_USAGE when the pattern takes too many steps on this text: the limit grows with
- * its size, and no pattern of a real file comes near. */
+/* The first match that begins at `at` or later. MK_ERR_USAGE when the pattern takes too many steps on this text: the
+ * limit grows with its size, and no pattern of a real file comes near. */
 mk_status mk_match(const mk_matcher *matcher, const pcre2_code *code, const uint8_t *text, size_t size, size_t at,
                    bool *found, size_t *begin, size_t *end);
 
-/* The matches of a pattern one after the other: an empty one right behind another match does not count. Begins zeroed. */
+/* The matches of a pattern one after the other: an empty one right behind another match does not count. Begins
+ * zeroed. */
 typedef struct mk_matches {
   size_t at, last;
   bool any, done;
@@ -202,7 +204,8 @@ mk_status mk_step_replace(const mk_step *step, const uint8_t *text, size_t size,
 mk_status mk_normalize(const mk_steps *steps, const mk_matcher *matcher, mk_bytes buffers[2], const uint8_t **text,
                        size_t *size);
 
-/* The parts of the file around the model (tokenizer_parts.c, tokenizer_pre_load.c). The post-processor comes last: it names tokens. */
+/* The parts of the file around the model (tokenizer_parts.c, tokenizer_pre_load.c). The post-processor comes last: it
+ * names tokens. */
 mk_status mk_load_normalizer(mk_tokenizer *tokenizer, const json_t *object);
 mk_status mk_load_decoder(mk_tokenizer *tokenizer, const json_t *object);
 mk_status mk_load_pre_tokenizer(mk_tokenizer *tokenizer, const json_t *object);

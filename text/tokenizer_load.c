@@ -251,8 +251,8 @@ static int by_text(const void *left, const void *right) {
   return order != 0 ? order : (a->length > b->length) - (a->length < b->length);
 }
 
-/* Hugging Face numbers tokens that the model lacks by itself, whatever the file says: from the size of the vocabulary, and on from the
- * highest id of an added token. A file that says something else would be read in two ways. */
+/* Hugging Face numbers tokens that the model lacks by itself, whatever the file says: from the size of the vocabulary,
+ * and on from the highest id of an added token. A file that says something else would be read in two ways. */
 static mk_status check_next_id(const char *where, const char *content, const json_t *id, uint32_t next) {
   char shown[MK_JSON_SHOWN];
   return json_is_integer(id) && json_integer_value(id) == (json_int_t)next

@@ -1,5 +1,5 @@
-/* The parts of tokenizer.json around the model: normaliser, post-processor, decoder; tokenizer_pre_load.c has the pre-tokeniser. What is not
- * computed exactly as Hugging Face does is refused by name. */
+/* The parts of tokenizer.json around the model: normaliser, post-processor, decoder; tokenizer_pre_load.c has the
+ * pre-tokeniser. What is not computed exactly as Hugging Face does is refused by name. */
 #include <string.h>
 
 #include "text/tokenizer_internal.h"

@@ -1,7 +1,7 @@
 /* Pre-tokenisers: a text becomes pieces that no merge may leave. See tokenizer_internal.h.
  *
- * Hugging Face passes a list of all pieces through each step in turn. Here a piece goes through all steps before the next one, so that
- * no list is made; a step that rewrites its piece has memory of its own. */
+ * Hugging Face passes a list of all pieces through each step in turn. Here a piece goes through all steps before the
+ * next one, so that no list is made; a step that rewrites its piece has memory of its own. */
 #include <string.h>
 
 #include "text/tokenizer_internal.h"

@@ -1,5 +1,5 @@
-/* The pre-tokeniser of tokenizer.json, and how its patterns become PCRE2's. What is not computed exactly as Hugging Face does is refused by
- * name. */
+/* The pre-tokeniser of tokenizer.json, and how its patterns become PCRE2's. What is not computed exactly as Hugging
+ * Face does is refused by name. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,8 +10,8 @@
 /* What ByteLevel with use_regex means. */
 static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* The classes of Rust's own functions, by the tables that the reference has of them: numbers are those of Unicode 17; punctuation is that of
- * Unicode 8, with the ASCII signs, so that what has become punctuation since is left out. */
+/* The classes of Rust's own functions, by the tables that the reference has of them: numbers are those of Unicode 17;
+ * punctuation is that of Unicode 8, with the ASCII signs, so that what has become punctuation since is left out. */
 #define RUST_NUMBER_NEWER "\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}"
 #define RUST_PUNCTUATION                                                                                     \
   "(?![\\x{61d}\\x{9fd}\\x{a76}\\x{c77}\\x{c84}\\x{1b4e}-\\x{1b4f}\\x{1b7d}-\\x{1b7f}\\x{2e43}-\\x{2e4f}"    \

@@ -1,8 +1,9 @@
 /* See tokenizer_regex.h.
  *
- * What differs and is taken care of: \s has U+180E in PCRE2; \w is more outside of brackets than in them in Oniguruma; the tables of Unicode (tokenizer_classes.c); $ and ^ are of lines in
- * Oniguruma, . is all but a line feed; {n,m}+ is a repetition of a repetition there; without case a pair of letters may stand for one
- * character there (ss for U+00DF), so such pairs are refused; an inline (?i) ends elsewhere. */
+ * What differs and is taken care of: \s has U+180E in PCRE2; \w is more outside of brackets than in them in Oniguruma;
+ * the tables of Unicode (tokenizer_classes.c); $ and ^ are of lines in Oniguruma, . is all but a line feed; {n,m}+ is a
+ * repetition of a repetition there; without case a pair of letters may stand for one character there (ss for U+00DF),
+ * so such pairs are refused; an inline (?i) ends elsewhere. */
 #include "text/tokenizer_regex.h"
 
 #include <stdarg.h>
@@ -455,7 +456,8 @@ mk_status mk_regex_translate(const char *where, const char *pattern, size_t leng
   const uint8_t *bytes = (const uint8_t *)pattern;
   translator t = {.where = where, .at = bytes, .end = bytes + length, .out = out};
   if (length == 4 && memcmp(pattern, "\\s+$", 4) == 0) {
-    /* A run of spaces that fails at its first character fails at all: without this, every one would be tried, in n^2 steps. */
+    /* A run of spaces that fails at its first character fails at all: without this, every one would be tried, in n^2
+     * steps. */
     *empty = false;
     return mk_bytes_append(out, "(?:\\G|(?<![" MK_CLASS_SPACE "]))[" MK_CLASS_SPACE "]+(?=\\n|\\z)",
                            sizeof "(?:\\G|(?<![" MK_CLASS_SPACE "]))[" MK_CLASS_SPACE "]+(?=\\n|\\z)");

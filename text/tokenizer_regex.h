@@ -1,13 +1,17 @@
-/* Regular expressions of tokenizer.json, which Hugging Face gives to Oniguruma, as patterns of PCRE2 that match the same.
+/* Regular expressions of tokenizer.json, which Hugging Face gives to Oniguruma, as patterns of PCRE2 that match the
+ * same.
  *
- * Both engines look for the leftmost match and try alternatives in order, but some of what they can be told means something else to each
- * of them, and their tables of characters differ. So a pattern is read here, by a grammar of what is known to mean the same, and written
- * anew: every class spelled out, every character by its number. What the grammar lacks is refused by name. Read: literal characters, ., ^,
- * $, alternatives, groups (...), (?:...), (?i:...), (?>...), looks (?=...), (?!...), (?<=...), (?<!...), a (?i) that the pattern begins
- * with, *, +, ?, {n}, {n,}, {n,m}, {,m}, lazy and possessive forms, \s \S \d \D \w \W \p{..} \P{..} with general categories and some
- * scripts, [...] of characters, ranges and classes, \n \r \t \f \v \a \e \xHH \x{H...} \uHHHH, and \ before what is no letter or digit.
+ * Both engines look for the leftmost match and try alternatives in order, but some of what they can be told means
+ * something else to each of them, and their tables of characters differ. So a pattern is read here, by a grammar of
+ * what is known to mean the same, and written anew: every class spelled out, every character by its number. What the
+ * grammar lacks is refused by name. Read: literal characters, ., ^,
+ * $, alternatives, groups (...), (?:...), (?i:...), (?>...), looks (?=...), (?!...), (?<=...), (?<!...), a (?i) that
+ * the pattern begins with, *, +, ?, {n}, {n,}, {n,m}, {,m}, lazy and possessive forms, \s \S \d \D \w \W \p{..} \P{..}
+ * with general categories and some scripts, [...] of characters, ranges and classes, \n \r \t \f \v \a \e \xHH \x{H...}
+ * \uHHHH, and \ before what is no letter or digit.
  *
- * Pure functions; `out` belongs to the caller. Failure: MK_ERR_FILE for a pattern that is refused, MK_ERR_RUNTIME for memory. */
+ * Pure functions; `out` belongs to the caller. Failure: MK_ERR_FILE for a pattern that is refused, MK_ERR_RUNTIME for
+ * memory. */
 #ifndef MK_TOKENIZER_REGEX_H
 #define MK_TOKENIZER_REGEX_H
 
@@ -16,7 +20,8 @@
 /* Appends the pattern, NUL-terminated. `where` names it in messages. *empty: it may match the empty text. */
 mk_status mk_regex_translate(const char *where, const char *pattern, size_t length, mk_bytes *out, bool *empty);
 
-/* What stands in brackets for \s and \w. To the latter, Rust's regex adds joiners, and Oniguruma, outside of brackets, numbers of Latin-1. */
+/* What stands in brackets for \s and \w. To the latter, Rust's regex adds joiners, and Oniguruma, outside of brackets,
+ * numbers of Latin-1. */
 #define MK_CLASS_SPACE "\\t-\\r \\x{85}\\p{Z}"
 #define MK_CLASS_JOINERS "\\p{Join_Control}"
 #define MK_CLASS_LATIN_NUMBERS "\\xb2\\xb3\\xb9\\xbc-\\xbe"

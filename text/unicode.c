@@ -13,7 +13,8 @@ mk_utf8_kind mk_utf8_step(const uint8_t *text, size_t size, size_t *length) {
   if (need == 0) {
     return MK_UTF8_INVALID;
   }
-  /* The second byte is the one whose range depends on the lead: no overlong forms, surrogates or values above U+10FFFF. */
+  /* The second byte is the one whose range depends on the lead: no overlong forms, surrogates or values above
+   * U+10FFFF. */
   uint8_t low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
   uint8_t high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
   while (*length < need && *length < size) {

@@ -20,8 +20,9 @@ mk_utf8_kind mk_utf8_step(const uint8_t *text, size_t size, size_t *length);
 /* The bytes at the start of text that are well-formed and complete. */
 size_t mk_utf8_valid_prefix(const uint8_t *text, size_t size);
 
-/* Copies text to out, U+FFFD in place of what is ill-formed; out has room for 3 * size bytes. Unless `final`, an incomplete
- * character at the end is left alone. Gives the bytes written and, in *consumed, the bytes of text dealt with. */
+/* Copies text to out, U+FFFD in place of what is ill-formed; out has room for 3 * size bytes. Unless `final`, an
+ * incomplete character at the end is left alone. Gives the bytes written and, in *consumed, the bytes of text dealt
+ * with. */
 size_t mk_utf8_replace(const uint8_t *text, size_t size, bool final, uint8_t *out, size_t *consumed);
 
 /* The length of the white space (Unicode White_Space) that text[0, size), well-formed, starts or ends with. */
@@ -32,8 +33,8 @@ size_t mk_utf8_trailing_space(const uint8_t *text, size_t size);
  * mk_byte_to_utf8 writes one or two bytes and gives how many. */
 size_t mk_byte_to_utf8(uint8_t byte, uint8_t out[2]);
 
-/* The bytes that a well-formed string of such characters stands for, into out (room for size bytes); false when a character
- * is not one of the 256. */
+/* The bytes that a well-formed string of such characters stands for, into out (room for size bytes); false when a
+ * character is not one of the 256. */
 bool mk_utf8_to_bytes(const uint8_t *text, size_t size, uint8_t *out, size_t *written);
 
 #endif

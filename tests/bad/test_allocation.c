@@ -1,5 +1,6 @@
-/* Memory that runs out: the n-th allocation fails, alone or with all that follow, for every n from opening a model directory to the
- * last token. Each time there is an error that says so, nothing leaks (the sanitizer build looks), and the next run works. */
+/* Memory that runs out: the n-th allocation fails, alone or with all that follow, for every n from opening a model
+ * directory to the last token. Each time there is an error that says so, nothing leaks (the sanitizer build looks), and
+ * the next run works. */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -31,7 +32,8 @@ static bool count(void *user, uint32_t token, const float *logits) {
   return true;
 }
 
-/* Configuration, tokenizer, checkpoint, graph, program, verifier, machine, weights, three tokens with races looked for. */
+/* Configuration, tokenizer, checkpoint, graph, program, verifier, machine, weights, three tokens with races looked
+ * for. */
 static mk_status use_model(void) {
   mk_config config;
   mk_tokenizer *tokenizer = NULL;

@@ -1,5 +1,5 @@
-/* Hostile model directories through the command: exit code 3, and a message that names the file, the field and the value. Each
- * test breaks one thing in a directory that is good otherwise. tests/bad/README.md lists them. */
+/* Hostile model directories through the command: exit code 3, and a message that names the file, the field and the
+ * value. Each test breaks one thing in a directory that is good otherwise. tests/bad/README.md lists them. */
 #define _GNU_SOURCE /* memmem */
 #include <criterion/criterion.h>
 #include <dirent.h>

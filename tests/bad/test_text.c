@@ -1,5 +1,5 @@
-/* Hostile text: every byte value, surrogates, megabytes of one character. Text comes back as it was; what is no text comes back
- * with U+FFFD in place of what is none. */
+/* Hostile text: every byte value, surrogates, megabytes of one character. Text comes back as it was; what is no text
+ * comes back with U+FFFD in place of what is none. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Arbitrary bytes through the demo's tokenizer. Text comes back as it was; bytes that are no text come back as text that has
- * the same ids. Special tokens decode to nothing, so that texts that spell one are left out of this. */
+/* Arbitrary bytes through the demo's tokenizer. Text comes back as it was; bytes that are no text come back as text
+ * that has the same ids. Special tokens decode to nothing, so that texts that spell one are left out of this. */
 #define _GNU_SOURCE /* memmem */
 #include <stdlib.h>
 #include <string.h>

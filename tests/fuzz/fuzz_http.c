@@ -1,5 +1,5 @@
-/* Bytes that a client sends to a server; at each 0xff the loop has a turn before more is sent. Every call is answered, in
- * one of several ways; whatever comes back begins as HTTP does. In the end the connection is over. */
+/* Bytes that a client sends to a server; at each 0xff the loop has a turn before more is sent. Every call is answered,
+ * in one of several ways; whatever comes back begins as HTTP does. In the end the connection is over. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* A program file: parsed, verified, and, if accepted, run. Magic, version, size and checksum are set right first, so that mutations
- * get past the loader; most mutations are of the program rather than of its bytes, so that they get past the first rules too. */
+/* A program file: parsed, verified, and, if accepted, run. Magic, version, size and checksum are set right first, so
+ * that mutations get past the loader; most mutations are of the program rather than of its bytes, so that they get past
+ * the first rules too. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
-/* A trace file. The input is what its stream inflates to: header and stream are made around it and the checksum of the program in it is
- * set right; it is also tried as a whole file. What is accepted is written and read back the same, and can be analysed and printed. */
+/* A trace file. The input is what its stream inflates to: header and stream are made around it and the checksum of the
+ * program in it is set right; it is also tried as a whole file. What is accepted is written and read back the same, and
+ * can be analysed and printed. */
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>

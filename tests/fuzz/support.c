@@ -86,7 +86,8 @@ static bool fill(mk_cpu *cpu, const mk_program *program) {
   return true;
 }
 
-/* Slot 0 in chunks of two, the others by single tokens, now and then idle. A plan that the host refuses is none of the program's. */
+/* Slot 0 in chunks of two, the others by single tokens, now and then idle. A plan that the host refuses is none of the
+ * program's. */
 static mk_status run_rows(mk_cpu *cpu, const mk_program *program, uint32_t position) {
   uint32_t rows = mk_program_rows(program), next[MK_PROMPT_ROWS];
   mk_step_row plan[EPOCHS * MK_PROMPT_ROWS] = {{0}};

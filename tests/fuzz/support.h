@@ -1,5 +1,6 @@
-/* What the fuzz targets share. A target defines LLVMFuzzerTestOneInput, which gets arbitrary bytes in a buffer of exactly their
- * length; what it asserts beyond "no crash, no leak, no hang" it asserts with fuzz_require. One thread. */
+/* What the fuzz targets share. A target defines LLVMFuzzerTestOneInput, which gets arbitrary bytes in a buffer of
+ * exactly their length; what it asserts beyond "no crash, no leak, no hang" it asserts with fuzz_require. One
+ * thread. */
 #ifndef MK_FUZZ_SUPPORT_H
 #define MK_FUZZ_SUPPORT_H
 
@@ -18,8 +19,8 @@ void fuzz_expect_parsed(mk_status status);
 /* Whether jansson, which shares no code with ours, takes the bytes for UTF-8. */
 bool fuzz_is_utf8(const char *text, size_t length);
 
-/* A program that the verifier accepted runs on the CPU machine: a few steps in some interleavings, with races looked for.
- * Programs that ask for more memory than a run of many thousands a minute can have are left out. */
+/* A program that the verifier accepted runs on the CPU machine: a few steps in some interleavings, with races looked
+ * for. Programs that ask for more memory than a run of many thousands a minute can have are left out. */
 void fuzz_run_accepted(const mk_program *program);
 
 #endif

@@ -47,8 +47,8 @@ static void set_up(attention *t, uint32_t head_dim, uint32_t group, uint32_t spl
   set_up_span(t, head_dim, group, splits, SPAN);
 }
 
-/* The words of program.h, not mk_block_offset, which is under test. Tiles of K are W[token][dim], of V W[dim][token]; the table:
- * element i of lane 4 g + t is W[g + 8 (i / 2 % 2)][2 t + i % 2 + 8 (i / 4)]. */
+/* The words of program.h, not mk_block_offset, which is under test. Tiles of K are W[token][dim], of V W[dim][token];
+ * the table: element i of lane 4 g + t is W[g + 8 (i / 2 % 2)][2 t + i % 2 + 8 (i / 4)]. */
 static size_t block_offset(uint32_t head_dim, uint32_t which, uint32_t token, uint32_t d) {
   uint32_t row = (which == 0 ? token : d) % 16, col = (which == 0 ? d : token) % 16;
   size_t lane = row % 8 * 4 + col % 8 / 2, i = (col >= 8 ? 4u : 0u) + (row >= 8 ? 2u : 0u) + col % 2;

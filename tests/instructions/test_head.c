@@ -75,7 +75,8 @@ Test(head, equals_double_precision) {
   }
 }
 
-/* The sum of the squares of x as the norm has it, written the long way: by places of an array for every name that the order has. */
+/* The sum of the squares of x as the norm has it, written the long way: by places of an array for every name that the
+ * order has. */
 static float squares_in_order(const head *t) {
   float e[64][8][8], E[8], F[4], q[64], sum = 0; /* e: [chain][step][pair] */
   memset(e, 0, sizeof e);

@@ -1,4 +1,5 @@
-/* Products of a weight with vectors: bit for bit the sums that matvec.c defines, in every vector width and for every number of vectors. */
+/* Products of a weight with vectors: bit for bit the sums that matvec.c defines, in every vector width and for every
+ * number of vectors. */
 #include "instructions/matvec.h"
 
 #include <criterion/criterion.h>
@@ -38,8 +39,8 @@ static void stop(problem *p) {
   mk_free(p->y);
 }
 
-/* By its definition: a row has chains of 128 columns; a chain has 16 running sums over K, by k mod 16; words 4 t and 4 t + 2 hold elements
- * 2 t, 2 t + 1 and 2 t + 8, 2 t + 9. */
+/* By its definition: a row has chains of 128 columns; a chain has 16 running sums over K, by k mod 16; words 4 t and 4
+ * t + 2 hold elements 2 t, 2 t + 1 and 2 t + 8, 2 t + 9. */
 static float expected(const problem *p, uint32_t row, uint32_t first_col, uint32_t padded, const float *x) {
   float total = 0;
   uint32_t grid_cols = mk_buffer_grid_cols(&p->buffer);
@@ -106,7 +107,8 @@ Test(matvec, the_same_bits_for_every_number_of_columns_and_vectors) {
   }
 }
 
-/* Each chain's sum is exact. 1 is lost beside 2^24, 2 is not: so the result tells where chains begin, and in which order they are added. */
+/* Each chain's sum is exact. 1 is lost beside 2^24, 2 is not: so the result tells where chains begin, and in which
+ * order they are added. */
 static void expect_order_of_chains(const float *chains, uint32_t count, float want) {
   for (uint32_t first_col = 0; first_col <= 48; first_col += 48) { /* chains begin at the span's first column */
     problem p;

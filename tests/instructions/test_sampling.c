@@ -1,5 +1,5 @@
-/* The arithmetic of sampling: its functions against the C library, its noise, and what is drawn against probabilities in double
- * precision. Chi-square tests print their p-values; seeds are fixed, so a test that passes passes always. */
+/* The arithmetic of sampling: its functions against the C library, its noise, and what is drawn against probabilities
+ * in double precision. Chi-square tests print their p-values; seeds are fixed, so a test that passes passes always. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -269,7 +269,8 @@ static double draw_value(uint64_t key) {
 
 enum { GROUP = 64, GROUPS = (LARGE + GROUP - 1) / GROUP };
 
-/* The ranks that a way to sample keeps, for many draws: in groups, in which only what is cheap is done for every rank. */
+/* The ranks that a way to sample keeps, for many draws: in groups, in which only what is cheap is done for every
+ * rank. */
 typedef struct kept_ranks {
   uint32_t words[MK_SAMPLING_WORDS];
   uint32_t count;
@@ -300,8 +301,8 @@ static uint64_t try_rank(const kept_ranks *k, uint64_t key, uint32_t i, uint64_t
   return draw > best && !mk_sample_drops(k->words, k->distances[i]) ? draw : best;
 }
 
-/* What the noise bits of a rank with limit 1 must not exceed for it to win against `best`: the noise is at most -log(x) of the uniform
- * number x that the bits stand for. */
+/* What the noise bits of a rank with limit 1 must not exceed for it to win against `best`: the noise is at most -log(x)
+ * of the uniform number x that the bits stand for. */
 static double win_scale(const kept_ranks *k, uint64_t best) {
   double inverse = (double)mk_sampling_float(k->words, MK_SAMPLING_INVERSE_TEMPERATURE);
   return exp((double)k->highest * inverse - draw_value(best)) * 1.001 * 0x1p23;
@@ -311,7 +312,8 @@ static uint64_t most_bits(double scale, uint64_t limit) {
   return (uint64_t)fmin(scale * (double)limit, 0x1.fffffffffffffp62);
 }
 
-/* Nearly all of the time goes here. The sign bits are gathered without a branch, eight ranks at a time where the machine can. */
+/* Nearly all of the time goes here. The sign bits are gathered without a branch, eight ranks at a time where the
+ * machine can. */
 MK_WIDEST static bool any_may_win(const uint64_t *steps, uint64_t key, uint64_t most) {
   uint64_t signs = 0;
   for (uint32_t i = 0; i < GROUP; i++) {
@@ -415,8 +417,8 @@ Test(sampling, edges) {
       cr_assert_eq(drawn(always[m].sampling, SMALL, i), 77, "%s", always[m].name);
     }
   }
-  /* Filters that keep everything draw what no filter draws; min-p 1 leaves the equals at the top, each alike; at a tiny temperature their
-   * noise is lost, and the lowest index wins. */
+  /* Filters that keep everything draw what no filter draws; min-p 1 leaves the equals at the top, each alike; at a tiny
+   * temperature their noise is lost, and the lowest index wins. */
   uint32_t seen[2] = {0};
   for (uint32_t i = 0; i < 400; i++) {
     mk_sampling plain = {OFF, .temperature = 1}, wide = {OFF, .temperature = 1, .top_k = SMALL},

@@ -126,8 +126,8 @@ static int by_noise(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* The lower the score, the better the draw: no token is dominated, and a front is as long as there are tokens. Whoever cannot publish that
- * all makes everybody look at all scores. */
+/* The lower the score, the better the draw: no token is dominated, and a front is as long as there are tokens. Whoever
+ * cannot publish that all makes everybody look at all scores. */
 Test(sampling_machine, fronts_that_overflow) {
   static float logits[VOCAB], g[VOCAB];
   static uint32_t order[VOCAB];

@@ -1,7 +1,8 @@
-/* What the tests of the public library share: the tiny model in a folder, an engine of it, and requests whose answers are kept.
+/* What the tests of the public library share: the tiny model in a folder, an engine of it, and requests whose answers
+ * are kept.
  *
- * An answer is the test's; the engine that it names, too. An answer is written by the thread that makes the engine work. Failure fails the
- * running test. */
+ * An answer is the test's; the engine that it names, too. An answer is written by the thread that makes the engine
+ * work. Failure fails the running test. */
 #ifndef MK_TEST_LIBRARY_H
 #define MK_TEST_LIBRARY_H
 

@@ -132,7 +132,8 @@ static float float_of(uint32_t bits) {
   return value;
 }
 
-/* The bf16 nearest to `value`, ties to even, by comparing distances: no bit trick in common with the code under test. */
+/* The bf16 nearest to `value`, ties to even, by comparing distances: no bit trick in common with the code under
+ * test. */
 static bool is_nearest_bf16(uint16_t got, double value) {
   double at = (double)float_of((uint32_t)got << 16);
   if (isnan(value)) {

@@ -200,7 +200,8 @@ Test(directories, rounding_is_told_by_dtype) {
   mk_directory_close(&directory);
 }
 
-/* What is not computed with is not rounded: a head that stays tied, a layer that is left aside, a table of frequencies. */
+/* What is not computed with is not rounded: a head that stays tied, a layer that is left aside, a table of
+ * frequencies. */
 Test(directories, rounding_is_told_of_what_is_computed_with) {
   add_head(EMBEDDING)->dtype = MK_TENSOR_F32;
   test_parts_add(&parts, "model.layers.2.mlp.up_proj.weight", NULL, 3, 3)->dtype = MK_TENSOR_F32;

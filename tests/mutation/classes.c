@@ -59,8 +59,8 @@ static mk_wait take_wait(mk_instruction *in, uint32_t which) {
   return wait;
 }
 
-/* Totals follow the signals. Thresholds that a total does not reach any more are lowered to it, and in half of the cases those
- * that asked for all of a total that has grown still ask for all. */
+/* Totals follow the signals. Thresholds that a total does not reach any more are lowered to it, and in half of the
+ * cases those that asked for all of a total that has grown still ask for all. */
 static void reseal(mk_program *p, uint64_t *random) {
   bool follow = mutation_draw(random, 2) == 0;
   for (size_t c = 0; c < p->counter_count; c++) {

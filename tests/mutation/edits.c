@@ -196,7 +196,8 @@ static void place_buffers(mk_program *p) {
   }
 }
 
-/* Marks what may be fused, but now and then leaves marks as they are, or one out: a mark allows, and asks for nothing. */
+/* Marks what may be fused, but now and then leaves marks as they are, or one out: a mark allows, and asks for
+ * nothing. */
 static void reseal_fusions(mk_program *p, uint64_t *random) {
   bool keep = mutation_draw(random, 16) == 0;
   for (uint32_t q = 0; q < p->queue_count && !keep; q++) {

@@ -1,4 +1,5 @@
-/* What the edits of generated programs (generated.h) are made of. Shared by edits.c, edits_order.c and edits_parts.c. */
+/* What the edits of generated programs (generated.h) are made of. Shared by edits.c, edits_order.c and
+ * edits_parts.c. */
 #ifndef MK_TEST_EDITS_H
 #define MK_TEST_EDITS_H
 

@@ -48,8 +48,8 @@ static bool add_edge(mk_program *p, uint64_t *random) {
   return true;
 }
 
-/* Some instructions tell another one, and that tells the `next`s of some SMs that it has heard: an epoch's way of its own, beside the token
- * boundary. */
+/* Some instructions tell another one, and that tells the `next`s of some SMs that it has heard: an epoch's way of its
+ * own, beside the token boundary. */
 static bool add_fence(mk_program *p, uint64_t *random) {
   uint16_t counter, heard;
   mk_instruction *waiter = &p->instructions[any_index(p, random)];

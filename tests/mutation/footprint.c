@@ -1,4 +1,5 @@
-/* What every opcode touches, by the semantics of vm/program/opcodes.def, against what its operands declare. See mutation.h. */
+/* What every opcode touches, by the semantics of vm/program/opcodes.def, against what its operands declare. See
+ * mutation.h. */
 #include <math.h>
 
 #include "tests/mutation/mutation.h"

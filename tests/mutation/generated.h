@@ -1,9 +1,11 @@
-/* The campaign of generated programs: random programs, several random edits to each, and an oracle for those that the verifier accepts.
+/* The campaign of generated programs: random programs, several random edits to each, and an oracle for those that the
+ * verifier accepts.
  *
- * A seed stands for all of it: the recipe, the program, the edits, what the host puts into the machine, and the interleavings. The oracle
- * uses nothing of the verifier: what an instruction touches (mutation_footprint), what machines do not do (generated_contract), runs
- * without arithmetic (mutation_oracle), and runs with it, whose bits must be those of the greedy one: several machines, each over
- * several launches from the lowest position, over the border of a span, to the highest, with plans and work lists at random.
+ * A seed stands for all of it: the recipe, the program, the edits, what the host puts into the machine, and the
+ * interleavings. The oracle uses nothing of the verifier: what an instruction touches (mutation_footprint), what
+ * machines do not do (generated_contract), runs without arithmetic (mutation_oracle), and runs with it, whose bits must
+ * be those of the greedy one: several machines, each over several launches from the lowest position, over the border of
+ * a span, to the highest, with plans and work lists at random.
  *
  * One thread each; nothing is kept between calls but the messages of vm/status.h. */
 #ifndef MK_TEST_GENERATED_H
@@ -37,8 +39,8 @@ typedef struct generated_effort {
 /* As much as a program's share of the campaign's time allows. */
 generated_effort generated_effort_of(const generated *g);
 
-/* MK_OK: nothing fails. MK_ERR_DEVICE: something does, and the message says what. MK_ERR_USAGE: no host can run it, as its buffers are not what
- * a host fills, and the message says why. Else as mk_cpu_new. */
+/* MK_OK: nothing fails. MK_ERR_DEVICE: something does, and the message says what. MK_ERR_USAGE: no host can run it, as
+ * its buffers are not what a host fills, and the message says why. Else as mk_cpu_new. */
 mk_status generated_judge(const mk_program *program, uint64_t seed, generated_effort effort);
 /* The static part: what no machine does, whatever its verifier says. */
 mk_status generated_contract(const mk_program *program);
@@ -65,7 +67,8 @@ typedef struct generated_counts {
 
 /* Of this process: memory, so that a program that asks for a lot of it fails and does no harm. */
 void generated_limit(void);
-/* Makes, verifies and judges the program of a seed, and counts it; the process gets SIGPROF where that does not come to an end. */
+/* Makes, verifies and judges the program of a seed, and counts it; the process gets SIGPROF where that does not come to
+ * an end. */
 generated_verdict generated_try(uint64_t seed, generated_counts *counts);
 void generated_add(generated_counts *into, const generated_counts *from);
 
@@ -76,8 +79,8 @@ typedef struct generated_campaign {
   bool until_failing; /* stops at the first failing program */
 } generated_campaign;
 
-/* Runs the programs in `jobs` processes, and prints what came of it; whoever crashes or hangs counts as failing. true: nothing fails, and
- * the shares are enough for a verdict. */
+/* Runs the programs in `jobs` processes, and prints what came of it; whoever crashes or hangs counts as failing. true:
+ * nothing fails, and the shares are enough for a verdict. */
 bool generated_run(const generated_campaign *campaign);
 /* Prints the program of a seed, the verdict, and how it fails. true: it does not. */
 bool generated_replay(uint64_t seed, FILE *out);

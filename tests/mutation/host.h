@@ -1,7 +1,8 @@
-/* The host of generated programs: what stands in weights and inputs, and a script of launches, the same for every machine.
+/* The host of generated programs: what stands in weights and inputs, and a script of launches, the same for every
+ * machine.
  *
- * Between two launches it writes what a host may: block tables, plans, sampling parameters, work lists. It keeps to what
- * docs/VERIFIER.md assumes of one, except that a table has to repeat blocks where the declared range has too few.
+ * Between two launches it writes what a host may: block tables, plans, sampling parameters, work lists. It keeps to
+ * what docs/VERIFIER.md assumes of one, except that a table has to repeat blocks where the declared range has too few.
  *
  * A host owns its numbers; the program outlives it. One thread. */
 #ifndef MK_TEST_HOST_H

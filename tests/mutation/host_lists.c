@@ -1,4 +1,5 @@
-/* Batches at random, and work lists: made by the scheduler, then changed at random, as far as their checker passes them. */
+/* Batches at random, and work lists: made by the scheduler, then changed at random, as far as their checker passes
+ * them. */
 #include <string.h>
 
 #include "instructions/mla.h"

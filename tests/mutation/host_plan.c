@@ -1,4 +1,5 @@
-/* Plans at random: sequences that come to a slot, go on through steps and launches, and leave; their blocks go to others. */
+/* Plans at random: sequences that come to a slot, go on through steps and launches, and leave; their blocks go to
+ * others. */
 #include <string.h>
 
 #include "tests/mutation/host.h"

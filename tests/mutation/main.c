@@ -1,13 +1,14 @@
 /* The full campaigns, which tools/mutate builds and runs.
  *
  * mk_mutate [-j JOBS] [-n MUTANTS_PER_CLASS] [-i INTERLEAVINGS] [-s SEED]: mutants of valid programs.
- * mk_mutate --generate [-j JOBS] [-n PROGRAMS] [-s SEED]: generated programs (generated.h). --first: until one fails, and only how many
- * programs that took; --from NUMBER: without those before that one. --replay SEED: the program of a seed that was printed, and how it
- * fails.
+ * mk_mutate --generate [-j JOBS] [-n PROGRAMS] [-s SEED]: generated programs (generated.h). --first: until one fails,
+ * and only how many programs that took; --from NUMBER: without those before that one. --replay SEED: the program of a
+ * seed that was printed, and how it fails.
  *
- * Prints a line per class: mutants, accepted, of those failing; rejected, of those failing by their footprint alone, only when they
- * are run, and never. Then the rules of what was rejected and never failed. Exit code 1 when an accepted mutant fails, when
- * more than MAX_NEVER_FAILING per cent of the rejected never fail, or when there are too few mutants. */
+ * Prints a line per class: mutants, accepted, of those failing; rejected, of those failing by their footprint alone,
+ * only when they are run, and never. Then the rules of what was rejected and never failed. Exit code 1 when an accepted
+ * mutant fails, when more than MAX_NEVER_FAILING per cent of the rejected never fail, or when there are too few
+ * mutants. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,10 @@
-/* The mutation campaign: valid programs, small changes to them, and an oracle that says whether a changed program can go wrong.
+/* The mutation campaign: valid programs, small changes to them, and an oracle that says whether a changed program can
+ * go wrong.
  *
- * The oracle uses nothing of the verifier. It looks at every instruction once (mutation_footprint: would the opcode touch
- * just what its operands declare), and then runs the program's accesses on the CPU machine in many interleavings, with its
- * race detector. A program fails when any of them deadlocks, races, reads a stale word, leaves an output or a counter other than
- * an epoch must, or passes other values than the first one did.
+ * The oracle uses nothing of the verifier. It looks at every instruction once (mutation_footprint: would the opcode
+ * touch just what its operands declare), and then runs the program's accesses on the CPU machine in many interleavings,
+ * with its race detector. A program fails when any of them deadlocks, races, reads a stale word, leaves an output or a
+ * counter other than an epoch must, or passes other values than the first one did.
  *
  * One thread each; nothing is kept between calls but the messages of vm/status.h. */
 #ifndef MK_TEST_MUTATION_H
@@ -48,8 +49,8 @@ static inline uint32_t mutation_draw(uint64_t *random, uint32_t below) {
 /* A valid program: compiled for one to five SMs, hand-written (tests/vm/data), or generated. mk_program_free(). */
 mk_status mutation_base(uint64_t *random, mk_program **out);
 
-/* Changes the program; false: this one has no place for the class, and is as it was. Totals are made to fit, and thresholds kept
- * reachable, most of the time, so that it is the order that is wrong and not the sum. */
+/* Changes the program; false: this one has no place for the class, and is as it was. Totals are made to fit, and
+ * thresholds kept reachable, most of the time, so that it is the order that is wrong and not the sum. */
 bool mutation_apply(mk_program *program, mutation_class kind, uint64_t *random);
 
 /* MK_OK when no interleaving fails; MK_ERR_DEVICE with the reason when one does; else as mk_cpu_new. */
@@ -67,7 +68,8 @@ typedef struct mutation_counts { /* of one class */
   } rules[MUTATION_RULES];
 } mutation_counts;
 
-/* One mutant of the class: verifies it, asks the oracle, and counts. When an accepted one fails, the message says why. */
+/* One mutant of the class: verifies it, asks the oracle, and counts. When an accepted one fails, the message says
+ * why. */
 mk_status mutation_try(mutation_class kind, uint64_t *random, uint32_t interleavings, mutation_counts *counts);
 
 #endif

@@ -1,9 +1,11 @@
 /* Golden files (README.md has the format) and the one comparison of an engine with them, shared by the tests here.
  *
- * Where the token differs inside the margin (golden_file.h), the run goes on from the oracle's token, so every step is compared.
+ * Where the token differs inside the margin (golden_file.h), the run goes on from the oracle's token, so every step is
+ * compared.
  *
- * A golden owns its arrays (golden_free). One thread. golden_load and golden_directory fail the running test; golden_compare
- * gives back the engine's status, and judges in its result, so that tests of planted faults can expect a failure. */
+ * A golden owns its arrays (golden_free). One thread. golden_load and golden_directory fail the running test;
+ * golden_compare gives back the engine's status, and judges in its result, so that tests of planted faults can expect a
+ * failure. */
 #ifndef MK_TEST_GOLDEN_H
 #define MK_TEST_GOLDEN_H
 
@@ -49,7 +51,8 @@ static inline void golden_load(const char *name, golden *out) {
 
 static inline void golden_free(golden *g) { golden_file_free(g); }
 
-/* The model directory of a golden: written for a random model, in place for the demo. golden_directory_remove takes it back. */
+/* The model directory of a golden: written for a random model, in place for the demo. golden_directory_remove takes it
+ * back. */
 static inline void golden_directory(const golden *g, char directory[TEST_PATH]) {
   if (g->is_directory) {
     snprintf(directory, TEST_PATH, "%s", GOLDEN_DEMO);
@@ -154,7 +157,8 @@ static inline void golden_judge(const golden *g, golden_result *result) {
   }
 }
 
-/* Runs the first `steps` steps of a golden and compares them. It ends early only where the token is wrong beyond the margin. */
+/* Runs the first `steps` steps of a golden and compares them. It ends early only where the token is wrong beyond the
+ * margin. */
 static inline mk_status golden_compare(const golden *g, mk_engine *engine, uint32_t steps, golden_result *result) {
   *result = (golden_result){.passed = true};
   golden_run run = {.golden = g, .result = result, .steps = steps < g->steps ? steps : g->steps};

@@ -1,5 +1,5 @@
-/* The comparison can fail: faults planted in the configuration, the position and the verified program must each break it,
- * on a model that passes without them. */
+/* The comparison can fail: faults planted in the configuration, the position and the verified program must each break
+ * it, on a model that passes without them. */
 #include <unistd.h>
 
 #include "tests/oracle/golden.h"
@@ -124,7 +124,8 @@ static void lose_residual(mk_program *program) {
 
 Test(faults, residual_lost) { expect_caught("d64_g2_scaled", "residual lost", &(mk_tamper){.program = lose_residual}); }
 
-/* One step whose logits are the oracle's times `scale`, element `broken` replaced by `value`, and another token by `shift`. */
+/* One step whose logits are the oracle's times `scale`, element `broken` replaced by `value`, and another token by
+ * `shift`. */
 static golden_result judge(const golden *g, float scale, uint32_t broken, float value, uint32_t shift) {
   golden_result result = {.passed = true};
   golden_run step = {.golden = g, .result = &result, .steps = 1};

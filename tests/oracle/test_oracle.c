@@ -100,7 +100,8 @@ ParameterizedTestParameters(oracle, matches_transformers_in_chunks) {
   return cr_make_param_array(golden_name, names, count);
 }
 
-/* The prompt sixteen tokens at a time; tests/engine/test_rows.c has that the bits are the same, and other numbers of rows. */
+/* The prompt sixteen tokens at a time; tests/engine/test_rows.c has that the bits are the same, and other numbers of
+ * rows. */
 ParameterizedTest(const golden_name *name, oracle, matches_transformers_in_chunks) {
   match(name, "16 rows", &(mk_engine_options){.device = "cpu", .rows = 16, .kv_blocks = 64});
 }

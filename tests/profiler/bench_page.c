@@ -1,6 +1,7 @@
-/* mk_page_bench [--pictures FOLDER] [FILE.mktrace]: how fast the page of `mkvm trace -o out.html` opens and pans in a headless Chromium
- * that draws by software. Without a file: a made-up trace of llama-3.2-1b, 8 tokens on 132 SMs. With a folder: screenshots for
- * documents as well. The file is a trace whose path is absolute or from the working directory. */
+/* mk_page_bench [--pictures FOLDER] [FILE.mktrace]: how fast the page of `mkvm trace -o out.html` opens and pans in a
+ * headless Chromium that draws by software. Without a file: a made-up trace of llama-3.2-1b, 8 tokens on 132 SMs. With
+ * a folder: screenshots for documents as well. The file is a trace whose path is absolute or from the working
+ * directory. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

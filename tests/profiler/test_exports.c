@@ -1,5 +1,5 @@
-/* What `mkvm trace -o` writes, on made-up traces and on the guide's: Perfetto's file as an independent decoder sees it, the picture, and
- * that no text of a trace becomes markup. The page at work is in test_page.c. */
+/* What `mkvm trace -o` writes, on made-up traces and on the guide's: Perfetto's file as an independent decoder sees it,
+ * the picture, and that no text of a trace becomes markup. The page at work is in test_page.c. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* The page of `mkvm trace -o out.html` in a headless Chromium: it shows what the profiler knows, by mouse, touch and keys, and nothing of a
- * trace is run or leaves the page. */
+/* The page of `mkvm trace -o out.html` in a headless Chromium: it shows what the profiler knows, by mouse, touch and
+ * keys, and nothing of a trace is run or leaves the page. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>

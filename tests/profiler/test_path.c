@@ -1,5 +1,5 @@
-/* The critical path where the consumer's first warp, the only one that is recorded, has long got its part of a value for which other warps
- * still wait. Traces are written record by record. */
+/* The critical path where the consumer's first warp, the only one that is recorded, has long got its part of a value
+ * for which other warps still wait. Traces are written record by record. */
 #include <criterion/criterion.h>
 
 #include "tests/support/traced.h"
@@ -120,7 +120,8 @@ static void expect_writer(const fixture *f, mk_role role, mk_activity activity) 
   cr_expect(wait > 0 && wait < 2000, "%lu ns", (unsigned long)wait);
 }
 
-/* The loader finds the ring full of pages that other warps hold, while the first one waits for a page behind. `page`: the loader's. */
+/* The loader finds the ring full of pages that other warps hold, while the first one waits for a page behind. `page`:
+ * the loader's. */
 static void record_full_ring(fixture *f, uint32_t page) {
   record_part(f, f->reader, MK_ROLE_LOADER, 400, LATE + 1200, LATE + 1300, MK_ACTIVITY_PAGE_EMPTY, page);
   record_part(f, f->reader, MK_ROLE_CONSUMER, 500, LATE + 1900, LATE + 2300, MK_ACTIVITY_PAGE_FULL, 1);
@@ -138,7 +139,8 @@ Test(path, other_warps_hold_pages) {
   }
 }
 
-/* The first warp is at the next instruction, which needs nothing of the writer; the storer knows where the others are. */
+/* The first warp is at the next instruction, which needs nothing of the writer; the storer knows where the others
+ * are. */
 Test(path, other_warps_are_an_instruction_behind) {
   fixture f = {0};
   start(&f, LATE);

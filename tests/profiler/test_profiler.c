@@ -1,5 +1,5 @@
-/* The profiler on made-up traces, where every time is known: accounting, bytes, who waited for whom, the critical path, planted
- * delays, and that memory may run out anywhere. */
+/* The profiler on made-up traces, where every time is known: accounting, bytes, who waited for whom, the critical path,
+ * planted delays, and that memory may run out anywhere. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>

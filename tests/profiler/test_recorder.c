@@ -1,5 +1,5 @@
-/* The CPU machine's recorder: which steps and roles it keeps, that times add up, that a full track counts, and that planted delays are
- * found. */
+/* The CPU machine's recorder: which steps and roles it keeps, that times add up, that a full track counts, and that
+ * planted delays are found. */
 #include <criterion/criterion.h>
 #include <string.h>
 

@@ -1,8 +1,9 @@
-/* Runs the tests of a Criterion program in its own process, one after the other, and ends with the first that fails. For ThreadSanitizer, whose
- * memory leaves no room for what Criterion starts processes with: a build with it links this into every test program.
+/* Runs the tests of a Criterion program in its own process, one after the other, and ends with the first that fails.
+ * For ThreadSanitizer, whose memory leaves no room for what Criterion starts processes with: a build with it links this
+ * into every test program.
  *
- * Takes the place of Criterion's main and of what its macros call; init and fini of tests are not called, and parameters are not known: tests
- * that have them do not run in such a build. */
+ * Takes the place of Criterion's main and of what its macros call; init and fini of tests are not called, and
+ * parameters are not known: tests that have them do not run in such a build. */
 #include <criterion/criterion.h>
 #include <sanitizer/common_interface_defs.h>
 #include <stdio.h>

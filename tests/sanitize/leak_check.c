@@ -1,10 +1,10 @@
 /* Makes a leak fail the test that leaks. Linked into every test program of a sanitizer build.
  *
- * Criterion runs each test in a process of its own and has its verdict when the test's body returns: a process that then
- * dies in its tear-down, or exits non-zero because LeakSanitizer found something, gets a warning at most and counts as
- * passed. So here the body is followed, while it still counts, by the tear-downs of the test and of its suite and by a
- * leak check. The linker sends criterion_internal_test_main through the wrapper below (--wrap); tests need no line of
- * their own. Everything here runs in the test's process, on its one Criterion thread. */
+ * Criterion runs each test in a process of its own and has its verdict when the test's body returns: a process that
+ * then dies in its tear-down, or exits non-zero because LeakSanitizer found something, gets a warning at most and
+ * counts as passed. So here the body is followed, while it still counts, by the tear-downs of the test and of its suite
+ * and by a leak check. The linker sends criterion_internal_test_main through the wrapper below (--wrap); tests need no
+ * line of their own. Everything here runs in the test's process, on its one Criterion thread. */
 #include <criterion/criterion.h>
 #include <sanitizer/lsan_interface.h>
 

@@ -1,6 +1,6 @@
-/* Defaults of the sanitizers for every program of a sanitizer build; ASAN_OPTIONS and UBSAN_OPTIONS still override them.
- * An allocation too large for the machine returns NULL, as it does without a sanitizer: how that is handled is under
- * test. */
+/* Defaults of the sanitizers for every program of a sanitizer build; ASAN_OPTIONS and UBSAN_OPTIONS still override
+ * them. An allocation too large for the machine returns NULL, as it does without a sanitizer: how that is handled is
+ * under test. */
 const char *__asan_default_options(void);
 const char *__ubsan_default_options(void);
 

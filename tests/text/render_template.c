@@ -1,6 +1,8 @@
-/* Renders templates for scripts that compare with another interpreter: compare_templates.py and make_template_golden.py.
+/* Renders templates for scripts that compare with another interpreter: compare_templates.py and
+ * make_template_golden.py.
  *
- * Each line of the input is {"template": TEXT, "variables": [OBJECT, ...]}; each line of the output is an array with {"text": TEXT} or
+ * Each line of the input is {"template": TEXT, "variables": [OBJECT, ...]}; each line of the output is an array with
+ * {"text": TEXT} or
  * {"error": MESSAGE} for each of the variables. strftime_now has the time that test_template.c has. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* Whole chat templates: equal to jinja2's rendering to the byte, errors included; what is refused, and by what words; the limits. */
+/* Whole chat templates: equal to jinja2's rendering to the byte, errors included; what is refused, and by what words;
+ * the limits. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

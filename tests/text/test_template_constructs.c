@@ -1,5 +1,5 @@
-/* What templates are made of, group by group, and random templates about scopes: equal to jinja2 to the byte, errors included. Written
- * by make_template_golden.py from constructs.txt and template_scopes.py. */
+/* What templates are made of, group by group, and random templates about scopes: equal to jinja2 to the byte, errors
+ * included. Written by make_template_golden.py from constructs.txt and template_scopes.py. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* The tokenizer against Hugging Face tokenizers (tests/text/data/, made by make_tokenizer_golden.py), and what it costs. */
+/* The tokenizer against Hugging Face tokenizers (tests/text/data/, made by make_tokenizer_golden.py), and what it
+ * costs. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -245,7 +246,8 @@ static void expect_back(const mk_tokenizer *t, const char *text, size_t length) 
   mk_tokens_free(&tokens);
 }
 
-/* A quadratic algorithm would take days for 4 MiB, so that they end at all says enough; merging_takes_n_log_n_steps counts. */
+/* A quadratic algorithm would take days for 4 MiB, so that they end at all says enough; merging_takes_n_log_n_steps
+ * counts. */
 static size_t mebibytes(void) { return test_effort(1, 4) << 20; }
 
 Test(tokenizer, mebibytes_of_one_character_end, .timeout = MK_HANG_SECONDS) {
@@ -324,8 +326,8 @@ Test(tokenizer, merging_takes_n_log_n_steps) {
   free(text);
 }
 
-/* What Hugging Face tokenizers 0.23.3 gives for a model with some of the bytes only: unknown characters wait to be fused,
- * and bytes overtake them. */
+/* What Hugging Face tokenizers 0.23.3 gives for a model with some of the bytes only: unknown characters wait to be
+ * fused, and bytes overtake them. */
 Test(tokenizer, characters_that_only_some_bytes_stand_for) {
   static const char file[] =
       "{\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\",\"special\":true},"

@@ -1,6 +1,6 @@
 /* Tens of thousands of texts, for every form of tokenizer.json: the ids and what they decode to hash to what Hugging
- * Face tokenizers gave (tests/text/data/tokenizer_hashes.txt). The texts are made here as make_tokenizer_golden.py makes
- * them. */
+ * Face tokenizers gave (tests/text/data/tokenizer_hashes.txt). The texts are made here as make_tokenizer_golden.py
+ * makes them. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +20,8 @@ static json_t *read_json(const char *path) {
   return value;
 }
 
-/* `name` is a variant of tokenizer_bytes.json, a form of the file that it names or else of tokenizer_whole.json, a file in the data
- * directory, or a path. */
+/* `name` is a variant of tokenizer_bytes.json, a form of the file that it names or else of tokenizer_whole.json, a file
+ * in the data directory, or a path. */
 static mk_tokenizer *load(const char *name, json_t *variants, json_t *forms) {
   const json_t *variant = json_object_get(variants, name);
   const char *of = "bytes";

@@ -1,5 +1,5 @@
-/* Patterns of tokenizer.json: which are read, what is refused by name, and that no text makes one go on for ever. That those which are read
- * match as Hugging Face's do is in test_tokenizer_hashes.c. */
+/* Patterns of tokenizer.json: which are read, what is refused by name, and that no text makes one go on for ever. That
+ * those which are read match as Hugging Face's do is in test_tokenizer_hashes.c. */
 #include <criterion/criterion.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -164,7 +164,8 @@ Test(tokenizer_regex, spaces_up_to_the_end_of_a_line_end, .timeout = MK_HANG_SEC
   mk_tokenizer_free(t);
 }
 
-/* Every form with a run of everything: what the limits on steps and memory are is far above what the families' patterns take. */
+/* Every form with a run of everything: what the limits on steps and memory are is far above what the families' patterns
+ * take. */
 Test(tokenizer_regex, long_runs_are_encoded_by_every_form, .timeout = MK_HANG_SECONDS) {
   static const char *const runs[] = {
       " ", "a", "A", "1", "!", "\n", "\xe4\xb8\x96", "\xcc\x81", "a\xcc\x81\xcc\xa3", "Ab1! \n"};

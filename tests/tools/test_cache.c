@@ -269,7 +269,8 @@ Test(cache, a_model_is_loaded_from_its_copy) {
   expect_load(&m, folder, want, 0);
   cr_assert_eq(files_in_folder(), 1);
   char *path = copy_of(&m);
-  /* The weights come from the copy: with another tensor behind it in the checkpoint, in what the key does not look at, they stay. */
+  /* The weights come from the copy: with another tensor behind it in the checkpoint, in what the key does not look at,
+   * they stay. */
   char file[TEST_RAW_PATH + 32];
   struct stat before;
   const mk_tensor *tensor = mk_checkpoint_find(m.checkpoint, "model.embed_tokens.weight");

@@ -1,5 +1,6 @@
-/* tools/gpu-check and tools/bench-pair without a GPU: trees whose programs stand for mkvm and its tests, beside a compute-sanitizer and an nvidia-smi
- * that do (tests/tools/fake_tree). PATH leads to these and to what every Unix has, and nowhere else. */
+/* tools/gpu-check and tools/bench-pair without a GPU: trees whose programs stand for mkvm and its tests, beside a
+ * compute-sanitizer and an nvidia-smi that do (tests/tools/fake_tree). PATH leads to these and to what every Unix has,
+ * and nowhere else. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <signal.h>

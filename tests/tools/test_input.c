@@ -88,8 +88,8 @@ static void write_long(size_t length) {
   cr_assert_eq(fclose(file), 0);
 }
 
-/* A prompt that takes this machine, in a random interleaving, long enough for a line about it on a terminal; its length, with what was
- * printed in test_output. The longest one takes any machine seconds. */
+/* A prompt that takes this machine, in a random interleaving, long enough for a line about it on a terminal; its
+ * length, with what was printed in test_output. The longest one takes any machine seconds. */
 static size_t find_long(const char *options) {
   char command[256];
   snprintf(command, sizeof command, "exec " RUN_LONG "%s", options);

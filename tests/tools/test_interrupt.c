@@ -88,8 +88,8 @@ static char *interrupt_after(useconds_t microseconds, const char *const *argumen
   return text;
 }
 
-/* A prompt that takes far longer than the wait: the step at hand is the last, and nothing has been generated. Where the command has not come
- * to the prompt yet, it ends with another code, and the wait was too short. */
+/* A prompt that takes far longer than the wait: the step at hand is the last, and nothing has been generated. Where the
+ * command has not come to the prompt yet, it ends with another code, and the wait was too short. */
 Test(interrupt, inside_the_prompt) {
   const char *path = in_directory("long");
   FILE *file = fopen(path, "w");

@@ -1,5 +1,5 @@
-/* What the GPU is told to pack, and the code by which it does: run on the host, behind the interface of vm/gpu/upload.h, it must give the
- * bytes of the host packer. */
+/* What the GPU is told to pack, and the code by which it does: run on the host, behind the interface of
+ * vm/gpu/upload.h, it must give the bytes of the host packer. */
 #include <criterion/criterion.h>
 #include <string.h>
 

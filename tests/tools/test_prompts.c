@@ -121,7 +121,8 @@ Test(prompts, usage) {
   expect("$MKVM run -m $DEMO $(for i in $(seq 65); do echo -p $i; done) 2>&1", 2, "given more than 64 times");
 }
 
-/* A token whose embedding is not a number (and not a row of the head, too): its sequence fails, the others go on, and the exit code is its. */
+/* A token whose embedding is not a number (and not a row of the head, too): its sequence fails, the others go on, and
+ * the exit code is its. */
 Test(prompts, one_that_fails) {
   static const char *const ways[] = {"", "--rows 1"};
   char directory[TEST_PATH], command[512];

@@ -1,5 +1,5 @@
-/* Standard input and output as a shell may give them: a full disk, a reader who has gone, closed descriptors, endless and odd files as
- * prompts. */
+/* Standard input and output as a shell may give them: a full disk, a reader who has gone, closed descriptors, endless
+ * and odd files as prompts. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* --threads: the logits of the command are the same for every number of them, and on a CPU without fused multiply-adds and wide vectors,
- * as far as the C library can be told to do without (GLIBC_TUNABLES). */
+/* --threads: the logits of the command are the same for every number of them, and on a CPU without fused multiply-adds
+ * and wide vectors, as far as the C library can be told to do without (GLIBC_TUNABLES). */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* Traces as a user meets them: run and bench write them, trace reads them and writes pages and pictures, and what is no trace is refused. */
+/* Traces as a user meets them: run and bench write them, trace reads them and writes pages and pictures, and what is no
+ * trace is refused. */
 #include <criterion/criterion.h>
 #include <jansson.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* docs/ASSEMBLER.md: its program is built from the pieces on the page, its commands are typed one after the other, and each prints what
- * the page says, but for line breaks and seconds. */
+/* docs/ASSEMBLER.md: its program is built from the pieces on the page, its commands are typed one after the other, and
+ * each prints what the page says, but for line breaks and seconds. */
 #include <criterion/criterion.h>
 #include <ctype.h>
 #include <stdio.h>

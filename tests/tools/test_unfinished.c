@@ -1,5 +1,5 @@
-/* Nothing of an unfinished file is left behind, whatever command wrote it and whatever ended it: a signal, a limit on the size of files,
- * a disk that is full. */
+/* Nothing of an unfinished file is left behind, whatever command wrote it and whatever ended it: a signal, a limit on
+ * the size of files, a disk that is full. */
 #define _GNU_SOURCE /* nftw */
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -105,8 +105,8 @@ Test(unfinished, device_as_output) {
   expect("$MKVM synth --like tiny -o /dev/full 2>&1", 1, "/dev/full");
 }
 
-/* Starts the command and sends the signal as soon as something of it is there. Whether it came first or the command's end did: what is
- * left is nothing, or all of it. Returns test_finish's code. */
+/* Starts the command and sends the signal as soon as something of it is there. Whether it came first or the command's
+ * end did: what is left is nothing, or all of it. Returns test_finish's code. */
 static int signal_when_it_writes(const char *const *arguments, int signal_number, char **errors) {
   int in = open("/dev/null", O_RDONLY), out = open("/dev/null", O_WRONLY), err = test_scratch_file();
   siginfo_t ended = {0};
@@ -159,7 +159,8 @@ Test(unfinished, SIGTERM_leaves_nothing) { signal_all(SIGTERM, "SIGTERM"); }
 
 Test(unfinished, SIGHUP_leaves_nothing) { signal_all(SIGHUP, "SIGHUP"); }
 
-/* A run that is interrupted ends with what is there (tests/tools/test_interrupt.c); of synth there is nothing to end with. */
+/* A run that is interrupted ends with what is there (tests/tools/test_interrupt.c); of synth there is nothing to end
+ * with. */
 Test(unfinished, SIGINT_of_synth_leaves_nothing) {
   char *errors;
   cr_assert_eq(signal_when_it_writes(signalled[0].arguments, SIGINT, &errors), 1000 + SIGINT, "%s", errors);

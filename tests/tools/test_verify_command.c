@@ -1,4 +1,5 @@
-/* `mkvm verify`, its --explain, and `mkvm run --program`, on sound, faulty and malformed programs: exit codes and messages. */
+/* `mkvm verify`, its --explain, and `mkvm run --program`, on sound, faulty and malformed programs: exit codes and
+ * messages. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

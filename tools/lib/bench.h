@@ -1,8 +1,9 @@
-/* What `mkvm bench` measures: how long tokens take, one launch after another, beside the read bandwidth that the same GPU reaches in
- * the same run.
+/* What `mkvm bench` measures: how long tokens take, one launch after another, beside the read bandwidth that the same
+ * GPU reaches in the same run.
  *
- * Nothing is kept between calls, but the KV cache and the prompt buffer are overwritten. One thread. Failure: MK_ERR_USAGE for a
- * range that leaves the context, or a prompt test at a depth on the CPU; else that of the machine. */
+ * Nothing is kept between calls, but the KV cache and the prompt buffer are overwritten. One thread. Failure:
+ * MK_ERR_USAGE for a range that leaves the context, or a prompt test at a depth on the CPU; else that of the
+ * machine. */
 #ifndef MK_BENCH_H
 #define MK_BENCH_H
 
@@ -31,12 +32,12 @@ typedef struct mk_bench_result {
   double share; /* (weight_bytes + kv_bytes) / launch_ms_p50 / bandwidth; 0: not measured */
 } mk_bench_result;
 
-/* On the CPU a context of `depth` tokens is computed anew before each launch, untimed. On a GPU the launch starts at that position and
- * reads whatever the KV cache holds: mk_bench_fill_kv first. */
+/* On the CPU a context of `depth` tokens is computed anew before each launch, untimed. On a GPU the launch starts at
+ * that position and reads whatever the KV cache holds: mk_bench_fill_kv first. */
 mk_status mk_bench_run(mk_engine *engine, const mk_bench_options *options, mk_bench_result *out);
 
-/* One launch as mk_bench_run's, not timed, whose steps the window names (MK_FIRST_GENERATED: from the first measured one on) are
- * recorded. */
+/* One launch as mk_bench_run's, not timed, whose steps the window names (MK_FIRST_GENERATED: from the first measured
+ * one on) are recorded. */
 mk_status mk_bench_trace(mk_engine *engine, const mk_bench_options *options, const mk_trace_window *window,
                          mk_trace **out);
 
@@ -44,7 +45,8 @@ mk_status mk_bench_trace(mk_engine *engine, const mk_bench_options *options, con
 mk_status mk_bench_trace_on(mk_engine *engine, const mk_trace_window *window);
 mk_status mk_bench_trace_off(mk_engine *engine, mk_trace **out);
 
-/* Fills the KV cache with hash values in [-1, 1), so that reading it costs what real keys and values cost. Nothing on the CPU. */
+/* Fills the KV cache with hash values in [-1, 1), so that reading it costs what real keys and values cost. Nothing on
+ * the CPU. */
 mk_status mk_bench_fill_kv(mk_engine *engine, uint64_t seed);
 
 /* Tokens of context that a test takes on that engine. */

@@ -2,8 +2,8 @@
  *
  * A mk_load owns its tables until mk_load_free, which comes after the engine it was run on is closed. One thread, which
  * is the engine's: the engine is opened with mk_load_poll as its `poll`, and with the load's clock as its `clock`.
- * Failure: MK_ERR_USAGE for a plan that makes no sense, MK_ERR_FILE for a file of lengths, MK_ERR_RUNTIME for memory; else
- * that of the first request that failed, or of the machine. */
+ * Failure: MK_ERR_USAGE for a plan that makes no sense, MK_ERR_FILE for a file of lengths, MK_ERR_RUNTIME for memory;
+ * else that of the first request that failed, or of the machine. */
 #ifndef MK_BENCH_LOAD_H
 #define MK_BENCH_LOAD_H
 

@@ -1,7 +1,8 @@
-/* What `mkvm bench --rows T` measures, on a GPU: steps that T sequences share, and the time from a prompt to its first token.
+/* What `mkvm bench --rows T` measures, on a GPU: steps that T sequences share, and the time from a prompt to its first
+ * token.
  *
- * One thread. The KV cache is overwritten. Failure: MK_ERR_USAGE for a range that leaves the context, or an engine of one row or
- * without a GPU; else that of the machine. */
+ * One thread. The KV cache is overwritten. Failure: MK_ERR_USAGE for a range that leaves the context, or an engine of
+ * one row or without a GPU; else that of the machine. */
 #ifndef MK_BENCH_ROWS_H
 #define MK_BENCH_ROWS_H
 
@@ -26,8 +27,8 @@ typedef struct mk_bench_rows_result {
 
 mk_status mk_bench_rows_run(mk_engine *engine, const mk_bench_rows_options *options, mk_bench_rows_result *out);
 
-/* One launch as mk_bench_rows_run's, not timed, whose steps the window names are recorded (MK_FIRST_GENERATED: from the first on);
- * of a prompt in the launch that has the first of them. */
+/* One launch as mk_bench_rows_run's, not timed, whose steps the window names are recorded (MK_FIRST_GENERATED: from the
+ * first on); of a prompt in the launch that has the first of them. */
 mk_status mk_bench_rows_trace(mk_engine *engine, const mk_bench_rows_options *options, const mk_trace_window *window,
                               mk_trace **out);
 

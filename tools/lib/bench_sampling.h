@@ -1,7 +1,7 @@
 /* What `mkvm bench --sampling` measures, on a GPU: microseconds that each way of choosing a token adds to a greedy one.
  *
- * One thread. Both engines' KV caches are overwritten, and the sampling one is left with the parameters of the last way. Failure: that
- * of the machine, or MK_ERR_USAGE for engines without a GPU. */
+ * One thread. Both engines' KV caches are overwritten, and the sampling one is left with the parameters of the last
+ * way. Failure: that of the machine, or MK_ERR_USAGE for engines without a GPU. */
 #ifndef MK_BENCH_SAMPLING_H
 #define MK_BENCH_SAMPLING_H
 
@@ -14,10 +14,12 @@ typedef struct mk_bench_way {
   mk_sampling sampling;
 } mk_bench_way;
 
-/* [MK_BENCH_WAYS]: temperature, min-p, top-k, top-p, both of these, penalties, penalties without a temperature, all of it. */
+/* [MK_BENCH_WAYS]: temperature, min-p, top-k, top-p, both of these, penalties, penalties without a temperature, all of
+ * it. */
 extern const mk_bench_way mk_bench_ways[MK_BENCH_WAYS];
 
-/* Microseconds per token (of several rows: per step) over greedy: the median over the rounds, and the rounds' quartiles. */
+/* Microseconds per token (of several rows: per step) over greedy: the median over the rounds, and the rounds'
+ * quartiles. */
 typedef struct mk_bench_sampling_result {
   double greedy_us; /* a greedy token: the median of all greedy launches */
   struct {
@@ -25,8 +27,9 @@ typedef struct mk_bench_sampling_result {
   } ways[MK_BENCH_WAYS];
 } mk_bench_sampling_result;
 
-/* `rounds` rounds, after one that warms up. In a round every way's launch of `tokens` tokens stands between two greedy ones, and what it takes
- * over their mean counts: clocks drift by more than a way costs. Prompts of MK_BENCH_SAMPLING_PROMPT tokens, whose steps count as tokens. */
+/* `rounds` rounds, after one that warms up. In a round every way's launch of `tokens` tokens stands between two greedy
+ * ones, and what it takes over their mean counts: clocks drift by more than a way costs. Prompts of
+ * MK_BENCH_SAMPLING_PROMPT tokens, whose steps count as tokens. */
 mk_status mk_bench_sampling_run(mk_engine *greedy, mk_engine *sampling, uint32_t tokens, uint32_t rounds,
                                 mk_bench_sampling_result *out);
 

@@ -1,11 +1,13 @@
-/* Instruction by instruction: what a machine computed in one step, beside what the plain C references make of the same inputs.
+/* Instruction by instruction: what a machine computed in one step, beside what the plain C references make of the same
+ * inputs.
  *
- * Every value of a step has a buffer of its own, so after a step all inputs and outputs of all instructions still lie in the machine's
- * memory. They are read back; each instruction's reference runs on the machine's own inputs, and its outputs are compared with the
- * machine's. An error therefore shows at the instruction that made it and nowhere else.
+ * Every value of a step has a buffer of its own, so after a step all inputs and outputs of all instructions still lie
+ * in the machine's memory. They are read back; each instruction's reference runs on the machine's own inputs, and its
+ * outputs are compared with the machine's. An error therefore shows at the instruction that made it and nowhere else.
  *
- * A mk_compare owns two copies of everything but the weights, which stay the caller's. One thread. Failure: MK_ERR_DEVICE names the first
- * output (by uid) that is off, or an input that the machine never wrote; else what the machine reports. */
+ * A mk_compare owns two copies of everything but the weights, which stay the caller's. One thread. Failure:
+ * MK_ERR_DEVICE names the first output (by uid) that is off, or an input that the machine never wrote; else what the
+ * machine reports. */
 #ifndef MK_COMPARE_H
 #define MK_COMPARE_H
 
@@ -20,8 +22,8 @@ typedef struct mk_compare_source {
   void *user;
 } mk_compare_source;
 
-/* What an output may be off by: |got - want| / |want| (L2) over what one instruction writes to one operand. A sum in another order may
- * round the other way: one unit in the last of 8 significant bits for bf16. */
+/* What an output may be off by: |got - want| / |want| (L2) over what one instruction writes to one operand. A sum in
+ * another order may round the other way: one unit in the last of 8 significant bits for bf16. */
 #define MK_COMPARE_LIMIT_BF16 8e-3
 #define MK_COMPARE_LIMIT_F32 1e-5
 /* Of parts of attention: exponentials are approximate on a GPU, and a p that lies between two numbers of bf16 may
@@ -49,9 +51,9 @@ void mk_compare_free(mk_compare *compare); /* NULL is fine */
  * are given, not those that a slot chose. */
 mk_status mk_compare_step(mk_compare *compare, const mk_step_row *rows, uint32_t *results);
 
-/* Greedy generation as mk_engine_generate, with every step of `machine` compared (its own launch each); `oracle` is a CPU engine of the same
- * model. fn (may be NULL) hears of every step: of the prompt too, whose tokens are not `generated`; false stops. *out (may be NULL) is
- * the caller's to free, also after a failure. */
+/* Greedy generation as mk_engine_generate, with every step of `machine` compared (its own launch each); `oracle` is a
+ * CPU engine of the same model. fn (may be NULL) hears of every step: of the prompt too, whose tokens are not
+ * `generated`; false stops. *out (may be NULL) is the caller's to free, also after a failure. */
 typedef bool (*mk_compare_fn)(void *user, uint32_t position, uint32_t token, bool generated);
 mk_status mk_compare_generate(mk_engine *machine, mk_engine *oracle, const uint32_t *prompt, size_t prompt_count,
                               size_t n_predict, mk_compare_fn fn, void *user, mk_compare **out);

@@ -126,7 +126,8 @@ static void fill_tokens(const mk_mla_session *s, uint32_t q, uint32_t first, uin
   }
 }
 
-/* Page i of the batch, all sequences counted through: multiplication by a number without a factor in common scatters them. */
+/* Page i of the batch, all sequences counted through: multiplication by a number without a factor in common scatters
+ * them. */
 static uint32_t scrambled(const mk_mla_session *s, uint64_t i) {
   uint32_t pool = s->geometry.pool_pages, by = pool * 5 / 8 | 1, a = by, b = pool;
   while (b != 0) { /* the greatest common divisor ends up in a */

@@ -1,10 +1,10 @@
-/* A batch of MLA decode on either machine: a program, verified, a batch of hash numbers in scrambled pages, its work list, scheduled and
- * checked, and how far the output is from a reference in double precision.
+/* A batch of MLA decode on either machine: a program, verified, a batch of hash numbers in scrambled pages, its work
+ * list, scheduled and checked, and how far the output is from a reference in double precision.
  *
  * Everything that no sequence uses is NaN: other pages, and the rows behind the last token of a last page.
  *
- * Ownership: a mk_mla_session owns all it points to. One thread. Failure: as the parts it calls: MK_ERR_USAGE for a shape or a batch that does not
- * fit, MK_ERR_REJECTED for a list that the checker refuses. */
+ * Ownership: a mk_mla_session owns all it points to. One thread. Failure: as the parts it calls: MK_ERR_USAGE for a
+ * shape or a batch that does not fit, MK_ERR_REJECTED for a list that the checker refuses. */
 #ifndef MK_MLA_SESSION_H
 #define MK_MLA_SESSION_H
 
@@ -35,7 +35,8 @@ void mk_mla_session_free(mk_mla_session *session); /* NULL is fine */
 
 /* The sequences of a batch, tokens and queries, from `seed`. Lengths may be zero. */
 mk_status mk_mla_session_load(mk_mla_session *session, const uint32_t *lengths, uint32_t sequences, uint64_t seed);
-/* The sequences become so much longer: new tokens behind the old ones, in new pages where the last one is full. The list stays. */
+/* The sequences become so much longer: new tokens behind the old ones, in new pages where the last one is full. The
+ * list stays. */
 mk_status mk_mla_session_grow(mk_mla_session *session, uint32_t tokens);
 
 /* The costs that lists are scheduled by from now on. */
@@ -45,8 +46,8 @@ mk_status mk_mla_session_schedule(mk_mla_session *session, mk_mla_placement plac
 /* One epoch over the list as it is, after the checks; the output is spoiled before. */
 mk_status mk_mla_session_run(mk_mla_session *session);
 
-/* The largest relative error (L2 over a row of 512) of every `stride`-th row of all; INFINITY for what is not a number, and where zeros are due
- * and something else stands. */
+/* The largest relative error (L2 over a row of 512) of every `stride`-th row of all; INFINITY for what is not a number,
+ * and where zeros are due and something else stands. */
 double mk_mla_session_error(const mk_mla_session *session, uint32_t stride);
 /* That, and the same over all these rows together: the size of the difference by that of the reference. */
 void mk_mla_session_errors(const mk_mla_session *session, uint32_t stride, double *whole, double *worst);

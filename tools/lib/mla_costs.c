@@ -1,5 +1,5 @@
-/* The constants of the cost model, measured: batches of several shapes under lists that cut blocks differently, each a call by itself, since warm ones
- * overlap where SMs are idle. See mla_time.h and scheduler/mla_fit.h. */
+/* The constants of the cost model, measured: batches of several shapes under lists that cut blocks differently, each a
+ * call by itself, since warm ones overlap where SMs are idle. See mla_time.h and scheduler/mla_fit.h. */
 #include <string.h>
 
 #include "models/synth.h"

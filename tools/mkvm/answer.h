@@ -1,4 +1,5 @@
-/* What is made of generated tokens: their text, up to where the model or a stop text ends it, shown as it comes or kept.
+/* What is made of generated tokens: their text, up to where the model or a stop text ends it, shown as it comes or
+ * kept.
  *
  * The text is lib/reply.h's; here it is printed or reported, with the log-probabilities and times that a run shows.
  * A mk_answer begins as mk_answer_of makes it; mk_answer_end releases reply and report. One thread. Failure:

@@ -1,7 +1,7 @@
 /* `mkvm bench --load`: an engine under a load, as a table, CSV or JSON on standard output.
  *
- * Texts stay the caller's. One thread. Failure: that of the load (tools/lib/bench_load.h), MK_ERR_USAGE for lengths that
- * do not fit, MK_ERR_RUNTIME (memory, standard output). */
+ * Texts stay the caller's. One thread. Failure: that of the load (tools/lib/bench_load.h), MK_ERR_USAGE for lengths
+ * that do not fit, MK_ERR_RUNTIME (memory, standard output). */
 #ifndef MK_BENCH_LOAD_TABLE_H
 #define MK_BENCH_LOAD_TABLE_H
 

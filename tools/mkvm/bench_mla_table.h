@@ -1,5 +1,6 @@
-/* The results of `mkvm bench --mla`, of its sweep and of its costs on standard output: Markdown tables, CSV or JSON, row by row as they come.
- * Owns nothing; texts stay the caller's. One thread. Failure: MK_ERR_RUNTIME (memory, standard output). */
+/* The results of `mkvm bench --mla`, of its sweep and of its costs on standard output: Markdown tables, CSV or JSON,
+ * row by row as they come. Owns nothing; texts stay the caller's. One thread. Failure: MK_ERR_RUNTIME (memory, standard
+ * output). */
 #ifndef MK_BENCH_MLA_TABLE_H
 #define MK_BENCH_MLA_TABLE_H
 

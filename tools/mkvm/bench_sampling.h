@@ -1,5 +1,6 @@
-/* `mkvm bench --sampling`: what each way of choosing a token takes over a greedy one, as a table, CSV or JSON on standard output. One thread.
- * Failure: that of opening an engine or of the machine, MK_ERR_USAGE without a GPU, MK_ERR_RUNTIME (memory, standard output). */
+/* `mkvm bench --sampling`: what each way of choosing a token takes over a greedy one, as a table, CSV or JSON on
+ * standard output. One thread. Failure: that of opening an engine or of the machine, MK_ERR_USAGE without a GPU,
+ * MK_ERR_RUNTIME (memory, standard output). */
 #ifndef MK_BENCH_SAMPLING_TABLE_H
 #define MK_BENCH_SAMPLING_TABLE_H
 

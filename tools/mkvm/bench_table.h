@@ -10,13 +10,14 @@
 
 typedef enum mk_bench_format { MK_BENCH_MD, MK_BENCH_CSV, MK_BENCH_JSON } mk_bench_format;
 
-/* Results as a list of objects, in csv or json: before the first one, each, and behind the last. The object becomes the callee's; NULL: out of memory, or a text
- * that is not UTF-8. */
+/* Results as a list of objects, in csv or json: before the first one, each, and behind the last. The object becomes the
+ * callee's; NULL: out of memory, or a text that is not UTF-8. */
 mk_status mk_bench_list_begin(mk_bench_format format);
 mk_status mk_bench_list_object(mk_bench_format format, json_t *object, bool first);
 mk_status mk_bench_list_end(mk_bench_format format, bool objects);
 
-/* Of their making: a number, or null where there is none; and the object, unless `bad` says that something went wrong with it: then NULL. */
+/* Of their making: a number, or null where there is none; and the object, unless `bad` says that something went wrong
+ * with it: then NULL. */
 json_t *mk_bench_real_or_null(bool there, double value);
 json_t *mk_bench_object_or_null(json_t *object, int bad);
 
@@ -32,8 +33,8 @@ typedef struct mk_bench_about {
   char driver[32]; /* "" when the system does not tell */
 } mk_bench_about;
 
-/* What all rows have in common, as a new object; names that llama-bench has too mean the same here. NULL: out of memory, or a path that
- * is not UTF-8. */
+/* What all rows have in common, as a new object; names that llama-bench has too mean the same here. NULL: out of
+ * memory, or a path that is not UTF-8. */
 json_t *mk_bench_about_object(const mk_bench_about *about);
 
 typedef struct mk_bench_row {

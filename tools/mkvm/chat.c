@@ -73,8 +73,8 @@ static const char *prompt(EditLine *edit) {
   return "> ";
 }
 
-/* One character for the line editor, whose own reading would go on after a Ctrl-C. That is let through only while waiting, so
- * that none comes between a look at mk_interrupted and the wait. */
+/* One character for the line editor, whose own reading would go on after a Ctrl-C. That is let through only while
+ * waiting, so that none comes between a look at mk_interrupted and the wait. */
 static int read_character(EditLine *edit, wchar_t *out) {
   uint8_t bytes[4];
   size_t have = 0, length;

@@ -1,7 +1,7 @@
 /* mkvm run --chat: the conversation, from the user's lines to the text that a model continues.
  *
- * A conversation owns its template and its messages until mk_conversation_end. One thread. Failure: that of the template, of
- * reading standard input, or of the callback. */
+ * A conversation owns its template and its messages until mk_conversation_end. One thread. Failure: that of the
+ * template, of reading standard input, or of the callback. */
 #ifndef MK_CHAT_H
 #define MK_CHAT_H
 
@@ -14,8 +14,8 @@ typedef struct mk_conversation {
   struct tm now;     /* what the template takes for the date */
 } mk_conversation;
 
-/* Loads the directory's template; without one, an error says what to do. `system` is the system prompt, or NULL; `date` is
- * YYYY-MM-DD, or NULL: today; `variables` is JSON for mk_chat_variables, or NULL. */
+/* Loads the directory's template; without one, an error says what to do. `system` is the system prompt, or NULL; `date`
+ * is YYYY-MM-DD, or NULL: today; `variables` is JSON for mk_chat_variables, or NULL. */
 mk_status mk_conversation_begin(const char *directory, const char *system, const char *date, const char *variables,
                                 mk_conversation *out);
 void mk_conversation_end(mk_conversation *conversation);
@@ -25,12 +25,14 @@ mk_status mk_conversation_ask(mk_conversation *conversation, const char *said, s
                               size_t *text_length);
 mk_status mk_conversation_answered(mk_conversation *conversation, const char *answer, size_t length);
 
-/* Answers the prompt text[0, length), shows the answer and hands it out, valid until the next call. mk_interrupted ends it. */
+/* Answers the prompt text[0, length), shows the answer and hands it out, valid until the next call. mk_interrupted ends
+ * it. */
 typedef mk_status (*mk_answer_fn)(void *user, const char *text, size_t length, const char **answer,
                                   size_t *answer_length);
 
-/* Takes turns until standard input ends (Ctrl-D) or Ctrl-C comes twice; one Ctrl-C ends the answer at hand. Lines are edited, with
- * a history, where standard input and output are terminals, and read as they come otherwise; empty ones are skipped. */
+/* Takes turns until standard input ends (Ctrl-D) or Ctrl-C comes twice; one Ctrl-C ends the answer at hand. Lines are
+ * edited, with a history, where standard input and output are terminals, and read as they come otherwise; empty ones
+ * are skipped. */
 mk_status mk_conversation_run(mk_conversation *conversation, mk_answer_fn answer, void *user);
 
 #endif

@@ -1,6 +1,6 @@
-/* What the subcommands of `mkvm` share. Each mk_command_x takes its own argc and argv (argv[0] is "mkvm x"), prints results to
- * standard output and everything else to standard error, and returns a mk_status, which mk_finish turns into a message and
- * the exit code. Wrong flags end the process with exit code 2 (argp does that). One thread. */
+/* What the subcommands of `mkvm` share. Each mk_command_x takes its own argc and argv (argv[0] is "mkvm x"), prints
+ * results to standard output and everything else to standard error, and returns a mk_status, which mk_finish turns into
+ * a message and the exit code. Wrong flags end the process with exit code 2 (argp does that). One thread. */
 #ifndef MK_COMMAND_H
 #define MK_COMMAND_H
 
@@ -31,7 +31,8 @@ char *mk_help_filter(int key, const char *text, void *input);
 /* Of a prompt from a file or standard input, and of a line of a conversation: far more than any context takes. */
 enum { MK_PROMPT_BYTES = 16 << 20 };
 
-/* The number that `text`, the value of `flag`, states; anything but a whole number from low to high is a usage error. */
+/* The number that `text`, the value of `flag`, states; anything but a whole number from low to high is a usage
+ * error. */
 uint64_t mk_number(struct argp_state *state, const char *flag, const char *text, uint64_t low, uint64_t high);
 
 /* The value of --rows, rows per step: 1, 2, 4, 8, 16, or 64, 128, 256 or 512 of one sequence; anything else is a
@@ -75,7 +76,8 @@ mk_status mk_print_done(void);
 /* The exit code of a subcommand that ended so; tells of a failure in a line that begins with `title`. */
 int mk_finish(const char *title, mk_status status);
 
-/* A percentage on standard error, only when that is a terminal; `what` names the work. done == total clears the line. */
+/* A percentage on standard error, only when that is a terminal; `what` names the work. done == total clears the
+ * line. */
 void mk_progress(const char *what, uint64_t done, uint64_t total);
 
 #endif

@@ -72,8 +72,8 @@ static int print_version(void) {
   return mk_finish("mkvm", mk_print_done());
 }
 
-/* A standard descriptor that is closed would be that of the next file opened, which then gets the text meant for it. What stands in
- * its place is open the wrong way: its use is an error, as before. */
+/* A standard descriptor that is closed would be that of the next file opened, which then gets the text meant for it.
+ * What stands in its place is open the wrong way: its use is an error, as before. */
 static void hold_standard_descriptors(void) {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
     if (fcntl(fd, F_GETFD) < 0) {

@@ -33,8 +33,8 @@ static mk_status read_all(int fd, char **text, size_t *length) {
   return mk_error(MK_ERR_USAGE, "holds more than %d bytes, which a prompt has at most; shorten it", MK_PROMPT_BYTES);
 }
 
-/* Nobody has to be at a terminal, and a job may have closed its input: neither is an error of a run that names no prompt. What main puts
- * in the place of a closed one cannot be read. */
+/* Nobody has to be at a terminal, and a job may have closed its input: neither is an error of a run that names no
+ * prompt. What main puts in the place of a closed one cannot be read. */
 static bool input_holds_a_prompt(void) {
   int flags = fcntl(STDIN_FILENO, F_GETFL);
   return flags >= 0 && (flags & O_ACCMODE) != O_WRONLY && !isatty(STDIN_FILENO);
@@ -161,7 +161,8 @@ typedef struct session {
   mk_answer last;
 } session;
 
-/* The whole conversation is the prompt of every turn; of what it begins with the engine knows whole blocks, and computes what has come since. */
+/* The whole conversation is the prompt of every turn; of what it begins with the engine knows whole blocks, and
+ * computes what has come since. */
 static mk_status answer(void *user, const char *text, size_t length, const char **said, size_t *said_length) {
   session *s = user;
   const mk_run_option *o = s->options;

@@ -5,8 +5,8 @@
 #include "engine/engine.h"
 #include "text/tokenizer.h"
 
-/* Runs the prompt and n_predict greedy tokens on the device of `options` and prints a line per opcode with the worst relative error of an
- * output. Failure: MK_ERR_DEVICE names the first output that is off by more than the tolerance. */
+/* Runs the prompt and n_predict greedy tokens on the device of `options` and prints a line per opcode with the worst
+ * relative error of an output. Failure: MK_ERR_DEVICE names the first output that is off by more than the tolerance. */
 mk_status mk_run_compare(const char *model, const mk_engine_options *options, const mk_tokens *prompt,
                          size_t n_predict);
 

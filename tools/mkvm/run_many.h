@@ -1,7 +1,8 @@
 /* mkvm run with several prompts: side by side where a step takes several rows, else (tokens are drawn, or --rows 1) one
  * after the other.
  *
- * Texts and everything else stay the caller's. One thread. Failure: that of the first prompt that failed, after all have ended. */
+ * Texts and everything else stay the caller's. One thread. Failure: that of the first prompt that failed, after all
+ * have ended. */
 #ifndef MK_RUN_MANY_H
 #define MK_RUN_MANY_H
 
@@ -15,7 +16,8 @@ typedef struct mk_prompt_text {
   size_t length;
 } mk_prompt_text;
 
-/* Rows per step, and their KV blocks, for so many prompts of which the longest has so many tokens: as --rows says, or what suits. */
+/* Rows per step, and their KV blocks, for so many prompts of which the longest has so many tokens: as --rows says, or
+ * what suits. */
 void mk_run_rows(const mk_run_option *option, size_t prompts, size_t longest, mk_engine_options *engine);
 
 /* texts: option->prompt_count of them. Prints each answer when it is finished, or all as JSON. */

@@ -1,5 +1,5 @@
-/* The options of mkvm run, as they are given. What contradicts itself ends the process with a usage error, as argp does.
- * A mk_run_option owns what its sampling does, until mk_run_option_free; texts are argv's. One thread. */
+/* The options of mkvm run, as they are given. What contradicts itself ends the process with a usage error, as argp
+ * does. A mk_run_option owns what its sampling does, until mk_run_option_free; texts are argv's. One thread. */
 #ifndef MK_RUN_OPTION_H
 #define MK_RUN_OPTION_H
 

@@ -1,8 +1,8 @@
 /* mkvm run --program: runs a program file by itself, without a model, on the CPU machine.
  *
- * The program is verified first. Its weights get made-up numbers, the same every time; block tables name block i at entry i;
- * the first step computes the lowest token at the lowest position of the declared ranges, without a prompt. At the end its
- * output buffers are printed. One thread. Failure: those of mk_program_load, mk_verify and mk_cpu_run. */
+ * The program is verified first. Its weights get made-up numbers, the same every time; block tables name block i at
+ * entry i; the first step computes the lowest token at the lowest position of the declared ranges, without a prompt. At
+ * the end its output buffers are printed. One thread. Failure: those of mk_program_load, mk_verify and mk_cpu_run. */
 #ifndef MK_RUN_PROGRAM_H
 #define MK_RUN_PROGRAM_H
 

@@ -1,6 +1,6 @@
-/* The options of run that say how the next token is chosen: an argp child, the defaults of the model's generation_config.json, and what
- * came of both. A mk_sampling_option owns its biases until mk_sampling_option_free. One thread. Failure: MK_ERR_USAGE, MK_ERR_FILE
- * for generation_config.json. */
+/* The options of run that say how the next token is chosen: an argp child, the defaults of the model's
+ * generation_config.json, and what came of both. A mk_sampling_option owns its biases until mk_sampling_option_free.
+ * One thread. Failure: MK_ERR_USAGE, MK_ERR_FILE for generation_config.json. */
 #ifndef MK_SAMPLING_OPTION_H
 #define MK_SAMPLING_OPTION_H
 

@@ -8,13 +8,14 @@
 /* 1 after a Ctrl-C that was caught. */
 extern volatile sig_atomic_t mk_interrupted;
 
-/* Once, at the start. From here on SIGINT, SIGTERM and SIGHUP remove the files that are being written, say so in one line that begins
- * with `title`, which the caller keeps, and kill; SIGPIPE, of a reader who has had enough, does so without a line. A signal that was
- * ignored (nohup) stays ignored. A file that may not grow (SIGXFSZ) is an error of the write and no signal. */
+/* Once, at the start. From here on SIGINT, SIGTERM and SIGHUP remove the files that are being written, say so in one
+ * line that begins with `title`, which the caller keeps, and kill; SIGPIPE, of a reader who has had enough, does so
+ * without a line. A signal that was ignored (nohup) stays ignored. A file that may not grow (SIGXFSZ) is an error of
+ * the write and no signal. */
 void mk_signals_begin(const char *title);
 
-/* From here on a Ctrl-C sets mk_interrupted. With `once` the second one kills, should the first go unheard, and a write that the first
- * comes upon goes on: text for a reader who is slow is no error. Without, it ends a wait. */
+/* From here on a Ctrl-C sets mk_interrupted. With `once` the second one kills, should the first go unheard, and a write
+ * that the first comes upon goes on: text for a reader who is slow is no error. Without, it ends a wait. */
 void mk_catch_interrupt(bool once);
 
 /* From here on the first Ctrl-C kills. */

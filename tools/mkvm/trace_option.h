@@ -1,5 +1,6 @@
-/* The options --trace, --trace-steps, --trace-from and --trace-records that run and bench share: an argp child, and what it takes to
- * record with them and save. One thread. Failure: MK_ERR_USAGE, or that of the machine and the file. */
+/* The options --trace, --trace-steps, --trace-from and --trace-records that run and bench share: an argp child, and
+ * what it takes to record with them and save. One thread. Failure: MK_ERR_USAGE, or that of the machine and the
+ * file. */
 #ifndef MK_TRACE_OPTION_H
 #define MK_TRACE_OPTION_H
 
@@ -14,7 +15,8 @@ typedef struct mk_trace_option {
   char command[512];
 } mk_trace_option;
 
-/* -h, --help and the trace options: the children of an argp whose ARGP_KEY_INIT sets child_inputs[1] to a zeroed mk_trace_option. */
+/* -h, --help and the trace options: the children of an argp whose ARGP_KEY_INIT sets child_inputs[1] to a zeroed
+ * mk_trace_option. */
 extern const struct argp_child mk_traced_options[];
 
 mk_trace_window mk_trace_option_window(const mk_trace_option *option);

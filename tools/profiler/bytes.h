@@ -1,7 +1,7 @@
 /* Bytes that grow while a file is put together in memory.
  *
- * Ownership: the caller frees `data` with mk_free. One thread. Failure: the first one sticks in `status` (MK_ERR_RUNTIME for memory),
- * and whatever is put after it is dropped, so that one look at the end is enough. */
+ * Ownership: the caller frees `data` with mk_free. One thread. Failure: the first one sticks in `status`
+ * (MK_ERR_RUNTIME for memory), and whatever is put after it is dropped, so that one look at the end is enough. */
 #ifndef MK_BYTES_H
 #define MK_BYTES_H
 

@@ -1,13 +1,15 @@
 /* What stands out in a trace: instructions that work longer than their peers, and waits with whoever ended them.
  *
- * The caller frees the arrays with mk_free. One thread. Failure: MK_ERR_RUNTIME for memory. Times are in microseconds. */
+ * The caller frees the arrays with mk_free. One thread. Failure: MK_ERR_RUNTIME for memory. Times are in
+ * microseconds. */
 #ifndef MK_FINDINGS_H
 #define MK_FINDINGS_H
 
 #include "tools/profiler/path.h"
 
-/* A role's part of an instruction that works longer than those it should be like: instructions of its opcode with as many pages. The
- * peers' figure is the larger of two medians: over all of those, and over those that make the same value. */
+/* A role's part of an instruction that works longer than those it should be like: instructions of its opcode with as
+ * many pages. The peers' figure is the larger of two medians: over all of those, and over those that make the same
+ * value. */
 typedef struct mk_outlier {
   uint32_t instruction, role;
   bool once;          /* in some steps, but not in most */
@@ -16,8 +18,8 @@ typedef struct mk_outlier {
   uint32_t worst_step;
 } mk_outlier;
 
-/* Those whose work exceeds their peers' by more than half of it and by 0.3 % of a step. By the excess, largest first; those that do so
- * now and then come last. */
+/* Those whose work exceeds their peers' by more than half of it and by 0.3 % of a step. By the excess, largest first;
+ * those that do so now and then come last. */
 mk_status mk_outliers_find(const mk_profile *profile, mk_outlier **out, size_t *count);
 
 /* All waits that one instruction ended, in all steps. */

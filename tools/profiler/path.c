@@ -190,8 +190,8 @@ static bool precedes(const mk_profile *p, uint32_t page, uint32_t other) {
   return page == other || (other % ring + ring - page % ring) % ring < ring / 2;
 }
 
-/* When the loader could issue the copy for which the consumer waited: the end of its last wait for room up to that page, or where it began
- * the instruction. 0: before the consumer's wait. */
+/* When the loader could issue the copy for which the consumer waited: the end of its last wait for room up to that
+ * page, or where it began the instruction. 0: before the consumer's wait. */
 static uint64_t issue_of(const mk_profile *p, const place *at, const mk_interval *wait) {
   const mk_profile_track *track = mk_profile_track_of(p, at->sm, MK_ROLE_LOADER);
   place loader = {at->sm, MK_ROLE_LOADER, at->time + 1};
@@ -205,8 +205,8 @@ static uint64_t issue_of(const mk_profile *p, const place *at, const mk_interval
   return load != NULL && load->start > wait->start && load->start <= at->time ? load->start : 0;
 }
 
-/* Who published last what the instruction reads, if that was between the two times. Just behind the first one does not count: what the
- * first warp had by then may seem a little later than it was. */
+/* Who published last what the instruction reads, if that was between the two times. Just behind the first one does not
+ * count: what the first warp had by then may seem a little later than it was. */
 static const mk_execution *late_publisher(const mk_edges *edges, uint32_t instruction, uint32_t step, uint64_t since,
                                           uint64_t until, uint32_t *role) {
   const mk_program *program = edges->profile->program;
@@ -235,8 +235,8 @@ static const mk_execution *late_publisher(const mk_edges *edges, uint32_t instru
   return last;
 }
 
-/* A consumer's track is its first warp's, and each warp waits for its own part of x alone: the first one may long be further while
- * others still wait for a value. It shows in what they hold back. */
+/* A consumer's track is its first warp's, and each warp waits for its own part of x alone: the first one may long be
+ * further while others still wait for a value. It shows in what they hold back. */
 typedef struct laggards {
   const mk_interval *at; /* an interval of the instruction that they are at */
   uint64_t since;        /* from when on the wait is theirs to end */

@@ -60,8 +60,8 @@ enum { COUNTER_WORK, COUNTER_WAIT, COUNTER_FEED, COUNTER_BYTES, COUNTERS };
 static const char *const counter_names[COUNTERS] = {"consumers at work", "consumers waiting for other SMs",
                                                     "consumers waiting for weights", "bytes in flight"};
 
-/* From the part that published to a wait that it ended. A flow has the number of its wait: all intervals are counted from 1, track by
- * track. */
+/* From the part that published to a wait that it ended. A flow has the number of its wait: all intervals are counted
+ * from 1, track by track. */
 typedef struct flow {
   uint32_t track, execution; /* of the publisher */
   uint64_t id;
@@ -358,7 +358,8 @@ static void add_even(const spans *s, uint64_t start, uint64_t end, double amount
   add_time(s, COUNTER_BYTES, start, end, amount / (double)(end - start));
 }
 
-/* The loader's part of the bytes counts up and the consumer's down, the latter from where it waits for no other SM any more. */
+/* The loader's part of the bytes counts up and the consumer's down, the latter from where it waits for no other SM any
+ * more. */
 static void add_bytes(const writer *w, const spans *s, uint32_t role, const mk_profile_track *track) {
   for (uint32_t i = 0; i < track->execution_count; i++) {
     const mk_execution *e = &track->executions[i];

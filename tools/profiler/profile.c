@@ -326,7 +326,8 @@ const char *mk_profile_label(const mk_profile *profile, uint32_t instruction, ch
   return text;
 }
 
-/* Blocks with tokens before the position: those of whole spans of this split, and of the span at hand when it is this split's. */
+/* Blocks with tokens before the position: those of whole spans of this split, and of the span at hand when it is this
+ * split's. */
 static double block_bytes(uint32_t row, const mk_buffer *kv, uint32_t position) {
   uint64_t span = kv->span_tokens, block = kv->block_tokens, splits = kv->rows;
   if (span == 0 || block == 0 || splits == 0) {

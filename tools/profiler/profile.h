@@ -1,8 +1,10 @@
-/* A trace as intervals: what every role of every SM did from when to when, and which of it belongs to which instruction.
+/* A trace as intervals: what every role of every SM did from when to when, and which of it belongs to which
+ * instruction.
  *
- * Ownership: a mk_profile owns its arrays and refers to the trace, which the caller keeps until mk_profile_free. Immutable once made:
- * any thread may read it. Failure: MK_ERR_RUNTIME for memory. A trace of any content can be analysed: what makes no sense in it is
- * left out here and named by mk_profile_check. All times are nanoseconds from the start of the trace. */
+ * Ownership: a mk_profile owns its arrays and refers to the trace, which the caller keeps until mk_profile_free.
+ * Immutable once made: any thread may read it. Failure: MK_ERR_RUNTIME for memory. A trace of any content can be
+ * analysed: what makes no sense in it is left out here and named by mk_profile_check. All times are nanoseconds from
+ * the start of the trace. */
 #ifndef MK_PROFILE_H
 #define MK_PROFILE_H
 
@@ -57,16 +59,16 @@ const mk_execution *mk_profile_find(const mk_profile *profile, uint32_t instruct
 /* The role that writes what others read: the storer, or the consumer where the storer has nothing to do. */
 mk_role mk_publishing_role(uint32_t opcode);
 
-/* The last part of the name of the stamped buffer that it writes, "mid" for "layers.3.mid"; "" when there is none. An opcode that serves
- * twice in a layer is told apart by it. */
+/* The last part of the name of the stamped buffer that it writes, "mid" for "layers.3.mid"; "" when there is none. An
+ * opcode that serves twice in a layer is told apart by it. */
 const char *mk_value_name(const mk_program *program, uint32_t instruction);
 
 /* Nanoseconds of an execution at activities of one kind. */
 uint64_t mk_execution_time(const mk_profile_track *track, const mk_execution *execution, mk_activity_kind kind);
 
-/* MK_OK when every role that keeps records accounts for all of its time: tracks begin and end at the boundaries of the recorded steps,
- * steps and instructions come in order, nothing was dropped, and the intervals add up to the time that passed within 1 %. Else
- * MK_ERR_FILE, naming SM and role. */
+/* MK_OK when every role that keeps records accounts for all of its time: tracks begin and end at the boundaries of the
+ * recorded steps, steps and instructions come in order, nothing was dropped, and the intervals add up to the time that
+ * passed within 1 %. Else MK_ERR_FILE, naming SM and role. */
 mk_status mk_profile_check(const mk_profile *profile);
 
 /* "glu, layer 3, instruction 123"; returns text. */

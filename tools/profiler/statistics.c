@@ -105,8 +105,8 @@ static mk_status add_opcodes(const mk_profile *p, mk_statistics *s) {
   return MK_OK;
 }
 
-/* An execution as its stage sees it. The consumer's start, once it waits for no other SM, is the part's start, the storer's finish its
- * end; a loader only waits. */
+/* An execution as its stage sees it. The consumer's start, once it waits for no other SM, is the part's start, the
+ * storer's finish its end; a loader only waits. */
 typedef struct part {
   uint32_t opcode, layer, step, role;
   const char *value;

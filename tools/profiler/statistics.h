@@ -15,8 +15,8 @@ typedef struct mk_opcode_time {
   double by_kind[MK_ACTIVITY_KIND_COUNT]; /* of the total */
 } mk_opcode_time;
 
-/* The instructions of one layer that make the same value: what the SMs do at the same time. A part starts once it waits for no other SM. Means over
- * the steps. */
+/* The instructions of one layer that make the same value: what the SMs do at the same time. A part starts once it waits
+ * for no other SM. Means over the steps. */
 typedef struct mk_stage_time {
   uint32_t opcode, layer;       /* MK_NO_LAYER: of none */
   char value[48];               /* mk_value_name */

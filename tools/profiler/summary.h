@@ -1,8 +1,9 @@
-/* What `mkvm trace` says of a trace: everything the profiler finds, as text and as JSON, and what differs between two traces.
+/* What `mkvm trace` says of a trace: everything the profiler finds, as text and as JSON, and what differs between two
+ * traces.
  *
- * Ownership: a mk_summary owns what it holds but the trace, which the caller keeps. One thread. Failure: MK_ERR_USAGE for a step that
- * was not recorded, MK_ERR_RUNTIME for memory; output goes to a stdio stream, whose error the caller looks at. Times are in
- * microseconds. Texts of the trace are printed without control characters. */
+ * Ownership: a mk_summary owns what it holds but the trace, which the caller keeps. One thread. Failure: MK_ERR_USAGE
+ * for a step that was not recorded, MK_ERR_RUNTIME for memory; output goes to a stdio stream, whose error the caller
+ * looks at. Times are in microseconds. Texts of the trace are printed without control characters. */
 #ifndef MK_SUMMARY_H
 #define MK_SUMMARY_H
 
@@ -29,8 +30,8 @@ typedef struct mk_summary {
   char problem[256]; /* what mk_profile_check says; "": all is accounted for */
 } mk_summary;
 
-/* step: of the launch, whose critical path is wanted, or MK_MEDIAN_STEP. bandwidth: that percentages are of; 0: what all loaders
- * read per step over the time of a step. */
+/* step: of the launch, whose critical path is wanted, or MK_MEDIAN_STEP. bandwidth: that percentages are of; 0: what
+ * all loaders read per step over the time of a step. */
 mk_status mk_summary_new(const mk_trace *trace, uint32_t step, double bandwidth, mk_summary **out);
 void mk_summary_free(mk_summary *summary); /* NULL is fine */
 

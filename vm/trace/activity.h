@@ -1,7 +1,7 @@
 /* What the roles of a machine do over time. Shared by C and CUDA; plain data.
  *
- * A role's record says: from `time` on I do `activity` for instruction `uid`. The next record of the same role ends it, so a role's
- * records cover its time without a gap. */
+ * A role's record says: from `time` on I do `activity` for instruction `uid`. The next record of the same role ends it,
+ * so a role's records cover its time without a gap. */
 #ifndef MK_ACTIVITY_H
 #define MK_ACTIVITY_H
 
@@ -24,9 +24,10 @@ typedef struct mk_trace_record {
 /* The roles that keep records: mk_role, then the controller. Of the consumers the first warp. */
 enum { MK_TRACE_CONTROLLER = 3, MK_TRACE_ROLES = 4 };
 
-/* Of one SM: how far its tracks are filled, and what its clock says beside block 0's, at the start of the launch [0] and at its end [1].
- * The SMs' clocks run at slightly different rates. An offset is the smallest difference seen between this clock and a time of block 0's
- * that it has just written to memory: the clocks' difference plus the shortest way through the L2, which is about the same for all. */
+/* Of one SM: how far its tracks are filled, and what its clock says beside block 0's, at the start of the launch [0]
+ * and at its end [1]. The SMs' clocks run at slightly different rates. An offset is the smallest difference seen
+ * between this clock and a time of block 0's that it has just written to memory: the clocks' difference plus the
+ * shortest way through the L2, which is about the same for all. */
 typedef struct mk_trace_sm {
   uint64_t seen_at[2];                                     /* ticks of the SM's clock: when the offset was seen */
   int64_t offset[2];                                       /* ticks */

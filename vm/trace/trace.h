@@ -1,8 +1,8 @@
 /* A trace: what every role of every SM did in some steps of a launch, with the program that it did it for.
  *
  * Ownership: a mk_trace owns all of it, the program included, until mk_trace_free. One thread at a time.
- * Failure: MK_ERR_FILE for a file that is not a complete trace of this version, with the place; MK_ERR_RUNTIME for memory and I/O.
- * docs/TRACE.md states the format of the file. */
+ * Failure: MK_ERR_FILE for a file that is not a complete trace of this version, with the place; MK_ERR_RUNTIME for
+ * memory and I/O. docs/TRACE.md states the format of the file. */
 #ifndef MK_TRACE_H
 #define MK_TRACE_H
 
@@ -52,7 +52,8 @@ typedef enum mk_activity_kind {
 
 /* "work", "wait for a value", ...; "?" for a number that is none. */
 const char *mk_activity_text(uint32_t activity);
-/* Of an activity below MK_ACTIVITY_COUNT: "WORK", "STAMP", ...; what its edge names, as activities.def states it; its kind. */
+/* Of an activity below MK_ACTIVITY_COUNT: "WORK", "STAMP", ...; what its edge names, as activities.def states it; its
+ * kind. */
 const char *mk_activity_name(uint32_t activity);
 const char *mk_activity_edge(uint32_t activity);
 mk_activity_kind mk_activity_kind_of(uint32_t activity);

@@ -1,7 +1,7 @@
 /* The .mktrace file: a header, then one zlib stream. docs/TRACE.md draws it. See trace.h.
  *
- * In the stream a number is a varint (seven bits a byte, the lowest first, the highest bit set in all bytes but the last) and a
- * text is its length and its bytes. */
+ * In the stream a number is a varint (seven bits a byte, the lowest first, the highest bit set in all bytes but the
+ * last) and a text is its length and its bytes. */
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
@@ -302,7 +302,8 @@ static mk_status get_facts(reader *r, mk_trace *trace) {
   return MK_OK;
 }
 
-/* The numbers in the records mean the same in this build: a name it has too has the same number. More names may follow. */
+/* The numbers in the records mean the same in this build: a name it has too has the same number. More names may
+ * follow. */
 static mk_status get_names(reader *r, const char *what, uint32_t first, uint32_t known, const char *(*name)(uint32_t),
                            bool with_text) {
   uint32_t count;
