@@ -1,5 +1,5 @@
-/* What the edits of generated programs (generated.h) are made of. Shared by edits.c, edits_order.c and
- * edits_parts.c. */
+/* What the edits of generated programs (generated.h) are made of. Shared by edits.c, edits_order.c,
+ * edits_parts.c and edits_boundary.c. */
 #ifndef MK_TEST_EDITS_H
 #define MK_TEST_EDITS_H
 
@@ -14,6 +14,10 @@ typedef struct edit {
   uint32_t weight;
   bool order;
 } edit;
+
+/* Of the token boundary (edits_boundary.c), for edits_parts.c. */
+edit_change edit_empty_head, edit_other_candidates, edit_other_writer, edit_signal_next, edit_drop_next,
+    edit_change_search;
 
 extern const edit edit_orders[], edit_parts[];
 extern const size_t edit_order_count, edit_part_count;
