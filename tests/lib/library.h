@@ -190,4 +190,14 @@ static inline void submit_actor(actor *a, size_t max_tokens) {
   OK(mkvm_submit(a->answer.engine, &request, NULL));
 }
 
+/* From submitting it to its end: a request of `prompt`. */
+static inline void generate(mkvm_engine *engine, const mkvm_sampling *sampling, answer *a) {
+  *a = (answer){.engine = engine};
+  mkvm_request request = request_of(a, prompt, 4, 20);
+  request.sampling = sampling;
+  OK(mkvm_submit(engine, &request, NULL));
+  OK(mkvm_run(engine));
+  cr_assert_eq(a->ends, 1);
+}
+
 #endif
