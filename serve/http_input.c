@@ -9,11 +9,13 @@
 
 enum { SIZE_LINE = 4096 }; /* bytes of a chunk's size and extensions */
 
-static void malformed(mk_http_connection *c) {
-  c->fault = "The chunks of the body are malformed.";
+static void refuse(mk_http_connection *c, const char *fault) {
+  c->fault = fault;
   c->place = MK_HTTP_NOWHERE;
   mk_http_look_soon(c);
 }
+
+static void malformed(mk_http_connection *c) { refuse(c, "The chunks of the body are malformed."); }
 
 /* "5", "5 ;name=value" or "5;name": a size and whatever its extensions are, which nobody here knows. Returns the number
  * of its digits; 0: it is malformed. */
@@ -58,6 +60,18 @@ static void look_at_size(mk_http_connection *c, struct evbuffer *input, size_t l
   }
   c->ahead += size;
   c->place = size == 0 ? MK_HTTP_NOWHERE : MK_HTTP_AT_CHUNK_END;
+}
+
+/* evhttp takes a line as C's strings are. */
+static bool has_nul(struct evbuffer *input, const struct evbuffer_ptr *end) {
+  return evbuffer_search_range(input, "", 1, NULL, end).pos >= 0;
+}
+
+/* A TLS handshake, say, which may never have a line in it. */
+static bool is_binary(struct evbuffer *input) {
+  unsigned char first = 'G';
+  (void)evbuffer_copyout(input, &first, 1);
+  return first != '\r' && first != '\n' && (first < ' ' || first > '~');
 }
 
 /* A line at the beginning of the input, which evhttp takes next. end: of how many bytes its end is; only lines of a
@@ -107,7 +121,11 @@ void mk_http_follow(mk_http_connection *c, size_t taken) {
   size_t end;
   const struct evbuffer_ptr found = evbuffer_search_eol(input, NULL, &end, EVBUFFER_EOL_CRLF);
   const size_t held = evbuffer_get_length(input);
-  if (found.pos >= 0) {
+  if (c->place == MK_HTTP_AT_FIRST && is_binary(input)) {
+    refuse(c, "This is not HTTP; for TLS, put a proxy before the server.");
+  } else if (found.pos >= 0 && c->place <= MK_HTTP_AT_HEAD && has_nul(input, &found)) {
+    refuse(c, "The request line or a header has a NUL in it.");
+  } else if (found.pos >= 0) {
     look_at_line(c, input, (size_t)found.pos, end);
   } else if ((c->place == MK_HTTP_AT_CHUNK && held > SIZE_LINE) || (c->place == MK_HTTP_AT_CHUNK_END && held > 1)) {
     malformed(c);

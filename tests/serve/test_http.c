@@ -136,6 +136,22 @@ Test(http, malformed) {
   expect_error("CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n", 405);
   expect_error("POST /a HTTP/1.1\r\nHost: a\r\nExpect: wonders\r\nContent-Length: 1\r\n\r\n", 417);
   expect_error("POST /a HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400);
+  static const char nul[] = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 1\0002\r\n\r\na";
+  static const char tls[] = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"; /* is not waited for to end */
+  const struct {
+    const char *bytes;
+    size_t length;
+    const char *answer;
+  } binary[] = {{nul, sizeof nul - 1, "a NUL in it"}, {tls, sizeof tls - 1, "TLS"}};
+  for (size_t i = 0; i < sizeof binary / sizeof *binary; i++) {
+    const int fd = mk_test_connect(&server);
+    mk_test_write(fd, binary[i].bytes, binary[i].length);
+    char *text = mk_test_hear(fd, NULL);
+    has(text, "HTTP/1.1 400 ");
+    has(text, binary[i].answer);
+    free(text);
+    close(fd);
+  }
   cr_assert_eq(atomic_load(&server.calls), 0);
   end();
 }
