@@ -208,7 +208,8 @@ static mk_status run_with_logits(at_work *w, const mk_batch_wants *wants) {
   for (;;) {
     MK_TRY(mk_gpu_follow(gpu, keep_results, f));
     flight *next = &flights[f == flights];
-    const bool goes_on = more && !wants->logits && !w->records && plan_next(f, plan);
+    const bool may = more && !wants->logits && !w->records && !mk_engine_cancelled(w->engine);
+    const bool goes_on = may && plan_next(f, plan);
     MK_TRY(goes_on ? queue(w, next, f->first + f->steps, 1, plan, wants) : MK_OK);
     MK_TRY(finish(w, f, wants, &more));
     if (!goes_on) {
