@@ -10,7 +10,7 @@ typedef struct at_work { /* a launch */
   const mk_launch *launch;
   const mk_engine_machine *machine;
   uint32_t rows; /* of its program */
-  uint32_t results[MK_MOST_ROWS];
+  bool records;  /* some of it is to be recorded */
 } at_work;
 
 mk_status mk_engine_open_batch(mk_engine *engine, const mk_engine_options *options) {
@@ -65,13 +65,6 @@ static bool on_step(void *user, uint32_t step, const uint32_t *results) {
   return take_step(w->engine, step, results, &extras);
 }
 
-static bool keep_results(void *user, uint32_t step, const uint32_t *results) {
-  at_work *w = user;
-  (void)step;
-  memcpy(w->results, results, w->rows * sizeof *results);
-  return !mk_engine_cancelled(w->engine);
-}
-
 static bool has_choice(const mk_launch *launch, uint32_t step, uint32_t rows) {
   bool chooses = false;
   for (uint32_t row = 0; row < rows; row++) {
@@ -109,40 +102,121 @@ static mk_status read_logits(at_work *w, uint32_t step) {
                                 (uint64_t)(end - first) * engine->config.vocab * bytes);
 }
 
-/* What is to be ranked of the launch's step `step`, and room for it. */
-static mk_status prepare_ranks(at_work *w, uint32_t step, uint32_t most, mk_gpu_rank_row *rows, mk_gpu_ranks *ranks) {
+/* A launch of the GPU: those steps of the batch's launch up to one in which rows choose, so that logits are to be had of
+ * its last. */
+typedef struct flight {
+  at_work *work;
+  uint32_t first, steps;          /* of the batch's launch */
+  uint32_t seen;                  /* so many have results */
+  uint32_t results[MK_MOST_ROWS]; /* of the last one */
+  mk_gpu_rank_row rows[MK_PROMPT_ROWS + 1];
+  mk_ranking found[MK_PROMPT_ROWS];
+  mk_gpu_ranks ranks;
+} flight;
+
+static bool keep_results(void *user, uint32_t step, const uint32_t *results) {
+  flight *f = user;
+  f->seen = step + 1;
+  memcpy(f->results, results, f->work->rows * sizeof *results);
+  return !mk_engine_cancelled(f->work->engine);
+}
+
+/* What is to be ranked of its last step, and room for it. */
+static mk_status prepare_ranks(flight *f, uint32_t most) {
+  const at_work *w = f->work;
   mk_engine *engine = w->engine;
   if (engine->rankings == NULL) {
     MK_TRY(mk_alloc(MK_MOST_ROWS, sizeof *engine->rankings, &engine->rankings));
   }
-  *ranks = (mk_gpu_ranks){.buffer = (size_t)w->machine->logits, .rows = rows, .most = most};
+  f->ranks = (mk_gpu_ranks){.buffer = (size_t)w->machine->logits, .rows = f->rows, .most = most, .out = f->found};
   for (uint32_t line = 0; line < w->rows; line++) {
-    rows[ranks->count].line = line;
-    ranks->count += mk_batch_ranked(engine->batch, step, line, &rows[ranks->count].token);
+    mk_gpu_rank_row *row = &f->rows[f->ranks.count];
+    row->line = line;
+    f->ranks.count += mk_batch_ranked(engine->batch, f->first + f->steps - 1, line, &row->token);
   }
   return MK_OK;
 }
 
-/* Logits are to be had of a launch's last step, so that is one in which rows choose. */
-static mk_status run_with_logits(at_work *w, const mk_batch_wants *wants) {
-  mk_engine *engine = w->engine;
-  uint32_t steps = steps_to_choice(w->launch, w->rows);
-  mk_gpu_rank_row rows[MK_PROMPT_ROWS + 1] = {0};
-  mk_ranking found[MK_PROMPT_ROWS] = {0};
-  mk_gpu_ranks ranks = {0};
-  MK_TRY(wants->rankings ? prepare_ranks(w, steps - 1, wants->most, rows, &ranks) : MK_OK);
-  ranks.out = found;
-  MK_TRY(mk_gpu_run_ranked(w->machine->gpu, w->launch->plan, steps, keep_results, w, &ranks));
-  for (uint32_t i = 0; i < ranks.count; i++) {
-    engine->rankings[rows[i].line] = found[i];
+static mk_status queue(at_work *w, flight *f, uint32_t first, uint32_t steps, const mk_step_row *plan,
+                       const mk_batch_wants *wants) {
+  *f = (flight){.work = w, .first = first, .steps = steps};
+  MK_TRY(wants->rankings ? prepare_ranks(f, wants->most) : MK_OK);
+  return mk_gpu_enqueue(w->machine->gpu, plan, steps, wants->rankings ? &f->ranks : NULL);
+}
+
+/* What the slot's last row that chose in the flight's last step came to; false: there is none, or no token. */
+static bool find_choice(const flight *f, uint32_t slot, uint32_t *token) {
+  const at_work *w = f->work;
+  const mk_step_row *last = w->launch->plan + (size_t)(f->first + f->steps - 1) * w->rows;
+  bool found = false;
+  for (uint32_t line = 0; line < w->rows; line++) {
+    const bool chose = (last[line].flags & (MK_ROW_ACTIVE | MK_ROW_CHOOSES)) == (MK_ROW_ACTIVE | MK_ROW_CHOOSES);
+    if (chose && last[line].slot == slot) {
+      *token = f->results[line];
+      found = *token <= w->machine->program->ranges.token.high;
+    }
   }
-  MK_TRY(wants->logits ? read_logits(w, steps - 1) : MK_OK);
+  return found;
+}
+
+/* The step after the flight, as one of which all tokens are given; false: there is none, or no row chooses in it, or
+ * not all that it goes on from is there. */
+static bool plan_next(const flight *f, mk_step_row *rows) {
+  const at_work *w = f->work;
+  const uint32_t step = f->first + f->steps;
+  if (f->seen != f->steps || step >= w->launch->steps || !has_choice(w->launch, step, w->rows)) {
+    return false;
+  }
+  bool good = true;
+  memcpy(rows, w->launch->plan + (size_t)step * w->rows, w->rows * sizeof *rows);
+  for (uint32_t line = 0; line < w->rows && good; line++) {
+    const bool chosen = (rows[line].flags & MK_ROW_ACTIVE) != 0 && rows[line].token == MK_TOKEN_CHOSEN;
+    good = !chosen || find_choice(f, rows[line].slot, &rows[line].token);
+  }
+  return good;
+}
+
+/* Tells of the flight when it has ended. *more: the batch's launch may go on. */
+static mk_status finish(at_work *w, flight *f, const mk_batch_wants *wants, bool *more) {
+  mk_engine *engine = w->engine;
+  MK_TRY(mk_gpu_finish(w->machine->gpu));
+  engine->busy_ms += mk_gpu_time_ms(w->machine->gpu);
+  for (uint32_t i = 0; i < f->ranks.count; i++) {
+    engine->rankings[f->rows[i].line] = f->found[i];
+  }
+  MK_TRY(wants->logits ? read_logits(w, f->first + f->steps - 1) : MK_OK);
   const mk_batch_extras extras = {.logits = wants->logits ? engine->logits_copy : NULL,
                                   .rankings = wants->rankings ? engine->rankings : NULL};
-  for (uint32_t step = 0; step < steps && !mk_engine_cancelled(engine); step++) {
-    (void)take_step(engine, step, w->results, &extras); /* none before the last one chooses */
+  *more = true;
+  for (uint32_t step = f->first; step < f->first + f->steps && !mk_engine_cancelled(engine); step++) {
+    *more = take_step(engine, step, f->results, &extras); /* none before the last one chooses */
   }
+  *more = *more && !mk_engine_cancelled(engine);
   return MK_OK;
+}
+
+/* The next step is queued as soon as the tokens that it goes on from are there, and computed while the host takes the
+ * rankings of the one before; but not where logits themselves are wanted, which it would overwrite. When it turns out
+ * that the launch had better end, that step is the last one: who has ended meanwhile has no part in it. */
+static mk_status run_with_logits(at_work *w, const mk_batch_wants *wants) {
+  mk_gpu *gpu = w->machine->gpu;
+  flight flights[2];
+  mk_step_row plan[MK_MOST_ROWS];
+  bool more = true;
+  flight *f = &flights[0];
+  MK_TRY(queue(w, f, 0, steps_to_choice(w->launch, w->rows), w->launch->plan, wants));
+  for (;;) {
+    MK_TRY(mk_gpu_follow(gpu, keep_results, f));
+    flight *next = &flights[f == flights];
+    const bool may = more && !wants->logits && !w->records && !mk_engine_cancelled(w->engine);
+    const bool goes_on = may && plan_next(f, plan);
+    MK_TRY(goes_on ? queue(w, next, f->first + f->steps, 1, plan, wants) : MK_OK);
+    MK_TRY(finish(w, f, wants, &more));
+    if (!goes_on) {
+      return MK_OK;
+    }
+    f = next;
+  }
 }
 
 /* ---- Recording ---- */
@@ -215,8 +289,10 @@ static mk_status run_steps(at_work *w) {
   }
   mk_batch_wants wants = mk_batch_wants_of(engine->batch);
   wants.logits = wants.logits || engine->want_logits;
-  MK_TRY(wants.logits || wants.rankings ? run_with_logits(w, &wants)
-                                        : mk_gpu_run_plan(machine->gpu, launch->plan, launch->steps, on_step, w));
+  if (wants.logits || wants.rankings) {
+    return run_with_logits(w, &wants);
+  }
+  MK_TRY(mk_gpu_run_plan(machine->gpu, launch->plan, launch->steps, on_step, w));
   engine->busy_ms += mk_gpu_time_ms(machine->gpu);
   return MK_OK;
 }
@@ -224,11 +300,10 @@ static mk_status run_steps(at_work *w) {
 static mk_status run_launch(mk_engine *engine, const mk_launch *launch) {
   const mk_engine_machine *machine = &engine->machines[launch->machine];
   at_work w = {.engine = engine, .launch = launch, .machine = machine, .rows = mk_program_rows(machine->program)};
-  bool records;
-  MK_TRY(start_recorder(&w, &records));
+  MK_TRY(start_recorder(&w, &w.records));
   mk_status status = mk_engine_prepare_slots(engine, machine);
   status = status == MK_OK ? run_steps(&w) : status;
-  if (!records) {
+  if (!w.records) {
     return status;
   }
   mk_status stopped = stop_recorder(&w, status != MK_OK);

@@ -117,14 +117,14 @@ MKVM_API mkvm_status mkvm_close(mkvm_engine *engine);
 
 typedef struct mkvm_info {
   size_t size;
-  const char *device; /* "cpu", or "cuda:0 (NVIDIA H200)"; as long-lived as the engine */
-  uint32_t vocabulary;
-  uint32_t max_context;
-  uint32_t model_context; /* what the model could do */
+  const char *device;                              /* "cpu", or "cuda:0 (NVIDIA H200)"; as long-lived as the engine */
+  uint32_t vocabulary, max_context, model_context; /* the last one: what the model could do */
   uint32_t max_batch;
   int has_chat_template;
   double load_seconds;
   uint64_t weight_bytes, kv_bytes; /* memory on the machine */
+  const uint32_t *end_tokens;      /* those that end an answer; as long-lived as the engine */
+  size_t end_token_count;
 } mkvm_info;
 
 #define mkvm_get_info(engine, info) mkvm_get_info_size((engine), (info), sizeof *(info))

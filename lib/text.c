@@ -177,7 +177,9 @@ mkvm_status mkvm_get_info_size(const mkvm_engine *e, mkvm_info *out, size_t size
                           .has_chat_template = e->chat != NULL,
                           .load_seconds = e->load_seconds,
                           .weight_bytes = e->memory.weights,
-                          .kv_bytes = e->memory.kv};
+                          .kv_bytes = e->memory.kv,
+                          .end_tokens = config->eos,
+                          .end_token_count = config->eos_count};
   mkvm_give_struct(&info, sizeof info, out, size);
   return MKVM_OK;
 }

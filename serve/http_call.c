@@ -1,5 +1,8 @@
 /* See http.h. A call: what was asked, and the reply, but for its pieces (http_pieces.c). Heads are written by evhttp.
  * */
+#include <ctype.h>
+#include <event2/http.h>
+#include <event2/http_struct.h>
 #include <event2/keyvalq_struct.h>
 #include <stdio.h>
 #include <string.h>
@@ -67,34 +70,58 @@ static mk_http_method method_of(const struct evhttp_request *request) {
   }
 }
 
+/* The letters of a host, an address in brackets, and a port. */
+static bool is_host(const char *text) {
+  static const char others[] = "-._~%!$&'()*+,;=:[]";
+  for (; *text != '\0' && (isalnum((unsigned char)*text) || strchr(others, *text) != NULL); text++) {
+  }
+  return *text == '\0';
+}
+
+static bool is_length(const char *text) { return text[strspn(text, "0123456789")] == '\0'; }
+
+static bool is_name(const char *text) { return text[0] != '\0' && text[strcspn(text, " \t\r\n\v\f")] == '\0'; }
+
 /* What evhttp lets through, and a proxy before us may read otherwise, so that it and we would not agree whom a request
- * is for, or where it ends: two hosts, two lengths, a length that is not of digits, an encoding besides "chunked", a
- * name with a space before its colon, and the body of a HEAD, which evhttp does not read. The answer to it closes the
- * connection. */
-static bool ambiguous(struct evhttp_request *request) {
-  const struct evkeyval *header;
+ * is for, or where it ends. NULL: nothing. The answer to it closes the connection. */
+static const char *fault_of(struct evhttp_request *request) {
+  const bool old = request->major < 1 || (request->major == 1 && request->minor == 0);
   size_t hosts = 0, lengths = 0, encodings = 0;
+  bool names = true, host = true, length = true, encoding = true, body = false;
+  const struct evkeyval *header;
   TAILQ_FOREACH(header, evhttp_request_get_input_headers(request), next) {
-    const bool length = strcasecmp(header->key, "Content-Length") == 0;
-    const bool encoding = strcasecmp(header->key, "Transfer-Encoding") == 0;
-    const bool unread = evhttp_request_get_command(request) == EVHTTP_REQ_HEAD && strcmp(header->value, "0") != 0;
-    hosts += strcasecmp(header->key, "Host") == 0;
-    lengths += length;
-    encodings += encoding;
-    if ((length && header->value[strspn(header->value, "0123456789")] != '\0') ||
-        (encoding && strcasecmp(header->value, "chunked") != 0) || ((length || encoding) && unread) ||
-        header->key[0] == '\0' || header->key[strcspn(header->key, " \t\r\n\v\f")] != '\0') {
-      return true;
+    names = names && is_name(header->key);
+    if (strcasecmp(header->key, "Host") == 0) {
+      hosts++;
+      host = host && is_host(header->value);
+    } else if (strcasecmp(header->key, "Content-Length") == 0) {
+      lengths++;
+      length = length && is_length(header->value);
+      body = body || strcmp(header->value, "0") != 0;
+    } else if (strcasecmp(header->key, "Transfer-Encoding") == 0) {
+      encodings++;
+      encoding = encoding && !old && strcasecmp(header->value, "chunked") == 0;
+      body = true;
     }
   }
-  return hosts > 1 || lengths + encodings > 1;
+  const bool unread = body && evhttp_request_get_command(request) == EVHTTP_REQ_HEAD;
+  return !names                         ? "A header's name is empty, or has a space in it."
+         : hosts > 1 || !host           ? "The header Host may come once, with one host and port."
+         : hosts == 0 && !old           ? "HTTP/1.1 needs a header Host."
+         : !length || lengths > 1       ? "The header Content-Length may come once, with a number."
+         : !encoding || encodings > 1   ? "The header Transfer-Encoding may come once, in HTTP/1.1, as 'chunked'."
+         : encodings > 0 && lengths > 0 ? "A request may have a Content-Length or a Transfer-Encoding, not both."
+         : unread                       ? "A HEAD may have no body."
+                                        : NULL;
 }
 
 void mk_http_request(struct evhttp_request *request, void *user) {
   mk_http *http = user;
   mk_http_connection *c = mk_http_connection_of(http, request);
   mk_http_call *call = NULL;
-  if (ambiguous(request)) {
+  const char *fault = c != NULL && c->fault != NULL ? c->fault : fault_of(request);
+  if (fault != NULL && c != NULL) {
+    c->fault = fault;
     evhttp_send_error(request, 400, NULL); /* becomes ours on its way */
     return;
   }

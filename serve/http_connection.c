@@ -36,8 +36,10 @@ static size_t most_arriving(const mk_http *http) {
 
 static void idle(mk_http_connection *c) {
   c->state = MK_HTTP_IDLE;
-  c->head_over = false;
-  c->taken = c->last_taken = 0;
+  c->place = MK_HTTP_AT_FIRST;
+  c->head_over = c->chunks = false;
+  c->fault = NULL;
+  c->taken = c->ahead = 0;
   bufferevent_setwatermark(c->bev, EV_READ, 0, most_arriving(c->http));
   set_deadline(c, c->http->options.idle_seconds);
 }
@@ -68,6 +70,7 @@ void mk_http_connection_done(struct evhttp_request *request, void *connection) {
   idle(c);
   if (evbuffer_get_length(bufferevent_get_input(c->bev)) > 0) { /* the next request is here already */
     arrive(c);
+    mk_http_follow(c, 0);
   }
   if (c->http->stopping || c->cut) {
     mk_http_look_soon(c);
@@ -82,11 +85,8 @@ static void input_changed(struct evbuffer *buffer, const struct evbuffer_cb_info
   if (info->n_added > 0 && c->state == MK_HTTP_IDLE) {
     arrive(c);
   }
-  if (info->n_deleted > 0 && c->state == MK_HTTP_ARRIVING) {
-    /* evhttp takes the text of a line and then its end, one or two bytes. The line that ends a head has no text. */
-    c->head_over = c->head_over || (info->n_deleted <= 2 && c->last_taken > 0 && c->last_taken <= 2);
-    c->last_taken = info->n_deleted;
-    c->taken += info->n_deleted;
+  if (c->state == MK_HTTP_ARRIVING) {
+    mk_http_follow(c, info->n_deleted);
   }
 }
 
@@ -116,9 +116,10 @@ static void replace_page(mk_http_connection *c) {
   if (status < 400) {
     return;
   }
-  if (status == 413) {
-    snprintf(text, sizeof text, "The body is larger than %zu bytes, or its chunks are malformed.",
-             c->http->options.most_body);
+  if (c->fault != NULL) {
+    mk_http_refuse(c, 400, NULL, c->fault);
+  } else if (status == 413) {
+    snprintf(text, sizeof text, "The body is larger than %zu bytes.", c->http->options.most_body);
     mk_http_refuse(c, 413, "request_too_large", text);
   } else if (status == 400 && !c->head_over && (c->taken > most_head || (!whole_line && c->taken + held > most_head))) {
     snprintf(text, sizeof text, "The request line and headers are larger than %zu bytes.", most_head);
@@ -239,6 +240,8 @@ static void look(evutil_socket_t fd, short what, void *connection) {
     mk_http_drop(c);
   } else if (c->page) {
     replace_page(c);
+  } else if (c->fault != NULL && c->state == MK_HTTP_ARRIVING) {
+    mk_http_refuse(c, 400, NULL, c->fault);
   } else if (c->http->stopping && c->state == MK_HTTP_ARRIVING) {
     mk_http_refuse(c, 503, "shutting_down", "The server is about to end.");
   }

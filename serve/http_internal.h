@@ -25,6 +25,16 @@ enum {
 
 typedef enum mk_http_state { MK_HTTP_IDLE, MK_HTTP_ARRIVING, MK_HTTP_CALLED } mk_http_state;
 
+/* Where evhttp is in a request that arrives. */
+typedef enum mk_http_place {
+  MK_HTTP_AT_FIRST,     /* before its first line */
+  MK_HTTP_AT_HEAD,      /* before a line of its head */
+  MK_HTTP_AT_BODY,      /* at the empty line that ends the head */
+  MK_HTTP_AT_CHUNK,     /* before the size of a chunk */
+  MK_HTTP_AT_CHUNK_END, /* before the end of line after a chunk's data */
+  MK_HTTP_NOWHERE,      /* in what nobody looks at: a body of known length, or what comes after the last chunk */
+} mk_http_place;
+
 typedef struct mk_http_connection {
   LIST_ENTRY(mk_http_connection) link;
   mk_http *http;
@@ -36,8 +46,10 @@ typedef struct mk_http_connection {
   bool over;                   /* there were too many connections when it came */
   bool cut;                    /* its client is taken for gone */
   bool page;                   /* evhttp has written something of its own */
-  bool head_over;              /* of the request that arrives */
-  size_t taken, last_taken;    /* bytes of the request that evhttp has taken; at the last time */
+  mk_http_place place;         /* in the request that arrives */
+  bool head_over, chunks;      /* of it: evhttp has taken the head; the head has a Transfer-Encoding */
+  const char *fault;           /* what is wrong with it; NULL: nothing yet */
+  size_t taken, ahead;         /* bytes of it that evhttp has taken; takes before the next line is looked at */
   mk_http_call *call;          /* whose reply has not ended */
   struct evhttp_request *torn; /* whose reply is to be cut off when it is sent so far */
   char peer[MK_HTTP_PEER];
@@ -109,6 +121,11 @@ void mk_http_look_soon(mk_http_connection *connection);
 void mk_http_drop(mk_http_connection *connection);
 /* mk_http_run returns when it has been stopped and all is sent. */
 void mk_http_stopped(mk_http *http);
+
+/* ---- http_input.c ---- */
+
+/* More of the request that arrives is there, or evhttp has taken so many bytes of it. */
+void mk_http_follow(mk_http_connection *connection, size_t taken);
 
 /* ---- http_refuse.c ---- */
 

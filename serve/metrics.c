@@ -50,7 +50,7 @@ static const metric histograms[MK_HISTOGRAMS] = {
     [MK_DECODE_TIME] = {"request_decode_time_seconds", "Time from a request's first token to its last."},
     [MK_REQUEST_PROMPT_TOKENS] = {"request_prompt_tokens", "Tokens of a request's prompt."},
     [MK_REQUEST_GENERATION_TOKENS] = {"request_generation_tokens", "Tokens that a request generated."},
-    [MK_ITERATION_TOKENS] = {"iteration_tokens_total", "Tokens computed in a step."},
+    [MK_ITERATION_TOKENS] = {"iteration_tokens_total", "Tokens generated in a step."},
 };
 
 static bool is_time(mk_histogram h) { return h <= MK_DECODE_TIME; }

@@ -259,6 +259,8 @@ static mk_status tokenizer_info(const route_call *r, mk_serve_error *error) {
   mk_bytes body = {0};
   about.vocabulary = s->info.vocabulary;
   about.max_context = s->info.max_context;
+  about.eos_ids = s->info.end_tokens;
+  about.eos_count = s->info.end_token_count;
   return reply_written(r, mk_openai_write_tokenizer(&body, &about), &body, "application/json", error);
 }
 
@@ -396,6 +398,7 @@ void mk_route(mk_server *server, mk_http_call *call) {
   const route_call r = {.server = server, .call = call, .id = id, .path = path, .engine = atomic_load(&server->engine)};
   mk_serve_error error;
   const size_t before = server->exchanges;
+  const int good = mk_http_method_of(call) == MK_HTTP_OPTIONS ? 204 : 200;
   mk_status status = answer(&r, route, &error);
   if (status != MK_OK) {
     mk_reply_error(server, call, id, &error);
@@ -403,6 +406,6 @@ void mk_route(mk_server *server, mk_http_call *call) {
   /* What is asked for every second by whoever watches. */
   const bool quiet = route != NULL && ((route->is & OPEN) != 0 || route->answer == metrics);
   if (!quiet && server->exchanges == before) {
-    log_reply(&r, peer, status == MK_OK ? 200 : error.http_status, start_ns);
+    log_reply(&r, peer, status == MK_OK ? good : error.http_status, start_ns);
   }
 }

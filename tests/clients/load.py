@@ -3,8 +3,9 @@
     python3 load.py http://127.0.0.1:8080 --concurrency 16 --requests 48 --in 512 --out 128 [--rate R] [--key K] [--processes 4]
 
 Prints one line of JSON: requests/s, tokens/s, time to the first token and between tokens (p50, p99, milliseconds). A token is an event of the
-stream; times are taken when its bytes come out of the socket. With --rate requests arrive at random (Poisson), else there are always
-`--concurrency` of them. Two requests warm up and do not count.
+stream; times are taken when its bytes come out of the socket. With --rate requests arrive at random, as a Poisson process of which is known
+that so many come in --requests / --rate seconds; else there are always `--concurrency` of them. requests/s counts to the end of the last
+answer. Two requests warm up and do not count.
 """
 
 import argparse
@@ -60,11 +61,7 @@ async def opened(o, seeds, first, gaps, out):
     async def later(seed, wait):
         await asyncio.sleep(wait)
         out.append(await one(o, seed, first, gaps))
-    at, numbers, tasks = 0, random.Random(seeds[0] if seeds else 0), []
-    for seed in seeds:
-        at += numbers.expovariate(o.rate / o.processes)
-        tasks.append(later(seed, at))
-    await asyncio.gather(*tasks)
+    await asyncio.gather(*(later(seed, o.arrivals[seed - o.seed]) for seed in seeds))
 
 
 def work(o, seeds, mine, barrier, results):
@@ -97,6 +94,8 @@ def main():
     o = p.parse_args()
     url = urllib.parse.urlsplit(o.url)
     o.host, o.port = url.hostname, url.port
+    numbers = random.Random(o.seed)
+    o.arrivals = sorted(numbers.uniform(0, o.requests / o.rate) for _ in range(o.requests)) if o.rate else []
     o.processes = min(o.processes, o.requests if o.rate else o.concurrency)
     for warm in (1, 2):
         asyncio.run(one(o, o.seed - warm, [], []))

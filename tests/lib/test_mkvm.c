@@ -28,6 +28,8 @@ WITH_MODEL(a_request_from_prompt_to_end) {
   cr_assert_str_eq(info.device, "cpu");
   cr_assert(info.vocabulary == config.vocab && info.max_context == 200 && info.model_context == config.max_position);
   cr_assert(info.max_batch == 1 && info.weight_bytes > 0 && info.kv_bytes > 0 && info.load_seconds > 0);
+  cr_assert_eq(info.end_token_count, config.eos_count);
+  cr_assert(config.eos_count > 0 && memcmp(info.end_tokens, config.eos, config.eos_count * sizeof *config.eos) == 0);
   OK(mkvm_close(engine));
 }
 

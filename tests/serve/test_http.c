@@ -135,8 +135,45 @@ Test(http, malformed) {
   expect_error("TRACE /a HTTP/1.1\r\nHost: a\r\n\r\n", 405);
   expect_error("CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n", 405);
   expect_error("POST /a HTTP/1.1\r\nHost: a\r\nExpect: wonders\r\nContent-Length: 1\r\n\r\n", 417);
-  expect_error("POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 413);
+  expect_error("POST /a HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400);
+  static const char nul[] = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 1\0002\r\n\r\na";
+  static const char tls[] = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"; /* is not waited for to end */
+  const struct {
+    const char *bytes;
+    size_t length;
+    const char *answer;
+  } binary[] = {{nul, sizeof nul - 1, "a NUL in it"}, {tls, sizeof tls - 1, "TLS"}};
+  for (size_t i = 0; i < sizeof binary / sizeof *binary; i++) {
+    const int fd = mk_test_connect(&server);
+    mk_test_write(fd, binary[i].bytes, binary[i].length);
+    char *text = mk_test_hear(fd, NULL);
+    has(text, "HTTP/1.1 400 ");
+    has(text, binary[i].answer);
+    free(text);
+    close(fd);
+  }
   cr_assert_eq(atomic_load(&server.calls), 0);
+  end();
+}
+
+/* HTTP/1.1 has a Host, one that can be one; which may be empty. */
+Test(http, host) {
+  begin();
+  expect_error("GET /a HTTP/1.1\r\n\r\n", 400);
+  expect_error("GET http://a/ HTTP/1.1\r\nX-Host: a\r\n\r\n", 400);
+  static const char *const bad[] = {"a b", "a/b", "a?b", "a@b", "a#b", "a\\b", "a, b", "\"a\"", "<a>", "a\x80"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    char request[128];
+    snprintf(request, sizeof request, "GET /a HTTP/1.1\r\nHost: %s\r\n\r\n", bad[i]);
+    expect_error(request, 400);
+  }
+  cr_assert_eq(atomic_load(&server.calls), 0);
+  static const char *const good[] = {"", "a", "a.example:8080", "127.0.0.1", "[::1]:80", "xn--a_b~c", "a%2Fb"};
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    char request[128];
+    snprintf(request, sizeof request, "GET /a HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", good[i]);
+    expect(request, "HTTP/1.1 200 OK\r\n", "GET /a 127.0.0.1 0 -");
+  }
   end();
 }
 
@@ -224,6 +261,79 @@ Test(http, chunked_upload) {
   end();
 }
 
+/* Extensions mean nothing to us, and the data of each chunk is what its size says, however the bytes come in. */
+Test(http, chunk_extensions) {
+  begin();
+  static const char request[] =
+      "POST /echo HTTP/1.1\r\nHost: a\r\nA:\r\nB:\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "5;name=value\r\nhello\r\n00001 ; a = \"b;c\"\r\n,\r\n2\t;x\r\n 5\r\n3  \r\n;\r\n\r\n0;last\r\nX-Trailer: "
+      "5;a\r\n\r\n";
+  const size_t length = sizeof request - 1;
+  for (size_t step = 1; step <= length; step = step < 16 ? step + 1 : step * 2) {
+    const int fd = mk_test_connect(&server);
+    for (int again = 0; again < 2; again++) {
+      for (size_t at = 0; at < length; at += step) {
+        cr_assert(mk_test_write(fd, request + at, at + step < length ? step : length - at));
+        usleep(step < 16 ? 200 : 2000);
+      }
+    }
+    for (int again = 0; again < 2; again++) {
+      char *text = mk_test_hear(fd, "hello, 5;\r\n");
+      cr_assert_not_null(strstr(text, "HTTP/1.1 200 OK\r\n"), "%s", text);
+      cr_assert_not_null(strstr(text, "\r\n\r\nhello, 5;\r\n"), "%s", text);
+      free(text);
+    }
+    close(fd);
+  }
+  end();
+}
+
+/* What a proxy may read otherwise. */
+Test(http, malformed_chunks) {
+  begin();
+  static const char head[] = "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+  static const char *const bodies[] = {"zz\r\n",
+                                       "\r\n5\r\nhello\r\n0\r\n\r\n",
+                                       "0x5\r\nhello\r\n0\r\n\r\n",
+                                       "+5\r\nhello\r\n0\r\n\r\n",
+                                       "-5\r\n",
+                                       " 5\r\nhello",
+                                       "5 of them\r\nhello\r\n0\r\n\r\n",
+                                       "5;a\rb\r\nhello\r\n0\r\n\r\n",
+                                       "5\nhello\r\n",
+                                       "5;a\nhello\r\n",
+                                       "5\r\nhello0\r\n\r\n",
+                                       "5\r\nhello5\r\nhello\r\n0\r\n\r\n",
+                                       "5\r\nhello\n0\r\n\r\n",
+                                       "5\r\nhelloworld",
+                                       "5,a\r\nhello\r\n0\r\n\r\n",
+                                       "5\v\r\nhello\r\n0\r\n\r\n",
+                                       ";a\r\nhello\r\n0\r\n\r\n",
+                                       "0\n\r\n"};
+  char request[256];
+  for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+    snprintf(request, sizeof request, "%s%s", head, bodies[i]);
+    expect_error(request, 400);
+  }
+  static const char *const large[] = {"100001\r\n", "ffffffffffffffff\r\n",
+                                      "fffffffffffffffffffffffffffffffffff;a\r\n"};
+  for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
+    snprintf(request, sizeof request, "%s%s", head, large[i]);
+    expect_error(request, 413);
+  }
+  char *endless = malloc(8192 + sizeof head); /* extensions without an end */
+  for (size_t ends = 0; ends < 2; ends++) {
+    snprintf(endless, 8192, "%s5;", head);
+    const size_t begun = strlen(endless);
+    memset(endless + begun, 'x', 5000);
+    strcpy(endless + begun + 5000, ends ? "\r\nhello\r\n0\r\n\r\n" : "");
+    expect_error(endless, 400);
+  }
+  free(endless);
+  cr_assert_eq(atomic_load(&server.calls), 0);
+  end();
+}
+
 Test(http, expect_continue) {
   begin();
   const int fd = mk_test_connect(&server);
@@ -251,8 +361,9 @@ Test(http, large_bodies) {
       const size_t size = i == 0 ? most : i == 1 ? most + 1 : 4 * most;
       const int fd = mk_test_connect(&server);
       const int length =
-          chunked ? snprintf(head, sizeof head, "POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n%zx\r\n", size)
-                  : snprintf(head, sizeof head, "POST /a HTTP/1.1\r\nContent-Length: %zu\r\n\r\n", size);
+          chunked ? snprintf(head, sizeof head,
+                             "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n%zx\r\n", size)
+                  : snprintf(head, sizeof head, "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: %zu\r\n\r\n", size);
       mk_test_write(fd, head, (size_t)length);
       cr_assert(mk_test_write(fd, body, size));
       mk_test_say(fd, chunked ? "\r\n0\r\n\r\n" : "");
@@ -272,17 +383,18 @@ Test(http, large_heads) {
   const size_t most = server.options.most_head;
   char *request = malloc(8 * most), *long_text = malloc(8 * most);
   memset(long_text, 'y', 8 * most);
-  static const char *const heads[] = {"GET /%.*s HTTP/1.1\r\n\r\n", "GET /a HTTP/1.1\r\nX-Long: %.*s\r\n\r\n", "%.*s"};
+  static const char *const heads[] = {"GET /%.*s HTTP/1.1\r\nHost: a\r\n\r\n",
+                                      "GET /a HTTP/1.1\r\nHost: a\r\nX-Long: %.*s\r\n\r\n", "%.*s"};
   for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
     for (size_t times = 1; times < 8; times += 3) {
       snprintf(request, 8 * most, heads[i], (int)(times * most + 1), long_text);
       expect_error(request, 431);
     }
   }
-  snprintf(request, 8 * most, "GET /a HTTP/1.1\r\nConnection: close\r\nX-Long: %.*s\r\n\r\n", (int)(most - 100),
-           long_text);
+  snprintf(request, 8 * most, "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Long: %.*s\r\n\r\n",
+           (int)(most - 100), long_text);
   expect(request, "HTTP/1.1 200 OK\r\n", "GET /a 127.0.0.1 0 -");
-  size_t length = (size_t)snprintf(request, 64, "GET /a HTTP/1.1\r\n");
+  size_t length = (size_t)snprintf(request, 64, "GET /a HTTP/1.1\r\nHost: a\r\n");
   for (int i = 0; length < 2 * most; i++) {
     length += (size_t)snprintf(request + length, 64, "X-%d: 1\r\n", i);
   }

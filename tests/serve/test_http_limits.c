@@ -27,9 +27,9 @@ Test(http_limits, one_byte_at_a_time) {
   static const struct {
     const char *begin, *more;
   } requests[] = {{"G", "a"},
-                  {"GET /a HTTP/1.1\r\nX-A: ", "a"},
-                  {"POST /a HTTP/1.1\r\nContent-Length: 100000\r\n\r\n", "a"},
-                  {"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\na\r\n"}};
+                  {"GET /a HTTP/1.1\r\nHost: a\r\nX-A: ", "a"},
+                  {"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n", "a"},
+                  {"POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\na\r\n"}};
   mk_test_server_options(&server);
   server.options.arrive_seconds = 0.1;
   mk_test_server_start(&server);
@@ -116,7 +116,7 @@ Test(http_limits, gone) {
 Test(http_limits, not_gone) {
   begin();
   int fd = mk_test_connect(&server);
-  mk_test_say(fd, "POST /a HTTP/1.1\r\nContent-Length: 10\r\n\r\nhalf");
+  mk_test_say(fd, "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf");
   close(fd);
   fd = mk_test_connect(&server);
   mk_test_say(fd, "GET /stream HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -153,7 +153,7 @@ Test(http_limits, reply_not_read) {
   const size_t size = (size_t)24 << 20;
   char *body = calloc(size, 1), head[128];
   cr_assert_not_null(body);
-  const int length = snprintf(head, sizeof head, "POST /echo HTTP/1.1\r\nContent-Length: %zu\r\n\r\n", size);
+  const int length = snprintf(head, sizeof head, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: %zu\r\n\r\n", size);
   for (int reads = 0; reads < 2; reads++) {
     mk_test_server_options(&server);
     server.options.most_body = (size_t)32 << 20;

@@ -188,7 +188,7 @@ Test(http_listen, stop) {
   begin();
   const uint16_t port = mk_http_port(server.http);
   const int idle = mk_test_connect(&server), half = mk_test_connect(&server), asked = mk_test_connect(&server);
-  mk_test_say(half, "POST /a HTTP/1.1\r\nContent-Length: 10\r\n\r\nhalf");
+  mk_test_say(half, "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf");
   mk_test_say(asked, "GET /wait HTTP/1.1\r\nHost: a\r\n\r\n");
   mk_test_until(&server.calls, 1);
   mk_test_connections(&server, 3);
@@ -218,8 +218,8 @@ Test(http_listen, stop) {
 
 /* When the time is over, those who still wait are gone; the calls that nobody ends go with the server. */
 Test(http_listen, stop_in_time) {
-  static const char *const paths[] = {"GET /wait HTTP/1.1\r\n\r\n", "GET /late HTTP/1.1\r\n\r\n",
-                                      "GET /stream HTTP/1.1\r\n\r\n"};
+  static const char *const paths[] = {"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n", "GET /late HTTP/1.1\r\nHost: a\r\n\r\n",
+                                      "GET /stream HTTP/1.1\r\nHost: a\r\n\r\n"};
   begin();
   int fds[3];
   for (int i = 0; i < 3; i++) {

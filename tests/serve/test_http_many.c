@@ -93,7 +93,7 @@ Test(http_many, a_thousand) {
   cr_assert_eq(served, SERVED);
   cr_assert_geq(told, ALL - SERVED - 20, "%d", told); /* a few may have met a full queue of last words */
   mk_test_connections(&server, 0);
-  free(mk_test_ask(&server, "GET /a HTTP/1.1\r\nConnection: close\r\n\r\n")); /* there is room again */
+  free(mk_test_ask(&server, "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")); /* there is room again */
   cr_assert_eq(atomic_load(&server.calls), SERVED + 1);
   end();
   cr_assert_eq(open_descriptors(), before);
@@ -103,11 +103,11 @@ Test(http_many, a_thousand) {
 
 static void ask_in_every_way(int i) {
   static const char *const requests[] = {
-      "GET /a HTTP/1.1\r\nConnection: close\r\n\r\n",
-      "POST /echo HTTP/1.1\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello",
-      "GET /torn HTTP/1.1\r\n\r\n",
+      "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+      "POST /echo HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello",
+      "GET /torn HTTP/1.1\r\nHost: a\r\n\r\n",
       "nonsense\r\n\r\n",
-      "POST /a HTTP/1.1\r\nContent-Length: 10000000\r\n\r\n",
+      "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 10000000\r\n\r\n",
       "HEAD /a HTTP/1.0\r\n\r\n",
   };
   const size_t ways = sizeof requests / sizeof *requests;
@@ -116,7 +116,7 @@ static void ask_in_every_way(int i) {
     return;
   }
   const int fd = mk_test_connect(&server); /* goes away in the middle */
-  mk_test_say(fd, "GET /stream HTTP/1.1\r\n\r\n");
+  mk_test_say(fd, "GET /stream HTTP/1.1\r\nHost: a\r\n\r\n");
   free(mk_test_hear(fd, "one\n"));
   close(fd);
 }
@@ -155,7 +155,7 @@ Test(http_many, no_descriptors) {
   socklen_t size = sizeof address;
   cr_assert_eq(getpeername(fd, (struct sockaddr *)&address, &size), 0);
   cr_assert_eq(connect(waiting, (const struct sockaddr *)&address, size), 0);
-  mk_test_say(waiting, "GET /a HTTP/1.1\r\nConnection: close\r\n\r\n");
+  mk_test_say(waiting, "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
   struct rusage used, now;
   getrusage(RUSAGE_SELF, &used);
   usleep(300000);
@@ -164,7 +164,7 @@ Test(http_many, no_descriptors) {
       (now.ru_utime.tv_sec - used.ru_utime.tv_sec + now.ru_stime.tv_sec - used.ru_stime.tv_sec) * 1000000 +
       now.ru_utime.tv_usec - used.ru_utime.tv_usec + now.ru_stime.tv_usec - used.ru_stime.tv_usec;
   cr_assert_lt(spent, 150000, "%ld us", spent);
-  mk_test_say(fd, "GET /a HTTP/1.1\r\nConnection: close\r\n\r\n"); /* who has one is served */
+  mk_test_say(fd, "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); /* who has one is served */
   free(mk_test_hear(fd, "GET /a"));
   close(fd);
   files.rlim_cur = before;
@@ -190,7 +190,8 @@ static uint32_t random_below(uint32_t bound) {
 Test(http_many, garbage) {
   static const char *const whole[] = {
       "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhelloGET /stream HTTP/1.1\r\nHost: a\r\n\r\n",
-      "POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\nGET /torn HTTP/1.0\r\n\r\n",
+      "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\nGET /torn "
+      "HTTP/1.0\r\n\r\n",
       "GET /wait HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\nGET /b HTTP/1.1\r\n\r\nHEAD / HTTP/1.1\r\n\r\n"};
   mk_test_server_options(&server);
   server.options.arrive_seconds = server.options.idle_seconds = 0.1;
@@ -218,6 +219,6 @@ Test(http_many, garbage) {
   }
   mk_test_release(&server);
   mk_test_connections(&server, 0);
-  free(mk_test_ask(&server, "GET /a HTTP/1.1\r\nConnection: close\r\n\r\n"));
+  free(mk_test_ask(&server, "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"));
   end();
 }

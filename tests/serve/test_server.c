@@ -35,7 +35,16 @@ Test(server, what_is_there) {
   json_decref(model);
   free(ask(&r, "GET", "/v1/models/other/name", NULL, 200));
   free(ask(&r, "GET", "/v1/models/none", NULL, 404));
-  stop(&r);
+  json_t *info = ask_json(&r, "GET", "/tokenizer_info", NULL, 200);
+  const json_t *ends = json_object_get(info, "eos_token_ids");
+  const mk_config config = test_model_config(TEST_MODEL_TINY);
+  cr_expect_eq(json_array_size(ends), config.eos_count);
+  cr_expect_eq(json_integer_value(json_array_get(ends, 0)), config.eos[0]);
+  json_decref(info);
+  free(ask(&r, "OPTIONS", "/v1/models", NULL, 204));
+  end(&r);
+  cr_expect_not_null(strstr(r.log, "\"path\":\"/v1/models\",\"status\":204"), "%s", r.log);
+  release(&r);
 }
 
 Test(server, text_and_ids) {

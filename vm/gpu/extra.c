@@ -11,12 +11,13 @@ static mk_status run_kernel(const mk_gpu *gpu, mk_cu_function_ref function, uint
                             uint32_t shared, void *argument, float *milliseconds) {
   const mk_driver *cu = gpu->driver;
   void *arguments[] = {argument};
-  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->start, gpu->stream), "starting a kernel"));
+  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->flights[0].start, gpu->stream), "starting a kernel"));
   MK_TRY(mk_gpu_check(gpu, cu->launch(function, blocks, 1, 1, threads, 1, 1, shared, gpu->stream, arguments, NULL),
                       "starting a kernel"));
-  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->end, gpu->stream), "starting a kernel"));
+  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->flights[0].end, gpu->stream), "starting a kernel"));
   MK_TRY(mk_gpu_check(gpu, cu->stream_wait(gpu->stream), "running a kernel"));
-  return mk_gpu_check(gpu, cu->event_elapsed(milliseconds, gpu->start, gpu->end), "timing a kernel");
+  return mk_gpu_check(gpu, cu->event_elapsed(milliseconds, gpu->flights[0].start, gpu->flights[0].end),
+                      "timing a kernel");
 }
 
 mk_status mk_gpu_fill_hash(mk_gpu *gpu, size_t buffer, const mk_gpu_fill *fill) {

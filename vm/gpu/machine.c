@@ -139,9 +139,12 @@ static mk_status open_device(mk_gpu *gpu) {
   MK_TRY(load_kernel(gpu));
   MK_TRY(check_occupancy(gpu));
   MK_TRY(mk_gpu_check(gpu, cu->stream_new(&gpu->stream, MK_CU_STREAM_NON_BLOCKING), "making a stream"));
-  MK_TRY(mk_gpu_check(gpu, cu->event_new(&gpu->start, 0), "making an event"));
-  MK_TRY(mk_gpu_check(gpu, cu->event_new(&gpu->end, 0), "making an event"));
-  return mk_gpu_check(gpu, cu->event_new(&gpu->done, 0), "making an event");
+  for (mk_gpu_flight *f = gpu->flights; f < gpu->flights + MK_GPU_FLIGHTS; f++) {
+    MK_TRY(mk_gpu_check(gpu, cu->event_new(&f->start, 0), "making an event"));
+    MK_TRY(mk_gpu_check(gpu, cu->event_new(&f->end, 0), "making an event"));
+    MK_TRY(mk_gpu_check(gpu, cu->event_new(&f->done, 0), "making an event"));
+  }
+  return MK_OK;
 }
 
 static table_plan plan_tables(const mk_program *program) {
@@ -315,10 +318,12 @@ mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *opt
 static void release_device(mk_gpu *gpu) {
   const mk_driver *cu = gpu->driver;
   (void)cu->context_set(gpu->context);
-  const mk_cu_event_ref events[] = {gpu->start, gpu->end, gpu->done};
-  for (size_t i = 0; i < sizeof events / sizeof events[0]; i++) {
-    if (events[i] != NULL) {
-      (void)cu->event_free(events[i]);
+  for (const mk_gpu_flight *f = gpu->flights; f < gpu->flights + MK_GPU_FLIGHTS; f++) {
+    const mk_cu_event_ref events[] = {f->start, f->end, f->done};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++) {
+      if (events[i] != NULL) {
+        (void)cu->event_free(events[i]);
+      }
     }
   }
   if (gpu->stream != NULL) {
@@ -441,7 +446,7 @@ void mk_gpu_leave_out(mk_gpu *gpu, uint32_t parts) { gpu->params.left_out = part
 double mk_gpu_time_ms(const mk_gpu *gpu) { return (double)gpu->time_ms; }
 uint32_t mk_gpu_steps(const mk_gpu *gpu) { return gpu->steps; }
 double mk_gpu_clock_mhz(const mk_gpu *gpu) {
-  const mk_gpu_clocks *c = &gpu->pinned->control.clocks;
+  const mk_gpu_clocks *c = &gpu->ended.clocks;
   if (c->nanoseconds[1] <= c->nanoseconds[0]) {
     return 0;
   }

@@ -89,10 +89,13 @@ mk_status mk_gpu_time_each(mk_gpu *gpu, mk_gpu_before before, bool empty, uint32
  * as soon as the host sees it; false: the kernel is told to stop, and steps that it still computes are not reported.
  * The logits buffer holds those of the last step afterwards. */
 mk_status mk_gpu_run_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user);
-/* The same, and then of the last step's logits the rankings that are asked for; they are not filled in where it was not
- * reached. */
-mk_status mk_gpu_run_ranked(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user,
-                            const mk_gpu_ranks *ranks);
+/* The same in parts, and then of the last step's logits the rankings that are asked for (`ranks` may be NULL). `enqueue` returns at once; what
+ * ranks points to stays until `finish`. `follow` is of the launch queued last, and returns when fn has heard of all steps, or has said false, or nothing more comes.
+ * When it has heard of all, one more launch may be queued: so the GPU need not wait for what the host does with results. `finish` waits for the end of
+ * the one queued first, fills its rankings in unless a step is missing, and only then has its logits if no other one is queued. A failure ends whatever is queued. */
+mk_status mk_gpu_enqueue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, const mk_gpu_ranks *ranks);
+mk_status mk_gpu_follow(mk_gpu *gpu, mk_step_fn fn, void *user);
+mk_status mk_gpu_finish(mk_gpu *gpu);
 
 /* The recorder: later runs keep what every role did in `steps` steps of the launch from `first_step` on, at most `capacity` notes a
  * role and SM; take gives the last run's. Off frees the memory. */

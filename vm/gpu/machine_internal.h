@@ -16,14 +16,24 @@ typedef struct mk_gpu_control {
   mk_gpu_clocks clocks;
 } mk_gpu_control;
 
+enum { MK_GPU_FLIGHTS = 2 }; /* launches that may be in the stream at a time, of those that the host follows */
+
 typedef struct mk_gpu_pinned { /* followed by the token ring, and then the plan of a launch on its way to the GPU */
   uint32_t stop;
   uint32_t pad[31]; /* the line of its own that the kernel polls */
-  mk_gpu_control control;
+  mk_gpu_control control[MK_GPU_FLIGHTS];
 } mk_gpu_pinned;
 
 enum { MK_GPU_RING_AT = 512 }; /* bytes from the start of the pinned memory */
 MK_STATIC_ASSERT(sizeof(mk_gpu_pinned) <= MK_GPU_RING_AT, "the token ring begins behind the pinned words");
+
+/* A launch that the host follows. */
+typedef struct mk_gpu_flight {
+  mk_cu_event_ref start, end, done; /* before and after the kernel; all of it is done, and its control is here */
+  mk_gpu_params params;
+  const mk_gpu_ranks *ranks; /* NULL: none */
+  uint32_t first_position;
+} mk_gpu_flight;
 
 struct mk_gpu {
   const mk_program *program;
@@ -44,7 +54,10 @@ struct mk_gpu {
   mk_cu_module_ref module, recording_module;
   mk_cu_function_ref kernel, recording; /* the second one: NULL until it is needed */
   mk_cu_stream_ref stream;
-  mk_cu_event_ref start, end, done;
+  mk_gpu_flight
+      flights[MK_GPU_FLIGHTS]; /* those in the stream are the last `in_flight` up to the one with number `queued` */
+  uint32_t queued, in_flight;
+  mk_gpu_control ended;            /* of the run that ended last */
   mk_cu_address weights, kv, work; /* arenas; a machine beside another one has the third alone */
   mk_cu_address tables;            /* instructions, queues, buffers, totals, counters, control */
   mk_cu_address *places;           /* of buffers */
@@ -57,7 +70,7 @@ struct mk_gpu {
   mk_cu_function_ref flush; /* reads it; or, of no bytes, has nothing to do */
   mk_cu_address scratch;    /* of several rows: sums that wait */
   mk_cu_address ranked;     /* rank.c: what its kernel writes; 0, and NULL: nobody has asked */
-  void *ranked_pinned;      /* what of that the host reads */
+  void *ranked_pinned;      /* what of that the host reads, for each flight */
   mk_cu_module_ref rank_module;
   mk_cu_function_ref rank;
   uint64_t counter_bytes;
@@ -119,11 +132,11 @@ mk_status mk_gpu_start_empty(mk_gpu *gpu);
 /* A block of the program's kernel. */
 uint32_t mk_gpu_threads(const mk_gpu *gpu);
 uint32_t mk_gpu_shared_bytes(const mk_gpu *gpu);
+/* rank.c: queues what ranks logits of a flight's last step after it; fills rankings in once all that was queued for it
+ * has ended. */
+mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_flight *flight);
+void mk_gpu_take_ranks(const mk_gpu *gpu, const mk_gpu_flight *flight);
 /* Puts one launch of the program's kernel into the stream. */
-/* rank.c: queues what ranks logits of step `step` of a launch after it; fills rankings in once all that was queued has
- * ended. */
-mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_ranks *ranks, uint32_t step);
-void mk_gpu_take_ranks(const mk_gpu *gpu, const mk_gpu_ranks *ranks);
 mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params);
 /* Before a launch: no record counts. */
 mk_status mk_gpu_trace_prepare(mk_gpu *gpu);

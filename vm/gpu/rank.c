@@ -30,8 +30,8 @@ static mk_status prepare(mk_gpu *gpu) {
     MK_TRY(mk_gpu_load(gpu, MK_GPU_IMAGE_RANK, "mk_rank_logits", 0, &gpu->rank_module, &gpu->rank));
   }
   if (gpu->ranked_pinned == NULL) {
-    MK_TRY(
-        mk_gpu_check(gpu, cu->host_new(&gpu->ranked_pinned, OUT_BYTES, MK_CU_HOST_MAPPED), "allocating pinned memory"));
+    MK_TRY(mk_gpu_check(gpu, cu->host_new(&gpu->ranked_pinned, (size_t)MK_GPU_FLIGHTS * OUT_BYTES, MK_CU_HOST_MAPPED),
+                        "allocating pinned memory"));
   }
   if (gpu->ranked != 0) {
     return MK_OK;
@@ -56,9 +56,16 @@ static void tell(const mk_gpu_ranked *found, uint32_t most, mk_ranking *to) {
   }
 }
 
-mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_ranks *ranks, uint32_t step) {
+/* Where the host finds those of a flight, in bytes. */
+static size_t out_at(const mk_gpu *gpu, const mk_gpu_flight *flight) {
+  return (size_t)(flight - gpu->flights) * OUT_BYTES;
+}
+
+mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_flight *flight) {
   const mk_driver *cu = gpu->driver;
-  if (ranks->count == 0) {
+  const mk_gpu_ranks *ranks = flight->ranks;
+  const uint32_t step = flight->params.epochs - 1;
+  if (ranks == NULL || ranks->count == 0) {
     return MK_OK;
   }
   MK_TRY(prepare(gpu));
@@ -72,6 +79,7 @@ mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_ranks *ranks, uint32_t st
   memcpy(rank.rows, ranks->rows, ranks->count * sizeof *ranks->rows);
   void *arguments[] = {&rank};
   MK_TRY(mk_gpu_check(gpu, cu->host_address(&rank.out, gpu->ranked_pinned, 0), "mapping pinned memory"));
+  rank.out += out_at(gpu, flight);
   /* The ring is the host's memory, which a copy reads sooner than hundreds of blocks would. */
   const void *chosen =
       (const uint64_t *)(const void *)((const uint8_t *)gpu->pinned + MK_GPU_RING_AT) + (uint64_t)step * gpu->rows;
@@ -83,8 +91,10 @@ mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_ranks *ranks, uint32_t st
                       "starting the kernel for log-probabilities");
 }
 
-void mk_gpu_take_ranks(const mk_gpu *gpu, const mk_gpu_ranks *ranks) {
-  for (uint32_t i = 0; i < ranks->count; i++) {
-    tell((const mk_gpu_ranked *)gpu->ranked_pinned + i, ranks->most, &ranks->out[i]);
+void mk_gpu_take_ranks(const mk_gpu *gpu, const mk_gpu_flight *flight) {
+  const mk_gpu_ranks *ranks = flight->ranks;
+  for (uint32_t i = 0; ranks != NULL && i < ranks->count; i++) {
+    const void *found = (const uint8_t *)gpu->ranked_pinned + out_at(gpu, flight);
+    tell((const mk_gpu_ranked *)found + i, ranks->most, &ranks->out[i]);
   }
 }

@@ -52,22 +52,23 @@ mk_status mk_gpu_start(mk_gpu *gpu, mk_gpu_params *params) {
       "launching the kernel");
 }
 
-static mk_status launch(mk_gpu *gpu, mk_gpu_params *params, const mk_gpu_ranks *ranks) {
+static mk_status launch(mk_gpu *gpu, mk_gpu_flight *f) {
   const mk_driver *cu = gpu->driver;
+  mk_gpu_control *control = &gpu->pinned->control[f - gpu->flights];
   __atomic_store_n(&gpu->pinned->stop, 0, __ATOMIC_SEQ_CST);
   MK_TRY(mk_gpu_check(gpu, cu->fill_async(gpu->control, 0, sizeof(mk_gpu_control), gpu->stream), "preparing a launch"));
   MK_TRY(mk_gpu_trace_prepare(gpu));
-  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->start, gpu->stream), "preparing a launch"));
-  MK_TRY(mk_gpu_start(gpu, params));
-  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->end, gpu->stream), "launching the kernel"));
-  MK_TRY(ranks == NULL ? MK_OK : mk_gpu_start_ranks(gpu, ranks, params->epochs - 1));
-  MK_TRY(mk_gpu_check(gpu, cu->download_async(&gpu->pinned->control, gpu->control, sizeof(mk_gpu_control), gpu->stream),
+  MK_TRY(mk_gpu_check(gpu, cu->event_record(f->start, gpu->stream), "preparing a launch"));
+  MK_TRY(mk_gpu_start(gpu, &f->params));
+  MK_TRY(mk_gpu_check(gpu, cu->event_record(f->end, gpu->stream), "launching the kernel"));
+  MK_TRY(mk_gpu_start_ranks(gpu, f));
+  MK_TRY(mk_gpu_check(gpu, cu->download_async(control, gpu->control, sizeof *control, gpu->stream),
                       "launching the kernel"));
-  return mk_gpu_check(gpu, cu->event_record(gpu->done, gpu->stream), "launching the kernel");
+  return mk_gpu_check(gpu, cu->event_record(f->done, gpu->stream), "launching the kernel");
 }
 
-static mk_status look_for_end(mk_gpu *gpu, uint64_t last_ms, bool *ended) {
-  mk_cu_result result = gpu->driver->event_query(gpu->done);
+static mk_status look_for_end(mk_gpu *gpu, const mk_gpu_flight *f, uint64_t last_ms, bool *ended) {
+  mk_cu_result result = gpu->driver->event_query(f->done);
   *ended = result == 0;
   if (result != 0 && result != MK_CU_NOT_READY) {
     return mk_gpu_check(gpu, result, "the kernel failed");
@@ -94,28 +95,28 @@ static bool look_at_ring(const mk_gpu *gpu, const mk_gpu_params *params, uint32_
   return true;
 }
 
-/* Hands out tokens until the kernel has ended; makes no driver call that waits. */
-static mk_status follow(mk_gpu *gpu, const mk_gpu_params *params, const listener *to) {
+/* Hands out tokens until all are there, or the kernel has ended; makes no driver call that waits. */
+static mk_status follow(mk_gpu *gpu, const mk_gpu_flight *f, const listener *to) {
   uint32_t seen = 0, words[MK_MOST_ROWS] = {0};
   uint64_t last = now_ms();
-  bool ended = false, listening = true;
-  for (uint32_t polls = 0;; polls++) {
-    listening = listening && seen < params->epochs;
-    if (listening && look_at_ring(gpu, params, seen, words)) {
+  bool ended = false;
+  for (uint32_t polls = 0; seen < f->params.epochs; polls++) {
+    if (look_at_ring(gpu, &f->params, seen, words)) {
       if (to->fn != NULL && !to->fn(to->user, seen, words)) {
-        listening = false;
         __atomic_store_n(&gpu->pinned->stop, 1, __ATOMIC_SEQ_CST);
+        return MK_OK;
       }
       seen++;
       last = now_ms();
     } else if (ended) {
       return MK_OK; /* the ring was looked at once more after the end: nothing is coming */
-    } else if (listening && polls % POLLS_PER_QUERY != 0) {
+    } else if (polls % POLLS_PER_QUERY != 0) {
       sched_yield();
     } else {
-      MK_TRY(look_for_end(gpu, last, &ended));
+      MK_TRY(look_for_end(gpu, f, last, &ended));
     }
   }
+  return MK_OK;
 }
 
 static const char *opcode_of(const mk_program *program, uint32_t uid) {
@@ -205,44 +206,59 @@ static mk_status send_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps)
                       "sending the plan");
 }
 
-static mk_status run(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user,
-                     const mk_gpu_ranks *ranks) {
-  mk_gpu_params params = gpu->params;
-  const listener to = {.fn = fn, .user = user};
+static mk_gpu_flight *flight_of(mk_gpu *gpu, uint32_t number) { return &gpu->flights[number % MK_GPU_FLIGHTS]; }
+
+static mk_status queue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, const mk_gpu_ranks *ranks) {
+  if (gpu->in_flight == MK_GPU_FLIGHTS) {
+    return mk_error(MK_ERR_USAGE, "%d launches are queued; wait for the end of one", MK_GPU_FLIGHTS);
+  }
+  mk_gpu_flight *f = flight_of(gpu, gpu->queued);
   MK_TRY(check_generation(gpu, 0));
   MK_TRY(mk_gpu_enter(gpu));
-  params.first_epoch = gpu->first_epoch;
-  params.epochs = steps;
-  gpu->steps = 0;
-  gpu->last_position = plan == NULL ? 0 : plan->position;
-  gpu->time_ms = 0;
+  f->params = gpu->params;
+  f->params.epochs = steps;
+  f->params.first_epoch = gpu->first_epoch;
+  f->params.first_epoch += gpu->in_flight == 0 ? 0 : flight_of(gpu, gpu->queued - 1)->params.epochs;
+  f->ranks = ranks;
+  f->first_position = plan == NULL ? 0 : plan->position;
   MK_TRY(plan == NULL ? MK_OK : send_plan(gpu, plan, steps));
-  MK_TRY(launch(gpu, &params, ranks));
-  MK_TRY(follow(gpu, &params, &to));
-  const mk_gpu_control *control = &gpu->pinned->control;
-  MK_TRY(mk_gpu_check(gpu, gpu->driver->event_elapsed(&gpu->time_ms, gpu->start, gpu->end), "timing the kernel"));
-  if (control->fault.claimed != 0 || control->abort != 0) {
-    return report_fault(gpu, &control->fault);
+  MK_TRY(launch(gpu, f));
+  gpu->queued++;
+  gpu->in_flight++;
+  return MK_OK;
+}
+
+/* The one that was queued first. */
+static mk_status finish(mk_gpu *gpu) {
+  mk_gpu_flight *f = flight_of(gpu, gpu->queued - gpu->in_flight);
+  const uint64_t since = now_ms();
+  for (bool ended = false; !ended;) {
+    MK_TRY(look_for_end(gpu, f, since, &ended));
   }
-  gpu->steps = control->epochs_done;
-  gpu->first_epoch += control->epochs_done;
-  if (ranks != NULL && gpu->steps == steps) {
-    mk_gpu_take_ranks(gpu, ranks);
+  gpu->ended = gpu->pinned->control[f - gpu->flights];
+  gpu->last_position = f->first_position;
+  gpu->steps = 0;
+  gpu->time_ms = 0;
+  MK_TRY(mk_gpu_check(gpu, gpu->driver->event_elapsed(&gpu->time_ms, f->start, f->end), "timing the kernel"));
+  if (gpu->ended.fault.claimed != 0 || gpu->ended.abort != 0) {
+    return report_fault(gpu, &gpu->ended.fault);
+  }
+  gpu->in_flight--;
+  gpu->steps = gpu->ended.epochs_done;
+  gpu->first_epoch += gpu->steps;
+  if (gpu->steps == f->params.epochs) {
+    mk_gpu_take_ranks(gpu, f);
   }
   return MK_OK;
 }
 
-mk_status mk_gpu_run(mk_gpu *gpu) {
-  MK_TRY(check_unplanned(gpu));
-  return run(gpu, NULL, 1, NULL, NULL, NULL);
+/* Whatever fails, nothing that is queued is followed any more. */
+static mk_status ended(mk_gpu *gpu, mk_status status) {
+  gpu->in_flight = status == MK_OK ? gpu->in_flight : 0;
+  return status;
 }
 
-mk_status mk_gpu_run_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user) {
-  return mk_gpu_run_ranked(gpu, plan, steps, fn, user, NULL);
-}
-
-mk_status mk_gpu_run_ranked(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user,
-                            const mk_gpu_ranks *ranks) {
+mk_status mk_gpu_enqueue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, const mk_gpu_ranks *ranks) {
   if (!gpu->planned) {
     return mk_error(MK_ERR_USAGE, "the program follows a work list; it takes no plan");
   }
@@ -252,7 +268,27 @@ mk_status mk_gpu_run_ranked(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps
   if (!gpu->options.unchecked_plans) {
     MK_TRY(mk_plan_check_found(gpu->program, &gpu->buffers, plan, steps, gpu->block_table));
   }
-  return run(gpu, plan, steps, fn, user, ranks);
+  return ended(gpu, queue(gpu, plan, steps, ranks));
+}
+
+mk_status mk_gpu_follow(mk_gpu *gpu, mk_step_fn fn, void *user) {
+  const listener to = {.fn = fn, .user = user};
+  return ended(gpu, gpu->in_flight == 0 ? MK_OK : follow(gpu, flight_of(gpu, gpu->queued - 1), &to));
+}
+
+mk_status mk_gpu_finish(mk_gpu *gpu) { return ended(gpu, gpu->in_flight == 0 ? MK_OK : finish(gpu)); }
+
+mk_status mk_gpu_run(mk_gpu *gpu) {
+  MK_TRY(check_unplanned(gpu));
+  MK_TRY(ended(gpu, queue(gpu, NULL, 1, NULL)));
+  MK_TRY(mk_gpu_follow(gpu, NULL, NULL));
+  return mk_gpu_finish(gpu);
+}
+
+mk_status mk_gpu_run_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user) {
+  MK_TRY(mk_gpu_enqueue(gpu, plan, steps, NULL));
+  MK_TRY(mk_gpu_follow(gpu, fn, user));
+  return mk_gpu_finish(gpu);
 }
 
 /* Launches of one step each, queued between what begins and ends them all. */
@@ -273,10 +309,11 @@ static mk_status start_step(mk_gpu *gpu) {
 
 static mk_status end_launches(mk_gpu *gpu) {
   const mk_driver *cu = gpu->driver;
-  const mk_gpu_control *control = &gpu->pinned->control;
-  MK_TRY(mk_gpu_check(gpu, cu->download_async(&gpu->pinned->control, gpu->control, sizeof(mk_gpu_control), gpu->stream),
+  mk_gpu_control *control = &gpu->pinned->control[0];
+  MK_TRY(mk_gpu_check(gpu, cu->download_async(control, gpu->control, sizeof *control, gpu->stream),
                       "launching the kernel"));
   MK_TRY(mk_gpu_check(gpu, cu->stream_wait(gpu->stream), "the kernel failed"));
+  gpu->ended = *control;
   return control->fault.claimed != 0 || control->abort != 0 ? report_fault(gpu, &control->fault) : MK_OK;
 }
 
@@ -291,13 +328,13 @@ mk_status mk_gpu_repeat(mk_gpu *gpu, uint32_t launches, double *microseconds) {
   const mk_driver *cu = gpu->driver;
   *microseconds = 0;
   MK_TRY(begin_launches(gpu, launches));
-  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->start, gpu->stream), "preparing a launch"));
+  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->flights[0].start, gpu->stream), "preparing a launch"));
   for (uint32_t i = 0; i < launches; i++) {
     MK_TRY(start_step(gpu));
   }
-  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->end, gpu->stream), "launching the kernel"));
+  MK_TRY(mk_gpu_check(gpu, cu->event_record(gpu->flights[0].end, gpu->stream), "launching the kernel"));
   MK_TRY(end_launches(gpu));
-  return microseconds_between(gpu, gpu->start, gpu->end, microseconds);
+  return microseconds_between(gpu, gpu->flights[0].start, gpu->flights[0].end, microseconds);
 }
 
 /* events: two a launch. */

@@ -138,7 +138,7 @@ static mk_status take_notes(const mk_gpu *gpu, const mk_trace_sm *sms, mk_gpu_no
 
 static mk_status take_tracks(const mk_gpu *gpu, const mk_trace_sm *sms, const mk_gpu_note *notes, mk_trace *trace) {
   double rate = 0;
-  MK_TRY(nanoseconds_per_tick(&gpu->pinned->control.clocks, &rate));
+  MK_TRY(nanoseconds_per_tick(&gpu->ended.clocks, &rate));
   for (size_t t = 0; t < track_count(gpu); t++) {
     if (gpu->program->queues[t / MK_TRACE_ROLES].count != 0 && sms[t / MK_TRACE_ROLES].looks[0] == 0) {
       return mk_error(MK_ERR_DEVICE, "SM %zu never saw the beacon that its clock is set by", t / MK_TRACE_ROLES);
