@@ -13,7 +13,6 @@
 #include "models/llama.h"
 #include "scheduler/compile.h"
 #include "vm/cpu/machine.h"
-#include "vm/gpu/wide_launch.h"
 #include "vm/verify/verify.h"
 
 enum {
@@ -226,8 +225,9 @@ static uint32_t prompt_rows(const mk_engine *engine, const mk_engine_options *op
   wide.rows = MK_MOST_ROWS;
   wide.slots = 1;
   wide.sampling = false;
-  const bool fits = engine->config.hidden <= MK_WIDE_GPU_HEAD_COLS && mk_is_wide(engine->graph, &wide);
-  return options->prompt_rows != 0 ? options->prompt_rows : fits ? (uint32_t)MK_MOST_ROWS : (uint32_t)MK_PROMPT_ROWS;
+  return options->prompt_rows != 0          ? options->prompt_rows
+         : mk_is_wide(engine->graph, &wide) ? (uint32_t)MK_MOST_ROWS
+                                            : (uint32_t)MK_PROMPT_ROWS;
 }
 
 /* On a GPU one row goes on where a program for prompts ends, too. */

@@ -1,5 +1,5 @@
-// HEAD of the kernel for wide steps, on the device: logits of the line that chooses, the last one, and this SM's candidate; head.c. The line's h is
-// taken into shared memory, and a warp multiplies a row tile at a time by it, chain by chain. Weights come by pages, as those of products do.
+// HEAD of the kernel for wide steps, on the device: logits of the line that chooses, the last one, and this SM's candidate; head.c. A warp
+// multiplies a row tile at a time by the line's h, chain by chain. Weights come by pages, as those of products do.
 // Waits: h and its squares. The first SM's candidate carries the host's wish to stop.
 #pragma once
 #include "instructions/candidate.cuh"
@@ -7,22 +7,23 @@
 
 namespace mk {
 
-// h of the line, as words of two elements; zeros behind the last one, up to a whole chain.
-__device__ inline void stage_line(const wide_consumer &c, const mk_operand &x, uint32_t line, uint32_t steps) {
-  const uint32_t *from = reinterpret_cast<const uint32_t *>(plain_lines<uint16_t>(c.d, x) +
-                                                            static_cast<uint64_t>(line) * c.d.buffer(x).cols);
-  uint32_t *to = reinterpret_cast<uint32_t *>(shared_memory + MK_GPU_ACTIVATION_AT);
-  uint32_t words = c.d.buffer(x).cols / 2, whole = (steps + CHAIN_STEPS - 1) / CHAIN_STEPS * CHAIN_STEPS * 8;
-  for (uint32_t i = threadIdx.x; i < whole; i += MK_GPU_CONSUMER_WARPS * 32) {
-    to[i] = i < words ? __ldcg(from + i) : 0;
-  }
-}
+// h of a line, as words of two elements. What lies behind the last one is zero.
+struct line_words {
+  const uint32_t *words;
+  uint32_t count;
+
+  __device__ uint32_t at(uint32_t i) const { return i < count ? words[i] : 0; }
+};
 
 // One chain of the warp's row tile; the line is column 0.
-__device__ inline void multiply_line(const uint8_t *weights, uint32_t chain, uint32_t left, tile::sum_tile &sums) {
-  const uint32_t *words =
-      reinterpret_cast<const uint32_t *>(shared_memory + MK_GPU_ACTIVATION_AT) + chain * CHAIN_STEPS * 8;
-  uint32_t lane = tile::lane();
+__device__ inline void multiply_line(const uint8_t *weights, const line_words &line, uint32_t chain, uint32_t left,
+                                     tile::sum_tile &sums) {
+  uint32_t lane = tile::lane(), first = chain * CHAIN_STEPS * 8 + lane;
+  tile::vector_tile x[CHAIN_STEPS];
+#pragma unroll
+  for (uint32_t i = 0; i < CHAIN_STEPS; i++) {
+    x[i] = {{lane < 4 ? line.at(first + i * 8) : 0, lane < 4 ? line.at(first + i * 8 + 4) : 0}};
+  }
   tile::sum_tile of_chain;
   tile::zero(of_chain);
 #pragma unroll
@@ -32,8 +33,7 @@ __device__ inline void multiply_line(const uint8_t *weights, uint32_t chain, uin
     if (i >= left) {
       tile::zero(tile);
     }
-    tile::vector_tile x = {{lane < 4 ? words[i * 8 + lane] : 0, lane < 4 ? words[i * 8 + lane + 4] : 0}};
-    tile::multiply_add(of_chain, tile, x);
+    tile::multiply_add(of_chain, tile, x[i]);
   }
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
@@ -53,8 +53,11 @@ __device__ inline void compute_head(wide_consumer &c, const mk_instruction_word 
   uint32_t chains = (weight.cols + CHAIN_STEPS - 1) / CHAIN_STEPS;
   float *logits = reinterpret_cast<float *>(c.d.buffer(in.parts[MK_PART_HEAD_logits]).address) +
                   static_cast<uint64_t>(lines_of(c.d).count - 1) * vocab;
+  // All warps read it again and again, from their SM's own cache.
+  line_words line = {reinterpret_cast<const uint32_t *>(plain_lines<uint16_t>(c.d, x) +
+                                                        static_cast<uint64_t>(chooser) * c.d.buffer(x).cols),
+                     c.d.buffer(x).cols / 2};
   put_scales(c, in, in.parts[MK_PART_HEAD_squares]);
-  stage_line(c, x, chooser, weight.cols);
   consumers_meet();
   float scale = wide_shared()->scales[chooser];
   stage_cursor stage = next_stage(c);
@@ -70,7 +73,7 @@ __device__ inline void compute_head(wide_consumer &c, const mk_instruction_word 
         const uint8_t *weights = wait_page(c, stage, page);
         uint32_t at = chain + page / GROUPS;
         if (page % GROUPS == c.group() && tile < weight.rows && at < chains) {
-          multiply_line(weights + c.d.warp % 4 * CHAIN_BYTES, at, weight.cols - at * CHAIN_STEPS, y);
+          multiply_line(weights + c.d.warp % 4 * CHAIN_BYTES, line, at, weight.cols - at * CHAIN_STEPS, y);
         }
         tile::fence_shared_for_copies();
         release_page(c, stage, page, 1);

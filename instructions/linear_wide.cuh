@@ -42,14 +42,13 @@ __device__ inline void put_scales(const wide_consumer &c, const mk_instruction_w
       norm_scale(sum, reciprocal_of(static_cast<float>(param(in, 1))), __uint_as_float(param(in, 0)));
 }
 
-// sums = weight times lines; those of a row tile that is not the instruction's mean nothing. While the first chain is under way `meanwhile` is called. A
+// sums, which are zero, += weight times the first `lines` lines; those of a row tile that is not the instruction's mean nothing. While the first chain is under way `meanwhile` is called. A
 // chain's products go out together and are waited for together: the other warpgroup's keep the tensor cores busy meanwhile, and with weights
 // fetched ahead, or chains in smaller groups, both got in each other's way (docs/results/wide.md).
-template <typename function>
+template <uint32_t lines, typename function>
 __device__ __forceinline__ void multiply(wide_consumer &c, function meanwhile, tile::group_sums &sums) {
   tile::weight_chain weights;
-  tile::group_sums chain;
-  tile::zero(sums);
+  tile::chain_sums<lines> chain;
   stage_cursor stage = next_stage(c);
   uint32_t left = instruction_at_hand(c).parts[LINEAR_WEIGHT].cols;
 #pragma unroll 1
@@ -212,17 +211,21 @@ __device__ __forceinline__ void finish_linear(const wide_consumer &c, tile::grou
 }
 
 __device__ __forceinline__ void consume_linear(wide_consumer &c) {
-  if (active_lines(c.d, instruction_at_hand(c).parts[LINEAR_X].row) != 0) {
+  uint32_t lines = active_lines(c.d, instruction_at_hand(c).parts[LINEAR_X].row);
+  if (lines != 0) {
+    auto meanwhile = [&] {
+      const mk_instruction_word &in = instruction_at_hand(c);
+      if (const mk_operand *squares = squares_of(in); squares != nullptr) {
+        put_scales(c, in, *squares);
+      }
+    };
     tile::group_sums y;
-    multiply(
-        c,
-        [&] {
-          const mk_instruction_word &in = instruction_at_hand(c);
-          if (const mk_operand *squares = squares_of(in); squares != nullptr) {
-            put_scales(c, in, *squares);
-          }
-        },
-        y);
+    tile::zero(y);
+    if (lines > LINES / 2) {
+      multiply<LINES>(c, meanwhile, y);
+    } else {
+      multiply<LINES / 2>(c, meanwhile, y);
+    }
     finish_linear(c, y);
   } else {
     consumers_wait(c, instruction_at_hand(c));

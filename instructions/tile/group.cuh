@@ -1,4 +1,4 @@
-// Tiles of a warpgroup: 64 rows of a weight by 128 lines. A weight comes as its tiles lie in memory (fragment.cuh), four row tiles of sixteen
+// Tiles of a warpgroup: 64 rows of a weight by 128 lines, or by the first 64 of them. A weight comes as its tiles lie in memory (fragment.cuh), four row tiles of sixteen
 // rows, one for each warp; lines come as panels of 64 columns (wgmma.cuh). Of the sums a lane has two rows, `row_in_tile` and that + 8 of
 // its warp's row tile, of every line that each_line names.
 #pragma once
@@ -9,6 +9,13 @@ namespace mk::tile {
 
 struct group_sums {  // [64 rows][128 lines], fp32
   float value[64];
+};
+
+// What a chain has summed up, of all lines or of the first half.
+template <uint32_t lines>
+struct chain_sums {
+  static_assert(lines == 64 || lines == 128, "half of the lines, or all");
+  float value[lines / 2];
 };
 
 struct weight_chain {  // a warp's sixteen rows of 128 columns
@@ -41,8 +48,9 @@ __device__ inline void clear_steps(uint8_t *from, uint32_t first, uint32_t end) 
   __syncwarp();
 }
 
-// chain = weights times 128 columns of 128 lines, two panels: under way until finish_chain.
-__device__ inline void begin_chain(group_sums &chain, const weight_chain &weights, panel first, panel second) {
+// chain = weights times 128 columns of the lines, two panels: under way until finish_chain.
+template <uint32_t lines>
+__device__ inline void begin_chain(chain_sums<lines> &chain, const weight_chain &weights, panel first, panel second) {
   pin(chain.value);
   products_begin();
   multiply_transposed<false>(chain.value, weights.step[0], first);
@@ -53,7 +61,8 @@ __device__ inline void begin_chain(group_sums &chain, const weight_chain &weight
   products_commit();
 }
 // The compiler may use sums and weights from here on, not sooner.
-__device__ inline void finish_chain(group_sums &chain, weight_chain &weights) {
+template <uint32_t lines>
+__device__ inline void finish_chain(chain_sums<lines> &chain, weight_chain &weights) {
   products_wait<0>();
   pin(chain.value);
 #pragma unroll
@@ -65,9 +74,10 @@ __device__ inline void finish_chain(group_sums &chain, weight_chain &weights) {
   }
 }
 
-__device__ inline void add(group_sums &to, const group_sums &chain) {
+template <uint32_t lines>
+__device__ inline void add(group_sums &to, const chain_sums<lines> &chain) {
 #pragma unroll
-  for (uint32_t i = 0; i < 64; i++) {
+  for (uint32_t i = 0; i < lines / 2; i++) {
     to.value[i] = __fadd_rn(to.value[i], chain.value[i]);
   }
 }

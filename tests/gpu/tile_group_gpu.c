@@ -35,6 +35,8 @@ static void test_load(tile_gpu *gpu, uint32_t count) {
 }
 
 typedef struct product {
+  const char *kernel;
+  uint32_t lines;        /* that are multiplied; sums of others stay zero */
   uint32_t chains, cols; /* of which the last chain has what is left */
   uint16_t *in;          /* weight, then lines */
   size_t in_bytes;
@@ -49,8 +51,11 @@ static uint16_t *line_at(const product *p, uint32_t line, uint32_t col) {
 }
 
 /* Of 16 elements a side, what is beyond the columns in use is a NaN of the weight, or a number of the lines. */
-static product new_product(uint32_t cols, uint64_t seed) {
-  product p = {.chains = (cols + COLS - 1) / COLS, .cols = cols};
+static product new_product(uint32_t cols, uint32_t lines, uint64_t seed) {
+  product p = {.kernel = lines == LINES ? "mk_tile_group_chains" : "mk_tile_group_half_chains",
+               .lines = lines,
+               .chains = (cols + COLS - 1) / COLS,
+               .cols = cols};
   p.in_bytes = (size_t)p.chains * COLS * (ROWS + LINES) * 2;
   p.in = new_bytes(p.in_bytes);
   p.got = new_bytes(sizeof(float) * LINES * ROWS);
@@ -67,7 +72,7 @@ static product new_product(uint32_t cols, uint64_t seed) {
   for (uint32_t line = 0; line < LINES; line++) {
     for (uint32_t row = 0; row < ROWS; row++) {
       float sum = 0.0f;
-      for (uint32_t col = 0; col < cols; col++) {
+      for (uint32_t col = 0; line < lines && col < cols; col++) {
         sum += mk_bf16_to_float(*weight_at(&p, row, col)) * mk_bf16_to_float(*line_at(&p, line, col));
       }
       p.want[line * ROWS + row] = sum;
@@ -84,7 +89,7 @@ static void free_product(product *p) {
 
 static bool multiply(tile_gpu *gpu, const product *p) {
   const size_t bytes = sizeof(float) * LINES * ROWS;
-  const tile_run run = {.kernel = "mk_tile_group_chains",
+  const tile_run run = {.kernel = p->kernel,
                         .blocks = 1,
                         .threads = 128,
                         .count = p->chains,
@@ -104,22 +109,22 @@ static void expect_spoilt(tile_gpu *gpu, const product *p, uint32_t line, uint32
     return;
   }
   for (uint32_t i = 0; i < LINES * ROWS; i++) {
-    if (i / ROWS == line || i % ROWS == row) {
+    if (i / ROWS < p->lines && (i / ROWS == line || i % ROWS == row)) {
       there = there && isnan(p->got[i]);
       p->got[i] = p->want[i];
     }
   }
-  expect(there, "mk_tile_group_chains", "a NaN does not reach every sum of its line, or of its row");
-  expect_words("mk_tile_group_chains beside a NaN", p->got, p->want, (size_t)LINES * ROWS, ROWS);
+  expect(there, p->kernel, "a NaN does not reach every sum of its line, or of its row");
+  expect_words(p->kernel, p->got, p->want, (size_t)LINES * ROWS, ROWS); /* nor any other one */
 }
 
-static void test_chains(tile_gpu *gpu, bool quick) {
+static void test_chains(tile_gpu *gpu, uint32_t lines, bool quick) {
   static const uint32_t cols[] = {128, 16, 272, 384, 48, 112, 240, 640, 1136, 2048};
   const uint32_t shapes = quick ? 4 : sizeof cols / sizeof cols[0];
   for (uint32_t i = 0; i < shapes; i++) {
-    product p = new_product(cols[i], 31 + i);
+    product p = new_product(cols[i], lines, 31 + i);
     if (multiply(gpu, &p)) {
-      expect_words("mk_tile_group_chains", p.got, p.want, (size_t)LINES * ROWS, ROWS);
+      expect_words(p.kernel, p.got, p.want, (size_t)LINES * ROWS, ROWS);
     }
     const uint32_t places = quick ? 1 : 4;
     for (uint32_t n = 0; n < places; n++) { /* anywhere in a warp's rows, a panel, a step */
@@ -162,6 +167,7 @@ static void test_pairs(tile_gpu *gpu, uint32_t count) {
 
 void test_groups(tile_gpu *gpu, bool quick) {
   test_load(gpu, quick ? 1 : 5);
-  test_chains(gpu, quick);
+  test_chains(gpu, LINES, quick);
+  test_chains(gpu, LINES / 2, quick);
   test_pairs(gpu, quick ? 2 : 40);
 }

@@ -113,10 +113,6 @@ static mk_status check_units(const mk_program *program, const mk_instruction *in
     return mk_error(MK_ERR_FILE, "instruction %u (%s) adds to %u row tiles; this machine adds to at most %d", in->uid,
                     info->name, o->cols, MK_WIDE_GPU_UNIT_TILES);
   }
-  if (store == MK_OPERAND_STORE_TILES && !is_product(info) && o->cols * MK_TILE > MK_WIDE_GPU_HEAD_COLS) {
-    return mk_error(MK_ERR_FILE, "instruction %u (%s) has an input of %u columns; this machine has room for %d",
-                    in->uid, info->name, o->cols * MK_TILE, MK_WIDE_GPU_HEAD_COLS);
-  }
   const uint32_t head_dim = buffer_of(program, o)->head_dim;
   if (store == MK_OPERAND_STORE_BLOCKS && head_dim != 64 && head_dim != 128) {
     return mk_error(MK_ERR_FILE, "instruction %u (%s): heads of %u dims; this machine has them of 64 and 128", in->uid,

@@ -15,14 +15,14 @@ typedef struct map_shape {
   uint32_t box[3];
 } map_shape;
 
-/* Boxes of 64 columns and 128 lines of a plain value. */
+/* Boxes of 64 columns and half a line tile of a plain value. */
 static map_shape shape_of_lines(const mk_buffer *b) {
   return (map_shape){.type = MK_CU_TENSOR_BF16,
                      .swizzle = MK_CU_TENSOR_SWIZZLE_128,
                      .rank = 2,
                      .sizes = {b->cols, b->rows},
                      .strides = {b->cols * UINT64_C(2)},
-                     .box = {MK_WIDE_GPU_PANEL_COLS, MK_WIDE_GPU_LINES}};
+                     .box = {MK_WIDE_GPU_PANEL_COLS, MK_WIDE_GPU_LINES / 2}};
 }
 
 /* Boxes of a chain of four row tiles of a weight: words of a step, steps, row tiles. */

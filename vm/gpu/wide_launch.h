@@ -10,7 +10,6 @@ enum {
   MK_WIDE_GPU_UNIT_TILES = 8,   /* row tiles of a weight that an instruction multiplies at most, but for HEAD */
   MK_WIDE_GPU_LINES = 128,      /* of a value, that it computes */
   MK_WIDE_GPU_PANEL_COLS = 64,  /* of a value that is multiplied, in a page */
-  MK_WIDE_GPU_HEAD_COLS = 8192, /* of the input of HEAD, which lies in shared memory */
   MK_WIDE_GPU_MOST_ROWS = 1024, /* of a step */
   /* Of sixteen lines of a head, while spans are added up as a tree: for each lane 16 tiles of four sums, two maxima and two totals, of each level. */
   MK_WIDE_GPU_LEVELS = 5,

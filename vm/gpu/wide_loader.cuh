@@ -51,10 +51,12 @@ __device__ inline uint32_t page_barrier(const wide_loader &l, const stage_cursor
   return l.d.barrier(PAGE_FULL + page_of(stage, page));
 }
 
-// Copies by a tensor map: four row tiles of a weight, a chain of them, or a panel of a line tile. What the buffer does not have comes as zeros.
+// Copies by a tensor map: four row tiles of a weight, a chain of them, or a panel of a line tile, of half of it where no more lines are active. What
+// the buffer does not have comes as zeros.
 struct streamed {
   const mk_gpu_tensor_map *map;
   uint32_t row, col;  // row tile and step, or line and column
+  bool halves;        // of the line tile: both
 
   __device__ bool load_weights(const wide_loader &l, const stage_cursor &stage, uint32_t page, uint32_t chain,
                                uint32_t first) const {
@@ -66,11 +68,15 @@ struct streamed {
     return true;
   }
   __device__ bool load_panel(const wide_loader &l, const stage_cursor &stage, uint32_t page, uint32_t panel) const {
-    if (!open_page(l, stage, page, MK_GPU_PAGE_BYTES)) {
+    constexpr uint32_t half = MK_GPU_PAGE_BYTES / 2;
+    if (!open_page(l, stage, page, halves ? 2 * half : half)) {
       return false;
     }
-    tile::matrix_load(page_address(l, stage, page), map, col + panel * MK_WIDE_GPU_PANEL_COLS, row,
-                      page_barrier(l, stage, page));
+    uint32_t to = page_address(l, stage, page), at = col + panel * MK_WIDE_GPU_PANEL_COLS;
+    tile::matrix_load(to, map, at, row, page_barrier(l, stage, page));
+    if (halves) {
+      tile::matrix_load(to + half, map, at, row + LINES / 2, page_barrier(l, stage, page));
+    }
     return true;
   }
   __device__ bool load_weights_of_groups(const wide_loader &l, const stage_cursor &stage, uint32_t chain) const {
@@ -79,7 +85,7 @@ struct streamed {
 };
 
 __device__ inline streamed weights_of(const device &d, const mk_operand &operand) {
-  return {d.params.maps + operand.buffer, operand.row, operand.col};
+  return {d.params.maps + operand.buffer, operand.row, operand.col, false};
 }
 
 // By one lane: the first chains' weights, as far as there are stages.
@@ -118,12 +124,13 @@ __device__ inline bool all_agree(bool good) { return __all_sync(0xffffffffu, goo
 
 __device__ inline bool load_product(wide_loader &l, const mk_instruction_word &in) {
   const mk_operand &x = in.parts[LINEAR_X];
-  if (active_lines(l.d, x.row) == 0) {
+  uint32_t active = active_lines(l.d, x.row);
+  if (active == 0) {
     return true;
   }
   const streamed weights = weights_of(l.d, in.parts[LINEAR_WEIGHT]);
   const streamed lines = {l.d.params.maps + x.buffer, static_cast<uint32_t>(x.row) * LINES,
-                          x.col * l.d.buffer(x).tile_cols};
+                          x.col * l.d.buffer(x).tile_cols, active > LINES / 2};
   uint32_t chains = (in.parts[LINEAR_WEIGHT].cols + CHAIN_STEPS - 1) / CHAIN_STEPS;
   if (!all_agree(!tile::elect() || load_ahead(l, weights, chains))) {
     return false;

@@ -10,13 +10,13 @@ enum {
   MK_GPU_WARPS = 12, /* consumers, then loader, none, controller and one that idles: whole warpgroups */
   MK_GPU_THREADS = MK_WIDE_GPU_THREADS,
 
-  /* Shared memory of a block, in bytes from its start: the page ring, the input of HEAD, the step, then instructions, barriers. */
+  /* Shared memory of a block, in bytes from its start: the page ring, room for what is on its way into the cache, the step, then instructions, barriers. */
   MK_GPU_PAGE_BYTES = 16384,
   MK_GPU_RING_PAGES = MK_WIDE_GPU_RING_PAGES,
   MK_GPU_STAGE_PAGES = 4, /* that are handed over in turn: 128 columns of a unit's weights, and of its lines */
   MK_GPU_ACTIVATION_AT = MK_GPU_PAGE_BYTES * MK_GPU_RING_PAGES,
-  MK_GPU_ACTIVATION_BYTES = MK_WIDE_GPU_HEAD_COLS * 2,
-  MK_GPU_RESULT_SLOTS = 0, /* consumers store themselves */
+  MK_GPU_ACTIVATION_BYTES = 16384, /* room of APPEND's warps */
+  MK_GPU_RESULT_SLOTS = 0,         /* consumers store themselves */
   MK_GPU_RESULT_BYTES = 0,
   MK_GPU_RESULTS_AT = MK_GPU_ACTIVATION_AT + MK_GPU_ACTIVATION_BYTES,
   MK_GPU_WIDE_WORDS_AT = MK_GPU_RESULTS_AT,

@@ -1,5 +1,5 @@
 // instructions/tile/group.cuh: a warp's chain of a weight, with steps that do not count; chains of 64 rows by 128
-// lines; lines and pairs of rows of their sums.
+// lines, and by the first 64 of them; lines and pairs of rows of their sums.
 #include "instructions/tile/group.cuh"
 
 #include "instructions/tile/copy.cuh"
@@ -40,15 +40,17 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_group_load(const mk_ti
   test::finish(params, true);
 }
 
-// out [128 lines][64 rows] = W times the lines. in: `count` chains of W as above, then the lines [128][128 count]; of
-// the last chain the steps from `first` on do not count.
-extern "C" __global__ void __launch_bounds__(128) mk_tile_group_chains(const mk_tile_params params) {
+// out [128 lines][64 rows] = W times the first `lines_used` lines, zeros behind them. in: `count` chains of W as above,
+// then the lines [128][128 count]; of the last chain the steps from `first` on do not count.
+template <uint32_t lines_used>
+__device__ inline void multiply_chains(const mk_tile_params &params) {
   __shared__ __align__(1024) uint8_t room[4 * CHAIN_WORDS * 16 + 2 * PANEL_BYTES];
   const uint4 *weight = reinterpret_cast<const uint4 *>(params.in);
   const uint4 *lines = weight + params.count * 4 * CHAIN_WORDS;
   float *out = reinterpret_cast<float *>(params.out);
   uint8_t *panels = room + 4 * CHAIN_WORDS * 16, *own = room + threadIdx.x / 32 * CHAIN_WORDS * 16;
-  tile::group_sums sums, chain;
+  tile::group_sums sums;
+  tile::chain_sums<lines_used> chain;
   tile::weight_chain weights;
   tile::zero(sums);
   for (uint32_t c = 0; c < params.count; c++) {
@@ -76,6 +78,13 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_group_chains(const mk_
     out[line * 64 + row + 8] = lower;
   });
   test::finish(params, true);
+}
+
+extern "C" __global__ void __launch_bounds__(128) mk_tile_group_chains(const mk_tile_params params) {
+  multiply_chains<MK_GROUP_LINES>(params);
+}
+extern "C" __global__ void __launch_bounds__(128) mk_tile_group_half_chains(const mk_tile_params params) {
+  multiply_chains<MK_GROUP_LINES / 2>(params);
 }
 
 // in [count][128 lines][64 rows] fp32. out [count][128][64] bf16: each becomes a sum, is changed in place (its sign),
