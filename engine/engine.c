@@ -227,7 +227,7 @@ static uint32_t prompt_rows(const mk_engine *engine, const mk_engine_options *op
   wide.sampling = false;
   return options->prompt_rows != 0          ? options->prompt_rows
          : mk_is_wide(engine->graph, &wide) ? (uint32_t)MK_MOST_ROWS
-                                            : (uint32_t)MK_PROMPT_ROWS;
+                                            : 0;
 }
 
 /* On a GPU one row goes on where a program for prompts ends, too. */
@@ -237,9 +237,9 @@ static mk_status open_others(mk_engine *engine, const mk_engine_options *options
   if (several || (main->gpu != NULL && mk_program_rows(main->program) > 1)) {
     MK_TRY(open_beside(engine, options, *compile, 1, MK_MACHINE_ONE_ROW));
   }
-  return several && main->gpu != NULL && options->long_prompts
-             ? open_beside(engine, options, *compile, prompt_rows(engine, options, compile), MK_MACHINE_PROMPTS)
-             : MK_OK;
+  const uint32_t rows =
+      several && main->gpu != NULL && options->long_prompts ? prompt_rows(engine, options, compile) : 0;
+  return rows != 0 ? open_beside(engine, options, *compile, rows, MK_MACHINE_PROMPTS) : MK_OK;
 }
 
 static mk_status open_model(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {

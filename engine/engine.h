@@ -42,8 +42,8 @@ typedef struct mk_engine_options {
   /* Sequences that share them: 0: as many as rows, but of MK_PROMPT_ROWS one. 1, with 128 rows or more: a wide program
    * (scheduler/compile.h), which is for prompts as one of MK_PROMPT_ROWS is. */
   uint32_t slots;
-  uint32_t prompt_rows; /* of the program for long prompts below, which has one slot; 0: MK_MOST_ROWS where a GPU
-                         takes a wide program of this shape, else MK_PROMPT_ROWS */
+  uint32_t prompt_rows; /* of the program for long prompts below, which has one slot; 0: MK_MOST_ROWS where a model has
+                         wide programs, else there is none */
   /* cuda, 2 to 16 rows: prompts of more than MK_LONG_PROMPT tokens are computed before their sequence joins the others,
    * in a program of `prompt_rows`. */
   bool long_prompts;

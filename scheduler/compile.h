@@ -7,8 +7,8 @@
  * What a program computes does not depend on `sms` or `placement`: tile height, K splits and attention splits are
  * functions of the shape alone, so logits are the same bit for bit on any number of SMs. Programs of 1 and of 2 to 16
  * rows give the same bits, too, as long as no split of one row has several spans (32,768 tokens divided by the number
- * of KV heads): beyond that they sum in another order. Those of 64 rows have the bits of one row on the CPU machine,
- * and an order of their own on a GPU (docs/NUMERICS.md). */
+ * of KV heads): beyond that they sum in another order. Programs for prompts always have those of one row
+ * (docs/NUMERICS.md). */
 #ifndef MK_COMPILE_H
 #define MK_COMPILE_H
 

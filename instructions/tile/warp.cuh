@@ -22,7 +22,7 @@ __device__ inline uint32_t thread_anew() {
   return thread;
 }
 
-#if defined MK_GPU_ROWS || defined MK_GPU_PROMPT || defined MK_GPU_WIDE
+#if defined MK_GPU_ROWS || defined MK_GPU_WIDE
 __device__ inline uint32_t lane() { return thread_anew() % 32; }
 #else
 __device__ inline uint32_t lane() { return threadIdx.x % 32; }

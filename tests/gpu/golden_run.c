@@ -81,6 +81,7 @@ mk_status open_engine_rows(const golden *g, const char *on, bool want_logits, ui
                                .synth = &g->config,
                                .synth_seed = g->seed,
                                .rows = rows,
+                               .slots = rows > MK_MAX_ROWS ? 1 : 0,
                                .max_seq = most < g->config.max_position ? most : g->config.max_position,
                                .gpu_deadline_ms = deadline_ms};
   if (g->is_directory) {

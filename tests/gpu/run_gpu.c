@@ -360,7 +360,7 @@ static void test_golden(const char *path, bool first, bool quick) {
   } else {
     test_logits(&g);
     test_rows_logits(&g, MK_MAX_ROWS);
-    test_rows_logits(&g, MK_PROMPT_ROWS);
+    test_rows_logits(&g, MK_WIDE_ROWS);
     if (!is_large(&g)) {
       test_compare(&g);
       test_full_trace(&g);
@@ -508,7 +508,7 @@ int main(int argc, char **argv) {
   if (prompts) {
     test_prompts(quick);
     for (; at < argc; at++) {
-      test_rows_golden(argv[at], MK_PROMPT_ROWS);
+      test_rows_golden(argv[at], MK_WIDE_ROWS);
     }
     return finish();
   }

@@ -8,7 +8,7 @@
 #include "tests/gpu/shape.h"
 #include "tools/profiler/profile.h"
 
-enum { PROMPT = 150, TOKENS = 12, STEPS = 6, DELAY_NS = 400000 };
+enum { PROMPT = 350, TOKENS = 12, STEPS = 6, DELAY_NS = 400000 };
 
 static const shape traced_shape = {"traced", 512, 1024, 8, 2, 64, 2, 400};
 
@@ -26,7 +26,7 @@ static const machine machines[] = {
     {"4 rows, drawn", 4, 3, true, false},
     {"16 rows, drawn", 16, 16, true, false},
     {"16 rows, a prompt", 16, 1, false, true},
-    {"64 rows, a prompt", 64, 1, false, true},
+    {"128 rows, a prompt", 128, 1, false, true},
 };
 
 typedef struct answers {
@@ -105,6 +105,7 @@ static void test_machine(const machine *m) {
                                .synth = &config,
                                .synth_seed = 3,
                                .rows = m->rows,
+                               .slots = m->rows > MK_MAX_ROWS ? 1 : 0,
                                .max_seq = traced_shape.max_seq,
                                .sampling = m->samples ? &sampling : NULL,
                                .gpu_deadline_ms = deadline_ms};

@@ -262,9 +262,7 @@ static mk_status compare_piece(mk_compare *c, size_t index, uint32_t slot, const
     align_parts(b, count, c->got, c->want);
   }
   double error = relative_error(c->got, c->want, count);
-  /* The kernel for prompts rounds p relative to the largest score so far (instructions/attention_prompt.cuh). */
-  bool rounded = mk_program_is_for_prompts(c->program);
-  double limit = content == MK_CONTENT_PARTS       ? (rounded ? MK_COMPARE_LIMIT_ROUNDED : MK_COMPARE_LIMIT_PARTS)
+  double limit = content == MK_CONTENT_PARTS       ? MK_COMPARE_LIMIT_PARTS
                  : content == MK_CONTENT_CANDIDATE ? MK_COMPARE_LIMIT_CANDIDATE
                  : b->dtype == MK_DTYPE_BF16       ? MK_COMPARE_LIMIT_BF16
                                                    : MK_COMPARE_LIMIT_F32;

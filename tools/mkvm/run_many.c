@@ -15,7 +15,7 @@ void mk_run_rows(const mk_run_option *o, size_t prompts, size_t longest, mk_engi
   bool may = !o->compare && (prompts > 1 || mk_engine_takes_rows(engine));
   /* Tokens. On the cpu a step of one row costs what one of several does. */
   size_t one_by_one = mk_engine_takes_cuda(engine) ? MK_LONG_PROMPT : 1;
-  uint32_t suits = prompts > 1 ? MK_MAX_ROWS : longest > one_by_one ? MK_PROMPT_ROWS : 1;
+  uint32_t suits = prompts > 1 || longest > one_by_one ? MK_MAX_ROWS : 1;
   engine->rows = o->rows != 0 ? o->rows : may ? suits : 1;
   engine->slots = mk_rows_slots(engine->rows);
   engine->rows_or_one = o->rows == 0;

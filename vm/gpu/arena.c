@@ -7,8 +7,7 @@
 enum {
   STEP_WORDS = 128, /* of sixteen elements of sixteen rows: vm/gpu/rows.cuh */
   STEP_LINES = 16,
-  VALUE_HALVES = 2,      /* of a value of 2 to 16 rows, by the generation's parity */
-  PROMPT_STEP_FLAGS = 2, /* of a step of 64 rows: vm/gpu/prompt.cuh */
+  VALUE_HALVES = 2, /* of a value of 2 to 16 rows, by the generation's parity */
   ALIGNMENT = 256,
   ARENA_TAIL =
       32, /* a kernel may read so far behind the last buffer: the gains of a whole tile, of which one is there */
@@ -25,12 +24,10 @@ bool mk_gpu_in_fragments(const mk_program *program, const mk_buffer *b) {
   return mk_program_rows(program) > 1 && b->store == MK_STORE_STAMPED && b->dtype == MK_DTYPE_BF16;
 }
 
-static uint32_t step_words(const mk_gpu *gpu) { return gpu->rows > MK_MAX_ROWS ? gpu->rows * MK_TILE / 2 : STEP_WORDS; }
-
 uint64_t mk_gpu_bytes(const mk_gpu *gpu, size_t buffer) {
   const mk_buffer *b = &gpu->program->buffers[buffer];
-  uint64_t words = gpu->rows > MK_MAX_ROWS ? step_words(gpu) + PROMPT_STEP_FLAGS : VALUE_HALVES * STEP_WORDS;
-  return mk_gpu_in_fragments(gpu->program, b) ? b->cols / MK_TILE * words * sizeof(uint32_t) : b->bytes;
+  const uint64_t words = (uint64_t)b->cols / MK_TILE * VALUE_HALVES * STEP_WORDS;
+  return mk_gpu_in_fragments(gpu->program, b) ? words * sizeof(uint32_t) : b->bytes;
 }
 
 void mk_memory_of(const mk_program *program, mk_memory_plan *plan) {
@@ -42,24 +39,21 @@ void mk_memory_of(const mk_program *program, mk_memory_plan *plan) {
   plan->activations = program->work_bytes - plan->kv;
 }
 
-/* Floats of a block's sums that wait: those of row tiles between chunks of K, those of attention between pieces
- * or, of prompts, spans. */
+/* Floats of a block's sums that wait: those of row tiles between chunks of K, those of attention between pieces. */
 static uint32_t scratch_floats(const mk_program *program) {
-  if (mk_program_rows(program) > MK_PROMPT_ROWS) {
+  if (mk_program_rows(program) > MK_MAX_ROWS) {
     return MK_WIDE_GPU_SCRATCH_FLOATS;
   }
-  bool prompt = mk_program_rows(program) > MK_MAX_ROWS, one = mk_program_rows(program) == 1;
-  uint32_t chunk = prompt ? MK_PROMPT_GPU_CHUNK_STEPS : MK_GPU_CHUNK_STEPS,
-           lines = prompt ? MK_PROMPT_ROWS : MK_MAX_ROWS;
+  bool one = mk_program_rows(program) == 1;
   uint64_t most = 0;
   for (size_t i = 0; i < program->instruction_count; i++) {
     const mk_instruction *in = &program->instructions[i];
     const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
     for (uint32_t slot = 0; slot < info->operand_count; slot++) {
       const mk_operand *o = &in->operands[slot];
-      if (!one && info->operands[slot].store == MK_OPERAND_STORE_TILES && o->cols > chunk &&
+      if (!one && info->operands[slot].store == MK_OPERAND_STORE_TILES && o->cols > MK_GPU_CHUNK_STEPS &&
           (o->flags & MK_OPERAND_TOKEN_ROW) == 0) {
-        uint64_t floats = (uint64_t)o->rows * MK_TILE * lines;
+        uint64_t floats = (uint64_t)o->rows * MK_TILE * MK_MAX_ROWS;
         most = floats > most ? floats : most;
       }
     }
@@ -68,16 +62,12 @@ static uint32_t scratch_floats(const mk_program *program) {
       uint64_t floats = in->params[MK_PARAM_ATTENTION_group] * head_dim / 2 * MK_GPU_KEPT_UNIT_FLOATS;
       most = floats > most ? floats : most;
     } else if (mk_opcode_reads(info, MK_CONTENT_TABLE) >= 0) {
-      uint64_t spans =
-          program->ranges.position.high / program->buffers[in->operands[MK_SLOT_ATTENTION_kv].buffer].span_tokens + 1;
       uint64_t columns = mk_program_rows(program);
       for (uint32_t heads = 1; heads < in->params[MK_PARAM_ATTENTION_group]; heads *= 2) {
         columns *= 2;
       }
-      uint64_t floats = prompt ? UINT64_C(2) * in->params[MK_PARAM_ATTENTION_group] * MK_PROMPT_GPU_KEPT_SET_FLOATS
-                               : (columns + 7) / 8 * MK_GPU_KEPT_SET_FLOATS;
-      bool waits = !prompt || spans > in->params[MK_PARAM_ATTENTION_splits];
-      most = waits && floats > most ? floats : most;
+      uint64_t floats = (columns + 7) / 8 * MK_GPU_KEPT_SET_FLOATS;
+      most = floats > most ? floats : most;
     }
   }
   return (uint32_t)most;
@@ -175,19 +165,16 @@ mk_status mk_gpu_read_lines(mk_gpu *gpu, size_t buffer, uint64_t *to) {
   const mk_buffer *b = &gpu->program->buffers[buffer];
   uint32_t words = b->cols / 2, *from;
   MK_TRY(mk_alloc(mk_gpu_bytes(gpu, buffer), 1, &from));
-  bool prompt = gpu->rows > MK_MAX_ROWS;
-  size_t half_words = (size_t)b->cols / MK_TILE * step_words(gpu);
-  const uint32_t *flags = from + half_words; /* of prompts */
-  const uint32_t *at = from + (prompt ? 0 : gpu->first_epoch % VALUE_HALVES * half_words);
+  size_t half_words = (size_t)b->cols / MK_TILE * STEP_WORDS;
+  const uint32_t *at = from + gpu->first_epoch % VALUE_HALVES * half_words;
   mk_status status = mk_gpu_copy_out(gpu, from, mk_gpu_address(gpu, buffer), mk_gpu_bytes(gpu, buffer), b->name);
   for (uint32_t line = 0; line < gpu->rows && status == MK_OK; line++) {
     for (uint32_t w = 0; w < words; w++) {
       uint32_t step = w / 8, half = w / 4 % 2, tile = line / 8;
-      uint32_t data = at[(size_t)step * step_words(gpu) +
+      uint32_t data = at[(size_t)step * STEP_WORDS +
                          (line / STEP_LINES * STEP_WORDS + (line % 8 * 4 + w % 4) * 4 + tile % 2 * 2 + half)];
       uint32_t written = data == MK_GPU_EMPTY_BYTE * 0x1010101u ? 0 : gpu->first_epoch;
-      uint32_t generation = prompt ? flags[step * PROMPT_STEP_FLAGS + half] : written;
-      to[(size_t)line * words + w] = (uint64_t)generation << 32 | data;
+      to[(size_t)line * words + w] = (uint64_t)written << 32 | data;
     }
   }
   mk_free(from);

@@ -13,8 +13,6 @@ typedef enum mk_gpu_image_part {
   MK_GPU_IMAGE_SAMPLING_RECORDING,
   MK_GPU_IMAGE_ROWS, /* mk_kernel of several rows per step, vm/gpu/rows.cu */
   MK_GPU_IMAGE_ROWS_RECORDING,
-  MK_GPU_IMAGE_PROMPT, /* mk_prompt_kernel, vm/gpu/prompt.cu */
-  MK_GPU_IMAGE_PROMPT_RECORDING,
   MK_GPU_IMAGE_WIDE, /* mk_wide_kernel, vm/gpu/wide.cu */
   MK_GPU_IMAGE_WIDE_RECORDING,
   MK_GPU_IMAGE_ROWS_SAMPLING, /* mk_kernel of several rows with the opcodes of sampling, vm/gpu/rows_sampling.cu */

@@ -4,7 +4,6 @@
 #define MK_GPU_LAUNCH_H
 
 #include "vm/gpu/mla_launch.h"
-#include "vm/gpu/prompt_launch.h"
 #include "vm/gpu/wide_launch.h"
 #include "vm/program/instruction.h"
 #include "vm/trace/activity.h"
@@ -17,8 +16,6 @@ enum {
 
 #ifdef MK_GPU_MLA /* device code of the configuration for MLA */
 #include "vm/gpu/mla_shared.h"
-#elif defined MK_GPU_PROMPT /* of the one for prompts */
-#include "vm/gpu/prompt_shared.h"
 #elif defined MK_GPU_WIDE /* of the one for wide steps */
 #include "vm/gpu/wide_shared.h"
 #else

@@ -72,17 +72,11 @@ mk_status mk_gpu_load(const mk_gpu *gpu, int part, const char *name, uint32_t sh
 }
 
 uint32_t mk_gpu_threads(const mk_gpu *gpu) {
-  return gpu->mla                     ? MK_MLA_GPU_THREADS
-         : gpu->rows > MK_PROMPT_ROWS ? MK_WIDE_GPU_THREADS
-         : gpu->rows > MK_MAX_ROWS    ? MK_PROMPT_GPU_THREADS
-                                      : MK_GPU_THREADS;
+  return gpu->mla ? MK_MLA_GPU_THREADS : gpu->rows > MK_MAX_ROWS ? MK_WIDE_GPU_THREADS : MK_GPU_THREADS;
 }
 
 uint32_t mk_gpu_shared_bytes(const mk_gpu *gpu) {
-  return gpu->mla                     ? MK_MLA_GPU_SHARED_BYTES
-         : gpu->rows > MK_PROMPT_ROWS ? MK_WIDE_GPU_SHARED_BYTES
-         : gpu->rows > MK_MAX_ROWS    ? MK_PROMPT_GPU_SHARED_BYTES
-                                      : MK_GPU_SHARED_BYTES;
+  return gpu->mla ? MK_MLA_GPU_SHARED_BYTES : gpu->rows > MK_MAX_ROWS ? MK_WIDE_GPU_SHARED_BYTES : MK_GPU_SHARED_BYTES;
 }
 
 static mk_status check_occupancy(const mk_gpu *gpu) {
@@ -99,21 +93,17 @@ static mk_status check_occupancy(const mk_gpu *gpu) {
 }
 
 static const char *kernel_name(const mk_gpu *gpu) {
-  return gpu->mla                     ? "mk_mla_kernel"
-         : gpu->rows > MK_PROMPT_ROWS ? "mk_wide_kernel"
-         : gpu->rows > MK_MAX_ROWS    ? "mk_prompt_kernel"
-                                      : "mk_kernel";
+  return gpu->mla ? "mk_mla_kernel" : gpu->rows > MK_MAX_ROWS ? "mk_wide_kernel" : "mk_kernel";
 }
 
 static mk_status load_kernel(mk_gpu *gpu) {
   gpu->mla = mk_program_listed(gpu->program);
   const bool samples = mk_gpu_samples(gpu->program);
-  gpu->image = gpu->mla                     ? MK_GPU_IMAGE_MLA
-               : gpu->rows > MK_PROMPT_ROWS ? MK_GPU_IMAGE_WIDE
-               : gpu->rows > MK_MAX_ROWS    ? MK_GPU_IMAGE_PROMPT
-               : gpu->rows > 1              ? (samples ? MK_GPU_IMAGE_ROWS_SAMPLING : MK_GPU_IMAGE_ROWS)
-               : samples                    ? MK_GPU_IMAGE_SAMPLING
-                                            : MK_GPU_IMAGE_KERNEL;
+  gpu->image = gpu->mla                  ? MK_GPU_IMAGE_MLA
+               : gpu->rows > MK_MAX_ROWS ? MK_GPU_IMAGE_WIDE
+               : gpu->rows > 1           ? (samples ? MK_GPU_IMAGE_ROWS_SAMPLING : MK_GPU_IMAGE_ROWS)
+               : samples                 ? MK_GPU_IMAGE_SAMPLING
+                                         : MK_GPU_IMAGE_KERNEL;
   return mk_gpu_load(gpu, gpu->image, kernel_name(gpu), mk_gpu_shared_bytes(gpu), &gpu->module, &gpu->kernel);
 }
 

@@ -46,7 +46,7 @@ struct mk_gpu {
   bool pairs_fit; /* mla: blocks 2 i and 2 i + 1 of a launch could all run close to each other, */
   bool paired;    /* and do, by the work list */
   bool planned;   /* it takes plans */
-  uint32_t rows;  /* per step; MK_PROMPT_ROWS: it is for the one for prompts */
+  uint32_t rows;  /* per step */
   bool retained;  /* the context */
   bool lost;      /* a kernel does not end: no driver call that waits for it may be made */
   mk_cu_context_ref context;
@@ -152,7 +152,7 @@ uint64_t mk_gpu_bytes(const mk_gpu *gpu, size_t buffer); /* that it takes there 
 /* Offset of `bytes` more in an arena that ends at *end. */
 uint64_t mk_gpu_place(uint64_t *end, uint64_t bytes);
 /* Values of several rows lie in the order of fragments, in whole steps of sixteen elements with room for sixteen lines,
- * and no stamps beside the words (vm/gpu/rows.cuh, prompt.cuh). */
+ * and no stamps beside the words (vm/gpu/rows.cuh). */
 bool mk_gpu_in_fragments(const mk_program *program, const mk_buffer *b);
 /* Queues what makes a buffer as it is before the first step. */
 mk_status mk_gpu_clear_buffer(const mk_gpu *gpu, size_t buffer);

@@ -152,18 +152,17 @@ static bool is_wide(const mk_program *program) {
 
 mk_status mk_gpu_check_program(const mk_program *program) {
   const mk_machine *machine = &program->machine;
-  bool prompt = mk_program_rows(program) > MK_MAX_ROWS, wide = is_wide(program);
-  uint32_t pages = wide ? MK_WIDE_GPU_RING_PAGES : prompt ? MK_PROMPT_GPU_RING_PAGES : MK_GPU_RING_PAGES;
-  uint32_t warps = wide ? MK_WIDE_GPU_WARPS : prompt ? MK_PROMPT_GPU_WARPS : MK_GPU_CONSUMER_WARPS;
+  bool wide = is_wide(program);
+  uint32_t pages = wide ? MK_WIDE_GPU_RING_PAGES : MK_GPU_RING_PAGES;
+  uint32_t warps = wide ? MK_WIDE_GPU_WARPS : MK_GPU_CONSUMER_WARPS;
   if (mk_program_listed(program)) {
     return mk_gpu_check_mla(program);
   }
-  if (prompt && !wide && (mk_program_rows(program) != MK_PROMPT_ROWS || !mk_program_is_for_prompts(program))) {
-    return mk_error(
-        MK_ERR_FILE,
-        "the program has %u rows per step and %u slots; this machine takes up to %d rows of any slots, and %d of "
-        "one; compile it again, or run it on device cpu",
-        mk_program_rows(program), mk_program_slots(program), MK_MAX_ROWS, MK_PROMPT_ROWS);
+  if (mk_program_rows(program) > MK_MAX_ROWS && !wide) {
+    return mk_error(MK_ERR_FILE,
+                    "the program has %u rows per step and %u slots; this machine takes up to %d rows of any slots, and "
+                    "of models of plain Llama shape %d and more of one; compile it again, or run it on device cpu",
+                    mk_program_rows(program), mk_program_slots(program), MK_MAX_ROWS, MK_WIDE_ROWS);
   }
   if (machine->ranks != 1 || machine->page_bytes != MK_GPU_PAGE_BYTES || machine->consumer_warps != warps ||
       machine->ring_pages > pages) {

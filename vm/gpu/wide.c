@@ -5,7 +5,7 @@
 #include "vm/gpu/machine_internal.h"
 
 size_t mk_gpu_map_count(const mk_program *program) {
-  return mk_program_rows(program) > MK_PROMPT_ROWS ? program->buffer_count : 0;
+  return mk_program_rows(program) > MK_MAX_ROWS ? program->buffer_count : 0;
 }
 
 typedef struct map_shape {

@@ -125,9 +125,14 @@ Test(gpu_refusals, wide_programs) {
   }
 }
 
+/* A program for prompts of fewer rows than wide ones have. */
+Test(gpu_refusals, sixty_four_rows) {
+  expect_refused(compile_rows(false, MK_PROMPT_ROWS), "64 rows per step and 1 slots; this machine takes up to 16 rows");
+}
+
 /* Kernels of fewer rows have none of what wide programs are made of. */
 Test(gpu_refusals, what_wide_programs_are_made_of) {
-  static const uint32_t rows[] = {1, 4, MK_PROMPT_ROWS};
+  static const uint32_t rows[] = {1, 4, MK_MAX_ROWS};
   for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     mk_program *program = compile_rows(false, rows[i]);
     program->buffers[first(program, MK_OP_LINEAR_PART)->operands[MK_SLOT_LINEAR_PART_out].buffer].store =
