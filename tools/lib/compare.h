@@ -31,7 +31,6 @@ typedef struct mk_compare_source {
 #define MK_COMPARE_LIMIT_PARTS 4e-3
 /* Of a candidate, a single sum that may be near zero; the logits of the same instruction are compared as F32. */
 #define MK_COMPARE_LIMIT_CANDIDATE 1e-3
-/* Of attention where q and p are rounded to bf16 on one side alone. */
 
 typedef struct mk_compare_row { /* of an opcode */
   uint64_t outputs;
