@@ -47,6 +47,7 @@ typedef struct mk_engine_options {
   /* cuda, 2 to 16 rows: prompts of more than MK_LONG_PROMPT tokens are computed before their sequence joins the others,
    * in a program of `prompt_rows`. */
   bool long_prompts;
+  bool keep_values; /* of all layers (mk_compile_options) */
   /* One row where the device cannot do as many for this model; on the cpu 16 at most, which is faster there. */
   bool rows_or_one;
   uint32_t kv_blocks; /* blocks of 64 tokens that all sequences share; 0: a full context for each row, or of

@@ -31,6 +31,9 @@ typedef struct mk_compile_options {
   /* The next token is drawn as the `sampling` buffer says, each row's by the words of its slot (1 to 16 rows); else it
    * is the one of the highest logit. */
   bool sampling;
+  /* Of a wide program: every layer has values of its own, so that after a step all that it computed is there to be
+   * looked at; else each layer writes over those of the one before. */
+  bool keep_values;
 } mk_compile_options;
 
 enum {

@@ -48,6 +48,7 @@ typedef struct mk_lowering {
   mk_lowered_value *values; /* value -> buffer, counter */
   uint16_t table, plan, ring, logits, candidates;
   bool wide;                 /* the wide form (wide.c) */
+  bool reuses;               /* of that, a layer's values lie where those of the one before did */
   mk_lowered_value embedded; /* of that, the embedding rows of the step's tokens */
   uint32_t turn;             /* of that, units dealt so far, whose SMs take turns */
   bool samples;              /* a sampling program, with the buffers below */
