@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "scheduler/lower_internal.h"
+#include "vm/program/attend_list.h"
 
 mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector, uint16_t *index) {
   uint32_t lines = vector.lines == 0 ? 1 : vector.lines;
@@ -181,6 +182,20 @@ mk_status mk_declare_normed(mk_lowering *lowering, const char *name, mk_lowered_
   vector.cols = mk_divide_up(cols, MK_CHAIN_COLS);
   vector.tile = 1;
   return mk_add_value(lowering, buffer, vector, &value->squares);
+}
+
+mk_status mk_declare_work(mk_lowering *lowering) {
+  const mk_config *c = &lowering->graph->config;
+  const uint32_t words = mk_attend_list_words(mk_line_tile(lowering->lines), c->heads / c->kv_heads);
+  return mk_add_vector(lowering->program, "work",
+                       (mk_vector){.kind = MK_KIND_INPUT,
+                                   .dtype = MK_DTYPE_U32,
+                                   .store = MK_STORE_PLAIN,
+                                   .extra_proxy = MK_PROXY_ASYNC,
+                                   .rows = MK_PLAN_STEPS * lowering->line_tiles,
+                                   .cols = words,
+                                   .tile = words},
+                       &lowering->work);
 }
 
 mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index) {

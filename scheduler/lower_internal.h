@@ -23,6 +23,8 @@ mk_status mk_declare_shared(mk_lowering *lowering);
 mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node);
 /* What NORM makes of the value of that name, or of the embedding's, for a wide program. */
 mk_status mk_declare_normed(mk_lowering *lowering, const char *name, mk_lowered_value *value);
+/* The work lists of a wide program of several slots (attend_list.h). */
+mk_status mk_declare_work(mk_lowering *lowering);
 mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index);
 
 /* The instruction writer. layer: MK_NO_LAYER at the token boundary; signal: a counter, or MK_NO_COUNTER. */

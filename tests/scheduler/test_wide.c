@@ -194,15 +194,14 @@ Test(wide_form, values_are_reused) {
   cr_assert_gt(buffers_of(5, true), buffers_of(2, true) + 3 * 8);
 }
 
-/* Other rows, several slots and other families are as they were. */
-Test(wide_form, is_of_plain_llamas_and_one_slot) {
+/* Other rows and other families are as they were. */
+Test(wide_form, is_of_plain_llamas) {
   mk_config c = shapes[0];
   expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, true);
   expect_wide(&c, (mk_compile_options){.rows = 512, .slots = 1}, true);
   expect_wide(&c, (mk_compile_options){.rows = 64}, false);
   expect_wide(&c, (mk_compile_options){.rows = 32, .slots = 1}, false);
-  expect_wide(&c, (mk_compile_options){.rows = 128}, false);
-  expect_wide(&c, (mk_compile_options){.rows = 256, .slots = 2}, false);
+  expect_wide(&c, (mk_compile_options){.rows = 256, .slots = 2}, true);
   c.qkv_bias = true;
   expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, false);
   c = shapes[0];

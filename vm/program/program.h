@@ -169,6 +169,13 @@ static inline bool mk_program_is_for_prompts(const mk_program *program) {
   return mk_program_rows(program) > 1 && mk_program_slots(program) == 1;
 }
 
+/* Whether its machine computes whole tiles of lines: 128 rows and more, or 64 of several slots. Such a machine signals
+ * for all lines of a tile, and its `next` waits for the loader of its SM. */
+static inline bool mk_program_has_tiles(const mk_program *program) {
+  const uint32_t rows = mk_program_rows(program);
+  return rows > MK_PROMPT_ROWS || (rows == MK_PROMPT_ROWS && !mk_program_is_for_prompts(program));
+}
+
 /* The latency machine on `sms` SMs (an H200 has 132). */
 mk_machine mk_machine_latency(uint32_t sms);
 /* The same for programs for prompts: fewer warps, each with more to keep, and a shorter ring. */
@@ -265,6 +272,7 @@ typedef enum mk_content {
   MK_CONTENT_NUMBERS, /* any number will do */
   MK_CONTENT_GAIN,
   MK_CONTENT_TABLE,
+  MK_CONTENT_WORK,
   MK_CONTENT_PARTS,
   MK_CONTENT_LOGITS,
   MK_CONTENT_SCORES,
