@@ -37,10 +37,11 @@ typedef struct mk_engine_options {
   uint32_t max_seq; /* 0: min(max_position_embeddings, 4096) */
   /* Per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time, and a sequence that
    * has no company goes on token by token in a program of one row; MK_PROMPT_ROWS, of a greedy program: of one sequence
-   * at a time. cuda: of several, hidden and intermediate sizes are multiples of 16. */
+   * at a time. On the cpu, greedily, 32, 64, 128, 256 and 512 as well (64 with `slots`). cuda: of several, hidden and
+   * intermediate sizes are multiples of 16. */
   uint32_t rows;
-  /* Sequences that share them: 0: as many as rows, but of MK_PROMPT_ROWS one. 1, with 128 rows or more: a wide program
-   * (scheduler/compile.h), which is for prompts as one of MK_PROMPT_ROWS is. */
+  /* Sequences that share them: 0: as many as rows, but of MK_PROMPT_ROWS one. 1, with 128 rows or more: a program for
+   * prompts, as one of MK_PROMPT_ROWS is, but wide (scheduler/compile.h); so are those of several from 64 rows on. */
   uint32_t slots;
   uint32_t prompt_rows; /* of the program for long prompts below, which has one slot; 0: MK_MOST_ROWS where a GPU
                          takes a wide program of this shape, else MK_PROMPT_ROWS */

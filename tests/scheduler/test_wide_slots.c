@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "models/llama.h"
+#include "models/synth.h"
 #include "scheduler/compile.h"
 #include "tests/support/effort.h"
 #include "tests/support/prompts.h"
@@ -239,4 +240,23 @@ Test(wide_slots, which_programs_have_lists) {
   cr_assert_eq(compile(&c, (mk_compile_options){.sms = 4, .max_seq = 128, .rows = 1024, .slots = 2}, &p), MK_ERR_USAGE);
   c.qkv_bias = true;
   expect_wide(&c, (mk_compile_options){.rows = 128}, false);
+}
+
+/* What a step of so many rows takes beside weights and cache: 512 of 8B have a gigabyte. */
+Test(wide_slots, memory_of_a_step) {
+  mk_config config;
+  mk_graph *graph;
+  mk_program *p;
+  uint64_t bytes = 0;
+  cr_assert_eq(mk_synth_shape("llama-3.1-8b", &config), MK_OK);
+  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK, "%s", mk_error_message());
+  const mk_compile_options options = {.sms = MK_DEFAULT_SMS, .max_seq = 4096, .rows = 512};
+  cr_assert_eq(mk_compile(graph, &options, &p), MK_OK, "%s", mk_error_message());
+  mk_graph_free(graph);
+  for (size_t b = 0; b < p->buffer_count; b++) {
+    const bool other = p->buffers[b].kind == MK_KIND_WEIGHT || p->buffers[b].kind == MK_KIND_KV;
+    bytes += other ? 0 : p->buffers[b].bytes;
+  }
+  cr_assert_lt(bytes, UINT64_C(400) << 20, "%llu bytes", (unsigned long long)bytes);
+  mk_program_free(p);
 }
