@@ -67,8 +67,9 @@ static bool is_plain(const mk_graph *graph, const mk_node *node) {
 
 bool mk_is_wide(const mk_graph *graph, const mk_compile_options *options) {
   const bool one = mk_compile_slots(options) == 1;
-  bool wide = !options->sampling && options->rows >= (uint32_t)(one ? MK_WIDE_ROWS : MK_PROMPT_ROWS) &&
-              (one || options->rows <= MK_MOST_SHARED_ROWS);
+  const uint32_t most = options->sampling ? MK_MOST_DRAWING_ROWS : MK_MOST_SHARED_ROWS;
+  bool wide = options->rows >= (uint32_t)(one ? MK_WIDE_ROWS : MK_PROMPT_ROWS) &&
+              (one ? !options->sampling : options->rows <= most);
   for (size_t i = 0; wide && i < graph->node_count; i++) {
     wide = is_plain(graph, &graph->nodes[i]);
   }

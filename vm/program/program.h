@@ -142,14 +142,15 @@ typedef struct mk_program {
 } mk_program;
 
 enum {
-  MK_MOST_ROWS = 1024,       /* of a step of any program */
-  MK_MAX_ROWS = 16,          /* of a step that sequences share on a GPU, and of one that draws */
-  MK_MOST_SHARED_ROWS = 512, /* of a step of a program of any other form than wide */
-  MK_WIDE_ROWS = 128,        /* of a step of a wide program, at least (scheduler/compile.h) */
-  MK_LINE_TILE = 128,        /* lines of a value that an instruction computes at most, but for attention */
-  MK_PROMPT_ROWS = 64,       /* of a step that computes a chunk of one sequence on a GPU */
-  MK_MAX_UNITS = 128,        /* of attention per KV head, where there are several rows */
-  MK_PIECE_TOKENS = 256,     /* that ATTENTION takes of a span at a time */
+  MK_MOST_ROWS = 1024,        /* of a step of any program */
+  MK_MAX_ROWS = 16,           /* of a step that sequences share on a GPU */
+  MK_MOST_DRAWING_ROWS = 128, /* of a step that draws: one tile of lines */
+  MK_MOST_SHARED_ROWS = 512,  /* of a step of a program of any other form than wide */
+  MK_WIDE_ROWS = 128,         /* of a step of a wide program, at least (scheduler/compile.h) */
+  MK_LINE_TILE = 128,         /* lines of a value that an instruction computes at most, but for attention */
+  MK_PROMPT_ROWS = 64,        /* of a step that computes a chunk of one sequence on a GPU */
+  MK_MAX_UNITS = 128,         /* of attention per KV head, where there are several rows */
+  MK_PIECE_TOKENS = 256,      /* that ATTENTION takes of a span at a time */
 };
 /* Lines of a tile of a value that has so many: an instruction computes one tile of them. */
 static inline uint32_t mk_line_tile(uint32_t lines) { return lines < MK_LINE_TILE ? lines : (uint32_t)MK_LINE_TILE; }

@@ -600,9 +600,9 @@ static mk_status shape_NEXT(mk_shape *s) {
 /* The words of the sampling buffer (instructions/sampling.h), for each slot: of programs that draw there are as many
  * slots as rows. */
 static mk_status check_sampling(mk_shape *s, uint32_t slot) {
-  if (lines_of(s) > MK_MAX_ROWS) {
+  if (lines_of(s) > MK_MOST_DRAWING_ROWS) {
     return mk_reject(s->v, "S10", s->index, "%s draws for at most %d rows a step; the program has %u", s->info->name,
-                     MK_MAX_ROWS, lines_of(s));
+                     MK_MOST_DRAWING_ROWS, lines_of(s));
   }
   const mk_extent *at = &s->extents[slot];
   MK_TRY(expect(s, slot, "number of rows in the buffer", buffer_of(s, slot)->rows, lines_of(s)));
