@@ -55,7 +55,7 @@ typedef struct table { /* of requests */
   request requests[REQUESTS];
   uint64_t seed;
   mk_engine *engine;
-  uint32_t rows, next;         /* request that waits */
+  uint32_t rows, next;                  /* request that waits */
   uint32_t slots[MK_MOST_DRAWING_ROWS]; /* request, or NONE */
   mk_step_row plan[LAUNCH][MK_MOST_DRAWING_ROWS];
   uint32_t drawn_in_prompts;
