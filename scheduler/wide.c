@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "scheduler/lower_internal.h"
+#include "vm/program/attend_list.h"
 
 enum { UNIT_TILES = MK_CHAIN_COLS / MK_TILE };
 
@@ -69,7 +70,8 @@ bool mk_is_wide(const mk_graph *graph, const mk_compile_options *options) {
   const bool one = mk_compile_slots(options) == 1;
   const uint32_t most = options->sampling ? MK_MOST_DRAWING_ROWS : MK_MOST_SHARED_ROWS;
   bool wide = options->rows >= (uint32_t)(one ? MK_WIDE_ROWS : MK_PROMPT_ROWS) &&
-              (one ? !options->sampling : options->rows <= most);
+              (one ? !options->sampling : options->rows <= most) &&
+              graph->config.heads / graph->config.kv_heads <= MK_ATTEND_MOST_HEADS;
   for (size_t i = 0; wide && i < graph->node_count; i++) {
     wide = is_plain(graph, &graph->nodes[i]);
   }

@@ -9,9 +9,13 @@ mk_status mk_shadow_init(mk_verifier *v, mk_shadow *shadow) {
 
 void mk_shadow_free(mk_shadow *shadow) {
   for (size_t i = 0; shadow->segments != NULL && i < shadow->count; i++) {
+    mk_team_past *team = shadow->segments[i].team;
     mk_free(shadow->segments[i].readers.list);
-    mk_free(shadow->segments[i].shares.list);
-    mk_free(shadow->segments[i].before.list);
+    if (team != NULL) {
+      mk_free(team->shares.list);
+      mk_free(team->before.list);
+      mk_free(team);
+    }
   }
   mk_free(shadow->segments);
 }
@@ -38,13 +42,17 @@ static mk_past past_of(const mk_actor *actor) {
 }
 
 static mk_status add_past(mk_pasts *pasts, mk_past past) {
-  MK_TRY(mk_grow(&pasts->list, &pasts->capacity, pasts->count + 1, sizeof past));
+  if (pasts->count == pasts->capacity) {
+    const uint32_t wanted = pasts->capacity == 0 ? 1 : 2 * pasts->capacity;
+    MK_TRY(mk_realloc(wanted, sizeof past, &pasts->list));
+    pasts->capacity = wanted;
+  }
   pasts->list[pasts->count++] = past;
   return MK_OK;
 }
 
 static mk_status note_read(mk_segment *segment, const mk_actor *actor) {
-  for (size_t r = 0; r < segment->readers.count; r++) {
+  for (uint32_t r = 0; r < segment->readers.count; r++) {
     if (segment->readers.list[r].thread == actor->thread) {
       segment->readers.list[r] = past_of(actor);
       return MK_OK;
@@ -55,7 +63,7 @@ static mk_status note_read(mk_segment *segment, const mk_actor *actor) {
 
 /* The first one that the actor does not come after; NULL: there is none. */
 static const mk_past *find_unordered(mk_verifier *v, const mk_actor *actor, const mk_pasts *pasts) {
-  for (size_t i = 0; i < pasts->count; i++) {
+  for (uint32_t i = 0; i < pasts->count; i++) {
     v->report.conflicts++;
     if (!ordered(actor, &pasts->list[i])) {
       return &pasts->list[i];
@@ -64,10 +72,12 @@ static const mk_past *find_unordered(mk_verifier *v, const mk_actor *actor, cons
   return NULL;
 }
 
+static bool is_of_team(const mk_segment *segment) { return segment->team != NULL && segment->team->team != 0; }
+
 /* Of those whose words stand in the segment. */
 static const mk_past *unordered_writer(mk_verifier *v, const mk_actor *actor, const mk_segment *segment) {
-  if (segment->team != 0) {
-    return find_unordered(v, actor, &segment->shares);
+  if (is_of_team(segment)) {
+    return find_unordered(v, actor, &segment->team->shares);
   }
   v->report.conflicts++;
   return segment->written && !ordered(actor, &segment->writer) ? &segment->writer : NULL;
@@ -108,31 +118,38 @@ mk_status mk_shadow_read(mk_verifier *v, mk_shadow *shadow, const mk_actor *acto
   return MK_OK;
 }
 
-/* The first share of a team in a step: what stands there is what all of its shares come after. Readers stay, as those
+/* With the first share of a team in a step: what stands there is what all of its shares come after. Readers stay, as those
  * that come later have to be after them, too. */
 static mk_status begin_team(mk_segment *segment, uint32_t team, uint32_t epoch) {
-  const mk_pasts last = segment->shares;
-  if (segment->team != 0) {
-    segment->shares = segment->before;
-    segment->before = last;
-  } else {
-    segment->before.count = 0;
-    MK_TRY(segment->written ? add_past(&segment->before, segment->writer) : MK_OK);
+  MK_TRY(segment->team != NULL ? MK_OK : mk_alloc(1, sizeof *segment->team, &segment->team));
+  mk_team_past *past = segment->team;
+  if (past->team == team && past->epoch == epoch) {
+    return MK_OK;
   }
-  segment->shares.count = 0;
-  segment->team = team;
-  segment->epoch = epoch;
+  if (past->team != 0) {
+    const mk_pasts last = past->shares;
+    past->shares = past->before;
+    past->before = last;
+  } else {
+    past->before.count = 0;
+    MK_TRY(segment->written ? add_past(&past->before, segment->writer) : MK_OK);
+  }
+  past->shares.count = 0;
+  past->team = team;
+  past->epoch = epoch;
   return MK_OK;
 }
 
 static mk_status note_write(mk_segment *segment, const mk_actor *actor, uint32_t team) {
   segment->written = true;
   if (team != 0) {
-    return add_past(&segment->shares, past_of(actor));
+    return add_past(&segment->team->shares, past_of(actor));
   }
   segment->writer = past_of(actor);
-  segment->team = 0;
   segment->readers.count = 0;
+  if (segment->team != NULL) {
+    segment->team->team = 0;
+  }
   return MK_OK;
 }
 
@@ -141,11 +158,9 @@ mk_status mk_shadow_write(mk_verifier *v, mk_shadow *shadow, const mk_actor *act
   const uint32_t team = v->team_of[actor->instruction];
   for (size_t i = link.first; i < (size_t)link.first + link.count; i++) {
     mk_segment *segment = &shadow->segments[i];
-    if (team != 0 && (segment->team != team || segment->epoch != actor->epoch)) {
-      MK_TRY(begin_team(segment, team, actor->epoch));
-    }
+    MK_TRY(team != 0 ? begin_team(segment, team, actor->epoch) : MK_OK);
     const mk_past *writer =
-        team != 0 ? find_unordered(v, actor, &segment->before) : unordered_writer(v, actor, segment);
+        team != 0 ? find_unordered(v, actor, &segment->team->before) : unordered_writer(v, actor, segment);
     if (writer != NULL) {
       return race(v, "R03", actor, i, "writes", writer->instruction, "writes");
     }

@@ -15,20 +15,24 @@ typedef struct mk_past { /* an access */
   uint32_t thread, time, instruction;
 } mk_past;
 
-typedef struct mk_pasts {
+typedef struct mk_pasts { /* most have one or none, and there are many of these lists */
   mk_past *list;
-  size_t count, capacity;
+  uint32_t count, capacity;
 } mk_pasts;
+
+typedef struct mk_team_past { /* of words that shares of a team write */
+  uint32_t team, epoch;       /* of the last writers; 0: they are of none */
+  mk_pasts shares;            /* of that team, so far */
+  mk_pasts before;            /* who wrote before it: each of its shares comes after all of them */
+} mk_team_past;
 
 /* Shadow of cuts[i]..cuts[i + 1]. Which words of it a share of a team writes is data, and those of one step are
  * disjoint: so its shares are ordered with all but each other. */
 typedef struct mk_segment {
   bool written;
-  mk_past writer;       /* the last one, where that was of no team */
-  mk_pasts readers;     /* since, the last one of each thread; of teams, since any time */
-  uint32_t team, epoch; /* of the last writers; 0: none */
-  mk_pasts shares;      /* of that team, so far */
-  mk_pasts before;      /* who wrote before it: each of its shares comes after all of them */
+  mk_past writer;     /* the last one, where that was of no team */
+  mk_pasts readers;   /* since, the last one of each thread; of teams, since any time */
+  mk_team_past *team; /* NULL: none has written here */
 } mk_segment;
 
 typedef struct mk_actor { /* who makes an access: its place in the order and its view of the past */
