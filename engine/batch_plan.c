@@ -131,19 +131,35 @@ static bool goes_on(const mk_batch *b, mk_batch_machine machine, const outlook *
          !(before < prompt && o->position >= prompt && somebody_could_begin(b));
 }
 
-/* A row for everybody, and what is left for those that have more to compute; false: the launch ends with this step. */
+/* Rows of one of those who take part, from line `line` on; the line after them. */
+static uint32_t put_rows(const mk_batch *b, const mk_batch_side *side, outlook *o, uint32_t own, uint32_t line,
+                         mk_step_row *rows) {
+  for (uint32_t n = 0; n < own; n++) {
+    rows[line++] = next_row(b, o, side->slots > 1 ? o->member->slot : 0);
+  }
+  return line;
+}
+
+/* A row for everybody, and what is left for those that have more to compute; false: the launch ends with this step.
+ * Where lines come in tiles, those with one row are first: most of them choose, so few tiles have a row that does. */
 static bool plan_step(const mk_batch *b, mk_batch_machine machine, outlook *part, uint32_t count, mk_step_row *rows) {
   const bool only = count == 1 && (part[0].member == b->lone || !has_work(b, MK_MACHINE_ONE_ROW));
   const mk_batch_side *side = &b->sides[machine];
-  uint32_t line = 0, spare = side->rows - count;
+  const bool sorts = mk_program_has_tiles(side->program);
+  uint32_t line = 0, spare = side->rows - count, wanted[MK_MOST_ROWS];
   bool more = true;
   for (uint32_t i = 0; i < count; i++) {
-    uint32_t before = part[i].position, own = rows_wanted(b, machine, &part[i], 1 + spare);
-    spare -= own - 1;
-    for (uint32_t n = 0; n < own; n++) {
-      rows[line++] = next_row(b, &part[i], side->slots > 1 ? part[i].member->slot : 0);
+    wanted[i] = rows_wanted(b, machine, &part[i], 1 + spare);
+    spare -= wanted[i] - 1;
+  }
+  for (uint32_t turn = 0; turn < (sorts ? 2U : 1U); turn++) {
+    for (uint32_t i = 0; i < count; i++) {
+      if (!sorts || (wanted[i] == 1) == (turn == 0)) {
+        const uint32_t before = part[i].position;
+        line = put_rows(b, side, &part[i], wanted[i], line, rows);
+        more = more && goes_on(b, machine, &part[i], before, only);
+      }
     }
-    more = more && goes_on(b, machine, &part[i], before, only);
   }
   for (; line < side->rows; line++) {
     rows[line] = (mk_step_row){0};

@@ -292,7 +292,8 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
                                 .rows = rows,
                                 .slots = rows == options->rows ? options->slots : 0,
                                 .blocks = options->kv_blocks,
-                                .sampling = samples};
+                                .sampling = samples,
+                                .keep_values = options->keep_values};
   mk_engine_machine *main = &engine->machines[MK_MACHINE_MAIN];
   MK_TRY(mk_compile(engine->graph, &compile, &main->program));
   MK_TRY(mk_verify(main->program, NULL));

@@ -82,7 +82,7 @@ typedef struct mkvm_options {
   size_t size;
   const char *device;   /* "cpu", "cuda" or "cuda:N"; NULL: the first GPU where it can be used, else the CPU */
   uint32_t max_context; /* tokens of a request, prompt and answer together; 0: the model's limit, at most 4096 */
-  /* Requests that share a step: 1, 2, 4, 8 or 16. With more than 1 they are faster together, and so are long prompts. */
+  /* Requests that share a step, and long prompts, are faster: 1, 2, 4, 8 or 16 of them, on the CPU up to 128. */
   uint32_t max_batch;
   uint32_t threads;         /* of the CPU; 0: one for each core that the process may use */
   const char *cache_folder; /* of packed weights, written where they are missing, to open faster; NULL: none */

@@ -45,7 +45,7 @@ static bool draw(mk_reference *machine, const mk_instruction *instruction, const
 
 mk_reference_result mk_reference_DRAW(mk_reference *machine, const mk_instruction *instruction) {
   mk_span choice = mk_operand_span(machine, instruction, MK_SLOT_DRAW_choice);
-  uint32_t words[MK_MAX_ROWS][2];
+  uint32_t words[MK_MOST_DRAWING_ROWS][2];
   mk_search_begin(machine);
   for (uint32_t l = 0; l < machine->line_count; l++) {
     if (!draw(machine, instruction, &machine->lines[l], words[l])) {

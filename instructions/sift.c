@@ -38,7 +38,7 @@ static bool sift(mk_reference *machine, const mk_instruction *instruction, const
 
 mk_reference_result mk_reference_SIFT(mk_reference *machine, const mk_instruction *instruction) {
   mk_span round = mk_operand_span(machine, instruction, MK_SLOT_SIFT_round);
-  uint32_t words[MK_MAX_ROWS][MK_SIFT_WORDS];
+  uint32_t words[MK_MOST_DRAWING_ROWS][MK_SIFT_WORDS];
   mk_search_begin(machine);
   for (uint32_t l = 0; l < machine->line_count; l++) {
     if (!sift(machine, instruction, &machine->lines[l], words[l])) {

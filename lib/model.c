@@ -87,8 +87,9 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
   e->user = options->user;
   e->max_batch = options->max_batch == 0 ? 1 : options->max_batch;
   e->max_waiting = options->max_waiting == 0 ? USUAL_QUEUE : options->max_waiting;
-  if (!is_power(e->max_batch) || e->max_batch > MK_MAX_ROWS) {
-    return mk_error(MK_ERR_USAGE, "max_batch is %u; it is 1, 2, 4, 8 or 16", options->max_batch);
+  if (!is_power(e->max_batch) || e->max_batch > MK_MOST_DRAWING_ROWS) {
+    return mk_error(MK_ERR_USAGE, "max_batch is %u; it is 1, 2, 4, 8 or 16, on the CPU also 32, 64 or %d",
+                    options->max_batch, MK_MOST_DRAWING_ROWS);
   }
   e->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (e->event < 0) {
@@ -104,6 +105,7 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
   mk_engine_options below = {.device = options->device,
                              .max_seq = e->max_context,
                              .rows = e->max_batch,
+                             .slots = e->max_batch,
                              .long_prompts = e->max_batch > 1,
                              .kv_blocks = blocks_of(options->kv_tokens),
                              .prefix_tokens = options->prefix_tokens,

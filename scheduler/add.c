@@ -39,17 +39,17 @@ mk_status mk_declare_parts(mk_lowering *lowering, const mk_node *node, mk_add_pl
   const mk_weight *weight = &lowering->graph->weights[node->weight];
   char name[64];
   snprintf(name, sizeof name, "%s_parts", lowering->graph->values[node->output].name);
-  MK_TRY(mk_add_vector(lowering->program, name,
-                       (mk_vector){.kind = MK_KIND_ACTIVATION,
-                                   .dtype = MK_DTYPE_F32,
-                                   .store = lowering->wide ? MK_STORE_PLAIN : MK_STORE_STAMPED,
-                                   .extra_proxy = lowering->wide ? MK_PROXY_ASYNC : 0,
-                                   .rows = plan->parts,
-                                   .cols = mk_divide_up(weight->rows, MK_TILE) * MK_TILE,
-                                   .tile = MK_TILE,
-                                   .lines = lowering->lines,
-                                   .by_tiles = true},
-                       &plan->buffer));
+  MK_TRY(mk_add_value(lowering, name,
+                      (mk_vector){.kind = MK_KIND_ACTIVATION,
+                                  .dtype = MK_DTYPE_F32,
+                                  .store = lowering->wide ? MK_STORE_PLAIN : MK_STORE_STAMPED,
+                                  .extra_proxy = lowering->wide ? MK_PROXY_ASYNC : 0,
+                                  .rows = plan->parts,
+                                  .cols = mk_divide_up(weight->rows, MK_TILE) * MK_TILE,
+                                  .tile = MK_TILE,
+                                  .lines = lowering->lines,
+                                  .by_tiles = true},
+                      &plan->buffer));
   return mk_add_counters(lowering, name, &plan->ready);
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "scheduler/lower_internal.h"
+#include "vm/program/attend_list.h"
 
 mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector, uint16_t *index) {
   uint32_t lines = vector.lines == 0 ? 1 : vector.lines;
@@ -17,6 +18,30 @@ mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector,
                       .tile_cols = vector.tile};
   snprintf(buffer.name, sizeof buffer.name, "%s", name);
   return mk_program_add_buffer(program, &buffer, index);
+}
+
+/* What stands behind "layers.N." in the name of a value; all of a name without that. */
+static const char *name_in_layer(const char *name) {
+  const char *first = strchr(name, '.'), *second = first == NULL ? NULL : strchr(first + 1, '.');
+  return strncmp(name, "layers.", 7) == 0 && second != NULL ? second + 1 : name;
+}
+
+mk_status mk_add_value(mk_lowering *lowering, const char *name, mk_vector vector, uint16_t *index) {
+  mk_program *program = lowering->program;
+  if (!lowering->reuses) {
+    return mk_add_vector(program, name, vector, index);
+  }
+  const int found = mk_program_find_buffer(program, name_in_layer(name));
+  if (found < 0) {
+    return mk_add_vector(program, name_in_layer(name), vector, index);
+  }
+  const mk_buffer *b = &program->buffers[found];
+  if (b->cols != vector.cols || b->tile_cols != vector.tile || b->dtype != vector.dtype ||
+      b->rows != (vector.rows == 0 ? 1 : vector.rows) * vector.lines) { /* layers differ: it has one of its own */
+    return mk_add_vector(program, name, vector, index);
+  }
+  *index = (uint16_t)found;
+  return MK_OK;
 }
 
 static mk_status declare_weight(mk_lowering *lowering, size_t index) {
@@ -114,29 +139,29 @@ mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
   if (node->kind == MK_NODE_ADD || node->kind == MK_NODE_OFFSET) {
     char name[48];
     snprintf(name, sizeof name, "%.38s_residual", value->name);
-    MK_TRY(mk_add_vector(lowering->program, name,
-                         (mk_vector){.kind = MK_KIND_ACTIVATION,
-                                     .dtype = MK_DTYPE_F32,
-                                     .store = MK_STORE_PLAIN,
-                                     .cols = value->length,
-                                     .tile = MK_TILE,
-                                     .lines = lowering->lines,
-                                     .by_tiles = true},
-                         &lowered->residual));
+    MK_TRY(mk_add_value(lowering, name,
+                        (mk_vector){.kind = MK_KIND_ACTIVATION,
+                                    .dtype = MK_DTYPE_F32,
+                                    .store = MK_STORE_PLAIN,
+                                    .cols = value->length,
+                                    .tile = MK_TILE,
+                                    .lines = lowering->lines,
+                                    .by_tiles = true},
+                        &lowered->residual));
   }
   if (node->kind == MK_NODE_OFFSET) {
     return MK_OK; /* nobody else reads it */
   }
-  return mk_add_vector(lowering->program, value->name,
-                       (mk_vector){.kind = MK_KIND_ACTIVATION,
-                                   .dtype = dtype,
-                                   .store = lowering->wide ? MK_STORE_PLAIN : MK_STORE_STAMPED,
-                                   .extra_proxy = lowering->wide ? MK_PROXY_ASYNC : 0,
-                                   .cols = squares ? value->length / MK_TILE * MK_SQUARED_TILE : value->length,
-                                   .tile = tile,
-                                   .lines = lowering->lines,
-                                   .by_tiles = true},
-                       &lowered->buffer);
+  return mk_add_value(lowering, value->name,
+                      (mk_vector){.kind = MK_KIND_ACTIVATION,
+                                  .dtype = dtype,
+                                  .store = lowering->wide ? MK_STORE_PLAIN : MK_STORE_STAMPED,
+                                  .extra_proxy = lowering->wide ? MK_PROXY_ASYNC : 0,
+                                  .cols = squares ? value->length / MK_TILE * MK_SQUARED_TILE : value->length,
+                                  .tile = tile,
+                                  .lines = lowering->lines,
+                                  .by_tiles = true},
+                      &lowered->buffer);
 }
 
 mk_status mk_declare_normed(mk_lowering *lowering, const char *name, mk_lowered_value *value) {
@@ -151,12 +176,26 @@ mk_status mk_declare_normed(mk_lowering *lowering, const char *name, mk_lowered_
                       .lines = lowering->lines,
                       .by_tiles = true};
   snprintf(buffer, sizeof buffer, "%.38s_normed", name);
-  MK_TRY(mk_add_vector(lowering->program, buffer, vector, &value->normed));
+  MK_TRY(mk_add_value(lowering, buffer, vector, &value->normed));
   snprintf(buffer, sizeof buffer, "%.38s_squares", name);
   vector.dtype = MK_DTYPE_F32;
   vector.cols = mk_divide_up(cols, MK_CHAIN_COLS);
   vector.tile = 1;
-  return mk_add_vector(lowering->program, buffer, vector, &value->squares);
+  return mk_add_value(lowering, buffer, vector, &value->squares);
+}
+
+mk_status mk_declare_work(mk_lowering *lowering) {
+  const mk_config *c = &lowering->graph->config;
+  const uint32_t words = mk_attend_list_words(mk_line_tile(lowering->lines), c->heads / c->kv_heads);
+  return mk_add_vector(lowering->program, "work",
+                       (mk_vector){.kind = MK_KIND_INPUT,
+                                   .dtype = MK_DTYPE_U32,
+                                   .store = MK_STORE_PLAIN,
+                                   .extra_proxy = MK_PROXY_ASYNC,
+                                   .rows = MK_PLAN_STEPS * lowering->line_tiles,
+                                   .cols = words,
+                                   .tile = words},
+                       &lowering->work);
 }
 
 mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index) {

@@ -177,10 +177,12 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
     return mk_error(MK_ERR_USAGE, "%u sequences share a step of %u rows: at most as many as rows can", options->slots,
                     options->rows);
   }
-  if (options->rows > MK_MAX_ROWS && options->sampling) {
+  if (options->sampling &&
+      (options->rows > MK_MOST_DRAWING_ROWS || (options->rows > MK_MAX_ROWS && mk_compile_slots(options) == 1))) {
     return mk_error(MK_ERR_USAGE,
-                    "%u rows per step: a program of so many chooses greedily; one that samples has 1, 2, 4, 8 or 16",
-                    options->rows);
+                    "%u rows per step, %u sequences: a program of so many chooses greedily; one that samples has 1, 2, "
+                    "4, ... or %d rows, and more than %d of several sequences alone",
+                    options->rows, mk_compile_slots(options), MK_MOST_DRAWING_ROWS, MK_MAX_ROWS);
   }
   if (options->blocks > MAX_BLOCKS) {
     return mk_error(MK_ERR_USAGE, "%u KV blocks: a program has at most %d", options->blocks, MAX_BLOCKS);

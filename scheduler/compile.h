@@ -26,11 +26,15 @@ typedef struct mk_compile_options {
   mk_placement placement;
   uint32_t rows;   /* per step: 0 or 1, or a power of two up to MK_MOST_ROWS */
   uint32_t slots;  /* sequences that may share it; 0: as many as rows, but one of MK_PROMPT_ROWS: a program for prompts.
-                One of 128 rows or more: a wide program, where the graph is of plain Llama shape (wide.c) */
+                One of 128 rows or more, or several of 64 to 512: a wide program, where the graph is of plain Llama
+                shape (wide.c) */
   uint32_t blocks; /* of the KV cache; 0: enough for as many full contexts as there are slots */
-  /* The next token is drawn as the `sampling` buffer says, each row's by the words of its slot (1 to 16 rows); else it
+  /* The next token is drawn as the `sampling` buffer says, each row's by the words of its slot (1 to 16 rows, or 32 to 128 of several slots); else it
    * is the one of the highest logit. */
   bool sampling;
+  /* Of a wide program: every layer has values of its own, so that after a step all that it computed is there to be
+   * looked at; else each layer writes over those of the one before. */
+  bool keep_values;
 } mk_compile_options;
 
 enum {
@@ -49,8 +53,8 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
 /* Sequences that may share a step of such a program. */
 uint32_t mk_compile_slots(const mk_compile_options *options);
 
-/* Whether a program by these options has the wide form: of 128 rows or more, all of one sequence, and of a graph of
- * plain Llama shape. */
+/* Whether a program by these options has the wide form: of 128 rows or more, all of one sequence, greedily, or of 64 to
+ * 512 of several, of which 128 may draw; and of a graph of plain Llama shape. */
 bool mk_is_wide(const mk_graph *graph, const mk_compile_options *options);
 
 /* Identifies the configuration a program was compiled from (mk_program.config_hash). */

@@ -26,6 +26,7 @@ mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const m
   lowering->lines = mk_program_rows(program);
   lowering->line_tiles = lowering->lines / mk_line_tile(lowering->lines);
   lowering->wide = mk_is_wide(graph, options);
+  lowering->reuses = lowering->wide && !options->keep_values;
   lowering->sms = queues_in_use(lowering, options->sms);
   lowering->embedded = (mk_lowered_value){.ready = MK_NO_COUNTER};
   lowering->blocks = program->ranges.block.high + 1;

@@ -46,8 +46,9 @@ typedef struct mk_lowering {
   mk_queue_builder *queues; /* per SM */
   uint16_t *weights;        /* weight -> buffer */
   mk_lowered_value *values; /* value -> buffer, counter */
-  uint16_t table, plan, ring, logits, candidates;
+  uint16_t table, plan, ring, logits, candidates, work;
   bool wide;                 /* the wide form (wide.c) */
+  bool reuses;               /* of that, a layer's values lie where those of the one before did */
   mk_lowered_value embedded; /* of that, the embedding rows of the step's tokens */
   uint32_t turn;             /* of that, units dealt so far, whose SMs take turns */
   bool samples;              /* a sampling program, with the buffers below */

@@ -17,10 +17,14 @@ typedef struct mk_vector { /* a row-major buffer: `rows` (0: one) vectors of `co
 } mk_vector;
 
 mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector, uint16_t *index);
+/* The same for what the nodes of a layer make; where values are reused the layers have one buffer. */
+mk_status mk_add_value(mk_lowering *lowering, const char *name, mk_vector vector, uint16_t *index);
 mk_status mk_declare_shared(mk_lowering *lowering);
 mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node);
 /* What NORM makes of the value of that name, or of the embedding's, for a wide program. */
 mk_status mk_declare_normed(mk_lowering *lowering, const char *name, mk_lowered_value *value);
+/* The work lists of a wide program of several slots (attend_list.h). */
+mk_status mk_declare_work(mk_lowering *lowering);
 mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index);
 
 /* The instruction writer. layer: MK_NO_LAYER at the token boundary; signal: a counter, or MK_NO_COUNTER. */

@@ -100,7 +100,7 @@ mk_status mk_lower_sampling(mk_lowering *lowering, const mk_share *shares, uint1
   const mk_lowered_sampling *s = &lowering->sampling;
   uint16_t ready;
   MK_TRY(declare_all(lowering));
-  MK_TRY(mk_program_add_counter(lowering->program, "fronts", MK_COUNTER_RELAXED, &ready));
+  MK_TRY(mk_program_add_counter(lowering->program, "fronts", mk_edge_kind(lowering), &ready));
   for (uint32_t sm = 0; sm < lowering->sms; sm++) {
     MK_TRY(lower_score(lowering, sm, shares[sm], ready));
     MK_TRY(lower_rounds(lowering, sm, shares[sm]));

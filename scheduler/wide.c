@@ -1,5 +1,5 @@
-/* The wide form of programs, of 128 rows a step and more, all of one sequence: prompts. See lower.h, and
- * docs/ARCHITECTURE.md, "Wide programs".
+/* The wide form of programs: of 128 rows a step and more, all of one sequence (prompts), or of 64 to 512 of several.
+ * See lower.h, and docs/ARCHITECTURE.md, "Wide programs".
  *
  * Lines come in tiles of MK_LINE_TILE. Work is dealt in units: eight row tiles of a weight (one chain of what they
  * make) by one tile of lines, so that a machine can multiply tiles of 128 x 256. Neighbouring units, which have the
@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "scheduler/lower_internal.h"
+#include "vm/program/attend_list.h"
 
 enum { UNIT_TILES = MK_CHAIN_COLS / MK_TILE };
 
@@ -66,7 +67,11 @@ static bool is_plain(const mk_graph *graph, const mk_node *node) {
 }
 
 bool mk_is_wide(const mk_graph *graph, const mk_compile_options *options) {
-  bool wide = options->rows >= MK_WIDE_ROWS && mk_compile_slots(options) == 1 && !options->sampling;
+  const bool one = mk_compile_slots(options) == 1;
+  const uint32_t most = options->sampling ? MK_MOST_DRAWING_ROWS : MK_MOST_SHARED_ROWS;
+  bool wide = options->rows >= (uint32_t)(one ? MK_WIDE_ROWS : MK_PROMPT_ROWS) &&
+              (one ? !options->sampling : options->rows <= most) &&
+              graph->config.heads / graph->config.kv_heads <= MK_ATTEND_MOST_HEADS;
   for (size_t i = 0; wide && i < graph->node_count; i++) {
     wide = is_plain(graph, &graph->nodes[i]);
   }
@@ -103,6 +108,7 @@ static mk_status emit_norm(mk_lowering *lowering, int value, uint32_t sm, mk_sha
 mk_status mk_begin_wide(mk_lowering *lowering) {
   const uint32_t tiles = mk_divide_up(lowering->graph->config.hidden, MK_TILE);
   mk_lowered_value *embedded = &lowering->embedded;
+  MK_TRY(mk_program_slots(lowering->program) > 1 ? mk_declare_work(lowering) : MK_OK);
   MK_TRY(mk_declare_normed(lowering, "embedding", embedded));
   MK_TRY(add_ready(lowering, "embedding", true, embedded));
   for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
@@ -156,7 +162,50 @@ static mk_status emit_attend(mk_lowering *lowering, const mk_node *node, uint16_
   return mk_emit(lowering, next_sm(lowering), &in, mk_signal_of(out, lines));
 }
 
-/* Units of a query head and a tile of lines. The last lines see the most tokens, so they begin first. */
+/* A share of a KV head and a tile of lines, of which the work list says what that is. */
+static mk_status emit_share(mk_lowering *lowering, const mk_node *node, uint16_t kv, uint32_t head, uint32_t lines,
+                            mk_share share, uint16_t appended) {
+  const mk_config *c = &lowering->graph->config;
+  const uint32_t tiles = c->heads / c->kv_heads * (c->head_dim / MK_TILE);
+  const mk_lowered_value *out = &lowering->values[node->output];
+  mk_instruction in = MK_START(ATTEND, node->layer);
+  in.operands[MK_SLOT_ATTEND_q] = mk_columns(lowering->values[node->input].buffer, lines, head * tiles, tiles);
+  in.operands[MK_SLOT_ATTEND_kv] = mk_tiles(kv, 0, 1, head, 1);
+  in.operands[MK_SLOT_ATTEND_table] = mk_whole(lowering, lowering->table);
+  in.operands[MK_SLOT_ATTEND_out] = mk_columns(out->buffer, lines, head * tiles, tiles);
+  in.operands[MK_SLOT_ATTEND_work] = mk_whole(lowering, lowering->work);
+  in.params[MK_PARAM_ATTEND_scale] = mk_float_param(node->factor);
+  in.params[MK_PARAM_ATTEND_share] = share.first;
+  in.params[MK_PARAM_ATTEND_shares] = share.count;
+  mk_add_wait(lowering, &in, appended);
+  return mk_emit(lowering, next_sm(lowering), &in, mk_signal_of(out, lines));
+}
+
+/* Of a KV head and a tile of lines, so that all SMs have some, whether a step has prompts (an item for each query head
+ * of a tile) or decoding rows. */
+static uint32_t shares_of(const mk_lowering *lowering) {
+  enum { MOST_SHARES = 64, ROUNDS = 2 };
+  const mk_config *c = &lowering->graph->config;
+  const uint32_t group = c->heads / c->kv_heads, units = c->kv_heads * lowering->line_tiles;
+  const uint32_t wanted = mk_divide_up(ROUNDS * lowering->sms, units);
+  return wanted < group ? group : wanted > MOST_SHARES ? (group > MOST_SHARES ? group : MOST_SHARES) : wanted;
+}
+
+/* Share by share, since the first ones have the longest items. */
+static mk_status emit_shares(mk_lowering *lowering, const mk_node *node, uint16_t kv, uint16_t appended) {
+  const uint32_t shares = shares_of(lowering), heads = lowering->graph->config.kv_heads;
+  for (uint32_t share = 0; share < shares; share++) {
+    for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
+      for (uint32_t head = 0; head < heads; head++) {
+        MK_TRY(emit_share(lowering, node, kv, head, lines, (mk_share){share, shares}, (uint16_t)(appended + head)));
+      }
+    }
+  }
+  return MK_OK;
+}
+
+/* Units of a query head and a tile of lines, the last lines first, as they see the most tokens. Of several slots,
+ * shares of a KV head and a tile. */
 static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   const mk_config *c = &lowering->graph->config;
   uint16_t kv, first = MK_NO_COUNTER;
@@ -169,6 +218,9 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
     MK_TRY(mk_program_add_counter(lowering->program, name, MK_COUNTER_RELEASE, &appended));
     MK_TRY(emit_append(lowering, node, kv, head, appended));
     first = head == 0 ? appended : first;
+  }
+  if (mk_program_slots(lowering->program) > 1) {
+    return emit_shares(lowering, node, kv, first);
   }
   for (uint32_t lines = lowering->line_tiles; lines-- != 0;) {
     for (uint32_t head = 0; head < c->heads; head++) {

@@ -3,12 +3,13 @@
 #include "tests/engine/rows_rig.h"
 #include "tests/support/effort.h"
 
-/* With MK_PROMPT_ROWS, and in wide programs, one sequence after the other. */
+/* With MK_PROMPT_ROWS, and in wide programs of one slot, one sequence after the other. */
 static void every_number_of_rows(const work *want) {
   static const uint32_t rows[] = {4, 16, MK_PROMPT_ROWS, 2 * MK_LINE_TILE, 2, 8, 32, MK_MOST_SHARED_ROWS, 128};
   for (uint32_t i = 0; i < test_effort(4, sizeof rows / sizeof rows[0]); i++) {
     expect_bits((mk_engine_options){.sms = rows[i] == 4 ? 132 : 5, .rows = rows[i]}, want);
   }
+  expect_bits((mk_engine_options){.sms = 9, .rows = MK_PROMPT_ROWS, .slots = 20}, want);
   for (uint32_t wide = MK_LINE_TILE; wide <= MK_MOST_ROWS; wide *= test_effort(4, 2)) {
     expect_bits((mk_engine_options){.sms = 7, .rows = wide, .slots = 1}, want);
   }
@@ -98,6 +99,7 @@ Test(rows, same_in_every_interleaving_odd) { interleavings(TEST_MODEL_ODD, 16, 7
 Test(rows, same_in_every_interleaving_of_prompts) { interleavings(TEST_MODEL_ODD, MK_PROMPT_ROWS, 7); }
 Test(rows, same_in_every_interleaving_of_many_rows) { interleavings(TEST_MODEL_TINY, 32, 5); }
 Test(rows, same_in_every_interleaving_of_two_tiles_of_lines) { interleavings(TEST_MODEL_TINY, 2 * MK_LINE_TILE, 5); }
+Test(rows, same_in_every_interleaving_of_few_slots) { interleavings_of(TEST_MODEL_ODD, 2 * MK_LINE_TILE, 2, 7); }
 Test(rows, same_in_every_interleaving_of_a_wide_program) { interleavings_of(TEST_MODEL_ODD, 2 * MK_LINE_TILE, 1, 5); }
 Test(rows, same_in_every_interleaving_split_k) { interleavings(TEST_MODEL_DEEP_K, 2, 3); }
 Test(rows, same_in_every_interleaving_of_many_sms) { interleavings(TEST_MODEL_WIDE, 8, 40); }

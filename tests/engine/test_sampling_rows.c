@@ -55,9 +55,9 @@ typedef struct table { /* of requests */
   request requests[REQUESTS];
   uint64_t seed;
   mk_engine *engine;
-  uint32_t rows, next;         /* request that waits */
-  uint32_t slots[MK_MAX_ROWS]; /* request, or NONE */
-  mk_step_row plan[LAUNCH][MK_MAX_ROWS];
+  uint32_t rows, next;                  /* request that waits */
+  uint32_t slots[MK_MOST_DRAWING_ROWS]; /* request, or NONE */
+  mk_step_row plan[LAUNCH][MK_MOST_DRAWING_ROWS];
   uint32_t drawn_in_prompts;
 } table;
 
@@ -126,8 +126,8 @@ static mk_step_row next_row(table *t, uint32_t slot, bool first_of_launch) {
 }
 
 /* Some of the slots, in any lines: a chunk of a prompt, or the next token. */
-static bool fill_step(table *t, uint32_t step, bool used[MK_MAX_ROWS]) {
-  uint32_t lines[MK_MAX_ROWS], count = 0, order[MK_MAX_ROWS];
+static bool fill_step(table *t, uint32_t step, bool used[MK_MOST_DRAWING_ROWS]) {
+  uint32_t lines[MK_MOST_DRAWING_ROWS], count = 0, order[MK_MOST_DRAWING_ROWS];
   for (uint32_t i = 0, first = draw(t, t->rows); i < t->rows; i++) {
     uint32_t slot = (first + i) % t->rows;
     const request *r = t->slots[slot] == NONE ? NULL : &t->requests[t->slots[slot]];
@@ -199,7 +199,7 @@ static void fill_table(table *t) {
 }
 
 static void launch(table *t) {
-  bool used[MK_MAX_ROWS] = {false};
+  bool used[MK_MOST_DRAWING_ROWS] = {false};
   uint32_t steps = 0;
   for (uint32_t slot = 0; slot < t->rows; slot++) {
     begin(t, slot);
@@ -208,7 +208,7 @@ static void launch(table *t) {
     steps += fill_step(t, steps, used);
   }
   if (steps != 0) {
-    static mk_step_row plan[LAUNCH * MK_MAX_ROWS];
+    static mk_step_row plan[LAUNCH * MK_MOST_DRAWING_ROWS];
     for (uint32_t i = 0; i < steps; i++) {
       memcpy(plan + (size_t)i * t->rows, t->plan[i], t->rows * sizeof *plan);
     }
@@ -252,7 +252,7 @@ static uint32_t serve(table *t, mk_engine_options options, const char *planted) 
   for (uint32_t i = 0; i < REQUESTS; i++) {
     t->requests[i].heard = 0;
   }
-  for (uint32_t slot = 0; slot < MK_MAX_ROWS; slot++) {
+  for (uint32_t slot = 0; slot < MK_MOST_DRAWING_ROWS; slot++) {
     t->slots[slot] = NONE;
   }
   fill_table(t);
@@ -286,9 +286,9 @@ static void close_table(table *t) {
 static void every_number_of_rows(size_t model) {
   static const uint32_t sms[] = {1, 5, 40};
   table *t = open_table(model, model + 1);
-  for (uint32_t rows = 2; rows <= MK_MAX_ROWS; rows *= 2) {
+  for (uint32_t rows = 2; rows <= MK_MOST_DRAWING_ROWS; rows *= 2) {
     for (uint32_t i = 0; i < test_effort(1, 3); i++) {
-      uint32_t differs = serve(t, (mk_engine_options){.rows = rows, .sms = sms[(i + rows) % 3]}, NULL);
+      uint32_t differs = serve(t, (mk_engine_options){.rows = rows, .slots = rows, .sms = sms[(i + rows) % 3]}, NULL);
       cr_assert_eq(differs, 0, "%u rows: %u tokens or logits differ", rows, differs);
     }
   }
@@ -303,11 +303,14 @@ static void interleavings(size_t model, uint32_t rows, uint32_t sms) {
   table *t = open_table(model, model + 77);
   for (uint64_t seed = 1; seed <= test_effort(1, 4); seed++) {
     for (uint32_t adversarial = 0; adversarial < 2; adversarial++) {
-      uint32_t differs = serve(
-          t,
-          (mk_engine_options){
-              .rows = rows, .sms = sms, .interleave_seed = seed, .adversarial = adversarial != 0, .check_races = true},
-          NULL);
+      uint32_t differs = serve(t,
+                               (mk_engine_options){.rows = rows,
+                                                   .slots = rows,
+                                                   .sms = sms,
+                                                   .interleave_seed = seed,
+                                                   .adversarial = adversarial != 0,
+                                                   .check_races = true},
+                               NULL);
       cr_assert_eq(differs, 0, "seed %u: %u tokens or logits differ", (uint32_t)seed, differs);
     }
   }
@@ -318,6 +321,12 @@ Test(engine_sampling_rows, same_in_every_interleaving_two) { interleavings(TEST_
 Test(engine_sampling_rows, same_in_every_interleaving_four) { interleavings(TEST_MODEL_ODD, 4, 7); }
 Test(engine_sampling_rows, same_in_every_interleaving_eight) { interleavings(TEST_MODEL_TINY, 8, 20); }
 Test(engine_sampling_rows, same_in_every_interleaving_sixteen) { interleavings(TEST_MODEL_ODD, 16, 4); }
+
+/* Wide programs of a tile of lines. */
+Test(engine_sampling_rows, same_in_every_interleaving_sixty_four) { interleavings(TEST_MODEL_ODD, 64, 5); }
+Test(engine_sampling_rows, same_in_every_interleaving_a_hundred_and_twenty_eight) {
+  interleavings(TEST_MODEL_TINY, 128, 9);
+}
 
 /* What the tests above are worth: they see parameters, bias or counts of a neighbour. */
 Test(engine_sampling_rows, what_is_a_neighbours_shows) {

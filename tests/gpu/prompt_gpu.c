@@ -39,7 +39,8 @@ static uint32_t below(uint32_t end) {
   return (uint32_t)(random_state >> 33) % end;
 }
 
-static bool open_rows(const shape *s, const char *on, uint32_t rows, const char *name, mk_engine **engine) {
+static bool open_keeping(const shape *s, const char *on, uint32_t rows, bool keep, const char *name,
+                         mk_engine **engine) {
   mk_config config = config_of(s);
   mk_engine_options options = {.device = on,
                                .synth = &config,
@@ -47,9 +48,14 @@ static bool open_rows(const shape *s, const char *on, uint32_t rows, const char 
                                .rows = rows,
                                .slots = rows > MK_MAX_ROWS ? 1 : 0,
                                .max_seq = s->max_seq,
+                               .keep_values = keep,
                                .gpu_deadline_ms = deadline_ms};
   *engine = NULL;
   return expect_ok(mk_engine_open(NULL, &options, engine), name);
+}
+
+static bool open_rows(const shape *s, const char *on, uint32_t rows, const char *name, mk_engine **engine) {
+  return open_keeping(s, on, rows, false, name, engine);
 }
 
 /* Blocks in their reverse order. */
@@ -86,7 +92,8 @@ static void test_instructions(const shape *s, uint32_t steps) {
   for (uint32_t i = 0; i < s->max_seq; i++) {
     tokens[i] = below(1000);
   }
-  if (open_rows(s, device, chunk_rows, name, &machine) && open_rows(s, "cpu", chunk_rows, name, &oracle) &&
+  if (open_keeping(s, device, chunk_rows, true, name, &machine) &&
+      open_keeping(s, "cpu", chunk_rows, true, name, &oracle) &&
       expect_ok(mk_compare_engines(machine, oracle, &compare), name)) {
     bool good = fill_table(machine, name);
     for (uint32_t step = 0; good && step < steps; step++) {

@@ -115,9 +115,12 @@ static bool touches_APPEND(const view *v) {
 
 static bool touches_ATTEND(const view *v) {
   const uint32_t head_dim = buffer_of(v, MK_SLOT_ATTEND_kv)->head_dim;
+  const bool shares = !is_empty(&v->in->operands[MK_SLOT_ATTEND_work]);
+  const uint32_t heads = shares ? width(v, MK_SLOT_ATTEND_q) / head_dim : 1; /* the query heads of a KV head */
   return cache_and_table(v, MK_SLOT_ATTEND_kv, MK_SLOT_ATTEND_table) &&
-         whole_width(v, MK_SLOT_ATTEND_q, v->at[MK_SLOT_ATTEND_q].col, head_dim) &&
-         whole_width(v, MK_SLOT_ATTEND_out, v->at[MK_SLOT_ATTEND_out].col, head_dim);
+         shares == (v->in->params[MK_PARAM_ATTEND_share] < v->in->params[MK_PARAM_ATTEND_shares]) &&
+         whole_width(v, MK_SLOT_ATTEND_q, v->at[MK_SLOT_ATTEND_q].col, heads * head_dim) &&
+         whole_width(v, MK_SLOT_ATTEND_out, v->at[MK_SLOT_ATTEND_out].col, heads * head_dim);
 }
 
 static bool touches_NORM(const view *v) {

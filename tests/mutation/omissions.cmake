@@ -167,15 +167,15 @@ mk_omission(D01 vm/verify/order.c
   [=[return left == 0 || run->v != NULL ? MK_OK : mk_report_deadlock(run);]=])
 # A read may come before the write.
 mk_omission(R01 vm/verify/race.c
-  [=[return race(v, "R01", actor, i, "reads", segment->write_instruction, "writes");]=]
+  [=[return race(v, "R01", actor, i, "reads", writer->instruction, "writes");]=]
   [=[v->report.conflicts++;]=])
 # What is read may never have been written.
 mk_omission(R01_unwritten vm/verify/race.c
-  [=[if (segment->writer == 0 && b->kind != MK_KIND_KV) {]=]
-  [=[if (segment->writer == 0 && b->kind == MK_KIND_COUNT) {]=])
+  [=[if (!segment->written && b->kind != MK_KIND_KV) {]=]
+  [=[if (!segment->written && b->kind == MK_KIND_COUNT) {]=])
 # Plain words may be overwritten before they have been read.
 mk_omission(R02_plain vm/verify/race.c
-  [=[return race(v, "R02", actor, i, "writes", read->instruction, "reads");]=]
+  [=[return race(v, "R02", actor, i, "writes", reader->instruction, "reads");]=]
   [=[v->report.conflicts++;]=])
 # Stamped words may be overwritten before they have been read.
 mk_omission(R02_stamped vm/verify/order.c
@@ -183,7 +183,7 @@ mk_omission(R02_stamped vm/verify/order.c
   [=[if (dep[reader->thread] < reader->index && v == NULL) {]=])
 # Two writes need no order.
 mk_omission(R03 vm/verify/race.c
-  [=[return race(v, "R03", actor, i, "writes", segment->write_instruction, "writes");]=]
+  [=[return race(v, "R03", actor, i, "writes", writer->instruction, "writes");]=]
   [=[v->report.conflicts++;]=])
 # A signal counts as arrived where the others reach the threshold without it.
 mk_omission(arrived vm/verify/counters.c

@@ -172,15 +172,36 @@ static void expect_wide(const mk_config *config, mk_compile_options options, boo
   mk_program_free(p);
 }
 
-/* Other rows, several slots and other families are as they were. */
-Test(wide_form, is_of_plain_llamas_and_one_slot) {
+static size_t buffers_of(uint32_t layers, bool keep) {
+  mk_config c = shapes[0];
+  mk_program *p;
+  c.layers = layers;
+  cr_assert_eq(
+      compile(&c, (mk_compile_options){.sms = 4, .max_seq = 128, .rows = 256, .slots = 1, .keep_values = keep}, &p),
+      MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_verify(p, NULL), MK_OK, "%s", mk_error_message());
+  size_t values = 0;
+  for (size_t b = 0; b < p->buffer_count; b++) {
+    values += p->buffers[b].kind == MK_KIND_ACTIVATION;
+  }
+  mk_program_free(p);
+  return values;
+}
+
+/* Layers have the same values, where nobody wants to see them all. */
+Test(wide_form, values_are_reused) {
+  cr_assert_eq(buffers_of(2, false), buffers_of(5, false));
+  cr_assert_gt(buffers_of(5, true), buffers_of(2, true) + 3 * 8);
+}
+
+/* Other rows and other families are as they were. */
+Test(wide_form, is_of_plain_llamas) {
   mk_config c = shapes[0];
   expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, true);
   expect_wide(&c, (mk_compile_options){.rows = 512, .slots = 1}, true);
   expect_wide(&c, (mk_compile_options){.rows = 64}, false);
   expect_wide(&c, (mk_compile_options){.rows = 32, .slots = 1}, false);
-  expect_wide(&c, (mk_compile_options){.rows = 128}, false);
-  expect_wide(&c, (mk_compile_options){.rows = 256, .slots = 2}, false);
+  expect_wide(&c, (mk_compile_options){.rows = 256, .slots = 2}, true);
   c.qkv_bias = true;
   expect_wide(&c, (mk_compile_options){.rows = 128, .slots = 1}, false);
   c = shapes[0];

@@ -65,6 +65,7 @@ mk_config test_model_config(size_t which) {
   return configs[which];
 }
 
+/* With many rows not of plain Llama shape, since of that they would be wide programs. */
 static mk_program *small_program(mk_compile_options options) {
   mk_config config = {.hidden = 64,
                       .intermediate = 96,
@@ -75,7 +76,8 @@ static mk_program *small_program(mk_compile_options options) {
                       .vocab = 100,
                       .max_position = options.max_seq,
                       .rms_eps = 1e-5f,
-                      .rope_theta = 10000};
+                      .rope_theta = 10000,
+                      .logits_scaling = options.rows > MK_MAX_ROWS ? 4 : 0};
   mk_graph *graph;
   mk_program *program;
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK, "%s", mk_error_message());

@@ -307,7 +307,7 @@ Test(bench_load, errors) {
   expect("--load --logprobs 21", 2, "--logprobs");
   expect("--logprobs 2", 2, "need --load");
   expect("--load -n 4", 2, "--load goes without other tests");
-  expect("--load --rows 64", 2, "--rows 64: a load is shared by 1, 2, 4, 8 or 16 rows");
+  expect("--load --rows 1024", 2, "--rows 1024: a load is shared by 512 rows at most");
   expect("--load --in 60 --out 5 -c 64", 2, "do not fit into a context of 64; raise --ctx-size");
   expect("--load --in 5 --shared 6", 2, "a prompt of 5 tokens, 6 of them shared");
   expect("--load --lengths /nothing/there", 3, "/nothing/there");

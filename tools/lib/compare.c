@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "instructions/reference.h"
+#include "vm/program/attend_list.h"
 
 struct mk_compare {
   const mk_program *program;
@@ -347,12 +348,42 @@ static bool writes_line(const mk_compare *c, const mk_instruction *in, uint32_t 
   return split <= line->row.position / c->program->buffers[kv->buffer].span_tokens;
 }
 
+/* The lines and heads that a share of a work list writes. */
+static mk_status compare_items(mk_compare *c, size_t index, const mk_reference *reference, uint32_t slot) {
+  const mk_instruction *in = &c->program->instructions[index];
+  const mk_span work = mk_operand_span(reference, in, MK_SLOT_ATTEND_work), to = mk_operand_span(reference, in, slot);
+  const uint32_t rows = mk_program_rows(c->program), lines = mk_line_tile(rows);
+  const uint32_t head_dim = c->program->buffers[in->operands[MK_SLOT_ATTEND_kv].buffer].head_dim;
+  const size_t place = (size_t)reference->state->step * (rows / lines) + reference->first_line / lines;
+  const uint32_t *list = (const uint32_t *)(const void *)work.memory + place * work.buffer->cols;
+  const mk_attend_item *items = (const mk_attend_item *)(const void *)list + 1;
+  for (uint32_t i = in->params[MK_PARAM_ATTEND_share]; i < list[0]; i += in->params[MK_PARAM_ATTEND_shares]) {
+    for (uint32_t line = 0; line < items[i].lines; line++) {
+      const piece p = {.row = to.row + items[i].first + line,
+                       .rows = 1,
+                       .col = to.col + items[i].head * head_dim,
+                       .cols = items[i].heads * head_dim};
+      MK_TRY(compare_piece(c, index, slot, &p, items[i].position + line));
+    }
+  }
+  return MK_OK;
+}
+
+static bool has_list(const mk_instruction *in, const mk_opcode_info *info) {
+  const int work = mk_opcode_reads(info, MK_CONTENT_WORK);
+  return work >= 0 && in->operands[work].rows != 0;
+}
+
 static mk_status compare_lines(mk_compare *c, size_t index, const mk_reference *reference) {
   const mk_instruction *in = &c->program->instructions[index];
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_buffer *b = &c->program->buffers[in->operands[slot].buffer];
     if (info->operands[slot].access == MK_ACCESS_READ || (b->kind == MK_KIND_OUTPUT && b->scope == MK_SCOPE_SYS)) {
+      continue;
+    }
+    if (has_list(in, info)) {
+      MK_TRY(reference->line_count != 0 ? compare_items(c, index, reference, slot) : MK_OK);
       continue;
     }
     for (uint32_t l = 0; l < reference->line_count; l++) {

@@ -201,6 +201,8 @@ static const struct {
     {"query_tiles", "tiles of 16 that hold queries, from the first"},
     {"key_tiles", "tiles of 16 that hold keys, after those"},
     {"vocab", "rows of logits that are tokens (rows beyond it are padding)"},
+    {"share", "of the items of a work list, the first that it takes"},
+    {"shares", "so many share the items: each takes every so manyth; 0: there is no work list"},
     {"tokens", "new tokens of a sequence, causal among themselves"},
     {"first", "the first of this SM's tiles of 16 tokens"},
     {"count", "how many tiles of tokens the SM has"},
@@ -222,8 +224,8 @@ static void write_opcode(uint32_t opcode, const mk_opcode_info *info, FILE *out)
   static const char *const uses[] = {"unused", "read", "written"};
   static const char *const accesses[] = {"read", "write", "update"};
   static const char *const whens[] = {"early", "state", "waits", "used", "listed"};
-  static const char *const contents[] = {"numbers", "gain",   "table",  "parts",     "logits",
-                                         "scores",  "fronts", "rounds", "candidates"};
+  static const char *const contents[] = {"numbers", "gain",   "table",  "work list", "parts",
+                                         "logits",  "scores", "fronts", "rounds",    "candidates"};
   static const char *const entries[] = {"", "the items of the work list", "the reductions of the work list"};
   static const char *const fusions[] = {"", "in every step", "in steps that use one row of it"};
   static const char *const extents[] = {"part", "whole"};

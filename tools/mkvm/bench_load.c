@@ -182,6 +182,7 @@ static double clock_of(void *load) { return mk_load_clock(load); }
 static void prepare_engine(const mk_bench_load_option *o, uint32_t rows, const mk_load_length *lengths, size_t count,
                            mk_engine_options *open) {
   open->rows = rows == 0 ? MK_MAX_ROWS : rows;
+  open->slots = open->rows;
   open->rows_or_one = rows == 0;
   for (size_t i = 0; i < count && open->rows > 1; i++) {
     open->long_prompts = open->long_prompts || lengths[i].in > MK_LONG_PROMPT;
@@ -197,8 +198,8 @@ mk_status mk_bench_load_prepare(const mk_bench_load_option *o, uint64_t seed, ui
   mk_load_length *lengths;
   size_t count;
   *out = NULL;
-  if (rows > MK_MAX_ROWS) {
-    return mk_error(MK_ERR_USAGE, "--rows %u: a load is shared by 1, 2, 4, 8 or 16 rows", rows);
+  if (rows > MK_MOST_SHARED_ROWS) {
+    return mk_error(MK_ERR_USAGE, "--rows %u: a load is shared by %d rows at most", rows, MK_MOST_SHARED_ROWS);
   }
   MK_TRY(lengths_of(o, &lengths, &count));
   mk_status status = choose_context(lengths, count, ctx_size, config, &open->max_seq);

@@ -67,7 +67,8 @@ static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, "Machine:", 6},
     {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 6},
     {"ctx-size", 'c', "T", 0, "Tokens of prompt and answer together (the model's limit, at most 4096)", 6},
-    {"max-batch", KEY_BATCH, "N", 0, "Requests that share a step: 1, 2, 4, 8 or 16 (16)", 6},
+    {"max-batch", KEY_BATCH, "N", 0, "Requests that share a step: 1, 2, 4, 8 or 16 (16), on the cpu also 32, 64 or 128",
+     6},
     {"kv-tokens", KEY_KV, "T", 0, "Tokens of KV cache that all share (max-batch whole contexts)", 6},
     {"prefix-tokens", KEY_PREFIX, "T", 0, "Of them, for beginnings that are known; 0: none (as there is room)", 6},
     {"prompt-tokens", KEY_PROMPT, "T", 0, "Tokens of prompts that are computed at a time while others generate (512)",
@@ -236,7 +237,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       s->engine.max_context = (uint32_t)mk_number(state, "--ctx-size", text, 1, MK_MAX_POSITION);
       return 0;
     case KEY_BATCH:
-      s->engine.max_batch = (uint32_t)mk_number(state, "--max-batch", text, 1, 16);
+      s->engine.max_batch = (uint32_t)mk_number(state, "--max-batch", text, 1, 128);
       return 0;
     case KEY_KV:
       s->engine.kv_tokens = mk_number(state, "--kv-tokens", text, 1, UINT32_MAX);

@@ -7,6 +7,7 @@
 
 #include "instructions/mla.h"
 #include "instructions/reference.h"
+#include "vm/program/attend_list.h"
 
 static mk_status init_scratch(mk_cpu *cpu) {
   size_t floats = mk_reference_scratch(cpu->program) + 64;
@@ -450,6 +451,16 @@ static void copy_plan(const mk_cpu *cpu, const mk_step_row *plan, uint32_t steps
   }
 }
 
+/* Of a wide program of several slots. */
+static mk_status make_lists(const mk_cpu *cpu, const mk_step_row *plan, uint32_t steps) {
+  mk_plan_buffers buffers;
+  if (mk_plan_find(cpu->program, &buffers) != MK_OK || buffers.work == MK_NO_PLAN_BUFFER) {
+    return MK_OK; /* of a program that nobody has verified */
+  }
+  steps = steps < buffers.steps ? steps : buffers.steps;
+  return mk_attend_lists(cpu->program, &buffers, plan, steps, (uint32_t *)(void *)cpu->memory[buffers.work]);
+}
+
 mk_status mk_cpu_run_plan(mk_cpu *cpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user) {
   mk_plan_buffers buffers;
   if (!cpu->options.unchecked_plans) {
@@ -459,6 +470,7 @@ mk_status mk_cpu_run_plan(mk_cpu *cpu, const mk_step_row *plan, uint32_t steps, 
   }
   if (cpu->accesses == NULL) {
     copy_plan(cpu, plan, steps);
+    MK_TRY(make_lists(cpu, plan, steps));
   }
   cpu->plan = plan;
   cpu->plan_steps = steps;

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "instructions/mla.h"
+#include "vm/program/attend_list.h"
 
 typedef struct cell {
   uint32_t writer_thread, writer_clock; /* clock 0: never written */
@@ -35,7 +36,8 @@ struct mk_race {
   clock_pair *counters; /* per counter: what its signallers knew */
   clock_pair *written;  /* per instruction: what its thread knew when it wrote stamped words (`after` only) */
   uint32_t *consumed, *stored; /* per SM: steps of these roles so far; every role steps once per instruction */
-  cell **cells;                /* per buffer, NULL for constant ones */
+  cell **cells;                /* per buffer, NULL for constant ones: a cell for each tile, or each line of one */
+  bool *by_lines;              /* per buffer: shares of a work list write it, each some lines of a tile */
   cell **blocks;               /* per buffer that is a KV cache: [blocks][heads]; NULL for others */
   uint32_t runs;               /* generations may begin anew with a run */
   uint8_t *const *memory;      /* NULL: neither work lists nor block tables are known */
@@ -58,6 +60,17 @@ static mk_status new_clocks(uint32_t **next, uint32_t threads, size_t count, boo
   return MK_OK;
 }
 
+/* The work list that the instruction follows; NULL: it has none. */
+static const mk_operand *work_of(const mk_instruction *in) {
+  const int slot = mk_opcode_reads(mk_opcode_lookup(in->opcode), MK_CONTENT_WORK);
+  return slot >= 0 && in->operands[slot].rows != 0 ? &in->operands[slot] : NULL;
+}
+
+static size_t count_cells(const mk_race *race, size_t b) {
+  const mk_buffer *buffer = &race->program->buffers[b];
+  return (size_t)(race->by_lines[b] ? buffer->rows : mk_buffer_grid_rows(buffer)) * mk_buffer_grid_cols(buffer);
+}
+
 static mk_status race_init(mk_race *race, const mk_program *program) {
   uint32_t queues = (uint32_t)program->queue_count;
   race->program = program;
@@ -73,12 +86,17 @@ static mk_status race_init(mk_race *race, const mk_program *program) {
   MK_TRY(new_clocks(&next, race->threads, program->instruction_count, false, &race->written));
   MK_TRY(mk_alloc(queues, sizeof *race->consumed, &race->consumed));
   MK_TRY(mk_alloc(queues, sizeof *race->stored, &race->stored));
+  MK_TRY(mk_alloc(program->buffer_count, sizeof *race->by_lines, &race->by_lines));
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    const mk_instruction *in = &program->instructions[i];
+    if (work_of(in) != NULL) {
+      race->by_lines[in->operands[MK_SLOT_ATTEND_out].buffer] = true;
+    }
+  }
   MK_TRY(mk_alloc(program->buffer_count, sizeof(cell *), &race->cells));
   for (size_t b = 0; b < program->buffer_count; b++) {
-    const mk_buffer *buffer = &program->buffers[b];
-    if (is_tracked(buffer)) {
-      size_t count = (size_t)mk_buffer_grid_rows(buffer) * mk_buffer_grid_cols(buffer);
-      MK_TRY(mk_alloc(count, sizeof(cell), &race->cells[b]));
+    if (is_tracked(&program->buffers[b])) {
+      MK_TRY(mk_alloc(count_cells(race, b), sizeof(cell), &race->cells[b]));
     }
   }
   return MK_OK;
@@ -120,14 +138,13 @@ void mk_race_free(mk_race *race) {
     return;
   }
   for (size_t b = 0; race->cells != NULL && b < race->program->buffer_count; b++) {
-    const mk_buffer *buffer = &race->program->buffers[b];
-    size_t count = (size_t)mk_buffer_grid_rows(buffer) * mk_buffer_grid_cols(buffer);
-    free_cells(race->cells[b], count);
+    free_cells(race->cells[b], race->cells[b] == NULL ? 0 : count_cells(race, b));
   }
   for (size_t b = 0; race->blocks != NULL && b < race->program->buffer_count; b++) {
     free_cells(race->blocks[b], block_cells(&race->program->buffers[b]));
   }
   mk_free(race->cells);
+  mk_free(race->by_lines);
   mk_free(race->blocks);
   mk_free(race->consumed);
   mk_free(race->stored);
@@ -306,6 +323,61 @@ static mk_status touch_blocks(mk_race *race, uint32_t thread, uint32_t index, co
   return MK_OK;
 }
 
+/* Some columns of tiles of a line. */
+static mk_status touch_line(mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, uint32_t row, uint32_t col,
+                            uint32_t cols, bool write) {
+  const uint32_t buffer = race->program->instructions[index].operands[slot].buffer;
+  const mk_buffer *b = &race->program->buffers[buffer];
+  const bool stamped = b->store == MK_STORE_STAMPED;
+  cell *cells = race->cells[buffer] + (size_t)row * mk_buffer_grid_cols(b);
+  uint32_t last_joined = UINT32_MAX;
+  for (uint32_t c = col; c < col + cols; c++) {
+    MK_TRY(write ? write_cell(race, thread, index, slot, &cells[c], stamped)
+                 : read_cell(race, thread, index, slot, &cells[c], stamped, &last_joined));
+  }
+  return MK_OK;
+}
+
+/* What its items of the work list name of the tile of lines. */
+static mk_status touch_items(mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, const mk_race_use *used) {
+  const mk_instruction *in = &race->program->instructions[index];
+  const mk_operand *work = work_of(in), *o = &in->operands[slot];
+  const mk_buffer *list = &race->program->buffers[work->buffer], *b = &race->program->buffers[o->buffer];
+  const uint32_t rows = mk_program_rows(race->program), lines = mk_line_tile(rows);
+  const uint32_t head_tiles = race->program->buffers[in->operands[MK_SLOT_ATTEND_kv].buffer].head_dim / b->tile_cols;
+  const uint64_t place = (uint64_t)used->state->step * (rows / lines) + o->row;
+  const uint32_t *words = (const uint32_t *)(const void *)race->memory[work->buffer] + place * list->cols;
+  for (uint32_t i = in->params[MK_PARAM_ATTEND_share]; place < list->rows && i < words[0];
+       i += in->params[MK_PARAM_ATTEND_shares]) {
+    mk_attend_item item;
+    memcpy(&item, words + (size_t)(i + 1) * MK_ATTEND_ITEM_WORDS, sizeof item);
+    for (uint32_t line = item.first; line < item.first + item.lines; line++) {
+      MK_TRY(touch_line(race, thread, index, slot, o->row * lines + line, o->col + item.head * head_tiles,
+                        item.heads * head_tiles, true));
+    }
+  }
+  return MK_OK;
+}
+
+/* Of a buffer that shares write: what a share's items name, and of others all active lines. */
+static mk_status touch_lines(mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, const mk_race_use *used,
+                             bool write) {
+  const mk_instruction *in = &race->program->instructions[index];
+  const mk_operand *o = &in->operands[slot];
+  const mk_buffer *b = &race->program->buffers[o->buffer];
+  if (write && work_of(in) != NULL && race->memory != NULL && used->state != NULL) {
+    return touch_items(race, thread, index, slot, used);
+  }
+  const uint32_t end = (uint32_t)(o->row + o->rows) * b->tile_rows;
+  for (uint32_t row = o->row * b->tile_rows; row < end && row < b->rows; row++) {
+    const mk_step_row *line = used->state == NULL ? NULL : &used->state->rows[row % mk_program_rows(race->program)];
+    if (line == NULL || (line->flags & MK_ROW_ACTIVE) != 0) {
+      MK_TRY(touch_line(race, thread, index, slot, row, o->col, o->cols, write));
+    }
+  }
+  return MK_OK;
+}
+
 static mk_status touch(mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, const mk_race_use *used,
                        bool write) {
   const mk_instruction *in = &race->program->instructions[index];
@@ -319,6 +391,9 @@ static mk_status touch(mk_race *race, uint32_t thread, uint32_t index, uint32_t 
   }
   if (info->when == MK_WHEN_LISTED) {
     return touch_listed(race, thread, index, slot, write);
+  }
+  if (race->by_lines[operand->buffer]) {
+    return touch_lines(race, thread, index, slot, used, write);
   }
   if (buffer->store == MK_STORE_BLOCKS && race->memory != NULL && used->state != NULL) {
     MK_TRY(touch_blocks(race, thread, index, used, write));

@@ -80,6 +80,8 @@ const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide) {
                                                                                  : NULL;
     case MK_OP_ATTENTION:
       return in->params[MK_PARAM_ATTENTION_eps] != 0 ? "a norm of queries and keys" : NULL;
+    case MK_OP_ATTEND:
+      return operands[MK_SLOT_ATTEND_work].rows != 0 ? "a work list of rows" : NULL;
     case MK_OP_HEAD:
       return in->params[MK_PARAM_HEAD_factor] != 0              ? "a factor on logits"
              : wide && operands[MK_SLOT_HEAD_squares].rows == 0 ? "an input with a gain"

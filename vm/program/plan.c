@@ -1,6 +1,8 @@
 /* See plan.h. */
 #include "vm/program/plan.h"
 
+#include "vm/program/attend_list.h"
+
 void mk_plan_sequence(mk_step_row *plan, uint32_t steps, uint32_t position, const uint32_t *given, uint32_t count,
                       uint32_t flags) {
   for (uint32_t i = 0; i < steps; i++) {
@@ -18,11 +20,42 @@ static bool agree(uint16_t *slot, uint16_t buffer) {
   return same;
 }
 
+/* The work lists of an instruction that has a cache; false: they are not those of the others. */
+static bool find_work(const mk_program *program, const mk_instruction *in, mk_plan_buffers *out) {
+  const int slot = mk_opcode_reads(mk_opcode_lookup(in->opcode), MK_CONTENT_WORK);
+  if (slot < 0 || in->operands[slot].rows == 0) {
+    return true;
+  }
+  const mk_operand *q = &in->operands[MK_SLOT_ATTEND_q];
+  const uint32_t head_dim = program->buffers[in->operands[MK_SLOT_ATTEND_kv].buffer].head_dim;
+  const uint32_t group = head_dim == 0 ? 0 : q->cols * program->buffers[q->buffer].tile_cols / head_dim;
+  const bool same = out->work == MK_NO_PLAN_BUFFER || out->group == group;
+  out->group = group;
+  return agree(&out->work, in->operands[slot].buffer) && same;
+}
+
+/* A list for each tile of lines of each step, in a buffer of their own, which the host fills. */
+static mk_status check_work(const mk_program *program, const mk_plan_buffers *found) {
+  const mk_buffer *b = &program->buffers[found->work];
+  const uint32_t rows = mk_program_rows(program), lines = mk_line_tile(rows);
+  const bool fits = found->group >= 1 && found->group <= MK_ATTEND_MOST_HEADS &&
+                    b->rows == (uint64_t)found->steps * (rows / lines) &&
+                    b->cols == mk_attend_list_words(lines, found->group);
+  return fits && b->kind == MK_KIND_INPUT && found->work != found->plan && found->work != found->table
+             ? MK_OK
+             : mk_error(MK_ERR_USAGE,
+                        "buffer %s: %u x %u words; work lists are an input of their own, of %u words for each of %u "
+                        "tiles of lines in %u steps",
+                        b->name, b->rows, b->cols, mk_attend_list_words(lines, found->group), rows / lines,
+                        found->steps);
+}
+
 mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out) {
   uint32_t rows = mk_program_rows(program);
   *out = (mk_plan_buffers){
       .plan = MK_NO_PLAN_BUFFER, .table = MK_NO_PLAN_BUFFER, .ring = MK_NO_PLAN_BUFFER, .kv = MK_NO_PLAN_BUFFER};
   bool one = true;
+  out->work = MK_NO_PLAN_BUFFER;
   for (size_t i = 0; i < program->instruction_count; i++) {
     const mk_operand *o = program->instructions[i].operands;
     const mk_opcode_info *info = mk_opcode_lookup(program->instructions[i].opcode);
@@ -33,6 +66,7 @@ mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out) {
       one = one && (out->kv == MK_NO_PLAN_BUFFER ||
                     program->buffers[kv].block_tokens == program->buffers[out->kv].block_tokens);
       out->kv = kv;
+      one = one && find_work(program, &program->instructions[i], out);
     } else if (program->instructions[i].opcode == MK_OP_NEXT) {
       one = one && agree(&out->plan, o[MK_SLOT_NEXT_plan].buffer);
       out->ring = o[MK_SLOT_NEXT_ring].rows != 0 ? o[MK_SLOT_NEXT_ring].buffer : out->ring;
@@ -47,7 +81,7 @@ mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out) {
                             : "no buffers of their own for plan and block table");
   }
   out->steps = program->buffers[out->plan].cols / (MK_ROW_WORDS * rows);
-  return MK_OK;
+  return out->work == MK_NO_PLAN_BUFFER ? MK_OK : check_work(program, out);
 }
 
 typedef struct slot_state { /* as far as the plan has been read */

@@ -29,13 +29,15 @@ enum { MK_ROW_WORDS = sizeof(mk_step_row) / sizeof(uint32_t) };
 void mk_plan_sequence(mk_step_row *plan, uint32_t steps, uint32_t position, const uint32_t *given, uint32_t count,
                       uint32_t flags);
 
-/* The buffers that a program takes its plan and its blocks from: one of each, so that what the host checks is what is
+/* The buffers that a program takes its plan, its work lists and its blocks from: one of each, so that what the host checks is what is
  * read. MK_ERR_USAGE for a program that has several, or no plan (it follows a work list), or, with several rows, no
  * table or no ring. */
 enum { MK_NO_PLAN_BUFFER = 0xffff };
 typedef struct mk_plan_buffers {
   uint16_t plan, table, ring; /* table and ring: MK_NO_PLAN_BUFFER where a program of one row has none */
   uint16_t kv;                /* of a layer; blocks of all have the same size */
+  uint16_t work;              /* of a wide program of several slots (attend_list.h); else MK_NO_PLAN_BUFFER */
+  uint32_t group;             /* of that, query heads of a KV head */
   uint32_t steps;             /* a launch has at most */
 } mk_plan_buffers;
 mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out);

@@ -142,14 +142,15 @@ typedef struct mk_program {
 } mk_program;
 
 enum {
-  MK_MOST_ROWS = 1024,       /* of a step of any program */
-  MK_MAX_ROWS = 16,          /* of a step that sequences share on a GPU, and of one that draws */
-  MK_MOST_SHARED_ROWS = 512, /* of a step of a program of any other form than wide */
-  MK_WIDE_ROWS = 128,        /* of a step of a wide program, at least (scheduler/compile.h) */
-  MK_LINE_TILE = 128,        /* lines of a value that an instruction computes at most, but for attention */
-  MK_PROMPT_ROWS = 64,       /* of a step that computes a chunk of one sequence on a GPU */
-  MK_MAX_UNITS = 128,        /* of attention per KV head, where there are several rows */
-  MK_PIECE_TOKENS = 256,     /* that ATTENTION takes of a span at a time */
+  MK_MOST_ROWS = 1024,        /* of a step of any program */
+  MK_MAX_ROWS = 16,           /* of a step that sequences share on a GPU */
+  MK_MOST_DRAWING_ROWS = 128, /* of a step that draws: one tile of lines */
+  MK_MOST_SHARED_ROWS = 512,  /* of a step of a program of any other form than wide */
+  MK_WIDE_ROWS = 128,         /* of a step of a wide program, at least (scheduler/compile.h) */
+  MK_LINE_TILE = 128,         /* lines of a value that an instruction computes at most, but for attention */
+  MK_PROMPT_ROWS = 64,        /* of a step that computes a chunk of one sequence on a GPU */
+  MK_MAX_UNITS = 128,         /* of attention per KV head, where there are several rows */
+  MK_PIECE_TOKENS = 256,      /* that ATTENTION takes of a span at a time */
 };
 /* Lines of a tile of a value that has so many: an instruction computes one tile of them. */
 static inline uint32_t mk_line_tile(uint32_t lines) { return lines < MK_LINE_TILE ? lines : (uint32_t)MK_LINE_TILE; }
@@ -167,6 +168,13 @@ static inline uint32_t mk_program_slots(const mk_program *program) {
 /* Whether it computes chunks of one sequence alone, a step each: a program for prompts. */
 static inline bool mk_program_is_for_prompts(const mk_program *program) {
   return mk_program_rows(program) > 1 && mk_program_slots(program) == 1;
+}
+
+/* Whether its machine computes whole tiles of lines: 128 rows and more, or 64 of several slots. Such a machine signals
+ * for all lines of a tile, and its `next` waits for the loader of its SM. */
+static inline bool mk_program_has_tiles(const mk_program *program) {
+  const uint32_t rows = mk_program_rows(program);
+  return rows > MK_PROMPT_ROWS || (rows == MK_PROMPT_ROWS && !mk_program_is_for_prompts(program));
 }
 
 /* The latency machine on `sms` SMs (an H200 has 132). */
@@ -265,6 +273,7 @@ typedef enum mk_content {
   MK_CONTENT_NUMBERS, /* any number will do */
   MK_CONTENT_GAIN,
   MK_CONTENT_TABLE,
+  MK_CONTENT_WORK,
   MK_CONTENT_PARTS,
   MK_CONTENT_LOGITS,
   MK_CONTENT_SCORES,

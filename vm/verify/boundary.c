@@ -224,12 +224,12 @@ static mk_status check_search(mk_boundary *b, const mk_ending *ending, uint32_t 
 
 /* Rule N08. A loader that reads the step state may lag as far as its queue lets it: a page that a later
  * instruction's consumer waits for, and that no step leaves out, holds NEXT back until the loader has come by. In
- * programs for prompts of whole tiles of lines a step leaves out what is of a tile without active ones, which any
- * loader looks at the step state for: there NEXT itself waits for its loader. */
+ * programs of whole tiles of lines a step leaves out what is of a tile without active ones, which any loader looks at
+ * the step state for: there NEXT itself waits for its loader. */
 static mk_status check_loader(mk_boundary *b, const mk_queue *q, const mk_ending *ending) {
   mk_verifier *v = b->v;
   uint32_t reader = MK_NONE_INDEX;
-  if (mk_program_is_for_prompts(v->program) && mk_program_rows(v->program) >= MK_WIDE_ROWS) {
+  if (mk_program_has_tiles(v->program)) {
     return MK_OK;
   }
   for (uint32_t i = q->first; i < ending->next; i++) {

@@ -283,6 +283,7 @@ static mk_status find(explain *e, uint32_t uid) {
 
 static mk_status explain_program(explain *e, uint32_t uid) {
   MK_TRY(mk_verify_structure(&e->v));
+  MK_TRY(mk_verify_shares(&e->v));
   MK_TRY(mk_verify_access(&e->v));
   MK_TRY(find(e, uid));
   MK_TRY(mk_critical_path_find(&e->v, &e->path));

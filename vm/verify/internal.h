@@ -3,7 +3,7 @@
  *   shape.c             how the operands of one instruction fit together, for all step parameters (S09, S10, B02, B03), with
  *                       shape_attention.c, and expect.c: what these rules are said in
  *   boundary.c          how queues go from one step to the next (N), and what is fused (S12)
- *   listed.c            instructions that follow a work list (L)
+ *   listed.c, shares.c  instructions that follow a work list (L)
  *   access.c            who reads and writes which words (D02, R04, O01), with
  *                       values.c: what values mean to their readers (S11, R05)
  *   order.c             one run over two epochs with vector clocks: deadlock, races, overrun (D01, R01-R03, E04), with
@@ -74,6 +74,7 @@ typedef struct mk_verifier {
       *lane_of; /* queue -> number among those that have instructions; threads are 2 lane + {0: consumer, 1: storer} */
   uint32_t lanes;
   uint32_t *lines_of; /* instruction -> mk_instruction_lines */
+  uint32_t *team_of;  /* instruction -> those that share the rows of a tile with it, from 1; 0: none do */
   mk_link *links;     /* instruction * MK_MAX_OPERANDS + slot */
   mk_write *writes;
   size_t write_count;
@@ -101,6 +102,7 @@ mk_status mk_verify_shape(mk_verifier *v, uint32_t instruction);
 mk_status mk_verify_listed_shape(mk_verifier *v, uint32_t instruction); /* of MLA_PART and MLA_REDUCE */
 mk_status mk_verify_boundary(mk_verifier *v);
 mk_status mk_verify_listed(mk_verifier *v);
+mk_status mk_verify_shares(mk_verifier *v);
 /* S11: what the slot takes from this write. */
 mk_status mk_verify_value(mk_verifier *v, uint32_t reader, uint32_t slot, const mk_write *write);
 mk_status mk_verify_caches(mk_verifier *v); /* R05, B05 */

@@ -289,7 +289,8 @@ static mk_status access_as(mk_run *run, uint32_t lane, uint32_t index, uint32_t 
                       .thread = thread,
                       .time = mk_time(run->lanes[lane].done, MK_DONE),
                       .clock = o->role == MK_ROLE_LOADER ? row(run->loader_hb, run->threads, lane) : hb,
-                      .lines = run->active};
+                      .lines = run->active,
+                      .epoch = epoch};
     v->report.accesses++;
     if (v->program->buffers[in->operands[slot].buffer].store == MK_STORE_STAMPED) {
       MK_TRY(writes ? write_stamps(run, &v->writes[link.first], epoch, dep)

@@ -3,17 +3,21 @@
 #include "vm/verify/race.h"
 
 mk_status mk_shadow_init(mk_verifier *v, mk_shadow *shadow) {
-  *shadow = (mk_shadow){.free_read = MK_NONE_INDEX};
-  MK_TRY(mk_alloc(v->cut_count, sizeof *shadow->segments, &shadow->segments));
-  for (size_t i = 0; i < v->cut_count; i++) {
-    shadow->segments[i].first_reader = MK_NONE_INDEX;
-  }
-  return MK_OK;
+  *shadow = (mk_shadow){.count = v->cut_count};
+  return mk_alloc(v->cut_count, sizeof *shadow->segments, &shadow->segments);
 }
 
 void mk_shadow_free(mk_shadow *shadow) {
+  for (size_t i = 0; shadow->segments != NULL && i < shadow->count; i++) {
+    mk_team_past *team = shadow->segments[i].team;
+    mk_free(shadow->segments[i].readers.list);
+    if (team != NULL) {
+      mk_free(team->shares.list);
+      mk_free(team->before.list);
+      mk_free(team);
+    }
+  }
   mk_free(shadow->segments);
-  mk_free(shadow->reads);
 }
 
 static const char *field(const mk_verifier *v, const mk_actor *actor) {
@@ -31,46 +35,71 @@ static mk_status race(mk_verifier *v, const char *rule, const mk_actor *actor, s
       v->program->buffers[cut >> 32].name, mk_place_of(v, other).text, other_what);
 }
 
-static bool ordered(const mk_actor *actor, uint32_t thread, uint32_t time) { return actor->clock[thread] >= time; }
+static bool ordered(const mk_actor *actor, const mk_past *past) { return actor->clock[past->thread] >= past->time; }
 
-static mk_status note_read(mk_shadow *shadow, mk_segment *segment, const mk_actor *actor) {
-  for (uint32_t r = segment->first_reader; r != MK_NONE_INDEX; r = shadow->reads[r].next) {
-    if (shadow->reads[r].thread == actor->thread) {
-      shadow->reads[r].time = actor->time;
-      shadow->reads[r].instruction = actor->instruction;
+static mk_past past_of(const mk_actor *actor) {
+  return (mk_past){.thread = actor->thread, .time = actor->time, .instruction = actor->instruction};
+}
+
+static mk_status add_past(mk_pasts *pasts, mk_past past) {
+  if (pasts->count == pasts->capacity) {
+    const uint32_t wanted = pasts->capacity == 0 ? 1 : 2 * pasts->capacity;
+    MK_TRY(mk_realloc(wanted, sizeof past, &pasts->list));
+    pasts->capacity = wanted;
+  }
+  pasts->list[pasts->count++] = past;
+  return MK_OK;
+}
+
+static mk_status note_read(mk_segment *segment, const mk_actor *actor) {
+  for (uint32_t r = 0; r < segment->readers.count; r++) {
+    if (segment->readers.list[r].thread == actor->thread) {
+      segment->readers.list[r] = past_of(actor);
       return MK_OK;
     }
   }
-  uint32_t slot = shadow->free_read;
-  if (slot != MK_NONE_INDEX) {
-    shadow->free_read = shadow->reads[slot].next;
-  } else {
-    MK_TRY(mk_grow(&shadow->reads, &shadow->read_capacity, shadow->read_count + 1, sizeof *shadow->reads));
-    slot = (uint32_t)shadow->read_count++;
+  return add_past(&segment->readers, past_of(actor));
+}
+
+/* The first one that the actor does not come after; NULL: there is none. */
+static const mk_past *find_unordered(mk_verifier *v, const mk_actor *actor, const mk_pasts *pasts) {
+  for (uint32_t i = 0; i < pasts->count; i++) {
+    v->report.conflicts++;
+    if (!ordered(actor, &pasts->list[i])) {
+      return &pasts->list[i];
+    }
   }
-  shadow->reads[slot] = (mk_past_read){
-      .thread = actor->thread, .time = actor->time, .instruction = actor->instruction, .next = segment->first_reader};
-  segment->first_reader = slot;
-  return MK_OK;
+  return NULL;
+}
+
+static bool is_of_team(const mk_segment *segment) { return segment->team != NULL && segment->team->team != 0; }
+
+/* Of those whose words stand in the segment. */
+static const mk_past *unordered_writer(mk_verifier *v, const mk_actor *actor, const mk_segment *segment) {
+  if (is_of_team(segment)) {
+    return find_unordered(v, actor, &segment->team->shares);
+  }
+  v->report.conflicts++;
+  return segment->written && !ordered(actor, &segment->writer) ? &segment->writer : NULL;
 }
 
 static mk_status read_segments(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor, mk_link link) {
   for (size_t i = link.first; i < (size_t)link.first + link.count; i++) {
     mk_segment *segment = &shadow->segments[i];
     const mk_buffer *b = &v->program->buffers[v->cuts[i] >> 32];
-    v->report.conflicts++;
-    if (segment->writer == 0 && b->kind != MK_KIND_KV) {
+    if (!segment->written && b->kind != MK_KIND_KV) {
       return mk_reject(v, "R01", actor->instruction,
                        "%s: reads tile (%u, %u) of buffer %s, and no write of the same step is ordered before that",
                        field(v, actor), (uint32_t)(v->cuts[i] >> 16 & 0xffff), (uint32_t)(v->cuts[i] & 0xffff),
                        b->name);
     }
-    if (segment->writer != 0 && !ordered(actor, segment->writer - 1, segment->write_time)) {
-      return race(v, "R01", actor, i, "reads", segment->write_instruction, "writes");
+    const mk_past *writer = unordered_writer(v, actor, segment);
+    if (writer != NULL) {
+      return race(v, "R01", actor, i, "reads", writer->instruction, "writes");
     }
     /* With one tile of lines HB is what it is with all, and so are the reads, but for those that are left out: R02
      * has been seen to. */
-    MK_TRY(actor->lines == MK_ALL_LINES ? note_read(shadow, segment, actor) : MK_OK);
+    MK_TRY(actor->lines == MK_ALL_LINES ? note_read(segment, actor) : MK_OK);
   }
   return MK_OK;
 }
@@ -89,28 +118,57 @@ mk_status mk_shadow_read(mk_verifier *v, mk_shadow *shadow, const mk_actor *acto
   return MK_OK;
 }
 
+/* With the first share of a team in a step: what stands there is what all of its shares come after. Readers stay, as those
+ * that come later have to be after them, too. */
+static mk_status begin_team(mk_segment *segment, uint32_t team, uint32_t epoch) {
+  MK_TRY(segment->team != NULL ? MK_OK : mk_alloc(1, sizeof *segment->team, &segment->team));
+  mk_team_past *past = segment->team;
+  if (past->team == team && past->epoch == epoch) {
+    return MK_OK;
+  }
+  if (past->team != 0) {
+    const mk_pasts last = past->shares;
+    past->shares = past->before;
+    past->before = last;
+  } else {
+    past->before.count = 0;
+    MK_TRY(segment->written ? add_past(&past->before, segment->writer) : MK_OK);
+  }
+  past->shares.count = 0;
+  past->team = team;
+  past->epoch = epoch;
+  return MK_OK;
+}
+
+static mk_status note_write(mk_segment *segment, const mk_actor *actor, uint32_t team) {
+  segment->written = true;
+  if (team != 0) {
+    return add_past(&segment->team->shares, past_of(actor));
+  }
+  segment->writer = past_of(actor);
+  segment->readers.count = 0;
+  if (segment->team != NULL) {
+    segment->team->team = 0;
+  }
+  return MK_OK;
+}
+
 mk_status mk_shadow_write(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor) {
-  mk_link link = v->links[(size_t)actor->instruction * MK_MAX_OPERANDS + actor->slot];
+  const mk_link link = v->links[(size_t)actor->instruction * MK_MAX_OPERANDS + actor->slot];
+  const uint32_t team = v->team_of[actor->instruction];
   for (size_t i = link.first; i < (size_t)link.first + link.count; i++) {
     mk_segment *segment = &shadow->segments[i];
-    v->report.conflicts++;
-    if (segment->writer != 0 && !ordered(actor, segment->writer - 1, segment->write_time)) {
-      return race(v, "R03", actor, i, "writes", segment->write_instruction, "writes");
+    MK_TRY(team != 0 ? begin_team(segment, team, actor->epoch) : MK_OK);
+    const mk_past *writer =
+        team != 0 ? find_unordered(v, actor, &segment->team->before) : unordered_writer(v, actor, segment);
+    if (writer != NULL) {
+      return race(v, "R03", actor, i, "writes", writer->instruction, "writes");
     }
-    while (segment->first_reader != MK_NONE_INDEX) {
-      uint32_t slot = segment->first_reader;
-      mk_past_read *read = &shadow->reads[slot];
-      v->report.conflicts++;
-      if (!ordered(actor, read->thread, read->time)) {
-        return race(v, "R02", actor, i, "writes", read->instruction, "reads");
-      }
-      segment->first_reader = read->next;
-      read->next = shadow->free_read;
-      shadow->free_read = slot;
+    const mk_past *reader = find_unordered(v, actor, &segment->readers);
+    if (reader != NULL) {
+      return race(v, "R02", actor, i, "writes", reader->instruction, "reads");
     }
-    segment->writer = actor->thread + 1;
-    segment->write_time = actor->time;
-    segment->write_instruction = actor->instruction;
+    MK_TRY(note_write(segment, actor, team));
   }
   return MK_OK;
 }

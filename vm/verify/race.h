@@ -11,28 +11,41 @@
 
 #include "vm/verify/internal.h"
 
-typedef struct mk_segment { /* shadow of cuts[i]..cuts[i + 1] */
-  uint32_t writer;          /* thread + 1; 0: not written yet */
-  uint32_t write_time, write_instruction;
-  uint32_t first_reader; /* list of mk_past_read, MK_NONE_INDEX ends it */
-} mk_segment;
+typedef struct mk_past { /* an access */
+  uint32_t thread, time, instruction;
+} mk_past;
 
-typedef struct mk_past_read {
-  uint32_t thread, time, instruction, next;
-} mk_past_read;
+typedef struct mk_pasts { /* most have one or none, and there are many of these lists */
+  mk_past *list;
+  uint32_t count, capacity;
+} mk_pasts;
+
+typedef struct mk_team_past { /* of words that shares of a team write */
+  uint32_t team, epoch;       /* of the last writers; 0: they are of none */
+  mk_pasts shares;            /* of that team, so far */
+  mk_pasts before;            /* who wrote before it: each of its shares comes after all of them */
+} mk_team_past;
+
+/* Shadow of cuts[i]..cuts[i + 1]. Which words of it a share of a team writes is data, and those of one step are
+ * disjoint: so its shares are ordered with all but each other. */
+typedef struct mk_segment {
+  bool written;
+  mk_past writer;     /* the last one, where that was of no team */
+  mk_pasts readers;   /* since, the last one of each thread; of teams, since any time */
+  mk_team_past *team; /* NULL: none has written here */
+} mk_segment;
 
 typedef struct mk_actor { /* who makes an access: its place in the order and its view of the past */
   uint32_t instruction, slot;
   uint32_t thread, time; /* that stand for the access when later ones are compared with it */
   const uint32_t *clock;
   uint32_t lines; /* the one tile of them that has any; MK_ALL_LINES: all have */
+  uint32_t epoch;
 } mk_actor;
 
 typedef struct mk_shadow {
   mk_segment *segments;
-  mk_past_read *reads;
-  size_t read_count, read_capacity;
-  uint32_t free_read;
+  size_t count;
 } mk_shadow;
 
 mk_status mk_shadow_init(mk_verifier *v, mk_shadow *shadow);

@@ -319,9 +319,9 @@ mk_status mk_shape_NEXT(mk_shape *s) {
 /* The words of the sampling buffer (instructions/sampling.h), for each slot: of programs that draw there are as many
  * slots as rows. */
 static mk_status check_sampling(mk_shape *s, uint32_t slot) {
-  if (mk_shape_lines(s) > MK_MAX_ROWS) {
+  if (mk_shape_lines(s) > MK_MOST_DRAWING_ROWS) {
     return mk_reject(s->v, "S10", s->index, "%s draws for at most %d rows a step; the program has %u", s->info->name,
-                     MK_MAX_ROWS, mk_shape_lines(s));
+                     MK_MOST_DRAWING_ROWS, mk_shape_lines(s));
   }
   const mk_extent *at = &s->extents[slot];
   MK_TRY(mk_expect(s, slot, "number of rows in the buffer", mk_shape_buffer(s, slot)->rows, mk_shape_lines(s)));

@@ -118,12 +118,18 @@ mk_status mk_shape_APPEND(mk_shape *s) {
 mk_status mk_shape_ATTEND(mk_shape *s) {
   const uint32_t head_dim = mk_shape_buffer(s, MK_SLOT_ATTEND_kv)->head_dim;
   static const uint32_t heads[] = {MK_SLOT_ATTEND_q, MK_SLOT_ATTEND_out};
+  const bool listed = !mk_operand_empty(&s->in->operands[MK_SLOT_ATTEND_work]);
+  const uint32_t share = s->in->params[MK_PARAM_ATTEND_share], shares = s->in->params[MK_PARAM_ATTEND_shares];
+  const uint32_t group = listed ? s->extents[MK_SLOT_ATTEND_q].cols / head_dim : 1;
+  MK_TRY(mk_expect_param(s, MK_PARAM_ATTEND_shares, listed == (shares != 0), "it is 0 where there is no work list"));
+  MK_TRY(mk_expect_param(s, MK_PARAM_ATTEND_share, share < shares || !listed, "it must be below the number of shares"));
+  MK_TRY(mk_expect_param(s, MK_PARAM_ATTEND_share, share == 0 || listed, "it is 0 where there is no work list"));
   MK_TRY(mk_expect_positive(s, MK_PARAM_ATTEND_scale));
   MK_TRY(expect_whole_head(s, MK_SLOT_ATTEND_kv));
   for (uint32_t i = 0; i < 2; i++) {
     MK_TRY(mk_expect_sole(s, heads[i]));
     MK_TRY(mk_expect(s, heads[i], "tile width", mk_shape_buffer(s, heads[i])->tile_cols, MK_TILE));
-    MK_TRY(mk_expect_line_tile(s, heads[i], s->extents[heads[i]].col, head_dim));
+    MK_TRY(mk_expect_line_tile(s, heads[i], s->extents[heads[i]].col, group * head_dim));
   }
   return check_block_table(s);
 }

@@ -407,14 +407,16 @@ static mk_status check_counter(mk_verifier *v, uint32_t index, const char *what,
 }
 
 /* With some rows per step several storers finish an instruction, each its lines: none could signal for all. Those of
- * a tile of lines do so together. */
+ * a tile of lines do so together; one of 64 rows has many slots, else it is a program for prompts of another kind. */
 static mk_status check_kinds(mk_verifier *v) {
   const uint32_t rows = mk_program_rows(v->program);
-  for (size_t c = 0; c < v->program->counter_count && rows > 1 && rows < MK_LINE_TILE; c++) {
+  const bool none = rows > 1 && !mk_program_has_tiles(v->program);
+  for (size_t c = 0; c < v->program->counter_count && none; c++) {
     if (v->program->counters[c].kind == MK_COUNTER_RELEASE) {
-      return mk_reject(v, "E05", MK_NONE_INDEX,
-                       "counter %s is a release counter; programs of 2 to %d rows per step have none",
-                       v->program->counters[c].name, MK_LINE_TILE / 2);
+      return mk_reject(
+          v, "E05", MK_NONE_INDEX,
+          "counter %s is a release counter; programs of 2 to %d rows per step have none, and %d of one slot",
+          v->program->counters[c].name, MK_PROMPT_ROWS / 2, MK_PROMPT_ROWS);
     }
   }
   return MK_OK;

@@ -10,7 +10,8 @@
 #include "vm/verify/internal.h"
 
 static const char *const meanings[MK_CONTENT_COUNT] = {
-    "numbers", "gains", "a block table", "parts of attention", "logits", "scores", "fronts", "rounds", "candidates"};
+    "numbers", "gains",  "a block table", "a work list", "parts of attention",
+    "logits",  "scores", "fronts",        "rounds",      "candidates"};
 
 mk_status mk_verify_value(mk_verifier *v, uint32_t reader, uint32_t slot, const mk_write *write) {
   const mk_instruction *in = mk_at(v, reader), *from = mk_at(v, write->instruction);

@@ -51,6 +51,7 @@ void mk_verify_free(mk_verifier *v) {
   mk_free(v->queue_of);
   mk_free(v->lane_of);
   mk_free(v->lines_of);
+  mk_free(v->team_of);
   mk_free(v->links);
   mk_free(v->writes);
   mk_free(v->targets);
@@ -63,6 +64,7 @@ static mk_status verify(mk_verifier *v) {
   MK_TRY(mk_verify_structure(v));
   MK_TRY(mk_verify_boundary(v));
   MK_TRY(mk_verify_listed(v));
+  MK_TRY(mk_verify_shares(v));
   MK_TRY(mk_verify_caches(v));
   MK_TRY(mk_verify_access(v));
   return mk_verify_order(v);

@@ -130,6 +130,15 @@ Test(gpu_refusals, sixty_four_rows) {
   expect_refused(compile_rows(false, MK_PROMPT_ROWS), "64 rows per step and 1 slots; this machine takes up to 16 rows");
 }
 
+/* Of several slots the CPU machine alone has them. */
+Test(gpu_refusals, wide_programs_of_several_slots) {
+  expect_refused(compile_slots(false, 256, 0), "the program has 256 rows per step and 256 slots");
+  expect_refused(compile_slots(false, 64, 3), "the program has 64 rows per step and 3 slots");
+  mk_program *program = compile_slots(false, 128, 2);
+  program->ranges.slot.high = 0; /* its lists make it another program, whatever its slots */
+  expect_refused(program, "(attend): a work list of rows is not yet in wide steps");
+}
+
 /* Kernels of fewer rows have none of what wide programs are made of. */
 Test(gpu_refusals, what_wide_programs_are_made_of) {
   static const uint32_t rows[] = {1, 4, MK_MAX_ROWS};

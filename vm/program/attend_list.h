@@ -1,0 +1,50 @@
+/* The work list of a step: which rows ATTEND looks at together, for each tile of lines of a wide program of several
+ * slots (scheduler/compile.h).
+ *
+ * An item is a run of lines of one slot at neighbouring positions, with some of the query heads of a KV head, the same
+ * for every KV head: at most MK_ATTEND_QUERIES queries, which look at the same tokens. So a decoding row has all query
+ * heads of its KV head and the cache is read once for them, and a whole tile of a prompt has one. Items come with the
+ * most tokens first; share s of n takes items s, s + n, s + 2 n, ... of its tile of lines.
+ *
+ * A list is words: how many items there are, in the place of an item, and the items. It follows from the plan, and
+ * machines make it and check it when they are given one; which share has a line changes no bit.
+ *
+ * Plain data. Any thread may call. Failure: MK_ERR_USAGE, with item, field and value. */
+#ifndef MK_ATTEND_LIST_H
+#define MK_ATTEND_LIST_H
+
+#include "vm/program/plan.h"
+
+typedef struct mk_attend_item {
+  uint32_t first, lines;   /* of the tile */
+  uint32_t slot, position; /* of the first line */
+  uint32_t head, heads;    /* of the query heads of a KV head */
+  uint32_t zero[2];        /* room for a range of tokens */
+} mk_attend_item;
+
+enum {
+  MK_ATTEND_ITEM_WORDS = sizeof(mk_attend_item) / sizeof(uint32_t),
+  MK_ATTEND_QUERIES = 128,    /* lines x heads of an item, at most */
+  MK_ATTEND_MOST_HEADS = 128, /* query heads of a KV head, at most */
+};
+
+/* Words of a list of a tile of so many lines, where a KV head has `group` query heads. */
+static inline uint32_t mk_attend_list_words(uint32_t lines, uint32_t group) {
+  return MK_ATTEND_ITEM_WORDS * (1 + lines + 2 * group);
+}
+
+/* The list of tile `tile` of the lines of a step, whose rows are `rows`. */
+void mk_attend_list_make(const mk_program *program, const mk_step_row *rows, uint32_t tile, uint32_t group,
+                         uint32_t *list);
+
+/* What the verifier takes from a list: every active line of the tile is in one item, with each query head, and in no
+ * other; an item's lines are active, of one slot and at neighbouring positions. */
+mk_status mk_attend_list_check(const mk_program *program, const mk_step_row *rows, uint32_t tile, uint32_t group,
+                               const uint32_t *list);
+
+/* The lists of all steps of a plan that has been checked, made and checked: `lists` is the program's buffer of them,
+ * [steps][tiles of lines]. */
+mk_status mk_attend_lists(const mk_program *program, const mk_plan_buffers *buffers, const mk_step_row *plan,
+                          uint32_t steps, uint32_t *lists);
+
+#endif
