@@ -9,6 +9,8 @@
 #pragma once
 #include <cstdint>
 
+#include "instructions/tile/barrier.cuh"
+#include "instructions/tile/fragment.cuh"
 #include "instructions/tile/warp.cuh"
 
 namespace mk::tile {
@@ -20,6 +22,10 @@ using panel = uint32_t;
 __device__ inline panel panel_of(uint32_t address, uint32_t stride) {
   return uniform((address & 0x3ffff) >> 4 | stride >> 4 << 16);
 }
+// Right operands may lie as *cores*, too: matrices of eight rows by eight columns, the eight 16-byte pieces of a core one after the other, unswizzled.
+// Their name's stride is that from the columns of a step to the next eight; the upper half of the name is how far the next eight rows are.
+constexpr uint32_t SWIZZLED = 0x40000040;
+__device__ constexpr uint32_t cores_apart(uint32_t bytes) { return bytes >> 4; }
 // The same panel `bytes` further on (a multiple of 16).
 __device__ inline panel panel_at(panel p, uint32_t bytes) { return p + (bytes >> 4); }
 
@@ -29,6 +35,14 @@ __device__ inline void pin(float (&values)[count]) {
 #pragma unroll
   for (uint32_t i = 0; i < count; i++) {
     asm volatile("" : "+f"(values[i])::"memory");
+  }
+}
+
+template <uint32_t count>
+__device__ inline void pin(uint32_t (&values)[count]) {
+#pragma unroll
+  for (uint32_t i = 0; i < count; i++) {
+    asm volatile("" : "+r"(values[i])::"memory");
   }
 }
 
@@ -73,16 +87,28 @@ __device__ inline void multiply_transposed(float (&sums)[32], panel left, panel 
       : "r"(left), "r"(right), "n"(add ? 1 : 0));
 }
 
-// sums (+)= left [64 x 16] times the transpose of right [128 rows x 16].
-template <bool add>
+// sums (+)= left [64 x 16] times the transpose of right [128 rows x 16], whose name has this upper half.
+template <bool add, uint32_t upper = SWIZZLED>
 __device__ inline void multiply_transposed(float (&sums)[64], const uint32_t (&left)[4], panel right) {
   asm volatile(
-      "{\n .reg .pred add;\n .reg .b64 right;\n mov.b64 right, {%68, 0x40000040};\n setp.ne.s32 add, %69, 0;\n"
+      "{\n .reg .pred add;\n .reg .b64 right;\n mov.b64 right, {%68, %70};\n setp.ne.s32 add, %69, 0;\n"
       " wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" MK_NAMES_64
       "}, "
       "{%64, %65, %66, %67}, right, add, 1, 1, 0;\n}"
       : MK_SUMS_64
-      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right), "n"(add ? 1 : 0));
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right), "n"(add ? 1 : 0), "n"(upper));
+}
+
+// The same of 64 rows of it.
+template <bool add, uint32_t upper = SWIZZLED>
+__device__ inline void multiply_transposed(float (&sums)[32], const uint32_t (&left)[4], panel right) {
+  asm volatile(
+      "{\n .reg .pred add;\n .reg .b64 right;\n mov.b64 right, {%36, %38};\n setp.ne.s32 add, %37, 0;\n"
+      " wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" MK_NAMES_32
+      "}, "
+      "{%32, %33, %34, %35}, right, add, 1, 1, 0;\n}"
+      : MK_SUMS_32(0)
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right), "n"(add ? 1 : 0), "n"(upper));
 }
 
 // sums (+)= left [64 x 16] times right [16 rows x 256], four panels side by side.
@@ -116,6 +142,26 @@ __device__ inline void store_left(uint32_t address, const uint32_t (&left)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(left[0]),
                "r"(left[1]), "r"(left[2]), "r"(left[3])
                : "memory");
+}
+
+// Weight tiles (fragment.cuh) that lie one after the other become cores where they are, by a warp: those of a tile `tile_bytes` from those of the
+// one before, of its lower eight rows `rows_bytes` from those of the upper; core by core the first eight columns, then the others.
+template <uint32_t tiles, uint32_t tile_bytes, uint32_t rows_bytes>
+__device__ inline void tiles_to_cores(uint8_t *from) {
+  static_assert((tile_bytes == 512 && rows_bytes == 256) || (tile_bytes == 256 && rows_bytes == tiles * 256),
+                "cores fill the room of the tiles");
+  weight_tile tile[tiles];
+#pragma unroll
+  for (uint32_t i = 0; i < tiles; i++) {
+    load(tile[i], from + i * 512);
+  }
+  __syncwarp();          // all of them are in registers
+  uint32_t at = lane();  // names a row of core lane / 8: of the rows above, those below, and both again
+  uint32_t to = shared_address(from) + at / 8 % 2 * rows_bytes + at / 16 * 128 + at % 8 * 16;
+#pragma unroll
+  for (uint32_t i = 0; i < tiles; i++) {
+    store_left(to + i * tile_bytes, tile[i].word);
+  }
 }
 
 #undef MK_NAMES_32

@@ -22,6 +22,7 @@ TILE_IMAGE(barrier);
 TILE_IMAGE(copy);
 TILE_IMAGE(edge);
 TILE_IMAGE(fragment);
+TILE_IMAGE(rows);
 TILE_IMAGE(warp);
 TILE_IMAGE(wgmma);
 
@@ -417,6 +418,122 @@ static void test_warps(tile_gpu *gpu) {
 /* Small whole numbers: every product and sum is exact. */
 static uint16_t small_number(uint64_t *seed) { return mk_float_to_bf16((float)(random_word(seed) % 17) - 8.0f); }
 
+/* Rows of sums: what is hidden, the largest, powers of two below it, their sum, factors; the diagonal at different places. */
+static void test_rows_of_sums(tile_gpu *gpu) {
+  enum { SIDE = 64, PART = 32 };
+  typedef struct rows_out {
+    float left[SIDE][PART], powers[SIDE][PART], top[SIDE], total[SIDE], scaled[SIDE][SIDE];
+  } rows_out;
+  static float in[SIDE + 1][SIDE];
+  static rows_out got, want;
+  static const uint32_t firsts[] = {0, 100, 132, 147, 164};
+  uint64_t seed = 13;
+  for (size_t i = 0; i < sizeof firsts / sizeof firsts[0]; i++) {
+    for (uint32_t j = 0; j < SIDE * SIDE; j++) {
+      in[j / SIDE][j % SIDE] = (float)(random_word(&seed) % 12) - 8.0f;
+    }
+    for (uint32_t r = 0; r < SIDE; r++) {
+      in[SIDE][r] = i == 0 ? 1.0f : (float)(1u << random_word(&seed) % 3);
+      want.top[r] = -12.0f, want.total[r] = 0;
+      for (uint32_t c = 0; c < PART; c++) {
+        want.left[r][c] = firsts[i] + c <= 100 + r ? in[r][PART + c] : -INFINITY;
+        want.top[r] = fmaxf(want.top[r], want.left[r][c]);
+      }
+      for (uint32_t c = 0; c < PART; c++) {
+        want.powers[r][c] = exp2f(want.left[r][c] - want.top[r]);
+        want.total[r] += want.powers[r][c];
+      }
+      for (uint32_t c = 0; c < SIDE; c++) {
+        want.scaled[r][c] = 3.0f * in[r][c] * in[SIDE][r];
+      }
+    }
+    tile_run run = {"mk_tile_rows", 1, 128, 0, firsts[i], in, sizeof in, &got, sizeof got, NULL, 0};
+    if (tile_ran(gpu, &run)) {
+      expect_words("mk_tile_rows: hidden", got.left, want.left, SIDE * PART, PART);
+      expect_words("mk_tile_rows: powers", got.powers, want.powers, SIDE * PART, PART);
+      expect_words("mk_tile_rows: largest", got.top, want.top, SIDE, 1);
+      expect_words("mk_tile_rows: sums", got.total, want.total, SIDE, 1);
+      expect_words("mk_tile_rows: factors", got.scaled, want.scaled, SIDE * SIDE, SIDE);
+    }
+  }
+}
+
+static void test_rows_in_memory(tile_gpu *gpu) {
+  enum { SIDE = 64, STRIDE = 80, SCALE = 3 };
+  typedef struct rows_memory {
+    uint16_t left[SIDE][SIDE], stored[SIDE][STRIDE];
+  } rows_memory;
+  static float in[SIDE][STRIDE];
+  static rows_memory got, want;
+  static const uint32_t counts[] = {64, 1, 9, 16, 40, 63};
+  uint64_t seed = 14;
+  for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+    memset(&want, 0xff, sizeof want);
+    for (uint32_t r = 0; r < SIDE; r++) {
+      for (uint32_t c = 0; c < STRIDE; c++) {
+        in[r][c] = (float)(int32_t)random_word(&seed) * 0x1p-31f;
+        if (c < SIDE) {
+          want.left[r][c] = r < counts[i] ? mk_float_to_bf16(in[r][c] * SCALE) : 0;
+        }
+        if (c < SIDE && r < counts[i]) {
+          want.stored[r][c] = mk_float_to_bf16(mk_bf16_to_float(want.left[r][c]) * 3.0f);
+        }
+      }
+    }
+    tile_run run = {"mk_tile_rows_memory", 1, 128, counts[i], SCALE, in, sizeof in, &got, sizeof got, NULL, 0};
+    if (tile_ran(gpu, &run)) {
+      expect_words(run.kernel, &got, &want, sizeof got / 4, SIDE / 2);
+    }
+  }
+}
+
+static void test_tile_rows(tile_gpu *gpu) {
+  test_rows_of_sums(gpu);
+  test_rows_in_memory(gpu);
+}
+
+/* Right operands that come as tiles, of 64 and 128 rows, in strips along rows and along columns. */
+static void test_cores(tile_gpu *gpu) {
+  enum { SIDE = 64, MOST_ROWS = 128 };
+  static const struct {
+    const char *kernel;
+    uint32_t rows;
+    bool columns;
+  } cases[] = {{"mk_tile_wgmma_cores_64", 64, false},
+               {"mk_tile_wgmma_cores_128", 128, false},
+               {"mk_tile_wgmma_core_columns_64", 64, true},
+               {"mk_tile_wgmma_core_columns_128", 128, true}};
+  static uint16_t in[SIDE * SIDE + MOST_ROWS * SIDE], right[MOST_ROWS][SIDE];
+  static float got[SIDE * MOST_ROWS], want[SIDE * MOST_ROWS];
+  uint64_t seed = 12;
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    uint32_t rows = cases[i].rows;
+    for (uint32_t j = 0; j < SIDE * SIDE; j++) {
+      in[j] = small_number(&seed);
+    }
+    for (uint32_t r = 0; r < rows; r++) {
+      for (uint32_t k = 0; k < SIDE; k++) {
+        uint32_t tile = cases[i].columns ? k / MK_TILE * (rows / MK_TILE) + r / MK_TILE
+                                         : r / MK_TILE * (SIDE / MK_TILE) + k / MK_TILE;
+        right[r][k] = in[SIDE * SIDE + tile * MK_TILE_STEP_ELEMENTS + mk_step_offset(r, k)] = small_number(&seed);
+      }
+    }
+    for (uint32_t l = 0; l < SIDE; l++) {
+      for (uint32_t r = 0; r < rows; r++) {
+        float sum = 0;
+        for (uint32_t k = 0; k < SIDE; k++) {
+          sum += mk_bf16_to_float(in[l * SIDE + k]) * mk_bf16_to_float(right[r][k]);
+        }
+        want[l * rows + r] = sum;
+      }
+    }
+    tile_run run = {cases[i].kernel, 1, 128, 0, 0, in, sizeof in, got, SIDE * rows * sizeof *got, NULL, 0};
+    if (tile_ran(gpu, &run)) {
+      expect_words(run.kernel, got, want, SIDE * rows, rows);
+    }
+  }
+}
+
 static void test_wgmma(tile_gpu *gpu) {
   enum { SIDE = 64, WIDE = 256 };
   static uint16_t in[SIDE * SIDE + SIDE * WIDE];
@@ -458,6 +575,7 @@ static void test_wgmma(tile_gpu *gpu) {
   if (tile_ran(gpu, &run)) {
     expect_words(run.kernel, rows, want_rows, 128, 4);
   }
+  test_cores(gpu);
 }
 
 void test_tiles(void) {
@@ -473,7 +591,8 @@ void test_tiles(void) {
   } parts[] = {
       {"tile/barrier", tile_image_barrier, test_barriers}, {"tile/copy", tile_image_copy, test_copies},
       {"tile/edge", tile_image_edge, test_edges},          {"tile/fragment", tile_image_fragment, test_fragments},
-      {"tile/warp", tile_image_warp, test_warps},          {"tile/wgmma", tile_image_wgmma, test_wgmma}};
+      {"tile/rows", tile_image_rows, test_tile_rows},      {"tile/warp", tile_image_warp, test_warps},
+      {"tile/wgmma", tile_image_wgmma, test_wgmma}};
   tile_gpu gpu = {0};
   mk_cu_device id = 0;
   mk_cu_context_ref context;
