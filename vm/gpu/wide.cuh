@@ -21,11 +21,19 @@ struct wide_state {       // of a step, in shared memory, double-buffered by the
   uint32_t tokens[MK_MOST_ROWS];
 };
 
+struct packing {           // what the loader asks of the packers, page by page
+  uint32_t stage, packed;  // where it begins, in the ring and among what is packed
+  uint32_t stages;         // 0: the launch ends
+  uint32_t head_dim;
+};
+
 struct wide_words {
   wide_state state[2];
   float scales[MK_WIDE_GPU_LINES];  // 1 / rms by line
   uint32_t
       stages[MK_GPU_CONSUMER_WARPS];  // where each warp is in the page ring, between instructions: registers are short
+  uint32_t packed[MK_GPU_CONSUMER_WARPS];  // and how many of those stages were packed, as such a place
+  packing wanted;
   float best[MK_GPU_CONSUMER_WARPS];
   uint32_t index[MK_GPU_CONSUMER_WARPS];
   uint32_t choice;                    // the last token that was chosen in this launch
@@ -43,6 +51,7 @@ enum {
   LINES = MK_WIDE_GPU_LINES,
   LINES_AT = GROUPS,                      // the panels' pages in a stage
   PAGE_ARRIVALS = MK_GPU_CONSUMER_WARPS,  // that empty a page
+  PACKERS = 2,
 };
 static_assert(GROUP_TILES * CHAIN_BYTES == MK_GPU_PAGE_BYTES, "a page is a chain of a warpgroup's row tiles");
 static_assert(LINES * MK_WIDE_GPU_PANEL_COLS * 2 == MK_GPU_PAGE_BYTES, "or a panel of a line tile");
@@ -54,10 +63,20 @@ __device__ inline volatile wide_words *wide_shared() {
 }
 __device__ inline volatile wide_state &lines_of(const device &d) { return wide_shared()->state[d.epoch % 2]; }
 
-// Of the roles' barriers: the loader has done its part of the step, and looks at the step's state no more.
-enum { LOADER_DONE = OWN_BARRIERS };
+// Barriers of this configuration.
+enum {
+  LOADER_DONE = OWN_BARRIERS,  // with its part of the step: it looks at the step's state no more
+  PACKING_FULL,                // the loader wants something packed
+  PACKING_EMPTY,               // and the packers have looked at what
+  PACKED,                      // a page, of the stages that are packed
+  WIDE_BARRIERS_END = PACKED + MK_GPU_RING_PAGES,
+};
+static_assert(WIDE_BARRIERS_END <= BARRIER_COUNT, "room for the barriers of this configuration");
 
 using stage_cursor = ring_cursor<STAGES>;
+
+// Behind so many stages.
+__device__ inline stage_cursor stage_behind(uint32_t passed) { return {passed % STAGES | (passed / STAGES % 2) << 31}; }
 
 // Page `page` of a stage, of the ring.
 __device__ inline uint32_t page_of(const stage_cursor &stage, uint32_t page) {
@@ -79,6 +98,14 @@ __device__ inline stage_cursor next_stage(const wide_consumer &c) { return {wide
 __device__ inline void put_next_stage(const wide_consumer &c, const stage_cursor &stage) {
   __syncwarp();
   wide_shared()->stages[c.d.warp] = stage.at;
+  __syncwarp();
+}
+
+// The same of packed pages, which a page of the ring that the consumers go on from next: of the ATTENDs so far.
+__device__ inline stage_cursor next_packed(const wide_consumer &c) { return {wide_shared()->packed[c.d.warp]}; }
+__device__ inline void put_next_packed(const wide_consumer &c, const stage_cursor &packed) {
+  __syncwarp();
+  wide_shared()->packed[c.d.warp] = packed.at;
   __syncwarp();
 }
 
@@ -109,6 +136,14 @@ __device__ inline const uint8_t *wait_page(const wide_consumer &c, const stage_c
   uint32_t slot = page_of(stage, page);
   wait_phase(c.d, PAGE_FULL + slot, stage.phase(), MK_ACTIVITY_PAGE_FULL, slot);
   return c.d.page(slot);
+}
+
+// The same of a page that is packed (wide_packer.cuh), of whose cores this is the name.
+__device__ inline tile::panel wait_packed(const wide_consumer &c, const stage_cursor &stage, const stage_cursor &packed,
+                                          uint32_t page) {
+  uint32_t slot = page_of(stage, page);
+  wait_phase(c.d, PACKED + page_of(packed, page), packed.phase(), MK_ACTIVITY_PAGE_FULL, slot);
+  return tile::panel_of(tile::shared_address(c.d.page(slot)), 128);
 }
 
 __device__ inline void release_page(const wide_consumer &c, const stage_cursor &stage, uint32_t page,

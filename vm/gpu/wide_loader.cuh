@@ -12,7 +12,8 @@ namespace mk {
 struct wide_loader {
   device d;
   stage_cursor stage;
-  uint32_t passed = 0;  // stages, ever
+  uint32_t passed = 0;                // stages, ever
+  uint32_t packings = 0, packed = 0;  // what packers were asked for, ever, and of how many stages
 };
 
 // Waits for the step state; false: the launch ends before this step, or everybody is to leave.
@@ -110,7 +111,7 @@ __device__ inline bool load_chains(const wide_loader &l, const streamed &weights
 
 __device__ inline void pass_stages(wide_loader &l, uint32_t count) {
   l.passed += count;
-  l.stage.at = l.passed % STAGES | (l.passed / STAGES % 2) << 31;
+  l.stage = stage_behind(l.passed);
 }
 
 // What one lane says, to all.
@@ -198,6 +199,26 @@ __device__ inline bool load_blocks(const wide_loader &l, const mk_instruction_wo
   return true;
 }
 
+// Asks the packers for the stages from the next one on. False: everybody is to leave.
+__device__ inline bool want_packed(wide_loader &l, uint32_t stages, uint32_t head_dim) {
+  if (!wait_for_work(l.d, PACKING_EMPTY, (l.packings & 1) ^ 1)) {
+    return false;
+  }
+  if (tile::lane() == 0) {
+    volatile packing &wanted = wide_shared()->wanted;
+    wanted.stage = l.stage.at;
+    wanted.packed = stage_behind(l.packed).at;
+    wanted.stages = stages;
+    wanted.head_dim = head_dim;
+    tile::arrive(l.d.barrier(PACKING_FULL));
+  }
+  __syncwarp();
+  l.packings++;
+  l.packed += stages;
+  return true;
+}
+__device__ inline void end_packing(wide_loader &l) { (void)want_packed(l, 0, 0); }
+
 // Blocks up to that of the line tile's last token.
 __device__ inline bool load_cache(wide_loader &l, const mk_instruction_word &in) {
   const mk_gpu_buffer &b = l.d.buffer(in.parts[MK_PART_ATTEND_kv]);
@@ -207,11 +228,15 @@ __device__ inline bool load_cache(wide_loader &l, const mk_instruction_word &in)
   }
   uint32_t blocks = (lines_of(l.d).first + line_tile * LINES + lines + b.block_tokens - 1) / b.block_tokens;
   uint32_t pages = blocks * b.block_tokens * b.head_dim * 4 / MK_GPU_PAGE_BYTES;
+  uint32_t stages = (pages + MK_GPU_STAGE_PAGES - 1) / MK_GPU_STAGE_PAGES;
+  if (!want_packed(l, stages, b.head_dim)) {
+    return false;
+  }
   wait_inputs(l, in);
   if (!all_agree(!tile::elect() || load_blocks(l, in, pages))) {
     return false;
   }
-  pass_stages(l, (pages + MK_GPU_STAGE_PAGES - 1) / MK_GPU_STAGE_PAGES);
+  pass_stages(l, stages);
   return true;
 }
 
