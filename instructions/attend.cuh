@@ -8,14 +8,14 @@
 // that of all kernels. Waits: q; the loader: the head's APPEND. Signals: the counter of the line tile's output.
 #pragma once
 #include "instructions/tile/rows.cuh"
-#include "vm/gpu/wide.cuh"
+#include "vm/gpu/wide_packer.cuh"
 
 namespace mk {
 
 constexpr float SCORES_TO_2 = 1.4426950408889634f;  // scores are kept in base 2
 constexpr float NO_SCORE = -3e38f;  // what no token's score is relative to; a number, so that differences are
 
-enum { PART_TOKENS = 32, SPAN_TOKENS = 256, BLOCK_TOKENS = 64, TREE_LEVELS = MK_WIDE_GPU_LEVELS - 1 };
+enum { PART_TOKENS = 32, SPAN_TOKENS = 256, TREE_LEVELS = MK_WIDE_GPU_LEVELS - 1 };
 
 // Of a thread's two lines.
 template <uint32_t steps>
@@ -116,23 +116,19 @@ __device__ __forceinline__ void score(float (&scores)[32], uint32_t (&q)[steps][
   tile::pin(scores);
 }
 
-// Folds the 64 tokens from `at` on into the span, or the first 32 of them. keys, values: packed. own: as above.
+// Folds the 64 tokens from `at` on into the span. keys, values: packed. own: as above.
 template <uint32_t steps>
 __device__ __forceinline__ void attend_block(tile::panel keys, tile::panel values, uint32_t (&q)[steps][4], uint32_t at,
-                                             uint32_t own, bool both, attended<steps> &span) {
+                                             uint32_t own, attended<steps> &span) {
   float scores[32], o[8 * steps];
   weighed_part first, second;
   score(scores, q, keys);
   weigh(tile::columns_32<0>(scores), at, own, first, span);
   begin_values<steps>(o, first, values);
-  if (both) {
-    weigh(tile::columns_32<1>(scores), at + PART_TOKENS, own, second, span);
-    add_values(o, first, span);
-    begin_values<steps>(o, second, tile::panel_at(values, 2 * steps * 512));
-    add_values(o, second, span);
-  } else {
-    add_values(o, first, span);
-  }
+  weigh(tile::columns_32<1>(scores), at + PART_TOKENS, own, second, span);
+  add_values(o, first, span);
+  begin_values<steps>(o, second, tile::panel_at(values, 2 * steps * 512));
+  add_values(o, second, span);
 }
 
 // Where this lane's sums of a level of the tree wait: element i is at i * 32.
@@ -208,10 +204,11 @@ struct attended_lines {
 };
 __device__ inline attended_lines lines_at_hand(const wide_consumer &c) {
   enum { GROUP_LINES = LINES / GROUPS };
-  uint32_t line_tile = instruction_at_hand(c).parts[MK_PART_ATTEND_q].row, group_first = c.group() * GROUP_LINES;
+  uint32_t line_tile = instruction_at_hand(c).parts[MK_PART_ATTEND_q].row,
+           group_first = tile::uniform(c.group()) * GROUP_LINES;
   uint32_t first = tile::uniform(lines_of(c.d).first + line_tile * LINES);
   uint32_t lines = tile::uniform(active_lines(c.d, line_tile));
-  return {first, first + lines, first + c.d.warp * 16,
+  return {first, first + lines, first + tile::uniform(c.d.warp) * 16,
           group_first < lines ? first + min(lines, group_first + GROUP_LINES) : 0};
 }
 
@@ -242,7 +239,7 @@ __device__ __forceinline__ void attend_blocks(wide_consumer &c, uint32_t (&q)[st
         keep_span(c, at / SPAN_TOKENS - 1, span);
         clear(span);
       }
-      attend_block<steps>(keys, values, q, at, of.own, at + PART_TOKENS < of.group_end, span);
+      attend_block<steps>(keys, values, q, at, of.own, span);
     }
 #pragma unroll
     for (uint32_t i = 0; i < BLOCK_PAGES; i++) {

@@ -23,7 +23,7 @@ struct wide_state {       // of a step, in shared memory, double-buffered by the
 
 struct packing {           // what the loader asks of the packers, page by page
   uint32_t stage, packed;  // where it begins, in the ring and among what is packed
-  uint32_t stages;         // 0: the launch ends
+  uint32_t tokens;         // whole stages of them; 0: the launch ends
   uint32_t head_dim;
 };
 

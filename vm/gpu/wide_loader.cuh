@@ -199,8 +199,8 @@ __device__ inline bool load_blocks(const wide_loader &l, const mk_instruction_wo
   return true;
 }
 
-// Asks the packers for the stages from the next one on. False: everybody is to leave.
-__device__ inline bool want_packed(wide_loader &l, uint32_t stages, uint32_t head_dim) {
+// Asks the packers for the stages from the next one on, which have so many tokens. False: everybody is to leave.
+__device__ inline bool want_packed(wide_loader &l, uint32_t stages, uint32_t head_dim, uint32_t tokens) {
   if (!wait_for_work(l.d, PACKING_EMPTY, (l.packings & 1) ^ 1)) {
     return false;
   }
@@ -208,7 +208,7 @@ __device__ inline bool want_packed(wide_loader &l, uint32_t stages, uint32_t hea
     volatile packing &wanted = wide_shared()->wanted;
     wanted.stage = l.stage.at;
     wanted.packed = stage_behind(l.packed).at;
-    wanted.stages = stages;
+    wanted.tokens = tokens;
     wanted.head_dim = head_dim;
     tile::arrive(l.d.barrier(PACKING_FULL));
   }
@@ -217,7 +217,7 @@ __device__ inline bool want_packed(wide_loader &l, uint32_t stages, uint32_t hea
   l.packed += stages;
   return true;
 }
-__device__ inline void end_packing(wide_loader &l) { (void)want_packed(l, 0, 0); }
+__device__ inline void end_packing(wide_loader &l) { (void)want_packed(l, 0, 0, 0); }
 
 // Blocks up to that of the line tile's last token.
 __device__ inline bool load_cache(wide_loader &l, const mk_instruction_word &in) {
@@ -226,10 +226,11 @@ __device__ inline bool load_cache(wide_loader &l, const mk_instruction_word &in)
   if (lines == 0) {
     return true;
   }
-  uint32_t blocks = (lines_of(l.d).first + line_tile * LINES + lines + b.block_tokens - 1) / b.block_tokens;
+  uint32_t tokens = lines_of(l.d).first + line_tile * LINES + lines;
+  uint32_t blocks = (tokens + b.block_tokens - 1) / b.block_tokens;
   uint32_t pages = blocks * b.block_tokens * b.head_dim * 4 / MK_GPU_PAGE_BYTES;
   uint32_t stages = (pages + MK_GPU_STAGE_PAGES - 1) / MK_GPU_STAGE_PAGES;
-  if (!want_packed(l, stages, b.head_dim)) {
+  if (!want_packed(l, stages, b.head_dim, tokens)) {
     return false;
   }
   wait_inputs(l, in);

@@ -5,7 +5,7 @@
 // The loader tells the packers which stages these are. They look at neither instructions nor the step's state, and whoever waits for them says so:
 // their own waits are unwatched.
 #pragma once
-#include "instructions/tile/wgmma.cuh"
+#include "instructions/tile/group.cuh"
 #include "vm/gpu/wide.cuh"
 
 namespace mk {
@@ -18,60 +18,77 @@ __device__ inline void init_packing(const device &d) {
   }
 }
 
-// This packer's half of a row of tiles: sixteen tokens, of K by all dims, of V all dims by tokens.
+enum { ROW_TOKENS = 16, BLOCK_ROWS = 4, BLOCK_TOKENS = ROW_TOKENS * BLOCK_ROWS };
+
+// This packer's half of the rows of a block's K: a row is of sixteen tokens and all dims.
 template <uint32_t steps>
-__device__ inline void pack_rows(uint8_t *from, uint32_t packer, bool is_v) {
-  enum { ROWS = 4, ROW_BYTES = steps * 512 };  // of 64 tokens
+__device__ inline void pack_keys(uint8_t *from, uint32_t packer) {
 #pragma unroll 1
-  for (uint32_t row = packer; row < ROWS; row += PACKERS) {
-    if (is_v) {
-      tile::tiles_to_cores<steps, 512, 256>(from + row * ROW_BYTES);
+  for (uint32_t row = packer; row < BLOCK_ROWS; row += PACKERS) {
+    tile::tiles_to_cores<steps, 256, steps * 256>(from + row * steps * 512);
+  }
+}
+// The same of V. tokens: so many are there of the block; zero times what lies behind them, which need not be a number, is to be zero.
+template <uint32_t steps>
+__device__ inline void pack_values(uint8_t *from, uint32_t packer, uint32_t tokens) {
+#pragma unroll 1
+  for (uint32_t row = packer; row < BLOCK_ROWS; row += PACKERS) {
+    if (row * ROW_TOKENS < tokens) {
+      tile::tiles_to_cores<steps, 512, 256>(from + row * steps * 512);
     } else {
-      tile::tiles_to_cores<steps, 256, steps * 256>(from + row * ROW_BYTES);
+      tile::clear_steps(from + row * steps * 512, 0, steps);
     }
   }
 }
 
-__device__ inline void pack_page(uint8_t *page, uint32_t head_dim, uint32_t packer, bool is_odd) {
+// tokens: that are there from the page's first on.
+__device__ inline void pack_page(uint8_t *page, uint32_t head_dim, uint32_t packer, bool is_odd, uint32_t tokens) {
   if (head_dim == 64) {
-    pack_rows<4>(page, packer, false);
-    pack_rows<4>(page + MK_GPU_PAGE_BYTES / 2, packer, true);
+    pack_keys<4>(page, packer);
+    pack_values<4>(page + MK_GPU_PAGE_BYTES / 2, packer, tokens);
+  } else if (is_odd) {
+    pack_values<8>(page, packer, tokens);
   } else {
-    pack_rows<8>(page, packer, is_odd);
+    pack_keys<8>(page, packer);
   }
 }
 
 __device__ __forceinline__ void run_packer(const device &d) {
-  uint32_t packer = d.warp == MK_GPU_WARPS - 1, taken = 0;
 #pragma unroll 1
-  for (;; taken++) {
-    if (!wait_for_work(d, PACKING_FULL, taken & 1)) {
+  for (uint32_t taken = 0;; taken ^= 1) {
+    if (!wait_for_work(d, PACKING_FULL, taken)) {
       return;
     }
     stage_cursor stage{tile::uniform(wide_shared()->wanted.stage)};
     stage_cursor packed{tile::uniform(wide_shared()->wanted.packed)};
-    uint32_t stages = tile::uniform(wide_shared()->wanted.stages);
+    uint32_t tokens = tile::uniform(wide_shared()->wanted.tokens);
     uint32_t head_dim = tile::uniform(wide_shared()->wanted.head_dim);
     if (tile::lane() == 0) {
       tile::arrive(d.barrier(PACKING_EMPTY));
     }
-    if (stages == 0) {
+    if (tokens == 0) {
       return;
     }
+    uint32_t page = 0;  // of the stage
 #pragma unroll 1
-    for (; stages != 0; stages--, stage.next(), packed.next()) {
-#pragma unroll 1
-      for (uint32_t page = 0; page < MK_GPU_STAGE_PAGES; page++) {
-        uint32_t slot = page_of(stage, page);
-        if (!wait_for_work(d, PAGE_FULL + slot, stage.phase())) {
-          return;
-        }
-        pack_page(d.page(slot), head_dim, packer, page % 2 != 0);
-        tile::fence_shared_for_copies();
-        __syncwarp();
-        if (tile::lane() == 0) {
-          tile::arrive(d.barrier(PACKED + page_of(packed, page)));
-        }
+    while (tokens != 0 || page != 0) {
+      uint32_t slot = page_of(stage, page);
+      if (!wait_for_work(d, PAGE_FULL + slot, stage.phase())) {
+        return;
+      }
+      pack_page(d.page(slot), head_dim, d.warp == MK_GPU_WARPS - 1, page % 2 != 0, tokens);
+      if (head_dim == 64 || page % 2 != 0) {
+        tokens -= min(tokens, static_cast<uint32_t>(BLOCK_TOKENS));
+      }
+      tile::fence_shared_for_copies();
+      __syncwarp();
+      if (tile::lane() == 0) {
+        tile::arrive(d.barrier(PACKED + page_of(packed, page)));
+      }
+      page = (page + 1) % MK_GPU_STAGE_PAGES;
+      if (page == 0) {
+        stage.next();
+        packed.next();
       }
     }
   }
