@@ -227,12 +227,12 @@ __device__ __forceinline__ void attend_blocks(wide_consumer &c, uint32_t (&q)[st
     STAGE_BLOCKS = MK_GPU_STAGE_PAGES / BLOCK_PAGES,
     VALUES_AT = DIMS == 64 ? MK_GPU_PAGE_BYTES / 2 : 0,  // in the block's last page
   };
-  stage_cursor stage{tile::uniform(next_stage(c).at)}, packed{tile::uniform(next_packed(c).at)};
+  stage_cursor stage{tile::uniform(next_stage(c).at)};
   uint32_t at = 0, page = 0;
 #pragma unroll 1
   do {
-    tile::panel keys = wait_packed(c, stage, packed, page);
-    tile::panel values = tile::panel_at(wait_packed(c, stage, packed, page + BLOCK_PAGES - 1), VALUES_AT);
+    tile::panel keys = wait_packed(c, stage, page);
+    tile::panel values = tile::panel_at(wait_packed(c, stage, page + BLOCK_PAGES - 1), VALUES_AT);
     const attended_lines of = lines_at_hand(c);
     if (at < of.group_end) {
       if (at % SPAN_TOKENS == 0 && at != 0) {
@@ -248,11 +248,9 @@ __device__ __forceinline__ void attend_blocks(wide_consumer &c, uint32_t (&q)[st
     at += BLOCK_TOKENS;
     page = at / BLOCK_TOKENS * BLOCK_PAGES % MK_GPU_STAGE_PAGES;
     if (page == 0) {
-      stage.next();
-      packed.next();
+      stage.next_packed();
     }
   } while (page != 0 || at < lines_at_hand(c).end);
-  put_next_packed(c, packed);
   put_next_stage(c, stage);
 }
 

@@ -90,7 +90,6 @@ __device__ __forceinline__ void run_consumer(device d) {
   wide_consumer c{d};
   d.words()->at_hand[d.warp] = 0;
   put_next_stage(c, {});
-  put_next_packed(c, {});
   bool whole = consume_queue(c);
   record_boundary(c.d);
   if (c.d.warp == 0 && tile::lane() == 0) {

@@ -21,9 +21,9 @@ struct wide_state {       // of a step, in shared memory, double-buffered by the
   uint32_t tokens[MK_MOST_ROWS];
 };
 
-struct packing {           // what the loader asks of the packers, page by page
-  uint32_t stage, packed;  // where it begins, in the ring and among what is packed
-  uint32_t tokens;         // whole stages of them; 0: the launch ends
+struct packing {    // what the loader asks of the packers, page by page
+  uint32_t stage;   // where it begins
+  uint32_t tokens;  // whole stages of them; 0: the launch ends
   uint32_t head_dim;
 };
 
@@ -32,7 +32,6 @@ struct wide_words {
   float scales[MK_WIDE_GPU_LINES];  // 1 / rms by line
   uint32_t
       stages[MK_GPU_CONSUMER_WARPS];  // where each warp is in the page ring, between instructions: registers are short
-  uint32_t packed[MK_GPU_CONSUMER_WARPS];  // and how many of those stages were packed, as such a place
   packing wanted;
   float best[MK_GPU_CONSUMER_WARPS];
   uint32_t index[MK_GPU_CONSUMER_WARPS];
@@ -73,10 +72,31 @@ enum {
 };
 static_assert(WIDE_BARRIERS_END <= BARRIER_COUNT, "room for the barriers of this configuration");
 
-using stage_cursor = ring_cursor<STAGES>;
+// A place in the ring of stages. Pages of a stage may be packed (wide_packer.cuh) or not, so phases are told stage by stage: both in one word, since
+// registers are short.
+struct stage_cursor {
+  enum : uint32_t { SLOT = 0xff, PHASE = 0x100, PACKED_PHASE = 0x10000, ALL = (1 << STAGES) - 1 };
+  uint32_t at = 0;
+  __device__ uint32_t slot() const { return at & SLOT; }
+  __device__ uint32_t phase() const { return at / PHASE >> slot() & 1; }
+  __device__ uint32_t packed_phase() const { return at / PACKED_PHASE >> slot() & 1; }
+  __device__ void next() { pass(PHASE); }
+  __device__ void next_packed() { pass(PHASE + PACKED_PHASE); }
+  __device__ void advance(uint32_t count, bool packed) {
+    uint32_t phases = packed ? PHASE + PACKED_PHASE : PHASE;
+    at ^= count / STAGES % 2 * ALL * phases;
+    for (uint32_t i = 0; i < count % STAGES; i++) {
+      pass(phases);
+    }
+  }
 
-// Behind so many stages.
-__device__ inline stage_cursor stage_behind(uint32_t passed) { return {passed % STAGES | (passed / STAGES % 2) << 31}; }
+ private:
+  __device__ void pass(uint32_t phases) {
+    at ^= phases << slot();
+    at = slot() + 1 == STAGES ? at & ~SLOT : at + 1;
+  }
+};
+static_assert(STAGES <= 8, "a bit for each");
 
 // Page `page` of a stage, of the ring.
 __device__ inline uint32_t page_of(const stage_cursor &stage, uint32_t page) {
@@ -98,14 +118,6 @@ __device__ inline stage_cursor next_stage(const wide_consumer &c) { return {wide
 __device__ inline void put_next_stage(const wide_consumer &c, const stage_cursor &stage) {
   __syncwarp();
   wide_shared()->stages[c.d.warp] = stage.at;
-  __syncwarp();
-}
-
-// The same of packed pages, which a page of the ring that the consumers go on from next: of the ATTENDs so far.
-__device__ inline stage_cursor next_packed(const wide_consumer &c) { return {wide_shared()->packed[c.d.warp]}; }
-__device__ inline void put_next_packed(const wide_consumer &c, const stage_cursor &packed) {
-  __syncwarp();
-  wide_shared()->packed[c.d.warp] = packed.at;
   __syncwarp();
 }
 
@@ -139,10 +151,9 @@ __device__ inline const uint8_t *wait_page(const wide_consumer &c, const stage_c
 }
 
 // The same of a page that is packed (wide_packer.cuh), of whose cores this is the name.
-__device__ inline tile::panel wait_packed(const wide_consumer &c, const stage_cursor &stage, const stage_cursor &packed,
-                                          uint32_t page) {
+__device__ inline tile::panel wait_packed(const wide_consumer &c, const stage_cursor &stage, uint32_t page) {
   uint32_t slot = page_of(stage, page);
-  wait_phase(c.d, PACKED + page_of(packed, page), packed.phase(), MK_ACTIVITY_PAGE_FULL, slot);
+  wait_phase(c.d, PACKED + slot, stage.packed_phase(), MK_ACTIVITY_PAGE_FULL, slot);
   return tile::panel_of(tile::shared_address(c.d.page(slot)), 128);
 }
 

@@ -12,8 +12,7 @@ namespace mk {
 struct wide_loader {
   device d;
   stage_cursor stage;
-  uint32_t passed = 0;                // stages, ever
-  uint32_t packings = 0, packed = 0;  // what packers were asked for, ever, and of how many stages
+  uint32_t packings = 0;  // that packers were asked for, ever
 };
 
 // Waits for the step state; false: the launch ends before this step, or everybody is to leave.
@@ -109,11 +108,6 @@ __device__ inline bool load_chains(const wide_loader &l, const streamed &weights
   return true;
 }
 
-__device__ inline void pass_stages(wide_loader &l, uint32_t count) {
-  l.passed += count;
-  l.stage = stage_behind(l.passed);
-}
-
 // What one lane says, to all.
 __device__ inline bool all_agree(bool good) { return __all_sync(0xffffffffu, good); }
 
@@ -133,7 +127,7 @@ __device__ inline bool load_product(wide_loader &l, const mk_instruction_word &i
   if (!all_agree(!tile::elect() || load_chains(l, weights, lines, chains))) {
     return false;
   }
-  pass_stages(l, chains);
+  l.stage.advance(chains, false);
   return true;
 }
 
@@ -167,7 +161,7 @@ __device__ inline bool load_head(wide_loader &l, const mk_instruction_word &in) 
   if (!all_agree(!tile::elect() || load_head_tiles(l, weights_of(l.d, weight), weight.rows, chains))) {
     return false;
   }
-  pass_stages(l, (weight.rows + MK_WIDE_GPU_UNIT_TILES - 1) / MK_WIDE_GPU_UNIT_TILES * ((chains + 1) / 2));
+  l.stage.advance((weight.rows + MK_WIDE_GPU_UNIT_TILES - 1) / MK_WIDE_GPU_UNIT_TILES * ((chains + 1) / 2), false);
   return true;
 }
 
@@ -199,25 +193,23 @@ __device__ inline bool load_blocks(const wide_loader &l, const mk_instruction_wo
   return true;
 }
 
-// Asks the packers for the stages from the next one on, which have so many tokens. False: everybody is to leave.
-__device__ inline bool want_packed(wide_loader &l, uint32_t stages, uint32_t head_dim, uint32_t tokens) {
+// Asks the packers for so many tokens, from the next stage on. False: everybody is to leave.
+__device__ inline bool want_packed(wide_loader &l, uint32_t tokens, uint32_t head_dim) {
   if (!wait_for_work(l.d, PACKING_EMPTY, (l.packings & 1) ^ 1)) {
     return false;
   }
   if (tile::lane() == 0) {
     volatile packing &wanted = wide_shared()->wanted;
     wanted.stage = l.stage.at;
-    wanted.packed = stage_behind(l.packed).at;
     wanted.tokens = tokens;
     wanted.head_dim = head_dim;
     tile::arrive(l.d.barrier(PACKING_FULL));
   }
   __syncwarp();
   l.packings++;
-  l.packed += stages;
   return true;
 }
-__device__ inline void end_packing(wide_loader &l) { (void)want_packed(l, 0, 0, 0); }
+__device__ inline void end_packing(wide_loader &l) { (void)want_packed(l, 0, 0); }
 
 // Blocks up to that of the line tile's last token.
 __device__ inline bool load_cache(wide_loader &l, const mk_instruction_word &in) {
@@ -229,15 +221,14 @@ __device__ inline bool load_cache(wide_loader &l, const mk_instruction_word &in)
   uint32_t tokens = lines_of(l.d).first + line_tile * LINES + lines;
   uint32_t blocks = (tokens + b.block_tokens - 1) / b.block_tokens;
   uint32_t pages = blocks * b.block_tokens * b.head_dim * 4 / MK_GPU_PAGE_BYTES;
-  uint32_t stages = (pages + MK_GPU_STAGE_PAGES - 1) / MK_GPU_STAGE_PAGES;
-  if (!want_packed(l, stages, b.head_dim, tokens)) {
+  if (!want_packed(l, tokens, b.head_dim)) {
     return false;
   }
   wait_inputs(l, in);
   if (!all_agree(!tile::elect() || load_blocks(l, in, pages))) {
     return false;
   }
-  pass_stages(l, stages);
+  l.stage.advance((pages + MK_GPU_STAGE_PAGES - 1) / MK_GPU_STAGE_PAGES, true);
   return true;
 }
 

@@ -60,7 +60,6 @@ __device__ __forceinline__ void run_packer(const device &d) {
       return;
     }
     stage_cursor stage{tile::uniform(wide_shared()->wanted.stage)};
-    stage_cursor packed{tile::uniform(wide_shared()->wanted.packed)};
     uint32_t tokens = tile::uniform(wide_shared()->wanted.tokens);
     uint32_t head_dim = tile::uniform(wide_shared()->wanted.head_dim);
     if (tile::lane() == 0) {
@@ -83,12 +82,11 @@ __device__ __forceinline__ void run_packer(const device &d) {
       tile::fence_shared_for_copies();
       __syncwarp();
       if (tile::lane() == 0) {
-        tile::arrive(d.barrier(PACKED + page_of(packed, page)));
+        tile::arrive(d.barrier(PACKED + slot));
       }
       page = (page + 1) % MK_GPU_STAGE_PAGES;
       if (page == 0) {
-        stage.next();
-        packed.next();
+        stage.next_packed();
       }
     }
   }
