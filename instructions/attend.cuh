@@ -131,39 +131,52 @@ __device__ __forceinline__ void attend_block(tile::panel keys, tile::panel value
   add_values(o, second, span);
 }
 
-// Where this lane's sums of a level of the tree wait: element i is at i * 32.
-__device__ inline float *kept_level(const wide_consumer &c, uint32_t level) {
-  return c.d.params.scratch + static_cast<uint64_t>(blockIdx.x) * c.d.params.scratch_floats +
-         (c.d.warp * MK_WIDE_GPU_LEVELS + level) * MK_WIDE_GPU_KEPT_FLOATS + tile::lane();
+// Where the sums of a level of the tree wait, of this thread: element i is at i * 32. The first level, which has half of what waits, is in the stage that is kept for it
+// (tops and totals are where the input of HEAD is at other times), the others in global memory.
+struct kept_sums {
+  float *scales, *o;
+};
+__device__ inline kept_sums kept_level(const wide_consumer &c, uint32_t level) {
+  enum { SCALES = 4 * 32, SUMS = MK_WIDE_GPU_KEPT_FLOATS - SCALES };
+  static_assert(SUMS * 4 * MK_GPU_CONSUMER_WARPS <= MK_GPU_PAGE_BYTES * MK_GPU_STAGE_PAGES, "a stage has room");
+  static_assert(SCALES * 4 * MK_GPU_CONSUMER_WARPS <= MK_GPU_ACTIVATION_BYTES, "and so has the input of HEAD");
+  if (level == 0) {
+    float *stage = reinterpret_cast<float *>(c.d.page(next_stage(c).kept() * MK_GPU_STAGE_PAGES));
+    float *scales = reinterpret_cast<float *>(c.d.activation());
+    return {scales + c.d.warp * SCALES + tile::lane(), stage + c.d.warp * SUMS + tile::lane()};
+  }
+  float *to = c.d.params.scratch + static_cast<uint64_t>(blockIdx.x) * c.d.params.scratch_floats +
+              (c.d.warp * (MK_WIDE_GPU_LEVELS - 1) + level - 1) * MK_WIDE_GPU_KEPT_FLOATS + tile::lane();
+  return {to, to + SCALES};
 }
 
 template <uint32_t steps>
 __device__ inline void keep_level(const wide_consumer &c, uint32_t level, const attended<steps> &sums) {
-  float *to = kept_level(c, level);
+  const kept_sums to = kept_level(c, level);
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
-    __stcg(to + h * 32, sums.top[h]);
-    __stcg(to + (2 + h) * 32, sums.total[h]);
+    to.scales[h * 32] = sums.top[h];
+    to.scales[(2 + h) * 32] = sums.total[h];
   }
 #pragma unroll
   for (uint32_t n = 0; n < 8 * steps; n++) {
-    __stcg(to + (4 + n) * 32, sums.o[n]);
+    to.o[n * 32] = sums.o[n];
   }
 }
 
 // sums += what waits there.
 template <uint32_t steps>
 __device__ inline void add_level(const wide_consumer &c, uint32_t level, attended<steps> &sums) {
-  const float *from = kept_level(c, level);
+  const kept_sums from = kept_level(c, level);
   float top[2], total[2], o[8 * steps];
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
-    top[h] = __ldcg(from + h * 32);
-    total[h] = __ldcg(from + (2 + h) * 32);
+    top[h] = from.scales[h * 32];
+    total[h] = from.scales[(2 + h) * 32];
   }
 #pragma unroll
   for (uint32_t n = 0; n < 8 * steps; n++) {
-    o[n] = __ldcg(from + (4 + n) * 32);
+    o[n] = from.o[n * 32];
   }
   const line_factors factors = raise_tops(sums.top, top);
   tile::multiply_rows(sums.total, factors.kept);
@@ -254,10 +267,35 @@ __device__ __forceinline__ void attend_blocks(wide_consumer &c, uint32_t (&q)[st
   put_next_stage(c, stage);
 }
 
+// The stage for sums, where there is more than a span.
+__device__ inline void take_room(const wide_consumer &c) {
+  static_assert(ATTENDED_ALONE == SPAN_TOKENS, "nothing waits of a single span");
+  if (lines_at_hand(c).end > ATTENDED_ALONE) {
+    stage_cursor stage = next_stage(c);
+#pragma unroll 1
+    for (uint32_t page = 0; page < MK_GPU_STAGE_PAGES; page++) {
+      wait_page(c, stage, page);
+    }
+    stage.keep();
+    put_next_stage(c, stage);
+  }
+}
+__device__ inline void give_back_room(const wide_consumer &c) {
+  stage_cursor stage = next_stage(c);
+  if (stage.keeps()) {
+    tile::fence_shared_for_copies();
+    __syncwarp();
+    release_stage(c, stage.kept());
+    stage.forget();
+    put_next_stage(c, stage);
+  }
+}
+
 template <uint32_t steps>
 __device__ __forceinline__ void attend_lines(wide_consumer &c) {
   attended<steps> span;
   clear(span);
+  take_room(c);
   {
     const mk_instruction_word &in = instruction_at_hand(c);
     const mk_operand &from = in.parts[MK_PART_ATTEND_q];
@@ -267,10 +305,13 @@ __device__ __forceinline__ void attend_lines(wide_consumer &c) {
     attend_blocks<steps>(c, q, span);
   }
   uint32_t group_end = lines_at_hand(c).group_end;
+  if (group_end != 0) {
+    add_tree(c, (group_end - 1) / SPAN_TOKENS, span);
+  }
+  give_back_room(c);
   if (group_end == 0) {
     return;
   }
-  add_tree(c, (group_end - 1) / SPAN_TOKENS, span);
   const mk_operand &out = instruction_at_hand(c).parts[MK_PART_ATTEND_out];
   uint32_t cols = c.d.buffer(out).cols;
   const float factors[2] = {__fdividef(1.0f, span.total[0]), __fdividef(1.0f, span.total[1])};

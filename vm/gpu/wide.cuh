@@ -51,6 +51,7 @@ enum {
   LINES_AT = GROUPS,                      // the panels' pages in a stage
   PAGE_ARRIVALS = MK_GPU_CONSUMER_WARPS,  // that empty a page
   PACKERS = 2,
+  ATTENDED_ALONE = 256,  // so many tokens at most are attended to without room for sums
 };
 static_assert(GROUP_TILES * CHAIN_BYTES == MK_GPU_PAGE_BYTES, "a page is a chain of a warpgroup's row tiles");
 static_assert(LINES * MK_WIDE_GPU_PANEL_COLS * 2 == MK_GPU_PAGE_BYTES, "or a panel of a line tile");
@@ -72,28 +73,34 @@ enum {
 };
 static_assert(WIDE_BARRIERS_END <= BARRIER_COUNT, "room for the barriers of this configuration");
 
-// A place in the ring of stages. Pages of a stage may be packed (wide_packer.cuh) or not, so phases are told stage by stage: both in one word, since
-// registers are short.
+// A place in the ring of stages. Pages of a stage may be packed (wide_packer.cuh) or not, and a stage may be kept aside for a time, which the others then go
+// round: so phases are told stage by stage. All of it in one word, since registers are short.
 struct stage_cursor {
-  enum : uint32_t { SLOT = 0xff, PHASE = 0x100, PACKED_PHASE = 0x10000, ALL = (1 << STAGES) - 1 };
+  enum : uint32_t { SLOT = 0xf, KEPT = 0x10, PHASE = 0x100, PACKED_PHASE = 0x10000 };
   uint32_t at = 0;
   __device__ uint32_t slot() const { return at & SLOT; }
   __device__ uint32_t phase() const { return at / PHASE >> slot() & 1; }
   __device__ uint32_t packed_phase() const { return at / PACKED_PHASE >> slot() & 1; }
+  __device__ bool keeps() const { return (at & SLOT * KEPT) != 0; }
+  __device__ uint32_t kept() const { return at / KEPT % KEPT - 1; }
   __device__ void next() { pass(PHASE); }
-  __device__ void next_packed() { pass(PHASE + PACKED_PHASE); }
-  __device__ void advance(uint32_t count, bool packed) {
-    uint32_t phases = packed ? PHASE + PACKED_PHASE : PHASE;
-    at ^= count / STAGES % 2 * ALL * phases;
-    for (uint32_t i = 0; i < count % STAGES; i++) {
-      pass(phases);
+  __device__ void next_packed() {
+    pass(PHASE + PACKED_PHASE);
+    if (keeps() && slot() == kept()) {
+      go_on();
     }
   }
+  __device__ void keep() {
+    at += (slot() + 1) * KEPT;
+    pass(PHASE);
+  }
+  __device__ void forget() { at &= ~(SLOT * KEPT); }
 
  private:
+  __device__ void go_on() { at = slot() + 1 == STAGES ? at & ~SLOT : at + 1; }
   __device__ void pass(uint32_t phases) {
     at ^= phases << slot();
-    at = slot() + 1 == STAGES ? at & ~SLOT : at + 1;
+    go_on();
   }
 };
 static_assert(STAGES <= 8, "a bit for each");
@@ -162,6 +169,14 @@ __device__ inline void release_page(const wide_consumer &c, const stage_cursor &
   __syncwarp();
   if (tile::lane() == 0) {
     tile::arrive(c.d.barrier(PAGE_EMPTY + page_of(stage, page)), arrivals);
+  }
+}
+
+// All pages of a stage, by a slot.
+__device__ inline void release_stage(const wide_consumer &c, uint32_t slot) {
+  __syncwarp();
+  if (tile::lane() < MK_GPU_STAGE_PAGES) {
+    tile::arrive(c.d.barrier(PAGE_EMPTY + slot * MK_GPU_STAGE_PAGES + tile::lane()));
   }
 }
 

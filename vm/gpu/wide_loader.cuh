@@ -108,6 +108,12 @@ __device__ inline bool load_chains(const wide_loader &l, const streamed &weights
   return true;
 }
 
+__device__ inline void pass_stages(wide_loader &l, uint32_t count) {
+  for (uint32_t i = 0; i < count % (2 * STAGES); i++) {  // twice round, and all is as it was
+    l.stage.next();
+  }
+}
+
 // What one lane says, to all.
 __device__ inline bool all_agree(bool good) { return __all_sync(0xffffffffu, good); }
 
@@ -127,7 +133,7 @@ __device__ inline bool load_product(wide_loader &l, const mk_instruction_word &i
   if (!all_agree(!tile::elect() || load_chains(l, weights, lines, chains))) {
     return false;
   }
-  l.stage.advance(chains, false);
+  pass_stages(l, chains);
   return true;
 }
 
@@ -161,7 +167,7 @@ __device__ inline bool load_head(wide_loader &l, const mk_instruction_word &in) 
   if (!all_agree(!tile::elect() || load_head_tiles(l, weights_of(l.d, weight), weight.rows, chains))) {
     return false;
   }
-  l.stage.advance((weight.rows + MK_WIDE_GPU_UNIT_TILES - 1) / MK_WIDE_GPU_UNIT_TILES * ((chains + 1) / 2), false);
+  pass_stages(l, (weight.rows + MK_WIDE_GPU_UNIT_TILES - 1) / MK_WIDE_GPU_UNIT_TILES * ((chains + 1) / 2));
   return true;
 }
 
@@ -173,7 +179,7 @@ __device__ inline bool load_blocks(const wide_loader &l, const mk_instruction_wo
   uint32_t run_bytes = b.block_tokens * b.head_dim * 4, block_pages = run_bytes / MK_GPU_PAGE_BYTES;
   stage_cursor stage = l.stage;
 #pragma unroll 1
-  for (uint32_t at = 0; at < pages; at += MK_GPU_STAGE_PAGES, stage.next()) {
+  for (uint32_t at = 0; at < pages; at += MK_GPU_STAGE_PAGES, stage.next_packed()) {
 #pragma unroll 1
     for (uint32_t page = 0; page < MK_GPU_STAGE_PAGES; page++) {
       bool there = at + page < pages;
@@ -211,6 +217,17 @@ __device__ inline bool want_packed(wide_loader &l, uint32_t tokens, uint32_t hea
 }
 __device__ inline void end_packing(wide_loader &l) { (void)want_packed(l, 0, 0); }
 
+// By one lane: a stage of which nothing is copied, for the consumers to keep sums in.
+__device__ inline bool open_room(const wide_loader &l) {
+#pragma unroll 1
+  for (uint32_t page = 0; page < MK_GPU_STAGE_PAGES; page++) {
+    if (!open_page(l, l.stage, page, 0)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Blocks up to that of the line tile's last token.
 __device__ inline bool load_cache(wide_loader &l, const mk_instruction_word &in) {
   const mk_gpu_buffer &b = l.d.buffer(in.parts[MK_PART_ATTEND_kv]);
@@ -221,6 +238,12 @@ __device__ inline bool load_cache(wide_loader &l, const mk_instruction_word &in)
   uint32_t tokens = lines_of(l.d).first + line_tile * LINES + lines;
   uint32_t blocks = (tokens + b.block_tokens - 1) / b.block_tokens;
   uint32_t pages = blocks * b.block_tokens * b.head_dim * 4 / MK_GPU_PAGE_BYTES;
+  if (tokens > ATTENDED_ALONE) {
+    if (!all_agree(!tile::elect() || open_room(l))) {
+      return false;
+    }
+    l.stage.keep();
+  }
   if (!want_packed(l, tokens, b.head_dim)) {
     return false;
   }
@@ -228,7 +251,11 @@ __device__ inline bool load_cache(wide_loader &l, const mk_instruction_word &in)
   if (!all_agree(!tile::elect() || load_blocks(l, in, pages))) {
     return false;
   }
-  l.stage.advance((pages + MK_GPU_STAGE_PAGES - 1) / MK_GPU_STAGE_PAGES, true);
+#pragma unroll 1
+  for (uint32_t at = 0; at < pages; at += MK_GPU_STAGE_PAGES) {
+    l.stage.next_packed();
+  }
+  l.stage.forget();
   return true;
 }
 

@@ -72,7 +72,9 @@ __device__ __forceinline__ void run_packer(const device &d) {
 #pragma unroll 1
     while (tokens != 0 || page != 0) {
       uint32_t slot = page_of(stage, page);
-      if (!wait_for_work(d, PAGE_FULL + slot, stage.phase())) {
+      // Only behind what was in the page before, which the packers know nothing of: else that one's phase is taken for this one's.
+      if (!wait_for_work(d, PAGE_EMPTY + slot, stage.phase() ^ 1) ||
+          !wait_for_work(d, PAGE_FULL + slot, stage.phase())) {
         return;
       }
       pack_page(d.page(slot), head_dim, d.warp == MK_GPU_WARPS - 1, page % 2 != 0, tokens);
