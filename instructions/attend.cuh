@@ -81,11 +81,10 @@ __device__ __forceinline__ void weigh(float (&scores)[16], uint32_t at, uint32_t
 // o = P V: under way when this returns. values: the part's.
 template <uint32_t steps>
 __device__ __forceinline__ void begin_values(float (&o)[8 * steps], const weighed_part &part, tile::panel values) {
-  constexpr uint32_t CORES = tile::cores_apart(256);
   tile::pin(o);
   tile::products_begin();
-  tile::multiply_transposed<false, CORES>(o, part.p[0], values);
-  tile::multiply_transposed<true, CORES>(o, part.p[1], tile::panel_at(values, steps * 512));
+  tile::multiply_transposed<false>(o, part.p[0], values);
+  tile::multiply_transposed<true>(o, part.p[1], tile::panel_at(values, 32));
   tile::products_commit();
 }
 
@@ -103,13 +102,13 @@ __device__ __forceinline__ void add_values(float (&o)[8 * steps], weighed_part &
 // S = q K^T of 64 tokens.
 template <uint32_t steps>
 __device__ __forceinline__ void score(float (&scores)[32], uint32_t (&q)[steps][4], tile::panel keys) {
-  constexpr uint32_t CORES = tile::cores_apart(steps * 256);
+  constexpr uint32_t ROWS = tile::rows_apart(steps * 256);
   tile::pin(scores);
   tile::products_begin();
-  tile::multiply_transposed<false, CORES>(scores, q[0], keys);
+  tile::multiply_transposed<false, ROWS>(scores, q[0], keys);
 #pragma unroll
   for (uint32_t k = 1; k < steps; k++) {
-    tile::multiply_transposed<true, CORES>(scores, q[k], tile::panel_at(keys, k * 256));
+    tile::multiply_transposed<true, ROWS>(scores, q[k], tile::panel_at(keys, k / 4 * 1024 + k % 4 * 32));
   }
   tile::products_commit();
   tile::products_wait<0>();
@@ -127,7 +126,7 @@ __device__ __forceinline__ void attend_block(tile::panel keys, tile::panel value
   begin_values<steps>(o, first, values);
   weigh(tile::columns_32<1>(scores), at + PART_TOKENS, own, second, span);
   add_values(o, first, span);
-  begin_values<steps>(o, second, tile::panel_at(values, 2 * steps * 512));
+  begin_values<steps>(o, second, tile::panel_at(values, 64));
   add_values(o, second, span);
 }
 
@@ -315,8 +314,8 @@ __device__ __forceinline__ void attend_lines(wide_consumer &c) {
   const mk_operand &out = instruction_at_hand(c).parts[MK_PART_ATTEND_out];
   uint32_t cols = c.d.buffer(out).cols;
   const float factors[2] = {__fdividef(1.0f, span.total[0]), __fdividef(1.0f, span.total[1])};
-  tile::store_rows(plain_lines<uint16_t>(c.d, out) + static_cast<uint64_t>(c.d.warp * 16) * cols, cols,
-                   lines_of_warp(c, out), span.o, factors);
+  tile::store_rows<steps / 2>(plain_lines<uint16_t>(c.d, out) + static_cast<uint64_t>(c.d.warp * 16) * cols, cols,
+                              lines_of_warp(c, out), span.o, factors);
 }
 
 __device__ inline void consume_ATTEND(wide_consumer &c, const mk_instruction_word &in) {

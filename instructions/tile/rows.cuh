@@ -105,8 +105,9 @@ __device__ inline void load_left(uint32_t (&to)[steps][4], const float *from, ui
   }
 }
 
-// The first `rows` of the warp's sixteen rows of sums times their factors to a matrix in global memory, as bf16.
-template <uint32_t count>
+// The first `rows` of the warp's sixteen rows of sums times their factors to a matrix in global memory, as bf16. squares: of rows_in_squares (wgmma.cuh), in whose order
+// the sums' columns come, by eights.
+template <uint32_t squares, uint32_t count>
 __device__ inline void store_rows(uint16_t *to, uint32_t cols, uint32_t rows, const float (&sums)[count],
                                   const float (&factors)[2]) {
   uint32_t row = lane() / 4;
@@ -116,7 +117,7 @@ __device__ inline void store_rows(uint16_t *to, uint32_t cols, uint32_t rows, co
     if (row + h * 8 < rows) {
 #pragma unroll
       for (uint32_t i = 0; i < count; i += 4) {
-        *reinterpret_cast<uint32_t *>(to + static_cast<uint64_t>(h * 8) * cols + i * 2) =
+        *reinterpret_cast<uint32_t *>(to + static_cast<uint64_t>(h * 8) * cols + rows_in_squares<squares>(i / 4) * 8) =
             pack_bf16(__fmul_rn(sums[i + 2 * h], factors[h]), __fmul_rn(sums[i + 2 * h + 1], factors[h]));
       }
     }

@@ -22,10 +22,9 @@ using panel = uint32_t;
 __device__ inline panel panel_of(uint32_t address, uint32_t stride) {
   return uniform((address & 0x3ffff) >> 4 | stride >> 4 << 16);
 }
-// Right operands may lie as *cores*, too: matrices of eight rows by eight columns, the eight 16-byte pieces of a core one after the other, unswizzled.
-// Their name's stride is that from the columns of a step to the next eight; the upper half of the name is how far the next eight rows are.
-constexpr uint32_t SWIZZLED = 0x40000040;
-__device__ constexpr uint32_t cores_apart(uint32_t bytes) { return bytes >> 4; }
+// The upper half of the name of a right operand whose eights of rows lie so far apart.
+__device__ constexpr uint32_t rows_apart(uint32_t bytes) { return 0x40000000 | bytes >> 4; }
+constexpr uint32_t SWIZZLED = rows_apart(1024);
 // The same panel `bytes` further on (a multiple of 16).
 __device__ inline panel panel_at(panel p, uint32_t bytes) { return p + (bytes >> 4); }
 
@@ -144,24 +143,54 @@ __device__ inline void store_left(uint32_t address, const uint32_t (&left)[4]) {
                : "memory");
 }
 
-// Weight tiles (fragment.cuh) that lie one after the other become cores where they are, by a warp: those of a tile `tile_bytes` from those of the
-// one before, of its lower eight rows `rows_bytes` from those of the upper; core by core the first eight columns, then the others.
-template <uint32_t tiles, uint32_t tile_bytes, uint32_t rows_bytes>
-__device__ inline void tiles_to_cores(uint8_t *from) {
-  static_assert((tile_bytes == 512 && rows_bytes == 256) || (tile_bytes == 256 && rows_bytes == tiles * 256),
-                "cores fill the room of the tiles");
+// Weight tiles (fragment.cuh) become panels in the place where they are: a warp takes eight or four of them into registers, and puts them back row by row.
+// Where a lane stores of a tile (store_left) whose upper and lower eight rows are `rows_bytes` apart: in the first columns of panels at `to`; in others it is
+// that, exclusive-or with 16 times the unit of 16 bytes.
+__device__ inline uint32_t place_in_panels(uint32_t to, uint32_t rows_bytes) {
+  uint32_t at = lane();
+  return to + at / 8 % 2 * rows_bytes + at % 8 * 128 + (at / 16 ^ at % 8) * 16;
+}
+
+// Sixteen rows of `tiles` tiles side by side: of the upper eight rows, then of the lower ones, panels of 64 columns one behind the other.
+template <uint32_t tiles>
+__device__ inline void strip_to_panels(uint8_t *from) {
   weight_tile tile[tiles];
 #pragma unroll
   for (uint32_t i = 0; i < tiles; i++) {
     load(tile[i], from + i * 512);
   }
-  __syncwarp();          // all of them are in registers
-  uint32_t at = lane();  // names a row of core lane / 8: of the rows above, those below, and both again
-  uint32_t to = shared_address(from) + at / 8 % 2 * rows_bytes + at / 16 * 128 + at % 8 * 16;
+  uint32_t to = place_in_panels(shared_address(from), tiles * 256);
+  __syncwarp();  // all of them are in registers
 #pragma unroll
   for (uint32_t i = 0; i < tiles; i++) {
-    store_left(to + i * tile_bytes, tile[i].word);
+    store_left((to ^ i % 4 * 32) + i / 4 * 1024, tile[i].word);
   }
+}
+
+// 32 rows by 64 columns of which four tiles side by side lie `stride` bytes apart, the ones for the other sixteen rows behind them: an eight of rows where each pair was.
+// Zeros from the column `columns` on, a multiple of 16.
+template <uint32_t stride>
+__device__ inline void square_to_panels(uint8_t *from, uint32_t columns) {
+  weight_tile tile[8];
+#pragma unroll
+  for (uint32_t i = 0; i < 8; i++) {
+    if (i / 2 * 16 < columns) {
+      load(tile[i], from + i / 2 * stride + i % 2 * 512);
+    } else {
+      zero(tile[i]);
+    }
+  }
+  uint32_t to = place_in_panels(shared_address(from), stride);
+  __syncwarp();  // all of them are in registers
+#pragma unroll
+  for (uint32_t i = 0; i < 8; i++) {
+    store_left((to ^ i / 2 * 32) + i % 2 * 2 * stride, tile[i].word);
+  }
+}
+// Of such squares side by side, `squares` of them, as one operand whose eights of rows are 1024 bytes apart: which eight of rows the n-th one is.
+template <uint32_t squares>
+__device__ constexpr uint32_t rows_in_squares(uint32_t n) {
+  return n % squares * 4 + n / squares;
 }
 
 #undef MK_NAMES_32

@@ -418,6 +418,9 @@ static void test_warps(tile_gpu *gpu) {
 /* Small whole numbers: every product and sum is exact. */
 static uint16_t small_number(uint64_t *seed) { return mk_float_to_bf16((float)(random_word(seed) % 17) - 8.0f); }
 
+/* The eight of rows that is the n-th of squares of 32 rows. */
+static uint32_t rows_in_squares(uint32_t squares, uint32_t n) { return n % squares * 4 + n / squares; }
+
 /* Rows of sums: what is hidden, the largest, powers of two below it, their sum, factors; the diagonal at different places. */
 static void test_rows_of_sums(tile_gpu *gpu) {
   enum { SIDE = 64, PART = 32 };
@@ -476,7 +479,8 @@ static void test_rows_in_memory(tile_gpu *gpu) {
           want.left[r][c] = r < counts[i] ? mk_float_to_bf16(in[r][c] * SCALE) : 0;
         }
         if (c < SIDE && r < counts[i]) {
-          want.stored[r][c] = mk_float_to_bf16(mk_bf16_to_float(want.left[r][c]) * 3.0f);
+          want.stored[r][rows_in_squares(2, c / 8) * 8 + c % 8] =
+              mk_float_to_bf16(mk_bf16_to_float(want.left[r][c]) * 3.0f);
         }
       }
     }
@@ -492,42 +496,53 @@ static void test_tile_rows(tile_gpu *gpu) {
   test_rows_in_memory(gpu);
 }
 
-/* Right operands that come as tiles, of 64 and 128 rows, in strips along rows and along columns. */
-static void test_cores(tile_gpu *gpu) {
-  enum { SIDE = 64, MOST_ROWS = 128 };
+/* Right operands that come as tiles: of 64 and 128 columns in strips, of 64 and 128 rows in squares, some columns of these left out. */
+static void test_packed(tile_gpu *gpu) {
+  enum { SIDE = 64, MOST = 128 };
   static const struct {
     const char *kernel;
-    uint32_t rows;
-    bool columns;
-  } cases[] = {{"mk_tile_wgmma_cores_64", 64, false},
-               {"mk_tile_wgmma_cores_128", 128, false},
-               {"mk_tile_wgmma_core_columns_64", 64, true},
-               {"mk_tile_wgmma_core_columns_128", 128, true}};
-  static uint16_t in[SIDE * SIDE + MOST_ROWS * SIDE], right[MOST_ROWS][SIDE];
-  static float got[SIDE * MOST_ROWS], want[SIDE * MOST_ROWS];
+    uint32_t rows, columns, squares, present;
+  } cases[] = {{"mk_tile_wgmma_strips_64", 64, 64, 0, 64},  {"mk_tile_wgmma_strips_128", 64, 128, 0, 128},
+               {"mk_tile_wgmma_squares_64", 64, 64, 2, 64}, {"mk_tile_wgmma_squares_128", 128, 64, 4, 64},
+               {"mk_tile_wgmma_squares_64", 64, 64, 2, 17}, {"mk_tile_wgmma_squares_128", 128, 64, 4, 48},
+               {"mk_tile_wgmma_squares_128", 128, 64, 4, 1}};
+  static uint16_t in[2 * SIDE * MOST], right[MOST][MOST];
+  static float got[SIDE * MOST], want[SIDE * MOST];
   uint64_t seed = 12;
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    uint32_t rows = cases[i].rows;
-    for (uint32_t j = 0; j < SIDE * SIDE; j++) {
+    uint32_t rows = cases[i].rows, columns = cases[i].columns, squares = cases[i].squares;
+    for (uint32_t j = 0; j < SIDE * columns; j++) {
       in[j] = small_number(&seed);
     }
     for (uint32_t r = 0; r < rows; r++) {
-      for (uint32_t k = 0; k < SIDE; k++) {
-        uint32_t tile = cases[i].columns ? k / MK_TILE * (rows / MK_TILE) + r / MK_TILE
-                                         : r / MK_TILE * (SIDE / MK_TILE) + k / MK_TILE;
-        right[r][k] = in[SIDE * SIDE + tile * MK_TILE_STEP_ELEMENTS + mk_step_offset(r, k)] = small_number(&seed);
+      for (uint32_t k = 0; k < columns; k++) {
+        uint32_t tile = squares != 0 ? k / MK_TILE * (rows / MK_TILE) + r / MK_TILE
+                                     : r / MK_TILE * (columns / MK_TILE) + k / MK_TILE;
+        right[r][k] = in[SIDE * columns + tile * MK_TILE_STEP_ELEMENTS + mk_step_offset(r, k)] = small_number(&seed);
+        if (k / MK_TILE * MK_TILE >= cases[i].present) {
+          right[r][k] = 0;
+          in[SIDE * columns + tile * MK_TILE_STEP_ELEMENTS + mk_step_offset(r, k)] = 0x7fc0; /* not a number */
+        }
       }
     }
     for (uint32_t l = 0; l < SIDE; l++) {
-      for (uint32_t r = 0; r < rows; r++) {
+      for (uint32_t n = 0; n < rows; n++) {
+        uint32_t r = squares != 0 ? rows_in_squares(squares, n / 8) * 8 + n % 8 : n;
         float sum = 0;
-        for (uint32_t k = 0; k < SIDE; k++) {
-          sum += mk_bf16_to_float(in[l * SIDE + k]) * mk_bf16_to_float(right[r][k]);
+        for (uint32_t k = 0; k < columns; k++) {
+          sum += mk_bf16_to_float(in[l * columns + k]) * mk_bf16_to_float(right[r][k]);
         }
-        want[l * rows + r] = sum;
+        want[l * rows + n] = sum;
       }
     }
-    tile_run run = {cases[i].kernel, 1, 128, 0, 0, in, sizeof in, got, SIDE * rows * sizeof *got, NULL, 0};
+    tile_run run = {.kernel = cases[i].kernel,
+                    .blocks = 1,
+                    .threads = 128,
+                    .count = cases[i].present,
+                    .in = in,
+                    .in_bytes = sizeof in,
+                    .out = got,
+                    .out_bytes = SIDE * rows * sizeof *got};
     if (tile_ran(gpu, &run)) {
       expect_words(run.kernel, got, want, SIDE * rows, rows);
     }
@@ -575,7 +590,7 @@ static void test_wgmma(tile_gpu *gpu) {
   if (tile_ran(gpu, &run)) {
     expect_words(run.kernel, rows, want_rows, 128, 4);
   }
-  test_cores(gpu);
+  test_packed(gpu);
 }
 
 void test_tiles(void) {

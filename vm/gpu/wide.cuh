@@ -157,11 +157,11 @@ __device__ inline const uint8_t *wait_page(const wide_consumer &c, const stage_c
   return c.d.page(slot);
 }
 
-// The same of a page that is packed (wide_packer.cuh), of whose cores this is the name.
+// The same of a page that is packed (wide_packer.cuh), of whose panels this is the name.
 __device__ inline tile::panel wait_packed(const wide_consumer &c, const stage_cursor &stage, uint32_t page) {
   uint32_t slot = page_of(stage, page);
   wait_phase(c.d, PACKED + slot, stage.packed_phase(), MK_ACTIVITY_PAGE_FULL, slot);
-  return tile::panel_of(tile::shared_address(c.d.page(slot)), 128);
+  return tile::panel_of(tile::shared_address(c.d.page(slot)), 16);
 }
 
 __device__ inline void release_page(const wide_consumer &c, const stage_cursor &stage, uint32_t page,

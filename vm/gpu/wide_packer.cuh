@@ -1,11 +1,11 @@
 // Who makes right operands of a warpgroup's products from blocks of the cache, page by page in the ring: the packers, two warps of the kernel for wide
-// steps that have nothing else to do. In the cache K and V lie as weight tiles, which one row multiplies as left operands; of the same tiles they make cores
+// steps that have nothing else to do. In the cache K and V lie as weight tiles, which one row multiplies as left operands; of the same tiles they make panels
 // (instructions/tile/wgmma.cuh), in the place where they are. Consumers wait for a packed page instead of a full one.
 //
 // The loader tells the packers which stages these are. They look at neither instructions nor the step's state, and whoever waits for them says so:
 // their own waits are unwatched.
 #pragma once
-#include "instructions/tile/group.cuh"
+#include "instructions/tile/wgmma.cuh"
 #include "vm/gpu/wide.cuh"
 
 namespace mk {
@@ -18,26 +18,23 @@ __device__ inline void init_packing(const device &d) {
   }
 }
 
-enum { ROW_TOKENS = 16, BLOCK_ROWS = 4, BLOCK_TOKENS = ROW_TOKENS * BLOCK_ROWS };
+enum { BLOCK_TOKENS = 64, STRIPS = BLOCK_TOKENS / 16 };
 
-// This packer's half of the rows of a block's K: a row is of sixteen tokens and all dims.
+// This packer's share of a block's K, strips of sixteen tokens: panels of tokens by dims.
 template <uint32_t steps>
 __device__ inline void pack_keys(uint8_t *from, uint32_t packer) {
 #pragma unroll 1
-  for (uint32_t row = packer; row < BLOCK_ROWS; row += PACKERS) {
-    tile::tiles_to_cores<steps, 256, steps * 256>(from + row * steps * 512);
+  for (uint32_t strip = packer; strip < STRIPS; strip += PACKERS) {
+    tile::strip_to_panels<steps>(from + strip * steps * 512);
   }
 }
-// The same of V. tokens: so many are there of the block; zero times what lies behind them, which need not be a number, is to be zero.
+// The same of V, by 32 dims: panels of dims by tokens. tokens: so many are there of the block; zero times what lies behind them, which need not be a number, is to
+// be zero.
 template <uint32_t steps>
 __device__ inline void pack_values(uint8_t *from, uint32_t packer, uint32_t tokens) {
 #pragma unroll 1
-  for (uint32_t row = packer; row < BLOCK_ROWS; row += PACKERS) {
-    if (row * ROW_TOKENS < tokens) {
-      tile::tiles_to_cores<steps, 512, 256>(from + row * steps * 512);
-    } else {
-      tile::clear_steps(from + row * steps * 512, 0, steps);
-    }
+  for (uint32_t square = packer; square < steps / 2; square += PACKERS) {
+    tile::square_to_panels<steps * 512>(from + square * 1024, tokens);
   }
 }
 

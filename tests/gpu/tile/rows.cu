@@ -47,8 +47,8 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_rows(const mk_tile_par
   test::finish(params, true);
 }
 
-// in [64][64] as a matrix of rows of 80, of which `count` are there: taken as left operands times `first`, and each half of them stored, times 3, as bf16 [64][80] where
-// rows are there. out: the left operands [64][64], then that.
+// in [64][64] as a matrix of rows of 80, of which `count` are there: taken as left operands times `first`, and stored, times 3, as bf16 [64][80] where
+// rows are there, in the order of two squares. out: the left operands [64][64], then that.
 extern "C" __global__ void __launch_bounds__(128) mk_tile_rows_memory(const mk_tile_params params) {
   const float *in = reinterpret_cast<const float *>(params.in);
   uint32_t *out = reinterpret_cast<uint32_t *>(params.out), left[4][4], before = threadIdx.x / 32 * 16;
@@ -62,6 +62,6 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_rows_memory(const mk_t
     sums[w * 2] = tile::low_bf16(left[w / 4][w % 4]);
     sums[w * 2 + 1] = tile::high_bf16(left[w / 4][w % 4]);
   }
-  tile::store_rows(reinterpret_cast<uint16_t *>(out + 2048) + before * 80, 80, rows, sums, factors);
+  tile::store_rows<2>(reinterpret_cast<uint16_t *>(out + 2048) + before * 80, 80, rows, sums, factors);
   test::finish(params, true);
 }

@@ -111,42 +111,42 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_rows(const mk_ti
   test::finish(params, true);
 }
 
-// out [64][rows] = a b^T for a [64][64] and b [rows][64], which comes as tiles, in strips that become cores: of all columns of sixteen rows, or, with tiles 512
-// bytes apart, of sixteen columns of all rows.
-template <uint32_t rows, uint32_t tile_bytes, uint32_t rows_bytes>
-__device__ inline void multiply_cores(const mk_tile_params &params) {
-  enum { K_TILES = 4, ROW_TILES = rows / 16, STRIP_TILES = tile_bytes == 512 ? ROW_TILES : K_TILES };
-  enum { STRIPS = ROW_TILES * K_TILES / STRIP_TILES, STRIP_BYTES = STRIP_TILES * 512 };
+// out [64][rows] = a b^T for a [64][columns] and b [rows][columns], which comes as tiles and becomes panels where it is: strips of sixteen rows, or, of 64 columns, squares of
+// 32 rows. count: columns of b from there on are zero (of squares).
+template <uint32_t rows, uint32_t columns, bool squares>
+__device__ inline void multiply_tiles(const mk_tile_params &params) {
+  enum { K_TILES = columns / 16, STRIP = K_TILES * 512, STRIDE = rows / 16 * 512 };
   const uint16_t *in = reinterpret_cast<const uint16_t *>(params.in);
   uint8_t *tiles = room();
   float sums[rows / 2];
   uint32_t left[K_TILES][4], row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-  const uint32_t *words = reinterpret_cast<const uint32_t *>(in + 64 * 64);
-  for (uint32_t i = threadIdx.x; i < rows * 64 / 2; i += blockDim.x) {
+  const uint32_t *words = reinterpret_cast<const uint32_t *>(in + 64 * columns);
+  for (uint32_t i = threadIdx.x; i < rows * columns / 2; i += blockDim.x) {
     reinterpret_cast<uint32_t *>(tiles)[i] = words[i];
   }
   __syncthreads();
-  for (uint32_t strip = threadIdx.x / 32; strip < STRIPS; strip += 4) {
-    tile::tiles_to_cores<STRIP_TILES, tile_bytes, rows_bytes>(tiles + strip * STRIP_BYTES);
+  for (uint32_t i = threadIdx.x / 32; i < (squares ? rows / 32 : rows / 16); i += 4) {
+    if constexpr (squares) {
+      tile::square_to_panels<STRIDE>(tiles + i * 1024, params.count);
+    } else {
+      tile::strip_to_panels<K_TILES>(tiles + i * STRIP);
+    }
   }
 #pragma unroll
   for (uint32_t i = 0; i < K_TILES * 4; i++) {
     uint32_t column = i / 4 * 16 + i % 4 / 2 * 8 + threadIdx.x % 4 * 2;
-    left[i / 4][i % 4] = *reinterpret_cast<const uint32_t *>(in + (row + i % 2 * 8) * 64 + column);
+    left[i / 4][i % 4] = *reinterpret_cast<const uint32_t *>(in + (row + i % 2 * 8) * columns + column);
   }
   tile::fence_shared_for_copies();
   __syncthreads();
-  tile::panel right = tile::panel_of(tile::shared_address(tiles), 128);
+  constexpr uint32_t ROWS_APART = tile::rows_apart(squares ? 1024 : STRIP / 2);
+  tile::panel right = tile::panel_of(tile::shared_address(tiles), 16);
   tile::pin(sums);
   tile::products_begin();
+  tile::multiply_transposed<false, ROWS_APART>(sums, left[0], right);
 #pragma unroll
-  for (uint32_t k = 0; k < K_TILES; k++) {
-    tile::panel at = tile::panel_at(right, k * (tile_bytes == 512 ? STRIP_BYTES : tile_bytes));
-    if (k == 0) {
-      tile::multiply_transposed<false, tile::cores_apart(rows_bytes)>(sums, left[k], at);
-    } else {
-      tile::multiply_transposed<true, tile::cores_apart(rows_bytes)>(sums, left[k], at);
-    }
+  for (uint32_t k = 1; k < K_TILES; k++) {
+    tile::multiply_transposed<true, ROWS_APART>(sums, left[k], tile::panel_at(right, k / 4 * 1024 + k % 4 * 32));
   }
   tile::products_commit();
   tile::products_wait<0>();
@@ -155,19 +155,17 @@ __device__ inline void multiply_cores(const mk_tile_params &params) {
   test::finish(params, true);
 }
 
-// in: a [64][64], then b as tiles: strips of four tiles, sixteen rows by 64 columns; b has 64 rows, or 128.
-extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_cores_64(const mk_tile_params params) {
-  multiply_cores<64, 256, 1024>(params);
+extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_strips_64(const mk_tile_params params) {
+  multiply_tiles<64, 64, false>(params);
 }
-extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_cores_128(const mk_tile_params params) {
-  multiply_cores<128, 256, 1024>(params);
+extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_strips_128(const mk_tile_params params) {
+  multiply_tiles<64, 128, false>(params);
 }
-// The same, strips being sixteen columns of all rows.
-extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_core_columns_64(const mk_tile_params params) {
-  multiply_cores<64, 512, 256>(params);
+extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_squares_64(const mk_tile_params params) {
+  multiply_tiles<64, 64, true>(params);
 }
-extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_core_columns_128(const mk_tile_params params) {
-  multiply_cores<128, 512, 256>(params);
+extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_squares_128(const mk_tile_params params) {
+  multiply_tiles<128, 64, true>(params);
 }
 
 // in [32][4]: lane by lane, a column of its quad's matrix; out: a row.
