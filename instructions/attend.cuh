@@ -52,6 +52,13 @@ __device__ inline line_factors raise_tops(float (&top)[2], const float (&other)[
   return factors;
 }
 
+__device__ inline void add_totals(float (&to)[2], const float (&other)[2], const line_factors &factors) {
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    to[h] = __fmaf_rn(factors.added[h], other[h], __fmul_rn(factors.kept[h], to[h]));
+  }
+}
+
 // p of a part, as left operands, and how its sums join those of the span.
 struct weighed_part {
   uint32_t p[2][4];
@@ -72,10 +79,7 @@ __device__ __forceinline__ void weigh(float (&scores)[16], uint32_t at, uint32_t
   to.factors = raise_tops(span.top, top);
   tile::to_left(to.p, scores);
   tile::row_sum(total, to.p);
-#pragma unroll
-  for (uint32_t h = 0; h < 2; h++) {
-    span.total[h] = __fmaf_rn(to.factors.added[h], total[h], __fmul_rn(to.factors.kept[h], span.total[h]));
-  }
+  add_totals(span.total, total, to.factors);
 }
 
 // o = P V: under way when this returns. values: the part's.
@@ -178,8 +182,7 @@ __device__ inline void add_level(const wide_consumer &c, uint32_t level, attende
     o[n] = from.o[n * 32];
   }
   const line_factors factors = raise_tops(sums.top, top);
-  tile::multiply_rows(sums.total, factors.kept);
-  tile::add_rows(sums.total, total, factors.added);
+  add_totals(sums.total, total, factors);
   tile::multiply_rows(sums.o, factors.kept);
   tile::add_rows(sums.o, o, factors.added);
 }

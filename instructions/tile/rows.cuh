@@ -71,6 +71,7 @@ __device__ inline void row_sum(float (&to)[2], const uint32_t (&left)[steps][4])
 // Rows times their factors, which are not all 1 in all of a warp: mostly they are.
 template <uint32_t count>
 __device__ inline void multiply_rows(float (&sums)[count], const float (&factors)[2]) {
+  static_assert(count % 4 == 0, "of whole eights of columns a thread has four sums");
   if (uniform(factors[0] != 1.0f || factors[1] != 1.0f)) {
 #pragma unroll
     for (uint32_t i = 0; i < count; i++) {
@@ -82,6 +83,7 @@ __device__ inline void multiply_rows(float (&sums)[count], const float (&factors
 // to += rows times their factors, rounded once.
 template <uint32_t count>
 __device__ inline void add_rows(float (&to)[count], const float (&sums)[count], const float (&factors)[2]) {
+  static_assert(count % 4 == 0, "of whole eights of columns a thread has four sums");
 #pragma unroll
   for (uint32_t i = 0; i < count; i++) {
     to[i] = __fmaf_rn(factors[i % 4 / 2], sums[i], to[i]);
