@@ -1,11 +1,13 @@
-// ATTEND on the device, of the kernel for wide steps: out = bf16(softmax(scale q k) v) of one query head and a line tile, over all tokens of the
-// sequence up to each line's own; attend.c.
+// ATTEND on the device, of the kernel for wide steps: out = bf16(softmax(scale q k) v) of one query head and a line
+// tile, over all tokens of the sequence up to each line's own; attend.c.
 //
-// Tiles: a warpgroup has 64 lines, whose q it keeps as left operands; blocks of 64 tokens come through the page ring, and packers make right operands of the
-// tiles of K and V (vm/gpu/wide_packer.cuh). S [64, 64] = q K^T is of two parts of 32 tokens; O [64, dims] = P V of each of them begins from zero, P being
-// a left operand as it lies in the registers of S. While a part is multiplied by V the next one's P is computed, and while one warpgroup does that the
-// other one multiplies. Parts become spans, and these are added as a tree, whose levels wait in scratch memory: docs/NUMERICS.md has the order, which is
-// that of all kernels. Waits: q; the loader: the head's APPEND. Signals: the counter of the line tile's output.
+// Tiles: a warpgroup has 64 lines, whose q it keeps as left operands; blocks of 64 tokens come through the page ring,
+// and packers make right operands of the tiles of K and V (vm/gpu/wide_packer.cuh). S [64, 64] = q K^T is of two parts
+// of 32 tokens; O [64, dims] = P V of each of them begins from zero, P being a left operand as it lies in the registers
+// of S. While a part is multiplied by V the next one's P is computed, and while one warpgroup does that the other one
+// multiplies. Parts become spans, and these are added as a tree, whose levels wait in scratch memory: docs/NUMERICS.md
+// has the order, which is that of all kernels. Waits: q; the loader: the head's APPEND. Signals: the counter of the
+// line tile's output.
 #pragma once
 #include "instructions/tile/rows.cuh"
 #include "vm/gpu/wide_packer.cuh"
@@ -65,7 +67,8 @@ struct weighed_part {
   line_factors factors;
 };
 
-// The scores of the 32 tokens from `at` on become weights; what these are relative to, and their sums, join the span. own: position of the warp's first line.
+// The scores of the 32 tokens from `at` on become weights; what these are relative to, and their sums, join the span.
+// own: position of the warp's first line.
 template <uint32_t steps>
 __device__ __forceinline__ void weigh(float (&scores)[16], uint32_t at, uint32_t own, weighed_part &to,
                                       attended<steps> &span) {
@@ -134,15 +137,16 @@ __device__ __forceinline__ void attend_block(tile::panel keys, tile::panel value
   add_values(o, second, span);
 }
 
-// Where the sums of a level of the tree wait, of this thread: element i is at i * 32. The first level, which has half of what waits, is in the stage that is kept for it
-// (tops and totals are where the input of HEAD is at other times), the others in global memory.
+// Where the sums of a level of the tree wait, of this thread: element i is at i * 32. The first level, which has half
+// of what waits, is in the stage that is kept for it (tops and totals are behind the ring),
+// the others in global memory.
 struct kept_sums {
   float *scales, *o;
 };
 __device__ inline kept_sums kept_level(const wide_consumer &c, uint32_t level) {
   enum { SCALES = 4 * 32, SUMS = MK_WIDE_GPU_KEPT_FLOATS - SCALES };
   static_assert(SUMS * 4 * MK_GPU_CONSUMER_WARPS <= MK_GPU_PAGE_BYTES * MK_GPU_STAGE_PAGES, "a stage has room");
-  static_assert(SCALES * 4 * MK_GPU_CONSUMER_WARPS <= MK_GPU_ACTIVATION_BYTES, "and so has the input of HEAD");
+  static_assert(SCALES * 4 * MK_GPU_CONSUMER_WARPS <= MK_GPU_ACTIVATION_BYTES, "and so has the area behind the ring");
   if (level == 0) {
     float *stage = reinterpret_cast<float *>(c.d.page(next_stage(c).kept() * MK_GPU_STAGE_PAGES));
     float *scales = reinterpret_cast<float *>(c.d.activation());
@@ -212,8 +216,8 @@ __device__ inline void add_tree(const wide_consumer &c, uint32_t number, attende
   }
 }
 
-// What a warp has to do in an ATTEND, by positions of tokens: the line tile's first and behind its last, the warp's first line, behind the warpgroup's last
-// (0: it has none).
+// What a warp has to do in an ATTEND, by positions of tokens: the line tile's first and behind its last, the warp's
+// first line, behind the warpgroup's last (0: it has none).
 struct attended_lines {
   uint32_t first, end, own, group_end;
 };

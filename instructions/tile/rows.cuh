@@ -1,5 +1,6 @@
-// Rows of a warpgroup's sums, or of some of their columns (wgmma.cuh): a thread has two rows of its warp's sixteen, `row_in_tile` and that + 8, and four
-// threads, a quad, share them: of eight columns each has two. What is by row is kept by all four, as [2].
+// Rows of a warpgroup's sums, or of some of their columns (wgmma.cuh): a thread has two rows of its warp's sixteen,
+// `row_in_tile` and that + 8, and four threads, a quad, share them: of eight columns each has two. What is by row is
+// kept by all four, as [2].
 #pragma once
 #include "instructions/tile/group.cuh"
 
@@ -12,7 +13,8 @@ __device__ inline float (&columns_32(float (&sums)[32]))[16] {
   return reinterpret_cast<float(&)[16]>(sums[part * 16]);
 }
 
-// -infinity where a column's number is above its row's: the first column has number `column`, the first row of the warp's sixteen `row`.
+// -infinity where a column's number is above its row's: the first column has number `column`, the first row of the
+// warp's sixteen `row`.
 template <uint32_t count>
 __device__ inline void hide_later(float (&sums)[count], uint32_t column, uint32_t row) {
   uint32_t limit = row + lane() / 4 + 1;
@@ -90,8 +92,8 @@ __device__ inline void add_rows(float (&to)[count], const float (&sums)[count], 
   }
 }
 
-// Left operands of the warp's sixteen rows of a matrix in global memory, times `scale`, rounded to bf16. `from`: its first row, `cols` values from one to the next; `rows` are
-// there, what lies behind them is zero.
+// Left operands of the warp's sixteen rows of a matrix in global memory, times `scale`, rounded to bf16. `from`: its
+// first row, `cols` values from one to the next; `rows` are there, what lies behind them is zero.
 template <uint32_t steps>
 __device__ inline void load_left(uint32_t (&to)[steps][4], const float *from, uint32_t cols, uint32_t rows,
                                  float scale) {
@@ -107,8 +109,8 @@ __device__ inline void load_left(uint32_t (&to)[steps][4], const float *from, ui
   }
 }
 
-// The first `rows` of the warp's sixteen rows of sums times their factors to a matrix in global memory, as bf16. squares: of rows_in_squares (wgmma.cuh), in whose order
-// the sums' columns come, by eights.
+// The first `rows` of the warp's sixteen rows of sums times their factors to a matrix in global memory, as bf16.
+// squares: of rows_in_squares (wgmma.cuh), in whose order the sums' columns come, by eights.
 template <uint32_t squares, uint32_t count>
 __device__ inline void store_rows(uint16_t *to, uint32_t cols, uint32_t rows, const float (&sums)[count],
                                   const float (&factors)[2]) {

@@ -143,15 +143,17 @@ __device__ inline void store_left(uint32_t address, const uint32_t (&left)[4]) {
                : "memory");
 }
 
-// Weight tiles (fragment.cuh) become panels in the place where they are: a warp takes eight or four of them into registers, and puts them back row by row.
-// Where a lane stores of a tile (store_left) whose upper and lower eight rows are `rows_bytes` apart: in the first columns of panels at `to`; in others it is
-// that, exclusive-or with 16 times the unit of 16 bytes.
+// Weight tiles (fragment.cuh) become panels in the place where they are: a warp takes eight or four of them into
+// registers, and puts them back row by row. Where a lane stores of a tile (store_left) whose upper and lower eight rows
+// are `rows_bytes` apart: in the first columns of panels at `to`; in others it is that, exclusive-or with 16 times the
+// unit of 16 bytes.
 __device__ inline uint32_t place_in_panels(uint32_t to, uint32_t rows_bytes) {
   uint32_t at = lane();
   return to + at / 8 % 2 * rows_bytes + at % 8 * 128 + (at / 16 ^ at % 8) * 16;
 }
 
-// Sixteen rows of `tiles` tiles side by side: of the upper eight rows, then of the lower ones, panels of 64 columns one behind the other.
+// Sixteen rows of `tiles` tiles side by side: of the upper eight rows, then of the lower ones, panels of 64 columns one
+// behind the other.
 template <uint32_t tiles>
 __device__ inline void strip_to_panels(uint8_t *from) {
   weight_tile tile[tiles];
@@ -167,8 +169,8 @@ __device__ inline void strip_to_panels(uint8_t *from) {
   }
 }
 
-// 32 rows by 64 columns of which four tiles side by side lie `stride` bytes apart, the ones for the other sixteen rows behind them: an eight of rows where each pair was.
-// Zeros from the column `columns` on, a multiple of 16.
+// 32 rows by 64 columns of which four tiles side by side lie `stride` bytes apart, the ones for the other sixteen rows
+// behind them: an eight of rows where each pair was. Zeros from the column `columns` on, a multiple of 16.
 template <uint32_t stride>
 __device__ inline void square_to_panels(uint8_t *from, uint32_t columns) {
   weight_tile tile[8];
@@ -187,7 +189,8 @@ __device__ inline void square_to_panels(uint8_t *from, uint32_t columns) {
     store_left((to ^ i / 2 * 32) + i % 2 * 2 * stride, tile[i].word);
   }
 }
-// Of such squares side by side, `squares` of them, as one operand whose eights of rows are 1024 bytes apart: which eight of rows the n-th one is.
+// Of such squares side by side, `squares` of them, as one operand whose eights of rows are 1024 bytes apart: which
+// eight of rows the n-th one is.
 template <uint32_t squares>
 __device__ constexpr uint32_t rows_in_squares(uint32_t n) {
   return n % squares * 4 + n / squares;

@@ -110,7 +110,8 @@ __device__ inline bool wait_phase_alone(const device &d, uint32_t index, uint32_
   return ok;
 }
 
-// The same, unwatched: of a warp that waits for work which may never come, or for what others say that they wait for, too.
+// The same, unwatched: of a warp that waits for work which may never come, or for what others say that they wait for,
+// too.
 __device__ inline bool wait_for_work(const device &d, uint32_t index, uint32_t parity) {
   uint32_t barrier = d.barrier(index);
   while (!__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {

@@ -73,8 +73,9 @@ enum {
 };
 static_assert(WIDE_BARRIERS_END <= BARRIER_COUNT, "room for the barriers of this configuration");
 
-// A place in the ring of stages. Pages of a stage may be packed (wide_packer.cuh) or not, and a stage may be kept aside for a time, which the others then go
-// round: so phases are told stage by stage. All of it in one word, since registers are short.
+// A place in the ring of stages. Pages of a stage may be packed (wide_packer.cuh) or not, and a stage may be kept aside
+// for a time, which the others then go round: so phases are told stage by stage. All of it in one word, since registers
+// are short.
 struct stage_cursor {
   enum : uint32_t { SLOT = 0xf, KEPT = 0x10, PHASE = 0x100, PACKED_PHASE = 0x10000 };
   uint32_t at = 0;

@@ -1,9 +1,10 @@
-// Who makes right operands of a warpgroup's products from blocks of the cache, page by page in the ring: the packers, two warps of the kernel for wide
-// steps that have nothing else to do. In the cache K and V lie as weight tiles, which one row multiplies as left operands; of the same tiles they make panels
-// (instructions/tile/wgmma.cuh), in the place where they are. Consumers wait for a packed page instead of a full one.
+// Who makes right operands of a warpgroup's products from blocks of the cache, page by page in the ring: the packers,
+// two warps of the kernel for wide steps that have nothing else to do. In the cache K and V lie as weight tiles, which
+// one row multiplies as left operands; of the same tiles they make panels (instructions/tile/wgmma.cuh), in the place
+// where they are. Consumers wait for a packed page instead of a full one.
 //
-// The loader tells the packers which stages these are. They look at neither instructions nor the step's state, and whoever waits for them says so:
-// their own waits are unwatched.
+// The loader tells the packers which stages these are. They look at neither instructions nor the step's state, and
+// whoever waits for them says so: their own waits are unwatched.
 #pragma once
 #include "instructions/tile/wgmma.cuh"
 #include "vm/gpu/wide.cuh"
@@ -28,8 +29,8 @@ __device__ inline void pack_keys(uint8_t *from, uint32_t packer) {
     tile::strip_to_panels<steps>(from + strip * steps * 512);
   }
 }
-// The same of V, by 32 dims: panels of dims by tokens. tokens: so many are there of the block; zero times what lies behind them, which need not be a number, is to
-// be zero.
+// The same of V, by 32 dims: panels of dims by tokens. tokens: so many are there of the block; zero times what lies
+// behind them, which need not be a number, is to be zero.
 template <uint32_t steps>
 __device__ inline void pack_values(uint8_t *from, uint32_t packer, uint32_t tokens) {
 #pragma unroll 1
@@ -69,7 +70,8 @@ __device__ __forceinline__ void run_packer(const device &d) {
 #pragma unroll 1
     while (tokens != 0 || page != 0) {
       uint32_t slot = page_of(stage, page);
-      // Only behind what was in the page before, which the packers know nothing of: else that one's phase is taken for this one's.
+      // Only behind what was in the page before, which the packers know nothing of: else that one's phase is taken for
+      // this one's.
       if (!wait_for_work(d, PAGE_EMPTY + slot, stage.phase() ^ 1) ||
           !wait_for_work(d, PAGE_FULL + slot, stage.phase())) {
         return;

@@ -1,5 +1,5 @@
-// instructions/tile/rows.cuh: rows of a warpgroup's sums, step by step as attention takes them; all values are such that nothing is rounded, but where
-// rounding is what is asked for.
+// instructions/tile/rows.cuh: rows of a warpgroup's sums, step by step as attention takes them; all values are such
+// that nothing is rounded, but where rounding is what is asked for.
 #include "instructions/tile/rows.cuh"
 #include "tests/gpu/tile/tile_test.cuh"
 
@@ -15,9 +15,10 @@ __device__ inline void each_place(float (&sums)[count], float *matrix, function 
   }
 }
 
-// in: sums [64][64], factors [64]; `first`: number of the first of the columns 32 to 63, whose rows have numbers from 100 on.
-// out: of these columns what is left of [64][32], its powers [64][32] below the largest one, what rows have: the largest [64], the sum [64]; then all
-// sums times factors, and added to that the same times twice the factors [64][64].
+// in: sums [64][64], factors [64]; `first`: number of the first of the columns 32 to 63, whose rows have numbers from
+// 100 on. out: of these columns what is left of [64][32], its powers [64][32] below the largest one, what rows have:
+// the largest [64], the sum [64]; then all sums times factors, and added to that the same times twice the factors
+// [64][64].
 extern "C" __global__ void __launch_bounds__(128) mk_tile_rows(const mk_tile_params params) {
   float *in = reinterpret_cast<float *>(params.in), *out = reinterpret_cast<float *>(params.out);
   uint32_t row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
@@ -47,8 +48,9 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_rows(const mk_tile_par
   test::finish(params, true);
 }
 
-// in [64][64] as a matrix of rows of 80, of which `count` are there: taken as left operands times `first`, and stored, times 3, as bf16 [64][80] where
-// rows are there, in the order of two squares. out: the left operands [64][64], then that.
+// in [64][64] as a matrix of rows of 80, of which `count` are there: taken as left operands times `first`, and stored,
+// times 3, as bf16 [64][80] where rows are there, in the order of two squares. out: the left operands [64][64], then
+// that.
 extern "C" __global__ void __launch_bounds__(128) mk_tile_rows_memory(const mk_tile_params params) {
   const float *in = reinterpret_cast<const float *>(params.in);
   uint32_t *out = reinterpret_cast<uint32_t *>(params.out), left[4][4], before = threadIdx.x / 32 * 16;

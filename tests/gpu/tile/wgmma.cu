@@ -111,8 +111,9 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_rows(const mk_ti
   test::finish(params, true);
 }
 
-// out [64][rows] = a b^T for a [64][columns] and b [rows][columns], which comes as tiles and becomes panels where it is: strips of sixteen rows, or, of 64 columns, squares of
-// 32 rows. count: columns of b from there on are zero (of squares).
+// out [64][rows] = a b^T for a [64][columns] and b [rows][columns], which comes as tiles and becomes panels where it
+// is: strips of sixteen rows, or, of 64 columns, squares of 32 rows. count: columns of b from there on are zero (of
+// squares).
 template <uint32_t rows, uint32_t columns, bool squares>
 __device__ inline void multiply_tiles(const mk_tile_params &params) {
   enum { K_TILES = columns / 16, STRIP = K_TILES * 512, STRIDE = rows / 16 * 512 };
