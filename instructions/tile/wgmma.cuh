@@ -9,6 +9,8 @@
 #pragma once
 #include <cstdint>
 
+#include "instructions/tile/barrier.cuh"
+#include "instructions/tile/fragment.cuh"
 #include "instructions/tile/warp.cuh"
 
 namespace mk::tile {
@@ -20,6 +22,9 @@ using panel = uint32_t;
 __device__ inline panel panel_of(uint32_t address, uint32_t stride) {
   return uniform((address & 0x3ffff) >> 4 | stride >> 4 << 16);
 }
+// The upper half of the name of a right operand whose eights of rows lie so far apart.
+__device__ constexpr uint32_t rows_apart(uint32_t bytes) { return 0x40000000 | bytes >> 4; }
+constexpr uint32_t SWIZZLED = rows_apart(1024);
 // The same panel `bytes` further on (a multiple of 16).
 __device__ inline panel panel_at(panel p, uint32_t bytes) { return p + (bytes >> 4); }
 
@@ -29,6 +34,14 @@ __device__ inline void pin(float (&values)[count]) {
 #pragma unroll
   for (uint32_t i = 0; i < count; i++) {
     asm volatile("" : "+f"(values[i])::"memory");
+  }
+}
+
+template <uint32_t count>
+__device__ inline void pin(uint32_t (&values)[count]) {
+#pragma unroll
+  for (uint32_t i = 0; i < count; i++) {
+    asm volatile("" : "+r"(values[i])::"memory");
   }
 }
 
@@ -73,16 +86,28 @@ __device__ inline void multiply_transposed(float (&sums)[32], panel left, panel 
       : "r"(left), "r"(right), "n"(add ? 1 : 0));
 }
 
-// sums (+)= left [64 x 16] times the transpose of right [128 rows x 16].
-template <bool add>
+// sums (+)= left [64 x 16] times the transpose of right [128 rows x 16], whose name has this upper half.
+template <bool add, uint32_t upper = SWIZZLED>
 __device__ inline void multiply_transposed(float (&sums)[64], const uint32_t (&left)[4], panel right) {
   asm volatile(
-      "{\n .reg .pred add;\n .reg .b64 right;\n mov.b64 right, {%68, 0x40000040};\n setp.ne.s32 add, %69, 0;\n"
+      "{\n .reg .pred add;\n .reg .b64 right;\n mov.b64 right, {%68, %70};\n setp.ne.s32 add, %69, 0;\n"
       " wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" MK_NAMES_64
       "}, "
       "{%64, %65, %66, %67}, right, add, 1, 1, 0;\n}"
       : MK_SUMS_64
-      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right), "n"(add ? 1 : 0));
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right), "n"(add ? 1 : 0), "n"(upper));
+}
+
+// The same of 64 rows of it.
+template <bool add, uint32_t upper = SWIZZLED>
+__device__ inline void multiply_transposed(float (&sums)[32], const uint32_t (&left)[4], panel right) {
+  asm volatile(
+      "{\n .reg .pred add;\n .reg .b64 right;\n mov.b64 right, {%36, %38};\n setp.ne.s32 add, %37, 0;\n"
+      " wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" MK_NAMES_32
+      "}, "
+      "{%32, %33, %34, %35}, right, add, 1, 1, 0;\n}"
+      : MK_SUMS_32(0)
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right), "n"(add ? 1 : 0), "n"(upper));
 }
 
 // The same of 64 rows of it.
@@ -128,6 +153,59 @@ __device__ inline void store_left(uint32_t address, const uint32_t (&left)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(left[0]),
                "r"(left[1]), "r"(left[2]), "r"(left[3])
                : "memory");
+}
+
+// Weight tiles (fragment.cuh) become panels in the place where they are: a warp takes eight or four of them into
+// registers, and puts them back row by row. Where a lane stores of a tile (store_left) whose upper and lower eight rows
+// are `rows_bytes` apart: in the first columns of panels at `to`; in others it is that, exclusive-or with 16 times the
+// unit of 16 bytes.
+__device__ inline uint32_t place_in_panels(uint32_t to, uint32_t rows_bytes) {
+  uint32_t at = lane();
+  return to + at / 8 % 2 * rows_bytes + at % 8 * 128 + (at / 16 ^ at % 8) * 16;
+}
+
+// Sixteen rows of `tiles` tiles side by side: of the upper eight rows, then of the lower ones, panels of 64 columns one
+// behind the other.
+template <uint32_t tiles>
+__device__ inline void strip_to_panels(uint8_t *from) {
+  weight_tile tile[tiles];
+#pragma unroll
+  for (uint32_t i = 0; i < tiles; i++) {
+    load(tile[i], from + i * 512);
+  }
+  uint32_t to = place_in_panels(shared_address(from), tiles * 256);
+  __syncwarp();  // all of them are in registers
+#pragma unroll
+  for (uint32_t i = 0; i < tiles; i++) {
+    store_left((to ^ i % 4 * 32) + i / 4 * 1024, tile[i].word);
+  }
+}
+
+// 32 rows by 64 columns of which four tiles side by side lie `stride` bytes apart, the ones for the other sixteen rows
+// behind them: an eight of rows where each pair was. Zeros from the column `columns` on, a multiple of 16.
+template <uint32_t stride>
+__device__ inline void square_to_panels(uint8_t *from, uint32_t columns) {
+  weight_tile tile[8];
+#pragma unroll
+  for (uint32_t i = 0; i < 8; i++) {
+    if (i / 2 * 16 < columns) {
+      load(tile[i], from + i / 2 * stride + i % 2 * 512);
+    } else {
+      zero(tile[i]);
+    }
+  }
+  uint32_t to = place_in_panels(shared_address(from), stride);
+  __syncwarp();  // all of them are in registers
+#pragma unroll
+  for (uint32_t i = 0; i < 8; i++) {
+    store_left((to ^ i / 2 * 32) + i % 2 * 2 * stride, tile[i].word);
+  }
+}
+// Of such squares side by side, `squares` of them, as one operand whose eights of rows are 1024 bytes apart: which
+// eight of rows the n-th one is.
+template <uint32_t squares>
+__device__ constexpr uint32_t rows_in_squares(uint32_t n) {
+  return n % squares * 4 + n / squares;
 }
 
 #undef MK_NAMES_32

@@ -23,6 +23,7 @@ TILE_IMAGE(copy);
 TILE_IMAGE(edge);
 TILE_IMAGE(fragment);
 TILE_IMAGE(group);
+TILE_IMAGE(rows);
 TILE_IMAGE(tensor);
 TILE_IMAGE(warp);
 TILE_IMAGE(wgmma);
@@ -404,7 +405,6 @@ static void test_warps(tile_gpu *gpu) {
 }
 
 /* Small whole numbers: every product and sum is exact. */
-static uint16_t small_number(uint64_t *seed) { return mk_float_to_bf16((float)(random_word(seed) % 17) - 8.0f); }
 
 static void test_wgmma(tile_gpu *gpu) {
   enum { SIDE = 64, WIDE = 256 };
@@ -447,6 +447,7 @@ static void test_wgmma(tile_gpu *gpu) {
   if (tile_ran(gpu, &run)) {
     expect_words(run.kernel, rows, want_rows, 128, 4);
   }
+  test_tile_packed(gpu);
 }
 
 void test_tiles(bool quick) {
@@ -465,6 +466,7 @@ void test_tiles(bool quick) {
                {"tile/edge", tile_image_edge, test_edges, test_edge_words},
                {"tile/fragment", tile_image_fragment, test_fragments, NULL},
                {"tile/group", tile_image_group, NULL, test_groups},
+               {"tile/rows", tile_image_rows, test_tile_rows, NULL},
                {"tile/tensor", tile_image_tensor, NULL, test_tensors},
                {"tile/warp", tile_image_warp, test_warps, test_lanes},
                {"tile/wgmma", tile_image_wgmma, test_wgmma, NULL}};

@@ -126,6 +126,8 @@ uint32_t random_word(uint64_t *seed) {
   return (uint32_t)(*seed >> 32);
 }
 
+uint16_t small_number(uint64_t *seed) { return mk_float_to_bf16((float)(random_word(seed) % 17) - 8.0f); }
+
 uint32_t *random_words(size_t count, uint64_t seed) {
   uint32_t *words = new_bytes(count * sizeof *words);
   for (size_t i = 0; i < count; i++) {

@@ -53,6 +53,11 @@ void test_pairs_of_warps(tile_gpu *gpu, bool quick); /* and of tile/barrier.cu *
 /* Zeros; the caller frees them. */
 void *new_bytes(size_t bytes);
 uint32_t random_word(uint64_t *seed);
+uint16_t small_number(uint64_t *seed);               /* bf16, whole, -8 to 8 */
 uint32_t *random_words(size_t count, uint64_t seed); /* the caller frees them */
+
+/* Of tile_rows.c: with the modules of tile/rows.cu and tile/wgmma.cu loaded. */
+void test_tile_rows(tile_gpu *gpu);
+void test_tile_packed(tile_gpu *gpu);
 
 #endif

@@ -110,6 +110,18 @@ __device__ inline bool wait_phase_alone(const device &d, uint32_t index, uint32_
   return ok;
 }
 
+// The same, unwatched: of a warp that waits for work which may never come, or for what others say that they wait for,
+// too.
+__device__ inline bool wait_for_work(const device &d, uint32_t index, uint32_t parity) {
+  uint32_t barrier = d.barrier(index);
+  while (!__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {
+    if (!__all_sync(0xffffffffu, d.words()->leave == 0)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Waits for the instruction at this place of the ring; false: the controller hands out no more.
 __device__ inline bool wait_instruction(const device &d, const instruction_cursor &cursor) {
   while (!wait_phase(d, INSTRUCTION_FULL + cursor.slot(), cursor.phase(), MK_ACTIVITY_INSTRUCTION, cursor.slot())) {

@@ -1,6 +1,6 @@
 // The persistent kernel for wide steps, of 128 to 512 rows of one sequence: the same interpreter in another configuration (vm/gpu/wide_shared.h). One
 // block per SM, from the first step of the launch to the last; two warpgroups consume, with most of the registers, and store what they
-// compute; of the third one warp loads and one controls.
+// compute; of the third one warp loads, two pack and one controls.
 #define MK_GPU_WIDE 1
 #include "instructions/append.cuh"
 #include "instructions/attend.cuh"
@@ -10,6 +10,7 @@
 #include "instructions/norm.cuh"
 #include "vm/gpu/controller.cuh"
 #include "vm/gpu/wide_loader.cuh"
+#include "vm/gpu/wide_packer.cuh"
 
 namespace mk {
 
@@ -24,6 +25,7 @@ __device__ inline void init_barriers(const device &d) {
   }
   tile::barrier_init(d.barrier(STATE_READY), 1);
   tile::barrier_init(d.barrier(LOADER_DONE), 1);
+  init_packing(d);
   tile::fence_barriers();
 }
 
@@ -40,7 +42,7 @@ __device__ __forceinline__ void run_loader(device d) {
     }
   }
   record_boundary(l.d);
-  __syncwarp();
+  end_packing(l);
   drain_copies();
   if (MK_GPU_RECORDS && d.words()->leave == 0) {
     look_at_beacon(d, 1);
@@ -134,8 +136,11 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
       run_loader(d);
     } else if (d.warp == MK_GPU_CONSUMER_WARPS + 2) {
       run_controller(d);
-    } else if (d.warp == MK_GPU_WARPS - 1) {
-      look_at_beacon(d, 0);  // nobody waits for this warp
+    } else {
+      if (d.warp == MK_GPU_WARPS - 1) {
+        look_at_beacon(d, 0);
+      }
+      run_packer(d);
     }
   }
 }

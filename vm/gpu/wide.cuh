@@ -21,11 +21,18 @@ struct wide_state {       // of a step, in shared memory, double-buffered by the
   uint32_t tokens[MK_MOST_ROWS];
 };
 
+struct packing {    // what the loader asks of the packers, page by page
+  uint32_t stage;   // where it begins
+  uint32_t tokens;  // whole stages of them; 0: the launch ends
+  uint32_t head_dim;
+};
+
 struct wide_words {
   wide_state state[2];
   float scales[MK_WIDE_GPU_LINES];  // 1 / rms by line
   uint32_t
       stages[MK_GPU_CONSUMER_WARPS];  // where each warp is in the page ring, between instructions: registers are short
+  packing wanted;
   float best[MK_GPU_CONSUMER_WARPS];
   uint32_t index[MK_GPU_CONSUMER_WARPS];
   uint32_t choice;                    // the last token that was chosen in this launch
@@ -43,6 +50,8 @@ enum {
   LINES = MK_WIDE_GPU_LINES,
   LINES_AT = GROUPS,                      // the panels' pages in a stage
   PAGE_ARRIVALS = MK_GPU_CONSUMER_WARPS,  // that empty a page
+  PACKERS = 2,
+  ATTENDED_ALONE = 256,  // so many tokens at most are attended to without room for sums
 };
 static_assert(GROUP_TILES * CHAIN_BYTES == MK_GPU_PAGE_BYTES, "a page is a chain of a warpgroup's row tiles");
 static_assert(LINES * MK_WIDE_GPU_PANEL_COLS * 2 == MK_GPU_PAGE_BYTES, "or a panel of a line tile");
@@ -54,10 +63,48 @@ __device__ inline volatile wide_words *wide_shared() {
 }
 __device__ inline volatile wide_state &lines_of(const device &d) { return wide_shared()->state[d.epoch % 2]; }
 
-// Of the roles' barriers: the loader has done its part of the step, and looks at the step's state no more.
-enum { LOADER_DONE = OWN_BARRIERS };
+// Barriers of this configuration.
+enum {
+  LOADER_DONE = OWN_BARRIERS,  // with its part of the step: it looks at the step's state no more
+  PACKING_FULL,                // the loader wants something packed
+  PACKING_EMPTY,               // and the packers have looked at what
+  PACKED,                      // a page, of the stages that are packed
+  WIDE_BARRIERS_END = PACKED + MK_GPU_RING_PAGES,
+};
+static_assert(WIDE_BARRIERS_END <= BARRIER_COUNT, "room for the barriers of this configuration");
 
-using stage_cursor = ring_cursor<STAGES>;
+// A place in the ring of stages. Pages of a stage may be packed (wide_packer.cuh) or not, and a stage may be kept aside
+// for a time, which the others then go round: so phases are told stage by stage. All of it in one word, since registers
+// are short.
+struct stage_cursor {
+  enum : uint32_t { SLOT = 0xf, KEPT = 0x10, PHASE = 0x100, PACKED_PHASE = 0x10000 };
+  uint32_t at = 0;
+  __device__ uint32_t slot() const { return at & SLOT; }
+  __device__ uint32_t phase() const { return at / PHASE >> slot() & 1; }
+  __device__ uint32_t packed_phase() const { return at / PACKED_PHASE >> slot() & 1; }
+  __device__ bool keeps() const { return (at & SLOT * KEPT) != 0; }
+  __device__ uint32_t kept() const { return at / KEPT % KEPT - 1; }
+  __device__ void next() { pass(PHASE); }
+  __device__ void next_packed() {
+    pass(PHASE + PACKED_PHASE);
+    if (keeps() && slot() == kept()) {
+      go_on();
+    }
+  }
+  __device__ void keep() {
+    at += (slot() + 1) * KEPT;
+    pass(PHASE);
+  }
+  __device__ void forget() { at &= ~(SLOT * KEPT); }
+
+ private:
+  __device__ void go_on() { at = slot() + 1 == STAGES ? at & ~SLOT : at + 1; }
+  __device__ void pass(uint32_t phases) {
+    at ^= phases << slot();
+    go_on();
+  }
+};
+static_assert(STAGES <= 8, "a bit for each");
 
 // Page `page` of a stage, of the ring.
 __device__ inline uint32_t page_of(const stage_cursor &stage, uint32_t page) {
@@ -111,11 +158,26 @@ __device__ inline const uint8_t *wait_page(const wide_consumer &c, const stage_c
   return c.d.page(slot);
 }
 
+// The same of a page that is packed (wide_packer.cuh), of whose panels this is the name.
+__device__ inline tile::panel wait_packed(const wide_consumer &c, const stage_cursor &stage, uint32_t page) {
+  uint32_t slot = page_of(stage, page);
+  wait_phase(c.d, PACKED + slot, stage.packed_phase(), MK_ACTIVITY_PAGE_FULL, slot);
+  return tile::panel_of(tile::shared_address(c.d.page(slot)), 16);
+}
+
 __device__ inline void release_page(const wide_consumer &c, const stage_cursor &stage, uint32_t page,
                                     uint32_t arrivals) {
   __syncwarp();
   if (tile::lane() == 0) {
     tile::arrive(c.d.barrier(PAGE_EMPTY + page_of(stage, page)), arrivals);
+  }
+}
+
+// All pages of a stage, by a slot.
+__device__ inline void release_stage(const wide_consumer &c, uint32_t slot) {
+  __syncwarp();
+  if (tile::lane() < MK_GPU_STAGE_PAGES) {
+    tile::arrive(c.d.barrier(PAGE_EMPTY + slot * MK_GPU_STAGE_PAGES + tile::lane()));
   }
 }
 

@@ -12,7 +12,7 @@ namespace mk {
 struct wide_loader {
   device d;
   stage_cursor stage;
-  uint32_t passed = 0;  // stages, ever
+  uint32_t packings = 0;  // that packers were asked for, ever
 };
 
 // Waits for the step state; false: the launch ends before this step, or everybody is to leave.
@@ -115,8 +115,9 @@ __device__ inline bool load_chains(const wide_loader &l, const streamed &weights
 }
 
 __device__ inline void pass_stages(wide_loader &l, uint32_t count) {
-  l.passed += count;
-  l.stage.at = l.passed % STAGES | (l.passed / STAGES % 2) << 31;
+  for (uint32_t i = 0; i < count % (2 * STAGES); i++) {  // twice round, and all is as it was
+    l.stage.next();
+  }
 }
 
 // What one lane says, to all.
@@ -185,7 +186,7 @@ __device__ inline bool load_blocks(const wide_loader &l, const mk_instruction_wo
   uint32_t run_bytes = b.block_tokens * b.head_dim * 4, block_pages = run_bytes / MK_GPU_PAGE_BYTES;
   stage_cursor stage = l.stage;
 #pragma unroll 1
-  for (uint32_t at = 0; at < pages; at += MK_GPU_STAGE_PAGES, stage.next()) {
+  for (uint32_t at = 0; at < pages; at += MK_GPU_STAGE_PAGES, stage.next_packed()) {
 #pragma unroll 1
     for (uint32_t page = 0; page < MK_GPU_STAGE_PAGES; page++) {
       bool there = at + page < pages;
@@ -205,6 +206,35 @@ __device__ inline bool load_blocks(const wide_loader &l, const mk_instruction_wo
   return true;
 }
 
+// Asks the packers for so many tokens, from the next stage on. False: everybody is to leave.
+__device__ inline bool want_packed(wide_loader &l, uint32_t tokens, uint32_t head_dim) {
+  if (!wait_for_work(l.d, PACKING_EMPTY, (l.packings & 1) ^ 1)) {
+    return false;
+  }
+  if (tile::lane() == 0) {
+    volatile packing &wanted = wide_shared()->wanted;
+    wanted.stage = l.stage.at;
+    wanted.tokens = tokens;
+    wanted.head_dim = head_dim;
+    tile::arrive(l.d.barrier(PACKING_FULL));
+  }
+  __syncwarp();
+  l.packings++;
+  return true;
+}
+__device__ inline void end_packing(wide_loader &l) { (void)want_packed(l, 0, 0); }
+
+// By one lane: a stage of which nothing is copied, for the consumers to keep sums in.
+__device__ inline bool open_room(const wide_loader &l) {
+#pragma unroll 1
+  for (uint32_t page = 0; page < MK_GPU_STAGE_PAGES; page++) {
+    if (!open_page(l, l.stage, page, 0)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Blocks up to that of the line tile's last token.
 __device__ inline bool load_cache(wide_loader &l, const mk_instruction_word &in) {
   const mk_gpu_buffer &b = l.d.buffer(in.parts[MK_PART_ATTEND_kv]);
@@ -212,13 +242,27 @@ __device__ inline bool load_cache(wide_loader &l, const mk_instruction_word &in)
   if (lines == 0) {
     return true;
   }
-  uint32_t blocks = (lines_of(l.d).first + line_tile * LINES + lines + b.block_tokens - 1) / b.block_tokens;
+  uint32_t tokens = lines_of(l.d).first + line_tile * LINES + lines;
+  uint32_t blocks = (tokens + b.block_tokens - 1) / b.block_tokens;
   uint32_t pages = blocks * b.block_tokens * b.head_dim * 4 / MK_GPU_PAGE_BYTES;
+  if (tokens > ATTENDED_ALONE) {
+    if (!all_agree(!tile::elect() || open_room(l))) {
+      return false;
+    }
+    l.stage.keep();
+  }
+  if (!want_packed(l, tokens, b.head_dim)) {
+    return false;
+  }
   wait_inputs(l, in);
   if (!all_agree(!tile::elect() || load_blocks(l, in, pages))) {
     return false;
   }
-  pass_stages(l, (pages + MK_GPU_STAGE_PAGES - 1) / MK_GPU_STAGE_PAGES);
+#pragma unroll 1
+  for (uint32_t at = 0; at < pages; at += MK_GPU_STAGE_PAGES) {
+    l.stage.next_packed();
+  }
+  l.stage.forget();
   return true;
 }
 

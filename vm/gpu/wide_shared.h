@@ -7,7 +7,7 @@
 
 enum {
   MK_GPU_CONSUMER_WARPS = MK_WIDE_GPU_WARPS, /* two warpgroups */
-  MK_GPU_WARPS = 12, /* consumers, then loader, none, controller and one that idles: whole warpgroups */
+  MK_GPU_WARPS = 12,                         /* consumers, then loader, packer, controller, packer: whole warpgroups */
   MK_GPU_THREADS = MK_WIDE_GPU_THREADS,
 
   /* Shared memory of a block, in bytes from its start: the page ring, room for what is on its way into the cache, the step, then instructions, barriers. */
@@ -24,8 +24,8 @@ enum {
   MK_GPU_INSTRUCTION_SLOTS = 8,
   MK_GPU_INSTRUCTIONS_AT = MK_GPU_WIDE_WORDS_AT + MK_GPU_WIDE_WORDS_BYTES,
   MK_GPU_BARRIERS_AT = MK_GPU_INSTRUCTIONS_AT + MK_GPU_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
-  MK_GPU_OWN_BARRIERS = 1, /* vm/gpu/wide.cuh */
-  MK_GPU_BARRIER_AREA_BYTES = 1312,
+  MK_GPU_OWN_BARRIERS = 3 + MK_WIDE_GPU_RING_PAGES, /* vm/gpu/wide.cuh */
+  MK_GPU_BARRIER_AREA_BYTES = 1424,
   MK_GPU_SHARED_BYTES = MK_GPU_BARRIERS_AT + MK_GPU_BARRIER_AREA_BYTES,
 };
 

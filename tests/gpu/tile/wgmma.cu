@@ -111,6 +111,64 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_rows(const mk_ti
   test::finish(params, true);
 }
 
+// out [64][rows] = a b^T for a [64][columns] and b [rows][columns], which comes as tiles and becomes panels where it
+// is: strips of sixteen rows, or, of 64 columns, squares of 32 rows. count: columns of b from there on are zero (of
+// squares).
+template <uint32_t rows, uint32_t columns, bool squares>
+__device__ inline void multiply_tiles(const mk_tile_params &params) {
+  enum { K_TILES = columns / 16, STRIP = K_TILES * 512, STRIDE = rows / 16 * 512 };
+  const uint16_t *in = reinterpret_cast<const uint16_t *>(params.in);
+  uint8_t *tiles = room();
+  float sums[rows / 2];
+  uint32_t left[K_TILES][4], row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+  const uint32_t *words = reinterpret_cast<const uint32_t *>(in + 64 * columns);
+  for (uint32_t i = threadIdx.x; i < rows * columns / 2; i += blockDim.x) {
+    reinterpret_cast<uint32_t *>(tiles)[i] = words[i];
+  }
+  __syncthreads();
+  for (uint32_t i = threadIdx.x / 32; i < (squares ? rows / 32 : rows / 16); i += 4) {
+    if constexpr (squares) {
+      tile::square_to_panels<STRIDE>(tiles + i * 1024, params.count);
+    } else {
+      tile::strip_to_panels<K_TILES>(tiles + i * STRIP);
+    }
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < K_TILES * 4; i++) {
+    uint32_t column = i / 4 * 16 + i % 4 / 2 * 8 + threadIdx.x % 4 * 2;
+    left[i / 4][i % 4] = *reinterpret_cast<const uint32_t *>(in + (row + i % 2 * 8) * columns + column);
+  }
+  tile::fence_shared_for_copies();
+  __syncthreads();
+  constexpr uint32_t ROWS_APART = tile::rows_apart(squares ? 1024 : STRIP / 2);
+  tile::panel right = tile::panel_of(tile::shared_address(tiles), 16);
+  tile::pin(sums);
+  tile::products_begin();
+  tile::multiply_transposed<false, ROWS_APART>(sums, left[0], right);
+#pragma unroll
+  for (uint32_t k = 1; k < K_TILES; k++) {
+    tile::multiply_transposed<true, ROWS_APART>(sums, left[k], tile::panel_at(right, k / 4 * 1024 + k % 4 * 32));
+  }
+  tile::products_commit();
+  tile::products_wait<0>();
+  tile::pin(sums);
+  put_sums(sums, reinterpret_cast<float *>(params.out), rows);
+  test::finish(params, true);
+}
+
+extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_strips_64(const mk_tile_params params) {
+  multiply_tiles<64, 64, false>(params);
+}
+extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_strips_128(const mk_tile_params params) {
+  multiply_tiles<64, 128, false>(params);
+}
+extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_squares_64(const mk_tile_params params) {
+  multiply_tiles<64, 64, true>(params);
+}
+extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_squares_128(const mk_tile_params params) {
+  multiply_tiles<128, 64, true>(params);
+}
+
 // in [32][4]: lane by lane, a column of its quad's matrix; out: a row.
 extern "C" __global__ void __launch_bounds__(32) mk_tile_transpose_quad(const mk_tile_params params) {
   uint4 column = reinterpret_cast<const uint4 *>(params.in)[threadIdx.x];

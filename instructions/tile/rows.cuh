@@ -1,0 +1,131 @@
+// Rows of a warpgroup's sums, or of some of their columns (wgmma.cuh): a thread has two rows of its warp's sixteen,
+// `row_in_tile` and that + 8, and four threads, a quad, share them: of eight columns each has two. What is by row is
+// kept by all four, as [2].
+#pragma once
+#include "instructions/tile/group.cuh"
+
+namespace mk::tile {
+
+// Sums of 32 columns among those of 64.
+template <uint32_t part>
+__device__ inline float (&columns_32(float (&sums)[32]))[16] {
+  static_assert(part < 2, "64 columns are twice 32");
+  return reinterpret_cast<float(&)[16]>(sums[part * 16]);
+}
+
+// -infinity where a column's number is above its row's: the first column has number `column`, the first row of the
+// warp's sixteen `row`.
+template <uint32_t count>
+__device__ inline void hide_later(float (&sums)[count], uint32_t column, uint32_t row) {
+  uint32_t limit = row + lane() / 4 + 1;
+  column = column + lane() % 4 * 2;
+#pragma unroll
+  for (uint32_t i = 0; i < count; i++) {
+    sums[i] = column + i / 4 * 8 + i % 2 < limit + i % 4 / 2 * 8 ? sums[i] : -INFINITY;
+  }
+}
+
+// The largest of each row, and at least `least`.
+template <uint32_t count>
+__device__ inline void row_max(float (&to)[2], const float (&sums)[count], float least) {
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    to[h] = least;
+#pragma unroll
+    for (uint32_t i = 0; i < count / 2; i++) {
+      to[h] = fmaxf(to[h], sums[i / 2 * 4 + 2 * h + i % 2]);
+    }
+    to[h] = largest_of_group<4>(to[h]);
+  }
+}
+
+// 2^(sum - top of its row).
+template <uint32_t count>
+__device__ inline void exp2_below(float (&sums)[count], const float (&top)[2]) {
+#pragma unroll
+  for (uint32_t i = 0; i < count; i++) {
+    sums[i] = exp2(sums[i] - top[i % 4 / 2]);
+  }
+}
+
+// The same values as left operands of a product, bf16, rounded to nearest: 16 columns each.
+template <uint32_t steps>
+__device__ inline void to_left(uint32_t (&to)[steps][4], const float (&sums)[steps * 8]) {
+#pragma unroll
+  for (uint32_t w = 0; w < steps * 4; w++) {
+    to[w / 4][w % 4] = pack_bf16(sums[w * 2], sums[w * 2 + 1]);
+  }
+}
+
+// Sums of the rows of left operands: one chain from zero, step by step.
+template <uint32_t steps>
+__device__ inline void row_sum(float (&to)[2], const uint32_t (&left)[steps][4]) {
+  constexpr vector_tile ones = {{0x3f803f80u, 0x3f803f80u}};
+  sum_tile total;
+  zero(total);
+#pragma unroll
+  for (uint32_t i = 0; i < steps; i++) {
+    multiply_add(total, {{left[i][0], left[i][1], left[i][2], left[i][3]}}, ones);
+  }
+  to[0] = total.value[0], to[1] = total.value[2];
+}
+
+// Rows times their factors, which are not all 1 in all of a warp: mostly they are.
+template <uint32_t count>
+__device__ inline void multiply_rows(float (&sums)[count], const float (&factors)[2]) {
+  static_assert(count % 4 == 0, "of whole eights of columns a thread has four sums");
+  if (uniform(factors[0] != 1.0f || factors[1] != 1.0f)) {
+#pragma unroll
+    for (uint32_t i = 0; i < count; i++) {
+      sums[i] = __fmul_rn(sums[i], factors[i % 4 / 2]);
+    }
+  }
+}
+
+// to += rows times their factors, rounded once.
+template <uint32_t count>
+__device__ inline void add_rows(float (&to)[count], const float (&sums)[count], const float (&factors)[2]) {
+  static_assert(count % 4 == 0, "of whole eights of columns a thread has four sums");
+#pragma unroll
+  for (uint32_t i = 0; i < count; i++) {
+    to[i] = __fmaf_rn(factors[i % 4 / 2], sums[i], to[i]);
+  }
+}
+
+// Left operands of the warp's sixteen rows of a matrix in global memory, times `scale`, rounded to bf16. `from`: its
+// first row, `cols` values from one to the next; `rows` are there, what lies behind them is zero.
+template <uint32_t steps>
+__device__ inline void load_left(uint32_t (&to)[steps][4], const float *from, uint32_t cols, uint32_t rows,
+                                 float scale) {
+  uint32_t row = lane() / 4;
+  from += static_cast<uint64_t>(row) * cols + lane() % 4 * 2;
+#pragma unroll
+  for (uint32_t w = 0; w < steps * 4; w++) {
+    float2 pair = make_float2(0.0f, 0.0f);
+    if (row + w % 2 * 8 < rows) {
+      pair = __ldcg(reinterpret_cast<const float2 *>(from + static_cast<uint64_t>(w % 2 * 8) * cols + w / 2 * 8));
+    }
+    to[w / 4][w % 4] = pack_bf16(__fmul_rn(pair.x, scale), __fmul_rn(pair.y, scale));
+  }
+}
+
+// The first `rows` of the warp's sixteen rows of sums times their factors to a matrix in global memory, as bf16.
+// squares: of rows_in_squares (wgmma.cuh), in whose order the sums' columns come, by eights.
+template <uint32_t squares, uint32_t count>
+__device__ inline void store_rows(uint16_t *to, uint32_t cols, uint32_t rows, const float (&sums)[count],
+                                  const float (&factors)[2]) {
+  uint32_t row = lane() / 4;
+  to += static_cast<uint64_t>(row) * cols + lane() % 4 * 2;
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    if (row + h * 8 < rows) {
+#pragma unroll
+      for (uint32_t i = 0; i < count; i += 4) {
+        *reinterpret_cast<uint32_t *>(to + static_cast<uint64_t>(h * 8) * cols + rows_in_squares<squares>(i / 4) * 8) =
+            pack_bf16(__fmul_rn(sums[i + 2 * h], factors[h]), __fmul_rn(sums[i + 2 * h + 1], factors[h]));
+      }
+    }
+  }
+}
+
+}  // namespace mk::tile
