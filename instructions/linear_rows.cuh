@@ -262,8 +262,11 @@ __device__ inline const mk_operand *addition(const mk_instruction_word &in) {
 // What is done stands once for all opcodes that do it: so that it stays in the instruction cache.
 __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_word &in) {
   lines_store r = begin_rows(s, in);
-  line_sums kept;  // of the next result's row tile, from the chunks before: under way meanwhile
+  // Of the next result's row tile, from the chunks before. Of one row tile or two they stay here, `then` being those
+  // that come after it; of more they wait in memory, and are under way from there while this one is added up.
+  line_sums kept, then;
   tile::zero(kept);
+  tile::zero(then);
   float frequency = in.opcode == MK_OP_QKV ? frequency_of(s, in, 0) : 0.0f;  // a tile ahead
 #pragma unroll 1
   for (uint32_t chunk = 0; chunk < r.chunks; chunk++) {
@@ -287,12 +290,17 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
       if (in.opcode == MK_OP_HEAD && chunk == 0 && tile == 0) {
         release_step(s);
       }
-      if (!last) {
-        keep_sums(s, tile, y);
-      }
-      uint32_t next = tile + 1 < r.rows ? tile + 1 : 0;
-      if (next != 0 ? chunk != 0 : !last) {
-        get_sums(s, next, kept);
+      if (r.rows <= 2) {
+        kept = r.rows == 1 ? y : then;
+        then = y;
+      } else {
+        if (!last) {
+          keep_sums(s, tile, y);
+        }
+        uint32_t next = tile + 1 < r.rows ? tile + 1 : 0;
+        if (next != 0 ? chunk != 0 : !last) {
+          get_sums(s, next, kept);
+        }
       }
       if (!last) {
         continue;
