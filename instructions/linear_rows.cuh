@@ -182,7 +182,8 @@ __device__ inline void rotate(const rows_storer &s, line_sums &y) {
   }
 }
 
-// Logits and candidates of the lines that choose.
+// Logits and candidates of the lines that choose. Logits stay in the L2: the next step writes them anew, and on their
+// way to memory they would be in the way of the weights that come from there.
 __device__ inline void finish_logits(const rows_storer &s, const mk_instruction_word &in, uint32_t tile,
                                      const line_sums &y) {
   const mk_operand &weight = in.parts[MK_PART_HEAD_weight];
@@ -194,7 +195,8 @@ __device__ inline void finish_logits(const rows_storer &s, const mk_instruction_
   for (uint32_t i = 0; i < 4; i++) {
     uint32_t line = line_of(s, i), row = (weight.row + tile) * 16 + s.lane / 4 + i / 2 * 8;
     if ((chooses >> line & 1) != 0 && row < vocab) {
-      words_of<float>(s, in.parts[MK_PART_HEAD_logits])[static_cast<uint64_t>(line) * vocab + row] = y.value[i];
+      tile::store_to_stay(words_of<float>(s, in.parts[MK_PART_HEAD_logits]) + static_cast<uint64_t>(line) * vocab + row,
+                          y.value[i]);
       if (candidate_above(y.value[i], row, lane_word(s, i % 2), __float_as_uint(lane_word(s, 2 + i % 2)))) {
         lane_word(s, i % 2) = y.value[i];
         lane_word(s, 2 + i % 2) = __uint_as_float(row);
