@@ -25,7 +25,8 @@ enum {
   PART_FLOATS = 256,      // of a warp, that are merged at a time: 8 columns of 32 dims or 4 of 64
   CLASSES = GROUP_SPANS,  // spans of one row in one of several
   MERGE_THREADS = 256,    // each of which adds the parts of a span
-  JOINING_PARTS = 2,      // of 64 dims, of the last round, that the one before it can take
+  MERGE_WARPS = MERGE_THREADS / 32,
+  JOINING_PARTS = 2,  // of 64 dims, of the last round, that the one before it can take
   ROWS_SCALES_AT =
       ROWS_ATTENTION_AT + Q_BYTES,  // [warp][column](top, sum of p); of parts that join columns 4 to 7 of a warp
   ROWS_JOINING_AT = ROWS_SCALES_AT + MK_GPU_CONSUMER_WARPS * 8 * 8,
@@ -204,53 +205,75 @@ __device__ inline merged_unit merge_span(const merge_shape &shape, const float2 
   return sum;
 }
 
-// Output values `dim` and dim + 1 of a column.
-__device__ inline void publish_column(const consumer &c, const slot_view &v, const column &of, uint32_t dim,
-                                      const merged_unit &sum) {
+// Where two neighbouring output values of a column go.
+struct destination {
+  uint64_t *words;     // of the parts; nullptr: nowhere
+  uint32_t *combined;  // nullptr: COMBINE does that
+};
+
+// Of values `dim` and dim + 1. Before the sums are there, since it takes as long as to merge them.
+__device__ inline destination destination_of(const consumer &c, const slot_view &v, const column &of, uint32_t dim) {
   const mk_operand &out = v.in.parts[MK_PART_ATTENTION_out];
   const mk_gpu_buffer &b = device::slot_of(v.in).buffers[MK_PART_ATTENTION_out];
+  destination to = {nullptr, nullptr};
   if (!of.used || v.first_span() > of.position || !publishes(c.d)) {
-    return;
+    return to;
   }
   if (alone_in_use(of.position, v.span_tokens(), v.splits())) {
-    float scale = reciprocal_of(sum.total);
-    uint32_t pair = ((out.col + of.head) * v.head_dim() + dim) / 2;
-    tile::store_relaxed(combined_value(b, c.d.generation()).word(of.line, pair),
-                        tile::pack_bf16(sum.low * scale, sum.high * scale));
+    to.combined = combined_value(b, c.d.generation()).word(of.line, ((out.col + of.head) * v.head_dim() + dim) / 2);
   }
-  uint64_t *words = stamped_row(c.d, out) + static_cast<uint64_t>(of.line) * b.row_words + of.head * (v.head_dim() + 2);
-  tile::store_stamped_pair(words + dim, __float_as_uint(sum.low), __float_as_uint(sum.high), c.d.generation());
-  if (dim == 0) {
-    tile::store_stamped_pair(words + v.head_dim(), __float_as_uint(sum.top), __float_as_uint(sum.total),
-                             c.d.generation());
+  to.words = stamped_row(c.d, out) + static_cast<uint64_t>(of.line) * b.row_words + of.head * (v.head_dim() + 2) + dim;
+  return to;
+}
+
+// totals: where the column's top and total go, beside its values; nullptr: another lane has them.
+__device__ inline void publish_column(const consumer &c, const destination &to, uint64_t *totals,
+                                      const merged_unit &sum) {
+  if (to.words == nullptr) {
+    return;
+  }
+  if (to.combined != nullptr) {
+    float scale = reciprocal_of(sum.total);
+    tile::store_relaxed(to.combined, tile::pack_bf16(sum.low * scale, sum.high * scale));
+  }
+  tile::store_stamped_pair(to.words, __float_as_uint(sum.low), __float_as_uint(sum.high), c.d.generation());
+  if (totals != nullptr) {
+    tile::store_stamped_pair(totals, __float_as_uint(sum.top), __float_as_uint(sum.total), c.d.generation());
   }
 }
+
+enum round_fact { ROUND_LAST = 1, ROUND_SHORT = 2, ROUND_JOINED = 4, ROUND_FEW = 8, ROUND_WHOLE = 16 };
 
 // A round's work: the tokens from position `start` on, of one set.
 struct round_view {
   uint32_t start, set;
+  uint32_t facts;  // round_fact: looked up before q is there
 
   // The round is the last one that begins before the end.
-  __device__ bool is_last(const slot_view &v) const { return next(v) >= v.end; }
+  __device__ bool is_last() const { return (facts & ROUND_LAST) != 0; }
+  // The only set of a unit that has one span of its own: what waits has room in shared memory.
+  __device__ bool is_short() const { return (facts & ROUND_SHORT) != 0; }
+  // Whether the round after this one is the last and so small that its parts are merged with those of this one. Not
+  // where the step has more than one token of the slot, some of which would have to be put into the pages of both.
+  __device__ bool is_joined() const { return (facts & ROUND_JOINED) != 0; }
+  __device__ bool is_few() const { return (facts & ROUND_FEW) != 0; }  // columns
+  // Pages come by fours, and of 64 dims by pieces; those behind the last token are empty.
+  __device__ uint32_t pages() const { return (facts & ROUND_WHOLE) != 0 ? ROUND_PAGES : ROUND_PAGES / 2 + 0; }
   __device__ uint32_t next(const slot_view &v) const {
     uint32_t after = start + v.round_tokens(), span = v.span_tokens();
     return after + ((after & (span - 1)) == 0 ? (v.splits() - 1) * span : 0);
   }
   __device__ uint32_t end(const slot_view &v) const { return min(v.end, start + v.round_tokens()); }
-  // Pages come by fours, and of 64 dims by pieces; those behind the last token are empty.
-  __device__ uint32_t pages(const slot_view &v) const {
-    return (end(v) - start) * v.halves() > ROUND_PAGES / 2 * BLOCK_TOKENS ? ROUND_PAGES : ROUND_PAGES / 2 + 0;
-  }
-  // The only set of a unit that has one span of its own: what waits has room in shared memory.
-  __device__ bool is_short(const slot_view &v) const {
-    return v.sets() == 1 && (v.few(0) || v.halves() == 1) && v.end <= v.first_span() + v.splits() * v.span_tokens();
-  }
-  // Whether the round after this one is the last and so small that its parts are merged with those of this one. Not
-  // where the step has more than one token of the slot, some of which would have to be put into the pages of both.
-  __device__ bool is_joined(const slot_view &v) const {
+
+  __device__ void look_up(const slot_view &v) {
     uint32_t after = start + v.round_tokens();
-    return is_short(v) && v.single() && v.few(0) && (after & (v.span_tokens() - 1)) != 0 && v.end > after &&
-           v.end - after <= JOINING_PARTS * PART_TOKENS / v.halves();
+    bool few = v.few(set),
+         fits = v.sets() == 1 && (few || v.halves() == 1) && v.end <= v.first_span() + v.splits() * v.span_tokens();
+    bool joined = fits && few && v.single() && (after & (v.span_tokens() - 1)) != 0 && v.end > after &&
+                  v.end - after <= JOINING_PARTS * PART_TOKENS / v.halves();
+    bool whole = (end(v) - start) * v.halves() > ROUND_PAGES / 2 * BLOCK_TOKENS;
+    facts = tile::uniform((next(v) >= v.end ? ROUND_LAST + 0u : 0u) | (fits ? ROUND_SHORT : 0) |
+                          (joined ? ROUND_JOINED : 0) | (few ? ROUND_FEW : 0) | (whole ? ROUND_WHOLE : 0));
   }
 };
 
@@ -269,7 +292,7 @@ __device__ inline bool merge_classes(const consumer &c, const slot_view &v, cons
     add_unit(sum, get_unit(kept));
   }
   keep_unit(kept, sum);
-  if (!r.is_last(v)) {
+  if (!r.is_last()) {
     return false;
   }
   __syncwarp();
@@ -282,9 +305,9 @@ __device__ inline bool merge_classes(const consumer &c, const slot_view &v, cons
 // The same where the round is short: (S0 + S1) + (S2 + S3) by whatever number of rounds, of two of these or one each.
 // joining: of the span that follows, where the last round joins this one. Gives whether the sum is that of the unit.
 __device__ inline bool merge_short(const consumer &c, const slot_view &v, const round_view &r, uint32_t slice,
-                                   uint32_t unit, bool joined, const merged_unit &joining, merged_unit &sum) {
-  uint32_t number = (r.start & (v.span_tokens() - 1)) / SPAN_TOKENS;
-  bool two = v.halves() == 1, last = joined || r.is_last(v);
+                                   uint32_t unit, uint32_t number, bool joined, const merged_unit &joining,
+                                   merged_unit &sum) {
+  bool two = v.halves() == 1, last = joined || r.is_last();
   float4 *kept = reinterpret_cast<float4 *>(shared_memory + ROWS_KEPT_AT) + slice * (MERGE_THREADS / 2) + unit;
   float *third = kept_class(c, 0, slice, 0, unit);
   if (two) {
@@ -339,19 +362,19 @@ __device__ inline void put_rows_scales(float2 *to, uint32_t lane, const part_sum
   }
 }
 
-// Of a part of the last round, which joins the one before it.
-__device__ inline void put_joining(const consumer &c, const part_sums &sums) {
-  if (c.warp < JOINING_PARTS) {
-    put_rows_part({64u}, reinterpret_cast<float *>(shared_memory + ROWS_JOINING_AT), c.warp, c.lane, sums);
+// Part `warp` of the last round, which joins the one before it.
+__device__ inline void put_joining(const consumer &c, uint32_t warp, const part_sums &sums) {
+  if (tile::uniform(warp < JOINING_PARTS)) {
+    put_rows_part({64u}, reinterpret_cast<float *>(shared_memory + ROWS_JOINING_AT), warp, c.lane, sums);
     if (c.lane < 2) {
-      put_rows_scales(rows_scales() + c.warp * 8 + 4, c.lane, sums);
+      put_rows_scales(rows_scales() + warp * 8 + 4, c.lane, sums);
     }
   }
 }
 
 // The warps' parts of a round become sums of spans, and with the last one these are published.
 __device__ inline void merge_round(const consumer &c, const slot_view &v, const round_view &r, part_sums &sums) {
-  bool few = v.few(r.set);
+  bool few = r.is_few();
   merge_shape shape = {few ? 64u : 32u};
   if (c.lane < (few ? 2 : 4)) {
     put_rows_scales(rows_scales() + c.warp * 8, c.lane, sums);
@@ -368,45 +391,50 @@ __device__ inline void merge_round(const consumer &c, const slot_view &v, const 
     }
     put_rows_part(shape, reinterpret_cast<float *>(shared_memory + ROWS_RESULT_AT), c.warp, c.lane, sums);
     sums.o[0] = sums.o[2], sums.o[1] = sums.o[3];  // the next ones come first
+    // What follows from the round is looked up before the others are there.
+    bool joined = tile::uniform(r.is_joined()), merges = tile::uniform(c.warp < MERGE_WARPS);
+    uint32_t whole = r.end(v) - r.start, rest = v.end - r.start - v.round_tokens();
+    uint32_t number = (r.start & (v.span_tokens() - 1)) / SPAN_TOKENS;
+    destination to = {nullptr, nullptr};
+    if (merges && span == 0 && (joined || r.is_last())) {
+      to = destination_of(c, v, column_of(v, r.set, column), half * PAGE_DIMS + from + dim);
+    }
     consumers_meet(c);
-    if (tile::uniform(c.warp >= MERGE_THREADS / 32)) {
+    if (!merges) {
       continue;
     }
-    bool joined = tile::uniform(r.is_joined(v));
     merged_unit sum, joining;
 #pragma unroll 1
-    for (bool joins = joined;; joins = false) {  // the parts that join first
-      uint32_t tokens = joins ? v.end - r.start - v.round_tokens() : r.end(v) - r.start;
+    for (bool joins = false;; joins = true) {  // the parts that join come last
+      uint32_t tokens = joins ? rest : whole;
       uint32_t before = joins ? 0 : span * SPAN_TOKENS, here = tokens > before ? tokens - before : 0;
-      sum = merge_span(shape, rows_scales() + (joins ? 4 : 0),
-                       reinterpret_cast<const float *>(shared_memory + (joins ? ROWS_JOINING_AT : ROWS_RESULT_AT)),
-                       (before / PART_TOKENS << (v.halves() - 1)) + half, v.halves(),
-                       tile::uniform(min(tokens, SPAN_TOKENS + 0u)),
-                       min((here + PART_TOKENS - 1) / PART_TOKENS, SPAN_PARTS + 0u), column, dim);
-      if (!joins) {
+      joining = merge_span(shape, rows_scales() + (joins ? 4 : 0),
+                           reinterpret_cast<const float *>(shared_memory + (joins ? ROWS_JOINING_AT : ROWS_RESULT_AT)),
+                           (before / PART_TOKENS << (v.halves() - 1)) + half, v.halves(),
+                           tile::uniform(min(tokens, SPAN_TOKENS + 0u)),
+                           min((here + PART_TOKENS - 1) / PART_TOKENS, SPAN_PARTS + 0u), column, dim);
+      if (joins) {
         break;
       }
-      joining = sum;
+      sum = joining;
+      if (!joined) {
+        break;
+      }
+      consumers_meet(c);
     }
-    bool done;
-    if (tile::uniform(r.is_short(v))) {
-      done = merge_short(c, v, r, from / 32, unit, joined, joining, sum);
-    } else {
-      uint32_t first = r.start + span * SPAN_TOKENS;
-      done = merge_classes(c, v, r, from / 32, unit, (first & (v.span_tokens() - 1)) / SPAN_TOKENS, sum);
-    }
-    if (span == 0 && done) {
-      publish_column(c, v, column_of(v, r.set, column), half * PAGE_DIMS + from + dim, sum);
+    if (tile::uniform(r.is_short()) ? merge_short(c, v, r, from / 32, unit, number, joined, joining, sum)
+                                    : merge_classes(c, v, r, from / 32, unit, number + span, sum)) {
+      publish_column(c, to, half + from + dim == 0 ? to.words + v.head_dim() : nullptr, sum);
     }
   }
 }
 
-// This warp's part of a round, which begins at position `round` with page `ahead` from the one at hand on and has
+// Part `warp` of a round, which begins at position `round` with page `ahead` from the one at hand on and has
 // `pages`. The warp waits for its pages also where they hold no token. `releases`: nobody needs them again. All warps
 // meet before and behind an instruction, when every page has been taken.
-__device__ inline void attend_round(const consumer &c, const slot_view &v, uint32_t set, uint32_t round, uint32_t ahead,
-                                    uint32_t pages, bool releases, part_sums &sums) {
-  uint32_t pages_per_block = v.halves(), page = v.rank(c.warp) / 2 * pages_per_block;
+__device__ inline void attend_round(const consumer &c, const slot_view &v, uint32_t warp, uint32_t set, uint32_t round,
+                                    uint32_t ahead, uint32_t pages, bool releases, part_sums &sums) {
+  uint32_t pages_per_block = v.halves(), page = v.rank(warp) / 2 * pages_per_block;
   if (tile::uniform(page >= pages)) {
     return;
   }
@@ -414,10 +442,10 @@ __device__ inline void attend_round(const consumer &c, const slot_view &v, uint3
                                  second = round_page(c, ahead + page + pages_per_block - 1);
   wait_phase(c.d, PAGE_FULL + first.slot(), first.phase(), MK_ACTIVITY_PAGE_FULL, first.slot());
   wait_phase(c.d, PAGE_FULL + second.slot(), second.phase(), MK_ACTIVITY_PAGE_FULL, second.slot());
-  uint32_t at = v.rank(c.warp) % 2 * (PART_TILES * pages_per_block * 2048);
+  uint32_t at = v.rank(warp) % 2 * (PART_TILES * pages_per_block * 2048);
   uint8_t *keys = c.d.page(first.slot()) + at;
   uint8_t *values = c.d.page(second.slot()) + (2 - pages_per_block) * (MK_GPU_PAGE_BYTES / 2) + at;
-  uint32_t start = round + v.rank(c.warp) * PART_TOKENS;
+  uint32_t start = round + v.rank(warp) * PART_TOKENS;
   if (start < v.end && (c.d.params.left_out & MK_GPU_PART_WORK) == 0) {
     if (tile::uniform(v.single() && v.first - start < PART_TOKENS)) {
       put_newest(newest_token(), pages_per_block, keys, values, v.first - start, c.lane);
@@ -428,8 +456,8 @@ __device__ inline void attend_round(const consumer &c, const slot_view &v, uint3
       uint32_t limit = limit_of(v, set, 2 * (c.lane % 4) + j);
       limits[j] = limit > start ? limit - start : 0;
     }
-    attend_part<false>(keys, values + v.half(c.warp) * 2048, reinterpret_cast<const uint2 *>(queries()) + c.lane,
-                       c.lane, pages_per_block, limits, v.end - start, sums);
+    attend_part<false>(keys, values + v.half(warp) * 2048, reinterpret_cast<const uint2 *>(queries()) + c.lane, c.lane,
+                       pages_per_block, limits, v.end - start, sums);
   }
   if (releases) {
     __syncwarp();
@@ -453,39 +481,51 @@ __device__ inline void forget_all(consumer &c, slot_view &v) {
 
 __device__ inline void attend_slot(consumer &c, slot_view v) {
   uint32_t sets = v.sets();
-  round_view r = {v.first_span(), 0};
+  round_view r = {v.first_span(), 0, 0};
   bool first = true;
 #pragma unroll 1
   while (r.start < v.end) {
 #pragma unroll 1
     for (r.set = 0; r.set < sets; r.set++) {
       forget_all(c, v);
+      r.look_up(v);
       if (first || sets > 1) {
         stage_queries(c, v, r.set);
       }
       if (tile::uniform(r.set == 0 && (v.single() ? first : v.first < r.end(v)))) {
         put_new_tokens(c, v, r.start, max(v.first, r.start), v.single() ? v.end : r.end(v));
       }
-      consumers_meet(c);  // also where parts lie they have been read
+      // Where parts lie they have been read; a later round of the same queries may begin before that.
+      bool meets = tile::uniform(first || sets > 1 || !v.single());
+      if (meets) {
+        consumers_meet(c);
+      }
       part_sums sums;
 #pragma unroll 1
-      for (uint32_t joins = tile::uniform(r.is_joined(v) ? 1u : 0u);;
-           joins--) {  // the last round, where it joins this one, comes before it
+      for (bool joins = false;; joins = true) {
+        uint32_t warp = joins ? c.warp - MERGE_WARPS : c.warp;
         forget_all(c, v);
         clear(sums);  // without it their registers would stay taken from one instruction to the next
-        attend_round(c, v, r.set, joins != 0 ? r.next(v) : r.start, joins != 0 ? r.pages(v) : 0,
-                     joins != 0 ? ROUND_PAGES / 2 : r.pages(v), r.set + 1 == sets, sums);
-        if (joins == 0) {
+        attend_round(c, v, warp, r.set, joins ? r.next(v) : r.start, joins ? r.pages() : 0,
+                     joins ? ROUND_PAGES / 2 : r.pages(), r.set + 1 == sets, sums);
+        forget_all(c, v);
+        if (joins) {
+          put_joining(c, warp, sums);
+          consumers_meet(c);  // who merges takes the last round's parts last
           break;
         }
-        put_joining(c, sums);
+        if (!meets) {
+          consumers_meet(c);
+        }
+        merge_round(c, v, r, sums);
+        if (tile::uniform(c.warp < MERGE_WARPS || !r.is_joined())) {
+          break;  // else who does not merge has the last round to do meanwhile
+        }
       }
-      forget_all(c, v);
-      merge_round(c, v, r, sums);
     }
     first = false;
-    bool joined = tile::uniform(r.is_joined(v));
-    c.pages.advance(r.pages(v));
+    bool joined = tile::uniform(r.is_joined());
+    c.pages.advance(r.pages());
     c.pages.advance(joined ? ROUND_PAGES / 2 : 0);
     r.start = joined ? v.end : r.next(v);
   }

@@ -182,7 +182,8 @@ __device__ inline void rotate(const rows_storer &s, line_sums &y) {
   }
 }
 
-// Logits and candidates of the lines that choose.
+// Logits and candidates of the lines that choose. Logits stay in the L2: the next step writes them anew, and on their
+// way to memory they would be in the way of the weights that come from there.
 __device__ inline void finish_logits(const rows_storer &s, const mk_instruction_word &in, uint32_t tile,
                                      const line_sums &y) {
   const mk_operand &weight = in.parts[MK_PART_HEAD_weight];
@@ -194,7 +195,8 @@ __device__ inline void finish_logits(const rows_storer &s, const mk_instruction_
   for (uint32_t i = 0; i < 4; i++) {
     uint32_t line = line_of(s, i), row = (weight.row + tile) * 16 + s.lane / 4 + i / 2 * 8;
     if ((chooses >> line & 1) != 0 && row < vocab) {
-      words_of<float>(s, in.parts[MK_PART_HEAD_logits])[static_cast<uint64_t>(line) * vocab + row] = y.value[i];
+      tile::store_to_stay(words_of<float>(s, in.parts[MK_PART_HEAD_logits]) + static_cast<uint64_t>(line) * vocab + row,
+                          y.value[i]);
       if (candidate_above(y.value[i], row, lane_word(s, i % 2), __float_as_uint(lane_word(s, 2 + i % 2)))) {
         lane_word(s, i % 2) = y.value[i];
         lane_word(s, 2 + i % 2) = __uint_as_float(row);
@@ -262,8 +264,11 @@ __device__ inline const mk_operand *addition(const mk_instruction_word &in) {
 // What is done stands once for all opcodes that do it: so that it stays in the instruction cache.
 __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_word &in) {
   lines_store r = begin_rows(s, in);
-  line_sums kept;  // of the next result's row tile, from the chunks before: under way meanwhile
+  // Of the next result's row tile, from the chunks before. Of one row tile or two they stay here, `then` being those
+  // that come after it; of more they wait in memory, and are under way from there while this one is added up.
+  line_sums kept, then;
   tile::zero(kept);
+  tile::zero(then);
   float frequency = in.opcode == MK_OP_QKV ? frequency_of(s, in, 0) : 0.0f;  // a tile ahead
 #pragma unroll 1
   for (uint32_t chunk = 0; chunk < r.chunks; chunk++) {
@@ -287,12 +292,17 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
       if (in.opcode == MK_OP_HEAD && chunk == 0 && tile == 0) {
         release_step(s);
       }
-      if (!last) {
-        keep_sums(s, tile, y);
-      }
-      uint32_t next = tile + 1 < r.rows ? tile + 1 : 0;
-      if (next != 0 ? chunk != 0 : !last) {
-        get_sums(s, next, kept);
+      if (r.rows <= 2) {
+        kept = r.rows == 1 ? y : then;
+        then = y;
+      } else {
+        if (!last) {
+          keep_sums(s, tile, y);
+        }
+        uint32_t next = tile + 1 < r.rows ? tile + 1 : 0;
+        if (next != 0 ? chunk != 0 : !last) {
+          get_sums(s, next, kept);
+        }
       }
       if (!last) {
         continue;

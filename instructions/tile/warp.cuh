@@ -122,6 +122,14 @@ __device__ inline void store_to_stay(float4 *to, const float4 &value) {
       : "memory");
 }
 
+__device__ inline void store_to_stay(float *to, float value) {
+  asm volatile(
+      "{\n .reg .b64 stays;\n createpolicy.fractional.L2::evict_last.b64 stays, 1.0;\n"
+      " st.global.L2::cache_hint.f32 [%0], %1, stays;\n}" ::"l"(to),
+      "f"(value)
+      : "memory");
+}
+
 // The same value, but what follows from it is computed here: the compiler would compute it once per launch and keep it in registers.
 __device__ inline uint32_t anew(uint32_t value) {
   asm volatile("" : "+r"(value));

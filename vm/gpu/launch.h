@@ -53,11 +53,10 @@ enum {
   MK_GPU_KEPT_UNIT_FLOATS = 8, /* of two neighbouring output values of attention, between rounds: two sums */
 
   /* Of the kernel of several rows. */
-  MK_GPU_ROWS_PAGES_UNDER_WAY = 5,
-  MK_GPU_ROWS_COPY_TICKS = 350,
+  MK_GPU_ROWS_PAGES_UNDER_WAY = 4,
+  MK_GPU_ROWS_COPY_TICKS = 600,  /* from one page to the next, which is one copy here */
   MK_GPU_ROWS_LATE_TICKS = 1000, /* so far behind a copy may be and the next ones still make up for it */
-  MK_GPU_ROWS_SLOW_PAGES = 2,    /* and so few, so far apart, while the consumers have two chunks before them */
-  MK_GPU_ROWS_SLOW_TICKS = 600,
+  MK_GPU_ROWS_SLOW_PAGES = 2,    /* under way while the consumers have two chunks before them */
   MK_GPU_CHUNK_STEPS = 4 * MK_GPU_PAGE_BYTES / 512, /* of K: sums wait between chunks */
   MK_GPU_PIECE_TOKENS = 256,                        /* that attention takes at a time */
   MK_GPU_KEPT_SET_FLOATS = 4 * 4 * 8 * 64, /* of a set of eight columns of attention, between rounds: four sums */

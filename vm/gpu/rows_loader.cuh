@@ -5,8 +5,9 @@
 // in its own slots of the ring. Of KV come the blocks of this unit's split of each slot that has rows, up to its last one; a block without
 // a token from before the step comes empty, for the consumers to fill.
 //
-// How fast: while the consumers wait for pages, as fast as memory gives them. While they have two chunks before them they wait for values, or are about
-// to, and those wait behind the SM's own copies: then copies go out slowly, two pages at a time. Where the ring is full, what comes next goes into the L2.
+// How fast: while the consumers wait for pages, as fast as memory gives them. While they have two chunks before them they
+// wait for values, or are about to, and those wait behind the SM's own copies: then two pages are under way at a time.
+// Where the ring is full, what comes next goes into the L2. A page is one copy, since each costs the one lane its time.
 #pragma once
 #include "vm/gpu/loader.cuh"
 #include "vm/gpu/rows.cuh"
@@ -23,12 +24,12 @@ __device__ inline bool wait_rows(const loader &l) {
 
 // Each copy is due so long behind the one before it was, not behind when that went out, or what the loop itself takes would slow them down. After a
 // long wait there is no burst.
-__device__ __forceinline__ void pace_rows_copy(loader &l, uint32_t ticks) {
+__device__ __forceinline__ void pace_rows_copy(loader &l) {
   uint32_t since;
   do {
     since = tile::clock_low() - l.last_copy;
-  } while (since < ticks);
-  l.last_copy += since < ticks + LATE_TICKS ? ticks : since - LATE_TICKS;
+  } while (since < COPY_TICKS);
+  l.last_copy += since < COPY_TICKS + LATE_TICKS ? COPY_TICKS + 0u : since - LATE_TICKS;
 }
 
 // Copies always arrive, so this needs no deadline.
@@ -71,7 +72,6 @@ __device__ __forceinline__ bool load_pages(loader &l, addresses from, sizes byte
 #pragma unroll 1
   for (uint32_t i = 0; i < CHUNK_PAGES; i++, to += MK_GPU_PAGE_BYTES, full += 8) {
     bool slow = !tile::test_wait(l.d.barrier(PAGE_EMPTY + after.slot()), after.phase() ^ 1);
-    uint32_t ticks = slow ? SLOW_TICKS : COPY_TICKS;
     wait_landed(l, l.landing);  // one after the other, whatever lands first: attention_rows.cuh counts on it
     if (slow) {
       ring_cursor<MK_GPU_RING_PAGES> later = l.landing;
@@ -82,12 +82,9 @@ __device__ __forceinline__ bool load_pages(loader &l, addresses from, sizes byte
     uint32_t count = copies ? bytes(i) : 0;
     const uint8_t *start = from(i);
     tile::arrive_expect(full, count);
-#pragma unroll
-    for (uint32_t at = 0; at < MK_GPU_PAGE_BYTES; at += MK_GPU_COPY_BYTES) {
-      if (at < count) {
-        pace_rows_copy(l, ticks);
-        tile::bulk_load(to + at, start + at, min(count - at, static_cast<uint32_t>(MK_GPU_COPY_BYTES)), full);
-      }
+    if (count != 0) {
+      pace_rows_copy(l);
+      tile::bulk_load(to, start, count, full);
     }
   }
   l.pages.advance(CHUNK_PAGES);

@@ -67,7 +67,7 @@ __device__ inline void take_half(rows_storer &s, const mk_instruction_word &in, 
   wait_phase(s.d, RESULT_FULL + s.results.slot(), s.results.phase(), MK_ACTIVITY_RESULT_FULL, s.results.slot());
   const uint8_t *result = rows_result(s.results.slot());
   const float4 *from = reinterpret_cast<const float4 *>(result) + s.tile * 32 + s.lane;
-#pragma unroll 4
+#pragma unroll
   for (uint32_t w = 0; w < HALF_WARPS; w++) {
     float4 sum = from[w * LINE_TILES * 32];
     y.value[0] += sum.x, y.value[1] += sum.y, y.value[2] += sum.z, y.value[3] += sum.w;
