@@ -2,9 +2,9 @@
 // of DRAW. Waits: this SM's storers, for the last logits (SCORED). Publishes the front of each line. Scores are published only by a DRAW that
 // looks at all SMs'.
 //
-// Most of it is done while the storers still have the last row tiles of the HEAD. What a line's draw goes by lies among the words of the
-// roles; its search, from SCORED on, in shared memory where results of linear instructions lie else: from then on the storers have none in
-// hand, and no consumer puts one down before all have met in NEXT.
+// What a line's draw goes by the controller has put among the words of the roles by then (prepare_draws), while the HEAD is under way. Most tokens are
+// scored while the storers still have the last row tiles of the HEAD. A line's search lies, from SCORED on, in shared memory where results of
+// linear instructions lie else: from then on the storers have none in hand, and no consumer puts one down before all have met in NEXT.
 #pragma once
 #include "instructions/search_lanes.cuh"
 #include "vm/gpu/rows.cuh"
@@ -16,7 +16,7 @@ enum { MOST_FRONTS = 160 };  // of a line
 // A line's search, its warp's alone but for what sum_owned_lines in search_rows.cuh says.
 struct line_search {
   uint64_t pivots[MK_SIFT_SEGMENTS];
-  // Of its tokens by segment: words of their weights, and how many they are. Of fronts, where nothing is searched: the highest scores.
+  // Of its tokens by segment: words of their weights, and how many they are. Of fronts, where nothing is searched: their best draws.
   uint32_t table[MOST_FRONTS];
   uint64_t winner;  // the best draw so far that is kept for sure
   float highest;    // score
@@ -120,7 +120,7 @@ struct logits_ahead {
   }
 };
 
-// Behind the last token. The words that are read are written: the entries by their score, the highest first, and one behind them that is none.
+// Behind the last token. The words that are read are written: the entries by their draw, the best first, and one behind them that is none.
 __device__ inline void publish_front(const consumer &c, const mk_instruction_word &in, bool one_draw,
                                      const score_store &q) {
   uint64_t key = q.key;
@@ -131,9 +131,9 @@ __device__ inline void publish_front(const consumer &c, const mk_instruction_wor
   uint32_t entries = __ballot_sync(0xffffffffu, key != 0), before = (1u << c.lane) - 1, count = __popc(entries);
   uint32_t at = key != 0 ? 0 : count + __popc(~entries & before);
 #pragma unroll 1
-  for (uint32_t left = entries; count > 1 && left != 0; left &= left - 1) {  // no two scores are equal
-    float other = __shfl_sync(0xffffffffu, q.score, __ffs(static_cast<int>(left)) - 1);
-    at += key != 0 && other > q.score ? 1 : 0;
+  for (uint32_t left = entries; count > 1 && left != 0; left &= left - 1) {
+    uint64_t other = __shfl_sync(0xffffffffu, key, __ffs(static_cast<int>(left)) - 1);
+    at += key != 0 && other > key ? 1 : 0;
   }
   uint64_t *front = start_of<uint64_t>(in, MK_PART_SCORE_front) +
                     (in.parts[MK_PART_SCORE_front].row * c.d.params.rows + c.warp) * MK_FRONT_WORDS;
@@ -154,43 +154,42 @@ __device__ inline void publish_front(const consumer &c, const mk_instruction_wor
   }
 }
 
-// What all warps know of the step's draw, of which every warp writes the same, and what each has to know of its line while tokens are scored.
-__device__ inline void begin_score(const consumer &c, const mk_instruction_word &in) {
-  volatile shared_words *words = c.d.words();
+// Before SCORE is handed out, by the controller: what all warps know of the step's draw, and what each has to know of its line while tokens are scored.
+__device__ inline void prepare_draws(const device &d, const mk_instruction_word &in) {
+  volatile shared_words *words = d.words();
   volatile rows_words *shared = rows_shared();
-  const volatile rows_state &state = rows_of(c.d);
+  const volatile rows_state &state = rows_of(d);
   const mk_operand &scores = in.parts[MK_PART_SCORE_scores];
-  uint32_t line = c.lane % MK_MAX_ROWS, vocab = buffer_of(in, MK_PART_SCORE_scores).cols, first = scores.col * 16;
-  const uint32_t *given = start_of<const uint32_t>(in, whole_at(MK_WHOLE_SCORE_sampling));
-  // Both come from far, on their way together: the words of this line, a lane each, and those that tell which lines search.
-  uint32_t word = given[state.rows[c.warp].slot * MK_SAMPLING_WORDS + line];
-  uint32_t flags =
-      (state.chooses >> line & 1) != 0 ? given[state.rows[line].slot * MK_SAMPLING_WORDS + MK_SAMPLING_FLAGS] : 0;
-  if (c.lane == 0) {
+  uint32_t lane = tile::lane(), line = lane % MK_MAX_ROWS, slot = state.rows[line].slot, token = state.rows[line].token;
+  uint32_t vocab = buffer_of(in, MK_PART_SCORE_scores).cols, first = scores.col * 16;
+  uint32_t end = min(first + scores.cols * 16u, vocab);
+  line_parameters &p = const_cast<line_parameters &>(shared->lines[line]);
+  const uint32_t *given = start_of<const uint32_t>(in, whole_at(MK_WHOLE_SCORE_sampling)) + slot * MK_SAMPLING_WORDS;
+  if (lane < MK_MAX_ROWS) {
+#pragma unroll
+    for (uint32_t i = 0; i <= MK_SAMPLING_FREQUENCY; i++) {
+      p.words[i] = given[i];
+    }
+    p.key = mk_draw_key(mk_sampling_seed(p.words), state.rows[line].position + 1);
+  }
+  __syncwarp();
+  bool here = (state.active >> line & 1) != 0 && token >= first && token < end;
+  uint32_t counted = __ballot_sync(0xffffffffu, here) & __match_any_sync(0xffffffffu, slot);
+  uint32_t searching = __ballot_sync(0xffffffffu, (state.chooses >> line & 1) != 0 && mk_sampling_cuts(p.words));
+  if (lane < MK_MAX_ROWS) {
+    p.counted = counted & ((2u << line) - 1);
+  }
+  if (lane == 0) {
     words->logits = start_of<const float>(in, MK_PART_SCORE_logits);
     words->bias = start_of<const float>(in, MK_PART_SCORE_bias);
     words->counts = start_of<const uint32_t>(in, MK_PART_SCORE_counts);
     shared->vocab = vocab;
     shared->first_token = first;
-    shared->end_token = min(first + scores.cols * 16u, vocab);
-  }
-  __syncwarp();
-  bool same_slot = state.rows[line].slot == state.rows[c.warp].slot;
-  uint32_t counted = lines_of_own_tokens(c) & __ballot_sync(0xffffffffu, same_slot) & ((2u << c.warp) - 1);
-  line_parameters &p = parameters_of(c);
-  if (c.lane <= MK_SAMPLING_FREQUENCY) {
-    p.words[c.lane] = word;
-  }
-  uint32_t searching = __ballot_sync(0xffffffffu, mk_sampling_cuts(&flags)) & 0xffffu;
-  __syncwarp();
-  if (c.lane == 0) {
-    p.counted = counted;
-    p.key = mk_draw_key(mk_sampling_seed(p.words), state.rows[c.warp].position + 1);
-    shared->searching = searching;
+    shared->end_token = end;
+    shared->searching = searching & 0xffffu;
   }
   __syncwarp();
 }
-static_assert(MK_SAMPLING_FLAGS == 0, "mk_sampling_cuts looks at the first word alone");
 
 // Of this lane's tokens so far: the best draw, where that is all that counts, and the first rank: its score as mk_peak has it.
 struct best_token {
@@ -257,25 +256,27 @@ __device__ inline void score_tokens(const consumer &c, const line_parameters &p,
   }
 }
 
-__device__ inline void score_all(const consumer &c, const line_parameters &p, const line_tokens &t, bool draws,
-                                 best_token &best) {
+// All tokens of the line; those from `late` on once the storers have told of the last ones.
+__device__ inline void score_all(const consumer &c, const line_parameters &p, const line_tokens &t, uint32_t late,
+                                 bool draws, best_token &best) {
+  enum { STEP = TOGETHER * 32 };
   const float *from = c.d.words()->logits + t.by_line;
-  float next[TOGETHER], logit[TOGETHER];
-  auto send = [&](uint32_t token) {
-#pragma unroll
-    for (uint32_t i = 0; i < TOGETHER; i++) {
-      next[i] = token + i * 32 < t.end ? __ldcg(from + token + i * 32) : 0.0f;
-    }
-  };
-  send(t.first + c.lane);
+  float next[TOGETHER] = {}, logit[TOGETHER];
 #pragma unroll 1
-  for (uint32_t base = t.first; base < t.end; base += TOGETHER * 32) {
+  for (uint32_t base = t.first; base < t.end + STEP; base += STEP) {
+    if (tile::uniform(base + STEP > late)) {
+      wait_phase(c.d, SCORED, c.d.epoch % 2, MK_ACTIVITY_RESULT_FULL, 0);
+      late = UINT32_MAX;
+    }
 #pragma unroll
     for (uint32_t i = 0; i < TOGETHER; i++) {
+      uint32_t token = base + i * 32 + c.lane;
       logit[i] = next[i];
+      next[i] = token < t.end ? __ldcg(from + token) : 0.0f;
     }
-    send(base + TOGETHER * 32 + c.lane);
-    score_tokens(c, p, t, base + c.lane, draws, logit, best);
+    if (tile::uniform(base != t.first)) {
+      score_tokens(c, p, t, base - STEP + c.lane, draws, logit, best);
+    }
   }
 }
 
@@ -285,55 +286,35 @@ __device__ inline void take_first_rank(const best_token &best, score_store &q) {
   q.peak_index = __reduce_min_sync(0xffffffffu, best.peak == q.peak ? best.token : MK_SAMPLING_INDEX_MASK);
 }
 
-// A front while min-p's tokens enter it. What is below the best draw of those whose score is higher has no place in it: so
-// the range of scores that min-p keeps beside the first rank, when it was first looked for, is cut in 32 `bins`, the highest first, and
-// each lane knows the best draw of the bins before its own.
-struct front_bins {
-  float highest, scale;  // scale: bins of a unit of distance; 0: nothing has entered yet
-  float reached;         // by a draw of the bins before this lane's
-};
-
-__device__ inline uint32_t bin_of(const line_parameters &p, const front_bins &b, float score) {
-  return static_cast<uint32_t>(fminf(-mk_sample_distance(p.words, score, b.highest) * b.scale, 31.0f));
-}
-
-// Tokens that enter, of lanes that have a key.
-__device__ inline void enter_front(const consumer &c, const line_parameters &p, float score, uint64_t key,
-                                   front_bins &b, score_store &q) {
-  uint32_t bin = score > b.highest ? 0 : bin_of(p, b, score);
-  float value = value_of_draw(static_cast<uint32_t>(key >> 32));
-#pragma unroll 1
-  for (uint32_t left = __ballot_sync(0xffffffffu, key != 0); left != 0; left &= left - 1) {
-    uint32_t from = __ffs(static_cast<int>(left)) - 1;
-    float other = __shfl_sync(0xffffffffu, value, from);
-    b.reached = c.lane > __shfl_sync(0xffffffffu, bin, from) ? fmaxf(b.reached, other) : b.reached;
-  }
-  extend_front(c.lane, score, key, q);
-}
-
-// With min-p, behind score_all of these tokens: those that min-p does not drop beside the first rank so far enter the front.
-__device__ inline void find_front(const consumer &c, const line_parameters &p, const line_tokens &t, front_bins &b,
-                                  score_store &q) {
-  float highest = mk_unordered(q.peak);
-  uint32_t leader = UINT32_MAX;
-  if (tile::uniform(b.scale == 0.0f)) {
-    leader = q.peak_index;
-    uint64_t draw = mk_sample_draw(p.words, p.key, highest, leader);
-    float range = fabsf(mk_sampling_float(p.words, MK_SAMPLING_LOG_MIN_P));
-    b = {highest, fmaxf(fminf(32.0f / range, 1e30f), 1e-30f), value_of_draw(static_cast<uint32_t>(draw >> 32))};
-    extend_front(c.lane, highest, c.lane == 0 ? draw : 0, q);
-  }
+// With min-p, once the first rank of this SM's tokens is known: the front of what min-p does not drop beside that. What is below the best draw of
+// those whose score is higher has no place in it: so the range of scores is cut in 32 bins, the highest first, and each lane knows
+// the best draw of the bins before its own.
+__device__ inline void find_front(const consumer &c, const line_parameters &p, const line_tokens &t, score_store &q) {
+  float highest = mk_unordered(q.peak), range = fabsf(mk_sampling_float(p.words, MK_SAMPLING_LOG_MIN_P));
+  float scale = fminf(32.0f / range, 1e30f);
+  uint64_t key = mk_sample_draw(p.words, p.key, highest, q.peak_index);
+  float reached = value_of_draw(static_cast<uint32_t>(key >> 32));
+  extend_front(c.lane, highest, c.lane == 0 ? key : 0, q);
   logits_ahead ahead(c, t);
 #pragma unroll 1
   for (uint32_t base = t.first; base < t.end; base += 32) {
     uint32_t token = base + c.lane;
     float score = score_of_token(c, p.words, p.counted, t, min(token, t.end - 1), ahead.take(t, token));
-    bool stands = token < t.end && token != leader && !mk_is_nan(score) &&
-                  !mk_sample_drops(p.words, mk_sample_distance(p.words, score, highest));
-    float reached = __shfl_sync(0xffffffffu, b.reached, bin_of(p, b, score));
-    bool enters = stands && may_reach(p, score, token, score > b.highest ? -INFINITY : reached);
+    float distance = mk_sample_distance(p.words, score, highest);
+    uint32_t bin = static_cast<uint32_t>(fminf(-distance * scale, 31.0f));
+    float least = __shfl_sync(0xffffffffu, reached, bin);
+    bool enters = token < t.end && token != q.peak_index && !mk_sample_drops(p.words, distance) &&
+                  may_reach(p, score, token, least);
     if (__any_sync(0xffffffffu, enters)) {
-      enter_front(c, p, score, enters ? mk_sample_draw(p.words, p.key, score, token) : 0, b, q);
+      key = enters ? mk_sample_draw(p.words, p.key, score, token) : 0;
+      float value = value_of_draw(static_cast<uint32_t>(key >> 32));
+#pragma unroll 1
+      for (uint32_t left = __ballot_sync(0xffffffffu, enters); left != 0; left &= left - 1) {
+        uint32_t from = __ffs(static_cast<int>(left)) - 1;
+        float other = __shfl_sync(0xffffffffu, value, from);
+        reached = c.lane > __shfl_sync(0xffffffffu, bin, from) ? fmaxf(reached, other) : reached;
+      }
+      extend_front(c.lane, score, key, q);
     }
   }
 }
@@ -359,11 +340,9 @@ __device__ inline void consume_SCORE(rows_consumer &here, const mk_instruction_w
   c.lane = tile::anew(c.lane);
   c.warp = tile::anew(c.warp);
   look_up_epoch(c);
-  begin_score(c, in);
   const line_parameters &p = parameters_of(c);
   line_tokens t = own_tokens(c);
-  uint32_t end = t.end, active = tile::uniform(rows_of(c.d).active);
-  uint32_t tiles = tile::uniform(static_cast<uint32_t>(in.parts[MK_PART_SCORE_scores].cols));
+  uint32_t tiles = (t.end - t.first) / 16, active = tile::uniform(rows_of(c.d).active);
   bool early = tile::uniform(tiles > LATE_TILES && rows_of(c.d).chooses != 0);
   bool releases = (active & ((1u << c.warp) - 1)) == 0;
   if (early && releases) {
@@ -375,23 +354,14 @@ __device__ inline void consume_SCORE(rows_consumer &here, const mk_instruction_w
   bool draws = tile::uniform((p.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_DRAWS) != 0), lists = !one_draw && !cuts;
   score_store q = {};
   best_token best = {};
-  front_bins bins = {};
-  uint32_t first = t.first, late = early ? first + (tiles - LATE_TILES) * 16 : first;
-#pragma unroll 1
-  for (uint32_t part = 0; part < 2; part++) {
-    if (part == 1) {
-      wait_phase(c.d, SCORED, c.d.epoch % 2, MK_ACTIVITY_RESULT_FULL, 0);
-    }
-    t.first = tile::uniform(part == 0 ? first : late);
-    t.end = tile::uniform(part == 0 ? late : end);
-    if (tile::uniform(chooses && t.first < t.end)) {
-      score_all(c, p, t, draws && one_draw && !cuts, best);
-      take_first_rank(best, q);
-      if (tile::uniform(lists && q.peak != MK_PEAK_NAN)) {
-        find_front(c, p, t, bins, q);
-      }
+  if (tile::uniform(chooses && t.first < t.end)) {
+    score_all(c, p, t, early ? t.first + (tiles - LATE_TILES) * 16 : t.first, draws && one_draw && !cuts, best);
+    take_first_rank(best, q);
+    if (tile::uniform(lists && q.peak != MK_PEAK_NAN)) {
+      find_front(c, p, t, q);
     }
   }
+  wait_phase(c.d, SCORED, c.d.epoch % 2, MK_ACTIVITY_RESULT_FULL, 0);
   begin_search(c);
   if (!early) {
     consumers_meet(c);
@@ -407,8 +377,6 @@ __device__ inline void consume_SCORE(rows_consumer &here, const mk_instruction_w
                         : mk_rank_key(highest, q.peak_index);
   } else if (one_draw) {
     q.key = best.key;
-  } else if (mk_sample_drops(p.words, mk_sample_distance(p.words, q.score, mk_unordered(q.peak)))) {
-    q.key = 0;
   }
   if ((active >> c.warp & 1) != 0) {
     publish_front(c, in, one_draw && !cuts, q);

@@ -18,8 +18,8 @@ static_assert(MK_PART_SIFT_fronts == MK_PART_DRAW_fronts && MK_PART_SIFT_rounds 
 
 enum { FRONTS_AHEAD = MK_GPU_RECORDS ? 3 : 5 };  // of each lane at a time: all of 132 SMs, where there are registers
 
-// Of the fronts of a line, for min-p: highest scores and numbers of entries, where nothing is searched.
-__device__ inline float *front_peaks(line_search &l) { return reinterpret_cast<float *>(l.table); }
+// Of the fronts of a line, for min-p: their best draws, upper halves, and numbers of entries, where nothing is searched.
+__device__ inline uint32_t *front_draws(line_search &l) { return l.table; }
 __device__ inline uint8_t *front_counts(line_search &l) { return reinterpret_cast<uint8_t *>(l.pivots); }
 static_assert(MOST_FRONTS <= sizeof(line_search::pivots), "they have room there");
 
@@ -57,7 +57,7 @@ __device__ inline void read_fronts(const consumer &c, const mk_instruction_word 
                                         : pair_value(pairs[2 * i + 1]);
       best = max(best, sm_of(i) < sms ? key : 0);
       if (lists && sm_of(i) < sms) {
-        front_peaks(l)[sm_of(i)] = mk_unordered(own);
+        front_draws(l)[sm_of(i)] = draw;
         front_counts(l)[sm_of(i)] =
             own == 0 ? 0 : min(about >> MK_FRONT_COUNT_AT & MK_FRONT_COUNT_BITS, static_cast<uint32_t>(MK_FRONT_MOST));
       }
@@ -82,48 +82,58 @@ __device__ inline void read_fronts(const consumer &c, const mk_instruction_word 
   __syncwarp();
 }
 
-// The best draw of the entries that min-p keeps; read_fronts came before.
+// The best draw of the entries that min-p keeps; read_fronts came before. By fours the lanes have their share of the SMs, and look at the fronts of
+// those whose best draw may be the winner, the best one first: few of them, since a draw that is kept ends it for all below it.
 __device__ inline void read_entries(const consumer &c, const mk_instruction_word &in, line_search &l) {
-  enum { BATCH = 3, PAIRS = 3 };  // SMs of a lane; of each two keys, and their scores
-  uint32_t sms = fronts_in(in);
+  enum { LANES = 4, SHARES = 32 / LANES, OF_LANE = MOST_FRONTS / 32, ENTRIES = 2 * LANES };
   const uint32_t *words = parameters_of(c).words;
-  uint64_t best = l.winner;
-#pragma unroll 1
-  for (uint32_t base = c.lane; __any_sync(0xffffffffu, base < sms); base += BATCH * 32) {
-    uint32_t counts[BATCH];
-    bool more = false;
+  uint32_t share = c.lane / LANES, place = c.lane % LANES, sms = fronts_in(in), draws[OF_LANE];
+  auto sm_of = [&](uint32_t i) { return share + SHARES * (place + LANES * i); };
 #pragma unroll
-    for (uint32_t i = 0; i < BATCH; i++) {
-      uint32_t sm = min(base + i * 32, sms - 1);
-      bool kept =
-          base + i * 32 < sms && !mk_sample_drops(words, mk_sample_distance(words, front_peaks(l)[sm], l.highest));
-      counts[i] = kept ? front_counts(l)[sm] : 0;
-      more = more || counts[i] != 0;
+  for (uint32_t i = 0; i < OF_LANE; i++) {
+    draws[i] = sm_of(i) < sms ? front_draws(l)[sm_of(i)] : 0;
+  }
+  uint64_t best = 0;
+  for (;;) {
+    uint32_t most = 0, sm = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < OF_LANE; i++) {
+      sm = draws[i] > most ? sm_of(i) : sm;
+      most = max(most, draws[i]);
+    }
+#pragma unroll
+    for (uint32_t away = 1; away < LANES; away *= 2) {
+      uint32_t other = __shfl_xor_sync(0xffffffffu, most, away), its = __shfl_xor_sync(0xffffffffu, sm, away);
+      sm = other > most || (other == most && its < sm) ? its : sm;
+      most = max(most, other);
+    }
+    bool looks = most != 0 && most >= static_cast<uint32_t>(best >> 32);
+    if (!__any_sync(0xffffffffu, looks)) {
+      break;
+    }
+    uint32_t count = looks ? front_counts(l)[sm] : 0;
+#pragma unroll
+    for (uint32_t i = 0; i < OF_LANE; i++) {
+      draws[i] = sm_of(i) == sm ? 0 : draws[i];
     }
 #pragma unroll 1
-    for (uint32_t entry = 0; __any_sync(0xffffffffu, more); entry += 2) {
-      tile::stamped_pair pairs[BATCH * PAIRS];
-      // Behind the last entry there is one that is none.
-      wait_stamped_pairs<BATCH * PAIRS>(
+    for (uint32_t entry = 2 * place; __any_sync(0xffffffffu, entry < count); entry += ENTRIES) {
+      tile::stamped_pair pairs[3];  // two keys, and their scores; behind the last entry there is one that is none
+      wait_stamped_pairs<3>(
           c.d, in.parts[MK_PART_SIFT_fronts].buffer,
           [&](uint32_t i) {
-            const uint64_t *front = front_of_line(c, in, base + i / PAIRS * 32);
-            return front + (i % PAIRS < 2 ? MK_FRONT_KEYS + 2 * (entry + i % PAIRS) : MK_FRONT_SCORES + entry);
+            return front_of_line(c, in, sm) + (i < 2 ? MK_FRONT_KEYS + 2 * (entry + i) : MK_FRONT_SCORES + entry);
           },
-          [&](uint32_t i) { return entry < counts[i / PAIRS]; }, pairs);
-      more = false;
+          [&](uint32_t) { return entry < count; }, pairs);
 #pragma unroll
-      for (uint32_t i = 0; i < BATCH * 2; i++) {
-        const tile::stamped_pair &scores = pairs[i / 2 * PAIRS + 2];
-        float score = __uint_as_float(tile::stamp_data(i % 2 == 0 ? scores.low : scores.high));
-        bool kept =
-            entry + i % 2 < counts[i / 2] && !mk_sample_drops(words, mk_sample_distance(words, score, l.highest));
-        best = kept ? max(best, pair_value(pairs[i / 2 * PAIRS + i % 2])) : best;
-        more = more || (i % 2 == 1 && kept && entry + 2 < counts[i / 2]);
+      for (uint32_t i = 0; i < 2; i++) {
+        float score = __uint_as_float(tile::stamp_data(i == 0 ? pairs[2].low : pairs[2].high));
+        bool kept = entry + i < count && !mk_sample_drops(words, mk_sample_distance(words, score, l.highest));
+        best = kept ? max(best, pair_value(pairs[i])) : best;
       }
     }
+    best = highest_key(best);
   }
-  best = highest_key(best);
   if (c.lane == 0) {
     l.winner = best;
   }
@@ -446,22 +456,18 @@ __device__ inline void choose(const consumer &c, const mk_instruction_word &in, 
 // The step's tokens, where they are this SM's, once nobody looks at counts any more.
 __device__ inline void count_tokens(const consumer &c) {
   uint32_t lines = tile::uniform(lines_of_own_tokens(c));
-  if (lines != 0) {
-    consumers_meet(c);
-    lines = c.warp == 0 ? lines : 0;
+  if (lines == 0) {
+    return;
   }
-  const volatile rows_state &state = rows_of(c.d);
-#pragma unroll 1
-  for (; lines != 0; lines &= lines - 1) {  // all lanes do the same
-    uint32_t line = __ffs(static_cast<int>(lines)) - 1;
-    uint32_t *count = const_cast<uint32_t *>(c.d.words()->counts) + state.rows[line].slot * rows_shared()->vocab +
-                      state.rows[line].token;
-    uint32_t more = counted_once_more(__ldcg(count), state.rows[line].flags);
-    __syncwarp();
-    if (c.lane == 0) {
-      *count = more;
+  consumers_meet(c);
+  if (c.warp == 0 && (lines >> c.lane & 1) != 0) {
+    const volatile mk_step_row &row = rows_of(c.d).rows[c.lane];
+    uint32_t *count = const_cast<uint32_t *>(c.d.words()->counts) + row.slot * rows_shared()->vocab + row.token;
+    if ((row.flags & MK_ROW_PROMPT) != 0) {
+      tile::or_relaxed(count, MK_COUNT_PROMPT);
+    } else {
+      tile::add_relaxed(count, 1);
     }
-    __syncwarp();
   }
 }
 

@@ -67,6 +67,16 @@ static bool next_entry(const stamped *front, const uint32_t *words, uint32_t *at
   return *at < entries_of(front) && *at < MK_FRONT_MOST;
 }
 
+/* In whichever order they stand. */
+static bool has_entry(const stamped *want, const uint32_t *words, const stamped *got, uint32_t entry) {
+  for (uint32_t w = 0; next_entry(want, words, &w); w++) {
+    if (key_of(want, w) == key_of(got, entry)) {
+      return mk_sampling_one_draw(words) || word(want, MK_FRONT_SCORES + w) == word(got, MK_FRONT_SCORES + entry);
+    }
+  }
+  return false;
+}
+
 /* What a machine's front has of the first rank's draw alone, for a search. */
 static mk_status compare_first_rank(const mk_reference *r, const mk_instruction *in, const mk_line *line,
                                     const uint32_t *words, const stamped *got) {
@@ -94,21 +104,19 @@ static mk_status compare_front(const mk_reference *r, const mk_instruction *in, 
   if (((word(got, MK_FRONT_ABOUT) | word(want, MK_FRONT_ABOUT)) & MK_FRONT_OVERFLOW) != 0) {
     return MK_OK; /* its entries count for nothing */
   }
-  for (uint32_t g = 0, w = 0;; g++, w++) {
-    const bool more = next_entry(got, words, &g);
-    if (more != next_entry(want, words, &w)) {
-      return off(r, in, line, "its front has another number of entries");
-    }
-    if (!more) {
-      return MK_OK;
-    }
-    const bool scored =
-        mk_sampling_one_draw(words) ||
-        (has(got, MK_FRONT_SCORES + g, 1) && word(got, MK_FRONT_SCORES + g) == word(want, MK_FRONT_SCORES + w));
-    if (!has(got, MK_FRONT_KEYS + 2 * g, 2) || key_of(got, g) != key_of(want, w) || !scored) {
+  uint32_t all = 0, found = 0;
+  for (uint32_t w = 0; next_entry(want, words, &w); w++) {
+    all++;
+  }
+  for (uint32_t g = 0; next_entry(got, words, &g); g++) {
+    const bool there =
+        has(got, MK_FRONT_KEYS + 2 * g, 2) && (mk_sampling_one_draw(words) || has(got, MK_FRONT_SCORES + g, 1));
+    found++;
+    if (!there || !has_entry(want, words, got, g)) {
       return off(r, in, line, "an entry of its front is another token's");
     }
   }
+  return found == all ? MK_OK : off(r, in, line, "its front has another number of entries");
 }
 
 static mk_status compare_counts(const mk_reference *r, uint8_t *const *seen, const mk_instruction *in,
