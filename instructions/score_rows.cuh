@@ -286,35 +286,77 @@ __device__ inline void take_first_rank(const best_token &best, score_store &q) {
   q.peak_index = __reduce_min_sync(0xffffffffu, best.peak == q.peak ? best.token : MK_SAMPLING_INDEX_MASK);
 }
 
-// With min-p, once the first rank of this SM's tokens is known: the front of what min-p does not drop beside that. What is below the best draw of
-// those whose score is higher has no place in it: so the range of scores is cut in 32 bins, the highest first, and each lane knows
-// the best draw of the bins before its own.
+// Tokens that may enter a front, as they come, until there are enough to draw them side by side.
+struct front_list {
+  enum { MOST = MOST_FRONTS / 2, ENOUGH = MOST - 32 };
+  uint32_t *tokens, *scores;
+  uint32_t count;
+};
+
+// A front of min-p at work. What is below the best draw of those whose score is higher has no place in it: so the range of scores is cut in 32 bins,
+// the highest first, and each lane knows the best draw of the bins before its own.
+struct front_at_work {
+  float highest, scale, reached;
+};
+__device__ inline uint32_t bin_of(const line_parameters &p, const front_at_work &f, float score) {
+  return static_cast<uint32_t>(fminf(-mk_sample_distance(p.words, score, f.highest) * f.scale, 31.0f));
+}
+
+// Draws the tokens of the list. Those that are best for their score among 32 of them enter the front.
+__device__ inline void enter_front(const consumer &c, const line_parameters &p, const front_list &list,
+                                   front_at_work &f, score_store &q) {
+#pragma unroll 1
+  for (uint32_t first = 0; first < list.count; first += 32) {
+    uint32_t at = min(first + c.lane, list.count - 1), together = min(list.count - first, 32u);
+    uint32_t token = list.tokens[at];
+    float score = __uint_as_float(list.scores[at]);
+    uint64_t draw = mk_sample_draw(p.words, p.key, score, token), key = c.lane < together ? draw : 0;
+#pragma unroll 4
+    for (uint32_t from = 0; from < together; from++) {
+      uint64_t other = __shfl_sync(0xffffffffu, draw, from);
+      float its = __shfl_sync(0xffffffffu, score, from);
+      key = other > draw && its >= score ? 0 : key;
+    }
+    uint32_t bin = bin_of(p, f, score);
+    float value = value_of_draw(static_cast<uint32_t>(draw >> 32));
+#pragma unroll 1
+    for (uint32_t left = __ballot_sync(0xffffffffu, key != 0); left != 0; left &= left - 1) {
+      uint32_t from = __ffs(static_cast<int>(left)) - 1, its = __shfl_sync(0xffffffffu, bin, from);
+      float other = __shfl_sync(0xffffffffu, value, from);
+      f.reached = c.lane > its ? fmaxf(f.reached, other) : f.reached;
+    }
+    extend_front(c.lane, score, key, q);
+  }
+}
+
+// With min-p, once the first rank of this SM's tokens is known: the front of what min-p does not drop beside that.
 __device__ inline void find_front(const consumer &c, const line_parameters &p, const line_tokens &t, score_store &q) {
+  uint32_t *words = area().lines[c.warp].table;
   float highest = mk_unordered(q.peak), range = fabsf(mk_sampling_float(p.words, MK_SAMPLING_LOG_MIN_P));
-  float scale = fminf(32.0f / range, 1e30f);
   uint64_t key = mk_sample_draw(p.words, p.key, highest, q.peak_index);
-  float reached = value_of_draw(static_cast<uint32_t>(key >> 32));
+  front_list list = {words, words + front_list::MOST, 0};
+  front_at_work f = {highest, fminf(32.0f / range, 1e30f), value_of_draw(static_cast<uint32_t>(key >> 32))};
   extend_front(c.lane, highest, c.lane == 0 ? key : 0, q);
   logits_ahead ahead(c, t);
 #pragma unroll 1
   for (uint32_t base = t.first; base < t.end; base += 32) {
     uint32_t token = base + c.lane;
     float score = score_of_token(c, p.words, p.counted, t, min(token, t.end - 1), ahead.take(t, token));
-    float distance = mk_sample_distance(p.words, score, highest);
-    uint32_t bin = static_cast<uint32_t>(fminf(-distance * scale, 31.0f));
-    float least = __shfl_sync(0xffffffffu, reached, bin);
-    bool enters = token < t.end && token != q.peak_index && !mk_sample_drops(p.words, distance) &&
-                  may_reach(p, score, token, least);
-    if (__any_sync(0xffffffffu, enters)) {
-      key = enters ? mk_sample_draw(p.words, p.key, score, token) : 0;
-      float value = value_of_draw(static_cast<uint32_t>(key >> 32));
-#pragma unroll 1
-      for (uint32_t left = __ballot_sync(0xffffffffu, enters); left != 0; left &= left - 1) {
-        uint32_t from = __ffs(static_cast<int>(left)) - 1;
-        float other = __shfl_sync(0xffffffffu, value, from);
-        reached = c.lane > __shfl_sync(0xffffffffu, bin, from) ? fmaxf(reached, other) : reached;
-      }
-      extend_front(c.lane, score, key, q);
+    float least = __shfl_sync(0xffffffffu, f.reached, bin_of(p, f, score));
+    bool may = token < t.end && token != q.peak_index &&
+               !mk_sample_drops(p.words, mk_sample_distance(p.words, score, highest)) &&
+               may_reach(p, score, token, least);
+    uint32_t some = __ballot_sync(0xffffffffu, may), at = list.count + __popc(some & ((1u << c.lane) - 1));
+    if (may) {
+      list.tokens[at] = token;
+      list.scores[at] = __float_as_uint(score);
+    }
+    __syncwarp();
+    list.count += __popc(some);
+    if (list.count > front_list::ENOUGH || base + 32 >= t.end) {
+      enter_front(c, p, list, f, q);
+      list.count = 0;
+      __syncwarp();
     }
   }
 }
