@@ -201,14 +201,16 @@ __device__ inline float value_of_draw(uint32_t high) {
   uint64_t bits = static_cast<uint64_t>((high >> 31) != 0 ? high & 0x7fffffffu : ~high) << 32;
   return high == 0 ? -INFINITY : static_cast<float>(__longlong_as_double(static_cast<long long>(bits)));
 }
-// Whether the token's draw may reach `value`, by what is quickly known: its noise is at most -log(x), of the x that it
-// is made of. With room for what these few instructions round.
+// The x that the token's noise is made of, a few instructions' worth of it: the noise is at most -log(x).
+__device__ inline float random_of(const line_parameters &p, uint32_t token) {
+  uint32_t random = static_cast<uint32_t>(mk_draw_mix(p.key + (token + UINT64_C(1)) * MK_DRAW_STEP) >> 32);
+  return static_cast<float>(random) * 0x1p-32f;
+}
+// Whether the token's draw may reach `value`, by what is quickly known. With room for what these few instructions round.
 __device__ inline bool may_reach(const line_parameters &p, float score, uint32_t token, float value) {
   float scaled = score * mk_sampling_float(p.words, MK_SAMPLING_INVERSE_TEMPERATURE);
   float room = 0.02f + 1e-6f * (fabsf(scaled) + (value == -INFINITY ? 0.0f : fabsf(value)));
-  uint32_t random = static_cast<uint32_t>(mk_draw_mix(p.key + (token + UINT64_C(1)) * MK_DRAW_STEP) >> 32);
-  float x = static_cast<float>(random) * 0x1p-32f;
-  return !(x > tile::exp2((scaled - value + room) * 1.44269504f));
+  return !(random_of(p, token) > tile::exp2((scaled - value + room) * 1.44269504f));
 }
 // The best draw of all lanes so far, as a number.
 __device__ inline float best_draw(const best_token &best) {
@@ -293,68 +295,58 @@ struct front_list {
   uint32_t count;
 };
 
-// A front of min-p at work. What is below the best draw of those whose score is higher has no place in it: so the range of scores is cut in 32 bins,
-// the highest first, and each lane knows the best draw of the bins before its own.
-struct front_at_work {
-  float highest, scale, reached;
-};
-__device__ inline uint32_t bin_of(const line_parameters &p, const front_at_work &f, float score) {
-  return static_cast<uint32_t>(fminf(-mk_sample_distance(p.words, score, f.highest) * f.scale, 31.0f));
-}
-
-// Draws the tokens of the list. Those that are best for their score among 32 of them enter the front.
-__device__ inline void enter_front(const consumer &c, const line_parameters &p, const front_list &list,
-                                   front_at_work &f, score_store &q) {
+// Draws the tokens of the list. Those that min-p does not drop beside `highest`, and that are best for their score among 32 of them, enter the
+// front.
+__device__ inline void enter_front(const consumer &c, const line_parameters &p, const front_list &list, float highest,
+                                   score_store &q) {
 #pragma unroll 1
   for (uint32_t first = 0; first < list.count; first += 32) {
     uint32_t at = min(first + c.lane, list.count - 1), together = min(list.count - first, 32u);
     uint32_t token = list.tokens[at];
     float score = __uint_as_float(list.scores[at]);
-    uint64_t draw = mk_sample_draw(p.words, p.key, score, token), key = c.lane < together ? draw : 0;
+    uint64_t draw = mk_sample_draw(p.words, p.key, score, token);
+    bool enters = c.lane < together && !mk_sample_drops(p.words, mk_sample_distance(p.words, score, highest));
 #pragma unroll 4
     for (uint32_t from = 0; from < together; from++) {
       uint64_t other = __shfl_sync(0xffffffffu, draw, from);
       float its = __shfl_sync(0xffffffffu, score, from);
-      key = other > draw && its >= score ? 0 : key;
+      enters = enters && !(other > draw && its >= score);
     }
-    uint32_t bin = bin_of(p, f, score);
-    float value = value_of_draw(static_cast<uint32_t>(draw >> 32));
-#pragma unroll 1
-    for (uint32_t left = __ballot_sync(0xffffffffu, key != 0); left != 0; left &= left - 1) {
-      uint32_t from = __ffs(static_cast<int>(left)) - 1, its = __shfl_sync(0xffffffffu, bin, from);
-      float other = __shfl_sync(0xffffffffu, value, from);
-      f.reached = c.lane > its ? fmaxf(f.reached, other) : f.reached;
-    }
-    extend_front(c.lane, score, key, q);
+    extend_front(c.lane, score, enters ? draw : 0, q);
   }
 }
 
-// With min-p, once the first rank of this SM's tokens is known: the front of what min-p does not drop beside that.
+// With min-p, once the first rank of this SM's tokens is known: the front of what min-p does not drop beside that. What is below the first rank's
+// draw has no place in it. Which tokens come into question is told by few instructions for each, as may_reach and
+// mk_sample_drops would, with room for what these round.
 __device__ inline void find_front(const consumer &c, const line_parameters &p, const line_tokens &t, score_store &q) {
   uint32_t *words = area().lines[c.warp].table;
-  float highest = mk_unordered(q.peak), range = fabsf(mk_sampling_float(p.words, MK_SAMPLING_LOG_MIN_P));
-  uint64_t key = mk_sample_draw(p.words, p.key, highest, q.peak_index);
   front_list list = {words, words + front_list::MOST, 0};
-  front_at_work f = {highest, fminf(32.0f / range, 1e30f), value_of_draw(static_cast<uint32_t>(key >> 32))};
+  float highest = mk_unordered(q.peak), inverse = mk_sampling_float(p.words, MK_SAMPLING_INVERSE_TEMPERATURE);
+  uint64_t key = mk_sample_draw(p.words, p.key, highest, q.peak_index);
+  float value = value_of_draw(static_cast<uint32_t>(key >> 32));
+  float range = mk_sampling_float(p.words, MK_SAMPLING_LOG_MIN_P) *
+                mk_sampling_float(p.words, MK_SAMPLING_TEMPERATURE);  // of scores, below the highest
+  float size = fabsf(highest) + fabsf(range), floor = highest + range - 1e-5f * size;
+  float room = 0.02f + 1e-6f * (2 * size * inverse + fabsf(value));
+  float slope = inverse * 1.44269504f, offset = (room - value) * 1.44269504f;
   extend_front(c.lane, highest, c.lane == 0 ? key : 0, q);
   logits_ahead ahead(c, t);
 #pragma unroll 1
   for (uint32_t base = t.first; base < t.end; base += 32) {
     uint32_t token = base + c.lane;
     float score = score_of_token(c, p.words, p.counted, t, min(token, t.end - 1), ahead.take(t, token));
-    float least = __shfl_sync(0xffffffffu, f.reached, bin_of(p, f, score));
-    bool may = token < t.end && token != q.peak_index &&
-               !mk_sample_drops(p.words, mk_sample_distance(p.words, score, highest)) &&
-               may_reach(p, score, token, least);
-    uint32_t some = __ballot_sync(0xffffffffu, may), at = list.count + __popc(some & ((1u << c.lane) - 1));
-    if (may) {
+    float most = tile::exp2(fmaf(score, slope, offset));
+    bool enters = token < t.end && !(score < floor) && !(random_of(p, token) > most) && token != q.peak_index;
+    uint32_t some = __ballot_sync(0xffffffffu, enters), at = list.count + __popc(some & ((1u << c.lane) - 1));
+    if (enters) {
       list.tokens[at] = token;
       list.scores[at] = __float_as_uint(score);
     }
-    __syncwarp();
     list.count += __popc(some);
     if (list.count > front_list::ENOUGH || base + 32 >= t.end) {
-      enter_front(c, p, list, f, q);
+      __syncwarp();
+      enter_front(c, p, list, highest, q);
       list.count = 0;
       __syncwarp();
     }

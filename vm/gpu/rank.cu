@@ -128,6 +128,8 @@ __device__ void keep_largest(uint64_t own, uint32_t held, at key_at, uint32_t mo
   }
 }
 static_assert(MK_GPU_RANK_MOST <= MK_GPU_RANK_THREADS, "each place has a thread");
+static_assert(static_cast<uint64_t>(MK_GPU_RANK_PARTS) * MK_GPU_RANK_PART >= 1u << MK_SAMPLING_INDEX_BITS,
+              "what the parts of any vocabulary found has room");
 
 // exp(value - highest), also of two that are infinite.
 __device__ double share_of(float value, float highest) {
