@@ -84,7 +84,7 @@ MK_SAMPLING_FUNCTION uint32_t mk_sift_owner(uint32_t line, uint32_t lines, uint3
 
 /* What an SM publishes of its tokens. Word 0: the highest score as mk_peak has it. Word 1: the lowest index of it, with the number of
  * entries and the flags below. Then the draw keys of the entries, low half first, and their scores, the highest score first. Words beyond the
- * number are written, and count for nothing.
+ * number are written, and count for nothing. (On a GPU with several rows the best draw stands first, and only one word more is written.)
  *
  * With min-p the entries are the tokens of which no other token of this SM has both a score as high and a higher draw: whatever the
  * threshold, the best draw above it is among them. Without it they are the best draw alone, or the first rank where nothing is drawn; with

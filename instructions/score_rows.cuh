@@ -1,28 +1,29 @@
 // SCORE of several rows per step on the device; score.c. Consumers only: warp l scores the tokens of line l, and has the line to itself to the end
-// of DRAW. Waits: this SM's storers, for the logits (SCORED). Publishes the front of each line. Scores are published only by a DRAW that
+// of DRAW. Waits: this SM's storers, for the last logits (SCORED). Publishes the front of each line. Scores are published only by a DRAW that
 // looks at all SMs'.
 //
-// What is known of a line lies in shared memory where results of linear instructions lie else: from SCORED on the storers have none in hand,
-// and no consumer puts one down before all have met in NEXT.
+// What a line's draw goes by the controller has put among the words of the roles by then (prepare_draws), while the HEAD is under way. Most tokens are
+// scored while the storers still have the last row tiles of the HEAD. A line's search lies, from SCORED on, in shared memory where results of
+// linear instructions lie else: from then on the storers have none in hand, and no consumer puts one down before all have met in NEXT.
 #pragma once
 #include "instructions/search_lanes.cuh"
 #include "vm/gpu/rows.cuh"
 
 namespace mk {
 
+enum { MOST_FRONTS = 160 };  // of a line
+
 // A line's search, its warp's alone but for what sum_owned_lines in search_rows.cuh says.
 struct line_search {
   uint64_t pivots[MK_SIFT_SEGMENTS];
-  mk_tally sum;
-  uint32_t words[MK_SAMPLING_WORDS];  // the parameters of its slot
-  uint64_t key;                       // of the noise
-  uint64_t winner;
-  float highest;     // score
-  float bound;       // what the winner's draw reaches at least, as a number; -INFINITY: nobody knows
-  uint32_t flags;    // MK_FRONT_..., of all SMs' fronts
-  uint16_t counted;  // a bit for each line whose token counts for it and is one of this SM's
-  uint8_t rounds;    // SIFTs so far
-  uint8_t state;     // mk_sift_state
+  // Of its tokens by segment: words of their weights, and how many they are. Of fronts, where nothing is searched: their best draws.
+  uint32_t table[MOST_FRONTS];
+  uint64_t winner;  // the best draw so far that is kept for sure
+  float highest;    // score
+  float bound;      // what the winner's draw reaches at least, as a number; -INFINITY: nobody knows
+  uint32_t flags;   // MK_FRONT_..., of all SMs' fronts
+  uint8_t rounds;   // SIFTs so far
+  uint8_t state;    // mk_sift_state
 };
 
 __device__ inline uint32_t state_of(const line_search &l) { return tile::uniform(static_cast<uint32_t>(l.state)); }
@@ -39,6 +40,9 @@ struct search_area {
 static_assert(sizeof(search_area) <= ROWS_RESIDUALS_AT - ROWS_RESULT_AT, "searches lie where results lie else");
 
 __device__ inline search_area &area() { return *reinterpret_cast<search_area *>(shared_memory + ROWS_RESULT_AT); }
+__device__ inline line_parameters &parameters_of(const consumer &c) {
+  return const_cast<line_parameters &>(rows_shared()->lines[c.warp]);
+}
 
 __device__ inline bool line_chooses(const consumer &c, uint32_t line) {
   return (rows_of(c.d).chooses >> line & 1) != 0;
@@ -51,7 +55,8 @@ struct line_tokens {
 __device__ inline line_tokens own_tokens(const consumer &c) {
   volatile rows_words *shared = rows_shared();
   uint32_t vocab = shared->vocab;
-  return {shared->first_token, shared->end_token, c.warp * vocab, rows_of(c.d).rows[c.warp].slot * vocab};
+  return {tile::uniform(shared->first_token), tile::uniform(shared->end_token), c.warp * vocab,
+          rows_of(c.d).rows[c.warp].slot * vocab};
 }
 
 // Lines whose tokens are this SM's: a bit for each.
@@ -115,21 +120,20 @@ struct logits_ahead {
   }
 };
 
-// Behind the last token. The words that are read are written: the entries by their score, the highest first, and one behind them that is none.
-// The index is that of a NaN alone, for which it is looked at.
-__device__ inline void publish_front(const consumer &c, const mk_instruction_word &in, const line_search &l,
+// Behind the last token. The words that are read are written: the entries by their draw, the best first, and one behind them that is none.
+__device__ inline void publish_front(const consumer &c, const mk_instruction_word &in, bool one_draw,
                                      const score_store &q) {
   uint64_t key = q.key;
-  if (mk_sampling_one_draw(l.words)) {
+  if (one_draw) {
     uint64_t best = highest_key(key);
     key = key == best ? best : 0;
   }
   uint32_t entries = __ballot_sync(0xffffffffu, key != 0), before = (1u << c.lane) - 1, count = __popc(entries);
   uint32_t at = key != 0 ? 0 : count + __popc(~entries & before);
 #pragma unroll 1
-  for (uint32_t left = entries; count > 1 && left != 0; left &= left - 1) {  // no two scores are equal
-    float other = __shfl_sync(0xffffffffu, q.score, __ffs(static_cast<int>(left)) - 1);
-    at += key != 0 && other > q.score ? 1 : 0;
+  for (uint32_t left = entries; count > 1 && left != 0; left &= left - 1) {
+    uint64_t other = __shfl_sync(0xffffffffu, key, __ffs(static_cast<int>(left)) - 1);
+    at += key != 0 && other > key ? 1 : 0;
   }
   uint64_t *front = start_of<uint64_t>(in, MK_PART_SCORE_front) +
                     (in.parts[MK_PART_SCORE_front].row * c.d.params.rows + c.warp) * MK_FRONT_WORDS;
@@ -150,85 +154,95 @@ __device__ inline void publish_front(const consumer &c, const mk_instruction_wor
   }
 }
 
-// What all warps know of the step's draw, of which every warp writes the same, and what each has to know of its line while tokens are scored.
-__device__ inline void begin_score(const consumer &c, const mk_instruction_word &in) {
-  volatile shared_words *words = c.d.words();
+// Before SCORE is handed out, by the controller: what all warps know of the step's draw, and what each has to know of its line while tokens are scored.
+__device__ inline void prepare_draws(const device &d, const mk_instruction_word &in) {
+  volatile shared_words *words = d.words();
   volatile rows_words *shared = rows_shared();
-  const volatile rows_state &state = rows_of(c.d);
+  const volatile rows_state &state = rows_of(d);
   const mk_operand &scores = in.parts[MK_PART_SCORE_scores];
+  uint32_t lane = tile::lane(), line = lane % MK_MAX_ROWS, slot = state.rows[line].slot, token = state.rows[line].token;
   uint32_t vocab = buffer_of(in, MK_PART_SCORE_scores).cols, first = scores.col * 16;
-  const uint32_t *given =
-      start_of<const uint32_t>(in, whole_at(MK_WHOLE_SCORE_sampling)) + state.rows[c.warp].slot * MK_SAMPLING_WORDS;
-  if (c.lane == 0) {
+  uint32_t end = min(first + scores.cols * 16u, vocab);
+  line_parameters &p = const_cast<line_parameters &>(shared->lines[line]);
+  const uint32_t *given = start_of<const uint32_t>(in, whole_at(MK_WHOLE_SCORE_sampling)) + slot * MK_SAMPLING_WORDS;
+  if (lane < MK_MAX_ROWS) {
+#pragma unroll
+    for (uint32_t i = 0; i <= MK_SAMPLING_FREQUENCY; i++) {
+      p.words[i] = given[i];
+    }
+    p.key = mk_draw_key(mk_sampling_seed(p.words), state.rows[line].position + 1);
+  }
+  __syncwarp();
+  bool here = (state.active >> line & 1) != 0 && token >= first && token < end;
+  uint32_t counted = __ballot_sync(0xffffffffu, here) & __match_any_sync(0xffffffffu, slot);
+  uint32_t searching = __ballot_sync(0xffffffffu, (state.chooses >> line & 1) != 0 && mk_sampling_cuts(p.words));
+  if (lane < MK_MAX_ROWS) {
+    p.counted = counted & ((2u << line) - 1);
+  }
+  if (lane == 0) {
     words->logits = start_of<const float>(in, MK_PART_SCORE_logits);
     words->bias = start_of<const float>(in, MK_PART_SCORE_bias);
     words->counts = start_of<const uint32_t>(in, MK_PART_SCORE_counts);
     shared->vocab = vocab;
     shared->first_token = first;
-    shared->end_token = min(first + scores.cols * 16u, vocab);
-    shared->noise[c.warp] = mk_draw_key(mk_sampling_seed(given), state.rows[c.warp].position + 1);
-  }
-  __syncwarp();
-  bool same_slot = state.rows[c.lane % MK_MAX_ROWS].slot == state.rows[c.warp].slot;
-  uint32_t counted = lines_of_own_tokens(c) & __ballot_sync(0xffffffffu, same_slot) & ((2u << c.warp) - 1);
-  if (c.lane == 0) {
-    shared->counted[c.warp] = static_cast<uint16_t>(counted);
+    shared->end_token = end;
+    shared->searching = searching & 0xffffu;
   }
   __syncwarp();
 }
 
-// The parameters of this warp's line, which are the same as long as the launch.
-__device__ inline const uint32_t *given_words(const consumer &c, const mk_instruction_word &in) {
-  return start_of<const uint32_t>(in, whole_at(MK_WHOLE_SCORE_sampling)) +
-         rows_of(c.d).rows[c.warp].slot * MK_SAMPLING_WORDS;
-}
-
-// Of this lane's tokens so far: the best draw, where that is all that counts, and the highest score, as mk_peak has it.
+// Of this lane's tokens so far: the best draw, where that is all that counts, and the first rank: its score as mk_peak has it.
 struct best_token {
   uint64_t key;
-  uint32_t peak;
+  uint32_t peak, token;
 };
 // A draw as a number, from the upper half of its key; -INFINITY: none.
 __device__ inline float value_of_draw(uint32_t high) {
   uint64_t bits = static_cast<uint64_t>((high >> 31) != 0 ? high & 0x7fffffffu : ~high) << 32;
   return high == 0 ? -INFINITY : static_cast<float>(__longlong_as_double(static_cast<long long>(bits)));
 }
-// Whether the token's draw may reach `value`, by what is quickly known: its noise is at most -log(x), of the x that it
-// is made of. With room for what these few instructions round.
-__device__ inline bool may_reach(const line_search &l, float score, uint32_t token, float value) {
-  float scaled = score * mk_sampling_float(l.words, MK_SAMPLING_INVERSE_TEMPERATURE);
+// The x that the token's noise is made of, a few instructions' worth of it: the noise is at most -log(x).
+__device__ inline float random_of(const line_parameters &p, uint32_t token) {
+  uint32_t random = static_cast<uint32_t>(mk_draw_mix(p.key + (token + UINT64_C(1)) * MK_DRAW_STEP) >> 32);
+  return static_cast<float>(random) * 0x1p-32f;
+}
+// Whether the token's draw may reach `value`, by what is quickly known. With room for what these few instructions round.
+__device__ inline bool may_reach(const line_parameters &p, float score, uint32_t token, float value) {
+  float scaled = score * mk_sampling_float(p.words, MK_SAMPLING_INVERSE_TEMPERATURE);
   float room = 0.02f + 1e-6f * (fabsf(scaled) + (value == -INFINITY ? 0.0f : fabsf(value)));
-  uint32_t random = static_cast<uint32_t>(mk_draw_mix(l.key + (token + UINT64_C(1)) * MK_DRAW_STEP) >> 32);
-  float x = static_cast<float>(random) * 0x1p-32f;
-  return !(x > tile::exp2((scaled - value + room) * 1.44269504f));
+  return !(random_of(p, token) > tile::exp2((scaled - value + room) * 1.44269504f));
 }
 // The best draw of all lanes so far, as a number.
 __device__ inline float best_draw(const best_token &best) {
   return value_of_draw(__reduce_max_sync(0xffffffffu, static_cast<uint32_t>(best.key >> 32)));
 }
 
-// What is kept of a line's tokens: the first rank, or the best draw.
-enum scoring : uint32_t { SCORING_RANKS, SCORING_DRAWS };
-
-// The next tokens of all lanes, TOGETHER of each: what is done to one of them does not wait for the others.
+// The next tokens of all lanes, TOGETHER of each: what is done to one of them does not wait for the others. `draws`: the best draw is all that
+// counts, and else the first rank.
 enum { TOGETHER = 4 };
-__device__ inline void score_tokens(const consumer &c, const line_search &l, const line_tokens &t, uint32_t token,
-                                    uint32_t scoring, const float (&logit)[TOGETHER], best_token &best) {
+__device__ inline void score_tokens(const consumer &c, const line_parameters &p, const line_tokens &t, uint32_t token,
+                                    bool draws, const float (&logit)[TOGETHER], best_token &best) {
   float score[TOGETHER];
-  uint32_t peak[TOGETHER], wins = (1u << TOGETHER) - 1;
+  uint32_t wins = (1u << TOGETHER) - 1;
 #pragma unroll
   for (uint32_t i = 0; i < TOGETHER; i++) {
     uint32_t at = token + i * 32;
-    score[i] = score_of_token(c, l.words, l.counted, t, min(at, t.end - 1), logit[i]);
-    peak[i] = at < t.end ? mk_peak(score[i]) : 0;
-    best.peak = max(best.peak, peak[i]);
+    score[i] = score_of_token(c, p.words, p.counted, t, min(at, t.end - 1), logit[i]);
+    uint32_t peak = at < t.end ? mk_peak(score[i]) : 0;
+    if (peak > best.peak) {
+      best.peak = peak;
+      best.token = at;
+    }
   }
-  float value = scoring == SCORING_DRAWS ? best_draw(best) : -INFINITY;
+  if (!draws) {
+    return;
+  }
+  float value = best_draw(best);
   if (value != -INFINITY) {
     wins = 0;
 #pragma unroll
     for (uint32_t i = 0; i < TOGETHER; i++) {
-      bool may = may_reach(l, score[i], token + i * 32, value) && peak[i] != 0;
+      bool may = may_reach(p, score[i], token + i * 32, value) && token + i * 32 < t.end;
       wins |= __any_sync(0xffffffffu, may) ? 1u << i : 0;
     }
   }
@@ -236,129 +250,170 @@ __device__ inline void score_tokens(const consumer &c, const line_search &l, con
   for (uint32_t left = wins; left != 0; left &= left - 1) {
     uint32_t i = __ffs(static_cast<int>(left)) - 1, at = token + i * 32;
     float own = i == 0 ? score[0] : i == 1 ? score[1] : i == 2 ? score[2] : score[3];
-    if (scoring == SCORING_DRAWS && left != wins &&
-        !__any_sync(0xffffffffu, may_reach(l, own, at, best_draw(best)) && at < t.end)) {
+    if (left != wins && !__any_sync(0xffffffffu, may_reach(p, own, at, best_draw(best)) && at < t.end)) {
       continue;
     }
-    uint64_t key = scoring == SCORING_DRAWS ? mk_sample_draw(l.words, l.key, own, at) : mk_rank_key(own, at);
+    uint64_t key = mk_sample_draw(p.words, p.key, own, at);
     best.key = at < t.end && !mk_is_nan(own) ? max(best.key, key) : best.key;
   }
 }
 
-// With min-p, once the first rank of this SM's tokens is known: the front of what min-p does not drop beside that. What
-// does not reach the first rank's draw has no place in it.
-__device__ inline void find_front(const consumer &c, const line_search &l, uint64_t rank, score_store &q) {
-  uint64_t first = highest_key(rank);
-  uint32_t highest = __float_as_uint(mk_rank_value(first)), leader = mk_rank_token(first);
-  if (first == 0) {
-    return;
-  }
-  uint64_t draw = mk_sample_draw(l.words, l.key, __uint_as_float(highest), leader);
-  float least = value_of_draw(static_cast<uint32_t>(draw >> 32));
-  extend_front(c.lane, __uint_as_float(highest), c.lane == 0 ? draw : 0, q);
-  line_tokens t = own_tokens(c);
-  logits_ahead ahead(c, t);
+// All tokens of the line; those from `late` on once the storers have told of the last ones.
+__device__ inline void score_all(const consumer &c, const line_parameters &p, const line_tokens &t, uint32_t late,
+                                 bool draws, best_token &best) {
+  enum { STEP = TOGETHER * 32 };
+  const float *from = c.d.words()->logits + t.by_line;
+  float next[TOGETHER] = {}, logit[TOGETHER];
 #pragma unroll 1
-  for (uint32_t base = t.first; base < t.end; base += 32) {
-    uint32_t token = base + c.lane;
-    float score = score_of_token(c, l.words, l.counted, t, min(token, t.end - 1), ahead.take(t, token));
-    bool enters = token < t.end && token != leader && !mk_is_nan(score) &&
-                  !mk_sample_drops(l.words, mk_sample_distance(l.words, score, __uint_as_float(highest))) &&
-                  may_reach(l, score, token, least);
-    if (__any_sync(0xffffffffu, enters)) {
-      extend_front(c.lane, score, enters ? mk_sample_draw(l.words, l.key, score, token) : 0, q);
+  for (uint32_t base = t.first; base < t.end + STEP; base += STEP) {
+    if (tile::uniform(base + STEP > late)) {
+      wait_phase(c.d, SCORED, c.d.epoch % 2, MK_ACTIVITY_RESULT_FULL, 0);
+      late = UINT32_MAX;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < TOGETHER; i++) {
+      uint32_t token = base + i * 32 + c.lane;
+      logit[i] = next[i];
+      next[i] = token < t.end ? __ldcg(from + token) : 0.0f;
+    }
+    if (tile::uniform(base != t.first)) {
+      score_tokens(c, p, t, base - STEP + c.lane, draws, logit, best);
     }
   }
 }
 
-// With top-k or top-p: the draw of the first rank of this SM's tokens, in one lane. Of all SMs' the first rank is kept
-// for sure, so that the winner's draw is not below its.
-__device__ inline uint64_t draw_of_first_rank(const consumer &c, const line_search &l, uint64_t rank) {
-  uint64_t first = highest_key(rank);
-  return first == rank && rank != 0 ? mk_sample_draw(l.words, l.key, mk_rank_value(first), mk_rank_token(first)) : 0;
+// Of all lanes: their first rank. NaN is above all, the first one of several.
+__device__ inline void take_first_rank(const best_token &best, score_store &q) {
+  q.peak = __reduce_max_sync(0xffffffffu, best.peak);
+  q.peak_index = __reduce_min_sync(0xffffffffu, best.peak == q.peak ? best.token : MK_SAMPLING_INDEX_MASK);
 }
 
-// The lowest token whose score is not a number; there is one.
-__device__ inline uint32_t first_nan(const consumer &c, const line_search &l) {
-  line_tokens t = own_tokens(c);
-  uint32_t first = MK_SAMPLING_INDEX_MASK;
+// Tokens that may enter a front, as they come, until there are enough to draw them side by side.
+struct front_list {
+  enum { MOST = MOST_FRONTS / 2, ENOUGH = MOST - 32 };
+  uint32_t *tokens, *scores;
+  uint32_t count;
+};
+
+// Draws the tokens of the list. Those that min-p does not drop beside `highest`, and that are best for their score among 32 of them, enter the
+// front.
+__device__ inline void enter_front(const consumer &c, const line_parameters &p, const front_list &list, float highest,
+                                   score_store &q) {
+#pragma unroll 1
+  for (uint32_t first = 0; first < list.count; first += 32) {
+    uint32_t at = min(first + c.lane, list.count - 1), together = min(list.count - first, 32u);
+    uint32_t token = list.tokens[at];
+    float score = __uint_as_float(list.scores[at]);
+    uint64_t draw = mk_sample_draw(p.words, p.key, score, token);
+    bool enters = c.lane < together && !mk_sample_drops(p.words, mk_sample_distance(p.words, score, highest));
+#pragma unroll 4
+    for (uint32_t from = 0; from < together; from++) {
+      uint64_t other = __shfl_sync(0xffffffffu, draw, from);
+      float its = __shfl_sync(0xffffffffu, score, from);
+      enters = enters && !(other > draw && its >= score);
+    }
+    extend_front(c.lane, score, enters ? draw : 0, q);
+  }
+}
+
+// With min-p, once the first rank of this SM's tokens is known: the front of what min-p does not drop beside that. What is below the first rank's
+// draw has no place in it. Which tokens come into question is told by few instructions for each, as may_reach and
+// mk_sample_drops would, with room for what these round.
+__device__ inline void find_front(const consumer &c, const line_parameters &p, const line_tokens &t, score_store &q) {
+  uint32_t *words = area().lines[c.warp].table;
+  front_list list = {words, words + front_list::MOST, 0};
+  float highest = mk_unordered(q.peak), inverse = mk_sampling_float(p.words, MK_SAMPLING_INVERSE_TEMPERATURE);
+  uint64_t key = mk_sample_draw(p.words, p.key, highest, q.peak_index);
+  float value = value_of_draw(static_cast<uint32_t>(key >> 32));
+  float range = mk_sampling_float(p.words, MK_SAMPLING_LOG_MIN_P) *
+                mk_sampling_float(p.words, MK_SAMPLING_TEMPERATURE);  // of scores, below the highest
+  float size = fabsf(highest) + fabsf(range), floor = highest + range - 1e-5f * size;
+  float room = 0.02f + 1e-6f * (2 * size * inverse + fabsf(value));
+  float slope = inverse * 1.44269504f, offset = (room - value) * 1.44269504f;
+  extend_front(c.lane, highest, c.lane == 0 ? key : 0, q);
+  logits_ahead ahead(c, t);
 #pragma unroll 1
   for (uint32_t base = t.first; base < t.end; base += 32) {
-    uint32_t token = min(base + c.lane, t.end - 1);
-    float score = score_of_token(c, l.words, l.counted, t, token, __ldcg(c.d.words()->logits + t.by_line + token));
-    first = mk_is_nan(score) ? min(first, token) : first;
+    uint32_t token = base + c.lane;
+    float score = score_of_token(c, p.words, p.counted, t, min(token, t.end - 1), ahead.take(t, token));
+    float most = tile::exp2(fmaf(score, slope, offset));
+    bool enters = token < t.end && !(score < floor) && !(random_of(p, token) > most) && token != q.peak_index;
+    uint32_t some = __ballot_sync(0xffffffffu, enters), at = list.count + __popc(some & ((1u << c.lane) - 1));
+    if (enters) {
+      list.tokens[at] = token;
+      list.scores[at] = __float_as_uint(score);
+    }
+    list.count += __popc(some);
+    if (list.count > front_list::ENOUGH || base + 32 >= t.end) {
+      __syncwarp();
+      enter_front(c, p, list, highest, q);
+      list.count = 0;
+      __syncwarp();
+    }
   }
-  return __reduce_min_sync(0xffffffffu, first);
 }
 
-__device__ inline void begin_line(const consumer &c, const uint32_t *given) {
+// What SIFT and DRAW begin with.
+__device__ inline void begin_search(const consumer &c) {
   line_search &l = area().lines[c.warp];
-  if (c.lane < MK_SAMPLING_WORDS) {
-    l.words[c.lane] = given[c.lane];
-  }
   if (c.lane == 0) {
-    l.key = rows_shared()->noise[c.warp];
     l.state = MK_SIFT_IDLE;
     l.winner = 0;
     l.flags = 0;
     l.bound = -INFINITY;
-    l.counted = rows_shared()->counted[c.warp];
     l.rounds = 0;
   }
 }
+
+// Row tiles at the end of a HEAD that its storers may still have when a warp has put down its sums of the last one: it
+// has waited until they had taken those of two and a half tiles before, and then they have stored all tiles before that one.
+enum { LATE_TILES = 4 };
 
 __device__ inline void consume_SCORE(rows_consumer &here, const mk_instruction_word &in) {
   rows_consumer c = here;
   c.lane = tile::anew(c.lane);
   c.warp = tile::anew(c.warp);
   look_up_epoch(c);
-  line_search &l = area().lines[c.warp];
-  begin_score(c, in);
-  wait_phase(c.d, SCORED, c.d.epoch % 2, MK_ACTIVITY_RESULT_FULL, 0);
-  begin_line(c, given_words(c, in));
-  consumers_meet(c);
-  uint32_t active = tile::uniform(rows_of(c.d).active);
+  const line_parameters &p = parameters_of(c);
+  line_tokens t = own_tokens(c);
+  uint32_t tiles = (t.end - t.first) / 16, active = tile::uniform(rows_of(c.d).active);
+  bool early = tile::uniform(tiles > LATE_TILES && rows_of(c.d).chooses != 0);
+  bool releases = (active & ((1u << c.warp) - 1)) == 0;
+  if (early && releases) {
+    tile::
+        fence_release();  // before one line's front: all that this SM did in the step before the last tiles of its HEAD
+  }
+  bool chooses = tile::uniform(line_chooses(c, c.warp)), one_draw = tile::uniform(mk_sampling_one_draw(p.words));
+  bool cuts = tile::uniform(mk_sampling_cuts(p.words));
+  bool draws = tile::uniform((p.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_DRAWS) != 0), lists = !one_draw && !cuts;
   score_store q = {};
-  if (tile::uniform(line_chooses(c, c.warp))) {
-    best_token best = {};
-    line_tokens t = own_tokens(c);
-    const float *from = c.d.words()->logits + t.by_line;
-    bool draws = tile::uniform((l.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_DRAWS) != 0);
-    bool cuts = tile::uniform(mk_sampling_cuts(l.words)), one_draw = tile::uniform(mk_sampling_one_draw(l.words));
-    uint32_t scoring = draws && one_draw && !cuts ? SCORING_DRAWS : SCORING_RANKS;
-    float next[TOGETHER], logit[TOGETHER];
-    auto send = [&](uint32_t token) {
-#pragma unroll
-      for (uint32_t i = 0; i < TOGETHER; i++) {
-        next[i] = token + i * 32 < t.end ? __ldcg(from + token + i * 32) : 0.0f;
-      }
-    };
-    send(t.first + c.lane);
-#pragma unroll 1
-    for (uint32_t base = t.first; base < t.end; base += TOGETHER * 32) {
-#pragma unroll
-      for (uint32_t i = 0; i < TOGETHER; i++) {
-        logit[i] = next[i];
-      }
-      send(base + TOGETHER * 32 + c.lane);
-      score_tokens(c, l, t, base + c.lane, scoring, logit, best);
-    }
-    q.key = one_draw && !cuts ? best.key : 0;
-    q.peak = __reduce_max_sync(0xffffffffu, best.peak);
-    if (q.peak == MK_PEAK_NAN) {
-      q.peak_index = first_nan(c, l);
-    }
-    if (cuts) {
-      q.key = draw_of_first_rank(c, l, best.key);
-    } else if (!one_draw) {
-      find_front(c, l, best.key, q);
+  best_token best = {};
+  if (tile::uniform(chooses && t.first < t.end)) {
+    score_all(c, p, t, early ? t.first + (tiles - LATE_TILES) * 16 : t.first, draws && one_draw && !cuts, best);
+    take_first_rank(best, q);
+    if (tile::uniform(lists && q.peak != MK_PEAK_NAN)) {
+      find_front(c, p, t, q);
     }
   }
-  if ((active & ((1u << c.warp) - 1)) == 0) {
-    tile::fence_release();  // behind one line's front: all that this SM did in the step
+  wait_phase(c.d, SCORED, c.d.epoch % 2, MK_ACTIVITY_RESULT_FULL, 0);
+  begin_search(c);
+  if (!early) {
+    consumers_meet(c);
+    if (releases) {
+      tile::fence_release();
+    }
+  }
+  if (q.peak != 0 && q.peak != MK_PEAK_NAN && (cuts || (one_draw && !draws))) {
+    // Of all SMs' the first rank is kept for sure, so that with top-k or top-p the winner's draw is not below its.
+    float highest = mk_unordered(q.peak);
+    q.key = c.lane != 0 ? 0
+            : cuts      ? mk_sample_draw(p.words, p.key, highest, q.peak_index)
+                        : mk_rank_key(highest, q.peak_index);
+  } else if (one_draw) {
+    q.key = best.key;
   }
   if ((active >> c.warp & 1) != 0) {
-    publish_front(c, in, l, q);
+    publish_front(c, in, one_draw && !cuts, q);
   }
 }
 

@@ -303,7 +303,8 @@ __device__ inline void decide(consumer &c, search &s) {
   search_area &a = area();
   if (c.warp == 0) {
     uint64_t winner = 0;
-    bool found = decide_by_lanes(c.lane, a, &winner);
+    const segment_sum sum = {a.sum.mass[c.lane], a.sum.best[c.lane], a.sum.count[c.lane]};
+    bool found = decide_by_lanes(c.lane, a.words, sum, a.pivots, &winner);
     if (c.lane == 0) {
       a.found = found ? 1 : 0;
       a.winner = winner;

@@ -19,15 +19,20 @@ __device__ inline uint64_t sum_before(uint32_t lane, uint64_t value) {
   return sum - value;
 }
 
-// mk_sift_decide by one warp, a lane per segment, from the area's `sum` and by its `words`: true when *winner is certain, else its `pivots` are set
-// anew.
-template <typename area>
-__device__ inline bool decide_by_lanes(uint32_t lane, area &a, uint64_t *winner) {
-  const uint32_t *words = a.words;
+// Of segment `lane`, over some tokens: as mk_tally.
+struct segment_sum {
+  uint64_t mass = 0, best = 0;
+  uint32_t count = 0;
+};
+
+// mk_sift_decide by one warp, a lane per segment. *best: a draw that is kept for sure, 0 where none is known. True when *best is now the
+// winner, for certain; else it is the best of those that are known by now, and the pivots are set anew.
+__device__ inline bool decide_by_lanes(uint32_t lane, const uint32_t *words, const segment_sum &sum, uint64_t *pivots,
+                                       uint64_t *best) {
   bool top_p = (words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0;
   uint32_t k = (words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_K) != 0 ? words[MK_SAMPLING_TOP_K] : 0xffffffffu;
-  uint32_t count = a.sum.count[lane];
-  uint64_t mass = a.sum.mass[lane], best = a.sum.best[lane], mass_before = sum_before(lane, mass);
+  uint32_t count = sum.count;
+  uint64_t mass = sum.mass, mass_before = sum_before(lane, mass);
   uint32_t count_before = static_cast<uint32_t>(sum_before(lane, count));
   // Where top-k ends, and what lies before it.
   uint32_t over = __ballot_sync(0xffffffffu, count_before + count > k);
@@ -43,14 +48,15 @@ __device__ inline bool decide_by_lanes(uint32_t lane, area &a, uint64_t *winner)
   bool in = lane < end && mass_before < most, kept = in && lane < begin && mass_before + mass < least;
   uint32_t l = __popc(__ballot_sync(0xffffffffu, in)), h = __popc(__ballot_sync(0xffffffffu, kept));
   uint32_t open = __reduce_add_sync(0xffffffffu, in && !kept ? count : 0);
-  uint64_t sure = highest_key(kept ? best : 0), maybe = highest_key(in && !kept ? best : 0);
+  uint64_t sure = max(*best, highest_key(kept ? sum.best : 0)), maybe = highest_key(in && !kept ? sum.best : 0);
   if (maybe <= sure || (open == 1 && exact)) {
-    *winner = max(maybe, sure);
+    *best = max(maybe, sure);
     return true;
   }
+  *best = sure;
   // The new pivots: points between the ends of what is open, and between those of the place where top-k ends, merged.
-  uint64_t high = a.pivots[h], low = l < 32 ? a.pivots[l] : 0;
-  uint64_t high_k = begin < 32 ? a.pivots[begin] : 0, low_k = end < 32 ? a.pivots[end] : 0;
+  uint64_t high = pivots[h], low = l < 32 ? pivots[l] : 0;
+  uint64_t high_k = begin < 32 ? pivots[begin] : 0, low_k = end < 32 ? pivots[end] : 0;
   uint32_t of_k = !top_p ? 0 : exact ? 1 : MK_SIFT_SEGMENTS / 2 - 1, of_all = MK_SIFT_SEGMENTS - 1 - of_k;
   uint64_t point = mk_sift_point(high, low, min(lane, of_all - 1), of_all);
   uint64_t point_k = of_k != 0 ? mk_sift_point(high_k, low_k, min(lane, of_k - 1), of_k) : 0;
@@ -64,10 +70,10 @@ __device__ inline bool decide_by_lanes(uint32_t lane, area &a, uint64_t *winner)
     place_k += lane == i ? before : 0;
   }
   if (lane < of_all) {
-    a.pivots[place] = point;
+    pivots[place] = point;
   }
   if (lane < of_k) {
-    a.pivots[place_k] = point_k;
+    pivots[place_k] = point_k;
   }
   return false;
 }

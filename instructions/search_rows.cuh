@@ -16,12 +16,12 @@ static_assert(MK_PART_SIFT_fronts == MK_PART_DRAW_fronts && MK_PART_SIFT_rounds 
                   MK_PART_SIFT_scores == MK_PART_DRAW_scores && MK_WHOLE_SIFT_sampling == MK_WHOLE_DRAW_sampling,
               "fronts, rounds, scores; sampling");
 
-enum { FRONTS_AHEAD = 3, MOST_FRONTS = 160 };  // of each lane at a time; of a line
+enum { FRONTS_AHEAD = MK_GPU_RECORDS ? 3 : 5 };  // of each lane at a time: all of 132 SMs, where there are registers
 
-// Of the fronts of a line, for min-p: highest scores and numbers of entries, where nothing is searched.
-__device__ inline float *front_peaks(line_search &l) { return reinterpret_cast<float *>(&l.sum); }
+// Of the fronts of a line, for min-p: their best draws, upper halves, and numbers of entries, where nothing is searched.
+__device__ inline uint32_t *front_draws(line_search &l) { return l.table; }
 __device__ inline uint8_t *front_counts(line_search &l) { return reinterpret_cast<uint8_t *>(l.pivots); }
-static_assert(MOST_FRONTS * 4 <= sizeof(mk_tally) && MOST_FRONTS <= MK_SIFT_SEGMENTS * 8, "they have room there");
+static_assert(MOST_FRONTS <= sizeof(line_search::pivots), "they have room there");
 
 __device__ inline uint32_t fronts_in(const mk_instruction_word &in) { return in.parts[MK_PART_SIFT_fronts].rows; }
 __device__ inline const uint64_t *front_of_line(const consumer &c, const mk_instruction_word &in, uint32_t sm) {
@@ -33,7 +33,8 @@ __device__ inline const uint64_t *front_of_line(const consumer &c, const mk_inst
 __device__ inline void read_fronts(const consumer &c, const mk_instruction_word &in, line_search &l) {
   uint32_t sms = fronts_in(in), peak = 0, flags = 0;
   uint64_t best = 0;
-  bool cuts = tile::uniform(mk_sampling_cuts(l.words)), lists = tile::uniform(!mk_sampling_one_draw(l.words)) && !cuts;
+  const uint32_t *words = parameters_of(c).words;
+  bool cuts = tile::uniform(mk_sampling_cuts(words)), lists = tile::uniform(!mk_sampling_one_draw(words)) && !cuts;
   uint32_t first =
       0;  // of the SMs of this lane: the upper half of the draw of the first rank, 0 where two have its score
 #pragma unroll 1
@@ -56,7 +57,7 @@ __device__ inline void read_fronts(const consumer &c, const mk_instruction_word 
                                         : pair_value(pairs[2 * i + 1]);
       best = max(best, sm_of(i) < sms ? key : 0);
       if (lists && sm_of(i) < sms) {
-        front_peaks(l)[sm_of(i)] = mk_unordered(own);
+        front_draws(l)[sm_of(i)] = draw;
         front_counts(l)[sm_of(i)] =
             own == 0 ? 0 : min(about >> MK_FRONT_COUNT_AT & MK_FRONT_COUNT_BITS, static_cast<uint32_t>(MK_FRONT_MOST));
       }
@@ -81,125 +82,133 @@ __device__ inline void read_fronts(const consumer &c, const mk_instruction_word 
   __syncwarp();
 }
 
-// The best draw of the entries that min-p keeps; read_fronts came before.
+// The best draw of the entries that min-p keeps; read_fronts came before. By fours the lanes have their share of the SMs, and look at the fronts of
+// those whose best draw may be the winner, the best one first: few of them, since a draw that is kept ends it for all below it.
 __device__ inline void read_entries(const consumer &c, const mk_instruction_word &in, line_search &l) {
-  enum { BATCH = 3, PAIRS = 3 };  // SMs of a lane; of each two keys, and their scores
-  uint32_t sms = fronts_in(in);
-  uint64_t best = l.winner;
-#pragma unroll 1
-  for (uint32_t base = c.lane; __any_sync(0xffffffffu, base < sms); base += BATCH * 32) {
-    uint32_t counts[BATCH];
-    bool more = false;
+  enum { LANES = 4, SHARES = 32 / LANES, OF_LANE = MOST_FRONTS / 32, ENTRIES = 2 * LANES };
+  const uint32_t *words = parameters_of(c).words;
+  uint32_t share = c.lane / LANES, place = c.lane % LANES, sms = fronts_in(in), draws[OF_LANE];
+  auto sm_of = [&](uint32_t i) { return share + SHARES * (place + LANES * i); };
 #pragma unroll
-    for (uint32_t i = 0; i < BATCH; i++) {
-      uint32_t sm = min(base + i * 32, sms - 1);
-      bool kept =
-          base + i * 32 < sms && !mk_sample_drops(l.words, mk_sample_distance(l.words, front_peaks(l)[sm], l.highest));
-      counts[i] = kept ? front_counts(l)[sm] : 0;
-      more = more || counts[i] != 0;
+  for (uint32_t i = 0; i < OF_LANE; i++) {
+    draws[i] = sm_of(i) < sms ? front_draws(l)[sm_of(i)] : 0;
+  }
+  uint64_t best = 0;
+  for (;;) {
+    uint32_t most = 0, sm = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < OF_LANE; i++) {
+      sm = draws[i] > most ? sm_of(i) : sm;
+      most = max(most, draws[i]);
+    }
+#pragma unroll
+    for (uint32_t away = 1; away < LANES; away *= 2) {
+      uint32_t other = __shfl_xor_sync(0xffffffffu, most, away), its = __shfl_xor_sync(0xffffffffu, sm, away);
+      sm = other > most || (other == most && its < sm) ? its : sm;
+      most = max(most, other);
+    }
+    bool looks = most != 0 && most >= static_cast<uint32_t>(best >> 32);
+    if (!__any_sync(0xffffffffu, looks)) {
+      break;
+    }
+    uint32_t count = looks ? front_counts(l)[sm] : 0;
+#pragma unroll
+    for (uint32_t i = 0; i < OF_LANE; i++) {
+      draws[i] = sm_of(i) == sm ? 0 : draws[i];
     }
 #pragma unroll 1
-    for (uint32_t entry = 0; __any_sync(0xffffffffu, more); entry += 2) {
-      tile::stamped_pair pairs[BATCH * PAIRS];
-      // Behind the last entry there is one that is none.
-      wait_stamped_pairs<BATCH * PAIRS>(
+    for (uint32_t entry = 2 * place; __any_sync(0xffffffffu, entry < count); entry += ENTRIES) {
+      tile::stamped_pair pairs[3];  // two keys, and their scores; behind the last entry there is one that is none
+      wait_stamped_pairs<3>(
           c.d, in.parts[MK_PART_SIFT_fronts].buffer,
           [&](uint32_t i) {
-            const uint64_t *front = front_of_line(c, in, base + i / PAIRS * 32);
-            return front + (i % PAIRS < 2 ? MK_FRONT_KEYS + 2 * (entry + i % PAIRS) : MK_FRONT_SCORES + entry);
+            return front_of_line(c, in, sm) + (i < 2 ? MK_FRONT_KEYS + 2 * (entry + i) : MK_FRONT_SCORES + entry);
           },
-          [&](uint32_t i) { return entry < counts[i / PAIRS]; }, pairs);
-      more = false;
+          [&](uint32_t) { return entry < count; }, pairs);
 #pragma unroll
-      for (uint32_t i = 0; i < BATCH * 2; i++) {
-        const tile::stamped_pair &scores = pairs[i / 2 * PAIRS + 2];
-        float score = __uint_as_float(tile::stamp_data(i % 2 == 0 ? scores.low : scores.high));
-        bool kept =
-            entry + i % 2 < counts[i / 2] && !mk_sample_drops(l.words, mk_sample_distance(l.words, score, l.highest));
-        best = kept ? max(best, pair_value(pairs[i / 2 * PAIRS + i % 2])) : best;
-        more = more || (i % 2 == 1 && kept && entry + 2 < counts[i / 2]);
+      for (uint32_t i = 0; i < 2; i++) {
+        float score = __uint_as_float(tile::stamp_data(i == 0 ? pairs[2].low : pairs[2].high));
+        bool kept = entry + i < count && !mk_sample_drops(words, mk_sample_distance(words, score, l.highest));
+        best = kept ? max(best, pair_value(pairs[i])) : best;
       }
     }
+    best = highest_key(best);
   }
-  best = highest_key(best);
   if (c.lane == 0) {
     l.winner = best;
   }
   __syncwarp();
 }
 
-// mk_sift_segment with the pivots of the first round, which lie at known distances.
-__device__ inline uint32_t first_segment(const uint64_t *pivots, uint64_t key, float distance) {
-  float square = fmaf(fmaxf(distance, -13.0f), -1.0f / MK_SIFT_FIRST_STEP, 16.0f),
-        guess = square * rsqrtf(square) - 4.0f;
-  uint32_t segment = static_cast<uint32_t>(fminf(guess, MK_SIFT_SEGMENTS - 1.0f));
-#pragma unroll 1
-  while (segment + 1 < MK_SIFT_SEGMENTS && key < pivots[segment + 1]) {
-    segment++;
-  }
-#pragma unroll 1
-  while (segment > 0 && key >= pivots[segment]) {
-    segment--;
-  }
-  return segment;
+// The pivots of the first round lie at known distances. Those of later ones are set anew: most tokens lie before the first one, or behind
+// the last one, which is the lower end of what is open: what lies there is dropped, and its draws do not matter.
+enum pivot_kind : uint32_t { PIVOTS_FIRST, PIVOTS_NARROWED };
+
+// mk_sift_segment, from a guess that is seldom wrong.
+__device__ inline uint32_t segment_of(const line_search &l, uint32_t kind, uint64_t key, float distance) {
+  float square = fmaf(fmaxf(distance, -13.0f), -1.0f / MK_SIFT_FIRST_STEP, 16.0f);
+  uint32_t guess = static_cast<uint32_t>(fminf(square * rsqrtf(square) - 4.0f, MK_SIFT_SEGMENTS - 1.0f));
+  uint32_t segment = kind == PIVOTS_FIRST ? guess : key < l.pivots[MK_SIFT_SEGMENTS - 1] ? MK_SIFT_SEGMENTS - 1 : 0;
+  uint64_t end = segment + 1 < MK_SIFT_SEGMENTS ? l.pivots[segment + 1] : 0;
+  bool wrong = key >= l.pivots[segment] || key < end;
+  return __any_sync(0xffffffffu, wrong) ? mk_sift_segment(l.pivots, key) : segment;
 }
 
-// Tokens of the lanes, to the tally of their segments. Those of the last segment, where most tokens are, each lane keeps to itself at first.
-struct lowest_tokens {
-  uint64_t mass = 0, best = 0;
-  uint32_t count = 0;
+// Whether weights count.
+__device__ inline bool line_weighs(const line_parameters &p) {
+  return (p.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0;
+}
+
+// A tally at work, of a lane: the best draw of the segments up to its own, and that as a number, or what the winner's draw reaches in any case.
+// Of the first and the last segment, in which many tokens may be, each lane has its own tokens' sums; of the others the line's table has sums.
+struct tally_at_work {
+  uint64_t best = 0;
+  float reached;
+  uint64_t first_mass = 0, last_mass = 0;
+  uint32_t first_count = 0, last_count = 0;
 };
-// What pivots are: those of the first round; set anew by rounds, so that nothing below the last one is kept; or set
-// anew, as it may be.
-enum pivot_kind : uint32_t { PIVOTS_FIRST, PIVOTS_NARROWED, PIVOTS_ANY };
+// The table has three words of each segment: of the weights the lower bits and the rest, and the number of tokens. None overflows
+// within so many.
+enum { WEIGHT_BITS = 20, TALLIED_TOGETHER = 2048 };
+__device__ inline uint32_t &table_word(line_search &l, uint32_t field, uint32_t segment) {
+  return l.table[field * MK_SIFT_SEGMENTS + segment];
+}
+static_assert(3 * MK_SIFT_SEGMENTS <= MOST_FRONTS, "it has room there");
+
 __device__ inline void tally_lanes(const consumer &c, line_search &l, bool stands, float score, uint32_t token,
-                                   uint32_t pivots, lowest_tokens &lowest) {
-  float distance = mk_sample_distance(l.words, score, l.highest);
-  uint64_t key = mk_rank_key(score, token);
-  uint32_t segment = pivots == PIVOTS_FIRST ? first_segment(l.pivots, key, distance) : mk_sift_segment(l.pivots, key);
-  uint64_t draw = 0, mass = 0;
-  // Once pivots have been set anew the last one is the lower end of what is open: what lies below is dropped, and its draws do not matter.
-  bool draws = stands && !(pivots == PIVOTS_NARROWED && segment == MK_SIFT_SEGMENTS - 1) &&
-               !mk_sample_drops(l.words, distance) && may_reach(l, score, token, l.bound);
-  if (__any_sync(0xffffffffu, draws)) {
-    draw = draws ? mk_sample_draw(l.words, l.key, score, token) : 0;
+                                   uint32_t kind, bool weighs, tally_at_work &t) {
+  const line_parameters &p = parameters_of(c);
+  float distance = mk_sample_distance(p.words, score, l.highest);
+  uint32_t segment = segment_of(l, kind, mk_rank_key(score, token), distance);
+  bool last = segment == MK_SIFT_SEGMENTS - 1;
+  float reached = __shfl_sync(0xffffffffu, t.reached, segment);
+  bool draws = stands && !(kind == PIVOTS_NARROWED && last) && !mk_sample_drops(p.words, distance) &&
+               may_reach(p, score, token, reached);
+  uint32_t left = __ballot_sync(0xffffffffu, draws);
+  if (left != 0) {
+    uint64_t draw = mk_sample_draw(p.words, p.key, score, token);
+#pragma unroll 1
+    for (; left != 0; left &= left - 1) {
+      uint32_t from = __ffs(static_cast<int>(left)) - 1;
+      uint64_t other = __shfl_sync(0xffffffffu, draw, from);
+      t.best = c.lane >= __shfl_sync(0xffffffffu, segment, from) ? max(t.best, other) : t.best;
+    }
+    t.reached = fmaxf(l.bound, value_of_draw(static_cast<uint32_t>(t.best >> 32)));
   }
-  if ((l.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0) {
+  uint64_t mass = 0;
+  if (weighs) {
     mass = mk_sample_weight(distance);
   }
-  if (stands && segment == MK_SIFT_SEGMENTS - 1) {
-    lowest.mass += mass;
-    lowest.best = max(lowest.best, draw);
-    lowest.count++;
-    stands = false;
+  t.last_mass += stands && last ? mass : 0;
+  t.last_count += stands && last ? 1 : 0;
+  t.first_mass += stands && segment == 0 ? mass : 0;
+  t.first_count += stands && segment == 0 ? 1 : 0;
+  bool inside = stands && !last && segment != 0;
+  if (weighs) {
+    tile::add_shared_if(inside, table_word(l, 0, segment), static_cast<uint32_t>(mass) & ((1u << WEIGHT_BITS) - 1));
+    tile::add_shared_if(inside, table_word(l, 1, segment), static_cast<uint32_t>(mass >> WEIGHT_BITS));
   }
-  uint32_t peers = __ballot_sync(0xffffffffu, stands);
-  if (peers == 0) {
-    return;
-  }
-  // The lanes of one segment add up what they have, in steps: each takes the next one's, and every other one is through.
-#pragma unroll
-  for (uint32_t bit = 1; bit < MK_SIFT_SEGMENTS; bit *= 2) {
-    uint32_t set = __ballot_sync(0xffffffffu, (segment & bit) != 0);
-    peers &= (segment & bit) != 0 ? set : ~set;
-  }
-  uint32_t rank = __popc(peers & ((1u << c.lane) - 1)), rest = stands ? peers & (0xfffffffeu << c.lane) : 0;
-  bool first = stands && rank == 0;
-#pragma unroll 1
-  while (__any_sync(0xffffffffu, rest != 0)) {
-    uint32_t from = rest != 0 ? __ffs(static_cast<int>(rest)) - 1 : c.lane;
-    uint64_t more = __shfl_sync(0xffffffffu, mass, from), other = __shfl_sync(0xffffffffu, draw, from);
-    mass += rest != 0 ? more : 0;
-    draw = max(draw, other);
-    rest &= __ballot_sync(0xffffffffu, rank % 2 == 0);
-    rank /= 2;
-  }
-  if (first) {
-    l.sum.mass[segment] += mass;
-    l.sum.best[segment] = max(l.sum.best[segment], draw);
-    l.sum.count[segment] += __popc(peers);
-  }
-  __syncwarp();
+  tile::add_shared_if(inside, table_word(l, 2, segment), 1);
 }
 
 __device__ inline uint64_t sum_of_lanes(uint64_t value) {
@@ -210,54 +219,71 @@ __device__ inline uint64_t sum_of_lanes(uint64_t value) {
   return value;
 }
 
-// The tally of this SM's tokens of the line, from its logits, or (`all`) of all that there are, from scores.
-__device__ inline void tally_line(const consumer &c, const mk_instruction_word &in, line_search &l, bool all,
-                                  uint32_t pivots) {
+// The tally of this SM's tokens of the line, from its logits, or (`all`) of all that there are, from scores. The best draw is that of a segment
+// and of those before it: for who decides this is the same.
+__device__ inline segment_sum tally_line(const consumer &c, const mk_instruction_word &in, line_search &l, bool all,
+                                         uint32_t kind) {
+  const line_parameters &p = parameters_of(c);
   line_tokens t = own_tokens(c);
   const uint64_t *scores = start_of<const uint64_t>(in, MK_PART_SIFT_scores) + t.by_line;
-  lowest_tokens lowest;
+  bool weighs = tile::uniform(line_weighs(p));
+  segment_sum sum;
+  tally_at_work work;
+  work.reached = l.bound;
   if (all) {
     t.first = 0;
     t.end = rows_shared()->vocab;
   }
-  l.sum.mass[c.lane] = 0;
-  l.sum.best[c.lane] = 0;
-  l.sum.count[c.lane] = 0;
-  __syncwarp();
   logits_ahead ahead(c, t);
 #pragma unroll 1
-  for (uint32_t base = t.first; base < t.end; base += 32) {
-    uint32_t token = base + c.lane, known = min(token, t.end - 1);
-    float score;
-    if (all) {
-      uint32_t word[1];
-      wait_stamped_words<1>(
-          c.d, in.parts[MK_PART_SIFT_scores].buffer, [&](uint32_t) { return scores + known; }, word);
-      score = __uint_as_float(word[0]);
-    } else {
-      score = score_of_token(c, l.words, l.counted, t, known, ahead.take(t, token));
+  for (uint32_t base = t.first; base < t.end;) {
+    uint32_t end = min(base + TALLIED_TOGETHER, t.end);
+#pragma unroll
+    for (uint32_t field = 0; field < 3; field++) {
+      table_word(l, field, c.lane) = 0;
     }
-    tally_lanes(c, l, token < t.end, score, token, pivots, lowest);
+    __syncwarp();
+#pragma unroll 1
+    for (; base < end; base += 32) {
+      uint32_t token = base + c.lane, known = min(token, t.end - 1);
+      float score;
+      if (all) {
+        uint32_t word[1];
+        wait_stamped_words<1>(
+            c.d, in.parts[MK_PART_SIFT_scores].buffer, [&](uint32_t) { return scores + known; }, word);
+        score = __uint_as_float(word[0]);
+      } else {
+        score = score_of_token(c, p.words, p.counted, t, known, ahead.take(t, token));
+      }
+      tally_lanes(c, l, token < t.end, score, token, kind, weighs, work);
+    }
+    __syncwarp();
+    sum.mass += (static_cast<uint64_t>(table_word(l, 1, c.lane)) << WEIGHT_BITS) + table_word(l, 0, c.lane);
+    sum.count += table_word(l, 2, c.lane);
+    __syncwarp();
   }
-  uint64_t mass = sum_of_lanes(lowest.mass), best = highest_key(lowest.best);
-  uint32_t count = __reduce_add_sync(0xffffffffu, lowest.count);
+  uint64_t first_mass = sum_of_lanes(work.first_mass), last_mass = sum_of_lanes(work.last_mass);
+  uint32_t first_count = __reduce_add_sync(0xffffffffu, work.first_count);
+  uint32_t last_count = __reduce_add_sync(0xffffffffu, work.last_count);
   if (c.lane == 0) {
-    l.sum.mass[MK_SIFT_SEGMENTS - 1] = mass;
-    l.sum.best[MK_SIFT_SEGMENTS - 1] = best;
-    l.sum.count[MK_SIFT_SEGMENTS - 1] = count;
+    sum = {first_mass, 0, first_count};
+  } else if (c.lane == MK_SIFT_SEGMENTS - 1) {
+    sum = {last_mass, 0, last_count};
   }
-  __syncwarp();
+  sum.best = work.best;
+  return sum;
 }
 
 // This SM's scores of the line, for a DRAW that looks at all.
-__device__ inline void publish_scores(const consumer &c, const mk_instruction_word &in, const line_search &l) {
+__device__ inline void publish_scores(const consumer &c, const mk_instruction_word &in) {
+  const line_parameters &p = parameters_of(c);
   line_tokens t = own_tokens(c);
   uint64_t *scores = start_of<uint64_t>(in, MK_PART_SIFT_scores) + t.by_line;
   logits_ahead ahead(c, t);
 #pragma unroll 1
   for (uint32_t base = t.first; base < t.end; base += 32) {
     uint32_t token = base + c.lane;
-    float score = score_of_token(c, l.words, l.counted, t, min(token, t.end - 1), ahead.take(t, token));
+    float score = score_of_token(c, p.words, p.counted, t, min(token, t.end - 1), ahead.take(t, token));
     if (token < t.end && publishes(c.d)) {
       tile::store_stamped(scores + token, __float_as_uint(score), c.d.generation());
     }
@@ -269,7 +295,6 @@ __device__ inline uint64_t *round_of(const consumer &c, const mk_instruction_wor
                                      uint32_t line) {
   return start_of<uint64_t>(in, part) + (sm * c.d.params.rows + line) * MK_SIFT_WORDS;
 }
-__device__ inline bool weighs(const line_search &l) { return (l.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0; }
 
 __device__ inline void put_field(const consumer &c, uint64_t *round, uint32_t field, uint64_t value) {
   if (publishes(c.d)) {
@@ -284,29 +309,26 @@ __device__ inline void put_count(const consumer &c, uint64_t *round, uint32_t co
 }
 
 // The words that are looked at.
-__device__ inline void publish_tally(const consumer &c, const mk_instruction_word &in, const line_search &l) {
+__device__ inline void publish_tally(const consumer &c, const mk_instruction_word &in, const segment_sum &sum) {
   uint64_t *round = round_of(c, in, MK_PART_SIFT_round, in.parts[MK_PART_SIFT_round].row, c.warp);
-  put_field(c, round, MK_SIFT_BEST, l.sum.best[c.lane]);
-  put_count(c, round, l.sum.count[c.lane]);
-  if (weighs(l)) {
-    put_field(c, round, MK_SIFT_MASS, l.sum.mass[c.lane]);
+  put_field(c, round, MK_SIFT_BEST, sum.best);
+  put_count(c, round, sum.count);
+  if (line_weighs(parameters_of(c))) {
+    put_field(c, round, MK_SIFT_MASS, sum.mass);
   }
 }
 
-// Adds up rounds of a line, of every `step`-th SM from `first` on: segment c.lane.
-struct segment_sum {
-  uint64_t mass = 0, best = 0;
-  uint32_t count = 0;
-};
+// Adds up rounds of a line, of every `step`-th SM from `first` on, `batch` at a time.
+template <uint32_t batch>
 __device__ inline segment_sum sum_rounds(const consumer &c, const mk_instruction_word &in, uint32_t line, bool mass,
                                          uint32_t first, uint32_t end, uint32_t step) {
-  enum { BATCH = MK_GPU_RECORDS ? 2 : 3, FIELDS = 3 };  // while it is recorded there are no registers for more
+  enum { FIELDS = 3 };
   segment_sum sum;
 #pragma unroll 1
-  for (uint32_t base = first; base < end; base += BATCH * step) {
-    tile::stamped_pair pairs[BATCH * FIELDS];
+  for (uint32_t base = first; base < end; base += batch * step) {
+    tile::stamped_pair pairs[batch * FIELDS];
     // Of counts a pair is that of two neighbouring segments.
-    wait_stamped_pairs<BATCH * FIELDS>(
+    wait_stamped_pairs<batch * FIELDS>(
         c.d, in.parts[MK_PART_SIFT_rounds].buffer,
         [&](uint32_t i) {
           uint32_t field = i % FIELDS == 0 ? MK_SIFT_MASS : i % FIELDS == 1 ? MK_SIFT_BEST : MK_SIFT_COUNT;
@@ -315,7 +337,7 @@ __device__ inline segment_sum sum_rounds(const consumer &c, const mk_instruction
         },
         [&](uint32_t i) { return base + i / FIELDS * step < end && (i % FIELDS != 0 || mass); }, pairs);
 #pragma unroll
-    for (uint32_t i = 0; i < BATCH; i++) {  // what is not there is 0
+    for (uint32_t i = 0; i < batch; i++) {  // what is not there is 0
       const tile::stamped_pair &counts = pairs[i * FIELDS + 2];
       sum.mass += pair_value(pairs[i * FIELDS]);
       sum.best = max(sum.best, pair_value(pairs[i * FIELDS + 1]));
@@ -327,12 +349,6 @@ __device__ inline segment_sum sum_rounds(const consumer &c, const mk_instruction
 
 __device__ inline uint32_t owner_of(const consumer &c, const mk_instruction_word &in, uint32_t line) {
   return mk_sift_owner(line, c.d.params.rows, fronts_in(in));
-}
-
-// Lines that search: a bit for each.
-__device__ inline uint32_t searching_lines(const consumer &c) {
-  uint32_t line = c.lane % MK_MAX_ROWS;
-  return __ballot_sync(0xffffffffu, line_chooses(c, line) && mk_sampling_cuts(area().lines[line].words)) & 0xffffu;
 }
 
 // The sums of those of `lines` that are this SM's: all warps add up, each those of some SMs. Whether a line searches
@@ -350,8 +366,10 @@ __device__ inline void sum_owned_lines(const consumer &c, const mk_instruction_w
     if (state_of(l) != MK_SIFT_OPEN) {
       continue;
     }
-    bool mass = tile::uniform(weighs(l));
-    segment_sum sum = sum_rounds(c, in, line, mass, c.warp, fronts_in(in), MK_GPU_CONSUMER_WARPS);
+    bool mass = tile::uniform(line_weighs(const_cast<line_parameters &>(rows_shared()->lines[line])));
+    // While it is recorded there are no registers for more.
+    segment_sum sum =
+        sum_rounds < MK_GPU_RECORDS ? 2 : 3 > (c, in, line, mass, c.warp, fronts_in(in), MK_GPU_CONSUMER_WARPS);
     t.mass[c.warp][c.lane] = sum.mass;
     t.best[c.warp][c.lane] = sum.best;
     t.count[c.warp][c.lane] = sum.count;
@@ -375,30 +393,44 @@ __device__ inline void sum_owned_lines(const consumer &c, const mk_instruction_w
 }
 static_assert(MK_SIFT_MASS < 3 && MK_SIFT_BEST < 3 && MK_SIFT_COUNT < 3, "three warps have a field each");
 
-__device__ inline void decide_line(const consumer &c, line_search &l) {
-  uint64_t winner = 0;
-  bool found = decide_by_lanes(c.lane, l, &winner);
+// From the tally of all tokens: afterwards the search is over, or its pivots are set anew.
+__device__ inline void decide_line(const consumer &c, line_search &l, const segment_sum &sum) {
+  uint64_t best = l.winner;
+  bool found = decide_by_lanes(c.lane, parameters_of(c).words, sum, l.pivots, &best);
   __syncwarp();
-  if (c.lane == 0 && found) {
-    l.state = MK_SIFT_FOUND;
-    l.winner = winner;
+  if (c.lane == 0) {
+    l.state = found ? MK_SIFT_FOUND : MK_SIFT_OPEN;
+    l.winner = best;
+    l.bound = fmaxf(l.bound, value_of_draw(static_cast<uint32_t>(best >> 32)));
   }
   __syncwarp();
 }
 
-// From what the round before has left, or from the highest score on. Afterwards the search is over, or it is OPEN and the line has pivots.
-__device__ inline void go_on(const consumer &c, const mk_instruction_word &in, line_search &l, bool behind) {
-  if (behind) {
-    uint32_t owner = owner_of(c, in, c.warp);
-    segment_sum sum = sum_rounds(c, in, c.warp, weighs(l), owner, owner + 1, 1);
-    l.sum.mass[c.lane] = sum.mass;
-    l.sum.best[c.lane] = sum.best;
-    l.sum.count[c.lane] = sum.count;
-    __syncwarp();
-    decide_line(c, l);
-  } else {
-    l.pivots[c.lane] = mk_sift_first_pivot(l.words, l.highest, c.lane);
-    __syncwarp();
+// While the line's search is open: from what the rounds before have left (`behind`), or from the highest score on, to this SM's tally, which
+// it publishes; a DRAW tallies all scores instead, each SM by itself and all to the same end, until the search is over.
+__device__ inline void go_on(const consumer &c, const mk_instruction_word &in, line_search &l, bool behind, bool draw) {
+#pragma unroll 1
+  for (uint32_t pass = 0; pass < MK_SIFT_MOST_PASSES && state_of(l) == MK_SIFT_OPEN; pass++) {
+    segment_sum sum;
+    if (pass != 0) {
+      sum = tally_line(c, in, l, draw, behind || pass != 1 ? PIVOTS_NARROWED : PIVOTS_FIRST);
+    } else if (behind) {
+      uint32_t owner = owner_of(c, in, c.warp);
+      sum = sum_rounds<1>(c, in, c.warp, line_weighs(parameters_of(c)), owner, owner + 1, 1);
+    } else {
+      l.pivots[c.lane] = mk_sift_first_pivot(parameters_of(c).words, l.highest, c.lane);
+      __syncwarp();
+    }
+    if (pass != 0 && !draw) {
+      publish_tally(c, in, sum);
+      return;
+    }
+    if (pass != 0 || behind) {
+      decide_line(c, l, sum);
+    }
+    if (pass == 0 && draw && state_of(l) == MK_SIFT_OPEN) {
+      publish_scores(c, in);
+    }
   }
 }
 
@@ -424,48 +456,35 @@ __device__ inline void choose(const consumer &c, const mk_instruction_word &in, 
 // The step's tokens, where they are this SM's, once nobody looks at counts any more.
 __device__ inline void count_tokens(const consumer &c) {
   uint32_t lines = tile::uniform(lines_of_own_tokens(c));
-  if (lines != 0) {
-    consumers_meet(c);
-    lines = c.warp == 0 ? lines : 0;
+  if (lines == 0) {
+    return;
   }
-  const volatile rows_state &state = rows_of(c.d);
-#pragma unroll 1
-  for (; lines != 0; lines &= lines - 1) {  // all lanes do the same
-    uint32_t line = __ffs(static_cast<int>(lines)) - 1;
-    uint32_t *count = const_cast<uint32_t *>(c.d.words()->counts) + state.rows[line].slot * rows_shared()->vocab +
-                      state.rows[line].token;
-    uint32_t more = counted_once_more(__ldcg(count), state.rows[line].flags);
-    __syncwarp();
-    if (c.lane == 0) {
-      *count = more;
+  consumers_meet(c);
+  if (c.warp == 0 && (lines >> c.lane & 1) != 0) {
+    const volatile mk_step_row &row = rows_of(c.d).rows[c.lane];
+    uint32_t *count = const_cast<uint32_t *>(c.d.words()->counts) + row.slot * rows_shared()->vocab + row.token;
+    if ((row.flags & MK_ROW_PROMPT) != 0) {
+      tile::or_relaxed(count, MK_COUNT_PROMPT);
+    } else {
+      tile::add_relaxed(count, 1);
     }
-    __syncwarp();
-  }
-}
-
-// DRAW, once the rounds are over: every SM goes on by itself over all scores, and all to the same end.
-__device__ inline void search_all(const consumer &c, const mk_instruction_word &in, line_search &l) {
-  publish_scores(c, in, l);
-#pragma unroll 1
-  for (uint32_t pass = 0; pass < MK_SIFT_MOST_PASSES && state_of(l) == MK_SIFT_OPEN; pass++) {
-    tally_line(c, in, l, true, PIVOTS_ANY);
-    decide_line(c, l);
   }
 }
 
 __device__ inline void consume_search(rows_consumer &here, const mk_instruction_word &in) {
+  bool draw = tile::uniform(in.opcode == MK_OP_DRAW);
+  uint32_t searching = tile::uniform(rows_shared()->searching);
+  if (!draw && searching == 0) {
+    return;
+  }
   rows_consumer c = here;
   c.lane = tile::anew(c.lane);
   c.warp = tile::anew(c.warp);
   look_up_epoch(c);
   line_search &l = area().lines[c.warp];
-  bool draw = in.opcode == MK_OP_DRAW, active = (rows_of(c.d).active >> c.warp & 1) != 0;
-  uint32_t searching = searching_lines(c);
-  if (!draw && searching == 0) {
-    return;
-  }
-  bool cuts = (searching >> c.warp & 1) != 0;
-  bool behind = in.parts[MK_PART_SIFT_rounds].rows != 0;
+  bool active = tile::uniform((rows_of(c.d).active >> c.warp & 1) != 0);
+  bool cuts = tile::uniform((searching >> c.warp & 1) != 0);
+  bool behind = tile::uniform(cuts && in.parts[MK_PART_SIFT_rounds].rows != 0);
   bool adds_up = tile::uniform(l.rounds % 2u != 0);
   __syncwarp();
   if (c.lane == 0) {
@@ -478,30 +497,21 @@ __device__ inline void consume_search(rows_consumer &here, const mk_instruction_
   if (active && (cuts ? !behind : draw)) {
     read_fronts(c, in, l);
   }
-  if (cuts && state_of(l) == MK_SIFT_OPEN) {
-    go_on(c, in, l, behind);
-    if (!draw && state_of(l) == MK_SIFT_OPEN) {
-      tally_line(c, in, l, false, behind ? PIVOTS_NARROWED : PIVOTS_FIRST);
-      publish_tally(c, in, l);
-    }
-  }
-  if (!draw) {
-    return;
-  }
-  if (!cuts && line_chooses(c, c.warp) && !tile::uniform(mk_sampling_one_draw(l.words)) &&
+  if (draw && !cuts && tile::uniform(line_chooses(c, c.warp) && !mk_sampling_one_draw(parameters_of(c).words)) &&
       state_of(l) == MK_SIFT_OPEN) {
     if (tile::uniform((l.flags & MK_FRONT_OVERFLOW) != 0)) {
-      go_on(c, in, l, false);
       cuts = true;
     } else {
       read_entries(c, in, l);
     }
   }
-  if (cuts && state_of(l) == MK_SIFT_OPEN) {
-    search_all(c, in, l);
+  if (cuts) {
+    go_on(c, in, l, behind, draw);
   }
-  choose(c, in, active, l);
-  count_tokens(c);
+  if (draw) {
+    choose(c, in, active, l);
+    count_tokens(c);
+  }
 }
 
 }  // namespace mk

@@ -125,6 +125,10 @@ __device__ inline void add_relaxed(uint32_t *to, uint32_t amount) {
   asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(amount) : "memory");
 }
 
+__device__ inline void or_relaxed(uint32_t *to, uint32_t bits) {
+  asm volatile("red.relaxed.gpu.global.or.b32 [%0], %1;" ::"l"(to), "r"(bits) : "memory");
+}
+
 __device__ inline void add_release(uint32_t *to, uint32_t amount) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(amount) : "memory");
 }

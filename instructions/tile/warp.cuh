@@ -130,6 +130,14 @@ __device__ inline void store_to_stay(float *to, float value) {
       : "memory");
 }
 
+// To a word of shared memory that other lanes add to at the same time. Nothing comes back.
+__device__ inline void add_shared_if(bool here, uint32_t &to, uint32_t amount) {
+  asm volatile("{\n .reg .pred here;\n setp.ne.u32 here, %2, 0;\n @here red.shared.add.u32 [%0], %1;\n}" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(&to))),
+               "r"(amount), "r"(static_cast<uint32_t>(here))
+               : "memory");
+}
+
 // The same value, but what follows from it is computed here: the compiler would compute it once per launch and keep it in registers.
 __device__ inline uint32_t anew(uint32_t value) {
   asm volatile("" : "+r"(value));

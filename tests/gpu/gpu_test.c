@@ -25,3 +25,16 @@ bool expect(bool good, const char *test, const char *what) {
 bool(expect_ok)(mk_status status, const char *test) {
   return expect(status == MK_OK, test, status == MK_OK ? "" : mk_error_message());
 }
+
+bool write_table(mk_gpu *gpu, const mk_program *program, const char *test) {
+  size_t table = (size_t)mk_program_find_buffer(program, "block_table");
+  uint32_t entries = program->buffers[table].rows * program->buffers[table].cols;
+  uint32_t *blocks = calloc(entries, sizeof *blocks);
+  for (uint32_t i = 0; blocks != NULL && i < entries; i++) {
+    blocks[i] = entries - 1 - i;
+  }
+  bool good =
+      blocks != NULL && expect_ok(mk_gpu_write(gpu, table, 0, blocks, (uint64_t)entries * sizeof *blocks), test);
+  free(blocks);
+  return good;
+}

@@ -2,7 +2,7 @@
 #ifndef MK_GPU_TEST_H
 #define MK_GPU_TEST_H
 
-#include "vm/status.h"
+#include "vm/gpu/machine.h"
 
 extern unsigned passed, failed;
 extern const char *device;   /* as --device names it */
@@ -19,6 +19,9 @@ bool expect_ok(mk_status status, const char *test);
 static inline bool expect_ok_analyzed(mk_status status) { return status == MK_OK; }
 #define expect_ok(status, test) expect_ok_analyzed(status)
 #endif
+
+/* Slots of several rows get blocks: one for every entry of the table, the last ones first. */
+bool write_table(mk_gpu *gpu, const mk_program *program, const char *test);
 
 /* Weights of every kind of checkpoint, packed on the GPU and on the host: the same bytes (pack_gpu.c). */
 void test_packing(void);

@@ -108,20 +108,6 @@ static void test_plans(const shape *s, uint32_t rows, uint32_t steps, bool deep)
   mk_engine_close(machine);
 }
 
-/* A block for every entry, the last ones first. */
-static bool write_table(mk_gpu *gpu, const mk_program *program, const char *name) {
-  size_t table = (size_t)mk_program_find_buffer(program, "block_table");
-  uint32_t entries = program->buffers[table].rows * program->buffers[table].cols;
-  uint32_t *blocks = calloc(entries, sizeof *blocks);
-  for (uint32_t i = 0; blocks != NULL && i < entries; i++) {
-    blocks[i] = entries - 1 - i;
-  }
-  bool good =
-      blocks != NULL && expect_ok(mk_gpu_write(gpu, table, 0, blocks, (uint64_t)entries * sizeof *blocks), name);
-  free(blocks);
-  return good;
-}
-
 /* Several sequences with chunks in one launch, a hundred times over: the same results and the same bits of the last logits. */
 static void test_repeats(const shape *s) {
   enum { STEPS = 24, LAUNCHES = 100 };

@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "models/synth.h"
 #include "tests/gpu/gpu_test.h"
+#include "tools/lib/compare.h"
 
 enum { PROMPT = 7, CHECKED = 24, LAUNCHED = 256, LAUNCHES = 3, BANNED = 512, FRONTED = 64 };
 
@@ -407,6 +408,59 @@ static void test_rankings(const char *shape, const mk_config *config) {
   }
 }
 
+/* ---- Instruction by instruction ---- */
+
+/* Every slot has parameters of its own, from way `first` on, and draws at each step; sequences begin at their first position. */
+static bool compare_steps(mk_engine *machine, mk_engine *oracle, size_t first, const char *name) {
+  enum { STEPS = 5 };
+  const uint32_t rows = mk_program_rows(mk_engine_program(machine)), vocab = mk_engine_config(machine)->vocab;
+  mk_compare *compare = NULL;
+  bool good = true;
+  for (uint32_t i = 0; good && i < rows; i++) {
+    good = expect_ok(mk_engine_set_slot_sampling(machine, i, &ways[(first + i) % WAYS].sampling), name);
+  }
+  good = good && expect_ok(mk_compare_engines(machine, oracle, &compare), name);
+  for (uint32_t step = 0; good && step < STEPS; step++) {
+    mk_step_row plan[MK_MAX_ROWS];
+    uint32_t results[MK_MAX_ROWS];
+    for (uint32_t i = 0; i < rows; i++) {
+      plan[i] = (mk_step_row){.slot = i,
+                              .position = step,
+                              .token = (uint32_t)(mk_synth_mix(step * rows + i) % vocab),
+                              .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
+    }
+    good = expect_ok(mk_compare_step(compare, plan, results), name);
+  }
+  mk_compare_free(compare);
+  return good;
+}
+
+static void test_instructions(const char *shape, const mk_config *config) {
+  static const uint32_t rows[] = {1, 16, 4};
+  for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+    char name[64];
+    mk_engine *machine = NULL, *oracle = NULL;
+    mk_engine_options options = {.device = device,
+                                 .synth = config,
+                                 .synth_seed = 5,
+                                 .max_seq = 16,
+                                 .rows = rows[r],
+                                 .gpu_deadline_ms = deadline_ms,
+                                 .sampling = &ways[1].sampling};
+    snprintf(name, sizeof name, "%s, %u rows that draw, instruction by instruction", shape, rows[r]);
+    bool good = expect_ok(mk_engine_open(NULL, &options, &machine), name);
+    options.device = "cpu";
+    options.sms = good ? (uint32_t)mk_engine_program(machine)->queue_count : 0;
+    good = good && expect_ok(mk_engine_open(NULL, &options, &oracle), name) &&
+           (rows[r] == 1 || write_table(mk_engine_gpu(machine), mk_engine_program(machine), name));
+    for (size_t w = 0; good && w < WAYS; w += rows[r]) {
+      good = compare_steps(machine, oracle, w, name);
+    }
+    mk_engine_close(oracle);
+    mk_engine_close(machine);
+  }
+}
+
 static void test_shape(const char *shape) {
   mk_config config;
   for (uint32_t i = 0; i < BANNED; i++) {
@@ -418,6 +472,9 @@ static void test_shape(const char *shape) {
     test_overflow(shape, &config);
     test_beside(shape, &config, true);
     test_rankings(shape, &config);
+    if (config.vocab < 1024) { /* references compute each step, too */
+      test_instructions(shape, &config);
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "instructions/reference.h"
+#include "instructions/sampling.h"
 #include "tools/lib/compare.h"
 
 enum { STEPS = 6, PROMPT = 3 };
@@ -21,12 +22,16 @@ static const mk_config kConfig = {.hidden = 136,
                                   .rope_theta = 10000.0};
 static const uint32_t kPrompt[PROMPT] = {5, 17, 250};
 
-static mk_engine *open_engine(void) {
+/* sampling: NULL: greedy. */
+static mk_engine *open_drawing(const mk_sampling *sampling, uint32_t rows) {
   mk_engine *engine;
-  mk_engine_options options = {.device = "cpu", .synth = &kConfig, .synth_seed = 3, .max_seq = 32, .sms = 7};
+  mk_engine_options options = {
+      .device = "cpu", .synth = &kConfig, .synth_seed = 3, .max_seq = 32, .sms = 7, .rows = rows, .sampling = sampling};
   cr_assert_eq(mk_engine_open(NULL, &options, &engine), MK_OK, "%s", mk_error_message());
   return engine;
 }
+
+static mk_engine *open_engine(void) { return open_drawing(NULL, 0); }
 
 static bool count(void *user, uint32_t position, uint32_t token, bool generated) {
   (void)token;
@@ -54,12 +59,57 @@ Test(compare, a_sound_machine_passes) {
   mk_engine_close(oracle);
 }
 
+static const mk_sampling kDrawn[] = {
+    {.top_p = 1, .repetition = 1, .temperature = 1, .seed = 1},
+    {.top_p = 1, .repetition = 1, .temperature = 1, .min_p = 0.3, .seed = 2},
+    {.top_p = 1, .repetition = 1, .temperature = 1, .top_k = 7, .seed = 3},
+    {.top_p = 0.8, .repetition = 1.2, .temperature = 1, .top_k = 40, .min_p = 0.01, .frequency = 0.5, .seed = 4},
+    {.top_p = 1, .repetition = 1.4, .presence = 0.3},
+};
+
+/* Two slots that choose and one in the middle of a chunk, of which each has the parameters of its own. */
+static void draw_steps(const mk_sampling *sampling, uint32_t rows) {
+  mk_engine *machine = open_drawing(sampling, rows), *oracle = open_drawing(sampling, rows);
+  mk_compare *compare;
+  uint32_t results[4];
+  size_t index = (size_t)mk_program_find_buffer(mk_engine_program(machine), "block_table");
+  const mk_buffer *table = &mk_engine_program(machine)->buffers[index];
+  for (uint32_t i = 0; i < table->rows * table->cols; i++) { /* a block for each entry */
+    ((uint32_t *)(void *)mk_cpu_memory(mk_engine_cpu(machine), index))[i] = i;
+  }
+  cr_assert_eq(mk_compare_engines(machine, oracle, &compare), MK_OK, "%s", mk_error_message());
+  for (uint32_t step = 0; step < STEPS; step++) {
+    mk_step_row plan[4] = {{0}};
+    for (uint32_t i = 0; i < rows; i++) {
+      uint32_t slot = i == 3 ? 2 : i, position = i < 2 ? step : 2 * step + i - 2;
+      plan[i] = (mk_step_row){.slot = slot,
+                              .position = position,
+                              .token = (37 * step + 11 * i) % kConfig.vocab,
+                              .flags = MK_ROW_ACTIVE | (i != 2 ? (uint32_t)MK_ROW_CHOOSES : (uint32_t)MK_ROW_PROMPT)};
+    }
+    cr_assert_eq(mk_compare_step(compare, plan, results), MK_OK, "%s", mk_error_message());
+  }
+  const mk_compare_row *compared = mk_compare_rows(compare);
+  cr_expect(compared[MK_OP_SCORE].outputs > 0 && compared[MK_OP_DRAW].outputs > 0, "draws were never compared");
+  mk_compare_free(compare);
+  mk_engine_close(machine);
+  mk_engine_close(oracle);
+}
+
+Test(compare, a_sound_machine_that_draws_passes) {
+  for (size_t i = 0; i < sizeof kDrawn / sizeof kDrawn[0]; i++) {
+    draw_steps(&kDrawn[i], 1);
+    draw_steps(&kDrawn[i], 4);
+  }
+}
+
 /* A machine that runs right and then has one number of one buffer changed. */
 typedef struct faulty {
   mk_engine *engine;
   size_t buffer;
   size_t word; /* 32-bit */
   uint32_t flip;
+  bool stepped; /* nothing is wrong before */
 } faulty;
 
 static bool keep_choice(void *user, uint32_t step, const uint32_t *results) {
@@ -70,13 +120,14 @@ static bool keep_choice(void *user, uint32_t step, const uint32_t *results) {
 
 static mk_status step(void *user, const mk_step_row *rows, uint32_t *results) {
   faulty *f = user;
+  f->stepped = true;
   return mk_cpu_run_plan(mk_engine_cpu(f->engine), rows, 1, keep_choice, results);
 }
 
 static mk_status read_memory(void *user, size_t buffer, void *data, uint64_t bytes) {
   faulty *f = user;
   memcpy(data, mk_cpu_memory(mk_engine_cpu(f->engine), buffer), bytes);
-  if (buffer == f->buffer) {
+  if (f->stepped && buffer == f->buffer) {
     uint32_t *words = data;
     words[f->word] ^= f->flip;
   }
@@ -85,8 +136,9 @@ static mk_status read_memory(void *user, size_t buffer, void *data, uint64_t byt
 
 static uint32_t generation(void *user) { return mk_cpu_generation(mk_engine_cpu(((faulty *)user)->engine)); }
 
-static void expect_found(const char *buffer, size_t word, uint32_t flip, const char *words) {
-  mk_engine *machine = open_engine(), *oracle = open_engine();
+static void expect_found_in(const mk_sampling *sampling, const char *buffer, size_t word, uint32_t flip,
+                            const char *words) {
+  mk_engine *machine = open_drawing(sampling, 0), *oracle = open_drawing(sampling, 0);
   const mk_program *program = mk_engine_program(machine);
   int index = mk_program_find_buffer(program, buffer);
   cr_assert_geq(index, 0, "no buffer %s", buffer);
@@ -108,6 +160,10 @@ static void expect_found(const char *buffer, size_t word, uint32_t flip, const c
   mk_compare_free(compare);
   mk_engine_close(machine);
   mk_engine_close(oracle);
+}
+
+static void expect_found(const char *buffer, size_t word, uint32_t flip, const char *words) {
+  expect_found_in(NULL, buffer, word, flip, words);
 }
 
 /* Words of a stamped buffer are 64 bits, data first; bits 30 and 14 are exponents. */
@@ -147,4 +203,21 @@ Test(compare, a_missing_stamp_is_named) {
 }
 Test(compare, not_a_number_is_named) {
   expect_found("layers.0.out_residual", 3, 0x7f800000u, "layer 0): its output residual_out");
+}
+
+/* The second SM's front; the third one's choice; a token that is not the step's. */
+Test(compare, a_wrong_front_is_named) {
+  const size_t front = 2 * (size_t)MK_FRONT_WORDS;
+  expect_found_in(&kDrawn[0], "fronts", front + 2 * MK_FRONT_PEAK, 1, "(score): its front has not the first rank");
+  expect_found_in(&kDrawn[0], "fronts", front + 2 * MK_FRONT_ABOUT, 1, "(score): its front has not the first rank");
+  expect_found_in(&kDrawn[0], "fronts", front + 2 * MK_FRONT_KEYS, 1, "(score): an entry of its front");
+  expect_found_in(&kDrawn[1], "fronts", front + 2 * (MK_FRONT_KEYS + 1), 1, "(score): an entry of its front");
+  expect_found_in(&kDrawn[1], "fronts", front + 2 * MK_FRONT_ABOUT, 1u << MK_FRONT_COUNT_AT, "(score): ");
+  expect_found_in(&kDrawn[1], "fronts", front + 2 * MK_FRONT_SCORES + 1, 1, "(score): an entry of its front");
+}
+Test(compare, a_wrong_choice_is_named) {
+  expect_found_in(&kDrawn[2], "choices", 10, 1, "(draw): its choice is another token");
+}
+Test(compare, a_wrong_count_is_named) {
+  expect_found_in(&kDrawn[4], "token_counts", 123, 1, "(score): it counts its tokens otherwise");
 }

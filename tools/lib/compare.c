@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "instructions/reference.h"
+#include "tools/lib/compare_draw.h"
 #include "vm/program/attend_list.h"
 
 struct mk_compare {
@@ -37,12 +38,18 @@ static size_t largest_output(const mk_program *program) {
   return largest;
 }
 
-/* Uids are unique, and programs of ours number them from 1 on; a sort by counting would not do for others. */
-static void sort_by_uid(const mk_program *program, size_t *order, size_t count) {
+static bool comes_before(const mk_instruction *a, const mk_instruction *b) {
+  const uint32_t turn = mk_compare_turn(a), other = mk_compare_turn(b);
+  return turn != other ? turn < other : a->uid < b->uid;
+}
+
+/* By uid, but for what draws. Uids are unique, and programs of ours number them from 1 on; a sort by counting would not do for others. */
+static void sort_by_turn(const mk_program *program, size_t *order, size_t count) {
   for (size_t gap = count / 2; gap > 0; gap /= 2) {
     for (size_t i = gap; i < count; i++) {
       size_t moving = order[i], j = i;
-      for (; j >= gap && program->instructions[order[j - gap]].uid > program->instructions[moving].uid; j -= gap) {
+      for (; j >= gap && comes_before(&program->instructions[moving], &program->instructions[order[j - gap]]);
+           j -= gap) {
         order[j] = order[j - gap];
       }
       order[j] = moving;
@@ -62,7 +69,7 @@ static mk_status init(mk_compare *c, uint8_t *const *weights) {
     }
     MK_TRY(mk_alloc_aligned(64, program->buffers[b].bytes, &c->seen[b]));
     MK_TRY(mk_alloc_aligned(64, program->buffers[b].bytes, &c->memory[b]));
-    if (program->buffers[b].store == MK_STORE_BLOCKS) { /* as before the first step */
+    if (mk_compare_is_carried(&program->buffers[b])) { /* as before the first step */
       MK_TRY(c->source.read(c->source.user, b, c->seen[b], program->buffers[b].bytes));
     }
   }
@@ -79,7 +86,7 @@ static mk_status init(mk_compare *c, uint8_t *const *weights) {
   for (size_t i = 0; i < program->instruction_count; i++) {
     c->order[i] = i;
   }
-  sort_by_uid(program, c->order, program->instruction_count);
+  sort_by_turn(program, c->order, program->instruction_count);
   return MK_OK;
 }
 
@@ -441,11 +448,12 @@ static mk_status read_back(mk_compare *c) {
       continue;
     }
     uint64_t bytes = c->program->buffers[b].bytes;
-    if (c->program->buffers[b].store == MK_STORE_BLOCKS) {
+    const bool carried = mk_compare_is_carried(&c->program->buffers[b]);
+    if (carried) {
       memcpy(c->memory[b], c->seen[b], bytes); /* as before this step */
     }
     MK_TRY(c->source.read(c->source.user, b, c->seen[b], bytes));
-    if (c->program->buffers[b].store != MK_STORE_BLOCKS) {
+    if (!carried) {
       memcpy(c->memory[b], c->seen[b], bytes);
     }
   }
@@ -470,6 +478,10 @@ static mk_status compare_instruction(mk_compare *c, size_t index, const mk_step_
   if (result == MK_REFERENCE_WAIT) {
     return mk_error(MK_ERR_DEVICE, "position %u: SM %u, instruction %u (%s): the machine never wrote one of its inputs",
                     before->rows[0].position, c->queue_of[index], in->uid, mk_opcode_lookup(in->opcode)->name);
+  }
+  if (mk_compare_draws(in)) {
+    c->rows[in->opcode].outputs++;
+    return mk_compare_drawn(&reference, c->seen, in);
   }
   if (mk_opcode_lookup(in->opcode)->state == MK_STATE_WRITE) {
     uint32_t rows = mk_program_rows(c->program);

@@ -46,6 +46,16 @@ __device__ inline bool done_with(const device &d, instruction_cursor &cursor) {
   return last;
 }
 
+// With several rows the controller finds out what their draws go by, while the HEAD before them is under way.
+#if MK_GPU_ROWS && MK_GPU_SAMPLES
+constexpr bool PREPARES_DRAWS = true;
+__device__ inline bool lines_search() { return tile::uniform(rows_shared()->searching != 0); }
+#else
+constexpr bool PREPARES_DRAWS = false;
+__device__ inline bool lines_search() { return true; }
+__device__ inline void prepare_draws(const device &, const mk_instruction_word &) {}
+#endif
+
 // An instruction with all that it names, a few words per lane, on their way while the slot is waited for.
 struct looked_up {
   enum { BUFFER_WORDS = sizeof(mk_gpu_buffer) / 4, WORDS = DESCRIPTORS * BUFFER_WORDS, ROUNDS = (WORDS + 31) / 32 };
@@ -134,33 +144,59 @@ __device__ __forceinline__ void hand_out(const device &d, instruction_cursor &cu
     slot->flags = (last ? SLOT_IS_LAST : 0) | (waits ? SLOT_WAITS_RELEASE : 0) | (signals ? SLOT_SIGNALS_RELEASE : 0);
   }
   __syncwarp();
+  if constexpr (PREPARES_DRAWS) {
+    if (slot->instruction.opcode == MK_OP_SCORE) {
+      prepare_draws(d, slot->instruction);
+    }
+  }
   if (lane == 0) {
     tile::arrive(d.barrier(INSTRUCTION_FULL + cursor.slot()));
   }
   cursor.next();
 }
 
+// For as long as it takes until the barrier has come to that phase, watches over everybody's waits. False: all are to leave.
+__device__ __forceinline__ bool watch_until(const device &d, uint32_t barrier, uint32_t parity, watch &w) {
+  while (!__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {
+    watch_over(d, w);
+    if (__all_sync(0xffffffffu, d.words()->leave != 0)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Hands out all instructions, and watches over everybody's waits meanwhile and until the consumers are done.
 __device__ __forceinline__ void control_queue(device &d) {
   instruction_cursor cursor;
   watch w;
+  bool searches = true;  // some line of this step
   const mk_gpu_queue queue = d.params.queues[blockIdx.x];
   for (d.epoch = 0; d.epoch < d.params.epochs; d.epoch++) {
     record_boundary(d);
     for (uint32_t i = 0; i < queue.count; i++) {
       looked_up words;
       look_up(d, queue.first + i, words);
+      uint32_t opcode = __shfl_sync(0xffffffffu, words.instruction, 0) & 0xffu;
+      if (PREPARES_DRAWS && opcode == MK_OP_SIFT && !searches) {
+        continue;  // it would do nothing; and those that come next are handed out sooner
+      }
       uint32_t empty = d.barrier(INSTRUCTION_EMPTY + cursor.slot());
       if (!__all_sync(0xffffffffu, tile::test_wait(empty, cursor.phase() ^ 1))) {
         record(d, MK_ACTIVITY_INSTRUCTION_SPACE, cursor.slot());
-        while (!__all_sync(0xffffffffu, tile::try_wait(empty, cursor.phase() ^ 1))) {
-          watch_over(d, w);
-          if (__all_sync(0xffffffffu, d.words()->leave != 0)) {
-            return;
-          }
+        if (!watch_until(d, empty, cursor.phase() ^ 1, w)) {
+          return;
         }
       }
+      // The rows of the step, which SCORE is prepared by.
+      if (PREPARES_DRAWS && opcode == MK_OP_SCORE && d.epoch != 0 &&
+          !watch_until(d, d.barrier(STATE_READY), (d.epoch - 1) % 2, w)) {
+        return;
+      }
       hand_out(d, cursor, words, i + 1 == queue.count);
+      if (PREPARES_DRAWS && opcode == MK_OP_SCORE) {
+        searches = lines_search();
+      }
     }
   }
   while (__all_sync(0xffffffffu, d.words()->finished == 0 && d.words()->leave == 0)) {

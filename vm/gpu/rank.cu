@@ -9,12 +9,25 @@
 
 namespace {
 
-enum { WARPS = MK_GPU_RANK_THREADS / 32 };
+enum {
+  WARPS = MK_GPU_RANK_THREADS / 32,
+  MOST_MERGED = MK_GPU_RANK_PART / 2,
+  MOST_IN_PLAY = MK_GPU_RANK_MOST * MK_GPU_RANK_HELD,
+};
 
-struct exchange {  // of a block
+// Of a block. The code is kept short, in loops over what lies here and not in registers: it comes from memory each time.
+struct exchange {
+  union {  // what the threads hold, by turns
+    float logits[MK_GPU_RANK_PART];
+    uint64_t merged[MOST_MERGED];
+  };
+  uint64_t maxima[MK_GPU_RANK_THREADS];  // keys, of what each thread holds
+  uint64_t in_play[MOST_IN_PLAY];        // keys that may be among the largest
+  uint64_t least;                        // what those reach
   uint64_t keys[WARPS];
   double sums[WARPS];
   uint32_t counts[WARPS];
+  uint32_t playing, token;
   bool last;
 };
 __shared__ exchange shared;
@@ -68,32 +81,55 @@ __device__ uint32_t count_of_block(uint32_t count) {
   return count;
 }
 
-__device__ uint64_t largest(const uint64_t (&keys)[MK_GPU_RANK_HELD]) {
-  uint64_t key = 0;
-#pragma unroll
-  for (uint32_t i = 0; i < MK_GPU_RANK_HELD; i++) {
-    key = larger(key, keys[i]);
+// How many of `count` keys are larger; all threads look at the same one at a time.
+__device__ uint32_t larger_ones(const uint64_t *keys, uint32_t count, uint64_t key) {
+  uint32_t larger = 0;
+#pragma unroll 8
+  for (uint32_t i = 0; i < count; i++) {
+    larger += keys[i] > key ? 1 : 0;
   }
-  return key;
+  return larger;
 }
 
-// The `most` largest keys of all threads, no two of which are equal but for zeros.
-__device__ void keep_largest(uint64_t (&keys)[MK_GPU_RANK_HELD], uint32_t most, uint64_t *to) {
-  uint64_t own = largest(keys);
-  for (uint32_t place = 0; place < most; place++) {
-    uint64_t best = largest_of_block(own);
-    if (threadIdx.x == 0) {
-      to[place] = best;
-    }
-    if (own == best && best != 0) {
-#pragma unroll
-      for (uint32_t i = 0; i < MK_GPU_RANK_HELD; i++) {
-        keys[i] = keys[i] == best ? 0 : keys[i];
+// The `most` largest of `held` keys that each thread has, number i being key_at(i), `own` the largest of them; no two are equal but for zeros.
+// One of them is not below the place number `most` among the threads' own: so many threads have a key that is as large. What reaches
+// that is in play: few keys as a rule, and those of `most` threads at most. How many of these are larger is a key's place.
+template <typename at>
+__device__ void keep_largest(uint64_t own, uint32_t held, at key_at, uint32_t most, uint64_t *to) {
+  shared.maxima[threadIdx.x] = own;
+  if (threadIdx.x == 0) {
+    shared.least = 1;
+    shared.playing = 0;
+  }
+  __syncthreads();
+  if (own != 0 && larger_ones(shared.maxima, MK_GPU_RANK_THREADS, own) + 1 == most) {
+    shared.least = own;
+  }
+  __syncthreads();
+  if (most != 0 && own >= shared.least) {
+#pragma unroll 4
+    for (uint32_t i = 0; i < held; i++) {
+      uint64_t key = key_at(i);
+      if (key >= shared.least) {
+        shared.in_play[atomicAdd(&shared.playing, 1)] = key;
       }
-      own = largest(keys);
     }
   }
+  __syncthreads();
+  uint32_t playing = shared.playing;
+  for (uint32_t i = threadIdx.x; i < playing; i += MK_GPU_RANK_THREADS) {
+    uint32_t place = larger_ones(shared.in_play, playing, shared.in_play[i]);
+    if (place < most) {
+      to[place] = shared.in_play[i];
+    }
+  }
+  if (threadIdx.x >= playing && threadIdx.x < most) {
+    to[threadIdx.x] = 0;
+  }
 }
+static_assert(MK_GPU_RANK_MOST <= MK_GPU_RANK_THREADS, "each place has a thread");
+static_assert(static_cast<uint64_t>(MK_GPU_RANK_PARTS) * MK_GPU_RANK_PART >= 1u << MK_SAMPLING_INDEX_BITS,
+              "what the parts of any vocabulary found has room");
 
 // exp(value - highest), also of two that are infinite.
 __device__ double share_of(float value, float highest) {
@@ -103,24 +139,35 @@ __device__ double share_of(float value, float highest) {
 __device__ float value_of(uint64_t key) { return mk_unordered(static_cast<uint32_t>(key >> MK_SAMPLING_INDEX_BITS)); }
 
 // Minus zero is as probable as zero.
-__device__ uint64_t key_of(const float *logits, uint32_t token) {
-  return mk_rank_key(mk_plus(logits[token], 0.0f), token);
-}
+__device__ uint64_t key_of(float logit, uint32_t token) { return mk_rank_key(mk_plus(logit, 0.0f), token); }
 
-__device__ void rank_part(const mk_gpu_rank &p, const float *logits, uint32_t token, mk_gpu_ranked *to) {
-  uint64_t keys[MK_GPU_RANK_HELD], own = key_of(logits, token);
+// `chosen`: the token that is asked about, on its way; 0 of all threads but the first.
+__device__ void rank_part(const mk_gpu_rank &p, const float *logits, uint32_t chosen, mk_gpu_ranked *to) {
+  const uint32_t first = blockIdx.x * MK_GPU_RANK_PART + threadIdx.x;
+  auto key_at = [&](uint32_t i) {
+    uint32_t at = first + i * MK_GPU_RANK_THREADS;
+    return at < p.vocab ? key_of(shared.logits[i * MK_GPU_RANK_THREADS + threadIdx.x], at) : 0;
+  };
+  uint64_t own = 0;
 #pragma unroll
   for (uint32_t i = 0; i < MK_GPU_RANK_HELD; i++) {
-    uint32_t at = blockIdx.x * MK_GPU_RANK_PART + i * MK_GPU_RANK_THREADS + threadIdx.x;
-    keys[i] = at < p.vocab ? key_of(logits, at) : 0;
+    uint32_t at = first + i * MK_GPU_RANK_THREADS;
+    float logit = at < p.vocab ? logits[at] : 0.0f;
+    shared.logits[i * MK_GPU_RANK_THREADS + threadIdx.x] = logit;
+    own = larger(own, at < p.vocab ? key_of(logit, at) : 0);
   }
-  float highest = value_of(largest_of_block(largest(keys)));
+  if (threadIdx.x == 0) {
+    shared.token = min(chosen, p.vocab - 1);  // what is no token, since the logits are not numbers, nobody asks about
+  }
+  float highest = value_of(largest_of_block(own));
+  const uint64_t asked = key_of(logits[shared.token], shared.token);
   double sum = 0;
   uint32_t before = 0;
-#pragma unroll
+#pragma unroll 2
   for (uint32_t i = 0; i < MK_GPU_RANK_HELD; i++) {
-    sum += keys[i] != 0 ? share_of(value_of(keys[i]), highest) : 0.0;
-    before += keys[i] > own ? 1 : 0;
+    uint64_t key = key_at(i);
+    sum += key != 0 ? share_of(value_of(key), highest) : 0.0;
+    before += key > asked ? 1 : 0;
   }
   sum = sum_of_block(sum);
   before = count_of_block(before);
@@ -129,24 +176,30 @@ __device__ void rank_part(const mk_gpu_rank &p, const float *logits, uint32_t to
     to->highest = highest;
     to->before = before;
   }
-  keep_largest(keys, p.most, to->keys);
+  keep_largest(own, MK_GPU_RANK_HELD, key_at, p.most, to->keys);
 }
 
-__device__ void merge_parts(const mk_gpu_rank &p, const float *logits, uint32_t token, const mk_gpu_ranked *parts,
-                            mk_gpu_ranked *to) {
-  uint64_t keys[MK_GPU_RANK_HELD];
-#pragma unroll
-  for (uint32_t i = 0; i < MK_GPU_RANK_HELD; i++) {
+__device__ void merge_parts(const mk_gpu_rank &p, const float *logits, const mk_gpu_ranked *parts, mk_gpu_ranked *to) {
+  const uint32_t count = p.part_count * p.most;
+  auto key_at = [&](uint32_t i) {
     uint32_t at = i * MK_GPU_RANK_THREADS + threadIdx.x;
-    keys[i] = at < p.part_count * p.most ? __ldcg(&parts[at / p.most].keys[at % p.most]) : 0;
+    return at < count ? shared.merged[at] : 0;
+  };
+  uint64_t own = 0, largest_score = 0;
+#pragma unroll 2
+  for (uint32_t at = threadIdx.x; at < count; at += MK_GPU_RANK_THREADS) {
+    uint64_t key = __ldcg(&parts[at / p.most].keys[at % p.most]);
+    shared.merged[at] = key;
+    own = larger(own, key);
   }
-  uint64_t largest_score = 0;
+#pragma unroll 1
   for (uint32_t i = threadIdx.x; i < p.part_count; i += MK_GPU_RANK_THREADS) {
     largest_score = larger(largest_score, mk_rank_key(__ldcg(&parts[i].highest), 0));
   }
   const float highest = value_of(largest_of_block(largest_score));
   double sum = 0;
   uint32_t before = 0;
+#pragma unroll 1
   for (uint32_t i = threadIdx.x; i < p.part_count; i += MK_GPU_RANK_THREADS) {
     sum += __ldcg(&parts[i].sum) * share_of(__ldcg(&parts[i].highest), highest);
     before += __ldcg(&parts[i].before);
@@ -156,11 +209,11 @@ __device__ void merge_parts(const mk_gpu_rank &p, const float *logits, uint32_t 
   if (threadIdx.x == 0) {
     to->sum = sum;
     to->highest = highest;
-    to->logit = logits[token];
+    to->logit = logits[shared.token];
     to->before = before;
     to->zero = 0;
   }
-  keep_largest(keys, p.most, to->keys);
+  keep_largest(own, (count + MK_GPU_RANK_THREADS - 1) / MK_GPU_RANK_THREADS, key_at, p.most, to->keys);
 }
 
 }  // namespace
@@ -168,10 +221,11 @@ __device__ void merge_parts(const mk_gpu_rank &p, const float *logits, uint32_t 
 extern "C" __global__ void __launch_bounds__(MK_GPU_RANK_THREADS)
     mk_rank_logits(const __grid_constant__ mk_gpu_rank p) {
   const mk_gpu_rank_row &row = p.rows[blockIdx.y];
-  const uint64_t *chosen = reinterpret_cast<const uint64_t *>(p.chosen);
-  // What is no token, since the logits are not numbers, nobody asks about afterwards.
-  const uint32_t token =
-      min(row.token == MK_TOKEN_CHOSEN ? static_cast<uint32_t>(chosen[row.line]) : row.token, p.vocab - 1);
+  const volatile uint64_t *chosen = reinterpret_cast<const uint64_t *>(p.chosen);
+  uint32_t token = 0;
+  if (threadIdx.x == 0) {
+    token = row.token == MK_TOKEN_CHOSEN ? static_cast<uint32_t>(chosen[row.line]) : row.token;
+  }
   const float *logits = reinterpret_cast<const float *>(p.logits) + static_cast<uint64_t>(row.line) * p.vocab;
   mk_gpu_ranked *parts = reinterpret_cast<mk_gpu_ranked *>(p.parts) + blockIdx.y * p.part_count;
   uint32_t *arrived = reinterpret_cast<uint32_t *>(p.arrived) + blockIdx.y;
@@ -184,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_RANK_THREADS)
   }
   __syncthreads();
   if (shared.last) {
-    merge_parts(p, logits, token, parts, reinterpret_cast<mk_gpu_ranked *>(p.out) + blockIdx.y);
+    merge_parts(p, logits, parts, reinterpret_cast<mk_gpu_ranked *>(p.out) + blockIdx.y);
     if (threadIdx.x == 0) {
       *arrived = 0;
     }

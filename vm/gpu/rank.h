@@ -11,8 +11,8 @@ enum {
   MK_GPU_RANK_THREADS = 256, /* of a block, which has one part of one row's tokens */
   MK_GPU_RANK_HELD = 32,     /* tokens of a thread */
   MK_GPU_RANK_PART = MK_GPU_RANK_THREADS * MK_GPU_RANK_HELD,
-  MK_GPU_RANK_MOST = 20,                                   /* of the most probable */
-  MK_GPU_RANK_PARTS = MK_GPU_RANK_PART / MK_GPU_RANK_MOST, /* of a row, at most: a block merges what all parts found */
+  MK_GPU_RANK_MOST = 20,                                       /* of the most probable */
+  MK_GPU_RANK_PARTS = MK_GPU_RANK_PART / 2 / MK_GPU_RANK_MOST, /* of a row, at most: a block merges what all found */
 };
 
 typedef struct mk_gpu_rank_row {

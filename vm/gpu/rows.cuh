@@ -19,6 +19,9 @@
 #include "vm/gpu/consumer.cuh"
 #include "vm/gpu/storer.cuh"
 #include "vm/program/plan.h"
+#if MK_GPU_SAMPLES
+#include "instructions/sampling.h"
+#endif
 
 namespace mk {
 
@@ -36,6 +39,15 @@ struct rows_state {
 // taken by the column tiles that have its number, by each of the two storers.
 enum { RESIDUAL_TILES = 2, RESIDUAL_BYTES = RESIDUAL_TILES * 2 * 32 * 16 };
 
+#if MK_GPU_SAMPLES
+// What a line's draw goes by, from its SCORE to its DRAW.
+struct line_parameters {
+  uint64_t key;                               // of the noise
+  uint32_t words[MK_SAMPLING_FREQUENCY + 1];  // of its slot
+  uint32_t counted;  // a bit for each line whose token counts for the line and is one of this SM's
+};
+#endif
+
 struct rows_words {
   rows_state state[2];
   uint32_t choices[MK_MAX_ROWS];  // by slot: the last token that it chose in this launch
@@ -48,8 +60,8 @@ struct rows_words {
   uint32_t stop;                              // the host's wish, as the storers of the HEAD at hand saw it
   uint32_t residual_tags[2][RESIDUAL_TILES];  // by storer: what residuals() holds
 #if MK_GPU_SAMPLES
-  uint64_t noise[MK_MAX_ROWS];    // of a SCORE: by line, the key of the noise
-  uint16_t counted[MK_MAX_ROWS];  // a bit for each line whose token counts for the line and is one of this SM's
+  line_parameters lines[MK_MAX_ROWS];
+  uint32_t searching;                      // a bit for each line that has to search
   uint32_t vocab, first_token, end_token;  // this SM's tokens
 #endif
 };
