@@ -110,18 +110,6 @@ __device__ inline void multiply_transposed(float (&sums)[32], const uint32_t (&l
       : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right), "n"(add ? 1 : 0), "n"(upper));
 }
 
-// The same of 64 rows of it.
-template <bool add>
-__device__ inline void multiply_transposed(float (&sums)[32], const uint32_t (&left)[4], panel right) {
-  asm volatile(
-      "{\n .reg .pred add;\n .reg .b64 right;\n mov.b64 right, {%36, 0x40000040};\n setp.ne.s32 add, %37, 0;\n"
-      " wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" MK_NAMES_32
-      "}, "
-      "{%32, %33, %34, %35}, right, add, 1, 1, 0;\n}"
-      : MK_SUMS_32(0)
-      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right), "n"(add ? 1 : 0));
-}
-
 // sums (+)= left [64 x 16] times right [16 rows x 256], four panels side by side.
 template <bool add>
 __device__ inline void multiply_by_rows(float (&sums)[128], const uint32_t (&left)[4], panel right) {

@@ -12,7 +12,7 @@
 static const mixture_demands demands = {
     .one_row = MIXTURE_ALWAYS, /* 2 to 16 rows as one row */
     .several = MIXTURE_ALWAYS, /* 2 to 16 rows as each other */
-    .prompts = 0,              /* MK_PROMPT_ROWS rows as one row */
+    .prompts = MIXTURE_ALWAYS, /* wide steps as one row */
 };
 #define ROUNDINGS 1e-2       /* of all logits of a mix together, relative */
 #define WORST_ROUNDINGS 5e-2 /* of those of one row */

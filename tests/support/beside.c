@@ -25,13 +25,14 @@ struct beside {
 
 enum { LENDER = BESIDE_16 };
 
-uint32_t beside_rows(uint32_t which) { return which == BESIDE_PROMPT ? MK_PROMPT_ROWS : 1U << which; }
+uint32_t beside_rows(uint32_t which) { return which == BESIDE_PROMPT ? BESIDE_PROMPT_ROWS : 1U << which; }
 
 static mk_status open_one(beside *b, const beside_options *o, uint32_t which) {
   machine *m = &b->machines[which];
   const mk_compile_options compile = {.sms = o->sms != 0 ? o->sms : MK_DEFAULT_SMS,
                                       .max_seq = o->max_seq,
                                       .rows = beside_rows(which),
+                                      .slots = which == BESIDE_PROMPT ? 1 : beside_rows(which),
                                       .blocks = o->blocks};
   MK_TRY(mk_compile(b->graph, &compile, &m->program));
   MK_TRY(mk_verify(m->program, NULL));
@@ -51,7 +52,7 @@ static mk_status open_one(beside *b, const beside_options *o, uint32_t which) {
 
 static mk_status open_all(beside *b, const beside_options *o) {
   MK_TRY(mk_llama_graph(o->config, &b->graph));
-  MK_TRY(mk_alloc((size_t)MK_PROMPT_ROWS * o->config->vocab, sizeof *b->logits, &b->logits));
+  MK_TRY(mk_alloc((size_t)BESIDE_PROMPT_ROWS * o->config->vocab, sizeof *b->logits, &b->logits));
   MK_TRY(open_one(b, o, LENDER));
   for (uint32_t i = 0; i < BESIDE_MACHINES; i++) {
     MK_TRY(i == LENDER ? MK_OK : open_one(b, o, i));

@@ -46,7 +46,7 @@ static const mix mixes[MIXTURE_MIXES] = {
     {"2 to 16 rows at random, long launches", SEVERAL, 16, 16, 40, true, true, false},
     {"one row and 16 rows in turn", ON(1) | ON(16), 1, 1, 37, false, false, true},
     {"1 to 16 rows at random", ON(1) | SEVERAL, 16, 16, 9, true, false, true},
-    {"prompts by 64 rows, then one row", ON(PROMPT) | ON(1), 1, MK_PROMPT_ROWS, MOST_STEPS, false, false, true},
+    {"prompts in wide steps, then one row", ON(PROMPT) | ON(1), 1, BESIDE_PROMPT_ROWS, MOST_STEPS, false, false, true},
     {"all machines at random", ON(PROMPT) | ON(1) | SEVERAL, 16, 16, 9, true, false, true},
 };
 enum { ONE_ROW, TWO_ROWS, REFERENCES }; /* in that table */
@@ -71,7 +71,7 @@ typedef struct run {
   /* The turn at hand. */
   uint32_t turns, machine, slots, steps;
   uint32_t owner[MK_MAX_ROWS]; /* sequence of each slot; `count`: none */
-  mk_step_row plan[MOST_STEPS * MK_PROMPT_ROWS];
+  mk_step_row plan[MOST_STEPS * BESIDE_PROMPT_ROWS];
   uint32_t *table; /* [MK_MAX_ROWS][columns] */
 } run;
 
@@ -235,7 +235,7 @@ static void seat(run *r, const uint32_t *chosen, uint32_t count) {
 
 /* Of one sequence the first lines, of which the last one chooses. */
 static void plan_prompt(run *r, uint32_t step) {
-  uint32_t left = prompt_left(&r->sequences[r->owner[0]]), rows = MK_PROMPT_ROWS;
+  uint32_t left = prompt_left(&r->sequences[r->owner[0]]), rows = BESIDE_PROMPT_ROWS;
   rows = smaller(r->mix->random ? 1 + below(r, rows) : rows, left);
   for (uint32_t line = 0; line < rows; line++) {
     put(r, step, line, 0, line + 1 == rows);

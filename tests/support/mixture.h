@@ -32,7 +32,7 @@ void mixture_needs(const mixture_work *work, uint32_t *max_seq, uint32_t *blocks
 typedef struct mixture_demands {
   uint32_t one_row; /* of 2 to 16 rows, as of one row */
   uint32_t several; /* of 2 to 16 rows, whoever shares the step and whichever machine computes it */
-  uint32_t prompts; /* of MK_PROMPT_ROWS rows, as of one row */
+  uint32_t prompts; /* of a wide step, as of one row */
 } mixture_demands;
 
 typedef struct mixture_result { /* of one mix, compared with one reference */

@@ -92,6 +92,21 @@ bool mk_opcode_loader_waits(const mk_opcode_info *info) {
   return false;
 }
 
+bool mk_opcode_is_product(const mk_opcode_info *info) {
+  bool multiplies = false;
+  for (uint32_t slot = 0; slot < info->operand_count; slot++) {
+    multiplies = multiplies || info->operands[slot].store == MK_OPERAND_STORE_TILES;
+  }
+  return multiplies && mk_opcode_writes(info, MK_CONTENT_LOGITS) < 0;
+}
+
+bool mk_opcode_copies(const mk_opcode_info *info, uint32_t slot) {
+  const mk_operand_info *o = &info->operands[slot];
+  const bool reads = o->access == MK_ACCESS_READ && o->extent == MK_EXTENT_PART && o->when == MK_WHEN_WAITS;
+  return reads && (mk_opcode_is_product(info) ? o->dtype == MK_DTYPE_BF16 && o->role == MK_ROLE_CONSUMER
+                                              : o->store == MK_OPERAND_STORE_BLOCKS);
+}
+
 int mk_opcode_reads(const mk_opcode_info *info, mk_content content) {
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     if (info->operands[slot].content == content && info->operands[slot].access == MK_ACCESS_READ) {

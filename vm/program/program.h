@@ -325,6 +325,11 @@ const mk_opcode_info *mk_opcode_lookup(uint32_t opcode);
 bool mk_opcode_loads_state(const mk_opcode_info *info);
 /* Whether its loader waits for the instruction's counters: it reads what others write in this step. */
 bool mk_opcode_loader_waits(const mk_opcode_info *info);
+/* Whether it multiplies tiles of lines by tiles of a weight; HEAD does not: rows that choose are few. */
+bool mk_opcode_is_product(const mk_opcode_info *info);
+/* Whether the machine of a program of tiles has its loader copy that operand, of what others write: a product's input,
+ * whose role is the consumer's by the table, and a cache. So it is the loader who has to have waited. */
+bool mk_opcode_copies(const mk_opcode_info *info, uint32_t slot);
 /* The slot of its operand that is a paged cache; -1: none. */
 int mk_opcode_cache(const mk_opcode_info *info);
 /* The role that finishes it, and sends its signals: the storer where it has an operand, else the consumer. */

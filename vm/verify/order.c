@@ -269,6 +269,22 @@ static mk_status write_stamps(mk_run *run, const mk_write *w, uint32_t epoch, co
   return MK_OK;
 }
 
+/* Whether it is the loader that reads the operand. */
+static bool is_loaded(const mk_verifier *v, const mk_opcode_info *info, uint32_t slot) {
+  return info->operands[slot].role == MK_ROLE_LOADER ||
+         (mk_program_has_tiles(v->program) && mk_opcode_copies(info, slot));
+}
+
+/* Whether the loader waits, too. Where all lines of a tile are idle it does not. */
+static bool loader_waits(const mk_run *run, uint32_t index) {
+  const mk_opcode_info *info = mk_info(mk_at(run->v, index));
+  bool waits = mk_opcode_loader_waits(info);
+  for (uint32_t slot = 0; slot < info->operand_count && !waits; slot++) {
+    waits = info->operands[slot].when == MK_WHEN_WAITS && is_loaded(run->v, info, slot);
+  }
+  return waits && !is_idle(run, index);
+}
+
 /* All accesses that `role` makes, reads first. */
 static mk_status access_as(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch, mk_role role, bool writes) {
   mk_verifier *v = run->v;
@@ -288,7 +304,7 @@ static mk_status access_as(mk_run *run, uint32_t lane, uint32_t index, uint32_t 
                       .slot = slot,
                       .thread = thread,
                       .time = mk_time(run->lanes[lane].done, MK_DONE),
-                      .clock = o->role == MK_ROLE_LOADER ? row(run->loader_hb, run->threads, lane) : hb,
+                      .clock = is_loaded(v, info, slot) ? row(run->loader_hb, run->threads, lane) : hb,
                       .lines = run->active,
                       .epoch = epoch};
     v->report.accesses++;
@@ -333,8 +349,10 @@ static mk_status consume(mk_run *run, uint32_t lane, uint32_t index, uint32_t ep
   join_waits(run, in, epoch, hb, dep);
   memcpy(run->entered, dep, n * sizeof *dep);
   hb[consumer] = dep[consumer] = mk_time(number, MK_DONE);
-  if (mk_opcode_loader_waits(mk_info(in))) {
+  if (loader_waits(run, index)) {
     join_waits(run, in, epoch, row(run->loader_hb, n, lane), NULL);
+  }
+  if (mk_opcode_loader_waits(mk_info(in))) {
     MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_LOADER, false));
   }
   MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_CONSUMER, false));

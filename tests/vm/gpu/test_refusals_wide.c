@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "instructions/mla.h"
+#include "models/llama.h"
 #include "models/synth.h"
+#include "scheduler/compile.h"
 #include "tests/support/effort.h"
 #include "tests/support/prompts.h"
 #include "vm/gpu/machine_internal.h"
@@ -174,50 +176,26 @@ static void widen(mk_program *p, const mk_instruction *in, uint32_t slot, uint32
 }
 /* Fours of elements would not lie where a load of four takes them. */
 REFUSED(values_of_no_whole_tiles, SMS, true,
-        "(qkv): out in buffer layers.0.qkv_out has rows of 258 columns; this machine takes a multiple of 16",
+        "(qkv): out in buffer qkv_out has rows of 258 columns; this machine takes a multiple of 16",
         widen(p, find(p, MK_OP_QKV, 0), MK_SLOT_QKV_out, 2))
-REFUSED(keys_and_values_of_other_rows, 1, true, "(append): k and v are in rows of 256 and 272 columns", {
+/* In values that layers do not share. */
+Test(gpu_refusals_wide, keys_and_values_of_other_rows) {
+  mk_graph *graph;
+  mk_program *p;
+  cr_assert_eq(mk_llama_graph(&shape, &graph), MK_OK, "%s", mk_error_message());
+  const mk_compile_options options = {.sms = 1, .max_seq = CONTEXT, .rows = ROWS, .slots = 1, .keep_values = true};
+  cr_assert_eq(mk_compile(graph, &options, &p), MK_OK, "%s", mk_error_message());
+  mk_graph_free(graph);
   const mk_instruction *earlier = find(p, MK_OP_APPEND, 0);
   mk_instruction *in = find(p, MK_OP_APPEND, 1);
   cr_assert_eq(in->layer, 1);
   cr_assert_eq(earlier->layer, 0);
   in->operands[MK_SLOT_APPEND_v] = earlier->operands[MK_SLOT_APPEND_v];
   widen(p, earlier, MK_SLOT_APPEND_v, 16);
-})
+  expect_refused(p, true, "(append): k and v are in rows of 256 and 272 columns");
+}
 REFUSED(keys_in_narrow_tiles, SMS, false, "(append): k and v are in rows of 256 and 256 columns, tiles of 8 and 8",
         buffer_of(p, find(p, MK_OP_APPEND, 0), MK_SLOT_APPEND_k)->tile_cols = 8)
-
-/* Order. A consumer that has written what the next instruction multiplies has told nobody, the loader least of all. */
-static void drop_waits(mk_instruction *in) {
-  memset(in->waits, 0, sizeof in->waits);
-  in->wait_count = 0;
-}
-REFUSED(an_input_that_the_loader_does_not_wait_for, 1, true,
-        "(linear_add): x in buffer layers.0.attn_out is copied as soon as the instruction's own waits are over",
-        drop_waits(find(p, MK_OP_LINEAR_ADD, 0)))
-REFUSED(an_input_of_which_all_but_one_are_waited_for, 1, true, "(linear_add): x in buffer layers.0.attn_out is copied",
-        find(p, MK_OP_LINEAR_ADD, 0)->waits[0].threshold--)
-/* Each half of the value has a counter of its own, and the instruction waits for one of them. */
-REFUSED(an_input_with_two_counters, 1, true, "(linear_add): x in buffer layers.0.attn_out is copied", {
-  mk_instruction *attend = find(p, MK_OP_ATTEND, 0);
-  uint16_t second;
-  cr_assert_eq(mk_program_add_counter(p, "second", MK_COUNTER_RELEASE, &second), MK_OK);
-  p->counters[attend->signals[0].counter].total--;
-  p->counters[second].total = 1;
-  for (size_t i = 0; i < p->instruction_count; i++) {
-    mk_wait *wait = &p->instructions[i].waits[0];
-    if (p->instructions[i].wait_count != 0 && wait->counter == attend->signals[0].counter) {
-      wait->threshold--;
-    }
-  }
-  attend->signals[0].counter = second;
-})
-/* An earlier instruction has made the wait; but in a step that leaves its tile of lines out its loader does not. */
-REFUSED(a_cache_that_another_tile_of_lines_waits_for, 1, true, "(attend): kv in buffer layers.0.kv is copied", {
-  mk_instruction *in = find(p, MK_OP_ATTEND, 2);
-  cr_assert_neq(in->operands[MK_SLOT_ATTEND_q].row, in[-2].operands[MK_SLOT_ATTEND_q].row);
-  drop_waits(in);
-})
 
 /* Warps have shared scales, and nothing but a signal makes them meet behind a product. */
 REFUSED(a_normed_product_that_signals_nothing, SMS, false, "(glu) signals no release counter; a normed product", {

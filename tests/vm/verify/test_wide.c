@@ -368,3 +368,41 @@ Test(verify_wide, what_is_accepted_never_fails) {
   cr_assert_gt(rejected, mutants * MUTATION_CLASSES / 2);
   cr_assert_gt(failing, mutants, "%u of %u rejected mutants fail", failing, rejected);
 }
+
+/* The loader copies what is multiplied, and the cache: what its consumer has seen, or has written itself in a program
+ * of one queue, tells it nothing. */
+static void drop_waits(mk_instruction *in) {
+  memset(in->waits, 0, sizeof in->waits);
+  in->wait_count = 0;
+}
+#define LOADER_REJECTED(name, sms, ...)                                \
+  Test(verify_wide, name) {                                            \
+    mk_program *p = test_prompt_program(&shape, sms, CONTEXT, ROWS);   \
+    cr_assert_eq(mk_verify(p, NULL), MK_OK, "%s", mk_error_message()); \
+    __VA_ARGS__;                                                       \
+    expect_order_rejected(p, #name, p->instructions);                  \
+    mk_program_free(p);                                                \
+  }
+LOADER_REJECTED(an_input_that_the_loader_does_not_wait_for, 1, drop_waits(find(p, MK_OP_LINEAR_ADD, 0)))
+LOADER_REJECTED(an_input_of_which_all_but_one_are_waited_for, 1, find(p, MK_OP_LINEAR_ADD, 0)->waits[0].threshold--)
+/* One who writes it signals another counter, for which nobody waits. */
+LOADER_REJECTED(an_input_with_two_counters, SMS, {
+  mk_instruction *attend = find(p, MK_OP_ATTEND, 0);
+  uint16_t second;
+  cr_assert_eq(mk_program_add_counter(p, "second", MK_COUNTER_RELEASE, &second), MK_OK);
+  p->counters[attend->signals[0].counter].total--;
+  p->counters[second].total = 1;
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    mk_wait *wait = &p->instructions[i].waits[0];
+    if (p->instructions[i].wait_count != 0 && wait->counter == attend->signals[0].counter) {
+      wait->threshold--;
+    }
+  }
+  attend->signals[0].counter = second;
+})
+/* An earlier instruction has made the wait; but in a step that leaves its tile of lines out its loader does not. */
+LOADER_REJECTED(a_cache_that_another_tile_of_lines_waits_for, 1, {
+  mk_instruction *in = find(p, MK_OP_ATTEND, 2);
+  cr_assert_neq(in->operands[MK_SLOT_ATTEND_q].row, in[-2].operands[MK_SLOT_ATTEND_q].row);
+  drop_waits(in);
+})
