@@ -159,8 +159,8 @@ __device__ __forceinline__ bool weigh_first_half(float scale, uint32_t panel, co
   for (uint32_t h = 0; h < 2; h++) {
     offset[h] = r.max[h] == -INFINITY ? 0.0f : r.max[h];
     total[h] = r.total[h];
-    // A number that is larger than nothing, and known only once the first exponentials are under way: otherwise the
-    // compiler puts the maxima before them.
+    // Minus infinity, but known only once the first exponentials are under way: otherwise the compiler puts the maxima
+    // before them.
     most[h] = other[h] = fmaf(tile::exp2(fmaf(scores[2 * h], scale, -offset[h])), 0.0f, -INFINITY);
   }
   weigh_some<0, SCORES / 2>(scale, panel, offset, scores, total, weights);
