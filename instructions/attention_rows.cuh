@@ -42,7 +42,6 @@ enum {
 // barrier tells phases apart by their parity alone, and the wait would take that page's phase for this one's. When the
 // instruction begins, all pages from before it have arrived (wait_for_storers); when warps have met to merge a round,
 // all pages of that round have.
-// those of a round that has been merged when the warps have met.
 static_assert(ROUND_PAGES <= MK_GPU_RING_PAGES, "a round has slots of its own");
 static_assert(CLASSES * 4 * 8 * 64 == MK_GPU_KEPT_SET_FLOATS, "what launch.h says of it");
 static_assert(ROWS_NEWEST_AT + 2 * 128 * 2 <= ROWS_ATTENTION_AT + ROWS_ATTENTION_BYTES,
