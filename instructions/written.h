@@ -1,6 +1,9 @@
 /* Which elements of the buffers that a program writes have been written, and in which epoch: what lets the CPU machine tell a read of
  * something that nobody wrote, or that is left from an earlier step, from a good one.
  *
+ * Of plain buffers with a copy on each rank (MK_RANK_EACH) each copy is looked at; of stamped ones it is the stamp that says when a copy
+ * has a word.
+ *
  * Buffers of kind activation and output are looked at, element by element, padding of tiles included in none. Weights and inputs are the
  * host's, and the KV cache holds what earlier steps have appended; that this is there is the block table's matter.
  *
@@ -21,6 +24,7 @@ void mk_written_clear(mk_written *written);
 typedef struct mk_written_place { /* elements (row, [col, col + count)) of a buffer of the program */
   const mk_buffer *buffer;
   uint32_t row, col, count;
+  uint32_t rank; /* who looks, or whose copy is written */
 } mk_written_place;
 
 void mk_written_note(mk_written *written, mk_written_place place, uint32_t generation);
@@ -29,6 +33,8 @@ void mk_written_note(mk_written *written, mk_written_place place, uint32_t gener
 typedef struct mk_written_gap {
   uint32_t col, written;
 } mk_written_gap;
+/* Of the copy of place.rank, element col + i: whether it was written in this generation. */
+bool mk_written_has(const mk_written *written, mk_written_place place, uint32_t i, uint32_t generation);
 bool mk_written_check(const mk_written *written, mk_written_place place, uint32_t generation, mk_written_gap *gap);
 
 #endif

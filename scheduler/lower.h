@@ -36,7 +36,8 @@ typedef struct mk_lowered_sampling { /* buffers of a sampling program */
 typedef struct mk_lowering {
   const mk_graph *graph;
   mk_program *program;
-  uint32_t sms; /* queues in use: the first ones; the others stay empty */
+  uint32_t ranks, sms_of_rank; /* SMs in use: the first ones of each rank; the queues of the others stay empty */
+  uint32_t sms;                /* of all ranks; SM s of rank r is number r * sms_of_rank + s */
   uint32_t max_seq;
   uint32_t lines;      /* rows per step */
   uint32_t line_tiles; /* of a value of a step: an instruction computes one, but for attention, which computes all */
@@ -50,7 +51,7 @@ typedef struct mk_lowering {
   bool wide;                 /* the wide form (wide.c) */
   bool reuses;               /* of that, a layer's values lie where those of the one before did */
   mk_lowered_value embedded; /* of that, the embedding rows of the step's tokens */
-  uint32_t turn;             /* of that, units dealt so far, whose SMs take turns */
+  uint32_t *turns;           /* of each rank, units dealt so far, whose SMs take turns: of wide programs, and of attention */
   bool samples;              /* a sampling program, with the buffers below */
   mk_lowered_sampling sampling;
   uint32_t splits; /* of attention */
