@@ -398,8 +398,8 @@ static mk_span span_on(const mk_reference *machine, const mk_span *span, uint32_
   mk_span on = *span;
   *as = *machine;
   as->rank = rank;
-  on.memory = machine->copies->memory[rank * machine->program->buffer_count +
-                                      (size_t)(span->buffer - machine->program->buffers)];
+  on.memory = machine->copies
+                  ->memory[rank * machine->program->buffer_count + (size_t)(span->buffer - machine->program->buffers)];
   return on;
 }
 

@@ -53,7 +53,7 @@ typedef struct mk_copies {
 
 typedef struct mk_reference {
   const mk_program *program;
-  uint8_t *const *memory;              /* by buffer; of MK_RANK_EACH the copy of this rank */
+  uint8_t *const *memory; /* by buffer; of MK_RANK_EACH the copy of this rank */
   uint32_t rank;
   const mk_copies *copies;             /* NULL: there are none */
   mk_step_state *state;                /* of the SM that executes */

@@ -29,7 +29,8 @@ mk_status mk_written_new(const mk_program *program, mk_written **out) {
   mk_status status = mk_alloc(program->buffer_count, sizeof *written->generations, &written->generations);
   for (size_t b = 0; b < program->buffer_count && status == MK_OK; b++) {
     if (is_written_by_programs(&program->buffers[b])) {
-      status = mk_alloc(all_elements(program, &program->buffers[b]), sizeof *written->generations[b], &written->generations[b]);
+      status = mk_alloc(all_elements(program, &program->buffers[b]), sizeof *written->generations[b],
+                        &written->generations[b]);
     }
   }
   if (status != MK_OK) {

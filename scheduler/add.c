@@ -88,8 +88,7 @@ static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const m
   uint16_t index;
   const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
   const uint32_t first_sm = rank * lowering->sms_of_rank;
-  const mk_share split =
-      split_tiles_of(plan, mk_rank_tiles(mk_buffer_grid_rows(weight), lowering->ranks, rank));
+  const mk_share split = split_tiles_of(plan, mk_rank_tiles(mk_buffer_grid_rows(weight), lowering->ranks, rank));
   mk_place_in(&lowering->placer, rank, plan->parts * split.count,
               (uint64_t)mk_buffer_grid_cols(weight) * 512 / plan->parts);
   for (uint32_t sm = first_sm; sm < first_sm + lowering->sms_of_rank; sm++) {
@@ -98,8 +97,8 @@ static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const m
       uint32_t part = units.first / split.count, number = units.first % split.count;
       uint32_t count = units.count < split.count - number ? units.count : split.count - number;
       count = plan->stride == 1 ? count : 1;
-      MK_TRY(mk_emit_part(lowering, node, plan, sm, part,
-                          (mk_share){mk_split_tile(plan, split.first + number), count}, lines));
+      MK_TRY(mk_emit_part(lowering, node, plan, sm, part, (mk_share){mk_split_tile(plan, split.first + number), count},
+                          lines));
       units.first += count;
       units.count -= count;
     }

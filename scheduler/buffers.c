@@ -20,7 +20,7 @@ mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector,
                       .cols = vector.cols,
                       .tile_rows = vector.by_tiles ? mk_line_tile(lines) : lines,
                       .tile_cols = vector.tile};
-  buffer.scope = (uint8_t)(vector.scope != 0                          ? vector.scope
+  buffer.scope = (uint8_t)(vector.scope != 0                       ? vector.scope
                            : mk_buffer_is_pushed(program, &buffer) ? MK_SCOPE_SYS
                                                                    : MK_SCOPE_GPU);
   snprintf(buffer.name, sizeof buffer.name, "%s", name);

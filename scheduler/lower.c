@@ -16,9 +16,9 @@ static mk_status find_queues_in_use(mk_lowering *lowering, uint32_t sms) {
   uint32_t least = sms;
   for (uint32_t rank = 0; rank < lowering->ranks; rank++) {
     const mk_share share = mk_rank_tiles(tiles, lowering->ranks, rank);
-    const uint32_t units = !lowering->wide ? share.count
-                                           : mk_wide_units(lowering, share.first + share.count) -
-                                                 mk_wide_units(lowering, share.first);
+    const uint32_t units =
+        !lowering->wide ? share.count
+                        : mk_wide_units(lowering, share.first + share.count) - mk_wide_units(lowering, share.first);
     least = units < least ? units : least;
   }
   lowering->sms_of_rank = least;
@@ -26,8 +26,8 @@ static mk_status find_queues_in_use(mk_lowering *lowering, uint32_t sms) {
   return least != 0 ? MK_OK
                     : mk_error(MK_ERR_USAGE,
                                "%u ranks: the gate and up projections of this model have %u row tiles, and each rank "
-                               "needs some; use fewer ranks",
-                               lowering->ranks, tiles);
+                               "needs %s; use fewer ranks",
+                               lowering->ranks, tiles, lowering->wide ? "eight neighbours of them" : "some");
 }
 
 mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const mk_compile_options *options,
@@ -350,8 +350,7 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
       for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
         mk_wait_for(lowering, &in, node->input, lines);
       }
-      MK_TRY(
-          mk_emit(lowering, mk_next_sm(lowering, mk_rank_of_head(lowering, head, split)), &in, MK_NO_COUNTER));
+      MK_TRY(mk_emit(lowering, mk_next_sm(lowering, mk_rank_of_head(lowering, head, split)), &in, MK_NO_COUNTER));
     }
   }
   return lower_combine(lowering, node, parts);

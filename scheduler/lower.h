@@ -51,8 +51,8 @@ typedef struct mk_lowering {
   bool wide;                 /* the wide form (wide.c) */
   bool reuses;               /* of that, a layer's values lie where those of the one before did */
   mk_lowered_value embedded; /* of that, the embedding rows of the step's tokens */
-  uint32_t *turns;           /* of each rank, units dealt so far, whose SMs take turns: of wide programs, and of attention */
-  bool samples;              /* a sampling program, with the buffers below */
+  uint32_t *turns; /* of each rank, units dealt so far, whose SMs take turns: of wide programs, and of attention */
+  bool samples;    /* a sampling program, with the buffers below */
   mk_lowered_sampling sampling;
   uint32_t splits; /* of attention */
   uint32_t next_uid;

@@ -19,9 +19,9 @@ mk_share mk_rank_tiles(uint32_t tiles, uint32_t ranks, uint32_t rank);
 typedef struct mk_placer {
   mk_placement policy;
   uint32_t ranks, sms; /* sms: of all ranks, those of a rank side by side */
-  uint64_t *bytes;  /* per SM: streamed so far in this program */
-  uint32_t *order;  /* scratch */
-  mk_share *shares; /* per SM: result of the last mk_place */
+  uint64_t *bytes;     /* per SM: streamed so far in this program */
+  uint32_t *order;     /* scratch */
+  mk_share *shares;    /* per SM: result of the last mk_place */
 } mk_placer;
 
 mk_status mk_placer_init(mk_placer *placer, mk_placement policy, uint32_t ranks, uint32_t sms_of_rank);

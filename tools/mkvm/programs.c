@@ -133,11 +133,8 @@ mk_status mk_command_compile(int argc, char **argv) {
   compile_options o = {.sms = MK_DEFAULT_SMS, .rows = 1};
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
   mk_config config;
-  mk_compile_options options = {.sms = o.sms,
-                                .ranks = o.ranks,
-                                .rows = o.rows,
-                                .slots = mk_rows_slots(o.rows),
-                                .sampling = o.sampling};
+  mk_compile_options options = {
+      .sms = o.sms, .ranks = o.ranks, .rows = o.rows, .slots = mk_rows_slots(o.rows), .sampling = o.sampling};
   MK_TRY(read_config(o.model, &config));
   MK_TRY(mk_context_size(o.max_seq, &config, &options.max_seq));
   double start = mk_seconds();

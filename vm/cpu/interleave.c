@@ -430,7 +430,8 @@ static mk_status step_any(mk_cpu *cpu, uint32_t actor, bool *moved) {
 static bool interleaved_done(const mk_cpu *cpu) {
   for (size_t q = 0; q < cpu->program->queue_count; q++) {
     const mk_cpu_sm *sm = &cpu->sms[q];
-    if (sm->count != 0 && (sm->roles[MK_ROLE_STORER].epoch < cpu->limit || sm->late_count != 0 || sm->signal_count != 0)) {
+    if (sm->count != 0 &&
+        (sm->roles[MK_ROLE_STORER].epoch < cpu->limit || sm->late_count != 0 || sm->signal_count != 0)) {
       return false;
     }
   }

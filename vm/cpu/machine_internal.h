@@ -20,9 +20,9 @@ typedef struct mk_cpu_cursor { /* of one role: the next instruction */
 typedef struct mk_late_publication { /* stamped words that are written but not yet visible */
   const mk_instruction *instruction;
   uint32_t slot, generation, rank; /* whose copy it is that they come to */
-  uint32_t first, end; /* tiles of the operand, row by row; of a listed one, places in its list */
-  uint64_t step;       /* of the queue: which of its instructions in this run */
-  bool held;           /* until nobody else can move */
+  uint32_t first, end;             /* tiles of the operand, row by row; of a listed one, places in its list */
+  uint64_t step;                   /* of the queue: which of its instructions in this run */
+  bool held;                       /* until nobody else can move */
 } mk_late_publication;
 
 typedef struct mk_late_signal { /* that has not come to a copy of its counter yet */
@@ -56,8 +56,8 @@ struct mk_cpu {
   const mk_program *program;
   mk_cpu_options options;
   const mk_cpu *lender; /* of weights and KV cache; NULL: they are its own */
-  uint8_t **memory;      /* [ranks][buffers]: the same where there is but one; those of rank 0 come first */
-  mk_readers readers;    /* of several ranks */
+  uint8_t **memory;     /* [ranks][buffers]: the same where there is but one; those of rank 0 come first */
+  mk_readers readers;   /* of several ranks */
   mk_cpu_sm *sms;
   atomic_uint *counters; /* [counters][ranks] */
   float **scratch;       /* by thread */

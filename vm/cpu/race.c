@@ -77,7 +77,8 @@ static mk_status race_init(mk_race *race, const mk_program *program) {
   race->program = program;
   race->threads = queues * MK_ROLE_COUNT;
   race->slots = program->machine.result_slots + 1;
-  size_t pairs = race->threads + (size_t)queues * race->slots + queues + program->counter_count * program->machine.ranks;
+  size_t pairs =
+      race->threads + (size_t)queues * race->slots + queues + program->counter_count * program->machine.ranks;
   MK_TRY(mk_alloc((pairs * 2 + program->instruction_count) * race->threads, sizeof(uint32_t), &race->storage));
   uint32_t *next = race->storage;
   MK_TRY(new_clocks(&next, race->threads, race->threads, true, &race->clocks));
@@ -205,8 +206,8 @@ static mk_status check_rank(const mk_race *race, uint32_t thread, uint32_t index
   return mk_error(MK_ERR_DEVICE,
                   "tile of another rank: instruction %u (%s) on rank %u, operand %s: touches a tile of buffer %s that "
                   "rank %u has",
-                  in->uid, mk_opcode_lookup(in->opcode)->name, rank,
-                  mk_opcode_lookup(in->opcode)->operands[slot].name, buffer->name, at->rank - 1);
+                  in->uid, mk_opcode_lookup(in->opcode)->name, rank, mk_opcode_lookup(in->opcode)->operands[slot].name,
+                  buffer->name, at->rank - 1);
 }
 
 static mk_status read_cell(mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, cell *at, bool stamped,

@@ -304,9 +304,8 @@ int mk_program_find_operand(const mk_program *program, uint32_t opcode, uint32_t
 
 mk_status mk_program_add_counter(mk_program *program, const char *name, mk_counter_kind kind, uint16_t *index) {
   const bool alone = program->machine.ranks == 1;
-  mk_counter counter = {.kind = (uint8_t)kind,
-                        .scope = alone ? MK_SCOPE_GPU : MK_SCOPE_SYS,
-                        .rank = alone ? 0 : MK_RANK_EACH};
+  mk_counter counter = {
+      .kind = (uint8_t)kind, .scope = alone ? MK_SCOPE_GPU : MK_SCOPE_SYS, .rank = alone ? 0 : MK_RANK_EACH};
   size_t length = strlen(name);
   if (length >= sizeof counter.name) {
     return mk_error(MK_ERR_FILE, "counter %s: a name has at most %zu characters", name, sizeof counter.name - 1);

@@ -92,9 +92,9 @@ typedef enum mk_counter_kind { MK_COUNTER_RELAXED, MK_COUNTER_RELEASE, MK_COUNTE
 
 typedef struct mk_counter {
   char name[48];
-  uint8_t kind;  /* mk_counter_kind */
-  uint8_t scope; /* mk_scope */
-  uint16_t rank; /* the GPU that holds it, or MK_RANK_EACH */
+  uint8_t kind;   /* mk_counter_kind */
+  uint8_t scope;  /* mk_scope */
+  uint16_t rank;  /* the GPU that holds it, or MK_RANK_EACH */
   uint32_t total; /* signals per epoch */
 } mk_counter;
 

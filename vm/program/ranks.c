@@ -80,8 +80,7 @@ static void find_waiters(const mk_program *program, uint64_t *counters) {
 mk_status mk_program_readers(const mk_program *program, mk_readers *out) {
   mk_read_tiles *tiles = NULL;
   *out = (mk_readers){.operands = NULL};
-  mk_status status =
-      mk_alloc(program->instruction_count, MK_MAX_OPERANDS * sizeof *out->operands, &out->operands);
+  mk_status status = mk_alloc(program->instruction_count, MK_MAX_OPERANDS * sizeof *out->operands, &out->operands);
   if (status == MK_OK) {
     status = mk_alloc(program->counter_count, sizeof *out->counters, &out->counters);
   }

@@ -107,8 +107,7 @@ static bool has_copies(const mk_verifier *v, uint32_t counter) {
 /* E04: a signal of the next epoch must not help a wait of this one. Of a counter with copies each has to get the
  * signals of this epoch first: that one copy has had one, which stamps may tell of, says nothing of the others; what
  * comes after a later release of the same thread does. */
-static mk_status check_overrun(mk_run *run, uint32_t counter, uint32_t index, const uint32_t *hb,
-                               const uint32_t *dep) {
+static mk_status check_overrun(mk_run *run, uint32_t counter, uint32_t index, const uint32_t *hb, const uint32_t *dep) {
   mk_verifier *v = run->v;
   uint32_t wait = MK_NONE_INDEX, signal = MK_NONE_INDEX;
   uint32_t end = run->first_last_wait[counter + 1];
@@ -165,8 +164,7 @@ static mk_status join_into(mk_run *run, uint32_t **view, const uint32_t *clock) 
 
 /* Who waits for a signal on one copy of a counter knows that the signaller was done, and not that its signal has come to
  * the other copies. */
-static mk_status feed_barrier(mk_run *run, mk_barrier *b, uint32_t index, uint32_t epoch, uint32_t *hb,
-                              uint32_t *dep) {
+static mk_status feed_barrier(mk_run *run, mk_barrier *b, uint32_t index, uint32_t epoch, uint32_t *hb, uint32_t *dep) {
   const uint32_t thread = mk_finisher_of(run->v, index), sent = hb[thread];
   if (has_copies(run->v, b->counter)) {
     hb[thread] = dep[thread] = mk_time(run->lanes[thread / 2].done, MK_DONE);

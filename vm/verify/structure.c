@@ -125,8 +125,7 @@ static mk_status check_buffer(mk_verifier *v, size_t index) {
   const mk_buffer *b = &v->program->buffers[index];
   bool known = b->kind < MK_KIND_COUNT && b->dtype < MK_DTYPE_COUNT && b->store < MK_STORE_COUNT &&
                b->scope < MK_SCOPE_COUNT && (b->rank < v->program->machine.ranks || mk_rank_name(b->rank) != NULL) &&
-               b->proxy >= 1 && b->proxy <= 3 &&
-               memchr(b->name, 0, sizeof b->name) != NULL;
+               b->proxy >= 1 && b->proxy <= 3 && memchr(b->name, 0, sizeof b->name) != NULL;
   bool sides = within(b->rows, MAX_SIDE) && within(b->cols, MAX_SIDE) && within(b->tile_rows, MAX_TILE_ROWS) &&
                within(b->tile_cols, MAX_TILE_COLS);
   if (!known || !sides || mk_buffer_grid_rows(b) > MK_MAX_COORDINATE || mk_buffer_grid_cols(b) > MK_MAX_COORDINATE) {
