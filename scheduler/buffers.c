@@ -146,6 +146,7 @@ mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
   mk_lowered_value *lowered = &lowering->values[node->output];
   lowered->ready = MK_NO_COUNTER;
   lowered->ready_by_tiles = false;
+  lowered->of_rank = 0;
   if (node->kind == MK_NODE_ADD || node->kind == MK_NODE_OFFSET) {
     char name[48];
     snprintf(name, sizeof name, "%.38s_residual", value->name);

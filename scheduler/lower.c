@@ -238,7 +238,7 @@ mk_status mk_emit_qkv(mk_lowering *lowering, const mk_node *node, uint32_t sm, m
   in.params[MK_PARAM_QKV_head_dim] = c->head_dim;
   in.params[MK_PARAM_QKV_extras] = qkv_extras(lowering, node);
   mk_wait_for(lowering, &in, node->input, lines);
-  return mk_emit(lowering, sm, &in, mk_signal_of(out, lines));
+  return mk_emit(lowering, sm, &in, mk_signal_of(out, lines + out->of_rank * (sm / lowering->sms_of_rank)));
 }
 
 typedef mk_status (*emitter)(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines);
@@ -262,6 +262,87 @@ static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const ch
   mk_place(&lowering->placer, mk_buffer_grid_rows(weight),
            (uint64_t)mk_buffer_grid_cols(weight) * 512 * lowering->line_tiles);
   return emit_shares(lowering, node, emit);
+}
+
+/* Row tiles of a rank's query heads, of its keys and of its values, one range behind the other. */
+typedef struct row_ranges {
+  mk_share of[3];
+} row_ranges;
+
+static row_ranges tiles_of_heads(const mk_lowering *lowering, uint32_t rank) {
+  const mk_config *c = &lowering->graph->config;
+  const uint32_t tiles = c->head_dim / MK_TILE, heads = c->kv_heads / lowering->ranks, group = c->heads / c->kv_heads;
+  const uint32_t first = rank * heads;
+  return (row_ranges){{{first * group * tiles, heads * group * tiles},
+                       {(c->heads + first) * tiles, heads * tiles},
+                       {(c->heads + c->kv_heads + first) * tiles, heads * tiles}}};
+}
+
+/* What an SM has of them, an instruction for each range. */
+static mk_status emit_ranges(mk_lowering *lowering, const mk_node *node, uint32_t sm, const row_ranges *tiles,
+                             uint32_t lines) {
+  mk_share share = lowering->placer.shares[sm];
+  for (uint32_t i = 0; i < 3 && share.count != 0; i++) {
+    const mk_share range = tiles->of[i];
+    if (share.first < range.count) {
+      const uint32_t left = range.count - share.first, count = share.count < left ? share.count : left;
+      MK_TRY(mk_emit_qkv(lowering, node, sm, (mk_share){range.first + share.first, count}, lines));
+      share = (mk_share){share.first + count, share.count - count};
+    }
+    share.first -= range.count;
+  }
+  return MK_OK;
+}
+
+/* Counters that the SMs of a rank alone signal and wait for. */
+static mk_status add_ready_of_ranks(mk_lowering *lowering, uint32_t layer, mk_lowered_value *value) {
+  mk_program *program = lowering->program;
+  uint16_t first = MK_NO_COUNTER;
+  for (uint32_t rank = 0; rank < lowering->ranks; rank++) {
+    const size_t before = program->counter_count;
+    char what[24];
+    snprintf(what, sizeof what, "qkv.rank%u", rank);
+    MK_TRY(add_ready(lowering, layer, what, value));
+    first = rank == 0 ? value->ready : first;
+    for (size_t c = before; c < program->counter_count; c++) {
+      program->counters[c].rank = (uint16_t)rank;
+      program->counters[c].scope = MK_SCOPE_GPU;
+    }
+  }
+  value->ready = first;
+  value->of_rank = lowering->line_tiles;
+  return MK_OK;
+}
+
+/* Whether attention alone reads what the node makes. */
+static bool goes_to_attention(const mk_graph *graph, const mk_node *node) {
+  for (size_t i = 0; i < graph->node_count; i++) {
+    if (graph->nodes[i].kind == MK_NODE_NORM_HEADS && graph->nodes[i].input == node->output) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/* Where every rank has as many KV heads, it makes their q, k and v itself: they need not travel to it. */
+static mk_status lower_qkv(mk_lowering *lowering, const mk_node *node) {
+  uint16_t index;
+  const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
+  if (lowering->ranks == 1 || lowering->graph->config.kv_heads % lowering->ranks != 0 ||
+      !goes_to_attention(lowering->graph, node)) {
+    return lower_rows(lowering, node, "qkv", mk_emit_qkv);
+  }
+  MK_TRY(add_ready_of_ranks(lowering, node->layer, &lowering->values[node->output]));
+  for (uint32_t rank = 0; rank < lowering->ranks; rank++) {
+    const row_ranges tiles = tiles_of_heads(lowering, rank);
+    mk_place_in(&lowering->placer, rank, mk_buffer_grid_rows(weight) / lowering->ranks,
+                (uint64_t)mk_buffer_grid_cols(weight) * 512 * lowering->line_tiles);
+    for (uint32_t i = 0; i < lowering->line_tiles * lowering->sms_of_rank; i++) {
+      const uint32_t sm = rank * lowering->sms_of_rank + i % lowering->sms_of_rank;
+      MK_TRY(emit_ranges(lowering, node, sm, &tiles, i / lowering->sms_of_rank));
+    }
+  }
+  return MK_OK;
 }
 
 /* Every SM norms its share of tiles, for which it looks at the squares of all of them. */
@@ -333,6 +414,7 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   memset(lowering->turns, 0, lowering->ranks * sizeof *lowering->turns);
   for (uint32_t split = 0; split < lowering->splits; split++) {
     for (uint32_t head = 0; head < c->kv_heads; head++) {
+      const uint32_t rank = mk_rank_of_head(lowering, head, split);
       mk_instruction in = MK_START(ATTENTION, node->layer);
       in.operands[MK_SLOT_ATTENTION_q] =
           mk_tiles(qkv, 0, lowering->line_tiles, head * group * head_tiles, group * head_tiles);
@@ -348,9 +430,9 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
       in.params[MK_PARAM_ATTENTION_group] = group;
       in.params[MK_PARAM_ATTENTION_eps] = mk_float_param(node->eps);
       for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
-        mk_wait_for(lowering, &in, node->input, lines);
+        mk_wait_for(lowering, &in, node->input, lines + lowering->values[node->input].of_rank * rank);
       }
-      MK_TRY(mk_emit(lowering, mk_next_sm(lowering, mk_rank_of_head(lowering, head, split)), &in, MK_NO_COUNTER));
+      MK_TRY(mk_emit(lowering, mk_next_sm(lowering, rank), &in, MK_NO_COUNTER));
     }
   }
   return lower_combine(lowering, node, parts);
@@ -444,7 +526,7 @@ static mk_status lower_node(mk_lowering *lowering, const mk_node *node) {
   }
   switch (node->kind) {
     case MK_NODE_QKV:
-      return lower_rows(lowering, node, "qkv", mk_emit_qkv);
+      return lower_qkv(lowering, node);
     case MK_NODE_NORM_HEADS:
       return lower_norm_heads(lowering, node);
     case MK_NODE_ATTENTION:

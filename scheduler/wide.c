@@ -35,6 +35,14 @@ static uint32_t rank_of_unit(const mk_lowering *lowering, uint32_t unit, uint32_
   return mk_rank_of_tile(lowering, tiles, unit / lowering->line_tiles * UNIT_TILES);
 }
 
+/* The same of q, k and v: that of the KV head which the unit begins with, so that nearly all of them stay on their rank. */
+static uint32_t rank_of_heads(const mk_lowering *lowering, uint32_t unit) {
+  const mk_config *c = &lowering->graph->config;
+  const uint32_t head = unit / lowering->line_tiles * UNIT_TILES / (c->head_dim / MK_TILE);
+  return mk_rank_of_head(lowering, head < c->heads ? head * c->kv_heads / c->heads : (head - c->heads) % c->kv_heads,
+                         0);
+}
+
 /* The owner of a unit of the residual. */
 static uint32_t owner_of(const mk_lowering *lowering, uint32_t unit, uint32_t tiles) {
   const uint32_t rank = rank_of_unit(lowering, unit, tiles);
@@ -137,8 +145,10 @@ static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const ch
   /* APPEND looks at K and V of all lines. */
   MK_TRY(add_ready_in_layer(lowering, node->layer, what, node->kind != MK_NODE_QKV, &lowering->values[node->output]));
   for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
-    MK_TRY(emit(lowering, node, next_sm(lowering, rank_of_unit(lowering, unit, tiles)),
-                tiles_of(unit, lowering->line_tiles, tiles), unit % lowering->line_tiles));
+    const bool heads = node->kind == MK_NODE_QKV && lowering->graph->config.kv_heads % lowering->ranks == 0;
+    const uint32_t rank = heads ? rank_of_heads(lowering, unit) : rank_of_unit(lowering, unit, tiles);
+    MK_TRY(emit(lowering, node, next_sm(lowering, rank), tiles_of(unit, lowering->line_tiles, tiles),
+                unit % lowering->line_tiles));
   }
   return MK_OK;
 }
