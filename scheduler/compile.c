@@ -111,18 +111,18 @@ static mk_status flatten(mk_lowering *lowering) {
                     UINT32_MAX);
   }
   MK_TRY(mk_grow(&program->instructions, &program->instruction_capacity, total, sizeof *program->instructions));
-  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
-    const mk_queue_builder *queue = &lowering->queues[sm];
-    program->queues[sm] =
-        (mk_queue){.first = (uint32_t)program->instruction_count, .count = (uint32_t)queue->count, .rank = 0};
+  for (uint32_t q = 0; q < program->queue_count; q++) {
+    const uint32_t rank = q / program->machine.sms, sm = q % program->machine.sms;
+    const mk_queue_builder none = {.instructions = NULL};
+    const mk_queue_builder *queue =
+        sm < lowering->sms_of_rank ? &lowering->queues[rank * lowering->sms_of_rank + sm] : &none;
+    program->queues[q] =
+        (mk_queue){.first = (uint32_t)program->instruction_count, .count = (uint32_t)queue->count, .rank = rank};
     if (queue->count != 0) {
       memcpy(program->instructions + program->instruction_count, queue->instructions,
              queue->count * sizeof *queue->instructions);
     }
     program->instruction_count += queue->count;
-  }
-  for (size_t sm = lowering->sms; sm < program->queue_count; sm++) {
-    program->queues[sm] = (mk_queue){.first = (uint32_t)program->instruction_count};
   }
   return MK_OK;
 }
@@ -159,7 +159,11 @@ static mk_status compile(const mk_graph *graph, const mk_compile_options *option
 mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, mk_program **out) {
   *out = NULL;
   if (options->sms < 1 || options->sms > MK_MAX_SMS) {
-    return mk_error(MK_ERR_USAGE, "%u SMs: a program has 1 to %d queues", options->sms, MK_MAX_SMS);
+    return mk_error(MK_ERR_USAGE, "%u SMs: a program has 1 to %d queues%s", options->sms, MK_MAX_SMS,
+                    options->ranks > 1 ? " for each rank" : "");
+  }
+  if (options->ranks > MK_MAX_RANKS) {
+    return mk_error(MK_ERR_USAGE, "%u ranks: a program has at most %d", options->ranks, MK_MAX_RANKS);
   }
   if (options->max_seq < 1 || options->max_seq > graph->config.max_position) {
     return mk_error(MK_ERR_USAGE, "a context of %u tokens: this model has 1 to %u (max_position_embeddings)",
@@ -190,6 +194,7 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
   mk_machine machine = mk_is_wide(graph, options)                            ? mk_machine_wide(options->sms)
                        : options->rows > 1 && mk_compile_slots(options) == 1 ? mk_machine_prompt(options->sms)
                                                                              : mk_machine_latency(options->sms);
+  machine.ranks = options->ranks > 1 ? options->ranks : 1;
   mk_program *program;
   MK_TRY(mk_program_new(&machine, &program));
   mk_status status = compile(graph, options, program);

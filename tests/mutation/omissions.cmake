@@ -93,8 +93,8 @@ mk_omission(E02 vm/verify/structure.c
   [=[if (v == NULL && totals[c] != p->counters[c].total) {]=])
 # A signal of the next epoch may help a wait of this one.
 mk_omission(E04 vm/verify/order.c
-  [=[MK_TRY(check_overrun(run, c, index, dep));]=]
-  [=[MK_TRY(epoch >= MK_EPOCHS ? check_overrun(run, c, index, dep) : MK_OK);]=])
+  [=[MK_TRY(check_overrun(run, c, index, hb, dep));]=]
+  [=[MK_TRY(epoch >= MK_EPOCHS ? check_overrun(run, c, index, hb, dep) : MK_OK);]=])
 # A stamp proves the signal that the same instruction sends after it.
 mk_omission(E04_stamp vm/verify/order.c
   [=[hb[storer] = dep[storer] = mk_time(run->lanes[lane].done, MK_DONE);]=]

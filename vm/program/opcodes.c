@@ -63,6 +63,10 @@ const char *mk_scope_name(uint32_t scope) {
   return pick(names, MK_SCOPE_COUNT, scope);
 }
 
+const char *mk_rank_name(uint32_t rank) {
+  return rank == MK_RANK_EACH ? "each" : rank == MK_RANK_DEALT ? "dealt" : NULL;
+}
+
 const char *mk_role_name(uint32_t role) {
   static const char *const names[MK_ROLE_COUNT] = {"loader", "consumer", "storer"};
   return pick(names, MK_ROLE_COUNT, role);

@@ -51,7 +51,7 @@ mk_status mk_machine_check(const mk_machine *machine) {
       {"loader_warps", machine->loader_warps, 64},
       {"instruction_ring", machine->instruction_ring, MK_MAX_COORDINATE},
       {"result_slots", machine->result_slots, MK_MAX_COORDINATE},
-      {"ranks", machine->ranks, 4096},
+      {"ranks", machine->ranks, MK_MAX_RANKS},
   };
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
     if (fields[i].value < 1 || fields[i].value > fields[i].most) {
@@ -204,7 +204,7 @@ static mk_status check_attributes(const mk_program *program, const mk_buffer *bu
                 {"dtype", buffer->dtype, MK_DTYPE_COUNT},
                 {"store", buffer->store, MK_STORE_COUNT},
                 {"scope", buffer->scope, MK_SCOPE_COUNT},
-                {"rank", buffer->rank, program->machine.ranks}};
+                {"rank", mk_rank_name(buffer->rank) != NULL ? 0U : buffer->rank, program->machine.ranks}};
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
     if (fields[i].value >= fields[i].count) {
       return mk_error(MK_ERR_FILE, "%s is %u; it must be below %u", fields[i].name, fields[i].value, fields[i].count);
@@ -303,7 +303,9 @@ int mk_program_find_operand(const mk_program *program, uint32_t opcode, uint32_t
 }
 
 mk_status mk_program_add_counter(mk_program *program, const char *name, mk_counter_kind kind, uint16_t *index) {
-  mk_counter counter = {.kind = (uint8_t)kind, .scope = MK_SCOPE_GPU};
+  const bool alone = program->machine.ranks == 1;
+  mk_counter counter = {
+      .kind = (uint8_t)kind, .scope = alone ? MK_SCOPE_GPU : MK_SCOPE_SYS, .rank = alone ? 0 : MK_RANK_EACH};
   size_t length = strlen(name);
   if (length >= sizeof counter.name) {
     return mk_error(MK_ERR_FILE, "counter %s: a name has at most %zu characters", name, sizeof counter.name - 1);

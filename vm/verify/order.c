@@ -100,8 +100,14 @@ static bool must_wait(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch
 
 /* One instruction. */
 
-/* E04: a signal of the next epoch must not help a wait of this one. */
-static mk_status check_overrun(mk_run *run, uint32_t counter, uint32_t index, const uint32_t *dep) {
+static bool has_copies(const mk_verifier *v, uint32_t counter) {
+  return v->program->counters[counter].rank == MK_RANK_EACH && v->program->machine.ranks > 1;
+}
+
+/* E04: a signal of the next epoch must not help a wait of this one. Of a counter with copies each has to get the
+ * signals of this epoch first: that one copy has had one, which stamps may tell of, says nothing of the others; what
+ * comes after a later release of the same thread does. */
+static mk_status check_overrun(mk_run *run, uint32_t counter, uint32_t index, const uint32_t *hb, const uint32_t *dep) {
   mk_verifier *v = run->v;
   uint32_t wait = MK_NONE_INDEX, signal = MK_NONE_INDEX;
   uint32_t end = run->first_last_wait[counter + 1];
@@ -115,9 +121,10 @@ static mk_status check_overrun(mk_run *run, uint32_t counter, uint32_t index, co
     return MK_OK;
   }
   end = run->first_last_signal[counter + 1];
+  const uint32_t *known = has_copies(v, counter) ? hb : dep;
   for (uint32_t i = run->first_last_signal[counter]; i < end && signal == MK_NONE_INDEX; i++) {
     const mk_user *user = &run->last_signals[i];
-    if (dep[user->thread] < mk_time(mk_position_of(v, user->instruction), MK_SIGNALLED)) {
+    if (known[user->thread] < mk_time(mk_position_of(v, user->instruction), MK_SIGNALLED)) {
       signal = user->instruction;
     }
   }
@@ -155,7 +162,20 @@ static mk_status join_into(mk_run *run, uint32_t **view, const uint32_t *clock) 
   return MK_OK;
 }
 
-static mk_status feed_barriers(mk_run *run, uint32_t index, uint32_t epoch, const uint32_t *hb, const uint32_t *dep) {
+/* Who waits for a signal on one copy of a counter knows that the signaller was done, and not that its signal has come to
+ * the other copies. */
+static mk_status feed_barrier(mk_run *run, mk_barrier *b, uint32_t index, uint32_t epoch, uint32_t *hb, uint32_t *dep) {
+  const uint32_t thread = mk_finisher_of(run->v, index), sent = hb[thread];
+  if (has_copies(run->v, b->counter)) {
+    hb[thread] = dep[thread] = mk_time(run->lanes[thread / 2].done, MK_DONE);
+  }
+  MK_TRY(join_into(run, &b->views[epoch][0], hb));
+  MK_TRY(join_into(run, &b->views[epoch][1], dep));
+  hb[thread] = dep[thread] = sent;
+  return MK_OK;
+}
+
+static mk_status feed_barriers(mk_run *run, uint32_t index, uint32_t epoch, uint32_t *hb, uint32_t *dep) {
   size_t low = 0, high = run->join_count;
   while (low < high) {
     size_t middle = low + (high - low) / 2;
@@ -166,9 +186,7 @@ static mk_status feed_barriers(mk_run *run, uint32_t index, uint32_t epoch, cons
     }
   }
   for (; low < run->join_count && run->joins[low].instruction == index; low++) {
-    mk_barrier *b = &run->barriers[run->joins[low].barrier];
-    MK_TRY(join_into(run, &b->views[epoch][0], hb));
-    MK_TRY(join_into(run, &b->views[epoch][1], dep));
+    MK_TRY(feed_barrier(run, &run->barriers[run->joins[low].barrier], index, epoch, hb, dep));
   }
   return MK_OK;
 }
@@ -325,15 +343,15 @@ static mk_status access_as(mk_run *run, uint32_t lane, uint32_t index, uint32_t 
   return MK_OK;
 }
 
-static mk_status signal_all(mk_run *run, const mk_instruction *in, uint32_t index, uint32_t epoch, const uint32_t *hb,
-                            const uint32_t *dep) {
+static mk_status signal_all(mk_run *run, const mk_instruction *in, uint32_t index, uint32_t epoch, uint32_t *hb,
+                            uint32_t *dep) {
   if (in->signal_count != 0) {
     MK_TRY(feed_barriers(run, index, epoch, hb, dep));
   }
   for (uint32_t k = 0; k < in->signal_count; k++) {
     uint32_t c = in->signals[k].counter;
     if (epoch != 0) {
-      MK_TRY(check_overrun(run, c, index, dep));
+      MK_TRY(check_overrun(run, c, index, hb, dep));
     }
     run->values[c] += in->signals[k].amount;
     wake(run, &run->blocked[c], run->values[c]);

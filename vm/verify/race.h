@@ -30,6 +30,7 @@ typedef struct mk_team_past { /* of words that shares of a team write */
  * disjoint: so its shares are ordered with all but each other. */
 typedef struct mk_segment {
   bool written;
+  uint16_t rank;      /* of a buffer that is dealt: 1 + the rank of all who touch it, 0: nobody has */
   mk_past writer;     /* the last one, where that was of no team */
   mk_pasts readers;   /* since, the last one of each thread; of teams, since any time */
   mk_team_past *team; /* NULL: none has written here */
