@@ -79,6 +79,7 @@ static mk_status open_all(const char *path, mk_weights_wanted wanted, const vola
   }
   MK_TRY(mk_checkpoint_open(path, &out->checkpoint));
   MK_TRY(mk_checkpoint_check(out->checkpoint, &out->config));
+  MK_TRY(mk_quant_settle(out->checkpoint, &out->config));
   MK_TRY(settle_head(out, cancel));
   out->survey = mk_checkpoint_look(out->checkpoint, &out->config);
   return MK_OK;

@@ -72,8 +72,9 @@ mk_status mk_emit_part(mk_lowering *lowering, const mk_node *node, const mk_add_
 /* A unit is a part of a split tile. Each SM's units, as many as possible in one instruction. */
 static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t lines) {
   uint16_t index;
-  uint32_t steps = mk_buffer_grid_cols(mk_weight_buffer(lowering, node, &index));
-  mk_place(&lowering->placer, plan->parts * plan->split, (uint64_t)steps * 512 / plan->parts);
+  const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
+  uint32_t steps = mk_buffer_grid_cols(weight);
+  mk_place(&lowering->placer, plan->parts * plan->split, mk_tiles_bytes(weight, 1, 0, steps) / plan->parts);
   for (uint32_t sm = 0; sm < lowering->sms; sm++) {
     mk_share units = lowering->placer.shares[sm];
     while (units.count != 0) {
@@ -96,8 +97,9 @@ static uint16_t signal_of_sum(const mk_lowering *lowering, const mk_lowered_valu
 mk_status mk_emit_whole(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines) {
   mk_lowered_value *out = &lowering->values[node->output];
   uint16_t index, x = lowering->values[node->input].buffer;
-  uint32_t steps = mk_buffer_grid_cols(mk_weight_buffer(lowering, node, &index));
-  lowering->placer.bytes[sm] += (uint64_t)share.count * steps * 512;
+  const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
+  uint32_t steps = mk_buffer_grid_cols(weight);
+  lowering->placer.bytes[sm] += mk_tiles_bytes(weight, share.count, 0, steps);
   mk_instruction in = MK_START(LINEAR_ADD, node->layer);
   in.operands[MK_SLOT_LINEAR_ADD_x] = mk_lines_of_value(lowering, x, lines);
   in.operands[MK_SLOT_LINEAR_ADD_weight] = mk_tiles(index, share.first, share.count, 0, steps);

@@ -235,7 +235,7 @@ Test(program, illegal_buffers) {
   BAD("rank is 1", bad.rank = 1);
   BAD("proxy is 0", bad.proxy = 0);
   BAD("proxy is 4", bad.proxy = 4);
-  BAD("padding", bad.zero[2] = 1);
+  BAD("zeros 1", bad.zeros = 1);
   BAD("no side may be 0", bad.rows = 0);
   BAD("no side may be 0", bad.tile_cols = 0);
   BAD("65536 x 8 tiles", bad.rows = 65536);
