@@ -254,7 +254,7 @@ ROWS = [
     ("Llama", 128, 3, 3, 384, 504, 2, 304, True, 100, "bfloat16", "1GB", {"rope": LLAMA3}),
     ("Olmo2", 64, 6, 3, 384, 1032, 2, 304, False, 40, "bfloat16", "1GB", {}),
 ]
-KEPT_ROW = ("Llama", 64, 2, 1, 136, 200, 2, 128, True, 9, "bfloat16", "1GB", {})
+KEPT_ROW = ("Llama", 64, 1, 1, 136, 136, 1, 40, True, 9, "bfloat16", "1GB", {"head_dim": 64})
 
 
 def models():
@@ -383,7 +383,7 @@ def write_golden(name, f):
         model, stored, dequantised = build(m, f)
         write(folder, m, f, model, stored)
         shutil.copytree(os.path.join(folder, "quantised"), path)
-    prompt = families.prompt_of(m)
+    prompt = [x % m["vocab"] for x in families.prompt_of(m)]
     tokens, logits = families.greedy(model.eval(), prompt, False, 12)
     with open(os.path.join(path, "golden.txt"), "w") as out:
         out.write("prompt " + " ".join(map(str, prompt)) + "\ntokens " + " ".join(map(str, tokens)) + "\n")
