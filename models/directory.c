@@ -79,6 +79,7 @@ static mk_status open_all(const char *path, mk_weights_wanted wanted, const vola
   }
   MK_TRY(mk_checkpoint_open(path, &out->checkpoint));
   MK_TRY(mk_checkpoint_check(out->checkpoint, &out->config));
+  MK_TRY(mk_quant_settle(out->checkpoint, &out->config));
   MK_TRY(settle_head(out, cancel));
   out->survey = mk_checkpoint_look(out->checkpoint, &out->config);
   return MK_OK;
@@ -118,6 +119,50 @@ static const char *note_rounding(const mk_checkpoint_survey *survey, char line[M
   return line;
 }
 
+static uint32_t count_bits(const uint16_t *bits, uint32_t layers) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < layers; i++) {
+    count += (uint32_t)__builtin_popcount(bits[i]);
+  }
+  return count;
+}
+
+static const char *note_quantised(const mk_directory *directory, char line[MK_NOTE_SIZE]) {
+  static const char *const formats[] = {[MK_QUANT_NONE] = "",
+                                        [MK_QUANT_PLAIN] = "compressed-tensors",
+                                        [MK_QUANT_BLOCKS] = "compressed-tensors",
+                                        [MK_QUANT_PACKED] = "compressed-tensors",
+                                        [MK_QUANT_AWQ] = "AWQ",
+                                        [MK_QUANT_GPTQ] = "GPTQ"};
+  const mk_config *c = &directory->config;
+  const mk_quant *q = &c->quant;
+  char scales[64];
+  if (q->layout == MK_QUANT_NONE) {
+    return NULL;
+  }
+  snprintf(scales, sizeof scales, "%s", q->by_tensor ? "a tensor" : "a row");
+  if (q->layout == MK_QUANT_BLOCKS) {
+    snprintf(scales, sizeof scales, "%u x %u weights", q->block, q->group);
+  } else if (q->group != 0) {
+    snprintf(scales, sizeof scales, "%u columns of a row", q->group);
+  }
+  snprintf(line, MK_NOTE_SIZE, "%u matrices are %s with a scale for each %s%s (%s), all else is bf16",
+           count_bits(q->modules, c->layers) + q->head, mk_codes_name((mk_codes)q->codes), scales,
+           q->zeros ? ", and zeros" : "", q->inverse ? "fp8" : formats[q->layout]);
+  return line;
+}
+
+static const char *note_ordered(const mk_directory *directory, char line[MK_NOTE_SIZE]) {
+  const mk_config *c = &directory->config;
+  const uint32_t count = count_bits(c->quant.ordered, c->layers);
+  snprintf(
+      line, MK_NOTE_SIZE,
+      "%u quantised matrices have their columns in groups by a list (activation order): they are expanded to bf16, "
+      "with four times the memory",
+      count);
+  return count != 0 ? line : NULL;
+}
+
 const char *mk_directory_note(const mk_directory *directory, mk_note note, char line[MK_NOTE_SIZE]) {
   const mk_checkpoint_survey *survey = &directory->survey;
   switch (note) {
@@ -133,6 +178,10 @@ const char *mk_directory_note(const mk_directory *directory, mk_note note, char 
                survey->tensors_aside, plural(survey->tensors_aside), survey->layers_aside, plural(survey->layers_aside),
                directory->config.layers);
       return survey->tensors_aside != 0 ? line : NULL;
+    case MK_NOTE_QUANTISED:
+      return note_quantised(directory, line);
+    case MK_NOTE_ORDERED:
+      return note_ordered(directory, line);
     case MK_NOTES:
       break;
   }

@@ -87,10 +87,10 @@ static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const m
                              uint32_t lines) {
   uint16_t index;
   const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
-  const uint32_t first_sm = rank * lowering->sms_of_rank;
+  const uint32_t first_sm = rank * lowering->sms_of_rank, steps = mk_buffer_grid_cols(weight);
   const mk_share split = split_tiles_of(plan, mk_rank_tiles(mk_buffer_grid_rows(weight), lowering->ranks, rank));
   mk_place_in(&lowering->placer, rank, plan->parts * split.count,
-              (uint64_t)mk_buffer_grid_cols(weight) * 512 / plan->parts);
+              mk_tiles_bytes(weight, 1, 0, steps) / plan->parts);
   for (uint32_t sm = first_sm; sm < first_sm + lowering->sms_of_rank; sm++) {
     mk_share units = lowering->placer.shares[sm];
     while (units.count != 0) {
@@ -114,8 +114,9 @@ static uint16_t signal_of_sum(const mk_lowering *lowering, const mk_lowered_valu
 mk_status mk_emit_whole(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines) {
   mk_lowered_value *out = &lowering->values[node->output];
   uint16_t index, x = lowering->values[node->input].buffer;
-  uint32_t steps = mk_buffer_grid_cols(mk_weight_buffer(lowering, node, &index));
-  lowering->placer.bytes[sm] += (uint64_t)share.count * steps * 512;
+  const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
+  uint32_t steps = mk_buffer_grid_cols(weight);
+  lowering->placer.bytes[sm] += mk_tiles_bytes(weight, share.count, 0, steps);
   mk_instruction in = MK_START(LINEAR_ADD, node->layer);
   in.operands[MK_SLOT_LINEAR_ADD_x] = mk_lines_of_value(lowering, x, lines);
   in.operands[MK_SLOT_LINEAR_ADD_weight] = mk_tiles(index, share.first, share.count, 0, steps);

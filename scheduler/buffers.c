@@ -51,6 +51,20 @@ mk_status mk_add_value(mk_lowering *lowering, const char *name, mk_vector vector
   return MK_OK;
 }
 
+void mk_set_form(const mk_form *form, mk_buffer *buffer) {
+  static const uint8_t dtypes[] = {[MK_CODES_NONE] = MK_DTYPE_BF16,
+                                   [MK_CODES_E4M3] = MK_DTYPE_E4M3,
+                                   [MK_CODES_INT8] = MK_DTYPE_I8,
+                                   [MK_CODES_INT4] = MK_DTYPE_I4};
+  static const uint8_t scales[] = {
+      [MK_TENSOR_BF16] = MK_SCALE_BF16, [MK_TENSOR_F16] = MK_SCALE_F16, [MK_TENSOR_F32] = MK_SCALE_F32};
+  const bool quantised = form->codes != MK_CODES_NONE;
+  buffer->dtype = dtypes[form->codes];
+  buffer->scale = quantised ? scales[form->scale] : MK_SCALE_NONE;
+  buffer->scale_cols = quantised ? (uint8_t)form->scale_cols : 0;
+  buffer->zeros = form->zeros;
+}
+
 static mk_status declare_weight(mk_lowering *lowering, size_t index) {
   const mk_weight *weight = &lowering->graph->weights[index];
   uint16_t *buffer_index = &lowering->weights[index];
@@ -71,6 +85,7 @@ static mk_status declare_weight(mk_lowering *lowering, size_t index) {
                       .cols = weight->cols,
                       .tile_rows = MK_TILE,
                       .tile_cols = MK_TILE};
+  mk_set_form(&weight->form, &buffer);
   snprintf(buffer.name, sizeof buffer.name, "%s", weight->name);
   return mk_program_add_buffer(lowering->program, &buffer, buffer_index);
 }

@@ -63,12 +63,20 @@ static uint64_t fold_differences(uint64_t hash, const mk_config *c) {
                              double_bits(c->rope_beta_slow),
                              c->rope_no_truncate,
                              c->rope_is_long,
-                             c->rope_attention != 0 ? c->rope_original_max_position : 0};
+                             c->rope_attention != 0 ? c->rope_original_max_position : 0,
+                             c->quant.codes,
+                             c->quant.codes != MK_CODES_NONE ? c->quant.scale + 1U : 0,
+                             c->quant.codes != MK_CODES_NONE ? mk_quant_scale_cols(&c->quant) : 0,
+                             c->quant.zeros,
+                             c->quant.head};
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
     hash = fields[i] != 0 ? fold(fold(hash, i), fields[i]) : hash;
   }
   for (size_t i = 0; i < sizeof c->unrotated; i++) {
     hash = c->unrotated[i] != 0 ? fold(fold(hash, i), c->unrotated[i]) : hash;
+  }
+  for (size_t i = 0; i < c->layers && c->quant.codes != MK_CODES_NONE; i++) {
+    hash = fold(fold(hash, i), (uint64_t)c->quant.ordered[i] << 16 | c->quant.modules[i]);
   }
   for (size_t i = 0; i < MK_MAX_PAIRS && c->rope_type == MK_ROPE_LONGROPE; i++) {
     hash = fold(hash, (uint64_t)mk_float_param(c->rope_short[i]) << 32 | mk_float_param(c->rope_long[i]));

@@ -49,6 +49,9 @@ enum {
 };
 
 /* The first buffers of the program are the graph's weights, in the order of the graph. */
+/* What a buffer of weights is made of. */
+void mk_set_form(const mk_form *form, mk_buffer *buffer);
+
 mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, mk_program **out);
 
 /* Sequences that may share a step of such a program. */

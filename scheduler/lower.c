@@ -260,7 +260,7 @@ static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const ch
   const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
   MK_TRY(add_ready(lowering, node->layer, what, &lowering->values[node->output]));
   mk_place(&lowering->placer, mk_buffer_grid_rows(weight),
-           (uint64_t)mk_buffer_grid_cols(weight) * 512 * lowering->line_tiles);
+           mk_tiles_bytes(weight, 1, 0, mk_buffer_grid_cols(weight)) * lowering->line_tiles);
   return emit_shares(lowering, node, emit);
 }
 
@@ -504,7 +504,7 @@ mk_status mk_lower_head(mk_lowering *lowering, const mk_node *node) {
   const mk_share *shares = lowering->placer.shares;
   uint16_t index, candidates = lowering->candidates, ready = MK_NO_COUNTER;
   const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
-  mk_place(&lowering->placer, mk_buffer_grid_rows(weight), (uint64_t)mk_buffer_grid_cols(weight) * 512);
+  mk_place(&lowering->placer, mk_buffer_grid_rows(weight), mk_tiles_bytes(weight, 1, 0, mk_buffer_grid_cols(weight)));
   if (!lowering->samples) {
     MK_TRY(mk_program_add_counter(lowering->program, "candidates", mk_edge_kind(lowering), &ready));
   }

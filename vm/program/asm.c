@@ -203,15 +203,23 @@ static mk_status parse_buffer_field(uint32_t index, const char *name, mk_word va
       MK_TRY(parse_number(value, name, UINT16_MAX, &number));
       b->head_dim = (uint16_t)number;
       return MK_OK;
+    case 12:
+      return parse_choice(value, name, mk_scale_name, MK_SCALE_COUNT, &b->scale);
+    case 13:
+    case 14:
+      MK_TRY(parse_number(value, name, UINT8_MAX, &number));
+      *(index == 13 ? &b->scale_cols : &b->zeros) = (uint8_t)number;
+      return MK_OK;
     default:
       return parse_number(value, name, UINT32_MAX, numbers[index - 9]);
   }
 }
 
 static mk_status parse_buffer(mk_assembler *a, mk_word line) {
-  enum { REQUIRED = 5, FIELDS = 12 };
-  static const char *const names[FIELDS] = {"kind",  "dtype", "store",    "shape",        "tile",        "scope",
-                                            "proxy", "rank",  "head_dim", "block_tokens", "span_tokens", "blocks"};
+  enum { REQUIRED = 5, FIELDS = 15 };
+  static const char *const names[FIELDS] = {"kind",        "dtype",  "store", "shape",      "tile",
+                                            "scope",       "proxy",  "rank",  "head_dim",   "block_tokens",
+                                            "span_tokens", "blocks", "scale", "scale_cols", "zeros"};
   mk_program *p = a->program;
   mk_buffer buffer = {.scope = MK_SCOPE_GPU, .proxy = MK_PROXY_GENERIC | MK_PROXY_ASYNC};
   uint32_t seen = 0, field;

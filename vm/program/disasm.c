@@ -46,6 +46,9 @@ static void print_buffer(const mk_buffer *b, FILE *out) {
     fprintf(out, " head_dim=%u block_tokens=%u span_tokens=%u blocks=%u", b->head_dim, b->block_tokens, b->span_tokens,
             b->blocks);
   }
+  if (b->scale != MK_SCALE_NONE) {
+    fprintf(out, " scale=%s scale_cols=%u zeros=%u", mk_scale_name(b->scale), b->scale_cols, b->zeros);
+  }
   fprintf(out, " ; offset=%" PRIu64 " bytes=%" PRIu64 "\n", b->offset, b->bytes);
 }
 

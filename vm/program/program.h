@@ -31,7 +31,19 @@
 #include "vm/program/instruction.h"
 #include "vm/status.h"
 
-typedef enum mk_dtype { MK_DTYPE_BF16, MK_DTYPE_F32, MK_DTYPE_U32, MK_DTYPE_COUNT } mk_dtype;
+/* The last three are of quantised weights, and stored in tiles alone (strips.h). */
+typedef enum mk_dtype {
+  MK_DTYPE_BF16,
+  MK_DTYPE_F32,
+  MK_DTYPE_U32,
+  MK_DTYPE_E4M3, /* fp8 of 4 bits of exponent, without infinities */
+  MK_DTYPE_I8,
+  MK_DTYPE_I4,
+  MK_DTYPE_COUNT
+} mk_dtype;
+
+/* What the scales of quantised weights are. */
+typedef enum mk_scale { MK_SCALE_NONE, MK_SCALE_F32, MK_SCALE_BF16, MK_SCALE_F16, MK_SCALE_COUNT } mk_scale;
 
 typedef enum mk_buffer_kind {
   MK_KIND_WEIGHT,     /* constant, from the checkpoint or derived from the configuration */
@@ -76,9 +88,11 @@ typedef struct mk_buffer {
   uint8_t store; /* mk_store */
   uint8_t scope; /* mk_scope: who may access it: one SM, one GPU, every GPU and the host */
   uint8_t proxy;
-  uint8_t zero[3];
-  uint16_t rank;     /* the GPU that holds it, MK_RANK_EACH or MK_RANK_DEALT */
-  uint16_t head_dim; /* BLOCKS only, as the three below; else 0 */
+  uint8_t scale;      /* mk_scale: of quantised weights, as the two below; else 0 */
+  uint8_t scale_cols; /* columns of a row that share a scale: 32, 64 or 128 */
+  uint8_t zeros;      /* 1: with zeros, I4 alone */
+  uint16_t rank;      /* the GPU that holds it, MK_RANK_EACH or MK_RANK_DEALT */
+  uint16_t head_dim;  /* BLOCKS only, as the three below; else 0 */
   uint32_t block_tokens;
   uint32_t span_tokens;
   uint32_t blocks;
@@ -229,10 +243,13 @@ int mk_program_find_operand(const mk_program *program, uint32_t opcode, uint32_t
 
 uint32_t mk_buffer_grid_rows(const mk_buffer *buffer); /* in tiles */
 uint32_t mk_buffer_grid_cols(const mk_buffer *buffer);
-/* Bytes of one element as stored (TILES and BLOCKS: 2); 0 when the combination of dtype and store is not a legal one. */
+/* 0 when the combination of dtype, store and what there is of scales and zeros is not a legal one. */
 uint64_t mk_buffer_bytes(const mk_buffer *buffer); /* UINT64_MAX on overflow */
+/* Bytes that `rows` row tiles of a TILES buffer have in tile columns [col, col + cols): of a quantised one, in all
+ * strips that these are in. */
+uint64_t mk_tiles_bytes(const mk_buffer *buffer, uint32_t rows, uint32_t col, uint32_t cols);
 
-/* MK_STORE_TILES: bf16, tiles of 16 x 16, rows and columns padded with zeros to whole tiles. A row tile is
+/* MK_STORE_TILES: bf16 (quantised weights: strips.h), tiles of 16 x 16, rows and columns padded with zeros to whole tiles. A row tile is
  * grid_cols steps of 512 bytes; a step holds 32 lanes of 8 bf16, lane 4 g + t (g = 0..7, t = 0..3):
  *   W[g][2t], W[g][2t+1], W[g+8][2t], W[g+8][2t+1], W[g][2t+8], W[g][2t+9], W[g+8][2t+8], W[g+8][2t+9]
  * which is the A fragment of mma.m16n8k16 (PTX ISA, "Matrix fragments for mma.m16n8k16"): one 16-byte load per lane, and
@@ -390,6 +407,7 @@ static inline uint32_t mk_float_param(float number) {
 }
 
 const char *mk_dtype_name(uint32_t dtype);
+const char *mk_scale_name(uint32_t scale);
 const char *mk_kind_name(uint32_t kind);
 const char *mk_store_name(uint32_t store);
 const char *mk_scope_name(uint32_t scope);

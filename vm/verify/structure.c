@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vm/program/strips.h"
 #include "vm/verify/internal.h"
 
 enum {
@@ -151,6 +152,22 @@ static mk_status check_buffer(mk_verifier *v, size_t index) {
   if (b->store == MK_STORE_TILES && (b->tile_rows != MK_TILE || b->tile_cols != MK_TILE)) {
     return mk_reject(v, "S02", MK_NONE_INDEX, "buffer %s: tiles of %ux%u; weight tiles are 16x16", b->name,
                      b->tile_rows, b->tile_cols);
+  }
+  if ((b->scale != MK_SCALE_NONE || b->scale_cols != 0 || b->zeros != 0) && !mk_dtype_is_quantised(b->dtype)) {
+    return mk_reject(v, "S02", MK_NONE_INDEX,
+                     "buffer %s: has scales, but its dtype is %s; only e4m3, i8 and i4 have any", b->name,
+                     mk_dtype_name(b->dtype));
+  }
+  if (mk_dtype_is_quantised(b->dtype) &&
+      (b->kind != MK_KIND_WEIGHT || b->store != MK_STORE_TILES || b->scale == MK_SCALE_NONE ||
+       b->scale >= MK_SCALE_COUNT || (b->scale_cols != 32 && b->scale_cols != 64 && b->scale_cols != 128) ||
+       b->zeros > (b->dtype == MK_DTYPE_I4))) {
+    return mk_reject(
+        v, "S02", MK_NONE_INDEX,
+        "buffer %s: %s of kind %s in %s, scale %s of %u columns, zeros %u; quantised weights are weights in "
+        "tiles with scales of 32, 64 or 128 columns, and i4 alone may have zeros",
+        b->name, mk_dtype_name(b->dtype), mk_kind_name(b->kind), mk_store_name(b->store), mk_scale_name(b->scale),
+        b->scale_cols, b->zeros);
   }
   if (b->store == MK_STORE_BLOCKS &&
       (b->tile_rows != 1 || b->tile_cols != 1 || b->block_tokens == 0 || b->block_tokens % MK_TILE != 0 ||
@@ -327,7 +344,8 @@ static mk_status check_type(mk_verifier *v, uint32_t index, const mk_operand_inf
     return mk_reject(v, "S07", index, "%s: buffer %s is of kind %s; the operand takes what instructions write",
                      slot->name, b->name, mk_kind_name(b->kind));
   }
-  if (b->dtype != dtype) {
+  const bool quantised = slot->store == MK_OPERAND_STORE_TILES && !token_row && mk_dtype_is_quantised(b->dtype);
+  if (b->dtype != dtype && !quantised) {
     return mk_reject(v, "S07", index, "%s: buffer %s holds %s; the operand takes %s", slot->name, b->name,
                      mk_dtype_name(b->dtype), mk_dtype_name(dtype));
   }
