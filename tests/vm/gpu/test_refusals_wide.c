@@ -85,6 +85,14 @@ Test(gpu_refusals_wide, compiled_programs_of_known_shapes_are_taken) {
     mk_config config;
     cr_assert_eq(mk_synth_shape(mk_synth_shape_name(s), &config), MK_OK);
     config.layers = config.layers < test_effort(2, 4) ? config.layers : test_effort(2, 4);
+    mk_graph *graph;
+    cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK, "%s", mk_error_message());
+    const bool wide = mk_is_wide(graph, &(mk_compile_options){.rows = 1024, .slots = 1});
+    mk_graph_free(graph);
+    cr_assert(wide || (config.kind != MK_MODEL_LLAMA && config.kind != MK_MODEL_MISTRAL));
+    if (!wide) {
+      continue;
+    }
     mk_program *p = test_prompt_program(&config, 132, config.max_position < 4096 ? config.max_position : 4096, 1024);
     expect_taken(p);
     mk_program_free(p);
