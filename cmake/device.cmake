@@ -1,6 +1,7 @@
 # The GPU machine. Its host part always goes into the library. The device image, every vm/gpu/*.cu compiled for sm_90a,
 # is embedded when the CUDA toolkit is there; else an empty one, with which the program says that it was built without.
 option(MK_DEVICE "Embed the device image when nvcc (CUDA toolkit) is found" ON)
+option(MK_DEVICE_DEBUG "Device code for cuda-gdb and MK_SAY (docs/DEBUGGING.md): unoptimised, slow" OFF)
 find_program(MK_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
 file(GLOB MK_GPU_SOURCES CONFIGURE_DEPENDS vm/gpu/*.c)
 set(MK_IMAGE_PARTS kernel recording sampling sampling_recording rows rows_recording
@@ -20,10 +21,16 @@ else()
   endif()
   math(EXPR MK_IMAGE_CUDA_VERSION "${CMAKE_MATCH_1} * 1000 + ${CMAKE_MATCH_2} * 10")
   message(STATUS "Device image: compiled by ${MK_NVCC} ${CMAKE_MATCH_1}.${CMAKE_MATCH_2}")
-  set(device_flags -std=c++20 -O3 -lineinfo -gencode arch=compute_90a,code=sm_90a -I${PROJECT_SOURCE_DIR}
-      -I${PROJECT_BINARY_DIR} -Xptxas -v,--warn-on-spills)
-  if(MK_WERROR)
-    list(APPEND device_flags -Werror all-warnings)
+  set(device_flags -std=c++20 -gencode arch=compute_90a,code=sm_90a -I${PROJECT_SOURCE_DIR} -I${PROJECT_BINARY_DIR}
+      -Xptxas -v)
+  set(device_debug_flags ${device_flags} -G -DMK_GPU_DEBUG=true)
+  if(MK_DEVICE_DEBUG)
+    set(device_flags ${device_debug_flags})
+  else()
+    list(APPEND device_flags -O3 -lineinfo -Xptxas --warn-on-spills)
+    if(MK_WERROR)
+      list(APPEND device_flags -Werror all-warnings)
+    endif()
   endif()
   # A cubin of one source, in <build>/<folder>; it fails where the code spills, and the like (compile_device.cmake).
   function(mk_compile_device folder source objects)
@@ -32,7 +39,7 @@ else()
     set(check ${PROJECT_SOURCE_DIR}/cmake/compile_device.cmake)
     file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/${folder})
     add_custom_command(OUTPUT ${object}
-      COMMAND ${CMAKE_COMMAND} -DOBJECT=${object} -P ${check} --
+      COMMAND ${CMAKE_COMMAND} -DOBJECT=${object} -DDEBUG=${MK_DEVICE_DEBUG} -P ${check} --
               ${MK_NVCC} ${device_flags} -MD -MF ${object}.d -MT ${object} -cubin -o ${object} ${source}
       DEPENDS ${source} ${check} DEPFILE ${object}.d
       COMMENT "Compiling device code ${folder}/${name}.cu for sm_90a" VERBATIM)

@@ -24,3 +24,9 @@ foreach(source ${refused_sources})
             ${MK_NVCC} ${device_flags})
   set_tests_properties(gpu.refused.${name} PROPERTIES TIMEOUT ${MK_TEST_SECONDS})
 endforeach()
+
+# A build for looking into it compiles.
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/tests/debug)
+add_test(NAME gpu.debug COMMAND ${MK_NVCC} ${device_debug_flags} -cubin -o ${PROJECT_BINARY_DIR}/tests/debug/say.cubin
+         ${PROJECT_SOURCE_DIR}/tests/gpu/debug/say.cu)
+set_tests_properties(gpu.debug PROPERTIES TIMEOUT ${MK_TEST_SECONDS})

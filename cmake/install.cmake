@@ -54,7 +54,7 @@ foreach(component mkvm libmkvm libmkvm-dev)
 endforeach()
 file(GLOB MK_DOCUMENTS CONFIGURE_DEPENDS README.md CHANGELOG.md LICENSE docs/*.md)
 install(FILES ${MK_DOCUMENTS} DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT mkvm)
-install(DIRECTORY docs/pictures DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT mkvm)
+install(DIRECTORY docs/pictures docs/pipelines docs/results DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT mkvm)
 install(DIRECTORY models/demo DESTINATION ${CMAKE_INSTALL_DATADIR}/mkvm/models COMPONENT mkvm PATTERN *.py EXCLUDE)
 install(DIRECTORY tests/vm/data/ DESTINATION ${CMAKE_INSTALL_DATADIR}/mkvm/programs COMPONENT mkvm
         FILES_MATCHING PATTERN *.mks)

@@ -131,6 +131,14 @@ if(NOT MK_SANITIZE)
   set_tests_properties(lib.header PROPERTIES TIMEOUT ${MK_TEST_SECONDS} SKIP_RETURN_CODE 77)
 endif()
 
+# Pages: their links and lengths; their commands, by this build's mkvm.
+add_test(NAME docs.pages COMMAND ${PROJECT_SOURCE_DIR}/tests/docs/check_pages.sh)
+set_tests_properties(docs.pages PROPERTIES TIMEOUT ${MK_TEST_SECONDS})
+if(TARGET mkvm AND NOT MK_SANITIZE)
+  add_test(NAME docs.commands COMMAND ${PROJECT_SOURCE_DIR}/tests/docs/run_pages.sh ${PROJECT_BINARY_DIR})
+  set_tests_properties(docs.commands PROPERTIES TIMEOUT ${MK_TEST_SECONDS})
+endif()
+
 # An opcode that no product has, with more operands and parameters than any: what has to do with programs, built with
 # tests/wide/opcodes.def.
 file(GLOB MK_WIDE_SOURCES CONFIGURE_DEPENDS vm/*.c vm/program/*.c vm/verify/*.c vm/trace/*.c vm/cpu/*.c

@@ -35,10 +35,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MKVM_VERSION_MAJOR 0
-#define MKVM_VERSION_MINOR 1
-#define MKVM_VERSION_PATCH 0
+#define MKVM_VERSION_MAJOR 0 /* of this header */
+#define MKVM_VERSION_MINOR 2 /* of this header */
+#define MKVM_VERSION_PATCH 0 /* of this header */
 
+/* What the library shows. */
 #if defined(__GNUC__)
 #define MKVM_API __attribute__((visibility("default")))
 #else
@@ -49,11 +50,12 @@
 extern "C" {
 #endif
 
-/* Of the library that runs, as "0.1.0"; the macros are of the header that was compiled. */
+/* Of the library that runs, as "0.2.0"; the macros are of the header that was compiled. */
 MKVM_API const char *mkvm_version(void);
 
+/* The values below 6 are the exit codes of the command, too. */
 typedef enum mkvm_status {
-  MKVM_OK = 0,
+  MKVM_OK = 0,           /* done */
   MKVM_ERR_RUNTIME = 1,  /* out of memory, input or output, anything else of the host */
   MKVM_ERR_USAGE = 2,    /* an argument, or a call at the wrong time */
   MKVM_ERR_FILE = 3,     /* a file of the model is bad, malformed or not supported */
@@ -71,15 +73,18 @@ MKVM_API void mkvm_free(void *memory);
 
 /* ---- An engine ---- */
 
+/* A model on a machine, and the requests that it works at. */
 typedef struct mkvm_engine mkvm_engine;
 
+/* Of a line that on_log gets. */
 typedef enum mkvm_log_level {
   MKVM_LOG_WARNING = 1, /* what may not be as the user expects */
-  MKVM_LOG_INFO = 2
+  MKVM_LOG_INFO = 2     /* what is good to know */
 } mkvm_log_level;
 
+/* What mkvm_open is asked for. */
 typedef struct mkvm_options {
-  size_t size;
+  size_t size;          /* of the struct; mkvm_options_init sets it */
   const char *device;   /* "cpu", "cuda" or "cuda:N"; NULL: the first GPU where it can be used, else the CPU */
   uint32_t max_context; /* tokens of a request, prompt and answer together; 0: the model's limit, at most 4096 */
   /* Requests that share a step, and long prompts, are faster: 1, 2, 4, 8 or 16 of them, on the CPU up to 128. */
@@ -106,7 +111,9 @@ typedef struct mkvm_options {
   uint32_t prompt_tokens, decode_steps;
 } mkvm_options;
 
+/* Sets all members to their defaults. */
 #define mkvm_options_init(options) mkvm_options_init_size((options), sizeof *(options))
+/* The function of that macro: `size` is that of the struct as its caller knows it. */
 MKVM_API void mkvm_options_init_size(mkvm_options *options, size_t size);
 
 /* options: NULL for the defaults. It takes as long as reading the weights does. */
@@ -115,19 +122,23 @@ MKVM_API mkvm_status mkvm_open(const char *directory, const mkvm_options *option
  * MKVM_ERR_USAGE, and nothing is closed, while the engine works: in a callback of its requests. */
 MKVM_API mkvm_status mkvm_close(mkvm_engine *engine);
 
+/* What an engine has opened. */
 typedef struct mkvm_info {
-  size_t size;
-  const char *device;                              /* "cpu", or "cuda:0 (NVIDIA H200)"; as long-lived as the engine */
-  uint32_t vocabulary, max_context, model_context; /* the last one: what the model could do */
-  uint32_t max_batch;
-  int has_chat_template;
-  double load_seconds;
-  uint64_t weight_bytes, kv_bytes; /* memory on the machine */
-  const uint32_t *end_tokens;      /* those that end an answer; as long-lived as the engine */
-  size_t end_token_count;
+  size_t size;                         /* of the struct; mkvm_get_info sets it */
+  const char *device;                  /* "cpu", or "cuda:0 (NVIDIA H200)"; as long-lived as the engine */
+  uint32_t vocabulary;                 /* tokens that there are */
+  uint32_t max_context, model_context; /* tokens of a request: here, and as the model could have them */
+  uint32_t max_batch;                  /* requests that share a step */
+  int has_chat_template;               /* not 0: requests may have turns */
+  double load_seconds;                 /* that mkvm_open took */
+  uint64_t weight_bytes, kv_bytes;     /* memory on the machine */
+  const uint32_t *end_tokens;          /* those that end an answer; as long-lived as the engine */
+  size_t end_token_count;              /* of end_tokens */
 } mkvm_info;
 
+/* Fills in *info. */
 #define mkvm_get_info(engine, info) mkvm_get_info_size((engine), (info), sizeof *(info))
+/* The function of that macro. */
 MKVM_API mkvm_status mkvm_get_info_size(const mkvm_engine *engine, mkvm_info *out, size_t size);
 
 /* ---- Text ---- */
@@ -146,10 +157,11 @@ MKVM_API mkvm_status mkvm_detokenize(const mkvm_engine *engine, const uint32_t *
 MKVM_API mkvm_status mkvm_token_bytes(const mkvm_engine *engine, uint32_t token, char *bytes, size_t size,
                                       size_t *length, int *special);
 
-typedef struct mkvm_turn { /* of a conversation */
-  const char *role;        /* "system", "user", "assistant", or what else the model's template knows */
-  const char *content;
-  size_t content_length;
+/* A turn of a conversation. */
+typedef struct mkvm_turn {
+  const char *role;      /* "system", "user", "assistant", or what else the model's template knows */
+  const char *content;   /* what was said */
+  size_t content_length; /* bytes of it */
 } mkvm_turn;
 
 /* The conversation as the model's chat template writes it, up to where the answer begins; tokenize it without
@@ -163,55 +175,62 @@ MKVM_API mkvm_status mkvm_chat_text_with(const mkvm_engine *engine, const mkvm_t
 
 /* ---- Requests ---- */
 
+/* Makes a token more or less probable. */
 typedef struct mkvm_bias {
-  uint32_t token;
-  float bias; /* is added to its logit; -INFINITY bans the token */
+  uint32_t token; /* its id */
+  float bias;     /* is added to its logit; -INFINITY bans the token */
 } mkvm_bias;
 
+/* How tokens are drawn. docs/SAMPLING.md says what each number does. */
 typedef struct mkvm_sampling {
-  size_t size;
-  uint64_t seed;
-  double temperature;        /* 0: always the most probable token */
-  double top_p;              /* 1: off */
-  double min_p;              /* 0: off */
-  double repetition_penalty; /* 1: off */
-  double presence_penalty, frequency_penalty;
-  const mkvm_bias *biases; /* a token at most once */
-  size_t bias_count;
-  uint32_t top_k; /* 0: off */
+  size_t size;                                /* of the struct; mkvm_sampling_init sets it */
+  uint64_t seed;                              /* the same one gives the same tokens */
+  double temperature;                         /* 0: always the most probable token */
+  double top_p;                               /* 1: off */
+  double min_p;                               /* 0: off */
+  double repetition_penalty;                  /* 1: off */
+  double presence_penalty, frequency_penalty; /* 0: off */
+  const mkvm_bias *biases;                    /* a token at most once */
+  size_t bias_count;                          /* of biases */
+  uint32_t top_k;                             /* 0: off */
 } mkvm_sampling;
 
 /* Greedy: temperature 0 and everything off. A seed gives the same tokens every time. */
 #define mkvm_sampling_init(sampling) mkvm_sampling_init_size((sampling), sizeof *(sampling))
+/* The function of that macro. */
 MKVM_API void mkvm_sampling_init_size(mkvm_sampling *sampling, size_t size);
 /* What the model's generation_config.json asks for, and a seed from the system. */
 #define mkvm_sampling_of_model(engine, sampling) mkvm_sampling_of_model_size((engine), (sampling), sizeof *(sampling))
+/* The function of that macro. */
 MKVM_API mkvm_status mkvm_sampling_of_model_size(const mkvm_engine *engine, mkvm_sampling *sampling, size_t size);
 
-#define MKVM_NO_TOKEN UINT32_MAX
-#define MKVM_MOST_LOGPROBS 20
+#define MKVM_NO_TOKEN UINT32_MAX /* no token's id */
+#define MKVM_MOST_LOGPROBS 20    /* the most that top_logprobs may be */
 
+/* A token and how probable it was. */
 typedef struct mkvm_logprob {
-  uint32_t token;
-  double logprob;
+  uint32_t token; /* its id */
+  double logprob; /* the natural logarithm of its probability */
 } mkvm_logprob;
 
-typedef struct mkvm_token { /* what a request has come to */
-  uint64_t request;
+/* What a request has come to. */
+typedef struct mkvm_token {
+  uint64_t request; /* its number */
   uint32_t token;   /* end-of-text tokens included; MKVM_NO_TOKEN: text that was held back, now that nothing follows */
   const char *text; /* to be shown now: whole UTF-8 characters, possibly none, up to a stop text; without a NUL */
-  size_t length;
+  size_t length;    /* bytes of text */
   /* Where the request asks for them: the natural logarithm of the token's probability as the model gives it (at
    * temperature 1, before penalties, biases and filters), its rank from 1 on, and the most probable tokens in order,
    * equal ones by the lower id. rank 0: nothing of that is known. */
   double logprob;
-  uint32_t rank;
-  uint32_t top_count;
-  const mkvm_logprob *top;
-  size_t prompt_tokens; /* of the request */
-  uint64_t step;        /* of the engine, from 1, that has computed it; 0: a token of the prompt, or MKVM_NO_TOKEN */
+  uint32_t rank;           /* with logprob */
+  uint32_t top_count;      /* of top */
+  const mkvm_logprob *top; /* with logprob */
+  size_t prompt_tokens;    /* of the request */
+  uint64_t step;           /* of the engine, from 1, that has computed it; 0: a token of the prompt, or MKVM_NO_TOKEN */
 } mkvm_token;
 
+/* Why a request has ended. */
 typedef enum mkvm_end_reason {
   MKVM_END_STOP = 1,      /* an end-of-text token or a stop text */
   MKVM_END_LENGTH = 2,    /* max_tokens, or a full context or KV cache */
@@ -220,33 +239,35 @@ typedef enum mkvm_end_reason {
   MKVM_END_LATE = 5       /* queue_seconds or total_seconds were over */
 } mkvm_end_reason;
 
+/* The last that is heard of a request. */
 typedef struct mkvm_end {
-  uint64_t request;
-  mkvm_end_reason reason;
-  mkvm_status status;
-  const char *message; /* "" without an error */
-  size_t prompt_tokens, tokens;
-  double queue_seconds;    /* from mkvm_submit to the engine's beginning with it */
-  double prompt_seconds;   /* from there to the first token, or the end without one */
-  double generate_seconds; /* from the first token to the last */
-  size_t cached_tokens;    /* of the prompt, known from earlier requests and not computed again */
-  uint32_t preemptions;    /* how often it gave its room to an older one */
+  uint64_t request;             /* its number */
+  mkvm_end_reason reason;       /* why it has ended */
+  mkvm_status status;           /* MKVM_OK without an error */
+  const char *message;          /* "" without an error */
+  size_t prompt_tokens, tokens; /* of the prompt; generated */
+  double queue_seconds;         /* from mkvm_submit to the engine's beginning with it */
+  double prompt_seconds;        /* from there to the first token, or the end without one */
+  double generate_seconds;      /* from the first token to the last */
+  size_t cached_tokens;         /* of the prompt, known from earlier requests and not computed again */
+  uint32_t preemptions;         /* how often it gave its room to an older one */
 } mkvm_end;
 
+/* What is to be answered, and who is told. */
 typedef struct mkvm_request {
-  size_t size;
+  size_t size; /* of the struct; mkvm_request_init sets it */
   /* The prompt, one of the three: a text, which the answer's goes on; the turns of a conversation; ids. */
   const char *text;
-  size_t text_length;
-  const mkvm_turn *turns;
-  size_t turn_count;
-  const uint32_t *tokens;
-  size_t token_count;
+  size_t text_length;            /* bytes of text */
+  const mkvm_turn *turns;        /* in place of text */
+  size_t turn_count;             /* of turns */
+  const uint32_t *tokens;        /* in place of text */
+  size_t token_count;            /* of tokens */
   size_t max_tokens;             /* 0: max_new_tokens of generation_config.json, else what the context has room for */
   const mkvm_sampling *sampling; /* NULL: greedy */
   const char *const *stops;      /* texts of at least one byte at which the answer ends; they are not part of it */
-  size_t stop_count;
-  int ignore_end; /* not 0: goes on after an end-of-text token */
+  size_t stop_count;             /* of stops */
+  int ignore_end;                /* not 0: goes on after an end-of-text token */
   /* For every token, and for text that was held back; not 0 cancels the request. NULL: nobody is told. */
   int (*on_token)(void *user, const mkvm_token *token);
   /* Once, the last that is heard of the request. NULL: nobody is told. */
@@ -260,11 +281,13 @@ typedef struct mkvm_request {
   /* For every token of the prompt but the first, in order and before the answer, with log-probabilities and without
    * text. NULL: nobody is told. Such a prompt is computed whole, whatever is known of it, and slower. */
   void (*on_prompt)(void *user, const mkvm_token *token);
-  const char *variables; /* with turns: what mkvm_chat_text_with has; NULL: none */
-  size_t variables_length;
+  const char *variables;   /* with turns: what mkvm_chat_text_with has; NULL: none */
+  size_t variables_length; /* bytes of variables */
 } mkvm_request;
 
+/* Greedy, without a prompt, callbacks or deadlines. */
 #define mkvm_request_init(request) mkvm_request_init_size((request), sizeof *(request))
+/* The function of that macro. */
 MKVM_API void mkvm_request_init_size(mkvm_request *request, size_t size);
 
 /* Queues a request; says here what is wrong with it, or can never be computed. *id (or NULL): its number, from 1. */
@@ -285,6 +308,7 @@ MKVM_API mkvm_status mkvm_run(mkvm_engine *engine);
  * machine has failed; when it fails again before it has computed a step, mkvm_serve fails with it. */
 MKVM_API mkvm_status mkvm_serve(mkvm_engine *engine);
 
+/* How mkvm_shutdown ends what there is. */
 typedef enum mkvm_shutdown_way {
   MKVM_DRAIN = 1, /* all requests come to their ends */
   MKVM_ABORT = 2  /* they end at the next step, with MKVM_END_CANCELLED; shortens a drain, too */
@@ -298,19 +322,24 @@ MKVM_API mkvm_status mkvm_shutdown(mkvm_engine *engine, mkvm_shutdown_way way);
  * without an engine. */
 MKVM_API int mkvm_event_fd(const mkvm_engine *engine);
 
-typedef struct mkvm_stats { /* since mkvm_open, as of the last step */
-  size_t size;
-  uint64_t submitted, waiting, running;      /* waiting and running: now */
-  uint64_t stopped, full, cancelled, failed; /* ended: MKVM_END_STOP, _LENGTH, _CANCELLED, _ERROR */
-  uint64_t prompt_tokens, tokens;            /* of those that have ended */
-  double busy_seconds;                       /* in launches */
-  uint64_t late, refused;                    /* MKVM_END_LATE; MKVM_ERR_BUSY */
-  uint64_t launches, steps, preemptions;
+/* Since mkvm_open, as of the last step. */
+typedef struct mkvm_stats {
+  size_t size;                                        /* of the struct; mkvm_get_stats sets it */
+  uint64_t submitted;                                 /* requests that mkvm_submit took */
+  uint64_t waiting, running;                          /* of them, now */
+  uint64_t stopped, full, cancelled, failed;          /* ended: MKVM_END_STOP, _LENGTH, _CANCELLED, _ERROR */
+  uint64_t prompt_tokens, tokens;                     /* of those that have ended */
+  double busy_seconds;                                /* in launches */
+  uint64_t late, refused;                             /* MKVM_END_LATE; MKVM_ERR_BUSY */
+  uint64_t launches, steps;                           /* of the machine */
+  uint64_t preemptions;                               /* how often a request gave its room to an older one */
   uint64_t asked_tokens, cached_tokens;               /* of prompts that began; of them, not computed again */
   uint64_t kv_tokens, kv_tokens_used, kv_tokens_kept; /* now: room for so many; taken by requests; kept of ended ones */
 } mkvm_stats;
 
+/* Fills in *stats. */
 #define mkvm_get_stats(engine, stats) mkvm_get_stats_size((engine), (stats), sizeof *(stats))
+/* The function of that macro. */
 MKVM_API mkvm_status mkvm_get_stats_size(mkvm_engine *engine, mkvm_stats *out, size_t size);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /* The wide form of programs: of 128 rows a step and more, all of one sequence (prompts), or of 64 to 512 of several.
- * See lower.h, and docs/ARCHITECTURE.md, "Wide programs".
+ * See lower.h, and docs/PROGRAMS.md, "Wide programs".
  *
  * Lines come in tiles of MK_LINE_TILE. Work is dealt in units: eight row tiles of a weight (one chain of what they
  * make) by one tile of lines, so that a machine can multiply tiles of 128 x 256. Neighbouring units, which have the

@@ -51,6 +51,9 @@ mk_fuzz_packages="clang libclang-rt-dev"
 # What the tests of a trace's page and of Perfetto's file need besides; where they are missing, those tests are skipped.
 mk_page_packages="chromium fonts-dejavu-core protobuf-compiler"
 
+# What tools/check-api needs.
+mk_api_packages="doxygen"
+
 # What tools/check-clients needs besides.
 mk_client_packages="curl python3-venv ca-certificates"
 

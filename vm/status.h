@@ -2,7 +2,7 @@
  *
  * A function that can fail returns mk_status. On failure it has called mk_error(), which keeps one message per thread;
  * the message names the field or value at fault and what to do next. Library code never exits and never prints.
- * The values of mk_status are the exit codes of the command (docs: README, "Exit codes").
+ * The values of mk_status are the exit codes of the command (docs/USING.md).
  *
  * Memory comes from mk_alloc() and friends, so that tests can make the n-th allocation fail (mk_alloc_fail_at).
  * All functions here may be called from any thread; the message and the fault counter belong to the calling thread. */

@@ -17,7 +17,7 @@ fail() {
 }
 
 lines=$(wc -l <include/mkvm.h)
-[ "$lines" -le 320 ] || fail "include/mkvm.h has $lines lines; 320 are meant to be enough"
+[ "$lines" -le 360 ] || fail "include/mkvm.h has $lines lines; 360 are meant to be enough"
 lines=$(wc -l <examples/generate.c)
 [ "$lines" -le 60 ] || fail "examples/generate.c has $lines lines; 60 are meant to be enough"
 lines=$(wc -l <examples/serve.c)

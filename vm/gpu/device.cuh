@@ -207,3 +207,7 @@ __device__ inline bool has_flag(const mk_instruction_word &in, slot_flag flag) {
 }
 
 }  // namespace mk
+
+#if defined MK_GPU_DEBUG && MK_GPU_DEBUG
+#include "vm/gpu/say.cuh"
+#endif
