@@ -1,5 +1,5 @@
 /* Hash checkpoints: the bits against an independent implementation (numpy, tests/oracle/make_goldens.py), the directory
- * against our own readers, and what is left behind when writing fails. */
+ * against our own readers, and what is left when writing fails. */
 #include <criterion/criterion.h>
 #include <dirent.h>
 #include <math.h>
@@ -251,7 +251,7 @@ Test(synth, config_only) {
   cr_assert_eq(list(model, false), 2);
 }
 
-/* Every byte goes through the tokenizer as its own token, with and without special tokens behind the fillers. */
+/* Every byte goes through the tokenizer as its own token, with and without special tokens after the fillers. */
 static void check_tokenizer(const mk_config *config) {
   mk_tokenizer *tokenizer = NULL;
   mk_decoder *decoder = NULL;

@@ -205,7 +205,7 @@ Test(gpu_refusals_wide, keys_and_values_of_other_rows) {
 REFUSED(keys_in_narrow_tiles, SMS, false, "(append): k and v are in rows of 256 and 256 columns, tiles of 8 and 8",
         buffer_of(p, find(p, MK_OP_APPEND, 0), MK_SLOT_APPEND_k)->tile_cols = 8)
 
-/* Warps have shared scales, and nothing but a signal makes them meet behind a product. */
+/* Warps have shared scales, and nothing but a signal makes them meet after a product. */
 REFUSED(a_normed_product_that_signals_nothing, SMS, false, "(glu) signals no release counter; a normed product", {
   mk_instruction *in = find(p, MK_OP_GLU, 0);
   p->counters[in->signals[0].counter].total--;
@@ -220,7 +220,7 @@ REFUSED(a_product_after_one_that_signals_nothing, 1, true, "which signals no rel
   add[2] = norm;
 })
 
-/* In a program of one queue: the addition of that tile of lines to the first row tiles, once more behind the first sum
+/* In a program of one queue: the addition of that tile of lines to the first row tiles, once more after the first sum
  * of parts. */
 static mk_program *compile_again(uint32_t lines) {
   mk_program *p = compile_on(1);
