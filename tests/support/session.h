@@ -1,5 +1,5 @@
-/* Terminal sessions of a Markdown page: indented blocks in which a line that begins with "$ " is a command, and the lines
- * after it are what it prints, but for line breaks and seconds.
+/* Terminal sessions of a Markdown page: indented blocks in which a line that begins with "$ " is a command, and the
+ * lines after it are what it prints, but for line breaks and seconds.
  *
  * Failure fails the running test. One thread. */
 #ifndef MK_TEST_SESSION_H
@@ -7,7 +7,8 @@
 
 #include <stddef.h>
 
-/* Makes a new folder under /tmp and goes there: `mkvm` is the command at that path; models and docs are the project's. */
+/* Makes a new folder under /tmp and goes there: `mkvm` is the command at that path; models and docs are the project's.
+ */
 void test_session_enter(const char *mkvm);
 /* Removes that folder. */
 void test_session_leave(void);

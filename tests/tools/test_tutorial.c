@@ -1,5 +1,5 @@
-/* Pages with terminal sessions: every command is typed, one after the other, and prints what the page says. The program of
- * docs/ASSEMBLER.md is built from the pieces on the page. */
+/* Pages with terminal sessions: every command is typed, one after the other, and prints what the page says. The program
+ * of docs/ASSEMBLER.md is built from the pieces on the page. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
