@@ -1,7 +1,7 @@
 #!/bin/sh
-# check_pages.sh: what can be seen of the Markdown pages without running anything: links lead somewhere, headings that they name included;
-# README.md and docs/ARCHITECTURE.md keep their lengths; a page of results begins with a summary of five lines at most; docs/index.md
-# and mkdocs.yml name every page.
+# check_pages.sh: what can be seen of the Markdown pages without running anything: links lead somewhere, headings that
+# they name included; README.md and docs/ARCHITECTURE.md keep their lengths; a page of results begins with a summary of
+# five lines at most; docs/index.md and mkdocs.yml name every page.
 set -u
 export LC_ALL=C
 cd "$(dirname "$0")/../.." || exit 2
@@ -15,7 +15,9 @@ pages=$(find . -name '*.md' -not -path './build*' -not -path './out/*' | sed 's|
 # The anchors of a page, as GitHub makes them.
 anchors() {
   awk '/^ *```/ { code = !code } !code && /^#+ / {
-    sub(/^#+ /, ""); $0 = tolower($0); gsub(/`/, ""); gsub(/\]\([^)]*\)/, ""); gsub(/[^a-z0-9 _-]/, ""); gsub(/ /, "-"); print }' "$1"
+    sub(/^#+ /, ""); $0 = tolower($0)
+    gsub(/\]\([^)]*\)/, ""); gsub(/[^a-z0-9 _-]/, ""); gsub(/ /, "-")
+    print }' "$1"
 }
 
 for page in $pages; do

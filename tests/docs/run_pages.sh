@@ -1,9 +1,10 @@
 #!/bin/sh
-# run_pages.sh BUILD [PAGE...]: runs the commands of all Markdown pages of the project, or of these, with the mkvm of BUILD, and fails
-# where one does. A page's commands stand in blocks that begin with ```sh; a block whose first line is `# needs ...` (a GPU, a licence,
-# the network) is only looked at: commands and options must exist. So are commands that other tests run: `# run by SCRIPT` says so of a block,
-# and elsewhere() of single ones. In a page DIR is the demo model. Blocks without `sh` may hold no command. (Sessions of a terminal, with
-# what they print, are tests/tools/test_tutorial.c's.)
+# run_pages.sh BUILD [PAGE...]: runs the commands of all Markdown pages of the project, or of these, with the mkvm of
+# BUILD, and fails where one does. A page's commands stand in blocks that begin with ```sh; a block whose first line is
+# `# needs ...` (a GPU, a licence, the network) is only looked at: commands and options must exist. So are commands that
+# other tests run: `# run by SCRIPT` says so of a block, and elsewhere() of single ones. In a page DIR is the demo
+# model. Blocks without `sh` may hold no command. (Sessions of a terminal, with what they print, are
+# tests/tools/test_tutorial.c's.)
 set -u
 export LC_ALL=C CUDA_VISIBLE_DEVICES=
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -36,16 +37,20 @@ awk -v to="$work/commands/" '
     close(file)
     command = ""
   }
+  function is_command(line) {
+    return line ~ /^ *(build\/mkvm |tools\/[a-z-]+( |$)|cmake -|curl )/ ||
+      line ~ /^ *mkvm (run|bench|serve|trace|compile|verify|disasm|asm|info|synth) /
+  }
   FNR == 1 { inside = 0; command = "" }
   /^ *```/ { inside = !inside; shell = inside && /```sh *$/; how = "run"; opening = 1; next }
   !inside {
-    if ($0 ~ /^    (build\/mkvm |mkvm (run|bench|serve|trace|compile|verify|disasm|asm|info|synth) |tools\/[a-z-]+( |$)|cmake -|curl )/) {
+    if (/^    / && is_command($0)) {
       how = "unmarked"; first = FNR; command = $0; put()
     }
     next
   }
   !shell {
-    if ($0 ~ /^ *(\$ |build\/mkvm |mkvm (run|bench|serve|trace|compile|verify|disasm|asm|info|synth) |tools\/[a-z-]+( |$)|cmake -|curl )/) {
+    if (/^ *\$ / || is_command($0)) {
       how = "unmarked"; first = FNR; command = $0; put()
     }
     next
@@ -70,8 +75,8 @@ cd "$work/tree" || exit 2
 # What pages take for granted.
 echo "A database is" >question.txt
 (umask 077 && echo key >keys)
-mkvm run -m models/demo -p "Once upon a time" -n 4 --trace before.mktrace >/dev/null 2>&1 && cp before.mktrace after.mktrace &&
-  cp before.mktrace bench.mktrace || exit 2
+mkvm run -m models/demo -p "Once upon a time" -n 4 --trace before.mktrace >/dev/null 2>&1 || exit 2
+cp before.mktrace after.mktrace && cp before.mktrace bench.mktrace || exit 2
 
 # Every --option of the words must be one of what the first file or text ($1) knows.
 check_options() {
@@ -105,9 +110,13 @@ look_at() {
 }
 
 # Parts of a command, one after the other.
-look_at_all() { printf '%s\n' "$1" | sed 's/ && /\n/g; s/ | /\n/g' >"$work/parts" && while read -r part; do look_at "$part"; done <"$work/parts"; }
+look_at_all() {
+  printf '%s\n' "$1" | sed 's/ && /\n/g; s/ | /\n/g' >"$work/parts"
+  while read -r part; do look_at "$part"; done <"$work/parts"
+}
 
-# What other tests run, or nobody could: tools/test runs its own scripts, builds, and installs (install.tree, tools/check-packages).
+# What other tests run, or nobody could: tools/test runs its own scripts, builds, and installs (install.tree,
+# tools/check-packages).
 elsewhere() {
   case $1 in
     tools/* | cmake\ * | cpack\ * | git\ config\ core.hooksPath\ tools/hooks*) return 0 ;;
@@ -172,7 +181,10 @@ for file in "$work"/commands/*; do
       [ -n "$server" ] || start_server "mkvm serve -m models/demo"
       url=$(sed -n 's/.*http:\/\/\(127\.0\.0\.1:[0-9]*\).*/\1/p' "$work/server.out" "$work/server.log" | head -n 1)
       printf '%s\n' "$command" | sed "s/localhost:8080/$url/; s/^curl -s/curl -sf/" >"$work/script"
-      sh "$work/script" >"$work/said" 2>&1 </dev/null || { wrong "exit code $?: $command" && cat "$work/said" "$work/server.log"; }
+      sh "$work/script" >"$work/said" 2>&1 </dev/null || {
+        wrong "exit code $?: $command"
+        cat "$work/said" "$work/server.log"
+      }
       ;;
     *)
       [ -z "$server" ] || stop_server "for curl"

@@ -1,10 +1,13 @@
 /* The differ: a sound machine passes, and one planted fault is found at the instruction that made it. */
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "instructions/reference.h"
 #include "instructions/sampling.h"
+#include "tests/support/page.h"
+#include "tests/support/text.h"
 #include "tools/lib/compare.h"
 
 enum { STEPS = 6, PROMPT = 3 };
@@ -136,6 +139,17 @@ static mk_status read_memory(void *user, size_t buffer, void *data, uint64_t byt
 
 static uint32_t generation(void *user) { return mk_cpu_generation(mk_engine_cpu(((faulty *)user)->engine)); }
 
+/* Whether docs/DEBUGGING.md shows this message. */
+static bool is_on_page(const char *message) {
+  char *page = test_read_file(MK_SOURCE_DIR "/docs/DEBUGGING.md"), *told = strdup(message);
+  test_page_normalize(page);
+  test_page_normalize(told);
+  bool found = strstr(page, told) != NULL;
+  free(page);
+  free(told);
+  return found;
+}
+
 static void expect_found_in(const mk_sampling *sampling, const char *buffer, size_t word, uint32_t flip,
                             const char *words) {
   mk_engine *machine = open_drawing(sampling, 0), *oracle = open_drawing(sampling, 0);
@@ -175,6 +189,7 @@ Test(compare, a_wrong_attention_output_is_named) {
 }
 Test(compare, a_wrong_activation_is_named) {
   expect_found("layers.1.act", 2 * 100, 1u << 30, "(glu, layer 1): its output out");
+  cr_expect(is_on_page(mk_error_message()), "docs/DEBUGGING.md does not have: %s", mk_error_message());
 }
 Test(compare, a_wrong_residual_is_named) {
   expect_found("layers.0.mid_residual", 77, 1u << 30, "layer 0): its output residual_out");

@@ -1,25 +1,51 @@
-/* Pages with terminal sessions: every command is typed, one after the other, and prints what the page says. The program of
- * docs/ASSEMBLER.md is built from the pieces on the page. */
+/* docs/ASSEMBLER.md: its program is built from the pieces on the page, its commands are typed one after the other, and
+ * each prints what the page says, but for line breaks and seconds. docs/DEBUGGING.md goes on with that program. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "tests/support/session.h"
+#include "tests/support/page.h"
 #include "tests/support/text.h"
 
-static void enter(void) { test_session_enter(MK_COMMAND); }
-TestSuite(tutorial, .init = enter, .fini = test_session_leave, .timeout = MK_HANG_SECONDS);
+static void enter_directory(void) {
+  static char directory[] = "/tmp/mk-tutorial-XXXXXX";
+  char path[512], command[1024];
+  cr_assert_not_null(mkdtemp(directory));
+  snprintf(command, sizeof command, "ln -s '%s' %s/mkvm && ln -s '%s/models' '%s/docs' %s/", MK_COMMAND, directory,
+           MK_SOURCE_DIR, MK_SOURCE_DIR, directory);
+  cr_assert_eq(system(command), 0);
+  cr_assert_eq(chdir(directory), 0);
+  snprintf(path, sizeof path, "%s:%s", directory, getenv("PATH"));
+  setenv("PATH", path, 1);
+}
 
-static void write_program(const char *text) {
-  FILE *file = fopen("two.mks", "w");
+static void leave_directory(void) {
+  char here[256], command[300];
+  cr_assert_not_null(getcwd(here, sizeof here));
+  snprintf(command, sizeof command, "rm -rf '%s'", here);
+  cr_assert_eq(chdir("/"), 0);
+  cr_assert_eq(system(command), 0);
+}
+TestSuite(tutorial, .init = enter_directory, .fini = leave_directory, .timeout = MK_HANG_SECONDS);
+
+/* Pieces of the program, one after the other, without the empty lines in them. */
+static void append_piece(const char *before, const char *text, void *user) {
+  (void)before;
+  (void)user;
+  FILE *file = fopen("two.mks", "a");
   cr_assert_not_null(file);
-  fputs(text, file);
+  for (const char *at = text; *at != 0; at++) {
+    if (*at != '\n' || at == text || at[-1] != '\n') {
+      fputc(*at, file);
+    }
+  }
   fclose(file);
 }
 
 /* Without comments, and with single spaces. */
-static char *stripped(char *text) {
+static void strip(char *text) {
   char *to = text;
   for (const char *from = text; *from != 0; from++) {
     if (*from == ';') {
@@ -28,29 +54,27 @@ static char *stripped(char *text) {
     *to++ = *from;
   }
   *to = 0;
-  test_session_normalize(text);
-  return text;
+  test_page_normalize(text);
 }
 
-static char *kept_program(void) { return test_read_file(MK_SOURCE_DIR "/tests/vm/data/two_sms.mks"); }
-
-static void begin_assembler(const char *program) {
-  char *ours = strdup(program), *theirs = kept_program();
-  write_program(program);
-  cr_assert_str_eq(stripped(ours), stripped(theirs));
+Test(tutorial, every_command_prints_what_the_page_says) {
+  size_t commands = test_page_follow(MK_SOURCE_DIR "/docs/ASSEMBLER.md", true, append_piece, NULL);
+  cr_assert_gt(commands, 15, "only %zu commands found", commands);
+  char *ours = test_read_file("two.mks"), *theirs = test_read_file(MK_SOURCE_DIR "/tests/vm/data/two_sms.mks");
+  strip(ours);
+  strip(theirs);
+  cr_assert_str_eq(ours, theirs);
   free(ours);
   free(theirs);
 }
 
-Test(tutorial, every_command_prints_what_the_page_says) {
-  size_t commands = test_session_run("docs/ASSEMBLER.md", begin_assembler);
-  cr_assert_gt(commands, 15, "only %zu commands found", commands);
+static void no_piece(const char *before, const char *text, void *user) {
+  (void)user;
+  cr_assert_fail("after \"%s\": this is no command: %s", before, text);
 }
 
 Test(tutorial, every_command_of_debugging_prints_what_the_page_says) {
-  char *program = kept_program();
-  write_program(program);
-  free(program);
-  size_t commands = test_session_run("docs/DEBUGGING.md", NULL);
+  cr_assert_eq(system("cp '" MK_SOURCE_DIR "/tests/vm/data/two_sms.mks' two.mks"), 0);
+  size_t commands = test_page_follow(MK_SOURCE_DIR "/docs/DEBUGGING.md", true, no_piece, NULL);
   cr_assert_gt(commands, 12, "only %zu commands found", commands);
 }

@@ -1,5 +1,5 @@
-// For finding a fault: one role says what it has while it works at one instruction, as a line on standard output when the
-// launch ends. Of builds with MK_DEVICE_DEBUG alone (docs/DEBUGGING.md); what says something is not kept.
+// For finding a fault: one role says what it has while it works at one instruction, as a line on standard output when
+// the launch ends. Of builds with MK_DEVICE_DEBUG alone (docs/DEBUGGING.md); what says something is not kept.
 //
 //   MK_SAY(c.d, ROLE_CONSUMER, 8675, "row %u: %f", row, sum);
 //
