@@ -18,7 +18,7 @@ typedef struct samples {
   size_t gap_count;
   double start, first, last; /* of this launch */
   uint32_t seen;             /* tokens of this launch */
-  uint32_t unmeasured;       /* cpu: tokens that come before the first measured step ends */
+  uint32_t unmeasured;       /* on the CPU: tokens that come before the first measured step ends */
   bool counted;
 } samples;
 

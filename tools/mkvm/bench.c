@@ -441,7 +441,7 @@ static mk_status print_breakdown(const session *s, const mk_trace *trace) {
   return mk_print_done();
 }
 
-/* One more launch of the last test, recorded; `rows` is that test where it is of several rows, else NULL. */
+/* Makes one more launch of the last test, recorded; `rows` is that test if it has several rows, or NULL. */
 static mk_status trace_last(const options *o, session *s, const mk_bench_rows_options *rows) {
   const mk_trace_window window = mk_trace_option_window(&o->trace);
   mk_trace *trace;

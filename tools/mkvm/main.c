@@ -9,7 +9,7 @@
 #include "tools/mkvm/signals.h"
 
 static const struct {
-  const char *heading; /* of those from here on; NULL: as before */
+  const char *heading; /* of this command and those after it; NULL: the same as before */
   const char *name, *summary;
   mk_status (*run)(int argc, char **argv);
 } commands[] = {

@@ -109,7 +109,7 @@ static mk_status verify_and_save(const mk_program *program, const compile_option
   return mk_print_done();
 }
 
-/* Weights that are there have a say, so that this is the program that `run` makes. */
+/* Reads the configuration, and looks at the weights if there are any, so that this is the program that `run` makes. */
 static mk_status read_config(const char *model, mk_config *config) {
   mk_directory directory;
   char line[MK_NOTE_SIZE];
