@@ -17,6 +17,19 @@ float mk_e4m3_to_float(uint8_t code) {
   return (code & 0x80) != 0 ? -value : value;
 }
 
+uint8_t mk_float_to_e4m3(float value) {
+  const uint32_t bits = mk_float_param(value), magnitude = bits & 0x7fffffffu;
+  const uint8_t sign = (uint8_t)(bits >> 24 & 0x80u);
+  if (magnitude > 0x7f800000u) {
+    return 0x7f;
+  }
+  if (magnitude < (121u << 23)) { /* below 2^-6: adding 2^14 rounds to multiples of 2^-9 */
+    return (uint8_t)(sign | (mk_float_param(mk_param_float(magnitude) + 0x1p14f) & 0xfu));
+  }
+  const uint32_t rounded = (magnitude + 0x7ffffu + (magnitude >> 20 & 1) - (120u << 23)) >> 20;
+  return (uint8_t)(sign | (rounded < 0x7e ? rounded : 0x7eu));
+}
+
 /* fp32 to bf16, to nearest even; a NaN stays one. */
 static inline uint16_t round_weight(float value) {
   const uint32_t bits = mk_float_param(value);

@@ -1,8 +1,10 @@
 /* See directory.h. */
 #include "models/directory.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "models/json.h"
@@ -98,6 +100,26 @@ mk_status mk_directory_open(const char *path, mk_weights_wanted wanted, const vo
 void mk_directory_close(mk_directory *directory) {
   mk_checkpoint_close(directory->checkpoint);
   directory->checkpoint = NULL;
+}
+
+mk_status mk_directory_check_free(const char *directory) {
+  static const char *const names[] = {"config.json", "tokenizer.json", "model.safetensors",
+                                      "model.safetensors.index.json"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    char path[4096];
+    if (snprintf(path, sizeof path, "%s/%s", directory, names[i]) >= (int)sizeof path) {
+      return mk_error(MK_ERR_USAGE, "%.64s...: the path is too long; choose a shorter one", directory);
+    }
+    struct stat info;
+    if (lstat(path, &info) == 0) {
+      return mk_error(MK_ERR_USAGE, "%s: exists already; choose a new directory, or remove the model there first",
+                      path);
+    }
+    if (errno != ENOENT) {
+      return mk_error(MK_ERR_RUNTIME, "%s: cannot be examined: %s; choose another directory", path, strerror(errno));
+    }
+  }
+  return MK_OK;
 }
 
 static const char *plural(uint64_t count) { return count == 1 ? "" : "s"; }

@@ -38,6 +38,9 @@ mk_status mk_directory_open(const char *path, mk_weights_wanted wanted, const vo
                             mk_directory *out);
 void mk_directory_close(mk_directory *directory);
 
+/* For who writes a model: MK_ERR_USAGE where that would replace one. */
+mk_status mk_directory_check_free(const char *directory);
+
 /* What a user is told of a directory that is not what it seems. */
 typedef enum mk_note {
   MK_NOTE_HEAD,      /* untied, though config.json ties */

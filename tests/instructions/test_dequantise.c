@@ -165,6 +165,21 @@ Test(dequantise, corners_of_e4m3) {
   }
 }
 
+/* By a search for the nearest, of numbers between all neighbours and beyond. */
+Test(dequantise, numbers_to_e4m3) {
+  for (uint32_t i = 0; i < 126 * 8; i++) {
+    const uint32_t code = i / 8;
+    const float low = number_of(MK_DTYPE_E4M3, code, 0), high = number_of(MK_DTYPE_E4M3, code + 1, 0);
+    const float x = low + (high - low) * (float)(i % 8) / 8;
+    const uint32_t want = code + (i % 8 > 4 || (i % 8 == 4 && code % 2 == 1));
+    cr_expect_eq(mk_float_to_e4m3(x), want, "%g: %02x, not %02x", (double)x, mk_float_to_e4m3(x), want);
+    cr_expect_eq(mk_float_to_e4m3(-x), want | 128, "%g", (double)-x);
+  }
+  cr_expect_eq(mk_float_to_e4m3(1e9f), 0x7e);
+  cr_expect_eq(mk_float_to_e4m3(-INFINITY), 0xfe);
+  cr_expect_eq(mk_float_to_e4m3(NAN), 0x7f);
+}
+
 Test(dequantise, corners_of_scales) {
   static const float corners[] = {0, -1.5f, 0x1p-140f, INFINITY, NAN, 3.4e38f};
   for (size_t i = 0; i < sizeof corners / sizeof corners[0]; i++) {

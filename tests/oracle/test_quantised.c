@@ -157,7 +157,7 @@ static void write_plain(const model *m, const char *folder) {
   for (uint64_t i = 0; i < mk_family_tensor_count(config); i++) {
     mk_family_tensor_at(config, i, &want);
     mk_family_tensor_name(config, &want, name);
-    cr_assert_eq(mk_safetensors_add(&header, name, want.rank, want.shape, offset), MK_OK);
+    cr_assert_eq(mk_safetensors_add(&header, name, MK_TENSOR_BF16, want.rank, want.shape, offset), MK_OK);
     offset += want.shape[0] * want.shape[1] * 2;
   }
   cr_assert_eq(mk_safetensors_end(&header), MK_OK);
