@@ -149,6 +149,7 @@ stop_server() {
 }
 
 for file in "$work"/commands/*; do
+  [ -e "$file" ] || continue # pages without commands
   how=$(sed -n 1p "$file")
   place=$(sed -n 2p "$file")
   command=$(sed 1,2d "$file" | sed 's/\bDIR\b/models\/demo/g')
