@@ -4,7 +4,7 @@
 # `# needs ...` (a GPU, a licence, the network) is only looked at: commands and options must exist. So are commands that
 # other tests run: `# run by SCRIPT` says so of a block, and elsewhere() of single ones. In a page DIR is the demo
 # model. Blocks without `sh` may hold no command. (Sessions of a terminal, with what they print, are
-# tests/tools/test_tutorial.c's.)
+# for tests/support/page.h.)
 set -u
 export LC_ALL=C CUDA_VISIBLE_DEVICES=
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -149,6 +149,7 @@ stop_server() {
 }
 
 for file in "$work"/commands/*; do
+  [ -e "$file" ] || continue # pages without commands
   how=$(sed -n 1p "$file")
   place=$(sed -n 2p "$file")
   command=$(sed 1,2d "$file" | sed 's/\bDIR\b/models\/demo/g')

@@ -1,5 +1,5 @@
 /* docs/ASSEMBLER.md: its program is built from the pieces on the page, its commands are typed one after the other, and
- * each prints what the page says, but for line breaks and seconds. docs/DEBUGGING.md goes on with that program. */
+ * each prints what the page says, but for line breaks and seconds. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +13,7 @@ static void enter_directory(void) {
   static char directory[] = "/tmp/mk-tutorial-XXXXXX";
   char path[512], command[1024];
   cr_assert_not_null(mkdtemp(directory));
-  snprintf(command, sizeof command, "ln -s '%s' %s/mkvm && ln -s '%s/models' '%s/docs' %s/", MK_COMMAND, directory,
-           MK_SOURCE_DIR, MK_SOURCE_DIR, directory);
+  snprintf(command, sizeof command, "ln -s '%s' %s/mkvm", MK_COMMAND, directory);
   cr_assert_eq(system(command), 0);
   cr_assert_eq(chdir(directory), 0);
   snprintf(path, sizeof path, "%s:%s", directory, getenv("PATH"));
@@ -66,15 +65,4 @@ Test(tutorial, every_command_prints_what_the_page_says) {
   cr_assert_str_eq(ours, theirs);
   free(ours);
   free(theirs);
-}
-
-static void no_piece(const char *before, const char *text, void *user) {
-  (void)user;
-  cr_assert_fail("after \"%s\": this is no command: %s", before, text);
-}
-
-Test(tutorial, every_command_of_debugging_prints_what_the_page_says) {
-  cr_assert_eq(system("cp '" MK_SOURCE_DIR "/tests/vm/data/two_sms.mks' two.mks"), 0);
-  size_t commands = test_page_follow(MK_SOURCE_DIR "/docs/DEBUGGING.md", true, no_piece, NULL);
-  cr_assert_gt(commands, 12, "only %zu commands found", commands);
 }
