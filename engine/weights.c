@@ -242,6 +242,9 @@ mk_status mk_weights_upload(const mk_checkpoint *checkpoint, const mk_graph *gra
   }
   for (pack.source = 0; pack.source < weight->source_count; pack.source++) {
     uint32_t rows = weight->pack == MK_PACK_VECTOR ? 1 : weight->sources[pack.source].rows;
+    if (tensors[pack.source] == NULL) { /* mk_weights_check_gpu has refused it */
+      return mk_error(MK_ERR_USAGE, "weight %s: source %u is quantised", weight->name, pack.source);
+    }
     MK_TRY(upload_source(checkpoint, tensors[pack.source], rows, upload, buffer, &pack, tick, user));
   }
   return MK_OK;

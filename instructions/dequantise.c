@@ -58,7 +58,7 @@ static void load_range(const mk_buffer *b, const uint8_t *strip, uint32_t index,
   }
 }
 
-static void expand_nibbles(const uint8_t *strip, const range *r, uint32_t step, uint32_t end, uint16_t *out) {
+static void expand_nibbles(const uint8_t *strip, const range *r, size_t step, size_t end, uint16_t *out) {
   uint16_t weights[MK_TILE][NIBBLES];
   for (uint32_t i = 0; i < MK_TILE; i++) {
     for (uint32_t q = 0; q < NIBBLES; q++) {
@@ -66,11 +66,11 @@ static void expand_nibbles(const uint8_t *strip, const range *r, uint32_t step, 
     }
   }
   for (; step < end; step++) {
-    for (uint32_t lane = 0; lane < LANES; lane++, out += LANE_ELEMENTS) {
+    for (size_t lane = 0; lane < LANES; lane++, out += LANE_ELEMENTS) {
       const uint16_t(*own)[NIBBLES] = &weights[lane / 4 * 2];
       uint32_t word;
-      memcpy(&word, strip + (size_t)step / 4 * 512 + lane * 16 + (size_t)step % 4 * 4, sizeof word);
-      for (uint32_t pair = 0; pair < LANE_ELEMENTS / 2; pair++) {
+      memcpy(&word, strip + step / 4 * 512 + lane * 16 + step % 4 * 4, sizeof word);
+      for (size_t pair = 0; pair < LANE_ELEMENTS / 2; pair++) {
         out[2 * pair] = own[pair % 2][word >> 4 * pair & 15];
         out[2 * pair + 1] = own[pair % 2][word >> 4 * (pair + 4) & 15];
       }
@@ -78,13 +78,13 @@ static void expand_nibbles(const uint8_t *strip, const range *r, uint32_t step, 
   }
 }
 
-static void expand_bytes(const uint8_t *strip, const float numbers[CODES], const range *r, uint32_t step, uint32_t end,
+static void expand_bytes(const uint8_t *strip, const float numbers[CODES], const range *r, size_t step, size_t end,
                          uint16_t *out) {
   for (; step < end; step++) {
-    for (uint32_t lane = 0; lane < LANES; lane++, out += LANE_ELEMENTS) {
+    for (size_t lane = 0; lane < LANES; lane++, out += LANE_ELEMENTS) {
       const float *own = &r->scales[lane / 4 * 2];
-      const uint8_t *codes = strip + (size_t)step / 2 * 512 + lane * 16 + (size_t)step % 2 * 8;
-      for (uint32_t pair = 0; pair < LANE_ELEMENTS / 2; pair++) {
+      const uint8_t *codes = strip + step / 2 * 512 + lane * 16 + step % 2 * 8;
+      for (size_t pair = 0; pair < LANE_ELEMENTS / 2; pair++) {
         const uint8_t *two = codes + pair / 2 * 4 + pair % 2;
         out[2 * pair] = round_weight(own[pair % 2] * numbers[two[0]]);
         out[2 * pair + 1] = round_weight(own[pair % 2] * numbers[two[2]]);

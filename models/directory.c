@@ -162,11 +162,11 @@ static const char *note_quantised(const mk_directory *directory, char line[MK_NO
   if (q->layout == MK_QUANT_NONE) {
     return NULL;
   }
-  snprintf(scales, sizeof scales, "%s", q->by_tensor ? "a tensor" : "a row");
+  snprintf(scales, sizeof scales, "%s", q->by_tensor ? "tensor" : "row");
   if (q->layout == MK_QUANT_BLOCKS) {
-    snprintf(scales, sizeof scales, "%u x %u weights", q->block, q->group);
+    snprintf(scales, sizeof scales, "%u x %u block", q->block, q->group);
   } else if (q->group != 0) {
-    snprintf(scales, sizeof scales, "%u columns of a row", q->group);
+    snprintf(scales, sizeof scales, "%u columns of each row", q->group);
   }
   snprintf(line, MK_NOTE_SIZE, "%u matrices are %s with a scale for each %s%s (%s), all else is bf16",
            count_bits(q->modules, c->layers) + q->head, mk_codes_name((mk_codes)q->codes), scales,

@@ -62,7 +62,7 @@ Test(quantize, fp8) {
   EXPECT(0, "matrices in fp8 (e4m3); ", "", "quantize", "-m", in_directory("tiny"), "-o", in_directory("q"), "--to",
          "fp8");
   expect_near(in_directory("q"), MK_CODES_E4M3);
-  EXPECT(0, "fp8 (e4m3) with a scale for each a row (compressed-tensors)", "", "info", "-m", in_directory("q"));
+  EXPECT(0, "fp8 (e4m3) with a scale for each row (compressed-tensors)", "", "info", "-m", in_directory("q"));
   EXPECT(0, "", "matrices are fp8 (e4m3)", "run", "-m", in_directory("q"), "-p", "x", "-n", "2", "--device", "cpu");
 }
 

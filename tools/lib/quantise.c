@@ -32,7 +32,7 @@ typedef struct writer {
 /* The room to remember a draft is made first, so that nothing is forgotten. */
 static mk_status open_file(writer *w, const char *name, mk_draft **out) {
   char *path;
-  MK_TRY(mk_grow(&w->all, &w->capacity, w->count + 1, sizeof *w->all));
+  MK_TRY(mk_grow(&w->all, &w->capacity, w->count + 1, sizeof(mk_draft *)));
   MK_TRY(mk_path_join(w->to, name, &path));
   mk_status status = mk_draft_open(path, out);
   mk_free(path);
@@ -302,7 +302,7 @@ static mk_status copy_file(writer *w, const char *name, const char *path) {
     }
   }
   mk_free(chunk);
-  fclose(source);
+  (void)fclose(source);
   return status;
 }
 
@@ -339,7 +339,7 @@ static mk_status copy_others(writer *w) {
 
 /* config.json comes last: a directory that has one is complete. */
 static mk_status write_all(writer *w) {
-  MK_TRY(mk_grow(&w->all, &w->capacity, 1, sizeof *w->all));
+  MK_TRY(mk_grow(&w->all, &w->capacity, 1, sizeof(mk_draft *)));
   MK_TRY(mk_draft_directory(w->to, &w->all[0]));
   w->count = 1;
   MK_TRY(write_weights(w));
