@@ -35,7 +35,9 @@ static mk_status race(mk_verifier *v, const char *rule, const mk_actor *actor, s
       v->program->buffers[cut >> 32].name, mk_place_of(v, other).text, other_what);
 }
 
-static bool ordered(const mk_actor *actor, const mk_past *past) { return actor->clock[past->thread] >= past->time; }
+static bool ordered(const mk_actor *actor, const mk_past *past) {
+  return mk_clock_at(actor->clock, past->thread) >= past->time;
+}
 
 static mk_past past_of(const mk_actor *actor) {
   return (mk_past){.thread = actor->thread, .time = actor->time, .instruction = actor->instruction};

@@ -9,6 +9,7 @@
 #ifndef MK_VERIFY_RACE_H
 #define MK_VERIFY_RACE_H
 
+#include "vm/verify/clock.h"
 #include "vm/verify/internal.h"
 
 typedef struct mk_past { /* an access */
@@ -39,7 +40,7 @@ typedef struct mk_segment {
 typedef struct mk_actor { /* who makes an access: its place in the order and its view of the past */
   uint32_t instruction, slot;
   uint32_t thread, time; /* that stand for the access when later ones are compared with it */
-  const uint32_t *clock;
+  const mk_clock *clock;
   uint32_t lines; /* the one tile of them that has any; MK_ALL_LINES: all have */
   uint32_t epoch;
 } mk_actor;

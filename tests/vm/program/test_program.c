@@ -459,7 +459,7 @@ Test(program, malformations) {
   const malformation list[] = {
       {"magic", 0, 'X', 1},
       {"version is 1; this build reads version 4, so compile the program again", 4, 1, 4},
-      {"version is 4", 4, 4, 4},
+      {"version is 5", 4, 5, 4},
       {"sms is 0", machine, 0, 4},
       {"2 queues; 3 SMs", machine, 3, 4},
       {"page_bytes is 16385", machine + 4, 16385, 4},
