@@ -1,11 +1,12 @@
-/* Which elements of the buffers that a program writes have been written, and in which epoch: what lets the CPU machine tell a read of
- * something that nobody wrote, or that is left from an earlier step, from a good one.
+/* Which elements of the buffers that a program writes have been written, and in which epoch: what lets the CPU
+ * machine tell a read of something that nobody wrote, or that is left from an earlier step, from a good one.
  *
- * Of plain buffers with a copy on each rank (MK_RANK_EACH) each copy is looked at; of stamped ones it is the stamp that says when a copy
- * has a word.
+ * Of plain buffers with a copy on each rank (MK_RANK_EACH) each copy is looked at; of stamped ones it is the stamp
+ * that says when a copy has a word.
  *
- * Buffers of kind activation and output are looked at, element by element, padding of tiles included in none. Weights and inputs are the
- * host's, and the KV cache holds what earlier steps have appended; that this is there is the block table's matter.
+ * Buffers of kind activation and output are looked at, element by element, padding of tiles included in none.
+ * Weights and inputs are the host's, and the KV cache holds what earlier steps have appended; that this is there is
+ * the block table's matter.
  *
  * A mk_written owns its memory; the program outlives it. One thread. Failure: MK_ERR_RUNTIME for memory. */
 #ifndef MK_WRITTEN_H

@@ -1,5 +1,5 @@
-/* Programs of several ranks: what they compute is what those of one compute, bit for bit, whichever ranks come late, and
- * what a rank has is its share. */
+/* Programs of several ranks: what they compute is what those of one compute, bit for bit, whichever ranks come late,
+ * and what a rank has is its share. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
