@@ -76,10 +76,11 @@ struct slot_view {
   __device__ bool few(uint32_t set) const { return ((end - first) << head_bits()) - set * 8 <= 4; }
   __device__ uint32_t splits() const { return param(in, MK_PARAM_ATTENTION_splits); }
   __device__ uint32_t first_span() const { return split() * span_tokens(); }
-  // Its only new token is of the unit's first span: fetched once, and put into its page when that is at hand.
+  // Whether the slot's only new token is of the unit's first span: then it is fetched once, and put into its page
+  // later.
   __device__ bool single() const { return end - first == 1 && first - first_span() < span_tokens(); }
   __device__ uint32_t round_tokens() const { return min(ROUND_PAGES * BLOCK_TOKENS / halves(), span_tokens()); }
-  // Of a warp: its part of a round, and its dims.
+  // A warp's part of a round, and its dims.
   __device__ uint32_t rank(uint32_t warp) const { return warp >> (halves() - 1); }
   __device__ uint32_t half(uint32_t warp) const { return warp & (halves() - 1); }
 };
@@ -218,7 +219,7 @@ struct destination {
   uint32_t *combined;  // nullptr: COMBINE does that
 };
 
-// Of values `dim` and dim + 1. Before the sums are there, since it takes as long as to merge them.
+// Where values `dim` and dim + 1 go. Found out before the sums are there, since this takes as long as to merge them.
 __device__ inline destination destination_of(const consumer &c, const slot_view &v, const column &of, uint32_t dim) {
   const mk_operand &out = v.in.parts[MK_PART_ATTENTION_out];
   const mk_gpu_buffer &b = device::slot_of(v.in).buffers[MK_PART_ATTENTION_out];

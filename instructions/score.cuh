@@ -9,7 +9,8 @@
 //
 // The front lies in registers, an entry for each lane. Without min-p it is the best draw, which each lane finds for
 // itself. With min-p it has only those of the reference's entries that min-p does not drop when compared with this SM's
-// own highest score, and so cannot drop when compared with a lower one.
+// own highest score: what is dropped there is also dropped when compared with the highest score of all SMs, which is no
+// lower.
 #pragma once
 #include "instructions/head.cuh"
 #include "instructions/sampling.h"

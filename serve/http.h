@@ -69,7 +69,7 @@ typedef struct mk_http_counters {
   uint64_t accepted, refused; /* since the beginning; refused: answered here */
 } mk_http_counters;
 
-/* From any thread. */
+/* Fills in the counters; may be called from any thread. */
 void mk_http_count(const mk_http *http, mk_http_counters *out);
 
 /* ---- A call ---- */

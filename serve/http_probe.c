@@ -35,7 +35,7 @@ static bool make_pair(int *listening, int *client) {
          connect(*client, (struct sockaddr *)&name, size) == 0;
 }
 
-/* Into reply what evhttp answers to `request`, at most 5 seconds from now. */
+/* Writes into reply what evhttp answers to `request`, at most 5 seconds from now. */
 static bool answer(const char *request, char *reply, size_t size) {
   bool ok = false;
   int listening, client;

@@ -21,10 +21,10 @@ void mk_put_bytes(mk_json_writer *w, const char *bytes, size_t length);
 void mk_put(mk_json_writer *w, const char *text); /* as it is */
 void mk_put_uint(mk_json_writer *w, uint64_t value);
 void mk_put_int(mk_json_writer *w, int64_t value);
-/* With 9 significant digits, which give the same float again: two numbers look the same only if they are. Not for NaN
+/* Writes 9 significant digits, which give the same float again: two numbers look the same only if they are. Not for NaN
  * and infinities, which JSON does not have. */
 void mk_put_float(mk_json_writer *w, float value);
-/* As seconds: "0.0025". */
+/* Writes seconds: "0.0025". */
 void mk_put_nanoseconds(mk_json_writer *w, uint64_t nanoseconds);
 /* A string in quotes: whatever the bytes are, it is valid; U+FFFD stands for what is not UTF-8. NULL: null. */
 void mk_put_string(mk_json_writer *w, const char *text, size_t length);

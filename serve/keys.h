@@ -18,8 +18,8 @@ mk_status mk_keys_add(mk_keys *keys, const char *key);
 mk_status mk_keys_load(mk_keys *keys, const char *path, bool *open);
 void mk_keys_free(mk_keys *keys); /* a zeroed one is fine */
 
-/* Of the value of an Authorization header, "Bearer KEY"; NULL is never right. The time depends on its length and on how
- * many keys there are, not on their bytes. */
+/* Whether the value of an Authorization header, "Bearer KEY", has a key; NULL never does. The time depends on its
+ * length and on how many keys there are, not on their bytes. */
 bool mk_keys_accept(const mk_keys *keys, const char *authorization);
 
 #endif

@@ -88,8 +88,8 @@ static void put_head(mk_json_writer *w, const metric *m, const char *type) {
   }
 }
 
-/* Up to where another label or the closing brace follows. In a label's value backslash, quote and end of line are
- * escaped, and nothing else is. */
+/* Writes a name up to where another label or the closing brace follows. In a label's value backslash, quote and end of
+ * line are escaped, and nothing else is. */
 static void put_name(mk_json_writer *w, const metric *m, const char *suffix, const char *model) {
   mk_put(w, prefix_of(m));
   mk_put(w, m->name);

@@ -162,7 +162,7 @@ static mk_status take_detokenize(const mk_fields *f, mk_openai_request *out) {
   return mk_openai_take_ids(f, "tokens", tokens, out->ids);
 }
 
-/* All or nothing, and *error filled whatever went wrong. */
+/* Parses all or nothing, and fills *error whatever went wrong. */
 static mk_status parse(const char *body, size_t length, const mk_openai_model *model,
                        mk_status (*take)(const mk_fields *, mk_openai_request *), mk_openai_request *out,
                        mk_serve_error *error) {

@@ -33,7 +33,7 @@ static void put_head(mk_json_writer *w, const mk_openai_reply *reply, bool strea
   mk_put(w, ",\"choices\":[");
 }
 
-/* From the log-probabilities on, which come last in each choice. */
+/* Writes the rest of a choice, from its log-probabilities on. */
 static void put_rest(mk_json_writer *w, const mk_openai_reply *reply, const mk_openai_choice *choice, bool logprobs,
                      const char *finish_reason) {
   mk_put(w, ",\"logprobs\":");

@@ -64,7 +64,7 @@ mk_status mk_openai_write_chunk(mk_bytes *out, const mk_openai_reply *reply, con
 /* include_usage: the last one before the end. */
 mk_status mk_openai_write_usage(mk_bytes *out, const mk_openai_reply *reply, const mk_openai_usage *usage);
 mk_status mk_openai_write_done(mk_bytes *out);
-/* In mid-stream, in place of the rest. */
+/* An error in the middle of a stream, in place of the rest. */
 mk_status mk_openai_write_error_event(mk_bytes *out, const mk_serve_error *error);
 
 mk_status mk_openai_write_error(mk_bytes *out, const mk_serve_error *error);

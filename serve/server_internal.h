@@ -34,7 +34,7 @@ struct mk_server {
   size_t exchanges;         /* not freed */
   mk_bytes scratch;         /* JSON on its way out */
   mkvm_stats stats;         /* as they were told to the metrics */
-  /* Of the model; set before `engine` is. */
+  /* Facts of the model; set before `engine` is. */
   mkvm_engine *loaded; /* to be closed */
   mkvm_info info;
   mkvm_sampling sampling;

@@ -13,7 +13,7 @@
 
 #include "text/template_names.h"
 
-/* Of a function: its shape, and the function that it stands in. */
+/* A function has a shape, and stands in another function. */
 typedef struct function {
   uint64_t number;
   struct function *outer;

@@ -168,7 +168,7 @@ mk_status mk_jinja_binary(jinja *m, uint16_t symbol, jinja_value left, jinja_val
 bool mk_jinja_can_iterate(jinja_value value);
 mk_status mk_jinja_start(jinja *m, jinja_value value, jinja_iterator *out);
 mk_status mk_jinja_next(jinja *m, jinja_iterator *at, jinja_value *out); /* JINJA_MISSING: the end */
-/* All that iterating gives; a generator is empty afterwards. */
+/* Gives all elements as a list; a generator is empty afterwards. */
 mk_status mk_jinja_iterate(jinja *m, jinja_value value, const jinja_list **out);
 mk_status mk_jinja_to_list(jinja *m, jinja_value value, jinja_value *out); /* a new list */
 

@@ -214,7 +214,7 @@ mk_status mk_load_word(mk_tokenizer *tokenizer);
 void mk_steps_free(mk_steps *steps);
 void mk_pre_steps_free(mk_pre_steps *steps);
 
-/* Of those loaders: a string of the file, and a pattern that PCRE2 runs. `where` names them. */
+/* What those loaders share: they take a string of the file, and a pattern that PCRE2 runs. `where` names these. */
 mk_status mk_copy_text(const char *where, const char *key, const json_t *value, bool may_be_empty, uint8_t **out,
                        size_t *length);
 mk_status mk_copy_character(const char *where, const char *key, const json_t *value, uint8_t **out, size_t *length);

@@ -181,7 +181,7 @@ static size_t fetch(const mk_buffer *b, uint8_t *memory, const piece *p, float *
   return n;
 }
 
-/* Back to what the machine wrote: the next instruction's inputs are the machine's own. */
+/* Brings back what the machine wrote: the next instruction's inputs are the machine's own. */
 static void restore(const mk_compare *c, size_t buffer, const piece *p) {
   const mk_buffer *b = &c->program->buffers[buffer];
   if (b->store == MK_STORE_BLOCKS) {

@@ -68,7 +68,7 @@ static bool next_entry(const stamped *front, const uint32_t *words, uint32_t *at
   return *at < entries_of(front) && *at < MK_FRONT_MOST;
 }
 
-/* In whichever order they stand. */
+/* Whether `want` has the entry, at whatever place. */
 static bool has_entry(const stamped *want, const uint32_t *words, const stamped *got, uint32_t entry) {
   for (uint32_t w = 0; next_entry(want, words, &w); w++) {
     if (key_of(want, w) == key_of(got, entry)) {

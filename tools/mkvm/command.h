@@ -31,7 +31,7 @@ extern const struct argp mk_common_argp; /* the child itself, for an argp that h
 #define MK_HELP_SHAPES "@SHAPES@"
 char *mk_help_filter(int key, const char *text, void *input);
 
-/* Of a prompt from a file or standard input, and of a line of a conversation: far more than any context takes. */
+/* The most bytes of a prompt or of a line of a conversation: far more than any context takes. */
 enum { MK_PROMPT_BYTES = 16 << 20 };
 
 /* The number that `text`, the value of `flag`, states; anything but a whole number from low to high is a usage

@@ -206,8 +206,8 @@ static uint64_t issue_of(const mk_profile *p, const place *at, const mk_interval
   return load != NULL && load->start > wait->start && load->start <= at->time ? load->start : 0;
 }
 
-/* Who published last what the instruction reads, if that was between the two times. Just after the first one does not
- * count: what the first warp had by then may seem a little later than it was. */
+/* The execution that published last what the instruction reads, if that was between the two times. Just after the first
+ * one does not count: what the first warp had by then may seem a little later than it was. */
 static const mk_execution *late_publisher(const mk_edges *edges, uint32_t instruction, uint32_t step, uint64_t since,
                                           uint64_t until, uint32_t *role) {
   const mk_program *program = edges->profile->program;

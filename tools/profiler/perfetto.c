@@ -60,8 +60,8 @@ enum { COUNTER_WORK, COUNTER_WAIT, COUNTER_FEED, COUNTER_BYTES, COUNTERS };
 static const char *const counter_names[COUNTERS] = {"consumers at work", "consumers waiting for other SMs",
                                                     "consumers waiting for weights", "bytes in flight"};
 
-/* From the part that published to a wait that it ended. A flow has the number of its wait: all intervals are counted
- * from 1, track by track. */
+/* An arrow from the part that published to a wait that it ended. A flow has the number of its wait: all intervals are
+ * counted from 1, track by track. */
 typedef struct flow {
   uint32_t track, execution; /* of the publisher */
   uint64_t id;
@@ -294,7 +294,7 @@ static void put_execution_end(writer *w, size_t track, uint32_t index, const mk_
   end_event(w, e->finish);
 }
 
-/* All but work and idling, which show by what is around them. */
+/* Writes an interval, unless it is work or idling, which show by what is around them. */
 static void put_interval(writer *w, size_t track, const mk_interval *in, uint64_t id) {
   mk_activity_kind kind = mk_activity_kind_of(in->activity);
   if (kind == MK_ACTIVITY_KIND_WORK || kind == MK_ACTIVITY_KIND_IDLE || in->end <= in->start) {

@@ -275,7 +275,7 @@ static void put_picture(drawing *d) {
   mk_bytes_text(&d->out, "\n</svg>\n");
 }
 
-/* From the step's first record of a consumer to its last; a step that was not recorded has none. */
+/* The time from the step's first record of a consumer to its last; a step that was not recorded has none. */
 static void step_window(const mk_profile *p, uint32_t step, uint64_t *from, uint64_t *to) {
   *from = UINT64_MAX;
   *to = 0;

@@ -40,7 +40,7 @@ enum {
   MK_CU_TENSOR_PROMOTE_NONE = 0, /* misses fetch what was asked for into the L2 */
 };
 
-/* Of the driver's structures the parts that are used. */
+/* Those parts of the driver's structures that are used. */
 typedef struct mk_cu_launch_attribute {
   int id;
   int pad;

@@ -98,7 +98,8 @@ enum {
   MK_GPU_FAULT_BLOCK, /* `have` is what the block table names, `want` how many blocks the cache has */
 };
 
-/* Who saw a spin run into its deadline, and what it waited for; or an index out of its range. */
+/* The first fault: which role saw a spin run into its deadline, and what it waited for; or an index out of its
+ * range. */
 typedef struct mk_gpu_fault {
   uint32_t claimed; /* 0: no fault; set once by the first */
   uint32_t sm, role, uid;
@@ -176,7 +177,7 @@ typedef struct mk_gpu_params {
   const mk_gpu_tensor_map *maps; /* of wide steps: a map of each buffer that is multiplied, by its number */
 } mk_gpu_params;
 
-/* Of vm/gpu/mla.cu: the operands q and kv of MLA_PART as copies see them. */
+/* For vm/gpu/mla.cu: the operands q and kv of MLA_PART as copies see them. */
 typedef struct mk_gpu_mla_params {
   mk_gpu_tensor_map queries, pages;
   mk_gpu_params common;

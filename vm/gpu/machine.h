@@ -112,7 +112,7 @@ mk_status mk_gpu_trace_take(mk_gpu *gpu, mk_trace **out);
  * machine after. */
 void mk_gpu_leave_out(mk_gpu *gpu, uint32_t parts);
 
-/* Of the last run: milliseconds between two events around the kernel, and the steps that it computed. */
+/* For the last run: milliseconds between two events around the kernel, and the steps that it computed. */
 double mk_gpu_time_ms(const mk_gpu *gpu);
 uint32_t mk_gpu_steps(const mk_gpu *gpu);
 /* The SM clock during the last run, from the GPU's own clocks; 0 when it was too short to tell. */

@@ -45,8 +45,8 @@ __device__ inline uint32_t place_of(const mk_gpu_trace &trace, const track_end &
 
 // Takes the place of this role's next note, which stands for so many records.
 __device__ inline uint32_t take_place(const device &d, uint32_t records) {
-  // Of the consumers this is warp 0, so nothing is added: but this sum is in a register, while the plain address takes
-  // four instructions.
+  // The consumers' warp that records is warp 0, so nothing is added: but this sum is in a register, while the plain
+  // address takes four instructions.
   uint32_t warp = recording_warp(d), nothing = role_of(warp) == ROLE_CONSUMER ? 4 * warp : 0;
   track_end &track = reinterpret_cast<track_end &>(reinterpret_cast<uint8_t *>(&track_of(role_of(warp)))[nothing]);
   track_end end = tile::load_whole(track);

@@ -197,7 +197,7 @@ __device__ inline void put_rows(uint32_t lane, const mk_step_row &row, uint32_t 
   }
 }
 
-// At the start of a launch. A whole warp.
+// Forgets the residuals that are kept, at the start of a launch. Called by a whole warp.
 __device__ inline void clear_residuals() {
   if (tile::lane() < 2 * RESIDUAL_TILES) {
     rows_shared()->residual_tags[tile::lane() / RESIDUAL_TILES][tile::lane() % RESIDUAL_TILES] = 0;
