@@ -356,6 +356,9 @@ def check(m, f, command):
 def package(m, f):
     if f["method"] != "ct":
         return True, "not of this package"
+    heads = m["heads"] * m["head_dim"]
+    if f["layout"] == "packed" and f["group"] and any(k % f["group"] for k in (m["hidden"], m["intermediate"], heads)):
+        return True, "the package wants groups that divide the rows"
     with tempfile.TemporaryDirectory() as folder:
         model, stored, dequantised = build(m, f)
         write(folder, m, f, model, stored)

@@ -63,7 +63,7 @@ Test(command, usage_errors) {
 
 Test(command, help_and_version) {
   static const char *const names[] = {"run", "serve",  "bench", "trace", "compile", "verify",
-                                      "asm", "disasm", "isa",   "info",  "synth"};
+                                      "asm", "disasm", "isa",   "info",  "synth",   "quantize"};
   const size_t count = sizeof names / sizeof names[0];
   test_result r = RUN("--help");
   cr_assert_eq(r.code, 0);
@@ -74,7 +74,7 @@ Test(command, help_and_version) {
   cr_assert_eq(listed, count, "the help lists %zu commands", listed);
   for (size_t i = 0; i < count; i++) {
     char line[32];
-    snprintf(line, sizeof line, "\n  %-7s  ", names[i]);
+    snprintf(line, sizeof line, "\n  %-8s ", names[i]);
     cr_assert_not_null(strstr(r.out, line), "%s", names[i]);
     snprintf(line, sizeof line, "Usage: mkvm %s", names[i]);
     EXPECT(0, line, "", names[i], "--help");
