@@ -89,6 +89,9 @@ static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const m
   const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
   const uint32_t first_sm = rank * lowering->sms_of_rank, steps = mk_buffer_grid_cols(weight);
   const mk_share split = split_tiles_of(plan, mk_rank_tiles(mk_buffer_grid_rows(weight), lowering->ranks, rank));
+  if (split.count == 0) {
+    return MK_OK;
+  }
   mk_place_in(&lowering->placer, rank, plan->parts * split.count,
               mk_tiles_bytes(weight, 1, 0, steps) / plan->parts);
   for (uint32_t sm = first_sm; sm < first_sm + lowering->sms_of_rank; sm++) {

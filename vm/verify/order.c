@@ -385,11 +385,11 @@ static mk_status consume(mk_run *run, uint32_t lane, uint32_t index, uint32_t ep
 
 /* The storer's part, up to its signals. */
 static mk_status store(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch) {
-  const uint32_t storer = 2 * lane + 1;
+  const uint32_t consumer = 2 * lane, storer = consumer + 1;
   mk_clock *hb = &run->hb[storer], *dep = &run->dep[storer];
   MK_TRY(mk_clock_join(&run->clocks, &run->entered, dep));
-  MK_TRY(mk_clock_join(&run->clocks, hb, &run->hb[2 * lane]));
-  MK_TRY(mk_clock_join(&run->clocks, dep, &run->dep[2 * lane]));
+  MK_TRY(mk_clock_join(&run->clocks, hb, &run->hb[consumer]));
+  MK_TRY(mk_clock_join(&run->clocks, dep, &run->dep[consumer]));
   mk_clock_set(hb, storer, mk_time(run->lanes[lane].done, MK_DONE));
   mk_clock_set(dep, storer, mk_time(run->lanes[lane].done, MK_DONE));
   MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_STORER, false));
