@@ -13,7 +13,7 @@
 #include "models/llama.h"
 #include "vm/draft.h"
 
-enum { VERSION = 1, HEADER = 64, ALIGNMENT = 4096, SAMPLE = 1024 };
+enum { VERSION = 2, HEADER = 64, ALIGNMENT = 4096, SAMPLE = 1024 };
 
 static const char kMagic[8] = {'m', 'k', 'v', 'm', 'p', 'a', 'c', 'k'};
 
@@ -65,10 +65,13 @@ static uint64_t hash_weight(uint64_t key, const mk_weight *weight) {
   key = hash_number(key, weight->pack);
   key = hash_number(key, (uint64_t)weight->rows << 32 | weight->cols);
   key = hash_number(key, (uint64_t)weight->rotary << 32 | weight->extras);
+  key = hash_number(key, (uint64_t)weight->form.codes << 32 | weight->form.scale);
+  key = hash_number(key, (uint64_t)weight->form.scale_cols << 32 | weight->form.zeros);
   for (uint32_t s = 0; s < weight->source_count; s++) {
     key = hash_text(key, weight->sources[s].tensor);
     key = hash_number(key, weight->sources[s].rows);
     key = hash_number(key, weight->sources[s].first);
+    key = hash_number(key, weight->sources[s].quantised);
   }
   return key;
 }
@@ -93,7 +96,8 @@ static mk_status hash_tensor(const mk_checkpoint *checkpoint, const mk_tensor *t
   }
   uint64_t count = tensor->bytes / mk_tensor_unit(tensor);
   uint32_t sample[SAMPLE] = {0};
-  count = count < SAMPLE ? count : SAMPLE;
+  const uint64_t most = sizeof sample / mk_tensor_unit(tensor);
+  count = count < most ? count : most;
   MK_TRY(mk_tensor_read_raw(checkpoint, tensor, 0, count, sample));
   const uint64_t numbers[] = {(uint64_t)file.st_size,
                               (uint64_t)file.st_mtim.tv_sec,

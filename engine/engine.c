@@ -33,7 +33,7 @@ static mk_status choose_device(const mk_engine_options *options, int *index) {
     return MK_OK;
   }
   if (name[0] == '\0') {
-    *index = !needs_cpu(options) && mk_gpu_present(0) ? 0 : -1;
+    *index = !needs_cpu(options) && options->ranks <= 1 && mk_gpu_present(0) ? 0 : -1;
     return MK_OK;
   }
   const char *number = strncmp(name, "cuda:", 5) == 0 ? name + 5 : "";
@@ -43,6 +43,10 @@ static mk_status choose_device(const mk_engine_options *options, int *index) {
   }
   if (needs_cpu(options)) {
     return mk_error(MK_ERR_USAGE, "device %s does not interleave or check for races; use device cpu for that", name);
+  }
+  if (options->ranks > 1) {
+    return mk_error(MK_ERR_USAGE, "device %s: %u ranks; so far the cpu alone has more than one, use device cpu", name,
+                    options->ranks);
   }
   *index = (int)strtol(number, NULL, 10);
   return MK_OK;
@@ -62,7 +66,8 @@ static uint32_t queues_of(const mk_engine_options *options, bool cpu) {
   if (options->sms != 0 || !cpu || needs_cpu(options)) {
     return options->sms != 0 ? options->sms : MK_DEFAULT_SMS;
   }
-  uint32_t queues = QUEUES_PER_THREAD * threads_of(options);
+  const uint32_t ranks = options->ranks > 1 ? options->ranks : 1;
+  const uint32_t queues = (QUEUES_PER_THREAD * threads_of(options) + ranks - 1) / ranks;
   return queues < MK_DEFAULT_SMS ? queues : MK_DEFAULT_SMS;
 }
 
@@ -288,6 +293,7 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
                : 1; /* what the GPU's kernels of several rows ask for */
   }
   mk_compile_options compile = {.sms = queues_of(options, gpu < 0),
+                                .ranks = options->ranks,
                                 .max_seq = engine->max_seq,
                                 .rows = rows,
                                 .slots = rows == options->rows ? options->slots : 0,

@@ -3,22 +3,47 @@
 
 #include <string.h>
 
+#include "engine/quantised.h"
 #include "engine/vectors.h"
 #include "models/llama.h"
-#include "vm/program/program.h"
+#include "scheduler/compile.h"
+#include "vm/program/strips.h"
 
 typedef struct row_reader {
   const mk_checkpoint *checkpoint;
   const mk_graph *graph;
   const mk_weight *weight;
-  const mk_tensor *tensors[MK_MAX_SOURCES];
-  uint16_t *rows; /* 16 source rows, the row tile that is being packed */
+  const mk_tensor *tensors[MK_MAX_SOURCES]; /* NULL: the source is quantised */
+  mk_quantised modules[MK_MAX_SOURCES];     /* of those; the first one of several sources of one tensor */
+  uint8_t *codes;                           /* of a row of them */
+  uint16_t *rows;                           /* 16 source rows, the row tile that is being packed */
 } row_reader;
+
+static const mk_quantised *module_of(const row_reader *reader, uint32_t source) {
+  uint32_t first = 0; /* where there are several of one tensor, they stand side by side */
+  while (strcmp(reader->weight->sources[first].tensor, reader->weight->sources[source].tensor) != 0) {
+    first++;
+  }
+  return &reader->modules[first];
+}
+
+/* `count` rows of a source from `row` on, which become rows [at, at + count) of the tile. */
+static mk_status read_rows(const row_reader *reader, uint32_t source, uint32_t row, uint32_t count, uint32_t at) {
+  const uint32_t cols = reader->weight->cols, first = reader->weight->sources[source].first + row;
+  if (reader->tensors[source] != NULL) {
+    return mk_tensor_read(reader->checkpoint, reader->tensors[source], (uint64_t)first * cols, (uint64_t)count * cols,
+                          reader->rows + (size_t)at * cols);
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    MK_TRY(
+        mk_quantised_row(module_of(reader, source), first + i, reader->codes, reader->rows + (size_t)(at + i) * cols));
+  }
+  return MK_OK;
+}
 
 /* Reads the source rows of packed rows [first, first + 16) into reader->rows, in as few reads as their order allows.
  * present[i]: packed row first + i has a source. */
 static mk_status read_row_tile(const row_reader *reader, uint32_t first, bool present[16]) {
-  uint32_t cols = reader->weight->cols;
   uint32_t run_source = 0, run_row = 0, run_at = 0, run = 0;
   for (uint32_t i = 0; i <= 16; i++) {
     uint32_t source = 0, row = 0;
@@ -27,9 +52,7 @@ static mk_status read_row_tile(const row_reader *reader, uint32_t first, bool pr
       present[i] = there;
     }
     if (run != 0 && (!there || source != run_source || row != run_row + run)) {
-      const uint64_t first_row = (uint64_t)reader->weight->sources[run_source].first + run_row;
-      MK_TRY(mk_tensor_read(reader->checkpoint, reader->tensors[run_source], first_row * cols, (uint64_t)run * cols,
-                            reader->rows + (size_t)run_at * cols));
+      MK_TRY(read_rows(reader, run_source, run_row, run, run_at));
       run = 0;
     }
     if (there && run == 0) {
@@ -69,9 +92,48 @@ static mk_status load_tiles(const row_reader *reader, uint16_t *memory, mk_weigh
   return MK_OK;
 }
 
+/* The same of a weight that is packed as codes. */
+static mk_status load_strips(const row_reader *reader, uint8_t *memory, mk_weights_tick tick, void *user) {
+  const mk_weight *weight = reader->weight;
+  mk_buffer buffer = {.rows = weight->rows, .cols = weight->cols, .tile_rows = MK_TILE, .tile_cols = MK_TILE};
+  mk_set_form(&weight->form, &buffer);
+  const uint64_t bytes = mk_tiles_bytes(&buffer, 1, 0, mk_buffer_grid_cols(&buffer));
+  for (uint32_t first = 0; first < weight->rows; first += MK_TILE, memory += bytes) {
+    for (uint32_t i = 0; i < MK_TILE; i++) {
+      uint32_t source, row;
+      if (mk_weight_row(weight, reader->graph->config.head_dim, first + i, &source, &row)) {
+        MK_TRY(mk_quantised_pack(module_of(reader, source), weight->sources[source].first + row, reader->codes, &buffer,
+                                 i, memory));
+      }
+    }
+    MK_TRY(tick == NULL ? MK_OK : tick(user, bytes));
+  }
+  return MK_OK;
+}
+
+static mk_status load_matrix(row_reader *reader, void *memory, mk_weights_tick tick, void *user) {
+  const mk_weight *weight = reader->weight;
+  for (uint32_t s = 0; s < weight->source_count; s++) {
+    if (reader->tensors[s] == NULL && module_of(reader, s) == &reader->modules[s]) {
+      MK_TRY(mk_quantised_open(reader->checkpoint, &reader->graph->config, weight->sources[s].tensor,
+                               &reader->modules[s]));
+    }
+  }
+  MK_TRY(mk_alloc(weight->cols, sizeof *reader->codes, &reader->codes));
+  if (weight->form.codes != MK_CODES_NONE) {
+    return load_strips(reader, memory, tick, user);
+  }
+  MK_TRY(mk_alloc((size_t)16 * weight->cols, sizeof *reader->rows, &reader->rows));
+  return load_tiles(reader, memory, tick, user);
+}
+
 static mk_status find_sources(const mk_checkpoint *checkpoint, const mk_weight *weight,
                               const mk_tensor *tensors[MK_MAX_SOURCES]) {
   for (uint32_t s = 0; s < weight->source_count; s++) {
+    tensors[s] = NULL;
+    if (weight->sources[s].quantised) {
+      continue;
+    }
     tensors[s] = mk_checkpoint_find(checkpoint, weight->sources[s].tensor);
     if (tensors[s] == NULL) {
       return mk_error(MK_ERR_FILE, "the checkpoint has no tensor %s", weight->sources[s].tensor);
@@ -92,8 +154,11 @@ mk_status mk_weights_pack(const mk_checkpoint *checkpoint, const mk_graph *graph
   if (mk_pack_is_vector(weight->pack)) {
     return mk_vector_join(graph, weight, read_vector, &reader, memory);
   }
-  MK_TRY(mk_alloc((size_t)16 * weight->cols, sizeof *reader.rows, &reader.rows));
-  mk_status status = load_tiles(&reader, memory, tick, user);
+  mk_status status = load_matrix(&reader, memory, tick, user);
+  for (uint32_t s = 0; s < weight->source_count; s++) {
+    mk_quantised_close(&reader.modules[s]);
+  }
+  mk_free(reader.codes);
   mk_free(reader.rows);
   return status;
 }
@@ -145,7 +210,12 @@ static mk_status upload_source(const mk_checkpoint *checkpoint, const mk_tensor 
 
 mk_status mk_weights_check_gpu(const mk_weight *weight) {
   const bool fused = weight->source_count > 1 && strcmp(weight->sources[0].tensor, weight->sources[1].tensor) == 0;
-  const char *missing = weight->rotary != 0                                                    ? "a partial rotation"
+  bool quantised = false;
+  for (uint32_t s = 0; s < weight->source_count; s++) {
+    quantised = quantised || weight->sources[s].quantised;
+  }
+  const char *missing = quantised                                                              ? "a quantised weight"
+                        : weight->rotary != 0                                                  ? "a partial rotation"
                         : fused                                                                ? "a fused tensor"
                         : weight->pack > MK_PACK_VECTOR && weight->pack != MK_PACK_FREQUENCIES ? "a vector with biases"
                                                                                                : NULL;
@@ -172,6 +242,9 @@ mk_status mk_weights_upload(const mk_checkpoint *checkpoint, const mk_graph *gra
   }
   for (pack.source = 0; pack.source < weight->source_count; pack.source++) {
     uint32_t rows = weight->pack == MK_PACK_VECTOR ? 1 : weight->sources[pack.source].rows;
+    if (tensors[pack.source] == NULL) { /* mk_weights_check_gpu has refused it */
+      return mk_error(MK_ERR_USAGE, "weight %s: source %u is quantised", weight->name, pack.source);
+    }
     MK_TRY(upload_source(checkpoint, tensors[pack.source], rows, upload, buffer, &pack, tick, user));
   }
   return MK_OK;

@@ -61,7 +61,6 @@ __device__ inline void load_tiles(tile::weight_tile (&to)[PART_TILES][4], const 
 // tokens to the next both are `halves` x 2 KiB apart. q: the columns' fragments from this lane's on, step by step.
 // limits: for each of the lane's columns, the first token that does not count; valid: the first token whose V need not
 // be a number. whole: each column has a token.
-// that does not count; valid: the first one whose V need not be a number. whole: each column has a token.
 template <bool whole>
 __device__ inline void attend_part(const uint8_t *keys, const uint8_t *values, const uint2 *q, uint32_t lane,
                                    uint32_t halves, const uint32_t (&limits)[2], uint32_t valid, part_sums &sums) {

@@ -13,6 +13,8 @@
 
 #include <string.h>
 
+#include "instructions/dequantise.h"
+
 typedef float float4 __attribute__((vector_size(16)));
 typedef float float16 __attribute__((vector_size(64)));
 typedef uint32_t word16 __attribute__((vector_size(64)));
@@ -172,17 +174,28 @@ static void expand(const float *x, uint32_t steps, float *out) {
   }
 }
 
-/* The sums of one row tile with `count` expanded vectors. */
-static void multiply_tile(mk_vector_width width, const uint16_t *tile, uint32_t steps, uint32_t count, const float16 *x,
+/* The sums of row tile `row` with `count` expanded vectors. Quantised weights become bf16 a chunk at a time. */
+static void multiply_tile(mk_vector_width width, const mk_span *weight, uint32_t row, uint32_t count, const float16 *x,
                           tile_sums *sums) {
-  uint32_t chunk = count == 1 ? steps : STEPS_PER_CHUNK;
+  uint16_t weights[STEPS_PER_CHUNK * MK_TILE_STEP_ELEMENTS];
+  const bool quantised = mk_dtype_is_quantised(weight->buffer->dtype);
+  const uint32_t steps = (weight->cols + MK_TILE - 1) / MK_TILE, first = weight->col / MK_TILE;
+  const uint32_t chunk = count == 1 && !quantised ? steps : STEPS_PER_CHUNK;
+  const uint8_t *tile =
+      weight->memory + row * mk_tiles_bytes(weight->buffer, 1, 0, mk_buffer_grid_cols(weight->buffer));
   memset(sums, 0, count * sizeof *sums);
   for (uint32_t start = 0; start < steps; start += chunk) {
+    const uint32_t now = start + chunk < steps ? chunk : steps - start;
+    const uint16_t *from = (const uint16_t *)(const void *)tile + (size_t)(first + start) * MK_TILE_STEP_ELEMENTS;
+    if (quantised) {
+      mk_dequantise(weight->buffer, tile, first + start, now, weights);
+      from = weights;
+    }
     for (uint32_t v = 0; v < count; v += MOST_VECTORS) {
-      block b = {.weight = tile + (size_t)start * MK_TILE_STEP_ELEMENTS,
+      block b = {.weight = from,
                  .x = x + ((size_t)v * steps + start) * 2,
                  .x_stride = (size_t)steps * 2,
-                 .steps = start + chunk < steps ? chunk : steps - start,
+                 .steps = now,
                  .sums = sums + v};
       add(width, &b, count - v < MOST_VECTORS ? count - v : MOST_VECTORS);
     }
@@ -192,17 +205,13 @@ static void multiply_tile(mk_vector_width width, const uint16_t *tile, uint32_t 
 void mk_matvec_at(mk_vector_width width, const mk_span *weight, uint32_t count, const float *x, float *scratch,
                   float *y) {
   tile_sums sums[MK_MOST_ROWS];
-  uint32_t grid_cols = mk_buffer_grid_cols(weight->buffer);
-  uint32_t steps = (weight->cols + MK_TILE - 1) / MK_TILE, first = weight->col / MK_TILE;
+  uint32_t steps = (weight->cols + MK_TILE - 1) / MK_TILE;
   float *expanded = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
   for (uint32_t i = 0; i < count; i++) {
     expand(x + (size_t)i * steps * MK_TILE, steps, expanded + (size_t)i * steps * 2 * MK_TILE);
   }
-  const uint16_t *elements = (const uint16_t *)(const void *)weight->memory;
   for (uint32_t row = 0; row < weight->rows; row += MK_TILE) {
-    const uint16_t *tile =
-        elements + ((size_t)(weight->row + row) / MK_TILE * grid_cols + first) * MK_TILE_STEP_ELEMENTS;
-    multiply_tile(width, tile, steps, count, (const float16 *)(const void *)expanded, sums);
+    multiply_tile(width, weight, (weight->row + row) / MK_TILE, count, (const float16 *)(const void *)expanded, sums);
     for (uint32_t i = 0; i < count * PAIRS; i++) {
       float *to = y + (size_t)(i / PAIRS) * weight->rows + row + i % PAIRS;
       const float4 *from = &sums[i / PAIRS][i % PAIRS / 2];

@@ -240,7 +240,7 @@ void mk_note_read(mk_reference *machine, const mk_span *span, uint32_t row, uint
   if (machine->written == NULL) {
     return;
   }
-  mk_written_place place = {span->buffer, span->row + row, span->col + first, count};
+  mk_written_place place = {span->buffer, span->row + row, span->col + first, count, machine->rank};
   mk_written_gap gap;
   if (mk_written_check(machine->written, place, machine->generation, &gap)) {
     return;
@@ -256,7 +256,8 @@ void mk_note_read(mk_reference *machine, const mk_span *span, uint32_t row, uint
 
 void mk_note_write(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count) {
   if (machine->written != NULL) {
-    mk_written_note(machine->written, (mk_written_place){span->buffer, span->row + row, span->col + first, count},
+    mk_written_note(machine->written,
+                    (mk_written_place){span->buffer, span->row + row, span->col + first, count, machine->rank},
                     machine->generation);
   }
 }
@@ -350,7 +351,8 @@ bool mk_stage_vector(mk_reference *machine, const mk_instruction *instruction, u
   return true;
 }
 
-void mk_publish_words(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
+/* Words of a row of one copy of the buffer. */
+static void put_words(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
                       const uint32_t *values) {
   mk_note_write(machine, span, row, first, count);
   if (span->buffer->store == MK_STORE_STAMPED) {
@@ -364,13 +366,8 @@ void mk_publish_words(const mk_reference *machine, const mk_span *span, uint32_t
   memcpy(words + span->col + first, values, count * sizeof *values);
 }
 
-void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
+static void put_halves(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
                        const float *values) {
-  if (span->buffer->dtype != MK_DTYPE_BF16) {
-    const uint32_t *bits = (const uint32_t *)(const void *)values;
-    mk_publish_words(machine, span, row, first, count, bits);
-    return;
-  }
   if (span->buffer->store == MK_STORE_PLAIN) {
     uint16_t *to = (uint16_t *)(void *)span->memory + (size_t)(span->row + row) * span->buffer->cols + span->col;
     mk_note_write(machine, span, row, first, count);
@@ -385,6 +382,50 @@ void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_
   for (uint32_t i = 0; i + 1 < count; i += 2) {
     uint32_t data = mk_float_to_bf16(values[i]) | (uint32_t)mk_float_to_bf16(values[i + 1]) << 16;
     mk_word_store(&words[i / 2], machine->publish, data);
+  }
+}
+
+/* The ranks whose copies this write goes to, beside the machine's own. */
+static uint64_t others(const mk_reference *machine, const mk_span *span) {
+  const mk_copies *copies = machine->copies;
+  if (copies == NULL || (copies->plain_later && span->buffer->store == MK_STORE_PLAIN)) {
+    return 0;
+  }
+  return copies->readers[span->slot] & ~(UINT64_C(1) << machine->rank);
+}
+
+/* The same span on another rank, for which `as` stands there. */
+static mk_span span_on(const mk_reference *machine, const mk_span *span, uint32_t rank, mk_reference *as) {
+  mk_span on = *span;
+  *as = *machine;
+  as->rank = rank;
+  on.memory = machine->copies
+                  ->memory[rank * machine->program->buffer_count + (size_t)(span->buffer - machine->program->buffers)];
+  return on;
+}
+
+void mk_publish_words(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
+                      const uint32_t *values) {
+  put_words(machine, span, row, first, count, values);
+  for (uint64_t ranks = others(machine, span); ranks != 0; ranks &= ranks - 1) {
+    mk_reference as;
+    const mk_span on = span_on(machine, span, (uint32_t)__builtin_ctzll(ranks), &as);
+    put_words(&as, &on, row, first, count, values);
+  }
+}
+
+void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count,
+                       const float *values) {
+  if (span->buffer->dtype != MK_DTYPE_BF16) {
+    const uint32_t *bits = (const uint32_t *)(const void *)values;
+    mk_publish_words(machine, span, row, first, count, bits);
+    return;
+  }
+  put_halves(machine, span, row, first, count, values);
+  for (uint64_t ranks = others(machine, span); ranks != 0; ranks &= ranks - 1) {
+    mk_reference as;
+    const mk_span on = span_on(machine, span, (uint32_t)__builtin_ctzll(ranks), &as);
+    put_halves(&as, &on, row, first, count, values);
   }
 }
 

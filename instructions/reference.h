@@ -45,9 +45,19 @@ typedef struct mk_step_state {
 /* The state before the first step of a launch, whose rows are `first`; NULL: rows without anything. */
 void mk_step_begin(mk_step_state *state, const mk_program *program, const mk_step_row *first);
 
+/* The copies of a program of several ranks: what an instruction writes of MK_RANK_EACH goes to those that have readers,
+ * with the stamp `publish`. */
+typedef struct mk_copies {
+  uint8_t *const *memory;  /* [ranks][buffers] */
+  const uint64_t *readers; /* of the instruction, by slot: a bit for each rank */
+  bool plain_later;        /* of plain data the machine sees to that */
+} mk_copies;
+
 typedef struct mk_reference {
   const mk_program *program;
-  uint8_t *const *memory;              /* the address of each buffer */
+  uint8_t *const *memory;              /* the address of each buffer; of MK_RANK_EACH that of this rank's copy */
+  uint32_t rank;                       /* the rank whose SM executes */
+  const mk_copies *copies;             /* NULL: there are none */
   mk_step_state *state;                /* the state of the SM that executes */
   uint32_t generation;                 /* the stamps to wait for */
   uint32_t publish;                    /* the stamps to write: the generation, or 0 when the machine publishes later */

@@ -22,6 +22,7 @@ void mk_written_clear(mk_written *written);
 typedef struct mk_written_place { /* elements (row, [col, col + count)) of a buffer of the program */
   const mk_buffer *buffer;
   uint32_t row, col, count;
+  uint32_t rank; /* who looks, or whose copy is written */
 } mk_written_place;
 
 void mk_written_note(mk_written *written, mk_written_place place, uint32_t generation);
@@ -30,6 +31,8 @@ void mk_written_note(mk_written *written, mk_written_place place, uint32_t gener
 typedef struct mk_written_gap {
   uint32_t col, written;
 } mk_written_gap;
+/* Of the copy of place.rank, element col + i: whether it was written in this generation. */
+bool mk_written_has(const mk_written *written, mk_written_place place, uint32_t i, uint32_t generation);
 bool mk_written_check(const mk_written *written, mk_written_place place, uint32_t generation, mk_written_gap *gap);
 
 #endif

@@ -28,7 +28,7 @@ struct mk_checkpoint {
   size_t count, capacity;
 };
 
-static uint64_t element_bytes(mk_tensor_dtype dtype) { return dtype == MK_TENSOR_F32 ? 4 : 2; }
+static uint64_t element_bytes(mk_tensor_dtype dtype) { return mk_tensor_dtype_bytes(dtype); }
 
 static int by_name(const void *left, const void *right) {
   const mk_tensor *a = left, *b = right;
@@ -286,6 +286,10 @@ mk_status mk_tensor_read(const mk_checkpoint *checkpoint, const mk_tensor *tenso
   const shard *s = &checkpoint->shards[tensor->file];
   const uint64_t unit = element_bytes(tensor->dtype);
   MK_TRY(check_range(checkpoint, tensor, first, count));
+  if (tensor->dtype > MK_TENSOR_F32) {
+    return mk_error(MK_ERR_USAGE, "tensor %.200s: is %s, which bf16 is not made of", tensor->name,
+                    mk_tensor_dtype_name(tensor->dtype));
+  }
   uint64_t offset = tensor->offset + first * unit;
   mk_status status = MK_OK;
   if (tensor->dtype == MK_TENSOR_BF16) {

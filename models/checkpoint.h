@@ -9,8 +9,6 @@
 
 #include "models/config.h"
 
-typedef enum mk_tensor_dtype { MK_TENSOR_BF16, MK_TENSOR_F16, MK_TENSOR_F32, MK_TENSOR_DTYPES } mk_tensor_dtype;
-
 typedef struct mk_tensor {
   const char *name; /* as in the file, owned by the checkpoint */
   mk_tensor_dtype dtype;
@@ -50,7 +48,8 @@ mk_status mk_checkpoint_check(const mk_checkpoint *checkpoint, const mk_config *
 
 /* What a checkpoint that passed has. */
 typedef struct mk_checkpoint_survey {
-  size_t used[MK_TENSOR_DTYPES]; /* tensors that the configuration asks for, by dtype */
+  size_t used[MK_TENSOR_DTYPES]; /* tensors that the configuration asks for, by dtype; none of quantised modules */
+  size_t quantised;              /* modules */
   size_t tensors_aside;          /* those of layers that it does not have */
   uint32_t layers_aside;
 } mk_checkpoint_survey;
@@ -58,7 +57,7 @@ typedef struct mk_checkpoint_survey {
 mk_checkpoint_survey mk_checkpoint_look(const mk_checkpoint *checkpoint, const mk_config *config);
 
 /* Reads elements [first, first + count) in row-major order as bf16 (round to nearest even from fp16 and fp32). A range
- * outside the tensor is MK_ERR_USAGE. bf16 goes straight from the file into bf16_out. */
+ * outside the tensor is MK_ERR_USAGE, and so is another dtype. bf16 goes straight from the file into bf16_out. */
 mk_status mk_tensor_read(const mk_checkpoint *checkpoint, const mk_tensor *tensor, uint64_t first, uint64_t count,
                          uint16_t *bf16_out);
 /* The same as the file has them, in tensor->dtype. */

@@ -73,12 +73,6 @@ static mk_status refuse_unsupported(const json_t *root) {
     return mk_error(MK_ERR_FILE, "hidden_act: %s is not supported; only \"silu\" and \"swish\" are",
                     mk_json_show(activation, shown));
   }
-  const json_t *quantization = mk_json_get(root, "quantization_config");
-  if (quantization != NULL) {
-    return mk_error(MK_ERR_FILE,
-                    "quantization_config: %s: quantized weights are not supported; use a bf16, fp16 or fp32 model",
-                    mk_json_show(quantization, shown));
-  }
   /* In how many slices the projections were computed in training: transformers computes them whole, whatever it is. */
   const json_t *slices = mk_json_get(root, "pretraining_tp");
   return slices == NULL || json_is_integer(slices)
@@ -189,6 +183,7 @@ static mk_status take_all(const json_t *root, mk_config *config) {
   MK_TRY(mk_config_differences(root, config));
   config->tied = kind->tied;
   MK_TRY(mk_config_bool(root, "tie_word_embeddings", &config->tied));
+  MK_TRY(mk_config_quant(root, config));
   return take_token_ids(root, config);
 }
 

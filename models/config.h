@@ -7,7 +7,7 @@
 #ifndef MK_CONFIG_H
 #define MK_CONFIG_H
 
-#include "vm/status.h"
+#include "models/quant.h"
 
 /* What a configuration may ask for. Widths stop where a program's 16-bit tile coordinates (65535 tiles of 16) do. */
 enum {
@@ -97,6 +97,7 @@ typedef struct mk_config {
   uint8_t unrotated[MK_MAX_LAYERS / 8]; /* a bit for each layer that does not rotate at all, mk_config_rotates */
   /* 0: none, which is 1, but for attention, where it is 1 / sqrt(head_dim). Logits are divided by theirs. */
   double embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling;
+  mk_quant quant;
   bool has_bos;
   uint32_t bos;
   uint32_t eos_count; /* generation_config's list where given, else config's */

@@ -35,6 +35,9 @@ mk_status mk_config_kind(const json_t *root, mk_model_kind *out);
 /* What sets the family apart, for a configuration whose sizes are read. */
 mk_status mk_config_differences(const json_t *root, mk_config *config);
 
+/* Which weights are quantised and how, for a configuration that is complete but for that. */
+mk_status mk_config_quant(const json_t *root, mk_config *config);
+
 /* The rotation, for a configuration whose sizes are read. */
 mk_status mk_config_rope(const json_t *root, mk_config *config);
 

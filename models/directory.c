@@ -1,8 +1,10 @@
 /* See directory.h. */
 #include "models/directory.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "models/json.h"
@@ -79,6 +81,7 @@ static mk_status open_all(const char *path, mk_weights_wanted wanted, const vola
   }
   MK_TRY(mk_checkpoint_open(path, &out->checkpoint));
   MK_TRY(mk_checkpoint_check(out->checkpoint, &out->config));
+  MK_TRY(mk_quant_settle(out->checkpoint, &out->config));
   MK_TRY(settle_head(out, cancel));
   out->survey = mk_checkpoint_look(out->checkpoint, &out->config);
   return MK_OK;
@@ -97,6 +100,26 @@ mk_status mk_directory_open(const char *path, mk_weights_wanted wanted, const vo
 void mk_directory_close(mk_directory *directory) {
   mk_checkpoint_close(directory->checkpoint);
   directory->checkpoint = NULL;
+}
+
+mk_status mk_directory_check_free(const char *directory) {
+  static const char *const names[] = {"config.json", "tokenizer.json", "model.safetensors",
+                                      "model.safetensors.index.json"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    char path[4096];
+    if (snprintf(path, sizeof path, "%s/%s", directory, names[i]) >= (int)sizeof path) {
+      return mk_error(MK_ERR_USAGE, "%.64s...: the path is too long; choose a shorter one", directory);
+    }
+    struct stat info;
+    if (lstat(path, &info) == 0) {
+      return mk_error(MK_ERR_USAGE, "%s: exists already; choose a new directory, or remove the model there first",
+                      path);
+    }
+    if (errno != ENOENT) {
+      return mk_error(MK_ERR_RUNTIME, "%s: cannot be examined: %s; choose another directory", path, strerror(errno));
+    }
+  }
+  return MK_OK;
 }
 
 static const char *plural(uint64_t count) { return count == 1 ? "" : "s"; }
@@ -118,6 +141,50 @@ static const char *note_rounding(const mk_checkpoint_survey *survey, char line[M
   return line;
 }
 
+static uint32_t count_bits(const uint16_t *bits, uint32_t layers) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < layers; i++) {
+    count += (uint32_t)__builtin_popcount(bits[i]);
+  }
+  return count;
+}
+
+static const char *note_quantised(const mk_directory *directory, char line[MK_NOTE_SIZE]) {
+  static const char *const formats[] = {[MK_QUANT_NONE] = "",
+                                        [MK_QUANT_PLAIN] = "compressed-tensors",
+                                        [MK_QUANT_BLOCKS] = "compressed-tensors",
+                                        [MK_QUANT_PACKED] = "compressed-tensors",
+                                        [MK_QUANT_AWQ] = "AWQ",
+                                        [MK_QUANT_GPTQ] = "GPTQ"};
+  const mk_config *c = &directory->config;
+  const mk_quant *q = &c->quant;
+  char scales[64];
+  if (q->layout == MK_QUANT_NONE) {
+    return NULL;
+  }
+  snprintf(scales, sizeof scales, "%s", q->by_tensor ? "tensor" : "row");
+  if (q->layout == MK_QUANT_BLOCKS) {
+    snprintf(scales, sizeof scales, "%u x %u block", q->block, q->group);
+  } else if (q->group != 0) {
+    snprintf(scales, sizeof scales, "%u columns of each row", q->group);
+  }
+  snprintf(line, MK_NOTE_SIZE, "%u matrices are %s with a scale for each %s%s (%s), all else is bf16",
+           count_bits(q->modules, c->layers) + q->head, mk_codes_name((mk_codes)q->codes), scales,
+           q->zeros ? ", and zeros" : "", q->inverse ? "fp8" : formats[q->layout]);
+  return line;
+}
+
+static const char *note_ordered(const mk_directory *directory, char line[MK_NOTE_SIZE]) {
+  const mk_config *c = &directory->config;
+  const uint32_t count = count_bits(c->quant.ordered, c->layers);
+  snprintf(
+      line, MK_NOTE_SIZE,
+      "%u quantised matrices have their columns in groups by a list (activation order): they are expanded to bf16, "
+      "with four times the memory",
+      count);
+  return count != 0 ? line : NULL;
+}
+
 const char *mk_directory_note(const mk_directory *directory, mk_note note, char line[MK_NOTE_SIZE]) {
   const mk_checkpoint_survey *survey = &directory->survey;
   switch (note) {
@@ -133,6 +200,10 @@ const char *mk_directory_note(const mk_directory *directory, mk_note note, char 
                survey->tensors_aside, plural(survey->tensors_aside), survey->layers_aside, plural(survey->layers_aside),
                directory->config.layers);
       return survey->tensors_aside != 0 ? line : NULL;
+    case MK_NOTE_QUANTISED:
+      return note_quantised(directory, line);
+    case MK_NOTE_ORDERED:
+      return note_ordered(directory, line);
     case MK_NOTES:
       break;
   }

@@ -38,11 +38,16 @@ mk_status mk_directory_open(const char *path, mk_weights_wanted wanted, const vo
                             mk_directory *out);
 void mk_directory_close(mk_directory *directory);
 
+/* For who writes a model: MK_ERR_USAGE where that would replace one. */
+mk_status mk_directory_check_free(const char *directory);
+
 /* What a user is told of a directory that is not what it seems. */
 typedef enum mk_note {
-  MK_NOTE_HEAD,     /* untied, though config.json ties */
-  MK_NOTE_ROUNDING, /* tensors that become bf16 */
-  MK_NOTE_ASIDE,    /* layers that are not computed */
+  MK_NOTE_HEAD,      /* untied, though config.json ties */
+  MK_NOTE_ROUNDING,  /* tensors that become bf16 */
+  MK_NOTE_ASIDE,     /* layers that are not computed */
+  MK_NOTE_QUANTISED, /* what weights are, where they are quantised */
+  MK_NOTE_ORDERED,   /* modules that are quantised, but packed as bf16 */
   MK_NOTES
 } mk_note;
 

@@ -161,6 +161,24 @@ void mk_family_tensor_name(const mk_config *config, const mk_wanted_tensor *tens
   }
 }
 
+bool mk_family_is_module(const mk_wanted_tensor *tensor) {
+  return tensor->rank == 2 && (tensor->weight->of_layer || tensor->weight->when == MK_HAVE_UNTIED);
+}
+
+uint32_t mk_family_module(const mk_config *config, const mk_wanted_tensor *tensor) {
+  const mk_family *family = mk_family_of(config);
+  uint32_t number = 0;
+  for (uint32_t w = 0; w < family->weight_count; w++) {
+    for (uint32_t t = 0; family->weights[w].of_layer && t < family->weights[w].tensor_count; t++) {
+      if (&family->weights[w].tensors[t] == tensor->tensor) {
+        return number;
+      }
+      number += family->weights[w].tensors[t].cols != MK_SIZE_NONE;
+    }
+  }
+  return number;
+}
+
 /* Splits "model.layers.7.REST"; false for anything else, "07" included. */
 static bool split_layer_name(const mk_family *family, const char *name, uint32_t *layer, const char **rest) {
   const size_t prefix = strlen(family->layer_prefix);
@@ -205,27 +223,45 @@ mk_tensor_use mk_family_find(const mk_config *config, const char *name, mk_wante
 
 static uint32_t whole_tiles(uint64_t rows) { return (uint32_t)((rows + 15) / 16 * 16); }
 
-static void add_source(mk_weight *weight, const char *tensor, uint64_t rows, uint64_t first) {
+static void add_source(mk_weight *weight, const char *tensor, uint64_t rows, uint64_t first, bool quantised) {
   mk_weight_source *source = &weight->sources[weight->source_count++];
   snprintf(source->tensor, sizeof source->tensor, "%s", tensor);
   source->rows = (uint32_t)rows;
   source->first = (uint32_t)first;
+  source->quantised = quantised;
 }
 
 /* The sources of a matrix that a tensor has: several where it is fused of them. */
 static void add_matrix(const mk_config *config, const mk_wanted_tensor *tensor, const char *name, mk_weight *weight) {
   const uint64_t query = size_value(config, MK_SIZE_QUERY), kv = size_value(config, MK_SIZE_KV);
+  const bool quantised = mk_quant_has(config, tensor);
   if (tensor->tensor->rows == MK_SIZE_QKV) {
-    add_source(weight, name, query, 0);
-    add_source(weight, name, kv, query);
-    add_source(weight, name, kv, query + kv);
+    add_source(weight, name, query, 0, quantised);
+    add_source(weight, name, kv, query, quantised);
+    add_source(weight, name, kv, query + kv, quantised);
   } else if (tensor->tensor->rows == MK_SIZE_GLU) {
-    add_source(weight, name, config->intermediate, 0);
-    add_source(weight, name, config->intermediate, config->intermediate);
+    add_source(weight, name, config->intermediate, 0, quantised);
+    add_source(weight, name, config->intermediate, config->intermediate, quantised);
   } else {
-    add_source(weight, name, tensor->shape[0], 0);
+    add_source(weight, name, tensor->shape[0], 0, quantised);
   }
   weight->cols = (uint32_t)tensor->shape[1];
+}
+
+/* As the checkpoint has it where all of its tensors are quantised in plain groups; else it is bf16. */
+static mk_form form_of(const mk_config *config, const mk_family_weight *row, uint32_t layer) {
+  const mk_quant *quant = &config->quant;
+  for (uint32_t t = 0, count = tensors_of(config, row); t < count; t++) {
+    mk_wanted_tensor tensor;
+    describe(config, row, tensor_of(config, row, t), layer, &tensor);
+    if (!mk_quant_has(config, &tensor) || mk_quant_is_ordered(config, &tensor)) {
+      return (mk_form){.codes = MK_CODES_NONE};
+    }
+  }
+  return (mk_form){.codes = (mk_codes)quant->codes,
+                   .scale = (mk_tensor_dtype)quant->scale,
+                   .scale_cols = mk_quant_scale_cols(quant),
+                   .zeros = quant->zeros};
 }
 
 static mk_weight start_weight(const mk_config *config, const mk_family_weight *row, uint32_t layer) {
@@ -269,11 +305,14 @@ mk_status mk_family_add_weight(mk_graph *graph, uint32_t index, uint32_t layer, 
       add_matrix(config, &tensor, name, &weight);
       continue;
     }
-    add_source(&weight, name, weight.pack == MK_PACK_VECTOR && count == 1 ? 1 : tensor.shape[0], 0);
+    add_source(&weight, name, weight.pack == MK_PACK_VECTOR && count == 1 ? 1 : tensor.shape[0], 0, false);
     const bool in_rows = row->pack == MK_PACK_GLU_VECTOR && t > 0; /* and its padding */
     weight.cols += in_rows                           ? whole_tiles(tensor.shape[0])
                    : row->pack == MK_PACK_QKV_VECTOR ? 0
                                                      : (uint32_t)tensor.shape[0];
+  }
+  if (!mk_pack_is_vector(row->pack)) {
+    weight.form = form_of(config, row, layer);
   }
   for (uint32_t s = 0; !mk_pack_is_vector(row->pack) && s < weight.source_count; s++) {
     weight.rows += whole_tiles(weight.sources[s].rows);

@@ -93,6 +93,11 @@ uint64_t mk_family_tensor_count(const mk_config *config);
 void mk_family_tensor_at(const mk_config *config, uint64_t index, mk_wanted_tensor *out);
 void mk_family_tensor_name(const mk_config *config, const mk_wanted_tensor *tensor, char name[MK_TENSOR_NAME]);
 
+/* Whether it is a matrix that may be quantised, which an embedding table is not; and the number of one of a layer among
+ * all that the table has. */
+bool mk_family_is_module(const mk_wanted_tensor *tensor);
+uint32_t mk_family_module(const mk_config *config, const mk_wanted_tensor *tensor);
+
 /* What a checkpoint's tensor of that name is to a configuration. */
 typedef enum mk_tensor_use {
   MK_TENSOR_WANTED, /* *out says what; with tied embeddings an untied one, too */

@@ -31,7 +31,16 @@ typedef struct mk_weight_source {
   char tensor[MK_TENSOR_NAME]; /* name in the checkpoint */
   uint32_t rows;               /* elements of a vector; 1 where a VECTOR has no other source */
   uint32_t first;              /* of them in the tensor: not 0 where several sources are fused in one tensor */
+  bool quantised;              /* the tensor is its module's "weight", which is stored as others (quant.h) */
 } mk_weight_source;
+
+/* What a packed matrix is made of: bf16 (NONE), whatever its sources are, or codes with scales and zeros. */
+typedef struct mk_form {
+  mk_codes codes;
+  mk_tensor_dtype scale;
+  uint32_t scale_cols; /* columns of a row that share a scale: 32, 64 or 128 */
+  bool zeros;          /* INT4: stored; else they are 8 */
+} mk_form;
 
 typedef struct mk_weight {
   char name[48];
@@ -41,7 +50,8 @@ typedef struct mk_weight {
   uint32_t rotary; /* ROPE and QKV_VECTOR: the first dims of a head, which are rotated; the others pair up by
                       themselves; 0: all */
   uint32_t
-      extras; /* QKV_VECTOR: MK_VECTOR_BIASES and MK_VECTOR_GAINS. Sources: biases of q, k and v, gains of q and k */
+      extras;   /* QKV_VECTOR: MK_VECTOR_BIASES and MK_VECTOR_GAINS. Sources: biases of q, k and v, gains of q and k */
+  mk_form form; /* zero for vectors */
   uint32_t source_count;
   mk_weight_source sources[MK_MAX_SOURCES];
 } mk_weight;

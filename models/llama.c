@@ -128,7 +128,10 @@ static const mk_family_weight weights[WEIGHTS] = {
     [LM_HEAD] = {"lm_head", false, MK_HAVE_UNTIED, MK_PACK_ROWS, 1, {MATRIX("lm_head.weight", VOCAB, HIDDEN, 3.0)}},
 };
 
-static const mk_family_extra extras[] = {{"self_attn.rotary_emb.inv_freq", true}, {"model.rotary_emb.inv_freq", false}};
+static const mk_family_extra extras[] = {{"self_attn.rotary_emb.inv_freq", true},
+                                         {"model.rotary_emb.inv_freq", false},
+                                         {"self_attn.k_scale", true}, /* of a KV cache in fp8 */
+                                         {"self_attn.v_scale", true}};
 
 const mk_family mk_llama = {
     .layer_prefix = "model.layers.",

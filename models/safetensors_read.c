@@ -32,22 +32,20 @@ mk_status mk_safetensors_header_length(const uint8_t *lead, uint64_t size, size_
   return MK_OK;
 }
 
-static const struct dtype {
-  const char *name;
-  mk_tensor_dtype dtype;
-} dtypes[] = {{"BF16", MK_TENSOR_BF16}, {"F16", MK_TENSOR_F16}, {"F32", MK_TENSOR_F32}};
-
 static mk_status parse_dtype(const json_t *entry, mk_tensor *tensor) {
   char shown[MK_JSON_SHOWN];
   const json_t *value = mk_json_get(entry, "dtype");
   const char *name = json_string_value(value);
-  for (size_t i = 0; name != NULL && i < sizeof dtypes / sizeof dtypes[0]; i++) {
-    if (strcmp(name, dtypes[i].name) == 0) {
-      tensor->dtype = dtypes[i].dtype;
+  for (mk_tensor_dtype i = 0; name != NULL && i < MK_TENSOR_DTYPES; i++) {
+    if (strcmp(name, mk_tensor_dtype_name(i)) == 0) {
+      tensor->dtype = i;
       return MK_OK;
     }
   }
-  return mk_error(MK_ERR_FILE, "dtype %s is not supported; only BF16, F16 and F32 are", mk_json_show(value, shown));
+  return mk_error(MK_ERR_FILE,
+                  "dtype %s is not supported; only BF16, F16 and F32 are, and F8_E4M3, I8, I32 and I64 of quantised "
+                  "modules",
+                  mk_json_show(value, shown));
 }
 
 /* Fills rank, shape and bytes; the product is checked for overflow before it is believed. */
@@ -58,7 +56,7 @@ static mk_status parse_shape(const json_t *entry, mk_tensor *tensor) {
     return mk_error(MK_ERR_FILE, "shape %s must be a list of at most 4 sizes", mk_json_show(value, shown));
   }
   tensor->rank = (uint32_t)json_array_size(value);
-  uint64_t bytes = tensor->dtype == MK_TENSOR_F32 ? 4 : 2;
+  uint64_t bytes = mk_tensor_dtype_bytes(tensor->dtype);
   for (uint32_t i = 0; i < 4; i++) {
     tensor->shape[i] = 1;
     const json_t *size = json_array_get(value, i);

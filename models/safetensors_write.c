@@ -37,9 +37,10 @@ mk_status mk_safetensors_begin(mk_text *header) {
   return mk_text_add(header, "????????{\"__metadata__\":{\"format\":\"pt\"}");
 }
 
-mk_status mk_safetensors_add(mk_text *header, const char *name, uint32_t rank, const uint64_t *shape, uint64_t offset) {
-  uint64_t bytes = 2;
-  MK_TRY(mk_text_add(header, ",\"%s\":{\"dtype\":\"BF16\",\"shape\":[", name));
+mk_status mk_safetensors_add(mk_text *header, const char *name, mk_tensor_dtype dtype, uint32_t rank,
+                             const uint64_t *shape, uint64_t offset) {
+  uint64_t bytes = mk_tensor_dtype_bytes(dtype);
+  MK_TRY(mk_text_add(header, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", name, mk_tensor_dtype_name(dtype)));
   for (uint32_t i = 0; i < rank; i++) {
     bytes *= shape[i];
     MK_TRY(mk_text_add(header, "%s%" PRIu64, i == 0 ? "" : ",", shape[i]));

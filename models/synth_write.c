@@ -1,10 +1,9 @@
 /* See synth.h: writing the directory. */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "models/directory.h"
 #include "models/json.h"
 #include "models/synth.h"
 #include "models/synth_text.h"
@@ -26,27 +25,6 @@ typedef struct writer {
 } writer;
 
 static uint64_t tensor_bytes(const mk_synth_tensor *tensor) { return 2 * tensor->shape[0] * tensor->shape[1]; }
-
-/* Fails before anything is written where it would replace a model. */
-static mk_status check_directory(const char *directory) {
-  static const char *const names[] = {"config.json", "tokenizer.json", "model.safetensors",
-                                      "model.safetensors.index.json"};
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-    char path[4096];
-    if (snprintf(path, sizeof path, "%s/%s", directory, names[i]) >= (int)sizeof path) {
-      return mk_error(MK_ERR_USAGE, "%.64s...: the path is too long; choose a shorter one", directory);
-    }
-    struct stat info;
-    if (lstat(path, &info) == 0) {
-      return mk_error(MK_ERR_USAGE, "%s: exists already; choose a new directory, or remove the model there first",
-                      path);
-    }
-    if (errno != ENOENT) {
-      return mk_error(MK_ERR_RUNTIME, "%s: cannot be examined: %s; choose another directory", path, strerror(errno));
-    }
-  }
-  return MK_OK;
-}
 
 /* The room to remember it is made first, so that nothing is forgotten. */
 static mk_status make_directory(writer *w) {
@@ -108,7 +86,7 @@ static mk_status write_header(writer *w, mk_draft *draft, uint64_t begin, uint64
   for (uint64_t i = begin; i < end; i++) {
     mk_synth_tensor tensor;
     mk_synth_tensor_at(w->config, i, &tensor);
-    MK_TRY_GOTO(mk_safetensors_add(&header, tensor.name, tensor.rank, tensor.shape, offset), done);
+    MK_TRY_GOTO(mk_safetensors_add(&header, tensor.name, MK_TENSOR_BF16, tensor.rank, tensor.shape, offset), done);
     offset += tensor_bytes(&tensor);
   }
   MK_TRY_GOTO(mk_safetensors_end(&header), done);
@@ -210,7 +188,7 @@ static mk_status write_all(writer *w) {
 }
 
 mk_status mk_synth_write(const char *directory, const mk_config *config, const mk_synth_options *options) {
-  MK_TRY(check_directory(directory));
+  MK_TRY(mk_directory_check_free(directory));
   writer w = {.directory = directory, .config = config, .options = *options};
   mk_status status = write_all(&w);
   if (status == MK_OK) {

@@ -69,18 +69,36 @@ mk_status mk_emit_part(mk_lowering *lowering, const mk_node *node, const mk_add_
   return mk_emit(lowering, sm, &in, (uint16_t)(plan->ready + lines));
 }
 
-/* A unit is a part of a split tile. Each SM's units, as many as possible in one instruction. */
-static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t lines) {
+/* The numbers of split tiles among a rank's row tiles. */
+static mk_share split_tiles_of(const mk_add_plan *plan, mk_share tiles) {
+  uint32_t first = 0, end = 0;
+  while (first < plan->split && mk_split_tile(plan, first) < tiles.first) {
+    first++;
+  }
+  for (end = first; end < plan->split && mk_split_tile(plan, end) < tiles.first + tiles.count;) {
+    end++;
+  }
+  return (mk_share){first, end - first};
+}
+
+/* A unit is a part of a split tile. Each SM's units, as many as possible in one instruction. All parts of a tile are on
+ * its rank, which has it whole. */
+static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t rank,
+                             uint32_t lines) {
   uint16_t index;
-  uint32_t steps = mk_buffer_grid_cols(mk_weight_buffer(lowering, node, &index));
-  mk_place(&lowering->placer, plan->parts * plan->split, (uint64_t)steps * 512 / plan->parts);
-  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
+  const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
+  const uint32_t first_sm = rank * lowering->sms_of_rank, steps = mk_buffer_grid_cols(weight);
+  const mk_share split = split_tiles_of(plan, mk_rank_tiles(mk_buffer_grid_rows(weight), lowering->ranks, rank));
+  mk_place_in(&lowering->placer, rank, plan->parts * split.count,
+              mk_tiles_bytes(weight, 1, 0, steps) / plan->parts);
+  for (uint32_t sm = first_sm; sm < first_sm + lowering->sms_of_rank; sm++) {
     mk_share units = lowering->placer.shares[sm];
     while (units.count != 0) {
-      uint32_t part = units.first / plan->split, number = units.first % plan->split;
-      uint32_t count = units.count < plan->split - number ? units.count : plan->split - number;
+      uint32_t part = units.first / split.count, number = units.first % split.count;
+      uint32_t count = units.count < split.count - number ? units.count : split.count - number;
       count = plan->stride == 1 ? count : 1;
-      MK_TRY(mk_emit_part(lowering, node, plan, sm, part, (mk_share){mk_split_tile(plan, number), count}, lines));
+      MK_TRY(mk_emit_part(lowering, node, plan, sm, part, (mk_share){mk_split_tile(plan, split.first + number), count},
+                          lines));
       units.first += count;
       units.count -= count;
     }
@@ -96,8 +114,9 @@ static uint16_t signal_of_sum(const mk_lowering *lowering, const mk_lowered_valu
 mk_status mk_emit_whole(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines) {
   mk_lowered_value *out = &lowering->values[node->output];
   uint16_t index, x = lowering->values[node->input].buffer;
-  uint32_t steps = mk_buffer_grid_cols(mk_weight_buffer(lowering, node, &index));
-  lowering->placer.bytes[sm] += (uint64_t)share.count * steps * 512;
+  const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
+  uint32_t steps = mk_buffer_grid_cols(weight);
+  lowering->placer.bytes[sm] += mk_tiles_bytes(weight, share.count, 0, steps);
   mk_instruction in = MK_START(LINEAR_ADD, node->layer);
   in.operands[MK_SLOT_LINEAR_ADD_x] = mk_lines_of_value(lowering, x, lines);
   in.operands[MK_SLOT_LINEAR_ADD_weight] = mk_tiles(index, share.first, share.count, 0, steps);
@@ -162,7 +181,9 @@ mk_status mk_lower_offset(mk_lowering *lowering, const mk_node *node) {
 
 /* Parts come first in every queue, so that they are there when their owner is done with its whole tiles. */
 static mk_status add_lines(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t lines) {
-  MK_TRY(plan->split != 0 ? lower_parts(lowering, node, plan, lines) : MK_OK);
+  for (uint32_t rank = 0; plan->split != 0 && rank < lowering->ranks; rank++) {
+    MK_TRY(lower_parts(lowering, node, plan, rank, lines));
+  }
   for (uint32_t sm = 0; sm < lowering->sms; sm++) {
     uint32_t end = lowering->owners[sm].first + lowering->owners[sm].count;
     for (mk_share run = {lowering->owners[sm].first, 0}; run.first < end; run = (mk_share){run.first + run.count, 0}) {

@@ -5,17 +5,24 @@
 #include "scheduler/lower_internal.h"
 #include "vm/program/attend_list.h"
 
+static uint16_t rank_of(const mk_program *program, bool dealt, bool at_home) {
+  return program->machine.ranks == 1 || at_home ? 0 : dealt ? MK_RANK_DEALT : MK_RANK_EACH;
+}
+
 mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector, uint16_t *index) {
   uint32_t lines = vector.lines == 0 ? 1 : vector.lines;
   mk_buffer buffer = {.kind = (uint8_t)vector.kind,
                       .dtype = (uint8_t)vector.dtype,
                       .store = (uint8_t)vector.store,
-                      .scope = (uint8_t)(vector.scope == 0 ? MK_SCOPE_GPU : vector.scope),
                       .proxy = (uint8_t)(MK_PROXY_GENERIC | vector.extra_proxy),
+                      .rank = rank_of(program, vector.dealt, vector.at_home),
                       .rows = (vector.rows == 0 ? 1 : vector.rows) * lines,
                       .cols = vector.cols,
                       .tile_rows = vector.by_tiles ? mk_line_tile(lines) : lines,
                       .tile_cols = vector.tile};
+  buffer.scope = (uint8_t)(vector.scope != 0                       ? vector.scope
+                           : mk_buffer_is_pushed(program, &buffer) ? MK_SCOPE_SYS
+                                                                   : MK_SCOPE_GPU);
   snprintf(buffer.name, sizeof buffer.name, "%s", name);
   return mk_program_add_buffer(program, &buffer, index);
 }
@@ -44,6 +51,20 @@ mk_status mk_add_value(mk_lowering *lowering, const char *name, mk_vector vector
   return MK_OK;
 }
 
+void mk_set_form(const mk_form *form, mk_buffer *buffer) {
+  static const uint8_t dtypes[] = {[MK_CODES_NONE] = MK_DTYPE_BF16,
+                                   [MK_CODES_E4M3] = MK_DTYPE_E4M3,
+                                   [MK_CODES_INT8] = MK_DTYPE_I8,
+                                   [MK_CODES_INT4] = MK_DTYPE_I4};
+  static const uint8_t scales[] = {
+      [MK_TENSOR_BF16] = MK_SCALE_BF16, [MK_TENSOR_F16] = MK_SCALE_F16, [MK_TENSOR_F32] = MK_SCALE_F32};
+  const bool quantised = form->codes != MK_CODES_NONE;
+  buffer->dtype = dtypes[form->codes];
+  buffer->scale = quantised ? scales[form->scale] : MK_SCALE_NONE;
+  buffer->scale_cols = quantised ? (uint8_t)form->scale_cols : 0;
+  buffer->zeros = form->zeros;
+}
+
 static mk_status declare_weight(mk_lowering *lowering, size_t index) {
   const mk_weight *weight = &lowering->graph->weights[index];
   uint16_t *buffer_index = &lowering->weights[index];
@@ -59,10 +80,12 @@ static mk_status declare_weight(mk_lowering *lowering, size_t index) {
                       .store = MK_STORE_TILES,
                       .scope = MK_SCOPE_GPU,
                       .proxy = MK_PROXY_GENERIC | MK_PROXY_ASYNC,
+                      .rank = rank_of(lowering->program, true, false),
                       .rows = weight->rows,
                       .cols = weight->cols,
                       .tile_rows = MK_TILE,
                       .tile_cols = MK_TILE};
+  mk_set_form(&weight->form, &buffer);
   snprintf(buffer.name, sizeof buffer.name, "%s", weight->name);
   return mk_program_add_buffer(lowering->program, &buffer, buffer_index);
 }
@@ -85,7 +108,8 @@ static mk_status declare_tokens(mk_lowering *lowering) {
                                    .store = MK_STORE_PLAIN,
                                    .scope = MK_SCOPE_SYS,
                                    .cols = rows,
-                                   .tile = 64},
+                                   .tile = 64,
+                                   .at_home = true},
                        &lowering->ring);
 }
 
@@ -112,7 +136,8 @@ mk_status mk_declare_shared(mk_lowering *lowering) {
                                    .cols = c->vocab,
                                    .tile = 16,
                                    .lines = lowering->lines,
-                                   .by_tiles = true},
+                                   .by_tiles = true,
+                                   .dealt = true},
                        &lowering->logits));
   return mk_add_vector(program, "candidates",
                        (mk_vector){.kind = MK_KIND_ACTIVATION,
@@ -136,6 +161,7 @@ mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
   mk_lowered_value *lowered = &lowering->values[node->output];
   lowered->ready = MK_NO_COUNTER;
   lowered->ready_by_tiles = false;
+  lowered->of_rank = 0;
   if (node->kind == MK_NODE_ADD || node->kind == MK_NODE_OFFSET) {
     char name[48];
     snprintf(name, sizeof name, "%.38s_residual", value->name);
@@ -146,7 +172,8 @@ mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
                                     .cols = value->length,
                                     .tile = MK_TILE,
                                     .lines = lowering->lines,
-                                    .by_tiles = true},
+                                    .by_tiles = true,
+                                    .dealt = true},
                         &lowered->residual));
   }
   if (node->kind == MK_NODE_OFFSET) {
@@ -160,7 +187,9 @@ mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
                                   .cols = squares ? value->length / MK_TILE * MK_SQUARED_TILE : value->length,
                                   .tile = tile,
                                   .lines = lowering->lines,
-                                  .by_tiles = true},
+                                  .by_tiles = true,
+                                  /* Of a sum of the wide form only its owner makes something. */
+                                  .dealt = lowering->wide && node->kind == MK_NODE_ADD},
                       &lowered->buffer);
 }
 
@@ -205,6 +234,7 @@ mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index) 
                       .store = MK_STORE_BLOCKS,
                       .scope = MK_SCOPE_GPU,
                       .proxy = MK_PROXY_GENERIC | MK_PROXY_ASYNC,
+                      .rank = rank_of(lowering->program, true, false),
                       .head_dim = (uint16_t)c->head_dim,
                       .block_tokens = MK_BLOCK_TOKENS,
                       .span_tokens = mk_span_tokens(mk_program_slots(lowering->program)),

@@ -63,12 +63,20 @@ static uint64_t fold_differences(uint64_t hash, const mk_config *c) {
                              double_bits(c->rope_beta_slow),
                              c->rope_no_truncate,
                              c->rope_is_long,
-                             c->rope_attention != 0 ? c->rope_original_max_position : 0};
+                             c->rope_attention != 0 ? c->rope_original_max_position : 0,
+                             c->quant.codes,
+                             c->quant.codes != MK_CODES_NONE ? c->quant.scale + 1U : 0,
+                             c->quant.codes != MK_CODES_NONE ? mk_quant_scale_cols(&c->quant) : 0,
+                             c->quant.zeros,
+                             c->quant.head};
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
     hash = fields[i] != 0 ? fold(fold(hash, i), fields[i]) : hash;
   }
   for (size_t i = 0; i < sizeof c->unrotated; i++) {
     hash = c->unrotated[i] != 0 ? fold(fold(hash, i), c->unrotated[i]) : hash;
+  }
+  for (size_t i = 0; i < c->layers && c->quant.codes != MK_CODES_NONE; i++) {
+    hash = fold(fold(hash, i), (uint64_t)c->quant.ordered[i] << 16 | c->quant.modules[i]);
   }
   for (size_t i = 0; i < MK_MAX_PAIRS && c->rope_type == MK_ROPE_LONGROPE; i++) {
     hash = fold(hash, (uint64_t)mk_float_param(c->rope_short[i]) << 32 | mk_float_param(c->rope_long[i]));
@@ -111,18 +119,18 @@ static mk_status flatten(mk_lowering *lowering) {
                     UINT32_MAX);
   }
   MK_TRY(mk_grow(&program->instructions, &program->instruction_capacity, total, sizeof *program->instructions));
-  for (uint32_t sm = 0; sm < lowering->sms; sm++) {
-    const mk_queue_builder *queue = &lowering->queues[sm];
-    program->queues[sm] =
-        (mk_queue){.first = (uint32_t)program->instruction_count, .count = (uint32_t)queue->count, .rank = 0};
+  for (uint32_t q = 0; q < program->queue_count; q++) {
+    const uint32_t rank = q / program->machine.sms, sm = q % program->machine.sms;
+    const mk_queue_builder none = {.instructions = NULL};
+    const mk_queue_builder *queue =
+        sm < lowering->sms_of_rank ? &lowering->queues[rank * lowering->sms_of_rank + sm] : &none;
+    program->queues[q] =
+        (mk_queue){.first = (uint32_t)program->instruction_count, .count = (uint32_t)queue->count, .rank = rank};
     if (queue->count != 0) {
       memcpy(program->instructions + program->instruction_count, queue->instructions,
              queue->count * sizeof *queue->instructions);
     }
     program->instruction_count += queue->count;
-  }
-  for (size_t sm = lowering->sms; sm < program->queue_count; sm++) {
-    program->queues[sm] = (mk_queue){.first = (uint32_t)program->instruction_count};
   }
   return MK_OK;
 }
@@ -159,7 +167,11 @@ static mk_status compile(const mk_graph *graph, const mk_compile_options *option
 mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, mk_program **out) {
   *out = NULL;
   if (options->sms < 1 || options->sms > MK_MAX_SMS) {
-    return mk_error(MK_ERR_USAGE, "%u SMs: a program has 1 to %d queues", options->sms, MK_MAX_SMS);
+    return mk_error(MK_ERR_USAGE, "%u SMs: a program has 1 to %d queues%s", options->sms, MK_MAX_SMS,
+                    options->ranks > 1 ? " for each rank" : "");
+  }
+  if (options->ranks > MK_MAX_RANKS) {
+    return mk_error(MK_ERR_USAGE, "%u ranks: a program has at most %d", options->ranks, MK_MAX_RANKS);
   }
   if (options->max_seq < 1 || options->max_seq > graph->config.max_position) {
     return mk_error(MK_ERR_USAGE, "a context of %u tokens: this model has 1 to %u (max_position_embeddings)",
@@ -190,6 +202,7 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
   mk_machine machine = mk_is_wide(graph, options)                            ? mk_machine_wide(options->sms)
                        : options->rows > 1 && mk_compile_slots(options) == 1 ? mk_machine_prompt(options->sms)
                                                                              : mk_machine_latency(options->sms);
+  machine.ranks = options->ranks > 1 ? options->ranks : 1;
   mk_program *program;
   MK_TRY(mk_program_new(&machine, &program));
   mk_status status = compile(graph, options, program);

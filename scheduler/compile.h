@@ -4,8 +4,8 @@
  * thread may call. Failure: MK_ERR_FILE when the shape does not fit the program format (the message names the
  * dimension), MK_ERR_USAGE for impossible options, MK_ERR_RUNTIME for memory.
  *
- * What a program computes does not depend on `sms` or `placement`: tile height, K splits and attention splits are
- * functions of the shape alone, so logits are the same bit for bit on any number of SMs. Programs of 1 and of 2 to 16
+ * What a program computes does not depend on `sms`, `ranks` or `placement`: tile height, K splits and attention splits
+ * are functions of the shape alone, so logits are the same bit for bit on any number of SMs and GPUs. Programs of 1 and of 2 to 16
  * rows give the same bits, too, as long as no split of one row has several spans (32,768 tokens divided by the number
  * of KV heads): beyond that they sum in another order. Programs for prompts always have those of one row
  * (docs/NUMERICS.md). */
@@ -21,7 +21,8 @@ typedef enum mk_placement {
 } mk_placement;
 
 typedef struct mk_compile_options {
-  uint32_t sms;     /* queues, 1..1024 */
+  uint32_t sms;     /* queues of each rank, 1..MK_MAX_SMS */
+  uint32_t ranks;   /* GPUs, 0 (one) to MK_MAX_RANKS */
   uint32_t max_seq; /* tokens of context, 1..max_position_embeddings */
   mk_placement placement;
   uint32_t rows;   /* per step: 0 or 1, or a power of two up to MK_MOST_ROWS */
@@ -48,6 +49,9 @@ enum {
 };
 
 /* The first buffers of the program are the graph's weights, in the order of the graph. */
+/* What a buffer of weights is made of. */
+void mk_set_form(const mk_form *form, mk_buffer *buffer);
+
 mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, mk_program **out);
 
 /* Sequences that may share a step of such a program. */

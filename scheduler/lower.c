@@ -11,10 +11,23 @@
 /* Every queue in use must hold work that the next epoch of all others depends on, or its NEXT might still be reading
  * candidates that faster SMs overwrite. A row tile of gate and up is such work, in wide programs a unit of them, so
  * no more queues are used than there are of these. */
-static uint32_t queues_in_use(const mk_lowering *lowering, uint32_t sms) {
+static mk_status find_queues_in_use(mk_lowering *lowering, uint32_t sms) {
   const uint32_t tiles = mk_divide_up(2 * mk_divide_up(lowering->graph->config.intermediate, 8) * 8, MK_TILE);
-  const uint32_t units = lowering->wide ? mk_wide_units(lowering, tiles) : tiles;
-  return units < sms ? units : sms;
+  uint32_t least = sms;
+  for (uint32_t rank = 0; rank < lowering->ranks; rank++) {
+    const mk_share share = mk_rank_tiles(tiles, lowering->ranks, rank);
+    const uint32_t units =
+        !lowering->wide ? share.count
+                        : mk_wide_units(lowering, share.first + share.count) - mk_wide_units(lowering, share.first);
+    least = units < least ? units : least;
+  }
+  lowering->sms_of_rank = least;
+  lowering->sms = lowering->ranks * least;
+  return least != 0 ? MK_OK
+                    : mk_error(MK_ERR_USAGE,
+                               "%u ranks: the gate and up projections of this model have %u row tiles, and each rank "
+                               "needs %s; use fewer ranks",
+                               lowering->ranks, tiles, lowering->wide ? "eight neighbours of them" : "some");
 }
 
 mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const mk_compile_options *options,
@@ -27,14 +40,16 @@ mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const m
   lowering->line_tiles = lowering->lines / mk_line_tile(lowering->lines);
   lowering->wide = mk_is_wide(graph, options);
   lowering->reuses = lowering->wide && !options->keep_values;
-  lowering->sms = queues_in_use(lowering, options->sms);
+  lowering->ranks = program->machine.ranks;
+  MK_TRY(find_queues_in_use(lowering, options->sms));
   lowering->embedded = (mk_lowered_value){.ready = MK_NO_COUNTER};
   lowering->blocks = program->ranges.block.high + 1;
   lowering->samples = options->sampling;
   lowering->splits =
       lowering->wide ? 1 : mk_split_attention(graph->config.kv_heads, options->max_seq, mk_program_slots(program));
   lowering->next_uid = 1;
-  MK_TRY(mk_placer_init(&lowering->placer, options->placement, lowering->sms));
+  MK_TRY(mk_placer_init(&lowering->placer, options->placement, lowering->ranks, lowering->sms_of_rank));
+  MK_TRY(mk_alloc(lowering->ranks, sizeof *lowering->turns, &lowering->turns));
   MK_TRY(mk_alloc(lowering->sms, sizeof *lowering->owners, &lowering->owners));
   MK_TRY(mk_alloc(lowering->sms, sizeof *lowering->queues, &lowering->queues));
   MK_TRY(mk_alloc(graph->weight_count, sizeof *lowering->weights, &lowering->weights));
@@ -49,9 +64,32 @@ void mk_lowering_free(mk_lowering *lowering) {
   }
   mk_free(lowering->queues);
   mk_free(lowering->owners);
+  mk_free(lowering->turns);
   mk_free(lowering->weights);
   mk_free(lowering->values);
   mk_placer_free(&lowering->placer);
+}
+
+uint32_t mk_next_sm(const mk_lowering *lowering, uint32_t rank) {
+  return rank * lowering->sms_of_rank + lowering->turns[rank]++ % lowering->sms_of_rank;
+}
+
+uint32_t mk_rank_of_head(const mk_lowering *lowering, uint32_t head, uint32_t split) {
+  const uint32_t heads = lowering->graph->config.kv_heads, ranks = lowering->ranks;
+  const uint32_t first = (uint32_t)((uint64_t)head * ranks / heads);
+  const uint32_t end = (uint32_t)((uint64_t)(head + 1) * ranks / heads);
+  return end > first ? first + split % (end - first) : first;
+}
+
+uint32_t mk_rank_of_tile(const mk_lowering *lowering, uint32_t tiles, uint32_t tile) {
+  uint32_t rank = 0;
+  for (; rank + 1 < lowering->ranks; rank++) {
+    const mk_share share = mk_rank_tiles(tiles, lowering->ranks, rank);
+    if (tile < share.first + share.count) {
+      break;
+    }
+  }
+  return rank;
 }
 
 /* Buffers are checked to have at most 65535 tiles a side when they are declared, so coordinates fit. */
@@ -200,7 +238,7 @@ mk_status mk_emit_qkv(mk_lowering *lowering, const mk_node *node, uint32_t sm, m
   in.params[MK_PARAM_QKV_head_dim] = c->head_dim;
   in.params[MK_PARAM_QKV_extras] = qkv_extras(lowering, node);
   mk_wait_for(lowering, &in, node->input, lines);
-  return mk_emit(lowering, sm, &in, mk_signal_of(out, lines));
+  return mk_emit(lowering, sm, &in, mk_signal_of(out, lines + out->of_rank * (sm / lowering->sms_of_rank)));
 }
 
 typedef mk_status (*emitter)(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines);
@@ -222,8 +260,89 @@ static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const ch
   const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
   MK_TRY(add_ready(lowering, node->layer, what, &lowering->values[node->output]));
   mk_place(&lowering->placer, mk_buffer_grid_rows(weight),
-           (uint64_t)mk_buffer_grid_cols(weight) * 512 * lowering->line_tiles);
+           mk_tiles_bytes(weight, 1, 0, mk_buffer_grid_cols(weight)) * lowering->line_tiles);
   return emit_shares(lowering, node, emit);
+}
+
+/* Row tiles of a rank's query heads, of its keys and of its values, one range behind the other. */
+typedef struct row_ranges {
+  mk_share of[3];
+} row_ranges;
+
+static row_ranges tiles_of_heads(const mk_lowering *lowering, uint32_t rank) {
+  const mk_config *c = &lowering->graph->config;
+  const uint32_t tiles = c->head_dim / MK_TILE, heads = c->kv_heads / lowering->ranks, group = c->heads / c->kv_heads;
+  const uint32_t first = rank * heads;
+  return (row_ranges){{{first * group * tiles, heads * group * tiles},
+                       {(c->heads + first) * tiles, heads * tiles},
+                       {(c->heads + c->kv_heads + first) * tiles, heads * tiles}}};
+}
+
+/* What an SM has of them, an instruction for each range. */
+static mk_status emit_ranges(mk_lowering *lowering, const mk_node *node, uint32_t sm, const row_ranges *tiles,
+                             uint32_t lines) {
+  mk_share share = lowering->placer.shares[sm];
+  for (uint32_t i = 0; i < 3 && share.count != 0; i++) {
+    const mk_share range = tiles->of[i];
+    if (share.first < range.count) {
+      const uint32_t left = range.count - share.first, count = share.count < left ? share.count : left;
+      MK_TRY(mk_emit_qkv(lowering, node, sm, (mk_share){range.first + share.first, count}, lines));
+      share = (mk_share){share.first + count, share.count - count};
+    }
+    share.first -= range.count;
+  }
+  return MK_OK;
+}
+
+/* Counters that the SMs of a rank alone signal and wait for. */
+static mk_status add_ready_of_ranks(mk_lowering *lowering, uint32_t layer, mk_lowered_value *value) {
+  mk_program *program = lowering->program;
+  uint16_t first = MK_NO_COUNTER;
+  for (uint32_t rank = 0; rank < lowering->ranks; rank++) {
+    const size_t before = program->counter_count;
+    char what[24];
+    snprintf(what, sizeof what, "qkv.rank%u", rank);
+    MK_TRY(add_ready(lowering, layer, what, value));
+    first = rank == 0 ? value->ready : first;
+    for (size_t c = before; c < program->counter_count; c++) {
+      program->counters[c].rank = (uint16_t)rank;
+      program->counters[c].scope = MK_SCOPE_GPU;
+    }
+  }
+  value->ready = first;
+  value->of_rank = lowering->line_tiles;
+  return MK_OK;
+}
+
+/* Whether attention alone reads what the node makes. */
+static bool goes_to_attention(const mk_graph *graph, const mk_node *node) {
+  for (size_t i = 0; i < graph->node_count; i++) {
+    if (graph->nodes[i].kind == MK_NODE_NORM_HEADS && graph->nodes[i].input == node->output) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/* Where every rank has as many KV heads, it makes their q, k and v itself: they need not travel to it. */
+static mk_status lower_qkv(mk_lowering *lowering, const mk_node *node) {
+  uint16_t index;
+  const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
+  if (lowering->ranks == 1 || lowering->graph->config.kv_heads % lowering->ranks != 0 ||
+      !goes_to_attention(lowering->graph, node)) {
+    return lower_rows(lowering, node, "qkv", mk_emit_qkv);
+  }
+  MK_TRY(add_ready_of_ranks(lowering, node->layer, &lowering->values[node->output]));
+  for (uint32_t rank = 0; rank < lowering->ranks; rank++) {
+    const row_ranges tiles = tiles_of_heads(lowering, rank);
+    mk_place_in(&lowering->placer, rank, mk_buffer_grid_rows(weight) / lowering->ranks,
+                (uint64_t)mk_buffer_grid_cols(weight) * 512 * lowering->line_tiles);
+    for (uint32_t i = 0; i < lowering->line_tiles * lowering->sms_of_rank; i++) {
+      const uint32_t sm = rank * lowering->sms_of_rank + i % lowering->sms_of_rank;
+      MK_TRY(emit_ranges(lowering, node, sm, &tiles, i / lowering->sms_of_rank));
+    }
+  }
+  return MK_OK;
 }
 
 /* Every SM norms its share of tiles, for which it looks at the squares of all of them. */
@@ -256,19 +375,22 @@ static mk_status lower_combine(mk_lowering *lowering, const mk_node *node, uint1
   const mk_lowered_value *out = &lowering->values[node->output];
   const uint32_t head_tiles = c->head_dim / MK_TILE, heads = lowering->lines > 1 ? 1 : c->heads / c->kv_heads;
   for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
+    memset(lowering->turns, 0, lowering->ranks * sizeof *lowering->turns);
     for (uint32_t head = 0; head < c->heads; head += heads) {
+      const uint32_t rank = mk_rank_of_head(lowering, head * c->kv_heads / c->heads, 0);
       mk_instruction in = MK_START(COMBINE, node->layer);
       in.operands[MK_SLOT_COMBINE_parts] = mk_tiles(parts, 0, lowering->splits, head, heads);
       in.operands[MK_SLOT_COMBINE_out] = mk_columns(out->buffer, lines, head * head_tiles, heads * head_tiles);
       in.params[MK_PARAM_COMBINE_span] = mk_span_tokens(mk_program_slots(lowering->program));
-      MK_TRY(mk_emit(lowering, head / heads % lowering->sms, &in, mk_signal_of(out, lines)));
+      MK_TRY(mk_emit(lowering, mk_next_sm(lowering, rank), &in, mk_signal_of(out, lines)));
     }
   }
   return MK_OK;
 }
 
 /* Split s of every KV head, s-major, so that short contexts (split 0 alone) spread over as many SMs as there are KV heads.
- * A head's COMBINE sits behind its split 0: with one split in use the result never leaves the SM. With several rows a split is that
+ * A head's COMBINE sits behind its split 0: with one split in use the result never leaves the SM. SMs of a rank take turns at
+ * what is of its heads (or, with more ranks than KV heads, splits). With several rows a split is that
  * of slot 0; what is split j of slot c is unit (j + c) mod splits, so that several short contexts spread, too, and a slot's
  * blocks stay with the SM that appends to them. */
 static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
@@ -289,8 +411,10 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
                                    .lines = lowering->lines},
                        &parts));
   MK_TRY(add_ready(lowering, node->layer, "attn", out));
+  memset(lowering->turns, 0, lowering->ranks * sizeof *lowering->turns);
   for (uint32_t split = 0; split < lowering->splits; split++) {
     for (uint32_t head = 0; head < c->kv_heads; head++) {
+      const uint32_t rank = mk_rank_of_head(lowering, head, split);
       mk_instruction in = MK_START(ATTENTION, node->layer);
       in.operands[MK_SLOT_ATTENTION_q] =
           mk_tiles(qkv, 0, lowering->line_tiles, head * group * head_tiles, group * head_tiles);
@@ -306,9 +430,9 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
       in.params[MK_PARAM_ATTENTION_group] = group;
       in.params[MK_PARAM_ATTENTION_eps] = mk_float_param(node->eps);
       for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
-        mk_wait_for(lowering, &in, node->input, lines);
+        mk_wait_for(lowering, &in, node->input, lines + lowering->values[node->input].of_rank * rank);
       }
-      MK_TRY(mk_emit(lowering, (split * c->kv_heads + head) % lowering->sms, &in, MK_NO_COUNTER));
+      MK_TRY(mk_emit(lowering, mk_next_sm(lowering, rank), &in, MK_NO_COUNTER));
     }
   }
   return lower_combine(lowering, node, parts);
@@ -380,7 +504,7 @@ mk_status mk_lower_head(mk_lowering *lowering, const mk_node *node) {
   const mk_share *shares = lowering->placer.shares;
   uint16_t index, candidates = lowering->candidates, ready = MK_NO_COUNTER;
   const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
-  mk_place(&lowering->placer, mk_buffer_grid_rows(weight), (uint64_t)mk_buffer_grid_cols(weight) * 512);
+  mk_place(&lowering->placer, mk_buffer_grid_rows(weight), mk_tiles_bytes(weight, 1, 0, mk_buffer_grid_cols(weight)));
   if (!lowering->samples) {
     MK_TRY(mk_program_add_counter(lowering->program, "candidates", mk_edge_kind(lowering), &ready));
   }
@@ -402,7 +526,7 @@ static mk_status lower_node(mk_lowering *lowering, const mk_node *node) {
   }
   switch (node->kind) {
     case MK_NODE_QKV:
-      return lower_rows(lowering, node, "qkv", mk_emit_qkv);
+      return lower_qkv(lowering, node);
     case MK_NODE_NORM_HEADS:
       return lower_norm_heads(lowering, node);
     case MK_NODE_ATTENTION:

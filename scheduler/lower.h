@@ -16,6 +16,7 @@ typedef struct mk_lowered_value { /* a value of the graph, as stored */
   uint16_t buffer;
   uint16_t ready;      /* counter that its writers signal; MK_NO_COUNTER: none */
   bool ready_by_tiles; /* each tile of lines has one, from that on */
+  uint32_t of_rank;    /* so many each rank has by itself, one rank's behind the other's; 0: all ranks have the same */
   uint16_t residual;   /* ADD: its fp32 rows, each touched by its owner only */
   /* Of a wide program, what NORM makes of it, which those counters tell of. */
   uint16_t normed, squares;
@@ -36,7 +37,8 @@ typedef struct mk_lowered_sampling { /* buffers of a sampling program */
 typedef struct mk_lowering {
   const mk_graph *graph;
   mk_program *program;
-  uint32_t sms; /* queues in use: the first ones; the others stay empty */
+  uint32_t ranks, sms_of_rank; /* SMs in use: the first ones of each rank; the queues of the others stay empty */
+  uint32_t sms;                /* of all ranks; SM s of rank r is number r * sms_of_rank + s */
   uint32_t max_seq;
   uint32_t lines;      /* rows per step */
   uint32_t line_tiles; /* of a value of a step: an instruction computes one, but for attention, which computes all */
@@ -50,8 +52,8 @@ typedef struct mk_lowering {
   bool wide;                 /* the wide form (wide.c) */
   bool reuses;               /* of that, a layer's values lie where those of the one before did */
   mk_lowered_value embedded; /* of that, the embedding rows of the step's tokens */
-  uint32_t turn;             /* of that, units dealt so far, whose SMs take turns */
-  bool samples;              /* a sampling program, with the buffers below */
+  uint32_t *turns; /* of each rank, units dealt so far, whose SMs take turns: of wide programs, and of attention */
+  bool samples;    /* a sampling program, with the buffers below */
   mk_lowered_sampling sampling;
   uint32_t splits; /* of attention */
   uint32_t next_uid;

@@ -14,6 +14,8 @@ typedef struct mk_vector { /* a row-major buffer: `rows` (0: one) vectors of `co
   uint32_t rows, cols, tile;
   uint32_t lines; /* 0: one; else each vector has so many, one for each row of a step */
   bool by_tiles;  /* and they lie in tiles of mk_line_tile lines, each of which is written and read by itself */
+  bool dealt;     /* of several ranks each has the tiles that it touches, and nobody else does; else all have a copy */
+  bool at_home;   /* it lies on the first rank alone */
 } mk_vector;
 
 mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector, uint16_t *index);
@@ -41,6 +43,13 @@ mk_operand mk_columns(uint16_t buffer, uint32_t lines, uint32_t col, uint32_t co
 mk_operand mk_lines_of_value(const mk_lowering *lowering, uint16_t buffer, uint32_t lines);
 mk_operand mk_embedding_row(const mk_lowering *lowering, uint32_t col, uint32_t cols);
 const mk_buffer *mk_weight_buffer(const mk_lowering *lowering, const mk_node *node, uint16_t *index);
+
+/* The SM whose turn it is on a rank. */
+uint32_t mk_next_sm(const mk_lowering *lowering, uint32_t rank);
+/* The rank of split `split` of a KV head. With more ranks than heads a head has several, which take turns. */
+uint32_t mk_rank_of_head(const mk_lowering *lowering, uint32_t head, uint32_t split);
+/* Of row tile `tile` of so many: the rank. */
+uint32_t mk_rank_of_tile(const mk_lowering *lowering, uint32_t tiles, uint32_t tile);
 
 /* What nodes know of a value; of MK_NONE what is known of the embedding. */
 static inline const mk_lowered_value *mk_value_of(const mk_lowering *lowering, int value) {

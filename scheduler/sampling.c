@@ -29,7 +29,8 @@ static mk_status declare_vocab(mk_lowering *lowering, const char *name, mk_buffe
                                    .store = store,
                                    .cols = lowering->graph->config.vocab,
                                    .tile = MK_TILE,
-                                   .lines = lowering->lines},
+                                   .lines = lowering->lines,
+                                   .dealt = kind == MK_KIND_ACTIVATION && store == MK_STORE_PLAIN},
                        index);
 }
 

@@ -23,11 +23,31 @@ static mk_share tiles_of(uint32_t unit, uint32_t line_tiles, uint32_t tiles) {
   return (mk_share){first, tiles - first < UNIT_TILES ? tiles - first : (uint32_t)UNIT_TILES};
 }
 
-/* The SM of the next unit. Each round begins one further on: else a tile of lines would always be the same SMs', and in a step of few lines these would
- * have all the work. */
-static uint32_t next_sm(mk_lowering *lowering) {
-  const uint32_t unit = lowering->turn++;
-  return (unit + unit / lowering->sms) % lowering->sms;
+/* The SM of the next unit of a rank. Each round begins one further on: else a tile of lines would always be the same
+ * SMs', and in a step of few lines these would have all the work. */
+static uint32_t next_sm(const mk_lowering *lowering, uint32_t rank) {
+  const uint32_t unit = lowering->turns[rank]++, sms = lowering->sms_of_rank;
+  return rank * sms + (unit + unit / sms) % sms;
+}
+
+/* The rank of a unit of a weight, or value, of so many row tiles. */
+static uint32_t rank_of_unit(const mk_lowering *lowering, uint32_t unit, uint32_t tiles) {
+  return mk_rank_of_tile(lowering, tiles, unit / lowering->line_tiles * UNIT_TILES);
+}
+
+/* The same of q, k and v: that of the KV head which the unit begins with, so that nearly all of them stay on their rank. */
+static uint32_t rank_of_heads(const mk_lowering *lowering, uint32_t unit) {
+  const mk_config *c = &lowering->graph->config;
+  const uint32_t head = unit / lowering->line_tiles * UNIT_TILES / (c->head_dim / MK_TILE);
+  return mk_rank_of_head(lowering, head < c->heads ? head * c->kv_heads / c->heads : (head - c->heads) % c->kv_heads,
+                         0);
+}
+
+/* The owner of a unit of the residual. */
+static uint32_t owner_of(const mk_lowering *lowering, uint32_t unit, uint32_t tiles) {
+  const uint32_t rank = rank_of_unit(lowering, unit, tiles);
+  const uint32_t first = mk_wide_units(lowering, mk_rank_tiles(tiles, lowering->ranks, rank).first);
+  return rank * lowering->sms_of_rank + (unit - first) % lowering->sms_of_rank;
 }
 
 /* The node that norms a value; MK_NONE: the embedding. NULL: none, or several. */
@@ -112,7 +132,7 @@ mk_status mk_begin_wide(mk_lowering *lowering) {
   MK_TRY(mk_declare_normed(lowering, "embedding", embedded));
   MK_TRY(add_ready(lowering, "embedding", true, embedded));
   for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
-    MK_TRY(emit_norm(lowering, MK_NONE, unit % lowering->sms, tiles_of(unit, lowering->line_tiles, tiles),
+    MK_TRY(emit_norm(lowering, MK_NONE, owner_of(lowering, unit, tiles), tiles_of(unit, lowering->line_tiles, tiles),
                      unit % lowering->line_tiles));
   }
   return MK_OK;
@@ -125,7 +145,9 @@ static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const ch
   /* APPEND looks at K and V of all lines. */
   MK_TRY(add_ready_in_layer(lowering, node->layer, what, node->kind != MK_NODE_QKV, &lowering->values[node->output]));
   for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
-    MK_TRY(emit(lowering, node, next_sm(lowering), tiles_of(unit, lowering->line_tiles, tiles),
+    const bool heads = node->kind == MK_NODE_QKV && lowering->graph->config.kv_heads % lowering->ranks == 0;
+    const uint32_t rank = heads ? rank_of_heads(lowering, unit) : rank_of_unit(lowering, unit, tiles);
+    MK_TRY(emit(lowering, node, next_sm(lowering, rank), tiles_of(unit, lowering->line_tiles, tiles),
                 unit % lowering->line_tiles));
   }
   return MK_OK;
@@ -143,7 +165,7 @@ static mk_status emit_append(mk_lowering *lowering, const mk_node *node, uint16_
   in.operands[MK_SLOT_APPEND_kv] = mk_tiles(kv, 0, 1, head, 1);
   in.operands[MK_SLOT_APPEND_table] = mk_whole(lowering, lowering->table);
   mk_wait_for(lowering, &in, node->input, 0);
-  return mk_emit(lowering, next_sm(lowering), &in, signal);
+  return mk_emit(lowering, next_sm(lowering, mk_rank_of_head(lowering, head, 0)), &in, signal);
 }
 
 static mk_status emit_attend(mk_lowering *lowering, const mk_node *node, uint16_t kv, uint32_t head, uint32_t lines,
@@ -159,7 +181,8 @@ static mk_status emit_attend(mk_lowering *lowering, const mk_node *node, uint16_
   in.operands[MK_SLOT_ATTEND_out] = mk_columns(out->buffer, lines, head * head_tiles, head_tiles);
   in.params[MK_PARAM_ATTEND_scale] = mk_float_param(node->factor);
   mk_add_wait(lowering, &in, appended); /* which comes after q, too */
-  return mk_emit(lowering, next_sm(lowering), &in, mk_signal_of(out, lines));
+  return mk_emit(lowering, next_sm(lowering, mk_rank_of_head(lowering, head * c->kv_heads / c->heads, 0)), &in,
+                 mk_signal_of(out, lines));
 }
 
 /* A share of a KV head and a tile of lines, of which the work list says what that is. */
@@ -178,7 +201,7 @@ static mk_status emit_share(mk_lowering *lowering, const mk_node *node, uint16_t
   in.params[MK_PARAM_ATTEND_share] = share.first;
   in.params[MK_PARAM_ATTEND_shares] = share.count;
   mk_add_wait(lowering, &in, appended);
-  return mk_emit(lowering, next_sm(lowering), &in, mk_signal_of(out, lines));
+  return mk_emit(lowering, next_sm(lowering, mk_rank_of_head(lowering, head, 0)), &in, mk_signal_of(out, lines));
 }
 
 /* Of a KV head and a tile of lines, so that all SMs have some, whether a step has prompts (an item for each query head
@@ -186,8 +209,9 @@ static mk_status emit_share(mk_lowering *lowering, const mk_node *node, uint16_t
 static uint32_t shares_of(const mk_lowering *lowering) {
   enum { MOST_SHARES = 64, ROUNDS = 2 };
   const mk_config *c = &lowering->graph->config;
-  const uint32_t group = c->heads / c->kv_heads, units = c->kv_heads * lowering->line_tiles;
-  const uint32_t wanted = mk_divide_up(ROUNDS * lowering->sms, units);
+  const uint32_t group = c->heads / c->kv_heads;
+  const uint32_t units = mk_divide_up(c->kv_heads, lowering->ranks) * lowering->line_tiles; /* of a rank */
+  const uint32_t wanted = mk_divide_up(ROUNDS * lowering->sms_of_rank, units);
   return wanted < group ? group : wanted > MOST_SHARES ? (group > MOST_SHARES ? group : MOST_SHARES) : wanted;
 }
 
@@ -238,7 +262,8 @@ static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const m
     for (uint32_t unit = 0; unit < units; unit++) {
       const mk_share share = all ? tiles_of(unit, lowering->line_tiles, tiles)
                                  : (mk_share){mk_split_tile(plan, unit / lowering->line_tiles), 1};
-      MK_TRY(mk_emit_part(lowering, node, plan, next_sm(lowering), part, share, unit % lowering->line_tiles));
+      const uint32_t rank = mk_rank_of_tile(lowering, tiles, share.first);
+      MK_TRY(mk_emit_part(lowering, node, plan, next_sm(lowering, rank), part, share, unit % lowering->line_tiles));
     }
   }
   return MK_OK;
@@ -246,8 +271,10 @@ static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const m
 
 /* A unit of the residual, by its owner: runs of tiles that have parts, or have none, and the norm of all of them. */
 static mk_status add_unit(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t unit,
-                          mk_share share) {
-  const uint32_t sm = unit % lowering->sms, lines = unit % lowering->line_tiles, end = share.first + share.count;
+                          uint32_t tiles) {
+  const mk_share share = tiles_of(unit, lowering->line_tiles, tiles);
+  const uint32_t sm = owner_of(lowering, unit, tiles), lines = unit % lowering->line_tiles,
+                 end = share.first + share.count;
   for (mk_share run = {share.first, 0}; run.first < end; run = (mk_share){run.first + run.count, 0}) {
     const bool split = mk_add_splits(plan, run.first);
     while (run.first + run.count < end && mk_add_splits(plan, run.first + run.count) == split) {
@@ -273,7 +300,7 @@ static mk_status lower_add(mk_lowering *lowering, const mk_node *node) {
     MK_TRY(lower_parts(lowering, node, &plan, tiles));
   }
   for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
-    MK_TRY(add_unit(lowering, node, &plan, unit, tiles_of(unit, lowering->line_tiles, tiles)));
+    MK_TRY(add_unit(lowering, node, &plan, unit, tiles));
   }
   return MK_OK;
 }

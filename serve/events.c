@@ -64,7 +64,7 @@ mk_status mk_events_put(mk_events *events, const mk_event *event, bool *first) {
   return status;
 }
 
-/* What a burst has made large is given back, so that memory is what is needed. */
+/* A buffer that a burst has made large is given back, so that the memory held stays what is needed. */
 static void change_places(mk_events *events) {
   pthread_mutex_lock(&events->lock);
   mk_bytes empty = events->taken;

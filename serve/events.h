@@ -20,8 +20,8 @@ typedef enum mk_event_kind {
 
 typedef struct mk_event {
   mk_event_kind kind;
-  void *to;         /* whose it is */
-  uint64_t time_ns; /* of a token: when the engine told it; CLOCK_MONOTONIC */
+  void *to;         /* the exchange or choice that the event is of */
+  uint64_t time_ns; /* of a token: when the engine told of it; CLOCK_MONOTONIC */
   union {
     mkvm_token token;
     mkvm_end end;
@@ -39,10 +39,10 @@ void mk_events_free(mk_events *events);
 
 uint64_t mk_now_ns(void);
 
-/* Copies the event and what it points to. *first: nothing was waiting to be taken, so the other thread is to be told.
+/* Copies the event and what it points to. *first: nothing was waiting to be taken, so the other thread has to be woken.
  */
 mk_status mk_events_put(mk_events *events, const mk_event *event, bool *first);
-/* The next one; false: there is none. What *out points to is valid until the next call. */
+/* Takes the next event; false: there is none. What *out points to is valid until the next call. */
 bool mk_events_take(mk_events *events, mk_event *out);
 
 #endif

@@ -47,7 +47,7 @@ static void begin_stream(mk_exchange *a) {
   }
 }
 
-/* What is new of a stream; false: nothing, or nobody hears it. */
+/* Sends what is new in a stream; false: there is nothing new, or nobody listens. */
 static bool send_scratch(mk_exchange *a) {
   const mk_bytes *out = &a->server->scratch;
   if (a->call == NULL || out->length == 0) {
@@ -66,7 +66,7 @@ static void end_call(mk_exchange *a) {
   }
 }
 
-/* The reply ends with an error; what still runs for it is cancelled. */
+/* Ends the reply with an error, and cancels what still runs for it. */
 static void fail(mk_exchange *a, const mk_serve_error *error) {
   mk_http_call *call = a->call;
   a->status = error->http_status;
@@ -113,7 +113,7 @@ static mk_status put_end(const mk_exchange *a, mk_bytes *out) {
   return mk_openai_write_done(out);
 }
 
-/* All choices have ended. */
+/* Ends the reply when all choices have ended. */
 static void finish(mk_exchange *a) {
   mk_bytes *out = &a->server->scratch;
   mk_http_call *call = a->call;

@@ -25,7 +25,7 @@ static mk_status make_echo(mk_exchange *a, const mk_openai_prompt *prompt, mk_ec
   return status == MKVM_OK ? MK_OK : mk_serve_fail_as_libmkvm(error, status);
 }
 
-/* The first token of a prompt, of which nothing is known. */
+/* Keeps the first token of a prompt, which has no log-probability: no token comes before it. */
 static mk_status keep_first(mk_choice *c, uint32_t token, mk_serve_error *error) {
   const mkvm_token first = {.token = token};
   return mk_choice_keep(c, &first) == MK_OK ? MK_OK : mk_serve_fail(error, 500, NULL, NULL, "%s", mk_error_message());

@@ -1,4 +1,4 @@
-/* In the engine's thread: what libmkvm tells of an exchange. Tokens of a stream go from here to its socket when they
+/* What libmkvm tells of an exchange, in the engine's thread. Tokens of a stream go from here to its socket when they
  * may (exchange_internal.h), since waking the loop takes longer than that; anything else becomes an event for the loop.
  * */
 #include "serve/exchange_internal.h"
@@ -66,6 +66,6 @@ void mk_choice_on_prompt(void *choice, const mkvm_token *token) {
 
 void mk_choice_on_end(void *choice, const mkvm_end *end) {
   while (tell(choice, (mk_event){.kind = MK_EVENT_END, .end = *end}) != MK_OK) {
-    /* Without it the reply would never end, and the loop frees memory meanwhile. */
+    /* Without this event the reply would never end; meanwhile the loop frees memory. */
   }
 }

@@ -24,13 +24,13 @@ typedef struct mk_echo {
 typedef struct mk_choice {
   mk_exchange *exchange;
   uint32_t index;
-  uint64_t id; /* of libmkvm; the loop's alone, as `reason` is */
+  uint64_t id; /* libmkvm's id of the request; only the loop's thread reads it, and `reason` */
   const char *reason;
   bool begun;                                        /* a part of it was sent, or its echo taken in */
   uint64_t prompt_tokens, tokens, first_ns, last_ns; /* prompt_tokens: known from the first token on */
   uint64_t offset;                                   /* characters of the tokens told */
   mk_bytes text;
-  /* With log-probabilities: those of the prompt until they are sent, or of all when the reply is one piece. */
+  /* With log-probabilities: the tokens of the prompt until they are sent, or all tokens when the reply is one piece. */
   mk_openai_token *kept;
   size_t kept_count, kept_capacity;
 } mk_choice;
@@ -46,9 +46,9 @@ struct mk_exchange {
   uint64_t start_ns, first_ns;
   _Atomic uint64_t told; /* events that the loop has not taken yet */
   mk_http_call *lent;    /* NULL: the engine's thread may not write */
-  /* The loop's alone. */
+  /* Only the loop's thread uses these. */
   mk_http_call *call; /* NULL: nobody listens any more */
-  mk_http_call *owed; /* whose client has gone */
+  mk_http_call *owed; /* the call whose client has gone */
   size_t running;     /* requests of libmkvm without an end yet */
   mk_openai_usage usage;
   bool head_sent;
@@ -59,11 +59,11 @@ struct mk_exchange {
 
 /* ---- exchange.c ---- */
 
-/* Nothing of it runs. */
+/* Frees an exchange of which nothing runs. */
 void mk_exchange_free(mk_exchange *exchange);
-/* Whatever of it runs. */
+/* Cancels whatever of the exchange runs. */
 void mk_exchange_cancel(mk_exchange *exchange);
-/* mk_http_watch's: its client has gone. */
+/* For mk_http_watch: the exchange's client has gone. */
 void mk_exchange_gone(void *exchange, mk_http_call *call);
 
 /* ---- exchange_engine.c: callbacks of libmkvm; `choice` is a mk_choice ---- */
@@ -74,15 +74,15 @@ void mk_choice_on_end(void *choice, const mkvm_end *end);
 
 /* ---- exchange_parts.c: of a stream what is new is appended to *out; failure: memory ---- */
 
-/* Generates nothing, as max_tokens 0 asks for: the one token that libmkvm gives is passed over. */
+/* Whether the exchange generates nothing, as max_tokens 0 asks: the one token that libmkvm gives is then dropped. */
 bool mk_exchange_only_echoes(const mk_exchange *exchange);
 const mk_echo *mk_choice_echo(const mk_choice *choice); /* NULL: none */
 mk_status mk_choice_keep(mk_choice *choice, const mkvm_token *token);
-/* Counts it, too. */
+/* Takes a token of the choice, and counts it. */
 mk_status mk_choice_take_token(mk_choice *choice, const mkvm_token *token, uint64_t time_ns, mk_bytes *out);
 mk_status mk_choice_put_end(mk_choice *choice, mk_bytes *out);
 void mk_choice_free(mk_choice *choice); /* what it points to */
-/* The whole reply. */
+/* Appends the whole reply. */
 mk_status mk_exchange_put_response(const mk_exchange *exchange, mk_bytes *out);
 
 /* ---- exchange_notes.c ---- */

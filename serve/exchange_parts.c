@@ -52,7 +52,7 @@ void mk_choice_free(mk_choice *c) {
 
 /* ---- Streams ---- */
 
-/* Text, tokens, or an end. */
+/* Appends a part of a stream: text, tokens, or an end. */
 static mk_status put_part(mk_choice *c, mk_openai_choice part, mk_bytes *out) {
   const mk_exchange *a = c->exchange;
   const mk_openai_usage usage = {.prompt_tokens = c->prompt_tokens, .completion_tokens = c->tokens};
@@ -66,7 +66,7 @@ static mk_status put_part(mk_choice *c, mk_openai_choice part, mk_bytes *out) {
   return MK_OK;
 }
 
-/* Before anything else of a choice: the prompt, with what is known of its tokens. */
+/* Appends, before anything else of a choice, the prompt, with what is known of its tokens. */
 static mk_status put_echo(mk_choice *c, mk_bytes *out) {
   const mk_exchange *a = c->exchange;
   const mk_echo *e = mk_choice_echo(c);

@@ -66,7 +66,7 @@ static void stop_now(evutil_socket_t fd, short what, void *user) {
 static void ignore_log(int severity, const char *message) { (void)severity, (void)message; }
 
 static mk_status prepare(mk_http *http) {
-  event_set_log_callback(ignore_log); /* else warnings of single connections go to stderr */
+  event_set_log_callback(ignore_log); /* otherwise warnings about single connections go to stderr */
   http->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (http->wake_fd < 0) {
     return mk_error(MK_ERR_RUNTIME, "Cannot make an eventfd: %s", strerror(errno));
@@ -105,7 +105,7 @@ mk_status mk_http_open(const mk_http_options *options, mk_http **out) {
     mk_http_close(http);
     return status;
   }
-  http->options.host = http->options.unix_path = NULL; /* the caller's, and of no more use */
+  http->options.host = http->options.unix_path = NULL; /* these are the caller's, and not needed any more */
   *out = http;
   return MK_OK;
 }
@@ -143,7 +143,7 @@ void mk_http_wake(mk_http *http) {
   const int kept = errno;
   const uint64_t one = 1;
   const ssize_t written = write(http->wake_fd, &one, sizeof one);
-  (void)written; /* can only be full, and then the loop wakes as well */
+  (void)written; /* it can fail only where the counter is full, and then the loop wakes as well */
   errno = kept;
 }
 

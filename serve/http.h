@@ -49,18 +49,19 @@ typedef struct mk_http_options {
 void mk_http_defaults(mk_http_options *options);
 /* Listens when it returns; copies what options point to. */
 mk_status mk_http_open(const mk_http_options *options, mk_http **out);
-/* The port it listens on; 0 without one. */
+/* The port that it listens on; 0 if it listens on none. */
 uint16_t mk_http_port(const mk_http *http);
 /* Works until mk_http_stop. */
 mk_status mk_http_run(mk_http *http);
-/* From any thread, and from a signal handler: on_wake comes in the loop's thread. */
+/* Makes on_wake come in the loop's thread. May be called from any thread, and from a signal handler. */
 void mk_http_wake(mk_http *http);
 /* No connection is accepted from now on, those without a call end; mk_http_run returns when all calls are over and what
  * was replied is sent, or when `seconds` are over: then the clients of what is left are gone. Again: another time. */
 void mk_http_stop(mk_http *http, double seconds);
-/* Once, `seconds` from now, in the loop's thread; one timer per mk_http, a later call replaces it; negative: none. */
+/* Calls on_time once, `seconds` from now, in the loop's thread. There is one timer per mk_http: a later call replaces
+ * it; negative: none. */
 void mk_http_timer(mk_http *http, double seconds, void (*on_time)(void *user));
-/* After mk_http_run; NULL is fine. Calls that were never ended go with it. */
+/* Frees it, after mk_http_run, with all calls that were never ended; NULL is fine. */
 void mk_http_close(mk_http *http);
 
 typedef struct mk_http_counters {
@@ -87,12 +88,13 @@ const char *mk_http_peer(const mk_http_call *call);
 
 /* `gone` is called once, when the client goes away before the end of its reply, or is taken for gone; also while
  * nothing has been replied. It comes from the loop, not from within a function of this header but mk_http_close, and
- * may end the call. The reply that is owed goes nowhere. Who closes only its sending half is taken for gone. */
+ * may end the call. The reply that is owed goes nowhere. A client that closes only its sending half is taken for
+ * gone. */
 void mk_http_watch(mk_http_call *call, void (*gone)(void *user, mk_http_call *call), void *user);
 
-/* Of the reply; before mk_http_reply or mk_http_begin. MK_ERR_USAGE: a line break in it. */
+/* Adds a header to the reply; before mk_http_reply or mk_http_begin. MK_ERR_USAGE: it has a line break. */
 mk_status mk_http_add_header(mk_http_call *call, const char *name, const char *value);
-/* The whole reply, and the end of the call; type: NULL for none. HEAD gets the head alone, with the length. */
+/* Sends the whole reply, and ends the call; type: NULL for none. HEAD gets the head alone, with the length. */
 void mk_http_reply(mk_http_call *call, int status, const char *type, const void *bytes, size_t length);
 /* A reply in pieces. A piece is given to the socket before mk_http_send returns, if the socket takes it; what it does
  * not take is copied. */

@@ -70,7 +70,7 @@ static mk_http_method method_of(const struct evhttp_request *request) {
   }
 }
 
-/* The letters of a host, an address in brackets, and a port. */
+/* Whether the text has only characters that a host, an address in brackets, and a port may have. */
 static bool is_host(const char *text) {
   static const char others[] = "-._~%!$&'()*+,;=:[]";
   for (; *text != '\0' && (isalnum((unsigned char)*text) || strchr(others, *text) != NULL); text++) {
@@ -122,7 +122,7 @@ void mk_http_request(struct evhttp_request *request, void *user) {
   const char *fault = c != NULL && c->fault != NULL ? c->fault : fault_of(request);
   if (fault != NULL && c != NULL) {
     c->fault = fault;
-    evhttp_send_error(request, 400, NULL); /* becomes ours on its way */
+    evhttp_send_error(request, 400, NULL); /* replace_page puts our text in its place */
     return;
   }
   if (c == NULL || mk_alloc(1, sizeof *call, &call) != MK_OK ||
@@ -179,7 +179,7 @@ void mk_http_watch(mk_http_call *call, void (*gone)(void *user, mk_http_call *ca
 
 /* ---- The reply ---- */
 
-/* To the socket what it takes; the rest goes when it takes more, and so does the news of an error. */
+/* Gives the socket what it takes. The rest is sent, and an error noticed, when it takes more. */
 static void flush(const mk_http_connection *c) {
   struct evbuffer *output = bufferevent_get_output(c->bev);
   ssize_t sent = 1;
@@ -189,7 +189,7 @@ static void flush(const mk_http_connection *c) {
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)(count < 16 ? count : 16)};
     sent = sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0) {
-      evbuffer_unfreeze(output, 1); /* a bufferevent holds the beginning fast, for its own use */
+      evbuffer_unfreeze(output, 1); /* a bufferevent freezes the beginning of its output, for its own use */
       evbuffer_drain(output, (size_t)sent);
       evbuffer_freeze(output, 1);
     }
@@ -267,7 +267,7 @@ void mk_http_end(mk_http_call *call, bool complete) {
   c->call = NULL;
   mk_http_call_free(call);
   if (!complete || c->cut) {
-    c->torn = request; /* evhttp still owes it, and pays when the connection is freed */
+    c->torn = request; /* evhttp still has to end it, and does when the connection is freed */
     if (evbuffer_get_length(bufferevent_get_output(c->bev)) == 0) {
       mk_http_look_soon(c);
     }

@@ -204,7 +204,7 @@ static mk_status know_by_fd(mk_http_connection *c) {
   return MK_OK;
 }
 
-/* Once, right after evhttp has accepted it. */
+/* Starts a connection, once, right after evhttp has accepted it. */
 static bool start(mk_http_connection *c) {
   mk_http *http = c->http;
   struct bufferevent *bev = c->bev;

@@ -25,7 +25,7 @@ static size_t read_size(const char *line, size_t length, size_t *size) {
   *size = 0;
   for (size_t i = 0; i < digits; i++) {
     const size_t at = (size_t)(strchr(hex, line[i]) - hex), most = SIZE_MAX >> 5;
-    *size = *size > most ? *size : *size << 4 | (at < 16 ? at : at - 6); /* one that large is refused as too large */
+    *size = *size > most ? *size : *size << 4 | (at < 16 ? at : at - 6); /* a size that large is refused as too large */
   }
   bool good = digits > 0 && (line[digits + blank] == '\0' || line[digits + blank] == ';');
   for (size_t i = digits; good && i < length; i++) {
@@ -34,7 +34,7 @@ static size_t read_size(const char *line, size_t length, size_t *size) {
   return good ? digits : 0;
 }
 
-/* What follows a size is passed over by evhttp, if a space is the first of it. */
+/* evhttp passes over what follows a size, if a space comes first: so a space is put there. */
 static void hide_extensions(struct evbuffer *input, size_t digits) {
   struct evbuffer_ptr at;
   struct evbuffer_iovec part;
@@ -62,12 +62,12 @@ static void look_at_size(mk_http_connection *c, struct evbuffer *input, size_t l
   c->place = size == 0 ? MK_HTTP_NOWHERE : MK_HTTP_AT_CHUNK_END;
 }
 
-/* evhttp takes a line as C's strings are. */
+/* Whether a line has a NUL, at which evhttp would end it, as a C string. */
 static bool has_nul(struct evbuffer *input, const struct evbuffer_ptr *end) {
   return evbuffer_search_range(input, "", 1, NULL, end).pos >= 0;
 }
 
-/* A TLS handshake, say, which may never have a line in it. */
+/* Whether the input cannot be HTTP, such as a TLS handshake, which may never have a line in it. */
 static bool is_binary(struct evbuffer *input) {
   unsigned char first = 'G';
   (void)evbuffer_copyout(input, &first, 1);

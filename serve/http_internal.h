@@ -103,7 +103,7 @@ extern _Thread_local mk_http *mk_http_running;
 /* ---- http_listen.c ---- */
 
 mk_status mk_http_listen(mk_http *http);
-/* No more connections; the socket file goes. */
+/* Accepts no more connections, and removes the socket file. */
 void mk_http_listen_no_more(mk_http *http);
 
 /* ---- http_connection.c ---- */
@@ -111,43 +111,43 @@ void mk_http_listen_no_more(mk_http *http);
 /* evhttp asks for the bufferevent of a connection that it has accepted. */
 struct bufferevent *mk_http_connect(struct event_base *base, void *http);
 mk_http_connection *mk_http_connection_of(const mk_http *http, struct evhttp_request *request);
-/* A request is here: nothing limits its time until its reply has ended. */
+/* A whole request has arrived: nothing limits its time until its reply has ended. */
 void mk_http_connection_called(mk_http_connection *connection, mk_http_call *call);
-/* Its reply is sent; evhttp waits for the next request. */
+/* The request's reply is sent; evhttp waits for the next request. */
 void mk_http_connection_done(struct evhttp_request *request, void *connection);
-/* Makes the loop look at it again. */
+/* Makes the loop look at the connection again. */
 void mk_http_look_soon(mk_http_connection *connection);
-/* Frees it, as if its client had closed it. From the loop only: not while evhttp works on it. */
+/* Frees the connection, as if its client had closed it. Called only from the loop, so not while evhttp works on it. */
 void mk_http_drop(mk_http_connection *connection);
 /* mk_http_run returns when it has been stopped and all is sent. */
 void mk_http_stopped(mk_http *http);
 
 /* ---- http_input.c ---- */
 
-/* More of the request that arrives is there, or evhttp has taken so many bytes of it. */
+/* Called when more of a request has arrived, or when evhttp has taken `taken` bytes of it. */
 void mk_http_follow(mk_http_connection *connection, size_t taken);
 
 /* ---- http_refuse.c ---- */
 
-/* Answers with an error object in place of evhttp, and drops the connection. From the loop only. */
+/* Answers with an error object in place of evhttp, and drops the connection. Called only from the loop. */
 void mk_http_refuse(mk_http_connection *connection, int status, const char *code, const char *message);
-/* Forgets those whose last bytes were waited for. */
+/* Forgets the connections whose last bytes were waited for. */
 void mk_http_linger_no_more(mk_http *http);
 
 /* ---- http_call.c ---- */
 
-/* evhttp has a whole request. */
+/* Called when evhttp has a whole request. */
 void mk_http_request(struct evhttp_request *request, void *http);
-/* The call is over, whether anybody hears of it or not. */
+/* Ends the call, whether anybody listens or not. */
 void mk_http_call_free(mk_http_call *call);
 /* "Not Found" */
 const char *mk_http_reason(int status);
 
 /* ---- http_pieces.c ---- */
 
-/* What a push has left goes to the end of what waits to be sent. The call has a connection. */
+/* Puts what a push has left at the end of what waits to be sent. The call has a connection. */
 void mk_http_take_rest(mk_http_call *call);
-/* Its connection is about to be closed: from now on no thread writes to it. */
+/* Called before the call's connection is closed: from then on no thread writes to it. */
 void mk_http_call_parted(mk_http_call *call);
 
 /* ---- http_probe.c ---- */

@@ -23,7 +23,7 @@ static void accept_again(evutil_socket_t fd, short what, void *user) {
   }
 }
 
-/* What waits stays in the kernel's queue for a moment; else the loop would try at once, again and again. */
+/* Leaves waiting connections in the kernel's queue for a moment: otherwise the loop would try again at once. */
 static void cannot_accept(struct evconnlistener *listener, void *user) {
   (void)user; /* evhttp */
   const struct timeval moment = {.tv_usec = 50000};
@@ -44,7 +44,7 @@ static mk_status accept_from(mk_http *http, int fd) {
 
 /* ---- TCP ---- */
 
-/* Where `ai` is, on http->port. -1 with errno. */
+/* A socket that is bound to the address `ai` and to http->port; -1 with errno. */
 static int bind_tcp(const mk_http *http, const struct addrinfo *ai, bool alone) {
   const int fd = socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) {
@@ -52,7 +52,7 @@ static int bind_tcp(const mk_http *http, const struct addrinfo *ai, bool alone) 
   }
   struct sockaddr_storage address;
   memcpy(&address, ai->ai_addr, ai->ai_addrlen);
-  const int on = 1, v6_only = !alone; /* "::" by itself is IPv4 too */
+  const int on = 1, v6_only = !alone; /* "::" by itself takes IPv4, too */
   if (ai->ai_family == AF_INET6) {
     ((struct sockaddr_in6 *)&address)->sin6_port = htons(http->port);
     setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only);

@@ -38,7 +38,7 @@ static void frame(const mk_http_call *call, const void *bytes, size_t length, fr
   }
 }
 
-/* To the socket what it takes; the news of an error comes when the rest is sent. */
+/* Gives the socket what it takes. An error is noticed when the rest is sent. */
 static void give(evutil_socket_t fd, framed *f) {
   const struct msghdr message = {.msg_iov = f->parts, .msg_iovlen = f->count};
   const ssize_t result = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -57,7 +57,7 @@ static void take_for_gone(mk_http_connection *c) {
   mk_http_look_soon(c);
 }
 
-/* To the end of what waits to be sent, if that is not too much then. */
+/* Puts a piece at the end of what waits to be sent, unless that becomes too much. */
 static void put_off(mk_http_connection *c, const struct iovec *parts, size_t count) {
   struct evbuffer *output = bufferevent_get_output(c->bev);
   size_t total = evbuffer_get_length(output);

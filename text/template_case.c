@@ -56,7 +56,7 @@ static mk_letter_case case_of(jinja_case how, bool first, unsigned flags) {
   }
 }
 
-/* The end of the word, or of what stands between words, that starts at `at`. */
+/* The end of the word that starts at `at`, or of what stands between words there. */
 static size_t word_end(jinja_value text, size_t at) {
   bool between = false;
   for (size_t start = at, length; at < text.length; at += length) {

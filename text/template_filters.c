@@ -24,7 +24,7 @@ static mk_status fallback(JINJA_ARGUMENTS) {
 
 static mk_status to_json(JINJA_ARGUMENTS) { return mk_jinja_json(m, v, slots, out); }
 
-/* The attribute and nothing else: an element of that name does not count. */
+/* The filter attr: gives the attribute alone, and no element of that name. */
 static mk_status attribute(JINJA_ARGUMENTS) {
   jinja_value name, found = {.kind = JINJA_MISSING};
   MK_TRY(mk_jinja_check_text(m, slots[0], "attr"));
@@ -181,7 +181,7 @@ static mk_status absolute(JINJA_ARGUMENTS) {
   return is_whole && whole < 0 ? mk_jinja_binary(m, JINJA_OPERATOR(0, '-'), mk_jinja_int(0), *out, out) : MK_OK;
 }
 
-/* To a multiple of 10^places, half of it to the even one, as round() does with negative precisions. */
+/* Rounds to a multiple of 10^places, and a half to the even one, as round() does with negative precisions. */
 static mk_status round_whole(jinja *m, int64_t whole, int64_t places, jinja_value *out) {
   int64_t unit = 1;
   for (int64_t i = 0; i < places && i < 19; i++) {

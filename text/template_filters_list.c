@@ -29,7 +29,7 @@ static mk_status next_of_list(jinja *m, jinja_generator *generator, jinja_value 
   return mk_jinja_next(m, &generator->source, out);
 }
 
-/* What can be gone through from its end gives a generator, what cannot gives a list. */
+/* A value that can be gone through from its end gives a generator, any other value gives a list. */
 static mk_status reversed(JINJA_ARGUMENTS) {
   jinja_value list;
   if (v.kind == JINJA_STRING) {
@@ -65,7 +65,7 @@ static mk_status take_reverse(jinja *m, jinja_value v, bool *out) {
   return MK_OK;
 }
 
-/* By the keys, which `<` compares; elements with equal keys keep their order, in reverse order too. */
+/* Sorts by the keys, which `<` compares; elements with equal keys keep their order, in reverse order too. */
 static mk_status merge_sort(jinja *m, jinja_pair *pairs, jinja_pair *room, size_t count, bool reverse) {
   for (size_t width = 1; width < count; width *= 2) {
     for (size_t start = 0; start < count; start += 2 * width) {

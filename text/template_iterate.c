@@ -113,7 +113,7 @@ bool mk_jinja_has_length(jinja_value v) {
          v.kind == JINJA_LOOP;
 }
 
-/* Of a loop over a generator: that has to be gone through. */
+/* The length of a loop, for which a generator has to be gone through. */
 static mk_status loop_length(jinja *m, jinja_loop *loop) {
   const jinja_list *rest;
   if (loop->length >= 0) {

@@ -201,7 +201,7 @@ static mk_status new_portions(jinja *m, jinja_next next, jinja_value v, const ji
   return mk_jinja_new_generator(m, next, v, p, out);
 }
 
-/* Lists of so many elements, the last filled up; of all, if no list ever has so many. */
+/* Gives lists of so many elements, of which the last is filled up; or one list of all elements if there are fewer. */
 static mk_status next_batch(jinja *m, jinja_generator *generator, jinja_value *out) {
   portions *p = generator->state;
   double real = 0;
@@ -242,7 +242,7 @@ static mk_status next_batch(jinja *m, jinja_generator *generator, jinja_value *o
   return MK_OK;
 }
 
-/* So many lists, the first of them with one element more than the others where it does not come out even. */
+/* Gives so many lists; if they do not come out even, the first ones have one element more than the others. */
 static mk_status next_slice(jinja *m, jinja_generator *generator, jinja_value *out) {
   portions *p = generator->state;
   int64_t slices, length;

@@ -31,7 +31,7 @@ static void advance(lexer *l, size_t bytes) {
   }
 }
 
-/* White space at text[from], in bytes. */
+/* How many bytes of white space there are at text[from]. */
 static size_t space_at(const lexer *l, size_t from) {
   size_t at = from;
   while (at < l->length) {
@@ -158,7 +158,7 @@ static mk_status symbol(lexer *l, char *open, size_t *open_count) {
   return MK_OK;
 }
 
-/* The words of one tag up to and with its end. */
+/* Reads the words of one tag, up to its end, which is taken. */
 static mk_status tag(lexer *l, bool print) {
   char open[MK_TEMPLATE_MAX_NESTING];
   size_t open_count = 0;
@@ -243,7 +243,7 @@ static mk_status raw_text(lexer *l, size_t start) {
   return mk_jinja_fail(line, "the raw text that starts here does not end; write {%% endraw %%} where it should");
 }
 
-/* Text up to the next tag, then that tag. */
+/* Reads text up to the next tag, and then that tag. */
 static mk_status piece(lexer *l) {
   size_t start = l->at, end = start;
   while (end < l->length && !(l->text[end] == '{' && end + 1 < l->length && strchr("{%#", l->text[end + 1]) != NULL &&

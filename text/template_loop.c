@@ -25,7 +25,7 @@ static mk_status next_filtered(jinja *m, jinja_generator *generator, jinja_value
   return MK_OK;
 }
 
-/* What passes the loop's filter; `outer`: where the loop stands. */
+/* Keeps the items that pass the loop's filter; `outer`: where the loop stands. */
 static mk_status filter_items(jinja *m, const jinja_node *node, jinja_record *outer, jinja_value *inout) {
   loop_filter *filter;
   jinja_record *before = m->record;

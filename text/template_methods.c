@@ -188,7 +188,7 @@ static attributes attributes_of(jinja_value v) {
   }
 }
 
-/* What a macro tells of itself. */
+/* An attribute of a macro. */
 static mk_status macro_attribute(jinja *m, const jinja_macro *macro, jinja_value name, jinja_value *out) {
   const jinja_scoping *scoping = macro->node->scoping;
   if (mk_jinja_is(name, "name")) {
@@ -209,7 +209,7 @@ static mk_status macro_attribute(jinja *m, const jinja_macro *macro, jinja_value
   return MK_OK;
 }
 
-/* What is there without being called. */
+/* An attribute that is no method. */
 static mk_status plain_attribute(jinja *m, jinja_value v, jinja_value name, jinja_value *out) {
   if (v.kind == JINJA_MACRO) {
     return macro_attribute(m, v.macro, name, out);

@@ -222,7 +222,7 @@ static mk_status remove_affix(jinja *m, jinja_value v, jinja_value affix_text, b
 static mk_status removeprefix(JINJA_ARGUMENTS) { return remove_affix(m, v, slots[0], false, out); }
 static mk_status removesuffix(JINJA_ARGUMENTS) { return remove_affix(m, v, slots[0], true, out); }
 
-/* Not empty, and every character has one of the flags. */
+/* Whether the text is not empty and every character has one of the flags. */
 static mk_status all_are(jinja *m, jinja_value v, unsigned flags, jinja_value *out) {
   bool all_of_them = v.length > 0 || flags == MK_LETTER_PRINTABLE;
   MK_TRY(mk_jinja_step(m, v.length));
@@ -257,7 +257,7 @@ static mk_status isascii_(JINJA_ARGUMENTS) {
   return mk_jinja_step(m, v.length);
 }
 
-/* Some letter has a case, and all that have are `wanted`. */
+/* Whether some letter has a case, and all letters that have one are `wanted`. */
 static mk_status all_cased(jinja *m, jinja_value v, unsigned wanted, jinja_value *out) {
   bool some = false, others = false;
   MK_TRY(mk_jinja_step(m, v.length));
@@ -272,7 +272,7 @@ static mk_status all_cased(jinja *m, jinja_value v, unsigned wanted, jinja_value
 static mk_status islower_(JINJA_ARGUMENTS) { return all_cased(m, v, MK_LETTER_LOWER, out); }
 static mk_status isupper_(JINJA_ARGUMENTS) { return all_cased(m, v, MK_LETTER_UPPER, out); }
 
-/* Capitals where letters begin, and nowhere else. */
+/* Whether there are capitals where words begin, and nowhere else. */
 static mk_status istitle(JINJA_ARGUMENTS) {
   bool cased = false, inside = false, right = true;
   for (size_t at = 0, length; at < v.length; at += length) {

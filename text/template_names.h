@@ -11,9 +11,9 @@ typedef struct jinja_table {
   size_t count, size;
 } jinja_table;
 
-/* NULL when it is not there. */
+/* The value of a key; NULL when the key is not there. */
 const uint32_t *mk_jinja_table_find(const jinja_table *t, uint64_t key);
-/* A key that is not there yet. */
+/* Adds a key that is not there yet. */
 mk_status mk_jinja_table_put(jinja_pool *pool, jinja_table *t, uint64_t key, uint32_t value);
 
 typedef struct jinja_names {

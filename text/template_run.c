@@ -17,7 +17,7 @@ jinja_value *mk_jinja_slot(const jinja *m, jinja_place place) {
   return &record->slots[place.slot];
 }
 
-/* What the caller gave, then what the environment has. */
+/* Finds a name in what the caller gave, or else in what the environment has. */
 static mk_status resolve(jinja *m, jinja_value name, jinja_value *out) {
   MK_TRY(mk_jinja_get(m, &m->variables, name, out));
   const jinja_function *function = out->kind == JINJA_MISSING ? mk_jinja_find_global(name) : NULL;
@@ -61,7 +61,7 @@ static mk_status set_attribute(jinja *m, const jinja_node *target, jinja_value v
   return mk_jinja_put(m, object.dict, target->value, value);
 }
 
-/* To a name, an attribute of a namespace, or several of them. */
+/* Assigns to a name, an attribute of a namespace, or several of them. */
 mk_status mk_jinja_assign(jinja *m, const jinja_node *target, jinja_value value) {
   const jinja_list *parts;
   size_t i = 0;
@@ -90,7 +90,7 @@ mk_status mk_jinja_capture(jinja *m, const jinja_node *body, jinja_value *out) {
   return mk_jinja_written(m, status, &output, out);
 }
 
-/* What a block printed, put through its filter if it has one. */
+/* Puts what a block printed through its filter, if it has one. */
 static mk_status filter_captured(jinja *m, const jinja_node *filter, jinja_value captured, jinja_value *out) {
   jinja_value before = m->captured;
   *out = captured;

@@ -163,7 +163,7 @@ static mk_status loop(jinja_parser *p, uint32_t line, jinja_node **out) {
   return mk_jinja_measure(node);
 }
 
-/* Filters to put what a block prints through, from the name of the first on. */
+/* Parses the filters that a block's output goes through, from the name of the first on. */
 static mk_status block_filter(jinja_parser *p, jinja_node **out) {
   MK_TRY(mk_jinja_new_node(p, NODE_CAPTURED, out));
   do {

@@ -160,7 +160,7 @@ static mk_status write_loop(jinja *m, jinja_output *o, jinja_value loop) {
   return mk_jinja_write_literal(m, o, text);
 }
 
-/* What is written as str() and repr() alike. */
+/* Writes a value that str() and repr() write alike. */
 static mk_status write_plain(jinja *m, jinja_output *o, jinja_value v) {
   char text[40];
   switch (v.kind) {

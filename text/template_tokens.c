@@ -36,7 +36,7 @@ static mk_status set(json_t *tokens, const char *name, const json_t *token) {
                                                                         : mk_error(MK_ERR_RUNTIME, "out of memory");
 }
 
-/* A null takes a token away that was there before. */
+/* Sets a standard token. A null takes away a token that was there before. */
 static mk_status set_standard(json_t *tokens, const char *file, const char *name, const json_t *value) {
   char shown[MK_JSON_SHOWN];
   if (json_is_null(value)) {

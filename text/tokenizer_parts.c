@@ -109,7 +109,7 @@ static mk_status load_replace_regex(mk_tokenizer *t, const char *where, const js
   if (empty) {
     return mk_error(MK_ERR_FILE, "%s.Regex: may match the empty text, which is not supported in a normalizer", field);
   }
-  step->pattern_length = 1; /* of what it matches, at least */
+  step->pattern_length = 1; /* the least that a match takes */
   return mk_copy_text(where, "content", mk_json_get(object, "content"), true, &step->content, &step->content_length);
 }
 

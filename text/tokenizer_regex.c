@@ -77,7 +77,7 @@ static int hex_digit(int c) {
                                 : -1;
 }
 
-/* From `least` to `most` hexadecimal digits. */
+/* Reads from `least` to `most` hexadecimal digits. */
 static bool take_hex(translator *t, unsigned least, unsigned most, uint32_t *out) {
   unsigned count = 0;
   *out = 0;
@@ -153,7 +153,7 @@ static mk_status escaped_class(translator *t, bool bracketed, bool *negated) {
 
 static bool is_letter(uint32_t c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
 
-/* A character of its own, not in brackets. */
+/* Translates a character outside of brackets. */
 static mk_status literal(translator *t, uint32_t c) {
   if (t->caseless) {
     static const char *const joined[] = {"ss", "st", "ff", "fi", "fl"}; /* single characters fold to them */
@@ -171,7 +171,7 @@ static mk_status literal(translator *t, uint32_t c) {
   return put_character(t, c);
 }
 
-/* One character, or the low end of a range. *is: false for a class, which has been put. */
+/* Reads one character, or the low end of a range. *is: false for a class, which has been appended. */
 static mk_status bracket_item(translator *t, uint32_t *c, bool *is) {
   *is = true;
   if (!take(t, "\\")) {
@@ -392,7 +392,7 @@ static mk_status interval(translator *t, size_t start, unsigned *low, bool *unbo
 
 static bool is_quantifier(int c) { return c == '*' || c == '+' || c == '?' || c == '{'; }
 
-/* What says how often the piece that was put from `start` on comes. */
+/* Translates the quantifier of the piece that was appended from `start` on. */
 static mk_status quantifier(translator *t, size_t start, piece *p) {
   const int sign = peek(t);
   bool unbounded = sign == '*' || sign == '+', exact = false, again = false;
@@ -430,7 +430,7 @@ static mk_status quantifier(translator *t, size_t start, piece *p) {
   return MK_OK;
 }
 
-/* Up to the ) or the end. */
+/* Translates alternatives, up to the ) or the end. */
 static mk_status alternatives(translator *t, bool *empty) {
   bool all = true; /* of the alternative at hand: every piece may be empty */
   *empty = false;

@@ -17,7 +17,7 @@ mk_status mk_draft_open(const char *path, mk_draft **out);
 /* The directory that other drafts go to: it is made unless it is there; dropped, it goes if it was made and nothing
  * else is in it. */
 mk_status mk_draft_directory(const char *path, mk_draft **out);
-/* Behind all that has been written, or at a place. */
+/* Writes after all that has been written, or at a place. */
 mk_status mk_draft_write(mk_draft *draft, const void *data, size_t bytes);
 mk_status mk_draft_write_at(mk_draft *draft, uint64_t offset, const void *data, size_t bytes);
 /* Room for so many bytes at once, where the file system can: better to hear of a full disk early. */

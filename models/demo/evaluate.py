@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Measures the demo model with transformers, which shares no code with train.py.
 
-    evaluate.py --corpus DIR --model DIR [--quick]
+    evaluate.py --corpus DIR --model DIR [--quick | --loss]
 
 Prints the held-out loss (nats per token and bits per byte, every document on its own in windows of 1024 tokens behind
 a BOS), the share of generated word 8-grams that occur in the training text, how often greedy text repeats itself, and
 sample continuations. The texts are 64 greedy and 64 sampled (temperature 0.8, top-p 0.95) continuations of 200 tokens,
-each prompted with the first eight words of a held-out document. Needs torch, transformers, tokenizers and numpy.
+each prompted with the first eight words of a held-out document. Needs torch, transformers, tokenizers and numpy, and
+compressed-tensors for directories of `mkvm quantize`.
 """
 
 import argparse
@@ -83,13 +84,14 @@ def main():
     parser.add_argument("--corpus", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--quick", action="store_true", help="samples only")
+    parser.add_argument("--loss", action="store_true", help="held-out loss only")
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()
     torch.manual_seed(1)
     tokenizer = tokenizers.Tokenizer.from_file(os.path.join(options.model, "tokenizer.json"))
     model = transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).eval()
 
-    for sample in (False, True):
+    for sample in (False, True) if not options.loss else ():
         for prompt, ids in zip(PROMPTS, generate(model, tokenizer, PROMPTS, 120, sample)):
             print("%s | %s |%s\n" % ("sampled" if sample else "greedy", prompt, tokenizer.decode(ids)), flush=True)
     if options.quick:
@@ -98,6 +100,8 @@ def main():
     held_out = read_documents(os.path.join(options.corpus, "heldout.txt"))
     print("held out: %.4f nats a token, %.4f bits a byte (%d tokens, %d bytes)" %
           held_out_loss(model, tokenizer, held_out), flush=True)
+    if options.loss:
+        return
 
     training = read_documents(os.path.join(options.corpus, "train.txt"))
     known = numpy.unique(numpy.array([g for document in training for g in grams(document)], dtype=numpy.int64))

@@ -97,7 +97,7 @@ static void keep_status(void *user, const mkvm_end *end) {
   cr_assert_eq(end->status == MKVM_OK, end->message[0] == 0);
 }
 
-/* The same through the public library: a request that draws, with a stop text and a bias. */
+/* The same failures through the public library: a request that draws, with a stop text and a bias. */
 static mkvm_status use_engine(mkvm_engine *engine, const mkvm_turn *turns) {
   static const char *const stops[] = {"never", "comes"};
   const mkvm_bias bias = {1, 2};

@@ -1,4 +1,5 @@
-"""The recipe for LangChain in docs/SERVING.md, against `mkvm serve`: an answer, a stream, log-probabilities, many questions at a time, an error.
+"""The recipe for LangChain in docs/SERVING.md, against `mkvm serve`: an answer, a stream, log-probabilities, many
+questions at a time, an error.
 
 Run by tools/check-clients; the environment is that of openai_client.py.
 """

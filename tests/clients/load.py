@@ -1,11 +1,13 @@
-"""Load on `mkvm serve` (or any OpenAI endpoint) over loopback, by plain sockets: streams of /v1/completions whose prompts are random ids.
+"""Load on `mkvm serve` (or any OpenAI endpoint) over loopback, by plain sockets: streams of /v1/completions whose
+prompts are random ids.
 
     python3 load.py http://127.0.0.1:8080 --concurrency 16 --requests 48 --in 512 --out 128 [--rate R] [--key K] [--processes 4]
 
-Prints one line of JSON: requests/s, tokens/s, time to the first token and between tokens (p50, p99, milliseconds). A token is an event of the
-stream; times are taken when its bytes come out of the socket. With --rate requests arrive at random, as a Poisson process of which is known
-that so many come in --requests / --rate seconds; else there are always `--concurrency` of them. requests/s counts to the end of the last
-answer. Two requests warm up and do not count.
+Prints one line of JSON: requests/s, tokens/s, time to the first token and between tokens (p50, p99, milliseconds). A
+token is an event of the stream; times are taken when its bytes come out of the socket. With --rate requests arrive
+at random, as a Poisson process of which is known that so many come in --requests / --rate seconds; else there are
+always `--concurrency` of them. requests/s counts to the end of the last answer. Two requests warm up and do not
+count.
 """
 
 import argparse

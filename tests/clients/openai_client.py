@@ -1,7 +1,9 @@
-"""The openai package, unchanged, against `mkvm serve`: both endpoints, streams, log-probabilities, errors, retries, time-outs, cancellation.
+"""The openai package, unchanged, against `mkvm serve`: both endpoints, streams, log-probabilities, errors, retries,
+time-outs, cancellation.
 
-Run by tools/check-clients, which says by the environment where the server is: MKVM_URL (http://127.0.0.1:PORT), MKVM_KEY, MKVM_MODEL (a name
-that it serves). The server is of one model with a chat template, 2,048 tokens of context, and has nothing else to do.
+Run by tools/check-clients, which says by the environment where the server is: MKVM_URL (http://127.0.0.1:PORT),
+MKVM_KEY, MKVM_MODEL (a name that it serves). The server is of one model with a chat template, 2,048 tokens of
+context, and has nothing else to do.
 """
 
 import asyncio

@@ -278,7 +278,7 @@ Test(batch, the_first_token_of_who_draws) {
   stop(&r);
 }
 
-/* Who is alone goes on in steps of one row; not a number ends it. */
+/* A sequence that is alone goes on in steps of one row; logits that are not numbers end it. */
 Test(batch, who_is_alone_goes_on_in_steps_of_one_row) {
   rig r;
   start(&r, (kinds){.prompts = true, .one_row = true});
@@ -390,7 +390,7 @@ static bool has_row(const rig *r, uint32_t step, uint32_t position) {
   return false;
 }
 
-/* Who waits for blocks that another one computes is overtaken by those who need none, but not for ever. */
+/* Sequences that need no blocks overtake one that waits for blocks which another one computes, but not for ever. */
 Test(batch, who_waits_for_blocks_does_not_wait_for_ever) {
   rig r;
   size_t overtaken = 0;

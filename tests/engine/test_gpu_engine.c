@@ -161,7 +161,7 @@ static void bring_company(void *user) {
   }
 }
 
-/* Who has no company goes by one row, and with company by several. */
+/* A sequence without company goes by the machine of one row, and with company by that of several. */
 static void expect_crossing(const mk_sampling *sampling, uint32_t longest) {
   rig r = {0};
   size_t left = 1;
@@ -204,7 +204,7 @@ Test(gpu_engine, who_has_no_company_goes_by_one_row) {
   expect_crossing(&drawn, 70);
 }
 
-/* Who wants logits gets them, and whoever is beside it then. */
+/* A sequence that wants logits gets them, and so do those that share its steps. */
 Test(gpu_engine, logits_for_those_who_want_them) {
   rig r = {0};
   start(&r, 4, true, false);

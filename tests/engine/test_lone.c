@@ -1,5 +1,5 @@
-/* Who has no company goes by the machine of one row, and comes back: when, how far, knowing what, and to which bits.
- * (Random schedules: test_schedules.c.) */
+/* A sequence without company goes by the machine of one row, and comes back: when, how far, knowing what, and to which
+ * bits. (Random schedules: test_schedules.c.) */
 #include <math.h>
 
 #include "engine/engine.h"
@@ -46,7 +46,7 @@ Test(lone, goes_by_one_row_until_somebody_comes) {
   stop(&r);
 }
 
-/* Whose company computes a prompt on a machine of its own is alone on the main one. */
+/* A sequence whose company computes a prompt on a machine of its own is alone on the main one. */
 Test(lone, beside_a_prompt_on_its_own_machine) {
   rig r;
   start(&r, (kinds){.prompts = true, .one_row = true, .prompt_tokens = 128});
@@ -145,7 +145,7 @@ Test(lone, who_knows_what) {
   stop(&r);
 }
 
-/* Whose parameters are those of the engine stays on the main machine, which alone has been told of them. */
+/* A sequence that draws by the engine's parameters stays on the main machine, which alone has been told of them. */
 Test(lone, drawn_as_the_engine_says) {
   rig r;
   start(&r, (kinds){.one_row = true, .draws = true});
@@ -243,7 +243,7 @@ static void on_boundary(void *user) {
   }
 }
 
-/* With one row the engine is opened with the parameters, else the sequences bring them. */
+/* With one row the engine is opened with the parameters; otherwise the sequences bring them. */
 static void answer(const asked *a, heard *h) {
   static const mk_sampling draws = {.temperature = 1, .top_p = 1, .repetition = 1};
   const mk_engine_options options = {.device = "cpu",

@@ -11,7 +11,7 @@ static schedule_world *new_world(void) {
   return world;
 }
 
-/* All that can happen does. */
+/* Everything that can happen in a schedule does happen. */
 Test(schedules, requests_have_their_bits_whatever_comes_and_goes) {
   schedule_world *world = new_world();
   schedule_counts counts = {0};
@@ -41,7 +41,7 @@ Test(schedules, a_seed_is_a_schedule) {
   schedule_world_free(other);
 }
 
-/* By what callers see, without a look into the engine. */
+/* Compares what callers see, without a look into the engine. */
 Test(schedules, planted_faults_are_found) {
   enum { MOST = 2000 };
   for (size_t i = 0; i < schedule_plant_count; i++) {

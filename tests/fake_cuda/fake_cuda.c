@@ -89,7 +89,7 @@ static bool work_on(task *t) {
   return true;
 }
 
-/* As far as a step of a kernel; true: nothing is left. */
+/* Works as far as a step of a kernel; true: nothing is left to do. */
 static bool go_on(mk_cu_stream_ref stream) {
   while (stream->first != NULL) {
     task *t = stream->first;

@@ -319,7 +319,7 @@ static void free_copy(work *w) {
   }
 }
 
-/* All together, each alone, all with other numbers of rows, and as one row does it. */
+/* Computes all sequences together, each alone, all with other numbers of rows, and all with one row. */
 static void test_company(const shape *s, uint32_t repeats) {
   static const uint32_t others[] = {2, 4, 8};
   char name[96];

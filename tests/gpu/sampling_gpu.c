@@ -369,7 +369,7 @@ static void ranked_end(void *user, size_t sequence, mk_status status) {
   (void)expect_ok(status, "a sequence with rankings");
 }
 
-/* With logits, to compare with, and then without. */
+/* Generates with rankings; `logits`: with logits, too, to compare with. */
 static bool rank_sequences(mk_engine *engine, const uint32_t *given, bool logits, ranking_rig *r) {
   static const uint32_t most[RANKED] = {20, 0, 1, 5, 20};
   static mk_sequence sequences[RANKED];

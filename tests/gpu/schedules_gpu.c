@@ -142,7 +142,7 @@ static void learn(world *w, const mk_config *config) {
 
 /* ---- At work ---- */
 
-/* By which machine its token came: a step of one row has no other. */
+/* Tells by which machine a token came: a step of one row computes no other token. */
 static void note_machine(world *w, request *r) {
   mk_batch_counters counters;
   mk_engine_count(w->engine, &counters);

@@ -239,7 +239,7 @@ static void judge(const method *m, uint32_t vocab) {
   (void)test_counts(what, probabilities, observed, vocab);
 }
 
-/* All of it on a machine of five SMs. */
+/* Draws by a method on a machine of five SMs. */
 static void draw_small(const method *m, uint64_t seed) {
   test_boundary b;
   mk_sampling s = m->sampling;

@@ -262,7 +262,7 @@ Test(sampling_machine, large_vocabulary, .timeout = MK_HANG_SECONDS) {
   test_boundary_stop(&b);
 }
 
-/* Only the search over all scores gets through, and every SM does it. */
+/* A case that only the search over all scores decides; every SM does that search. */
 Test(sampling_machine, equal_logits_of_a_large_vocabulary, .timeout = MK_HANG_SECONDS) {
   static float logits[LARGE];
   test_boundary b;

@@ -114,7 +114,7 @@ static inline mkvm_request request_of(answer *a, const uint32_t *prompt, size_t 
   return request;
 }
 
-/* The same tokens and text. */
+/* Both must have the same tokens and text. */
 static inline void expect_same(const answer *a, const answer *b) {
   cr_assert_eq(a->count, b->count);
   cr_assert_arr_eq(a->tokens, b->tokens, a->count * sizeof a->tokens[0]);
@@ -190,7 +190,7 @@ static inline void submit_actor(actor *a, size_t max_tokens) {
   OK(mkvm_submit(a->answer.engine, &request, NULL));
 }
 
-/* From submitting it to its end: a request of `prompt`. */
+/* Submits a request of `prompt`, and runs until it has ended. */
 static inline void generate(mkvm_engine *engine, const mkvm_sampling *sampling, answer *a) {
   *a = (answer){.engine = engine};
   mkvm_request request = request_of(a, prompt, 4, 20);

@@ -34,7 +34,7 @@ static void rig_end(void *user, const mkvm_end *end) {
   OK(mkvm_cancel(a->answer->engine, end->request)); /* leaves no message; what failed is told all the same */
 }
 
-/* All submitted, to a machine that fails at that step of a launch. */
+/* Submits all requests to a machine that fails at that step of a launch. */
 static void start(rig *r, uint32_t batch, uint32_t fault_at, asked *all) {
   static const uint32_t prompts[REQUESTS][3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}, {3, 2, 1}, {9, 9, 9}, {8, 8, 8}};
   mkvm_options options;
@@ -87,7 +87,7 @@ static void expect_faulted(const rig *r, size_t i) {
   cr_assert_not_null(strstr(a->message, "the program stands still: SM 3"), "'%s'", a->message);
 }
 
-/* Those in flight end with the error, those that wait come to whole answers; and the engine goes on after that. */
+/* Requests in flight end with the error, those that wait get whole answers; and the engine goes on after that. */
 static void go_on(uint32_t batch) {
   rig r = {.sound_after = batch};
   asked all[REQUESTS];

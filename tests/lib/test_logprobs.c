@@ -77,7 +77,7 @@ static void expect_same_place(const heard *a, size_t at, const heard *b, size_t 
             (a->tokens[at].rank <= TOP || a->tokens[at].logprob <= a->tops[at][TOP - 1].logprob));
 }
 
-/* Of each token of a prompt: what an answer to the tokens before it would be drawn from. */
+/* The log-probabilities of each token of a prompt are those that an answer to the tokens before it is drawn from. */
 WITH_MODEL(of_prompts_and_answers) {
   static const uint32_t ids[] = {5, 7, 11, 13, 2, 99, 7, 5, 3};
   enum { COUNT = sizeof ids / sizeof ids[0] };
@@ -108,7 +108,7 @@ WITH_MODEL(of_prompts_and_answers) {
   }
 }
 
-/* They are the model's, whatever the tokens are drawn by; and add up to no more than 1. */
+/* Probabilities are the model's, whatever the tokens are drawn by, and add up to no more than 1. */
 WITH_MODEL(before_penalties_and_temperature) {
   mkvm_engine *engine = open_tiny(2);
   heard cold, hot;

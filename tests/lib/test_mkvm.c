@@ -143,7 +143,7 @@ WITH_MODEL(the_template_has_variables_of_the_callers) {
   OK(mkvm_close(engine));
 }
 
-/* Only where the caller says nothing. */
+/* The model's own settings count only where the caller says nothing. */
 WITH_MODEL(the_model_says_how_long_answers_are) {
   put("generation_config.json", "{\"max_new_tokens\": 7}");
   for (size_t most = 0; most <= 9; most += 9) {

@@ -99,7 +99,7 @@ static void fill_queue(actor *a) {
   REFUSED(mkvm_submit(a->answer.engine, &request, NULL), MKVM_ERR_BUSY, "2 requests wait already");
 }
 
-/* Who runs does not wait. */
+/* A request that runs is not counted among those that wait. */
 WITH_MODEL(the_queue_is_bounded) {
   mkvm_options options = tiny_options(1);
   options.max_waiting = 2;
@@ -124,7 +124,7 @@ static void expect_full(void *user, const mkvm_end *end) {
   REFUSED(mkvm_submit(a->answer.engine, &request, NULL), MKVM_ERR_BUSY, "2 requests wait already");
 }
 
-/* Who came in a step is counted when another one ends in the same step. */
+/* A request that came during a step is counted when another one ends in the same step. */
 WITH_MODEL(what_waits_is_counted_when_another_one_ends) {
   mkvm_options options = tiny_options(1);
   options.max_waiting = 2;

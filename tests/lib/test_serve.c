@@ -54,7 +54,7 @@ static void drain_then_abort(actor *a) {
   abort_all(a);
 }
 
-/* In a callback, whatever makes the engine work. */
+/* Shuts down from a callback, whichever call makes the engine work. */
 WITH_MODEL(shutdown_in_a_callback) {
   static void (*const ways[])(actor *) = {drain, abort_all, drain_then_abort};
   static mkvm_status (*const work[])(mkvm_engine *) = {mkvm_serve, mkvm_run};

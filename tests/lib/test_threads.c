@@ -42,14 +42,14 @@ WITH_MODEL(cancel_what_waits) {
   mkvm_stats stats;
   OK(mkvm_get_stats(engine, &stats));
   cr_assert(stats.cancelled == 1 && stats.full == 1 && stats.waiting == 0 && stats.running == 0);
-  /* Those that wait when the engine is closed hear of it. */
+  /* Requests that wait when the engine is closed hear of it. */
   b = (answer){.engine = engine};
   OK(mkvm_submit(engine, &request, NULL));
   OK(mkvm_close(engine));
   cr_assert(b.ends == 1 && b.end.reason == MKVM_END_CANCELLED);
 }
 
-/* From another thread, while the first token is being told. */
+/* For a cancellation by another thread, while a callback has the first token. */
 typedef struct meeting {
   answer answer;
   pthread_barrier_t barrier;

@@ -3,7 +3,7 @@
 
 TestSuite(tokens, .timeout = MK_HANG_SECONDS);
 
-/* Those of a text's tokens, one after another, are the text, characters that are cut in two included. */
+/* The texts of a text's tokens, one after another, are the text, also where a character is cut in two. */
 TEST_WITH_MODEL(tokens, bytes_of_a_text) {
   static const char text[] = "Two words, h\xc3\xa9llo \xf0\x9f\x98\x80.\n";
   mkvm_engine *engine = open_tiny(1);

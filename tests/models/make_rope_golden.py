@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/models/data/rope_frequencies.json: configurations, and the inverse frequencies transformers computes for them.
+"""Writes tests/models/data/rope_frequencies.json: configurations, and the inverse frequencies transformers computes for
+them.
 
-Needs the Python packages transformers (5.23 wrote the file) and torch; run it by hand, the tests read only its output. Each case is the
-text of a config.json and the frequencies after the model has seen a sequence of max_position_embeddings tokens.
+Needs the Python packages transformers (5.23 wrote the file) and torch; run it by hand, the tests read only its
+output. Each case is the text of a config.json and the frequencies after the model has seen a sequence of
+max_position_embeddings tokens.
 
     make_rope_golden.py            rewrite the file
     make_rope_golden.py --check    compare with the file instead: how releases differ (4.57 refuses the cases named "*_5")

@@ -281,7 +281,7 @@ Test(checkpoint, five_dimensions) {
   refused("{" ENTRY("a", "BF16", "[1,1,1,1,1]", "0", "2") "}", 2, "at most 4 sizes");
 }
 Test(checkpoint, unknown_dtype) {
-  refused("{" ENTRY("a", "F8_E4M3", "[2]", "0", "2") "}", 2, "tensor a: dtype \"F8_E4M3\" is not supported");
+  refused("{" ENTRY("a", "F8_E5M2", "[2]", "0", "2") "}", 2, "tensor a: dtype \"F8_E5M2\" is not supported");
 }
 Test(checkpoint, no_dtype) { refused("{\"a\":{\"shape\":[1],\"data_offsets\":[0,2]}}", 2, "tensor a: dtype null"); }
 
@@ -429,9 +429,9 @@ Test(checkpoint, index_empty) {
 }
 Test(checkpoint, bad_shard_is_named) {
   put_shards();
-  put("two.safetensors", "{" ENTRY("b", "I8", "[1]", "0", "1") "}", 1);
+  put("two.safetensors", "{" ENTRY("b", "U8", "[1]", "0", "1") "}", 1);
   put_index("{\"a\":\"one.safetensors\",\"b\":\"two.safetensors\"}");
-  open_refused("two.safetensors: tensor b: dtype \"I8\"");
+  open_refused("two.safetensors: tensor b: dtype \"U8\"");
 }
 
 /* Against a configuration: hidden 8, intermediate 6, 2 layers, 2 heads of 64, 1 kv head, vocabulary 5. */

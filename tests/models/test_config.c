@@ -263,8 +263,8 @@ Test(config, other_activation) {
 }
 Test(config, swish_is_silu) { accepted("\"silu\"", "\"swish\""); }
 Test(config, quantized) {
-  refused("{", "{\"quantization_config\":{\"quant_method\":\"awq\"},",
-          "quantization_config: {\"quant_method\":\"awq\"}");
+  refused("{", "{\"quantization_config\":{\"quant_method\":\"bitsandbytes\"},",
+          "quantization_config.quant_method: \"bitsandbytes\" is not supported");
 }
 Test(config, sliced_projections_are_computed_whole) {
   accepted("\"pretraining_tp\":1", "\"pretraining_tp\":2");

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* From memory without a byte to spare. */
+/* Parses from memory without a byte to spare. */
 static mk_status parse(const char *text, mk_generation *out) {
   size_t length = strlen(text);
   char *exact = malloc(length == 0 ? 1 : length);
@@ -54,7 +54,7 @@ Test(generation, length_of_answers) {
   cr_assert_eq(accepted("{\"max_new_tokens\":2048,\"max_length\":20}").max_new_tokens, 2048);
 }
 
-/* As saved by releases that write every default. */
+/* A file as releases save it that write every default. */
 Test(generation, what_asks_for_nothing) {
   accepted(
       "{\"num_beams\":1,\"num_beam_groups\":1,\"diversity_penalty\":0.0,\"penalty_alpha\":null,\"guidance_scale\":1.0,"

@@ -352,7 +352,7 @@ Test(synth, stopping_leaves_nothing) {
   cr_assert_eq(list(model, false), -1);
 }
 
-/* Only what it made itself goes again. */
+/* On failure it removes only what it made itself. */
 Test(synth, stopping_leaves_a_directory_that_was_there) {
   mk_config config = small_config();
   mk_synth_options options = {.shard_bytes = 60000, .progress = stop_late};

@@ -32,7 +32,8 @@ static mk_status compiled(uint64_t *random, mk_program **out) {
 static mk_status written(uint64_t *random, mk_program **out) {
   static const char *const paths[] = {
       MK_SOURCE_DIR "/tests/vm/data/layer.mks", MK_SOURCE_DIR "/tests/vm/data/one_tile.mks",
-      MK_SOURCE_DIR "/tests/vm/data/two_ranks.mks", MK_SOURCE_DIR "/tests/vm/data/two_sms.mks"};
+      MK_SOURCE_DIR "/tests/vm/data/copies.mks", MK_SOURCE_DIR "/tests/vm/data/two_ranks.mks",
+      MK_SOURCE_DIR "/tests/vm/data/two_sms.mks"};
   return mk_assemble_file(paths[mutation_draw(random, sizeof paths / sizeof paths[0])], out);
 }
 

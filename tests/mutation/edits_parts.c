@@ -317,7 +317,7 @@ static bool own_input(mk_program *p, uint64_t *random) {
   return false;
 }
 
-/* Of programs that follow a work list: whose row, which buffers, and how often. */
+/* Edits of programs that follow a work list: whose row is named, which buffers, and how often. */
 static bool change_listed(mk_program *p, uint64_t *random) {
   mk_instruction *in = edit_any_of(p, mutation_draw(random, 2) == 0 ? MK_OP_MLA_PART : MK_OP_MLA_REDUCE, random);
   if (in == NULL) {

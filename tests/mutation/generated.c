@@ -133,7 +133,7 @@ static generated_verdict judge(const generated *g, uint64_t seed, generated_coun
                                    : GENERATED_FAILING;
 }
 
-/* Of the processor's time: a machine with other work to do takes none of it away. A program takes milliseconds. */
+/* Seconds of the processor's time, which other work on the machine takes nothing of. A program takes milliseconds. */
 static void limit_time(void) {
   const struct itimerval most = {.it_value.tv_sec = MOST_SECONDS};
   (void)setitimer(ITIMER_PROF, &most, NULL);

@@ -36,7 +36,7 @@ typedef struct generated_effort {
   uint32_t accesses; /* interleavings without arithmetic */
   uint32_t machines; /* with arithmetic, each over all launches */
 } generated_effort;
-/* As much as a program's share of the campaign's time allows. */
+/* Does as much as a program's share of the campaign's time allows. */
 generated_effort generated_effort_of(const generated *g);
 
 /* MK_OK: nothing fails. MK_ERR_DEVICE: something does, and the message says what. MK_ERR_USAGE: no host can run it, as
@@ -65,7 +65,7 @@ typedef struct generated_counts {
   } rules[GENERATED_RULES];
 } generated_counts;
 
-/* Of this process: memory, so that a program that asks for a lot of it fails and does no harm. */
+/* Limits the memory of this process, so that a program that asks for a lot of it fails and does no harm. */
 void generated_limit(void);
 /* Makes, verifies and judges the program of a seed, and counts it; the process gets SIGPROF where that does not come to
  * an end. */

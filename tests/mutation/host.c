@@ -89,7 +89,7 @@ static void clear_padding(const mk_buffer *b, uint16_t *elements) {
   }
 }
 
-/* Between -0.13 and 0.13; those of vectors, which scale, are above zero. */
+/* A random weight between -0.13 and 0.13; weights of vectors, which scale, are above zero. */
 static mk_status fill_numbers(host *h, size_t buffer) {
   const mk_buffer *b = &h->program->buffers[buffer];
   bool wide = b->dtype != MK_DTYPE_BF16, scales = b->store == MK_STORE_PLAIN && b->kind == MK_KIND_WEIGHT;

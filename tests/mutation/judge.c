@@ -152,7 +152,7 @@ static uint32_t chosen_by(const host *h, mk_cpu *cpu, const host_launch *l, cons
              : MK_CANDIDATE_NONE;
 }
 
-/* Where nothing is sampled a `next` takes no less than the best of all heads. */
+/* Checks that, where nothing is sampled, a `next` takes no less than the best of all heads. */
 static mk_status check_best(const mk_program *p, mk_cpu *cpu, const mk_instruction *next) {
   candidate chosen = best_of(p, cpu, &next->operands[MK_SLOT_NEXT_candidates]);
   for (size_t i = 0; i < p->instruction_count; i++) {
@@ -194,7 +194,7 @@ static mk_status check_rows(const host *h, mk_cpu *cpu, const host_launch *l) {
   return MK_OK;
 }
 
-/* All SMs go on with the same token, of the declared range. */
+/* Checks that all SMs go on with the same token, one of the declared range. */
 static mk_status check_choices(const host *h, mk_cpu *cpu, uint32_t launch) {
   uint32_t first = 0, uid = 0;
   if (h->rows > 1) {

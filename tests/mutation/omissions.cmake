@@ -93,12 +93,12 @@ mk_omission(E02 vm/verify/structure.c
   [=[if (v == NULL && totals[c] != p->counters[c].total) {]=])
 # A signal of the next epoch may help a wait of this one.
 mk_omission(E04 vm/verify/order.c
-  [=[MK_TRY(check_overrun(run, c, index, dep));]=]
-  [=[MK_TRY(epoch >= MK_EPOCHS ? check_overrun(run, c, index, dep) : MK_OK);]=])
+  [=[MK_TRY(check_overrun(run, c, index, hb, dep));]=]
+  [=[MK_TRY(epoch >= MK_EPOCHS ? check_overrun(run, c, index, hb, dep) : MK_OK);]=])
 # A stamp proves the signal that the same instruction sends after it.
 mk_omission(E04_stamp vm/verify/order.c
-  [=[hb[storer] = dep[storer] = mk_time(run->lanes[lane].done, MK_DONE);]=]
-  [=[hb[storer] = dep[storer] = mk_time(run->lanes[lane].done, MK_SIGNALLED);]=])
+  [=[mk_clock_set(dep, storer, mk_time(run->lanes[lane].done, MK_DONE));]=]
+  [=[mk_clock_set(dep, storer, mk_time(run->lanes[lane].done, MK_SIGNALLED));]=])
 # A consumer's signal comes after what the storers of its queue have done.
 mk_omission(finisher vm/verify/counters.c
   [=[return mk_thread_of(v, instruction, mk_opcode_finisher(mk_info(mk_at(v, instruction))));]=]
@@ -182,8 +182,8 @@ mk_omission(R02_plain vm/verify/race.c
   [=[v->report.conflicts++;]=])
 # Stamped words may be overwritten before they have been read.
 mk_omission(R02_stamped vm/verify/order.c
-  [=[if (dep[reader->thread] < reader->index) {]=]
-  [=[if (dep[reader->thread] < reader->index && v == NULL) {]=])
+  [=[if (mk_clock_at(dep, reader->thread) < reader->index) {]=]
+  [=[if (mk_clock_at(dep, reader->thread) < reader->index && v == NULL) {]=])
 # Two writes need no order.
 mk_omission(R03 vm/verify/race.c
   [=[return race(v, "R03", actor, i, "writes", writer->instruction, "writes");]=]
@@ -194,11 +194,11 @@ mk_omission(arrived vm/verify/counters.c
   [=[if (forced == MK_NONE_INDEX && total - later <= b->threshold) {]=])
 # The loader of the cache waits for what its instruction waits for.
 mk_omission(loader vm/verify/order.c
-  [=[actor.clock = row(run->loader_hb, run->threads, lane);]=]
-  [=[actor.clock = row(run->hb, run->threads, 2 * lane);]=])
+  [=[actor.clock = &run->loader_hb[lane];]=]
+  [=[actor.clock = &run->hb[2 * lane];]=])
 # The loader of what others append to in this step knows what its consumer knows, by whatever it has waited for.
 mk_omission(appended vm/verify/order.c
-  [=[.clock = is_loaded(v, info, slot) ? row(run->loader_hb, run->threads, lane) : hb,]=]
+  [=[.clock = is_loaded(v, info, slot) ? &run->loader_hb[lane] : hb,]=]
   [=[.clock = is_loaded(v, info, slot) ? hb : hb,]=])
 
 # Work lists.

@@ -10,7 +10,7 @@
 
 enum { EPOCHS = 4, STARTS = 4, MACHINES = 4 };
 
-/* From where the run goes over the border of a span, from the lowest position, and to the highest. */
+/* Runs begin where they go over the border of a span, at the lowest position, and where they reach the highest. */
 static uint32_t start_of(const mk_program *p, uint32_t which, uint64_t *random) {
   const mk_range *position = &p->ranges.position;
   uint32_t span = 1, last = position->high < EPOCHS ? 0 : position->high - (EPOCHS - 1), start = position->low;

@@ -4,8 +4,8 @@
                                                      fp32, as the row says), run by the command MKVM and compared; nothing is kept
     python3 families.py --goldens [--only NAME]      those that the repository keeps (KEPT), into goldens/families/NAME.bin
 
-Weights are the hash of models/synth.h, the oracle is from_pretrained(dtype=float32), and what transformers lose in bf16 is measured beside it.
-README.md has the file's format. Needs torch, transformers, numpy and safetensors.
+Weights are the hash of models/synth.h, the oracle is from_pretrained(dtype=float32), and what transformers lose in
+bf16 is measured beside it. README.md has the file's format. Needs torch, transformers, numpy and safetensors.
 """
 
 import argparse

@@ -142,7 +142,7 @@ static inline bool golden_step(void *user, uint32_t token, const float *logits) 
   return !run->stop && token == expected;
 }
 
-/* Of all steps that have been compared, together. */
+/* The error of all steps that have been compared, together. */
 static inline double golden_error(const golden_result *result) { return sqrt(result->difference / result->norm); }
 
 /* What holds of all steps together. */

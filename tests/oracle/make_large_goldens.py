@@ -2,8 +2,8 @@
 
     python3 make_large_goldens.py OUTPUT_FOLDER [NAME ...]       NAME: one of MODELS
 
-The same files as make_goldens.py writes, of transformers in fp32 with the weights of models/synth.h; the hash runs on the
-GPU, and long prompts go through the model in pieces.
+The same files as make_goldens.py writes, of transformers in fp32 with the weights of models/synth.h; the hash runs
+on the GPU, and long prompts go through the model in pieces.
 """
 
 import math

@@ -44,7 +44,7 @@ Test(families, every_family_has_goldens) {
   }
 }
 
-/* All steps with one row, sixteen rows, and a random order of queues with accesses checked. */
+/* Computes all steps with one row, with sixteen rows, and in a random order of queues with accesses checked. */
 static void match(const golden *g, const char *what, const mk_engine_options *options, uint32_t steps) {
   char directory[TEST_PATH];
   mk_engine *engine;

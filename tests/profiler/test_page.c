@@ -205,7 +205,7 @@ Test(page, draws_and_moves) {
   stop(&f);
 }
 
-/* Where the middle of a part lies in the window. */
+/* Where the middle of a part is in the window. */
 static void place_of(test_browser *b, const char *part, double *x, double *y) {
   char expression[1024];
   snprintf(expression, sizeof expression,
@@ -362,7 +362,7 @@ Test(page, filters_and_searches) {
   HOLDS("rows.roles.map(r => trace.roles[r]).join() === 'consumer,storer,controller'");
   WORKS(test_browser_true(f.browser, "document.getElementById('clear').click(), true"));
   HOLDS("rows.sms.length === 8 && rows.roles.length === 4 && rows.match.every(m => m === 1) && view.token === -1");
-  /* By uid, then by words. */
+  /* Searches by uid, then by words. */
   WORKS(test_browser_key(f.browser, "/"));
   HOLDS("document.activeElement.id === 'search'");
   WORKS(test_browser_type(f.browser, "33"));

@@ -94,7 +94,7 @@ static inline char *ask(const rig *r, const char *method, const char *path, cons
   return answer;
 }
 
-/* The same, as JSON. */
+/* The same, parsed as JSON. */
 static inline json_t *ask_json(const rig *r, const char *method, const char *path, const char *body, int status) {
   char *answer = ask(r, method, path, body, status);
   json_t *json = json_loads(body_of(answer), 0, NULL);
@@ -119,7 +119,7 @@ static inline void until(const rig *r, const char *path, int status) {
   }
 }
 
-/* Of /metrics, without labels; NAN when it is not there. */
+/* The value of a metric without labels in /metrics; NAN when it is not there. */
 static inline double metric(const rig *r, const char *name) {
   char *answer = ask(r, "GET", "/metrics", NULL, 200), key[128];
   snprintf(key, sizeof key, "\n%s{model_name=\"tiny\"", name);
@@ -146,7 +146,7 @@ static inline void start_ready(rig *r) {
   until(r, "/ready", 200);
 }
 
-/* Until it has ended by itself. */
+/* Waits until the server has ended by itself. */
 static inline void join(rig *r) {
   pthread_join(r->thread, NULL);
   if (r->options.log != NULL) {

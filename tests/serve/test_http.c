@@ -456,7 +456,7 @@ Test(http, no_delay) {
   end();
 }
 
-/* Without chunks a stream ends with its connection; and to HEAD it is a head. */
+/* Without chunks a stream ends with its connection; and the reply to HEAD is a head alone. */
 Test(http, stream_without_chunks) {
   begin();
   static const char *const asks[] = {"GET /stream HTTP/1.0\r\n\r\n",

@@ -112,7 +112,8 @@ Test(http_limits, gone) {
   end();
 }
 
-/* In the middle of a request: nothing is called. After a reply's end: nothing is gone. */
+/* A client that goes in the middle of a request calls nothing; one that goes after a reply's end is not told as
+ * gone. */
 Test(http_limits, not_gone) {
   begin();
   int fd = mk_test_connect(&server);

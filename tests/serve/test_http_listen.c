@@ -281,7 +281,7 @@ static void ring(void *user) {
   }
 }
 
-/* In one thread; also a stop before the loop, and a server that never runs. */
+/* Opens, runs and stops in one thread; also a stop before the loop, and a server that never runs. */
 Test(http_listen, timer) {
   mk_test_server_options(&server);
   cr_assert_eq(mk_http_open(&server.options, &server.http), MK_OK);

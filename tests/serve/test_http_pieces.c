@@ -100,7 +100,7 @@ Test(http_pieces, not_of_a_head) {
 
 static void fill(char piece[PIECE], int number) { memset(piece, 'a' + number % 26, PIECE); }
 
-/* Until the socket takes no more, and two pieces more, which are kept. */
+/* Sends until the socket takes no more, and then two more pieces, which are kept. */
 static void *push_until_full(void *user) {
   static char piece[PIECE];
   lent *l = user;

@@ -12,7 +12,7 @@ static const mkvm_sampling usual = {
     .size = sizeof usual, .seed = 77, .temperature = 0.6, .top_p = 0.9, .repetition_penalty = 1.1, .top_k = 40};
 static const mk_openai_model model = {&usual, 1000};
 
-/* From memory without a byte to spare, which is gone when the result is looked at. */
+/* Parses from memory without a byte to spare, which is freed before the result is looked at. */
 static mk_status parse_bytes(enum parser p, const char *text, size_t length, mk_openai_request *out,
                              mk_serve_error *error) {
   char *exact = malloc(length == 0 ? 1 : length);

@@ -202,7 +202,7 @@ Test(write, completion_logprobs) {
          "\"text_offset\":[10,10,11,12,12]},\"finish_reason\":\"stop\"}],\"usage\":null}");
 }
 
-/* They go with text, and are null in the other events. */
+/* Log-probabilities go with text, and are null in the other events. */
 Test(write, events_without_logprobs) {
   mk_bytes out = {0};
   mk_openai_reply reply = chat;
@@ -378,7 +378,7 @@ static mk_status write_all(mk_bytes *out) {
   return mk_openai_write_done(out);
 }
 
-/* Whatever allocation fails, what stays is whole. */
+/* Whichever allocation fails, what was written before stays whole. */
 Test(write, memory_runs_out) {
   mk_bytes whole = {0};
   mk_alloc_fail_at(0, false);

@@ -32,7 +32,8 @@ static void until_idle(const rig *r) {
   until_metric(r, "vllm:num_requests_waiting", 0, 0);
 }
 
-/* In the queue, in a prompt, in a stream, and where the answer is one piece: what runs for it is cancelled. */
+/* A client goes while its request is in the queue, in a prompt, in a stream, or waits for an answer of one piece: what
+ * runs for it is cancelled. */
 Test(server_load, clients_that_vanish) {
   rig r;
   prepare(&r);

@@ -49,7 +49,7 @@ static void make_body(char body[512], size_t i, size_t n, bool stream, const cha
            i + 3, TOKENS, i, n, stream ? "true" : "false", more);
 }
 
-/* Of several streams at a time, two choices each, every one is what the answer in one piece is. */
+/* Several streams run at a time, with two choices each; each choice is what the answer in one piece is. */
 static void compare(const char *more) {
   rig r;
   char body[512], places[2][8192];

@@ -76,7 +76,7 @@ static uint64_t done_by(const campaign *c, shared *s) {
   return done;
 }
 
-/* Until all have ended; who crashes or hangs has failed. */
+/* Waits until all processes have ended; one that crashes or hangs has failed. */
 static void watch(const campaign *c, shared *s, const pid_t *children) {
   double started = mk_seconds(), told = started;
   uint32_t ended = 0;

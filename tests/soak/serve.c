@@ -70,7 +70,7 @@ static int dial(const soak *s) {
   return fd;
 }
 
-/* All that comes, up to the end of the connection, in `answer` [ANSWER]; false: the connection failed. */
+/* Reads all that comes, up to the end of the connection, into `answer` [ANSWER]; false: the connection failed. */
 static bool ask(const soak *s, const kind *k, char *answer) {
   char text[1024];
   size_t used = 0;
@@ -153,7 +153,7 @@ static double metric(const char *metrics, const char *name) {
   return value == NULL ? -1 : strtod(value + 2, NULL);
 }
 
-/* Until no request is left: of clients that have gone it takes a moment. */
+/* Waits until no request is left: those of clients that have gone take a moment to end. */
 static bool until_idle(const soak *s) {
   static const kind ask_metrics = {"GET", "/metrics", "", ""};
   char *answer = malloc(ANSWER);

@@ -42,7 +42,7 @@ void test_boundary_step(test_boundary *b, const mk_step_row *plan, const float *
  * prompt. */
 uint32_t test_boundary_draw(test_boundary *b, const float *logits, uint32_t token, uint32_t position,
                             uint32_t prompt_length);
-/* Of the last draw: logits were NaN. */
+/* Whether logits of the last draw were NaN. */
 bool test_boundary_failed(const test_boundary *b);
 /* Words of a slot or line in a buffer [rows][vocab] that is not stamped. */
 void *test_boundary_line(const test_boundary *b, const char *name, uint32_t line);

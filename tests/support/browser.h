@@ -22,7 +22,7 @@ const char *test_browser_error(const test_browser *browser);
 
 /* Loads a page and waits until it has drawn. `path` may carry a fragment; it is absolute. */
 bool test_browser_open(test_browser *browser, const char *path);
-/* The same of a server's page, once it is loaded; it may ask its own server for more. */
+/* The same for a server's page, once it is loaded; the page may ask its own server for more. */
 bool test_browser_visit(test_browser *browser, const char *url);
 
 /* The value of a script's expression, promises awaited. */

@@ -8,9 +8,8 @@
 /* The oracle is Hugging Face transformers in fp32; the engine rounds activations, keys and values to bf16.
  *   GOLDEN_ERROR   every step: |logits - oracle| <= GOLDEN_ERROR |oracle|, both in L2 over the vocabulary.
  *   GOLDEN_MARGIN  the token must be the oracle's wherever the oracle's two largest logits differ by more than
- *                  GOLDEN_MARGIN times the root mean square of that row. Rounding errors spread over
- *                  the whole row, so this is five times the error that one logit typically has at
- *                  GOLDEN_ERROR.
+ *                  GOLDEN_MARGIN times the root mean square of that row. Rounding errors spread over the whole row, so
+ *                  this is five times the error that one logit typically has at GOLDEN_ERROR.
  * And all steps together differ from the oracle by no more than transformers in bf16 do (golden_file.bf16_error). */
 #define GOLDEN_ERROR 1e-2
 #define GOLDEN_MARGIN 0.05

@@ -33,16 +33,16 @@ void mk_test_server_start(mk_test_server *server);
 /* What waits is answered, or goes on. */
 void mk_test_release(mk_test_server *server);
 void mk_test_server_stop(mk_test_server *server, double seconds);
-/* Until *count is at least `value`; fails the test after a while. */
+/* Waits until *count is at least `value`; fails the test after a while. */
 void mk_test_until(atomic_int *count, int value);
-/* Until there are as many connections. */
+/* Waits until there are as many connections. */
 void mk_test_connections(const mk_test_server *server, uint64_t count);
 
 /* A connection; reads that take half a minute fail. */
 int mk_test_connect(const mk_test_server *server);
 int mk_test_connect_unix(const char *path);
 int mk_test_dial(uint16_t port); /* 127.0.0.1 */
-/* Also to one that has closed; false: it takes no more. */
+/* Writes to a socket, also to one that the other side has closed; false: the socket takes no more. */
 bool mk_test_write(int fd, const void *bytes, size_t length);
 bool mk_test_say(int fd, const char *text);
 /* Reads until the text has `end` in it (NULL: until the end of the connection); closes nothing. The caller frees it. */

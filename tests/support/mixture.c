@@ -185,7 +185,7 @@ static void put(run *r, uint32_t step, uint32_t line, uint32_t slot, bool choose
   s->position++;
 }
 
-/* Who has something left to do, in order or at random; how many. */
+/* Lists the sequences that have something left to do, in order or at random; gives how many. */
 static uint32_t choose(run *r, uint32_t *chosen) {
   uint32_t waiting[MIXTURE_SEQUENCES], count = 0, most = smaller(r->mix->together, r->slots);
   for (uint32_t i = 0; i < r->count; i++) {

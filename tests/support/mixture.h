@@ -27,7 +27,7 @@ extern const mixture_work mixture_whole, mixture_quick, mixture_short;
 /* The longest sequence, and the KV blocks of all. */
 void mixture_needs(const mixture_work *work, uint32_t *max_seq, uint32_t *blocks);
 
-/* Up to how many tokens of context bits have to be the same. */
+/* Up to how many tokens of context the bits have to be the same. */
 #define MIXTURE_ALWAYS UINT32_MAX
 typedef struct mixture_demands {
   uint32_t one_row; /* of 2 to 16 rows, as of one row */

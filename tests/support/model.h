@@ -23,7 +23,7 @@ mk_config test_model_config(size_t which);
 
 /* A program of two layers of 64, one KV head of 64, vocabulary 100. */
 mk_program *test_small_program(uint32_t sms, uint32_t context, uint32_t rows);
-/* The same that draws. */
+/* The same as a program that draws. */
 mk_program *test_small_sampling_program(uint32_t sms, uint32_t context, uint32_t rows);
 
 /* Writes the model into a new directory, whose path it returns. */

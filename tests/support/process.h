@@ -17,13 +17,13 @@ typedef struct test_result {
 pid_t test_start(const char *program, const char *const *arguments, int in, int out, int err);
 /* Waits for it; its exit code, or 1000 + signal. */
 int test_finish(pid_t child);
-/* From start to end, with nothing to read; test_drop(). */
+/* Runs it from start to end, with nothing to read; test_drop(). */
 test_result test_process(const char *program, const char *const *arguments);
 void test_drop(test_result *result);
 
 /* A file without a name; close(). */
 int test_scratch_file(void);
-/* All that is in it, with a zero after it; free(). */
+/* Reads a whole file, with a zero after it; free(). */
 char *test_slurp(int fd, size_t *length);
 
 #endif

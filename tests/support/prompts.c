@@ -20,7 +20,7 @@ mk_program *test_prompt_program(const mk_config *config, uint32_t sms, uint32_t 
   return program;
 }
 
-/* Of weight number b: matrices about 0, gains about 1, frequencies from 0 to 1. */
+/* Random numbers for weight number b: matrices about 0, gains about 1, frequencies from 0 to 1. */
 static void fill_weight(const mk_buffer *buffer, size_t b, uint8_t *memory) {
   const bool wide = buffer->dtype == MK_DTYPE_F32;
   for (uint64_t i = 0; i < buffer->bytes / (wide ? 4 : 2); i++) {

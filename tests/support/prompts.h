@@ -10,7 +10,7 @@
 /* A program of one slot. mk_program_free(). */
 mk_program *test_prompt_program(const mk_config *config, uint32_t sms, uint32_t context, uint32_t rows);
 
-/* With weights, and a table that names blocks in an order of its own. mk_cpu_free(). */
+/* A machine with weights, and a table that names blocks in an order of its own. mk_cpu_free(). */
 mk_cpu *test_prompt_machine(const mk_program *program, const mk_cpu_options *options);
 
 /* Token number i of the one prompt that there is. */
@@ -23,7 +23,7 @@ mk_status test_prompt_run(const mk_program *program, mk_cpu *cpu, uint32_t first
 /* The logits that the last token of such a launch has left. */
 const float *test_prompt_logits(const mk_program *program, mk_cpu *cpu, uint32_t count);
 
-/* That K and V of all layers and heads are the same bits up to position `count`. */
+/* Expects K and V of all layers and heads to be the same bits up to position `count`. */
 void test_prompt_expect_cache(const mk_program *a, mk_cpu *on_a, const mk_program *b, mk_cpu *on_b, uint32_t count);
 
 #endif

@@ -59,7 +59,7 @@ typedef struct run {
   uint32_t boundaries, in_launches; /* all, and those that a step of a launch has come to */
   uint64_t one_row_steps;           /* up to the last token */
   uint32_t faults;                  /* of the schedule, that have been */
-  /* In the call of mk_engine_step at hand: */
+  /* These are of the call of mk_engine_step at hand: */
   uint32_t in_call;                 /* boundaries */
   bool broken;                      /* the block table names blocks that do not exist */
   uint32_t nan, struck;             /* ended so */
@@ -81,7 +81,7 @@ __attribute__((format(printf, 2, 3))) static void wrong(run *r, const char *form
 
 /* ---- What the engine tells ---- */
 
-/* By which machine that token came: a step of one row has no other. */
+/* Tells by which machine a token came: a step of one row computes no other token. */
 static void note_machine(run *r, request *q) {
   mk_batch_counters counters;
   mk_engine_count(r->engine, &counters);
@@ -262,7 +262,8 @@ static bool all_fit(const run *r) {
   return shape->kv_blocks == 0 && shape->prefix_tokens == 0 && there <= mk_program_slots(mk_engine_program(r->engine));
 }
 
-/* Who finds room when it comes, and at the next boundary, has begun by then: a launch ends when somebody can join. */
+/* A request that finds room when it comes, and still at the next boundary, has begun by then: a launch ends when
+ * somebody can join. */
 static void note_room(run *r) {
   const bool room = all_fit(r);
   for (size_t i = 0; i < r->schedule.count; i++) {
@@ -274,7 +275,7 @@ static void note_room(run *r) {
   }
 }
 
-/* At the boundary of every step, and before a launch. */
+/* Called at the boundary of every step, and before a launch. */
 static void on_boundary(void *user) {
   run *r = user;
   if (r->broken) {

@@ -56,7 +56,7 @@ static void draw_shape(draw *d) {
   }
 }
 
-/* Of the kind that the schedule is for. */
+/* Whether the text is of the kind that the schedule is for. */
 static bool suits(const draw *d, const schedule_text *text) {
   uint32_t filled = text->prompt_count % MK_BLOCK_TOKENS;
   return d->tight              ? filled > MK_BLOCK_TOKENS / 2 && text->prompt_count < 2 * MK_BLOCK_TOKENS

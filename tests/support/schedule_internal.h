@@ -43,7 +43,7 @@ mk_status schedule_world_text(schedule_world *world, uint32_t index, const sched
 mk_status schedule_world_open(const schedule_world *world, mk_engine_options options, mk_engine **out);
 /* NaN in all of its KV cache, so that what is read without having been written shows. */
 void schedule_spoil_cache(mk_engine *engine);
-/* Of the logits of a token: equal for equal bits. */
+/* A hash of the logits of a token: equal for equal bits. */
 uint64_t schedule_world_bits(const schedule_world *world, const float *logits);
 
 typedef struct schedule_ask { /* times are on the schedule's clock; 0: never */

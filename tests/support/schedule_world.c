@@ -109,7 +109,7 @@ static mk_sampling draw_sampling(uint64_t *random) {
   return s;
 }
 
-/* In an engine of one row that has computed nothing else. */
+/* Computes a request in an engine of one row that has computed nothing else. */
 static mk_status answer(const schedule_world *world, schedule_text *text, bool draws) {
   mk_engine *engine;
   listener l = {world, text};

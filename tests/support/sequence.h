@@ -50,7 +50,7 @@ static inline mk_status test_sequence_run(test_sequence *s, mk_cpu *cpu, uint32_
   return status;
 }
 
-/* Without a prompt, and nobody listens. */
+/* Runs without a prompt and without a callback. */
 static inline mk_status test_sequence_steps(mk_cpu *cpu, uint32_t token, uint32_t position, uint32_t steps) {
   test_sequence sequence = {.token = token, .position = position};
   return test_sequence_run(&sequence, cpu, steps, NULL, NULL);

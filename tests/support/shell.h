@@ -4,7 +4,7 @@
 #ifndef MK_TEST_SHELL_H
 #define MK_TEST_SHELL_H
 
-/* Of the last command: what it printed, of standard error only what the command leads into its output. */
+/* What the last command printed; of standard error only what the command leads into its output. */
 extern char test_output[1 << 18];
 
 /* Runs it without a GPU; its exit code. `mkvm`: MK_COMMAND. */

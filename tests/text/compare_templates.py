@@ -1,12 +1,14 @@
-"""Compares mkvm's rendering of chat templates with transformers': every template in some folders, with many conversations.
+"""Compares mkvm's rendering of chat templates with transformers': every template in some folders, with many
+conversations.
 
     cmake --build build-ci --target mk_render_template
     python3 tests/text/compare_templates.py FOLDER...            # needs transformers and jinja2
     python3 tests/text/compare_templates.py --scopes 0 10000     # random templates of template_scopes.py instead, by their seeds
 
-Templates are *.jinja and *.j2 files, what stands under a key with "template" in its name in *.json, and string constants in *.py that
-look like one. The same text counts once. Prints a line per folder and what differs; exit code 1 when something does. The templates of
-others are not part of this repository: unpack packages that hold some, such as llama-cpp-python, trl, axolotl, vllm, xinference.
+Templates are *.jinja and *.j2 files, what stands under a key with "template" in its name in *.json, and string
+constants in *.py that look like one. The same text counts once. Prints a line per folder and what differs; exit code
+1 when something does. The templates of others are not part of this repository: unpack packages that hold some, such
+as llama-cpp-python, trl, axolotl, vllm, xinference.
 """
 
 import argparse

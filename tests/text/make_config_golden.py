@@ -105,7 +105,8 @@ def token(content, special=True, **flags):
 
 
 def added(document, *more, **replaced):
-    """added_tokens_decoder as the document has it; `more` has ids and tokens, `replaced` names of tokens and their flags."""
+    """added_tokens_decoder as the document has it; `more` has ids and tokens, `replaced` names of tokens and their
+    flags."""
     own = {}
     for entry in DOCUMENTS[document]["added_tokens"]:
         own[str(entry["id"])] = {

@@ -2,9 +2,10 @@
 
     python3 tests/text/make_template_golden.py
 
-golden.json: every *.jinja of that folder with every conversation below. constructs.json: the templates of constructs.txt, one line
-each, with the values below. scopes.json: random templates of template_scopes.py. An entry holds the template (in golden.json its name,
-and the variables by their index in "variables"), and "text" or "error": the message where the template raised one, or null.
+golden.json: every *.jinja of that folder with every conversation below. constructs.json: the templates of
+constructs.txt, one line each, with the values below. scopes.json: random templates of template_scopes.py. An entry
+holds the template (in golden.json its name, and the variables by their index in "variables"), and "text" or "error":
+the message where the template raised one, or null.
 """
 
 import datetime
@@ -99,7 +100,8 @@ def fix_the_date():
 
 
 def render(text, values):
-    """{"text": ...}, or {"error": ...} with the message where the template or what is undefined in it is at fault, else None."""
+    """{"text": ...}, or {"error": ...} with the message where the template or what is undefined in it is at fault, else
+    None."""
     try:
         return {"text": chat._cached_compile_jinja_template(text).render(**values)}
     except Exception as error:  # whatever Python raises is an error of the template

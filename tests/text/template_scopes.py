@@ -1,6 +1,7 @@
 """Random templates that are about scopes: who sees which value of a variable, and when.
 
-make_template_golden.py takes the first few hundred; to compare many more with jinja2, see compare_templates.py --scopes.
+make_template_golden.py takes the first few hundred; to compare many more with jinja2, see compare_templates.py
+--scopes.
 """
 
 import random

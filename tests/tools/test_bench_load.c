@@ -98,7 +98,7 @@ Test(bench_load, times_one_at_a_time) {
   cr_assert_float_eq(r.request_rate, 6 / r.seconds, 1e-9);
 }
 
-/* All at once on one row: who comes last waits for all others. */
+/* All requests come at once, on one row: the last one waits for all others. */
 Test(bench_load, the_queue_counts) {
   static const mk_load_length length = {1, 5};
   fake f = {.now = 7};

@@ -33,7 +33,7 @@ Test(bench_mla, costs) {
          "by these costs in ns: item 100000, page 2000, output row 10, slot row 40, reduction 1500, unit 10");
 }
 
-/* Both placements, each with an error that is a number and small. */
+/* Both placements are printed, each with an error that is a number and small. */
 Test(bench_mla, table) {
   static const char *const names[] = {"| makespan  |", "| naive     |"};
   cr_assert_eq(run("--mla 3000,100 --new 4 --heads 16 --device cpu"), 0, "%s", test_output);

@@ -16,6 +16,11 @@ Test(command, usage_errors) {
   EXPECT(2, "", "unrecognized option", "run", "--fly");
   EXPECT(2, "", "'x' is not a whole number", "run", "-m", in_directory("tiny"), "-n", "x");
   EXPECT(2, "", "from 1 to 1024", "run", "-m", in_directory("tiny"), "--sms", "0");
+  EXPECT(2, "", "from 1 to 64", "run", "-m", in_directory("tiny"), "--ranks", "65");
+  EXPECT(2, "", "so far the cpu alone has more than one", "run", "-m", in_directory("tiny"), "--device", "cuda",
+         "--ranks", "2", "-p", "x");
+  EXPECT(2, "", "each rank needs some; use fewer ranks", "compile", "-m", in_directory("tiny"), "-o",
+         in_directory("a.mkp"), "--ranks", "64");
   EXPECT(2, "", "'tpu' is not a device", "run", "-m", in_directory("tiny"), "--device", "tpu");
   EXPECT(2, "", "'cuda:' is not a device", "run", "-m", in_directory("tiny"), "--device", "cuda:");
   EXPECT(2, "", "'cuda:-1' is not a device", "bench", "--like", "tiny", "--device", "cuda:-1");
@@ -87,6 +92,12 @@ Test(command, help_and_version) {
 
 Test(command, compile_verify_disasm) {
   const char *model = in_directory("tiny"), *program = in_directory("a.mkp");
+  EXPECT(0, "instructions for 7 SMs, 300 tokens", "", "compile", "-m", model, "-o", program, "--sms", "7", "--max-seq",
+         "300");
+  EXPECT(0, "instructions for 3 SMs on each of 2 ranks,", "", "compile", "-m", model, "-o", program, "--sms", "3",
+         "--ranks", "2");
+  EXPECT(0, " scope=sys proxy=generic rank=each", "", "disasm", program);
+  EXPECT(0, " rank=dealt", "", "disasm", program);
   EXPECT(0, "instructions for 7 SMs, 300 tokens", "", "compile", "-m", model, "-o", program, "--sms", "7", "--max-seq",
          "300");
   EXPECT(0, "verified: ", "", "verify", program);
@@ -198,8 +209,9 @@ Test(command, run_is_the_same_on_any_machine) {
   json_t *others[] = {
       RUN_JSON("-m", model, "-p", "Some words", "-n", "8", "--sms", "1"),
       RUN_JSON("-m", model, "-p", "Some words", "-n", "8", "--sms", "7", "--interleave", "5", "--check"),
+      RUN_JSON("-m", model, "-p", "Some words", "-n", "8", "--sms", "2", "--ranks", "3", "--adversarial", "--check"),
       RUN_JSON("-m", model, "-p", "Some words", "-n", "8", "--sms", "9", "--adversarial", "--interleave", "6")};
-  for (size_t i = 0; i < 3; i++) {
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
     cr_assert(json_equal(json_object_get(want, "tokens"), json_object_get(others[i], "tokens")), "run %zu", i);
     json_decref(others[i]);
   }

@@ -19,7 +19,7 @@ static void expect(const char *command, int code, const char *text) {
   test_shell_expect(MK_COMMAND, command, code, text);
 }
 
-/* In what the last command printed. */
+/* Looks for words in what the last command printed. */
 static void expect_text(const char *text) {
   cr_assert_not_null(strstr(test_output, text), "`%s` is not in\n%s", text, test_output);
 }

@@ -34,7 +34,7 @@ Test(input, what_is_named_goes_before_standard_input) {
   expect("printf 'What?\\n' | $MKVM run -m $DEMO --chat -n 4 2>/dev/null", 0, "");
 }
 
-/* As jobs and services run things. */
+/* Runs it as jobs and services run things. */
 Test(input, no_standard_input_is_an_empty_prompt) {
   expect("$MKVM run -m m -n 2 --json </dev/null", 0, "\"prompt_tokens\": [510]");
   expect("$MKVM run -m m -n 2 --json <&-", 0, "\"prompt_tokens\": [510]");
@@ -46,7 +46,7 @@ Test(input, standard_input_that_cannot_be_read) {
   expect("$MKVM run -m m -n 2 2>&1 </dev/zero", 2, "standard input: holds more than 16777216 bytes");
 }
 
-/* All that the command writes to a terminal. */
+/* Gives all that the command writes to a terminal. */
 static int on_a_terminal(const char *command) {
   struct winsize size = {.ws_row = 24, .ws_col = 200};
   int terminal, status;

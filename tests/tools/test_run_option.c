@@ -55,7 +55,7 @@ Test(run_option, ctx_size_is_advised_where_it_helps) {
   expect("printf 'one\\ntwo\\n' | $MKVM run -m $DEMO --chat -c 16 --ignore-eos 2>&1", 2, "or raise --ctx-size");
 }
 
-/* Of a model that has 64 positions. */
+/* A model that has 64 positions. */
 Test(run_option, a_full_conversation_at_the_model_s_limit) {
   expect(
       "mkdir s && ln -s $DEMO/* s && rm s/config.json && sed 's/2048/64/' $DEMO/config.json >s/config.json && "

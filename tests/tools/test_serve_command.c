@@ -73,7 +73,7 @@ static void until_text(const char *path, const char *words) {
   }
 }
 
-/* On any port, until it is ready; `more`: up to NULL. */
+/* Starts a server on any free port, and waits until it is ready; `more`: arguments up to NULL. */
 static served begin(const char *const *more) {
   const char *arguments[24] = {"serve", "-m", "m", "--device", "cpu", "--port", "0"};
   size_t count = 7;

@@ -145,7 +145,7 @@ Test(streams, program_text_that_is_too_long) {
   expect("$MKVM asm /dev/zero -o x.mkp 2>&1", 3, "/dev/zero: is not a regular file");
 }
 
-/* As long as its header says, but with far more bytes than its content takes. */
+/* A file as long as its header says, but with far more bytes than its content takes. */
 Test(streams, trace_that_is_too_long) {
   expect(
       "cp t.mktrace l.mktrace; truncate -s 1T l.mktrace && "

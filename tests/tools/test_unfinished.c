@@ -51,6 +51,8 @@ static size_t left_behind(void) {
 
 /* What writes, to which file. All of it goes to new/. */
 static const char *const writers[] = {"synth --like tiny -o new/m",
+                                      "quantize -m m -o new/q --to fp8",
+                                      "quantize -m m -o new/q --to int4",
                                       "compile -m m -o new/a.mkp",
                                       "asm p.mks -o new/a.mkp",
                                       "trace t.mktrace -o new/a.html",

@@ -18,7 +18,7 @@ typedef struct samples {
   size_t gap_count;
   double start, first, last; /* of this launch */
   uint32_t seen;             /* tokens of this launch */
-  uint32_t unmeasured;       /* cpu: tokens that come before the first measured step ends */
+  uint32_t unmeasured;       /* on the CPU: tokens that come before the first measured step ends */
   bool counted;
 } samples;
 
@@ -71,7 +71,8 @@ double mk_bench_weight_bytes(const mk_program *program) {
     const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
     for (uint32_t slot = 0; info != NULL && slot < info->operand_count; slot++) {
       if (info->operands[slot].role == MK_ROLE_LOADER && info->operands[slot].store == MK_OPERAND_STORE_TILES) {
-        bytes += (double)in->operands[slot].rows * (double)in->operands[slot].cols * MK_TILE_STEP_ELEMENTS * 2;
+        const mk_operand *o = &in->operands[slot];
+        bytes += (double)mk_tiles_bytes(&program->buffers[o->buffer], o->rows, o->col, o->cols);
       }
     }
   }

@@ -13,7 +13,7 @@
 #include "tools/lib/quantile.h"
 
 enum { WARM_REQUESTS = 2, WARM_TOKENS = 8, LENGTHS_BYTES = 64 << 20 };
-static const double kLongestWait = 0.05; /* seconds: so soon a Ctrl-C is heard */
+static const double kLongestWait = 0.05; /* seconds; a Ctrl-C is noticed after no longer than this */
 
 /* ---- Lengths ---- */
 
@@ -78,7 +78,7 @@ struct mk_load {
   uint32_t *prompt;
   size_t gap_count;
   mk_engine *engine; /* while it runs */
-  /* Of the requests at hand, those that warm up or those that count: */
+  /* Of the requests that run now, which either warm up or count: */
   bool warm;
   uint32_t count, submitted, ended;
   double start, last, waited;
@@ -132,7 +132,7 @@ static void on_ended(void *user, size_t index, mk_status status) {
   }
 }
 
-/* Random ids; those of requests that warm up are others, so that the prefix cache knows nothing of those that count. */
+/* Makes random ids. Requests that warm up get other ids, so that the prefix cache knows no prompt that counts. */
 static void make_prompt(mk_load *load, uint32_t index, uint32_t count) {
   uint32_t vocab = mk_engine_config(load->engine)->vocab;
   uint64_t key = mk_synth_key(load->options.seed, load->warm ? "load.warm" : "load");
@@ -159,7 +159,7 @@ static mk_status submit(mk_load *load) {
   return MK_OK;
 }
 
-/* Whether the next request is there by now. */
+/* Whether the next request has arrived by now. */
 static bool is_due(mk_load *load, double now) {
   const mk_load_options *o = &load->options;
   if (load->submitted == load->count || load->status != MK_OK || cancelled(load)) {
@@ -194,7 +194,7 @@ static void wait_for_next(mk_load *load) {
   load->waited += mk_load_clock(load) - now;
 }
 
-/* Whether nobody is there and somebody will come. */
+/* Whether no request is there, and some will still come. */
 static bool has_nothing_to_do(mk_load *load) {
   return load->submitted == load->ended && load->submitted < load->count && !load->warm && load->options.rate > 0 &&
          load->requests[load->submitted].due > mk_load_clock(load);

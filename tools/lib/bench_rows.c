@@ -7,7 +7,7 @@
 #include "tools/lib/quantile.h"
 #include "vm/gpu/extra.h"
 
-/* Every slot has blocks of its own, not in their order. */
+/* Gives every slot blocks of its own, in reverse order. */
 static mk_status write_table(mk_engine *engine, const mk_plan_buffers *buffers) {
   const mk_buffer *table = &mk_engine_program(engine)->buffers[buffers->table];
   uint32_t count = table->rows * table->cols, *blocks;

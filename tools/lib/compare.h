@@ -59,7 +59,7 @@ mk_status mk_compare_generate(mk_engine *machine, mk_engine *oracle, const uint3
 /* A new comparison of that machine with the references, for mk_compare_step; the oracle lends its weights. */
 mk_status mk_compare_engines(mk_engine *machine, mk_engine *oracle, mk_compare **out);
 
-/* By opcode, over all steps so far: [MK_OP_COUNT]. */
+/* The worst of each opcode, over all steps so far: [MK_OP_COUNT]. */
 const mk_compare_row *mk_compare_rows(const mk_compare *compare);
 
 #endif

@@ -15,7 +15,7 @@ static uint16_t *memory_of(const mk_mla_session *s, uint16_t buffer) {
   return s->cpu != NULL ? mk_cpu_memory(s->cpu, buffer) : s->inputs[buffer];
 }
 
-/* To the GPU, where there is one. */
+/* Copies a buffer to the GPU, where there is one. */
 static mk_status upload(const mk_mla_session *s, uint16_t buffer) {
   return s->gpu == NULL ? MK_OK : mk_gpu_write(s->gpu, buffer, 0, s->inputs[buffer], s->program->buffers[buffer].bytes);
 }
@@ -116,7 +116,7 @@ static void fill_halves(uint16_t *to, uint64_t count, uint16_t bits) {
   }
 }
 
-/* Tokens [first, end) of a sequence. */
+/* Writes tokens [first, end) of a sequence. */
 static void fill_tokens(const mk_mla_session *s, uint32_t q, uint32_t first, uint32_t end) {
   for (uint32_t t = first; t < end; t++) {
     uint16_t *row = token_at(s, q, t);
@@ -178,7 +178,7 @@ mk_status mk_mla_session_load(mk_mla_session *s, const uint32_t *lengths, uint32
   return upload_batch(s);
 }
 
-/* Whether a sequence uses the page. */
+/* Whether some sequence uses the page. */
 static bool in_use(const mk_mla_session *s, uint32_t page) {
   for (uint32_t q = 0; q < s->sequences; q++) {
     const uint32_t *row = sequence_row(s, q);

@@ -49,7 +49,8 @@ mk_status mk_mla_session_run(mk_mla_session *session);
 /* The largest relative error (L2 over a row of 512) of every `stride`-th row of all; INFINITY for what is not a number,
  * and where zeros are due and something else stands. */
 double mk_mla_session_error(const mk_mla_session *session, uint32_t stride);
-/* That, and the same over all these rows together: the size of the difference by that of the reference. */
+/* The largest error as above, and the error over all these rows together: the size of the difference divided by that
+ * of the reference. */
 void mk_mla_session_errors(const mk_mla_session *session, uint32_t stride, double *whole, double *worst);
 /* The output of the batch, bf16: a copy on the host of what the last run left. */
 const uint16_t *mk_mla_session_output(const mk_mla_session *session, size_t *bytes);

@@ -1,8 +1,8 @@
 /* A float32 matrix written row by row as a .npy file (NumPy format 1.0) whose number of rows is not known beforehand.
  *
- * The rows go to a draft of the file (vm/draft.h); mk_npy_finish fixes the header and gives it its name, mk_npy_discard
- * removes it. The caller owns the writer until one of the two. One thread. Failure: MK_ERR_RUNTIME with the path in the
- * message. */
+ * The rows go to a draft of the file (vm/draft.h); mk_npy_finish corrects the header and gives the file its name,
+ * mk_npy_discard removes it. The caller owns the writer until one of the two. One thread. Failure: MK_ERR_RUNTIME with
+ * the path in the message. */
 #ifndef MK_NPY_H
 #define MK_NPY_H
 

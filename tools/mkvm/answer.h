@@ -17,13 +17,13 @@ typedef struct mk_answer {
   mk_reply reply;
   mk_npy *npy;
   mk_run_report report;
-  bool kept; /* its text is one of several: it goes to the report */
+  bool kept; /* the text is one of several, and goes to the report */
   char last; /* character shown last, for the closing line end */
   double start, first, end;
   mk_status status; /* of mk_answer_token, which cannot return one */
 } mk_answer;
 
-/* A prompt's tokens (lib/prompt.h). */
+/* Encodes a prompt (lib/prompt.h). */
 mk_status mk_answer_encode(const mk_tokenizer *tokenizer, const mk_config *config, const char *text, size_t length,
                            bool chat, uint32_t context, mk_tokens *tokens);
 
@@ -31,12 +31,13 @@ mk_status mk_answer_encode(const mk_tokenizer *tokenizer, const mk_config *confi
 mk_answer mk_answer_of(const mk_run_option *options, const mk_config *config);
 /* Makes the decoder; without a chat the text goes on with the prompt's. */
 mk_status mk_answer_begin(mk_answer *answer, const mk_tokenizer *tokenizer, const mk_tokens *prompt);
-/* From here on time is taken. */
+/* Starts the clock. */
 void mk_answer_start(mk_answer *answer);
 mk_status mk_answer_show(mk_answer *answer, const char *text, size_t length);
 /* A mk_token_fn whose user is the answer. */
 bool mk_answer_token(void *user, uint32_t token, const float *logits);
-/* The end: text that was held back (an incomplete character, the beginning of a stop text), and the report's times. */
+/* Ends the answer: adds text that was held back (an incomplete character, the beginning of a stop text), and the
+ * report's times. */
 mk_status mk_answer_finish(mk_answer *answer);
 void mk_answer_end(mk_answer *answer);
 

@@ -29,6 +29,7 @@ enum {
   KEY_LIKE = 256,
   KEY_DEVICE,
   KEY_SMS,
+  KEY_RANKS,
   KEY_CACHE,
   KEY_DEADLINE,
   KEY_MLA,
@@ -58,7 +59,7 @@ typedef struct list {
 typedef struct options {
   const char *model, *like, *device, *cache;
   list prompts, generated, depths;
-  uint32_t repetitions, sms, rows;
+  uint32_t repetitions, sms, ranks, rows;
   uint32_t threads;     /* 0: one for each core */
   uint32_t deadline_ms; /* 0: the machine's own */
   uint64_t ctx_size, seed;
@@ -110,7 +111,8 @@ static const struct argp_option option_table[] = {
      "After the table: where the time of the last test goes, from one more launch that is recorded (md)", 4},
     {NULL, 0, NULL, 0, "Machine:", 5},
     {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 5},
-    {"sms", KEY_SMS, "N", 0, "SMs to compile for (132; on the cpu four for each thread)", 5},
+    {"sms", KEY_SMS, "N", 0, "SMs to compile for (132; on the cpu four for each thread), of each rank", 5},
+    {"ranks", KEY_RANKS, "N", 0, "Ranks that share the model, which so far the cpu simulates (1)", 5},
     {"threads", 't', "N", 0, MK_THREADS_HELP, 5},
     {"deadline", KEY_DEADLINE, "MS", 0, MK_DEADLINE_HELP, 5},
     {"cache", KEY_CACHE, "FOLDER", 0,
@@ -189,7 +191,7 @@ static bool is_mla(const options *o) { return o->mla.lengths != NULL || o->mla.s
 static void check_mla(const options *o, struct argp_state *state) {
   bool other = o->model != NULL || o->like != NULL || o->cache != NULL || o->seeded || o->breakdown ||
                o->prompts.count + o->generated.count + o->depths.count != 0 || o->repetitions != 0 ||
-               o->ctx_size != 0 || o->threads != 0 || o->trace.path != NULL || o->trace.refined;
+               o->ctx_size != 0 || o->threads != 0 || o->ranks != 0 || o->trace.path != NULL || o->trace.refined;
   if (other) {
     argp_error(state, "--mla goes with --new, --heads, --flush, --costs, --output, --device and --sms alone");
   }
@@ -297,6 +299,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_DEVICE:
       o->device = mk_device(state, text);
+      return 0;
+    case KEY_RANKS:
+      o->ranks = (uint32_t)mk_number(state, "--ranks", text, 1, MK_MAX_RANKS);
       return 0;
     case KEY_SMS:
       o->sms = (uint32_t)mk_number(state, "--sms", text, 1, MK_MAX_SMS);
@@ -436,7 +441,7 @@ static mk_status print_breakdown(const session *s, const mk_trace *trace) {
   return mk_print_done();
 }
 
-/* One more launch of the last test, recorded; `rows` is that test where it is of several rows, else NULL. */
+/* Makes one more launch of the last test, recorded; `rows` is that test if it has several rows, or NULL. */
 static mk_status trace_last(const options *o, session *s, const mk_bench_rows_options *rows) {
   const mk_trace_window window = mk_trace_option_window(&o->trace);
   mk_trace *trace;
@@ -559,6 +564,7 @@ mk_status mk_command_bench(int argc, char **argv) {
                             .synth = o.like == NULL ? NULL : &config,
                             .synth_seed = o.seed,
                             .sms = o.sms,
+                            .ranks = o.ranks,
                             .threads = o.threads,
                             .rows = o.rows,
                             .slots = mk_rows_slots(o.rows),

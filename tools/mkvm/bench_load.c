@@ -159,7 +159,7 @@ static mk_status choose_context(const mk_load_length *lengths, size_t count, uin
                     lengths[which].in, lengths[which].out, most,
                     ctx_size == 0 ? "this model has no larger one" : "raise --ctx-size");
   }
-  *out = ctx_size == 0 ? (uint32_t)need : *out; /* no larger than needed: every row has so much of KV cache */
+  *out = ctx_size == 0 ? (uint32_t)need : *out; /* no larger than needed: every row takes KV cache for so many tokens */
   return MK_OK;
 }
 

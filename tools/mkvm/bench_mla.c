@@ -115,7 +115,7 @@ static mk_status measure_times(const mk_mla_session *s, bool each, mk_mla_time *
   return mk_mla_session_time(s, MK_MLA_SUSTAINED, 1, &times[MK_MLA_SUSTAINED]);
 }
 
-/* `row` has the batch; the rest is found out here. */
+/* Measures a placement: `row` has the batch, and gets the rest. */
 static mk_status run_placement(mk_mla_session *s, const mk_bench_mla_about *about, uint32_t stride, bool first,
                                mk_bench_mla_row *row) {
   double schedule[TIMINGS], check[TIMINGS];
@@ -255,7 +255,7 @@ static mk_status sweep_session(mk_mla_session *s, const mla_job *job, const batc
   MK_TRY(mk_mla_session_schedule(s, row.placement, &row.summary));
   MK_TRY(mk_mla_session_run(s));
   mk_mla_session_errors(s, stride_for(b, s, kSweepRows), &row.error, &row.row_error);
-  MK_TRY(mk_mla_session_time(s, MK_MLA_WARM, 0, &row.times[MK_MLA_WARM])); /* what was before it took the host long */
+  MK_TRY(mk_mla_session_time(s, MK_MLA_WARM, 0, &row.times[MK_MLA_WARM])); /* the host took long before this */
   MK_TRY(mk_bench_mla_put_sweep(&about, &row, first));
   return row.error <= kMostError
              ? MK_OK
@@ -273,7 +273,7 @@ static mk_status sweep_batch(const mla_job *job, const char *lengths, const batc
   return status;
 }
 
-/* Short and long, few and many, even and uneven. */
+/* Measures batches of short and of long sequences, of few and of many, even and uneven. */
 static mk_status sweep_all(const mla_job *job) {
   static const char *const batches[] = {"1",       "1000",    "8192",    "65536",   "4x1000",
                                         "8x4096",  "32x1024", "132x512", "200x100", "random:48:16:2048:3",

@@ -8,7 +8,7 @@
 #include "mk_version.h"
 #include "tools/mkvm/command.h"
 
-/* Below it an H200 was not itself: something else used its memory, or its clocks were held down. */
+/* An H200 that reads more slowly was disturbed: something else used its memory, or its clocks were held down. */
 static const double kLeastH200Bandwidth = 4.55e12;
 
 void mk_bench_test_name(const mk_bench_row *row, char *text, size_t size) {

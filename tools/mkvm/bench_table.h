@@ -16,8 +16,8 @@ mk_status mk_bench_list_begin(mk_bench_format format);
 mk_status mk_bench_list_object(mk_bench_format format, json_t *object, bool first);
 mk_status mk_bench_list_end(mk_bench_format format, bool objects);
 
-/* Of their making: a number, or null where there is none; and the object, unless `bad` says that something went wrong
- * with it: then NULL. */
+/* For making such objects: a number, or null where there is none; and the object, or NULL where `bad` says that
+ * something went wrong with it. */
 json_t *mk_bench_real_or_null(bool there, double value);
 json_t *mk_bench_object_or_null(json_t *object, int bad);
 

@@ -95,7 +95,7 @@ static int read_character(EditLine *edit, wchar_t *out) {
     if (got <= 0) {
       return (int)got;
     }
-    have += bytes[have] != 0; /* what a Ctrl-D is that came before the editor took over the terminal */
+    have += bytes[have] != 0; /* a NUL is a Ctrl-D that came before the editor took over the terminal */
   } while (have == 0 || mk_utf8_step(bytes, have, &length) == MK_UTF8_INCOMPLETE);
   mbstate_t state = {0};
   if (mbrtowc(out, (const char *)bytes, have, &state) > have) {

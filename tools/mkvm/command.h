@@ -21,6 +21,7 @@ mk_status mk_command_asm(int argc, char **argv);
 mk_status mk_command_isa(int argc, char **argv);
 mk_status mk_command_info(int argc, char **argv);
 mk_status mk_command_synth(int argc, char **argv);
+mk_status mk_command_quantize(int argc, char **argv);
 
 /* Gives a subcommand -h, --help and --usage, as a child of its argp. */
 extern const struct argp_child mk_common_options[];

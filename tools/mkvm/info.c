@@ -96,7 +96,7 @@ static mk_status print_build(void) {
   for (int kind = 0; kind < MK_MODEL_KINDS; kind++) {
     printf("%s %s", kind == 0 ? "" : ",", mk_model_title((mk_model_kind)kind));
   }
-  printf(" in Hugging Face layout; bf16, fp16 or fp32 safetensors\n");
+  printf(" in Hugging Face layout; bf16, fp16 or fp32 safetensors, or quantised ones\n");
   printf("programs  instruction version %d, %d opcodes; by default for %u SMs with %u pages of %s each\n",
          MK_INSTRUCTION_VERSION, MK_OP_COUNT - 1, machine.sms, machine.ring_pages, mk_human_bytes(machine.page_bytes));
   return mk_print_done();
@@ -224,8 +224,13 @@ static void print_directory(const mk_directory *d) {
     printf("head        %s\n", line);
   }
   const char *rounding = mk_directory_note(d, MK_NOTE_ROUNDING, line);
-  printf("precision   bf16 weights and KV cache, fp32 sums%s%s\n", rounding == NULL ? "" : "; ",
-         rounding == NULL ? "" : rounding);
+  printf("precision   bf16 %sKV cache, fp32 sums%s%s\n", d->config.quant.layout == MK_QUANT_NONE ? "weights and " : "",
+         rounding == NULL ? "" : "; ", rounding == NULL ? "" : rounding);
+  for (mk_note note = MK_NOTE_QUANTISED; note <= MK_NOTE_ORDERED; note++) {
+    if (mk_directory_note(d, note, line) != NULL) {
+      printf("%s   %s\n", note == MK_NOTE_QUANTISED ? "quantised" : "expanded ", line);
+    }
+  }
   if (mk_directory_note(d, MK_NOTE_ASIDE, line) != NULL) {
     printf("layers      %s\n", line);
   }
@@ -233,9 +238,15 @@ static void print_directory(const mk_directory *d) {
          mk_human_count(mk_family_parameters(&d->config)));
 }
 
-static void print_memory(const mk_program *program, uint32_t context) {
+static void print_memory(const mk_program *program, const mk_config *config, uint32_t context) {
   uint64_t kv = kv_bytes(program);
-  printf("weights     %s (bf16, packed)\n", mk_human_bytes(program->weight_bytes));
+  if (config->quant.layout == MK_QUANT_NONE) {
+    printf("weights     %s (bf16, packed)\n", mk_human_bytes(program->weight_bytes));
+  } else {
+    printf("weights     %s (%s and bf16, packed: %.2f bits a parameter)\n", mk_human_bytes(program->weight_bytes),
+           mk_codes_name((mk_codes)config->quant.codes),
+           8 * (double)program->weight_bytes / (double)mk_family_parameters(config));
+  }
   printf("KV cache    %s at %u tokens, %s a token\n", mk_human_bytes(kv), context, mk_human_bytes(kv / context));
   printf("memory      %s at %u tokens: weights, KV cache, activations\n",
          mk_human_bytes(program->weight_bytes + program->work_bytes), context);
@@ -254,7 +265,7 @@ static mk_status examine(const char *model, uint32_t context) {
   mk_directory_close(&directory);
   MK_TRY(check_tokenizer(model, &directory.config, &tokenizer));
   MK_TRY(compile(&directory.config, context, &program));
-  print_memory(program, context);
+  print_memory(program, &directory.config, context);
   printf("files       config.json%s%s\n", weights ? ", weights" : " (no weights)", tokenizer ? ", tokenizer.json" : "");
   mk_program_free(program);
   return MK_OK;

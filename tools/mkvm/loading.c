@@ -32,7 +32,7 @@ static void clear_line(void) {
   }
 }
 
-/* At most ten times a second. */
+/* Shows progress at most ten times a second. */
 void mk_show_loading(uint64_t done, uint64_t total) {
   static double start, shown;
   double now = mk_seconds();
@@ -55,7 +55,7 @@ static void show_progress(void *user, uint64_t done, uint64_t total) {
   mk_show_loading(done, total);
 }
 
-/* Some commands open a model twice; what is to be said of it is said once. */
+/* Whether a note was not shown before: some commands open a model twice, and its notes are shown once. */
 static bool is_new(const char *text) {
   static char told[8][512];
   static size_t count;
@@ -68,7 +68,7 @@ static bool is_new(const char *text) {
   return true;
 }
 
-/* At most ten times a second, and not of prompts that are soon done. */
+/* Shows progress at most ten times a second, and not for prompts that are soon done. */
 void mk_show_prompt(void *user, uint64_t done, uint64_t total) {
   static double start, shown;
   static uint64_t first;

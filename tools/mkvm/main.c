@@ -9,7 +9,7 @@
 #include "tools/mkvm/signals.h"
 
 static const struct {
-  const char *heading; /* of those from here on; NULL: as before */
+  const char *heading; /* of this command and those after it; NULL: the same as before */
   const char *name, *summary;
   mk_status (*run)(int argc, char **argv);
 } commands[] = {
@@ -23,6 +23,7 @@ static const struct {
     {NULL, "asm", "turn such a text into a program", mk_command_asm},
     {NULL, "isa", "print the manual of all instructions", mk_command_isa},
     {"Models", "info", "say whether a model is supported and what it needs; alone: build and GPUs", mk_command_info},
+    {NULL, "quantize", "write a model directory once more with fp8 or int4 weights", mk_command_quantize},
     {NULL, "synth", "write a model directory of a known shape with made-up weights", mk_command_synth},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };

@@ -13,11 +13,11 @@
 #include "vm/verify/explain.h"
 #include "vm/verify/verify.h"
 
-enum { KEY_SMS = 256, KEY_MAX_SEQ, KEY_EXPLAIN, KEY_SAMPLING, KEY_ROWS };
+enum { KEY_SMS = 256, KEY_MAX_SEQ, KEY_EXPLAIN, KEY_SAMPLING, KEY_ROWS, KEY_RANKS };
 
 typedef struct compile_options {
   const char *model, *output;
-  uint32_t sms, rows;
+  uint32_t sms, ranks, rows;
   uint64_t max_seq;
   bool sampling;
 } compile_options;
@@ -25,7 +25,8 @@ typedef struct compile_options {
 static const struct argp_option compile_table[] = {
     {"model", 'm', "DIR", 0, "Model directory; its config.json is enough (required)", 1},
     {"output", 'o', "FILE", 0, "Program file to write, usually *.mkp (required)", 1},
-    {"sms", KEY_SMS, "N", 0, "SMs to compile for (132)", 1},
+    {"sms", KEY_SMS, "N", 0, "SMs to compile for (132), of each rank", 1},
+    {"ranks", KEY_RANKS, "N", 0, "Ranks (GPUs) that share the model; results are those of one, bit for bit (1)", 1},
     {"max-seq", KEY_MAX_SEQ, "L", 0, "Tokens of context (the model's limit, at most 4096)", 1},
     {"rows", KEY_ROWS, "T", 0,
      "Rows per step: tokens of one sequence or of several that a step computes: 1, 2, 4, 8 or 16, or 64, 128, 256, "
@@ -49,6 +50,9 @@ static error_t parse_compile(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_SMS:
       o->sms = (uint32_t)mk_number(state, "--sms", text, 1, MK_MAX_SMS);
+      return 0;
+    case KEY_RANKS:
+      o->ranks = (uint32_t)mk_number(state, "--ranks", text, 1, MK_MAX_RANKS);
       return 0;
     case KEY_SAMPLING:
       o->sampling = true;
@@ -92,16 +96,20 @@ static mk_status verify_and_save(const mk_program *program, const compile_option
   double start = mk_seconds();
   MK_TRY(mk_verify(program, NULL));
   double verify_seconds = mk_seconds() - start;
+  char ranks[32] = "";
+  if (program->machine.ranks > 1) {
+    snprintf(ranks, sizeof ranks, " on each of %u ranks", program->machine.ranks);
+  }
   MK_TRY(mk_program_save(program, o->output));
   printf(
-      "%s: %zu instructions for %u SMs, %u tokens of context, weights %s, memory beside them %s; compiled in %.2f s, "
+      "%s: %zu instructions for %u SMs%s, %u tokens of context, weights %s, memory beside them %s; compiled in %.2f s, "
       "verified in %.2f s\n",
-      o->output, program->instruction_count, program->machine.sms, program->ranges.position.high + 1,
+      o->output, program->instruction_count, program->machine.sms, ranks, program->ranges.position.high + 1,
       mk_human_bytes(program->weight_bytes), mk_human_bytes(program->work_bytes), compile_seconds, verify_seconds);
   return mk_print_done();
 }
 
-/* Weights that are there have a say, so that this is the program that `run` makes. */
+/* Reads the configuration, and looks at the weights if there are any, so that this is the program that `run` makes. */
 static mk_status read_config(const char *model, mk_config *config) {
   mk_directory directory;
   char line[MK_NOTE_SIZE];
@@ -125,7 +133,8 @@ mk_status mk_command_compile(int argc, char **argv) {
   compile_options o = {.sms = MK_DEFAULT_SMS, .rows = 1};
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
   mk_config config;
-  mk_compile_options options = {.sms = o.sms, .rows = o.rows, .slots = mk_rows_slots(o.rows), .sampling = o.sampling};
+  mk_compile_options options = {
+      .sms = o.sms, .ranks = o.ranks, .rows = o.rows, .slots = mk_rows_slots(o.rows), .sampling = o.sampling};
   MK_TRY(read_config(o.model, &config));
   MK_TRY(mk_context_size(o.max_seq, &config, &options.max_seq));
   double start = mk_seconds();

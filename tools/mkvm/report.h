@@ -25,15 +25,15 @@ typedef struct mk_run_report {
 } mk_run_report;
 
 mk_status mk_report_token(mk_run_report *report, uint32_t token);
-/* Of the last token, from the logits that chose it. */
+/* Adds the log-probabilities of the last token, from the logits that chose it. */
 mk_status mk_report_logprobs(mk_run_report *report, const float *logits, uint32_t vocab);
 mk_status mk_report_text(mk_run_report *report, const char *text, size_t length);
 mk_status mk_report_json(const mk_run_report *report);
 /* {"sequences": [...]}, each as mk_report_json prints it. */
 mk_status mk_report_json_all(const mk_run_report *const *reports, size_t count);
-/* A line per token, when there are some. */
+/* Prints a line per token, if the report has log-probabilities. */
 mk_status mk_report_print_logprobs(const mk_run_report *report);
-/* On standard error. */
+/* Prints times on standard error. */
 void mk_report_timings(const mk_run_report *report);
 void mk_report_free(mk_run_report *report);
 

@@ -137,7 +137,7 @@ done:
   return status;
 }
 
-/* One turn: the prompt becomes the text of a conversation. */
+/* Makes the prompt the text of a conversation of one turn. */
 static mk_status as_conversation(const mk_run_option *o, char **text, size_t *length) {
   mk_conversation conversation;
   char *said = *text;

@@ -34,7 +34,7 @@ typedef struct many {
   mk_sequence sequences[MK_RUN_PROMPTS];
   bool ended[MK_RUN_PROMPTS];
   char errors[MK_RUN_PROMPTS][512];
-  size_t failed; /* the first that did; `count`: none */
+  size_t failed; /* the first one that failed; `count`: none */
   mk_status status;
 } many;
 

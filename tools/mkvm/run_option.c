@@ -10,6 +10,7 @@
 
 enum {
   KEY_SMS = 256,
+  KEY_RANKS,
   KEY_DEVICE,
   KEY_JSON,
   KEY_LOGITS,
@@ -70,7 +71,12 @@ static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, "Machine:", 4},
     {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 4},
     {"sms", KEY_SMS, "N", 0,
-     "SMs to compile for (132; on the cpu four for each thread); the result does not depend on it", 4},
+     "SMs to compile for (132; on the cpu four for each thread), of each rank; the result does not depend on it", 4},
+    {"ranks", KEY_RANKS, "N", 0,
+     "Ranks that share the model, as several GPUs do, with copies of what they tell each other; so far the cpu "
+     "simulates "
+     "them (1); the result does not depend on it",
+     4},
     {"rows", KEY_ROWS, "T", 0,
      "Tokens that a step computes: of the prompt or of several prompts 1, 2, 4, 8 or 16, of one prompt 64, 128, 256, "
      "512 or 1024 (what suits; sampling from one prompt on cuda: 1); with 64 on cuda results may differ by rounding",
@@ -291,6 +297,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_DEVICE:
       o->engine.device = mk_device(state, text);
+      return 0;
+    case KEY_RANKS:
+      o->engine.ranks = (uint32_t)mk_number(state, "--ranks", text, 1, MK_MAX_RANKS);
       return 0;
     case KEY_SMS:
       o->engine.sms = (uint32_t)mk_number(state, "--sms", text, 1, MK_MAX_SMS);

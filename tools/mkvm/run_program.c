@@ -11,7 +11,7 @@
 
 enum { MAX_PRINTED = 16 };
 
-/* From -1 to 1 in steps of 2^-23. xorshift64*, Vigna 2016. */
+/* A random number from -1 to 1 in steps of 2^-23. xorshift64*, Vigna 2016. */
 static float random_number(uint64_t *state) {
   *state ^= *state >> 12;
   *state ^= *state << 25;
@@ -66,7 +66,7 @@ typedef struct side_by_side {
   const mk_step_row *plan; /* of the launch at hand */
   mk_status status;
   uint32_t rows, slots;
-  uint32_t tokens[MK_MOST_ROWS]; /* of the step to come */
+  uint32_t tokens[MK_MOST_ROWS]; /* those of the next step */
 } side_by_side;
 
 static bool keep_choices(void *user, uint32_t step, const uint32_t *results) {

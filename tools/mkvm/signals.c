@@ -18,7 +18,7 @@ static volatile sig_atomic_t next_interrupt;
 
 static void say(const char *text) {
   if (write(STDERR_FILENO, text, strlen(text)) < 0) {
-    return; /* nobody is left to tell */
+    return; /* nobody is left to be told */
   }
 }
 
@@ -44,7 +44,7 @@ static void end(int signal_number) {
   die(signal_number);
 }
 
-/* Whoever read what is written has had enough (`| head`): the end of any program then, without a word. */
+/* The reader of what is written has gone (`| head`): then any program ends, without a word. */
 static void end_quietly(int signal_number) {
   mk_drafts_abandon();
   die(signal_number);

@@ -18,7 +18,7 @@ void mk_bytes_text(mk_bytes *bytes, const char *text);
 void mk_bytes_format(mk_bytes *bytes, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A varint: seven bits a byte, the lowest first, the highest bit set in all bytes but the last. */
 void mk_bytes_number(mk_bytes *bytes, uint64_t value);
-/* As zigzag: 0, -1, 1, -2, ... are 0, 1, 2, 3, ... */
+/* The same for a signed number, as zigzag: 0, -1, 1, -2, ... are 0, 1, 2, 3, ... */
 void mk_bytes_signed(mk_bytes *bytes, int64_t value);
 
 #endif

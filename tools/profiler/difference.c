@@ -31,7 +31,7 @@ static mk_status add(table *t, row r) {
   return MK_OK;
 }
 
-/* Per step and SM that takes part in steps at all. */
+/* The time per step, and per SM that takes part in steps at all. */
 static double time_at(const mk_summary *s, uint32_t opcode, uint32_t role, uint32_t kind) {
   uint32_t sms = 0;
   for (uint32_t sm = 0; sm < s->profile->sms; sm++) {

@@ -16,7 +16,7 @@ typedef struct candidate {
   double by_opcode; /* median of the peers */
 } candidate;
 
-/* The same in one step. */
+/* A candidate in one step. */
 typedef struct sample {
   uint32_t instruction, step;
   double work;
@@ -44,7 +44,7 @@ static int by_opcode(const void *a, const void *b) {
   return (x->outlier.work > y->outlier.work) - (x->outlier.work < y->outlier.work);
 }
 
-/* They do the same amount of the same work. */
+/* Whether both do the same amount of the same work. */
 static bool are_alike(const candidate *x, const candidate *y) {
   return x->outlier.role == y->outlier.role && x->opcode == y->opcode && x->pages == y->pages;
 }

@@ -32,7 +32,7 @@ typedef struct mk_long_wait {
   double published; /* and when what it waited for was there, from the start of the trace */
 } mk_long_wait;
 
-/* By the longest, largest first. */
+/* Finds them, ordered by their longest wait, largest first. */
 mk_status mk_long_waits_find(const mk_edges *edges, const mk_profile *profile, mk_long_wait **out, size_t *count);
 
 #endif

@@ -124,7 +124,7 @@ static mk_status put_program(const mk_profile *p, mk_bytes *out) {
   return put_texts(program, out);
 }
 
-/* From 1 on; 0 is none. */
+/* Instructions counted from 1 on; 0 is none. */
 static uint32_t one_based(uint32_t instruction) { return instruction == MK_NO_INSTRUCTION ? 0 : instruction + 1; }
 
 static void put_publishers(const mk_summary *s, const mk_profile_track *track, mk_bytes *out) {

@@ -124,7 +124,8 @@ typedef struct choice {
   uint32_t role;
 } choice;
 
-/* Keeps the later of two that had finished when the wait ended; one that had not only for want of another. */
+/* Keeps the later one of two that had finished when the wait ended; one that had not finished only if there is no
+ * other. */
 static void consider(const mk_profile *p, uint32_t instruction, const mk_interval *wait, choice *c) {
   uint32_t role = mk_publishing_role(p->program->instructions[instruction].opcode);
   const mk_execution *e = mk_profile_find(p, instruction, wait->step, role);
@@ -242,7 +243,7 @@ typedef struct laggards {
   uint64_t since;        /* from when on the wait is theirs to end */
 } laggards;
 
-/* False: they are not to blame for that wait, as far as can be seen. */
+/* False: as far as can be seen, no such warp caused that wait. */
 static bool find_laggards(const mk_profile *p, const place *at, const mk_interval *in, laggards *out) {
   const place consumer = {at->sm, MK_ROLE_CONSUMER, at->time}, storer = {at->sm, MK_ROLE_STORER, at->time};
   const mk_interval *first = interval_before(p, &consumer), *sums = interval_before(p, &storer);
@@ -252,11 +253,11 @@ static bool find_laggards(const mk_profile *p, const place *at, const mk_interva
     return false;
   }
   if (in->activity == MK_ACTIVITY_PAGE_EMPTY && first != NULL && first->activity == MK_ACTIVITY_PAGE_FULL) {
-    /* It has left its pages: it waits for one itself. */
+    /* The warp has left its pages: it waits for one itself. */
     out->at = sums != NULL && sums->activity == MK_ACTIVITY_RESULT_FULL ? sums : first;
     since = first->start;
   } else if (in->activity == MK_ACTIVITY_RESULT_FULL) {
-    /* It has handed in its sums, all of them or more than there is room for. */
+    /* The warp has handed in its sums, all of them or more than there is room for. */
     const mk_execution *e = mk_profile_find(p, in->instruction, in->step, MK_ROLE_CONSUMER);
     if (e != NULL && e->finish < at->time) {
       since = e->finish;
@@ -278,7 +279,7 @@ static void lead_to(const mk_profile *p, const place *at, const mk_execution *e,
   to->time = e->finish < at->time ? e->finish : at->time;
 }
 
-/* Where the wait's reason lies; false: in itself. */
+/* Finds the place that a wait leads to; false: nothing explains the wait. */
 static bool reason_of(const mk_edges *edges, const place *at, const mk_interval *in, place *to, uint32_t *from) {
   const mk_profile *p = edges->profile;
   const mk_execution *e;

@@ -78,7 +78,7 @@ static uint32_t most_of(const double spent[CLASS_COUNT]) {
   return best;
 }
 
-/* Runs of columns that show the same, as strokes of one path per class. */
+/* Draws runs of columns that show the same, as strokes of one path per class. */
 static void draw_lane(drawing *d, const mk_profile_track *track, double y) {
   uint32_t end_of[CLASS_COUNT] = {0};
   gather(d, track);
@@ -109,7 +109,7 @@ static double lane_y(const drawing *d, uint32_t sm, uint32_t role) {
   return d->row_of[sm] * d->row + (lane + 0.5) * d->lane;
 }
 
-/* Bytes of the paths of all lanes. */
+/* Draws all lanes; *bytes: of their paths. */
 static mk_status draw_lanes(drawing *d, size_t *bytes) {
   *bytes = 0;
   for (uint32_t k = 0; k < CLASS_COUNT; k++) {
@@ -192,7 +192,8 @@ static void put_legend(drawing *d) {
                   x, y + 6, x + 27, y + 10);
 }
 
-/* Its parts on a strip, and as a line over the rows; on one thread it is everything and would cover them. */
+/* Draws the path: its parts on a strip, and a line over the rows. On one thread the path is everything, and the line
+ * would cover the rows. */
 static void put_path(drawing *d) {
   const mk_path *path = &d->summary->path;
   mk_bytes line = {0};

@@ -67,7 +67,7 @@ static mk_status make_intervals(mk_profile *p, uint32_t sm, const mk_trace_track
   return MK_OK;
 }
 
-/* Waiting for the next instruction is no part of the last one. */
+/* Whether an interval is part of an instruction: waiting for the next one is no part of the last one. */
 static bool is_part(const mk_interval *interval, uint32_t role) {
   switch (interval->activity) {
     case MK_ACTIVITY_INSTRUCTION:
@@ -100,7 +100,7 @@ static mk_status make_executions(mk_profile_track *track, uint32_t role, uint32_
   return MK_OK;
 }
 
-/* From the first record of a track to its last one. */
+/* The time from the first record of a track to its last one. */
 static double time_of(const mk_profile *p, uint32_t sm, uint32_t role) {
   const mk_trace_track *track = mk_trace_track_of(p->trace, sm, role);
   return track->count == 0 ? 0 : (double)track->records[track->count - 1].time - (double)track->records[0].time;
@@ -346,8 +346,9 @@ double mk_profile_bytes(const mk_profile *profile, uint32_t instruction, uint32_
   double bytes = 0;
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand *operand = &in->operands[slot];
-    if (info->operands[slot].role == MK_ROLE_LOADER && info->operands[slot].store == MK_OPERAND_STORE_TILES) {
-      bytes += (double)operand->rows * operand->cols * MK_TILE_STEP_ELEMENTS * 2;
+    if (info->operands[slot].role == MK_ROLE_LOADER && info->operands[slot].store == MK_OPERAND_STORE_TILES &&
+        operand->buffer < program->buffer_count) {
+      bytes += (double)mk_tiles_bytes(&program->buffers[operand->buffer], operand->rows, operand->col, operand->cols);
     } else if (info->operands[slot].store == MK_OPERAND_STORE_BLOCKS && mk_opcode_loads_state(info) &&
                operand->buffer < program->buffer_count) {
       bytes += block_bytes(operand->row, &program->buffers[operand->buffer], profile->trace->first_position + step);

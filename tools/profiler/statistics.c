@@ -68,7 +68,7 @@ static void add_execution(const mk_profile_track *track, const mk_execution *e, 
   o->total += *duration;
 }
 
-/* One opcode of one role; `durations` has room for all executions of the trace. */
+/* Adds one opcode of one role; `durations` has room for all executions of the trace. */
 static void add_opcode(const mk_profile *p, uint32_t opcode, uint32_t role, double *durations, mk_statistics *s) {
   mk_opcode_time o = {.opcode = opcode, .role = role};
   for (uint32_t sm = 0; sm < p->sms; sm++) {

@@ -308,7 +308,7 @@ static void print_path_totals(const mk_summary *s, FILE *file) {
   }
 }
 
-/* The longest parts, in the order of time. */
+/* Prints the longest parts, in the order of time. */
 static void print_longest_parts(const mk_summary *s, FILE *file) {
   size_t shown[SHOWN_PARTS], count = 0; /* indices, by length */
   for (size_t i = 0; i < s->path.count; i++) {

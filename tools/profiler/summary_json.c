@@ -25,7 +25,7 @@ static json_t *done(object *o) {
 
 static void append(object *o, json_t *array, json_t *value) { o->bad |= json_array_append_new(array, value) != 0; }
 
-/* Which instruction, and where it stands. */
+/* Names an instruction, and says where it stands. */
 static void set_instruction(object *o, const mk_summary *s, uint32_t instruction) {
   if (instruction == MK_NO_INSTRUCTION) {
     set(o, "instruction", json_null());

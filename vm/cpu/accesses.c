@@ -8,23 +8,33 @@ typedef struct result_slot { /* what the consumer hands to the storer of the sam
 
 struct mk_accesses {
   const mk_program *program;
-  uint64_t **words;
+  uint64_t **words;   /* [ranks][buffers] */
+  mk_readers readers; /* of several ranks */
   uint64_t *loaded;   /* per instruction: hash of what its loader has read */
   result_slot *slots; /* [queue][result_slots] */
 };
 
 static bool changes(const mk_buffer *buffer) { return buffer->kind != MK_KIND_WEIGHT && buffer->kind != MK_KIND_INPUT; }
 
+/* Words of a rank and buffer: the first rank's are those of all, unless there are copies. */
+static bool has_own(const mk_accesses *a, size_t i) {
+  const mk_program *p = a->program;
+  return i < p->buffer_count || mk_buffer_is_pushed(p, &p->buffers[i % p->buffer_count]);
+}
+
 static mk_status accesses_init(mk_accesses *a) {
   const mk_program *p = a->program;
-  MK_TRY(mk_alloc(p->buffer_count, sizeof *a->words, &a->words));
-  for (size_t b = 0; b < p->buffer_count; b++) {
-    const mk_buffer *buffer = &p->buffers[b];
-    if (changes(buffer)) {
+  MK_TRY(mk_alloc(p->machine.ranks * p->buffer_count, sizeof *a->words, &a->words));
+  for (size_t i = 0; i < p->machine.ranks * p->buffer_count; i++) {
+    const mk_buffer *buffer = &p->buffers[i % p->buffer_count];
+    if (changes(buffer) && has_own(a, i)) {
       MK_TRY(
-          mk_alloc((size_t)mk_buffer_grid_rows(buffer) * mk_buffer_grid_cols(buffer), sizeof **a->words, &a->words[b]));
+          mk_alloc((size_t)mk_buffer_grid_rows(buffer) * mk_buffer_grid_cols(buffer), sizeof **a->words, &a->words[i]));
+    } else if (changes(buffer)) {
+      a->words[i] = a->words[i % p->buffer_count];
     }
   }
+  MK_TRY(p->machine.ranks > 1 ? mk_program_readers(p, &a->readers) : MK_OK);
   MK_TRY(mk_alloc(p->instruction_count, sizeof *a->loaded, &a->loaded));
   return mk_alloc(p->queue_count, p->machine.result_slots * sizeof *a->slots, &a->slots);
 }
@@ -44,25 +54,33 @@ void mk_accesses_free(mk_accesses *a) {
   if (a == NULL) {
     return;
   }
-  for (size_t b = 0; a->words != NULL && b < a->program->buffer_count; b++) {
-    mk_free(a->words[b]);
+  for (size_t i = 0; a->words != NULL && i < a->program->machine.ranks * a->program->buffer_count; i++) {
+    mk_free(has_own(a, i) ? a->words[i] : NULL);
   }
+  mk_readers_free(&a->readers);
   mk_free(a->words);
   mk_free(a->loaded);
   mk_free(a->slots);
   mk_free(a);
 }
 
-uint64_t *mk_accesses_words(mk_accesses *a, size_t buffer) { return a->words[buffer]; }
+uint64_t *mk_accesses_words(mk_accesses *a, uint32_t rank, size_t buffer) {
+  return a->words[rank * a->program->buffer_count + buffer];
+}
+
+static uint32_t rank_of(const mk_accesses *a, const mk_access_turn *turn) {
+  return mk_queue_rank(a->program, turn->sm);
+}
 
 static uint64_t mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
   return hash ^ hash >> 29;
 }
 
-static uint64_t *word_at(const mk_accesses *a, const mk_operand *operand, uint32_t row, uint32_t col) {
+static uint64_t *word_at(const mk_accesses *a, uint32_t rank, const mk_operand *operand, uint32_t row, uint32_t col) {
   uint32_t cols = mk_buffer_grid_cols(&a->program->buffers[operand->buffer]);
-  return &a->words[operand->buffer][(size_t)(operand->row + row) * cols + operand->col + col];
+  uint64_t *words = a->words[rank * a->program->buffer_count + operand->buffer];
+  return &words[(size_t)(operand->row + row) * cols + operand->col + col];
 }
 
 /* Attention writes, and combine reads, only the splits that have tokens. */
@@ -82,10 +100,11 @@ static uint32_t rows_in_use(const mk_accesses *a, const mk_instruction *in, uint
   return info->when == MK_WHEN_USED && position % 2 == 0 ? 0 : rows;
 }
 
-static bool stamps_are_there(const mk_accesses *a, const mk_operand *operand, uint32_t rows, uint32_t generation) {
+static bool stamps_are_there(const mk_accesses *a, uint32_t rank, const mk_operand *operand, uint32_t rows,
+                             uint32_t generation) {
   for (uint32_t r = 0; r < rows; r++) {
     for (uint32_t c = 0; c < operand->cols; c++) {
-      if (*word_at(a, operand, r, c) >> 32 != generation) {
+      if (*word_at(a, rank, operand, r, c) >> 32 != generation) {
         return false;
       }
     }
@@ -100,7 +119,7 @@ static mk_status read_words(const mk_accesses *a, const mk_access_turn *turn, ui
   const mk_buffer *buffer = &a->program->buffers[operand->buffer];
   for (uint32_t r = 0; r < rows && a->words[operand->buffer] != NULL; r++) {
     for (uint32_t c = 0; c < operand->cols; c++) {
-      uint64_t word = *word_at(a, operand, r, c);
+      uint64_t word = *word_at(a, rank_of(a, turn), operand, r, c);
       if (buffer->kind != MK_KIND_KV && word >> 32 != turn->generation) {
         return mk_error(MK_ERR_DEVICE,
                         "stale value: instruction %u (%s) reads tile (%u, %u) of buffer %s in generation %u, which was "
@@ -118,9 +137,15 @@ static void write_words(mk_accesses *a, const mk_access_turn *turn, uint32_t slo
   const mk_operand *operand = &a->program->instructions[turn->index].operands[slot];
   bool stamped = a->program->buffers[operand->buffer].store == MK_STORE_STAMPED;
   uint64_t stamp = (uint64_t)(stamped ? turn->stamp : turn->generation) << 32;
-  for (uint32_t r = 0; r < rows; r++) {
-    for (uint32_t c = 0; c < operand->cols; c++) {
-      *word_at(a, operand, r, c) = stamp | (uint32_t)mix(hash, slot << 16 | r << 8 | c);
+  uint64_t ranks = UINT64_C(1) << rank_of(a, turn);
+  if (a->readers.operands != NULL) {
+    ranks |= a->readers.operands[(size_t)turn->index * MK_MAX_OPERANDS + slot];
+  }
+  for (; ranks != 0; ranks &= ranks - 1) {
+    const uint32_t rank = (uint32_t)__builtin_ctzll(ranks);
+    for (uint32_t i = 0; i < rows * operand->cols; i++) {
+      const uint32_t r = i / operand->cols, c = i % operand->cols;
+      *word_at(a, rank, operand, r, c) = stamp | (uint32_t)mix(hash, slot << 16 | r << 8 | c);
     }
   }
 }
@@ -175,7 +200,7 @@ mk_status mk_accesses_consume(mk_accesses *a, const mk_access_turn *turn, bool *
     bool reads = does(&info->operands[slot], MK_ROLE_CONSUMER, false) ||
                  does(&info->operands[slot], MK_ROLE_STORER, false); /* which waits for stamps no later */
     if (reads && a->words[operand->buffer] != NULL && a->program->buffers[operand->buffer].store == MK_STORE_STAMPED &&
-        !stamps_are_there(a, operand, turn->rows_used[slot], turn->generation)) {
+        !stamps_are_there(a, rank_of(a, turn), operand, turn->rows_used[slot], turn->generation)) {
       *waits = true;
       return MK_OK;
     }
@@ -226,7 +251,8 @@ mk_status mk_accesses_store(mk_accesses *a, const mk_access_turn *turn) {
   return MK_OK;
 }
 
-void mk_accesses_publish(mk_accesses *a, const mk_operand *operand, uint32_t tile, uint32_t held, uint32_t generation) {
-  uint64_t *word = word_at(a, operand, tile / operand->cols, tile % operand->cols);
+void mk_accesses_publish(mk_accesses *a, uint32_t rank, const mk_operand *operand, uint32_t tile, uint32_t held,
+                         uint32_t generation) {
+  uint64_t *word = word_at(a, rank, operand, tile / operand->cols, tile % operand->cols);
   *word = *word >> 32 == held ? (uint64_t)generation << 32 | (uint32_t)*word : *word;
 }

@@ -59,9 +59,21 @@ static mk_status observe(mk_cpu *cpu, uint32_t q, mk_role role) {
   return mk_race_step(cpu->race, q, role, cpu->program->queues[q].first + sm->roles[role].at, &used);
 }
 
-static bool publishes(const mk_cpu *cpu, const mk_instruction *in, uint32_t slot) {
-  return mk_opcode_lookup(in->opcode)->operands[slot].access != MK_ACCESS_READ &&
-         cpu->program->buffers[in->operands[slot].buffer].store == MK_STORE_STAMPED;
+/* The ranks to whose copies the instruction's words of that operand come by and by, a bit for each: of stamped ones, the
+ * writer's own, too. Plain ones are where they are written at once, and for an adversary on the others some time. */
+static uint64_t destinations(const mk_cpu *cpu, const mk_cpu_sm *sm, const mk_instruction *in, uint32_t slot) {
+  const mk_buffer *buffer = &cpu->program->buffers[in->operands[slot].buffer];
+  const uint64_t own = UINT64_C(1) << sm->rank;
+  uint64_t ranks = buffer->store == MK_STORE_STAMPED ? own : 0;
+  if (mk_opcode_lookup(in->opcode)->operands[slot].access == MK_ACCESS_READ || in->operands[slot].rows == 0) {
+    return 0;
+  }
+  if (cpu->readers.operands != NULL) {
+    const size_t index = (size_t)(in - cpu->program->instructions);
+    const bool sent = buffer->store == MK_STORE_STAMPED || (cpu->options.adversarial && cpu->accesses == NULL);
+    ranks |= sent ? cpu->readers.operands[index * MK_MAX_OPERANDS + slot] & ~own : 0;
+  }
+  return ranks;
 }
 
 static void publish_words(uint64_t *words, size_t count, uint32_t generation) {
@@ -96,14 +108,35 @@ static void publish_listed(mk_cpu *cpu, const mk_late_publication *late) {
   }
 }
 
-static void publish(mk_cpu *cpu, const mk_late_publication *late) {
+/* What the writer's rank has by now of plain tiles: the elements of this generation come to the other rank's copy. */
+static void push_plain(mk_cpu *cpu, const mk_cpu_sm *sm, const mk_late_publication *late, const mk_operand *part) {
+  const mk_buffer *buffer = &cpu->program->buffers[part->buffer];
+  const size_t size = buffer->dtype == MK_DTYPE_BF16 ? 2 : 4;
+  const uint8_t *from = mk_cpu_memory_of(cpu, sm->rank)[part->buffer];
+  uint8_t *to = mk_cpu_memory_of(cpu, late->rank)[part->buffer];
+  const uint32_t first = part->col * buffer->tile_cols, end = first + part->cols * buffer->tile_cols;
+  const uint32_t end_row = (uint32_t)(part->row + part->rows) * buffer->tile_rows;
+  for (uint32_t row = part->row * buffer->tile_rows; row < end_row && row < buffer->rows; row++) {
+    for (uint32_t col = first; col < end && col < buffer->cols; col++) {
+      const size_t at = ((size_t)row * buffer->cols + col) * size;
+      mk_written_place place = {buffer, row, col, 1, sm->rank};
+      if (mk_written_has(cpu->written, place, 0, late->generation)) {
+        memcpy(to + at, from + at, size);
+        place.rank = late->rank;
+        mk_written_note(cpu->written, place, late->generation);
+      }
+    }
+  }
+}
+
+static void publish(mk_cpu *cpu, const mk_cpu_sm *sm, const mk_late_publication *late) {
   const mk_operand *operand = &late->instruction->operands[late->slot];
   if (mk_opcode_lookup(late->instruction->opcode)->operands[late->slot].when == MK_WHEN_LISTED) {
     publish_listed(cpu, late);
     return;
   }
   for (uint32_t i = late->first; cpu->accesses != NULL && i < late->end; i++) {
-    mk_accesses_publish(cpu->accesses, operand, i, PENDING, late->generation);
+    mk_accesses_publish(cpu->accesses, late->rank, operand, i, PENDING, late->generation);
   }
   uint32_t count;
   for (uint32_t i = late->first; cpu->accesses == NULL && i < late->end; i += count) { /* row by row of tiles */
@@ -114,7 +147,11 @@ static void publish(mk_cpu *cpu, const mk_late_publication *late) {
                        .rows = 1,
                        .col = (uint16_t)(operand->col + col),
                        .cols = (uint16_t)count};
-    mk_word_range range = mk_cpu_words(cpu, &part);
+    if (cpu->program->buffers[part.buffer].store != MK_STORE_STAMPED) {
+      push_plain(cpu, sm, late, &part);
+      continue;
+    }
+    mk_word_range range = mk_cpu_words(cpu, late->rank, &part);
     for (uint32_t r = range.first_row; r < range.end_row; r++) {
       publish_words(&range.words[r * range.row_words + range.first], range.end - range.first, late->generation);
     }
@@ -124,7 +161,7 @@ static void publish(mk_cpu *cpu, const mk_late_publication *late) {
 static void publish_late(mk_cpu *cpu, mk_cpu_sm *sm, size_t which) {
   mk_late_publication late = sm->late[which];
   sm->late[which] = sm->late[--sm->late_count];
-  publish(cpu, &late);
+  publish(cpu, sm, &late);
 }
 
 /* Stores of one thread to one word stay in order: what this instruction wrote in earlier epochs becomes visible first. */
@@ -153,18 +190,22 @@ static mk_status publish_role(mk_cpu *cpu, mk_cpu_sm *sm, mk_role role) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     bool now = !cpu->options.adversarial && role == MK_ROLE_STORER;
-    if (!publishes(cpu, in, slot) || (!now && (info->operands[slot].role != role || !cpu->options.adversarial))) {
+    uint64_t ranks = destinations(cpu, sm, in, slot);
+    if (!now && (info->operands[slot].role != role || !cpu->options.adversarial)) {
       continue;
     }
-    mk_late_publication late = {.instruction = in,
-                                .slot = slot,
-                                .generation = mk_cpu_epoch_generation(cpu, c->epoch),
-                                .end = count_pieces(cpu, in, slot),
-                                .step = sm->steps[role]};
-    if (now) {
-      publish(cpu, &late);
-    } else {
-      MK_TRY(add_late(cpu, sm, late));
+    for (; ranks != 0; ranks &= ranks - 1) {
+      mk_late_publication late = {.instruction = in,
+                                  .slot = slot,
+                                  .generation = mk_cpu_epoch_generation(cpu, c->epoch),
+                                  .rank = (uint32_t)__builtin_ctzll(ranks),
+                                  .end = count_pieces(cpu, in, slot),
+                                  .step = sm->steps[role]};
+      if (now) {
+        publish(cpu, sm, &late);
+      } else {
+        MK_TRY(add_late(cpu, sm, late));
+      }
     }
   }
   return MK_OK;
@@ -180,7 +221,7 @@ static mk_status publish_some(mk_cpu *cpu, mk_cpu_sm *sm, size_t which) {
     now.end = now.first + some;
   }
   sm->late[which] = sm->late[--sm->late_count];
-  publish(cpu, &now);
+  publish(cpu, sm, &now);
   before.end = now.first;
   after.first = now.end;
   MK_TRY(before.end > before.first ? add_late(cpu, sm, before) : MK_OK);
@@ -197,7 +238,7 @@ static mk_status step_loader(mk_cpu *cpu, uint32_t q, bool *moved) {
   const mk_instruction *in = &sm->queue[c->at];
   bool room = in->pages == 0 || sm->pages_in_flight < cpu->program->machine.ring_pages;
   bool ready = !mk_opcode_loads_state(mk_opcode_lookup(in->opcode)) || !sm->has_boundary || sm->boundaries >= c->epoch;
-  if (!room || !ready || !mk_cpu_loader_may(cpu, in, c->epoch)) {
+  if (!room || !ready || !mk_cpu_loader_may(cpu, sm, in, c->epoch)) {
     return MK_OK;
   }
   sm->since = mk_recorder_now(cpu->recorder);
@@ -228,9 +269,44 @@ static bool sends(const mk_cpu_sm *sm, mk_role role) {
   return in->signal_count != 0 && mk_opcode_finisher(mk_opcode_lookup(in->opcode)) == role;
 }
 
+/* Adds to each copy of the counters, or lets an adversary do so some time: what came before the signal is there by now. */
+static mk_status add_signals(mk_cpu *cpu, uint32_t q, mk_role role, const mk_instruction *in) {
+  mk_cpu_sm *sm = &cpu->sms[q];
+  if (!cpu->options.adversarial || cpu->readers.counters == NULL) {
+    if (cpu->race != NULL) {
+      mk_race_signal(cpu->race, q, role, cpu->program->queues[q].first + sm->roles[role].at);
+    }
+    mk_cpu_signal(cpu, in);
+    return MK_OK;
+  }
+  for (uint32_t s = 0; s < in->signal_count; s++) {
+    const uint32_t counter = in->signals[s].counter;
+    for (uint64_t ranks = mk_cpu_ranks_of_counter(cpu, counter); ranks != 0; ranks &= ranks - 1) {
+      mk_late_signal late = {
+          .counter = counter, .amount = in->signals[s].amount, .rank = (uint32_t)__builtin_ctzll(ranks)};
+      MK_TRY(mk_grow(&sm->signals, &sm->signal_capacity, sm->signal_count + 1, sizeof *sm->signals));
+      MK_TRY(cpu->race == NULL ? MK_OK : mk_race_send(cpu->race, q, role, &late.view));
+      sm->signals[sm->signal_count++] = late;
+    }
+  }
+  return MK_OK;
+}
+
+/* One of the signals that are under way comes to its copy. */
+static void arrive(mk_cpu *cpu, mk_cpu_sm *sm) {
+  const size_t which = random_below(cpu, (uint32_t)sm->signal_count);
+  const mk_late_signal signal = sm->signals[which];
+  sm->signals[which] = sm->signals[--sm->signal_count];
+  if (cpu->race != NULL) {
+    mk_race_arrive(cpu->race, signal.view, signal.counter, signal.rank);
+  }
+  mk_race_view_free(signal.view);
+  atomic_fetch_add_explicit(mk_cpu_count(cpu, signal.rank, signal.counter), signal.amount, memory_order_release);
+}
+
 /* The signals of the role's instruction. Before a release signal all becomes visible that comes before it: of a consumer what consumers of this
  * SM have written up to there, of a storer what storers have, too. */
-static void send(mk_cpu *cpu, uint32_t q, mk_role role) {
+static mk_status send(mk_cpu *cpu, uint32_t q, mk_role role) {
   mk_cpu_sm *sm = &cpu->sms[q];
   const mk_instruction *in = &sm->queue[sm->roles[role].at];
   for (size_t i = sm->late_count; i-- != 0 && signals_release(cpu, in);) {
@@ -240,10 +316,7 @@ static void send(mk_cpu *cpu, uint32_t q, mk_role role) {
       publish_late(cpu, sm, i);
     }
   }
-  if (cpu->race != NULL) {
-    mk_race_signal(cpu->race, q, role, cpu->program->queues[q].first + sm->roles[role].at);
-  }
-  mk_cpu_signal(cpu, in);
+  return add_signals(cpu, q, role, in);
 }
 
 /* Words and signals are two steps, here and in step_storer: another SM may see the words before the signals. */
@@ -251,7 +324,7 @@ static mk_status step_consumer(mk_cpu *cpu, uint32_t q, bool *moved) {
   mk_cpu_sm *sm = &cpu->sms[q];
   const mk_cpu_cursor *c = &sm->roles[MK_ROLE_CONSUMER];
   if (sm->computed) {
-    send(cpu, q, MK_ROLE_CONSUMER);
+    MK_TRY(send(cpu, q, MK_ROLE_CONSUMER));
     sm->computed = false;
     mk_cpu_advance(cpu, sm, MK_ROLE_CONSUMER);
     *moved = true;
@@ -314,7 +387,7 @@ static mk_status step_storer(mk_cpu *cpu, uint32_t q, bool *moved) {
     }
   }
   if (sm->stored) {
-    send(cpu, q, MK_ROLE_STORER);
+    MK_TRY(send(cpu, q, MK_ROLE_STORER));
   }
   sm->stored = false;
   mk_cpu_record_work(cpu, sm, MK_ROLE_STORER);
@@ -338,6 +411,11 @@ static mk_status step_any(mk_cpu *cpu, uint32_t actor, bool *moved) {
     default:
       break;
   }
+  if (sm->signal_count != 0 && (sm->late_count == 0 || random_below(cpu, 2) == 0)) {
+    *moved = true;
+    arrive(cpu, sm);
+    return MK_OK;
+  }
   uint32_t start = sm->late_count == 0 ? 0 : random_below(cpu, (uint32_t)sm->late_count);
   for (size_t i = 0; i < sm->late_count; i++) {
     size_t which = (start + i) % sm->late_count;
@@ -352,7 +430,8 @@ static mk_status step_any(mk_cpu *cpu, uint32_t actor, bool *moved) {
 static bool interleaved_done(const mk_cpu *cpu) {
   for (size_t q = 0; q < cpu->program->queue_count; q++) {
     const mk_cpu_sm *sm = &cpu->sms[q];
-    if (sm->count != 0 && (sm->roles[MK_ROLE_STORER].epoch < cpu->limit || sm->late_count != 0)) {
+    if (sm->count != 0 &&
+        (sm->roles[MK_ROLE_STORER].epoch < cpu->limit || sm->late_count != 0 || sm->signal_count != 0)) {
       return false;
     }
   }

@@ -32,9 +32,26 @@ static mk_status borrow(mk_cpu *cpu, size_t buffer) {
              : mk_error(MK_ERR_USAGE, "the machine beside has no buffer %s of this shape to lend", b->name);
 }
 
+/* Other ranks have the same memory, but for what has copies that programs write. What is dealt is one piece as well: who
+ * touches a tile of another rank is found by the race detector. */
+static mk_status init_ranks(mk_cpu *cpu) {
+  const mk_program *program = cpu->program;
+  for (uint32_t rank = 1; rank < program->machine.ranks; rank++) {
+    uint8_t **memory = mk_cpu_memory_of(cpu, rank);
+    for (size_t b = 0; b < program->buffer_count; b++) {
+      memory[b] = cpu->memory[b];
+      if (mk_buffer_is_pushed(program, &program->buffers[b]) && !cpu->options.accesses_only) {
+        memory[b] = NULL; /* of a machine that is given up here */
+        MK_TRY(mk_alloc_aligned(64, program->buffers[b].bytes, &memory[b]));
+      }
+    }
+  }
+  return MK_OK;
+}
+
 static mk_status init_memory(mk_cpu *cpu) {
   const mk_program *program = cpu->program;
-  MK_TRY(mk_alloc(program->buffer_count, sizeof *cpu->memory, &cpu->memory));
+  MK_TRY(mk_alloc(program->machine.ranks * program->buffer_count, sizeof *cpu->memory, &cpu->memory));
   for (size_t b = 0; b < program->buffer_count; b++) {
     if (borrows(cpu, b)) {
       MK_TRY(borrow(cpu, b));
@@ -42,7 +59,20 @@ static mk_status init_memory(mk_cpu *cpu) {
       MK_TRY(mk_alloc_aligned(64, program->buffers[b].bytes, &cpu->memory[b]));
     }
   }
-  return MK_OK;
+  MK_TRY(init_ranks(cpu));
+  return program->machine.ranks > 1 ? mk_program_readers(program, &cpu->readers) : MK_OK;
+}
+
+static void free_memory(mk_cpu *cpu) {
+  const mk_program *program = cpu->program;
+  for (uint32_t rank = 0; cpu->memory != NULL && rank < program->machine.ranks; rank++) {
+    for (size_t b = 0; b < program->buffer_count; b++) {
+      const bool own = rank == 0 ? !borrows(cpu, b) : mk_buffer_is_pushed(program, &program->buffers[b]);
+      mk_free(own ? mk_cpu_memory_of(cpu, rank)[b] : NULL);
+    }
+  }
+  mk_free(cpu->memory);
+  mk_readers_free(&cpu->readers);
 }
 
 static mk_status init(mk_cpu *cpu) {
@@ -51,6 +81,7 @@ static mk_status init(mk_cpu *cpu) {
   MK_TRY(mk_alloc(program->queue_count, sizeof *cpu->sms, &cpu->sms));
   for (size_t q = 0; q < program->queue_count; q++) {
     mk_cpu_sm *sm = &cpu->sms[q];
+    sm->rank = mk_queue_rank(program, q);
     sm->count = program->queues[q].count;
     sm->queue = sm->count == 0 ? NULL : program->instructions + program->queues[q].first;
     MK_TRY(mk_alloc(program->machine.result_slots, sizeof *sm->rows_used, &sm->rows_used));
@@ -64,7 +95,7 @@ static mk_status init(mk_cpu *cpu) {
     }
     cpu->has_boundary |= sm->has_boundary;
   }
-  MK_TRY(mk_alloc(program->counter_count, sizeof *cpu->counters, &cpu->counters));
+  MK_TRY(mk_alloc(program->machine.ranks * program->counter_count, sizeof *cpu->counters, &cpu->counters));
   if (cpu->options.accesses_only && cpu->listed) {
     return mk_error(MK_ERR_USAGE,
                     "accesses_only has no inputs, and this program follows a work list; run it with arithmetic");
@@ -126,20 +157,26 @@ mk_status mk_cpu_new_beside(const mk_program *program, const mk_cpu_options *opt
   return status;
 }
 
+static void forget_signals(mk_cpu_sm *sm) {
+  for (size_t s = 0; s < sm->signal_count; s++) {
+    mk_race_view_free(sm->signals[s].view);
+  }
+  sm->signal_count = 0;
+}
+
 void mk_cpu_free(mk_cpu *cpu) {
   if (cpu == NULL) {
     return;
   }
-  for (size_t b = 0; cpu->memory != NULL && b < cpu->program->buffer_count; b++) {
-    mk_free(borrows(cpu, b) ? NULL : cpu->memory[b]);
-  }
+  free_memory(cpu);
   for (size_t q = 0; cpu->sms != NULL && q < cpu->program->queue_count; q++) {
+    forget_signals(&cpu->sms[q]);
+    mk_free(cpu->sms[q].signals);
     mk_free(cpu->sms[q].late);
     mk_free(cpu->sms[q].rows_used);
     mk_free(cpu->sms[q].parts_used);
     mk_free(cpu->sms[q].tiles_used);
   }
-  mk_free(cpu->memory);
   mk_free(cpu->sms);
   mk_free(cpu->counters);
   for (uint32_t t = 0; cpu->scratch != NULL && t < cpu->options.threads; t++) {
@@ -157,33 +194,36 @@ void mk_cpu_free(mk_cpu *cpu) {
 }
 
 void *mk_cpu_memory(mk_cpu *cpu, size_t index) {
-  return cpu->accesses != NULL ? (void *)mk_accesses_words(cpu->accesses, index) : cpu->memory[index];
+  return cpu->accesses != NULL ? (void *)mk_accesses_words(cpu->accesses, 0, index) : cpu->memory[index];
 }
 
 uint32_t mk_cpu_generation(const mk_cpu *cpu) { return cpu->first_epoch; }
 
 /* Whatever came before the signals that it counts has happened. */
-static uint32_t count_of(const mk_cpu *cpu, size_t index) {
-  return atomic_load_explicit(&cpu->counters[index], memory_order_acquire);
+static uint32_t count_of(const mk_cpu *cpu, uint32_t rank, uint32_t counter) {
+  return atomic_load_explicit(mk_cpu_count(cpu, rank, counter), memory_order_acquire);
 }
 
-uint32_t mk_cpu_counter(const mk_cpu *cpu, size_t index) { return count_of(cpu, index); }
+uint32_t mk_cpu_counter(const mk_cpu *cpu, size_t index) {
+  const uint64_t ranks = mk_cpu_ranks_of_counter(cpu, (uint32_t)index);
+  return count_of(cpu, (uint32_t)__builtin_ctzll(ranks), (uint32_t)index);
+}
 
 static uint32_t wanted(const mk_cpu *cpu, const mk_wait *wait, uint64_t epoch) {
   return (cpu->first_epoch + (uint32_t)epoch) * cpu->program->counters[wait->counter].total + wait->threshold;
 }
 
-static bool waits_satisfied(const mk_cpu *cpu, const mk_instruction *in, uint64_t epoch) {
+static bool waits_satisfied(const mk_cpu *cpu, const mk_cpu_sm *sm, const mk_instruction *in, uint64_t epoch) {
   for (uint32_t w = 0; w < in->wait_count; w++) {
-    if ((int32_t)(count_of(cpu, in->waits[w].counter) - wanted(cpu, &in->waits[w], epoch)) < 0) {
+    if ((int32_t)(count_of(cpu, sm->rank, in->waits[w].counter) - wanted(cpu, &in->waits[w], epoch)) < 0) {
       return false;
     }
   }
   return true;
 }
 
-bool mk_cpu_loader_may(const mk_cpu *cpu, const mk_instruction *in, uint64_t epoch) {
-  return !mk_opcode_loader_waits(mk_opcode_lookup(in->opcode)) || waits_satisfied(cpu, in, epoch);
+bool mk_cpu_loader_may(const mk_cpu *cpu, const mk_cpu_sm *sm, const mk_instruction *in, uint64_t epoch) {
+  return !mk_opcode_loader_waits(mk_opcode_lookup(in->opcode)) || waits_satisfied(cpu, sm, in, epoch);
 }
 
 /* The test fault point: an instruction that takes its time. */
@@ -230,15 +270,22 @@ void mk_cpu_announce(mk_cpu *cpu, const mk_cpu_sm *sm, uint64_t epoch) {
 
 static bool execute_arithmetic(mk_cpu *cpu, mk_cpu_sm *sm, uint32_t publish, float *scratch) {
   const mk_cpu_cursor *c = &sm->roles[MK_ROLE_CONSUMER];
+  const mk_instruction *in = &sm->queue[c->at];
+  const size_t slots = (size_t)(in - cpu->program->instructions) * MK_MAX_OPERANDS;
+  const mk_copies copies = {.memory = cpu->memory,
+                            .readers = cpu->readers.operands == NULL ? NULL : cpu->readers.operands + slots,
+                            .plain_later = cpu->options.adversarial};
   mk_reference reference = {.program = cpu->program,
-                            .memory = cpu->memory,
+                            .memory = mk_cpu_memory_of(cpu, sm->rank),
+                            .rank = sm->rank,
+                            .copies = copies.readers == NULL ? NULL : &copies,
                             .state = &sm->step,
                             .generation = mk_cpu_epoch_generation(cpu, c->epoch),
                             .publish = publish,
                             .scratch = scratch,
                             .sm = (uint32_t)(sm - cpu->sms),
                             .written = cpu->written};
-  mk_reference_result result = mk_reference_run(&reference, &sm->queue[c->at]);
+  mk_reference_result result = mk_reference_run(&reference, in);
   if (result != MK_REFERENCE_DONE) {
     if (result == MK_REFERENCE_FAULT) {
       mk_cpu_fail(cpu, MK_ERR_DEVICE);
@@ -254,14 +301,14 @@ static bool execute_arithmetic(mk_cpu *cpu, mk_cpu_sm *sm, uint32_t publish, flo
   return true;
 }
 
-mk_word_range mk_cpu_words(const mk_cpu *cpu, const mk_operand *operand) {
+mk_word_range mk_cpu_words(const mk_cpu *cpu, uint32_t rank, const mk_operand *operand) {
   const mk_buffer *buffer = &cpu->program->buffers[operand->buffer];
   uint32_t per_word = buffer->dtype == MK_DTYPE_BF16 ? 2 : 1,
            end_row = (operand->row + operand->rows) * buffer->tile_rows;
   size_t row_words = (buffer->cols + per_word - 1) / per_word;
   size_t first = (size_t)operand->col * buffer->tile_cols / per_word;
   size_t end = first + (size_t)operand->cols * buffer->tile_cols / per_word;
-  return (mk_word_range){.words = (uint64_t *)(void *)cpu->memory[operand->buffer],
+  return (mk_word_range){.words = (uint64_t *)(void *)mk_cpu_memory_of(cpu, rank)[operand->buffer],
                          .row_words = row_words,
                          .first = first,
                          .end = end < row_words ? end : row_words,
@@ -269,12 +316,13 @@ mk_word_range mk_cpu_words(const mk_cpu *cpu, const mk_operand *operand) {
                          .end_row = end_row < buffer->rows ? end_row : buffer->rows};
 }
 
-static bool has_stale_word(const mk_cpu *cpu, const mk_step_state *state, const mk_instruction *in, uint32_t slot,
+static bool has_stale_word(const mk_cpu *cpu, const mk_cpu_sm *sm, const mk_instruction *in, uint32_t slot,
                            uint32_t generation) {
+  const mk_step_state *state = &sm->step;
   const mk_operand *operand = &in->operands[slot];
   const mk_buffer *buffer = &cpu->program->buffers[operand->buffer];
   const uint32_t rows = mk_program_rows(cpu->program), lines = mk_instruction_lines(cpu->program, in);
-  mk_word_range range = mk_cpu_words(cpu, operand);
+  mk_word_range range = mk_cpu_words(cpu, sm->rank, operand);
   for (uint32_t r = range.first_row; range.words != NULL && r < range.end_row; r++) {
     const uint32_t tile = mk_row_tile_lines(cpu->program, lines, buffer, r / buffer->tile_rows);
     const uint32_t line = tile == MK_ALL_LINES ? r % rows : tile * buffer->tile_rows + r % buffer->tile_rows;
@@ -304,12 +352,12 @@ static void record_wait(const mk_cpu *cpu, const mk_cpu_sm *sm) {
     const mk_operand *operand = &in->operands[slot];
     if (info->operands[slot].role == MK_ROLE_CONSUMER && info->operands[slot].access == MK_ACCESS_READ &&
         cpu->program->buffers[operand->buffer].store == MK_STORE_STAMPED &&
-        (info->operands[slot].when == MK_WHEN_LISTED || has_stale_word(cpu, &sm->step, in, slot, generation))) {
+        (info->operands[slot].when == MK_WHEN_LISTED || has_stale_word(cpu, sm, in, slot, generation))) {
       edge = operand->buffer;
     }
   }
   for (uint32_t w = in->wait_count; w-- != 0;) {
-    if ((int32_t)(count_of(cpu, in->waits[w].counter) - wanted(cpu, &in->waits[w], c->epoch)) < 0) {
+    if ((int32_t)(count_of(cpu, sm->rank, in->waits[w].counter) - wanted(cpu, &in->waits[w], c->epoch)) < 0) {
       activity = MK_ACTIVITY_COUNTER;
       edge = in->waits[w].counter;
     }
@@ -322,7 +370,7 @@ bool mk_cpu_execute(mk_cpu *cpu, mk_cpu_sm *sm, uint32_t publish, float *scratch
   const mk_cpu_cursor *c = &sm->roles[MK_ROLE_CONSUMER];
   const mk_instruction *in = &sm->queue[c->at];
   sm->since = mk_recorder_now(cpu->recorder);
-  if (!waits_satisfied(cpu, in, c->epoch) ||
+  if (!waits_satisfied(cpu, sm, in, c->epoch) ||
       !(cpu->accesses != NULL ? mk_cpu_execute_accesses(cpu, sm) : execute_arithmetic(cpu, sm, publish, scratch))) {
     record_wait(cpu, sm);
     return false;
@@ -338,7 +386,11 @@ bool mk_cpu_execute(mk_cpu *cpu, mk_cpu_sm *sm, uint32_t publish, float *scratch
 
 void mk_cpu_signal(mk_cpu *cpu, const mk_instruction *in) {
   for (uint32_t s = 0; s < in->signal_count; s++) {
-    atomic_fetch_add_explicit(&cpu->counters[in->signals[s].counter], in->signals[s].amount, memory_order_release);
+    const uint32_t counter = in->signals[s].counter;
+    for (uint64_t ranks = mk_cpu_ranks_of_counter(cpu, counter); ranks != 0; ranks &= ranks - 1) {
+      atomic_fetch_add_explicit(mk_cpu_count(cpu, (uint32_t)__builtin_ctzll(ranks), counter), in->signals[s].amount,
+                                memory_order_release);
+    }
   }
 }
 
@@ -359,9 +411,9 @@ mk_status mk_cpu_deadlock(const mk_cpu *cpu) {
   char what[128] = "a stamped input that nobody writes";
   for (uint32_t w = 0; w < in->wait_count; w++) {
     uint32_t counter = in->waits[w].counter, want = wanted(cpu, &in->waits[w], c->epoch);
-    if ((int32_t)(count_of(cpu, counter) - want) < 0) {
+    if ((int32_t)(count_of(cpu, last->rank, counter) - want) < 0) {
       snprintf(what, sizeof what, "counter %s has %u and must have %u", cpu->program->counters[counter].name,
-               count_of(cpu, counter), want);
+               count_of(cpu, last->rank, counter), want);
       break;
     }
   }
@@ -375,17 +427,22 @@ static void clear_after_abort(mk_cpu *cpu) {
   for (size_t b = 0; b < cpu->program->buffer_count; b++) {
     const mk_buffer *buffer = &cpu->program->buffers[b];
     size_t tiles = (size_t)mk_buffer_grid_rows(buffer) * mk_buffer_grid_cols(buffer);
-    if (buffer->store == MK_STORE_STAMPED && mk_cpu_memory(cpu, b) != NULL) {
-      memset(mk_cpu_memory(cpu, b), 0, cpu->accesses != NULL ? tiles * sizeof(uint64_t) : buffer->bytes);
+    for (uint32_t rank = 0; buffer->store == MK_STORE_STAMPED && rank < cpu->program->machine.ranks; rank++) {
+      if (cpu->accesses != NULL) {
+        memset(mk_accesses_words(cpu->accesses, rank, b), 0, tiles * sizeof(uint64_t));
+      } else {
+        memset(mk_cpu_memory_of(cpu, rank)[b], 0, buffer->bytes);
+      }
     }
   }
   for (size_t q = 0; q < cpu->program->queue_count; q++) {
     cpu->sms[q].late_count = 0;
+    forget_signals(&cpu->sms[q]);
   }
   if (cpu->written != NULL) {
     mk_written_clear(cpu->written);
   }
-  for (size_t c = 0; c < cpu->program->counter_count; c++) {
+  for (size_t c = 0; c < cpu->program->counter_count * cpu->program->machine.ranks; c++) {
     cpu->counters[c] = 0;
   }
   cpu->first_epoch = 0;

@@ -19,13 +19,19 @@ typedef struct mk_cpu_cursor { /* of one role: the next instruction */
 
 typedef struct mk_late_publication { /* stamped words that are written but not yet visible */
   const mk_instruction *instruction;
-  uint32_t slot, generation;
-  uint32_t first, end; /* tiles of the operand, row by row; of a listed one, places in its list */
-  uint64_t step;       /* of the queue: which of its instructions in this run */
-  bool held;           /* until nobody else can move */
+  uint32_t slot, generation, rank; /* whose copy it is that they come to */
+  uint32_t first, end;             /* tiles of the operand, row by row; of a listed one, places in its list */
+  uint64_t step;                   /* of the queue: which of its instructions in this run */
+  bool held;                       /* until nobody else can move */
 } mk_late_publication;
 
+typedef struct mk_late_signal { /* that has not come to a copy of its counter yet */
+  uint32_t counter, amount, rank;
+  mk_race_view *view; /* what its sender knew; NULL: not checking */
+} mk_late_signal;
+
 typedef struct mk_cpu_sm {
+  uint32_t rank;
   atomic_bool held; /* by a thread that runs its queue */
   const mk_instruction *queue;
   uint32_t count;
@@ -42,15 +48,18 @@ typedef struct mk_cpu_sm {
   uint32_t *tiles_used;                   /* per result slot, of several rows: tiles of lines that had an active one */
   mk_late_publication *late;
   size_t late_count, late_capacity;
+  mk_late_signal *signals; /* adversarial */
+  size_t signal_count, signal_capacity;
 } mk_cpu_sm;
 
 struct mk_cpu {
   const mk_program *program;
   mk_cpu_options options;
   const mk_cpu *lender; /* of weights and KV cache; NULL: they are its own */
-  uint8_t **memory;
+  uint8_t **memory;     /* [ranks][buffers]: the same where there is but one; those of rank 0 come first */
+  mk_readers readers;   /* of several ranks */
   mk_cpu_sm *sms;
-  atomic_uint *counters;
+  atomic_uint *counters; /* [counters][ranks] */
   float **scratch;       /* by thread */
   mk_race *race;         /* NULL: not checking */
   mk_accesses *accesses; /* NULL: with arithmetic, else without, and `memory` has no buffers */
@@ -109,14 +118,28 @@ void mk_cpu_fail(mk_cpu *cpu, mk_status status);
 /* The part of mk_cpu_execute that accesses_only puts in the place of arithmetic; an error goes to cpu->failure. */
 bool mk_cpu_execute_accesses(mk_cpu *cpu, mk_cpu_sm *sm);
 /* Whether the loader need not wait for the instruction's counters, or they have what it waits for. */
-bool mk_cpu_loader_may(const mk_cpu *cpu, const mk_instruction *in, uint64_t epoch);
-/* Adds what the instruction signals to the counters. */
+bool mk_cpu_loader_may(const mk_cpu *cpu, const mk_cpu_sm *sm, const mk_instruction *in, uint64_t epoch);
+/* Adds what the instruction signals to all copies of the counters. */
 void mk_cpu_signal(mk_cpu *cpu, const mk_instruction *in);
 /* The role has worked at its instruction since cpu->since. */
 void mk_cpu_record_work(const mk_cpu *cpu, const mk_cpu_sm *sm, mk_role role);
 /* The role goes on to its next instruction. */
 void mk_cpu_advance(const mk_cpu *cpu, mk_cpu_sm *sm, mk_role role);
-mk_word_range mk_cpu_words(const mk_cpu *cpu, const mk_operand *operand);
+mk_word_range mk_cpu_words(const mk_cpu *cpu, uint32_t rank, const mk_operand *operand);
+/* The buffers as a rank sees them. */
+static inline uint8_t **mk_cpu_memory_of(const mk_cpu *cpu, uint32_t rank) {
+  return cpu->memory + rank * cpu->program->buffer_count;
+}
+/* Where a rank looks for a counter. */
+static inline atomic_uint *mk_cpu_count(const mk_cpu *cpu, uint32_t rank, uint32_t counter) {
+  const uint32_t place = cpu->program->counters[counter].rank;
+  return &cpu->counters[(size_t)counter * cpu->program->machine.ranks + (place == MK_RANK_EACH ? rank : place)];
+}
+/* The ranks to whose copies a signal of the counter goes, a bit for each. */
+static inline uint64_t mk_cpu_ranks_of_counter(const mk_cpu *cpu, uint32_t counter) {
+  const uint64_t ranks = cpu->readers.counters == NULL ? 0 : cpu->readers.counters[counter];
+  return ranks != 0 ? ranks : 1; /* tests look at those that nobody waits for */
+}
 /* MK_ERR_DEVICE: the SM that is furthest behind, and what it waits for; MK_OK: none is behind. */
 mk_status mk_cpu_deadlock(const mk_cpu *cpu);
 

@@ -20,6 +20,7 @@ typedef struct cell {
   uint32_t writer_index;
   uint32_t *readers;     /* per thread: clock of its last read since the last write; NULL: none yet */
   uint64_t writer_epoch; /* of a block of the cache: that in which it was last appended to */
+  uint32_t rank;         /* of a tile of what is dealt to ranks: 1 + that of those who touch it */
 } cell;
 
 typedef struct clock_pair {
@@ -33,7 +34,7 @@ struct mk_race {
   clock_pair *clocks;   /* per thread */
   clock_pair *handed;   /* per SM and result slot: what the consumer knew when it handed an instruction to the storer */
   clock_pair *boundary; /* per SM: what the consumer knew after its last `next` */
-  clock_pair *counters; /* per counter: what its signallers knew */
+  clock_pair *counters; /* per counter and rank: what its signallers knew */
   clock_pair *written;  /* per instruction: what its thread knew when it wrote stamped words (`after` only) */
   uint32_t *consumed, *stored; /* per SM: steps of these roles so far; every role steps once per instruction */
   cell **cells;                /* per buffer, NULL for constant ones: a cell for each tile, or each line of one */
@@ -76,13 +77,14 @@ static mk_status race_init(mk_race *race, const mk_program *program) {
   race->program = program;
   race->threads = queues * MK_ROLE_COUNT;
   race->slots = program->machine.result_slots + 1;
-  size_t pairs = race->threads + (size_t)queues * race->slots + queues + program->counter_count;
+  size_t pairs =
+      race->threads + (size_t)queues * race->slots + queues + program->counter_count * program->machine.ranks;
   MK_TRY(mk_alloc((pairs * 2 + program->instruction_count) * race->threads, sizeof(uint32_t), &race->storage));
   uint32_t *next = race->storage;
   MK_TRY(new_clocks(&next, race->threads, race->threads, true, &race->clocks));
   MK_TRY(new_clocks(&next, race->threads, (size_t)queues * race->slots, true, &race->handed));
   MK_TRY(new_clocks(&next, race->threads, queues, true, &race->boundary));
-  MK_TRY(new_clocks(&next, race->threads, program->counter_count, true, &race->counters));
+  MK_TRY(new_clocks(&next, race->threads, program->counter_count * program->machine.ranks, true, &race->counters));
   MK_TRY(new_clocks(&next, race->threads, program->instruction_count, false, &race->written));
   MK_TRY(mk_alloc(queues, sizeof *race->consumed, &race->consumed));
   MK_TRY(mk_alloc(queues, sizeof *race->stored, &race->stored));
@@ -189,9 +191,29 @@ static mk_status unordered(const mk_race *race, uint32_t thread, uint32_t index,
                   other_thread / MK_ROLE_COUNT, mk_role_name(other_thread % MK_ROLE_COUNT));
 }
 
+/* A tile of what is dealt to ranks is one rank's: another one does not have it. */
+static mk_status check_rank(const mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, cell *at) {
+  const mk_instruction *in = &race->program->instructions[index];
+  const mk_buffer *buffer = &race->program->buffers[in->operands[slot].buffer];
+  const uint32_t rank = mk_queue_rank(race->program, thread / MK_ROLE_COUNT);
+  if (buffer->rank != MK_RANK_DEALT || at->rank == rank + 1) {
+    return MK_OK;
+  }
+  if (at->rank == 0) {
+    at->rank = rank + 1;
+    return MK_OK;
+  }
+  return mk_error(MK_ERR_DEVICE,
+                  "tile of another rank: instruction %u (%s) on rank %u, operand %s: touches a tile of buffer %s that "
+                  "rank %u has",
+                  in->uid, mk_opcode_lookup(in->opcode)->name, rank, mk_opcode_lookup(in->opcode)->operands[slot].name,
+                  buffer->name, at->rank - 1);
+}
+
 static mk_status read_cell(mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, cell *at, bool stamped,
                            uint32_t *last_joined) {
   clock_pair clock = race->clocks[thread];
+  MK_TRY(check_rank(race, thread, index, slot, at));
   if (at->writer_clock != 0 && stamped && at->writer_index != *last_joined) {
     join(clock.after, race->written[at->writer_index].after, race->threads);
     *last_joined = at->writer_index;
@@ -209,6 +231,7 @@ static mk_status read_cell(mk_race *race, uint32_t thread, uint32_t index, uint3
 
 static mk_status write_cell(mk_race *race, uint32_t thread, uint32_t index, uint32_t slot, cell *at, bool stamped) {
   clock_pair clock = race->clocks[thread];
+  MK_TRY(check_rank(race, thread, index, slot, at));
   if (at->writer_clock != 0 && clock.before[at->writer_thread] < at->writer_clock) {
     return unordered(race, thread, index, slot, "overwrites the unordered write", at->writer_thread, at->writer_index);
   }
@@ -454,6 +477,12 @@ static bool writes_stamped(const mk_program *program, const mk_instruction *in, 
   return false;
 }
 
+/* That a rank looks at. */
+static clock_pair *counter_of(const mk_race *race, uint32_t counter, uint32_t rank) {
+  const uint32_t place = race->program->counters[counter].rank;
+  return &race->counters[(size_t)counter * race->program->machine.ranks + (place == MK_RANK_EACH ? rank : place)];
+}
+
 mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index, const mk_race_use *used) {
   const mk_program *program = race->program;
   const mk_instruction *in = &program->instructions[index];
@@ -467,7 +496,7 @@ mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index,
   for (uint32_t w = 0; w < in->wait_count; w++) {
     bool waits = role == MK_ROLE_CONSUMER || (role == MK_ROLE_LOADER && mk_opcode_loader_waits(info));
     if (waits && program->counters[in->waits[w].counter].kind == MK_COUNTER_RELEASE) {
-      join_pair(clock, race->counters[in->waits[w].counter], n);
+      join_pair(clock, *counter_of(race, in->waits[w].counter, mk_queue_rank(program, sm)), n);
     }
   }
   if (role == MK_ROLE_CONSUMER) {
@@ -495,7 +524,40 @@ void mk_race_signal(mk_race *race, uint32_t sm, mk_role role, uint32_t index) {
   const mk_instruction *in = &race->program->instructions[index];
   clock_pair clock = race->clocks[sm * MK_ROLE_COUNT + (uint32_t)role];
   for (uint32_t s = 0; s < in->signal_count; s++) {
-    join_pair(race->counters[in->signals[s].counter], clock, race->threads);
+    const uint32_t counter = in->signals[s].counter;
+    const bool each = race->program->counters[counter].rank == MK_RANK_EACH;
+    for (uint32_t rank = 0; rank < (each ? race->program->machine.ranks : 1); rank++) {
+      join_pair(*counter_of(race, counter, rank), clock, race->threads);
+    }
+  }
+}
+
+struct mk_race_view {
+  clock_pair clock;
+};
+
+mk_status mk_race_send(const mk_race *race, uint32_t sm, mk_role role, mk_race_view **out) {
+  uint32_t *words;
+  MK_TRY(mk_alloc(1, sizeof **out, out));
+  mk_status status = mk_alloc(race->threads, 2 * sizeof *words, &words);
+  if (status != MK_OK) {
+    mk_free(*out);
+    *out = NULL;
+    return status;
+  }
+  (*out)->clock = (clock_pair){.before = words, .after = words + race->threads};
+  copy_pair((*out)->clock, race->clocks[sm * MK_ROLE_COUNT + (uint32_t)role], race->threads);
+  return MK_OK;
+}
+
+void mk_race_arrive(mk_race *race, const mk_race_view *view, uint32_t counter, uint32_t rank) {
+  join_pair(*counter_of(race, counter, rank), view->clock, race->threads);
+}
+
+void mk_race_view_free(mk_race_view *view) {
+  if (view != NULL) {
+    mk_free(view->clock.before);
+    mk_free(view);
   }
 }
 

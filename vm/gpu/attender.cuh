@@ -15,8 +15,7 @@ namespace mk {
 
 // A page is filled in four loads of two or three panels, each with a barrier, and emptied in two parts. Each warpgroup
 // empties its half of the values. The last panel of keys becomes the weights' place, so the warpgroup that finds the
-// weights there, and did not score the page, empties it. Weights are handed over in halves. values, and that which does
-// not score the page also the last panel of keys, where it finds the weights. These are handed over in halves.
+// weights there, and did not score the page, empties it. Weights are handed over in halves.
 enum { PAGE_LOADS = 4, PAGE_PARTS = 2, HALF_PANELS = 4, OTHER_KEYS = 2 * HALF_PANELS, WEIGHT_HALVES = 2 };
 
 enum mla_barrier {

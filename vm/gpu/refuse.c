@@ -2,6 +2,7 @@
  * mk_gpu_check_program. All else that its kernels count on is a rule of the verifier. */
 #include "instructions/mla.h"
 #include "vm/gpu/machine_internal.h"
+#include "vm/program/strips.h"
 
 enum {
   BLOCK_TOKENS = 64,
@@ -177,6 +178,10 @@ mk_status mk_gpu_check_program(const mk_program *program) {
   }
   for (size_t i = 0; i < program->buffer_count; i++) {
     const mk_buffer *b = &program->buffers[i];
+    if (mk_dtype_is_quantised(b->dtype)) {
+      return mk_error(MK_ERR_FILE, "weight %s: quantised weights (%s) are not yet on a GPU: use --device cpu", b->name,
+                      mk_dtype_name(b->dtype));
+    }
     if (b->store == MK_STORE_BLOCKS && b->block_tokens != BLOCK_TOKENS) {
       return mk_error(MK_ERR_FILE, "buffer %s has KV blocks of %u tokens; this machine attends over blocks of %d",
                       b->name, b->block_tokens, BLOCK_TOKENS);

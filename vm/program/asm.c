@@ -165,6 +165,20 @@ static mk_status parse_name(mk_word *line, const char *what, const mk_name_table
   return MK_OK;
 }
 
+/* A number below `ranks`, or where on all of them a thing lies. */
+static mk_status parse_rank(mk_word value, uint32_t most, bool buffer, uint16_t *rank) {
+  uint32_t number = 0;
+  for (uint32_t special = MK_RANK_DEALT; special <= MK_RANK_EACH; special++) {
+    if (mk_word_is(value, mk_rank_name(special)) && (buffer || special == MK_RANK_EACH)) {
+      *rank = (uint16_t)special;
+      return MK_OK;
+    }
+  }
+  MK_TRY(parse_number(value, "rank", most, &number));
+  *rank = (uint16_t)number;
+  return MK_OK;
+}
+
 static mk_status parse_buffer_field(uint32_t index, const char *name, mk_word value, mk_buffer *b) {
   uint32_t *const numbers[] = {&b->block_tokens, &b->span_tokens, &b->blocks};
   uint32_t number = 0;
@@ -184,9 +198,17 @@ static mk_status parse_buffer_field(uint32_t index, const char *name, mk_word va
     case 6:
       return parse_choice(value, name, proxy_name, 4, &b->proxy);
     case 7:
+      return parse_rank(value, MK_RANK_DEALT - 1, true, &b->rank);
     case 8:
       MK_TRY(parse_number(value, name, UINT16_MAX, &number));
-      *(index == 7 ? &b->rank : &b->head_dim) = (uint16_t)number;
+      b->head_dim = (uint16_t)number;
+      return MK_OK;
+    case 12:
+      return parse_choice(value, name, mk_scale_name, MK_SCALE_COUNT, &b->scale);
+    case 13:
+    case 14:
+      MK_TRY(parse_number(value, name, UINT8_MAX, &number));
+      *(index == 13 ? &b->scale_cols : &b->zeros) = (uint8_t)number;
       return MK_OK;
     default:
       return parse_number(value, name, UINT32_MAX, numbers[index - 9]);
@@ -194,9 +216,10 @@ static mk_status parse_buffer_field(uint32_t index, const char *name, mk_word va
 }
 
 static mk_status parse_buffer(mk_assembler *a, mk_word line) {
-  enum { REQUIRED = 5, FIELDS = 12 };
-  static const char *const names[FIELDS] = {"kind",  "dtype", "store",    "shape",        "tile",        "scope",
-                                            "proxy", "rank",  "head_dim", "block_tokens", "span_tokens", "blocks"};
+  enum { REQUIRED = 5, FIELDS = 15 };
+  static const char *const names[FIELDS] = {"kind",        "dtype",  "store", "shape",      "tile",
+                                            "scope",       "proxy",  "rank",  "head_dim",   "block_tokens",
+                                            "span_tokens", "blocks", "scale", "scale_cols", "zeros"};
   mk_program *p = a->program;
   mk_buffer buffer = {.scope = MK_SCOPE_GPU, .proxy = MK_PROXY_GENERIC | MK_PROXY_ASYNC};
   uint32_t seen = 0, field;
@@ -220,7 +243,7 @@ static mk_status parse_counter(mk_assembler *a, mk_word line) {
   static const char *const names[] = {"kind", "scope", "rank", "total"};
   mk_program *p = a->program;
   mk_counter counter = {.scope = MK_SCOPE_GPU};
-  uint32_t seen = 0, field, rank = 0;
+  uint32_t seen = 0, field;
   mk_word value;
   MK_TRY(parse_name(&line, "counter", &a->counters, p->counters, sizeof *p->counters, counter.name));
   for (mk_word word = mk_word_next(&line); word.length > 0; word = mk_word_next(&line)) {
@@ -230,12 +253,11 @@ static mk_status parse_counter(mk_assembler *a, mk_word line) {
     } else if (field == 1) {
       MK_TRY(parse_choice(value, "scope", mk_scope_name, MK_SCOPE_COUNT, &counter.scope));
     } else if (field == 2) {
-      MK_TRY(parse_number(value, "rank", p->machine.ranks - 1, &rank));
+      MK_TRY(parse_rank(value, p->machine.ranks - 1, false, &counter.rank));
     } else {
       MK_TRY(parse_number(value, "total", UINT32_MAX, &counter.total));
     }
   }
-  counter.rank = (uint16_t)rank;
   if ((seen & 1) == 0) {
     return mk_error(MK_ERR_FILE, "counter %s: kind is missing; add kind=release or kind=relaxed", counter.name);
   }

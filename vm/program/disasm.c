@@ -28,21 +28,35 @@ static void print_header(const mk_program *program, FILE *out) {
           r->slot.low, r->slot.high);
 }
 
+static void print_rank(uint32_t rank, FILE *out) {
+  if (mk_rank_name(rank) != NULL) {
+    fprintf(out, " rank=%s", mk_rank_name(rank));
+  } else {
+    fprintf(out, " rank=%u", rank);
+  }
+}
+
 static void print_buffer(const mk_buffer *b, FILE *out) {
   static const char *const proxies[4] = {"none", "generic", "async", "generic+async"};
-  fprintf(out, "buffer %s kind=%s dtype=%s store=%s shape=%ux%u tile=%ux%u scope=%s proxy=%s rank=%u", b->name,
+  fprintf(out, "buffer %s kind=%s dtype=%s store=%s shape=%ux%u tile=%ux%u scope=%s proxy=%s", b->name,
           mk_kind_name(b->kind), mk_dtype_name(b->dtype), mk_store_name(b->store), b->rows, b->cols, b->tile_rows,
-          b->tile_cols, mk_scope_name(b->scope), proxies[b->proxy & 3], b->rank);
+          b->tile_cols, mk_scope_name(b->scope), proxies[b->proxy & 3]);
+  print_rank(b->rank, out);
   if (b->store == MK_STORE_BLOCKS) {
     fprintf(out, " head_dim=%u block_tokens=%u span_tokens=%u blocks=%u", b->head_dim, b->block_tokens, b->span_tokens,
             b->blocks);
+  }
+  if (b->scale != MK_SCALE_NONE) {
+    fprintf(out, " scale=%s scale_cols=%u zeros=%u", mk_scale_name(b->scale), b->scale_cols, b->zeros);
   }
   fprintf(out, " ; offset=%" PRIu64 " bytes=%" PRIu64 "\n", b->offset, b->bytes);
 }
 
 static void print_counter(const mk_counter *c, FILE *out) {
-  fprintf(out, "counter %s kind=%s scope=%s rank=%u total=%u\n", c->name,
-          c->kind == MK_COUNTER_RELEASE ? "release" : "relaxed", mk_scope_name(c->scope), c->rank, c->total);
+  fprintf(out, "counter %s kind=%s scope=%s", c->name, c->kind == MK_COUNTER_RELEASE ? "release" : "relaxed",
+          mk_scope_name(c->scope));
+  print_rank(c->rank, out);
+  fprintf(out, " total=%u\n", c->total);
 }
 
 static void print_operand(const mk_program *program, const char *field, const mk_operand *o, FILE *out) {

@@ -44,8 +44,13 @@ static const char *pick(const char *const *names, uint32_t count, uint32_t index
 }
 
 const char *mk_dtype_name(uint32_t dtype) {
-  static const char *const names[MK_DTYPE_COUNT] = {"bf16", "f32", "u32"};
+  static const char *const names[MK_DTYPE_COUNT] = {"bf16", "f32", "u32", "e4m3", "i8", "i4"};
   return pick(names, MK_DTYPE_COUNT, dtype);
+}
+
+const char *mk_scale_name(uint32_t scale) {
+  static const char *const names[MK_SCALE_COUNT] = {"none", "f32", "bf16", "f16"};
+  return pick(names, MK_SCALE_COUNT, scale);
 }
 
 const char *mk_kind_name(uint32_t kind) {
@@ -61,6 +66,10 @@ const char *mk_store_name(uint32_t store) {
 const char *mk_scope_name(uint32_t scope) {
   static const char *const names[MK_SCOPE_COUNT] = {"sm", "gpu", "sys"};
   return pick(names, MK_SCOPE_COUNT, scope);
+}
+
+const char *mk_rank_name(uint32_t rank) {
+  return rank == MK_RANK_EACH ? "each" : rank == MK_RANK_DEALT ? "dealt" : NULL;
 }
 
 const char *mk_role_name(uint32_t role) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "vm/program/program_internal.h"
+#include "vm/program/strips.h"
 
 enum { ARENA_ALIGNMENT = 256 };
 
@@ -51,7 +52,7 @@ mk_status mk_machine_check(const mk_machine *machine) {
       {"loader_warps", machine->loader_warps, 64},
       {"instruction_ring", machine->instruction_ring, MK_MAX_COORDINATE},
       {"result_slots", machine->result_slots, MK_MAX_COORDINATE},
-      {"ranks", machine->ranks, 4096},
+      {"ranks", machine->ranks, MK_MAX_RANKS},
   };
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
     if (fields[i].value < 1 || fields[i].value > fields[i].most) {
@@ -141,8 +142,30 @@ static uint64_t product(const uint64_t *factors, size_t count) {
 #define PRODUCT(...) \
   product((const uint64_t[]){__VA_ARGS__}, sizeof((const uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t))
 
+/* Whether what a buffer says of scales is what its dtype asks for. */
+static bool scales_fit(const mk_buffer *b) {
+  if (!mk_dtype_is_quantised(b->dtype)) {
+    return b->scale == MK_SCALE_NONE && b->scale_cols == 0 && b->zeros == 0;
+  }
+  return b->scale > MK_SCALE_NONE && b->scale < MK_SCALE_COUNT &&
+         (b->scale_cols == 32 || b->scale_cols == 64 || b->scale_cols == 128) &&
+         b->zeros <= (b->dtype == MK_DTYPE_I4 ? 1 : 0);
+}
+
+/* Strips that tile columns [col, col + cols) are in. */
+static uint64_t count_strips(uint32_t col, uint32_t cols) {
+  const uint64_t end = (uint64_t)col + cols;
+  return cols == 0 ? 0 : (end + MK_STRIP_STEPS - 1) / MK_STRIP_STEPS - col / MK_STRIP_STEPS;
+}
+
+uint64_t mk_tiles_bytes(const mk_buffer *buffer, uint32_t rows, uint32_t col, uint32_t cols) {
+  return mk_dtype_is_quantised(buffer->dtype) ? PRODUCT(rows, count_strips(col, cols), mk_strip_bytes(buffer))
+                                              : PRODUCT(rows, cols, MK_STEP_BYTES);
+}
+
 uint64_t mk_buffer_bytes(const mk_buffer *buffer) {
-  if (buffer->dtype >= MK_DTYPE_COUNT) {
+  if (buffer->dtype >= MK_DTYPE_COUNT || !scales_fit(buffer) ||
+      (mk_dtype_is_quantised(buffer->dtype) && (buffer->store != MK_STORE_TILES || buffer->kind != MK_KIND_WEIGHT))) {
     return 0;
   }
   bool bf16 = buffer->dtype == MK_DTYPE_BF16;
@@ -152,7 +175,9 @@ uint64_t mk_buffer_bytes(const mk_buffer *buffer) {
     case MK_STORE_STAMPED:
       return PRODUCT(buffer->rows, bf16 ? ((uint64_t)buffer->cols + 1) / 2 : buffer->cols, 8);
     case MK_STORE_TILES:
-      return bf16 ? PRODUCT(mk_buffer_grid_rows(buffer), mk_buffer_grid_cols(buffer), MK_STEP_BYTES) : 0;
+      return bf16 || mk_dtype_is_quantised(buffer->dtype)
+                 ? mk_tiles_bytes(buffer, mk_buffer_grid_rows(buffer), 0, mk_buffer_grid_cols(buffer))
+                 : 0;
     case MK_STORE_BLOCKS:
       return bf16 ? PRODUCT(buffer->blocks, buffer->cols, 2, buffer->block_tokens, buffer->head_dim, 2) : 0;
     default:
@@ -204,7 +229,7 @@ static mk_status check_attributes(const mk_program *program, const mk_buffer *bu
                 {"dtype", buffer->dtype, MK_DTYPE_COUNT},
                 {"store", buffer->store, MK_STORE_COUNT},
                 {"scope", buffer->scope, MK_SCOPE_COUNT},
-                {"rank", buffer->rank, program->machine.ranks}};
+                {"rank", mk_rank_name(buffer->rank) != NULL ? 0U : buffer->rank, program->machine.ranks}};
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
     if (fields[i].value >= fields[i].count) {
       return mk_error(MK_ERR_FILE, "%s is %u; it must be below %u", fields[i].name, fields[i].value, fields[i].count);
@@ -213,11 +238,12 @@ static mk_status check_attributes(const mk_program *program, const mk_buffer *bu
   if (buffer->proxy == 0 || (buffer->proxy & ~(MK_PROXY_GENERIC | MK_PROXY_ASYNC)) != 0) {
     return mk_error(MK_ERR_FILE, "proxy is %u; it must be generic (1), async (2) or both (3)", buffer->proxy);
   }
-  if (buffer->zero[0] != 0 || buffer->zero[1] != 0 || buffer->zero[2] != 0) {
-    return mk_error(MK_ERR_FILE, "padding is %u %u %u; it must be zero", buffer->zero[0], buffer->zero[1],
-                    buffer->zero[2]);
-  }
-  return MK_OK;
+  return scales_fit(buffer)
+             ? MK_OK
+             : mk_error(MK_ERR_FILE,
+                        "scale %u of %u columns, zeros %u do not go with dtype %s; i8, i4 and e4m3 have scales of 32, "
+                        "64 or 128 columns, i4 may have zeros, and nothing else has any",
+                        buffer->scale, buffer->scale_cols, buffer->zeros, mk_dtype_name(buffer->dtype));
 }
 
 static mk_status check_buffer(const mk_program *program, const mk_buffer *buffer) {
@@ -225,8 +251,12 @@ static mk_status check_buffer(const mk_program *program, const mk_buffer *buffer
   MK_TRY(check_shape(buffer));
   uint64_t bytes = mk_buffer_bytes(buffer);
   if (bytes == 0) {
-    return mk_error(MK_ERR_FILE, "dtype %s cannot be stored as %s; %s holds bf16 alone", mk_dtype_name(buffer->dtype),
-                    mk_store_name(buffer->store), mk_store_name(buffer->store));
+    return mk_dtype_is_quantised(buffer->dtype)
+               ? mk_error(MK_ERR_FILE, "dtype %s in a buffer of kind %s, stored as %s; it is of weights in tiles alone",
+                          mk_dtype_name(buffer->dtype), mk_kind_name(buffer->kind), mk_store_name(buffer->store))
+               : mk_error(MK_ERR_FILE, "dtype %s cannot be stored as %s; %s holds bf16%s alone",
+                          mk_dtype_name(buffer->dtype), mk_store_name(buffer->store), mk_store_name(buffer->store),
+                          buffer->store == MK_STORE_TILES ? " and quantised weights" : "");
   }
   if (bytes > MK_MAX_ARENA) {
     return mk_error(MK_ERR_FILE, "shape %ux%u takes more than 2^48 bytes", buffer->rows, buffer->cols);
@@ -286,6 +316,7 @@ int mk_program_find_shared(const mk_program *program, const mk_buffer *b) {
   }
   const mk_buffer *other = &program->buffers[index];
   bool same = other->kind == b->kind && other->store == b->store && other->dtype == b->dtype &&
+              other->scale == b->scale && other->scale_cols == b->scale_cols && other->zeros == b->zeros &&
               other->head_dim == b->head_dim && other->block_tokens == b->block_tokens &&
               (b->kind == MK_KIND_KV ? other->cols == b->cols && other->blocks >= b->blocks
                                      : other->rows == b->rows && other->cols == b->cols);
@@ -303,7 +334,9 @@ int mk_program_find_operand(const mk_program *program, uint32_t opcode, uint32_t
 }
 
 mk_status mk_program_add_counter(mk_program *program, const char *name, mk_counter_kind kind, uint16_t *index) {
-  mk_counter counter = {.kind = (uint8_t)kind, .scope = MK_SCOPE_GPU};
+  const bool alone = program->machine.ranks == 1;
+  mk_counter counter = {
+      .kind = (uint8_t)kind, .scope = alone ? MK_SCOPE_GPU : MK_SCOPE_SYS, .rank = alone ? 0 : MK_RANK_EACH};
   size_t length = strlen(name);
   if (length >= sizeof counter.name) {
     return mk_error(MK_ERR_FILE, "counter %s: a name has at most %zu characters", name, sizeof counter.name - 1);
@@ -361,6 +394,10 @@ static uint64_t operand_pages(const mk_program *program, const mk_operand_info *
     return 0;
   }
   if (info->role == MK_ROLE_LOADER && info->store == MK_OPERAND_STORE_TILES) {
+    if (mk_dtype_is_quantised(buffer->dtype) && scales_fit(buffer)) { /* a page has whole strips */
+      const uint64_t most = page / mk_strip_bytes(buffer), strips = count_strips(operand->col, operand->cols);
+      return most == 0 ? UINT32_MAX : operand->rows * ((strips + most - 1) / most);
+    }
     return operand->rows * ((operand->cols * (uint64_t)MK_STEP_BYTES + page - 1) / page);
   }
   bool loads = info->access == MK_ACCESS_UPDATE || info->role == MK_ROLE_LOADER;

@@ -31,7 +31,19 @@
 #include "vm/program/instruction.h"
 #include "vm/status.h"
 
-typedef enum mk_dtype { MK_DTYPE_BF16, MK_DTYPE_F32, MK_DTYPE_U32, MK_DTYPE_COUNT } mk_dtype;
+/* The last three are of quantised weights, and stored in tiles alone (strips.h). */
+typedef enum mk_dtype {
+  MK_DTYPE_BF16,
+  MK_DTYPE_F32,
+  MK_DTYPE_U32,
+  MK_DTYPE_E4M3, /* fp8 of 4 bits of exponent, without infinities */
+  MK_DTYPE_I8,
+  MK_DTYPE_I4,
+  MK_DTYPE_COUNT
+} mk_dtype;
+
+/* What the scales of quantised weights are. */
+typedef enum mk_scale { MK_SCALE_NONE, MK_SCALE_F32, MK_SCALE_BF16, MK_SCALE_F16, MK_SCALE_COUNT } mk_scale;
 
 typedef enum mk_buffer_kind {
   MK_KIND_WEIGHT,     /* constant, from the checkpoint or derived from the configuration */
@@ -62,6 +74,13 @@ enum {
  * MK_STORE_BLOCKS: row s stands for all tokens t of slot c with (t / span_tokens + c) % rows == s, column h for KV head h; the
  * physical block of tokens [64 b, 64 b + 64) of slot c is table[c][b]; a block that a launch fills is named once in all the table, one that it
  * only reads once a slot (mk_plan_check). A program of one row per step has slot 0 alone. */
+/* Where a buffer lies, or a counter, in a program for several GPUs (ranks; docs/RANKS.md): on the rank of that number, or
+ *   EACH   every rank has a copy. Who reads, or waits, takes the copy of its own rank. Who writes, or signals, does so to the copies of
+ *          all ranks that have readers (mk_program_readers), where it arrives at different times: a word, or an amount, at once.
+ *          Constant data are the same on all ranks.
+ *   DEALT  a buffer alone: a rank has the tiles that its queues name. Of what the program writes a tile is one rank's. */
+enum { MK_RANK_EACH = 0xffff, MK_RANK_DEALT = 0xfffe };
+
 typedef struct mk_buffer {
   char name[48];
   uint8_t kind;  /* mk_buffer_kind */
@@ -69,9 +88,11 @@ typedef struct mk_buffer {
   uint8_t store; /* mk_store */
   uint8_t scope; /* mk_scope: who may access it: one SM, one GPU, every GPU and the host */
   uint8_t proxy;
-  uint8_t zero[3];
-  uint16_t rank;     /* the GPU that holds it */
-  uint16_t head_dim; /* BLOCKS only, as the three below; else 0 */
+  uint8_t scale;      /* mk_scale: of quantised weights, as the two below; else 0 */
+  uint8_t scale_cols; /* columns of a row that share a scale: 32, 64 or 128 */
+  uint8_t zeros;      /* 1: with zeros, I4 alone */
+  uint16_t rank;      /* the GPU that holds it, MK_RANK_EACH or MK_RANK_DEALT */
+  uint16_t head_dim;  /* BLOCKS only, as the three below; else 0 */
   uint32_t block_tokens;
   uint32_t span_tokens;
   uint32_t blocks;
@@ -85,9 +106,9 @@ typedef enum mk_counter_kind { MK_COUNTER_RELAXED, MK_COUNTER_RELEASE, MK_COUNTE
 
 typedef struct mk_counter {
   char name[48];
-  uint8_t kind;  /* mk_counter_kind */
-  uint8_t scope; /* mk_scope */
-  uint16_t rank;
+  uint8_t kind;   /* mk_counter_kind */
+  uint8_t scope;  /* mk_scope */
+  uint16_t rank;  /* the GPU that holds it, or MK_RANK_EACH */
   uint32_t total; /* signals per epoch */
 } mk_counter;
 
@@ -102,7 +123,7 @@ typedef struct mk_machine {
   uint32_t loader_warps;
   uint32_t instruction_ring; /* instructions fetched ahead */
   uint32_t result_slots;     /* results the storer may owe: the consumer is at most this many instructions ahead */
-  uint32_t ranks;            /* GPUs */
+  uint32_t ranks;            /* GPUs, 1..MK_MAX_RANKS */
 } mk_machine;
 
 /* Step parameters and their declared ranges, inclusive: what the verifier proves, it proves for all of these. */
@@ -142,6 +163,7 @@ typedef struct mk_program {
 } mk_program;
 
 enum {
+  MK_MAX_RANKS = 64,          /* a bit for each in mk_program_readers */
   MK_MOST_ROWS = 1024,        /* of a step of any program */
   MK_MAX_ROWS = 16,           /* of a step that sequences share on a GPU */
   MK_MOST_DRAWING_ROWS = 128, /* of a step that draws: one tile of lines */
@@ -190,7 +212,24 @@ void mk_program_free(mk_program *program); /* NULL is fine */
 /* Appends a buffer (name, kind, dtype, store, scope, proxy, rank, shape, tile and KV fields given; bytes and offset are computed
  * here) or a counter. MK_ERR_FILE when it has more tiles or the program more buffers than an operand can address. */
 mk_status mk_program_add_buffer(mk_program *program, const mk_buffer *buffer, uint16_t *index);
+/* For all SMs: with several ranks each has a copy. */
 mk_status mk_program_add_counter(mk_program *program, const char *name, mk_counter_kind kind, uint16_t *index);
+/* Whether the GPUs of a program write to each other's copies of it. */
+static inline bool mk_buffer_is_pushed(const mk_program *program, const mk_buffer *buffer) {
+  return buffer->rank == MK_RANK_EACH && program->machine.ranks > 1 && buffer->kind != MK_KIND_WEIGHT &&
+         buffer->kind != MK_KIND_INPUT;
+}
+static inline uint32_t mk_queue_rank(const mk_program *program, size_t queue) {
+  return (uint32_t)(queue / program->machine.sms);
+}
+/* To which ranks' copies writers and signallers go: of MK_RANK_EACH those with a reader, a bit for each rank.
+ * `operands`: [instruction][MK_MAX_OPERANDS], 0 where that slot writes nothing of the kind; `counters`: of each one.
+ * Owned by the caller until mk_readers_free. MK_ERR_RUNTIME for memory. Of a program whose bounds are right. */
+typedef struct mk_readers {
+  uint64_t *operands, *counters;
+} mk_readers;
+mk_status mk_program_readers(const mk_program *program, mk_readers *out);
+void mk_readers_free(mk_readers *readers);
 /* Index of the buffer of that name, or -1. */
 int mk_program_find_buffer(const mk_program *program, const char *name);
 /* The buffer of `program` that can hold what `buffer` of another program of the same model holds, weights or a KV
@@ -204,10 +243,13 @@ int mk_program_find_operand(const mk_program *program, uint32_t opcode, uint32_t
 
 uint32_t mk_buffer_grid_rows(const mk_buffer *buffer); /* in tiles */
 uint32_t mk_buffer_grid_cols(const mk_buffer *buffer);
-/* Bytes of one element as stored (TILES and BLOCKS: 2); 0 when the combination of dtype and store is not a legal one. */
+/* 0 when the combination of dtype, store and what there is of scales and zeros is not a legal one. */
 uint64_t mk_buffer_bytes(const mk_buffer *buffer); /* UINT64_MAX on overflow */
+/* Bytes that `rows` row tiles of a TILES buffer have in tile columns [col, col + cols): of a quantised one, in all
+ * strips that these are in. */
+uint64_t mk_tiles_bytes(const mk_buffer *buffer, uint32_t rows, uint32_t col, uint32_t cols);
 
-/* MK_STORE_TILES: bf16, tiles of 16 x 16, rows and columns padded with zeros to whole tiles. A row tile is
+/* MK_STORE_TILES: bf16 (quantised weights: strips.h), tiles of 16 x 16, rows and columns padded with zeros to whole tiles. A row tile is
  * grid_cols steps of 512 bytes; a step holds 32 lanes of 8 bf16, lane 4 g + t (g = 0..7, t = 0..3):
  *   W[g][2t], W[g][2t+1], W[g+8][2t], W[g+8][2t+1], W[g][2t+8], W[g][2t+9], W[g+8][2t+8], W[g+8][2t+9]
  * which is the A fragment of mma.m16n8k16 (PTX ISA, "Matrix fragments for mma.m16n8k16"): one 16-byte load per lane, and
@@ -365,10 +407,13 @@ static inline uint32_t mk_float_param(float number) {
 }
 
 const char *mk_dtype_name(uint32_t dtype);
+const char *mk_scale_name(uint32_t scale);
 const char *mk_kind_name(uint32_t kind);
 const char *mk_store_name(uint32_t store);
 const char *mk_scope_name(uint32_t scope);
 const char *mk_role_name(uint32_t role);
+/* "each" and "dealt"; NULL: of a number. */
+const char *mk_rank_name(uint32_t rank);
 
 /* The operand of all tiles of a buffer of `program`. */
 mk_operand mk_operand_whole(const mk_program *program, uint16_t buffer);

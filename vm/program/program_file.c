@@ -16,7 +16,7 @@
 #include "vm/file.h"
 #include "vm/program/program_internal.h"
 
-enum { FILE_VERSION = 3, MAX_INSTRUCTIONS = 1 << 26 };
+enum { FILE_VERSION = 4, MAX_INSTRUCTIONS = 1 << 26 };
 
 typedef struct file_lead {
   char magic[4];
@@ -230,7 +230,7 @@ static mk_status parse_counters(const unsigned char *at, const file_head *head, 
                       "counter %u: name must be 1 to 47 of the characters A-Z a-z 0-9 _ . - / :, then zeros", i);
     }
     if (counter->kind >= MK_COUNTER_KIND_COUNT || counter->scope >= MK_SCOPE_COUNT ||
-        counter->rank >= head->machine.ranks) {
+        (counter->rank >= head->machine.ranks && counter->rank != MK_RANK_EACH)) {
       return mk_error(MK_ERR_FILE, "counter %s: kind %u, scope %u, rank %u; they must be below %d, %d and %u",
                       counter->name, counter->kind, counter->scope, counter->rank, MK_COUNTER_KIND_COUNT,
                       MK_SCOPE_COUNT, head->machine.ranks);

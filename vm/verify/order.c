@@ -9,39 +9,6 @@
 #include <string.h>
 
 #include "vm/verify/run.h"
-#include "vm/widest.h"
-
-MK_WIDEST static void join(uint32_t *restrict into, const uint32_t *restrict from, uint32_t count) {
-  for (uint32_t i = 0; i < count; i++) {
-    into[i] = into[i] > from[i] ? into[i] : from[i];
-  }
-}
-
-static uint32_t *row(uint32_t *matrix, uint32_t threads, uint32_t thread) { return matrix + (size_t)thread * threads; }
-
-static mk_status take_vector(mk_run *run, uint32_t **out) {
-  if (run->spare_count != 0) {
-    *out = run->spare[--run->spare_count];
-    memset(*out, 0, run->threads * sizeof **out);
-    return MK_OK;
-  }
-  return mk_alloc(run->threads, sizeof **out, out);
-}
-
-/* Takes it even where it fails. */
-static mk_status give_vector(mk_run *run, uint32_t **vector) {
-  uint32_t *taken = *vector;
-  *vector = NULL;
-  if (taken != NULL) {
-    mk_status status = mk_grow(&run->spare, &run->spare_capacity, run->spare_count + 1, sizeof *run->spare);
-    if (status != MK_OK) {
-      mk_free(taken);
-      return status;
-    }
-    run->spare[run->spare_count++] = taken;
-  }
-  return MK_OK;
-}
 
 /* Waiting and waking. */
 
@@ -57,6 +24,19 @@ static void wake(mk_run *run, uint32_t *list, uint64_t value) {
       *list = lane;
     }
     lane = next;
+  }
+}
+
+/* Those who wait for what the counter has by now. Most wait for all of its signals, and need not be looked at before. */
+static void wake_waiters(mk_run *run, uint32_t counter) {
+  if (run->values[counter] < run->least[counter]) {
+    return;
+  }
+  wake(run, &run->blocked[counter], run->values[counter]);
+  run->least[counter] = UINT64_MAX;
+  for (uint32_t lane = run->blocked[counter]; lane != MK_NONE_INDEX; lane = run->lanes[lane].next_blocked) {
+    const uint64_t need = run->lanes[lane].need;
+    run->least[counter] = need < run->least[counter] ? need : run->least[counter];
   }
 }
 
@@ -76,6 +56,7 @@ static bool must_wait(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch
       l->wait_counter = c;
       l->next_blocked = run->blocked[c];
       run->blocked[c] = lane;
+      run->least[c] = l->need < run->least[c] ? l->need : run->least[c];
       return true;
     }
   }
@@ -100,24 +81,38 @@ static bool must_wait(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch
 
 /* One instruction. */
 
-/* E04: a signal of the next epoch must not help a wait of this one. */
-static mk_status check_overrun(mk_run *run, uint32_t counter, uint32_t index, const uint32_t *dep) {
+static bool has_copies(const mk_verifier *v, uint32_t counter) {
+  return v->program->counters[counter].rank == MK_RANK_EACH && v->program->machine.ranks > 1;
+}
+
+/* E04: a signal of the next epoch must not help a wait of this one. Of a counter with copies each has to get the
+ * signals of this epoch first: that one copy has had one, which stamps may tell of, says nothing of the others; what
+ * comes after a later release of the same thread does. */
+static mk_status check_overrun(mk_run *run, uint32_t counter, uint32_t index, const mk_clock *hb, const mk_clock *dep) {
   mk_verifier *v = run->v;
   uint32_t wait = MK_NONE_INDEX, signal = MK_NONE_INDEX;
+  bool by_vector = dep->shared != NULL; /* whether that alone is enough: then it is for all who share it */
+  if (by_vector && mk_is_seen(run->waits_over[counter], dep->shared)) {
+    return MK_OK;
+  }
   uint32_t end = run->first_last_wait[counter + 1];
   for (uint32_t i = run->first_last_wait[counter]; i < end && wait == MK_NONE_INDEX; i++) {
     const mk_user *user = &run->last_waits[i];
-    if (dep[user->thread] < mk_time(mk_position_of(v, user->instruction), MK_ENTERED)) {
+    const uint32_t entered = mk_time(mk_position_of(v, user->instruction), MK_ENTERED);
+    by_vector = by_vector && dep->shared->of[user->thread] >= entered;
+    if (mk_clock_at(dep, user->thread) < entered) {
       wait = user->instruction;
     }
   }
   if (wait == MK_NONE_INDEX) {
+    run->waits_over[counter] = by_vector ? mk_seen_now(dep->shared) : (mk_seen){.times = NULL};
     return MK_OK;
   }
   end = run->first_last_signal[counter + 1];
+  const mk_clock *known = has_copies(v, counter) ? hb : dep;
   for (uint32_t i = run->first_last_signal[counter]; i < end && signal == MK_NONE_INDEX; i++) {
     const mk_user *user = &run->last_signals[i];
-    if (dep[user->thread] < mk_time(mk_position_of(v, user->instruction), MK_SIGNALLED)) {
+    if (mk_clock_at(known, user->thread) < mk_time(mk_position_of(v, user->instruction), MK_SIGNALLED)) {
       signal = user->instruction;
     }
   }
@@ -132,30 +127,35 @@ static mk_status check_overrun(mk_run *run, uint32_t counter, uint32_t index, co
 }
 
 /* dep: NULL where nobody asks for it. */
-static void join_waits(mk_run *run, const mk_instruction *in, uint32_t epoch, uint32_t *hb, uint32_t *dep) {
+static mk_status join_waits(mk_run *run, const mk_instruction *in, uint32_t epoch, mk_clock *hb, mk_clock *dep) {
   for (uint32_t k = 0; k < in->wait_count; k++) {
     if (run->v->program->counters[in->waits[k].counter].kind != MK_COUNTER_RELEASE) {
       continue;
     }
-    mk_barrier *b = mk_find_barrier(run, in->waits[k].counter, in->waits[k].threshold);
-    if (b->views[epoch][0] != NULL) {
-      join(hb, b->views[epoch][0], run->threads);
-    }
-    if (b->views[epoch][0] != NULL && dep != NULL) {
-      join(dep, b->views[epoch][1], run->threads);
+    const mk_barrier *b = mk_find_barrier(run, in->waits[k].counter, in->waits[k].threshold);
+    MK_TRY(mk_clock_join_view(&run->clocks, hb, b->views[epoch][0]));
+    if (dep != NULL) {
+      MK_TRY(mk_clock_join_view(&run->clocks, dep, b->views[epoch][1]));
     }
   }
-}
-
-static mk_status join_into(mk_run *run, uint32_t **view, const uint32_t *clock) {
-  if (*view == NULL) {
-    MK_TRY(take_vector(run, view));
-  }
-  join(*view, clock, run->threads);
   return MK_OK;
 }
 
-static mk_status feed_barriers(mk_run *run, uint32_t index, uint32_t epoch, const uint32_t *hb, const uint32_t *dep) {
+/* Who waits for a signal on one copy of a counter knows that the signaller was done, and not that its signal has come to
+ * the other copies. */
+static mk_status feed_barrier(mk_run *run, mk_barrier *b, uint32_t index, uint32_t epoch, mk_clock *hb, mk_clock *dep) {
+  const uint32_t thread = mk_finisher_of(run->v, index), done = run->lanes[thread / 2].done;
+  const mk_moment known = has_copies(run->v, b->counter) ? MK_DONE : MK_SIGNALLED;
+  mk_clock_set(hb, thread, mk_time(done, known));
+  mk_clock_set(dep, thread, mk_time(done, known));
+  MK_TRY(mk_view_feed(&run->clocks, &b->views[epoch][0], hb));
+  MK_TRY(mk_view_feed(&run->clocks, &b->views[epoch][1], dep));
+  mk_clock_set(hb, thread, mk_time(done, MK_SIGNALLED));
+  mk_clock_set(dep, thread, mk_time(done, MK_SIGNALLED));
+  return MK_OK;
+}
+
+static mk_status feed_barriers(mk_run *run, uint32_t index, uint32_t epoch, mk_clock *hb, mk_clock *dep) {
   size_t low = 0, high = run->join_count;
   while (low < high) {
     size_t middle = low + (high - low) / 2;
@@ -166,9 +166,7 @@ static mk_status feed_barriers(mk_run *run, uint32_t index, uint32_t epoch, cons
     }
   }
   for (; low < run->join_count && run->joins[low].instruction == index; low++) {
-    mk_barrier *b = &run->barriers[run->joins[low].barrier];
-    MK_TRY(join_into(run, &b->views[epoch][0], hb));
-    MK_TRY(join_into(run, &b->views[epoch][1], dep));
+    MK_TRY(feed_barrier(run, &run->barriers[run->joins[low].barrier], index, epoch, hb, dep));
   }
   return MK_OK;
 }
@@ -180,26 +178,35 @@ static bool is_idle(const mk_run *run, uint32_t instruction) {
 }
 
 /* Takes the stamps of a group in: the reader runs after the writers that it waits for at every position. */
-static mk_status read_stamps(mk_run *run, uint32_t group, uint32_t epoch, uint32_t *dep, bool idle) {
+static mk_status read_stamps(mk_run *run, uint32_t group, uint32_t epoch, mk_clock *dep, bool idle) {
   mk_group_state *state = group_state(run, group, epoch);
-  if (state->view != NULL && !idle) {
-    join(dep, state->view, run->threads);
+  if (!idle) {
+    MK_TRY(mk_clock_join_view(&run->clocks, dep, state->view));
   }
-  state->reads--;
-  return state->reads == 0 ? give_vector(run, &state->view) : MK_OK;
+  if (--state->reads == 0) {
+    mk_view_drop(&run->clocks, &state->view);
+  }
+  return MK_OK;
 }
 
 /* R02 for stamped words: all readers of the epoch before are over. */
-static mk_status check_overwrite(mk_run *run, const mk_write *w, uint32_t group, const uint32_t *dep) {
+static mk_status check_overwrite(mk_run *run, const mk_write *w, uint32_t group, const mk_clock *dep) {
   mk_verifier *v = run->v;
   const mk_group *g = &v->groups[group];
+  mk_group_state *state = group_state(run, group, 0);
+  bool by_vector = dep->shared != NULL; /* whether that alone is enough: then it is for all who share it */
+  if (by_vector && mk_is_seen(state->passed, dep->shared)) {
+    v->report.conflicts += g->reader_count;
+    return MK_OK;
+  }
   for (uint32_t r = g->first_reader; r < g->first_reader + g->reader_count; r++) {
     const mk_reader *reader = &v->readers[r];
     if (is_idle(run, reader->instruction)) {
       continue;
     }
     v->report.conflicts++;
-    if (dep[reader->thread] < reader->index) {
+    by_vector = by_vector && dep->shared->of[reader->thread] >= reader->index;
+    if (mk_clock_at(dep, reader->thread) < reader->index) {
       return mk_reject(v, "R02", w->instruction,
                        "%s: overwrites tile (%u, %u) of stamped buffer %s in the next epoch, and nothing orders that "
                        "after %s, which "
@@ -209,6 +216,7 @@ static mk_status check_overwrite(mk_run *run, const mk_write *w, uint32_t group,
                        mk_place_of(v, reader->instruction).text);
     }
   }
+  state->passed = by_vector ? mk_seen_now(dep->shared) : (mk_seen){.times = NULL};
   return MK_OK;
 }
 
@@ -234,30 +242,37 @@ static bool may_be_fused(const mk_verifier *v, uint32_t index) {
  * some of its tiles alone and the writer streams, only what came before the writer began to read: other tiles may be
  * still to come, and what they are computed from. Of a writer that leaves inputs out no more either, but that it is
  * done. */
-static mk_status show_write(mk_run *run, const mk_write *w, bool whole, uint32_t **view, const uint32_t *dep) {
+static mk_status show_write(mk_run *run, const mk_write *w, bool whole, mk_times **view, const mk_clock *dep) {
   bool fused = may_be_fused(run->v, w->instruction), less = leaves_out(run->v, w);
-  const uint32_t *known = !less && (whole || !streams(run->v, w)) ? dep : run->entered;
-  uint32_t *own = NULL, first = mk_thread_of(run->v, w->instruction, MK_ROLE_CONSUMER);
+  const mk_clock *known = !less && (whole || !streams(run->v, w)) ? dep : &run->entered;
+  mk_clock own = {.shared = NULL};
+  mk_status status = MK_OK;
   if (fused || (whole && less)) {
+    uint32_t first = mk_thread_of(run->v, w->instruction, MK_ROLE_CONSUMER);
     uint32_t last = mk_time(run->lanes[first / 2].done - fused, whole ? MK_DONE : MK_ENTERED);
-    MK_TRY(take_vector(run, &own));
-    memcpy(own, known, run->threads * sizeof *own);
-    for (uint32_t thread = first; thread < first + 2; thread++) {
-      own[thread] = less || own[thread] > last ? last : own[thread];
+    mk_clock_copy(&run->clocks, &own, known);
+    for (uint32_t thread = first; thread < first + 2 && status == MK_OK; thread++) {
+      if (less) { /* it is done all the same */
+        mk_clock_set(&own, thread, last);
+      }
+      status = mk_clock_limit(&run->clocks, &own, thread, last);
     }
-    known = own;
+    known = &own;
   }
-  mk_status status = join_into(run, view, known), given = give_vector(run, &own);
-  return status != MK_OK ? status : given;
+  if (status == MK_OK) {
+    status = mk_view_feed(&run->clocks, view, known);
+  }
+  mk_clock_drop(&run->clocks, &own);
+  return status;
 }
 
-static mk_status write_stamps(mk_run *run, const mk_write *w, uint32_t epoch, const uint32_t *dep) {
+static mk_status write_stamps(mk_run *run, const mk_write *w, uint32_t epoch, const mk_clock *dep) {
   const bool idle = is_idle(run, w->instruction);
   for (uint32_t t = w->first_group; t < w->first_group + w->group_count; t++) {
     const mk_target *target = &run->v->targets[t];
     mk_group_state *state = group_state(run, target->group, epoch);
     if (epoch != 0 && !idle) { /* of what streams the first tile may go out before the last one's inputs are there */
-      MK_TRY(check_overwrite(run, w, target->group, streams(run->v, w) ? run->entered : dep));
+      MK_TRY(check_overwrite(run, w, target->group, streams(run->v, w) ? &run->entered : dep));
     }
     if (target->certain && !idle) {
       MK_TRY(show_write(run, w, target->whole, &state->view, dep));
@@ -291,7 +306,8 @@ static mk_status access_as(mk_run *run, uint32_t lane, uint32_t index, uint32_t 
   const mk_instruction *in = mk_at(v, index);
   const mk_opcode_info *info = mk_info(in);
   uint32_t thread = 2 * lane + (role == MK_ROLE_STORER);
-  uint32_t *hb = row(run->hb, run->threads, thread), *dep = row(run->dep, run->threads, thread);
+  const mk_clock *hb = &run->hb[thread];
+  mk_clock *dep = &run->dep[thread];
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand_info *o = &info->operands[slot];
     mk_link link = v->links[(size_t)index * MK_MAX_OPERANDS + slot];
@@ -304,7 +320,7 @@ static mk_status access_as(mk_run *run, uint32_t lane, uint32_t index, uint32_t 
                       .slot = slot,
                       .thread = thread,
                       .time = mk_time(run->lanes[lane].done, MK_DONE),
-                      .clock = is_loaded(v, info, slot) ? row(run->loader_hb, run->threads, lane) : hb,
+                      .clock = is_loaded(v, info, slot) ? &run->loader_hb[lane] : hb,
                       .lines = run->active,
                       .epoch = epoch};
     v->report.accesses++;
@@ -317,7 +333,7 @@ static mk_status access_as(mk_run *run, uint32_t lane, uint32_t index, uint32_t 
       MK_TRY(mk_shadow_write(v, &run->shadow, &actor));
     } else {
       if (update) { /* the loader reads what was there */
-        actor.clock = row(run->loader_hb, run->threads, lane);
+        actor.clock = &run->loader_hb[lane];
       }
       MK_TRY(mk_shadow_read(v, &run->shadow, &actor));
     }
@@ -325,32 +341,35 @@ static mk_status access_as(mk_run *run, uint32_t lane, uint32_t index, uint32_t 
   return MK_OK;
 }
 
-static mk_status signal_all(mk_run *run, const mk_instruction *in, uint32_t index, uint32_t epoch, const uint32_t *hb,
-                            const uint32_t *dep) {
+static mk_status signal_all(mk_run *run, const mk_instruction *in, uint32_t index, uint32_t epoch, mk_clock *hb,
+                            mk_clock *dep) {
   if (in->signal_count != 0) {
     MK_TRY(feed_barriers(run, index, epoch, hb, dep));
   }
   for (uint32_t k = 0; k < in->signal_count; k++) {
     uint32_t c = in->signals[k].counter;
     if (epoch != 0) {
-      MK_TRY(check_overrun(run, c, index, dep));
+      MK_TRY(check_overrun(run, c, index, hb, dep));
     }
     run->values[c] += in->signals[k].amount;
-    wake(run, &run->blocked[c], run->values[c]);
+    wake_waiters(run, c);
   }
   return MK_OK;
 }
 
 /* The consumer's part, up to its signals. */
-static mk_status consume(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch, uint32_t *hb, uint32_t *dep) {
+static mk_status consume(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch) {
   const mk_instruction *in = mk_at(run->v, index);
-  uint32_t n = run->threads, consumer = 2 * lane, number = run->lanes[lane].done;
-  hb[consumer] = dep[consumer] = mk_time(number, MK_ENTERED);
-  join_waits(run, in, epoch, hb, dep);
-  memcpy(run->entered, dep, n * sizeof *dep);
-  hb[consumer] = dep[consumer] = mk_time(number, MK_DONE);
+  const uint32_t consumer = 2 * lane, number = run->lanes[lane].done;
+  mk_clock *hb = &run->hb[consumer], *dep = &run->dep[consumer];
+  mk_clock_set(hb, consumer, mk_time(number, MK_ENTERED));
+  mk_clock_set(dep, consumer, mk_time(number, MK_ENTERED));
+  MK_TRY(join_waits(run, in, epoch, hb, dep));
+  mk_clock_copy(&run->clocks, &run->entered, dep);
+  mk_clock_set(hb, consumer, mk_time(number, MK_DONE));
+  mk_clock_set(dep, consumer, mk_time(number, MK_DONE));
   if (loader_waits(run, index)) {
-    join_waits(run, in, epoch, row(run->loader_hb, n, lane), NULL);
+    MK_TRY(join_waits(run, in, epoch, &run->loader_hb[lane], NULL));
   }
   if (mk_opcode_loader_waits(mk_info(in))) {
     MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_LOADER, false));
@@ -358,32 +377,34 @@ static mk_status consume(mk_run *run, uint32_t lane, uint32_t index, uint32_t ep
   MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_CONSUMER, false));
   MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_CONSUMER, true));
   if (mk_info(in)->state == MK_STATE_WRITE) {
-    memcpy(row(run->loader_hb, n, lane), hb, n * sizeof *hb);
+    mk_clock_copy(&run->clocks, &run->loader_hb[lane], hb);
   }
   return MK_OK;
 }
 
 /* The storer's part, up to its signals. */
-static mk_status store(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch, uint32_t *hb, uint32_t *dep) {
-  uint32_t n = run->threads, storer = 2 * lane + 1;
-  join(run->entered, dep, n);
-  join(hb, row(run->hb, n, 2 * lane), n);
-  join(dep, row(run->dep, n, 2 * lane), n);
-  hb[storer] = dep[storer] = mk_time(run->lanes[lane].done, MK_DONE);
+static mk_status store(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch) {
+  const uint32_t storer = 2 * lane + 1;
+  mk_clock *hb = &run->hb[storer], *dep = &run->dep[storer];
+  MK_TRY(mk_clock_join(&run->clocks, &run->entered, dep));
+  MK_TRY(mk_clock_join(&run->clocks, hb, &run->hb[2 * lane]));
+  MK_TRY(mk_clock_join(&run->clocks, dep, &run->dep[2 * lane]));
+  mk_clock_set(hb, storer, mk_time(run->lanes[lane].done, MK_DONE));
+  mk_clock_set(dep, storer, mk_time(run->lanes[lane].done, MK_DONE));
   MK_TRY(access_as(run, lane, index, epoch, MK_ROLE_STORER, false));
   return access_as(run, lane, index, epoch, MK_ROLE_STORER, true);
 }
 
 static mk_status execute(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch) {
-  const mk_instruction *in = mk_at(run->v, index);
-  uint32_t thread = mk_finisher_of(run->v, index);
-  uint32_t *hb = row(run->hb, run->threads, thread), *dep = row(run->dep, run->threads, thread);
-  MK_TRY(consume(run, lane, index, epoch, row(run->hb, run->threads, 2 * lane), row(run->dep, run->threads, 2 * lane)));
+  const uint32_t thread = mk_finisher_of(run->v, index);
+  mk_clock *hb = &run->hb[thread], *dep = &run->dep[thread];
+  MK_TRY(consume(run, lane, index, epoch));
   if (thread != 2 * lane) {
-    MK_TRY(store(run, lane, index, epoch, hb, dep));
+    MK_TRY(store(run, lane, index, epoch));
   }
-  hb[thread] = dep[thread] = mk_time(run->lanes[lane].done, MK_SIGNALLED);
-  return signal_all(run, in, index, epoch, hb, dep);
+  mk_clock_set(hb, thread, mk_time(run->lanes[lane].done, MK_SIGNALLED));
+  mk_clock_set(dep, thread, mk_time(run->lanes[lane].done, MK_SIGNALLED));
+  return signal_all(run, mk_at(run->v, index), index, epoch, hb, dep);
 }
 
 static mk_status run_all(mk_run *run) {
@@ -408,13 +429,18 @@ static mk_status init(mk_run *run) {
   mk_verifier *v = run->v;
   const mk_program *p = v->program;
   size_t n = run->threads;
-  MK_TRY(mk_alloc(n, n * sizeof *run->hb, &run->hb));
-  MK_TRY(mk_alloc(n, n * sizeof *run->dep, &run->dep));
-  MK_TRY(mk_alloc(v->lanes, n * sizeof *run->loader_hb, &run->loader_hb));
-  MK_TRY(mk_alloc(n, sizeof *run->entered, &run->entered));
+  run->clocks.threads = run->threads;
+  MK_TRY(mk_alloc(n, sizeof *run->hb, &run->hb));
+  MK_TRY(mk_alloc(n, sizeof *run->dep, &run->dep));
+  MK_TRY(mk_alloc(v->lanes, sizeof *run->loader_hb, &run->loader_hb));
+  for (uint32_t thread = 0; thread < n; thread++) {
+    run->hb[thread].lane = run->dep[thread].lane = run->loader_hb[thread / 2].lane = thread / 2;
+  }
   MK_TRY(mk_alloc(v->lanes, sizeof *run->lanes, &run->lanes));
   MK_TRY(mk_alloc(v->lanes, sizeof *run->ready, &run->ready));
   MK_TRY(mk_alloc(p->counter_count, sizeof *run->values, &run->values));
+  MK_TRY(mk_alloc(p->counter_count, sizeof *run->least, &run->least));
+  MK_TRY(mk_alloc(p->counter_count, sizeof *run->waits_over, &run->waits_over));
   MK_TRY(mk_alloc(p->counter_count, sizeof *run->blocked, &run->blocked));
   MK_TRY(mk_alloc(v->group_count * MK_EPOCHS, sizeof *run->groups, &run->groups));
   MK_TRY(mk_shadow_init(v, &run->shadow));
@@ -428,6 +454,7 @@ static mk_status init(mk_run *run) {
   }
   for (size_t c = 0; c < p->counter_count; c++) {
     run->blocked[c] = MK_NONE_INDEX;
+    run->least[c] = UINT64_MAX;
   }
   for (size_t g = 0; g < v->group_count * MK_EPOCHS; g++) {
     const mk_group *group = &v->groups[g / MK_EPOCHS];
@@ -437,24 +464,15 @@ static mk_status init(mk_run *run) {
 }
 
 static void free_run(mk_run *run) {
-  for (size_t g = 0; run->groups != NULL && g < run->v->group_count * MK_EPOCHS; g++) {
-    mk_free(run->groups[g].view);
-  }
-  for (size_t b = 0; b < run->barrier_count; b++) {
-    for (uint32_t i = 0; i < 2 * MK_EPOCHS; i++) {
-      mk_free(run->barriers[b].views[i / 2][i % 2]);
-    }
-  }
-  for (size_t i = 0; i < run->spare_count; i++) {
-    mk_free(run->spare[i]);
-  }
+  mk_clocks_free(&run->clocks);
   mk_free(run->hb);
   mk_free(run->dep);
   mk_free(run->loader_hb);
-  mk_free(run->entered);
   mk_free(run->lanes);
   mk_free(run->ready);
   mk_free(run->values);
+  mk_free(run->waits_over);
+  mk_free(run->least);
   mk_free(run->blocked);
   mk_free(run->groups);
   mk_free(run->signals);
@@ -466,7 +484,6 @@ static void free_run(mk_run *run) {
   mk_free(run->first_last_wait);
   mk_free(run->barriers);
   mk_free(run->joins);
-  mk_free(run->spare);
   mk_shadow_free(&run->shadow);
 }
 

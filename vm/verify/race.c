@@ -35,7 +35,9 @@ static mk_status race(mk_verifier *v, const char *rule, const mk_actor *actor, s
       v->program->buffers[cut >> 32].name, mk_place_of(v, other).text, other_what);
 }
 
-static bool ordered(const mk_actor *actor, const mk_past *past) { return actor->clock[past->thread] >= past->time; }
+static bool ordered(const mk_actor *actor, const mk_past *past) {
+  return mk_clock_at(actor->clock, past->thread) >= past->time;
+}
 
 static mk_past past_of(const mk_actor *actor) {
   return (mk_past){.thread = actor->thread, .time = actor->time, .instruction = actor->instruction};
@@ -83,10 +85,29 @@ static const mk_past *unordered_writer(mk_verifier *v, const mk_actor *actor, co
   return segment->written && !ordered(actor, &segment->writer) ? &segment->writer : NULL;
 }
 
+/* P04: a tile of a buffer that is dealt to ranks is one rank's. */
+static mk_status claim_segment(mk_verifier *v, const mk_actor *actor, mk_segment *segment, size_t number) {
+  const mk_buffer *b = &v->program->buffers[v->cuts[number] >> 32];
+  const uint32_t rank = mk_queue_rank(v->program, v->queue_of[actor->instruction]);
+  if (b->rank != MK_RANK_DEALT || segment->rank == rank + 1) {
+    return MK_OK;
+  }
+  if (segment->rank != 0) {
+    return mk_reject(v, "P04", actor->instruction,
+                     "%s: tile (%u, %u) of buffer %s is touched by rank %u as well; of what is dealt to ranks a tile "
+                     "is one rank's",
+                     field(v, actor), (uint32_t)(v->cuts[number] >> 16 & 0xffff), (uint32_t)(v->cuts[number] & 0xffff),
+                     b->name, segment->rank - 1U);
+  }
+  segment->rank = (uint16_t)(rank + 1);
+  return MK_OK;
+}
+
 static mk_status read_segments(mk_verifier *v, mk_shadow *shadow, const mk_actor *actor, mk_link link) {
   for (size_t i = link.first; i < (size_t)link.first + link.count; i++) {
     mk_segment *segment = &shadow->segments[i];
     const mk_buffer *b = &v->program->buffers[v->cuts[i] >> 32];
+    MK_TRY(claim_segment(v, actor, segment, i));
     if (!segment->written && b->kind != MK_KIND_KV) {
       return mk_reject(v, "R01", actor->instruction,
                        "%s: reads tile (%u, %u) of buffer %s, and no write of the same step is ordered before that",
@@ -158,6 +179,7 @@ mk_status mk_shadow_write(mk_verifier *v, mk_shadow *shadow, const mk_actor *act
   const uint32_t team = v->team_of[actor->instruction];
   for (size_t i = link.first; i < (size_t)link.first + link.count; i++) {
     mk_segment *segment = &shadow->segments[i];
+    MK_TRY(claim_segment(v, actor, segment, i));
     MK_TRY(team != 0 ? begin_team(segment, team, actor->epoch) : MK_OK);
     const mk_past *writer =
         team != 0 ? find_unordered(v, actor, &segment->team->before) : unordered_writer(v, actor, segment);

@@ -9,6 +9,7 @@
 #ifndef MK_VERIFY_RACE_H
 #define MK_VERIFY_RACE_H
 
+#include "vm/verify/clock.h"
 #include "vm/verify/internal.h"
 
 typedef struct mk_past { /* an access */
@@ -30,6 +31,7 @@ typedef struct mk_team_past { /* of words that shares of a team write */
  * disjoint: so its shares are ordered with all but each other. */
 typedef struct mk_segment {
   bool written;
+  uint16_t rank;      /* of a buffer that is dealt: 1 + the rank of all who touch it, 0: nobody has */
   mk_past writer;     /* the last one, where that was of no team */
   mk_pasts readers;   /* since, the last one of each thread; of teams, since any time */
   mk_team_past *team; /* NULL: none has written here */
@@ -38,7 +40,7 @@ typedef struct mk_segment {
 typedef struct mk_actor { /* who makes an access: its place in the order and its view of the past */
   uint32_t instruction, slot;
   uint32_t thread, time; /* that stand for the access when later ones are compared with it */
-  const uint32_t *clock;
+  const mk_clock *clock;
   uint32_t lines; /* the one tile of them that has any; MK_ALL_LINES: all have */
   uint32_t epoch;
 } mk_actor;

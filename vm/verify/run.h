@@ -8,14 +8,15 @@
 typedef struct mk_group_state { /* of one group in one epoch */
   uint32_t writers, reads;      /* still to come */
   uint32_t blocked;             /* first lane that waits, MK_NONE_INDEX: none */
-  uint32_t *view;               /* DEP: all that happened before the writes so far */
+  mk_times *view;               /* DEP: all that happened before the writes so far */
+  mk_seen passed;               /* what some writer of the next epoch knew, which was enough */
 } mk_group_state;
 
 /* A wait for `threshold` of a release counter, shared by all that ask for as much. Of each thread, the signals up to a
  * certain one must have arrived when the wait ends; those after it may or may not have. */
 typedef struct mk_barrier {
   uint32_t counter, threshold;
-  uint32_t *views[MK_EPOCHS][2]; /* HB, DEP: all that happened before the signals that must have arrived */
+  mk_times *views[MK_EPOCHS][2]; /* HB, DEP: all that happened before the signals that must have arrived */
 } mk_barrier;
 
 typedef struct mk_user { /* of a counter */
@@ -41,18 +42,20 @@ typedef struct mk_lane {
 typedef struct mk_run {
   mk_verifier *v;
   uint32_t threads;
-  uint32_t active;    /* the one tile of lines that has any; MK_ALL_LINES: all have */
-  uint32_t *hb, *dep; /* [threads][threads] */
-  /* [lanes][threads]: HB of the last `next` of the queue, zero before it, and of what its loader has waited for
-   * since */
-  uint32_t *loader_hb;
-  uint32_t *entered; /* [threads]: DEP of the instruction at hand before it has read anything */
+  uint32_t active; /* the one tile of lines that has any; MK_ALL_LINES: all have */
+  mk_clocks clocks;
+  mk_clock *hb, *dep; /* by thread */
+  /* By lane: HB of the last `next` of the queue, nothing before it, and of what its loader has waited for since. */
+  mk_clock *loader_hb;
+  mk_clock entered; /* DEP of the instruction at hand before it has read anything */
   mk_lane *lanes;
   uint32_t *ready; /* stack of lanes */
   uint32_t ready_count;
-  uint64_t *values;         /* of the counters */
-  uint32_t *blocked;        /* counter -> first lane that waits */
-  mk_group_state *groups;   /* [group][epoch] */
+  uint64_t *values;       /* of the counters */
+  mk_seen *waits_over;    /* of the counters: what somebody knew who knew that all waits of the first epoch are over */
+  uint32_t *blocked;      /* counter -> first lane that waits */
+  uint64_t *least;        /* of what these need */
+  mk_group_state *groups; /* [group][epoch] */
   mk_user *signals, *waits; /* by counter, thread, instruction */
   size_t signal_count, wait_count;
   mk_user *last_signals, *last_waits; /* of these the last of each thread, which comes after the others */
@@ -61,8 +64,6 @@ typedef struct mk_run {
   size_t barrier_count, barrier_capacity;
   mk_join *joins; /* by instruction */
   size_t join_count, join_capacity;
-  uint32_t **spare; /* vectors to be used again */
-  size_t spare_count, spare_capacity;
   mk_shadow shadow;
 } mk_run;
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vm/program/strips.h"
 #include "vm/verify/internal.h"
 
 enum {
@@ -36,6 +37,9 @@ static mk_status check_machine(mk_verifier *v) {
       return mk_reject(v, "S01", MK_NONE_INDEX, "machine: %s is %u; it must be from 1 to 2^30", fields[i].name,
                        fields[i].value);
     }
+  }
+  if (m->ranks > MK_MAX_RANKS) {
+    return mk_reject(v, "S01", MK_NONE_INDEX, "machine: ranks is %u; a program has at most %d", m->ranks, MK_MAX_RANKS);
   }
   const mk_step_ranges *r = &v->program->ranges;
   if (r->position.low > r->position.high || r->position.high >= MAX_POSITION) {
@@ -96,11 +100,33 @@ static mk_status check_queues(mk_verifier *v) {
 
 static bool within(uint32_t side, uint32_t most) { return side != 0 && side <= most; }
 
+/* What may lie on several ranks: copies are for words that writers send, tiles of a rank for what it keeps to itself. */
+static mk_status check_place(mk_verifier *v, const mk_buffer *b) {
+  if (b->rank == MK_RANK_DEALT && b->store == MK_STORE_STAMPED) {
+    return mk_reject(v, "S02", MK_NONE_INDEX,
+                     "buffer %s: stamped words are for others to read, and this one is dealt to ranks, each of which "
+                     "has its tiles to itself; it must be rank=each",
+                     b->name);
+  }
+  if (b->rank == MK_RANK_EACH && b->kind == MK_KIND_KV) {
+    return mk_reject(v, "S02", MK_NONE_INDEX,
+                     "buffer %s: a KV cache is appended to in place, and this one has a copy on each rank; it must be "
+                     "rank=dealt, or lie on one",
+                     b->name);
+  }
+  if (b->rank == MK_RANK_DEALT && b->scope != MK_SCOPE_GPU) {
+    return mk_reject(v, "P04", MK_NONE_INDEX,
+                     "buffer %s: scope is %s; what is dealt to ranks is touched by queues of one rank each: scope gpu",
+                     b->name, mk_scope_name(b->scope));
+  }
+  return MK_OK;
+}
+
 static mk_status check_buffer(mk_verifier *v, size_t index) {
   const mk_buffer *b = &v->program->buffers[index];
   bool known = b->kind < MK_KIND_COUNT && b->dtype < MK_DTYPE_COUNT && b->store < MK_STORE_COUNT &&
-               b->scope < MK_SCOPE_COUNT && b->rank < v->program->machine.ranks && b->proxy >= 1 && b->proxy <= 3 &&
-               memchr(b->name, 0, sizeof b->name) != NULL;
+               b->scope < MK_SCOPE_COUNT && (b->rank < v->program->machine.ranks || mk_rank_name(b->rank) != NULL) &&
+               b->proxy >= 1 && b->proxy <= 3 && memchr(b->name, 0, sizeof b->name) != NULL;
   bool sides = within(b->rows, MAX_SIDE) && within(b->cols, MAX_SIDE) && within(b->tile_rows, MAX_TILE_ROWS) &&
                within(b->tile_cols, MAX_TILE_COLS);
   if (!known || !sides || mk_buffer_grid_rows(b) > MK_MAX_COORDINATE || mk_buffer_grid_cols(b) > MK_MAX_COORDINATE) {
@@ -115,6 +141,7 @@ static mk_status check_buffer(mk_verifier *v, size_t index) {
                      "buffer %s: kind %s with store %s; the KV cache is stored in blocks, nothing else is", b->name,
                      mk_kind_name(b->kind), mk_store_name(b->store));
   }
+  MK_TRY(check_place(v, b));
   /* Nobody would write the stamps that its readers wait for. */
   if (b->store == MK_STORE_STAMPED && mk_constant(b)) {
     return mk_reject(
@@ -125,6 +152,22 @@ static mk_status check_buffer(mk_verifier *v, size_t index) {
   if (b->store == MK_STORE_TILES && (b->tile_rows != MK_TILE || b->tile_cols != MK_TILE)) {
     return mk_reject(v, "S02", MK_NONE_INDEX, "buffer %s: tiles of %ux%u; weight tiles are 16x16", b->name,
                      b->tile_rows, b->tile_cols);
+  }
+  if ((b->scale != MK_SCALE_NONE || b->scale_cols != 0 || b->zeros != 0) && !mk_dtype_is_quantised(b->dtype)) {
+    return mk_reject(v, "S02", MK_NONE_INDEX,
+                     "buffer %s: has scales, but its dtype is %s; only e4m3, i8 and i4 have any", b->name,
+                     mk_dtype_name(b->dtype));
+  }
+  if (mk_dtype_is_quantised(b->dtype) &&
+      (b->kind != MK_KIND_WEIGHT || b->store != MK_STORE_TILES || b->scale == MK_SCALE_NONE ||
+       b->scale >= MK_SCALE_COUNT || (b->scale_cols != 32 && b->scale_cols != 64 && b->scale_cols != 128) ||
+       b->zeros > (b->dtype == MK_DTYPE_I4))) {
+    return mk_reject(
+        v, "S02", MK_NONE_INDEX,
+        "buffer %s: %s of kind %s in %s, scale %s of %u columns, zeros %u; quantised weights are weights in "
+        "tiles with scales of 32, 64 or 128 columns, and i4 alone may have zeros",
+        b->name, mk_dtype_name(b->dtype), mk_kind_name(b->kind), mk_store_name(b->store), mk_scale_name(b->scale),
+        b->scale_cols, b->zeros);
   }
   if (b->store == MK_STORE_BLOCKS &&
       (b->tile_rows != 1 || b->tile_cols != 1 || b->block_tokens == 0 || b->block_tokens % MK_TILE != 0 ||
@@ -301,7 +344,8 @@ static mk_status check_type(mk_verifier *v, uint32_t index, const mk_operand_inf
     return mk_reject(v, "S07", index, "%s: buffer %s is of kind %s; the operand takes what instructions write",
                      slot->name, b->name, mk_kind_name(b->kind));
   }
-  if (b->dtype != dtype) {
+  const bool quantised = slot->store == MK_OPERAND_STORE_TILES && !token_row && mk_dtype_is_quantised(b->dtype);
+  if (b->dtype != dtype && !quantised) {
     return mk_reject(v, "S07", index, "%s: buffer %s holds %s; the operand takes %s", slot->name, b->name,
                      mk_dtype_name(b->dtype), mk_dtype_name(dtype));
   }
@@ -336,7 +380,20 @@ static mk_status check_reach(mk_verifier *v, uint32_t index, const mk_operand_in
     return mk_reject(v, "P03", index, "%s: the %s touches buffer %s through proxies %u, the buffer allows %u",
                      slot->name, update ? "loader and consumer" : mk_role_name(slot->role), b->name, proxies, b->proxy);
   }
-  uint32_t rank = v->queue_of[index] / v->program->machine.sms;
+  uint32_t rank = mk_queue_rank(v->program, v->queue_of[index]);
+  if (slot->when == MK_WHEN_LISTED && slot->access != MK_ACCESS_READ && mk_buffer_is_pushed(v->program, b)) {
+    return mk_reject(v, "P04", index,
+                     "%s: buffer %s has a copy on each rank, and a work list says what is written; it must lie on one",
+                     slot->name, b->name);
+  }
+  if (mk_rank_name(b->rank) != NULL) { /* DEALT: whose a tile is, race.c says */
+    return !mk_buffer_is_pushed(v->program, b) || b->scope == MK_SCOPE_SYS
+               ? MK_OK
+               : mk_reject(v, "P04", index,
+                           "%s: buffer %s of scope %s has a copy on each rank, which the others write; it needs "
+                           "scope sys",
+                           slot->name, b->name, mk_scope_name(b->scope));
+  }
   if (b->scope != MK_SCOPE_SYS && b->rank != rank) {
     return mk_reject(v, "P04", index, "%s: buffer %s of scope %s lies on rank %u; another rank needs scope sys",
                      slot->name, b->name, mk_scope_name(b->scope), b->rank);
@@ -399,6 +456,13 @@ static mk_status check_counter(mk_verifier *v, uint32_t index, const char *what,
                      v->program->counter_count);
   }
   const mk_counter *c = &v->program->counters[counter];
+  if (c->rank == MK_RANK_EACH) {
+    return v->program->machine.ranks == 1 || c->scope == MK_SCOPE_SYS
+               ? MK_OK
+               : mk_reject(v, "P04", index,
+                           "%s: counter %s of scope %s has a copy on each rank, to which all add; it needs scope sys",
+                           what, c->name, mk_scope_name(c->scope));
+  }
   if (c->scope != MK_SCOPE_SYS && c->rank != v->queue_of[index] / v->program->machine.sms) {
     return mk_reject(v, "P04", index, "%s: counter %s of scope %s lies on rank %u; another rank needs scope sys", what,
                      c->name, mk_scope_name(c->scope), c->rank);
@@ -428,7 +492,7 @@ static mk_status check_edges(mk_verifier *v) {
   for (size_t c = 0; c < p->counter_count; c++) {
     const mk_counter *counter = &p->counters[c];
     if (counter->kind >= MK_COUNTER_KIND_COUNT || counter->scope >= MK_SCOPE_COUNT ||
-        counter->rank >= p->machine.ranks || counter->total > MK_MAX_COORDINATE ||
+        (counter->rank >= p->machine.ranks && counter->rank != MK_RANK_EACH) || counter->total > MK_MAX_COORDINATE ||
         memchr(counter->name, 0, sizeof counter->name) == NULL) {
       return mk_reject(v, "E01", MK_NONE_INDEX,
                        "counter %zu: kind %u, scope %u, rank %u, total %u; at most %d signals an epoch", c,

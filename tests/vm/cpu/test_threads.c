@@ -64,7 +64,7 @@ static mk_status run_steps(const mk_program *program, mk_cpu *cpu) {
       cpu, plan, mk_program_slots(program) == 1 ? (CONTEXT + MK_PROMPT_ROWS - 1) / MK_PROMPT_ROWS : STEPS, NULL, NULL);
 }
 
-/* All that is in memory afterwards, stamps and counters included, of two runs in a row. */
+/* A hash of all that is in memory, stamps and counters included, after two runs in a row. */
 static uint64_t hash_of_runs(const mk_program *program, uint32_t threads) {
   mk_cpu *cpu = test_machine(program, &(mk_cpu_options){.threads = threads});
   for (int run = 0; run < 2; run++) {

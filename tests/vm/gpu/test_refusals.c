@@ -129,7 +129,7 @@ Test(gpu_refusals, sixty_four_rows) {
   expect_refused(compile_rows(false, MK_PROMPT_ROWS), "64 rows per step and 1 slots; this machine takes up to 16 rows");
 }
 
-/* Of several slots the CPU machine alone has them. */
+/* With several slots only the CPU machine has such programs. */
 Test(gpu_refusals, wide_programs_of_several_slots) {
   expect_refused(compile_slots(false, 256, 0), "the program has 256 rows per step and 256 slots");
   expect_refused(compile_slots(false, 64, 3), "the program has 64 rows per step and 3 slots");

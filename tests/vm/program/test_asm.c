@@ -105,7 +105,7 @@ Test(asm, round_trip_of_hand_written_programs) {
   test_tiny_stop(&tiny);
 }
 
-/* Whatever a file can hold comes back, sound or not. */
+/* Whatever a file can hold comes back from text the same, sound or not. */
 Test(asm, round_trip_of_arbitrary_words) {
   test_tiny tiny;
   test_tiny_loop(&tiny, 2);

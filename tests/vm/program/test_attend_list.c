@@ -56,7 +56,7 @@ Test(attend_list, nobody_is_there) {
   cr_assert_eq(mk_attend_list_check(&program, rows, 1, GROUP, list), MK_OK);
 }
 
-/* Whatever a step has, its list passes and fits. */
+/* Whatever a step has, its list passes the check and fits its buffer. */
 Test(attend_list, any_step) {
   static const uint32_t groups[] = {1, 2, 7, 16, 128};
   uint32_t list[WORDS], random = 1;

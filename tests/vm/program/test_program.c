@@ -235,7 +235,8 @@ Test(program, illegal_buffers) {
   BAD("rank is 1", bad.rank = 1);
   BAD("proxy is 0", bad.proxy = 0);
   BAD("proxy is 4", bad.proxy = 4);
-  BAD("padding", bad.zero[2] = 1);
+  BAD("scale 1 of 0 columns, zeros 0 do not go with dtype", bad.scale = 1);
+  BAD("zeros 1 do not go with dtype", bad.zeros = 1);
   BAD("no side may be 0", bad.rows = 0);
   BAD("no side may be 0", bad.tile_cols = 0);
   BAD("65536 x 8 tiles", bad.rows = 65536);
@@ -457,8 +458,8 @@ Test(program, malformations) {
   const size_t counter = buffers + 4 * 104, queues = counter + 56, instruction = queues + 2 * 12;
   const malformation list[] = {
       {"magic", 0, 'X', 1},
-      {"version is 1; this build reads version 3, so compile the program again", 4, 1, 4},
-      {"version is 4", 4, 4, 4},
+      {"version is 1; this build reads version 4, so compile the program again", 4, 1, 4},
+      {"version is 5", 4, 5, 4},
       {"sms is 0", machine, 0, 4},
       {"2 queues; 3 SMs", machine, 3, 4},
       {"page_bytes is 16385", machine + 4, 16385, 4},
@@ -484,7 +485,7 @@ Test(program, malformations) {
       {"buffer y: two of them", buffers + 104, 'y', 1},
       {"buffer w: kind is 5", buffers + 48, 5, 1},
       {"buffer w: scope is 3", buffers + 51, 3, 1},
-      {"buffer w: padding", buffers + 53, 1, 1},
+      {"buffer w: scale 1 of 0 columns", buffers + 53, 1, 1},
       {"at offset 256", buffers + 88, 256, 4},
       {"buffer w: 1 bytes", buffers + 96, 1, 4},
       {"counter 0: name", counter, 0, 1},

@@ -80,9 +80,9 @@ static const char *const memory_rules[] = {"S03", "S13", "B04"};
 
 /* The programs that are changed are sound as they stand, whole and under a second look at one tile. */
 Test(faults, base_programs_are_accepted) {
-  static const char *const files[] = {"layer.mks",     "mla.mks",           "one_tile.mks",
-                                      "rows.mks",      "rows_sampling.mks", "sampling.mks",
-                                      "two_ranks.mks", "two_sms.mks",       "cpu/shared.mks"};
+  static const char *const files[] = {"layer.mks",         "mla.mks",       "one_tile.mks",  "rows.mks",
+                                      "rows_sampling.mks", "sampling.mks",  "two_ranks.mks", "copies.mks",
+                                      "two_sms.mks",       "cpu/shared.mks"};
   for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
     mk_program *program = test_assemble(files[i], NULL);
     cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s: %s", files[i], mk_error_message());

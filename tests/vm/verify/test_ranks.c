@@ -26,17 +26,22 @@ Test(ranks, report_names_the_rank) {
   mk_program_free(program);
 }
 
-Test(ranks, run_on_the_cpu_machine) {
-  mk_program *program = test_assemble("two_ranks.mks", NULL);
+static void expect_runs(const char *name) {
+  mk_program *program = test_assemble(name, NULL);
   uint64_t want, got;
   cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
   cr_assert_eq(test_run(program, &(mk_cpu_options){0}, 0, &want), MK_OK, "%s", mk_error_message());
   for (uint64_t seed = 1; seed <= 50; seed++) {
     mk_cpu_options options = {.seed = seed, .adversarial = seed % 2 != 0, .check_races = true};
     cr_assert_eq(test_run(program, &options, 0, &got), MK_OK, "%s", mk_error_message());
-    cr_assert_eq(got, want, "seed %d", (int)seed);
+    cr_assert_eq(got, want, "%s, seed %d", name, (int)seed);
   }
   mk_program_free(program);
+}
+
+Test(ranks, run_on_the_cpu_machine) {
+  expect_runs("two_ranks.mks");
+  expect_runs("copies.mks");
 }
 
 /* Scope sys makes a counter reach the other rank; only its being a release counter orders plain data there. */
@@ -64,19 +69,56 @@ REJECTS(prompt_of_its_own, "N04", "all SMs must agree",
 REJECTS(same_sm_of_another_rank, "P04", "sum of scope sm lies on rank 0",
         {"shape=1x16 tile=1x16 scope=sys\nbuffer total", "shape=1x16 tile=1x16 scope=sm\nbuffer total"})
 
+static void expect_seen(const char *name, const test_edit *fault) {
+  mk_program *program = test_assemble(name, fault);
+  uint32_t failed = 0;
+  for (uint64_t seed = 1; seed <= 50; seed++) {
+    uint64_t got;
+    failed +=
+        test_run(program, &(mk_cpu_options){.seed = seed, .adversarial = true, .check_races = true}, 0, &got) != MK_OK;
+  }
+  cr_assert_gt(failed, 0, "%s: %s", name, fault->from);
+  mk_program_free(program);
+}
+
 Test(ranks, race_detector_sees_what_the_verifier_rejects) {
   static const test_edit faults[][2] = {{{"counter summed kind=release", "counter summed kind=relaxed"}},
                                         {{" wait=taken>=1", ""}},
                                         {{" wait=summed>=1", ""}}};
+  static const test_edit of_copies[][3] = {
+      {{"counter summed kind=release", "counter summed kind=relaxed"}},
+      {{" wait=taken>=1", ""}, {"counter both   kind=release", "counter both   kind=relaxed"}},
+      {{" wait=summed>=1", ""}},
+      {{"buffer sum         kind=activation dtype=f32 store=plain shape=1x16 tile=1x16 scope=sys rank=each",
+        "buffer sum kind=activation dtype=f32 store=plain shape=1x16 tile=1x16 rank=dealt"}}};
   for (size_t i = 0; i < 3; i++) {
-    mk_program *program = test_assemble("two_ranks.mks", faults[i]);
-    uint32_t failed = 0;
-    for (uint64_t seed = 1; seed <= 50; seed++) {
-      uint64_t got;
-      failed += test_run(program, &(mk_cpu_options){.seed = seed, .adversarial = true, .check_races = true}, 0, &got) !=
-                MK_OK;
-    }
-    cr_assert_gt(failed, 0, "fault %zu", i);
-    mk_program_free(program);
+    expect_seen("two_ranks.mks", faults[i]);
   }
+  for (size_t i = 0; i < 4; i++) {
+    expect_seen("copies.mks", of_copies[i]);
+  }
+}
+
+/* The ranks whose copies a write or a signal goes to are those that read, or wait. */
+Test(ranks, who_is_told) {
+  mk_program *program = test_assemble("copies.mks", NULL);
+  mk_readers readers;
+  cr_assert_eq(mk_program_readers(program, &readers), MK_OK, "%s", mk_error_message());
+  static const struct {
+    uint32_t uid, slot;
+    uint64_t ranks;
+  } want[] = {{1, MK_SLOT_QKV_out, 3},         {2, MK_SLOT_REDUCE_ADD_residual_out, 2},
+              {2, MK_SLOT_REDUCE_ADD_out, 0},  {3, MK_SLOT_HEAD_candidate, 3},
+              {3, MK_SLOT_HEAD_logits, 0},     {10, MK_SLOT_REDUCE_ADD_out, 3},
+              {11, MK_SLOT_LINEAR_PART_out, 0}};
+  for (size_t w = 0; w < sizeof want / sizeof want[0]; w++) {
+    for (size_t i = 0; i < program->instruction_count; i++) {
+      const uint64_t have = readers.operands[i * MK_MAX_OPERANDS + want[w].slot];
+      cr_assert(program->instructions[i].uid != want[w].uid || have == want[w].ranks, "#%u: %llx", want[w].uid,
+                (unsigned long long)have);
+    }
+  }
+  cr_assert(readers.counters[0] == 2 && readers.counters[1] == 1 && readers.counters[2] == 1);
+  mk_readers_free(&readers);
+  mk_program_free(program);
 }

@@ -50,7 +50,7 @@ function drawStepLines(c) {
   }
 }
 
-// The index of the first part of a path that ends behind the window's start.
+// The index of the first part of a path that ends after the window's start.
 function firstPart(path) {
   let low = 0, high = path.count;
   while (low < high) {

@@ -1,0 +1,242 @@
+/* Programs of several ranks: what they compute is what those of one compute, bit for bit, whichever ranks come late, and
+ * what a rank has is its share. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "instructions/sampling_host.h"
+#include "models/llama.h"
+#include "models/synth.h"
+#include "scheduler/place.h"
+#include "tests/support/effort.h"
+#include "tests/support/prompts.h"
+#include "vm/verify/verify.h"
+
+TestSuite(ranks, .timeout = MK_HANG_SECONDS);
+
+#define COMMON .max_position = 1024, .rms_eps = 1e-5f, .rope_theta = 10000
+enum { TWO_HEADS, ODD, ONE_HEAD, PARTS, SHAPES, WIDE = SHAPES, WIDE_ODD, ALL_SHAPES };
+static const mk_config shapes[ALL_SHAPES] = {
+    [TWO_HEADS] = {.hidden = 128,
+                   .intermediate = 160,
+                   .layers = 2,
+                   .heads = 4,
+                   .kv_heads = 2,
+                   .head_dim = 64,
+                   .vocab = 99,
+                   COMMON},
+    /* Nothing in whole tiles but the heads; three heads over any number of ranks. */
+    [ODD] = {.hidden = 203,
+             .intermediate = 331,
+             .layers = 1,
+             .heads = 3,
+             .kv_heads = 3,
+             .head_dim = 128,
+             .vocab = 131,
+             COMMON},
+    [ONE_HEAD] = {.hidden = 96,
+                  .intermediate = 272,
+                  .layers = 1,
+                  .heads = 4,
+                  .kv_heads = 1,
+                  .head_dim = 64,
+                  .vocab = 77,
+                  .tied = true,
+                  COMMON},
+    /* K of o and down in parts. */
+    [PARTS] = {.hidden = 64,
+               .intermediate = 1040,
+               .layers = 1,
+               .heads = 8,
+               .kv_heads = 8,
+               .head_dim = 64,
+               .vocab = 210,
+               .tied = true,
+               COMMON},
+    /* Of the wide form each rank needs a unit of eight row tiles of gate and up. */
+    [WIDE] = {.hidden = 128,
+              .intermediate = 700,
+              .layers = 2,
+              .heads = 4,
+              .kv_heads = 2,
+              .head_dim = 64,
+              .vocab = 99,
+              COMMON},
+    [WIDE_ODD] = {.hidden = 203,
+                  .intermediate = 667,
+                  .layers = 1,
+                  .heads = 3,
+                  .kv_heads = 3,
+                  .head_dim = 128,
+                  .vocab = 131,
+                  COMMON},
+};
+
+typedef struct form { /* of a program, and what it is asked to compute */
+  uint32_t rows, slots, context, steps;
+  bool sampling;
+} form;
+
+static mk_program *compile(const mk_config *config, const form *f, uint32_t ranks, uint32_t sms) {
+  mk_config copy = *config;
+  mk_graph *graph;
+  mk_program *program;
+  const mk_compile_options options = {
+      .sms = sms, .ranks = ranks, .max_seq = f->context, .rows = f->rows, .slots = f->slots, .sampling = f->sampling};
+  mk_config_set_context(&copy, f->context);
+  cr_assert_eq(mk_llama_graph(&copy, &graph), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
+  mk_graph_free(graph);
+  cr_assert_eq(mk_verify(program, NULL), MK_OK, "%u ranks of %u SMs, %u rows: %s", ranks, sms, f->rows,
+               mk_error_message());
+  return program;
+}
+
+/* Each slot goes on by some rows a step, of given tokens; in the last steps by one row, which goes on from what the
+ * slot has chosen. */
+static mk_step_row *make_plan(const mk_program *p, const form *f) {
+  enum { LAST = 4 };
+  uint32_t positions[MK_MOST_ROWS] = {0};
+  mk_step_row *plan;
+  cr_assert_eq(mk_alloc((size_t)f->steps * f->rows, sizeof *plan, &plan), MK_OK);
+  for (uint32_t step = 0; step < f->steps; step++) {
+    const bool last = step + LAST >= f->steps;
+    const uint32_t share = last ? 1 : f->rows / f->slots;
+    uint32_t line = 0;
+    for (uint32_t slot = 0; slot < f->slots; slot++) {
+      const uint32_t some = share == 1 || f->slots == 1 ? share : 1 + (step * 7 + slot * 3) % share;
+      for (uint32_t i = 0; i < some; i++, line++) {
+        const bool chosen = last && step + LAST != f->steps;
+        mk_step_row *row = &plan[(size_t)step * f->rows + line];
+        *row = (mk_step_row){.slot = slot, .position = positions[slot]++, .flags = MK_ROW_ACTIVE};
+        row->token = chosen ? MK_TOKEN_CHOSEN : test_prompt_token(p, slot * 1009 + row->position);
+        row->flags |= chosen ? 0 : MK_ROW_PROMPT;
+        row->flags |= i + 1 == some && (last || f->slots > 1 || f->rows == 1) ? MK_ROW_CHOOSES : 0;
+      }
+    }
+  }
+  return plan;
+}
+
+typedef struct seen { /* of a run */
+  const mk_program *program;
+  mk_cpu *cpu;
+  const mk_step_row *plan;
+  uint64_t hash; /* of all logits and choices */
+  uint32_t chosen;
+} seen;
+
+static bool look(void *user, uint32_t step, const uint32_t *results) {
+  seen *s = user;
+  const uint32_t rows = mk_program_rows(s->program), vocab = s->program->ranges.token.high + 1;
+  const float *logits = mk_cpu_memory(s->cpu, (size_t)MK_OPERAND_BUFFER(s->program, HEAD, logits));
+  for (uint32_t line = 0; line < rows; line++) {
+    if ((s->plan[(size_t)step * rows + line].flags & MK_ROW_CHOOSES) == 0) {
+      continue;
+    }
+    for (uint32_t i = 0; i < vocab; i++) {
+      cr_assert(isfinite(logits[(size_t)line * vocab + i]), "step %u, line %u: logit %u is no number", step, line, i);
+      s->hash = (s->hash ^ mk_float_param(logits[(size_t)line * vocab + i])) * 0x100000001b3u;
+    }
+    s->hash = (s->hash ^ results[line]) * 0x100000001b3u;
+    s->chosen++;
+  }
+  return true;
+}
+
+static void fill_inputs(const mk_program *p, mk_cpu *cpu, const form *f) {
+  mk_plan_buffers found;
+  cr_assert_eq(mk_plan_find(p, &found), MK_OK, "%s", mk_error_message());
+  uint32_t *table = mk_cpu_memory(cpu, found.table), count = mk_program_slots(p) * p->buffers[found.table].cols;
+  for (uint32_t i = 0; i < count; i++) {
+    table[i] = count - 1 - i;
+  }
+  for (uint32_t slot = 0; f->sampling && slot < f->rows; slot++) {
+    const mk_sampling choice = {
+        .temperature = 0.9, .top_p = 0.8, .top_k = slot % 2 == 0 ? 20 : 0, .repetition = 1, .seed = slot + 1};
+    uint32_t *words = mk_cpu_memory(cpu, (size_t)mk_program_find_buffer(p, "sampling"));
+    mk_sampling_words(&choice, p->ranges.token.high + 1, words + (size_t)slot * MK_SAMPLING_WORDS);
+  }
+}
+
+static uint64_t run(const mk_program *p, const form *f, const mk_cpu_options *options) {
+  seen s = {.program = p, .cpu = test_prompt_machine(p, options), .hash = 0xcbf29ce484222325u};
+  mk_step_row *plan = make_plan(p, f);
+  fill_inputs(p, s.cpu, f);
+  s.plan = plan;
+  cr_assert_eq(mk_cpu_run_plan(s.cpu, plan, f->steps, look, &s), MK_OK, "%u ranks, seed %llu: %s", p->machine.ranks,
+               (unsigned long long)options->seed, mk_error_message());
+  cr_assert_gt(s.chosen, 0);
+  mk_cpu_free(s.cpu);
+  mk_free(plan);
+  return s.hash;
+}
+
+/* The bits of one rank, on 2, 3, 4 and 8: greedy on threads, and `hostile` times where pushes come late. */
+static void expect_bits(const mk_config *config, const form *f, uint32_t hostile) {
+  static const uint32_t ranks[] = {2, 3, 4, 8}, sms[] = {3, 2, 1, 2};
+  mk_program *one = compile(config, f, 1, 3);
+  const uint64_t want = run(one, f, &(mk_cpu_options){.threads = 1});
+  mk_program_free(one);
+  for (uint32_t i = 0; i < 4; i++) {
+    mk_program *p = compile(config, f, ranks[i], sms[i]);
+    cr_assert_eq(run(p, f, &(mk_cpu_options){.threads = 3}), want, "%u ranks", ranks[i]);
+    /* When several draw, each looks at what all have, round by round. */
+    for (uint64_t seed = 1; seed <= hostile && (!f->sampling || ranks[i] * sms[i] <= 6); seed++) {
+      const mk_cpu_options options = {.seed = seed, .adversarial = seed % 3 != 0, .check_races = true};
+      cr_assert_eq(run(p, f, &options), want, "%u ranks, seed %llu", ranks[i], (unsigned long long)seed);
+    }
+    mk_program_free(p);
+  }
+}
+
+static void expect_form(uint32_t shape, form f) { expect_bits(&shapes[shape], &f, test_effort(2, 12)); }
+
+Test(ranks, one_row) {
+  for (uint32_t shape = 0; shape < SHAPES; shape++) {
+    expect_form(shape, (form){.rows = 1, .slots = 1, .context = 64, .steps = 9});
+  }
+}
+
+/* Several splits in use, which with more ranks than heads lie on several ranks. */
+Test(ranks, one_row_over_spans) {
+  const form f = {.rows = 1, .slots = 1, .context = 1024, .steps = 530};
+  expect_bits(&shapes[ONE_HEAD], &f, 0);
+  expect_bits(&shapes[ODD], &f, 0);
+  const form hostile = {.rows = 1, .slots = 1, .context = 1024, .steps = 262};
+  expect_bits(&shapes[ONE_HEAD], &hostile, test_effort(0, 1));
+}
+
+Test(ranks, several_rows) {
+  for (uint32_t shape = 0; shape < SHAPES; shape++) {
+    expect_form(shape, (form){.rows = 4, .slots = 4, .context = 64, .steps = 7});
+    expect_form(shape, (form){.rows = 16, .slots = 3, .context = 128, .steps = 7});
+  }
+}
+
+Test(ranks, several_rows_over_units) {
+  const form f = {.rows = 16, .slots = 2, .context = 1024, .steps = 60};
+  expect_bits(&shapes[ONE_HEAD], &f, 0);
+}
+
+Test(ranks, prompts_of_a_form_of_their_own) {
+  expect_form(TWO_HEADS, (form){.rows = 64, .slots = 1, .context = 320, .steps = 7});
+  expect_form(ODD, (form){.rows = 8, .slots = 1, .context = 128, .steps = 9});
+}
+
+Test(ranks, sampling) {
+  expect_form(TWO_HEADS, (form){.rows = 1, .slots = 1, .context = 64, .steps = 9, .sampling = true});
+  expect_form(ODD, (form){.rows = 4, .slots = 4, .context = 64, .steps = 7, .sampling = true});
+}
+
+Test(ranks, wide_steps) {
+  expect_form(WIDE, (form){.rows = 128, .slots = 1, .context = 640, .steps = 7});
+  expect_form(WIDE_ODD, (form){.rows = 256, .slots = 1, .context = 1024, .steps = 6});
+  expect_form(PARTS, (form){.rows = 128, .slots = 1, .context = 640, .steps = 6});
+}
+
+Test(ranks, wide_steps_of_several_sequences) {
+  expect_form(WIDE, (form){.rows = 64, .slots = 5, .context = 128, .steps = 6});
+  expect_form(WIDE_ODD, (form){.rows = 256, .slots = 20, .context = 128, .steps = 6});
+  expect_form(WIDE, (form){.rows = 128, .slots = 7, .context = 128, .steps = 6, .sampling = true});
+}
