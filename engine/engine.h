@@ -33,8 +33,8 @@ typedef struct mk_engine_options {
   uint64_t synth_seed;      /* of those */
   uint32_t gpu_deadline_ms; /* cuda: of every wait in the kernel; 0: 1500 */
   uint32_t ranks;           /* that share the model (docs/RANKS.md); 0: 1. Several: the cpu, so far */
-  uint32_t
-      sms; /* of each rank; 0: 132; on the cpu as many as keep its threads busy, unless it interleaves or checks for races */
+  /* Of each rank; 0: 132; on the cpu as many as keep its threads busy, unless it interleaves or checks for races. */
+  uint32_t sms;
   uint32_t threads; /* cpu: 0: one for each core that the process may use; interleaving and checking take one */
   uint32_t max_seq; /* 0: min(max_position_embeddings, 4096) */
   /* Per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time, and a sequence that

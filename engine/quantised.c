@@ -54,6 +54,54 @@ static mk_status check_symmetric(const mk_quantised *m, const mk_tensor *tensor)
   return status;
 }
 
+static uint32_t nibble(uint32_t word, uint32_t index) { return word >> 4 * index & NIBBLE; }
+/* Where AWQ has row `row` of eight. */
+static uint32_t awq_place(uint32_t row) { return row % PACKED / 2 + row % 2 * 4; }
+
+/* Eight words of AWQ, of eight columns k and the same eight rows, as a word of each row. */
+static void turn_awq(const uint32_t *from, size_t stride, uint32_t out[PACKED]) {
+  for (uint32_t row = 0; row < PACKED; row++) {
+    out[row] = 0;
+    for (uint32_t k = 0; k < PACKED; k++) {
+      out[row] |= nibble(from[k * stride], awq_place(row)) << 4 * k;
+    }
+  }
+}
+
+/* The codes row by row, as PACKED stores them, whose rows are what is packed: in the files of AWQ and GPTQ a row's codes lie apart. Rows go by
+ * eights, and by lines of the cache. */
+static mk_status turn_rows(mk_quantised *m) {
+  enum { BLOCK = 64 };
+  const bool awq = m->quant->layout == MK_QUANT_AWQ;
+  const size_t rows = m->rows, words = (m->cols + PACKED - 1) / PACKED, packed_rows = rows / PACKED;
+  uint32_t *turned, eight[PACKED];
+  MK_TRY(mk_alloc(rows * words, sizeof *turned, &turned));
+  for (size_t first = 0; first < rows; first += BLOCK) {
+    for (size_t w = 0; w < words; w++) {
+      for (size_t row = first; row < first + BLOCK && row < rows; row += PACKED) {
+        const size_t left = m->cols - w * PACKED;
+        if (awq && left >= PACKED) {
+          turn_awq(m->words + w * PACKED * packed_rows + row / PACKED, packed_rows, eight);
+        } else if (awq) { /* the last columns */
+          memset(eight, 0, sizeof eight);
+          for (uint32_t i = 0; i < PACKED * left; i++) {
+            const uint32_t k = i / PACKED, word = m->words[(w * PACKED + k) * packed_rows + row / PACKED];
+            eight[i % PACKED] |= nibble(word, awq_place(i % PACKED)) << 4 * k;
+          }
+        } else {
+          memcpy(eight, m->words + w * rows + row, sizeof eight);
+        }
+        for (uint32_t i = 0; i < PACKED; i++) {
+          turned[(row + i) * words + w] = eight[i];
+        }
+      }
+    }
+  }
+  mk_free(m->words);
+  m->words = turned;
+  return MK_OK;
+}
+
 static mk_status read_parts(mk_quantised *m, const char *name, const mk_quant_part parts[MK_QUANT_PARTS]) {
   const mk_tensor *zeros = mk_quant_find(m->checkpoint, name, &parts[MK_PART_ZEROS]),
                   *order = mk_quant_find(m->checkpoint, name, &parts[MK_PART_ORDER]);
@@ -62,6 +110,9 @@ static mk_status read_parts(mk_quantised *m, const char *name, const mk_quant_pa
   if (status == MK_OK && is_packed(m)) {
     status = read_words(m->checkpoint, m->codes, &words);
     m->words = words;
+    if (status == MK_OK && m->quant->layout != MK_QUANT_PACKED) {
+      status = turn_rows(m);
+    }
   }
   if (status == MK_OK && zeros != NULL && !m->quant->zeros) {
     status = check_symmetric(m, zeros);
@@ -111,27 +162,13 @@ void mk_quantised_close(mk_quantised *m) {
   *m = (mk_quantised){.words = NULL};
 }
 
-static uint32_t nibble(uint32_t word, uint32_t index) { return word >> 4 * index & NIBBLE; }
-/* Where AWQ has row `row` of eight. */
-static uint32_t awq_place(uint32_t row) { return row % PACKED / 2 + row % 2 * 4; }
-
 mk_status mk_quantised_codes(const mk_quantised *m, uint32_t row, uint8_t *out) {
-  const size_t packed_rows = (m->rows + PACKED - 1) / PACKED, packed_cols = (m->cols + PACKED - 1) / PACKED;
   if (!is_packed(m)) {
     return mk_tensor_read_raw(m->checkpoint, m->codes, (uint64_t)row * m->cols, m->cols, out);
   }
+  const uint32_t *words = m->words + (size_t)row * ((m->cols + PACKED - 1) / PACKED);
   for (uint32_t k = 0; k < m->cols; k++) {
-    switch ((mk_quant_layout)m->quant->layout) {
-      case MK_QUANT_AWQ:
-        out[k] = (uint8_t)nibble(m->words[k * packed_rows + row / PACKED], awq_place(row));
-        break;
-      case MK_QUANT_GPTQ:
-        out[k] = (uint8_t)nibble(m->words[(size_t)(k / PACKED) * m->rows + row], k % PACKED);
-        break;
-      default:
-        out[k] = (uint8_t)nibble(m->words[row * packed_cols + k / PACKED], k % PACKED);
-        break;
-    }
+    out[k] = (uint8_t)nibble(words[k / PACKED], k % PACKED);
   }
   return MK_OK;
 }
@@ -191,26 +228,37 @@ static void put_scale(uint8_t *scales, uint32_t scale, uint32_t index, float val
          mk_scale_bytes(scale));
 }
 
+typedef struct place { /* of a code in a strip */
+  uint16_t byte;
+  uint8_t shift;
+} place;
+
 mk_status mk_quantised_pack(const mk_quantised *m, uint32_t row, uint8_t *codes, const mk_buffer *buffer, uint32_t at,
                             uint8_t *row_tile) {
-  const uint32_t ranges = mk_strip_ranges(buffer), bytes = mk_strip_bytes(buffer), place = mk_strip_row(at);
+  const uint32_t ranges = mk_strip_ranges(buffer), bytes = mk_strip_bytes(buffer), own = mk_strip_row(at);
+  const uint32_t mask = buffer->dtype == MK_DTYPE_I4 ? NIBBLE : 255;
+  const uint32_t padding = mk_quantised_zero(m, row, group_of(m, m->cols - 1));
+  place places[MK_STRIP_COLS];
+  for (uint32_t c = 0; c < MK_STRIP_COLS; c++) {
+    uint32_t shift;
+    places[c].byte = (uint16_t)mk_strip_offset(buffer->dtype, at, c, &shift);
+    places[c].shift = (uint8_t)shift;
+  }
   MK_TRY(mk_quantised_codes(m, row, codes));
   for (uint32_t first = 0; first < m->cols; first += MK_STRIP_COLS) {
     uint8_t *strip = row_tile + (size_t)(first / MK_STRIP_COLS) * bytes, *scales = strip + mk_strip_codes(buffer);
     for (uint32_t i = 0; i < ranges; i++) {
       const uint32_t col = first + i * buffer->scale_cols;
       const uint32_t group = group_of(m, col < m->cols ? col : m->cols - 1); /* all of a range is in one */
-      put_scale(scales, buffer->scale, i * MK_TILE + place, mk_quantised_scale(m, row, group));
+      put_scale(scales, buffer->scale, i * MK_TILE + own, mk_quantised_scale(m, row, group));
       if (buffer->zeros != 0) {
-        scales[mk_strip_scales(buffer) + (size_t)i * MK_TILE + place] = (uint8_t)mk_quantised_zero(m, row, group);
+        scales[mk_strip_scales(buffer) + (size_t)i * MK_TILE + own] = (uint8_t)mk_quantised_zero(m, row, group);
       }
     }
     for (uint32_t c = 0; c < MK_STRIP_COLS; c++) {
-      uint32_t shift, col = first + c;
-      uint8_t *code = strip + mk_strip_offset(buffer->dtype, at, c, &shift);
-      const uint32_t padding = mk_quantised_zero(m, row, group_of(m, m->cols - 1));
-      const uint32_t value = col < m->cols ? codes[col] : padding;
-      *code = (uint8_t)((*code & ~((buffer->dtype == MK_DTYPE_I4 ? NIBBLE : 255u) << shift)) | value << shift);
+      const uint32_t value = first + c < m->cols ? codes[first + c] : padding;
+      uint8_t *code = strip + places[c].byte;
+      *code = (uint8_t)((*code & ~(mask << places[c].shift)) | value << places[c].shift);
     }
   }
   return MK_OK;

@@ -15,7 +15,7 @@ typedef struct mk_quantised {
   const mk_quant *quant;
   const mk_tensor *codes;
   uint32_t rows, cols, groups;
-  uint32_t *words;      /* of four bits: all of them */
+  uint32_t *words;      /* of four bits: all of them, row by row */
   uint32_t *zero_words; /* NULL: all zeros are 8 */
   float *scales;
   int32_t *order; /* by column, its group; NULL: in order */

@@ -4,6 +4,8 @@
  * Buffers of kind activation and output are recorded, element by element, padding of tiles included in none. Weights
  * and inputs are the host's. The KV cache holds what earlier steps have appended; that this is there is the block
  * table's matter.
+ * Of plain buffers with a copy on each rank (MK_RANK_EACH) each copy is recorded; of stamped ones it is the stamp that
+ * says when a copy has a word.
  *
  * A mk_written owns its memory; the program outlives it. One thread. Failure: MK_ERR_RUNTIME for memory. */
 #ifndef MK_WRITTEN_H

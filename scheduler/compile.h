@@ -1,14 +1,14 @@
 /* Graph -> program: tiles per operation, placement on SM queues, edges, buffer plan.
  *
- * The caller owns the program (mk_program_free). Pure: the same graph and options give the same program, byte for byte; any
- * thread may call. Failure: MK_ERR_FILE when the shape does not fit the program format (the message names the
- * dimension), MK_ERR_USAGE for impossible options, MK_ERR_RUNTIME for memory.
+ * The caller owns the program (mk_program_free). Pure: the same graph and options give the same program, byte for
+ * byte; any thread may call. Failure: MK_ERR_FILE when the shape does not fit the program format (the message names
+ * the dimension), MK_ERR_USAGE for impossible options, MK_ERR_RUNTIME for memory.
  *
- * What a program computes does not depend on `sms`, `ranks` or `placement`: tile height, K splits and attention splits
- * are functions of the shape alone, so logits are the same bit for bit on any number of SMs and GPUs. Programs of 1 and of 2 to 16
- * rows give the same bits, too, as long as no split of one row has several spans (32,768 tokens divided by the number
- * of KV heads): beyond that they sum in another order. Programs for prompts always have those of one row
- * (docs/NUMERICS.md). */
+ * What a program computes does not depend on `sms`, `ranks` or `placement`: tile height, K splits and attention
+ * splits are functions of the shape alone, so logits are the same bit for bit on any number of SMs and GPUs.
+ * Programs of 1 and of 2 to 16 rows give the same bits, too, as long as no split of one row has several spans
+ * (32,768 tokens divided by the number of KV heads): beyond that they sum in another order. Programs for prompts
+ * always have those of one row (docs/NUMERICS.md). */
 #ifndef MK_COMPILE_H
 #define MK_COMPILE_H
 

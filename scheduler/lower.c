@@ -388,11 +388,11 @@ static mk_status lower_combine(mk_lowering *lowering, const mk_node *node, uint1
   return MK_OK;
 }
 
-/* Split s of every KV head, s-major, so that short contexts (split 0 alone) spread over as many SMs as there are KV heads.
- * A head's COMBINE sits behind its split 0: with one split in use the result never leaves the SM. SMs of a rank take turns at
- * what is of its heads (or, with more ranks than KV heads, splits). With several rows a split is that
- * of slot 0; what is split j of slot c is unit (j + c) mod splits, so that several short contexts spread, too, and a slot's
- * blocks stay with the SM that appends to them. */
+/* Split s of every KV head, s-major, so that short contexts (split 0 alone) spread over as many SMs as there are KV
+ * heads. A head's COMBINE sits behind its split 0: with one split in use the result never leaves the SM. SMs of a
+ * rank take turns at what is of its heads (or, with more ranks than KV heads, splits). With several rows a split is
+ * that of slot 0; what is split j of slot c is unit (j + c) mod splits, so that several short contexts spread, too,
+ * and a slot's blocks stay with the SM that appends to them. */
 static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   const mk_config *c = &lowering->graph->config;
   uint32_t group = c->heads / c->kv_heads, head_tiles = c->head_dim / MK_TILE;

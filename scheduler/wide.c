@@ -35,7 +35,8 @@ static uint32_t rank_of_unit(const mk_lowering *lowering, uint32_t unit, uint32_
   return mk_rank_of_tile(lowering, tiles, unit / lowering->line_tiles * UNIT_TILES);
 }
 
-/* The same of q, k and v: that of the KV head which the unit begins with, so that nearly all of them stay on their rank. */
+/* The same of q, k and v: that of the KV head which the unit begins with, so that nearly all of them stay on their
+ * rank. */
 static uint32_t rank_of_heads(const mk_lowering *lowering, uint32_t unit) {
   const mk_config *c = &lowering->graph->config;
   const uint32_t head = unit / lowering->line_tiles * UNIT_TILES / (c->head_dim / MK_TILE);

@@ -226,6 +226,7 @@ ParameterizedTest(const model_name *name, quantised, bits_are_those_of_bf16_and_
   test_model_remove(folder);
   expect_bits(&m, want, &plain, "one row");
   expect_bits(&m, want, &(mk_engine_options){.device = "cpu", .max_seq = 64, .rows = 8, .kv_blocks = 8}, "8 rows");
+  expect_bits(&m, want, &(mk_engine_options){.device = "cpu", .max_seq = 64, .rows = 128, .kv_blocks = 8}, "128 rows");
   expect_bits(&m, want,
               &(mk_engine_options){.device = "cpu", .max_seq = 64, .sms = 3, .check_races = true, .adversarial = true},
               "3 SMs, checked");

@@ -1,5 +1,5 @@
-/* Programs of several ranks: what they compute is what those of one compute, bit for bit, whichever ranks come late, and
- * what a rank has is its share. */
+/* Programs of several ranks: what they compute is what those of one compute, bit for bit, whichever ranks come late,
+ * and what a rank has is its share. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
@@ -77,16 +77,21 @@ typedef struct form { /* of a program, and what it is asked to compute */
   bool sampling;
 } form;
 
-static mk_program *compile(const mk_config *config, const form *f, uint32_t ranks, uint32_t sms) {
+static mk_status try_compile(const mk_config *config, const form *f, uint32_t ranks, uint32_t sms, mk_program **out) {
   mk_config copy = *config;
   mk_graph *graph;
-  mk_program *program;
   const mk_compile_options options = {
       .sms = sms, .ranks = ranks, .max_seq = f->context, .rows = f->rows, .slots = f->slots, .sampling = f->sampling};
   mk_config_set_context(&copy, f->context);
   cr_assert_eq(mk_llama_graph(&copy, &graph), MK_OK, "%s", mk_error_message());
-  cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
+  mk_status status = mk_compile(graph, &options, out);
   mk_graph_free(graph);
+  return status;
+}
+
+static mk_program *compile(const mk_config *config, const form *f, uint32_t ranks, uint32_t sms) {
+  mk_program *program;
+  cr_assert_eq(try_compile(config, f, ranks, sms, &program), MK_OK, "%s", mk_error_message());
   cr_assert_eq(mk_verify(program, NULL), MK_OK, "%u ranks of %u SMs, %u rows: %s", ranks, sms, f->rows,
                mk_error_message());
   return program;
@@ -239,4 +244,65 @@ Test(ranks, wide_steps_of_several_sequences) {
   expect_form(WIDE, (form){.rows = 64, .slots = 5, .context = 128, .steps = 6});
   expect_form(WIDE_ODD, (form){.rows = 256, .slots = 20, .context = 128, .steps = 6});
   expect_form(WIDE, (form){.rows = 128, .slots = 7, .context = 128, .steps = 6, .sampling = true});
+}
+
+Test(ranks, what_is_refused) {
+  const form one = {.rows = 1, .slots = 1, .context = 64}, wide = {.rows = 128, .slots = 1, .context = 64};
+  mk_program *program;
+  cr_assert_eq(try_compile(&shapes[TWO_HEADS], &one, 21, 1, &program), MK_ERR_USAGE);
+  cr_assert_not_null(strstr(mk_error_message(), "have 20 row tiles, and each rank needs some"), "%s",
+                     mk_error_message());
+  cr_assert_eq(try_compile(&shapes[TWO_HEADS], &wide, 4, 1, &program), MK_ERR_USAGE);
+  cr_assert_not_null(strstr(mk_error_message(), "eight neighbours of them"), "%s", mk_error_message());
+  cr_assert_eq(try_compile(&shapes[TWO_HEADS], &one, MK_MAX_RANKS + 1, 1, &program), MK_ERR_USAGE);
+}
+
+/* Every tile is one rank's, and nobody has much more than others. */
+Test(ranks, row_tiles_are_dealt_evenly) {
+  for (uint32_t tiles = 1; tiles < 3000; tiles += 1 + tiles / 13) {
+    for (uint32_t ranks = 1; ranks <= 9; ranks++) {
+      uint32_t next = 0, least = tiles, most = 0;
+      for (uint32_t rank = 0; rank < ranks; rank++) {
+        const mk_share share = mk_rank_tiles(tiles, ranks, rank);
+        cr_assert_eq(share.first, next);
+        next += share.count;
+        least = share.count < least ? share.count : least;
+        most = share.count > most ? share.count : most;
+      }
+      cr_assert_eq(next, tiles);
+      cr_assert(most <= least + 1 || (tiles % 8 == 0 && most == least) || most <= least + 8 + tiles / ranks / 16,
+                "%u tiles over %u ranks: %u to %u", tiles, ranks, least, most);
+    }
+  }
+}
+
+static uint64_t readers_of(const mk_readers *readers, const mk_program *p, uint32_t opcode, uint32_t slot,
+                           uint32_t rank) {
+  uint64_t all = 0;
+  for (uint32_t q = rank * p->machine.sms; q < (rank + 1) * p->machine.sms; q++) {
+    for (uint32_t i = p->queues[q].first; i < p->queues[q].first + p->queues[q].count; i++) {
+      all |= p->instructions[i].opcode == opcode ? readers->operands[(size_t)i * MK_MAX_OPERANDS + slot] : 0;
+    }
+  }
+  return all;
+}
+
+/* What a rank alone reads is sent to nobody: q, k and v of its heads, parts of attention, and of sums. */
+Test(ranks, what_stays_at_home) {
+  const form f = {.rows = 1, .slots = 1, .context = 512};
+  mk_program *p = compile(&shapes[PARTS], &f, 4, 3);
+  mk_readers readers;
+  cr_assert_eq(mk_program_readers(p, &readers), MK_OK, "%s", mk_error_message());
+  for (uint32_t rank = 0; rank < 4; rank++) {
+    const uint64_t own = UINT64_C(1) << rank;
+    cr_assert_eq(readers_of(&readers, p, MK_OP_QKV, MK_SLOT_QKV_out, rank), own);
+    cr_assert_eq(readers_of(&readers, p, MK_OP_ATTENTION, MK_SLOT_ATTENTION_out, rank), own);
+    cr_assert_eq(readers_of(&readers, p, MK_OP_LINEAR_PART, MK_SLOT_LINEAR_PART_out, rank), own);
+    cr_assert_eq(readers_of(&readers, p, MK_OP_COMBINE, MK_SLOT_COMBINE_out, rank), 15);
+    cr_assert_eq(readers_of(&readers, p, MK_OP_GLU, MK_SLOT_GLU_out, rank), 15);
+    cr_assert_eq(readers_of(&readers, p, MK_OP_HEAD, MK_SLOT_HEAD_candidate, rank), 15);
+    cr_assert_eq(readers_of(&readers, p, MK_OP_HEAD, MK_SLOT_HEAD_logits, rank), 0);
+  }
+  mk_readers_free(&readers);
+  mk_program_free(p);
 }

@@ -19,8 +19,6 @@ Test(command, usage_errors) {
   EXPECT(2, "", "from 1 to 64", "run", "-m", in_directory("tiny"), "--ranks", "65");
   EXPECT(2, "", "so far the cpu alone has more than one", "run", "-m", in_directory("tiny"), "--device", "cuda",
          "--ranks", "2", "-p", "x");
-  EXPECT(2, "", "each rank needs some; use fewer ranks", "compile", "-m", in_directory("tiny"), "-o",
-         in_directory("a.mkp"), "--ranks", "64");
   EXPECT(2, "", "'tpu' is not a device", "run", "-m", in_directory("tiny"), "--device", "tpu");
   EXPECT(2, "", "'cuda:' is not a device", "run", "-m", in_directory("tiny"), "--device", "cuda:");
   EXPECT(2, "", "'cuda:-1' is not a device", "bench", "--like", "tiny", "--device", "cuda:-1");

@@ -18,7 +18,8 @@ typedef struct mk_accesses mk_accesses;
 mk_status mk_accesses_new(const mk_program *program, mk_accesses **out);
 void mk_accesses_free(mk_accesses *accesses); /* NULL is fine */
 
-/* One word per tile, grid rows x grid columns, of the copy that the rank looks at; NULL for a buffer that is constant. */
+/* One word per tile, grid rows x grid columns, of the copy that the rank looks at; NULL for a buffer that is
+ * constant. */
 uint64_t *mk_accesses_words(mk_accesses *accesses, uint32_t rank, size_t buffer);
 
 typedef struct mk_access_turn { /* one role's part of an instruction */
@@ -38,8 +39,8 @@ void mk_accesses_load(mk_accesses *accesses, const mk_access_turn *turn);
 /* *waits: a stamped input is not there yet, and nothing has been done. */
 mk_status mk_accesses_consume(mk_accesses *accesses, const mk_access_turn *turn, bool *waits);
 mk_status mk_accesses_store(mk_accesses *accesses, const mk_access_turn *turn);
-/* Gives the word of tile `tile` of an operand, counted row by row, its generation if it carries the stamp `held`: in the
- * copy of that rank. */
+/* Gives the word of tile `tile` of an operand, counted row by row, its generation if it carries the stamp `held`: in
+ * the copy of that rank. */
 void mk_accesses_publish(mk_accesses *accesses, uint32_t rank, const mk_operand *operand, uint32_t tile, uint32_t held,
                          uint32_t generation);
 

@@ -59,8 +59,9 @@ static mk_status observe(mk_cpu *cpu, uint32_t q, mk_role role) {
   return mk_race_step(cpu->race, q, role, cpu->program->queues[q].first + sm->roles[role].at, &used);
 }
 
-/* The ranks to whose copies the instruction's words of that operand come by and by, a bit for each: of stamped ones, the
- * writer's own, too. Plain ones are where they are written at once, and for an adversary on the others some time. */
+/* The ranks to whose copies the instruction's words of that operand come by and by, a bit for each: of stamped ones,
+ * the writer's own, too. Plain ones are where they are written at once, and for an adversary on the others some
+ * time. */
 static uint64_t destinations(const mk_cpu *cpu, const mk_cpu_sm *sm, const mk_instruction *in, uint32_t slot) {
   const mk_buffer *buffer = &cpu->program->buffers[in->operands[slot].buffer];
   const uint64_t own = UINT64_C(1) << sm->rank;
@@ -269,7 +270,8 @@ static bool sends(const mk_cpu_sm *sm, mk_role role) {
   return in->signal_count != 0 && mk_opcode_finisher(mk_opcode_lookup(in->opcode)) == role;
 }
 
-/* Adds to each copy of the counters, or lets an adversary do so some time: what came before the signal is there by now. */
+/* Adds to each copy of the counters, or lets an adversary do so some time: what came before the signal is there by
+ * now. */
 static mk_status add_signals(mk_cpu *cpu, uint32_t q, mk_role role, const mk_instruction *in) {
   mk_cpu_sm *sm = &cpu->sms[q];
   if (!cpu->options.adversarial || cpu->readers.counters == NULL) {

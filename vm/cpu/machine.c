@@ -32,8 +32,8 @@ static mk_status borrow(mk_cpu *cpu, size_t buffer) {
              : mk_error(MK_ERR_USAGE, "the machine beside has no buffer %s of this shape to lend", b->name);
 }
 
-/* Other ranks have the same memory, but for what has copies that programs write. What is dealt is one piece as well: who
- * touches a tile of another rank is found by the race detector. */
+/* Other ranks have the same memory, but for what has copies that programs write. What is dealt is one piece as well:
+ * who touches a tile of another rank is found by the race detector. */
 static mk_status init_ranks(mk_cpu *cpu) {
   const mk_program *program = cpu->program;
   for (uint32_t rank = 1; rank < program->machine.ranks; rank++) {

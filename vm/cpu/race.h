@@ -33,8 +33,8 @@ mk_status mk_race_step(mk_race *race, uint32_t sm, mk_role role, uint32_t index,
 /* `role` of queue `sm` signals for instruction `index`, which it finishes: its last step there. */
 void mk_race_signal(mk_race *race, uint32_t sm, mk_role role, uint32_t index);
 
-/* The same, of a counter with copies, of which the ranks' in question have the signal later: what the sender knows now, and that it has come
- * to one of them. */
+/* The same, of a counter with copies, of which the ranks' in question have the signal later: what the sender knows
+ * now, and that it has come to one of them. */
 typedef struct mk_race_view mk_race_view;
 mk_status mk_race_send(const mk_race *race, uint32_t sm, mk_role role, mk_race_view **out);
 void mk_race_arrive(mk_race *race, const mk_race_view *view, uint32_t counter, uint32_t rank);

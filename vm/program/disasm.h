@@ -6,7 +6,7 @@
  *   machine sms=N page_bytes=N ...                      every field of mk_machine
  *   range position=LOW..HIGH token=... block=... batch=...
  *   buffer NAME kind=K dtype=D store=S shape=RxC tile=RxC scope=S proxy=P rank=N [head_dim=N block_tokens=N
- *          span_tokens=N blocks=N] ; offset=N bytes=N
+ *          span_tokens=N blocks=N] [scale=... scale_cols=N zeros=N] ; offset=N bytes=N
  *   counter NAME kind=K scope=S rank=N total=N
  *   queue N:
  *   #UID OPCODE [fused] FIELD=BUFFER[row:row_end,col:col_end] ... PARAM=VALUE ... [wait=COUNTER>=THRESHOLD ...]

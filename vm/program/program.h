@@ -74,11 +74,13 @@ enum {
  * MK_STORE_BLOCKS: row s stands for all tokens t of slot c with (t / span_tokens + c) % rows == s, column h for KV head h; the
  * physical block of tokens [64 b, 64 b + 64) of slot c is table[c][b]; a block that a launch fills is named once in all the table, one that it
  * only reads once a slot (mk_plan_check). A program of one row per step has slot 0 alone. */
-/* Where a buffer lies, or a counter, in a program for several GPUs (ranks; docs/RANKS.md): on the rank of that number, or
- *   EACH   every rank has a copy. Who reads, or waits, takes the copy of its own rank. Who writes, or signals, does so to the copies of
- *          all ranks that have readers (mk_program_readers), where it arrives at different times: a word, or an amount, at once.
- *          Constant data are the same on all ranks.
- *   DEALT  a buffer alone: a rank has the tiles that its queues name. Of what the program writes a tile is one rank's. */
+/* Where a buffer lies, or a counter, in a program for several GPUs (ranks; docs/RANKS.md): on the rank of that number,
+ * or
+ *   EACH   every rank has a copy. Who reads, or waits, takes the copy of its own rank. Who writes, or signals, does so
+ *          to the copies of all ranks that have readers (mk_program_readers), where it arrives at different times: a
+ *          word, or an amount, at once. Constant data are the same on all ranks.
+ *   DEALT  a buffer alone: a rank has the tiles that its queues name. Of what the program writes a tile is one
+ *          rank's. */
 enum { MK_RANK_EACH = 0xffff, MK_RANK_DEALT = 0xfffe };
 
 typedef struct mk_buffer {

@@ -16,7 +16,8 @@
 #include "vm/file.h"
 #include "vm/program/program_internal.h"
 
-enum { FILE_VERSION = 4, MAX_INSTRUCTIONS = 1 << 26 };
+/* Of version 3 nothing had copies, or was dealt to ranks; all else is the same. */
+enum { FILE_VERSION = 4, OLDEST_VERSION = 3, MAX_INSTRUCTIONS = 1 << 26 };
 
 typedef struct file_lead {
   char magic[4];
@@ -114,9 +115,10 @@ static mk_status check_lead(const file_lead *lead, uint64_t size) {
   if (memcmp(lead->magic, magic, sizeof magic) != 0) {
     return mk_error(MK_ERR_FILE, "header: magic is not \"MKPF\"; this is not a program file");
   }
-  if (lead->version != FILE_VERSION) {
-    return mk_error(MK_ERR_FILE, "header: version is %u; this build reads version %d, so compile the program again",
-                    lead->version, FILE_VERSION);
+  if (lead->version < OLDEST_VERSION || lead->version > FILE_VERSION) {
+    return mk_error(MK_ERR_FILE,
+                    "header: version is %u; this build reads versions %d and %d, so compile the program again",
+                    lead->version, OLDEST_VERSION, FILE_VERSION);
   }
   if (lead->size != size) {
     return mk_error(MK_ERR_FILE, "header: size is %llu, the file has %llu bytes; it is truncated or not a program",

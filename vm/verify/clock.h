@@ -1,8 +1,9 @@
 /* Vector clocks of the verifier's run (order.c): what a thread knows of every other one.
  *
- * Of the SMs of a stage nearly all know the same, but for what they do themselves. So a clock is a vector that it shares
- * with others, and the times of its own lane's two threads beside it; and what comes of two vectors is looked up
- * where it has been asked for before. A program of 8 x 132 SMs so takes a few vectors a stage, and not one for each SM.
+ * Of the SMs of a stage nearly all know the same, but for what they do themselves. So a clock is a vector that it
+ * shares with others, and the times of its own lane's two threads beside it; and what comes of two vectors is looked
+ * up where it has been asked for before. A program of 8 x 132 SMs so takes a few vectors a stage, and not one for
+ * each SM.
  *
  * A mk_clocks owns all vectors; mk_clocks_free releases them. One thread. Failure: MK_ERR_RUNTIME for memory. */
 #ifndef MK_VERIFY_CLOCK_H

@@ -27,7 +27,8 @@ static void wake(mk_run *run, uint32_t *list, uint64_t value) {
   }
 }
 
-/* Those who wait for what the counter has by now. Most wait for all of its signals, and need not be looked at before. */
+/* Those who wait for what the counter has by now. Most wait for all of its signals, and need not be looked at
+ * before. */
 static void wake_waiters(mk_run *run, uint32_t counter) {
   if (run->values[counter] < run->least[counter]) {
     return;
@@ -141,8 +142,8 @@ static mk_status join_waits(mk_run *run, const mk_instruction *in, uint32_t epoc
   return MK_OK;
 }
 
-/* Who waits for a signal on one copy of a counter knows that the signaller was done, and not that its signal has come to
- * the other copies. */
+/* Who waits for a signal on one copy of a counter knows that the signaller was done, and not that its signal has
+ * come to the other copies. */
 static mk_status feed_barrier(mk_run *run, mk_barrier *b, uint32_t index, uint32_t epoch, mk_clock *hb, mk_clock *dep) {
   const uint32_t thread = mk_finisher_of(run->v, index), done = run->lanes[thread / 2].done;
   const mk_moment known = has_copies(run->v, b->counter) ? MK_DONE : MK_SIGNALLED;

@@ -100,7 +100,8 @@ static mk_status check_queues(mk_verifier *v) {
 
 static bool within(uint32_t side, uint32_t most) { return side != 0 && side <= most; }
 
-/* What may lie on several ranks: copies are for words that writers send, tiles of a rank for what it keeps to itself. */
+/* What may lie on several ranks: copies are for words that writers send, tiles of a rank for what it keeps to
+ * itself. */
 static mk_status check_place(mk_verifier *v, const mk_buffer *b) {
   if (b->rank == MK_RANK_DEALT && b->store == MK_STORE_STAMPED) {
     return mk_reject(v, "S02", MK_NONE_INDEX,

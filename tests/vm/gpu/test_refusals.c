@@ -9,6 +9,7 @@
 #include "scheduler/compile.h"
 #include "scheduler/mla_compile.h"
 #include "vm/gpu/machine.h"
+#include "vm/verify/verify.h"
 
 static mk_program *compile_slots(bool sampling, uint32_t rows, uint32_t slots) {
   mk_config config;
@@ -49,6 +50,22 @@ Test(gpu_refusals, pages_of_another_size) {
   mk_program *program = compile(false);
   program->machine.page_bytes /= 2;
   expect_refused(program, "for another machine");
+}
+
+Test(gpu_refusals, quantised_weights) {
+  mk_config config;
+  mk_graph *graph;
+  mk_program *program;
+  cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
+  config.quant = (mk_quant){.layout = MK_QUANT_PACKED, .codes = MK_CODES_INT4, .group = 128, .modules = {[1] = 0x1ff}};
+  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
+  for (uint32_t rows = 1; rows <= 128; rows *= 128) { /* the wide form, too */
+    cr_assert_eq(mk_compile(graph, &(mk_compile_options){.sms = 4, .max_seq = 64, .rows = rows, .slots = 1}, &program),
+                 MK_OK, "%s", mk_error_message());
+    cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
+    expect_refused(program, "weight layers.1.qkv: quantised weights (i4) are not yet on a GPU: use --device cpu");
+  }
+  mk_graph_free(graph);
 }
 
 Test(gpu_refusals, blocks_of_another_size) {

@@ -458,7 +458,7 @@ Test(program, malformations) {
   const size_t counter = buffers + 4 * 104, queues = counter + 56, instruction = queues + 2 * 12;
   const malformation list[] = {
       {"magic", 0, 'X', 1},
-      {"version is 1; this build reads version 4, so compile the program again", 4, 1, 4},
+      {"version is 1; this build reads versions 3 and 4, so compile the program again", 4, 1, 4},
       {"version is 5", 4, 5, 4},
       {"sms is 0", machine, 0, 4},
       {"2 queues; 3 SMs", machine, 3, 4},
