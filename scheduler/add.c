@@ -92,8 +92,7 @@ static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const m
   if (split.count == 0) {
     return MK_OK;
   }
-  mk_place_in(&lowering->placer, rank, plan->parts * split.count,
-              mk_tiles_bytes(weight, 1, 0, steps) / plan->parts);
+  mk_place_in(&lowering->placer, rank, plan->parts * split.count, mk_tiles_bytes(weight, 1, 0, steps) / plan->parts);
   for (uint32_t sm = first_sm; sm < first_sm + lowering->sms_of_rank; sm++) {
     mk_share units = lowering->placer.shares[sm];
     while (units.count != 0) {

@@ -308,6 +308,17 @@ static mk_status fault(const view *v, const char *what) {
                   what);
 }
 
+static bool counters_exist(const mk_program *p, const mk_instruction *in) {
+  bool exist = true;
+  for (uint32_t w = 0; w < in->wait_count; w++) {
+    exist &= in->waits[w].counter < p->counter_count;
+  }
+  for (uint32_t s = 0; s < in->signal_count; s++) {
+    exist &= in->signals[s].counter < p->counter_count;
+  }
+  return exist;
+}
+
 static mk_status inside(view *v) {
   const mk_opcode_info *info = mk_opcode_lookup(v->in->opcode);
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
@@ -329,17 +340,16 @@ static mk_status inside(view *v) {
       return fault(v, "reads the row of a token outside its operand");
     }
   }
-  for (uint32_t w = 0; w < v->in->wait_count; w++) {
-    if (v->in->waits[w].counter >= v->program->counter_count) {
-      return fault(v, "waits for a counter that does not exist");
-    }
+  return counters_exist(v->program, v->in) ? MK_OK
+                                           : fault(v, "waits for a counter that does not exist, or signals one");
+}
+
+bool mutation_can_run(const mk_program *program) {
+  bool can = true;
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    can &= counters_exist(program, &program->instructions[i]);
   }
-  for (uint32_t s = 0; s < v->in->signal_count; s++) {
-    if (v->in->signals[s].counter >= v->program->counter_count) {
-      return fault(v, "signals a counter that does not exist");
-    }
-  }
-  return MK_OK;
+  return can;
 }
 
 mk_status mutation_footprint(const mk_program *program) {

@@ -53,6 +53,9 @@ mk_status mutation_base(uint64_t *random, mk_program **out);
  * thresholds kept reachable, most of the time, so that it is the order that is wrong and not the sum. */
 bool mutation_apply(mk_program *program, mutation_class kind, uint64_t *random);
 
+/* Whether every counter that the program waits for or signals is there: without it no machine can run the program. */
+bool mutation_can_run(const mk_program *program);
+
 /* MK_OK when no interleaving fails; MK_ERR_DEVICE with the reason when one does; else as mk_cpu_new. */
 mk_status mutation_oracle(const mk_program *program, uint64_t seed, uint32_t interleavings);
 /* The static part of it. */
