@@ -68,8 +68,8 @@ static void turn_awq(const uint32_t *from, size_t stride, uint32_t out[PACKED]) 
   }
 }
 
-/* The codes row by row, as PACKED stores them, whose rows are what is packed: in the files of AWQ and GPTQ a row's codes lie apart. Rows go by
- * eights, and by lines of the cache. */
+/* The codes row by row, as PACKED stores them, whose rows are what is packed: in the files of AWQ and GPTQ a row's
+ * codes lie apart. Rows go by eights, and by lines of the cache. */
 static mk_status turn_rows(mk_quantised *m) {
   enum { BLOCK = 64 };
   const bool awq = m->quant->layout == MK_QUANT_AWQ;

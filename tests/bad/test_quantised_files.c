@@ -1,5 +1,5 @@
-/* Quantised checkpoints that are not what they say: refused with the tensor and the value, and never read beyond an end. The good ones are those
- * of tests/oracle/goldens/quantised. */
+/* Quantised checkpoints that are not what they say: refused with the tensor and the value, and never read beyond an
+ * end. The good ones are those of tests/oracle/goldens/quantised. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Quantised weights: every form against its definition, and products of them against products of the bf16 weights that they stand for,
- * bit for bit. */
+/* Quantised weights: every form against its definition, and products of them against products of the bf16 weights that
+ * they stand for, bit for bit. */
 #include "instructions/dequantise.h"
 
 #include <criterion/criterion.h>

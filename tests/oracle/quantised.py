@@ -356,6 +356,8 @@ def check(m, f, command):
 def package(m, f):
     if f["method"] != "ct":
         return True, "not of this package"
+    if f.get("ordered"):
+        return True, "the package (0.20) refuses actorder group, which older ones wrote"
     heads = m["heads"] * m["head_dim"]
     if f["layout"] == "packed" and f["group"] and any(k % f["group"] for k in (m["hidden"], m["intermediate"], heads)):
         return True, "the package wants groups that divide the rows"

@@ -1,5 +1,6 @@
-/* Quantised checkpoints of every format (goldens/quantised; quantised.py makes them): their weights are what a dequantiser in numpy makes of
- * them, the machine has the bits of a bf16 model with these weights, and transformers' logits. */
+/* Quantised checkpoints of every format (goldens/quantised; quantised.py makes them): their weights are what a
+ * dequantiser in numpy makes of them, the machine has the bits of a bf16 model with these weights, and transformers'
+ * logits. */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <dirent.h>

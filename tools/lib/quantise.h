@@ -1,11 +1,14 @@
-/* Model directory -> the same model with quantised weights, in the layout of compressed-tensors, which transformers loads with the package of
- * that name: matrices of the layers alone, round to nearest.
+/* Model directory -> the same model with quantised weights, in the layout of compressed-tensors, which transformers
+ * loads with the package of that name: matrices of the layers alone, round to nearest.
  *   fp8   e4m3, a scale for each row, the largest size / 448
- *   int4  -8 to 7, a scale for each 128 columns of a row, the largest size / 7.5; where 128 does not divide all rows 64 or 32, if these do
- * Scales are bf16. What is not quantised is copied as it is, as are the other files of the directory (but no folders, and no other weights).
+ *   int4  -8 to 7, a scale for each 128 columns of a row, the largest size / 7.5; where 128 does not divide all rows 64
+ *         or 32, if these do
+ * Scales are bf16. What is not quantised is copied as it is, as are the other files of the directory (but no folders,
+ * and no other weights).
  *
- * Memory for some rows of one matrix, at any size of the model. One thread. Failure: that of mk_directory_open, MK_ERR_USAGE where a model is in the
- * way or the weights are quantised already, MK_ERR_RUNTIME (I/O, memory). Nothing stays of a directory that is not complete. */
+ * Memory for a row and the scales of one matrix, at any size of the model. One thread. Failure: that of
+ * mk_directory_open, MK_ERR_USAGE where a model is in the way or the weights are quantised already, MK_ERR_RUNTIME (I/O,
+ * memory). Nothing stays of a directory that is not complete. */
 #ifndef MK_QUANTISE_H
 #define MK_QUANTISE_H
 
