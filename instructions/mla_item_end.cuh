@@ -16,8 +16,8 @@ struct softmax_rows {  // of a thread's two rows; sums of weights are over its o
 
 // The shape of the program's blocks.
 struct block_view {
-  uint32_t rows, blocks, heads, behind;  // behind: the number of new tokens, less one
-  float scale;                           // for powers of two
+  uint32_t rows, blocks, heads, later;  // later: the number of new tokens, less one
+  float scale;                          // for powers of two
 };
 
 __device__ inline block_view view_of(const device &d, const mk_instruction_word &in) {
@@ -27,7 +27,7 @@ __device__ inline block_view view_of(const device &d, const mk_instruction_word 
   v.rows = out.cols / MK_MLA_LATENT;
   v.blocks = out.rows / whole_buffer(in, MK_WHOLE_MLA_PART_sequences).rows;
   v.heads = v.rows * v.blocks / tokens;
-  v.behind = tokens - 1;
+  v.later = tokens - 1;
   v.scale = __uint_as_float(param(in, MK_PARAM_MLA_PART_scale)) * 1.44269504088896f;
   return v;
 }

@@ -104,8 +104,8 @@ static void fold(const part_view *view, const float *query, uint32_t count, floa
 /* How many tokens row `row` of a block sees. */
 static uint32_t seen(const part_view *view, uint32_t length, uint32_t block, uint32_t row) {
   uint32_t heads = view->rows * view->blocks / view->tokens;
-  uint32_t token = (block % view->blocks * view->rows + row) / heads, behind = view->tokens - 1 - token;
-  return length > behind ? length - behind : 0;
+  uint32_t token = (block % view->blocks * view->rows + row) / heads, later = view->tokens - 1 - token;
+  return length > later ? length - later : 0;
 }
 
 static void attend(const part_view *view, const mk_mla_item *item) {

@@ -26,7 +26,7 @@ enum { SCORES = 32 };  // of a thread: 16 tokens of each of its two rows
 // Tokens that the row sees.
 __device__ inline uint32_t seen_by(const block_view &v, const mla_entry &item, uint32_t row) {
   uint32_t token = (item.block % v.blocks * v.rows + row) / v.heads;
-  uint32_t unseen = token < v.behind ? v.behind - token : 0;
+  uint32_t unseen = token < v.later ? v.later - token : 0;
   return item.length > unseen ? item.length - unseen : 0;
 }
 
@@ -369,7 +369,7 @@ __device__ __forceinline__ void attend_turns(const attender &a, const block_view
                                              const page_view &p, uint32_t own, uint32_t own_phase, uint32_t other_phase,
                                              softmax_rows &r, float (&sums)[SUMS]) {
   float scores[SCORES];
-  int32_t whole = static_cast<int32_t>(item.length - v.behind) / MK_MLA_PAGE_TOKENS - static_cast<int32_t>(item.first);
+  int32_t whole = static_cast<int32_t>(item.length - v.later) / MK_MLA_PAGE_TOKENS - static_cast<int32_t>(item.first);
   uint32_t weights[SCORES / 8][4];
   score_loads<0, PAGE_LOADS>(a, p, own_phase, has_come(a, 0, own_phase), scores);
   tile::products_wait<0>();

@@ -48,7 +48,7 @@ struct score_store {
 };
 
 // SCORE, which is in the ring's slot after that of HEAD.
-__device__ inline const mk_instruction_word &score_behind(const mk_instruction_word &head) {
+__device__ inline const mk_instruction_word &score_after(const mk_instruction_word &head) {
   const uint8_t *next = reinterpret_cast<const uint8_t *>(&head) + MK_GPU_INSTRUCTION_SLOT_BYTES;
   bool last = &head == &device::slot(MK_GPU_INSTRUCTION_SLOTS - 1)->instruction;
   return last ? device::slot(0)->instruction : *reinterpret_cast<const mk_instruction_word *>(next);
@@ -65,7 +65,7 @@ __device__ inline void begin_SCORE(const storer &s, const mk_instruction_word &h
   if (!wait_instruction(s.d, next)) {
     return;
   }
-  const mk_instruction_word &in = score_behind(head);
+  const mk_instruction_word &in = score_after(head);
   const uint32_t *words = start_of<const uint32_t>(in, whole_at(MK_WHOLE_SCORE_sampling));
   volatile shared_words *shared = s.d.words();  // this warp's: every lane writes the same
   uint32_t position =
@@ -90,7 +90,7 @@ __device__ inline void fetch_count(const storer &s, const mk_instruction_word &h
   bool seen = row == state_of(s).token && (q.flags & SCORE_FOLLOWS) != 0;
   q.count = 0;
   if (mine && (seen || (q.flags & MK_SAMPLE_PENALTIES) != 0)) {
-    q.count = __ldcg(start_of<uint32_t>(score_behind(head), MK_PART_SCORE_counts) + row);
+    q.count = __ldcg(start_of<uint32_t>(score_after(head), MK_PART_SCORE_counts) + row);
   }
 }
 
@@ -108,11 +108,11 @@ __device__ inline void prepare_SCORE(const storer &s, const mk_instruction_word 
   r.a.even = 0.0f;
   if (mine && seen) {
     count = (state_of(s).flags & MK_ROW_PROMPT) != 0 ? count | MK_COUNT_PROMPT : count + 1;
-    start_of<uint32_t>(score_behind(head), MK_PART_SCORE_counts)[row] = count;
+    start_of<uint32_t>(score_after(head), MK_PART_SCORE_counts)[row] = count;
   }
   r.b.even = __uint_as_float(count);
   if (mine && (q.flags & MK_SAMPLE_BIAS) != 0) {
-    r.a.even = __ldg(start_of<const float>(score_behind(head), MK_PART_SCORE_bias) + row);
+    r.a.even = __ldg(start_of<const float>(score_after(head), MK_PART_SCORE_bias) + row);
   }
   fetch_count(s, head, i + 1, q);
 }
@@ -150,7 +150,7 @@ __device__ inline void extend_front(uint32_t lane, float score, uint64_t key, sc
 // Whether min-p drops the score when it is compared with `highest`, the highest score so far of this SM, as mk_peak has
 // it.
 __device__ inline bool is_dropped(const mk_instruction_word &head, float score, uint32_t highest) {
-  const uint32_t *words = start_of<const uint32_t>(score_behind(head), whole_at(MK_WHOLE_SCORE_sampling));
+  const uint32_t *words = start_of<const uint32_t>(score_after(head), whole_at(MK_WHOLE_SCORE_sampling));
   return mk_sample_drops(words, mk_sample_distance(words, score, mk_unordered(highest)));
 }
 
@@ -162,7 +162,7 @@ __device__ inline void finish_SCORE(const storer &s, const mk_instruction_word &
   bool mine = i < weight.rows && s.lane < 16 && row < param(head, MK_PARAM_HEAD_vocab);
   float noise = __shfl_sync(0xffffffffu, q.noise, i % 2 * 16 + s.lane % 16), score = mk_plus(y, 0.0f);
   if ((flags & (MK_SAMPLE_PENALTIES | MK_SAMPLE_BIAS)) != 0) {
-    score = mk_sample_score(start_of<const uint32_t>(score_behind(head), whole_at(MK_WHOLE_SCORE_sampling)), y,
+    score = mk_sample_score(start_of<const uint32_t>(score_after(head), whole_at(MK_WHOLE_SCORE_sampling)), y,
                             __float_as_uint(r.b.even), r.a.even);
   }
   score = (flags & SCORE_INSIDE) != 0 ? 0.0f : score;
@@ -213,7 +213,7 @@ __device__ inline void end_SCORE(const storer &s, const mk_instruction_word &hea
     float other = __shfl_sync(0xffffffffu, q.score, __ffs(left) - 1);
     at += key != 0 && other > q.score ? 1 : 0;
   }
-  const mk_instruction_word &in = score_behind(head);
+  const mk_instruction_word &in = score_after(head);
   uint64_t *front = start_of<uint64_t>(in, MK_PART_SCORE_front) + in.parts[MK_PART_SCORE_front].row * MK_FRONT_WORDS;
   uint32_t generation = s.d.generation();
   uint32_t about = index | count << MK_FRONT_COUNT_AT | ((q.flags & SCORE_OVERFLOWS) != 0 ? MK_FRONT_OVERFLOW : 0) |

@@ -227,7 +227,7 @@ __device__ inline void tally_scores(const consumer &c, const mk_instruction_word
   __syncwarp();
   score_range r = range_of(c, in);
   const uint64_t *all = start_of<const uint64_t>(in, MK_PART_SIFT_scores);
-  float next = ahead.logit[0], behind = ahead.logit[1];
+  float next = ahead.logit[0], second = ahead.logit[1];
 #pragma unroll 1
   for (; __any_sync(0xffffffffu, r.token < r.end); r.token += SCORES_STEP) {
     uint32_t token = min(r.token, r.end - 1), ahead_of = r.token + SCORES_AHEAD * SCORES_STEP;
@@ -239,8 +239,8 @@ __device__ inline void tally_scores(const consumer &c, const mk_instruction_word
       score = __uint_as_float(word[0]);
     } else {
       score = own_score(c.d, area().words, token, next);
-      next = behind;
-      behind = ahead_of < r.end ? __ldcg(c.d.words()->logits + ahead_of) : 0.0f;
+      next = second;
+      second = ahead_of < r.end ? __ldcg(c.d.words()->logits + ahead_of) : 0.0f;
     }
     tally_lanes(c, r.token < r.end, score, token);
   }
@@ -417,8 +417,8 @@ __device__ inline void consume_search(consumer &here, const mk_instruction_word 
   bool inside = inside_prompt(c), draw = in.opcode == MK_OP_DRAW,
        cuts = tile::uniform(!inside && mk_sampling_cuts(words));
   // After another round of this SM (refuse.c) the search stands where that round has left it.
-  bool behind = in.parts[MK_PART_SIFT_rounds].rows != 0, begins = !behind || !cuts;
-  if (!draw && !cuts && behind) {
+  bool resumes = in.parts[MK_PART_SIFT_rounds].rows != 0, begins = !resumes || !cuts;
+  if (!draw && !cuts && resumes) {
     return;
   }
   search s = {0, MK_SIFT_IDLE};

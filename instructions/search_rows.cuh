@@ -412,16 +412,17 @@ __device__ inline void decide_line(const consumer &c, line_search &l, const segm
   __syncwarp();
 }
 
-// Goes on while the line's search is open: from what earlier rounds have left (`behind`), or from the highest score on.
+// Goes on while the line's search is open: from what earlier rounds have left (`resumes`), or from the highest score on.
 // A SIFT ends with this SM's tally, which it publishes. A DRAW tallies all scores instead, until the search is over:
 // each SM does so by itself and comes to the same end.
-__device__ inline void go_on(const consumer &c, const mk_instruction_word &in, line_search &l, bool behind, bool draw) {
+__device__ inline void go_on(const consumer &c, const mk_instruction_word &in, line_search &l, bool resumes,
+                             bool draw) {
 #pragma unroll 1
   for (uint32_t pass = 0; pass < MK_SIFT_MOST_PASSES && state_of(l) == MK_SIFT_OPEN; pass++) {
     segment_sum sum;
     if (pass != 0) {
-      sum = tally_line(c, in, l, draw, behind || pass != 1 ? PIVOTS_NARROWED : PIVOTS_FIRST);
-    } else if (behind) {
+      sum = tally_line(c, in, l, draw, resumes || pass != 1 ? PIVOTS_NARROWED : PIVOTS_FIRST);
+    } else if (resumes) {
       uint32_t owner = owner_of(c, in, c.warp);
       sum = sum_rounds<1>(c, in, c.warp, line_weighs(parameters_of(c)), owner, owner + 1, 1);
     } else {
@@ -432,7 +433,7 @@ __device__ inline void go_on(const consumer &c, const mk_instruction_word &in, l
       publish_tally(c, in, sum);
       return;
     }
-    if (pass != 0 || behind) {
+    if (pass != 0 || resumes) {
       decide_line(c, l, sum);
     }
     if (pass == 0 && draw && state_of(l) == MK_SIFT_OPEN) {
@@ -492,7 +493,7 @@ __device__ inline void consume_search(rows_consumer &here, const mk_instruction_
   line_search &l = area().lines[c.warp];
   bool active = tile::uniform((rows_of(c.d).active >> c.warp & 1) != 0);
   bool cuts = tile::uniform((searching >> c.warp & 1) != 0);
-  bool behind = tile::uniform(cuts && in.parts[MK_PART_SIFT_rounds].rows != 0);
+  bool resumes = tile::uniform(cuts && in.parts[MK_PART_SIFT_rounds].rows != 0);
   bool adds_up = tile::uniform(l.rounds % 2u != 0);
   __syncwarp();
   if (c.lane == 0) {
@@ -502,7 +503,7 @@ __device__ inline void consume_search(rows_consumer &here, const mk_instruction_
     sum_owned_lines(c, in, searching);
     return;
   }
-  if (active && (cuts ? !behind : draw)) {
+  if (active && (cuts ? !resumes : draw)) {
     read_fronts(c, in, l);
   }
   if (draw && !cuts && tile::uniform(line_chooses(c, c.warp) && !mk_sampling_one_draw(parameters_of(c).words)) &&
@@ -514,7 +515,7 @@ __device__ inline void consume_search(rows_consumer &here, const mk_instruction_
     }
   }
   if (cuts) {
-    go_on(c, in, l, behind, draw);
+    go_on(c, in, l, resumes, draw);
   }
   if (draw) {
     choose(c, in, active, l);

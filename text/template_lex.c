@@ -227,17 +227,17 @@ static mk_status raw_text(lexer *l, size_t start) {
   l->line_start = l->text[l->at - 1] == '\n';
   for (size_t end = l->at; end < l->length; end++) {
     size_t tail = l->text[end] == '{' ? tag_start(l, end, "endraw") : 0;
-    lexer behind = *l;
-    behind.at = end + tail;
-    if (tail == 0 || behind.at >= l->length || !take_end(&behind, "%}")) {
+    lexer after = *l;
+    after.at = end + tail;
+    if (tail == 0 || after.at >= l->length || !take_end(&after, "%}")) {
       continue;
     }
     size_t kept = trim_before(l, l->text + l->at, end - l->at, l->text[end + 2], false);
     if (kept > 0) {
       MK_TRY(add(l, TOKEN_TEXT, 0, mk_jinja_string(l->text + l->at, kept)));
     }
-    advance(l, behind.at - l->at);
-    l->line_start = behind.line_start;
+    advance(l, after.at - l->at);
+    l->line_start = after.line_start;
     return MK_OK;
   }
   return mk_jinja_fail(line, "the raw text that starts here does not end; write {%% endraw %%} where it should");

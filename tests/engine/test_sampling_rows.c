@@ -115,10 +115,10 @@ static void begin(table *t, uint32_t slot) {
 
 static mk_step_row next_row(table *t, uint32_t slot, bool first_of_launch) {
   request *r = &t->requests[t->slots[slot]];
-  uint32_t at = r->planned++, behind = at - r->prompt_count;
+  uint32_t at = r->planned++, chosen = at - r->prompt_count;
   bool given = at < r->prompt_count;
   mk_step_row row = {.slot = slot, .position = at, .flags = MK_ROW_ACTIVE | (given ? (uint32_t)MK_ROW_PROMPT : 0)};
-  row.token = given ? r->prompt[at] : first_of_launch ? r->tokens[behind] : MK_TOKEN_CHOSEN;
+  row.token = given ? r->prompt[at] : first_of_launch ? r->tokens[chosen] : MK_TOKEN_CHOSEN;
   bool chooses = at + 1 >= r->prompt_count || draw(t, 6) == 0; /* a prompt's row may draw: nobody goes on with that */
   row.flags |= chooses ? (uint32_t)MK_ROW_CHOOSES : 0;
   t->drawn_in_prompts += chooses && at + 1 < r->prompt_count;

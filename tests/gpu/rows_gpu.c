@@ -179,8 +179,8 @@ static void test_late(const shape *s, mk_opcode opcode) {
 
 /* After the last step of a launch lies the plan of an earlier one, with rows whose tokens were chosen then: nobody goes
  * by them. Here they are of a slot beyond those that there are, where the kernel has no tokens but floats. */
-static void test_behind(const shape *s) {
-  enum { ROWS = 4, BEHIND = 2 * MK_MAX_ROWS };
+static void test_after_the_last_step(const shape *s) {
+  enum { ROWS = 4, BEYOND = 2 * MK_MAX_ROWS };
   const char *name = "behind the last step";
   mk_config config = config_of(s);
   mk_engine *engine;
@@ -193,7 +193,7 @@ static void test_behind(const shape *s) {
   mk_step_row plan[2][ROWS];
   for (uint32_t i = 0; i < ROWS; i++) {
     plan[0][i] = (mk_step_row){.slot = i, .token = i, .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
-    plan[1][i] = (mk_step_row){.slot = BEHIND, .position = 1, .token = MK_TOKEN_CHOSEN, .flags = MK_ROW_ACTIVE};
+    plan[1][i] = (mk_step_row){.slot = BEYOND, .position = 1, .token = MK_TOKEN_CHOSEN, .flags = MK_ROW_ACTIVE};
   }
   if (expect_ok(mk_plan_find(program, &buffers), name) && write_table(gpu, program, name) &&
       expect_ok(mk_gpu_write(gpu, buffers.plan, 0, plan, sizeof plan), name)) {
@@ -372,7 +372,7 @@ void test_rows(bool quick) {
     test_plans(&shapes[i], MK_MAX_ROWS, quick ? 4 : 12, true);
     test_repeats(&shapes[i]);
   }
-  test_behind(&shapes[0]);
+  test_after_the_last_step(&shapes[0]);
   test_late(&shapes[0], MK_OP_GLU);
   if (!quick) {
     test_late(&shapes[1], MK_OP_QKV);

@@ -242,8 +242,8 @@ mk_status mk_mla_session_run(mk_mla_session *s) {
 
 /* Query row `row` of sequence q, all in double precision, by the definition: scores, their maximum, weights. */
 static void reference_row(const mk_mla_session *s, uint32_t q, uint32_t row, double *scores, double *out) {
-  uint32_t rows = s->geometry.blocks * s->geometry.rows, behind = s->shape.new_tokens - 1 - row / s->shape.heads;
-  uint32_t length = s->lengths[q], sees = length > behind ? length - behind : 0;
+  uint32_t rows = s->geometry.blocks * s->geometry.rows, later = s->shape.new_tokens - 1 - row / s->shape.heads;
+  uint32_t length = s->lengths[q], sees = length > later ? length - later : 0;
   const uint16_t *query = memory_of(s, s->geometry.q) + ((size_t)q * rows + row) * MK_MLA_WIDTH;
   double max = -INFINITY, total = 0, expanded[MK_MLA_WIDTH];
   for (uint32_t d = 0; d < MK_MLA_WIDTH; d++) {

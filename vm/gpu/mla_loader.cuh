@@ -69,10 +69,10 @@ template <uint32_t first, uint32_t end>
 __device__ __forceinline__ void copy_loads_alone(const mla_loader &l, uint32_t slot, uint32_t page) {
 #pragma unroll 1
   for (uint32_t load = first; load < end; load++) {
-    uint32_t full = l.d.barrier(full_barrier(slot, load)), i = start_of_load(load), behind = start_of_load(load + 1);
-    tile::arrive_expect(full, (behind - i) * MK_GPU_PANEL_BYTES);
+    uint32_t full = l.d.barrier(full_barrier(slot, load)), i = start_of_load(load), next = start_of_load(load + 1);
+    tile::arrive_expect(full, (next - i) * MK_GPU_PANEL_BYTES);
 #pragma unroll 1
-    for (; i < behind; i++) {
+    for (; i < next; i++) {
       uint32_t panel = panel_in_order(slot, i);
       tile::tensor_load(tile::shared_address(l.d.page(slot)) + panel * MK_GPU_PANEL_BYTES, &l.params.pages, panel, page,
                         full);
