@@ -114,14 +114,14 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     init_barriers(d);
     prepare_tracks();
     clear_block_words(d);
-    wide_shared()->choice = 0;
+    clear(wide_shared()->choices);
     for (uint32_t page = 0; page < MK_GPU_RING_PAGES; page++) {
       wide_shared()->fills[page] = 0;
     }
   }
   if (d.warp == 0) {
     __syncwarp();
-    put_step(d, params.plan, 0, wide_shared()->state[0]);
+    put_step(d, params.plan, 0, wide_shared()->choices, wide_shared()->state[0]);
   }
   __syncthreads();
   if (params.queues[blockIdx.x].count == 0) {
