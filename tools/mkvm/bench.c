@@ -346,6 +346,11 @@ static uint32_t largest(const list *values) {
   return most;
 }
 
+/* More rows than MK_MAX_ROWS are of one sequence where prompts are measured, else of as many sequences. */
+static uint32_t slots_of(const options *o) {
+  return o->rows > MK_MAX_ROWS && largest(&o->prompts) == 0 ? o->rows : mk_rows_slots(o->rows);
+}
+
 static mk_status choose_context(const options *o, const mk_config *config, bool cuda, uint32_t *out) {
   uint32_t prompt = largest(&o->prompts), generated = largest(&o->generated);
   uint64_t need = mk_bench_context(cuda, largest(&o->depths), prompt > generated ? prompt : generated);
@@ -560,7 +565,7 @@ mk_status mk_command_bench(int argc, char **argv) {
                             .sms = o.sms,
                             .threads = o.threads,
                             .rows = o.rows,
-                            .slots = mk_rows_slots(o.rows),
+                            .slots = slots_of(&o),
                             .cache = o.cache};
   bool cuda = mk_engine_takes_cuda(&open);
   mk_engine *engine;

@@ -50,7 +50,7 @@ mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *opt
  * zero at first. Not during a run. */
 mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes);
 mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, uint64_t bytes);
-/* How tokens stand among all of their rows of a buffer of logits [lines][vocabulary]: at most MK_MAX_ROWS of them. As
+/* How tokens stand among all of their rows of a buffer of logits [lines][vocabulary]: at most MK_MOST_SHARED_ROWS. As
  * mk_rank_logits, but that sums have another order. */
 typedef struct mk_gpu_ranks {
   size_t buffer;

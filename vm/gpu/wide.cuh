@@ -10,9 +10,6 @@
 #include "instructions/tile/group.cuh"
 #include "vm/gpu/opcodes.cuh"
 #include "vm/gpu/wait.cuh"
-#ifndef MK_GPU_SLOTS
-#define MK_GPU_SLOTS false  // several sequences share a step
-#endif
 #if MK_GPU_SLOTS
 #include "vm/gpu/wide_step_slots.cuh"
 #else
@@ -27,6 +24,20 @@ struct packing {    // what the loader asks of the packers, page by page
   uint32_t head_dim;
 };
 
+enum { WARP_QUERIES = 16 };
+
+// Of several sequences: an item of a work list (vm/program/attend_list.h) and what a warp has of it
+// (instructions/attend_slots.cuh).
+struct attended_item {
+  struct {
+    uint32_t first, position, head, heads;
+  } of;
+  uint32_t turn;            // items of the share so far
+  uint32_t query, queries;  // the warp's first, and how many it has
+  uint32_t end, own, group_end;
+  uint32_t behind[WARP_QUERIES];  // the last token that a query sees
+};
+
 struct wide_words {
   wide_state state[2];
   float scales[MK_WIDE_GPU_LINES];  // 1 / rms by line
@@ -36,7 +47,8 @@ struct wide_words {
   float best[MK_GPU_CONSUMER_WARPS];
   uint32_t index[MK_GPU_CONSUMER_WARPS];
   wide_choices choices;
-  uint32_t fills[MK_GPU_RING_PAGES];  // of each page, that copies have been announced for
+  uint32_t fills[MK_GPU_RING_PAGES];                              // of each page, that copies have been announced for
+  attended_item items[MK_GPU_SLOTS ? MK_GPU_CONSUMER_WARPS : 1];  // at hand, of each warp
 };
 static_assert(sizeof(wide_words) <= MK_GPU_WIDE_WORDS_BYTES, "wide_shared.h has room for them");
 static_assert(MK_GPU_SHARED_BYTES <= MK_WIDE_GPU_SHARED_BYTES, "what the host asks for");
@@ -61,7 +73,9 @@ static_assert(MK_WIDE_GPU_MOST_ROWS == MK_MOST_ROWS, "all that a program may hav
 __device__ inline volatile wide_words *wide_shared() {
   return reinterpret_cast<volatile wide_words *>(shared_memory + MK_GPU_WIDE_WORDS_AT);
 }
-__device__ inline volatile wide_state &lines_of(const device &d) { return wide_shared()->state[d.epoch % 2]; }
+__device__ inline volatile wide_state &lines_of(const device &d) {
+  return wide_shared()->state[(MK_GPU_SLOTS ? tile::anew(d.epoch) : d.epoch) % 2];
+}
 
 // Barriers of this configuration.
 enum {

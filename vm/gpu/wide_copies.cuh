@@ -88,6 +88,12 @@ __device__ inline streamed weights_of(const device &d, const mk_operand &operand
   return {d.params.maps + operand.buffer, operand.row, operand.col, false};
 }
 
+// The lines of a tile that are active.
+__device__ inline streamed lines_of_tile(const device &d, const mk_operand &x) {
+  return {d.params.maps + x.buffer, static_cast<uint32_t>(x.row) * LINES, x.col * d.buffer(x).tile_cols,
+          active_lines(d, x.row) > LINES / 2};
+}
+
 // By one lane: the first chains' weights, as far as there are stages.
 __device__ inline bool load_ahead(const wide_loader &l, const streamed &weights, uint32_t chains) {
   stage_cursor ahead = l.stage;
@@ -125,13 +131,10 @@ __device__ inline bool all_agree(bool good) { return __all_sync(0xffffffffu, goo
 
 __device__ inline bool load_product(wide_loader &l, const mk_instruction_word &in) {
   const mk_operand &x = in.parts[LINEAR_X];
-  uint32_t active = active_lines(l.d, x.row);
-  if (active == 0) {
+  if (active_lines(l.d, x.row) == 0) {
     return true;
   }
-  const streamed weights = weights_of(l.d, in.parts[LINEAR_WEIGHT]);
-  const streamed lines = {l.d.params.maps + x.buffer, static_cast<uint32_t>(x.row) * LINES,
-                          x.col * l.d.buffer(x).tile_cols, active > LINES / 2};
+  const streamed weights = weights_of(l.d, in.parts[LINEAR_WEIGHT]), lines = lines_of_tile(l.d, x);
   uint32_t chains = (in.parts[LINEAR_WEIGHT].cols + CHAIN_STEPS - 1) / CHAIN_STEPS;
   if (!all_agree(!tile::elect() || load_ahead(l, weights, chains))) {
     return false;
