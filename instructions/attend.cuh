@@ -8,6 +8,7 @@ namespace mk {
 
 // What a warp has to do in an ATTEND, by positions of tokens: attend_blocks.cuh.
 struct attended_lines {
+  enum { HIDES_BLOCKS = false };
   uint32_t end, own, group_end;
 
   __device__ static attended_lines at_hand(const wide_consumer &c) {

@@ -9,7 +9,8 @@
 // What a warp's sixteen queries see is a type of the caller's, `queries`: at_hand(c) gives that of the instruction at
 // hand; `end`, behind the last token that anybody sees; `own`, the position of the warp's first query; `group_end`,
 // behind the last token that the warpgroup sees (0: it has nothing to do); hide(scores, at) hides what each query does
-// not see of the tokens from `at` on. It is looked up anew for each block, since registers are short.
+// not see of the tokens from `at` on. It is looked up anew for each block, since registers are short. HIDES_BLOCKS:
+// whether a block's scores are hidden all at once, where registers are less short than while a part is multiplied.
 #pragma once
 #include "instructions/tile/rows.cuh"
 #include "vm/gpu/wide_packer.cuh"
@@ -73,7 +74,7 @@ struct weighed_part {
 template <uint32_t steps, typename queries>
 __device__ __forceinline__ void weigh(float (&scores)[16], uint32_t at, const queries &of, weighed_part &to,
                                       attended<steps> &span) {
-  if (at + PART_TOKENS > of.own + 1) {
+  if (!queries::HIDES_BLOCKS && at + PART_TOKENS > of.own + 1) {
     of.hide(scores, at);
   }
   float top[2], total[2];
@@ -130,6 +131,9 @@ __device__ __forceinline__ void attend_block(tile::panel keys, tile::panel value
   float scores[32], o[8 * steps];
   weighed_part first, second;
   score(scores, q, keys);
+  if (queries::HIDES_BLOCKS && at + BLOCK_TOKENS > of.own + 1) {
+    of.hide(scores, at);
+  }
   weigh(tile::columns_32<0>(scores), at, of, first, span);
   begin_values<steps>(o, first, values);
   weigh(tile::columns_32<1>(scores), at + PART_TOKENS, of, second, span);

@@ -26,6 +26,7 @@ __device__ inline volatile attended_item &item_at_hand(const wide_consumer &c) {
 
 // What a warp has to do in an item, by positions of tokens: attend_blocks.cuh.
 struct attended_queries {
+  enum { HIDES_BLOCKS = true };
   uint32_t end, own, group_end;
 
   __device__ static attended_queries at_hand(const wide_consumer &c) {
@@ -34,10 +35,14 @@ struct attended_queries {
   }
   template <uint32_t count>
   __device__ void hide(float (&scores)[count], uint32_t at) const {
+    tile::hide_from<0>(scores, at, behind(0));
+    tile::hide_from<1>(scores, at, behind(8));
+  }
+
+ private:
+  __device__ static uint32_t behind(uint32_t away) {
     uint32_t thread = tile::thread_anew();
-    const volatile uint32_t *behind = wide_shared()->items[thread / 32].behind + thread % 32 / 4;
-    const uint32_t limits[2] = {behind[0], behind[8]};
-    tile::hide_from(scores, at, limits);
+    return wide_shared()->items[thread / 32].behind[thread % 32 / 4 + away];
   }
 };
 

@@ -25,13 +25,15 @@ __device__ inline void hide_later(float (&sums)[count], uint32_t column, uint32_
   }
 }
 
-// The same for rows that have limits of their own: the first number that is above.
-template <uint32_t count>
-__device__ inline void hide_from(float (&sums)[count], uint32_t column, const uint32_t (&limits)[2]) {
+// The same for one of the thread's two rows, with a limit of its own: the first number that is above.
+template <uint32_t which, uint32_t count>
+__device__ inline void hide_from(float (&sums)[count], uint32_t column, uint32_t limit) {
   column = column + lane() % 4 * 2;
 #pragma unroll
   for (uint32_t i = 0; i < count; i++) {
-    sums[i] = column + i / 4 * 8 + i % 2 < limits[i % 4 / 2] ? sums[i] : -INFINITY;
+    if (i % 4 / 2 == which) {
+      sums[i] = column + i / 4 * 8 + i % 2 < limit ? sums[i] : -INFINITY;
+    }
   }
 }
 

@@ -205,9 +205,9 @@ static mk_status send_lists(mk_gpu *gpu, uint32_t steps) {
     return MK_OK;
   }
   MK_TRY(mk_attend_lists(gpu->program, &gpu->buffers, gpu->plan, steps, gpu->lists));
-  return mk_gpu_check(
-      gpu, gpu->driver->upload_async(mk_gpu_address(gpu, gpu->buffers.work), gpu->lists, bytes, gpu->stream),
-      "sending the work lists");
+  return mk_gpu_check(gpu,
+                      gpu->driver->upload_async(mk_gpu_address(gpu, gpu->buffers.work), gpu->lists, bytes, gpu->stream),
+                      "sending the work lists");
 }
 
 /* The plan goes through the stream, so nothing waits for it but the kernel. */

@@ -47,37 +47,31 @@ __device__ inline const uint4 *planned_rows(const device &d) {
   return reinterpret_cast<const uint4 *>(d.params.plan) + static_cast<uint64_t>(d.epoch) * d.params.rows;
 }
 
-// The step's state from its rows in the plan (nullptr: there is none). A whole warp.
+// The step's state from its rows in the plan (nullptr: there is none). A whole warp, 32 lines at a time.
 __device__ inline void put_step(const device &d, const uint32_t *step, uint32_t stop,
                                 const volatile wide_choices &choices, volatile wide_state &to) {
-  enum { BATCH = 2, BATCH_LINES = BATCH * 32 };  // whose rows are fetched together: there are whole batches of them
-  static_assert(MK_PROMPT_ROWS % BATCH_LINES == 0, "rows are 64, 128, 256 or 512");
+  static_assert(MK_PROMPT_ROWS % 32 == 0, "rows are 64, 128, 256 or 512");
   uint32_t count = 0, chooses = 0;
 #pragma unroll 1
-  for (uint32_t base = 0; base < d.params.rows; base += BATCH_LINES) {
-    uint4 rows[BATCH];
-#pragma unroll
-    for (uint32_t i = 0; i < BATCH; i++) {
-      rows[i] = make_uint4(0, 0, 0, 0);
-      if (step != nullptr) {
-        rows[i] = reinterpret_cast<const uint4 *>(step)[base + i * 32 + tile::lane()];
-      }
+  for (uint32_t first = 0; first < d.params.rows; first += 32) {
+    uint32_t line = first + tile::lane();
+    uint4 row = make_uint4(0, 0, 0, 0);
+    if (step != nullptr) {
+      row = reinterpret_cast<const uint4 *>(step)[line];
     }
-#pragma unroll
-    for (uint32_t i = 0; i < BATCH; i++) {
-      uint32_t first = base + i * 32, line = first + tile::lane();
-      bool active = (rows[i].w & MK_ROW_ACTIVE) != 0, choosing = active && (rows[i].w & MK_ROW_CHOOSES) != 0;
-      uint32_t actives = __ballot_sync(0xffffffffu, active);
-      count = actives != 0 ? first + 32 - __clz(actives) : count;
-      chooses |= __any_sync(0xffffffffu, choosing) ? 1u << first / MK_WIDE_GPU_LINES : 0;
-      uint32_t token = active ? rows[i].z : 0;
-      if (token == MK_TOKEN_CHOSEN) {
-        token = choices.of_slot[min(rows[i].x, MK_MOST_SHARED_ROWS - 1u)];
-        token = index_fits(d, MK_GPU_FAULT_TOKEN, token, d.params.tokens) ? token : 0;
-      }
-      to.tokens[line] = token;
-      to.places[line] = (active ? rows[i].y : 0) | (choosing ? static_cast<uint32_t>(LINE_CHOOSES) : 0);
+    if ((row.w & MK_ROW_ACTIVE) == 0) {
+      row = make_uint4(0, 0, 0, 0);
     }
+    uint32_t actives = __ballot_sync(0xffffffffu, row.w != 0);
+    uint32_t choosing = __ballot_sync(0xffffffffu, (row.w & MK_ROW_CHOOSES) != 0);
+    count = actives != 0 ? first + 32 - __clz(actives) : count;
+    chooses |= min(choosing, 1u) << first / MK_WIDE_GPU_LINES;
+    if (row.z == MK_TOKEN_CHOSEN) {
+      row.z = choices.of_slot[min(row.x, MK_MOST_SHARED_ROWS - 1u)];
+      row.z = index_fits(d, MK_GPU_FAULT_TOKEN, row.z, d.params.tokens) ? row.z : 0;
+    }
+    to.tokens[line] = row.z;
+    to.places[line] = row.y | (row.w / MK_ROW_CHOOSES & 1) * LINE_CHOOSES;
   }
   if (tile::lane() == 0) {
     to.count = count;

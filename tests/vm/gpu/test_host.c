@@ -7,9 +7,9 @@
 #include "models/llama.h"
 #include "models/synth.h"
 #include "scheduler/compile.h"
-#include "vm/program/attend_list.h"
 #include "tests/support/fake_gpu.h"
 #include "vm/gpu/machine.h"
+#include "vm/program/attend_list.h"
 
 FAKE_GPU_IMAGE
 
@@ -130,10 +130,8 @@ static void plan_many(uint32_t first, mk_step_row *plan) {
   memset(plan, 0, MANY_STEPS * MANY_ROWS * sizeof *plan);
   for (uint32_t slot = 0; slot < 3; slot++) {
     plan[slot] = (mk_step_row){.slot = slot, .position = first, .token = slot, .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
-    plan[MANY_ROWS + slot] = (mk_step_row){.slot = slot,
-                                           .position = first + 1,
-                                           .token = MK_TOKEN_CHOSEN,
-                                           .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
+    plan[MANY_ROWS + slot] = (mk_step_row){
+        .slot = slot, .position = first + 1, .token = MK_TOKEN_CHOSEN, .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
   }
   for (uint32_t i = 0; i < CHUNK; i++) {
     plan[9 + i] = (mk_step_row){.slot = 7, .position = first + i, .token = i, .flags = MK_ROW_ACTIVE};
