@@ -52,9 +52,11 @@ __device__ inline void choose(const wide_consumer &c, const mk_instruction_word 
     take_better(best, index, merged_by(warp)->best[tile::lane()], merged_by(warp)->index[tile::lane()]);
   }
   bool chooses = line < count && (lines_of(c.d).places[line] & LINE_CHOOSES) != 0;
-  if (chooses) {
-    uint32_t slot = __ldg(planned_rows(c.d) + line).x;
-    wide_shared()->choices.of_slot[min(slot, MK_MOST_SHARED_ROWS - 1u)] = index;
+  // What goes on is the slot's last line that chose: lines that do not choose are each for itself.
+  uint32_t slot = min(__ldg(planned_rows(c.d) + line).x, MK_MOST_SHARED_ROWS - 1u);
+  uint32_t same = __match_any_sync(0xffffffffu, chooses ? slot : MK_MOST_SHARED_ROWS + tile::lane());
+  if (chooses && same >> tile::lane() == 1) {
+    wide_shared()->choices.of_slot[slot] = index;
   }
   bool host = whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
   if (host && tile::load_acquire(c.d.params.abort) == 0) {
