@@ -57,6 +57,7 @@ struct streamed {
   const mk_gpu_tensor_map *map;
   uint32_t row, col;  // row tile and step, or line and column
   bool halves;        // of the line tile: both
+  bool groups;        // of a weight's row tiles: both warpgroups have some
 
   __device__ bool load_weights(const wide_loader &l, const stage_cursor &stage, uint32_t page, uint32_t chain,
                                uint32_t first) const {
@@ -80,18 +81,19 @@ struct streamed {
     return true;
   }
   __device__ bool load_weights_of_groups(const wide_loader &l, const stage_cursor &stage, uint32_t chain) const {
-    return load_weights(l, stage, 0, chain, 0) && load_weights(l, stage, 1, chain, GROUP_TILES);
+    return load_weights(l, stage, 0, chain, 0) &&
+           (groups ? load_weights(l, stage, 1, chain, GROUP_TILES) : open_page(l, stage, 1, 0));
   }
 };
 
 __device__ inline streamed weights_of(const device &d, const mk_operand &operand) {
-  return {d.params.maps + operand.buffer, operand.row, operand.col, false};
+  return {d.params.maps + operand.buffer, operand.row, operand.col, false, !MK_GPU_SLOTS || operand.rows > GROUP_TILES};
 }
 
 // The lines of a tile that are active.
 __device__ inline streamed lines_of_tile(const device &d, const mk_operand &x) {
   return {d.params.maps + x.buffer, static_cast<uint32_t>(x.row) * LINES, x.col * d.buffer(x).tile_cols,
-          active_lines(d, x.row) > LINES / 2};
+          active_lines(d, x.row) > LINES / 2, false};
 }
 
 // By one lane: the first chains' weights, as far as there are stages.
