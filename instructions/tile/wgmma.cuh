@@ -169,29 +169,27 @@ __device__ inline void strip_to_panels(uint8_t *from) {
   }
 }
 
-// Zeros from the column `columns` of a tile on.
-__device__ inline void clear_from(weight_tile &tile, uint32_t columns) {
-  uint32_t first = lane() % 4 * 2;
+// Zeros from the column `columns` of the tile at `from` on, for the loads of the same warp.
+__device__ inline void clear_columns(uint8_t *from, uint32_t columns) {
+  weight_tile tile;
+  load(tile, from);
 #pragma unroll
   for (uint32_t w = 0; w < 4; w++) {
-    uint32_t column = first + w / 2 * 8;
+    uint32_t column = lane() % 4 * 2 + w / 2 * 8;
     tile.word[w] &= column >= columns ? 0 : column + 1 == columns ? 0xffffu : 0xffffffffu;
   }
+  *reinterpret_cast<uint4 *>(from + lane() * 16) = make_uint4(tile.word[0], tile.word[1], tile.word[2], tile.word[3]);
 }
 
 // 32 rows by 64 columns of which four tiles side by side lie `stride` bytes apart, the ones for the other sixteen rows
-// behind them: an eight of rows where each pair was. Zeros from the column `columns` on; of whole tiles alone unless
-// `exact`.
-template <uint32_t stride, bool exact = false>
+// behind them: an eight of rows where each pair was. Zeros from the column `columns` on, a multiple of 16.
+template <uint32_t stride>
 __device__ inline void square_to_panels(uint8_t *from, uint32_t columns) {
   weight_tile tile[8];
 #pragma unroll
   for (uint32_t i = 0; i < 8; i++) {
     if (i / 2 * 16 < columns) {
       load(tile[i], from + i / 2 * stride + i % 2 * 512);
-      if (exact && columns < i / 2 * 16 + 16) {
-        clear_from(tile[i], columns - i / 2 * 16);
-      }
     } else {
       zero(tile[i]);
     }

@@ -35,7 +35,12 @@ template <uint32_t steps>
 __device__ inline void pack_values(uint8_t *from, uint32_t packer, uint32_t tokens) {
 #pragma unroll 1
   for (uint32_t square = packer; square < steps / 2; square += PACKERS) {
-    tile::square_to_panels<steps * 512, MK_GPU_SLOTS>(from + square * 1024, tokens);
+    if (MK_GPU_SLOTS && tokens < BLOCK_TOKENS && tokens % 16 != 0) {
+      uint8_t *last = from + square * 1024 + tokens / 16 * (steps * 512);
+      tile::clear_columns(last, tokens % 16);
+      tile::clear_columns(last + 512, tokens % 16);
+    }
+    tile::square_to_panels<steps * 512>(from + square * 1024, tokens);
   }
 }
 
