@@ -85,9 +85,8 @@ static const struct argp_option option_table[] = {
     {"repetitions", 'r', "REPS", 0, "Counted launches per test, after one that warms up (10 on cuda, 3 on the cpu)", 2},
     {"rows", KEY_ROWS, "T", 0,
      "On cuda: steps that 2, 4, 8 or 16 sequences share (-n, at most 64 a launch), each at depth N, and prompts in "
-     "chunks of T to their first token; 128 to 1024: prompts alone. With --load: rows of a step, at most 16, on the "
-     "cpu "
-     "512 (16)",
+     "chunks of T to their first token; 128 to 1024: prompts alone, but with -p 0, where 64 to 512 sequences share a "
+     "step. With --load: rows of a step, at most 512 (16)",
      2},
     {"sampling", KEY_SAMPLING, NULL, 0,
      "On cuda: what each way of choosing a token takes over a greedy one, in launches of -n tokens (256), or with "
