@@ -1,4 +1,4 @@
-# For scripts that are run as cmake -P SCRIPT -- COMMAND...: sets `command` to what stands behind the dashes.
+# For scripts that are run as cmake -P SCRIPT -- COMMAND...: sets `command` to what comes after the dashes.
 set(command)
 set(seen FALSE)
 math(EXPR last "${CMAKE_ARGC} - 1")

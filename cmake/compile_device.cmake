@@ -1,7 +1,7 @@
 # Run as a script: cmake -DOBJECT=FILE -P compile_device.cmake -- COMMAND...
-# Runs the compiler of device code, which must print what ptxas -v says, and fails, leaving no OBJECT, when ptxas tells of a stack
-# frame, of spilled registers, or that it has put wgmma into a row or set setmaxnreg aside (C7508, C7510, C7515): nvcc takes
-# some of these for remarks, but each of them costs more speed than any tuning gains.
+# Runs the compiler of device code, which must print what ptxas -v says, and fails, leaving no OBJECT, when ptxas tells
+# of a stack frame, of spilled registers, or that it has put wgmma into a row or set setmaxnreg aside (C7508, C7510,
+# C7515): nvcc takes some of these for remarks, but each of them costs more speed than any tuning gains.
 include(${CMAKE_CURRENT_LIST_DIR}/command.cmake)
 
 execute_process(COMMAND ${command} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)

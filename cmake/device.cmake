@@ -1,5 +1,5 @@
-# The GPU machine. Its host part always goes into the library. The device image, every vm/gpu/*.cu compiled for sm_90a, is
-# embedded when the CUDA toolkit is there; else an empty one, with which the program says that it was built without.
+# The GPU machine. Its host part always goes into the library. The device image, every vm/gpu/*.cu compiled for sm_90a,
+# is embedded when the CUDA toolkit is there; else an empty one, with which the program says that it was built without.
 option(MK_DEVICE "Embed the device image when nvcc (CUDA toolkit) is found" ON)
 find_program(MK_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
 file(GLOB MK_GPU_SOURCES CONFIGURE_DEPENDS vm/gpu/*.c)
@@ -66,7 +66,8 @@ set_source_files_properties(${PROJECT_BINARY_DIR}/device_image.c PROPERTIES OBJE
 target_sources(mk_core PRIVATE ${MK_GPU_SOURCES} ${PROJECT_BINARY_DIR}/device_image.c)
 target_link_libraries(mk_core PUBLIC ${CMAKE_DL_LIBS})
 
-# Tests of the GPU machine: a program that can be carried to a machine with a GPU. Without one it says so and exits with 77.
+# Tests of the GPU machine: a program that can be carried to a machine with a GPU. Without one it says so and exits
+# with 77.
 file(GLOB MK_GPU_TEST_SOURCES CONFIGURE_DEPENDS tests/gpu/*.c)
 add_executable(mkvm_gpu_tests ${MK_GPU_TEST_SOURCES} ${PROJECT_SOURCE_DIR}/tests/support/raw_model.c
                ${PROJECT_SOURCE_DIR}/tests/support/golden_file.c ${PROJECT_SOURCE_DIR}/tests/support/beside.c

@@ -1,6 +1,6 @@
-# Run as a script: writes OUTPUT, a C file with a page as arrays NAME[] (and its size, NAME_size). PAGE says by @STYLE@ and @SCRIPT@ where
-# the files named in STYLE and SCRIPTS go. Where it says @DATA@, there are two arrays, NAME_head and NAME_tail: what stands before the
-# data and what stands behind it.
+# Run as a script: writes OUTPUT, a C file with a page as arrays NAME[] (and its size, NAME_size). PAGE says by @STYLE@
+# and @SCRIPT@ where the files named in STYLE and SCRIPTS go. Where it says @DATA@, there are two arrays, NAME_head and
+# NAME_tail: what stands before the data and what stands after it.
 # The text is handled as hexadecimal digits, which CMake takes as they are.
 function(read_hex out)
   set(all "")

@@ -1,5 +1,5 @@
-# Pages as C arrays (embed_page.cmake). mk_embed_page(NAME FOLDER SCRIPT...) makes NAME.c of FOLDER/page.html, page.css and the scripts, in
-# the order in which the page runs them.
+# Pages as C arrays (embed_page.cmake). mk_embed_page(NAME FOLDER SCRIPT...) makes NAME.c of FOLDER/page.html, page.css
+# and the scripts, in the order in which the page runs them.
 function(mk_embed_page name folder)
   list(TRANSFORM ARGN PREPEND ${folder}/ OUTPUT_VARIABLE scripts)
   string(REPLACE ";" "," script_list "${scripts}")

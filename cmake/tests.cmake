@@ -1,8 +1,9 @@
 # One test program per file; ctest names it by its path: tests/models/test_config.c -> models.config
 enable_testing()
 
-# Limits are for what hangs, not for what is slow: on a machine that is slow or has other work every test takes many times as long as
-# on another. No test states a number of its own. A Criterion test ends first, by name; then its program.
+# Limits are for what hangs, not for what is slow: on a machine that is slow or has other work every test takes many
+# times as long as on another. No test states a number of its own. A Criterion test ends first, by name; then its
+# program.
 set(MK_HANG_SECONDS 3600)
 math(EXPR MK_TEST_SECONDS "2 * ${MK_HANG_SECONDS}")
 

@@ -141,8 +141,8 @@ MKVM_API mkvm_status mkvm_detokenize(const mkvm_engine *engine, const uint32_t *
                                      size_t *length);
 
 /* The bytes that one token stands for: perhaps part of a character, and of a special token its name. *length may be
- * more than `size`: only so many are written to `bytes`, which may be NULL when size is 0. *special (may be NULL): not 0 for
- * a token that is no part of a text. */
+ * more than `size`: only so many are written to `bytes`, which may be NULL when size is 0. *special (may be NULL): not
+ * 0 for a token that is no part of a text. */
 MKVM_API mkvm_status mkvm_token_bytes(const mkvm_engine *engine, uint32_t token, char *bytes, size_t size,
                                       size_t *length, int *special);
 

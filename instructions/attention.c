@@ -1,19 +1,21 @@
 /* ATTENTION: one unit of the decode attention of one KV head.
- * q [group * head_dim], k, v [head_dim] fp32 for each line; kv: the blocks that KV row u stands for; out: for each line and query head
- * a part (reference.h): (sum_t p_t v_t [head_dim], m, sum p), p_t = 2^(x_t - m). With an eps q, k and v come in tiles of 18 columns, 16 values
- * and their squares, and each head of q and k is normed by the squares of its tiles.
+ * q [group * head_dim], k, v [head_dim] fp32 for each line; kv: the blocks that KV row u stands for; out: for each line
+ * and query head a part (reference.h): (sum_t p_t v_t [head_dim], m, sum p), p_t = 2^(x_t - m). With an eps q, k and v
+ * come in tiles of 18 columns, 16 values and their squares, and each head of q and k is normed by the squares of its
+ * tiles.
  *
- * Of a line at position p in slot c, unit u does split (u - c) mod splits: the spans s, s + splits, ... up to p. A split whose first span
- * lies beyond the position has nothing to do, and nothing is written for that line. With one line a step c is 0, and u the split. The
- * unit whose spans hold a position rounds its k and v to bf16, appends them, and is the only one to read them later. Every unit waits for
- * q, k and v of all active lines.
+ * Of a line at position p in slot c, unit u does split (u - c) mod splits: the spans s, s + splits, ... up to p. A
+ * split whose first span lies beyond the position has nothing to do, and nothing is written for that line. With one
+ * line a step c is 0, and u the split. The unit whose spans hold a position rounds its k and v to bf16, appends them,
+ * and is the only one to read them later. Every unit waits for q, k and v of all active lines.
  *
- * Lines of one slot in one step are at neighbouring positions. Tokens before the first of them come from the cache, the new ones from
- * k and v. So each line sees what it would see if the tokens had come one by one, in the same order of sums.
+ * Lines of one slot in one step are at neighbouring positions. Tokens before the first of them come from the cache, the
+ * new ones from k and v. So each line sees what it would see if the tokens had come one by one, in the same order of
+ * sums.
  *
- * The order of sums: MK_FOLD_TOKENS tokens are a part by themselves. These are added up to pieces of MK_PIECE_TOKENS, the oldest first. The first
- * pieces of all spans of the split are added up, the oldest first, then the second ones and so on; and these sums as a tree. q times its scale and p
- * are rounded to bf16, as K and V are. */
+ * The order of sums: MK_FOLD_TOKENS tokens are a part by themselves. These are added up to pieces of MK_PIECE_TOKENS,
+ * the oldest first. The first pieces of all spans of the split are added up, the oldest first, then the second ones and
+ * so on; and these sums as a tree. q times its scale and p are rounded to bf16, as K and V are. */
 #include "instructions/attention.h"
 
 #include <math.h>

@@ -2,19 +2,21 @@
 //
 // Equation: x_t = q k_t, q scaled to base 2; out = (sum_t p_t v_t, m, sum_t p_t), p_t = 2^(x_t - m), over the split's
 // tokens. Tiles: KV blocks of 64 tokens through the page ring (head_dim 64: K and V in one page; 128: a page each). The
-// columns are four query heads (a set). A warp takes a part of 32 tokens (attention_part.cuh) for one set and 64 dims
-// of the output; a round is a part for each warp, and ends with a merge. Waits: q, k, v (every split); the loader: the
-// step state. Signals: nothing of its own; its readers look at the stamps. The newest token's K and V come in stamped
-// words: they are put into their page, and appended to their block last, behind all copies of this instruction, and
-// fenced for the next epoch's. Where this split is the only one in use, the COMBINE behind it is done here, before
-// that.
+// columns of a product are four query heads (a set). A warp takes a part of 32 tokens (attention_part.cuh) for one set
+// and 64 dims of the output. A round is one part for each warp, and ends with a merge. Waits: q, k, v (every split);
+// the loader: the step state. Signals: nothing of its own; its readers look at the stamps.
+//
+// The newest token's K and V come in stamped words. They are put into the token's page, and at the end, after all
+// copies of this instruction, they are appended to its block in global memory and fenced for the next epoch's copies.
+// Where this split is the only one in use, the work of the COMBINE that follows in the queue is done here, before that.
 #pragma once
 #include "instructions/attention_part.cuh"
 #include "instructions/combine.cuh"
 
 namespace mk {
 
-// Everything this instruction stages lies in the activation area, behind all warps' meeting at its start.
+// All that this instruction stages lies in the activation area; nothing is staged before all warps have met at its
+// start.
 enum {
   SET_HEADS = 4,
   PART_STRIDE = 72,  // floats from head to head of a part: 64 dims, and 8 so that heads lie in different banks
@@ -58,7 +60,7 @@ __device__ inline uint32_t block_start(const mk_instruction_word &in, const mk_g
   return start + n * 64;
 }
 
-// This warp's sums to shared memory.
+// Writes this warp's sums to shared memory.
 __device__ inline void put_part(const consumer &c, const part_sums &sums) {
   uint32_t lane = tile::anew(c.lane), g = lane / 4, t = lane % 4;  // registers are short
   if (t >= SET_HEADS / 2) {
@@ -113,7 +115,7 @@ __device__ inline uint8_t *values_of(const consumer &c, const attention_shape &a
   return c.d.page(place.values.slot()) + (2 - a.halves) * (MK_GPU_PAGE_BYTES / 2);
 }
 
-// Of the round that begins with block `first` of the split.
+// The part of this warp in the round that begins with block `first` of the split.
 __device__ inline part_place find_part(const consumer &c, const mk_instruction_word &in, const attention_shape &a,
                                        uint32_t first) {
   part_place place = {c.pages, c.pages, 0, false};
@@ -134,7 +136,7 @@ __device__ inline void release_block(const consumer &c, const attention_shape &a
   }
 }
 
-// This warp's part of a round, to shared memory.
+// Computes this warp's part of a round, and writes it to shared memory.
 __device__ inline void attend_round(const consumer &c, const mk_instruction_word &in, const attention_shape &a,
                                     const part_place &place) {
   if (!place.paged) {
@@ -160,8 +162,9 @@ __device__ inline void attend_round(const consumer &c, const mk_instruction_word
   }
 }
 
-// q times scale as fragments, k and v of the newest token as bf16; where its page is of the first round, into that,
-// too. All that follows from the instruction is worked out while the values are on their way.
+// Stages q times scale as fragments, and k and v of the newest token as bf16. Where the newest token's page is of the
+// first round, its k and v go into that page, too. All that follows from the instruction is worked out while the values
+// are on their way.
 __device__ inline void stage_attention(consumer &c, const mk_instruction_word &in, const attention_shape &a) {
   const mk_operand &q = in.parts[MK_PART_ATTENTION_q], &k = in.parts[MK_PART_ATTENTION_k],
                    &v = in.parts[MK_PART_ATTENTION_v];
@@ -178,7 +181,7 @@ __device__ inline void stage_attention(consumer &c, const mk_instruction_word &i
     uint32_t head = 2 * at >> a.head_bits(), dim = 2 * at & (a.head_dim() - 1), column = head % SET_HEADS;
     uint32_t step = head / SET_HEADS * (a.halves * 4) + dim / 16, t = dim % 8 / 2, b = dim % 16 / 8;
     uint32_t *to = is_q ? fragments + (step * 32 + column * 4 + t) * 2 + b : newest + (unit - q_pairs);
-    // Of the split's blocks, in the first round, that of the newest token.
+    // The newest token's block, counted in the split's blocks and within the first round.
     uint32_t past =
         position_of(c) - in.parts[MK_PART_ATTENTION_kv].row * c.d.buffer(in.parts[MK_PART_ATTENTION_kv]).span_tokens;
     bool direct =
@@ -208,9 +211,10 @@ __device__ inline void stage_attention(consumer &c, const mk_instruction_word &i
   }
 }
 
-// All warps meet, and the parts of a round, which begins with block `first` of the split, become sums of spans, and
-// these the split's. With the last round they are published: first, where there is one, as the output of the COMBINE
-// behind. The last warps do it, which in short contexts have no part: what they need is at hand when the parts are.
+// All warps meet. Then the parts of a round, which begins with block `first` of the split, become sums of spans, and
+// these the split's. With the last round they are published: where there is a COMBINE to be done for, as its output and
+// before anything else. The last warps publish, since in short contexts they have no part to compute: what they need is
+// at hand when the parts are.
 __device__ inline void merge_round(const consumer &c, const attention_shape &a, uint32_t first) {
   const mk_instruction_word &in = instruction_at_hand(c);
   const mk_instruction_word *combine = c.d.words()->combined == 0 ? nullptr : next_instruction(c);
@@ -218,7 +222,7 @@ __device__ inline void merge_round(const consumer &c, const attention_shape &a, 
   uint64_t *combined = combine == nullptr ? nullptr : stamped_row(c.d, combine->parts[MK_PART_COMBINE_out]);
   uint32_t units = param(in, MK_PARAM_ATTENTION_group) * a.head_dim() / 2, before = first * RANKS;
   uint32_t count = c.d.words()->kv_parts - before, here = min(count, a.ranks());
-  // A round of whole spans leaves their sum, which has room in shared memory, as there are few units then.
+  // The sum of a round of whole spans has room in shared memory, as there are few units then.
   bool meets = true, whole = a.ranks() >= SPAN_PARTS;
 #pragma unroll 1
   for (uint32_t start = (MK_GPU_CONSUMER_WARPS - 1 - c.warp) * 32;; start += MK_GPU_CONSUMER_WARPS * 32) {

@@ -28,7 +28,7 @@ struct part_sums {       // columns 2 t and 2 t + 1 of lane 4 g + t
   float top[2];          // base 2, a whole number
 };
 
-// Of a warp without a part.
+// The sums of a warp that has no part.
 __device__ inline void clear(part_sums &sums) {
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
@@ -57,8 +57,10 @@ __device__ inline void load_tiles(tile::weight_tile (&to)[PART_TILES][4], const 
   }
 }
 
-// The sums of a part, of 64 dims. keys: of all dims, values: of those 64 on, both `halves` x 2 KiB from tile to tile of
-// tokens. q: the columns' fragments from this lane's on, step by step. limits: of the lane's columns, the first token
+// The sums of a part, for 64 dims of the output. keys: K of all dims; values: V from those 64 dims on; from one tile of
+// tokens to the next both are `halves` x 2 KiB apart. q: the columns' fragments from this lane's on, step by step.
+// limits: for each of the lane's columns, the first token that does not count; valid: the first token whose V need not
+// be a number. whole: each column has a token.
 // that does not count; valid: the first one whose V need not be a number. whole: each column has a token.
 template <bool whole>
 __device__ inline void attend_part(const uint8_t *keys, const uint8_t *values, const uint2 *q, uint32_t lane,
@@ -132,8 +134,8 @@ __device__ inline void attend_part(const uint8_t *keys, const uint8_t *values, c
   }
 }
 
-// Where pair `pair` of a new token's K, and two values of its V, lie in pages: `at` is the token's number from there
-// on.
+// Where pair `pair` of a new token's K, and two values of its V, lie in pages. keys, values: the token's tiles there;
+// `at`: its number among their tokens.
 struct newest_place {
   uint32_t *keys;
   uint16_t *values;
@@ -149,8 +151,8 @@ struct newest_place {
   }
 };
 
-// newest: K, then V of the newest token, token `at` of a warp's part, into its page: each warp that attends to it does
-// this, and all of them write the same.
+// Puts K and V of the newest token, which is token `at` of a warp's part, from `newest` into its page. Each warp that
+// attends to the token does this, and all of them write the same.
 __device__ inline void put_newest(const uint32_t *newest, uint32_t halves, uint8_t *keys, uint8_t *values, uint32_t at,
                                   uint32_t lane) {
   uint32_t pairs = halves * 32;
@@ -221,7 +223,7 @@ __device__ inline void add_lane(merged_unit &sum, uint32_t away) {
                  __shfl_xor_sync(0xffffffffu, sum.top, away), __shfl_xor_sync(0xffffffffu, sum.total, away)});
 }
 
-// What rounds have summed up waits for the next one in the block's scratch memory.
+// What rounds have summed up lies in the block's scratch memory until the next round.
 __device__ inline float *scratch_of(const consumer &c) {
   return c.d.params.scratch + static_cast<uint64_t>(blockIdx.x) * c.d.params.scratch_floats;
 }

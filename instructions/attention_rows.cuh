@@ -2,14 +2,18 @@
 //
 // Equation: that of attention.cuh, over the tokens up to the line's own that lie in the spans of split (u - slot) mod
 // splits. Where that is the only split in use of a line, its output is combined here, and COMBINE has nothing to do for
-// it: then no SM waits for another one between attention and what multiplies it. Tiles: KV blocks of 64 tokens through
-// the page ring as in attention.cuh. The columns (a set) are the query heads of neighbouring lines of a slot: two lines
-// of four heads. A round is eight pages: a part of 32 tokens and 64 dims of the output for each warp. It ends with a
-// merge: its parts become sums of spans of one row, of 256 tokens, and a unit's four of these, which wait in the
-// block's scratch memory until the last round, what it publishes. Waits: q of the lines at hand, k and v of the step's
-// tokens where this unit keeps them; the loader: the step state. Signals: nothing. K and V of the step's tokens go into
-// the pages, which the loader hands over for them, and into their blocks, fenced for the next epoch's copies: so every
-// token comes from a page, and tokens behind a line's own are left out by its limit.
+// it: then no SM waits for another one between attention and what multiplies it.
+//
+// Tiles: KV blocks of 64 tokens through the page ring as in attention.cuh. The columns of a product (a set) are the
+// query heads of neighbouring lines of a slot: two lines of four heads. A round is eight pages: a part of 32 tokens and
+// 64 dims of the output for each warp. It ends with a merge: its parts become sums over the spans of one row, which
+// have 256 tokens. Four of these sums are what a unit publishes for a span of several rows; until the last round they
+// lie in the block's scratch memory.
+//
+// Waits: q of the lines at hand, k and v of the step's tokens where this unit keeps them; the loader: the step state.
+// Signals: nothing. K and V of the step's tokens go into the pages, which the loader hands over for them, and into
+// their blocks, fenced for the next epoch's copies: so every token comes from a page, and a line's limit leaves out the
+// tokens after its own.
 #pragma once
 #include "instructions/attention_part.cuh"
 #include "instructions/combine.cuh"
@@ -34,9 +38,10 @@ enum {
   ROWS_NEWEST_AT = ROWS_KEPT_AT + MERGE_THREADS * 16,                // K, then V of a slot's only new token
 };
 
-// Who waits for a page has to know that the one before it in its slot, twelve before, is there: else that one's phase
-// is taken for the page's. Pages from before the instruction are there for all warps when it begins (wait_for_storers),
-// those of a round that has been merged when the warps have met.
+// A warp that waits for a page must know that the slot's previous page, which came twelve pages earlier, has arrived: a
+// barrier tells phases apart by their parity alone, and the wait would take that page's phase for this one's. When the
+// instruction begins, all pages from before it have arrived (wait_for_storers); when warps have met to merge a round,
+// all pages of that round have.
 static_assert(ROUND_PAGES <= MK_GPU_RING_PAGES, "a round has slots of its own");
 static_assert(CLASSES * 4 * 8 * 64 == MK_GPU_KEPT_SET_FLOATS, "what launch.h says of it");
 static_assert(ROWS_NEWEST_AT + 2 * 128 * 2 <= ROWS_ATTENTION_AT + ROWS_ATTENTION_BYTES,
@@ -48,7 +53,7 @@ static_assert(MK_GPU_CONSUMER_WARPS * PART_FLOATS * 4 <= ROWS_ATTENTION_AT - ROW
 struct slot_view {
   const mk_instruction_word &in;
   const volatile rows_state &state;
-  uint32_t first, end;  // of the slot's rows in this step: the first position, and behind the last one
+  uint32_t first, end;  // of the slot's rows in this step: the position of the first one, and the one after the last
   uint32_t packed;      // slot, pages of a block, the split that this unit does of the slot
 
   __device__ static uint32_t pack(uint32_t slot, uint32_t split, uint32_t head_dim) {
@@ -90,17 +95,17 @@ __device__ inline column column_of(const slot_view &v, uint32_t set, uint32_t i)
   return {used, used ? v.line(row) : 0, head, v.first + row};
 }
 
-// The first position that does not count for a column.
+// The first position that a column does not see.
 __device__ inline uint32_t limit_of(const slot_view &v, uint32_t set, uint32_t i) {
   uint32_t at = set * 8 + i, row = at >> v.head_bits();
   return row < v.end - v.first && (at & ((1u << v.head_bits()) - 1)) < v.group() ? v.first + row + 1 : 0;
 }
 
-// Fragments of a set. All warps have met since they read those of the one before.
+// The fragments of a set's queries. All warps have met since they read those of the set before.
 __device__ inline uint32_t *queries() { return reinterpret_cast<uint32_t *>(shared_memory + ROWS_ATTENTION_AT); }
 __device__ inline uint32_t *newest_token() { return reinterpret_cast<uint32_t *>(shared_memory + ROWS_NEWEST_AT); }
 
-// A set's q times scale to fragments. Afterwards all meet.
+// Writes a set's q times scale as fragments. Afterwards all warps meet.
 __device__ inline void stage_queries(const consumer &c, const slot_view &v, uint32_t set) {
   const mk_operand &q = v.in.parts[MK_PART_ATTENTION_q];
   const mk_gpu_buffer &b = device::slot_of(v.in).buffers[MK_PART_ATTENTION_q];
@@ -118,7 +123,7 @@ __device__ inline void stage_queries(const consumer &c, const slot_view &v, uint
                       __fmul_rn(__uint_as_float(tile::stamp_data(words.high)), scale));
 }
 
-// The page `number` from the first one of the round at hand on.
+// The cursor of page `number` of the round at hand.
 __device__ inline ring_cursor<MK_GPU_RING_PAGES> round_page(const consumer &c, uint32_t number) {
   ring_cursor<MK_GPU_RING_PAGES> at = c.pages;
   at.advance(number);
@@ -129,8 +134,8 @@ __device__ inline void wait_round_page(const consumer &c, uint32_t number) {
   wait_phase(c.d, PAGE_FULL + at.slot(), at.phase(), MK_ACTIVITY_PAGE_FULL, at.slot());
 }
 
-// K and V of the step's tokens in [from, to), all of the round: into their pages and blocks. The warps that have no
-// query to stage do the work as far as it goes. Afterwards all meet.
+// Puts K and V of the step's tokens in [from, to), all of the round, into their pages and blocks. The warps that have
+// no query to stage do this as far as it goes. Afterwards all warps meet.
 __device__ inline void put_new_tokens(consumer &c, const slot_view &v, uint32_t round, uint32_t from, uint32_t to) {
   const mk_operand &operand = v.in.parts[MK_PART_ATTENTION_kv];
   const mk_gpu_buffer *buffers = device::slot_of(v.in).buffers;
@@ -148,7 +153,8 @@ __device__ inline void put_new_tokens(consumer &c, const slot_view &v, uint32_t 
               true, source.buffer, pair);
     uint32_t data =
         tile::pack_bf16(__uint_as_float(tile::stamp_data(pair.low)), __uint_as_float(tile::stamp_data(pair.high)));
-    // Bytes from the start of the head's pair in the block; the next dim lies beside it in K, in the next row of a step in V.
+    // Bytes from the start of the head's pair in the block; the next dim lies beside it in K, in the next row of a step
+    // in V.
     uint32_t at =
         static_cast<uint32_t>(mk_block_offset(BLOCK_TOKENS, head_dim, which, position % BLOCK_TOKENS, dim)) * 2;
     uint8_t *staged = reinterpret_cast<uint8_t *>(newest_token() + ((which << pair_bits) + dim / 2));
@@ -173,7 +179,8 @@ __device__ inline void put_new_tokens(consumer &c, const slot_view &v, uint32_t 
   }
 }
 
-// How a set's columns are merged: by 64 dims few of them, by 32 dims many. A column's dims are turned, so that lanes meet different banks.
+// How a set's columns are merged: by 64 dims few of them, by 32 dims many. A column's dims are turned, so that lanes
+// meet different banks.
 struct merge_shape {
   uint32_t dims;  // at a time, by dims / 2 lanes
 
@@ -253,11 +260,12 @@ struct round_view {
   __device__ bool is_last() const { return (facts & ROUND_LAST) != 0; }
   // The only set of a unit that has one span of its own: what waits has room in shared memory.
   __device__ bool is_short() const { return (facts & ROUND_SHORT) != 0; }
-  // Whether the round after this one is the last and so small that its parts are merged with those of this one. Not
-  // where the step has more than one token of the slot, some of which would have to be put into the pages of both.
+  // Whether the round after this one is the last one and so small that its parts are merged with those of this one. It
+  // is not where the step has more than one token of the slot: some of these would have to be put into the pages of
+  // both rounds.
   __device__ bool is_joined() const { return (facts & ROUND_JOINED) != 0; }
   __device__ bool is_few() const { return (facts & ROUND_FEW) != 0; }  // columns
-  // Pages come by fours, and of 64 dims by pieces; those behind the last token are empty.
+  // Pages come by fours, and for 64 dims by pieces; the pages after the last token are empty.
   __device__ uint32_t pages() const { return (facts & ROUND_WHOLE) != 0 ? ROUND_PAGES : ROUND_PAGES / 2 + 0; }
   __device__ uint32_t next(const slot_view &v) const {
     uint32_t after = start + v.round_tokens(), span = v.span_tokens();
@@ -277,13 +285,13 @@ struct round_view {
   }
 };
 
-// The scratch memory of a unit's sums of class `number` of four.
+// The scratch memory that holds a unit's sums of class `number`, of four.
 __device__ inline float *kept_class(const consumer &c, uint32_t set, uint32_t slice, uint32_t number, uint32_t unit) {
   return scratch_of(c) + (((set * 2 + slice) * MERGE_THREADS + unit) * CLASSES + number) * 4;
 }
 
-// A span's sum, of the class that this lane has, becomes that of the class, and with the last round all of them the
-// unit's.
+// Adds a span's sum, whose class this lane has, to the sum of that class. With the last round all classes become the
+// unit's sum.
 __device__ inline bool merge_classes(const consumer &c, const slot_view &v, const round_view &r, uint32_t slice,
                                      uint32_t unit, uint32_t number, merged_unit &sum) {
   bool later = r.start >= v.first_span() + v.span_tokens();  // than the unit's first span
@@ -302,8 +310,9 @@ __device__ inline bool merge_classes(const consumer &c, const slot_view &v, cons
   return true;
 }
 
-// The same where the round is short: (S0 + S1) + (S2 + S3) by whatever number of rounds, of two of these or one each.
-// joining: of the span that follows, where the last round joins this one. Gives whether the sum is that of the unit.
+// The same where the unit is short: (S0 + S1) + (S2 + S3), whatever number of rounds these come in, two or one of them
+// each. joining: the sum of the span that follows, where the last round joins this one. Gives whether the sum is that
+// of the unit.
 __device__ inline bool merge_short(const consumer &c, const slot_view &v, const round_view &r, uint32_t slice,
                                    uint32_t unit, uint32_t number, bool joined, const merged_unit &joining,
                                    merged_unit &sum) {
@@ -335,7 +344,7 @@ __device__ inline bool merge_short(const consumer &c, const slot_view &v, const 
   return last;
 }
 
-// A warp's sums to shared memory, of eight columns 32 dims, or of few 64.
+// Writes a warp's sums to shared memory: 32 dims of eight columns, or 64 dims of few.
 __device__ inline void put_rows_part(const merge_shape &shape, float *parts, uint32_t slot, uint32_t lane,
                                      const part_sums &sums) {
   uint32_t g = lane / 4, t = lane % 4;
@@ -362,7 +371,7 @@ __device__ inline void put_rows_scales(float2 *to, uint32_t lane, const part_sum
   }
 }
 
-// Part `warp` of the last round, which joins the one before it.
+// Writes part `warp` of the last round, which joins the round before it.
 __device__ inline void put_joining(const consumer &c, uint32_t warp, const part_sums &sums) {
   if (tile::uniform(warp < JOINING_PARTS)) {
     put_rows_part({64u}, reinterpret_cast<float *>(shared_memory + ROWS_JOINING_AT), warp, c.lane, sums);
@@ -429,9 +438,9 @@ __device__ inline void merge_round(const consumer &c, const slot_view &v, const 
   }
 }
 
-// Part `warp` of a round, which begins at position `round` with page `ahead` from the one at hand on and has
-// `pages`. The warp waits for its pages also where they hold no token. `releases`: nobody needs them again. All warps
-// meet before and behind an instruction, when every page has been taken.
+// Computes part `warp` of a round. The round begins at position `round`, its first page is `ahead` pages after the one
+// at hand, and it has `pages` pages. The warp waits for its pages also where they hold no token. `releases`: nobody
+// needs the pages again. All warps meet before an instruction and after it, when every page has been taken.
 __device__ inline void attend_round(const consumer &c, const slot_view &v, uint32_t warp, uint32_t set, uint32_t round,
                                     uint32_t ahead, uint32_t pages, bool releases, part_sums &sums) {
   uint32_t pages_per_block = v.halves(), page = v.rank(warp) / 2 * pages_per_block;
@@ -470,7 +479,7 @@ __device__ inline void attend_round(const consumer &c, const slot_view &v, uint3
   }
 }
 
-// What follows from these is worked out anew from here on: with 32 sums no registers are left for it.
+// The compiler works out anew from here on what follows from these: with 32 sums there are no registers to keep it.
 __device__ inline void forget_all(consumer &c, slot_view &v) {
   forget(c.lane);
   forget(c.warp);
@@ -495,7 +504,7 @@ __device__ inline void attend_slot(consumer &c, slot_view v) {
       if (tile::uniform(r.set == 0 && (v.single() ? first : v.first < r.end(v)))) {
         put_new_tokens(c, v, r.start, max(v.first, r.start), v.single() ? v.end : r.end(v));
       }
-      // Where parts lie they have been read; a later round of the same queries may begin before that.
+      // Here the memory of the parts has been read. A later round of the same queries may begin before that.
       bool meets = tile::uniform(first || sets > 1 || !v.single());
       if (meets) {
         consumers_meet(c);
@@ -542,7 +551,8 @@ __device__ inline void consume_ATTENTION(rows_consumer &c, const mk_instruction_
   };
   bool works = count != 0 && split_of(slot) * device::slot_of(in).buffers[MK_PART_ATTENTION_kv].span_tokens <
                                  state.slot_first[slot] + count;
-  // Parts and queries lie where results do. And the storers have all results when all warps have seen the pages of what came before.
+  // Parts and queries lie where results of linear instructions do. And when all warps have seen the pages of what came
+  // before, the storers have taken all results.
   wait_for_storers(c);
 #pragma unroll 1
   for (uint32_t slots = __ballot_sync(0xffffffffu, works) & 0xffffu; slots != 0; slots &= slots - 1) {

@@ -176,7 +176,7 @@ float *mk_unit_part(const mk_unit_view *view, mk_part_level level, uint32_t h) {
   return view->parts + ((size_t)level * view->group + h) * (view->head_dim + 2u);
 }
 
-/* Tokens [first, end), MK_FOLD_TOKENS at most, as parts of their own. */
+/* Adds tokens [first, end), MK_FOLD_TOKENS at most, as a part by themselves. */
 static void fold_tokens(const mk_unit_view *view, const mk_line_view *line, const float *q, uint32_t first,
                         uint32_t end) {
   uint32_t count = end - first, tiles = (count + MK_TILE - 1) / MK_TILE, padded = tiles * MK_TILE;

@@ -1,17 +1,18 @@
-// The arithmetic of docs/NUMERICS.md that every kernel computes alike, to the bit: each operation rounds by itself, or as a fused
-// multiply-add where one is written, whatever the compiler makes of the code around it.
+// The arithmetic of docs/NUMERICS.md that every kernel computes alike, to the bit: each operation rounds by itself, or
+// as a fused multiply-add where one is written, whatever the compiler makes of the code around it.
 #pragma once
 #include "instructions/tile/warp.cuh"
 
 namespace mk {
 
-// Of the squares of two neighbouring elements.
+// The sum of the squares of two neighbouring elements.
 __device__ inline float square_of_pair(uint32_t pair) {
   float low = tile::low_bf16(pair), high = tile::high_bf16(pair);
   return __fadd_rn(__fmul_rn(low, low), __fmul_rn(high, high));
 }
 
-// Of a chain, of which each lane has neighbouring pairs 2 j and 2 j + 1 (j = lane % 4) of step lane / 4: docs/NUMERICS.md has the order.
+// The sum of the squares of a chain, of which each lane has neighbouring pairs 2 j and 2 j + 1 (j = lane % 4) of step
+// lane / 4: docs/NUMERICS.md has the order.
 __device__ inline float chain_squares(const uint2 &pairs) {
   float a = square_of_pair(pairs.x), b = square_of_pair(pairs.y);
 #pragma unroll
@@ -31,10 +32,11 @@ __device__ inline float chain_squares(const uint2 &pairs) {
 __device__ inline float norm_scale(float squares, float part, float eps) {
   return rsqrtf(__fmaf_rn(squares, part, eps));
 }
-// By one instruction, within one unit of the last place.
+// 1 / width by one instruction, within one unit of the last place.
 __device__ inline float reciprocal_of(float width) { return __fdividef(1.0f, width); }
 
-// By the approximate exponential and division: within a few units of the last place of fp32, where bf16 leaves.
+// SiLU(gate) * up by the approximate exponential and division: within a few units of the last place of fp32, for a
+// result in bf16.
 __device__ inline float gated(float gate, float up) {
   return __fmul_rn(__fdividef(gate, __fadd_rn(1.0f, tile::exp2(__fmul_rn(gate, -1.4426950408889634f)))), up);
 }

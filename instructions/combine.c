@@ -1,14 +1,14 @@
 /* COMBINE: the splits of some query heads become their attention output. parts [units][lines][heads * (head_dim + 2)]
  * as ATTENTION writes them; out [heads * head_dim] for each line. Splits 0..n-1 of a line are in use, n = min(units,
- * position / span + 1); split j of a line in slot c is what unit (j + c) mod units has left. Others are neither waited
- * for nor read. Splits are added as a tree, of MK_TREE_PIECES pieces of tokens, and these sums in order: so the splits
- * of short spans make the sums that those of long ones are. */
+ * position / span + 1); split j of a line in slot c is what unit (j + c) mod units has left. Splits that are not in use
+ * are neither waited for nor read. Splits are added in groups of MK_TREE_PIECES pieces of tokens, each group as a tree,
+ * and then the groups' sums in order: so short spans give the sums that long ones give. */
 #include <math.h>
 #include <string.h>
 
 #include "instructions/reference.h"
 
-/* Stages the parts of active line l that are in use, one behind the other; 0: a stamp is missing. */
+/* Stages the parts of active line l that are in use, one after the other; 0: a stamp is missing. */
 static uint32_t stage_parts(mk_reference *machine, const mk_instruction *instruction, const mk_span *parts, uint32_t l,
                             float *out) {
   const mk_line *line = &machine->lines[l];
@@ -52,7 +52,7 @@ typedef struct split_list { /* of one head */
   size_t stride; /* floats apart */
 } split_list;
 
-/* sum = splits first to first + count - 1, a power of two, as far as they are in use. */
+/* sum = splits first to first + count - 1 (count a power of two), those of them that are in use. */
 static void add_tree(const split_list *splits, uint32_t first, uint32_t count, float *sum) {
   float other[MK_MAX_HEAD_DIM + 2];
   if (first >= splits->in_use) {
@@ -66,7 +66,7 @@ static void add_tree(const split_list *splits, uint32_t first, uint32_t count, f
   }
 }
 
-/* `together` of them as a tree. */
+/* Merges the splits, groups of `together` splits as trees, into the output o of a head. */
 static void merge(const split_list *splits, uint32_t together, float *o) {
   float sum[MK_MAX_HEAD_DIM + 2], some[MK_MAX_HEAD_DIM + 2];
   mk_part_clear(sum, splits->head_dim);

@@ -19,8 +19,9 @@ __device__ inline const mk_instruction_word *next_instruction(const consumer &c)
   return &c.d.slot(next.slot())->instruction;
 }
 
-// The uid of the instruction next in the queue if it is marked as fused, and so a COMBINE of the parts at hand, and no other split is in use: then
-// ATTENTION does its work, which saves a stage. 0: there is none, or it has not been fetched yet.
+// The uid of the next instruction in the queue, where that is marked as fused (and so it is the COMBINE of the parts at
+// hand) and no other split is in use: then ATTENTION does its work, which saves a stage. 0: there is none, or it has
+// not been fetched yet.
 __device__ inline uint32_t fused_combine(const consumer &c) {
   instruction_cursor next = at_hand(c);
   next.next();

@@ -1,7 +1,8 @@
-// COMBINE of several rows per step on the device: the splits in use of each line become the attention output of some query heads; combine.c. Lines with
-// one split in use have it already, as it is fused: from that split's ATTENTION.
-// Consumers only: a thread has two output values of a line, and its splits in order. Split j of a line in slot c is what unit (j + c) mod
-// units has left. Waits: the parts in use, by their stamps. Signals: nothing.
+// COMBINE of several rows per step on the device: the splits in use of each line become the attention output of some
+// query heads; combine.c. A line with one split in use has its output already: that split's ATTENTION has done the work
+// of this instruction, which is fused. Consumers only: a thread has two output values of a line, and adds its splits in
+// order. Split j of a line in slot c is what unit (j + c) mod units has left. Waits: the parts in use, by their stamps.
+// Signals: nothing.
 #pragma once
 #include "instructions/combine.cuh"
 #include "vm/gpu/rows_consumer.cuh"
@@ -17,7 +18,7 @@ __device__ inline void consume_COMBINE(rows_consumer &c, const mk_instruction_wo
   auto has_work = [&](uint32_t line) {
     return (state.active >> line & 1) != 0 && !alone_in_use(state.rows[line].position, span, units);
   };
-  // What the next step writes here, this one or an ATTENTION: emptied for all lines.
+  // Empties, for all lines, the words that the next step writes: there this instruction, or an ATTENTION in its place.
   uint32_t words = heads << (pair_bits + 4);
   uint32_t *next = value_view(to, c.d.generation() + 1).words + out.col * to.tile_cols / 16 * STEP_WORDS;
 #pragma unroll 1

@@ -1,12 +1,14 @@
-/* DRAW: the next token, {bits of a value, index} as HEAD's candidate is: 0, or NaN where logits are.
- * fronts [SMs, 98], rounds [SMs, 256] (may be none), scores [vocab], sampling [16], choice [2]. It is the best draw of all fronts that
- * min-p leaves; with top-k or top-p the rounds have found the winner, or the search goes on here over all scores. Every SM names the
- * same one. With several rows per step each line has a search and a choice of its own. */
+/* DRAW: the next token, {bits of a value, index} in the form of HEAD's candidate; the value is 0, or NaN where logits
+ * are.
+ * fronts [SMs, 98], rounds [SMs, 256] (may be none), scores [vocab], sampling [16], choice [2]. The token is the best
+ * draw of all fronts that min-p leaves. With top-k or top-p the rounds have found the winner, or the search goes on
+ * here over all scores. Every SM names the same token. With several rows per step each line has a search and a choice
+ * of its own. */
 #include <math.h>
 
 #include "instructions/search.h"
 
-/* The winner of the search; false: wait. */
+/* Searches all scores to the end; false: wait. */
 static bool search_all(mk_search *search, uint32_t vocab) {
   if (search->state == MK_SIFT_OPEN && !mk_search_resume(search)) {
     return false;
@@ -38,7 +40,7 @@ static bool draw(mk_reference *machine, const mk_instruction *instruction, const
     }
     uint32_t winner = mk_rank_token(search.winner);
     words[0] = mk_bits_of(search.state == MK_SIFT_FAILED ? NAN : 0.0f);
-    words[1] = winner < vocab ? winner : vocab - 1; /* of words that nobody filled */
+    words[1] = winner < vocab ? winner : vocab - 1; /* an index below the vocabulary even of words that nobody filled */
   }
   return true;
 }

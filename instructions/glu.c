@@ -1,5 +1,6 @@
 /* GLU: g, u = W norm(x), rows 0-7 and 8-15 of each tile (MK_PACK_GLU); out = bf16(g / (1 + exp(-g)) * u).
- * x, gain [width], weight [16 n, width], out [8 n]. Biased: gain goes on with a bias for each row of the whole weight. */
+ * x, gain [width], weight [16 n, width], out [8 n]. If biased, the gain is followed by a bias for each row of the whole
+ * weight. */
 #include <math.h>
 
 #include "instructions/reference.h"

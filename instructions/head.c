@@ -1,6 +1,6 @@
 /* HEAD: logits = W norm(x), and this SM's candidate for the next token: {bits of the value, index}.
- * x, gain [width], weight [16 n, width] (n may be 0), logits [16 n], candidate [2]. NaN ranks above all numbers, so that it is
- * seen. Where a row does not choose, only an empty candidate (-inf, MK_CANDIDATE_NONE) is written. */
+ * x, gain [width], weight [16 n, width] (n may be 0), logits [16 n], candidate [2]. NaN ranks above all numbers, so
+ * that it is seen. Where a row does not choose, only an empty candidate (-inf, MK_CANDIDATE_NONE) is written. */
 #include <math.h>
 #include <string.h>
 

@@ -10,7 +10,7 @@
 
 namespace mk {
 
-// Without rows one empty result comes all the same.
+// An instruction without rows gets one empty result from the consumers all the same.
 __device__ inline void begin_HEAD(const storer &s, const mk_instruction_word &in, row_store &r) {
   r.tiles = max(in.parts[MK_PART_HEAD_weight].rows, static_cast<uint16_t>(1));
   r.plain = reinterpret_cast<float *>(s.d.buffer(in.parts[MK_PART_HEAD_logits]).address);
@@ -42,7 +42,7 @@ __device__ inline two_rows finish_HEAD(const storer &s, const mk_instruction_wor
   return y;
 }
 
-// inside: the row does not choose.
+// Publishes this SM's candidate; `inside`: the row does not choose, and the candidate is empty.
 __device__ inline void end_HEAD(const storer &s, const mk_instruction_word &in, bool inside, row_store &r) {
   best_of_lanes(r.best, r.index);
   if (inside) {

@@ -1,5 +1,6 @@
 // LINEAR_ADD on the device. y = residual_in + W x; residual_out = y; out = bf16(y); linear_add.c.
-// Tiles: weight [16 n, 16 k] bf16 through the page ring; x bf16; 16 fp32 residual rows and 8 stamped words per row tile.
+// Tiles: weight [16 n, 16 k] bf16 through the page ring; x bf16; 16 fp32 residual rows and 8 stamped words per row
+// tile.
 // Waits: x (consumers). Signals: the counter of its value.
 #pragma once
 #include "vm/gpu/consumer.cuh"

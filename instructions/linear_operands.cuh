@@ -15,7 +15,8 @@ __host__ __device__ constexpr bool same_name(const char *a, const char *b) {
   return *a == *b;
 }
 
-// x is the first PART, then comes the weight; the gain is the first WHOLE; of a norm's parameters eps comes first, then width.
+// x is the first PART, then comes the weight; the gain is the first WHOLE; of a norm's parameters eps comes first, then
+// width.
 __host__ __device__ constexpr bool linear_operands_are_in_order() {
   bool good = true;
 #define MK_OPERAND(NAME, slot, field, access, role, when, extent, dtype, store) \

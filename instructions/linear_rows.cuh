@@ -1,5 +1,6 @@
-// The linear opcodes and REDUCE_ADD of several rows per step, on the device: what the storer does with a row tile. Equations and waits
-// are those of qkv.cuh, glu.cuh, linear_add.cuh, linear_part.cuh, reduce_add.cuh and head.cuh, for every line.
+// The linear opcodes and REDUCE_ADD of several rows per step, on the device: what the storer does with a row tile.
+// Equations and waits are those of qkv.cuh, glu.cuh, linear_add.cuh, linear_part.cuh, reduce_add.cuh and head.cuh, for
+// every line.
 // Tiles: weight [16 n, 16 k] bf16 through the page ring, sums [16, 16 lines].
 #pragma once
 #include "instructions/glu.cuh"
@@ -80,7 +81,7 @@ __device__ inline float frequency_of(const rows_storer &s, const mk_instruction_
   return rotates ? __ldg(inv_freq + tile % tiles_per_head * 8 + s.lane / 4) : 0.0f;
 }
 
-// Cosines and sines of row g's angle at the lines' positions; 1 and 0 where nothing is rotated.
+// The cosines and sines of row g's angle at the lines' positions; 1 and 0 where nothing is rotated.
 __device__ inline void prepare_angles(const rows_storer &s, float frequency) {
 #pragma unroll 1
   for (uint32_t i = 0; i < 2; i++) {  // as prepare_QKV does
@@ -90,8 +91,8 @@ __device__ inline void prepare_angles(const rows_storer &s, float frequency) {
   }
 }
 
-// Both rows of column tile `tile` of the lines' residuals, to their place: plain fp32, if they are not there yet, or the embedding rows of their
-// tokens.
+// Fetches both rows of column tile `tile` of the lines' residuals to their place, unless they are there yet: they are
+// plain fp32, or the embedding rows of the lines' tokens.
 __device__ inline void prepare_residual(const rows_storer &s, const mk_operand &operand, uint32_t tile) {
   const mk_gpu_buffer &b = s.d.buffer(operand);
   uint32_t column_tile = operand.col + tile, g = s.lane / 4;
@@ -123,8 +124,9 @@ __device__ inline void prepare_residual(const rows_storer &s, const mk_operand &
   *residuals(s, column_tile) = make_float4(value[0], value[1], value[2], value[3]);
 }
 
-// The words that this lane writes of row tile `tile` of a value, one of a gated one and two else; nullptr where its line is not active. Those of
-// the next step's half are emptied. Before the tile's sums are there, since whatever comes behind them delays who waits for the value.
+// The words that this lane writes of row tile `tile` of a value, one word of a gated value and two of others; nullptr
+// where the lane's line is not active. The words of the half that the next step writes are emptied. Both are done
+// before the tile's sums are there, since whatever comes after the sums delays those who wait for the value.
 __device__ inline uint32_t *prepare_value(const rows_storer &s, const mk_operand &out, uint32_t tile, bool gated) {
   const mk_gpu_buffer &b = s.d.buffer(out);
   uint32_t line = paired_line(s), pair = (out.col + tile) * (gated ? 4 : 8) + s.lane / 8;
@@ -182,8 +184,8 @@ __device__ inline void rotate(const rows_storer &s, line_sums &y) {
   }
 }
 
-// Logits and candidates of the lines that choose. Logits stay in the L2: the next step writes them anew, and on their
-// way to memory they would be in the way of the weights that come from there.
+// Publishes logits and candidates of the lines that choose. Logits stay in the L2: the next step writes them anew, and
+// writing them to memory would delay the weights that come from there.
 __device__ inline void finish_logits(const rows_storer &s, const mk_instruction_word &in, uint32_t tile,
                                      const line_sums &y) {
   const mk_operand &weight = in.parts[MK_PART_HEAD_weight];
@@ -227,7 +229,8 @@ __device__ inline void end_HEAD(const rows_storer &s, const mk_instruction_word 
   }
 }
 
-// What additions to the residual have, one after the other.
+// Whether the operands of every addition to the residual come in the same order: the residual that comes in, the one
+// that leaves, the value.
 __host__ __device__ constexpr bool residuals_are_in_order() {
   bool good = true;
 #define MK_OPERAND(NAME, slot, field, access, role, when, extent, dtype, store)           \
@@ -246,7 +249,7 @@ __device__ inline bool adds(const mk_instruction_word &in) {
 #include "vm/program/opcodes.def"
       ;
 }
-// Of one that adds.
+// Which PART the incoming residual is, of an opcode that adds to it.
 __device__ inline int residual_part(uint32_t opcode) {
 #define MK_OPCODE(NAME, text, state, semantics)                                     \
   if constexpr (constexpr int part = places_of(MK_OP_##NAME).residual; part >= 0) { \
@@ -261,11 +264,12 @@ __device__ inline const mk_operand *addition(const mk_instruction_word &in) {
   return in.parts + residual_part(in.opcode);
 }
 
-// What is done stands once for all opcodes that do it: so that it stays in the instruction cache.
+// What several opcodes have done to them stands here once, so that it stays in the instruction cache.
 __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_word &in) {
   lines_store r = begin_rows(s, in);
-  // Of the next result's row tile, from the chunks before. Of one row tile or two they stay here, `then` being those
-  // that come after it; of more they wait in memory, and are under way from there while this one is added up.
+  // The sums of the next result's row tile from the chunks so far. Of an instruction of one or two row tiles they stay
+  // in registers, `then` being those of the tile that comes next. Of more row tiles they lie in memory, and are fetched
+  // from there while the tile before is added up.
   line_sums kept, then;
   tile::zero(kept);
   tile::zero(then);

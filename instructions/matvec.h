@@ -1,5 +1,5 @@
-/* The vector widths that mk_matvec (reference.h) is compiled for. It takes the widest that the CPU has, and the bits are the same in all of them;
- * tests compare them.
+/* The vector widths that mk_matvec (reference.h) is compiled for. It takes the widest that the CPU has, and the bits
+ * are the same in all of them; tests compare them.
  *
  * Pure functions: any thread may call. */
 #ifndef MK_MATVEC_H
@@ -7,7 +7,7 @@
 
 #include "instructions/reference.h"
 
-/* Each has what those before it have. */
+/* Each vector width has the instructions of those before it. */
 typedef enum mk_vector_width {
   MK_VECTOR_PLAIN, /* whatever the compiler's target has: SSE2 on x86-64 */
   MK_VECTOR_AVX2,

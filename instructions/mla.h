@@ -1,19 +1,20 @@
-/* The work list of an MLA batch, and the shapes of an MLA program's buffers: what the scheduler writes, the checker proves, and
- * MLA_PART and MLA_REDUCE follow.
+/* The work list of an MLA batch, and the shapes of an MLA program's buffers: what the scheduler writes, the checker
+ * proves, and MLA_PART and MLA_REDUCE follow.
  *
  * The list is an input buffer of 32-bit words with a row per SM:
  *   word 0: items; 1: reductions; 2, 3: zero; then the items, then the reductions, four words each.
- * An item is the attention of one block of query rows over the KV pages [first, end) of its sequence, those beyond the sequence's
- * length being empty. The last item of a block has MK_MLA_REST for an end: it takes whatever pages the sequence has by then, so a list
- * holds for any lengths, and a longer sequence costs its last item more. An item alone writes the output; several of one block each fill
- * a partial slot, in the order of their pages, and reductions turn those into output. A reduction's part of the block is counted in units
- * of 128 columns, four to a row.
+ * An item is the attention of one block of query rows over the KV pages [first, end) of its sequence, those beyond the
+ * sequence's length being empty. The last item of a block has MK_MLA_REST for an end: it takes whatever pages the
+ * sequence has by then, so a list holds for any lengths, and a longer sequence costs its last item more. An item alone
+ * writes the output; several of one block each fill a partial slot, in the order of their pages, and reductions turn
+ * those into output. A reduction's part of the block is counted in units of 128 columns, four to a row.
  *
- * Buffers: a row of q, out is a block (block b of sequence s is row s * blocks + b), a row of kv a page, a row of parts a slot. Blocks hold
- * `rows` query rows one after the other: q rows x 576, out rows x 512, a slot rows x 4 x 66 words, a unit after the other: the logarithm
- * (base 2) of the row's sum of weights, -infinity where no token was seen; a power of two; and the normalised sum over that power, two fp16
- * a word. Eleven bits of a unit's largest values are kept: 2e-4 of its size. (A GPU keeps three words and their stamp in 128 bits, in
- * the order of its own: mla_slot.cuh.) A row of `sequences` is the length, three zeros, and the pages of the sequence in order.
+ * Buffers: a row of q, out is a block (block b of sequence s is row s * blocks + b), a row of kv a page, a row of parts
+ * a slot. Blocks hold `rows` query rows one after the other: q rows x 576, out rows x 512, a slot rows x 4 x 66 words,
+ * a unit after the other: the logarithm (base 2) of the row's sum of weights, -infinity where no token was seen; a
+ * power of two; and the normalised sum over that power, two fp16 a word. Eleven bits of a unit's largest values are
+ * kept: 2e-4 of its size. (A GPU keeps three words and their stamp in 128 bits, in the order of its own: mla_slot.cuh.)
+ * A row of `sequences` is the length, three zeros, and the pages of the sequence in order.
  *
  * Plain data; any thread. */
 #ifndef MK_MLA_H
@@ -70,8 +71,9 @@ static inline mk_mla_list mk_mla_list_of(const uint32_t *row) {
       .reduction = (const mk_mla_reduction *)(const void *)(row + MK_MLA_LIST_HEAD + (size_t)MK_MLA_ENTRY * row[0])};
 }
 
-/* Whether the first reduction of a row is of the block of its last item, of few slots, and of whole groups of eight query rows: then the item's
- * own part of those rows need not leave its SM. (A GPU keeps it in registers and never writes it to the slot, which nobody else reads there.) */
+/* Whether the first reduction of a row is of the block of its last item, of few slots, and of whole groups of eight
+ * query rows: then the item's own part of those rows need not leave its SM. (A GPU keeps it in registers and never
+ * writes it to the slot, which nobody else reads there.) */
 static inline bool mk_mla_folds(const mk_mla_list *list) {
   const mk_mla_item *item = list->item + list->items - (list->items != 0);
   const mk_mla_reduction *r = list->reduction;

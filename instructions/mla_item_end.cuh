@@ -1,5 +1,6 @@
-// How an item of MLA_PART ends: its sums become output, or the item's slot, and where its SM carries out the first reduction of the list (mk_mla_folds),
-// those of the block's other slots are added. Waits: for the stamps of those. Stores outputs as they are, slots as stamped words.
+// How an item of MLA_PART ends: its sums become output, or the item's slot. Where its SM carries out the first
+// reduction of the list (mk_mla_folds), the sums in the block's other slots are added to its own first. Waits: for the
+// stamps of these slots. Stores outputs as they are, slots as stamped words.
 #pragma once
 #include "instructions/mla_slot.cuh"
 #include "instructions/tile/warp.cuh"
@@ -15,7 +16,7 @@ struct softmax_rows {  // of a thread's two rows; sums of weights are over its o
 
 // The shape of the program's blocks.
 struct block_view {
-  uint32_t rows, blocks, heads, behind;  // behind: new tokens but one
+  uint32_t rows, blocks, heads, behind;  // behind: the number of new tokens, less one
   float scale;                           // for powers of two
 };
 
@@ -36,11 +37,11 @@ __device__ inline float max_of_row(float value) {
   return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
 }
 
-// The end of an item runs once, so its time is that of its code, which is not in the instruction cache: what is done for a thread's first row and for
-// its second one is the same code, run twice.
+// The end of an item runs once, so it takes as long as its code takes to arrive, which is not in the instruction cache:
+// so the same code runs twice, for a thread's first row and then for its second one.
 
-// Of the thread's row at hand, h, whose sums are those of a first row. Sixteen bytes a lane: memory takes whole sectors of 32 several times faster
-// than halves of them.
+// Stores the thread's row h, whose sums now stand where those of a first row do. A lane stores sixteen bytes at a time:
+// memory takes whole sectors of 32 bytes several times faster than halves of them.
 __device__ inline void store_out(const attender &a, const block_view &v, const mk_gpu_buffer &out, uint32_t block,
                                  uint32_t h, float inverse, const float (&sums)[SUMS]) {
   uint32_t row = a.row() + 8 * h;
@@ -101,12 +102,12 @@ __device__ inline slot_unit units_of_row(const attender &a, const mk_gpu_buffer 
   return unit_in(parts, slot, (a.row() + 8 * h) * MK_MLA_ROW_UNITS + a.group * UNIT_HALVES);
 }
 
-// What sums of a row are relative to, in powers of two, and the total of its weights.
+// What the sums of a row are relative to, a power of two, and the total of its weights.
 struct row_sum {
   float logarithm, total;
 };
 
-// Adds what the item of another slot has of the thread's row h, whose sums are those of a first row.
+// Adds what the item of another slot has for the thread's row h, whose sums now stand where those of a first row do.
 __device__ __forceinline__ void add_slot(const attender &a, const mk_gpu_buffer &parts, uint32_t buffer, uint32_t slot,
                                          uint32_t h, row_sum &s, float (&sums)[SUMS]) {
   slot_unit from = units_of_row(a, parts, slot, h);
@@ -135,13 +136,14 @@ __device__ __forceinline__ void add_slot(const attender &a, const mk_gpu_buffer 
   }
 }
 
-// Eight rows of the block, of the warp's sixteen: whether the item writes their output itself.
+// Whether the item itself writes the output of these eight rows of the block: of the warp's sixteen the first eight (h
+// = 0) or the last eight.
 __device__ inline bool is_own(const attender &a, const mla_entry &item, uint32_t h) {
   uint32_t row = a.warp % 4 * 16 + 8 * h;
   return row >= (item.own_rows & 0xffffu) && row < item.own_rows >> 16;
 }
 
-// To the item's slot: rows of the block that others write.
+// Stores, in the item's slot, rows of the block whose output others write.
 __device__ __forceinline__ void store_slot(const attender &a, const block_view &v, const mk_gpu_buffer &parts,
                                            const mla_entry &item, const softmax_rows &r, const float (&sums)[SUMS]) {
 #pragma unroll 1
@@ -161,8 +163,9 @@ __device__ __forceinline__ void store_slot(const attender &a, const block_view &
   }
 }
 
-// The end of an item: rows of the block that others write go to its slot; to those that it writes itself it adds what other items have of
-// them, in groups of eight. What others wait for comes before what is waited for. Of the last eight rows some may have no meaning; they are not folded.
+// The end of an item. It works in groups of eight rows of the block. Rows whose output others write go to the item's
+// slot. To rows whose output this item writes, the sums of the other items are added. What other SMs wait for is stored
+// before this one waits. Some of the block's last eight rows may have no meaning; such a group is not folded.
 __device__ __forceinline__ void end_item(const attender &a, const block_view &v, const mk_instruction_word &in,
                                          const mla_entry &item, const softmax_rows &r, float (&sums)[SUMS]) {
   const mk_operand &operand = in.parts[MK_PART_MLA_PART_parts];

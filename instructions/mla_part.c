@@ -1,10 +1,11 @@
-/* MLA_PART: the partial attention of the items in one row of the work list (mla.h), in their order.
- * o = sum_t p_t v_t, p_t = exp(s_t - max), s_t = scale q k_t, over the tokens of an item that the query row sees; k_t is a row of a
- * page, v_t its first 512 columns. An item alone in its block writes bf16(o / sum_t p_t), zeros where it sees no token; others
- * leave that, in fp16 over a power of two, and log2 sum_t exp(s_t) in a partial slot.
+/* MLA_PART: the partial attention of the items in one row of the work list (mla.h), in their order. o = sum_t p_t v_t,
+ * p_t = exp(s_t - max), s_t = scale q k_t, over the tokens of an item that the query row sees; k_t is a row of a page,
+ * v_t its first 512 columns. An item alone in its block writes bf16(o / sum_t p_t), zeros where it sees no token;
+ * others leave that, in fp16 over a power of two, and log2 sum_t exp(s_t) in a partial slot.
  *
- * Pages are taken in order with a running maximum, so a row's bits depend on the item's pages and the length, on nothing beside it.
- * Tokens that no row sees are not touched: what lies behind the last token of a page, or in other pages, may be anything. */
+ * Pages are taken in order with a running maximum, so a row's bits depend on the item's pages and the length, and on
+ * nothing else. Tokens that no row sees are not touched: what lies after the last token of a page, or in other pages,
+ * may be anything. */
 #include "instructions/mla.h"
 
 #include <math.h>
@@ -36,8 +37,8 @@ static void expand(const uint16_t *from, size_t count, float *to) {
   }
 }
 
-/* scores[t] = q k_t, four tokens at a time; a token's sixteen sums are added in a fixed order. No fused multiply-add
- * (-ffp-contract=off): the same bits on every x86-64. */
+/* scores[t] = q k_t, four tokens at a time. A score is sixteen sums, which are added in a fixed order. There is no
+ * fused multiply-add (-ffp-contract=off): the bits are the same on every x86-64. */
 MK_WIDEST static void score_tokens(const float *restrict query, const float *restrict page, uint32_t count,
                                    float *restrict scores) {
   for (uint32_t t = 0; t < count; t += GROUP) {
@@ -80,7 +81,7 @@ MK_WIDEST static void add_values(const float *restrict page, const float *restri
   }
 }
 
-/* Folds the first `count` tokens of the page into the row. */
+/* Adds the first `count` tokens of the page to the row's result. */
 static void fold(const part_view *view, const float *query, uint32_t count, float *result) {
   float *max = result + MK_MLA_LATENT, *total = max + 1, old = *max;
   score_tokens(query, view->page, count, view->scores);
@@ -100,7 +101,7 @@ static void fold(const part_view *view, const float *query, uint32_t count, floa
   add_values(view->page, view->scores, count, result);
 }
 
-/* Tokens that row `row` of a block sees. */
+/* How many tokens row `row` of a block sees. */
 static uint32_t seen(const part_view *view, uint32_t length, uint32_t block, uint32_t row) {
   uint32_t heads = view->rows * view->blocks / view->tokens;
   uint32_t token = (block % view->blocks * view->rows + row) / heads, behind = view->tokens - 1 - token;

@@ -1,13 +1,16 @@
-// MLA_PART on tensor cores: for every item of the SM's row of the work list (mla.h), o = sum_t p_t v_t, p_t = exp(s_t - max),
-// s_t = scale q k_t over the tokens t of its pages that a row sees; out = bf16(o / sum_t p_t), or the slot of the item.
+// MLA_PART on tensor cores: for every item of the SM's row of the work list (mla.h), o = sum_t p_t v_t, p_t = exp(s_t -
+// max), s_t = scale q k_t over the tokens t of its pages that a row sees; out = bf16(o / sum_t p_t), or the slot of the
+// item.
 //
-// Tiles: 64 query rows (those of a block, then rows of no meaning) by pages of 64 tokens. A page is loaded once, as nine panels of 64 columns;
-// its first eight are the values. Pages are scored by one warpgroup and the other in turn, which hands their weights over through shared
-// memory, and each adds up its half of the 512 columns. Both do the same, half a period apart: while one works on weights, the other multiplies.
-// Stores outputs as they are, slots as stamped words. Waits for nothing outside the SM, but where its last item also carries out the first
-// reduction of the list (mk_mla_folds): then for the stamps of the other slots of the block.
+// Tiles: 64 query rows (those of a block, then rows of no meaning) by pages of 64 tokens. A page is loaded once, as
+// nine panels of 64 columns; its first eight panels are the values. The two warpgroups score pages in turn. The one
+// that has scored a page hands its weights to the other through shared memory, and each adds up its half of the 512
+// columns. Both do the same, half a period apart: while one works on weights, the other multiplies. Stores outputs as
+// they are, slots as stamped words. Waits for nothing outside the SM, except where its last item also carries out the
+// first reduction of the list (mk_mla_folds): then for the stamps of the other slots of the block.
 //
-// Rows behind the last token of a page may be anything. Their scores are set aside; their values are made zero, since zero times NaN is not.
+// Rows after the last token of a page may be anything. Their scores are set aside; their values are made zero, since
+// zero times NaN is not zero.
 #pragma once
 #include "instructions/mla_item_end.cuh"
 #include "instructions/tile/copy.cuh"
@@ -27,8 +30,9 @@ __device__ inline uint32_t seen_by(const block_view &v, const mla_entry &item, u
   return item.length > unseen ? item.length - unseen : 0;
 }
 
-// What a warpgroup names over and over: it scores the pages of the slot of its number, and adds up its half of the values of both slots'.
-// Keys and queries: the other's half, the last panel, the own half, as they are filled.
+// What a warpgroup uses over and over. It scores the pages of the slot that has its own number, and adds up its half of
+// the values of the pages in both slots. Keys and queries come in the order in which their panels are filled: the other
+// warpgroup's half, the last panel, the own half.
 struct page_view {
   tile::panel queries[3], keys[3], own_values, other_values, other_weights;
 };
@@ -49,8 +53,8 @@ __device__ inline page_view view_of_pages(const attender &a) {
   return p;
 }
 
-// Whether a load of the page of the warpgroup's slot has come: asked before products are issued, looked at behind them, since the answer takes as long
-// as a product.
+// Whether a load of the page in the warpgroup's slot has come: asked before products are issued, and the answer used
+// after them, since it takes as long as a product.
 __device__ __forceinline__ bool has_come(const attender &a, uint32_t load, uint32_t phase) {
   return tile::test_wait(a.d.barrier(full_barrier(a.group, load)), phase);
 }
@@ -88,7 +92,7 @@ __device__ __forceinline__ void score_loads(const attender &a, const page_view &
   tile::products_commit();
 }
 
-// The values of the tokens from `valid` on become zero; by the warpgroup that scores the page.
+// Makes the values of the tokens from `valid` on zero; done by the warpgroup that scores the page.
 __device__ inline void clear_values(const attender &a, uint32_t slot, uint32_t valid) {
   uint8_t *panels = a.d.page(slot);
   uint32_t thread = threadIdx.x % 128, units = (MK_MLA_PAGE_TOKENS - valid) * 8;
@@ -103,7 +107,7 @@ __device__ inline void clear_values(const attender &a, uint32_t slot, uint32_t v
   tile::meet_at<128>(a.group + 2);
 }
 
-// Scores of tokens from limit[i] on do not count.
+// Sets aside the scores of tokens from limit[i] on.
 __device__ inline void mask_scores(const attender &a, const int32_t (&limit)[2], float (&scores)[SCORES]) {
 #pragma unroll
   for (uint32_t i = 0; i < SCORES; i++) {
@@ -114,7 +118,7 @@ __device__ inline void mask_scores(const attender &a, const int32_t (&limit)[2],
   }
 }
 
-// The maximum becomes `max`; gives what sums and weights so far are worth then.
+// Raises the running maximum to `max`; gives the factor by which the sums and weights so far have to be multiplied.
 __device__ inline float raise_max(softmax_rows &r, uint32_t h, float max) {
   float keep = max == r.max[h] ? 1.0f : tile::exp2(r.max[h] - max);
   r.max[h] = max;
@@ -122,7 +126,7 @@ __device__ inline float raise_max(softmax_rows &r, uint32_t h, float max) {
   return keep;
 }
 
-// Scores [first, end) become weights, in bf16 as a left operand takes them, which also go to `panel` of shared memory.
+// Turns scores [first, end) into weights, bf16 in the form of a left operand; they also go to `panel` of shared memory.
 template <uint32_t first, uint32_t end>
 __device__ __forceinline__ void weigh_some(float scale, uint32_t panel, const float (&offset)[2],
                                            const float (&scores)[SCORES], float (&total)[2],
@@ -140,11 +144,13 @@ __device__ __forceinline__ void weigh_some(float scale, uint32_t panel, const fl
   }
 }
 
-// The maximum stays while that of the page is not much larger, so sums rarely have to be touched: weights of up to 2^MAX_SLACK are as good as others.
-// That it stays is assumed, and looked into beside the first half of the exponentials, which would wait for it; where it does not they are taken once
+// The maximum stays as it is while that of the page is not much larger, so that sums rarely have to be touched: weights
+// of up to 2^MAX_SLACK are as good as others. The code assumes that it stays, and checks this beside the first half of
+// the exponentials, which would otherwise wait for the check; where the maximum has to rise, they are computed once
 // more.
 //
-// The first half of the weights by the maxima as they are. Gives whether a maximum has to rise, and the thread's share of the page's.
+// Computes the first half of the weights with the maxima as they are. Gives whether a maximum has to rise, and the
+// thread's share of the page's maxima.
 __device__ __forceinline__ bool weigh_first_half(float scale, uint32_t panel, const float (&scores)[SCORES],
                                                  const softmax_rows &r, float (&most)[2], float (&offset)[2],
                                                  float (&total)[2], uint32_t (&weights)[SCORES / 8][4]) {
@@ -153,7 +159,8 @@ __device__ __forceinline__ bool weigh_first_half(float scale, uint32_t panel, co
   for (uint32_t h = 0; h < 2; h++) {
     offset[h] = r.max[h] == -INFINITY ? 0.0f : r.max[h];
     total[h] = r.total[h];
-    // Not larger than anything, and not before the first exponentials are under way: else the compiler puts maxima in front of them.
+    // Minus infinity, but known only once the first exponentials are under way: otherwise the compiler puts the maxima
+    // before them.
     most[h] = other[h] = fmaf(tile::exp2(fmaf(scores[2 * h], scale, -offset[h])), 0.0f, -INFINITY);
   }
   weigh_some<0, SCORES / 2>(scale, panel, offset, scores, total, weights);
@@ -189,7 +196,7 @@ __device__ inline exchange &words_between() {
   return *reinterpret_cast<exchange *>(shared_memory + MK_GPU_EXCHANGE_AT);
 }
 
-// Weights of a page lie where its last panel of keys was: where this thread stores the first of them.
+// A page's weights lie where its last panel of keys was. Gives where this thread stores the first of its own.
 __device__ inline uint32_t own_weights(const attender &a) {
   return tile::shared_address(a.d.page(a.group)) + OTHER_KEYS * MK_GPU_PANEL_BYTES +
          (a.warp % 4 * 16 + a.lane % 16) * 128 + (a.lane / 16 ^ a.lane % 8) * 16;
@@ -201,14 +208,14 @@ __device__ inline void release(const attender &a, uint32_t barrier) {
   }
 }
 
-// A half of a page's weights is in its panel, for the other warpgroup.
+// Tells the other warpgroup that half of a page's weights is in its panel.
 __device__ inline void hand_over(const attender &a, uint32_t half) {
   tile::fence_shared_for_copies();
   __syncwarp();
   release(a, weights_barrier(a.group, half));
 }
 
-// And with the first half, whether maxima have risen, and which.
+// The same for the first half, with word of whether maxima have risen, and of which.
 __device__ inline void hand_over_first(const attender &a, const softmax_rows &r, bool raised) {
   if (raised && a.lane % 4 == 0) {
     words_between().max[a.group][a.row()] = r.max[0];
@@ -220,8 +227,9 @@ __device__ inline void hand_over_first(const attender &a, const softmax_rows &r,
   hand_over(a, 0);
 }
 
-// Waits for the first half of the weights of a page that the other warpgroup scores. Gives whether sums have to be scaled, by `keep`: maxima so far
-// are the same in both, so that is where the other one has raised some of the block's.
+// Waits for the first half of the weights of a page that the other warpgroup scores. Gives whether sums have to be
+// multiplied by `keep`: both warpgroups have the same maxima so far, so they have to where the other one has raised
+// some of the block's maxima.
 __device__ __forceinline__ bool take_weights(const attender &a, uint32_t phase, softmax_rows &r, float (&keep)[2]) {
   uint32_t slot = a.group ^ 1;
   wait_within(a.d, weights_barrier(slot, 0), phase);
@@ -233,7 +241,8 @@ __device__ __forceinline__ bool take_weights(const attender &a, uint32_t phase, 
   return raised;
 }
 
-// Its values, those of the second half when its weights are there: under way when this returns, until added_others().
+// Multiplies the page's values by these weights, and by those of the second half when they come: under way when this
+// returns, until added_others().
 __device__ __forceinline__ void add_others(const attender &a, const page_view &p, uint32_t phase, float (&sums)[SUMS]) {
   bool come = tile::test_wait(a.d.barrier(weights_barrier(a.group ^ 1, 1)), phase);
   tile::products_begin();
@@ -257,7 +266,7 @@ __device__ __forceinline__ void added_others(const attender &a, float (&sums)[SU
   release(a, empty_barrier(a.group ^ 1, a.group));
 }
 
-// All of it, where there is nothing to do meanwhile.
+// All of that for one page, where there is nothing else to do meanwhile.
 __device__ __forceinline__ void follow(const attender &a, const page_view &p, uint32_t phase, softmax_rows &r,
                                        float (&sums)[SUMS]) {
   float keep[2];
@@ -268,7 +277,8 @@ __device__ __forceinline__ void follow(const attender &a, const page_view &p, ui
   added_others(a, sums);
 }
 
-// Sums of the own half of a page's values, of the tokens of a half of the weights: under way when this returns, until added_own().
+// Adds the own half of a page's values, weighted, for the tokens of one half of the weights: under way when this
+// returns, until added_own().
 template <uint32_t half>
 __device__ __forceinline__ void add_own(const page_view &p, const uint32_t (&weights)[SCORES / 8][4],
                                         float (&sums)[SUMS]) {
@@ -280,9 +290,10 @@ __device__ __forceinline__ void add_own(const page_view &p, const uint32_t (&wei
   tile::products_commit();
 }
 
-// The scores of page i of the item are there: they become weights, by which own values are multiplied, those of the first half while the second is
-// worked on: under way when this returns. Each half goes to the other warpgroup behind these products: else the tensor cores have nothing to do.
-// Pages from `whole` on have tokens that some row does not see.
+// The scores of page i of the item are there. They become weights, which multiply the warpgroup's own values: those of
+// the first half while the second half is worked on. The products are under way when this returns. Each half of the
+// weights goes to the other warpgroup after these products have been issued: if it went before, the tensor cores would
+// have nothing to do meanwhile. Pages from `whole` on have tokens that some row does not see.
 __device__ __forceinline__ void weigh_and_add_own(const attender &a, const block_view &v, const mla_entry &item,
                                                   const page_view &p, int32_t whole, uint32_t i,
                                                   float (&scores)[SCORES], softmax_rows &r,
@@ -330,7 +341,7 @@ __device__ __forceinline__ void added_own(const attender &a, float (&sums)[SUMS]
   release(a, empty_barrier(a.group, a.group));
 }
 
-// The values of the page that the other warpgroup has weighed, then the scores of the own next one.
+// First the values of the page that the other warpgroup has weighed, then the scores of this one's next page.
 __device__ __forceinline__ void follow_and_score(const attender &a, const page_view &p, uint32_t own_phase,
                                                  uint32_t other_phase, float (&scores)[SCORES], softmax_rows &r,
                                                  float (&sums)[SUMS]) {
@@ -342,8 +353,8 @@ __device__ __forceinline__ void follow_and_score(const attender &a, const page_v
   add_others(a, p, other_phase, sums);
   score_loads<0, 1>(a, p, own_phase, come, scores);
   come = has_come(a, 1, own_phase);
-  // The part of the other's page is given back here, and not behind all scores: a warp issues products only a few ahead of what is being multiplied, so it
-  // would come to that when the scores are nearly done.
+  // The part of the other warpgroup's page is given back here, and not after all scores: a warp issues products only a
+  // few ahead of what is being multiplied, so it would come to that only when the scores are nearly done.
   tile::products_wait<1>();
   release(a, empty_barrier(a.group ^ 1, a.group));
   score_loads<1, PAGE_LOADS>(a, p, own_phase, come, scores);
@@ -352,8 +363,8 @@ __device__ __forceinline__ void follow_and_score(const attender &a, const page_v
   tile::pin(sums);
 }
 
-// A warpgroup scores every other page of an item, `own` (0 or 1) first. Sums take pages in their order, its own and the other one's in turn, so that
-// maxima go through both.
+// A warpgroup scores every other page of an item, `own` (0 or 1) being its first one. Sums take pages in order, its own
+// and the other's in turn, so that both have the same maxima.
 __device__ __forceinline__ void attend_turns(const attender &a, const block_view &v, const mla_entry &item,
                                              const page_view &p, uint32_t own, uint32_t own_phase, uint32_t other_phase,
                                              softmax_rows &r, float (&sums)[SUMS]) {
@@ -381,7 +392,8 @@ __device__ __forceinline__ void attend_turns(const attender &a, const block_view
   added_own(a, sums);
 }
 
-// The page in slot 0 of the ring is scored by warpgroup 0, that in slot 1 by the other; whose is the first depends on where the item begins.
+// Warpgroup 0 scores the pages in slot 0 of the ring, warpgroup 1 those in slot 1; which of them has the item's first
+// page depends on where in the ring the item begins.
 __device__ __forceinline__ void attend_pages(attender &a, const block_view &v, const mla_entry &item, softmax_rows &r,
                                              float (&sums)[SUMS]) {
   uint32_t own = a.pages.slot() ^ a.group;
@@ -396,7 +408,7 @@ __device__ __forceinline__ void attend_pages(attender &a, const block_view &v, c
   if (own < item.pages) {
     attend_turns(a, v, item, p, own, at.phase(), other.phase(), r, sums);
   }
-  if (item.pages % 2 == own) {  // the last page is the other's
+  if (item.pages % 2 == own) {  // the last page is the other warpgroup's
     follow(a, p, other.phase() ^ ((item.pages - 1) / 2 & 1), r, sums);
   }
   uint32_t steps = a.pages.slot() + item.pages;
@@ -404,7 +416,8 @@ __device__ __forceinline__ void attend_pages(attender &a, const block_view &v, c
   a.queries++;
 }
 
-// Each warpgroup has the weights of its own pages: the sums of all, in all threads of a row. All consumers meet here, item by item.
+// Each warpgroup has the totals of the weights of its own pages. Adds them up, for all threads of a row. All consumers
+// meet here once an item.
 __device__ inline void add_totals(const attender &a, softmax_rows &r) {
   float(&totals)[2][64] = words_between().total[a.queries % 2];
 #pragma unroll
@@ -422,10 +435,11 @@ __device__ inline void add_totals(const attender &a, softmax_rows &r) {
   }
 }
 
-// True: there are reductions to do.
+// Carries out the items. True: there are reductions to do.
 __device__ __forceinline__ bool consume_MLA_PART(attender &a, const mk_instruction_word &in) {
   block_view v = view_of(a.d, in);
-  // Without a way out in the middle: else the compiler takes it that lanes may go different ways, and names panels lane by lane.
+  // The loop has no exit in its middle: otherwise the compiler assumes that lanes may part, and names panels lane by
+  // lane.
   mla_entry item = take_entry(a);
   for (; item.kind == ENTRY_ITEM; item = take_entry(a)) {
     softmax_rows r = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};

@@ -1,7 +1,7 @@
-/* MLA_REDUCE: the reductions in one row of the work list (mla.h): the partial slots of a block become its output,
- * out = sum_s f_s o_s / sum_s f_s, f_s = 2^(l_s - max), l_s the logarithm of the slot's sum of weights, slots added in their order; slots
- * that saw no token do not count, and a row without any is zero. Units are computed by themselves. Waits for the stamps of what it reads: of
- * each slot its units. */
+/* MLA_REDUCE: the reductions in one row of the work list (mla.h): the partial slots of a block become its output, out =
+ * sum_s f_s o_s / sum_s f_s, f_s = 2^(l_s - max), l_s the logarithm of the slot's sum of weights, slots added in their
+ * order; slots that saw no token do not count, and a row without any is zero. Units are computed by themselves. Waits
+ * for the stamps of what it reads: of each slot its units. */
 #include <math.h>
 #include <string.h>
 

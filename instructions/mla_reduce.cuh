@@ -1,10 +1,11 @@
-// MLA_REDUCE: for every reduction of the SM's row of the work list (mla.h), slots o_s with l_s = log2 of their sums of weights become
-// out = sum_s 2^(l_s - max) o_s / sum_s 2^(l_s - max), for its units of 128 columns of a row; no slot, or none that saw a token: zeros.
+// MLA_REDUCE: for every reduction of the SM's row of the work list (mla.h), slots o_s with l_s = log2 of their sums of
+// weights become out = sum_s 2^(l_s - max) o_s / sum_s 2^(l_s - max), for its units of 128 columns of a row; no slot,
+// or none that saw a token: zeros.
 //
-// A lane has the six columns of a triple of words (mla_slot.cuh), 24 lanes a unit. A warp takes a batch of units and slots at a time, all of
-// whose words are under way together; where there are many slots, a team of several warps shares its units, each with every so-many-th
-// slot, and what they have is added in the order of the warps, through shared memory. Waits for the stamps of what it reads; stores outputs
-// as they are.
+// A lane has the six columns of a triple of words (mla_slot.cuh), 24 lanes have a unit. A warp takes a batch of units
+// and slots at a time, all of whose words are under way together. Where there are many slots, several warps form a team
+// that shares units: each warp adds up every n-th slot, n being the number of warps, and what they have is added in the
+// order of the warps, through shared memory. Waits for the stamps of what it reads; stores outputs as they are.
 #pragma once
 #include "instructions/mla_slot.cuh"
 #include "vm/gpu/attender.cuh"
@@ -20,11 +21,12 @@ __device__ inline void clear(merged &m) { m = {{}, -INFINITY, 0.0f}; }
 
 struct reduction_view {
   const mk_gpu_buffer &parts, &out;
-  uint32_t buffer;  // the number of parts
+  uint32_t buffer;  // the number of the buffer of parts
   uint32_t block, first_slot, slots, first_unit, units;
 };
 
-// Adds slots first, first + step, ... of units [unit, unit + unit_count); where either ends early, the last one is read again and not counted.
+// Adds slots first, first + step, ... of units [unit, unit + unit_count). Where the units or the slots end early, the
+// last one is read again and does not count.
 template <uint32_t unit_count, uint32_t slot_count>
 __device__ inline void add_slots(const attender &a, const reduction_view &r, uint32_t unit, uint32_t first,
                                  uint32_t step, merged (&m)[unit_count]) {
@@ -78,14 +80,15 @@ __device__ inline void add_slots(const attender &a, const reduction_view &r, uin
   }
 }
 
-// Where queries were: nobody reads them any more, since the last item of the list ended with a meeting.
+// The team's sums lie where the queries were: nobody reads these any more, since all consumers have met at the end of
+// the last item.
 template <uint32_t unit_count>
 __device__ inline merged &merge_room(uint32_t warp, uint32_t unit, uint32_t lane) {
   static_assert(sizeof(merged) * 32 * unit_count * MK_GPU_CONSUMER_WARPS <= MK_GPU_ACTIVATION_BYTES, "room for all");
   return reinterpret_cast<merged *>(shared_memory + MK_GPU_ACTIVATION_AT)[(warp * unit_count + unit) * 32 + lane];
 }
 
-// What warps [first, first + warps) have left of a unit.
+// Adds up what warps [first, first + warps) have left of a unit.
 template <uint32_t unit_count>
 __device__ inline merged merge(const attender &a, uint32_t first, uint32_t warps, uint32_t unit) {
   merged m;
@@ -119,7 +122,7 @@ __device__ inline void store_unit(const attender &a, const reduction_view &r, ui
   }
 }
 
-// Teams of `warps` warps.
+// Reduces with teams of `warps` warps.
 template <uint32_t unit_count, uint32_t slot_count>
 __device__ __forceinline__ void reduce(const attender &a, const reduction_view &r, uint32_t warps) {
   uint32_t teams = MK_GPU_CONSUMER_WARPS / warps, rank = a.warp % warps;

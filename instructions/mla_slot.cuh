@@ -1,6 +1,7 @@
-// How a GPU keeps a unit of a partial slot (mla.h): 24 stamped triples of words. Of the 64 words of data, word 4 w + t goes to column t of
-// a product's quad of threads, which has sixteen of them: threads store triples g = 0 .. 5 of theirs, w = 3 g to 3 g + 2; behind word 15
-// stand the logarithm and the power of two. So threads store 16 bytes each, four of them 64 bytes side by side.
+// How a GPU keeps a unit of a partial slot (mla.h): 24 stamped triples of words. The unit has 64 words of data. Word 4
+// w + t goes to column t of a product's quad of threads, so each thread of the quad has sixteen words w. A thread
+// stores them as triples g = 0 .. 5, words w = 3 g to 3 g + 2; after word 15 come the logarithm and the power of two.
+// So each thread stores 16 bytes at a time, and the four threads of a quad 64 bytes side by side.
 #pragma once
 #include "instructions/mla.h"
 #include "vm/gpu/device.cuh"
@@ -15,7 +16,7 @@ struct slot_unit {
   __device__ void *at(uint32_t triple) const { return address + triple * 16; }
 };
 
-// `unit` counts through the rows of the slot.
+// Unit `unit` of a slot; units are counted through all rows of the slot.
 __device__ inline slot_unit unit_in(const mk_gpu_buffer &parts, uint32_t slot, uint32_t unit) {
   return {reinterpret_cast<uint8_t *>(parts.address) + static_cast<uint64_t>(slot) * parts.row_words * 8 +
           unit * (SLOT_TRIPLES * 16)};

@@ -24,7 +24,7 @@ static uint32_t merge(const float *pairs, uint32_t count, size_t stride, bool *i
   return token;
 }
 
-/* Place `at` of a buffer that is indexed by position or step. */
+/* Checks place `at` of a buffer that is indexed by position or step. */
 static bool check_place(mk_reference *machine, const mk_span *span, const char *name, uint64_t at) {
   if (at >= span->buffer->cols) {
     (void)mk_reference_fault(machine, "%s: place %llu of buffer %s, which has %u", name, (unsigned long long)at,
@@ -69,7 +69,7 @@ mk_reference_result mk_reference_NEXT(mk_reference *machine, const mk_instructio
     mk_note_write(machine, &ring, 0, state->step * rows, rows);
   }
   uint32_t step = ++state->step, steps = plan.cols / (rows * MK_ROW_WORDS);
-  memset(state->rows, 0, sizeof state->rows); /* idle: behind the last step that a plan can hold */
+  memset(state->rows, 0, sizeof state->rows); /* idle: the step after the last one that a plan can hold */
   if (step < steps) {
     const mk_step_row *next = (const mk_step_row *)(const void *)plan.memory + (size_t)step * rows;
     memcpy(state->rows, next, rows * sizeof *next);

@@ -11,13 +11,13 @@ namespace mk {
 #define CHOICE_FAILED 0x40000000u  // beside the index of a choice: logits are not numbers
 
 __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) {
-  // The row of the next step (slot, position, token, flags), on its way while candidates are waited for. Behind the
-  // last step: none.
+  // The row of the next step (slot, position, token, flags), on its way while candidates are waited for. After the last
+  // step there is none.
   uint4 row = make_uint4(0, 0, MK_TOKEN_CHOSEN, 0);
   tile::load_relaxed_quad_if(c.d.epoch + 1 < c.d.params.epochs, c.d.params.plan + (c.d.epoch + 1) * MK_ROW_WORDS, row);
   bool chose = (flags_of(c) & MK_ROW_CHOOSES) != 0;
 #if MK_GPU_SAMPLES
-  // The DRAW right before it has left the choice of all SMs with each warp.
+  // The DRAW right before this instruction has left each warp the choice that all SMs make.
   uint32_t choice = token_of(c), index = choice & MK_SAMPLING_INDEX_MASK, stop = choice & MK_CANDIDATE_STOP;
   float best = (choice & CHOICE_FAILED) != 0 ? NAN : 0.0f;
   volatile shared_words *shared = c.d.words();
@@ -40,7 +40,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) 
       }
     }
   }
-  // Looked at behind the candidates: what was computed from a wait that was given up never reaches the host.
+  // The flag is looked at after the candidates: what was computed from a wait that was given up never reaches the host.
   bool host = c.warp == 0 && c.lane == 0 && whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
   uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
   best_of_lanes(best, index);
@@ -76,7 +76,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) 
     next.choice = latest;
     tile::arrive(c.d.barrier(STATE_READY));
 #if MK_GPU_SAMPLES
-    // As in the plain kernel, but behind what the other roles wait for.
+    // As in the plain kernel, but after what the other roles wait for.
     bool host = whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
     uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
 #endif

@@ -1,7 +1,8 @@
-// NEXT of several rows per step on the device: every SM merges all SMs' candidates of the lines that choose, and takes the rows of the
-// next step from the plan; next.c. Consumers only: warp l has line l. Waits: the candidates of all active lines. Publishes the new
-// state to all roles of its SM (STATE_READY), and on the SM with a `ring` operand what the lines chose to the host. In the sampling kernel
-// the DRAW right before it has left the lines' choices (search_rows.cuh), and it waits for nothing.
+// NEXT of several rows per step on the device: every SM merges all SMs' candidates of the lines that choose, and takes
+// the rows of the next step from the plan; next.c. Consumers only: warp l has line l. Waits: the candidates of all
+// active lines. Publishes the new state to all roles of its SM (STATE_READY), and on the SM with a `ring` operand what
+// the lines chose to the host. In the sampling kernel the DRAW right before it has left the lines' choices
+// (search_rows.cuh), and it waits for nothing.
 #pragma once
 #include "instructions/head.cuh"
 #include "vm/gpu/rows_consumer.cuh"
@@ -13,8 +14,8 @@ __device__ inline void merge_line(const consumer &c, const mk_operand &candidate
   enum { BATCH = 4 };  // of 32 SMs each
   const uint64_t *words = reinterpret_cast<const uint64_t *>(c.d.buffer(candidates).address) + line * 2;
   uint32_t rows = c.d.params.rows;
-  // This SM's own candidates first, of both storers: sixteen warps that look at all SMs' candidates again and again kept the storers of
-  // the HEAD, who share the way to memory with them, for 20 us.
+  // This SM's own candidates come first, those of both storers: when sixteen warps looked at all SMs' candidates again
+  // and again, they kept the storers of the HEAD, which share the way to memory with them, for 20 us.
   uint32_t own = (line + c.lane * (MK_MAX_ROWS / STORERS)) % MK_MAX_ROWS;
   tile::stamped_pair last;
   wait_pair(c.d, reinterpret_cast<const uint64_t *>(c.d.buffer(candidates).address) + (blockIdx.x * rows + own) * 2,
@@ -64,7 +65,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) 
     c.d.words()->index[parity][c.warp] = stop;
   }
 #endif
-  // Looked at behind the candidates: what was computed from a wait that was given up never reaches the host.
+  // The flag is looked at after the candidates: what was computed from a wait that was given up never reaches the host.
   bool host = c.warp == 0 && whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
   uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
   consumers_meet(c);
@@ -77,7 +78,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) 
     }
     __syncwarp();
     mk_step_row row = {};
-    if (c.d.epoch + 1 < c.d.params.epochs) {  // behind the last step lies what an earlier launch left there
+    if (c.d.epoch + 1 < c.d.params.epochs) {  // after the last step lies what an earlier launch left there
       row = planned_row(c.d, c.lane, c.d.params.plan + (c.d.epoch + 1) * rows * MK_ROW_WORDS);
     }
     if ((row.flags & MK_ROW_ACTIVE) != 0 && row.token == MK_TOKEN_CHOSEN) {

@@ -1,13 +1,14 @@
-// NORM on the device, of the kernel for wide steps: h = bf16(x times gain) of a unit's 128 columns, and the sum of squares of x over them, which is a
-// chain's; norm.c. A warp takes a line at a time, of which each lane has four neighbouring elements. Waits: nothing of other SMs; behind the instruction
-// that wrote x on this one. Signals: the counter of h.
+// NORM on the device, of the kernel for wide steps: h = bf16(x times gain) of a unit's 128 columns, and the sum of
+// squares of x over them, which is a chain's; norm.c. A warp takes a line at a time, of which each lane has four
+// neighbouring elements. Waits: for nothing of other SMs; it comes after the instruction that wrote x on this SM.
+// Signals: the counter of h.
 #pragma once
 #include "instructions/canon.cuh"
 #include "vm/gpu/wide.cuh"
 
 namespace mk {
 
-// The lane's elements of a token's row of the embedding, from column tile `tile` on.
+// Loads the lane's elements of a token's row of the embedding, from column tile `tile` on.
 __device__ inline uint2 token_pairs(const mk_gpu_buffer &b, uint32_t token, uint32_t tile) {
   uint32_t lane = tile::lane(), row = token % 16, pair = lane % 4 * 2;
   const uint32_t *words = reinterpret_cast<const uint32_t *>(b.address) +
@@ -23,7 +24,7 @@ __device__ inline void consume_NORM(wide_consumer &c, const mk_instruction_word 
   uint32_t lane = tile::lane(), lines = active_lines(c.d, out.row);
   bool of_tokens = (x.flags & MK_OPERAND_TOKEN_ROW) != 0;
   consumers_wait(c, in);
-  // Columns that exist, of the unit's.
+  // How many of the unit's columns exist.
   uint32_t at = out.col * c.d.buffer(out).tile_cols + lane * 4, cols = c.d.buffer(out).cols;
   bool there = at < cols && lane * 4 < out.cols * c.d.buffer(out).tile_cols;
   uint2 gain = {0, 0};

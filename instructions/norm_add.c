@@ -1,5 +1,7 @@
-/* NORM_ADD: y = residual_in + norm(s), s = (parts[0] + parts[1]) + ... + bias over all columns; residual_out = y; out = bf16(y).
- * parts [P, all columns] fp32, gain [width] bf16, and where it is biased as many biases after it; residuals [n] fp32, out [n] bf16.
+/* NORM_ADD: y = residual_in + norm(s), s = (parts[0] + parts[1]) + ... + bias over all columns; residual_out = y; out =
+ * bf16(y).
+ * parts [P, all columns] fp32, gain [width] bf16, followed by as many biases where the instruction is biased; residuals
+ * [n] fp32, out [n] bf16.
  * norm(s) = s gain / sqrt(mean(s^2) + eps). */
 #include <math.h>
 #include <string.h>

@@ -1,11 +1,11 @@
 /* NORM_HEADS: q and k, each normed over all of its heads, and v as it is.
- * values [query_tiles + key_tiles + value tiles] of 18 columns as QKV leaves them with squares; out [the same tiles] of 16, of which the instruction
- * writes some. */
+ * values [query_tiles + key_tiles + value tiles] of 18 columns as QKV leaves them with squares; out [the same tiles] of
+ * 16, of which the instruction writes some. */
 #include <math.h>
 
 #include "instructions/reference.h"
 
-/* Of `count` tiles from `first` on. */
+/* The scale of the norm over `count` tiles from `first` on. */
 static float scale_of(const float *values, uint32_t first, uint32_t count, float eps) {
   float squares = 0;
   for (uint32_t t = first; t < first + count; t++) {

@@ -1,5 +1,6 @@
 /* OFFSET: residual_out = factor residual_in + bias, where there is a factor (0: none) and a bias.
- * residuals [16 n] fp32 or the row of a token, bias [all columns] bf16. It takes what the SM itself has left, and waits for nobody. */
+ * residuals [16 n] fp32 or the row of a token, bias [all columns] bf16. It takes what the SM itself has left, and waits
+ * for nobody. */
 #include <string.h>
 
 #include "instructions/reference.h"

@@ -1,9 +1,10 @@
-/* QKV: out = rope(W norm(x), position) for the first rope_tiles row tiles of the weight, W norm(x) for the rest.
- * x [width], gain [width], weight [16 n, width], inv_freq [head_dim / 2], out [16 n] fp32. In a rotated tile, row r < 8 and
- * row r + 8 are the two halves of a pair (MK_PACK_ROPE): (a, b) -> (a cos - b sin, b cos + a sin).
+/* QKV: out = rope(W norm(x), position) for the first rope_tiles row tiles of the weight, W norm(x) for the rest. x
+ * [width], gain [width], weight [16 n, width], inv_freq [head_dim / 2], out [16 n] fp32. In a rotated tile, row r < 8
+ * and row r + 8 are the two halves of a pair (MK_PACK_ROPE): (a, b) -> (a cos - b sin, b cos + a sin).
  *
- * With `extras` inv_freq goes on with a bias and then a gain for each row of the whole weight, as far as there are any, which come before the
- * rotation; and with squares a tile of out has 18 columns: 16 values, the sum of their squares before the gains, and a zero. */
+ * With `extras`, inv_freq is followed by a bias and then by a gain for each row of the whole weight, as far as there
+ * are any; bias and gain come before the rotation. With squares, a tile of out has 18 columns: 16 values, the sum of
+ * their squares before the gains, and a zero. */
 #include <math.h>
 
 #include "instructions/reference.h"
@@ -25,7 +26,7 @@ static void rotate(const mk_instruction *instruction, const mk_span *weight, con
   }
 }
 
-/* Adds the biases of a tile's rows, squares and multiplies. */
+/* Adds the biases of a tile's rows, gives the sum of the squares, and multiplies by the gains. */
 static float finish_rows(uint32_t extras, const float *bias, const float *gain, float *y) {
   for (uint32_t i = 0; i < MK_TILE && (extras & MK_QKV_BIASES) != 0; i++) {
     y[i] += bias[i];

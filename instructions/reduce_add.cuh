@@ -1,5 +1,6 @@
-// REDUCE_ADD on the device. y = residual_in + (parts[0] + parts[1] + ...); residual_out = y; out = bf16(y); reduce_add.c.
-// Consumer warp p fetches part p of a row tile; the storer adds them one after the other, as it adds chains. At most 16 parts.
+// REDUCE_ADD on the device. y = residual_in + (parts[0] + parts[1] + ...); residual_out = y; out = bf16(y);
+// reduce_add.c. Consumer warp p fetches part p of a row tile; the storer adds the parts one after the other, as it adds
+// chains. At most 16 parts.
 // Waits: the parts (consumers). Signals: the counter of its value. No pages.
 #pragma once
 #include "vm/gpu/consumer.cuh"

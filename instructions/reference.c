@@ -72,7 +72,7 @@ bool mk_check_slot(mk_reference *machine, uint32_t line, uint32_t slot) {
   return !machine->fault;
 }
 
-/* Tokens, positions and slots of the step, for those who use them. */
+/* Checks tokens, positions and slots of the step, for the opcodes that use them. */
 static bool check_lines(mk_reference *machine) {
   const mk_range *positions = &machine->program->ranges.position;
   for (uint32_t l = 0; l < machine->line_count; l++) {
@@ -89,7 +89,7 @@ static bool check_lines(mk_reference *machine) {
   return !machine->fault;
 }
 
-/* Rows that tokens choose. */
+/* Checks the rows of a table that tokens choose. */
 static bool check_token_row(mk_reference *machine, const mk_span *span) {
   for (uint32_t l = 0; l < machine->line_count; l++) {
     uint32_t token = machine->lines[l].row.token;
@@ -103,7 +103,8 @@ static bool check_token_row(mk_reference *machine, const mk_span *span) {
   return true;
 }
 
-/* Looks at what the operands name before anything is read of them. Constants are read without a wait: they count as read here. */
+/* Checks what the operands name before anything is read of them. Constants are read without a wait: they count as read
+ * here. */
 static bool check_operands(mk_reference *machine) {
   const mk_opcode_info *info = mk_opcode_lookup(machine->instruction->opcode);
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
@@ -158,7 +159,7 @@ mk_reference_result mk_reference_run(mk_reference *machine, const mk_instruction
   return machine->fault ? MK_REFERENCE_FAULT : result;
 }
 
-/* Elements of `count` tiles from tile `first` on, as far as the buffer goes. */
+/* How many elements `count` tiles from tile `first` on have, as far as the buffer goes. */
 static uint32_t extent(uint32_t first, uint32_t count, uint32_t tile, uint32_t size) {
   uint64_t begin = (uint64_t)first * tile, end = begin + (uint64_t)count * tile;
   end = end < size ? end : size;
@@ -260,7 +261,7 @@ void mk_note_write(const mk_reference *machine, const mk_span *span, uint32_t ro
   }
 }
 
-/* Of a PLAIN buffer: another writer's elements are there when the instruction's waits are over. */
+/* For a PLAIN buffer: another writer's elements are there when the instruction's waits are over. */
 static void load_row(mk_reference *machine, const mk_span *span, uint32_t row, float *to) {
   const size_t at = (size_t)(span->row + row) * span->buffer->cols + span->col;
   mk_note_read(machine, span, row, 0, span->cols);
@@ -273,7 +274,7 @@ static void load_row(mk_reference *machine, const mk_span *span, uint32_t row, f
   }
 }
 
-/* Words of one row of a STAMPED buffer. */
+/* How many words one row of a STAMPED buffer has. */
 static size_t stamped_row_words(const mk_buffer *buffer) {
   return buffer->dtype == MK_DTYPE_BF16 ? (buffer->cols + 1u) / 2 : buffer->cols;
 }
@@ -387,8 +388,8 @@ void mk_publish_floats(const mk_reference *machine, const mk_span *span, uint32_
   }
 }
 
-/* The sum of the squares of a chain of x, of which `cols` columns are left; those beyond the last count as zero. The order is that of a GPU's
- * warp, whose lane t of four holds pairs t and t + 4 of a step. */
+/* The sum of the squares of a chain of x, of which `cols` columns are left; those beyond the last count as zero. The
+ * order is that of a GPU's warp, whose lane t of four holds pairs t and t + 4 of a step. */
 float mk_chain_squares(const float *x, uint32_t cols) {
   enum { PAIRS = MK_TILE / 2, STEPS = MK_CHAIN_COLS / MK_TILE };
   float squares[MK_CHAIN_COLS] = {0}, e[STEPS][PAIRS], f[PAIRS / 2];
@@ -411,7 +412,7 @@ float mk_chain_squares(const float *x, uint32_t cols) {
   return (f[0] + f[2]) + (f[1] + f[3]);
 }
 
-/* The sums of `count` chains, by eights as a tree, and these one after the other. */
+/* The sums of `count` chains, added by eights as a tree, and the eights one after the other. */
 static float add_chains(const float *chains, uint32_t count) {
   enum { CHAINS = 8 };
   float sum = 0;

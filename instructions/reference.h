@@ -2,13 +2,14 @@
  *
  * One function per opcode, named mk_reference_<NAME> after its line in opcodes.def. It first stages every input; when a
  * stamped word does not carry this epoch's generation yet it returns MK_REFERENCE_WAIT and has changed nothing. Then it
- * computes in fp32, in an order that depends on shapes and positions alone, and writes its outputs. With several rows it does so
- * for every active line, each by the very arithmetic of a program of one row.
+ * computes in fp32, in an order that depends on shapes and positions alone, and writes its outputs. With several rows
+ * it does so for every active line, each by the very arithmetic of a program of one row.
  *
- * What data say about places is looked at before it is used: tokens, positions, slots and blocks, places in plan and ring. One that
- * lies outside is MK_REFERENCE_FAULT, with mk_error set (MK_ERR_DEVICE), and nothing outside of a buffer has been touched. So is, where
- * writes are kept (written.h), an input that nobody has written in this epoch. What a program says about places (rectangles, parameters) is not
- * looked at again: that is the verifier's part.
+ * What data say about places is checked before it is used: tokens, positions, slots and blocks, places in plan and
+ * ring. If one lies outside, the result is MK_REFERENCE_FAULT, with mk_error set (MK_ERR_DEVICE), and nothing outside
+ * of a buffer has been touched. The same comes, where a record of writes is kept (written.h), of an input that nobody
+ * has written in this epoch. What a program says about places (rectangles, parameters) is not checked again: that is
+ * the verifier's part.
  *
  * A mk_reference belongs to one thread. Memory and scratch belong to the machine. */
 #ifndef MK_REFERENCE_H
@@ -23,7 +24,7 @@ typedef enum mk_reference_result { MK_REFERENCE_DONE, MK_REFERENCE_WAIT, MK_REFE
 
 enum {
   MK_PART_WORDS = MK_MAX_UNITS / 64,
-  MK_NEW_TILES = MK_MOST_ROWS / MK_TILE + 1, /* more of them a slot's rows of one step do not touch */
+  MK_NEW_TILES = MK_MOST_ROWS / MK_TILE + 1, /* a slot's rows of one step touch no more tiles than these */
 };
 
 typedef struct mk_line { /* an active row of the step */
@@ -33,41 +34,42 @@ typedef struct mk_line { /* an active row of the step */
 
 /* The step state of one SM: mk_step_begin. */
 typedef struct mk_step_state {
-  uint32_t step;                  /* of the launch, to compute */
-  mk_step_row rows[MK_MOST_ROWS]; /* of that step, tokens as they are */
+  uint32_t step;                  /* the step of the launch that is to be computed */
+  mk_step_row rows[MK_MOST_ROWS]; /* the rows of that step, tokens as they are */
   uint32_t choices[MK_MOST_ROWS]; /* by slot: the last token that was chosen */
-  /* Of the step before, by row: what it chose, with MK_RESULT_NAN where logits were NaN; MK_CANDIDATE_NONE: it did not choose. */
+  /* Of the step before, by row: what it chose, with MK_RESULT_NAN where logits were NaN; MK_CANDIDATE_NONE where it did
+   * not choose. */
   uint32_t results[MK_MOST_ROWS];
-  mk_line lines[MK_MOST_ROWS]; /* of the instruction that runs */
+  mk_line lines[MK_MOST_ROWS]; /* the active lines of the instruction that runs */
 } mk_step_state;
-/* As it is before the first step of a launch, whose rows are `first`; NULL: rows without anything. */
+/* The state before the first step of a launch, whose rows are `first`; NULL: rows without anything. */
 void mk_step_begin(mk_step_state *state, const mk_program *program, const mk_step_row *first);
 
 typedef struct mk_reference {
   const mk_program *program;
-  uint8_t *const *memory;              /* by buffer */
-  mk_step_state *state;                /* of the SM that executes */
-  uint32_t generation;                 /* stamps to wait for */
-  uint32_t publish;                    /* stamps to write: the generation, or 0 when the machine publishes later */
+  uint8_t *const *memory;              /* the address of each buffer */
+  mk_step_state *state;                /* the state of the SM that executes */
+  uint32_t generation;                 /* the stamps to wait for */
+  uint32_t publish;                    /* the stamps to write: the generation, or 0 when the machine publishes later */
   float *scratch;                      /* mk_reference_scratch(program) floats, 64-byte aligned */
   uint32_t sm;                         /* for messages: the queue */
-  mk_written *written;                 /* NULL: reads are not looked at */
+  mk_written *written;                 /* NULL: reads are not checked */
   uint16_t rows_used[MK_MAX_OPERANDS]; /* result: row tiles of each operand that were touched, from its first one on */
-  /* Result of a COMBINE of several rows, whose parts lie anywhere: row tiles that were touched, a bit each. */
+  /* Result of a COMBINE of several rows, whose parts lie anywhere: a bit for each row tile that was touched. */
   uint64_t parts_used[MK_PART_WORDS];
   uint32_t line_count;   /* active rows */
   uint32_t first_line;   /* of the tile of lines that the instruction computes */
   uint32_t active_tiles; /* of lines, that have an active one: a bit for each */
   mk_line *lines;
-  const mk_instruction *instruction; /* that runs */
-  bool fault;                        /* one was found, and mk_error is set: the result is MK_REFERENCE_FAULT */
+  const mk_instruction *instruction; /* the one that runs */
+  bool fault;                        /* a fault was found, and mk_error is set: the result is MK_REFERENCE_FAULT */
 } mk_reference;
 
 enum {
   MK_MAX_HEAD_DIM = 128,
-  MK_FOLD_TOKENS = 32, /* of attention are a part by themselves, from a multiple of this on: their sums are one chain */
-  MK_SPAN_PIECES = 4,  /* of a span of several rows: the most */
-  MK_TREE_PIECES = 16, /* that COMBINE adds up as a tree, whatever number of them a split has */
+  MK_FOLD_TOKENS = 32, /* tokens of a part of attention, whose sums are one chain; it begins at a multiple of this */
+  MK_SPAN_PIECES = 4,  /* the most pieces that a span of several rows has */
+  MK_TREE_PIECES = 16, /* so many pieces COMBINE adds up as a tree, whatever number of them a split has */
 };
 
 /* Floats of scratch that the largest instruction of the program needs. */
@@ -79,7 +81,8 @@ mk_reference_result mk_reference_run(mk_reference *machine, const mk_instruction
   mk_reference_result mk_reference_##NAME(mk_reference *machine, const mk_instruction *instruction);
 #include "vm/program/opcodes.def"
 
-/* A stamped word: no lock is held while SMs of other threads read it, and stamp and data come together. */
+/* Reads a stamped word: SMs of other threads may write it meanwhile without a lock, and stamp and data come
+ * together. */
 static inline uint64_t mk_word_load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
 static inline void mk_word_store(uint64_t *word, uint32_t stamp, uint32_t data) {
   __atomic_store_n(word, (uint64_t)stamp << 32 | data, __ATOMIC_RELAXED);
@@ -111,22 +114,24 @@ typedef struct mk_span { /* an operand in elements of its buffer */
 } mk_span;
 mk_span mk_operand_span(const mk_reference *machine, const mk_instruction *instruction, uint32_t slot);
 
-/* A fault of the instruction that runs: sets the message (SM, uid and opcode, and then the rest) unless there is one already. */
+/* A fault of the instruction that runs: sets the message (SM, uid and opcode, and then the rest) unless there is one
+ * already. */
 mk_reference_result mk_reference_fault(mk_reference *machine, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Whether the program declares such a token; if not, that is a fault. */
 bool mk_check_token(mk_reference *machine, const char *whose, uint32_t token);
 bool mk_check_slot(mk_reference *machine, uint32_t line, uint32_t slot);
 
-/* Elements [first, first + count) of row span->row + row are read, or written. Staging and publishing say so by themselves. */
+/* Tells the record of writes that elements [first, first + count) of row span->row + row are read, or written. Staging
+ * and publishing do so by themselves. */
 void mk_note_read(mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count);
 void mk_note_write(const mk_reference *machine, const mk_span *span, uint32_t row, uint32_t first, uint32_t count);
 
 /* Copies `rows` rows of a span to out; false when a word of a STAMPED one is not of this generation. */
 bool mk_stage_rows(mk_reference *machine, const mk_span *span, uint32_t rows, float *out);
-/* Line `line` of every row tile of the span, one behind the other. */
+/* Stages line `line` of every row tile of the span, one after the other. */
 bool mk_stage_line(mk_reference *machine, const mk_span *span, uint32_t line, float *out);
-/* The active lines of row tile `tile` of the span, `stride` floats apart. */
+/* Stages the active lines of row tile `tile` of the span, `stride` floats apart. */
 bool mk_stage_lines(mk_reference *machine, const mk_span *span, uint32_t tile, float *out, size_t stride);
 /* An input vector of `cols` elements for each active line: a value, or the row of a TILES buffer that the line's
  * token names. */
@@ -139,19 +144,20 @@ void mk_publish_words(const mk_reference *machine, const mk_span *span, uint32_t
                       const uint32_t *values);
 
 /* A part of attention, of one query head over some tokens: (sum_t p_t v_t [head_dim], m, sum_t p_t), p_t = 2^(x_t - m),
- * x_t being the score in base 2 and m the smallest whole number that none of them exceeds: so a change of m is a
- * product by a power of two, and exact. A cleared part is of no tokens. Adding one to another gives the sum the larger
- * m of both. */
+ * x_t being the score in base 2 and m the smallest whole number that none of them exceeds: so to change m is to
+ * multiply by a power of two, which is exact. A cleared part has no tokens. The sum of two parts has the larger m of
+ * both. */
 void mk_part_clear(float *part, uint32_t head_dim);
 void mk_part_add(float *part, const float *other, uint32_t head_dim);
 
 /* Floats of scratch that ATTENTION needs beside its inputs. */
 size_t mk_attention_scratch(uint32_t head_dim, uint32_t group);
 
-/* y[16 t + r] = sum_k W[row tile t][r][k] x[k] over the weight operand's rectangle, for `count` vectors x, each padded with zeros
- * to whole tiles and one behind the other; y has weight->rows floats for each. scratch: MK_MATVEC_SCRATCH(padded width) floats
- * for each. Chains of MK_CHAIN_COLS columns, from the rectangle's first on, are summed from zero by themselves and then added one after the
- * other. The bits of a vector's y do not depend on the others. */
+/* y[16 t + r] = sum_k W[row tile t][r][k] x[k] over the weight operand's rectangle, for `count` vectors x. These lie
+ * one after the other, each padded with zeros to whole tiles; y has weight->rows floats for each. scratch:
+ * MK_MATVEC_SCRATCH(padded width) floats for each. Chains of MK_CHAIN_COLS columns, from the rectangle's first on, are
+ * summed from zero by themselves and then added one after the other. The bits of a vector's y do not depend on the
+ * others. */
 #define MK_MATVEC_SCRATCH(padded) (2 * (padded) + 16)
 void mk_matvec(const mk_span *weight, uint32_t count, const float *x, float *scratch, float *y);
 
@@ -162,7 +168,7 @@ float mk_chain_squares(const float *x, uint32_t cols);
 /* x [cols] becomes bf16(x * gain), as far as there are `gains`, then zeros up to `padded`. */
 void mk_scale_by_gain(float *x, uint32_t cols, uint32_t padded, const uint16_t *gain, uint32_t gains);
 
-typedef struct mk_norm { /* of an opcode: slots, and indices of parameters */
+typedef struct mk_norm { /* of an opcode: the slots of its operands, and the indices of its parameters */
   uint32_t x, gain, squares, eps, width;
 } mk_norm;
 #define MK_NORM_OF(NAME)                                                                                 \
@@ -170,18 +176,19 @@ typedef struct mk_norm { /* of an opcode: slots, and indices of parameters */
              MK_PARAM_##NAME##_width})
 
 /* Stages x of every active line (padded to whole tiles), multiplies it by the gain, rounded to bf16, and gives 1 /
- * sqrt(mean(x^2) + eps) in scales[line]; false: wait. Where there are squares x is that already, and these are what
- * is left of it; with neither of them x stays as it is, and the scales are 1. Behind `out` there is scratch for as
- * many floats. */
+ * sqrt(mean(x^2) + eps) in scales[line]; false: wait. Where the instruction has squares, x has been multiplied already,
+ * and the squares give the scales; where it has neither gain nor squares, x stays as it is and the scales are 1. After
+ * `out` there is scratch for as many floats. */
 bool mk_stage_normed(mk_reference *machine, const mk_instruction *instruction, const mk_norm *norm, float *out,
                      float *scales);
 
-/* The product of a weight with such an x, of every active line behind the other, in the machine's scratch memory; still to be multiplied by
- * scales[line]. NULL: wait. */
+/* The product of a weight with such an x, for the active lines one after the other, in the machine's scratch memory;
+ * still to be multiplied by scales[line]. NULL: wait. */
 float *mk_normed_product(mk_reference *machine, const mk_instruction *instruction, const mk_norm *norm,
                          const mk_span *weight, float *scales);
 
-/* y += residual; residual_out = y; out = bf16(y), as additions to the residual end. y: `stride` floats for each active line. */
+/* y += residual; residual_out = y; out = bf16(y), as additions to the residual end. y: `stride` floats for each active
+ * line. */
 void mk_residual_epilogue(mk_reference *machine, const mk_instruction *instruction, uint32_t residual_in,
                           uint32_t residual_out, uint32_t out, float *y, size_t stride, float *scratch);
 

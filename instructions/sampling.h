@@ -1,11 +1,14 @@
-/* Sampling: the arithmetic that turns logits into a token, written once for C and CUDA. docs/SAMPLING.md says what it means.
+/* Sampling: the arithmetic that turns logits into a token, written once for C and CUDA. docs/SAMPLING.md says what it
+ * means.
  *
- * Every operation here is exact or rounds once to nearest (no fused multiply-add, no library function), and every sum is
- * an integer, so a token depends on the bits of the logits alone: not on the machine, the number of SMs or the order of anything.
+ * Every operation here is exact or rounds once to nearest (no fused multiply-add, no library function), and every sum
+ * is an integer, so a token depends on the bits of the logits alone: not on the machine, the number of SMs or the order
+ * of anything.
  *
- * Tokens are ranked by score, the logit after penalties and bias: higher first, equal ones by the lower index. All filters keep the
- * tokens of the first so many ranks. Among what they keep, the token of the highest `score / temperature + Gumbel noise` is
- * drawn, of equals the one with the lower index. The noise depends on seed, position and token.
+ * Tokens are ranked by score, the logit after penalties and bias: higher first, equal ones by the lower index. All
+ * filters keep the tokens of the first so many ranks. Among what they keep, the token of the highest `score /
+ * temperature + Gumbel noise` is drawn, of equals the one with the lower index. The noise depends on seed, position and
+ * token.
  *
  * Plain data and pure functions. Any thread may call; nothing fails. */
 #ifndef MK_SAMPLING_H
@@ -74,22 +77,24 @@ MK_SAMPLING_FUNCTION uint32_t mk_sift_word(uint32_t field, uint32_t segment) {
 }
 #define MK_SIFT_STATE_WORD (mk_sift_word(MK_SIFT_COUNT, MK_SIFT_SEGMENTS))
 
-/* IDLE: there is nothing to search. FOUND: best of segment 0 is the winner. FAILED: logits are NaN. SUMMED: as OPEN, but the line's owner has the
- * tally of all SMs, and no other SM has any. */
+/* IDLE: there is nothing to search. FOUND: the best draw of segment 0 is the winner. FAILED: logits are NaN. SUMMED: as
+ * OPEN, but the line's owner has the tally of all SMs, and no other SM has any. */
 typedef enum mk_sift_state { MK_SIFT_IDLE, MK_SIFT_OPEN, MK_SIFT_FOUND, MK_SIFT_FAILED, MK_SIFT_SUMMED } mk_sift_state;
 
-/* With several rows per step rounds come in pairs: in the first one all SMs publish their tallies of a line, and in the second one its owner
- * publishes what they add up to. So each SM reads all tallies of few lines, and of the others the sums. */
+/* With several rows per step rounds come in pairs: in the first one all SMs publish their tallies of a line, and in the
+ * second one its owner publishes what they add up to. So each SM reads all tallies of few lines, and of the others the
+ * sums. */
 MK_SAMPLING_FUNCTION uint32_t mk_sift_owner(uint32_t line, uint32_t lines, uint32_t sms) { return line * sms / lines; }
 
-/* What an SM publishes of its tokens. Word 0: the highest score as mk_peak has it. Word 1: the lowest index of it, with the number of
- * entries and the flags below. Then the draw keys of the entries, low half first, and their scores, the highest score first. Words beyond the
- * number are written, and count for nothing. (On a GPU with several rows the best draw stands first, and only one word more is written.)
+/* What an SM publishes of its tokens. Word 0: the highest score as mk_peak has it. Word 1: the lowest index of that
+ * score, with the number of entries and the flags below. Then come the draw keys of the entries, low half first, and
+ * then their scores, the highest score first. Words beyond that number are written, and count for nothing. (On a GPU
+ * with several rows the best draw stands first, and only one word more is written.)
  *
- * With min-p the entries are the tokens of which no other token of this SM has both a score as high and a higher draw: whatever the
- * threshold, the best draw above it is among them. Without it they are the best draw alone, or the first rank where nothing is drawn; with
- * top-k or top-p, whose search looks at scores, there are none, or the draw of the first rank alone: that of all SMs' is kept whatever is cut, and
- * draws below it cannot win. */
+ * With min-p the entries are the tokens of which no other token of this SM has both a score as high and a higher draw:
+ * whatever the threshold, the best draw above it is among them. Without min-p the best draw is the only entry, or the
+ * first rank where nothing is drawn. With top-k or top-p, whose search looks at scores, there is no entry, or only the
+ * draw of the first rank: the first rank of all SMs is kept whatever is cut, and draws below its draw cannot win. */
 enum {
   MK_FRONT_PEAK,
   MK_FRONT_ABOUT,
@@ -103,7 +108,8 @@ enum {
 #define MK_FRONT_OVERFLOW 0x40000000u /* there are more: all scores have to be looked at */
 #define MK_FRONT_STOP 0x80000000u     /* as MK_CANDIDATE_STOP */
 
-/* Per segment of the ranking, over some tokens: how many there are, their weights, and the best draw among them. */
+/* Of some tokens, segment by segment of the ranking: how many there are, their weights, and the best draw among
+ * them. */
 typedef struct mk_tally {
   uint32_t count[MK_SIFT_SEGMENTS];
   uint64_t mass[MK_SIFT_SEGMENTS];
@@ -134,8 +140,8 @@ MK_SAMPLING_FUNCTION double mk_times_plus(double a, double b, double c) { return
 
 MK_SAMPLING_FUNCTION bool mk_is_nan(float value) { return (mk_bits_of(value) & 0x7fffffffu) > 0x7f800000u; }
 
-/* log(x) of a positive normal number, within 2e-7 of its size: x = 2^e m with m from sqrt(1/2) to sqrt(2), and a polynomial in
- * f = m - 1. */
+/* log(x) of a positive normal number, within 2e-7 of its size: x = 2^e m with m from sqrt(1/2) to sqrt(2), and a
+ * polynomial in f = m - 1. */
 MK_SAMPLING_FUNCTION float mk_exact_log(float x) {
   uint32_t above = mk_bits_of(x) - 0x3f3504f3u;
   int32_t e = (int32_t)above >> 23;
@@ -178,13 +184,14 @@ MK_SAMPLING_FUNCTION uint64_t mk_draw_mix(uint64_t z) {
 
 #define MK_DRAW_STEP UINT64_C(0x9e3779b97f4a7c15)
 
-/* Of the token that will stand at `position`: the start of the SplitMix64 sequence whose element number i is token i's noise. */
+/* Of the token that will stand at `position`: the start of the SplitMix64 sequence whose element number i is the noise
+ * of token i. */
 MK_SAMPLING_FUNCTION uint64_t mk_draw_key(uint64_t seed, uint32_t position) {
   return mk_draw_mix(mk_draw_mix(seed + MK_DRAW_STEP) ^ (position + UINT64_C(1)) * UINT64_C(0xd1342543de82ef95));
 }
 
-/* A standard Gumbel variable: -log of a standard exponential one, which is -log(1 - x) of a uniform x. What rounding 1 - x loses is
- * added again, so that small x count with all their digits: they make the high values that win. */
+/* A standard Gumbel variable: -log of a standard exponential variable, which is -log(1 - x) of a uniform x. What
+ * rounding 1 - x loses is added again, so that all digits of a small x count: small x make the high values that win. */
 MK_SAMPLING_FUNCTION float mk_draw_gumbel(uint64_t key, uint32_t token) {
   uint64_t bits = mk_draw_mix(key + (token + UINT64_C(1)) * MK_DRAW_STEP);
   float x = mk_times((float)(int64_t)(bits >> 1 | 1), 0x1.fffffep-64f); /* below 1, also where rounded up */
@@ -192,7 +199,7 @@ MK_SAMPLING_FUNCTION float mk_draw_gumbel(uint64_t key, uint32_t token) {
   return -mk_exact_log(mk_plus(lost, -mk_exact_log(rest)));
 }
 
-/* Bits that compare as the numbers do; not for NaN. */
+/* Bits that compare as the numbers do. Not for NaN. */
 MK_SAMPLING_FUNCTION uint32_t mk_ordered(float value) {
   uint32_t bits = mk_bits_of(value);
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
@@ -202,7 +209,7 @@ MK_SAMPLING_FUNCTION float mk_unordered(uint32_t bits) {
   return mk_float_of((bits >> 31) != 0 ? bits & 0x7fffffffu : ~bits);
 }
 
-/* The higher key ranks first. */
+/* A key that ranks tokens: the higher key ranks first. */
 MK_SAMPLING_FUNCTION uint64_t mk_rank_key(float value, uint32_t token) {
   return (uint64_t)mk_ordered(value) << MK_SAMPLING_INDEX_BITS | (MK_SAMPLING_INDEX_MASK - token);
 }
@@ -217,8 +224,8 @@ MK_SAMPLING_FUNCTION float mk_sampling_float(const uint32_t *words, uint32_t ind
   return mk_float_of(words[index]);
 }
 
-/* Penalties: repetition for a token that prompt or output has, presence and frequency for one that was generated; then the bias.
- * Zero is +0. NaN stays NaN. */
+/* Penalties: repetition for a token that prompt or output has, presence and frequency for one that was generated; then
+ * the bias. Zero is +0. NaN stays NaN. */
 MK_SAMPLING_FUNCTION float mk_sample_score(const uint32_t *words, float logit, uint32_t count, float bias) {
   float score = logit;
   if ((words[MK_SAMPLING_FLAGS] & MK_SAMPLE_PENALTIES) != 0 && count != 0) {
@@ -253,8 +260,9 @@ MK_SAMPLING_FUNCTION uint64_t mk_sample_weight(float distance) {
   return distance < -28.0f ? 0 : (uint64_t)(int64_t)mk_times(mk_exact_exp(distance), 0x1p40f);
 }
 
-/* The token's key among the draws: score / temperature + noise in double precision, by bits that compare as numbers do, the lowest ones
- * replaced by the index. The higher key wins; no two are equal, and none is 0. Not for NaN. */
+/* The token's key among the draws: score / temperature + noise in double precision, as bits that compare as numbers do,
+ * of which the lowest ones are replaced by the index. The higher key wins; no two are equal, and none is 0. Not for
+ * NaN. */
 MK_SAMPLING_FUNCTION uint64_t mk_draw_rank(float score, float inverse_temperature, float noise, uint32_t token) {
   double value = mk_times_plus((double)score, (double)inverse_temperature, (double)noise);
   uint64_t bits;
@@ -262,7 +270,7 @@ MK_SAMPLING_FUNCTION uint64_t mk_draw_rank(float score, float inverse_temperatur
   bits = (bits >> 63) != 0 ? ~bits : bits | UINT64_C(1) << 63;
   return (bits & ~(uint64_t)MK_SAMPLING_INDEX_MASK) | (MK_SAMPLING_INDEX_MASK - token);
 }
-/* Of a token whose score is NaN: above all draws, the lowest index first. */
+/* The upper half of the key of a token whose score is NaN: above all draws, the lowest index first. */
 #define MK_DRAW_FAILED_HIGH 0xffffffffu
 MK_SAMPLING_FUNCTION uint64_t mk_draw_failed(uint32_t token) {
   return ~(uint64_t)MK_SAMPLING_INDEX_MASK | (MK_SAMPLING_INDEX_MASK - token);
@@ -294,7 +302,8 @@ MK_SAMPLING_FUNCTION bool mk_sampling_one_draw(const uint32_t *words) {
   return (~words[MK_SAMPLING_FLAGS] & (MK_SAMPLE_DRAWS | MK_SAMPLE_MIN_P)) != 0;
 }
 
-/* What of `mass` the nucleus has to reach: the token at which the weights before it do is the first one dropped. */
+/* How much of `mass` the nucleus has to reach: the first token that is dropped is the one at which the weights before
+ * it do. */
 MK_SAMPLING_FUNCTION uint64_t mk_nucleus(const uint32_t *words, uint64_t mass) {
   uint64_t p = words[MK_SAMPLING_TOP_P], low = (mass & 0xffffffffu) * p;
   uint64_t share = (mass >> 32) * p + (low >> 32) + ((uint32_t)low != 0);
@@ -303,8 +312,8 @@ MK_SAMPLING_FUNCTION uint64_t mk_nucleus(const uint32_t *words, uint64_t mass) {
 
 #define MK_SIFT_FIRST_STEP 0.009765625f
 
-/* Pivot j > 0 begins segment j: its tokens have keys below pivot j and not below pivot j + 1 (0 behind the last). Pivot 0 is just above
- * all keys. This is pivot j of the first round, which looks where most cuts are. */
+/* Pivot j > 0 begins segment j: its tokens have keys below pivot j and not below pivot j + 1 (0 after the last pivot).
+ * Pivot 0 is just above all keys. This is pivot j of the first round, which looks where most cuts are. */
 MK_SAMPLING_FUNCTION uint64_t mk_sift_first_pivot(const uint32_t *words, float highest, uint32_t j) {
   float step =
       mk_times(mk_sampling_float(words, MK_SAMPLING_TEMPERATURE), MK_SIFT_FIRST_STEP); /* closer near the top */
@@ -320,8 +329,8 @@ MK_SAMPLING_FUNCTION uint32_t mk_sift_segment(const uint64_t *pivots, uint64_t k
   return segment;
 }
 
-/* Point i of n from `high` down to `low`, both included where there are two. In two divisions of 32 bits: i is below 32 and a key has 53
- * bits at most. */
+/* Point i of n from `high` down to `low`, both included where there are two. In two divisions of 32 bits: i is below 32
+ * and a key has 53 bits at most. */
 MK_SAMPLING_FUNCTION uint64_t mk_sift_point(uint64_t high, uint64_t low, uint32_t i, uint32_t n) {
   uint64_t product = (high - low) * i;
   uint32_t by = n == 1 ? 1 : n - 1, upper = (uint32_t)(product >> 26), lower = (uint32_t)product & 0x3ffffffu;
@@ -329,13 +338,13 @@ MK_SAMPLING_FUNCTION uint64_t mk_sift_point(uint64_t high, uint64_t low, uint32_
   return high - (((uint64_t)whole << 26) + ((upper - whole * by) << 26 | lower) / by);
 }
 
-/* From the tally of all tokens: true when the winner is certain. Else the pivots are set anew for the next round, closer
- * about the places that are still open: where top-k ends, and where everything ends. */
+/* From the tally of all tokens: true when the winner is certain. Else the pivots are set anew for the next round,
+ * closer about the places that are still open: where top-k ends, and where everything ends. */
 MK_SAMPLING_FUNCTION bool mk_sift_decide(const uint32_t *words, const mk_tally *tally, uint64_t *pivots,
                                          uint64_t *winner) {
   bool top_p = (words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0;
   uint32_t k = (words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_K) != 0 ? words[MK_SAMPLING_TOP_K] : 0xffffffffu;
-  /* Top-k ends at or behind pivot a, at or before pivot b, with that much weight before it. */
+  /* Top-k ends at or after pivot a, and at or before pivot b, with that much weight before it. */
   uint32_t a = 0, b, count = 0, count_a = 0, j;
   uint64_t mass = 0, mass_a = 0, mass_b;
   MK_SAMPLING_LOOP
@@ -355,7 +364,8 @@ MK_SAMPLING_FUNCTION bool mk_sift_decide(const uint32_t *words, const mk_tally *
   }
   uint64_t least = top_p ? mk_nucleus(words, mass_a) : UINT64_MAX,
            most = top_p ? mk_nucleus(words, mass_b) : UINT64_MAX;
-  /* Segments before pivot h are kept, those from pivot l on dropped, and between them `open` tokens are one or the other. */
+  /* Segments before pivot h are kept, those from pivot l on dropped, and between them `open` tokens are one or the
+   * other. */
   uint32_t h = 0, open = 0;
   uint64_t sure = 0, maybe = 0;
   MK_SAMPLING_LOOP

@@ -45,7 +45,7 @@ bool mk_sampling_is_greedy(const mk_sampling *s) {
 
 void mk_sampling_words(const mk_sampling *s, uint32_t vocab, uint32_t words[MK_SAMPLING_WORDS]) {
   float temperature = (float)s->temperature, repetition = (float)s->repetition;
-  float inverse = temperature > 0 ? fminf(1.0f / temperature, FLT_MAX) : 0.0f; /* times a score of 0 it is a number */
+  float inverse = temperature > 0 ? fminf(1.0f / temperature, FLT_MAX) : 0.0f; /* finite: it may multiply 0 */
   double top_p = floor(s->top_p * 0x1p32);
   memset(words, 0, MK_SAMPLING_WORDS * sizeof *words);
   words[MK_SAMPLING_FLAGS] =
@@ -70,7 +70,7 @@ static int by_rank(const void *a, const void *b) {
   return x > y ? -1 : x < y;
 }
 
-/* Of `count` ranked keys the first so many are kept. */
+/* How many of `count` ranked keys are kept. */
 static uint32_t kept_of(const uint32_t *words, const uint64_t *keys, uint32_t count) {
   float highest = mk_rank_value(keys[0]);
   uint32_t kept = (words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_K) != 0 ? words[MK_SAMPLING_TOP_K] : count;

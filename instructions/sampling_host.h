@@ -38,27 +38,28 @@ bool mk_sampling_penalizes(const mk_sampling *sampling);
 /* Checked parameters as the words of the `sampling` buffer. */
 void mk_sampling_words(const mk_sampling *sampling, uint32_t vocab, uint32_t words[MK_SAMPLING_WORDS]);
 
-/* The token that `words` draw for `position` from logits, bias and counts [vocab] each (bias and counts may be NULL: none): the
- * definition, by sorting. *token is that of the lowest index of a NaN when there is one, and *failed is set. MK_ERR_RUNTIME for memory. */
+/* The token that `words` draw for `position` from logits, bias and counts [vocab] each (bias and counts may be NULL:
+ * none): the definition, by sorting. *token is that of the lowest index of a NaN when there is one, and *failed is set.
+ * MK_ERR_RUNTIME for memory. */
 mk_status mk_sampling_choose(const uint32_t words[MK_SAMPLING_WORDS], const float *logits, const float *bias,
                              const uint32_t *counts, uint32_t vocab, uint32_t position, uint32_t *token, bool *failed);
 
-/* Natural logarithms of the probabilities of `token` and of the `count` most probable tokens, most probable first, equal ones by the
- * lower index: of the logits as they are, at temperature 1. *top holds `count` entries, of which those beyond the vocabulary have
- * token UINT32_MAX. */
+/* Natural logarithms of the probabilities of `token` and of the `count` most probable tokens, most probable first,
+ * equal ones by the lower index: of the logits as they are, at temperature 1. *top holds `count` entries, of which
+ * those beyond the vocabulary have token UINT32_MAX. */
 typedef struct mk_logprob {
   uint32_t token;
   double logprob;
 } mk_logprob;
 void mk_logprobs(const float *logits, uint32_t vocab, uint32_t token, uint32_t count, double *logprob, mk_logprob *top);
-/* Its place among them in that order, from 1. */
+/* The place of `token` among all tokens in that order, from 1. */
 uint32_t mk_logit_rank(const float *logits, uint32_t vocab, uint32_t token);
 
-/* Both: how a token stands among all that its logits could have given. */
+/* Both of these: how a token stands among all that its logits could have given. */
 enum { MK_MOST_RANKED = 20 };
 typedef struct mk_ranking {
-  uint32_t most;  /* so many of the most probable are asked for, at most MK_MOST_RANKED */
-  uint32_t count; /* so many there are, in `top` */
+  uint32_t most;  /* how many of the most probable ones are asked for, at most MK_MOST_RANKED */
+  uint32_t count; /* how many there are in `top` */
   uint32_t rank;
   double logprob;
   mk_logprob top[MK_MOST_RANKED];

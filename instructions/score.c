@@ -1,7 +1,8 @@
-/* SCORE: what sampling does to the logits of one SM's tokens before they are compared with the others': penalties and bias.
- * logits, bias, counts, scores [n] (n may be 0), sampling [16], front [98]: what these tokens bring into the draw (sampling.h). Counts stay
- * with the SM: the token of each step is counted by the one that owns its row, a token of the prompt by a mark. With
- * several rows per step sampling, bias and counts have a line for each slot, the others one for each row. */
+/* SCORE: what sampling does to the logits of one SM's tokens before they are compared with the others': penalties and
+ * bias. logits, bias, counts, scores [n] (n may be 0), sampling [16], front [98]: what these tokens bring into the draw
+ * (sampling.h). Counts stay with the SM: the token of each step is counted by the one that owns its row, a token of the
+ * prompt by a mark. With several rows per step sampling, bias and counts have a line for each slot, the others one for
+ * each row. */
 #include "instructions/search.h"
 
 typedef struct front {
@@ -11,8 +12,8 @@ typedef struct front {
   bool overflows;
 } front;
 
-/* A token is taken in unless one there is as good in both, and takes the place of all that are no better in either. The highest score is
- * first, which has the lowest key. */
+/* Takes a token in, unless some entry is as good in both score and draw; it replaces all entries that are no better in
+ * either. The highest score, whose key is the lowest, comes first. */
 static void insert(front *f, float score, uint64_t key) {
   uint32_t kept = 0, at = 0;
   for (uint32_t i = 0; i < f->count; i++) {
@@ -70,7 +71,7 @@ typedef struct row {
   uint32_t *counts;
 } row;
 
-/* Counts the token of the row where it is among these. */
+/* Counts the row's token where it is one of this SM's. */
 static void count_token(const row *r, const mk_span *counts) {
   uint32_t token = r->line->row.token;
   if (token >= counts->col && token - counts->col < counts->cols) {
@@ -79,8 +80,8 @@ static void count_token(const row *r, const mk_span *counts) {
   }
 }
 
-/* Scores of tokens [first, first + count), and the front that they make; zeros and an empty one where the row does not
- * choose. */
+/* Computes the scores of tokens [first, first + count), and the front that they make; zeros and an empty front where
+ * the row does not choose. */
 static void score_row(const mk_reference *machine, const mk_span *to, const row *r, uint32_t first, uint32_t count,
                       float *score) {
   bool chooses = mk_line_chooses(r->line);
@@ -100,8 +101,8 @@ static void score_row(const mk_reference *machine, const mk_span *to, const row 
   publish(machine, to, r->line->line, &f, peak, index);
 }
 
-/* Lines come in the order of positions, so a row of a chunk has counted the tokens up to its own, as in a program of
- * one row. */
+/* Lines come in the order of positions, so a row of a chunk counts the tokens up to its own, as in a program of one
+ * row. */
 mk_reference_result mk_reference_SCORE(mk_reference *machine, const mk_instruction *instruction) {
   mk_span logits = mk_operand_span(machine, instruction, MK_SLOT_SCORE_logits);
   mk_span counts = mk_operand_span(machine, instruction, MK_SLOT_SCORE_counts);

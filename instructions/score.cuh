@@ -1,19 +1,23 @@
-// SCORE on the device: penalties and bias, the count of the step's token, and what this SM's tokens bring into the draw; score.c.
-// The storer's, and done within the HEAD before it: as each row tile of logits is finished, while the next ones stream. When the storer
-// comes to SCORE itself, its signals are left. Publishes the front behind the last tile, and tells its consumers that the logits are there, from
-// which a SIFT takes what it needs of this SM's scores. The scores themselves are published only where somebody looks at other SMs', since a
-// megabyte of them costs a token 2 us: where a search goes on in DRAW, or with min-p where a front overflows. The consumers see that
-// first, on all SMs alike.
+// SCORE on the device: penalties and bias, the count of the step's token, and what this SM's tokens bring into the
+// draw; score.c.
+// The storer's work, done within the HEAD before it: on each row tile of logits as it is finished, while the next ones
+// stream. When the storer comes to SCORE itself, only its signals are left to do. The storer publishes the front after
+// the last tile, and tells its SM's consumers that the logits are there, from which a SIFT takes what it needs of this
+// SM's scores. The scores themselves are published only where another SM looks at them, since a megabyte of them costs
+// a token 2 us: where a search goes on in DRAW, or where, with min-p, a front overflows. The consumers find this out
+// first, and alike on all SMs.
 //
-// The front lies in registers, an entry for each lane. Without min-p it is the best draw, which the lanes find each for itself. With min-p it
-// has only those of the reference's entries that min-p does not drop beside this SM's own highest score, and so will not beside any other.
+// The front lies in registers, an entry for each lane. Without min-p it is the best draw, which each lane finds for
+// itself. With min-p it has only those of the reference's entries that min-p does not drop when compared with this SM's
+// own highest score, and so cannot drop when compared with a lower one.
 #pragma once
 #include "instructions/head.cuh"
 #include "instructions/sampling.h"
 
 namespace mk {
 
-// The buffer of an operand, by the number of its descriptor: as device::buffer, in fewer instructions, since this code is seldom in the instruction cache.
+// The buffer of an operand, by the number of its descriptor: as device::buffer, in fewer instructions, since this code
+// is seldom in the instruction cache.
 __device__ inline const mk_gpu_buffer &buffer_of(const mk_instruction_word &in, uint32_t slot) {
   return device::slot_of(in).buffers[slot];
 }
@@ -22,9 +26,9 @@ __device__ inline type *start_of(const mk_instruction_word &in, uint32_t slot) {
   return reinterpret_cast<type *>(buffer_of(in, slot).address);
 }
 
-// Beside the flags of the parameters.
+// These stand beside the flags of the parameters.
 enum {
-  SCORE_FOLLOWS = 1 << 16,  // else it does not come: the launch is given up
+  SCORE_FOLLOWS = 1 << 16,  // otherwise it does not come, as the launch was given up
   SCORE_PUBLISHES = 1 << 17,
   SCORE_INSIDE = 1 << 18,  // the row does not choose
   SCORE_CUTS = 1 << 19,
@@ -32,7 +36,7 @@ enum {
   SCORE_OVERFLOWS = 1 << 21,
 };
 
-// Beside the row_store of HEAD, which has of the row at hand the bias in `a` and the bits of the count in `b`.
+// Beside the row_store of HEAD, which has, for the row at hand, the bias in `a` and the bits of the count in `b`.
 struct score_store {
   uint32_t flags;
   float noise;                // of two row tiles: lanes 16 to 31 have those of the second one
@@ -42,15 +46,16 @@ struct score_store {
   uint32_t count;             // of the next row tile
 };
 
-// SCORE, in the ring's slot behind that of HEAD.
+// SCORE, which is in the ring's slot after that of HEAD.
 __device__ inline const mk_instruction_word &score_behind(const mk_instruction_word &head) {
   const uint8_t *next = reinterpret_cast<const uint8_t *>(&head) + MK_GPU_INSTRUCTION_SLOT_BYTES;
   bool last = &head == &device::slot(MK_GPU_INSTRUCTION_SLOTS - 1)->instruction;
   return last ? device::slot(0)->instruction : *reinterpret_cast<const mk_instruction_word *>(next);
 }
 
-// Waits for the instruction behind HEAD: it always comes. The controller fills the slot as soon as all roles have left the instruction
-// that was in it a whole ring earlier, and nobody needs this storer for that any more. It stays until this storer has been there, too.
+// Waits for the instruction after HEAD, which always comes. The controller fills a slot as soon as all roles have left
+// the instruction that was in it a whole ring earlier, and none of them needs this storer for that any more. SCORE
+// stays in its slot until this storer has been there, too.
 __device__ inline void begin_SCORE(const storer &s, const mk_instruction_word &head, const instruction_cursor &cursor,
                                    row_store &r, score_store &q) {
   instruction_cursor next = cursor;
@@ -63,7 +68,7 @@ __device__ inline void begin_SCORE(const storer &s, const mk_instruction_word &h
   const uint32_t *words = start_of<const uint32_t>(in, whole_at(MK_WHOLE_SCORE_sampling));
   volatile shared_words *shared = s.d.words();  // this warp's: every lane writes the same
   uint32_t position =
-      shared->state[s.d.epoch % 2].position;  // read here, or the compiler keeps multiples of it for long
+      shared->state[s.d.epoch % 2].position;  // read here, as otherwise the compiler keeps multiples of it for long
   shared->logits = start_of<const float>(in, MK_PART_SCORE_logits);
   shared->bias = start_of<const float>(in, MK_PART_SCORE_bias);
   shared->counts = start_of<const uint32_t>(in, MK_PART_SCORE_counts);
@@ -75,7 +80,8 @@ __device__ inline void begin_SCORE(const storer &s, const mk_instruction_word &h
             (mk_sampling_cuts(words) ? SCORE_CUTS : 0) | (mk_sampling_one_draw(words) ? SCORE_ONE_DRAW : 0);
 }
 
-// The count of this lane's row of tile i, on its way for the next prepare_SCORE: it comes from memory, behind the weights.
+// Fetches the count of this lane's row of tile i for the next prepare_SCORE: it comes from memory, and so after the
+// weights that were asked for before.
 __device__ inline void fetch_count(const storer &s, const mk_instruction_word &head, uint32_t i, score_store &q) {
   const mk_operand &weight = head.parts[MK_PART_HEAD_weight];
   uint32_t row = (weight.row + i) * 16 + s.lane;
@@ -140,13 +146,14 @@ __device__ inline void extend_front(uint32_t lane, float score, uint64_t key, sc
   }
 }
 
-// By min-p, beside the highest score so far of this SM, as mk_peak has it.
+// Whether min-p drops the score when it is compared with `highest`, the highest score so far of this SM, as mk_peak has
+// it.
 __device__ inline bool is_dropped(const mk_instruction_word &head, float score, uint32_t highest) {
   const uint32_t *words = start_of<const uint32_t>(score_behind(head), whole_at(MK_WHOLE_SCORE_sampling));
   return mk_sample_drops(words, mk_sample_distance(words, score, mk_unordered(highest)));
 }
 
-// Behind finish_HEAD, which gives the logit y of this lane's row of tile i.
+// Comes after finish_HEAD, which gives the logit y of this lane's row of tile i.
 __device__ inline void finish_SCORE(const storer &s, const mk_instruction_word &head, uint32_t i, float y,
                                     const row_store &r, score_store &q) {
   const mk_operand &weight = head.parts[MK_PART_HEAD_weight];
@@ -178,15 +185,15 @@ __device__ inline void finish_SCORE(const storer &s, const mk_instruction_word &
 
 enum { REHEARSAL_TILES = 4 };  // so many tiles before the end: early enough to be over, late enough to be remembered
 
-// The highest key of all lanes, for all.
+// The highest key of all lanes, given to all of them.
 __device__ inline uint64_t highest_key(uint64_t key) {
   uint32_t high = __reduce_max_sync(0xffffffffu, static_cast<uint32_t>(key >> 32));
   uint32_t low = __reduce_max_sync(0xffffffffu, key >> 32 == high ? static_cast<uint32_t>(key) : 0);
   return static_cast<uint64_t>(high) << 32 | low;
 }
 
-// Every word of the front is written, each by one lane: the entries there are by their score, then the lanes that have none. Not `publishes`: a
-// rehearsal, which brings the code into the instruction cache while nobody waits for it.
+// Writes every word of the front, each by one lane: first the entries by their score, then lanes that have none. Where
+// not `publishes`, this is a rehearsal, which brings the code into the instruction cache while nobody waits for it.
 __device__ inline void end_SCORE(const storer &s, const mk_instruction_word &head, uint32_t stop, bool publishes,
                                  const score_store &q) {
   uint64_t key = q.key;
@@ -221,24 +228,26 @@ __device__ inline void end_SCORE(const storer &s, const mk_instruction_word &hea
   }
 }
 
-// HEAD with the SCORE that is fused into it: a loop of its own, since the registers of what it keeps would be taken in the others', too.
+// HEAD with the SCORE that is fused into it: a loop of its own, since in a common loop other opcodes would take the
+// registers of what it keeps, too.
 __device__ inline void store_HEAD(storer &s, const mk_instruction_word &head, const instruction_cursor &cursor,
                                   row_store &r) {
   score_store q;
   begin_HEAD(s, head, r);
   begin_SCORE(s, head, cursor, r, q);
-  q.flags = tile::uniform(q.flags);  // of memory, but the same for all lanes
+  q.flags = tile::uniform(q.flags);  // loaded from memory, but the same for all lanes
   fetch_count(s, head, 0, q);
   for (uint32_t i = 0; i < r.tiles; i++) {
     prepare_SCORE(s, head, i, r, q);
     two_rows rows = take_results(s, head, i, r);
     rows = finish_HEAD(s, head, i, rows, r);
-    // From here on a lane has one row.
+    // From here on each lane has one row.
     float even = __shfl_sync(0xffffffffu, rows.even, s.lane % 16 / 2);
     float odd = __shfl_sync(0xffffffffu, rows.odd, s.lane % 16 / 2);
     finish_SCORE(s, head, i, s.lane % 2 == 0 ? even : odd, r, q);
     if (i + 1 == r.tiles) {
-      // Before the front, without which no consumer comes to the next step: so none takes a phase that few steps wait for for that of another.
+      // The logits are announced before the front is published. No consumer comes to the next step without that front,
+      // so a warp that waits for this barrier, which only few steps do, never takes another step's phase for its own.
       __syncwarp();  // all lanes' logits and counts
       if (s.lane == 0) {
         tile::arrive(s.d.barrier(SCORED));
@@ -248,7 +257,7 @@ __device__ inline void store_HEAD(storer &s, const mk_instruction_word &head, co
       end_SCORE(s, head, r.stop, i + 1 == r.tiles, q);
     }
   }
-  end_HEAD(s, head, (q.flags & SCORE_INSIDE) != 0, r);  // behind the front, for which the draw waits
+  end_HEAD(s, head, (q.flags & SCORE_INSIDE) != 0, r);  // after the front, for which the draw waits
   r.tiles = 0;
 }
 
@@ -260,15 +269,15 @@ __device__ inline float own_score(const device &d, const uint32_t *words, uint32
   return mk_sample_score(words, logit, count, bias);
 }
 
-// SCORE's own turn: it is done with the HEAD before it.
+// Nothing is left to begin at SCORE's own turn: the storer did its work within the HEAD before it.
 __device__ inline void begin_SCORE(const storer &, const mk_instruction_word &, row_store &) {}
 
-// But for this, behind its signals: waits for the end of the step, as the storer would next anyway, and publishes the scores if the
-// consumers want them before that; then DRAW waits for them on all SMs.
+// Except for this, which comes after its signals: the storer waits for the end of the step, as it would do next anyway.
+// If the consumers want the scores before that, it publishes them, and DRAW waits for them on all SMs.
 __device__ inline void after_SCORE(const storer &s, const mk_instruction_word &in) {
   const uint32_t *words = start_of<const uint32_t>(in, whole_at(MK_WHOLE_SCORE_sampling));
   if (tile::uniform(!mk_sampling_cuts(words) && mk_sampling_one_draw(words))) {
-    return;  // nobody can want them
+    return;  // nobody can want the scores
   }
   uint32_t tries = 0;
   bool wanted = false;

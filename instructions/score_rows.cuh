@@ -1,10 +1,11 @@
-// SCORE of several rows per step on the device; score.c. Consumers only: warp l scores the tokens of line l, and has the line to itself to the end
-// of DRAW. Waits: this SM's storers, for the last logits (SCORED). Publishes the front of each line. Scores are published only by a DRAW that
-// looks at all SMs'.
+// SCORE of several rows per step on the device; score.c. Consumers only: warp l scores the tokens of line l, and keeps
+// that line to itself until the end of DRAW. Waits: this SM's storers, for the last logits (SCORED). Publishes the
+// front of each line. Scores are published only by a DRAW that looks at those of all SMs.
 //
-// What a line's draw goes by the controller has put among the words of the roles by then (prepare_draws), while the HEAD is under way. Most tokens are
-// scored while the storers still have the last row tiles of the HEAD. A line's search lies, from SCORED on, in shared memory where results of
-// linear instructions lie else: from then on the storers have none in hand, and no consumer puts one down before all have met in NEXT.
+// What decides how a line draws the controller has put among the words of the roles by then (prepare_draws), while the
+// HEAD is under way. Most tokens are scored while the storers still have the last row tiles of the HEAD. From SCORED
+// on, a line's search lies in the shared memory that otherwise holds results of linear instructions: from then on the
+// storers have none in hand, and no consumer puts one down before all have met in NEXT.
 #pragma once
 #include "instructions/search_lanes.cuh"
 #include "vm/gpu/rows.cuh"
@@ -13,10 +14,11 @@ namespace mk {
 
 enum { MOST_FRONTS = 160 };  // of a line
 
-// A line's search, its warp's alone but for what sum_owned_lines in search_rows.cuh says.
+// A line's search. It belongs to the line's warp alone, but for what sum_owned_lines in search_rows.cuh says.
 struct line_search {
   uint64_t pivots[MK_SIFT_SEGMENTS];
-  // Of its tokens by segment: words of their weights, and how many they are. Of fronts, where nothing is searched: their best draws.
+  // In a search, by segment: the weights of its tokens, in words, and how many tokens it has. Where nothing is
+  // searched: the best draws of the fronts.
   uint32_t table[MOST_FRONTS];
   uint64_t winner;  // the best draw so far that is kept for sure
   float highest;    // score
@@ -28,7 +30,7 @@ struct line_search {
 
 __device__ inline uint32_t state_of(const line_search &l) { return tile::uniform(static_cast<uint32_t>(l.state)); }
 
-struct warp_tallies {  // by segment, of what each warp has added up
+struct warp_tallies {  // by segment: what each warp has added up
   uint64_t mass[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS], best[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
   uint32_t count[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
 };
@@ -48,7 +50,7 @@ __device__ inline bool line_chooses(const consumer &c, uint32_t line) {
   return (rows_of(c.d).chooses >> line & 1) != 0;
 }
 
-// Tokens [first, end) of a line, by lane; and where its words of each token begin, by line or by slot.
+// Tokens [first, end) of a line, dealt to lanes; and where the line's or slot's words of each token begin.
 struct line_tokens {
   uint32_t first, end, by_line, by_slot;
 };
@@ -72,8 +74,8 @@ __device__ inline uint32_t counted_once_more(uint32_t count, uint32_t flags) {
   return (flags & MK_ROW_PROMPT) != 0 ? count | MK_COUNT_PROMPT : count + 1;
 }
 
-// The score of one of this SM's tokens. Counts in memory are those before the step, and what its lines add comes here: lines of a
-// slot come in the order of their positions, and each has the tokens up to its own.
+// The score of one of this SM's tokens. Counts in memory are those before the step, and what the step's lines add to
+// them is added here: lines of a slot come in the order of their positions, and each counts the tokens up to its own.
 __device__ inline float score_of_token(const consumer &c, const uint32_t *words, uint32_t counted, const line_tokens &t,
                                        uint32_t token, float logit) {
   uint32_t flags = words[MK_SAMPLING_FLAGS], count = 0;
@@ -93,7 +95,7 @@ __device__ inline float score_of_token(const consumer &c, const uint32_t *words,
   return mk_sample_score(words, logit, count, bias);
 }
 
-// Logits of this lane's tokens, on their way before they are wanted.
+// The logits of this lane's next tokens, on their way before they are wanted.
 struct logits_ahead {
   enum { COUNT = 4 };
   float logit[COUNT];
@@ -108,7 +110,7 @@ struct logits_ahead {
   __device__ float fetch(const line_tokens &t, uint32_t token) const {
     return token < t.end ? __ldcg(from + token) : 0.0f;
   }
-  // That of `token`, for which another one is sent for.
+  // Gives the logit of `token`, and sends for a later one in its place.
   __device__ float take(const line_tokens &t, uint32_t token) {
     float taken = logit[0];
 #pragma unroll
@@ -120,7 +122,8 @@ struct logits_ahead {
   }
 };
 
-// Behind the last token. The words that are read are written: the entries by their draw, the best first, and one behind them that is none.
+// Publishes the front after the last token. Only words that are read are written: the entries in the order of their
+// draws, the best one first, and after them one that is no entry.
 __device__ inline void publish_front(const consumer &c, const mk_instruction_word &in, bool one_draw,
                                      const score_store &q) {
   uint64_t key = q.key;
@@ -154,7 +157,8 @@ __device__ inline void publish_front(const consumer &c, const mk_instruction_wor
   }
 }
 
-// Before SCORE is handed out, by the controller: what all warps know of the step's draw, and what each has to know of its line while tokens are scored.
+// Done by the controller before it hands SCORE out: writes what all warps have to know of the step's draw, and what
+// each has to know of its line while tokens are scored.
 __device__ inline void prepare_draws(const device &d, const mk_instruction_word &in) {
   volatile shared_words *words = d.words();
   volatile rows_words *shared = rows_shared();
@@ -191,22 +195,24 @@ __device__ inline void prepare_draws(const device &d, const mk_instruction_word 
   __syncwarp();
 }
 
-// Of this lane's tokens so far: the best draw, where that is all that counts, and the first rank: its score as mk_peak has it.
+// Of this lane's tokens so far: the best draw, where that is all that counts, and the first rank, whose score is kept
+// as mk_peak has it.
 struct best_token {
   uint64_t key;
   uint32_t peak, token;
 };
-// A draw as a number, from the upper half of its key; -INFINITY: none.
+// A draw as a number, by the upper half of its key; -INFINITY: none.
 __device__ inline float value_of_draw(uint32_t high) {
   uint64_t bits = static_cast<uint64_t>((high >> 31) != 0 ? high & 0x7fffffffu : ~high) << 32;
   return high == 0 ? -INFINITY : static_cast<float>(__longlong_as_double(static_cast<long long>(bits)));
 }
-// The x that the token's noise is made of, a few instructions' worth of it: the noise is at most -log(x).
+// The x that the token's noise is made from, computed roughly by a few instructions: the noise is at most -log(x).
 __device__ inline float random_of(const line_parameters &p, uint32_t token) {
   uint32_t random = static_cast<uint32_t>(mk_draw_mix(p.key + (token + UINT64_C(1)) * MK_DRAW_STEP) >> 32);
   return static_cast<float>(random) * 0x1p-32f;
 }
-// Whether the token's draw may reach `value`, by what is quickly known. With room for what these few instructions round.
+// Whether the token's draw may reach `value`, by what is quickly known, with a margin for the rounding of these few
+// instructions.
 __device__ inline bool may_reach(const line_parameters &p, float score, uint32_t token, float value) {
   float scaled = score * mk_sampling_float(p.words, MK_SAMPLING_INVERSE_TEMPERATURE);
   float room = 0.02f + 1e-6f * (fabsf(scaled) + (value == -INFINITY ? 0.0f : fabsf(value)));
@@ -217,8 +223,8 @@ __device__ inline float best_draw(const best_token &best) {
   return value_of_draw(__reduce_max_sync(0xffffffffu, static_cast<uint32_t>(best.key >> 32)));
 }
 
-// The next tokens of all lanes, TOGETHER of each: what is done to one of them does not wait for the others. `draws`: the best draw is all that
-// counts, and else the first rank.
+// Takes the next tokens of all lanes, TOGETHER of each lane: work on one of them does not wait for the others. `draws`:
+// the best draw is all that counts; otherwise the first rank is.
 enum { TOGETHER = 4 };
 __device__ inline void score_tokens(const consumer &c, const line_parameters &p, const line_tokens &t, uint32_t token,
                                     bool draws, const float (&logit)[TOGETHER], best_token &best) {
@@ -258,7 +264,7 @@ __device__ inline void score_tokens(const consumer &c, const line_parameters &p,
   }
 }
 
-// All tokens of the line; those from `late` on once the storers have told of the last ones.
+// Scores all tokens of the line; those from `late` on only once the storers have said that the last logits are there.
 __device__ inline void score_all(const consumer &c, const line_parameters &p, const line_tokens &t, uint32_t late,
                                  bool draws, best_token &best) {
   enum { STEP = TOGETHER * 32 };
@@ -282,21 +288,21 @@ __device__ inline void score_all(const consumer &c, const line_parameters &p, co
   }
 }
 
-// Of all lanes: their first rank. NaN is above all, the first one of several.
+// The first rank among all lanes' tokens. NaN is above all, the first one of several.
 __device__ inline void take_first_rank(const best_token &best, score_store &q) {
   q.peak = __reduce_max_sync(0xffffffffu, best.peak);
   q.peak_index = __reduce_min_sync(0xffffffffu, best.peak == q.peak ? best.token : MK_SAMPLING_INDEX_MASK);
 }
 
-// Tokens that may enter a front, as they come, until there are enough to draw them side by side.
+// Tokens that may enter a front, collected as they come until there are enough to draw them side by side.
 struct front_list {
   enum { MOST = MOST_FRONTS / 2, ENOUGH = MOST - 32 };
   uint32_t *tokens, *scores;
   uint32_t count;
 };
 
-// Draws the tokens of the list. Those that min-p does not drop beside `highest`, and that are best for their score among 32 of them, enter the
-// front.
+// Draws the tokens of the list. A token enters the front if min-p does not drop it when it is compared with `highest`,
+// and if it is the best for its score among the list's 32.
 __device__ inline void enter_front(const consumer &c, const line_parameters &p, const front_list &list, float highest,
                                    score_store &q) {
 #pragma unroll 1
@@ -316,9 +322,10 @@ __device__ inline void enter_front(const consumer &c, const line_parameters &p, 
   }
 }
 
-// With min-p, once the first rank of this SM's tokens is known: the front of what min-p does not drop beside that. What is below the first rank's
-// draw has no place in it. Which tokens come into question is told by few instructions for each, as may_reach and
-// mk_sample_drops would, with room for what these round.
+// With min-p, once the first rank of this SM's tokens is known: finds the front, of the tokens that min-p does not drop
+// when compared with that rank. A token whose draw is below the first rank's has no place in the front. A few
+// instructions for each token tell which ones come into question, as may_reach and mk_sample_drops would, with a margin
+// for their rounding.
 __device__ inline void find_front(const consumer &c, const line_parameters &p, const line_tokens &t, score_store &q) {
   uint32_t *words = area().lines[c.warp].table;
   front_list list = {words, words + front_list::MOST, 0};
@@ -353,7 +360,7 @@ __device__ inline void find_front(const consumer &c, const line_parameters &p, c
   }
 }
 
-// What SIFT and DRAW begin with.
+// What SIFT and DRAW begin with: the state of the line's search after SCORE.
 __device__ inline void begin_search(const consumer &c) {
   line_search &l = area().lines[c.warp];
   if (c.lane == 0) {
@@ -366,7 +373,8 @@ __device__ inline void begin_search(const consumer &c) {
 }
 
 // Row tiles at the end of a HEAD that its storers may still have when a warp has put down its sums of the last one: it
-// has waited until they had taken those of two and a half tiles before, and then they have stored all tiles before that one.
+// has waited until they had taken those of two and a half tiles before, and then they have stored all tiles before that
+// one.
 enum { LATE_TILES = 4 };
 
 __device__ inline void consume_SCORE(rows_consumer &here, const mk_instruction_word &in) {
@@ -380,8 +388,7 @@ __device__ inline void consume_SCORE(rows_consumer &here, const mk_instruction_w
   bool early = tile::uniform(tiles > LATE_TILES && rows_of(c.d).chooses != 0);
   bool releases = (active & ((1u << c.warp) - 1)) == 0;
   if (early && releases) {
-    tile::
-        fence_release();  // before one line's front: all that this SM did in the step before the last tiles of its HEAD
+    tile::fence_release();  // before one line's front: all that this SM did in the step before its HEAD's last tiles
   }
   bool chooses = tile::uniform(line_chooses(c, c.warp)), one_draw = tile::uniform(mk_sampling_one_draw(p.words));
   bool cuts = tile::uniform(mk_sampling_cuts(p.words));
@@ -404,7 +411,7 @@ __device__ inline void consume_SCORE(rows_consumer &here, const mk_instruction_w
     }
   }
   if (q.peak != 0 && q.peak != MK_PEAK_NAN && (cuts || (one_draw && !draws))) {
-    // Of all SMs' the first rank is kept for sure, so that with top-k or top-p the winner's draw is not below its.
+    // The first rank of all SMs is kept for sure, so with top-k or top-p the winner's draw is not below its draw.
     float highest = mk_unordered(q.peak);
     q.key = c.lane != 0 ? 0
             : cuts      ? mk_sample_draw(p.words, p.key, highest, q.peak_index)

@@ -21,7 +21,7 @@ void mk_search_init(mk_search *search, mk_reference *machine, const mk_instructi
   search->key = mk_draw_key(mk_sampling_seed(search->words), line->row.position + 1);
 }
 
-/* What each of all `*sms` SMs has published for the line. */
+/* Stages what each of all `*sms` SMs has published for the line. */
 static bool stage_all(mk_search *search, uint32_t slot, uint32_t *sms) {
   mk_span span = mk_operand_span(search->machine, search->instruction, slot);
   *sms = search->machine->rows_used[slot] = search->instruction->operands[slot].rows;
@@ -108,7 +108,8 @@ static void decide(mk_search *search) {
       mk_sift_decide(search->words, &search->tally, search->pivots, &search->winner) ? MK_SIFT_FOUND : MK_SIFT_OPEN;
 }
 
-/* Behind all SMs' tallies. The first round of a pair is followed by their sums; else each SM adds them up by itself. */
+/* Comes after all SMs' tallies. The first round of a pair is followed by a round that publishes their sums; without
+ * pairs each SM adds them up by itself. */
 static bool add_up(mk_search *search, uint32_t sm, uint32_t owner) {
   uint32_t sms = 0;
   bool sums = search->instruction->opcode == MK_OP_SIFT &&

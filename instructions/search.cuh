@@ -1,9 +1,10 @@
 // SIFT and DRAW on the device: one body for both; search.c, sift.c, draw.c, docs/SAMPLING.md.
-// Consumers only. Waits, by stamps: DRAW for the fronts of all SMs; both, where the parameters ask for a search, for those, the last round
-// of all SMs, and scores. DRAW always publishes; a round is published, as far as others look at it, only while there is a search, since else
-// nobody does: all SMs decide alike whether they do. Tables of the search lie in the activation area, from the meeting in take_heads to the
-// one at the end of DRAW: these keep them apart from what linear instructions stage there. From one round to the next they stay: the host
-// takes care that the rounds of an SM follow each other (refuse.c).
+// Consumers only. Waits, by stamps: DRAW for the fronts of all SMs; both opcodes, where the parameters ask for a
+// search, also for these, for the last round of all SMs, and for scores. DRAW always publishes its choice. A round is
+// published, as far as others look at it, only while there is a search, which all SMs decide alike: without a search
+// nobody looks at it. The search's tables lie in the activation area, from the meeting in take_heads to the one at the
+// end of DRAW: these two meetings keep them apart from what linear instructions stage there. From one round to the next
+// the tables stay: the host makes sure that the rounds of an SM follow each other (refuse.c).
 #pragma once
 #include "instructions/next.cuh"
 #include "instructions/score.cuh"
@@ -11,7 +12,7 @@
 
 namespace mk {
 
-// mk_tally of what each warp has looked at: one thread at a time adds to an entry, so that nothing is atomic.
+// mk_tally of what each warp has looked at. One thread at a time adds to an entry, so nothing has to be atomic.
 struct warp_tallies {
   uint64_t mass[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS], best[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
   uint32_t count[MK_GPU_CONSUMER_WARPS][MK_SIFT_SEGMENTS];
@@ -22,7 +23,7 @@ struct search_area {
   mk_tally sum;                       // over warps
   uint64_t pivots[MK_SIFT_SEGMENTS], winner;
   uint32_t found;
-  // The parameters, the key of the noise and the highest score. Registers are short.
+  // The parameters, the key of the noise and the highest score. They are here since registers are short.
   uint32_t words[MK_SAMPLING_WORDS];
   uint64_t key;
   float highest;
@@ -54,7 +55,7 @@ enum {
 };
 
 __device__ inline const uint64_t *front_of(const mk_instruction_word &in, uint32_t row) {
-  // The last one again where there are no more: that makes no difference to a maximum.
+  // Where there are no more fronts, the last one is read again: that makes no difference to a maximum.
   uint32_t last = in.parts[MK_PART_SIFT_fronts].rows - 1u;
   return start_of<const uint64_t>(in, MK_PART_SIFT_fronts) + min(row, last) * MK_FRONT_WORDS;
 }
@@ -64,7 +65,7 @@ __device__ inline uint32_t front_entry(const consumer &c, uint32_t first) {
   return min(first + c.lane % MK_GPU_FRONT_LANES * 2, MK_FRONT_MOST - 2u);
 }
 
-// Of the front in row c.lane / MK_GPU_FRONT_LANES of this warp's: its head, two keys, their scores.
+// Fetches, of the front in row c.lane / MK_GPU_FRONT_LANES of this warp's rows: its head, two keys, their scores.
 __device__ inline void fetch_front(const consumer &c, const mk_instruction_word &in, uint32_t first,
                                    tile::stamped_pair (&pairs)[FRONT_PAIRS]) {
   const uint64_t *from = front_of(in, c.warp * FRONT_ROWS + c.lane / MK_GPU_FRONT_LANES);
@@ -75,7 +76,7 @@ __device__ inline void fetch_front(const consumer &c, const mk_instruction_word 
   wait_all_pairs<FRONT_PAIRS>(c.d, in.parts[MK_PART_SIFT_fronts].buffer, at, pairs);
 }
 
-// The head of the front in row 32 c.warp + c.lane, and its first key.
+// Fetches the head of the front in row 32 c.warp + c.lane, and its first key.
 __device__ inline void fetch_best(const consumer &c, const mk_instruction_word &in,
                                   tile::stamped_pair (&pairs)[FRONT_PAIRS]) {
   const uint64_t *from = front_of(in, c.warp * 32 + c.lane);
@@ -86,12 +87,13 @@ __device__ inline void fetch_best(const consumer &c, const mk_instruction_word &
   pairs[1] = two[1];
 }
 
-// What every warp has found to be the highest of its peaks, since the meeting in take_heads and until the next token's.
+// The highest of the peaks that all warps have found: kept from the meeting in take_heads until the next token's.
 __device__ inline uint32_t peak_of_all(const consumer &c) {
   return __reduce_max_sync(0xffffffffu, c.d.words()->peaks[c.lane % MK_GPU_CONSUMER_WARPS]);
 }
 
-// What this warp has seen in the heads of the fronts. A meeting if `meets`: then with the highest score of all SMs, in `peak`.
+// Publishes to the other warps what this warp has seen in the heads of the fronts. If `meets`, all warps meet, and
+// `peak` becomes the highest score of all SMs.
 __device__ inline void take_heads(consumer &c, bool meets, uint32_t &peak, uint32_t about) {
   volatile shared_words *shared = c.d.words();
   if ((about & MK_FRONT_STOP) != 0) {
@@ -110,16 +112,17 @@ __device__ inline void take_heads(consumer &c, bool meets, uint32_t &peak, uint3
   }
 }
 
-// Reads the fronts of all SMs: gives each lane's best draw of those that count; where a score is NaN, mk_draw_failed. `meets`: finds
-// the highest score, which min-p and the search need, and a state of OPEN or FAILED; a meeting. `entries`: not only the heads.
+// Reads the fronts of all SMs. Gives each lane's best draw of the entries that count; where a score is NaN,
+// mk_draw_failed. If `meets`, all warps meet, and this finds the highest score, which min-p and the search need, and a
+// state of OPEN or FAILED. `entries`: reads all entries and not only the heads.
 __device__ inline uint64_t read_fronts(consumer &c, const mk_instruction_word &in, bool meets, bool entries, search &s,
                                        float &highest) {
   const uint32_t *words = sampling_words(in);
   tile::stamped_pair pairs[FRONT_PAIRS];
-  bool whole = meets && entries;  // min-p: else the first entry is the only one
+  bool whole = meets && entries;  // with min-p; otherwise the first entry is the only one
   uint64_t best = 0;
   uint32_t count = 0;
-  bool more = false;  // the last entry that this lane has seen is one that min-p keeps: the next one may be, too
+  bool more = false;  // min-p keeps the last entry that this lane has seen: so it may keep the next one, too
 #pragma unroll 1
   for (uint32_t first = 0; first == 0 || __any_sync(0xffffffffu, more && first < count); first += FRONT_AHEAD) {
     if (c.warp * (whole ? FRONT_ROWS : 32) >= in.parts[MK_PART_SIFT_fronts].rows) {
@@ -152,7 +155,7 @@ __device__ inline uint64_t read_fronts(consumer &c, const mk_instruction_word &i
   return best;
 }
 
-// Adds this warp's tokens, segment by segment of those that the lanes have.
+// Adds this warp's tokens to the segments that the lanes have found for them.
 __device__ inline void tally_lanes(const consumer &c, bool stands, float score, uint32_t token) {
   search_area &a = area();
   float distance = mk_sample_distance(a.words, score, a.highest);
@@ -161,7 +164,8 @@ __device__ inline void tally_lanes(const consumer &c, bool stands, float score, 
   if ((a.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0) {
     mass = mk_sample_weight(distance);
   }
-  // The lanes of one segment add up what they have, in steps: each takes the next one's, and every other one is through.
+  // The lanes of one segment add up what they have, step by step: each adds the next lane's sum to its own, and then
+  // every other one of them is done.
   uint32_t peers = __ballot_sync(0xffffffffu, stands);
 #pragma unroll
   for (uint32_t bit = 1; bit < MK_SIFT_SEGMENTS; bit *= 2) {
@@ -197,7 +201,7 @@ __device__ inline score_range range_of(const consumer &c, const mk_instruction_w
   return {first + c.warp * 32 + c.lane, min(first + scores.cols * 16u, buffer_of(in, MK_PART_SIFT_scores).cols)};
 }
 
-// This SM's first logits, on their way before they are wanted.
+// This SM's first logits, sent for before they are wanted.
 struct logits_ahead {
   float logit[SCORES_AHEAD];
 };
@@ -212,7 +216,8 @@ __device__ inline void send_for_logits(const consumer &c, const mk_instruction_w
   }
 }
 
-// The tokens of `scores`, in the area's `of_scores`: this SM's, from its logits, or in DRAW all that there are.
+// Tallies the tokens of `scores` into the area's `of_scores`: in a SIFT this SM's, from its logits, and in DRAW all
+// tokens.
 __device__ inline void tally_scores(const consumer &c, const mk_instruction_word &in, bool draw,
                                     const logits_ahead &ahead) {
   warp_tallies &t = area().of_scores;
@@ -241,7 +246,7 @@ __device__ inline void tally_scores(const consumer &c, const mk_instruction_word
   }
 }
 
-// What all warps have, in the area's `sum`, by the first one, behind a meeting.
+// Adds up what all warps have, into the area's `sum`; the first warp does, after a meeting.
 __device__ inline void sum_warps(const consumer &c, const warp_tallies &t) {
   uint64_t mass = 0, best = 0;
   uint32_t count = 0;
@@ -258,8 +263,8 @@ __device__ inline void sum_warps(const consumer &c, const warp_tallies &t) {
   __syncwarp();
 }
 
-// The last round of all SMs, in the area's `sum`. Lane s of each warp adds up segment s of every 16th SM, several loads at a time. A
-// meeting in between and none at the end: warp 0 has the sum.
+// Adds up the last round of all SMs into the area's `sum`. Lane s of each warp adds up segment s of every 16th SM,
+// several loads at a time. All warps meet in between, but not at the end: then warp 0 has the sum.
 __device__ inline void sum_rounds(consumer &c, const mk_instruction_word &in) {
   enum { BATCH = 9 };
   const mk_operand &rounds = in.parts[MK_PART_SIFT_rounds];
@@ -269,7 +274,7 @@ __device__ inline void sum_rounds(consumer &c, const mk_instruction_word &in) {
   for (uint32_t f = 0; f <= MK_SIFT_COUNT; f++) {
     uint64_t sum = 0;
     bool wanted = f != MK_SIFT_MASS || (a.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0, counts = f == MK_SIFT_COUNT;
-    // Of counts a pair are those of two segments, which do not run into each other.
+    // A pair of words of counts has the counts of two segments: no carry goes from one to the other.
     uint32_t pair = c.lane % (counts ? MK_SIFT_SEGMENTS / 2 : MK_SIFT_SEGMENTS);
 #pragma unroll 1
     for (uint32_t base = c.warp; wanted && base < rows; base += BATCH * MK_GPU_CONSUMER_WARPS) {
@@ -298,7 +303,7 @@ __device__ inline void sum_rounds(consumer &c, const mk_instruction_word &in) {
   }
 }
 
-// The first warp decides from the area's `sum`; all know after the meeting.
+// The first warp decides from the area's `sum`; all warps know after the meeting.
 __device__ inline void decide(consumer &c, search &s) {
   search_area &a = area();
   if (c.warp == 0) {
@@ -315,9 +320,9 @@ __device__ inline void decide(consumer &c, search &s) {
   s.winner = a.winner;
 }
 
-// From the highest score on, or (`open`) from what the area has of the round before. Afterwards the search is FOUND, or it is OPEN and the
-// area has pivots and a tally of this SM's scores. DRAW tallies all scores instead, each SM by itself and all to the same end, until
-// it is FOUND.
+// Goes on with the search: from the highest score on, or (`open`) from what the round before has left in the area.
+// Afterwards the search is FOUND, or it is OPEN and the area has pivots and a tally of this SM's scores. DRAW tallies
+// all scores instead, until the search is FOUND: each SM does so by itself and comes to the same end.
 __device__ inline void go_on(consumer &c, const mk_instruction_word &in, float highest, bool open, bool draw,
                              const logits_ahead &ahead, search &s) {
   search_area &a = area();
@@ -375,8 +380,8 @@ __device__ inline void publish_round(const consumer &c, const mk_instruction_wor
   }
 }
 
-// All warps agree on the best of their keys, of which each lane may bring one, and keep the choice for NEXT. A meeting. Not `publishes_it`:
-// a rehearsal, whose choice the next one replaces.
+// All warps agree on the best of their keys, of which each lane may bring one, and keep the choice for NEXT. All warps
+// meet. Where not `publishes_it`, this is a rehearsal, whose choice the next one replaces.
 __device__ inline void choose(consumer &c, const mk_instruction_word &in, bool inside, bool publishes_it,
                               uint64_t key) {
   volatile shared_words *shared = c.d.words();
@@ -390,7 +395,7 @@ __device__ inline void choose(consumer &c, const mk_instruction_word &in, bool i
   uint32_t high = __float_as_uint(shared->best[parity][c.lane % MK_GPU_CONSUMER_WARPS]);
   uint32_t low = shared->index[parity][c.lane % MK_GPU_CONSUMER_WARPS];
   key = highest_key(static_cast<uint64_t>(high) << 32 | low);
-  // Of words that nobody filled, whose token the host never sees, it must be one that has an embedding all the same.
+  // If nobody filled these words, the host never sees the token; but it must still be one that has an embedding.
   uint32_t token = min(mk_rank_token(key), buffer_of(in, MK_PART_DRAW_scores).cols - 1);
   bool failed = key >> 32 == MK_DRAW_FAILED_HIGH;
   uint32_t stop = shared->stopped == c.d.generation() ? MK_CANDIDATE_STOP : 0;
@@ -403,15 +408,15 @@ __device__ inline void choose(consumer &c, const mk_instruction_word &in, bool i
   }
 }
 
-// Where there is nothing to search, the first SIFT rehearses the end of DRAW: it comes while the storer is still at the last row tile, and
-// brings the code into the instruction cache.
+// Where there is nothing to search, the first SIFT rehearses the end of DRAW: that SIFT comes while the storer is still
+// at the last row tile, and brings the code into the instruction cache.
 __device__ inline void consume_search(consumer &here, const mk_instruction_word &in) {
   consumer c = here;  // whose cursors stay where they are
   c.lane = tile::anew(c.lane);
   const uint32_t *words = sampling_words(in);
   bool inside = inside_prompt(c), draw = in.opcode == MK_OP_DRAW,
        cuts = tile::uniform(!inside && mk_sampling_cuts(words));
-  // Behind another round of this SM (refuse.c) the search is where that one has left it.
+  // After another round of this SM (refuse.c) the search stands where that round has left it.
   bool behind = in.parts[MK_PART_SIFT_rounds].rows != 0, begins = !behind || !cuts;
   if (!draw && !cuts && behind) {
     return;

@@ -34,7 +34,7 @@ typedef struct mk_search {
 
 static inline bool mk_line_chooses(const mk_line *line) { return (line->row.flags & MK_ROW_CHOOSES) != 0; }
 
-/* The words of the line's slot, of the `sampling` operand in that slot of the instruction. */
+/* The words of the line's slot in the `sampling` operand, which is operand `operand` of the instruction. */
 const uint32_t *mk_sampling_of(const mk_reference *machine, const mk_instruction *instruction, uint32_t operand,
                                const mk_line *line);
 
@@ -42,12 +42,14 @@ const uint32_t *mk_sampling_of(const mk_reference *machine, const mk_instruction
 void mk_search_begin(mk_reference *machine);
 /* Once per line. */
 void mk_search_init(mk_search *search, mk_reference *machine, const mk_instruction *instruction, const mk_line *line);
-/* Sets `highest`, the state to OPEN or FAILED, and `winner` to the best draw of the fronts that min-p leaves, if any. */
+/* Sets `highest`, the state to OPEN or FAILED, and `winner` to the best draw of the fronts that min-p leaves, if
+ * any. */
 bool mk_search_fronts(mk_search *search);
-/* Takes the round before in: afterwards the search is FOUND, FAILED, OPEN with pivots for the next tally, or SUMMED with pivots and what this SM
- * has of the sums: a round that tallies nothing. */
+/* Takes in the round before: afterwards the search is FOUND, FAILED, OPEN with pivots for the next tally, or SUMMED
+ * with pivots and this SM's part of the sums, of a round that tallies nothing. */
 bool mk_search_resume(mk_search *search);
-/* The tally of tokens [first, first + count) of `scores`. Only all of the operand counts as a read of it (rows_used). */
+/* The tally of tokens [first, first + count) of `scores`. Only all of the operand counts as a read of it
+ * (rows_used). */
 bool mk_search_tally(mk_search *search, uint32_t first, uint32_t count, float *scratch);
 
 #endif

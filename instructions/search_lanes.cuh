@@ -1,4 +1,5 @@
-// What SIFT and DRAW of one row and of several have in common on the device: one warp, with a lane for each segment, decides a round.
+// What SIFT and DRAW of one row and of several have in common on the device: one warp, with a lane for each segment,
+// decides a round.
 #pragma once
 #include "instructions/score.cuh"
 
@@ -8,7 +9,7 @@ __device__ inline uint64_t pair_value(const tile::stamped_pair &pair) {
   return static_cast<uint64_t>(tile::stamp_data(pair.high)) << 32 | tile::stamp_data(pair.low);
 }
 
-// What of a value the lanes before this one have.
+// The sum of a value over the lanes before this one.
 __device__ inline uint64_t sum_before(uint32_t lane, uint64_t value) {
   uint64_t sum = value;
 #pragma unroll 1
@@ -19,14 +20,15 @@ __device__ inline uint64_t sum_before(uint32_t lane, uint64_t value) {
   return sum - value;
 }
 
-// Of segment `lane`, over some tokens: as mk_tally.
+// What lane l knows of segment l, over some tokens: as mk_tally.
 struct segment_sum {
   uint64_t mass = 0, best = 0;
   uint32_t count = 0;
 };
 
-// mk_sift_decide by one warp, a lane per segment. *best: a draw that is kept for sure, 0 where none is known. True when *best is now the
-// winner, for certain; else it is the best of those that are known by now, and the pivots are set anew.
+// mk_sift_decide by one warp, with a lane for each segment. *best: a draw that is kept for sure, 0 where none is known.
+// True when *best is now the winner, for certain; otherwise *best is the best draw known by now to be kept, and the
+// pivots are set anew.
 __device__ inline bool decide_by_lanes(uint32_t lane, const uint32_t *words, const segment_sum &sum, uint64_t *pivots,
                                        uint64_t *best) {
   bool top_p = (words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0;
@@ -34,7 +36,7 @@ __device__ inline bool decide_by_lanes(uint32_t lane, const uint32_t *words, con
   uint32_t count = sum.count;
   uint64_t mass = sum.mass, mass_before = sum_before(lane, mass);
   uint32_t count_before = static_cast<uint32_t>(sum_before(lane, count));
-  // Where top-k ends, and what lies before it.
+  // Finds where top-k ends, and what lies before it.
   uint32_t over = __ballot_sync(0xffffffffu, count_before + count > k);
   uint32_t begin = over != 0 ? __ffs(over) - 1 : 32, at = min(begin, 31u);
   bool exact = over == 0 || __shfl_sync(0xffffffffu, count_before, at) == k;

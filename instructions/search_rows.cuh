@@ -1,11 +1,12 @@
-// SIFT and DRAW of several rows per step on the device: one body for both; search.c, sift.c, draw.c, docs/SAMPLING.md. Consumers only: warp l
-// goes through the search of line l by itself, with what score_rows.cuh keeps of it. Waits, by stamps: DRAW for the fronts of all SMs; both,
-// where the line's parameters ask for a search, for those, the sums of the last round, and scores. DRAW always publishes; a round only for lines
-// that search, since nobody else looks at it.
+// SIFT and DRAW of several rows per step on the device: one body for both; search.c, sift.c, draw.c, docs/SAMPLING.md.
+// Consumers only: warp l goes through the search of line l by itself, with what score_rows.cuh keeps of it. Waits, by
+// stamps: DRAW for the fronts of all SMs; both opcodes, where the line's parameters ask for a search, also for these,
+// for the sums of the last round, and for scores. DRAW always publishes its choice; a round is published only for lines
+// that search, since nobody looks at others.
 //
-// SIFTs come in pairs (refuse.c): by the first one all SMs publish their tallies, in the second one a single SM, the line's owner, adds them up and
-// publishes the sums, from which the next one goes on. So an SM reads all SMs' tallies of one line, and not of all lines. All warps of
-// the owner add up.
+// SIFTs come in pairs (refuse.c). In the first one all SMs publish their tallies of a line. In the second one a single
+// SM, the line's owner, adds these up and publishes the sums, from which the next pair goes on. So an SM reads all SMs'
+// tallies of one line, and not of all lines. All warps of the owner take part in adding up.
 #pragma once
 #include "instructions/score_rows.cuh"
 
@@ -18,7 +19,8 @@ static_assert(MK_PART_SIFT_fronts == MK_PART_DRAW_fronts && MK_PART_SIFT_rounds 
 
 enum { FRONTS_AHEAD = MK_GPU_RECORDS ? 3 : 5 };  // of each lane at a time: all of 132 SMs, where there are registers
 
-// Of the fronts of a line, for min-p: their best draws, upper halves, and numbers of entries, where nothing is searched.
+// Where nothing is searched, of the fronts of a line with min-p: the upper halves of their best draws, and their
+// numbers of entries.
 __device__ inline uint32_t *front_draws(line_search &l) { return l.table; }
 __device__ inline uint8_t *front_counts(line_search &l) { return reinterpret_cast<uint8_t *>(l.pivots); }
 static_assert(MOST_FRONTS <= sizeof(line_search::pivots), "they have room there");
@@ -28,8 +30,9 @@ __device__ inline const uint64_t *front_of_line(const consumer &c, const mk_inst
   return start_of<const uint64_t>(in, MK_PART_SIFT_fronts) + (sm * c.d.params.rows + c.warp) * MK_FRONT_WORDS;
 }
 
-// The heads of all SMs' fronts and their first entries: the highest score, the flags, and the best draw, if the first
-// entries are all that count, or with top-k or top-p that of the first rank, if one SM alone has its score.
+// Reads the heads of all SMs' fronts and their first entries. Finds the highest score, the flags, and the best draw, if
+// the first entries are all that count; or, with top-k or top-p, the draw of the first rank, if only one SM has its
+// score.
 __device__ inline void read_fronts(const consumer &c, const mk_instruction_word &in, line_search &l) {
   uint32_t sms = fronts_in(in), peak = 0, flags = 0;
   uint64_t best = 0;
@@ -82,8 +85,9 @@ __device__ inline void read_fronts(const consumer &c, const mk_instruction_word 
   __syncwarp();
 }
 
-// The best draw of the entries that min-p keeps; read_fronts came before. By fours the lanes have their share of the SMs, and look at the fronts of
-// those whose best draw may be the winner, the best one first: few of them, since a draw that is kept ends it for all below it.
+// Finds the best draw of the entries that min-p keeps; read_fronts came before. Each group of four lanes has its share
+// of the SMs, and looks at the fronts whose best draw may be the winner, the best one first. These are few, since a
+// draw that min-p keeps ends the search in all fronts with a lower best draw.
 __device__ inline void read_entries(const consumer &c, const mk_instruction_word &in, line_search &l) {
   enum { LANES = 4, SHARES = 32 / LANES, OF_LANE = MOST_FRONTS / 32, ENTRIES = 2 * LANES };
   const uint32_t *words = parameters_of(c).words;
@@ -118,7 +122,7 @@ __device__ inline void read_entries(const consumer &c, const mk_instruction_word
     }
 #pragma unroll 1
     for (uint32_t entry = 2 * place; __any_sync(0xffffffffu, entry < count); entry += ENTRIES) {
-      tile::stamped_pair pairs[3];  // two keys, and their scores; behind the last entry there is one that is none
+      tile::stamped_pair pairs[3];  // two keys, and their scores; after the last entry comes one that is none
       wait_stamped_pairs<3>(
           c.d, in.parts[MK_PART_SIFT_fronts].buffer,
           [&](uint32_t i) {
@@ -140,8 +144,9 @@ __device__ inline void read_entries(const consumer &c, const mk_instruction_word
   __syncwarp();
 }
 
-// The pivots of the first round lie at known distances. Those of later ones are set anew: most tokens lie before the first one, or behind
-// the last one, which is the lower end of what is open: what lies there is dropped, and its draws do not matter.
+// The pivots of the first round lie at known distances. Those of later rounds are set anew: most tokens lie before the
+// first pivot, or after the last one, which is the lower end of what is open: what lies there is dropped, and its draws
+// do not matter.
 enum pivot_kind : uint32_t { PIVOTS_FIRST, PIVOTS_NARROWED };
 
 // mk_sift_segment, from a guess that is seldom wrong.
@@ -154,21 +159,22 @@ __device__ inline uint32_t segment_of(const line_search &l, uint32_t kind, uint6
   return __any_sync(0xffffffffu, wrong) ? mk_sift_segment(l.pivots, key) : segment;
 }
 
-// Whether weights count.
+// Whether the line's parameters make weights count.
 __device__ inline bool line_weighs(const line_parameters &p) {
   return (p.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0;
 }
 
-// A tally at work, of a lane: the best draw of the segments up to its own, and that as a number, or what the winner's draw reaches in any case.
-// Of the first and the last segment, in which many tokens may be, each lane has its own tokens' sums; of the others the line's table has sums.
+// A lane's part of a tally at work: the best draw of the segments up to its own, also as a number, or what the winner's
+// draw reaches in any case. Many tokens may be in the first and the last segment, of which each lane sums up its own
+// tokens; of the other segments the sums are in the line's table.
 struct tally_at_work {
   uint64_t best = 0;
   float reached;
   uint64_t first_mass = 0, last_mass = 0;
   uint32_t first_count = 0, last_count = 0;
 };
-// The table has three words of each segment: of the weights the lower bits and the rest, and the number of tokens. None overflows
-// within so many.
+// The table has three words for each segment: the lower bits of its weights, the rest of them, and its number of
+// tokens. None of them overflows within so many tokens.
 enum { WEIGHT_BITS = 20, TALLIED_TOGETHER = 2048 };
 __device__ inline uint32_t &table_word(line_search &l, uint32_t field, uint32_t segment) {
   return l.table[field * MK_SIFT_SEGMENTS + segment];
@@ -219,8 +225,8 @@ __device__ inline uint64_t sum_of_lanes(uint64_t value) {
   return value;
 }
 
-// The tally of this SM's tokens of the line, from its logits, or (`all`) of all that there are, from scores. The best draw is that of a segment
-// and of those before it: for who decides this is the same.
+// Tallies this SM's tokens of the line, from its logits, or (`all`) all tokens that there are, from scores. A segment's
+// best draw here is that of the segment and of those before it: the decision is the same.
 __device__ inline segment_sum tally_line(const consumer &c, const mk_instruction_word &in, line_search &l, bool all,
                                          uint32_t kind) {
   const line_parameters &p = parameters_of(c);
@@ -274,7 +280,7 @@ __device__ inline segment_sum tally_line(const consumer &c, const mk_instruction
   return sum;
 }
 
-// This SM's scores of the line, for a DRAW that looks at all.
+// Publishes this SM's scores of the line, for a DRAW that looks at those of all SMs.
 __device__ inline void publish_scores(const consumer &c, const mk_instruction_word &in) {
   const line_parameters &p = parameters_of(c);
   line_tokens t = own_tokens(c);
@@ -308,7 +314,7 @@ __device__ inline void put_count(const consumer &c, uint64_t *round, uint32_t co
   }
 }
 
-// The words that are looked at.
+// Publishes those words of a tally that others look at.
 __device__ inline void publish_tally(const consumer &c, const mk_instruction_word &in, const segment_sum &sum) {
   uint64_t *round = round_of(c, in, MK_PART_SIFT_round, in.parts[MK_PART_SIFT_round].row, c.warp);
   put_field(c, round, MK_SIFT_BEST, sum.best);
@@ -318,7 +324,7 @@ __device__ inline void publish_tally(const consumer &c, const mk_instruction_wor
   }
 }
 
-// Adds up rounds of a line, of every `step`-th SM from `first` on, `batch` at a time.
+// Adds up rounds of a line: those of every `step`-th SM from `first` on, `batch` at a time.
 template <uint32_t batch>
 __device__ inline segment_sum sum_rounds(const consumer &c, const mk_instruction_word &in, uint32_t line, bool mass,
                                          uint32_t first, uint32_t end, uint32_t step) {
@@ -327,7 +333,7 @@ __device__ inline segment_sum sum_rounds(const consumer &c, const mk_instruction
 #pragma unroll 1
   for (uint32_t base = first; base < end; base += batch * step) {
     tile::stamped_pair pairs[batch * FIELDS];
-    // Of counts a pair is that of two neighbouring segments.
+    // A pair of words of counts has the counts of two neighbouring segments.
     wait_stamped_pairs<batch * FIELDS>(
         c.d, in.parts[MK_PART_SIFT_rounds].buffer,
         [&](uint32_t i) {
@@ -351,9 +357,9 @@ __device__ inline uint32_t owner_of(const consumer &c, const mk_instruction_word
   return mk_sift_owner(line, c.d.params.rows, fronts_in(in));
 }
 
-// The sums of those of `lines` that are this SM's: all warps add up, each those of some SMs. Whether a line searches
-// its warp has said in SCORE, and whether it is still at it before all meet here; afterwards nobody changes that until
-// the next SIFT, to which its warp does not come before all have met again.
+// Adds up the rounds of those of `lines` that this SM owns. All warps take part, each with the rounds of some SMs. A
+// line's warp has said in SCORE whether the line searches, and says before all warps meet here whether it still does.
+// Afterwards nobody changes that until the next SIFT, to which the warp does not come before all have met again.
 __device__ inline void sum_owned_lines(const consumer &c, const mk_instruction_word &in, uint32_t lines) {
   warp_tallies &t = area().of_warps;
   uint32_t row = in.parts[MK_PART_SIFT_round].row;
@@ -367,7 +373,7 @@ __device__ inline void sum_owned_lines(const consumer &c, const mk_instruction_w
       continue;
     }
     bool mass = tile::uniform(line_weighs(const_cast<line_parameters &>(rows_shared()->lines[line])));
-    // While it is recorded there are no registers for more.
+    // While the recorder runs there are no registers for more.
     segment_sum sum =
         sum_rounds < MK_GPU_RECORDS ? 2 : 3 > (c, in, line, mass, c.warp, fronts_in(in), MK_GPU_CONSUMER_WARPS);
     t.mass[c.warp][c.lane] = sum.mass;
@@ -393,7 +399,7 @@ __device__ inline void sum_owned_lines(const consumer &c, const mk_instruction_w
 }
 static_assert(MK_SIFT_MASS < 3 && MK_SIFT_BEST < 3 && MK_SIFT_COUNT < 3, "three warps have a field each");
 
-// From the tally of all tokens: afterwards the search is over, or its pivots are set anew.
+// Decides from the tally of all tokens: afterwards the search is over, or its pivots are set anew.
 __device__ inline void decide_line(const consumer &c, line_search &l, const segment_sum &sum) {
   uint64_t best = l.winner;
   bool found = decide_by_lanes(c.lane, parameters_of(c).words, sum, l.pivots, &best);
@@ -406,8 +412,9 @@ __device__ inline void decide_line(const consumer &c, line_search &l, const segm
   __syncwarp();
 }
 
-// While the line's search is open: from what the rounds before have left (`behind`), or from the highest score on, to this SM's tally, which
-// it publishes; a DRAW tallies all scores instead, each SM by itself and all to the same end, until the search is over.
+// Goes on while the line's search is open: from what earlier rounds have left (`behind`), or from the highest score on.
+// A SIFT ends with this SM's tally, which it publishes. A DRAW tallies all scores instead, until the search is over:
+// each SM does so by itself and comes to the same end.
 __device__ inline void go_on(const consumer &c, const mk_instruction_word &in, line_search &l, bool behind, bool draw) {
 #pragma unroll 1
   for (uint32_t pass = 0; pass < MK_SIFT_MOST_PASSES && state_of(l) == MK_SIFT_OPEN; pass++) {
@@ -434,7 +441,8 @@ __device__ inline void go_on(const consumer &c, const mk_instruction_word &in, l
   }
 }
 
-// The line's choice, for NEXT. Of words that nobody filled, whose token the host never sees, it must be one that has an embedding all the same.
+// Keeps the line's choice, for NEXT. If nobody filled these words, the host never sees the token; but it must still be
+// one that has an embedding.
 __device__ inline void choose(const consumer &c, const mk_instruction_word &in, bool active, const line_search &l) {
   bool chooses = line_chooses(c, c.warp), failed = l.winner >> 32 == MK_DRAW_FAILED_HIGH;
   uint32_t token = min(mk_rank_token(l.winner), rows_shared()->vocab - 1);
@@ -453,7 +461,7 @@ __device__ inline void choose(const consumer &c, const mk_instruction_word &in, 
   }
 }
 
-// The step's tokens, where they are this SM's, once nobody looks at counts any more.
+// Counts the step's tokens, where they are this SM's, once nobody looks at counts any more.
 __device__ inline void count_tokens(const consumer &c) {
   uint32_t lines = tile::uniform(lines_of_own_tokens(c));
   if (lines == 0) {

@@ -1,7 +1,8 @@
 /* SIFT: one round of the search for the end of top-k and top-p, on one SM.
- * fronts [SMs, 98], rounds [SMs, 256] (none in the first round), scores [n] (n may be 0), sampling [16], round [256]: the
- * fields of sampling.h. It is always written; others look at it only while the search is open. With several rows per
- * step each line has a search of its own, and rounds come in pairs: every other one adds up (sampling.h). */
+ * fronts [SMs, 98], rounds [SMs, 256] (none in the first round), scores [n] (n may be 0), sampling [16], round [256]:
+ * the fields of sampling.h. The round is always written; others look at it only while the search is open. With several
+ * rows per step each line has a search of its own, and rounds come in pairs, of which the second one adds up
+ * (sampling.h). */
 #include "instructions/search.h"
 
 static void put_pair(uint32_t *words, uint32_t field, uint32_t segment, uint64_t value) {
@@ -9,7 +10,7 @@ static void put_pair(uint32_t *words, uint32_t field, uint32_t segment, uint64_t
   words[mk_sift_word(field, segment) + 1] = (uint32_t)(value >> 32);
 }
 
-/* The round of one line; false: wait. */
+/* Computes the round of one line; false: wait. */
 static bool sift(mk_reference *machine, const mk_instruction *instruction, const mk_line *line,
                  uint32_t words[MK_SIFT_WORDS]) {
   mk_span scores = mk_operand_span(machine, instruction, MK_SLOT_SIFT_scores);

@@ -16,9 +16,15 @@ typedef struct shape {
   .rms_eps = 1e-5f, .rope_theta = 500000.0, .rope_type = MK_ROPE_LLAMA3, .rope_factor = (by),                       \
   .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_max_position = (original), .has_bos = true, \
   .eos_count = 1
+#define QWEN(size, positions, end)                                                                       \
+  .head_dim = (size), .vocab = 151936, .max_position = (positions), .rms_eps = 1e-6f, .rope_theta = 1e6, \
+  .eos_count = 1, .eos = {(end)}
+#define QWEN2 .kind = MK_MODEL_QWEN2, .qkv_bias = true
+#define QWEN3 .kind = MK_MODEL_QWEN3, .qk_norm = MK_QK_NORM_HEAD, QWEN(128, 40960, 151645)
 #define LLAMA31(by) .vocab = 128256, .max_position = 131072, .bos = 128000, .eos = {128001}, LLAMA3(8192, by)
 
-/* Sizes: config.json of meta-llama/Llama-3.2-1B, Llama-3.2-3B, Llama-3.1-8B and Llama-3.1-70B. */
+/* Sizes: config.json of meta-llama/Llama-3.2-1B, Llama-3.2-3B, Llama-3.1-8B and Llama-3.1-70B, of Qwen/Qwen2.5-0.5B,
+ * -1.5B and -7B, Qwen3-0.6B to -32B, mistralai/Mistral-7B-v0.3 and HuggingFaceTB/SmolLM3-3B. */
 static const shape kShapes[] = {
     {"llama-3.2-1b",
      {.hidden = 2048,
@@ -42,6 +48,80 @@ static const shape kShapes[] = {
      {.hidden = 4096, .intermediate = 14336, .layers = 32, .heads = 32, .kv_heads = 8, .head_dim = 128, LLAMA31(8)}},
     {"llama-3.1-70b",
      {.hidden = 8192, .intermediate = 28672, .layers = 80, .heads = 64, .kv_heads = 8, .head_dim = 128, LLAMA31(8)}},
+    {"qwen2.5-0.5b",
+     {.hidden = 896,
+      .intermediate = 4864,
+      .layers = 24,
+      .heads = 14,
+      .kv_heads = 2,
+      .tied = true,
+      QWEN2,
+      QWEN(64, 32768, 151643)}},
+    {"qwen2.5-1.5b",
+     {.hidden = 1536,
+      .intermediate = 8960,
+      .layers = 28,
+      .heads = 12,
+      .kv_heads = 2,
+      .tied = true,
+      QWEN2,
+      QWEN(128, 131072, 151643)}},
+    {"qwen2.5-7b",
+     {.hidden = 3584,
+      .intermediate = 18944,
+      .layers = 28,
+      .heads = 28,
+      .kv_heads = 4,
+      QWEN2,
+      .head_dim = 128,
+      .vocab = 152064,
+      .max_position = 131072,
+      .rms_eps = 1e-6f,
+      .rope_theta = 1e6,
+      .eos_count = 1,
+      .eos = {151643}}},
+    {"qwen3-0.6b",
+     {.hidden = 1024, .intermediate = 3072, .layers = 28, .heads = 16, .kv_heads = 8, .tied = true, QWEN3}},
+    {"qwen3-1.7b",
+     {.hidden = 2048, .intermediate = 6144, .layers = 28, .heads = 16, .kv_heads = 8, .tied = true, QWEN3}},
+    {"qwen3-4b", {.hidden = 2560, .intermediate = 9728, .layers = 36, .heads = 32, .kv_heads = 8, .tied = true, QWEN3}},
+    {"qwen3-8b", {.hidden = 4096, .intermediate = 12288, .layers = 36, .heads = 32, .kv_heads = 8, QWEN3}},
+    {"qwen3-14b", {.hidden = 5120, .intermediate = 17408, .layers = 40, .heads = 40, .kv_heads = 8, QWEN3}},
+    {"qwen3-32b", {.hidden = 5120, .intermediate = 25600, .layers = 64, .heads = 64, .kv_heads = 8, QWEN3}},
+    {"mistral-7b",
+     {.kind = MK_MODEL_MISTRAL,
+      .hidden = 4096,
+      .intermediate = 14336,
+      .layers = 32,
+      .heads = 32,
+      .kv_heads = 8,
+      .head_dim = 128,
+      .vocab = 32768,
+      .max_position = 32768,
+      .rms_eps = 1e-5f,
+      .rope_theta = 1e6,
+      .has_bos = true,
+      .bos = 1,
+      .eos_count = 1,
+      .eos = {2}}},
+    {"smollm3-3b",
+     {.kind = MK_MODEL_SMOLLM3,
+      .hidden = 2048,
+      .intermediate = 11008,
+      .layers = 36,
+      .heads = 16,
+      .kv_heads = 4,
+      .head_dim = 128,
+      .tied = true,
+      .vocab = 128256,
+      .max_position = 65536,
+      .rms_eps = 1e-6f,
+      .rope_theta = 5e6,
+      .unrotated = {0x88, 0x88, 0x88, 0x88, 0x08},
+      .has_bos = true,
+      .bos = 128000,
+      .eos_count = 1,
+      .eos = {128012}}},
     {"tiny",
      {.hidden = 256,
       .intermediate = 688,
@@ -60,16 +140,22 @@ enum { SHAPES = sizeof kShapes / sizeof kShapes[0] };
 
 const char *mk_synth_shape_name(size_t index) { return index < SHAPES ? kShapes[index].name : NULL; }
 
+void mk_synth_shape_names(char out[MK_SYNTH_NAMES]) {
+  size_t used = 0;
+  for (size_t i = 0; i < SHAPES; i++) {
+    used += (size_t)snprintf(out + used, MK_SYNTH_NAMES - used, "%s%s", i == 0 ? "" : ", ", kShapes[i].name);
+  }
+}
+
 mk_status mk_synth_shape(const char *name, mk_config *out) {
-  char names[256] = "";
+  char names[MK_SYNTH_NAMES];
   for (size_t i = 0; i < SHAPES; i++) {
     if (strcmp(name, kShapes[i].name) == 0) {
       *out = kShapes[i].config;
       return MK_OK;
     }
-    size_t used = strlen(names);
-    snprintf(names + used, sizeof names - used, "%s%s", i == 0 ? "" : ", ", kShapes[i].name);
   }
+  mk_synth_shape_names(names);
   return mk_error(MK_ERR_USAGE, "shape \"%s\" is unknown; choose one of %s", name, names);
 }
 

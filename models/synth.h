@@ -31,8 +31,10 @@ typedef struct mk_synth_tensor {
 
 /* The configuration of a named shape. */
 mk_status mk_synth_shape(const char *name, mk_config *out);
-/* The names of the shapes, NULL past the last. */
+/* The names of the shapes, NULL past the last; and all of them, with commas between. */
 const char *mk_synth_shape_name(size_t index);
+enum { MK_SYNTH_NAMES = 512 };
+void mk_synth_shape_names(char out[MK_SYNTH_NAMES]);
 
 /* The tensors of a checkpoint of that configuration, in the order in which the file has them: index < count. */
 uint64_t mk_synth_tensor_count(const mk_config *config);

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "models/config_internal.h"
+
 enum { BYTES = 256, NUMBER = 40 };
 
 /* The shortest decimal that reads back as the same value. */
@@ -62,18 +64,32 @@ static mk_status add_token_ids(const mk_config *c, mk_text *out) {
   return MK_OK;
 }
 
+/* What sets the family apart. */
+static mk_status add_differences(const mk_config *c, mk_text *out) {
+  if (c->kind != MK_MODEL_SMOLLM3) {
+    return c->kind == MK_MODEL_MISTRAL ? mk_text_add(out, "  \"sliding_window\": null,\n") : MK_OK;
+  }
+  MK_TRY(mk_text_add(out, "  \"no_rope_layers\": ["));
+  for (uint32_t layer = 0; layer < c->layers; layer++) {
+    MK_TRY(mk_text_add(out, "%s%d", layer == 0 ? "" : ", ", mk_config_rotates(c, layer)));
+  }
+  return mk_text_add(out, "],\n");
+}
+
 mk_status mk_synth_config_json(const mk_config *c, mk_text *out) {
   char number[NUMBER];
-  MK_TRY(mk_text_add(out,
-                     "{\n  \"architectures\": [\"LlamaForCausalLM\"],\n  \"attention_bias\": false,\n"
-                     "  \"attention_dropout\": 0.0,\n"));
+  MK_TRY(mk_text_add(out, "{\n  \"architectures\": [\"%s\"],\n  \"attention_bias\": %s,\n",
+                     mk_kind_lookup(c->kind)->class, c->o_bias ? "true" : "false"));
+  MK_TRY(mk_text_add(out, "  \"attention_dropout\": 0.0,\n"));
   MK_TRY(add_token_ids(c, out));
   MK_TRY(mk_text_add(out, "  \"head_dim\": %u,\n  \"hidden_act\": \"silu\",\n  \"hidden_size\": %u,\n", c->head_dim,
                      c->hidden));
   MK_TRY(mk_text_add(out, "  \"intermediate_size\": %u,\n  \"max_position_embeddings\": %u,\n", c->intermediate,
                      c->max_position));
-  MK_TRY(mk_text_add(out, "  \"mlp_bias\": false,\n  \"model_type\": \"llama\",\n  \"num_attention_heads\": %u,\n",
-                     c->heads));
+  MK_TRY(mk_text_add(out, "  \"mlp_bias\": %s,\n  \"model_type\": \"%s\",\n", c->mlp_bias ? "true" : "false",
+                     mk_model_type(c->kind)));
+  MK_TRY(add_differences(c, out));
+  MK_TRY(mk_text_add(out, "  \"num_attention_heads\": %u,\n", c->heads));
   MK_TRY(mk_text_add(out, "  \"num_hidden_layers\": %u,\n  \"num_key_value_heads\": %u,\n", c->layers, c->kv_heads));
   MK_TRY(mk_text_add(out, "  \"pretraining_tp\": 1,\n  \"rms_norm_eps\": %s,\n", show_float(c->rms_eps, number)));
   MK_TRY(add_rope(c, out));

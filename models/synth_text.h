@@ -9,7 +9,8 @@
 #include "models/config.h"
 #include "models/safetensors_write.h"
 
-/* config.json: parsing it gives `config` back, every number to the bit. */
+/* config.json: parsing it gives `config` back, every number to the bit, where it is of a family that a named shape
+ * (models/synth.h) is of. */
 mk_status mk_synth_config_json(const mk_config *config, mk_text *out);
 mk_status mk_synth_generation_json(const mk_config *config, mk_text *out);
 

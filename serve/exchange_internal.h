@@ -4,7 +4,8 @@
  * Whose an exchange is. It is the loop's, and so are its choices, but for what exchange_engine.c may write of a stream:
  * while the loop has seen all that was told of it (`told` is 0) and has lent the reply (`lent`), tokens belong to the
  * engine's thread. The loop changes nothing then but what is said to be the loop's alone. So each of the two sees what
- * the other has done before: `told` is counted up by the engine's thread alone, and down by the loop when it is done. */
+ * the other has done before: `told` is counted up by the engine's thread alone, and down by the loop when it is
+ * done. */
 #ifndef MK_EXCHANGE_INTERNAL_H
 #define MK_EXCHANGE_INTERNAL_H
 

@@ -2,11 +2,12 @@
  * knows. What a path means is the caller's affair.
  *
  * A mk_http owns its sockets and calls. One thread, the loop's, calls everything but mk_http_wake, mk_http_count and
- * mk_http_push; callbacks come in it. A call (a request and its reply) lives from on_call until mk_http_reply or mk_http_end, one of
- * which is owed for each, also when its client is gone; what its accessors return lives as long as the call.
+ * mk_http_push; callbacks come in it. A call (a request and its reply) lives from on_call until mk_http_reply or
+ * mk_http_end, one of which is owed for each, also when its client is gone; what its accessors return lives as long as
+ * the call.
  *
- * What never reaches on_call is answered here, with an error object (openai_error.h) and the end of the connection:
- * a request that is malformed, or whose end a proxy may see elsewhere (400), that took too long to arrive (408), a body
+ * What never reaches on_call is answered here, with an error object (openai_error.h) and the end of the connection: a
+ * request that is malformed, or whose end a proxy may see elsewhere (400), that took too long to arrive (408), a body
  * or a head over its limit (413, 431), a method that HTTP does not know, TRACE and CONNECT (405), an Expect other than
  * 100-continue (417), too many connections, and requests that are on their way at mk_http_stop (503).
  *

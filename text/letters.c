@@ -20,7 +20,7 @@ typedef struct mk_case_special {
 
 unsigned mk_letter_flags(uint32_t character) {
   size_t low = 0,
-         high = sizeof kFlags / sizeof kFlags[0]; /* kFlags[low] starts at or before it, kFlags[high] behind it */
+         high = sizeof kFlags / sizeof kFlags[0]; /* kFlags[low] starts at or before it, kFlags[high] after it */
   while (high - low > 1) {
     size_t middle = (low + high) / 2;
     if (kFlags[middle] >> FLAG_BITS <= character) {

@@ -14,7 +14,7 @@ static size_t character_before(const char *text, size_t at) {
   return at;
 }
 
-/* Whether the sigma at `at`, of `length` bytes, ends a word of text[start, end): letters in front of it, none behind
+/* Whether the sigma at `at`, of `length` bytes, ends a word of text[start, end): letters before it, none after
  * it. */
 static bool ends_word(const char *text, size_t start, size_t end, size_t at, size_t length) {
   unsigned flags = 0;

@@ -100,7 +100,7 @@ static mk_status format(JINJA_ARGUMENTS) {
   return mk_jinja_format_percent(m, v, right, out);
 }
 
-/* Lines but the first, and empty ones only if `blank`, behind an indention. */
+/* Indents all lines but the first; empty lines only if `blank`. */
 static mk_status write_indented(jinja *m, const jinja_list *lines, jinja_value indention, bool first, bool blank,
                                 jinja_output *o) {
   for (size_t i = 0; i < lines->count; i++) {

@@ -15,7 +15,7 @@ static mk_status fill(jinja *m, const jinja_spec *spec, int64_t count, jinja_out
   return MK_OK;
 }
 
-/* `head`: a sign and a prefix, behind which an alignment of '=' fills. */
+/* `head`: a sign and a prefix; an alignment of '=' fills after it. */
 static mk_status align(jinja *m, const jinja_spec *spec, char otherwise, const char *head, jinja_value body,
                        jinja_output *o) {
   int64_t length = (int64_t)strlen(head) + (int64_t)mk_jinja_characters(body.text, body.length);
@@ -32,7 +32,7 @@ static mk_status align(jinja *m, const jinja_spec *spec, char otherwise, const c
   return fill(m, spec, more - before - between, o);
 }
 
-/* Digits, with what is behind them, with a mark between groups. */
+/* Writes digits with a mark between groups, and then what follows the digits. */
 static void group_digits(const char *digits, const char *rest, char mark, size_t each, char *out) {
   size_t count = strlen(digits);
   for (size_t i = 0; digits[i] != 0; i++) {
@@ -85,7 +85,7 @@ mk_status mk_jinja_format_whole(jinja *m, const jinja_spec *spec, int64_t value,
                       "", which == NULL ? 3 : 4, o);
 }
 
-/* Without a type but with a precision: so many digits, one of them behind the point. */
+/* A number without a type but with a precision: that many digits, at least one of them after the point. */
 static void short_real(double value, int digits, char out[ROOM]) {
   char text[ROOM];
   digits = digits == 0 ? 1 : digits;

@@ -35,7 +35,7 @@ static mk_status read_number(jinja *m, const char **at, const char *end, supply 
   return MK_OK;
 }
 
-/* The (key) behind a %, and its value. */
+/* Reads the (key) after a %, and finds its value. */
 static mk_status read_key(jinja *m, const char **at, const char *end, supply *from, jinja_value *value) {
   const char *start = ++*at;
   size_t open = 1;
@@ -123,7 +123,7 @@ static mk_status convert(jinja *m, bool markup, jinja_spec *spec, jinja_value va
   }
 }
 
-/* What is behind a %. */
+/* Formats what comes after a %. */
 static mk_status percent(jinja *m, bool markup, const char **at, const char *end, supply *from, jinja_output *o) {
   jinja_spec spec = {.fill = " ", .fill_length = 1, .width = -1, .precision = -1};
   jinja_value value = {.kind = JINJA_MISSING};

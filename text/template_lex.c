@@ -205,7 +205,7 @@ static size_t tag_start(const lexer *l, size_t at, const char *word) {
   return end + space_at(l, end) - at;
 }
 
-/* The length of `{% raw %}`, after which a line end stays, or of `{% raw -%}` with the white space behind it. */
+/* The length of `{% raw %}`, after which a line end stays, or of `{% raw -%}` with the white space after it. */
 static size_t raw_start(const lexer *l, size_t at) {
   size_t end = at + tag_start(l, at, "raw");
   if (end == at) {

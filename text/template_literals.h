@@ -4,7 +4,7 @@
 
 #include "text/template_tree.h"
 
-/* The number at text[0], a digit; *used: its bytes. `element`: behind a dot, where it has no fraction. */
+/* The number at text[0], a digit; *used: its bytes. `element`: after a dot, where a number has no fraction. */
 mk_status mk_jinja_read_number(uint32_t line, const char *text, size_t length, bool element, size_t *used,
                                jinja_value *out);
 /* The string whose quote is text[0], with its escapes read as Python does. */

@@ -140,8 +140,9 @@ static const jinja_function of_loop[] = {{"cycle", NULL, 0, cycle}, {"changed", 
 static const jinja_function of_cycler[] = {{"next", "/", 0, next_of_cycler}, {"reset", "/", 0, reset}, {0}};
 static const jinja_function of_nothing[] = {{0}};
 
-/* What Python's types have besides: `denied` by the sandbox, since it changes a value or leads behind it, and what is
- * not supported, which is refused rather than taken for an element that is not there. */
+/* Attributes that Python's types have besides: those `denied` by the sandbox, since they change a value or reveal
+ * what templates must not see, and those that are not supported, which are refused rather than taken for elements that
+ * are not there. */
 typedef struct attributes {
   const jinja_function *table;
   const char *denied, *refused;

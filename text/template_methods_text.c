@@ -65,7 +65,7 @@ static mk_status ljust(JINJA_ARGUMENTS) { return padded(m, v, slots, false, true
 static mk_status rjust(JINJA_ARGUMENTS) { return padded(m, v, slots, true, false, out); }
 static mk_status center(JINJA_ARGUMENTS) { return padded(m, v, slots, true, true, out); }
 
-/* Zeros behind the sign. */
+/* Fills with zeros after the sign. */
 static mk_status zfill(JINJA_ARGUMENTS) {
   int64_t width;
   bool sign = v.length > 0 && (v.text[0] == '+' || v.text[0] == '-');
@@ -77,7 +77,7 @@ static mk_status zfill(JINJA_ARGUMENTS) {
   return mk_jinja_binary(m, JINJA_OPERATOR(0, '+'), head, rest, out);
 }
 
-/* The part [start, end) of a text, as characters; *outside: it starts behind the end, where nothing is found. */
+/* The part [start, end) of a text, as characters; *outside: it starts after the end, where nothing is found. */
 static mk_status part(jinja *m, jinja_value v, const jinja_value *range, jinja_value *out, bool *outside) {
   int64_t length, at[2];
   *out = v;
@@ -185,7 +185,7 @@ static mk_status count(JINJA_ARGUMENTS) {
   return MK_OK;
 }
 
-/* In front of it, it, and behind it. */
+/* The tuple of what stands before the separator, the separator, and what stands after it. */
 static mk_status partition_at(jinja *m, jinja_value v, const jinja_value *slots, bool last, jinja_value *out) {
   const jinja_value separator = slots[0], whole[3] = {separator, {0}, {0}};
   int64_t at;

@@ -34,7 +34,7 @@ mk_status mk_jinja_make(jinja_parser *p, jinja_node_kind kind, uint32_t line, ji
 mk_status mk_jinja_parse_tuple(jinja_parser *p, bool parenthesised, jinja_node **out);
 /* A word: a name, or one of the constants true, false and none. */
 mk_status mk_jinja_parse_name(jinja_parser *p, jinja_node **out);
-/* Behind `|`, or where a block names its filter: the filter, applied to what is there. */
+/* Called after `|`, or where a block names its filter: parses the filter, applied to *inout. */
 mk_status mk_jinja_parse_filter(jinja_parser *p, jinja_node **inout);
 /* What binds tighter than every binary operator. */
 mk_status mk_jinja_parse_unary(jinja_parser *p, bool with_filters, jinja_node **out);

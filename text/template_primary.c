@@ -46,7 +46,7 @@ static mk_status dict(jinja_parser *p, jinja_node **out) {
   return mk_jinja_make(p, NODE_DICT, line, first, NULL, out);
 }
 
-/* Behind '(' or in front of the end of a tag: one expression, or several as a tuple. */
+/* Parses, after '(' or up to the end of a tag: one expression, or several as a tuple. */
 mk_status mk_jinja_parse_tuple(jinja_parser *p, bool parenthesised, jinja_node **out) {
   uint32_t line = p->token->line;
   jinja_node *first = NULL, **last = &first;
@@ -177,7 +177,7 @@ static mk_status argument(jinja_parser *p, jinja_node_kind *seen, jinja_node **o
   return mk_jinja_parse_expression(p, out);
 }
 
-/* Behind '('. */
+/* Parses the arguments of a call, after its '('. */
 static mk_status arguments(jinja_parser *p, jinja_node **out) {
   jinja_node **last = out;
   jinja_node_kind seen = NODE_NAME;

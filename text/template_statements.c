@@ -109,7 +109,7 @@ static mk_status target(jinja_parser *p, bool attributes, jinja_node **out) {
   bool several = false;
   do {
     if (last != &first && p->token->kind != TOKEN_NAME && !mk_jinja_at_char(p, '(')) {
-      break; /* behind a last comma */
+      break; /* after a last comma */
     }
     if (last != &first && mk_jinja_at_word(p, "in")) {
       break;
@@ -191,7 +191,7 @@ static mk_status assignment(jinja_parser *p, uint32_t line, jinja_node **out) {
   return mk_jinja_measure(*out);
 }
 
-/* Behind '(': the parameters of a macro or call block, each a name that may have a default. */
+/* After '(': the parameters of a macro or call block, each a name that may have a default. */
 static mk_status parameters(jinja_parser *p, jinja_node **out) {
   jinja_node **last = out;
   bool defaults = false;

@@ -193,7 +193,7 @@ static bool ends_line(uint32_t c) {
   return (c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;
 }
 
-/* The end of the line that starts at `at`, and in *next where the one behind it starts. */
+/* The end of the line that starts at `at`; in *next where the line after it starts. */
 static size_t line_end(jinja_value text, size_t at, size_t *next) {
   for (size_t length; at < text.length; at += length) {
     uint32_t c = mk_jinja_decode(text.text + at, &length);

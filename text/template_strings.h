@@ -10,7 +10,7 @@ typedef enum jinja_case {
   CASE_UPPER,
   CASE_LOWER,
   CASE_CAPITAL, /* the first character of the text */
-  CASE_WORDS,   /* of every word, as the filter title counts words: behind white space and - ( { [ < */
+  CASE_WORDS,   /* of every word, as the filter title counts words: after white space and - ( { [ < */
   CASE_TITLE,   /* of every run of letters, as str.title() does */
   CASE_SWAP,
   CASE_FOLD,

@@ -105,7 +105,7 @@ typedef struct jinja_iterator {
   size_t at;
 } jinja_iterator;
 
-/* Gives one element at a time; *out is JINJA_MISSING behind the last. */
+/* Gives one element at a time; *out is JINJA_MISSING after the last. */
 typedef mk_status (*jinja_next)(jinja *m, struct jinja_generator *generator, jinja_value *out);
 typedef struct jinja_generator {
   jinja_next next;

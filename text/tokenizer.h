@@ -8,7 +8,7 @@
  * Lowercase, Strip, Prepend, Replace or a Sequence of them; pre-tokeniser Split, Digits, Punctuation, Whitespace,
  * WhitespaceSplit, ByteLevel, Metaspace or Sequences of them, in any order, with patterns as tokenizer_regex.h says;
  * post-processor TemplateProcessing, ByteLevel or both; decoder ByteLevel, Replace, ByteFallback, Metaspace, Strip (of
- * the start), Fuse or a Sequence of them, behind Fuse only Strip; added tokens with all their flags. The rest is
+ * the start), Fuse or a Sequence of them, after Fuse only Strip; added tokens with all their flags. The rest is
  * refused. "truncation" and "padding" are left to the caller, as transformers does. A character that the vocabulary
  * lacks, without a fallback, gives no token, as in Hugging Face tokenizers; so does an id without a token when
  * decoding. */

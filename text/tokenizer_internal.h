@@ -64,7 +64,7 @@ typedef enum mk_step_kind {
 } mk_step_kind;
 typedef struct mk_step {
   mk_step_kind kind;
-  bool whole; /* behind FUSE or BYTE_LEVEL: what comes are parts of one token */
+  bool whole; /* after FUSE or BYTE_LEVEL: the texts that come are parts of one token */
   uint8_t *pattern, *content;
   size_t pattern_length, content_length, limit;
   pcre2_code *code;
@@ -159,7 +159,7 @@ void mk_matcher_end(mk_matcher *matcher);
 mk_status mk_match(const mk_matcher *matcher, const pcre2_code *code, const uint8_t *text, size_t size, size_t at,
                    bool *found, size_t *begin, size_t *end);
 
-/* The matches of a pattern one after the other: an empty one right behind another match does not count. Begins
+/* The matches of a pattern one after the other: an empty one right after another match does not count. Begins
  * zeroed. */
 typedef struct mk_matches {
   size_t at, last;

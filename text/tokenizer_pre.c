@@ -76,7 +76,7 @@ mk_status mk_next_match(const mk_matcher *matcher, const pcre2_code *code, const
 
 static mk_status run_step(mk_pre *pre, size_t step, const uint8_t *text, size_t size, bool first);
 
-/* Pieces as they come out of a Split: one is held back, for what comes behind it may join it. */
+/* Pieces as they come out of a Split. One piece is held back, since what comes after it may join it. */
 typedef struct cutter {
   mk_pre *pre;
   const mk_pre_step *step;

@@ -19,11 +19,11 @@ typedef struct translator {
   const uint8_t *at, *end;
   mk_bytes *out;
   bool caseless;
-  uint32_t before; /* caseless: the letter that the one at hand stands directly behind; 0: none */
+  uint32_t before; /* caseless: the letter directly before the one at hand; 0: none */
   unsigned depth;
 } translator;
 
-/* What has been read, for the quantifier behind it. */
+/* What has been read, for the quantifier after it. */
 typedef struct piece {
   bool empty;     /* may match the empty text */
   bool assertion; /* matches nothing but a place */
@@ -87,7 +87,7 @@ static bool take_hex(translator *t, unsigned least, unsigned most, uint32_t *out
   return count >= least && *out <= 0x10ffff && (*out < 0xd800 || *out > 0xdfff);
 }
 
-/* The character that an escape stands for; behind the backslash. *is: false when it is no character. */
+/* Reads, after the backslash, the character that an escape stands for. *is: false when it is no character. */
 static mk_status escaped_character(translator *t, uint32_t *c, bool *is) {
   static const char letters[] = "nrtfvae", meant[] = "\n\r\t\f\v\a\x1b";
   const uint8_t *start = t->at;
@@ -115,7 +115,7 @@ static mk_status escaped_character(translator *t, uint32_t *c, bool *is) {
   return MK_OK;
 }
 
-/* The class that an escape stands for, as what goes in brackets; behind the backslash. *negated: all but that. */
+/* Reads, after the backslash, the class that an escape stands for, as it goes in brackets. *negated: all but that. */
 static mk_status escaped_class(translator *t, bool bracketed, bool *negated) {
   const int letter = peek(t);
   bool known;
@@ -196,7 +196,7 @@ static mk_status bracket_item(translator *t, uint32_t *c, bool *is) {
   return negated ? refuse(t, "\\%c in brackets", letter) : MK_OK;
 }
 
-/* Behind the [. */
+/* Translates a class in brackets, after its [. */
 static mk_status bracket(translator *t) {
   bool first = true, closed = false; /* closed: what came last cannot begin a range */
   MK_TRY(put(t, "["));
@@ -252,7 +252,7 @@ static mk_status bracket(translator *t) {
 
 static mk_status alternatives(translator *t, bool *empty);
 
-/* Behind the (. */
+/* Translates a group, after its (. */
 static mk_status group(translator *t, piece *out) {
   static const struct {
     const char *source, *meant;
@@ -359,7 +359,7 @@ static mk_status number(translator *t, unsigned *out, bool *is) {
   return MK_OK;
 }
 
-/* {n}, {n,}, {n,m} or {,m}, behind the {. */
+/* Reads {n}, {n,}, {n,m} or {,m}, after the {. */
 static mk_status interval(translator *t, size_t start, unsigned *low, bool *unbounded, bool *exact) {
   char text[48];
   unsigned high;

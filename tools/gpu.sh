@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # shellcheck disable=SC2034,SC2154
-# Sourced by tools/gpu-check and tools/bench-pair, which set mk_name to their own name. They run where there is a driver and perhaps
-# nothing else, so sh, sed and awk have to do.
+# Sourced by tools/gpu-check and tools/bench-pair, which set mk_name to their own name. They run where there is a
+# driver and perhaps nothing else, so sh, sed and awk have to do.
 
 # mk_misused TEXT: what is wrong with the arguments; exit code 2.
 mk_misused() {
@@ -32,7 +32,8 @@ mk_check_count() {
   esac
 }
 
-# mk_choose ALL LIST: those of ALL that stand in LIST, which has commas; in the order of ALL. A name that is not there is misuse.
+# mk_choose ALL LIST: those of ALL that stand in LIST, which has commas; in the order of ALL. A name that is not there
+# is misuse.
 mk_choose() {
   for mk_word in $(printf '%s\n' "$2" | tr ',' ' '); do
     case " $1 " in
@@ -71,13 +72,14 @@ mk_print_gpu() {
   fi
 }
 
-# mk_print_version WHAT PROGRAM: its version behind that word; it has to run on this machine.
+# mk_print_version WHAT PROGRAM: prints WHAT and the version of PROGRAM, which has to run on this machine.
 mk_print_version() {
   mk_line=$("$2" --version 2>&1) || mk_failed "$2 does not run here: $mk_line"
   printf '%s: %s, %s\n' "$1" "$mk_line" "$2"
 }
 
-# mk_bench_value KEY FILE: the value under that key in the first object of what `mkvm bench -o json` printed; fails where there is none, or null.
+# mk_bench_value KEY FILE: the value under that key in the first object of what `mkvm bench -o json` printed; fails
+# where there is none, or null.
 mk_bench_value() {
   awk -v key="\"$1\":" '
     /^}/ { exit }
@@ -88,7 +90,8 @@ mk_bench_value() {
 # mk_show_end LOG: its last lines, moved in.
 mk_show_end() { tail -n 20 -- "$1" | sed 's/^/    /'; }
 
-# mk_on_signal FUNCTION: what a signal does before it ends the script as usual. A step that runs has had the same signal from the terminal.
+# mk_on_signal FUNCTION: what a signal does before it ends the script as usual. A step that runs has had the same
+# signal from the terminal.
 mk_on_signal() {
   for mk_signal in HUP INT TERM; do
     # shellcheck disable=SC2064

@@ -30,7 +30,8 @@ typedef enum mk_status {
 mk_status mk_error_at(mk_status status, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Puts "context: " in front of this thread's message and returns `status`: the caller knows the file, the callee the field. */
+/* Puts "context: " in front of this thread's message and returns `status`: the caller knows the file, the callee the
+ * field. */
 mk_status mk_error_prefix(mk_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #ifdef __clang_analyzer__ /* tools/lint sees one file at a time: what these functions return must be told here */
@@ -61,8 +62,8 @@ const char *mk_error_place(void);
     }                                  \
   } while (0)
 
-/* Zeroed memory for count * size bytes in *out (void **); MK_ERR_RUNTIME, and NULL there, when it overflows or there is none.
- * count * size == 0 gives a valid pointer that can be freed. */
+/* Zeroed memory for count * size bytes in *out (void **); MK_ERR_RUNTIME, and NULL there, when it overflows or there is
+ * none. count * size == 0 gives a valid pointer that can be freed. */
 mk_status mk_alloc(size_t count, size_t size, void *out);
 /* Resizes *inout (which may be NULL) to count * size bytes, keeping its content; new bytes are not zeroed. */
 mk_status mk_realloc(size_t count, size_t size, void *inout);

@@ -1,5 +1,5 @@
-/* MK_WIDEST before a function: compiled for every vector width that matters, of which the program takes the widest that its CPU has. Without
- * fused multiply-adds (-ffp-contract=off) all of them give the same bits. */
+/* MK_WIDEST before a function: compiled for every vector width that matters, of which the program takes the widest that
+ * its CPU has. Without fused multiply-adds (-ffp-contract=off) all of them give the same bits. */
 #ifndef MK_WIDEST_H
 #define MK_WIDEST_H
 

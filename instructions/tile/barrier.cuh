@@ -9,7 +9,8 @@ __device__ inline uint32_t shared_address(const void *pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// `arrivals` complete a phase. Made visible to the async proxy by fence_barriers().
+// Makes a barrier whose phases are complete after `arrivals` arrivals. fence_barriers() makes it visible to the async
+// proxy.
 __device__ inline void barrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
@@ -25,14 +26,14 @@ __device__ inline void arrive(uint32_t barrier, uint32_t count) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-// The first `threads` threads of the block meet: whole warps, each of which has to come.
+// The first `threads` threads of the block meet. These are whole warps, each of which has to come.
 template <uint32_t threads>
 __device__ inline void meet() {
   static_assert(threads > 0 && threads <= 1024 && threads % 32 == 0, "whole warps of one block meet");
   asm volatile("barrier.cta.sync 1, %0;" ::"n"(threads) : "memory");
 }
 
-// So many threads meet that name the same barrier, from 2 to 15.
+// `threads` threads that name the same barrier, from 2 to 15, meet.
 template <uint32_t threads>
 __device__ inline void meet_at(uint32_t barrier) {
   static_assert(threads > 0 && threads <= 1024 && threads % 32 == 0, "whole warps of one block meet");

@@ -5,7 +5,8 @@
 
 namespace mk::tile {
 
-// Copies `bytes` (a multiple of 16; both addresses 16-byte aligned) and counts them on `barrier` when they have arrived.
+// Copies `bytes` (a multiple of 16; both addresses 16-byte aligned) and counts them on `barrier` when they have
+// arrived.
 __device__ inline void bulk_load(uint32_t shared_to, const void *from, uint32_t bytes, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_to),
@@ -21,13 +22,13 @@ __device__ inline void bulk_load(uint32_t shared_to, const void *from, uint32_t 
   bulk_load(shared_to, from, bytes, barrier);
 }
 
-// So many bytes (a multiple of 16; the address 16-byte aligned) into the L2.
+// Fetches `bytes` bytes (a multiple of 16; the address 16-byte aligned) into the L2.
 __device__ inline void prefetch(const void *from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
-// Copies the box of a tensor map that begins with this panel of this matrix (from its first row on), and counts its bytes on `barrier` when it has
-// arrived.
+// Copies the box of a tensor map that begins with this panel of this matrix (from its first row on), and counts its
+// bytes on `barrier` when it has arrived.
 __device__ inline void tensor_load(uint32_t shared_to, const void *map, uint32_t panel, uint32_t matrix,
                                    uint32_t barrier) {
   asm volatile(
@@ -46,7 +47,7 @@ __device__ inline void matrix_load(uint32_t shared_to, const void *map, uint32_t
       : "memory");
 }
 
-// The same of three dimensions.
+// The same of a map of three dimensions.
 __device__ inline void solid_load(uint32_t shared_to, const void *map, uint32_t x, uint32_t y, uint32_t z,
                                   uint32_t barrier) {
   asm volatile(
@@ -56,7 +57,7 @@ __device__ inline void solid_load(uint32_t shared_to, const void *map, uint32_t 
       : "memory");
 }
 
-// The map will be used soon.
+// Tells the hardware that the map will be used soon.
 __device__ inline void prefetch_tensor_map(const void *map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

@@ -29,7 +29,8 @@ __device__ inline stamped_pair load_stamped_pair(const uint64_t *from) {
   return pair;
 }
 
-// The same where `here` is true; else the pair stays as it is. By a predicate, not by a branch: several of them go out together.
+// The same where `here` is true; elsewhere the pair stays as it is. The load has a predicate and no branch, so several
+// of them go out together.
 __device__ inline void load_stamped_pair_if(bool here, const uint64_t *from, stamped_pair &pair) {
   asm volatile("{\n .reg .pred here;\n setp.ne.u32 here, %3, 0;\n @here ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];\n}"
                : "+l"(pair.low), "+l"(pair.high)
@@ -49,7 +50,8 @@ __device__ inline void store_stamped(uint64_t *to, uint32_t data, uint32_t gener
   asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(stamp(data, generation)) : "memory");
 }
 
-// Three words of data with one stamp: 128 bits, single-copy atomic since .b128 is a scalar (a vector of four words is not). 16-byte aligned.
+// Three words of data with one stamp: 128 bits, single-copy atomic since .b128 is a scalar (a vector of four words is
+// not). 16-byte aligned.
 struct stamped_triple {
   uint32_t data[3], generation;
 };
@@ -71,7 +73,7 @@ __device__ inline stamped_triple load_stamped_triple(const void *from) {
   return {{static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), stamp_data(high)}, stamp_generation(high)};
 }
 
-// Two neighbouring words, 16-byte aligned, by one access; each of them is a word of its own to readers.
+// Stores two neighbouring words, 16-byte aligned, by one access; to readers each of them is a word of its own.
 __device__ inline void store_stamped_pair(uint64_t *to, uint32_t low, uint32_t high, uint32_t generation) {
   asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(stamp(low, generation)),
                "l"(stamp(high, generation))
@@ -133,17 +135,19 @@ __device__ inline void add_release(uint32_t *to, uint32_t amount) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(amount) : "memory");
 }
 
-// Constant data, in this place: where the compiler fetches ahead, registers are short.
+// Loads constant data, in this place: the compiler would fetch them ahead, and registers are short.
 __device__ inline float load_bf16(const uint16_t *from) {
   uint32_t value;
   asm volatile("ld.global.nc.u16 %0, [%1];" : "=r"(value) : "l"(from));
   return __uint_as_float(value << 16);
 }
 
-// Behind a meeting of those who wrote: all that they wrote comes before what this thread stores from here on, to whoever acquires that.
+// Called after a meeting of the threads that wrote: all that they wrote comes before what this thread stores from here
+// on, for everybody who acquires that.
 __device__ inline void fence_release() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
-// Behind relaxed loads that saw what others stored behind such a fence: what those wrote before it is there.
+// Called after relaxed loads that saw what others stored after such a fence: what those wrote before their fence is
+// there.
 __device__ inline void fence_acquire() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 __device__ inline void store_relaxed(uint32_t *to, uint32_t value) {
@@ -159,7 +163,7 @@ __device__ inline void store_relaxed_quad(uint32_t *to, const uint4 &words) {
                "r"(words.z), "r"(words.w)
                : "memory");
 }
-// Two words each, where `here` is true; else they stay as they are. By a predicate, as above.
+// Loads two words each where `here` is true; elsewhere they stay as they are. With a predicate, as above.
 __device__ inline void load_relaxed_quad_if(bool here, const uint32_t *from, uint32_t (&first)[2],
                                             uint32_t (&second)[2]) {
   asm volatile(

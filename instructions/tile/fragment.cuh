@@ -1,5 +1,6 @@
-// Register tiles of one warp for mma.m16n8k16, bf16 in and fp32 out. PTX ISA, "Matrix fragments for mma.m16n8k16".
-// A weight step in memory is the A fragment itself (vm/program/program.h, mk_tile_offset): lane l's 16 bytes are its fragment.
+// Register tiles of one warp for mma.m16n8k16, bf16 in and fp32 out. PTX ISA, "Matrix fragments for mma.m16n8k16". A
+// weight step in memory is the A fragment itself (vm/program/program.h, mk_tile_offset): lane l's 16 bytes are its
+// fragment.
 #pragma once
 #include <cstdint>
 
@@ -27,7 +28,8 @@ __device__ inline void zero(weight_tile &to) {
   }
 }
 
-// An 8 x 8 tile of bf16, lane 4 g + t with elements 2 t and 2 t + 1 of row g, becomes its transpose. PTX ISA, "movmatrix".
+// An 8 x 8 tile of bf16, lane 4 g + t with elements 2 t and 2 t + 1 of row g, becomes its transpose. PTX ISA,
+// "movmatrix".
 __device__ inline uint32_t transpose(uint32_t pair) {
   uint32_t result;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));

@@ -1,6 +1,7 @@
-// Tiles of a warpgroup: 64 rows of a weight by 128 lines, or by the first 64 of them. A weight comes as its tiles lie in memory (fragment.cuh), four row tiles of sixteen
-// rows, one for each warp; lines come as panels of 64 columns (wgmma.cuh). Of the sums a lane has two rows, `row_in_tile` and that + 8 of
-// its warp's row tile, of every line that each_line names.
+// Tiles of a warpgroup: 64 rows of a weight by 128 lines, or by the first 64 of them. A weight comes as its tiles lie
+// in memory (fragment.cuh), four row tiles of sixteen rows, one for each warp. Lines come as panels of 64 columns
+// (wgmma.cuh). Of every line that each_line names, a lane has the sums of two rows: `row_in_tile` and that + 8 of its
+// warp's row tile.
 #pragma once
 #include "instructions/tile/fragment.cuh"
 #include "instructions/tile/wgmma.cuh"
@@ -29,7 +30,7 @@ __device__ inline void zero(group_sums &to) {
   }
 }
 
-// Of the row tile that begins at `from`.
+// Loads the row tile that begins at `from`.
 __device__ inline void load(weight_chain &to, const uint8_t *from) {
   uint32_t at = (threadIdx.x % 32) * 16;
 #pragma unroll
@@ -39,7 +40,7 @@ __device__ inline void load(weight_chain &to, const uint8_t *from) {
   }
 }
 
-// Makes the steps [first, end) at `from` of a row tile zeros, for the loads of the same warp.
+// Makes the steps [first, end) of the row tile at `from` zeros, for later loads of the same warp.
 __device__ inline void clear_steps(uint8_t *from, uint32_t first, uint32_t end) {
 #pragma unroll 1
   for (uint32_t i = first; i < end; i++) {
@@ -84,7 +85,8 @@ __device__ inline void add(group_sums &to, const chain_sums<lines> &chain) {
 
 __device__ inline uint32_t row_in_tile() { return threadIdx.x % 32 / 4; }
 
-// Sums that are finished together: what follows from a line's number is computed anew for each batch, since registers are short.
+// Sums that are finished together: what follows from a line's number is computed anew for each batch, since registers
+// are short.
 enum { BATCH_SUMS = 16 };
 
 // do_line(line, upper, lower): the sums of both of the lane's rows, which it may change.
@@ -102,11 +104,12 @@ __device__ __forceinline__ void each_line(group_sums &sums, line_function do_lin
   }
 }
 
-// The lane's part of what neighbouring lines have in eight rows, `even` of the first and `odd` of the second of a pair: two neighbouring rows of
-// one line, as bf16, rounded to nearest.
+// Two neighbouring rows of one line as bf16, rounded to nearest. The lanes bring what neighbouring lines have in eight
+// rows: `even` is of the first line of a pair, `odd` of the second one.
 __device__ inline uint32_t rows_of_line(float even, float odd) { return transpose(pack_bf16(even, odd)); }
 
-// put(line, rows, upper, lower): bf16 of rows `rows` and `rows` + 1 of the warp's row tile, and of those that lie eight further on.
+// put(line, rows, upper, lower): bf16 of rows `rows` and `rows` + 1 of the warp's row tile, and of those that lie eight
+// further on.
 template <typename put_function>
 __device__ __forceinline__ void each_pair_of_rows(const group_sums &sums, put_function put) {
 #pragma unroll

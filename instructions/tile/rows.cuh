@@ -1,20 +1,20 @@
-// Rows of a warpgroup's sums, or of some of their columns (wgmma.cuh): a thread has two rows of its warp's sixteen,
-// `row_in_tile` and that + 8, and four threads, a quad, share them: of eight columns each has two. What is by row is
-// kept by all four, as [2].
+// Rows of a warpgroup's sums, or of some of their columns (wgmma.cuh). A thread has two rows of its warp's sixteen,
+// `row_in_tile` and that + 8. Four threads, a quad, share these rows: of every eight columns each thread has two. What
+// there is one of for each row, all four keep, as [2].
 #pragma once
 #include "instructions/tile/group.cuh"
 
 namespace mk::tile {
 
-// Sums of 32 columns among those of 64.
+// The sums of 32 columns among those of 64.
 template <uint32_t part>
 __device__ inline float (&columns_32(float (&sums)[32]))[16] {
   static_assert(part < 2, "64 columns are twice 32");
   return reinterpret_cast<float(&)[16]>(sums[part * 16]);
 }
 
-// -infinity where a column's number is above its row's: the first column has number `column`, the first row of the
-// warp's sixteen `row`.
+// Makes a sum -infinity where the number of its column is above the number of its row: the first column has number
+// `column`, the first row of the warp's sixteen `row`.
 template <uint32_t count>
 __device__ inline void hide_later(float (&sums)[count], uint32_t column, uint32_t row) {
   uint32_t limit = row + lane() / 4 + 1;
@@ -69,7 +69,7 @@ __device__ inline void to_left(uint32_t (&to)[steps][4], const float (&sums)[ste
   }
 }
 
-// Sums of the rows of left operands: one chain from zero, step by step.
+// The sums of the rows of left operands: one chain from zero, step by step.
 template <uint32_t steps>
 __device__ inline void row_sum(float (&to)[2], const uint32_t (&left)[steps][4]) {
   constexpr vector_tile ones = {{0x3f803f80u, 0x3f803f80u}};
@@ -82,7 +82,7 @@ __device__ inline void row_sum(float (&to)[2], const uint32_t (&left)[steps][4])
   to[0] = total.value[0], to[1] = total.value[2];
 }
 
-// Rows times their factors, which are not all 1 in all of a warp: mostly they are.
+// Multiplies rows by their factors, unless these are 1 in all of the warp, as they mostly are.
 template <uint32_t count>
 __device__ inline void multiply_rows(float (&sums)[count], const float (&factors)[2]) {
   static_assert(count % 4 == 0, "of whole eights of columns a thread has four sums");
@@ -104,8 +104,8 @@ __device__ inline void add_rows(float (&to)[count], const float (&sums)[count], 
   }
 }
 
-// Left operands of the warp's sixteen rows of a matrix in global memory, times `scale`, rounded to bf16. `from`: its
-// first row, `cols` values from one to the next; `rows` are there, what lies behind them is zero.
+// Loads left operands: the warp's sixteen rows of a matrix in global memory, times `scale`, rounded to bf16. `from`:
+// its first row; `cols`: values from one row to the next; `rows`: how many rows there are, those after them being zero.
 template <uint32_t steps>
 __device__ inline void load_left(uint32_t (&to)[steps][4], const float *from, uint32_t cols, uint32_t rows,
                                  float scale) {
@@ -134,8 +134,8 @@ __device__ inline void load_left(uint32_t (&to)[steps][4], const float *const (&
   }
 }
 
-// The first `rows` of the warp's sixteen rows of sums times their factors to a matrix in global memory, as bf16.
-// squares: of rows_in_squares (wgmma.cuh), in whose order the sums' columns come, by eights.
+// Stores the first `rows` of the warp's sixteen rows of sums, times their factors, to a matrix in global memory, as
+// bf16. squares: of rows_in_squares (wgmma.cuh), in whose order the sums' columns come, eight at a time.
 template <uint32_t squares, uint32_t count>
 __device__ inline void store_rows(uint16_t *to, uint32_t cols, uint32_t rows, const float (&sums)[count],
                                   const float (&factors)[2]) {

@@ -7,15 +7,15 @@
 
 namespace mk::tile {
 
-// True for one lane, the first; all 32 take part. Unlike a comparison with lane() it tells the compiler that what follows is done by one
-// thread: without that it puts a loop over lanes around every bulk copy.
+// True for one lane, the first; all 32 take part. Unlike a comparison with lane() it tells the compiler that what
+// follows is done by one thread: without that it puts a loop over lanes around every bulk copy.
 __device__ inline bool elect() {
   uint32_t elected;
   asm volatile("{\n .reg .pred one;\n elect.sync _|one, 0xffffffff;\n selp.u32 %0, 1, 0, one;\n}" : "=r"(elected));
   return elected != 0;
 }
 
-// Of the block, read anew each time where there is no register to keep it in.
+// The thread's number in the block, read anew each time where there is no register to keep it in.
 __device__ inline uint32_t thread_anew() {
   uint32_t thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -28,12 +28,13 @@ __device__ inline uint32_t lane() { return thread_anew() % 32; }
 __device__ inline uint32_t lane() { return threadIdx.x % 32; }
 #endif
 
-// Of the block, in a way that tells the compiler that it is the same for all lanes.
+// The warp's number in the block, in a way that tells the compiler that it is the same for all lanes.
 __device__ inline uint32_t warp() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
 
-// What is the same in all lanes, in a way that the compiler believes, even of what was read from memory: then loops, branches and addresses
-// that depend on it are computed once for the warp. Where a loop or a branch with shuffles and votes inside, or behind it, depends on
-// something that the compiler takes for a lane's own, it guards each of them against a warp that has come apart, in all of the role.
+// A value that is the same in all lanes, in a way that the compiler believes, even if it was read from memory: then
+// loops, branches and addresses that depend on it are computed once for the warp. Where a loop or a branch depends on
+// something that the compiler takes for a lane's own, and shuffles and votes come inside it or after it, the compiler
+// guards each of them against a warp that has come apart, in all of the role.
 __device__ inline uint32_t uniform(uint32_t value) { return __reduce_max_sync(0xffffffffu, value); }
 __device__ inline bool uniform(bool value) { return __any_sync(0xffffffffu, value); }
 
@@ -61,7 +62,7 @@ __device__ inline float exp2(float x) {
   return result;
 }
 
-// The same of the largest value.
+// The largest value instead of the sum.
 template <int width>
 __device__ inline float largest_of_group(float value) {
   static_assert(width >= 1 && width <= 32 && (width & (width - 1)) == 0, "a group is 1, 2, 4, 8, 16 or 32 lanes wide");
@@ -85,10 +86,10 @@ __device__ inline void take_registers() {
 
 // The next launch of the stream may take the place of blocks that have ended. PTX ISA, "griddepcontrol".
 __device__ inline void start_next_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-// Until the launch before this one has ended, and what it wrote is seen.
+// Waits until the launch before this one has ended, and what it wrote is seen.
 __device__ inline void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// A quarter of a warp's lanes, 4 g to 4 g + 3, hold a 4 x 4 matrix, lane t its column t; then its row t.
+// Each four lanes 4 g to 4 g + 3 hold a 4 x 4 matrix, of which lane t has column t. Gives lane t its row t.
 __device__ inline uint4 transpose_quad(uint32_t lane, uint4 column) {
   uint32_t t = lane % 4;
   bool odd = t % 2 != 0, upper = t / 2 != 0;
@@ -113,7 +114,7 @@ __device__ inline void store_whole(type &to, const type &value) {
   *reinterpret_cast<uint4 *>(&to) = *reinterpret_cast<const uint4 *>(&value);
 }
 
-// To global memory, where the L2 lets go of other data first: for what is written again and again. PTX ISA, "createpolicy".
+// Stores to global memory what is written again and again: the L2 lets go of other data first. PTX ISA, "createpolicy".
 __device__ inline void store_to_stay(float4 *to, const float4 &value) {
   asm volatile(
       "{\n .reg .b64 stays;\n createpolicy.fractional.L2::evict_last.b64 stays, 1.0;\n"
@@ -130,7 +131,7 @@ __device__ inline void store_to_stay(float *to, float value) {
       : "memory");
 }
 
-// To a word of shared memory that other lanes add to at the same time. Nothing comes back.
+// Adds to a word of shared memory that other lanes add to at the same time. Nothing comes back.
 __device__ inline void add_shared_if(bool here, uint32_t &to, uint32_t amount) {
   asm volatile("{\n .reg .pred here;\n setp.ne.u32 here, %2, 0;\n @here red.shared.add.u32 [%0], %1;\n}" ::"r"(
                    static_cast<uint32_t>(__cvta_generic_to_shared(&to))),
@@ -138,7 +139,8 @@ __device__ inline void add_shared_if(bool here, uint32_t &to, uint32_t amount) {
                : "memory");
 }
 
-// The same value, but what follows from it is computed here: the compiler would compute it once per launch and keep it in registers.
+// The same value; but what follows from it is computed here, where the compiler would compute it once per launch and
+// keep it in registers.
 __device__ inline uint32_t anew(uint32_t value) {
   asm volatile("" : "+r"(value));
   return value;
@@ -149,7 +151,7 @@ __device__ inline uint32_t pack_bf16(float low, float high) {
   __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<uint32_t *>(&pair);
 }
-// Products of pairs, rounded once.
+// The products of the pairs, each rounded once.
 __device__ inline uint32_t multiply_bf16(uint32_t a, uint32_t b) {
   __nv_bfloat162 product = __hmul2(*reinterpret_cast<__nv_bfloat162 *>(&a), *reinterpret_cast<__nv_bfloat162 *>(&b));
   return *reinterpret_cast<uint32_t *>(&product);

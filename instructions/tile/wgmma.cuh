@@ -1,11 +1,12 @@
-// Products of a warpgroup: 64 rows by N columns, bf16 in, fp32 sums in registers, operands in shared memory or, of the left one, in registers.
-// PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
+// Products of a warpgroup: 64 rows by N columns, bf16 in, fp32 sums in registers, operands in shared memory or, of the
+// left one, in registers. PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
 //
-// Shared operands are panels: rows of 128 bytes (64 bf16), 16-byte units of row r exchanged by r % 8 (128-byte swizzle, as tensor copies
-// write them), 1024-byte aligned. Thread t of warp w of the group holds of the sums rows 16 w + t / 4 (values 4 j, 4 j + 1) and that + 8
-// (4 j + 2, 4 j + 3), columns 8 j + 2 (t % 4) and the next one.
+// Shared operands are panels: rows of 128 bytes (64 bf16), 16-byte units of row r exchanged by r % 8 (128-byte swizzle,
+// as tensor copies write them), 1024-byte aligned. Thread t of warp w of the group holds of the sums rows 16 w + t / 4
+// (values 4 j, 4 j + 1) and that + 8 (4 j + 2, 4 j + 3), columns 8 j + 2 (t % 4) and the next one.
 //
-// Products are asynchronous: between products_begin and products_wait<0> nobody touches sums or the registers of a left operand.
+// Products are asynchronous: between products_begin and products_wait<0> nobody touches sums or the registers of a left
+// operand.
 #pragma once
 #include <cstdint>
 
@@ -15,9 +16,9 @@
 
 namespace mk::tile {
 
-// Names a panel by its shared-memory address, the same in all lanes; `stride`: bytes from one panel to the next, where an operand is several. The
-// upper half of the name is always the same (eight rows are 1024 bytes; swizzled), so it is not kept: names are computed while products are
-// issued, and there is little time for it.
+// Names a panel by its shared-memory address, the same in all lanes; `stride`: bytes from one panel to the next, where
+// an operand is several. The upper half of the name is always the same (eight rows are 1024 bytes; swizzled), so it is
+// not kept: names are computed while products are issued, and there is little time for it.
 using panel = uint32_t;
 __device__ inline panel panel_of(uint32_t address, uint32_t stride) {
   return uniform((address & 0x3ffff) >> 4 | stride >> 4 << 16);
@@ -135,8 +136,8 @@ __device__ inline void multiply_by_rows(float (&sums)[128], panel left, panel ri
       : "r"(left), "r"(right), "n"(add ? 1 : 0));
 }
 
-// Stores the left operand of such a product, 16 rows of a warp by 16 columns, as panels want it: lane l names where the columns of its half l / 16, 16 bytes,
-// of row l % 16 go. PTX ISA, "stmatrix".
+// Stores the left operand of such a product, 16 rows of a warp by 16 columns, as panels want it: lane l names where the
+// columns of its half l / 16, 16 bytes, of row l % 16 go. PTX ISA, "stmatrix".
 __device__ inline void store_left(uint32_t address, const uint32_t (&left)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(left[0]),
                "r"(left[1]), "r"(left[2]), "r"(left[3])
@@ -152,8 +153,8 @@ __device__ inline uint32_t place_in_panels(uint32_t to, uint32_t rows_bytes) {
   return to + at / 8 % 2 * rows_bytes + at % 8 * 128 + (at / 16 ^ at % 8) * 16;
 }
 
-// Sixteen rows of `tiles` tiles side by side: of the upper eight rows, then of the lower ones, panels of 64 columns one
-// behind the other.
+// Sixteen rows of `tiles` tiles side by side become panels of 64 columns, one after the other: first those of the upper
+// eight rows, then those of the lower ones.
 template <uint32_t tiles>
 __device__ inline void strip_to_panels(uint8_t *from) {
   weight_tile tile[tiles];
@@ -181,8 +182,9 @@ __device__ inline void clear_columns(uint8_t *from, uint32_t columns) {
   *reinterpret_cast<uint4 *>(from + lane() * 16) = make_uint4(tile.word[0], tile.word[1], tile.word[2], tile.word[3]);
 }
 
-// 32 rows by 64 columns of which four tiles side by side lie `stride` bytes apart, the ones for the other sixteen rows
-// behind them: an eight of rows where each pair was. Zeros from the column `columns` on, a multiple of 16.
+// Makes panels of 32 rows by 64 columns, of which four tiles side by side lie `stride` bytes apart, and after them the
+// tiles of the other sixteen rows. Where each pair of tiles was there is then a group of eight rows. Columns from
+// `columns` on, a multiple of 16, become zeros.
 template <uint32_t stride>
 __device__ inline void square_to_panels(uint8_t *from, uint32_t columns) {
   weight_tile tile[8];
@@ -201,8 +203,8 @@ __device__ inline void square_to_panels(uint8_t *from, uint32_t columns) {
     store_left((to ^ i / 2 * 32) + i % 2 * 2 * stride, tile[i].word);
   }
 }
-// Of such squares side by side, `squares` of them, as one operand whose eights of rows are 1024 bytes apart: which
-// eight of rows the n-th one is.
+// Of `squares` such squares side by side, taken as one operand whose groups of eight rows are 1024 bytes apart: which
+// group of eight rows is the n-th one.
 template <uint32_t squares>
 __device__ constexpr uint32_t rows_in_squares(uint32_t n) {
   return n % squares * 4 + n / squares;

@@ -70,7 +70,7 @@ static void put(const char *name, const char *text) {
   write_file(name, 1, (const void *[]){text}, &length);
 }
 
-/* Replaces the first `from` behind `start` bytes; gives by how much the file grew. */
+/* Replaces the first `from` after `start` bytes; gives by how much the file grew. */
 static size_t replace(const char *name, size_t start, const char *from, const char *to) {
   size_t length;
   char *text = read_file(name, &length);
@@ -324,7 +324,7 @@ Test(bad_model, shard_name_with_dots) {
   refused(INDEX, "weight_map: model", "../one.safetensors");
 }
 
-/* The file shrinks while its weights are being loaded: behind the first one, the rest is gone. */
+/* The file shrinks while its weights are being loaded: after the first weight the rest is gone. */
 static void cut(void *user, uint64_t done, uint64_t total) {
   (void)total;
   if (done > 0 && !*(bool *)user) {

@@ -1,5 +1,5 @@
-/* What the tests of the batch share: a batch without a machine, of a tiny model, in which every row that chooses chooses
- * as the test says.
+/* What the tests of the batch share: a batch without a machine, of a tiny model, in which every row that chooses
+ * chooses as the test says.
  *
  * A rig is the test's, from start to stop. Failure fails the running test. */
 #ifndef MK_TEST_BATCH_RIG_H

@@ -1,5 +1,5 @@
-/* The batch without a machine: who begins when, who gets which rows and blocks, and when a launch ends. (What comes of it: test_rows.c and
- * test_schedules.c.) */
+/* The batch without a machine: who begins when, who gets which rows and blocks, and when a launch ends. (What comes of
+ * it: test_rows.c and test_schedules.c.) */
 #include "tests/engine/batch_rig.h"
 
 Test(batch, first_come_first_served_and_a_row_for_everybody) {
@@ -102,8 +102,8 @@ Test(batch, who_finds_no_blocks_waits) {
   stop(&r);
 }
 
-/* Both grow into a block of which there is one: the launch goes as far as both get, then the younger one gives its own back, and comes again with all
- * its tokens. */
+/* Both grow into a block of which there is one: the launch goes as far as both get, then the younger one gives its own
+ * back, and comes again with all its tokens. */
 Test(batch, the_youngest_gives_way_and_comes_again) {
   rig r;
   mk_batch_counters counters;

@@ -1,4 +1,5 @@
-/* One model, one sequence, one set of bits: whatever the number of SMs, the placement, the interleaving and what ran before. */
+/* One model, one sequence, one set of bits: whatever the number of SMs, the placement, the interleaving and what ran
+ * before. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>

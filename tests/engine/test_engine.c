@@ -1,4 +1,5 @@
-/* The engine's limits and failures: full contexts, bad prompts, missing models, and memory that runs out at every step. */
+/* The engine's limits and failures: full contexts, bad prompts, missing models, and memory that runs out at every
+ * step. */
 #include "engine/engine.h"
 
 #include <criterion/criterion.h>
@@ -102,7 +103,8 @@ static mk_status open_and_close(const char *path) {
   return status;
 }
 
-/* The n-th allocation of mk_engine_open fails, alone or with all that follow: an error, nothing leaks, and the next open works. */
+/* The n-th allocation of mk_engine_open fails, alone or with all that follow: an error, nothing leaks, and the next
+ * open works. */
 Test(engine, out_of_memory_unwinds) {
   config = test_model_config(TEST_MODEL_DEEP_K);
   test_model_write(&config, directory);

@@ -1,5 +1,5 @@
-/* The engine on a GPU, over one that is none (tests/support/fake_gpu.h): whichever machine computes a step, each sequence gets the tokens that follow
- * from its prompt. */
+/* The engine on a GPU, over one that is none (tests/support/fake_gpu.h): whichever machine computes a step, each
+ * sequence gets the tokens that follow from its prompt. */
 #include <criterion/criterion.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* MLA decode on the CPU machine against the definition in double precision, at every corner; and the same bits in every interleaving. All
- * that no sequence uses is NaN (tools/lib/mla.h). */
+/* MLA decode on the CPU machine against the definition in double precision, at every corner; and the same bits in every
+ * interleaving. All that no sequence uses is NaN (tools/lib/mla.h). */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -100,7 +100,8 @@ Test(mla, lengths_that_grow_under_a_list) {
   }
 }
 
-/* And for lengths that end before a part begins: all but the first see nothing, and some rows have no slot that does. */
+/* And for lengths that end before a part begins: all but the first see nothing, and some rows have no slot that
+ * does. */
 Test(mla, lengths_that_shrink_under_a_list) {
   mk_mla_session *session = open_loaded(16, 8, (const uint32_t[]){900, 1280, 400}, 3, 30, &(mk_cpu_options){.seed = 0});
   mk_mla_summary summary;

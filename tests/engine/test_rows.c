@@ -15,7 +15,7 @@ static void every_number_of_rows(const work *want) {
   }
 }
 
-/* One sequence: chunks of a prompt that ends within a chunk, with one, at the border of a span, and behind it. */
+/* One sequence: chunks of a prompt that ends within a chunk, with a chunk, at the border of a span, and after it. */
 static void chunks(size_t model, size_t prompt_count) {
   use_model(model);
   work *w = new_work();

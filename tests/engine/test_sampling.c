@@ -1,5 +1,5 @@
-/* Sampling through whole programs on the CPU machine: the same tokens on any number of SMs and in any order, the definition's, and
- * log-probabilities that agree with the oracle's. */
+/* Sampling through whole programs on the CPU machine: the same tokens on any number of SMs and in any order, the
+ * definition's, and log-probabilities that agree with the oracle's. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>

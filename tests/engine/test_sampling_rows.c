@@ -151,7 +151,7 @@ static bool fill_step(table *t, uint32_t step, bool used[MK_MOST_DRAWING_ROWS]) 
   return count != 0;
 }
 
-/* A row that chooses: the token of the definition and, behind the prompt, that of one row, from the same logits. */
+/* A row that chooses: the token of the definition and, after the prompt, that of one row, from the same logits. */
 static void hear_choice(request *r, uint32_t at, const float *logits, uint32_t result) {
   uint32_t want;
   bool failed;
@@ -357,7 +357,7 @@ static uint32_t go_on(table *t, request *r, uint32_t first) {
   return r->differs;
 }
 
-/* What the cache has already is computed by no row: behind a prefix, and behind tokens that were generated before. */
+/* What the cache has already is computed by no row: after a prefix, and after tokens that were generated before. */
 Test(engine_sampling_rows, tokens_before_the_first_row_are_counted) {
   table *t = open_table(TEST_MODEL_TINY, 9);
   mk_engine_options options = {.device = "cpu", .sms = 3, .max_seq = CONTEXT, .rows = 4, .sampling = &ways[0]};
@@ -388,7 +388,8 @@ Test(engine_sampling_rows, tokens_before_the_first_row_are_counted) {
   close_table(t);
 }
 
-/* ---- As the engine serves them: in slots that it gives, with blocks that are taken away, and beginnings that are known ---- */
+/* ---- As the engine serves them: in slots that it gives, with blocks that are taken away, and beginnings that are
+ * known ---- */
 
 static bool take_token(void *user, size_t sequence, uint32_t token, const float *logits) {
   request *r = &((table *)user)->requests[sequence];

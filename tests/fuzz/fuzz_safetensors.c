@@ -1,4 +1,4 @@
-/* A whole safetensors file: of an accepted one, every byte behind the header belongs to exactly one tensor. */
+/* A whole safetensors file: of an accepted one, every byte after the header belongs to exactly one tensor. */
 #include "models/safetensors_read.h"
 #include "tests/fuzz/support.h"
 

@@ -118,7 +118,7 @@ static mk_status run_rows(mk_cpu *cpu, const mk_program *program, uint32_t posit
   return status == MK_ERR_USAGE ? MK_OK : status;
 }
 
-/* One step inside the prompt, the others behind it. A program without instructions has no plan. */
+/* One step inside the prompt, the others after it. A program without instructions has no plan. */
 static mk_status run_sequence(mk_cpu *cpu, const mk_program *program, uint32_t position) {
   mk_step_row plan[EPOCHS];
   mk_plan_buffers buffers;

@@ -1,5 +1,5 @@
-/* Long contexts without a prompt: hash values fill the KV cache, and launches behind it must give the same bits, however often they
- * are made and wherever they begin. */
+/* Long contexts without a prompt: hash values fill the KV cache, and launches after them must give the same bits,
+ * however often they are made and wherever they begin. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static bool keep(void *user, uint32_t step, const uint32_t *results) {
   return true;
 }
 
-/* Steps [from, STEPS) behind `depth` tokens; the logits of the last one. */
+/* Runs steps [from, STEPS) after `depth` tokens; gives the logits of the last one. */
 static bool launch(mk_engine *engine, const char *name, uint32_t depth, uint32_t from, tokens *t, float *logits) {
   mk_gpu *gpu = mk_engine_gpu(engine);
   const mk_program *program = mk_engine_program(engine);

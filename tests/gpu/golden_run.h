@@ -1,5 +1,5 @@
-/* Running a golden (tests/oracle) on an engine and judging what comes out: what the tests of run_gpu.c share. One thread; memory that fails
- * ends the program. */
+/* Running a golden (tests/oracle) on an engine and judging what comes out: what the tests of run_gpu.c share. One
+ * thread; memory that fails ends the program. */
 #ifndef MK_GOLDEN_RUN_H
 #define MK_GOLDEN_RUN_H
 

@@ -26,7 +26,7 @@ bool write_table(mk_gpu *gpu, const mk_program *program, const char *test);
 /* Weights of every kind of checkpoint, packed on the GPU and on the host: the same bytes (pack_gpu.c). */
 void test_packing(void);
 
-/* Launches of a random model behind a KV cache of hash values: always the same bits (depth_gpu.c). */
+/* Launches of a random model after a KV cache of hash values: always the same bits (depth_gpu.c). */
 void test_depth(const char *shape, uint32_t depth);
 
 /* The tile library, each operation against a plain C loop (tile_gpu.c); quick: fewer shapes and rounds. */
@@ -41,7 +41,8 @@ void test_mla(bool quick);
 void test_rows(bool quick);
 /* The same of wide steps that several sequences share (rows_gpu.c). */
 void test_many(bool quick);
-/* A program written by hand: rejected, or right and the same in 100 launches (program_gpu.c); quick: in three short ones. */
+/* A program written by hand: rejected, or right and the same in 100 launches (program_gpu.c); quick: in three short
+ * ones. */
 void test_program(const char *path, bool quick);
 /* Tokens and blocks out of range, in a program of one row with attention, end the launch and nothing else. */
 void test_indices(const char *path);

@@ -1,5 +1,5 @@
-/* MLA decode on the GPU against the definition in double precision, at every corner; launches that must give the same bits; a part that never
- * comes. All that no sequence uses is NaN (tools/lib/mla.h). */
+/* MLA decode on the GPU against the definition in double precision, at every corner; launches that must give the same
+ * bits; a part that never comes. All that no sequence uses is NaN (tools/lib/mla.h). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +49,8 @@ static void expect_batch(const char *name, uint32_t heads, uint32_t new_tokens, 
   mk_mla_session_free(session);
 }
 
-/* Queries that are 32 times as large: then maxima rise by more than what may be left, page after page, in some rows and not in others. */
+/* Queries that are 32 times as large: then maxima rise by more than what may be left, page after page, in some rows and
+ * not in others. */
 static void test_rising(void) {
   static const uint32_t lengths[] = {700, 70, 5000, 65, 1};
   const char *name = "mla: maxima that rise";
@@ -153,7 +154,8 @@ static void test_skipped_part(const char *name, const uint32_t *lengths, uint32_
   mk_mla_session_free(session);
 }
 
-/* A call takes longer than a kernel with nothing to do, behind whatever it comes, and the clock is one that a GPU can have. */
+/* A call takes longer than a kernel with nothing to do, whatever it comes after, and the clock is one that a GPU can
+ * have. */
 static void test_times(void) {
   static const uint32_t lengths[] = {9000, 300};
   const char *name = "mla: times of a call";

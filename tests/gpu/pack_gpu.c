@@ -1,5 +1,5 @@
-/* Weights on the GPU against the host packer, byte by byte: packed there from every dtype, in one piece and in ranges of a few rows; and
- * through a packed copy on disk. */
+/* Weights on the GPU against the host packer, byte by byte: packed there from every dtype, in one piece and in ranges
+ * of a few rows; and through a packed copy on disk. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

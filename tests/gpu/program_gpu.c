@@ -1,5 +1,5 @@
-/* Programs written by hand (tests/vm/data): what the verifier accepts runs here, however unlike a compiled one it is. Step by step its values
- * are compared with the CPU machine's, and launches give the same bits. */
+/* Programs written by hand (tests/vm/data): what the verifier accepts runs here, however unlike a compiled one it is.
+ * Step by step its values are compared with the CPU machine's, and launches give the same bits. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -168,7 +168,8 @@ static void repeat(hand *h, uint32_t position, bool quick) {
   expect(differing == 0, h->name, "a launch left other bits behind");
 }
 
-/* Number i of a buffer's words as both machines hold them; false: it has none, or one that is no number of this step. */
+/* Number i of a buffer's words as both machines hold them; false: it has none, or one that is no number of this
+ * step. */
 static bool number_at(const mk_buffer *b, const uint8_t *data, uint32_t stamp, uint64_t i, double *out) {
   bool half = b->dtype == MK_DTYPE_BF16;
   uint64_t word = 0;
@@ -304,7 +305,8 @@ static mk_status run_given(hand *h, uint32_t position, const uint32_t *given, ui
   return mk_gpu_run_plan(h->gpu, plan, 3, told_rows, h);
 }
 
-/* The machine defends itself against what a host may write, or memory may come to hold: indices are looked at before they are used. */
+/* The machine defends itself against what a host may write, or memory may come to hold: indices are looked at before
+ * they are used. */
 void test_indices(const char *path) {
   hand h = {.name = "indices"};
   mk_gpu_options options = {.device = device_index(), .deadline_ms = deadline_ms, .unchecked_plans = true};

@@ -1,5 +1,5 @@
-/* Wide programs, of 128 to 1,024 rows for the prompt of one sequence: every instruction of random chunks beside its plain C
- * reference; the same bits however the prompt is cut, in every launch, and as those of a program of one row. */
+/* Wide programs, of 128 to 1,024 rows for the prompt of one sequence: every instruction of random chunks beside its
+ * plain C reference; the same bits however the prompt is cut, in every launch, and as those of a program of one row. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

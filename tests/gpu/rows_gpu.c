@@ -1,5 +1,5 @@
-/* Programs of several rows per step: every instruction of random plans beside its plain C reference; a sequence alone and in company;
- * repeats. */
+/* Programs of several rows per step: every instruction of random plans beside its plain C reference; a sequence alone
+ * and in company; repeats. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -102,7 +102,7 @@ static void orderly_step(mk_step_row *rows, uint32_t count, uint32_t *positions,
   }
 }
 
-/* `deep`: sequences begin anywhere in the context, behind hash values. */
+/* `deep`: sequences begin anywhere in the context, after hash values. */
 static void test_plans(const shape *s, uint32_t rows, uint32_t steps, bool deep) {
   char name[96];
   mk_config config = config_of(s);
@@ -151,7 +151,8 @@ static void test_plans(const shape *s, uint32_t rows, uint32_t steps, bool deep)
   mk_engine_close(machine);
 }
 
-/* Several sequences with chunks in one launch, a hundred times over: the same results and the same bits of the last logits. */
+/* Several sequences with chunks in one launch, a hundred times over: the same results and the same bits of the last
+ * logits. */
 static void test_repeats(const shape *s, uint32_t rows) {
   enum { STEPS = 24, LAUNCHES = 100 };
   char name[96];
@@ -186,7 +187,8 @@ static void test_repeats(const shape *s, uint32_t rows) {
   mk_engine_close(engine);
 }
 
-/* An instruction that keeps its results to itself: a message that names what stood still; then the machine works again. */
+/* An instruction that keeps its results to itself: a message that names what stood still; then the machine works
+ * again. */
 static void test_late(const shape *s, uint32_t rows, mk_opcode opcode) {
   char name[96];
   mk_config config = config_of(s);
@@ -219,8 +221,8 @@ static void test_late(const shape *s, uint32_t rows, mk_opcode opcode) {
   mk_engine_close(engine);
 }
 
-/* Behind the last step of a launch lies the plan of an earlier one, with rows whose tokens were chosen then: nobody goes by
- * them. Here they are of a slot behind those that there are, where the kernel has no tokens but floats. */
+/* After the last step of a launch lies the plan of an earlier one, with rows whose tokens were chosen then: nobody goes
+ * by them. Here they are of a slot beyond those that there are, where the kernel has no tokens but floats. */
 static void test_behind(const shape *s) {
   enum { ROWS = 4, BEHIND = 2 * MK_MAX_ROWS };
   const char *name = "behind the last step";

@@ -1,4 +1,5 @@
-/* Tests of the GPU machine, as one plain program that can be carried to a machine with a GPU and nothing but its driver:
+/* Tests of the GPU machine, as one plain program that can be carried to a machine with a GPU and nothing but its
+ * driver:
  *   mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] GOLDEN.bin ...
  *   mkvm_gpu_tests [--device cuda:N] --like SHAPE --depth TOKENS
  *   mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]
@@ -9,8 +10,8 @@
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --programs FILE.mks ...
  * The first program of --programs also has indices out of range put before it.
  * --deadline MS before these: of every wait, for a tool that slows the GPU down.
- * Prints a line per check and "N passed, N failed"; exit code 0, 1 when a check failed, 77 when there is no GPU to test on.
- * Goldens: tests/oracle/README.md. */
+ * Prints a line per check and "N passed, N failed"; exit code 0, 1 when a check failed, 77 when there is no GPU to test
+ * on. Goldens: tests/oracle/README.md. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,7 +109,7 @@ static void test_rows_logits(const golden *g, uint32_t rows) {
   mk_engine_close(engine);
 }
 
-/* One launch for the whole generation; the same bits every time, also the logits that it leaves behind. */
+/* One launch for the whole generation; the same bits every time, also in the logits that it leaves. */
 static void test_repeat(const golden *g, unsigned repeats) {
   mk_engine *engine;
   if (!expect_ok(open_engine(g, device, false, &engine), g->name)) {
@@ -141,7 +142,7 @@ static void test_repeat(const golden *g, unsigned repeats) {
   mk_engine_close(engine);
 }
 
-/* The same bits, logits included, from many launches that go on behind the same context. */
+/* The same bits, logits included, from many launches that go on from the same context. */
 static void test_relaunch(const golden *g) {
   mk_engine *engine;
   if (!expect_ok(open_engine(g, device, false, &engine), g->name)) {

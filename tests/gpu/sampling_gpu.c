@@ -1,9 +1,10 @@
-/* Sampling on the GPU: every token is the one that the definition draws from the logits that the GPU itself computed; one launch for all
- * tokens gives what a launch for each gives; repeats are the same bit for bit.
+/* Sampling on the GPU: every token is the one that the definition draws from the logits that the GPU itself computed;
+ * one launch for all tokens gives what a launch for each gives; repeats are the same bit for bit.
  *
- * Checked at vocabularies of 512 and 128,256: each filter, alone and with others; min-p from 1 (the highest score alone) to 1e-30 (all),
- * with and without penalties; ties (all tokens that are left have a score of -inf; noise lost at a tiny temperature); and a front that
- * overflows, by biases that make each of 64 tokens of one SM a better draw the lower its score. */
+ * Checked at vocabularies of 512 and 128,256: each filter, alone and with others; min-p from 1 (the highest score
+ * alone) to 1e-30 (all), with and without penalties; ties (all tokens that are left have a score of -inf; noise lost at
+ * a tiny temperature); and a front that overflows, by biases that make each of 64 tokens of one SM a better draw the
+ * lower its score. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -299,8 +300,8 @@ static bool open_beside(const mk_config *config, uint32_t rows, bool logits, mk_
   return expect_ok(mk_engine_open(NULL, &options, engine), "rows that draw");
 }
 
-/* By the definition, from the GPU's own logits, a launch for each token; then the same in longer launches, with other numbers of rows, and
- * each alone. */
+/* By the definition, from the GPU's own logits, a launch for each token; then the same in longer launches, with other
+ * numbers of rows, and each alone. */
 static void test_beside(const char *shape, const mk_config *config, bool whole) {
   static const uint32_t rows[] = {16, 2, 4, 8};
   static beside b;
@@ -410,7 +411,8 @@ static void test_rankings(const char *shape, const mk_config *config) {
 
 /* ---- Instruction by instruction ---- */
 
-/* Every slot has parameters of its own, from way `first` on, and draws at each step; sequences begin at their first position. */
+/* Every slot has parameters of its own, from way `first` on, and draws at each step; sequences begin at their first
+ * position. */
 static bool compare_steps(mk_engine *machine, mk_engine *oracle, size_t first, const char *name) {
   enum { STEPS = 5 };
   const uint32_t rows = mk_program_rows(mk_engine_program(machine)), vocab = mk_engine_config(machine)->vocab;

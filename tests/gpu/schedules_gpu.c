@@ -1,6 +1,7 @@
-/* Requests that come and go at an engine on a GPU: whatever comes, is cancelled, finds its beginning known, or is struck by a fault of the
- * machine, each has the tokens, and the bits of their logits where it asks for them, that it has alone. The CPU's
- * schedules are many more (tests/support/schedule.h); these go through the machines that a GPU has beside the main one. */
+/* Requests that come and go at an engine on a GPU: whatever comes, is cancelled, finds its beginning known, or is
+ * struck by a fault of the machine, each has the tokens, and the bits of their logits where it asks for them, that it
+ * has alone. The CPU's schedules are many more (tests/support/schedule.h); these go through the machines that a GPU has
+ * beside the main one. */
 #include <stdio.h>
 #include <string.h>
 

@@ -141,7 +141,7 @@ static void test_solids(tile_gpu *gpu, bool quick) {
   }
 }
 
-/* Matrices panel by panel, all rows of one, zeros behind the last row; the innermost two places are always zero. */
+/* Matrices panel by panel, all rows of one, zeros after the last row; the innermost two places are always zero. */
 static void test_panels(tile_gpu *gpu, bool quick) {
   static const struct {
     uint32_t rows, panels, matrices, box_rows, box_panels;

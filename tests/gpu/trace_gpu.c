@@ -1,4 +1,5 @@
-/* The recorder on every machine of the GPU: it changes no token, every role accounts for its time, and an instruction that is delayed shows. */
+/* The recorder on every machine of the GPU: it changes no token, every role accounts for its time, and an instruction
+ * that is delayed shows. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

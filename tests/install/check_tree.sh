@@ -1,6 +1,7 @@
 #!/bin/sh
-# check_tree.sh CMAKE BUILD: installs a build, moves the tree, and checks that it needs nothing but a C library from the machine that
-# it runs on: every library that its programs and libraries name lies in it and is found there; then the demo model runs.
+# check_tree.sh CMAKE BUILD: installs a build, moves the tree, and checks that it needs nothing but a C library from
+# the machine that it runs on: every library that its programs and libraries name lies in it and is found there; then
+# the demo model runs.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,7 +1,7 @@
 /* The campaign over many seeds, in several processes. See generated.h.
  *
  * What the processes find is in memory that they share with the one that started them, so that nothing is lost when one
- * crashes: it is started again behind the program that made it crash. */
+ * crashes: it is started again after the program that made it crash. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

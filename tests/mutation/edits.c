@@ -182,7 +182,7 @@ static void reseal_counters(mk_program *p) {
   }
 }
 
-/* One buffer behind the other, in its arena. */
+/* Places buffers one after the other, each in its arena. */
 static void place_buffers(mk_program *p) {
   p->weight_bytes = p->work_bytes = 0;
   for (size_t b = 0; b < p->buffer_count; b++) {

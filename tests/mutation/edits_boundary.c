@@ -125,7 +125,7 @@ static bool change_round(mk_program *p, uint64_t *random) {
   mk_instruction *in = mutation_draw(random, 2) == 0 ? draw : sift;
   mk_operand *scores = &sift->operands[MK_SLOT_SIFT_scores];
   switch (mutation_draw(random, 5)) {
-    case 0: /* goes on with the round before its own, or with one behind that */
+    case 0: /* goes on with the round before its own, or with one after that */
       in->operands[MK_SLOT_SIFT_rounds].buffer = other->operands[MK_SLOT_SIFT_round].buffer;
       in->operands[MK_SLOT_SIFT_rounds].rows =
           (uint16_t)mk_buffer_grid_rows(&p->buffers[other->operands[MK_SLOT_SIFT_round].buffer]);

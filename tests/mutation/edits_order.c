@@ -148,7 +148,7 @@ static bool move_near(mk_program *p, uint64_t *random) {
   return true;
 }
 
-/* Right behind the head of its queue, or right before the `next`: there nothing tells that it has run. */
+/* Right after the head of its queue, or right before the `next`: there nothing tells that it has run. */
 static bool move_behind_head(mk_program *p, uint64_t *random) {
   uint32_t index = mutation_draw(random, (uint32_t)p->instruction_count), q = edit_queue_of(p, index);
   const mk_queue *queue = &p->queues[q];

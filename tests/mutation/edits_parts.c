@@ -336,7 +336,7 @@ static bool change_listed(mk_program *p, uint64_t *random) {
     case 1:
       edit_remove(p, index);
       return p->instruction_count != 0;
-    case 2: { /* again, behind what the queue has, for the row of that queue or of its own */
+    case 2: { /* again, after what the queue has, for the row of that queue or of its own */
       mk_instruction copy = *in;
       uint32_t slot = (uint32_t)(work - in->operands);
       copy.operands[slot].row = mutation_draw(random, 2) == 0 ? (uint16_t)q : copy.operands[slot].row;

@@ -74,7 +74,7 @@ void generated_add(generated_counts *into, const generated_counts *from);
 
 typedef struct generated_campaign {
   uint32_t jobs;
-  uint32_t from, programs; /* numbers of the first program, and behind the last one */
+  uint32_t from, programs; /* numbers of the first program, and the one after the last */
   uint64_t seed;
   bool until_failing; /* stops at the first failing program */
 } generated_campaign;

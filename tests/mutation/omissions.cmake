@@ -1,14 +1,16 @@
-# Verifiers with one rule taken out, each of which the generated programs of tests/mutation have to find: `tools/mutate --omissions`.
+# Verifiers with one rule taken out, each of which the generated programs of tests/mutation have to find: `tools/mutate
+# --omissions`.
 #
-# mk_omission(NAME FILE BEFORE AFTER): mk_mutate_NAME, an mk_mutate whose verifier has AFTER in the place of BEFORE in FILE. The text has to
-# be there, once; where it is not, the verifier has changed, and this list has to follow. What is taken out is made to be always
-# fulfilled in a way that leaves no function unused.
+# mk_omission(NAME FILE BEFORE AFTER): mk_mutate_NAME, an mk_mutate whose verifier has AFTER in the place of BEFORE in
+# FILE. The text has to be there, once; where it is not, the verifier has changed, and this list has to follow. What is
+# taken out is made to be always fulfilled in a way that leaves no function unused.
 #
-# Not here are rules without which a program is rejected all the same (E03, by D01; S08, by R01; S13, by S10 or, of a plan or a ring of
-# which a part would do, by nothing that a run could tell), and rules of which nothing is run that could
-# tell: N05 of a score's parameters and N07 of a sift's scores decide which token is drawn, the same one on all SMs, and a row of a work list
-# that is carried out twice (L02) comes to the same values. Their test is tests/vm/data/faults.def. On the CPU machine it is the
-# consumer who reads what a GPU's loader copies in wide programs: tests/vm/verify/test_wide.c.
+# Not here are rules without which a program is rejected all the same (E03, by D01; S08, by R01; S13, by S10 or, of a
+# plan or a ring of which a part would do, by nothing that a run could tell), and rules of which nothing is run that
+# could tell: N05 of a score's parameters and N07 of a sift's scores decide which token is drawn, the same one on all
+# SMs, and a row of a work list that is carried out twice (L02) comes to the same values. Their test is
+# tests/vm/data/faults.def. On the CPU machine it is the consumer who reads what a GPU's loader copies in wide
+# programs: tests/vm/verify/test_wide.c.
 set(MK_OMISSION_NAMES "")
 
 function(mk_omission name file before after)

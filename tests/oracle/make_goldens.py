@@ -298,8 +298,8 @@ def sensitivity(m, model, prompt, tokens, logits):
 BF16_ERRORS = os.path.join(GOLDENS, "bf16_errors.txt")
 BF16_HEADER = """\
 # What transformers lose in bf16: |logits - golden| over |golden| in L2, weights and compute in bf16, eager attention,
-# logits cast to fp32. Teacher forced: prompt and the golden's own tokens in ONE forward pass, of whose logits those count
-# that chose each token. Made by make_goldens.py --bf16-errors.
+# logits cast to fp32. Teacher forced: prompt and the golden's own tokens in ONE forward pass, of whose logits those
+# count that chose each token. Made by make_goldens.py --bf16-errors.
 # torch {torch}, transformers {transformers}, numpy {numpy}; on {device}
 # name, error over all steps, error of the worst step
 """

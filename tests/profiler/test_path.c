@@ -120,7 +120,7 @@ static void expect_writer(const fixture *f, mk_role role, mk_activity activity) 
   cr_expect(wait > 0 && wait < 2000, "%lu ns", (unsigned long)wait);
 }
 
-/* The loader finds the ring full of pages that other warps hold, while the first one waits for a page behind. `page`:
+/* The loader finds the ring full of pages that other warps hold, while the first one waits for a later page. `page`:
  * the loader's. */
 static void record_full_ring(fixture *f, uint32_t page) {
   record_part(f, f->reader, MK_ROLE_LOADER, 400, LATE + 1200, LATE + 1300, MK_ACTIVITY_PAGE_EMPTY, page);
@@ -158,7 +158,7 @@ Test(path, other_warps_are_an_instruction_behind) {
   stop(&f);
 }
 
-/* A page behind the one waited for says nothing about it: the memory is the reason. */
+/* A page after the one waited for says nothing about it: the memory is the reason. */
 Test(path, the_loader_is_further) {
   fixture f = {0};
   start(&f, LATE);

@@ -1,4 +1,4 @@
-/* Planted fault: a write one byte behind an allocation. */
+/* Planted fault: a write one byte past an allocation. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 

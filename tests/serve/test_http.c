@@ -17,8 +17,8 @@ TestSuite(http, .timeout = MK_HANG_SECONDS);
 
 static mk_test_server server;
 
-/* How often a descriptor was still in the poll set when it was closed. By the time libevent takes it out, another thread
- * may have opened a file of the same number. */
+/* How often a descriptor was still in the poll set when it was closed. By the time libevent takes it out, another
+ * thread may have opened a file of the same number. */
 static atomic_int closed_too_early;
 
 #ifndef __SANITIZE_THREAD__ /* which has an epoll_ctl of its own, and finds the same by it */

@@ -39,7 +39,8 @@ static void close_page(fixture *f, const char *complaints) {
 
 #define LAST_ANSWER "[...document.querySelectorAll('#log .assistant')].at(-1)"
 
-/* Sends by the Enter key, sees the answer and its speed: of few tokens, which may all come at once, it would have none. */
+/* Sends by the Enter key, sees the answer and its speed: of few tokens, which may all come at once, it would have
+ * none. */
 Test(server_page, a_conversation) {
   fixture f;
   prepare(&f.r);

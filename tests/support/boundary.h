@@ -1,8 +1,8 @@
 /* The token boundary of a sampling program by itself: SCORE, SIFT, DRAW and NEXT on given logits, without a model.
  *
- * test_boundary_start compiles a program of one small layer and allocates all of its buffers but the weights; test_boundary_stop
- * releases them. Programs of several rows have their functions: a slot's sampling, and a step of all rows. Failure
- * fails the running test. One thread. */
+ * test_boundary_start compiles a program of one small layer and allocates all of its buffers but the weights;
+ * test_boundary_stop releases them. Programs of several rows have their functions: a slot's sampling, and a step of all
+ * rows. Failure fails the running test. One thread. */
 #ifndef MK_TEST_BOUNDARY_H
 #define MK_TEST_BOUNDARY_H
 
@@ -22,7 +22,7 @@ typedef struct test_boundary {
   uint8_t **memory;
   float *scratch;
   mk_step_state *states; /* by SM */
-  uint32_t *at;          /* by SM: the next instruction behind its HEAD */
+  uint32_t *at;          /* by SM: the next instruction after its HEAD */
   uint64_t seed;         /* 0: SM by SM and stage by stage; else in a random order that waits allow */
   uint32_t scanned;      /* of the last draw: DRAWs that went on over all scores */
   uint32_t rounds;       /* and SIFTs that looked at other SMs' rounds */

@@ -1,7 +1,8 @@
-/* A headless Chromium, driven through its debugging pipe: two file descriptors with JSON messages that end with a zero byte.
+/* A headless Chromium, driven through its debugging pipe: two file descriptors with JSON messages that end with a zero
+ * byte.
  *
- * Ownership: test_browser_start's result goes to test_browser_stop; values are json_decref'd by the caller. One thread. Failure: NULL or
- * false, and test_browser_error says why. Every wait has a deadline. */
+ * Ownership: test_browser_start's result goes to test_browser_stop; values are json_decref'd by the caller. One thread.
+ * Failure: NULL or false, and test_browser_error says why. Every wait has a deadline. */
 #ifndef MK_TEST_BROWSER_H
 #define MK_TEST_BROWSER_H
 
@@ -46,8 +47,8 @@ bool test_browser_resize(test_browser *browser, int width, int height, double sc
 /* Writes a PNG of the window. */
 bool test_browser_picture(test_browser *browser, const char *path);
 
-/* What went wrong or out since the start: errors and warnings of the console, exceptions, dialogs; requests for anything but the page's
- * own file or server. Each a line. */
+/* What went wrong or out since the start: errors and warnings of the console, exceptions, dialogs; requests for
+ * anything but the page's own file or server. Each a line. */
 const char *test_browser_complaints(const test_browser *browser);
 const char *test_browser_requests(const test_browser *browser);
 

@@ -1,5 +1,5 @@
-/* A GPU that is none, behind the driver of tests/fake_cuda: its kernel reads plans, prompts and tables where the real ones do, and chooses tokens by a rule
- * in the place of a model. One thread; failures fail the running test. */
+/* A made-up GPU under the driver of tests/fake_cuda: its kernel reads plans, prompts and tables where the real ones do,
+ * and chooses tokens by a rule in the place of a model. One thread; failures fail the running test. */
 #ifndef MK_TEST_FAKE_GPU_H
 #define MK_TEST_FAKE_GPU_H
 
@@ -17,7 +17,7 @@ typedef struct fake_gpu {
 /* Puts the driver in its place, with this GPU. Before anything asks for a driver. */
 fake_cuda *fake_gpu_start(fake_gpu *gpu);
 
-/* The token behind `token` at `position`, below 500. */
+/* The token that follows `token` at `position`, below 500. */
 uint32_t fake_gpu_choice(uint32_t token, uint32_t position);
 
 /* Once in a test program: an image in the place of the build's, which may have none. */

@@ -341,7 +341,7 @@ static uint16_t push_add(generator *g, uint32_t sm, uint16_t old, vector *out) {
 
 static mk_instruction *last_of(generator *g, uint32_t sm) { return &g->queues[sm][g->counts[sm] - 1]; }
 
-/* A residual goes from one SM to another, behind a counter that a third one signals as well, ahead of time; what the
+/* A residual goes from one SM to another, after a counter that a third one signals as well, ahead of time; what the
  * third one knows of the first it knows by a stamp. What the first one has to hear of the others, it mostly does. */
 static void push_crossing(generator *g) {
   uint32_t from = test_below(g, g->stateful), to = test_below(g, g->stateful), third = test_below(g, g->stateful);
@@ -475,7 +475,7 @@ static bool streams_nothing(uint32_t opcode) {
          opcode == MK_OP_NORM_HEADS || opcode == MK_OP_NORM || opcode == MK_OP_APPEND;
 }
 
-/* Behind an attention, whose loader looks at the step state, something streams weights before the boundary. */
+/* After an attention, whose loader looks at the step state, something streams weights before the boundary. */
 static void hold_loaders(generator *g) {
   for (uint32_t sm = 0; sm < g->stateful; sm++) {
     uint32_t at = g->counts[sm];
@@ -523,7 +523,7 @@ static mk_status generate(generator *g) {
   add_shared(g);
   /* Nobody passes the next token boundary before all have passed this one: all take part in the first or in the last
    * stage. */
-  bool planned = g->lines > 1; /* where nothing depends on a split, the stages behind one depend on nothing */
+  bool planned = g->lines > 1; /* where nothing depends on a split, the stages after one depend on nothing */
   bool early = test_below(g, 2) == 0 && (!planned || g->recipe.bold), careless = test_slips(g, 6);
   vector start = test_push_qkv(g, NULL, g->hidden, 0, 1, 0);
   stage_add(g, NULL, &start, early && !careless ? g->stateful : 0);

@@ -2,8 +2,8 @@
  *
  * Every program begins with the embedding row, goes through a few stages (gated, added to a residual, split along K,
  * attention over several splits), and ends in a token boundary. Stages come in one order, and every queue holds its
- * instructions in that order, so no wait is for something later. Plain residuals move between SMs behind release
- * counters, and whoever touched one tells the SM that writes it first in the next epoch. Behind an attention a queue
+ * instructions in that order, so no wait is for something later. Plain residuals move between SMs after release
+ * counters, and whoever touched one tells the SM that writes it first in the next epoch. After an attention a queue
  * streams weights. So programs are valid by construction.
  *
  * A bold program is not: it leaves out now and then what makes the others valid, has stages between the heads and the

@@ -1,4 +1,4 @@
-/* The token boundary of a random program: heads, what sampling puts behind them, and `next`s. See generate_internal.h.
+/* The token boundary of a random program: heads, what sampling puts after them, and `next`s. See generate_internal.h.
  */
 #include "instructions/sampling.h"
 #include "tests/support/generate_internal.h"

@@ -1,5 +1,5 @@
-/* Golden files (tests/oracle/README.md has the format), and how far from them an engine may be. Free of Criterion: the GPU tests read
- * them too. One thread. */
+/* Golden files (tests/oracle/README.md has the format), and how far from them an engine may be. Free of Criterion: the
+ * GPU tests read them too. One thread. */
 #ifndef MK_TEST_GOLDEN_FILE_H
 #define MK_TEST_GOLDEN_FILE_H
 
@@ -8,8 +8,9 @@
 /* The oracle is Hugging Face transformers in fp32; the engine rounds activations, keys and values to bf16.
  *   GOLDEN_ERROR   every step: |logits - oracle| <= GOLDEN_ERROR |oracle|, both in L2 over the vocabulary.
  *   GOLDEN_MARGIN  the token must be the oracle's wherever the oracle's two largest logits differ by more than
- *                  GOLDEN_MARGIN times the root mean square of that row. Rounding errors spread over the whole row, so this is
- *                  five times the error that one logit typically has at GOLDEN_ERROR.
+ *                  GOLDEN_MARGIN times the root mean square of that row. Rounding errors spread over
+ *                  the whole row, so this is five times the error that one logit typically has at
+ *                  GOLDEN_ERROR.
  * And all steps together differ from the oracle by no more than transformers in bf16 do (golden_file.bf16_error). */
 #define GOLDEN_ERROR 1e-2
 #define GOLDEN_MARGIN 0.05
@@ -29,8 +30,8 @@ typedef struct golden_file { /* owns `bytes`, into which the pointers point */
    * has it. Infinite where there is no such file, and where the weights are files; NaN, which no error is below, where
    * that file does not name this golden. */
   double bf16_error;
-  /* Of a family's golden, which has its config.json in the file: the text, logits as fp32, and the most that a step may be off: GOLDEN_ERROR, or
-   * what the worst step of transformers in bf16 is. */
+  /* Of a family's golden, which has its config.json in the file: the text, logits as fp32, and the most that a step may
+   * be off: GOLDEN_ERROR, or what the worst step of transformers in bf16 is. */
   const char *config_text;
   size_t config_length;
   float *widened;

@@ -1,4 +1,5 @@
-/* The shape of a program for a batch, as tests want it: room for sequences that grow by two pages, and three pages that nobody uses. */
+/* The shape of a program for a batch, as tests want it: room for sequences that grow by two pages, and three pages that
+ * nobody uses. */
 #ifndef MK_TEST_MLA_H
 #define MK_TEST_MLA_H
 

@@ -18,7 +18,8 @@ void test_shuffle(uint64_t *seed, uint32_t *table, uint32_t n);
 /* |got - want| in L2 against |want| in L2, over count numbers; NaN when any number is. */
 double test_relative_error(const double *got, const double *want, size_t count);
 void test_expect_close(const char *what, const double *got, const double *want, size_t count, double limit);
-/* Every got[i] is a bf16 number at most half a unit in the last place, plus `slack` times the largest |want|, from want[i]. */
+/* Every got[i] is a bf16 number at most half a unit in the last place, plus `slack` times the largest |want|, from
+ * want[i]. */
 void test_expect_bf16(const char *what, const double *got, const double *want, size_t count, double slack);
 
 #endif

@@ -1,7 +1,7 @@
 /* Checkpoints put together tensor by tensor: each with a dtype, a shape and a shard of its own choice.
  *
- * Every element is a multiple of 1/512 that all dtypes hold exactly, a hash of a name and of its index; gains are near 1. The list lives
- * until test_parts_free. Failure fails the running test. One thread. */
+ * Every element is a multiple of 1/512 that all dtypes hold exactly, a hash of a name and of its index; gains are near
+ * 1. The list lives until test_parts_free. Failure fails the running test. One thread. */
 #ifndef MK_TEST_PARTS_H
 #define MK_TEST_PARTS_H
 

@@ -23,7 +23,7 @@ void test_drop(test_result *result);
 
 /* A file without a name; close(). */
 int test_scratch_file(void);
-/* All that is in it, with a zero behind it; free(). */
+/* All that is in it, with a zero after it; free(). */
 char *test_slurp(int fd, size_t *length);
 
 #endif

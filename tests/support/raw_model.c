@@ -44,7 +44,8 @@ static uint64_t random_bits(uint64_t *seed) {
   return *seed;
 }
 
-/* Random bits, but for fp32 also those that random ones hardly ever are: half way between two bf16, NaN with few bits. */
+/* Random bits, but for fp32 also those that random ones hardly ever are: half way between two bf16, NaN with few
+ * bits. */
 static uint32_t random_element(uint64_t *seed, mk_tensor_dtype dtype) {
   uint64_t bits = random_bits(seed);
   uint32_t element = (uint32_t)(bits >> 32);

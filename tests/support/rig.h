@@ -1,8 +1,8 @@
 /* A test rig for one instruction: a program of that instruction alone, memory for its buffers, the numbers in them in
  * double precision, and checks that hold for every opcode.
  *
- * test_rig_start allocates, test_rig_stop releases all of it. Memory and scratch have exactly the size that is asked for, so
- * that AddressSanitizer sees an access outside. Failure fails the running test. One thread. */
+ * test_rig_start allocates, test_rig_stop releases all of it. Memory and scratch have exactly the size that is asked
+ * for, so that AddressSanitizer sees an access outside. Failure fails the running test. One thread. */
 #ifndef MK_TEST_RIG_H
 #define MK_TEST_RIG_H
 
@@ -42,14 +42,16 @@ double test_rig_value(const test_rig *rig, uint16_t buffer, uint32_t row, uint32
 double test_rig_read(const test_rig *rig, uint16_t buffer, uint32_t row, uint32_t col);
 uint64_t *test_rig_word(test_rig *rig, uint16_t buffer, uint32_t row, uint32_t col);
 
-/* Runs the instruction; the test fails when memory outside of the written operands changes (BLOCKS are not looked at). */
+/* Runs the instruction; the test fails when memory outside of the written operands changes (BLOCKS are not looked
+ * at). */
 mk_reference_result test_rig_run(test_rig *rig);
 void test_rig_expect_done(test_rig *rig);
-/* Spoils the stamp of single words of every stamped input: each time the instruction must wait and change nothing. Rows from
- * `used` on of the input in slot 0 are not looked at. */
+/* Spoils the stamp of single words of every stamped input: each time the instruction must wait and change nothing. Rows
+ * from `used` on of the input in slot 0 are not looked at. */
 void test_rig_expect_waits(test_rig *rig, uint32_t used);
 
-/* sum_k W[row][k] x[k] g[k] over columns [first, first + count) of a weight; x and gain (NULL: ones) begin at that column. */
+/* sum_k W[row][k] x[k] g[k] over columns [first, first + count) of a weight; x and gain (NULL: ones) begin at that
+ * column. */
 double test_rig_product(const test_rig *rig, uint16_t weight, uint32_t row, uint32_t first, uint32_t count,
                         const double *x, const double *gain);
 /* 1 / sqrt(mean(x^2) + eps). */

@@ -1,11 +1,11 @@
-/* Random schedules of an engine at work, and a judge: whatever comes, goes, waits and fails, a request's tokens and
- * the bits of its logits are those that it has alone.
+/* Random schedules of an engine at work, and a judge: whatever comes, goes, waits and fails, a request's tokens and the
+ * bits of its logits are those that it has alone.
  *
- * A schedule is a shape of engine (rows, blocks, prefix cache), greedy or not; requests that arrive, are cancelled, have priorities
- * and deadlines, begin alike or go on from an answer; and faults of the machine. A seed stands for all of it. It runs
- * on a real engine over the CPU machine, opened for it, on a clock that moves at the boundaries of steps alone. Every
- * request is also computed by itself, once per world: SCHEDULE_WORLD neighbouring seeds draw from the same model and
- * prompts.
+ * A schedule is a shape of engine (rows, blocks, prefix cache), greedy or not; requests that arrive, are cancelled,
+ * have priorities and deadlines, begin alike or go on from an answer; and faults of the machine. A seed stands for all
+ * of it. It runs on a real engine over the CPU machine, opened for it, on a clock that moves at the boundaries of steps
+ * alone. Every request is also computed by itself, once per world: SCHEDULE_WORLD neighbouring seeds draw from the same
+ * model and prompts.
  *
  * The judge looks at tokens and logits; at reports, counters and times; at who begins before whom; and between launches
  * at the tables of blocks.

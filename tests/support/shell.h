@@ -11,7 +11,8 @@ extern char test_output[1 << 18];
 int test_shell(const char *mkvm, const char *command);
 /* Runs it; it must end with this code and print this text. */
 void test_shell_expect(const char *mkvm, const char *command, int code, const char *text);
-/* Makes a new folder under /tmp and goes there: a tiny model m, its program p.mkp, the text p.mks, a trace t.mktrace. */
+/* Makes a new folder under /tmp and goes there: a tiny model m, its program p.mkp, the text p.mks, a trace
+ * t.mktrace. */
 void test_shell_enter(const char *mkvm);
 /* Removes that folder. */
 void test_shell_leave(void);

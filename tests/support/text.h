@@ -12,7 +12,7 @@ typedef struct test_edit { /* every `from` becomes `to`; there must be one */
   const char *from, *to;
 } test_edit;
 
-/* The whole file, with a zero behind it; free(). */
+/* The whole file, with a zero after it; free(). */
 char *test_read_file(const char *path);
 /* tests/vm/data/NAME, edited (as far as the first edit without `from`) and assembled; mk_program_free(). */
 mk_program *test_assemble(const char *name, const test_edit *edits);

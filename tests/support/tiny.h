@@ -1,7 +1,8 @@
 /* Programs of a few instructions on one or two SMs, written by hand for tests of the CPU machine.
  *
- * test_tiny_start allocates the program, test_tiny_stop releases it. Instructions are added SM by SM, and everything is a
- * vector of 16 elements or a weight of 16 columns unless said otherwise. Failure fails the running test. One thread. */
+ * test_tiny_start allocates the program, test_tiny_stop releases it. Instructions are added SM by SM, and everything is
+ * a vector of 16 elements or a weight of 16 columns unless said otherwise. Failure fails the running test. One
+ * thread. */
 #ifndef MK_TEST_TINY_H
 #define MK_TEST_TINY_H
 
@@ -37,8 +38,9 @@ mk_instruction *test_tiny_combine(test_tiny *tiny, uint32_t sm, uint16_t parts, 
 /* HEAD of row tile `sm` and NEXT; the latter reads the candidates of the first `sms` SMs. */
 void test_tiny_boundary(test_tiny *tiny, uint32_t sm, uint16_t x, uint32_t sms);
 
-/* A token loop on two SMs. SM 0: q0 -> s0, and q1 of SM 1 -> s2 -> head; SM 1: q1, t1 = W s0, head of s2. Nine instructions,
- * uids from 101, those of SM 1 from 106. SM 0 reads the candidates of `sms` SMs: it must be 2 for s0 to be reused safely. */
+/* A token loop on two SMs. SM 0: q0 -> s0, and q1 of SM 1 -> s2 -> head; SM 1: q1, t1 = W s0, head of s2. Nine
+ * instructions, uids from 101, those of SM 1 from 106. SM 0 reads the candidates of `sms` SMs: it must be 2 for s0 to
+ * be reused safely. */
 void test_tiny_loop(test_tiny *tiny, uint32_t sms);
 
 void test_tiny_wait(mk_instruction *in, uint16_t counter, uint32_t threshold);

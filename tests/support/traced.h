@@ -1,4 +1,5 @@
-/* Made-up traces, as a GPU would leave them: every role of every SM takes fixed times and waits for what the program says.
+/* Made-up traces, as a GPU would leave them: every role of every SM takes fixed times and waits for what the program
+ * says.
  *
  * The caller frees the trace. Failure fails the running test. One thread. */
 #ifndef MK_TEST_TRACED_H

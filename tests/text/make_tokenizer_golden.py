@@ -268,7 +268,8 @@ def variants(n):
     }
 
 
-# What the families have around byte-level BPE, and the steps by themselves. Patterns are given as in the files of the family.
+# What the families have around byte-level BPE, and the steps by themselves. Patterns are given as in the files of the
+# family.
 
 LETTERS = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]%s[\p{Ll}\p{Lm}\p{Lo}\p{M}]%s"
 ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"

@@ -108,7 +108,7 @@ Test(cache, every_changed_byte_is_noticed, .init = make_folder, .fini = remove_f
       at = 64; /* unused bytes of the header */
     }
     if (at == 64 + CHUNKS * 8) {
-      at = DATA; /* the gap behind the table */
+      at = DATA; /* the gap after the table */
     }
     flip(path, at);
     cr_assert_eq(read_copy(path), MK_ERR_FILE, "byte %lld", (long long)at);
@@ -269,7 +269,7 @@ Test(cache, a_model_is_loaded_from_its_copy) {
   expect_load(&m, folder, want, 0);
   cr_assert_eq(files_in_folder(), 1);
   char *path = copy_of(&m);
-  /* The weights come from the copy: with another tensor behind it in the checkpoint, in what the key does not look at,
+  /* The weights come from the copy: with another tensor after it in the checkpoint, in what the key does not look at,
    * they stay. */
   char file[TEST_RAW_PATH + 32];
   struct stat before;

@@ -92,7 +92,7 @@ Test(chat, context_is_full) {
   cr_assert_not_null(strstr(test_output, "begin a new one or raise --ctx-size"), "%s", test_output);
 }
 
-/* Reads the terminal until `text` has come behind what was waited for before. */
+/* Reads the terminal until `text` has come after what was waited for before. */
 static void wait_for(int terminal, size_t *seen, const char *text) {
   struct pollfd event = {.fd = terminal, .events = POLLIN};
   const char *hit;

@@ -126,7 +126,7 @@ Test(input, no_progress_without_a_terminal_or_beside_an_echo) {
   cr_assert_null(strstr(test_output, "reading"), "%s", test_output);
 }
 
-/* Loading clears its own line: what is echoed comes behind that. */
+/* Loading clears its own line: what is echoed comes after that. */
 Test(input, an_echo_on_a_terminal_stays) {
   cr_assert_eq(on_a_terminal("$MKVM run -m m -p 'said first' -n 2 --echo"), 0, "%s", test_output);
   const char *echo = strstr(test_output, "said first");

@@ -1,4 +1,4 @@
-/* .npy files: the header NumPy's format asks for, and nothing left behind on failure. */
+/* .npy files: the header NumPy's format asks for, and no file left on failure. */
 #include "tools/lib/npy.h"
 
 #include <criterion/criterion.h>

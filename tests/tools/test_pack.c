@@ -1,4 +1,4 @@
-/* What the GPU is told to pack, and the code by which it does: run on the host, behind the interface of
+/* What the GPU is told to pack, and the code by which it does: run on the host, under the interface of
  * vm/gpu/upload.h, it must give the bytes of the host packer. */
 #include <criterion/criterion.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Nothing of an unfinished file is left behind, whatever command wrote it and whatever ended it: a signal, a limit on
+/* Nothing of an unfinished file is left, whatever command wrote it and whatever ended it: a signal, a limit on
  * the size of files, a disk that is full. */
 #define _GNU_SOURCE /* nftw */
 #include <criterion/criterion.h>

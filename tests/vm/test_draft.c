@@ -160,7 +160,8 @@ static void work(void) {
   }
 }
 
-/* The moments between a file's name and the next draft are the work's own: a whole file, or an empty directory, may stand then. */
+/* The moments between a file's name and the next draft are the work's own: a whole file, or an empty directory, may
+ * stand then. */
 Test(draft, a_signal_leaves_none_at_any_moment) {
   for (int round = 0; round < 300; round++) {
     int status;

@@ -43,7 +43,8 @@ static bool comes_before(const mk_instruction *a, const mk_instruction *b) {
   return turn != other ? turn < other : a->uid < b->uid;
 }
 
-/* By uid, but for what draws. Uids are unique, and programs of ours number them from 1 on; a sort by counting would not do for others. */
+/* By uid, but for what draws. Uids are unique, and programs of ours number them from 1 on; a sort by counting would not
+ * do for others. */
 static void sort_by_turn(const mk_program *program, size_t *order, size_t count) {
   for (size_t gap = count / 2; gap > 0; gap /= 2) {
     for (size_t i = gap; i < count; i++) {

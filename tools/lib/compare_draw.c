@@ -57,7 +57,8 @@ static uint32_t entries_of(const stamped *front) {
   return word(front, MK_FRONT_ABOUT) >> MK_FRONT_COUNT_AT & MK_FRONT_COUNT_BITS;
 }
 
-/* The next entry from *at on that counts whatever the other SMs have: one that min-p does not drop beside this SM's own first rank. */
+/* The next entry from *at on that counts whatever the other SMs have: one that min-p does not drop beside this SM's own
+ * first rank. */
 static bool next_entry(const stamped *front, const uint32_t *words, uint32_t *at) {
   const float peak = mk_unordered(word(front, MK_FRONT_PEAK));
   while (*at < entries_of(front) && *at < MK_FRONT_MOST && !mk_sampling_one_draw(words) &&

@@ -1,8 +1,10 @@
-/* What a drawn program has between its logits and the token, beside what the references make of the same logits: for compare.c.
+/* What a drawn program has between its logits and the token, beside what the references make of the same logits: for
+ * compare.c.
  *
- * A machine need not publish what nobody looks at, and a front may leave out what cannot win. So the references go on from what they have made
- * themselves, not from the machine's: SCOREs first, then the rounds of the search one after the other, then DRAWs. Of a machine's fronts what counts
- * is compared, the counts of the penalties whole, and the choice, all of them by bits; rounds and scores are not.
+ * A machine need not publish what nobody looks at, and a front may leave out what cannot win. So the references go on
+ * from what they have made themselves, not from the machine's: SCOREs first, then the rounds of the search one after
+ * the other, then DRAWs. Of a machine's fronts what counts is compared, the counts of the penalties whole, and the
+ * choice, all of them by bits; rounds and scores are not.
  *
  * Nothing is kept. One thread. Failure: MK_ERR_DEVICE, with SM and instruction. */
 #ifndef MK_COMPARE_DRAW_H

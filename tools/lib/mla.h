@@ -1,7 +1,7 @@
 /* A batch of MLA decode on either machine: a program, verified, a batch of hash numbers in scrambled pages, its work
  * list, scheduled and checked, and how far the output is from a reference in double precision.
  *
- * Everything that no sequence uses is NaN: other pages, and the rows behind the last token of a last page.
+ * Everything that no sequence uses is NaN: other pages, and the rows after the last token of a last page.
  *
  * Ownership: a mk_mla_session owns all it points to. One thread. Failure: as the parts it calls: MK_ERR_USAGE for a
  * shape or a batch that does not fit, MK_ERR_REJECTED for a list that the checker refuses. */
@@ -35,7 +35,7 @@ void mk_mla_session_free(mk_mla_session *session); /* NULL is fine */
 
 /* The sequences of a batch, tokens and queries, from `seed`. Lengths may be zero. */
 mk_status mk_mla_session_load(mk_mla_session *session, const uint32_t *lengths, uint32_t sequences, uint64_t seed);
-/* The sequences become so much longer: new tokens behind the old ones, in new pages where the last one is full. The
+/* The sequences become so much longer: new tokens after the old ones, in new pages where the last one is full. The
  * list stays. */
 mk_status mk_mla_session_grow(mk_mla_session *session, uint32_t tokens);
 

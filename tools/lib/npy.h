@@ -12,7 +12,7 @@ typedef struct mk_npy mk_npy;
 
 mk_status mk_npy_create(const char *path, uint64_t cols, mk_npy **out);
 mk_status mk_npy_row(mk_npy *npy, const float *row);
-/* Frees the writer in any case; on failure nothing is left behind. */
+/* Frees the writer in any case; on failure no file is left. */
 mk_status mk_npy_finish(mk_npy *npy);
 void mk_npy_discard(mk_npy *npy); /* NULL is fine */
 

@@ -135,7 +135,8 @@ static const char doc[] =
     "are measured at depth 0 only. The cpu has the columns t/s and ms alone.\n\n"
     "--sampling: two programs of the same weights, one of them greedy. In each of -r rounds, every launch that samples "
     "stands between two greedy ones, whose mean it is compared with.\n\n"
-    "Shapes: llama-3.2-1b, llama-3.2-3b, llama-3.1-8b, llama-3.1-70b, tiny.\n\n"
+    "Shapes: " MK_HELP_SHAPES
+    ".\n\n"
     "--load: requests arrive at one engine at --rate, --concurrency at a time, or all at once, with prompts of random "
     "tokens; nothing but its length ends one. Times count from arrival; in the queue is a request until it begins. On "
     "cuda, idle is the part of the time with work in which no kernel ran. Ctrl-C ends it with what was measured.\n\n"

@@ -13,7 +13,7 @@ typedef struct mk_bench_mla {
   bool cuda;
   uint32_t device; /* cuda: its index */
   mk_bench_format format;
-  bool flush;        /* cuda: also launches by themselves, behind a flushed L2 among them */
+  bool flush;        /* cuda: also launches by themselves, some of them after a flush of the L2 */
   bool sweep;        /* cuda: a fixed list of batches in the place of `lengths`, a line each */
   bool measure;      /* cuda: the costs that schedules are made by, in the place of a batch */
   const char *costs; /* to schedule by: "item,page,out_row,slot_row,reduction,unit" in ns; NULL: the defaults */

@@ -10,8 +10,8 @@
 
 typedef enum mk_bench_format { MK_BENCH_MD, MK_BENCH_CSV, MK_BENCH_JSON } mk_bench_format;
 
-/* Results as a list of objects, in csv or json: before the first one, each, and behind the last. The object becomes the
- * callee's; NULL: out of memory, or a text that is not UTF-8. */
+/* Results as a list of objects, in csv or json: before the first one, for each, and after the last one. The object
+ * becomes the callee's; NULL: out of memory, or a text that is not UTF-8. */
 mk_status mk_bench_list_begin(mk_bench_format format);
 mk_status mk_bench_list_object(mk_bench_format format, json_t *object, bool first);
 mk_status mk_bench_list_end(mk_bench_format format, bool objects);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "models/synth.h"
 #include "vm/cpu/machine.h"
 #include "vm/program/program.h"
 
@@ -35,7 +36,18 @@ const struct argp_child mk_common_options[] = {{&mk_common_argp, 0, NULL, -1}, {
 
 char *mk_help_filter(int key, const char *text, void *input) {
   (void)input;
-  return key == ARGP_KEY_HELP_DUP_ARGS_NOTE ? NULL : (char *)(uintptr_t)text;
+  const char *at = text != NULL ? strstr(text, MK_HELP_SHAPES) : NULL;
+  if (key == ARGP_KEY_HELP_DUP_ARGS_NOTE) {
+    return NULL;
+  }
+  char names[MK_SYNTH_NAMES];
+  const size_t bytes = at != NULL ? strlen(text) + sizeof names : 0;
+  char *with = at != NULL ? malloc(bytes) : NULL; /* argp frees it */
+  if (with != NULL) {
+    mk_synth_shape_names(names);
+    snprintf(with, bytes, "%.*s%s%s", (int)(at - text), text, names, at + strlen(MK_HELP_SHAPES));
+  }
+  return with != NULL ? with : (char *)(uintptr_t)text;
 }
 
 uint64_t mk_number(struct argp_state *state, const char *flag, const char *text, uint64_t low, uint64_t high) {

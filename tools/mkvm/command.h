@@ -25,7 +25,9 @@ mk_status mk_command_synth(int argc, char **argv);
 /* Gives a subcommand -h, --help and --usage, as a child of its argp. */
 extern const struct argp_child mk_common_options[];
 extern const struct argp mk_common_argp; /* the child itself, for an argp that has others, too */
-/* Drops argp's own note on optional arguments, which says nothing here. */
+/* Drops argp's own note on optional arguments, which says nothing here, and puts the names of the shapes that
+ * models/synth.h knows in the place of MK_HELP_SHAPES. */
+#define MK_HELP_SHAPES "@SHAPES@"
 char *mk_help_filter(int key, const char *text, void *input);
 
 /* Of a prompt from a file or standard input, and of a line of a conversation: far more than any context takes. */

@@ -67,7 +67,8 @@ mk_status mk_command_synth(int argc, char **argv) {
       "same "
       "seed gives the same bits everywhere. Its text is noise; its shape, size and speed are real."
       "\v"
-      "Names: llama-3.2-1b, llama-3.2-3b, llama-3.1-8b, llama-3.1-70b, tiny.\n\n"
+      "Names: " MK_HELP_SHAPES
+      ".\n\n"
       "Example:\n  mkvm synth --like tiny -o /tmp/tiny && mkvm run -m /tmp/tiny -p hello -n 16\n";
   static const struct argp argp = {option_table, parse, "", doc, mk_common_options, mk_help_filter, NULL};
   options o = {0};

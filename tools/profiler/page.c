@@ -7,7 +7,7 @@
 
 #include "tools/profiler/texts.h"
 
-/* Made by the build from tools/profiler/page/: what stands before the data and what stands behind it. */
+/* Made by the build from tools/profiler/page/: what stands before the data and what stands after it. */
 extern const unsigned char mk_page_head[], mk_page_tail[];
 extern const size_t mk_page_head_size, mk_page_tail_size;
 

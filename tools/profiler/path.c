@@ -5,7 +5,7 @@
 
 enum { MOST_DETOURS = 4 }; /* jumps from role to role at one and the same moment */
 
-/* A proxy for the moment of publication may lie this much behind it. */
+/* A proxy for the moment of publication may be this much later. */
 static const uint64_t kSlack = 1000;
 
 typedef struct writer {
@@ -205,7 +205,7 @@ static uint64_t issue_of(const mk_profile *p, const place *at, const mk_interval
   return load != NULL && load->start > wait->start && load->start <= at->time ? load->start : 0;
 }
 
-/* Who published last what the instruction reads, if that was between the two times. Just behind the first one does not
+/* Who published last what the instruction reads, if that was between the two times. Just after the first one does not
  * count: what the first warp had by then may seem a little later than it was. */
 static const mk_execution *late_publisher(const mk_edges *edges, uint32_t instruction, uint32_t step, uint64_t since,
                                           uint64_t until, uint32_t *role) {

@@ -1,16 +1,15 @@
-/* The memory of a program on the GPU: an arena for weights, one for the KV cache, and one for everything else. A machine beside another
- * one has only the third of its own. See machine_internal.h. */
+/* The memory of a program on the GPU: an arena for weights, one for the KV cache, and one for everything else. A
+ * machine beside another one has only the third of its own. See machine_internal.h. */
 #include <string.h>
 
 #include "vm/gpu/machine_internal.h"
 
 enum {
-  STEP_WORDS = 128, /* of sixteen elements of sixteen rows: vm/gpu/rows.cuh */
+  STEP_WORDS = 128, /* words of a step, sixteen elements of sixteen rows: vm/gpu/rows.cuh */
   STEP_LINES = 16,
-  VALUE_HALVES = 2, /* of a value of 2 to 16 rows, by the generation's parity */
+  VALUE_HALVES = 2, /* halves of a value of 2 to 16 rows, taken in turn by the generation's parity */
   ALIGNMENT = 256,
-  ARENA_TAIL =
-      32, /* a kernel may read so far behind the last buffer: the gains of a whole tile, of which one is there */
+  ARENA_TAIL = 32, /* a kernel may read so far past the last buffer: the gains of a whole tile, of which one is there */
 };
 
 uint64_t mk_gpu_place(uint64_t *end, uint64_t bytes) {
@@ -39,7 +38,8 @@ void mk_memory_of(const mk_program *program, mk_memory_plan *plan) {
   plan->activations = program->work_bytes - plan->kv;
 }
 
-/* Floats of a block's sums that wait: those of row tiles between chunks of K, those of attention between pieces. */
+/* How many floats of sums that wait a block needs room for: those of row tiles between chunks of K, those of attention
+ * between pieces. */
 static uint32_t scratch_floats(const mk_program *program) {
   if (mk_program_rows(program) > MK_MAX_ROWS) {
     return MK_WIDE_GPU_SCRATCH_FLOATS;
@@ -73,7 +73,8 @@ static uint32_t scratch_floats(const mk_program *program) {
   return (uint32_t)most;
 }
 
-/* Offsets of all buffers in their arenas; `kv` and `work` become the sizes of those. Scratch memory comes last. */
+/* Places all buffers in their arenas, as offsets; `kv` and `work` become the sizes of those two arenas. Gives the
+ * offset of the scratch memory, which comes last. */
 static uint64_t place_buffers(mk_gpu *gpu, uint64_t *kv, uint64_t *work) {
   const mk_program *program = gpu->program;
   *kv = *work = 0;

@@ -1,17 +1,22 @@
-// What the roles of the MLA configuration hand to each other inside a block: entries of the work list, pages of the cache, queries.
+// What the roles of the MLA configuration hand to each other inside a block: entries of the work list, pages of the
+// cache, queries.
 //
-// The loader reads this SM's row of the list, looks up lengths and pages, and passes entries on through a small ring, each opcode's closed by
-// an end. From outside a block waits for stamps alone: whatever its roles wait for among themselves comes as long as each goes through its
-// entries to the end. So these waits do not give up when a launch is to be left, as others do (wait.cuh), and all warps always carry out the
-// same entries; but if one still waits long after that, something is broken, and it goes on with what it has rather than never end.
+// The loader reads this SM's row of the list, looks up lengths and pages, and passes entries on through a small ring,
+// the entries of each opcode being closed by an end. From outside the block its roles wait for stamps alone. Whatever
+// they wait for among themselves comes, as long as each role goes through its entries to the end. So these waits do not
+// give up when a launch is to be left, as others do (wait.cuh), and all warps always carry out the same entries. But if
+// one still waits long after the launch is to be left, something is broken, and it goes on with what it has rather than
+// never end.
 #pragma once
 #include "instructions/mla.h"
 #include "vm/gpu/controller.cuh"
 
 namespace mk {
 
-// A page is filled in four loads of two or three panels, each with a barrier, and emptied in two parts: each warpgroup empties its half of the
-// values, and that which does not score the page also the last panel of keys, where it finds the weights. These are handed over in halves.
+// A page is filled in four loads of two or three panels, each with a barrier, and emptied in two parts. Each warpgroup
+// empties its half of the values. The last panel of keys becomes the weights' place, so the warpgroup that finds the
+// weights there, and did not score the page, empties it. Weights are handed over in halves. values, and that which does
+// not score the page also the last panel of keys, where it finds the weights. These are handed over in halves.
 enum { PAGE_LOADS = 4, PAGE_PARTS = 2, HALF_PANELS = 4, OTHER_KEYS = 2 * HALF_PANELS, WEIGHT_HALVES = 2 };
 
 enum mla_barrier {
@@ -32,8 +37,8 @@ __device__ inline uint32_t empty_barrier(uint32_t slot, uint32_t part) { return 
 __device__ inline uint32_t weights_barrier(uint32_t slot, uint32_t half) {
   return WEIGHTS_FULL + slot * WEIGHT_HALVES + half;
 }
-// In which order the panels of a page are filled, which is that in which they become empty: the half of the warpgroup that does not score the slot's pages,
-// the last panel of keys, the half of the one that does.
+// The order in which the panels of a page are filled, which is the one in which they become empty: the half of the
+// warpgroup that does not score the slot's pages, the last panel of keys, the half of the warpgroup that does.
 __device__ inline uint32_t panel_in_order(uint32_t slot, uint32_t i) {
   return i == HALF_PANELS  ? OTHER_KEYS
          : i < HALF_PANELS ? (slot ^ 1) * HALF_PANELS + i
@@ -57,8 +62,8 @@ struct alignas(16) mla_entry {
   union {
     uint32_t slot, units;  // as in the list
   };
-  // ITEM: rows of the block whose output this item writes, itself, low half: the first, high half: behind the last; and the slots of the
-  // block, low half: the first, high half: how many, that it adds for it.
+  // ITEM: the rows of the block whose output this item writes itself, low half: the first, high half: the one after the
+  // last; and the slots of the block that it adds to its own sums, low half: the first, high half: how many.
   uint32_t own_rows, block_slots;
 };
 static_assert(sizeof(mla_entry) == MK_GPU_ENTRY_BYTES, "entries of the ring");
@@ -67,10 +72,11 @@ __device__ inline mla_entry *entry_at(uint32_t slot) {
   return reinterpret_cast<mla_entry *>(shared_memory + MK_GPU_ENTRIES_AT) + slot;
 }
 
-// Waits for a phase among the roles of this block, as said above. A wait says nothing of itself: that would be fifty instructions in each of thirty
-// places, and what a call pays for is its code. The controller reports a block whose consumers take no entry for longer than the deadline.
+// Waits for a phase among the roles of this block, as said above. A wait does not say what it waits for: that would
+// take fifty instructions in each of thirty places, and a call takes as long as its code takes to arrive. The
+// controller reports a block whose consumers take no entry for longer than the deadline.
 __device__ inline void wait_within(const device &d, uint32_t index, uint32_t parity) {
-  enum { MOST_TRIES = 1 << 20 };  // when everybody is to leave
+  enum { MOST_TRIES = 1 << 20 };  // tries, once everybody is to leave
   uint32_t barrier = d.barrier(index), left = MOST_TRIES;
   while (left != 0 && !__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {
     left -= tile::uniform(d.words()->leave != 0);
@@ -106,7 +112,7 @@ __device__ inline void init_mla_barriers(const device &d) {
   tile::fence_barriers();
 }
 
-// A consumer warp: of warpgroup `group`, whose 128 threads own all rows and half of the columns.
+// A consumer warp of warpgroup `group`. The group's 128 threads own all rows and half of the columns.
 struct attender {
   device d;
   uint32_t warp, lane, group;
@@ -114,7 +120,7 @@ struct attender {
   entry_cursor entries;
   uint32_t queries;  // blocks so far
 
-  // Of the 64 of a block, this thread's first; the other one is 8 further on.
+  // This thread's first row among the 64 of a block; its other row is 8 further on.
   __device__ uint32_t row() const { return warp % 4 * 16 + lane / 4; }
 };
 
@@ -125,7 +131,7 @@ __device__ inline mla_entry take_entry(attender &a) {
   uint32_t slot = a.entries.slot();
   wait_within(a.d, ENTRY_FULL + slot, a.entries.phase());
   mla_entry entry = *entry_at(slot);
-  // So that the compiler knows that all lanes have the same: it counts pages and names panels once for the warp then.
+  // Tells the compiler that all lanes have the same entry: then it counts pages and names panels once for the warp.
   entry.kind = tile::uniform(entry.kind);
   entry.block = tile::uniform(entry.block);
   entry.first = tile::uniform(entry.first);

@@ -1,5 +1,6 @@
-// The read probe: every SM streams its share of a large buffer into shared memory by 1-D bulk copies, MK_BANDWIDTH_SLOTS in
-// flight, and looks at nothing. Chunk i of block b is number b + i * blocks. One thread per block; its slots refill as they arrive.
+// The read probe: every SM streams its share of a large buffer into shared memory by 1-D bulk copies,
+// MK_BANDWIDTH_SLOTS in flight, and looks at nothing. Chunk i of block b is number b + i * blocks. One thread per
+// block; its slots refill as they arrive.
 #include "instructions/tile/barrier.cuh"
 #include "instructions/tile/copy.cuh"
 #include "vm/gpu/bandwidth.h"

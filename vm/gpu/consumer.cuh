@@ -1,12 +1,13 @@
 // The consumers: 16 warps that multiply pages by activations, attend, and decide the next token.
 //
-// In a linear instruction four groups of four warps take the pages in turn, each group always the same slots of the ring: so a warp sees
-// every filling of its slots, and a phase that it has not seen is never taken for another. Warp i of a group works on steps
-// 8 i to 8 i + 7 of its pages. Where a row tile has a multiple of four pages, each warp meets the same pages in all row tiles and stages
-// exactly the activation values that it needs, without a barrier between warps; else they share what they have staged.
-// Column 0 of the mma holds the activation. The eight steps are one chain of the canon (docs/NUMERICS.md): their 16 sums go to a result slot, page by
-// page, with those of the three other pages of the round, and the storer adds chains in the order of K.
-// While x is waited for, each warp takes its first page into registers: the ring is four pages longer for it.
+// In a linear instruction four groups of four warps take the pages in turn, each group always the same slots of the
+// ring: so a warp sees every filling of its slots, and a phase that it has not seen is never taken for another. Warp i
+// of a group works on steps 8 i to 8 i + 7 of its pages. Where a row tile has a multiple of four pages, each warp meets
+// the same pages in all row tiles and stages exactly the activation values that it needs, without a barrier between
+// warps; otherwise the warps share what they have staged. Column 0 of the mma holds the activation. The eight steps are
+// one chain of the canon (docs/NUMERICS.md): their 16 sums go to a result slot, page by page, with those of the three
+// other pages of the round, and the storer adds chains in the order of K. While x is waited for, each warp takes its
+// first page into registers: the ring is four pages longer for it.
 #pragma once
 #include "instructions/canon.cuh"
 #include "instructions/linear_operands.cuh"
@@ -23,12 +24,12 @@ struct consumer {
   ring_cursor<MK_GPU_RESULT_SLOTS> results;
 };
 
-// Each warp keeps the row of the step, and where it is in the instruction ring, for itself; in shared memory, since
+// Each warp has its own copy of the row of the step and of its place in the instruction ring; in shared memory, since
 // registers are short.
 __device__ inline uint32_t token_of(const consumer &c) { return c.d.words()->at_step[c.warp].token; }
 __device__ inline uint32_t position_of(const consumer &c) { return c.d.words()->at_step[c.warp].position; }
 __device__ inline uint32_t flags_of(const consumer &c) { return c.d.words()->at_flags[c.warp]; }
-// For consumers that do not keep the epoch in a register all the time.
+// For the kinds of consumer that do not keep the epoch in a register all the time; here it is kept.
 __device__ inline void put_down_epoch(const consumer &) {}
 __device__ inline void look_up_epoch(consumer &) {}
 __device__ inline instruction_cursor at_hand(const consumer &c) { return {c.d.words()->at_hand[c.warp]}; }
@@ -36,20 +37,20 @@ __device__ inline void set_at_hand(const consumer &c, const instruction_cursor &
   c.d.words()->at_hand[c.warp] = cursor.at;
   __syncwarp();
 }
-// The same instruction that it has been given, looked up anew.
+// The instruction that the warp works on, looked up anew.
 __device__ inline const mk_instruction_word &instruction_at_hand(const consumer &c) {
   return c.d.slot(at_hand(c).slot())->instruction;
 }
 __device__ inline bool stops(const consumer &c) { return (token_of(c) & MK_CANDIDATE_STOP) != 0; }
 
 __device__ inline void set_token(consumer &c, uint32_t token) {
-  __syncwarp();  // behind the last lane's look at the one before
+  __syncwarp();  // after the last lane's look at the place before
   c.d.words()->at_step[c.warp].token = token;
   __syncwarp();
 }
 
 __device__ inline void set_row(consumer &c, uint32_t token, uint32_t position, uint32_t flags) {
-  __syncwarp();  // behind the last lane's look at the row before
+  __syncwarp();  // after the last lane's look at the row before
   c.d.words()->at_step[c.warp].token = token;
   c.d.words()->at_step[c.warp].position = position;
   c.d.words()->at_flags[c.warp] = static_cast<uint8_t>(flags);
@@ -63,18 +64,18 @@ enum {
   WARP_STEPS = STEPS_PER_PAGE / GROUP_WARPS,  // of a page
   SLICE_BYTES = 64,                           // of two steps: 4 lanes x 2 steps x 2 words
   PAGE_SLICES_BYTES = SLICE_BYTES * STEPS_PER_PAGE / 2,
-  PAGE_RELEASES =
-      MK_GPU_CONSUMER_WARPS / GROUP_WARPS,  // a page is empty after 16 arrivals: so many by each warp of a group
+  PAGE_RELEASES = MK_GPU_CONSUMER_WARPS / GROUP_WARPS,  // by each warp: a page is empty after 16 arrivals
 };
 
 __device__ inline uint32_t group_of(const consumer &c) { return c.warp / GROUP_WARPS; }
 __device__ inline uint32_t rank_of(const consumer &c) { return c.warp % GROUP_WARPS; }
 
-// All consumer warps meet. Every warp comes to every meeting of an instruction, also when a wait has been given up (wait.cuh).
+// All consumer warps meet. Every warp comes to every meeting of an instruction, also when a wait has been given up
+// (wait.cuh).
 __device__ inline void consumers_meet(const consumer &) { tile::meet<MK_GPU_CONSUMER_WARPS * 32>(); }
 
-// The same where each has waited for values of its own. The recorder follows the first warp, and sees here how late the others are; other
-// meetings count as work, which some warp does.
+// The same where each warp has waited for values of its own. The recorder follows the first warp, and sees here how
+// late the others are. Other meetings are recorded as work, since there some warp is at work.
 __device__ inline void consumers_meet_with_values(consumer &c) {
   uint32_t since = meeting_begins();
   consumers_meet(c);
@@ -133,8 +134,8 @@ enum {
   MOST_PAGES = MK_GPU_ACTIVATION_BYTES / PAGE_SLICES_BYTES,
   BATCH_UNITS = 4,                                             // fetched together
   NORMED_UNITS = (MK_GPU_NORMED_PAGES + GROUPS - 1) / GROUPS,  // most of a normed x
-  // A normed x as it came begins at a whole round of groups: so a place in the area belongs to the same warp in whatever instruction comes
-  // next, and nobody stages over what a slower warp still reads.
+  // The raw values of a normed x begin at a whole round of groups: so a place in the area belongs to the same warp in
+  // whatever instruction comes next, and nobody stages over what a slower warp still reads.
   RAW_PAGE = (MK_GPU_NORMED_PAGES + GROUPS - 1) / GROUPS * GROUPS,
 };
 static_assert(RAW_PAGE + MK_GPU_NORMED_PAGES <= MOST_PAGES, "a normed x has room twice");
@@ -143,7 +144,7 @@ static_assert(NORMED_UNITS <= BATCH_UNITS, "a normed activation is fetched at on
 static_assert(MK_GPU_RING_PAGES % GROUPS == 0, "a group has its own slots of the ring");
 static_assert(WARP_STEPS * 16 == 4 * 32, "a warp stages a page with one unit per lane");
 
-// Of the row tile whose pages come next: the first one that is this warp's.
+// The number of the first page that is this warp's, in the row tile whose pages come next.
 __device__ inline uint32_t first_page(const consumer &c) { return (group_of(c) - c.pages.slot()) % GROUPS; }
 
 struct staged_unit {
@@ -169,7 +170,7 @@ __device__ inline void load_gains(const consumer &c, const mk_gpu_buffer &gain, 
     to[u] = make_uint2(0, 0);
     if (at.element < cols) {
       to[u] =
-          __ldg(reinterpret_cast<const uint2 *>(from + at.element));  // memory goes on behind the last one (machine.c)
+          __ldg(reinterpret_cast<const uint2 *>(from + at.element));  // memory goes on after the last gain (arena.c)
       uint32_t left = cols - at.element;
       to[u].x &= left == 1 ? 0xffffu : 0xffffffffu;
       to[u].y &= left >= 4 ? 0xffffffffu : left == 3 ? 0xffffu : 0u;
@@ -177,12 +178,13 @@ __device__ inline void load_gains(const consumer &c, const mk_gpu_buffer &gain, 
   }
 }
 
-// What this lane has staged of a page of a normed x, as it came: squares are summed when products are on their way.
+// The raw values of a normed x that this lane has staged of a page: their squares are summed when products are on their
+// way.
 __device__ inline uint2 &own_input(const consumer &c, uint32_t page) {
   return reinterpret_cast<uint2 *>(c.d.activation() + (RAW_PAGE + page) * PAGE_SLICES_BYTES)[rank_of(c) * 32 + c.lane];
 }
 
-// The units [first_unit, first_unit + BATCH_UNITS) of the embedding row of the step's token.
+// Fetches units [first_unit, first_unit + BATCH_UNITS) of the embedding row of the step's token.
 __device__ inline void fetch_token_row(const consumer &c, const mk_gpu_buffer &x, uint32_t first, uint32_t first_unit,
                                        uint32_t steps, uint2 (&to)[BATCH_UNITS]) {
   uint32_t row = token_of(c);
@@ -200,7 +202,7 @@ __device__ inline void fetch_token_row(const consumer &c, const mk_gpu_buffer &x
   }
 }
 
-// The same of a stamped vector: all loads of a lane are under way together, stale words are fetched again.
+// The same for a stamped vector: all loads of a lane are under way together, and stale words are fetched again.
 __device__ inline void fetch_stamped(const consumer &c, const mk_operand &operand, const mk_gpu_buffer &x,
                                      uint32_t first, uint32_t first_unit, uint32_t steps, uint2 (&to)[BATCH_UNITS]) {
   const uint64_t *from =
@@ -215,7 +217,8 @@ __device__ inline void fetch_stamped(const consumer &c, const mk_operand &operan
   }
 }
 
-// Hands 16 sums of this warp (row g in lane 4 g: low, row g + 8: high) to the storer, as those of chain `chain` of sixteen.
+// Hands 16 sums of this warp (row g in lane 4 g: low, row g + 8: high) to the storer, as those of chain `chain` of
+// sixteen.
 __device__ inline void put_result(consumer &c, float low, float high, float squares, uint32_t chain) {
   wait_phase(c.d, RESULT_EMPTY + c.results.slot(), c.results.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, c.results.slot());
   float *slot = c.d.result(c.results.slot());
@@ -241,7 +244,8 @@ __device__ inline void advance_pages(consumer &c, uint32_t count) {
   c.pages.advance(count);
 }
 
-// This warp has read what it needs of a page. The loader fences for everybody before it copies into the page again.
+// Says that this warp has read what it needs of a page. The loader fences for everybody before it copies into the page
+// again.
 __device__ inline void release_page(const consumer &c, uint32_t slot, uint32_t count) {
   __syncwarp();
   if (c.lane == 0) {
@@ -249,8 +253,8 @@ __device__ inline void release_page(const consumer &c, uint32_t slot, uint32_t c
   }
 }
 
-// This warp's steps of a page. The page is released as soon as they are in registers: the time that it is held is what keeps the ring from
-// filling.
+// This warp's steps of a page. The page is released as soon as they are in registers: the shorter it is held, the
+// fuller the ring.
 struct page_weights {
   tile::weight_tile step[WARP_STEPS];
 };
@@ -275,7 +279,7 @@ __device__ inline void multiply_page(const consumer &c, page_weights &weights, u
     if (has_x) {
       b = reinterpret_cast<const uint4 *>(slices + i / 2 * (SLICE_BYTES / 4))[c.lane];
     }
-    if (ragged && rank_of(c) * WARP_STEPS + i + 2 > steps) {  // what lies beyond the last step is of an older page
+    if (ragged && rank_of(c) * WARP_STEPS + i + 2 > steps) {  // after the last step lies an older page
       if (rank_of(c) * WARP_STEPS + i >= steps) {
         tile::zero(weights.step[i]);
       }
@@ -286,7 +290,7 @@ __device__ inline void multiply_page(const consumer &c, page_weights &weights, u
   }
 }
 
-// Without it the registers of one instruction would stay taken until the next.
+// Without this the registers of one instruction would stay taken until the next.
 __device__ inline void clear(page_weights &weights) {
 #pragma unroll
   for (uint32_t i = 0; i < WARP_STEPS; i++) {
@@ -294,7 +298,8 @@ __device__ inline void clear(page_weights &weights) {
   }
 }
 
-// This warp's first page of an instruction, if it is there already: while x is waited for, the registers are a few pages more of the ring.
+// Loads this warp's first page of an instruction, if it is there already: while x is waited for, these registers
+// lengthen the ring by a few pages.
 __device__ inline bool load_early(const consumer &c, uint32_t pages, page_weights &to) {
   ring_cursor<MK_GPU_RING_PAGES> at = c.pages;
   uint32_t page = first_page(c);
@@ -307,8 +312,9 @@ __device__ inline bool load_early(const consumer &c, uint32_t pages, page_weight
   return true;
 }
 
-// Stages x [16 * steps]: stamped bf16, or the embedding row of the step's token. Normed, each value is multiplied by its gain and its
-// square summed. A short x is fetched at once; `weights` then gets this warp's first page meanwhile, true if it did.
+// Stages x [16 * steps]: stamped bf16, or the embedding row of the step's token. If x is normed, each value is
+// multiplied by its gain and its square summed. A short x is fetched at once; meanwhile `weights` gets this warp's
+// first page, if it is there: then the result is true.
 __device__ inline bool stage_activation(consumer &c, const mk_instruction_word &in, bool normed, uint32_t steps,
                                         uint32_t pages, page_weights &weights) {
   const mk_operand &operand = in.parts[LINEAR_X];
@@ -342,8 +348,9 @@ __device__ inline bool stage_activation(consumer &c, const mk_instruction_word &
   return early;
 }
 
-// The sums of every row tile of the weight operand, over its steps; of an operand without rows one empty sum, which tells the storer
-// that everything before it on this SM is done (docs/VERIFIER.md). `early`: the weights of this warp's first page are there.
+// Computes the sums of every row tile of the weight operand, over its steps. For an operand without rows there is one
+// empty sum, which tells the storer that everything before it on this SM is done (docs/VERIFIER.md). `early`: the
+// weights of this warp's first page are there.
 __device__ inline void multiply_pages(consumer &c, const mk_operand &weight, uint32_t pages, bool normed,
                                       page_weights &weights, bool early) {
   bool shared = pages % GROUPS != 0;
@@ -380,11 +387,11 @@ __device__ inline void multiply_pages(consumer &c, const mk_operand &weight, uin
     advance_pages(c, pages);
   }
   if (shared) {
-    ranks_meet(c);  // before anybody stages something else
+    ranks_meet(c);  // before anybody stages another x
   }
 }
 
-// One body for all of them, so that it stays in the instruction cache from stage to stage.
+// One body for all linear opcodes, so that it stays in the instruction cache from stage to stage.
 __device__ __forceinline__ void consume_linear(consumer &c, const mk_instruction_word &in, bool normed) {
   const mk_operand &from = in.parts[LINEAR_X], &weight = in.parts[LINEAR_WEIGHT];
   uint32_t steps = from.cols * c.d.buffer(from).tile_cols / 16;

@@ -1,12 +1,13 @@
-// The controller: fetches instructions into their ring, with all that they name, and watches over everybody's waits meanwhile; and how the
-// other roles take instructions from that ring. The same on every configuration of the machine.
+// The controller: fetches instructions into their ring, with all that they name, and meanwhile watches over everybody's
+// waits. Here is also how the other roles take instructions from that ring. The same in every configuration of the
+// machine.
 #pragma once
 #include "vm/gpu/opcodes.cuh"
 #include "vm/gpu/wait.cuh"
 
 namespace mk {
 
-// At the start of a launch: what each warp says of itself, and what the first thread says of all.
+// Clears, at the start of a launch, what each warp says of itself, and what the first thread says of all.
 __device__ inline void clear_warp_words(const device &d) {
   if (tile::lane() == 0) {
     volatile shared_words *words = d.words();
@@ -23,8 +24,8 @@ __device__ inline void clear_block_words(const device &d) {
   words->fault.what = 0;
 }
 
-// The next instruction of the ring, nullptr when the controller hands out no more. Leaving only here, and only then, keeps the consumer
-// warps together: what has been handed out is the same for all.
+// The next instruction of the ring; nullptr when the controller hands out no more. Consumer warps leave only here, and
+// only then, which keeps them together: what has been handed out is the same for all.
 __device__ inline const mk_instruction_word *fetch(device &d, const instruction_cursor &cursor) {
   if (!wait_instruction(d, cursor)) {
     return nullptr;
@@ -35,7 +36,7 @@ __device__ inline const mk_instruction_word *fetch(device &d, const instruction_
   return in;
 }
 
-// True: that was the last one of the queue.
+// Moves on in the ring. True: that was the last instruction of the queue.
 __device__ inline bool done_with(const device &d, instruction_cursor &cursor) {
   bool last = (d.slot(cursor.slot())->flags & SLOT_IS_LAST) != 0;
   __syncwarp();
@@ -46,7 +47,8 @@ __device__ inline bool done_with(const device &d, instruction_cursor &cursor) {
   return last;
 }
 
-// With several rows the controller finds out what their draws go by, while the HEAD before them is under way.
+// With several rows the controller finds out what the draws of a step depend on, while the HEAD before them is under
+// way.
 #if MK_GPU_ROWS && MK_GPU_SAMPLES
 constexpr bool PREPARES_DRAWS = true;
 __device__ inline bool lines_search() { return tile::uniform(rows_shared()->searching != 0); }
@@ -56,13 +58,13 @@ __device__ inline bool lines_search() { return true; }
 __device__ inline void prepare_draws(const device &, const mk_instruction_word &) {}
 #endif
 
-// An instruction with all that it names, a few words per lane, on their way while the slot is waited for.
+// An instruction with all that it names, a few words per lane, fetched while its slot is waited for.
 struct looked_up {
   enum { BUFFER_WORDS = sizeof(mk_gpu_buffer) / 4, WORDS = DESCRIPTORS * BUFFER_WORDS, ROUNDS = (WORDS + 31) / 32 };
   uint32_t instruction, buffers[ROUNDS], total;
 };
 
-// How many PARTs an opcode has: four bits for each opcode, of sixteen of them.
+// How many PARTs the opcodes have: four bits for each of sixteen opcodes.
 __device__ constexpr uint64_t parts_by_opcode(uint32_t sixteen) {
   uint64_t parts = 0;
 #define MK_COUNT_PART 1
@@ -80,13 +82,12 @@ __device__ constexpr uint64_t parts_by_opcode(uint32_t sixteen) {
   static_assert(is_absent(MK_OP_##NAME) || MK_OP_##NAME < 32, #NAME ": four bits for each opcode, in two constants");
 #include "vm/program/opcodes.def"
 __device__ constexpr uint32_t parts_of(uint32_t opcode) {
-  constexpr uint64_t low = parts_by_opcode(0), high = parts_by_opcode(1);  // which is nothing in most kernels
+  constexpr uint64_t low = parts_by_opcode(0), high = parts_by_opcode(1);  // zero in most kernels
   return static_cast<uint32_t>((high != 0 && opcode >= 16 ? high : low) >> 4 * (opcode % 16)) & 15;
 }
 
-// The buffer that a descriptor is of, from an instruction of so many PARTs whose words the lanes have. MK_ABSENT for
-// what the instruction does without; for a descriptor past its operands, 0: there is nothing between operands and
-// parameters.
+// The buffer of a descriptor, of an instruction with so many PARTs whose words the lanes have. MK_ABSENT for what the
+// instruction does without; 0 for a descriptor after its operands: nothing lies between operands and parameters.
 __device__ inline uint32_t buffer_named(uint32_t instruction, uint32_t parts, uint32_t descriptor) {
   uint32_t half = MK_HEAD_BYTES / 2 + (descriptor < parts ? descriptor * MK_PART_HALVES + 1
                                                           : parts * MK_PART_HALVES + whole_at(descriptor));
@@ -120,7 +121,7 @@ __device__ inline void look_up(const device &d, uint32_t index, looked_up &to) {
   to.total = lane < MK_MAX_WAITS + MK_MAX_SIGNALS && used ? __ldg(d.params.counter_totals + (edge >> 16)) : 0;
 }
 
-// Into the slot at hand, which is empty.
+// Writes the instruction into the slot at hand, which is empty.
 __device__ __forceinline__ void hand_out(const device &d, instruction_cursor &cursor, const looked_up &words,
                                          bool last) {
   uint32_t lane = tile::lane();
@@ -135,7 +136,7 @@ __device__ __forceinline__ void hand_out(const device &d, instruction_cursor &cu
     }
   }
   if (lane < MK_MAX_WAITS + MK_MAX_SIGNALS) {
-    slot->wait_totals[lane] = words.total;  // the signals' follow the waits'
+    slot->wait_totals[lane] = words.total;  // the totals of the signals come after those of the waits
   }
   bool release = (words.total & MK_GPU_COUNTER_RELEASE) != 0;
   bool waits = __any_sync(0xffffffffu, release && lane < MK_MAX_WAITS);
@@ -155,7 +156,7 @@ __device__ __forceinline__ void hand_out(const device &d, instruction_cursor &cu
   cursor.next();
 }
 
-// For as long as it takes until the barrier has come to that phase, watches over everybody's waits. False: all are to leave.
+// Watches over everybody's waits until the barrier has come to that phase. False: all are to leave.
 __device__ __forceinline__ bool watch_until(const device &d, uint32_t barrier, uint32_t parity, watch &w) {
   while (!__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {
     watch_over(d, w);
@@ -166,7 +167,7 @@ __device__ __forceinline__ bool watch_until(const device &d, uint32_t barrier, u
   return true;
 }
 
-// Hands out all instructions, and watches over everybody's waits meanwhile and until the consumers are done.
+// Hands out all instructions, and watches over everybody's waits meanwhile, and then until the consumers are done.
 __device__ __forceinline__ void control_queue(device &d) {
   instruction_cursor cursor;
   watch w;
@@ -179,7 +180,7 @@ __device__ __forceinline__ void control_queue(device &d) {
       look_up(d, queue.first + i, words);
       uint32_t opcode = __shfl_sync(0xffffffffu, words.instruction, 0) & 0xffu;
       if (PREPARES_DRAWS && opcode == MK_OP_SIFT && !searches) {
-        continue;  // it would do nothing; and those that come next are handed out sooner
+        continue;  // it would do nothing, and those that come next are handed out sooner
       }
       uint32_t empty = d.barrier(INSTRUCTION_EMPTY + cursor.slot());
       if (!__all_sync(0xffffffffu, tile::test_wait(empty, cursor.phase() ^ 1))) {
@@ -188,7 +189,7 @@ __device__ __forceinline__ void control_queue(device &d) {
           return;
         }
       }
-      // The rows of the step, which SCORE is prepared by.
+      // The rows of the step, from which SCORE is prepared.
       if (PREPARES_DRAWS && opcode == MK_OP_SCORE && d.epoch != 0 &&
           !watch_until(d, d.barrier(STATE_READY), (d.epoch - 1) % 2, w)) {
         return;
@@ -202,7 +203,7 @@ __device__ __forceinline__ void control_queue(device &d) {
   while (__all_sync(0xffffffffu, d.words()->finished == 0 && d.words()->leave == 0)) {
     watch_over(d, w);
   }
-  watch_over(d, w);  // the last step may have come to an index out of its range
+  watch_over(d, w);  // an index of the last step may be out of its range
 }
 
 __device__ inline void note_clocks(const device &d, uint32_t which) {

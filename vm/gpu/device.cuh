@@ -28,7 +28,7 @@ enum barrier_index {
   INSTRUCTION_FULL = RESULT_EMPTY + MK_GPU_RESULT_SLOTS,
   INSTRUCTION_EMPTY = INSTRUCTION_FULL + MK_GPU_INSTRUCTION_SLOTS,
   STATE_READY = INSTRUCTION_EMPTY + MK_GPU_INSTRUCTION_SLOTS,
-  OWN_BARRIERS,           // of the configuration; the words behind the barriers are aligned to 16 bytes
+  OWN_BARRIERS,           // of the configuration; the words after the barriers are aligned to 16 bytes
   SCORED = OWN_BARRIERS,  // with sampling: this SM's logits of the step are there
   BARRIER_COUNT = OWN_BARRIERS + MK_GPU_OWN_BARRIERS,
 };
@@ -56,31 +56,33 @@ struct alignas(16) track_end {  // where a role's next note goes
   uint32_t records;             // that they stand for
 };
 
-struct shared_words {  // behind the barriers
+struct shared_words {  // after the barriers
   long_wait waits[MK_GPU_WARPS];
-  long_wait fault;  // an index out of its range: `what` is the kind of fault and the warp in the upper half; 0: none
+  long_wait fault;  // an index out of its range: `what` is the kind of fault, with the warp in its upper half; 0: none
   track_end tracks[MK_TRACE_ROLES];
   uint32_t tickets[MK_GPU_WARPS];            // long waits so far, so that one is not taken for the next
   uint32_t uid[MK_GPU_WARPS];                // of the instruction that each warp has at hand
   warp_step at_step[MK_GPU_CONSUMER_WARPS];  // what each warp is at
   uint32_t at_hand[MK_GPU_CONSUMER_WARPS];   // position of each warp in the instruction ring
-  uint8_t at_flags[MK_GPU_CONSUMER_WARPS];   // the flags of that step
+  uint8_t at_flags[MK_GPU_CONSUMER_WARPS];   // the flags of that warp's step
   step_state state[2];
-  uint32_t fault_uid;  // of the instruction that came to it
+  uint32_t fault_uid;  // of the instruction that came to the fault
   uint32_t leave;      // no wait waits any longer: one outlived its deadline somewhere, or the host wants to stop
   uint32_t gone;       // the controller hands out no more instructions
   uint32_t finished;   // the consumers are done with the launch; of MLA: how many of their warps
   uint32_t combined;   // uid of the COMBINE whose work the ATTENTION before it has done, or 0
-  // Of the ATTENTION at hand: whether its split has the newest token, whether that is put into its page when it is
-  // staged, and what the split has.
+  // Of the ATTENTION at hand: whether its split has the newest token, whether that token is put into its page when it
+  // is staged, and how many blocks and parts the split has.
   uint32_t owns_newest, newest_put, kv_blocks, kv_parts;
-  float best[2][MK_GPU_CONSUMER_WARPS];  // of the token boundary, by parity: a warp may be one meeting behind
+  float best[2][MK_GPU_CONSUMER_WARPS];  // of the token boundary, by parity: a warp may lag one meeting
   uint32_t index[2][MK_GPU_CONSUMER_WARPS];
-  // Of the draw, which uses the two above for the halves of keys. Generations: of the last draw that one of them held in.
+  // Of the draw, which uses the two above for the halves of keys. Each is a generation: that of the last draw in which
+  // it held.
   uint32_t peaks[MK_GPU_CONSUMER_WARPS];
-  // scores_wanted: somebody looks at scores of other SMs.
+  // scores_wanted: another SM looks at the scores.
   uint32_t stopped, scores_wanted;
-  // The storer's, since its registers are short: the parameters of the draw at hand. Where scores come from, for the consumers, too.
+  // These are the storer's, since its registers are short: the parameters of the draw at hand. The consumers also read
+  // where scores come from.
   uint64_t noise_start;
   const float *logits, *bias;
   const uint32_t *counts;
@@ -103,16 +105,16 @@ enum { DESCRIPTORS = 6 };
   static_assert(slot < DESCRIPTORS, #NAME ": " #field " has no descriptor on the device; raise DESCRIPTORS");
 #include "vm/program/opcodes.def"
 
-// Where the descriptor of a WHOLE is (MK_WHOLE_...); that of a PART has its number (MK_PART_...).
+// The place of a WHOLE's descriptor (MK_WHOLE_...); that of a PART is its number (MK_PART_...).
 __device__ constexpr uint32_t whole_at(uint32_t number) { return DESCRIPTORS - 1 - number; }
 
-// A slot of the instruction ring. The controller looks up what the instruction names, so that no role waits for tables in global
-// memory between a wait and the data.
+// A slot of the instruction ring. The controller looks up what the instruction names, so that no role waits for tables
+// in global memory after a wait and before the data.
 struct instruction_slot {
   mk_instruction_word instruction;
   mk_gpu_buffer
-      buffers[DESCRIPTORS];  // PARTs from the first on, in their order in the word; WHOLEs from the last on, backwards
-  uint32_t wait_totals[MK_MAX_WAITS], signal_totals[MK_MAX_SIGNALS];  // of the counters, as counter_totals
+      buffers[DESCRIPTORS];  // PARTs from the first place on, as in the word; WHOLEs from the last one on, backwards
+  uint32_t wait_totals[MK_MAX_WAITS], signal_totals[MK_MAX_SIGNALS];  // as in counter_totals
   uint32_t flags;                                                     // slot_flag
 };
 static_assert(sizeof(instruction_slot) <= MK_GPU_INSTRUCTION_SLOT_BYTES,
@@ -122,7 +124,7 @@ enum role { ROLE_LOADER, ROLE_CONSUMER, ROLE_STORER, ROLE_CONTROLLER };
 
 enum { STORERS = MK_GPU_ROWS ? 2 : 1 };  // of a block; the second one is its last warp, which idles otherwise
 
-// Of a warp of the block.
+// The role of a warp of the block.
 __device__ inline role role_of(uint32_t warp) {
   return warp < MK_GPU_CONSUMER_WARPS                        ? ROLE_CONSUMER
          : warp == MK_GPU_CONSUMER_WARPS                     ? ROLE_LOADER
@@ -151,11 +153,11 @@ struct device {
   __device__ static volatile shared_words *words() {
     return reinterpret_cast<volatile shared_words *>(shared_memory + MK_GPU_BARRIERS_AT + BARRIER_COUNT * 8);
   }
-  // Of the instruction at hand, for records and fault points. In shared memory, since registers are short.
+  // The uid of the instruction at hand, for records and fault points. In shared memory, since registers are short.
   __device__ uint32_t uid() const { return words()->uid[warp]; }
   __device__ void set_uid(uint32_t uid) const { words()->uid[warp] = uid; }
   __device__ uint32_t generation() const { return params.first_epoch + epoch + 1; }
-  // Of an instruction, or a PART of one, in the ring: the slot around it.
+  // The slot that holds an instruction, or a PART of one.
   __device__ static const instruction_slot &slot_of(const mk_instruction_word &in) {
     return reinterpret_cast<const instruction_slot &>(in);
   }
@@ -167,7 +169,8 @@ struct device {
   }
 };
 
-// A position in a ring of `slots`: full phases start at 0, empty ones are already complete the first time round.
+// A position in a ring of `slots` slots: phases of full barriers start at 0; those of empty ones are already complete
+// in the first round.
 template <uint32_t slots>
 struct ring_cursor {
   uint32_t at = 0;  // the phase in the highest bit: registers are short
@@ -184,12 +187,12 @@ struct ring_cursor {
 
 using instruction_cursor = ring_cursor<MK_GPU_INSTRUCTION_SLOTS>;
 
-// The test fault point: the instruction at hand keeps its results to itself.
+// False at the test fault point: the instruction at hand keeps its results to itself.
 __device__ inline bool publishes(const device &d) {
   return d.params.skip_signal_uid == 0 || d.uid() != d.params.skip_signal_uid;
 }
 
-// What the word says of an instruction besides its PARTs: a parameter (MK_PARAM_...), and the buffer of a WHOLE
+// What the instruction's word says besides its PARTs: a parameter (MK_PARAM_...), and the buffer of a WHOLE
 // (MK_WHOLE_...), all of it zero where that is absent.
 __device__ inline const uint32_t &param(const mk_instruction_word &in, uint32_t index) {
   return in.words[MK_POOL_WORDS - 1 - index];

@@ -1,8 +1,9 @@
 /* The CUDA driver, opened at run time: building and running mkvm on a machine without it needs nothing of CUDA.
  *
- * One table of the entry points that are used, made by the first mk_driver_open of the process and kept until it ends. Any thread
- * may call. Failure: MK_ERR_RUNTIME with one line that says whether the driver, the GPU or the driver's version is what is missing.
- * Names and signatures: CUDA Driver API reference manual; types are spelled here so that no CUDA header is needed. */
+ * One table of the entry points that are used, made by the first mk_driver_open of the process and kept until it ends.
+ * Any thread may call. Failure: MK_ERR_RUNTIME with one line that says whether the driver, the GPU or the driver's
+ * version is what is missing. Names and signatures: CUDA Driver API reference manual; types are spelled here so that no
+ * CUDA header is needed. */
 #ifndef MK_GPU_DRIVER_H
 #define MK_GPU_DRIVER_H
 

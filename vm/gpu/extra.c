@@ -144,7 +144,7 @@ mk_status mk_gpu_describe(uint32_t device, mk_gpu_description *out) {
       *asked[i].value = 0;
     }
   }
-  if (cu->context_retain(&context, id) != 0) { /* in use by others alone, or full: the rest is still worth telling */
+  if (cu->context_retain(&context, id) != 0) { /* others use it alone, or it is full: the rest is still worth telling */
     return MK_OK;
   }
   if (cu->context_set(context) == 0 && cu->memory_info(&available, &total) == 0) {

@@ -1,6 +1,7 @@
-// Hash weights, packed where they are used: element (row, col) of a tiled buffer is value(key, source row * cols + col) of the tensor
-// that packed row comes from, and zero where the padding is. models/synth.h defines the hash, vm/program/program.h the tiles,
-// models/graph.h the order of the rows. One thread per lane of a tile: eight elements, one 16-byte store.
+// Hash weights, packed where they are used: element (row, col) of a tiled buffer is value(key, source row * cols + col)
+// of the tensor that packed row comes from, and zero where the padding is. models/synth.h defines the hash,
+// vm/program/program.h the tiles, models/graph.h the order of the rows. One thread per lane of a tile: eight elements,
+// one 16-byte store.
 #include "vm/gpu/fill.h"
 
 namespace {
@@ -18,7 +19,7 @@ __device__ uint32_t value(const mk_gpu_fill_source &source, uint64_t index) {
   return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
 }
 
-// The source of a packed row; false: padding.
+// Finds the source of a packed row; false: it is padding.
 __device__ bool find_row(const mk_gpu_fill &fill, uint32_t row, uint32_t &source, uint32_t &source_row) {
   uint32_t half = row % 16 / 8, lane = row % 8;
   if (fill.order == MK_GPU_FILL_GLU) {

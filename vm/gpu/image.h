@@ -1,5 +1,5 @@
-/* The device image: machine code for compute capability 9.0, embedded by the build (cmake/device.cmake) when it found the CUDA
- * toolkit. Constant data; any thread may call. */
+/* The device image: machine code for compute capability 9.0, embedded by the build (cmake/device.cmake) when it found
+ * the CUDA toolkit. Constant data; any thread may call. */
 #ifndef MK_GPU_IMAGE_H
 #define MK_GPU_IMAGE_H
 

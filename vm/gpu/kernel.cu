@@ -1,9 +1,10 @@
 // The persistent kernel: one block per SM, every warp in its role, from the first epoch of the launch to the last.
 //
-// Warps 0-15 consume, 16 loads, 17 stores, 18 controls (fetches instructions into their ring), 19 leaves at once. Registers: the
-// consumers' warpgroups take what the last warpgroup gives up. Compiled for one row per step as it is, which is kept small, and with the opcodes
-// of sampling (sampling.cu); for several rows per step, with instructions of their own (rows.cu), and with the opcodes of sampling
-// (rows_sampling.cu); and each of these with the recorder (recording.cu and the like).
+// Warps 0-15 consume, 16 loads, 17 stores, 18 controls (fetches instructions into their ring), 19 leaves at once.
+// Registers: the consumers' warpgroups take what the last warpgroup gives up. This source is compiled several times: as
+// it is, for one row per step, which is kept small; with the opcodes of sampling (sampling.cu); for several rows per
+// step, with instructions of their own (rows.cu); for these with the opcodes of sampling (rows_sampling.cu); and each
+// of these with the recorder (recording.cu and the like).
 #if MK_GPU_ROWS
 #include "vm/gpu/rows_roles.cuh"
 #else
@@ -51,7 +52,7 @@ __device__ inline void init_barriers(const device &d) {
 using queue_consumer = consumer;
 using queue_storer = storer;
 
-// Of the plan.
+// The row of the launch's first step, from the plan.
 __device__ inline mk_step_row first_row(const device &d) {
   uint4 words = *reinterpret_cast<const uint4 *>(d.params.plan);
   return {words.x, words.y, words.z, words.w};
@@ -87,7 +88,7 @@ template <typename role>
 __device__ __forceinline__ void store_instruction(role &s, const mk_instruction_word &in,
                                                   const instruction_cursor &cursor) {
   row_store r = {};
-  if (has_flag(in, SLOT_WAITS_RELEASE)) {  // it may read what they order before the consumers have anything for it
+  if (has_flag(in, SLOT_WAITS_RELEASE)) {  // it may read what these order before the consumers have a result
     wait_counters(s.d, in);
   }
 #define HAS_LOOP(NAME) MK_HAS(store_##NAME(s, in, cursor, r))
@@ -156,7 +157,8 @@ __device__ __forceinline__ void store_instruction(role &s, const mk_instruction_
 #undef HAS_FINISH
 }
 
-// Linear instructions share one body, and so do those that search; the others have their own. What the storer does not finish signals here.
+// Linear instructions share one body, and so do those that search; every other opcode has its own. An instruction that
+// the storer does not finish signals here.
 template <typename role>
 __device__ __forceinline__ void consume_instruction(role &c, const mk_instruction_word &in) {
   bool normed;
@@ -256,7 +258,7 @@ __device__ __forceinline__ void run_storer(device d) {
 #endif
   bool second = MK_GPU_RECORDS && STORERS == 2 && d.warp == MK_GPU_WARPS - 1;
   if (second) {
-    look_at_beacon(d, 0);  // no warp is idle: the first results of the launch wait for this
+    look_at_beacon(d, 0);  // no warp is idle: the first results of the launch come after this look
   }
   store_queue(s);
   record_boundary(s.d);
@@ -278,7 +280,7 @@ __device__ __forceinline__ void run_consumer(device d) {
   record_boundary(c.d);
   if (c.warp == 0 && c.lane == 0) {
     if (stops(c)) {
-      c.d.words()->leave = 1;  // the roles that run ahead have nothing to wait for
+      c.d.words()->leave = 1;  // the roles that run ahead then have nothing to wait for
     }
     c.d.words()->finished = 1;
     if (whole && blockIdx.x == 0) {

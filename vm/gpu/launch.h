@@ -1,5 +1,5 @@
-/* What the host hands to the persistent kernel, and what comes back. Shared by C (vm/gpu/machine.c) and CUDA (vm/gpu/kernel.cu).
- * Plain data; all addresses are device addresses unless said otherwise. */
+/* What the host hands to the persistent kernel, and what comes back. Shared by C (vm/gpu/machine.c) and CUDA
+ * (vm/gpu/kernel.cu). Plain data; all addresses are device addresses unless said otherwise. */
 #ifndef MK_GPU_LAUNCH_H
 #define MK_GPU_LAUNCH_H
 
@@ -21,7 +21,7 @@ enum {
 #else
 enum {
   MK_GPU_CONSUMER_WARPS = 16,
-  MK_GPU_FRONT_LANES = 3, /* of a consumer warp, that read the draw of one SM with min-p */
+  MK_GPU_FRONT_LANES = 3, /* lanes of a consumer warp that read the draw of one SM, with min-p */
   MK_GPU_WARPS = 20,      /* consumers, then loader, storer, controller and one that idles: whole warpgroups */
   MK_GPU_THREADS = MK_GPU_WARPS * 32,
 
@@ -30,8 +30,8 @@ enum {
   MK_GPU_RING_PAGES = 12,
   MK_GPU_COPY_BYTES = 8192,      /* of one bulk copy */
   MK_GPU_PAGES_UNDER_WAY = 5,    /* being copied at a time */
-  MK_GPU_KV_PAGES_UNDER_WAY = 4, /* of KV blocks, whose readers see every eighth page alone (attention.cuh) */
-  MK_GPU_COPY_TICKS = 250,       /* of the SM's clock, at least, from one copy of weights to the next */
+  MK_GPU_KV_PAGES_UNDER_WAY = 4, /* of KV blocks, whose readers look only at every eighth page (attention.cuh) */
+  MK_GPU_COPY_TICKS = 250,       /* ticks of the SM's clock, at least, from one copy of weights to the next */
   MK_GPU_ACTIVATION_AT = MK_GPU_PAGE_BYTES * MK_GPU_RING_PAGES,
   MK_GPU_NORMED_PAGES = 12,                 /* of x where it is normed: 6,144 columns (vm/gpu/consumer.cuh) */
   MK_GPU_ACTIVATION_BYTES = 28672,          /* x of 14,336 columns: SPLIT_MAX_COLS of scheduler/compile.c */
@@ -42,29 +42,29 @@ enum {
   MK_GPU_BARRIERS_AT = MK_GPU_SHARED_BYTES - MK_GPU_BARRIER_AREA_BYTES,
 #if defined MK_GPU_ROWS && MK_GPU_ROWS
   MK_GPU_RESULT_SLOTS = 3,      /* of their own kind (vm/gpu/rows.cuh), where activation and results lie here */
-  MK_GPU_INSTRUCTION_SLOTS = 5, /* what another one would take is for residuals and sums */
+  MK_GPU_INSTRUCTION_SLOTS = 5, /* another one would take the room of residuals and sums */
 #else
   MK_GPU_RESULT_SLOTS = 2,
   MK_GPU_INSTRUCTION_SLOTS = 6,
 #endif
   MK_GPU_INSTRUCTIONS_AT = MK_GPU_BARRIERS_AT - MK_GPU_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
-  MK_GPU_OWN_BARRIERS = 1, /* with sampling; what stands behind the barriers is aligned to 16 bytes */
+  MK_GPU_OWN_BARRIERS = 1, /* with sampling; what stands after the barriers is aligned to 16 bytes */
 
-  MK_GPU_KEPT_UNIT_FLOATS = 8, /* of two neighbouring output values of attention, between rounds: two sums */
+  MK_GPU_KEPT_UNIT_FLOATS = 8, /* two sums of two neighbouring output values, kept between rounds of attention */
 
   /* Of the kernel of several rows. */
   MK_GPU_ROWS_PAGES_UNDER_WAY = 4,
   MK_GPU_ROWS_COPY_TICKS = 600,  /* from one page to the next, which is one copy here */
-  MK_GPU_ROWS_LATE_TICKS = 1000, /* so far behind a copy may be and the next ones still make up for it */
+  MK_GPU_ROWS_LATE_TICKS = 1000, /* how late a copy may be so that the next ones still make up for it */
   MK_GPU_ROWS_SLOW_PAGES = 2,    /* under way while the consumers have two chunks before them */
-  MK_GPU_CHUNK_STEPS = 4 * MK_GPU_PAGE_BYTES / 512, /* of K: sums wait between chunks */
-  MK_GPU_PIECE_TOKENS = 256,                        /* that attention takes at a time */
-  MK_GPU_KEPT_SET_FLOATS = 4 * 4 * 8 * 64, /* of a set of eight columns of attention, between rounds: four sums */
+  MK_GPU_CHUNK_STEPS = 4 * MK_GPU_PAGE_BYTES / 512, /* of K: sums wait from one chunk to the next */
+  MK_GPU_PIECE_TOKENS = 256,                        /* tokens that attention takes at a time */
+  MK_GPU_KEPT_SET_FLOATS = 4 * 4 * 8 * 64, /* four sums of a set of eight columns, kept between rounds of attention */
 };
 #endif
 
 #define MK_GPU_EMPTY_BYTE \
-  0xff /* four of them: a word of a value of 2 to 16 rows that is not there yet (vm/gpu/rows.cuh) */
+  0xff /* four of these bytes are a word of a value of 2 to 16 rows that is not there yet (vm/gpu/rows.cuh) */
 
 /* A buffer as the kernel sees it (vm/program/program.h: mk_buffer). */
 typedef struct mk_gpu_buffer {
@@ -77,11 +77,10 @@ typedef struct mk_gpu_buffer {
     uint32_t blocks;    /* BLOCKS */
   };
   uint8_t store, dtype; /* mk_store, mk_dtype */
-  uint16_t head_dim;    /* BLOCKS; of several rows also of what COMBINE writes, which comes line by line */
+  uint16_t head_dim;    /* BLOCKS; with several rows also of what COMBINE writes, which comes line by line */
   union {
     uint32_t block_tokens; /* BLOCKS */
-    uint32_t
-        combined_low; /* of several rows, parts that ATTENTION writes: the address of what COMBINE makes of them, lower half */
+    uint32_t combined_low; /* of ATTENTION's parts, several rows: the address of COMBINE's result, lower half */
   };
   union {
     uint32_t span_tokens;   /* BLOCKS */
@@ -93,7 +92,7 @@ typedef struct mk_gpu_queue {
   uint32_t first, count;
 } mk_gpu_queue;
 
-/* Faults other than a wait that ran into its deadline: an index that no memory answers to. */
+/* Faults other than a wait that ran into its deadline: an index of something that does not exist. */
 enum {
   MK_GPU_FAULT_TOKEN = MK_ACTIVITY_COUNT, /* `have` is the next token, `want` how many there are */
   MK_GPU_FAULT_BLOCK, /* `have` is what the block table names, `want` how many blocks the cache has */
@@ -109,21 +108,22 @@ typedef struct mk_gpu_fault {
   uint32_t epoch;
 } mk_gpu_fault;
 
-/* What a role writes of what it does; the host makes records of it (vm/gpu/trace.c). */
+/* What a role writes about what it does; the host makes records of it (vm/gpu/trace.c). */
 typedef struct mk_gpu_note {
   uint32_t since;   /* of two records: when the first one begins; BOUNDARY: the upper half of the time */
   uint32_t now;     /* when the last one begins, the lower half of the SM's clock */
-  uint32_t uid;     /* WORK: of the instruction, until another note says so; BOUNDARY: the step within the launch */
+  uint32_t uid;     /* WORK: the instruction's, until the next note that has one; BOUNDARY: the step of the launch */
   uint8_t activity; /* of the first one */
   uint8_t records;  /* 1, or 2: work follows */
   uint16_t edge;
 } mk_gpu_note;
 
-/* Tracks lie in turns of so many notes: what all roles of the GPU write at a time is then near each other, in few pages of memory (measured:
- * docs/results/decode.md). */
+/* Tracks lie in turns of so many notes: what all roles of the GPU write at a time is then near each other, in few pages
+ * of memory (measured: docs/results/decode.md). */
 enum { MK_GPU_TRACK_TURN = 8 };
 
-/* Where a launch leaves its notes: per SM and role room for `capacity` of them; what comes later is counted and dropped. */
+/* Where a launch leaves its notes: per SM and role room for `capacity` of them; what comes later is counted and
+ * dropped. */
 typedef struct mk_gpu_trace {
   mk_gpu_note *notes; /* [capacity / MK_GPU_TRACK_TURN][SMs][MK_TRACE_ROLES][MK_GPU_TRACK_TURN] */
   mk_trace_sm *sms;
@@ -140,7 +140,7 @@ typedef enum mk_gpu_part {
   MK_GPU_PART_EDGES = 4,  /* stamped words are taken as they are */
 } mk_gpu_part;
 
-/* Both clocks of block 0, at the start of the launch and at its end: what the SMs' clock was meanwhile. */
+/* Both clocks of block 0, at the start of the launch and at its end: from these follows the rate of the SMs' clock. */
 typedef struct mk_gpu_clocks {
   uint64_t nanoseconds[2], ticks[2];
 } mk_gpu_clocks;
@@ -161,7 +161,7 @@ typedef struct mk_gpu_params {
   uint32_t deadline;    /* of every spin, in units of 1.024 us */
   uint32_t first_epoch; /* epochs since counters and stamps were cleared */
   uint32_t epochs;      /* steps of this launch */
-  uint32_t tokens;      /* in the vocabulary: all that a step may compute are below */
+  uint32_t tokens;      /* size of the vocabulary: all tokens that a step may compute are below it */
   mk_gpu_clocks *clocks;
   uint32_t *epochs_done; /* the kernel writes how many epochs it ran */
   mk_gpu_trace trace;
@@ -173,14 +173,14 @@ typedef struct mk_gpu_params {
   uint32_t rows;        /* of a step */
   uint32_t scratch_floats; /* of several rows: of each block, in `scratch` */
   float *scratch;
-  const mk_gpu_tensor_map *maps; /* of wide steps: of each buffer that is multiplied, by its number */
+  const mk_gpu_tensor_map *maps; /* of wide steps: a map of each buffer that is multiplied, by its number */
 } mk_gpu_params;
 
-/* Of vm/gpu/mla.cu: what the operands q and kv of MLA_PART name, as copies see it. */
+/* Of vm/gpu/mla.cu: the operands q and kv of MLA_PART as copies see them. */
 typedef struct mk_gpu_mla_params {
   mk_gpu_tensor_map queries, pages;
   mk_gpu_params common;
-  uint32_t queue_length; /* instructions of each queue, which lie one queue after the other */
+  uint32_t queue_length; /* instructions of each queue; the queues lie one after the other */
   mk_gpu_mla_inputs inputs;
 } mk_gpu_mla_params;
 

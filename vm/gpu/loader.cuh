@@ -1,10 +1,10 @@
-// The loader: streams weights and KV blocks into the page ring, in queue order, as far ahead as the ring reaches. It never waits for
-// activations. One lane does it all.
+// The loader: streams weights and KV blocks into the page ring, in queue order, as far ahead as the ring reaches. It
+// never waits for activations. One lane does it all.
 //
-// The ring is deep, so that weights are there when a stage begins; the copies under way are few, because whatever an SM reads waits
-// behind its own copies: with a full ring of them a look at another SM's value took 5 us. For the same reason weights are paced: copies in a
-// burst, when a stage has made room, delay the values that the next stage waits for. KV blocks are not: while
-// they stream, nobody waits for anything else (docs/results/decode.md).
+// The ring is deep, so that weights are there when a stage begins. The copies under way are few, because whatever an SM
+// reads has to wait for its own copies: with a full ring of them a look at another SM's value took 5 us. For the same
+// reason weights are paced: copies in a burst, when a stage has made room, delay the values that the next stage waits
+// for. KV blocks are not paced: while they stream, nobody waits for anything else (docs/results/decode.md).
 #pragma once
 #include "instructions/tile/copy.cuh"
 #include "vm/gpu/opcodes.cuh"
@@ -30,7 +30,8 @@ struct loader {
   uint32_t last_copy = 0;                         // when the last one of weights went out
 };
 
-// `landing` begins so far before the first page, in the round of the ring before it, which counts as full.
+// `landing` begins in the round of the ring before the first page, which counts as full, so far back that enough copies
+// can be under way.
 __device__ inline loader make_loader(const device &d) {
   loader l{d};
   l.landing.at = (MK_GPU_RING_PAGES - PAGES_UNDER_WAY) | 0x80000000u;
@@ -47,8 +48,9 @@ __device__ __forceinline__ void pace_copy(loader &l) {
 
 static_assert(MK_GPU_KV_PAGES_UNDER_WAY == MK_GPU_PAGES_UNDER_WAY - 1, "load_page waits for one page more");
 
-// False: everybody is to leave. Fills the next page with `bytes` from global memory. The phases are tested before they are waited for, so that
-// a page that need not wait takes few branches. KV pages are whole; one copy each, and one page less under way.
+// Fills the next page with `bytes` from global memory. False: everybody is to leave. The phases are tested before they
+// are waited for, so that a page that need not wait takes few branches. KV pages are whole: each is one copy, and one
+// page less is under way.
 __device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32_t bytes, bool kv) {
   uint32_t slot = l.pages.slot(), full = l.d.barrier(PAGE_FULL + slot), parity = l.pages.phase() ^ 1;
   if (!tile::test_wait(l.d.barrier(PAGE_EMPTY + slot), parity)) {
@@ -64,7 +66,7 @@ __device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32
   if (!tile::test_wait(l.d.barrier(PAGE_FULL + landing.slot()), landing.phase())) {
     wait_phase_alone(l.d, PAGE_FULL + landing.slot(), landing.phase(), MK_ACTIVITY_PAGE_FULL, landing.slot());
   }
-  tile::fence_shared_for_copies();  // the consumers' reads came before, by the barrier
+  tile::fence_shared_for_copies();  // the consumers' reads came before, as the barrier says
   bool copies = (l.d.params.left_out & MK_GPU_PART_COPIES) == 0;
   tile::arrive_expect(full, copies ? bytes : 0);
   uint32_t to = tile::shared_address(l.d.page(slot));
@@ -87,7 +89,7 @@ __device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32
 }
 
 #if !MK_GPU_ROWS
-// How many tokens there are up to the position, once it is known; 0 where the launch ends before this step.
+// How many tokens there are up to the position, once that is known; 0 where the launch ends before this step.
 __device__ inline uint32_t wait_tokens(loader &l) {
   if (l.d.epoch > 0 && !wait_phase_alone(l.d, STATE_READY, (l.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
     return 0;
@@ -96,9 +98,9 @@ __device__ inline uint32_t wait_tokens(loader &l) {
   return (state.token & MK_CANDIDATE_STOP) != 0 ? 0 : state.position + 1;
 }
 
-// The blocks of one split that hold tokens up to the position, each through the table. The newest token comes in
-// stamped words, and the consumers put it into its page: so a block comes as it lies in memory also where it has no
-// other token yet.
+// Loads the blocks of one split that hold tokens up to the position, each found through the table. The newest token
+// comes in stamped words, and the consumers put it into its page: so a block is loaded as it lies in memory even where
+// it has no other token yet.
 __device__ inline void load_blocks(loader &l, const mk_instruction_word &in, const mk_gpu_buffer &b) {
   const mk_operand &operand = in.parts[MK_PART_ATTENTION_kv];
   const uint32_t *table = reinterpret_cast<const uint32_t *>(whole_buffer(in, MK_WHOLE_ATTENTION_table).address);
@@ -117,7 +119,7 @@ __device__ inline void load_blocks(loader &l, const mk_instruction_word &in, con
       at += skipped;
     }
     if (at < blocks) {
-      block = __ldg(table + at);  // on its way while there is no room
+      block = __ldg(table + at);  // fetched while there is no room
     }
     for (uint32_t done = 0; done < block_bytes; done += MK_GPU_PAGE_BYTES) {
       if (!load_page(l, from + done, MK_GPU_PAGE_BYTES, true)) {
@@ -127,7 +129,8 @@ __device__ inline void load_blocks(loader &l, const mk_instruction_word &in, con
   }
 }
 
-// By one lane. The row tiles of a weight, each a run of memory. (One loop for weights and blocks is less code, and 2 % slower.)
+// Loads the row tiles of a weight, each a run of memory. Called by one lane. (One loop for weights and blocks is less
+// code, and 2 % slower.)
 __device__ inline void load_instruction(loader &l, const mk_instruction_word &in) {
   int slot = streamed_operand(in.opcode);
   if (slot < 0) {
@@ -153,8 +156,8 @@ __device__ inline void load_instruction(loader &l, const mk_instruction_word &in
 }
 #endif
 
-// No block may end while copies into its shared memory are under way: waits for the last fill of every slot. Copies always
-// arrive, so this needs no deadline.
+// Waits for the last fill of every slot: no block may end while copies into its shared memory are under way. Copies
+// always arrive, so this needs no deadline.
 __device__ inline void drain_copies(const loader &l) {
   uint32_t fills = l.issued < MK_GPU_RING_PAGES ? l.issued : MK_GPU_RING_PAGES;
   for (uint32_t i = 1; i <= fills; i++) {

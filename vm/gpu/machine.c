@@ -1,5 +1,5 @@
-/* See machine.h. Memory: what arena.c says, one allocation for the tables that the kernel reads, and pinned host memory for the token ring
- * and the stop word. */
+/* See machine.h. Memory: what arena.c says, one allocation for the tables that the kernel reads, and pinned host memory
+ * for the token ring and the stop word. */
 #include "vm/gpu/machine.h"
 
 #include <string.h>
@@ -56,7 +56,7 @@ mk_status mk_gpu_load(const mk_gpu *gpu, int part, const char *name, uint32_t sh
   const mk_driver *cu = gpu->driver;
   MK_TRY(mk_gpu_check(gpu, cu->module_load(module, mk_gpu_image((mk_gpu_image_part)part)), "loading the device image"));
   mk_cu_result result = cu->module_function(function, *module, name);
-  /* At once: a lazy load inside a launch would wait for the running kernel. */
+  /* Loads the kernel at once: a lazy load inside a launch would wait for the running kernel. */
   if (result == 0) {
     result = cu->function_load(*function);
   }
@@ -307,7 +307,7 @@ mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *opt
   return MK_OK;
 }
 
-/* Every call may fail where the context is broken; there is nothing left to do about it then. */
+/* Each of these calls may fail where the context is broken; then there is nothing left to do about it. */
 static void release_device(mk_gpu *gpu) {
   const mk_driver *cu = gpu->driver;
   (void)cu->context_set(gpu->context);
@@ -384,7 +384,7 @@ mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *
   uint8_t *known =
       gpu->block_table != NULL && buffer == gpu->buffers.table ? (uint8_t *)gpu->block_table + offset : NULL;
   if (known != NULL && memcmp(known, data, bytes) == 0) {
-    return MK_OK; /* it begins as zeros here and there */
+    return MK_OK; /* both copies of it begin as zeros */
   }
   MK_TRY(mk_gpu_copy_in(gpu, mk_gpu_address(gpu, buffer) + offset, data, bytes, gpu->program->buffers[buffer].name));
   if (known != NULL) {

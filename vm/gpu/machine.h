@@ -1,11 +1,12 @@
 /* The GPU machine: runs a program as one persistent kernel on one GPU, a whole generation per launch.
  *
- * Ownership: a mk_gpu owns all device and pinned memory it uses; the program stays the caller's and outlives it. One thread at a
- * time. Only verified programs may be run: operands outside their buffers are not noticed here.
- * Failure: MK_ERR_RUNTIME when this machine has no fitting GPU, driver, memory or device image; MK_ERR_FILE when the program is
- * for another machine; MK_ERR_USAGE for steps outside the program's ranges; MK_ERR_DEVICE when the kernel ran into its deadline
- * (the message names SM, role, instruction, edge, have and want), or the driver reports an error. After a
- * deadline everything but weights and inputs has been cleared, and the next run works. */
+ * Ownership: a mk_gpu owns all device and pinned memory it uses; the program stays the caller's and outlives it. One
+ * thread at a time. Only verified programs may be run: operands outside their buffers are not noticed here.
+ *
+ * Failure: MK_ERR_RUNTIME when this machine has no fitting GPU, driver, memory or device image; MK_ERR_FILE when the
+ * program is for another machine; MK_ERR_USAGE for steps outside the program's ranges; MK_ERR_DEVICE when the kernel
+ * ran into its deadline (the message names SM, role, instruction, edge, have and want), or the driver reports an error.
+ * After a deadline everything but weights and inputs has been cleared, and the next run works. */
 #ifndef MK_GPU_MACHINE_H
 #define MK_GPU_MACHINE_H
 
@@ -32,7 +33,7 @@ typedef struct mk_gpu_options {
   uint32_t skip_signal_uid; /* test fault point: this instruction publishes and signals nothing; 0: none */
   bool unchecked_plans;     /* tests: runs plans that mk_plan_check refuses, of at most as many steps as a launch has */
   void (*memory)(void *user, const mk_memory_plan *plan); /* called before memory is allocated; NULL: none */
-  void *user;                                             /* of it */
+  void *user;                                             /* what `memory` is called with */
 } mk_gpu_options;
 
 /* True when there is a device image, a driver and a GPU of that index that it runs on. No memory is touched. */
@@ -40,70 +41,75 @@ bool mk_gpu_present(uint32_t device);
 
 mk_status mk_gpu_new(const mk_program *program, const mk_gpu_options *options, mk_gpu **out);
 void mk_gpu_free(mk_gpu *gpu); /* NULL is fine */
-/* A second machine for another program of the same model, on the same GPU: it has the weights and the KV cache of `lender`, which outlives it
- * and has blocks of the same size, at least as many. The two run in turns; between launches a sequence may go from one to the other with
- * its row of the block table. */
+/* A second machine for another program of the same model, on the same GPU: it has the weights and the KV cache of
+ * `lender`, which outlives it and has blocks of the same size, at least as many. The two run in turns; between launches
+ * a sequence may go from one to the other with its row of the block table. */
 mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *options, const mk_gpu *lender,
                             mk_gpu **out);
 
-/* Copies between the host and bytes [offset, offset + bytes) of a buffer; MK_ERR_USAGE when they are not all inside. Everything is
- * zero at first. Not during a run. */
+/* Copies between the host and bytes [offset, offset + bytes) of a buffer; MK_ERR_USAGE when they are not all inside.
+ * Everything is zero at first. Not during a run. */
 mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes);
 mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, uint64_t bytes);
-/* How tokens stand among all of their rows of a buffer of logits [lines][vocabulary]: at most MK_MOST_SHARED_ROWS. As
- * mk_rank_logits, but that sums have another order. */
+/* Asks how tokens rank among all tokens by the logits of their rows, in a buffer [lines][vocabulary]: at most
+ * MK_MOST_SHARED_ROWS tokens. As mk_rank_logits, but sums are added in another order. */
 typedef struct mk_gpu_ranks {
   size_t buffer;
   const mk_gpu_rank_row *rows; /* [count] */
-  uint32_t count, most;        /* of the most probable, that each gets */
+  uint32_t count, most;        /* count: of rows; most: how many of the most probable tokens each gets */
   mk_ranking *out;             /* [count] */
 } mk_gpu_ranks;
 /* Zeroes counters, activations, KV and outputs, and counts epochs from 0 again; weights and inputs stay. */
 mk_status mk_gpu_clear(mk_gpu *gpu);
 
-/* Tests: fault points of later runs; uid 0: none. The delay stops the consumers of that instruction at its start (not in programs that
- * sample). */
+/* Tests: fault points of later runs; uid 0: none. The delay stops the consumers of that instruction at its start (not
+ * in programs that sample). */
 void mk_gpu_skip_signal(mk_gpu *gpu, uint32_t uid);
 void mk_gpu_delay(mk_gpu *gpu, uint32_t uid, uint32_t nanoseconds);
 
 /* One launch of one step of a program that follows a work list, and takes no plan. */
 mk_status mk_gpu_run(mk_gpu *gpu);
 
-/* `launches` launches of one step each, from position 0, one behind another; *microseconds: between two events around them all. Only for
- * programs that may begin a step before the host has seen the last one: those with a work list. A wait that outlives its deadline ends its
- * launch and those behind it, and is told after the last one. */
+/* `launches` launches of one step each, from position 0, one after another; *microseconds: the time between two events
+ * around them all. Only for programs that may begin a step before the host has seen the last one: those with a work
+ * list. A wait that outlives its deadline ends its launch and all later ones; the error comes after the last one. */
 mk_status mk_gpu_repeat(mk_gpu *gpu, uint32_t launches, double *microseconds);
-/* What stands before a launch that is timed by itself. */
+/* What comes before a launch that is timed by itself. */
 typedef enum mk_gpu_before {
-  MK_GPU_BEFORE_NOTHING, /* but the launch before it */
+  MK_GPU_BEFORE_NOTHING, /* only the launch before it */
   MK_GPU_BEFORE_READ,    /* the L2 cache was read full of other memory */
   MK_GPU_BEFORE_WRITTEN, /* it was written full: the launch also waits for that to be written back */
 } mk_gpu_before;
 
-/* `launches` launches as mk_gpu_repeat has them, each by itself: microseconds[i] passed between an event behind what stands before launch i and one
- * behind the launch. All are queued before the first has ended, so no time of the host's is in it. `empty`: in their place a kernel with nothing to do, on
- * all SMs, to see what events and a launch take. */
+/* `launches` launches as mk_gpu_repeat has them, each timed by itself: microseconds[i] is the time from an event after
+ * what comes before launch i to an event after the launch. All are queued before the first has ended, so no time of the
+ * host's is in it. `empty`: in place of the launches comes a kernel with nothing to do, on all SMs, to see how long
+ * events and a launch take. */
 mk_status mk_gpu_time_each(mk_gpu *gpu, mk_gpu_before before, bool empty, uint32_t launches, double *microseconds);
 /* One launch of the steps of a plan [steps][rows of the program] (vm/program/plan.h); the block table is filled before.
  * MK_ERR_USAGE when mk_plan_check refuses the plan. fn (may be NULL) is called during the launch for each step in turn,
  * as soon as the host sees it; false: the kernel is told to stop, and steps that it still computes are not reported.
  * The logits buffer holds those of the last step afterwards. */
 mk_status mk_gpu_run_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user);
-/* The same in parts, and then of the last step's logits the rankings that are asked for (`ranks` may be NULL). `enqueue` returns at once; what
- * ranks points to stays until `finish`. `follow` is of the launch queued last, and returns when fn has heard of all steps, or has said false, or nothing more comes.
- * When it has heard of all, one more launch may be queued: so the GPU need not wait for what the host does with results. `finish` waits for the end of
- * the one queued first, fills its rankings in unless a step is missing, and only then has its logits if no other one is queued. A failure ends whatever is queued. */
+/* The same in parts, with the rankings that are asked for from the last step's logits (`ranks` may be NULL).
+ * `enqueue` returns at once; what `ranks` points to must stay until `finish`.
+ * `follow` follows the launch queued last, and returns when fn has heard of all its steps, or has said false, or
+ * nothing more comes. When fn has heard of all steps, one more launch may be queued: so the GPU need not wait for what
+ * the host does with results.
+ * `finish` waits for the end of the launch queued first, and fills its rankings in unless a step is missing. Its logits
+ * can be read only then, and only if no other launch is queued. A failure ends whatever is queued. */
 mk_status mk_gpu_enqueue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, const mk_gpu_ranks *ranks);
 mk_status mk_gpu_follow(mk_gpu *gpu, mk_step_fn fn, void *user);
 mk_status mk_gpu_finish(mk_gpu *gpu);
 
-/* The recorder: later runs keep what every role did in `steps` steps of the launch from `first_step` on, at most `capacity` notes a
- * role and SM; take gives the last run's. Off frees the memory. */
+/* The recorder: later runs keep what every role did in `steps` steps of the launch from `first_step` on, at most
+ * `capacity` notes for each role and SM. `take` gives those of the last run. `off` frees the memory. */
 mk_status mk_gpu_trace_on(mk_gpu *gpu, uint32_t first_step, uint32_t steps, uint32_t capacity);
 mk_status mk_gpu_trace_off(mk_gpu *gpu);
 mk_status mk_gpu_trace_take(mk_gpu *gpu, mk_trace **out);
 
-/* Measurement: later runs leave out parts of the machine (mk_gpu_part of launch.h; their tokens are wrong). Clear the machine after. */
+/* Measurement: later runs leave out parts of the machine (mk_gpu_part of launch.h; their tokens are wrong). Clear the
+ * machine after. */
 void mk_gpu_leave_out(mk_gpu *gpu, uint32_t parts);
 
 /* Of the last run: milliseconds between two events around the kernel, and the steps that it computed. */

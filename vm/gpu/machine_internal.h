@@ -28,9 +28,9 @@ typedef struct mk_gpu_pinned { /* followed by the token ring, the plan of a laun
 enum { MK_GPU_RING_AT = 512 }; /* bytes from the start of the pinned memory */
 MK_STATIC_ASSERT(sizeof(mk_gpu_pinned) <= MK_GPU_RING_AT, "the token ring begins behind the pinned words");
 
-/* A launch that the host follows. */
+/* A launch that the host follows while it runs. */
 typedef struct mk_gpu_flight {
-  mk_cu_event_ref start, end, done; /* before and after the kernel; all of it is done, and its control is here */
+  mk_cu_event_ref start, end, done; /* of the kernel; done: the launch has ended, and its control is here */
   mk_gpu_params params;
   const mk_gpu_ranks *ranks; /* NULL: none */
   uint32_t first_position;
@@ -44,14 +44,14 @@ struct mk_gpu {
   char name[128];
   int sms;
   bool mla;       /* it is for the MLA configuration */
-  bool pairs_fit; /* mla: blocks 2 i and 2 i + 1 of a launch could all run close to each other, */
-  bool paired;    /* and do, by the work list */
+  bool pairs_fit; /* mla: blocks 2 i and 2 i + 1 of a launch could all run close to each other */
+  bool paired;    /* they do, as the work list asks for it */
   bool planned;   /* it takes plans */
   uint32_t rows;  /* per step */
   bool retained;  /* the context */
   bool lost;      /* a kernel does not end: no driver call that waits for it may be made */
   mk_cu_context_ref context;
-  int image; /* mk_gpu_image_part of the kernel; the one that records and takes delays is the next one */
+  int image; /* mk_gpu_image_part of the kernel; the next part is the one that records and takes delays */
   mk_cu_module_ref module, recording_module;
   mk_cu_function_ref kernel, recording; /* the second one: NULL until it is needed */
   mk_cu_stream_ref stream;
@@ -68,10 +68,10 @@ struct mk_gpu {
   mk_cu_address trace;   /* 0: the recorder is off */
   mk_cu_address flushed; /* 0: mk_gpu_flush was not called yet */
   mk_cu_module_ref flush_module;
-  mk_cu_function_ref flush; /* reads it; or, of no bytes, has nothing to do */
+  mk_cu_function_ref flush; /* reads that memory; or, told to read no bytes, does nothing */
   mk_cu_address scratch;    /* of several rows: sums that wait */
-  mk_cu_address ranked;     /* rank.c: what its kernel writes; 0, and NULL: nobody has asked */
-  void *ranked_pinned;      /* what of that the host reads, for each flight */
+  mk_cu_address ranked;     /* rank.c: what its kernel writes; 0, and the next one NULL: nobody has asked yet */
+  void *ranked_pinned;      /* the part of that which the host reads, for each flight */
   mk_cu_module_ref rank_module;
   mk_cu_function_ref rank;
   uint64_t counter_bytes;
@@ -102,18 +102,18 @@ mk_status mk_gpu_enter(const mk_gpu *gpu);
  * launch does not wait for it. */
 mk_status mk_gpu_copy_in(const mk_gpu *gpu, mk_cu_address to, const void *from, uint64_t bytes, const char *what);
 mk_status mk_gpu_copy_out(const mk_gpu *gpu, void *to, mk_cu_address from, uint64_t bytes, const char *what);
-/* What the kernels are compiled for must be what the scheduler planned and the verifier proved: MK_ERR_FILE, with what
- * is another (refuse.c). */
+/* Checks that what the kernels are compiled for is what the scheduler planned and the verifier proved: MK_ERR_FILE, and
+ * a message that says what differs (refuse.c). */
 mk_status mk_gpu_check_program(const mk_program *program);
-/* Of that, the instructions of a program of wide steps, and their order (refuse_wide.c). */
+/* The part of this check that concerns the instructions of a program of wide steps, and their order (refuse_wide.c). */
 mk_status mk_gpu_check_wide(const mk_program *program);
-/* Which of an instruction's parameters the kernels have no code for: those of other families than Llama. wide: what is
- * normed has squares, not a gain. NULL: none. */
+/* Names a parameter of the instruction that the kernels have no code for: those of other families than Llama. wide:
+ * what is normed has squares and no gain. NULL: none. */
 const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide);
-/* Whether it draws: it has instructions that score. */
+/* Whether the program draws: it has instructions that score. */
 bool mk_gpu_samples(const mk_program *program);
-/* wide.c. Tensor maps by which the kernel for wide steps copies what is multiplied, one place for each buffer; others
- * have none. */
+/* wide.c. The tensor maps by which the kernel for wide steps copies what is multiplied: a place for each buffer, which
+ * stays empty for all others. */
 size_t mk_gpu_map_count(const mk_program *program);
 /* Of the work lists of so many steps; 0: there are none. */
 uint64_t mk_gpu_list_bytes(const mk_gpu *gpu, uint32_t steps);
@@ -121,7 +121,7 @@ mk_status mk_gpu_encode_maps(const mk_gpu *gpu, void *to);
 /* MLA programs: what their kernel is compiled for (MK_ERR_FILE), and their tensor maps once there is memory. */
 mk_status mk_gpu_check_mla(const mk_program *program);
 mk_status mk_gpu_open_mla(mk_gpu *gpu);
-/* What is written to a buffer of an MLA program: by the work list it decides whether blocks of a launch run in
+/* Looks at what is written to a buffer of an MLA program: the work list decides whether blocks of a launch run in
  * pairs. */
 void mk_gpu_look_at_list(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes);
 /* How the MLA kernel is launched. */
@@ -130,14 +130,14 @@ typedef struct mk_gpu_mla_launch {
   mk_cu_launch_config config; /* names the attributes */
 } mk_gpu_mla_launch;
 void mk_gpu_mla_launch_of(const mk_gpu *gpu, bool paired, mk_gpu_mla_launch *out);
-/* extra.c: kernels into the stream, one that displaces what the L2 holds, and one with nothing to do. */
+/* extra.c: queues a kernel that displaces what the L2 holds, or one with nothing to do. */
 mk_status mk_gpu_flush(mk_gpu *gpu, bool written);
 mk_status mk_gpu_start_empty(mk_gpu *gpu);
-/* A block of the program's kernel. */
+/* How many threads a block of the program's kernel has. */
 uint32_t mk_gpu_threads(const mk_gpu *gpu);
 uint32_t mk_gpu_shared_bytes(const mk_gpu *gpu);
-/* rank.c: queues what ranks logits of a flight's last step after it; fills rankings in once all that was queued for it
- * has ended. */
+/* rank.c: queues the kernel that ranks logits of a flight's last step, after that flight; and fills rankings in once
+ * all that was queued for them has ended. */
 mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_flight *flight);
 void mk_gpu_take_ranks(const mk_gpu *gpu, const mk_gpu_flight *flight);
 /* Puts one launch of the program's kernel into the stream. */
@@ -149,18 +149,18 @@ mk_status mk_gpu_need_recording(mk_gpu *gpu);
 /* The records of a track from its first `count` notes, which lie in turns `stride` notes apart, times in ticks of the
  * SM's clock. `records`: at least two places a note. Returns how many there are. */
 uint32_t mk_gpu_records_of(const mk_gpu_note *notes, size_t stride, uint32_t count, mk_trace_record *records);
-/* arena.c. Arenas, and the places of all buffers; `tables` more bytes are needed. */
+/* arena.c. Makes the arenas, and finds the places of all buffers; `tables`: how many more bytes are needed. */
 mk_status mk_gpu_allocate(mk_gpu *gpu, uint64_t tables);
 mk_cu_address mk_gpu_address(const mk_gpu *gpu, size_t buffer);
 uint64_t mk_gpu_bytes(const mk_gpu *gpu, size_t buffer); /* that it takes there */
-/* Offset of `bytes` more in an arena that ends at *end. */
+/* The offset of `bytes` more in an arena that ends at *end. */
 uint64_t mk_gpu_place(uint64_t *end, uint64_t bytes);
 /* Values of several rows lie in the order of fragments, in whole steps of sixteen elements with room for sixteen lines,
  * and no stamps beside the words (vm/gpu/rows.cuh). */
 bool mk_gpu_in_fragments(const mk_program *program, const mk_buffer *b);
 /* Queues what makes a buffer as it is before the first step. */
 mk_status mk_gpu_clear_buffer(const mk_gpu *gpu, size_t buffer);
-/* Such a value, row by row as the program has it. */
+/* Reads such a value row by row, as the program has it. */
 mk_status mk_gpu_read_lines(mk_gpu *gpu, size_t buffer, uint64_t *to);
 /* Loads a part of the device image and finds its kernel, with `shared` bytes of dynamic shared memory allowed. */
 mk_status mk_gpu_load(const mk_gpu *gpu, int part, const char *name, uint32_t shared, mk_cu_module_ref *module,

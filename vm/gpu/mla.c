@@ -1,5 +1,5 @@
-/* What MLA programs need of the GPU machine beside others: the shapes that their kernel is compiled for, and tensor maps, by which it copies
- * queries and pages of the cache. See machine.h and mla_shared.h. */
+/* What MLA programs need of the GPU machine beside others: the shapes that their kernel is compiled for, and tensor
+ * maps, by which it copies queries and pages of the cache. See machine.h and mla_shared.h. */
 #include <string.h>
 
 #include "instructions/mla.h"
@@ -41,8 +41,8 @@ mk_status mk_gpu_check_mla(const mk_program *program) {
   return MK_OK;
 }
 
-/* `matrices` matrices of rows x 576, copied in boxes of `box_rows` rows, zeros behind the last, and `panels` panels of 64 columns, panel by
- * panel. */
+/* Encodes a tensor map of `matrices` matrices of rows x 576, which is copied in boxes of `box_rows` rows, with zeros
+ * after the last row, and `panels` panels of 64 columns, panel by panel. */
 static mk_status encode(const mk_gpu *gpu, uint16_t buffer, uint64_t matrices, uint32_t rows, uint32_t box_rows,
                         uint32_t panels, uint64_t *to) {
   enum { PANEL = MK_MLA_GPU_PANEL_COLUMNS, ROW_BYTES = MK_MLA_WIDTH * 2 };
@@ -59,9 +59,11 @@ static mk_status encode(const mk_gpu *gpu, uint16_t buffer, uint64_t matrices, u
   return MK_OK;
 }
 
-/* An MLA launch may begin while the one before it ends, on SMs that are done: its kernel waits for that where it has to. Cooperative launches
- * do not have that, but what they are for holds: there is one block per SM (check_occupancy), so as those of the launch before leave, all find
- * their place, and none of those waits for a block of this one. In pairs, too: they find their place together when all fit at once (find_pairs). */
+/* An MLA launch may begin while the one before it ends, on SMs that are done: its kernel waits for the end of that
+ * launch where it has to. Cooperative launches cannot do this, but what they guarantee holds here, too: there is one
+ * block per SM (check_occupancy), so as the blocks of the launch before leave, all blocks of this one find their place,
+ * and none of the former waits for one of the latter. This is also so in pairs: they find their place together when all
+ * fit at once (find_pairs). */
 void mk_gpu_mla_launch_of(const mk_gpu *gpu, bool paired, mk_gpu_mla_launch *out) {
   out->attributes[0] = (mk_cu_launch_attribute){.id = MK_CU_LAUNCH_PROGRAMMATIC, .value.on = 1};
   out->attributes[1] = (mk_cu_launch_attribute){.id = MK_CU_LAUNCH_CLUSTER, .value.cluster = {2, 1, 1}};
@@ -87,8 +89,9 @@ static mk_status find_pairs(mk_gpu *gpu, uint32_t blocks) {
   return MK_OK;
 }
 
-/* Where most rows 2 i and 2 i + 1 of a list begin with the same pages, two blocks of a sequence, their SMs read these at the same time. Close to each
- * other they read memory once for both, which the clock gets; other lists only wait for two SMs to be free (docs/results/mla.md). The kernel
+/* Where most rows 2 i and 2 i + 1 of a list begin with the same pages (two blocks of a sequence), their SMs read these
+ * at the same time. SMs that are close to each other then read memory once for both, and the power saved makes the
+ * clock faster. With other lists, pairs only make blocks wait for two SMs to be free (docs/results/mla.md). The kernel
  * knows nothing of pairs, so this is for speed alone. */
 void mk_gpu_look_at_list(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes) {
   mk_mla_geometry g;

@@ -1,5 +1,6 @@
-// The kernel of MLA programs: the same interpreter in another configuration (vm/gpu/mla_shared.h). One block per SM; two warpgroups consume,
-// with most of the registers; of the third one warp loads and one controls. One epoch a launch.
+// The kernel of MLA programs: the same interpreter in another configuration (vm/gpu/mla_shared.h). One block per SM.
+// Two warpgroups consume, with most of the registers; of the third warpgroup one warp loads and one controls. A launch
+// has one epoch.
 #define MK_GPU_MLA 1
 #include "instructions/mla_part.cuh"
 #include "instructions/mla_reduce.cuh"
@@ -23,8 +24,9 @@ __device__ __forceinline__ void load_queue(mla_loader &l, const first_entries &f
   }
 }
 
-// A queue begins with its only MLA_PART (rule L02). In a loop with other opcodes the compiler would keep in registers what each of them
-// needs, and there is no room for that. What follows it are reductions: where the list has none, not even they are fetched.
+// A queue begins with its only MLA_PART (rule L02). It stands outside of the loop: in a loop with other opcodes the
+// compiler would keep in registers what each of them needs, and there is no room for that. What follows it are
+// reductions: where the list has none, the consumers do not even fetch them.
 __device__ __forceinline__ void consume_queue(attender &a) {
   instruction_cursor cursor;
   const mk_instruction_word *in = fetch(a.d, cursor);
@@ -44,8 +46,8 @@ __device__ __forceinline__ void consume_queue(attender &a) {
   }
 }
 
-// As look_up, for the MLA_PART that a queue begins with (rule L02), but what the kernel needs first of all comes
-// sooner: the table of buffers, being small, is fetched beside the instruction.
+// As look_up, for the MLA_PART that a queue begins with (rule L02). But what the kernel needs first of all is looked up
+// sooner: the table of buffers, being small, is fetched together with the instruction.
 __device__ inline void look_up_with_table(const device &d, uint32_t index, looked_up &to) {
   enum { TABLE_ROUNDS = MK_MLA_GPU_MOST_BUFFERS * looked_up::BUFFER_WORDS / 32 };
   static_assert(TABLE_ROUNDS * 32 == MK_MLA_GPU_MOST_BUFFERS * looked_up::BUFFER_WORDS, "whole rounds");
@@ -70,12 +72,12 @@ __device__ inline void look_up_with_table(const device &d, uint32_t index, looke
   to.total = 0;
 }
 
-// A warp may be done long before another one, which still waits for what others have of its rows.
+// A warp may be done long before another one, which still waits for other SMs' sums of its rows.
 __device__ inline bool all_finished(const device &d) { return d.words()->finished == MK_GPU_CONSUMER_WARPS; }
 
 // Hands out all instructions, and watches over everybody's waits until the consumers are done.
 __device__ __forceinline__ void run_mla_controller(const device &d, looked_up &first, uint32_t index, uint32_t count) {
-  enum { LOOKS = 256 };  // for the end of the consumers, between two at everything else, which take a trip to memory
+  enum { LOOKS = 256 };  // for the consumers' end, from one look at everything else, a trip to memory, to the next
   instruction_cursor cursor;
   watch w;
   note_clocks(d, 0);
@@ -84,7 +86,7 @@ __device__ __forceinline__ void run_mla_controller(const device &d, looked_up &f
     look_up(d, index + i, first);
     hand_out(d, cursor, first, i + 1 == count);
   }
-  begin_long_wait(d, MK_ACTIVITY_MEETING, 0, 0);  // for the consumers: another one with every entry that they take
+  begin_long_wait(d, MK_ACTIVITY_MEETING, 0, 0);  // for the consumers: a new wait with every entry that they take
   while (__all_sync(0xffffffffu, !all_finished(d) && d.words()->leave == 0)) {
     watch_over(d, w);
     for (uint32_t i = 0; i < LOOKS && __all_sync(0xffffffffu, !all_finished(d)); i++) {

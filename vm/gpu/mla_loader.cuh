@@ -1,5 +1,5 @@
-// The loader of the MLA configuration: follows this SM's row of the work list, passes entries on, and streams queries and pages of the cache.
-// The whole warp looks things up, a lane per entry or page; one lane copies.
+// The loader of the MLA configuration: follows this SM's row of the work list, passes entries on, and streams queries
+// and pages of the cache. The whole warp looks things up, a lane per entry or page; one lane copies.
 #pragma once
 #include "instructions/tile/copy.cuh"
 #include "vm/gpu/attender.cuh"
@@ -13,13 +13,13 @@ struct mla_loader {
   ring_cursor<MK_GPU_RING_PAGES> pages;
   entry_cursor entries;
   uint32_t queries;  // blocks so far
-  uint32_t
-      started;  // 1: the first page and the queries of the first item are on their way, though its entry is not passed on yet
-  uint32_t folded;  // reductions that items have done, the first ones
+  uint32_t started;  // 1: the first item's first page and queries are on their way, its entry is not passed on yet
+  uint32_t folded;   // how many reductions the items have done: the first ones of the list
 };
 
-// What the loader reads before the launch before this one has ended, and before there is an instruction: its row of the list, head and
-// entries, a lane each; then lengths, and the first pages of the first item. Inputs are not written by any launch that may still run.
+// What the loader reads before the launch before this one has ended, and before there is an instruction: its row of the
+// list, head and entries, by a lane each; then lengths, and the first pages of the first item. No launch that may still
+// run writes these inputs.
 struct first_entries {
   uint4 head, mine;
   uint32_t length, ahead;
@@ -30,19 +30,20 @@ __device__ inline const uint4 *list_row(const mk_gpu_mla_inputs &inputs) {
                                          static_cast<uint64_t>(blockIdx.x) * inputs.list_words);
 }
 
-// Of the sequence of a block: its length, then, from MK_MLA_SEQUENCE_HEAD on, its pages.
+// A block's sequence: its length, then, from MK_MLA_SEQUENCE_HEAD on, its pages.
 __device__ inline const uint32_t *sequence_of(const mk_gpu_mla_inputs &inputs, uint32_t block) {
   return reinterpret_cast<const uint32_t *>(inputs.sequences) +
          static_cast<uint64_t>(block / inputs.blocks) * inputs.sequence_words;
 }
 
-// Pages of an item, a lane each, before its length is known; what lies behind the list's end is kept inside the batch.
+// The pages of an item, by a lane each, before the item's length is known; what lies after the list's end is made a
+// place inside the batch.
 __device__ inline uint32_t first_pages(const mk_gpu_mla_inputs &inputs, uint32_t block, uint32_t first) {
   uint32_t at = min(first + tile::lane(), inputs.sequence_words - MK_MLA_SEQUENCE_HEAD - 1);
   return __ldg(sequence_of(inputs, min(block, inputs.last_block)) + MK_MLA_SEQUENCE_HEAD + at);
 }
 
-// Entries from `base` on; behind the last one there may be anything.
+// The entries from `base` on; after the last one there may be anything.
 __device__ inline uint4 look_at_entries(const mk_gpu_mla_inputs &inputs, uint32_t base) {
   return __ldg(list_row(inputs) + 1 + min(base + tile::lane(), inputs.entries - 1));
 }
@@ -63,7 +64,7 @@ __device__ inline void pass_on(mla_loader &l, const mla_entry &entry) {
   l.entries.next();
 }
 
-// Loads [first, end) of a page; by one thread.
+// Copies loads [first, end) of a page; called by one thread.
 template <uint32_t first, uint32_t end>
 __device__ __forceinline__ void copy_loads_alone(const mla_loader &l, uint32_t slot, uint32_t page) {
 #pragma unroll 1
@@ -87,7 +88,7 @@ __device__ __forceinline__ void copy_loads(const mla_loader &l, uint32_t slot, u
   __syncwarp();
 }
 
-// Part after part, as they become empty.
+// Copies a page part by part, as its parts become empty.
 __device__ inline void load_page(mla_loader &l, uint32_t page) {
   uint32_t slot = l.pages.slot(), phase = l.pages.phase() ^ 1;
   wait_within(l.d, empty_barrier(slot, slot ^ 1), phase);
@@ -97,7 +98,7 @@ __device__ inline void load_page(mla_loader &l, uint32_t page) {
   l.pages.next();
 }
 
-// All 64 rows: where a block has fewer, the copy fills up with zeros. By one thread.
+// Copies all 64 rows: where a block has fewer, the copy fills up with zeros. Called by one thread.
 __device__ inline void copy_queries(const device &d, const mk_gpu_mla_params &params, uint32_t block) {
   uint32_t full = d.barrier(QUERIES_FULL);
   tile::arrive_expect(full, MK_GPU_PAGE_BYTES);
@@ -113,14 +114,15 @@ __device__ inline void load_queries(mla_loader &l, uint32_t block) {
   l.queries++;
 }
 
-// Pages of an item: the row of the list, and the length of its sequence.
+// How many pages an item has: `item` is its entry in the list, `length` that of its sequence.
 __device__ inline uint32_t pages_of(const uint4 &item, uint32_t length) {
   uint32_t end = min(item.z, (length + MK_MLA_PAGE_TOKENS - 1) / MK_MLA_PAGE_TOKENS);
   return end > item.y ? end - item.y : 0;
 }
 
-// The first page and the queries of the first item, while everything is empty and nobody has an instruction yet: as few instructions as
-// possible from the start of the block to these copies, since none of them is in the instruction cache.
+// Starts copies of the first page and the queries of the first item, while everything is empty and nobody has an
+// instruction yet. There are as few instructions as possible from the start of the block to these copies, since none of
+// them is in the instruction cache.
 __device__ __forceinline__ void start_first_item(mla_loader &l, const first_entries &first) {
   uint32_t page = __shfl_sync(0xffffffffu, first.ahead, 0), block = __shfl_sync(0xffffffffu, first.mine.x, 0);
   uint32_t pages = first.head.x == 0 ? 0 : pages_of(first.mine, first.length);
@@ -132,8 +134,8 @@ __device__ __forceinline__ void start_first_item(mla_loader &l, const first_entr
   __syncwarp();
 }
 
-// `page`: the first 32 of the item, a lane each. The queries of an item go behind its first page: the place of both is free when the item
-// before is at its last page.
+// Loads an item. `page`: its first 32 pages, by a lane each. The item's queries are copied after its first page: there
+// is room for both when the item before is at its last page.
 __device__ inline void load_item(mla_loader &l, const mla_entry &entry, const uint32_t *table, uint32_t page) {
   for (uint32_t i = 0; i < entry.pages; i += 32) {
     if (i != 0 && i + l.lane < entry.pages) {
@@ -159,7 +161,8 @@ __device__ inline uint4 shuffle(uint4 value, uint32_t from) {
                     __shfl_sync(0xffffffffu, value.z, from), __shfl_sync(0xffffffffu, value.w, from));
 }
 
-// Where mk_mla_folds says so, the last item carries out the first reduction: what the SM itself has of its rows stays in registers.
+// Where mk_mla_folds says so, the last item carries out the first reduction: then the SM's own sums of those rows stay
+// in registers.
 __device__ inline void fold(mla_loader &l, const uint4 &reduction, mla_entry &item) {
   enum { GROUP_UNITS = 8 * MK_MLA_ROW_UNITS };
   uint32_t first = reduction.w & 0xffffu, units = reduction.w >> 16;

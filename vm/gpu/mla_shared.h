@@ -1,5 +1,5 @@
-/* The configuration of the machine that runs MLA programs (vm/gpu/mla.cu), under the names that the device code of all configurations uses.
- * Included by launch.h in place of the latency configuration's. Plain data. */
+/* The configuration of the machine that runs MLA programs (vm/gpu/mla.cu), under the names that the device code of all
+ * configurations uses. Included by launch.h in place of the latency configuration's. Plain data. */
 #ifndef MK_GPU_MLA_SHARED_H
 #define MK_GPU_MLA_SHARED_H
 
@@ -7,11 +7,11 @@
 
 enum {
   MK_GPU_CONSUMER_WARPS = 8, /* two warpgroups */
-  MK_GPU_WARPS = 12,         /* consumers, then loader, none, controller and one that idles: whole warpgroups */
+  MK_GPU_WARPS = 12,         /* consumers, then loader, an idle warp, controller, an idle warp: whole warpgroups */
   MK_GPU_THREADS = MK_MLA_GPU_THREADS,
 
-  /* Shared memory of a block, in bytes from its start: the page ring, the queries, what the warpgroups exchange, then instructions, entries
-   * of the work list, barriers. */
+  /* Shared memory of a block, in bytes from its start: the page ring, the queries, what the warpgroups exchange, then
+   * instructions, entries of the work list, barriers. */
   MK_GPU_PANEL_BYTES = 64 * 128, /* 64 rows of 64 columns, 128-byte swizzle */
   MK_GPU_PANELS = 9,
   MK_GPU_PAGE_BYTES = MK_GPU_PANELS * MK_GPU_PANEL_BYTES,

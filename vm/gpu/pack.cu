@@ -1,5 +1,6 @@
-// Raw rows of a checkpoint tensor into tiles; vm/gpu/pack.h says how. A block takes a row at a time, a thread a pair of its columns:
-// reads are whole lines, writes are words 16 bytes apart that the L2 cache joins. The bus that brings the rows is far slower.
+// Raw rows of a checkpoint tensor into tiles; vm/gpu/pack.h says how. A block takes a row at a time, a thread a pair of
+// its columns: reads are whole lines, writes are words 16 bytes apart that the L2 cache joins. The bus that brings the
+// rows is far slower.
 #include "vm/gpu/pack.h"
 
 extern "C" __global__ void __launch_bounds__(MK_GPU_PACK_THREADS)

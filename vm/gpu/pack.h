@@ -1,6 +1,7 @@
-/* Packing on the GPU: rows of one checkpoint tensor, as raw bytes, become rows of a packed weight (vm/program/program.h: tiles; models/graph.h:
- * the order of the rows). Shared by C (vm/gpu/upload.c) and CUDA (vm/gpu/pack.cu). The work of one thread is a plain function of both
- * languages, so that a test on the host runs the very code. Plain data without ownership; nothing here fails. */
+/* Packing on the GPU: rows of one checkpoint tensor, as raw bytes, become rows of a packed weight
+ * (vm/program/program.h: tiles; models/graph.h: the order of the rows). Shared by C (vm/gpu/upload.c) and CUDA
+ * (vm/gpu/pack.cu). The work of one thread is a plain function of both languages, so that a test on the host runs the
+ * very code. Plain data without ownership; nothing here fails. */
 #ifndef MK_GPU_PACK_H
 #define MK_GPU_PACK_H
 
@@ -36,7 +37,8 @@ typedef struct mk_gpu_pack {
 
 MK_PACK_FUNCTION uint64_t mk_gpu_pack_unit(uint32_t dtype) { return dtype == MK_GPU_PACK_F32 ? 4 : 2; }
 
-/* Where row `row` of source pack->source lies in the packed weight: models/graph.h, mk_weight_row, the other way round. */
+/* Where row `row` of source pack->source lies in the packed weight: models/graph.h, mk_weight_row, the other way
+ * round. */
 MK_PACK_FUNCTION uint32_t mk_gpu_pack_row(const mk_gpu_pack *pack, uint32_t row) {
   if (pack->order == MK_GPU_FILL_GLU) {
     return row / 8 * 16 + pack->source * 8 + row % 8;
@@ -81,7 +83,8 @@ MK_PACK_FUNCTION uint32_t mk_gpu_pack_element(const mk_gpu_pack *pack, uint64_t 
   return pack->dtype == MK_GPU_PACK_F16 ? mk_gpu_pack_round(mk_gpu_pack_wide(bits)) : bits;
 }
 
-/* Elements 2 pair and 2 pair + 1 of row `row` (0 .. rows - 1) of the source rows at hand: one word of the packed weight. */
+/* Elements 2 pair and 2 pair + 1 of row `row` (0 .. rows - 1) of the source rows at hand: one word of the packed
+ * weight. */
 MK_PACK_FUNCTION void mk_gpu_pack_pair(const mk_gpu_pack *pack, uint32_t row, uint32_t pair) {
   uint32_t col = 2 * pair;
   uint64_t index = (uint64_t)row * pack->cols + col;

@@ -9,8 +9,8 @@
 
 _Static_assert((int)MK_GPU_RANK_MOST == (int)MK_MOST_RANKED, "a kernel ranks as many as may be asked for");
 
-/* The kernel's memory: counts of blocks, what the step's lines chose, and rankings of parts, of as many rows as a
- * launch of it has. Those of all it writes into the host's. */
+/* The kernel's memory: counts of blocks, what the step's lines chose, and rankings of parts of the vocabulary, of as
+ * many rows as a launch of it has. Rankings over all of it are written into the host's memory. */
 enum {
   COUNTS_BYTES = MK_MAX_ROWS * sizeof(uint32_t),
   CHOSEN_BYTES = MK_MOST_ROWS * sizeof(uint64_t),
@@ -24,7 +24,7 @@ static uint32_t parts_of(const mk_gpu *gpu) {
   return (gpu->program->ranges.token.high + MK_GPU_RANK_PART) / MK_GPU_RANK_PART;
 }
 
-/* Once, for the first who asks. */
+/* Makes that memory, once, when somebody first asks. */
 static mk_status prepare(mk_gpu *gpu) {
   const mk_driver *cu = gpu->driver;
   if (gpu->rank_module == NULL) {
@@ -43,7 +43,7 @@ static mk_status prepare(mk_gpu *gpu) {
                       "clearing memory for log-probabilities");
 }
 
-/* As mk_rank_logits has it. */
+/* Writes a ranking in the form that mk_rank_logits gives it. */
 static void tell(const mk_gpu_ranked *found, uint32_t most, mk_ranking *to) {
   const double highest = found->highest, log_sum = log(found->sum);
   *to = (mk_ranking){.most = most,
@@ -57,7 +57,7 @@ static void tell(const mk_gpu_ranked *found, uint32_t most, mk_ranking *to) {
   }
 }
 
-/* Where the host finds those of a flight, in bytes. */
+/* Where the host finds the rankings of a flight, in bytes. */
 static size_t out_at(const mk_gpu *gpu, const mk_gpu_flight *flight) {
   return (size_t)(flight - gpu->flights) * OUT_BYTES;
 }
@@ -80,7 +80,7 @@ mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_flight *flight) {
   void *arguments[] = {&rank};
   MK_TRY(mk_gpu_check(gpu, cu->host_address(&rank.out, gpu->ranked_pinned, 0), "mapping pinned memory"));
   rank.out += out_at(gpu, flight);
-  /* The ring is the host's memory, which a copy reads sooner than hundreds of blocks would. */
+  /* The ring is the host's memory: one copy reads it sooner than hundreds of blocks would. */
   const void *chosen =
       (const uint64_t *)(const void *)((const uint8_t *)gpu->pinned + MK_GPU_RING_AT) + (uint64_t)step * gpu->rows;
   MK_TRY(mk_gpu_check(gpu, cu->upload_async(rank.chosen, chosen, gpu->rows * sizeof(uint64_t), gpu->stream),

@@ -1,8 +1,8 @@
-// How a token stands among all of its row's logits, and the most probable ones: vm/gpu/rank.h. Block (p, r) has part p
-// of row r's tokens; the last block of a row to come merges all parts, in their order, so that sums do not depend on
-// who that is.
+// How a token ranks among all tokens by its row's logits, and which ones are the most probable: vm/gpu/rank.h. Block
+// (p, r) has part p of row r's tokens. The block of a row that finishes last merges all parts, in the order of the
+// parts, so that sums do not depend on which block that is.
 //
-// Instructions of the program have nothing to do with this: it runs right after a launch, for those who ask.
+// This is no part of the program's instructions: it runs right after a launch, for those who ask.
 #include "instructions/sampling.h"
 #include "vm/gpu/rank.h"
 #include "vm/program/plan.h"
@@ -15,7 +15,8 @@ enum {
   MOST_IN_PLAY = MK_GPU_RANK_MOST * MK_GPU_RANK_HELD,
 };
 
-// Of a block. The code is kept short, in loops over what lies here and not in registers: it comes from memory each time.
+// What the threads of a block exchange. The code is kept short, as loops over what lies here and not in registers,
+// since it comes from memory each time.
 struct exchange {
   union {  // what the threads hold, by turns
     float logits[MK_GPU_RANK_PART];
@@ -34,7 +35,7 @@ __shared__ exchange shared;
 
 __device__ uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-// Of all threads, to all of them.
+// The largest key of all threads, given to all of them.
 __device__ uint64_t largest_of_block(uint64_t key) {
   for (uint32_t away = 16; away != 0; away /= 2) {
     key = larger(key, __shfl_xor_sync(0xffffffffu, key, away));
@@ -50,7 +51,7 @@ __device__ uint64_t largest_of_block(uint64_t key) {
   return key;
 }
 
-// To the first thread, always added in the same order.
+// The sum over all threads, given to the first thread; always added in the same order.
 __device__ double sum_of_block(double sum) {
   for (uint32_t away = 16; away != 0; away /= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, away);
@@ -91,9 +92,11 @@ __device__ uint32_t larger_ones(const uint64_t *keys, uint32_t count, uint64_t k
   return larger;
 }
 
-// The `most` largest of `held` keys that each thread has, number i being key_at(i), `own` the largest of them; no two are equal but for zeros.
-// One of them is not below the place number `most` among the threads' own: so many threads have a key that is as large. What reaches
-// that is in play: few keys as a rule, and those of `most` threads at most. How many of these are larger is a key's place.
+// Finds the `most` largest of the keys that the threads have, `held` in each: key_at(i) is a thread's key number i, and
+// `own` the largest of them. No two keys are equal but for zeros. The threads' own largest keys are ranked first. The
+// key of rank `most` among them is a lower bound: so many threads have a key that is as large. Keys that reach the
+// bound are in play: as a rule few, and at most those of `most` threads. The place of a key is the number of keys in
+// play that are larger.
 template <typename at>
 __device__ void keep_largest(uint64_t own, uint32_t held, at key_at, uint32_t most, uint64_t *to) {
   shared.maxima[threadIdx.x] = own;
@@ -131,17 +134,17 @@ static_assert(MK_GPU_RANK_MOST <= MK_GPU_RANK_THREADS, "each place has a thread"
 static_assert(static_cast<uint64_t>(MK_GPU_RANK_PARTS) * MK_GPU_RANK_PART >= 1u << MK_SAMPLING_INDEX_BITS,
               "what the parts of any vocabulary found has room");
 
-// exp(value - highest), also of two that are infinite.
+// exp(value - highest), also where both are infinite.
 __device__ double share_of(float value, float highest) {
   return value == highest ? 1.0 : exp(static_cast<double>(value) - static_cast<double>(highest));
 }
 
 __device__ float value_of(uint64_t key) { return mk_unordered(static_cast<uint32_t>(key >> MK_SAMPLING_INDEX_BITS)); }
 
-// Minus zero is as probable as zero.
+// The key of a logit. Minus zero is as probable as zero.
 __device__ uint64_t key_of(float logit, uint32_t token) { return mk_rank_key(mk_plus(logit, 0.0f), token); }
 
-// `chosen`: the token that is asked about, on its way; 0 of all threads but the first.
+// Ranks a part. `chosen`: the token that is asked about, just loaded; 0 in all threads but the first.
 __device__ void rank_part(const mk_gpu_rank &p, const float *logits, uint32_t chosen, mk_gpu_ranked *to) {
   const uint32_t first = blockIdx.x * MK_GPU_RANK_PART + threadIdx.x;
   auto key_at = [&](uint32_t i) {
@@ -157,7 +160,7 @@ __device__ void rank_part(const mk_gpu_rank &p, const float *logits, uint32_t ch
     own = larger(own, at < p.vocab ? key_of(logit, at) : 0);
   }
   if (threadIdx.x == 0) {
-    shared.token = min(chosen, p.vocab - 1);  // what is no token, since the logits are not numbers, nobody asks about
+    shared.token = min(chosen, p.vocab - 1);  // where logits are not numbers it is no token, and nobody asks about it
   }
   float highest = value_of(largest_of_block(own));
   const uint64_t asked = key_of(logits[shared.token], shared.token);

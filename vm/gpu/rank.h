@@ -1,4 +1,4 @@
-/* How tokens stand among all that could have been chosen: what the host asks of the kernel beside the logits of a step.
+/* How tokens rank among all that could have been chosen: what the host asks of the kernel beside the logits of a step.
  * Shared by C (vm/gpu/rank.c) and CUDA (vm/gpu/rank.cu). Plain data; all addresses are device addresses. */
 #ifndef MK_GPU_RANK_H
 #define MK_GPU_RANK_H
@@ -19,12 +19,12 @@ typedef struct mk_gpu_rank_row {
   uint32_t line, token; /* MK_TOKEN_CHOSEN: what the line has chosen */
 } mk_gpu_rank_row;
 
-/* Of a part of the tokens, and of all of them. */
+/* A ranking by a part of the tokens, or by all of them. */
 typedef struct mk_gpu_ranked {
   double sum;      /* of exp(logit - highest) */
   float highest;   /* logit */
   float logit;     /* of the token that is asked about; of all tokens alone */
-  uint32_t before; /* tokens that are more probable than it, or as probable and of a lower index */
+  uint32_t before; /* how many tokens are more probable than it, or as probable and of a lower index */
   uint32_t zero;
   uint64_t keys[MK_GPU_RANK_MOST]; /* mk_rank_key of the most probable ones, in that order; 0: there are no more */
 } mk_gpu_ranked;
@@ -32,7 +32,7 @@ typedef struct mk_gpu_ranked {
 typedef struct mk_gpu_rank {
   uint64_t logits;  /* [lines][vocab], fp32 */
   uint64_t parts;   /* [rows][parts] of mk_gpu_ranked */
-  uint64_t arrived; /* [rows] of uint32_t: blocks that have left their part; zero before and after */
+  uint64_t arrived; /* [rows] of uint32_t: how many blocks have left their part; zero before and after a launch */
   uint64_t out;     /* [rows] of mk_gpu_ranked */
   uint64_t chosen;  /* [lines] words of the token ring, whose lower halves are the step's results */
   uint32_t vocab, part_count, most;

@@ -1,9 +1,11 @@
-// The recorder: what each role does from which tick on (vm/trace/activity.h), for the steps of a launch that the host asks for.
+// The recorder: what each role does from which tick on (vm/trace/activity.h), for the steps of a launch that the host
+// asks for.
 //
-// A role leaves notes of sixteen bytes (mk_gpu_note) in a track of its own per SM, and the host makes records of them (trace.c): so a note
-// takes some ten instructions. It stands wherever somebody waits, and the kernel has to fit the instruction cache with all of
-// them (docs/results/decode.md). One lane writes them: no role ever waits for another, and a full track only counts. What
-// runs once a step or once a launch is in functions of its own, out of the way. Only the kernel of recording.cu has this code in it.
+// A role leaves notes of sixteen bytes (mk_gpu_note) in a track of its own per SM, and the host makes records of them
+// (trace.c): so a note takes some ten instructions. It stands wherever somebody waits, and the kernel has to fit the
+// instruction cache with all of them (docs/results/decode.md). One lane writes them: no role ever waits for another,
+// and a full track only counts. What runs once a step or once a launch is in functions of its own, out of the way. Only
+// the kernel of recording.cu has this code in it.
 #pragma once
 #include "vm/gpu/device.cuh"
 
@@ -13,11 +15,12 @@
 
 namespace mk {
 
-// With several rows there is no register for them.
+// With several rows there is no register for the thread's number.
 __device__ inline uint32_t recording_thread() { return MK_GPU_ROWS ? tile::thread_anew() : threadIdx.x; }
 __device__ inline uint32_t recording_warp(const device &d) { return MK_GPU_ROWS ? tile::thread_anew() / 32 : d.warp; }
 
-// One lane of a role does; of the consumers the first warp's, and of two storers the first one's.
+// Whether this thread keeps the records: one lane of a role does; of the consumers the first warp's, and of two storers
+// the first one's.
 __device__ inline bool keeps_records(const device &d) {
   if (!MK_GPU_RECORDS) {
     return false;
@@ -29,7 +32,7 @@ __device__ inline bool keeps_records(const device &d) {
 
 __device__ inline track_end &track_of(role who) { return const_cast<track_end &>(device::words()->tracks[who]); }
 
-// Of a note, behind its uid: mk_gpu_note.
+// The word of a note that comes after its uid: mk_gpu_note.
 __device__ inline uint32_t note_of(uint32_t activity, uint32_t edge, uint32_t records) {
   return activity | records << 8 | edge << 16;
 }
@@ -40,9 +43,10 @@ __device__ inline uint32_t place_of(const mk_gpu_trace &trace, const track_end &
   return end.first + end.at / MK_GPU_TRACK_TURN * trace.stride + end.at % MK_GPU_TRACK_TURN;
 }
 
-// Where this role's next note goes, which stands for so many records.
+// Takes the place of this role's next note, which stands for so many records.
 __device__ inline uint32_t take_place(const device &d, uint32_t records) {
-  // Of the consumers this is warp 0, so nothing is added: but this sum is in a register, while the plain address takes four instructions.
+  // Of the consumers this is warp 0, so nothing is added: but this sum is in a register, while the plain address takes
+  // four instructions.
   uint32_t warp = recording_warp(d), nothing = role_of(warp) == ROLE_CONSUMER ? 4 * warp : 0;
   track_end &track = reinterpret_cast<track_end &>(reinterpret_cast<uint8_t *>(&track_of(role_of(warp)))[nothing]);
   track_end end = tile::load_whole(track);
@@ -50,7 +54,7 @@ __device__ inline uint32_t take_place(const device &d, uint32_t records) {
   return end.at < end.room ? place_of(d.params.trace, end) : NOWHERE;
 }
 
-// By a predicate, not by a branch.
+// Writes a note. By a predicate, not by a branch.
 __device__ inline void put_note(const device &d, uint32_t place, uint32_t since, uint32_t uid, uint32_t note) {
   asm volatile(
       "{\n .reg .pred has;\n setp.ne.u32 has, %0, %1;\n @has st.global.v4.u32 [%2], {%3, %4, %5, %6};\n}" ::"r"(place),
@@ -65,8 +69,9 @@ __device__ inline void record(const device &d, uint32_t activity, uint32_t edge)
   }
 }
 
-// When a wait begins, and where its note goes: looked up before the wait, so that after it there is a store and no more. With the opcodes of
-// sampling, and in wide steps, there are no registers for that; then the time is in shared memory meanwhile.
+// When a wait begins, and where its note goes: the place is taken before the wait, so that only a store is left after
+// it. With the opcodes of sampling, and in wide steps, there are no registers for that; there only the time is kept, in
+// shared memory.
 #if defined MK_GPU_WIDE && MK_GPU_WIDE
 enum : bool { STARTS_ARE_SHARED = true };
 #else
@@ -91,7 +96,7 @@ __device__ inline wait_start wait_begins(const device &d) {
   return {};
 }
 
-// This role has waited since then, and works from now on: two records.
+// This role has waited since `start`, and works from now on: two records.
 __device__ inline void record_wait(const device &d, const wait_start &start, uint32_t activity, uint32_t edge) {
   uint32_t note = note_of(activity, edge, 2);
   if (MK_GPU_RECORDS && !STARTS_ARE_SHARED) {
@@ -101,8 +106,8 @@ __device__ inline void record_wait(const device &d, const wait_start &start, uin
   }
 }
 
-// The same behind a wait for which no place was taken: the other warps come soon, and whoever looks for a place meanwhile comes later itself. A
-// meeting that nobody was late for is work.
+// The same after a wait for which no place was taken: the other warps come soon, and a warp that looked for a place
+// meanwhile would come later itself. A meeting that nobody was late for is recorded as work.
 enum { SHORT_MEETING = 100 };  // ticks
 
 __device__ inline uint32_t meeting_begins() { return MK_GPU_RECORDS ? tile::clock_low() : 0; }
@@ -146,7 +151,7 @@ static __device__ __noinline__ void put_boundary(const mk_gpu_trace &trace, uint
   }
 }
 
-// Called where a role begins a step of the launch, and where it leaves: from here on it records, or no longer.
+// Called where a role begins a step of the launch, and where it leaves: decides whether the role records from here on.
 __device__ inline void record_boundary(const device &d) {
   if (keeps_records(d)) {
     put_boundary(d.params.trace, d.epoch);
@@ -197,7 +202,7 @@ static __device__ __noinline__ void compare_clocks(const mk_gpu_trace &trace, ui
   trace.sms[blockIdx.x].looks[which] = looks;
 }
 
-// This SM's clock beside the beacon.
+// Notes this SM's clock beside the beacon's.
 __device__ inline void look_at_beacon(const device &d, uint32_t which) {
   if (beacons(d)) {
     compare_clocks(d.params.trace, which);

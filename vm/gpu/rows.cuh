@@ -1,20 +1,26 @@
-// What the roles of the kernel of several rows per step share: the step state, and what lies where in the memory that the other kernels
-// use for activations and results.
+// What the roles of the kernel of several rows per step share: the step state, and what lies where in the memory that
+// the other kernels use for activations and results.
 //
-// The 16 x 16 sums of a row tile are two mma tiles of eight columns: column = row of the step, its *line*. A lane holds of either
-// tile what sum_tile says: rows g and g + 8 of lines 2 t and 2 t + 1. Sums travel in this order from warp to warp.
+// The 16 x 16 sums of a row tile are two mma tiles of eight columns: column = row of the step, its *line*. A lane holds
+// of either tile what sum_tile says: rows g and g + 8 of lines 2 t and 2 t + 1. Sums travel in this order from warp to
+// warp.
 //
-// A value that is multiplied by a weight (bf16, stamped) has no stamp beside each word here: that would double what all SMs read, and a flag for
-// many words needs a fence, which takes longer than a hop. It lies in the order of the B fragments, in steps of 512 bytes: sixteen
-// elements of sixteen lines, lane 4 g + t of a warp with sixteen bytes, the words t and t + 4 of line g, then of line g + 8. A word that
-// is not there yet is EMPTY_WORD, two numbers that no rounding gives (a NaN comes out as 0x7fff): so each word says for itself whether it is
-// there, with its data alone, and nothing is ordered. A value has two halves, by the generation's parity. A step writes the one and empties
-// the other: what lies there is of the step before, whose readers are done, and nobody looks at it before the step behind. Who
-// empties words is the same in every step: their storer, or the COMBINE of their columns. The step boundary orders all of it: behind the
-// first sums of a HEAD the storers meet and release, before they publish candidates; NEXT acquires behind the candidates of one line of all
-// SMs. Lines that are not active are emptied, and not written; who reads leaves them out.
-// In the words of vm/program/program.h a word that is there has the generation of the step whose half it lies in. The machine gives such buffers places
-// of their own, and mk_gpu_read gives stamped rows (arena.c).
+// A value that is multiplied by a weight (bf16, stamped) has no stamp beside each word here: stamps would double what
+// all SMs read, and one flag for many words needs a fence, which takes longer than a hop. The value lies in the order
+// of the B fragments, in steps of 512 bytes. A step is sixteen elements of sixteen lines; lane 4 g + t of a warp has
+// sixteen bytes of it, the words t and t + 4 of line g, then of line g + 8. A word that is not there yet is EMPTY_WORD,
+// two numbers that no rounding gives (a NaN comes out as 0x7fff). So each word says by its data alone whether it is
+// there, and this needs no order between words.
+//
+// A value has two halves, by the generation's parity. A step writes one half and empties the other. What lies in the
+// other half is of the step before, whose readers are done; nobody looks at that half before the next step. A word is
+// emptied by the same warp in every step: its storer, or the COMBINE of its columns. The step boundary orders all of
+// it: after the first sums of a HEAD the storers meet and release, before they publish candidates; NEXT acquires after
+// it has the candidates of one line of all SMs. Lines that are not active are emptied and not written; readers leave
+// them out.
+//
+// In the words of vm/program/program.h: a word that is there has the generation of the step whose half it lies in. The
+// machine gives such buffers places of their own, and mk_gpu_read gives stamped rows (arena.c).
 #pragma once
 #include "vm/gpu/consumer.cuh"
 #include "vm/gpu/storer.cuh"
@@ -35,16 +41,17 @@ struct rows_state {
   uint32_t order[MK_MAX_ROWS];
 };
 
-// Residuals that an addition has put down stay with its SM, since the next one that adds to them is on it: memory has them much later. A place is
-// taken by the column tiles that have its number, by each of the two storers.
+// Residuals that an addition has stored stay with their SM, in shared memory, since the next addition to them is on the
+// same SM, and reading them back from global memory takes much longer. Each of the two storers has its own places; a
+// column tile's number says which place it takes.
 enum { RESIDUAL_TILES = 2, RESIDUAL_BYTES = RESIDUAL_TILES * 2 * 32 * 16 };
 
 #if MK_GPU_SAMPLES
-// What a line's draw goes by, from its SCORE to its DRAW.
+// What a line's draw depends on, from its SCORE to its DRAW.
 struct line_parameters {
   uint64_t key;                               // of the noise
   uint32_t words[MK_SAMPLING_FREQUENCY + 1];  // of its slot
-  uint32_t counted;  // a bit for each line whose token counts for the line and is one of this SM's
+  uint32_t counted;  // a bit for each line whose token counts for this one and is one of this SM's
 };
 #endif
 
@@ -53,8 +60,8 @@ struct rows_words {
   uint32_t choices[MK_MAX_ROWS];  // by slot: the last token that it chose in this launch
   uint32_t results[MK_MAX_ROWS];  // by line, of the step at hand
   float scales[MK_MAX_ROWS];      // 1 / rms by line
-  // The storers', by lane, since their registers are short: of the tile at hand cosines and sines; a HEAD's candidates so far, values and
-  // then indices.
+  // These are the storers', a word for each lane, since their registers are short: cosines and sines of the tile at
+  // hand; a HEAD's candidates so far, first values and then indices.
   float lane_words[2][4][32];
   uint32_t blocks[32];                        // the loader's, of KV: of the pieces that it has looked up
   uint32_t stop;                              // the host's wish, as the storers of the HEAD at hand saw it
@@ -78,13 +85,14 @@ enum {
   PIECE_BLOCKS = MK_GPU_PIECE_TOKENS / BLOCK_TOKENS,
   LOOKED_UP_PIECES = 32 / PIECE_BLOCKS,
   SUMS = 16 * MK_MAX_ROWS,  // of a row tile
-  // A result is the sums of eight warps, the earlier or the later half of a chunk; then come their squares by line. The halves take turns.
+  // A result is the sums of eight warps, of the earlier or the later half of a chunk; after these come their squares by
+  // line. The halves take turns.
   HALF_WARPS = MK_GPU_CONSUMER_WARPS / 2,
   HALVES = 2,
   ROWS_SQUARES_AT = HALF_WARPS * SUMS * 4,
   ROWS_RESULT_BYTES = ROWS_SQUARES_AT + HALF_WARPS * MK_MAX_ROWS * 4,
   ROWS_RESULT_AT = MK_GPU_ACTIVATION_AT,
-  // ATTENTION takes the results' memory while there are none: parts, then queries and scales.
+  // ATTENTION takes the memory of the results while there are none: for parts, then for queries and scales.
   ROWS_ATTENTION_AT = ROWS_RESULT_AT + MK_GPU_CONSUMER_WARPS * 8 * 32 * 4,
   ROWS_ATTENTION_BYTES = MK_GPU_RESULT_SLOTS * ROWS_RESULT_BYTES - MK_GPU_CONSUMER_WARPS * 8 * 32 * 4,
   ROWS_RESIDUALS_AT = ROWS_RESULT_AT + MK_GPU_RESULT_SLOTS * ROWS_RESULT_BYTES,
@@ -96,7 +104,7 @@ static_assert(CHUNK_STEPS * 16 == MK_GPU_CONSUMER_WARPS * MK_CHAIN_COLS, "a warp
 static_assert(ROWS_WORDS_AT + sizeof(rows_words) <= MK_GPU_INSTRUCTIONS_AT, "the kernel of several rows fits");
 static_assert(MK_GPU_RING_PAGES % CHUNK_PAGES == 0, "a chunk begins with the first group's slot");
 
-// What follows from this the compiler works out anew from here on, instead of keeping it in registers.
+// The compiler works out anew from here on what follows from this value, instead of keeping it in registers.
 __device__ inline void forget(uint32_t &value) { asm volatile("" : "+r"(value)); }
 
 using results_cursor = ring_cursor<MK_GPU_RESULT_SLOTS>;
@@ -109,7 +117,7 @@ __device__ inline uint8_t *rows_result(uint32_t slot) {
   return shared_memory + ROWS_RESULT_AT + slot * ROWS_RESULT_BYTES;
 }
 
-// The half of a value in this order that the step of this generation writes. `cols`: of the value.
+// A value in this order, namely the half that the step of this generation writes. `cols`: of the value.
 struct value_view {
   uint32_t *words;
 
@@ -122,20 +130,21 @@ struct value_view {
   }
 };
 
-// What COMBINE makes of the parts of some lines; ATTENTION itself where a line has one split in use.
+// What COMBINE makes of the parts of some lines; where a line has one split in use, ATTENTION itself writes it.
 __device__ inline value_view combined_value(const mk_gpu_buffer &parts, uint32_t generation) {
   return value_view(static_cast<uint64_t>(parts.combined_high) << 32 | parts.combined_low,
                     parts.grid_cols * (parts.tile_cols - 2), generation);
 }
 
-// The tokens of a split come in pieces. Spans are a power of two of pieces (refuse.c). The piece after one, which may
-// begin behind the last token:
+// The tokens of a split come in pieces. Spans are a power of two of pieces (refuse.c). Gives the piece after `piece`,
+// which may begin after the last token.
 __device__ inline uint32_t piece_after(uint32_t piece, uint32_t span, uint32_t splits) {
   piece += MK_GPU_PIECE_TOKENS;
   return piece + ((piece & (span - 1)) == 0 ? (splits - 1) * span : 0);
 }
 
-// Pages of a piece by fours: those with tokens before `end`. A block of heads of 64 dims is one page, of 128 dims two.
+// How many pages of a piece are loaded, by fours: those with tokens before `end`. A block of heads of 64 dims is one
+// page, of 128 dims two.
 __device__ inline uint32_t piece_pages(uint32_t piece, uint32_t end, uint32_t pages_per_block) {
   return pages_per_block * PIECE_BLOCKS > CHUNK_PAGES && end - piece > MK_GPU_PIECE_TOKENS / 2 ? 2 * CHUNK_PAGES
                                                                                                : 0 + CHUNK_PAGES;
@@ -147,10 +156,11 @@ __device__ inline bool alone_in_use(uint32_t position, uint32_t span, uint32_t s
   return position < span || splits == 1;
 }
 
-// Line of the lane's sums number `i` of a line tile.
+// The line of the lane's sum number `i` of a line tile.
 __device__ inline uint32_t line_of(uint32_t lane, uint32_t tile, uint32_t i) { return tile * 8 + lane % 4 * 2 + i % 2; }
 
-// Makes the state of a step of its rows, lane l's in `row` (idle beyond the program's rows), with tokens as they are. A whole warp.
+// Makes the state of a step from its rows: lane l has row l in `row` (idle beyond the program's rows), with tokens as
+// they are. A whole warp.
 __device__ inline void put_rows(uint32_t lane, const mk_step_row &row, uint32_t stop, volatile rows_state &to) {
   bool active = (row.flags & MK_ROW_ACTIVE) != 0;
   uint32_t actives = __ballot_sync(0xffffffffu, active);

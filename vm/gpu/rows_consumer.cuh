@@ -1,9 +1,10 @@
 // Linear instructions of several rows per step, as the consumers do them.
 //
-// A chunk is four pages of K: group g has page g of it, warp i of the group steps 8 i to 8 i + 7 of that page. For each chunk a warp fetches
-// its part of x, 128 elements of all lines, right into the registers where the products take it as B fragments, and multiplies it by
-// every row tile of the instruction. These eight steps are one chain of the canon (docs/NUMERICS.md); the storers add the chains in the order of K.
-// Columns do not see each other: so a line's bits are the same whoever is beside it, and as alone in a program of one row.
+// A chunk is four pages of K: group g has page g of it, warp i of the group steps 8 i to 8 i + 7 of that page. For each
+// chunk a warp fetches its part of x, 128 elements of all lines, right into the registers where the products take it as
+// B fragments, and multiplies it by every row tile of the instruction. These eight steps are one chain of the canon
+// (docs/NUMERICS.md); the storers add the chains in the order of K. Products of different columns are independent, so a
+// line has the same bits whichever lines are beside it, and as in a program of one row.
 #pragma once
 #include "instructions/linear_operands.cuh"
 #include "vm/gpu/rows.cuh"
@@ -17,7 +18,7 @@ struct rows_consumer : consumer {
   instruction_cursor hand;  // in the ring of instructions
 };
 // While something is recorded there are not enough registers: the epoch and `hand` then lie in shared memory, in words
-// of the kernel of one row.
+// that the kernel of one row uses.
 constexpr bool REGISTERS_SUFFICE = !MK_GPU_RECORDS;
 __device__ inline instruction_cursor at_hand(const rows_consumer &c) {
   return REGISTERS_SUFFICE ? c.hand : at_hand(static_cast<const consumer &>(c));
@@ -57,7 +58,7 @@ struct line_fragments {
   float squares[LINE_TILES];  // sums of x^2: this lane's share, then this warp's
 };
 
-// First step of x that is this warp's in the chunk that begins with this one.
+// The first step of x that is this warp's, in the chunk that begins with step `chunk`.
 __device__ inline uint32_t first_step(const consumer &c, uint32_t chunk) { return chunk + c.warp * WARP_STEPS; }
 static_assert(CHUNK_STEPS == MK_GPU_CONSUMER_WARPS * WARP_STEPS, "all warps have a part of a chunk");
 
@@ -65,7 +66,7 @@ __device__ inline bool has_line(uint32_t active, const consumer &c, uint32_t til
   return (active >> (tile * 8 + c.lane / 4) & 1) != 0;
 }
 
-// Rows of the embedding that the lines' tokens name.
+// Fetches the rows of the embedding that the lines' tokens name.
 __device__ inline void fetch_token_rows(const consumer &c, const mk_gpu_buffer &x, uint32_t step, uint32_t steps,
                                         line_fragments &to) {
   const volatile rows_state &state = rows_of(c.d);
@@ -84,7 +85,8 @@ __device__ inline void fetch_token_rows(const consumer &c, const mk_gpu_buffer &
   }
 }
 
-// The words of a value, of those of a warp's steps that `which` has a bit for: all under way together.
+// Loads the words of a value for those of the warp's steps that `which` has a bit for: all of them are under way
+// together.
 __device__ inline void load_lines(const consumer &c, const mk_gpu_buffer &x, uint32_t step, uint32_t which,
                                   line_fragments &to) {
   const uint32_t *from = value_view(x, c.d.generation()).words + step * STEP_WORDS + c.lane * 4;
@@ -93,10 +95,10 @@ __device__ inline void load_lines(const consumer &c, const mk_gpu_buffer &x, uin
     tile::load_relaxed_quad_if((which >> s & 1) != 0, from + s * STEP_WORDS, to.value[s][0].word, to.value[s][1].word);
   }
 }
-// A bit for each of the `steps` steps of a warp that are there.
+// A bit for each of the warp's steps that exists, where `steps` are left.
 __device__ inline uint32_t steps_there(uint32_t steps) { return (1u << min(steps, WARP_STEPS + 0u)) - 1; }
 
-// Of these steps those in which a word of an active line is not there yet: a bit for each.
+// A bit for each of these steps in which a word of an active line is not there yet.
 __device__ inline uint32_t late_steps(const consumer &c, const line_fragments &x, uint32_t which) {
   uint32_t active = rows_of(c.d).active, late = 0;
   bool lower = has_line(active, c, 0), upper = has_line(active, c, 1);
@@ -109,8 +111,9 @@ __device__ inline uint32_t late_steps(const consumer &c, const line_fragments &x
   return __reduce_or_sync(0xffffffffu, late & which);
 }
 
-// A warp's steps of a value, all of whose words of active lines are there. `loaded`: it has been loaded already, perhaps too early. What is late is
-// loaded again, and only that: a look at all words takes as many of the SM's bytes as the weights that come meanwhile.
+// Fetches a warp's steps of a value, until all words of active lines are there. `loaded`: they have been loaded
+// already, perhaps too early. What is late is loaded again, and only that: a look at all words takes as many of the
+// SM's bytes as the weights that come meanwhile.
 __device__ inline void fetch_lines(const consumer &c, const mk_operand &operand, const mk_gpu_buffer &x, uint32_t step,
                                    uint32_t steps, bool loaded, line_fragments &to) {
   uint32_t late = steps_there(steps);
@@ -130,8 +133,9 @@ __device__ inline void fetch_lines(const consumer &c, const mk_operand &operand,
   });
 }
 
-// Multiplies by the gains of this lane's elements, words t and t + 4 of a step. The squares of either word are added over the steps as a tree
-// (docs/NUMERICS.md): sums of one, two and four steps wait for their like.
+// Multiplies by the gains of this lane's elements, words t and t + 4 of a step. The squares of each word are added over
+// the steps as a tree (docs/NUMERICS.md): a sum of one, two or four steps waits until the next sum of as many steps is
+// there.
 __device__ inline void scale_lines(const uint32_t (&gains)[WARP_STEPS][2], line_fragments &x) {
 #pragma unroll
   for (uint32_t n = 0; n < LINE_TILES; n++) {
@@ -166,25 +170,26 @@ __device__ inline void scale_lines(const uint32_t (&gains)[WARP_STEPS][2], line_
 }
 static_assert(WARP_STEPS == 8, "a tree of eight steps");
 
-// Of x, from the operand's start, and of x in its buffer before that.
+// How many steps x has, from the operand's start; and how many steps its buffer has before that.
 __device__ inline uint32_t steps_of(const mk_instruction_word &in) {
   return in.parts[LINEAR_X].cols * device::slot_of(in).buffers[LINEAR_X].tile_cols / 16;
 }
 __device__ inline uint32_t steps_before(const mk_instruction_word &in) {
   return in.parts[LINEAR_X].col * device::slot_of(in).buffers[LINEAR_X].tile_cols / 16;
 }
-// What a warp does of a linear instruction; the same for all lanes, and worked out before x is there.
+// What a warp has to do in a linear instruction; the same for all lanes, and worked out before x is there.
 struct linear_work {
   uint32_t steps;  // of x, from the operand's start
   uint32_t rows;   // row tiles
   bool normed;
 
-  __device__ uint32_t left(uint32_t step) const { return step < steps ? steps - step : 0; }  // from this one on
-  // Of a long x the words of the next chunk are under way while the sums of this one are put down.
+  __device__ uint32_t left(uint32_t step) const { return step < steps ? steps - step : 0; }  // from this step on
+  // If x is long, the words of the next chunk are under way while the sums of this one are handed over.
   __device__ bool loads_ahead() const { return steps > CHUNK_STEPS && !normed; }
 };
 
-// This warp's part of x, from step `step` on. The gains are under way while x is waited for. `loaded`: its words have been loaded already.
+// Fetches this warp's part of x, from step `step` on. The gains are under way while x is waited for. `loaded`: its
+// words have been loaded already.
 __device__ inline void fetch_chunk(const consumer &c, const mk_instruction_word &in, const linear_work &work,
                                    uint32_t step, bool loaded, line_fragments &to) {
   const mk_operand &operand = in.parts[LINEAR_X];
@@ -209,7 +214,7 @@ __device__ inline void fetch_chunk(const consumer &c, const mk_instruction_word 
 
 __device__ inline bool is_later_half(const consumer &c) { return c.warp >= HALF_WARPS; }
 
-// Before and after what a warp does with its half's next result.
+// These come before and after a warp writes its part of its half's next result.
 __device__ inline void begin_result(const rows_consumer &c) {
   const results_cursor at = c.sums;
   wait_phase(c.d, RESULT_EMPTY + at.slot(), at.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, at.slot());
@@ -222,11 +227,13 @@ __device__ inline void end_result(rows_consumer &c) {
   c.sums.advance(HALVES);
 }
 
-// Until the storers have taken all results. While an SM's sixteen warps look for values, again and again, its storers have to wait for each access to
-// shared memory; and what they still have is of the values that are looked for.
+// Waits until the storers have taken all results. While an SM's sixteen warps look for values, again and again, its
+// storers have to wait for each access to shared memory; and what the storers still hold belongs to the values that are
+// looked for.
 __device__ inline void wait_for_storers(const rows_consumer &c) {
-  // The last result is the later half's. Its slot is waited for when its turn comes again, and before that the one two results earlier, lest an older
-  // filling's phase is taken for it: of three slots, the warp's own next one.
+  // The last result is the later half's. Its slot is waited for when that slot's turn comes again. Before that, the
+  // result two earlier is waited for, as otherwise the phase of an older filling could be taken for the one meant: with
+  // three slots, that result's is the warp's own next slot.
   results_cursor last = c.sums;
   if (!is_later_half(c)) {
     wait_phase(c.d, RESULT_EMPTY + last.slot(), last.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, last.slot());
@@ -237,7 +244,7 @@ __device__ inline void wait_for_storers(const rows_consumer &c) {
 }
 static_assert(MK_GPU_RESULT_SLOTS == 3, "what wait_for_storers counts on");
 
-// The sums of this warp, and `squares` of its lines, to the storers.
+// Hands the sums of this warp, and `squares` of its lines, to the storers.
 __device__ inline void put_sums(rows_consumer &c, const tile::sum_tile (&sums)[LINE_TILES],
                                 const float (&squares)[LINE_TILES]) {
   begin_result(c);
@@ -255,13 +262,14 @@ __device__ inline void put_sums(rows_consumer &c, const tile::sum_tile (&sums)[L
   end_result(c);
 }
 
-// sums += BATCH_STEPS steps of a page times x, from step `first` of the warp's on; `left`: steps of it that are there.
+// Adds to the sums BATCH_STEPS steps of a page times x, from step `first` of the warp's on; `left`: how many steps
+// there are.
 __device__ inline void multiply_steps(const line_fragments &x, uint32_t first, uint32_t left,
                                       tile::sum_tile (&sums)[LINE_TILES], tile::weight_tile (&weights)[BATCH_STEPS]) {
 #pragma unroll
   for (uint32_t i = 0; i < BATCH_STEPS; i++) {
     if (first + i >= left) {
-      tile::zero(weights[i]);  // what lies beyond the last step is of an older page
+      tile::zero(weights[i]);  // after the last step lies an older page
     }
 #pragma unroll
     for (uint32_t n = 0; n < LINE_TILES; n++) {
@@ -296,13 +304,13 @@ __device__ inline void multiply_page(rows_consumer &c, const line_fragments &x, 
   c.pages.advance(CHUNK_PAGES);
 }
 
-// Row tiles of a linear instruction that are computed in this step: those of a HEAD only where some row chooses.
+// How many row tiles of a linear instruction are computed in this step: those of a HEAD only where some row chooses.
 __device__ inline uint32_t rows_to_do(const device &d, const mk_instruction_word &in, const mk_operand &weight) {
   return in.opcode == MK_OP_HEAD && rows_of(d).chooses == 0 ? 0 : weight.rows;
 }
 
 __device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instruction_word &in) {
-  line_fragments x = {};  // without it its registers would stay taken from one instruction to the next
+  line_fragments x = {};  // otherwise its registers would stay taken from one instruction to the next
   linear_work work = {tile::uniform(steps_of(in)), 0, tile::uniform(has_norm(in))};
   work.rows = tile::uniform(rows_to_do(c.d, in, in.parts[LINEAR_WEIGHT]));
 #pragma unroll 1
@@ -325,13 +333,13 @@ __device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instru
       multiply_page(c, x, left, sums);
       if (row + 1 == work.rows && !last && work.loads_ahead()) {
         uint32_t next = first_step(c, chunk + CHUNK_STEPS);
-        // What steps that are not there have of this chunk counts for nothing, since their weights are 0.
+        // Steps that are not there count for nothing in this chunk, since their weights are 0.
         load_lines(c, device::slot_of(in).buffers[LINEAR_X], steps_before(in) + next, steps_there(work.left(next)), x);
       }
       put_sums(c, sums, x.squares);
     }
     if (work.rows == 0 && last) {
-      // One empty result, of which nobody uses the words, tells the storers that everything before it on this SM is done.
+      // One empty result, whose words nobody uses, tells the storers that everything before it on this SM is done.
       begin_result(c);
       end_result(c);
     }

@@ -1,13 +1,16 @@
-// What the loader streams for an instruction of several rows per step. By one lane; see loader.cuh. Everything comes by four pages.
+// What the loader streams for an instruction of several rows per step. One lane copies; see loader.cuh. Everything
+// comes four pages at a time.
 //
-// Weights come chunk by chunk, a chunk being four pages of each row tile of the instruction: so a warp multiplies the same part of x in
-// all row tiles, and keeps it in registers meanwhile. A chunk that ends earlier has empty pages, so that a group's pages are always
-// in its own slots of the ring. Of KV come the blocks of this unit's split of each slot that has rows, up to its last one; a block without
-// a token from before the step comes empty, for the consumers to fill.
+// Weights come chunk by chunk, a chunk being four pages of each row tile of the instruction: so a warp multiplies the
+// same part of x in all row tiles, and keeps it in registers meanwhile. A chunk that ends earlier has empty pages, so
+// that a group's pages are always in its own slots of the ring. Of KV come the blocks of this unit's split of each slot
+// that has rows, up to its last one; a block without a token from before the step comes empty, for the consumers to
+// fill.
 //
-// How fast: while the consumers wait for pages, as fast as memory gives them. While they have two chunks before them they
-// wait for values, or are about to, and those wait behind the SM's own copies: then two pages are under way at a time.
-// Where the ring is full, what comes next goes into the L2. A page is one copy, since each costs the one lane its time.
+// How fast: while the consumers wait for pages, as fast as memory gives them. While the consumers have two chunks
+// before them, they wait for values, or are about to, and those values have to wait for the SM's own copies: then two
+// pages are under way at a time. Where the ring is full, what comes next goes into the L2. A page is one copy, since
+// each copy takes time of the one lane.
 #pragma once
 #include "vm/gpu/loader.cuh"
 #include "vm/gpu/rows.cuh"
@@ -22,8 +25,8 @@ __device__ inline bool wait_rows(const loader &l) {
   return tile::uniform(rows_of(l.d).stop) == 0;
 }
 
-// Each copy is due so long behind the one before it was, not behind when that went out, or what the loop itself takes would slow them down. After a
-// long wait there is no burst.
+// Each copy is due a fixed time after the copy before it was due, not after the moment when that one went out:
+// otherwise the time that the loop itself takes would slow copies down. After a long wait there is no burst.
 __device__ __forceinline__ void pace_rows_copy(loader &l) {
   uint32_t since;
   do {
@@ -32,14 +35,15 @@ __device__ __forceinline__ void pace_rows_copy(loader &l) {
   l.last_copy += since < COPY_TICKS + LATE_TICKS ? COPY_TICKS + 0u : since - LATE_TICKS;
 }
 
-// Copies always arrive, so this needs no deadline.
+// Waits for a page's copy. Copies always arrive, so this needs no deadline.
 __device__ __forceinline__ void wait_landed(const loader &l, const ring_cursor<MK_GPU_RING_PAGES> &page) {
   while (!tile::try_wait(l.d.barrier(PAGE_FULL + page.slot()), page.phase())) {
   }
 }
 
-// The next four pages, which are four slots of the ring side by side, page i with bytes(i) from from(i): what a page costs the loader's one
-// lane is what paces short stages, so all four are tested together. False: everybody is to leave.
+// Loads the next four pages, which are four slots of the ring side by side: page i has bytes(i) from from(i). False:
+// everybody is to leave. All four are tested together, since the time that the loader's one lane spends on a page is
+// what paces short stages.
 template <typename addresses, typename sizes>
 __device__ __forceinline__ bool load_pages(loader &l, addresses from, sizes bytes) {
   uint32_t slot = l.pages.slot(), parity = l.pages.phase() ^ 1;
@@ -64,8 +68,8 @@ __device__ __forceinline__ bool load_pages(loader &l, addresses from, sizes byte
       }
     }
   }
-  tile::fence_shared_for_copies();                 // the consumers' reads came before, by the barriers
-  ring_cursor<MK_GPU_RING_PAGES> after = l.pages;  // the chunk behind this one: where the last but one lies now
+  tile::fence_shared_for_copies();                 // the consumers' reads came before, as the barriers say
+  ring_cursor<MK_GPU_RING_PAGES> after = l.pages;  // the next chunk, whose pages now hold the last chunk but one
   after.advance(CHUNK_PAGES);
   uint32_t to = tile::shared_address(l.d.page(slot));
   bool copies = (l.d.params.left_out & MK_GPU_PART_COPIES) == 0;
@@ -117,7 +121,7 @@ __device__ __forceinline__ void load_weight_chunks(loader &l, const mk_instructi
   }
 }
 
-// The split that unit `unit` does of a slot.
+// Which split unit `unit` does of a slot.
 __device__ inline uint32_t split_of(uint32_t unit, uint32_t slot, uint32_t splits) {
   return (unit + splits - slot % splits) % splits;
 }
@@ -127,11 +131,12 @@ __device__ inline uint32_t split_of(uint32_t unit, uint32_t slot, uint32_t split
 // their own.
 struct piece_walk {
   uint32_t span, splits;
-  uint32_t first, end;  // of the slot's rows in this step: the first position, and the one after the last
+  uint32_t first, end;  // of the slot's rows in this step: the position of the first one, and the one after the last
 };
 
-// All lanes: looks up the blocks of so many pieces as there are lanes for, from `piece` on, that hold tokens from before the step. By one access, for the
-// loader's lane to find in shared memory: a load of its own would hold up the fence before its next copies.
+// All lanes: looks up, from `piece` on, the blocks of as many pieces as there are lanes for, as far as they hold tokens
+// from before the step. This is one access, and the loader's lane then finds the blocks in shared memory: a load of its
+// own would hold up the fence before its next copies.
 __device__ __forceinline__ void look_up_pieces(const mk_gpu_buffer &tables, uint32_t slot, const piece_walk &w,
                                                uint32_t piece) {
   uint32_t lane = tile::lane(), steps = lane / PIECE_BLOCKS;
@@ -154,11 +159,11 @@ __device__ __forceinline__ void look_up_pieces(const mk_gpu_buffer &tables, uint
   __syncwarp();
 }
 
-// One lane: the pages of the pieces that have been looked up, from `piece` on. False: everybody is to leave.
+// One lane: loads the pages of the pieces that have been looked up, from `piece` on. False: everybody is to leave.
 __device__ __forceinline__ bool load_pieces(loader &l, const mk_gpu_buffer &b, uint32_t head, const piece_walk &w,
                                             uint32_t piece) {
   uint32_t run_bytes = BLOCK_TOKENS * b.head_dim * 4;
-  bool two = run_bytes > MK_GPU_PAGE_BYTES;  // pages a block
+  bool two = run_bytes > MK_GPU_PAGE_BYTES;  // of a block
   const uint8_t *base = reinterpret_cast<const uint8_t *>(b.address) + static_cast<uint64_t>(head) * run_bytes;
   uint64_t pitch = static_cast<uint64_t>(b.cols) * run_bytes;
   const volatile uint32_t *blocks = rows_shared()->blocks;
@@ -186,7 +191,7 @@ __device__ __forceinline__ bool load_pieces(loader &l, const mk_gpu_buffer &b, u
   }
   return true;
 }
-// All lanes; one of them loads. The slots that have tokens of the unit's splits, one after the other.
+// All lanes; one of them copies. Loads, one after the other, the slots that have tokens of the unit's splits.
 __device__ __forceinline__ void load_unit(loader &l, const mk_instruction_word &in, const mk_operand &operand) {
   const mk_gpu_buffer *buffers = device::slot_of(in).buffers;
   const mk_gpu_buffer &b = buffers[MK_PART_ATTENTION_kv];
@@ -216,7 +221,7 @@ __device__ __forceinline__ void load_unit(loader &l, const mk_instruction_word &
   }
 }
 
-// All lanes; one of them loads.
+// All lanes; one of them copies.
 __device__ __forceinline__ void load_instruction(loader &l, const mk_instruction_word &in) {
   uint32_t opcode = tile::uniform(static_cast<uint32_t>(in.opcode));
   int slot = streamed_operand(opcode);

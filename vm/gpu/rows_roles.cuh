@@ -1,5 +1,5 @@
-// What the roles do with an instruction of several rows per step: the counterparts of kernel.cu's. Nobody waits for counters or signals them:
-// such programs have no release counters (refuse.c), and relaxed ones are hints.
+// What the roles do with an instruction of several rows per step: the counterparts of kernel.cu's. Nobody waits for
+// counters or signals them: such programs have no release counters (refuse.c), and relaxed ones are hints.
 #pragma once
 #include "instructions/attention_rows.cuh"
 #include "instructions/combine_rows.cuh"

@@ -1,5 +1,6 @@
-// The storers of several rows per step: two warps, each for eight lines. A storer adds up the warps' sums of a row tile, finishes it for its
-// lines, publishes and signals. Lane 4 g + t holds rows g and g + 8 of lines 2 t and 2 t + 1 of its line tile, as the sums come.
+// The storers of several rows per step: two warps, each for eight lines. A storer adds up the warps' sums of a row
+// tile, finishes it for its lines, publishes and signals. Lane 4 g + t holds rows g and g + 8 of lines 2 t and 2 t + 1
+// of its line tile, as the sums come.
 #pragma once
 #include "vm/gpu/rows_consumer.cuh"
 
@@ -15,7 +16,8 @@ struct rows_storer {
 // Values 0, 1 are of row g, 2, 3 of row g + 8; 0, 2 of line 2 t, 1, 3 of line 2 t + 1.
 using line_sums = tile::sum_tile;
 
-// An instruction in a storer's hands. What follows from the instruction is looked up each time: registers are short.
+// An instruction in a storer's hands. What follows from the instruction is looked up each time, since registers are
+// short.
 struct lines_store {
   uint32_t rows;    // row tiles
   uint32_t chunks;  // of each
@@ -23,15 +25,16 @@ struct lines_store {
 
 __device__ inline bool is_active(const rows_storer &s, uint32_t line) { return (rows_of(s.d).active >> line & 1) != 0; }
 
-// Line of the lane's sums number i.
+// The line of the lane's sum number i.
 __device__ inline uint32_t line_of(const rows_storer &s, uint32_t i) { return line_of(s.lane, s.tile, i); }
 
-// This lane's, between the parts of a tile or of an instruction.
+// A word of this lane's, kept from one part of a tile or of an instruction to the next.
 __device__ inline volatile float &lane_word(const rows_storer &s, uint32_t i) {
   return rows_shared()->lane_words[s.tile][i][s.lane];
 }
 
-// Of a column tile: its place among the residuals that are kept, y.value[0 .. 3] of each lane, and what the place's tag is then.
+// The place of a column tile among the residuals that are kept, y.value[0 .. 3] of each lane, and the tag that the
+// place has then.
 __device__ inline float4 *residuals(const rows_storer &s, uint32_t column_tile) {
   return reinterpret_cast<float4 *>(shared_memory + ROWS_RESIDUALS_AT) +
          (column_tile % RESIDUAL_TILES * 2 + s.tile) * 32 + s.lane;
@@ -43,7 +46,8 @@ __device__ inline uint32_t tag_of(const mk_operand &operand, uint32_t column_til
   return (operand.buffer + 1u) << 16 | column_tile;
 }
 
-// The squares of half a chunk, which lie beside its results, of the storer's lines: eight chains as a tree. With those of the last half 1 / rms.
+// Adds the squares of half a chunk, which lie beside its results, for the storer's lines: eight chains as a tree. With
+// those of the last half they become 1 / rms.
 __device__ inline void take_squares(const rows_storer &s, const uint8_t *result, const mk_instruction_word &in,
                                     bool first, bool last) {
   const float *squares = reinterpret_cast<const float *>(result + ROWS_SQUARES_AT);
@@ -55,13 +59,13 @@ __device__ inline void take_squares(const rows_storer &s, const uint8_t *result,
   }
   sum = first ? sum : rows_shared()->scales[line] + sum;
   __syncwarp();
-  // Four lanes write the same.
+  // Four lanes write the same value.
   rows_shared()->scales[line] =
       last ? norm_scale(sum, reciprocal_of(static_cast<float>(param(in, 1))), __uint_as_float(param(in, 0))) : sum;
   __syncwarp();
 }
 
-// The next result, half a chunk: y += its chains, one after the other.
+// Takes the next result, half a chunk: y += its chains, one after the other.
 __device__ inline void take_half(rows_storer &s, const mk_instruction_word &in, bool takes_squares, bool first,
                                  bool last, line_sums &y) {
   wait_phase(s.d, RESULT_FULL + s.results.slot(), s.results.phase(), MK_ACTIVITY_RESULT_FULL, s.results.slot());
@@ -82,7 +86,7 @@ __device__ inline void take_half(rows_storer &s, const mk_instruction_word &in, 
   s.results.next();
 }
 
-// Both halves of a row tile's next chunk.
+// Takes both halves of a row tile's next chunk.
 __device__ inline void take_sums(rows_storer &s, const mk_instruction_word &in, bool takes_squares, uint32_t chunk,
                                  const lines_store &r, line_sums &y) {
 #pragma unroll 1
@@ -91,8 +95,8 @@ __device__ inline void take_sums(rows_storer &s, const mk_instruction_word &in, 
   }
 }
 
-// The sums of a row tile so far, between its chunks. They stay in the L2, which weights would push them out of: written to memory and read from
-// there they cost 2 % of a step.
+// The sums of a row tile so far, between its chunks. They are kept in the L2, from where weights would otherwise push
+// them out: when they were written to memory and read from there, a step took 2 % longer.
 __device__ inline float4 *kept_sums(const rows_storer &s, uint32_t row) {
   return reinterpret_cast<float4 *>(s.d.params.scratch +
                                     static_cast<uint64_t>(blockIdx.x) * s.d.params.scratch_floats) +
@@ -106,7 +110,7 @@ __device__ inline void get_sums(const rows_storer &s, uint32_t row, line_sums &y
   y.value[0] = sum.x, y.value[1] = sum.y, y.value[2] = sum.z, y.value[3] = sum.w;
 }
 
-// fp32 words of both rows of row tile `tile`.
+// Publishes fp32 words of both rows of row tile `tile`.
 __device__ inline void publish_floats(const rows_storer &s, const mk_operand &out, uint32_t tile, const line_sums &y) {
   uint64_t *row = stamped_row(s.d, out) + tile * 16 + s.lane / 4;
 #pragma unroll
@@ -120,15 +124,15 @@ __device__ inline void publish_floats(const rows_storer &s, const mk_operand &ou
   }
 }
 
-// Behind the first sums of a HEAD, by which all consumers are done with what came before: what the storers and they have written comes before
-// the candidates of either storer.
+// Called after the first sums of a HEAD, by which time all consumers are done with what came before: orders what the
+// storers and the consumers have written before the candidates of either storer.
 __device__ inline void release_step(const rows_storer &) {
   tile::meet_at<STORERS * 32>(2);
   tile::fence_release();
 }
 
-// Elements of neighbouring lanes g and g + 1 (g even) as bf16 pairs: the even lane gets those of its line 2 t, the odd one of 2 t + 1.
-// That line is paired_line().
+// The elements of neighbouring lanes g and g + 1 (g even) as bf16 pairs: the even lane gets those of its line 2 t, the
+// odd one those of 2 t + 1. The lane's line of the two is paired_line().
 __device__ inline uint32_t pair_rows(const rows_storer &s, float even_line, float odd_line) {
   bool odd = (s.lane / 4 % 2) != 0;
   float other = __shfl_xor_sync(0xffffffffu, odd ? even_line : odd_line, 4);

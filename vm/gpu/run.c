@@ -1,4 +1,5 @@
-/* One launch of the GPU machine: start the kernel, hand tokens to the caller while it runs, see how it ended. See machine.h. */
+/* One launch of the GPU machine: start the kernel, hand tokens to the caller while it runs, see how it ended. See
+ * machine.h. */
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,8 +9,8 @@
 #include "vm/program/attend_list.h"
 
 enum {
-  POLLS_PER_QUERY = 4096, /* looks at the ring between two questions to the driver */
-  LOST_MS = 30000,        /* beyond the kernel's own deadline: it does not end any more */
+  POLLS_PER_QUERY = 4096, /* looks at the ring from one question to the driver to the next */
+  LOST_MS = 30000,        /* after the kernel's own deadline: by then it no longer ends */
 };
 
 static uint64_t now_ms(void) {
@@ -18,7 +19,7 @@ static uint64_t now_ms(void) {
   return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* Who is told what the rows of a step chose. */
+/* The caller's function, told what the rows of a step chose. */
 typedef struct listener {
   mk_step_fn fn; /* NULL: nobody is */
   void *user;
@@ -165,7 +166,7 @@ static void describe_edge(const mk_program *program, const mk_gpu_fault *fault, 
   }
 }
 
-/* The record of the first fault; afterwards the machine is as new, but for weights and inputs. */
+/* Reports the first fault; afterwards the machine is as new, but for weights and inputs. */
 static mk_status report_fault(mk_gpu *gpu, const mk_gpu_fault *fault) {
   bool token = fault->activity == MK_GPU_FAULT_TOKEN, block = fault->activity == MK_GPU_FAULT_BLOCK;
   char what[256], edge[192];
@@ -210,7 +211,7 @@ static mk_status send_lists(mk_gpu *gpu, uint32_t steps) {
                       "sending the work lists");
 }
 
-/* The plan goes through the stream, so nothing waits for it but the kernel. */
+/* Sends the plan through the stream, so only the kernel waits for it. */
 static mk_status send_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps) {
   uint64_t rows = (uint64_t)steps * gpu->rows, bytes = rows * sizeof *plan;
   memcpy(gpu->plan, plan, bytes);
@@ -242,7 +243,7 @@ static mk_status queue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, con
   return MK_OK;
 }
 
-/* The one that was queued first. */
+/* Waits for the end of the launch that was queued first. */
 static mk_status finish(mk_gpu *gpu) {
   mk_gpu_flight *f = flight_of(gpu, gpu->queued - gpu->in_flight);
   const uint64_t since = now_ms();
@@ -305,7 +306,7 @@ mk_status mk_gpu_run_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, 
   return mk_gpu_finish(gpu);
 }
 
-/* Launches of one step each, queued between what begins and ends them all. */
+/* Queues launches of one step each, between what begins and ends them all. */
 static mk_status begin_launches(mk_gpu *gpu, uint32_t launches) {
   MK_TRY(check_unplanned(gpu));
   MK_TRY(check_generation(gpu, launches));
@@ -351,7 +352,7 @@ mk_status mk_gpu_repeat(mk_gpu *gpu, uint32_t launches, double *microseconds) {
   return microseconds_between(gpu, gpu->flights[0].start, gpu->flights[0].end, microseconds);
 }
 
-/* events: two a launch. */
+/* Times each launch; events: two for each. */
 static mk_status time_each(mk_gpu *gpu, mk_gpu_before before, bool empty, uint32_t launches, mk_cu_event_ref *events,
                            double *microseconds) {
   const mk_driver *cu = gpu->driver;

@@ -13,7 +13,7 @@ struct storer {
   ring_cursor<MK_GPU_RESULT_SLOTS> results;
 };
 
-// Of the step at hand. In shared memory, since registers are short.
+// The state of the step at hand. In shared memory, since registers are short.
 __device__ inline const volatile step_state &state_of(const storer &s) { return s.d.words()->state[s.d.epoch % 2]; }
 
 struct two_rows {
@@ -24,9 +24,9 @@ __device__ inline two_rows from_partner(const two_rows &y, uint32_t lanes_away) 
   return {__shfl_xor_sync(0xffffffffu, y.even, lanes_away), __shfl_xor_sync(0xffffffffu, y.odd, lanes_away)};
 }
 
-// y += the sixteen chains of the next result, one after the other, of row lane % 16; squares: += what belongs to them of the sum of x^2. What
-// stands between the last sum and the tile on its way is on the path of every stage: few instructions, and loads that do not wait for each
-// other. Afterwards the consumers may fill the slot again.
+// Takes the next result: y += its sixteen chains, one after the other, for row lane % 16; squares += their part of the
+// sum of x^2. Every stage waits for what stands here, from the last sum to the departure of the tile: so there are few
+// instructions, and no load waits for another. Afterwards the consumers may fill the slot again.
 __device__ inline void take_result(storer &s, bool takes_squares, float &y, float &squares) {
   enum { CHAINS = MK_GPU_CONSUMER_WARPS };
   wait_phase(s.d, RESULT_FULL + s.results.slot(), s.results.phase(), MK_ACTIVITY_RESULT_FULL, s.results.slot());
@@ -62,7 +62,7 @@ __device__ inline uint64_t *stamped_row(const device &d, const mk_operand &opera
          operand.col * b.tile_cols / per_word;
 }
 
-// The rows of the first `count` lanes as bf16 pairs, from word `first` on.
+// Publishes the rows of the first `count` lanes as bf16 pairs, from word `first` on.
 __device__ inline void publish_bf16(const storer &s, uint64_t *row, uint32_t first, const two_rows &value,
                                     uint32_t count) {
   if (s.lane < count && publishes(s.d)) {
@@ -70,7 +70,7 @@ __device__ inline void publish_bf16(const storer &s, uint64_t *row, uint32_t fir
   }
 }
 
-// All 16 rows.
+// Publishes all 16 rows.
 __device__ inline void publish_floats(const storer &s, uint64_t *row, uint32_t first, const two_rows &value) {
   if (s.lane < 16 && publishes(s.d)) {
     float own = s.lane < 8 ? value.even : value.odd;
@@ -103,12 +103,13 @@ __device__ inline two_rows load_residual(const storer &s, const mk_operand &oper
   return {tile::low_bf16(two), tile::high_bf16(two)};
 }
 
-// An instruction in the storer's hands: begin_X sets what all its row tiles share, prepare_X does for one tile what can be done before its
-// sums are there, finish_X the rest (finish_residual where there is none), end_X what comes after the last one, after_X what comes after the
-// signals. One loop in kernel.cu runs them for every opcode X; store_X has one of its own, with its end.
+// An instruction in the storer's hands. begin_X sets what all row tiles of opcode X share; prepare_X does for one tile
+// what can be done before its sums are there; finish_X does the rest (finish_residual where there is none); end_X is
+// for what comes after the last tile, and after_X for what comes after the signals. One loop in kernel.cu runs these
+// functions for every opcode; an opcode with a store_X has a loop of its own, with its end.
 struct row_store {
   uint32_t tiles;   // 0: the storer has nothing to do
-  uint32_t rounds;  // results of each: of sixteen chains
+  uint32_t rounds;  // results of each tile, one for every sixteen chains
   uint64_t *row;    // stamped words of the first tile
   float scale;      // of the norm, from the first tile on: x is the same for all
   two_rows a, b;    // of the tile at hand: cosine and sine, the residual, or bias and count
@@ -117,7 +118,7 @@ struct row_store {
   uint32_t index, stop;
 };
 
-// Results that the consumers make of a row tile: one for each sixteen chains.
+// How many results the consumers make of a row tile: one for each sixteen chains.
 template <uint32_t opcode>
 __device__ inline uint32_t rounds_of(const mk_instruction_word &in) {
   if constexpr (is_linear(opcode)) {
@@ -128,7 +129,7 @@ __device__ inline uint32_t rounds_of(const mk_instruction_word &in) {
   return 1;
 }
 
-// The sums of row tile i; with those of the first one comes the scale of a norm.
+// The sums of row tile i; with those of the first tile comes the scale of a norm.
 __device__ inline two_rows take_results(storer &s, const mk_instruction_word &in, uint32_t i, row_store &r) {
   float y = 0.0f, squares = 0.0f;
   bool scales = i == 0 && has_norm(in);
@@ -146,7 +147,7 @@ __device__ inline two_rows take_results(storer &s, const mk_instruction_word &in
 // y times the scale of the norm.
 __device__ inline two_rows normed(const two_rows &y, const row_store &r) { return {y.even * r.scale, y.odd * r.scale}; }
 
-// y = residual_in + sum; residual_out = y; out = bf16(y), as additions to the residual end.
+// The end of additions to the residual: y = residual_in + sum; residual_out = y; out = bf16(y).
 __device__ inline void begin_residual(const storer &s, const mk_instruction_word &in, uint32_t residual_out,
                                       uint32_t out, row_store &r) {
   const mk_operand &to = in.parts[residual_out];

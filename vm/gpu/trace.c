@@ -1,4 +1,5 @@
-/* The recorder's host side: room for the notes, records of them, and from ticks of 132 clocks to one time. See machine.h. */
+/* The recorder's host side: room for the notes, records made from them, and one time made from the ticks of 132 clocks.
+ * See machine.h. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@ static uint64_t note_bytes(const mk_gpu *gpu, uint32_t capacity) {
 
 static uint64_t sm_bytes(const mk_gpu *gpu) { return gpu->program->queue_count * sizeof(mk_trace_sm); }
 
-enum { BEACON_BYTES = 2 * sizeof(uint64_t) }; /* behind the SMs' part */
+enum { BEACON_BYTES = 2 * sizeof(uint64_t) }; /* after the SMs' part */
 
 mk_status mk_gpu_trace_off(mk_gpu *gpu) {
   MK_TRY(mk_gpu_enter(gpu));
@@ -55,7 +56,8 @@ mk_status mk_gpu_trace_prepare(mk_gpu *gpu) {
       "preparing the trace");
 }
 
-/* From an SM's clock to block 0's, along the line through both looks at the beacon; beside the first where there was no second one. */
+/* From an SM's clock to block 0's, by the line through both looks at the beacon; by the difference at the first look
+ * where there was no second one. */
 static double to_reference(const mk_trace_sm *sm, uint64_t ticks) {
   double since = (double)(int64_t)(ticks - sm->seen_at[0]), drift = 0;
   if (sm->looks[1] != 0 && sm->seen_at[1] > sm->seen_at[0]) {
@@ -72,8 +74,8 @@ static mk_status nanoseconds_per_tick(const mk_gpu_clocks *clocks, double *rate)
   return MK_OK;
 }
 
-/* Between two boundaries, which hold the whole time, a note's time is the last one's and what has passed since: less than 2^32 ticks, two
- * seconds, since a wait of that length ends the launch. */
+/* Between two boundaries, which hold the whole time, a note's time is that of the note before and what has passed
+ * since. That is less than 2^32 ticks, two seconds, since a wait of that length ends the launch. */
 uint32_t mk_gpu_records_of(const mk_gpu_note *notes, size_t stride, uint32_t count, mk_trace_record *records) {
   uint64_t time = 0;
   uint32_t uid = 0, made = 0;
@@ -123,7 +125,7 @@ static mk_status take_track(const mk_gpu *gpu, const mk_trace_sm *sms, size_t at
   return MK_OK;
 }
 
-/* Turn by turn as far as the longest track goes. */
+/* Copies the notes turn by turn, as far as the longest track goes. */
 static mk_status take_notes(const mk_gpu *gpu, const mk_trace_sm *sms, mk_gpu_note **notes) {
   uint32_t most = 0;
   for (size_t t = 0; t < track_count(gpu); t++) {
@@ -148,7 +150,7 @@ static mk_status take_tracks(const mk_gpu *gpu, const mk_trace_sm *sms, const mk
   return MK_OK;
 }
 
-/* The first record of all is time 0. */
+/* Makes the time of the first record of all 0. */
 static void start_at_zero(mk_trace *trace) {
   uint64_t first = UINT64_MAX;
   size_t tracks = (size_t)trace->sms * MK_TRACE_ROLES;
@@ -164,8 +166,9 @@ static void start_at_zero(mk_trace *trace) {
   }
 }
 
-/* The line through two looks leaves some microseconds over, since the clocks' rates wander. All SMs pass a token boundary together,
- * behind the last candidate, so their times of it are moved to the median SM's; between two boundaries the shift changes evenly. */
+/* The line through two looks is off by some microseconds, since the clocks' rates wander. All SMs pass a token boundary
+ * together, after the last candidate, so their times of it are moved to the median SM's; between two boundaries the
+ * shift changes evenly. */
 typedef struct boundaries {
   uint32_t count;   /* of each SM that takes part */
   uint64_t *times;  /* [SMs][count]; all 0 for an SM without a queue */
@@ -240,7 +243,8 @@ static void shift_track(const boundaries *b, uint32_t sm, mk_trace_track *track)
   }
 }
 
-/* Gives the drift within a step, which bounds how far apart two clocks can still be; 0 when no track holds all boundaries. */
+/* Gives the drift within a step, which bounds how far apart two clocks can still be; 0 when no track holds all
+ * boundaries. */
 static mk_status align_at_boundaries(mk_trace *trace, double *drift) {
   boundaries b = {.count = trace->steps + 1};
   bool whole = true;

@@ -1,5 +1,6 @@
-/* See upload.h. Everything goes through the machine's stream, in order: the copy into a slot's device memory, then the kernel that reads
- * it. So the host waits for nothing but the event behind the last use of the slot that it fills next. */
+/* See upload.h. Everything goes through the machine's stream, in order: the copy into a slot's device memory, then the
+ * kernel that reads it. So the host waits for nothing but an event: the one after the last use of the slot that it
+ * fills next. */
 #include "vm/gpu/upload.h"
 
 #include "vm/gpu/image.h"
@@ -123,7 +124,7 @@ mk_status mk_gpu_upload_bytes(mk_gpu_upload *upload, size_t buffer, uint64_t off
   return bytes == 0 ? MK_OK : copy(upload, mk_gpu_address(upload->gpu, buffer) + offset, bytes);
 }
 
-/* Every address that the kernel reads or writes follows from these. */
+/* Checks the rows: every address that the kernel reads or writes follows from these. */
 static mk_status check_rows(const mk_gpu_upload *upload, const mk_buffer *b, const mk_gpu_pack *pack) {
   bool vector = pack->order == MK_GPU_FILL_VECTOR;
   if (b->dtype != MK_DTYPE_BF16 || b->cols != pack->cols || (b->store == MK_STORE_TILES) == vector ||

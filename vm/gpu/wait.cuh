@@ -6,13 +6,15 @@
 // controllers watch. From then on no wait waits: a consumer or the storer goes through its instruction to the end with
 // whatever it has, so that no other warp is left alone at a meeting, and leaves after the last instruction that the
 // controller has handed out: the same one for all. Nothing else ends a role but the last epoch or the host's stop.
-// Elsewhere spin: the controller for room in its ring, while it watches (controller.cuh); loaders until copies that are
-// on their way have arrived, and between copies that they pace (loader.cuh, rows_loader.cuh); the storer of a SCORE,
-// which asks keep_waiting here, but listens for two things at once (score.cuh); the roles of an MLA block among
-// themselves, which its controller watches as a whole (attender.cuh); and the recorder, for so many tries at most.
 //
-// Waits are short on purpose: a copy of this code stands wherever somebody waits, and together they have to fit the instruction
-// cache, from which a miss costs about as much as a hop (docs/results/decode.md).
+// These roles spin elsewhere: the controller for room in its ring, while it watches (controller.cuh); loaders until
+// copies that are on their way have arrived, and between copies that they pace (loader.cuh, rows_loader.cuh); the
+// storer of a SCORE, which asks keep_waiting here, but listens for two things at once (score.cuh); the roles of an MLA
+// block among themselves, which its controller watches as a whole (attender.cuh); and the recorder, for so many tries
+// at most.
+//
+// Waits are short on purpose: a copy of this code stands wherever somebody waits, and together they have to fit the
+// instruction cache, from which a miss costs about as much as a hop (docs/results/decode.md).
 #pragma once
 #include "vm/gpu/recorder.cuh"
 
@@ -21,8 +23,9 @@ namespace mk {
 enum { LONG_WAIT_TRIES = 64 };
 
 #if MK_GPU_ROWS
-// Says what this warp waits for, at its first try in vain: with several rows there are so many waits that counting tries at each of them takes
-// more, in instructions that have to stay in their cache, than it saves. `have` is that of a lane that is late.
+// Says what this warp waits for, at its first try in vain. With several rows there are so many waits that counting
+// tries at each of them takes more than it saves, in instructions that have to stay in their cache. `have` is that of a
+// lane that is late.
 __device__ inline void say_wait(const device &d, uint32_t what, uint32_t have, uint32_t want) {
   asm volatile(
       "{\n .reg .pred late;\n setp.ne.u32 late, %2, %3;\n @late st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n}" ::"r"(
@@ -43,7 +46,8 @@ __device__ inline void begin_long_wait(const device &d, uint32_t what, uint32_t 
   words->waits[warp].what = what;
 }
 
-// After a try in vain of the whole warp (`alone`: of one thread); `tries` begins at 0. False, for all lanes: do not wait any longer.
+// After a try in vain of the whole warp (`alone`: of one thread); `tries` begins at 0. False, for all lanes: do not
+// wait any longer.
 template <bool alone = false>
 __device__ inline bool keep_waiting(const device &d, uint32_t &tries, uint32_t activity, uint32_t edge, uint32_t have,
                                     uint32_t want) {
@@ -67,7 +71,8 @@ __device__ inline bool keep_waiting(const device &d, uint32_t &tries, uint32_t a
   return alone ? stay : __all_sync(0xffffffffu, stay);
 }
 
-// By one lane, that of begin_long_wait: a slow lane's word would end the warp's next wait.
+// Ends such a wait. Called by the lane that called begin_long_wait: the word of a slower lane would end the warp's next
+// wait.
 template <bool alone = false>
 __device__ inline void waited(const device &d, uint32_t tries) {
   if (tries >= (MK_GPU_ROWS ? 1 : LONG_WAIT_TRIES) && (alone || tile::lane() == 0)) {
@@ -110,8 +115,8 @@ __device__ inline bool wait_phase_alone(const device &d, uint32_t index, uint32_
   return ok;
 }
 
-// The same, unwatched: of a warp that waits for work which may never come, or for what others say that they wait for,
-// too.
+// The same, unwatched: for a warp that waits for work which may never come, or for what others already say that they
+// wait for.
 __device__ inline bool wait_for_work(const device &d, uint32_t index, uint32_t parity) {
   uint32_t barrier = d.barrier(index);
   while (!__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {
@@ -133,7 +138,8 @@ __device__ inline bool wait_instruction(const device &d, const instruction_curso
   return true;
 }
 
-// An index that must be below `count`; by one thread. Else the launch ends: the controller raises the fault of that kind.
+// Whether an index is below `count`, as it must be; called by one thread. If it is not, the launch ends: the controller
+// raises the fault of that kind.
 __device__ inline bool index_fits(const device &d, uint32_t kind, uint32_t index, uint32_t count) {
   if (index < count) {
     return true;
@@ -158,7 +164,8 @@ __device__ inline watch watch_over(watch w, uint32_t deadline, mk_gpu_fault *fau
   uint32_t warp = tile::lane(), now = static_cast<uint32_t>(tile::global_nanoseconds() >> 10);
   uint32_t what = warp < MK_GPU_WARPS ? words->waits[warp].what : 0;
 #if MK_GPU_ROWS
-  // The same wait, of the same instruction and step: one role has no two such waits for as long as a deadline.
+  // It is the same wait if it is of the same instruction and step: one role has no two such waits for as long as a
+  // deadline.
   uint32_t ticket =
       what != 0 ? ((words->uid[warp] << 12 ^ words->waits[warp].epoch << 4) + (what ^ words->waits[warp].want << 1)) | 1
                 : 0;
@@ -169,7 +176,8 @@ __device__ inline watch watch_over(watch w, uint32_t deadline, mk_gpu_fault *fau
     w.ticket = ticket;
     w.since = now;
   }
-  // Whoever waits for another SM gives up first, so that the record names the edge and not what waits behind it.
+  // A warp that waits for another SM gives up first, so that the record names the edge, and not what waits because of
+  // it.
   uint32_t activity = what & 0xff;
   bool edge_wait = activity == MK_ACTIVITY_COUNTER || activity == MK_ACTIVITY_STAMP;
   bool late = what != 0 && now - w.since > (edge_wait ? deadline : deadline + deadline / 4);
@@ -199,8 +207,8 @@ __device__ inline void watch_over(const device &d, watch &w) {
   w = watch_over(w, d.params.deadline, d.params.fault, d.params.abort);
 }
 
-// A warp waits for the release counters of an instruction; the caller makes the others wait for it. Relaxed counters are hints, and
-// going straight to the stamps is faster than heeding them (measured: docs/results/gpu.md).
+// One warp waits for the release counters of an instruction; the caller makes the others wait for that warp. Relaxed
+// counters are hints, and going straight to the stamps is faster than heeding them (measured: docs/results/gpu.md).
 __device__ inline void wait_counters(const device &d, const mk_instruction_word &in) {
   for (uint32_t w = 0; w < in.wait_count; w++) {
     uint32_t counter = in.waits[w].counter, total = device::slot_of(in).wait_totals[w];
@@ -246,8 +254,8 @@ __device__ inline bool fresh(const tile::stamped_pair &pair, uint32_t generation
   return tile::stamp_generation(pair.low) == generation && tile::stamp_generation(pair.high) == generation;
 }
 
-// Each lane waits for `count` pairs of its own stamped words, pair i at at(i) where has(i). What is late is loaded again, and only
-// that.
+// Each lane waits for `count` pairs of its own stamped words, pair i at at(i) where has(i). Only what is late is loaded
+// again.
 template <uint32_t count, typename address, typename presence>
 __device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, address at, presence has,
                                           tile::stamped_pair (&to)[count]) {
@@ -267,7 +275,7 @@ __device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, addr
     for (uint32_t i = 0; i < count; i++) {
       tile::load_stamped_pair_if((loaded >> i & 1) != 0, at(i), to[i]);
     }
-    // Without branches: else loads go out one by one, each after the look at the one before.
+    // There are no branches: otherwise loads go out one by one, each after the look at the word before.
 #pragma unroll
     for (uint32_t i = 0; i < count; i++) {
       bool is_late = (loaded >> i & 1) != 0 && !fresh(to[i], want);
@@ -299,7 +307,8 @@ __device__ inline void wait_stamped_pair(const device &d, const uint64_t *from, 
   to = pairs[0];
 }
 
-// Waits until look() gives this epoch's generation to every lane; what it gives else is what the fault record says of it.
+// Waits until look() gives this epoch's generation in every lane; what look() gives instead is what the fault record
+// shows.
 template <typename looks>
 __device__ inline void wait_generation(const device &d, uint32_t buffer, looks look) {
   uint32_t want = d.generation(), tries = 0;
@@ -322,8 +331,8 @@ __device__ inline void wait_generation(const device &d, uint32_t buffer, looks l
   }
 }
 
-// The same of `count` pairs that every lane has, pair i at at(i). All of them are loaded again while one is late: without conditions the
-// loads of a try go out together.
+// The same for `count` pairs that every lane has, pair i at at(i). All of them are loaded again while one is late:
+// without conditions the loads of a try go out together.
 template <uint32_t count, typename address>
 __device__ inline void wait_all_pairs(const device &d, uint32_t buffer, address at, tile::stamped_pair (&to)[count]) {
   wait_generation(d, buffer, [&](uint32_t want) {
@@ -341,7 +350,7 @@ __device__ inline void wait_all_pairs(const device &d, uint32_t buffer, address 
   });
 }
 
-// The same of triples.
+// The same for triples.
 template <uint32_t count, typename address>
 __device__ inline void wait_all_triples(const device &d, uint32_t buffer, address at,
                                         tile::stamped_triple (&to)[count]) {
@@ -359,7 +368,7 @@ __device__ inline void wait_all_triples(const device &d, uint32_t buffer, addres
   });
 }
 
-// What stamped words carry; gives the generation of one that is late, else `want`.
+// The data of stamped words; gives the generation of a word that is late, or `want`.
 template <uint32_t count>
 __device__ inline uint32_t take_words(const uint64_t (&words)[count], uint32_t want, uint32_t (&to)[count]) {
   uint32_t have = want;
@@ -371,7 +380,7 @@ __device__ inline uint32_t take_words(const uint64_t (&words)[count], uint32_t w
   return have;
 }
 
-// The same of single words.
+// The same for single words.
 template <uint32_t count, typename address>
 __device__ inline void wait_stamped_words(const device &d, uint32_t buffer, address at, uint32_t (&to)[count]) {
   wait_generation(d, buffer, [&](uint32_t want) {
@@ -384,7 +393,7 @@ __device__ inline void wait_stamped_words(const device &d, uint32_t buffer, addr
   });
 }
 
-// The same where has(i); 0 elsewhere.
+// The same for words where has(i); 0 elsewhere.
 template <uint32_t count, typename address, typename presence>
 __device__ inline void wait_line_words(const device &d, uint32_t buffer, address at, presence has,
                                        uint32_t (&to)[count]) {
@@ -402,8 +411,8 @@ __device__ inline void wait_line_words(const device &d, uint32_t buffer, address
   });
 }
 
-// Each lane that `waits` does until its flag carries this epoch's generation; what the flags' writers wrote before is then there for the
-// whole warp.
+// Each lane that `waits` waits until its flag carries this epoch's generation. What the writers of the flags wrote
+// before is then there for the whole warp.
 __device__ inline void wait_flags(const device &d, uint32_t buffer, const uint32_t *flag, bool waits) {
   uint32_t want = d.generation(), tries = 0;
   wait_start start = {};

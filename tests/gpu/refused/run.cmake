@@ -1,5 +1,5 @@
-# cmake -DSOURCE=FILE -DOBJECT=FILE -DCHECK=compile_device.cmake -P run.cmake -- NVCC FLAGS...
-# Compiles case 0 of SOURCE, which must work, and every "#elif MK_CASE == N  // words", which must fail with these words.
+# cmake -DSOURCE=FILE -DOBJECT=FILE -DCHECK=compile_device.cmake -P run.cmake -- NVCC FLAGS... Compiles case 0 of
+# SOURCE, which must work, and every "#elif MK_CASE == N  // words", which must fail with these words.
 include(${CMAKE_CURRENT_LIST_DIR}/../../../cmake/command.cmake)
 
 function(compile case result output)

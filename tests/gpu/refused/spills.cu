@@ -1,4 +1,5 @@
-// Device code that costs speed in silence. MK_CASE 0 compiles; every other one is refused with the words behind its #elif.
+// Device code that costs speed in silence. MK_CASE 0 compiles; every other one is refused with the words after its
+// #elif.
 #include <cstdint>
 
 extern "C" __global__ void __launch_bounds__(128) mk_refused(const float *in, float *out, uint32_t at) {

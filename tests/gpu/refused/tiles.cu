@@ -1,4 +1,4 @@
-// Wrong uses of the tile library. MK_CASE 0 compiles; every other one is refused with the words behind its #elif.
+// Wrong uses of the tile library. MK_CASE 0 compiles; every other one is refused with the words after its #elif.
 #include "instructions/tile/barrier.cuh"
 #include "instructions/tile/copy.cuh"
 #include "instructions/tile/edge.cuh"

@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(64) mk_tile_barrier_ring(const mk_t
 extern "C" __global__ void __launch_bounds__(MK_BARRIER_WARPS * 32)
     mk_tile_barrier_meeting(const mk_tile_params params) {
   __shared__ uint64_t storage;
-  __shared__ uint32_t written[2][MK_BARRIER_WARPS];  // by parity: a warp may be one meeting behind
+  __shared__ uint32_t written[2][MK_BARRIER_WARPS];  // by parity: a warp may lag one meeting
   const uint32_t barrier = tile::shared_address(&storage), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     tile::barrier_init(barrier, MK_BARRIER_WARPS);

@@ -5,8 +5,9 @@
 
 using namespace mk;
 
-// in: mk_tile_copy [count], then data that `from` counts from. out [count][MK_COPY_SLOT_BYTES]: the slot after each copy. Consumers
-// fill a slot with a pattern by ordinary stores before they release it, so both fences and the ring's reuse matter.
+// in: mk_tile_copy [count], then data that `from` counts from. out [count][MK_COPY_SLOT_BYTES]: the slot after each
+// copy. Consumers fill a slot with a pattern by ordinary stores before they release it, so both fences and the ring's
+// reuse matter.
 extern "C" __global__ void __launch_bounds__(32 + MK_COPY_CONSUMERS) mk_tile_copy_ring(const mk_tile_params params) {
   __shared__ __align__(128) uint32_t ring[MK_COPY_SLOTS][MK_COPY_SLOT_BYTES / 4];
   __shared__ uint64_t full[MK_COPY_SLOTS], empty[MK_COPY_SLOTS];
@@ -62,7 +63,8 @@ extern "C" __global__ void __launch_bounds__(32 + MK_COPY_CONSUMERS) mk_tile_cop
   test::finish(params, good);
 }
 
-// A size that the compiler knows: `count` copies of MK_COPY_FIXED_BYTES, one after the other, into one place. in, out [count][bytes]
+// A size that the compiler knows: `count` copies of MK_COPY_FIXED_BYTES, one after the other, into one place. in, out
+// [count][bytes]
 extern "C" __global__ void __launch_bounds__(32) mk_tile_copy_fixed(const mk_tile_params params) {
   __shared__ __align__(128) uint32_t to[MK_COPY_FIXED_BYTES / 4];
   __shared__ uint64_t storage;
@@ -90,8 +92,8 @@ extern "C" __global__ void __launch_bounds__(32) mk_tile_copy_fixed(const mk_til
   test::finish(params, good);
 }
 
-// What this warp has just stored to global memory is copied back by the async proxy, `count` times over the same 512 bytes
-// of `work`. in, out [count][128] words
+// What this warp has just stored to global memory is copied back by the async proxy, `count` times over the same 512
+// bytes of `work`. in, out [count][128] words
 extern "C" __global__ void __launch_bounds__(32) mk_tile_copy_stored(const mk_tile_params params) {
   __shared__ __align__(128) uint32_t to[128];
   __shared__ uint64_t storage;

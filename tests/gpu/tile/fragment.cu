@@ -31,8 +31,9 @@ extern "C" __global__ void __launch_bounds__(32) mk_tile_fragment_load(const mk_
   test::finish(params, true);
 }
 
-// out [count row tiles][16][8] = W x X. in: X as fp32 [16 MK_FRAGMENT_STEPS][8], then W, `count` row tiles of MK_FRAGMENT_STEPS steps in the order of
-// mk_tile_offset. Each row tile starts from zero sums; a zero weight tile after each step must change nothing.
+// out [count row tiles][16][8] = W x X. in: X as fp32 [16 MK_FRAGMENT_STEPS][8], then W, `count` row tiles of
+// MK_FRAGMENT_STEPS steps in the order of mk_tile_offset. Each row tile starts from zero sums; a zero weight tile after
+// each step must change nothing.
 extern "C" __global__ void __launch_bounds__(32) mk_tile_fragment_multiply(const mk_tile_params params) {
   __shared__ __align__(512) uint4 steps[MK_FRAGMENT_STEPS * 32];
   const float *x = reinterpret_cast<const float *>(params.in);

@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_group_load(const mk_ti
   test::finish(params, true);
 }
 
-// out [128 lines][64 rows] = W times the first `lines_used` lines, zeros behind them. in: `count` chains of W as above,
+// out [128 lines][64 rows] = W times the first `lines_used` lines, zeros after them. in: `count` chains of W as above,
 // then the lines [128][128 count]; of the last chain the steps from `first` on do not count.
 template <uint32_t lines_used>
 __device__ inline void multiply_chains(const mk_tile_params &params) {

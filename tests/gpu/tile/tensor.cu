@@ -1,6 +1,6 @@
 // instructions/tile/copy.cuh: copies by tensor maps of two, three and four dimensions, with what lies beyond the
 // tensor. `in` is the tensor. work: its map, then mk_tile_box [count], `first` bytes each. out [count][MK_TENSOR_ROOM]:
-// shared memory behind each copy, which begins as a pattern.
+// shared memory after each copy, which begins as a pattern.
 #include "instructions/tile/copy.cuh"
 #include "tests/gpu/tile/tile_test.cuh"
 

@@ -26,7 +26,8 @@ __device__ inline bool wait_phase(uint32_t barrier, uint32_t parity) {
   return wait_until([=] { return tile::try_wait(barrier, parity); });
 }
 
-// The same by all lanes of a warp, which agree on the outcome, so that none is left behind at the next meeting of the warp.
+// The same by all lanes of a warp, which agree on the outcome, so that none is left alone at the next meeting of the
+// warp.
 __device__ inline bool warp_wait_phase(uint32_t barrier, uint32_t parity) {
   return __all_sync(0xffffffffu, wait_phase(barrier, parity)) != 0;
 }

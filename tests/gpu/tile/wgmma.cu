@@ -1,5 +1,5 @@
-// instructions/tile/wgmma.cuh: products of a warpgroup from swizzled panels and from registers, and what a thread holds of the sums; with them
-// the exchange of a quad's columns for rows.
+// instructions/tile/wgmma.cuh: products of a warpgroup from swizzled panels and from registers, and what a thread holds
+// of the sums; with them the exchange of a quad's columns for rows.
 #include "instructions/tile/copy.cuh"
 #include "instructions/tile/wgmma.cuh"
 #include "tests/gpu/tile/tile_test.cuh"
@@ -11,7 +11,7 @@ __device__ inline uint8_t *room() {
   return panels;
 }
 
-// A matrix of `rows` x columns bf16 becomes panels of 64 columns, one behind the other.
+// A matrix of `rows` x columns bf16 becomes panels of 64 columns, one after the other.
 __device__ inline void swizzle(const uint16_t *from, uint32_t rows, uint32_t columns, uint8_t *to) {
   for (uint32_t i = threadIdx.x; i < rows * columns; i += blockDim.x) {
     uint32_t row = i / columns, column = i % columns, byte = column % 64 * 2;
@@ -56,7 +56,8 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_transposed(const
   test::finish(params, true);
 }
 
-// in: a [64][64], b [64][256]; out [64][256] = a b; count 0: a in registers, 1: in shared memory, 2: there from registers.
+// in: a [64][64], b [64][256]; out [64][256] = a b; count 0: a in registers, 1: in shared memory, 2: there from
+// registers.
 extern "C" __global__ void __launch_bounds__(128) mk_tile_wgmma_rows(const mk_tile_params params) {
   const uint16_t *in = reinterpret_cast<const uint16_t *>(params.in);
   uint8_t *panels = room();

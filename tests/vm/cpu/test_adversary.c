@@ -1,5 +1,5 @@
-/* What an adversarial machine shows: SMs and roles that stand still for many epochs, words of one instruction that come tile by tile in any
- * order, and the same run again for the same seed. */
+/* What an adversarial machine shows: SMs and roles that stand still for many epochs, words of one instruction that come
+ * tile by tile in any order, and the same run again for the same seed. */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ typedef struct apart {
   test_tiny tiny;
   mk_cpu *cpu;
   uint16_t alone;
-  uint32_t most_behind;               /* epochs that SM 1 was behind SM 0 */
+  uint32_t most_behind;               /* epochs that SM 1 was later than SM 0 */
   bool before[TILES][TILES];          /* tile a was seen with a newer stamp than tile b */
   uint32_t stamps[EPOCHS + 1][TILES]; /* as SM 0 ends its steps */
 } apart;
@@ -110,8 +110,9 @@ Test(cpu_adversary, the_seed_decides_everything) {
   test_tiny_stop(&b.tiny);
 }
 
-/* What a role of an SM has written is there before what it signals; what others have seen of it may be there long before. A third SM takes the
- * early signal of a second one's next step for this one, if a first one stands still between its words and its signal. */
+/* What a role of an SM has written is there before what it signals; what others have seen of it may be there long
+ * before. A third SM takes the early signal of a second one's next step for this one, if a first one stands still
+ * between its words and its signal. */
 Test(cpu_adversary, words_are_seen_before_the_signal_of_their_instruction) {
   mk_program *program = test_assemble("attack/stamp_before_signal.mks", NULL);
   uint32_t found = 0;
@@ -126,7 +127,8 @@ Test(cpu_adversary, words_are_seen_before_the_signal_of_their_instruction) {
   mk_program_free(program);
 }
 
-/* A consumer's words are seen as soon as it has written them, while the storer still stands in front of an earlier instruction. */
+/* A consumer's words are seen as soon as it has written them, while the storer still stands in front of an earlier
+ * instruction. */
 typedef struct overtaking {
   mk_cpu *cpu;
   uint16_t out, counter;

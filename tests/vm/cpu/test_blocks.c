@@ -1,5 +1,5 @@
-/* The blocks of the KV cache are places in memory: two SMs that share one are seen by the race detector, whatever rows of the cache and
- * tables they came through. */
+/* The blocks of the KV cache are places in memory: two SMs that share one are seen by the race detector, whatever rows
+ * of the cache and tables they came through. */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -16,7 +16,8 @@ typedef struct entry {
   uint32_t at, block;
 } entry;
 
-/* Three steps from `position`, with these entries in tables that else name block i at entry i; words empty: all interleavings are clean. */
+/* Three steps from `position`, with these entries in tables that else name block i at entry i; words empty: all
+ * interleavings are clean. */
 static void expect(const char *name, const test_edit *edits, const entry *entries, size_t count, uint32_t position,
                    const char *words) {
   mk_program *program = test_assemble(name, edits);
@@ -88,7 +89,8 @@ Test(cpu_blocks, a_block_changes_hands_between_runs) {
   mk_program_free(program);
 }
 
-/* Several rows: slots 0 and 1 at the same positions lie in units of their own, and in one block if the table says so. */
+/* Several rows: slots 0 and 1 at the same positions lie in units of their own, and in one block if the table says
+ * so. */
 enum { ROWS = 4, POSITION = 70 };
 
 typedef struct rows_case {

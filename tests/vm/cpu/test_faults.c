@@ -1,4 +1,5 @@
-/* What data name and what is not there: the CPU machine reports it, touches nothing outside of its buffers, and runs on. */
+/* What data name and what is not there: the CPU machine reports it, touches nothing outside of its buffers, and runs
+ * on. */
 #include <criterion/criterion.h>
 #include <string.h>
 

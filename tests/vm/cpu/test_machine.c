@@ -1,4 +1,5 @@
-/* The CPU machine on programs of a few instructions: order by counters and stamps, epochs, deadlocks, runs after runs. */
+/* The CPU machine on programs of a few instructions: order by counters and stamps, epochs, deadlocks, runs after
+ * runs. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,7 +52,8 @@ Test(cpu, tokens_are_the_same_in_every_mode) {
   test_tiny_stop(&tiny);
 }
 
-/* Counters and generations go on from run to run: 20 epochs in one piece, or in pieces, or with a sequence in between. */
+/* Counters and generations go on from run to run: 20 epochs in one piece, or in pieces, or with a sequence in
+ * between. */
 Test(cpu, runs_follow_each_other) {
   test_tiny tiny;
   token_loop(&tiny);
@@ -184,7 +186,7 @@ Test(cpu, cycle_through_two_queues_is_a_deadlock) {
   test_tiny_stop(&tiny);
 }
 
-/* A run that failed leaves nothing behind: neither stamps nor counters nor words held back. */
+/* A run that failed leaves nothing that a later one sees: neither stamps nor counters nor words held back. */
 Test(cpu, runs_after_a_deadlock) {
   test_tiny tiny;
   token_loop(&tiny);

@@ -1,5 +1,5 @@
-/* The race detector of the CPU machine: each kind of unordered access is found, and the same program with its order restored runs
- * clean in every interleaving. */
+/* The race detector of the CPU machine: each kind of unordered access is found, and the same program with its order
+ * restored runs clean in every interleaving. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,8 @@
 
 enum { SEEDS = 60, EPOCHS = 6 };
 
-/* In at least one interleaving the machine reports an access whose message holds both words; none ends in another way. */
+/* In at least one interleaving the machine reports an access whose message holds both words; none ends in another
+ * way. */
 static void expect_race(const test_tiny *tiny, const char *access, const char *buffer, bool always) {
   uint32_t found = 0;
   char words[64];
@@ -35,7 +36,8 @@ static void expect_clean(const test_tiny *tiny) {
   }
 }
 
-/* SM 0 writes the plain vector `shared`, SM 1 reads it. `written` tells the reader, `read` tells the writer of the next epoch. */
+/* SM 0 writes the plain vector `shared`, SM 1 reads it. `written` tells the reader, `read` tells the writer of the next
+ * epoch. */
 typedef struct handover {
   bool reader_waits, writer_waits;
   mk_counter_kind written, read;
@@ -147,7 +149,8 @@ Test(race, write_after_read_of_stamped_words) {
   test_tiny_stop(&tiny);
 }
 
-/* A stamp says that its writer has run, which lets stamped words be reused; it publishes nothing, so plain data stay unordered. */
+/* A stamp says that its writer has run, which lets stamped words be reused; it publishes nothing, so plain data stay
+ * unordered. */
 Test(race, write_after_read_behind_a_stamp) {
   test_tiny tiny;
   test_tiny_start(&tiny, 2);

@@ -1,5 +1,5 @@
-/* The CPU machine on several threads: the same memory, bit for bit, as on one, and whatever ends a run ends it for all of them. This program is
- * also built with ThreadSanitizer (the preset `threads`). */
+/* The CPU machine on several threads: the same memory, bit for bit, as on one, and whatever ends a run ends it for all
+ * of them. This program is also built with ThreadSanitizer (the preset `threads`). */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -113,7 +113,8 @@ Test(threads, work_lists) {
   }
 }
 
-/* No SM is in a later epoch than the one that the host ends the run at, so that the next run finds everything as one thread leaves it. */
+/* No SM is in a later epoch than the one that the host ends the run at, so that the next run finds everything as one
+ * thread leaves it. */
 static bool stop_at(void *user, uint32_t position, uint32_t token) {
   (void)token;
   return position != *(const uint32_t *)user;

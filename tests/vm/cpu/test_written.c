@@ -1,4 +1,5 @@
-/* Values that nobody wrote in this step: the CPU machine reports the first element that is read, whatever lies in memory there. */
+/* Values that nobody wrote in this step: the CPU machine reports the first element that is read, whatever lies in
+ * memory there. */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -49,7 +50,7 @@ Test(cpu_written, constant_that_is_none) {
       "operand gain reads element (0, 0) of buffer gain, which nobody has ever written");
 }
 
-/* SM 0 leaves a vector in `shared` and adds to it behind that. */
+/* SM 0 leaves a vector in `shared` and adds to it after that. */
 static void chain(test_tiny *tiny) {
   test_tiny_start(tiny, 1);
   uint16_t q = test_tiny_floats(tiny, "q", 16, 16), s0 = test_tiny_halves(tiny, "s0"),
@@ -74,7 +75,7 @@ Test(cpu_written, value_of_an_earlier_step) {
         test_sequence_steps(cpu, 1, 0, 1),
         "instruction 103 (reduce_add): operand residual_in reads element (0, 0) of buffer shared, which was written in "
         "generation 1, not in this one, 2");
-    *out = good; /* a failed run leaves nothing behind that counts as written */
+    *out = good; /* a failed run leaves nothing that counts as written */
     cr_assert_eq(test_sequence_steps(cpu, 1, 0, 1), MK_OK, "%s", mk_error_message());
     mk_cpu_free(cpu);
     test_tiny_stop(&tiny);

@@ -1,5 +1,5 @@
-/* The host's side of the GPU machine, over a driver without a GPU (tests/fake_cuda): what a launch finds in memory, what comes back, and what is left
- * when a call of the driver fails. */
+/* The host's side of the GPU machine, over a driver without a GPU (tests/fake_cuda): what a launch finds in memory,
+ * what comes back, and what is left when a call of the driver fails. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
@@ -233,7 +233,7 @@ Test(gpu_host, what_has_no_word_is_refused) {
   mk_program_free(program);
 }
 
-/* From the first call of the driver to the last one: an error, and nothing is left behind. */
+/* From the first call of the driver to the last one: an error, and nothing is left. */
 Test(gpu_host, every_call_that_fails_is_an_error_and_leaves_nothing) {
   rig r = {.program = compile(ROWS)};
   uint32_t calls, before;

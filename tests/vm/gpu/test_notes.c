@@ -28,7 +28,8 @@ static void expect_record(const mk_trace_record *record, uint64_t time, uint32_t
             "uid %u, activity %u, epoch %u, edge %u", record->uid, record->activity, record->epoch, record->edge);
 }
 
-/* The clock's lower half comes round within a wait, between two notes, and between two boundaries. Turns of eight notes lie apart. */
+/* The clock's lower half comes round within a wait, between two notes, and between two boundaries. Turns of eight notes
+ * lie apart. */
 Test(gpu_notes, times_are_made_whole) {
   const uint64_t start = 0x7fffffff0;
   mk_gpu_note notes[8 + 16];

@@ -1,4 +1,5 @@
-/* Programs that the GPU machine does not take, although they are whole: refused before a driver is asked for, so no GPU is needed. */
+/* Programs that the GPU machine does not take, although they are whole: refused before a driver is asked for, so no GPU
+ * is needed. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -84,7 +85,7 @@ Test(gpu_refusals, fronts_of_too_many_sms) {
   expect_refused(program, "the fronts of 161 SMs");
 }
 
-/* Behind a tally there must be its sums. */
+/* After a tally there must be its sums. */
 Test(gpu_refusals, half_a_pair_of_rounds) {
   mk_program *program = compile_rows(true, 2);
   mk_instruction *draw = first(program, MK_OP_DRAW);
@@ -94,7 +95,8 @@ Test(gpu_refusals, half_a_pair_of_rounds) {
   expect_refused(program, text);
 }
 
-/* What the kernels do within another instruction alone must be marked as such. With one row per step a combine may stand by itself. */
+/* What the kernels do within another instruction alone must be marked as such. With one row per step a combine may
+ * stand by itself. */
 Test(gpu_refusals, what_is_fused_without_a_mark) {
   mk_program *program = compile(true);
   first(program, MK_OP_SCORE)->flags = 0;

@@ -1,7 +1,8 @@
-/* The ring of pages under an ATTENTION of several rows per step, as a model: a loader that issues pages in order and waits for earlier ones, copies
- * that arrive in any order, four groups of warps that each take their own pages of a slot's pieces and meet nobody between pieces. A barrier tells two
- * fillings of a place apart, not three: so nobody may wait for a page before the one before it in its place has arrived (attention_rows.cuh).
- * The model breaks where the loader, while it is slow, looks at a later page alone, as it once did. */
+/* The ring of pages under an ATTENTION of several rows per step, as a model: a loader that issues pages in order and
+ * waits for earlier ones, copies that arrive in any order, four groups of warps that each take their own pages of a
+ * slot's pieces and meet nobody between pieces. A barrier tells two fillings of a place apart, not three: so nobody may
+ * wait for a page before the one before it in its place has arrived (attention_rows.cuh). The model breaks where the
+ * loader, while it is slow, looks at a later page alone, as it once did. */
 #include <criterion/criterion.h>
 #include <string.h>
 

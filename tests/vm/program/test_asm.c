@@ -1,5 +1,5 @@
-/* The assembler: what the disassembler prints comes back byte for byte, what a person leaves out is filled in, and no text
- * breaks it. */
+/* The assembler: what the disassembler prints comes back byte for byte, what a person leaves out is filled in, and no
+ * text breaks it. */
 #include "vm/program/asm.h"
 
 #include <criterion/criterion.h>
@@ -121,7 +121,7 @@ Test(asm, round_trip_of_arbitrary_words) {
   test_tiny_stop(&tiny);
 }
 
-/* The mark of a fusion is a word, which shows behind the opcode. */
+/* The mark of a fusion is a word, which shows after the opcode. */
 Test(asm, fused) {
   mk_program *program;
   cr_assert_eq(mk_assemble_file(MK_SOURCE_DIR "/tests/vm/data/layer.mks", &program), MK_OK, "%s", mk_error_message());
@@ -294,7 +294,7 @@ Test(asm, mutated_texts) {
   uint64_t seed = 9;
   for (size_t round = 0; round < rounds; round++) {
     size_t size = test_random_below(&seed, 20) == 0 ? test_random_below(&seed, (uint32_t)length) : length;
-    /* Exactly as long as the text: a read behind its end shows under AddressSanitizer. */
+    /* Exactly as long as the text: a read past its end shows under AddressSanitizer. */
     char *changed = malloc(size == 0 ? 1 : size);
     memcpy(changed, text, size);
     for (uint32_t n = 1 + test_random_below(&seed, 3); n > 0 && size > 0; n--) {

@@ -32,7 +32,8 @@ static mk_step_row row(uint32_t slot, uint32_t position, uint32_t token, bool ch
       .slot = slot, .position = position, .token = token, .flags = MK_ROW_ACTIVE | (chooses ? MK_ROW_CHOOSES : 0)};
 }
 
-/* Slot 2 with a prompt of four tokens, slot 0 in the middle of a text, one row idle at first and later full of nonsense. */
+/* Slot 2 with a prompt of four tokens, slot 0 in the middle of a text, one row idle at first and later full of
+ * nonsense. */
 static void start(void) {
   program = compile(ROWS);
   memset(plan, 0, sizeof plan);

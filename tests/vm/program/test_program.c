@@ -285,7 +285,8 @@ Test(program, pages) {
   mk_instruction attention = {.opcode = MK_OP_ATTENTION};
   mk_operand *kv = &attention.operands[MK_SLOT_ATTENTION_kv];
   *kv = (mk_operand){.buffer = 3, .rows = 1, .cols = 1};
-  /* Positions 0..700 are 11 blocks: spans of four, rows 0 and 1 in turn: 4 + 3 and 4. A block of head_dim 128 is two pages. */
+  /* Positions 0..700 are 11 blocks: spans of four, rows 0 and 1 in turn: 4 + 3 and 4. A block of head_dim 128 is two
+   * pages. */
   cr_assert_eq(mk_instruction_pages(program, &attention), 14);
   kv->row = 1;
   cr_assert_eq(mk_instruction_pages(program, &attention), 8);
@@ -380,8 +381,8 @@ Test(program, every_bit_flip_is_refused) {
   mk_free(bytes);
 }
 
-/* With a right checksum a changed file is refused or is another well-formed program; either way nothing breaks, and what
- * is accepted comes back byte for byte. */
+/* With a right checksum a changed file is refused or is another well-formed program; either way nothing breaks, and
+ * what is accepted comes back byte for byte. */
 Test(program, mutations_behind_the_checksum) {
   unsigned char *bytes;
   size_t length, accepted = 0, refused = 0;

@@ -261,7 +261,8 @@ function arrowTo(c, source, i, track, strong) {
   drawArrow(c, xOf(Math.min(trace.start[source.b], trace.start[i + 1])), a.y + a.height / 2, xOf(trace.start[i + 1]), b.y + b.height / 2, strong);
 }
 
-// From whoever published what the selected part waited for, to the end of its waits; the last one, which ended the wait, is drawn strong.
+// From whoever published what the selected part waited for, to the end of its waits; the last one, which ended the
+// wait, is drawn strong.
 function drawArrows(c) {
   const part = view.selection;
   const key = part.track + ":" + part.a;

@@ -1,5 +1,6 @@
-// The trace, unpacked from the page: tools/profiler/page.h states the format. Everything is in typed arrays, since a trace may have
-// millions of intervals; interval i of track t stands at index trace.first[t] + i of each column and lasts to the start at the next index.
+// The trace, unpacked from the page: tools/profiler/page.h states the format. Everything is in typed arrays, since a
+// trace may have millions of intervals; interval i of track t stands at index trace.first[t] + i of each column and
+// lasts to the start at the next index.
 
 const trace = {};
 

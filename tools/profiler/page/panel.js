@@ -1,5 +1,5 @@
-// What stands beside the chart: the selected part, search results, and the summary, each line of which leads to its place. All texts are put
-// in as text, never as markup.
+// What stands beside the chart: the selected part, search results, and the summary, each line of which leads to its
+// place. All texts are put in as text, never as markup.
 
 function plural(number, what) {
   return `${number} ${what}${number === 1 ? "" : "s"}`;

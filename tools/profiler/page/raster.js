@@ -1,5 +1,6 @@
-// Lanes as pixels. A lane's intervals are added up per pixel column, so that a frame costs what is visible and not more: work has the
-// colour of its opcode over the lane's whole height, as strong as its share of the column; waiting is a thin line in the middle.
+// Lanes as pixels. A lane's intervals are added up per pixel column, so that a frame costs what is visible and not
+// more: work has the colour of its opcode over the lane's whole height, as strong as its share of the column; waiting
+// is a thin line in the middle.
 
 // Okabe and Ito's colours, which stay apart without colour vision, and some more; by opcode.
 const PALETTE = ["#888888", "#0072b2", "#d55e00", "#f0e442", "#009e73", "#8f6fc0", "#cc79a7", "#e69f00", "#56b4e9", "#9a6b3f", "#7f9f2f",
@@ -116,8 +117,8 @@ function gather(track) {
   }
 }
 
-// Two lines of pixels of a lane: one with work alone, and the one in the middle, which carries the waits. `y`: the row of the patterns,
-// or -1 for none.
+// Two lines of pixels of a lane: one with work alone, and the one in the middle, which carries the waits. `y`: the row
+// of the patterns, or -1 for none.
 function fillLines(full, middle, y) {
   const {work, tone, wait, kind, low, high, cell, phase} = raster, {tones, strokes, waits, faintWaits, paperWord} = colours;
   for (let x = low; x < high; x++) {

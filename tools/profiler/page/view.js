@@ -1,5 +1,5 @@
-// What is shown: the window in time, the rows, the filters, the selection; and the same as text in the page's address, so that a link leads
-// back to it.
+// What is shown: the window in time, the rows, the filters, the selection; and the same as text in the page's address,
+// so that a link leads back to it.
 
 const view = {
   from: 0, to: 1,        // nanoseconds, at the chart's left and right edge
@@ -88,7 +88,8 @@ function timeOf(x) {
   return view.from + ((x - GUTTER) / plotWidth()) * (view.to - view.from);
 }
 
-// {y, height} of a track's lane, from the canvas' upper edge; null: it is filtered out. A role without a lane stands for its SM.
+// {y, height} of a track's lane, from the canvas' upper edge; null: it is filtered out. A role without a lane stands
+// for its SM.
 function laneOf(track) {
   const row = rows.rowOf[Math.floor(track / trace.roleCount)];
   if (row < 0) return null;
