@@ -261,6 +261,16 @@ static mk_status open_model(mk_engine *engine, const char *model_dir, const mk_e
   return MK_OK;
 }
 
+/* As many of the rows as suit the machine: more than MK_MAX_ROWS on a GPU alone, where nothing is drawn, of models that
+ * have wide steps; one where the GPU's kernels of several rows ask for whole tiles. */
+static uint32_t rows_that_fit(const mk_engine *engine, const mk_engine_options *options, bool samples, bool gpu) {
+  const bool whole = engine->config.hidden % MK_TILE == 0 && engine->config.intermediate % MK_TILE == 0;
+  const mk_compile_options wide = {.rows = options->rows, .slots = options->slots};
+  const bool many = gpu && !samples && mk_is_wide(engine->graph, &wide);
+  const uint32_t rows = options->rows > MK_MAX_ROWS && !many ? (uint32_t)MK_MAX_ROWS : options->rows;
+  return gpu && !whole ? 1 : rows;
+}
+
 static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {
   engine->cancel = options->cancel;
   engine->prompt_progress = options->prompt_progress;
@@ -286,11 +296,7 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   int gpu;
   MK_TRY(choose_device(options, &gpu));
   if (options->rows_or_one && rows > 1) {
-    bool whole = engine->config.hidden % MK_TILE == 0 && engine->config.intermediate % MK_TILE == 0;
-    rows = gpu < 0 && rows > MK_MAX_ROWS ? (uint32_t)MK_MAX_ROWS
-           : gpu < 0 || (whole && (!samples || rows <= MK_MAX_ROWS))
-               ? rows
-               : 1; /* what the GPU's kernels of several rows ask for */
+    rows = rows_that_fit(engine, options, samples, gpu >= 0);
   }
   mk_compile_options compile = {.sms = queues_of(options, gpu < 0),
                                 .ranks = options->ranks,

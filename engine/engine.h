@@ -39,19 +39,20 @@ typedef struct mk_engine_options {
   uint32_t max_seq; /* 0: min(max_position_embeddings, 4096) */
   /* Per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time, and a sequence that
    * has no company goes on token by token in a program of one row; MK_PROMPT_ROWS, of a greedy program: of one sequence
-   * at a time. On the cpu, greedily, 32, 64, 128, 256 and 512 as well (64 with `slots`). cuda: of several, hidden and
-   * intermediate sizes are multiples of 16. */
+   * at a time. Greedily 64, 128, 256 and 512 as well (64 with `slots`), on cuda of models that have wide steps, and 32 on
+   * the cpu. cuda: of several, hidden and intermediate sizes are multiples of 16. */
   uint32_t rows;
   /* Sequences that share them: 0: as many as rows, but of MK_PROMPT_ROWS one. 1, with 128 rows or more: a program for
    * prompts, as one of MK_PROMPT_ROWS is, but wide (scheduler/compile.h); so are those of several from 64 rows on. */
   uint32_t slots;
   uint32_t prompt_rows; /* of the program for long prompts below, which has one slot; 0: MK_MOST_ROWS where a model has
                          wide programs, else there is none */
-  /* cuda, 2 to 16 rows: prompts of more than MK_LONG_PROMPT tokens are computed before their sequence joins the others,
+  /* cuda, 2 rows and more: prompts of more than MK_LONG_PROMPT tokens are computed before their sequence joins the others,
    * in a program of `prompt_rows`. */
   bool long_prompts;
   bool keep_values; /* of all layers (mk_compile_options) */
-  /* One row where the device cannot do as many for this model; on the cpu 16 at most, which is faster there. */
+  /* Fewer where the device cannot do as many: 16 where requests may draw or the model has no wide steps, and on the
+   * cpu, where that is faster; one where a GPU's kernels of several rows do not take the model. */
   bool rows_or_one;
   uint32_t kv_blocks; /* blocks of 64 tokens that all sequences share; 0: a full context for each row, or of
                          MK_PROMPT_ROWS one */

@@ -109,8 +109,8 @@ typedef struct flight {
   uint32_t first, steps;          /* of the batch's launch */
   uint32_t seen;                  /* so many have results */
   uint32_t results[MK_MOST_ROWS]; /* of the last one */
-  mk_gpu_rank_row rows[MK_PROMPT_ROWS + 1];
-  mk_ranking found[MK_PROMPT_ROWS];
+  mk_gpu_rank_row rows[MK_MOST_SHARED_ROWS + 1];
+  mk_ranking found[MK_MOST_SHARED_ROWS];
   mk_gpu_ranks ranks;
 } flight;
 

@@ -1,235 +1,30 @@
-// ATTEND on the device, of the kernel for wide steps: out = bf16(softmax(scale q k) v) of one query head and a line
-// tile, over all tokens of the sequence up to each line's own; attend.c.
-//
-// Tiles: a warpgroup has 64 lines, whose q it keeps as left operands; blocks of 64 tokens come through the page ring,
-// and packers make right operands of the tiles of K and V (vm/gpu/wide_packer.cuh). S [64, 64] = q K^T is of two parts
-// of 32 tokens; O [64, dims] = P V of each of them begins from zero, P being a left operand as it lies in the registers
-// of S. While a part is multiplied by V the next one's P is computed, and while one warpgroup does that the other one
-// multiplies. Parts become spans, and these are added as a tree, whose levels wait in scratch memory: docs/NUMERICS.md
-// has the order, which is that of all kernels. Waits: q; the loader: the head's APPEND. Signals: the counter of the
-// line tile's output.
+// ATTEND on the device, of the kernel for wide steps of one sequence: out = bf16(softmax(scale q k) v) of one query head
+// and a line tile, over all tokens of the sequence up to each line's own; attend.c, attend_blocks.cuh. A warpgroup has
+// 64 lines. Waits: q; the loader: the head's APPEND. Signals: the counter of the line tile's output.
 #pragma once
-#include "instructions/tile/rows.cuh"
-#include "vm/gpu/wide_packer.cuh"
+#include "instructions/attend_blocks.cuh"
 
 namespace mk {
 
-constexpr float SCORES_TO_2 = 1.4426950408889634f;  // scores are kept in base 2
-constexpr float NO_SCORE = -3e38f;  // what no token's score is relative to; a number, so that differences are
+// What a warp has to do in an ATTEND, by positions of tokens: attend_blocks.cuh.
+struct attended_lines {
+  enum { HIDES_BLOCKS = false };
+  uint32_t end, own, group_end;
 
-enum { PART_TOKENS = 32, SPAN_TOKENS = 256, TREE_LEVELS = MK_WIDE_GPU_LEVELS - 1 };
-
-// Of a thread's two lines.
-template <uint32_t steps>
-struct attended {
-  float o[8 * steps];
-  float top[2], total[2];  // what scores are relative to, a whole number in base 2; the sum of p
-};
-
-template <uint32_t steps>
-__device__ inline void clear(attended<steps> &sums) {
-#pragma unroll
-  for (uint32_t n = 0; n < 8 * steps; n++) {
-    sums.o[n] = 0.0f;
+  __device__ static attended_lines at_hand(const wide_consumer &c) {
+    enum { GROUP_LINES = LINES / GROUPS };
+    uint32_t line_tile = instruction_at_hand(c).parts[MK_PART_ATTEND_q].row,
+             group_first = tile::uniform(c.group()) * GROUP_LINES;
+    uint32_t first = tile::uniform(lines_of(c.d).first + line_tile * LINES);
+    uint32_t lines = tile::uniform(active_lines(c.d, line_tile));
+    return {first + lines, first + tile::uniform(c.d.warp) * 16,
+            group_first < lines ? first + min(lines, group_first + GROUP_LINES) : 0};
   }
-  sums.top[0] = sums.top[1] = NO_SCORE;
-  sums.total[0] = sums.total[1] = 0.0f;
-}
-
-// What the two sides of an addition are multiplied by: powers of two.
-struct line_factors {
-  float kept[2], added[2];
-};
-
-// Both sides are relative to the larger top from here on.
-__device__ inline line_factors raise_tops(float (&top)[2], const float (&other)[2]) {
-  line_factors factors;
-#pragma unroll
-  for (uint32_t h = 0; h < 2; h++) {
-    float before = top[h];
-    top[h] = fmaxf(before, other[h]);
-    factors.kept[h] = tile::exp2(before - top[h]);
-    factors.added[h] = tile::exp2(other[h] - top[h]);
-  }
-  return factors;
-}
-
-__device__ inline void add_totals(float (&to)[2], const float (&other)[2], const line_factors &factors) {
-#pragma unroll
-  for (uint32_t h = 0; h < 2; h++) {
-    to[h] = __fmaf_rn(factors.added[h], other[h], __fmul_rn(factors.kept[h], to[h]));
-  }
-}
-
-// p of a part, as left operands, and how its sums join those of the span.
-struct weighed_part {
-  uint32_t p[2][4];
-  line_factors factors;
-};
-
-// The scores of the 32 tokens from `at` on become weights; what these are relative to, and their sums, join the span.
-// own: position of the warp's first line.
-template <uint32_t steps>
-__device__ __forceinline__ void weigh(float (&scores)[16], uint32_t at, uint32_t own, weighed_part &to,
-                                      attended<steps> &span) {
-  if (at + PART_TOKENS > own + 1) {
+  template <uint32_t count>
+  __device__ void hide(float (&scores)[count], uint32_t at) const {
     tile::hide_later(scores, at, own);
   }
-  float top[2], total[2];
-  tile::row_max(top, scores, NO_SCORE);
-  top[0] = ceilf(top[0]), top[1] = ceilf(top[1]);
-  tile::exp2_below(scores, top);
-  to.factors = raise_tops(span.top, top);
-  tile::to_left(to.p, scores);
-  tile::row_sum(total, to.p);
-  add_totals(span.total, total, to.factors);
-}
-
-// o = P V: under way when this returns. values: the part's.
-template <uint32_t steps>
-__device__ __forceinline__ void begin_values(float (&o)[8 * steps], const weighed_part &part, tile::panel values) {
-  tile::pin(o);
-  tile::products_begin();
-  tile::multiply_transposed<false>(o, part.p[0], values);
-  tile::multiply_transposed<true>(o, part.p[1], tile::panel_at(values, 32));
-  tile::products_commit();
-}
-
-// It joins the span.
-template <uint32_t steps>
-__device__ __forceinline__ void add_values(float (&o)[8 * steps], weighed_part &part, attended<steps> &span) {
-  tile::multiply_rows(span.o, part.factors.kept);
-  tile::products_wait<0>();
-  tile::pin(o);
-  tile::pin(part.p[0]);
-  tile::pin(part.p[1]);
-  tile::add_rows(span.o, o, part.factors.added);
-}
-
-// S = q K^T of 64 tokens.
-template <uint32_t steps>
-__device__ __forceinline__ void score(float (&scores)[32], uint32_t (&q)[steps][4], tile::panel keys) {
-  constexpr uint32_t ROWS = tile::rows_apart(steps * 256);
-  tile::pin(scores);
-  tile::products_begin();
-  tile::multiply_transposed<false, ROWS>(scores, q[0], keys);
-#pragma unroll
-  for (uint32_t k = 1; k < steps; k++) {
-    tile::multiply_transposed<true, ROWS>(scores, q[k], tile::panel_at(keys, k / 4 * 1024 + k % 4 * 32));
-  }
-  tile::products_commit();
-  tile::products_wait<0>();
-  tile::pin(scores);
-}
-
-// Folds the 64 tokens from `at` on into the span. keys, values: packed. own: as above.
-template <uint32_t steps>
-__device__ __forceinline__ void attend_block(tile::panel keys, tile::panel values, uint32_t (&q)[steps][4], uint32_t at,
-                                             uint32_t own, attended<steps> &span) {
-  float scores[32], o[8 * steps];
-  weighed_part first, second;
-  score(scores, q, keys);
-  weigh(tile::columns_32<0>(scores), at, own, first, span);
-  begin_values<steps>(o, first, values);
-  weigh(tile::columns_32<1>(scores), at + PART_TOKENS, own, second, span);
-  add_values(o, first, span);
-  begin_values<steps>(o, second, tile::panel_at(values, 64));
-  add_values(o, second, span);
-}
-
-// Where the sums of a level of the tree wait, of this thread: element i is at i * 32. The first level, which has half
-// of what waits, is in the stage that is kept for it (tops and totals are behind the ring),
-// the others in global memory.
-struct kept_sums {
-  float *scales, *o;
 };
-__device__ inline kept_sums kept_level(const wide_consumer &c, uint32_t level) {
-  enum { SCALES = 4 * 32, SUMS = MK_WIDE_GPU_KEPT_FLOATS - SCALES };
-  static_assert(SUMS * 4 * MK_GPU_CONSUMER_WARPS <= MK_GPU_PAGE_BYTES * MK_GPU_STAGE_PAGES, "a stage has room");
-  static_assert(SCALES * 4 * MK_GPU_CONSUMER_WARPS <= MK_GPU_ACTIVATION_BYTES, "and so has the area behind the ring");
-  if (level == 0) {
-    float *stage = reinterpret_cast<float *>(c.d.page(next_stage(c).kept() * MK_GPU_STAGE_PAGES));
-    float *scales = reinterpret_cast<float *>(c.d.activation());
-    return {scales + c.d.warp * SCALES + tile::lane(), stage + c.d.warp * SUMS + tile::lane()};
-  }
-  float *to = c.d.params.scratch + static_cast<uint64_t>(blockIdx.x) * c.d.params.scratch_floats +
-              (c.d.warp * (MK_WIDE_GPU_LEVELS - 1) + level - 1) * MK_WIDE_GPU_KEPT_FLOATS + tile::lane();
-  return {to, to + SCALES};
-}
-
-template <uint32_t steps>
-__device__ inline void keep_level(const wide_consumer &c, uint32_t level, const attended<steps> &sums) {
-  const kept_sums to = kept_level(c, level);
-#pragma unroll
-  for (uint32_t h = 0; h < 2; h++) {
-    to.scales[h * 32] = sums.top[h];
-    to.scales[(2 + h) * 32] = sums.total[h];
-  }
-#pragma unroll
-  for (uint32_t n = 0; n < 8 * steps; n++) {
-    to.o[n * 32] = sums.o[n];
-  }
-}
-
-// sums += what waits there.
-template <uint32_t steps>
-__device__ inline void add_level(const wide_consumer &c, uint32_t level, attended<steps> &sums) {
-  const kept_sums from = kept_level(c, level);
-  float top[2], total[2], o[8 * steps];
-#pragma unroll
-  for (uint32_t h = 0; h < 2; h++) {
-    top[h] = from.scales[h * 32];
-    total[h] = from.scales[(2 + h) * 32];
-  }
-#pragma unroll
-  for (uint32_t n = 0; n < 8 * steps; n++) {
-    o[n] = from.o[n * 32];
-  }
-  const line_factors factors = raise_tops(sums.top, top);
-  add_totals(sums.total, total, factors);
-  tile::multiply_rows(sums.o, factors.kept);
-  tile::add_rows(sums.o, o, factors.added);
-}
-
-// Span number `number` joins the tree: with what neighbours it, up to 4,096 tokens, and these one after the other.
-template <uint32_t steps>
-__device__ inline void keep_span(const wide_consumer &c, uint32_t number, attended<steps> &sums) {
-  uint32_t level = 0;
-#pragma unroll 1
-  for (; level < TREE_LEVELS && (number >> level & 1) != 0; level++) {
-    add_level(c, level, sums);
-  }
-  if (level == TREE_LEVELS && number >> TREE_LEVELS != 0) {
-    add_level(c, TREE_LEVELS, sums);
-  }
-  keep_level(c, level, sums);
-}
-
-// sums, the last span or less, += all that waits, of `number` spans.
-template <uint32_t steps>
-__device__ inline void add_tree(const wide_consumer &c, uint32_t number, attended<steps> &sums) {
-#pragma unroll 1
-  for (uint32_t level = 0; level <= TREE_LEVELS; level++) {
-    if (level < TREE_LEVELS ? (number >> level & 1) != 0 : number >> TREE_LEVELS != 0) {
-      add_level(c, level, sums);
-    }
-  }
-}
-
-// What a warp has to do in an ATTEND, by positions of tokens: the line tile's first and behind its last, the warp's
-// first line, behind the warpgroup's last (0: it has none).
-struct attended_lines {
-  uint32_t first, end, own, group_end;
-};
-__device__ inline attended_lines lines_at_hand(const wide_consumer &c) {
-  enum { GROUP_LINES = LINES / GROUPS };
-  uint32_t line_tile = instruction_at_hand(c).parts[MK_PART_ATTEND_q].row,
-           group_first = tile::uniform(c.group()) * GROUP_LINES;
-  uint32_t first = tile::uniform(lines_of(c.d).first + line_tile * LINES);
-  uint32_t lines = tile::uniform(active_lines(c.d, line_tile));
-  return {first, first + lines, first + tile::uniform(c.d.warp) * 16,
-          group_first < lines ? first + min(lines, group_first + GROUP_LINES) : 0};
-}
 
 // Active ones of the warp's sixteen lines of the tile that the operand is in.
 __device__ inline uint32_t lines_of_warp(const wide_consumer &c, const mk_operand &operand) {
@@ -237,80 +32,20 @@ __device__ inline uint32_t lines_of_warp(const wide_consumer &c, const mk_operan
   return lines > before ? lines - before : 0;
 }
 
-// All blocks of the cache that some line of the tile sees.
-template <uint32_t steps>
-__device__ __forceinline__ void attend_blocks(wide_consumer &c, uint32_t (&q)[steps][4], attended<steps> &span) {
-  enum {
-    DIMS = steps * 16,
-    BLOCK_PAGES = DIMS / 64,
-    STAGE_BLOCKS = MK_GPU_STAGE_PAGES / BLOCK_PAGES,
-    VALUES_AT = DIMS == 64 ? MK_GPU_PAGE_BYTES / 2 : 0,  // in the block's last page
-  };
-  stage_cursor stage{tile::uniform(next_stage(c).at)};
-  uint32_t at = 0, page = 0;
-#pragma unroll 1
-  do {
-    tile::panel keys = wait_packed(c, stage, page);
-    tile::panel values = tile::panel_at(wait_packed(c, stage, page + BLOCK_PAGES - 1), VALUES_AT);
-    const attended_lines of = lines_at_hand(c);
-    if (at < of.group_end) {
-      if (at % SPAN_TOKENS == 0 && at != 0) {
-        keep_span(c, at / SPAN_TOKENS - 1, span);
-        clear(span);
-      }
-      attend_block<steps>(keys, values, q, at, of.own, span);
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < BLOCK_PAGES; i++) {
-      release_page(c, stage, page + i, 1);
-    }
-    at += BLOCK_TOKENS;
-    page = at / BLOCK_TOKENS * BLOCK_PAGES % MK_GPU_STAGE_PAGES;
-    if (page == 0) {
-      stage.next_packed();
-    }
-  } while (page != 0 || at < lines_at_hand(c).end);
-  put_next_stage(c, stage);
-}
-
-// The stage for sums, where there is more than a span.
-__device__ inline void take_room(const wide_consumer &c) {
-  static_assert(ATTENDED_ALONE == SPAN_TOKENS, "nothing waits of a single span");
-  if (lines_at_hand(c).end > ATTENDED_ALONE) {
-    stage_cursor stage = next_stage(c);
-#pragma unroll 1
-    for (uint32_t page = 0; page < MK_GPU_STAGE_PAGES; page++) {
-      wait_page(c, stage, page);
-    }
-    stage.keep();
-    put_next_stage(c, stage);
-  }
-}
-__device__ inline void give_back_room(const wide_consumer &c) {
-  stage_cursor stage = next_stage(c);
-  if (stage.keeps()) {
-    tile::fence_shared_for_copies();
-    __syncwarp();
-    release_stage(c, stage.kept());
-    stage.forget();
-    put_next_stage(c, stage);
-  }
-}
-
 template <uint32_t steps>
 __device__ __forceinline__ void attend_lines(wide_consumer &c) {
   attended<steps> span;
   clear(span);
-  take_room(c);
+  take_room(c, attended_lines::at_hand(c).end);
   {
     const mk_instruction_word &in = instruction_at_hand(c);
     const mk_operand &from = in.parts[MK_PART_ATTEND_q];
     uint32_t q[steps][4], cols = c.d.buffer(from).cols;
     tile::load_left(q, plain_lines<float>(c.d, from) + static_cast<uint64_t>(c.d.warp * 16) * cols, cols,
                     lines_of_warp(c, from), __fmul_rn(__uint_as_float(param(in, MK_PARAM_ATTEND_scale)), SCORES_TO_2));
-    attend_blocks<steps>(c, q, span);
+    attend_blocks<attended_lines>(c, q, span);
   }
-  uint32_t group_end = lines_at_hand(c).group_end;
+  uint32_t group_end = attended_lines::at_hand(c).group_end;
   if (group_end != 0) {
     add_tree(c, (group_end - 1) / SPAN_TOKENS, span);
   }

@@ -99,10 +99,10 @@ __device__ inline void finish_QKV(const wide_consumer &c, const mk_instruction_w
   if (tile < param(in, MK_PARAM_QKV_rope_tiles)) {
     const float *inv_freq = reinterpret_cast<const float *>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address);
     uint32_t tiles_per_head = param(in, MK_PARAM_QKV_head_dim) / 16;
-    uint32_t first = lines_of(c.d).first + in.parts[MK_PART_QKV_x].row * LINES;
+    const line_positions positions = positions_of(lines_of(c.d), in.parts[MK_PART_QKV_x].row);
     float frequency = __ldg(inv_freq + tile % tiles_per_head * 8 + tile::row_in_tile());
     tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
-      angle a = angle_of(first + line, frequency);
+      angle a = angle_of(positions.of(line), frequency);
       float turned = rotated(upper, lower, a.cosine, -a.sine);
       lower = rotated(lower, upper, a.cosine, a.sine);
       upper = turned;

@@ -49,14 +49,14 @@ __device__ inline void consume_NEXT(wide_consumer &c, const mk_instruction_word 
     bool host = whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
     uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
     if (state.chooses != 0 && tile::lane() == 0) {
-      wide_shared()->choice = index;
+      wide_shared()->choices.last = index;
     }
     __syncwarp();
     wait_phase(c.d, LOADER_DONE, c.d.epoch % 2, MK_ACTIVITY_STEP_STATE, 0);
     // Behind the launch's last step the plan has what an earlier launch has left.
     bool more =
         c.d.epoch + 1 < c.d.params.epochs && (c.d.epoch + 2) * words <= whole_buffer(in, MK_WHOLE_NEXT_plan).cols;
-    put_step(c.d, more ? c.d.params.plan + (c.d.epoch + 1) * words : nullptr, stop,
+    put_step(c.d, more ? c.d.params.plan + (c.d.epoch + 1) * words : nullptr, stop, wide_shared()->choices,
              wide_shared()->state[(c.d.epoch + 1) % 2]);
     __syncwarp();
     if (tile::lane() == 0) {

@@ -108,9 +108,12 @@ static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const m
   return MK_OK;
 }
 
-/* Of a wide program nobody waits for the sum itself, but for what the NORM behind it makes of it. */
+/* Of a wide program nobody waits for the sum itself, but for what the NORM behind it makes of it; and that alone where
+ * it is on other SMs. */
 static uint16_t signal_of_sum(const mk_lowering *lowering, const mk_lowered_value *out, uint32_t lines) {
-  return lowering->wide ? (uint16_t)MK_NO_COUNTER : mk_signal_of(out, lines);
+  return !lowering->wide                ? mk_signal_of(out, lines)
+         : out->summed == MK_NO_COUNTER ? (uint16_t)MK_NO_COUNTER
+                                        : (uint16_t)(out->summed + lines);
 }
 
 mk_status mk_emit_whole(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines) {

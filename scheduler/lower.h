@@ -17,6 +17,7 @@ typedef struct mk_lowered_value { /* a value of the graph, as stored */
   uint16_t ready;      /* counter that its writers signal; MK_NO_COUNTER: none */
   bool ready_by_tiles; /* each tile of lines has one, from that on */
   uint32_t of_rank;    /* so many each rank has by itself, one rank's behind the other's; 0: all ranks have the same */
+  uint16_t summed;     /* counters by tiles of lines, of the sums that a norm on another SM waits for; MK_NO_COUNTER */
   uint16_t residual;   /* ADD: its fp32 rows, each touched by its owner only */
   /* Of a wide program, what NORM makes of it, which those counters tell of. */
   uint16_t normed, squares;

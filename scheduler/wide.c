@@ -17,10 +17,17 @@ static uint32_t groups_of(uint32_t tiles) { return mk_divide_up(tiles, UNIT_TILE
 
 uint32_t mk_wide_units(const mk_lowering *lowering, uint32_t tiles) { return groups_of(tiles) * lowering->line_tiles; }
 
-/* The row tiles of a unit, of so many in all. */
-static mk_share tiles_of(uint32_t unit, uint32_t line_tiles, uint32_t tiles) {
-  const uint32_t first = unit / line_tiles * UNIT_TILES;
-  return (mk_share){first, tiles - first < UNIT_TILES ? tiles - first : (uint32_t)UNIT_TILES};
+/* The row tiles of a unit of `each`, of so many in all. */
+static mk_share tiles_of(uint32_t unit, uint32_t line_tiles, uint32_t tiles, uint32_t each) {
+  const uint32_t first = unit / line_tiles * each;
+  return (mk_share){first, tiles - first < each ? tiles - first : each};
+}
+
+/* Row tiles of a unit of such a product: half as many where lines are few, so that what counts is how soon its weight is
+ * read, and most SMs would have no unit. Not with several ranks: a norm has all sums of a unit on its own rank. */
+static uint32_t each_of(const mk_lowering *lowering, uint32_t tiles) {
+  const bool few = lowering->lines <= MK_PROMPT_ROWS && 2 * mk_wide_units(lowering, tiles) <= lowering->sms;
+  return few && lowering->ranks == 1 ? UNIT_TILES / 2 : UNIT_TILES;
 }
 
 /* The SM of the next unit of a rank. Each round begins one further on: else a tile of lines would always be the same
@@ -30,23 +37,18 @@ static uint32_t next_sm(const mk_lowering *lowering, uint32_t rank) {
   return rank * sms + (unit + unit / sms) % sms;
 }
 
-/* The rank of a unit of a weight, or value, of so many row tiles. */
-static uint32_t rank_of_unit(const mk_lowering *lowering, uint32_t unit, uint32_t tiles) {
-  return mk_rank_of_tile(lowering, tiles, unit / lowering->line_tiles * UNIT_TILES);
-}
-
-/* The same of q, k and v: that of the KV head which the unit begins with, so that nearly all of them stay on their
- * rank. */
-static uint32_t rank_of_heads(const mk_lowering *lowering, uint32_t unit) {
+/* The rank of a unit of q, k and v that begins with this row tile: that of the KV head which the unit begins with, so
+ * that nearly all of them stay on their rank. */
+static uint32_t rank_of_heads(const mk_lowering *lowering, uint32_t tile) {
   const mk_config *c = &lowering->graph->config;
-  const uint32_t head = unit / lowering->line_tiles * UNIT_TILES / (c->head_dim / MK_TILE);
+  const uint32_t head = tile / (c->head_dim / MK_TILE);
   return mk_rank_of_head(lowering, head < c->heads ? head * c->kv_heads / c->heads : (head - c->heads) % c->kv_heads,
                          0);
 }
 
 /* The owner of a unit of the residual. */
 static uint32_t owner_of(const mk_lowering *lowering, uint32_t unit, uint32_t tiles) {
-  const uint32_t rank = rank_of_unit(lowering, unit, tiles);
+  const uint32_t rank = mk_rank_of_tile(lowering, tiles, unit / lowering->line_tiles * UNIT_TILES);
   const uint32_t first = mk_wide_units(lowering, mk_rank_tiles(tiles, lowering->ranks, rank).first);
   return rank * lowering->sms_of_rank + (unit - first) % lowering->sms_of_rank;
 }
@@ -123,6 +125,9 @@ static mk_status emit_norm(mk_lowering *lowering, int value, uint32_t sm, mk_sha
   in.operands[MK_SLOT_NORM_gain] = mk_whole(lowering, lowering->weights[norm->gain]);
   in.operands[MK_SLOT_NORM_out] = mk_columns(of->normed, lines, share.first, share.count);
   in.operands[MK_SLOT_NORM_squares] = mk_columns(of->squares, lines, share.first / UNIT_TILES, 1);
+  if (value != MK_NONE && of->summed != MK_NO_COUNTER) {
+    mk_add_wait(lowering, &in, (uint16_t)(of->summed + lines));
+  }
   return mk_emit(lowering, sm, &in, mk_signal_of(of, lines));
 }
 
@@ -133,7 +138,8 @@ mk_status mk_begin_wide(mk_lowering *lowering) {
   MK_TRY(mk_declare_normed(lowering, "embedding", embedded));
   MK_TRY(add_ready(lowering, "embedding", true, embedded));
   for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
-    MK_TRY(emit_norm(lowering, MK_NONE, owner_of(lowering, unit, tiles), tiles_of(unit, lowering->line_tiles, tiles),
+    MK_TRY(emit_norm(lowering, MK_NONE, owner_of(lowering, unit, tiles),
+                     tiles_of(unit, lowering->line_tiles, tiles, UNIT_TILES),
                      unit % lowering->line_tiles));
   }
   return MK_OK;
@@ -145,10 +151,12 @@ static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const ch
   const uint32_t tiles = mk_buffer_grid_rows(mk_weight_buffer(lowering, node, &index));
   /* APPEND looks at K and V of all lines. */
   MK_TRY(add_ready_in_layer(lowering, node->layer, what, node->kind != MK_NODE_QKV, &lowering->values[node->output]));
-  for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
-    const bool heads = node->kind == MK_NODE_QKV && lowering->graph->config.kv_heads % lowering->ranks == 0;
-    const uint32_t rank = heads ? rank_of_heads(lowering, unit) : rank_of_unit(lowering, unit, tiles);
-    MK_TRY(emit(lowering, node, next_sm(lowering, rank), tiles_of(unit, lowering->line_tiles, tiles),
+  const uint32_t each = each_of(lowering, tiles);
+  const bool heads = node->kind == MK_NODE_QKV && lowering->graph->config.kv_heads % lowering->ranks == 0;
+  for (uint32_t unit = 0; unit < mk_divide_up(tiles, each) * lowering->line_tiles; unit++) {
+    const mk_share share = tiles_of(unit, lowering->line_tiles, tiles, each);
+    const uint32_t rank = heads ? rank_of_heads(lowering, share.first) : mk_rank_of_tile(lowering, tiles, share.first);
+    MK_TRY(emit(lowering, node, next_sm(lowering, rank), share,
                 unit % lowering->line_tiles));
   }
   return MK_OK;
@@ -261,7 +269,7 @@ static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const m
   const uint32_t units = all ? mk_wide_units(lowering, tiles) : plan->split * lowering->line_tiles;
   for (uint32_t part = 0; part < plan->parts; part++) {
     for (uint32_t unit = 0; unit < units; unit++) {
-      const mk_share share = all ? tiles_of(unit, lowering->line_tiles, tiles)
+      const mk_share share = all ? tiles_of(unit, lowering->line_tiles, tiles, UNIT_TILES)
                                  : (mk_share){mk_split_tile(plan, unit / lowering->line_tiles), 1};
       const uint32_t rank = mk_rank_of_tile(lowering, tiles, share.first);
       MK_TRY(mk_emit_part(lowering, node, plan, next_sm(lowering, rank), part, share, unit % lowering->line_tiles));
@@ -270,12 +278,10 @@ static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const m
   return MK_OK;
 }
 
-/* A unit of the residual, by its owner: runs of tiles that have parts, or have none, and the norm of all of them. */
-static mk_status add_unit(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t unit,
-                          uint32_t tiles) {
-  const mk_share share = tiles_of(unit, lowering->line_tiles, tiles);
-  const uint32_t sm = owner_of(lowering, unit, tiles), lines = unit % lowering->line_tiles,
-                 end = share.first + share.count;
+/* A unit of the residual, by its owner: runs of tiles that have parts, or have none. */
+static mk_status add_unit(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t sm,
+                          uint32_t lines, mk_share share) {
+  const uint32_t end = share.first + share.count;
   for (mk_share run = {share.first, 0}; run.first < end; run = (mk_share){run.first + run.count, 0}) {
     const bool split = mk_add_splits(plan, run.first);
     while (run.first + run.count < end && mk_add_splits(plan, run.first + run.count) == split) {
@@ -284,7 +290,36 @@ static mk_status add_unit(mk_lowering *lowering, const mk_node *node, const mk_a
     MK_TRY(split ? mk_emit_reduce(lowering, node, plan, sm, run, lines)
                  : mk_emit_whole(lowering, node, sm, run, lines));
   }
-  return emit_norm(lowering, node->output, sm, share, lines);
+  return MK_OK;
+}
+
+/* Units with the norm of all of them, each on one SM. */
+static mk_status add_units(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t tiles) {
+  const uint32_t line_tiles = lowering->line_tiles;
+  for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
+    const uint32_t sm = owner_of(lowering, unit, tiles), lines = unit % line_tiles;
+    const mk_share share = tiles_of(unit, line_tiles, tiles, UNIT_TILES);
+    MK_TRY(add_unit(lowering, node, plan, sm, lines, share));
+    MK_TRY(emit_norm(lowering, node->output, sm, share, lines));
+  }
+  return MK_OK;
+}
+
+/* Halves of units, on an SM each; a norm, which is of a chain, waits for all sums of its lines. */
+static mk_status add_halves(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t tiles) {
+  const uint32_t line_tiles = lowering->line_tiles, each = UNIT_TILES / 2;
+  char name[64];
+  snprintf(name, sizeof name, "%s_sums", lowering->graph->values[node->output].name);
+  MK_TRY(mk_add_counters(lowering, name, &lowering->values[node->output].summed));
+  for (uint32_t unit = 0; unit < mk_divide_up(tiles, each) * line_tiles; unit++) {
+    MK_TRY(add_unit(lowering, node, plan, unit % lowering->sms, unit % line_tiles,
+                    tiles_of(unit, line_tiles, tiles, each)));
+  }
+  for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
+    MK_TRY(emit_norm(lowering, node->output, unit % lowering->sms, tiles_of(unit, line_tiles, tiles, UNIT_TILES),
+                     unit % line_tiles));
+  }
+  return MK_OK;
 }
 
 static mk_status lower_add(mk_lowering *lowering, const mk_node *node) {
@@ -300,10 +335,9 @@ static mk_status lower_add(mk_lowering *lowering, const mk_node *node) {
     MK_TRY(mk_declare_parts(lowering, node, &plan));
     MK_TRY(lower_parts(lowering, node, &plan, tiles));
   }
-  for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
-    MK_TRY(add_unit(lowering, node, &plan, unit, tiles));
-  }
-  return MK_OK;
+  out->summed = MK_NO_COUNTER;
+  return each_of(lowering, tiles) == UNIT_TILES ? add_units(lowering, node, &plan, tiles)
+                                                : add_halves(lowering, node, &plan, tiles);
 }
 
 mk_status mk_lower_wide(mk_lowering *lowering, const mk_node *node) {

@@ -25,6 +25,18 @@ __device__ inline void hide_later(float (&sums)[count], uint32_t column, uint32_
   }
 }
 
+// The same for one of the thread's two rows, with a limit of its own: the first number that is above.
+template <uint32_t which, uint32_t count>
+__device__ inline void hide_from(float (&sums)[count], uint32_t column, uint32_t limit) {
+  column = column + lane() % 4 * 2;
+#pragma unroll
+  for (uint32_t i = 0; i < count; i++) {
+    if (i % 4 / 2 == which) {
+      sums[i] = column + i / 4 * 8 + i % 2 < limit ? sums[i] : -INFINITY;
+    }
+  }
+}
+
 // The largest of each row, and at least `least`.
 template <uint32_t count>
 __device__ inline void row_max(float (&to)[2], const float (&sums)[count], float least) {
@@ -109,6 +121,19 @@ __device__ inline void load_left(uint32_t (&to)[steps][4], const float *from, ui
   }
 }
 
+// The same of rows that lie anywhere: those of the thread; nullptr: it is zero.
+template <uint32_t steps>
+__device__ inline void load_left(uint32_t (&to)[steps][4], const float *const (&rows)[2], float scale) {
+#pragma unroll
+  for (uint32_t w = 0; w < steps * 4; w++) {
+    float2 pair = make_float2(0.0f, 0.0f);
+    if (rows[w % 2] != nullptr) {
+      pair = __ldcg(reinterpret_cast<const float2 *>(rows[w % 2] + lane() % 4 * 2 + w / 2 * 8));
+    }
+    to[w / 4][w % 4] = pack_bf16(__fmul_rn(pair.x, scale), __fmul_rn(pair.y, scale));
+  }
+}
+
 // Stores the first `rows` of the warp's sixteen rows of sums, times their factors, to a matrix in global memory, as
 // bf16. squares: of rows_in_squares (wgmma.cuh), in whose order the sums' columns come, eight at a time.
 template <uint32_t squares, uint32_t count>
@@ -122,6 +147,22 @@ __device__ inline void store_rows(uint16_t *to, uint32_t cols, uint32_t rows, co
 #pragma unroll
       for (uint32_t i = 0; i < count; i += 4) {
         *reinterpret_cast<uint32_t *>(to + static_cast<uint64_t>(h * 8) * cols + rows_in_squares<squares>(i / 4) * 8) =
+            pack_bf16(__fmul_rn(sums[i + 2 * h], factors[h]), __fmul_rn(sums[i + 2 * h + 1], factors[h]));
+      }
+    }
+  }
+}
+
+// The same of rows that go anywhere: those of the thread; nullptr: nowhere.
+template <uint32_t squares, uint32_t count>
+__device__ inline void store_rows(uint16_t *const (&rows)[2], const float (&sums)[count], const float (&factors)[2]) {
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    if (rows[h] != nullptr) {
+      uint16_t *to = rows[h] + lane() % 4 * 2;
+#pragma unroll
+      for (uint32_t i = 0; i < count; i += 4) {
+        *reinterpret_cast<uint32_t *>(to + rows_in_squares<squares>(i / 4) * 8) =
             pack_bf16(__fmul_rn(sums[i + 2 * h], factors[h]), __fmul_rn(sums[i + 2 * h + 1], factors[h]));
       }
     }

@@ -170,6 +170,18 @@ __device__ inline void strip_to_panels(uint8_t *from) {
   }
 }
 
+// Zeros from the column `columns` of the tile at `from` on, for the loads of the same warp.
+__device__ inline void clear_columns(uint8_t *from, uint32_t columns) {
+  weight_tile tile;
+  load(tile, from);
+#pragma unroll
+  for (uint32_t w = 0; w < 4; w++) {
+    uint32_t column = lane() % 4 * 2 + w / 2 * 8;
+    tile.word[w] &= column >= columns ? 0 : column + 1 == columns ? 0xffffu : 0xffffffffu;
+  }
+  *reinterpret_cast<uint4 *>(from + lane() * 16) = make_uint4(tile.word[0], tile.word[1], tile.word[2], tile.word[3]);
+}
+
 // Makes panels of 32 rows by 64 columns, of which four tiles side by side lie `stride` bytes apart, and after them the
 // tiles of the other sixteen rows. Where each pair of tiles was there is then a group of eight rows. Columns from
 // `columns` on, a multiple of 16, become zeros.

@@ -86,7 +86,10 @@ static mk_status open_with(mk_engine_options options, batch *b, mk_engine **engi
 }
 
 static mk_status open_engine(uint32_t rows, bool long_prompts, bool logits, batch *b, mk_engine **engine) {
-  return open_with((mk_engine_options){.want_logits = logits, .rows = rows, .long_prompts = long_prompts}, b, engine);
+  return open_with(
+      (mk_engine_options){
+          .want_logits = logits, .rows = rows, .slots = rows > MK_MAX_ROWS ? rows : 0, .long_prompts = long_prompts},
+      b, engine);
 }
 
 static mk_status generate(mk_engine *engine, batch *b) {
@@ -141,6 +144,39 @@ static void expect_engine(uint32_t rows, bool long_prompts, bool logits) {
   cr_assert_eq(launches[2] != 0, rows > 1 && long_prompts, "prompts of more than 32 tokens have their own kernel");
   expect_one_alone(&r, logits);
   cr_assert_neq(launches[0], 0, "one sequence alone goes on in steps of one row");
+  stop(&r);
+}
+
+/* More than sixteen sequences share wide steps. */
+static void expect_wide_engine(uint32_t rows, bool long_prompts, bool logits) {
+  rig r = {0};
+  start(&r, rows, long_prompts, logits);
+  cr_assert(mk_program_has_tiles(mk_engine_program(r.engine)));
+  expect_whole_batch(&r, MOST_SEQUENCES, 90, logits);
+  cr_assert_eq(r.kernel.launches[1], 0);
+  cr_assert_neq(r.kernel.launches[2], 0);
+  expect_one_alone(&r, logits);
+  cr_assert_neq(r.kernel.launches[0], 0, "one sequence alone goes on in steps of one row");
+  stop(&r);
+}
+
+Test(gpu_engine, sixty_four_rows) { expect_wide_engine(64, false, false); }
+Test(gpu_engine, sixty_four_rows_and_long_prompts) { expect_wide_engine(64, true, false); }
+Test(gpu_engine, one_hundred_and_twenty_eight_rows_with_logits) { expect_wide_engine(128, false, true); }
+
+/* Where as many as there can be are asked for: sixteen where requests may draw, or the model has no wide steps. */
+Test(gpu_engine, as_many_rows_as_there_can_be) {
+  rig r = {0};
+  mk_sampling draw = MK_SAMPLING_OFF;
+  mk_engine_options options = {.rows = 64, .slots = 64, .rows_or_one = true};
+  r.cuda = fake_gpu_start(&r.kernel);
+  cr_assert_eq(open_with(options, &r.b, &r.engine), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_program_rows(mk_engine_program(r.engine)), 64);
+  stop(&r);
+  draw.temperature = 1;
+  options.sampling = &draw;
+  cr_assert_eq(open_with(options, &r.b, &r.engine), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_program_rows(mk_engine_program(r.engine)), MK_MAX_ROWS);
   stop(&r);
 }
 
@@ -292,6 +328,7 @@ static void expect_rankings(uint32_t rows) {
 Test(gpu_engine, rankings_of_one_row) { expect_rankings(1); }
 Test(gpu_engine, rankings_of_four_rows) { expect_rankings(4); }
 Test(gpu_engine, rankings_of_sixteen_rows) { expect_rankings(16); }
+Test(gpu_engine, rankings_of_sixty_four_rows) { expect_rankings(64); } /* more than the kernel ranks at a time */
 
 /* ---- The step after the one whose rankings the host takes ---- */
 

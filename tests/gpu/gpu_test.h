@@ -39,6 +39,8 @@ void test_sampling(bool quick);
 void test_mla(bool quick);
 /* Programs of several rows per step, instruction by instruction and sequence by sequence (rows_gpu.c). */
 void test_rows(bool quick);
+/* The same of wide steps that several sequences share (rows_gpu.c). */
+void test_many(bool quick);
 /* A program written by hand: rejected, or right and the same in 100 launches (program_gpu.c); quick: in three short
  * ones. */
 void test_program(const char *path, bool quick);

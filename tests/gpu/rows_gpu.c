@@ -21,6 +21,17 @@ static const shape shapes[] = {
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
+/* Of wide steps that several sequences share, and rows of them. */
+static const shape many_shapes[] = {
+    {"64 dims a head, shared", 512, 1024, 8, 2, 64, 2, 600},
+    {"128 dims a head, shared", 1024, 1536, 8, 2, 128, 2, 600},
+    {"three query heads a KV head, shared", 768, 5376, 12, 4, 64, 2, 300},
+    {"sixteen query heads, parts along K, shared", 256, 9216, 16, 1, 128, 1, 300},
+    {"spans beyond a tree of 4,096, shared", 256, 512, 4, 2, 64, 1, 5200},
+};
+static const uint32_t many_rows[] = {64, 128, MK_MOST_SHARED_ROWS, 256, 64};
+enum { MANY_SHAPES = sizeof many_shapes / sizeof many_shapes[0] };
+
 static uint64_t random_state = 1;
 static uint32_t below(uint32_t end) {
   random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
@@ -33,6 +44,8 @@ static bool open_rows(const mk_config *config, const char *on, uint32_t rows, ui
                                .synth = config,
                                .synth_seed = 3,
                                .rows = rows,
+                               .slots = rows > MK_MAX_ROWS ? rows : 0,
+                               .keep_values = rows > MK_MAX_ROWS,
                                .max_seq = max_seq,
                                .want_logits = logits,
                                .gpu_deadline_ms = deadline_ms};
@@ -64,6 +77,31 @@ static void random_step(mk_step_row *rows, uint32_t count, uint32_t *positions, 
   }
 }
 
+/* As an engine plans them: a row each of some slots, which choose, and then chunks of others. */
+static void orderly_step(mk_step_row *rows, uint32_t count, uint32_t *positions, uint32_t max_seq, uint32_t vocab) {
+  uint32_t line = 0, first = below(count), slot;
+  memset(rows, 0, count * sizeof *rows);
+  for (uint32_t i = 0; i < count && line < count / 2; i++) {
+    slot = (first + i) % count;
+    if (below(3) != 0 && positions[slot] < max_seq) {
+      rows[line++] = (mk_step_row){
+          .slot = slot, .position = positions[slot]++, .token = below(vocab), .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
+    }
+  }
+  for (uint32_t chunk = 0; chunk < 3; chunk++) {
+    slot = (first + count - 1 - chunk) % count;
+    for (uint32_t left = 1 + below(count - line + 1); left != 0 && line < count && positions[slot] < max_seq; left--) {
+      rows[line++] = (mk_step_row){.slot = slot,
+                                   .position = positions[slot]++,
+                                   .token = below(vocab),
+                                   .flags = MK_ROW_ACTIVE | (left == 1 ? (uint32_t)MK_ROW_CHOOSES : 0)};
+    }
+  }
+  if (line == 0) {
+    random_step(rows, count, positions, max_seq, vocab);
+  }
+}
+
 /* `deep`: sequences begin anywhere in the context, after hash values. */
 static void test_plans(const shape *s, uint32_t rows, uint32_t steps, bool deep) {
   char name[96];
@@ -78,20 +116,25 @@ static void test_plans(const shape *s, uint32_t rows, uint32_t steps, bool deep)
       expect_ok(mk_compare_engines(machine, oracle, &compare), name) &&
       expect_ok(mk_plan_find(mk_engine_program(machine), &buffers), name)) {
     const mk_buffer *table = &mk_engine_program(machine)->buffers[buffers.table];
-    uint32_t positions[MK_MAX_ROWS], entries = rows * table->cols, *blocks = calloc(entries, sizeof *blocks);
+    static uint32_t positions[MK_MOST_SHARED_ROWS];
+    uint32_t entries = rows * table->cols, *blocks = calloc(entries, sizeof *blocks);
     for (uint32_t i = 0; blocks != NULL && i < entries; i++) {
       blocks[i] = entries - 1 - i;
     }
-    for (uint32_t i = 0; i < MK_MAX_ROWS; i++) {
+    for (uint32_t i = 0; i < rows; i++) {
       positions[i] = deep ? below(s->max_seq - 1) : 0;
     }
     bool good = blocks != NULL && expect_ok(mk_gpu_write(mk_engine_gpu(machine), buffers.table, 0, blocks,
                                                          (uint64_t)entries * sizeof *blocks),
                                             name);
     for (uint32_t step = 0; good && step < steps; step++) {
-      mk_step_row plan[MK_MAX_ROWS];
-      uint32_t results[MK_MAX_ROWS];
-      random_step(plan, rows, positions, s->max_seq - 1, config.vocab);
+      static mk_step_row plan[MK_MOST_SHARED_ROWS];
+      static uint32_t results[MK_MOST_SHARED_ROWS];
+      if (rows > MK_MAX_ROWS && step % 2 == 0) {
+        orderly_step(plan, rows, positions, s->max_seq - 1, config.vocab);
+      } else {
+        random_step(plan, rows, positions, s->max_seq - 1, config.vocab);
+      }
       good = expect_ok(mk_compare_step(compare, plan, results), name);
     }
     free(blocks);
@@ -110,25 +153,25 @@ static void test_plans(const shape *s, uint32_t rows, uint32_t steps, bool deep)
 
 /* Several sequences with chunks in one launch, a hundred times over: the same results and the same bits of the last
  * logits. */
-static void test_repeats(const shape *s) {
+static void test_repeats(const shape *s, uint32_t rows) {
   enum { STEPS = 24, LAUNCHES = 100 };
   char name[96];
   mk_config config = config_of(s);
   mk_engine *engine;
-  snprintf(name, sizeof name, "%s, repeated", s->name);
-  if (!open_rows(&config, device, MK_MAX_ROWS, s->max_seq, false, name, &engine)) {
+  snprintf(name, sizeof name, "%s, %u rows repeated", s->name, rows);
+  if (!open_rows(&config, device, rows, s->max_seq, false, name, &engine)) {
     return;
   }
   mk_gpu *gpu = mk_engine_gpu(engine);
   const mk_program *program = mk_engine_program(engine);
   size_t logits = (size_t)mk_program_find_buffer(program, "logits");
   uint64_t bytes = program->buffers[logits].bytes;
-  uint32_t positions[MK_MAX_ROWS] = {0};
-  mk_step_row *plan = calloc((size_t)STEPS * MK_MAX_ROWS, sizeof *plan);
+  uint32_t *positions = calloc(rows, sizeof *positions);
+  mk_step_row *plan = calloc((size_t)STEPS * rows, sizeof *plan);
   uint8_t *first = calloc(2, bytes);
-  bool good = plan != NULL && first != NULL && write_table(gpu, program, name);
+  bool good = plan != NULL && first != NULL && positions != NULL && write_table(gpu, program, name);
   for (uint32_t step = 0; good && step < STEPS; step++) {
-    random_step(plan + (size_t)step * MK_MAX_ROWS, MK_MAX_ROWS, positions, s->max_seq - 1, config.vocab);
+    random_step(plan + (size_t)step * rows, rows, positions, s->max_seq - 1, config.vocab);
   }
   unsigned differing = 0;
   for (uint32_t i = 0; good && i < LAUNCHES; i++) {
@@ -138,6 +181,7 @@ static void test_repeats(const shape *s) {
   }
   printf("%s: %u of %d launches of %d steps differ in a bit\n", name, differing, LAUNCHES, STEPS);
   expect(good && differing == 0, name, "a repeated launch gave other bits");
+  free(positions);
   free(plan);
   free(first);
   mk_engine_close(engine);
@@ -145,22 +189,22 @@ static void test_repeats(const shape *s) {
 
 /* An instruction that keeps its results to itself: a message that names what stood still; then the machine works
  * again. */
-static void test_late(const shape *s, mk_opcode opcode) {
+static void test_late(const shape *s, uint32_t rows, mk_opcode opcode) {
   char name[96];
   mk_config config = config_of(s);
   mk_engine *engine;
   snprintf(name, sizeof name, "%s, %s late", s->name, mk_opcode_lookup(opcode)->name);
-  if (!open_rows(&config, device, MK_MAX_ROWS, s->max_seq, false, name, &engine)) {
+  if (!open_rows(&config, device, rows, s->max_seq, false, name, &engine)) {
     return;
   }
   mk_gpu *gpu = mk_engine_gpu(engine);
   const mk_program *program = mk_engine_program(engine);
-  mk_step_row plan[MK_MAX_ROWS];
+  static mk_step_row plan[MK_MOST_SHARED_ROWS];
   uint32_t uid = 0;
   for (size_t i = 0; i < program->instruction_count; i++) {
     uid = program->instructions[i].opcode == opcode ? program->instructions[i].uid : uid;
   }
-  for (uint32_t i = 0; i < MK_MAX_ROWS; i++) {
+  for (uint32_t i = 0; i < rows; i++) {
     plan[i] = (mk_step_row){.slot = i, .token = i, .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
   }
   bool good = write_table(gpu, program, name);
@@ -370,15 +414,50 @@ void test_rows(bool quick) {
     test_plans(&shapes[i], 2 + 2 * (uint32_t)(i % 2), quick ? 6 : 20, false);
     test_plans(&shapes[i], MK_MAX_ROWS, quick ? 12 : 40, false);
     test_plans(&shapes[i], MK_MAX_ROWS, quick ? 4 : 12, true);
-    test_repeats(&shapes[i]);
+    test_repeats(&shapes[i], MK_MAX_ROWS);
   }
   test_after_the_last_step(&shapes[0]);
-  test_late(&shapes[0], MK_OP_GLU);
+  test_late(&shapes[0], MK_MAX_ROWS, MK_OP_GLU);
   if (!quick) {
-    test_late(&shapes[1], MK_OP_QKV);
-    test_late(&shapes[2], MK_OP_ATTENTION);
+    test_late(&shapes[1], MK_MAX_ROWS, MK_OP_QKV);
+    test_late(&shapes[2], MK_MAX_ROWS, MK_OP_ATTENTION);
   }
   for (size_t i = 0; i < (quick ? 2 : (size_t)SHAPES); i++) {
     test_company(&shapes[i], 2);
+  }
+}
+
+/* As long prompts and what comes of them go: in company of up to 64, and with sixteen rows alone. */
+static void test_many_in_company(const shape *s) {
+  char name[96];
+  mk_config config = config_of(s);
+  mk_engine *engine;
+  work together, again;
+  make_work(&together, MOST_SEQUENCES, config.vocab,
+            s->max_seq - MOST_TOKENS - 1 < 420 ? s->max_seq - MOST_TOKENS - 1 : 420);
+  copy_work(&again, &together);
+  snprintf(name, sizeof name, "%s, in company of 64 rows", s->name);
+  bool good = open_rows(&config, device, 64, s->max_seq, true, name, &engine) &&
+              run_work(engine, &together, 0, together.count, name);
+  mk_engine_close(engine);
+  good = open_rows(&config, device, MK_MAX_ROWS, s->max_seq, true, name, &engine) && good &&
+         run_work(engine, &again, 0, again.count, name);
+  expect(good && differing(&again, &together) == 0, name, "a sequence has other bits than with 16 rows");
+  mk_engine_close(engine);
+  free_copy(&again);
+  free_work(&together);
+}
+
+void test_many(bool quick) {
+  for (size_t i = 0; i < (quick ? 3 : (size_t)MANY_SHAPES); i++) {
+    test_plans(&many_shapes[i], many_rows[i], quick ? 4 : 10, false);
+    test_plans(&many_shapes[i], many_rows[i], quick ? 4 : 10, true);
+    test_repeats(&many_shapes[i], many_rows[i]);
+  }
+  test_late(&many_shapes[0], 64, MK_OP_GLU);
+  test_late(&many_shapes[0], 64, MK_OP_APPEND);
+  test_late(&many_shapes[1], 128, MK_OP_HEAD);
+  for (size_t i = 0; i < (quick ? 1 : 3); i++) {
+    test_many_in_company(&many_shapes[i]);
   }
 }

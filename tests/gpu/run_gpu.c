@@ -5,6 +5,7 @@
  *   mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] --rows [GOLDEN.bin ...]
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --mla
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --mixture
+ *   mkvm_gpu_tests [--device cuda:N] [--quick] --many
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --schedules
  *   mkvm_gpu_tests [--device cuda:N] [--quick] --programs FILE.mks ...
  * The first program of --programs also has indices out of range put before it.
@@ -389,6 +390,7 @@ static void test_golden(const char *path, bool first, bool quick) {
 static const char usage[] =
     "usage: mkvm_gpu_tests [--device cuda:N] [--quick] [--model DIR] GOLDEN.bin ...\n"
     "       mkvm_gpu_tests [--device cuda:N] --like SHAPE --depth TOKENS\n"
+    "       mkvm_gpu_tests [--device cuda:N] [--quick] --many\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --mla\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --mixture\n"
     "       mkvm_gpu_tests [--device cuda:N] [--quick] --sampling\n"
@@ -418,7 +420,7 @@ static int finish(void) {
 
 int main(int argc, char **argv) {
   bool quick = false, mla = false, sampling = false, rows = false, prompts = false, programs = false, mixture = false;
-  bool schedules = false, tiles = false, traces = false;
+  bool schedules = false, tiles = false, traces = false, many = false;
   bool first = true;
   const char *shape = NULL;
   uint32_t depth = 0;
@@ -432,6 +434,8 @@ int main(int argc, char **argv) {
       sampling = true;
     } else if (strcmp(argv[at], "--rows") == 0) {
       rows = true;
+    } else if (strcmp(argv[at], "--many") == 0) {
+      many = true;
     } else if (strcmp(argv[at], "--prompts") == 0) {
       prompts = true;
     } else if (strcmp(argv[at], "--mixture") == 0) {
@@ -480,6 +484,10 @@ int main(int argc, char **argv) {
     test_mixture(quick);
     return finish();
   }
+  if (many && at == argc) {
+    test_many(quick);
+    return finish();
+  }
   if (schedules && at == argc) {
     test_schedules(quick);
     return finish();
@@ -513,7 +521,7 @@ int main(int argc, char **argv) {
     }
     return finish();
   }
-  if (shape != NULL || mla || sampling || mixture || schedules || tiles || traces || at == argc) {
+  if (shape != NULL || mla || sampling || mixture || many || schedules || tiles || traces || at == argc) {
     fputs(usage, stderr);
     return 2;
   }
@@ -522,6 +530,7 @@ int main(int argc, char **argv) {
   test_sampling(quick);
   test_mla(quick);
   test_rows(quick);
+  test_many(quick);
   test_prompts(quick);
   test_mixture(quick);
   test_schedules(quick);

@@ -25,7 +25,10 @@ struct beside {
 
 enum { LENDER = BESIDE_16 };
 
-uint32_t beside_rows(uint32_t which) { return which == BESIDE_PROMPT ? BESIDE_PROMPT_ROWS : 1U << which; }
+uint32_t beside_rows(uint32_t which) {
+  static const uint32_t rows[BESIDE_MACHINES] = {1, 2, 4, 8, 16, 64, BESIDE_MOST_ROWS, BESIDE_PROMPT_ROWS};
+  return rows[which];
+}
 
 static mk_status open_one(beside *b, const beside_options *o, uint32_t which) {
   machine *m = &b->machines[which];
@@ -52,7 +55,7 @@ static mk_status open_one(beside *b, const beside_options *o, uint32_t which) {
 
 static mk_status open_all(beside *b, const beside_options *o) {
   MK_TRY(mk_llama_graph(o->config, &b->graph));
-  MK_TRY(mk_alloc((size_t)BESIDE_PROMPT_ROWS * o->config->vocab, sizeof *b->logits, &b->logits));
+  MK_TRY(mk_alloc((size_t)BESIDE_MOST_ROWS * o->config->vocab, sizeof *b->logits, &b->logits));
   MK_TRY(open_one(b, o, LENDER));
   for (uint32_t i = 0; i < BESIDE_MACHINES; i++) {
     MK_TRY(i == LENDER ? MK_OK : open_one(b, o, i));

@@ -14,7 +14,18 @@
 #include "vm/gpu/machine.h"
 
 /* Machines, and how many rows a step of each has; the last one is for prompts, of one sequence at a time. */
-enum { BESIDE_1, BESIDE_2, BESIDE_4, BESIDE_8, BESIDE_16, BESIDE_PROMPT, BESIDE_MACHINES };
+enum {
+  BESIDE_1,
+  BESIDE_2,
+  BESIDE_4,
+  BESIDE_8,
+  BESIDE_16,
+  BESIDE_64,
+  BESIDE_512,
+  BESIDE_PROMPT,
+  BESIDE_MACHINES,
+  BESIDE_MOST_ROWS = 512
+};
 enum { BESIDE_PROMPT_ROWS = 2 * MK_LINE_TILE }; /* more than a tile, so that some steps leave one out */
 uint32_t beside_rows(uint32_t machine);
 

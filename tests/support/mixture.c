@@ -31,6 +31,7 @@ typedef struct mix {
 
 #define ON(machine) (1U << BESIDE_##machine)
 #define SEVERAL (ON(2) | ON(4) | ON(8) | ON(16))
+#define SHARED (ON(64) | ON(512)) /* wide steps */
 
 /* The first two are the references. */
 static const mix mixes[MIXTURE_MIXES] = {
@@ -47,7 +48,10 @@ static const mix mixes[MIXTURE_MIXES] = {
     {"one row and 16 rows in turn", ON(1) | ON(16), 1, 1, 37, false, false, true},
     {"1 to 16 rows at random", ON(1) | SEVERAL, 16, 16, 9, true, false, true},
     {"prompts in wide steps, then one row", ON(PROMPT) | ON(1), 1, BESIDE_PROMPT_ROWS, MOST_STEPS, false, false, true},
-    {"all machines at random", ON(PROMPT) | ON(1) | SEVERAL, 16, 16, 9, true, false, true},
+    {"64 rows", ON(64), 16, 1, MOST_STEPS, false, false, false},
+    {"64 rows, chunks in company, idle lines", ON(64), 16, 64, 40, true, false, true},
+    {"512 rows at random, long launches", ON(512), 16, 512, 40, true, true, true},
+    {"all machines at random", ON(PROMPT) | ON(1) | SEVERAL | SHARED, 16, 16, 9, true, false, true},
 };
 enum { ONE_ROW, TWO_ROWS, REFERENCES }; /* in that table */
 
@@ -70,9 +74,9 @@ typedef struct run {
   uint64_t random;
   /* The turn at hand. */
   uint32_t turns, machine, slots, steps;
-  uint32_t owner[MK_MAX_ROWS]; /* sequence of each slot; `count`: none */
-  mk_step_row plan[MOST_STEPS * BESIDE_PROMPT_ROWS];
-  uint32_t *table; /* [MK_MAX_ROWS][columns] */
+  uint32_t owner[BESIDE_MOST_ROWS]; /* sequence of each slot; `count`: none */
+  mk_step_row plan[MOST_STEPS * BESIDE_MOST_ROWS];
+  uint32_t *table; /* [BESIDE_MOST_ROWS][columns] */
 } run;
 
 static uint32_t below(run *r, uint32_t end) {
@@ -90,7 +94,7 @@ static uint32_t limit(const run *r, uint32_t reference) {
   if (reference == ONE_ROW && (r->mix->machines & SEVERAL) != 0) {
     most = smaller(most, r->demands->one_row);
   }
-  return (r->mix->machines & ON(PROMPT)) != 0 ? smaller(most, r->demands->prompts) : most;
+  return (r->mix->machines & (ON(PROMPT) | SHARED)) != 0 ? smaller(most, r->demands->prompts) : most;
 }
 
 /* With what a mix is compared: with two rows where they alone may differ. */
@@ -221,7 +225,7 @@ static uint32_t next_machine(run *r, const sequence *first) {
 static void seat(run *r, const uint32_t *chosen, uint32_t count) {
   uint32_t shift = r->mix->random ? below(r, r->slots) : 0;
   memset(r->table, 0, (size_t)r->slots * r->columns * sizeof *r->table);
-  for (uint32_t i = 0; i < MK_MAX_ROWS; i++) {
+  for (uint32_t i = 0; i < BESIDE_MOST_ROWS; i++) {
     r->owner[i] = r->count;
   }
   for (uint32_t i = 0; i < count; i++) {
@@ -308,7 +312,8 @@ static void plan_turn(run *r) {
 
 static mk_status run_turns(run *r, comparison *c) {
   uint32_t chosen[MIXTURE_SEQUENCES], count;
-  for (r->turns = 0, r->slots = MK_MAX_ROWS; (count = choose(r, chosen)) != 0; r->turns++, r->slots = MK_MAX_ROWS) {
+  for (r->turns = 0, r->slots = BESIDE_MOST_ROWS; (count = choose(r, chosen)) != 0;
+       r->turns++, r->slots = BESIDE_MOST_ROWS) {
     r->machine = next_machine(r, &r->sequences[chosen[0]]);
     r->slots = r->machine == BESIDE_PROMPT ? 1 : beside_rows(r->machine);
     seat(r, chosen, smaller(count, r->slots));
@@ -376,7 +381,7 @@ static mk_status start(run *r, const mixture_work *work) {
   }
   MK_TRY(mk_alloc(tokens, sizeof *r->tokens, &r->tokens));
   MK_TRY(mk_alloc(r->block_count, sizeof *r->blocks, &r->blocks));
-  MK_TRY(mk_alloc((size_t)MK_MAX_ROWS * r->columns, sizeof *r->table, &r->table));
+  MK_TRY(mk_alloc((size_t)BESIDE_MOST_ROWS * r->columns, sizeof *r->table, &r->table));
   for (uint32_t i = 0; i < REFERENCES; i++) {
     MK_TRY(mk_alloc(tokens * r->vocab, sizeof *r->logits[i], &r->logits[i]));
   }

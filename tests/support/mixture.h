@@ -1,7 +1,7 @@
 /* Sequences of given tokens through every mixture of machines and rows, and whether all logits are the same bits.
  *
  * What each token is has been fixed beforehand, so that no difference makes another text. First every sequence goes
- * alone, one row per step; then with 2, 4, 8 and 16 rows, in company, with prompts in chunks, with idle lines in
+ * alone, one row per step; then with 2 to 16, 64 and 512 rows, in company, with prompts in chunks, with idle lines in
  * between, and from machine to machine, some of it at random. The logits of each step are compared with those of one
  * row, and with those of two rows where one row takes no part. Free of Criterion: the GPU tests use it, too.
  *
@@ -12,7 +12,7 @@
 
 #include "tests/support/beside.h"
 
-enum { MIXTURE_SEQUENCES = 16, MIXTURE_MIXES = 14, MIXTURE_RESULTS = 2 * MIXTURE_MIXES };
+enum { MIXTURE_SEQUENCES = 16, MIXTURE_MIXES = 17, MIXTURE_RESULTS = 2 * MIXTURE_MIXES };
 
 typedef struct mixture_work {
   uint32_t prompts[MIXTURE_SEQUENCES]; /* tokens of each sequence's prompt */

@@ -86,9 +86,8 @@ static const struct argp_option option_table[] = {
     {"repetitions", 'r', "REPS", 0, "Counted launches per test, after one that warms up (10 on cuda, 3 on the cpu)", 2},
     {"rows", KEY_ROWS, "T", 0,
      "On cuda: steps that 2, 4, 8 or 16 sequences share (-n, at most 64 a launch), each at depth N, and prompts in "
-     "chunks of T to their first token; 128 to 1024: prompts alone. With --load: rows of a step, at most 16, on the "
-     "cpu "
-     "512 (16)",
+     "chunks of T to their first token; 128 to 1024: prompts alone, but with -p 0, where 64 to 512 sequences share a "
+     "step. With --load: rows of a step, at most 512 (16)",
      2},
     {"sampling", KEY_SAMPLING, NULL, 0,
      "On cuda: what each way of choosing a token takes over a greedy one, in launches of -n tokens (256), or with "
@@ -352,6 +351,11 @@ static uint32_t largest(const list *values) {
   return most;
 }
 
+/* More rows than MK_MAX_ROWS are of one sequence where prompts are measured, else of as many sequences. */
+static uint32_t slots_of(const options *o) {
+  return o->rows > MK_MAX_ROWS && largest(&o->prompts) == 0 ? o->rows : mk_rows_slots(o->rows);
+}
+
 static mk_status choose_context(const options *o, const mk_config *config, bool cuda, uint32_t *out) {
   uint32_t prompt = largest(&o->prompts), generated = largest(&o->generated);
   uint64_t need = mk_bench_context(cuda, largest(&o->depths), prompt > generated ? prompt : generated);
@@ -567,7 +571,7 @@ mk_status mk_command_bench(int argc, char **argv) {
                             .ranks = o.ranks,
                             .threads = o.threads,
                             .rows = o.rows,
-                            .slots = mk_rows_slots(o.rows),
+                            .slots = slots_of(&o),
                             .cache = o.cache};
   bool cuda = mk_engine_takes_cuda(&open);
   mk_engine *engine;

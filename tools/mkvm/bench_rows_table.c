@@ -105,7 +105,7 @@ mk_status mk_bench_rows_table(mk_engine *engine, const mk_bench_about *about, co
   printer p = {.engine = engine, .about = about, .rows = mk_program_rows(mk_engine_program(engine))};
   MK_TRY(begin(about));
   MK_TRY(run_prompts(&p, tests));
-  if (p.rows <= MK_MAX_ROWS) { /* else no sequences share its steps */
+  if (mk_program_slots(mk_engine_program(engine)) > 1) { /* else no sequences share its steps */
     MK_TRY(run_generated(&p, tests));
   }
   *last = p.last;

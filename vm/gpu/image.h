@@ -15,6 +15,7 @@ typedef enum mk_gpu_image_part {
   MK_GPU_IMAGE_ROWS_RECORDING,
   MK_GPU_IMAGE_WIDE, /* mk_wide_kernel, vm/gpu/wide.cu */
   MK_GPU_IMAGE_WIDE_RECORDING,
+  MK_GPU_IMAGE_WIDE_SLOTS,    /* mk_wide_kernel of several sequences, vm/gpu/wide_slots.cu; no recorder */
   MK_GPU_IMAGE_ROWS_SAMPLING, /* mk_kernel of several rows with the opcodes of sampling, vm/gpu/rows_sampling.cu */
   MK_GPU_IMAGE_ROWS_SAMPLING_RECORDING,
   MK_GPU_IMAGE_MLA,       /* mk_mla_kernel, vm/gpu/mla.cu; no recorder */

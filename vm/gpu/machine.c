@@ -98,9 +98,9 @@ static const char *kernel_name(const mk_gpu *gpu) {
 
 static mk_status load_kernel(mk_gpu *gpu) {
   gpu->mla = mk_program_listed(gpu->program);
-  const bool samples = mk_gpu_samples(gpu->program);
+  const bool samples = mk_gpu_samples(gpu->program), shared = mk_program_slots(gpu->program) > 1;
   gpu->image = gpu->mla                  ? MK_GPU_IMAGE_MLA
-               : gpu->rows > MK_MAX_ROWS ? MK_GPU_IMAGE_WIDE
+               : gpu->rows > MK_MAX_ROWS ? (shared ? MK_GPU_IMAGE_WIDE_SLOTS : MK_GPU_IMAGE_WIDE)
                : gpu->rows > 1           ? (samples ? MK_GPU_IMAGE_ROWS_SAMPLING : MK_GPU_IMAGE_ROWS)
                : samples                 ? MK_GPU_IMAGE_SAMPLING
                                          : MK_GPU_IMAGE_KERNEL;
@@ -110,6 +110,9 @@ static mk_status load_kernel(mk_gpu *gpu) {
 mk_status mk_gpu_need_recording(mk_gpu *gpu) {
   if (gpu->mla) {
     return mk_error(MK_ERR_USAGE, "a GPU records no programs with a work list; trace them on device cpu");
+  }
+  if (gpu->image == MK_GPU_IMAGE_WIDE_SLOTS) {
+    return mk_error(MK_ERR_USAGE, "a GPU does not record wide steps that several sequences share yet");
   }
   return gpu->recording != NULL ? MK_OK
                                 : mk_gpu_load(gpu, gpu->image + 1, kernel_name(gpu), mk_gpu_shared_bytes(gpu),
@@ -164,10 +167,13 @@ static mk_status allocate(mk_gpu *gpu, const table_plan *plan) {
     }
   }
   void *pinned;
-  uint64_t plan_at = MK_GPU_RING_AT + gpu->ring_entries * 8, bytes = plan_at + gpu->ring_entries * sizeof *gpu->plan;
+  const uint64_t lists = gpu->planned ? mk_gpu_list_bytes(gpu, gpu->buffers.steps) : 0;
+  uint64_t plan_at = MK_GPU_RING_AT + gpu->ring_entries * 8;
+  uint64_t lists_at = plan_at + gpu->ring_entries * sizeof *gpu->plan, bytes = lists_at + lists;
   MK_TRY(mk_gpu_check(gpu, cu->host_new(&pinned, bytes, MK_CU_HOST_MAPPED), "allocating pinned memory"));
   gpu->pinned = pinned;
   gpu->plan = (mk_step_row *)(void *)((uint8_t *)pinned + plan_at);
+  gpu->lists = (uint32_t *)(void *)((uint8_t *)pinned + lists_at);
   memset(pinned, 0, bytes);
   gpu->ring = (volatile uint64_t *)(void *)((uint8_t *)pinned + MK_GPU_RING_AT);
   MK_TRY(mk_gpu_check(gpu, cu->host_address(&gpu->pinned_address, pinned, 0), "mapping pinned memory"));

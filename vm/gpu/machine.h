@@ -52,7 +52,7 @@ mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *opt
 mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes);
 mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, uint64_t bytes);
 /* Asks how tokens rank among all tokens by the logits of their rows, in a buffer [lines][vocabulary]: at most
- * MK_MAX_ROWS tokens. As mk_rank_logits, but sums are added in another order. */
+ * MK_MOST_SHARED_ROWS tokens. As mk_rank_logits, but sums are added in another order. */
 typedef struct mk_gpu_ranks {
   size_t buffer;
   const mk_gpu_rank_row *rows; /* [count] */

@@ -18,7 +18,8 @@ typedef struct mk_gpu_control {
 
 enum { MK_GPU_FLIGHTS = 2 }; /* launches that may be in the stream at a time, of those that the host follows */
 
-typedef struct mk_gpu_pinned { /* followed by the token ring, and then the plan of a launch on its way to the GPU */
+typedef struct mk_gpu_pinned { /* followed by the token ring, the plan of a launch on its way to the GPU, and its work
+                                * lists */
   uint32_t stop;
   uint32_t pad[31]; /* the line of its own that the kernel polls */
   mk_gpu_control control[MK_GPU_FLIGHTS];
@@ -81,6 +82,7 @@ struct mk_gpu {
   mk_plan_buffers buffers; /* of a program that takes plans */
   uint32_t *block_table;   /* what was written to that buffer; NULL: the program has none */
   mk_step_row *plan;       /* pinned */
+  uint32_t *lists;         /* pinned: the plan's work lists, of a wide program of several slots */
   mk_gpu_params params;    /* all but the step */
   uint64_t maps[2][16];    /* mla: tensor maps, as mk_gpu_mla_params has them */
   mk_gpu_mla_inputs inputs;
@@ -113,6 +115,8 @@ bool mk_gpu_samples(const mk_program *program);
 /* wide.c. The tensor maps by which the kernel for wide steps copies what is multiplied: a place for each buffer, which
  * stays empty for all others. */
 size_t mk_gpu_map_count(const mk_program *program);
+/* Of the work lists of so many steps; 0: there are none. */
+uint64_t mk_gpu_list_bytes(const mk_gpu *gpu, uint32_t steps);
 mk_status mk_gpu_encode_maps(const mk_gpu *gpu, void *to);
 /* MLA programs: what their kernel is compiled for (MK_ERR_FILE), and their tensor maps once there is memory. */
 mk_status mk_gpu_check_mla(const mk_program *program);

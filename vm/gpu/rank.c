@@ -9,12 +9,13 @@
 
 _Static_assert((int)MK_GPU_RANK_MOST == (int)MK_MOST_RANKED, "a kernel ranks as many as may be asked for");
 
-/* The kernel's memory: counts of blocks, what the step's lines chose, and rankings of parts of the vocabulary. Rankings
- * over all of it are written into the host's memory. */
+/* The kernel's memory: counts of blocks, what the step's lines chose, and rankings of parts of the vocabulary, of as
+ * many rows as a launch of it has. Rankings over all of it are written into the host's memory. */
 enum {
   COUNTS_BYTES = MK_MAX_ROWS * sizeof(uint32_t),
   CHOSEN_BYTES = MK_MOST_ROWS * sizeof(uint64_t),
-  OUT_BYTES = MK_MAX_ROWS * sizeof(mk_gpu_ranked),
+  PART_BYTES = MK_MAX_ROWS * sizeof(mk_gpu_ranked),
+  OUT_BYTES = MK_MOST_SHARED_ROWS * sizeof(mk_gpu_ranked), /* of a flight */
   CHOSEN_AT = COUNTS_BYTES,
   PARTS_AT = CHOSEN_AT + CHOSEN_BYTES,
 };
@@ -36,7 +37,7 @@ static mk_status prepare(mk_gpu *gpu) {
   if (gpu->ranked != 0) {
     return MK_OK;
   }
-  const uint64_t bytes = PARTS_AT + (uint64_t)parts_of(gpu) * OUT_BYTES;
+  const uint64_t bytes = PARTS_AT + (uint64_t)parts_of(gpu) * PART_BYTES;
   MK_TRY(mk_gpu_check(gpu, cu->memory_new(&gpu->ranked, bytes), "allocating memory for log-probabilities"));
   return mk_gpu_check(gpu, cu->fill_async(gpu->ranked, 0, COUNTS_BYTES, gpu->stream),
                       "clearing memory for log-probabilities");
@@ -76,7 +77,6 @@ mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_flight *flight) {
                       .vocab = gpu->program->ranges.token.high + 1,
                       .part_count = parts_of(gpu),
                       .most = ranks->most};
-  memcpy(rank.rows, ranks->rows, ranks->count * sizeof *ranks->rows);
   void *arguments[] = {&rank};
   MK_TRY(mk_gpu_check(gpu, cu->host_address(&rank.out, gpu->ranked_pinned, 0), "mapping pinned memory"));
   rank.out += out_at(gpu, flight);
@@ -85,10 +85,16 @@ mk_status mk_gpu_start_ranks(mk_gpu *gpu, const mk_gpu_flight *flight) {
       (const uint64_t *)(const void *)((const uint8_t *)gpu->pinned + MK_GPU_RING_AT) + (uint64_t)step * gpu->rows;
   MK_TRY(mk_gpu_check(gpu, cu->upload_async(rank.chosen, chosen, gpu->rows * sizeof(uint64_t), gpu->stream),
                       "what was chosen"));
-  return mk_gpu_check(gpu,
-                      cu->launch(gpu->rank, rank.part_count, ranks->count, 1, MK_GPU_RANK_THREADS, 1, 1, 0, gpu->stream,
-                                 arguments, NULL),
-                      "starting the kernel for log-probabilities");
+  for (uint32_t first = 0, count; first < ranks->count; first += count) { /* one after the other: in the same memory */
+    count = ranks->count - first < MK_MAX_ROWS ? ranks->count - first : (uint32_t)MK_MAX_ROWS;
+    memcpy(rank.rows, ranks->rows + first, count * sizeof *ranks->rows);
+    MK_TRY(mk_gpu_check(
+        gpu,
+        cu->launch(gpu->rank, rank.part_count, count, 1, MK_GPU_RANK_THREADS, 1, 1, 0, gpu->stream, arguments, NULL),
+        "starting the kernel for log-probabilities"));
+    rank.out += count * sizeof(mk_gpu_ranked);
+  }
+  return MK_OK;
 }
 
 void mk_gpu_take_ranks(const mk_gpu *gpu, const mk_gpu_flight *flight) {

@@ -82,7 +82,7 @@ const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide) {
     case MK_OP_ATTENTION:
       return in->params[MK_PARAM_ATTENTION_eps] != 0 ? "a norm of queries and keys" : NULL;
     case MK_OP_ATTEND:
-      return operands[MK_SLOT_ATTEND_work].rows != 0 ? "a work list of rows" : NULL;
+      return !wide && operands[MK_SLOT_ATTEND_work].rows != 0 ? "a work list of rows" : NULL;
     case MK_OP_HEAD:
       return in->params[MK_PARAM_HEAD_factor] != 0              ? "a factor on logits"
              : wide && operands[MK_SLOT_HEAD_squares].rows == 0 ? "an input with a gain"
@@ -144,10 +144,13 @@ static mk_status check_rounds(const mk_program *program, const mk_queue *queue) 
                                     last, rounds);
 }
 
+/* Of one sequence, or of several. */
 static bool is_wide(const mk_program *program) {
+  const uint32_t rows = mk_program_rows(program);
   for (size_t i = 0; i < program->instruction_count; i++) {
     if (mk_opcode_lookup(program->instructions[i].opcode)->wide_only) {
-      return mk_program_rows(program) >= MK_WIDE_ROWS && mk_program_is_for_prompts(program);
+      return mk_program_is_for_prompts(program) ? rows >= MK_WIDE_ROWS
+                                                : rows >= MK_PROMPT_ROWS && rows <= MK_MOST_SHARED_ROWS;
     }
   }
   return false;
@@ -164,8 +167,10 @@ mk_status mk_gpu_check_program(const mk_program *program) {
   if (mk_program_rows(program) > MK_MAX_ROWS && !wide) {
     return mk_error(MK_ERR_FILE,
                     "the program has %u rows per step and %u slots; this machine takes up to %d rows of any slots, and "
-                    "of models of plain Llama shape %d and more of one; compile it again, or run it on device cpu",
-                    mk_program_rows(program), mk_program_slots(program), MK_MAX_ROWS, MK_WIDE_ROWS);
+                    "of models of plain Llama shape %d to %d of several, or %d and more of one; compile it again, or "
+                    "run it on device cpu",
+                    mk_program_rows(program), mk_program_slots(program), MK_MAX_ROWS, MK_PROMPT_ROWS,
+                    MK_MOST_SHARED_ROWS, MK_WIDE_ROWS);
   }
   if (machine->ranks != 1 || machine->page_bytes != MK_GPU_PAGE_BYTES || machine->consumer_warps != warps ||
       machine->ring_pages > pages) {

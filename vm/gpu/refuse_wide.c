@@ -41,9 +41,14 @@ static const char *find_stamps(const mk_program *program, const mk_instruction *
   return found;
 }
 
-/* A product's input comes by a tensor map, which plain activations have. NULL: nothing. */
+/* A product's input comes by a tensor map, which plain activations have; so does that of HEAD where several lines may
+ * choose. NULL: nothing. */
 static const char *find_input(const mk_program *program, const mk_instruction *in) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
+  const bool by_map = in->opcode == MK_OP_HEAD && mk_program_slots(program) > 1;
+  if (by_map && buffer_of(program, &in->operands[MK_SLOT_HEAD_x])->kind != MK_KIND_ACTIVATION) {
+    return "an input that is an output";
+  }
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
     const mk_operand *o = &in->operands[slot];
     if (!mk_opcode_is_product(info) || !mk_opcode_copies(info, slot)) {
@@ -110,11 +115,20 @@ static mk_status check_heads(const mk_program *program, const mk_instruction *in
   return MK_OK;
 }
 
+/* Work lists are of several slots: there is a kernel that goes by them, and one for a sequence that does not. */
+static const char *find_list(const mk_program *program, const mk_instruction *in) {
+  const bool several = mk_program_slots(program) > 1;
+  return in->opcode != MK_OP_ATTEND || is_empty(&in->operands[MK_SLOT_ATTEND_work]) != several ? NULL
+         : several ? "attention of several slots without a work list"
+                   : "a work list of one slot";
+}
+
 static mk_status check_instruction(const mk_program *program, const mk_instruction *in) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   const char *missing = info->cpu_only ? "the opcode" : find_stamps(program, in);
   missing = missing != NULL ? missing : mk_gpu_find_parameter(in, true);
   missing = missing != NULL ? missing : find_input(program, in);
+  missing = missing != NULL ? missing : find_list(program, in);
   if (missing != NULL) {
     return mk_error(MK_ERR_FILE, "instruction %u (%s): %s is not yet in wide steps on a GPU: use --device cpu", in->uid,
                     info->name, missing);
@@ -169,6 +183,10 @@ static mk_status check_meeting(const mk_program *program, const mk_instruction *
 }
 
 mk_status mk_gpu_check_wide(const mk_program *program) {
+  if (program->ranges.position.high > INT32_MAX) {
+    return mk_error(MK_ERR_FILE, "positions go up to %u; in wide steps this machine has bits for %d",
+                    program->ranges.position.high, INT32_MAX);
+  }
   for (size_t i = 0; i < program->instruction_count; i++) {
     MK_TRY(check_instruction(program, &program->instructions[i]));
   }

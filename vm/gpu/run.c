@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "vm/gpu/machine_internal.h"
+#include "vm/program/attend_list.h"
 
 enum {
   POLLS_PER_QUERY = 4096, /* looks at the ring from one question to the driver to the next */
@@ -198,10 +199,23 @@ static mk_status check_generation(const mk_gpu *gpu, uint32_t steps) {
                         gpu->first_epoch);
 }
 
+/* Of the plan that is sent. */
+static mk_status send_lists(mk_gpu *gpu, uint32_t steps) {
+  const uint64_t bytes = mk_gpu_list_bytes(gpu, steps);
+  if (bytes == 0) {
+    return MK_OK;
+  }
+  MK_TRY(mk_attend_lists(gpu->program, &gpu->buffers, gpu->plan, steps, gpu->lists));
+  return mk_gpu_check(gpu,
+                      gpu->driver->upload_async(mk_gpu_address(gpu, gpu->buffers.work), gpu->lists, bytes, gpu->stream),
+                      "sending the work lists");
+}
+
 /* Sends the plan through the stream, so only the kernel waits for it. */
 static mk_status send_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps) {
   uint64_t rows = (uint64_t)steps * gpu->rows, bytes = rows * sizeof *plan;
   memcpy(gpu->plan, plan, bytes);
+  MK_TRY(send_lists(gpu, steps));
   return mk_gpu_check(gpu,
                       gpu->driver->upload_async(mk_gpu_address(gpu, gpu->buffers.plan), gpu->plan, bytes, gpu->stream),
                       "sending the plan");
@@ -263,8 +277,8 @@ mk_status mk_gpu_enqueue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, c
   if (!gpu->planned) {
     return mk_error(MK_ERR_USAGE, "the program follows a work list; it takes no plan");
   }
-  if (ranks != NULL && ranks->count > MK_MAX_ROWS) {
-    return mk_error(MK_ERR_USAGE, "rankings of %u rows of a step; there may be %d", ranks->count, MK_MAX_ROWS);
+  if (ranks != NULL && ranks->count > MK_MOST_SHARED_ROWS) {
+    return mk_error(MK_ERR_USAGE, "rankings of %u rows of a step; there may be %d", ranks->count, MK_MOST_SHARED_ROWS);
   }
   if (!gpu->options.unchecked_plans) {
     MK_TRY(mk_plan_check_found(gpu->program, &gpu->buffers, plan, steps, gpu->block_table));

@@ -8,6 +8,11 @@ size_t mk_gpu_map_count(const mk_program *program) {
   return mk_program_rows(program) > MK_MAX_ROWS ? program->buffer_count : 0;
 }
 
+uint64_t mk_gpu_list_bytes(const mk_gpu *gpu, uint32_t steps) {
+  const uint16_t work = gpu->buffers.work;
+  return work == MK_NO_PLAN_BUFFER ? 0 : gpu->program->buffers[work].bytes / gpu->buffers.steps * steps;
+}
+
 typedef struct map_shape {
   int type, swizzle;
   unsigned rank;

@@ -2,11 +2,21 @@
 // block per SM, from the first step of the launch to the last; two warpgroups consume, with most of the registers, and store what they
 // compute; of the third one warp loads, two pack and one controls.
 #define MK_GPU_WIDE 1
+#ifndef MK_GPU_SLOTS
+#define MK_GPU_SLOTS false  // several sequences share a step
+#endif
+#if MK_GPU_SLOTS
+#include "instructions/append_slots.cuh"
+#include "instructions/attend_slots.cuh"
+#include "instructions/head_slots.cuh"
+#include "instructions/next_slots.cuh"
+#else
 #include "instructions/append.cuh"
 #include "instructions/attend.cuh"
 #include "instructions/head_wide.cuh"
-#include "instructions/linear_wide.cuh"
 #include "instructions/next_wide.cuh"
+#endif
+#include "instructions/linear_wide.cuh"
 #include "instructions/norm.cuh"
 #include "vm/gpu/controller.cuh"
 #include "vm/gpu/wide_loader.cuh"
@@ -114,14 +124,14 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     init_barriers(d);
     prepare_tracks();
     clear_block_words(d);
-    wide_shared()->choice = 0;
+    clear(wide_shared()->choices);
     for (uint32_t page = 0; page < MK_GPU_RING_PAGES; page++) {
       wide_shared()->fills[page] = 0;
     }
   }
-  if (d.warp == 0) {
+  if (threadIdx.x < 32) {
     __syncwarp();
-    put_step(d, params.plan, 0, wide_shared()->state[0]);
+    put_step(d, params.plan, 0, wide_shared()->choices, wide_shared()->state[0]);
   }
   __syncthreads();
   if (params.queues[blockIdx.x].count == 0) {

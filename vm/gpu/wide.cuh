@@ -1,5 +1,5 @@
-// What the roles of the kernel for wide steps share. A step computes up to 1,024 rows, its *lines*, at neighbouring positions of one sequence; an
-// instruction computes 128 of them, a *line tile*. Eight warps consume, as two warpgroups, and store themselves; a warp loads.
+// What the roles of the kernels for wide steps share. A step computes up to 1,024 rows, its *lines*: of one sequence
+// (wide_step.cuh), or up to 512 of several (wide_step_slots.cuh); an instruction computes 128 of them, a *line tile*. Eight warps consume, as two warpgroups, and store themselves; a warp loads.
 //
 // Values between SMs are plain rows, ordered by release counters: whoever wrote signals behind a meeting of its warps, and whoever reads has
 // waited. What copies read (the inputs of products, the cache) is fenced for them on both sides.
@@ -10,21 +10,32 @@
 #include "instructions/tile/group.cuh"
 #include "vm/gpu/opcodes.cuh"
 #include "vm/gpu/wait.cuh"
-#include "vm/program/plan.h"
+#if MK_GPU_SLOTS
+#include "vm/gpu/wide_step_slots.cuh"
+#else
+#include "vm/gpu/wide_step.cuh"
+#endif
 
 namespace mk {
-
-struct wide_state {       // of a step, in shared memory, double-buffered by the parity of the epoch
-  uint32_t first, count;  // position of line 0, active lines: the first ones
-  uint32_t chooses;       // the last of them does
-  uint32_t stop;
-  uint32_t tokens[MK_MOST_ROWS];
-};
 
 struct packing {    // what the loader asks of the packers, page by page
   uint32_t stage;   // where it begins
   uint32_t tokens;  // whole stages of them; 0: the launch ends
   uint32_t head_dim;
+};
+
+enum { WARP_QUERIES = 16 };
+
+// Of several sequences: an item of a work list (vm/program/attend_list.h) and what a warp has of it
+// (instructions/attend_slots.cuh).
+struct attended_item {
+  struct {
+    uint32_t first, position, head, heads;
+  } of;
+  uint32_t turn;            // items of the share so far
+  uint32_t query, queries;  // the warp's first, and how many it has
+  uint32_t end, own, group_end;
+  uint32_t behind[WARP_QUERIES];  // the last token that a query sees
 };
 
 struct wide_words {
@@ -35,8 +46,9 @@ struct wide_words {
   packing wanted;
   float best[MK_GPU_CONSUMER_WARPS];
   uint32_t index[MK_GPU_CONSUMER_WARPS];
-  uint32_t choice;                    // the last token that was chosen in this launch
-  uint32_t fills[MK_GPU_RING_PAGES];  // of each page, that copies have been announced for
+  wide_choices choices;
+  uint32_t fills[MK_GPU_RING_PAGES];                              // of each page, that copies have been announced for
+  attended_item items[MK_GPU_SLOTS ? MK_GPU_CONSUMER_WARPS : 1];  // at hand, of each warp
 };
 static_assert(sizeof(wide_words) <= MK_GPU_WIDE_WORDS_BYTES, "wide_shared.h has room for them");
 static_assert(MK_GPU_SHARED_BYTES <= MK_WIDE_GPU_SHARED_BYTES, "what the host asks for");
@@ -61,7 +73,9 @@ static_assert(MK_WIDE_GPU_MOST_ROWS == MK_MOST_ROWS, "all that a program may hav
 __device__ inline volatile wide_words *wide_shared() {
   return reinterpret_cast<volatile wide_words *>(shared_memory + MK_GPU_WIDE_WORDS_AT);
 }
-__device__ inline volatile wide_state &lines_of(const device &d) { return wide_shared()->state[d.epoch % 2]; }
+__device__ inline volatile wide_state &lines_of(const device &d) {
+  return wide_shared()->state[(MK_GPU_SLOTS ? tile::anew(d.epoch) : d.epoch) % 2];
+}
 
 // Barriers of this configuration.
 enum {
@@ -193,36 +207,6 @@ __device__ inline element *plain_lines(const device &d, const mk_operand &operan
   const mk_gpu_buffer &b = d.buffer(operand);
   return reinterpret_cast<element *>(b.address) + static_cast<uint64_t>(operand.row) * b.tile_rows * b.cols +
          operand.col * b.tile_cols;
-}
-
-// The step's state from its rows in the plan (nullptr: there is none), whose active ones are the first ones at neighbouring
-// positions (vm/program/plan.h). A whole warp.
-__device__ inline void put_step(const device &d, const uint32_t *step, uint32_t stop, volatile wide_state &to) {
-  uint32_t count = 0, chooses = 0;
-#pragma unroll 1
-  for (uint32_t base = 0; base < d.params.rows; base += 32) {
-    uint32_t line = base + tile::lane();
-    uint4 row = make_uint4(0, 0, 0, 0);
-    if (step != nullptr && line < d.params.rows) {
-      row = reinterpret_cast<const uint4 *>(step)[line];
-    }
-    count += __popc(__ballot_sync(0xffffffffu, (row.w & MK_ROW_ACTIVE) != 0));
-    chooses |= __ballot_sync(0xffffffffu, (row.w & MK_ROW_CHOOSES) != 0);
-    uint32_t token = row.z;
-    if (token == MK_TOKEN_CHOSEN) {
-      token = wide_shared()->choice;
-      token = index_fits(d, MK_GPU_FAULT_TOKEN, token, d.params.tokens) ? token : 0;
-    }
-    to.tokens[line] = token;
-    if (line == 0) {
-      to.first = row.y;
-    }
-  }
-  if (tile::lane() == 0) {
-    to.count = count;
-    to.chooses = chooses;
-    to.stop = stop;
-  }
 }
 
 }  // namespace mk

@@ -30,11 +30,16 @@ __device__ inline void pack_keys(uint8_t *from, uint32_t packer) {
   }
 }
 // The same of V, by 32 dims: panels of dims by tokens. tokens: so many are there of the block; zero times what lies
-// behind them, which need not be a number, is to be zero.
+// behind them, which need not be a number, is to be zero. (APPEND of one sequence sees to that as far as a tile goes.)
 template <uint32_t steps>
 __device__ inline void pack_values(uint8_t *from, uint32_t packer, uint32_t tokens) {
 #pragma unroll 1
   for (uint32_t square = packer; square < steps / 2; square += PACKERS) {
+    if (MK_GPU_SLOTS && tokens < BLOCK_TOKENS && tokens % 16 != 0) {
+      uint8_t *last = from + square * 1024 + tokens / 16 * (steps * 512);
+      tile::clear_columns(last, tokens % 16);
+      tile::clear_columns(last + 512, tokens % 16);
+    }
     tile::square_to_panels<steps * 512>(from + square * 1024, tokens);
   }
 }

@@ -1,6 +1,7 @@
 /* The host's side of the GPU machine, over a driver without a GPU (tests/fake_cuda): what a launch finds in memory,
  * what comes back, and what is left when a call of the driver fails. */
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "models/llama.h"
@@ -8,6 +9,7 @@
 #include "scheduler/compile.h"
 #include "tests/support/fake_gpu.h"
 #include "vm/gpu/machine.h"
+#include "vm/program/attend_list.h"
 
 FAKE_GPU_IMAGE
 
@@ -17,7 +19,7 @@ static mk_program *compile(uint32_t rows) {
   mk_config config;
   mk_graph *graph;
   mk_program *program;
-  mk_compile_options options = {.sms = 4, .max_seq = 64, .rows = rows};
+  mk_compile_options options = {.sms = 4, .max_seq = 64, .rows = rows, .slots = rows};
   cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
   cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
@@ -119,6 +121,43 @@ Test(gpu_host, a_launch_finds_what_was_written_before_it) {
   for (uint32_t first = 3; first < 40; first += 9) {
     expect_whole_launch(&r, first);
   }
+  stop(&r);
+}
+
+/* A step of a prompt's chunk among generating rows, and one of these alone, `first` positions further on. */
+enum { MANY_ROWS = 64, CHUNK = 5, MANY_STEPS = 2 };
+static void plan_many(uint32_t first, mk_step_row *plan) {
+  memset(plan, 0, MANY_STEPS * MANY_ROWS * sizeof *plan);
+  for (uint32_t slot = 0; slot < 3; slot++) {
+    plan[slot] = (mk_step_row){.slot = slot, .position = first, .token = slot, .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
+    plan[MANY_ROWS + slot] = (mk_step_row){
+        .slot = slot, .position = first + 1, .token = MK_TOKEN_CHOSEN, .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
+  }
+  for (uint32_t i = 0; i < CHUNK; i++) {
+    plan[9 + i] = (mk_step_row){.slot = 7, .position = first + i, .token = i, .flags = MK_ROW_ACTIVE};
+  }
+}
+
+/* The kernel goes by them: those of a launch's steps are there with its plan. */
+Test(gpu_host, work_lists_come_with_the_plan) {
+  rig r;
+  mk_plan_buffers buffers;
+  mk_step_row plan[MANY_STEPS * MANY_ROWS];
+  start(&r, MANY_ROWS);
+  cr_assert_eq(mk_plan_find(r.program, &buffers), MK_OK, "%s", mk_error_message());
+  const mk_buffer *work = &r.program->buffers[buffers.work];
+  uint32_t *wanted = calloc(1, work->bytes), *found = calloc(1, work->bytes);
+  for (uint32_t first = 0; first < 30; first += 10) {
+    plan_many(first, plan);
+    cr_assert_eq(mk_gpu_run_plan(r.gpu, plan, MANY_STEPS, NULL, NULL), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(mk_gpu_read(r.gpu, buffers.work, 0, found, work->bytes), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(mk_attend_lists(r.program, &buffers, plan, MANY_STEPS, wanted), MK_OK);
+    cr_assert_arr_eq(found, wanted, MANY_STEPS * work->cols * sizeof *wanted, "from position %u on", first);
+    cr_assert_gt(wanted[0], 3, "a chunk is an item, or several, among others");
+    cr_assert_eq(wanted[work->cols], 3);
+  }
+  free(wanted);
+  free(found);
   stop(&r);
 }
 

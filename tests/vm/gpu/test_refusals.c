@@ -146,13 +146,18 @@ Test(gpu_refusals, sixty_four_rows) {
   expect_refused(compile_rows(false, MK_PROMPT_ROWS), "64 rows per step and 1 slots; this machine takes up to 16 rows");
 }
 
-/* With several slots only the CPU machine has such programs. */
+/* Of several slots: what draws, and lists where they do not belong. */
 Test(gpu_refusals, wide_programs_of_several_slots) {
-  expect_refused(compile_slots(false, 256, 0), "the program has 256 rows per step and 256 slots");
-  expect_refused(compile_slots(false, 64, 3), "the program has 64 rows per step and 3 slots");
+  expect_refused(compile_slots(true, 64, 64), "(score): the opcode is not yet in wide steps");
   mk_program *program = compile_slots(false, 128, 2);
   program->ranges.slot.high = 0; /* its lists make it another program, whatever its slots */
-  expect_refused(program, "(attend): a work list of rows is not yet in wide steps");
+  expect_refused(program, "(attend): a work list of one slot is not yet in wide steps");
+  program = compile_slots(false, 128, 1);
+  program->ranges.slot.high = 1;
+  expect_refused(program, "(attend): attention of several slots without a work list is not yet in wide steps");
+  program = compile_slots(false, 256, 0);
+  program->ranges.position.high = 1U << 31;
+  expect_refused(program, "positions go up to 2147483648");
 }
 
 /* Kernels of fewer rows have none of what wide programs are made of. */

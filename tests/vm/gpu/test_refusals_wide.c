@@ -59,6 +59,17 @@ static void expect_refused(mk_program *p, bool accepted, const char *why) {
   mk_program_free(p);
 }
 
+/* Of as many sequences as rows. */
+static mk_program *compile_shared(const mk_config *config, uint32_t sms, uint32_t rows) {
+  const mk_compile_options options = {.sms = sms, .max_seq = 2048, .rows = rows, .slots = rows};
+  mk_graph *graph = NULL;
+  mk_program *p = NULL;
+  cr_assert_eq(mk_llama_graph(config, &graph), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_compile(graph, &options, &p), MK_OK, "%s", mk_error_message());
+  mk_graph_free(graph);
+  return p;
+}
+
 /* Nothing that the scheduler makes is refused. */
 Test(gpu_refusals_wide, compiled_programs_are_taken) {
   static const mk_config shapes[] = {
@@ -74,6 +85,11 @@ Test(gpu_refusals_wide, compiled_programs_are_taken) {
     for (uint32_t m = 0; m < sizeof sms / sizeof sms[0]; m++) {
       for (uint32_t rows = MK_WIDE_ROWS; rows <= MK_MOST_ROWS; rows *= 2) {
         mk_program *p = test_prompt_program(&config, sms[m], 2048, rows);
+        expect_taken(p);
+        mk_program_free(p);
+      }
+      for (uint32_t rows = MK_PROMPT_ROWS; rows <= MK_MOST_SHARED_ROWS; rows *= 2) {
+        mk_program *p = compile_shared(&config, sms[m], rows);
         expect_taken(p);
         mk_program_free(p);
       }

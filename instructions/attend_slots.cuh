@@ -1,0 +1,148 @@
+// ATTEND on the device, of the kernel for wide steps of several sequences: the items of a share of the step's work list
+// (vm/program/attend_list.h), one after the other; attend.c, attend_blocks.cuh. An item's queries are its lines with
+// its query heads of the KV head, the heads of a line side by side. Up to 64 of them are a warpgroup's alone: items go
+// to both in turn, so that one begins with the next item while the other still ends its own. Both take part in all
+// that the loader hands over. Waits: q; the loader: the head's APPEND. Signals: the counter of the line tile's output.
+#pragma once
+#include "instructions/attend_blocks.cuh"
+#include "vm/program/attend_list.h"
+
+namespace mk {
+
+enum { GROUP_QUERIES = 64 };
+static_assert(GROUPS * GROUP_QUERIES == MK_ATTEND_QUERIES, "two warpgroups have all queries of an item");
+
+// The list of the step and line tile at hand: how many items there are, in the place of one, and the items.
+__device__ inline const uint32_t *work_list(const device &d, const mk_instruction_word &in) {
+  const mk_gpu_buffer &b = whole_buffer(in, MK_WHOLE_ATTEND_work);
+  uint32_t line_tiles = (d.params.rows + LINES - 1) / LINES;
+  uint64_t list = static_cast<uint64_t>(d.epoch) * line_tiles + in.parts[MK_PART_ATTEND_q].row;
+  return reinterpret_cast<const uint32_t *>(b.address) + list * b.cols;
+}
+
+__device__ inline volatile attended_item &item_at_hand(const wide_consumer &c) {
+  return wide_shared()->items[tile::anew(c.d.warp)];
+}
+
+// What a warp has to do in an item, by positions of tokens: attend_blocks.cuh.
+struct attended_queries {
+  enum { HIDES_BLOCKS = true };
+  uint32_t end, own, group_end;
+
+  __device__ static attended_queries at_hand(const wide_consumer &c) {
+    const volatile attended_item &item = item_at_hand(c);
+    return {tile::uniform(item.end), tile::uniform(item.own), tile::uniform(item.group_end)};
+  }
+  template <uint32_t count>
+  __device__ void hide(float (&scores)[count], uint32_t at) const {
+    tile::hide_from<0>(scores, at, behind(0));
+    tile::hide_from<1>(scores, at, behind(8));
+  }
+
+ private:
+  __device__ static uint32_t behind(uint32_t away) {
+    uint32_t thread = tile::thread_anew();
+    return wide_shared()->items[thread / 32].behind[thread % 32 / 4 + away];
+  }
+};
+
+// The warp's next item, of its share; false: it has no more.
+__device__ inline bool take_item(const wide_consumer &c) {
+  const mk_instruction_word &in = instruction_at_hand(c);
+  volatile attended_item &to = item_at_hand(c);
+  const uint32_t *list = work_list(c.d, in);
+  uint32_t turn = to.turn, number = param(in, MK_PARAM_ATTEND_share) + turn * param(in, MK_PARAM_ATTEND_shares);
+  if (!tile::uniform(number < __ldg(list))) {
+    return false;
+  }
+  const uint4 *from = reinterpret_cast<const uint4 *>(list + (number + 1) * MK_ATTEND_ITEM_WORDS);
+  const uint4 first = __ldg(from), second = __ldg(from + 1);
+  uint32_t lines = first.y, position = first.w, heads = second.y, queries = lines * heads;
+  bool alone = queries <= GROUP_QUERIES;
+  uint32_t group_first = alone ? 0 : c.group() * GROUP_QUERIES, group_end = min(queries, group_first + GROUP_QUERIES);
+  bool works = alone ? turn % GROUPS == c.group() : group_first < queries;
+  uint32_t query = group_first + c.d.warp % 4 * WARP_QUERIES;
+  __syncwarp();
+  if (tile::lane() == 0) {
+    to.of.first = first.x;
+    to.of.position = position;
+    to.of.head = second.x;
+    to.of.heads = heads;
+    to.turn = turn + 1;
+    to.query = query;
+    to.queries = works && query < queries ? min(queries - query, static_cast<uint32_t>(WARP_QUERIES)) : 0;
+    to.end = position + lines;
+    to.own = position + query / heads;
+    to.group_end = works ? position + (group_end - 1) / heads + 1 : 0;
+  }
+  if (tile::lane() < WARP_QUERIES) {
+    to.behind[tile::lane()] = position + (query + tile::lane()) / heads + 1;
+  }
+  __syncwarp();
+  return true;
+}
+
+// Where the thread's two queries lie in a value that has a row for each line; nullptr: there is none.
+template <typename element>
+struct query_rows {
+  element *at[2];
+};
+template <typename element>
+__device__ inline query_rows<element> rows_of_queries(const wide_consumer &c, const mk_operand &operand,
+                                                      uint32_t head_dim) {
+  const volatile attended_item &item = item_at_hand(c);
+  element *first = plain_lines<element>(c.d, operand);
+  uint32_t cols = c.d.buffer(operand).cols, heads = item.of.heads;
+  query_rows<element> rows;
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    uint32_t own = tile::lane() / 4 + h * 8, query = item.query + own;
+    rows.at[h] = own < item.queries ? first + static_cast<uint64_t>(item.of.first + query / heads) * cols +
+                                          (item.of.head + query % heads) * head_dim
+                                    : nullptr;
+  }
+  return rows;
+}
+
+template <uint32_t steps>
+__device__ __forceinline__ void attend_item(wide_consumer &c) {
+  enum { DIMS = steps * 16 };
+  attended<steps> span;
+  clear(span);
+  take_room(c, tile::uniform(item_at_hand(c).end));
+  {
+    const mk_instruction_word &in = instruction_at_hand(c);
+    const query_rows<const float> from = rows_of_queries<const float>(c, in.parts[MK_PART_ATTEND_q], DIMS);
+    uint32_t q[steps][4];
+    tile::load_left(q, from.at, __fmul_rn(__uint_as_float(param(in, MK_PARAM_ATTEND_scale)), SCORES_TO_2));
+    attend_blocks<attended_queries>(c, q, span);
+  }
+  uint32_t group_end = tile::uniform(item_at_hand(c).group_end);
+  if (group_end != 0) {
+    add_tree(c, (group_end - 1) / SPAN_TOKENS, span);
+  }
+  give_back_room(c);
+  if (group_end == 0) {
+    return;
+  }
+  const query_rows<uint16_t> to = rows_of_queries<uint16_t>(c, instruction_at_hand(c).parts[MK_PART_ATTEND_out], DIMS);
+  const float factors[2] = {__fdividef(1.0f, span.total[0]), __fdividef(1.0f, span.total[1])};
+  tile::store_rows<steps / 2>(to.at, span.o, factors);
+}
+
+__device__ inline void consume_ATTEND(wide_consumer &c, const mk_instruction_word &in) {
+  consumers_wait(c, in);
+  item_at_hand(c).turn = 0;
+  __syncwarp();
+#pragma unroll 1
+  while (take_item(c)) {
+    if (c.d.buffer(instruction_at_hand(c).parts[MK_PART_ATTEND_kv]).head_dim == 64) {
+      attend_item<4>(c);
+    } else {
+      attend_item<8>(c);
+    }
+  }
+  consumers_signal(c, instruction_at_hand(c));
+}
+
+}  // namespace mk

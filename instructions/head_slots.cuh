@@ -1,0 +1,146 @@
+// HEAD of the kernel for wide steps of several sequences, on the device: logits of the lines of a tile that choose, and
+// this SM's candidates for them; head.c. A product after the other, as the other linear opcodes have it
+// (linear_wide.cuh), eight row tiles each, of all lines of the tile; where none chooses nothing is multiplied. Each
+// warp keeps the best of its row tiles for every line. Waits: h and its squares. The first SM's candidates carry the
+// host's wish to stop.
+#pragma once
+#include "instructions/candidate.cuh"
+#include "instructions/linear_wide.cuh"
+
+namespace mk {
+
+struct line_best {
+  float value;
+  uint32_t index;
+};
+__device__ inline volatile line_best *best_of_warp(uint32_t warp) {
+  static_assert(MK_GPU_CONSUMER_WARPS * LINES * sizeof(line_best) <= MK_GPU_ACTIVATION_BYTES, "there is room");
+  return reinterpret_cast<volatile line_best *>(shared_memory + MK_GPU_ACTIVATION_AT) + tile::anew(warp) * LINES;
+}
+
+// The better one of two candidates, in `best`.
+__device__ inline void take_better(float &best, uint32_t &index, float value, uint32_t other) {
+  if (candidate_above(value, other, best, index)) {
+    best = value;
+    index = other;
+  }
+}
+
+// Of the instruction's line tile those that are active; and whether it has something to multiply them by, and one of
+// them chooses. Looked up anew behind products: registers are short.
+__device__ inline uint32_t head_lines(const wide_consumer &c) {
+  return tile::uniform(active_lines(c.d, instruction_at_hand(c).parts[MK_PART_HEAD_x].row));
+}
+__device__ inline bool computes_head(const wide_consumer &c) {
+  const mk_instruction_word &in = instruction_at_hand(c);
+  return tile::uniform(in.parts[MK_PART_HEAD_weight].rows != 0 &&
+                       tile_chooses(lines_of(c.d), in.parts[MK_PART_HEAD_x].row));
+}
+
+// What eight row tiles make: scaled, to the logits, and the best of the warp's row tile. first: of the instruction's.
+__device__ inline void finish_head_unit(const wide_consumer &c, uint32_t first, tile::group_sums &y) {
+  const mk_instruction_word &in = instruction_at_hand(c);
+  uint32_t lines = head_lines(c);
+  const mk_operand &weight = in.parts[MK_PART_HEAD_weight];
+  uint32_t line_tile = in.parts[MK_PART_HEAD_x].row, vocab = param(in, MK_PARAM_HEAD_vocab);
+  uint32_t row_tile = first + c.d.warp, row = (weight.row + row_tile) * 16 + tile::row_in_tile();
+  bool upper_is = row_tile < weight.rows && row < vocab, lower_is = row_tile < weight.rows && row + 8 < vocab;
+  float *logits = reinterpret_cast<float *>(c.d.buffer(in.parts[MK_PART_HEAD_logits]).address) +
+                  static_cast<uint64_t>(line_tile * LINES) * vocab + row;
+  const volatile uint32_t *places = lines_of(c.d).places + line_tile * LINES;
+  tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
+    if (tile::uniform(line / 8 * 8 >= lines)) {
+      return;
+    }
+    float scale = wide_shared()->scales[line], best = -INFINITY;
+    uint32_t index = MK_CANDIDATE_NONE;
+    bool chooses = line < lines && (places[line] & LINE_CHOOSES) != 0;
+    upper = __fmul_rn(upper, scale);
+    lower = __fmul_rn(lower, scale);
+    if (chooses && upper_is) {
+      logits[static_cast<uint64_t>(line) * vocab] = upper;
+      take_better(best, index, upper, row);
+    }
+    if (chooses && lower_is) {
+      logits[static_cast<uint64_t>(line) * vocab + 8] = lower;
+      take_better(best, index, lower, row + 8);
+    }
+#pragma unroll
+    for (uint32_t away = 4; away < 32; away *= 2) {  // lanes that have other rows of the line
+      float value = __shfl_xor_sync(0xffffffffu, best, away);
+      uint32_t other = __shfl_xor_sync(0xffffffffu, index, away);
+      take_better(best, index, value, other);
+    }
+    if (tile::lane() < 4) {
+      volatile line_best &kept = best_of_warp(c.d.warp)[line];
+      take_better(best, index, kept.value, kept.index);
+      kept.value = best;
+      kept.index = index;
+    }
+  });
+}
+
+// All row tiles of the instruction.
+__device__ inline void compute_head(wide_consumer &c) {
+  {
+    const mk_instruction_word &in = instruction_at_hand(c);
+    put_scales(c, in, in.parts[MK_PART_HEAD_squares]);
+  }
+#pragma unroll 1
+  for (uint32_t line = tile::lane(); line < LINES; line += 32) {
+    best_of_warp(c.d.warp)[line].value = -INFINITY;
+    best_of_warp(c.d.warp)[line].index = MK_CANDIDATE_NONE;
+  }
+  consumers_meet();
+#pragma unroll 1
+  for (uint32_t first = 0; tile::uniform(first < instruction_at_hand(c).parts[MK_PART_HEAD_weight].rows);
+       first += MK_WIDE_GPU_UNIT_TILES) {
+    tile::group_sums y;
+    tile::zero(y);
+    if (head_lines(c) > LINES / 2) {
+      multiply<LINES>(
+          c, [] {}, y);
+    } else {
+      multiply<LINES / 2>(
+          c, [] {}, y);
+    }
+    finish_head_unit(c, first, y);
+  }
+}
+
+// A candidate for each active line: empty where the line does not choose. A thread has one.
+__device__ inline void put_candidates(const wide_consumer &c) {
+  const mk_operand &candidate = instruction_at_hand(c).parts[MK_PART_HEAD_candidate];
+  const mk_gpu_buffer &b = c.d.buffer(candidate);
+  uint64_t *words =
+      reinterpret_cast<uint64_t *>(b.address) + static_cast<uint64_t>(candidate.row) * b.tile_rows * b.row_words;
+  uint32_t line = threadIdx.x, index = MK_CANDIDATE_NONE;
+  float best = -INFINITY;
+  uint32_t lines = head_lines(c), warps = computes_head(c) ? static_cast<uint32_t>(MK_GPU_CONSUMER_WARPS) : 0;
+  if (line >= lines) {
+    return;
+  }
+  uint32_t stop = blockIdx.x == 0 ? tile::load_system(c.d.params.stop) : 0;
+#pragma unroll 1
+  for (uint32_t warp = 0; warp < warps; warp++) {
+    take_better(best, index, best_of_warp(warp)[line].value, best_of_warp(warp)[line].index);
+  }
+  tile::store_stamped_pair(words + line * 2, __float_as_uint(best), index | (stop != 0 ? MK_CANDIDATE_STOP : 0u),
+                           c.d.generation());
+}
+
+// Candidates come behind all that this SM has done.
+__device__ inline void consume_HEAD(wide_consumer &c, const mk_instruction_word &in) {
+  consumers_wait(c, in);
+  if (computes_head(c)) {
+    compute_head(c);
+  }
+  consumers_meet();
+  if (publishes(c.d)) {
+    put_candidates(c);
+  }
+  __syncwarp();
+  consumers_signal(c, instruction_at_hand(c));
+}
+
+}  // namespace mk

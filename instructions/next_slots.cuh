@@ -1,0 +1,108 @@
+// NEXT of the kernel for wide steps of several sequences, on the device: every SM merges all SMs' candidates of all
+// active lines, remembers what slots have chosen, and takes the lines of the next step from the plan; next.c. 32 lines
+// at a time, one of each lane; the warps share the SMs. Waits: the candidates, which every SM publishes behind all that
+// it does in the step. Publishes the new state to all roles of its SM (STATE_READY), and on the SM with a `ring`
+// operand the choices to the host.
+#pragma once
+#include "instructions/head_slots.cuh"
+
+namespace mk {
+
+struct merged_lines {  // by a warp, of 32 lines
+  float best[32];
+  uint32_t index[32];
+};
+__device__ inline volatile merged_lines *merged_by(uint32_t warp) {
+  static_assert(MK_GPU_CONSUMER_WARPS * sizeof(merged_lines) <= MK_GPU_ACTIVATION_BYTES, "there is room");
+  return reinterpret_cast<volatile merged_lines *>(shared_memory + MK_GPU_ACTIVATION_AT) + tile::anew(warp);
+}
+
+// The lane's line, of every eighth SM's candidates. SMs have a row of tiles for each line tile.
+__device__ inline void merge_line(const wide_consumer &c, const mk_operand &candidates, uint32_t line, bool active,
+                                  float &best, uint32_t &index, uint32_t &stop) {
+  enum { BATCH = 6 };  // SMs whose candidates are fetched together
+  const mk_gpu_buffer &b = c.d.buffer(candidates);
+  const uint64_t *words = reinterpret_cast<const uint64_t *>(b.address) + line * 2;
+  uint32_t rows = c.d.params.rows, sms = tile::uniform(candidates.rows * b.tile_rows / rows);
+#pragma unroll 1
+  for (uint32_t base = c.d.warp; base < sms; base += BATCH * MK_GPU_CONSUMER_WARPS) {
+    tile::stamped_pair pairs[BATCH];
+    auto sm = [&](uint32_t i) { return base + i * MK_GPU_CONSUMER_WARPS; };
+    auto at = [&](uint32_t i) { return words + static_cast<uint64_t>(sm(i)) * rows * 2; };
+    auto has = [&](uint32_t i) { return active && sm(i) < sms; };
+    wait_stamped_pairs<BATCH>(c.d, candidates.buffer, at, has, pairs);
+#pragma unroll
+    for (uint32_t i = 0; i < BATCH; i++) {
+      uint32_t word = tile::stamp_data(pairs[i].high);
+      if (has(i)) {
+        stop |= word & MK_CANDIDATE_STOP;
+        take_better(best, index, __uint_as_float(tile::stamp_data(pairs[i].low)), word & MK_CANDIDATE_NONE);
+      }
+    }
+  }
+}
+
+// By the first warp, of the lane's line: what all warps have found. Looked at behind the candidates: what was computed
+// from a wait that was given up never reaches the host.
+__device__ inline void choose(const wide_consumer &c, const mk_instruction_word &in, uint32_t line) {
+  float best = -INFINITY;
+  uint32_t index = MK_CANDIDATE_NONE, count = lines_of(c.d).count;
+#pragma unroll
+  for (uint32_t warp = 0; warp < MK_GPU_CONSUMER_WARPS; warp++) {
+    take_better(best, index, merged_by(warp)->best[tile::lane()], merged_by(warp)->index[tile::lane()]);
+  }
+  bool chooses = line < count && (lines_of(c.d).places[line] & LINE_CHOOSES) != 0;
+  // What goes on is the slot's last line that chose: lines that do not choose are each for itself.
+  uint32_t slot = min(__ldg(planned_rows(c.d) + line).x, MK_MOST_SHARED_ROWS - 1u);
+  uint32_t same = __match_any_sync(0xffffffffu, chooses ? slot : MK_MOST_SHARED_ROWS + tile::lane());
+  if (chooses && same >> tile::lane() == 1) {
+    wide_shared()->choices.of_slot[slot] = index;
+  }
+  bool host = whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
+  if (host && tile::load_acquire(c.d.params.abort) == 0) {
+    tile::store_stamped_system(c.d.params.token_ring + static_cast<uint64_t>(c.d.epoch) * c.d.params.rows + line,
+                               chooses ? index | (isnan(best) ? MK_RESULT_NAN : 0u) : MK_CANDIDATE_NONE,
+                               c.d.generation());
+  }
+}
+
+__device__ inline void consume_NEXT(wide_consumer &c, const mk_instruction_word &in) {
+  uint32_t count = tile::uniform(lines_of(c.d).count), rows = c.d.params.rows, words = rows * MK_ROW_WORDS, stop = 0;
+  consumers_wait(c, in);
+#pragma unroll 1
+  for (uint32_t base = 0; base < rows; base += 32) {
+    float best = -INFINITY;
+    uint32_t index = MK_CANDIDATE_NONE, line = base + tile::lane();
+    if (base < count) {
+      merge_line(c, in.parts[MK_PART_NEXT_candidates], line, line < count, best, index, stop);
+    }
+    merged_by(c.d.warp)->best[tile::lane()] = best;
+    merged_by(c.d.warp)->index[tile::lane()] = index;
+    consumers_meet();
+    if (threadIdx.x < 32) {
+      choose(c, in, line);
+    }
+    consumers_meet();
+  }
+  stop = __reduce_or_sync(0xffffffffu, stop);
+  if (tile::lane() == 0) {
+    wide_shared()->index[c.d.warp] = stop;
+  }
+  consumers_meet();
+  if (threadIdx.x < 32) {
+    stop = __reduce_or_sync(0xffffffffu, wide_shared()->index[tile::lane() % MK_GPU_CONSUMER_WARPS]);
+    wait_phase(c.d, LOADER_DONE, c.d.epoch % 2, MK_ACTIVITY_STEP_STATE, 0);
+    // Behind the launch's last step the plan has what an earlier launch has left.
+    bool more =
+        c.d.epoch + 1 < c.d.params.epochs && (c.d.epoch + 2) * words <= whole_buffer(in, MK_WHOLE_NEXT_plan).cols;
+    put_step(c.d, more ? c.d.params.plan + (c.d.epoch + 1) * words : nullptr, stop, wide_shared()->choices,
+             wide_shared()->state[(c.d.epoch + 1) % 2]);
+    __syncwarp();
+    if (tile::lane() == 0) {
+      tile::arrive(c.d.barrier(STATE_READY));
+    }
+  }
+  wait_phase(c.d, STATE_READY, c.d.epoch % 2, MK_ACTIVITY_STEP_STATE, 0);
+}
+
+}  // namespace mk
