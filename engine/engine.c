@@ -156,9 +156,6 @@ static mk_status open_gpu(mk_engine *engine, const mk_engine_options *options, u
                                   .deadline_ms = options->gpu_deadline_ms,
                                   .memory = options->memory,
                                   .user = options->progress_user};
-  for (size_t i = 0; i < engine->graph->weight_count; i++) {
-    MK_TRY(mk_weights_check_gpu(&engine->graph->weights[i]));
-  }
   MK_TRY(mk_gpu_new(main->program, &machine, &main->gpu));
   snprintf(engine->device, sizeof engine->device, "cuda:%u (%s)", gpu, mk_gpu_name(main->gpu));
   engine->want_logits = options->want_logits;

@@ -40,7 +40,7 @@ static const struct {
      "(offset): the opcode"},
     {"granite", ",\"logits_scaling\":8", "a factor on logits"},
     {"smollm3", ",\"no_rope_layer_interval\":2", "a layer without rotation"},
-    {"phi3", "", NULL}, /* its fused tensors are refused when they are loaded */
+    {"phi3", "", NULL},
     {"olmo2", "", "norm of queries and keys"},
 };
 
