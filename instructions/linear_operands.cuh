@@ -41,4 +41,15 @@ __device__ inline bool has_norm(const mk_instruction_word &in) {
       ;
 }
 
+// The scale of a norm, with the factor on logits where there is one.
+__device__ inline float with_factor(const mk_instruction_word &in, float scale) {
+  float factor = MK_GPU_FAMILIES && in.opcode == MK_OP_HEAD ? __uint_as_float(param(in, MK_PARAM_HEAD_factor)) : 0.0f;
+  return factor != 0.0f ? __fmul_rn(scale, factor) : scale;
+}
+
+// Element i of a vector of bf16; 0 beyond its last one, and where the instruction does without it.
+__device__ inline float element_of(const mk_gpu_buffer &vector, uint32_t i) {
+  return i < vector.cols ? tile::low_bf16(__ldg(reinterpret_cast<const uint16_t *>(vector.address) + i)) : 0.0f;
+}
+
 }  // namespace mk

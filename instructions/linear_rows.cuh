@@ -137,17 +137,10 @@ __device__ inline uint32_t *prepare_value(const rows_storer &s, const mk_operand
   return is_active(s, line) && publishes(s.d) ? value_view(b, s.d.generation()).word(line, pair) : nullptr;
 }
 
-// y = residual_in + sum; residual_out = y; out = bf16(y), to `words`.
-__device__ inline void finish_residual(const rows_storer &s, const mk_operand &to, uint32_t *words, uint32_t tile,
-                                       line_sums &y) {
-  uint32_t column_tile = to.col + tile;
-  float4 *residual = residuals(s, column_tile), sum = *residual;
-  y = {{sum.x + y.value[0], sum.y + y.value[1], sum.z + y.value[2], sum.w + y.value[3]}};
-  uint32_t low = pair_rows(s, y.value[0], y.value[1]), high = pair_rows(s, y.value[2], y.value[3]);
-  if (words != nullptr) {
-    tile::store_relaxed_pair(words, low, high);
-  }
-  *residual = make_float4(y.value[0], y.value[1], y.value[2], y.value[3]);
+// What has become of a residual: where the next addition looks for it, and to memory.
+__device__ inline void keep_residual(const rows_storer &s, const mk_operand &to, uint32_t column_tile,
+                                     const line_sums &y) {
+  *residuals(s, column_tile) = make_float4(y.value[0], y.value[1], y.value[2], y.value[3]);
   residual_tag(s, column_tile) = tag_of(to, column_tile);
   uint32_t cols = s.d.buffer(to).cols, g = s.lane / 4;
 #pragma unroll
@@ -159,6 +152,19 @@ __device__ inline void finish_residual(const rows_storer &s, const mk_operand &t
       plain[8] = y.value[2 + i];
     }
   }
+}
+
+// y = residual_in + sum; residual_out = y; out = bf16(y), to `words`.
+__device__ inline void finish_residual(const rows_storer &s, const mk_operand &to, uint32_t *words, uint32_t tile,
+                                       line_sums &y) {
+  uint32_t column_tile = to.col + tile;
+  float4 sum = *residuals(s, column_tile);
+  y = {{sum.x + y.value[0], sum.y + y.value[1], sum.z + y.value[2], sum.w + y.value[3]}};
+  uint32_t low = pair_rows(s, y.value[0], y.value[1]), high = pair_rows(s, y.value[2], y.value[3]);
+  if (words != nullptr) {
+    tile::store_relaxed_pair(words, low, high);
+  }
+  keep_residual(s, to, column_tile, y);
 }
 
 __device__ inline void finish_gated(const rows_storer &s, uint32_t *words, const line_sums &y) {

@@ -36,10 +36,9 @@ static const struct {
     {"qwen2", "", "a bias"},
     {"qwen3", "", "norm of queries and keys"},
     {"mistral", ",\"sliding_window\":null", NULL},
-    {"granite", ",\"embedding_multiplier\":12,\"residual_multiplier\":0.2,\"logits_scaling\":8",
-     "(offset): the opcode"},
-    {"granite", ",\"logits_scaling\":8", "a factor on logits"},
-    {"smollm3", ",\"no_rope_layer_interval\":2", "a layer without rotation"},
+    {"granite", ",\"embedding_multiplier\":12,\"residual_multiplier\":0.2,\"logits_scaling\":8", NULL},
+    {"granite", ",\"logits_scaling\":8", NULL},
+    {"smollm3", ",\"no_rope_layer_interval\":2", NULL},
     {"phi3", "", NULL},
     {"olmo2", "", "norm of queries and keys"},
 };

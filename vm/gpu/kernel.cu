@@ -3,7 +3,8 @@
 // Warps 0-15 consume, 16 loads, 17 stores, 18 controls (fetches instructions into their ring), 19 leaves at once. Registers: the
 // consumers' warpgroups take what the last warpgroup gives up. Compiled for one row per step as it is, which is kept small, and with the opcodes
 // of sampling (sampling.cu); for several rows per step, with instructions of their own (rows.cu), and with the opcodes of sampling
-// (rows_sampling.cu); and each of these with the recorder (recording.cu and the like).
+// (rows_sampling.cu); each of these with the recorder (recording.cu and the like); and all of them once more for other
+// families than Llama (families.cu and the like).
 #if MK_GPU_ROWS
 #include "vm/gpu/rows_roles.cuh"
 #else
@@ -19,6 +20,10 @@
 #include "vm/gpu/loader.cuh"
 #endif
 #include "vm/gpu/controller.cuh"
+
+#if MK_GPU_FAMILIES && !MK_GPU_ROWS
+#include "instructions/offset.cuh"
+#endif
 
 #if MK_GPU_SAMPLES && !MK_GPU_ROWS
 #include "instructions/score.cuh"

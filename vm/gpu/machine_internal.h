@@ -105,9 +105,11 @@ mk_status mk_gpu_copy_out(const mk_gpu *gpu, void *to, mk_cu_address from, uint6
 mk_status mk_gpu_check_program(const mk_program *program);
 /* Of that, the instructions of a program of wide steps, and their order (refuse_wide.c). */
 mk_status mk_gpu_check_wide(const mk_program *program);
-/* Which of an instruction's parameters the kernels have no code for: those of other families than Llama. wide: what is
- * normed has squares, not a gain. NULL: none. */
+/* Which of an instruction's parameters the kernels for plain Llamas have no code for: those of other families. wide:
+ * what is normed has squares, not a gain. NULL: none. */
 const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide);
+/* Whether it has such parameters, or opcodes: then kernels for other families run it. */
+bool mk_gpu_is_of_family(const mk_program *program);
 /* Whether it draws: it has instructions that score. */
 bool mk_gpu_samples(const mk_program *program);
 /* wide.c. Tensor maps by which the kernel for wide steps copies what is multiplied, one place for each buffer; others

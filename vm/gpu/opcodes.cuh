@@ -11,6 +11,11 @@
 #define MK_GPU_WIDE 0
 #endif
 
+// Whether it is for other families than Llama: those have opcodes and parameters that plain Llamas do without.
+#ifndef MK_GPU_FAMILIES
+#define MK_GPU_FAMILIES false
+#endif
+
 // In a template over roles: whether there is such a function for them.
 #define MK_HAS(call) \
   requires { call; }
@@ -43,6 +48,10 @@ __host__ __device__ constexpr bool is_absent(uint32_t opcode) {
 #define MK_CPU_ONLY(NAME)       \
   if (opcode == MK_OP_##NAME) { \
     return true;                \
+  }
+#define MK_FAMILIES_ONLY(NAME)                      \
+  if (!MK_GPU_FAMILIES && opcode == MK_OP_##NAME) { \
+    return true;                                    \
   }
 #define MK_WIDE_ONLY(NAME)                      \
   if (!MK_GPU_WIDE && opcode == MK_OP_##NAME) { \

@@ -72,7 +72,6 @@ const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide) {
     case MK_OP_QKV:
       return in->params[MK_PARAM_QKV_extras] != 0 ? "a bias, or a norm of queries and keys,"
              : operands[wide ? MK_SLOT_QKV_squares : MK_SLOT_QKV_gain].rows == 0 ? "an input that is not normed"
-             : in->params[MK_PARAM_QKV_rope_tiles] == 0                          ? "a layer without rotation"
                                                                                  : NULL;
     case MK_OP_GLU:
       return in->params[MK_PARAM_GLU_biased] != 0                                ? "a bias"
@@ -83,15 +82,25 @@ const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide) {
     case MK_OP_ATTEND:
       return operands[MK_SLOT_ATTEND_work].rows != 0 ? "a work list of rows" : NULL;
     case MK_OP_HEAD:
-      return in->params[MK_PARAM_HEAD_factor] != 0              ? "a factor on logits"
-             : wide && operands[MK_SLOT_HEAD_squares].rows == 0 ? "an input with a gain"
-                                                                : NULL;
+      return wide && operands[MK_SLOT_HEAD_squares].rows == 0 ? "an input with a gain"
+             : !wide && in->params[MK_PARAM_HEAD_factor] != 0 ? "a factor on logits"
+                                                              : NULL;
     default:
       return NULL;
   }
 }
 
-/* What kernels have no code for yet, by name: opcodes and parameters of other families than Llama. NULL: nothing. */
+bool mk_gpu_is_of_family(const mk_program *program) {
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    const mk_instruction *in = &program->instructions[i];
+    if (mk_opcode_lookup(in->opcode)->families_only || mk_gpu_find_parameter(in, false) != NULL) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* What kernels have no code for yet, by name. NULL: nothing. */
 static const char *find_cpu_only(const mk_program *program, const mk_instruction *in) {
   const char *wide = find_wide(program, in);
   if (mk_opcode_lookup(in->opcode)->cpu_only) {
@@ -100,7 +109,7 @@ static const char *find_cpu_only(const mk_program *program, const mk_instruction
   if (wide != NULL) {
     return wide;
   }
-  return mk_gpu_find_parameter(in, false);
+  return in->opcode == MK_OP_HEAD ? NULL : mk_gpu_find_parameter(in, false);
 }
 
 static mk_status check_room(const mk_program *program, const mk_instruction *in) {

@@ -56,8 +56,9 @@ __device__ inline void take_squares(const rows_storer &s, const uint8_t *result,
   sum = first ? sum : rows_shared()->scales[line] + sum;
   __syncwarp();
   // Four lanes write the same.
-  rows_shared()->scales[line] =
-      last ? norm_scale(sum, reciprocal_of(static_cast<float>(param(in, 1))), __uint_as_float(param(in, 0))) : sum;
+  rows_shared()->scales[line] = last ? with_factor(in, norm_scale(sum, reciprocal_of(static_cast<float>(param(in, 1))),
+                                                                  __uint_as_float(param(in, 0))))
+                                     : sum;
   __syncwarp();
 }
 

@@ -137,7 +137,8 @@ __device__ inline two_rows take_results(storer &s, const mk_instruction_word &in
     take_result(s, scales, y, squares);
   }
   if (scales) {
-    r.scale = norm_scale(squares, reciprocal_of(static_cast<float>(param(in, 1))), __uint_as_float(param(in, 0)));
+    r.scale = with_factor(
+        in, norm_scale(squares, reciprocal_of(static_cast<float>(param(in, 1))), __uint_as_float(param(in, 0))));
   }
   uint32_t row = s.lane % 8 * 2;
   return {__shfl_sync(0xffffffffu, y, row), __shfl_sync(0xffffffffu, y, row + 1)};
