@@ -27,6 +27,26 @@ __device__ inline float chain_squares(const uint2 &pairs) {
   return a + b;
 }
 
+// Of a tile of sixteen elements, of which lanes p, p + 8 and so on have neighbouring ones, pair p.
+__device__ inline float tile_squares(float even, float odd) {
+  float sum = __fadd_rn(__fmul_rn(even, even), __fmul_rn(odd, odd));
+#pragma unroll
+  for (uint32_t away = 4; away > 0; away /= 2) {  // pairs k and k + 4, k and k + 2, the last two
+    sum += __shfl_xor_sync(0xffffffffu, sum, away);
+  }
+  return sum;
+}
+
+// The same of a tile of which lane 4 g + t has elements g and g + 8, of column t.
+__device__ inline float tile_squares_of_rows(float first, float second) {
+  float low = __fmul_rn(first, first), high = __fmul_rn(second, second);
+  low = __fadd_rn(low, __shfl_xor_sync(0xffffffffu, low, 4));  // of a pair
+  high = __fadd_rn(high, __shfl_xor_sync(0xffffffffu, high, 4));
+  float sum = __fadd_rn(low, high);
+  sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 16));
+  return __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 8));
+}
+
 // 1 / rms of a vector: `part` is 1 / width, by reciprocal_of.
 __device__ inline float norm_scale(float squares, float part, float eps) {
   return rsqrtf(__fmaf_rn(squares, part, eps));

@@ -179,6 +179,45 @@ __device__ inline void finish_gated(const rows_storer &s, uint32_t *words, const
   }
 }
 
+// What other families' QKV has for rows g and g + 8 of a row tile.
+struct row_extras {
+  float2 bias, gain;
+};
+__device__ inline float2 load_rows(const rows_storer &s, const float *vector, float without) {
+  uint32_t g = s.lane / 4;
+  return vector == nullptr ? make_float2(without, without) : make_float2(__ldg(vector + g), __ldg(vector + g + 8));
+}
+__device__ inline row_extras load_extras(const rows_storer &s, const mk_instruction_word &in, uint32_t tile) {
+  return {load_rows(s, row_vector(s.d, in, MK_QKV_BIASES, tile), 0.0f),
+          load_rows(s, row_vector(s.d, in, MK_QKV_GAINS, tile), 1.0f)};
+}
+
+// y + bias, the squares of that behind the tile's values, then times the gain.
+__device__ inline void finish_extras(const rows_storer &s, const mk_instruction_word &in, uint32_t tile,
+                                     const row_extras &of, line_sums &y) {
+  uint32_t extras = param(in, MK_PARAM_QKV_extras);
+  const mk_operand &out = in.parts[MK_PART_QKV_out];
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    float &low = y.value[i], &high = y.value[2 + i];
+    if ((extras & MK_QKV_BIASES) != 0) {
+      low = __fadd_rn(low, of.bias.x);
+      high = __fadd_rn(high, of.bias.y);
+    }
+    if ((extras & MK_QKV_SQUARES) != 0) {
+      float squares = tile_squares_of_rows(low, high);
+      uint32_t line = line_of(s, i);
+      if (s.lane < 4 && is_active(s, line) && publishes(s.d)) {
+        tile::store_stamped_pair(stamped_row(s.d, out) + static_cast<uint64_t>(line) * s.d.buffer(out).row_words +
+                                     tile * MK_SQUARED_TILE + MK_TILE,
+                                 __float_as_uint(squares), 0, s.d.generation());
+      }
+    }
+    low = __fmul_rn(low, of.gain.x);
+    high = __fmul_rn(high, of.gain.y);
+  }
+}
+
 __device__ inline void rotate(const rows_storer &s, line_sums &y) {
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
@@ -283,11 +322,15 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
     for (uint32_t tile = 0; tile < r.rows; tile++) {
       line_sums y = kept;
       uint32_t *words = nullptr;
+      row_extras extras;
       forget(s.lane);
       forget(s.tile);
       if (last && in.opcode == MK_OP_QKV) {
         prepare_angles(s, frequency);
         frequency = tile + 1 < r.rows ? frequency_of(s, in, tile + 1) : 0.0f;
+        if constexpr (MK_GPU_FAMILIES) {
+          extras = load_extras(s, in, tile);
+        }
       } else if (last && adds(in)) {
         words = prepare_value(s, addition(in)[2], tile, false);
         prepare_residual(s, addition(in)[0], tile);
@@ -318,10 +361,13 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
       }
       bool rotates = in.opcode == MK_OP_QKV;
       if (rotates) {
+        if constexpr (MK_GPU_FAMILIES) {
+          finish_extras(s, in, tile, extras, y);
+        }
         rotate(s, y);
       }
       if (rotates || in.opcode == MK_OP_LINEAR_PART) {
-        publish_floats(s, in.parts[rotates ? MK_PART_QKV_out : MK_PART_LINEAR_PART_out], tile, y);
+        publish_floats(s, in.parts[rotates ? MK_PART_QKV_out : MK_PART_LINEAR_PART_out], tile, tile_columns(in), y);
       } else if (in.opcode == MK_OP_GLU) {
         finish_gated(s, words, y);
       } else if (adds(in)) {

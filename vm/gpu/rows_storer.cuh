@@ -107,9 +107,10 @@ __device__ inline void get_sums(const rows_storer &s, uint32_t row, line_sums &y
   y.value[0] = sum.x, y.value[1] = sum.y, y.value[2] = sum.z, y.value[3] = sum.w;
 }
 
-// fp32 words of both rows of row tile `tile`.
-__device__ inline void publish_floats(const rows_storer &s, const mk_operand &out, uint32_t tile, const line_sums &y) {
-  uint64_t *row = stamped_row(s.d, out) + tile * 16 + s.lane / 4;
+// fp32 words of both rows of row tile `tile`, of so many columns.
+__device__ inline void publish_floats(const rows_storer &s, const mk_operand &out, uint32_t tile, uint32_t columns,
+                                      const line_sums &y) {
+  uint64_t *row = stamped_row(s.d, out) + tile * columns + s.lane / 4;
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t line = line_of(s, i);

@@ -107,13 +107,14 @@ __device__ inline two_rows load_residual(const storer &s, const mk_operand &oper
 // sums are there, finish_X the rest (finish_residual where there is none), end_X what comes after the last one, after_X what comes after the
 // signals. One loop in kernel.cu runs them for every opcode X; store_X has one of its own, with its end.
 struct row_store {
-  uint32_t tiles;   // 0: the storer has nothing to do
-  uint32_t rounds;  // results of each: of sixteen chains
-  uint64_t *row;    // stamped words of the first tile
-  float scale;      // of the norm, from the first tile on: x is the same for all
-  two_rows a, b;    // of the tile at hand: cosine and sine, the residual, or bias and count
-  float *plain;     // residual_out or logits, at the first tile
-  float best;       // HEAD: the candidate so far
+  uint32_t tiles;       // 0: the storer has nothing to do
+  uint32_t rounds;      // results of each: of sixteen chains
+  uint64_t *row;        // stamped words of the first tile
+  float scale;          // of the norm, from the first tile on: x is the same for all
+  two_rows a, b;        // of the tile at hand: cosine and sine, the residual, or bias and count
+  two_rows bias, gain;  // of other families' QKV, and of their norms after a sum
+  float *plain;         // residual_out or logits, at the first tile
+  float best;           // HEAD: the candidate so far
   uint32_t index, stop;
 };
 

@@ -28,6 +28,9 @@ static const struct {
     {"smollm3", ",\"no_rope_layer_interval\":2", true},
     {"granite", ",\"logits_scaling\":8", false},
     {"granite", ",\"embedding_multiplier\":12", false},
+    {"llama", ",\"attention_bias\":true", false},
+    {"qwen2", "", false},
+    {"qwen3", "", false},
 };
 
 static mk_gpu_image_part image_of(const char *type, const char *keys, uint32_t rows, bool sampling) {
