@@ -179,7 +179,7 @@ __device__ inline void finish_gated(const rows_storer &s, uint32_t *words, const
   }
 }
 
-// What other families' QKV has for rows g and g + 8 of a row tile.
+// What other families' QKV, and GLU, has for rows g and g + 8 of a row tile.
 struct row_extras {
   float2 bias, gain;
 };
@@ -192,18 +192,25 @@ __device__ inline row_extras load_extras(const rows_storer &s, const mk_instruct
           load_rows(s, row_vector(s.d, in, MK_QKV_GAINS, tile), 1.0f)};
 }
 
+__device__ inline void add_biases(const float2 &bias, line_sums &y) {
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    y.value[i] = __fadd_rn(y.value[i], bias.x);
+    y.value[2 + i] = __fadd_rn(y.value[2 + i], bias.y);
+  }
+}
+
 // y + bias, the squares of that behind the tile's values, then times the gain.
 __device__ inline void finish_extras(const rows_storer &s, const mk_instruction_word &in, uint32_t tile,
                                      const row_extras &of, line_sums &y) {
   uint32_t extras = param(in, MK_PARAM_QKV_extras);
   const mk_operand &out = in.parts[MK_PART_QKV_out];
+  if ((extras & MK_QKV_BIASES) != 0) {
+    add_biases(of.bias, y);
+  }
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
     float &low = y.value[i], &high = y.value[2 + i];
-    if ((extras & MK_QKV_BIASES) != 0) {
-      low = __fadd_rn(low, of.bias.x);
-      high = __fadd_rn(high, of.bias.y);
-    }
     if ((extras & MK_QKV_SQUARES) != 0) {
       float squares = tile_squares_of_rows(low, high);
       uint32_t line = line_of(s, i);
@@ -336,6 +343,9 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
         prepare_residual(s, addition(in)[0], tile);
       } else if (last && in.opcode == MK_OP_GLU) {
         words = prepare_value(s, in.parts[MK_PART_GLU_out], tile, true);
+        if constexpr (MK_GPU_FAMILIES) {
+          extras.bias = make_float2(glu_bias(in, tile, s.lane / 4), glu_bias(in, tile, s.lane / 4 + 8));
+        }
       }
       take_sums(s, in, tile == 0 && has_norm(in), chunk, r, y);
       if (in.opcode == MK_OP_HEAD && chunk == 0 && tile == 0) {
@@ -369,6 +379,9 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
       if (rotates || in.opcode == MK_OP_LINEAR_PART) {
         publish_floats(s, in.parts[rotates ? MK_PART_QKV_out : MK_PART_LINEAR_PART_out], tile, tile_columns(in), y);
       } else if (in.opcode == MK_OP_GLU) {
+        if constexpr (MK_GPU_FAMILIES) {
+          add_biases(extras.bias, y);
+        }
         finish_gated(s, words, y);
       } else if (adds(in)) {
         finish_residual(s, addition(in)[1], words, tile, y);

@@ -32,7 +32,7 @@ static const struct {
 } families[] = {
     {"llama", "", NULL},
     {"llama", ",\"attention_bias\":true", NULL},
-    {"llama", ",\"mlp_bias\":true", "a bias"},
+    {"llama", ",\"mlp_bias\":true", NULL},
     {"qwen2", "", NULL},
     {"qwen3", "", NULL},
     {"mistral", ",\"sliding_window\":null", NULL},

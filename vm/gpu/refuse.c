@@ -109,8 +109,9 @@ static const char *find_cpu_only(const mk_program *program, const mk_instruction
   if (wide != NULL) {
     return wide;
   }
-  const bool plain = in->opcode == MK_OP_QKV && in->operands[MK_SLOT_QKV_gain].rows == 0;
-  return plain ? "an input that is not normed" : in->opcode == MK_OP_GLU ? mk_gpu_find_parameter(in, false) : NULL;
+  const bool unnormed = (in->opcode == MK_OP_QKV && in->operands[MK_SLOT_QKV_gain].rows == 0) ||
+                        (in->opcode == MK_OP_GLU && in->operands[MK_SLOT_GLU_gain].rows == 0);
+  return unnormed ? "an input that is not normed" : NULL;
 }
 
 static mk_status check_room(const mk_program *program, const mk_instruction *in) {

@@ -29,6 +29,7 @@ static const struct {
     {"granite", ",\"logits_scaling\":8", false},
     {"granite", ",\"embedding_multiplier\":12", false},
     {"llama", ",\"attention_bias\":true", false},
+    {"llama", ",\"mlp_bias\":true", false},
     {"qwen2", "", false},
     {"qwen3", "", false},
 };
