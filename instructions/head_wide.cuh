@@ -59,8 +59,7 @@ __device__ inline void compute_head(wide_consumer &c, const mk_instruction_word 
                      c.d.buffer(x).cols / 2};
   put_scales(c, in, in.parts[MK_PART_HEAD_squares]);
   consumers_meet();
-  float scale = wide_shared()->scales[chooser], factor = __uint_as_float(param(in, MK_PARAM_HEAD_factor));
-  scale = factor != 0.0f ? __fmul_rn(scale, factor) : scale;
+  float scale = wide_shared()->scales[chooser];
   stage_cursor stage = next_stage(c);
 #pragma unroll 1
   for (uint32_t first = 0; first < weight.rows; first += MK_WIDE_GPU_UNIT_TILES) {

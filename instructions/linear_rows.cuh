@@ -6,6 +6,7 @@
 #include "instructions/head.cuh"
 #include "instructions/linear_add.cuh"
 #include "instructions/linear_part.cuh"
+#include "instructions/norm_add.cuh"
 #include "instructions/qkv.cuh"
 #include "vm/gpu/rows_consumer.cuh"
 #include "vm/gpu/rows_storer.cuh"
@@ -49,6 +50,9 @@ __device__ inline lines_store begin_lines(const mk_operand &weight) {
 __device__ inline lines_store begin_rows(const rows_storer &s, const mk_instruction_word &in) {
   if (in.opcode == MK_OP_REDUCE_ADD) {
     return {in.parts[MK_PART_REDUCE_ADD_residual_out].cols, 1};
+  }
+  if (MK_GPU_FAMILIES && in.opcode == MK_OP_NORM_ADD) {
+    return {in.parts[MK_PART_NORM_ADD_residual_out].cols, norm_rounds(in)};
   }
   lines_store r = begin_lines(in.parts[LINEAR_WEIGHT]);
   if (in.opcode == MK_OP_HEAD) {
@@ -192,6 +196,20 @@ __device__ inline row_extras load_extras(const rows_storer &s, const mk_instruct
           load_rows(s, row_vector(s.d, in, MK_QKV_GAINS, tile), 1.0f)};
 }
 
+// Of NORM_ADD.
+__device__ inline float2 norm_gains(const rows_storer &s, const mk_instruction_word &in, uint32_t tile) {
+  uint32_t element = (in.parts[MK_PART_NORM_ADD_residual_out].col + tile) * MK_TILE + s.lane / 4;
+  return make_float2(norm_gain(in, element), norm_gain(in, element + 8));
+}
+
+__device__ inline void multiply_gains(const float2 &gain, line_sums &y) {
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    y.value[i] = __fmul_rn(y.value[i], gain.x);
+    y.value[2 + i] = __fmul_rn(y.value[2 + i], gain.y);
+  }
+}
+
 __device__ inline void add_biases(const float2 &bias, line_sums &y) {
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
@@ -220,9 +238,8 @@ __device__ inline void finish_extras(const rows_storer &s, const mk_instruction_
                                  __float_as_uint(squares), 0, s.d.generation());
       }
     }
-    low = __fmul_rn(low, of.gain.x);
-    high = __fmul_rn(high, of.gain.y);
   }
+  multiply_gains(of.gain, y);
 }
 
 __device__ inline void rotate(const rows_storer &s, line_sums &y) {
@@ -341,13 +358,16 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
       } else if (last && adds(in)) {
         words = prepare_value(s, addition(in)[2], tile, false);
         prepare_residual(s, addition(in)[0], tile);
+        if (MK_GPU_FAMILIES && in.opcode == MK_OP_NORM_ADD) {
+          extras.gain = norm_gains(s, in, tile);
+        }
       } else if (last && in.opcode == MK_OP_GLU) {
         words = prepare_value(s, in.parts[MK_PART_GLU_out], tile, true);
         if constexpr (MK_GPU_FAMILIES) {
           extras.bias = make_float2(glu_bias(in, tile, s.lane / 4), glu_bias(in, tile, s.lane / 4 + 8));
         }
       }
-      take_sums(s, in, tile == 0 && has_norm(in), chunk, r, y);
+      take_sums(s, in, tile == 0 && has_squares(in), chunk, r, y);
       if (in.opcode == MK_OP_HEAD && chunk == 0 && tile == 0) {
         release_step(s);
       }
@@ -366,7 +386,7 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
       if (!last) {
         continue;
       }
-      if (has_norm(in)) {
+      if (has_squares(in)) {
         scale_sums(s, y);
       }
       bool rotates = in.opcode == MK_OP_QKV;
@@ -384,6 +404,9 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
         }
         finish_gated(s, words, y);
       } else if (adds(in)) {
+        if (MK_GPU_FAMILIES && in.opcode == MK_OP_NORM_ADD) {
+          multiply_gains(extras.gain, y);
+        }
         finish_residual(s, addition(in)[1], words, tile, y);
       } else {
         finish_logits(s, in, tile, y);

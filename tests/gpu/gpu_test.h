@@ -39,6 +39,8 @@ void test_sampling(bool quick);
 void test_mla(bool quick);
 /* Programs of several rows per step, instruction by instruction and sequence by sequence (rows_gpu.c). */
 void test_rows(bool quick);
+/* What sets other families apart, piece by piece (families_gpu.c); quick: several rows of one shape alone. */
+void test_families(bool quick);
 /* A program written by hand: rejected, or right and the same in 100 launches (program_gpu.c); quick: in three short ones. */
 void test_program(const char *path, bool quick);
 /* Tokens and blocks out of range, in a program of one row with attention, end the launch and nothing else. */

@@ -22,6 +22,8 @@
 #include "vm/gpu/controller.cuh"
 
 #if MK_GPU_FAMILIES && !MK_GPU_ROWS
+#include "instructions/norm_add.cuh"
+#include "instructions/norm_heads.cuh"
 #include "instructions/offset.cuh"
 #endif
 
@@ -92,7 +94,8 @@ template <typename role>
 __device__ __forceinline__ void store_instruction(role &s, const mk_instruction_word &in,
                                                   const instruction_cursor &cursor) {
   row_store r = {};
-  if (has_flag(in, SLOT_WAITS_RELEASE)) {  // it may read what they order before the consumers have anything for it
+  r.scale = MK_GPU_FAMILIES ? 1.0f : 0.0f;  // some inputs are not normed
+  if (has_flag(in, SLOT_WAITS_RELEASE)) {   // it may read what they order before the consumers have anything for it
     wait_counters(s.d, in);
   }
 #define HAS_LOOP(NAME) MK_HAS(store_##NAME(s, in, cursor, r))
@@ -173,7 +176,7 @@ __device__ __forceinline__ void consume_instruction(role &c, const mk_instructio
 #define MK_OPCODE(NAME, text, state, semantics)                                                                   \
   case case_of(is_linear(MK_OP_##NAME) || searches(MK_OP_##NAME) || MK_HAS(consume_##NAME(c, in)), MK_OP_##NAME): \
     if constexpr (is_linear(MK_OP_##NAME)) {                                                                      \
-      normed = places_of(MK_OP_##NAME).gain >= 0;                                                                 \
+      normed = places_of(MK_OP_##NAME).gain >= 0 && (!MK_GPU_FAMILIES || has_norm(in));                           \
       break;                                                                                                      \
     } else if constexpr (searches(MK_OP_##NAME)) {                                                                \
       goto search;                                                                                                \

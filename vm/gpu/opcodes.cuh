@@ -43,12 +43,8 @@ __host__ __device__ constexpr int place_of(uint32_t opcode, int slot) {
   return -1;
 }
 
-// Programs with it are refused (vm/gpu/refuse.c): to the kernel at hand it has no operands and no code.
+// Programs with it are for other kernels (vm/gpu/refuse.c): to the one at hand it has no operands and no code.
 __host__ __device__ constexpr bool is_absent(uint32_t opcode) {
-#define MK_CPU_ONLY(NAME)       \
-  if (opcode == MK_OP_##NAME) { \
-    return true;                \
-  }
 #define MK_FAMILIES_ONLY(NAME)                      \
   if (!MK_GPU_FAMILIES && opcode == MK_OP_##NAME) { \
     return true;                                    \

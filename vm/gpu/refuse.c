@@ -5,6 +5,7 @@
 
 enum {
   BLOCK_TOKENS = 64,
+  NORMED_COLS = MK_GPU_NORMED_PAGES * MK_GPU_PAGE_BYTES / 512 * MK_TILE,
   MOST_FRONTS = MK_GPU_CONSUMER_WARPS * (32 / MK_GPU_FRONT_LANES),
 };
 
@@ -31,6 +32,11 @@ static mk_status check_staging(const mk_instruction *in, uint32_t rows) {
   if (in->opcode == MK_OP_ATTENTION && in->params[MK_PARAM_ATTENTION_group] > 16) {
     return mk_error(MK_ERR_FILE, "instruction %u: %u query heads share a KV head; this machine attends with at most 16",
                     in->uid, in->params[MK_PARAM_ATTENTION_group]);
+  }
+  const uint32_t summed = in->opcode == MK_OP_NORM_ADD ? in->operands[MK_SLOT_NORM_ADD_parts].cols * MK_TILE : 0;
+  if (rows == 1 && summed > NORMED_COLS) {
+    return mk_error(MK_ERR_FILE, "instruction %u norms a sum of %u columns; this machine norms at most %d", in->uid,
+                    summed, NORMED_COLS);
   }
   if (in->opcode == MK_OP_REDUCE_ADD && in->operands[MK_SLOT_REDUCE_ADD_parts].rows > MK_GPU_CONSUMER_WARPS) {
     return mk_error(MK_ERR_FILE, "instruction %u adds %u parts; this machine adds at most %d", in->uid,
@@ -100,22 +106,8 @@ bool mk_gpu_is_of_family(const mk_program *program) {
   return false;
 }
 
-/* What kernels have no code for yet, by name. NULL: nothing. */
-static const char *find_cpu_only(const mk_program *program, const mk_instruction *in) {
-  const char *wide = find_wide(program, in);
-  if (mk_opcode_lookup(in->opcode)->cpu_only) {
-    return "the opcode";
-  }
-  if (wide != NULL) {
-    return wide;
-  }
-  const bool unnormed = (in->opcode == MK_OP_QKV && in->operands[MK_SLOT_QKV_gain].rows == 0) ||
-                        (in->opcode == MK_OP_GLU && in->operands[MK_SLOT_GLU_gain].rows == 0);
-  return unnormed ? "an input that is not normed" : NULL;
-}
-
 static mk_status check_room(const mk_program *program, const mk_instruction *in) {
-  const char *missing = find_cpu_only(program, in);
+  const char *missing = find_wide(program, in);
   if (missing != NULL) {
     return mk_error(MK_ERR_FILE, "instruction %u (%s): %s is not yet on a GPU: use --device cpu", in->uid,
                     mk_opcode_lookup(in->opcode)->name, missing);

@@ -10,6 +10,8 @@
 #include "instructions/search_rows.cuh"
 #endif
 #if MK_GPU_FAMILIES
+#include "instructions/norm_add_rows.cuh"
+#include "instructions/norm_heads.cuh"
 #include "instructions/offset_rows.cuh"
 #endif
 

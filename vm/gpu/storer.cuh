@@ -118,6 +118,12 @@ struct row_store {
   uint32_t index, stop;
 };
 
+// Of a sum that is normed.
+__device__ inline uint32_t norm_rounds(const mk_instruction_word &in) {
+  constexpr uint32_t tiles = MK_GPU_CONSUMER_WARPS * MK_CHAIN_COLS / MK_TILE;
+  return (in.parts[MK_PART_NORM_ADD_parts].cols + tiles - 1) / tiles;
+}
+
 // Results that the consumers make of a row tile: one for each sixteen chains.
 template <uint32_t opcode>
 __device__ inline uint32_t rounds_of(const mk_instruction_word &in) {
@@ -126,13 +132,16 @@ __device__ inline uint32_t rounds_of(const mk_instruction_word &in) {
     uint32_t chains = (weight.cols + MK_CHAIN_COLS / 16 - 1) / (MK_CHAIN_COLS / 16);
     return weight.rows == 0 ? 1 : (chains + MK_GPU_CONSUMER_WARPS - 1) / MK_GPU_CONSUMER_WARPS;
   }
+  if constexpr (opcode == MK_OP_NORM_ADD) {
+    return norm_rounds(in);
+  }
   return 1;
 }
 
 // The sums of row tile i; with those of the first one comes the scale of a norm.
 __device__ inline two_rows take_results(storer &s, const mk_instruction_word &in, uint32_t i, row_store &r) {
   float y = 0.0f, squares = 0.0f;
-  bool scales = i == 0 && has_norm(in);
+  bool scales = i == 0 && has_squares(in);
 #pragma unroll 1
   for (uint32_t round = 0; round < r.rounds; round++) {
     take_result(s, scales, y, squares);

@@ -308,7 +308,6 @@ typedef struct mk_opcode_info {
   const char *semantics;
   mk_state_use state;
   mk_entries entries;
-  bool cpu_only;      /* the GPU machine does not have it */
   bool families_only; /* of the GPU's kernels those for other families than Llama alone have it */
   bool wide_only;     /* of the GPU's kernels that for wide programs alone has it */
   bool streams;       /* takes its inputs word by word: a result may be published before all inputs have been read */

@@ -32,6 +32,8 @@ static const struct {
     {"llama", ",\"mlp_bias\":true", false},
     {"qwen2", "", false},
     {"qwen3", "", false},
+    {"olmo2", "", false},
+    {"olmo2", ",\"attention_bias\":true", false},
 };
 
 static mk_gpu_image_part image_of(const char *type, const char *keys, uint32_t rows, bool sampling) {
