@@ -14,10 +14,10 @@
 enum { LONGEST = 1100, MOST_TOKENS = 12, MOST_SEQUENCES = 20 };
 
 static const shape shapes[] = {
-    {"64 dims a head", 512, 1024, 8, 2, 64, 2, 2600},
-    {"128 dims a head, two chunks of K", 2560, 4608, 8, 4, 128, 1, 600},
-    {"ragged chunks, six query heads a KV head", 768, 5376, 12, 2, 64, 2, 300},
-    {"parts along K, one KV head", 256, 9216, 8, 1, 128, 1, 2200},
+    {"64 dims a head", 512, 1024, 8, 2, 64, 2, 2600, NULL},
+    {"128 dims a head, two chunks of K", 2560, 4608, 8, 4, 128, 1, 600, NULL},
+    {"ragged chunks, six query heads a KV head", 768, 5376, 12, 2, 64, 2, 300, NULL},
+    {"parts along K, one KV head", 256, 9216, 8, 1, 128, 1, 2200, NULL},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
