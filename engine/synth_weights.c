@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "engine/vectors.h"
-#include "models/llama.h"
 #include "models/synth.h"
 #include "vm/gpu/extra.h"
 #include "vm/program/program.h"
@@ -16,8 +15,11 @@ static mk_status find_source(const mk_config *config, const mk_weight_source *so
     mk_synth_tensor tensor;
     mk_synth_tensor_at(config, i, &tensor);
     if (strcmp(tensor.name, source->tensor) == 0) {
-      *out = (mk_gpu_fill_source){
-          .key = mk_synth_key(seed, tensor.name), .rows = source->rows, .offset = tensor.offset, .scale = tensor.scale};
+      *out = (mk_gpu_fill_source){.key = mk_synth_key(seed, tensor.name),
+                                  .rows = source->rows,
+                                  .first = source->first,
+                                  .offset = tensor.offset,
+                                  .scale = tensor.scale};
       return MK_OK;
     }
   }
@@ -32,6 +34,7 @@ static mk_status describe(const mk_graph *graph, const mk_weight *weight, uint64
   *fill = (mk_gpu_fill){.order = orders[weight->pack],
                         .cols = weight->cols,
                         .head_dim = graph->config.head_dim,
+                        .rotary = weight->rotary,
                         .source_count = weight->source_count};
   for (uint32_t s = 0; s < weight->source_count; s++) {
     MK_TRY(find_source(&graph->config, &weight->sources[s], seed, &fill->sources[s]));
@@ -78,12 +81,15 @@ mk_status mk_synth_weights_fill(const mk_graph *graph, const mk_weight *weight, 
 
 mk_status mk_synth_weights_fill_gpu(const mk_graph *graph, const mk_weight *weight, uint64_t seed, mk_gpu *gpu,
                                     size_t buffer) {
-  if (weight->pack == MK_PACK_FREQUENCIES) {
-    float *frequencies;
-    MK_TRY(mk_alloc(weight->cols, sizeof *frequencies, &frequencies));
-    mk_llama_frequencies(&graph->config, frequencies);
-    mk_status status = mk_gpu_write(gpu, buffer, 0, frequencies, weight->cols * sizeof *frequencies);
-    mk_free(frequencies);
+  if (mk_vector_is_joined(weight)) {
+    vector_reader reader = {graph, weight, seed};
+    void *vector;
+    MK_TRY(mk_alloc(mk_vector_bytes(weight), 1, &vector));
+    mk_status status = mk_vector_join(graph, weight, read_vector, &reader, vector);
+    if (status == MK_OK) {
+      status = mk_gpu_write(gpu, buffer, 0, vector, mk_vector_bytes(weight));
+    }
+    mk_free(vector);
     return status;
   }
   mk_gpu_fill fill;

@@ -72,7 +72,7 @@ mk_status mk_vector_join(const mk_graph *graph, const mk_weight *weight, mk_vect
                          void *memory) {
   joiner j = {.graph = graph, .weight = weight};
   uint32_t count = 0;
-  if (weight->pack == MK_PACK_VECTOR && weight->source_count == 1) {
+  if (!mk_vector_is_joined(weight)) {
     return read(user, 0, weight->cols, memory);
   }
   for (uint32_t s = 0; s < weight->source_count; s++) {

@@ -5,7 +5,6 @@
 
 #include "engine/quantised.h"
 #include "engine/vectors.h"
-#include "models/llama.h"
 #include "scheduler/compile.h"
 #include "vm/program/strips.h"
 
@@ -168,28 +167,37 @@ mk_status mk_weights_load(const mk_checkpoint *checkpoint, const mk_graph *graph
   return mk_weights_pack(checkpoint, graph, weight, memory, NULL, NULL);
 }
 
-static mk_status upload_frequencies(const mk_graph *graph, const mk_weight *weight, mk_gpu_upload *upload,
-                                    size_t buffer) {
-  void *memory;
-  if (weight->cols * sizeof(float) > mk_gpu_upload_room(upload)) {
-    return mk_error(MK_ERR_FILE, "head_dim: %u is too large to be loaded", graph->config.head_dim);
+/* A vector that the host has joined, as much at a time as there is room for. */
+static mk_status upload_joined(const row_reader *reader, mk_gpu_upload *upload, size_t buffer) {
+  const mk_weight *weight = reader->weight;
+  const size_t bytes = mk_vector_bytes(weight), room = mk_gpu_upload_room(upload);
+  uint8_t *vector;
+  MK_TRY(mk_alloc(bytes, 1, &vector));
+  mk_status status = mk_weights_load(reader->checkpoint, reader->graph, weight, vector);
+  for (size_t at = 0, count; status == MK_OK && at < bytes; at += count) {
+    void *memory;
+    count = bytes - at < room ? bytes - at : room;
+    status = mk_gpu_upload_begin(upload, &memory);
+    if (status == MK_OK) {
+      memcpy(memory, vector + at, count);
+      status = mk_gpu_upload_bytes(upload, buffer, at, count);
+    }
   }
-  MK_TRY(mk_gpu_upload_begin(upload, &memory));
-  mk_llama_frequencies(&graph->config, memory);
-  return mk_gpu_upload_bytes(upload, buffer, 0, weight->cols * sizeof(float));
+  mk_free(vector);
+  return status;
 }
 
-/* Rows [first_row, first_row + rows) of the source that *pack names. */
-static mk_status upload_rows(const mk_checkpoint *checkpoint, const mk_tensor *tensor, mk_gpu_upload *upload,
-                             size_t buffer, const mk_gpu_pack *pack) {
+/* Rows [first_row, first_row + rows) of the source that *pack names, which begins with row `first` of its tensor. */
+static mk_status upload_rows(const mk_checkpoint *checkpoint, const mk_tensor *tensor, uint32_t first,
+                             mk_gpu_upload *upload, size_t buffer, const mk_gpu_pack *pack) {
   void *memory;
   MK_TRY(mk_gpu_upload_begin(upload, &memory));
-  MK_TRY(mk_tensor_read_raw(checkpoint, tensor, (uint64_t)pack->first_row * pack->cols,
+  MK_TRY(mk_tensor_read_raw(checkpoint, tensor, ((uint64_t)first + pack->first_row) * pack->cols,
                             (uint64_t)pack->rows * pack->cols, memory));
   return mk_gpu_upload_rows(upload, buffer, pack);
 }
 
-static mk_status upload_source(const mk_checkpoint *checkpoint, const mk_tensor *tensor, uint32_t rows,
+static mk_status upload_source(const mk_checkpoint *checkpoint, const mk_tensor *tensor, uint32_t first, uint32_t rows,
                                mk_gpu_upload *upload, size_t buffer, mk_gpu_pack *pack, mk_weights_tick tick,
                                void *user) {
   static const mk_gpu_pack_dtype dtypes[] = {
@@ -202,26 +210,20 @@ static mk_status upload_source(const mk_checkpoint *checkpoint, const mk_tensor 
   pack->dtype = dtypes[tensor->dtype];
   for (pack->first_row = 0; pack->first_row < rows; pack->first_row += pack->rows) {
     pack->rows = rows - pack->first_row < most ? rows - pack->first_row : (uint32_t)most;
-    MK_TRY(upload_rows(checkpoint, tensor, upload, buffer, pack));
+    MK_TRY(upload_rows(checkpoint, tensor, first, upload, buffer, pack));
     MK_TRY(tick == NULL ? MK_OK : tick(user, pack->rows * row_bytes));
   }
   return MK_OK;
 }
 
 mk_status mk_weights_check_gpu(const mk_weight *weight) {
-  const bool fused = weight->source_count > 1 && strcmp(weight->sources[0].tensor, weight->sources[1].tensor) == 0;
   bool quantised = false;
   for (uint32_t s = 0; s < weight->source_count; s++) {
     quantised = quantised || weight->sources[s].quantised;
   }
-  const char *missing = quantised                                                              ? "a quantised weight"
-                        : weight->rotary != 0                                                  ? "a partial rotation"
-                        : fused                                                                ? "a fused tensor"
-                        : weight->pack > MK_PACK_VECTOR && weight->pack != MK_PACK_FREQUENCIES ? "a vector with biases"
-                                                                                               : NULL;
-  return missing == NULL
-             ? MK_OK
-             : mk_error(MK_ERR_FILE, "weight %s: %s is not yet on a GPU: use --device cpu", weight->name, missing);
+  return quantised ? mk_error(MK_ERR_FILE, "weight %s: a quantised weight is not yet on a GPU: use --device cpu",
+                              weight->name)
+                   : MK_OK;
 }
 
 mk_status mk_weights_upload(const mk_checkpoint *checkpoint, const mk_graph *graph, const mk_weight *weight,
@@ -231,21 +233,25 @@ mk_status mk_weights_upload(const mk_checkpoint *checkpoint, const mk_graph *gra
                                              [MK_PACK_GLU] = MK_GPU_FILL_GLU,
                                              [MK_PACK_VECTOR] = MK_GPU_FILL_VECTOR};
   const mk_tensor *tensors[MK_MAX_SOURCES];
-  if (weight->pack == MK_PACK_FREQUENCIES) {
-    return upload_frequencies(graph, weight, upload, buffer);
+  if (mk_vector_is_joined(weight)) {
+    const row_reader reader = {.checkpoint = checkpoint, .graph = graph, .weight = weight};
+    return upload_joined(&reader, upload, buffer);
   }
-  MK_TRY(mk_weights_check_gpu(weight));
   MK_TRY(find_sources(checkpoint, weight, tensors));
-  mk_gpu_pack pack = {.order = orders[weight->pack], .cols = weight->cols, .head_dim = graph->config.head_dim};
+  mk_gpu_pack pack = {.order = orders[weight->pack],
+                      .cols = weight->cols,
+                      .head_dim = graph->config.head_dim,
+                      .rotary = weight->rotary};
   for (uint32_t s = 0; s < weight->source_count; s++) {
     pack.source_rows[s] = weight->sources[s].rows;
   }
   for (pack.source = 0; pack.source < weight->source_count; pack.source++) {
-    uint32_t rows = weight->pack == MK_PACK_VECTOR ? 1 : weight->sources[pack.source].rows;
+    const mk_weight_source *source = &weight->sources[pack.source];
+    uint32_t rows = weight->pack == MK_PACK_VECTOR ? 1 : source->rows;
     if (tensors[pack.source] == NULL) { /* mk_weights_check_gpu has refused it */
       return mk_error(MK_ERR_USAGE, "weight %s: source %u is quantised", weight->name, pack.source);
     }
-    MK_TRY(upload_source(checkpoint, tensors[pack.source], rows, upload, buffer, &pack, tick, user));
+    MK_TRY(upload_source(checkpoint, tensors[pack.source], source->first, rows, upload, buffer, &pack, tick, user));
   }
   return MK_OK;
 }

@@ -56,11 +56,8 @@ static void take_heads(float *x, uint32_t lines, uint32_t heads, uint32_t head_d
   const uint32_t tiles = head_dim / MK_TILE;
   for (uint32_t head = 0; head < lines * heads; head++) {
     const float *from = x + (size_t)head * tiles * MK_SQUARED_TILE;
-    float *to = x + (size_t)head * head_dim, squares = 0, scale = 1;
-    for (uint32_t t = 0; t < tiles; t++) {
-      squares += from[t * MK_SQUARED_TILE + MK_TILE];
-    }
-    scale = normed ? 1.0f / sqrtf(squares / (float)head_dim + eps) : 1;
+    float *to = x + (size_t)head * head_dim;
+    const float scale = normed ? 1.0f / sqrtf(mk_sum_tile_squares(from, tiles) * (1.0f / (float)head_dim) + eps) : 1;
     for (uint32_t i = 0; i < head_dim; i++) {
       to[i] = from[i / MK_TILE * MK_SQUARED_TILE + i % MK_TILE] * scale;
     }

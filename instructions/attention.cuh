@@ -192,10 +192,20 @@ __device__ inline void stage_attention(consumer &c, const mk_instruction_word &i
       wait_block(c, a, block);
     }
     newest_place page(a.halves, keys_of(c, block), values_of(c, a, block), past % 64, at);
-    tile::stamped_pair pair;
-    wait_stamped_pair(c.d, stamped_row(c.d, *operand) + 2 * at,
-                      is_q ? at < param(in, MK_PARAM_ATTENTION_group) * pairs : at < pairs, operand->buffer, pair);
-    float low = __uint_as_float(tile::stamp_data(pair.low)), high = __uint_as_float(tile::stamp_data(pair.high));
+    float low, high;
+    if (norms_heads(in)) {
+      bool here = is_q ? at < param(in, MK_PARAM_ATTENTION_group) * pairs : at < pairs;
+      const uint64_t *heads = stamped_row(c.d, *operand);
+      float2 two = wait_normed_pair(c.d, in, operand->buffer,
+                                    heads + (at >> (a.head_bits() - 1)) * (a.head_dim() / MK_TILE * MK_SQUARED_TILE),
+                                    a.head_dim(), at & (pairs - 1), !is_v, here);
+      low = two.x, high = two.y;
+    } else {
+      tile::stamped_pair pair;
+      wait_stamped_pair(c.d, stamped_row(c.d, *operand) + 2 * at,
+                        is_q ? at < param(in, MK_PARAM_ATTENTION_group) * pairs : at < pairs, operand->buffer, pair);
+      low = __uint_as_float(tile::stamp_data(pair.low)), high = __uint_as_float(tile::stamp_data(pair.high));
+    }
     float factor = is_q ? scale : 1.0f;
     uint32_t rounded = tile::pack_bf16(__fmul_rn(low, factor), __fmul_rn(high, factor));
     if (is_q || at < pairs) {

@@ -181,6 +181,36 @@ __device__ inline void add_unit(merged_unit &sum, const merged_unit &part) {
   sum.top = top;
 }
 
+// Whether q, k and v come in tiles with the squares of each behind its values, and heads of q and k are to be normed.
+__device__ inline bool norms_heads(const mk_instruction_word &in) {
+  return MK_GPU_FAMILIES && param(in, MK_PARAM_ATTENTION_eps) != 0;
+}
+
+// Two neighbouring values of a head that comes so, in the first of whose words `head` is; all lanes are of one head.
+// norms: it is of q or k. here: there is such a head.
+__device__ inline float2 wait_normed_pair(const device &d, const mk_instruction_word &in, uint32_t buffer,
+                                          const uint64_t *head, uint32_t head_dim, uint32_t pair, bool norms,
+                                          bool here) {
+  uint32_t tile = tile::lane() % 8, tiles = norms && here ? head_dim / MK_TILE : 0;
+  tile::stamped_pair words[2];
+  wait_stamped_pairs<2>(
+      d, buffer,
+      [&](uint32_t i) {
+        return head + (i == 0 ? pair / 8 * MK_SQUARED_TILE + pair % 8 * 2 : tile * MK_SQUARED_TILE + MK_TILE);
+      },
+      [&](uint32_t i) { return i == 0 ? here : tile < tiles; }, words);
+  float squares = tile < tiles ? __uint_as_float(tile::stamp_data(words[1].low)) : 0.0f;
+#pragma unroll
+  for (uint32_t away = 1; away < 8; away *= 2) {  // eight tiles as a tree
+    squares += __shfl_xor_sync(0xffffffffu, squares, away);
+  }
+  float scale = norms ? norm_scale(squares, reciprocal_of(static_cast<float>(head_dim)),
+                                   __uint_as_float(param(in, MK_PARAM_ATTENTION_eps)))
+                      : 1.0f;
+  return make_float2(__fmul_rn(__uint_as_float(tile::stamp_data(words[0].low)), scale),
+                     __fmul_rn(__uint_as_float(tile::stamp_data(words[0].high)), scale));
+}
+
 // Adds parts (top, total) and their two values, one after the other. A part that is not there is (NO_TOKENS, 0) and
 // zeros.
 __device__ inline void add_parts(merged_unit &sum, const float2 (&scale)[BATCH_PARTS],

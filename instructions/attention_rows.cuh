@@ -116,12 +116,18 @@ __device__ inline void stage_queries(const consumer &c, const slot_view &v, uint
     return;
   }
   column of = column_of(v, set, i);
-  tile::stamped_pair words;
-  wait_pair(c.d, stamped_row(c.d, q) + static_cast<uint64_t>(of.line) * b.row_words + of.head * v.head_dim() + pair * 2,
-            of.used, q.buffer, words);
+  const uint64_t *line = stamped_row(c.d, q) + static_cast<uint64_t>(of.line) * b.row_words;
+  float2 two;
+  if (norms_heads(v.in)) {
+    two = wait_normed_pair(c.d, v.in, q.buffer, line + of.head * (v.steps() * MK_SQUARED_TILE), v.head_dim(), pair,
+                           true, of.used);
+  } else {
+    tile::stamped_pair words;
+    wait_pair(c.d, line + of.head * v.head_dim() + pair * 2, of.used, q.buffer, words);
+    two = floats(words);
+  }
   queries()[((pair / 8) * 32 + i * 4 + pair % 4) * 2 + pair / 4 % 2] =
-      tile::pack_bf16(__fmul_rn(__uint_as_float(tile::stamp_data(words.low)), scale),
-                      __fmul_rn(__uint_as_float(tile::stamp_data(words.high)), scale));
+      tile::pack_bf16(__fmul_rn(two.x, scale), __fmul_rn(two.y, scale));
 }
 
 // The cursor of page `number` of the round at hand.
@@ -148,12 +154,17 @@ __device__ inline void put_new_tokens(consumer &c, const slot_view &v, uint32_t 
     uint32_t position = from + (unit >> pair_bits) / 2, line = v.line(position - v.first);
     uint64_t block = reinterpret_cast<const uint32_t *>(table.address)[v.slot() * table.cols + position / BLOCK_TOKENS];
     const mk_operand &source = v.in.parts[which == 0 ? MK_PART_ATTENTION_k : MK_PART_ATTENTION_v];
-    tile::stamped_pair pair;
-    wait_pair(c.d,
-              stamped_row(c.d, source) + static_cast<uint64_t>(line) * buffers[MK_PART_ATTENTION_k].row_words + dim,
-              true, source.buffer, pair);
-    uint32_t data =
-        tile::pack_bf16(__uint_as_float(tile::stamp_data(pair.low)), __uint_as_float(tile::stamp_data(pair.high)));
+    const uint64_t *head =
+        stamped_row(c.d, source) + static_cast<uint64_t>(line) * buffers[MK_PART_ATTENTION_k].row_words;
+    float2 two;
+    if (norms_heads(v.in)) {
+      two = wait_normed_pair(c.d, v.in, source.buffer, head, head_dim, dim / 2, which == 0, true);
+    } else {
+      tile::stamped_pair pair;
+      wait_pair(c.d, head + dim, true, source.buffer, pair);
+      two = floats(pair);
+    }
+    uint32_t data = tile::pack_bf16(two.x, two.y);
     // Bytes from the start of the head's pair in the block; the next dim lies beside it in K, in the next row of a step
     // in V.
     uint32_t at =

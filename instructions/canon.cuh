@@ -6,15 +6,16 @@
 namespace mk {
 
 // The sum of the squares of two neighbouring elements.
-__device__ inline float square_of_pair(uint32_t pair) {
-  float low = tile::low_bf16(pair), high = tile::high_bf16(pair);
+__device__ inline float square_of_pair(float low, float high) {
   return __fadd_rn(__fmul_rn(low, low), __fmul_rn(high, high));
+}
+__device__ inline float square_of_pair(uint32_t pair) {
+  return square_of_pair(tile::low_bf16(pair), tile::high_bf16(pair));
 }
 
 // The sum of the squares of a chain, of which each lane has neighbouring pairs 2 j and 2 j + 1 (j = lane % 4) of step
-// lane / 4: docs/NUMERICS.md has the order.
-__device__ inline float chain_squares(const uint2 &pairs) {
-  float a = square_of_pair(pairs.x), b = square_of_pair(pairs.y);
+// lane / 4, with the sums a and b of their squares: docs/NUMERICS.md has the order.
+__device__ inline float chain_squares(float a, float b) {
 #pragma unroll
   for (uint32_t away = 4; away < 32; away *= 2) {  // steps
     a += __shfl_xor_sync(0xffffffffu, a, away);
@@ -26,6 +27,32 @@ __device__ inline float chain_squares(const uint2 &pairs) {
     b += __shfl_xor_sync(0xffffffffu, b, away);
   }
   return a + b;
+}
+__device__ inline float chain_squares(const uint2 &pairs) {
+  return chain_squares(square_of_pair(pairs.x), square_of_pair(pairs.y));
+}
+__device__ inline float chain_squares(const float (&quad)[4]) {
+  return chain_squares(square_of_pair(quad[0], quad[1]), square_of_pair(quad[2], quad[3]));
+}
+
+// Of a tile of sixteen elements, of which lanes p, p + 8 and so on have neighbouring ones, pair p.
+__device__ inline float tile_squares(float even, float odd) {
+  float sum = square_of_pair(even, odd);
+#pragma unroll
+  for (uint32_t away = 4; away > 0; away /= 2) {  // pairs k and k + 4, k and k + 2, the last two
+    sum += __shfl_xor_sync(0xffffffffu, sum, away);
+  }
+  return sum;
+}
+
+// The same of a tile of which lane 4 g + t has elements g and g + 8, of column t.
+__device__ inline float tile_squares_of_rows(float first, float second) {
+  float low = __fmul_rn(first, first), high = __fmul_rn(second, second);
+  low = __fadd_rn(low, __shfl_xor_sync(0xffffffffu, low, 4));  // of a pair
+  high = __fadd_rn(high, __shfl_xor_sync(0xffffffffu, high, 4));
+  float sum = __fadd_rn(low, high);
+  sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 16));
+  return __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 8));
 }
 
 // 1 / rms of a vector: `part` is 1 / width, by reciprocal_of.

@@ -1,5 +1,6 @@
 // GLU on the device. g, u = W norm(x), rows 0-7 and 8-15 of each tile; out = bf16(g / (1 + exp(-g)) * u); glu.c.
 // Tiles: weight [16 n, 16 k] bf16 through the page ring; x times gain as bf16; out 4 stamped words per row tile.
+// Of other families with a bias for each row of the weight.
 // Waits: x (consumers). Signals: the counter of its value.
 #pragma once
 #include "vm/gpu/consumer.cuh"
@@ -12,8 +13,26 @@ __device__ inline void begin_GLU(const storer &s, const mk_instruction_word &in,
   r.row = stamped_row(s.d, in.parts[MK_PART_GLU_out]);
 }
 
+// The bias of row `row` of row tile i, which the gains go on with.
+__device__ inline float glu_bias(const mk_instruction_word &in, uint32_t i, uint32_t row) {
+  uint32_t at = (in.parts[MK_PART_GLU_weight].row + i) * 16 + row;
+  return param(in, MK_PARAM_GLU_biased) == 0
+             ? 0.0f
+             : element_of(whole_buffer(in, MK_WHOLE_GLU_gain), param(in, MK_PARAM_GLU_width) + at);
+}
+
+#if MK_GPU_FAMILIES
+__device__ inline void prepare_GLU(const storer &s, const mk_instruction_word &in, uint32_t i, row_store &r) {
+  uint32_t row = 2 * (s.lane % 8);
+  r.bias = {glu_bias(in, i, row), glu_bias(in, i, row + 1)};
+}
+#endif
+
 __device__ inline void finish_GLU(const storer &s, const mk_instruction_word &, uint32_t i, two_rows y, row_store &r) {
   y = normed(y, r);
+  if constexpr (MK_GPU_FAMILIES) {
+    y = {__fadd_rn(y.even, r.bias.even), __fadd_rn(y.odd, r.bias.odd)};
+  }
   two_rows up = from_partner(y, 4);
   publish_bf16(s, r.row, i * 4, {gated(y.even, up.even), gated(y.odd, up.odd)}, 4);
 }

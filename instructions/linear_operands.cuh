@@ -36,10 +36,28 @@ static_assert(linear_operands_are_in_order(), "x, gain, weight; eps, width");
 
 // Whether x is normed; then the norm's parameters are the first two of the instruction.
 __device__ inline bool has_norm(const mk_instruction_word &in) {
-  return false
+  bool normed = false
 #define MK_OPCODE(NAME, text, state, semantics) || (places_of(MK_OP_##NAME).gain >= 0 && in.opcode == MK_OP_##NAME)
 #include "vm/program/opcodes.def"
       ;
+  return normed && (!MK_GPU_FAMILIES || whole_buffer(in, LINEAR_GAIN).cols != 0);  // some do without
+}
+
+// Whether squares come with its sums: of x, or of the sums themselves.
+__device__ inline bool has_squares(const mk_instruction_word &in) {
+  return has_norm(in) || (MK_GPU_FAMILIES && in.opcode == MK_OP_NORM_ADD);
+}
+static_assert(MK_PARAM_NORM_ADD_eps == 0 && MK_PARAM_NORM_ADD_width == 1, "its norm's parameters, too");
+
+// The scale of a norm, with the factor on logits where there is one.
+__device__ inline float with_factor(const mk_instruction_word &in, float scale) {
+  float factor = MK_GPU_FAMILIES && in.opcode == MK_OP_HEAD ? __uint_as_float(param(in, MK_PARAM_HEAD_factor)) : 0.0f;
+  return factor != 0.0f ? __fmul_rn(scale, factor) : scale;
+}
+
+// Element i of a vector of bf16; 0 beyond its last one, and where the instruction does without it.
+__device__ inline float element_of(const mk_gpu_buffer &vector, uint32_t i) {
+  return i < vector.cols ? tile::low_bf16(__ldg(reinterpret_cast<const uint16_t *>(vector.address) + i)) : 0.0f;
 }
 
 }  // namespace mk

@@ -7,6 +7,7 @@
 #include "instructions/head.cuh"
 #include "instructions/linear_add.cuh"
 #include "instructions/linear_part.cuh"
+#include "instructions/norm_add.cuh"
 #include "instructions/qkv.cuh"
 #include "vm/gpu/rows_consumer.cuh"
 #include "vm/gpu/rows_storer.cuh"
@@ -50,6 +51,9 @@ __device__ inline lines_store begin_lines(const mk_operand &weight) {
 __device__ inline lines_store begin_rows(const rows_storer &s, const mk_instruction_word &in) {
   if (in.opcode == MK_OP_REDUCE_ADD) {
     return {in.parts[MK_PART_REDUCE_ADD_residual_out].cols, 1};
+  }
+  if (MK_GPU_FAMILIES && in.opcode == MK_OP_NORM_ADD) {
+    return {in.parts[MK_PART_NORM_ADD_residual_out].cols, norm_rounds(in)};
   }
   lines_store r = begin_lines(in.parts[LINEAR_WEIGHT]);
   if (in.opcode == MK_OP_HEAD) {
@@ -139,17 +143,10 @@ __device__ inline uint32_t *prepare_value(const rows_storer &s, const mk_operand
   return is_active(s, line) && publishes(s.d) ? value_view(b, s.d.generation()).word(line, pair) : nullptr;
 }
 
-// y = residual_in + sum; residual_out = y; out = bf16(y), to `words`.
-__device__ inline void finish_residual(const rows_storer &s, const mk_operand &to, uint32_t *words, uint32_t tile,
-                                       line_sums &y) {
-  uint32_t column_tile = to.col + tile;
-  float4 *residual = residuals(s, column_tile), sum = *residual;
-  y = {{sum.x + y.value[0], sum.y + y.value[1], sum.z + y.value[2], sum.w + y.value[3]}};
-  uint32_t low = pair_rows(s, y.value[0], y.value[1]), high = pair_rows(s, y.value[2], y.value[3]);
-  if (words != nullptr) {
-    tile::store_relaxed_pair(words, low, high);
-  }
-  *residual = make_float4(y.value[0], y.value[1], y.value[2], y.value[3]);
+// What has become of a residual: where the next addition looks for it, and to memory.
+__device__ inline void keep_residual(const rows_storer &s, const mk_operand &to, uint32_t column_tile,
+                                     const line_sums &y) {
+  *residuals(s, column_tile) = make_float4(y.value[0], y.value[1], y.value[2], y.value[3]);
   residual_tag(s, column_tile) = tag_of(to, column_tile);
   uint32_t cols = s.d.buffer(to).cols, g = s.lane / 4;
 #pragma unroll
@@ -163,6 +160,19 @@ __device__ inline void finish_residual(const rows_storer &s, const mk_operand &t
   }
 }
 
+// y = residual_in + sum; residual_out = y; out = bf16(y), to `words`.
+__device__ inline void finish_residual(const rows_storer &s, const mk_operand &to, uint32_t *words, uint32_t tile,
+                                       line_sums &y) {
+  uint32_t column_tile = to.col + tile;
+  float4 sum = *residuals(s, column_tile);
+  y = {{sum.x + y.value[0], sum.y + y.value[1], sum.z + y.value[2], sum.w + y.value[3]}};
+  uint32_t low = pair_rows(s, y.value[0], y.value[1]), high = pair_rows(s, y.value[2], y.value[3]);
+  if (words != nullptr) {
+    tile::store_relaxed_pair(words, low, high);
+  }
+  keep_residual(s, to, column_tile, y);
+}
+
 __device__ inline void finish_gated(const rows_storer &s, uint32_t *words, const line_sums &y) {
   float value[2];
 #pragma unroll
@@ -173,6 +183,65 @@ __device__ inline void finish_gated(const rows_storer &s, uint32_t *words, const
   if (words != nullptr) {
     tile::store_relaxed(words, data);
   }
+}
+
+// What other families' QKV, and GLU, has for rows g and g + 8 of a row tile.
+struct row_extras {
+  float2 bias, gain;
+};
+__device__ inline float2 load_rows(const rows_storer &s, const float *vector, float without) {
+  uint32_t g = s.lane / 4;
+  return vector == nullptr ? make_float2(without, without) : make_float2(__ldg(vector + g), __ldg(vector + g + 8));
+}
+__device__ inline row_extras load_extras(const rows_storer &s, const mk_instruction_word &in, uint32_t tile) {
+  return {load_rows(s, row_vector(s.d, in, MK_QKV_BIASES, tile), 0.0f),
+          load_rows(s, row_vector(s.d, in, MK_QKV_GAINS, tile), 1.0f)};
+}
+
+// Of NORM_ADD.
+__device__ inline float2 norm_gains(const rows_storer &s, const mk_instruction_word &in, uint32_t tile) {
+  uint32_t element = (in.parts[MK_PART_NORM_ADD_residual_out].col + tile) * MK_TILE + s.lane / 4;
+  return make_float2(norm_gain(in, element), norm_gain(in, element + 8));
+}
+
+__device__ inline void multiply_gains(const float2 &gain, line_sums &y) {
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    y.value[i] = __fmul_rn(y.value[i], gain.x);
+    y.value[2 + i] = __fmul_rn(y.value[2 + i], gain.y);
+  }
+}
+
+__device__ inline void add_biases(const float2 &bias, line_sums &y) {
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    y.value[i] = __fadd_rn(y.value[i], bias.x);
+    y.value[2 + i] = __fadd_rn(y.value[2 + i], bias.y);
+  }
+}
+
+// y + bias, the squares of that behind the tile's values, then times the gain.
+__device__ inline void finish_extras(const rows_storer &s, const mk_instruction_word &in, uint32_t tile,
+                                     const row_extras &of, line_sums &y) {
+  uint32_t extras = param(in, MK_PARAM_QKV_extras);
+  const mk_operand &out = in.parts[MK_PART_QKV_out];
+  if ((extras & MK_QKV_BIASES) != 0) {
+    add_biases(of.bias, y);
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    float &low = y.value[i], &high = y.value[2 + i];
+    if ((extras & MK_QKV_SQUARES) != 0) {
+      float squares = tile_squares_of_rows(low, high);
+      uint32_t line = line_of(s, i);
+      if (s.lane < 4 && is_active(s, line) && publishes(s.d)) {
+        tile::store_stamped_pair(stamped_row(s.d, out) + static_cast<uint64_t>(line) * s.d.buffer(out).row_words +
+                                     tile * MK_SQUARED_TILE + MK_TILE,
+                                 __float_as_uint(squares), 0, s.d.generation());
+      }
+    }
+  }
+  multiply_gains(of.gain, y);
 }
 
 __device__ inline void rotate(const rows_storer &s, line_sums &y) {
@@ -281,18 +350,28 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
     for (uint32_t tile = 0; tile < r.rows; tile++) {
       line_sums y = kept;
       uint32_t *words = nullptr;
+      row_extras extras;
       forget(s.lane);
       forget(s.tile);
       if (last && in.opcode == MK_OP_QKV) {
         prepare_angles(s, frequency);
         frequency = tile + 1 < r.rows ? frequency_of(s, in, tile + 1) : 0.0f;
+        if constexpr (MK_GPU_FAMILIES) {
+          extras = load_extras(s, in, tile);
+        }
       } else if (last && adds(in)) {
         words = prepare_value(s, addition(in)[2], tile, false);
         prepare_residual(s, addition(in)[0], tile);
+        if (MK_GPU_FAMILIES && in.opcode == MK_OP_NORM_ADD) {
+          extras.gain = norm_gains(s, in, tile);
+        }
       } else if (last && in.opcode == MK_OP_GLU) {
         words = prepare_value(s, in.parts[MK_PART_GLU_out], tile, true);
+        if constexpr (MK_GPU_FAMILIES) {
+          extras.bias = make_float2(glu_bias(in, tile, s.lane / 4), glu_bias(in, tile, s.lane / 4 + 8));
+        }
       }
-      take_sums(s, in, tile == 0 && has_norm(in), chunk, r, y);
+      take_sums(s, in, tile == 0 && has_squares(in), chunk, r, y);
       if (in.opcode == MK_OP_HEAD && chunk == 0 && tile == 0) {
         release_step(s);
       }
@@ -311,18 +390,27 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
       if (!last) {
         continue;
       }
-      if (has_norm(in)) {
+      if (has_squares(in)) {
         scale_sums(s, y);
       }
       bool rotates = in.opcode == MK_OP_QKV;
       if (rotates) {
+        if constexpr (MK_GPU_FAMILIES) {
+          finish_extras(s, in, tile, extras, y);
+        }
         rotate(s, y);
       }
       if (rotates || in.opcode == MK_OP_LINEAR_PART) {
-        publish_floats(s, in.parts[rotates ? MK_PART_QKV_out : MK_PART_LINEAR_PART_out], tile, y);
+        publish_floats(s, in.parts[rotates ? MK_PART_QKV_out : MK_PART_LINEAR_PART_out], tile, tile_columns(in), y);
       } else if (in.opcode == MK_OP_GLU) {
+        if constexpr (MK_GPU_FAMILIES) {
+          add_biases(extras.bias, y);
+        }
         finish_gated(s, words, y);
       } else if (adds(in)) {
+        if (MK_GPU_FAMILIES && in.opcode == MK_OP_NORM_ADD) {
+          multiply_gains(extras.gain, y);
+        }
         finish_residual(s, addition(in)[1], words, tile, y);
       } else {
         finish_logits(s, in, tile, y);

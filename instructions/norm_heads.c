@@ -7,11 +7,8 @@
 
 /* The scale of the norm over `count` tiles from `first` on. */
 static float scale_of(const float *values, uint32_t first, uint32_t count, float eps) {
-  float squares = 0;
-  for (uint32_t t = first; t < first + count; t++) {
-    squares += values[(size_t)t * MK_SQUARED_TILE + MK_TILE];
-  }
-  return 1.0f / sqrtf(squares / (float)(count * MK_TILE) + eps);
+  const float squares = mk_sum_tile_squares(values + (size_t)first * MK_SQUARED_TILE, count);
+  return 1.0f / sqrtf(squares * (1.0f / (float)(count * MK_TILE)) + eps);
 }
 
 mk_reference_result mk_reference_NORM_HEADS(mk_reference *machine, const mk_instruction *instruction) {

@@ -1,5 +1,6 @@
 // QKV on the device. out = rope(W norm(x), position) for the first rope_tiles row tiles, W norm(x) for the rest; qkv.c.
 // Tiles: weight [16 n, 16 k] bf16 through the page ring; x times gain as bf16; out 16 fp32 stamped words per row tile.
+// Of other families with a bias and a gain for each row, and the sum of a tile's squares behind its values.
 // Waits: x (consumers), the step state (storer: the position). Signals: the counter of its value, after the last tile.
 #pragma once
 #include "vm/gpu/consumer.cuh"
@@ -12,11 +13,39 @@ __device__ inline void begin_QKV(const storer &s, const mk_instruction_word &in,
   r.row = stamped_row(s.d, in.parts[MK_PART_QKV_out]);
 }
 
+// Columns of a tile of what it writes.
+__device__ inline uint32_t tile_columns(const mk_instruction_word &in) {
+  bool squares = MK_GPU_FAMILIES && in.opcode == MK_OP_QKV && (param(in, MK_PARAM_QKV_extras) & MK_QKV_SQUARES) != 0;
+  return squares ? MK_SQUARED_TILE + 0u : MK_TILE + 0u;
+}
+
+// Where the biases, or the gains, of row tile i begin in the vector that inv_freq goes on with; nullptr: there are none.
+__device__ inline const float *row_vector(const device &d, const mk_instruction_word &in, uint32_t which, uint32_t i) {
+  const mk_operand &weight = in.parts[MK_PART_QKV_weight];
+  uint32_t extras = param(in, MK_PARAM_QKV_extras), at = param(in, MK_PARAM_QKV_head_dim) / 2 + (weight.row + i) * 16;
+  at += which == MK_QKV_GAINS && (extras & MK_QKV_BIASES) != 0 ? d.buffer(weight).rows : 0;
+  return (extras & which) == 0 ? nullptr
+                               : reinterpret_cast<const float *>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address) + at;
+}
+
+// The lane's two rows of such a vector.
+__device__ inline two_rows load_rows(const storer &s, const float *vector, float without) {
+  if (vector == nullptr) {
+    return {without, without};
+  }
+  float2 two = __ldg(reinterpret_cast<const float2 *>(vector) + s.lane % 8);
+  return {two.x, two.y};
+}
+
 // Cosine and sine of the rows' angles; 1 and 0 where nothing is rotated.
 __device__ inline void prepare_QKV(const storer &s, const mk_instruction_word &in, uint32_t i, row_store &r) {
   uint32_t tile = in.parts[MK_PART_QKV_weight].row + i, tiles_per_head = param(in, MK_PARAM_QKV_head_dim) / 16;
   r.a = {1.0f, 1.0f};
   r.b = {0.0f, 0.0f};
+  if constexpr (MK_GPU_FAMILIES) {
+    r.bias = load_rows(s, row_vector(s.d, in, MK_QKV_BIASES, i), 0.0f);
+    r.gain = load_rows(s, row_vector(s.d, in, MK_QKV_GAINS, i), 1.0f);
+  }
   if (tile < param(in, MK_PARAM_QKV_rope_tiles)) {
     const float *inv_freq = reinterpret_cast<const float *>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address);
     bool odd =
@@ -29,12 +58,35 @@ __device__ inline void prepare_QKV(const storer &s, const mk_instruction_word &i
   }
 }
 
-__device__ inline void finish_QKV(const storer &s, const mk_instruction_word &, uint32_t i, two_rows y, row_store &r) {
+// y + bias, the squares of that behind the tile's values, then times the gain.
+__device__ inline two_rows with_extras(const storer &s, const mk_instruction_word &in, uint32_t i, const two_rows &y,
+                                       const row_store &r) {
+  uint32_t extras = param(in, MK_PARAM_QKV_extras);
+  two_rows sum = y;
+  if ((extras & MK_QKV_BIASES) != 0) {
+    sum = {__fadd_rn(y.even, r.bias.even), __fadd_rn(y.odd, r.bias.odd)};
+  }
+  if ((extras & MK_QKV_SQUARES) != 0) {
+    float squares = tile_squares(sum.even, sum.odd);
+    if (s.lane == 0 && publishes(s.d)) {
+      tile::store_stamped_pair(r.row + i * MK_SQUARED_TILE + MK_TILE, __float_as_uint(squares), 0, s.d.generation());
+    }
+  }
+  return {__fmul_rn(sum.even, r.gain.even), __fmul_rn(sum.odd, r.gain.odd)};
+}
+
+__device__ inline void finish_QKV(const storer &s, const mk_instruction_word &in, uint32_t i, two_rows y,
+                                  row_store &r) {
   y = normed(y, r);
+  if constexpr (MK_GPU_FAMILIES) {
+    if (param(in, MK_PARAM_QKV_extras) != 0) {
+      y = with_extras(s, in, i, y, r);
+    }
+  }
   two_rows partner = from_partner(y, 4);
   float sign = s.lane % 8 < 4 ? -1.0f : 1.0f;
   publish_floats(
-      s, r.row, i * 16,
+      s, r.row, i * tile_columns(in),
       {rotated(y.even, partner.even, r.a.even, sign * r.b.even), rotated(y.odd, partner.odd, r.a.odd, sign * r.b.odd)});
 }
 

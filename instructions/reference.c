@@ -480,6 +480,19 @@ float mk_sum_squares(const float *x, uint32_t cols) {
   return sum;
 }
 
+float mk_sum_tile_squares(const float *tiles, uint32_t count) {
+  enum { EIGHT = 8 };
+  float sum = 0, squares[EIGHT];
+  for (uint32_t first = 0; first < count; first += EIGHT) {
+    uint32_t here = 0;
+    for (; here < EIGHT && first + here < count; here++) {
+      squares[here] = tiles[(size_t)(first + here) * MK_SQUARED_TILE + MK_TILE];
+    }
+    sum += add_chains(squares, here);
+  }
+  return sum;
+}
+
 void mk_scale_by_gain(float *x, uint32_t cols, uint32_t padded, const uint16_t *gain, uint32_t gains) {
   for (uint32_t i = 0; i < padded; i++) {
     x[i] = i < cols && i < gains ? mk_bf16_to_float(mk_float_to_bf16(x[i] * mk_bf16_to_float(gain[i]))) : 0;

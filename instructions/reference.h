@@ -174,6 +174,8 @@ void mk_matvec(const mk_span *weight, uint32_t count, const float *x, float *scr
 /* The sum of the squares of `cols` elements, in the order of docs/NUMERICS.md; and that of the first chain of them. */
 float mk_sum_squares(const float *x, uint32_t cols);
 float mk_chain_squares(const float *x, uint32_t cols);
+/* Of the squares of `count` tiles (MK_SQUARED_TILE), by eights as a tree, and these one after the other. */
+float mk_sum_tile_squares(const float *tiles, uint32_t count);
 
 /* x [cols] becomes bf16(x * gain), as far as there are `gains`, then zeros up to `padded`. */
 void mk_scale_by_gain(float *x, uint32_t cols, uint32_t padded, const uint16_t *gain, uint32_t gains);

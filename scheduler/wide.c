@@ -73,7 +73,7 @@ static bool is_plain(const mk_graph *graph, const mk_node *node) {
   switch (node->kind) {
     case MK_NODE_QKV:
       return norm_of(graph, node->input) == node && graph->weights[node->vector].extras == 0 &&
-             graph->config.qk_norm == MK_QK_PLAIN && !node->unrotated;
+             graph->config.qk_norm == MK_QK_PLAIN;
     case MK_NODE_ATTENTION:
       return node->eps == 0;
     case MK_NODE_ADD:

@@ -41,6 +41,8 @@ void test_mla(bool quick);
 void test_rows(bool quick);
 /* The same of wide steps that several sequences share (rows_gpu.c). */
 void test_many(bool quick);
+/* What sets other families apart, piece by piece (families_gpu.c); quick: several rows of one shape alone. */
+void test_families(bool quick);
 /* A program written by hand: rejected, or right and the same in 100 launches (program_gpu.c); quick: in three short
  * ones. */
 void test_program(const char *path, bool quick);

@@ -20,8 +20,8 @@ static const mixture_demands demands = {
 enum { VOCAB = 499 };
 
 static const shape shapes[] = {
-    {"64 dims a head, four query heads a KV head", 512, 2816, 8, 2, 64, 2, 0},
-    {"128 dims a head, three query heads a KV head, ragged K", 2096, 1040, 6, 2, 128, 2, 0},
+    {"64 dims a head, four query heads a KV head", 512, 2816, 8, 2, 64, 2, 0, NULL},
+    {"128 dims a head, three query heads a KV head, ragged K", 2096, 1040, 6, 2, 128, 2, 0, NULL},
 };
 
 static void check(const char *name, const mixture_result *result) {

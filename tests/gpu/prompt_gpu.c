@@ -20,16 +20,16 @@ typedef struct prompt_shape {
 } prompt_shape;
 
 static const prompt_shape shapes[] = {
-    {{"64 dims a head", 512, 1024, 8, 2, 64, 2, 1500}, MK_MOST_ROWS},
-    {{"128 dims a head, more units than SMs", 2560, 4608, 8, 4, 128, 1, 1300}, 256},
-    {{"a last unit of two row tiles, six query heads a KV head", 800, 5376, 12, 2, 64, 2, 700}, 128},
-    {{"parts along K, one KV head", 256, 9216, 8, 1, 128, 1, 1100}, 512},
-    {{"halves of odd tiles", 3072, 4608, 8, 2, 128, 1, 600}, MK_MOST_ROWS},
-    {{"spans beyond a tree of 4,096", 256, 512, 4, 2, 64, 1, 6000}, 256},
-    {{"the same, 128 dims", 256, 512, 4, 4, 128, 1, 5200}, 512},
-    {{"ragged chunks of K", 768, 5376, 12, 2, 64, 2, 300}, 128},
-    {{"64 KV heads", 256, 512, 64, 64, 64, 1, 1100}, 512},
-    {{"32 KV heads of 128 dims", 256, 512, 64, 32, 128, 1, 1400}, MK_MOST_ROWS},
+    {{"64 dims a head", 512, 1024, 8, 2, 64, 2, 1500, NULL}, MK_MOST_ROWS},
+    {{"128 dims a head, more units than SMs", 2560, 4608, 8, 4, 128, 1, 1300, NULL}, 256},
+    {{"a last unit of two row tiles, six query heads a KV head", 800, 5376, 12, 2, 64, 2, 700, NULL}, 128},
+    {{"parts along K, one KV head", 256, 9216, 8, 1, 128, 1, 1100, NULL}, 512},
+    {{"halves of odd tiles", 3072, 4608, 8, 2, 128, 1, 600, NULL}, MK_MOST_ROWS},
+    {{"spans beyond a tree of 4,096", 256, 512, 4, 2, 64, 1, 6000, NULL}, 256},
+    {{"the same, 128 dims", 256, 512, 4, 4, 128, 1, 5200, NULL}, 512},
+    {{"ragged chunks of K", 768, 5376, 12, 2, 64, 2, 300, NULL}, 128},
+    {{"64 KV heads", 256, 512, 64, 64, 64, 1, 1100, NULL}, 512},
+    {{"32 KV heads of 128 dims", 256, 512, 64, 32, 128, 1, 1400, NULL}, MK_MOST_ROWS},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 

@@ -278,7 +278,7 @@ static void run_schedules(world *w, const mk_config *config, uint32_t blocks, ui
 }
 
 void test_schedules(bool quick) {
-  static const shape small = {"schedules", 256, 704, 4, 2, 64, 2, 0};
+  static const shape small = {"schedules", 256, 704, 4, 2, 64, 2, 0, NULL};
   static world w;
   mk_config config = config_of(&small);
   config.vocab = VOCAB;

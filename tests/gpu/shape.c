@@ -18,5 +18,8 @@ mk_config config_of(const shape *s) {
   config.layers = s->layers;
   config.vocab = 1000;
   config.max_position = s->max_seq > 4096 ? s->max_seq : 4096;
+  if (s->change != NULL) {
+    s->change(&config);
+  }
   return config;
 }

@@ -3,12 +3,18 @@
 #define MK_TESTS_GPU_SHAPE_H
 
 #include "models/config.h"
+#include "vm/program/program.h"
 
 typedef struct shape {
   const char *name;
   uint32_t hidden, intermediate, heads, kv_heads, head_dim, layers, max_seq;
+  void (*change)(mk_config *config); /* into another family; NULL: it stays a plain Llama */
 } shape;
 
 mk_config config_of(const shape *s);
+
+/* All of several rows per step (rows_gpu.c): instruction by instruction, repeats, in company, and each of the `late`
+ * opcodes, MK_OP_NONE being the end of them, keeping its results to itself. */
+void test_rows_of(const shape *s, const mk_opcode *late, bool quick);
 
 #endif

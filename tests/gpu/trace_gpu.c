@@ -11,7 +11,7 @@
 
 enum { PROMPT = 350, TOKENS = 12, STEPS = 6, DELAY_NS = 400000 };
 
-static const shape traced_shape = {"traced", 512, 1024, 8, 2, 64, 2, 400};
+static const shape traced_shape = {"traced", 512, 1024, 8, 2, 64, 2, 400, NULL};
 
 typedef struct machine {
   const char *name;

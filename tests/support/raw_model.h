@@ -9,10 +9,11 @@
 
 #include "models/checkpoint.h"
 
-enum { TEST_RAW_MODELS = 2, TEST_RAW_DTYPES = 3, TEST_RAW_PATH = 256 };
+enum { TEST_RAW_MODELS = 5, TEST_RAW_DTYPES = 3, TEST_RAW_PATH = 256 };
 
 /* 0: head_dim 128, untied, odd numbers of columns, nothing divides by 16 but the heads; 1: head_dim 64, tied, even
- * ones. */
+ * ones; 2: fused tensors, of which some dims rotate; 3: biases everywhere, norms of heads; 4: norms after, over all
+ * heads. */
 mk_config test_raw_config(uint32_t which);
 /* "BF16", "F16", "F32", by mk_tensor_dtype. */
 const char *test_raw_dtype(mk_tensor_dtype dtype);

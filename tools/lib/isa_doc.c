@@ -234,7 +234,7 @@ static void write_opcode(uint32_t opcode, const mk_opcode_info *info, FILE *out)
   fprintf(out, "\n### %u `%s`\n\n`%s`\n\nStep state: %s.", opcode, info->name, info->semantics,
           NAME_OF(uses, info->state));
   fputs(info->streams ? " Streams." : "", out);
-  fputs(info->cpu_only ? " Not yet on a GPU." : "", out);
+  fputs(info->families_only ? " On a GPU for other families than Llama alone, not in wide steps." : "", out);
   fputs(info->wide_only ? " On a GPU for wide programs alone." : "", out);
   if (info->entries != MK_ENTRIES_NONE) {
     fprintf(out, " Carries out %s.", NAME_OF(entries, info->entries));

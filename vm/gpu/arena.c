@@ -57,6 +57,10 @@ static uint32_t scratch_floats(const mk_program *program) {
         most = floats > most ? floats : most;
       }
     }
+    if (in->opcode == MK_OP_NORM_ADD && !one) { /* its columns come by chunks, too */
+      uint64_t floats = (uint64_t)in->operands[MK_SLOT_NORM_ADD_residual_out].cols * MK_TILE * MK_MAX_ROWS;
+      most = floats > most ? floats : most;
+    }
     if (mk_opcode_reads(info, MK_CONTENT_TABLE) >= 0 && one) {
       uint64_t head_dim = program->buffers[in->operands[MK_SLOT_ATTENTION_kv].buffer].head_dim;
       uint64_t floats = in->params[MK_PARAM_ATTENTION_group] * head_dim / 2 * MK_GPU_KEPT_UNIT_FLOATS;

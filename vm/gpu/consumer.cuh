@@ -160,10 +160,13 @@ __device__ inline staged_unit unit_of(const consumer &c, uint32_t u, uint32_t st
 }
 
 // The gains of this lane's values, fetched while x is waited for; zero beyond the vector's end.
-__device__ inline void load_gains(const consumer &c, const mk_gpu_buffer &gain, bool normed, uint32_t steps,
-                                  uint2 (&to)[NORMED_UNITS]) {
+__device__ inline void load_gains(const consumer &c, const mk_gpu_buffer &gain, bool normed, uint32_t width,
+                                  uint32_t steps, uint2 (&to)[NORMED_UNITS]) {
   const uint16_t *from = reinterpret_cast<const uint16_t *>(gain.address);
   uint32_t cols = normed ? gain.cols : 0;
+  if constexpr (MK_GPU_FAMILIES) {
+    cols = min(cols, width);  // biases may come next
+  }
 #pragma unroll
   for (uint32_t u = 0; u < NORMED_UNITS; u++) {
     staged_unit at = unit_of(c, u, steps);
@@ -324,7 +327,7 @@ __device__ inline bool stage_activation(consumer &c, const mk_instruction_word &
 #pragma unroll 1
   for (uint32_t first_unit = 0; first_page(c) + first_unit * GROUPS < x_pages; first_unit += BATCH_UNITS) {
     uint2 gains[NORMED_UNITS], words[BATCH_UNITS];
-    load_gains(c, whole_buffer(in, LINEAR_GAIN), normed, steps, gains);
+    load_gains(c, whole_buffer(in, LINEAR_GAIN), normed, param(in, 1), steps, gains);
     if ((operand.flags & MK_OPERAND_TOKEN_ROW) != 0) {
       fetch_token_row(c, from, first, first_unit, steps, words);
     } else {

@@ -25,17 +25,21 @@ __device__ bool find_row(const mk_gpu_fill &fill, uint32_t row, uint32_t &source
   if (fill.order == MK_GPU_FILL_GLU) {
     source = half;
     source_row = row / 16 * 8 + lane;
-    return source_row < (half == 0 ? fill.sources[0].rows : fill.sources[1].rows);
+    bool there = source_row < (half == 0 ? fill.sources[0].rows : fill.sources[1].rows);
+    source_row += half == 0 ? fill.sources[0].first : fill.sources[1].first;
+    return there;
   }
   if (fill.order == MK_GPU_FILL_ROPE && row < fill.sources[0].rows + fill.sources[1].rows) {
-    row = row / fill.head_dim * fill.head_dim + half * (fill.head_dim / 2) + row % fill.head_dim / 16 * 8 + lane;
+    uint32_t pair = row % fill.head_dim / 16 * 8 + lane, rotated = (fill.rotary != 0 ? fill.rotary : fill.head_dim) / 2;
+    uint32_t dim = pair < rotated ? pair + half * rotated : pair + rotated + half * (fill.head_dim / 2 - rotated);
+    row = row / fill.head_dim * fill.head_dim + dim;
   }
 #pragma unroll
   for (uint32_t s = 0; s < MK_GPU_FILL_SOURCES; s++) {
     if (s < fill.source_count) {
       if (row < fill.sources[s].rows) {
         source = s;
-        source_row = row;
+        source_row = fill.sources[s].first + row;
         return true;
       }
       row -= fill.sources[s].rows;

@@ -17,15 +17,15 @@ enum { MK_GPU_FILL_SOURCES = 3, MK_GPU_FILL_THREADS = 256 };
 
 typedef struct mk_gpu_fill_source {
   uint64_t key;
-  uint32_t rows;
+  uint32_t rows, first; /* of them in the tensor (models/graph.h) */
   float offset, scale;
 } mk_gpu_fill_source;
 
 typedef struct mk_gpu_fill {
-  uint64_t address; /* device; the C side fills it in, as it does `units` */
-  uint64_t units;   /* tiled: 16-byte lanes of 8 elements; VECTOR: elements */
-  uint32_t order;   /* mk_gpu_fill_order */
-  uint32_t cols, grid_cols, head_dim;
+  uint64_t address;                           /* device; the C side fills it in, as it does `units` */
+  uint64_t units;                             /* tiled: 16-byte lanes of 8 elements; VECTOR: elements */
+  uint32_t order;                             /* mk_gpu_fill_order */
+  uint32_t cols, grid_cols, head_dim, rotary; /* rotary: as in pack.h */
   uint32_t source_count;
   mk_gpu_fill_source sources[MK_GPU_FILL_SOURCES];
 } mk_gpu_fill;

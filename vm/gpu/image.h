@@ -18,6 +18,15 @@ typedef enum mk_gpu_image_part {
   MK_GPU_IMAGE_WIDE_SLOTS,    /* mk_wide_kernel of several sequences, vm/gpu/wide_slots.cu; no recorder */
   MK_GPU_IMAGE_ROWS_SAMPLING, /* mk_kernel of several rows with the opcodes of sampling, vm/gpu/rows_sampling.cu */
   MK_GPU_IMAGE_ROWS_SAMPLING_RECORDING,
+  /* These, but for wide steps, for other families than Llama: vm/gpu/families.cu and the like. */
+  MK_GPU_IMAGE_FAMILIES,
+  MK_GPU_IMAGE_FAMILIES_RECORDING,
+  MK_GPU_IMAGE_FAMILIES_SAMPLING,
+  MK_GPU_IMAGE_FAMILIES_SAMPLING_RECORDING,
+  MK_GPU_IMAGE_ROWS_FAMILIES,
+  MK_GPU_IMAGE_ROWS_FAMILIES_RECORDING,
+  MK_GPU_IMAGE_ROWS_FAMILIES_SAMPLING,
+  MK_GPU_IMAGE_ROWS_FAMILIES_SAMPLING_RECORDING,
   MK_GPU_IMAGE_MLA,       /* mk_mla_kernel, vm/gpu/mla.cu; no recorder */
   MK_GPU_IMAGE_FILL,      /* mk_fill_hash, vm/gpu/fill.cu */
   MK_GPU_IMAGE_BANDWIDTH, /* mk_read_bandwidth, vm/gpu/bandwidth.cu */

@@ -3,8 +3,9 @@
 // Warps 0-15 consume, 16 loads, 17 stores, 18 controls (fetches instructions into their ring), 19 leaves at once.
 // Registers: the consumers' warpgroups take what the last warpgroup gives up. This source is compiled several times: as
 // it is, for one row per step, which is kept small; with the opcodes of sampling (sampling.cu); for several rows per
-// step, with instructions of their own (rows.cu); for these with the opcodes of sampling (rows_sampling.cu); and each
-// of these with the recorder (recording.cu and the like).
+// step, with instructions of their own (rows.cu); for these with the opcodes of sampling (rows_sampling.cu); each of
+// these with the recorder (recording.cu and the like); and all of them once more for other families than Llama
+// (families.cu and the like).
 #if MK_GPU_ROWS
 #include "vm/gpu/rows_roles.cuh"
 #else
@@ -20,6 +21,12 @@
 #include "vm/gpu/loader.cuh"
 #endif
 #include "vm/gpu/controller.cuh"
+
+#if MK_GPU_FAMILIES && !MK_GPU_ROWS
+#include "instructions/norm_add.cuh"
+#include "instructions/norm_heads.cuh"
+#include "instructions/offset.cuh"
+#endif
 
 #if MK_GPU_SAMPLES && !MK_GPU_ROWS
 #include "instructions/score.cuh"
@@ -88,7 +95,8 @@ template <typename role>
 __device__ __forceinline__ void store_instruction(role &s, const mk_instruction_word &in,
                                                   const instruction_cursor &cursor) {
   row_store r = {};
-  if (has_flag(in, SLOT_WAITS_RELEASE)) {  // it may read what these order before the consumers have a result
+  r.scale = MK_GPU_FAMILIES ? 1.0f : 0.0f;  // some inputs are not normed
+  if (has_flag(in, SLOT_WAITS_RELEASE)) {   // it may read what these order before the consumers have a result
     wait_counters(s.d, in);
   }
 #define HAS_LOOP(NAME) MK_HAS(store_##NAME(s, in, cursor, r))
@@ -170,7 +178,7 @@ __device__ __forceinline__ void consume_instruction(role &c, const mk_instructio
 #define MK_OPCODE(NAME, text, state, semantics)                                                                   \
   case case_of(is_linear(MK_OP_##NAME) || searches(MK_OP_##NAME) || MK_HAS(consume_##NAME(c, in)), MK_OP_##NAME): \
     if constexpr (is_linear(MK_OP_##NAME)) {                                                                      \
-      normed = places_of(MK_OP_##NAME).gain >= 0;                                                                 \
+      normed = places_of(MK_OP_##NAME).gain >= 0 && (!MK_GPU_FAMILIES || has_norm(in));                           \
       break;                                                                                                      \
     } else if constexpr (searches(MK_OP_##NAME)) {                                                                \
       goto search;                                                                                                \

@@ -96,14 +96,24 @@ static const char *kernel_name(const mk_gpu *gpu) {
   return gpu->mla ? "mk_mla_kernel" : gpu->rows > MK_MAX_ROWS ? "mk_wide_kernel" : "mk_kernel";
 }
 
+static mk_gpu_image_part image_of(const mk_gpu *gpu) {
+  static const mk_gpu_image_part tokens[2][2][2] = {
+      /* several rows, families, sampling */
+      {{MK_GPU_IMAGE_KERNEL, MK_GPU_IMAGE_SAMPLING}, {MK_GPU_IMAGE_FAMILIES, MK_GPU_IMAGE_FAMILIES_SAMPLING}},
+      {{MK_GPU_IMAGE_ROWS, MK_GPU_IMAGE_ROWS_SAMPLING},
+       {MK_GPU_IMAGE_ROWS_FAMILIES, MK_GPU_IMAGE_ROWS_FAMILIES_SAMPLING}}};
+  if (gpu->mla) {
+    return MK_GPU_IMAGE_MLA;
+  }
+  if (gpu->rows > MK_MAX_ROWS) {
+    return mk_program_slots(gpu->program) > 1 ? MK_GPU_IMAGE_WIDE_SLOTS : MK_GPU_IMAGE_WIDE;
+  }
+  return tokens[gpu->rows > 1][mk_gpu_is_of_family(gpu->program)][mk_gpu_samples(gpu->program)];
+}
+
 static mk_status load_kernel(mk_gpu *gpu) {
   gpu->mla = mk_program_listed(gpu->program);
-  const bool samples = mk_gpu_samples(gpu->program), shared = mk_program_slots(gpu->program) > 1;
-  gpu->image = gpu->mla                  ? MK_GPU_IMAGE_MLA
-               : gpu->rows > MK_MAX_ROWS ? (shared ? MK_GPU_IMAGE_WIDE_SLOTS : MK_GPU_IMAGE_WIDE)
-               : gpu->rows > 1           ? (samples ? MK_GPU_IMAGE_ROWS_SAMPLING : MK_GPU_IMAGE_ROWS)
-               : samples                 ? MK_GPU_IMAGE_SAMPLING
-                                         : MK_GPU_IMAGE_KERNEL;
+  gpu->image = image_of(gpu);
   return mk_gpu_load(gpu, gpu->image, kernel_name(gpu), mk_gpu_shared_bytes(gpu), &gpu->module, &gpu->kernel);
 }
 

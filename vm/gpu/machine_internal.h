@@ -107,9 +107,11 @@ mk_status mk_gpu_copy_out(const mk_gpu *gpu, void *to, mk_cu_address from, uint6
 mk_status mk_gpu_check_program(const mk_program *program);
 /* The part of this check that concerns the instructions of a program of wide steps, and their order (refuse_wide.c). */
 mk_status mk_gpu_check_wide(const mk_program *program);
-/* Names a parameter of the instruction that the kernels have no code for: those of other families than Llama. wide:
- * what is normed has squares and no gain. NULL: none. */
+/* Names a parameter of the instruction that the kernels for plain Llamas have no code for: those of other families.
+ * wide: what is normed has squares and no gain. NULL: none. */
 const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide);
+/* Whether the program has such parameters, or opcodes: then kernels for other families run it. */
+bool mk_gpu_is_of_family(const mk_program *program);
 /* Whether the program draws: it has instructions that score. */
 bool mk_gpu_samples(const mk_program *program);
 /* wide.c. The tensor maps by which the kernel for wide steps copies what is multiplied: a place for each buffer, which

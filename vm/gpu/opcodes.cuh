@@ -13,6 +13,11 @@
 #define MK_GPU_WIDE 0
 #endif
 
+// Whether the kernel is for other families than Llama: those have opcodes and parameters that plain Llamas do without.
+#ifndef MK_GPU_FAMILIES
+#define MK_GPU_FAMILIES false
+#endif
+
 // For templates over roles: whether there is such a function for these roles.
 #define MK_HAS(call) \
   requires { call; }
@@ -43,9 +48,9 @@ __host__ __device__ constexpr int place_of(uint32_t opcode, int slot) {
 // Whether programs with this opcode are refused (vm/gpu/refuse.c): for the kernel being compiled it has no operands and
 // no code.
 __host__ __device__ constexpr bool is_absent(uint32_t opcode) {
-#define MK_CPU_ONLY(NAME)       \
-  if (opcode == MK_OP_##NAME) { \
-    return true;                \
+#define MK_FAMILIES_ONLY(NAME)                      \
+  if (!MK_GPU_FAMILIES && opcode == MK_OP_##NAME) { \
+    return true;                                    \
   }
 #define MK_WIDE_ONLY(NAME)                      \
   if (!MK_GPU_WIDE && opcode == MK_OP_##NAME) { \

@@ -32,6 +32,7 @@ typedef struct mk_gpu_pack {
   uint32_t source;          /* which of the sources these rows belong to; VECTOR: 0 */
   uint32_t first_row, rows; /* of that source; VECTOR: 0 and 1 */
   uint32_t cols, head_dim;
+  uint32_t rotary; /* ROPE: the first dims of a head, which pair up among themselves, as the others do; 0: all */
   uint32_t source_rows[MK_GPU_FILL_SOURCES]; /* of every source; 0: there is none */
 } mk_gpu_pack;
 
@@ -52,8 +53,12 @@ MK_PACK_FUNCTION uint32_t mk_gpu_pack_row(const mk_gpu_pack *pack, uint32_t row)
   if (pack->order != MK_GPU_FILL_ROPE || pack->source > 1) {
     return row;
   }
+  /* Pairs (d, d + rotary / 2) of the rotated dims, then pairs of the others, in the same way. */
   uint32_t dim = row % pack->head_dim, half = pack->head_dim / 2;
-  return row - dim + dim % half / 8 * 16 + dim / half * 8 + dim % 8;
+  uint32_t rotated = pack->rotary != 0 ? pack->rotary / 2 : half;
+  uint32_t second = dim < 2 * rotated ? dim >= rotated : dim >= half + rotated;
+  uint32_t pair = dim - (dim < 2 * rotated ? second * rotated : second != 0 ? half : rotated);
+  return row - dim + pair / 8 * 16 + second * 8 + pair % 8;
 }
 
 /* fp16 as fp32, bit for bit; every value of fp16 is one of fp32. */

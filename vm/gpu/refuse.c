@@ -6,6 +6,7 @@
 
 enum {
   BLOCK_TOKENS = 64,
+  NORMED_COLS = MK_GPU_NORMED_PAGES * MK_GPU_PAGE_BYTES / 512 * MK_TILE,
   MOST_FRONTS = MK_GPU_CONSUMER_WARPS * (32 / MK_GPU_FRONT_LANES),
 };
 
@@ -32,6 +33,11 @@ static mk_status check_staging(const mk_instruction *in, uint32_t rows) {
   if (in->opcode == MK_OP_ATTENTION && in->params[MK_PARAM_ATTENTION_group] > 16) {
     return mk_error(MK_ERR_FILE, "instruction %u: %u query heads share a KV head; this machine attends with at most 16",
                     in->uid, in->params[MK_PARAM_ATTENTION_group]);
+  }
+  const uint32_t summed = in->opcode == MK_OP_NORM_ADD ? in->operands[MK_SLOT_NORM_ADD_parts].cols * MK_TILE : 0;
+  if (rows == 1 && summed > NORMED_COLS) {
+    return mk_error(MK_ERR_FILE, "instruction %u norms a sum of %u columns; this machine norms at most %d", in->uid,
+                    summed, NORMED_COLS);
   }
   if (in->opcode == MK_OP_REDUCE_ADD && in->operands[MK_SLOT_REDUCE_ADD_parts].rows > MK_GPU_CONSUMER_WARPS) {
     return mk_error(MK_ERR_FILE, "instruction %u adds %u parts; this machine adds at most %d", in->uid,
@@ -73,7 +79,6 @@ const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide) {
     case MK_OP_QKV:
       return in->params[MK_PARAM_QKV_extras] != 0 ? "a bias, or a norm of queries and keys,"
              : operands[wide ? MK_SLOT_QKV_squares : MK_SLOT_QKV_gain].rows == 0 ? "an input that is not normed"
-             : in->params[MK_PARAM_QKV_rope_tiles] == 0                          ? "a layer without rotation"
                                                                                  : NULL;
     case MK_OP_GLU:
       return in->params[MK_PARAM_GLU_biased] != 0                                ? "a bias"
@@ -84,28 +89,26 @@ const char *mk_gpu_find_parameter(const mk_instruction *in, bool wide) {
     case MK_OP_ATTEND:
       return !wide && operands[MK_SLOT_ATTEND_work].rows != 0 ? "a work list of rows" : NULL;
     case MK_OP_HEAD:
-      return in->params[MK_PARAM_HEAD_factor] != 0              ? "a factor on logits"
-             : wide && operands[MK_SLOT_HEAD_squares].rows == 0 ? "an input with a gain"
-                                                                : NULL;
+      return wide && operands[MK_SLOT_HEAD_squares].rows == 0 ? "an input with a gain"
+             : !wide && in->params[MK_PARAM_HEAD_factor] != 0 ? "a factor on logits"
+                                                              : NULL;
     default:
       return NULL;
   }
 }
 
-/* What kernels have no code for yet, by name: opcodes and parameters of other families than Llama. NULL: nothing. */
-static const char *find_cpu_only(const mk_program *program, const mk_instruction *in) {
-  const char *wide = find_wide(program, in);
-  if (mk_opcode_lookup(in->opcode)->cpu_only) {
-    return "the opcode";
+bool mk_gpu_is_of_family(const mk_program *program) {
+  for (size_t i = 0; i < program->instruction_count; i++) {
+    const mk_instruction *in = &program->instructions[i];
+    if (mk_opcode_lookup(in->opcode)->families_only || mk_gpu_find_parameter(in, false) != NULL) {
+      return true;
+    }
   }
-  if (wide != NULL) {
-    return wide;
-  }
-  return mk_gpu_find_parameter(in, false);
+  return false;
 }
 
 static mk_status check_room(const mk_program *program, const mk_instruction *in) {
-  const char *missing = find_cpu_only(program, in);
+  const char *missing = find_wide(program, in);
   if (missing != NULL) {
     return mk_error(MK_ERR_FILE, "instruction %u (%s): %s is not yet on a GPU: use --device cpu", in->uid,
                     mk_opcode_lookup(in->opcode)->name, missing);

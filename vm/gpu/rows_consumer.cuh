@@ -212,6 +212,11 @@ __device__ inline void fetch_chunk(const consumer &c, const mk_instruction_word 
   }
 }
 
+// Whether x is no embedding row, which other families take without a norm, too.
+__device__ inline bool is_value(const mk_instruction_word &in) {
+  return !MK_GPU_FAMILIES || (in.parts[LINEAR_X].flags & MK_OPERAND_TOKEN_ROW) == 0;
+}
+
 __device__ inline bool is_later_half(const consumer &c) { return c.warp >= HALF_WARPS; }
 
 // These come before and after a warp writes its part of its half's next result.
@@ -331,7 +336,7 @@ __device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instru
 #pragma unroll 1
     for (uint32_t row = 0; row < work.rows; row++) {
       multiply_page(c, x, left, sums);
-      if (row + 1 == work.rows && !last && work.loads_ahead()) {
+      if (row + 1 == work.rows && !last && work.loads_ahead() && is_value(in)) {
         uint32_t next = first_step(c, chunk + CHUNK_STEPS);
         // Steps that are not there count for nothing in this chunk, since their weights are 0.
         load_lines(c, device::slot_of(in).buffers[LINEAR_X], steps_before(in) + next, steps_there(work.left(next)), x);

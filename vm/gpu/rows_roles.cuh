@@ -9,6 +9,11 @@
 #if MK_GPU_SAMPLES
 #include "instructions/search_rows.cuh"
 #endif
+#if MK_GPU_FAMILIES
+#include "instructions/norm_add_rows.cuh"
+#include "instructions/norm_heads.cuh"
+#include "instructions/offset_rows.cuh"
+#endif
 
 namespace mk {
 
@@ -17,8 +22,8 @@ using queue_storer = rows_storer;
 
 __device__ inline bool stops(const rows_consumer &c) { return rows_of(c.d).stop != 0; }
 
-__device__ __forceinline__ void store_instruction(rows_storer &s, const mk_instruction_word &in,
-                                                  const instruction_cursor &) {
+template <typename role>
+__device__ __forceinline__ void store_instruction(role &s, const mk_instruction_word &in, const instruction_cursor &) {
   forget(s.lane);
   forget(s.tile);
   forget(s.d.epoch);
@@ -26,7 +31,9 @@ __device__ __forceinline__ void store_instruction(rows_storer &s, const mk_instr
   switch (in.opcode) {
 #define MK_OPCODE(NAME, text, state, semantics)         \
   case case_of(!is_absent(MK_OP_##NAME), MK_OP_##NAME): \
-    if constexpr (has_row_tiles(MK_OP_##NAME)) {        \
+    if constexpr (MK_HAS(store_##NAME(s, in))) {        \
+      store_##NAME(s, in);                              \
+    } else if constexpr (has_row_tiles(MK_OP_##NAME)) { \
       break;                                            \
     }                                                   \
     return; /* the consumers publish and signal themselves */

@@ -60,8 +60,9 @@ __device__ inline void take_squares(const rows_storer &s, const uint8_t *result,
   sum = first ? sum : rows_shared()->scales[line] + sum;
   __syncwarp();
   // Four lanes write the same value.
-  rows_shared()->scales[line] =
-      last ? norm_scale(sum, reciprocal_of(static_cast<float>(param(in, 1))), __uint_as_float(param(in, 0))) : sum;
+  rows_shared()->scales[line] = last ? with_factor(in, norm_scale(sum, reciprocal_of(static_cast<float>(param(in, 1))),
+                                                                  __uint_as_float(param(in, 0))))
+                                     : sum;
   __syncwarp();
 }
 
@@ -110,9 +111,10 @@ __device__ inline void get_sums(const rows_storer &s, uint32_t row, line_sums &y
   y.value[0] = sum.x, y.value[1] = sum.y, y.value[2] = sum.z, y.value[3] = sum.w;
 }
 
-// Publishes fp32 words of both rows of row tile `tile`.
-__device__ inline void publish_floats(const rows_storer &s, const mk_operand &out, uint32_t tile, const line_sums &y) {
-  uint64_t *row = stamped_row(s.d, out) + tile * 16 + s.lane / 4;
+// Publishes fp32 words of both rows of row tile `tile`, of which a tile has so many columns.
+__device__ inline void publish_floats(const rows_storer &s, const mk_operand &out, uint32_t tile, uint32_t columns,
+                                      const line_sums &y) {
+  uint64_t *row = stamped_row(s.d, out) + tile * columns + s.lane / 4;
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t line = line_of(s, i);

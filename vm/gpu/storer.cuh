@@ -108,15 +108,22 @@ __device__ inline two_rows load_residual(const storer &s, const mk_operand &oper
 // for what comes after the last tile, and after_X for what comes after the signals. One loop in kernel.cu runs these
 // functions for every opcode; an opcode with a store_X has a loop of its own, with its end.
 struct row_store {
-  uint32_t tiles;   // 0: the storer has nothing to do
-  uint32_t rounds;  // results of each tile, one for every sixteen chains
-  uint64_t *row;    // stamped words of the first tile
-  float scale;      // of the norm, from the first tile on: x is the same for all
-  two_rows a, b;    // of the tile at hand: cosine and sine, the residual, or bias and count
-  float *plain;     // residual_out or logits, at the first tile
-  float best;       // HEAD: the candidate so far
+  uint32_t tiles;       // 0: the storer has nothing to do
+  uint32_t rounds;      // results of each tile, one for every sixteen chains
+  uint64_t *row;        // stamped words of the first tile
+  float scale;          // of the norm, from the first tile on: x is the same for all
+  two_rows a, b;        // of the tile at hand: cosine and sine, the residual, or bias and count
+  two_rows bias, gain;  // of other families' QKV, and of their norms after a sum
+  float *plain;         // residual_out or logits, at the first tile
+  float best;           // HEAD: the candidate so far
   uint32_t index, stop;
 };
+
+// How many results the consumers make of a sum that is normed.
+__device__ inline uint32_t norm_rounds(const mk_instruction_word &in) {
+  constexpr uint32_t tiles = MK_GPU_CONSUMER_WARPS * MK_CHAIN_COLS / MK_TILE;
+  return (in.parts[MK_PART_NORM_ADD_parts].cols + tiles - 1) / tiles;
+}
 
 // How many results the consumers make of a row tile: one for each sixteen chains.
 template <uint32_t opcode>
@@ -126,19 +133,23 @@ __device__ inline uint32_t rounds_of(const mk_instruction_word &in) {
     uint32_t chains = (weight.cols + MK_CHAIN_COLS / 16 - 1) / (MK_CHAIN_COLS / 16);
     return weight.rows == 0 ? 1 : (chains + MK_GPU_CONSUMER_WARPS - 1) / MK_GPU_CONSUMER_WARPS;
   }
+  if constexpr (opcode == MK_OP_NORM_ADD) {
+    return norm_rounds(in);
+  }
   return 1;
 }
 
 // The sums of row tile i; with those of the first tile comes the scale of a norm.
 __device__ inline two_rows take_results(storer &s, const mk_instruction_word &in, uint32_t i, row_store &r) {
   float y = 0.0f, squares = 0.0f;
-  bool scales = i == 0 && has_norm(in);
+  bool scales = i == 0 && has_squares(in);
 #pragma unroll 1
   for (uint32_t round = 0; round < r.rounds; round++) {
     take_result(s, scales, y, squares);
   }
   if (scales) {
-    r.scale = norm_scale(squares, reciprocal_of(static_cast<float>(param(in, 1))), __uint_as_float(param(in, 0)));
+    r.scale = with_factor(
+        in, norm_scale(squares, reciprocal_of(static_cast<float>(param(in, 1))), __uint_as_float(param(in, 0))));
   }
   uint32_t row = s.lane % 8 * 2;
   return {__shfl_sync(0xffffffffu, y, row), __shfl_sync(0xffffffffu, y, row + 1)};

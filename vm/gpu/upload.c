@@ -134,7 +134,8 @@ static mk_status check_rows(const mk_gpu_upload *upload, const mk_buffer *b, con
   uint32_t most = vector ? 1 : pack->source < MK_GPU_FILL_SOURCES ? pack->source_rows[pack->source] : 0;
   if (pack->first_row > most || pack->rows > most - pack->first_row ||
       (pack->order == MK_GPU_FILL_GLU && pack->source > 1) ||
-      (pack->order == MK_GPU_FILL_ROPE && (pack->head_dim == 0 || pack->head_dim % 16 != 0))) {
+      (pack->order == MK_GPU_FILL_ROPE &&
+       (pack->head_dim == 0 || pack->head_dim % 16 != 0 || pack->rotary > pack->head_dim || pack->rotary % 2 != 0))) {
     return mk_error(MK_ERR_USAGE, "weight %s: source %u has %u rows; %u from %u on are not all there", b->name,
                     pack->source, most, pack->rows, pack->first_row);
   }

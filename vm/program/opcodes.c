@@ -25,7 +25,7 @@ static const mk_opcode_info opcodes[MK_OP_COUNT] = {
 #define MK_CONTENT(NAME, field, means) SLOT(NAME, field).content = MK_CONTENT_##means,
 #define MK_OPTIONAL(NAME, field) SLOT(NAME, field).optional = true,
 #define MK_STREAMS(NAME) OF(NAME).streams = true,
-#define MK_CPU_ONLY(NAME) OF(NAME).cpu_only = true,
+#define MK_FAMILIES_ONLY(NAME) OF(NAME).families_only = true,
 #define MK_WIDE_ONLY(NAME) OF(NAME).wide_only = true,
 #define MK_FUSES(NAME, field, BEFORE, made, when)                           \
   OF(NAME).fusion = MK_FUSION_##when, OF(NAME).fused_into = MK_OP_##BEFORE, \

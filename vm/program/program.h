@@ -352,10 +352,10 @@ typedef struct mk_opcode_info {
   const char *semantics;
   mk_state_use state;
   mk_entries entries;
-  bool cpu_only;    /* the GPU machine does not have it */
-  bool wide_only;   /* of the GPU's kernels that for wide programs alone has it */
-  bool streams;     /* takes its inputs word by word: a result may be published before all inputs have been read */
-  mk_fusion fusion; /* whether it may be done within an instruction of opcode fused_into ... */
+  bool families_only; /* of the GPU's kernels those for other families than Llama alone have it */
+  bool wide_only;     /* of the GPU's kernels that for wide programs alone has it */
+  bool streams;       /* takes its inputs word by word: a result may be published before all inputs have been read */
+  mk_fusion fusion;   /* whether it may be done within an instruction of opcode fused_into ... */
   mk_opcode fused_into;
   uint32_t fused_slot, fused_made;                 /* ... which has left this operand, as that one of its own */
   uint32_t operand_count, part_count, param_count; /* part_count: operands of extent PART */

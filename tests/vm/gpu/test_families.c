@@ -1,0 +1,80 @@
+/* Which kernel runs a program: plain Llamas have theirs, whatever another family has goes to those for families. Over a
+ * driver without a GPU (tests/fake_cuda). */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "models/llama.h"
+#include "scheduler/compile.h"
+#include "tests/support/fake_gpu.h"
+#include "vm/gpu/machine.h"
+
+static mk_gpu_image_part asked;
+
+const void *mk_gpu_image(mk_gpu_image_part part) {
+  asked = part;
+  return "an image";
+}
+bool mk_gpu_image_complete(void) { return true; }
+int mk_gpu_image_cuda_version(void) { return 13000; }
+
+static const struct {
+  const char *type, *keys;
+  bool plain; /* for the GPU */
+} families[] = {
+    {"llama", "", true},
+    {"mistral", ",\"sliding_window\":null", true},
+    {"phi3", "", true},
+    {"smollm3", ",\"no_rope_layer_interval\":2", true},
+    {"granite", ",\"logits_scaling\":8", false},
+    {"granite", ",\"embedding_multiplier\":12", false},
+    {"llama", ",\"attention_bias\":true", false},
+    {"llama", ",\"mlp_bias\":true", false},
+    {"qwen2", "", false},
+    {"qwen3", "", false},
+    {"olmo2", "", false},
+    {"olmo2", ",\"attention_bias\":true", false},
+};
+
+static mk_gpu_image_part image_of(const char *type, const char *keys, uint32_t rows, bool sampling) {
+  char text[512];
+  mk_config config;
+  mk_graph *graph;
+  mk_program *program;
+  mk_gpu *gpu;
+  fake_gpu kernel;
+  snprintf(text, sizeof text,
+           "{\"model_type\":\"%s\",\"hidden_size\":256,\"intermediate_size\":352,\"num_hidden_layers\":2,"
+           "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":300,\"head_dim\":64,"
+           "\"max_position_embeddings\":512%s}",
+           type, keys);
+  cr_assert_eq(mk_config_parse(text, strlen(text), &config), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
+  const mk_compile_options options = {.sms = 5, .max_seq = 256, .rows = rows, .sampling = sampling};
+  cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
+  mk_graph_free(graph);
+  (void)fake_gpu_start(&kernel);
+  cr_assert_eq(mk_gpu_new(program, &(mk_gpu_options){0}, &gpu), MK_OK, "%s%s, %u rows: %s", type, keys, rows,
+               mk_error_message());
+  const mk_gpu_image_part part = asked; /* its kernel is all that a machine loads */
+  mk_gpu_free(gpu);
+  mk_program_free(program);
+  return part;
+}
+
+Test(gpu_families, have_kernels_of_their_own) {
+  static const mk_gpu_image_part of[2][2][2] = {
+      /* several rows, plain, sampling */
+      {{MK_GPU_IMAGE_FAMILIES, MK_GPU_IMAGE_FAMILIES_SAMPLING}, {MK_GPU_IMAGE_KERNEL, MK_GPU_IMAGE_SAMPLING}},
+      {{MK_GPU_IMAGE_ROWS_FAMILIES, MK_GPU_IMAGE_ROWS_FAMILIES_SAMPLING},
+       {MK_GPU_IMAGE_ROWS, MK_GPU_IMAGE_ROWS_SAMPLING}}};
+  for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+    for (uint32_t rows = 1; rows <= MK_MAX_ROWS; rows *= 4) {
+      for (int sampling = 0; sampling < 2; sampling++) {
+        cr_expect_eq(image_of(families[i].type, families[i].keys, rows, sampling != 0),
+                     of[rows > 1][families[i].plain][sampling], "%s%s, %u rows, sampling %d", families[i].type,
+                     families[i].keys, rows, sampling);
+      }
+    }
+  }
+}

@@ -1,0 +1,4 @@
+// The persistent kernel for other families than Llama with the opcodes of sampling.
+#define MK_GPU_FAMILIES true
+#define MK_GPU_SAMPLES true
+#include "vm/gpu/kernel.cu"

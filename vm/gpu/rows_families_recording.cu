@@ -1,0 +1,6 @@
+// The persistent kernel for several rows per step of other families than Llama that records what it does
+// (recording.cu).
+#define MK_GPU_FAMILIES true
+#define MK_GPU_ROWS true
+#define MK_GPU_RECORDS true
+#include "vm/gpu/kernel.cu"

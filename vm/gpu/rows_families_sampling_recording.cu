@@ -1,0 +1,7 @@
+// The persistent kernel for several rows per step of other families than Llama with the opcodes of sampling that records what it does
+// (recording.cu).
+#define MK_GPU_FAMILIES true
+#define MK_GPU_ROWS true
+#define MK_GPU_SAMPLES true
+#define MK_GPU_RECORDS true
+#include "vm/gpu/kernel.cu"
