@@ -23,11 +23,11 @@ enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
 /* Of wide steps that several sequences share, and rows of them. */
 static const shape many_shapes[] = {
-    {"64 dims a head, shared", 512, 1024, 8, 2, 64, 2, 600},
-    {"128 dims a head, shared", 1024, 1536, 8, 2, 128, 2, 600},
-    {"three query heads a KV head, shared", 768, 5376, 12, 4, 64, 2, 300},
-    {"sixteen query heads, parts along K, shared", 256, 9216, 16, 1, 128, 1, 300},
-    {"spans beyond a tree of 4,096, shared", 256, 512, 4, 2, 64, 1, 5200},
+    {"64 dims a head, shared", 512, 1024, 8, 2, 64, 2, 600, NULL},
+    {"128 dims a head, shared", 1024, 1536, 8, 2, 128, 2, 600, NULL},
+    {"three query heads a KV head, shared", 768, 5376, 12, 4, 64, 2, 300, NULL},
+    {"sixteen query heads, parts along K, shared", 256, 9216, 16, 1, 128, 1, 300, NULL},
+    {"spans beyond a tree of 4,096, shared", 256, 512, 4, 2, 64, 1, 5200, NULL},
 };
 static const uint32_t many_rows[] = {64, 128, MK_MOST_SHARED_ROWS, 256, 64};
 enum { MANY_SHAPES = sizeof many_shapes / sizeof many_shapes[0] };
@@ -412,9 +412,9 @@ static void test_company(const shape *s, uint32_t repeats) {
 void test_rows_of(const shape *s, const mk_opcode *late, bool quick) {
   test_plans(s, 2, quick ? 4 : 12, false);
   test_plans(s, MK_MAX_ROWS, quick ? 8 : 24, false);
-  test_repeats(s);
+  test_repeats(s, MK_MAX_ROWS);
   for (; *late != MK_OP_NONE; late++) {
-    test_late(s, *late);
+    test_late(s, MK_MAX_ROWS, *late);
   }
   test_company(s, 1);
 }
