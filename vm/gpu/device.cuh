@@ -6,6 +6,7 @@
 #include "instructions/tile/edge.cuh"
 #include "instructions/tile/warp.cuh"
 #include "vm/gpu/launch.h"
+#include "vm/gpu/opcodes.cuh"
 #include "vm/program/plan.h"
 
 #ifndef MK_GPU_SAMPLES
@@ -63,7 +64,8 @@ struct shared_words {  // after the barriers
   uint32_t tickets[MK_GPU_WARPS];            // long waits so far, so that one is not taken for the next
   uint32_t uid[MK_GPU_WARPS];                // of the instruction that each warp has at hand
   warp_step at_step[MK_GPU_CONSUMER_WARPS];  // what each warp is at
-  uint32_t at_hand[MK_GPU_CONSUMER_WARPS];   // position of each warp in the instruction ring
+  // Position of each warp in the instruction ring; of storers where they keep it here.
+  uint32_t at_hand[MK_GPU_FAMILIES ? MK_GPU_WARPS : MK_GPU_CONSUMER_WARPS];
   uint8_t at_flags[MK_GPU_CONSUMER_WARPS];   // the flags of that warp's step
   step_state state[2];
   uint32_t fault_uid;  // of the instruction that came to the fault

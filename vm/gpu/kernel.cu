@@ -206,8 +206,20 @@ finish:
 }
 #endif
 
+// Storers of other families' kernels, which have more in hand, keep their position in shared memory.
+__device__ inline instruction_cursor look_up(const queue_storer &s, const instruction_cursor &cursor) {
+  return MK_GPU_FAMILIES ? instruction_cursor{s.d.words()->at_hand[s.d.warp]} : cursor;
+}
+__device__ inline void put_down(const queue_storer &s, const instruction_cursor &cursor) {
+  if (MK_GPU_FAMILIES) {
+    s.d.words()->at_hand[s.d.warp] = cursor.at;
+    __syncwarp();
+  }
+}
+
 __device__ __forceinline__ void store_queue(queue_storer &s) {
   instruction_cursor cursor;
+  put_down(s, cursor);
   for (s.d.epoch = 0; s.d.epoch < s.d.params.epochs; s.d.epoch++) {
     record_boundary(s.d);
     if (s.d.epoch > 0 && !wait_phase(s.d, STATE_READY, (s.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
@@ -221,12 +233,15 @@ __device__ __forceinline__ void store_queue(queue_storer &s) {
       return;
     }
     for (bool last = false; !last;) {
+      cursor = look_up(s, cursor);
       const mk_instruction_word *in = fetch(s.d, cursor);
       if (in == nullptr) {
         return;
       }
       store_instruction(s, *in, cursor);
+      cursor = look_up(s, cursor);
       last = done_with(s.d, cursor);
+      put_down(s, cursor);
     }
   }
 }

@@ -17,9 +17,9 @@ struct rows_consumer : consumer {
   results_cursor sums;      // where this warp is in the ring of results
   instruction_cursor hand;  // in the ring of instructions
 };
-// While something is recorded there are not enough registers: the epoch and `hand` then lie in shared memory, in words
-// that the kernel of one row uses.
-constexpr bool REGISTERS_SUFFICE = !MK_GPU_RECORDS;
+// While something is recorded, or drawn for another family than Llama, there are not enough registers: the epoch and
+// `hand` then lie in shared memory, in words that the kernel of one row uses.
+constexpr bool REGISTERS_SUFFICE = !MK_GPU_RECORDS && !(MK_GPU_FAMILIES && MK_GPU_SAMPLES);
 __device__ inline instruction_cursor at_hand(const rows_consumer &c) {
   return REGISTERS_SUFFICE ? c.hand : at_hand(static_cast<const consumer &>(c));
 }
