@@ -74,7 +74,8 @@ static void start(weight *w, mk_dtype dtype, mk_scale scale, uint32_t scale_cols
         }
       }
       code = !nan && dtype == MK_DTYPE_E4M3 && (code & 127) == 127 ? 126 : code;
-      strip[mk_strip_offset(dtype, row % MK_TILE, col % MK_STRIP_COLS, &shift)] |= (uint8_t)(code << shift);
+      const uint32_t offset = mk_strip_offset(dtype, row % MK_TILE, col % MK_STRIP_COLS, &shift);
+      strip[offset] |= (uint8_t)(code << shift);
       w->plain[mk_tile_offset(STEPS, row, col)] = mk_float_to_bf16(value * number_of(dtype, code, zero));
     }
   }
@@ -205,7 +206,8 @@ Test(dequantise, corners_of_scales) {
     for (uint32_t row = 0; row < 16; row++) {
       for (uint32_t col = 0; col < 128; col++) {
         uint32_t shift;
-        const uint32_t code = strip[mk_strip_offset(MK_DTYPE_I4, row, col, &shift)] >> shift & 15;
+        const uint32_t offset = mk_strip_offset(MK_DTYPE_I4, row, col, &shift);
+        const uint32_t code = strip[offset] >> shift & 15;
         const float want = corners[i] * ((float)code - (mk_strip_row(row) < 8 ? 15.0f : 0.0f));
         cr_expect_eq(out[mk_tile_offset(8, row, col)], mk_float_to_bf16(want), "scale %g, row %u, col %u",
                      (double)corners[i], row, col);
