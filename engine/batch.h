@@ -12,8 +12,8 @@
  * from the sequence alone. The machines take turns. In a step of the main one each of its sequences has a row, and what
  * is left are rows of prompts, first come, first served. Where one row of it alone would have something to do, the
  * machine of one row, which is faster, makes the step in its place, as far as it has the same bits (mk_batch_alike).
- * While prompts wait for their own machine, a launch of that has at most `prompt_tokens` rows and one of another machine
- * at most `decode_steps` steps: so long somebody who generates waits at most.
+ * While prompts wait for their own machine, a launch of that has at most `prompt_tokens` rows and one of another
+ * machine at most `decode_steps` steps: so long somebody who generates waits at most.
  *
  * Out of blocks: the youngest that runs gives its own back and waits again, with all its tokens; they are computed
  * anew, each position by its own machine, so to the same bits.
@@ -106,8 +106,8 @@ void mk_batch_free(mk_batch *batch); /* NULL is fine; nobody is told */
 /* Tokens that a sequence may have: what program and KV cache have room for. */
 uint32_t mk_batch_context(const mk_batch *batch);
 
-/* Up to how many tokens of context a step of one row has the bits that one of several has (docs/NUMERICS.md): as long as
- * no split of attention of one row has a second span. 0: there is no such machine, or it never has. */
+/* Up to how many tokens of context a step of one row has the bits that one of several has (docs/NUMERICS.md): as long
+ * as no split of attention of one row has a second span. 0: there is no such machine, or it never has. */
 uint32_t mk_batch_alike(const mk_batch *batch);
 
 /* A sequence more, known to its calls as `tag`; *id (may be NULL) is its number, from 1, in the order of arrival.
@@ -155,8 +155,8 @@ typedef struct mk_batch_extras {
  * sequence has ended, or one that waits could begin. */
 bool mk_batch_take(mk_batch *batch, uint32_t step, const uint32_t *results, const mk_batch_extras *extras);
 
-/* The launch failed: all that run end with `status` and the message at hand, and no block is known any more. The message
- * stands afterwards, whatever callbacks did. */
+/* The launch failed: all that run end with `status` and the message at hand, and no block is known any more. The
+ * message stands afterwards, whatever callbacks did. */
 void mk_batch_fail(mk_batch *batch, mk_status status);
 
 /* A sequence as a launch finds it. */

@@ -117,8 +117,9 @@ mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling)
 /* The same of one slot, where a sequence begins between two launches: no token of it has been seen, so its counts begin
  * anew. MK_ERR_USAGE for a slot that there is not, too. */
 mk_status mk_engine_set_slot_sampling(mk_engine *engine, uint32_t slot, const mk_sampling *sampling);
-/* Then, where it begins behind its first token: the tokens before its first row, which no row counts (their K and V are
- * in the cache already): the first prompt_count of them are the prompt's, the others were generated. */
+/* After mk_engine_set_slot_sampling, where the sequence does not begin with its first token, because K and V of that
+ * one and perhaps of more are in the cache already. `tokens` are those before its first row, which no row counts: the
+ * first prompt_count of them are the prompt's, the others were generated. */
 mk_status mk_engine_set_slot_counts(mk_engine *engine, uint32_t slot, const uint32_t *tokens, size_t prompt_count,
                                     size_t count);
 

@@ -1,7 +1,8 @@
 /* Fills the weight buffers of a machine: from the packed copy on disk, else from the checkpoint, else from the hash.
  *
- * The caller owns everything it passes. One thread. Failure: MK_ERR_FILE and MK_ERR_RUNTIME from the checkpoint, MK_ERR_DEVICE from
- * the GPU, MK_ERR_RUNTIME "interrupted" once *cancel is not 0. Trouble with the packed copy is no failure: `notice` is told. */
+ * The caller owns everything it passes. One thread. Failure: MK_ERR_FILE and MK_ERR_RUNTIME from the checkpoint,
+ * MK_ERR_DEVICE from the GPU, MK_ERR_RUNTIME "interrupted" once *cancel is not 0. Trouble with the packed copy is no
+ * failure: `notice` is told. */
 #ifndef MK_LOAD_H
 #define MK_LOAD_H
 

@@ -412,9 +412,9 @@ __device__ inline void decide_line(const consumer &c, line_search &l, const segm
   __syncwarp();
 }
 
-// Goes on while the line's search is open: from what earlier rounds have left (`resumes`), or from the highest score on.
-// A SIFT ends with this SM's tally, which it publishes. A DRAW tallies all scores instead, until the search is over:
-// each SM does so by itself and comes to the same end.
+// Goes on while the line's search is open: from what earlier rounds have left (`resumes`), or from the highest score
+// on. A SIFT ends with this SM's tally, which it publishes. A DRAW tallies all scores instead, until the search is
+// over: each SM does so by itself and comes to the same end.
 __device__ inline void go_on(const consumer &c, const mk_instruction_word &in, line_search &l, bool resumes,
                              bool draw) {
 #pragma unroll 1

@@ -30,8 +30,8 @@ typedef struct mk_compile_options {
                 One of 128 rows or more, or several of 64 to 512: a wide program, where the graph is of plain Llama
                 shape (wide.c) */
   uint32_t blocks; /* of the KV cache; 0: enough for as many full contexts as there are slots */
-  /* The next token is drawn as the `sampling` buffer says, each row's by the words of its slot (1 to 16 rows, or 32 to 128 of several slots); else it
-   * is the one of the highest logit. */
+  /* The next token is drawn as the `sampling` buffer says, each row's by the words of its slot (1 to 16 rows, or 32 to
+   * 128 of several slots); else it is the one of the highest logit. */
   bool sampling;
   /* Of a wide program: every layer has values of its own, so that after a step all that it computed is there to be
    * looked at; else each layer writes over those of the one before. */
@@ -43,7 +43,8 @@ enum {
   MK_MAX_SMS = 1024,
   MK_BLOCK_TOKENS = 64, /* tokens per KV block */
   MK_SPAN_TOKENS = 256, /* tokens per span: attention is not split below this */
-  /* The same of several rows, whose sequences occupy the SMs as the splits of one do: so that those of usual lengths need no combining. */
+  /* The same of several rows, whose sequences occupy the SMs as the splits of one do: so that those of usual lengths
+   * need no combining. */
   MK_ROWS_SPAN_TOKENS = 1024,
   MK_PLAN_STEPS = 64, /* steps of a launch of a program of several rows; one of one row goes through a whole context */
 };
@@ -64,11 +65,12 @@ bool mk_is_wide(const mk_graph *graph, const mk_compile_options *options);
 /* Identifies the configuration a program was compiled from (mk_program.config_hash). */
 uint64_t mk_config_hash(const mk_config *config);
 
-/* How many parts the K columns of an [rows, cols] projection are split into: the same for every number of rows per step. */
+/* How many parts the K columns of an [rows, cols] projection are split into: the same for every number of rows per
+ * step. */
 uint32_t mk_split_k(uint32_t rows, uint32_t cols);
-/* How many ways attention over `max_seq` tokens is split per KV head, in a program of so many slots: at least one way for each of them, where
- * there are so many. A split either has one span, or there are as many as `kv_heads` leave room for, so what one computes does
- * not depend on `slots` beyond the span. */
+/* How many ways attention over `max_seq` tokens is split per KV head, in a program of so many slots: at least one way
+ * for each of them, where there are so many. A split either has one span, or there are as many as `kv_heads` leave room
+ * for, so what one computes does not depend on `slots` beyond the span. */
 uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq, uint32_t slots);
 uint32_t mk_span_tokens(uint32_t slots);
 

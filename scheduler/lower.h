@@ -1,7 +1,7 @@
 /* Lowering: graph nodes to instructions on queues. Private to the scheduler.
  *
- * A mk_lowering owns its queues, maps and placer until mk_lowering_free; the program under construction and the graph are the
- * caller's. */
+ * A mk_lowering owns its queues, maps and placer until mk_lowering_free; the program under construction and the graph
+ * are the caller's. */
 #ifndef MK_LOWER_H
 #define MK_LOWER_H
 
@@ -16,7 +16,7 @@ typedef struct mk_lowered_value { /* a value of the graph, as stored */
   uint16_t buffer;
   uint16_t ready;      /* counter that its writers signal; MK_NO_COUNTER: none */
   bool ready_by_tiles; /* each tile of lines has one, from that on */
-  uint32_t of_rank;    /* so many each rank has by itself, one rank's behind the other's; 0: all ranks have the same */
+  uint32_t of_rank;    /* so many each rank has by itself, in the order of ranks; 0: all ranks have the same */
   uint16_t residual;   /* ADD: its fp32 rows, each touched by its owner only */
   /* Of a wide program, what NORM makes of it, which those counters tell of. */
   uint16_t normed, squares;

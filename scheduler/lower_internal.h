@@ -101,8 +101,8 @@ uint32_t mk_wide_units(const mk_lowering *lowering, uint32_t tiles);
 mk_status mk_begin_wide(mk_lowering *lowering);
 mk_status mk_lower_wide(mk_lowering *lowering, const mk_node *node);
 
-/* SCORE, SIFT and DRAW of every SM behind its HEAD, which has the row tiles `shares` (by SM), and their buffers; gives that of the
- * choices, which has a row for each SM. */
+/* Adds SCORE, SIFT and DRAW to every SM's queue, after its HEAD, which has the row tiles shares[SM], and the buffers of
+ * all three. *choices becomes the buffer of the choices, which has a row for each SM. */
 mk_status mk_lower_sampling(mk_lowering *lowering, const mk_share *shares, uint16_t *choices);
 
 #endif

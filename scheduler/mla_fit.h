@@ -1,7 +1,7 @@
 /* The constants of the cost model from measured times of whole lists.
  *
- * Costs are there to tell which of a batch's lists is the fastest, so what counts is how its lists compare: the spread of simulated to measured
- * time within each batch. How far off a batch is as a whole counts a tenth.
+ * Costs are there to tell which of a batch's lists is the fastest, so what counts is how its lists compare: the spread
+ * of simulated to measured time within each batch. How far off a batch is as a whole counts a tenth.
  *
  * Failure: MK_ERR_USAGE without samples, MK_ERR_RUNTIME for memory. Any thread. */
 #ifndef MK_MLA_FIT_H

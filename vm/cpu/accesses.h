@@ -1,13 +1,14 @@
-/* What the instructions of a program read and write, and in which order, without what they compute: the CPU machine under
- * mk_cpu_options.accesses_only. It shares no code with the verifier, which is tested against it.
+/* What the instructions of a program read and write, and in which order, without what they compute: the CPU machine
+ * under mk_cpu_options.accesses_only. It shares no code with the verifier, which is tested against it.
  *
- * A tile of a buffer that changes is one 64-bit word: in the high half the generation of its last write (or a stamp that the
- * machine holds back), in the low half a hash of all that was read for it. Two runs that end in the same words have passed
- * the same values along the same ways. Each role does its own part at its own time: loaders read the KV cache, consumers
- * stage inputs, storers read and write residuals.
+ * A tile of a buffer that changes is one 64-bit word: in the high half the generation of its last write (or a stamp
+ * that the machine holds back), in the low half a hash of all that was read for it. Two runs that end in the same words
+ * have passed the same values along the same ways. Each role does its own part at its own time: loaders read the KV
+ * cache, consumers stage inputs, storers read and write residuals.
  *
- * Operands lie inside their buffers. A mk_accesses owns its words; the program outlives it. One thread. Failure: MK_ERR_DEVICE
- * when a plain word does not hold this epoch's value, a step state is not this epoch's or its position is not a declared one, MK_ERR_RUNTIME for memory. */
+ * Operands lie inside their buffers. A mk_accesses owns its words; the program outlives it. One thread. Failure:
+ * MK_ERR_DEVICE when a plain word does not hold this epoch's value, a step state is not this epoch's or its position is
+ * not a declared one, MK_ERR_RUNTIME for memory. */
 #ifndef MK_CPU_ACCESSES_H
 #define MK_CPU_ACCESSES_H
 

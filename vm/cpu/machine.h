@@ -1,19 +1,23 @@
-/* The CPU machine: runs a program with queues, pages, counters and stamps simulated and the plain C references as opcodes.
+/* The CPU machine: runs a program with queues, pages, counters and stamps simulated and the plain C references as
+ * opcodes.
  *
- * Ownership: a mk_cpu owns the memory of every buffer; the program stays the caller's and outlives it. One thread at a time calls; a run
- * takes as many as the options say and has none left when it returns. Callbacks are called by the thread that runs the machine.
- * Failure: MK_ERR_DEVICE when the program deadlocks, an access is unordered (check_races), a value is read that nobody wrote in this step
- * (check_races, adversarial), or data name a place that does not exist (a token, position, slot, block, or a place in the
- * ring: always looked at), with the SM, role, instruction and reason in the message; the run ends there, and the next
- * one starts afresh. MK_ERR_RUNTIME for memory; MK_ERR_USAGE for a plan that cannot be. It runs any well-formed program, accepted by
- * the verifier or not, but operands must lie inside their buffers and fit each other (the verifier's bounds and shape rules).
+ * Ownership: a mk_cpu owns the memory of every buffer; the program stays the caller's and outlives it. One thread at a
+ * time calls; a run takes as many as the options say and has none left when it returns. Callbacks are called by the
+ * thread that runs the machine. Failure: MK_ERR_DEVICE when the program deadlocks, an access is unordered
+ * (check_races), a value is read that nobody wrote in this step (check_races, adversarial), or data name a place that
+ * does not exist (a token, position, slot, block, or a place in the ring: always looked at), with the SM, role,
+ * instruction and reason in the message; the run ends there, and the next one starts afresh. MK_ERR_RUNTIME for memory;
+ * MK_ERR_USAGE for a plan that cannot be. It runs any well-formed program, accepted by the verifier or not, but
+ * operands must lie inside their buffers and fit each other (the verifier's bounds and shape rules).
  *
- * Ways to run (mk_cpu_options): greedy, every queue as far as it goes, dealt over threads; or, on one thread, a random legal interleaving of loaders, consumers and
- * storers of all SMs, epochs overlapping as they do on a GPU; a storer's words and its signals are two steps. Adversarial: roles or whole SMs
- * stand still for as long as the program lets the others go on, and stamped words become visible tile by tile in any order at a random time,
- * as soon as they are written or long after relaxed signals. The bits that come out are the same in all of them. The seed decides
- * everything. With accesses_only there are no numbers: a buffer's memory is a word per tile (accesses.h), or NULL where it is constant.
- */
+ * Ways to run (mk_cpu_options): greedy, every queue as far as it goes, dealt over threads; or, on one thread, a random
+ * legal interleaving of loaders, consumers and storers of all SMs, epochs overlapping as they do on a GPU; a storer's
+ * words and its signals are two steps. Adversarial: roles or whole SMs stand still for as long as the program lets the
+ * others go on, and stamped words become visible tile by tile in any order at a random time, as soon as they are
+ * written or long after relaxed signals. The bits that come out are the same in all of them. The seed decides
+ * everything. With accesses_only there are no numbers: a buffer's memory is a word per tile (accesses.h), or NULL where
+ * it is constant.
+ * */
 #ifndef MK_CPU_MACHINE_H
 #define MK_CPU_MACHINE_H
 
@@ -30,8 +34,8 @@ typedef struct mk_cpu_options {
   bool adversarial;
   bool check_races;
   bool unchecked_plans; /* tests: runs plans and programs that mk_plan_check refuses */
-  bool
-      accesses_only; /* no arithmetic: what is read, written and waited for (vm/cpu/accesses.h); programs of one row alone */
+  /* No arithmetic: what is read, written and waited for (vm/cpu/accesses.h); programs of one row alone. */
+  bool accesses_only;
 } mk_cpu_options;
 
 mk_status mk_cpu_new(const mk_program *program, const mk_cpu_options *options, mk_cpu **out);
@@ -42,8 +46,8 @@ mk_status mk_cpu_new_beside(const mk_program *program, const mk_cpu_options *opt
                             mk_cpu **out);
 void mk_cpu_free(mk_cpu *cpu); /* NULL is fine */
 
-/* The memory of a buffer, program->buffers[index].bytes bytes, 64-byte aligned and zero at first: the host fills weights
- * and inputs before the first step and reads outputs between steps. */
+/* The memory of a buffer, program->buffers[index].bytes bytes, 64-byte aligned and zero at first: the host fills
+ * weights and inputs before the first step and reads outputs between steps. */
 void *mk_cpu_memory(mk_cpu *cpu, size_t index);
 
 /* The generation of the last step's stamps; 0: none since the buffers were cleared. */
@@ -62,8 +66,8 @@ mk_status mk_cpu_run_plan(mk_cpu *cpu, const mk_step_row *plan, uint32_t steps, 
  * (instructions/mla.h) runs one epoch at a time (else MK_ERR_USAGE) and trusts the list that the checker has passed. */
 mk_status mk_cpu_run(mk_cpu *cpu, uint64_t epochs);
 
-/* The recorder (recorder.h): later runs keep what every role did in `steps` steps of the run from `first_step` on, at most `capacity`
- * records a role and SM; take gives the last run's. Off frees the memory. */
+/* The recorder (recorder.h): later runs keep what every role did in `steps` steps of the run from `first_step` on, at
+ * most `capacity` records a role and SM; take gives the last run's. Off frees the memory. */
 mk_status mk_cpu_trace_on(mk_cpu *cpu, uint32_t first_step, uint32_t steps, uint32_t capacity);
 void mk_cpu_trace_off(mk_cpu *cpu);
 mk_status mk_cpu_trace_take(const mk_cpu *cpu, mk_trace **out);

@@ -1,5 +1,6 @@
-/* The inside of the CPU machine, shared by machine.c (memory, life, what an instruction does) and its two drivers: threads.c (greedy, on any
- * number of threads) and interleave.c (one thread, roles apart). What several threads touch is atomic; the rest of an SM is its holder's. */
+/* The inside of the CPU machine, shared by machine.c (memory, life, what an instruction does) and its two drivers:
+ * threads.c (greedy, on any number of threads) and interleave.c (one thread, roles apart). What several threads touch
+ * is atomic; the rest of an SM is its holder's. */
 #ifndef MK_CPU_MACHINE_INTERNAL_H
 #define MK_CPU_MACHINE_INTERNAL_H
 
@@ -83,7 +84,8 @@ struct mk_cpu {
   uint32_t delay_uid, delay_ns;
   bool listed;       /* the program follows work lists: a run is one epoch */
   bool has_boundary; /* some queue has */
-  /* Greedy. Epochs of which an SM has passed the token boundary, that SM, and the same when it can be seen; instructions done by all. */
+  /* Greedy. Epochs of which an SM has passed the token boundary, that SM, and the same when it can be seen;
+   * instructions done by all. */
   atomic_ullong passing, passed, progress;
   const mk_cpu_sm *first_past;
 };
@@ -109,9 +111,11 @@ static inline bool mk_cpu_at_boundary(const mk_cpu_sm *sm) {
   return mk_opcode_lookup(sm->queue[sm->roles[MK_ROLE_CONSUMER].at].opcode)->state == MK_STATE_WRITE;
 }
 
-/* Computes the consumer's instruction, whose stamped words get the stamp `publish`; false: an input is not there yet, or it failed. */
+/* Computes the consumer's instruction, whose stamped words get the stamp `publish`; false: an input is not there yet,
+ * or it failed. */
 bool mk_cpu_execute(mk_cpu *cpu, mk_cpu_sm *sm, uint32_t publish, float *scratch);
-/* Tells the host what the SM, which has passed the boundary of the epoch, knows. In the thread that runs the machine. */
+/* Tells the host what the SM, which has passed the boundary of the epoch, knows. In the thread that runs the
+ * machine. */
 void mk_cpu_announce(mk_cpu *cpu, const mk_cpu_sm *sm, uint64_t epoch);
 /* Keeps the first failure of the run with this thread's message. */
 void mk_cpu_fail(mk_cpu *cpu, mk_status status);
@@ -140,7 +144,7 @@ static inline uint64_t mk_cpu_ranks_of_counter(const mk_cpu *cpu, uint32_t count
   const uint64_t ranks = cpu->readers.counters == NULL ? 0 : cpu->readers.counters[counter];
   return ranks != 0 ? ranks : 1; /* tests look at those that nobody waits for */
 }
-/* MK_ERR_DEVICE: the SM that is furthest behind, and what it waits for; MK_OK: none is behind. */
+/* MK_ERR_DEVICE: the SM that has come least far, and what it waits for; MK_OK: all have come to the end. */
 mk_status mk_cpu_deadlock(const mk_cpu *cpu);
 
 /* Runs cpu->limit epochs, every queue as far as it goes. */

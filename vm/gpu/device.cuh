@@ -89,7 +89,7 @@ struct shared_words {  // after the barriers
   float inverse_temperature;
   uint32_t starts[MK_TRACE_ROLES];  // of a wait at hand, for the recorder
 };
-static_assert(BARRIER_COUNT * 8 % 16 == 0, "the words behind the barriers are aligned to 16 bytes");
+static_assert(BARRIER_COUNT * 8 % 16 == 0, "the words after the barriers are aligned to 16 bytes");
 static_assert(BARRIER_COUNT * 8 + sizeof(shared_words) <= MK_GPU_BARRIER_AREA_BYTES,
               "the barrier area of launch.h is too small");
 

@@ -14,12 +14,12 @@
  *   8   |                   pages streamed through the ring                  |
  *   9   |  layer                           |  resident (units of 64 bytes)   |
  *       +----------------------------------+---------------------------------+
- *       |  buffer                          |  flags                          |  operands of extent PART, in slot order:
+ *       |  buffer                          |  flags                          |  operands of extent PART in their order,
  *       |  row                             |  rows                           |  number p of them at 10 + 3 p
  *       |  col                             |  cols                           |
  *       +----------------------------------+---------------------------------+
- * 10-31 |  buffer of WHOLE number 1        |  buffer of WHOLE number 0       |  then those of extent WHOLE, in slot order,
- *       |  buffer of WHOLE number 3        |  ...                            |  two to a word; 0xffff: absent
+ * 10-31 |  buffer of WHOLE number 1        |  buffer of WHOLE number 0       |  then those of extent WHOLE, in their
+ *       |  buffer of WHOLE number 3        |  ...                            |  order, two to a word; 0xffff: absent
  *       +----------------------------------+---------------------------------+
  *       |                               zero                                 |
  *       +--------------------------------------------------------------------+
@@ -28,7 +28,8 @@
  *
  * So where something lies follows from the opcode's lines in the table, and from nothing else; what they leave free is
  * zero. QKV with its 4 PARTs, 2 WHOLEs and 5 parameters fills 72 of the 88 bytes. A parameter that stands for something
- * optional is zero without it, so that a program that does without has the same words whether or not the table knows it.
+ * optional is zero without it, so that a program that does without has the same words whether or not the table knows
+ * it.
  *
  * Rows and columns count tiles of the buffer (mk_buffer.tile_rows, tile_cols). Decoded, a WHOLE operand has the
  * rectangle of all its buffer's tiles, and an absent one is zero. Unused waits, signals, operands and parameters are

@@ -1,8 +1,9 @@
 /* The plan of a launch: what each row of each of its steps computes.
  *
- * All of it is known before the launch but the tokens that the launch itself chooses. A row is one token at one position of the
- * sequence in one slot; a slot's KV blocks are named by its row of the block table. Chunks of a prompt (rows at neighbouring
- * positions), several sequences at once and mixes of both are therefore the same thing to a program.
+ * All of it is known before the launch but the tokens that the launch itself chooses. A row is one token at one
+ * position of the sequence in one slot; a slot's KV blocks are named by its row of the block table. Chunks of a prompt
+ * (rows at neighbouring positions), several sequences at once and mixes of both are therefore the same thing to a
+ * program.
  *
  * Plain data. Any thread may call. Failure: MK_ERR_USAGE, with step, row, field and value. */
 #ifndef MK_PLAN_H
@@ -29,9 +30,9 @@ enum { MK_ROW_WORDS = sizeof(mk_step_row) / sizeof(uint32_t) };
 void mk_plan_sequence(mk_step_row *plan, uint32_t steps, uint32_t position, const uint32_t *given, uint32_t count,
                       uint32_t flags);
 
-/* The buffers that a program takes its plan, its work lists and its blocks from: one of each, so that what the host checks is what is
- * read. MK_ERR_USAGE for a program that has several, or no plan (it follows a work list), or, with several rows, no
- * table or no ring. */
+/* The buffers that a program takes its plan, its work lists and its blocks from: one of each, so that what the host
+ * checks is what is read. MK_ERR_USAGE for a program that has several, or no plan (it follows a work list), or, with
+ * several rows, no table or no ring. */
 enum { MK_NO_PLAN_BUFFER = 0xffff };
 typedef struct mk_plan_buffers {
   uint16_t plan, table, ring; /* table and ring: MK_NO_PLAN_BUFFER where a program of one row has none */
@@ -45,8 +46,9 @@ mk_status mk_plan_find(const mk_program *program, mk_plan_buffers *out);
 /* What the verifier assumes of the host. plan: [steps][rows of the program]; table: [slots][blocks of a sequence], as
  * the buffer holds it. Every step has an active row; slots, positions and tokens are in range; the rows of a slot in
  * one step are at rising, neighbouring positions, and go on from where they were in the step before; a token that is
- * chosen has been chosen; no block that the plan fills is named twice by those entries that it reads or fills, and one that it only reads
- * at most once by each slot (table NULL: nobody looks at blocks). In programs for prompts the active rows are the first ones, and of them only the last may choose. */
+ * chosen has been chosen; no block that the plan fills is named twice by those entries that it reads or fills, and one
+ * that it only reads at most once by each slot (table NULL: nobody looks at blocks). In programs for prompts the active
+ * rows are the first ones, and of them only the last may choose. */
 mk_status mk_plan_check(const mk_program *program, const mk_step_row *plan, uint32_t steps, const uint32_t *table);
 /* The same for who has found the buffers already: looking for them goes through all instructions. */
 mk_status mk_plan_check_found(const mk_program *program, const mk_plan_buffers *buffers, const mk_step_row *plan,

@@ -5,21 +5,23 @@
  * Failure: MK_ERR_FILE for a malformed file (message: what is wrong at which place), MK_ERR_RUNTIME for I/O and memory.
  *
  * How instructions are ordered (the verifier and the CPU machine each implement these rules, and only these):
- *   1. Per SM there are three threads of execution, one per role. Each walks the SM's queue in order. Within one instruction the
- *      loader's part happens before the consumer's, and the consumer's before the storer's. The consumer of the next
- *      instruction does not wait for the storer of this one. The loader streams pages through a ring of ring_pages and
- *      runs ahead; of a cache it loads only after the last `next` instruction of the previous epoch on its SM (consumer
- *      part), and where others write to that in this step (`when` WAITS) also after the instruction's waits, which it
- *      makes itself. The step state is private to an SM and double-buffered by the parity of the epoch.
- *      An instruction's waits come first, its signals last. They are sent by the role that finishes it (mk_opcode_finisher): a
- *      signal of a consumer comes after all earlier consumers of its queue, and perhaps before earlier storers.
+ *   1. Per SM there are three threads of execution, one per role. Each walks the SM's queue in order. Within one
+ *      instruction the loader's part happens before the consumer's, and the consumer's before the storer's. The
+ *      consumer of the next instruction does not wait for the storer of this one. The loader streams pages through a
+ *      ring of ring_pages and runs ahead; of a cache it loads only after the last `next` instruction of the previous
+ *      epoch on its SM (consumer part), and where others write to that in this step (`when` WAITS) also after the
+ *      instruction's waits, which it makes itself. The step state is private to an SM and double-buffered by the parity
+ *      of the epoch. An instruction's waits come first, its signals last. They are sent by the role that finishes it
+ *      (mk_opcode_finisher): a signal of a consumer comes after all earlier consumers of its queue, and perhaps before
+ *      earlier storers.
  *   2. Release counter: all that happens before the signal happens before whatever follows a wait that needed it.
  *   3. Relaxed counter: orders nothing; it makes waiting cheap.
- *   4. Stamp: a reader of a stamped word waits until the word carries the generation of this epoch. That orders the word
- *      itself. It also means that the reader runs after the writer (a dependency, not a publication): dependencies and
- *      rule 1 together prove that a stamped word is not overwritten before its readers have read it. An instruction publishes its
- *      tiles one after the other, and signals after the last: a stamp proves that its waits are over, and that its inputs have been read
- *      if all of its tiles have been seen or its opcode stages them (MK_STREAMS of opcodes.def). It proves no signal of the same instruction.
+ *   4. Stamp: a reader of a stamped word waits until the word carries the generation of this epoch. That orders the
+ *      word itself. It also means that the reader runs after the writer (a dependency, not a publication): dependencies
+ *      and rule 1 together prove that a stamped word is not overwritten before its readers have read it. An instruction
+ *      publishes its tiles one after the other, and signals after the last: a stamp proves that its waits are over, and
+ *      that its inputs have been read if all of its tiles have been seen or its opcode stages them (MK_STREAMS of
+ *      opcodes.def). It proves no signal of the same instruction.
  *   5. Fusion: a machine may do an instruction marked as fused (MK_FUSED) within the one before it in its queue, or,
  *      each line of a COMBINE of several rows per step, within one on any SM: its stamps prove no signal of that one
  *      either, or nothing. mk_fuses says where the mark may stand; an instruction without it is done by itself.
@@ -71,9 +73,10 @@ enum {
 };
 
 /* A buffer is a grid of tiles: rows x cols elements in tiles of tile_rows x tile_cols (the last ones may be partial).
- * MK_STORE_BLOCKS: row s stands for all tokens t of slot c with (t / span_tokens + c) % rows == s, column h for KV head h; the
- * physical block of tokens [64 b, 64 b + 64) of slot c is table[c][b]; a block that a launch fills is named once in all the table, one that it
- * only reads once a slot (mk_plan_check). A program of one row per step has slot 0 alone. */
+ * MK_STORE_BLOCKS: row s stands for all tokens t of slot c with (t / span_tokens + c) % rows == s, column h for KV head
+ * h; the physical block of tokens [64 b, 64 b + 64) of slot c is table[c][b]; a block that a launch fills is named once
+ * in all the table, one that it only reads once a slot (mk_plan_check). A program of one row per step has slot 0
+ * alone. */
 /* Where a buffer lies, or a counter, in a program for several GPUs (ranks; docs/RANKS.md): on the rank of that number,
  * or
  *   EACH   every rank has a copy. Who reads, or waits, takes the copy of its own rank. Who writes, or signals, does so
@@ -211,8 +214,9 @@ mk_machine mk_machine_wide(uint32_t sms);
 mk_status mk_program_new(const mk_machine *machine, mk_program **out);
 void mk_program_free(mk_program *program); /* NULL is fine */
 
-/* Appends a buffer (name, kind, dtype, store, scope, proxy, rank, shape, tile and KV fields given; bytes and offset are computed
- * here) or a counter. MK_ERR_FILE when it has more tiles or the program more buffers than an operand can address. */
+/* Appends a buffer (name, kind, dtype, store, scope, proxy, rank, shape, tile and KV fields given; bytes and offset are
+ * computed here) or a counter. MK_ERR_FILE when it has more tiles or the program more buffers than an operand can
+ * address. */
 mk_status mk_program_add_buffer(mk_program *program, const mk_buffer *buffer, uint16_t *index);
 /* For all SMs: with several ranks each has a copy. */
 mk_status mk_program_add_counter(mk_program *program, const char *name, mk_counter_kind kind, uint16_t *index);
@@ -251,11 +255,13 @@ uint64_t mk_buffer_bytes(const mk_buffer *buffer); /* UINT64_MAX on overflow */
  * strips that these are in. */
 uint64_t mk_tiles_bytes(const mk_buffer *buffer, uint32_t rows, uint32_t col, uint32_t cols);
 
-/* MK_STORE_TILES: bf16 (quantised weights: strips.h), tiles of 16 x 16, rows and columns padded with zeros to whole tiles. A row tile is
- * grid_cols steps of 512 bytes; a step holds 32 lanes of 8 bf16, lane 4 g + t (g = 0..7, t = 0..3):
+/* MK_STORE_TILES: bf16 (quantised weights: strips.h), tiles of 16 x 16, rows and columns padded with zeros to whole
+ * tiles. A row tile is grid_cols steps of 512 bytes; a step holds 32 lanes of 8 bf16, lane 4 g + t (g = 0..7, t =
+ * 0..3):
  *   W[g][2t], W[g][2t+1], W[g+8][2t], W[g+8][2t+1], W[g][2t+8], W[g][2t+9], W[g+8][2t+8], W[g+8][2t+9]
- * which is the A fragment of mma.m16n8k16 (PTX ISA, "Matrix fragments for mma.m16n8k16"): one 16-byte load per lane, and
- * any K range of a row tile is one contiguous piece of memory. The layout depends on nothing but the tensor's shape. */
+ * which is the A fragment of mma.m16n8k16 (PTX ISA, "Matrix fragments for mma.m16n8k16"): one 16-byte load per lane,
+ * and any K range of a row tile is one contiguous piece of memory. The layout depends on nothing but the tensor's
+ * shape. */
 enum { MK_TILE = 16, MK_TILE_STEP_ELEMENTS = 256 };
 /* Columns of K of which a sum is one chain: chains are added one after the other, in fp32 (docs/NUMERICS.md). */
 enum { MK_CHAIN_COLS = 128 };
@@ -277,9 +283,9 @@ static inline uint64_t mk_tile_offset(uint32_t grid_cols, uint32_t row, uint32_t
   return ((uint64_t)(row / MK_TILE) * grid_cols + col / MK_TILE) * MK_TILE_STEP_ELEMENTS + mk_step_offset(row, col);
 }
 
-/* MK_STORE_BLOCKS: K (which = 0), then V (1) of one block and KV head, both in 16 x 16 tiles in the order of a step. Tile (token / 16,
- * dim / 16) is number token / 16 * (head_dim / 16) + dim / 16. A tile of K has tokens as rows and dims as columns, a tile of V
- * dims as rows and tokens as columns: each is the A operand of its product (K q, and V p).
+/* MK_STORE_BLOCKS: K (which = 0), then V (1) of one block and KV head, both in 16 x 16 tiles in the order of a step.
+ * Tile (token / 16, dim / 16) is number token / 16 * (head_dim / 16) + dim / 16. A tile of K has tokens as rows and
+ * dims as columns, a tile of V dims as rows and tokens as columns: each is the A operand of its product (K q, and V p).
  * Element index from the start of that head's pair in its block, which is 2 * block_tokens * head_dim elements long;
  * token < block_tokens, and both sides are multiples of 16. */
 MK_HOST_DEVICE static inline uint64_t mk_block_offset(uint32_t block_tokens, uint32_t head_dim, uint32_t which,
@@ -383,7 +389,8 @@ mk_role mk_opcode_finisher(const mk_opcode_info *info);
 int mk_opcode_reads(const mk_opcode_info *info, mk_content content);
 int mk_opcode_writes(const mk_opcode_info *info, mk_content content);
 
-/* Whether `in` may be marked as fused, `before` being the instruction before it in its queue or NULL: rule 5. Where it may, a scheduler does. */
+/* Whether `in` may be marked as fused, `before` being the instruction before it in its queue or NULL: rule 5. Where it
+ * may, a scheduler does. */
 bool mk_fuses(const mk_program *program, const mk_instruction *before, const mk_instruction *in);
 
 /* Which tile of the lines of a step it computes; MK_ALL_LINES: all of them, as each does where they are one tile. Of a

@@ -1,7 +1,7 @@
 /* Shared by the verifier's phases, in the order in which they run:
  *   structure.c         the program's tables and each instruction by itself (S, B04, P, E01-E03, E05)
- *   shape.c             how the operands of one instruction fit together, for all step parameters (S09, S10, B02, B03), with
- *                       shape_attention.c, and expect.c: what these rules are said in
+ *   shape.c             how the operands of one instruction fit together, for all step parameters (S09, S10, B02,
+ *                       B03), with shape_attention.c, and expect.c: what these rules are said in
  *   boundary.c          how queues go from one step to the next (N), and what is fused (S12)
  *   listed.c, shares.c  instructions that follow a work list (L)
  *   access.c            who reads and writes which words (D02, R04, O01), with
@@ -18,11 +18,12 @@
 
 enum { MK_NONE_INDEX = 0xffffffff, MK_EPOCHS = 2 };
 
-/* What a thread does with an instruction, in order: the waits for counters are over, and all before that; it is done with reads and writes;
- * its signals are sent. */
+/* What a thread does with an instruction, in order: the waits for counters are over, and all before that; it is done
+ * with reads and writes; its signals are sent. */
 typedef enum mk_moment { MK_ENTERED = 1, MK_DONE, MK_SIGNALLED, MK_MOMENTS } mk_moment;
 
-/* A moment of the instruction number `number` of a thread, over both epochs, as its clock shows it; 0 is before all of them. */
+/* A moment of the instruction number `number` of a thread, over both epochs, as its clock shows it; 0 is before all of
+ * them. */
 static inline uint32_t mk_time(uint32_t number, mk_moment moment) { return number * MK_MOMENTS + (uint32_t)moment; }
 
 /* What an operand is to the ordering phases. */
@@ -86,8 +87,8 @@ typedef struct mk_verifier {
   size_t cut_count;
 } mk_verifier;
 
-/* Fills the report and the message "RULE: SM s position p #uid opcode: ..." and returns MK_ERR_REJECTED. `instruction` is an
- * index or MK_NONE_INDEX. */
+/* Fills the report and the message "RULE: SM s position p #uid opcode: ..." and returns MK_ERR_REJECTED. `instruction`
+ * is an index or MK_NONE_INDEX. */
 mk_status mk_reject(mk_verifier *v, const char *rule, size_t instruction, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

@@ -3,9 +3,9 @@
  * Two relations on events (instruction, role, epoch), each as a vector clock per thread:
  *   HB   queue order, consumer -> storer inside an instruction, release counters: earlier writes are visible;
  *   DEP  HB and stamps: earlier reads are over.
- * Threads are the consumers and storers of the queues that have instructions. A loader is no thread: what it loads of a cache is ordered
- * after the previous epoch's `next` of its queue, and after counters for which it waits itself, and it is over before its
- * instruction's consumer begins. */
+ * Threads are the consumers and storers of the queues that have instructions. A loader is no thread: what it loads of a
+ * cache is ordered after the previous epoch's `next` of its queue, and after counters for which it waits itself, and it
+ * is over before its instruction's consumer begins. */
 #ifndef MK_VERIFY_RACE_H
 #define MK_VERIFY_RACE_H
 
