@@ -16,7 +16,8 @@ typedef struct mk_mla_sample {
   double us;                      /* measured, the launch included */
 } mk_mla_sample;
 
-/* From *costs on, but for the constant of a reduction. `launch_us`: of a launch with nothing to do. */
+/* Changes *costs, which the search begins from, to constants that fit; `reduction` stays as it is. `launch_us`: the
+ * measured time of a launch with nothing to do. */
 mk_status mk_mla_fit(const mk_mla_sample *samples, size_t count, double launch_us, mk_mla_costs *costs);
 
 #endif
