@@ -141,7 +141,7 @@ __device__ inline uint32_t *prepare_value(const rows_storer &s, const mk_operand
   return is_active(s, line) && publishes(s.d) ? value_view(b, s.d.generation()).word(line, pair) : nullptr;
 }
 
-// y = residual_in + y; residual_out = y; out = bf16(y), to `words`.
+// y = residual_in + sum; residual_out = y; out = bf16(y), to `words`.
 __device__ inline void finish_residual(const rows_storer &s, const mk_operand &to, uint32_t *words, uint32_t tile,
                                        line_sums &y) {
   uint32_t column_tile = to.col + tile;
