@@ -56,7 +56,7 @@ enum {
   /* For the kernel of several rows. */
   MK_GPU_ROWS_PAGES_UNDER_WAY = 4,
   MK_GPU_ROWS_COPY_TICKS = 600,  /* ticks from one page to the next; a page is one copy here */
-  MK_GPU_ROWS_LATE_TICKS = 1000, /* if a copy is late by no more than this, the next ones make up for it */
+  MK_GPU_ROWS_LATE_TICKS = 1000, /* how much of a copy's delay the next ones make up for */
   MK_GPU_ROWS_SLOW_PAGES = 2,    /* pages under way while the consumers still have two chunks to do */
   MK_GPU_CHUNK_STEPS = 4 * MK_GPU_PAGE_BYTES / 512, /* K steps of a K chunk */
   MK_GPU_PIECE_TOKENS = 256,                        /* tokens that attention takes at a time */
