@@ -109,8 +109,8 @@ static mk_status load_weights(mk_engine *engine, const mk_engine_options *option
   return status;
 }
 
-/* Blocks in an order that is not the identity, so that a forgotten look-up shows; every block once. With several rows the
- * table changes from launch to launch. */
+/* Blocks in an order that is not the identity, so that a forgotten look-up shows; every block once. With several rows
+ * the table changes from launch to launch. */
 static mk_status fill_block_table(const mk_engine *engine) {
   const mk_engine_machine *main = mk_engine_main(engine);
   if (mk_program_rows(main->program) > 1) {

@@ -1,4 +1,5 @@
-/* The vectors of a graph: made of the configuration, and of vectors of a checkpoint in the order in which instructions take them.
+/* The vectors of a graph: made of the configuration, and of vectors of a checkpoint in the order in which instructions
+ * take them.
  *
  * Any thread may call. Failure: what `read` fails with, MK_ERR_RUNTIME (memory). */
 #ifndef MK_VECTORS_H
@@ -9,7 +10,8 @@
 /* Gives the `count` elements of a weight's source as bf16. */
 typedef mk_status (*mk_vector_read)(void *user, uint32_t source, uint32_t count, uint16_t *out);
 
-/* Fills the memory of a weight that mk_pack_is_vector: weight->cols elements, bf16, or fp32 where it has frequencies. */
+/* Fills the memory of a weight that mk_pack_is_vector: weight->cols elements, bf16, or fp32 where it has
+ * frequencies. */
 mk_status mk_vector_join(const mk_graph *graph, const mk_weight *weight, mk_vector_read read, void *user, void *memory);
 
 #endif

@@ -108,7 +108,7 @@ static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const m
   return MK_OK;
 }
 
-/* Of a wide program nobody waits for the sum itself, but for what the NORM behind it makes of it. */
+/* In a wide program nobody waits for the sum itself, but for what the NORM after it makes of the sum. */
 static uint16_t signal_of_sum(const mk_lowering *lowering, const mk_lowered_value *out, uint32_t lines) {
   return lowering->wide ? (uint16_t)MK_NO_COUNTER : mk_signal_of(out, lines);
 }

@@ -27,7 +27,7 @@ mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector,
   return mk_program_add_buffer(program, &buffer, index);
 }
 
-/* What stands behind "layers.N." in the name of a value; all of a name without that. */
+/* The name of a value without the "layers.N." at its beginning, if it has one. */
 static const char *name_in_layer(const char *name) {
   const char *first = strchr(name, '.'), *second = first == NULL ? NULL : strchr(first + 1, '.');
   return strncmp(name, "layers.", 7) == 0 && second != NULL ? second + 1 : name;

@@ -113,7 +113,7 @@ static mk_status add_ready_in_layer(mk_lowering *lowering, uint32_t layer, const
   return add_ready(lowering, name, by_tiles, value);
 }
 
-/* Of a unit of the residual: behind what makes it, on the same SM, or of the tokens' embedding rows. */
+/* A NORM of a unit of the residual, on the SM that makes the unit and after it; or of the tokens' embedding rows. */
 static mk_status emit_norm(mk_lowering *lowering, int value, uint32_t sm, mk_share share, uint32_t lines) {
   const mk_node *norm = norm_of(lowering->graph, value);
   const mk_lowered_value *of = mk_value_of(lowering, value);

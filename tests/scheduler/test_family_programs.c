@@ -1,5 +1,5 @@
-/* Programs of the other families: sound in every number of rows, refused once an optional part of them does not fit, and
- * refused by name on a GPU. */
+/* Programs of the other families: sound in every number of rows, refused once an optional part of them does not fit,
+ * and refused by name on a GPU. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,7 @@
-/* docs/OPCODE.md and docs/FAMILY.md: their changes are made in a copy of the sources, and their commands typed there: they
- * build the copy, run the new opcode's test, and put it through assembler, verifier and CPU machine; and they compile a
- * model of a new family. Kernels are compiled where there is nvcc. In quick runs, and under sanitizers, nothing is built: then the changes must only find their places. */
+/* docs/OPCODE.md and docs/FAMILY.md: their changes are made in a copy of the sources, and their commands typed there:
+ * they build the copy, run the new opcode's test, and put it through assembler, verifier and CPU machine; and they
+ * compile a model of a new family. Kernels are compiled where there is nvcc. In quick runs, and under sanitizers,
+ * nothing is built: then the changes must only find their places. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

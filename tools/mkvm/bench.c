@@ -101,7 +101,7 @@ static const struct argp_option option_table[] = {
      "Decode attention (MLA) of sequences of these lengths: 4641,45118, 64x512, random:COUNT:LOW:HIGH:SEED", 3},
     {"new", KEY_NEW, "Q", 0, "New tokens of each sequence, 1 to 8 (1)", 3},
     {"heads", KEY_HEADS, "H", 0, "Query heads, 8 to 128 in steps of 8 (16)", 3},
-    {"flush", KEY_FLUSH, NULL, 0, "On cuda: also the time of a call by itself, alone and behind a flushed L2", 3},
+    {"flush", KEY_FLUSH, NULL, 0, "On cuda: also the time of a call by itself, alone and after a flush of the L2", 3},
     {"mla-sweep", KEY_SWEEP, NULL, 0, "On cuda, in the place of --mla: 36 batches, a line each", 3},
     {"mla-costs", KEY_MEASURE, NULL, 0, "On cuda, in the place of --mla: measure what schedules are made by", 3},
     {"costs", KEY_COSTS, "LIST", 0, "Schedule by these costs, as --mla-costs prints them", 3},

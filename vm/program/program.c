@@ -490,10 +490,10 @@ uint32_t mk_row_tile_lines(const mk_program *program, uint32_t lines, const mk_b
   return lines != MK_ALL_LINES ? lines : row % (rows / tile);
 }
 
-/* With one row per step the instruction before it in the queue has left what it takes, and in some step all of it; and as counters are waited
- * for and signalled at an instruction's own turn, none may order anything. With several rows per step this holds for a
- * SCORE alone: COMBINEs make one buffer of another one (rule R05), and whoever has all that a line uses of it can do
- * that line, on any SM. No machine fuses in programs for prompts. */
+/* With one row per step the instruction before it in the queue has left what it takes, and in some step all of it; and
+ * as counters are waited for and signalled at an instruction's own turn, none may order anything. With several rows per
+ * step this holds for a SCORE alone: COMBINEs make one buffer of another one (rule R05), and whoever has all that a
+ * line uses of it can do that line, on any SM. No machine fuses in programs for prompts. */
 bool mk_fuses(const mk_program *program, const mk_instruction *before, const mk_instruction *in) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   uint32_t rows = mk_program_rows(program);

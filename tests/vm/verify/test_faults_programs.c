@@ -1,7 +1,7 @@
 /* Programs that must be refused, every kind of fault as a test by name:
- *   faults.<name>         a sound program with one fault (tests/support/faults.def): rejected by the rule that forbids it;
- *   every_rule.*          no rule without such a test, none without its row in docs/VERIFIER.md;
- *   bytes.*               files that are no programs: malformed, never judged, never a crash.
+ *   faults.<name>   a sound program with one fault (tests/support/faults.def): rejected by the rule that forbids it;
+ *   every_rule.*    no rule without such a test, none without its row in docs/VERIFIER.md;
+ *   bytes.*         files that are no programs: malformed, never judged, never a crash.
  * tests/tools/test_verify_command.c shows the same programs to the command, which answers with exit codes 4 and 3. */
 #include <criterion/criterion.h>
 #include <glob.h>
