@@ -93,12 +93,18 @@ static void expand_bytes(const uint8_t *strip, const float numbers[CODES], const
   }
 }
 
+static void list_numbers(uint32_t dtype, float numbers[CODES]) {
+  for (uint32_t code = 0; code < CODES; code++) {
+    numbers[code] = dtype == MK_DTYPE_I8 ? (float)(int8_t)code : mk_e4m3_to_float((uint8_t)code);
+  }
+}
+
 void mk_dequantise(const mk_buffer *buffer, const uint8_t *row_tile, uint32_t first, uint32_t steps, uint16_t *out) {
   const uint32_t range_steps = buffer->scale_cols / MK_TILE, end = first + steps;
   const bool nibbles = buffer->dtype == MK_DTYPE_I4;
   float numbers[CODES];
-  for (uint32_t code = 0; code < CODES && !nibbles; code++) {
-    numbers[code] = buffer->dtype == MK_DTYPE_I8 ? (float)(int8_t)code : mk_e4m3_to_float((uint8_t)code);
+  if (!nibbles) {
+    list_numbers(buffer->dtype, numbers);
   }
   for (uint32_t step = first; step < end;) {
     const uint8_t *strip = row_tile + (size_t)(step / MK_STRIP_STEPS) * mk_strip_bytes(buffer);
@@ -113,5 +119,51 @@ void mk_dequantise(const mk_buffer *buffer, const uint8_t *row_tile, uint32_t fi
     }
     out += (size_t)count * MK_TILE_STEP_ELEMENTS;
     step += count;
+  }
+}
+
+uint16_t mk_quantise_head(const float *x, uint32_t count, uint8_t *codes) {
+  enum { LEAST = 10, MOST = 247, BIAS = 127 }; /* exponents of 2^-117 and 2^120, as bf16 has them */
+  const uint32_t infinite = 0x7f800000u, fraction = 0x7fffffu, of_448 = 0x600000u;
+  uint32_t largest = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    const uint32_t size = mk_float_param(x[i]) & 0x7fffffffu;
+    largest = size < infinite && size > largest ? size : largest;
+  }
+  /* 448 = 1.75 * 2^8 */
+  const int32_t fits = (int32_t)(largest >> 23) - ((largest & fraction) <= of_448 ? 8 : 7);
+  const uint32_t exponent = fits < LEAST ? LEAST : fits > MOST ? MOST : (uint32_t)fits;
+  const float inverse = largest == 0 ? 0 : mk_param_float((uint32_t)(2 * BIAS - exponent) << 23);
+  for (uint32_t i = 0; i < count; i++) {
+    const uint32_t size = mk_float_param(x[i]) & 0x7fffffffu;
+    codes[i] = size < infinite ? mk_float_to_e4m3(x[i] * inverse) : mk_float_to_e4m3(NAN);
+  }
+  return largest == 0 ? 0 : (uint16_t)(exponent << 7);
+}
+
+uint16_t mk_dequantise_element(uint16_t scale, uint8_t code) {
+  return round_weight(mk_bf16_to_float(scale) * mk_e4m3_to_float(code));
+}
+
+void mk_dequantise_tokens(const mk_buffer *buffer, const uint8_t *half, uint32_t which, uint32_t token, uint16_t *out) {
+  const uint32_t steps = buffer->head_dim / MK_TILE;
+  const uint8_t *scales = half + mk_half_codes(buffer) + (size_t)token * mk_scale_bytes(buffer->scale);
+  float numbers[CODES];
+  range r;
+  list_numbers(buffer->dtype, numbers);
+  for (uint32_t i = 0; i < MK_TILE; i++) {
+    r.scales[i] = load_scale(scales, buffer->scale, i);
+  }
+  if (which == 0) {
+    expand_bytes(half + (size_t)token * buffer->head_dim, numbers, &r, 0, steps, out);
+    return;
+  }
+  const uint8_t *lines = half + mk_half_code(buffer, 1, token, 0);
+  for (uint32_t step = 0; step < steps; step++, lines += (size_t)LANES * LANE_ELEMENTS * 2) {
+    for (uint32_t i = 0; i < MK_TILE_STEP_ELEMENTS; i++) { /* columns are tokens here */
+      const uint32_t lane = i / LANE_ELEMENTS, e = i % LANE_ELEMENTS;
+      const uint32_t column = e / 4 * 8 + lane % 4 * 2 + e % 2, in_four = e % 4 / 2 + e % 2 * 2;
+      *out++ = round_weight(r.scales[column] * numbers[lines[lane * 16 + e / 4 * 4 + in_four]]);
+    }
   }
 }
