@@ -298,6 +298,7 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
                                 .rows = rows,
                                 .slots = rows == options->rows ? options->slots : 0,
                                 .blocks = options->kv_blocks,
+                                .kv = options->kv,
                                 .sampling = samples,
                                 .keep_values = options->keep_values};
   mk_engine_machine *main = &engine->machines[MK_MACHINE_MAIN];

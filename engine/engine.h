@@ -53,6 +53,7 @@ typedef struct mk_engine_options {
   bool keep_values; /* of all layers (mk_compile_options) */
   /* One row where the device cannot do as many for this model; on the cpu 16 at most, which is faster there. */
   bool rows_or_one;
+  mk_dtype kv;        /* what K and V are stored as (mk_compile_options) */
   uint32_t kv_blocks; /* blocks of 64 tokens that all sequences share; 0: a full context for each row, or of
                          MK_PROMPT_ROWS one */
   /* Tokens of ended sequences whose K and V are kept, for prompts that begin alike, as far as no running one needs the

@@ -30,6 +30,7 @@ typedef struct mk_compile_options {
                 One of 128 rows or more, or several of 64 to 512: a wide program, where the graph is of plain Llama
                 shape (wide.c) */
   uint32_t blocks; /* of the KV cache; 0: enough for as many full contexts as there are slots */
+  mk_dtype kv;     /* what K and V are stored as: BF16, or E4M3 with a scale for each token and KV head */
   /* The next token is drawn as the `sampling` buffer says, each row's by the words of its slot (1 to 16 rows, or 32 to 128 of several slots); else it
    * is the one of the highest logit. */
   bool sampling;
