@@ -99,9 +99,11 @@ static const struct argp_option option_table[] = {
     {0}};
 
 static const char doc[] =
-    "Generates text from a prompt, token by token, and streams it to standard output. A line on standard error says at "
-    "the start what "
-    "weights and KV cache are computed with, a closing one the device and the time it took. The first Ctrl-C ends the "
+    "Generates text from a prompt, token by token, and streams it to standard output. Standard error says at the start "
+    "what "
+    "weights and KV cache are where they are not bf16, and on a terminal always; a closing line there states the "
+    "device "
+    "and the time it took. The first Ctrl-C ends the "
     "generation with what there is; a second one "
     "kills. On cuda the whole generation is one launch; with --logits or --logprobs, the prompt is one and every token "
     "another."
