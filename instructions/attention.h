@@ -8,6 +8,7 @@
 #include "instructions/reference.h"
 
 enum {
+  MK_OLD_TILES = 64,  /* 1,024 tokens */
   MK_TREE_LEVELS = 5, /* sums of 1, 2, 4 and 8 neighbouring pieces, and of all that are MK_TREE_PIECES */
 };
 _Static_assert(MK_TREE_PIECES == 1 << (MK_TREE_LEVELS - 1) && (int)MK_SPAN_PIECES <= (int)MK_TREE_LEVELS,
@@ -29,7 +30,10 @@ typedef struct mk_unit_view {
   float *scratch;      /* mk_matvec's */
   uint16_t *new_tiles; /* [MK_NEW_TILES][K, V][16 * head_dim]: of the line at hand */
   uint16_t *v_tiles;   /* [head_dim / 16][tiles of tokens]: of the tokens at hand */
-  uint16_t *old_tile;  /* [16 * head_dim]: sixteen tokens of K or V of a quantised cache */
+  /* Of a quantised cache, so that not every line has to make the same: sixteen tokens of K or V, tile t of the sequence
+   * in place t % MK_OLD_TILES: [MK_OLD_TILES][K, V][16 * head_dim], and of which slot and tile they are. */
+  uint16_t *old_tiles;
+  struct mk_old_tile *old;
 } mk_unit_view;
 
 typedef struct mk_line_view { /* of the line at hand */

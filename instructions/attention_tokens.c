@@ -15,13 +15,19 @@
 
 #include "instructions/dequantise.h"
 
+/* What is in a place of mk_unit_view.old_tiles. */
+struct mk_old_tile {
+  uint32_t slot, tile; /* slot UINT32_MAX: nothing */
+};
+
 /* Where the arrays of a mk_unit_view lie in scratch memory, in floats, after q, k and v of the lines; pairs of bf16
  * lie in one. */
 typedef struct layout {
-  size_t weights, product, parts, scratch, new_tiles, v_tiles, old_tile, end;
+  size_t weights, product, parts, scratch, new_tiles, v_tiles, old_tiles, old, end;
 } layout;
 
-static layout lay_out(uint32_t head_dim, uint32_t group) {
+static layout lay_out(const mk_buffer *kv, uint32_t group) {
+  const size_t head_dim = kv->head_dim, places = mk_dtype_is_quantised(kv->dtype) ? 2 * MK_OLD_TILES : 0;
   size_t most = head_dim > MK_FOLD_TOKENS ? head_dim : MK_FOLD_TOKENS;
   layout l = {.weights = 0};
   l.product = l.weights + (size_t)group * MK_FOLD_TOKENS;
@@ -29,23 +35,26 @@ static layout lay_out(uint32_t head_dim, uint32_t group) {
   l.scratch = l.parts + (size_t)MK_PART_LEVELS * group * (head_dim + 2u);
   l.new_tiles = l.scratch + group * MK_MATVEC_SCRATCH(most);
   l.v_tiles = l.new_tiles + (size_t)MK_NEW_TILES * MK_TILE * head_dim;
-  l.old_tile = l.v_tiles + (size_t)head_dim * MK_FOLD_TOKENS / 2;
-  l.end = l.old_tile + (size_t)head_dim * MK_TILE / 2;
+  l.old_tiles = l.v_tiles + head_dim * MK_FOLD_TOKENS / 2;
+  l.old = l.old_tiles + places * head_dim * MK_TILE / 2;
+  l.end = l.old + places * sizeof(struct mk_old_tile) / sizeof(float);
   return l;
 }
 
 void mk_unit_lay_out(mk_unit_view *view, float *memory) {
-  const layout at = lay_out(view->head_dim, view->group);
+  const layout at = lay_out(view->buffer, view->group);
   view->weights = memory + at.weights;
   view->product = memory + at.product;
   view->parts = memory + at.parts;
   view->scratch = memory + at.scratch;
   view->new_tiles = (uint16_t *)(void *)(memory + at.new_tiles);
   view->v_tiles = (uint16_t *)(void *)(memory + at.v_tiles);
-  view->old_tile = (uint16_t *)(void *)(memory + at.old_tile);
+  view->old_tiles = (uint16_t *)(void *)(memory + at.old_tiles);
+  view->old = (struct mk_old_tile *)(void *)(memory + at.old);
+  memset(view->old, 0xff, (at.end - at.old) * sizeof *memory);
 }
 
-size_t mk_attention_scratch(uint32_t head_dim, uint32_t group) { return lay_out(head_dim, group).end; }
+size_t mk_attention_scratch(const mk_buffer *kv, uint32_t group) { return lay_out(kv, group).end; }
 
 static bool is_quantised(const mk_unit_view *view) { return mk_dtype_is_quantised(view->buffer->dtype); }
 
@@ -70,9 +79,13 @@ static const uint16_t *cached_tile(const mk_unit_view *view, uint32_t slot, uint
   if (!is_quantised(view)) {
     return cached(view, slot, which, t, 0);
   }
-  mk_dequantise_tokens(view->buffer, cached_half(view, slot, which, t), which, t % view->buffer->block_tokens,
-                       view->old_tile);
-  return view->old_tile;
+  const uint32_t tile = t / MK_TILE, place = (view->machine->line_count > 1 ? tile % MK_OLD_TILES : 0) * 2 + which;
+  uint16_t *out = view->old_tiles + (size_t)place * MK_TILE * view->head_dim;
+  if (view->old[place].slot != slot || view->old[place].tile != tile) {
+    mk_dequantise_tokens(view->buffer, cached_half(view, slot, which, t), which, t % view->buffer->block_tokens, out);
+    view->old[place] = (struct mk_old_tile){.slot = slot, .tile = tile};
+  }
+  return out;
 }
 
 /* A head of K or V of a new token, as it will be read from the cache. */

@@ -159,11 +159,12 @@ void mk_dequantise_tokens(const mk_buffer *buffer, const uint8_t *half, uint32_t
     return;
   }
   const uint8_t *lines = half + mk_half_code(buffer, 1, token, 0);
-  for (uint32_t step = 0; step < steps; step++, lines += (size_t)LANES * LANE_ELEMENTS * 2) {
-    for (uint32_t i = 0; i < MK_TILE_STEP_ELEMENTS; i++) { /* columns are tokens here */
-      const uint32_t lane = i / LANE_ELEMENTS, e = i % LANE_ELEMENTS;
-      const uint32_t column = e / 4 * 8 + lane % 4 * 2 + e % 2, in_four = e % 4 / 2 + e % 2 * 2;
-      *out++ = round_weight(r.scales[column] * numbers[lines[lane * 16 + e / 4 * 4 + in_four]]);
+  for (size_t lane = 0; lane < (size_t)steps * LANES; lane++, out += LANE_ELEMENTS) {
+    for (size_t pair = 0; pair < LANE_ELEMENTS / 2; pair++) { /* of neighbouring columns, which are tokens here */
+      const float *own = &r.scales[lane % 4 * 2 + pair / 2 * 8];
+      const uint8_t *two = lines + lane * 16 + pair / 2 * 4 + pair % 2;
+      out[2 * pair] = round_weight(own[0] * numbers[two[0]]);
+      out[2 * pair + 1] = round_weight(own[1] * numbers[two[2]]);
     }
   }
 }
