@@ -81,6 +81,22 @@ Test(rows, sequences_have_their_bits_in_any_company_in_fp8) {
 Test(rows, sequences_have_their_bits_in_any_company_split_k) { company(TEST_MODEL_DEEP_K); }
 Test(rows, sequences_have_their_bits_in_any_company_uneven_split_k) { company(TEST_MODEL_WIDE); }
 
+/* With 16 KV heads there are eight splits: a unit has the first tokens of two of sixteen sequences. */
+Test(rows, more_sequences_than_splits_in_fp8) {
+  config = test_model_config(TEST_MODEL_TINY);
+  config.heads = config.kv_heads = 16;
+  test_model_write(&config, directory);
+  cache_form = MK_DTYPE_E4M3;
+  work *w = new_work();
+  for (size_t i = 0; i < 16; i++) {
+    add(w, 20 + i, 4, 0);
+  }
+  run((mk_engine_options){.sms = 7}, w);
+  expect_bits((mk_engine_options){.sms = 5, .rows = 16}, w);
+  free_work(w);
+  test_model_remove(directory);
+}
+
 static void interleavings_of(size_t model, uint32_t rows, uint32_t slots, uint32_t sms) {
   use_model(model);
   work *w = new_work();
