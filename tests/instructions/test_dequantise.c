@@ -267,8 +267,8 @@ Test(dequantise, a_head_keeps_four_bits) {
   }
 }
 
-/* Tokens of a block as a bf16 cache has them: all codes, NaN as well, and any scale. */
-static void expect_tokens(uint32_t head_dim, uint32_t block_tokens, uint64_t seed) {
+/* Tokens of a block as a bf16 cache has them: all codes, NaN as well, and any scale (exponents of 0), or powers of two. */
+static void expect_tokens(uint32_t head_dim, uint32_t block_tokens, const int exponents[2], uint64_t seed) {
   const mk_buffer b = {.kind = MK_KIND_KV,
                        .dtype = MK_DTYPE_E4M3,
                        .store = MK_STORE_BLOCKS,
@@ -289,7 +289,9 @@ static void expect_tokens(uint32_t head_dim, uint32_t block_tokens, uint64_t see
   for (uint32_t which = 0; which < 2; which++) {
     uint8_t *half = pair + which * mk_half_bytes(&b);
     for (uint32_t t = 0; t < block_tokens; t++) {
-      const uint16_t scale = mk_float_to_bf16(test_random_float(&seed));
+      const uint32_t exponent = test_random_below(&seed, (uint32_t)(exponents[1] - exponents[0] + 1));
+      const float power = ldexpf(1, exponents[0] + (int)exponent);
+      const uint16_t scale = mk_float_to_bf16(exponents[1] == 0 ? test_random_float(&seed) : power);
       memcpy(half + mk_half_scale(&b, which, t), &scale, sizeof scale);
       seen[which * mk_half_bytes(&b) + mk_half_scale(&b, which, t)]++;
       seen[which * mk_half_bytes(&b) + mk_half_scale(&b, which, t) + 1]++;
@@ -318,7 +320,15 @@ static void expect_tokens(uint32_t head_dim, uint32_t block_tokens, uint64_t see
 }
 
 Test(dequantise, tokens_of_a_cache) {
-  expect_tokens(64, 64, 1);
-  expect_tokens(128, 64, 2);
-  expect_tokens(128, 32, 3);
+  static const int any[] = {0, 0}, usual[] = {-20, -1}, all[] = {-117, 119}, beyond[] = {-117, 120},
+                   too_small[] = {-126, 5};
+  expect_tokens(64, 64, any, 1);
+  expect_tokens(128, 64, any, 2);
+  expect_tokens(128, 32, any, 3);
+  for (uint64_t seed = 4; seed < 40; seed++) { /* powers of two */
+    expect_tokens(64, 64, usual, seed);
+    expect_tokens(128, 64, all, seed);
+    expect_tokens(128, 64, beyond, seed);
+    expect_tokens(64, 32, too_small, seed);
+  }
 }
