@@ -204,13 +204,6 @@ Test(program, buffer_layout) {
   cr_assert_eq(mk_buffer_bytes(&odd), UINT64_MAX);
   odd.dtype = MK_DTYPE_F32;
   cr_assert_eq(mk_buffer_bytes(&odd), 0);
-  mk_buffer fp8 = b[3]; /* a byte each, and a scale in bf16 for K and one for V of each token and head */
-  fp8.dtype = MK_DTYPE_E4M3, fp8.scale = MK_SCALE_BF16, fp8.scale_cols = 128;
-  cr_assert_eq(mk_buffer_bytes(&fp8), 16 * 3 * 2 * 64 * (128 + 2));
-  fp8.blocks = fp8.block_tokens = UINT32_MAX;
-  cr_assert_eq(mk_buffer_bytes(&fp8), UINT64_MAX);
-  fp8.scale = MK_SCALE_F32;
-  cr_assert_eq(mk_buffer_bytes(&fp8), 0);
   mk_program_free(program);
 }
 
@@ -258,29 +251,6 @@ Test(program, illegal_buffers) {
   BAD("multiples of 16", bad.store = MK_STORE_BLOCKS, bad.blocks = 1, bad.head_dim = 24, bad.block_tokens = 16,
       bad.span_tokens = 32);
   BAD("must be 0 unless", bad.head_dim = 64);
-  const mk_buffer cache = {.kind = MK_KIND_KV,
-                           .dtype = MK_DTYPE_E4M3,
-                           .store = MK_STORE_BLOCKS,
-                           .scale = MK_SCALE_BF16,
-                           .scale_cols = 64,
-                           .proxy = 3,
-                           .head_dim = 64,
-                           .block_tokens = 64,
-                           .span_tokens = 64,
-                           .blocks = 2,
-                           .rows = 1,
-                           .cols = 2,
-                           .tile_rows = 1,
-                           .tile_cols = 1};
-#define BAD_CACHE(words, ...) (bad = cache, __VA_ARGS__, expect_buffer_refused(bad, words))
-  BAD_CACHE("scale 0 of 64 columns", bad.scale = 0);
-  BAD_CACHE("a KV cache of e4m3 has bf16 scales of head_dim columns", bad.scale = MK_SCALE_F32);
-  BAD_CACHE("scale 2 of 32 columns", bad.scale_cols = 32);
-  BAD_CACHE("scale 2 of 128 columns", bad.scale_cols = 128);
-  BAD_CACHE("zeros 1", bad.zeros = 1);
-  BAD_CACHE("do not go with dtype bf16", bad.dtype = MK_DTYPE_BF16);
-  BAD_CACHE("and e4m3 of KV caches in blocks", bad.dtype = MK_DTYPE_I8);
-  BAD_CACHE("and block_tokens of e4m3 ones of 32", bad.block_tokens = 48, bad.span_tokens = 96);
   BAD("2^48", bad.rows = bad.cols = UINT32_MAX, bad.tile_rows = bad.tile_cols = 1 << 20);
 }
 
