@@ -261,6 +261,12 @@ static mk_status open_model(mk_engine *engine, const char *model_dir, const mk_e
   return MK_OK;
 }
 
+static void note_cache(const mk_engine_options *options) {
+  if (options->kv != MK_DTYPE_BF16 && options->notice != NULL) {
+    options->notice(options->progress_user, "the KV cache is fp8 (e4m3), with a scale for each token and KV head");
+  }
+}
+
 static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {
   engine->cancel = options->cancel;
   engine->prompt_progress = options->prompt_progress;
@@ -274,6 +280,7 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   } else {
     MK_TRY(open_model(engine, model_dir, options));
   }
+  note_cache(options);
   if (options->tamper != NULL && options->tamper->config != NULL) {
     options->tamper->config(&engine->config);
   }
@@ -298,6 +305,7 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
                                 .rows = rows,
                                 .slots = rows == options->rows ? options->slots : 0,
                                 .blocks = options->kv_blocks,
+                                .kv = options->kv,
                                 .sampling = samples,
                                 .keep_values = options->keep_values};
   mk_engine_machine *main = &engine->machines[MK_MACHINE_MAIN];

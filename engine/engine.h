@@ -58,6 +58,7 @@ typedef struct mk_engine_options {
   bool keep_values; /* those of all layers stay readable (mk_compile_options) */
   /* Where the device cannot do so many rows for this model, it does one; the cpu does 16 at most, which is faster. */
   bool rows_or_one;
+  mk_dtype kv;        /* what K and V are stored as (mk_compile_options) */
   uint32_t kv_blocks; /* blocks of 64 tokens that all sequences share; 0: a full context for each row, but one alone
                          with MK_PROMPT_ROWS */
   /* Tokens of ended sequences whose K and V are kept, for prompts that begin alike, as far as no running one needs the

@@ -85,6 +85,12 @@ typedef enum mkvm_log_level {
   MKVM_LOG_INFO = 2     /* what is good to know */
 } mkvm_log_level;
 
+/* What keys and values of tokens are kept as. */
+typedef enum mkvm_kv {
+  MKVM_KV_BF16 = 0, /* as they are computed, rounded to bf16 */
+  MKVM_KV_FP8 = 1   /* e4m3, with a scale for each token and KV head: half the memory; on the CPU, so far */
+} mkvm_kv;
+
 /* What mkvm_open is asked for. */
 typedef struct mkvm_options {
   size_t size;          /* of the struct; mkvm_options_init sets it */
@@ -111,6 +117,7 @@ typedef struct mkvm_options {
   /* Long prompts are computed apart from answers on a GPU with max_batch above 1 (those of more than 32 tokens). The
    * two take turns: so many tokens of prompts, then so many tokens of each answer. 0: 512 and 8. */
   uint32_t prompt_tokens, decode_steps;
+  mkvm_kv kv; /* docs/MODELS.md says what the error of the other form is */
 } mkvm_options;
 
 /* Sets all members to their defaults. */

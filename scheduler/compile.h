@@ -32,6 +32,7 @@ typedef struct mk_compile_options {
    * shape (wide.c). */
   uint32_t slots;
   uint32_t blocks; /* of the KV cache; 0: enough for as many full contexts as there are slots */
+  mk_dtype kv;     /* what K and V are stored as: BF16, or E4M3 with a scale for each token and KV head */
   /* The next token is drawn, as the words of the row's slot in the `sampling` buffer say (programs of 1 to 16 rows, or
    * of 32 to 128 with several slots); else it is the one with the highest logit. */
   bool sampling;

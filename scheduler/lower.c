@@ -37,6 +37,7 @@ mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const m
   lowering->graph = graph;
   lowering->program = program;
   lowering->max_seq = options->max_seq;
+  lowering->kv = options->kv;
   lowering->lines = mk_program_rows(program);
   lowering->line_tiles = lowering->lines / mk_line_tile(lowering->lines);
   lowering->wide = mk_is_wide(graph, options);

@@ -45,6 +45,7 @@ typedef struct mk_lowering {
   uint32_t lines;      /* rows per step */
   uint32_t line_tiles; /* tiles of lines in a value: an instruction computes one, but attention computes all */
   uint32_t blocks;     /* of a KV cache */
+  mk_dtype kv;         /* its form */
   mk_placer placer;
   mk_share *owners;         /* per SM: row tiles of the residual it owns */
   mk_queue_builder *queues; /* per SM */

@@ -59,7 +59,7 @@ mk_omission(B03_ring vm/verify/shape.c
   [=[if (ring->cols < plan->cols / MK_ROW_WORDS) {]=]
   [=[if (s == NULL && ring->cols < plan->cols / MK_ROW_WORDS) {]=])
 # Stamped bf16 may be of odd width, and the last one has half a word.
-mk_omission(S02_odd vm/verify/structure.c
+mk_omission(S02_odd vm/verify/buffers.c
   [=[(b->tile_cols % 2 != 0 || b->cols % 2 != 0)) {]=]
   [=[b->tile_cols % 2 != 0) {]=])
 # uid 0 may name an instruction.

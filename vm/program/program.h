@@ -40,7 +40,7 @@
 #include "vm/program/instruction.h"
 #include "vm/status.h"
 
-/* The last three are of quantised weights, and stored in tiles alone (strips.h). */
+/* The last three are of quantised weights, stored in tiles, and the first of them of KV caches, too (strips.h). */
 typedef enum mk_dtype {
   MK_DTYPE_BF16,
   MK_DTYPE_F32,
@@ -51,7 +51,7 @@ typedef enum mk_dtype {
   MK_DTYPE_COUNT
 } mk_dtype;
 
-/* What the scales of quantised weights are. */
+/* What the scales of a quantised buffer are. */
 typedef enum mk_scale { MK_SCALE_NONE, MK_SCALE_F32, MK_SCALE_BF16, MK_SCALE_F16, MK_SCALE_COUNT } mk_scale;
 
 typedef enum mk_buffer_kind {
@@ -67,7 +67,7 @@ typedef enum mk_store {
   MK_STORE_PLAIN,   /* row-major elements */
   MK_STORE_STAMPED, /* 64-bit words: low half one f32/u32 or two bf16 (even index low), high half the generation */
   MK_STORE_TILES,   /* weight tiles, see mk_tile_offset */
-  MK_STORE_BLOCKS,  /* [block][kv head][K, V], see mk_block_offset; found through a block table */
+  MK_STORE_BLOCKS,  /* [block][kv head][K, V], see mk_block_offset, or strips.h; found through a block table */
   MK_STORE_COUNT
 } mk_store;
 
@@ -103,8 +103,9 @@ typedef struct mk_buffer {
   uint8_t store; /* mk_store */
   uint8_t scope; /* mk_scope: who may access it: one SM, one GPU, every GPU and the host */
   uint8_t proxy;
-  uint8_t scale;      /* mk_scale. This field and the two below are for quantised weights; else they are 0 */
-  uint8_t scale_cols; /* columns of a row that share a scale: 32, 64 or 128 */
+  uint8_t scale;      /* mk_scale. This field and the two below are for quantised buffers; else they are 0. Of a KV
+                         cache BF16 */
+  uint8_t scale_cols; /* columns of a row that share a scale: 32, 64 or 128; of a KV cache head_dim */
   uint8_t zeros;      /* 1: with zeros, I4 alone */
   uint16_t rank;      /* the GPU that holds it, MK_RANK_EACH or MK_RANK_DEALT */
   uint16_t head_dim;  /* this field and the three below are for MK_STORE_BLOCKS; else they are 0 */
@@ -296,7 +297,7 @@ static inline uint64_t mk_tile_offset(uint32_t grid_cols, uint32_t row, uint32_t
   return ((uint64_t)(row / MK_TILE) * grid_cols + col / MK_TILE) * MK_TILE_STEP_ELEMENTS + mk_step_offset(row, col);
 }
 
-/* MK_STORE_BLOCKS: of each block and KV head a pair, K (which = 0), then V (1), together 2 * block_tokens * head_dim
+/* MK_STORE_BLOCKS, bf16: of each block and KV head a pair, K (which = 0), then V (1), together 2 * block_tokens * head_dim
  * elements. Both are in 16 x 16 tiles, and a tile has the order of a step of weights (above). Tile (token / 16,
  * dim / 16) is number token / 16 * (head_dim / 16) + dim / 16. A tile of K has tokens as rows and dims as columns, a
  * tile of V dims as rows and tokens as columns: each is the A operand of its product (K q, and V p).

@@ -102,6 +102,7 @@ typedef struct mk_place {
 mk_place mk_place_of(const mk_verifier *v, size_t instruction);
 
 mk_status mk_verify_structure(mk_verifier *v);
+mk_status mk_verify_buffers(mk_verifier *v);
 mk_status mk_verify_shape(mk_verifier *v, uint32_t instruction);
 mk_status mk_verify_listed_shape(mk_verifier *v, uint32_t instruction); /* of MLA_PART and MLA_REDUCE */
 mk_status mk_verify_boundary(mk_verifier *v);
