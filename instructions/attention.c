@@ -7,7 +7,8 @@
  * Of a line at position p in slot c, unit u does split (u - c) mod splits: the spans s, s + splits, ... up to p. A
  * split whose first span lies beyond the position has nothing to do, and nothing is written for that line. With one
  * line a step c is 0, and u the split. The unit whose spans hold a position rounds its k and v as the cache has them
- * (bf16, or codes with a scale), appends them, and is the only one to read them later. Every unit waits for q, k and v of all active lines.
+ * (bf16, or codes with a scale), appends them, and is the only one to read them later. Every unit waits for q, k and v
+ * of all active lines.
  *
  * Lines of one slot in one step are at neighbouring positions. Tokens before the first of them come from the cache, the
  * new ones from k and v. So each line sees what it would see if the tokens had come one by one, in the same order of

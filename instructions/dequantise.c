@@ -149,8 +149,8 @@ uint16_t mk_dequantise_element(uint16_t scale, uint8_t code) {
   return round_weight(mk_bf16_to_float(scale) * mk_e4m3_to_float(code));
 }
 
-/* Eight codes of a lane, in the order of bytes, become its elements, where all scales are powers of two: these are added
- * to the exponents of bf16. add: of each byte's scale, in the places of bf16's exponent. */
+/* Eight codes of a lane, in the order of bytes, become its elements, where all scales are powers of two: these are
+ * added to the exponents of bf16. add: of each byte's scale, in the places of bf16's exponent. */
 static inline __attribute__((always_inline)) void expand_lane(const uint8_t *codes, const half8 *add, uint16_t *out) {
   byte8 bytes;
   memcpy(&bytes, codes, sizeof bytes);

@@ -269,7 +269,8 @@ Test(dequantise, a_head_keeps_four_bits) {
   }
 }
 
-/* Tokens of a block as a bf16 cache has them: all codes, NaN as well, and any scale (exponents of 0), or powers of two. */
+/* Tokens of a block as a bf16 cache has them: all codes, NaN as well, and any scale (exponents of 0), or powers of
+ * two. */
 static void expect_tokens(uint32_t head_dim, uint32_t block_tokens, const int exponents[2], uint64_t seed) {
   const mk_buffer b = {.kind = MK_KIND_KV,
                        .dtype = MK_DTYPE_E4M3,

@@ -1,5 +1,5 @@
-/* The engine against Hugging Face transformers: every golden file, with the program of the default machine; and those of
- * kv_fp8, of which transformers rounded K and V as a cache in fp8 does. */
+/* The engine against Hugging Face transformers: every golden file, with the program of the default machine; and those
+ * of kv_fp8, of which transformers rounded K and V as a cache in fp8 does. */
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <dirent.h>
@@ -127,7 +127,8 @@ static double kv_error(const golden *g, const char *directory, mk_dtype kv, uint
   return golden_error(&result);
 }
 
-/* A step may be off as far as elsewhere; with a cache in bf16 it is further off, so the comparison sees the rounding. */
+/* A step may be off as far as elsewhere; with a cache in bf16 it is further off, so the comparison sees the
+ * rounding. */
 Test(oracle, a_cache_in_fp8_matches_transformers) {
   uint32_t count = 0;
   DIR *folder = opendir(GOLDEN_FOLDER "/kv_fp8");

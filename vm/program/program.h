@@ -297,12 +297,12 @@ static inline uint64_t mk_tile_offset(uint32_t grid_cols, uint32_t row, uint32_t
   return ((uint64_t)(row / MK_TILE) * grid_cols + col / MK_TILE) * MK_TILE_STEP_ELEMENTS + mk_step_offset(row, col);
 }
 
-/* MK_STORE_BLOCKS, bf16: of each block and KV head a pair, K (which = 0), then V (1), together 2 * block_tokens * head_dim
- * elements. Both are in 16 x 16 tiles, and a tile has the order of a step of weights (above). Tile (token / 16,
- * dim / 16) is number token / 16 * (head_dim / 16) + dim / 16. A tile of K has tokens as rows and dims as columns, a
- * tile of V dims as rows and tokens as columns: each is the A operand of its product (K q, and V p).
- * The result is the element's index from the start of the pair; token < block_tokens, and block_tokens and head_dim are
- * multiples of 16. */
+/* MK_STORE_BLOCKS, bf16: of each block and KV head a pair, K (which = 0), then V (1), together
+ * 2 * block_tokens * head_dim elements. Both are in 16 x 16 tiles, and a tile has the order of a step of weights
+ * (above). Tile (token / 16, dim / 16) is number token / 16 * (head_dim / 16) + dim / 16. A tile of K has tokens as
+ * rows and dims as columns, a tile of V dims as rows and tokens as columns: each is the A operand of its product (K q,
+ * and V p). The result is the element's index from the start of the pair; token < block_tokens, and block_tokens and
+ * head_dim are multiples of 16. */
 MK_HOST_DEVICE static inline uint64_t mk_block_offset(uint32_t block_tokens, uint32_t head_dim, uint32_t which,
                                                       uint32_t token, uint32_t dim) {
   uint64_t tile = (uint64_t)(token / MK_TILE) * (head_dim / MK_TILE) + dim / MK_TILE;

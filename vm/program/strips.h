@@ -21,8 +21,8 @@
  * A KV cache of E4M3 has a scale, in bf16, for the K and one for the V of each token and KV head: what is stored of a
  * token never changes. An element is bf16(scale * q), and a scale that a machine writes is 0 or a power of two, so that
  * this is exact (docs/NUMERICS.md). The pair of a block and KV head has, without gaps, for K and then for V
- *   codes   K: sixteen tokens are the codes of a strip of head_dim columns, tokens being rows. V: of 32 tokens, a part of
- *           attention, 16 dims (rows) after the other; so a lane's 16 bytes are the A fragments of one chain of P V
+ *   codes   K: sixteen tokens are the codes of a strip of head_dim columns, tokens being rows. V: of 32 tokens, a part
+ *           of attention, 16 dims (rows) after the other; so a lane's 16 bytes are the A fragments of one chain of P V
  *   scales  of all tokens of the block. K: sixteen tokens at a time in the order of a strip, as a lane's sums are of
  *           tokens g and g + 8. V: token by token, as the pairs of P are that they are multiplied to
  *

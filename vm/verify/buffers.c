@@ -114,7 +114,8 @@ static mk_status check_buffer(mk_verifier *v, size_t index) {
         "is a multiple of %u, a span is whole blocks, head_dim 64 or 128",
         b->name, b->tile_rows, b->tile_cols, b->block_tokens, b->span_tokens, b->blocks, b->head_dim, mk_block_unit(b));
   }
-  /* A stamped word holds two bf16: an odd tile would share a word with its neighbour, and an odd row has half a word. */
+  /* A stamped word holds two bf16: an odd tile would share a word with its neighbour, and an odd row has half a
+   * word. */
   if (b->store == MK_STORE_STAMPED && b->dtype == MK_DTYPE_BF16 && (b->tile_cols % 2 != 0 || b->cols % 2 != 0)) {
     return mk_reject(v, "S02", MK_NONE_INDEX,
                      "buffer %s: tile_cols is %u, cols %u; stamped bf16 travels in pairs, so both must be even",
@@ -141,7 +142,8 @@ static int by_offset(const void *a, const void *b) {
   return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Offsets are counted over all ranks together, so that a buffer has the same one in the arena of whichever rank holds it. */
+/* Offsets are counted over all ranks together, so that a buffer has the same one in the arena of whichever rank holds
+ * it. */
 static mk_status check_arena(mk_verifier *v, const mk_buffer **sorted, bool weights) {
   const mk_program *p = v->program;
   uint64_t size = weights ? p->weight_bytes : p->work_bytes;
