@@ -19,11 +19,12 @@ if(NOT output MATCHES "bytes stack frame")
   message(FATAL_ERROR "${OBJECT}: nothing was told about stack frames; compile with -Xptxas -v")
 endif()
 string(REPLACE ";" "," output "${output}")
-string(REGEX MATCHALL "[^\n]*([1-9][0-9]* bytes (stack frame|cumulative stack size|spill stores|spill loads)|C7508|C7510|C7515)[^\n]*"
-       faults "${output}")
+set(lost "[1-9][0-9]* bytes (stack frame|cumulative stack size|spill stores|spill loads)|C7508|C7510|C7515")
+string(REGEX MATCHALL "[^\n]*(${lost})[^\n]*" faults "${output}")
 if(faults)
   file(REMOVE "${OBJECT}")
   list(JOIN faults "\n" faults)
-  message(FATAL_ERROR "${OBJECT}: device code may neither spill registers, nor use a stack frame, nor lose wgmma or setmaxnreg:\n"
+  message(FATAL_ERROR "${OBJECT}: device code may neither spill registers, nor use a stack frame, "
+                      "nor lose wgmma or setmaxnreg:\n"
                       "${faults}")
 endif()

@@ -59,7 +59,8 @@ foreach(name ${MK_IMAGE_PARTS})
   if(device_objects)
     string(PREPEND content "    \".incbin \\\"${PROJECT_BINARY_DIR}/device/${name}.cubin\\\"\\n\"\n")
   endif()
-  string(APPEND MK_IMAGE_ASSEMBLY "    \".balign 64\\n.global mk_image_${name}\\n.hidden mk_image_${name}\\nmk_image_${name}:\\n\"\n"
+  string(APPEND MK_IMAGE_ASSEMBLY
+         "    \".balign 64\\n.global mk_image_${name}\\n.hidden mk_image_${name}\\nmk_image_${name}:\\n\"\n"
          "${content}"
          "    \".balign 8\\n.global mk_image_${name}_bytes\\n.hidden mk_image_${name}_bytes\\n\"\n"
          "    \"mk_image_${name}_bytes:\\n\"\n"

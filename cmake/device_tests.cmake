@@ -20,8 +20,8 @@ foreach(source ${refused_sources})
   get_filename_component(name ${source} NAME_WE)
   add_test(NAME gpu.refused.${name}
     COMMAND ${CMAKE_COMMAND} -DSOURCE=${source} -DOBJECT=${PROJECT_BINARY_DIR}/tests/refused_${name}.cubin
-            -DCHECK=${PROJECT_SOURCE_DIR}/cmake/compile_device.cmake -P ${PROJECT_SOURCE_DIR}/tests/gpu/refused/run.cmake --
-            ${MK_NVCC} ${device_flags})
+            -DCHECK=${PROJECT_SOURCE_DIR}/cmake/compile_device.cmake
+            -P ${PROJECT_SOURCE_DIR}/tests/gpu/refused/run.cmake -- ${MK_NVCC} ${device_flags})
   set_tests_properties(gpu.refused.${name} PROPERTIES TIMEOUT ${MK_TEST_SECONDS})
 endforeach()
 

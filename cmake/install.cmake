@@ -22,7 +22,8 @@ install(RUNTIME_DEPENDENCY_SET mk_libraries
   PRE_EXCLUDE_REGEXES "^ld-linux" "^lib(c|m|dl|pthread|rt|resolv|util|gcc_s)\\.so"
   LIBRARY DESTINATION ${MK_CARRIED} COMPONENT carried)
 # The licences of what is carried, where the packages of the libraries are Debian's.
-foreach(package libjansson4 libpcre2-8-0 libutf8proc2 zlib1g libedit2 libevent-core-2.1-7 libevent-extra-2.1-7 libbsd0 libmd0 libtinfo6)
+foreach(package libjansson4 libpcre2-8-0 libutf8proc2 zlib1g libedit2 libevent-core-2.1-7 libevent-extra-2.1-7 libbsd0
+        libmd0 libtinfo6)
   install(FILES /usr/share/doc/${package}/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR}/libraries RENAME ${package}
           COMPONENT carried OPTIONAL)
 endforeach()
@@ -62,6 +63,7 @@ install(DIRECTORY tests/oracle/goldens DESTINATION ${CMAKE_INSTALL_DATADIR}/mkvm
         FILES_MATCHING PATTERN *.bin PATTERN bf16_errors.txt)
 
 if(NOT MK_SANITIZE)
-  add_test(NAME install.tree COMMAND ${PROJECT_SOURCE_DIR}/tests/install/check_tree.sh ${CMAKE_COMMAND} ${PROJECT_BINARY_DIR})
+  add_test(NAME install.tree
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/install/check_tree.sh ${CMAKE_COMMAND} ${PROJECT_BINARY_DIR})
   set_tests_properties(install.tree PROPERTIES TIMEOUT ${MK_TEST_SECONDS})
 endif()

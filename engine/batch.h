@@ -1,22 +1,24 @@
 /* Sequences that share steps: who waits, who runs, and which row of which step computes what (vm/program/plan.h), from
  * arrival to end.
  *
- * Sequences may come and go at any time; what comes of it begins with the next launch, and a launch at work ends at the
- * next step boundary when somebody could join it. A sequence that has a slot and blocks *runs*; the others wait.
+ * Sequences may come and go at any time. A change takes effect with the next launch, and a launch at work ends at the
+ * next step boundary when a sequence could join. A sequence that has a slot and blocks *runs*; the others wait.
  *
- * Who begins first: lower `priority`, then who came first. Nobody is overtaken more than MK_MOST_OVERTAKEN times by
- * later arrivals: then all others wait for it. A sequence whose beginning another one computes at the moment waits for
- * those blocks, unless it has been overtaken that often.
+ * Which sequence begins first: the one with the lower number as `priority`, then the one that came first. Later
+ * arrivals overtake a sequence at most MK_MOST_OVERTAKEN times: then all others wait for it. If a running sequence is
+ * just computing the same first tokens, a sequence waits for the blocks that come of it, unless it has been overtaken
+ * that often.
  *
- * Who computes: the positions of a prompt and those of what is generated have a machine each (mk_origin), which follows
- * from the sequence alone. The machines take turns. In a step of the main one each of its sequences has a row, and what
- * is left are rows of prompts, first come, first served. Where one row of it alone would have something to do, the
- * machine of one row, which is faster, makes the step in its place, as far as it has the same bits (mk_batch_alike).
- * While prompts wait for their own machine, a launch of that has at most `prompt_tokens` rows and one of another machine
- * at most `decode_steps` steps: so long somebody who generates waits at most.
+ * Which machine computes: one the positions of the prompt, and perhaps another one those of what is generated
+ * (mk_origin); both follow from the sequence alone. The machines take turns. In a step of the main machine each
+ * generating sequence has a row, and the rows that are left compute prompts, first come, first served. When a step of
+ * the main machine would use one row alone, the machine of one row, which is faster, makes the step instead, as long as
+ * the bits are the same (mk_batch_alike). While prompts wait for the machine for prompts, its launches have at most
+ * `prompt_tokens` rows, and those of other machines at most `decode_steps` steps: this bounds how long a generating
+ * sequence waits.
  *
- * Out of blocks: the youngest that runs gives its own back and waits again, with all its tokens; they are computed
- * anew, each position by its own machine, so to the same bits.
+ * When blocks run out, the youngest running sequence gives its blocks back and waits again. Later all its tokens are
+ * computed anew, each position by the same machine as before, so to the same bits.
  *
  * A mk_batch owns its tables, and copies of tokens, until mk_batch_free. One thread. Failure: MK_ERR_RUNTIME for
  * memory; whatever goes wrong with one sequence ends that one alone. */
@@ -38,7 +40,7 @@ typedef struct mk_sequence_report { /* filled before `ended` is called */
   mk_how_ended how;
   bool begun;
   double begun_at;      /* on the batch's clock */
-  uint32_t cached;      /* tokens of the prompt that were not computed, as they were known */
+  uint32_t cached;      /* tokens of the prompt that were not computed, as their K and V were known */
   uint32_t preemptions; /* how often its blocks were taken */
 } mk_sequence_report;
 
@@ -46,26 +48,27 @@ typedef struct mk_sequence {
   const uint32_t *prompt;
   size_t prompt_count; /* 1..mk_batch_context, ids below the vocabulary's size */
   size_t n_predict;    /* tokens to generate, as far as the context has room */
-  /* Of a program that samples; NULL: as the engine says. Outlives the sequence, as the report does. */
+  /* For a program that samples; NULL: as the engine says. It must outlive the sequence, and so must the report. */
   const mk_sampling *sampling;
   mk_sequence_report *report; /* NULL: nobody wants it */
-  bool alone;                 /* what it generates is computed in steps of one row where there are such */
+  bool alone;                 /* what it generates is computed by the machine of one row, if there is one */
   bool logits; /* its calls get logits; on a GPU every step that it takes part in is then a launch of its own */
-  /* Filled in before each of its calls: how the token stands among all, and `most`, which stays, of the most probable.
-   * NULL: nobody wants it. On a GPU as dear as logits, but for these themselves, which stay there. */
+  /* Filled in before each of the sequence's calls: the token's rank among all, and the ranking->most most probable
+   * tokens; the caller sets `most`, which is not changed. NULL: nobody wants it. On a GPU it makes steps as slow as
+   * logits do, but logits are not copied to the host. */
   mk_ranking *ranking;
-  /* `calls.prompt` is told of its whole prompt, with a ranking or, without one, logits; the main machine computes it
-   * then, whatever its length, and all of it: nothing that is known is taken over. */
+  /* mk_sequence_calls.prompt is called for the whole prompt, with a ranking if there is one, else with logits. The main
+   * machine then computes the prompt, whatever its length, and all of it: no known block is taken over. */
   bool prompt_logits;
-  int32_t priority;        /* lower ones first */
-  double begin_by, end_by; /* on the batch's clock: when its time to wait, and all its time, is up; 0: never */
+  int32_t priority;        /* lower numbers first */
+  double begin_by, end_by; /* deadlines, on the batch's clock: to begin, and to end; 0: none */
 } mk_sequence;
 
 typedef struct mk_sequence_calls {
   /* A generated token; false ends the sequence. logits: [vocab], valid during the call; NULL: nobody asked. */
   bool (*token)(void *user, size_t sequence, uint32_t token, const float *logits);
-  /* With prompt_logits, for each position of the prompt but the last, in order, each once: logits of what follows it
-   * (NULL: a ranking has been asked for). May be NULL else. */
+  /* With prompt_logits (else it may be NULL): called once for each position of the prompt but the last, in order, with
+   * the logits of the next token; these are NULL where a ranking has been asked for. */
   void (*prompt)(void *user, size_t sequence, uint32_t position, const float *logits);
   /* Once for every sequence, in the order in which they end. mk_error_message() says why when status is not MK_OK. */
   void (*ended)(void *user, size_t sequence, mk_status status);
@@ -75,7 +78,7 @@ typedef struct mk_sequence_calls {
 /* The machines of an engine, each with a program of the same model, on the same weights and KV cache. */
 typedef enum mk_batch_machine {
   MK_MACHINE_MAIN,
-  MK_MACHINE_PROMPTS, /* of one sequence's rows, for prompts of more than MK_LONG_PROMPT tokens */
+  MK_MACHINE_PROMPTS, /* its rows are of one sequence: for prompts of more than MK_LONG_PROMPT tokens */
   MK_MACHINE_ONE_ROW,
   MK_MACHINES,
 } mk_batch_machine;
@@ -88,10 +91,10 @@ enum {
 };
 
 typedef struct mk_batch_options {
-  const mk_program *programs[MK_MACHINES]; /* NULL but for MK_MACHINE_MAIN: there is no such machine */
+  const mk_program *programs[MK_MACHINES]; /* NULL: there is no such machine; there is a main one always */
   uint32_t kept_blocks;                    /* mk_blocks_options.kept */
   uint32_t prompt_tokens, decode_steps;    /* 0: MK_PROMPT_TOKENS, MK_DECODE_STEPS */
-  bool draws; /* the main program does, and that of one row, by the sequences' parameters; that of prompts is greedy */
+  bool draws; /* the main program and that of one row draw, as sequences ask; that for prompts is greedy always */
   uint32_t position_shift;     /* mk_tamper */
   mk_blocks_fault fault;       /* tests */
   double (*clock)(void *user); /* NULL: a time that stands still, for which nothing is ever late */
@@ -106,13 +109,13 @@ void mk_batch_free(mk_batch *batch); /* NULL is fine; nobody is told */
 /* Tokens that a sequence may have: what program and KV cache have room for. */
 uint32_t mk_batch_context(const mk_batch *batch);
 
-/* Up to how many tokens of context a step of one row has the bits that one of several has (docs/NUMERICS.md): as long as
- * no split of attention of one row has a second span. 0: there is no such machine, or it never has. */
+/* Up to how many tokens of context the machine of one row has the same bits as the main machine (docs/NUMERICS.md): as
+ * long as no split of attention of one row has a second span. 0: there is no machine of one row, or its bits differ. */
 uint32_t mk_batch_alike(const mk_batch *batch);
 
-/* A sequence more, known to its calls as `tag`; *id (may be NULL) is its number, from 1, in the order of arrival.
- * MK_ERR_USAGE for what can never be computed; nobody is told then. A sequence with nothing to generate ends at the
- * next mk_batch_plan. */
+/* Adds a sequence, which its calls know as `tag`; *id (may be NULL) is its number, from 1, in the order of arrival.
+ * MK_ERR_USAGE for what can never be computed; `ended` is not called then. A sequence with nothing to generate ends at
+ * the next mk_batch_plan. */
 mk_status mk_batch_add(mk_batch *batch, const mk_sequence *sequence, const mk_sequence_calls *calls, size_t tag,
                        uint64_t *id);
 /* Ends it with MK_ENDED_CANCELLED; false: there is no such sequence any more. */
@@ -134,10 +137,10 @@ typedef struct mk_launch {
 } mk_launch;
 void mk_batch_plan(mk_batch *batch, mk_launch *launch);
 
-/* What those who take part in it want beside tokens. */
+/* What the sequences of the planned launch want beside tokens. */
 typedef struct mk_batch_wants {
   bool logits, rankings;
-  uint32_t most; /* of the most probable, that somebody wants */
+  uint32_t most; /* how many of the most probable tokens some sequence wants */
 } mk_batch_wants;
 mk_batch_wants mk_batch_wants_of(const mk_batch *batch);
 
@@ -151,12 +154,12 @@ typedef struct mk_batch_extras {
   const mk_ranking *rankings; /* [rows]; NULL: they are made of the logits */
 } mk_batch_extras;
 
-/* What the rows of step `step` of that launch chose (mk_step_fn). false: the launch had better end here, since a
+/* Takes what the rows of step `step` of that launch chose (mk_step_fn). false: the launch should end here, since a
  * sequence has ended, or one that waits could begin. */
 bool mk_batch_take(mk_batch *batch, uint32_t step, const uint32_t *results, const mk_batch_extras *extras);
 
-/* The launch failed: all that run end with `status` and the message at hand, and no block is known any more. The message
- * stands afterwards, whatever callbacks did. */
+/* The launch failed: all running sequences end with `status` and the current message, and no kept block is used again.
+ * The message is the same afterwards, whatever callbacks did. */
 void mk_batch_fail(mk_batch *batch, mk_status status);
 
 /* A sequence as a launch finds it. */
@@ -164,25 +167,26 @@ typedef struct mk_slot_view {
   const mk_sampling *sampling;
   const uint32_t *tokens; /* [count], of the prompt and generated so far */
   uint32_t count, prompt_count;
-  uint32_t computed; /* of them */
-  bool fresh;        /* the launch's machine does not know it: it did not make the step before */
-  bool crosses;      /* another one that knows it did */
+  uint32_t computed; /* how many of them have been computed */
+  bool fresh;        /* the launch's machine did not make the sequence's last step, so it knows nothing of it */
+  bool crosses;      /* another machine made that step */
   bool went_on; /* its last launch ended before its plan did, so the machine may have computed more than was told */
 } mk_slot_view;
 /* false: the slot is free, or has no part in the launch that was planned last. */
 bool mk_batch_slot(const mk_batch *batch, uint32_t slot, mk_slot_view *out);
 
-typedef struct mk_batch_counters { /* since mk_batch_new, but for what is there now */
+typedef struct mk_batch_counters { /* the first five are of now; all others count from mk_batch_new on */
   uint32_t waiting, running;
   uint32_t blocks, blocks_in_use, blocks_kept;
   uint64_t launches, steps;
-  uint64_t one_row_steps; /* of them, by the machine of one row */
-  uint64_t rows;          /* of steps: tokens that were computed */
+  uint64_t one_row_steps; /* those of the steps that the machine of one row made */
+  uint64_t rows;          /* active rows of all steps: tokens that were computed */
   uint64_t preemptions, expired;
-  uint64_t asked_tokens, cached_tokens; /* of prompts that began; of them, known */
+  uint64_t asked_tokens, cached_tokens; /* of prompts that began; those of them that were known */
 } mk_batch_counters;
 void mk_batch_count(const mk_batch *batch, mk_batch_counters *out);
-/* Tokens of prompts since nothing was left to do, and those of them that are done; the last of each never is. */
+/* Of all prompts since there was last nothing to do: how many tokens they have, and how many of these are done. The
+ * last token of a prompt never counts as done. */
 void mk_batch_prompts(const mk_batch *batch, uint64_t *done, uint64_t *total);
 
 #endif

@@ -1,5 +1,5 @@
-/* What the parts of the batch share: batch.c keeps who waits and who runs, batch_plan.c makes launches of it. Rules as
- * in batch.h. */
+/* What the files of the batch share: batch.c keeps the sequences, waiting and running; batch_plan.c makes launches of
+ * them. Rules as in batch.h. */
 #ifndef MK_BATCH_INTERNAL_H
 #define MK_BATCH_INTERNAL_H
 
@@ -15,16 +15,16 @@ struct mk_member { /* a sequence, from its arrival to its end */
   size_t tag;
   uint64_t id;
   uint32_t *tokens;   /* [prompt_count + n_predict] */
-  uint32_t known;     /* of them */
-  uint32_t limit;     /* of them; then it ends */
-  uint32_t computed;  /* the first so many have been, and their K and V lie in its blocks */
+  uint32_t known;     /* how many tokens are known so far */
+  uint32_t limit;     /* with so many tokens it ends */
+  uint32_t computed;  /* how many, from the first on, have been computed: their K and V lie in its blocks */
   uint32_t slot;      /* MK_NO_SLOT: it waits */
-  uint32_t overtaken; /* so often */
+  uint32_t overtaken; /* how often later arrivals have begun before it */
   uint32_t told;      /* positions of the prompt whose logits have been told */
   uint32_t drawn_by;  /* the mk_batch_machine that knows it as far as it has come; MK_MACHINES: none */
   bool went_on;       /* mk_slot_view */
   bool takes_part;    /* in the launch that was planned last */
-  bool held_back;     /* while somebody is looked for who begins */
+  bool held_back;     /* during mk_batch_admit: it may not begin now */
   mk_sequence_report report;
 };
 
@@ -41,16 +41,16 @@ struct mk_batch {
   mk_blocks blocks;
   mk_member *members;  /* all that have not ended, in the order of arrival */
   mk_member *youngest; /* the last of them */
-  size_t left;         /* so many */
+  size_t left;         /* how many have not ended */
   mk_member **owner;   /* by slot; NULL: it is free */
   uint64_t last_id;
-  double next_deadline;  /* not later than any; 0: none */
-  bool arrived;          /* somebody waits who did not when the launch was planned */
-  mk_launch launch;      /* planned last */
-  const mk_member *lone; /* whose steps of the main machine are made by that of one row; NULL: nobody's */
-  mk_member *lead;       /* of a launch in a program of one slot: whose it is */
-  uint32_t taken;        /* steps of it */
-  bool lost;             /* somebody who took part has left */
+  double next_deadline;  /* not later than any deadline; 0: there is none */
+  bool arrived;          /* a sequence waits now that did not when the launch was planned */
+  mk_launch launch;      /* the one that was planned last */
+  const mk_member *lone; /* the sequence for which the machine of one row makes steps of the main machine, or NULL */
+  mk_member *lead;       /* of a launch in a program of one slot, the sequence */
+  uint32_t taken;        /* how many steps of the launch have been reported */
+  bool lost;             /* a sequence of the launch has ended */
   mk_batch_counters counters;
   uint64_t prompt_done, prompt_total; /* mk_batch_prompts */
 };
@@ -68,7 +68,7 @@ static inline mk_known mk_member_known(const mk_batch *b, const mk_member *m, ui
                                .rest = alone ? MK_MACHINE_ONE_ROW : MK_MACHINE_MAIN}};
 }
 
-/* Which machine computes that position of it. */
+/* Which machine computes that position of the sequence. */
 static inline mk_batch_machine mk_member_machine(const mk_batch *b, const mk_member *m, uint32_t position) {
   const mk_origin origin = mk_member_known(b, m, 0).origin;
   return (mk_batch_machine)(position < origin.prompt_count ? origin.prompt : origin.rest);
@@ -76,9 +76,9 @@ static inline mk_batch_machine mk_member_machine(const mk_batch *b, const mk_mem
 
 /* Gives slots and blocks to those that wait, as far as there are any. */
 void mk_batch_admit(mk_batch *batch);
-/* The youngest that runs waits again. */
+/* Takes slot and blocks from the youngest running sequence, which then waits again. */
 void mk_batch_preempt(mk_batch *batch);
-/* Tells of its end, and forgets it. */
+/* Tells the sequence's calls of its end, and forgets it. */
 void mk_member_end(mk_batch *batch, mk_member *member, mk_how_ended how, mk_status status);
 
 #endif

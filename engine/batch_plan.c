@@ -28,7 +28,8 @@ static bool works_on(const mk_batch *b, const mk_member *m, mk_batch_machine mac
 }
 
 /* Whether the machine of one row can make a step of the main machine in which nobody but `m` has a row, its next one at
- * `position`: that is its only one, to the same bits, and if it is drawn, by parameters of its own: these can be told. */
+ * `position`: that is its only one, to the same bits, and if it is drawn, by parameters of its own: these can be
+ * told. */
 static bool fits_one_row(const mk_batch *b, const mk_member *m, uint32_t position) {
   return position < mk_batch_alike(b) && position + 1 >= m->known &&
          (!b->options.draws || m->sequence.sampling != NULL);

@@ -32,7 +32,8 @@ struct mk_cache {
   uint64_t next, offset; /* chunk, byte of the file */
 };
 
-/* Four lanes of xor, rotation and multiplication by an odd number: a step is one to one, so a changed word changes its lane. */
+/* Four lanes of xor, rotation and multiplication by an odd number: a step is one to one, so a changed word changes its
+ * lane. */
 static uint64_t mix(uint64_t lane, uint64_t word) {
   lane ^= word;
   return (lane << 29 | lane >> 35) * UINT64_C(0x9e3779b97f4a7c15);

@@ -1,15 +1,17 @@
-/* A file of packed weights, so that a model need not be packed each time: a header, a checksum per chunk, and the chunks.
+/* A file of packed weights, so that a model need not be packed each time: a header, a checksum per chunk, and the
+ * chunks.
  *
- *   0  magic "mkvmpack"   8  version   16  key   24  chunks   32  payload bytes   40  checksum of 0..39 and of the table
+ *   0  magic "mkvmpack"    8  version          16  key
+ *   24  chunks             32  payload bytes    40  checksum of bytes 0..39 and of the table
  *   64  table: a 64-bit checksum per chunk; then, from the next multiple of 4096 on, the chunks, back to back
  *
- * All numbers are little-endian. Writer and reader know sizes and number of the chunks beforehand, and the key stands for everything
- * that the content follows from, so a file either fits or is of no use. It is written under a temporary name and takes its own one when
- * it is complete.
+ * All numbers are little-endian. Writer and reader know sizes and number of the chunks beforehand, and the key stands
+ * for everything that the content follows from, so a file either fits or is of no use. It is written under a temporary
+ * name and takes its own one when it is complete.
  *
- * A mk_cache owns its file until mk_cache_close; closed without mk_cache_finish, a file that was being written is gone. One thread.
- * Failure: MK_ERR_FILE when the file is not, or no longer, what was written; MK_ERR_RUNTIME for I/O and memory. Messages begin with
- * the path. */
+ * A mk_cache owns its file until mk_cache_close; closed without mk_cache_finish, a file that was being written is gone.
+ * One thread. Failure: MK_ERR_FILE when the file is not, or no longer, what was written; MK_ERR_RUNTIME for I/O and
+ * memory. Messages begin with the path. */
 #ifndef MK_CACHE_H
 #define MK_CACHE_H
 
@@ -20,8 +22,8 @@ enum { MK_CACHE_CHUNK = 16 << 20 }; /* bytes of one chunk at most */
 
 typedef struct mk_cache mk_cache;
 
-/* Stands for what is packed: the weights of the graph, the checkpoint's tensors, the names, sizes and times of its files, and the first
- * elements of every tensor. */
+/* Stands for what is packed: the weights of the graph, the checkpoint's tensors, the names, sizes and times of its
+ * files, and the first elements of every tensor. */
 mk_status mk_cache_key(const mk_checkpoint *checkpoint, const mk_graph *graph, uint64_t *key);
 /* FOLDER/mkvm-KEY.packed; to be freed with mk_free. */
 mk_status mk_cache_path(const char *folder, uint64_t key, char **path);

@@ -109,8 +109,8 @@ static mk_status load_weights(mk_engine *engine, const mk_engine_options *option
   return status;
 }
 
-/* Blocks in an order that is not the identity, so that a forgotten look-up shows; every block once. With several rows the
- * table changes from launch to launch. */
+/* Blocks in an order that is not the identity, so that a forgotten look-up shows; every block once. With several rows
+ * the table changes from launch to launch. */
 static mk_status fill_block_table(const mk_engine *engine) {
   const mk_engine_machine *main = mk_engine_main(engine);
   if (mk_program_rows(main->program) > 1) {
@@ -271,6 +271,12 @@ static uint32_t rows_that_fit(const mk_engine *engine, const mk_engine_options *
   return gpu && !whole ? 1 : rows;
 }
 
+static void note_cache(const mk_engine_options *options) {
+  if (options->kv != MK_DTYPE_BF16 && options->notice != NULL) {
+    options->notice(options->progress_user, "the KV cache is fp8 (e4m3), with a scale for each token and KV head");
+  }
+}
+
 static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_engine_options *options) {
   engine->cancel = options->cancel;
   engine->prompt_progress = options->prompt_progress;
@@ -284,6 +290,7 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
   } else {
     MK_TRY(open_model(engine, model_dir, options));
   }
+  note_cache(options);
   if (options->tamper != NULL && options->tamper->config != NULL) {
     options->tamper->config(&engine->config);
   }
@@ -304,6 +311,7 @@ static mk_status open_engine(mk_engine *engine, const char *model_dir, const mk_
                                 .rows = rows,
                                 .slots = rows == options->rows ? options->slots : 0,
                                 .blocks = options->kv_blocks,
+                                .kv = options->kv,
                                 .sampling = samples,
                                 .keep_values = options->keep_values};
   mk_engine_machine *main = &engine->machines[MK_MACHINE_MAIN];

@@ -1,8 +1,7 @@
 /* A model directory ready to generate: configuration, compiled and verified program, weights on a machine.
  *
- * The engine owns everything it opens until mk_engine_close. One thread at a time per engine. Failure: the status of
- * the step that failed (MK_ERR_FILE for the model, MK_ERR_REJECTED from the verifier, MK_ERR_DEVICE from the machine),
- * with its message. */
+ * The engine owns everything it opens until mk_engine_close. One thread at a time per engine. Failure: MK_ERR_FILE for
+ * the model, MK_ERR_REJECTED from the verifier, MK_ERR_DEVICE from the machine, each with a message. */
 #ifndef MK_ENGINE_H
 #define MK_ENGINE_H
 
@@ -22,40 +21,48 @@ typedef struct mk_tamper {
   void (*program)(mk_program *program);
   uint32_t position_shift; /* generation starts at this position instead of 0 */
   mk_blocks_fault blocks;
-  bool swaps_sampling; /* what a sequence is drawn by goes to the slot beside its own */
-  bool forgets_counts; /* where a sequence goes on by another machine, that one is not told which tokens it has had */
+  bool swaps_sampling; /* a sequence's sampling parameters are given to the slot beside its own */
+  bool forgets_counts; /* a machine that takes over a sequence is not told which tokens the sequence has had */
 } mk_tamper;
 
 typedef struct mk_engine_options {
   const char *device;       /* "cpu", "cuda" or "cuda:N"; NULL or "": cuda:0 where mkvm can use it, else cpu */
   bool want_logits;         /* cuda: every generated token comes with logits, at the price of a launch for each */
   const mk_config *synth;   /* not NULL: no directory; this configuration with the hash weights of models/synth.h */
-  uint64_t synth_seed;      /* of those */
-  uint32_t gpu_deadline_ms; /* cuda: of every wait in the kernel; 0: 1500 */
+  uint64_t synth_seed;      /* of the hash weights */
+  uint32_t gpu_deadline_ms; /* cuda: the deadline of every wait in the kernel; 0: 1500 */
   uint32_t ranks;           /* that share the model (docs/RANKS.md); 0: 1. Several: the cpu, so far */
-  /* Of each rank; 0: 132; on the cpu as many as keep its threads busy, unless it interleaves or checks for races. */
+  /* SMs of each rank. 0: 132 on a GPU. 0 on the cpu: as many as keep its threads busy, but 132 when it interleaves or
+   * checks for races. */
   uint32_t sms;
   uint32_t threads; /* cpu: 0: one for each core that the process may use; interleaving and checking take one */
   uint32_t max_seq; /* 0: min(max_position_embeddings, 4096) */
-  /* Per step: 0 or 1; 2, 4, 8 or 16: so many tokens of prompts or of several sequences at a time, and a sequence that
-   * has no company goes on token by token in a program of one row; MK_PROMPT_ROWS, of a greedy program: of one sequence
-   * at a time. Greedily 64, 128, 256 and 512 as well (64 with `slots`), on cuda of models that have wide steps, and 32 on
-   * the cpu. cuda: of several, hidden and intermediate sizes are multiples of 16. */
+  /* Rows per step.
+   *   0 or 1           one token of one sequence
+   *   2, 4, 8, 16      so many tokens, of prompts or of several sequences; a sequence that is alone goes on token by
+   *                    token in a program of one row
+   *   MK_PROMPT_ROWS   so many tokens of one sequence; greedy programs alone
+   *   64 to 512        greedy programs alone (64 with `slots`); cuda: of models that have wide steps
+   *   32               greedy programs of the cpu alone
+   * On a GPU a model with several rows needs hidden and intermediate sizes that are multiples of 16. */
   uint32_t rows;
-  /* Sequences that share them: 0: as many as rows, but of MK_PROMPT_ROWS one. 1, with 128 rows or more: a program for
-   * prompts, as one of MK_PROMPT_ROWS is, but wide (scheduler/compile.h); so are those of several from 64 rows on. */
+  /* Sequences that share the rows of a step. 0: as many as rows, but one with MK_PROMPT_ROWS. 1, with 128 rows or more,
+   * gives a program for prompts, as MK_PROMPT_ROWS does, but a wide one (scheduler/compile.h). Several slots with 64
+   * rows or more give a wide program, too. */
   uint32_t slots;
-  uint32_t prompt_rows; /* of the program for long prompts below, which has one slot; 0: MK_MOST_ROWS where a model has
-                         wide programs, else there is none */
-  /* cuda, 2 rows and more: prompts of more than MK_LONG_PROMPT tokens are computed before their sequence joins the others,
-   * in a program of `prompt_rows`. */
+  /* Rows of the program for long prompts (below), which has one slot. 0: MK_MOST_ROWS where the model has wide
+   * programs, else there is no such program. */
+  uint32_t prompt_rows;
+  /* cuda, 2 rows and more: prompts of more than MK_LONG_PROMPT tokens are computed before their sequence joins the
+   * others, in a program of `prompt_rows`. */
   bool long_prompts;
-  bool keep_values; /* of all layers (mk_compile_options) */
+  bool keep_values; /* those of all layers stay readable (mk_compile_options) */
   /* Fewer where the device cannot do as many: 16 where requests may draw or the model has no wide steps, and on the
    * cpu, where that is faster; one where a GPU's kernels of several rows do not take the model. */
   bool rows_or_one;
-  uint32_t kv_blocks; /* blocks of 64 tokens that all sequences share; 0: a full context for each row, or of
-                         MK_PROMPT_ROWS one */
+  mk_dtype kv;        /* what K and V are stored as (mk_compile_options) */
+  uint32_t kv_blocks; /* blocks of 64 tokens that all sequences share; 0: a full context for each row, but one alone
+                         with MK_PROMPT_ROWS */
   /* Tokens of ended sequences whose K and V are kept, for prompts that begin alike, as far as no running one needs the
    * room; 0: none. */
   uint64_t prefix_tokens;
@@ -64,7 +71,7 @@ typedef struct mk_engine_options {
    * NULL: nobody is. */
   void (*poll)(void *user);
   void *poll_user;
-  double (*clock)(void *user); /* seconds, of the deadlines of sequences; NULL: none is ever over */
+  double (*clock)(void *user); /* seconds, by which the deadlines of sequences go; NULL: none is ever over */
   void *clock_user;
   uint64_t interleave_seed; /* 0: queues run greedily; else a random legal interleaving of all roles */
   bool adversarial;         /* relaxed counters become visible before the data they announce */
@@ -79,10 +86,10 @@ typedef struct mk_engine_options {
   void (*memory)(void *user, const mk_memory_plan *plan);      /* before the machine allocates */
   void (*progress)(void *user, uint64_t done, uint64_t total); /* bytes of weights loaded */
   void (*notice)(void *user, const char *text); /* one line: a packed copy that is no good, or a mk_note */
-  /* Told while the engine generates, after steps on the way through prompts: how many of all their tokens are done. The
-   * last token of a prompt is not told of, but followed by what is generated. */
+  /* Told while the engine generates: after a step that computed tokens of prompts, how many tokens of all prompts are
+   * done. There is no call for the last token of a prompt: a generated token follows. */
   void (*prompt_progress)(void *user, uint64_t done, uint64_t total);
-  void *progress_user; /* of these */
+  void *progress_user; /* handed to memory, progress, notice and prompt_progress */
 } mk_engine_options;
 
 typedef struct mk_engine mk_engine;
@@ -96,10 +103,10 @@ typedef bool (*mk_token_fn)(void *user, uint32_t token, const float *logits);
 mk_status mk_engine_open(const char *model_dir, const mk_engine_options *options, mk_engine **out);
 void mk_engine_close(mk_engine *engine); /* NULL is fine */
 
-/* Whether such an engine would run on a GPU. */
+/* Whether an engine with these options would run on a GPU. */
 bool mk_engine_takes_cuda(const mk_engine_options *options);
 
-/* Whether such an engine could have several rows: on a GPU it would choose greedily. */
+/* Whether an engine with these options could have several rows; on a GPU it must choose greedily. */
 bool mk_engine_takes_rows(const mk_engine_options *options);
 
 const mk_config *mk_engine_config(const mk_engine *engine);
@@ -112,28 +119,30 @@ mk_gpu *mk_engine_gpu(mk_engine *engine);
 /* The CPU machine; NULL when it runs on a GPU. */
 mk_cpu *mk_engine_cpu(mk_engine *engine);
 
-/* Of later generations, in all slots: the same seed gives the same tokens again. MK_ERR_USAGE for parameters that make
- * no sense, and for others than greedy ones when the engine was opened with a greedy program. */
+/* How later generations draw, in all slots: the same seed gives the same tokens again. MK_ERR_USAGE for parameters that
+ * make no sense, and for those that are not greedy when the engine was opened with a greedy program. */
 mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling);
-/* The same of one slot, where a sequence begins between two launches: no token of it has been seen, so its counts begin
- * anew. MK_ERR_USAGE for a slot that there is not, too. */
+/* The same for one slot, in which a sequence begins between two launches: no token of the sequence has been seen, so
+ * its counts begin anew. MK_ERR_USAGE also for a slot that the program does not have. */
 mk_status mk_engine_set_slot_sampling(mk_engine *engine, uint32_t slot, const mk_sampling *sampling);
-/* Then, where it begins behind its first token: the tokens before its first row, which no row counts (their K and V are
- * in the cache already): the first prompt_count of them are the prompt's, the others were generated. */
+/* To be called after mk_engine_set_slot_sampling when K and V of the sequence's first tokens are in the cache already,
+ * so that no row computes, and counts, these tokens. `tokens` are all tokens before the sequence's first row: the first
+ * prompt_count of them are the prompt's, the others were generated. */
 mk_status mk_engine_set_slot_counts(mk_engine *engine, uint32_t slot, const uint32_t *tokens, size_t prompt_count,
                                     size_t count);
 
 /* ---- Sequences that come and go (batch.h) ---- */
 
-/* mk_batch_add and mk_batch_cancel; not in a callback of a sequence. */
+/* As mk_batch_add and mk_batch_cancel (batch.h); they may not be called in a callback of a sequence. */
 mk_status mk_engine_submit(mk_engine *engine, const mk_sequence *sequence, const mk_sequence_calls *calls, size_t tag,
                            uint64_t *id);
 bool mk_engine_cancel(mk_engine *engine, uint64_t id);
-/* One launch, of as many steps as may be. *left: sequences that have not ended. Fails when the machine does: those that
- * ran have then ended with that status, the others wait, and the next step begins with them. */
+/* Makes one launch, of as many steps as possible. *left becomes the number of sequences that have not ended. Fails when
+ * the machine fails: the sequences that ran have then ended with that status, the others wait, and the next call begins
+ * with them. */
 mk_status mk_engine_step(mk_engine *engine, size_t *left);
 void mk_engine_count(const mk_engine *engine, mk_batch_counters *out);
-/* Milliseconds that GPUs worked in all launches since it was opened, by their events; 0 on the cpu. */
+/* For how many milliseconds, by their events, GPUs have worked in all launches of this engine; 0 on the cpu. */
 double mk_engine_busy_ms(const mk_engine *engine);
 
 /* ---- Sequences from beginning to end ---- */
@@ -144,23 +153,24 @@ double mk_engine_busy_ms(const mk_engine *engine);
 mk_status mk_engine_generate(mk_engine *engine, const uint32_t *prompt, size_t prompt_count, size_t n_predict,
                              mk_token_fn fn, void *user);
 
-/* The same for several sequences: side by side when the engine has several rows, else one after the other. Each gives
- * the same tokens and logits as it would alone in this call, whoever is beside it. What goes wrong with one of them
- * ends that one. With several rows the call fails when the machine does; with one, every sequence says so by itself. */
+/* The same for several sequences: side by side when the engine has several slots, else one after the other. Each gives
+ * the same tokens and logits as it would alone in this call, whoever is beside it. What goes wrong with one sequence
+ * ends that one alone. When the machine fails, the call fails if there are several slots; with one slot the failure
+ * ends the sequence at hand, and the next sequence begins. */
 mk_status mk_engine_generate_all(mk_engine *engine, const mk_sequence *sequences, size_t count,
                                  const mk_sequence_calls *calls);
 
-/* Which steps are recorded: all of one launch, the one that has the first of them. */
+/* Which steps are recorded. All belong to one launch, the one in which the first of them is. */
 typedef struct mk_trace_window {
   /* From 0, counted through all launches from mk_engine_trace on; MK_FIRST_GENERATED: the first of a launch that
    * computes a generated token, in the first launch that has all `steps` from there, or else most of them. */
   uint32_t first;
   uint32_t steps;   /* at most; 0: the recorder is off */
-  uint32_t records; /* that a role of an SM may keep; 0: mk_trace_records */
+  uint32_t records; /* how many a role of an SM may keep; 0: mk_trace_records */
 } mk_trace_window;
 #define MK_FIRST_GENERATED UINT32_MAX
 
-/* Records a role makes in `steps` steps of this program, generously, within what memory allows. */
+/* How many records a role may make in `steps` steps of this program: a generous estimate, within what memory allows. */
 uint32_t mk_trace_records(const mk_program *program, uint32_t steps);
 
 /* Forgets what was recorded before. */

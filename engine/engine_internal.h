@@ -1,15 +1,15 @@
-/* What the parts of the engine share: engine.c opens it, steps.c makes it work, slots.c tells programs that draw what
- * they have to know of sequences. Rules as in engine.h. */
+/* What the files of the engine share: engine.c opens it, steps.c makes it work, slots.c gives programs that draw the
+ * parameters and counts of sequences. Rules as in engine.h. */
 #ifndef MK_ENGINE_INTERNAL_H
 #define MK_ENGINE_INTERNAL_H
 
 #include "engine/engine.h"
 #include "models/checkpoint.h"
 
-/* A program of the model, and what runs it. Of an engine they have the same weights and KV cache. */
+/* A program of the model, and the machine that runs it. All those of an engine have the same weights and KV cache. */
 typedef struct mk_engine_machine {
   mk_program *program; /* NULL: there is no such machine */
-  mk_cpu *cpu;         /* one of the two */
+  mk_cpu *cpu;         /* the machine is this one or `gpu`; the other is NULL */
   mk_gpu *gpu;
   int table, logits;          /* buffers */
   int sampling, bias, counts; /* of a program that draws, else -1 */
@@ -30,8 +30,8 @@ struct mk_engine {
   bool swaps_sampling, forgets_counts; /* mk_tamper */
   uint32_t max_seq;
   mk_trace_window trace;
-  uint64_t traced_steps; /* of launches since it was set */
-  mk_trace *recorded;    /* NULL: none of them had its first step */
+  uint64_t traced_steps; /* steps of all launches since `trace` was set */
+  mk_trace *recorded;    /* NULL: none of these launches had the first step of the window */
   mk_batch *batch;
   double busy_ms;       /* of all launches on GPUs */
   mk_ranking *rankings; /* of a GPU's step, by line, [MK_MOST_ROWS], NULL until somebody wants them */
@@ -46,14 +46,14 @@ static inline const mk_engine_machine *mk_engine_main(const mk_engine *engine) {
   return &engine->machines[MK_MACHINE_MAIN];
 }
 
-/* Into the memory of one of its machines. */
+/* Writes into a buffer of one of the engine's machines. */
 mk_status mk_engine_write(const mk_engine_machine *machine, size_t buffer, uint64_t offset, const void *data,
                           uint64_t bytes);
 
-/* Before a launch: where the machine draws, it is told what it does not know of those who take part. */
+/* Before a launch of a machine that draws: gives it what it does not know yet of the sequences that take part. */
 mk_status mk_engine_prepare_slots(mk_engine *engine, const mk_engine_machine *machine);
 
-/* With programs and machines in place. */
+/* Makes engine->batch; programs and machines must be in place. */
 mk_status mk_engine_open_batch(mk_engine *engine, const mk_engine_options *options);
 
 #endif

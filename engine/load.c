@@ -105,7 +105,8 @@ static uint64_t count_pieces(const mk_load *load) {
   return count;
 }
 
-/* *good: the copy's chunk is in place, or on its way to the GPU; else the copy is no good, and mk_error_message says why. */
+/* *good: the copy's chunk is in place, or on its way to the GPU; else the copy is no good, and mk_error_message says
+ * why. */
 static mk_status take_piece(loader *l, mk_cache *cache, const piece *p, bool *good) {
   const mk_load *load = l->load;
   void *memory = NULL;

@@ -15,7 +15,7 @@ typedef struct mk_quantised {
   const mk_quant *quant;
   const mk_tensor *codes;
   uint32_t rows, cols, groups;
-  uint32_t *words;      /* of four bits: all of them, row by row */
+  uint32_t *words;      /* codes of four bits: all of them, row by row */
   uint32_t *zero_words; /* NULL: all zeros are 8 */
   float *scales;
   int32_t *order; /* by column, its group; NULL: in order */
@@ -26,12 +26,12 @@ mk_status mk_quantised_open(const mk_checkpoint *checkpoint, const mk_config *co
                             mk_quantised *out);
 void mk_quantised_close(mk_quantised *module); /* a zero one is fine */
 
-/* A code for each column of a row; the scale and the zero of a group of it. */
+/* A row's codes, one for each column; the scale, and the zero, of a group of columns of a row. */
 mk_status mk_quantised_codes(const mk_quantised *module, uint32_t row, uint8_t *out);
 float mk_quantised_scale(const mk_quantised *module, uint32_t row, uint32_t group);
 uint32_t mk_quantised_zero(const mk_quantised *module, uint32_t row, uint32_t group);
 
-/* The row as bf16. `codes` has room for one. */
+/* The row as bf16. `codes` is scratch memory for the codes of a row. */
 mk_status mk_quantised_row(const mk_quantised *module, uint32_t row, uint8_t *codes, uint16_t *out);
 
 /* Writes row `row` of the module as row `at` of a row tile of such a buffer; its columns are in plain groups. */

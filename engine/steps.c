@@ -102,8 +102,8 @@ static mk_status read_logits(at_work *w, uint32_t step) {
                                 (uint64_t)(end - first) * engine->config.vocab * bytes);
 }
 
-/* A launch of the GPU: those steps of the batch's launch up to one in which rows choose, so that logits are to be had of
- * its last. */
+/* A launch of the GPU: those steps of the batch's launch up to one in which rows choose, so that logits are to be had
+ * of its last. */
 typedef struct flight {
   at_work *work;
   uint32_t first, steps;          /* of the batch's launch */

@@ -11,8 +11,8 @@ static void drop_ready(mk_stop *stop) {
   }
 }
 
-/* Of the stop strings that are held whole, the one that ends first (of those, the longest) counts: what is shown then does
- * not depend on how the text was cut. Returns the place from which on nothing can be shown now. */
+/* Of the stop strings that are held whole, the one that ends first (of those, the longest) counts: what is shown then
+ * does not depend on how the text was cut. Returns the place from which on nothing can be shown now. */
 static size_t find(mk_stop *stop) {
   size_t hold = stop->held_length, start = 0, end = SIZE_MAX;
   for (size_t i = 0; i < stop->count; i++) {

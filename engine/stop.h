@@ -1,7 +1,8 @@
-/* Text that ends before the first stop string that becomes complete, wherever the pieces it arrives in are cut.
+/* A filter of text that arrives in pieces: it gives the text up to the first stop string that becomes complete, however
+ * the pieces are cut.
  *
- * What may still turn out to be the beginning of a stop string is held back until it is decided. The stop strings stay the
- * caller's and must outlive the filter; the filter owns its buffer until mk_stop_free. One thread. Failure:
+ * What may still turn out to be the beginning of a stop string is held back until it is decided. The stop strings stay
+ * the caller's and must outlive the filter; the filter owns its buffer until mk_stop_free. One thread. Failure:
  * MK_ERR_RUNTIME (memory). */
 #ifndef MK_STOP_H
 #define MK_STOP_H

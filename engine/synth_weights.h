@@ -1,7 +1,8 @@
-/* Packed weights straight from the hash of models/synth.h, with no checkpoint on disk: the bits that mk_weights_load would give
- * for a directory that `mkvm synth` wrote with the same seed.
+/* Packed weights straight from the hash of models/synth.h, with no checkpoint on disk: the bits that mk_weights_load
+ * would give for a directory that `mkvm synth` wrote with the same seed.
  *
- * Any thread may call. Failure: MK_ERR_FILE for a tensor that the configuration does not have, else that of the GPU machine. */
+ * Any thread may call. Failure: MK_ERR_FILE for a tensor that the configuration does not have, else that of the GPU
+ * machine. */
 #ifndef MK_SYNTH_WEIGHTS_H
 #define MK_SYNTH_WEIGHTS_H
 

@@ -1,4 +1,5 @@
-/* The vectors of a graph: made of the configuration, and of vectors of a checkpoint in the order in which instructions take them.
+/* The vectors of a graph: made of the configuration, and of vectors of a checkpoint in the order in which instructions
+ * take them.
  *
  * Any thread may call. Failure: what `read` fails with, MK_ERR_RUNTIME (memory). */
 #ifndef MK_VECTORS_H
@@ -18,7 +19,8 @@ static inline size_t mk_vector_bytes(const mk_weight *weight) {
   return weight->cols * (mk_pack_has_frequencies(weight->pack) ? sizeof(float) : sizeof(uint16_t));
 }
 
-/* Fills the memory of a weight that mk_pack_is_vector: weight->cols elements, bf16, or fp32 where it has frequencies. */
+/* Fills the memory of a weight that mk_pack_is_vector: weight->cols elements, bf16, or fp32 where it has
+ * frequencies. */
 mk_status mk_vector_join(const mk_graph *graph, const mk_weight *weight, mk_vector_read read, void *user, void *memory);
 
 #endif

@@ -15,7 +15,8 @@
  * Which thread. Engines share nothing: several live in one process, each with threads of its own. Of one engine, one
  * thread at a time may be in mkvm_step, mkvm_run or mkvm_serve (another one is refused); no thread may be in any
  * function of an engine that mkvm_close closes, nor call one later. All other functions may be called from any thread
- * at any time, while the engine works, too: what they ask for begins at the next step, the work for one more token.
+ * at any time, also while the engine works: what they ask for begins at the next step. (A step is the work for one more
+ * token of each running request.)
  * Callbacks come in the thread that is in mkvm_step, mkvm_run, mkvm_serve, mkvm_open or mkvm_close. Those of a request
  * may call everything but mkvm_step, mkvm_run, mkvm_serve and mkvm_close of their engine, which refuse. A callback
  * returns: neither longjmp nor a C++ exception may leave it.
@@ -50,7 +51,8 @@
 extern "C" {
 #endif
 
-/* Of the library that runs, as "0.2.0"; the macros are of the header that was compiled. */
+/* The version of the library that runs, such as "0.2.0". The macros above are the version of the header that was
+ * compiled. */
 MKVM_API const char *mkvm_version(void);
 
 /* The values below 6 are the exit codes of the command, too. */
@@ -65,7 +67,8 @@ typedef enum mkvm_status {
   MKVM_ERR_TOO_LONG = 7  /* a prompt has more tokens than the context or the KV cache has room for */
 } mkvm_status;
 
-/* Of the last failure in this thread, "" before the first; valid until this thread's next call of the library. */
+/* The message of the last failure in this thread, "" before the first; valid until this thread's next call of the
+ * library. */
 MKVM_API const char *mkvm_message(void);
 
 /* Frees what was handed out; NULL is fine. */
@@ -73,14 +76,20 @@ MKVM_API void mkvm_free(void *memory);
 
 /* ---- An engine ---- */
 
-/* A model on a machine, and the requests that it works at. */
+/* A model on a machine (CPU or GPU), and the requests that it works at. */
 typedef struct mkvm_engine mkvm_engine;
 
-/* Of a line that on_log gets. */
+/* What kind of line on_log gets. */
 typedef enum mkvm_log_level {
   MKVM_LOG_WARNING = 1, /* what may not be as the user expects */
   MKVM_LOG_INFO = 2     /* what is good to know */
 } mkvm_log_level;
+
+/* What keys and values of tokens are kept as. */
+typedef enum mkvm_kv {
+  MKVM_KV_BF16 = 0, /* as they are computed, rounded to bf16 */
+  MKVM_KV_FP8 = 1   /* e4m3, with a scale for each token and KV head: half the memory; on the CPU, so far */
+} mkvm_kv;
 
 /* What mkvm_open is asked for. */
 typedef struct mkvm_options {
@@ -90,25 +99,25 @@ typedef struct mkvm_options {
   /* Requests that share a step, and long prompts, are faster: 1, 2, 4, 8 or 16 of them, on the CPU up to 128. */
   uint32_t max_batch;
   uint32_t threads;         /* of the CPU; 0: one for each core that the process may use */
-  const char *cache_folder; /* of packed weights, written where they are missing, to open faster; NULL: none */
+  const char *cache_folder; /* where packed weights are kept, so that a model opens faster again; NULL: nowhere */
   /* A line without its end, in the thread that called the library; NULL: nothing is said. */
   void (*on_log)(void *user, mkvm_log_level level, const char *line);
   /* Bytes of weights loaded by mkvm_open, which fails with MKVM_ERR_RUNTIME when this returns other than 0. May be
    * NULL. */
   int (*on_progress)(void *user, uint64_t done, uint64_t total);
-  void *user;           /* of both */
+  void *user;           /* handed to on_log and on_progress */
   uint32_t max_waiting; /* requests that may wait; 0: 1024 */
-  /* Tokens whose keys and values are kept: for all requests together, in whole blocks of 64; 0: max_batch whole
-   * contexts. With fewer a request may have to give its room to an older one, and be computed again later, to
-   * the same tokens. */
+  /* For how many tokens there is room to keep keys and values: for all requests together, in whole blocks of 64; 0: for
+   * max_batch whole contexts. With less room a request may have to give its own to an older one, and is then computed
+   * again later, to the same tokens. */
   uint64_t kv_tokens;
-  /* Tokens of ended requests among them, so that a prompt that begins alike is not computed again; UINT64_MAX,
-   * the default: as many as there is room for; 0: none. */
+  /* How much of that room ended requests may keep, in tokens, so that the beginning of a later prompt that is the same
+   * as theirs is not computed again. UINT64_MAX, the default: as much as running requests do not need; 0: none. */
   uint64_t prefix_tokens;
-  /* Where prompts are computed by themselves (on a GPU, with max_batch above 1, those of more than 32 tokens)
-   * they take turns with those who generate: so many tokens of prompts, so many tokens of each answer. 0: 512
-   * and 8. */
+  /* Long prompts are computed apart from answers on a GPU with max_batch above 1 (those of more than 32 tokens). The
+   * two take turns: so many tokens of prompts, then so many tokens of each answer. 0: 512 and 8. */
   uint32_t prompt_tokens, decode_steps;
+  mkvm_kv kv; /* docs/MODELS.md says what the error of the other form is */
 } mkvm_options;
 
 /* Sets all members to their defaults. */
@@ -116,7 +125,7 @@ typedef struct mkvm_options {
 /* The function of that macro: `size` is that of the struct as its caller knows it. */
 MKVM_API void mkvm_options_init_size(mkvm_options *options, size_t size);
 
-/* options: NULL for the defaults. It takes as long as reading the weights does. */
+/* Opens a model directory; `options` may be NULL for the defaults. It takes as long as reading the weights does. */
 MKVM_API mkvm_status mkvm_open(const char *directory, const mkvm_options *options, mkvm_engine **out);
 /* Ends what has not ended (on_end comes, with MKVM_END_CANCELLED), then frees the engine; NULL is fine.
  * MKVM_ERR_USAGE, and nothing is closed, while the engine works: in a callback of its requests. */
@@ -130,8 +139,8 @@ typedef struct mkvm_info {
   uint32_t max_context, model_context; /* tokens of a request: here, and as the model could have them */
   uint32_t max_batch;                  /* requests that share a step */
   int has_chat_template;               /* not 0: requests may have turns */
-  double load_seconds;                 /* that mkvm_open took */
-  uint64_t weight_bytes, kv_bytes;     /* memory on the machine */
+  double load_seconds;                 /* how long mkvm_open took */
+  uint64_t weight_bytes, kv_bytes;     /* memory that they take on the machine */
   const uint32_t *end_tokens;          /* those that end an answer; as long-lived as the engine */
   size_t end_token_count;              /* of end_tokens */
 } mkvm_info;
@@ -143,8 +152,9 @@ MKVM_API mkvm_status mkvm_get_info_size(const mkvm_engine *engine, mkvm_info *ou
 
 /* ---- Text ---- */
 
-/* Ids of `text` as Hugging Face tokenizers give them. add_special: with those that the tokenizer puts around a text,
- * such as a BOS; those written in the text are recognised either way. Bytes that are not UTF-8 become U+FFFD. */
+/* The ids of `text`, as the model's Hugging Face tokenizer gives them. add_special: not 0 adds the special tokens that
+ * the tokenizer puts around a text, such as a BOS; special tokens that are written in the text are recognised in any
+ * case. Bytes that are not UTF-8 become U+FFFD. */
 MKVM_API mkvm_status mkvm_tokenize(const mkvm_engine *engine, const char *text, size_t length, int add_special,
                                    uint32_t **tokens, size_t *count);
 /* The text of ids, without special tokens; always UTF-8. *text has a NUL that *length does not count. */
@@ -169,7 +179,7 @@ typedef struct mkvm_turn {
  * conversation. */
 MKVM_API mkvm_status mkvm_chat_text(const mkvm_engine *engine, const mkvm_turn *turns, size_t count, char **text,
                                     size_t *length);
-/* With further variables of the template: an object in JSON, such as {"enable_thinking": false}. */
+/* mkvm_chat_text with further variables of the template: an object in JSON, such as {"enable_thinking": false}. */
 MKVM_API mkvm_status mkvm_chat_text_with(const mkvm_engine *engine, const mkvm_turn *turns, size_t count,
                                          const char *variables, size_t variables_length, char **text, size_t *length);
 
@@ -184,7 +194,7 @@ typedef struct mkvm_bias {
 /* How tokens are drawn. docs/SAMPLING.md says what each number does. */
 typedef struct mkvm_sampling {
   size_t size;                                /* of the struct; mkvm_sampling_init sets it */
-  uint64_t seed;                              /* the same one gives the same tokens */
+  uint64_t seed;                              /* the same seed gives the same tokens */
   double temperature;                         /* 0: always the most probable token */
   double top_p;                               /* 1: off */
   double min_p;                               /* 0: off */
@@ -213,21 +223,20 @@ typedef struct mkvm_logprob {
   double logprob; /* the natural logarithm of its probability */
 } mkvm_logprob;
 
-/* What a request has come to. */
+/* One more token of a request. */
 typedef struct mkvm_token {
   uint64_t request; /* its number */
-  uint32_t token;   /* end-of-text tokens included; MKVM_NO_TOKEN: text that was held back, now that nothing follows */
+  uint32_t token;   /* also an end-of-text token; MKVM_NO_TOKEN: no token, but text that was held back until the end */
   const char *text; /* to be shown now: whole UTF-8 characters, possibly none, up to a stop text; without a NUL */
   size_t length;    /* bytes of text */
-  /* Where the request asks for them: the natural logarithm of the token's probability as the model gives it (at
-   * temperature 1, before penalties, biases and filters), its rank from 1 on, and the most probable tokens in order,
-   * equal ones by the lower id. rank 0: nothing of that is known. */
+  /* The four that follow are there where the request asks for log-probabilities. logprob: the natural logarithm of the
+   * token's probability as the model gives it (at temperature 1, before penalties, biases and filters). */
   double logprob;
-  uint32_t rank;           /* with logprob */
+  uint32_t rank;           /* the token's place among all by probability, from 1 on; 0: none of the four is known */
   uint32_t top_count;      /* of top */
-  const mkvm_logprob *top; /* with logprob */
-  size_t prompt_tokens;    /* of the request */
-  uint64_t step;           /* of the engine, from 1, that has computed it; 0: a token of the prompt, or MKVM_NO_TOKEN */
+  const mkvm_logprob *top; /* the most probable tokens, in order, equal ones by the lower id */
+  size_t prompt_tokens;    /* how many tokens the prompt has */
+  uint64_t step;           /* which step of the engine, from 1, made it; 0: a token of the prompt, or MKVM_NO_TOKEN */
 } mkvm_token;
 
 /* Why a request has ended. */
@@ -245,18 +254,18 @@ typedef struct mkvm_end {
   mkvm_end_reason reason;       /* why it has ended */
   mkvm_status status;           /* MKVM_OK without an error */
   const char *message;          /* "" without an error */
-  size_t prompt_tokens, tokens; /* of the prompt; generated */
-  double queue_seconds;         /* from mkvm_submit to the engine's beginning with it */
-  double prompt_seconds;        /* from there to the first token, or the end without one */
+  size_t prompt_tokens, tokens; /* how many tokens the prompt has; how many were generated */
+  double queue_seconds;         /* from mkvm_submit until the engine began with it */
+  double prompt_seconds;        /* from then to the first token, or to the end if there is none */
   double generate_seconds;      /* from the first token to the last */
   size_t cached_tokens;         /* of the prompt, known from earlier requests and not computed again */
-  uint32_t preemptions;         /* how often it gave its room to an older one */
+  uint32_t preemptions;         /* how often it gave its room to an older request */
 } mkvm_end;
 
 /* What is to be answered, and who is told. */
 typedef struct mkvm_request {
   size_t size; /* of the struct; mkvm_request_init sets it */
-  /* The prompt, one of the three: a text, which the answer's goes on; the turns of a conversation; ids. */
+  /* The prompt, in one of three ways: a text that the answer continues; the turns of a conversation; ids of tokens. */
   const char *text;
   size_t text_length;            /* bytes of text */
   const mkvm_turn *turns;        /* in place of text */
@@ -272,14 +281,15 @@ typedef struct mkvm_request {
   int (*on_token)(void *user, const mkvm_token *token);
   /* Once, the last that is heard of the request. NULL: nobody is told. */
   void (*on_end)(void *user, const mkvm_end *end);
-  void *user;       /* of both */
-  int32_t priority; /* lower ones begin first, equal ones as they came; none waits for ever */
+  void *user;       /* handed to the callbacks */
+  int32_t priority; /* requests of a lower number begin first, equal ones as they came; none waits for ever */
   /* Deadlines, from mkvm_submit on: until it begins, and until it ends. 0: none. */
   double queue_seconds, total_seconds;
   int logprobs;          /* not 0: on_token gets log-probabilities; on a GPU every step is then a launch of its own */
-  uint32_t top_logprobs; /* so many of the most probable tokens with them, at most MKVM_MOST_LOGPROBS */
-  /* For every token of the prompt but the first, in order and before the answer, with log-probabilities and without
-   * text. NULL: nobody is told. Such a prompt is computed whole, whatever is known of it, and slower. */
+  uint32_t top_logprobs; /* how many of the most probable tokens come with them, at most MKVM_MOST_LOGPROBS */
+  /* Called for every token of the prompt but the first, in order and before the answer, with log-probabilities and
+   * without text. NULL: nobody is told. Otherwise the whole prompt is computed, even what is known from earlier
+   * requests, and more slowly. */
   void (*on_prompt)(void *user, const mkvm_token *token);
   const char *variables;   /* with turns: what mkvm_chat_text_with has; NULL: none */
   size_t variables_length; /* bytes of variables */
@@ -290,16 +300,17 @@ typedef struct mkvm_request {
 /* The function of that macro. */
 MKVM_API void mkvm_request_init_size(mkvm_request *request, size_t size);
 
-/* Queues a request; says here what is wrong with it, or can never be computed. *id (or NULL): its number, from 1. */
+/* Queues a request. Fails at once when something is wrong with it, or when it can never be computed. *id becomes its
+ * number, from 1 on; `id` may be NULL. */
 MKVM_API mkvm_status mkvm_submit(mkvm_engine *engine, const mkvm_request *request, uint64_t *id);
 /* The request ends at the next step, without another token; one that has ended is left alone. MKVM_ERR_USAGE for
  * a number that was never given out. */
 MKVM_API mkvm_status mkvm_cancel(mkvm_engine *engine, uint64_t id);
 
-/* Does some of the work: one launch of the machine, of as many steps as may be (it ends when a request does, or
- * one that waits can join), or nothing when there is nothing. *left (`left` may be NULL): requests that have not
- * ended. Fails when the machine does: the requests that had begun then end with MKVM_END_ERROR, those that wait
- * go on waiting. What is wrong with one request ends that one alone. */
+/* Does some of the work: one launch of the machine, of as many steps as possible (a launch ends when a request ends, or
+ * when a waiting one can join); nothing when there is nothing to do. *left becomes the number of requests that have not
+ * ended; `left` may be NULL. Fails when the machine fails: the requests that had begun then end with MKVM_END_ERROR,
+ * and those that wait go on waiting. What is wrong with one request ends that request alone. */
 MKVM_API mkvm_status mkvm_step(mkvm_engine *engine, size_t *left);
 /* mkvm_step until no request is left, those included that callbacks and other threads submit meanwhile, or it
  * fails. */
@@ -326,14 +337,14 @@ MKVM_API int mkvm_event_fd(const mkvm_engine *engine);
 typedef struct mkvm_stats {
   size_t size;                                        /* of the struct; mkvm_get_stats sets it */
   uint64_t submitted;                                 /* requests that mkvm_submit took */
-  uint64_t waiting, running;                          /* of them, now */
+  uint64_t waiting, running;                          /* requests, now */
   uint64_t stopped, full, cancelled, failed;          /* ended: MKVM_END_STOP, _LENGTH, _CANCELLED, _ERROR */
-  uint64_t prompt_tokens, tokens;                     /* of those that have ended */
-  double busy_seconds;                                /* in launches */
+  uint64_t prompt_tokens, tokens;                     /* of requests that have ended: of prompts; generated */
+  double busy_seconds;                                /* spent in launches */
   uint64_t late, refused;                             /* MKVM_END_LATE; MKVM_ERR_BUSY */
   uint64_t launches, steps;                           /* of the machine */
   uint64_t preemptions;                               /* how often a request gave its room to an older one */
-  uint64_t asked_tokens, cached_tokens;               /* of prompts that began; of them, not computed again */
+  uint64_t asked_tokens, cached_tokens;               /* of prompts that began; those of them not computed again */
   uint64_t kv_tokens, kv_tokens_used, kv_tokens_kept; /* now: room for so many; taken by requests; kept of ended ones */
 } mkvm_stats;
 

@@ -1,5 +1,6 @@
-/* APPEND: k, v [head_dim] fp32 of every active line go into the cache of a KV head, at the line's position, rounded
- * to bf16. One instruction has all lines of the step, and the cache has one split. */
+/* APPEND: k, v [head_dim] fp32 of every active line go into the cache of a KV head, at the line's position, rounded as
+ * the cache has them (bf16, or codes with a scale). One instruction has all lines of the step, and the cache has one
+ * split. */
 #include "instructions/attention.h"
 
 mk_reference_result mk_reference_APPEND(mk_reference *machine, const mk_instruction *instruction) {
@@ -14,7 +15,7 @@ mk_reference_result mk_reference_APPEND(mk_reference *machine, const mk_instruct
   }
   mk_unit_view view = {.machine = machine,
                        .buffer = kv.buffer,
-                       .memory = (uint16_t *)(void *)kv.memory,
+                       .memory = kv.memory,
                        .table = &table,
                        .k = k,
                        .v = v,

@@ -1,6 +1,6 @@
 // APPEND on the device, of the kernel for wide steps of one sequence: k and v of all lines of a KV head, as bf16, into
 // the blocks of their positions; append.c. By tiles (append_tiles.cuh), the first of which may have tokens from before
-// the step, which stay. Behind the last token V is zero up to the next whole part of 32 tokens, so that what ATTEND
+// the step, which stay. After the last token V is zero up to the next whole part of 32 tokens, so that what ATTEND
 // multiplies is numbers. Waits: q, k and v of all line tiles. Signals: that the head's cache is up to date.
 #pragma once
 #include "instructions/append_tiles.cuh"

@@ -32,8 +32,8 @@ __device__ inline uint32_t append_place(uint32_t token, uint32_t unit) {
   return token * (APPEND_DIMS * 2) + (unit ^ token % 8) * 16;
 }
 
-// Sixteen tokens from `token` on of the dims from `from` on, whose rows are `cols` apart, the first one that of position `first`; zeros where there is
-// none. By whole rows into the warp's room, as bf16.
+// Sixteen tokens from `token` on of the dims from `from` on, whose rows are `cols` apart, the first one that of
+// position `first`; zeros where there is none. By whole rows into the warp's room, as bf16.
 __device__ inline void stage_tokens(uint8_t *room, const float *from, uint32_t cols, uint32_t token, uint32_t first,
                                     uint32_t end) {
   enum { LANES = APPEND_DIMS / 4, ROUNDS = APPEND_TOKENS * LANES / 32 };  // of a token
@@ -54,7 +54,7 @@ __device__ inline void stage_tokens(uint8_t *room, const float *from, uint32_t c
   __syncwarp();
 }
 
-// What of the step's tokens is put: of V also zeros behind them.
+// Which of the step's tokens are put into the cache; of V also zeros after them.
 struct appended {
   uint32_t first, end, whole;
 };

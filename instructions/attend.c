@@ -107,7 +107,7 @@ mk_reference_result mk_reference_ATTEND(mk_reference *machine, const mk_instruct
   mk_scale_queries(q, (size_t)lines * q_span.cols, mk_param_float(instruction->params[MK_PARAM_ATTEND_scale]));
   mk_unit_view view = {.machine = machine,
                        .buffer = kv.buffer,
-                       .memory = (uint16_t *)(void *)kv.memory,
+                       .memory = kv.memory,
                        .table = &table,
                        .head = kv.col,
                        .head_dim = kv.buffer->head_dim,

@@ -1,6 +1,6 @@
-// ATTEND on the device, of the kernel for wide steps of one sequence: out = bf16(softmax(scale q k) v) of one query head
-// and a line tile, over all tokens of the sequence up to each line's own; attend.c, attend_blocks.cuh. A warpgroup has
-// 64 lines. Waits: q; the loader: the head's APPEND. Signals: the counter of the line tile's output.
+// ATTEND on the device, of the kernel for wide steps of one sequence: out = bf16(softmax(scale q k) v) of one query
+// head and a line tile, over all tokens of the sequence up to each line's own; attend.c, attend_blocks.cuh. A warpgroup
+// has 64 lines. Waits: q; the loader: the head's APPEND. Signals: the counter of the line tile's output.
 #pragma once
 #include "instructions/attend_blocks.cuh"
 

@@ -7,8 +7,9 @@
 // multiplies. Parts become spans, and these are added as a tree, whose levels wait in scratch memory.
 //
 // What a warp's sixteen queries see is a type of the caller's, `queries`: at_hand(c) gives that of the instruction at
-// hand; `end`, behind the last token that anybody sees; `own`, the position of the warp's first query; `group_end`,
-// behind the last token that the warpgroup sees (0: it has nothing to do); hide(scores, at) hides what each query does
+// hand; `end`, the position after the last token that any query sees; `own`, that of the warp's first query;
+// `group_end`, the one after the last token that the warpgroup sees (0: it has nothing to do); hide(scores, at) hides
+// what each query does
 // not see of the tokens from `at` on. It is looked up anew for each block, since registers are short. HIDES_BLOCKS:
 // whether a block's scores are hidden all at once, where registers are less short than while a part is multiplied.
 #pragma once
@@ -143,15 +144,15 @@ __device__ __forceinline__ void attend_block(tile::panel keys, tile::panel value
 }
 
 // Where the sums of a level of the tree wait, of this thread: element i is at i * 32. The first level, which has half
-// of what waits, is in the stage that is kept for it (tops and totals are behind the ring),
-// the others in global memory.
+// of what waits, is in the stage that is kept for it (tops and totals are after the page ring), the others in global
+// memory.
 struct kept_sums {
   float *scales, *o;
 };
 __device__ inline kept_sums kept_level(const wide_consumer &c, uint32_t level) {
   enum { SCALES = 4 * 32, SUMS = MK_WIDE_GPU_KEPT_FLOATS - SCALES };
   static_assert(SUMS * 4 * MK_GPU_CONSUMER_WARPS <= MK_GPU_PAGE_BYTES * MK_GPU_STAGE_PAGES, "a stage has room");
-  static_assert(SCALES * 4 * MK_GPU_CONSUMER_WARPS <= MK_GPU_ACTIVATION_BYTES, "and so has the area behind the ring");
+  static_assert(SCALES * 4 * MK_GPU_CONSUMER_WARPS <= MK_GPU_ACTIVATION_BYTES, "and so has the area after the ring");
   if (level == 0) {
     float *stage = reinterpret_cast<float *>(c.d.page(next_stage(c).kept() * MK_GPU_STAGE_PAGES));
     float *scales = reinterpret_cast<float *>(c.d.activation());
@@ -257,7 +258,7 @@ __device__ __forceinline__ void attend_blocks(wide_consumer &c, uint32_t (&q)[st
   put_next_stage(c, stage);
 }
 
-// The stage for sums, where there is more than a span. end: behind the last token.
+// The stage for sums, where there is more than a span. end: the position after the last token.
 __device__ inline void take_room(const wide_consumer &c, uint32_t end) {
   static_assert(ATTENDED_ALONE == SPAN_TOKENS, "nothing waits of a single span");
   if (end > ATTENDED_ALONE) {

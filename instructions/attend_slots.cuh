@@ -35,14 +35,14 @@ struct attended_queries {
   }
   template <uint32_t count>
   __device__ void hide(float (&scores)[count], uint32_t at) const {
-    tile::hide_from<0>(scores, at, behind(0));
-    tile::hide_from<1>(scores, at, behind(8));
+    tile::hide_from<0>(scores, at, end_of(0));
+    tile::hide_from<1>(scores, at, end_of(8));
   }
 
  private:
-  __device__ static uint32_t behind(uint32_t away) {
+  __device__ static uint32_t end_of(uint32_t away) {
     uint32_t thread = tile::thread_anew();
-    return wide_shared()->items[thread / 32].behind[thread % 32 / 4 + away];
+    return wide_shared()->items[thread / 32].ends[thread % 32 / 4 + away];
   }
 };
 
@@ -76,7 +76,7 @@ __device__ inline bool take_item(const wide_consumer &c) {
     to.group_end = works ? position + (group_end - 1) / heads + 1 : 0;
   }
   if (tile::lane() < WARP_QUERIES) {
-    to.behind[tile::lane()] = position + (query + tile::lane()) / heads + 1;
+    to.ends[tile::lane()] = position + (query + tile::lane()) / heads + 1;
   }
   __syncwarp();
   return true;

@@ -6,8 +6,9 @@
  *
  * Of a line at position p in slot c, unit u does split (u - c) mod splits: the spans s, s + splits, ... up to p. A
  * split whose first span lies beyond the position has nothing to do, and nothing is written for that line. With one
- * line a step c is 0, and u the split. The unit whose spans hold a position rounds its k and v to bf16, appends them,
- * and is the only one to read them later. Every unit waits for q, k and v of all active lines.
+ * line a step c is 0, and u the split. The unit whose spans hold a position rounds its k and v as the cache has them
+ * (bf16, or codes with a scale), appends them, and is the only one to read them later. Every unit waits for q, k and v
+ * of all active lines.
  *
  * Lines of one slot in one step are at neighbouring positions. Tokens before the first of them come from the cache, the
  * new ones from k and v. So each line sees what it would see if the tokens had come one by one, in the same order of
@@ -15,7 +16,7 @@
  *
  * The order of sums: MK_FOLD_TOKENS tokens are a part by themselves. These are added up to pieces of MK_PIECE_TOKENS,
  * the oldest first. The first pieces of all spans of the split are added up, the oldest first, then the second ones and
- * so on; and these sums as a tree. q times its scale and p are rounded to bf16, as K and V are. */
+ * so on; and these sums as a tree. q times its scale and p are rounded to bf16, as K and V are when they are read. */
 #include "instructions/attention.h"
 
 #include <math.h>
@@ -88,7 +89,7 @@ mk_reference_result mk_reference_ATTENTION(mk_reference *machine, const mk_instr
   mk_scale_queries(q, (size_t)lines * group * head_dim, mk_param_float(instruction->params[MK_PARAM_ATTENTION_scale]));
   mk_unit_view view = {.machine = machine,
                        .buffer = kv.buffer,
-                       .memory = (uint16_t *)(void *)kv.memory,
+                       .memory = kv.memory,
                        .table = &table,
                        .k = k,
                        .v = v,

@@ -8,7 +8,8 @@
 //
 // The newest token's K and V come in stamped words. They are put into the token's page, and at the end, after all
 // copies of this instruction, they are appended to its block in global memory and fenced for the next epoch's copies.
-// Where this split is the only one in use, the work of the COMBINE that follows in the queue is done here, before that.
+// Where this split is the only one in use, the work of the COMBINE that follows in the queue is done here, too, before
+// K and V are appended.
 #pragma once
 #include "instructions/attention_part.cuh"
 #include "instructions/combine.cuh"
@@ -31,16 +32,19 @@ enum {
 static_assert(ATTENTION_Q_AT + 8 * Q_SET_STEP_BYTES <= ATTENTION_KEPT_AT, "one set's queries lie before what is kept");
 static_assert(ATTENTION_Q_AT + 16 / SET_HEADS * 8 * Q_SET_STEP_BYTES <= ATTENTION_PARTS_AT, "queries have room");
 
-struct attention_shape {            // kept small: registers are short
-  uint32_t warp, halves, set_bits;  // halves: of 64 dims; sets of query heads: a power of two
+// Which part of the work is this warp's. A head has `halves` times 64 dims; there are 1 << set_bits sets of query
+// heads. All else follows from these three numbers, since registers are scarce.
+struct attention_shape {
+  uint32_t warp, halves, set_bits;
 
   __device__ uint32_t head_dim() const { return halves * 64; }
-  __device__ uint32_t head_bits() const { return 5 + halves; }                  // of head_dim
-  __device__ uint32_t stride_bits() const { return set_bits + halves - 1; }     // warps from rank to rank
+  __device__ uint32_t head_bits() const { return 5 + halves; }                  // head_dim is 1 << head_bits
+  __device__ uint32_t stride_bits() const { return set_bits + halves - 1; }     // warps from one rank to the next
   __device__ uint32_t set() const { return warp & ((1u << set_bits) - 1); }     // this warp's heads
-  __device__ uint32_t half() const { return warp >> set_bits & (halves - 1); }  // and output dims
+  __device__ uint32_t half() const { return warp >> set_bits & (halves - 1); }  // and its output dims
+  // A rank, here, is a place among the warps of the same set and half, which take parts of different tokens.
   __device__ uint32_t ranks() const { return MK_GPU_CONSUMER_WARPS >> stride_bits(); }
-  __device__ uint32_t rank() const { return warp >> stride_bits(); }  // among the warps of the same set and half
+  __device__ uint32_t rank() const { return warp >> stride_bits(); }
 };
 
 // Blocks of this split that hold tokens up to the position.
@@ -81,17 +85,20 @@ __device__ inline void put_part(const consumer &c, const part_sums &sums) {
   }
 }
 
-// A warp's part of a round. What can be known before the queries come is: all that this says.
+// Where a warp finds its part of a round. This is known before the queries come, and worked out by then.
 struct part_place {
   ring_cursor<MK_GPU_RING_PAGES> keys, values;  // the pages of its block
-  int32_t tokens;  // up to the position, from the part's first one on; of a part without tokens 0 or less
+  int32_t tokens;  // from the part's first token up to the position, later parts' included; 0 or less: none
   bool paged;      // its block has tokens
 };
 
-// Two ranks share a block; they look at every eighth or fourth block alone. That they see no filling of the pages
-// between is safe: all warps have met since the last instruction, and a page that is waited for is so near the last one
-// that was seen that the filling before it has arrived (MK_GPU_KV_PAGES_UNDER_WAY).
-constexpr uint32_t RANKS = 64 / PART_TOKENS;                     // that share a block
+// The two parts of a block are those of two ranks. A warp waits for the pages of its own blocks alone: it looks at
+// every fourth or eighth page. As a wait sees nothing but the parity of how often a ring slot has been filled, the fill
+// before the one that is waited for must have arrived for sure. It has: before page n the warp has seen page
+// n - MOST_STRIDE, which the loader issued only when all pages up to n - MOST_STRIDE - MK_GPU_KV_PAGES_UNDER_WAY had
+// arrived. Page n - MK_GPU_RING_PAGES, which was in the ring slot of page n before, is one of these. From one
+// instruction to the next this is no concern, since all warps meet in between.
+constexpr uint32_t RANKS = 64 / PART_TOKENS;                     // ranks that share a block
 constexpr uint32_t MOST_STRIDE = MK_GPU_CONSUMER_WARPS / RANKS;  // pages from one look to the next
 static_assert(MK_GPU_KV_PAGES_UNDER_WAY + MOST_STRIDE <= MK_GPU_RING_PAGES, "a warp sees every eighth page");
 
@@ -162,9 +169,9 @@ __device__ inline void attend_round(const consumer &c, const mk_instruction_word
   }
 }
 
-// Stages q times scale as fragments, and k and v of the newest token as bf16. Where the newest token's page is of the
-// first round, its k and v go into that page, too. All that follows from the instruction is worked out while the values
-// are on their way.
+// Stages q times scale as fragments, and k and v of the newest token as bf16. Where the newest token's page belongs to
+// the first round, its k and v go into that page, too. What follows from the instruction alone is worked out before the
+// values are waited for.
 __device__ inline void stage_attention(consumer &c, const mk_instruction_word &in, const attention_shape &a) {
   const mk_operand &q = in.parts[MK_PART_ATTENTION_q], &k = in.parts[MK_PART_ATTENTION_k],
                    &v = in.parts[MK_PART_ATTENTION_v];
@@ -221,10 +228,10 @@ __device__ inline void stage_attention(consumer &c, const mk_instruction_word &i
   }
 }
 
-// All warps meet. Then the parts of a round, which begins with block `first` of the split, become sums of spans, and
-// these the split's. With the last round they are published: where there is a COMBINE to be done for, as its output and
-// before anything else. The last warps publish, since in short contexts they have no part to compute: what they need is
-// at hand when the parts are.
+// All warps meet. Then the parts of a round, which begins with block `first` of the split, are added up to sums of
+// spans, and these to the split's sum. After the last round that is published; where the work of a COMBINE is done
+// here, first as the COMBINE's output. Units of this work are dealt from the last warp on: in short contexts the last
+// warps have no part to compute, so they have all else at hand when the parts are ready.
 __device__ inline void merge_round(const consumer &c, const attention_shape &a, uint32_t first) {
   const mk_instruction_word &in = instruction_at_hand(c);
   const mk_instruction_word *combine = c.d.words()->combined == 0 ? nullptr : next_instruction(c);
@@ -349,7 +356,7 @@ __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction_word 
     c.d.words()->kv_parts = blocks * RANKS - (owns && position_of(c) % 64 < PART_TOKENS ? 1 : 0);
   }
   part_place place = find_part(c, in, a, 0);
-  consumers_meet(c);  // where values are staged a slower warp may have read its x until here
+  consumers_meet(c);  // until here a slower warp may have read the last instruction's input where values are staged
   stage_attention(c, in, a);
   consumers_meet_with_values(c);
   if (kv_operand.row * kv.span_tokens <= position_of(c)) {
@@ -365,7 +372,7 @@ __device__ inline void consume_ATTENTION(consumer &c, const mk_instruction_word 
         break;
       }
       place = find_part(c, instruction_at_hand(c), a, first);
-      consumers_meet(c);  // where parts lie they have been read
+      consumers_meet(c);  // all have read this round's parts, so the next round's may take their places
     }
     if (c.d.words()->owns_newest != 0) {
       const mk_instruction_word &again = instruction_at_hand(c);  // registers are short

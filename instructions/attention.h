@@ -8,6 +8,7 @@
 #include "instructions/reference.h"
 
 enum {
+  MK_OLD_TILES = 64,  /* 1,024 tokens */
   MK_TREE_LEVELS = 5, /* sums of 1, 2, 4 and 8 neighbouring pieces, and of all that are MK_TREE_PIECES */
 };
 _Static_assert(MK_TREE_PIECES == 1 << (MK_TREE_LEVELS - 1) && (int)MK_SPAN_PIECES <= (int)MK_TREE_LEVELS,
@@ -19,7 +20,7 @@ typedef enum mk_part_level { MK_FOLD, MK_PIECE, MK_CLASS, MK_PART_LEVELS = MK_CL
 typedef struct mk_unit_view {
   const mk_reference *machine;
   const mk_buffer *buffer;
-  uint16_t *memory;
+  uint8_t *memory;
   const mk_span *table;
   const float *k, *v; /* [lines][head_dim]; of an opcode that takes all tokens from the cache, NULL */
   uint32_t head, head_dim, group, unit, splits;
@@ -29,6 +30,10 @@ typedef struct mk_unit_view {
   float *scratch;      /* mk_matvec's */
   uint16_t *new_tiles; /* [MK_NEW_TILES][K, V][16 * head_dim]: of the line at hand */
   uint16_t *v_tiles;   /* [head_dim / 16][tiles of tokens]: of the tokens at hand */
+  /* Of a quantised cache, so that not every line has to make the same: sixteen tokens of K or V, tile t of the sequence
+   * in place t % MK_OLD_TILES: [MK_OLD_TILES][K, V][16 * head_dim], and of which slot and tile they are. */
+  uint16_t *old_tiles;
+  struct mk_old_tile *old;
 } mk_unit_view;
 
 typedef struct mk_line_view { /* of the line at hand */
@@ -44,7 +49,7 @@ bool mk_unit_keeps(const mk_unit_view *view, uint32_t slot, uint32_t t);
 /* Whether the table has a block of the cache for every token that this unit keeps of the active lines; if not, that
  * is a fault. */
 bool mk_unit_check_blocks(const mk_unit_view *view, mk_reference *machine);
-/* K and V of active line l go into the cache. */
+/* K and V of active line l go into the cache, in its form: bf16, or codes with a scale. */
 void mk_unit_append(const mk_unit_view *view, uint32_t l);
 /* Makes copies of the tiles of sixteen tokens that hold the first token that is not the cache's, and those after it,
  * as the line sees them: later tokens are cleared. */

@@ -181,7 +181,7 @@ __device__ inline void add_unit(merged_unit &sum, const merged_unit &part) {
   sum.top = top;
 }
 
-// Whether q, k and v come in tiles with the squares of each behind its values, and heads of q and k are to be normed.
+// Whether tiles of q, k and v have the sum of their squares after their values, and heads of q and k are to be normed.
 __device__ inline bool norms_heads(const mk_instruction_word &in) {
   return MK_GPU_FAMILIES && param(in, MK_PARAM_ATTENTION_eps) != 0;
 }

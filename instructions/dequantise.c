@@ -9,6 +9,10 @@
 
 enum { LANES = 32, LANE_ELEMENTS = 8, CODES = 256, NIBBLES = 16 };
 
+typedef uint8_t byte8 __attribute__((vector_size(8)));
+typedef uint16_t half8 __attribute__((vector_size(16)));
+typedef int16_t short8 __attribute__((vector_size(16)));
+
 float mk_e4m3_to_float(uint8_t code) {
   const uint32_t magnitude = code & 0x7fu;
   const float value = magnitude == 0x7f ? NAN
@@ -93,12 +97,18 @@ static void expand_bytes(const uint8_t *strip, const float numbers[CODES], const
   }
 }
 
+static void list_numbers(uint32_t dtype, float numbers[CODES]) {
+  for (uint32_t code = 0; code < CODES; code++) {
+    numbers[code] = dtype == MK_DTYPE_I8 ? (float)(int8_t)code : mk_e4m3_to_float((uint8_t)code);
+  }
+}
+
 void mk_dequantise(const mk_buffer *buffer, const uint8_t *row_tile, uint32_t first, uint32_t steps, uint16_t *out) {
   const uint32_t range_steps = buffer->scale_cols / MK_TILE, end = first + steps;
   const bool nibbles = buffer->dtype == MK_DTYPE_I4;
   float numbers[CODES];
-  for (uint32_t code = 0; code < CODES && !nibbles; code++) {
-    numbers[code] = buffer->dtype == MK_DTYPE_I8 ? (float)(int8_t)code : mk_e4m3_to_float((uint8_t)code);
+  if (!nibbles) {
+    list_numbers(buffer->dtype, numbers);
   }
   for (uint32_t step = first; step < end;) {
     const uint8_t *strip = row_tile + (size_t)(step / MK_STRIP_STEPS) * mk_strip_bytes(buffer);
@@ -113,5 +123,101 @@ void mk_dequantise(const mk_buffer *buffer, const uint8_t *row_tile, uint32_t fi
     }
     out += (size_t)count * MK_TILE_STEP_ELEMENTS;
     step += count;
+  }
+}
+
+uint16_t mk_quantise_head(const float *x, uint32_t count, uint8_t *codes) {
+  enum { LEAST = 10, MOST = 247, BIAS = 127 }; /* exponents of 2^-117 and 2^120, as bf16 has them */
+  const uint32_t infinite = 0x7f800000u, fraction = 0x7fffffu, of_448 = 0x600000u;
+  uint32_t largest = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    const uint32_t size = mk_float_param(x[i]) & 0x7fffffffu;
+    largest = size < infinite && size > largest ? size : largest;
+  }
+  /* 448 = 1.75 * 2^8 */
+  const int32_t fits = (int32_t)(largest >> 23) - ((largest & fraction) <= of_448 ? 8 : 7);
+  const uint32_t exponent = fits < LEAST ? LEAST : fits > MOST ? MOST : (uint32_t)fits;
+  const float inverse = largest == 0 ? 0 : mk_param_float((uint32_t)(2 * BIAS - exponent) << 23);
+  for (uint32_t i = 0; i < count; i++) {
+    const uint32_t size = mk_float_param(x[i]) & 0x7fffffffu;
+    codes[i] = size < infinite ? mk_float_to_e4m3(x[i] * inverse) : mk_float_to_e4m3(NAN);
+  }
+  return largest == 0 ? 0 : (uint16_t)(exponent << 7);
+}
+
+uint16_t mk_dequantise_element(uint16_t scale, uint8_t code) {
+  return round_weight(mk_bf16_to_float(scale) * mk_e4m3_to_float(code));
+}
+
+/* Eight codes of a lane, in the order of bytes, become its elements, where all scales are powers of two: these are
+ * added to the exponents of bf16. add: of each byte's scale, in the places of bf16's exponent. */
+static inline __attribute__((always_inline)) void expand_lane(const uint8_t *codes, const half8 *add, uint16_t *out) {
+  byte8 bytes;
+  memcpy(&bytes, codes, sizeof bytes);
+  const half8 words = __builtin_convertvector(bytes, half8), m = words & 0x7f;
+  /* Below 2^-6 these are 0 to 7 times 2^-9. */
+  const half8 four = (half8)((short8)m > 3), two = (half8)((short8)m > 1) & ~four, one = (half8)(m == 1);
+  const half8 small = (four & (0x3c00 + ((m - 4) << 5))) | (two & (0x3b80 + ((m - 2) << 6))) | (one & 0x3b00);
+  const half8 below = (half8)((short8)m < 8), none = (half8)(m == 0x7f);
+  const half8 sizes = (half8)(m != 0) & (((below & small) | (~below & ((m << 4) + (120 << 7)))) + *add);
+  const half8 halves = (none & 0x7fc0) | (~none & sizes) | (words & 0x80) << 8;
+  const half8 elements = __builtin_shufflevector(halves, halves, 0, 2, 1, 3, 4, 6, 5, 7);
+  memcpy(out, &elements, sizeof elements);
+}
+
+/* Whether these sixteen scales are powers of two by which no code becomes subnormal or infinite, as nearly all are. */
+static bool are_powers(const uint16_t scales[MK_TILE], uint16_t add[MK_TILE]) {
+  enum { LEAST = 10, MOST = 246, BIAS = 127 };
+  bool all = true;
+  for (uint32_t i = 0; i < MK_TILE; i++) {
+    all = all && (scales[i] & 0x807f) == 0 && scales[i] >> 7 >= LEAST && scales[i] >> 7 <= MOST;
+    add[i] = (uint16_t)(scales[i] - (BIAS << 7));
+  }
+  return all;
+}
+
+static void expand_powers(const uint8_t *lines, uint32_t which, const uint16_t a[MK_TILE], uint32_t steps,
+                          uint16_t *out) {
+  half8 add[LANES / 4];
+  for (uint32_t i = 0; i < LANES / 4; i++) { /* of K, of lanes 4 i to 4 i + 3; of V, whose columns are tokens, i < 4 */
+    const uint16_t *k = a + (size_t)2 * i, *v = a + (size_t)2 * (i % 4);
+    add[i] = which == 0 ? (half8){k[0], k[1], k[0], k[1], k[0], k[1], k[0], k[1]}
+                        : (half8){v[0], v[0], v[1], v[1], v[8], v[8], v[9], v[9]};
+  }
+  for (size_t step = 0; step < steps; step++) {
+    const uint8_t *codes = which == 0 ? lines + step / 2 * 512 + step % 2 * 8 : lines + step * 512;
+    for (size_t lane = 0; lane < LANES; lane++, out += LANE_ELEMENTS) {
+      expand_lane(codes + lane * 16, &add[which == 0 ? lane / 4 : lane % 4], out);
+    }
+  }
+}
+
+void mk_dequantise_tokens(const mk_buffer *buffer, const uint8_t *half, uint32_t which, uint32_t token, uint16_t *out) {
+  const uint32_t steps = buffer->head_dim / MK_TILE;
+  const uint8_t *scales = half + mk_half_codes(buffer) + (size_t)token * mk_scale_bytes(buffer->scale);
+  const uint8_t *lines = half + mk_half_code(buffer, which, token, 0);
+  uint16_t bits[MK_TILE], add[MK_TILE];
+  memcpy(bits, scales, sizeof bits);
+  if (are_powers(bits, add)) {
+    expand_powers(lines, which, add, steps, out);
+    return;
+  }
+  float numbers[CODES];
+  range r;
+  list_numbers(buffer->dtype, numbers);
+  for (uint32_t i = 0; i < MK_TILE; i++) {
+    r.scales[i] = mk_bf16_to_float(bits[i]);
+  }
+  if (which == 0) {
+    expand_bytes(lines, numbers, &r, 0, steps, out);
+    return;
+  }
+  for (size_t lane = 0; lane < (size_t)steps * LANES; lane++, out += LANE_ELEMENTS) {
+    for (size_t pair = 0; pair < LANE_ELEMENTS / 2; pair++) { /* of neighbouring columns, which are tokens here */
+      const float *own = &r.scales[lane % 4 * 2 + pair / 2 * 8];
+      const uint8_t *two = lines + lane * 16 + pair / 2 * 4 + pair % 2;
+      out[2 * pair] = round_weight(own[0] * numbers[two[0]]);
+      out[2 * pair + 1] = round_weight(own[1] * numbers[two[2]]);
+    }
   }
 }

@@ -27,7 +27,7 @@ __device__ inline void take_better(float &best, uint32_t &index, float value, ui
 }
 
 // Of the instruction's line tile those that are active; and whether it has something to multiply them by, and one of
-// them chooses. Looked up anew behind products: registers are short.
+// them chooses. Looked up anew after products, since registers are short.
 __device__ inline uint32_t head_lines(const wide_consumer &c) {
   return tile::uniform(active_lines(c.d, instruction_at_hand(c).parts[MK_PART_HEAD_x].row));
 }
@@ -129,7 +129,7 @@ __device__ inline void put_candidates(const wide_consumer &c) {
                            c.d.generation());
 }
 
-// Candidates come behind all that this SM has done.
+// Candidates are published after all that this SM has done.
 __device__ inline void consume_HEAD(wide_consumer &c, const mk_instruction_word &in) {
   consumers_wait(c, in);
   if (computes_head(c)) {

@@ -1,13 +1,13 @@
-// HEAD of the kernel for wide steps, on the device: logits of the line that chooses, the last one, and this SM's candidate; head.c. A warp
-// multiplies a row tile at a time by the line's h, chain by chain. Weights come by pages, as those of products do.
-// Waits: h and its squares. The first SM's candidate carries the host's wish to stop.
+// HEAD of the kernel for wide steps, on the device: logits of the line that chooses, the last one, and this SM's
+// candidate; head.c. A warp multiplies a row tile at a time by the line's h, chain by chain. Weights come by pages, as
+// those of products do. Waits: h and its squares. The first SM's candidate carries the host's wish to stop.
 #pragma once
 #include "instructions/candidate.cuh"
 #include "instructions/linear_wide.cuh"
 
 namespace mk {
 
-// h of a line, as words of two elements. What lies behind the last one is zero.
+// h of a line, as words of two elements. What lies after the last one is zero.
 struct line_words {
   const uint32_t *words;
   uint32_t count;
@@ -95,7 +95,8 @@ __device__ inline void compute_head(wide_consumer &c, const mk_instruction_word 
   put_next_stage(c, stage);
 }
 
-// The candidates of all active lines, behind all that this SM has done: of the one that chooses, and empty ones.
+// Publishes the candidates of all active lines, after all that this SM has done: that of the line that chooses, and
+// empty ones.
 __device__ inline void consume_HEAD(wide_consumer &c, const mk_instruction_word &in) {
   uint32_t line_tile = in.parts[MK_PART_HEAD_x].row, lines = active_lines(c.d, line_tile);
   bool computes = computes_head(c, in);

@@ -1,7 +1,7 @@
-// The linear opcodes and REDUCE_ADD of several rows per step, on the device: what the storer does with a row tile.
-// Equations and waits are those of qkv.cuh, glu.cuh, linear_add.cuh, linear_part.cuh, reduce_add.cuh and head.cuh, for
-// every line.
-// Tiles: weight [16 n, 16 k] bf16 through the page ring, sums [16, 16 lines].
+// The linear opcodes and REDUCE_ADD on the device, with several rows per step: what the storers make of a row tile's
+// sums, and the consumer of REDUCE_ADD. (The consumer of products is in vm/gpu/rows_consumer.cuh.) Equations and waits
+// are those of qkv.cuh, glu.cuh, linear_add.cuh, linear_part.cuh, reduce_add.cuh and head.cuh, for every line.
+// Tiles: weight [16 n, 16 k] bf16 through the page ring; the sums of a row tile are [16 rows, 16 lines].
 #pragma once
 #include "instructions/glu.cuh"
 #include "instructions/head.cuh"
@@ -14,7 +14,8 @@
 
 namespace mk {
 
-// Consumer warp p fetches part p of a row tile; parts are added like chains.
+// Consumer warp p fetches part p of each row tile and hands it to the storers as if it were this warp's sums. So the
+// storers add parts as they add chains.
 __device__ inline void consume_REDUCE_ADD(rows_consumer &c, const mk_instruction_word &in) {
   const mk_operand &parts = in.parts[MK_PART_REDUCE_ADD_parts];
   const mk_gpu_buffer &b = c.d.buffer(parts);
@@ -28,7 +29,7 @@ __device__ inline void consume_REDUCE_ADD(rows_consumer &c, const mk_instruction
     tile::zero(sums[0]);
     tile::zero(sums[1]);
     if (c.warp < parts.rows) {
-      // A lane fetches pairs of rows, one line at a time: 8 lanes a line. Then they change places.
+      // A lane fetches the words of the sums that it holds: rows g and g + 8 of its lines.
       uint32_t words[8];
       auto at = [&](uint32_t i) {
         return part + line_of(c.lane, i / 4, i) * b.row_words + tile * 16 + g + i / 2 % 2 * 8;
@@ -64,7 +65,7 @@ __device__ inline lines_store begin_rows(const rows_storer &s, const mk_instruct
       lane_word(s, 2 + i) = __uint_as_float(MK_CANDIDATE_NONE);
     }
     r.rows = rows_to_do(s.d, in, in.parts[MK_PART_HEAD_weight]);
-    if (r.rows == 0) {  // one empty result comes all the same
+    if (r.rows == 0) {  // the consumers hand over one empty result all the same
       r.rows = r.chunks = 1;
     }
   }
@@ -77,7 +78,7 @@ __device__ inline word *words_of(const rows_storer &s, const mk_operand &operand
   return reinterpret_cast<word *>(s.d.buffer(operand).address);
 }
 
-// By how much row g of row tile `row` is turned from one position to the next.
+// The angle by which each position turns row g of row tile `row`; 0 where nothing is rotated.
 __device__ inline float frequency_of(const rows_storer &s, const mk_instruction_word &in, uint32_t row) {
   uint32_t tile = in.parts[MK_PART_QKV_weight].row + row, tiles_per_head = param(in, MK_PARAM_QKV_head_dim) / 16;
   bool rotates = tile < param(in, MK_PARAM_QKV_rope_tiles);
@@ -95,8 +96,8 @@ __device__ inline void prepare_angles(const rows_storer &s, float frequency) {
   }
 }
 
-// Fetches both rows of column tile `tile` of the lines' residuals to their place, unless they are there yet: they are
-// plain fp32, or the embedding rows of the lines' tokens.
+// Fetches rows g and g + 8 of column tile `tile` of the lines' residuals to their place in shared memory, unless they
+// are there already. In memory residuals are plain fp32, or else the embedding rows of the lines' tokens.
 __device__ inline void prepare_residual(const rows_storer &s, const mk_operand &operand, uint32_t tile) {
   const mk_gpu_buffer &b = s.d.buffer(operand);
   uint32_t column_tile = operand.col + tile, g = s.lane / 4;
@@ -128,9 +129,10 @@ __device__ inline void prepare_residual(const rows_storer &s, const mk_operand &
   *residuals(s, column_tile) = make_float4(value[0], value[1], value[2], value[3]);
 }
 
-// The words that this lane writes of row tile `tile` of a value, one word of a gated value and two of others; nullptr
-// where the lane's line is not active. The words of the half that the next step writes are emptied. Both are done
-// before the tile's sums are there, since whatever comes after the sums delays those who wait for the value.
+// Where this lane writes what it has of row tile `tile` of a value, one word of a gated value and two of other values;
+// nullptr where the lane's line is not active. A value has two halves, which take turns from step to step: the same
+// words of the other half, which the next step writes, are emptied here. This is called before the tile's sums are
+// there, since all work after the sums delays the instructions that wait for the value.
 __device__ inline uint32_t *prepare_value(const rows_storer &s, const mk_operand &out, uint32_t tile, bool gated) {
   const mk_gpu_buffer &b = s.d.buffer(out);
   uint32_t line = paired_line(s), pair = (out.col + tile) * (gated ? 4 : 8) + s.lane / 8;
@@ -220,7 +222,7 @@ __device__ inline void add_biases(const float2 &bias, line_sums &y) {
   }
 }
 
-// y + bias, the squares of that behind the tile's values, then times the gain.
+// y + bias, whose squares are summed after the tile's values; then times the gain.
 __device__ inline void finish_extras(const rows_storer &s, const mk_instruction_word &in, uint32_t tile,
                                      const row_extras &of, line_sums &y) {
   uint32_t extras = param(in, MK_PARAM_QKV_extras);
@@ -333,16 +335,18 @@ __device__ inline const mk_operand *addition(const mk_instruction_word &in) {
   return in.parts + residual_part(in.opcode);
 }
 
-// What several opcodes have done to them stands here once, so that it stays in the instruction cache.
+// Takes, for every opcode above, the sums of all row tiles from the consumers and makes results of them. It is one
+// function for all these opcodes, so that code that several need is once in the instruction cache.
 __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_word &in) {
   lines_store r = begin_rows(s, in);
-  // The sums of the next result's row tile from the chunks so far. Of an instruction of one or two row tiles they stay
-  // in registers, `then` being those of the tile that comes next. Of more row tiles they lie in memory, and are fetched
-  // from there while the tile before is added up.
+  // Results come chunk by chunk of K, and in each chunk row tile by row tile. `kept` has the sums over earlier chunks
+  // of the row tile that comes next. With one or two row tiles such sums stay in registers, those of the tile after
+  // that in `then`. With more row tiles they lie in memory, and are fetched from there while the tile before is added
+  // up.
   line_sums kept, then;
   tile::zero(kept);
   tile::zero(then);
-  float frequency = in.opcode == MK_OP_QKV ? frequency_of(s, in, 0) : 0.0f;  // a tile ahead
+  float frequency = in.opcode == MK_OP_QKV ? frequency_of(s, in, 0) : 0.0f;  // of the tile that comes next
 #pragma unroll 1
   for (uint32_t chunk = 0; chunk < r.chunks; chunk++) {
     bool last = chunk + 1 == r.chunks;

@@ -1,11 +1,11 @@
-// The linear opcodes but HEAD of the kernel for wide steps, on the device. Equations are those of qkv.cuh, glu.cuh, linear_add.cuh and linear_part.cuh, for
-// 128 lines and at most eight row tiles of the weight.
+// The linear opcodes but HEAD of the kernel for wide steps, on the device. Equations are those of qkv.cuh, glu.cuh,
+// linear_add.cuh and linear_part.cuh, for 128 lines and at most eight row tiles of the weight.
 //
-// Each warpgroup multiplies 64 rows by all lines, chain by chain (docs/NUMERICS.md): the sums of a chain begin from zero, and are added to those before
-// when it has ended. Meanwhile the other warpgroup's products go on. So a line's bits are those of a
-// program of one row.
-// Tiles: weight [16 n, 16 k] bf16, n up to 8, and lines [128, 64] bf16, both through the page ring; sums [64, 128] fp32 of each warpgroup.
-// Waits: the loader for the instruction's counters. Where x is normed it is h, times gain already, and the scale comes from the squares of its chains.
+// Each warpgroup multiplies 64 rows by all lines, chain by chain (docs/NUMERICS.md): the sums of a chain begin from
+// zero, and are added to those before when it has ended. Meanwhile the other warpgroup's products go on. So a line's
+// bits are those of a program of one row. Tiles: weight [16 n, 16 k] bf16, n up to 8, and lines [128, 64] bf16, both
+// through the page ring; sums [64, 128] fp32 of each warpgroup. Waits: the loader for the instruction's counters. Where
+// x is normed it is h, times gain already, and the scale comes from the squares of its chains.
 #pragma once
 #include "instructions/canon.cuh"
 #include "instructions/linear_operands.cuh"
@@ -13,7 +13,8 @@
 
 namespace mk {
 
-// 1 / rms of the lines, from the squares of their chains: by eights as a tree, and these one after the other. A thread has a line.
+// 1 / rms of the lines, from the squares of their chains: by eights as a tree, and these one after the other. A thread
+// has a line.
 __device__ inline void put_scales(const wide_consumer &c, const mk_instruction_word &in, const mk_operand &operand) {
   enum { EIGHT = 8 };
   uint32_t line = threadIdx.x, chains = operand.cols;
@@ -42,9 +43,10 @@ __device__ inline void put_scales(const wide_consumer &c, const mk_instruction_w
       norm_scale(sum, reciprocal_of(static_cast<float>(param(in, 1))), __uint_as_float(param(in, 0)));
 }
 
-// sums, which are zero, += weight times the first `lines` lines; those of a row tile that is not the instruction's mean nothing. While the first chain is under way `meanwhile` is called. A
-// chain's products go out together and are waited for together: the other warpgroup's keep the tensor cores busy meanwhile, and with weights
-// fetched ahead, or chains in smaller groups, both got in each other's way (docs/results/wide.md).
+// sums, which are zero, += weight times the first `lines` lines; those of a row tile that is not the instruction's mean
+// nothing. While the first chain is under way `meanwhile` is called. A chain's products go out together and are waited
+// for together: the other warpgroup's keep the tensor cores busy meanwhile, and with weights fetched ahead, or chains
+// in smaller groups, both got in each other's way (docs/results/wide.md).
 template <uint32_t lines, typename function>
 __device__ __forceinline__ void multiply(wide_consumer &c, function meanwhile, tile::group_sums &sums) {
   tile::weight_chain weights;
@@ -194,7 +196,7 @@ __device__ __forceinline__ void finish_sums(const role &c, const mk_instruction_
   }
 }
 
-// The instruction is looked up anew behind the products: registers are short.
+// The instruction is looked up anew after the products, since registers are short.
 __device__ __forceinline__ void finish_linear(const wide_consumer &c, tile::group_sums &y) {
   const mk_instruction_word &in = instruction_at_hand(c);
   if (squares_of(in) != nullptr) {

@@ -1,14 +1,15 @@
 /* y = W x over weight tiles: the loop all linear opcodes share.
  *
- * A step of 512 bytes holds a 16 x 16 tile in fragment order (program.h). The 16 words of two bf16 that belong to row pair g lie
- * side by side; words 4 t and 4 t + 2 are of row g, words 4 t + 1 and 4 t + 3 of row g + 8. A shift gives the even elements
- * of all words as fp32, a mask the odd ones; x is expanded once to match. Each of the 32 sums of a row pair and vector runs over a chain
- * of MK_CHAIN_COLS columns in order; they are added in a fixed order at its end, and the chains of a row one after the other. No fused
- * multiply-add (-ffp-contract=off).
+ * A step of 512 bytes holds a 16 x 16 tile in fragment order (program.h). The 16 words of two bf16 that belong to row
+ * pair g lie side by side; words 4 t and 4 t + 2 are of row g, words 4 t + 1 and 4 t + 3 of row g + 8. A shift gives
+ * the even elements of all words as fp32, a mask the odd ones; x is expanded once to match. Each of the 32 sums of a
+ * row pair and vector runs over a chain of MK_CHAIN_COLS columns in order; they are added in a fixed order at its end,
+ * and the chains of a row one after the other. No fused multiply-add (-ffp-contract=off).
  *
- * So how the loops are blocked decides nothing but speed, and the same bits come out of every vector width and every number of vectors. One
- * vector: a step is read once, from end to end, by sums of all eight row pairs, since memory gives no more than that. Several: a chunk of
- * steps stays in the first-level cache while vectors pass over it, and what is made of a word of weights is used for four of them. */
+ * So how the loops are blocked decides nothing but speed, and the same bits come out of every vector width and every
+ * number of vectors. One vector: a step is read once, from end to end, by sums of all eight row pairs, since memory
+ * gives no more than that. Several: a chunk of steps stays in the first-level cache while vectors pass over it, and
+ * what is made of a word of weights is used for four of them. */
 #include "instructions/matvec.h"
 
 #include <string.h>
@@ -24,7 +25,8 @@ enum {
   CHAIN_STEPS = MK_CHAIN_COLS / MK_TILE,
   STEPS_PER_CHUNK = 4 * CHAIN_STEPS, /* whole chains: 16 KiB of weights, and 4 KiB of each vector */
   MOST_VECTORS = 4,                  /* that pass over a chunk at the same time */
-  /* Bytes that weights are fetched ahead: past the page at hand, where the CPU's own prefetching ends; and the next chunk. */
+  /* Bytes that weights are fetched ahead: past the page at hand, where the CPU's own prefetching ends; and the next
+   * chunk. */
   AHEAD = 4096,
   CHUNK_AHEAD = STEPS_PER_CHUNK * MK_TILE_STEP_ELEMENTS * 2,
 };
@@ -39,8 +41,8 @@ typedef struct block { /* some steps of one row tile, and vectors to multiply th
   tile_sums *sums;  /* by vector */
 } block;
 
-/* A chain's sums of two row pairs, of even and of odd elements: for each row (even + odd of word 4 t) + (the same of word 4 t + 2, or of
- * 4 t + 1 and 4 t + 3), and these by t from 0 on, beginning from zero. */
+/* A chain's sums of two row pairs, of even and of odd elements: for each row (even + odd of word 4 t) + (the same of
+ * word 4 t + 2, or of 4 t + 1 and 4 t + 3), and these by t from 0 on, beginning from zero. */
 static inline __attribute__((always_inline)) float4 add_up(const float16 *first, const float16 *second) {
   const float16 a = first[0] + first[1], b = second[0] + second[1];
   const float16 by_word = __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
@@ -52,8 +54,8 @@ static inline __attribute__((always_inline)) float4 add_up(const float16 *first,
   return sum + __builtin_shufflevector(by_word, by_word, 12, 13, 14, 15);
 }
 
-/* Adds the products of `pairs` row pairs (an even number) from the first one on with `vectors` vectors; both are constants where this is
- * inlined. */
+/* Adds the products of `pairs` row pairs (an even number) from the first one on with `vectors` vectors; both are
+ * constants where this is inlined. */
 static inline __attribute__((always_inline)) void add_pairs(const block *b, uint32_t first, const uint32_t pairs,
                                                             const uint32_t vectors) {
   const uint16_t *w = b->weight + (size_t)first * MK_TILE_STEP_ELEMENTS / PAIRS;

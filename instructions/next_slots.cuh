@@ -1,6 +1,6 @@
 // NEXT of the kernel for wide steps of several sequences, on the device: every SM merges all SMs' candidates of all
 // active lines, remembers what slots have chosen, and takes the lines of the next step from the plan; next.c. 32 lines
-// at a time, one of each lane; the warps share the SMs. Waits: the candidates, which every SM publishes behind all that
+// at a time, one of each lane; the warps share the SMs. Waits: the candidates, which every SM publishes after all that
 // it does in the step. Publishes the new state to all roles of its SM (STATE_READY), and on the SM with a `ring`
 // operand the choices to the host.
 #pragma once
@@ -42,8 +42,8 @@ __device__ inline void merge_line(const wide_consumer &c, const mk_operand &cand
   }
 }
 
-// By the first warp, of the lane's line: what all warps have found. Looked at behind the candidates: what was computed
-// from a wait that was given up never reaches the host.
+// By the first warp, of the lane's line: what all warps have found. The abort flag is read after the candidates, so
+// that what was computed from a wait that was given up never reaches the host.
 __device__ inline void choose(const wide_consumer &c, const mk_instruction_word &in, uint32_t line) {
   float best = -INFINITY;
   uint32_t index = MK_CANDIDATE_NONE, count = lines_of(c.d).count;
@@ -92,7 +92,7 @@ __device__ inline void consume_NEXT(wide_consumer &c, const mk_instruction_word 
   if (threadIdx.x < 32) {
     stop = __reduce_or_sync(0xffffffffu, wide_shared()->index[tile::lane() % MK_GPU_CONSUMER_WARPS]);
     wait_phase(c.d, LOADER_DONE, c.d.epoch % 2, MK_ACTIVITY_STEP_STATE, 0);
-    // Behind the launch's last step the plan has what an earlier launch has left.
+    // After the launch's last step the plan has what an earlier launch has left.
     bool more =
         c.d.epoch + 1 < c.d.params.epochs && (c.d.epoch + 2) * words <= whole_buffer(in, MK_WHOLE_NEXT_plan).cols;
     put_step(c.d, more ? c.d.params.plan + (c.d.epoch + 1) * words : nullptr, stop, wide_shared()->choices,

@@ -1,7 +1,7 @@
-// NEXT of the kernel for wide steps, on the device: every SM takes the lines of the next step from the plan, and where the last line chose, its
-// token is the best of all SMs' candidates; next.c. By the first warp. Waits: the candidates of the last line, which every SM publishes
-// behind all that it does in the step. Publishes the new state to all roles of its SM (STATE_READY), and on the SM with a `ring` operand the
-// choice to the host.
+// NEXT of the kernel for wide steps, on the device: every SM takes the lines of the next step from the plan, and where
+// the last line chose, its token is the best of all SMs' candidates; next.c. By the first warp. Waits: the candidates
+// of the last line, which every SM publishes after all that it does in the step. Publishes the new state to all roles
+// of its SM (STATE_READY), and on the SM with a `ring` operand the choice to the host.
 #pragma once
 #include "instructions/candidate.cuh"
 #include "vm/gpu/wide.cuh"
@@ -45,7 +45,7 @@ __device__ inline void consume_NEXT(wide_consumer &c, const mk_instruction_word 
     uint32_t index = MK_CANDIDATE_NONE, stop = 0, chooser = state.count - 1, words = c.d.params.rows * MK_ROW_WORDS;
     merge_candidates(c, in.parts[MK_PART_NEXT_candidates], chooser, best, index, stop);
     uint32_t result = state.chooses != 0 ? index | (isnan(best) ? MK_RESULT_NAN : 0u) : MK_CANDIDATE_NONE;
-    // Looked at behind the candidates: what was computed from a wait that was given up never reaches the host.
+    // The flag is read after the candidates: so what was computed from a wait that was given up never reaches the host.
     bool host = whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
     uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
     if (state.chooses != 0 && tile::lane() == 0) {
@@ -53,7 +53,7 @@ __device__ inline void consume_NEXT(wide_consumer &c, const mk_instruction_word 
     }
     __syncwarp();
     wait_phase(c.d, LOADER_DONE, c.d.epoch % 2, MK_ACTIVITY_STEP_STATE, 0);
-    // Behind the launch's last step the plan has what an earlier launch has left.
+    // After the launch's last step the plan has what an earlier launch has left.
     bool more =
         c.d.epoch + 1 < c.d.params.epochs && (c.d.epoch + 2) * words <= whole_buffer(in, MK_WHOLE_NEXT_plan).cols;
     put_step(c.d, more ? c.d.params.plan + (c.d.epoch + 1) * words : nullptr, stop, wide_shared()->choices,

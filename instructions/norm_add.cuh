@@ -3,8 +3,8 @@
 //
 // Every SM adds up all columns, since it needs the squares of all of them, and keeps those of its own tiles. A consumer
 // warp has one chain of 128 columns in a round of sixteen, four columns a lane; with the first tile it hands over the
-// chain's squares, with each tile the tile's sums, where they are of its chain. The storer finishes as it does a product.
-// Waits: the parts (consumers). Signals: the counter of its value. No pages.
+// chain's squares, with each tile the tile's sums, where they are of its chain. The storer finishes as it does a
+// product. Waits: the parts (consumers). Signals: the counter of its value. No pages.
 #pragma once
 #include "vm/gpu/consumer.cuh"
 #include "vm/gpu/storer.cuh"

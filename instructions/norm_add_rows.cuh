@@ -1,5 +1,5 @@
-// NORM_ADD of several rows per step on the device: norm_add.cuh, for every line. A consumer warp has the same chains; of
-// each it adds up the squares of all lines, and the sums of those of the SM's tiles that lie in it.
+// NORM_ADD of several rows per step on the device: norm_add.cuh, for every line. A consumer warp has the same chains;
+// of each it adds up the squares of all lines, and the sums of those of the SM's tiles that lie in it.
 #pragma once
 #include "instructions/linear_rows.cuh"
 

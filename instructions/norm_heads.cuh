@@ -1,8 +1,7 @@
-// NORM_HEADS on the device. q and k, each normed over all of its heads, and v as it is; norm_heads.c.
-// Tiles: values of 18 stamped fp32 words, the last two of which are the squares of the others and a zero; out 16.
-// Consumers only: a warp has four tiles at a time, two values a lane, and looks at the squares of all tiles of the kind.
-// With several rows per step warp w has line w.
-// Waits: the values (consumers). Signals: the counter of its value. No pages.
+// NORM_HEADS on the device. q and k, each normed over all of its heads, and v as it is; norm_heads.c. Tiles: values of
+// 18 stamped fp32 words, the last two of which are the squares of the others and a zero; out 16. Consumers only: a warp
+// has four tiles at a time, two values a lane, and looks at the squares of all tiles of the kind. With several rows per
+// step warp w has line w. Waits: the values (consumers). Signals: the counter of its value. No pages.
 #pragma once
 #include "vm/gpu/consumer.cuh"
 #include "vm/gpu/storer.cuh"

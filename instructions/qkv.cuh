@@ -1,6 +1,6 @@
 // QKV on the device. out = rope(W norm(x), position) for the first rope_tiles row tiles, W norm(x) for the rest; qkv.c.
 // Tiles: weight [16 n, 16 k] bf16 through the page ring; x times gain as bf16; out 16 fp32 stamped words per row tile.
-// Of other families with a bias and a gain for each row, and the sum of a tile's squares behind its values.
+// Other families have a bias and a gain for each row, and the sum of a tile's squares after its values.
 // Waits: x (consumers), the step state (storer: the position). Signals: the counter of its value, after the last tile.
 #pragma once
 #include "vm/gpu/consumer.cuh"
@@ -19,7 +19,8 @@ __device__ inline uint32_t tile_columns(const mk_instruction_word &in) {
   return squares ? MK_SQUARED_TILE + 0u : MK_TILE + 0u;
 }
 
-// Where the biases, or the gains, of row tile i begin in the vector that inv_freq goes on with; nullptr: there are none.
+// Where the biases, or the gains, of row tile i begin in the vector that inv_freq goes on with; nullptr: there are
+// none.
 __device__ inline const float *row_vector(const device &d, const mk_instruction_word &in, uint32_t which, uint32_t i) {
   const mk_operand &weight = in.parts[MK_PART_QKV_weight];
   uint32_t extras = param(in, MK_PARAM_QKV_extras), at = param(in, MK_PARAM_QKV_head_dim) / 2 + (weight.row + i) * 16;
@@ -58,7 +59,7 @@ __device__ inline void prepare_QKV(const storer &s, const mk_instruction_word &i
   }
 }
 
-// y + bias, the squares of that behind the tile's values, then times the gain.
+// y + bias, whose squares are summed after the tile's values; then times the gain.
 __device__ inline two_rows with_extras(const storer &s, const mk_instruction_word &in, uint32_t i, const two_rows &y,
                                        const row_store &r) {
   uint32_t extras = param(in, MK_PARAM_QKV_extras);

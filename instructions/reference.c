@@ -180,7 +180,7 @@ size_t mk_reference_scratch(const mk_program *program) {
       } else if (buffer->store == MK_STORE_BLOCKS) {
         const mk_operand *heads = &instruction->operands[0]; /* q, or k */
         uint32_t cols = heads->cols * program->buffers[heads->buffer].tile_cols;
-        need += mk_attention_scratch(buffer->head_dim, cols / buffer->head_dim);
+        need += mk_attention_scratch(buffer, cols / buffer->head_dim);
       } else {
         bool by_token = (operand->flags & MK_OPERAND_TOKEN_ROW) != 0;
         size_t rows = by_token ? lines : extent(operand->row, operand->rows, buffer->tile_rows, buffer->rows);

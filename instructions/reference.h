@@ -160,8 +160,8 @@ void mk_publish_words(const mk_reference *machine, const mk_span *span, uint32_t
 void mk_part_clear(float *part, uint32_t head_dim);
 void mk_part_add(float *part, const float *other, uint32_t head_dim);
 
-/* Floats of scratch that ATTENTION needs beside its inputs. */
-size_t mk_attention_scratch(uint32_t head_dim, uint32_t group);
+/* Floats of scratch that attention over such a cache needs beside its inputs. */
+size_t mk_attention_scratch(const mk_buffer *kv, uint32_t group);
 
 /* y[16 t + r] = sum_k W[row tile t][r][k] x[k] over the weight operand's rectangle, for `count` vectors x. These lie
  * one after the other, each padded with zeros to whole tiles; y has weight->rows floats for each. scratch:

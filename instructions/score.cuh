@@ -1,11 +1,12 @@
 // SCORE on the device: penalties and bias, the count of the step's token, and what this SM's tokens bring into the
 // draw; score.c.
-// The storer's work, done within the HEAD before it: on each row tile of logits as it is finished, while the next ones
-// stream. When the storer comes to SCORE itself, only its signals are left to do. The storer publishes the front after
-// the last tile, and tells its SM's consumers that the logits are there, from which a SIFT takes what it needs of this
-// SM's scores. The scores themselves are published only where another SM looks at them, since a megabyte of them costs
-// a token 2 us: where a search goes on in DRAW, or where, with min-p, a front overflows. The consumers find this out
-// first, and alike on all SMs.
+//
+// It is the storer's work, done within the HEAD before it: on each row tile of logits as soon as that is finished,
+// while the next row tiles stream. When the storer comes to SCORE itself, only SCORE's signals are left to do. After
+// the last row tile the storer publishes the front, and tells its SM's consumers that the logits are there; from these
+// a SIFT computes the scores of this SM that it needs. The scores themselves are published only where another SM reads
+// them, since a megabyte of them costs a token 2 us: where a search goes on in DRAW, or where, with min-p, a front
+// overflows. The consumers find that out before the storer does, and alike on all SMs.
 //
 // The front lies in registers, an entry for each lane. Without min-p it is the best draw, which each lane finds for
 // itself. With min-p it has only those of the reference's entries that min-p does not drop when compared with this SM's

@@ -1,12 +1,15 @@
 // SIFT and DRAW of several rows per step on the device: one body for both; search.c, sift.c, draw.c, docs/SAMPLING.md.
-// Consumers only: warp l goes through the search of line l by itself, with what score_rows.cuh keeps of it. Waits, by
-// stamps: DRAW for the fronts of all SMs; both opcodes, where the line's parameters ask for a search, also for these,
-// for the sums of the last round, and for scores. DRAW always publishes its choice; a round is published only for lines
-// that search, since nobody looks at others.
+// Consumers only: warp l goes through the search of line l by itself, with what score_rows.cuh keeps of it. A line
+// searches where its parameters (top-k, top-p) ask for that.
 //
 // SIFTs come in pairs (refuse.c). In the first one all SMs publish their tallies of a line. In the second one a single
 // SM, the line's owner, adds these up and publishes the sums, from which the next pair goes on. So an SM reads all SMs'
 // tallies of one line, and not of all lines. All warps of the owner take part in adding up.
+//
+// Waits, by stamps. For a line that does not search: DRAW for the fronts of all SMs. For a line that searches: the
+// first SIFT for these fronts; the second of a pair for the tallies; the first of a later pair, and DRAW, for the sums;
+// DRAW also for the scores of all SMs, if the search is not over by then. DRAW publishes its choice for every active
+// line. SIFT publishes only for lines that search, since nobody reads the tallies of others.
 #pragma once
 #include "instructions/score_rows.cuh"
 
@@ -17,10 +20,12 @@ static_assert(MK_PART_SIFT_fronts == MK_PART_DRAW_fronts && MK_PART_SIFT_rounds 
                   MK_PART_SIFT_scores == MK_PART_DRAW_scores && MK_WHOLE_SIFT_sampling == MK_WHOLE_DRAW_sampling,
               "fronts, rounds, scores; sampling");
 
-enum { FRONTS_AHEAD = MK_GPU_RECORDS ? 3 : 5 };  // of each lane at a time: all of 132 SMs, where there are registers
+// Fronts that a lane reads at a time. With five, a warp reads those of 132 SMs at once; a kernel that records has not
+// enough registers for that.
+enum { FRONTS_AHEAD = MK_GPU_RECORDS ? 3 : 5 };
 
-// Where nothing is searched, of the fronts of a line with min-p: the upper halves of their best draws, and their
-// numbers of entries.
+// Of each front of a line that has min-p and does not search: the upper half of its best draw, and how many entries it
+// has. They lie where a line that searches has its table and its pivots.
 __device__ inline uint32_t *front_draws(line_search &l) { return l.table; }
 __device__ inline uint8_t *front_counts(line_search &l) { return reinterpret_cast<uint8_t *>(l.pivots); }
 static_assert(MOST_FRONTS <= sizeof(line_search::pivots), "they have room there");
@@ -30,16 +35,16 @@ __device__ inline const uint64_t *front_of_line(const consumer &c, const mk_inst
   return start_of<const uint64_t>(in, MK_PART_SIFT_fronts) + (sm * c.d.params.rows + c.warp) * MK_FRONT_WORDS;
 }
 
-// Reads the heads of all SMs' fronts and their first entries. Finds the highest score, the flags, and the best draw, if
-// the first entries are all that count; or, with top-k or top-p, the draw of the first rank, if only one SM has its
-// score.
+// Reads the heads of all SMs' fronts and their first entries. Finds the highest score and the flags. Where the first
+// entries are all that count, it also finds the best draw; with top-k or top-p, the draw of the token with the highest
+// score, if one SM alone has that score.
 __device__ inline void read_fronts(const consumer &c, const mk_instruction_word &in, line_search &l) {
   uint32_t sms = fronts_in(in), peak = 0, flags = 0;
   uint64_t best = 0;
   const uint32_t *words = parameters_of(c).words;
   bool cuts = tile::uniform(mk_sampling_cuts(words)), lists = tile::uniform(!mk_sampling_one_draw(words)) && !cuts;
-  uint32_t first =
-      0;  // of the SMs of this lane: the upper half of the draw of the first rank, 0 where two have its score
+  // Of this lane's SMs: the upper half of the draw of the token with the highest score; 0 where two have that score.
+  uint32_t first = 0;
 #pragma unroll 1
   for (uint32_t base = 0; base < sms; base += FRONTS_AHEAD * 32) {
     tile::stamped_pair pairs[2 * FRONTS_AHEAD];
@@ -67,7 +72,7 @@ __device__ inline void read_fronts(const consumer &c, const mk_instruction_word 
     }
   }
   if ((rows_of(c.d).active & ((1u << c.warp) - 1)) == 0) {
-    tile::fence_acquire();  // of one line: what all SMs did in this step is there for those who meet in NEXT
+    tile::fence_acquire();  // by one line's warp: what all SMs did in this step is visible to warps that meet in NEXT
   }
   uint32_t highest = __reduce_max_sync(0xffffffffu, peak);
   uint32_t holders = __ballot_sync(0xffffffffu, peak == highest);
@@ -85,9 +90,9 @@ __device__ inline void read_fronts(const consumer &c, const mk_instruction_word 
   __syncwarp();
 }
 
-// Finds the best draw of the entries that min-p keeps; read_fronts came before. Each group of four lanes has its share
-// of the SMs, and looks at the fronts whose best draw may be the winner, the best one first. These are few, since a
-// draw that min-p keeps ends the search in all fronts with a lower best draw.
+// Finds the best draw of the entries that min-p keeps; read_fronts must have been called. Each group of four lanes has
+// some of the SMs, and reads those of their fronts whose best draw may be the winner, the highest one first. Few fronts
+// are read: once a draw is found that min-p keeps, no front with a lower best draw matters.
 __device__ inline void read_entries(const consumer &c, const mk_instruction_word &in, line_search &l) {
   enum { LANES = 4, SHARES = 32 / LANES, OF_LANE = MOST_FRONTS / 32, ENTRIES = 2 * LANES };
   const uint32_t *words = parameters_of(c).words;
@@ -144,12 +149,12 @@ __device__ inline void read_entries(const consumer &c, const mk_instruction_word
   __syncwarp();
 }
 
-// The pivots of the first round lie at known distances. Those of later rounds are set anew: most tokens lie before the
-// first pivot, or after the last one, which is the lower end of what is open: what lies there is dropped, and its draws
-// do not matter.
+// The pivots of the first round lie at known distances from the highest score. Those of later rounds are set anew,
+// within what is still open. Then most tokens lie before the first pivot, or after the last one. That one is the lower
+// end of what is open, so the tokens after it are dropped, and their draws do not matter.
 enum pivot_kind : uint32_t { PIVOTS_FIRST, PIVOTS_NARROWED };
 
-// mk_sift_segment, from a guess that is seldom wrong.
+// The same as mk_sift_segment, but it begins with a guess, which is seldom wrong.
 __device__ inline uint32_t segment_of(const line_search &l, uint32_t kind, uint64_t key, float distance) {
   float square = fmaf(fmaxf(distance, -13.0f), -1.0f / MK_SIFT_FIRST_STEP, 16.0f);
   uint32_t guess = static_cast<uint32_t>(fminf(square * rsqrtf(square) - 4.0f, MK_SIFT_SEGMENTS - 1.0f));
@@ -159,14 +164,15 @@ __device__ inline uint32_t segment_of(const line_search &l, uint32_t kind, uint6
   return __any_sync(0xffffffffu, wrong) ? mk_sift_segment(l.pivots, key) : segment;
 }
 
-// Whether the line's parameters make weights count.
+// Whether the line's parameters ask for the sums of weights: those with top-p do.
 __device__ inline bool line_weighs(const line_parameters &p) {
   return (p.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0;
 }
 
-// A lane's part of a tally at work: the best draw of the segments up to its own, also as a number, or what the winner's
-// draw reaches in any case. Many tokens may be in the first and the last segment, of which each lane sums up its own
-// tokens; of the other segments the sums are in the line's table.
+// What a lane has of a tally while that is being made. Lane i stands for segment i: `best` is the best draw in the
+// segments up to i, and `reached` is that draw as a number, or what the winner's draw reaches in any case if that is
+// more. Many tokens may be in the first and the last segment, so each lane sums up its own tokens of these two; sums of
+// the other segments are in the line's table.
 struct tally_at_work {
   uint64_t best = 0;
   float reached;
@@ -225,8 +231,8 @@ __device__ inline uint64_t sum_of_lanes(uint64_t value) {
   return value;
 }
 
-// Tallies this SM's tokens of the line, from its logits, or (`all`) all tokens that there are, from scores. A segment's
-// best draw here is that of the segment and of those before it: the decision is the same.
+// Tallies this SM's tokens of the line, from its logits, or (`all`) the tokens of all SMs, from scores. What is given
+// as a segment's best draw is the best one of that segment and all before it; the decision comes out the same.
 __device__ inline segment_sum tally_line(const consumer &c, const mk_instruction_word &in, line_search &l, bool all,
                                          uint32_t kind) {
   const line_parameters &p = parameters_of(c);
@@ -296,7 +302,7 @@ __device__ inline void publish_scores(const consumer &c, const mk_instruction_wo
   }
 }
 
-// Where a line's round of an SM begins.
+// The start of the words that an SM publishes of a line in a SIFT.
 __device__ inline uint64_t *round_of(const consumer &c, const mk_instruction_word &in, uint32_t part, uint32_t sm,
                                      uint32_t line) {
   return start_of<uint64_t>(in, part) + (sm * c.d.params.rows + line) * MK_SIFT_WORDS;
@@ -314,7 +320,7 @@ __device__ inline void put_count(const consumer &c, uint64_t *round, uint32_t co
   }
 }
 
-// Publishes those words of a tally that others look at.
+// Publishes those words of a tally that other SMs read.
 __device__ inline void publish_tally(const consumer &c, const mk_instruction_word &in, const segment_sum &sum) {
   uint64_t *round = round_of(c, in, MK_PART_SIFT_round, in.parts[MK_PART_SIFT_round].row, c.warp);
   put_field(c, round, MK_SIFT_BEST, sum.best);
@@ -357,9 +363,9 @@ __device__ inline uint32_t owner_of(const consumer &c, const mk_instruction_word
   return mk_sift_owner(line, c.d.params.rows, fronts_in(in));
 }
 
-// Adds up the rounds of those of `lines` that this SM owns. All warps take part, each with the rounds of some SMs. A
-// line's warp has said in SCORE whether the line searches, and says before all warps meet here whether it still does.
-// Afterwards nobody changes that until the next SIFT, to which the warp does not come before all have met again.
+// Adds up the tallies of those of `lines` that this SM owns. All warps take part, each with the tallies of some SMs.
+// Whether a line still searches (its state) is written by the line's warp alone, before all warps meet here, and
+// changed next in a later SIFT, to which no warp comes before all have met again. So all warps read the same state.
 __device__ inline void sum_owned_lines(const consumer &c, const mk_instruction_word &in, uint32_t lines) {
   warp_tallies &t = area().of_warps;
   uint32_t row = in.parts[MK_PART_SIFT_round].row;
@@ -373,7 +379,7 @@ __device__ inline void sum_owned_lines(const consumer &c, const mk_instruction_w
       continue;
     }
     bool mass = tile::uniform(line_weighs(const_cast<line_parameters &>(rows_shared()->lines[line])));
-    // While the recorder runs there are no registers for more.
+    // A kernel that records has no registers for more than 2 SMs' at a time.
     segment_sum sum =
         sum_rounds < MK_GPU_RECORDS ? 2 : 3 > (c, in, line, mass, c.warp, fronts_in(in), MK_GPU_CONSUMER_WARPS);
     t.mass[c.warp][c.lane] = sum.mass;
@@ -399,7 +405,7 @@ __device__ inline void sum_owned_lines(const consumer &c, const mk_instruction_w
 }
 static_assert(MK_SIFT_MASS < 3 && MK_SIFT_BEST < 3 && MK_SIFT_COUNT < 3, "three warps have a field each");
 
-// Decides from the tally of all tokens: afterwards the search is over, or its pivots are set anew.
+// Decides from the sums over all tokens: afterwards the search is over, or its pivots are set anew.
 __device__ inline void decide_line(const consumer &c, line_search &l, const segment_sum &sum) {
   uint64_t best = l.winner;
   bool found = decide_by_lanes(c.lane, parameters_of(c).words, sum, l.pivots, &best);
@@ -412,9 +418,9 @@ __device__ inline void decide_line(const consumer &c, line_search &l, const segm
   __syncwarp();
 }
 
-// Goes on while the line's search is open: from what earlier rounds have left (`resumes`), or from the highest score on.
-// A SIFT ends with this SM's tally, which it publishes. A DRAW tallies all scores instead, until the search is over:
-// each SM does so by itself and comes to the same end.
+// Goes on while the line's search is open: from what earlier rounds have left (`resumes`), or from the highest score
+// on. A SIFT ends with this SM's tally, which it publishes. A DRAW tallies all scores instead, until the search is
+// over: each SM does so by itself and comes to the same end.
 __device__ inline void go_on(const consumer &c, const mk_instruction_word &in, line_search &l, bool resumes,
                              bool draw) {
 #pragma unroll 1
@@ -442,8 +448,8 @@ __device__ inline void go_on(const consumer &c, const mk_instruction_word &in, l
   }
 }
 
-// Keeps the line's choice, for NEXT. If nobody filled these words, the host never sees the token; but it must still be
-// one that has an embedding.
+// Keeps the line's choice, for NEXT. If a wait was given up, the winner may be anything: the host never sees that
+// token, but it must still be one that has an embedding.
 __device__ inline void choose(const consumer &c, const mk_instruction_word &in, bool active, const line_search &l) {
   bool chooses = line_chooses(c, c.warp), failed = l.winner >> 32 == MK_DRAW_FAILED_HIGH;
   uint32_t token = min(mk_rank_token(l.winner), rows_shared()->vocab - 1);
@@ -462,7 +468,7 @@ __device__ inline void choose(const consumer &c, const mk_instruction_word &in, 
   }
 }
 
-// Counts the step's tokens, where they are this SM's, once nobody looks at counts any more.
+// Counts those of the step's tokens that belong to this SM, once no warp reads counts any more.
 __device__ inline void count_tokens(const consumer &c) {
   uint32_t lines = tile::uniform(lines_of_own_tokens(c));
   if (lines == 0) {

@@ -91,6 +91,9 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
     return mk_error(MK_ERR_USAGE, "max_batch is %u; it is 1, 2, 4, 8 or 16, on the CPU also 32, 64 or %d",
                     options->max_batch, MK_MOST_DRAWING_ROWS);
   }
+  if (options->kv != MKVM_KV_BF16 && options->kv != MKVM_KV_FP8) {
+    return mk_error(MK_ERR_USAGE, "kv is %d; it is MKVM_KV_BF16 or MKVM_KV_FP8", (int)options->kv);
+  }
   e->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (e->event < 0) {
     return mk_error(MK_ERR_RUNTIME, "eventfd: %s", strerror(errno));
@@ -107,6 +110,7 @@ static mk_status open_all(mkvm_engine *e, const char *directory, const mkvm_opti
                              .rows = e->max_batch,
                              .slots = e->max_batch,
                              .long_prompts = e->max_batch > 1,
+                             .kv = options->kv == MKVM_KV_FP8 ? MK_DTYPE_E4M3 : MK_DTYPE_BF16,
                              .kv_blocks = blocks_of(options->kv_tokens),
                              .prefix_tokens = options->prefix_tokens,
                              .prompt_tokens = options->prompt_tokens,

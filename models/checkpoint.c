@@ -232,7 +232,7 @@ static void convert_f32(const uint32_t *in, size_t count, uint16_t *out) {
   }
 }
 
-/* In place. A normal half needs its exponent rebiased by 112; a subnormal one, its fraction put behind the leading one
+/* In place. A normal half needs its exponent rebiased by 112; a subnormal one, its fraction put below the leading one
  * of 2^-14, becomes exact when that one is subtracted (a multiplication would do for both, but meets fp32 subnormals,
  * which are slow); infinity and NaN get fp32's full exponent. */
 static void convert_f16(uint16_t *values, size_t count) {

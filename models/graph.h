@@ -12,7 +12,8 @@
 typedef enum mk_pack {
   MK_PACK_ROWS,        /* the rows of the sources, one source after the other */
   MK_PACK_ROPE,        /* sources q, k, v: within each q and k head, tile u holds dims [8 u, 8 u + 8) and then
-                          [head_dim / 2 + 8 u, ... + 8), so that both halves of a rotated pair lie in one tile; v as it is */
+                          [head_dim / 2 + 8 u, ... + 8), so that both halves of a rotated pair lie in one tile; v as it
+                          is */
   MK_PACK_GLU,         /* sources gate, up: tile u holds gate rows [8 u, 8 u + 8), then the same rows of up */
   MK_PACK_VECTOR,      /* vectors as they are, one after the other: gains, and what is added before they come */
   MK_PACK_GLU_VECTOR,  /* a vector, then biases of gate and up in the order of GLU's rows */

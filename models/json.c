@@ -100,7 +100,7 @@ done:
   return status;
 }
 
-/* jansson quotes short words alone; behind longer ones it says nothing but the place. */
+/* jansson quotes short words alone; of longer ones it gives nothing but the place. */
 static mk_status syntax_error(const json_error_t *error, const char *text, size_t length) {
   enum { MOST = 60 };
   const mk_status status = json_error_code(error) == json_error_out_of_memory ? MK_ERR_RUNTIME : MK_ERR_FILE;
@@ -109,7 +109,7 @@ static mk_status syntax_error(const json_error_t *error, const char *text, size_
     return mk_error(status, "line %d, column %d: not valid JSON: %s", error->line, error->column, error->text);
   }
   const size_t start = end > MOST ? end - MOST : 0;
-  return mk_error(status, "line %d, column %d: not valid JSON: %s behind %s%.*s", error->line, error->column,
+  return mk_error(status, "line %d, column %d: not valid JSON: %s after %s%.*s", error->line, error->column,
                   error->text, start > 0 ? "..." : "", (int)(end - start), text + start);
 }
 

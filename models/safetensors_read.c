@@ -88,13 +88,13 @@ static mk_status parse_offsets(const json_t *entry, uint64_t data, mk_tensor *te
     return mk_error(MK_ERR_FILE, "data_offsets %s must be two whole numbers [begin, end]", mk_json_show(value, shown));
   }
   if (json_integer_value(begin) > json_integer_value(end)) {
-    return mk_error(MK_ERR_FILE, "data_offsets %s: begin lies behind end", mk_json_show(value, shown));
+    return mk_error(MK_ERR_FILE, "data_offsets %s: begin is greater than end", mk_json_show(value, shown));
   }
   uint64_t first = (uint64_t)json_integer_value(begin);
   uint64_t last = (uint64_t)json_integer_value(end);
   if (last > data) {
     return mk_error(MK_ERR_FILE,
-                    "data_offsets %s: end lies behind the %llu bytes of data in the file; is it truncated?",
+                    "data_offsets %s: end is greater than the %llu bytes of data in the file; is it truncated?",
                     mk_json_show(value, shown), (unsigned long long)data);
   }
   if (last - first != tensor->bytes) {
@@ -115,7 +115,7 @@ static int by_offset(const void *left, const void *right) {
   return a->bytes < b->bytes ? -1 : a->bytes > b->bytes;
 }
 
-/* Every byte behind the header belongs to exactly one tensor. `tensors` are sorted by offset. */
+/* Every byte after the header belongs to exactly one tensor. `tensors` are sorted by offset. */
 static mk_status check_coverage(const mk_tensor *tensors, size_t count, uint64_t data) {
   uint64_t at = 0;
   for (size_t i = 0; i < count; i++) {

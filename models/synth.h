@@ -1,8 +1,8 @@
-/* Hash checkpoints: a model directory of a given shape whose weights are an integer hash of (seed, tensor, index), so that
- * a file, the CPU and the GPU can each make the same bits without exchanging them.
+/* Hash checkpoints: a model directory of a given shape whose weights are an integer hash of (seed, tensor, index), so
+ * that a file, the CPU and the GPU can each make the same bits without exchanging them.
  *
  * Element `index` (row-major) of tensor `name` under `seed`, bit for bit:
- *   mix(z): z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;  z = (z ^ z >> 27) * 0x94D049BB133111EB;  z ^ z >> 31      (mod 2^64)
+ *   mix(z): z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;  z = (z ^ z >> 27) * 0x94D049BB133111EB;  z ^ z >> 31   (mod 2^64)
  *   key   = mix(mix(seed + 0x9E3779B97F4A7C15) ^ FNV-1a-64(name))
  *   z     = mix(key + index * 0x9E3779B97F4A7C15)
  *   r     = (z >> 48) - 32768                                                    a whole number in [-32768, 32767]
@@ -12,11 +12,12 @@
  *   norm weights of layers  offset 1, scale = 2^-16: from 0.5 to 1.5
  *   model.norm.weight       offset 0, scale = (float)(sqrt(3) / 32768): mean 0, variance 1
  * One of the product and the sum is always exact, so a fused multiply-add gives the same bits. Gains are in the
- * family's table (models/llama.c): logits reach about 10, greedy decoding wanders, and rounding does not grow from layer to
- * layer. The final norm has mean zero because a tied head would else answer with the token it was given.
+ * family's table (models/llama.c): logits reach about 10, greedy decoding wanders, and rounding does not grow from
+ * layer to layer. The final norm has mean zero because a tied head would else answer with the token it was given.
  *
- * Nothing here is shared: any thread may call. A caller owns what it receives as char ** (mk_free). Failure: MK_ERR_USAGE
- * (unknown shape, directory in use), MK_ERR_RUNTIME (I/O, memory); the message names the path or the field. */
+ * Nothing here is shared: any thread may call. A caller owns what it receives as char ** (mk_free). Failure:
+ * MK_ERR_USAGE (unknown shape, directory in use), MK_ERR_RUNTIME (I/O, memory); the message names the path or the
+ * field. */
 #ifndef MK_SYNTH_H
 #define MK_SYNTH_H
 
@@ -74,10 +75,10 @@ typedef struct mk_synth_options {
 } mk_synth_options;
 
 /* Writes the model directory, creating it if need be: config.json, generation_config.json, tokenizer.json,
- * tokenizer_config.json and model.safetensors, or shards and model.safetensors.index.json. The tokenizer is the 256 bytes,
- * then fillers, then the special tokens. Streams: about 1 MiB of memory at any size. A file gets its name when it is
- * complete, config.json last; on failure everything this call wrote is removed. A directory that holds a model already is
- * refused. */
+ * tokenizer_config.json and model.safetensors, or shards and model.safetensors.index.json. The tokenizer is the 256
+ * bytes, then fillers, then the special tokens. Streams: about 1 MiB of memory at any size. A file gets its name when
+ * it is complete, config.json last; on failure everything this call wrote is removed. A directory that holds a model
+ * already is refused. */
 mk_status mk_synth_write(const char *directory, const mk_config *config, const mk_synth_options *options);
 
 #endif

@@ -108,8 +108,8 @@ static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const m
   return MK_OK;
 }
 
-/* Of a wide program nobody waits for the sum itself, but for what the NORM behind it makes of it; and that alone where
- * it is on other SMs. */
+/* In a wide program nobody waits for the sum itself, but for what the NORM after it makes of the sum. The NORM waits
+ * for the sum, and where it is on another SM, by a counter. */
 static uint16_t signal_of_sum(const mk_lowering *lowering, const mk_lowered_value *out, uint32_t lines) {
   return !lowering->wide                ? mk_signal_of(out, lines)
          : out->summed == MK_NO_COUNTER ? (uint16_t)MK_NO_COUNTER

@@ -4,6 +4,7 @@
 
 #include "scheduler/lower_internal.h"
 #include "vm/program/attend_list.h"
+#include "vm/program/strips.h"
 
 static uint16_t rank_of(const mk_program *program, bool dealt, bool at_home) {
   return program->machine.ranks == 1 || at_home ? 0 : dealt ? MK_RANK_DEALT : MK_RANK_EACH;
@@ -27,7 +28,7 @@ mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector,
   return mk_program_add_buffer(program, &buffer, index);
 }
 
-/* What stands behind "layers.N." in the name of a value; all of a name without that. */
+/* The name of a value without the "layers.N." at its beginning, if it has one. */
 static const char *name_in_layer(const char *name) {
   const char *first = strchr(name, '.'), *second = first == NULL ? NULL : strchr(first + 1, '.');
   return strncmp(name, "layers.", 7) == 0 && second != NULL ? second + 1 : name;
@@ -230,7 +231,7 @@ mk_status mk_declare_work(mk_lowering *lowering) {
 mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index) {
   const mk_config *c = &lowering->graph->config;
   mk_buffer buffer = {.kind = MK_KIND_KV,
-                      .dtype = MK_DTYPE_BF16,
+                      .dtype = (uint8_t)lowering->kv,
                       .store = MK_STORE_BLOCKS,
                       .scope = MK_SCOPE_GPU,
                       .proxy = MK_PROXY_GENERIC | MK_PROXY_ASYNC,
@@ -243,6 +244,10 @@ mk_status mk_declare_kv(mk_lowering *lowering, uint32_t layer, uint16_t *index) 
                       .cols = c->kv_heads,
                       .tile_rows = 1,
                       .tile_cols = 1};
+  if (mk_dtype_is_quantised(buffer.dtype)) {
+    buffer.scale = MK_SCALE_BF16;
+    buffer.scale_cols = (uint8_t)c->head_dim;
+  }
   snprintf(buffer.name, sizeof buffer.name, "layers.%u.kv", layer);
   return mk_program_add_buffer(lowering->program, &buffer, index);
 }

@@ -196,6 +196,9 @@ mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, m
                     "4, ... or %d rows, and more than %d of several sequences alone",
                     options->rows, mk_compile_slots(options), MK_MOST_DRAWING_ROWS, MK_MAX_ROWS);
   }
+  if (options->kv != MK_DTYPE_BF16 && options->kv != MK_DTYPE_E4M3) {
+    return mk_error(MK_ERR_USAGE, "a KV cache of %s: it is of bf16 or e4m3", mk_dtype_name(options->kv));
+  }
   if (options->blocks > MAX_BLOCKS) {
     return mk_error(MK_ERR_USAGE, "%u KV blocks: a program has at most %d", options->blocks, MAX_BLOCKS);
   }

@@ -16,8 +16,9 @@
 #include "vm/program/program.h"
 
 typedef enum mk_placement {
-  MK_PLACE_BALANCED,    /* the SMs with the fewest bytes so far take the extra tiles (default) */
-  MK_PLACE_ROUND_ROBIN, /* the first SMs take them, every time */
+  /* Where tiles cannot be dealt evenly, who takes one more than the others: */
+  MK_PLACE_BALANCED,    /* the SMs that stream the fewest bytes so far (default) */
+  MK_PLACE_ROUND_ROBIN, /* the first SMs, every time */
 } mk_placement;
 
 typedef struct mk_compile_options {
@@ -25,16 +26,18 @@ typedef struct mk_compile_options {
   uint32_t ranks;   /* GPUs, 0 (one) to MK_MAX_RANKS */
   uint32_t max_seq; /* tokens of context, 1..max_position_embeddings */
   mk_placement placement;
-  uint32_t rows;   /* per step: 0 or 1, or a power of two up to MK_MOST_ROWS */
-  uint32_t slots;  /* sequences that may share it; 0: as many as rows, but one of MK_PROMPT_ROWS: a program for prompts.
-                One of 128 rows or more, or several of 64 to 512: a wide program, where the graph is of plain Llama
-                shape (wide.c) */
+  uint32_t rows; /* per step: 0 or 1, or a power of two up to MK_MOST_ROWS */
+  /* Sequences that may share a step. 0: as many as rows, but one with MK_PROMPT_ROWS, which is a program for prompts.
+   * One slot with 128 rows or more, or several with 64 to 512, give a wide program, where the graph is of plain Llama
+   * shape (wide.c). */
+  uint32_t slots;
   uint32_t blocks; /* of the KV cache; 0: enough for as many full contexts as there are slots */
-  /* The next token is drawn as the `sampling` buffer says, each row's by the words of its slot (1 to 16 rows, or 32 to 128 of several slots); else it
-   * is the one of the highest logit. */
+  mk_dtype kv;     /* what K and V are stored as: BF16, or E4M3 with a scale for each token and KV head */
+  /* The next token is drawn, as the words of the row's slot in the `sampling` buffer say (programs of 1 to 16 rows, or
+   * of 32 to 128 with several slots); else it is the one with the highest logit. */
   bool sampling;
-  /* Of a wide program: every layer has values of its own, so that after a step all that it computed is there to be
-   * looked at; else each layer writes over those of the one before. */
+  /* Wide programs: every layer has values of its own, so that all that a step has computed can be looked at after the
+   * step; else each layer overwrites the values of the layer before. */
   bool keep_values;
 } mk_compile_options;
 
@@ -43,32 +46,34 @@ enum {
   MK_MAX_SMS = 1024,
   MK_BLOCK_TOKENS = 64, /* tokens per KV block */
   MK_SPAN_TOKENS = 256, /* tokens per span: attention is not split below this */
-  /* The same of several rows, whose sequences occupy the SMs as the splits of one do: so that those of usual lengths need no combining. */
+  /* Tokens per span with several rows. Spans can be longer then, since the sequences keep all SMs busy, and so
+   * sequences of usual lengths have one split and need no combining. */
   MK_ROWS_SPAN_TOKENS = 1024,
-  MK_PLAN_STEPS = 64, /* steps of a launch of a program of several rows; one of one row goes through a whole context */
+  MK_PLAN_STEPS = 64, /* most steps of a launch with several rows; with one row it may be a whole context */
 };
 
-/* The first buffers of the program are the graph's weights, in the order of the graph. */
-/* What a buffer of weights is made of. */
+/* Sets the fields of a buffer of weights that say in what form they are stored: dtype, scales and zeros. */
 void mk_set_form(const mk_form *form, mk_buffer *buffer);
 
+/* The first buffers of the program are the graph's weights, in the order of the graph. */
 mk_status mk_compile(const mk_graph *graph, const mk_compile_options *options, mk_program **out);
 
-/* Sequences that may share a step of such a program. */
+/* How many sequences may share a step of a program by these options. */
 uint32_t mk_compile_slots(const mk_compile_options *options);
 
-/* Whether a program by these options has the wide form: of 128 rows or more, all of one sequence, greedily, or of 64 to
- * 512 of several, of which 128 may draw; and of a graph of plain Llama shape. */
+/* Whether a program by these options has the wide form. The graph must be of plain Llama shape. With one slot: 128 rows
+ * or more, greedy. With several slots: 64 to 512 rows; if it draws, 128 at most. */
 bool mk_is_wide(const mk_graph *graph, const mk_compile_options *options);
 
 /* Identifies the configuration a program was compiled from (mk_program.config_hash). */
 uint64_t mk_config_hash(const mk_config *config);
 
-/* How many parts the K columns of an [rows, cols] projection are split into: the same for every number of rows per step. */
+/* How many parts the K columns of a weight of [rows, cols] are split into: the same for every number of rows per
+ * step. */
 uint32_t mk_split_k(uint32_t rows, uint32_t cols);
-/* How many ways attention over `max_seq` tokens is split per KV head, in a program of so many slots: at least one way for each of them, where
- * there are so many. A split either has one span, or there are as many as `kv_heads` leave room for, so what one computes does
- * not depend on `slots` beyond the span. */
+/* How many splits attention over `max_seq` tokens has per KV head, in a program of so many slots: at least as many as
+ * there are slots, where the context has so many spans. Either each split has one span, or there are as many splits as
+ * `kv_heads` leave room for. So what a split computes depends on `slots` through the length of a span alone. */
 uint32_t mk_split_attention(uint32_t kv_heads, uint32_t max_seq, uint32_t slots);
 uint32_t mk_span_tokens(uint32_t slots);
 

@@ -1,8 +1,9 @@
 /* Graph nodes to instructions. See lower.h; the edges are those of vm/program/program.h.
  *
- * Values travel in stamped buffers that are written once per epoch, one buffer per value and layer, each with a relaxed counter
- * that its writers signal and its readers wait for before they look at the stamps. The residual stream itself is fp32 and stays with
- * the SM that owns the rows: attention's and the MLP's additions to a row tile are placed on the same queue. */
+ * Values travel in stamped buffers that are written once per epoch, one buffer per value and layer, each with a relaxed
+ * counter that its writers signal and its readers wait for before they look at the stamps. The residual stream itself
+ * is fp32 and stays with the SM that owns the rows: attention's and the MLP's additions to a row tile are placed on the
+ * same queue. */
 #include <stdio.h>
 #include <string.h>
 
@@ -36,6 +37,7 @@ mk_status mk_lowering_init(mk_lowering *lowering, const mk_graph *graph, const m
   lowering->graph = graph;
   lowering->program = program;
   lowering->max_seq = options->max_seq;
+  lowering->kv = options->kv;
   lowering->lines = mk_program_rows(program);
   lowering->line_tiles = lowering->lines / mk_line_tile(lowering->lines);
   lowering->wide = mk_is_wide(graph, options);
@@ -264,7 +266,7 @@ static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const ch
   return emit_shares(lowering, node, emit);
 }
 
-/* Row tiles of a rank's query heads, of its keys and of its values, one range behind the other. */
+/* Row tiles of a rank's query heads, of its keys and of its values, one range after the other. */
 typedef struct row_ranges {
   mk_share of[3];
 } row_ranges;
@@ -389,10 +391,10 @@ static mk_status lower_combine(mk_lowering *lowering, const mk_node *node, uint1
 }
 
 /* Split s of every KV head, s-major, so that short contexts (split 0 alone) spread over as many SMs as there are KV
- * heads. A head's COMBINE sits behind its split 0: with one split in use the result never leaves the SM. SMs of a
- * rank take turns at what is of its heads (or, with more ranks than KV heads, splits). With several rows a split is
- * that of slot 0; what is split j of slot c is unit (j + c) mod splits, so that several short contexts spread, too,
- * and a slot's blocks stay with the SM that appends to them. */
+ * heads. A head's COMBINE comes after its split 0 on the same SM: with one split in use the result never leaves the SM.
+ * SMs of a rank take turns at what is of its heads (or, with more ranks than KV heads, splits). With several rows a
+ * split is that of slot 0; what is split j of slot c is unit (j + c) mod splits, so that several short contexts spread,
+ * too, and a slot's blocks stay with the SM that appends to them. */
 static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   const mk_config *c = &lowering->graph->config;
   uint32_t group = c->heads / c->kv_heads, head_tiles = c->head_dim / MK_TILE;

@@ -12,10 +12,10 @@ typedef struct mk_vector { /* a row-major buffer: `rows` (0: one) vectors of `co
   mk_scope scope; /* MK_SCOPE_SM (0) stands for the default, MK_SCOPE_GPU: no vector here belongs to one SM */
   uint32_t extra_proxy;
   uint32_t rows, cols, tile;
-  uint32_t lines; /* 0: one; else each vector has so many, one for each row of a step */
-  bool by_tiles;  /* and they lie in tiles of mk_line_tile lines, each of which is written and read by itself */
-  bool dealt;     /* of several ranks each has the tiles that it touches, and nobody else does; else all have a copy */
-  bool at_home;   /* it lies on the first rank alone */
+  uint32_t lines; /* how many lines each vector has, one for each row of a step; 0: one */
+  bool by_tiles;  /* the lines lie in tiles of mk_line_tile lines, each of which is written and read by itself */
+  bool dealt;     /* each of several ranks has the tiles that it alone touches; else every rank has a copy */
+  bool at_home;   /* the first rank alone has it */
 } mk_vector;
 
 mk_status mk_add_vector(mk_program *program, const char *name, mk_vector vector, uint16_t *index);
@@ -37,8 +37,8 @@ mk_operand mk_whole(const mk_lowering *lowering, uint16_t buffer);
 void mk_add_wait(const mk_lowering *lowering, mk_instruction *instruction, uint16_t counter);
 mk_status mk_emit(mk_lowering *lowering, uint32_t sm, mk_instruction *instruction, uint16_t signal);
 
-/* Pieces of values: columns of a tile of its lines; all columns of it; columns of the embedding row of each line's
- * token. */
+/* Operands: columns of tile `lines` of a value's lines; all columns of that tile; columns of the embedding row of each
+ * line's token. */
 mk_operand mk_columns(uint16_t buffer, uint32_t lines, uint32_t col, uint32_t cols);
 mk_operand mk_lines_of_value(const mk_lowering *lowering, uint16_t buffer, uint32_t lines);
 mk_operand mk_embedding_row(const mk_lowering *lowering, uint32_t col, uint32_t cols);
@@ -48,24 +48,24 @@ const mk_buffer *mk_weight_buffer(const mk_lowering *lowering, const mk_node *no
 uint32_t mk_next_sm(const mk_lowering *lowering, uint32_t rank);
 /* The rank of split `split` of a KV head. With more ranks than heads a head has several, which take turns. */
 uint32_t mk_rank_of_head(const mk_lowering *lowering, uint32_t head, uint32_t split);
-/* Of row tile `tile` of so many: the rank. */
+/* The rank that has row tile `tile` of `tiles`. */
 uint32_t mk_rank_of_tile(const mk_lowering *lowering, uint32_t tiles, uint32_t tile);
 
-/* What nodes know of a value; of MK_NONE what is known of the embedding. */
+/* Where a value is stored; for MK_NONE, where the embedding rows are. */
 static inline const mk_lowered_value *mk_value_of(const mk_lowering *lowering, int value) {
   return value == MK_NONE ? &lowering->embedded : &lowering->values[value];
 }
-/* Of the counters between instructions: where stamps order these, hints. */
+/* The kind of counter between instructions: where stamps order them, counters are mere hints. */
 static inline mk_counter_kind mk_edge_kind(const mk_lowering *lowering) {
   return lowering->wide ? MK_COUNTER_RELEASE : MK_COUNTER_RELAXED;
 }
-/* A counter for each tile of lines, side by side; the first one. */
+/* Adds a counter for each tile of lines; *first is the first one, the others follow it. */
 mk_status mk_add_counters(mk_lowering *lowering, const char *what, uint16_t *first);
 uint16_t mk_signal_of(const mk_lowered_value *value, uint32_t lines);
-/* Waits for a tile of the lines of a value. */
+/* Lets `in` wait for tile `lines` of the lines of a value. */
 void mk_wait_for(const mk_lowering *lowering, mk_instruction *in, int value, uint32_t lines);
 
-/* Instructions of row tiles `share`, for a tile of lines. */
+/* A function that emits a node's instructions for row tiles `share` and tile `lines` of the lines, on an SM. */
 typedef mk_status (*mk_emitter)(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share,
                                 uint32_t lines);
 mk_status mk_emit_qkv(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines);
@@ -73,14 +73,14 @@ mk_status mk_emit_glu(mk_lowering *lowering, const mk_node *node, uint32_t sm, m
 /* HEAD and NEXT of every SM. */
 mk_status mk_lower_head(mk_lowering *lowering, const mk_node *node);
 
-/* How an addition to the residual is computed: for split row tiles K is cut into `parts`, which the tile's owner
- * adds up; it computes the others in one piece. Which ones are split follows from the shape alone, so that what is
- * summed does not depend on the SMs: all of them, or the last tile of every owner that has `stride` of them where
- * `split` owners have one more than the others. */
+/* How an addition to the residual is computed. Some row tiles are split: K is cut into `parts` parts, which other SMs
+ * may compute and which the tile's owner adds up. The owner computes its other tiles whole. Which tiles are split
+ * follows from the shape alone, so that sums do not depend on the SMs: either all, or, where `split` owners have one
+ * tile more than the others, namely `stride`, the last tile of each of these. */
 typedef struct mk_add_plan {
   uint32_t parts;
   uint32_t stride, split; /* tile number k of the split ones is k * stride + stride - 1 */
-  uint16_t buffer;        /* [tile of lines][parts][rows]: of split tiles */
+  uint16_t buffer;        /* the parts of split tiles: [tile of lines][parts][rows] */
   uint16_t ready;         /* as mk_lowered_value.ready, by tiles */
 } mk_add_plan;
 
@@ -96,13 +96,14 @@ mk_status mk_emit_reduce(mk_lowering *lowering, const mk_node *node, const mk_ad
 mk_status mk_lower_add(mk_lowering *lowering, const mk_node *node);
 mk_status mk_lower_offset(mk_lowering *lowering, const mk_node *node);
 
-/* The wide form (wide.c): units of that many row tiles in all; what comes before the first node; a node. */
+/* The wide form (wide.c). How many units `tiles` row tiles are; then the lowering of what comes before the first node,
+ * and of a node. */
 uint32_t mk_wide_units(const mk_lowering *lowering, uint32_t tiles);
 mk_status mk_begin_wide(mk_lowering *lowering);
 mk_status mk_lower_wide(mk_lowering *lowering, const mk_node *node);
 
-/* SCORE, SIFT and DRAW of every SM behind its HEAD, which has the row tiles `shares` (by SM), and their buffers; gives that of the
- * choices, which has a row for each SM. */
+/* Adds SCORE, SIFT and DRAW to every SM's queue, after its HEAD, which has the row tiles shares[SM], and the buffers of
+ * all three. *choices becomes the buffer of the choices, which has a row for each SM. */
 mk_status mk_lower_sampling(mk_lowering *lowering, const mk_share *shares, uint16_t *choices);
 
 #endif

@@ -1,5 +1,5 @@
-/* See mla_schedule.h. A plan is the parts of all blocks, then their places, then reductions. Several are made for their makespan alone; the
- * best one is made once more to write it out. */
+/* See mla_schedule.h. A plan is the parts of all blocks, then their places, then reductions. Several are made for their
+ * makespan alone; the best one is made once more to write it out. */
 #include "scheduler/mla_schedule.h"
 
 #include <string.h>
@@ -143,7 +143,8 @@ static uint64_t item_cost(const mk_mla_scheduler *s, uint32_t pages, bool direct
   return mk_mla_item_cost(&s->costs, s->g.rows, pages, direct);
 }
 
-/* Parts. All functions that make them give each block's in the order of its pages, and false where there are too many. */
+/* Parts. All functions that make them give each block's in the order of its pages, and false where there are too
+ * many. */
 
 static bool add_part(mk_mla_scheduler *s, uint32_t block, uint32_t first, uint32_t pages, uint32_t sm) {
   if (s->part_count == s->part_capacity) {
@@ -359,9 +360,9 @@ static uint32_t last_places(const mk_mla_scheduler *s, uint32_t first, uint32_t 
   return found;
 }
 
-/* Blocks of whole groups of eight rows: one of few parts is reduced where those of its parts are that come last on their SM, by each some groups. A
- * GPU keeps these rows of the part in registers. Not where most slots are of other blocks, which then had fewer SMs for their reductions. Gives
- * the slots of the blocks that are. */
+/* Blocks of whole groups of eight rows: one of few parts is reduced where those of its parts are that come last on
+ * their SM, by each some groups. A GPU keeps these rows of the part in registers. Not where most slots are of other
+ * blocks, which then had fewer SMs for their reductions. Gives the slots of the blocks that are. */
 static uint32_t place_folds(mk_mla_scheduler *s) {
   uint32_t group = 8 * MK_MLA_ROW_UNITS, groups = s->g.rows / 8, sms[MK_MLA_MOST_FOLDED], slots = 0;
   for (uint32_t i = 0; i < s->g.sms; i++) {
@@ -386,7 +387,8 @@ static uint32_t place_folds(mk_mla_scheduler *s) {
   return slots;
 }
 
-/* Of the other blocks about as many reductions as there are SMs, of about one cost, each on the SM that is free first. */
+/* Of the other blocks about as many reductions as there are SMs, of about one cost, each on the SM that is free
+ * first. */
 static void place_reductions(mk_mla_scheduler *s) {
   uint32_t units = s->g.rows * MK_MLA_ROW_UNITS, slots = s->summary.slots;
   slots -= slots != 0 ? place_folds(s) : 0;
@@ -492,7 +494,8 @@ static uint64_t lower_bound(const mk_mla_scheduler *s, uint32_t size) {
   return even > largest ? even : largest;
 }
 
-/* The least limit that FILL keeps to, to 1 %, when it is below `makespan`; not looked for where nothing is left to gain. */
+/* The least limit that FILL keeps to, to 1 %, when it is below `makespan`; not looked for where nothing is left to
+ * gain. */
 static void consider_filling(mk_mla_scheduler *s, plan *best, uint64_t *makespan) {
   uint64_t low = (all_blocks(s) * item_cost(s, 0, true) + s->all_pages * s->costs.page) / s->g.sms;
   uint64_t high = *makespan, found = 0;

@@ -11,14 +11,14 @@ typedef struct mk_share { /* units [first, first + count) of a stage */
   uint32_t first, count;
 } mk_share;
 
-/* Which of so many row tiles a rank has, of a weight and of what is made by it: a function of the shape, so that
- * programs of one model hold the same tiles where they lie beside each other. Whole chains of MK_CHAIN_COLS rows
- * where that deals them evenly, or nearly so: a chain of a residual is normed in one place. */
+/* Which row tiles of a weight, and of the value that it makes, a rank has. That is a function of the shape, so that two
+ * programs of one model on the same ranks hold the same tiles and can share them. Where it deals the tiles evenly, or
+ * nearly so, a rank has whole chains of MK_CHAIN_COLS rows, since a chain of a residual is normed in one place. */
 mk_share mk_rank_tiles(uint32_t tiles, uint32_t ranks, uint32_t rank);
 
 typedef struct mk_placer {
   mk_placement policy;
-  uint32_t ranks, sms; /* sms: of all ranks, those of a rank side by side */
+  uint32_t ranks, sms; /* sms: those of all ranks together; the SMs of a rank follow each other */
   uint64_t *bytes;     /* per SM: streamed so far in this program */
   uint32_t *order;     /* scratch */
   mk_share *shares;    /* per SM: result of the last mk_place */
@@ -27,11 +27,11 @@ typedef struct mk_placer {
 mk_status mk_placer_init(mk_placer *placer, mk_placement policy, uint32_t ranks, uint32_t sms_of_rank);
 void mk_placer_free(mk_placer *placer);
 
-/* Divides row tiles of `tile_bytes` each into one contiguous share per SM, in SM order: each rank's (mk_rank_tiles)
- * over its SMs, sizes differing by at most one; the policy says who gets the larger ones. The result is in
- * placer->shares until the next call. */
+/* Divides row tiles of `tile_bytes` each into one contiguous share per SM, in SM order: each rank's tiles
+ * (mk_rank_tiles) over its SMs. The sizes of a rank's shares differ by one at most; the policy says which SMs get the
+ * larger ones. The result is in placer->shares until the next call. */
 void mk_place(mk_placer *placer, uint32_t tiles, uint64_t tile_bytes);
-/* The same of units, counted from 0, of one rank alone; shares of other ranks' SMs stay as they are. */
+/* The same for units, counted from 0, of one rank alone; shares of other ranks' SMs are left as they were. */
 void mk_place_in(mk_placer *placer, uint32_t rank, uint32_t units, uint64_t unit_bytes);
 
 #endif

@@ -1,9 +1,10 @@
 /* The sampling part of the token boundary, between HEAD and NEXT. See lower.h and docs/SAMPLING.md.
  *
- * Per SM: SCORE over the logits that its HEAD has left (both are the storer's, whose queue orders them), so many rounds of SIFT, and DRAW,
- * which comes to the same choice on every SM: NEXT takes that of its own. What an SM publishes stays in a row tile of
- * its own, in buffers with one for each SM. With several rows per step, parameters, bias and counts have a line for
- * each slot, and all else one for each row of the step: there are as many of both, and twice as many rounds (instructions/sampling.h). */
+ * Per SM: SCORE over the logits that its HEAD has left (both are the storer's, whose queue orders them), so many rounds
+ * of SIFT, and DRAW, which comes to the same choice on every SM: NEXT takes that of its own. What an SM publishes stays
+ * in a row tile of its own, in buffers with one for each SM. With several rows per step, parameters, bias and counts
+ * have a line for each slot, and all else one for each row of the step: there are as many of both, and twice as many
+ * rounds (instructions/sampling.h). */
 #include <stdio.h>
 
 #include "instructions/sampling.h"

@@ -23,8 +23,8 @@ static mk_share tiles_of(uint32_t unit, uint32_t line_tiles, uint32_t tiles, uin
   return (mk_share){first, tiles - first < each ? tiles - first : each};
 }
 
-/* Row tiles of a unit of such a product: half as many where lines are few, so that what counts is how soon its weight is
- * read, and most SMs would have no unit. Not with several ranks: a norm has all sums of a unit on its own rank. */
+/* Row tiles of a unit of such a product: half as many where lines are few, so that what counts is how soon its weight
+ * is read, and most SMs would have no unit. Not with several ranks: a norm has all sums of a unit on its own rank. */
 static uint32_t each_of(const mk_lowering *lowering, uint32_t tiles) {
   const bool few = lowering->lines <= MK_PROMPT_ROWS && 2 * mk_wide_units(lowering, tiles) <= lowering->sms;
   return few && lowering->ranks == 1 ? UNIT_TILES / 2 : UNIT_TILES;
@@ -115,7 +115,7 @@ static mk_status add_ready_in_layer(mk_lowering *lowering, uint32_t layer, const
   return add_ready(lowering, name, by_tiles, value);
 }
 
-/* Of a unit of the residual: behind what makes it, on the same SM, or of the tokens' embedding rows. */
+/* A NORM of a unit of the residual, on the SM that makes the unit and after it; or of the tokens' embedding rows. */
 static mk_status emit_norm(mk_lowering *lowering, int value, uint32_t sm, mk_share share, uint32_t lines) {
   const mk_node *norm = norm_of(lowering->graph, value);
   const mk_lowered_value *of = mk_value_of(lowering, value);
@@ -139,8 +139,7 @@ mk_status mk_begin_wide(mk_lowering *lowering) {
   MK_TRY(add_ready(lowering, "embedding", true, embedded));
   for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
     MK_TRY(emit_norm(lowering, MK_NONE, owner_of(lowering, unit, tiles),
-                     tiles_of(unit, lowering->line_tiles, tiles, UNIT_TILES),
-                     unit % lowering->line_tiles));
+                     tiles_of(unit, lowering->line_tiles, tiles, UNIT_TILES), unit % lowering->line_tiles));
   }
   return MK_OK;
 }
@@ -156,8 +155,7 @@ static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const ch
   for (uint32_t unit = 0; unit < mk_divide_up(tiles, each) * lowering->line_tiles; unit++) {
     const mk_share share = tiles_of(unit, lowering->line_tiles, tiles, each);
     const uint32_t rank = heads ? rank_of_heads(lowering, share.first) : mk_rank_of_tile(lowering, tiles, share.first);
-    MK_TRY(emit(lowering, node, next_sm(lowering, rank), share,
-                unit % lowering->line_tiles));
+    MK_TRY(emit(lowering, node, next_sm(lowering, rank), share, unit % lowering->line_tiles));
   }
   return MK_OK;
 }

@@ -40,7 +40,7 @@ def runs(pairs):
     return out
 
 
-def lines(items, width=130):
+def lines(items, width=120):
     text, line = "", "   "
     for item in items:
         if len(line) + len(item) + 2 > width:
@@ -50,7 +50,8 @@ def lines(items, width=130):
 
 
 def main():
-    out = ["/* Written by text/make_letters.py from the tables of Python %d.%d, Unicode %s; do not edit. Private to text/letters.c. */\n"
+    out = ["/* Written by text/make_letters.py from the tables of Python %d.%d, Unicode %s; do not edit.\n"
+           " * Private to text/letters.c. */\n"
            % (*sys.version_info[:2], unicodedata.unidata_version), "/* clang-format off */\n"]
     changes, before = [], None
     for c in CHARACTERS:

@@ -162,7 +162,7 @@ static mk_status argument(jinja_parser *p, jinja_node_kind *seen, jinja_node **o
       p->token[1].symbol == JINJA_OPERATOR(0, '=')) {
     jinja_value word = p->token->value;
     if (*seen == NODE_DOUBLE_STAR) {
-      return mk_jinja_unexpected(p, "no argument behind **");
+      return mk_jinja_unexpected(p, "no argument after **");
     }
     p->token += 2;
     MK_TRY(mk_jinja_parse_expression(p, &value));
@@ -172,7 +172,7 @@ static mk_status argument(jinja_parser *p, jinja_node_kind *seen, jinja_node **o
     return MK_OK;
   }
   if (*seen != NODE_NAME) {
-    return mk_jinja_unexpected(p, "an argument with a name behind the first such");
+    return mk_jinja_unexpected(p, "an argument with a name after the first such");
   }
   return mk_jinja_parse_expression(p, out);
 }

@@ -171,7 +171,7 @@ static mk_status load_decoder_step(mk_tokenizer *t, const char *where, const jso
   (void)t;
   mk_prepend prepend;
   if (step->whole && !mk_is_type(object, "Strip") && !mk_is_type(object, "Fuse")) {
-    return mk_unsupported(where, object, "Strip and Fuse are behind Fuse or ByteLevel");
+    return mk_unsupported(where, object, "Strip and Fuse may come after Fuse or ByteLevel");
   }
   if (mk_is_type(object, "Replace")) {
     return load_replace(where, object, step);

@@ -218,7 +218,7 @@ static mk_status bracket(translator *t) {
     const bool hyphen = peek(t) == '-';
     const bool last = t->end - t->at > 1 && t->at[1] == ']';
     if (hyphen && !first && !last) {
-      return refuse(t, "a - behind %s in brackets", closed ? "a class or range" : "a character");
+      return refuse(t, "a - after %s in brackets", closed ? "a class or range" : "a character");
     }
     MK_TRY(bracket_item(t, &low, &is));
     closed = !is;
@@ -339,7 +339,7 @@ static mk_status atom(translator *t, piece *out) {
     case '+':
     case '?':
     case '{':
-      return refuse(t, "%c behind nothing that could be repeated", peek(t));
+      return refuse(t, "%c after nothing that could be repeated", peek(t));
     default:
       t->before = before;
       return literal(t, next_character(t));

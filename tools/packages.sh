@@ -40,7 +40,8 @@ mk_need() {
 }
 
 # What every build needs.
-mk_build_packages="gcc libc6-dev cmake ninja-build pkg-config libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libedit-dev libevent-dev"
+mk_build_packages="gcc libc6-dev cmake ninja-build pkg-config"
+mk_build_packages="$mk_build_packages libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libedit-dev libevent-dev"
 
 # What the tests of the library need besides: the header as C++, and packages.
 mk_library_packages="g++ dpkg-dev"

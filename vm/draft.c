@@ -1,7 +1,7 @@
 /* See draft.h.
  *
- * All drafts are in one list, so that a signal handler finds them. Who changes the list has all signals blocked and holds the lock:
- * the handler may then wait for the lock on any thread, since it never comes upon the holder's own. */
+ * All drafts are in one list, so that a signal handler finds them. Who changes the list has all signals blocked and
+ * holds the lock: the handler may then wait for the lock on any thread, since it never comes upon the holder's own. */
 #define _GNU_SOURCE /* fallocate */
 #include "vm/draft.h"
 

@@ -12,8 +12,8 @@ static _Thread_local uint64_t alloc_calls;
 static _Thread_local uint64_t alloc_fail_from;
 static _Thread_local bool alloc_fail_forever;
 
-/* Messages quote what files hold, and end on terminals and in logs: control characters, U+0080 to U+009F included, become
- * question marks, so that a message is one line and cannot steer a terminal. */
+/* Messages quote what files hold, and end on terminals and in logs: control characters, U+0080 to U+009F included,
+ * become question marks, so that a message is one line and cannot steer a terminal. */
 static void make_printable(void) {
   for (unsigned char *at = (unsigned char *)message; *at != '\0'; at++) {
     const bool two_bytes = *at == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0;
@@ -99,7 +99,8 @@ mk_status(mk_alloc)(size_t count, size_t size, void *out) {
   return MK_OK;
 }
 
-/* Weights are gigabytes: in pages of 2 MiB the kernel has 512 times fewer of them to hand out, and the CPU to look up. */
+/* Weights are gigabytes: in pages of 2 MiB the kernel has 512 times fewer of them to hand out, and the CPU to look
+ * up. */
 enum { LARGE = 16 << 20, LARGE_PAGE = 2 << 20 };
 
 mk_status mk_alloc_aligned(size_t alignment, size_t bytes, void *out) {

@@ -3,7 +3,7 @@
 
     evaluate.py --corpus DIR --model DIR [--quick | --loss]
 
-Prints the held-out loss (nats per token and bits per byte, every document on its own in windows of 1024 tokens behind
+Prints the held-out loss (nats per token and bits per byte, every document on its own in windows of 1024 tokens after
 a BOS), the share of generated word 8-grams that occur in the training text, how often greedy text repeats itself, and
 sample continuations. The texts are 64 greedy and 64 sampled (temperature 0.8, top-p 0.95) continuations of 200 tokens,
 each prompted with the first eight words of a held-out document. Needs torch, transformers, tokenizers and numpy, and

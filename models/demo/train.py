@@ -202,7 +202,7 @@ class Llama(torch.nn.Module):
 
 
 class Windows:
-    """Random windows of the token stream. Half of them start at a paragraph, behind a BOS, as a prompt does."""
+    """Random windows of the token stream. Half of them start at a paragraph, after a BOS, as a prompt does."""
 
     def __init__(self, stream, tokenizer, device, generator):
         self.stream = torch.from_numpy(stream).to(device)

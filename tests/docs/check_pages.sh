@@ -1,7 +1,8 @@
 #!/bin/sh
 # check_pages.sh: what can be seen of the Markdown pages without running anything: links lead somewhere, headings that
 # they name included; README.md and docs/ARCHITECTURE.md keep their lengths; a page of results begins with a summary of
-# five lines at most; docs/index.md and mkdocs.yml name every page.
+# five lines at most; docs/index.md and mkdocs.yml name every page. And what can be seen of all text so: lines of code
+# have at most 120 columns, and "after" is said where time or order is meant.
 set -u
 export LC_ALL=C
 cd "$(dirname "$0")/../.." || exit 2
@@ -56,4 +57,28 @@ for page in docs/*.md docs/pipelines/*.md; do
   grep -q "($name)" docs/index.md || wrong "docs/index.md does not name $name"
   grep -q ": $name\$" mkdocs.yml || wrong "mkdocs.yml does not name $name"
 done
+
+# Every file of the project; without git all but what builds leave.
+files() {
+  git ls-files 2>/dev/null | grep . ||
+    find . -type f -not -path './.*' -not -path './build*' -not -path './out/*' | sed 's|^\./||'
+}
+# at_most N WHAT: the lines that come in are N at most, else they are shown.
+at_most() {
+  found=$(cat)
+  count=$(printf '%s' "$found" | grep -c '')
+  [ "$count" -le "$1" ] || wrong "$count lines $2; at most $1 may:
+$found"
+}
+# The lines over 120 columns that may stay are comments of the kernel for wide steps.
+# shellcheck disable=SC2016
+at_most 0 "have more than 120 columns" <<END
+$(files | grep -E '\.(c|h|cu|cuh|sh|cmake)$' | tr '\n' '\0' |
+  xargs -0 awk 'length($0) > 120 { print FILENAME ":" FNR ": " substr($0, 1, 60) "..." }')
+END
+# The word is right where one thing stands in front of another, as a load balancer does. Some data has it, too.
+word=behind
+at_most 30 "have the word \"$word\"" <<END
+$(files | grep -vx CHANGELOG.md | tr '\n' '\0' | xargs -0 grep -nwiI "$word" -- /dev/null | cut -c 1-120)
+END
 [ "$bad" -eq 0 ]

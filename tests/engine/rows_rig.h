@@ -19,6 +19,7 @@ enum { LONGEST = 600, LONG_PROMPT = 2100, MOST_VOCAB = 520, MOST_SEQUENCES = 24,
 
 static char directory[TEST_PATH];
 static mk_config config;
+static mk_dtype cache_form; /* of all engines of a test: BF16 where it says nothing */
 
 typedef struct output { /* of one sequence */
   uint32_t tokens[MOST_TOKENS];
@@ -85,6 +86,7 @@ static inline mk_engine *open_engine(mk_engine_options options) {
   mk_engine *engine;
   options.max_seq = options.max_seq == 0 ? LONGEST : options.max_seq;
   options.device = "cpu";
+  options.kv = cache_form;
   cr_assert_eq(mk_engine_open(directory, &options, &engine), MK_OK, "%s", mk_error_message());
   return engine;
 }

@@ -1,5 +1,5 @@
 /* Several rows per step: a sequence has the bits that it has alone and token by token, whoever is beside it, however
- * many rows there are, and in every interleaving. */
+ * many rows there are, and in every interleaving; over a cache of bf16, and over one of fp8. */
 #include "tests/engine/rows_rig.h"
 #include "tests/support/effort.h"
 
@@ -37,6 +37,12 @@ Test(rows, short_prompts) {
   }
 }
 
+Test(rows, chunks_give_the_bits_of_single_tokens_in_fp8) {
+  cache_form = MK_DTYPE_E4M3;
+  chunks(TEST_MODEL_TINY, 290);
+  chunks(TEST_MODEL_ODD, 21);
+}
+
 /* Beyond the span of 2 to 16 rows: what it adds up in pieces are splits of one row, which COMBINE adds up in the same
  * order. */
 Test(rows, long_contexts) {
@@ -68,8 +74,28 @@ static void company(size_t model) {
 
 Test(rows, sequences_have_their_bits_in_any_company_tiny) { company(TEST_MODEL_TINY); }
 Test(rows, sequences_have_their_bits_in_any_company_odd) { company(TEST_MODEL_ODD); }
+Test(rows, sequences_have_their_bits_in_any_company_in_fp8) {
+  cache_form = MK_DTYPE_E4M3;
+  company(TEST_MODEL_ODD);
+}
 Test(rows, sequences_have_their_bits_in_any_company_split_k) { company(TEST_MODEL_DEEP_K); }
 Test(rows, sequences_have_their_bits_in_any_company_uneven_split_k) { company(TEST_MODEL_WIDE); }
+
+/* With 16 KV heads there are eight splits: a unit has the first tokens of two of sixteen sequences. */
+Test(rows, more_sequences_than_splits_in_fp8) {
+  config = test_model_config(TEST_MODEL_TINY);
+  config.heads = config.kv_heads = 16;
+  test_model_write(&config, directory);
+  cache_form = MK_DTYPE_E4M3;
+  work *w = new_work();
+  for (size_t i = 0; i < 16; i++) {
+    add(w, 20 + i, 4, 0);
+  }
+  run((mk_engine_options){.sms = 7}, w);
+  expect_bits((mk_engine_options){.sms = 5, .rows = 16}, w);
+  free_work(w);
+  test_model_remove(directory);
+}
 
 static void interleavings_of(size_t model, uint32_t rows, uint32_t slots, uint32_t sms) {
   use_model(model);
@@ -101,6 +127,14 @@ Test(rows, same_in_every_interleaving_of_many_rows) { interleavings(TEST_MODEL_T
 Test(rows, same_in_every_interleaving_of_two_tiles_of_lines) { interleavings(TEST_MODEL_TINY, 2 * MK_LINE_TILE, 5); }
 Test(rows, same_in_every_interleaving_of_few_slots) { interleavings_of(TEST_MODEL_ODD, 2 * MK_LINE_TILE, 2, 7); }
 Test(rows, same_in_every_interleaving_of_a_wide_program) { interleavings_of(TEST_MODEL_ODD, 2 * MK_LINE_TILE, 1, 5); }
+Test(rows, same_in_every_interleaving_in_fp8) {
+  cache_form = MK_DTYPE_E4M3;
+  interleavings(TEST_MODEL_TINY, 1, 5);
+  interleavings(TEST_MODEL_TINY, 4, 5);
+  interleavings(TEST_MODEL_ODD, MK_PROMPT_ROWS, 7);
+  interleavings_of(TEST_MODEL_ODD, 2 * MK_LINE_TILE, 2, 7);
+  interleavings_of(TEST_MODEL_ODD, 2 * MK_LINE_TILE, 1, 5);
+}
 Test(rows, same_in_every_interleaving_split_k) { interleavings(TEST_MODEL_DEEP_K, 2, 3); }
 Test(rows, same_in_every_interleaving_of_many_sms) { interleavings(TEST_MODEL_WIDE, 8, 40); }
 
@@ -150,7 +184,7 @@ Test(rows, a_tile_of_lines_may_be_idle) {
 }
 
 /* Several splits in use, of slots that begin at different units. */
-Test(rows, same_in_an_interleaving_with_splits_in_use) {
+static void splits_in_use(void) {
   use_model(TEST_MODEL_ODD);
   work *w = new_work();
   add(w, 530, 3, 0);
@@ -161,6 +195,33 @@ Test(rows, same_in_an_interleaving_with_splits_in_use) {
   expect_bits((mk_engine_options){.sms = 6, .rows = 4, .interleave_seed = 6, .adversarial = true, .check_races = true},
               w);
   free_work(w);
+  test_model_remove(directory);
+}
+
+Test(rows, same_in_an_interleaving_with_splits_in_use) { splits_in_use(); }
+Test(rows, same_in_an_interleaving_with_splits_in_use_in_fp8) {
+  cache_form = MK_DTYPE_E4M3;
+  splits_in_use();
+}
+
+/* It is another form, and no other model: logits differ, and not by much. */
+Test(rows, a_cache_in_fp8_is_near_one_in_bf16) {
+  use_model(TEST_MODEL_ODD);
+  work *exact = new_work();
+  add(exact, 200, 1, 0);
+  work *rounded = copy_of(exact);
+  run((mk_engine_options){.sms = 7}, exact);
+  cache_form = MK_DTYPE_E4M3;
+  run((mk_engine_options){.sms = 7, .rows = 4}, rounded);
+  double off = 0, size = 0;
+  for (uint32_t i = 0; i < config.vocab; i++) {
+    const double want = (double)exact->outputs[0].logits[i], have = (double)rounded->outputs[0].logits[i];
+    off += (have - want) * (have - want);
+    size += want * want;
+  }
+  cr_assert(off > 1e-8 * size && off < 1e-2 * size, "relative error %g", sqrt(off / size));
+  free_work(exact);
+  free_work(rounded);
   test_model_remove(directory);
 }
 

@@ -14,7 +14,7 @@ static void poison(mk_engine *engine) {
 }
 
 /* Few blocks, so that they go from sequence to sequence, and from span to span of others. */
-Test(rows_cache, blocks_are_used_again_and_never_read_stale) {
+static void blocks_used_again(void) {
   use_model(TEST_MODEL_ODD);
   work *want = ragged(), *got = copy_of(want);
   run((mk_engine_options){.sms = 7}, want);
@@ -30,9 +30,15 @@ Test(rows_cache, blocks_are_used_again_and_never_read_stale) {
   test_model_remove(directory);
 }
 
+Test(rows_cache, blocks_are_used_again_and_never_read_stale) { blocks_used_again(); }
+Test(rows_cache, blocks_are_used_again_and_never_read_stale_in_fp8) {
+  cache_form = MK_DTYPE_E4M3;
+  blocks_used_again();
+}
+
 /* 3 blocks of 64: a prompt that never fits is refused; who finds no block waits, or gives its own back and comes again.
  */
-Test(rows_cache, a_full_cache_is_nobodys_end) {
+static void full_cache(void) {
   use_model(TEST_MODEL_TINY);
   work *want = new_work();
   add(want, 50, 24, 0); /* grows into a second block */
@@ -54,6 +60,12 @@ Test(rows_cache, a_full_cache_is_nobodys_end) {
   free_work(want);
   free_work(got);
   test_model_remove(directory);
+}
+
+Test(rows_cache, a_full_cache_is_nobodys_end) { full_cache(); }
+Test(rows_cache, a_full_cache_is_nobodys_end_in_fp8) {
+  cache_form = MK_DTYPE_E4M3;
+  full_cache();
 }
 
 /* A conversation of three turns: each prompt begins with the one before and its answer. Of what is known whole blocks
@@ -100,8 +112,17 @@ Test(rows_cache, a_turn_computes_what_it_adds) {
   test_model_remove(directory);
 }
 
+Test(rows_cache, a_turn_computes_what_it_adds_in_fp8) {
+  cache_form = MK_DTYPE_E4M3;
+  use_model(TEST_MODEL_ODD);
+  conversation(1, 0);
+  conversation(4, 0);
+  conversation(8, 3);
+  test_model_remove(directory);
+}
+
 /* Several that begin alike, side by side: who reads whose blocks is nobody's concern. */
-Test(rows_cache, those_who_begin_alike_have_their_bits) {
+static void begin_alike(void) {
   use_model(TEST_MODEL_TINY);
   work *w = new_work();
   for (size_t i = 0; i < 6; i++) {
@@ -123,4 +144,10 @@ Test(rows_cache, those_who_begin_alike_have_their_bits) {
   free_work(w);
   free_work(got);
   test_model_remove(directory);
+}
+
+Test(rows_cache, those_who_begin_alike_have_their_bits) { begin_alike(); }
+Test(rows_cache, those_who_begin_alike_have_their_bits_in_fp8) {
+  cache_form = MK_DTYPE_E4M3;
+  begin_alike();
 }

@@ -27,6 +27,17 @@ Test(schedules, requests_have_their_bits_whatever_comes_and_goes) {
   schedule_world_free(world);
 }
 
+/* Those of a world whose caches are in fp8. */
+Test(schedules, requests_have_their_bits_over_a_cache_in_fp8) {
+  schedule_world *world = new_world();
+  schedule_counts counts = {0};
+  for (uint64_t seed = SCHEDULE_WORLD; seed < SCHEDULE_WORLD + test_repeats(60, 400); seed++) {
+    cr_assert_eq(schedule_run(world, seed, NULL, &counts), MK_OK, "%s", mk_error_message());
+  }
+  cr_expect(counts.n[SCHEDULE_INTERLEAVED] != 0 && counts.n[SCHEDULE_REQUESTS] != 0);
+  schedule_world_free(world);
+}
+
 Test(schedules, a_seed_is_a_schedule) {
   schedule_world *world = new_world(), *other = new_world();
   schedule_counts first = {0}, again = {0};

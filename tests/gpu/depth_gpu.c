@@ -54,7 +54,7 @@ static void compare_launches(mk_engine *engine, const char *name, uint32_t depth
 
 void test_depth(const char *shape, uint32_t depth) {
   char name[64];
-  snprintf(name, sizeof name, "%s behind %u tokens", shape, depth);
+  snprintf(name, sizeof name, "%s after %u tokens", shape, depth);
   mk_config config;
   mk_engine *engine = NULL;
   if (!expect_ok(mk_synth_shape(shape, &config), name)) {

@@ -165,7 +165,7 @@ static void repeat(hand *h, uint32_t position, bool quick) {
     differing += i != 0 && first != again;
   }
   printf("%s: from position %u, %u of %u launches of %u steps differ\n", h->name, position, differing, launches, steps);
-  expect(differing == 0, h->name, "a launch left other bits behind");
+  expect(differing == 0, h->name, "after a launch there were other bits");
 }
 
 /* Number i of a buffer's words as both machines hold them; false: it has none, or one that is no number of this

@@ -225,7 +225,7 @@ static void test_late(const shape *s, uint32_t rows, mk_opcode opcode) {
  * by them. Here they are of a slot beyond those that there are, where the kernel has no tokens but floats. */
 static void test_after_the_last_step(const shape *s) {
   enum { ROWS = 4, BEYOND = 2 * MK_MAX_ROWS };
-  const char *name = "behind the last step";
+  const char *name = "after the last step";
   mk_config config = config_of(s);
   mk_engine *engine;
   if (!open_rows(&config, device, ROWS, s->max_seq, false, name, &engine)) {

@@ -174,9 +174,9 @@ static void test_relaunch(const golden *g) {
          expect_ok(mk_gpu_read(gpu, logits, 0, i == 0 ? first : again, bytes), g->name);
     differing += ok && i != 0 && memcmp(first, again, bytes) != 0;
   }
-  printf("%s: %u of %d launches of %u steps behind %u tokens differ in a bit of the last logits\n", g->name, differing,
+  printf("%s: %u of %d launches of %u steps after %u tokens differ in a bit of the last logits\n", g->name, differing,
          RELAUNCHES, steps, g->prompt_count);
-  expect(ok && differing == 0, g->name, "a launch behind the same context gave other logits");
+  expect(ok && differing == 0, g->name, "a launch after the same context gave other logits");
   free_output(&out);
   mk_engine_close(engine);
 }
@@ -445,7 +445,8 @@ static const char usage[] =
     "--prompts: the same of programs for the prompt of one sequence\n"
     "--families: only what sets other families apart, and goldens of those\n"
     "--quick: fewer repeats, none of large goldens, and faults on the first golden only\n"
-    "--like SHAPE --depth TOKENS: only that launches behind so many hash values in the KV cache give the same bits\n"
+    "--like SHAPE --depth TOKENS: only that launches after so many tokens of hash values in the KV cache give the same "
+    "bits\n"
     "--mla: only the tile library and MLA decode\n"
     "--mixture: only that logits are the same in every mixture of machines and rows\n"
     "--sampling: only draws\n"

@@ -7,6 +7,7 @@
 #include "tests/support/effort.h"
 #include "tests/support/numbers.h"
 #include "tests/support/rig.h"
+#include "vm/program/strips.h"
 
 enum {
   BLOCK = 64,
@@ -23,12 +24,15 @@ typedef struct attend {
   test_rig rig;
   uint16_t qkv, split_kv, kv, table, parts, combined, out;
   uint32_t head_dim, tiles;
+  bool fp8;
 } attend;
 
 static uint16_t add_cache(attend *t, uint32_t rows) {
   return test_rig_add(&t->rig, &(mk_buffer){.kind = MK_KIND_KV,
-                                            .dtype = MK_DTYPE_BF16,
+                                            .dtype = t->fp8 ? MK_DTYPE_E4M3 : MK_DTYPE_BF16,
                                             .store = MK_STORE_BLOCKS,
+                                            .scale = t->fp8 ? MK_SCALE_BF16 : MK_SCALE_NONE,
+                                            .scale_cols = (uint8_t)(t->fp8 ? t->head_dim : 0),
                                             .head_dim = (uint16_t)t->head_dim,
                                             .block_tokens = BLOCK,
                                             .span_tokens = SPAN,
@@ -39,8 +43,25 @@ static uint16_t add_cache(attend *t, uint32_t rows) {
                                             .tile_cols = 1});
 }
 
-static void set_up(attend *t, uint32_t head_dim) {
+/* Codes that are numbers, and scales that need not be powers of two. */
+static void fill_fp8(attend *t) {
+  const mk_buffer *b = &t->rig.program->buffers[t->split_kv];
+  uint8_t *half = t->rig.memory[t->split_kv];
+  for (size_t i = 0; i < (size_t)2 * BLOCKS * KV_HEADS; i++, half += mk_half_bytes(b)) {
+    for (size_t c = 0; c < mk_half_codes(b); c++) {
+      const uint32_t code = test_random_below(&t->rig.seed, 256);
+      half[c] = (uint8_t)((code & 0x7f) == 0x7f ? code - 1 : code);
+    }
+    for (uint32_t token = 0; token < BLOCK; token++) {
+      const uint16_t scale = mk_float_to_bf16(test_random_float(&t->rig.seed) / 200);
+      memcpy(half + mk_half_scale(b, 0, token), &scale, sizeof scale);
+    }
+  }
+}
+
+static void set_up(attend *t, uint32_t head_dim, bool fp8) {
   test_rig *rig = &t->rig;
+  t->fp8 = fp8;
   uint32_t blocks[BLOCKS];
   test_rig_start(rig, MK_OP_ATTENTION, head_dim);
   t->head_dim = head_dim;
@@ -55,6 +76,10 @@ static void set_up(attend *t, uint32_t head_dim) {
   test_rig_fill(rig, t->qkv, 2);
   test_shuffle(&rig->seed, blocks, BLOCKS);
   memcpy(rig->memory[t->table], blocks, sizeof blocks);
+  if (fp8) {
+    fill_fp8(t);
+    return;
+  }
   uint16_t *cache = (uint16_t *)(void *)rig->memory[t->split_kv];
   for (size_t i = 0; i < rig->program->buffers[t->kv].bytes / 2; i++) {
     cache[i] = mk_float_to_bf16(2 * test_random_float(&rig->seed));
@@ -115,21 +140,27 @@ static void attend_to_all(attend *t, uint32_t query) {
 static void spoil(attend *t, uint32_t head, uint32_t position) {
   const uint32_t *table = (const uint32_t *)(const void *)t->rig.memory[t->table];
   uint16_t *cache = (uint16_t *)(void *)t->rig.memory[t->kv];
+  const mk_buffer *b = &t->rig.program->buffers[t->kv];
   for (uint32_t token = position + 1; token < CONTEXT && token < position + 2 * BLOCK; token++) {
     for (uint32_t which = 0; which < 2; which++) {
       for (uint32_t d = 0; d < t->head_dim; d++) {
         const size_t pair = (size_t)table[token / BLOCK] * KV_HEADS + head;
+        if (t->fp8) {
+          t->rig.memory[t->kv][pair * mk_pair_bytes(b) + which * mk_half_bytes(b) +
+                               mk_half_code(b, which, token % BLOCK, d)] = 0x7f;
+          continue;
+        }
         cache[pair * 2 * BLOCK * t->head_dim + mk_block_offset(BLOCK, t->head_dim, which, token % BLOCK, d)] = 0x7fff;
       }
     }
   }
 }
 
-static void expect_bits(uint32_t head_dim) {
+static void expect_bits(uint32_t head_dim, bool fp8) {
   static const uint32_t positions[] = {0,    15,   16,   31,   32,   255,  256,        700,
                                        1023, 2900, 4095, 4096, 5000, 8700, CONTEXT - 1};
   attend t;
-  set_up(&t, head_dim);
+  set_up(&t, head_dim, fp8);
   const mk_program *p = t.rig.program;
   for (uint32_t i = 0; i < sizeof positions / sizeof positions[0]; i += test_effort(2, 1)) {
     const uint32_t head = i % KV_HEADS;
@@ -152,13 +183,15 @@ static void expect_bits(uint32_t head_dim) {
   test_rig_stop(&t.rig);
 }
 
-Test(attend, has_the_bits_of_splits_64) { expect_bits(64); }
-Test(attend, has_the_bits_of_splits_128) { expect_bits(128); }
+Test(attend, has_the_bits_of_splits_64) { expect_bits(64, false); }
+Test(attend, has_the_bits_of_splits_128) { expect_bits(128, false); }
+Test(attend, has_the_bits_of_splits_64_in_fp8) { expect_bits(64, true); }
+Test(attend, has_the_bits_of_splits_128_in_fp8) { expect_bits(128, true); }
 
 /* A table that names no block is a fault, and nothing is touched. */
 Test(attend, blocks_that_do_not_exist) {
   attend t;
-  set_up(&t, 64);
+  set_up(&t, 64, false);
   uint32_t *table = (uint32_t *)(void *)t.rig.memory[t.table];
   t.rig.state.rows[0].position = 100;
   table[1] = BLOCKS;

@@ -1,5 +1,5 @@
 /* ATTENTION against its definition, bit for bit, and against double precision: every split, scrambled block tables, the
- * appended token, idle splits. */
+ * appended token, idle splits; over a cache of bf16, and over one of fp8. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
@@ -13,17 +13,38 @@ typedef struct attention {
   test_rig rig;
   uint16_t qkv, kv, table, parts;
   uint32_t head_dim, group, splits, heads, span;
+  bool fp8;
   uint32_t blocks[BLOCKS];
 } attention;
 
-static void set_up_span(attention *t, uint32_t head_dim, uint32_t group, uint32_t splits, uint32_t span) {
+/* Random codes that are numbers, and random scales, which need not be powers of two. */
+static void fill_fp8(attention *t) {
+  const size_t half = BLOCK * (t->head_dim + 2), codes = (size_t)BLOCK * t->head_dim;
+  uint8_t *cache = t->rig.memory[t->kv];
+  cr_assert_eq(t->rig.program->buffers[t->kv].bytes, (size_t)BLOCKS * KV_HEADS * 2 * half);
+  for (size_t i = 0; i < (size_t)BLOCKS * KV_HEADS * 2; i++, cache += half) {
+    for (size_t c = 0; c < codes; c++) {
+      const uint32_t code = test_random_below(&t->rig.seed, 256);
+      cache[c] = (uint8_t)((code & 0x7f) == 0x7f ? code - 1 : code);
+    }
+    for (size_t token = 0; token < BLOCK; token++) {
+      const uint16_t scale = mk_float_to_bf16(test_random_float(&t->rig.seed) / 200);
+      memcpy(cache + codes + 2 * token, &scale, sizeof scale);
+    }
+  }
+}
+
+static void set_up_form(attention *t, uint32_t head_dim, uint32_t group, uint32_t splits, uint32_t span, bool fp8) {
   test_rig *rig = &t->rig;
+  t->fp8 = fp8;
   test_rig_start(rig, MK_OP_ATTENTION, head_dim * 100 + group * 10 + splits);
   t->head_dim = head_dim, t->group = group, t->splits = splits, t->heads = group * KV_HEADS, t->span = span;
   t->qkv = test_rig_vector(rig, MK_DTYPE_F32, MK_STORE_STAMPED, 1, (t->heads + 2 * KV_HEADS) * head_dim, 16);
   t->kv = test_rig_add(rig, &(mk_buffer){.kind = MK_KIND_KV,
-                                         .dtype = MK_DTYPE_BF16,
+                                         .dtype = fp8 ? MK_DTYPE_E4M3 : MK_DTYPE_BF16,
                                          .store = MK_STORE_BLOCKS,
+                                         .scale = fp8 ? MK_SCALE_BF16 : MK_SCALE_NONE,
+                                         .scale_cols = (uint8_t)(fp8 ? head_dim : 0),
                                          .head_dim = (uint16_t)head_dim,
                                          .block_tokens = BLOCK,
                                          .span_tokens = span,
@@ -37,10 +58,18 @@ static void set_up_span(attention *t, uint32_t head_dim, uint32_t group, uint32_
   test_rig_fill(rig, t->qkv, 2);
   test_shuffle(&rig->seed, t->blocks, BLOCKS);
   memcpy(rig->memory[t->table], t->blocks, sizeof t->blocks);
+  if (fp8) {
+    fill_fp8(t);
+    return;
+  }
   uint16_t *cache = (uint16_t *)(void *)rig->memory[t->kv];
   for (size_t i = 0; i < rig->program->buffers[t->kv].bytes / 2; i++) {
     cache[i] = mk_float_to_bf16(2 * test_random_float(&rig->seed));
   }
+}
+
+static void set_up_span(attention *t, uint32_t head_dim, uint32_t group, uint32_t splits, uint32_t span) {
+  set_up_form(t, head_dim, group, splits, span, false);
 }
 
 static void set_up(attention *t, uint32_t head_dim, uint32_t group, uint32_t splits) {
@@ -60,6 +89,43 @@ static uint16_t *cached(const attention *t, uint32_t head, uint32_t which, uint3
   size_t pair = t->blocks[token / BLOCK] * (size_t)KV_HEADS + head;
   return (uint16_t *)(void *)t->rig.memory[t->kv] + pair * 2 * BLOCK * t->head_dim +
          block_offset(t->head_dim, which, token % BLOCK, d);
+}
+
+/* The words of strips.h, not its functions. Sixteen tokens of K, or 32 of V, are steps in the order above, two of which
+ * are a line of 512 bytes: a lane has 16, eight of each step, in the order 0 2 1 3 4 6 5 7. */
+static uint8_t *code_at(const attention *t, uint32_t head, uint32_t which, uint32_t token, uint32_t d) {
+  static const uint32_t order[8] = {0, 2, 1, 3, 4, 6, 5, 7};
+  const uint32_t in_block = token % BLOCK, row = (which == 0 ? in_block : d) % 16, col = which == 0 ? d : in_block % 32;
+  const size_t half = (size_t)BLOCK * (t->head_dim + 2), pair = t->blocks[token / BLOCK] * (size_t)KV_HEADS + head;
+  const size_t run = which == 0 ? in_block / 16 * 16 * t->head_dim : in_block / 32 * 32 * t->head_dim + d / 16 * 512;
+  const size_t lane = row % 8 * 4 + col % 8 / 2, e = (col % 16 >= 8 ? 4u : 0u) + (row >= 8 ? 2u : 0u) + col % 2;
+  return t->rig.memory[t->kv] + (2 * pair + which) * half + run + col / 32 * 512 + lane * 16 + col / 16 % 2 * 8 +
+         order[e];
+}
+
+/* Of K tokens 0, 8, 1, 9, ... of sixteen lie side by side, of V they follow each other. */
+static uint8_t *scale_at(const attention *t, uint32_t head, uint32_t which, uint32_t token) {
+  const uint32_t at = token % BLOCK, place = which == 0 ? at / 16 * 16 + at % 8 * 2 + at / 8 % 2 : at;
+  const size_t half = (size_t)BLOCK * (t->head_dim + 2), pair = t->blocks[token / BLOCK] * (size_t)KV_HEADS + head;
+  return t->rig.memory[t->kv] + (2 * pair + which) * half + (size_t)BLOCK * t->head_dim + 2 * (size_t)place;
+}
+
+static double number_of(uint32_t code) {
+  const double size = (code & 127) == 127 ? NAN
+                      : (code & 127) < 8  ? ldexp(code & 7, -9)
+                                          : ldexp(8 + (code & 7), (int)(code >> 3 & 15) - 10);
+  return code < 128 ? size : -size;
+}
+
+/* What is read of the cache. */
+static float cached_value(const attention *t, uint32_t head, uint32_t which, uint32_t token, uint32_t d) {
+  if (!t->fp8) {
+    return mk_bf16_to_float(*cached(t, head, which, token, d));
+  }
+  uint16_t scale;
+  memcpy(&scale, scale_at(t, head, which, token), sizeof scale);
+  const float product = mk_bf16_to_float(scale) * (float)number_of(*code_at(t, head, which, token, d));
+  return mk_bf16_to_float(mk_float_to_bf16(product));
 }
 
 static void aim(attention *t, uint32_t head, uint32_t split, uint32_t position) {
@@ -105,7 +171,7 @@ static part block_part(const attention *t, uint32_t head, uint32_t query, uint32
   }
   for (uint32_t token = first; token < end; token++) {
     for (uint32_t d = 0; d < t->head_dim; d++) {
-      row[d] = mk_bf16_to_float(*cached(t, head, 0, token, d));
+      row[d] = cached_value(t, head, 0, token, d);
     }
     p[token - first] = chain(q, row, t->head_dim);
     result.m = fmaxf(result.m, ceilf(p[token - first]));
@@ -116,7 +182,7 @@ static part block_part(const attention *t, uint32_t head, uint32_t query, uint32
   }
   for (uint32_t d = 0; d < t->head_dim; d++) {
     for (uint32_t token = first; token < end; token++) {
-      row[token - first] = mk_bf16_to_float(*cached(t, head, 1, token, d));
+      row[token - first] = cached_value(t, head, 1, token, d);
     }
     result.sum[d] = chain(row, p, end - first);
   }
@@ -172,7 +238,7 @@ static void exact(const attention *t, uint32_t head, uint32_t query, uint32_t sp
     scores[token] = 0;
     for (uint32_t d = 0; d < t->head_dim; d++) {
       double rounded_q = (double)rounded((float)q[d] * (1 / sqrtf((float)t->head_dim) * 1.44269504f));
-      scores[token] += rounded_q * (double)mk_bf16_to_float(*cached(t, head, 0, token, d)) * log(2);
+      scores[token] += rounded_q * (double)cached_value(t, head, 0, token, d) * log(2);
     }
     max = token / t->span % t->splits == split && scores[token] > max ? scores[token] : max;
   }
@@ -181,7 +247,7 @@ static void exact(const attention *t, uint32_t head, uint32_t query, uint32_t sp
     double p = token / t->span % t->splits == split ? exp(scores[token] - max) : 0;
     total += p;
     for (uint32_t d = 0; d < t->head_dim; d++) {
-      want[d] += p * (double)mk_bf16_to_float(*cached(t, head, 1, token, d));
+      want[d] += p * (double)cached_value(t, head, 1, token, d);
     }
   }
   for (uint32_t d = 0; d < t->head_dim; d++) {
@@ -210,11 +276,40 @@ static void expect_part(const attention *t, uint32_t head, uint32_t query, uint3
                got[hd], close[hd]);
 }
 
+/* Codes and scale of a head: by its definition, one code after the other. */
+static void expect_codes(const attention *t, uint8_t *before, uint32_t head, uint32_t which, uint32_t position) {
+  const uint8_t *cache = t->rig.memory[t->kv], *scale = scale_at(t, head, which, position);
+  const uint32_t at = (t->heads + which * KV_HEADS + head) * t->head_dim;
+  double largest = 0, unit = ldexp(1, -117);
+  for (uint32_t d = 0; d < t->head_dim; d++) {
+    largest = fmax(largest, fabs((double)(float)test_rig_value(&t->rig, t->qkv, 0, at + d)));
+  }
+  while (largest > 448 * unit) {
+    unit *= 2;
+  }
+  const uint16_t want = largest == 0 ? 0 : mk_float_to_bf16((float)unit);
+  cr_assert_eq(memcmp(scale, &want, sizeof want), 0, "scale of head %u at %u: not %a", head, position, unit);
+  memcpy(before + (scale - cache), scale, sizeof want);
+  for (uint32_t d = 0; d < t->head_dim; d++) {
+    const double x = (double)(float)test_rig_value(&t->rig, t->qkv, 0, at + d) / unit;
+    const uint8_t *now = code_at(t, head, which, position, d);
+    for (uint32_t code = 0; code < 255; code++) { /* none is nearer, and of two that are as near this one is even */
+      const double off = fabs(number_of(code) - x), has = fabs(number_of(*now) - x);
+      cr_assert(code == 127 || off > has || (off == has && (*now % 2 == 0 || number_of(code) == number_of(*now))),
+                "%g became %g", x, number_of(*now));
+    }
+    before[now - cache] = *now;
+  }
+}
+
 /* The cache after the run is the cache before it, but for the newest token of this head where `appended`. */
 static void expect_cache(const attention *t, uint16_t *before, uint32_t head, uint32_t position, bool appended) {
   const test_rig *rig = &t->rig;
+  for (uint32_t which = 0; which < 2 && appended && t->fp8; which++) {
+    expect_codes(t, (uint8_t *)before, head, which, position);
+  }
   const uint16_t *cache = (const uint16_t *)(const void *)rig->memory[t->kv];
-  for (uint32_t which = 0; which < 2 && appended; which++) {
+  for (uint32_t which = 0; which < 2 && appended && !t->fp8; which++) {
     uint32_t at = (t->heads + which * KV_HEADS + head) * t->head_dim;
     for (uint32_t d = 0; d < t->head_dim; d++) {
       uint16_t *now = cached(t, head, which, position, d);
@@ -266,13 +361,13 @@ Test(attention, block_offset_is_the_layout_of_the_header) {
   }
 }
 
-Test(attention, has_the_bits_of_its_definition) {
+static void expect_definition(bool fp8) {
   static const uint32_t positions[] = {0, 1, 63, 64, 200, 255, 256, 319, 511, 512, 699, 768, CONTEXT - 1};
   static const uint32_t shapes[][3] = {{64, 1, 1},  {64, 2, 4},  {64, 4, 2}, {64, 8, 3},
                                        {128, 1, 3}, {128, 3, 4}, {128, 8, 2}};
   for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
     attention t;
-    set_up(&t, shapes[s][0], shapes[s][1], shapes[s][2]);
+    set_up_form(&t, shapes[s][0], shapes[s][1], shapes[s][2], SPAN, fp8);
     for (size_t p = 0; p < sizeof positions / sizeof positions[0]; p++) {
       for (uint32_t split = 0; split < t.splits; split++) {
         run(&t, (uint32_t)(p + split) % KV_HEADS, split, positions[p]);
@@ -281,6 +376,9 @@ Test(attention, has_the_bits_of_its_definition) {
     test_rig_stop(&t.rig);
   }
 }
+
+Test(attention, has_the_bits_of_its_definition) { expect_definition(false); }
+Test(attention, has_the_bits_of_its_definition_in_fp8) { expect_definition(true); }
 
 /* Spans of 2 to 16 rows: several pieces, and several spans of a split. */
 Test(attention, long_spans_go_in_pieces) {
@@ -313,6 +411,38 @@ Test(attention, later_tokens_do_not_matter) {
   test_rig_stop(&t.rig);
 }
 
+Test(attention, later_tokens_do_not_matter_in_fp8) {
+  attention t;
+  set_up_form(&t, 128, 2, 2, SPAN, true);
+  for (uint32_t token = 301; token < CONTEXT; token++) {
+    for (uint32_t d = 0; d < 128; d++) {
+      *code_at(&t, 0, 0, token, d) = *code_at(&t, 0, 1, token, d) = 0x7f;
+    }
+    memset(scale_at(&t, 0, token % 2, token), 0x7f, 2);
+  }
+  run(&t, 0, 0, 300);
+  run(&t, 0, 1, 300);
+  test_rig_stop(&t.rig);
+}
+
+/* Of the last tokens K is all zeros, and V the largest and the smallest that there is. */
+Test(attention, corner_values_in_fp8) {
+  static const float corners[] = {3e38f, -3e38f, 1e-38f, -1e-45f, 448, 449, -0.0f, 1e-6f};
+  attention t;
+  set_up_form(&t, 64, 1, 1, SPAN, true);
+  test_rig *rig = &t.rig;
+  for (size_t scale = 0; scale < 4; scale++) {
+    for (uint32_t d = 0; d < 64; d++) {
+      const uint32_t k = t.heads * 64 + d, v = (t.heads + KV_HEADS) * 64 + d;
+      const float value = corners[scale == 0 ? d % 8 : 2 * (scale - 1) + 2 + d % 2] * (scale == 0 ? 0x1p-40f : 1);
+      test_rig_set(rig, t.qkv, 0, k, d % 2 == 0 ? 0.0f : -0.0f);
+      test_rig_set(rig, t.qkv, 0, v, value);
+    }
+    run(&t, 0, 0, (uint32_t)(40 + scale));
+  }
+  test_rig_stop(&t.rig);
+}
+
 Test(attention, large_scores_do_not_overflow) {
   attention t;
   set_up(&t, 64, 2, 2);
@@ -330,6 +460,27 @@ Test(attention, not_a_number_is_not_hidden) {
   test_rig_expect_done(&t.rig);
   for (uint32_t i = 0; i < 66; i++) {
     cr_assert(isnan(test_rig_read(&t.rig, t.parts, 0, i)), "element %u", i);
+  }
+  test_rig_stop(&t.rig);
+}
+
+/* Neither where it is in the cache, nor where it comes to it, as an infinity does. */
+Test(attention, not_a_number_is_not_hidden_in_fp8) {
+  attention t;
+  set_up_form(&t, 64, 1, 1, SPAN, true);
+  *code_at(&t, 0, 0, 17, 3) = 0xff;
+  aim(&t, 0, 0, 600);
+  test_rig_expect_done(&t.rig);
+  for (uint32_t i = 0; i < 66; i++) {
+    cr_assert(isnan(test_rig_read(&t.rig, t.parts, 0, i)), "element %u", i);
+  }
+  test_rig_stop(&t.rig);
+  set_up_form(&t, 64, 1, 1, SPAN, true);
+  test_rig_set(&t.rig, t.qkv, 0, (t.heads + KV_HEADS) * 64 + 5, INFINITY);
+  aim(&t, 0, 0, 600);
+  test_rig_expect_done(&t.rig);
+  for (uint32_t i = 0; i < 66; i++) {
+    cr_assert_eq(isnan(test_rig_read(&t.rig, t.parts, 0, i)), i == 5, "element %u", i);
   }
   test_rig_stop(&t.rig);
 }

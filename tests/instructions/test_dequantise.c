@@ -74,7 +74,8 @@ static void start(weight *w, mk_dtype dtype, mk_scale scale, uint32_t scale_cols
         }
       }
       code = !nan && dtype == MK_DTYPE_E4M3 && (code & 127) == 127 ? 126 : code;
-      strip[mk_strip_offset(dtype, row % MK_TILE, col % MK_STRIP_COLS, &shift)] |= (uint8_t)(code << shift);
+      const uint32_t offset = mk_strip_offset(dtype, row % MK_TILE, col % MK_STRIP_COLS, &shift);
+      strip[offset] |= (uint8_t)(code << shift);
       w->plain[mk_tile_offset(STEPS, row, col)] = mk_float_to_bf16(value * number_of(dtype, code, zero));
     }
   }
@@ -205,11 +206,132 @@ Test(dequantise, corners_of_scales) {
     for (uint32_t row = 0; row < 16; row++) {
       for (uint32_t col = 0; col < 128; col++) {
         uint32_t shift;
-        const uint32_t code = strip[mk_strip_offset(MK_DTYPE_I4, row, col, &shift)] >> shift & 15;
+        const uint32_t offset = mk_strip_offset(MK_DTYPE_I4, row, col, &shift);
+        const uint32_t code = strip[offset] >> shift & 15;
         const float want = corners[i] * ((float)code - (mk_strip_row(row) < 8 ? 15.0f : 0.0f));
         cr_expect_eq(out[mk_tile_offset(8, row, col)], mk_float_to_bf16(want), "scale %g, row %u, col %u",
                      (double)corners[i], row, col);
       }
     }
+  }
+}
+
+/* The scale and the numbers of a head of four, by hand. */
+static void expect_head(const float x[4], float scale, const float read[4]) {
+  uint8_t codes[4];
+  const uint16_t bits = mk_quantise_head(x, 4, codes);
+  cr_assert_eq(mk_float_param(mk_bf16_to_float(bits)), mk_float_param(scale), "scale of %a %a: %a, not %a",
+               (double)x[0], (double)x[1], (double)mk_bf16_to_float(bits), (double)scale);
+  for (uint32_t i = 0; i < 4; i++) {
+    const float have = mk_bf16_to_float(mk_dequantise_element(bits, codes[i]));
+    cr_assert(isnan(read[i]) ? isnan(have) : mk_float_param(have) == mk_float_param(read[i]), "%a became %a, not %a",
+              (double)x[i], (double)have, (double)read[i]);
+  }
+}
+
+Test(dequantise, a_head_of_a_cache) {
+  expect_head((float[]){0, -0.0f, 0, 0}, 0, (float[]){0, -0.0f, 0, 0});
+  expect_head((float[]){448, 1, 17, -19}, 1, (float[]){448, 1, 16, -20});
+  expect_head((float[]){449, 1, 17, -19}, 2, (float[]){448, 1, 16, -20});
+  expect_head((float[]){1, 0.5f, 0x1p-9f, 0x1p-10f}, 0x1p-8f, (float[]){1, 0.5f, 0x1p-9f, 0x1p-10f});
+  expect_head((float[]){256, 0x1p-9f, 0x1p-10f, 0x1.8p-10f}, 1, (float[]){256, 0x1p-9f, 0, 0x1p-9f});
+  /* the largest and the smallest */
+  expect_head((float[]){0x1.fffffep127f, -0x1p120f, 0, 0}, 0x1p120f, (float[]){INFINITY, -0x1p120f, 0, 0});
+  expect_head((float[]){0x1.cp127f, 0, 0, 0}, 0x1p119f, (float[]){0x1.cp127f, 0, 0, 0});
+  expect_head((float[]){0x1p-126f, 0x1p-149f, -0x1p-127f, 0}, 0x1p-117f, (float[]){0x1p-126f, 0, -0.0f, 0});
+  expect_head((float[]){0x1p-149f, 0, 0, 0}, 0x1p-117f, (float[]){0, 0, 0, 0});
+  /* what is not finite is not hidden, and does not count */
+  expect_head((float[]){NAN, 1, 2, 3}, 0x1p-7f, (float[]){NAN, 1, 2, 3});
+  expect_head((float[]){-INFINITY, 1, INFINITY, 3}, 0x1p-7f, (float[]){NAN, 1, NAN, 3});
+  expect_head((float[]){NAN, 0, INFINITY, 0}, 0, (float[]){NAN, 0, NAN, 0});
+}
+
+/* Within half a unit of four bits, or of the smallest codes; and what was read is stored to the same bits. */
+Test(dequantise, a_head_keeps_four_bits) {
+  uint64_t seed = 5;
+  for (uint32_t i = 0; i < 20000; i++) {
+    float x[64], again[64];
+    uint8_t codes[64], others[64];
+    const float size = ldexpf(1, (int)test_random_below(&seed, 200) - 100);
+    for (uint32_t d = 0; d < 64; d++) {
+      x[d] = test_random_float(&seed) * ldexpf(size, -(int)test_random_below(&seed, 20));
+    }
+    const uint16_t scale = mk_quantise_head(x, 64, codes);
+    for (uint32_t d = 0; d < 64; d++) {
+      again[d] = mk_bf16_to_float(mk_dequantise_element(scale, codes[d]));
+      cr_assert_leq(fabsf(again[d] - x[d]), fmaxf(0x1p-4f * fabsf(x[d]), 0x1p-10f * mk_bf16_to_float(scale)));
+    }
+    const uint16_t other = mk_quantise_head(again, 64, others);
+    for (uint32_t d = 0; d < 64; d++) {
+      const float third = mk_bf16_to_float(mk_dequantise_element(other, others[d]));
+      cr_assert_eq(mk_float_param(third), mk_float_param(again[d]));
+    }
+  }
+}
+
+/* Tokens of a block as a bf16 cache has them: all codes, NaN as well, and any scale (exponents of 0), or powers of
+ * two. */
+static void expect_tokens(uint32_t head_dim, uint32_t block_tokens, const int exponents[2], uint64_t seed) {
+  const mk_buffer b = {.kind = MK_KIND_KV,
+                       .dtype = MK_DTYPE_E4M3,
+                       .store = MK_STORE_BLOCKS,
+                       .scale = MK_SCALE_BF16,
+                       .scale_cols = (uint8_t)head_dim,
+                       .head_dim = (uint16_t)head_dim,
+                       .block_tokens = block_tokens,
+                       .span_tokens = block_tokens,
+                       .blocks = 1,
+                       .rows = 1,
+                       .cols = 1,
+                       .tile_rows = 1,
+                       .tile_cols = 1};
+  uint8_t *pair, *seen;
+  cr_assert_eq(mk_buffer_bytes(&b), 2 * (uint64_t)block_tokens * (head_dim + 2));
+  cr_assert_eq(mk_alloc(mk_buffer_bytes(&b), 1, &pair), MK_OK);
+  cr_assert_eq(mk_alloc(mk_buffer_bytes(&b), 1, &seen), MK_OK);
+  for (uint32_t which = 0; which < 2; which++) {
+    uint8_t *half = pair + which * mk_half_bytes(&b);
+    for (uint32_t t = 0; t < block_tokens; t++) {
+      const uint32_t exponent = test_random_below(&seed, (uint32_t)(exponents[1] - exponents[0] + 1));
+      const float power = ldexpf(1, exponents[0] + (int)exponent);
+      const uint16_t scale = mk_float_to_bf16(exponents[1] == 0 ? test_random_float(&seed) : power);
+      memcpy(half + mk_half_scale(&b, which, t), &scale, sizeof scale);
+      seen[which * mk_half_bytes(&b) + mk_half_scale(&b, which, t)]++;
+      seen[which * mk_half_bytes(&b) + mk_half_scale(&b, which, t) + 1]++;
+      for (uint32_t d = 0; d < head_dim; d++) {
+        half[mk_half_code(&b, which, t, d)] = (uint8_t)test_random_below(&seed, 256);
+        seen[which * mk_half_bytes(&b) + mk_half_code(&b, which, t, d)]++;
+      }
+    }
+    for (uint32_t t = 0; t < block_tokens; t++) {
+      uint16_t out[MK_TILE * 128], scale;
+      mk_dequantise_tokens(&b, half, which, t / MK_TILE * MK_TILE, out);
+      memcpy(&scale, half + mk_half_scale(&b, which, t), sizeof scale);
+      for (uint32_t d = 0; d < head_dim; d++) {
+        const uint64_t at = mk_block_offset(block_tokens, head_dim, which, t, d) -
+                            mk_block_offset(block_tokens, head_dim, which, t / MK_TILE * MK_TILE, 0);
+        cr_assert_eq(out[at], mk_dequantise_element(scale, half[mk_half_code(&b, which, t, d)]),
+                     "which %u, token %u, dim %u", which, t, d);
+      }
+    }
+  }
+  for (uint64_t i = 0; i < mk_buffer_bytes(&b); i++) {
+    cr_assert_eq(seen[i], 1, "byte %llu is of %u things", (unsigned long long)i, seen[i]);
+  }
+  mk_free(pair);
+  mk_free(seen);
+}
+
+Test(dequantise, tokens_of_a_cache) {
+  static const int any[] = {0, 0}, usual[] = {-20, -1}, all[] = {-117, 119}, beyond[] = {-117, 120},
+                   too_small[] = {-126, 5};
+  expect_tokens(64, 64, any, 1);
+  expect_tokens(128, 64, any, 2);
+  expect_tokens(128, 32, any, 3);
+  for (uint64_t seed = 4; seed < 40; seed++) { /* powers of two */
+    expect_tokens(64, 64, usual, seed);
+    expect_tokens(128, 64, all, seed);
+    expect_tokens(128, 64, beyond, seed);
+    expect_tokens(64, 32, too_small, seed);
   }
 }

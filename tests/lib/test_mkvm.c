@@ -33,6 +33,28 @@ WITH_MODEL(a_request_from_prompt_to_end) {
   OK(mkvm_close(engine));
 }
 
+/* Half the memory, and a scale of two bytes for each 64 numbers. */
+WITH_MODEL(a_cache_in_fp8) {
+  mkvm_options options = tiny_options(4);
+  mkvm_info bf16, fp8;
+  cr_assert_eq(options.kv, MKVM_KV_BF16);
+  mkvm_engine *engine = open_with(&options);
+  OK(mkvm_get_info(engine, &bf16));
+  OK(mkvm_close(engine));
+  options.kv = MKVM_KV_FP8;
+  answer a = {.engine = open_with(&options)}, b;
+  OK(mkvm_get_info(a.engine, &fp8));
+  cr_assert_eq(fp8.kv_bytes * 2 * config.head_dim, bf16.kv_bytes * (config.head_dim + 2), "%llu and %llu bytes",
+               (unsigned long long)fp8.kv_bytes, (unsigned long long)bf16.kv_bytes);
+  submit(&a, long_prompt(), LONG, 20);
+  OK(mkvm_run(a.engine));
+  OK(mkvm_close(a.engine));
+  cr_assert_eq(a.count, 20);
+  options.max_batch = 1;
+  alone(&options, long_prompt(), LONG, 20, &b);
+  expect_same(&a, &b);
+}
+
 WITH_MODEL(text_and_ids) {
   mkvm_engine *engine = open_tiny(1);
   uint32_t *ids;
@@ -306,6 +328,9 @@ WITH_MODEL(bad_arguments) {
   options.max_batch = 256;
   REFUSED(mkvm_open(directory, &options, &engine), MKVM_ERR_USAGE, "max_batch is 256");
   options.max_batch = 0;
+  options.kv = (mkvm_kv)7;
+  REFUSED(mkvm_open(directory, &options, &engine), MKVM_ERR_USAGE, "kv is 7; it is MKVM_KV_BF16 or MKVM_KV_FP8");
+  options.kv = MKVM_KV_BF16;
   options.max_context = config.max_position + 1;
   REFUSED(mkvm_open(directory, &options, &engine), MKVM_ERR_USAGE, "a context of");
   options.max_context = 0;

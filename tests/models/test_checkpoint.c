@@ -300,9 +300,11 @@ Test(checkpoint, overlap) {
           "tensor b: starts at byte 2");
   expect_message("they overlap");
 }
-Test(checkpoint, begin_behind_end) { refused("{" ENTRY("a", "BF16", "[1]", "2", "0") "}", 2, "begin lies behind end"); }
+Test(checkpoint, begin_behind_end) {
+  refused("{" ENTRY("a", "BF16", "[1]", "2", "0") "}", 2, "begin is greater than end");
+}
 Test(checkpoint, end_behind_the_file) {
-  refused("{" ENTRY("a", "BF16", "[8]", "0", "16") "}", 14, "end lies behind the 14 bytes");
+  refused("{" ENTRY("a", "BF16", "[8]", "0", "16") "}", 14, "end is greater than the 14 bytes");
 }
 Test(checkpoint, trailing_bytes) {
   refused("{" ENTRY("a", "BF16", "[1]", "0", "2") "}", 5, "3 bytes follow the last tensor");

@@ -276,7 +276,8 @@ static uint64_t pages_filled(const view *v) {
       pages += o->rows * ((o->cols * (uint64_t)MK_TILE_STEP_ELEMENTS * 2 + page - 1) / page);
     } else if (info->operands[slot].store == MK_OPERAND_STORE_BLOCKS &&
                info->operands[slot].access != MK_ACCESS_WRITE) {
-      uint64_t block_bytes = (uint64_t)b->block_tokens * b->head_dim * 2 * 2;
+      const uint64_t element = b->dtype == MK_DTYPE_BF16 ? 2 : 1, scale = b->dtype == MK_DTYPE_BF16 ? 0 : 2;
+      uint64_t block_bytes = (uint64_t)b->block_tokens * (b->head_dim * element + scale) * 2;
       for (uint32_t t = 0; t <= v->program->ranges.position.high; t += b->block_tokens) {
         pages += t / b->span_tokens % b->rows == o->row ? (block_bytes + page - 1) / page : 0;
       }

@@ -19,14 +19,16 @@ function(mk_omission name file before after)
   string(FIND "${text}" "${before}" first)
   string(FIND "${text}" "${before}" last REVERSE)
   if(first EQUAL -1 OR NOT first EQUAL last)
-    message(FATAL_ERROR "tests/mutation/omissions.cmake, ${name}: ${file} does not have this text, or more than once:\n${before}")
+    message(FATAL_ERROR "tests/mutation/omissions.cmake, ${name}: "
+                        "${file} does not have this text, or more than once:\n${before}")
   endif()
   string(REPLACE "${before}" "${after}" text "${text}")
   set(changed ${PROJECT_BINARY_DIR}/omissions/${name}.c)
   file(CONFIGURE OUTPUT ${changed} CONTENT "@text@" @ONLY) # writes only what differs
   add_executable(mk_mutate_${name} $<TARGET_OBJECTS:mk_mutate_main> ${changed})
   target_link_libraries(mk_mutate_${name} PRIVATE mk_test_support)
-  set_target_properties(mk_mutate_${name} PROPERTIES EXCLUDE_FROM_ALL ON RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/omissions)
+  set_target_properties(mk_mutate_${name} PROPERTIES
+    EXCLUDE_FROM_ALL ON RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/omissions)
   set(MK_OMISSION_NAMES ${MK_OMISSION_NAMES} ${name} PARENT_SCOPE)
 endfunction()
 
@@ -57,7 +59,7 @@ mk_omission(B03_ring vm/verify/shape.c
   [=[if (ring->cols < plan->cols / MK_ROW_WORDS) {]=]
   [=[if (s == NULL && ring->cols < plan->cols / MK_ROW_WORDS) {]=])
 # Stamped bf16 may be of odd width, and the last one has half a word.
-mk_omission(S02_odd vm/verify/structure.c
+mk_omission(S02_odd vm/verify/buffers.c
   [=[(b->tile_cols % 2 != 0 || b->cols % 2 != 0)) {]=]
   [=[b->tile_cols % 2 != 0) {]=])
 # uid 0 may name an instruction.

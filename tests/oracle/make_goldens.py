@@ -6,6 +6,8 @@
     python3 make_goldens.py --sensitivity    what rounding to bf16 and planted faults do to the logits (writes nothing)
     python3 make_goldens.py --bf16-errors    how far transformers in bf16 are from every golden whose weights are the hash,
                                              into goldens/bf16_errors.txt (on a GPU where there is one)
+    python3 make_goldens.py --kv-fp8         the models of KV_FP8 with K and V rounded as a cache in fp8 has them, into
+                                             goldens/kv_fp8/NAME.bin
     python3 make_goldens.py --check DIR      a directory written by the C code loads in transformers and its tensors
                                              are the bits of the hash below (--seed gives its seed)
 
@@ -154,14 +156,33 @@ def greedy(model, prompt, steps):
     return tokens, np.stack(rows)
 
 
+# ---------------------------------------------------------------- K and V in fp8 (docs/NUMERICS.md)
+
+KV_FP8 = ("d64_g1_plain", "d64_g2_tied_scaled", "d64_g3_wide", "d128_g1_tied_scaled", "d128_g2_long")
+KV_STEPS = 32
+
+
+def round_fp8(x):
+    """Of each token and head (the last axis) the numbers next to x that are scale * e4m3, scale the smallest power of
+    two by which none exceeds 448; written from the definition, without a table of codes."""
+    x = x.numpy().astype(np.float64)
+    largest = np.abs(x).max(-1, keepdims=True)
+    scale = np.exp2(np.ceil(np.log2(np.maximum(largest, 2.0**-100) / 448)))
+    scale = np.where(largest > 448 * scale, 2 * scale, np.where(largest <= 224 * scale, scale / 2, scale))
+    y = x / scale
+    exponent = np.maximum(np.floor(np.log2(np.maximum(np.abs(y), 2.0**-20))), -6)  # below 2^-6 steps do not shrink
+    step = np.exp2(exponent - 3)
+    return torch.from_numpy((np.round(y / step) * step * scale).astype(np.float32))  # np.round: ties to even
+
+
 # ---------------------------------------------------------------- the file
 
 HEADER = struct.Struct("<8s32sQ14I5d")
 
 
-def write_golden(m, prompt, tokens, logits, is_directory):
-    os.makedirs(GOLDENS, exist_ok=True)
-    path = os.path.join(GOLDENS, m["name"] + ".bin")
+def write_golden(m, prompt, tokens, logits, is_directory, folder=GOLDENS):
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, m["name"] + ".bin")
     scaled = bool(m["rope"])
     header = HEADER.pack(b"MKGOLD01", m["name"].encode(), m["seed"], m["hidden"], m["intermediate"], m["layers"],
                          m["heads"], m["kv_heads"], m["head_dim"], m["vocab"], m.get("max_position", MAX_POSITION),
@@ -213,7 +234,8 @@ def forward(model, m, ids, rounding=(), fault=None):
     """All logits of `ids`, as the machine computes them when `rounding` names where it rounds to bf16.
 
     rounding: "residual" (as each linear layer reads it), "normed" (the product with the norm weight as well), "kv",
-    "attention", "swiglu". fault: one of FAULTS; "empty slot" is a run that
+    "fp8" (K and V as a cache in fp8 has them), "scores" (queries and weights of attention, in base 2), "attention",
+    "swiglu". fault: one of FAULTS; "empty slot" is a run that
     starts at position 1 (a shift alone changes nothing: rope sees differences).
     """
     at = lambda name, x: bf16(x) if name in rounding else x
@@ -242,7 +264,11 @@ def forward(model, m, ids, rounding=(), fault=None):
         v = at("kv", (h @ att.v_proj.weight.T).view(count, -1, d).transpose(0, 1))
         if fault == "wrong kv head" and last:
             k, v = k.roll(1, 0), v.roll(1, 0)
+        if "fp8" in rounding:
+            k, v = round_fp8(k), round_fp8(v)
         k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
+        if "scores" in rounding:
+            q = bf16(q * (np.float32(1 / math.sqrt(d)) * np.float32(math.log2(math.e)))) * math.sqrt(d)
         score = q @ k.transpose(1, 2) / math.sqrt(d)
         if fault == "empty slot":  # a key and a value of zero in front, as when a run starts at position 1
             zero = torch.zeros(m["heads"], 1, d)
@@ -250,7 +276,12 @@ def forward(model, m, ids, rounding=(), fault=None):
             v = torch.cat((zero, v), 1)
         score = score.masked_fill(torch.ones(score.shape[1:], dtype=torch.bool).triu(1 + score.shape[2] - count),
                                   -math.inf)
-        a = at("attention", (score.softmax(-1) @ v).transpose(0, 1).reshape(count, -1))
+        if "scores" in rounding:
+            p = bf16(torch.exp2(score - score.amax(-1, keepdim=True).ceil()))
+            weights = p / p.sum(-1, keepdim=True)
+        else:
+            weights = score.softmax(-1)
+        a = at("attention", (weights @ v).transpose(0, 1).reshape(count, -1))
         x = (0 if fault == "residual lost" and last else x) + a @ att.o_proj.weight.T
         h = norm(x, layer.post_attention_layernorm.weight, fault == "norm skipped" and last)
         s = torch.nn.functional.silu(h @ mlp.gate_proj.weight.T) * (h @ mlp.up_proj.weight.T)
@@ -258,6 +289,7 @@ def forward(model, m, ids, rounding=(), fault=None):
     return (norm(x, model.model.norm.weight) @ model.lm_head.weight.T).numpy()
 
 
+ROUNDINGS = ("residual", "normed", "scores", "attention", "swiglu")  # the machine's, but for K and V
 FAULTS = ("no rope scaling", "query position + 1", "empty slot", "wrong kv head", "norm skipped", "residual lost")
 
 
@@ -291,6 +323,23 @@ def sensitivity(m, model, prompt, tokens, logits):
         error = np.linalg.norm(run(fault=fault) - logits, axis=1) / np.linalg.norm(logits, axis=1)
         shown.append(f"{fault} {error.max():.2f} (median {np.median(error):.3f})")
     return text + "\n" + " " * 24 + "faults: " + "  ".join(shown)
+
+
+def kv_fp8():
+    """Codes are as coarse as what one more rounding does to K can move them, so transformers in fp32 with rounded K and V
+    are half as far from the machine as without. Hence all of its roundings here, by `forward`; what is left is the order
+    of sums."""
+    for name in KV_FP8:
+        m, prompt, _, _, _ = read_golden(os.path.join(GOLDENS, name + ".bin"))
+        check_scaling(m)
+        model, tokens, rows = synth_model(m), [], []
+        for _ in range(KV_STEPS):
+            rows.append(forward(model, m, prompt + tokens, ROUNDINGS + ("fp8",))[-1])
+            tokens.append(int(rows[-1].argmax()))
+        logits, ids = np.stack(rows), prompt + tokens[:-1]
+        other = forward(model, m, ids, ROUNDINGS + ("kv",))[len(prompt) - 1:]
+        print(f"{describe(m, tokens, logits)}  beside a cache in bf16 {relative(other, logits):.1e}",
+              write_golden(m, prompt, tokens, logits, False, os.path.join(GOLDENS, "kv_fp8")), "bytes", flush=True)
 
 
 # ---------------------------------------------------------------- transformers in bf16
@@ -415,6 +464,7 @@ def main():
     parser.add_argument("--demo", action="store_true")
     parser.add_argument("--sensitivity", action="store_true")
     parser.add_argument("--bf16-errors", action="store_true")
+    parser.add_argument("--kv-fp8", action="store_true")
     parser.add_argument("--check", metavar="DIR")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -424,6 +474,8 @@ def main():
         return demo()
     if arguments.bf16_errors:
         return bf16_errors()
+    if arguments.kv_fp8:
+        return kv_fp8()
     total = 0
     for m in MODELS:
         if arguments.only and m["name"] != arguments.only:

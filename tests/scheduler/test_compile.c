@@ -1,5 +1,5 @@
-/* What the scheduler makes of a graph: every tile computed once, operands inside their buffers, counters that add up, the
- * same bytes every time, bytes balanced over the SMs, and what it refuses. */
+/* What the scheduler makes of a graph: every tile computed once, operands inside their buffers, counters that add up,
+ * the same bytes every time, bytes balanced over the SMs, and what it refuses. */
 #include "scheduler/compile.h"
 #include "vm/verify/verify.h"
 
@@ -188,8 +188,8 @@ static void expect_weights_computed_once(const mk_program *program) {
   mk_free(weights);
 }
 
-/* Every tile of a value, of the logits and of the KV cache is written by one instruction; of parts of sums those of split row tiles, in all
- * parts. */
+/* Every tile of a value, of the logits and of the KV cache is written by one instruction; of parts of sums those of
+ * split row tiles, in all parts. */
 static void expect_writers(const mk_program *program) {
   for (uint16_t b = 0; b < program->buffer_count; b++) {
     const mk_buffer *buffer = &program->buffers[b];
@@ -402,8 +402,9 @@ Test(compile, long_tiles_that_do_not_divide_evenly_are_halved) {
   }
 }
 
-/* The SM with the most bytes decides: it may exceed the mean by one row tile of the widest weight. Below the mean an SM may
- * fall by what the residual's owners stream: 128 row tiles have 128 owners, and the other 4 SMs compute no O and no down. */
+/* The SM with the most bytes decides: it may exceed the mean by one row tile of the widest weight. Below the mean an SM
+ * may fall by what the residual's owners stream: 128 row tiles have 128 owners, and the other 4 SMs compute no O and no
+ * down. */
 Test(compile, bytes_are_balanced_over_the_sms) {
   mk_config config;
   cr_assert_eq(mk_synth_shape("llama-3.2-1b", &config), MK_OK);

@@ -64,7 +64,8 @@ Test(fusion, one_row) {
   expect_sound(p);
 }
 
-/* On one SM the attentions of all heads come first, and the combines after them: the first one follows another head's. */
+/* On one SM the attentions of all heads come first, and the combines after them: the first one follows another
+ * head's. */
 Test(fusion, where_an_attention_of_another_head_comes_between) {
   mk_program *p = compile((mk_compile_options){.sms = 1, .max_seq = 64, .rows = 1});
   marks m = count(p);

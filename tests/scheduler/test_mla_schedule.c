@@ -1,5 +1,5 @@
-/* Programs and work lists of MLA decode: what is compiled is accepted; every list passes the checker, takes as long as it says, and the
- * makespan placement is never behind the naive one. */
+/* Programs and work lists of MLA decode: what is compiled is accepted; every list passes the checker, takes as long as
+ * it says, and the makespan placement never ends later than the naive one. */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -167,8 +167,8 @@ Test(mla_schedule, few_parts_are_reduced_where_they_are) {
   stop(&p);
 }
 
-/* Two SMs by hand: the simulation counts what the costs say. The reduction is of the block of the last item of its SM, so that of this one's part
- * neither writing nor reading counts; then items are the other way round. */
+/* Two SMs by hand: the simulation counts what the costs say. The reduction is of the block of the last item of its SM,
+ * so that of this one's part neither writing nor reading counts; then items are the other way round. */
 Test(mla_schedule, simulation_by_hand) {
   const mk_mla_costs costs = {.item = 1000, .page = 100, .out_row = 3, .slot_row = 7, .reduction = 500, .unit = 11};
   planner p = start(8, 1, 2, &costs);

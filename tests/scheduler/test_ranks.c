@@ -75,13 +75,19 @@ static const mk_config shapes[ALL_SHAPES] = {
 typedef struct form { /* of a program, and what it is asked to compute */
   uint32_t rows, slots, context, steps;
   bool sampling;
+  mk_dtype kv;
 } form;
 
 static mk_status try_compile(const mk_config *config, const form *f, uint32_t ranks, uint32_t sms, mk_program **out) {
   mk_config copy = *config;
   mk_graph *graph;
-  const mk_compile_options options = {
-      .sms = sms, .ranks = ranks, .max_seq = f->context, .rows = f->rows, .slots = f->slots, .sampling = f->sampling};
+  const mk_compile_options options = {.sms = sms,
+                                      .ranks = ranks,
+                                      .max_seq = f->context,
+                                      .rows = f->rows,
+                                      .slots = f->slots,
+                                      .kv = f->kv,
+                                      .sampling = f->sampling};
   mk_config_set_context(&copy, f->context);
   cr_assert_eq(mk_llama_graph(&copy, &graph), MK_OK, "%s", mk_error_message());
   mk_status status = mk_compile(graph, &options, out);
@@ -244,6 +250,12 @@ Test(ranks, wide_steps_of_several_sequences) {
   expect_form(WIDE, (form){.rows = 64, .slots = 5, .context = 128, .steps = 6});
   expect_form(WIDE_ODD, (form){.rows = 256, .slots = 20, .context = 128, .steps = 6});
   expect_form(WIDE, (form){.rows = 128, .slots = 7, .context = 128, .steps = 6, .sampling = true});
+}
+
+Test(ranks, a_cache_in_fp8) {
+  expect_form(ONE_HEAD, (form){.rows = 1, .slots = 1, .context = 64, .steps = 9, .kv = MK_DTYPE_E4M3});
+  expect_form(ODD, (form){.rows = 16, .slots = 3, .context = 128, .steps = 7, .kv = MK_DTYPE_E4M3});
+  expect_form(WIDE, (form){.rows = 64, .slots = 5, .context = 128, .steps = 6, .kv = MK_DTYPE_E4M3});
 }
 
 Test(ranks, what_is_refused) {

@@ -25,7 +25,8 @@ static mk_program *compile(const mk_config *config, uint32_t sms, uint32_t max_s
   return compile_rows(config, sms, max_seq, sampling, 1);
 }
 
-/* HEAD, SCORE, the rounds (three, or three pairs), DRAW and NEXT end every queue, and nothing of these stands elsewhere. */
+/* HEAD, SCORE, the rounds (three, or three pairs), DRAW and NEXT end every queue, and nothing of these stands
+ * elsewhere. */
 static void expect_boundary(const mk_program *program) {
   static const mk_opcode end[] = {MK_OP_HEAD, MK_OP_SCORE, MK_OP_SIFT, MK_OP_SIFT, MK_OP_SIFT,
                                   MK_OP_SIFT, MK_OP_SIFT,  MK_OP_SIFT, MK_OP_DRAW, MK_OP_NEXT};
@@ -341,7 +342,7 @@ static void something_behind_next(mk_program *p) {
   memmove(glu, glu + 1, (size_t)(next - glu) * sizeof *glu);
   *next = moved;
 }
-/* A value of a layer, of which a storer clears the other half, behind the head that tells that it is done. */
+/* The storer of a value of a layer clears the value's other half, here after the head that tells that this is done. */
 static void something_behind_score(mk_program *p) {
   mk_instruction *glu = find(p, 1, MK_OP_GLU, 0), moved = *glu, *last = score(p);
   memmove(glu, glu + 1, (size_t)(last - glu) * sizeof *glu);

@@ -248,17 +248,7 @@ static void stage_attention(generator *g) {
                              1 + test_below(g, 2), norms < 2 ? MK_QKV_SQUARES : 0);
   qkv = norms == 1 ? push_norm_heads(g, qkv) : qkv;
   vector parts = new_splits(g, splits);
-  uint16_t kv = test_add_buffer(g, "kv",
-                                (mk_buffer){.kind = MK_KIND_KV,
-                                            .store = MK_STORE_BLOCKS,
-                                            .proxy = MK_PROXY_GENERIC | MK_PROXY_ASYNC,
-                                            .rows = splits,
-                                            .cols = g->kv_heads,
-                                            .tile_cols = 1,
-                                            .head_dim = HEAD_DIM,
-                                            .block_tokens = BLOCK,
-                                            .span_tokens = g->span,
-                                            .blocks = g->slots * g->context / BLOCK});
+  const uint16_t kv = test_add_cache(g, splits);
   for (uint32_t i = 0; i < splits * g->kv_heads; i++) {
     uint32_t head = i % g->kv_heads, split = i / g->kv_heads;
     mk_instruction *in = test_push(g, test_below(g, g->stateful), MK_OP_ATTENTION);
@@ -421,7 +411,7 @@ static void push_late(generator *g) {
 }
 
 static void add_shared(generator *g) {
-  uint32_t vocab = MK_TILE * (2 + test_below(g, 3)), blocks = g->slots * g->context / BLOCK;
+  uint32_t vocab = MK_TILE * (2 + test_below(g, 3)), blocks = g->slots * g->context / g->block;
   g->embedding = test_add_buffer(g, "embedding",
                                  (mk_buffer){.kind = MK_KIND_WEIGHT,
                                              .store = MK_STORE_TILES,
@@ -431,7 +421,7 @@ static void add_shared(generator *g) {
                                              .proxy = MK_PROXY_GENERIC | MK_PROXY_ASYNC});
   g->gain = test_add_plain(g, "gain", MK_KIND_WEIGHT, MK_DTYPE_BF16, 1, g->hidden, MK_TILE);
   g->frequencies = test_add_plain(g, "frequencies", MK_KIND_WEIGHT, MK_DTYPE_F32, 1, HEAD_DIM / 2, MK_TILE);
-  g->table = test_add_plain(g, "table", MK_KIND_INPUT, MK_DTYPE_U32, g->slots, g->context / BLOCK, MK_TILE);
+  g->table = test_add_plain(g, "table", MK_KIND_INPUT, MK_DTYPE_U32, g->slots, g->context / g->block, MK_TILE);
   g->plan = test_add_plain(g, "plan", MK_KIND_INPUT, MK_DTYPE_U32, 1, PLAN_STEPS * g->lines * 4, MK_TILE);
   g->ring = test_add_plain(g, "ring", MK_KIND_OUTPUT, MK_DTYPE_U32, 1, PLAN_STEPS * g->lines, MK_TILE);
   g->logits = test_add_value(g, "logits", MK_DTYPE_F32, MK_STORE_PLAIN, 1, vocab, MK_TILE);
@@ -562,6 +552,8 @@ mk_status test_generate_recipe(uint64_t seed, const test_recipe *recipe, mk_prog
   *out = NULL;
   MK_TRY(mk_alloc(1, sizeof *g, &g));
   g->seed = seed * 0x9e3779b97f4a7c15u + 1;
+  g->fp8 = seed % 4 == 3;
+  g->block = g->fp8 ? 2 * BLOCK : BLOCK;
   g->recipe = *recipe;
   mk_status status = generate(g);
   if (status == MK_OK) {

@@ -52,7 +52,8 @@ typedef struct generator {
   uint32_t headed;        /* SMs from `headed` on have no head */
   uint32_t lines, slots;  /* rows of a step; sequences */
   uint32_t hidden, tiles, heads, kv_heads;
-  uint32_t context, span;
+  uint32_t context, span, block;
+  bool fp8; /* caches, else bf16 */
   uint32_t names;
   mk_instruction queues[MAX_SMS][MAX_QUEUE];
   uint32_t counts[MAX_SMS];
@@ -78,6 +79,7 @@ uint16_t test_add_value(generator *g, const char *name, mk_dtype dtype, mk_store
 uint16_t test_add_plain(generator *g, const char *name, mk_buffer_kind kind, mk_dtype dtype, uint32_t rows,
                         uint32_t cols, uint32_t tile);
 uint16_t test_add_weight(generator *g, uint32_t rows, uint32_t cols);
+uint16_t test_add_cache(generator *g, uint32_t splits);
 uint16_t test_add_counter(generator *g, mk_counter_kind kind);
 
 mk_operand test_tiles(uint16_t buffer, uint32_t row, uint32_t rows, uint32_t col, uint32_t cols);

@@ -37,17 +37,7 @@ vector test_push_attend(generator *g, vector x) {
   const uint32_t group = g->heads / g->kv_heads, q_tiles = g->heads * HEAD_TILES;
   const vector qkv = test_push_qkv(g, &x, (g->heads + 2 * g->kv_heads) * HEAD_DIM,
                                    (g->heads + g->kv_heads) * HEAD_TILES, 1 + test_below(g, 2), 0);
-  const uint16_t kv = test_add_buffer(g, "kv",
-                                      (mk_buffer){.kind = MK_KIND_KV,
-                                                  .store = MK_STORE_BLOCKS,
-                                                  .proxy = MK_PROXY_GENERIC | MK_PROXY_ASYNC,
-                                                  .rows = 1,
-                                                  .cols = g->kv_heads,
-                                                  .tile_cols = 1,
-                                                  .head_dim = HEAD_DIM,
-                                                  .block_tokens = BLOCK,
-                                                  .span_tokens = g->span,
-                                                  .blocks = g->slots * g->context / BLOCK});
+  const uint16_t kv = test_add_cache(g, 1);
   const vector out = {
       .buffer = test_add_value(g, "attended", MK_DTYPE_BF16, MK_STORE_STAMPED, 1, g->heads * HEAD_DIM, MK_TILE),
       .hint = test_new_hint(g)};

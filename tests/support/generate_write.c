@@ -46,6 +46,23 @@ uint16_t test_add_plain(generator *g, const char *name, mk_buffer_kind kind, mk_
                   .proxy = kind == MK_KIND_INPUT ? MK_PROXY_GENERIC | MK_PROXY_ASYNC : MK_PROXY_GENERIC});
 }
 
+uint16_t test_add_cache(generator *g, uint32_t splits) {
+  return test_add_buffer(g, "kv",
+                         (mk_buffer){.kind = MK_KIND_KV,
+                                     .dtype = g->fp8 ? MK_DTYPE_E4M3 : MK_DTYPE_BF16,
+                                     .store = MK_STORE_BLOCKS,
+                                     .scale = g->fp8 ? MK_SCALE_BF16 : MK_SCALE_NONE,
+                                     .scale_cols = g->fp8 ? HEAD_DIM : 0,
+                                     .proxy = MK_PROXY_GENERIC | MK_PROXY_ASYNC,
+                                     .rows = splits,
+                                     .cols = g->kv_heads,
+                                     .tile_cols = 1,
+                                     .head_dim = HEAD_DIM,
+                                     .block_tokens = g->block,
+                                     .span_tokens = g->span,
+                                     .blocks = g->slots * g->context / g->block});
+}
+
 uint16_t test_add_weight(generator *g, uint32_t rows, uint32_t cols) {
   for (size_t b = 0; b < g->p->buffer_count; b++) {
     const mk_buffer *buffer = &g->p->buffers[b];

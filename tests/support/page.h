@@ -1,5 +1,5 @@
-/* A page under docs/ that a test carries out: its indented blocks, one after the other. In a block whose lines begin with
- * $ these are commands, each followed by what it prints; any other block is text that the test puts somewhere.
+/* A page under docs/ that a test carries out: its indented blocks, one after the other. In a block whose lines begin
+ * with $ these are commands, each followed by what it prints; any other block is text that the test puts somewhere.
  *
  * Failure fails the running test. One thread. */
 #ifndef MK_TEST_PAGE_H

@@ -40,6 +40,7 @@ static inline bool schedule_draws(uint32_t text) { return text >= SCHEDULE_TEXTS
 /* Computed when it is asked for first. */
 mk_status schedule_world_text(schedule_world *world, uint32_t index, const schedule_text **out);
 /* An engine of that world's model, on the CPU, with a spoiled cache. */
+mk_dtype schedule_world_kv(const schedule_world *world);
 mk_status schedule_world_open(const schedule_world *world, mk_engine_options options, mk_engine **out);
 /* NaN in all of its KV cache, so that what is read without having been written shows. */
 void schedule_spoil_cache(mk_engine *engine);

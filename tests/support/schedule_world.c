@@ -60,12 +60,16 @@ void schedule_spoil_cache(mk_engine *engine) {
   }
 }
 
+/* Every other world has its caches in fp8. */
+mk_dtype schedule_world_kv(const schedule_world *world) { return world->seed % 2 == 1 ? MK_DTYPE_E4M3 : MK_DTYPE_BF16; }
+
 mk_status schedule_world_open(const schedule_world *world, mk_engine_options options, mk_engine **out) {
   options.device = "cpu";
   options.threads = 1;
   options.synth = &world->config;
   options.synth_seed = world->seed + 1;
   options.max_seq = SCHEDULE_CONTEXT;
+  options.kv = schedule_world_kv(world);
   MK_TRY(mk_engine_open(NULL, &options, out));
   spoil_token(*out);
   schedule_spoil_cache(*out);

@@ -180,6 +180,7 @@ Test(chat, interrupted_twice) {
   int terminal;
   size_t seen;
   pid_t child = start(&terminal, &seen);
+  cr_assert_not_null(strstr(test_output, "precision: weights bf16, KV cache bf16"), "%s", test_output);
   type(terminal, "unfinished\x03");
   wait_for(terminal, &seen, "Ctrl-C again");
   wait_for(terminal, &seen, "> ");

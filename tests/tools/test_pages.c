@@ -1,6 +1,7 @@
-/* docs/OPCODE.md and docs/FAMILY.md: their changes are made in a copy of the sources, and their commands typed there: they
- * build the copy, run the new opcode's test, and put it through assembler, verifier and CPU machine; and they compile a
- * model of a new family. Kernels are compiled where there is nvcc. In quick runs, and under sanitizers, nothing is built: then the changes must only find their places. */
+/* docs/OPCODE.md and docs/FAMILY.md: their changes are made in a copy of the sources, and their commands typed there:
+ * they build the copy, run the new opcode's test, and put it through assembler, verifier and CPU machine; and they
+ * compile a model of a new family. Kernels are compiled where there is nvcc. In quick runs, and under sanitizers,
+ * nothing is built: then the changes must only find their places. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,7 @@ static void enter_copy(void) {
   snprintf(path, sizeof path, "%s:/usr/local/cuda/bin", getenv("PATH"));
   setenv("PATH", path, 1);
   unsetenv("BXFI_MAP"); /* by which Criterion would take a test program of the copy for one of its own children */
+  unsetenv("CRITERION_VERBOSITY_LEVEL"); /* which tools/test sets: the page shows what a reader's run prints */
   if (system("command -v nvcc > /dev/null") != 0) {
     printf("pages: there is no nvcc, so kernels are not compiled\n");
     cr_assert_eq(system("mkdir none && ln -s /bin/true none/nvcc"), 0);

@@ -142,7 +142,7 @@ static const struct {
 
 static void signal_all(int signal_number, const char *name) {
   char line[96], *errors;
-  snprintf(line, sizeof line, ": ended by %s; nothing unfinished is left behind\n", name);
+  snprintf(line, sizeof line, ": ended by %s; nothing unfinished remains\n", name);
   for (size_t i = 0; i < sizeof signalled / sizeof signalled[0]; i++) {
     const char *what = signalled[i].arguments[0];
     int code = signal_when_it_writes(signalled[i].arguments, signal_number, &errors);
@@ -166,7 +166,7 @@ Test(unfinished, SIGHUP_leaves_nothing) { signal_all(SIGHUP, "SIGHUP"); }
 Test(unfinished, SIGINT_of_synth_leaves_nothing) {
   char *errors;
   cr_assert_eq(signal_when_it_writes(signalled[0].arguments, SIGINT, &errors), 1000 + SIGINT, "%s", errors);
-  cr_assert_str_eq(errors, "mkvm synth: ended by SIGINT; nothing unfinished is left behind\n");
+  cr_assert_str_eq(errors, "mkvm synth: ended by SIGINT; nothing unfinished remains\n");
   cr_assert_eq(left_behind(), 0, "%s", test_output);
   free(errors);
 }

@@ -64,6 +64,15 @@ static void mean_and_deviation(const double *values, uint32_t count, bool invers
   *deviation = count > 1 ? sqrt(squares / (count - 1)) : 0;
 }
 
+double mk_bench_kv_bytes(const mk_program *program) {
+  double bytes = 0;
+  for (size_t b = 0; b < program->buffer_count; b++) {
+    const mk_buffer *kv = &program->buffers[b];
+    bytes += kv->kind == MK_KIND_KV ? (double)kv->bytes / kv->blocks / kv->block_tokens : 0;
+  }
+  return bytes;
+}
+
 double mk_bench_weight_bytes(const mk_program *program) {
   double bytes = 0;
   for (size_t i = 0; i < program->instruction_count; i++) {
@@ -185,7 +194,6 @@ static mk_status measure(mk_engine *engine, const mk_bench_options *options, sam
 }
 
 mk_status mk_bench_run(mk_engine *engine, const mk_bench_options *options, mk_bench_result *out) {
-  const mk_config *config = mk_engine_config(engine);
   *out = (mk_bench_result){.tokens = options->tokens == 0 ? DEFAULT_TOKENS : options->tokens,
                            .launches = options->launches == 0 ? DEFAULT_LAUNCHES : options->launches};
   MK_TRY(check_test(engine, options, out->tokens));
@@ -197,7 +205,7 @@ mk_status mk_bench_run(mk_engine *engine, const mk_bench_options *options, mk_be
   MK_TRY(status);
   double position = options->depth + (out->tokens - 1) / 2.0;
   out->weight_bytes = mk_bench_weight_bytes(mk_engine_program(engine));
-  out->kv_bytes = position * 4.0 * config->layers * config->kv_heads * config->head_dim; /* K and V, two bytes each */
+  out->kv_bytes = position * mk_bench_kv_bytes(mk_engine_program(engine));
   if (out->bandwidth > 0 && out->launch_ms_p50 > 0) {
     out->share = (out->weight_bytes + out->kv_bytes) / (out->launch_ms_p50 * 1e-3) / out->bandwidth;
   }

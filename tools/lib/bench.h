@@ -54,5 +54,7 @@ uint64_t mk_bench_context(bool cuda, uint64_t depth, uint64_t tokens);
 
 /* Bytes of weight tiles that the program's instructions stream in one step. */
 double mk_bench_weight_bytes(const mk_program *program);
+/* Bytes of the caches of all layers that a token of context takes. */
+double mk_bench_kv_bytes(const mk_program *program);
 
 #endif

@@ -117,7 +117,6 @@ mk_status mk_bench_rows_trace(mk_engine *engine, const mk_bench_rows_options *op
 }
 
 mk_status mk_bench_rows_run(mk_engine *engine, const mk_bench_rows_options *options, mk_bench_rows_result *out) {
-  const mk_config *config = mk_engine_config(engine);
   mk_step_row *plan = NULL;
   double *times = NULL;
   uint32_t rows = mk_program_rows(mk_engine_program(engine));
@@ -130,8 +129,8 @@ mk_status mk_bench_rows_run(mk_engine *engine, const mk_bench_rows_options *opti
   mk_free(plan);
   mk_free(times);
   double position = options->depth + (options->steps - 1) / 2.0;
-  out->bytes = mk_bench_weight_bytes(mk_engine_program(engine)) +
-               rows * position * 4.0 * config->layers * config->kv_heads * config->head_dim;
+  out->bytes =
+      mk_bench_weight_bytes(mk_engine_program(engine)) + rows * position * mk_bench_kv_bytes(mk_engine_program(engine));
   if (out->bandwidth > 0 && out->ms_p50 > 0 && options->prompt == 0) {
     out->share = out->bytes / (out->ms_p50 * 1e-3) / out->bandwidth;
   }

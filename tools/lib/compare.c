@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "instructions/dequantise.h"
 #include "instructions/reference.h"
 #include "tools/lib/compare_draw.h"
 #include "vm/program/attend_list.h"
@@ -135,13 +136,45 @@ const mk_compare_row *mk_compare_rows(const mk_compare *c) { return c->rows; }
 typedef struct piece {
   uint32_t row, rows; /* elements */
   uint32_t col, cols;
-  uint64_t pair;         /* BLOCKS: elements to the K and V of a block and head */
+  uint64_t pair;         /* BLOCKS: bytes to the K and V of a block and head */
   uint32_t which, token; /* BLOCKS: K or V, of this token of the block; `cols` dims of it */
 } piece;
 
-/* Where dim `dim` of a BLOCKS piece lies. */
-static uint16_t *kv_element(const mk_buffer *b, uint8_t *memory, const piece *p, uint32_t dim) {
-  return (uint16_t *)(void *)memory + p->pair + mk_block_offset(b->block_tokens, b->head_dim, p->which, p->token, dim);
+/* Where dim `dim` of a BLOCKS piece lies, in bytes from the pair on; in *size its bytes. */
+static uint64_t kv_place(const mk_buffer *b, const piece *p, uint32_t dim, size_t *size) {
+  const bool quantised = mk_dtype_is_quantised(b->dtype);
+  *size = quantised ? 1 : 2;
+  return quantised ? p->which * mk_half_bytes(b) + mk_half_code(b, p->which, p->token, dim)
+                   : 2 * mk_block_offset(b->block_tokens, b->head_dim, p->which, p->token, dim);
+}
+
+/* And where the scale of a quantised one does. */
+static uint64_t kv_scale_place(const mk_buffer *b, const piece *p) {
+  return p->which * mk_half_bytes(b) + mk_half_scale(b, p->which, p->token);
+}
+
+static float kv_element(const mk_buffer *b, const uint8_t *memory, const piece *p, uint32_t dim) {
+  size_t size;
+  const uint8_t *at = memory + p->pair + kv_place(b, p, dim, &size);
+  uint16_t half;
+  if (size == 1) {
+    memcpy(&half, memory + p->pair + kv_scale_place(b, p), sizeof half);
+    return mk_bf16_to_float(mk_dequantise_element(half, *at));
+  }
+  memcpy(&half, at, sizeof half);
+  return mk_bf16_to_float(half);
+}
+
+static void restore_kv(const mk_buffer *b, const uint8_t *from, uint8_t *to, const piece *p) {
+  for (uint32_t d = 0; d < p->cols; d++) {
+    size_t size;
+    const uint64_t at = p->pair + kv_place(b, p, d, &size);
+    memcpy(to + at, from + at, size);
+  }
+  if (mk_dtype_is_quantised(b->dtype)) {
+    const uint64_t at = p->pair + kv_scale_place(b, p);
+    memcpy(to + at, from + at, mk_scale_bytes(b->scale));
+  }
 }
 
 static float element(const mk_buffer *b, const uint8_t *memory, uint32_t row, uint32_t col) {
@@ -165,11 +198,11 @@ static float element(const mk_buffer *b, const uint8_t *memory, uint32_t row, ui
   return mk_param_float(data);
 }
 
-static size_t fetch(const mk_buffer *b, uint8_t *memory, const piece *p, float *out) {
+static size_t fetch(const mk_buffer *b, const uint8_t *memory, const piece *p, float *out) {
   size_t n = 0;
   if (b->store == MK_STORE_BLOCKS) {
     for (uint32_t d = 0; d < p->cols; d++) {
-      out[n++] = mk_bf16_to_float(*kv_element(b, memory, p, d));
+      out[n++] = kv_element(b, memory, p, d);
     }
     return n;
   }
@@ -185,9 +218,7 @@ static size_t fetch(const mk_buffer *b, uint8_t *memory, const piece *p, float *
 static void restore(const mk_compare *c, size_t buffer, const piece *p) {
   const mk_buffer *b = &c->program->buffers[buffer];
   if (b->store == MK_STORE_BLOCKS) {
-    for (uint32_t d = 0; d < p->cols; d++) {
-      *kv_element(b, c->memory[buffer], p, d) = *kv_element(b, c->seen[buffer], p, d);
-    }
+    restore_kv(b, c->seen[buffer], c->memory[buffer], p);
     return;
   }
   bool pairs = b->store == MK_STORE_STAMPED && b->dtype == MK_DTYPE_BF16;
@@ -274,6 +305,7 @@ static mk_status compare_piece(mk_compare *c, size_t index, uint32_t slot, const
   double limit = content == MK_CONTENT_PARTS       ? MK_COMPARE_LIMIT_PARTS
                  : content == MK_CONTENT_CANDIDATE ? MK_COMPARE_LIMIT_CANDIDATE
                  : b->dtype == MK_DTYPE_BF16       ? MK_COMPARE_LIMIT_BF16
+                 : b->dtype == MK_DTYPE_E4M3       ? MK_COMPARE_LIMIT_E4M3
                                                    : MK_COMPARE_LIMIT_F32;
   mk_compare_row *row = &c->rows[in->opcode];
   row->outputs++;
@@ -303,7 +335,7 @@ static mk_status compare_kv(mk_compare *c, size_t index, uint32_t slot, uint32_t
   uint64_t block = table[position / b->block_tokens];
   for (uint32_t which = 0; which < 2; which++) {
     piece p = {.cols = b->head_dim,
-               .pair = (block * b->cols + kv->col) * 2 * b->block_tokens * b->head_dim,
+               .pair = (block * b->cols + kv->col) * mk_pair_bytes(b),
                .which = which,
                .token = position % b->block_tokens};
     MK_TRY(compare_piece(c, index, slot, &p, position));

@@ -26,6 +26,8 @@ typedef struct mk_compare_source {
  * another order may round the other way: one unit in the last of 8 significant bits for bf16. */
 #define MK_COMPARE_LIMIT_BF16 8e-3
 #define MK_COMPARE_LIMIT_F32 1e-5
+/* Of K and V in a cache of e4m3: the same of 4 significant bits. */
+#define MK_COMPARE_LIMIT_E4M3 0.125
 /* Of parts of attention: exponentials are approximate on a GPU, and a p that lies between two numbers of bf16 may
  * become either; of a single token's part that is one unit in the last of 8 significant bits. */
 #define MK_COMPARE_LIMIT_PARTS 4e-3

@@ -7,8 +7,8 @@
  * and no other weights).
  *
  * Memory for a row and the scales of one matrix, at any size of the model. One thread. Failure: that of
- * mk_directory_open, MK_ERR_USAGE where a model is in the way or the weights are quantised already, MK_ERR_RUNTIME (I/O,
- * memory). Nothing stays of a directory that is not complete. */
+ * mk_directory_open, MK_ERR_USAGE where a model is in the way or the weights are quantised already, MK_ERR_RUNTIME
+ * (I/O, memory). Nothing stays of a directory that is not complete. */
 #ifndef MK_QUANTISE_H
 #define MK_QUANTISE_H
 

@@ -30,6 +30,7 @@ enum {
   KEY_DEVICE,
   KEY_SMS,
   KEY_RANKS,
+  KEY_KV,
   KEY_CACHE,
   KEY_DEADLINE,
   KEY_MLA,
@@ -60,6 +61,7 @@ typedef struct options {
   const char *model, *like, *device, *cache;
   list prompts, generated, depths;
   uint32_t repetitions, sms, ranks, rows;
+  mk_dtype kv;
   uint32_t threads;     /* 0: one for each core */
   uint32_t deadline_ms; /* 0: the machine's own */
   uint64_t ctx_size, seed;
@@ -100,7 +102,7 @@ static const struct argp_option option_table[] = {
      "Decode attention (MLA) of sequences of these lengths: 4641,45118, 64x512, random:COUNT:LOW:HIGH:SEED", 3},
     {"new", KEY_NEW, "Q", 0, "New tokens of each sequence, 1 to 8 (1)", 3},
     {"heads", KEY_HEADS, "H", 0, "Query heads, 8 to 128 in steps of 8 (16)", 3},
-    {"flush", KEY_FLUSH, NULL, 0, "On cuda: also the time of a call by itself, alone and behind a flushed L2", 3},
+    {"flush", KEY_FLUSH, NULL, 0, "On cuda: also the time of a call by itself, alone and after a flush of the L2", 3},
     {"mla-sweep", KEY_SWEEP, NULL, 0, "On cuda, in the place of --mla: 36 batches, a line each", 3},
     {"mla-costs", KEY_MEASURE, NULL, 0, "On cuda, in the place of --mla: measure what schedules are made by", 3},
     {"costs", KEY_COSTS, "LIST", 0, "Schedule by these costs, as --mla-costs prints them", 3},
@@ -112,6 +114,7 @@ static const struct argp_option option_table[] = {
     {"device", KEY_DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cuda:0 where there is one that fits, else cpu)", 5},
     {"sms", KEY_SMS, "N", 0, "SMs to compile for (132; on the cpu four for each thread), of each rank", 5},
     {"ranks", KEY_RANKS, "N", 0, "Ranks that share the model, which so far the cpu simulates (1)", 5},
+    {"kv", KEY_KV, "FORM", 0, MK_KV_HELP, 5},
     {"threads", 't', "N", 0, MK_THREADS_HELP, 5},
     {"deadline", KEY_DEADLINE, "MS", 0, MK_DEADLINE_HELP, 5},
     {"cache", KEY_CACHE, "FOLDER", 0,
@@ -193,6 +196,9 @@ static void check_mla(const options *o, struct argp_state *state) {
                o->ctx_size != 0 || o->threads != 0 || o->ranks != 0 || o->trace.path != NULL || o->trace.refined;
   if (other) {
     argp_error(state, "--mla goes with --new, --heads, --flush, --costs, --output, --device and --sms alone");
+  }
+  if (o->kv != MK_DTYPE_BF16) {
+    argp_error(state, "--kv %s: the latent cache of MLA is of bf16 alone, so far", mk_kv_name(o->kv));
   }
   if ((o->mla.lengths != NULL) + o->mla.sweep + o->mla.measure != 1) {
     argp_error(state, "--mla, --mla-sweep and --mla-costs: one at a time");
@@ -304,6 +310,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_SMS:
       o->sms = (uint32_t)mk_number(state, "--sms", text, 1, MK_MAX_SMS);
+      return 0;
+    case KEY_KV:
+      o->kv = mk_kv(state, text);
       return 0;
     case KEY_CACHE:
       o->cache = text;
@@ -570,6 +579,7 @@ mk_status mk_command_bench(int argc, char **argv) {
                             .sms = o.sms,
                             .ranks = o.ranks,
                             .threads = o.threads,
+                            .kv = o.kv,
                             .rows = o.rows,
                             .slots = slots_of(&o),
                             .cache = o.cache};

@@ -167,7 +167,7 @@ static mk_status print_notes(const mk_bench_mla_about *about, const mk_mla_costs
       about->gpu ? "" : " on the CPU machine", rows, c->item, c->page, c->out_row, c->slot_row, c->reduction, c->unit);
   if (about->gpu) {
     printf(
-        "us warm: launches behind each other, each of which begins on SMs that are done with the one before it, launch "
+        "us warm: launches in a row, each of which begins on SMs that are done with the one before it, launch "
         "and reduction\n"
         "included, scheduling not: groups of 20 in the first 20 ms after half a second of idleness, the median of %d "
         "such times;\n"
@@ -178,7 +178,7 @@ static mk_status print_notes(const mk_bench_mla_about *about, const mk_mla_costs
   }
   if (about->each) {
     printf(
-        "alone: one launch between events; flushed: behind an L2 that was read full of other data; written: that was "
+        "alone: one launch between events; flushed: with an L2 that was read full of other data; written: that was "
         "written full of it,\n"
         "which has to be written back meanwhile; a kernel with nothing to do takes %.1f us so\n",
         row->times[MK_MLA_EMPTY].us);

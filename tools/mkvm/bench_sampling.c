@@ -20,9 +20,9 @@ static mk_status print_table(mk_engine *engine, const mk_bench_sampling_result *
            r->ways[w].over_us, quartiles);
   }
   printf(
-      "\ndevice: %s\nvocabulary: %u; rows: %u; a launch: %u tokens of each, behind %d; %u rounds, in which each launch "
+      "\ndevice: %s\nvocabulary: %u; rows: %u; a launch: %u tokens of each, after %d; %u rounds, in which each launch "
       "is "
-      "compared with the greedy ones before and behind it\n",
+      "compared with the greedy ones before and after it\n",
       mk_engine_device(engine), mk_engine_config(engine)->vocab, mk_program_rows(mk_engine_program(engine)), tokens,
       MK_BENCH_SAMPLING_PROMPT, rounds);
   return mk_print_done();

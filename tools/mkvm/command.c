@@ -10,7 +10,6 @@
 
 #include "models/synth.h"
 #include "vm/cpu/machine.h"
-#include "vm/program/program.h"
 
 enum { KEY_USAGE = 256 };
 
@@ -73,6 +72,17 @@ uint32_t mk_rows_number(struct argp_state *state, const char *text) {
 }
 
 uint32_t mk_rows_slots(uint32_t rows) { return rows > MK_MAX_ROWS ? 1 : 0; }
+
+mk_dtype mk_kv(struct argp_state *state, const char *text) {
+  const bool fp8 = strcmp(text, "fp8") == 0;
+  if (!fp8 && strcmp(text, "bf16") != 0) {
+    argp_error(state, "--kv: '%s' is not a form of the KV cache; there are bf16 and fp8", text);
+    exit(MK_ERR_USAGE);
+  }
+  return fp8 ? MK_DTYPE_E4M3 : MK_DTYPE_BF16;
+}
+
+const char *mk_kv_name(mk_dtype kv) { return kv == MK_DTYPE_E4M3 ? "fp8" : "bf16"; }
 
 uint32_t mk_threads(struct argp_state *state, const char *text) {
   return (uint32_t)mk_number(state, "--threads", text, 1, MK_CPU_MOST_THREADS);

@@ -146,10 +146,17 @@ static mk_status compile(mk_config *config, uint32_t context, mk_program **progr
   return status;
 }
 
-static uint64_t kv_bytes(const mk_program *program) {
+/* Of the caches as the program has them, and as one with --kv fp8 would. */
+static uint64_t kv_bytes(const mk_program *program, bool fp8) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < program->buffer_count; i++) {
-    bytes += program->buffers[i].kind == MK_KIND_KV ? program->buffers[i].bytes : 0;
+    mk_buffer buffer = program->buffers[i];
+    if (fp8) {
+      buffer.dtype = MK_DTYPE_E4M3;
+      buffer.scale = MK_SCALE_BF16;
+      buffer.scale_cols = (uint8_t)buffer.head_dim;
+    }
+    bytes += buffer.kind == MK_KIND_KV ? mk_buffer_bytes(&buffer) : 0;
   }
   return bytes;
 }
@@ -239,7 +246,7 @@ static void print_directory(const mk_directory *d) {
 }
 
 static void print_memory(const mk_program *program, const mk_config *config, uint32_t context) {
-  uint64_t kv = kv_bytes(program);
+  uint64_t kv = kv_bytes(program, false), small = kv_bytes(program, true);
   if (config->quant.layout == MK_QUANT_NONE) {
     printf("weights     %s (bf16, packed)\n", mk_human_bytes(program->weight_bytes));
   } else {
@@ -247,7 +254,8 @@ static void print_memory(const mk_program *program, const mk_config *config, uin
            mk_codes_name((mk_codes)config->quant.codes),
            8 * (double)program->weight_bytes / (double)mk_family_parameters(config));
   }
-  printf("KV cache    %s at %u tokens, %s a token\n", mk_human_bytes(kv), context, mk_human_bytes(kv / context));
+  printf("KV cache    %s at %u tokens, %s a token (with --kv fp8 %s)\n", mk_human_bytes(kv), context,
+         mk_human_bytes(kv / context), mk_human_bytes(small / context));
   printf("memory      %s at %u tokens: weights, KV cache, activations\n",
          mk_human_bytes(program->weight_bytes + program->work_bytes), context);
 }

@@ -104,6 +104,15 @@ static void show_notice(void *user, const char *text) {
   }
 }
 
+void mk_tell_precision(const mk_config *config, mk_dtype kv) {
+  const bool quantised = config->quant.layout != MK_QUANT_NONE;
+  if (isatty(STDERR_FILENO)) {
+    fprintf(stderr, "precision: weights %s%s, KV cache %s\n",
+            quantised ? mk_codes_name((mk_codes)config->quant.codes) : "bf16", quantised ? " and bf16" : "",
+            mk_kv_name(kv));
+  }
+}
+
 mk_status mk_open_engine(const char *model, const mk_engine_options *options, mk_engine **out) {
   mk_engine_options told = *options;
   told.memory = show_memory;

@@ -10,6 +10,10 @@
  * always. Interrupts are caught from here on, and mk_interrupted ends the opening. */
 mk_status mk_open_engine(const char *model, const mk_engine_options *options, mk_engine **out);
 
+/* A line on standard error, where that is a terminal, that says what is computed with: the form of the weights, and
+ * that of the KV cache. (What is not bf16 is noted by mk_open_engine always.) */
+void mk_tell_precision(const mk_config *config, mk_dtype kv);
+
 /* How far loading is, where standard error is a terminal; done == total takes the line away. */
 void mk_show_loading(uint64_t done, uint64_t total);
 

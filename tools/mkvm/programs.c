@@ -13,12 +13,13 @@
 #include "vm/verify/explain.h"
 #include "vm/verify/verify.h"
 
-enum { KEY_SMS = 256, KEY_MAX_SEQ, KEY_EXPLAIN, KEY_SAMPLING, KEY_ROWS, KEY_RANKS };
+enum { KEY_SMS = 256, KEY_MAX_SEQ, KEY_EXPLAIN, KEY_SAMPLING, KEY_ROWS, KEY_RANKS, KEY_KV };
 
 typedef struct compile_options {
   const char *model, *output;
   uint32_t sms, ranks, rows;
   uint64_t max_seq;
+  mk_dtype kv;
   bool sampling;
 } compile_options;
 
@@ -32,6 +33,7 @@ static const struct argp_option compile_table[] = {
      "Rows per step: tokens of one sequence or of several that a step computes: 1, 2, 4, 8 or 16, or 64, 128, 256, "
      "512 or 1024 of one sequence (1)",
      1},
+    {"kv", KEY_KV, "FORM", 0, MK_KV_HELP, 1},
     {"sampling", KEY_SAMPLING, NULL, 0,
      "A program that draws tokens, by parameters given at run time; else a greedy one", 1},
     {0}};
@@ -53,6 +55,9 @@ static error_t parse_compile(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_RANKS:
       o->ranks = (uint32_t)mk_number(state, "--ranks", text, 1, MK_MAX_RANKS);
+      return 0;
+    case KEY_KV:
+      o->kv = mk_kv(state, text);
       return 0;
     case KEY_SAMPLING:
       o->sampling = true;
@@ -133,8 +138,12 @@ mk_status mk_command_compile(int argc, char **argv) {
   compile_options o = {.sms = MK_DEFAULT_SMS, .rows = 1};
   argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &o);
   mk_config config;
-  mk_compile_options options = {
-      .sms = o.sms, .ranks = o.ranks, .rows = o.rows, .slots = mk_rows_slots(o.rows), .sampling = o.sampling};
+  mk_compile_options options = {.sms = o.sms,
+                                .ranks = o.ranks,
+                                .rows = o.rows,
+                                .slots = mk_rows_slots(o.rows),
+                                .kv = o.kv,
+                                .sampling = o.sampling};
   MK_TRY(read_config(o.model, &config));
   MK_TRY(mk_context_size(o.max_seq, &config, &options.max_seq));
   double start = mk_seconds();

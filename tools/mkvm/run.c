@@ -250,6 +250,7 @@ static mk_status run_command(mk_run_option *o) {
     mk_sampling_option_tell(&o->sampling, stderr);
     o->engine.sampling = &o->sampling.sampling;
   }
+  mk_tell_precision(&config, o->engine.kv);
   mk_tokenizer *tokenizer;
   MK_TRY(mk_tokenizer_load(o->model, config.vocab, &tokenizer));
   mk_status status;

@@ -28,7 +28,8 @@ enum {
   KEY_SYSTEM,
   KEY_DATE,
   KEY_VARIABLES,
-  KEY_ROWS
+  KEY_ROWS,
+  KEY_KV
 };
 
 static const struct argp_option option_table[] = {
@@ -81,6 +82,7 @@ static const struct argp_option option_table[] = {
      "Tokens that a step computes: of the prompt or of several prompts 1, 2, 4, 8 or 16, of one prompt 64, 128, 256, "
      "512 or 1024 (what suits; sampling from one prompt on cuda: 1); with 64 on cuda results may differ by rounding",
      4},
+    {"kv", KEY_KV, "FORM", 0, MK_KV_HELP, 4},
     {"threads", 't', "N", 0, MK_THREADS_HELP, 4},
     {"deadline", KEY_DEADLINE, "MS", 0, MK_DEADLINE_HELP, 4},
     {"cache", KEY_CACHE, "FOLDER", 0,
@@ -97,8 +99,12 @@ static const struct argp_option option_table[] = {
     {0}};
 
 static const char doc[] =
-    "Generates text from a prompt, token by token, and streams it to standard output. A closing line on standard error "
-    "states the device and the time it took. The first Ctrl-C ends the generation with what there is; a second one "
+    "Generates text from a prompt, token by token, and streams it to standard output. Standard error says at the start "
+    "what "
+    "weights and KV cache are where they are not bf16, and on a terminal always; a closing line there states the "
+    "device "
+    "and the time it took. The first Ctrl-C ends the "
+    "generation with what there is; a second one "
     "kills. On cuda the whole generation is one launch; with --logits or --logprobs, the prompt is one and every token "
     "another."
     "\v"
@@ -227,6 +233,9 @@ static void check_options(const mk_run_option *o, struct argp_state *state) {
   if (o->trace.path != NULL && (o->program != NULL || o->compare)) {
     argp_error(state, "--trace goes with neither --program nor --compare");
   }
+  if (o->program != NULL && o->engine.kv != MK_DTYPE_BF16) {
+    argp_error(state, "--kv goes with --model; a program says itself what its cache is");
+  }
   if (o->sampling.given && (o->program != NULL || o->compare)) {
     argp_error(state, "%s is greedy; leave the sampling options out", o->compare ? "--compare" : "--program");
   }
@@ -309,6 +318,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_ROWS:
       o->rows = mk_rows_number(state, text);
+      return 0;
+    case KEY_KV:
+      o->engine.kv = mk_kv(state, text);
       return 0;
     case KEY_CACHE:
       o->engine.cache = text;

@@ -33,6 +33,7 @@ enum {
   KEY_CACHE,
   KEY_BATCH,
   KEY_KV,
+  KEY_FORM,
   KEY_PREFIX,
   KEY_PROMPT,
   KEY_DECODE
@@ -70,6 +71,7 @@ static const struct argp_option option_table[] = {
     {"max-batch", KEY_BATCH, "N", 0, "Requests that share a step: 1, 2, 4, 8 or 16 (16), on the cpu also 32, 64 or 128",
      6},
     {"kv-tokens", KEY_KV, "T", 0, "Tokens of KV cache that all share (max-batch whole contexts)", 6},
+    {"kv", KEY_FORM, "FORM", 0, MK_KV_HELP, 6},
     {"prefix-tokens", KEY_PREFIX, "T", 0, "Of them, for beginnings that are known; 0: none (as there is room)", 6},
     {"prompt-tokens", KEY_PROMPT, "T", 0, "Tokens of prompts that are computed at a time while others generate (512)",
      6},
@@ -241,6 +243,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_KV:
       s->engine.kv_tokens = mk_number(state, "--kv-tokens", text, 1, UINT32_MAX);
+      return 0;
+    case KEY_FORM:
+      s->engine.kv = mk_kv(state, text) == MK_DTYPE_E4M3 ? MKVM_KV_FP8 : MKVM_KV_BF16;
       return 0;
     case KEY_PREFIX:
       s->engine.prefix_tokens = mk_number(state, "--prefix-tokens", text, 0, UINT32_MAX);

@@ -40,7 +40,7 @@ static void end(int signal_number) {
   say(signal_number == SIGINT    ? ": ended by SIGINT"
       : signal_number == SIGTERM ? ": ended by SIGTERM"
                                  : ": ended by SIGHUP");
-  say("; nothing unfinished is left behind\n");
+  say("; nothing unfinished remains\n");
   die(signal_number);
 }
 

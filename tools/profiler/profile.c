@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vm/program/strips.h"
+
 static const double kMostUnaccounted = 0.01;
 
 static int by_value(const void *a, const void *b) {
@@ -336,7 +338,7 @@ static double block_bytes(uint32_t row, const mk_buffer *kv, uint32_t position) 
   uint64_t whole = position / span, mine = whole > row ? (whole - row + splits - 1) / splits : 0;
   uint64_t rest = whole % splits == row ? position % span : 0;
   uint64_t blocks = mine * ((span + block - 1) / block) + (rest + block - 1) / block;
-  return (double)blocks * (double)block * kv->head_dim * 2 * 2;
+  return (double)blocks * (double)mk_pair_bytes(kv);
 }
 
 double mk_profile_bytes(const mk_profile *profile, uint32_t instruction, uint32_t step) {

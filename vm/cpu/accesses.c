@@ -230,7 +230,8 @@ mk_status mk_accesses_consume(mk_accesses *a, const mk_access_turn *turn, bool *
   return MK_OK;
 }
 
-/* Whether its storer reads the copy of the step state that the `next` of the following epoch overwrites: who finishes it does. */
+/* Whether its storer reads the copy of the step state that the `next` of the following epoch overwrites: who finishes
+ * it does. */
 static bool storer_reads_state(const mk_instruction *in) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   return info->state == MK_STATE_READ && mk_opcode_finisher(info) == MK_ROLE_STORER;

@@ -1,5 +1,5 @@
-/* The interleaved driver of the CPU machine: every role of every SM moves on its own, at random, within the limits of the page ring
- * and the result slots. */
+/* The interleaved driver of the CPU machine: every role of every SM moves on its own, at random, within the limits of
+ * the page ring and the result slots. */
 #include "vm/cpu/machine_internal.h"
 
 #include <string.h>
@@ -165,7 +165,8 @@ static void publish_late(mk_cpu *cpu, mk_cpu_sm *sm, size_t which) {
   publish(cpu, sm, &late);
 }
 
-/* Stores of one thread to one word stay in order: what this instruction wrote in earlier epochs becomes visible first. */
+/* Stores of one thread to one word stay in order: what this instruction wrote in earlier epochs becomes visible
+ * first. */
 static bool publish_earlier(mk_cpu *cpu, mk_cpu_sm *sm, const mk_instruction *in, uint32_t generation) {
   bool any = false;
   for (size_t i = sm->late_count; i-- != 0;) {
@@ -306,8 +307,8 @@ static void arrive(mk_cpu *cpu, mk_cpu_sm *sm) {
   atomic_fetch_add_explicit(mk_cpu_count(cpu, signal.rank, signal.counter), signal.amount, memory_order_release);
 }
 
-/* The signals of the role's instruction. Before a release signal all becomes visible that comes before it: of a consumer what consumers of this
- * SM have written up to there, of a storer what storers have, too. */
+/* The signals of the role's instruction. Before a release signal all becomes visible that comes before it: of a
+ * consumer what consumers of this SM have written up to there, of a storer what storers have, too. */
 static mk_status send(mk_cpu *cpu, uint32_t q, mk_role role) {
   mk_cpu_sm *sm = &cpu->sms[q];
   const mk_instruction *in = &sm->queue[sm->roles[role].at];
@@ -333,7 +334,8 @@ static mk_status step_consumer(mk_cpu *cpu, uint32_t q, bool *moved) {
     return MK_OK;
   }
   bool loaded = sm->steps[MK_ROLE_LOADER] > sm->steps[MK_ROLE_CONSUMER];
-  /* The words of an instruction lie in memory before its storer publishes them: it does so before they are computed anew. */
+  /* The words of an instruction lie in memory before its storer publishes them: it does so before they are computed
+   * anew. */
   uint32_t slots = cpu->program->machine.result_slots < sm->count ? cpu->program->machine.result_slots : sm->count;
   bool slot_free = sm->steps[MK_ROLE_CONSUMER] - sm->steps[MK_ROLE_STORER] < slots;
   if (c->epoch >= cpu->limit || !loaded || !slot_free) {

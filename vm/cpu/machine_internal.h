@@ -1,5 +1,6 @@
-/* The inside of the CPU machine, shared by machine.c (memory, life, what an instruction does) and its two drivers: threads.c (greedy, on any
- * number of threads) and interleave.c (one thread, roles apart). What several threads touch is atomic; the rest of an SM is its holder's. */
+/* The inside of the CPU machine, shared by machine.c (memory, life, what an instruction does) and its two drivers:
+ * threads.c (greedy, on any number of threads) and interleave.c (one thread, each role by itself). What several threads
+ * touch is atomic; the rest of an SM belongs to the thread that holds the SM. */
 #ifndef MK_CPU_MACHINE_INTERNAL_H
 #define MK_CPU_MACHINE_INTERNAL_H
 
@@ -19,13 +20,13 @@ typedef struct mk_cpu_cursor { /* of one role: the next instruction */
 
 typedef struct mk_late_publication { /* stamped words that are written but not yet visible */
   const mk_instruction *instruction;
-  uint32_t slot, generation, rank; /* whose copy it is that they come to */
-  uint32_t first, end;             /* tiles of the operand, row by row; of a listed one, places in its list */
-  uint64_t step;                   /* of the queue: which of its instructions in this run */
-  bool held;                       /* until nobody else can move */
+  uint32_t slot, generation, rank; /* operand; stamp; the rank in whose copy they are to become visible */
+  uint32_t first, end;             /* tiles of the operand, row by row; of a listed operand, places in its list */
+  uint64_t step;                   /* the number of that instruction among those that the queue does in this run */
+  bool held;                       /* kept back until no actor can move */
 } mk_late_publication;
 
-typedef struct mk_late_signal { /* that has not come to a copy of its counter yet */
+typedef struct mk_late_signal { /* a signal that has not come to the copy of one rank yet */
   uint32_t counter, amount, rank;
   mk_race_view *view; /* what its sender knew; NULL: not checking */
 } mk_late_signal;
@@ -38,9 +39,9 @@ typedef struct mk_cpu_sm {
   mk_cpu_cursor roles[MK_ROLE_COUNT];
   uint64_t steps[MK_ROLE_COUNT]; /* instructions done in this run */
   uint64_t boundaries;           /* `next` instructions done by the consumer in this run */
-  bool computed, stored;         /* the consumer's, the storer's words are written, its signals are to come */
+  bool computed, stored;         /* the consumer, the storer has written its words, and has yet to signal */
   bool has_boundary;
-  uint64_t since; /* when the step of a role at hand began, for the recorder */
+  uint64_t since; /* for the recorder: when the role at work began its step */
   uint64_t pages_in_flight;
   mk_step_state step;
   uint16_t (*rows_used)[MK_MAX_OPERANDS]; /* per result slot: what the consumer touched, for the storer's part */
@@ -55,9 +56,9 @@ typedef struct mk_cpu_sm {
 struct mk_cpu {
   const mk_program *program;
   mk_cpu_options options;
-  const mk_cpu *lender; /* of weights and KV cache; NULL: they are its own */
-  uint8_t **memory;     /* [ranks][buffers]: the same where there is but one; those of rank 0 come first */
-  mk_readers readers;   /* of several ranks */
+  const mk_cpu *lender; /* the machine to which weights and KV cache belong; NULL: this one */
+  uint8_t **memory;     /* [ranks][buffers]; of a buffer without copies all ranks have the same pointer */
+  mk_readers readers;   /* filled in where there are several ranks */
   mk_cpu_sm *sms;
   atomic_uint *counters; /* [counters][ranks] */
   float **scratch;       /* by thread */
@@ -65,9 +66,10 @@ struct mk_cpu {
   mk_accesses *accesses; /* NULL: with arithmetic, else without, and `memory` has no buffers */
   mk_written *written;   /* NULL: reads are not looked at */
   uint32_t *order;       /* adversarial: the actors by priority */
-  uint32_t
-      *frozen; /* adversarial: by actor: not 0: does not move until nobody else can; the higher, the later this began */
-  uint32_t holds; /* adversarial: one in so many late publications is held until then, too; 0: none */
+  /* Adversarial, by actor: 0, or it stands still until no other can move; the one with the highest number began
+   * last. */
+  uint32_t *frozen;
+  uint32_t holds; /* adversarial: one in so many late publications is held until no actor can move; 0: none */
   uint64_t random;
   uint32_t first_epoch;    /* epochs since the buffers were cleared, before this run */
   atomic_ullong limit;     /* epochs of this run */
@@ -76,14 +78,15 @@ struct mk_cpu {
   uint32_t plan_steps;
   mk_step_fn fn;
   void *user;
-  atomic_int failure; /* mk_status: the first one */
+  atomic_int failure; /* mk_status of the first failure */
   pthread_mutex_t failing;
-  char failure_message[4096]; /* that thread's */
+  char failure_message[4096]; /* of the first failure */
   mk_recorder *recorder;      /* NULL: off */
   uint32_t delay_uid, delay_ns;
   bool listed;       /* the program follows work lists: a run is one epoch */
-  bool has_boundary; /* some queue has */
-  /* Greedy. Epochs of which an SM has passed the token boundary, that SM, and the same when it can be seen; instructions done by all. */
+  bool has_boundary; /* some queue has a token boundary */
+  /* Greedy. passing: of how many epochs some SM has passed the token boundary; first_past: the SM that was first in the
+   * last of them; passed: follows `passing` once first_past is set. progress: instructions that all SMs have done. */
   atomic_ullong passing, passed, progress;
   const mk_cpu_sm *first_past;
 };
@@ -94,7 +97,7 @@ typedef struct mk_word_range { /* of a stamped operand */
   uint32_t first_row, end_row;
 } mk_word_range;
 
-/* Every role of every queue, and the late publications of every queue. */
+/* How many actors there are: every role of every queue, and for every queue its late publications. */
 static inline uint32_t mk_cpu_actors(const mk_cpu *cpu) {
   return (uint32_t)cpu->program->queue_count * (MK_ROLE_COUNT + 1);
 }
@@ -109,9 +112,11 @@ static inline bool mk_cpu_at_boundary(const mk_cpu_sm *sm) {
   return mk_opcode_lookup(sm->queue[sm->roles[MK_ROLE_CONSUMER].at].opcode)->state == MK_STATE_WRITE;
 }
 
-/* Computes the consumer's instruction, whose stamped words get the stamp `publish`; false: an input is not there yet, or it failed. */
+/* Computes the consumer's instruction, whose stamped words get the stamp `publish`; false: an input is not there yet,
+ * or it failed. */
 bool mk_cpu_execute(mk_cpu *cpu, mk_cpu_sm *sm, uint32_t publish, float *scratch);
-/* Tells the host what the SM, which has passed the boundary of the epoch, knows. In the thread that runs the machine. */
+/* Calls mk_cpu.fn with what the rows of the epoch chose, which the SM knows since it has passed the token boundary.
+ * Only for the thread that called the machine. */
 void mk_cpu_announce(mk_cpu *cpu, const mk_cpu_sm *sm, uint64_t epoch);
 /* Keeps the first failure of the run with this thread's message. */
 void mk_cpu_fail(mk_cpu *cpu, mk_status status);
@@ -121,7 +126,7 @@ bool mk_cpu_execute_accesses(mk_cpu *cpu, mk_cpu_sm *sm);
 bool mk_cpu_loader_may(const mk_cpu *cpu, const mk_cpu_sm *sm, const mk_instruction *in, uint64_t epoch);
 /* Adds what the instruction signals to all copies of the counters. */
 void mk_cpu_signal(mk_cpu *cpu, const mk_instruction *in);
-/* The role has worked at its instruction since cpu->since. */
+/* Records that the role has worked at its instruction since mk_cpu_sm.since. */
 void mk_cpu_record_work(const mk_cpu *cpu, const mk_cpu_sm *sm, mk_role role);
 /* The role goes on to its next instruction. */
 void mk_cpu_advance(const mk_cpu *cpu, mk_cpu_sm *sm, mk_role role);
@@ -138,9 +143,9 @@ static inline atomic_uint *mk_cpu_count(const mk_cpu *cpu, uint32_t rank, uint32
 /* The ranks to whose copies a signal of the counter goes, a bit for each. */
 static inline uint64_t mk_cpu_ranks_of_counter(const mk_cpu *cpu, uint32_t counter) {
   const uint64_t ranks = cpu->readers.counters == NULL ? 0 : cpu->readers.counters[counter];
-  return ranks != 0 ? ranks : 1; /* tests look at those that nobody waits for */
+  return ranks != 0 ? ranks : 1; /* tests also look at counters that nobody waits for */
 }
-/* MK_ERR_DEVICE: the SM that is furthest behind, and what it waits for; MK_OK: none is behind. */
+/* MK_ERR_DEVICE: the SM that has come least far, and what it waits for; MK_OK: all have come to the end. */
 mk_status mk_cpu_deadlock(const mk_cpu *cpu);
 
 /* Runs cpu->limit epochs, every queue as far as it goes. */

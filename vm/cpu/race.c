@@ -1,12 +1,13 @@
 /* See race.h.
  *
- * Two clocks per thread (SM, role): `before` follows happens-before edges (queue order, loader -> consumer -> storer inside an
- * instruction, `next` -> later loads that need the state, release counters); `after` follows the same edges and stamps. A read of
- * plain data needs its writer in `before`; overwriting plain data needs writer and readers in `before`; overwriting a stamped word
- * needs its writer in `before` and its readers in `after`.
+ * Two clocks per thread (SM, role): `before` follows happens-before edges (queue order, loader -> consumer -> storer
+ * inside an instruction, `next` -> later loads that need the state, release counters); `after` follows the same edges
+ * and stamps. A read of plain data needs its writer in `before`; overwriting plain data needs writer and readers in
+ * `before`; overwriting a stamped word needs its writer in `before` and its readers in `after`.
  *
- * The KV cache is looked at twice. By (row, head), as operands declare it: what is shared there is shared by some step. And by physical
- * block and head, as tables and positions say of this step, so that two rows or two tables that name one block are seen. */
+ * The KV cache is looked at twice. By (row, head), as operands declare it: what is shared there is shared by some step.
+ * And by physical block and head, as tables and positions say of this step, so that two rows or two tables that name
+ * one block are seen. */
 #include "vm/cpu/race.h"
 
 #include <stdio.h>
@@ -30,7 +31,7 @@ typedef struct clock_pair {
 struct mk_race {
   const mk_program *program;
   uint32_t threads, slots;
-  uint32_t *storage;    /* behind all clock_pairs */
+  uint32_t *storage;    /* the memory of all clock_pairs */
   clock_pair *clocks;   /* per thread */
   clock_pair *handed;   /* per SM and result slot: what the consumer knew when it handed an instruction to the storer */
   clock_pair *boundary; /* per SM: what the consumer knew after its last `next` */
@@ -248,8 +249,8 @@ static mk_status write_cell(mk_race *race, uint32_t thread, uint32_t index, uint
   return MK_OK;
 }
 
-/* Loaders copy in bulk, the other roles use ordinary accesses. The machine fences between the proxies that a buffer declares, and
- * an access through another one is ordered with nothing. */
+/* Loaders copy in bulk, the other roles use ordinary accesses. The machine fences between the proxies that a buffer
+ * declares, and an access through another one is ordered with nothing. */
 static mk_status check_proxy(const mk_race *race, uint32_t thread, uint32_t index, uint32_t slot) {
   const mk_instruction *in = &race->program->instructions[index];
   const mk_operand *operand = &in->operands[slot];
@@ -283,7 +284,8 @@ static mk_status touch_listed(mk_race *race, uint32_t thread, uint32_t index, ui
   return MK_OK;
 }
 
-/* Two SMs append to one block of a head in one step: whatever orders them, one of them has a place that is not its own. */
+/* Two SMs append to one block of a head in one step: whatever orders them, one of them has a place that is not its
+ * own. */
 static mk_status append_block(mk_race *race, uint32_t thread, uint32_t index, uint32_t block, cell *at,
                               uint32_t generation) {
   const mk_instruction *in = &race->program->instructions[index];

@@ -1,11 +1,11 @@
 /* The CPU machine's recorder: what the roles of its SMs did in some steps of a run, on the host's clock.
  *
- * One host thread moves all SMs, so a role works while the thread is with it, and waits while the thread finds that it cannot go on;
- * while the thread is elsewhere, it is idle. Greedy runs record consumers alone: they take an instruction through its three roles
- * at once.
+ * One host thread moves all SMs, so a role works while the thread is with it, and waits while the thread finds that it
+ * cannot go on; while the thread is elsewhere, it is idle. Greedy runs record consumers alone: they take an instruction
+ * through its three roles at once.
  *
- * Ownership: a mk_recorder owns its records and refers to the program. One thread. Failure: MK_ERR_RUNTIME for memory; a full
- * track drops and counts. */
+ * Ownership: a mk_recorder owns its records and refers to the program. One thread. Failure: MK_ERR_RUNTIME for memory;
+ * a full track drops and counts. */
 #ifndef MK_CPU_RECORDER_H
 #define MK_CPU_RECORDER_H
 
@@ -17,19 +17,21 @@ mk_status mk_recorder_new(const mk_program *program, uint32_t first_step, uint32
                           mk_recorder **out);
 void mk_recorder_free(mk_recorder *recorder); /* NULL is fine, here and in all functions that return nothing */
 
-/* A run begins, with its first step at `position`; roles_apart: every role moves on its own. It has ended after `steps` steps. */
+/* A run begins, with its first step at `position`; roles_apart: every role moves on its own. Then: it has ended, after
+ * `steps` steps. */
 void mk_recorder_begin(mk_recorder *recorder, uint32_t position, bool roles_apart);
 void mk_recorder_end(mk_recorder *recorder, uint64_t steps);
 
 /* Nanoseconds of the host's clock; 0 without a recorder. */
 uint64_t mk_recorder_now(const mk_recorder *recorder);
-/* Steps outside the window are left out. The role has been at an instruction since then; it has looked for an input in vain since
- * then, and the thread leaves it (looking again for the same is not recorded); the thread is with the host. */
+/* What a role has done from `since` on; steps outside the window are left out. _work: it has worked at an instruction.
+ * _wait: it has looked for an input in vain, and the thread leaves it (looking for the same input again is not
+ * recorded). _rest: the thread is with the host. */
 void mk_recorder_work(mk_recorder *recorder, uint32_t sm, uint32_t role, uint64_t step, uint64_t since, uint32_t uid);
 void mk_recorder_wait(mk_recorder *recorder, uint32_t sm, uint32_t role, uint64_t step, uint64_t since,
                       mk_activity activity, uint32_t uid, uint32_t edge);
 void mk_recorder_rest(mk_recorder *recorder, uint32_t sm, uint32_t role, uint64_t step);
-/* The role goes on to its next instruction, which is one of `step`; begins: the first of it. */
+/* The role goes on to its next instruction, which belongs to `step`; begins: it is the first one of that step. */
 void mk_recorder_leave(mk_recorder *recorder, uint32_t sm, uint32_t role, uint64_t step, bool begins);
 /* Whether records of that step are kept. */
 bool mk_recorder_wants(const mk_recorder *recorder, uint64_t step);

@@ -1,11 +1,13 @@
 /* The greedy driver: every queue goes as far as it can, and an instruction goes through its three roles at once.
  *
- * Threads take any queue that nobody holds, each beginning at a place of its own, run it until it has to wait, and let go of it. So a thread that
- * the system takes away holds up one queue and no other, and how many threads there are decides nothing but who runs a queue when.
+ * Threads take any queue that nobody holds, each beginning at a place of its own, run it until it has to wait, and let
+ * go of it. So a thread that the system takes away holds up one queue and no other, and how many threads there are
+ * decides nothing but who runs a queue when.
  *
- * What happens before what: a queue's state passes from holder to holder with `held`; what an instruction wrote, with its signals (release) and
- * waits (acquire) and, word by word, with stamps, which come together with their data. No epoch begins before the host has heard of the one before it,
- * as it may end the run there; the host is called by the thread that runs the machine alone. */
+ * What happens before what: a queue's state passes from holder to holder with `held`; what an instruction wrote, with
+ * its signals (release) and waits (acquire) and, word by word, with stamps, which come together with their data. No
+ * epoch begins before the host has heard of the one before it, as it may end the run there; the host is called by the
+ * thread that runs the machine alone. */
 #include <sched.h>
 #include <string.h>
 
@@ -92,9 +94,10 @@ static look look_around(const worker *w) {
   return l;
 }
 
-/* Whether nobody can ever go on. An instruction in flight is one of a queue that was held, or it has been counted since: so if all queues were found
- * waiting, and nothing has been done in the meantime, nothing will be; unless the host is still to be told, or has been told in the meantime, since when
- * queues may go on that were looked at before. */
+/* Whether nobody can ever go on. An instruction in flight is one of a queue that was held, or it has been counted
+ * since: so if all queues were found waiting, and nothing has been done in the meantime, nothing will be; unless the
+ * host is still to be told, or has been told in the meantime, since when queues may go on that were looked at
+ * before. */
 static bool is_stuck(const mk_cpu *cpu, const look *l) {
   return !l->moved && l->unfinished && !l->others && cpu->passing == l->announced && cpu->announced == l->announced &&
          cpu->progress == l->progress;

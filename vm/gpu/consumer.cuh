@@ -1,13 +1,15 @@
 // The consumers: 16 warps that multiply pages by activations, attend, and decide the next token.
 //
-// In a linear instruction four groups of four warps take the pages in turn, each group always the same slots of the
-// ring: so a warp sees every filling of its slots, and a phase that it has not seen is never taken for another. Warp i
-// of a group works on steps 8 i to 8 i + 7 of its pages. Where a row tile has a multiple of four pages, each warp meets
-// the same pages in all row tiles and stages exactly the activation values that it needs, without a barrier between
-// warps; otherwise the warps share what they have staged. Column 0 of the mma holds the activation. The eight steps are
-// one chain of the canon (docs/NUMERICS.md): their 16 sums go to a result slot, page by page, with those of the three
-// other pages of the round, and the storer adds chains in the order of K. While x is waited for, each warp takes its
-// first page into registers: the ring is four pages longer for it.
+// In a linear instruction four groups of four warps take the pages in turn. Each group always has the same slots of the
+// page ring, and so its warps wait for every filling of these slots: they never take the phase of one filling for that
+// of another. Warp i of a group works on K steps 8 i to 8 i + 7 of its pages. Where a row tile has a multiple of four
+// pages, a warp meets the same columns of K in all row tiles, and stages exactly the activation values that it needs,
+// without a barrier between warps; otherwise the warps share what they have staged. Column 0 of the mma holds the
+// activation.
+//
+// Eight K steps are one chain of the canon (docs/NUMERICS.md). Its 16 sums go to a result slot, page by page, with
+// those of the three other pages of the round, and the storer adds chains in the order of K. While x is waited for,
+// each warp takes its first page into registers, so that the ring holds four pages more.
 #pragma once
 #include "instructions/canon.cuh"
 #include "instructions/linear_operands.cuh"
@@ -29,7 +31,7 @@ struct consumer {
 __device__ inline uint32_t token_of(const consumer &c) { return c.d.words()->at_step[c.warp].token; }
 __device__ inline uint32_t position_of(const consumer &c) { return c.d.words()->at_step[c.warp].position; }
 __device__ inline uint32_t flags_of(const consumer &c) { return c.d.words()->at_flags[c.warp]; }
-// For the kinds of consumer that do not keep the epoch in a register all the time; here it is kept.
+// These two do something in kernels that do not keep the epoch in a register all the time; in this one it is kept.
 __device__ inline void put_down_epoch(const consumer &) {}
 __device__ inline void look_up_epoch(consumer &) {}
 __device__ inline instruction_cursor at_hand(const consumer &c) { return {c.d.words()->at_hand[c.warp]}; }

@@ -1,13 +1,15 @@
-// The controller: fetches instructions into their ring, with all that they name, and meanwhile watches over everybody's
-// waits. Here is also how the other roles take instructions from that ring. The same in every configuration of the
-// machine.
+// The controller fetches instructions, with the descriptors of all buffers that they name, into the ring of
+// instructions. Meanwhile it watches over the waits of all warps of its SM, and ends the launch where one has outlived
+// its deadline (wait.cuh). The functions by which other roles take instructions from the ring are here as well. All of
+// it is the same in every kernel.
 #pragma once
 #include "vm/gpu/opcodes.cuh"
 #include "vm/gpu/wait.cuh"
 
 namespace mk {
 
-// Clears, at the start of a launch, what each warp says of itself, and what the first thread says of all.
+// These clear shared words at the start of a launch: each warp those in which it tells of itself, and the first thread
+// those of the whole block.
 __device__ inline void clear_warp_words(const device &d) {
   if (tile::lane() == 0) {
     volatile shared_words *words = d.words();
@@ -24,8 +26,8 @@ __device__ inline void clear_block_words(const device &d) {
   words->fault.what = 0;
 }
 
-// The next instruction of the ring; nullptr when the controller hands out no more. Consumer warps leave only here, and
-// only then, which keeps them together: what has been handed out is the same for all.
+// The next instruction of the ring; nullptr when the controller hands out no more. Consumer warps end only where they
+// get nullptr. As the controller hands out the same instructions to all of them, they all end at the same instruction.
 __device__ inline const mk_instruction_word *fetch(device &d, const instruction_cursor &cursor) {
   if (!wait_instruction(d, cursor)) {
     return nullptr;
@@ -47,8 +49,8 @@ __device__ inline bool done_with(const device &d, instruction_cursor &cursor) {
   return last;
 }
 
-// With several rows the controller finds out what the draws of a step depend on, while the HEAD before them is under
-// way.
+// With several rows the controller also looks up what the draws of a step depend on, while the HEAD before them is
+// under way.
 #if MK_GPU_ROWS && MK_GPU_SAMPLES
 constexpr bool PREPARES_DRAWS = true;
 __device__ inline bool lines_search() { return tile::uniform(rows_shared()->searching != 0); }
@@ -58,7 +60,8 @@ __device__ inline bool lines_search() { return true; }
 __device__ inline void prepare_draws(const device &, const mk_instruction_word &) {}
 #endif
 
-// An instruction with all that it names, a few words per lane, fetched while its slot is waited for.
+// An instruction, the descriptors of the buffers that it names, and the totals of its counters, a few words in each
+// lane. They are on their way from memory while the controller waits for room in the ring.
 struct looked_up {
   enum { BUFFER_WORDS = sizeof(mk_gpu_buffer) / 4, WORDS = DESCRIPTORS * BUFFER_WORDS, ROUNDS = (WORDS + 31) / 32 };
   uint32_t instruction, buffers[ROUNDS], total;
@@ -86,8 +89,9 @@ __device__ constexpr uint32_t parts_of(uint32_t opcode) {
   return static_cast<uint32_t>((high != 0 && opcode >= 16 ? high : low) >> 4 * (opcode % 16)) & 15;
 }
 
-// The buffer of a descriptor, of an instruction with so many PARTs whose words the lanes have. MK_ABSENT for what the
-// instruction does without; 0 for a descriptor after its operands: nothing lies between operands and parameters.
+// Which buffer is that of descriptor number `descriptor` of an instruction, whose words the lanes hold, and which has
+// `parts` PARTs. MK_ABSENT: an operand that the instruction does without. 0: the instruction has fewer operands; the
+// words between operands and parameters are zero.
 __device__ inline uint32_t buffer_named(uint32_t instruction, uint32_t parts, uint32_t descriptor) {
   uint32_t half = MK_HEAD_BYTES / 2 + (descriptor < parts ? descriptor * MK_PART_HALVES + 1
                                                           : parts * MK_PART_HALVES + whole_at(descriptor));
@@ -121,7 +125,7 @@ __device__ inline void look_up(const device &d, uint32_t index, looked_up &to) {
   to.total = lane < MK_MAX_WAITS + MK_MAX_SIGNALS && used ? __ldg(d.params.counter_totals + (edge >> 16)) : 0;
 }
 
-// Writes the instruction into the slot at hand, which is empty.
+// Writes the instruction into the ring slot at hand, which is empty, and gives it to the other roles.
 __device__ __forceinline__ void hand_out(const device &d, instruction_cursor &cursor, const looked_up &words,
                                          bool last) {
   uint32_t lane = tile::lane();
@@ -156,7 +160,7 @@ __device__ __forceinline__ void hand_out(const device &d, instruction_cursor &cu
   cursor.next();
 }
 
-// Watches over everybody's waits until the barrier has come to that phase. False: all are to leave.
+// Watches over all waits until the barrier has come to that phase. False: all roles are to leave.
 __device__ __forceinline__ bool watch_until(const device &d, uint32_t barrier, uint32_t parity, watch &w) {
   while (!__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {
     watch_over(d, w);
@@ -167,11 +171,11 @@ __device__ __forceinline__ bool watch_until(const device &d, uint32_t barrier, u
   return true;
 }
 
-// Hands out all instructions, and watches over everybody's waits meanwhile, and then until the consumers are done.
+// Hands out all instructions, and watches over all waits, meanwhile and until the consumers are done.
 __device__ __forceinline__ void control_queue(device &d) {
   instruction_cursor cursor;
   watch w;
-  bool searches = true;  // some line of this step
+  bool searches = true;  // whether some line of this step needs the SIFTs
   const mk_gpu_queue queue = d.params.queues[blockIdx.x];
   for (d.epoch = 0; d.epoch < d.params.epochs; d.epoch++) {
     record_boundary(d);
@@ -180,7 +184,7 @@ __device__ __forceinline__ void control_queue(device &d) {
       look_up(d, queue.first + i, words);
       uint32_t opcode = __shfl_sync(0xffffffffu, words.instruction, 0) & 0xffu;
       if (PREPARES_DRAWS && opcode == MK_OP_SIFT && !searches) {
-        continue;  // it would do nothing, and those that come next are handed out sooner
+        continue;  // it would do nothing, and so the instructions after it are handed out sooner
       }
       uint32_t empty = d.barrier(INSTRUCTION_EMPTY + cursor.slot());
       if (!__all_sync(0xffffffffu, tile::test_wait(empty, cursor.phase() ^ 1))) {
@@ -189,7 +193,7 @@ __device__ __forceinline__ void control_queue(device &d) {
           return;
         }
       }
-      // The rows of the step, from which SCORE is prepared.
+      // prepare_draws reads the rows of the step.
       if (PREPARES_DRAWS && opcode == MK_OP_SCORE && d.epoch != 0 &&
           !watch_until(d, d.barrier(STATE_READY), (d.epoch - 1) % 2, w)) {
         return;
@@ -203,7 +207,7 @@ __device__ __forceinline__ void control_queue(device &d) {
   while (__all_sync(0xffffffffu, d.words()->finished == 0 && d.words()->leave == 0)) {
     watch_over(d, w);
   }
-  watch_over(d, w);  // an index of the last step may be out of its range
+  watch_over(d, w);  // once more: in the last step an index may have been found out of range
 }
 
 __device__ inline void note_clocks(const device &d, uint32_t which) {

@@ -29,7 +29,7 @@ enum barrier_index {
   INSTRUCTION_FULL = RESULT_EMPTY + MK_GPU_RESULT_SLOTS,
   INSTRUCTION_EMPTY = INSTRUCTION_FULL + MK_GPU_INSTRUCTION_SLOTS,
   STATE_READY = INSTRUCTION_EMPTY + MK_GPU_INSTRUCTION_SLOTS,
-  OWN_BARRIERS,           // of the configuration; the words after the barriers are aligned to 16 bytes
+  OWN_BARRIERS,           // barriers that some kernels alone use; the words after them are aligned to 16 bytes
   SCORED = OWN_BARRIERS,  // with sampling: this SM's logits of the step are there
   BARRIER_COUNT = OWN_BARRIERS + MK_GPU_OWN_BARRIERS,
 };
@@ -37,7 +37,7 @@ enum barrier_index {
 struct step_state {  // of one epoch, in shared memory, double-buffered by parity
   uint32_t token;    // MK_CANDIDATE_STOP added: the launch ends before this step
   uint32_t position;
-  uint32_t flags;   // of its row in the plan
+  uint32_t flags;   // of the step's row in the plan
   uint32_t choice;  // the last token that was chosen in this launch, before the step
 };
 
@@ -51,32 +51,34 @@ struct alignas(16) long_wait {  // what a warp has waited for in vain for some t
 };
 
 struct alignas(16) track_end {  // where a role's next note goes
-  uint32_t first;               // of its places among all notes
-  uint32_t room;                // 0: nothing is recorded now
+  uint32_t first;               // the first of the role's places among all notes
+  uint32_t room;                // how many notes it may write; 0: nothing is recorded now
   uint32_t at;                  // notes so far
-  uint32_t records;             // that they stand for
+  uint32_t records;             // how many records these notes stand for
 };
 
 struct shared_words {  // after the barriers
   long_wait waits[MK_GPU_WARPS];
   long_wait fault;  // an index out of its range: `what` is the kind of fault, with the warp in its upper half; 0: none
   track_end tracks[MK_TRACE_ROLES];
-  uint32_t tickets[MK_GPU_WARPS];            // long waits so far, so that one is not taken for the next
+  uint32_t tickets[MK_GPU_WARPS];            // number of long waits so far: tells one long wait from the next
   uint32_t uid[MK_GPU_WARPS];                // of the instruction that each warp has at hand
-  warp_step at_step[MK_GPU_CONSUMER_WARPS];  // what each warp is at
+  warp_step at_step[MK_GPU_CONSUMER_WARPS];  // each warp's copy of the step
   // Position of each warp in the instruction ring; of storers where they keep it here.
   uint32_t at_hand[MK_GPU_FAMILIES ? MK_GPU_WARPS : MK_GPU_CONSUMER_WARPS];
-  uint8_t at_flags[MK_GPU_CONSUMER_WARPS];   // the flags of that warp's step
+  uint8_t at_flags[MK_GPU_CONSUMER_WARPS];  // the flags of that warp's step
   step_state state[2];
   uint32_t fault_uid;  // of the instruction that came to the fault
-  uint32_t leave;      // no wait waits any longer: one outlived its deadline somewhere, or the host wants to stop
-  uint32_t gone;       // the controller hands out no more instructions
-  uint32_t finished;   // the consumers are done with the launch; of MLA: how many of their warps
-  uint32_t combined;   // uid of the COMBINE whose work the ATTENTION before it has done, or 0
+  uint32_t leave;     // not 0: all waits give up, since one outlived its deadline on some SM, or the host wants to stop
+  uint32_t gone;      // the controller hands out no more instructions
+  uint32_t finished;  // the consumers are done with the launch; in the MLA kernel: how many of their warps are
+  uint32_t combined;  // uid of the COMBINE whose work the ATTENTION before it has done, or 0
   // Of the ATTENTION at hand: whether its split has the newest token, whether that token is put into its page when it
   // is staged, and how many blocks and parts the split has.
   uint32_t owns_newest, newest_put, kv_blocks, kv_parts;
-  float best[2][MK_GPU_CONSUMER_WARPS];  // of the token boundary, by parity: a warp may lag one meeting
+  // Of the token boundary: each warp's best candidate. Two copies by the epoch's parity: a warp may be one meeting
+  // late.
+  float best[2][MK_GPU_CONSUMER_WARPS];
   uint32_t index[2][MK_GPU_CONSUMER_WARPS];
   // Of the draw, which uses the two above for the halves of keys. Each is a generation: that of the last draw in which
   // it held.
@@ -91,7 +93,7 @@ struct shared_words {  // after the barriers
   float inverse_temperature;
   uint32_t starts[MK_TRACE_ROLES];  // of a wait at hand, for the recorder
 };
-static_assert(BARRIER_COUNT * 8 % 16 == 0, "the words behind the barriers are aligned to 16 bytes");
+static_assert(BARRIER_COUNT * 8 % 16 == 0, "the words after the barriers are aligned to 16 bytes");
 static_assert(BARRIER_COUNT * 8 + sizeof(shared_words) <= MK_GPU_BARRIER_AREA_BYTES,
               "the barrier area of launch.h is too small");
 
@@ -110,8 +112,8 @@ enum { DESCRIPTORS = 6 };
 // The place of a WHOLE's descriptor (MK_WHOLE_...); that of a PART is its number (MK_PART_...).
 __device__ constexpr uint32_t whole_at(uint32_t number) { return DESCRIPTORS - 1 - number; }
 
-// A slot of the instruction ring. The controller looks up what the instruction names, so that no role waits for tables
-// in global memory after a wait and before the data.
+// A slot of the instruction ring. The controller looks up what the instruction names. Otherwise a role, after its wait,
+// would have to read tables in global memory before it could read the data.
 struct instruction_slot {
   mk_instruction_word instruction;
   mk_gpu_buffer
@@ -175,7 +177,7 @@ struct device {
 // in the first round.
 template <uint32_t slots>
 struct ring_cursor {
-  uint32_t at = 0;  // the phase in the highest bit: registers are short
+  uint32_t at = 0;  // with the phase in the highest bit, to need one register only
   __device__ uint32_t slot() const { return at & 0xffffu; }
   __device__ uint32_t phase() const { return at >> 31; }
   __device__ void next() { at = slot() + 1 == slots ? ~at & 0x80000000u : at + 1; }

@@ -10,7 +10,7 @@
 
 enum {
   MK_GPU_COUNTER_STRIDE = 32,          /* u32s between counters: one 128-byte line each */
-  MK_GPU_INSTRUCTION_SLOT_BYTES = 512, /* the instruction, then what the controller looked up for it */
+  MK_GPU_INSTRUCTION_SLOT_BYTES = 512, /* the instruction, then what the controller has looked up for it */
   MK_GPU_COUNTER_RELEASE = 1u << 31,   /* in counter_totals: this counter is a release counter */
 };
 
@@ -28,43 +28,44 @@ enum {
   /* Shared memory of a block, in bytes from its start: the page ring, then the resident area, then barriers. */
   MK_GPU_PAGE_BYTES = 16384,
   MK_GPU_RING_PAGES = 12,
-  MK_GPU_COPY_BYTES = 8192,      /* of one bulk copy */
-  MK_GPU_PAGES_UNDER_WAY = 5,    /* being copied at a time */
-  MK_GPU_KV_PAGES_UNDER_WAY = 4, /* of KV blocks, whose readers look only at every eighth page (attention.cuh) */
-  MK_GPU_COPY_TICKS = 250,       /* ticks of the SM's clock, at least, from one copy of weights to the next */
+  MK_GPU_COPY_BYTES = 8192,   /* of one bulk copy */
+  MK_GPU_PAGES_UNDER_WAY = 5, /* how many pages are being copied at a time */
+  MK_GPU_KV_PAGES_UNDER_WAY =
+      4,                   /* the same for KV blocks, whose readers look only at every eighth page (attention.cuh) */
+  MK_GPU_COPY_TICKS = 250, /* ticks of the SM's clock, at least, from one copy of weights to the next */
   MK_GPU_ACTIVATION_AT = MK_GPU_PAGE_BYTES * MK_GPU_RING_PAGES,
-  MK_GPU_NORMED_PAGES = 12,                 /* of x where it is normed: 6,144 columns (vm/gpu/consumer.cuh) */
+  MK_GPU_NORMED_PAGES = 12,                 /* most columns of an x that is normed: 12 * 512 (vm/gpu/consumer.cuh) */
   MK_GPU_ACTIVATION_BYTES = 28672,          /* x of 14,336 columns: SPLIT_MAX_COLS of scheduler/compile.c */
-  MK_GPU_RESULT_BYTES = (16 * 16 + 16) * 4, /* per warp 16 row sums, then the warps' sums of squares */
+  MK_GPU_RESULT_BYTES = (16 * 16 + 16) * 4, /* for each warp 16 row sums, then the warps' sums of squares */
   MK_GPU_RESULTS_AT = MK_GPU_ACTIVATION_AT + MK_GPU_ACTIVATION_BYTES,
-  MK_GPU_BARRIER_AREA_BYTES = 1632, /* and the words that the roles of a block share */
-  MK_GPU_SHARED_BYTES = 227 * 1024, /* all that a block may have */
+  MK_GPU_BARRIER_AREA_BYTES = 1632, /* barriers, then the words that the roles of a block share */
+  MK_GPU_SHARED_BYTES = 227 * 1024, /* as much as a block may have */
   MK_GPU_BARRIERS_AT = MK_GPU_SHARED_BYTES - MK_GPU_BARRIER_AREA_BYTES,
 #if defined MK_GPU_ROWS && MK_GPU_ROWS
-  MK_GPU_RESULT_SLOTS = 3,      /* of their own kind (vm/gpu/rows.cuh), where activation and results lie here */
-  MK_GPU_INSTRUCTION_SLOTS = 5, /* another one would take the room of residuals and sums */
+  MK_GPU_RESULT_SLOTS = 3, /* of another kind (vm/gpu/rows.cuh); they lie where one row has activation and results */
+  MK_GPU_INSTRUCTION_SLOTS = 5, /* a sixth would take the room of residuals and sums */
 #else
   MK_GPU_RESULT_SLOTS = 2,
   MK_GPU_INSTRUCTION_SLOTS = 6,
 #endif
   MK_GPU_INSTRUCTIONS_AT = MK_GPU_BARRIERS_AT - MK_GPU_INSTRUCTION_SLOTS * MK_GPU_INSTRUCTION_SLOT_BYTES,
-  MK_GPU_OWN_BARRIERS = 1, /* with sampling; what stands after the barriers is aligned to 16 bytes */
+  MK_GPU_OWN_BARRIERS = 1, /* barriers for sampling alone; what stands after all barriers is aligned to 16 bytes */
 
   MK_GPU_KEPT_UNIT_FLOATS = 8, /* two sums of two neighbouring output values, kept between rounds of attention */
 
-  /* Of the kernel of several rows. */
+  /* For the kernel of several rows. */
   MK_GPU_ROWS_PAGES_UNDER_WAY = 4,
-  MK_GPU_ROWS_COPY_TICKS = 600,  /* from one page to the next, which is one copy here */
-  MK_GPU_ROWS_LATE_TICKS = 1000, /* how late a copy may be so that the next ones still make up for it */
-  MK_GPU_ROWS_SLOW_PAGES = 2,    /* under way while the consumers have two chunks before them */
-  MK_GPU_CHUNK_STEPS = 4 * MK_GPU_PAGE_BYTES / 512, /* of K: sums wait from one chunk to the next */
+  MK_GPU_ROWS_COPY_TICKS = 600,  /* ticks from one page to the next; a page is one copy here */
+  MK_GPU_ROWS_LATE_TICKS = 1000, /* how much of a copy's delay the next ones make up for */
+  MK_GPU_ROWS_SLOW_PAGES = 2,    /* pages under way while the consumers still have two chunks to do */
+  MK_GPU_CHUNK_STEPS = 4 * MK_GPU_PAGE_BYTES / 512, /* K steps of a K chunk */
   MK_GPU_PIECE_TOKENS = 256,                        /* tokens that attention takes at a time */
   MK_GPU_KEPT_SET_FLOATS = 4 * 4 * 8 * 64, /* four sums of a set of eight columns, kept between rounds of attention */
 };
 #endif
 
-#define MK_GPU_EMPTY_BYTE \
-  0xff /* four of these bytes are a word of a value of 2 to 16 rows that is not there yet (vm/gpu/rows.cuh) */
+/* With 2 to 16 rows, a word of a value that is not there yet is four of these bytes (vm/gpu/rows.cuh). */
+#define MK_GPU_EMPTY_BYTE 0xff
 
 /* A buffer as the kernel sees it (vm/program/program.h: mk_buffer). */
 typedef struct mk_gpu_buffer {
@@ -73,7 +74,7 @@ typedef struct mk_gpu_buffer {
   uint32_t tile_rows, tile_cols;
   uint32_t grid_cols; /* tiles */
   union {
-    uint32_t row_words; /* STAMPED: 64-bit words per row; else, but for BLOCKS, elements per row */
+    uint32_t row_words; /* STAMPED: 64-bit words per row; PLAIN, TILES: elements per row */
     uint32_t blocks;    /* BLOCKS */
   };
   uint8_t store, dtype; /* mk_store, mk_dtype */
@@ -103,34 +104,35 @@ enum {
 typedef struct mk_gpu_fault {
   uint32_t claimed; /* 0: no fault; set once by the first */
   uint32_t sm, role, uid;
-  uint32_t activity;   /* mk_activity, or one of the above */
-  uint32_t edge;       /* activities.def */
-  uint32_t have, want; /* COUNTER: values, STAMP: generations, faults: above, else `want` is the phase */
+  uint32_t activity;   /* mk_activity, or one of the two faults above */
+  uint32_t edge;       /* what was waited for: activities.def says what it names for each activity */
+  uint32_t have, want; /* COUNTER: values; STAMP: generations; faults: see above; else `want` is the barrier's phase */
   uint32_t epoch;
 } mk_gpu_fault;
 
-/* What a role writes about what it does; the host makes records of it (vm/gpu/trace.c). */
+/* What a role writes about what it does. The host makes one or two records of a note (vm/gpu/trace.c): of an activity,
+ * and, with two, of the work that follows it. */
 typedef struct mk_gpu_note {
-  uint32_t since;   /* of two records: when the first one begins; BOUNDARY: the upper half of the time */
-  uint32_t now;     /* when the last one begins, the lower half of the SM's clock */
-  uint32_t uid;     /* WORK: the instruction's, until the next note that has one; BOUNDARY: the step of the launch */
-  uint8_t activity; /* of the first one */
-  uint8_t records;  /* 1, or 2: work follows */
+  uint32_t since;   /* with two records: when the first one begins; BOUNDARY: the upper half of the time */
+  uint32_t now;     /* when the last record begins: the lower half of the SM's clock */
+  uint32_t uid;     /* WORK: of the instruction, also for notes after it without a uid; BOUNDARY: the launch's step */
+  uint8_t activity; /* of the first record */
+  uint8_t records;  /* 1 or 2 */
   uint16_t edge;
 } mk_gpu_note;
 
-/* Tracks lie in turns of so many notes: what all roles of the GPU write at a time is then near each other, in few pages
- * of memory (measured: docs/results/decode.md). */
+/* In memory all tracks take turns: so many notes of one, then of the next. So what all roles of the GPU write at about
+ * the same time lies in few pages of memory (measured: docs/results/decode.md). */
 enum { MK_GPU_TRACK_TURN = 8 };
 
-/* Where a launch leaves its notes: per SM and role room for `capacity` of them; what comes later is counted and
+/* Where a launch leaves its notes. Each role of each SM has room for `capacity` notes; later ones are counted and
  * dropped. */
 typedef struct mk_gpu_trace {
   mk_gpu_note *notes; /* [capacity / MK_GPU_TRACK_TURN][SMs][MK_TRACE_ROLES][MK_GPU_TRACK_TURN] */
   mk_trace_sm *sms;
   uint64_t *beacons;            /* [2]: block 0 writes its clock here, at the start and at the end */
   uint32_t capacity;            /* a multiple of MK_GPU_TRACK_TURN; 0: nothing is recorded */
-  uint32_t stride;              /* notes from one turn of a track to its next */
+  uint32_t stride;              /* notes from one turn of a track to the track's next turn */
   uint32_t first_epoch, epochs; /* recorded steps of the launch */
 } mk_gpu_trace;
 
@@ -156,11 +158,11 @@ typedef struct mk_gpu_params {
   uint32_t *counters;             /* MK_GPU_COUNTER_STRIDE apart */
   const uint32_t *counter_totals; /* per epoch; MK_GPU_COUNTER_RELEASE set for release counters */
   uint64_t *token_ring;           /* device pointer to pinned memory */
-  const uint32_t *stop;           /* pinned: the host sets it to end after the current token */
+  const uint32_t *stop;           /* pinned: the host sets it, and the launch ends after the current token */
   uint32_t *abort;                /* set by the first fault; every controller watches it */
   mk_gpu_fault *fault;
   uint32_t deadline;    /* of every spin, in units of 1.024 us */
-  uint32_t first_epoch; /* epochs since counters and stamps were cleared */
+  uint32_t first_epoch; /* epochs since counters and stamps were cleared, before this launch */
   uint32_t epochs;      /* steps of this launch */
   uint32_t tokens;      /* size of the vocabulary: all tokens that a step may compute are below it */
   mk_gpu_clocks *clocks;
@@ -172,9 +174,9 @@ typedef struct mk_gpu_params {
   uint32_t delay_ns;
   const uint32_t *plan; /* [steps][rows][MK_ROW_WORDS] (vm/program/plan.h); the state at the start is its first step */
   uint32_t rows;        /* of a step */
-  uint32_t scratch_floats; /* of several rows: of each block, in `scratch` */
+  uint32_t scratch_floats; /* with several rows: how many floats of `scratch` each block has */
   float *scratch;
-  const mk_gpu_tensor_map *maps; /* of wide steps: a map of each buffer that is multiplied, by its number */
+  const mk_gpu_tensor_map *maps; /* wide steps: a tensor map of each buffer that is multiplied, by buffer number */
 } mk_gpu_params;
 
 /* For vm/gpu/mla.cu: the operands q and kv of MLA_PART as copies see them. */

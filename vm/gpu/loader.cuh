@@ -26,18 +26,19 @@ enum { PAGES_UNDER_WAY = MK_GPU_PAGES_UNDER_WAY, COPY_TICKS = MK_GPU_COPY_TICKS 
 struct loader {
   device d;
   ring_cursor<MK_GPU_RING_PAGES> pages, landing;  // landing: the oldest page that may still be under way
-  uint32_t issued = 0;                            // pages, ever
-  uint32_t last_copy = 0;                         // when the last one of weights went out
+  uint32_t issued = 0;                            // pages since the launch began
+  uint32_t last_copy = 0;                         // when the last copy of weights was issued, in clock ticks
 };
 
-// `landing` begins in the round of the ring before the first page, which counts as full, so far back that enough copies
-// can be under way.
+// `landing` begins PAGES_UNDER_WAY pages before the first page, in an imagined round of the ring in which all pages
+// count as full: so the first copies wait for none.
 __device__ inline loader make_loader(const device &d) {
   loader l{d};
   l.landing.at = (MK_GPU_RING_PAGES - PAGES_UNDER_WAY) | 0x80000000u;
   return l;
 }
 
+// Waits until COPY_TICKS have passed since the last copy of weights.
 __device__ __forceinline__ void pace_copy(loader &l) {
   uint32_t now;
   do {
@@ -48,9 +49,10 @@ __device__ __forceinline__ void pace_copy(loader &l) {
 
 static_assert(MK_GPU_KV_PAGES_UNDER_WAY == MK_GPU_PAGES_UNDER_WAY - 1, "load_page waits for one page more");
 
-// Fills the next page with `bytes` from global memory. False: everybody is to leave. The phases are tested before they
-// are waited for, so that a page that need not wait takes few branches. KV pages are whole: each is one copy, and one
-// page less is under way.
+// Fills the next page with `bytes` from global memory. False: all roles are to leave. First it waits until the
+// consumers have emptied the page, then until an older page has arrived, so that no more pages are under way than
+// should be: PAGES_UNDER_WAY of weights, one less of KV. Each phase is tested before it is waited for, so that a page
+// that need not wait takes few branches. KV pages are whole, and each is one copy.
 __device__ __forceinline__ bool load_page(loader &l, const uint8_t *from, uint32_t bytes, bool kv) {
   uint32_t slot = l.pages.slot(), full = l.d.barrier(PAGE_FULL + slot), parity = l.pages.phase() ^ 1;
   if (!tile::test_wait(l.d.barrier(PAGE_EMPTY + slot), parity)) {
@@ -119,7 +121,7 @@ __device__ inline void load_blocks(loader &l, const mk_instruction_word &in, con
       at += skipped;
     }
     if (at < blocks) {
-      block = __ldg(table + at);  // fetched while there is no room
+      block = __ldg(table + at);  // on its way while this block's pages wait for room
     }
     for (uint32_t done = 0; done < block_bytes; done += MK_GPU_PAGE_BYTES) {
       if (!load_page(l, from + done, MK_GPU_PAGE_BYTES, true)) {

@@ -415,7 +415,7 @@ mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, u
   if (mk_gpu_in_fragments(gpu->program, b)) {
     return offset == 0 && bytes == b->bytes
                ? mk_gpu_read_lines(gpu, buffer, data)
-               : mk_error(MK_ERR_USAGE, "buffer %s is read whole: its rows do not lie one behind the other", b->name);
+               : mk_error(MK_ERR_USAGE, "buffer %s is read whole: its rows do not lie one after the other", b->name);
   }
   return mk_gpu_copy_out(gpu, data, mk_gpu_address(gpu, buffer) + offset, bytes, b->name);
 }

@@ -1,7 +1,8 @@
-/* The GPU machine: runs a program as one persistent kernel on one GPU, a whole generation per launch.
+/* The GPU machine: runs a program as one persistent kernel on one GPU; a launch may make many steps.
  *
- * Ownership: a mk_gpu owns all device and pinned memory it uses; the program stays the caller's and outlives it. One
- * thread at a time. Only verified programs may be run: operands outside their buffers are not noticed here.
+ * Ownership: a mk_gpu owns all device and pinned memory that it uses; the program stays the caller's and must outlive
+ * the mk_gpu. One thread at a time. Only verified programs may be run: operands outside their buffers are not noticed
+ * here.
  *
  * Failure: MK_ERR_RUNTIME when this machine has no fitting GPU, driver, memory or device image; MK_ERR_FILE when the
  * program is for another machine; MK_ERR_USAGE for steps outside the program's ranges; MK_ERR_DEVICE when the kernel
@@ -24,12 +25,12 @@ typedef struct mk_memory_plan {
   uint64_t available, total;
 } mk_memory_plan;
 
-/* Weights, KV cache and activations of a program; the rest of *plan is left alone. */
+/* Fills in weights, kv and activations of a program; the rest of *plan is left alone. */
 void mk_memory_of(const mk_program *program, mk_memory_plan *plan);
 
 typedef struct mk_gpu_options {
   uint32_t device;          /* index of the GPU */
-  uint32_t deadline_ms;     /* of every wait in the kernel; 0: 1500 */
+  uint32_t deadline_ms;     /* how long any wait in the kernel may take; 0: 1500 */
   uint32_t skip_signal_uid; /* test fault point: this instruction publishes and signals nothing; 0: none */
   bool unchecked_plans;     /* tests: runs plans that mk_plan_check refuses, of at most as many steps as a launch has */
   void (*memory)(void *user, const mk_memory_plan *plan); /* called before memory is allocated; NULL: none */
@@ -41,9 +42,9 @@ bool mk_gpu_present(uint32_t device);
 
 mk_status mk_gpu_new(const mk_program *program, const mk_gpu_options *options, mk_gpu **out);
 void mk_gpu_free(mk_gpu *gpu); /* NULL is fine */
-/* A second machine for another program of the same model, on the same GPU: it has the weights and the KV cache of
- * `lender`, which outlives it and has blocks of the same size, at least as many. The two run in turns; between launches
- * a sequence may go from one to the other with its row of the block table. */
+/* A second machine for another program of the same model, on the same GPU. It uses the weights and the KV cache of
+ * `lender`, which must live longer, and whose cache must have blocks of the same size, and at least as many. The two
+ * machines run in turns. Between launches a sequence may go from one to the other with its row of the block table. */
 mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *options, const mk_gpu *lender,
                             mk_gpu **out);
 
@@ -51,8 +52,8 @@ mk_status mk_gpu_new_beside(const mk_program *program, const mk_gpu_options *opt
  * Everything is zero at first. Not during a run. */
 mk_status mk_gpu_write(mk_gpu *gpu, size_t buffer, uint64_t offset, const void *data, uint64_t bytes);
 mk_status mk_gpu_read(mk_gpu *gpu, size_t buffer, uint64_t offset, void *data, uint64_t bytes);
-/* Asks how tokens rank among all tokens by the logits of their rows, in a buffer [lines][vocabulary]: at most
- * MK_MOST_SHARED_ROWS tokens. As mk_rank_logits, but sums are added in another order. */
+/* Asks how tokens rank among all tokens, by the logits of their rows in a buffer [lines][vocabulary]; for at most
+ * MK_MOST_SHARED_ROWS tokens. The answers are those of mk_rank_logits, but their sums are added in another order. */
 typedef struct mk_gpu_ranks {
   size_t buffer;
   const mk_gpu_rank_row *rows; /* [count] */
@@ -81,29 +82,30 @@ typedef enum mk_gpu_before {
   MK_GPU_BEFORE_WRITTEN, /* it was written full: the launch also waits for that to be written back */
 } mk_gpu_before;
 
-/* `launches` launches as mk_gpu_repeat has them, each timed by itself: microseconds[i] is the time from an event after
- * what comes before launch i to an event after the launch. All are queued before the first has ended, so no time of the
- * host's is in it. `empty`: in place of the launches comes a kernel with nothing to do, on all SMs, to see how long
- * events and a launch take. */
+/* `launches` launches as of mk_gpu_repeat, each timed by itself: microseconds[i] is the time between an event right
+ * before launch i, after what `before` asks for, and an event right after it. All launches are queued before the first
+ * one has ended, so the time that the host takes is not in it. `empty`: launches a kernel that does nothing, on all
+ * SMs, instead, which tells how long events and a launch take. */
 mk_status mk_gpu_time_each(mk_gpu *gpu, mk_gpu_before before, bool empty, uint32_t launches, double *microseconds);
-/* One launch of the steps of a plan [steps][rows of the program] (vm/program/plan.h); the block table is filled before.
- * MK_ERR_USAGE when mk_plan_check refuses the plan. fn (may be NULL) is called during the launch for each step in turn,
- * as soon as the host sees it; false: the kernel is told to stop, and steps that it still computes are not reported.
- * The logits buffer holds those of the last step afterwards. */
+/* One launch of the steps of a plan [steps][rows of the program] (vm/program/plan.h); the block table must have been
+ * filled. MK_ERR_USAGE when mk_plan_check refuses the plan. fn (may be NULL) is called during the launch for each step
+ * in turn, as soon as the host sees the step's results. When fn returns false the kernel is told to stop, and steps
+ * that it still computes are not reported. Afterwards the logits buffer holds the last step's logits. */
 mk_status mk_gpu_run_plan(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, mk_step_fn fn, void *user);
 /* The same in parts, with the rankings that are asked for from the last step's logits (`ranks` may be NULL).
  * `enqueue` returns at once; what `ranks` points to must stay until `finish`.
- * `follow` follows the launch queued last, and returns when fn has heard of all its steps, or has said false, or
- * nothing more comes. When fn has heard of all steps, one more launch may be queued: so the GPU need not wait for what
- * the host does with results.
- * `finish` waits for the end of the launch queued first, and fills its rankings in unless a step is missing. Its logits
- * can be read only then, and only if no other launch is queued. A failure ends whatever is queued. */
+ * `follow` calls fn for the steps of the launch that was queued last. It returns when fn has heard of all steps, or has
+ * returned false, or when nothing more comes. When fn has heard of all steps, one more launch may be queued, so that
+ * the GPU need not wait for what the host does with results.
+ * `finish` waits for the end of the launch that was queued first, and fills in its rankings, unless a step is missing.
+ * That launch's logits can be read only then, and only if no other launch is queued. A failure ends all that is queued.
+ */
 mk_status mk_gpu_enqueue(mk_gpu *gpu, const mk_step_row *plan, uint32_t steps, const mk_gpu_ranks *ranks);
 mk_status mk_gpu_follow(mk_gpu *gpu, mk_step_fn fn, void *user);
 mk_status mk_gpu_finish(mk_gpu *gpu);
 
-/* The recorder: later runs keep what every role did in `steps` steps of the launch from `first_step` on, at most
- * `capacity` notes for each role and SM. `take` gives those of the last run. `off` frees the memory. */
+/* The recorder. After _on, each run keeps what every role did in `steps` steps of the launch, from `first_step` on: at
+ * most `capacity` notes for a role of an SM. _take gives those of the last run; _off frees the memory. */
 mk_status mk_gpu_trace_on(mk_gpu *gpu, uint32_t first_step, uint32_t steps, uint32_t capacity);
 mk_status mk_gpu_trace_off(mk_gpu *gpu);
 mk_status mk_gpu_trace_take(mk_gpu *gpu, mk_trace **out);

@@ -26,7 +26,7 @@ typedef struct mk_gpu_pinned { /* followed by the token ring, the plan of a laun
 } mk_gpu_pinned;
 
 enum { MK_GPU_RING_AT = 512 }; /* bytes from the start of the pinned memory */
-MK_STATIC_ASSERT(sizeof(mk_gpu_pinned) <= MK_GPU_RING_AT, "the token ring begins behind the pinned words");
+MK_STATIC_ASSERT(sizeof(mk_gpu_pinned) <= MK_GPU_RING_AT, "the token ring begins after the pinned words");
 
 /* A launch that the host follows while it runs. */
 typedef struct mk_gpu_flight {

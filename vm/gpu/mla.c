@@ -26,7 +26,7 @@ mk_status mk_gpu_check_mla(const mk_program *program) {
       return mk_error(
           MK_ERR_FILE,
           "queue %zu has %u instructions from %u on, and the program %zu buffers; this machine takes queues of "
-          "one length, at most %d, one behind the other, and at most %d buffers",
+          "one length, at most %d, one after the other, and at most %d buffers",
           q, queue->count, queue->first, program->buffer_count, MK_MLA_GPU_MOST_INSTRUCTIONS, MK_MLA_GPU_MOST_BUFFERS);
     }
   }

@@ -8,11 +8,11 @@
 #include "vm/program/program.h"
 
 enum {
-  MK_GPU_RANK_THREADS = 256, /* of a block, which has one part of one row's tokens */
+  MK_GPU_RANK_THREADS = 256, /* threads of a block, which has some of one row's tokens, a part */
   MK_GPU_RANK_HELD = 32,     /* tokens of a thread */
   MK_GPU_RANK_PART = MK_GPU_RANK_THREADS * MK_GPU_RANK_HELD,
-  MK_GPU_RANK_MOST = 20,                                       /* of the most probable */
-  MK_GPU_RANK_PARTS = MK_GPU_RANK_PART / 2 / MK_GPU_RANK_MOST, /* of a row, at most: a block merges what all found */
+  MK_GPU_RANK_MOST = 20, /* how many of the most probable tokens are found at most */
+  MK_GPU_RANK_PARTS = MK_GPU_RANK_PART / 2 / MK_GPU_RANK_MOST, /* most parts of a row: one block merges all of them */
 };
 
 typedef struct mk_gpu_rank_row {
@@ -23,8 +23,8 @@ typedef struct mk_gpu_rank_row {
 typedef struct mk_gpu_ranked {
   double sum;      /* of exp(logit - highest) */
   float highest;   /* logit */
-  float logit;     /* of the token that is asked about; of all tokens alone */
-  uint32_t before; /* how many tokens are more probable than it, or as probable and of a lower index */
+  float logit;     /* of the token that is asked about; only in a ranking by all tokens */
+  uint32_t before; /* how many tokens are more probable than that token, or as probable and of a lower index */
   uint32_t zero;
   uint64_t keys[MK_GPU_RANK_MOST]; /* mk_rank_key of the most probable ones, in that order; 0: there are no more */
 } mk_gpu_ranked;

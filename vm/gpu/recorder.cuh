@@ -2,10 +2,10 @@
 // asks for.
 //
 // A role leaves notes of sixteen bytes (mk_gpu_note) in a track of its own per SM, and the host makes records of them
-// (trace.c): so a note takes some ten instructions. It stands wherever somebody waits, and the kernel has to fit the
-// instruction cache with all of them (docs/results/decode.md). One lane writes them: no role ever waits for another,
-// and a full track only counts. What runs once a step or once a launch is in functions of its own, out of the way. Only
-// the kernel of recording.cu has this code in it.
+// (trace.c). To write a note takes some ten instructions. That code stands at every wait, and the kernel has to fit the
+// instruction cache with all of it (docs/results/decode.md). One lane of a role writes its notes, so no role ever waits
+// for another; when a track is full, notes are only counted. What runs once a step or once a launch is in functions of
+// its own, out of the way. Only kernels that record (recording.cu and its like) have this code in them.
 #pragma once
 #include "vm/gpu/device.cuh"
 

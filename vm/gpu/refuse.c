@@ -186,6 +186,11 @@ mk_status mk_gpu_check_program(const mk_program *program) {
   }
   for (size_t i = 0; i < program->buffer_count; i++) {
     const mk_buffer *b = &program->buffers[i];
+    if (mk_dtype_is_quantised(b->dtype) && b->kind == MK_KIND_KV) {
+      return mk_error(MK_ERR_FILE,
+                      "buffer %s: a KV cache in fp8 (%s) is not yet on a GPU: use --device cpu, or --kv bf16", b->name,
+                      mk_dtype_name(b->dtype));
+    }
     if (mk_dtype_is_quantised(b->dtype)) {
       return mk_error(MK_ERR_FILE, "weight %s: quantised weights (%s) are not yet on a GPU: use --device cpu", b->name,
                       mk_dtype_name(b->dtype));

@@ -12,12 +12,12 @@
 // two numbers that no rounding gives (a NaN comes out as 0x7fff). So each word says by its data alone whether it is
 // there, and this needs no order between words.
 //
-// A value has two halves, by the generation's parity. A step writes one half and empties the other. What lies in the
-// other half is of the step before, whose readers are done; nobody looks at that half before the next step. A word is
-// emptied by the same warp in every step: its storer, or the COMBINE of its columns. The step boundary orders all of
-// it: after the first sums of a HEAD the storers meet and release, before they publish candidates; NEXT acquires after
-// it has the candidates of one line of all SMs. Lines that are not active are emptied and not written; readers leave
-// them out.
+// A value has two halves, by the generation's parity. A step writes one half and empties the other. The other half has
+// the words of the step before, whose readers are done; the next step is the first to read that half again. In every
+// step the same warp empties a word: the storer that writes it, or the COMBINE of its columns. The token boundary
+// orders emptying and writing: the storers meet and release after the first sums of a HEAD, before they publish
+// candidates; NEXT acquires once it has the candidates of all SMs for one line. Words of lines that are not active are
+// emptied and not written, and readers leave them out.
 //
 // In the words of vm/program/program.h: a word that is there has the generation of the step whose half it lies in. The
 // machine gives such buffers places of their own, and mk_gpu_read gives stamped rows (arena.c).

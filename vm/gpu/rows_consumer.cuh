@@ -1,17 +1,17 @@
 // Linear instructions of several rows per step, as the consumers do them.
 //
-// A chunk is four pages of K: group g has page g of it, warp i of the group steps 8 i to 8 i + 7 of that page. For each
-// chunk a warp fetches its part of x, 128 elements of all lines, right into the registers where the products take it as
-// B fragments, and multiplies it by every row tile of the instruction. These eight steps are one chain of the canon
-// (docs/NUMERICS.md); the storers add the chains in the order of K. Products of different columns are independent, so a
-// line has the same bits whichever lines are beside it, and as in a program of one row.
+// A K chunk is four pages. Group g of the warps has page g of each chunk, warp i of the group K steps 8 i to 8 i + 7 of
+// that page. For each chunk a warp fetches its 128 elements of x, of all lines, right into the registers from which
+// products take them as B fragments, and multiplies them by every row tile of the instruction. These eight K steps are
+// one chain of the canon (docs/NUMERICS.md); the storers add the chains in the order of K. The columns of a product do
+// not depend on each other, so a line has the same bits whichever lines are beside it, and as in a program of one row.
 #pragma once
 #include "instructions/linear_operands.cuh"
 #include "vm/gpu/rows.cuh"
 
 namespace mk {
 
-enum { BATCH_STEPS = 8 };  // of a page, that are read before they are multiplied
+enum { BATCH_STEPS = 8 };  // K steps of a page that are read before they are multiplied
 
 struct rows_consumer : consumer {
   results_cursor sums;      // where this warp is in the ring of results
@@ -52,7 +52,7 @@ __device__ inline void wait_pair(const device &d, const uint64_t *from, bool her
   });
 }
 
-// This warp's part of x: [step][line tile] B fragments.
+// What this warp has of x: [K step][line tile] B fragments.
 struct line_fragments {
   tile::vector_tile value[WARP_STEPS][LINE_TILES];
   float squares[LINE_TILES];  // sums of x^2: this lane's share, then this warp's

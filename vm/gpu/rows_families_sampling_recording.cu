@@ -1,5 +1,5 @@
-// The persistent kernel for several rows per step of other families than Llama with the opcodes of sampling that records what it does
-// (recording.cu).
+// The persistent kernel for several rows per step of other families than Llama with the opcodes of sampling that
+// records what it does (recording.cu).
 #define MK_GPU_FAMILIES true
 #define MK_GPU_ROWS true
 #define MK_GPU_SAMPLES true

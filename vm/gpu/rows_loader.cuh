@@ -1,23 +1,23 @@
 // What the loader streams for an instruction of several rows per step. One lane copies; see loader.cuh. Everything
 // comes four pages at a time.
 //
-// Weights come chunk by chunk, a chunk being four pages of each row tile of the instruction: so a warp multiplies the
-// same part of x in all row tiles, and keeps it in registers meanwhile. A chunk that ends earlier has empty pages, so
-// that a group's pages are always in its own slots of the ring. Of KV come the blocks of this unit's split of each slot
-// that has rows, up to its last one; a block without a token from before the step comes empty, for the consumers to
-// fill.
+// Weights come K chunk by K chunk, of each chunk four pages for every row tile of the instruction: so a warp multiplies
+// the same columns of x in all row tiles, and keeps these in registers meanwhile. Where K ends within a chunk, its last
+// pages come empty, so that a group of warps always has its pages in its own ring slots. Of a KV cache come, for each
+// slot that has rows, the blocks that this unit's split has, up to the last row's position. A block that has no token
+// from before this step comes empty, for the consumers to fill.
 //
-// How fast: while the consumers wait for pages, as fast as memory gives them. While the consumers have two chunks
-// before them, they wait for values, or are about to, and those values have to wait for the SM's own copies: then two
-// pages are under way at a time. Where the ring is full, what comes next goes into the L2. A page is one copy, since
-// each copy takes time of the one lane.
+// How fast: while the consumers wait for pages, as fast as memory gives them. While the consumers still have two chunks
+// to do, they wait for values, or soon will, and reading values has to wait for the SM's own copies: then two pages are
+// under way at a time. Where the ring is full, the next weights are fetched into the L2. A page is one copy, since each
+// copy takes time of the one lane.
 #pragma once
 #include "vm/gpu/loader.cuh"
 #include "vm/gpu/rows.cuh"
 
 namespace mk {
 
-// Waits for the step state, all lanes; false: the launch ends before this step, or everybody is to leave.
+// All lanes wait for the step state; false: the launch ends before this step, or all roles are to leave.
 __device__ inline bool wait_rows(const loader &l) {
   if (l.d.epoch > 0 && !wait_phase(l.d, STATE_READY, (l.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
     return false;
@@ -25,8 +25,9 @@ __device__ inline bool wait_rows(const loader &l) {
   return tile::uniform(rows_of(l.d).stop) == 0;
 }
 
-// Each copy is due a fixed time after the copy before it was due, not after the moment when that one went out:
-// otherwise the time that the loop itself takes would slow copies down. After a long wait there is no burst.
+// Each copy is due COPY_TICKS after the copy before it was due, even if that one was issued late: otherwise the time
+// that the loop itself takes would slow copies down. But no more than LATE_TICKS of a delay are made up for, so that
+// there is no burst after a long wait.
 __device__ __forceinline__ void pace_rows_copy(loader &l) {
   uint32_t since;
   do {
@@ -41,9 +42,9 @@ __device__ __forceinline__ void wait_landed(const loader &l, const ring_cursor<M
   }
 }
 
-// Loads the next four pages, which are four slots of the ring side by side: page i has bytes(i) from from(i). False:
-// everybody is to leave. All four are tested together, since the time that the loader's one lane spends on a page is
-// what paces short stages.
+// Loads the next four pages, into four ring slots side by side: page i gets bytes(i) from from(i). False: all roles are
+// to leave. Whether the four are empty is tested together, since in short stages the time that the loader's one lane
+// spends on a page decides how fast pages come.
 template <typename addresses, typename sizes>
 __device__ __forceinline__ bool load_pages(loader &l, addresses from, sizes bytes) {
   uint32_t slot = l.pages.slot(), parity = l.pages.phase() ^ 1;

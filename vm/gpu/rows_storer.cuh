@@ -16,11 +16,11 @@ struct rows_storer {
 // Values 0, 1 are of row g, 2, 3 of row g + 8; 0, 2 of line 2 t, 1, 3 of line 2 t + 1.
 using line_sums = tile::sum_tile;
 
-// An instruction in a storer's hands. What follows from the instruction is looked up each time, since registers are
-// short.
+// How much a storer gets of an instruction. All else is looked up in the instruction each time, since registers are
+// scarce.
 struct lines_store {
   uint32_t rows;    // row tiles
-  uint32_t chunks;  // of each
+  uint32_t chunks;  // K chunks of each row tile
 };
 
 __device__ inline bool is_active(const rows_storer &s, uint32_t line) { return (rows_of(s.d).active >> line & 1) != 0; }
@@ -28,7 +28,7 @@ __device__ inline bool is_active(const rows_storer &s, uint32_t line) { return (
 // The line of the lane's sum number i.
 __device__ inline uint32_t line_of(const rows_storer &s, uint32_t i) { return line_of(s.lane, s.tile, i); }
 
-// A word of this lane's, kept from one part of a tile or of an instruction to the next.
+// A word in which this lane keeps something from one stage of its work on a tile or an instruction to the next.
 __device__ inline volatile float &lane_word(const rows_storer &s, uint32_t i) {
   return rows_shared()->lane_words[s.tile][i][s.lane];
 }
@@ -96,8 +96,8 @@ __device__ inline void take_sums(rows_storer &s, const mk_instruction_word &in, 
   }
 }
 
-// The sums of a row tile so far, between its chunks. They are kept in the L2, from where weights would otherwise push
-// them out: when they were written to memory and read from there, a step took 2 % longer.
+// The sums of a row tile over the K chunks so far. They are stored such that weights do not push them out of the L2:
+// when they were written to memory and read from there, a step took 2 % longer.
 __device__ inline float4 *kept_sums(const rows_storer &s, uint32_t row) {
   return reinterpret_cast<float4 *>(s.d.params.scratch +
                                     static_cast<uint64_t>(blockIdx.x) * s.d.params.scratch_floats) +
@@ -126,8 +126,8 @@ __device__ inline void publish_floats(const rows_storer &s, const mk_operand &ou
   }
 }
 
-// Called after the first sums of a HEAD, by which time all consumers are done with what came before: orders what the
-// storers and the consumers have written before the candidates of either storer.
+// Called after the first sums of a HEAD: by then all consumers are done with all instructions before it. Orders all
+// that the storers and the consumers have written before the candidates of both storers.
 __device__ inline void release_step(const rows_storer &) {
   tile::meet_at<STORERS * 32>(2);
   tile::fence_release();

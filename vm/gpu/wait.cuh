@@ -1,17 +1,19 @@
 // Waiting, with a deadline.
 //
-// The waits of loaders, consumers and storers are here, but for those named below. A warp that waits long says for what
-// in shared memory, and watches one flag there; the controller of its SM looks at the clock for everybody (watch_over).
-// The first wait of the GPU that outlives the deadline writes the fault record and raises the abort flag that all
-// controllers watch. From then on no wait waits: a consumer or the storer goes through its instruction to the end with
-// whatever it has, so that no other warp is left alone at a meeting, and leaves after the last instruction that the
-// controller has handed out: the same one for all. Nothing else ends a role but the last epoch or the host's stop.
+// The waits of loaders, consumers and storers are here, but for those named below. A warp that waits long writes into
+// shared memory what it waits for, and watches one flag there, `leave`. The controller of its SM watches the clock for
+// all warps (watch_over). When a wait outlives the deadline, the controller that sees it first of all on the GPU writes
+// the fault record and raises the abort flag, which all controllers watch; each then sets the `leave` of its SM. From
+// then on all waits give up at once. A consumer or the storer goes through its instruction to the end with whatever
+// data it has, so that no other warp is left alone at a meeting, and ends after the last instruction that the
+// controller has handed out, which is the same one for all. Nothing else ends a role but the last epoch or the host's
+// stop.
 //
-// These roles spin elsewhere: the controller for room in its ring, while it watches (controller.cuh); loaders until
-// copies that are on their way have arrived, and between copies that they pace (loader.cuh, rows_loader.cuh); the
-// storer of a SCORE, which asks keep_waiting here, but listens for two things at once (score.cuh); the roles of an MLA
-// block among themselves, which its controller watches as a whole (attender.cuh); and the recorder, for so many tries
-// at most.
+// Some waits are elsewhere: the controller's for room in its ring, while it watches (controller.cuh); loaders' until
+// copies that are on their way have arrived, and between copies that they pace (loader.cuh, rows_loader.cuh); that of
+// the storer of a SCORE, which uses keep_waiting, but waits for either of two things (score.cuh); those of the roles of
+// an MLA block for each other, which its controller watches as a whole (attender.cuh); and the recorder's, which makes
+// a limited number of tries.
 //
 // Waits are short on purpose: a copy of this code stands wherever somebody waits, and together they have to fit the
 // instruction cache, from which a miss costs about as much as a hop (docs/results/decode.md).
@@ -23,9 +25,9 @@ namespace mk {
 enum { LONG_WAIT_TRIES = 64 };
 
 #if MK_GPU_ROWS
-// Says what this warp waits for, at its first try in vain. With several rows there are so many waits that counting
-// tries at each of them takes more than it saves, in instructions that have to stay in their cache. `have` is that of a
-// lane that is late.
+// Says what this warp waits for, after its first try in vain. With several rows there are so many waits that the code
+// to count tries at each of them would take more room in the instruction cache than it is worth. `have` is that of a
+// lane that still waits.
 __device__ inline void say_wait(const device &d, uint32_t what, uint32_t have, uint32_t want) {
   asm volatile(
       "{\n .reg .pred late;\n setp.ne.u32 late, %2, %3;\n @late st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n}" ::"r"(
@@ -80,7 +82,7 @@ __device__ inline void waited(const device &d, uint32_t tries) {
   }
 }
 
-// All lanes of the warp wait for a phase; all get the same answer. False: everybody is to leave.
+// All lanes of the warp wait for a phase; all get the same answer. False: all roles are to leave.
 __device__ inline bool wait_phase(const device &d, uint32_t index, uint32_t parity, uint32_t activity, uint32_t edge) {
   uint32_t barrier = d.barrier(index);
   if (__all_sync(0xffffffffu, tile::test_wait(barrier, parity))) {
@@ -115,8 +117,8 @@ __device__ inline bool wait_phase_alone(const device &d, uint32_t index, uint32_
   return ok;
 }
 
-// The same, unwatched: for a warp that waits for work which may never come, or for what others already say that they
-// wait for.
+// The same without a deadline: for a warp that waits for work which may never come, or for something for which another
+// warp waits with a deadline.
 __device__ inline bool wait_for_work(const device &d, uint32_t index, uint32_t parity) {
   uint32_t barrier = d.barrier(index);
   while (!__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {

@@ -1,5 +1,5 @@
-/* What programs of wide steps need of the GPU machine beside others: tensor maps, by which their kernel copies weights, and panels of the values that
- * are multiplied by them. See vm/gpu/wide_loader.cuh. */
+/* What programs of wide steps need of the GPU machine beside others: tensor maps, by which their kernel copies weights,
+ * and panels of the values that are multiplied by them. See vm/gpu/wide_loader.cuh. */
 #include <string.h>
 
 #include "vm/gpu/machine_internal.h"

@@ -1,6 +1,7 @@
-// The persistent kernel for wide steps, of 128 to 512 rows of one sequence: the same interpreter in another configuration (vm/gpu/wide_shared.h). One
-// block per SM, from the first step of the launch to the last; two warpgroups consume, with most of the registers, and store what they
-// compute; of the third one warp loads, two pack and one controls.
+// The persistent kernel for wide steps, of 128 to 512 rows of one sequence: the same interpreter in another
+// configuration (vm/gpu/wide_shared.h). One block per SM, from the first step of the launch to the last; two warpgroups
+// consume, with most of the registers, and store what they compute; of the third one warp loads, two pack and one
+// controls.
 #define MK_GPU_WIDE 1
 #ifndef MK_GPU_SLOTS
 #define MK_GPU_SLOTS false  // several sequences share a step

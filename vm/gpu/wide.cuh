@@ -1,8 +1,10 @@
 // What the roles of the kernels for wide steps share. A step computes up to 1,024 rows, its *lines*: of one sequence
-// (wide_step.cuh), or up to 512 of several (wide_step_slots.cuh); an instruction computes 128 of them, a *line tile*. Eight warps consume, as two warpgroups, and store themselves; a warp loads.
+// (wide_step.cuh), or up to 512 of several (wide_step_slots.cuh); an instruction computes 128 of them, a *line tile*.
+// Eight warps consume, as two warpgroups, and store themselves; a warp loads.
 //
-// Values between SMs are plain rows, ordered by release counters: whoever wrote signals behind a meeting of its warps, and whoever reads has
-// waited. What copies read (the inputs of products, the cache) is fenced for them on both sides.
+// Values between SMs are plain rows, ordered by release counters: an SM that has written signals after its warps have
+// met, and an SM that reads has waited. What copies read (the inputs of products, the cache) is fenced for them on both
+// sides.
 //
 // Pages go by in *stages* of four: for a product two of weights, one for each warpgroup, and two panels of lines.
 #pragma once
@@ -35,7 +37,7 @@ struct attended_item {
   uint32_t turn;            // items of the share so far
   uint32_t query, queries;  // the warp's first, and how many it has
   uint32_t end, own, group_end;
-  uint32_t behind[WARP_QUERIES];  // the last token that a query sees
+  uint32_t ends[WARP_QUERIES];  // the position after the last token that a query sees
 };
 
 struct wide_words {
@@ -143,7 +145,8 @@ __device__ inline void put_next_stage(const wide_consumer &c, const stage_cursor
   __syncwarp();
 }
 
-// All consumer warps meet. Every warp comes to every meeting of an instruction, also when a wait has been given up (wait.cuh).
+// All consumer warps meet. Every warp comes to every meeting of an instruction, also when a wait has been given up
+// (wait.cuh).
 __device__ inline void consumers_meet() { tile::meet<MK_GPU_CONSUMER_WARPS * 32>(); }
 
 // The first warp waits for the instruction's release counters, the others for it.
@@ -154,7 +157,7 @@ __device__ inline void consumers_wait(const wide_consumer &c, const mk_instructi
   consumers_meet();
 }
 
-// Behind all that the consumers have written, for other SMs' loads and copies.
+// Signals after all that the consumers have written, which other SMs may then load and copy.
 __device__ inline void consumers_signal(const wide_consumer &c, const mk_instruction_word &in) {
   if (!has_flag(in, SLOT_SIGNALS_RELEASE)) {
     return;

@@ -31,8 +31,8 @@ __device__ inline void wait_inputs(const wide_loader &l, const mk_instruction_wo
   tile::fence_global_for_copies();
 }
 
-// Page `page` of the stage becomes empty, and `bytes` are announced for it; by one lane. False: everybody is to leave. Consumers have fenced what
-// they read of it.
+// Page `page` of the stage becomes empty, and `bytes` are announced for it; by one lane. False: everybody is to leave.
+// Consumers have fenced what they read of it.
 __device__ __forceinline__ bool open_page(const wide_loader &l, const stage_cursor &stage, uint32_t page,
                                           uint32_t bytes) {
   uint32_t slot = page_of(stage, page);
@@ -51,8 +51,8 @@ __device__ inline uint32_t page_barrier(const wide_loader &l, const stage_cursor
   return l.d.barrier(PAGE_FULL + page_of(stage, page));
 }
 
-// Copies by a tensor map: four row tiles of a weight, a chain of them, or a panel of a line tile, of half of it where no more lines are active. What
-// the buffer does not have comes as zeros.
+// Copies by a tensor map: four row tiles of a weight, a chain of them, or a panel of a line tile, of half of it where
+// no more lines are active. What the buffer does not have comes as zeros.
 struct streamed {
   const mk_gpu_tensor_map *map;
   uint32_t row, col;  // row tile and step, or line and column
@@ -206,8 +206,8 @@ __device__ inline bool open_room(const wide_loader &l) {
   return true;
 }
 
-// ATTEND's blocks up to that of the last of so many tokens of a sequence, by its row of the block table. waits: for what
-// the instruction does. False: everybody is to leave.
+// ATTEND's blocks up to that of the last of so many tokens of a sequence, by its row of the block table. waits: for
+// what the instruction does. False: everybody is to leave.
 __device__ inline bool load_tokens(wide_loader &l, const mk_instruction_word &in, const uint32_t *table,
                                    uint32_t tokens, bool waits) {
   const mk_gpu_buffer &b = l.d.buffer(in.parts[MK_PART_ATTEND_kv]);

@@ -1,5 +1,5 @@
-// What the loader streams for HEAD and ATTEND of a step of one sequence: weights alone, as the one line that chooses lies
-// in shared memory, a stage being two chains of them; and blocks up to the line tile's last token.
+// What the loader streams for HEAD and ATTEND of a step of one sequence: weights alone, as the one line that chooses
+// lies in shared memory, a stage being two chains of them; and blocks up to the line tile's last token.
 #pragma once
 #include "vm/gpu/wide_copies.cuh"
 

@@ -29,8 +29,8 @@ __device__ inline void pack_keys(uint8_t *from, uint32_t packer) {
     tile::strip_to_panels<steps>(from + strip * steps * 512);
   }
 }
-// The same of V, by 32 dims: panels of dims by tokens. tokens: so many are there of the block; zero times what lies
-// behind them, which need not be a number, is to be zero. (APPEND of one sequence sees to that as far as a tile goes.)
+// The same of V, by 32 dims: panels of dims by tokens. tokens: how many the block has. Zero times what lies after
+// them, which need not be a number, has to be zero. (APPEND of one sequence sees to that as far as a tile goes.)
 template <uint32_t steps>
 __device__ inline void pack_values(uint8_t *from, uint32_t packer, uint32_t tokens) {
 #pragma unroll 1
@@ -75,8 +75,8 @@ __device__ __forceinline__ void run_packer(const device &d) {
 #pragma unroll 1
     while (tokens != 0 || page != 0) {
       uint32_t slot = page_of(stage, page);
-      // Only behind what was in the page before, which the packers know nothing of: else that one's phase is taken for
-      // this one's.
+      // First waits until the page's last filling, of which the packers know nothing, has been emptied: else the phase
+      // of that filling is taken for that of this one.
       if (!wait_for_work(d, PAGE_EMPTY + slot, stage.phase() ^ 1) ||
           !wait_for_work(d, PAGE_FULL + slot, stage.phase())) {
         return;

@@ -1,5 +1,5 @@
-/* The configuration of the machine for wide steps (vm/gpu/wide.cu), under the names that the device code of all configurations uses.
- * Included by launch.h in place of the latency configuration's. Plain data. */
+/* The configuration of the machine for wide steps (vm/gpu/wide.cu), under the names that the device code of all
+ * configurations uses. Included by launch.h in place of the latency configuration's. Plain data. */
 #ifndef MK_GPU_WIDE_SHARED_H
 #define MK_GPU_WIDE_SHARED_H
 
@@ -10,7 +10,8 @@ enum {
   MK_GPU_WARPS = 12,                         /* consumers, then loader, packer, controller, packer: whole warpgroups */
   MK_GPU_THREADS = MK_WIDE_GPU_THREADS,
 
-  /* Shared memory of a block, in bytes from its start: the page ring, room for what is on its way into the cache, the step, then instructions, barriers. */
+  /* Shared memory of a block, in bytes from its start: the page ring, room for what is on its way into the cache, the
+   * step, then instructions, barriers. */
   MK_GPU_PAGE_BYTES = 16384,
   MK_GPU_RING_PAGES = MK_WIDE_GPU_RING_PAGES,
   MK_GPU_STAGE_PAGES = 4, /* that are handed over in turn: 128 columns of a unit's weights, and of its lines */

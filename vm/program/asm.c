@@ -21,7 +21,7 @@ static mk_status parse_number(mk_word value, const char *field, uint32_t most, u
   return MK_OK;
 }
 
-/* The quoted label; `line` begins behind the word `model` and ends at the line's end. */
+/* The quoted label; `line` begins after the word `model` and ends at the line's end. */
 static mk_status parse_model(mk_assembler *a, mk_word line) {
   const char *at = line.at, *end = line.at + line.length;
   size_t used = 0;

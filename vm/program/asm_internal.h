@@ -1,4 +1,5 @@
-/* What the parts of the assembler share: the words of a line, and the program as far as it is read. Same rules as asm.h. */
+/* What the parts of the assembler share: the words of a line, and the program as far as it is read. Same rules as
+ * asm.h. */
 #ifndef MK_ASM_INTERNAL_H
 #define MK_ASM_INTERNAL_H
 
@@ -19,13 +20,14 @@ const char *mk_word_quote(mk_word word, char *out,
 bool mk_word_is(mk_word word, const char *text);
 /* The next word of a line, which moves past it; length 0 at its end. */
 mk_word mk_word_next(mk_word *line);
-/* Splits at the first `separator`, which may be of several characters; false, and nothing changed, when there is none. */
+/* Splits at the first `separator`, which may be of several characters; false, and nothing changed, when there is
+ * none. */
 bool mk_word_split(mk_word word, const char *separator, mk_word *left, mk_word *right);
 /* MK_ERR_FILE unless the word is a whole number of at most `most`. */
 mk_status mk_word_number(mk_word word, const char *field, uint64_t most, uint64_t *out);
 
-/* Index of the field that a word KEY=VALUE sets, among `count` names; `what` the field belongs to. Refuses unknown fields and
- * those that *seen has; adds to it. */
+/* Index of the field that a word KEY=VALUE sets, among `count` names; `what` the field belongs to. Refuses unknown
+ * fields and those that *seen has; adds to it. */
 mk_status mk_word_field(mk_word word, const char *what, const char *const *names, uint32_t count, uint32_t *seen,
                         uint32_t *index, mk_word *value);
 

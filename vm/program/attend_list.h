@@ -1,13 +1,14 @@
 /* The work list of a step: which rows ATTEND looks at together, for each tile of lines of a wide program of several
  * slots (scheduler/compile.h).
  *
- * An item is a run of lines of one slot at neighbouring positions, with some of the query heads of a KV head, the same
- * for every KV head: at most MK_ATTEND_QUERIES queries, which look at the same tokens. So a decoding row has all query
- * heads of its KV head and the cache is read once for them, and a whole tile of a prompt has one. Items come with the
- * most tokens first; share s of n takes items s, s + n, s + 2 n, ... of its tile of lines.
+ * An item is a run of lines of one slot at neighbouring positions, with some of the query heads of a KV head (the same
+ * ones of every KV head): at most MK_ATTEND_QUERIES queries, which look at the same tokens. So the item of a decoding
+ * row has all query heads of a KV head, and the cache is read once for them; an item of a whole tile of a prompt has
+ * one query head. Items with the most tokens come first. Share s of n takes items s, s + n, s + 2 n, ... of its tile of
+ * lines.
  *
- * A list is words: how many items there are, in the place of an item, and the items. It follows from the plan, and
- * machines make it and check it when they are given one; which share has a line changes no bit.
+ * A list is words: the number of items, which takes the place of one item, then the items. It follows from the plan:
+ * when a machine is given a plan, it makes the lists and checks them. Which share has a line changes no bit.
  *
  * Plain data. Any thread may call. Failure: MK_ERR_USAGE, with item, field and value. */
 #ifndef MK_ATTEND_LIST_H
@@ -16,9 +17,9 @@
 #include "vm/program/plan.h"
 
 typedef struct mk_attend_item {
-  uint32_t first, lines;   /* of the tile */
+  uint32_t first, lines;   /* lines [first, first + lines) of the tile */
   uint32_t slot, position; /* of the first line */
-  uint32_t head, heads;    /* of the query heads of a KV head */
+  uint32_t head, heads;    /* query heads [head, head + heads) of a KV head */
   uint32_t zero[2];        /* room for a range of tokens */
 } mk_attend_item;
 
@@ -42,8 +43,8 @@ void mk_attend_list_make(const mk_program *program, const mk_step_row *rows, uin
 mk_status mk_attend_list_check(const mk_program *program, const mk_step_row *rows, uint32_t tile, uint32_t group,
                                const uint32_t *list);
 
-/* The lists of all steps of a plan that has been checked, made and checked: `lists` is the program's buffer of them,
- * [steps][tiles of lines]. */
+/* Makes the lists of all steps of a plan, which must have been checked, and checks them. `lists` is the program's
+ * buffer for them, [steps][tiles of lines]. */
 mk_status mk_attend_lists(const mk_program *program, const mk_plan_buffers *buffers, const mk_step_row *plan,
                           uint32_t steps, uint32_t *lists);
 

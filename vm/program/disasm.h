@@ -12,11 +12,11 @@
  *   #UID OPCODE [fused] FIELD=BUFFER[row:row_end,col:col_end] ... PARAM=VALUE ... [wait=COUNTER>=THRESHOLD ...]
  *          [signal=COUNTER+AMOUNT ...] [pages=N] [resident=BYTES] [layer=N]
  *
- * `fused` is MK_FUSED. Rectangles count tiles and their ends are exclusive; `@token` after one marks MK_OPERAND_TOKEN_ROW. Operands whose words
- * are all zero, a layer of MK_NO_LAYER, and pages and resident bytes that are 0 and should be, are left out. Floats print so that they
- * read back to the same bits. What stands behind `;` follows from the rest. A program that the verifier would reject prints
- * too: `?N` is a buffer or counter that does not exist, `word.N=0xHEX` the word of a wait or signal
- * that should be zero.
+ * `fused` is MK_FUSED. Rectangles count tiles and their ends are exclusive; `@token` after one marks
+ * MK_OPERAND_TOKEN_ROW. Operands whose words are all zero, a layer of MK_NO_LAYER, and pages and resident bytes that
+ * are 0 and should be, are left out. Floats print so that they read back to the same bits. What comes after `;`
+ * follows from the rest. A program that the verifier would reject prints too: `?N` is a buffer or counter that does not
+ * exist, `word.N=0xHEX` the word of a wait or signal that should be zero.
  *
  * Owns nothing; any thread may call. Failure: MK_ERR_RUNTIME when the stream cannot be written. */
 #ifndef MK_DISASM_H

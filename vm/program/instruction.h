@@ -14,21 +14,22 @@
  *   8   |                   pages streamed through the ring                  |
  *   9   |  layer                           |  resident (units of 64 bytes)   |
  *       +----------------------------------+---------------------------------+
- *       |  buffer                          |  flags                          |  operands of extent PART, in slot order:
+ *       |  buffer                          |  flags                          |  operands of extent PART in their order,
  *       |  row                             |  rows                           |  number p of them at 10 + 3 p
  *       |  col                             |  cols                           |
  *       +----------------------------------+---------------------------------+
- * 10-31 |  buffer of WHOLE number 1        |  buffer of WHOLE number 0       |  then those of extent WHOLE, in slot order,
- *       |  buffer of WHOLE number 3        |  ...                            |  two to a word; 0xffff: absent
+ * 10-31 |  buffer of WHOLE number 1        |  buffer of WHOLE number 0       |  then those of extent WHOLE, in their
+ *       |  buffer of WHOLE number 3        |  ...                            |  order, two to a word; 0xffff: absent
  *       +----------------------------------+---------------------------------+
  *       |                               zero                                 |
  *       +--------------------------------------------------------------------+
  *       |                            parameter i                             |  at 31 - i
  *       +--------------------------------------------------------------------+
  *
- * So where something lies follows from the opcode's lines in the table, and from nothing else; what they leave free is
- * zero. QKV with its 4 PARTs, 2 WHOLEs and 5 parameters fills 72 of the 88 bytes. A parameter that stands for something
- * optional is zero without it, so that a program that does without has the same words whether or not the table knows it.
+ * So the place of an operand or parameter follows from the opcode's lines in the table (opcodes.def), and from nothing
+ * else; unused bytes are zero. QKV with its 4 PARTs, 2 WHOLEs and 5 parameters fills 72 of the 88 bytes. A parameter
+ * for something optional is zero where that is not wanted. So when the table gets such a parameter, the words of older
+ * programs stay the same.
  *
  * Rows and columns count tiles of the buffer (mk_buffer.tile_rows, tile_cols). Decoded, a WHOLE operand has the
  * rectangle of all its buffer's tiles, and an absent one is zero. Unused waits, signals, operands and parameters are
@@ -61,7 +62,8 @@ enum {
   MK_ABSENT = 0xffff, /* in the word, the buffer of a WHOLE operand that the instruction does without */
 };
 
-/* Operand slots by name: MK_SLOT_QKV_x and so on; parameter indices: MK_PARAM_QKV_eps. */
+/* Operand slots (an operand's number among those of its opcode) by name: MK_SLOT_QKV_x and so on; parameter indices:
+ * MK_PARAM_QKV_eps. */
 enum {
 #define MK_OPERAND(NAME, slot, field, access, role, when, extent, dtype, store) MK_SLOT_##NAME##_##field = (slot),
 #define MK_PARAM(NAME, index, field, type) MK_PARAM_##NAME##_##field = (index),
@@ -69,7 +71,7 @@ enum {
 };
 
 /* Places in the word by name: MK_PART_QKV_x is the number of x among QKV's PARTs, MK_WHOLE_QKV_gain that of gain among
- * its WHOLEs. An operand has the one or the other, so that nothing can look for it in the wrong place. Every opcode
+ * its WHOLEs. An operand has one of the two names, so that code cannot look for it in the wrong place. Every opcode
  * counts from 0. */
 enum {
 #define MK_OPCODE(NAME, text, state, semantics) MK_NO_PART_##NAME = -1,
@@ -102,8 +104,8 @@ typedef struct mk_signal {
 
 /* Flags of an instruction. */
 enum {
-  MK_FUSED =
-      1, /* a machine may do it within the instruction before it: MK_FUSES in opcodes.def; without it, none does */
+  /* A machine may do this instruction within the one before it (MK_FUSES in opcodes.def). */
+  MK_FUSED = 1,
 };
 
 /* Of QKV's parameter `extras`. */
@@ -117,11 +119,13 @@ enum {
 
 /* Flags of an operand. */
 enum {
-  MK_OPERAND_TOKEN_ROW = 1, /* the element row is the token of the step; row and rows are the tiles all tokens lie in */
+  /* Which element row is meant follows from the token of the step; row and rows say in which tiles all tokens' rows
+   * lie. */
+  MK_OPERAND_TOKEN_ROW = 1,
 };
 
-/* Index word of a candidate for the next token. */
-#define MK_CANDIDATE_NONE 0x7fffffffu /* no row */
+/* What the index word of a candidate for the next token may be besides a token. */
+#define MK_CANDIDATE_NONE 0x7fffffffu /* there is no candidate */
 #define MK_CANDIDATE_STOP 0x80000000u /* added to the index: the host wants this token to be the last */
 
 typedef struct mk_operand {

@@ -1,8 +1,8 @@
 /* The opcode table as data, and the names of the enumerations. See program.h. */
 #include "vm/program/program.h"
 
-/* Every operand and parameter line raises its opcode's count, and what is true of few is set beside the columns; the last line stands,
- * which is what the compiler warns of. */
+/* Every operand and parameter line raises its opcode's count, and what is true of few is set beside the columns; the
+ * last line stands, which is what the compiler warns of. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Woverride-init"
 static const mk_opcode_info opcodes[MK_OP_COUNT] = {

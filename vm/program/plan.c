@@ -139,8 +139,8 @@ static mk_status check_place(const mk_step_row *rows, uint32_t step, uint32_t li
                         line, count);
 }
 
-/* Blocks of the sequences in use, from their beginning to where the plan ends. Those before the first one that the plan fills are only read,
- * and several sequences may read the same one. */
+/* Blocks of the sequences in use, from their beginning to where the plan ends. Those before the first one that the plan
+ * fills are only read, and several sequences may read the same one. */
 static mk_status check_blocks(const check *c, const mk_plan_buffers *buffers, const uint32_t *table) {
   enum { READ = 0x8000 }; /* with its first reader's slot + 1 */
   const mk_buffer *kv = &c->program->buffers[buffers->kv];

@@ -142,10 +142,13 @@ static uint64_t product(const uint64_t *factors, size_t count) {
 #define PRODUCT(...) \
   product((const uint64_t[]){__VA_ARGS__}, sizeof((const uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t))
 
-/* Whether what a buffer says of scales is what its dtype asks for. */
+/* Whether what a buffer says of scales is what its dtype and store ask for. */
 static bool scales_fit(const mk_buffer *b) {
   if (!mk_dtype_is_quantised(b->dtype)) {
     return b->scale == MK_SCALE_NONE && b->scale_cols == 0 && b->zeros == 0;
+  }
+  if (b->store == MK_STORE_BLOCKS) {
+    return b->scale == MK_SCALE_BF16 && b->scale_cols == b->head_dim && b->zeros == 0;
   }
   return b->scale > MK_SCALE_NONE && b->scale < MK_SCALE_COUNT &&
          (b->scale_cols == 32 || b->scale_cols == 64 || b->scale_cols == 128) &&
@@ -163,9 +166,15 @@ uint64_t mk_tiles_bytes(const mk_buffer *buffer, uint32_t rows, uint32_t col, ui
                                               : PRODUCT(rows, cols, MK_STEP_BYTES);
 }
 
+/* What may be quantised: weights in tiles, and a KV cache, as e4m3. */
+static bool may_be_quantised(const mk_buffer *b) {
+  return b->store == MK_STORE_TILES ? b->kind == MK_KIND_WEIGHT
+                                    : b->store == MK_STORE_BLOCKS && b->dtype == MK_DTYPE_E4M3;
+}
+
 uint64_t mk_buffer_bytes(const mk_buffer *buffer) {
-  if (buffer->dtype >= MK_DTYPE_COUNT || !scales_fit(buffer) ||
-      (mk_dtype_is_quantised(buffer->dtype) && (buffer->store != MK_STORE_TILES || buffer->kind != MK_KIND_WEIGHT))) {
+  const bool quantised = mk_dtype_is_quantised(buffer->dtype);
+  if (buffer->dtype >= MK_DTYPE_COUNT || !scales_fit(buffer) || (quantised && !may_be_quantised(buffer))) {
     return 0;
   }
   bool bf16 = buffer->dtype == MK_DTYPE_BF16;
@@ -175,11 +184,10 @@ uint64_t mk_buffer_bytes(const mk_buffer *buffer) {
     case MK_STORE_STAMPED:
       return PRODUCT(buffer->rows, bf16 ? ((uint64_t)buffer->cols + 1) / 2 : buffer->cols, 8);
     case MK_STORE_TILES:
-      return bf16 || mk_dtype_is_quantised(buffer->dtype)
-                 ? mk_tiles_bytes(buffer, mk_buffer_grid_rows(buffer), 0, mk_buffer_grid_cols(buffer))
-                 : 0;
+      return bf16 || quantised ? mk_tiles_bytes(buffer, mk_buffer_grid_rows(buffer), 0, mk_buffer_grid_cols(buffer))
+                               : 0;
     case MK_STORE_BLOCKS:
-      return bf16 ? PRODUCT(buffer->blocks, buffer->cols, 2, buffer->block_tokens, buffer->head_dim, 2) : 0;
+      return bf16 || quantised ? PRODUCT(buffer->blocks, buffer->cols, mk_pair_bytes(buffer)) : 0;
     default:
       return 0;
   }
@@ -201,12 +209,12 @@ static mk_status check_shape(const mk_buffer *buffer) {
     }
     if (buffer->head_dim == 0 || buffer->block_tokens == 0 || buffer->blocks == 0 || buffer->span_tokens == 0 ||
         buffer->span_tokens % buffer->block_tokens != 0 || buffer->head_dim % MK_TILE != 0 ||
-        buffer->block_tokens % MK_TILE != 0) {
-      return mk_error(
-          MK_ERR_FILE,
-          "head_dim %u, block_tokens %u, span_tokens %u, blocks %u: none may be 0, a span is whole blocks, and "
-          "head_dim and block_tokens are multiples of %d",
-          buffer->head_dim, buffer->block_tokens, buffer->span_tokens, buffer->blocks, MK_TILE);
+        buffer->block_tokens % mk_block_unit(buffer) != 0) {
+      return mk_error(MK_ERR_FILE,
+                      "head_dim %u, block_tokens %u, span_tokens %u, blocks %u: none may be 0, a span is whole blocks, "
+                      "head_dim and block_tokens are multiples of %d, and block_tokens of %s ones of %u",
+                      buffer->head_dim, buffer->block_tokens, buffer->span_tokens, buffer->blocks, MK_TILE,
+                      mk_dtype_name(buffer->dtype), mk_block_unit(buffer));
     }
   } else if (buffer->head_dim != 0 || buffer->block_tokens != 0 || buffer->span_tokens != 0 || buffer->blocks != 0) {
     return mk_error(MK_ERR_FILE,
@@ -242,7 +250,8 @@ static mk_status check_attributes(const mk_program *program, const mk_buffer *bu
              ? MK_OK
              : mk_error(MK_ERR_FILE,
                         "scale %u of %u columns, zeros %u do not go with dtype %s; i8, i4 and e4m3 have scales of 32, "
-                        "64 or 128 columns, i4 may have zeros, and nothing else has any",
+                        "64 or 128 columns, i4 may have zeros, a KV cache of e4m3 has bf16 scales of head_dim columns, "
+                        "and nothing else has any",
                         buffer->scale, buffer->scale_cols, buffer->zeros, mk_dtype_name(buffer->dtype));
 }
 
@@ -252,7 +261,9 @@ static mk_status check_buffer(const mk_program *program, const mk_buffer *buffer
   uint64_t bytes = mk_buffer_bytes(buffer);
   if (bytes == 0) {
     return mk_dtype_is_quantised(buffer->dtype)
-               ? mk_error(MK_ERR_FILE, "dtype %s in a buffer of kind %s, stored as %s; it is of weights in tiles alone",
+               ? mk_error(MK_ERR_FILE,
+                          "dtype %s in a buffer of kind %s, stored as %s; it is of weights in tiles alone, and e4m3 of "
+                          "KV caches in blocks",
                           mk_dtype_name(buffer->dtype), mk_kind_name(buffer->kind), mk_store_name(buffer->store))
                : mk_error(MK_ERR_FILE, "dtype %s cannot be stored as %s; %s holds bf16%s alone",
                           mk_dtype_name(buffer->dtype), mk_store_name(buffer->store), mk_store_name(buffer->store),
@@ -404,7 +415,7 @@ static uint64_t operand_pages(const mk_program *program, const mk_operand_info *
   if (!loads || buffer->store != MK_STORE_BLOCKS) {
     return 0;
   }
-  uint64_t block_bytes = PRODUCT(2, buffer->block_tokens, buffer->head_dim, 2);
+  uint64_t block_bytes = mk_pair_bytes(buffer);
   if (block_bytes > UINT32_MAX) {
     return UINT32_MAX;
   }
@@ -490,10 +501,10 @@ uint32_t mk_row_tile_lines(const mk_program *program, uint32_t lines, const mk_b
   return lines != MK_ALL_LINES ? lines : row % (rows / tile);
 }
 
-/* With one row per step the instruction before it in the queue has left what it takes, and in some step all of it; and as counters are waited
- * for and signalled at an instruction's own turn, none may order anything. With several rows per step this holds for a
- * SCORE alone: COMBINEs make one buffer of another one (rule R05), and whoever has all that a line uses of it can do
- * that line, on any SM. No machine fuses in programs for prompts. */
+/* With one row per step the instruction before it in the queue has left what it takes, and in some step all of it; and
+ * as counters are waited for and signalled at an instruction's own turn, none may order anything. With several rows per
+ * step this holds for a SCORE alone: COMBINEs make one buffer of another one (rule R05), and whoever has all that a
+ * line uses of it can do that line, on any SM. No machine fuses in programs for prompts. */
 bool mk_fuses(const mk_program *program, const mk_instruction *before, const mk_instruction *in) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   uint32_t rows = mk_program_rows(program);

@@ -5,24 +5,33 @@
  * Failure: MK_ERR_FILE for a malformed file (message: what is wrong at which place), MK_ERR_RUNTIME for I/O and memory.
  *
  * How instructions are ordered (the verifier and the CPU machine each implement these rules, and only these):
- *   1. Per SM there are three threads of execution, one per role. Each walks the SM's queue in order. Within one instruction the
- *      loader's part happens before the consumer's, and the consumer's before the storer's. The consumer of the next
- *      instruction does not wait for the storer of this one. The loader streams pages through a ring of ring_pages and
- *      runs ahead; of a cache it loads only after the last `next` instruction of the previous epoch on its SM (consumer
- *      part), and where others write to that in this step (`when` WAITS) also after the instruction's waits, which it
- *      makes itself. The step state is private to an SM and double-buffered by the parity of the epoch.
- *      An instruction's waits come first, its signals last. They are sent by the role that finishes it (mk_opcode_finisher): a
- *      signal of a consumer comes after all earlier consumers of its queue, and perhaps before earlier storers.
- *   2. Release counter: all that happens before the signal happens before whatever follows a wait that needed it.
+ *   1. Each SM has three threads of execution, one per role: loader, consumer, storer. Each role walks the SM's queue
+ *      in order. Of one instruction the loader's work happens before the consumer's, and the consumer's before the
+ *      storer's; but the consumer goes on to the next instruction without waiting for the storer.
+ *      The loader streams pages through a ring of ring_pages, and runs ahead of the consumer. It loads blocks of a
+ *      cache only after the consumer of its SM has done the last `next` instruction of the previous epoch. Where other
+ *      instructions write to that cache in the same step (the operand's `when` is WAITS), the loader also makes the
+ *      instruction's waits itself, and loads after them.
+ *      Each SM has a step state of its own, in two copies that take turns from epoch to epoch.
+ *      An instruction's waits come first, its signals last. The role that finishes the instruction sends the signals
+ *      (mk_opcode_finisher). If that is the consumer, the work of all earlier consumers of the queue is done by then,
+ *      but perhaps not that of earlier storers.
+ *   2. Release counter: all that happens before a signal happens before all that follows a wait that needed this
+ *      signal.
  *   3. Relaxed counter: orders nothing; it makes waiting cheap.
- *   4. Stamp: a reader of a stamped word waits until the word carries the generation of this epoch. That orders the word
- *      itself. It also means that the reader runs after the writer (a dependency, not a publication): dependencies and
- *      rule 1 together prove that a stamped word is not overwritten before its readers have read it. An instruction publishes its
- *      tiles one after the other, and signals after the last: a stamp proves that its waits are over, and that its inputs have been read
- *      if all of its tiles have been seen or its opcode stages them (MK_STREAMS of opcodes.def). It proves no signal of the same instruction.
- *   5. Fusion: a machine may do an instruction marked as fused (MK_FUSED) within the one before it in its queue, or,
- *      each line of a COMBINE of several rows per step, within one on any SM: its stamps prove no signal of that one
- *      either, or nothing. mk_fuses says where the mark may stand; an instruction without it is done by itself.
+ *   4. Stamp: a reader of a stamped word waits until the word carries the generation of this epoch. For this one word
+ *      that gives the reader what the writer wrote, and of other words the writer's it promises nothing. But the reader
+ *      does run after the writer, which is called a dependency. Dependencies and rule 1 together prove that a stamped
+ *      word is not overwritten before its readers have read it.
+ *      An instruction publishes its tiles one after the other, and signals after the last one. One of its stamps proves
+ *      that its waits are over. That it has read its inputs is proven by the stamps of all of its tiles, or, if its
+ *      opcode reads all inputs before it publishes anything (all opcodes but those of MK_STREAMS in opcodes.def), by
+ *      any one of them. No stamp proves that the same instruction has signalled.
+ *   5. Fusion: a machine may do an instruction that is marked as fused (MK_FUSED) within the one before it in its
+ *      queue. Then the stamps of the marked instruction do not prove the signals of the one before it either. With
+ *      several rows per step a machine may do each line of a marked COMBINE within an ATTENTION on any SM, and then the
+ *      COMBINE's stamps prove nothing of its queue. mk_fuses says where the mark may stand; an instruction without the
+ *      mark is done by itself.
  * An epoch is one step: one pass over all queues. Epochs follow each other without a barrier. The generation of every
  * stamped word written in epoch e (from 0) is e + 1 counted from the last time the buffers were cleared. */
 #ifndef MK_PROGRAM_H
@@ -31,7 +40,7 @@
 #include "vm/program/instruction.h"
 #include "vm/status.h"
 
-/* The last three are of quantised weights, and stored in tiles alone (strips.h). */
+/* The last three are of quantised weights, stored in tiles, and the first of them of KV caches, too (strips.h). */
 typedef enum mk_dtype {
   MK_DTYPE_BF16,
   MK_DTYPE_F32,
@@ -42,7 +51,7 @@ typedef enum mk_dtype {
   MK_DTYPE_COUNT
 } mk_dtype;
 
-/* What the scales of quantised weights are. */
+/* What the scales of a quantised buffer are. */
 typedef enum mk_scale { MK_SCALE_NONE, MK_SCALE_F32, MK_SCALE_BF16, MK_SCALE_F16, MK_SCALE_COUNT } mk_scale;
 
 typedef enum mk_buffer_kind {
@@ -58,7 +67,7 @@ typedef enum mk_store {
   MK_STORE_PLAIN,   /* row-major elements */
   MK_STORE_STAMPED, /* 64-bit words: low half one f32/u32 or two bf16 (even index low), high half the generation */
   MK_STORE_TILES,   /* weight tiles, see mk_tile_offset */
-  MK_STORE_BLOCKS,  /* [block][kv head][K, V], see mk_block_offset; found through a block table */
+  MK_STORE_BLOCKS,  /* [block][kv head][K, V], see mk_block_offset, or strips.h; found through a block table */
   MK_STORE_COUNT
 } mk_store;
 
@@ -70,19 +79,23 @@ enum {
   MK_PROXY_ASYNC = 2,   /* bulk copies */
 };
 
-/* A buffer is a grid of tiles: rows x cols elements in tiles of tile_rows x tile_cols (the last ones may be partial).
- * MK_STORE_BLOCKS: row s stands for all tokens t of slot c with (t / span_tokens + c) % rows == s, column h for KV head h; the
- * physical block of tokens [64 b, 64 b + 64) of slot c is table[c][b]; a block that a launch fills is named once in all the table, one that it
- * only reads once a slot (mk_plan_check). A program of one row per step has slot 0 alone. */
-/* Where a buffer lies, or a counter, in a program for several GPUs (ranks; docs/RANKS.md): on the rank of that number,
- * or
- *   EACH   every rank has a copy. Who reads, or waits, takes the copy of its own rank. Who writes, or signals, does so
- *          to the copies of all ranks that have readers (mk_program_readers), where it arrives at different times: a
- *          word, or an amount, at once. Constant data are the same on all ranks.
- *   DEALT  a buffer alone: a rank has the tiles that its queues name. Of what the program writes a tile is one
- *          rank's. */
+/* Where a buffer or a counter lies in a program for several GPUs (ranks; docs/RANKS.md): on the rank whose number its
+ * field `rank` holds, or
+ *   EACH   every rank has a copy. A reader, or an instruction that waits, takes the copy of its own rank. A writer, or
+ *          an instruction that signals, changes the copies of all ranks that have readers (mk_program_readers). The
+ *          change reaches them at different times, but a word, or an amount, arrives as a whole. Constant data are the
+ *          same on all ranks.
+ *   DEALT  (buffers alone) each rank has the tiles that its queues name. A tile that the program writes belongs to one
+ *          rank. */
 enum { MK_RANK_EACH = 0xffff, MK_RANK_DEALT = 0xfffe };
 
+/* A buffer is a grid of tiles: rows x cols elements in tiles of tile_rows x tile_cols (the last ones may be partial).
+ *
+ * A KV cache (MK_STORE_BLOCKS) is a grid of splits and KV heads: row s stands for all tokens t of slot c for which
+ * (t / span_tokens + c) % rows == s, column h for KV head h. The block table says where these tokens lie: tokens
+ * [64 b, 64 b + 64) of slot c are in block table[c][b]. A block that a launch fills stands once in all the table, one
+ * that the launch only reads at most once for each slot (mk_plan_check). A program of one row per step has slot 0
+ * alone. */
 typedef struct mk_buffer {
   char name[48];
   uint8_t kind;  /* mk_buffer_kind */
@@ -90,11 +103,12 @@ typedef struct mk_buffer {
   uint8_t store; /* mk_store */
   uint8_t scope; /* mk_scope: who may access it: one SM, one GPU, every GPU and the host */
   uint8_t proxy;
-  uint8_t scale;      /* mk_scale: of quantised weights, as the two below; else 0 */
-  uint8_t scale_cols; /* columns of a row that share a scale: 32, 64 or 128 */
+  uint8_t scale;      /* mk_scale. This field and the two below are for quantised buffers; else they are 0. Of a KV
+                         cache BF16 */
+  uint8_t scale_cols; /* columns of a row that share a scale: 32, 64 or 128; of a KV cache head_dim */
   uint8_t zeros;      /* 1: with zeros, I4 alone */
   uint16_t rank;      /* the GPU that holds it, MK_RANK_EACH or MK_RANK_DEALT */
-  uint16_t head_dim;  /* BLOCKS only, as the three below; else 0 */
+  uint16_t head_dim;  /* this field and the three below are for MK_STORE_BLOCKS; else they are 0 */
   uint32_t block_tokens;
   uint32_t span_tokens;
   uint32_t blocks;
@@ -136,11 +150,12 @@ typedef struct mk_step_ranges {
   mk_range position; /* of the token that the step computes */
   mk_range token;
   mk_range block; /* entries of the block table */
-  /* Rows of a step that are active. high: the program's rows, a power of two up to MK_MOST_ROWS. With several, a value
-   * of a step has a line for each, in tiles of mk_line_tile(high) lines, of which an instruction computes one (parts of
-   * attention: in one tile); lines of idle rows are neither written nor waited for. vm/program/plan.h */
+  /* How many rows of a step are active (vm/program/plan.h). batch.high is the program's rows, a power of two up to
+   * MK_MOST_ROWS. Where that is more than 1, a value of a step has a line for each row. Lines lie in tiles of
+   * mk_line_tile(high) lines, and an instruction computes one such tile; but the parts of attention lie in one tile
+   * with all lines. Lines of rows that are not active are neither written nor waited for. */
   mk_range batch;
-  mk_range slot; /* of the rows: from 0 to as many sequences, at most, as there are rows */
+  mk_range slot; /* in which a row's sequence may be: from 0 on; at most as many slots as rows */
 } mk_step_ranges;
 
 typedef struct mk_queue {
@@ -166,17 +181,17 @@ typedef struct mk_program {
 
 enum {
   MK_MAX_RANKS = 64,          /* a bit for each in mk_program_readers */
-  MK_MOST_ROWS = 1024,        /* of a step of any program */
-  MK_MAX_ROWS = 16,           /* of a step that sequences share on a GPU */
-  MK_MOST_DRAWING_ROWS = 128, /* of a step that draws: one tile of lines */
-  MK_MOST_SHARED_ROWS = 512,  /* of a step of a program of any other form than wide */
-  MK_WIDE_ROWS = 128,         /* of a step of a wide program, at least (scheduler/compile.h) */
-  MK_LINE_TILE = 128,         /* lines of a value that an instruction computes at most, but for attention */
-  MK_PROMPT_ROWS = 64,        /* of a step that computes a chunk of one sequence on a GPU */
-  MK_MAX_UNITS = 128,         /* of attention per KV head, where there are several rows */
-  MK_PIECE_TOKENS = 256,      /* that ATTENTION takes of a span at a time */
+  MK_MOST_ROWS = 1024,        /* most rows of a step, of any program */
+  MK_MAX_ROWS = 16,           /* most rows of a step that sequences share on a GPU */
+  MK_MOST_DRAWING_ROWS = 128, /* most rows of a step that draws: one tile of lines */
+  MK_MOST_SHARED_ROWS = 512,  /* most rows of a step of a program that is not wide */
+  MK_WIDE_ROWS = 128,         /* fewest rows of a step of a wide program (scheduler/compile.h) */
+  MK_LINE_TILE = 128,         /* most lines of a value that an instruction computes, but for attention */
+  MK_PROMPT_ROWS = 64,        /* rows of a step that computes a chunk of one sequence on a GPU */
+  MK_MAX_UNITS = 128,         /* most units of attention per KV head, where there are several rows */
+  MK_PIECE_TOKENS = 256,      /* tokens of a span that ATTENTION takes at a time */
 };
-/* Lines of a tile of a value that has so many: an instruction computes one tile of them. */
+/* How many of a value's `lines` lines lie in one tile. An instruction computes one such tile. */
 static inline uint32_t mk_line_tile(uint32_t lines) { return lines < MK_LINE_TILE ? lines : (uint32_t)MK_LINE_TILE; }
 
 /* Rows per step; within 1 to MK_MOST_ROWS for any program. */
@@ -189,13 +204,13 @@ static inline uint32_t mk_program_slots(const mk_program *program) {
   uint32_t slots = program->ranges.slot.high, rows = mk_program_rows(program);
   return slots < rows ? slots + 1 : rows;
 }
-/* Whether it computes chunks of one sequence alone, a step each: a program for prompts. */
+/* Whether it is a program for prompts: each step computes a chunk of one sequence. */
 static inline bool mk_program_is_for_prompts(const mk_program *program) {
   return mk_program_rows(program) > 1 && mk_program_slots(program) == 1;
 }
 
-/* Whether its machine computes whole tiles of lines: 128 rows and more, or 64 of several slots. Such a machine signals
- * for all lines of a tile, and its `next` waits for the loader of its SM. */
+/* Whether its machine computes whole tiles of lines: with 128 rows or more, or with 64 rows and several slots. Such a
+ * machine signals for all lines of a tile together, and its `next` waits for the loader of its SM. */
 static inline bool mk_program_has_tiles(const mk_program *program) {
   const uint32_t rows = mk_program_rows(program);
   return rows > MK_PROMPT_ROWS || (rows == MK_PROMPT_ROWS && !mk_program_is_for_prompts(program));
@@ -203,20 +218,21 @@ static inline bool mk_program_has_tiles(const mk_program *program) {
 
 /* The latency machine on `sms` SMs (an H200 has 132). */
 mk_machine mk_machine_latency(uint32_t sms);
-/* The same for programs for prompts: fewer warps, each with more to keep, and a shorter ring. */
+/* The machine for programs for prompts: fewer warps, each with more registers, and a shorter ring. */
 mk_machine mk_machine_prompt(uint32_t sms);
-/* And for wide ones, which take x from the ring as well. */
+/* The machine for wide programs, in which the ring brings not only weights but also the inputs of products. */
 mk_machine mk_machine_wide(uint32_t sms);
 
 mk_status mk_program_new(const mk_machine *machine, mk_program **out);
 void mk_program_free(mk_program *program); /* NULL is fine */
 
-/* Appends a buffer (name, kind, dtype, store, scope, proxy, rank, shape, tile and KV fields given; bytes and offset are computed
- * here) or a counter. MK_ERR_FILE when it has more tiles or the program more buffers than an operand can address. */
+/* Appends a buffer (name, kind, dtype, store, scope, proxy, rank, shape, tile and KV fields given; bytes and offset are
+ * computed here) or a counter. MK_ERR_FILE when it has more tiles or the program more buffers than an operand can
+ * address. */
 mk_status mk_program_add_buffer(mk_program *program, const mk_buffer *buffer, uint16_t *index);
-/* For all SMs: with several ranks each has a copy. */
+/* A counter for all SMs; of several ranks each has a copy. */
 mk_status mk_program_add_counter(mk_program *program, const char *name, mk_counter_kind kind, uint16_t *index);
-/* Whether the GPUs of a program write to each other's copies of it. */
+/* Whether the GPUs of a program write to each other's copies of the buffer. */
 static inline bool mk_buffer_is_pushed(const mk_program *program, const mk_buffer *buffer) {
   return buffer->rank == MK_RANK_EACH && program->machine.ranks > 1 && buffer->kind != MK_KIND_WEIGHT &&
          buffer->kind != MK_KIND_INPUT;
@@ -224,9 +240,10 @@ static inline bool mk_buffer_is_pushed(const mk_program *program, const mk_buffe
 static inline uint32_t mk_queue_rank(const mk_program *program, size_t queue) {
   return (uint32_t)(queue / program->machine.sms);
 }
-/* To which ranks' copies writers and signallers go: of MK_RANK_EACH those with a reader, a bit for each rank.
- * `operands`: [instruction][MK_MAX_OPERANDS], 0 where that slot writes nothing of the kind; `counters`: of each one.
- * Owned by the caller until mk_readers_free. MK_ERR_RUNTIME for memory. Of a program whose bounds are right. */
+/* Which ranks have a reader of what is written to a buffer, or signalled to a counter, of MK_RANK_EACH: a bit for each
+ * rank, as writers go to the copies of these ranks alone. `operands` is [instruction][MK_MAX_OPERANDS], 0 for an
+ * operand that writes no such buffer; `counters` has an entry for each counter. The caller owns both until
+ * mk_readers_free. The program's bounds must have been checked. MK_ERR_RUNTIME for memory. */
 typedef struct mk_readers {
   uint64_t *operands, *counters;
 } mk_readers;
@@ -234,32 +251,35 @@ mk_status mk_program_readers(const mk_program *program, mk_readers *out);
 void mk_readers_free(mk_readers *readers);
 /* Index of the buffer of that name, or -1. */
 int mk_program_find_buffer(const mk_program *program, const char *name);
-/* The buffer of `program` that can hold what `buffer` of another program of the same model holds, weights or a KV
- * cache: the same bytes at the same places, of a KV cache those of each block. -1 if there is none. */
+/* For two programs of one model that share memory: the buffer of `program` whose bytes lie at the same places as those
+ * of `buffer`, weights or a KV cache, of the other program (in a KV cache, at the same places within each block). -1 if
+ * there is none. */
 int mk_program_find_shared(const mk_program *program, const mk_buffer *buffer);
-/* Index of the buffer of that operand of the first instruction of that opcode in which it is not empty, or -1: how a
- * host finds what it gives and takes. MK_OPERAND_BUFFER(program, HEAD, logits). */
+/* How a host finds its inputs and outputs, as in MK_OPERAND_BUFFER(program, HEAD, logits): the buffer of operand `slot`
+ * of the first instruction of that opcode in which the operand is not empty; -1 if there is none. */
 int mk_program_find_operand(const mk_program *program, uint32_t opcode, uint32_t slot);
 #define MK_OPERAND_BUFFER(program, NAME, operand) \
   mk_program_find_operand(program, MK_OP_##NAME, MK_SLOT_##NAME##_##operand)
 
 uint32_t mk_buffer_grid_rows(const mk_buffer *buffer); /* in tiles */
 uint32_t mk_buffer_grid_cols(const mk_buffer *buffer);
-/* 0 when the combination of dtype, store and what there is of scales and zeros is not a legal one. */
-uint64_t mk_buffer_bytes(const mk_buffer *buffer); /* UINT64_MAX on overflow */
-/* Bytes that `rows` row tiles of a TILES buffer have in tile columns [col, col + cols): of a quantised one, in all
- * strips that these are in. */
+/* 0 where dtype, store, scales and zeros do not go together; UINT64_MAX on overflow. */
+uint64_t mk_buffer_bytes(const mk_buffer *buffer);
+/* Bytes that `rows` row tiles of a MK_STORE_TILES buffer take in tile columns [col, col + cols). Of a quantised weight:
+ * the bytes of all strips (strips.h) that have some of these columns. */
 uint64_t mk_tiles_bytes(const mk_buffer *buffer, uint32_t rows, uint32_t col, uint32_t cols);
 
-/* MK_STORE_TILES: bf16 (quantised weights: strips.h), tiles of 16 x 16, rows and columns padded with zeros to whole tiles. A row tile is
- * grid_cols steps of 512 bytes; a step holds 32 lanes of 8 bf16, lane 4 g + t (g = 0..7, t = 0..3):
+/* MK_STORE_TILES: bf16 (quantised weights: strips.h), tiles of 16 x 16, rows and columns padded with zeros to whole
+ * tiles. A row tile is grid_cols steps of 512 bytes; a step holds 32 lanes of 8 bf16, lane 4 g + t (g = 0..7, t =
+ * 0..3):
  *   W[g][2t], W[g][2t+1], W[g+8][2t], W[g+8][2t+1], W[g][2t+8], W[g][2t+9], W[g+8][2t+8], W[g+8][2t+9]
- * which is the A fragment of mma.m16n8k16 (PTX ISA, "Matrix fragments for mma.m16n8k16"): one 16-byte load per lane, and
- * any K range of a row tile is one contiguous piece of memory. The layout depends on nothing but the tensor's shape. */
+ * which is the A fragment of mma.m16n8k16 (PTX ISA, "Matrix fragments for mma.m16n8k16"): one 16-byte load per lane,
+ * and any K range of a row tile is one contiguous piece of memory. The layout depends on nothing but the tensor's
+ * shape. */
 enum { MK_TILE = 16, MK_TILE_STEP_ELEMENTS = 256 };
-/* Columns of K of which a sum is one chain: chains are added one after the other, in fp32 (docs/NUMERICS.md). */
+/* A chain is the sum over so many columns of K; chains are added one after the other, in fp32 (docs/NUMERICS.md). */
 enum { MK_CHAIN_COLS = 128 };
-/* Functions that kernels use as well. */
+/* Marks functions that kernels use as well. */
 #ifdef __CUDACC__
 #define MK_HOST_DEVICE __host__ __device__
 #else
@@ -277,11 +297,12 @@ static inline uint64_t mk_tile_offset(uint32_t grid_cols, uint32_t row, uint32_t
   return ((uint64_t)(row / MK_TILE) * grid_cols + col / MK_TILE) * MK_TILE_STEP_ELEMENTS + mk_step_offset(row, col);
 }
 
-/* MK_STORE_BLOCKS: K (which = 0), then V (1) of one block and KV head, both in 16 x 16 tiles in the order of a step. Tile (token / 16,
- * dim / 16) is number token / 16 * (head_dim / 16) + dim / 16. A tile of K has tokens as rows and dims as columns, a tile of V
- * dims as rows and tokens as columns: each is the A operand of its product (K q, and V p).
- * Element index from the start of that head's pair in its block, which is 2 * block_tokens * head_dim elements long;
- * token < block_tokens, and both sides are multiples of 16. */
+/* MK_STORE_BLOCKS, bf16: of each block and KV head a pair, K (which = 0), then V (1), together
+ * 2 * block_tokens * head_dim elements. Both are in 16 x 16 tiles, and a tile has the order of a step of weights
+ * (above). Tile (token / 16, dim / 16) is number token / 16 * (head_dim / 16) + dim / 16. A tile of K has tokens as
+ * rows and dims as columns, a tile of V dims as rows and tokens as columns: each is the A operand of its product (K q,
+ * and V p). The result is the element's index from the start of the pair; token < block_tokens, and block_tokens and
+ * head_dim are multiples of 16. */
 MK_HOST_DEVICE static inline uint64_t mk_block_offset(uint32_t block_tokens, uint32_t head_dim, uint32_t which,
                                                       uint32_t token, uint32_t dim) {
   uint64_t tile = (uint64_t)(token / MK_TILE) * (head_dim / MK_TILE) + dim / MK_TILE;
@@ -289,8 +310,9 @@ MK_HOST_DEVICE static inline uint64_t mk_block_offset(uint32_t block_tokens, uin
          (which == 0 ? mk_step_offset(token, dim) : mk_step_offset(dim, token));
 }
 
-/* Pages that an instruction streams through the ring, from its operands (KV: at the largest position), and the bytes of
- * resident shared memory it needs. One rule for scheduler and machines; the verifier checks the recorded values. */
+/* Pages that an instruction streams through the ring, which follow from its operands (KV: at the largest position), and
+ * the bytes of resident shared memory that it needs. The scheduler records both numbers in the instruction by these
+ * functions, and the verifier checks them. */
 uint32_t mk_instruction_pages(const mk_program *program, const mk_instruction *instruction);
 uint32_t mk_instruction_resident(const mk_program *program, const mk_instruction *instruction);
 
@@ -369,10 +391,11 @@ const mk_opcode_info *mk_opcode_lookup(uint32_t opcode);
 bool mk_opcode_loads_state(const mk_opcode_info *info);
 /* Whether its loader waits for the instruction's counters: it reads what others write in this step. */
 bool mk_opcode_loader_waits(const mk_opcode_info *info);
-/* Whether it multiplies tiles of lines by tiles of a weight; HEAD does not: rows that choose are few. */
+/* Whether it multiplies tiles of lines by tiles of a weight. HEAD does not: it multiplies only the lines that choose,
+ * which are few. */
 bool mk_opcode_is_product(const mk_opcode_info *info);
-/* Whether the machine of a program of tiles has its loader copy that operand, of what others write: a product's input,
- * whose role is the consumer's by the table, and a cache. So it is the loader who has to have waited. */
+/* Whether the machine of a program that mk_program_has_tiles has its loader copy that operand, so that the loader has
+ * to wait for its writers: the input of a product (by the table the consumer's operand), or a cache. */
 bool mk_opcode_copies(const mk_opcode_info *info, uint32_t slot);
 /* The slot of its operand that is a paged cache; -1: none. */
 int mk_opcode_cache(const mk_opcode_info *info);
@@ -383,14 +406,16 @@ mk_role mk_opcode_finisher(const mk_opcode_info *info);
 int mk_opcode_reads(const mk_opcode_info *info, mk_content content);
 int mk_opcode_writes(const mk_opcode_info *info, mk_content content);
 
-/* Whether `in` may be marked as fused, `before` being the instruction before it in its queue or NULL: rule 5. Where it may, a scheduler does. */
+/* Whether `in` may be marked as fused (rule 5), `before` being the instruction before it in its queue, or NULL. The
+ * scheduler sets the mark wherever it may stand. */
 bool mk_fuses(const mk_program *program, const mk_instruction *before, const mk_instruction *in);
 
-/* Which tile of the lines of a step it computes; MK_ALL_LINES: all of them, as each does where they are one tile. Of a
- * program whose shapes are right. */
+/* Which tile of a step's lines the instruction computes; MK_ALL_LINES: all of them, which is the answer for every
+ * instruction where all lines lie in one tile. The program's shapes must have been checked. */
 #define MK_ALL_LINES UINT32_MAX
 uint32_t mk_instruction_lines(const mk_program *program, const mk_instruction *in);
-/* Of which tile of lines row tile `row` of one of its operands is, by mk_instruction_lines; MK_ALL_LINES: of all. */
+/* Which tile of lines it is that row `row` of a buffer's tiles belongs to, in an instruction whose mk_instruction_lines
+ * is `lines`; MK_ALL_LINES: the row has all lines. */
 uint32_t mk_row_tile_lines(const mk_program *program, uint32_t lines, const mk_buffer *buffer, uint32_t row);
 
 static inline float mk_param_float(uint32_t bits) {
@@ -417,15 +442,16 @@ const char *mk_role_name(uint32_t role);
 /* "each" and "dealt"; NULL: of a number. */
 const char *mk_rank_name(uint32_t rank);
 
-/* The operand of all tiles of a buffer of `program`. */
+/* The operand that has all tiles of a buffer of `program`. */
 mk_operand mk_operand_whole(const mk_program *program, uint16_t buffer);
-/* Whether `o` is that, or absent: without tiles, and zero but for the buffer that it names. What a slot of extent WHOLE
- * takes. */
+/* Whether `o` may be an operand of extent WHOLE: it is what mk_operand_whole gives, or absent, which is without tiles
+ * and zero but for the buffer that it names. */
 bool mk_operand_is_whole(const mk_program *program, const mk_operand *o);
-/* The word of an instruction, and back. MK_ERR_FILE, and *out is then of no use: encode, for an unknown opcode, and for
- * what the word has no room for (unused operands and parameters; an operand of extent WHOLE that mk_operand_is_whole
- * refuses); decode, which takes any bytes, for what encode cannot have made. Neither asks whether the instruction makes
- * sense. Of an absent operand encode does not keep which buffer it names: decoded, it is zero. */
+/* Instruction to word, and back. Both may fail with MK_ERR_FILE, and *out is then of no use. mk_encode fails for an
+ * unknown opcode and for what the word has no room for: operands and parameters that the opcode does not have, and an
+ * operand of extent WHOLE that mk_operand_is_whole refuses. mk_decode takes any bytes, and fails for those that
+ * mk_encode cannot have made. Neither asks whether the instruction makes sense. The word does not keep which buffer an
+ * absent operand names; decoded, that is 0. */
 mk_status mk_encode(const mk_program *program, const mk_instruction *in, mk_instruction_word *out);
 mk_status mk_decode(const mk_program *program, const mk_instruction_word *word, mk_instruction *out);
 

@@ -1,5 +1,5 @@
-/* What program.c, program_file.c and trace_file.c share: checks that hold for a program in memory and in a file. Same rules as
- * program.h; the callers put the file's name before a message. */
+/* What program.c, program_file.c and trace_file.c share: checks that hold for a program in memory and in a file. Same
+ * rules as program.h; the callers put the file's name before a message. */
 #ifndef MK_PROGRAM_INTERNAL_H
 #define MK_PROGRAM_INTERNAL_H
 

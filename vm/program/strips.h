@@ -1,4 +1,5 @@
-/* Quantised weights as a TILES buffer holds them: what an element is, and where it lies.
+/* Quantised weights as a TILES buffer holds them, and a quantised KV cache as a BLOCKS buffer does: what an element is,
+ * and where it lies.
  *
  * A weight is bf16(scale * (q - zero)): the product in fp32, rounded to nearest even (docs/NUMERICS.md). Of E4M3 q is
  * the number that the code stands for, of I8 the code in two's complement, and neither has zeros; of I4 q is 0 to 15,
@@ -16,6 +17,14 @@
  *           that the two rows of a lane lie side by side; fp32, bf16 or fp16, as the checkpoint has them
  *   zeros   where there are any: of each range a byte for each of these rows, 0 to 15
  * Rows of padding have scale 0 and columns of padding q = zero, or 0: their weights are 0.
+ *
+ * A KV cache of E4M3 has a scale, in bf16, for the K and one for the V of each token and KV head: what is stored of a
+ * token never changes. An element is bf16(scale * q), and a scale that a machine writes is 0 or a power of two, so that
+ * this is exact (docs/NUMERICS.md). The pair of a block and KV head has, without gaps, for K and then for V
+ *   codes   K: sixteen tokens are the codes of a strip of head_dim columns, tokens being rows. V: of 32 tokens, a part
+ *           of attention, 16 dims (rows) after the other; so a lane's 16 bytes are the A fragments of one chain of P V
+ *   scales  of all tokens of the block. K: sixteen tokens at a time in the order of a strip, as a lane's sums are of
+ *           tokens g and g + 8. V: token by token, as the pairs of P are that they are multiplied to
  *
  * Pure functions: any thread may call. */
 #ifndef MK_STRIPS_H
@@ -59,6 +68,35 @@ static inline uint32_t mk_strip_offset(uint32_t dtype, uint32_t row, uint32_t co
   }
   *shift = 0;
   return step / 2 * 512 + lane * 16 + step % 2 * 8 + element / 4 * 4 + in_four;
+}
+
+/* Tokens that a block of a KV cache has a multiple of. */
+static inline uint32_t mk_block_unit(const mk_buffer *b) {
+  return mk_dtype_is_quantised(b->dtype) ? 2 * (uint32_t)MK_TILE : (uint32_t)MK_TILE;
+}
+
+/* Bytes of the K, or the V, of a block of a KV cache and head; of its codes alone, where it is a quantised one; and of
+ * the pair. Within 2^52 for any buffer. */
+static inline uint64_t mk_half_codes(const mk_buffer *b) { return (uint64_t)b->block_tokens * b->head_dim; }
+static inline uint64_t mk_half_bytes(const mk_buffer *b) {
+  return mk_dtype_is_quantised(b->dtype) ? mk_half_codes(b) + (uint64_t)b->block_tokens * mk_scale_bytes(b->scale)
+                                         : 2 * mk_half_codes(b);
+}
+static inline uint64_t mk_pair_bytes(const mk_buffer *b) { return 2 * mk_half_bytes(b); }
+
+/* Of a quantised cache, in bytes from the start of the K (which = 0) or V (1): the code of an element, and the scale of
+ * a token. */
+static inline uint64_t mk_half_code(const mk_buffer *b, uint32_t which, uint32_t token, uint32_t dim) {
+  uint32_t shift;
+  const uint32_t line = 2 * MK_TILE; /* columns */
+  return which == 0 ? (uint64_t)(token / MK_TILE) * MK_TILE * b->head_dim +
+                          mk_strip_offset(b->dtype, token % MK_TILE, dim, &shift)
+                    : (uint64_t)(token / line) * line * b->head_dim + (uint64_t)(dim / MK_TILE) * MK_TILE * line +
+                          mk_strip_offset(b->dtype, dim % MK_TILE, token % line, &shift);
+}
+static inline uint64_t mk_half_scale(const mk_buffer *b, uint32_t which, uint32_t token) {
+  const uint32_t place = which == 0 ? token / MK_TILE * MK_TILE + mk_strip_row(token) : token;
+  return mk_half_codes(b) + (uint64_t)place * mk_scale_bytes(b->scale);
 }
 
 #endif

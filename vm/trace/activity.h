@@ -21,18 +21,18 @@ typedef struct mk_trace_record {
   uint16_t edge;    /* counter, buffer or slot: activities.def */
 } mk_trace_record;
 
-/* The roles that keep records: mk_role, then the controller. Of the consumers the first warp. */
+/* The roles that keep records: those of mk_role, then the controller. The first warp stands for all consumers. */
 enum { MK_TRACE_CONTROLLER = 3, MK_TRACE_ROLES = 4 };
 
-/* Of one SM: how far its tracks are filled, and what its clock says beside block 0's, at the start of the launch [0]
- * and at its end [1]. The SMs' clocks run at slightly different rates. An offset is the smallest difference seen
- * between this clock and a time of block 0's that it has just written to memory: the clocks' difference plus the
- * shortest way through the L2, which is about the same for all. */
+/* Of one SM: how far its tracks are filled, and how its clock compares with that of block 0, at the start of the launch
+ * [0] and at its end [1]; the SMs' clocks run at slightly different rates. Block 0 keeps writing its time to memory,
+ * and the SM compares it with its own. The offset is the smallest difference seen: the clocks' difference plus the
+ * shortest way through the L2, which is about the same for all SMs. */
 typedef struct mk_trace_sm {
   uint64_t seen_at[2];                                     /* ticks of the SM's clock: when the offset was seen */
   int64_t offset[2];                                       /* ticks */
   uint32_t looks[2];                                       /* times that the offset was looked at; 0: it is not known */
-  uint32_t notes[MK_TRACE_ROLES], records[MK_TRACE_ROLES]; /* with those that there was no room for */
+  uint32_t notes[MK_TRACE_ROLES], records[MK_TRACE_ROLES]; /* those for which there was no room included */
 } mk_trace_sm;
 
 #endif

@@ -1,8 +1,8 @@
 /* Phase 2: who reads and writes which words. Rules D02, R04, O01.
  *
- * Stamped reads of one rectangle form a group: they wait for the same writers. As a stamped word has one writer, the writers of a
- * group are disjoint, and together they must cover it. Plain and paged buffers are cut at every end of an access, so that an
- * access is a run of whole segments. */
+ * Stamped reads of one rectangle form a group: they wait for the same writers. As a stamped word has one writer, the
+ * writers of a group are disjoint, and together they must cover it. Plain and paged buffers are cut at every end of an
+ * access, so that an access is a run of whole segments. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,8 +46,8 @@ static int by_use(const void *a, const void *b) {
   return x->instruction < y->instruction ? -1 : x->instruction > y->instruction;
 }
 
-/* Of ATTENTION split s: written only once position / span reaches s. With several rows which unit that is depends on the slot. Who reads it
- * is a COMBINE that knows when (rule S11). */
+/* Of ATTENTION split s: written only once position / span reaches s. With several rows which unit that is depends on
+ * the slot. Who reads it is a COMBINE that knows when (rule S11). */
 static bool only_when_long(const mk_verifier *v, const mk_instruction *in) {
   const mk_operand *kv = &in->operands[MK_SLOT_ATTENTION_kv];
   return mk_opcode_writes(mk_info(in), MK_CONTENT_PARTS) >= 0 &&
@@ -152,8 +152,8 @@ static size_t writes_above(const mk_verifier *v, uint64_t key) {
   return low;
 }
 
-/* Writes of stamped words of row `row` that meet columns [col, end): writes[*first, *last). Stamped writes are disjoint, so only
- * the one before `col` may reach into it. */
+/* Writes of stamped words of row `row` that meet columns [col, end): writes[*first, *last). Stamped writes are
+ * disjoint, so only the one before `col` may reach into it. */
 static void writes_in(const mk_verifier *v, uint32_t buffer, uint32_t row, uint32_t col, uint32_t end, size_t *first,
                       size_t *last) {
   uint64_t start = mk_cell_key(buffer, row, 0);

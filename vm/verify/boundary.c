@@ -1,8 +1,9 @@
-/* Phase 1, of queues as wholes: the token boundary, rules N01-N10, and what a machine may do within an instruction before it, rule S12.
+/* Phase 1, of queues as wholes: the token boundary, rules N01-N10, and what a machine may do within an instruction
+ * before it, rule S12.
  *
- * Every SM goes from one step to the next by itself, with a `next` that has waited for all SMs. What kernels do around it rests on these rules:
- * the order of a queue's last instructions, who may write what the next token is taken from, and that roles which run ahead or lag
- * meet there. */
+ * Every SM goes from one step to the next by itself, with a `next` that has waited for all SMs. What kernels do around
+ * it rests on these rules: the order of a queue's last instructions, who may write what the next token is taken from,
+ * and that roles which run ahead or lag meet there. */
 #include <string.h>
 
 #include "instructions/mla.h"
@@ -81,8 +82,8 @@ static bool next_lines(const mk_boundary *b, uint32_t before, uint32_t i) {
              mk_instruction_lines(b->v->program, mk_at(b->v, before)) + 1;
 }
 
-/* Rule N03. A consumer may be far ahead of its storer, which reads the step state, and is held up by what NEXT waits for: so that must
- * come from the same SM's storer, too. */
+/* Rule N03. A consumer may be far ahead of its storer, which reads the step state, and is held up by what NEXT waits
+ * for: so that must come from the same SM's storer, too. */
 static mk_status check_head(mk_boundary *b, const mk_queue *q, mk_ending *ending) {
   mk_verifier *v = b->v;
   for (uint32_t i = q->first; i < ending->next; i++) {
@@ -132,9 +133,9 @@ static mk_status check_agreement(mk_boundary *b, const mk_ending *ending) {
   return MK_OK;
 }
 
-/* Rule N06. With several rows per step a storer clears, behind the last word of a value, the half that the next step writes, and a HEAD's
- * candidates, or the front of its SCORE, tell that it is done: so nothing but NEXT comes after it. Where something
- * draws, that stands between them, and it has no such values; rule N07 says so. */
+/* Rule N06. With several rows per step a storer clears, after the last word of a value, the half that the next step
+ * writes, and a HEAD's candidates, or the front of its SCORE, tell that it is done: so nothing but NEXT comes after it.
+ * Where something draws, that stands between them, and it has no such values; rule N07 says so. */
 static mk_status check_rows(mk_boundary *b, const mk_queue *q, const mk_ending *ending) {
   if (mk_program_rows(b->v->program) == 1 || b->samples) {
     return MK_OK;
@@ -151,8 +152,8 @@ static mk_status check_rows(mk_boundary *b, const mk_queue *q, const mk_ending *
       "with several rows per step a queue ends in its head and its next, of which this head is not the last but one");
 }
 
-/* Rule N07: HEAD, SCORE of its logits, SIFTs of which each goes on with the round before, DRAW, NEXT that takes its choice. A machine does the
- * score within the head, and keeps rounds and choice to itself. */
+/* Rule N07: HEAD, SCORE of its logits, SIFTs of which each goes on with the round before, DRAW, NEXT that takes its
+ * choice. A machine does the score within the head, and keeps rounds and choice to itself. */
 static mk_status check_ending(mk_boundary *b, const mk_queue *q, mk_ending *ending, uint32_t *rounds) {
   mk_verifier *v = b->v;
   uint32_t at = ending->head + 1, previous = MK_NONE_INDEX;
@@ -310,7 +311,8 @@ static mk_status check_boundary(mk_verifier *v) {
   return MK_OK;
 }
 
-/* Rule S12. Where a mark may stand a machine need not heed it; where there is none, it does the instruction by itself. */
+/* Rule S12. Where a mark may stand a machine need not heed it; where there is none, it does the instruction by
+ * itself. */
 static mk_status check_fusions(mk_verifier *v) {
   const mk_program *p = v->program;
   for (uint32_t i = 0; i < p->instruction_count; i++) {

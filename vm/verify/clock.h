@@ -1,9 +1,10 @@
-/* Vector clocks of the verifier's run (order.c): what a thread knows of every other one.
+/* Vector clocks of the verifier's run (order.c): a thread's clock has, for each thread, the time up to which everything
+ * there has happened before.
  *
- * Of the SMs of a stage nearly all know the same, but for what they do themselves. So a clock is a vector that it
- * shares with others, and the times of its own lane's two threads beside it; and what comes of two vectors is looked
- * up where it has been asked for before. A program of 8 x 132 SMs so takes a few vectors a stage, and not one for
- * each SM.
+ * Nearly all SMs of a stage know the same, except for what they have done themselves. Therefore a clock consists of a
+ * vector that it shares with other clocks, and beside it the times of its own lane's two threads. The join of two
+ * vectors is remembered, so that the same join need not be computed again. That way a program of 8 x 132 SMs takes a
+ * few vectors for each stage, and not one for each SM.
  *
  * A mk_clocks owns all vectors; mk_clocks_free releases them. One thread. Failure: MK_ERR_RUNTIME for memory. */
 #ifndef MK_VERIFY_CLOCK_H
@@ -16,7 +17,7 @@
 #include "vm/status.h"
 
 typedef struct mk_times mk_times;
-typedef struct mk_seen { /* a vector as it was then */
+typedef struct mk_seen { /* a vector as it was at some time: its version tells whether it has changed since */
   mk_times *times;
   uint64_t version;
 } mk_seen;
@@ -24,18 +25,19 @@ typedef struct mk_seen { /* a vector as it was then */
 enum { MK_SUMS = 4 };
 
 struct mk_times {
-  uint32_t users;   /* clocks, and views; nobody changes what has several */
-  uint32_t turn;    /* of the sums */
-  uint64_t version; /* another one after each change, and never one that any vector has had */
+  uint32_t users;   /* clocks and views that share it; one with several users is not changed */
+  uint32_t turn;    /* which entry of sums is overwritten next */
+  uint64_t version; /* changes with the vector, to a number that no vector has had */
   struct {
     mk_seen with, is;
-  } sums[MK_SUMS]; /* the last ones that were joined to it, and what came of that */
-  mk_seen fed;     /* the last vector that is known to lie below it */
-  mk_times *next;  /* of all that there are */
-  uint32_t of[];   /* by thread */
+  } sums[MK_SUMS]; /* the last joins: the other vector, and the result */
+  mk_seen fed;     /* the last vector of which it is known that nothing in it is later than here */
+  mk_times *next;  /* in the list of all vectors */
+  uint32_t of[];   /* times, by thread */
 };
 
-/* Vectors are used again, and never given back before the end: so the version tells whether it is the same. */
+/* A vector's memory is used again for other vectors, but not freed before the end: so its version can always be read,
+ * and tells whether it is still the vector that was seen. */
 static inline mk_seen mk_seen_now(mk_times *times) { return (mk_seen){times, times->version}; }
 static inline bool mk_is_seen(mk_seen seen, const mk_times *times) {
   return times != NULL && seen.times == times && seen.version == times->version;
@@ -60,16 +62,16 @@ static inline uint32_t mk_clock_at(const mk_clock *c, uint32_t thread) {
   const uint32_t known = c->shared == NULL ? 0 : c->shared->of[thread];
   return thread / 2 == c->lane && c->own[thread % 2] > known ? c->own[thread % 2] : known;
 }
-/* The time of one of its lane's threads, which does not fall. */
+/* Sets the time of one of the two threads of the clock's own lane; it is never set back. */
 static inline void mk_clock_set(mk_clock *c, uint32_t thread, uint32_t time) { c->own[thread % 2] = time; }
 
 /* `to` becomes what `from` is. */
 void mk_clock_copy(mk_clocks *clocks, mk_clock *to, const mk_clock *from);
 void mk_clock_drop(mk_clocks *clocks, mk_clock *clock);
-/* Comes to know what `from`, of the same lane, knows; and what a view knows (NULL: nothing). */
+/* `into` comes to know also what `from` knows, a clock of the same lane; or what a view knows (NULL: nothing). */
 mk_status mk_clock_join(mk_clocks *clocks, mk_clock *into, const mk_clock *from);
 mk_status mk_clock_join_view(mk_clocks *clocks, mk_clock *into, mk_times *view);
-/* At most so much is known of this thread of its lane. */
+/* The clock forgets what it knows of a thread of its own lane after `time`. */
 mk_status mk_clock_limit(mk_clocks *clocks, mk_clock *clock, uint32_t thread, uint32_t time);
 /* The view (NULL: of nothing) comes to know what the clock knows. */
 mk_status mk_view_feed(mk_clocks *clocks, mk_times **view, const mk_clock *from);

@@ -71,15 +71,16 @@ static mk_status collect_users(finder *f) {
   return MK_OK;
 }
 
-/* Of each queue, the last signal without which the counter cannot reach the threshold; its queue orders those before. */
+/* Of each queue, the last signal without which the counter cannot reach the threshold; its queue orders those
+ * before. */
 static mk_status add_signals(finder *f, size_t first, size_t end, uint32_t threshold, uint32_t node) {
   for (size_t i = end; i > first;) {
-    uint32_t queue = f->v->queue_of[f->signals[i - 1].instruction], behind = 0;
+    uint32_t queue = f->v->queue_of[f->signals[i - 1].instruction], left_out = 0;
     uint32_t total = f->v->program->counters[f->signals[i - 1].counter].total;
     bool found = false;
     for (; i > first && f->v->queue_of[f->signals[i - 1].instruction] == queue; i--) {
-      behind += f->signals[i - 1].amount;
-      if (!found && total - behind < threshold) {
+      left_out += f->signals[i - 1].amount;
+      if (!found && total - left_out < threshold) {
         MK_TRY(add_edge(f, f->signals[i - 1].instruction, node));
         found = true;
       }

@@ -1,9 +1,9 @@
 /* The longest chains of one epoch: what an instruction is held up by, and what it holds up.
  *
- * An edge leads from an instruction to one that runs after it in every run: the next of its queue, the readers of the stamped
- * words it writes, and those whose waits on a counter (release or relaxed) cannot end without its signal. An instruction
- * costs 1 plus the pages that it streams, which the verifier has compared with its operands (KV: at the largest
- * position). A chain costs the sum. That is a model: pages are loaded ahead, and time is not in it.
+ * An edge leads from an instruction to one that runs after it in every run: the next of its queue, the readers of the
+ * stamped words it writes, and those whose waits on a counter (release or relaxed) cannot end without its signal. An
+ * instruction costs 1 plus the pages that it streams, which the verifier has compared with its operands (KV: at the
+ * largest position). A chain costs the sum. That is a model: pages are loaded ahead, and time is not in it.
  *
  * It works on the verifier's tables (internal.h), which must be built. The caller owns the result and frees it with
  * mk_critical_path_free. One thread. Failure: MK_ERR_RUNTIME for memory. */

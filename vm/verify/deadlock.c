@@ -27,7 +27,7 @@ __attribute__((format(printf, 2, 3))) static void add(mk_cycle_text *t, const ch
 }
 
 static void add_wait(mk_cycle_text *t, const mk_run *run, const mk_lane *lane, uint32_t index, uint32_t epoch,
-                     uint32_t behind) {
+                     uint32_t awaited) {
   const mk_verifier *v = run->v;
   bool counter = lane->wait_counter != MK_NONE_INDEX, was_full = t->used < FULL_TEXT;
   if (was_full) {
@@ -35,7 +35,7 @@ static void add_wait(mk_cycle_text *t, const mk_run *run, const mk_lane *lane, u
         counter ? "counter" : "the stamps of",
         counter ? v->program->counters[lane->wait_counter].name
                 : v->program->buffers[v->groups[lane->wait_group].where.buffer].name,
-        behind == MK_NONE_INDEX ? "nobody" : mk_place_of(v, behind).text, epoch == 0 ? "" : " of the next epoch",
+        awaited == MK_NONE_INDEX ? "nobody" : mk_place_of(v, awaited).text, epoch == 0 ? "" : " of the next epoch",
         counter ? "signals" : "writes");
   } else {
     add(t, " #%u", mk_at(v, index)->uid);
@@ -86,15 +86,15 @@ mk_status mk_report_deadlock(mk_run *run) {
   for (bool telling = false;;) {
     head_of(run, lane, &index, &epoch);
     const mk_lane *l = &run->lanes[lane];
-    uint32_t behind = l->wait_counter != MK_NONE_INDEX ? missing_signaller(run, l->wait_counter, epoch)
-                                                       : missing_writer(run, l->wait_group, epoch);
+    uint32_t awaited = l->wait_counter != MK_NONE_INDEX ? missing_signaller(run, l->wait_counter, epoch)
+                                                        : missing_writer(run, l->wait_group, epoch);
     if (telling) {
-      add_wait(&text, run, l, index, epoch, behind);
+      add_wait(&text, run, l, index, epoch, awaited);
     }
-    if (behind == MK_NONE_INDEX) {
+    if (awaited == MK_NONE_INDEX) {
       break;
     }
-    lane = v->lane_of[v->queue_of[behind]];
+    lane = v->lane_of[v->queue_of[awaited]];
     if (telling && lane == start) {
       break;
     }

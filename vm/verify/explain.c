@@ -1,5 +1,5 @@
-/* See explain.h. Everything but the critical path is found by looking at all instructions once per question: there are few
- * questions, and no table has to be trusted. */
+/* See explain.h. Everything but the critical path is found by looking at all instructions once per question: there are
+ * few questions, and no table has to be trusted. */
 #include "vm/verify/explain.h"
 
 #include <errno.h>
@@ -56,7 +56,7 @@ static void tell_queue(explain *e) {
           e->in->pages == 1 ? "" : "s", e->v.program->machine.ring_pages,
           mk_opcode_loads_state(e->info) ? "; the KV cache only after the previous epoch's next of this SM" : "");
   fputs("  consumer  after the loader's part of it, and after its waits and stamps\n", e->out);
-  fprintf(e->out, "  storer    after the consumer's part of it; at most %u instructions behind\n",
+  fprintf(e->out, "  storer    after the consumer's part of it; later than that by at most %u instructions\n",
           e->v.program->machine.result_slots);
 }
 
@@ -235,8 +235,8 @@ static void tell_path(explain *e) {
             e->path.longest);
   }
   fprintf(e->out, " (%" PRIu64 " before it, %" PRIu64 " itself, %" PRIu64 " after it)\n", head->cost, own, tail->cost);
-  tell_neighbour(e, "behind", head);
-  tell_neighbour(e, "ahead of", tail);
+  tell_neighbour(e, "after", head);
+  tell_neighbour(e, "before", tail);
   fputs(
       "  cost: 1 for an instruction and 1 for each page that it streams at the last position; one epoch; a chain "
       "follows\n"

@@ -1,7 +1,7 @@
 /* Shared by the verifier's phases, in the order in which they run:
  *   structure.c         the program's tables and each instruction by itself (S, B04, P, E01-E03, E05)
- *   shape.c             how the operands of one instruction fit together, for all step parameters (S09, S10, B02, B03), with
- *                       shape_attention.c, and expect.c: what these rules are said in
+ *   shape.c             how the operands of one instruction fit together, for all step parameters (S09, S10, B02,
+ *                       B03), with shape_attention.c, and expect.c: what these rules are said in
  *   boundary.c          how queues go from one step to the next (N), and what is fused (S12)
  *   listed.c, shares.c  instructions that follow a work list (L)
  *   access.c            who reads and writes which words (D02, R04, O01), with
@@ -18,18 +18,20 @@
 
 enum { MK_NONE_INDEX = 0xffffffff, MK_EPOCHS = 2 };
 
-/* What a thread does with an instruction, in order: the waits for counters are over, and all before that; it is done with reads and writes;
- * its signals are sent. */
+/* The moments of an instruction in a thread, in order: its waits for counters are over (ENTERED); its reads and writes
+ * are over (DONE); its signals are sent (SIGNALLED). */
 typedef enum mk_moment { MK_ENTERED = 1, MK_DONE, MK_SIGNALLED, MK_MOMENTS } mk_moment;
 
-/* A moment of the instruction number `number` of a thread, over both epochs, as its clock shows it; 0 is before all of them. */
+/* The time at which a thread's clock has come to a moment of its instruction number `number`, counted through both
+ * epochs; 0 is before all of them. */
 static inline uint32_t mk_time(uint32_t number, mk_moment moment) { return number * MK_MOMENTS + (uint32_t)moment; }
 
-/* What an operand is to the ordering phases. */
+/* What the phases about order know of an operand. */
 typedef struct mk_link {
-  uint32_t
-      first; /* stamped read: group; stamped write: entry of writes; plain: first segment; MK_NONE_INDEX: constant */
-  uint32_t count; /* plain: segments, of the first row of tiles */
+  /* Of a stamped read its group, of a stamped write its first entry in `writes`, of a plain or paged operand its first
+   * segment; MK_NONE_INDEX: the buffer is constant. */
+  uint32_t first;
+  uint32_t count; /* plain or paged: how many segments its first row of tiles has */
 } mk_link;
 
 typedef struct mk_write { /* one written rectangle, a row of tiles; sorted by key */
@@ -45,7 +47,7 @@ typedef struct mk_write { /* one written rectangle, a row of tiles; sorted by ke
 typedef struct mk_target {
   uint32_t group;
   bool certain; /* the readers wait for words of this write at every position */
-  bool whole;   /* for all of them */
+  bool whole;   /* they wait for all words of this write */
 } mk_target;
 
 typedef struct mk_reader { /* the last reader of a group in one thread */
@@ -63,18 +65,20 @@ typedef struct mk_group { /* all stamped reads of one rectangle */
   uint32_t writers;                    /* per epoch */
 } mk_group;
 
-/* Parts of a plain or paged buffer between two neighbouring ends of accesses: cuts[i] to cuts[i + 1]. */
+/* Plain and paged buffers are cut at every end of an access. A segment is what lies between two neighbouring cuts:
+ * cuts[i] to cuts[i + 1]. */
 typedef uint64_t mk_cut;
 
 typedef struct mk_verifier {
   const mk_program *program;
   mk_verify_report report;
   uint32_t *queue_of; /* instruction -> queue */
-  uint32_t
-      *lane_of; /* queue -> number among those that have instructions; threads are 2 lane + {0: consumer, 1: storer} */
+  /* Queue -> lane: its number among the queues that have instructions. A lane has two threads: 2 lane is its consumer,
+   * 2 lane + 1 its storer. */
+  uint32_t *lane_of;
   uint32_t lanes;
   uint32_t *lines_of; /* instruction -> mk_instruction_lines */
-  uint32_t *team_of;  /* instruction -> those that share the rows of a tile with it, from 1; 0: none do */
+  uint32_t *team_of;  /* instruction -> the team that it is a share of (shares.c), from 1; 0: none */
   mk_link *links;     /* instruction * MK_MAX_OPERANDS + slot */
   mk_write *writes;
   size_t write_count;
@@ -86,8 +90,8 @@ typedef struct mk_verifier {
   size_t cut_count;
 } mk_verifier;
 
-/* Fills the report and the message "RULE: SM s position p #uid opcode: ..." and returns MK_ERR_REJECTED. `instruction` is an
- * index or MK_NONE_INDEX. */
+/* Fills the report and the message "RULE: SM s position p #uid opcode: ..." and returns MK_ERR_REJECTED. `instruction`
+ * is an index or MK_NONE_INDEX. */
 mk_status mk_reject(mk_verifier *v, const char *rule, size_t instruction, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -98,12 +102,13 @@ typedef struct mk_place {
 mk_place mk_place_of(const mk_verifier *v, size_t instruction);
 
 mk_status mk_verify_structure(mk_verifier *v);
+mk_status mk_verify_buffers(mk_verifier *v);
 mk_status mk_verify_shape(mk_verifier *v, uint32_t instruction);
 mk_status mk_verify_listed_shape(mk_verifier *v, uint32_t instruction); /* of MLA_PART and MLA_REDUCE */
 mk_status mk_verify_boundary(mk_verifier *v);
 mk_status mk_verify_listed(mk_verifier *v);
 mk_status mk_verify_shares(mk_verifier *v);
-/* S11: what the slot takes from this write. */
+/* Rule S11: whether the reader's operand `slot` may take the values that this write leaves. */
 mk_status mk_verify_value(mk_verifier *v, uint32_t reader, uint32_t slot, const mk_write *write);
 mk_status mk_verify_caches(mk_verifier *v); /* R05, B05 */
 mk_status mk_verify_access(mk_verifier *v);
@@ -128,7 +133,7 @@ static inline bool mk_reads_state(const mk_verifier *v, const mk_instruction *in
   mk_state_use use = mk_info(in)->state;
   return use == MK_STATE_READ || (use == MK_STATE_NONE && mk_program_rows(v->program) > 1);
 }
-/* Whether each line of a fused instruction may be done by whoever left its input, on whichever SM it is (mk_fuses). */
+/* Whether each line of a fused instruction may be done by the instruction that made its input, on any SM (mk_fuses). */
 static inline bool mk_fused_anywhere(const mk_verifier *v, const mk_instruction *in) {
   return (in->flags & MK_FUSED) != 0 && mk_info(in)->fusion == MK_FUSION_ALONE && mk_program_rows(v->program) > 1;
 }

@@ -1,9 +1,11 @@
-/* Phase 1, of instructions whose accesses a work list confines (instructions/mla.h). Rules L01-L04, and of their shapes S09, S10.
+/* Phase 1, of instructions whose accesses a work list confines (instructions/mla.h). Rules L01-L04, and of their shapes
+ * S09, S10.
  *
- * The list is data: what it says is the checker's to prove (vm/verify/mla_check.h), batch by batch: no word of a listed buffer is written twice,
- * and every slot that a reduction reads is written by some item. What is proven here, once, is what this rests on: nobody but
- * listed operands of the one list touches those buffers, every row of the list is carried out once, and all items of an epoch are
- * over without waiting for anything, so that whatever a reduction waits for comes. */
+ * The list is data: what it says is the checker's to prove (vm/verify/mla_check.h), batch by batch: no word of a listed
+ * buffer is written twice, and every slot that a reduction reads is written by some item. What is proven here, once, is
+ * what this rests on: nobody but listed operands of the one list touches those buffers, every row of the list is
+ * carried out once, and all items of an epoch are over without waiting for anything, so that whatever a reduction waits
+ * for comes. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -166,7 +168,8 @@ static mk_status check_queue(mk_verifier *v, const mk_queue *q) {
              : mk_reject(v, "L02", q->first, "no mla_reduce on its queue carries out the reductions");
 }
 
-/* L01: what the list is about belongs to it. Constant inputs may be read by others, but not as another list or batch. */
+/* L01: what the list is about belongs to it. Constant inputs may be read by others, but not as another list or
+ * batch. */
 static mk_status check_others(mk_verifier *v, uint32_t index, uint32_t first) {
   const mk_instruction *in = mk_at(v, index), *part = mk_at(v, first);
   static const uint32_t own[] = {MK_SLOT_MLA_PART_sequences, MK_SLOT_MLA_PART_work, MK_SLOT_MLA_PART_parts,

@@ -1,5 +1,5 @@
-/* See mla_check.h. First all items, each noted in its slot or at its block; then all reductions, the first of a block following the chain of
- * its slots; then that nothing is left over. */
+/* See mla_check.h. First all items, each noted in its slot or at its block; then all reductions, the first of a block
+ * following the chain of its slots; then that nothing is left over. */
 #include "vm/verify/mla_check.h"
 
 #include <string.h>
@@ -96,7 +96,7 @@ static mk_status note_item(mk_mla_checker *c, const place *at, const mk_mla_item
 static mk_status follow_chain(const mk_mla_checker *c, const place *at, const mk_mla_reduction *r) {
   uint32_t page = 0;
   if (r->slots == 0 || r->first_slot >= c->g.slots || r->slots > c->g.slots - r->first_slot) {
-    return REJECT(at, "slots %u and %u behind it; the program has %u", r->first_slot, r->slots, c->g.slots);
+    return REJECT(at, "slots: %u from %u on; the program has %u", r->slots, r->first_slot, c->g.slots);
   }
   for (uint32_t s = r->first_slot; s < r->first_slot + r->slots; s++) {
     const slot_note *slot = &c->slots[s];
@@ -129,20 +129,20 @@ static mk_status note_reduction(mk_mla_checker *c, const place *at, const mk_mla
     block->slots = r->slots;
     *read += r->slots;
   } else if (block->first_slot != r->first_slot || block->slots != r->slots) {
-    return REJECT(at, "block %u: slots %u and %u behind it; another reduction of it has %u and %u", r->block,
-                  r->first_slot, r->slots, block->first_slot, block->slots);
+    return REJECT(at, "block %u: slots: %u from %u on; another reduction of it has %u from %u on", r->block, r->slots,
+                  r->first_slot, block->slots, block->first_slot);
   }
   uint32_t first = mk_mla_first_unit(r), count = mk_mla_unit_count(r), all = c->g.rows * MK_MLA_ROW_UNITS;
   if (count == 0 || first >= all || count > all - first) {
-    return REJECT(at, "block %u: units %u and %u behind it; it has %u", r->block, first, count, all);
+    return REJECT(at, "block %u: units: %u from %u on; it has %u", r->block, count, first, all);
   }
   for (uint32_t word = first / 64; word <= (first + count - 1) / 64; word++) {
     uint32_t from = word == first / 64 ? first % 64 : 0,
              to = word == (first + count - 1) / 64 ? (first + count - 1) % 64 : 63;
     uint64_t mask = UINT64_MAX << from & UINT64_MAX >> (63 - to);
     if ((block->reduced[word] & mask) != 0) {
-      return REJECT(at, "block %u: units %u and %u behind it; another reduction writes some of them, too", r->block,
-                    first, count);
+      return REJECT(at, "block %u: units: %u from %u on; another reduction writes some of them, too", r->block, count,
+                    first);
     }
     block->reduced[word] |= mask;
   }

@@ -1,5 +1,5 @@
-/* Races on plain and paged buffers: every access is compared with the last write and the reads since, segment by segment.
- * See race.h; rules R01 (read after write), R02 (write after read), R03 (write after write). */
+/* Races on plain and paged buffers: every access is compared with the last write and the reads since, segment by
+ * segment. See race.h; rules R01 (read after write), R02 (write after read), R03 (write after write). */
 #include "vm/verify/race.h"
 
 mk_status mk_shadow_init(mk_verifier *v, mk_shadow *shadow) {
@@ -139,8 +139,8 @@ mk_status mk_shadow_read(mk_verifier *v, mk_shadow *shadow, const mk_actor *acto
   return MK_OK;
 }
 
-/* With the first share of a team in a step: what stands there is what all of its shares come after. Readers stay, as those
- * that come later have to be after them, too. */
+/* With the first share of a team in a step: what stands there is what all of its shares come after. Readers stay, as
+ * those that come later have to be after them, too. */
 static mk_status begin_team(mk_segment *segment, uint32_t team, uint32_t epoch) {
   MK_TRY(segment->team != NULL ? MK_OK : mk_alloc(1, sizeof *segment->team, &segment->team));
   mk_team_past *past = segment->team;

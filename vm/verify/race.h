@@ -3,9 +3,9 @@
  * Two relations on events (instruction, role, epoch), each as a vector clock per thread:
  *   HB   queue order, consumer -> storer inside an instruction, release counters: earlier writes are visible;
  *   DEP  HB and stamps: earlier reads are over.
- * Threads are the consumers and storers of the queues that have instructions. A loader is no thread: what it loads of a cache is ordered
- * after the previous epoch's `next` of its queue, and after counters for which it waits itself, and it is over before its
- * instruction's consumer begins. */
+ * Threads are the consumers and storers of the queues that have instructions. A loader is no thread: what it loads of a
+ * cache is ordered after the previous epoch's `next` of its queue, and after counters for which it waits itself, and it
+ * is over before its instruction's consumer begins. */
 #ifndef MK_VERIFY_RACE_H
 #define MK_VERIFY_RACE_H
 
@@ -21,27 +21,28 @@ typedef struct mk_pasts { /* most have one or none, and there are many of these 
   uint32_t count, capacity;
 } mk_pasts;
 
-typedef struct mk_team_past { /* of words that shares of a team write */
-  uint32_t team, epoch;       /* of the last writers; 0: they are of none */
-  mk_pasts shares;            /* of that team, so far */
-  mk_pasts before;            /* who wrote before it: each of its shares comes after all of them */
+typedef struct mk_team_past { /* past writes to words that the shares of a team write */
+  uint32_t team, epoch;       /* the team of the last writers, and when; 0: the last writer was in no team */
+  mk_pasts shares;            /* writes by shares of that team, so far */
+  mk_pasts before;            /* writes before the team's: each of its shares comes after all of them */
 } mk_team_past;
 
-/* Shadow of cuts[i]..cuts[i + 1]. Which words of it a share of a team writes is data, and those of one step are
- * disjoint: so its shares are ordered with all but each other. */
+/* What is remembered of the segment cuts[i]..cuts[i + 1]. A team is all shares of attention that write the same
+ * rectangle (shares.c). Which words of it a share writes is data, but the shares of a step write different words: so
+ * each share has to be ordered with all accesses but those of the other shares. */
 typedef struct mk_segment {
   bool written;
-  uint16_t rank;      /* of a buffer that is dealt: 1 + the rank of all who touch it, 0: nobody has */
-  mk_past writer;     /* the last one, where that was of no team */
-  mk_pasts readers;   /* since, the last one of each thread; of teams, since any time */
-  mk_team_past *team; /* NULL: none has written here */
+  uint16_t rank;      /* of a buffer that is dealt: 1 + the rank of all instructions that touch it; 0: none has */
+  mk_past writer;     /* the last write, where that was by no team */
+  mk_pasts readers;   /* the last read of each thread since then; where a team wrote, earlier reads, too */
+  mk_team_past *team; /* NULL: no team has written here */
 } mk_segment;
 
 typedef struct mk_actor { /* who makes an access: its place in the order and its view of the past */
   uint32_t instruction, slot;
-  uint32_t thread, time; /* that stand for the access when later ones are compared with it */
+  uint32_t thread, time; /* when it is made: later accesses ask whether their clocks have come so far */
   const mk_clock *clock;
-  uint32_t lines; /* the one tile of them that has any; MK_ALL_LINES: all have */
+  uint32_t lines; /* the one tile of lines that has active rows; MK_ALL_LINES: all tiles have */
   uint32_t epoch;
 } mk_actor;
 

@@ -255,7 +255,7 @@ static mk_status check_named(mk_shape *s, uint32_t slot, uint32_t count) {
   return MK_OK;
 }
 
-/* Candidates: pairs of words, one behind the other in memory. */
+/* Candidates: pairs of words, one pair after the other in memory. */
 static mk_status expect_pairs(mk_shape *s, uint32_t slot) {
   MK_TRY(mk_expect(s, slot, "number of columns in the buffer", mk_shape_buffer(s, slot)->cols, 2));
   return mk_expect(s, slot, "tile width", mk_shape_buffer(s, slot)->tile_cols, 2);

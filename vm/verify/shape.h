@@ -14,7 +14,7 @@ typedef struct mk_shape { /* the instruction under examination */
   const mk_instruction *in;
   const mk_opcode_info *info;
   mk_extent extents[MK_MAX_OPERANDS];
-  uint32_t line_tile; /* that its operands are of; MK_ALL_LINES: none has told yet */
+  uint32_t line_tile; /* the tile of lines that its operands belong to; MK_ALL_LINES: not known yet */
 } mk_shape;
 
 const mk_buffer *mk_shape_buffer(const mk_shape *s, uint32_t slot); /* of an operand */
@@ -22,7 +22,9 @@ uint32_t mk_shape_lines(const mk_shape *s);                         /* of a valu
 uint32_t mk_shape_line_tile(const mk_shape *s);
 bool mk_shape_token_row(const mk_shape *s, uint32_t slot);
 
-/* A length or a place, of which `what` says which. */
+/* The functions below reject the instruction unless operand `slot` is what they say.
+ *
+ * A length or a place, which `what` names, is `want`. */
 mk_status mk_expect(mk_shape *s, uint32_t slot, const char *what, uint64_t have, uint64_t want);
 /* One element row, columns [col, col + cols). */
 mk_status mk_expect_vector(mk_shape *s, uint32_t slot, uint32_t col, uint32_t cols);
@@ -32,9 +34,9 @@ mk_status mk_expect_tiles(mk_shape *s, uint32_t slot, uint64_t rows, uint32_t he
 mk_status mk_expect_lines(mk_shape *s, uint32_t slot, uint32_t vectors, uint32_t col, uint32_t cols);
 /* A line for each row of a step, in tiles, all of them. */
 mk_status mk_expect_all_lines(mk_shape *s, uint32_t slot, uint32_t col, uint32_t cols);
-/* All operands that are of a tile of the lines of a step are of the same one. */
+/* All operands that belong to one tile of a step's lines belong to the same one. */
 mk_status mk_expect_same_tile(mk_shape *s, uint32_t slot, uint32_t tile);
-/* Of a value of a step, a tile of its lines. */
+/* One tile of the lines of a value of a step. */
 mk_status mk_expect_line_tile(mk_shape *s, uint32_t slot, uint32_t col, uint32_t cols);
 /* Machines look for such a vector at the start of its buffer, whatever row is named. */
 mk_status mk_expect_sole(mk_shape *s, uint32_t slot);
@@ -49,12 +51,12 @@ mk_status mk_expect_input(mk_shape *s, uint32_t slot, uint32_t col, uint32_t ste
 /* Results that are published by whole row tiles. */
 mk_status mk_expect_whole_rows(mk_shape *s, uint32_t weight);
 
-/* Of parameters: a number above 0, and what `rule` says. */
+/* The same for parameters. A number above 0; and what `rule` says. */
 mk_status mk_expect_positive(mk_shape *s, uint32_t param);
 mk_status mk_expect_param(mk_shape *s, uint32_t param, bool right, const char *rule);
-/* A switch. */
+/* A switch: 0 or 1. */
 mk_status mk_expect_switch(mk_shape *s, uint32_t param);
-/* A factor that may be absent. */
+/* A factor; 0: it is absent. */
 mk_status mk_expect_factor(mk_shape *s, uint32_t param);
 
 /* The rules of each opcode. */

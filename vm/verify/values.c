@@ -1,7 +1,8 @@
 /* Phase 2, of values that mean something to their readers: rules S11, R05 and B05.
  *
- * Most values are numbers, and any number will do. A candidate, however, holds a token's index, a front and a round hold keys and counts, and a
- * machine may keep scores to the SM that has made them. What is read as one of these has been written as such. */
+ * Most values are numbers, and any number will do. A candidate, however, holds a token's index, a front and a round
+ * hold keys and counts, and a machine may keep scores to the SM that has made them. What is read as one of these has
+ * been written as such. */
 #include <stdio.h>
 #include <string.h>
 
@@ -65,7 +66,8 @@ static mk_status check_pairs(mk_verifier *v, uint32_t *partner) {
   return MK_OK;
 }
 
-/* Rule B05: by one table no block has two places in a cache; by two it might. `tables`: by buffer, 1 + the table of a cache; 0 for all others. */
+/* Rule B05: by one table no block has two places in a cache; by two it might. `tables`: by buffer, 1 + the table of a
+ * cache; 0 for all others. */
 static mk_status check_tables(mk_verifier *v, uint32_t *tables) {
   for (uint32_t i = 0; i < v->program->instruction_count; i++) {
     const mk_operand *o = mk_at(v, i)->operands;

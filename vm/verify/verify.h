@@ -1,12 +1,12 @@
 /* The verifier: nothing runs that it has not accepted.
  *
- * It proves, from the ordering rules of program.h alone, that a program cannot leave its buffers, hang, or race, for the
- * whole declared ranges of the step parameters and for any number of epochs. docs/VERIFIER.md lists the rules, what they
- * assume and what they leave open. What it cannot prove it rejects: there are no warnings, and no size above which a check is
- * left out.
+ * It proves, from the ordering rules of program.h alone, that a program cannot leave its buffers, hang, or race, for
+ * the whole declared ranges of the step parameters and for any number of epochs. docs/VERIFIER.md lists the rules, what
+ * they assume and what they leave open. What it cannot prove it rejects: there are no warnings, and no size above which
+ * a check is left out.
  *
- * The program stays the caller's and is only read; nothing is kept after the return. Any thread may call.
- * Failure: MK_ERR_REJECTED, with a message that begins with the rule's id and names the SM, queue position, uid, opcode and
+ * The program stays the caller's and is only read; nothing is kept after the return. Any thread may call. Failure:
+ * MK_ERR_REJECTED, with a message that begins with the rule's id and names the SM, queue position, uid, opcode and
  * field or the instructions involved; MK_ERR_RUNTIME for memory alone. */
 #ifndef MK_VERIFY_H
 #define MK_VERIFY_H

@@ -52,6 +52,24 @@ Test(gpu_refusals, pages_of_another_size) {
   expect_refused(program, "for another machine");
 }
 
+/* Of one row, several, and the wide form. */
+Test(gpu_refusals, a_cache_in_fp8) {
+  static const uint32_t rows[] = {1, 4, 16, 128};
+  mk_config config;
+  mk_graph *graph;
+  mk_program *program;
+  cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
+  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    const mk_compile_options options = {
+        .sms = 4, .max_seq = 64, .rows = rows[i], .slots = rows[i] == 128, .kv = MK_DTYPE_E4M3};
+    cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
+    expect_refused(program, "buffer layers.0.kv: a KV cache in fp8 (e4m3) is not yet on a GPU: use --device cpu, or");
+  }
+  mk_graph_free(graph);
+}
+
 Test(gpu_refusals, quantised_weights) {
   mk_config config;
   mk_graph *graph;

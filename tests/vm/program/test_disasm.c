@@ -44,7 +44,10 @@ static mk_program *sample(void) {
        .tile_cols = 16},
       {.name = "kv.0",
        .kind = MK_KIND_KV,
+       .dtype = MK_DTYPE_E4M3,
        .store = MK_STORE_BLOCKS,
+       .scale = MK_SCALE_BF16,
+       .scale_cols = 64,
        .scope = MK_SCOPE_SYS,
        .proxy = 2,
        .rows = 2,
@@ -111,8 +114,8 @@ Test(disasm, whole_program) {
       "buffer qkv.0 kind=activation dtype=f32 store=stamped shape=1x32 tile=1x16 scope=gpu proxy=generic rank=0 ; "
       "offset=0 "
       "bytes=256\n"
-      "buffer kv.0 kind=kv dtype=bf16 store=blocks shape=2x1 tile=1x1 scope=sys proxy=async rank=0 head_dim=64 "
-      "block_tokens=64 span_tokens=256 blocks=2 ; offset=256 bytes=32768\n"
+      "buffer kv.0 kind=kv dtype=e4m3 store=blocks shape=2x1 tile=1x1 scope=sys proxy=async rank=0 head_dim=64 "
+      "block_tokens=64 span_tokens=256 blocks=2 scale=bf16 scale_cols=64 zeros=0 ; offset=256 bytes=16896\n"
       "counter go kind=relaxed scope=gpu rank=0 total=0\n"
       "counter published kind=release scope=gpu rank=0 total=3\n"
       "queue 0:\n"

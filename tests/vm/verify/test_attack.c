@@ -1,5 +1,6 @@
-/* Programs written by hand to refute the verifier (tests/vm/data/attack), each of which was accepted once and then raced, hung, left its buffers or
- * came out different. Now each is rejected by the rule that it broke, or right on every machine: mkvm_gpu_tests --programs runs those that are. */
+/* Programs written by hand to refute the verifier (tests/vm/data/attack), each of which was accepted once and then
+ * raced, hung, left its buffers or came out different. Now each is rejected by the rule that it broke, or right on
+ * every machine: mkvm_gpu_tests --programs runs those that are. */
 #include <criterion/criterion.h>
 #include <dirent.h>
 #include <stdio.h>

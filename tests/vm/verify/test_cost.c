@@ -1,5 +1,5 @@
-/* What verifying costs: steps that grow as the program does, and 4 GB for a million instructions, whatever their edges look like. (A
- * million take about 2 s of a core; that is for a quiet machine to measure and not for a test.) */
+/* What verifying costs: steps that grow as the program does, and 4 GB for a million instructions, whatever their edges
+ * look like. (A million take about 2 s of a core; that is for a quiet machine to measure and not for a test.) */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,8 +48,8 @@ static mk_program *compiled(int layers) {
 
 Test(verify_cost, a_million_compiled_instructions) { expect_linear(compiled, (int)test_repeats(100, 1000)); }
 
-/* One counter that every instruction waits for and that, in the longest program, gets as many signals as it may: each signal is compared
- * with the waits of the epoch before. */
+/* One counter that every instruction waits for and that, in the longest program, gets as many signals as it may: each
+ * signal is compared with the waits of the epoch before. */
 static mk_program *of_one_counter(int per_sm) {
   enum { SMS = 132, LONGEST = 5000, SIGNALS = 496 };
   const int signals = per_sm * SIGNALS / LONGEST;

@@ -1,4 +1,4 @@
-/* What orders an instruction, as text, and the critical path behind it. */
+/* What orders an instruction, as text, and its place on the critical path. */
 #include "vm/verify/explain.h"
 
 #include <criterion/criterion.h>
@@ -59,7 +59,7 @@ Test(explain, the_whole_text) {
       "#8 head\n"
       "  loader    2 pages, loaded ahead as far as the ring of 12 is free\n"
       "  consumer  after the loader's part of it, and after its waits and stamps\n"
-      "  storer    after the consumer's part of it; at most 2 instructions behind\n"
+      "  storer    after the consumer's part of it; later than that by at most 2 instructions\n"
       "waits for 2 of 2 on counter glus (relaxed: a hint that orders nothing), signalled by SM 0 position 5 #6 glu, "
       "SM 1 position 4 #16 glu\n"
       "waits for 2 of 2 on counter moved (release), signalled by SM 0 position 4 #5 reduce_add, SM 1 position 3 #15 "
@@ -73,8 +73,8 @@ Test(explain, the_whole_text) {
       "reads the step state of its SM, which SM 0 position 8 #9 next moves on\n"
       "signals counter freed by 1, waited for by SM 0 position 7 #8 head, SM 1 position 6 #18 head\n"
       "critical path: step 7 of 9 on the longest chain, which costs 29 (22 before it, 3 itself, 4 after it)\n"
-      "  behind SM 0 position 5 #6 glu, through queue order\n"
-      "  ahead of SM 0 position 7 #8 head, through queue order\n"
+      "  after SM 0 position 5 #6 glu, through queue order\n"
+      "  before SM 0 position 7 #8 head, through queue order\n"
       "  cost: 1 for an instruction and 1 for each page that it streams at the last position; one epoch; a chain "
       "follows\n"
       "  queue order, stamps and counters\n",
@@ -101,7 +101,7 @@ Test(explain, other_instructions) {
   expect_text(
       "two_ranks.mks", NULL, 11, MK_OK,
       WORDS("rank 1 SM 0 position 0 #11 reduce_add, one of 3", "signalled by rank 0 SM 0 position 1 #2 reduce_add\n",
-            "behind rank 0 SM 0 position 1 #2 reduce_add, through counter summed\n"));
+            "after rank 0 SM 0 position 1 #2 reduce_add, through counter summed\n"));
   expect_text("one_tile.mks", NULL, 12, MK_OK,
               WORDS("written by SM 0 position 1 #2 reduce_add (before), SM 0 position 3 #4 reduce_add (after), SM 1 "
                     "position 0 #11 "

@@ -1,7 +1,7 @@
 /* Programs that must be refused, every kind of fault as a test by name:
- *   faults.<name>         a sound program with one fault (tests/support/faults.def): rejected by the rule that forbids it;
- *   every_rule.*          no rule without such a test, none without its row in docs/VERIFIER.md;
- *   bytes.*               files that are no programs: malformed, never judged, never a crash.
+ *   faults.<name>   a sound program with one fault (tests/support/faults.def): rejected by the rule that forbids it;
+ *   every_rule.*    no rule without such a test, none without its row in docs/VERIFIER.md;
+ *   bytes.*         files that are no programs: malformed, never judged, never a crash.
  * tests/tools/test_verify_command.c shows the same programs to the command, which answers with exit codes 4 and 3. */
 #include <criterion/criterion.h>
 #include <glob.h>
@@ -74,6 +74,43 @@ Test(faults, part_of_what_is_named_whole) {
   expect_rejected(program, "S13", "gain: tiles [0:1,0:3] of buffer gain");
   gain->cols++;
   cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
+  mk_program_free(program);
+}
+
+static void expect_cache_rejected(mk_program *program, mk_buffer wrong, const char *why) {
+  mk_buffer *kv = &program->buffers[mk_program_find_buffer(program, "kv")];
+  const mk_buffer right = *kv;
+  const uint64_t bytes = mk_buffer_bytes(&wrong);
+  *kv = wrong;
+  kv->bytes = bytes != 0 ? bytes : right.bytes;
+  expect_rejected(program, "S02", why);
+  *kv = right;
+}
+
+/* The assembler and the reader of files refuse these, too. */
+Test(faults, scales_of_a_cache) {
+  mk_program *program =
+      test_assemble("layer.mks", (const test_edit[]){{"kind=kv dtype=bf16", "kind=kv dtype=e4m3"},
+                                                     {"blocks=8", "blocks=8 scale=bf16 scale_cols=64 zeros=0"},
+                                                     {NULL, NULL}});
+  cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
+  const mk_buffer good = program->buffers[mk_program_find_buffer(program, "kv")];
+  mk_buffer bad;
+#define WRONG(why, ...) (bad = good, __VA_ARGS__, expect_cache_rejected(program, bad, why))
+  WRONG("a bf16 scale for all 64 columns of a head", bad.scale = MK_SCALE_F32);
+  WRONG("scale none of 64 columns", bad.scale = MK_SCALE_NONE);
+  WRONG("scale f16", bad.scale = MK_SCALE_F16);
+  WRONG("scale bf16 of 32 columns", bad.scale_cols = 32);
+  WRONG("scale bf16 of 128 columns", bad.scale_cols = 128);
+  WRONG("scale bf16 of 64 columns, zeros 1", bad.zeros = 1);
+  WRONG("buffer kv: i8", bad.dtype = MK_DTYPE_I8);
+  WRONG("buffer kv: i4", bad.dtype = MK_DTYPE_I4);
+  WRONG("has scales, but its dtype is bf16", bad.dtype = MK_DTYPE_BF16);
+  WRONG("block_tokens is a multiple of 32", bad.block_tokens = 16);
+#undef WRONG
+  /* The bytes of a cache without its scales. */
+  program->buffers[mk_program_find_buffer(program, "kv")].bytes -= 8 * 2 * 64 * 2;
+  expect_rejected(program, "S02", "buffer kv: bytes is");
   mk_program_free(program);
 }
 static const char *const memory_rules[] = {"S03", "S13", "B04"};

@@ -1,4 +1,5 @@
-/* Random valid programs: the verifier accepts every one, and the CPU machine ends with the same bits in every interleaving. */
+/* Random valid programs: the verifier accepts every one, and the CPU machine ends with the same bits in every
+ * interleaving. */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -61,7 +62,8 @@ Test(generated, every_interleaving_gives_the_same_bits) {
   }
 }
 
-/* Many more interleavings, without arithmetic: the words, which are hashes of all that went into them, come out the same. */
+/* Many more interleavings, without arithmetic: the words, which are hashes of all that went into them, come out the
+ * same. */
 static uint64_t words_after(mk_cpu *cpu, const mk_program *p, uint64_t program) {
   uint64_t hash = 14695981039346656037u;
   cr_assert_eq(test_sequence_steps(cpu, 1, start_of(p, program), EPOCHS), MK_OK, "program %llu: %s",

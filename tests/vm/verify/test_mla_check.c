@@ -1,5 +1,5 @@
-/* The checker of MLA work lists: every list that is broken is refused, with its place; changes at random are refused, or compute the
- * same bits. */
+/* The checker of MLA work lists: every list that is broken is refused, with its place; changes at random are refused,
+ * or compute the same bits. */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -107,19 +107,19 @@ Test(mla_check, each_fault_by_itself) {
   find(&f, true, false, &sm)[0] = 0xffffffff;
   expect(&f, "block is 4294967295; the batch has");
   find(&f, true, false, &sm)[1] = 0xffffffff;
-  expect(&f, "slots 4294967295");
+  expect(&f, " from 4294967295 on; the program has 10");
   find(&f, true, false, &sm)[2] = 0xffffffff;
-  expect(&f, "behind it; the program has 10");
+  expect(&f, "slots: 4294967295 from ");
   find(&f, true, false, &sm)[2] = 0;
-  expect(&f, "and 0 behind it");
+  expect(&f, "slots: 0 from ");
   find(&f, true, false, &sm)[2]--;
   expect(&f, "");
   find(&f, true, false, &sm)[3] = 64;
-  expect(&f, "and 0 behind it; it has 64");
+  expect(&f, "units: 0 from 64 on; it has 64");
   find(&f, true, false, &sm)[3] = 64 | 1u << 16;
-  expect(&f, "units 64 and 1 behind it; it has 64");
+  expect(&f, "units: 1 from 64 on; it has 64");
   find(&f, true, false, &sm)[3] = 0xffffffff;
-  expect(&f, "units 65535 and 65535 behind it");
+  expect(&f, "units: 65535 from 65535 on");
   find(&f, true, false, &sm)[3] += 1u << 16;
   expect(&f, "");
   stop(&f);
@@ -154,9 +154,9 @@ Test(mla_check, faults_by_hand) {
   write_list(&f, 2, 1, 0, (const uint32_t[]){0, 0, REST, REST});
   expect(&f, "SM 1 reduction 0: block 0 is written by an item alone");
   write_list(&f, 1, 0, 2, (const uint32_t[]){0, 7, 2, 32u << 16, 0, 8, 1, 32 | 32u << 16});
-  expect(&f, "slots 8 and 1 behind it; another reduction of it has 7 and 2");
+  expect(&f, "slots: 1 from 8 on; another reduction of it has 2 from 7 on");
   write_list(&f, 1, 0, 2, (const uint32_t[]){0, 7, 2, 33u << 16, 0, 7, 2, 32 | 32u << 16});
-  expect(&f, "units 32 and 32 behind it; another reduction writes some of them");
+  expect(&f, "units: 32 from 32 on; another reduction writes some of them");
   write_list(&f, 1, 0, 2, (const uint32_t[]){0, 7, 2, 31u << 16, 0, 7, 2, 32 | 32u << 16});
   expect(&f, "block 0 of sequence 0: 63 of its 64 units");
   write_list(&f, 1, 0, 1, (const uint32_t[]){0, 7, 3, ALL});
@@ -201,7 +201,7 @@ Test(mla_check, batches) {
     cr_assert_not_null(strstr(mk_error_message(), faults[i].message), "%s", mk_error_message());
     batch[faults[i].word] = was;
   }
-  batch[words + MK_MLA_SEQUENCE_HEAD + 3] = 0xffffffff; /* a page behind the length may be anything */
+  batch[words + MK_MLA_SEQUENCE_HEAD + 3] = 0xffffffff; /* a page after the last one in use may be anything */
   cr_assert_eq(mk_mla_check_batch(f.session->checker, batch, SEQUENCES), MK_OK);
   stop(&f);
 }
@@ -299,7 +299,8 @@ Test(mla_check, changes_at_random_with_two_blocks, .timeout = MK_HANG_SECONDS) {
   change_at_random(128, test_effort(150, 600));
 }
 
-/* The machine's race detector, which shares no code with the checker, sees what goes wrong under a list that was not checked. */
+/* The machine's race detector, which shares no code with the checker, sees what goes wrong under a list that was not
+ * checked. */
 Test(mla_check, the_race_detector_agrees) {
   mk_mla_shape shape = {
       .heads = 8, .new_tokens = 1, .max_sequences = 1, .max_pages = 12, .pool_pages = 12, .scale = 0.1f};

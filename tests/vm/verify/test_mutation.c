@@ -1,5 +1,5 @@
-/* Mutants of valid programs (tests/mutation): none that the verifier accepts fails on the CPU machine, whose race detector shares no
- * code with the verifier. tools/mutate runs many more of them. */
+/* Mutants of valid programs (tests/mutation): none that the verifier accepts fails on the CPU machine, whose race
+ * detector shares no code with the verifier. tools/mutate runs many more of them. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
@@ -140,8 +140,8 @@ Test(verify_mutation, what_is_not_changed_is_accepted) {
   }
 }
 
-/* Programs with opcodes that look at more than they write, or write what nobody waits for: there what the verifier rejects, the CPU machine
- * shows more seldom, since it begins an instruction when all of its inputs are there. */
+/* Programs with opcodes that look at more than they write, or write what nobody waits for: there what the verifier
+ * rejects, the CPU machine shows more seldom, since it begins an instruction when all of its inputs are there. */
 static bool shows_less(const mk_program *p) {
   for (size_t i = 0; i < p->instruction_count; i++) {
     const uint32_t opcode = p->instructions[i].opcode;
@@ -153,7 +153,7 @@ static bool shows_less(const mk_program *p) {
   return false;
 }
 
-/* An instruction that nobody waits for, moved behind the `head` of its SM: the candidate does not tell any more that
+/* An instruction that nobody waits for, moved after the `head` of its SM: the candidate does not tell any more that
  * it has read, so in some programs the next epoch may overwrite its input. Of what the verifier rejects the oracle
  * sees at least half fail: on a GPU an instruction may write one tile before the inputs of another one are there,
  * and the CPU machine begins when all are. */

@@ -1,5 +1,5 @@
-/* Faults that other systems of this kind have been seen with, each as a test by name: what their validators let pass is rejected,
- * and what their machines got wrong comes out right. */
+/* Faults that other systems of this kind have been seen with, each as a test by name: what their validators let pass is
+ * rejected, and what their machines got wrong comes out right. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,8 +31,8 @@ static void expect_rejected(mk_program *program, const char *rule, const char *w
   mk_program_free(program);
 }
 
-/* A validator that looks at edges alone accepts this: #17 comes before #6, #7 before #16. But #6 comes before #7 on its queue, and
- * #16 before #17. */
+/* A validator that looks at edges alone accepts this: #17 comes before #6, #7 before #16. But #6 comes before #7 on its
+ * queue, and #16 before #17. */
 Test(peers, deadlock_through_the_order_of_two_queues) {
   expect_rejected(
       test_assemble("layer.mks",
@@ -80,8 +80,8 @@ Test(peers, deadlock_through_132_queues) {
   }
 }
 
-/* The residual is read by one instruction of a layer and overwritten by a later one, with nothing but read-after-write edges: within a
- * step, and by the first addition of the next step. */
+/* The residual is read by one instruction of a layer and overwritten by a later one, with nothing but read-after-write
+ * edges: within a step, and by the first addition of the next step. */
 Test(peers, write_after_read_on_the_residual) {
   expect_rejected(test_assemble("one_tile.mks", EDITS({" wait=read>=1", ""})), "R02", "which reads it");
   const test_edit first = {"residual_out=residual[0:1,2:4] out=y", "residual_out=spare[0:1,2:4] out=y"},
@@ -93,8 +93,9 @@ Test(peers, write_after_read_on_the_residual) {
                   "#7 linear_add, which reads it");
 }
 
-/* Up to position 255 the last of the two attention parts is empty. Both wait for the newest token all the same, and what merges
- * them waits for the parts in use alone: no interleaving changes a bit, before, at and behind the boundary. */
+/* Up to position 255 the last of the two attention parts is empty. Both wait for the newest token all the same, and
+ * what merges them waits for the parts in use alone: no interleaving changes a bit, before, at and after the
+ * boundary. */
 Test(peers, empty_last_attention_part) {
   mk_program *program = test_assemble("layer.mks", NULL);
   static const uint32_t positions[] = {0, 253, 254, 255, 256, 507};
@@ -124,7 +125,7 @@ Test(peers, counter_overrun_between_epochs) {
       "signal of SM 1 position 6 #18 head has come");
 }
 
-/* No size above which a check is left out: faults behind the 8,000th instruction are found as those before. */
+/* No size above which a check is left out: faults after the 8,000th instruction are found as those before. */
 Test(peers, checks_are_not_skipped_above_a_size) {
   mk_config config;
   mk_graph *graph;

@@ -1,5 +1,5 @@
-/* Programs for several GPUs: what crosses from rank to rank is proven like everything else, and needs scope sys. Wrong scopes are in
- * tests/support/faults.def, under P04. */
+/* Programs for several GPUs: what crosses from rank to rank is proven like everything else, and needs scope sys. Wrong
+ * scopes are in tests/support/faults.def, under P04. */
 #include <criterion/criterion.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Programs of several rows per step: what the verifier asks of them beyond those of one row, each thing broken alone, and mutants: none
- * that it accepts fails on the CPU machine. */
+/* Programs of several rows per step: what the verifier asks of them beyond those of one row, each thing broken alone,
+ * and mutants: none that it accepts fails on the CPU machine. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
@@ -116,7 +116,7 @@ REJECTS(a_unit_of_two_owners, "R04", "also written by", {
   in->pages = mk_instruction_pages(p, in);
 })
 REJECTS(wrong_pages, "P01", "pages", find(p, MK_OP_ATTENTION)->pages--)
-/* With several rows every opcode reads the step state, one like glu too: its queue needs a next, and that behind it. */
+/* With several rows every opcode reads the step state, one like glu too: its queue needs a next, and that after it. */
 REJECTS(a_glu_behind_the_next, "N02", "reads the step state after", {
   const mk_queue *q = &p->queues[0];
   mk_instruction *last = &p->instructions[q->first + q->count - 1], *glu = find(p, MK_OP_GLU), moved = *glu;
@@ -202,7 +202,8 @@ static void fill(mk_cpu *cpu, const mk_program *p) {
 }
 
 enum { BUSY = MK_ROW_ACTIVE, CHOOSES = MK_ROW_ACTIVE | MK_ROW_CHOOSES };
-/* A chunk over the border of two spans, a slot that is idle in between, tokens that are given and chosen, rows that change places. */
+/* A chunk over the border of two spans, a slot that is idle in between, tokens that are given and chosen, rows that
+ * change places. */
 static const mk_step_row plan[STEPS][ROWS] = {
     {{1, 254, 5, BUSY}, {3, 10, 6, CHOOSES}, {1, 255, 7, BUSY}, {1, 256, 8, CHOOSES}},
     {{1, 257, MK_TOKEN_CHOSEN, CHOOSES}, {0, 0, 0, 0}, {0, 513, 3, BUSY}, {0, 514, 4, CHOOSES}},
@@ -245,7 +246,7 @@ static void expect_sound(mk_program *p) {
 Test(verify_rows, unchanged_program_runs) { expect_sound(compile(ROWS)); }
 Test(verify_rows, unchanged_program_that_draws_runs) { expect_sound(compile_drawing(ROWS)); }
 
-/* Moved units of attention: on whichever SM, before or behind its combine. */
+/* Moved units of attention: on whichever SM, before or after its combine. */
 static bool move_unit(mk_program *p, uint64_t *random) {
   mk_instruction *a = &p->instructions[mutation_draw(random, (uint32_t)p->instruction_count)];
   mk_instruction *b = &p->instructions[mutation_draw(random, (uint32_t)p->instruction_count)];

@@ -1,5 +1,5 @@
-/* The verifier on a one-layer model on two SMs, written by hand: the program is accepted, and each rule broken alone is rejected
- * with that rule's id. */
+/* The verifier on a one-layer model on two SMs, written by hand: the program is accepted, and each rule broken alone is
+ * rejected with that rule's id. */
 #include "vm/verify/verify.h"
 
 #include <criterion/criterion.h>
@@ -449,7 +449,8 @@ REJECTS(release_signalled_too_early, moved_model, "R01", "reduce_add", mk_instru
         in[-1].signals[1] = in->signals[1]; in[-1].signal_count = 2; in->signals[1] = (mk_signal){0};
         in->signal_count = 1)
 REJECTS(write_after_write, moved_model, "R03", "linear_add", drop_wait(I(0, HEAD), 1))
-/* The residual is read by one operation of a layer and overwritten by a later one, with only read-after-write edges between. */
+/* The residual is read by one operation of a layer and overwritten by a later one, with only read-after-write edges
+ * between. */
 REJECTS(write_after_read_on_the_residual, read_only_model, "R02", "which reads it", drop_wait(I(0, HEAD), 1))
 REJECTS(write_after_read_threshold, read_only_model, "R02", "which reads it", I(0, HEAD)->waits[1].threshold = 1)
 REJECTS(carried_from_the_last_step, model, "R01", "same step",

@@ -73,7 +73,8 @@ Test(verify_wide, unchanged_program_is_accepted) {
   mk_program_free(p);
 }
 
-/* Whether both tell of the same value, of any tile of its lines: whoever made one of them may have made the other before. */
+/* Whether both tell of the same value, of any tile of its lines: whoever made one of them may have made the other
+ * before. */
 static bool of_same_value(const mk_program *p, uint32_t a, uint32_t b) {
   const char *first = p->counters[a].name, *second = p->counters[b].name;
   const char *end = strrchr(first, '.');
@@ -154,7 +155,7 @@ Test(verify_wide, a_signal_before_the_norm) {
   too_early(MK_OP_LINEAR_ADD);
 }
 
-/* In its queue behind the instruction that it is for. */
+/* A norm moved before the sum that it is for, in the same queue. */
 Test(verify_wide, a_norm_before_its_sum) {
   mk_program *p = compile();
   mk_instruction *add = find(p, MK_OP_LINEAR_ADD, 0), moved = add[0];
