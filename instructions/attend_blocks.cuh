@@ -232,9 +232,12 @@ __device__ __forceinline__ void attend_blocks(wide_consumer &c, uint32_t (&q)[st
     VALUES_AT = DIMS == 64 ? MK_GPU_PAGE_BYTES / 2 : 0,  // in the block's last page
   };
   stage_cursor stage{tile::uniform(next_stage(c).at)};
-  uint32_t at = 0, page = 0;
+  uint32_t at = 0;
+  // Of the stage; computed anew, since registers are short.
+  auto page_at_hand = [&] { return tile::anew(at) / BLOCK_TOKENS * BLOCK_PAGES % MK_GPU_STAGE_PAGES; };
 #pragma unroll 1
   do {
+    uint32_t page = page_at_hand();
     tile::panel keys = wait_packed(c, stage, page);
     tile::panel values = tile::panel_at(wait_packed(c, stage, page + BLOCK_PAGES - 1), VALUES_AT);
     const queries of = queries::at_hand(c);
@@ -247,14 +250,13 @@ __device__ __forceinline__ void attend_blocks(wide_consumer &c, uint32_t (&q)[st
     }
 #pragma unroll
     for (uint32_t i = 0; i < BLOCK_PAGES; i++) {
-      release_page(c, stage, page + i, 1);
+      release_page(c, stage, page_at_hand() + i, 1);
     }
     at += BLOCK_TOKENS;
-    page = at / BLOCK_TOKENS * BLOCK_PAGES % MK_GPU_STAGE_PAGES;
-    if (page == 0) {
+    if (page_at_hand() == 0) {
       stage.next_packed();
     }
-  } while (page != 0 || at < queries::at_hand(c).end);
+  } while (page_at_hand() != 0 || at < queries::at_hand(c).end);
   put_next_stage(c, stage);
 }
 

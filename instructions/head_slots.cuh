@@ -48,10 +48,7 @@ __device__ inline void finish_head_unit(const wide_consumer &c, uint32_t first, 
   float *logits = reinterpret_cast<float *>(c.d.buffer(in.parts[MK_PART_HEAD_logits]).address) +
                   static_cast<uint64_t>(line_tile * LINES) * vocab + row;
   const volatile uint32_t *places = lines_of(c.d).places + line_tile * LINES;
-  tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
-    if (tile::uniform(line / 8 * 8 >= lines)) {
-      return;
-    }
+  tile::each_line(y, lines, [&](uint32_t line, float &upper, float &lower) {
     float scale = wide_shared()->scales[line], best = -INFINITY;
     uint32_t index = MK_CANDIDATE_NONE;
     bool chooses = line < lines && (places[line] & LINE_CHOOSES) != 0;

@@ -43,6 +43,16 @@ __device__ inline void put_scales(const wide_consumer &c, const mk_instruction_w
       norm_scale(sum, reciprocal_of(static_cast<float>(param(in, 1))), __uint_as_float(param(in, 0)));
 }
 
+// Whether the warpgroup has rows of the instruction's weight; of prompts nearly every instruction has some for both.
+__device__ inline bool group_has_rows(const wide_consumer &c) {
+  return !MK_GPU_SLOTS || tile::uniform(instruction_at_hand(c).parts[LINEAR_WEIGHT].rows > c.group() * GROUP_TILES);
+}
+
+__device__ inline void release_lines(const wide_consumer &c, const stage_cursor &stage) {
+  release_page(c, stage, LINES_AT, 1);
+  release_page(c, stage, LINES_AT + 1, 1);
+}
+
 // sums, which are zero, += weight times the first `lines` lines; those of a row tile that is not the instruction's mean
 // nothing. While the first chain is under way `meanwhile` is called. A chain's products go out together and are waited
 // for together: the other warpgroup's keep the tensor cores busy meanwhile, and with weights fetched ahead, or chains
@@ -54,8 +64,15 @@ __device__ __forceinline__ void multiply(wide_consumer &c, function meanwhile, t
   stage_cursor stage = next_stage(c);
   uint32_t left = instruction_at_hand(c).parts[LINEAR_WEIGHT].cols;
 #pragma unroll 1
-  while (left != 0) {
+  for (; left != 0; left = left > CHAIN_STEPS ? left - CHAIN_STEPS : 0, stage.next()) {
     uint8_t *own = const_cast<uint8_t *>(wait_page(c, stage, c.group())) + c.d.warp % 4 * CHAIN_BYTES;
+    if (!group_has_rows(c)) {
+      wait_page(c, stage, LINES_AT);
+      wait_page(c, stage, LINES_AT + 1);
+      release_lines(c, stage);
+      release_page(c, stage, c.group(), PAGE_ARRIVALS / 4);
+      continue;
+    }
     if (left < CHAIN_STEPS) {  // columns of the weight that are another part's, or nobody's
       tile::clear_steps(own, left, CHAIN_STEPS);
     }
@@ -67,13 +84,10 @@ __device__ __forceinline__ void multiply(wide_consumer &c, function meanwhile, t
       meanwhile();
     }
     tile::finish_chain(chain, weights);
-    release_page(c, stage, LINES_AT, 1);
-    release_page(c, stage, LINES_AT + 1, 1);
+    release_lines(c, stage);
     tile::add(sums, chain);
     tile::fence_shared_for_copies();
     release_page(c, stage, c.group(), PAGE_ARRIVALS / 4);
-    left = left > CHAIN_STEPS ? left - CHAIN_STEPS : 0;
-    stage.next();
   }
   put_next_stage(c, stage);
 }
@@ -87,7 +101,7 @@ __device__ inline element *own_rows(const wide_consumer &c, const mk_operand &op
 __device__ inline void put_floats(const wide_consumer &c, const mk_operand &out, uint32_t lines, tile::group_sums &y) {
   float *to = own_rows<float>(c, out);
   uint32_t cols = c.d.buffer(out).cols;
-  tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
+  tile::each_line(y, lines, [&](uint32_t line, float &upper, float &lower) {
     if (line < lines) {
       to[line * cols] = upper;
       to[line * cols + 8] = lower;
@@ -103,7 +117,7 @@ __device__ inline void finish_QKV(const wide_consumer &c, const mk_instruction_w
     uint32_t tiles_per_head = param(in, MK_PARAM_QKV_head_dim) / 16;
     const line_positions positions = positions_of(lines_of(c.d), in.parts[MK_PART_QKV_x].row);
     float frequency = __ldg(inv_freq + tile % tiles_per_head * 8 + tile::row_in_tile());
-    tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
+    tile::each_line(y, lines, [&](uint32_t line, float &upper, float &lower) {
       angle a = angle_of(positions.of(line), frequency);
       float turned = rotated(upper, lower, a.cosine, -a.sine);
       lower = rotated(lower, upper, a.cosine, a.sine);
@@ -118,8 +132,8 @@ __device__ inline void finish_GLU(const wide_consumer &c, const mk_instruction_w
   const mk_operand &out = in.parts[MK_PART_GLU_out];
   uint32_t cols = c.d.buffer(out).cols;
   uint16_t *to = plain_lines<uint16_t>(c.d, out) + c.d.warp * 8;
-  tile::each_line(y, [&](uint32_t, float &gate, float &up) { gate = gated(gate, up); });
-  tile::each_pair_of_rows(y, [&](uint32_t line, uint32_t rows, uint32_t values, uint32_t) {
+  tile::each_line(y, lines, [&](uint32_t, float &gate, float &up) { gate = gated(gate, up); });
+  tile::each_pair_of_rows(y, lines, [&](uint32_t line, uint32_t rows, uint32_t values, uint32_t) {
     if (line < lines) {
       *reinterpret_cast<uint32_t *>(to + line * cols + rows) = values;
     }
@@ -136,8 +150,8 @@ __device__ inline void finish_residual(const wide_consumer &c, const mk_operand 
                                        const mk_operand &out, uint32_t lines, tile::group_sums &y) {
   if ((from.flags & MK_OPERAND_TOKEN_ROW) != 0) {
     const mk_gpu_buffer &b = c.d.buffer(from);
-    tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
-      uint32_t token = line < lines ? lines_of(c.d).tokens[out.row * LINES + line] : 0;
+    tile::each_line(y, lines, [&](uint32_t line, float &upper, float &lower) {
+      uint32_t token = lines_of(c.d).tokens[out.row * LINES + min(line, lines - 1)];
       const uint16_t *step = reinterpret_cast<const uint16_t *>(b.address) +
                              (static_cast<uint64_t>(token / 16) * b.grid_cols + from.col + c.d.warp) * 256 +
                              mk_step_offset(token, tile::row_in_tile());
@@ -147,15 +161,15 @@ __device__ inline void finish_residual(const wide_consumer &c, const mk_operand 
   } else {
     const float *residual = own_rows<float>(c, from);
     uint32_t cols = c.d.buffer(from).cols;
-    tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
-      upper = __fadd_rn(line < lines ? tile::load_relaxed(residual + line * cols) : 0.0f, upper);
-      lower = __fadd_rn(line < lines ? tile::load_relaxed(residual + line * cols + 8) : 0.0f, lower);
+    tile::each_line(y, lines, [&](uint32_t line, float &upper, float &lower) {
+      upper = __fadd_rn(tile::load_relaxed(residual + min(line, lines - 1) * cols), upper);
+      lower = __fadd_rn(tile::load_relaxed(residual + min(line, lines - 1) * cols + 8), lower);
     });
   }
   put_floats(c, to, lines, y);
   uint16_t *rounded = plain_lines<uint16_t>(c.d, out) + c.d.warp * 16;
   uint32_t cols = c.d.buffer(out).cols;
-  tile::each_pair_of_rows(y, [&](uint32_t line, uint32_t rows, uint32_t upper, uint32_t lower) {
+  tile::each_pair_of_rows(y, lines, [&](uint32_t line, uint32_t rows, uint32_t upper, uint32_t lower) {
     if (line < lines) {
       *reinterpret_cast<uint32_t *>(rounded + line * cols + rows) = upper;
       *reinterpret_cast<uint32_t *>(rounded + line * cols + rows + 8) = lower;
@@ -199,16 +213,17 @@ __device__ __forceinline__ void finish_sums(const role &c, const mk_instruction_
 // The instruction is looked up anew after the products, since registers are short.
 __device__ __forceinline__ void finish_linear(const wide_consumer &c, tile::group_sums &y) {
   const mk_instruction_word &in = instruction_at_hand(c);
+  uint32_t lines = active_lines(c.d, in.parts[LINEAR_X].row);
   if (squares_of(in) != nullptr) {
     consumers_meet();
-    tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
+    tile::each_line(y, lines, [&](uint32_t line, float &upper, float &lower) {
       float scale = wide_shared()->scales[line];
       upper = __fmul_rn(upper, scale);
       lower = __fmul_rn(lower, scale);
     });
   }
   if (c.d.warp < in.parts[LINEAR_WEIGHT].rows) {
-    finish_sums(c, in, active_lines(c.d, in.parts[LINEAR_X].row), y);
+    finish_sums(c, in, lines, y);
   }
 }
 
@@ -247,7 +262,7 @@ __device__ inline void consume_REDUCE_ADD(wide_consumer &c, const mk_instruction
     tile::zero(y);
 #pragma unroll 1
     for (uint32_t part = 0; part < parts.rows; part++, from += static_cast<uint64_t>(b.tile_rows) * b.cols) {
-      tile::each_line(y, [&](uint32_t line, float &upper, float &lower) {
+      tile::each_line(y, lines, [&](uint32_t line, float &upper, float &lower) {
         if (line < lines) {
           upper = __fadd_rn(upper, tile::load_relaxed(from + line * b.cols));
           lower = __fadd_rn(lower, tile::load_relaxed(from + line * b.cols + 8));

@@ -17,7 +17,7 @@ __device__ inline uint2 token_pairs(const mk_gpu_buffer &b, uint32_t token, uint
 }
 
 __device__ inline void consume_NORM(wide_consumer &c, const mk_instruction_word &in) {
-  enum { BATCH = LINES / MK_GPU_CONSUMER_WARPS };  // lines of a warp, that are fetched together
+  enum { BATCH = LINES / 2 / MK_GPU_CONSUMER_WARPS };  // lines of a warp, that are fetched together
   const mk_operand &x = in.parts[MK_PART_NORM_x], &out = in.parts[MK_PART_NORM_out],
                    &squares = in.parts[MK_PART_NORM_squares];
   const mk_gpu_buffer &b = c.d.buffer(x);
@@ -36,27 +36,29 @@ __device__ inline void consume_NORM(wide_consumer &c, const mk_instruction_word 
       reinterpret_cast<uint16_t *>(c.d.buffer(out).address) + static_cast<uint64_t>(out.row) * LINES * cols + at;
   const uint16_t *from = reinterpret_cast<const uint16_t *>(b.address) + static_cast<uint64_t>(x.row) * LINES * b.cols +
                          x.col * b.tile_cols + lane * 4;
-  uint32_t first = c.d.warp * BATCH;
-  uint2 pairs[BATCH];
+#pragma unroll 1
+  for (uint32_t first = 0; first < lines; first += BATCH * MK_GPU_CONSUMER_WARPS) {
+    uint2 pairs[BATCH];
 #pragma unroll
-  for (uint32_t i = 0; i < BATCH; i++) {
-    uint32_t line = first + i;
-    pairs[i] = {0, 0};
-    if (there && line < lines) {
-      pairs[i] = of_tokens ? token_pairs(b, lines_of(c.d).tokens[out.row * LINES + line], x.col)
-                           : __ldcg(reinterpret_cast<const uint2 *>(from + static_cast<uint64_t>(line) * b.cols));
+    for (uint32_t i = 0; i < BATCH; i++) {
+      uint32_t line = min(first + i * MK_GPU_CONSUMER_WARPS + c.d.warp, lines - 1);
+      pairs[i] = {0, 0};
+      if (there) {
+        pairs[i] = of_tokens ? token_pairs(b, lines_of(c.d).tokens[out.row * LINES + line], x.col)
+                             : __ldcg(reinterpret_cast<const uint2 *>(from + static_cast<uint64_t>(line) * b.cols));
+      }
     }
-  }
 #pragma unroll
-  for (uint32_t i = 0; i < BATCH; i++) {
-    uint32_t line = first + i;
-    float sum = chain_squares(pairs[i]);
-    if (there && line < lines) {
-      *reinterpret_cast<uint2 *>(to + static_cast<uint64_t>(line) * cols) = {tile::multiply_bf16(pairs[i].x, gain.x),
-                                                                             tile::multiply_bf16(pairs[i].y, gain.y)};
-    }
-    if (lane == 0 && line < lines) {
-      plain_lines<float>(c.d, squares)[static_cast<uint64_t>(line) * c.d.buffer(squares).cols] = sum;
+    for (uint32_t i = 0; i < BATCH; i++) {
+      uint32_t line = first + i * MK_GPU_CONSUMER_WARPS + c.d.warp;
+      float sum = chain_squares(pairs[i]);
+      if (there && line < lines) {
+        *reinterpret_cast<uint2 *>(to + static_cast<uint64_t>(line) * cols) = {tile::multiply_bf16(pairs[i].x, gain.x),
+                                                                               tile::multiply_bf16(pairs[i].y, gain.y)};
+      }
+      if (lane == 0 && line < lines) {
+        plain_lines<float>(c.d, squares)[static_cast<uint64_t>(line) * c.d.buffer(squares).cols] = sum;
+      }
     }
   }
   consumers_signal(c, in);

@@ -86,14 +86,18 @@ __device__ inline void add(group_sums &to, const chain_sums<lines> &chain) {
 __device__ inline uint32_t row_in_tile() { return threadIdx.x % 32 / 4; }
 
 // Sums that are finished together: what follows from a line's number is computed anew for each batch, since registers
-// are short.
+// are short. Batches from line number `lines` on are left out: their code is long, and comes from far away where it has
+// not been run for a while (docs/results/wide.md).
 enum { BATCH_SUMS = 16 };
 
 // do_line(line, upper, lower): the sums of both of the lane's rows, which it may change.
 template <typename line_function>
-__device__ __forceinline__ void each_line(group_sums &sums, line_function do_line) {
+__device__ __forceinline__ void each_line(group_sums &sums, uint32_t lines, line_function do_line) {
 #pragma unroll
   for (uint32_t batch = 0; batch < 64; batch += BATCH_SUMS) {
+    if (uniform(batch * 2 >= lines)) {
+      return;
+    }
     uint32_t first = anew(threadIdx.x) % 4 * 2;
 #pragma unroll
     for (uint32_t i = batch; i < batch + BATCH_SUMS; i += 4) {
@@ -111,9 +115,12 @@ __device__ inline uint32_t rows_of_line(float even, float odd) { return transpos
 // put(line, rows, upper, lower): bf16 of rows `rows` and `rows` + 1 of the warp's row tile, and of those that lie eight
 // further on.
 template <typename put_function>
-__device__ __forceinline__ void each_pair_of_rows(const group_sums &sums, put_function put) {
+__device__ __forceinline__ void each_pair_of_rows(const group_sums &sums, uint32_t lines, put_function put) {
 #pragma unroll
   for (uint32_t batch = 0; batch < 64; batch += BATCH_SUMS) {
+    if (uniform(batch * 2 >= lines)) {
+      return;
+    }
     uint32_t line = anew(threadIdx.x) % 32 / 4, rows = anew(threadIdx.x) % 4 * 2;
 #pragma unroll
     for (uint32_t i = batch; i < batch + BATCH_SUMS; i += 4) {

@@ -28,6 +28,7 @@ static const machine machines[] = {
     {"16 rows, drawn", 16, 16, true, false},
     {"16 rows, a prompt", 16, 1, false, true},
     {"128 rows, a prompt", 128, 1, false, true},
+    {"64 rows", 64, 16, false, false},
 };
 
 typedef struct answers {
@@ -106,7 +107,9 @@ static void test_machine(const machine *m) {
                                .synth = &config,
                                .synth_seed = 3,
                                .rows = m->rows,
-                               .slots = m->rows > MK_MAX_ROWS ? 1 : 0,
+                               .slots = m->rows <= MK_MAX_ROWS ? 0
+                                        : m->prompts           ? 1
+                                                               : m->rows,
                                .max_seq = traced_shape.max_seq,
                                .sampling = m->samples ? &sampling : NULL,
                                .gpu_deadline_ms = deadline_ms};

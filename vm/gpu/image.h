@@ -15,7 +15,8 @@ typedef enum mk_gpu_image_part {
   MK_GPU_IMAGE_ROWS_RECORDING,
   MK_GPU_IMAGE_WIDE, /* mk_wide_kernel, vm/gpu/wide.cu */
   MK_GPU_IMAGE_WIDE_RECORDING,
-  MK_GPU_IMAGE_WIDE_SLOTS,    /* mk_wide_kernel of several sequences, vm/gpu/wide_slots.cu; no recorder */
+  MK_GPU_IMAGE_WIDE_SLOTS, /* mk_wide_kernel of several sequences, vm/gpu/wide_slots.cu */
+  MK_GPU_IMAGE_WIDE_SLOTS_RECORDING,
   MK_GPU_IMAGE_ROWS_SAMPLING, /* mk_kernel of several rows with the opcodes of sampling, vm/gpu/rows_sampling.cu */
   MK_GPU_IMAGE_ROWS_SAMPLING_RECORDING,
   /* These, but for wide steps, for other families than Llama: vm/gpu/families.cu and the like. */

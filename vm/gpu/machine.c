@@ -121,9 +121,6 @@ mk_status mk_gpu_need_recording(mk_gpu *gpu) {
   if (gpu->mla) {
     return mk_error(MK_ERR_USAGE, "a GPU records no programs with a work list; trace them on device cpu");
   }
-  if (gpu->image == MK_GPU_IMAGE_WIDE_SLOTS) {
-    return mk_error(MK_ERR_USAGE, "a GPU does not record wide steps that several sequences share yet");
-  }
   return gpu->recording != NULL ? MK_OK
                                 : mk_gpu_load(gpu, gpu->image + 1, kernel_name(gpu), mk_gpu_shared_bytes(gpu),
                                               &gpu->recording_module, &gpu->recording);

@@ -15,9 +15,14 @@
 
 namespace mk {
 
-// With several rows there is no register for the thread's number.
-__device__ inline uint32_t recording_thread() { return MK_GPU_ROWS ? tile::thread_anew() : threadIdx.x; }
-__device__ inline uint32_t recording_warp(const device &d) { return MK_GPU_ROWS ? tile::thread_anew() / 32 : d.warp; }
+// With several rows, and in wide steps that sequences share, there is no register for the thread's number.
+#if defined MK_GPU_SLOTS && MK_GPU_SLOTS
+enum : bool { THREAD_ANEW = true };
+#else
+enum : bool { THREAD_ANEW = MK_GPU_ROWS };
+#endif
+__device__ inline uint32_t recording_thread() { return THREAD_ANEW ? tile::thread_anew() : threadIdx.x; }
+__device__ inline uint32_t recording_warp(const device &d) { return THREAD_ANEW ? tile::thread_anew() / 32 : d.warp; }
 
 // Whether this thread keeps the records: one lane of a role does; of the consumers the first warp's, and of two storers
 // the first one's.

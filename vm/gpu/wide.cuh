@@ -26,7 +26,7 @@ struct packing {    // what the loader asks of the packers, page by page
   uint32_t head_dim;
 };
 
-enum { WARP_QUERIES = 16 };
+enum { WARP_QUERIES = 16, PACKERS = 2 };
 
 // Of several sequences: an item of a work list (vm/program/attend_list.h) and what a warp has of it
 // (instructions/attend_slots.cuh).
@@ -46,6 +46,7 @@ struct wide_words {
   uint32_t
       stages[MK_GPU_CONSUMER_WARPS];  // where each warp is in the page ring, between instructions: registers are short
   packing wanted;
+  uint32_t taken[PACKERS];
   float best[MK_GPU_CONSUMER_WARPS];
   uint32_t index[MK_GPU_CONSUMER_WARPS];
   wide_choices choices;
@@ -64,8 +65,7 @@ enum {
   LINES = MK_WIDE_GPU_LINES,
   LINES_AT = GROUPS,                      // the panels' pages in a stage
   PAGE_ARRIVALS = MK_GPU_CONSUMER_WARPS,  // that empty a page
-  PACKERS = 2,
-  ATTENDED_ALONE = 256,  // so many tokens at most are attended to without room for sums
+  ATTENDED_ALONE = 256,                   // so many tokens at most are attended to without room for sums
 };
 static_assert(GROUP_TILES * CHAIN_BYTES == MK_GPU_PAGE_BYTES, "a page is a chain of a warpgroup's row tiles");
 static_assert(LINES * MK_WIDE_GPU_PANEL_COLS * 2 == MK_GPU_PAGE_BYTES, "or a panel of a line tile");

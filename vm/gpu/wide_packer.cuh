@@ -56,12 +56,19 @@ __device__ inline void pack_page(uint8_t *page, uint32_t head_dim, uint32_t pack
   }
 }
 
+// How often the packer has been asked: in shared memory, since where something is recorded registers are short.
+__device__ inline volatile uint32_t &taken_by(const device &d) {
+  return wide_shared()->taken[tile::anew(d.warp) == MK_GPU_WARPS - 1];
+}
+
 __device__ __forceinline__ void run_packer(const device &d) {
+  taken_by(d) = 0;
 #pragma unroll 1
-  for (uint32_t taken = 0;; taken ^= 1) {
-    if (!wait_for_work(d, PACKING_FULL, taken)) {
-      return;
+  while (wait_for_work(d, PACKING_FULL, taken_by(d) & 1)) {
+    if (tile::lane() == 0) {
+      taken_by(d) = taken_by(d) + 1;
     }
+    __syncwarp();
     stage_cursor stage{tile::uniform(wide_shared()->wanted.stage)};
     uint32_t tokens = tile::uniform(wide_shared()->wanted.tokens);
     uint32_t head_dim = tile::uniform(wide_shared()->wanted.head_dim);

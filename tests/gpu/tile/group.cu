@@ -73,7 +73,7 @@ __device__ inline void multiply_chains(const mk_tile_params &params) {
     tile::add(sums, chain);
   }
   const uint32_t row = threadIdx.x / 32 * 16 + tile::row_in_tile();
-  tile::each_line(sums, [&](uint32_t line, float &upper, float &lower) {
+  tile::each_line(sums, 128, [&](uint32_t line, float &upper, float &lower) {
     out[line * 64 + row] = upper;
     out[line * 64 + row + 8] = lower;
   });
@@ -88,22 +88,22 @@ extern "C" __global__ void __launch_bounds__(128) mk_tile_group_half_chains(cons
 }
 
 // in [count][128 lines][64 rows] fp32. out [count][128][64] bf16: each becomes a sum, is changed in place (its sign),
-// and leaves in pairs.
+// and leaves in pairs; of those in the batches with the first `first` lines.
 extern "C" __global__ void __launch_bounds__(128) mk_tile_group_pairs(const mk_tile_params params) {
   const uint32_t warp = threadIdx.x / 32, row = warp * 16 + tile::row_in_tile();
   for (uint32_t i = 0; i < params.count; i++) {
     const float *in = reinterpret_cast<const float *>(params.in) + i * MK_GROUP_LINES * 64;
     uint32_t *out = reinterpret_cast<uint32_t *>(params.out) + i * MK_GROUP_LINES * 32;
     tile::group_sums sums;
-    tile::each_line(sums, [&](uint32_t line, float &upper, float &lower) {
+    tile::each_line(sums, 128, [&](uint32_t line, float &upper, float &lower) {
       upper = in[line * 64 + row];
       lower = in[line * 64 + row + 8];
     });
-    tile::each_line(sums, [&](uint32_t, float &upper, float &lower) {
+    tile::each_line(sums, params.first, [&](uint32_t, float &upper, float &lower) {
       upper = -upper;
       lower = -lower;
     });
-    tile::each_pair_of_rows(sums, [&](uint32_t line, uint32_t rows, uint32_t upper, uint32_t lower) {
+    tile::each_pair_of_rows(sums, params.first, [&](uint32_t line, uint32_t rows, uint32_t upper, uint32_t lower) {
       out[line * 32 + (warp * 16 + rows) / 2] = upper;
       out[line * 32 + (warp * 16 + rows) / 2 + 4] = lower;
     });
