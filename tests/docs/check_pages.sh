@@ -70,7 +70,7 @@ at_most() {
   [ "$count" -le "$1" ] || wrong "$count lines $2; at most $1 may:
 $found"
 }
-# The lines over 120 columns that may stay are comments of the kernel for wide steps.
+# No line of code has more than 120 columns.
 # shellcheck disable=SC2016
 at_most 0 "have more than 120 columns" <<END
 $(files | grep -E '\.(c|h|cu|cuh|sh|cmake)$' | tr '\n' '\0' |
