@@ -42,7 +42,7 @@ __device__ __forceinline__ void attend_lines(wide_consumer &c) {
     const mk_operand &from = in.parts[MK_PART_ATTEND_q];
     uint32_t q[steps][4], cols = c.d.buffer(from).cols;
     tile::load_left(q, plain_lines<float>(c.d, from) + static_cast<uint64_t>(c.d.warp * 16) * cols, cols,
-                    lines_of_warp(c, from), __fmul_rn(__uint_as_float(param(in, MK_PARAM_ATTEND_scale)), SCORES_TO_2));
+                    lines_of_warp(c, from), __fmul_rn(__uint_as_float(param(in, MK_PARAM_ATTEND_scale)), BASE_E_TO_2));
     attend_blocks<attended_lines>(c, q, span);
   }
   uint32_t group_end = attended_lines::at_hand(c).group_end;

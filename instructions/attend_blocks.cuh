@@ -13,15 +13,13 @@
 // not see of the tokens from `at` on. It is looked up anew for each block, since registers are short. HIDES_BLOCKS:
 // whether a block's scores are hidden all at once, where registers are less short than while a part is multiplied.
 #pragma once
+#include "instructions/attend_part.cuh"
 #include "instructions/tile/rows.cuh"
 #include "vm/gpu/wide_packer.cuh"
 
 namespace mk {
 
-constexpr float SCORES_TO_2 = 1.4426950408889634f;  // scores are kept in base 2
-constexpr float NO_SCORE = -3e38f;  // what no token's score is relative to; a number, so that differences are
-
-enum { PART_TOKENS = 32, SPAN_TOKENS = 256, TREE_LEVELS = MK_WIDE_GPU_LEVELS - 1 };
+enum { TREE_LEVELS = MK_WIDE_GPU_LEVELS - 1 };
 
 // Of a thread's two lines.
 template <uint32_t steps>
@@ -36,7 +34,7 @@ __device__ inline void clear(attended<steps> &sums) {
   for (uint32_t n = 0; n < 8 * steps; n++) {
     sums.o[n] = 0.0f;
   }
-  sums.top[0] = sums.top[1] = NO_SCORE;
+  sums.top[0] = sums.top[1] = NO_TOKENS;
   sums.total[0] = sums.total[1] = 0.0f;
 }
 
@@ -79,7 +77,7 @@ __device__ __forceinline__ void weigh(float (&scores)[16], uint32_t at, const qu
     of.hide(scores, at);
   }
   float top[2], total[2];
-  tile::row_max(top, scores, NO_SCORE);
+  tile::row_max(top, scores, NO_TOKENS);
   top[0] = ceilf(top[0]), top[1] = ceilf(top[1]);
   tile::exp2_below(scores, top);
   to.factors = raise_tops(span.top, top);
@@ -145,7 +143,8 @@ __device__ __forceinline__ void attend_block(tile::panel keys, tile::panel value
 
 // Where the sums of a level of the tree wait, of this thread: element i is at i * 32. The first level, which has half
 // of what waits, is in the stage that is kept for it (tops and totals are after the page ring), the others in global
-// memory.
+// memory. Where no stage is kept (attend_slots.cuh: items of few queries, which have a quarter of the sums), the first
+// level lies in the second one's other half.
 struct kept_sums {
   float *scales, *o;
 };
@@ -153,13 +152,17 @@ __device__ inline kept_sums kept_level(const wide_consumer &c, uint32_t level) {
   enum { SCALES = 4 * 32, SUMS = MK_WIDE_GPU_KEPT_FLOATS - SCALES };
   static_assert(SUMS * 4 * MK_GPU_CONSUMER_WARPS <= MK_GPU_PAGE_BYTES * MK_GPU_STAGE_PAGES, "a stage has room");
   static_assert(SCALES * 4 * MK_GPU_CONSUMER_WARPS <= MK_GPU_ACTIVATION_BYTES, "and so has the area after the ring");
-  if (level == 0) {
+  enum { HALF = MK_WIDE_GPU_KEPT_FLOATS / 2 };
+  if (level == 0 && (!MK_GPU_SLOTS || next_stage(c).keeps())) {
     float *stage = reinterpret_cast<float *>(c.d.page(next_stage(c).kept() * MK_GPU_STAGE_PAGES));
     float *scales = reinterpret_cast<float *>(c.d.activation());
     return {scales + c.d.warp * SCALES + tile::lane(), stage + c.d.warp * SUMS + tile::lane()};
   }
-  float *to = c.d.params.scratch + static_cast<uint64_t>(blockIdx.x) * c.d.params.scratch_floats +
-              (c.d.warp * (MK_WIDE_GPU_LEVELS - 1) + level - 1) * MK_WIDE_GPU_KEPT_FLOATS + tile::lane();
+  uint32_t at = (c.d.warp * (MK_WIDE_GPU_LEVELS - 1) + level - 1) * MK_WIDE_GPU_KEPT_FLOATS;
+  if (MK_GPU_SLOTS && level == 0) {
+    at = c.d.warp * (MK_WIDE_GPU_LEVELS - 1) * MK_WIDE_GPU_KEPT_FLOATS + HALF;
+  }
+  float *to = c.d.params.scratch + static_cast<uint64_t>(blockIdx.x) * c.d.params.scratch_floats + at + tile::lane();
   return {to, to + SCALES};
 }
 

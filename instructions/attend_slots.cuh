@@ -1,15 +1,18 @@
 // ATTEND on the device, of the kernel for wide steps of several sequences: the items of a share of the step's work list
 // (vm/program/attend_list.h), one after the other; attend.c, attend_blocks.cuh. An item's queries are its lines with
-// its query heads of the KV head, the heads of a line side by side. Up to 64 of them are a warpgroup's alone: items go
-// to both in turn, so that one begins with the next item while the other still ends its own. Both take part in all
-// that the loader hands over. Waits: q; the loader: the head's APPEND. Signals: the counter of the line tile's output.
+// its query heads of the KV head, the heads of a line side by side. Up to eight of them, a decoding row's mostly, are
+// columns of what one warp multiplies, or two, which have 64 dims of the output each: K and V are left operands as they
+// lie in the cache, so nothing is packed. Up to 64 of them are a warpgroup's alone. Items go to warps, or warpgroups, in
+// turn, so that one begins with the next item while another still ends its own. All take part in all that the loader
+// hands over, since a wait sees nothing but the parity of how often a page has been filled. Waits: q; the loader: the
+// head's APPEND. Signals: the counter of the line tile's output.
 #pragma once
 #include "instructions/attend_blocks.cuh"
 #include "vm/program/attend_list.h"
 
 namespace mk {
 
-enum { GROUP_QUERIES = 64 };
+enum { GROUP_QUERIES = 64, FEW_QUERIES = 8 };
 static_assert(GROUPS * GROUP_QUERIES == MK_ATTEND_QUERIES, "two warpgroups have all queries of an item");
 
 // The list of the step and line tile at hand: how many items there are, in the place of one, and the items.
@@ -46,6 +49,11 @@ struct attended_queries {
   }
 };
 
+// Of an item, by the two halves of its words: whether its queries are few.
+__device__ inline bool has_few_queries(const uint4 &first, const uint4 &second) {
+  return tile::uniform(first.y * second.y <= FEW_QUERIES);
+}
+
 // The warp's next item, of its share; false: it has no more.
 __device__ inline bool take_item(const wide_consumer &c) {
   const mk_instruction_word &in = instruction_at_hand(c);
@@ -62,6 +70,12 @@ __device__ inline bool take_item(const wide_consumer &c) {
   uint32_t group_first = alone ? 0 : c.group() * GROUP_QUERIES, group_end = min(queries, group_first + GROUP_QUERIES);
   bool works = alone ? turn % GROUPS == c.group() : group_first < queries;
   uint32_t query = group_first + c.d.warp % 4 * WARP_QUERIES;
+  bool few = has_few_queries(first, second);
+  if (few) {
+    uint32_t warps = c.d.buffer(in.parts[MK_PART_ATTEND_kv]).head_dim / 64;  // of an item
+    works = turn % (MK_GPU_CONSUMER_WARPS / warps) == c.d.warp / warps;
+    query = 0;
+  }
   __syncwarp();
   if (tile::lane() == 0) {
     to.of.first = first.x;
@@ -69,6 +83,7 @@ __device__ inline bool take_item(const wide_consumer &c) {
     to.of.head = second.x;
     to.of.heads = heads;
     to.turn = turn + 1;
+    to.few = few;
     to.query = query;
     to.queries = works && query < queries ? min(queries - query, static_cast<uint32_t>(WARP_QUERIES)) : 0;
     to.end = position + lines;
@@ -114,7 +129,7 @@ __device__ __forceinline__ void attend_item(wide_consumer &c) {
     const mk_instruction_word &in = instruction_at_hand(c);
     const query_rows<const float> from = rows_of_queries<const float>(c, in.parts[MK_PART_ATTEND_q], DIMS);
     uint32_t q[steps][4];
-    tile::load_left(q, from.at, __fmul_rn(__uint_as_float(param(in, MK_PARAM_ATTEND_scale)), SCORES_TO_2));
+    tile::load_left(q, from.at, __fmul_rn(__uint_as_float(param(in, MK_PARAM_ATTEND_scale)), BASE_E_TO_2));
     attend_blocks<attended_queries>(c, q, span);
   }
   uint32_t group_end = tile::uniform(item_at_hand(c).group_end);
@@ -130,16 +145,120 @@ __device__ __forceinline__ void attend_item(wide_consumer &c) {
   tile::store_rows<steps / 2>(to.at, span.o, factors);
 }
 
+// Sums of a thread: of columns 2 t and 2 t + 1 of lane 4 g + t, the first column's dims g and g + 8 of each tile of 16,
+// then the second one's.
+typedef attended<2> few_sums;
+
+// The 32 tokens from `at` on of an item, whose keys and values (of the warp's 64 dims) these are, join the span.
+template <uint32_t halves>
+__device__ __forceinline__ void add_part(const wide_consumer &c, const uint8_t *keys, const uint8_t *values,
+                                         const uint32_t (&q)[halves * 4][4], uint32_t at, few_sums &span) {
+  const volatile attended_item &item = item_at_hand(c);
+  uint32_t limits[2];
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    uint32_t end = item.ends[tile::lane() % 4 * 2 + h];
+    limits[h] = end > at ? end - at : 0;
+  }
+  part_sums part;
+  attend_part<false>(
+      keys, values, [&](uint32_t step) { return make_uint2(q[step][0], q[step][2]); }, tile::lane(), halves, limits,
+      tile::uniform(item.end) - at, part);
+  const line_factors factors = raise_tops(span.top, part.top);
+  const float total[2] = {part.total.value[0], part.total.value[1]};
+  add_totals(span.total, total, factors);
+  tile::multiply_rows(span.o, factors.kept);
+  float o[16];
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) {
+    o[4 * i] = part.o[i].value[0], o[4 * i + 1] = part.o[i].value[2];
+    o[4 * i + 2] = part.o[i].value[1], o[4 * i + 3] = part.o[i].value[3];
+  }
+  tile::add_rows(span.o, o, factors.added);
+}
+
+// All blocks of the cache that some query sees, which pass by; they are multiplied by the warps whose item it is.
+template <uint32_t halves>
+__device__ __forceinline__ void attend_few_blocks(wide_consumer &c, const uint32_t (&q)[halves * 4][4],
+                                                  few_sums &span) {
+  stage_cursor stage{tile::uniform(next_stage(c).at)};
+  uint32_t at = 0;
+  auto page_at_hand = [&] { return tile::anew(at) / BLOCK_TOKENS * halves % MK_GPU_STAGE_PAGES; };
+#pragma unroll 1
+  do {
+    const uint8_t *keys = wait_page(c, stage, page_at_hand());
+    const uint8_t *values =
+        halves == 1 ? keys + MK_GPU_PAGE_BYTES / 2
+                    : wait_page(c, stage, page_at_hand() + halves - 1) + c.d.warp % halves * (MK_GPU_PAGE_BYTES / 8);
+    uint32_t end = tile::uniform(item_at_hand(c).end);
+    if (tile::uniform(item_at_hand(c).queries != 0) && at < end) {
+      if (at % SPAN_TOKENS == 0 && at != 0) {
+        keep_span(c, at / SPAN_TOKENS - 1, span);
+        clear(span);
+      }
+#pragma unroll 1
+      for (uint32_t part = 0; part < BLOCK_TOKENS && at + part < end; part += PART_TOKENS) {
+        add_part<halves>(c, keys + part * halves * 128, values + part * halves * 128, q, at + part, span);
+      }
+      tile::fence_shared_for_copies();
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < halves; i++) {
+      release_page(c, stage, page_at_hand() + i, 1);
+    }
+    at += BLOCK_TOKENS;
+    if (page_at_hand() == 0) {
+      stage.next();
+    }
+  } while (page_at_hand() != 0 || at < tile::uniform(item_at_hand(c).end));
+  put_next_stage(c, stage);
+}
+
+// The columns of the warp's 64 dims, divided by their sums of p.
+template <uint32_t halves>
+__device__ inline void store_columns(const wide_consumer &c, const few_sums &sums) {
+  const query_rows<uint16_t> rows =
+      rows_of_queries<uint16_t>(c, instruction_at_hand(c).parts[MK_PART_ATTEND_out], halves * 64);
+  const float factors[2] = {__fdividef(1.0f, sums.total[0]), __fdividef(1.0f, sums.total[1])};
+  uint16_t *to = rows.at[0] + c.d.warp % halves * 64 + tile::lane() % 4 * 2;
+#pragma unroll
+  for (uint32_t i = 0; i < 8; i++) {  // eight dims each
+    uint32_t at = i / 2 * 4 + i % 2,
+             words = tile::rows_of_line(__fmul_rn(sums.o[at], factors[0]), __fmul_rn(sums.o[at + 2], factors[1]));
+    if (rows.at[0] != nullptr) {
+      *reinterpret_cast<uint32_t *>(to + i * 8) = words;
+    }
+  }
+}
+
+template <uint32_t halves>
+__device__ __forceinline__ void attend_few(wide_consumer &c) {
+  few_sums span;
+  clear(span);
+  {
+    const mk_instruction_word &in = instruction_at_hand(c);
+    const query_rows<const float> from = rows_of_queries<const float>(c, in.parts[MK_PART_ATTEND_q], halves * 64);
+    uint32_t q[halves * 4][4];  // of which the second row of left operands is zero
+    tile::load_left(q, from.at, __fmul_rn(__uint_as_float(param(in, MK_PARAM_ATTEND_scale)), BASE_E_TO_2));
+    attend_few_blocks<halves>(c, q, span);
+  }
+  if (tile::uniform(item_at_hand(c).queries != 0)) {
+    add_tree(c, (tile::uniform(item_at_hand(c).end) - 1) / SPAN_TOKENS, span);
+    store_columns<halves>(c, span);
+  }
+}
+
 __device__ inline void consume_ATTEND(wide_consumer &c, const mk_instruction_word &in) {
   consumers_wait(c, in);
   item_at_hand(c).turn = 0;
   __syncwarp();
 #pragma unroll 1
   while (take_item(c)) {
+    bool few = tile::uniform(item_at_hand(c).few != 0);
     if (c.d.buffer(instruction_at_hand(c).parts[MK_PART_ATTEND_kv]).head_dim == 64) {
-      attend_item<4>(c);
+      few ? attend_few<1>(c) : attend_item<4>(c);
     } else {
-      attend_item<8>(c);
+      few ? attend_few<2>(c) : attend_item<8>(c);
     }
   }
   consumers_signal(c, instruction_at_hand(c));

@@ -161,7 +161,9 @@ __device__ inline void attend_round(const consumer &c, const mk_instruction_word
                      tile::anew(c.lane);
     part_sums sums;
     const uint32_t limits[2] = {tokens, tokens};
-    attend_part<true>(keys, values + a.half() * 2048, q, c.lane, a.halves, limits, tokens, sums);
+    attend_part<true>(
+        keys, values + a.half() * 2048, [&](uint32_t step) { return q[step * 32]; }, c.lane, a.halves, limits, tokens,
+        sums);
     release_block(c, a, place);
     put_part(c, sums);
   } else {

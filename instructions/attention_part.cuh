@@ -1,32 +1,10 @@
-// Attention over a part of 32 tokens, which is one warp's work, and how the sums of parts become those of spans:
-// docs/NUMERICS.md has the canon. The kernels of one row and of several attend with these.
-//
-// S = K q^T is [32 tokens][8 columns], O = V^T P^T [64 dims][8 columns], and the sum of p is one more row of it. Tokens
-// are relative to the largest score of their part, rounded up to a whole number, in base 2: so whoever merges parts
-// multiplies by powers of two, which changes no bit.
+// How the kernels of one row and of several attend by parts of 32 tokens (attend_part.cuh), and how the sums of parts
+// become those of spans: docs/NUMERICS.md has the canon.
 #pragma once
-#include "instructions/canon.cuh"
+#include "instructions/attend_part.cuh"
 #include "vm/gpu/consumer.cuh"
 
 namespace mk {
-
-constexpr float BASE_E_TO_2 = 1.4426950408889634f;
-constexpr float NO_TOKENS = -3e38f;  // what no token's score is relative to; a number, so that differences are
-
-enum {
-  PART_TILES = 2,  // of sixteen tokens
-  PART_TOKENS = 32,
-  SPAN_PARTS = 8,  // that are added one after the other
-  SPAN_TOKENS = SPAN_PARTS * PART_TOKENS,
-  GROUP_SPANS = 4,  // whose sums are added as a tree
-  BATCH_PARTS = 4,  // that a lane fetches together
-};
-
-struct part_sums {       // columns 2 t and 2 t + 1 of lane 4 g + t
-  tile::sum_tile o[4];   // 16 dims each
-  tile::sum_tile total;  // the same in all rows
-  float top[2];          // base 2, a whole number
-};
 
 // The sums of a warp that has no part.
 __device__ inline void clear(part_sums &sums) {
@@ -36,101 +14,6 @@ __device__ inline void clear(part_sums &sums) {
   }
   tile::zero(sums.total);
   sums.top[0] = sums.top[1] = NO_TOKENS;
-}
-
-__device__ inline float largest_over_tokens(float value) {
-#pragma unroll
-  for (uint32_t offset = 4; offset < 32; offset *= 2) {
-    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
-  }
-  return value;
-}
-
-// Four K tiles, or V tiles, of each tile of tokens; these lie `stride` bytes apart.
-__device__ inline void load_tiles(tile::weight_tile (&to)[PART_TILES][4], const uint8_t *from, uint32_t stride) {
-#pragma unroll
-  for (uint32_t i = 0; i < 4; i++) {
-#pragma unroll
-    for (uint32_t j = 0; j < PART_TILES; j++) {
-      tile::load(to[j][i], from + j * stride + i * 512);
-    }
-  }
-}
-
-// The sums of a part, for 64 dims of the output. keys: K of all dims; values: V from those 64 dims on; from one tile of
-// tokens to the next both are `halves` x 2 KiB apart. q: the columns' fragments from this lane's on, step by step.
-// limits: for each of the lane's columns, the first token that does not count; valid: the first token whose V need not
-// be a number. whole: each column has a token.
-template <bool whole>
-__device__ inline void attend_part(const uint8_t *keys, const uint8_t *values, const uint2 *q, uint32_t lane,
-                                   uint32_t halves, const uint32_t (&limits)[2], uint32_t valid, part_sums &sums) {
-  tile::sum_tile s[PART_TILES];
-  tile::weight_tile tiles[PART_TILES][4];
-#pragma unroll
-  for (uint32_t j = 0; j < PART_TILES; j++) {
-    tile::zero(s[j]);
-  }
-#pragma unroll
-  for (uint32_t h = 0; h < 2; h++) {
-    if (h < halves) {
-      load_tiles(tiles, keys + h * 2048, halves * 2048);
-#pragma unroll
-      for (uint32_t i = 0; i < 4; i++) {
-        uint2 words = q[(h * 4 + i) * 32];
-#pragma unroll
-        for (uint32_t j = 0; j < PART_TILES; j++) {
-          tile::multiply_add(s[j], tiles[j][i], tile::vector_tile{{words.x, words.y}});
-        }
-      }
-    }
-  }
-  load_tiles(tiles, values, halves * 2048);
-  uint32_t token = tile::anew(lane) / 4;
-  float p[PART_TILES][4];  // of each tile tokens g, g, g + 8, g + 8 of the lane's two columns
-#pragma unroll
-  for (uint32_t j = 0; j < PART_TILES; j++) {
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-      p[j][i] = j * 16 + token + i / 2 * 8 < limits[i % 2] ? s[j].value[i] : -INFINITY;
-    }
-  }
-#pragma unroll
-  for (uint32_t i = 0; i < 2; i++) {
-    float top = fmaxf(fmaxf(p[0][i], p[0][i + 2]), fmaxf(p[1][i], p[1][i + 2]));
-    top = ceilf(largest_over_tokens(whole ? top : fmaxf(top, NO_TOKENS)));
-    sums.top[i] = top;
-#pragma unroll
-    for (uint32_t j = 0; j < PART_TILES; j++) {
-      p[j][i] = tile::exp2(p[j][i] - top);
-      p[j][i + 2] = tile::exp2(p[j][i + 2] - top);
-    }
-  }
-#pragma unroll
-  for (uint32_t i = 0; i < 4; i++) {
-    tile::zero(sums.o[i]);
-  }
-  tile::zero(sums.total);
-  constexpr tile::weight_tile ones = {{0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u}};
-#pragma unroll
-  for (uint32_t j = 0; j < PART_TILES; j++) {
-    tile::vector_tile columns = {
-        {tile::transpose(tile::pack_bf16(p[j][0], p[j][1])), tile::transpose(tile::pack_bf16(p[j][2], p[j][3]))}};
-    if (valid < PART_TOKENS) {
-      uint32_t at = j * 16 + 2 * (tile::anew(lane) % 4);
-      uint32_t first = (at < valid ? 0xffffu : 0u) | (at + 1 < valid ? 0xffff0000u : 0u);
-      uint32_t second = (at + 8 < valid ? 0xffffu : 0u) | (at + 9 < valid ? 0xffff0000u : 0u);
-#pragma unroll
-      for (uint32_t i = 0; i < 4; i++) {
-        tiles[j][i].word[0] &= first, tiles[j][i].word[1] &= first;
-        tiles[j][i].word[2] &= second, tiles[j][i].word[3] &= second;
-      }
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-      tile::multiply_add(sums.o[i], tiles[j][i], columns);
-    }
-    tile::multiply_add(sums.total, ones, columns);
-  }
 }
 
 // Where pair `pair` of a new token's K, and two values of its V, lie in pages. keys, values: the token's tiles there;

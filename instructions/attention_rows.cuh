@@ -477,8 +477,10 @@ __device__ inline void attend_round(const consumer &c, const slot_view &v, uint3
       uint32_t limit = limit_of(v, set, 2 * (c.lane % 4) + j);
       limits[j] = limit > start ? limit - start : 0;
     }
-    attend_part<false>(keys, values + v.half(warp) * 2048, reinterpret_cast<const uint2 *>(queries()) + c.lane, c.lane,
-                       pages_per_block, limits, v.end - start, sums);
+    const uint2 *q = reinterpret_cast<const uint2 *>(queries()) + c.lane;
+    attend_part<false>(
+        keys, values + v.half(warp) * 2048, [&](uint32_t step) { return q[step * 32]; }, c.lane, pages_per_block,
+        limits, v.end - start, sums);
   }
   if (releases) {
     __syncwarp();

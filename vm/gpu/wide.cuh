@@ -35,6 +35,7 @@ struct attended_item {
     uint32_t first, position, head, heads;
   } of;
   uint32_t turn;            // items of the share so far
+  uint32_t few;             // whether it has FEW_QUERIES at most
   uint32_t query, queries;  // the warp's first, and how many it has
   uint32_t end, own, group_end;
   uint32_t ends[WARP_QUERIES];  // the position after the last token that a query sees

@@ -149,15 +149,23 @@ __device__ inline bool load_product(wide_loader &l, const mk_instruction_word &i
   return true;
 }
 
+__device__ inline void pass_stage(stage_cursor &stage, bool packed) {
+  if (packed) {
+    stage.next_packed();
+  } else {
+    stage.next();
+  }
+}
+
 // By one lane: so many pages of the blocks that the table names, in whole stages.
 __device__ inline bool load_blocks(const wide_loader &l, const mk_instruction_word &in, const uint32_t *table,
-                                   uint32_t pages) {
+                                   uint32_t pages, bool packed) {
   const mk_operand &operand = in.parts[MK_PART_ATTEND_kv];
   const mk_gpu_buffer &b = l.d.buffer(operand);
   uint32_t run_bytes = b.block_tokens * b.head_dim * 4, block_pages = run_bytes / MK_GPU_PAGE_BYTES;
   stage_cursor stage = l.stage;
 #pragma unroll 1
-  for (uint32_t at = 0; at < pages; at += MK_GPU_STAGE_PAGES, stage.next_packed()) {
+  for (uint32_t at = 0; at < pages; at += MK_GPU_STAGE_PAGES, pass_stage(stage, packed)) {
 #pragma unroll 1
     for (uint32_t page = 0; page < MK_GPU_STAGE_PAGES; page++) {
       bool there = at + page < pages;
@@ -206,31 +214,31 @@ __device__ inline bool open_room(const wide_loader &l) {
   return true;
 }
 
-// ATTEND's blocks up to that of the last of so many tokens of a sequence, by its row of the block table. waits: for
-// what the instruction does. False: everybody is to leave.
+// ATTEND's blocks up to that of the last of so many tokens of a sequence, by its row of the block table. packed: they
+// become right operands. waits: for what the instruction does. False: everybody is to leave.
 __device__ inline bool load_tokens(wide_loader &l, const mk_instruction_word &in, const uint32_t *table,
-                                   uint32_t tokens, bool waits) {
+                                   uint32_t tokens, bool packed, bool waits) {
   const mk_gpu_buffer &b = l.d.buffer(in.parts[MK_PART_ATTEND_kv]);
   uint32_t blocks = (tokens + b.block_tokens - 1) / b.block_tokens;
   uint32_t pages = blocks * b.block_tokens * b.head_dim * 4 / MK_GPU_PAGE_BYTES;
-  if (tokens > ATTENDED_ALONE) {
+  if (packed && tokens > ATTENDED_ALONE) {
     if (!all_agree(!tile::elect() || open_room(l))) {
       return false;
     }
     l.stage.keep();
   }
-  if (!want_packed(l, tokens, b.head_dim)) {
+  if (packed && !want_packed(l, tokens, b.head_dim)) {
     return false;
   }
   if (waits) {
     wait_inputs(l, in);
   }
-  if (!all_agree(!tile::elect() || load_blocks(l, in, table, pages))) {
+  if (!all_agree(!tile::elect() || load_blocks(l, in, table, pages, packed))) {
     return false;
   }
 #pragma unroll 1
   for (uint32_t at = 0; at < pages; at += MK_GPU_STAGE_PAGES) {
-    l.stage.next_packed();
+    pass_stage(l.stage, packed);
   }
   l.stage.forget();
   return true;

@@ -48,11 +48,12 @@ __device__ inline bool load_cache(wide_loader &l, const mk_instruction_word &in)
   uint32_t count = tile::uniform(__ldg(list));
 #pragma unroll 1
   for (uint32_t number = share; number < count; number += shares) {
-    const uint4 item = __ldg(reinterpret_cast<const uint4 *>(list + (number + 1) * MK_ATTEND_ITEM_WORDS));
+    const uint4 *from = reinterpret_cast<const uint4 *>(list + (number + 1) * MK_ATTEND_ITEM_WORDS);
+    const uint4 item = __ldg(from);
     uint32_t slot = tile::uniform(item.z), tokens = tile::uniform(item.w + item.y);
     const uint32_t *blocks =
         reinterpret_cast<const uint32_t *>(table.address) + static_cast<uint64_t>(slot) * table.cols;
-    if (!load_tokens(l, in, blocks, tokens, number == share)) {
+    if (!load_tokens(l, in, blocks, tokens, !has_few_queries(item, __ldg(from + 1)), number == share)) {
       return false;
     }
   }
