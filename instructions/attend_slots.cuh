@@ -2,9 +2,10 @@
 // (vm/program/attend_list.h), one after the other; attend.c, attend_blocks.cuh. An item's queries are its lines with
 // its query heads of the KV head, the heads of a line side by side. Up to eight of them, a decoding row's mostly, are
 // columns of what one warp multiplies, or two, which have 64 dims of the output each: K and V are left operands as they
-// lie in the cache, so nothing is packed. Up to 64 of them are a warpgroup's alone. Items go to warps, or warpgroups, in
-// turn, so that one begins with the next item while another still ends its own. All take part in all that the loader
-// hands over, since a wait sees nothing but the parity of how often a page has been filled. Waits: q; the loader: the
+// lie in the cache, so nothing is packed. As many of these items as there are such warps pass together, a block of each
+// in turn. Up to 64 queries are a warpgroup's alone; these items go to both warpgroups in turn, so that one begins with
+// the next item while the other still ends its own. All warps take part in all that the loader hands over, since a wait
+// sees nothing but the parity of how often a page has been filled. Waits: q; the loader: the
 // head's APPEND. Signals: the counter of the line tile's output.
 #pragma once
 #include "instructions/attend_blocks.cuh"
@@ -49,31 +50,54 @@ struct attended_queries {
   }
 };
 
-// Of an item, by the two halves of its words: whether its queries are few.
-__device__ inline bool has_few_queries(const uint4 &first, const uint4 &second) {
-  return tile::uniform(first.y * second.y <= FEW_QUERIES);
+__device__ inline const uint4 *item_words(const uint32_t *list, uint32_t number) {
+  return reinterpret_cast<const uint4 *>(list + (number + 1) * MK_ATTEND_ITEM_WORDS);
 }
 
-// The warp's next item, of its share; false: it has no more.
+// Items of a share that have few queries and pass together.
+struct items_together {
+  uint32_t count;         // 0: the first one has more queries, and passes by itself
+  uint32_t slot, tokens;  // of the lane's item, where there is one: whose tokens they are, and how many
+};
+
+// Of the share's items from `number` on.
+__device__ inline items_together look_together(const uint32_t *list, uint32_t number, uint32_t shares,
+                                               uint32_t head_dim) {
+  uint32_t own = number + tile::lane() * shares, most = MK_GPU_CONSUMER_WARPS * 64 / head_dim;
+  items_together items = {};
+  bool few = false;
+  if (tile::lane() < most && own < __ldg(list)) {
+    const uint4 *from = item_words(list, own);
+    const uint4 first = __ldg(from), second = __ldg(from + 1);
+    few = first.y * second.y <= FEW_QUERIES;
+    items.slot = first.z;
+    items.tokens = first.w + first.y;
+  }
+  items.count = __ffs(~__ballot_sync(0xffffffffu, few)) - 1;
+  return items;
+}
+
+// The warp's next item, of its share, or the next ones that pass together, of which it has one or none; false: the share
+// has no more.
 __device__ inline bool take_item(const wide_consumer &c) {
   const mk_instruction_word &in = instruction_at_hand(c);
   volatile attended_item &to = item_at_hand(c);
   const uint32_t *list = work_list(c.d, in);
-  uint32_t turn = to.turn, number = param(in, MK_PARAM_ATTEND_share) + turn * param(in, MK_PARAM_ATTEND_shares);
+  uint32_t shares = param(in, MK_PARAM_ATTEND_shares), head_dim = c.d.buffer(in.parts[MK_PART_ATTEND_kv]).head_dim;
+  uint32_t turn = to.turn, number = param(in, MK_PARAM_ATTEND_share) + turn * shares, team = c.d.warp * 64 / head_dim;
   if (!tile::uniform(number < __ldg(list))) {
     return false;
   }
-  const uint4 *from = reinterpret_cast<const uint4 *>(list + (number + 1) * MK_ATTEND_ITEM_WORDS);
+  const items_together together = look_together(list, number, shares, head_dim);
+  const uint4 *from = item_words(list, number + (team < together.count ? team * shares : 0));
   const uint4 first = __ldg(from), second = __ldg(from + 1);
   uint32_t lines = first.y, position = first.w, heads = second.y, queries = lines * heads;
   bool alone = queries <= GROUP_QUERIES;
   uint32_t group_first = alone ? 0 : c.group() * GROUP_QUERIES, group_end = min(queries, group_first + GROUP_QUERIES);
   bool works = alone ? turn % GROUPS == c.group() : group_first < queries;
   uint32_t query = group_first + c.d.warp % 4 * WARP_QUERIES;
-  bool few = has_few_queries(first, second);
-  if (few) {
-    uint32_t warps = c.d.buffer(in.parts[MK_PART_ATTEND_kv]).head_dim / 64;  // of an item
-    works = turn % (MK_GPU_CONSUMER_WARPS / warps) == c.d.warp / warps;
+  if (together.count != 0) {
+    works = team < together.count;
     query = 0;
   }
   __syncwarp();
@@ -82,13 +106,16 @@ __device__ inline bool take_item(const wide_consumer &c) {
     to.of.position = position;
     to.of.head = second.x;
     to.of.heads = heads;
-    to.turn = turn + 1;
-    to.few = few;
+    to.turn = turn + max(together.count, 1u);
+    to.together = together.count;
     to.query = query;
     to.queries = works && query < queries ? min(queries - query, static_cast<uint32_t>(WARP_QUERIES)) : 0;
     to.end = position + lines;
     to.own = position + query / heads;
     to.group_end = works ? position + (group_end - 1) / heads + 1 : 0;
+  }
+  if (tile::lane() < together.count) {
+    to.tokens[tile::lane()] = together.tokens;
   }
   if (tile::lane() < WARP_QUERIES) {
     to.ends[tile::lane()] = position + (query + tile::lane()) / heads + 1;
@@ -177,40 +204,64 @@ __device__ __forceinline__ void add_part(const wide_consumer &c, const uint8_t *
   tile::add_rows(span.o, o, factors.added);
 }
 
-// All blocks of the cache that some query sees, which pass by; they are multiplied by the warps whose item it is.
+// A block of the warp's own item, of which it is at token `at`.
+template <uint32_t halves>
+__device__ __forceinline__ void attend_few_block(const wide_consumer &c, const uint8_t *keys, const uint8_t *values,
+                                                 const uint32_t (&q)[halves * 4][4], uint32_t at, few_sums &span) {
+  uint32_t end = tile::uniform(item_at_hand(c).end);
+  if (at % SPAN_TOKENS == 0 && at != 0) {
+    keep_span(c, at / SPAN_TOKENS - 1, span);
+    clear(span);
+  }
+#pragma unroll 1
+  for (uint32_t part = 0; part < BLOCK_TOKENS && at + part < end; part += PART_TOKENS) {
+    add_part<halves>(c, keys + part * halves * 128, values + part * halves * 128, q, at + part, span);
+  }
+  tile::fence_shared_for_copies();
+}
+
+// All blocks of the cache that queries of the items together see: the first of each item, then the second, and so on.
+// They are multiplied by the warps whose item it is, and pass by the others.
 template <uint32_t halves>
 __device__ __forceinline__ void attend_few_blocks(wide_consumer &c, const uint32_t (&q)[halves * 4][4],
                                                   few_sums &span) {
   stage_cursor stage{tile::uniform(next_stage(c).at)};
-  uint32_t at = 0;
-  auto page_at_hand = [&] { return tile::anew(at) / BLOCK_TOKENS * halves % MK_GPU_STAGE_PAGES; };
-#pragma unroll 1
-  do {
-    const uint8_t *keys = wait_page(c, stage, page_at_hand());
-    const uint8_t *values =
-        halves == 1 ? keys + MK_GPU_PAGE_BYTES / 2
-                    : wait_page(c, stage, page_at_hand() + halves - 1) + c.d.warp % halves * (MK_GPU_PAGE_BYTES / 8);
-    uint32_t end = tile::uniform(item_at_hand(c).end);
-    if (tile::uniform(item_at_hand(c).queries != 0) && at < end) {
-      if (at % SPAN_TOKENS == 0 && at != 0) {
-        keep_span(c, at / SPAN_TOKENS - 1, span);
-        clear(span);
-      }
-#pragma unroll 1
-      for (uint32_t part = 0; part < BLOCK_TOKENS && at + part < end; part += PART_TOKENS) {
-        add_part<halves>(c, keys + part * halves * 128, values + part * halves * 128, q, at + part, span);
-      }
-      tile::fence_shared_for_copies();
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < halves; i++) {
-      release_page(c, stage, page_at_hand() + i, 1);
-    }
-    at += BLOCK_TOKENS;
-    if (page_at_hand() == 0) {
+  uint32_t page = 0, at = 0;  // of the stage; of all items
+  auto pass = [&] {
+    page = (page + 1) % MK_GPU_STAGE_PAGES;
+    if (page == 0) {
       stage.next();
     }
-  } while (page_at_hand() != 0 || at < tile::uniform(item_at_hand(c).end));
+  };
+#pragma unroll 1
+  for (bool more = true; more; at += BLOCK_TOKENS) {
+    more = false;
+#pragma unroll 1
+    for (uint32_t i = 0; i < tile::uniform(item_at_hand(c).together); i++) {
+      if (at >= tile::uniform(item_at_hand(c).tokens[i])) {
+        continue;
+      }
+      more = true;
+      const uint8_t *keys = wait_page(c, stage, page), *values = keys + MK_GPU_PAGE_BYTES / 2;
+      if (halves == 2) {
+        values = wait_page(c, stage, page + 1) + c.d.warp % 2 * (MK_GPU_PAGE_BYTES / 8);
+      }
+      if (tile::uniform(c.d.warp / halves) == i) {
+        attend_few_block<halves>(c, keys, values, q, at, span);
+      }
+#pragma unroll
+      for (uint32_t h = 0; h < halves; h++) {
+        release_page(c, stage, page, 1);
+        pass();
+      }
+    }
+  }
+#pragma unroll 1
+  while (page != 0) {  // what is left of the stage has nothing
+    wait_page(c, stage, page);
+    release_page(c, stage, page, 1);
+    pass();
+  }
   put_next_stage(c, stage);
 }
 
@@ -254,7 +305,7 @@ __device__ inline void consume_ATTEND(wide_consumer &c, const mk_instruction_wor
   __syncwarp();
 #pragma unroll 1
   while (take_item(c)) {
-    bool few = tile::uniform(item_at_hand(c).few != 0);
+    bool few = tile::uniform(item_at_hand(c).together != 0);
     if (c.d.buffer(instruction_at_hand(c).parts[MK_PART_ATTEND_kv]).head_dim == 64) {
       few ? attend_few<1>(c) : attend_item<4>(c);
     } else {

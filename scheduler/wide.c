@@ -212,13 +212,14 @@ static mk_status emit_share(mk_lowering *lowering, const mk_node *node, uint16_t
 }
 
 /* Of a KV head and a tile of lines, so that all SMs have some, whether a step has prompts (an item for each query head
- * of a tile) or decoding rows. */
+ * of a tile) or decoding rows; one each, so that many items of a share pass together, or two with several tiles, which
+ * differ in what they have to do. */
 static uint32_t shares_of(const mk_lowering *lowering) {
-  enum { MOST_SHARES = 64, ROUNDS = 2 };
+  enum { MOST_SHARES = 64 };
   const mk_config *c = &lowering->graph->config;
   const uint32_t group = c->heads / c->kv_heads;
   const uint32_t units = mk_divide_up(c->kv_heads, lowering->ranks) * lowering->line_tiles; /* of a rank */
-  const uint32_t wanted = mk_divide_up(ROUNDS * lowering->sms_of_rank, units);
+  const uint32_t rounds = lowering->line_tiles == 1 ? 1 : 2, wanted = rounds * lowering->sms_of_rank / units;
   return wanted < group ? group : wanted > MOST_SHARES ? (group > MOST_SHARES ? group : MOST_SHARES) : wanted;
 }
 

@@ -35,7 +35,7 @@ enum { MANY_SHAPES = sizeof many_shapes / sizeof many_shapes[0] };
 static uint64_t random_state = 1;
 static uint32_t below(uint32_t end) {
   random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-  return (uint32_t)(random_state >> 33) % end;
+  return end > 1 ? (uint32_t)(random_state >> 33) % end : 0;
 }
 
 static bool open_rows(const mk_config *config, const char *on, uint32_t rows, uint32_t max_seq, bool logits,

@@ -35,10 +35,15 @@ struct attended_item {
     uint32_t first, position, head, heads;
   } of;
   uint32_t turn;            // items of the share so far
-  uint32_t few;             // whether it has FEW_QUERIES at most
+  uint32_t together;        // items of few queries that pass together, of which this is one; 0: it has more queries
+  uint32_t tokens[8];       // of each of them
   uint32_t query, queries;  // the warp's first, and how many it has
   uint32_t end, own, group_end;
   uint32_t ends[WARP_QUERIES];  // the position after the last token that a query sees
+};
+
+struct item_tokens {  // of an item of few queries: whose tokens they are, and how many
+  uint32_t slot, tokens;
 };
 
 struct wide_words {
@@ -52,6 +57,7 @@ struct wide_words {
   uint32_t index[MK_GPU_CONSUMER_WARPS];
   wide_choices choices;
   uint32_t fills[MK_GPU_RING_PAGES];                              // of each page, that copies have been announced for
+  item_tokens together[MK_GPU_SLOTS ? 8 : 1];                     // at hand, of the loader
   attended_item items[MK_GPU_SLOTS ? MK_GPU_CONSUMER_WARPS : 1];  // at hand, of each warp
 };
 static_assert(sizeof(wide_words) <= MK_GPU_WIDE_WORDS_BYTES, "wide_shared.h has room for them");

@@ -149,36 +149,35 @@ __device__ inline bool load_product(wide_loader &l, const mk_instruction_word &i
   return true;
 }
 
-__device__ inline void pass_stage(stage_cursor &stage, bool packed) {
-  if (packed) {
-    stage.next_packed();
-  } else {
-    stage.next();
+// By one lane: page `page` of the stage is filled with page `number` of the blocks that the table names. False:
+// everybody is to leave.
+__device__ inline bool load_block_page(const wide_loader &l, const mk_operand &kv, const stage_cursor &stage,
+                                       uint32_t page, const uint32_t *table, uint32_t number) {
+  const mk_gpu_buffer &b = l.d.buffer(kv);
+  uint32_t run_bytes = b.block_tokens * b.head_dim * 4, block_pages = run_bytes / MK_GPU_PAGE_BYTES;
+  if (!open_page(l, stage, page, MK_GPU_PAGE_BYTES)) {
+    return false;
   }
+  uint64_t block = __ldg(table + number / block_pages);
+  tile::bulk_load<MK_GPU_PAGE_BYTES>(page_address(l, stage, page),
+                                     reinterpret_cast<const uint8_t *>(b.address) +
+                                         (block * b.cols + kv.col) * run_bytes +
+                                         number % block_pages * MK_GPU_PAGE_BYTES,
+                                     page_barrier(l, stage, page));
+  return true;
 }
 
 // By one lane: so many pages of the blocks that the table names, in whole stages.
 __device__ inline bool load_blocks(const wide_loader &l, const mk_instruction_word &in, const uint32_t *table,
-                                   uint32_t pages, bool packed) {
-  const mk_operand &operand = in.parts[MK_PART_ATTEND_kv];
-  const mk_gpu_buffer &b = l.d.buffer(operand);
-  uint32_t run_bytes = b.block_tokens * b.head_dim * 4, block_pages = run_bytes / MK_GPU_PAGE_BYTES;
+                                   uint32_t pages) {
   stage_cursor stage = l.stage;
 #pragma unroll 1
-  for (uint32_t at = 0; at < pages; at += MK_GPU_STAGE_PAGES, pass_stage(stage, packed)) {
+  for (uint32_t at = 0; at < pages; at += MK_GPU_STAGE_PAGES, stage.next_packed()) {
 #pragma unroll 1
     for (uint32_t page = 0; page < MK_GPU_STAGE_PAGES; page++) {
-      bool there = at + page < pages;
-      if (!open_page(l, stage, page, there ? MK_GPU_PAGE_BYTES : 0)) {
+      if (at + page < pages ? !load_block_page(l, in.parts[MK_PART_ATTEND_kv], stage, page, table, at + page)
+                            : !open_page(l, stage, page, 0)) {
         return false;
-      }
-      if (there) {
-        uint64_t block = __ldg(table + (at + page) / block_pages);
-        tile::bulk_load<MK_GPU_PAGE_BYTES>(page_address(l, stage, page),
-                                           reinterpret_cast<const uint8_t *>(b.address) +
-                                               (block * b.cols + operand.col) * run_bytes +
-                                               (at + page) % block_pages * MK_GPU_PAGE_BYTES,
-                                           page_barrier(l, stage, page));
       }
     }
   }
@@ -214,31 +213,31 @@ __device__ inline bool open_room(const wide_loader &l) {
   return true;
 }
 
-// ATTEND's blocks up to that of the last of so many tokens of a sequence, by its row of the block table. packed: they
-// become right operands. waits: for what the instruction does. False: everybody is to leave.
+// ATTEND's blocks up to that of the last of so many tokens of a sequence, by its row of the block table. waits: for
+// what the instruction does. False: everybody is to leave.
 __device__ inline bool load_tokens(wide_loader &l, const mk_instruction_word &in, const uint32_t *table,
-                                   uint32_t tokens, bool packed, bool waits) {
+                                   uint32_t tokens, bool waits) {
   const mk_gpu_buffer &b = l.d.buffer(in.parts[MK_PART_ATTEND_kv]);
   uint32_t blocks = (tokens + b.block_tokens - 1) / b.block_tokens;
   uint32_t pages = blocks * b.block_tokens * b.head_dim * 4 / MK_GPU_PAGE_BYTES;
-  if (packed && tokens > ATTENDED_ALONE) {
+  if (tokens > ATTENDED_ALONE) {
     if (!all_agree(!tile::elect() || open_room(l))) {
       return false;
     }
     l.stage.keep();
   }
-  if (packed && !want_packed(l, tokens, b.head_dim)) {
+  if (!want_packed(l, tokens, b.head_dim)) {
     return false;
   }
   if (waits) {
     wait_inputs(l, in);
   }
-  if (!all_agree(!tile::elect() || load_blocks(l, in, table, pages, packed))) {
+  if (!all_agree(!tile::elect() || load_blocks(l, in, table, pages))) {
     return false;
   }
 #pragma unroll 1
   for (uint32_t at = 0; at < pages; at += MK_GPU_STAGE_PAGES) {
-    pass_stage(l.stage, packed);
+    l.stage.next_packed();
   }
   l.stage.forget();
   return true;

@@ -40,22 +40,83 @@ __device__ inline bool load_head(wide_loader &l, const mk_instruction_word &in) 
   return true;
 }
 
+__device__ inline const uint32_t *table_of(const mk_gpu_buffer &table, uint32_t slot) {
+  return reinterpret_cast<const uint32_t *>(table.address) + static_cast<uint64_t>(slot) * table.cols;
+}
+
+// By one lane: the blocks of items that pass together, the first of each, then the second, and so on, in whole stages.
+__device__ inline bool load_together(const wide_loader &l, const mk_instruction_word &in, uint32_t count) {
+  const volatile item_tokens *items = wide_shared()->together;
+  const mk_gpu_buffer &table = whole_buffer(in, MK_WHOLE_ATTEND_table);
+  const mk_operand &kv = in.parts[MK_PART_ATTEND_kv];
+  uint32_t pages = l.d.buffer(kv).head_dim / 64, page = 0;  // of a block; of the stage
+  stage_cursor stage = l.stage;
+  auto pass = [&] {
+    page = (page + 1) % MK_GPU_STAGE_PAGES;
+    if (page == 0) {
+      stage.next();
+    }
+  };
+  bool more = true;
+#pragma unroll 1
+  for (uint32_t block = 0; more; block++) {
+    more = false;
+#pragma unroll 1
+    for (uint32_t i = 0; i < count; i++) {
+      bool there = block * BLOCK_TOKENS < items[i].tokens;
+      more = more || there;
+#pragma unroll 1
+      for (uint32_t h = 0; there && h < pages; h++, pass()) {
+        if (!load_block_page(l, kv, stage, page, table_of(table, items[i].slot), block * pages + h)) {
+          return false;
+        }
+      }
+    }
+  }
+#pragma unroll 1
+  for (; page != 0; pass()) {  // what is left of the stage has nothing
+    if (!open_page(l, stage, page, 0)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Blocks up to that of each item's last token.
 __device__ inline bool load_cache(wide_loader &l, const mk_instruction_word &in) {
   const uint32_t *list = work_list(l.d, in);
-  const mk_gpu_buffer &table = whole_buffer(in, MK_WHOLE_ATTEND_table);
-  uint32_t share = param(in, MK_PARAM_ATTEND_share), shares = param(in, MK_PARAM_ATTEND_shares);
-  uint32_t count = tile::uniform(__ldg(list));
+  uint32_t shares = param(in, MK_PARAM_ATTEND_shares), count = tile::uniform(__ldg(list));
+  uint32_t head_dim = l.d.buffer(in.parts[MK_PART_ATTEND_kv]).head_dim;
+  bool waits = true;
 #pragma unroll 1
-  for (uint32_t number = share; number < count; number += shares) {
-    const uint4 *from = reinterpret_cast<const uint4 *>(list + (number + 1) * MK_ATTEND_ITEM_WORDS);
-    const uint4 item = __ldg(from);
-    uint32_t slot = tile::uniform(item.z), tokens = tile::uniform(item.w + item.y);
-    const uint32_t *blocks =
-        reinterpret_cast<const uint32_t *>(table.address) + static_cast<uint64_t>(slot) * table.cols;
-    if (!load_tokens(l, in, blocks, tokens, !has_few_queries(item, __ldg(from + 1)), number == share)) {
-      return false;
+  for (uint32_t number = param(in, MK_PARAM_ATTEND_share); number < count;) {
+    const items_together items = look_together(list, number, shares, head_dim);
+    const uint32_t together = tile::uniform(items.count);
+    if (together == 0) {
+      const uint4 item = __ldg(item_words(list, number));
+      const uint32_t *blocks = table_of(whole_buffer(in, MK_WHOLE_ATTEND_table), tile::uniform(item.z));
+      if (!load_tokens(l, in, blocks, tile::uniform(item.w + item.y), waits)) {
+        return false;
+      }
+      number += shares;
+    } else {
+      if (waits) {
+        wait_inputs(l, in);
+      }
+      if (tile::lane() < together) {
+        wide_shared()->together[tile::lane()].slot = items.slot;
+        wide_shared()->together[tile::lane()].tokens = items.tokens;
+      }
+      __syncwarp();
+      if (!all_agree(!tile::elect() || load_together(l, in, together))) {
+        return false;
+      }
+      uint32_t blocks = tile::lane() < together ? (items.tokens + BLOCK_TOKENS - 1) / BLOCK_TOKENS : 0;
+      uint32_t pages = __reduce_add_sync(0xffffffffu, blocks) * (head_dim / 64);
+      pass_stages(l, (pages + MK_GPU_STAGE_PAGES - 1) / MK_GPU_STAGE_PAGES);
+      number += together * shares;
     }
+    waits = false;
   }
   return true;
 }

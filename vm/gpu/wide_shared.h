@@ -22,7 +22,7 @@ enum {
   MK_GPU_RESULTS_AT = MK_GPU_ACTIVATION_AT + MK_GPU_ACTIVATION_BYTES,
   MK_GPU_WIDE_WORDS_AT = MK_GPU_RESULTS_AT,
 #if MK_GPU_SLOTS
-  MK_GPU_WIDE_WORDS_BYTES = 11904, /* vm/gpu/wide.cuh: and what slots chose, items of a work list */
+  MK_GPU_WIDE_WORDS_BYTES = 12288, /* vm/gpu/wide.cuh: and what slots chose, items of a work list */
 #else
   MK_GPU_WIDE_WORDS_BYTES = 9216, /* vm/gpu/wide.cuh */
 #endif
