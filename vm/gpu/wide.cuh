@@ -42,10 +42,6 @@ struct attended_item {
   uint32_t ends[WARP_QUERIES];  // the position after the last token that a query sees
 };
 
-struct item_tokens {  // of an item of few queries: whose tokens they are, and how many
-  uint32_t slot, tokens;
-};
-
 struct wide_words {
   wide_state state[2];
   float scales[MK_WIDE_GPU_LINES];  // 1 / rms by line
@@ -57,7 +53,6 @@ struct wide_words {
   uint32_t index[MK_GPU_CONSUMER_WARPS];
   wide_choices choices;
   uint32_t fills[MK_GPU_RING_PAGES];                              // of each page, that copies have been announced for
-  item_tokens together[MK_GPU_SLOTS ? 8 : 1];                     // at hand, of the loader
   attended_item items[MK_GPU_SLOTS ? MK_GPU_CONSUMER_WARPS : 1];  // at hand, of each warp
 };
 static_assert(sizeof(wide_words) <= MK_GPU_WIDE_WORDS_BYTES, "wide_shared.h has room for them");

@@ -149,21 +149,19 @@ __device__ inline bool load_product(wide_loader &l, const mk_instruction_word &i
   return true;
 }
 
-// By one lane: page `page` of the stage is filled with page `number` of the blocks that the table names. False:
-// everybody is to leave.
+// By one lane: page `page` of the stage is filled with page `number` of a block of the cache. False: everybody is to
+// leave.
 __device__ inline bool load_block_page(const wide_loader &l, const mk_operand &kv, const stage_cursor &stage,
-                                       uint32_t page, const uint32_t *table, uint32_t number) {
+                                       uint32_t page, uint64_t block, uint32_t number) {
   const mk_gpu_buffer &b = l.d.buffer(kv);
-  uint32_t run_bytes = b.block_tokens * b.head_dim * 4, block_pages = run_bytes / MK_GPU_PAGE_BYTES;
+  uint32_t run_bytes = b.block_tokens * b.head_dim * 4;
   if (!open_page(l, stage, page, MK_GPU_PAGE_BYTES)) {
     return false;
   }
-  uint64_t block = __ldg(table + number / block_pages);
-  tile::bulk_load<MK_GPU_PAGE_BYTES>(page_address(l, stage, page),
-                                     reinterpret_cast<const uint8_t *>(b.address) +
-                                         (block * b.cols + kv.col) * run_bytes +
-                                         number % block_pages * MK_GPU_PAGE_BYTES,
-                                     page_barrier(l, stage, page));
+  tile::bulk_load<MK_GPU_PAGE_BYTES>(
+      page_address(l, stage, page),
+      reinterpret_cast<const uint8_t *>(b.address) + (block * b.cols + kv.col) * run_bytes + number * MK_GPU_PAGE_BYTES,
+      page_barrier(l, stage, page));
   return true;
 }
 
@@ -171,12 +169,15 @@ __device__ inline bool load_block_page(const wide_loader &l, const mk_operand &k
 __device__ inline bool load_blocks(const wide_loader &l, const mk_instruction_word &in, const uint32_t *table,
                                    uint32_t pages) {
   stage_cursor stage = l.stage;
+  uint32_t block_pages = l.d.buffer(in.parts[MK_PART_ATTEND_kv]).head_dim / 64;
 #pragma unroll 1
   for (uint32_t at = 0; at < pages; at += MK_GPU_STAGE_PAGES, stage.next_packed()) {
 #pragma unroll 1
     for (uint32_t page = 0; page < MK_GPU_STAGE_PAGES; page++) {
-      if (at + page < pages ? !load_block_page(l, in.parts[MK_PART_ATTEND_kv], stage, page, table, at + page)
-                            : !open_page(l, stage, page, 0)) {
+      const uint32_t number = at + page;
+      if (number < pages ? !load_block_page(l, in.parts[MK_PART_ATTEND_kv], stage, page,
+                                            __ldg(table + number / block_pages), number % block_pages)
+                         : !open_page(l, stage, page, 0)) {
         return false;
       }
     }

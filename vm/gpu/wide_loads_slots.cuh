@@ -44,30 +44,31 @@ __device__ inline const uint32_t *table_of(const mk_gpu_buffer &table, uint32_t 
   return reinterpret_cast<const uint32_t *>(table.address) + static_cast<uint64_t>(slot) * table.cols;
 }
 
-// By one lane: the blocks of items that pass together, the first of each, then the second, and so on, in whole stages.
-__device__ inline bool load_together(const wide_loader &l, const mk_instruction_word &in, uint32_t count) {
-  const volatile item_tokens *items = wide_shared()->together;
-  const mk_gpu_buffer &table = whole_buffer(in, MK_WHOLE_ATTEND_table);
+// The blocks of items that pass together, the first of each, then the second, and so on, in whole stages. A lane looks up
+// its item's blocks, each before the one before is loaded.
+__device__ inline bool load_together(wide_loader &l, const mk_instruction_word &in, const items_together &items,
+                                     uint32_t count) {
   const mk_operand &kv = in.parts[MK_PART_ATTEND_kv];
+  const uint32_t *table = table_of(whole_buffer(in, MK_WHOLE_ATTEND_table), items.slot);
   uint32_t pages = l.d.buffer(kv).head_dim / 64, page = 0;  // of a block; of the stage
-  stage_cursor stage = l.stage;
+  uint32_t blocks = tile::lane() < count ? (items.tokens + BLOCK_TOKENS - 1) / BLOCK_TOKENS : 0;
+  uint32_t most = tile::uniform(blocks), next = blocks != 0 ? __ldg(table) : 0;
   auto pass = [&] {
     page = (page + 1) % MK_GPU_STAGE_PAGES;
     if (page == 0) {
-      stage.next();
+      l.stage.next();
     }
   };
-  bool more = true;
 #pragma unroll 1
-  for (uint32_t block = 0; more; block++) {
-    more = false;
+  for (uint32_t at = 0; at < most; at++) {
+    uint32_t block = next, those = __ballot_sync(0xffffffffu, at < blocks);
+    next = at + 1 < blocks ? __ldg(table + at + 1) : 0;
 #pragma unroll 1
-    for (uint32_t i = 0; i < count; i++) {
-      bool there = block * BLOCK_TOKENS < items[i].tokens;
-      more = more || there;
+    for (; those != 0; those &= those - 1) {
+      uint32_t own = __shfl_sync(0xffffffffu, block, __ffs(those) - 1);
 #pragma unroll 1
-      for (uint32_t h = 0; there && h < pages; h++, pass()) {
-        if (!load_block_page(l, kv, stage, page, table_of(table, items[i].slot), block * pages + h)) {
+      for (uint32_t h = 0; h < pages; h++, pass()) {
+        if (!all_agree(!tile::elect() || load_block_page(l, kv, l.stage, page, own, h))) {
           return false;
         }
       }
@@ -75,7 +76,7 @@ __device__ inline bool load_together(const wide_loader &l, const mk_instruction_
   }
 #pragma unroll 1
   for (; page != 0; pass()) {  // what is left of the stage has nothing
-    if (!open_page(l, stage, page, 0)) {
+    if (!all_agree(!tile::elect() || open_page(l, l.stage, page, 0))) {
       return false;
     }
   }
@@ -103,17 +104,9 @@ __device__ inline bool load_cache(wide_loader &l, const mk_instruction_word &in)
       if (waits) {
         wait_inputs(l, in);
       }
-      if (tile::lane() < together) {
-        wide_shared()->together[tile::lane()].slot = items.slot;
-        wide_shared()->together[tile::lane()].tokens = items.tokens;
-      }
-      __syncwarp();
-      if (!all_agree(!tile::elect() || load_together(l, in, together))) {
+      if (!load_together(l, in, items, together)) {
         return false;
       }
-      uint32_t blocks = tile::lane() < together ? (items.tokens + BLOCK_TOKENS - 1) / BLOCK_TOKENS : 0;
-      uint32_t pages = __reduce_add_sync(0xffffffffu, blocks) * (head_dim / 64);
-      pass_stages(l, (pages + MK_GPU_STAGE_PAGES - 1) / MK_GPU_STAGE_PAGES);
       number += together * shares;
     }
     waits = false;
