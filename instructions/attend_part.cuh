@@ -1,5 +1,5 @@
-// Attention over a part of 32 tokens, which is one warp's work; docs/NUMERICS.md has the canon. The kernels of one row and
-// of several attend with this, and so does that of wide steps where an item has few queries.
+// Attention over a part of 32 tokens, which is one warp's work; docs/NUMERICS.md has the canon. The kernels of one row
+// and of several attend with this, and so does that of wide steps where an item has few queries.
 //
 // S = K q^T is [32 tokens][8 columns], O = V^T P^T [64 dims][8 columns], and the sum of p is one more row of it. Tokens
 // are relative to the largest score of their part, rounded up to a whole number, in base 2: so whoever merges parts

@@ -77,8 +77,8 @@ __device__ inline items_together look_together(const uint32_t *list, uint32_t nu
   return items;
 }
 
-// The warp's next item, of its share, or the next ones that pass together, of which it has one or none; false: the share
-// has no more.
+// The warp's next item, of its share, or the next ones that pass together, of which it has one or none; false: the
+// share has no more.
 __device__ inline bool take_item(const wide_consumer &c) {
   const mk_instruction_word &in = instruction_at_hand(c);
   volatile attended_item &to = item_at_hand(c);

@@ -44,8 +44,8 @@ __device__ inline const uint32_t *table_of(const mk_gpu_buffer &table, uint32_t 
   return reinterpret_cast<const uint32_t *>(table.address) + static_cast<uint64_t>(slot) * table.cols;
 }
 
-// The blocks of items that pass together, the first of each, then the second, and so on, in whole stages. A lane looks up
-// its item's blocks, each before the one before is loaded.
+// The blocks of items that pass together, the first of each, then the second, and so on, in whole stages. A lane looks
+// up its item's blocks, each before the one before is loaded.
 __device__ inline bool load_together(wide_loader &l, const mk_instruction_word &in, const items_together &items,
                                      uint32_t count) {
   const mk_operand &kv = in.parts[MK_PART_ATTEND_kv];
