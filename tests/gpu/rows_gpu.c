@@ -77,19 +77,22 @@ static void random_step(mk_step_row *rows, uint32_t count, uint32_t *positions, 
   }
 }
 
+/* One of `count` slots, for `at` below twice that: after the last comes the first. */
+static uint32_t wrapped(uint32_t at, uint32_t count) { return at < count ? at : at - count; }
+
 /* As an engine plans them: a row each of some slots, which choose, and then chunks of others. */
 static void orderly_step(mk_step_row *rows, uint32_t count, uint32_t *positions, uint32_t max_seq, uint32_t vocab) {
   uint32_t line = 0, first = below(count), slot;
   memset(rows, 0, count * sizeof *rows);
   for (uint32_t i = 0; i < count && line < count / 2; i++) {
-    slot = (first + i) % count;
+    slot = wrapped(first + i, count);
     if (below(3) != 0 && positions[slot] < max_seq) {
       rows[line++] = (mk_step_row){
           .slot = slot, .position = positions[slot]++, .token = below(vocab), .flags = MK_ROW_ACTIVE | MK_ROW_CHOOSES};
     }
   }
   for (uint32_t chunk = 0; chunk < 3; chunk++) {
-    slot = (first + count - 1 - chunk) % count;
+    slot = wrapped(first + count - 1 - chunk, count);
     for (uint32_t left = 1 + below(count - line + 1); left != 0 && line < count && positions[slot] < max_seq; left--) {
       rows[line++] = (mk_step_row){.slot = slot,
                                    .position = positions[slot]++,
