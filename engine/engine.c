@@ -1,8 +1,6 @@
 /* See engine.h. */
-#define _GNU_SOURCE /* sched_getaffinity */
 #include "engine/engine_internal.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +10,7 @@
 #include "models/directory.h"
 #include "models/llama.h"
 #include "scheduler/compile.h"
+#include "vm/cores.h"
 #include "vm/cpu/machine.h"
 #include "vm/verify/verify.h"
 
@@ -53,12 +52,7 @@ static mk_status choose_device(const mk_engine_options *options, int *index) {
 }
 
 static uint32_t threads_of(const mk_engine_options *options) {
-  cpu_set_t cores;
-  if (options->threads != 0) {
-    return options->threads;
-  }
-  int count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-  return count > MK_CPU_MOST_THREADS ? MK_CPU_MOST_THREADS : (uint32_t)count;
+  return options->threads != 0 ? options->threads : mk_cores(MK_CPU_MOST_THREADS);
 }
 
 /* What is computed does not depend on it. */

@@ -6,6 +6,7 @@
  *   listed.c, shares.c  instructions that follow a work list (L)
  *   access.c            who reads and writes which words (D02, R04, O01), with
  *                       values.c: what values mean to their readers (S11, R05)
+ *   runs.c              which runs a program needs, on as many threads as there are cores
  *   order.c             one run over two epochs with vector clocks: deadlock, races, overrun (D01, R01-R03, E04), with
  *                       counters.c, race.c and deadlock.c
  * A later phase relies on what the earlier ones have proven.

@@ -1,6 +1,6 @@
 /* Phase 3: one run of all queues over two epochs. Rules D01 (deadlock, told by deadlock.c), R02 for stamped words, E04
  * (counter overrun), and through race.c R01-R03 for all other words. Who signals and waits for which counter is
- * collected by counters.c.
+ * collected by counters.c, and which runs a program needs is decided by runs.c.
  *
  * Counters only grow, stamps of an epoch only appear, and waits ask for at least so much: whatever order the run takes,
  * it gets as far as any. Only consumers wait for other queues. A loader waits for pages, which earlier consumers of its
@@ -488,7 +488,7 @@ static void free_run(mk_run *run) {
   mk_shadow_free(&run->shadow);
 }
 
-static mk_status run_with(mk_verifier *v, uint32_t active) {
+mk_status mk_run_in_order(mk_verifier *v, uint32_t active) {
   mk_run run = {.v = v, .threads = 2 * v->lanes, .active = active};
   mk_status status = init(&run);
   if (status == MK_OK) {
@@ -496,17 +496,4 @@ static mk_status run_with(mk_verifier *v, uint32_t active) {
   }
   free_run(&run);
   return status;
-}
-
-/* Once with all lines, which is the most that anybody waits for. Of several tiles of lines some may have no active line
- * in a step, and then nothing follows from what their instructions would have waited for: so what is done to the lines
- * of a tile has to be ordered where no other tile has any, too, and so do counters. With more tiles there are more
- * edges, and never fewer. */
-mk_status mk_verify_order(mk_verifier *v) {
-  const uint32_t rows = mk_program_rows(v->program), tiles = rows / mk_line_tile(rows);
-  MK_TRY(run_with(v, MK_ALL_LINES));
-  for (uint32_t lines = 0; tiles > 1 && lines < tiles; lines++) {
-    MK_TRY(run_with(v, lines));
-  }
-  return MK_OK;
 }
