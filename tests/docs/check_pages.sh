@@ -50,6 +50,7 @@ for page in docs/results/*.md; do
   awk 'NR == 3 { exit !/^\*\*Summary\.\*\*/ }' "$page" || wrong "$page does not begin with a summary"
   [ "$lines" -le 5 ] || wrong "$page: its summary has $lines lines; 5 are meant to be enough"
   grep -q "($(basename "$page"))" docs/results/index.md || wrong "docs/results/index.md does not name $page"
+  grep -q ": ${page#docs/}\$" mkdocs.yml || wrong "mkdocs.yml does not name $page"
 done
 for page in docs/*.md docs/pipelines/*.md; do
   name=${page#docs/}
