@@ -47,7 +47,7 @@ static int by_use(const void *a, const void *b) {
 }
 
 /* Whether the instruction writes only at some positions: an ATTENTION writes split s once position / span reaches s,
- * and with several rows it depends on the slot which unit has split s. Its reader is a COMBINE that knows when (S11). */
+ * and with several rows it depends on the slot which unit has split s. Its reader, a COMBINE, knows when (S11). */
 static bool only_when_long(const mk_verifier *v, const mk_instruction *in) {
   const mk_operand *kv = &in->operands[MK_SLOT_ATTENTION_kv];
   return mk_opcode_writes(mk_info(in), MK_CONTENT_PARTS) >= 0 &&
