@@ -1,5 +1,5 @@
-/* What the host knows of the kernels for wide steps (vm/gpu/wide.cu, wide_slots.cu), of 128 to 1,024 rows of a prompt or
- * 64 to 512 of several sequences. Shared by C and CUDA; plain data. */
+/* What the host knows of the kernels for wide steps (vm/gpu/wide.cu, wide_slots.cu): of 128 to 1,024 rows of a prompt,
+ * or 64 to 512 of several sequences. Shared by C and CUDA; plain data. */
 #ifndef MK_GPU_WIDE_LAUNCH_H
 #define MK_GPU_WIDE_LAUNCH_H
 
