@@ -12,8 +12,8 @@ enum {
   MK_WIDE_GPU_LINES = 128,      /* of a value, that it computes */
   MK_WIDE_GPU_PANEL_COLS = 64,  /* of a value that is multiplied, in a page */
   MK_WIDE_GPU_MOST_ROWS = 1024, /* of a step */
-  /* Of sixteen lines of a head, while spans are added up as a tree: for each lane 16 tiles of four sums, two maxima and
-   * two totals, of each level, the first of which is in shared memory. */
+  /* What a warp keeps of sixteen lines of a head while spans are added up as a tree: at each level, for each lane, 16
+   * tiles of four sums, two maxima and two totals. The first level is in shared memory. */
   MK_WIDE_GPU_LEVELS = 5,
   MK_WIDE_GPU_KEPT_FLOATS = 32 * (16 * 4 + 4),
   MK_WIDE_GPU_SCRATCH_FLOATS = MK_WIDE_GPU_WARPS * (MK_WIDE_GPU_LEVELS - 1) * MK_WIDE_GPU_KEPT_FLOATS, /* of a block */
