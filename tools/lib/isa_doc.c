@@ -206,7 +206,7 @@ static void write_filled(const char *text, FILE *out) {
       fputc(' ', out);
       column++;
     }
-    fwrite(text, 1, length, out);
+    fprintf(out, "%.*s", (int)length, text);
     column += length;
     text += next;
   }
