@@ -189,7 +189,7 @@ mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
                                   .tile = tile,
                                   .lines = lowering->lines,
                                   .by_tiles = true,
-                                  /* In the wide form nobody but a sum's owner reads it. */
+                                  /* In the wide form a sum is read on its own rank alone. */
                                   .dealt = lowering->wide && node->kind == MK_NODE_ADD},
                       &lowered->buffer);
 }

@@ -371,8 +371,9 @@ static mk_status lower_norm_heads(mk_lowering *lowering, const mk_node *node) {
   return emit_shares(lowering, node, emit_norm_heads);
 }
 
-/* With several rows, which unit has split 0 differs from slot to slot, so no SM has the split 0 of all slots, and a
- * COMBINE gains nothing by standing after an attention: query heads are dealt to the SMs in turn. */
+/* With one row a COMBINE has the query heads of a KV head. The turns begin anew, so that it comes after the head's
+ * split 0 on the same SM. With several rows another unit has split 0 in each slot, so no SM has that of all slots, and every
+ * query head has a COMBINE of its own, anywhere. */
 static mk_status lower_combine(mk_lowering *lowering, const mk_node *node, uint16_t parts) {
   const mk_config *c = &lowering->graph->config;
   const mk_lowered_value *out = &lowering->values[node->output];

@@ -4,9 +4,9 @@
  * Lines come in tiles of MK_LINE_TILE. Work is dealt in units: eight row tiles of a weight (one chain of what they
  * make) by one tile of lines, so that a machine can multiply tiles of 128 x 256. Neighbouring units, which have the
  * row tiles in common, are on neighbouring SMs at the same time. Values are plain, and ordered by release counters,
- * one for each tile of lines of a value, which all of its writers signal. The SM that owns a
- * unit of the residual also begins the norm of that unit (NORM): it multiplies by the gain, and sums up the squares,
- * from which all readers of the unit can tell the scale of the whole row. */
+ * one for each tile of lines of a value, which all of its writers signal. The SM that owns a unit of the residual also
+ * begins the norm of that unit (NORM): it multiplies by the gain, and sums up the squares. By the squares of all units
+ * of a row readers know the row's scale. */
 #include <stdio.h>
 
 #include "scheduler/lower_internal.h"
