@@ -372,8 +372,8 @@ static mk_status lower_norm_heads(mk_lowering *lowering, const mk_node *node) {
 }
 
 /* With one row a COMBINE has the query heads of a KV head. The turns begin anew, so that it comes after the head's
- * split 0 on the same SM. With several rows another unit has split 0 in each slot, so no SM has that of all slots, and every
- * query head has a COMBINE of its own, anywhere. */
+ * split 0 on the same SM. With several rows another unit has split 0 in each slot, so no SM has that of all slots, and
+ * every query head has a COMBINE of its own, anywhere. */
 static mk_status lower_combine(mk_lowering *lowering, const mk_node *node, uint16_t parts) {
   const mk_config *c = &lowering->graph->config;
   const mk_lowered_value *out = &lowering->values[node->output];
