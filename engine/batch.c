@@ -169,7 +169,7 @@ mk_status mk_batch_add(mk_batch *b, const mk_sequence *s, const mk_sequence_call
 
 /* ---- Ends ---- */
 
-/* Its blocks and its slot are free again; what it has computed may be of use to others. */
+/* Frees the slot and the blocks of a sequence. If what it has computed is sound, others may use it. */
 static void leave_slot(mk_batch *b, mk_member *m, bool sound) {
   if (m->slot == MK_NO_SLOT) {
     return;
@@ -267,7 +267,7 @@ static bool before(const mk_member *a, const mk_member *b) {
   return a->id < b->id;
 }
 
-/* Somebody who runs is computing more of its beginning than is known. */
+/* Whether a running sequence is computing more of this one's first tokens than are known so far. */
 static bool waits_for_blocks(const mk_batch *b, const mk_member *m) {
   const mk_known known = mk_member_known(b, m, m->known), whole = mk_member_known(b, m, m->known - 1);
   uint32_t have = UINT32_MAX; /* not looked up so far */
@@ -285,7 +285,7 @@ static bool waits_for_blocks(const mk_batch *b, const mk_member *m) {
   return false;
 }
 
-/* Who begins next. */
+/* The sequence that begins next. */
 static mk_member *first_waiting(const mk_batch *b) {
   mk_member *first;
   for (mk_member *m = b->members; m != NULL; m = m->next) {
@@ -313,7 +313,7 @@ static uint32_t running(const mk_batch *b) {
   return count;
 }
 
-/* Those who run and may need another block: the last token of a sequence needs none. */
+/* How many running sequences may need another block. The last token of a sequence needs none. */
 static uint32_t growing(const mk_batch *b) {
   uint32_t count = 0;
   for (uint32_t slot = 0; slot < b->blocks.options.slots; slot++) {
@@ -323,7 +323,8 @@ static uint32_t growing(const mk_batch *b) {
   return count;
 }
 
-/* Blocks for all that is known of it; to spare, one for each that may need another one. */
+/* Takes blocks for all tokens that are known of the sequence, if one then is left for each running sequence that may
+ * need another. */
 static bool give_blocks(mk_batch *b, mk_member *m, uint32_t slot) {
   const mk_known known = mk_member_known(b, m, m->known);
   const uint32_t spare = growing(b), tokens = b->blocks.options.block_tokens;

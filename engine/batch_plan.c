@@ -1,12 +1,12 @@
 /* See batch.h: the launches, and what comes of their steps. */
 #include "engine/batch_internal.h"
 
-typedef struct outlook { /* of somebody who takes part, as the launch is planned */
+typedef struct outlook { /* how far a sequence has come while the launch is planned */
   mk_member *member;
-  uint32_t position; /* of its next row */
+  uint32_t position; /* that of its next row */
 } outlook;
 
-/* The last launch as it came out. */
+/* Records what the last launch has computed, so that its full blocks are known. */
 static void settle(mk_batch *b) {
   for (uint32_t slot = 0; slot < b->blocks.options.slots; slot++) {
     mk_member *m = b->owner[slot];
@@ -27,15 +27,15 @@ static bool works_on(const mk_batch *b, const mk_member *m, mk_batch_machine mac
   return m->slot != MK_NO_SLOT && (m == b->lone ? MK_MACHINE_ONE_ROW : own) == machine;
 }
 
-/* Whether the machine of one row can make a step of the main machine in which nobody but `m` has a row, its next one at
- * `position`: that is its only one, to the same bits, and if it is drawn, by parameters of its own: these can be
- * told. */
+/* Whether the machine of one row can make the step of the main machine in which `m` alone has a row, at `position`. The
+ * step must have a single row, the bits must be the same, and what is drawn must be drawn by parameters of the
+ * sequence's own, since only these can be handed to another machine. */
 static bool fits_one_row(const mk_batch *b, const mk_member *m, uint32_t position) {
   return position < mk_batch_alike(b) && position + 1 >= m->known &&
          (!b->options.draws || m->sequence.sampling != NULL);
 }
 
-/* Who is to go on by the machine of one row: nobody else has work for the main one, or for that. */
+/* Finds the sequence that goes on by the machine of one row, if no other has work for that one or for the main one. */
 static void find_lone(mk_batch *b) {
   const mk_member *only = NULL;
   uint32_t count = 0;
@@ -60,7 +60,7 @@ static bool has_work(const mk_batch *b, mk_batch_machine machine) {
   return false;
 }
 
-/* Machines take turns; false: nobody runs. */
+/* Machines take turns: finds the next one that has work; false: no sequence runs. */
 static bool choose_machine(const mk_batch *b, mk_batch_machine last, mk_batch_machine *out) {
   for (uint32_t i = 1; i <= MK_MACHINES; i++) {
     *out = (mk_batch_machine)((last + i) % MK_MACHINES);
@@ -71,7 +71,8 @@ static bool choose_machine(const mk_batch *b, mk_batch_machine last, mk_batch_ma
   return false;
 }
 
-/* Those who take part, in the order of arrival: of a program of one slot the first one alone. */
+/* Collects the sequences that take part in the launch, in the order of arrival; with a program of one slot the first
+ * one alone. */
 static uint32_t collect(mk_batch *b, mk_batch_machine machine, outlook *part) {
   uint32_t count = 0, most = b->sides[machine].slots;
   for (mk_member *m = b->members; m != NULL && count < most; m = m->next) {
@@ -82,8 +83,8 @@ static uint32_t collect(mk_batch *b, mk_batch_machine machine, outlook *part) {
   return count;
 }
 
-/* Rows that it could have in one step, `most` at most: all tokens that are known, or the one that the step before
- * chooses. */
+/* How many rows, at most `most`, the sequence could have in one step: one for each token that is known, or one for the
+ * token that the step before chooses. */
 static uint32_t rows_wanted(const mk_batch *b, mk_batch_machine machine, const outlook *o, uint32_t most) {
   uint32_t rows = 1;
   while (rows < most && o->position + rows < o->member->known &&
@@ -104,7 +105,7 @@ static mk_step_row next_row(const mk_batch *b, outlook *o, uint32_t slot) {
                                 (shows || at + 1 >= m->known ? (uint32_t)MK_ROW_CHOOSES : 0)};
 }
 
-/* Somebody waits, and there is a slot. */
+/* Whether a sequence waits and a slot is free. */
 static bool somebody_could_begin(const mk_batch *b) {
   bool free_slot = false, waits = false;
   for (uint32_t slot = 0; slot < b->blocks.options.slots; slot++) {
@@ -116,15 +117,16 @@ static bool somebody_could_begin(const mk_batch *b) {
   return waits;
 }
 
-/* Whether the row that follows is this machine's: who is alone goes to the machine of one row, and comes back. */
+/* Whether the sequence's next row is this machine's. A sequence that is alone goes to the machine of one row, and comes
+ * back. */
 static bool goes_on_here(const mk_batch *b, mk_batch_machine machine, const outlook *o, bool only) {
   const mk_batch_machine own = mk_member_machine(b, o->member, o->position);
   const bool fits = own == MK_MACHINE_MAIN && only && fits_one_row(b, o->member, o->position);
   return (fits ? MK_MACHINE_ONE_ROW : own) == machine;
 }
 
-/* Whether there is a step after this one: nobody has come to its end, or to positions of another machine, and no prompt
- * has become known that somebody may wait for. */
+/* Whether the launch may have a step after this one, as far as this sequence goes: it has not come to its end or to
+ * positions of another machine, nor to the end of a prompt for whose blocks another sequence may wait. */
 static bool goes_on(const mk_batch *b, mk_batch_machine machine, const outlook *o, uint32_t before, bool only) {
   const mk_member *m = o->member;
   uint32_t prompt = (uint32_t)m->sequence.prompt_count;
@@ -132,7 +134,7 @@ static bool goes_on(const mk_batch *b, mk_batch_machine machine, const outlook *
          !(before < prompt && o->position >= prompt && somebody_could_begin(b));
 }
 
-/* Rows of one of those who take part, from line `line` on; the line after them. */
+/* Puts `own` rows of a sequence into the step, from line `line` on; returns the line after them. */
 static uint32_t put_rows(const mk_batch *b, const mk_batch_side *side, outlook *o, uint32_t own, uint32_t line,
                          mk_step_row *rows) {
   for (uint32_t n = 0; n < own; n++) {
@@ -141,8 +143,9 @@ static uint32_t put_rows(const mk_batch *b, const mk_batch_side *side, outlook *
   return line;
 }
 
-/* A row for everybody, and what is left for those that have more to compute; false: the launch ends with this step.
- * Where lines come in tiles, those with one row are first: most of them choose, so few tiles have a row that does. */
+/* Plans a step: a row for every sequence, and the rows that are left for those that have more to compute; false: the
+ * launch ends with this step. Where lines come in tiles, sequences with one row come first: most of their rows choose,
+ * so few tiles have rows that choose. */
 static bool plan_step(const mk_batch *b, mk_batch_machine machine, outlook *part, uint32_t count, mk_step_row *rows) {
   const bool only = count == 1 && (part[0].member == b->lone || !has_work(b, MK_MACHINE_ONE_ROW));
   const mk_batch_side *side = &b->sides[machine];
@@ -168,12 +171,12 @@ static bool plan_step(const mk_batch *b, mk_batch_machine machine, outlook *part
   return more;
 }
 
-/* Steps that a launch may have so that the other machines do not wait too long. */
+/* How many steps a launch may have, so that other machines do not wait too long. */
 static uint32_t most_steps(const mk_batch *b, mk_batch_machine machine) {
   const mk_batch_side *side = &b->sides[machine];
   uint32_t most = side->buffers.steps;
   if (b->lone != NULL && most > b->sides[MK_MACHINE_MAIN].buffers.steps) {
-    most = b->sides[MK_MACHINE_MAIN].buffers.steps; /* it holds no more blocks than beside others */
+    most = b->sides[MK_MACHINE_MAIN].buffers.steps; /* a lone sequence takes no more blocks ahead than one in company */
   }
   for (uint32_t other = 0; other < MK_MACHINES; other++) {
     if (other != (uint32_t)machine && has_work(b, (mk_batch_machine)other)) {
@@ -194,7 +197,7 @@ static bool hold_blocks(mk_batch *b, const outlook *part, uint32_t count) {
   return true;
 }
 
-/* As far as there are blocks; false: there are none for the first step. */
+/* Plans steps as long as there are blocks for them; false: there are none for the first step. */
 static bool plan_launch(mk_batch *b, mk_batch_machine machine) {
   outlook part[MK_MOST_ROWS];
   const mk_batch_side *side = &b->sides[machine];
@@ -250,7 +253,7 @@ mk_batch_wants mk_batch_wants_of(const mk_batch *b) {
   return wants;
 }
 
-/* Whose row it is; NULL: nobody's, or of somebody who has ended. */
+/* The sequence whose row it is; NULL: the row is idle, or its sequence has ended. */
 static mk_member *member_of(const mk_batch *b, const mk_step_row *row) {
   mk_member *m = b->sides[b->launch.machine].slots == 1 ? b->lead : b->owner[row->slot];
   return (row->flags & MK_ROW_ACTIVE) != 0 && m != NULL && m->takes_part ? m : NULL;
@@ -297,7 +300,7 @@ static void take_choice(mk_batch *b, mk_member *m, uint32_t result, const float 
                   mk_error(MK_ERR_DEVICE, "the logits at position %u are not numbers (NaN)", m->computed - 1));
     return;
   }
-  const bool known = m->computed < m->known; /* what follows */
+  const bool known = m->computed < m->known; /* the token that follows */
   rank(b, m, known ? m->tokens[m->computed] : result, logits, found);
   if (known) {
     m->calls.prompt(m->calls.user, m->tag, m->computed - 1, logits);

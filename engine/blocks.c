@@ -54,7 +54,10 @@ uint32_t mk_blocks_in_use(const mk_blocks *b) { return b->options.count - b->lef
 
 /* How the tokens of block `index` are computed, as one number. */
 static uint32_t how_of(const mk_blocks *b, const mk_origin *o, uint32_t index) {
-  enum { PROMPT = 16, REST = 24 }; /* places of the machines, above the tokens that are of the prompt */
+  enum {
+    PROMPT = 16,
+    REST = 24
+  }; /* bits where the machines stand, above the number of tokens that are of the prompt */
   uint64_t first = (uint64_t)index * b->options.block_tokens;
   uint64_t left = o->prompt_count > first ? o->prompt_count - first : 0;
   if (left >= b->options.block_tokens || o->prompt == o->rest) {

@@ -41,7 +41,8 @@ static size_t buffer_of(const mk_load *load, const mk_weight *weight) {
   return (size_t)(weight - load->graph->weights); /* compile.h */
 }
 
-/* A weight of fp32 counts twice what it becomes; it is done when it is done. */
+/* A weight of fp32 has twice the bytes that it is packed into: so it counts for one byte less than all until it is
+ * complete. */
 static mk_status tick(void *user, uint64_t bytes) {
   loader *l = user;
   l->partly += bytes;
@@ -123,7 +124,7 @@ static mk_status take_piece(loader *l, mk_cache *cache, const piece *p, bool *go
   return MK_OK;
 }
 
-/* What a bad chunk left in the padding of the CPU's buffers; nothing but good chunks goes to the GPU. */
+/* Clears what a bad chunk has left in the padding of the CPU's buffers. A GPU gets good chunks alone. */
 static void clear_cpu(const mk_load *load) {
   for (size_t i = 0; load->cpu != NULL && i < load->graph->weight_count; i++) {
     size_t buffer = buffer_of(load, &load->graph->weights[i]);

@@ -81,7 +81,8 @@ mk_status mk_engine_set_sampling(mk_engine *engine, const mk_sampling *sampling)
   return MK_OK;
 }
 
-/* What it is drawn by, where the machine does not know that; bias where there is one, since nobody looks at it else. */
+/* Gives a machine the parameters by which a slot's sequence is drawn, and its bias if it has one: without one no opcode
+ * looks there. */
 static mk_status tell_parameters(const mk_engine *engine, const mk_engine_machine *machine, uint32_t slot,
                                  const mk_sampling *sampling) {
   const uint32_t to = engine->swaps_sampling ? (slot + 1) % mk_program_slots(machine->program) : slot;
@@ -90,8 +91,8 @@ static mk_status tell_parameters(const mk_engine *engine, const mk_engine_machin
   return sampling->bias_count != 0 ? write_bias(engine, machine, to, sampling) : MK_OK;
 }
 
-/* The tokens that it has had, where they matter. The machine counts those of its own steps, unless it computed steps
- * that nobody was told of. */
+/* Gives a machine the counts of the tokens that the sequence has had, if they matter and the machine does not have
+ * them: it counts the tokens of its own steps itself, but may have computed steps that the host was not told of. */
 static mk_status tell_counts(const mk_engine *engine, const mk_engine_machine *machine, uint32_t slot,
                              const mk_slot_view *view) {
   const uint32_t prompt = view->prompt_count < view->computed ? view->prompt_count : view->computed;

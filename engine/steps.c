@@ -33,7 +33,7 @@ mk_status mk_engine_open_batch(mk_engine *engine, const mk_engine_options *optio
 
 /* ---- A launch ---- */
 
-/* What comes from outside, at the boundary of a step. */
+/* Hears what comes from outside, at the boundary of a step. */
 static void look_around(mk_engine *engine) {
   if (engine->poll != NULL) {
     engine->poll(engine->poll_user);
@@ -41,7 +41,7 @@ static void look_around(mk_engine *engine) {
   mk_batch_expire(engine->batch);
 }
 
-/* Results of a step; false: the launch had better end. */
+/* Takes the results of a step; false: the launch had better end. */
 static bool take_step(mk_engine *engine, uint32_t step, const uint32_t *results, const mk_batch_extras *extras) {
   uint64_t before, done, total;
   if (mk_engine_cancelled(engine)) {
@@ -73,7 +73,7 @@ static bool has_choice(const mk_launch *launch, uint32_t step, uint32_t rows) {
   return chooses;
 }
 
-/* The steps of a launch up to the first one in which a row chooses. */
+/* How many steps a launch has up to the first one in which a row chooses. */
 static uint32_t steps_to_choice(const mk_launch *launch, uint32_t rows) {
   uint32_t steps = 1;
   while (steps < launch->steps && !has_choice(launch, steps - 1, rows)) {
@@ -82,7 +82,7 @@ static uint32_t steps_to_choice(const mk_launch *launch, uint32_t rows) {
   return steps;
 }
 
-/* Of the rows of a step, from the first that chooses to the last. */
+/* Reads the logits of a step's rows, from the first row that chooses to the last. */
 static mk_status read_logits(at_work *w, uint32_t step) {
   mk_engine *engine = w->engine;
   uint32_t first = w->rows, end = 0;
@@ -102,13 +102,13 @@ static mk_status read_logits(at_work *w, uint32_t step) {
                                 (uint64_t)(end - first) * engine->config.vocab * bytes);
 }
 
-/* A launch of the GPU: those steps of the batch's launch up to one in which rows choose, so that logits are to be had
- * of its last. */
+/* A launch of the GPU that is a part of the batch's launch: its steps up to one in which rows choose, so that the
+ * logits of the last step can be read. */
 typedef struct flight {
   at_work *work;
-  uint32_t first, steps;          /* of the batch's launch */
-  uint32_t seen;                  /* so many have results */
-  uint32_t results[MK_MOST_ROWS]; /* of the last one */
+  uint32_t first, steps;          /* first: that step of the batch's launch */
+  uint32_t seen;                  /* how many steps have results */
+  uint32_t results[MK_MOST_ROWS]; /* those of the last step */
   mk_gpu_rank_row rows[MK_MOST_SHARED_ROWS + 1];
   mk_ranking found[MK_MOST_SHARED_ROWS];
   mk_gpu_ranks ranks;
@@ -121,7 +121,7 @@ static bool keep_results(void *user, uint32_t step, const uint32_t *results) {
   return !mk_engine_cancelled(f->work->engine);
 }
 
-/* What is to be ranked of its last step, and room for it. */
+/* Lists which rows of the flight's last step are to be ranked, and makes room for the rankings. */
 static mk_status prepare_ranks(flight *f, uint32_t most) {
   const at_work *w = f->work;
   mk_engine *engine = w->engine;
@@ -144,7 +144,7 @@ static mk_status queue(at_work *w, flight *f, uint32_t first, uint32_t steps, co
   return mk_gpu_enqueue(w->machine->gpu, plan, steps, wants->rankings ? &f->ranks : NULL);
 }
 
-/* What the slot's last row that chose in the flight's last step came to; false: there is none, or no token. */
+/* The token that the slot's last row chose in the flight's last step; false: no row of it chose, or not a token. */
 static bool find_choice(const flight *f, uint32_t slot, uint32_t *token) {
   const at_work *w = f->work;
   const mk_step_row *last = w->launch->plan + (size_t)(f->first + f->steps - 1) * w->rows;
@@ -159,8 +159,8 @@ static bool find_choice(const flight *f, uint32_t slot, uint32_t *token) {
   return found;
 }
 
-/* The step after the flight, as one of which all tokens are given; false: there is none, or no row chooses in it, or
- * not all that it goes on from is there. */
+/* Plans the step after the flight with all of its tokens given; false: there is no such step, or no row chooses in it,
+ * or not all tokens that it goes on from are there. */
 static bool plan_next(const flight *f, mk_step_row *rows) {
   const at_work *w = f->work;
   const uint32_t step = f->first + f->steps;
@@ -176,7 +176,7 @@ static bool plan_next(const flight *f, mk_step_row *rows) {
   return good;
 }
 
-/* Tells of the flight when it has ended. *more: the batch's launch may go on. */
+/* Waits for the end of the flight and tells its results. *more: the batch's launch may go on. */
 static mk_status finish(at_work *w, flight *f, const mk_batch_wants *wants, bool *more) {
   mk_engine *engine = w->engine;
   MK_TRY(mk_gpu_finish(w->machine->gpu));
@@ -197,7 +197,8 @@ static mk_status finish(at_work *w, flight *f, const mk_batch_wants *wants, bool
 
 /* The next step is queued as soon as the tokens that it goes on from are there, and computed while the host takes the
  * rankings of the one before; but not where logits themselves are wanted, which it would overwrite. When it turns out
- * that the launch had better end, that step is the last one: who has ended meanwhile has no part in it. */
+ * that the launch had better end, that step is the last one, and sequences that have ended meanwhile have no part in
+ * it. */
 static mk_status run_with_logits(at_work *w, const mk_batch_wants *wants) {
   mk_gpu *gpu = w->machine->gpu;
   flight flights[2];
@@ -221,7 +222,7 @@ static mk_status run_with_logits(at_work *w, const mk_batch_wants *wants) {
 
 /* ---- Recording ---- */
 
-/* The window's first step, counted from the launch's; launch->steps: nothing of this launch is to be recorded. */
+/* The first step of the window, counted from the launch's first; launch->steps: nothing of this launch is recorded. */
 static uint32_t first_recorded(const at_work *work) {
   const mk_engine *engine = work->engine;
   const mk_launch *launch = work->launch;
@@ -252,7 +253,7 @@ static mk_status start_recorder(const at_work *work, bool *records) {
                               : mk_cpu_trace_on(machine->cpu, first, w->steps, most);
 }
 
-/* After a launch; what it recorded is kept when it is more than what there was. */
+/* Called after a launch. What it recorded is kept if that is more than what was kept before. */
 static mk_status stop_recorder(const at_work *work, bool failed) {
   mk_engine *engine = work->engine;
   mk_gpu *gpu = work->machine->gpu;
@@ -338,8 +339,8 @@ void mk_engine_count(const mk_engine *engine, mk_batch_counters *out) { mk_batch
 
 double mk_engine_busy_ms(const mk_engine *engine) { return engine->busy_ms; }
 
-/* Until all have ended, or the machine fails: of a program of one slot that is told to its sequence, and the next one
- * begins. */
+/* Makes launches until all sequences have ended, or the machine fails. With a program of one slot a failure ends its
+ * sequence, and the next one begins. */
 static mk_status run_all(mk_engine *engine) {
   const bool one_slot = mk_program_slots(mk_engine_main(engine)->program) == 1;
   mk_status status = MK_OK;

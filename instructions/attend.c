@@ -8,8 +8,8 @@
 #include "instructions/attention.h"
 #include "vm/program/attend_list.h"
 
-/* Adds the part of PIECE, which is piece number `number` of its tree: like a binary counter, whose digits are sums
- * of 1, 2, 4 and 8 pieces. The last one of a tree carries all of it to the level after those. */
+/* Adds the piece at hand, number `number` of its tree, to the sums so far. These are like a binary counter whose digits
+ * are sums of 1, 2, 4 and 8 pieces. The last piece of a tree carries the whole tree to the level after them. */
 static void add_piece(const mk_unit_view *view, uint32_t number) {
   mk_part_level from = MK_PIECE;
   uint32_t digit = 0;
@@ -20,7 +20,7 @@ static void add_piece(const mk_unit_view *view, uint32_t number) {
   mk_unit_add_level(view, from, MK_CLASS + digit);
 }
 
-/* The result is the part of the last level. */
+/* Attends over all tokens up to the line's own. The result is left in the part of the last level. */
 static void attend(const mk_unit_view *view, const mk_line_view *line, const float *q) {
   mk_unit_begin(view);
   for (uint32_t t = 0; t <= line->position; t += MK_PIECE_TOKENS) {
@@ -33,7 +33,8 @@ static void attend(const mk_unit_view *view, const mk_line_view *line, const flo
   }
 }
 
-/* One line, with the query heads of the view, whose results are columns of out from `col` on. q: theirs. */
+/* Computes one line, for the query heads of the view. q: those of these heads; their results go to the columns of out
+ * from `col` on. */
 static void attend_line(const mk_unit_view *view, const mk_line *at, const float *q, const mk_span *out, uint32_t col) {
   const mk_line_view line = {.slot = at->row.slot, .position = at->row.position, .first_new = at->row.position + 1};
   float o[MK_MAX_HEAD_DIM];
@@ -48,8 +49,8 @@ static void attend_line(const mk_unit_view *view, const mk_line *at, const float
   }
 }
 
-/* The active line at that place of the tile, as the item has it; UINT32_MAX: a list that nobody has checked, which is
- * a fault. */
+/* The number of the active line that is line i of the item. UINT32_MAX, a fault: there is none, so the list is one that
+ * nobody has checked. */
 static uint32_t find_line(mk_reference *machine, const mk_attend_item *item, uint32_t i) {
   for (uint32_t l = 0; l < machine->line_count; l++) {
     const mk_line *at = &machine->lines[l];
@@ -62,7 +63,7 @@ static uint32_t find_line(mk_reference *machine, const mk_attend_item *item, uin
   return UINT32_MAX;
 }
 
-/* The items of a share. q: of all lines; memory: the view's. */
+/* Computes the items of a share. q: that of all lines; memory: scratch for the view. */
 static mk_reference_result attend_share(mk_reference *machine, const mk_instruction *instruction, mk_unit_view *view,
                                         const float *q, const mk_span *out, float *memory) {
   const mk_span work = mk_operand_span(machine, instruction, MK_SLOT_ATTEND_work);

@@ -30,7 +30,8 @@ static uint32_t first_new(const mk_reference *machine, uint32_t slot) {
   return first;
 }
 
-/* The split's tokens of a line, q [group][head_dim]: the result is the parts of CLASS. */
+/* Attends over the tokens that the split has for a line. q: [group][head_dim]. The result is left in the parts of
+ * level CLASS. */
 static void attend(const mk_unit_view *view, const mk_line_view *line, const float *q) {
   uint32_t span_tokens = view->buffer->span_tokens;
   mk_unit_begin(view);

@@ -67,7 +67,7 @@ static uint8_t *cached_half(const mk_unit_view *view, uint32_t slot, uint32_t wh
   return view->memory + pair * mk_pair_bytes(b) + which * mk_half_bytes(b);
 }
 
-/* Of a bf16 cache: K or V of token t of a slot. */
+/* In a bf16 cache, where K or V of token t of a slot lies, from dim `dim` on. */
 static uint16_t *cached(const mk_unit_view *view, uint32_t slot, uint32_t which, uint32_t t, uint32_t dim) {
   const mk_buffer *b = view->buffer;
   return (uint16_t *)(void *)cached_half(view, slot, 0, t) +

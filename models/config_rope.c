@@ -221,8 +221,8 @@ static double attention_factor(const rope *r, double factor) {
                                               : yarn_scale(factor, 1);
 }
 
-/* Of yarn and longrope: what follows from the original context. A yarn model reaches as far as it is stretched,
- * whatever max_position_embeddings says: files that add a rope_scaling leave that at the original context. */
+/* For yarn and longrope: settles what follows from the original context. A yarn model reaches as far as it is
+ * stretched, whatever max_position_embeddings says: files that add a rope_scaling leave it at the original context. */
 static mk_status settle_stretch(rope *chosen, mk_config *config) {
   const uint32_t pairs = mk_config_rotary(config) / 2;
   if (chosen->type != MK_ROPE_YARN && chosen->type != MK_ROPE_LONGROPE) {

@@ -151,14 +151,15 @@ static mk_status add_weights(mk_graph *graph, uint32_t first, uint32_t last, uin
 
 static double multiplier(double given) { return given != 0 ? given : 1; }
 
-/* eps of the norm of a value of the stream (MK_NONE: the embedding row), as it is kept. */
+/* The eps of the norm of a value of the residual stream (MK_NONE: the embedding row), which is kept divided by a
+ * multiplier: so eps is divided by the multiplier's square. */
 static float stream_eps(const mk_config *c, int x) {
   const double kept = multiplier(x == MK_NONE ? c->embedding_multiplier : c->residual_multiplier);
   return kept == 1 ? c->rms_eps : (float)((double)c->rms_eps / (kept * kept));
 }
 
 static float attention_factor(const mk_config *c, uint32_t layer) {
-  const bool stretched = c->rotary == 0 && mk_config_rotates(c, layer); /* else it is in the rows' gains, or nowhere */
+  const bool stretched = c->rotary == 0 && mk_config_rotates(c, layer); /* else the rows' gains have the factor */
   if (c->attention_multiplier == 0 && (c->rope_attention == 0 || !stretched)) {
     return 1.0f / sqrtf((float)c->head_dim);
   }

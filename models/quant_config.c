@@ -347,7 +347,7 @@ static mk_status take_modules(const json_t *root, mk_config *config) {
              : mk_error(MK_ERR_FILE, "quantization_config: names no matrix of the model that is quantised; remove it");
 }
 
-/* The scales' dtype is that of the model as a rule. */
+/* The dtype that scales probably have, which is the model's as a rule; the checkpoint decides. */
 static mk_tensor_dtype expect_scale(const json_t *root, const mk_quant *quant) {
   const json_t *dtype =
       mk_json_get(root, "dtype") != NULL ? mk_json_get(root, "dtype") : mk_json_get(root, "torch_dtype");

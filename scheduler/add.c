@@ -81,8 +81,8 @@ static mk_share split_tiles_of(const mk_add_plan *plan, mk_share tiles) {
   return (mk_share){first, end - first};
 }
 
-/* A unit is a part of a split tile. Each SM's units, as many as possible in one instruction. All parts of a tile are on
- * its rank, which has it whole. */
+/* Deals the parts of split tiles to SMs: one part of one tile is a unit. An SM's units go into as few instructions as
+ * possible. A rank has all of K of its row tiles, so all parts of a tile are computed on the tile's rank. */
 static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t rank,
                              uint32_t lines) {
   uint16_t index;
@@ -162,7 +162,8 @@ static mk_status emit_norm(mk_lowering *lowering, const mk_node *node, const mk_
   return mk_emit(lowering, sm, &in, signal_of_sum(lowering, out, lines));
 }
 
-/* Where the residual's owners are, before they add: nobody waits for it, and it waits for nobody. */
+/* An OFFSET runs on the SM that owns these row tiles of the residual, before the addition to them: the queue orders the
+ * two, so the OFFSET waits for nobody, and nobody waits for it. */
 static mk_status emit_offset(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines) {
   mk_instruction in = MK_START(OFFSET, node->layer);
   in.operands[MK_SLOT_OFFSET_residual_in] = residual_input(lowering, node, share, lines);

@@ -91,8 +91,8 @@ static mk_status declare_weight(mk_lowering *lowering, size_t index) {
   return mk_program_add_buffer(lowering->program, &buffer, buffer_index);
 }
 
-/* What the host gives and takes with every step: the plan, and what every row chose. With one row a launch may go
- * through the whole context. */
+/* What the host gives and takes with every step: the plan, and what every row chose. With one row a launch may be as
+ * long as the whole context. */
 static mk_status declare_tokens(mk_lowering *lowering) {
   mk_program *program = lowering->program;
   uint32_t rows = lowering->lines * (lowering->lines > 1 ? MK_PLAN_STEPS : lowering->max_seq);
@@ -189,7 +189,7 @@ mk_status mk_declare_value(mk_lowering *lowering, const mk_node *node) {
                                   .tile = tile,
                                   .lines = lowering->lines,
                                   .by_tiles = true,
-                                  /* Of a sum of the wide form only its owner makes something. */
+                                  /* In the wide form a sum is read on its own rank alone. */
                                   .dealt = lowering->wide && node->kind == MK_NODE_ADD},
                       &lowered->buffer);
 }

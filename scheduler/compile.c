@@ -44,7 +44,7 @@ static uint64_t double_bits(double value) {
   return bits;
 }
 
-/* What sets it apart from a plain Llama; of that nothing is folded in. */
+/* Folds what sets a configuration apart from a plain Llama into the hash. A plain Llama's hash stays as it is. */
 static uint64_t fold_differences(uint64_t hash, const mk_config *c) {
   const uint64_t fields[] = {c->kind,
                              c->qkv_bias,

@@ -100,12 +100,12 @@ mk_operand mk_tiles(uint16_t buffer, uint32_t row, uint32_t rows, uint32_t col, 
       .buffer = buffer, .row = (uint16_t)row, .rows = (uint16_t)rows, .col = (uint16_t)col, .cols = (uint16_t)cols};
 }
 
-/* Columns of a value, of a tile of its lines. */
+/* An operand: columns [col, col + cols) of a value, of one tile of its lines. */
 mk_operand mk_columns(uint16_t buffer, uint32_t lines, uint32_t col, uint32_t cols) {
   return mk_tiles(buffer, lines, 1, col, cols);
 }
 
-/* All columns of it. */
+/* An operand: all columns of a value, of one tile of its lines. */
 mk_operand mk_lines_of_value(const mk_lowering *lowering, uint16_t buffer, uint32_t lines) {
   return mk_columns(buffer, lines, 0, mk_buffer_grid_cols(&lowering->program->buffers[buffer]));
 }
@@ -155,7 +155,7 @@ mk_status mk_emit(mk_lowering *lowering, uint32_t sm, mk_instruction *instructio
   return MK_OK;
 }
 
-/* A counter for each tile of lines, side by side; the first one. */
+/* Adds a counter for each tile of lines, one after the other; *first becomes the first one. */
 mk_status mk_add_counters(mk_lowering *lowering, const char *what, uint16_t *first) {
   const mk_counter_kind kind = mk_edge_kind(lowering);
   if (lowering->line_tiles == 1) {
@@ -192,14 +192,14 @@ void mk_wait_for(const mk_lowering *lowering, mk_instruction *in, int value, uin
 
 static mk_operand input_of(const mk_lowering *lowering, const mk_node *node, uint32_t lines) {
   const mk_config *c = &lowering->graph->config;
-  if (lowering->wide) { /* of what reads an input of its own, all norm it */
+  if (lowering->wide) { /* whatever reads an input here norms it, so it reads what a NORM has made */
     return mk_lines_of_value(lowering, mk_value_of(lowering, node->input)->normed, lines);
   }
   return node->input == MK_NONE ? mk_embedding_row(lowering, 0, mk_divide_up(c->hidden, MK_TILE))
                                 : mk_lines_of_value(lowering, lowering->values[node->input].buffer, lines);
 }
 
-/* What a NORM has left to be done. */
+/* The sums of squares by which a product has to be scaled, where a NORM has begun the norm of its input. */
 static mk_operand squares_of(const mk_lowering *lowering, const mk_node *node, uint32_t lines) {
   return lowering->wide ? mk_lines_of_value(lowering, mk_value_of(lowering, node->input)->squares, lines)
                         : (mk_operand){0};
@@ -210,7 +210,7 @@ const mk_buffer *mk_weight_buffer(const mk_lowering *lowering, const mk_node *no
   return &lowering->program->buffers[*index];
 }
 
-/* Of a norm that has not been begun. */
+/* The gain of an instruction that norms its input itself: in a wide program a NORM has multiplied by the gain. */
 static mk_operand gain_of(const mk_lowering *lowering, const mk_node *node) {
   return node->gain == MK_NONE || lowering->wide ? (mk_operand){0} : mk_whole(lowering, lowering->weights[node->gain]);
 }
@@ -245,7 +245,7 @@ mk_status mk_emit_qkv(mk_lowering *lowering, const mk_node *node, uint32_t sm, m
 
 typedef mk_status (*emitter)(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share, uint32_t lines);
 
-/* An instruction of every SM that has a share, of each tile of lines. */
+/* Emits an instruction for every SM that has a share, and for each tile of lines. */
 static mk_status emit_shares(mk_lowering *lowering, const mk_node *node, emitter emit) {
   for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
     for (uint32_t sm = 0; sm < lowering->sms; sm++) {
@@ -256,7 +256,7 @@ static mk_status emit_shares(mk_lowering *lowering, const mk_node *node, emitter
   return MK_OK;
 }
 
-/* Row tiles of its weight, dealt to the SMs. */
+/* Deals the row tiles of the node's weight to the SMs. */
 static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const char *what, emitter emit) {
   uint16_t index;
   const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
@@ -266,7 +266,7 @@ static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const ch
   return emit_shares(lowering, node, emit);
 }
 
-/* Row tiles of a rank's query heads, of its keys and of its values, one range after the other. */
+/* The row tiles that a rank computes of QKV's weight: those of its query heads, of its keys and of its values. */
 typedef struct row_ranges {
   mk_share of[3];
 } row_ranges;
@@ -280,7 +280,7 @@ static row_ranges tiles_of_heads(const mk_lowering *lowering, uint32_t rank) {
                        {(c->heads + c->kv_heads + first) * tiles, heads * tiles}}};
 }
 
-/* What an SM has of them, an instruction for each range. */
+/* Emits what an SM's share has of these ranges, an instruction for each range. */
 static mk_status emit_ranges(mk_lowering *lowering, const mk_node *node, uint32_t sm, const row_ranges *tiles,
                              uint32_t lines) {
   mk_share share = lowering->placer.shares[sm];
@@ -296,7 +296,7 @@ static mk_status emit_ranges(mk_lowering *lowering, const mk_node *node, uint32_
   return MK_OK;
 }
 
-/* Counters that the SMs of a rank alone signal and wait for. */
+/* Adds counters for each rank that nobody but the SMs of that rank signals and waits for. */
 static mk_status add_ready_of_ranks(mk_lowering *lowering, uint32_t layer, mk_lowered_value *value) {
   mk_program *program = lowering->program;
   uint16_t first = MK_NO_COUNTER;
@@ -326,7 +326,8 @@ static bool goes_to_attention(const mk_graph *graph, const mk_node *node) {
   return true;
 }
 
-/* Where every rank has as many KV heads, it makes their q, k and v itself: they need not travel to it. */
+/* Where all ranks have equally many KV heads, each rank makes the q, k and v of its own heads, so that they need not
+ * travel between ranks. */
 static mk_status lower_qkv(mk_lowering *lowering, const mk_node *node) {
   uint16_t index;
   const mk_buffer *weight = mk_weight_buffer(lowering, node, &index);
@@ -347,7 +348,7 @@ static mk_status lower_qkv(mk_lowering *lowering, const mk_node *node) {
   return MK_OK;
 }
 
-/* Every SM norms its share of tiles, for which it looks at the squares of all of them. */
+/* Every SM norms its share of the tiles. For that it reads the sums of squares of all tiles. */
 static mk_status emit_norm_heads(mk_lowering *lowering, const mk_node *node, uint32_t sm, mk_share share,
                                  uint32_t lines) {
   const mk_config *c = &lowering->graph->config;
@@ -370,8 +371,9 @@ static mk_status lower_norm_heads(mk_lowering *lowering, const mk_node *node) {
   return emit_shares(lowering, node, emit_norm_heads);
 }
 
-/* Slots take turns at the units, so with several rows no SM has all splits 0 of a head: each query head goes where it
- * may. */
+/* With one row a COMBINE has the query heads of a KV head. The turns begin anew, so that it comes after the head's
+ * split 0 on the same SM. With several rows another unit has split 0 in each slot, so no SM has that of all slots, and
+ * every query head has a COMBINE of its own, anywhere. */
 static mk_status lower_combine(mk_lowering *lowering, const mk_node *node, uint16_t parts) {
   const mk_config *c = &lowering->graph->config;
   const mk_lowered_value *out = &lowering->values[node->output];
@@ -392,9 +394,9 @@ static mk_status lower_combine(mk_lowering *lowering, const mk_node *node, uint1
 
 /* Split s of every KV head, s-major, so that short contexts (split 0 alone) spread over as many SMs as there are KV
  * heads. A head's COMBINE comes after its split 0 on the same SM: with one split in use the result never leaves the SM.
- * SMs of a rank take turns at what is of its heads (or, with more ranks than KV heads, splits). With several rows a
- * split is that of slot 0; what is split j of slot c is unit (j + c) mod splits, so that several short contexts spread,
- * too, and a slot's blocks stay with the SM that appends to them. */
+ * A rank attends over its own KV heads (with more ranks than KV heads: over its own splits of a head), and its SMs take
+ * turns. With several rows these are the splits of slot 0: unit (j + c) mod splits has split j of slot c, so that
+ * several short contexts spread, too, and a slot's blocks stay with the SM that appends to them. */
 static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   const mk_config *c = &lowering->graph->config;
   uint32_t group = c->heads / c->kv_heads, head_tiles = c->head_dim / MK_TILE;

@@ -8,11 +8,11 @@
 
 typedef struct part { /* a run of pages of a block */
   uint32_t block, index, first, pages;
-  uint32_t sm; /* FILL: from the start, else once it is placed */
+  uint32_t sm; /* known from the start with FILL, else when the part is placed */
 } part;
 
 typedef struct sm_state {
-  uint64_t time; /* when it is free; UINT64_MAX: its row is full */
+  uint64_t time; /* when the SM is free; UINT64_MAX: its row of the list is full */
   uint32_t sm;
 } sm_state;
 
@@ -20,7 +20,7 @@ typedef enum shape_of_plan { EVEN_PARTS, FILL, NAIVE_PARTS } shape_of_plan;
 
 typedef struct plan {
   shape_of_plan shape;
-  uint64_t size; /* EVEN_PARTS: pages of a part at most; FILL: nanoseconds of an SM at most */
+  uint64_t size; /* EVEN_PARTS: most pages of a part; FILL: most nanoseconds of an SM */
 } plan;
 
 struct mk_mla_scheduler {
@@ -115,7 +115,7 @@ static bool before(const sm_state *a, const sm_state *b) {
   return a->time != b->time ? a->time < b->time : a->sm < b->sm;
 }
 
-/* The SM at `at` has a later time than it had. */
+/* Restores the heap after the SM at `at` has got a later time. */
 static void sink(mk_mla_scheduler *s, uint32_t at) {
   uint32_t count = s->g.sms;
   sm_state moved = s->heap[at];
@@ -130,7 +130,7 @@ static void sink(mk_mla_scheduler *s, uint32_t at) {
   s->heap[at] = moved;
 }
 
-/* From times in any order; at first entry i is SM i. */
+/* Makes a heap of SMs whose times are in any order. */
 static void make_heap(mk_mla_scheduler *s) {
   for (uint32_t at = s->g.sms / 2; at-- != 0;) {
     sink(s, at);
@@ -143,8 +143,8 @@ static uint64_t item_cost(const mk_mla_scheduler *s, uint32_t pages, bool direct
   return mk_mla_item_cost(&s->costs, s->g.rows, pages, direct);
 }
 
-/* Parts. All functions that make them give each block's in the order of its pages, and false where there are too
- * many. */
+/* Parts. Every function that makes parts lists those of a block in the order of its pages, and returns false when there
+ * are too many. */
 
 static bool add_part(mk_mla_scheduler *s, uint32_t block, uint32_t first, uint32_t pages, uint32_t sm) {
   if (s->part_count == s->part_capacity) {
@@ -170,7 +170,7 @@ static bool add_equal_parts(mk_mla_scheduler *s, uint32_t sequence, uint32_t cou
   return true;
 }
 
-/* Parts of a sequence with so many pages when none may have more than `size`. */
+/* How many parts a sequence of `pages` pages has when no part may have more than `size` pages. */
 static uint32_t parts_of_size(const mk_mla_scheduler *s, uint32_t pages, uint32_t size) {
   uint32_t parts = pages / size + (pages % size != 0);
   return parts == 0 ? 1 : parts < s->g.sms ? parts : s->g.sms;
@@ -185,7 +185,7 @@ static bool make_even_parts(mk_mla_scheduler *s, uint32_t size) {
   return true;
 }
 
-/* Every block in as many parts, as many as there are SMs for each. */
+/* Cuts every block into `parts` parts, or into as many as it has pages. */
 static bool make_naive_parts(mk_mla_scheduler *s, uint32_t parts) {
   for (uint32_t q = 0; q < s->sequences; q++) {
     uint32_t pages = s->pages[q] == 0 ? 1 : s->pages[q];
@@ -196,7 +196,7 @@ static bool make_naive_parts(mk_mla_scheduler *s, uint32_t parts) {
   return true;
 }
 
-/* Fills one SM after another up to `limit`, the block at hand cut where it is reached. */
+/* Fills one SM after another up to the time `limit`; where an SM reaches it, the block at hand is cut. */
 static bool make_filling_parts(mk_mla_scheduler *s, uint64_t limit) {
   uint64_t time = 0, fixed = item_cost(s, 0, false);
   uint32_t sm = 0, entries = 0;
@@ -251,7 +251,7 @@ static void sort_sequences(mk_mla_scheduler *s) {
   }
 }
 
-/* Slots in the order of blocks; false: too few. */
+/* Numbers the slots in the order of blocks; false: there are too few. */
 static bool number_slots(mk_mla_scheduler *s) {
   uint32_t next = 0;
   for (uint32_t b = 0; b < all_blocks(s); b++) {
@@ -266,7 +266,7 @@ static bool number_slots(mk_mla_scheduler *s) {
 
 /* Places. */
 
-/* Adds an entry of four words to the row of an SM; false: that was the last one with room. */
+/* Adds an entry of four words to the row of an SM; false: now the row is full. */
 static bool add_entry(mk_mla_scheduler *s, uint32_t sm, uint32_t kind, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   if (s->work != NULL) {
     uint32_t *row = s->work + (size_t)sm * s->g.list_words;
@@ -300,7 +300,7 @@ static void place_part(mk_mla_scheduler *s, sm_state *at, part *p) {
   }
 }
 
-/* Longest first, each on the SM that is free first. */
+/* Places parts, the longest first, each on the SM that is free first. */
 static void place_longest_first(mk_mla_scheduler *s) {
   uint32_t most = 0;
   for (uint32_t i = 0; i < s->part_count; i++) {
@@ -320,7 +320,7 @@ static void place_longest_first(mk_mla_scheduler *s) {
   }
 }
 
-/* Where FILL has put them; parts of cut blocks first, so that their reductions need not wait. */
+/* Places parts where FILL has put them. On each SM parts of cut blocks come first, so that reductions need not wait. */
 static void place_as_filled(mk_mla_scheduler *s) {
   for (uint32_t whole = 0; whole < 2; whole++) {
     for (uint32_t i = 0; i < s->part_count; i++) {
@@ -333,7 +333,7 @@ static void place_as_filled(mk_mla_scheduler *s) {
   make_heap(s);
 }
 
-/* Units of the block that a reduction on the SM takes, from `first` on. */
+/* Places a reduction of `count` units of the block, from unit `first` on, on the SM `at`. */
 static void place_reduction(mk_mla_scheduler *s, sm_state *at, uint32_t block, uint32_t first, uint32_t count) {
   uint64_t start = at->time > s->ready[block] ? at->time : s->ready[block];
   uint32_t parts = s->part_counts[block], group = 8 * MK_MLA_ROW_UNITS;
@@ -348,7 +348,8 @@ static void place_reduction(mk_mla_scheduler *s, sm_state *at, uint32_t block, u
   }
 }
 
-/* The SMs where a part of the block, whose parts begin with number `first`, comes last; `most` at most. */
+/* Finds SMs whose last item is a part of the block, at most `most` of them. The block's parts begin with number
+ * `first`. */
 static uint32_t last_places(const mk_mla_scheduler *s, uint32_t first, uint32_t most, uint32_t *sms) {
   uint32_t count = s->part_counts[s->parts[first].block], found = 0;
   for (uint32_t i = first; count > 1 && count <= MK_MLA_MOST_FOLDED && i < first + count; i++) {
@@ -360,9 +361,10 @@ static uint32_t last_places(const mk_mla_scheduler *s, uint32_t first, uint32_t 
   return found;
 }
 
-/* Blocks of whole groups of eight rows: one of few parts is reduced where those of its parts are that come last on
- * their SM, by each some groups. A GPU keeps these rows of the part in registers. Not where most slots are of other
- * blocks, which then had fewer SMs for their reductions. Gives the slots of the blocks that are. */
+/* Folds reductions into items: a block of few parts, whose rows are whole groups of eight, is reduced on the SMs whose
+ * last item is one of its parts, some groups on each. A GPU keeps these rows of the part in registers. It is not done
+ * where most slots belong to other blocks, since these would then have fewer SMs for their reductions. Returns how many
+ * slots the folded blocks have. */
 static uint32_t place_folds(mk_mla_scheduler *s) {
   uint32_t group = 8 * MK_MLA_ROW_UNITS, groups = s->g.rows / 8, sms[MK_MLA_MOST_FOLDED], slots = 0;
   for (uint32_t i = 0; i < s->g.sms; i++) {
@@ -387,8 +389,8 @@ static uint32_t place_folds(mk_mla_scheduler *s) {
   return slots;
 }
 
-/* Of the other blocks about as many reductions as there are SMs, of about one cost, each on the SM that is free
- * first. */
+/* Places the reductions of all other blocks: about as many as there are SMs, of about the same cost each, each on the
+ * SM that is free first. */
 static void place_reductions(mk_mla_scheduler *s) {
   uint32_t units = s->g.rows * MK_MLA_ROW_UNITS, slots = s->summary.slots;
   slots -= slots != 0 ? place_folds(s) : 0;
@@ -463,7 +465,7 @@ static void place(mk_mla_scheduler *s, shape_of_plan shape) {
   place_reductions(s);
 }
 
-/* Makes the plan, and keeps it in *best when it ends before that. */
+/* Makes a plan, and keeps it in *best when it ends before *makespan, which then becomes its end. */
 static void consider(mk_mla_scheduler *s, plan p, plan *best, uint64_t *makespan) {
   if (!make_parts(s, &p)) {
     return;
@@ -475,7 +477,7 @@ static void consider(mk_mla_scheduler *s, plan p, plan *best, uint64_t *makespan
   }
 }
 
-/* No plan with parts of at most `size` pages ends before that: all work evenly spread, or the largest part. */
+/* A time before which no plan with parts of at most `size` pages ends: all work evenly spread, or the largest part. */
 static uint64_t lower_bound(const mk_mla_scheduler *s, uint32_t size) {
   uint64_t total = 0, largest = 0;
   for (uint32_t q = 0; q < s->sequences; q++) {
@@ -494,8 +496,8 @@ static uint64_t lower_bound(const mk_mla_scheduler *s, uint32_t size) {
   return even > largest ? even : largest;
 }
 
-/* The least limit that FILL keeps to, to 1 %, when it is below `makespan`; not looked for where nothing is left to
- * gain. */
+/* Looks for the least limit that a FILL plan can keep to, within 1 %, if that is below *makespan. Does not look where
+ * nothing is left to gain. */
 static void consider_filling(mk_mla_scheduler *s, plan *best, uint64_t *makespan) {
   uint64_t low = (all_blocks(s) * item_cost(s, 0, true) + s->all_pages * s->costs.page) / s->g.sms;
   uint64_t high = *makespan, found = 0;
@@ -522,7 +524,7 @@ static plan naive_plan(mk_mla_scheduler *s) {
 }
 
 static plan best_plan(mk_mla_scheduler *s) {
-  /* Pages of a part, in eighths of those of an SM. */
+  /* Sizes of a part to try, in eighths of an SM's share of all pages. */
   static const uint32_t eighths[] = {8, 9, 10, 12, 5, 16};
   uint64_t makespan = UINT64_MAX, even = (s->all_pages + s->g.sms - 1) / s->g.sms;
   plan best = {EVEN_PARTS, s->longest == 0 ? 1 : s->longest}; /* no cuts */

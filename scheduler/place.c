@@ -4,7 +4,7 @@
 #include <string.h>
 
 static uint32_t first_tile(uint32_t tiles, uint32_t ranks, uint32_t rank) {
-  enum { CHAIN_TILES = MK_CHAIN_COLS / MK_TILE, MANY_CHAINS = 16 }; /* a rank's, of which one more is little */
+  enum { CHAIN_TILES = MK_CHAIN_COLS / MK_TILE, MANY_CHAINS = 16 }; /* so many for a rank that one more hardly counts */
   const uint32_t chains = mk_divide_up(tiles, CHAIN_TILES);
   const uint32_t by = chains % ranks == 0 || chains >= MANY_CHAINS * ranks ? (uint32_t)CHAIN_TILES : 1;
   const uint64_t first = (uint64_t)mk_divide_up(tiles, by) * rank / ranks * by;

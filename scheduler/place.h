@@ -1,4 +1,5 @@
-/* Placement: which SM computes which units of a stage. A unit is a row tile (times a part of K).
+/* Placement: which SM computes which units of a stage. A unit is what is dealt as a whole: a row tile of a weight, or,
+ * where K is split, one part of K of a row tile. Each SM gets neighbouring units, as evenly as their number allows.
  * A mk_placer belongs to one compilation and one thread; mk_placer_free releases it. */
 #ifndef MK_PLACE_H
 #define MK_PLACE_H
@@ -11,16 +12,17 @@ typedef struct mk_share { /* units [first, first + count) of a stage */
   uint32_t first, count;
 } mk_share;
 
-/* Which row tiles of a weight, and of the value that it makes, a rank has. That is a function of the shape, so that two
- * programs of one model on the same ranks hold the same tiles and can share them. Where it deals the tiles evenly, or
- * nearly so, a rank has whole chains of MK_CHAIN_COLS rows, since a chain of a residual is normed in one place. */
+/* Which row tiles of a weight, and of the value that the weight makes, a rank has. That follows from the shape alone,
+ * so that two programs of one model on the same ranks hold the same tiles and can share them. Where whole chains of
+ * MK_CHAIN_COLS rows can be dealt evenly, or nearly so, a rank has whole chains, since the norm of a residual is begun
+ * chain by chain, and each chain on one SM. */
 mk_share mk_rank_tiles(uint32_t tiles, uint32_t ranks, uint32_t rank);
 
 typedef struct mk_placer {
   mk_placement policy;
   uint32_t ranks, sms; /* sms: those of all ranks together; the SMs of a rank follow each other */
   uint64_t *bytes;     /* per SM: streamed so far in this program */
-  uint32_t *order;     /* scratch */
+  uint32_t *order;     /* scratch: a rank's SMs, in the order in which they get one unit more than the others */
   mk_share *shares;    /* per SM: result of the last mk_place */
 } mk_placer;
 

@@ -4,8 +4,9 @@
  * Lines come in tiles of MK_LINE_TILE. Work is dealt in units: eight row tiles of a weight (one chain of what they
  * make) by one tile of lines, so that a machine can multiply tiles of 128 x 256. Neighbouring units, which have the
  * row tiles in common, are on neighbouring SMs at the same time. Values are plain, and ordered by release counters,
- * one for each tile of lines of a value, which all of its writers signal. An SM that owns a unit of the residual
- * makes of it what others multiply: the product of a norm's gain, and the squares that its scale is made of. */
+ * one for each tile of lines of a value, which all of its writers signal. The SM that owns a unit of the residual also
+ * begins the norm of that unit (NORM): it multiplies by the gain, and sums up the squares. By the squares of all units
+ * of a row readers know the row's scale. */
 #include <stdio.h>
 
 #include "scheduler/lower_internal.h"
@@ -17,28 +18,29 @@ static uint32_t groups_of(uint32_t tiles) { return mk_divide_up(tiles, UNIT_TILE
 
 uint32_t mk_wide_units(const mk_lowering *lowering, uint32_t tiles) { return groups_of(tiles) * lowering->line_tiles; }
 
-/* The row tiles of a unit of `each`, of so many in all. */
+/* The row tiles of a unit, where units have `each` row tiles, and there are `tiles` of them in all. */
 static mk_share tiles_of(uint32_t unit, uint32_t line_tiles, uint32_t tiles, uint32_t each) {
   const uint32_t first = unit / line_tiles * each;
   return (mk_share){first, tiles - first < each ? tiles - first : each};
 }
 
-/* Row tiles of a unit of such a product: half as many where lines are few, so that what counts is how soon its weight
- * is read, and most SMs would have no unit. Not with several ranks: a norm has all sums of a unit on its own rank. */
+/* How many row tiles a unit has, of a weight of `tiles` of them. Where lines are few, how soon the weight is read
+ * decides the time, and whole units would leave half of the SMs without one: units then have half as many. Not with
+ * several ranks, as a NORM's sums must all be on its own rank. */
 static uint32_t each_of(const mk_lowering *lowering, uint32_t tiles) {
   const bool few = lowering->lines <= MK_PROMPT_ROWS && 2 * mk_wide_units(lowering, tiles) <= lowering->sms;
   return few && lowering->ranks == 1 ? UNIT_TILES / 2 : UNIT_TILES;
 }
 
-/* The SM of the next unit of a rank. Each round begins one further on: else a tile of lines would always be the same
- * SMs', and in a step of few lines these would have all the work. */
+/* The SM of the next unit of a rank. Each round begins one SM further on. Otherwise the same SMs would have the same
+ * tile of lines in every round, and all the work of a step that has few lines. */
 static uint32_t next_sm(const mk_lowering *lowering, uint32_t rank) {
   const uint32_t unit = lowering->turns[rank]++, sms = lowering->sms_of_rank;
   return rank * sms + (unit + unit / sms) % sms;
 }
 
-/* The rank of a unit of q, k and v that begins with this row tile: that of the KV head which the unit begins with, so
- * that nearly all of them stay on their rank. */
+/* The rank that computes a unit of q, k and v: the rank of the KV head that the unit's first row tile belongs to. So
+ * nearly all of q, k and v are made where attention reads them. */
 static uint32_t rank_of_heads(const mk_lowering *lowering, uint32_t tile) {
   const mk_config *c = &lowering->graph->config;
   const uint32_t head = tile / (c->head_dim / MK_TILE);
@@ -46,14 +48,14 @@ static uint32_t rank_of_heads(const mk_lowering *lowering, uint32_t tile) {
                          0);
 }
 
-/* The owner of a unit of the residual. */
+/* The SM that owns a unit of the residual. */
 static uint32_t owner_of(const mk_lowering *lowering, uint32_t unit, uint32_t tiles) {
   const uint32_t rank = mk_rank_of_tile(lowering, tiles, unit / lowering->line_tiles * UNIT_TILES);
   const uint32_t first = mk_wide_units(lowering, mk_rank_tiles(tiles, lowering->ranks, rank).first);
   return rank * lowering->sms_of_rank + (unit - first) % lowering->sms_of_rank;
 }
 
-/* The node that norms a value; MK_NONE: the embedding. NULL: none, or several. */
+/* The node that norms a value (MK_NONE stands for the embedding); NULL when no node does, or several do. */
 static const mk_node *norm_of(const mk_graph *graph, int value) {
   const mk_node *found = NULL;
   for (size_t i = 0; i < graph->node_count; i++) {
@@ -68,7 +70,7 @@ static const mk_node *norm_of(const mk_graph *graph, int value) {
   return found;
 }
 
-/* Whether it is what a Llama has, with a norm of its own before each product of the residual. */
+/* Whether a node is one that a plain Llama has, in which every product of the residual norms it by gains of its own. */
 static bool is_plain(const mk_graph *graph, const mk_node *node) {
   switch (node->kind) {
     case MK_NODE_QKV:
@@ -101,7 +103,8 @@ bool mk_is_wide(const mk_graph *graph, const mk_compile_options *options) {
   return wide && norm_of(graph, MK_NONE) != NULL;
 }
 
-/* by_tiles: whoever reads it waits for a tile of its lines; else for all of them, and there is one counter. */
+/* by_tiles: each tile of lines has a counter, and readers wait for the tile that they read. Else there is one counter,
+ * and readers wait for all lines. */
 static mk_status add_ready(mk_lowering *lowering, const char *name, bool by_tiles, mk_lowered_value *value) {
   value->ready_by_tiles = by_tiles;
   return by_tiles ? mk_add_counters(lowering, name, &value->ready)
@@ -115,7 +118,7 @@ static mk_status add_ready_in_layer(mk_lowering *lowering, uint32_t layer, const
   return add_ready(lowering, name, by_tiles, value);
 }
 
-/* A NORM of a unit of the residual, on the SM that makes the unit and after it; or of the tokens' embedding rows. */
+/* Emits the NORM of a unit of the residual, or (MK_NONE) of the tokens' embedding rows. */
 static mk_status emit_norm(mk_lowering *lowering, int value, uint32_t sm, mk_share share, uint32_t lines) {
   const mk_node *norm = norm_of(lowering->graph, value);
   const mk_lowered_value *of = mk_value_of(lowering, value);
@@ -144,7 +147,7 @@ mk_status mk_begin_wide(mk_lowering *lowering) {
   return MK_OK;
 }
 
-/* Units of its weight, dealt to the SMs. */
+/* Deals the units of the node's weight to the SMs. */
 static mk_status lower_rows(mk_lowering *lowering, const mk_node *node, const char *what, mk_emitter emit) {
   uint16_t index;
   const uint32_t tiles = mk_buffer_grid_rows(mk_weight_buffer(lowering, node, &index));
@@ -192,7 +195,7 @@ static mk_status emit_attend(mk_lowering *lowering, const mk_node *node, uint16_
                  mk_signal_of(out, lines));
 }
 
-/* A share of a KV head and a tile of lines, of which the work list says what that is. */
+/* Emits the attention of one share of a KV head and a tile of lines. The work list says which items a share has. */
 static mk_status emit_share(mk_lowering *lowering, const mk_node *node, uint16_t kv, uint32_t head, uint32_t lines,
                             mk_share share, uint16_t appended) {
   const mk_config *c = &lowering->graph->config;
@@ -211,9 +214,9 @@ static mk_status emit_share(mk_lowering *lowering, const mk_node *node, uint16_t
   return mk_emit(lowering, next_sm(lowering, mk_rank_of_head(lowering, head, 0)), &in, mk_signal_of(out, lines));
 }
 
-/* Of a KV head and a tile of lines, so that all SMs have some, whether a step has prompts (an item for each query head
- * of a tile) or decoding rows; one each, so that many items of a share pass together, or two with several tiles, which
- * differ in what they have to do. */
+/* Into how many shares the work of a KV head and a tile of lines is dealt: so many that all SMs have some, whether a
+ * step has prompts (an item for each query head of a tile) or decoding rows. With one tile of lines an SM has one
+ * share, so that many items of it pass together; with several tiles two, since tiles differ in their work. */
 static uint32_t shares_of(const mk_lowering *lowering) {
   enum { MOST_SHARES = 64 };
   const mk_config *c = &lowering->graph->config;
@@ -223,7 +226,7 @@ static uint32_t shares_of(const mk_lowering *lowering) {
   return wanted < group ? group : wanted > MOST_SHARES ? (group > MOST_SHARES ? group : MOST_SHARES) : wanted;
 }
 
-/* Share by share, since the first ones have the longest items. */
+/* Share by share: the first shares have the longest items, and so these come first on every SM. */
 static mk_status emit_shares(mk_lowering *lowering, const mk_node *node, uint16_t kv, uint16_t appended) {
   const uint32_t shares = shares_of(lowering), heads = lowering->graph->config.kv_heads;
   for (uint32_t share = 0; share < shares; share++) {
@@ -236,8 +239,8 @@ static mk_status emit_shares(mk_lowering *lowering, const mk_node *node, uint16_
   return MK_OK;
 }
 
-/* Units of a query head and a tile of lines, the last lines first, as they see the most tokens. Of several slots,
- * shares of a KV head and a tile. */
+/* For prompts a unit of attention is a query head and a tile of lines, and the last lines come first, as they see the
+ * most tokens. With several slots it is a share of a KV head and a tile. */
 static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   const mk_config *c = &lowering->graph->config;
   uint16_t kv, first = MK_NO_COUNTER;
@@ -262,7 +265,7 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
   return MK_OK;
 }
 
-/* Parts of all units, or of the odd tiles that alone have some. */
+/* Emits the parts of K of all units, or of the few row tiles whose K is split. */
 static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t tiles) {
   const bool all = plan->stride == 1;
   const uint32_t units = all ? mk_wide_units(lowering, tiles) : plan->split * lowering->line_tiles;
@@ -277,7 +280,8 @@ static mk_status lower_parts(mk_lowering *lowering, const mk_node *node, const m
   return MK_OK;
 }
 
-/* A unit of the residual, by its owner: runs of tiles that have parts, or have none. */
+/* Emits the addition to a unit of the residual, on its owner: an instruction for each run of row tiles whose K is
+ * split, or is not. */
 static mk_status add_unit(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t sm,
                           uint32_t lines, mk_share share) {
   const uint32_t end = share.first + share.count;
@@ -292,7 +296,7 @@ static mk_status add_unit(mk_lowering *lowering, const mk_node *node, const mk_a
   return MK_OK;
 }
 
-/* Units with the norm of all of them, each on one SM. */
+/* Emits all units of an addition, each followed by its NORM on the same SM. */
 static mk_status add_units(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t tiles) {
   const uint32_t line_tiles = lowering->line_tiles;
   for (uint32_t unit = 0; unit < mk_wide_units(lowering, tiles); unit++) {
@@ -304,7 +308,8 @@ static mk_status add_units(mk_lowering *lowering, const mk_node *node, const mk_
   return MK_OK;
 }
 
-/* Halves of units, on an SM each; a norm, which is of a chain, waits for all sums of its lines. */
+/* Emits half units, each on an SM of its own. A NORM has a whole chain of columns, which is a unit: it waits for all
+ * sums of its lines. */
 static mk_status add_halves(mk_lowering *lowering, const mk_node *node, const mk_add_plan *plan, uint32_t tiles) {
   const uint32_t line_tiles = lowering->line_tiles, each = UNIT_TILES / 2;
   char name[64];
@@ -328,7 +333,7 @@ static mk_status lower_add(mk_lowering *lowering, const mk_node *node) {
   uint16_t index;
   const uint32_t tiles = mk_buffer_grid_rows(mk_weight_buffer(lowering, node, &index));
   MK_TRY(mk_declare_normed(lowering, name, out));
-  /* HEAD waits for all lines: that of an SM tells that it has nothing more to do in the step. */
+  /* HEAD waits for all lines, so that its candidate tells that its SM has nothing more to do in the step. */
   MK_TRY(add_ready(lowering, name, norm_of(lowering->graph, node->output)->kind != MK_NODE_HEAD, out));
   if (plan.split != 0) {
     MK_TRY(mk_declare_parts(lowering, node, &plan));

@@ -21,7 +21,8 @@ def flags(c):
     cased = s.islower() or s.isupper() or title
     # Not told by any function: what lower() skips when it looks whether a sigma ends a word.
     ignorable = ("A\u03a3" + s).lower()[1] == "\u03c2" if cased else ("A\u03a3" + s + "A").lower()[1] == "\u03c3"
-    each = [s.isalpha(), s.isdecimal(), s.isdigit(), s.isnumeric(), s.islower(), s.isupper(), title, s.isprintable(), cased, ignorable]
+    each = [s.isalpha(), s.isdecimal(), s.isdigit(), s.isnumeric(), s.islower(), s.isupper(), title, s.isprintable(),
+            cased, ignorable]
     return sum(bool(is_set) << bit for bit, is_set in enumerate(each))
 
 
@@ -59,7 +60,8 @@ def main():
         if now != before:
             changes.append("0x%x" % (c << len(FLAGS) | now))
             before = now
-    out.append("/* Where the flags of characters change: first << %d | flags. */\nstatic const uint32_t kFlags[] = {\n%s};\n" % (len(FLAGS), lines(changes)))
+    out.append("/* Where the flags of characters change: first << %d | flags. */\n"
+               "static const uint32_t kFlags[] = {\n%s};\n" % (len(FLAGS), lines(changes)))
     for name, function in MAPPINGS:
         simple, several = [], []
         for c in CHARACTERS:
@@ -68,9 +70,11 @@ def main():
                 several.append([c] + [ord(i) for i in image] + [0] * (3 - len(image)))
             elif image != chr(c):
                 simple.append((c, ord(image)))
-        out.append("static const mk_case_run k%sRuns[] = {\n%s};\n" % (name.capitalize(), lines("{0x%x, %d, %d, %d}" % r for r in runs(simple))))
+        out.append("static const mk_case_run k%sRuns[] = {\n%s};\n" % (name.capitalize(),
+            lines("{0x%x, %d, %d, %d}" % r for r in runs(simple))))
         out.append("static const mk_case_special k%sSpecials[] = {\n%s};\n" % (
-            name.capitalize(), lines("{0x%x, {0x%x, 0x%x, 0x%x}}" % tuple(s) for s in several) if several else "    {0, {0, 0, 0}},\n"))
+            name.capitalize(), lines("{0x%x, {0x%x, 0x%x, 0x%x}}" % tuple(s) for s in several)
+            if several else "    {0, {0, 0, 0}},\n"))
     with open(PATH, "w") as file:
         file.write("".join(out))
     print(PATH, os.path.getsize(PATH), "bytes")

@@ -4,7 +4,7 @@
     loss.py --corpus DIR --model DIR [--kv bf16|fp8] [--mkvm PATH]
 
 The same figures as `evaluate.py --loss`: nats per token and bits per byte, every document on its own in windows of 1024
-tokens behind a BOS. A window is a prompt of token ids to `mkvm serve`, whose log-probabilities come back with `echo`.
+tokens after a BOS. A window is a prompt of token ids to `mkvm serve`, whose log-probabilities come back with `echo`.
 Needs nothing but Python.
 """
 

@@ -250,7 +250,7 @@ Test(bad_model, overlap) {
   edit_header("\"shape\":[128],\"data_offsets\":[81920,", "\"shape\":[129],\"data_offsets\":[81918,");
   refused(WEIGHTS, NORM ": starts at byte 81918", "overlap");
 }
-Test(bad_model, begin_behind_end) {
+Test(bad_model, begin_after_end) {
   edit_header("[81920,82176]", "[82176,81920]");
   refused(WEIGHTS, NORM ": data_offsets", "[82176,81920]");
 }

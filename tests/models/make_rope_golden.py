@@ -7,7 +7,8 @@ output. Each case is the text of a config.json and the frequencies after the mod
 max_position_embeddings tokens.
 
     make_rope_golden.py            rewrite the file
-    make_rope_golden.py --check    compare with the file instead: how releases differ (4.57 refuses the cases named "*_5")
+    make_rope_golden.py --check    compare with the file instead, to see how releases differ (4.57 refuses the cases
+                                   named "*_5")
 """
 import json
 import pathlib

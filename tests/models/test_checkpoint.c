@@ -300,10 +300,10 @@ Test(checkpoint, overlap) {
           "tensor b: starts at byte 2");
   expect_message("they overlap");
 }
-Test(checkpoint, begin_behind_end) {
+Test(checkpoint, begin_after_end) {
   refused("{" ENTRY("a", "BF16", "[1]", "2", "0") "}", 2, "begin is greater than end");
 }
-Test(checkpoint, end_behind_the_file) {
+Test(checkpoint, end_after_the_file) {
   refused("{" ENTRY("a", "BF16", "[8]", "0", "16") "}", 14, "end is greater than the 14 bytes");
 }
 Test(checkpoint, trailing_bytes) {

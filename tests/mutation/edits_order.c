@@ -149,7 +149,7 @@ static bool move_near(mk_program *p, uint64_t *random) {
 }
 
 /* Right after the head of its queue, or right before the `next`: there nothing tells that it has run. */
-static bool move_behind_head(mk_program *p, uint64_t *random) {
+static bool move_after_head(mk_program *p, uint64_t *random) {
   uint32_t index = mutation_draw(random, (uint32_t)p->instruction_count), q = edit_queue_of(p, index);
   const mk_queue *queue = &p->queues[q];
   bool last = mutation_draw(random, 2) == 0;
@@ -223,7 +223,7 @@ const edit edit_orders[] = {
     {"swap_edges", swap_edges, 2, true},
     {"move_signal", move_signal, 3, true},
     {"move_near", move_near, 5, true},
-    {"move_behind_head", move_behind_head, 5, true},
+    {"move_after_head", move_after_head, 5, true},
     {"move_to_queue", move_to_queue, 4, true},
     {"strengthen", strengthen, 1, true},
     {"merge_counters", merge_counters, 2, true},

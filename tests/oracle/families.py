@@ -1,8 +1,10 @@
 """Models of every family against Hugging Face transformers.
 
-    python3 families.py --check MKVM [--only NAME]   every model of MODELS as a directory that transformers wrote (sharded, of bf16, fp16 or
-                                                     fp32, as the row says), run by the command MKVM and compared; nothing is kept
-    python3 families.py --goldens [--only NAME]      those that the repository keeps (KEPT), into goldens/families/NAME.bin
+    python3 families.py --check MKVM [--only NAME]   runs every model of MODELS by the command MKVM, as a directory that
+                                                     transformers wrote (sharded, of bf16, fp16 or fp32, as the row
+                                                     says), and compares; keeps nothing
+    python3 families.py --goldens [--only NAME]      writes goldens/families/NAME.bin of those that the repository keeps
+                                                     (KEPT)
 
 Weights are the hash of models/synth.h, the oracle is from_pretrained(dtype=float32), and what transformers lose in
 bf16 is measured beside it. README.md has the file's format. Needs torch, transformers, numpy and safetensors.
@@ -69,11 +71,13 @@ ROWS = [
      {"head_dim": 128, "sliding_window": 5000, "rope_theta": 1e6}),
 
     ("Granite", 64, 2, 2, 128, 344, 3, 301, False, 1, "bfloat16", "1GB",
-     {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.015625, "logits_scaling": 8.0}),
+     {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.015625,
+      "logits_scaling": 8.0}),
     ("Granite", 64, 8, 2, 512, 400, 2, 333, True, 24, "bfloat16", "200KB",
      {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 10.0}),
     ("Granite", 128, 6, 1, 768, 257, 2, 1031, False, 90, "float16", "1GB",
-     {"embedding_multiplier": 1.0, "residual_multiplier": 0.5, "attention_multiplier": 0.0078125, "logits_scaling": 16.0}),
+     {"embedding_multiplier": 1.0, "residual_multiplier": 0.5, "attention_multiplier": 0.0078125,
+      "logits_scaling": 16.0}),
     ("Granite", 128, 3, 3, 384, 501, 4, 300, True, 257, "float32", "300KB",
      {"embedding_multiplier": 6.0, "residual_multiplier": 1.0, "attention_multiplier": 0.09, "logits_scaling": 1.0}),
     ("Granite", 64, 6, 3, 102, 260, 3, 389, False, 600, "bfloat16", "1GB",
@@ -102,7 +106,8 @@ ROWS = [
     ("Llama", 128, 3, 3, 384, 501, 4, 300, True, 257, "float32", "300KB", {"attention_bias": True, "rope": YARN}),
     ("Llama", 64, 6, 3, 102, 260, 3, 389, False, 600, "bfloat16", "1GB",
      {"head_dim": 64, "attention_bias": True, "mlp_bias": True, "rope": LLAMA3}),
-    ("Llama", 64, 3, 1, 135, 129, 2, 263, True, 1300, "float32", "1GB", {"head_dim": 64, "rope": LINEAR, "mlp_bias": True}),
+    ("Llama", 64, 3, 1, 135, 129, 2, 263, True, 1300, "float32", "1GB", {"head_dim": 64, "rope": LINEAR,
+        "mlp_bias": True}),
     ("Llama", 128, 5, 5, 640, 96, 1, 259, False, 2000, "bfloat16", "1GB", {"rope": DYNAMIC, "attention_bias": True}),
     ("Llama", 64, 8, 4, 512, 640, 5, 999, False, 33, "float16", "500KB",
      {"rope": dict(YARN, beta_fast=16.0, beta_slow=2.0, attention_factor=1.3, truncate=False)}),
@@ -126,7 +131,8 @@ ROWS = [
     ("Olmo2", 64, 8, 4, 512, 640, 5, 999, False, 33, "float16", "500KB", {"rope_theta": 5e5}),
 ]
 KEPT = (2, 4, 5, 6)  # of each family, by number
-FIELDS = ("family", "head_dim", "heads", "kv_heads", "hidden", "intermediate", "layers", "vocab", "tied", "prompt", "dtype", "shard", "more")
+FIELDS = ("family", "head_dim", "heads", "kv_heads", "hidden", "intermediate", "layers", "vocab", "tied", "prompt",
+          "dtype", "shard", "more")
 
 
 def models():
@@ -139,7 +145,8 @@ def models():
 
 def config_of(m):
     more = dict(m["more"])
-    rope, theta, partial = dict(more.pop("rope", {"rope_type": "default"})), more.pop("rope_theta", 10000.0), more.pop("partial", None)
+    rope, theta, partial = dict(more.pop("rope", {"rope_type": "default"})), more.pop("rope_theta",
+        10000.0), more.pop("partial", None)
     positions = 4096
     if m["family"] == "Phi3":
         more["original_max_position_embeddings"] = rope.pop("original", 4096)
@@ -235,8 +242,10 @@ def write_tokenizer(folder, vocab):
     words = {characters[b]: b for b in range(256)}
     words.update({f"<extra_{i}>": i for i in range(256, vocab)})
     json.dump({"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
-               "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
-               "post_processor": None, "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+               "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
+                                 "use_regex": True},
+               "post_processor": None, "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True,
+                                                   "use_regex": True},
                "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
                          "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
                          "vocab": words, "merges": []}}, open(os.path.join(folder, "tokenizer.json"), "w"))
@@ -261,8 +270,10 @@ def check(m, command):
         context = len(prompt) + STEPS
         result = []
         for options in ([], ["--rows", "16"]):
-            done = subprocess.run([command, "run", "-m", folder, "--device", "cpu", "-f", f.name, "-n", str(STEPS), "-c", str(context),
-                                   "--logits", file, "--json", "--ignore-eos", *options], capture_output=True, text=True)
+            done = subprocess.run([command, "run", "-m", folder, "--device", "cpu", "-f", f.name, "-n", str(STEPS),
+                                   "-c", str(context),
+                                   "--logits", file, "--json", "--ignore-eos", *options], capture_output=True,
+                                   text=True)
             if done.returncode != 0:
                 return False, done.stderr.strip().splitlines()[-1]
             got = np.load(file)
@@ -323,7 +334,8 @@ def write_golden(m):
     os.makedirs(FOLDER, exist_ok=True)
     path = os.path.join(FOLDER, m["name"] + ".bin")
     with open(path, "wb") as f:
-        f.write(HEADER.pack(b"MKGOLD02", m["name"].encode(), m["seed"], len(text), m["vocab"], len(prompt), len(tokens), *loses))
+        f.write(HEADER.pack(b"MKGOLD02", m["name"].encode(), m["seed"], len(text), m["vocab"], len(prompt), len(tokens),
+                            *loses))
         f.write(text + np.asarray(prompt + tokens, "<u4").tobytes() + logits.astype("<f2").tobytes())
     print(f"{m['name']:14s} seed {m['seed']:3d} distinct {len(set(tokens)):2d} bf16 {loses[0]:.1e} {loses[1]:.1e}, "
           f"{os.path.getsize(path)} bytes", flush=True)

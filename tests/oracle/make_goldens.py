@@ -4,8 +4,8 @@
     python3 make_goldens.py --only NAME      one of them
     python3 make_goldens.py --demo           the demo model (models/demo) into goldens/demo.bin
     python3 make_goldens.py --sensitivity    what rounding to bf16 and planted faults do to the logits (writes nothing)
-    python3 make_goldens.py --bf16-errors    how far transformers in bf16 are from every golden whose weights are the hash,
-                                             into goldens/bf16_errors.txt (on a GPU where there is one)
+    python3 make_goldens.py --bf16-errors    how far transformers in bf16 are from every golden whose weights are the
+                                             hash, into goldens/bf16_errors.txt (on a GPU where there is one)
     python3 make_goldens.py --kv-fp8         the models of KV_FP8 with K and V rounded as a cache in fp8 has them, into
                                              goldens/kv_fp8/NAME.bin
     python3 make_goldens.py --check DIR      a directory written by the C code loads in transformers and its tensors
@@ -219,7 +219,8 @@ def read_golden(path):
 def describe(m, tokens, logits):
     top = np.sort(logits, axis=1)
     margin = (top[:, -1] - top[:, -2]) / np.linalg.norm(logits, axis=1) * math.sqrt(logits.shape[1])
-    return (f"{m['name']:22s} seed {m['seed']:3d} distinct {len(set(tokens)):2d}  max |logit| {np.abs(logits).max():5.1f}"
+    return (f"{m['name']:22s} seed {m['seed']:3d} distinct {len(set(tokens)):2d}  "
+            f"max |logit| {np.abs(logits).max():5.1f}"
             f"  margin/rms median {np.median(margin):.3f} min {margin.min():.4f}")
 
 
@@ -326,9 +327,8 @@ def sensitivity(m, model, prompt, tokens, logits):
 
 
 def kv_fp8():
-    """Codes are as coarse as what one more rounding does to K can move them, so transformers in fp32 with rounded K and V
-    are half as far from the machine as without. Hence all of its roundings here, by `forward`; what is left is the order
-    of sums."""
+    """Codes are coarse: where K differs by one rounding, its code may be the next one. So it is not enough to round K
+    and V in transformers in fp32: `forward` does all of the machine's roundings. What is left is the order of sums."""
     for name in KV_FP8:
         m, prompt, _, _, _ = read_golden(os.path.join(GOLDENS, name + ".bin"))
         check_scaling(m)
@@ -356,7 +356,7 @@ BF16_HEADER = """\
 
 @torch.no_grad()
 def bf16_logits(m, prompt, tokens, device):
-    """Row i chose token i. The frequencies of the rotation stay fp32, as from_pretrained(dtype=torch.bfloat16) has them."""
+    """Row i chose token i. The frequencies of the rotation stay fp32, as with from_pretrained(dtype=torch.bfloat16)."""
     model = synth_model(m)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(torch.bfloat16)

@@ -1,12 +1,15 @@
 """Quantised checkpoints against Hugging Face transformers.
 
-    python3 quantised.py --check MKVM [--only NAME]   every model of ROWS in every format of FORMATS: the command MKVM on the quantised directory
-                                                      gives the bits that it gives on one that holds the dequantised weights in bf16, and
-                                                      transformers in fp32 on these weights is within 1e-2. Nothing is kept
-    python3 quantised.py --package [--only NAME]      the dequantiser here against what transformers with the package compressed-tensors loads
+    python3 quantised.py --check MKVM [--only NAME]   every model of ROWS in every format of FORMATS: on the quantised
+                                                      directory the command MKVM gives the bits that it gives on one
+                                                      that holds the dequantised weights in bf16, and transformers in
+                                                      fp32 on these weights is within 1e-2. Nothing is kept
+    python3 quantised.py --package [--only NAME]      the dequantiser here against what transformers with the package
+                                                      compressed-tensors loads
     python3 quantised.py --goldens                    those that the repository keeps, into goldens/quantised/
 
-The dequantiser (DEQUANTISE) is written from the formats' descriptions, in numpy, and shares nothing with the product. README.md has the files.
+The dequantiser (DEQUANTISE) is written from the formats' descriptions, in numpy, and shares nothing with the product.
+README.md has the files.
 Needs torch, transformers, numpy, safetensors and compressed-tensors.
 """
 
@@ -119,7 +122,8 @@ def dequantise_gptq(f, t, n, k):
 def quantise_plain(f, w, random):
     top = 127.0 if f["bits"] == "int8" else 448.0
     most = np.abs(w).max() if f["by_tensor"] else np.abs(w).max(1, keepdims=True)
-    scale = torch.from_numpy(np.asarray(most / top, np.float32).reshape(-1, *([] if f["by_tensor"] else [1]))).to(f["scale"])
+    scale = torch.from_numpy(np.asarray(most / top, np.float32).reshape(-1,
+        *([] if f["by_tensor"] else [1]))).to(f["scale"])
     x = torch.from_numpy(w) / scale.float()
     kind = torch.int8 if f["bits"] == "int8" else torch.float8_e4m3fn
     codes = (x.round() if kind == torch.int8 else x).clamp(-top, top).to(kind)
@@ -184,8 +188,10 @@ def quantise_gptq(f, w, random):
             "scales": scale.T.contiguous(), "g_idx": torch.from_numpy(index.astype(np.int32))}
 
 
-QUANTISE = {"plain": quantise_plain, "blocks": quantise_blocks, "packed": quantise_packed, "awq": quantise_awq, "gptq": quantise_gptq}
-DEQUANTISE = {"plain": dequantise_plain, "blocks": dequantise_blocks, "packed": dequantise_packed, "awq": dequantise_awq,
+QUANTISE = {"plain": quantise_plain, "blocks": quantise_blocks, "packed": quantise_packed, "awq": quantise_awq,
+            "gptq": quantise_gptq}
+DEQUANTISE = {"plain": dequantise_plain, "blocks": dequantise_blocks, "packed": dequantise_packed,
+              "awq": dequantise_awq,
               "gptq": dequantise_gptq}
 H, B, F = torch.float16, torch.bfloat16, torch.float32
 
@@ -199,44 +205,55 @@ def compressed(form, kind, ignore, **weights):
 
 def packed(group, zeros=False, scale=B, ordered=False, ignore=("lm_head",)):
     more = {"strategy": "group", "group_size": group} if group else {"strategy": "channel", "group_size": None}
-    return {"layout": "packed", "method": "ct", "zeros": zeros, "scale": scale, "group": group, "ordered": ordered, "ignore": ignore,
-            "config": compressed("pack-quantized", "int", list(ignore), num_bits=4, actorder="group" if ordered else None,
+    return {"layout": "packed", "method": "ct", "zeros": zeros, "scale": scale, "group": group, "ordered": ordered,
+            "ignore": ignore,
+            "config": compressed("pack-quantized", "int", list(ignore), num_bits=4,
+                                 actorder="group" if ordered else None,
                                  **{**more, "symmetric": not zeros})}
 
 
 def awq(group, scale=H, skip=None):
-    return {"layout": "awq", "method": "awq", "zeros": True, "scale": scale, "group": group, "ignore": ("lm_head", *(skip or [])),
+    return {"layout": "awq", "method": "awq", "zeros": True, "scale": scale, "group": group,
+            "ignore": ("lm_head", *(skip or [])),
             "config": {"quant_method": "awq", "bits": 4, "group_size": group, "zero_point": True, "version": "gemm",
                        "modules_to_not_convert": skip}}
 
 
 def gptq(group, zeros=False, v2=False, ordered=False, scale=H, **more):
-    return {"layout": "gptq", "method": "gptq", "zeros": zeros, "v2": v2, "ordered": ordered, "scale": scale, "group": group,
+    return {"layout": "gptq", "method": "gptq", "zeros": zeros, "v2": v2, "ordered": ordered, "scale": scale,
+            "group": group,
             "ignore": ("lm_head",), **more,
-            "config": {"quant_method": "gptq", "bits": 4, "group_size": group or -1, "desc_act": ordered, "sym": not zeros,
+            "config": {"quant_method": "gptq", "bits": 4, "group_size": group or -1, "desc_act": ordered,
+                       "sym": not zeros,
                        "checkpoint_format": "gptq_v2" if v2 else "gptq", "true_sequential": True, "lm_head": False}}
 
 
 def eight(strategy, bits="fp8", scale=B, ignore=("lm_head",)):
     kind = "int" if bits == "int8" else "float"
-    return {"layout": "plain", "method": "ct", "bits": bits, "by_tensor": strategy == "tensor", "scale": scale, "group": 0, "ignore": ignore,
-            "config": compressed("int-quantized" if bits == "int8" else "float-quantized", kind, list(ignore), num_bits=8, strategy=strategy)}
+    return {"layout": "plain", "method": "ct", "bits": bits, "by_tensor": strategy == "tensor", "scale": scale,
+            "group": 0, "ignore": ignore,
+            "config": compressed("int-quantized" if bits == "int8" else "float-quantized", kind, list(ignore),
+                                 num_bits=8, strategy=strategy)}
 
 
 def blocks(method, scale):
-    structure = {"layout": "blocks", "method": method, "scale": scale, "group": 128, "bits": "fp8", "ignore": ("lm_head",)}
+    structure = {"layout": "blocks", "method": method, "scale": scale, "group": 128, "bits": "fp8",
+                 "ignore": ("lm_head",)}
     if method == "fp8":
-        return {**structure, "config": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}}
+        return {**structure, "config": {"quant_method": "fp8", "activation_scheme": "dynamic",
+                                        "weight_block_size": [128, 128]}}
     return {**structure, "config": compressed("float-quantized", "float", ["lm_head"], num_bits=8, strategy="block",
                                               block_structure=[128, 128])}
 
 
 ONE_LEFT = ("lm_head", "re:.*layers.0.*k_proj$", "model.layers.1.mlp.down_proj")
 FORMATS = {
-    "fp8_tensor": [eight("tensor"), eight("tensor", scale=F)], "fp8_row": [eight("channel"), eight("channel", ignore=())],
+    "fp8_tensor": [eight("tensor"), eight("tensor", scale=F)], "fp8_row": [eight("channel"),
+        eight("channel", ignore=())],
     "fp8_block": [blocks("ct", B), blocks("ct", F)], "fp8_inverse": [blocks("fp8", F), blocks("fp8", B)],
     "int8": [eight("channel", "int8"), eight("tensor", "int8"), eight("channel", "int8", F, ONE_LEFT)],
-    "w4_symmetric": [packed(128), packed(64, scale=H), packed(32, scale=F), packed(0), packed(128, ignore=()), packed(256, ignore=ONE_LEFT)],
+    "w4_symmetric": [packed(128), packed(64, scale=H), packed(32, scale=F), packed(0), packed(128, ignore=()),
+                     packed(256, ignore=ONE_LEFT)],
     "w4_asymmetric": [packed(128, True), packed(64, True, H), packed(32, True, F), packed(0, True)],
     "w4_ordered": [packed(128, ordered=True), packed(32, True, ordered=True)],
     "awq": [awq(128), awq(64, B), awq(32), awq(128, skip=["self_attn.o_proj", "model.layers.0.mlp.*"])],
@@ -314,14 +331,16 @@ def write(folder, m, f, model, stored):
         json.dump(own, open(os.path.join(path, "config.json"), "w"))
         families.write_tokenizer(path, m["vocab"]) if m["vocab"] >= 256 else None
         tensors = stored if name == "quantised" else {
-            n: t.to(torch.bfloat16).contiguous() for n, t in model.state_dict().items() if not (m["tied"] and n == "lm_head.weight")}
+            n: t.to(torch.bfloat16).contiguous() for n, t in model.state_dict().items()
+            if not (m["tied"] and n == "lm_head.weight")}
         save_file(tensors, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
 
 
 def run(command, folder, m, prompt, *options):
     out, text = os.path.join(folder, "logits.npy"), os.path.join(folder, "prompt")
     open(text, "w").write("".join(map(chr, prompt)))
-    done = subprocess.run([command, "run", "-m", folder, "--device", "cpu", "-f", text, "-n", str(STEPS), "-c", str(len(prompt) + STEPS),
+    done = subprocess.run([command, "run", "-m", folder, "--device", "cpu", "-f", text, "-n", str(STEPS), "-c",
+                           str(len(prompt) + STEPS),
                            "--logits", out, "--json", "--ignore-eos", *options], capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip().splitlines()[-1])
@@ -337,7 +356,8 @@ def check(m, f, command):
         plain = run(command, os.path.join(folder, "bf16"), m, prompt)
         rows = run(command, os.path.join(folder, "quantised"), m, prompt, "--rows", "16")
         if quantised.tobytes() != plain.tobytes():
-            return False, f"bits differ in {np.count_nonzero(quantised.view(np.uint32) != plain.view(np.uint32))} of {plain.size}"
+            differ = np.count_nonzero(quantised.view(np.uint32) != plain.view(np.uint32))
+            return False, f"bits differ in {differ} of {plain.size}"
         if rows.tobytes() != plain.tobytes():
             return False, "bits differ with 16 rows"
         tokens, want = families.greedy(model.eval(), prompt, False, STEPS)
@@ -365,8 +385,10 @@ def package(m, f):
         model, stored, dequantised = build(m, f)
         write(folder, m, f, model, stored)
         path = os.path.join(folder, "quantised")
-        config = transformers.CompressedTensorsConfig(dequantize=True) if hasattr(transformers, "CompressedTensorsConfig") else None
-        loaded = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, quantization_config=config).eval()
+        config = transformers.CompressedTensorsConfig(dequantize=True) if hasattr(transformers,
+            "CompressedTensorsConfig") else None
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32,
+                                                                   quantization_config=config).eval()
         ids = torch.tensor([families.prompt_of(m)])
         e = families.error(loaded(ids).logits.numpy(), model.eval()(ids).logits.numpy())
         return e < LIMIT, f"logits {e:.1e}"
@@ -380,7 +402,8 @@ def fnv(data):
 
 
 def write_golden(name, f):
-    """NAME/config.json, model.safetensors; NAME/golden.txt: prompt, tokens, sums of the dequantised tensors; logits.bin: fp32."""
+    """Of NAME: config.json, model.safetensors; golden.txt: prompt, tokens, sums of the dequantised tensors; logits.bin:
+    fp32."""
     m = {**dict(zip(families.FIELDS, KEPT_ROW)), "name": name, "seed": 5}
     path = os.path.join(FOLDER, name)
     shutil.rmtree(path, ignore_errors=True)

@@ -141,7 +141,7 @@ Test(path, other_warps_hold_pages) {
 
 /* The first warp is at the next instruction, which needs nothing of the writer; the storer knows where the others
  * are. */
-Test(path, other_warps_are_an_instruction_behind) {
+Test(path, other_warps_are_an_instruction_late) {
   fixture f = {0};
   start(&f, LATE);
   uint32_t next = f.reader + 1;

@@ -181,7 +181,7 @@ static void part_of_scores(mk_program *p) { draw(p)->operands[MK_SLOT_DRAW_score
 static void rounds_in_a_circle(mk_program *p) {
   sift(p)->operands[MK_SLOT_SIFT_rounds] = draw(p)->operands[MK_SLOT_DRAW_rounds];
 }
-static void draw_behind_next(mk_program *p) {
+static void draw_after_next(mk_program *p) {
   mk_instruction *d = draw(p), old = *d;
   d[0] = d[1];
   d[1] = old;
@@ -280,7 +280,7 @@ Test(sampling_program, broken_ones_are_rejected) {
                                  {wrong_parameters, {"S10"}},
                                  {part_of_scores, {"S10"}},
                                  {rounds_in_a_circle, {"N07"}},
-                                 {draw_behind_next, {"N07", "N02"}},
+                                 {draw_after_next, {"N07", "N02"}},
                                  {written_parameters, {"S08"}},
                                  {other_parameters, {"N05"}},
                                  {front_apart, {"N05"}},
@@ -337,13 +337,13 @@ static void candidates_of_heads(mk_program *p) {
   find(p, 1, MK_OP_NEXT, 0)->operands[MK_SLOT_NEXT_candidates] =
       find(p, 1, MK_OP_HEAD, 0)->operands[MK_SLOT_HEAD_candidate];
 }
-static void something_behind_next(mk_program *p) {
+static void something_after_next(mk_program *p) {
   mk_instruction *glu = find(p, 1, MK_OP_GLU, 0), moved = *glu, *next = find(p, 1, MK_OP_NEXT, 0);
   memmove(glu, glu + 1, (size_t)(next - glu) * sizeof *glu);
   *next = moved;
 }
 /* The storer of a value of a layer clears the value's other half, here after the head that tells that this is done. */
-static void something_behind_score(mk_program *p) {
+static void something_after_score(mk_program *p) {
   mk_instruction *glu = find(p, 1, MK_OP_GLU, 0), moved = *glu, *last = score(p);
   memmove(glu, glu + 1, (size_t)(last - glu) * sizeof *glu);
   *last = moved;
@@ -369,8 +369,8 @@ Test(sampling_program, broken_lines_are_rejected) {
                                  {choice_over_anothers_and_taken, {"R04"}},
                                  {round_over_anothers, {"R04"}},
                                  {candidates_of_heads, {"N07"}},
-                                 {something_behind_next, {"N02", "N06"}},
-                                 {something_behind_score, {"N07"}},
+                                 {something_after_next, {"N02", "N06"}},
+                                 {something_after_score, {"N07"}},
                                  {for_prompts, {"S02"}}};
   expect_rejected(cases, sizeof cases / sizeof cases[0], ROWS);
 }

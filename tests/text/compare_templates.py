@@ -3,7 +3,7 @@ conversations.
 
     cmake --build build-ci --target mk_render_template
     python3 tests/text/compare_templates.py FOLDER...            # needs transformers and jinja2
-    python3 tests/text/compare_templates.py --scopes 0 10000     # random templates of template_scopes.py instead, by their seeds
+    python3 tests/text/compare_templates.py --scopes 0 10000    # random templates of template_scopes.py, by their seeds
 
 Templates are *.jinja and *.j2 files, what stands under a key with "template" in its name in *.json, and string
 constants in *.py that look like one. The same text counts once. Prints a line per folder and what differs; exit code
@@ -33,41 +33,61 @@ def call_text(name, arguments, **more):
 
 
 CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # as apply_chat_template marks where an answer goes on
-PARTS = [{"type": "text", "text": "Look: "}, {"type": "image", "image": "a.png"}, {"type": "text", "text": "what is it?"}]
+PARTS = [{"type": "text", "text": "Look: "}, {"type": "image", "image": "a.png"},
+         {"type": "text", "text": "what is it?"}]
 MORE = [
     variables(golden.SYSTEM, golden.ASK, golden.SAY, golden.ASK, enable_thinking=False),
     variables(golden.ASK, enable_thinking=True, thinking=True, reasoning_effort="high", add_vision_id=True),
     variables(golden.ASK, turn("assistant", "four", reasoning_content="2 and 2\n"), turn("user", "sure?")),
     variables(golden.ASK, turn("assistant", "four", thinking="2 and 2"), turn("user", "sure?"), generate=False),
-    variables(golden.ASK, turn("assistant", [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "four"}]), turn("user", "sure?")),
+    variables(golden.ASK, turn("assistant", [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "four"}]),
+              turn("user", "sure?")),
     variables(turn("system", [{"type": "text", "text": "Be brief."}]), turn("user", PARTS)),
     variables(turn("developer", "Be brief."), turn("user", "Hi"), tools=[golden.WEATHER]),
-    variables(golden.SYSTEM, turn("user", "Oslo?"), call_text("weather", '{"place": "Oslo"}'), turn("tool", "cold", tool_call_id="call00001", name="weather"), golden.SAY, turn("user", "And Rome?"),
+    variables(golden.SYSTEM, turn("user", "Oslo?"), call_text("weather", '{"place": "Oslo"}'),
+              turn("tool", "cold", tool_call_id="call00001", name="weather"), golden.SAY, turn("user", "And Rome?"),
               tools=[golden.WEATHER, golden.WEATHER]),
-    variables(turn("user", "Oslo?"), call_text("weather", {"place": "Oslo", "days": 2}, reasoning_content="tools"), turn("tool", "cold", tool_call_id="call00001", name="weather"), tools=[golden.WEATHER]),
-    variables(turn("user", "Oslo?"), turn("assistant", "", tool_calls=[{"function": {"name": "f", "arguments": {"x": [1, {"y": None}], "z": 2.5}}}, {"function": {"name": "g", "arguments": {}}}]),
-              turn("tool", [{"type": "text", "text": "cold"}], name="f"), turn("tool", '{"a": 1}', name="g"), tools=[{"name": "f", "parameters": {}}]),
+    variables(turn("user", "Oslo?"), call_text("weather", {"place": "Oslo", "days": 2}, reasoning_content="tools"),
+              turn("tool", "cold", tool_call_id="call00001", name="weather"), tools=[golden.WEATHER]),
+    variables(turn("user", "Oslo?"),
+              turn("assistant", "",
+                   tool_calls=[{"function": {"name": "f", "arguments": {"x": [1, {"y": None}], "z": 2.5}}},
+                               {"function": {"name": "g", "arguments": {}}}]),
+              turn("tool", [{"type": "text", "text": "cold"}], name="f"), turn("tool", '{"a": 1}', name="g"),
+              tools=[{"name": "f", "parameters": {}}]),
     variables(turn("user", "Who?"), documents=[{"title": "T", "text": "D"}, {"title": "U", "contents": "E"}]),
     variables(turn("user", "Hi", name="Ann"), turn("assistant", "Hello", prefix=True), generate=False),
-    variables(turn("user", "Straße ΑΣ"), turn("model", "x"), turn("user", ""), tokens={"bos_token": "", "eos_token": "</s>", "pad_token": "<pad>", "image_token": "<image>"}),
+    variables(turn("user", "Straße ΑΣ"), turn("model", "x"), turn("user", ""),
+              tokens={"bos_token": "", "eos_token": "</s>", "pad_token": "<pad>", "image_token": "<image>"}),
 ] + [
     variables(*messages, generate=generate, **more)
     for generate in (True, False)
     for messages, more in [
         ([golden.SYSTEM, golden.ASK], {"enable_thinking": True}),
         ([golden.ASK, turn("assistant", "<think>\n2+2\n</think>\n\nfour"), golden.ASK], {"enable_thinking": False}),
-        ([turn("system", "Be brief. /no_think"), turn("user", "Hi /think")], {"xml_tools": [golden.WEATHER], "custom_instructions": "Rhyme."}),
-        ([turn("system", "/system_override You rhyme."), turn("user", "Hi")], {"python_tools": ["def f(x): ..."], "enable_thinking": False}),
+        ([turn("system", "Be brief. /no_think"), turn("user", "Hi /think")], {"xml_tools": [golden.WEATHER],
+            "custom_instructions": "Rhyme."}),
+        ([turn("system", "/system_override You rhyme."), turn("user", "Hi")], {"python_tools": ["def f(x): ..."],
+            "enable_thinking": False}),
         ([golden.ASK, turn("assistant", "four" + CONTINUED)], {}),
         ([golden.SYSTEM, golden.ASK, turn("assistant", [{"type": "text", "text": "four" + CONTINUED}])], {}),
         ([turn("user", "Who?")], {"thinking": True, "documents": [{"doc_id": 1, "title": "T", "text": "D"}]}),
-        ([golden.SYSTEM, turn("user", "Who?")], {"thinking": False, "controls": {"length": "short", "originality": "abstractive"}, "documents": [{"text": "D"}]}),
-        ([turn("user", "Who?")], {"controls": {"citations": True, "hallucinations": True}, "documents": [{"text": "D"}], "available_tools": [golden.WEATHER]}),
-        ([turn("system", "Functions:", functions="[f]", tools="[g]"), turn("user", "f?"), turn("assistant", None, function_calls="f()"), turn("environment", "1")], {}),
-        ([turn("user", "f and g?"), PARALLEL, turn("tool", "1", tool_call_id="call00001", name="f"), turn("tool", "2", tool_call_id="call00002", name="g"), golden.SAY], {"tools": [golden.WEATHER]}),
-        ([turn("user", "f and g?"), PARALLEL, turn("tool", {"a": [1, "\u00e9<"]}, tool_call_id="call00001", name="f")], {"tools": [golden.WEATHER], "tools_in_user_message": False}),
-        ([golden.ASK, golden.SAY, golden.ASK, turn("assistant", "four", reasoning_content="hm", tool_calls=[]), turn("tool_response", "x"), turn("user", "ok")], {"tools": []}),
-        ([turn("user", [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": "b"}]), golden.SAY, turn("user", [{"type": "text", "text": "c"}])], {}),
+        ([golden.SYSTEM, turn("user", "Who?")],
+         {"thinking": False, "controls": {"length": "short", "originality": "abstractive"},
+          "documents": [{"text": "D"}]}),
+        ([turn("user", "Who?")], {"controls": {"citations": True, "hallucinations": True}, "documents": [{"text": "D"}],
+                                  "available_tools": [golden.WEATHER]}),
+        ([turn("system", "Functions:", functions="[f]", tools="[g]"), turn("user", "f?"),
+          turn("assistant", None, function_calls="f()"), turn("environment", "1")], {}),
+        ([turn("user", "f and g?"), PARALLEL, turn("tool", "1", tool_call_id="call00001", name="f"),
+          turn("tool", "2", tool_call_id="call00002", name="g"), golden.SAY], {"tools": [golden.WEATHER]}),
+        ([turn("user", "f and g?"), PARALLEL, turn("tool", {"a": [1, "\u00e9<"]}, tool_call_id="call00001", name="f")],
+         {"tools": [golden.WEATHER], "tools_in_user_message": False}),
+        ([golden.ASK, golden.SAY, golden.ASK, turn("assistant", "four", reasoning_content="hm", tool_calls=[]),
+          turn("tool_response", "x"), turn("user", "ok")], {"tools": []}),
+        ([turn("user", [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}},
+                        {"type": "text", "text": "b"}]), golden.SAY, turn("user", [{"type": "text", "text": "c"}])],
+                        {}),
     ]
 ]
 
@@ -153,8 +173,10 @@ def verdict(theirs, ours):
 def report(path, index, text, theirs, ours):
     print("\n%s, conversation %s" % (path, index))
     if "text" in theirs and "text" in ours:
-        at = next((i for i, (a, b) in enumerate(zip(theirs["text"], ours["text"])) if a != b), min(len(theirs["text"]), len(ours["text"])))
-        print("  from character %d on, transformers: %r\n  mkvm: %r" % (at, theirs["text"][at : at + 100], ours["text"][at : at + 100]))
+        at = next((i for i, (a, b) in enumerate(zip(theirs["text"], ours["text"])) if a != b),
+                  min(len(theirs["text"]), len(ours["text"])))
+        print("  from character %d on, transformers: %r\n  mkvm: %r" % (at, theirs["text"][at : at + 100],
+            ours["text"][at : at + 100]))
     else:
         print("  transformers: %s\n  mkvm: %s" % (str(theirs)[:300], str(ours)[:300]))
 

@@ -57,7 +57,8 @@ class Writer:
         parameters = self.random.choice(["", "a", "a, b=a", "b=b", "x=a, b=x", "a=1, c=caller", "a, caller=none"])
         outer, self.in_loop, before = self.in_loop, False, list(self.macros)
         self.macros = []  # no recursion
-        body = self.body(depth - 1) + self.random.choice(["", "{{ caller() if caller else '' }}", "{{ varargs }}", "{{ kwargs }}"])
+        body = self.body(depth - 1) + self.random.choice(["", "{{ caller() if caller else '' }}", "{{ varargs }}",
+                                                          "{{ kwargs }}"])
         self.in_loop, self.macros = outer, before + [name]
         return "{%% macro %s(%s) %%}%s{%% endmacro %%}" % (name, parameters, body)
 
@@ -66,12 +67,14 @@ class Writer:
             return self.show()
         outer, self.in_loop = self.in_loop, False
         text = "{%% call%s %s(%s) %%}%s{%% endcall %%}" % (
-            self.random.choice(["", "", "(b)", "(c=a)"]), self.random.choice(self.macros), self.random.choice(["", "1", "a"]), self.body(depth - 1))
+            self.random.choice(["", "", "(b)", "(c=a)"]), self.random.choice(self.macros),
+            self.random.choice(["", "1", "a"]), self.body(depth - 1))
         self.in_loop = outer
         return text
 
     def branch(self, depth):
-        text = "{%% if %s %%}%s" % (self.random.choice(["a", "b is defined", "false", "c", "x == 1", "true"]), self.body(depth - 1))
+        text = "{%% if %s %%}%s" % (self.random.choice(["a", "b is defined", "false", "c", "x == 1", "true"]),
+                                    self.body(depth - 1))
         for _ in range(self.random.choice([0, 0, 1, 2])):
             text += "{%% elif %s %%}%s" % (self.random.choice(["a", "true", "c"]), self.body(depth - 1))
         if self.random.random() < 0.4:
@@ -97,13 +100,16 @@ class Writer:
         if pick < 0.87:
             return self.call_block(depth)
         if pick < 0.91:
-            return "{%% with %s = %s, c = %s %%}%s{%% endwith %%}" % (self.name(True), self.value(), self.value(), self.body(depth - 1))
+            return "{%% with %s = %s, c = %s %%}%s{%% endwith %%}" % (self.name(True), self.value(), self.value(),
+                                                                      self.body(depth - 1))
         if pick < 0.94:
             return "{%% set %s %%}%s{%% endset %%}" % (self.name(True), self.body(depth - 1))
         if pick < 0.96:
-            return "{%% filter %s %%}%s{%% endfilter %%}" % (self.random.choice(["upper", "replace('A', b or 'z')", "trim|lower"]), self.body(depth - 1))
+            return "{%% filter %s %%}%s{%% endfilter %%}" % (self.random.choice(["upper", "replace('A', b or 'z')",
+                "trim|lower"]), self.body(depth - 1))
         if pick < 0.98 and self.in_loop:
-            return "{%% if %s %%}{%% %s %%}{%% endif %%}" % (self.random.choice(["a == 2", "x", "c"]), self.random.choice(["break", "continue"]))
+            return "{%% if %s %%}{%% %s %%}{%% endif %%}" % (self.random.choice(["a == 2", "x", "c"]),
+                                                             self.random.choice(["break", "continue"]))
         outer, self.in_loop = self.in_loop, False
         text = "{% generation %}" + self.body(depth - 1) + "{% endgeneration %}"
         self.in_loop = outer

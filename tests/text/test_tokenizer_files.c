@@ -76,7 +76,7 @@ Test(tokenizer_files, duplicate_id) { refused("\"ab\":3", "\"ab\":2", "already t
 Test(tokenizer_files, duplicate_id_of_an_added_token) {
   refused("\"id\":5", "\"id\":4", "is 4, but Hugging Face tokenizers would take 5");
 }
-Test(tokenizer_files, added_token_with_the_id_behind_a_hole) {
+Test(tokenizer_files, added_token_with_the_id_after_a_hole) {
   refused("\"ab\":3", "\"ab\":4", "added_tokens[0]: \"<s>\": id 4 is already that of \"ab\"");
 }
 Test(tokenizer_files, duplicate_token) { refused("\"c\":2", "\"a\":2", "duplicate"); }
@@ -192,7 +192,7 @@ Test(tokenizer_files, metaspace_that_contradicts_itself) {
 Test(tokenizer_files, metaspace_whose_split_is_no_flag) {
   pre_tokenizer_refused(",\"replacement\":\"_\",\"split\":1", "pre_tokenizer.split: is 1");
 }
-Test(tokenizer_files, first_behind_a_prepend) {
+Test(tokenizer_files, first_after_a_prepend) {
   refused("\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false",
           "\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"_\"},\"pre_tokenizer\":{\"type\":\"Metaspace\","
           "\"replacement\":\"_\",\"prepend_scheme\":\"first\"",
@@ -210,7 +210,7 @@ Test(tokenizer_files, decoders_that_are_not_computed_here) {
   decoder_refused("{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"CTC\"}]}",
                   "decoder.decoders[1]: {\"type\":\"CTC\"}");
 }
-Test(tokenizer_files, decoder_that_replaces_behind_fuse) {
+Test(tokenizer_files, decoder_that_replaces_after_fuse) {
   decoder_refused("{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"Replace\"}]}",
                   "decoder.decoders[1]: {\"type\":\"Replace\"} is not supported; only Strip and Fuse");
 }
@@ -238,7 +238,7 @@ Test(tokenizer_files, template_without_text) {
 Test(tokenizer_files, template_of_an_unknown_token) { refused("{\"ids\":[4]}", "{\"ids\":[6]}", "id 6 is not below"); }
 Test(tokenizer_files, template_of_an_unlisted_token) { refused("{\"<s>\":{", "{\"<t>\":{", "special_tokens lists"); }
 Test(tokenizer_files, not_json) { refused("{\"added_tokens\"", "{added_tokens", "line 1"); }
-Test(tokenizer_files, text_behind_the_end) { refused("[\"a b\"]}}", "[\"a b\"]}}x", "end of file"); }
+Test(tokenizer_files, text_after_the_end) { refused("[\"a b\"]}}", "[\"a b\"]}}x", "end of file"); }
 Test(tokenizer_files, not_utf8) { refused("\"c\"", "\"\xff\"", "unable to decode byte 0xff"); }
 static void steps_refused(const char *steps, const char *message) {
   char text[1024];

@@ -110,7 +110,7 @@ Test(gpu_scripts, check_passes_its_options_on) {
   expect("cat here/mla.log here/table.md", 0, "10 passed, 0 failed\n| step ");
 }
 
-Test(gpu_scripts, check_goes_on_behind_a_test_that_fails) {
+Test(gpu_scripts, check_goes_on_after_a_test_that_fails) {
   check("FAKE_FAIL=--mla", "", 1, "\n115 passed, 2 failed, 0 skipped\n");
   expect_text("FAILED: mla: exit code 1 (log: ");
   expect_text("    FAILED tiny: the logits differ\n");
@@ -248,7 +248,7 @@ Test(gpu_scripts, pair_knows_the_units_of_every_row) {
   expect_text("rounds: 5\n");
 }
 
-Test(gpu_scripts, pair_goes_on_behind_a_run_that_fails) {
+Test(gpu_scripts, pair_goes_on_after_a_run_that_fails) {
   expect("printf '0.62\\n0.62\\nstalls\\n0.62\\n' >new/times", 0, "");
   pair("--only 1b-64,mla --rounds 3", 1, "FAILED: 1b-64, new, round 3: exit code 5, no token_ms_p50 in ");
   expect_text("    mkvm bench: the program stands still\n");

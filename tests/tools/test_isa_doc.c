@@ -29,6 +29,9 @@ Test(isa_doc, everything_in_the_table_is_described) {
   FILE *out = open_memstream(&text, &length);
   cr_assert_eq(mk_isa_write(out), MK_OK);
   fclose(out);
+  for (char *at = text; (at = strchr(at, '\n')) != NULL;) { /* the page breaks lines where the table has a space */
+    *at = ' ';
+  }
   cr_assert_null(strstr(text, "| ? |"), "a column has a value that tools/lib/isa_doc.c does not name");
   for (uint32_t op = 1; op < MK_OP_COUNT; op++) {
     const mk_opcode_info *info = mk_opcode_lookup(op);

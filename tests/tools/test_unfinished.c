@@ -41,7 +41,7 @@ static int note_entry(const char *path, const struct stat *info, int kind, struc
 }
 
 /* Everything below new/, and its names in test_output; from the start when something goes meanwhile. */
-static size_t left_behind(void) {
+static size_t left_over(void) {
   do {
     entries = 0;
     test_output[0] = 0;
@@ -69,7 +69,7 @@ Test(unfinished, file_size_limit) {
   for (size_t i = 0; i < WRITERS; i++) {
     snprintf(command, sizeof command, "(ulimit -f 1; exec $MKVM %s 2>&1 >/dev/null) | tail -n 1", writers[i]);
     expect(command, 0, "cannot be written: File too large; free some space or choose another place\n");
-    cr_assert_eq(left_behind(), 0, "%s: %s", writers[i], test_output);
+    cr_assert_eq(left_over(), 0, "%s: %s", writers[i], test_output);
     snprintf(command, sizeof command, "ulimit -f 1; $MKVM %s >/dev/null 2>&1", writers[i]);
     expect(command, 1, "");
   }
@@ -78,7 +78,7 @@ Test(unfinished, file_size_limit) {
 /* The copy that --cache keeps is not what was asked for: the answer comes all the same. */
 Test(unfinished, file_size_limit_of_the_cache) {
   expect("ulimit -f 1; $MKVM run -m m -p x -n 2 --cache new/c 2>&1 >/dev/null", 0, "cannot be written: File too large");
-  cr_assert_eq(left_behind(), 0, "%s", test_output);
+  cr_assert_eq(left_over(), 0, "%s", test_output);
 }
 
 /* Where the test may mount a small file system; file_size_limit does the same everywhere. */
@@ -91,7 +91,7 @@ Test(unfinished, full_disk) {
     snprintf(command, sizeof command, "$MKVM %s 2>&1 >/dev/null", writers[i]);
     cr_expect_eq(test_shell(MK_COMMAND, command), 1, "%s", command);
     cr_expect_not_null(strstr(test_output, "No space left on device; free some space"), "%s: %s", command, test_output);
-    cr_expect_eq(left_behind(), 0, "%s: %s", writers[i], test_output);
+    cr_expect_eq(left_over(), 0, "%s: %s", writers[i], test_output);
   }
   cr_assert_eq(umount("new"), 0);
 }
@@ -114,7 +114,7 @@ static int signal_when_it_writes(const char *const *arguments, int signal_number
   siginfo_t ended = {0};
   size_t length;
   pid_t child = test_start(MK_COMMAND, arguments, in, out, err);
-  while (left_behind() == 0 && ended.si_pid == 0) {
+  while (left_over() == 0 && ended.si_pid == 0) {
     cr_assert_eq(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOHANG | WNOWAIT), 0);
   }
   kill(child, signal_number);
@@ -147,7 +147,7 @@ static void signal_all(int signal_number, const char *name) {
     const char *what = signalled[i].arguments[0];
     int code = signal_when_it_writes(signalled[i].arguments, signal_number, &errors);
     bool ended = code == 1000 + signal_number;
-    size_t left = left_behind();
+    size_t left = left_over();
     bool whole = left != 0 && strstr(test_output, ".tmp") == NULL && strstr(test_output, ".part") == NULL;
     cr_expect(ended || (code == 0 && !signalled[i].long_enough), "%s: exit code %d: %s", what, code, errors);
     cr_expect(!ended || strstr(errors, line) != NULL, "%s: %s", what, errors);
@@ -167,7 +167,7 @@ Test(unfinished, SIGINT_of_synth_leaves_nothing) {
   char *errors;
   cr_assert_eq(signal_when_it_writes(signalled[0].arguments, SIGINT, &errors), 1000 + SIGINT, "%s", errors);
   cr_assert_str_eq(errors, "mkvm synth: ended by SIGINT; nothing unfinished remains\n");
-  cr_assert_eq(left_behind(), 0, "%s", test_output);
+  cr_assert_eq(left_over(), 0, "%s", test_output);
   free(errors);
 }
 
@@ -178,7 +178,7 @@ Test(unfinished, ignored_signals_stay_ignored) {
   const char *const arguments[] = {"run", "-m",           "m",        "-p",        "x", "-n",
                                    "300", "--ignore-eos", "--logits", "new/a.npy", NULL};
   cr_assert_eq(signal_when_it_writes(arguments, SIGHUP, &errors), 0, "%s", errors);
-  cr_assert_eq(left_behind(), 1, "%s", test_output);
+  cr_assert_eq(left_over(), 1, "%s", test_output);
   cr_assert_not_null(strstr(test_output, "new/a.npy\n"), "%s", test_output);
   free(errors);
 }

@@ -78,7 +78,7 @@ struct mk_load {
   uint32_t *prompt;
   size_t gap_count;
   mk_engine *engine; /* while it runs */
-  /* Of the requests that run now, which either warm up or count: */
+  /* About the requests that run now, which either warm up or count: */
   bool warm;
   uint32_t count, submitted, ended;
   double start, last, waited;

@@ -17,7 +17,7 @@ typedef struct mk_bench_rows_options {
 } mk_bench_rows_options;
 
 typedef struct mk_bench_rows_result {
-  /* Of a step, by GPU events, a launch over its steps; of a prompt to its first token, by the host's clock. */
+  /* A step's, by GPU events: a launch divided by its steps. A prompt's, to its first token, by the host's clock. */
   double ms_p50, ms_slowest;
   double sm_mhz;    /* SM clock in the slowest launch, by the GPU's own clocks; 0: not told */
   double bytes;     /* read by a step: weight tiles, keys and values */

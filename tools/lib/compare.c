@@ -44,8 +44,8 @@ static bool comes_before(const mk_instruction *a, const mk_instruction *b) {
   return turn != other ? turn < other : a->uid < b->uid;
 }
 
-/* By uid, but for what draws. Uids are unique, and programs of ours number them from 1 on; a sort by counting would not
- * do for others. */
+/* Sorts instructions by uid, but for those that draw. Compiled programs number their uids from 1 on, but other programs
+ * may not, so this is no sort by counting. */
 static void sort_by_turn(const mk_program *program, size_t *order, size_t count) {
   for (size_t gap = count / 2; gap > 0; gap /= 2) {
     for (size_t i = gap; i < count; i++) {
@@ -148,7 +148,7 @@ static uint64_t kv_place(const mk_buffer *b, const piece *p, uint32_t dim, size_
                    : 2 * mk_block_offset(b->block_tokens, b->head_dim, p->which, p->token, dim);
 }
 
-/* And where the scale of a quantised one does. */
+/* Where the scale of a quantised BLOCKS piece lies, in bytes from the pair on. */
 static uint64_t kv_scale_place(const mk_buffer *b, const piece *p) {
   return p->which * mk_half_bytes(b) + mk_half_scale(b, p->which, p->token);
 }

@@ -26,12 +26,12 @@ typedef struct mk_compare_source {
  * another order may round the other way: one unit in the last of 8 significant bits for bf16. */
 #define MK_COMPARE_LIMIT_BF16 8e-3
 #define MK_COMPARE_LIMIT_F32 1e-5
-/* Of K and V in a cache of e4m3: the same of 4 significant bits. */
+/* For K and V in a cache of e4m3: one unit in the last of 4 significant bits. */
 #define MK_COMPARE_LIMIT_E4M3 0.125
-/* Of parts of attention: exponentials are approximate on a GPU, and a p that lies between two numbers of bf16 may
- * become either; of a single token's part that is one unit in the last of 8 significant bits. */
+/* For parts of attention: exponentials are approximate on a GPU, and a p that lies between two numbers of bf16 may
+ * become either one. In the part of a single token that is one unit in the last of 8 significant bits. */
 #define MK_COMPARE_LIMIT_PARTS 4e-3
-/* Of a candidate, a single sum that may be near zero; the logits of the same instruction are compared as F32. */
+/* For a candidate, which is a single sum and may be near zero. The logits of its instruction are compared as F32. */
 #define MK_COMPARE_LIMIT_CANDIDATE 1e-3
 
 typedef struct mk_compare_row { /* of an opcode */

@@ -7,19 +7,19 @@
 #include "vm/program/program.h"
 
 static const char introduction[] =
-    "<!-- Made by `mkvm isa` from vm/program/opcodes.def. To change it, change the table (or tools/lib/isa_doc.c) "
-    "and\n"
+    "<!-- Made by `mkvm isa` from vm/program/opcodes.def. To change it, change the table (or tools/lib/isa_doc.c) and\n"
     "run `mkvm isa > docs/ISA.md`; a test fails while the two differ. -->\n"
     "# The instruction set\n"
     "\n"
-    "A program is a set of queues, one per SM, of 128-byte instructions, together with the buffers they work on, the\n"
-    "counters they wait for and signal, and the declared ranges of the step parameters. One pass over all queues is "
-    "an\n"
-    "*epoch*: it computes one step, which is one token. The same program runs on every machine. The structures are in\n"
-    "`vm/program/program.h` and `vm/program/instruction.h`; `mkvm disasm` prints a program as text.\n";
+    "A program is a set of queues, one per SM, of 128-byte instructions, together with the buffers they work on,\n"
+    "the counters they wait for and signal, and the declared ranges of the step parameters. One pass over all\n"
+    "queues is an *epoch*, which computes one step: a token of each row. The same program runs on every machine. The\n"
+    "structures are in `vm/program/program.h` and `vm/program/instruction.h`; `mkvm disasm` prints a program as\n"
+    "text.\n";
 
 static const char word[] =
-    "\n## The instruction word\n"
+    "\n"
+    "## The instruction word\n"
     "\n"
     "32 words of 32 bits, little-endian. Instruction version %d.\n"
     "\n"
@@ -40,8 +40,8 @@ static const char word[] =
     "      |               row                |              rows               |  order: number p at 10 + 3 p\n"
     "      |               col                |              cols               |\n"
     "      +----------------------------------+---------------------------------+\n"
-    "10-31 |       buffer of whole 1          |       buffer of whole 0         |  then those of extent `whole`, in "
-    "slot\n"
+    "10-31 |       buffer of whole 1          |       buffer of whole 0         |  then those of extent `whole`, "
+    "in slot\n"
     "      |       buffer of whole 3          |       ...                       |  order, two to a word\n"
     "      +----------------------------------+---------------------------------+\n"
     "      |                                zero                                |\n"
@@ -51,28 +51,24 @@ static const char word[] =
     "```\n"
     "\n"
     "- `uid` is unique in the program and names the instruction in messages, traces and fault records.\n"
-    "- Flag %d of an instruction (`fused` in text): a machine may do it within the one before it in its queue, or a "
-    "`combine` of "
-    "several rows per step\n"
-    "  within one on any SM. Without it no machine does. The opcodes below say what may be fused, rule S12 where.\n"
-    "- Where operands and parameters lie follows from the opcode's table below. An operand of extent `whole` is its "
-    "buffer "
-    "from end to\n"
-    "  end, and the word holds the buffer's number alone, or %d where the operand is absent.\n"
-    "- Rows and columns count tiles of the operand's buffer. Flag %d (`@token` in text): the element row is the token "
-    "of the\n"
-    "  step, and `row`, `rows` span the tiles in which any token of the declared range lies.\n"
+    "- Flag %d of an instruction (`fused` in text): a machine may do it within the one before it in its queue, or a\n"
+    "  `combine` of several rows per step within one on any SM. Without it no machine does. The opcodes below say\n"
+    "  what may be fused, rule S12 where.\n"
+    "- Where operands and parameters lie follows from the opcode's table below. An operand of extent `whole` is its\n"
+    "  buffer from end to end, and the word holds the buffer's number alone, or %d where the operand is absent.\n"
+    "- Rows and columns count tiles of the operand's buffer. Flag %d (`@token` in text): the element row is the\n"
+    "  token of the step, and `row`, `rows` span the tiles in which any token of the declared range lies.\n"
     "- Unused waits, signals, operands and parameters are zero. Float parameters are stored by their bits.\n"
-    "- `pages` is how many pages of the ring the loader fills for this instruction (paged KV: at the largest "
-    "position);\n"
-    "  `resident` is the shared memory its staged inputs take. Both follow from the operands by one rule\n"
+    "- `pages` is how many pages of the ring the loader fills for this instruction (paged KV: at the largest\n"
+    "  position); `resident` is the shared memory its staged inputs take. Both follow from the operands by one rule\n"
     "  (`mk_instruction_pages`, `mk_instruction_resident`), and the verifier checks them.\n"
     "- `layer` %d (0x%04x): the instruction belongs to no layer.\n";
 
 static const char stores[] =
-    "\n## Buffers\n"
     "\n"
-    "A buffer is a grid of tiles: rows x cols elements in tiles of tile_rows x tile_cols. How its elements lie in "
+    "## Buffers\n"
+    "\n"
+    "A buffer is a grid of tiles: rows x cols elements in tiles of tile_rows x tile_cols. How its elements lie in\n"
     "memory:\n"
     "\n"
     "| store | layout |\n"
@@ -80,111 +76,80 @@ static const char stores[] =
     "| `plain` | row-major elements |\n"
     "| `stamped` | 64-bit words: low half one f32 or u32, or two bf16 (even index low); high half the generation |\n"
     "| `tiles` | bf16 in tiles of 16 x 16, padded with zeros. A row tile is a run of 512-byte steps, one per 16 "
-    "columns; a step "
-    "holds for each of 32 lanes the 8 elements of its A fragment of mma.m16n8k16: lane 4 g + t has W[g][2t], "
-    "W[g][2t+1], "
-    "W[g+8][2t], W[g+8][2t+1], W[g][2t+8], W[g][2t+9], W[g+8][2t+8], W[g+8][2t+9]. A `weight` may be of dtype `e4m3`, "
-    "`i8` or `i4`, too: strips of 128 columns, of codes, scales and zeros (vm/program/strips.h, docs/NUMERICS.md) |\n"
-    "| `blocks` | paged KV, bf16: [block][kv head][K, V], K and V in 16 x 16 tiles in the order of a step: the tile of "
-    "tokens 16 i to 16 i + 15 and dims 16 j to 16 j + 15 is number i * head_dim / 16 + j; rows of a K tile are tokens "
-    "and columns dims, rows of a V tile are dims and columns tokens. Row s stands for all tokens t of slot c with (t / "
-    "span_tokens + c) "
-    "mod rows = s, column h for KV head h; row c of the block table maps tokens [block_tokens b, block_tokens (b + 1)) "
-    "of slot c to a physical block. A cache may be of dtype `e4m3`, too, with a scale for each token and KV head "
+    "columns; a step holds for each of 32 lanes the 8 elements of its A fragment of mma.m16n8k16: lane 4 g + t has "
+    "W[g][2t], W[g][2t+1], W[g+8][2t], W[g+8][2t+1], W[g][2t+8], W[g][2t+9], W[g+8][2t+8], W[g+8][2t+9]. A "
+    "`weight` may be of dtype `e4m3`, `i8` or `i4`, too: strips of 128 columns, of codes, scales and zeros "
     "(vm/program/strips.h, docs/NUMERICS.md) |\n"
+    "| `blocks` | paged KV, bf16: [block][kv head][K, V], K and V in 16 x 16 tiles in the order of a step: the "
+    "tile of tokens 16 i to 16 i + 15 and dims 16 j to 16 j + 15 is number i * head_dim / 16 + j; rows of a K tile "
+    "are tokens and columns dims, rows of a V tile are dims and columns tokens. Row s stands for all tokens t of "
+    "slot c with (t / span_tokens + c) mod rows = s, column h for KV head h; row c of the block table maps tokens "
+    "[block_tokens b, block_tokens (b + 1)) of slot c to a physical block. A cache may be of dtype `e4m3`, too, "
+    "with a scale for each token and KV head (vm/program/strips.h, docs/NUMERICS.md) |\n"
     "\n"
-    "Three kinds of operand take either of two stores: a `value` is `stamped`, where stamps order its writers and "
-    "readers, or `plain`, where\n"
-    "release counters do; `input` is a value, or the row of a `tiles` buffer that the step's token chooses; `residual` "
-    "is `plain`, or such a row.\n"
+    "Three kinds of operand take either of two stores: a `value` is `stamped`, where stamps order its writers and\n"
+    "readers, or `plain`, where release counters do; `input` is a value, or the row of a `tiles` buffer that the\n"
+    "step's token chooses; `residual` is `plain`, or such a row.\n"
     "\n"
-    "The step state has {slot, position, token, active, chooses} for each row of a step, and `next` reads those of the "
-    "next "
-    "step from the plan, its\n"
-    "operand `plan`: [steps][rows] times the words slot, position, token (2^32 - 1: what the slot chose last), flags "
-    "(1 "
-    "active, 2 chooses, 4 token of\n"
-    "a prompt). Its ring is [steps][rows]: what each row chose, 2^31 - 1 for one that did not, with bit 31 set where "
-    "logits "
-    "were NaN.\n"
+    "The step state has {slot, position, token, active, chooses} for each row of a step, and `next` reads those of\n"
+    "the next step from the plan, its operand `plan`: [steps][rows] times the words slot, position, token (2^32 -\n"
+    "1: what the slot chose last), flags (1 active, 2 chooses, 4 token of a prompt). Its ring is [steps][rows]:\n"
+    "what each row chose, 2^31 - 1 for one that did not, with bit 31 set where logits were NaN.\n"
     "\n"
-    "A program whose range `batch` is 1..T computes T rows per step, T a power of two up to 1024, and its range `slot` "
-    "says\n"
-    "of how many sequences they may be. With several rows, vectors that a step computes have T lines in one tile\n"
-    "(tile_rows = T), and the semantics below hold for each line; lines of idle rows are neither written nor waited "
-    "for.\n"
-    "Beyond 128 rows they have tiles of 128 lines, of which an instruction computes one; `attention` and `append` read "
-    "all of them, "
-    "and parts\n"
-    "of attention lie in one tile.\n"
-    "`attention` of row u of the cache does split (u - c) mod splits of a row in slot c. `sampling`, `bias` and "
-    "`counts` have\n"
-    "a line for each slot, by which its rows are drawn; a `score` goes through its lines in order, so a row's counts "
-    "hold the\n"
+    "A program whose range `batch` is 1..T computes T rows per step, T a power of two up to 1024, and its range\n"
+    "`slot` says of how many sequences they may be. With several rows, vectors that a step computes have T lines in\n"
+    "one tile (tile_rows = T), and the semantics below hold for each line; lines of idle rows are neither written\n"
+    "nor waited for. Beyond 128 rows they have tiles of 128 lines, of which an instruction computes one;\n"
+    "`attention` and `append` read all of them, and parts of attention lie in one tile. `attention` of row u of the\n"
+    "cache does split (u - c) mod splits of a row in slot c. `sampling`, `bias` and `counts` have a line for each\n"
+    "slot, by which its rows are drawn; a `score` goes through its lines in order, so a row's counts hold the\n"
     "tokens of its slot up to its own.\n";
 
 static const char order[] =
-    "\n## What orders instructions\n"
     "\n"
-    "An SM has three threads of execution, one per role: the *loader* copies weights and KV blocks into pages, the "
-    "*consumer*\n"
-    "computes, the *storer* writes results and signals. The verifier and the machines know these rules and no others.\n"
+    "## What orders instructions\n"
     "\n"
-    "1. **Queue order.** Each role walks the SM's queue in order. Within an instruction the loader's part happens "
-    "before the\n"
-    "   consumer's and the consumer's before the storer's. The consumer of the next instruction does not wait for the "
-    "storer of\n"
-    "   this one. The loader runs ahead as far as the page ring lets it; of a cache it loads only when the `next` "
-    "before "
-    "is over on its SM, and where others\n"
-    "   write to that in this step, when the instruction's waits are.\n"
-    "2. **Release counter.** All that happens before a signal happens before whatever follows a wait that needed that "
-    "signal.\n"
+    "An SM has three threads of execution, one per role: the *loader* copies weights and KV blocks into pages, the\n"
+    "*consumer* computes, the *storer* writes results and signals. The verifier and the machines know these rules\n"
+    "and no others.\n"
+    "\n"
+    "1. **Queue order.** Each role walks the SM's queue in order. Within an instruction the loader's part happens\n"
+    "   before the consumer's and the consumer's before the storer's. The consumer of the next instruction does not\n"
+    "   wait for the storer of this one. The loader runs ahead as far as the page ring lets it. It loads blocks of a\n"
+    "   cache only after the `next` of the epoch before is over on its SM, and, where other instructions write to\n"
+    "   that cache in the same step, only after the instruction's waits are over.\n"
+    "2. **Release counter.** All that happens before a signal happens before whatever follows a wait that needed\n"
+    "   that signal.\n"
     "3. **Relaxed counter.** Orders nothing; it makes waiting cheap.\n"
-    "4. **Stamp.** The reader of a stamped word waits until the word carries the generation of its epoch, which is e + "
-    "1 in epoch\n"
-    "   e, counted from the last time the buffers were cleared. That orders this word and publishes nothing else. It "
-    "also means\n"
-    "   that the reader runs after the writer, and together with rule 1 that is how the reuse of a stamped word is "
-    "proven.\n"
-    "5. **Fusion.** A machine may do an instruction that is marked as fused within the one before it in its queue. Its "
-    "stamps then "
-    "prove no\n"
-    "   signal of that one. What is not marked is done by itself.\n"
+    "4. **Stamp.** The reader of a stamped word waits until the word carries the generation of its epoch, which is\n"
+    "   e + 1 in epoch e, counted from the last time the buffers were cleared. That orders this word and publishes\n"
+    "   nothing else. It also means that the reader runs after the writer, and together with rule 1 that is how the\n"
+    "   reuse of a stamped word is proven.\n"
+    "5. **Fusion.** A machine may do an instruction that is marked as fused within the one before it in its queue.\n"
+    "   Its stamps then prove no signal of that one. What is not marked is done by itself.\n"
     "\n"
-    "A wait holds when `counter >= epoch * total + threshold` in wrap-safe arithmetic: counters only grow, and `total` "
-    "is the sum of\n"
-    "a counter's signals in one epoch. A wait orders only after signals that must have arrived in every run.\n";
+    "A wait holds when `counter >= epoch * total + threshold` in wrap-safe arithmetic: counters only grow, and\n"
+    "`total` is the sum of a counter's signals in one epoch. A wait orders only after signals that must have\n"
+    "arrived in every run.\n";
 
 static const char columns[] =
-    "\n## Opcodes\n"
     "\n"
-    "`role` is the thread that touches the operand (`update`: the loader reads the blocks, the consumer appends). "
-    "`when` says what\n"
-    "must have happened first: `early` nothing, the data are constant; `state` the step state of this epoch is known; "
-    "`waits` the\n"
-    "instruction's waits hold; `used` the same, but only what the step uses is waited for and read: `combine` the rows "
-    "in "
-    "use at the\n"
-    "position, always the first, `sift` and `draw` what the sampling parameters ask for; `listed` only what the "
-    "SM's\nrow of the work list "
-    "names is waited for, read or written ([MLA.md](MLA.md)). `extent` says what the operand names: `part` a rectangle "
-    "of its buffer's\n"
-    "tiles, `whole` the buffer. *Step state* is the rows of the "
-    "step, private to an SM and\n"
-    "double-buffered by the parity of the epoch. `content` is what values mean: what is read as candidates, fronts, "
-    "rounds, scores "
-    "or parts\n"
-    "has been written as such. An `optional` operand may be empty. An opcode that *streams* takes its inputs word by "
-    "word, and may "
-    "publish a result\n"
-    "before it has read all of them; the others stage their inputs first.\n"
+    "## Opcodes\n"
     "\n"
-    "y = W x is a matrix-vector product over the row tiles and K columns that the `weight` operand names;\n"
-    "norm(x) = bf16(x * gain) / sqrt(mean(x^2) + eps); where there are `squares`, x is bf16(x * gain) already, and "
-    "they "
-    "are the sums of the squares\n"
-    "of what that was made of, one for each chain of 128 columns (both by `norm`).\n";
+    "`role` is the thread that touches the operand (`update`: the loader reads the blocks, the consumer appends).\n"
+    "`when` says what must have happened first: `early` nothing, the data are constant; `state` the step state of\n"
+    "this epoch is known; `waits` the instruction's waits hold; `used` the same, but only what the step uses is\n"
+    "waited for and read: `combine` the rows in use at the position, always the first, `sift` and `draw` what the\n"
+    "sampling parameters ask for; `listed` only what the SM's row of the work list names is waited for, read or\n"
+    "written ([MLA.md](MLA.md)). `extent` says what the operand names: `part` a rectangle of its buffer's tiles,\n"
+    "`whole` the buffer. *Step state* is the rows of the step, private to an SM and double-buffered by the parity\n"
+    "of the epoch. `content` is what values mean: what is read as candidates, fronts, rounds, scores or parts has\n"
+    "been written as such. An `optional` operand may be empty. An opcode that *streams* takes its inputs word by\n"
+    "word, and may publish a result before it has read all of them; the others stage their inputs first.\n"
+    "\n"
+    "y = W x is a matrix-vector product over the row tiles and K columns that the `weight` operand names; norm(x) =\n"
+    "bf16(x * gain) / sqrt(mean(x^2) + eps); where there are `squares`, x is bf16(x * gain) already, and they are\n"
+    "the sums of the squares of what that was made of, one for each chain of 128 columns (both by `norm`).\n";
 
 static const struct {
   const char *name, *meaning;
@@ -222,6 +187,32 @@ const char *mk_isa_param_meaning(const char *name) {
 /* The name of a column's value; an enumeration that has grown shows as "?", which a test refuses. */
 #define NAME_OF(names, index) ((size_t)(index) < sizeof(names) / sizeof(names)[0] ? (names)[index] : "?")
 
+/* As code, in lines of at most COLUMNS characters, which Markdown joins again. The marks at both ends differ from those
+ * that the text has inside. */
+static void write_filled(const char *text, FILE *out) {
+  enum { COLUMNS = 120 };
+  bool inside = strchr(text, '`') != NULL;
+  const char *marks = inside ? "``" : "`";
+  size_t column = strlen(marks);
+  fputs(marks, out);
+  for (bool first = true; *text != '\0'; first = false) {
+    size_t length = strcspn(text, " ");
+    size_t next = length + strspn(text + length, " ");
+    size_t end = text[next] == '\0' ? strlen(marks) : 0;
+    if (!first && column + 1 + length + end > COLUMNS) {
+      fputc('\n', out);
+      column = 0;
+    } else if (!first) {
+      fputc(' ', out);
+      column++;
+    }
+    fprintf(out, "%.*s", (int)length, text);
+    column += length;
+    text += next;
+  }
+  fputs(marks, out);
+}
+
 static void write_opcode(uint32_t opcode, const mk_opcode_info *info, FILE *out) {
   static const char *const uses[] = {"unused", "read", "written"};
   static const char *const accesses[] = {"read", "write", "update"};
@@ -232,8 +223,9 @@ static void write_opcode(uint32_t opcode, const mk_opcode_info *info, FILE *out)
   static const char *const fusions[] = {"", "in every step", "in steps that use one row of it"};
   static const char *const extents[] = {"part", "whole"};
   static const char *const kinds[] = {"plain", "stamped", "tiles", "blocks", "value", "input", "residual"};
-  fprintf(out, "\n### %u `%s`\n\n`%s`\n\nStep state: %s.", opcode, info->name, info->semantics,
-          NAME_OF(uses, info->state));
+  fprintf(out, "\n### %u `%s`\n\n", opcode, info->name);
+  write_filled(info->semantics, out);
+  fprintf(out, "\n\nStep state: %s.", NAME_OF(uses, info->state));
   fputs(info->streams ? " Streams." : "", out);
   fputs(info->families_only ? " On a GPU for other families than Llama alone, not in wide steps." : "", out);
   fputs(info->wide_only ? " On a GPU for wide programs alone." : "", out);
@@ -274,12 +266,11 @@ mk_status mk_isa_write(FILE *out) {
   for (uint32_t op = MK_OP_NONE + 1; op < MK_OP_COUNT; op++) {
     write_opcode(op, mk_opcode_lookup(op), out);
   }
-  fprintf(out,
-          "\n## Limits\n\nWaits %d, signals %d, operands %d and parameters %d per instruction, the latter two as far "
-          "as they go into the "
-          "word's 88 bytes\n(12 for a `part`, 2 for a `whole`, 4 for a parameter). Tiles per buffer side, "
-          "buffers, "
-          "counters, and\nsignals per counter and epoch: %d.\n",
-          MK_MAX_WAITS, MK_MAX_SIGNALS, MK_MAX_OPERANDS, MK_MAX_PARAMS, MK_MAX_COORDINATE);
+  fprintf(
+      out,
+      "\n## Limits\n\nWaits %d, signals %d, operands %d and parameters %d per instruction, the latter two as far "
+      "as they go\ninto the word's 88 bytes (12 for a `part`, 2 for a `whole`, 4 for a parameter). Tiles per buffer "
+      "side, buffers,\ncounters, and signals per counter and epoch: %d.\n",
+      MK_MAX_WAITS, MK_MAX_SIGNALS, MK_MAX_OPERANDS, MK_MAX_PARAMS, MK_MAX_COORDINATE);
   return ferror(out) ? mk_error(MK_ERR_RUNTIME, "the manual cannot be written: %s", strerror(errno)) : MK_OK;
 }

@@ -146,7 +146,7 @@ static mk_status compile(mk_config *config, uint32_t context, mk_program **progr
   return status;
 }
 
-/* Of the caches as the program has them, and as one with --kv fp8 would. */
+/* The bytes of all caches, as the program has them, or (fp8) as one compiled with --kv fp8 would. */
 static uint64_t kv_bytes(const mk_program *program, bool fp8) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < program->buffer_count; i++) {

@@ -1,5 +1,5 @@
-/* mkvm run with several prompts: side by side where a step takes several rows, else (tokens are drawn, or --rows 1) one
- * after the other.
+/* mkvm run with several prompts: side by side where a step takes several rows, else (--rows 1, or a model that a GPU's
+ * kernels of several rows do not take) one after the other.
  *
  * Texts and everything else stay the caller's. One thread. Failure: that of the first prompt that failed, after all
  * have ended. */

@@ -80,7 +80,7 @@ static const struct argp_option option_table[] = {
      4},
     {"rows", KEY_ROWS, "T", 0,
      "Tokens that a step computes: of the prompt or of several prompts 1, 2, 4, 8 or 16, of one prompt 64, 128, 256, "
-     "512 or 1024 (what suits; sampling from one prompt on cuda: 1); with 64 on cuda results may differ by rounding",
+     "512 or 1024 (what suits; sampling from one prompt on cuda: 1); 64 on the cpu alone",
      4},
     {"kv", KEY_KV, "FORM", 0, MK_KV_HELP, 4},
     {"threads", 't', "N", 0, MK_THREADS_HELP, 4},
@@ -116,8 +116,9 @@ static const char doc[] =
     "has "
     "the finish_reason \"error\" and a key error.\n\n"
     "Several prompts are answered side by side, up to sixteen of them in a step; one after the other with "
-    "--rows 1. Each answer is the one that the prompt gets alone, but for rounding. "
-    "Each is printed when it is finished, under a line that names its prompt.\n\n"
+    "--rows 1. Each answer is the one that the prompt gets alone, to the bit in contexts of up to 32,768 tokens "
+    "divided by the KV heads, and but for rounding in longer ones. Each is printed when it is finished, under a line "
+    "that names its prompt.\n\n"
     "In a conversation, Ctrl-C ends the answer at hand, and twice, or Ctrl-D, the program. Special tokens are "
     "recognised in "
     "what the user writes too, as in the template: text that must not act as one has to be kept from the prompt.\n\n"

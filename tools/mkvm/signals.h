@@ -14,8 +14,8 @@ extern volatile sig_atomic_t mk_interrupted;
  * the write and no signal. */
 void mk_signals_begin(const char *title);
 
-/* From here on a Ctrl-C sets mk_interrupted. With `once` the second one kills, should the first go unheard, and a write
- * that the first comes upon goes on: text for a reader who is slow is no error. Without, it ends a wait. */
+/* From here on a Ctrl-C sets mk_interrupted. With `once` a second Ctrl-C kills, should the first go unheard, and a
+ * write during which the first comes goes on, since a slow reader is no error. Without `once` a Ctrl-C ends a wait. */
 void mk_catch_interrupt(bool once);
 
 /* From here on the first Ctrl-C kills. */

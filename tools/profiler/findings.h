@@ -18,8 +18,8 @@ typedef struct mk_outlier {
   uint32_t worst_step;
 } mk_outlier;
 
-/* Those whose work exceeds their peers' by more than half of it and by 0.3 % of a step. By the excess, largest first;
- * those that do so now and then come last. */
+/* Finds the instructions whose work exceeds their peers' by more than half of theirs and by 0.3 % of a step. Those that
+ * do so in every step come first, then those that do so now and then, each by the excess, largest first. */
 mk_status mk_outliers_find(const mk_profile *profile, mk_outlier **out, size_t *count);
 
 /* All waits that one instruction ended, in all steps. */

@@ -96,7 +96,7 @@ static uint32_t rows_in_use(const mk_accesses *a, const mk_instruction *in, uint
     const mk_operand *kv = &in->operands[mk_opcode_cache(mk_opcode_lookup(in->opcode))];
     return kv->row > position / a->program->buffers[kv->buffer].span_tokens ? 0 : rows;
   }
-  /* What sampling reads depends on its parameters, which are alike on all SMs: here on the position. */
+  /* What sampling opcodes read depends on parameters that are alike on all SMs. Here the position stands for them. */
   return info->when == MK_WHEN_USED && position % 2 == 0 ? 0 : rows;
 }
 
@@ -230,8 +230,8 @@ mk_status mk_accesses_consume(mk_accesses *a, const mk_access_turn *turn, bool *
   return MK_OK;
 }
 
-/* Whether its storer reads the copy of the step state that the `next` of the following epoch overwrites: who finishes
- * it does. */
+/* Whether the instruction's storer reads the step state, a copy that the `next` of the following epoch overwrites. The
+ * role that finishes an instruction is the one that reads the state. */
 static bool storer_reads_state(const mk_instruction *in) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   return info->state == MK_STATE_READ && mk_opcode_finisher(info) == MK_ROLE_STORER;

@@ -32,7 +32,7 @@ static mk_access_turn turn_of(const mk_cpu *cpu, mk_cpu_sm *sm, mk_role role) {
                           .rows_used = sm->rows_used[sm->steps[role] % cpu->program->machine.result_slots]};
 }
 
-/* What the consumer writes without arithmetic may be seen at once, or when the storer publishes. */
+/* Without arithmetic, too, what the consumer writes is visible at once, or only when the storer publishes it. */
 bool mk_cpu_execute_accesses(mk_cpu *cpu, mk_cpu_sm *sm) {
   mk_access_turn turn = turn_of(cpu, sm, MK_ROLE_CONSUMER);
   bool waits = false;
@@ -59,9 +59,9 @@ static mk_status observe(mk_cpu *cpu, uint32_t q, mk_role role) {
   return mk_race_step(cpu->race, q, role, cpu->program->queues[q].first + sm->roles[role].at, &used);
 }
 
-/* The ranks to whose copies the instruction's words of that operand come by and by, a bit for each: of stamped ones,
- * the writer's own, too. Plain ones are where they are written at once, and for an adversary on the others some
- * time. */
+/* A bit for each rank to whose copy of the operand's buffer the instruction's words come later than they are written.
+ * Stamped words come later to the writer's own rank, too. Plain words are on the writer's rank at once, and on others
+ * later where there is an adversary. */
 static uint64_t destinations(const mk_cpu *cpu, const mk_cpu_sm *sm, const mk_instruction *in, uint32_t slot) {
   const mk_buffer *buffer = &cpu->program->buffers[in->operands[slot].buffer];
   const uint64_t own = UINT64_C(1) << sm->rank;
@@ -83,7 +83,7 @@ static void publish_words(uint64_t *words, size_t count, uint32_t generation) {
   }
 }
 
-/* Pieces of an operand are published by themselves: its tiles, or what the work list names one after the other. */
+/* How many pieces of an operand are published one by one: its tiles, or what the work list names. */
 static uint32_t count_pieces(const mk_cpu *cpu, const mk_instruction *in, uint32_t slot) {
   if (mk_opcode_lookup(in->opcode)->operands[slot].when != MK_WHEN_LISTED) {
     return (uint32_t)in->operands[slot].rows * in->operands[slot].cols;
@@ -109,7 +109,7 @@ static void publish_listed(mk_cpu *cpu, const mk_late_publication *late) {
   }
 }
 
-/* What the writer's rank has by now of plain tiles: the elements of this generation come to the other rank's copy. */
+/* Copies plain tiles from the writer's rank to another one, as far as their elements are of this generation by now. */
 static void push_plain(mk_cpu *cpu, const mk_cpu_sm *sm, const mk_late_publication *late, const mk_operand *part) {
   const mk_buffer *buffer = &cpu->program->buffers[part->buffer];
   const size_t size = buffer->dtype == MK_DTYPE_BF16 ? 2 : 4;
@@ -185,7 +185,7 @@ static mk_status add_late(mk_cpu *cpu, mk_cpu_sm *sm, mk_late_publication late) 
   return MK_OK;
 }
 
-/* What the role has written of its instruction: visible at once, or, for an adversary, some time. */
+/* Makes visible what the role has written of its instruction: at once, or, with an adversary, later. */
 static mk_status publish_role(mk_cpu *cpu, mk_cpu_sm *sm, mk_role role) {
   const mk_cpu_cursor *c = &sm->roles[role];
   const mk_instruction *in = &sm->queue[c->at];
@@ -213,7 +213,7 @@ static mk_status publish_role(mk_cpu *cpu, mk_cpu_sm *sm, mk_role role) {
   return MK_OK;
 }
 
-/* Some of the pieces of a late publication become visible: all, or any of them, with the rest to come in any order. */
+/* Makes pieces of a late publication visible: all of them, or some, and then the rest comes later, in any order. */
 static mk_status publish_some(mk_cpu *cpu, mk_cpu_sm *sm, size_t which) {
   mk_late_publication whole = sm->late[which], now = whole, before = whole, after = whole;
   uint32_t count = whole.end - whole.first;
@@ -271,8 +271,8 @@ static bool sends(const mk_cpu_sm *sm, mk_role role) {
   return in->signal_count != 0 && mk_opcode_finisher(mk_opcode_lookup(in->opcode)) == role;
 }
 
-/* Adds to each copy of the counters, or lets an adversary do so some time: what came before the signal is there by
- * now. */
+/* Adds the instruction's signals to each copy of their counters, at once or, with an adversary, later. Everything that
+ * came before the signals is visible by now. */
 static mk_status add_signals(mk_cpu *cpu, uint32_t q, mk_role role, const mk_instruction *in) {
   mk_cpu_sm *sm = &cpu->sms[q];
   if (!cpu->options.adversarial || cpu->readers.counters == NULL) {
@@ -295,7 +295,7 @@ static mk_status add_signals(mk_cpu *cpu, uint32_t q, mk_role role, const mk_ins
   return MK_OK;
 }
 
-/* One of the signals that are under way comes to its copy. */
+/* One of the signals that are under way arrives at its copy of the counter. */
 static void arrive(mk_cpu *cpu, mk_cpu_sm *sm) {
   const size_t which = random_below(cpu, (uint32_t)sm->signal_count);
   const mk_late_signal signal = sm->signals[which];
@@ -307,8 +307,9 @@ static void arrive(mk_cpu *cpu, mk_cpu_sm *sm) {
   atomic_fetch_add_explicit(mk_cpu_count(cpu, signal.rank, signal.counter), signal.amount, memory_order_release);
 }
 
-/* The signals of the role's instruction. Before a release signal all becomes visible that comes before it: of a
- * consumer what consumers of this SM have written up to there, of a storer what storers have, too. */
+/* Sends the signals of the role's instruction. Before a release signal everything becomes visible that happened before
+ * it: if a consumer sends it, all that the SM's consumers have written so far; if a storer does, also what its storers
+ * have written. */
 static mk_status send(mk_cpu *cpu, uint32_t q, mk_role role) {
   mk_cpu_sm *sm = &cpu->sms[q];
   const mk_instruction *in = &sm->queue[sm->roles[role].at];
@@ -334,8 +335,8 @@ static mk_status step_consumer(mk_cpu *cpu, uint32_t q, bool *moved) {
     return MK_OK;
   }
   bool loaded = sm->steps[MK_ROLE_LOADER] > sm->steps[MK_ROLE_CONSUMER];
-  /* The words of an instruction lie in memory before its storer publishes them: it does so before they are computed
-   * anew. */
+  /* The words of an instruction lie in memory until they are published, which has to happen before the next epoch
+   * computes them anew. */
   uint32_t slots = cpu->program->machine.result_slots < sm->count ? cpu->program->machine.result_slots : sm->count;
   bool slot_free = sm->steps[MK_ROLE_CONSUMER] - sm->steps[MK_ROLE_STORER] < slots;
   if (c->epoch >= cpu->limit || !loaded || !slot_free) {
@@ -442,7 +443,7 @@ static bool interleaved_done(const mk_cpu *cpu) {
   return true;
 }
 
-/* Puts the actor at place `from` of the order to place `to`. */
+/* Moves an actor from place `from` of the order to place `to`. */
 static void move_actor(mk_cpu *cpu, uint32_t from, uint32_t to) {
   uint32_t actor = cpu->order[from];
   memmove(&cpu->order[from], &cpu->order[from + 1], (mk_cpu_actors(cpu) - 1 - from) * sizeof actor);
@@ -450,7 +451,8 @@ static void move_actor(mk_cpu *cpu, uint32_t from, uint32_t to) {
   cpu->order[to] = actor;
 }
 
-/* How an adversary picks: the first actor that can move, by priorities, or from a random one on. */
+/* How an adversary picks the next actor: the first one that can move, in the order of priorities or from a random
+ * one on. */
 typedef struct adversary {
   uint32_t seldom;  /* steps between two changes of mind, on average; 0: there is no adversary */
   uint32_t freezes; /* so far */
@@ -477,7 +479,7 @@ static void begin_adversary(mk_cpu *cpu, adversary *a) {
   }
 }
 
-/* Some actor goes first or last from now on, or it stands still, or its whole SM. */
+/* From now on some actor goes first, or last, or it stands still, or its whole SM does. */
 static void change_mind(mk_cpu *cpu, adversary *a) {
   uint32_t actors = mk_cpu_actors(cpu), actor = random_below(cpu, actors), what = random_below(cpu, 8);
   if (what == 0) {
@@ -500,7 +502,7 @@ static bool thaw(mk_cpu *cpu) {
   return any;
 }
 
-/* Some words that are held back may become visible; false: there are none. */
+/* Some words that are held back may become visible from now on; false: there are none. */
 static bool let_go(mk_cpu *cpu) {
   uint32_t queues = (uint32_t)cpu->program->queue_count, start = random_below(cpu, queues);
   for (uint32_t q = 0; q < queues; q++) {
@@ -515,12 +517,12 @@ static bool let_go(mk_cpu *cpu) {
   return false;
 }
 
-/* Nobody can move but those who stand still. */
+/* Called when no actor can move but those that stand still: one of them may go on. */
 static bool relent(mk_cpu *cpu) {
   return random_below(cpu, 2) == 0 ? thaw(cpu) || let_go(cpu) : let_go(cpu) || thaw(cpu);
 }
 
-/* Picks actors at random, and walks on from there past the ones that cannot move; or as an adversary does. */
+/* Picks an actor at random, or as the adversary does; where that one cannot move, the next one that can. */
 mk_status mk_cpu_run_interleaved(mk_cpu *cpu) {
   uint32_t actors = mk_cpu_actors(cpu);
   adversary a = {.seldom = 0};

@@ -32,8 +32,8 @@ static mk_status borrow(mk_cpu *cpu, size_t buffer) {
              : mk_error(MK_ERR_USAGE, "the machine beside has no buffer %s of this shape to lend", b->name);
 }
 
-/* Other ranks have the same memory, but for what has copies that programs write. What is dealt is one piece as well:
- * who touches a tile of another rank is found by the race detector. */
+/* All ranks share one memory, but for buffers with a copy on each rank that programs write. A buffer that is dealt to
+ * ranks is one piece of memory, too: the race detector finds an instruction that touches another rank's tile. */
 static mk_status init_ranks(mk_cpu *cpu) {
   const mk_program *program = cpu->program;
   for (uint32_t rank = 1; rank < program->machine.ranks; rank++) {
@@ -199,7 +199,7 @@ void *mk_cpu_memory(mk_cpu *cpu, size_t index) {
 
 uint32_t mk_cpu_generation(const mk_cpu *cpu) { return cpu->first_epoch; }
 
-/* Whatever came before the signals that it counts has happened. */
+/* Reads a counter. What came before the signals that are counted is visible to the caller after that. */
 static uint32_t count_of(const mk_cpu *cpu, uint32_t rank, uint32_t counter) {
   return atomic_load_explicit(mk_cpu_count(cpu, rank, counter), memory_order_acquire);
 }
@@ -226,7 +226,7 @@ bool mk_cpu_loader_may(const mk_cpu *cpu, const mk_cpu_sm *sm, const mk_instruct
   return !mk_opcode_loader_waits(mk_opcode_lookup(in->opcode)) || waits_satisfied(cpu, sm, in, epoch);
 }
 
-/* The test fault point: an instruction that takes its time. */
+/* The test fault point: one instruction takes longer. */
 static void planted_delay(const mk_cpu *cpu, const mk_instruction *in) {
   struct timespec start, now;
   if (cpu->delay_uid == 0 || in->uid != cpu->delay_uid) {
@@ -422,7 +422,7 @@ mk_status mk_cpu_deadlock(const mk_cpu *cpu) {
                   what);
 }
 
-/* An aborted run leaves stamps and counters of epochs that do not count: back to those of a new machine. */
+/* An aborted run leaves stamps and counters of epochs that do not count, so they are set to those of a new machine. */
 static void clear_after_abort(mk_cpu *cpu) {
   for (size_t b = 0; b < cpu->program->buffer_count; b++) {
     const mk_buffer *buffer = &cpu->program->buffers[b];
@@ -493,7 +493,7 @@ mk_status mk_cpu_run(mk_cpu *cpu, uint64_t epochs) {
   return run(cpu, &none, epochs);
 }
 
-/* What every NEXT reads: of a program that mk_plan_find passes one buffer. */
+/* Copies the plan to where every NEXT reads it, which is one buffer in a program that mk_plan_find passes. */
 static void copy_plan(const mk_cpu *cpu, const mk_step_row *plan, uint32_t steps) {
   uint64_t bytes = (uint64_t)steps * mk_program_rows(cpu->program) * sizeof *plan;
   uint32_t done = UINT32_MAX;

@@ -1,8 +1,8 @@
 /* The CPU machine's recorder: what the roles of its SMs did in some steps of a run, on the host's clock.
  *
- * One host thread moves all SMs, so a role works while the thread is with it, and waits while the thread finds that it
- * cannot go on; while the thread is elsewhere, it is idle. Greedy runs record consumers alone: they take an instruction
- * through its three roles at once.
+ * There are fewer host threads than SMs, and a thread goes from SM to SM. A role works while a thread computes its
+ * instruction, it waits where the thread has found that the role cannot go on, and it is idle while no thread is with
+ * its SM. Greedy runs record consumers alone: a greedy thread takes an instruction through its three roles at once.
  *
  * Ownership: a mk_recorder owns its records and refers to the program. One thread. Failure: MK_ERR_RUNTIME for memory;
  * a full track drops and counts. */

@@ -117,7 +117,7 @@ bool mk_gpu_samples(const mk_program *program);
 /* wide.c. The tensor maps by which the kernel for wide steps copies what is multiplied: a place for each buffer, which
  * stays empty for all others. */
 size_t mk_gpu_map_count(const mk_program *program);
-/* Of the work lists of so many steps; 0: there are none. */
+/* The bytes of the work lists of so many steps; 0: the program has none. */
 uint64_t mk_gpu_list_bytes(const mk_gpu *gpu, uint32_t steps);
 mk_status mk_gpu_encode_maps(const mk_gpu *gpu, void *to);
 /* MLA programs: what their kernel is compiled for (MK_ERR_FILE), and their tensor maps once there is memory. */

@@ -55,7 +55,8 @@ bool mk_gpu_samples(const mk_program *program) {
   return false;
 }
 
-/* Of a wide program, which no kernel is for: an opcode, or values that others than stamps order. NULL: nothing. */
+/* What the instruction has that only wide programs may have, for which the program's kernel is none: an opcode, or
+ * values that release counters order. NULL: nothing. */
 static const char *find_wide(const mk_program *program, const mk_instruction *in) {
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   for (uint32_t slot = 0; slot < info->operand_count; slot++) {
@@ -118,7 +119,7 @@ static mk_status check_room(const mk_program *program, const mk_instruction *in)
     return mk_error(MK_ERR_FILE, "instruction %u (draw) has the fronts of %u SMs; this machine takes %d", in->uid,
                     in->operands[MK_SLOT_DRAW_fronts].rows, MOST_FRONTS);
   }
-  /* Where it can be fused in every step, or lines of several rows can, the kernels have no code to do it by itself. */
+  /* Where an opcode can be fused in every step, or in lines of several rows, kernels have no code to do it alone. */
   const mk_opcode_info *info = mk_opcode_lookup(in->opcode);
   bool within =
       info->fusion == MK_FUSION_ALWAYS || (info->fusion == MK_FUSION_ALONE && rows > 1 && rows <= MK_MAX_ROWS);

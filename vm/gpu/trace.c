@@ -56,8 +56,8 @@ mk_status mk_gpu_trace_prepare(mk_gpu *gpu) {
       "preparing the trace");
 }
 
-/* From an SM's clock to block 0's, by the line through both looks at the beacon; by the difference at the first look
- * where there was no second one. */
+/* Turns a time of an SM's clock into one of block 0's: by the line through both looks at the beacon, or, where there
+ * was no second look, by the difference at the first. */
 static double to_reference(const mk_trace_sm *sm, uint64_t ticks) {
   double since = (double)(int64_t)(ticks - sm->seen_at[0]), drift = 0;
   if (sm->looks[1] != 0 && sm->seen_at[1] > sm->seen_at[0]) {

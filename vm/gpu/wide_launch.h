@@ -1,5 +1,5 @@
-/* What the host knows of the kernel for wide steps (vm/gpu/wide.cu), of 128 to 512 rows. Shared by C and CUDA; plain
- * data. */
+/* What the host knows of the kernels for wide steps (vm/gpu/wide.cu, wide_slots.cu): of 128 to 1,024 rows of a prompt,
+ * or 64 to 512 of several sequences. Shared by C and CUDA; plain data. */
 #ifndef MK_GPU_WIDE_LAUNCH_H
 #define MK_GPU_WIDE_LAUNCH_H
 
@@ -12,8 +12,8 @@ enum {
   MK_WIDE_GPU_LINES = 128,      /* of a value, that it computes */
   MK_WIDE_GPU_PANEL_COLS = 64,  /* of a value that is multiplied, in a page */
   MK_WIDE_GPU_MOST_ROWS = 1024, /* of a step */
-  /* Of sixteen lines of a head, while spans are added up as a tree: for each lane 16 tiles of four sums, two maxima and
-   * two totals, of each level, the first of which is in shared memory. */
+  /* What a warp keeps of sixteen lines of a head while spans are added up as a tree: at each level, for each lane, 16
+   * tiles of four sums, two maxima and two totals. The first level is in shared memory. */
   MK_WIDE_GPU_LEVELS = 5,
   MK_WIDE_GPU_KEPT_FLOATS = 32 * (16 * 4 + 4),
   MK_WIDE_GPU_SCRATCH_FLOATS = MK_WIDE_GPU_WARPS * (MK_WIDE_GPU_LEVELS - 1) * MK_WIDE_GPU_KEPT_FLOATS, /* of a block */

@@ -179,7 +179,7 @@ static mk_status parse_stray(mk_word key, mk_word value, line_state *s) {
   return MK_OK;
 }
 
-/* The word of an instruction holds of such an operand which buffer it is, and nothing of one without tiles. */
+/* Of a WHOLE operand an instruction's word holds the number of the buffer, and of an absent one not even that. */
 static mk_status check_whole(const mk_assembler *a, mk_word value, mk_operand *operand) {
   if (!mk_operand_is_whole(a->program, operand)) {
     return mk_error(MK_ERR_FILE,

@@ -6,7 +6,7 @@
 
 static bool is_active(const mk_step_row *row) { return (row->flags & MK_ROW_ACTIVE) != 0; }
 
-/* Lines from `first` on that are one run. */
+/* How many lines from `first` on form a run: one slot, neighbouring positions. */
 static uint32_t run_of(const mk_step_row *rows, uint32_t first, uint32_t lines) {
   uint32_t count = 1;
   while (first + count < lines && is_active(&rows[first + count]) && rows[first + count].slot == rows[first].slot &&
@@ -58,7 +58,7 @@ void mk_attend_list_make(const mk_program *program, const mk_step_row *rows, uin
   }
 }
 
-/* Item number `number`, whose queries have not been another one's. */
+/* Checks item number `number`, and that none of its queries is in an earlier item. */
 static mk_status check_item(const mk_step_row *rows, uint32_t lines, uint32_t group, uint32_t number,
                             const mk_attend_item *item, bool *taken) {
   if (item->lines < 1 || item->first >= lines || item->lines > lines - item->first || item->heads < 1 ||

@@ -382,7 +382,7 @@ static const mk_buffer *operand_buffer(const mk_program *program, const mk_opera
 
 static uint32_t saturate(uint64_t value) { return value > UINT32_MAX ? UINT32_MAX : (uint32_t)value; }
 
-/* Blocks of the spans of KV row `row` that exist once tokens 0..high do. */
+/* How many blocks the spans of KV row `row` have when tokens 0 to `high` exist. */
 static uint64_t kv_blocks(const mk_buffer *kv, uint32_t row, uint32_t high) {
   uint64_t tokens = (uint64_t)high + 1, rows = mk_buffer_grid_rows(kv);
   uint64_t last = (tokens - 1) / kv->span_tokens;

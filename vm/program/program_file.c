@@ -16,7 +16,7 @@
 #include "vm/file.h"
 #include "vm/program/program_internal.h"
 
-/* Of version 3 nothing had copies, or was dealt to ranks; all else is the same. */
+/* In version 3 no buffer had copies or was dealt to ranks; everything else is as it was. */
 enum { FILE_VERSION = 4, OLDEST_VERSION = 3, MAX_INSTRUCTIONS = 1 << 26 };
 
 typedef struct file_lead {

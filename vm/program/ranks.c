@@ -39,7 +39,7 @@ static uint64_t readers_of(const mk_program *program, const mk_read_tiles *tiles
   return ranks;
 }
 
-/* Every operand that reads what is pushed, or, if `writes`, that writes it. */
+/* Goes through all operands that read what is pushed, or, if `writes`, that write it. */
 static mk_status visit(const mk_program *program, mk_read_tiles *tiles, bool writes, uint64_t *operands) {
   for (size_t q = 0; q < program->queue_count; q++) {
     for (uint32_t i = program->queues[q].first; i < program->queues[q].first + program->queues[q].count; i++) {

@@ -24,8 +24,8 @@ typedef struct mk_trace_record {
 /* The roles that keep records: those of mk_role, then the controller. The first warp stands for all consumers. */
 enum { MK_TRACE_CONTROLLER = 3, MK_TRACE_ROLES = 4 };
 
-/* Of one SM: how far its tracks are filled, and how its clock compares with that of block 0, at the start of the launch
- * [0] and at its end [1]; the SMs' clocks run at slightly different rates. Block 0 keeps writing its time to memory,
+/* About one SM: how far its tracks are filled, and how its clock compares with block 0's at the start of the launch [0]
+ * and at its end [1], since the SMs' clocks run at slightly different rates. Block 0 keeps writing its time to memory,
  * and the SM compares it with its own. The offset is the smallest difference seen: the clocks' difference plus the
  * shortest way through the L2, which is about the same for all SMs. */
 typedef struct mk_trace_sm {

@@ -46,8 +46,8 @@ static int by_use(const void *a, const void *b) {
   return x->instruction < y->instruction ? -1 : x->instruction > y->instruction;
 }
 
-/* Of ATTENTION split s: written only once position / span reaches s. With several rows which unit that is depends on
- * the slot. Who reads it is a COMBINE that knows when (rule S11). */
+/* Whether the instruction writes only at some positions: an ATTENTION writes split s once position / span reaches s,
+ * and with several rows it depends on the slot which unit has split s. Its reader, a COMBINE, knows when (S11). */
 static bool only_when_long(const mk_verifier *v, const mk_instruction *in) {
   const mk_operand *kv = &in->operands[MK_SLOT_ATTENTION_kv];
   return mk_opcode_writes(mk_info(in), MK_CONTENT_PARTS) >= 0 &&

@@ -82,8 +82,8 @@ static bool next_lines(const mk_boundary *b, uint32_t before, uint32_t i) {
              mk_instruction_lines(b->v->program, mk_at(b->v, before)) + 1;
 }
 
-/* Rule N03. A consumer may be far ahead of its storer, which reads the step state, and is held up by what NEXT waits
- * for: so that must come from the same SM's storer, too. */
+/* Rule N03. A consumer may be far ahead of its SM's storer, which reads the step state that NEXT overwrites. What NEXT
+ * waits for holds the consumer up: so some of that must come from this storer. */
 static mk_status check_head(mk_boundary *b, const mk_queue *q, mk_ending *ending) {
   mk_verifier *v = b->v;
   for (uint32_t i = q->first; i < ending->next; i++) {
@@ -134,8 +134,8 @@ static mk_status check_agreement(mk_boundary *b, const mk_ending *ending) {
 }
 
 /* Rule N06. With several rows per step a storer clears, after the last word of a value, the half that the next step
- * writes, and a HEAD's candidates, or the front of its SCORE, tell that it is done: so nothing but NEXT comes after it.
- * Where something draws, that stands between them, and it has no such values; rule N07 says so. */
+ * writes. A HEAD's candidates, or the front of its SCORE, tell other SMs that all of this is done: so nothing that
+ * writes values may come after the HEAD. Only NEXT does, or between the two what draws, which rule N07 looks at. */
 static mk_status check_rows(mk_boundary *b, const mk_queue *q, const mk_ending *ending) {
   if (mk_program_rows(b->v->program) == 1 || b->samples) {
     return MK_OK;
@@ -223,10 +223,10 @@ static mk_status check_search(mk_boundary *b, const mk_ending *ending, uint32_t 
   return MK_OK;
 }
 
-/* Rule N08. A loader that reads the step state may lag as far as its queue lets it: a page that a later
- * instruction's consumer waits for, and that no step leaves out, holds NEXT back until the loader has come by. In
- * programs of whole tiles of lines a step leaves out what is of a tile without active ones, which any loader looks at
- * the step state for: there NEXT itself waits for its loader. */
+/* Rule N08. A loader that reads the step state may lag as far as its queue lets it. So after it there must be a page
+ * for which a later instruction's consumer waits in every step: that holds NEXT back until the loader has come by. In
+ * programs of whole tiles of lines no page is in every step, since all work of a tile without active lines is left
+ * out: there NEXT itself waits for its loader. */
 static mk_status check_loader(mk_boundary *b, const mk_queue *q, const mk_ending *ending) {
   mk_verifier *v = b->v;
   uint32_t reader = MK_NONE_INDEX;

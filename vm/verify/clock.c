@@ -5,9 +5,9 @@
 
 #include "vm/widest.h"
 
-enum { OF_LEFT = 1, OF_RIGHT = 2 }; /* the larger of two: all of it is the one's, or the other's */
+enum { OF_LEFT = 1, OF_RIGHT = 2 }; /* the larger of two clocks is equal to the left one, or to the right one */
 
-/* into = the larger of both, element by element; which of them that is. */
+/* into = the larger of both, element by element. Returns which of the two it is equal to. */
 MK_WIDEST static uint32_t larger(uint32_t *restrict into, const uint32_t *restrict left, const uint32_t *restrict right,
                                  uint32_t count) {
   uint32_t less_left = 0, less_right = 0;
@@ -28,7 +28,7 @@ static mk_status take(mk_clocks *clocks, mk_times **out) {
     MK_TRY(mk_alloc(1, sizeof **out + clocks->threads * sizeof *(*out)->of, out));
     (*out)->next = clocks->all;
     clocks->all = *out;
-    /* There is room for all of them, so that giving one back does not fail. */
+    /* The list of spare ones has room for all that there are, so that giving one back cannot fail. */
     MK_TRY(mk_grow(&clocks->spare, &clocks->spare_capacity, ++clocks->count, sizeof(mk_times *)));
   }
   (*out)->users = 1;
@@ -91,7 +91,7 @@ static mk_status join(mk_clocks *clocks, mk_times **into, mk_times *from) {
   return MK_OK;
 }
 
-/* One that nobody else has. */
+/* Makes *times an array that no other clock shares. */
 static mk_status make_own(mk_clocks *clocks, mk_times **times) {
   mk_times *old = *times, *copy;
   if (old != NULL && old->users == 1) {

@@ -25,7 +25,7 @@ static void sort_users(mk_user *users, size_t count) {
   }
 }
 
-/* Of sorted users. */
+/* Makes the index of sorted users: where those of each counter begin. */
 static void index_users(const mk_user *users, size_t count, uint32_t *first, size_t counters) {
   for (size_t c = 0, i = 0; c <= counters; c++) {
     while (i < count && users[i].counter < c) {
@@ -35,7 +35,7 @@ static void index_users(const mk_user *users, size_t count, uint32_t *first, siz
   }
 }
 
-/* Of the users of each counter the last one of every thread: what is ordered after that is ordered after all. */
+/* Keeps the last user of each counter in every thread: what is ordered after the last one is ordered after all. */
 static mk_status index_last_users(const mk_run *run, const mk_user *users, size_t count, mk_user **out,
                                   uint32_t **first) {
   size_t counters = run->v->program->counter_count, kept = 0;
@@ -74,8 +74,8 @@ static mk_status collect_users(mk_run *run) {
   return index_last_users(run, run->waits, run->wait_count, &run->last_waits, &run->first_last_wait);
 }
 
-/* Signal s of a thread must have arrived when the counter reaches the threshold if the others cannot make it without s
- * and those after it of its thread. */
+/* Finds the signals that must have arrived when the counter reaches the barrier's threshold: signal s of a thread must,
+ * if the counter cannot reach it without s and the later signals of that thread. */
 static mk_status add_joins(mk_run *run, uint32_t barrier) {
   mk_verifier *v = run->v;
   const mk_barrier *b = &run->barriers[barrier];

@@ -71,8 +71,8 @@ static mk_status collect_users(finder *f) {
   return MK_OK;
 }
 
-/* Of each queue, the last signal without which the counter cannot reach the threshold; its queue orders those
- * before. */
+/* Adds an edge from each queue's last signal without which the counter cannot reach the threshold. The queue orders its
+ * earlier signals before that one. */
 static mk_status add_signals(finder *f, size_t first, size_t end, uint32_t threshold, uint32_t node) {
   for (size_t i = end; i > first;) {
     uint32_t queue = f->v->queue_of[f->signals[i - 1].instruction], left_out = 0;

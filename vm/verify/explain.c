@@ -116,7 +116,8 @@ static const mk_operand *touches(const mk_instruction *in, const mk_operand *o, 
   return NULL;
 }
 
-/* The other instructions that read (write) some of these tiles; of plain words, whether before or after this one. */
+/* Lists the other instructions that read (write) some of these tiles, for plain words with whether they come before or
+ * after this one. */
 static void list_partners(explain *e, const mk_operand *o, bool reads) {
   bool plain = e->v.program->buffers[o->buffer].store != MK_STORE_STAMPED && !e->path.cyclic;
   for (uint32_t i = 0; i < e->v.program->instruction_count; i++) {

@@ -21,7 +21,7 @@ static bool carries_out(const mk_verifier *v, uint32_t index, mk_entries entries
   return mk_info(mk_at(v, index))->entries == entries;
 }
 
-/* All of a buffer of `cols` columns in tiles of `tile` columns and one row; those of the cache may have more. */
+/* The operand is a whole buffer of `cols` columns, in tiles of `tile` columns and one row (of the cache also more). */
 static mk_status expect_whole(mk_verifier *v, uint32_t index, uint32_t slot, uint64_t rows, uint64_t cols,
                               uint64_t tile) {
   const mk_operand *o = &mk_at(v, index)->operands[slot];
@@ -114,7 +114,7 @@ mk_status mk_verify_listed_shape(mk_verifier *v, uint32_t index) {
     return mk_reject(v, "L01", index, "work: buffer %s is of kind %s; a list is an input, which its checker has passed",
                      b->name, mk_kind_name(b->kind));
   }
-  /* Its own, so that each row of the list is carried out by one SM. */
+  /* It names the row of its own SM, so that each row of the list is carried out by one SM. */
   if (work->rows != 1 || work->row != v->queue_of[index] || b->rows != v->program->queue_count) {
     return mk_reject(v, "L01", index,
                      "work: rows %u to %u of %u; an SM follows its own row of a list with one for each SM", work->row,
@@ -177,7 +177,7 @@ static mk_status check_others(mk_verifier *v, uint32_t index, uint32_t first) {
   bool listed = mk_instruction_listed(in);
   for (uint32_t slot = 0; slot < mk_info(in)->operand_count; slot++) {
     for (uint32_t i = 0; i < sizeof own / sizeof own[0]; i++) {
-      /* Of listed instructions agreement says which operand it is; here, that no two of the part share one. */
+      /* Listed instructions agree on which operand a buffer is. Here: no two operands of an item share one. */
       bool itself = listed && (!carries_out(v, index, MK_ENTRIES_ITEMS) || own[i] == slot);
       if (!itself && same_buffer(in, slot, part, own[i])) {
         return mk_reject(v, "L01", index, "%s: buffer %s is the %s of %s, and nothing else may touch it",

@@ -10,7 +10,7 @@
 
 #include "vm/verify/run.h"
 
-/* Waiting and waking. */
+/* ---- Waiting and waking ---- */
 
 static void wake(mk_run *run, uint32_t *list, uint64_t value) {
   uint32_t lane = *list;
@@ -27,8 +27,8 @@ static void wake(mk_run *run, uint32_t *list, uint64_t value) {
   }
 }
 
-/* Those who wait for what the counter has by now. Most wait for all of its signals, and need not be looked at
- * before. */
+/* Wakes the lanes that wait for what the counter has by now. Most wait for all of its signals, so no list is walked
+ * before the least value that a lane waits for is there. */
 static void wake_waiters(mk_run *run, uint32_t counter) {
   if (run->values[counter] < run->least[counter]) {
     return;
@@ -80,7 +80,7 @@ static bool must_wait(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch
   return false;
 }
 
-/* One instruction. */
+/* ---- One instruction ---- */
 
 static bool has_copies(const mk_verifier *v, uint32_t counter) {
   return v->program->counters[counter].rank == MK_RANK_EACH && v->program->machine.ranks > 1;
@@ -127,7 +127,7 @@ static mk_status check_overrun(mk_run *run, uint32_t counter, uint32_t index, co
       v->program->counters[counter].name, mk_place_of(v, wait).text, mk_place_of(v, signal).text);
 }
 
-/* dep: NULL where nobody asks for it. */
+/* Adds to the clocks what the instruction's waits for release counters prove. dep: NULL where it is not asked for. */
 static mk_status join_waits(mk_run *run, const mk_instruction *in, uint32_t epoch, mk_clock *hb, mk_clock *dep) {
   for (uint32_t k = 0; k < in->wait_count; k++) {
     if (run->v->program->counters[in->waits[k].counter].kind != MK_COUNTER_RELEASE) {
@@ -142,8 +142,8 @@ static mk_status join_waits(mk_run *run, const mk_instruction *in, uint32_t epoc
   return MK_OK;
 }
 
-/* Who waits for a signal on one copy of a counter knows that the signaller was done, and not that its signal has
- * come to the other copies. */
+/* Adds what a signal proves to the barriers that it feeds. Where the counter has copies, a thread that has waited on
+ * one copy knows that the signaller was done, but not that the signal has come to the other copies. */
 static mk_status feed_barrier(mk_run *run, mk_barrier *b, uint32_t index, uint32_t epoch, mk_clock *hb, mk_clock *dep) {
   const uint32_t thread = mk_finisher_of(run->v, index), done = run->lanes[thread / 2].done;
   const mk_moment known = has_copies(run->v, b->counter) ? MK_DONE : MK_SIGNALLED;
@@ -239,10 +239,10 @@ static bool may_be_fused(const mk_verifier *v, uint32_t index) {
   return (mk_at(v, index)->flags & MK_FUSED) != 0 && !mk_fused_anywhere(v, mk_at(v, index));
 }
 
-/* What a reader of the write's words knows: `dep`, all that came before the writer had read its inputs. If it has seen
- * some of its tiles alone and the writer streams, only what came before the writer began to read: other tiles may be
- * still to come, and what they are computed from. Of a writer that leaves inputs out no more either, but that it is
- * done. */
+/* Sets the clock that a reader of the write's words gets. As a rule that is `dep`: all that came before the writer had
+ * read its inputs. It is only what came before the writer began to read if the reader has seen some of the tiles alone
+ * and the writer streams, since other tiles may be still to come, with the inputs that they are computed from; and also
+ * if the writer leaves inputs out, but then with the writer itself being done. */
 static mk_status show_write(mk_run *run, const mk_write *w, bool whole, mk_times **view, const mk_clock *dep) {
   bool fused = may_be_fused(run->v, w->instruction), less = leaves_out(run->v, w);
   const mk_clock *known = !less && (whole || !streams(run->v, w)) ? dep : &run->entered;
@@ -291,7 +291,7 @@ static bool is_loaded(const mk_verifier *v, const mk_opcode_info *info, uint32_t
          (mk_program_has_tiles(v->program) && mk_opcode_copies(info, slot));
 }
 
-/* Whether the loader waits, too. Where all lines of a tile are idle it does not. */
+/* Whether the loader makes the instruction's waits, too. Where all lines of the tile are idle it does not. */
 static bool loader_waits(const mk_run *run, uint32_t index) {
   const mk_opcode_info *info = mk_info(mk_at(run->v, index));
   bool waits = mk_opcode_loader_waits(info);
@@ -301,7 +301,7 @@ static bool loader_waits(const mk_run *run, uint32_t index) {
   return waits && !is_idle(run, index);
 }
 
-/* All accesses that `role` makes, reads first. */
+/* Makes the accesses of `role` that write, or those that read. */
 static mk_status access_as(mk_run *run, uint32_t lane, uint32_t index, uint32_t epoch, mk_role role, bool writes) {
   mk_verifier *v = run->v;
   const mk_instruction *in = mk_at(v, index);

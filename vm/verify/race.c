@@ -63,7 +63,7 @@ static mk_status note_read(mk_segment *segment, const mk_actor *actor) {
   return add_past(&segment->readers, past_of(actor));
 }
 
-/* The first one that the actor does not come after; NULL: there is none. */
+/* The first of these accesses that the actor is not ordered after; NULL: there is none. */
 static const mk_past *find_unordered(mk_verifier *v, const mk_actor *actor, const mk_pasts *pasts) {
   for (uint32_t i = 0; i < pasts->count; i++) {
     v->report.conflicts++;
@@ -76,7 +76,7 @@ static const mk_past *find_unordered(mk_verifier *v, const mk_actor *actor, cons
 
 static bool is_of_team(const mk_segment *segment) { return segment->team != NULL && segment->team->team != 0; }
 
-/* Of those whose words stand in the segment. */
+/* The first of the segment's last writers that the actor is not ordered after; NULL: there is none. */
 static const mk_past *unordered_writer(mk_verifier *v, const mk_actor *actor, const mk_segment *segment) {
   if (is_of_team(segment)) {
     return find_unordered(v, actor, &segment->team->shares);
@@ -118,8 +118,8 @@ static mk_status read_segments(mk_verifier *v, mk_shadow *shadow, const mk_actor
     if (writer != NULL) {
       return race(v, "R01", actor, i, "reads", writer->instruction, "writes");
     }
-    /* With one tile of lines HB is what it is with all, and so are the reads, but for those that are left out: R02
-     * has been seen to. */
+    /* In a run in which one tile of lines has active rows, HB and the reads are those of the run with all tiles, but
+     * for reads that are left out: so R02 has been checked in that one. */
     MK_TRY(actor->lines == MK_ALL_LINES ? note_read(segment, actor) : MK_OK);
   }
   return MK_OK;
@@ -139,8 +139,8 @@ mk_status mk_shadow_read(mk_verifier *v, mk_shadow *shadow, const mk_actor *acto
   return MK_OK;
 }
 
-/* With the first share of a team in a step: what stands there is what all of its shares come after. Readers stay, as
- * those that come later have to be after them, too. */
+/* Called for every share of a team. With the first one in a step, the writes so far become those that all shares of the
+ * team have to come after. Readers stay listed, since later writers have to come after them, too. */
 static mk_status begin_team(mk_segment *segment, uint32_t team, uint32_t epoch) {
   MK_TRY(segment->team != NULL ? MK_OK : mk_alloc(1, sizeof *segment->team, &segment->team));
   mk_team_past *past = segment->team;

@@ -32,7 +32,7 @@ static mk_status check_norm(mk_shape *s, uint32_t gain, uint32_t weight, uint32_
 
 static uint32_t chains_of(uint32_t cols) { return (cols + MK_CHAIN_COLS - 1) / MK_CHAIN_COLS; }
 
-/* norm(x) of which x is normed but for the scale, by the squares of all of its `width` columns. */
+/* norm(x) where a NORM has begun the norm: what is left is the scale, by the squares of all `width` columns of x. */
 static mk_status check_squares(mk_shape *s, uint32_t squares, uint32_t weight, uint32_t eps, uint32_t width) {
   const uint32_t cols = s->in->params[width];
   MK_TRY(mk_expect_positive(s, eps));
@@ -144,7 +144,7 @@ mk_status mk_shape_LINEAR_ADD(mk_shape *s) {
                         w->row, w->rows);
 }
 
-/* Of a buffer [tile of lines][part][line]: rows of all parts of such a tile. */
+/* How many rows of a buffer [tile of lines][part][line] belong to one tile of lines. */
 static uint32_t rows_of_parts(const mk_shape *s, uint32_t slot) {
   const uint32_t rows = mk_shape_buffer(s, slot)->rows / (mk_shape_lines(s) / mk_shape_line_tile(s));
   return rows != 0 ? rows : 1;
@@ -159,7 +159,7 @@ mk_status mk_shape_LINEAR_PART(mk_shape *s) {
                              s->extents[MK_SLOT_LINEAR_PART_out].row / rows_of_parts(s, MK_SLOT_LINEAR_PART_out));
 }
 
-/* Parts [P, columns] of a sum, all of a tile of lines. */
+/* The operand has all parts [P, columns] of a sum, for one tile of lines. */
 static mk_status check_parts(mk_shape *s, uint32_t slot) {
   const mk_buffer *b = mk_shape_buffer(s, slot);
   const uint32_t rows = rows_of_parts(s, slot);
@@ -180,7 +180,7 @@ mk_status mk_shape_REDUCE_ADD(mk_shape *s) {
                         parts->col, parts->cols);
 }
 
-/* All columns come in; those of residual_out go out. */
+/* The instruction reads all columns of the sum, and writes those of residual_out. */
 mk_status mk_shape_NORM_ADD(mk_shape *s) {
   const mk_extent *parts = &s->extents[MK_SLOT_NORM_ADD_parts], *to = &s->extents[MK_SLOT_NORM_ADD_residual_out];
   const uint32_t width = s->in->params[MK_PARAM_NORM_ADD_width], all = mk_shape_buffer(s, MK_SLOT_NORM_ADD_parts)->cols;
@@ -196,7 +196,7 @@ mk_status mk_shape_NORM_ADD(mk_shape *s) {
                         to->cols);
 }
 
-/* What is left stays with the SM, so there is no rounded copy; the rest is as in check_residual. */
+/* The result stays with the SM, so there is no rounded copy of it; everything else is as in check_residual. */
 mk_status mk_shape_OFFSET(mk_shape *s) {
   const mk_extent *to = &s->extents[MK_SLOT_OFFSET_residual_out];
   MK_TRY(mk_expect_factor(s, MK_PARAM_OFFSET_factor));
@@ -357,7 +357,7 @@ mk_status mk_shape_SCORE(mk_shape *s) {
   return check_sampling(s, MK_SLOT_SCORE_sampling);
 }
 
-/* All of a buffer of so many vectors. */
+/* The operand is a whole buffer of `vectors` vectors. */
 static mk_status expect_all(mk_shape *s, uint32_t slot, uint32_t vectors, uint32_t cols) {
   MK_TRY(mk_expect(s, slot, "first row", s->extents[slot].row, 0));
   MK_TRY(mk_expect(s, slot, "number of rows in the buffer", mk_shape_buffer(s, slot)->rows,

@@ -38,7 +38,7 @@ static mk_status expect_even(mk_shape *s, uint32_t slot) {
   return b->rows == 1 ? MK_OK : mk_expect(s, slot, "number of columns in the buffer modulo 2", b->cols % 2, 0);
 }
 
-/* Of all lines. Where q and k are normed, tiles are 18 columns wide. */
+/* The operand has heads of q, k or v of all lines. Where q and k are normed, tiles are 18 columns wide. */
 static mk_status expect_head(mk_shape *s, uint32_t slot, uint32_t cols, bool normed) {
   if (normed) {
     MK_TRY(mk_expect(s, slot, "tile width", mk_shape_buffer(s, slot)->tile_cols, MK_SQUARED_TILE));

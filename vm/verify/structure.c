@@ -314,8 +314,9 @@ static mk_status check_counter(mk_verifier *v, uint32_t index, const char *what,
   return MK_OK;
 }
 
-/* With some rows per step several storers finish an instruction, each its lines: none could signal for all. Those of
- * a tile of lines do so together; one of 64 rows has many slots, else it is a program for prompts of another kind. */
+/* Rule E05. With 2 to 32 rows per step, and with 64 of one slot, several storers finish an instruction, each its own
+ * lines, so none of them could signal for all. In programs of tiles of lines (mk_program_has_tiles) the lines of a tile
+ * are finished together. */
 static mk_status check_kinds(mk_verifier *v) {
   const uint32_t rows = mk_program_rows(v->program);
   const bool none = rows > 1 && !mk_program_has_tiles(v->program);

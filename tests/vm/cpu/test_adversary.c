@@ -13,13 +13,13 @@ typedef struct apart {
   test_tiny tiny;
   mk_cpu *cpu;
   uint16_t alone;
-  uint32_t most_behind;               /* epochs that SM 1 was later than SM 0 */
+  uint32_t most_late;                 /* epochs that SM 1 was later than SM 0 */
   bool before[TILES][TILES];          /* tile a was seen with a newer stamp than tile b */
   uint32_t stamps[EPOCHS + 1][TILES]; /* as SM 0 ends its steps */
 } apart;
 
 static void start(apart *a) {
-  *a = (apart){.most_behind = 0};
+  *a = (apart){.most_late = 0};
   test_tiny_start(&a->tiny, 2);
   uint16_t q = test_tiny_floats(&a->tiny, "q", 16, 16), residual = test_tiny_plain(&a->tiny, "residual"),
            s = test_tiny_halves(&a->tiny, "s");
@@ -42,7 +42,7 @@ static bool look(void *user, uint32_t position, uint32_t token) {
     }
     a->stamps[position + 1][t] = stamp;
     if (stamp <= position + 1) {
-      a->most_behind = position + 1 - stamp > a->most_behind ? position + 1 - stamp : a->most_behind;
+      a->most_late = position + 1 - stamp > a->most_late ? position + 1 - stamp : a->most_late;
     }
   }
   for (uint32_t x = 0; x < TILES; x++) {
@@ -70,9 +70,9 @@ Test(cpu_adversary, an_sm_lags_for_as_long_as_the_program_lets_it) {
   uint32_t long_lags = 0;
   start(&a);
   for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-    a.most_behind = 0;
+    a.most_late = 0;
     run(&a, seed);
-    long_lags += a.most_behind >= EPOCHS * 3 / 4;
+    long_lags += a.most_late >= EPOCHS * 3 / 4;
   }
   cr_assert_geq(long_lags, SEEDS / 20, "%u of %d seeds", long_lags, SEEDS);
   test_tiny_stop(&a.tiny);

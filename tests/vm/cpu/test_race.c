@@ -83,7 +83,7 @@ Test(race, read_after_write_without_a_wait) {
                false);
 }
 
-Test(race, read_after_write_behind_a_relaxed_counter) {
+Test(race, read_after_write_after_a_relaxed_counter) {
   run_handover((handover){true, true, MK_COUNTER_RELAXED, MK_COUNTER_RELEASE}, "reads what may not yet be visible",
                true);
 }
@@ -93,7 +93,7 @@ Test(race, write_after_read_of_the_epoch_before_without_a_wait) {
                false);
 }
 
-Test(race, write_after_read_behind_a_relaxed_counter) {
+Test(race, write_after_read_after_a_relaxed_counter) {
   run_handover((handover){true, true, MK_COUNTER_RELEASE, MK_COUNTER_RELAXED}, "overwrites what may still be read",
                true);
 }
@@ -135,7 +135,7 @@ Test(race, write_after_write_of_stamped_words) {
 }
 
 /* SM 1 reads the stamped s0 of SM 0. Only the token boundary can tell SM 0 that it has: through SM 1's candidate. */
-Test(race, stamped_words_are_reused_behind_the_token_boundary) {
+Test(race, stamped_words_are_reused_after_the_token_boundary) {
   test_tiny tiny;
   test_tiny_loop(&tiny, 2);
   expect_clean(&tiny);
@@ -151,7 +151,7 @@ Test(race, write_after_read_of_stamped_words) {
 
 /* A stamp says that its writer has run, which lets stamped words be reused; it publishes nothing, so plain data stay
  * unordered. */
-Test(race, write_after_read_behind_a_stamp) {
+Test(race, write_after_read_after_a_stamp) {
   test_tiny tiny;
   test_tiny_start(&tiny, 2);
   uint16_t q0 = test_tiny_floats(&tiny, "q0", 16, 16), q1 = test_tiny_floats(&tiny, "q1", 16, 16);

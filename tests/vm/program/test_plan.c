@@ -72,12 +72,12 @@ Test(plan, a_step_without_an_active_row) {
     expect(STEPS, words);            \
   }
 REFUSED(slot_that_is_not_there, "step 0, row 1: slot is 4", plan[0][1].slot = 4)
-REFUSED(position_behind_the_context, "position is 192; positions are 0 to 191", plan[0][1].position = 192)
+REFUSED(position_beyond_the_context, "position is 192; positions are 0 to 191", plan[0][1].position = 192)
 REFUSED(a_gap_within_a_step, "step 0, row 2: slot 2 goes on at position 2; its last row makes that 1",
         plan[0][2].position = 2)
 REFUSED(falling_positions, "goes on at position 0", (plan[0][0].position = 1, plan[0][2].position = 0))
 REFUSED(a_position_again, "step 1, row 2: slot 0 goes on at position 70", plan[1][2].position = 70)
-REFUSED(token_behind_the_vocabulary, "token is 4096", plan[0][0].token = 4096)
+REFUSED(token_beyond_the_vocabulary, "token is 4096", plan[0][0].token = 4096)
 REFUSED(a_choice_that_nobody_made, "step 1, row 0: takes a choice that slot 2 has not made",
         plan[1][0].token = MK_TOKEN_CHOSEN)
 REFUSED(a_choice_of_the_step_itself, "step 1, row 1: takes a choice",

@@ -384,7 +384,7 @@ Test(program, every_bit_flip_is_refused) {
 
 /* With a right checksum a changed file is refused or is another well-formed program; either way nothing breaks, and
  * what is accepted comes back byte for byte. */
-Test(program, mutations_behind_the_checksum) {
+Test(program, mutations_under_the_checksum) {
   unsigned char *bytes;
   size_t length, accepted = 0, refused = 0;
   small_file(&bytes, &length);

@@ -24,7 +24,7 @@ static const struct {
     {"odd17", "S02"},            /* half a stamped word, which nobody wrote */
     {"other_rows", "S10"},       /* operands where kernels do not look for them */
     {"prefetch", NULL},          /* a residual that moves between SMs; a storer fetched it before its wait */
-    {"rows_behind_head", "N06"}, /* values that are emptied after the candidate that says that all is done */
+    {"rows_after_head", "N06"},  /* values that are emptied after the candidate that says that all is done */
     {"rows_false_dep", "S10"},   /* parts that no attention wrote, counted as waited for */
     {"scratch_overflow", "S02"}, /* sizes beyond 64 bits */
     {"stamp_before_signal", "E04"},

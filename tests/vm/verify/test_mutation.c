@@ -157,7 +157,7 @@ static bool shows_less(const mk_program *p) {
  * it has read, so in some programs the next epoch may overwrite its input. Of what the verifier rejects the oracle
  * sees at least half fail: on a GPU an instruction may write one tile before the inputs of another one are there,
  * and the CPU machine begins when all are. */
-Test(verify_mutation, read_behind_the_token_boundary) {
+Test(verify_mutation, read_after_the_token_boundary) {
   uint32_t rejected = 0, failing = 0;
   for (uint64_t seed = 1; seed <= test_effort(400, 1200); seed++) {
     mk_program *p;

@@ -117,7 +117,7 @@ REJECTS(a_unit_of_two_owners, "R04", "also written by", {
 })
 REJECTS(wrong_pages, "P01", "pages", find(p, MK_OP_ATTENTION)->pages--)
 /* With several rows every opcode reads the step state, one like glu too: its queue needs a next, and that after it. */
-REJECTS(a_glu_behind_the_next, "N02", "reads the step state after", {
+REJECTS(a_glu_after_the_next, "N02", "reads the step state after", {
   const mk_queue *q = &p->queues[0];
   mk_instruction *last = &p->instructions[q->first + q->count - 1], *glu = find(p, MK_OP_GLU), moved = *glu;
   memmove(glu, glu + 1, (size_t)(last - glu) * sizeof *glu);

@@ -97,7 +97,8 @@ const drawn = {key: "", from: 0, span: 0};
 // By how many columns the lanes have moved since the last frame, if they have only moved; otherwise NaN.
 function movedColumns(key, width) {
   const span = view.to - view.from, columns = ((view.from - drawn.from) * width) / span, whole = Math.round(columns);
-  const moved = drawn.key === key && Math.abs(span - drawn.span) < span * 1e-9 && Math.abs(columns - whole) < 0.02 && Math.abs(whole) < width / 2;
+  const moved = drawn.key === key && Math.abs(span - drawn.span) < span * 1e-9 && Math.abs(columns - whole) < 0.02 &&
+      Math.abs(whole) < width / 2;
   Object.assign(drawn, {key, span, from: moved ? drawn.from + (whole * span) / width : view.from});
   return moved ? whole : NaN;
 }
@@ -107,7 +108,8 @@ function clearBetween(words, width, height, low, high, ratio) {
   const last = rows.sms.length - 1;
   for (let r = Math.max(Math.floor(view.top / rowHeight()), 0); r <= last; r++) {
     const end = r === last ? height : Math.round(((r + 1) * rowHeight() - view.top) * ratio);
-    for (let y = Math.max(Math.round(((r + 1) * rowHeight() - rowGap() - view.top) * ratio), 0); y < Math.min(end, height); y++) {
+    for (let y = Math.max(Math.round(((r + 1) * rowHeight() - rowGap() - view.top) * ratio), 0);
+         y < Math.min(end, height); y++) {
       words.fill(colours.paperWord, y * width + low, y * width + high);
     }
   }
@@ -120,7 +122,8 @@ function drawLanes(c, ratio) {
     drawn.key = "";
   }
   const words = new Uint32Array(pixels.data.buffer);
-  const moved = movedColumns([view.top, rowHeight(), roles, ratio, rows.version, colours.version, view.token, view.patterns].join(), width);
+  const moved = movedColumns(
+      [view.top, rowHeight(), roles, ratio, rows.version, colours.version, view.token, view.patterns].join(), width);
   let low = 0, high = width;
   if (Number.isNaN(moved)) {
     words.fill(colours.paperWord);
@@ -139,7 +142,8 @@ function drawLanes(c, ratio) {
       const lane = ((rowHeight() - rowGap()) * ratio) / Math.max(roles.length, 1);
       roles.forEach((role, k) => {
         const top = Math.round(y + k * lane), bottom = Math.max(Math.round(y + (k + 1) * lane), top + 1);
-        if (bottom > 0 && top < height) rasterLane(rows.sms[r] * trace.roleCount + role, words, top, bottom, height, ratio);
+        if (bottom > 0 && top < height)
+          rasterLane(rows.sms[r] * trace.roleCount + role, words, top, bottom, height, ratio);
       });
     }
     if (!Number.isNaN(moved)) clearBetween(words, width, height, low, high, ratio);
@@ -150,7 +154,8 @@ function drawLanes(c, ratio) {
 function drawGutter(c) {
   c.fillStyle = colours.panel;
   c.fillRect(0, HEAD, GUTTER, plotHeight());
-  const height = rowHeight(), roles = shownRoles(), every = [1, 2, 4, 8, 16, 32, 64, 128].find((n) => n * height >= 13) ?? 256;
+  const height = rowHeight(), roles = shownRoles(),
+        every = [1, 2, 4, 8, 16, 32, 64, 128].find((n) => n * height >= 13) ?? 256;
   const lane = (height - rowGap()) / Math.max(roles.length, 1);
   c.save();
   c.beginPath();
@@ -162,7 +167,8 @@ function drawGutter(c) {
     if (y > size.height) break;
     c.fillStyle = colours.ink;
     const named = lane >= 11 && roles.length > 1;
-    if (r % every === 0 && y + Math.max(height, 13) >= HEAD + 13) c.fillText("SM " + rows.sms[r], 3, Math.max(named ? y + lane / 2 : y + (height - rowGap()) / 2, HEAD + 6));
+    if (r % every === 0 && y + Math.max(height, 13) >= HEAD + 13)
+      c.fillText("SM " + rows.sms[r], 3, Math.max(named ? y + lane / 2 : y + (height - rowGap()) / 2, HEAD + 6));
     if (named) {
       c.fillStyle = colours.soft;
       c.textAlign = "right";
@@ -175,7 +181,8 @@ function drawGutter(c) {
 
 // Names on bars that have room for them.
 function drawLabels(c) {
-  const roles = shownRoles(), lane = (rowHeight() - rowGap()) / Math.max(roles.length, 1), scale = plotWidth() / (view.to - view.from);
+  const roles = shownRoles(), lane = (rowHeight() - rowGap()) / Math.max(roles.length, 1),
+        scale = plotWidth() / (view.to - view.from);
   if (lane < 11) return;
   let labels = 0;
   c.textAlign = "left";
@@ -192,7 +199,8 @@ function drawLabels(c) {
         if (trace.activities[trace.activity[i]].kind !== "work" || !rows.match[trace.instruction[i]]) continue;
         const a = Math.max(xOf(trace.start[i]), GUTTER), b = Math.min(xOf(trace.start[i + 1]), size.width);
         const opcode = trace.program.opcode[trace.instruction[i]], layer = trace.program.layer[trace.instruction[i]];
-        const name = trace.opcodes[opcode].name, text = b - a > 6.2 * (name.length + 4) && layer >= 0 ? name + " " + layer : name;
+        const name = trace.opcodes[opcode].name,
+              text = b - a > 6.2 * (name.length + 4) && layer >= 0 ? name + " " + layer : name;
         if (b - a < 6.2 * text.length + 4) continue;
         const tone = PALETTE[opcode % PALETTE.length];
         c.fillStyle = tone;
@@ -258,7 +266,9 @@ function drawArrow(c, fromX, fromY, toX, toY, strong) {
 function arrowTo(c, source, i, track, strong) {
   const a = laneOf(source.track), b = laneOf(track);
   if (!a || !b) return;
-  drawArrow(c, xOf(Math.min(trace.start[source.b], trace.start[i + 1])), a.y + a.height / 2, xOf(trace.start[i + 1]), b.y + b.height / 2, strong);
+  drawArrow(
+      c, xOf(Math.min(trace.start[source.b], trace.start[i + 1])), a.y + a.height / 2, xOf(trace.start[i + 1]),
+      b.y + b.height / 2, strong);
 }
 
 // From whoever published what the selected part waited for, to the end of its waits; the last one, which ended the
@@ -320,9 +330,19 @@ const BINS = 1200;
 let bins = null;
 
 function fillBins() {
-  bins = {work: new Float64Array(BINS + 1), feed: new Float64Array(BINS + 1), wait: new Float64Array(BINS + 1), most: 1e-9};
+  bins = {
+    work: new Float64Array(BINS + 1),
+    feed: new Float64Array(BINS + 1),
+    wait: new Float64Array(BINS + 1),
+    most: 1e-9
+  };
   const scale = BINS / (trace.end - trace.begin);
-  const of = trace.activities.map((a) => (a.kind === "work" ? bins.work : a.kind === "feed" ? bins.feed : a.kind === "idle" ? null : bins.wait));
+  const of = trace.activities.map(
+      (a) =>
+          (a.kind === "work"     ? bins.work :
+               a.kind === "feed" ? bins.feed :
+               a.kind === "idle" ? null :
+                                   bins.wait));
   for (let t = CONSUMER; t < trace.first.length; t += trace.roleCount) {
     for (let i = trace.first[t], last = i + trace.count[t]; i < last; i++) {
       const bin = of[trace.activity[i]];

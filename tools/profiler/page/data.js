@@ -165,7 +165,8 @@ function findSteps() {
     trace.end = Math.max(trace.end, trace.start[b]);
     if (t % trace.roleCount !== CONSUMER) continue;
     for (let i = a; i < b; i++) {
-      if (trace.step[i] < steps && trace.start[i] < trace.stepStart[trace.step[i]]) trace.stepStart[trace.step[i]] = trace.start[i];
+      if (trace.step[i] < steps && trace.start[i] < trace.stepStart[trace.step[i]])
+        trace.stepStart[trace.step[i]] = trace.start[i];
     }
   }
   if (!(trace.begin < trace.end)) {
@@ -199,7 +200,8 @@ function readTrace(bytes) {
 
 // Control characters, and those that turn or hide text around them, as their numbers.
 function plain(text) {
-  return String(text).replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}]/gu, (c) => "\\u{" + c.codePointAt(0).toString(16) + "}");
+  return String(text).replace(
+      /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}]/gu, (c) => "\\u{" + c.codePointAt(0).toString(16) + "}");
 }
 
 function us(nanoseconds) {
@@ -294,7 +296,9 @@ function publishersOf(i) {
   for (let w = 0; w < p.count; w++) {
     for (const o of p.operands[w]) {
       if (o && o.info.access !== "read" && o.buffer === buffer &&
-          wanted.some((r) => r.row < o.row + o.rows && o.row < r.row + r.rows && r.col < o.col + o.cols && o.col < r.col + r.cols)) {
+          wanted.some(
+              (r) => r.row < o.row + o.rows && o.row < r.row + r.rows && r.col < o.col + o.cols &&
+                  o.col < r.col + r.cols)) {
         found.push(w);
         break;
       }

@@ -43,11 +43,17 @@ function showTip(x, y) {
   const i = part.at ?? part.a, instruction = isBetween(i) ? -1 : trace.instruction[i];
   const edge = edgeText(i);
   tip.replaceChildren(
-    make("p", null, make("strong", null, partTitle(part)), " " + usText(trace.start[part.b] - trace.start[part.a])),
-    make("p", null, placeOf(part)),
-    make("p", null, `here: ${trace.activities[trace.activity[i]].text} ${usText(trace.start[i + 1] - trace.start[i])} from ${usText(trace.start[i])}` + (edge ? `; ${edge}` : "") +
-      (trace.publisher[i] >= 0 ? `, ended by SM ${trace.program.sm[trace.publisher[i]]}, ${instructionLabel(trace.publisher[i])}` : "")),
-    ...(instruction < 0 ? [] : [make("p", null, make("code", null, instructionTexts()[instruction]))]));
+      make("p", null, make("strong", null, partTitle(part)), " " + usText(trace.start[part.b] - trace.start[part.a])),
+      make("p", null, placeOf(part)),
+      make(
+          "p", null,
+          `here: ${trace.activities[trace.activity[i]].text} ${usText(trace.start[i + 1] - trace.start[i])} from ${
+              usText(trace.start[i])}` +
+              (edge ? `; ${edge}` : "") +
+              (trace.publisher[i] >= 0 ?
+                   `, ended by SM ${trace.program.sm[trace.publisher[i]]}, ${instructionLabel(trace.publisher[i])}` :
+                   "")),
+      ...(instruction < 0 ? [] : [make("p", null, make("code", null, instructionTexts()[instruction]))]));
   const box = document.getElementById("charts").getBoundingClientRect(), top = canvas.offsetTop;
   tip.style.left = clamp(x + 14, 4, Math.max(box.width - tip.offsetWidth - 6, 4)) + "px";
   const below = y + top + 18;
@@ -56,7 +62,14 @@ function showTip(x, y) {
 
 function startGesture() {
   const points = [...pointers.values()];
-  drag = {points: points.map((p) => ({...p})), from: view.from, to: view.to, top: view.top, row: rowHeight(), moved: drag?.moved || points.length > 1};
+  drag = {
+    points: points.map((p) => ({...p})),
+    from: view.from,
+    to: view.to,
+    top: view.top,
+    row: rowHeight(),
+    moved: drag?.moved || points.length > 1
+  };
 }
 
 function moveGesture() {
@@ -126,7 +139,8 @@ function listenToChart() {
   canvas.addEventListener("wheel", (event) => {
     event.preventDefault();
     const at = placeIn(canvas, event), unit = event.deltaMode === 1 ? 16 : 1;
-    const dx = (event.shiftKey ? event.deltaY + event.deltaX : event.deltaX) * unit, dy = event.shiftKey ? 0 : event.deltaY * unit;
+    const dx = (event.shiftKey ? event.deltaY + event.deltaX : event.deltaX) * unit,
+          dy = event.shiftKey ? 0 : event.deltaY * unit;
     if (dx !== 0) pan(dx);
     if (event.altKey || at.x < GUTTER) zoomRows(Math.exp(-dy * 0.002), at.y);
     else if (dy !== 0) zoomTime(Math.exp(dy * 0.002), at.x);
@@ -162,7 +176,8 @@ function zoomTo(part) {
 // The next part of the same track, or the nearest in time on another lane.
 function neighbour(key) {
   const part = view.selection;
-  if (!part) return partAt(GUTTER + plotWidth() / 2, HEAD + 4) ?? partAt(GUTTER + plotWidth() / 2, HEAD + plotHeight() / 2);
+  if (!part)
+    return partAt(GUTTER + plotWidth() / 2, HEAD + 4) ?? partAt(GUTTER + plotWidth() / 2, HEAD + plotHeight() / 2);
   if (key === "ArrowLeft" || key === "ArrowRight") {
     const i = key === "ArrowRight" ? part.b : part.a - 1, low = trace.first[part.track];
     return i < low || i >= low + trace.count[part.track] ? null : partAround(part.track, i);
@@ -197,20 +212,31 @@ function followWait() {
     const length = (k) => trace.start[k + 1] - trace.start[k];
     if (trace.publisher[i] >= 0 && (best < 0 || length(i) > length(best))) best = i;
   }
-  if (best >= 0) goTo(trace.publisher[best], trace.step[best], trace.opcodes[trace.program.opcode[trace.publisher[best]]].publishes);
+  if (best >= 0)
+    goTo(trace.publisher[best], trace.step[best], trace.opcodes[trace.program.opcode[trace.publisher[best]]].publishes);
 }
 
 const KEYS = [
-  ["arrow keys", "the next part of this role, or of the lane above or below"], ["Shift + arrow keys", "move the window"],
-  ["+ and -, mouse wheel, pinch", "zoom in time"], ["[ and ], Alt + wheel, wheel over the names, pinch", "lower or taller rows; tall ones show all roles"],
-  ["Shift + wheel, drag", "move the window"], ["w", "to the part that ended the selected part's longest wait"],
-  ["c and Shift + c", "along the critical path"], ["n and Shift + n", "the next token, the one before"],
-  ["f, double click", "zoom to the selected part"], ["t", "show the token at hand"], ["0", "show all"], ["/", "search"], ["Esc", "drop the selection"], ["?", "this list"],
+  ["arrow keys", "the next part of this role, or of the lane above or below"],
+  ["Shift + arrow keys", "move the window"],
+  ["+ and -, mouse wheel, pinch", "zoom in time"],
+  ["[ and ], Alt + wheel, wheel over the names, pinch", "lower or taller rows; tall ones show all roles"],
+  ["Shift + wheel, drag", "move the window"],
+  ["w", "to the part that ended the selected part's longest wait"],
+  ["c and Shift + c", "along the critical path"],
+  ["n and Shift + n", "the next token, the one before"],
+  ["f, double click", "zoom to the selected part"],
+  ["t", "show the token at hand"],
+  ["0", "show all"],
+  ["/", "search"],
+  ["Esc", "drop the selection"],
+  ["?", "this list"],
 ];
 
 function moveToken(by) {
   const step = clamp(stepAtHand() + by, 0, Math.max(trace.steps - 1, 0)), part = view.selection;
-  const same = part && !isBetween(part.a) ? partOf(trace.instruction[part.a], step, part.track % trace.roleCount) : null;
+  const same =
+      part && !isBetween(part.a) ? partOf(trace.instruction[part.a], step, part.track % trace.roleCount) : null;
   const shift = trace.stepStart[step] - trace.stepStart[stepAtHand()];
   setWindow(view.from + shift, view.to + shift);
   if (same) select(same);
@@ -222,7 +248,8 @@ function pressKey(event) {
   if (elsewhere && event.key.startsWith("Arrow")) return;
   const middle = GUTTER + plotWidth() / 2, part = view.selection;
   const actions = {
-    "+": () => zoomTime(0.7, part ? clamp(xOf((trace.start[part.a] + trace.start[part.b]) / 2), GUTTER, size.width) : middle),
+    "+": () =>
+        zoomTime(0.7, part ? clamp(xOf((trace.start[part.a] + trace.start[part.b]) / 2), GUTTER, size.width) : middle),
     "-": () => zoomTime(1 / 0.7, middle),
     "]": () => zoomRows(1.25, HEAD + plotHeight() / 2),
     "[": () => zoomRows(0.8, HEAD + plotHeight() / 2),
@@ -230,8 +257,10 @@ function pressKey(event) {
     "t": () => showStep(stepAtHand()),
     "f": () => part && zoomTo(part),
     "w": followWait,
-    "c": () => alongPath(1), "C": () => alongPath(-1),
-    "n": () => moveToken(1), "N": () => moveToken(-1),
+    "c": () => alongPath(1),
+    "C": () => alongPath(-1),
+    "n": () => moveToken(1),
+    "N": () => moveToken(-1),
     "/": () => document.getElementById("search").focus(),
     "?": () => document.getElementById("help").showModal(),
     "Escape": () => select(null),
@@ -239,7 +268,8 @@ function pressKey(event) {
   actions["="] = actions["+"];
   if (event.key.startsWith("Arrow")) {
     if (event.shiftKey) {
-      if (event.key === "ArrowLeft" || event.key === "ArrowRight") pan((event.key === "ArrowRight" ? 0.15 : -0.15) * plotWidth());
+      if (event.key === "ArrowLeft" || event.key === "ArrowRight")
+        pan((event.key === "ArrowRight" ? 0.15 : -0.15) * plotWidth());
       else setTop(view.top + (event.key === "ArrowDown" ? 60 : -60));
     } else {
       const next = neighbour(event.key);
@@ -279,7 +309,9 @@ function opcodeSwatch(opcode) {
     c.fillRect(0, 0, 36, 14);
     if (!view.patterns) return;
     c.fillStyle = "rgba(0, 0, 0, 0.3)";
-    for (let y = 0; y < 14; y++) for (let x = 0; x < 36; x++) if (PATTERNS[opcode % PATTERNS.length] >> ((y & 3) * 4 + (x & 3)) & 1) c.fillRect(x, y, 1, 1);
+    for (let y = 0; y < 14; y++)
+      for (let x = 0; x < 36; x++)
+        if (PATTERNS[opcode % PATTERNS.length] >> ((y & 3) * 4 + (x & 3)) & 1) c.fillRect(x, y, 1, 1);
   });
 }
 
@@ -292,40 +324,60 @@ function waitSwatch(kind) {
 
 function showLegend() {
   const used = new Set(trace.program.opcode), legend = document.getElementById("legend");
-  legend.replaceChildren(...trace.opcodes.map((o, i) => i).filter((i) => used.has(i)).map((i) => {
-    const button = make("button", {type: "button", title: plain(trace.opcodes[i].does), "aria-pressed": String(view.opcodes.has(i)), onclick: () => {
-      if (!view.opcodes.delete(i)) view.opcodes.add(i);
-      showControls();
-      refilter();
-    }}, opcodeSwatch(i), trace.opcodes[i].name);
-    button.dataset.opcode = trace.opcodes[i].name;
-    return button;
-  }), ...[["wait", "waits for another SM"], ["feed", "for weights"], ["ring", "for room in a ring"], ["hand", "for its own SM"]].map(
-    ([kind, text]) => make("span", null, waitSwatch(kind), text)), make("span", null, "empty: idle"));
+  legend.replaceChildren(
+      ...trace.opcodes.map((o, i) => i).filter((i) => used.has(i)).map((i) => {
+        const button = make(
+            "button", {
+              type: "button",
+              title: plain(trace.opcodes[i].does),
+              "aria-pressed": String(view.opcodes.has(i)),
+              onclick: () => {
+                if (!view.opcodes.delete(i)) view.opcodes.add(i);
+                showControls();
+                refilter();
+              }
+            },
+            opcodeSwatch(i), trace.opcodes[i].name);
+        button.dataset.opcode = trace.opcodes[i].name;
+        return button;
+      }),
+      ...[["wait", "waits for another SM"], ["feed", "for weights"], ["ring", "for room in a ring"],
+          ["hand", "for its own SM"]]
+          .map(([kind, text]) => make("span", null, waitSwatch(kind), text)),
+      make("span", null, "empty: idle"));
 }
 
 function fillSelect(id, all, texts, chosen) {
-  document.getElementById(id).replaceChildren(make("option", {value: "-1"}, all), ...texts.map(([value, text]) => make("option", {value: String(value)}, text)));
+  document.getElementById(id).replaceChildren(
+      make("option", {value: "-1"}, all),
+      ...texts.map(([value, text]) => make("option", {value: String(value)}, text)));
   document.getElementById(id).value = String(chosen);
 }
 
 // Sets all controls to what is shown.
 function showControls() {
-  const first = trace.summary.trace.first_step, layers = [...new Set(trace.program.layer)].filter((l) => l >= 0).sort((a, b) => a - b);
+  const first = trace.summary.trace.first_step,
+        layers = [...new Set(trace.program.layer)].filter((l) => l >= 0).sort((a, b) => a - b);
   fillSelect("token", "all", Array.from({length: trace.steps}, (_, s) => [s, String(s + first)]), view.token);
   fillSelect("layer", "all", layers.map((l) => [l, String(l)]), view.layer);
   document.getElementById("sms").value = view.sms;
   document.getElementById("search").value = view.search;
   const roles = document.getElementById("roles");
-  roles.replaceChildren(roles.firstElementChild, ...trace.roles.map((name, r) => r).filter((r) => trace.rolesSeen[r]).map((r) => {
-    const box = make("input", {type: "checkbox", checked: view.roles.size === 0 || view.roles.has(r), onchange: () => {
-      const on = [...roles.querySelectorAll("input")].map((b) => b.checked), seen = trace.roles.map((_, k) => k).filter((k) => trace.rolesSeen[k]);
-      view.roles = new Set(on.every((x) => x) ? [] : seen.filter((_, k) => on[k]));
-      refilter();
-    }});
-    box.dataset.role = trace.roles[r];
-    return make("label", null, box, trace.roles[r]);
-  }));
+  roles.replaceChildren(
+      roles.firstElementChild, ...trace.roles.map((name, r) => r).filter((r) => trace.rolesSeen[r]).map((r) => {
+        const box = make("input", {
+          type: "checkbox",
+          checked: view.roles.size === 0 || view.roles.has(r),
+          onchange: () => {
+            const on = [...roles.querySelectorAll("input")].map((b) => b.checked),
+                  seen = trace.roles.map((_, k) => k).filter((k) => trace.rolesSeen[k]);
+            view.roles = new Set(on.every((x) => x) ? [] : seen.filter((_, k) => on[k]));
+            refilter();
+          }
+        });
+        box.dataset.role = trace.roles[r];
+        return make("label", null, box, trace.roles[r]);
+      }));
   document.getElementById("show-path").hidden = trace.serial;
   document.getElementById("show-path").setAttribute("aria-pressed", String(view.path));
   document.getElementById("patterns").setAttribute("aria-pressed", String(view.patterns));
@@ -397,9 +449,12 @@ function listenToControls() {
   });
   on("help-button", "click", () => document.getElementById("help").showModal());
   document.getElementById("help").replaceChildren(
-    make("h2", null, "How to look around"), table(["", ""], KEYS),
-    make("p", null, "A bar is work, in the colour of its opcode; a thin line is waiting; empty is idle. Pale bars work only for a part of their pixel: zoom in."),
-    make("button", {type: "button", onclick: () => document.getElementById("help").close()}, "Close"));
+      make("h2", null, "How to look around"), table(["", ""], KEYS),
+      make(
+          "p", null,
+          "A bar is work, in the colour of its opcode; a thin line is waiting; empty is idle. " +
+              "Pale bars work only for a part of their pixel: zoom in."),
+      make("button", {type: "button", onclick: () => document.getElementById("help").close()}, "Close"));
   addEventListener("hashchange", () => {
     if (location.hash === stateText()) return;
     applyState();

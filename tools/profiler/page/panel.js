@@ -49,13 +49,16 @@ function roleNumber(name) {
 }
 
 function instructionLink(instruction, step, role, text) {
-  return instruction < 0 ? plain(text ?? "no instruction") : link(text ?? instructionLabel(instruction), () => goTo(instruction, step, role));
+  return instruction < 0 ? plain(text ?? "no instruction") :
+                           link(text ?? instructionLabel(instruction), () => goTo(instruction, step, role));
 }
 
 function table(head, lines) {
   const wide = make("div", {class: "wide"}), body = make("tbody");
   for (const line of lines) body.append(make("tr", null, ...line.map((cell) => make("td", null, cell))));
-  wide.append(make("table", null, make("thead", null, make("tr", null, ...head.map((cell) => make("th", {scope: "col"}, cell)))), body));
+  wide.append(make(
+      "table", null, make("thead", null, make("tr", null, ...head.map((cell) => make("th", {scope: "col"}, cell)))),
+      body));
   return wide;
 }
 
@@ -85,11 +88,16 @@ function waitLines(part) {
   for (let i = part.a; i < part.b; i++) {
     const kind = trace.activities[trace.activity[i]].kind;
     if (kind === "work" || kind === "idle") continue;
-    const line = make("li", null, `${usText(trace.start[i + 1] - trace.start[i])} for ${edgeText(i) || trace.activities[trace.activity[i]].text}`);
+    const line = make(
+        "li", null,
+        `${usText(trace.start[i + 1] - trace.start[i])} for ${
+            edgeText(i) || trace.activities[trace.activity[i]].text}`);
     if (trace.publisher[i] >= 0) {
       const source = publishingPart(trace.publisher[i], trace.step[i]);
-      line.append(", ended by SM " + trace.program.sm[trace.publisher[i]] + ": ",
-                  instructionLink(trace.publisher[i], trace.step[i], trace.opcodes[trace.program.opcode[trace.publisher[i]]].publishes));
+      line.append(
+          ", ended by SM " + trace.program.sm[trace.publisher[i]] + ": ",
+          instructionLink(
+              trace.publisher[i], trace.step[i], trace.opcodes[trace.program.opcode[trace.publisher[i]]].publishes));
       if (source) {
         const late = trace.start[source.b] - trace.start[i + 1];
         line.append(`, done ${usText(Math.abs(late))} ${late > 0 ? "after" : "before"} the wait's end`);
@@ -112,8 +120,10 @@ function waiters(part) {
 }
 
 function operandTable(instruction) {
-  const lines = trace.program.operands[instruction].filter((o) => o).map((o) => [
-    o.info.name, o.info.access, o.info.role, trace.buffers[o.buffer] ?? "?", `${o.row}:${o.row + o.rows}, ${o.col}:${o.col + o.cols}`]);
+  const lines = trace.program.operands[instruction].filter((o) => o).map(
+      (o) =>
+          [o.info.name, o.info.access, o.info.role, trace.buffers[o.buffer] ?? "?",
+           `${o.row}:${o.row + o.rows}, ${o.col}:${o.col + o.cols}`]);
   return table(["operand", "access", "by", "buffer", "tiles: rows, columns"], lines);
 }
 
@@ -121,12 +131,19 @@ function showSelection() {
   const box = document.getElementById("selection"), part = view.selection;
   box.replaceChildren();
   if (!part) {
-    box.append(make("p", {class: "note"}, "Press a bar, or move to one with the arrow keys, to see its instruction and whom it waited for."));
+    box.append(make(
+        "p", {class: "note"},
+        "Press a bar, or move to one with the arrow keys, to see its instruction and whom it waited for."));
     return;
   }
-  const a = trace.start[part.a], b = trace.start[part.b], instruction = isBetween(part.a) ? -1 : trace.instruction[part.a];
-  box.append(make("h2", {id: "selected"}, partTitle(part)), make("p", null, placeOf(part)),
-             make("p", null, `${usText(b - a)}, from ${usText(a)} to ${usText(b)}; ${usText(a - trace.stepStart[trace.step[part.a]])} into the token`));
+  const a = trace.start[part.a], b = trace.start[part.b],
+        instruction = isBetween(part.a) ? -1 : trace.instruction[part.a];
+  box.append(
+      make("h2", {id: "selected"}, partTitle(part)), make("p", null, placeOf(part)),
+      make(
+          "p", null,
+          `${usText(b - a)}, from ${usText(a)} to ${usText(b)}; ${
+              usText(a - trace.stepStart[trace.step[part.a]])} into the token`));
   box.append(table(["activity", "us", "share"], activityTimes(part).map(([text, time]) => [
     text, us(time).toFixed(3), Math.round((100 * time) / Math.max(b - a, 1)) + " %"])));
   if (instruction < 0) return;
@@ -136,23 +153,38 @@ function showSelection() {
   if (role === trace.opcodes[trace.program.opcode[instruction]].publishes || role === CONSUMER) {
     const all = waiters(part);
     if (all.length > 0) {
-      box.append(make("h3", null, `Ended ${all.length} waits`), make("ul", null, ...all.slice(0, 8).map(({t, i}) => make("li", null,
-        `${usText(trace.start[i + 1] - trace.start[i])}, SM ${Math.floor(t / trace.roleCount)}: `, instructionLink(trace.instruction[i], step, t % trace.roleCount)))));
+      box.append(
+          make("h3", null, `Ended ${all.length} waits`),
+          make(
+              "ul", null,
+              ...all.slice(0, 8).map(
+                  ({t, i}) => make(
+                      "li", null,
+                      `${usText(trace.start[i + 1] - trace.start[i])}, SM ${Math.floor(t / trace.roleCount)}: `,
+                      instructionLink(trace.instruction[i], step, t % trace.roleCount)))));
     }
   }
   const others = make("p", null, "Its other roles: ");
   trace.roles.forEach((name, r) => {
     const other = r === role ? null : partOf(instruction, step, r);
-    if (other) others.append(link(`${name} ${usText(trace.start[other.b] - trace.start[other.a])}`, () => select(other)), " ");
+    if (other)
+      others.append(link(`${name} ${usText(trace.start[other.b] - trace.start[other.a])}`, () => select(other)), " ");
   });
   const steps = make("p", null, "In other tokens: ");
   for (let s = Math.max(0, step - 4); s < Math.min(trace.steps, step + 5); s++) {
     const other = s === step ? null : partOf(instruction, s, role);
-    if (other) steps.append(link(`${s + trace.summary.trace.first_step}: ${usText(trace.start[other.b] - trace.start[other.a])}`, () => select(other)), " ");
+    if (other)
+      steps.append(
+          link(
+              `${s + trace.summary.trace.first_step}: ${usText(trace.start[other.b] - trace.start[other.a])}`,
+              () => select(other)),
+          " ");
   }
   if (trace.steps === 1) steps.textContent = "";
-  box.append(others, steps, make("h3", null, "Instruction"), make("p", null, make("code", {id: "instruction-text"}, instructionTexts()[instruction] ?? "")),
-             make("p", {class: "note"}, trace.opcodes[trace.program.opcode[instruction]].does), operandTable(instruction));
+  box.append(
+      others, steps, make("h3", null, "Instruction"),
+      make("p", null, make("code", {id: "instruction-text"}, instructionTexts()[instruction] ?? "")),
+      make("p", {class: "note"}, trace.opcodes[trace.program.opcode[instruction]].does), operandTable(instruction));
 }
 
 // The summary.
@@ -193,20 +225,30 @@ function activityTable() {
   const per = trace.summary.us_per_step, token = trace.summary.trace.us_per_step || 1;
   const lines = trace.activities.map((a, k) => [a.text, ...trace.roles.map((role, r) => {
     const time = per[role][a.text];
-    return time > 0 ? link(`${time.toFixed(1)} (${Math.round((100 * time) / token)}%)`, () => longest((i, role_) => role_ === r && trace.activity[i] === k)) : "";
+    return time > 0 ? link(
+                          `${time.toFixed(1)} (${Math.round((100 * time) / token)}%)`,
+                          () => longest((i, role_) => role_ === r && trace.activity[i] === k)) :
+                      "";
   })]);
-  return table(["us per token and SM", ...trace.roles], lines.filter((line) => line.slice(1).some((cell) => cell !== "")));
+  return table(
+      ["us per token and SM", ...trace.roles], lines.filter((line) => line.slice(1).some((cell) => cell !== "")));
 }
 
 function opcodeTable() {
   const share = (o, key) => (o.us_per_step > 0 ? Math.round((100 * o[key]) / o.us_per_step) + "%" : "");
-  return table(["opcode", "role", "us per token", "p50", "p99", "work", "wait", "weights", "ring", "hand", "MB", "%band"],
-    trace.summary.opcodes.map((o) => [
-      link(o.opcode, () => longest((i, role) => role === roleNumber(o.role) && trace.instruction[i] >= 0 && !isBetween(i) &&
-                                                trace.opcodes[trace.program.opcode[trace.instruction[i]]].name === o.opcode)),
-      o.role, o.us_per_step.toFixed(1), o.p50_us.toFixed(2), o.p99_us.toFixed(2), share(o, "work_us"), share(o, "wait_us"), share(o, "weights_us"),
-      share(o, "ring_us"), share(o, "hand_us"), o.bytes_per_step ? (o.bytes_per_step / 1e6).toFixed(2) : "",
-      o.bandwidth_percent ? o.bandwidth_percent.toFixed(0) : ""]));
+  return table(
+      ["opcode", "role", "us per token", "p50", "p99", "work", "wait", "weights", "ring", "hand", "MB", "%band"],
+      trace.summary.opcodes.map(
+          (o) =>
+              [link(
+                   o.opcode,
+                   () => longest(
+                       (i, role) => role === roleNumber(o.role) && trace.instruction[i] >= 0 && !isBetween(i) &&
+                           trace.opcodes[trace.program.opcode[trace.instruction[i]]].name === o.opcode)),
+               o.role, o.us_per_step.toFixed(1), o.p50_us.toFixed(2), o.p99_us.toFixed(2), share(o, "work_us"),
+               share(o, "wait_us"), share(o, "weights_us"), share(o, "ring_us"), share(o, "hand_us"),
+               o.bytes_per_step ? (o.bytes_per_step / 1e6).toFixed(2) : "",
+               o.bandwidth_percent ? o.bandwidth_percent.toFixed(0) : ""]));
 }
 
 function stageName(s) {
@@ -220,17 +262,26 @@ function goToStage(s) {
 }
 
 function stageTable() {
-  return table(["stage", "layer", "at us", "us", "start skew", "end skew", "ring empty", "ring full"], trace.summary.stages.map((s) => [
-    link(stageName(s), () => goToStage(s)), s.layer ?? "", s.begin_us.toFixed(1), s.us.toFixed(2), s.start_skew_us.toFixed(2), s.end_skew_us.toFixed(2),
-    s.ring_empty_us.toFixed(2), s.ring_full_us.toFixed(2)]));
+  return table(
+      ["stage", "layer", "at us", "us", "start skew", "end skew", "ring empty", "ring full"],
+      trace.summary.stages.map(
+          (s) =>
+              [link(stageName(s), () => goToStage(s)), s.layer ?? "", s.begin_us.toFixed(1), s.us.toFixed(2),
+               s.start_skew_us.toFixed(2), s.end_skew_us.toFixed(2), s.ring_empty_us.toFixed(2),
+               s.ring_full_us.toFixed(2)]));
 }
 
 function waitList() {
   const first = trace.summary.trace.first_step, of = (x) => trace.program.byUid.get(x.instruction) ?? -1;
-  return make("ol", {id: "waits"}, ...trace.summary.waits.slice(0, 20).map((w) => make("li", null, `${w.us.toFixed(2)} us in token ${w.step}: SM ${w.waiter.sm}, `,
-    instructionLink(of(w.waiter), w.step - first, roleNumber(w.waiter.role)), ` for SM ${w.publisher.sm}, `,
-    instructionLink(of(w.publisher), w.step - first, roleNumber(w.publisher.role)),
-    `, done ${Math.abs(w.published_before_end_us).toFixed(2)} us ${w.published_before_end_us < 0 ? "after" : "before"} its end`)));
+  return make(
+      "ol", {id: "waits"},
+      ...trace.summary.waits.slice(0, 20).map(
+          (w) => make(
+              "li", null, `${w.us.toFixed(2)} us in token ${w.step}: SM ${w.waiter.sm}, `,
+              instructionLink(of(w.waiter), w.step - first, roleNumber(w.waiter.role)), ` for SM ${w.publisher.sm}, `,
+              instructionLink(of(w.publisher), w.step - first, roleNumber(w.publisher.role)),
+              `, done ${Math.abs(w.published_before_end_us).toFixed(2)} us ${
+                  w.published_before_end_us < 0 ? "after" : "before"} its end`)));
 }
 
 // The longest parts of the path of the token at hand, and what its time is made of.
@@ -244,13 +295,32 @@ function pathBox() {
     totals.set(key, (totals.get(key) ?? 0) + path.length[i]);
     all += path.length[i];
   }
-  const longestParts = [...path.length.keys()].sort((a, b) => path.length[b] - path.length[a]).slice(0, 12).sort((a, b) => a - b);
-  return make("div", null, make("p", null, `${stepLabel(step)}: ${usText(all)} in ${path.count} parts. Nothing but what is on it makes the token take longer.`),
-    table(["made of", "us", ""], [...totals].sort((a, b) => b[1] - a[1]).slice(0, 14).map(([key, time]) => [key, us(time).toFixed(2),
-      make("span", {class: "bar", style: `width:${Math.round((90 * time) / all)}px`})])),
-    make("p", null, "Its longest parts:"),
-    make("ol", null, ...longestParts.map((i) => make("li", null, `${usText(path.length[i])} SM ${Math.floor(path.track[i] / trace.roleCount)}, `,
-      link(`${trace.activities[path.activity[i]].text}, ${instructionLabel(path.instruction[i])}`, () => goToPathPart(path, i))))));
+  const longestParts =
+      [...path.length.keys()].sort((a, b) => path.length[b] - path.length[a]).slice(0, 12).sort((a, b) => a - b);
+  return make(
+      "div", null,
+      make(
+          "p", null,
+          `${stepLabel(step)}: ${usText(all)} in ${
+              path.count} parts. Nothing but what is on it makes the token take longer.`),
+      table(
+          ["made of", "us", ""],
+          [...totals]
+              .sort((a, b) => b[1] - a[1])
+              .slice(0, 14)
+              .map(([key, time]) => [key, us(time).toFixed(2), make("span", {
+                                       class: "bar",
+                                       style: `width:${Math.round((90 * time) / all)}px`
+                                     })])),
+      make("p", null, "Its longest parts:"),
+      make(
+          "ol", null,
+          ...longestParts.map(
+              (i) => make(
+                  "li", null, `${usText(path.length[i])} SM ${Math.floor(path.track[i] / trace.roleCount)}, `,
+                  link(
+                      `${trace.activities[path.activity[i]].text}, ${instructionLabel(path.instruction[i])}`,
+                      () => goToPathPart(path, i))))));
 }
 
 function goToPathPart(path, i) {
@@ -260,20 +330,40 @@ function goToPathPart(path, i) {
 
 function aboutList() {
   const t = trace.summary.trace;
-  return make("ul", null, ...[
-    ["model", t.model], ["device", t.device], ["driver", t.driver], ["mkvm", t.version], ["command", t.command],
-    ["recorded", `${plural(t.steps, "token")} from token ${t.first_step} of the launch, position ${t.first_position}; ${t.sms} SMs, ${t.records} records, ${t.dropped} dropped`],
-    ["token", `${t.us_per_step.toFixed(2)} us in the trace, ${t.launch_us_per_step.toFixed(2)} us by the launch of ${t.launch_steps} tokens`],
-    ["clocks", `of two SMs agree within ${Math.round(t.alignment_ns)} ns`],
-    ["accounting", t.problem ? "INCOMPLETE: " + t.problem : `every role accounts for its time within ${t.unaccounted_percent.toFixed(2)} %` +
-      (trace.serial ? "; one thread moves all SMs, which idle without it" : "")],
-  ].filter(([, text]) => text !== "").map(([name, text]) => make("li", null, name + ": " + text)));
+  return make(
+      "ul", null,
+      ...[["model", t.model],
+          ["device", t.device],
+          ["driver", t.driver],
+          ["mkvm", t.version],
+          ["command", t.command],
+          [
+            "recorded",
+            `${plural(t.steps, "token")} from token ${t.first_step} of the launch, position ${t.first_position}; ${
+                t.sms} SMs, ${t.records} records, ${t.dropped} dropped`
+          ],
+          [
+            "token",
+            `${t.us_per_step.toFixed(2)} us in the trace, ${t.launch_us_per_step.toFixed(2)} us by the launch of ${
+                t.launch_steps} tokens`
+          ],
+          ["clocks", `of two SMs agree within ${Math.round(t.alignment_ns)} ns`],
+          [
+            "accounting",
+            t.problem ? "INCOMPLETE: " + t.problem :
+                        `every role accounts for its time within ${t.unaccounted_percent.toFixed(2)} %` +
+                    (trace.serial ? "; one thread moves all SMs, which idle without it" : "")
+          ],
+  ].filter(([, text]) => text !== "")
+          .map(([name, text]) => make("li", null, name + ": " + text)));
 }
 
 function showSummary() {
   const t = trace.summary.trace, path = details("Critical path", true, make("div", {id: "path-box"}));
-  document.getElementById("facts").textContent =
-    plain(`${t.model || "a trace"} on ${t.device || "an unnamed device"}: ${t.us_per_step.toFixed(2)} us per token, ${t.sms} SMs, ${plural(t.steps, "token")}` + (t.problem ? ", INCOMPLETE" : ""));
+  document.getElementById("facts").textContent = plain(
+      `${t.model || "a trace"} on ${t.device || "an unnamed device"}: ${t.us_per_step.toFixed(2)} us per token, ${
+          t.sms} SMs, ${plural(t.steps, "token")}` +
+      (t.problem ? ", INCOMPLETE" : ""));
   document.title = plain(`mkvm trace: ${t.model} ${t.device}`);
   document.getElementById("summary").replaceChildren(
     details("Findings", true, findingList()), path, details("Where the time goes", true, activityTable()),
@@ -295,7 +385,8 @@ function showPathBox() {
 function findInstructions(query) {
   const words = query.trim().toLowerCase().split(/\s+/).filter((w) => w !== ""), found = [];
   if (words.length === 0) return found;
-  const exact = /^#?\d+$/.test(query.trim()) ? trace.program.byUid.get(Number(query.trim().replace("#", ""))) : undefined;
+  const exact =
+      /^#?\d+$/.test(query.trim()) ? trace.program.byUid.get(Number(query.trim().replace("#", ""))) : undefined;
   if (exact !== undefined) found.push(exact);
   const texts = instructionTexts();
   for (let i = 0; i < trace.program.count; i++) {
@@ -311,7 +402,12 @@ function showResults() {
   box.hidden = view.search.trim() === "";
   box.replaceChildren();
   if (box.hidden) return [];
-  box.append(make("h2", null, found.length === 1 ? "1 instruction matches" : `${found.length} instructions match`), make("ul", null, ...found.slice(0, 50).map((i) => make("li", null, instructionLink(i, -1, CONSUMER), ` on SM ${trace.program.sm[i]}`))));
+  box.append(
+      make("h2", null, found.length === 1 ? "1 instruction matches" : `${found.length} instructions match`),
+      make(
+          "ul", null,
+          ...found.slice(0, 50).map(
+              (i) => make("li", null, instructionLink(i, -1, CONSUMER), ` on SM ${trace.program.sm[i]}`))));
   if (found.length > 50) box.append(make("p", {class: "note"}, `the first 50 of them; add words to narrow the search`));
   return found;
 }

@@ -3,11 +3,16 @@
 // is a thin line in the middle.
 
 // Okabe and Ito's colours, which stay apart without colour vision, and some more; by opcode.
-const PALETTE = ["#888888", "#0072b2", "#d55e00", "#f0e442", "#009e73", "#8f6fc0", "#cc79a7", "#e69f00", "#56b4e9", "#9a6b3f", "#7f9f2f",
-                 "#b0413e", "#4f7f8f", "#c9a9e0", "#5f5f9f", "#a0a060"];
+const PALETTE = [
+  "#888888", "#0072b2", "#d55e00", "#f0e442", "#009e73", "#8f6fc0", "#cc79a7", "#e69f00", "#56b4e9", "#9a6b3f",
+  "#7f9f2f", "#b0413e", "#4f7f8f", "#c9a9e0", "#5f5f9f", "#a0a060"
+];
 
 // Patterns of 4 x 4 cells by opcode, a bit a cell: strokes that are drawn darker.
-const PATTERNS = [0x0000, 0x0000, 0x8421, 0x0000, 0x1248, 0x5a5a, 0x000f, 0x0202, 0x1111, 0xa5a5, 0x0f0f, 0x3333, 0x1842, 0x9009, 0x6006, 0x4444];
+const PATTERNS = [
+  0x0000, 0x0000, 0x8421, 0x0000, 0x1248, 0x5a5a, 0x000f, 0x0202, 0x1111, 0xa5a5, 0x0f0f, 0x3333, 0x1842, 0x9009,
+  0x6006, 0x4444
+];
 
 // Lines for waiting, by kind of activity: the part of four pixels that is drawn.
 const KINDS = ["work", "wait", "feed", "ring", "hand", "idle"];
@@ -31,7 +36,8 @@ function mix(a, b, share) {
 
 function updateColours() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of ["paper", "ink", "soft", "line", "accent", "wait", "hand", "dim", "select", "path", "halo", "panel"]) {
+  for (const name
+           of ["paper", "ink", "soft", "line", "accent", "wait", "hand", "dim", "select", "path", "halo", "panel"]) {
     colours[name] = style.getPropertyValue("--" + name).trim();
   }
   colours.version++;
@@ -42,11 +48,13 @@ function updateColours() {
   colours.tones = new Uint32Array(tones.length * 16);
   colours.strokes = new Uint32Array(tones.length);
   tones.forEach((tone, k) => {
-    for (let s = 0; s < 16; s++) colours.tones[k * 16 + s] = word(mix(paper, tone, k === 0 ? 0 : 0.12 + 0.88 * (s / 15)));
+    for (let s = 0; s < 16; s++)
+      colours.tones[k * 16 + s] = word(mix(paper, tone, k === 0 ? 0 : 0.12 + 0.88 * (s / 15)));
     colours.strokes[k] = word(mix(tone, [0, 0, 0], 0.3));
   });
   // Waiting, by kind; idle is not drawn.
-  colours.waits = new Uint32Array(KINDS.map((kind) => word(rgb(kind === "wait" || kind === "feed" ? colours.wait : colours.hand))));
+  colours.waits =
+      new Uint32Array(KINDS.map((kind) => word(rgb(kind === "wait" || kind === "feed" ? colours.wait : colours.hand))));
   colours.faintWaits = new Uint32Array(KINDS.map((_, k) => word(mix(paper, rgb(colours.hand), k === 0 ? 0 : 0.35))));
 }
 
@@ -120,14 +128,17 @@ function gather(track) {
 // Two lines of pixels of a lane: one with work alone, and the one in the middle, which carries the waits. `y`: the row
 // of the patterns, or -1 for none.
 function fillLines(full, middle, y) {
-  const {work, tone, wait, kind, low, high, cell, phase} = raster, {tones, strokes, waits, faintWaits, paperWord} = colours;
+  const {work, tone, wait, kind, low, high, cell, phase} = raster,
+                                                  {tones, strokes, waits, faintWaits, paperWord} = colours;
   for (let x = low; x < high; x++) {
     const w = work[x], pause = wait[x];
     let value = paperWord;
     if (w > 0) {
       const t = tone[x];
       value = tones[t * 16 + (w >= 1 ? 15 : w * 15 | 0)];
-      if (y >= 0 && w > 0.99 && t > 1 && PATTERNS[(t - 1) % PATTERNS.length] >> (y * 4 + (((x + phase) / cell | 0) & 3)) & 1) value = strokes[t];
+      if (y >= 0 && w > 0.99 && t > 1 &&
+          PATTERNS[(t - 1) % PATTERNS.length] >> (y * 4 + (((x + phase) / cell | 0) & 3)) & 1)
+        value = strokes[t];
     }
     full[x] = value;
     if (pause > 0 && pause >= w) {

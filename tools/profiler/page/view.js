@@ -45,7 +45,8 @@ function updateRows() {
   }
   rows.rowOf = new Int32Array(trace.sms).fill(-1);
   rows.sms.forEach((sm, row) => rows.rowOf[sm] = row);
-  rows.roles = trace.roles.map((_, r) => r).filter((r) => trace.rolesSeen[r] && (view.roles.size === 0 || view.roles.has(r)));
+  rows.roles =
+      trace.roles.map((_, r) => r).filter((r) => trace.rolesSeen[r] && (view.roles.size === 0 || view.roles.has(r)));
 }
 
 // Per instruction, whether the filters let it through.
@@ -53,7 +54,10 @@ function updateMatches() {
   const p = trace.program;
   rows.match = new Uint8Array(p.count);
   for (let i = 0; i < p.count; i++) {
-    rows.match[i] = (view.opcodes.size === 0 || view.opcodes.has(p.opcode[i])) && (view.layer < 0 || p.layer[i] === view.layer) ? 1 : 0;
+    rows.match[i] =
+        (view.opcodes.size === 0 || view.opcodes.has(p.opcode[i])) && (view.layer < 0 || p.layer[i] === view.layer) ?
+        1 :
+        0;
   }
 }
 
@@ -182,7 +186,8 @@ function stateText() {
 
 // "SM.role.uid.step", or "SM.role.@nanoseconds" where no instruction is at hand.
 function selectionText(part) {
-  const role = part.track % trace.roleCount, sm = (part.track - role) / trace.roleCount, instruction = trace.instruction[part.a];
+  const role = part.track % trace.roleCount, sm = (part.track - role) / trace.roleCount,
+        instruction = trace.instruction[part.a];
   if (isBetween(part.a)) return `${sm}.${role}.@${trace.start[part.a]}`;
   return `${sm}.${role}.${trace.program.uid[instruction]}.${trace.step[part.a]}`;
 }
@@ -206,7 +211,8 @@ function numberOr(text, otherwise) {
 function readState(hash) {
   const fields = new URLSearchParams(hash.replace(/^#/, "")), names = (key) => (fields.get(key) ?? "").split(",");
   const first = trace.summary.trace.first_step;
-  view.opcodes = new Set(trace.opcodes.map((o, i) => (i > 0 && names("op").includes(o.name) ? i : 0)).filter((i) => i > 0));
+  view.opcodes =
+      new Set(trace.opcodes.map((o, i) => (i > 0 && names("op").includes(o.name) ? i : 0)).filter((i) => i > 0));
   view.roles = new Set(trace.roles.map((_, i) => i).filter((i) => names("role").includes(trace.roles[i])));
   view.layer = Math.max(numberOr(fields.get("layer"), -1), -1);
   const token = numberOr(fields.get("token"), -1) - first;
