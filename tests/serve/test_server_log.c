@@ -133,7 +133,7 @@ Test(server_log, a_stream_beside_a_busy_loop) {
   start_ready(&r);
   char *body = calloc(1, 1 << 16);
   strcpy(body, "{\"max_tokens\":5,\"ignore_eos\":true,\"temperature\":0,\"stream\":true,\"prompt\":[1");
-  for (size_t i = 0; i < 1500; i++) {
+  for (size_t i = 0; i < 800; i++) {
     memcpy(body + strlen(body), ",1", 3);
   }
   strcat(body, "]}");
