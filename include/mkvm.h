@@ -289,7 +289,7 @@ typedef struct mkvm_request {
   uint32_t top_logprobs; /* how many of the most probable tokens come with them, at most MKVM_MOST_LOGPROBS */
   /* Called for every token of the prompt but the first, in order and before the answer, with log-probabilities and
    * without text. NULL: nobody is told. Otherwise the whole prompt is computed, even what is known from earlier
-   * requests, and more slowly. */
+   * requests, and more slowly; and it leaves room for one token in the context, or is refused (MKVM_ERR_TOO_LONG). */
   void (*on_prompt)(void *user, const mkvm_token *token);
   const char *variables;   /* with turns: what mkvm_chat_text_with has; NULL: none */
   size_t variables_length; /* bytes of variables */

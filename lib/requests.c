@@ -70,8 +70,15 @@ static mk_status take_stops(const mkvm_request *given, job *r) {
   return MK_OK;
 }
 
-/* What no load and no time would change. */
-static mk_status check_room(const mkvm_engine *e, const job *r) {
+/* What no load and no time would change. A prompt that fills the context is not computed, since no token could come
+ * after it, and so nothing would be known of its tokens. */
+static mk_status check_room(const mkvm_engine *e, const mkvm_request *given, const job *r) {
+  if (given->on_prompt != NULL && r->prompt.count == e->max_context) {
+    return mk_error(MK_ERR_TOO_LONG,
+                    "the prompt has %zu tokens, as many as the context; for log-probabilities of its tokens it may "
+                    "have %u: shorten it",
+                    r->prompt.count, e->max_context - 1);
+  }
   return r->prompt.count <= e->kv_tokens
              ? MK_OK
              : mk_error(MK_ERR_TOO_LONG, "the prompt has %zu tokens; the KV cache holds %" PRIu64 "; raise kv_tokens",
@@ -97,7 +104,7 @@ static mk_status take_request(const mkvm_engine *e, const mkvm_request *given, j
                     MKVM_MOST_LOGPROBS);
   }
   MK_TRY(take_prompt(e, &own, r));
-  MK_TRY(check_room(e, r));
+  MK_TRY(check_room(e, &own, r));
   MK_TRY(take_stops(&own, r));
   MK_TRY(mkvm_take_sampling(e, own.sampling, &r->sampling, &r->biases));
   r->priority = own.priority;

@@ -39,8 +39,8 @@ void mk_exchange_gone(void *user, mk_http_call *call) {
 /* ---- The reply ---- */
 
 static void begin_stream(mk_exchange *a) {
-  if (!a->head_sent) {
-    a->head_sent = true;
+  if (!a->begun) {
+    a->begun = true;
     mk_reply_headers(a->server, a->call, a->id);
     (void)mk_http_add_header(a->call, "Cache-Control", "no-cache");
     mk_http_begin(a->call, 200, "text/event-stream");
@@ -72,7 +72,7 @@ static void fail(mk_exchange *a, const mk_serve_error *error) {
   a->status = error->http_status;
   a->reason = "error";
   mk_exchange_cancel(a);
-  if (call != NULL && !a->head_sent) {
+  if (call != NULL && (!a->begun || mk_http_take_back(call))) {
     a->call = NULL;
     mk_reply_error(a->server, call, a->id, error);
     return;
@@ -172,8 +172,17 @@ static void take_end(mk_choice *c, const mkvm_end *end) {
 /* With log-probabilities each step is a launch of its own, and the machine would wait for what the engine's thread
  * writes to sockets. */
 static mk_http_call *lend(mk_exchange *a) {
-  const bool may = a->call != NULL && a->head_sent && !a->request.logprobs;
+  const bool may = a->call != NULL && a->begun && !a->request.logprobs;
   return may && mk_http_lend(a->call) ? a->call : NULL;
+}
+
+void mk_exchange_listen(mk_exchange *a) {
+  mk_http_watch(a->call, mk_exchange_gone, a);
+  if (a->request.stream && !a->request.logprobs) {
+    begin_stream(a);
+  }
+  a->lent = lend(a);
+  atomic_fetch_sub_explicit(&a->told, 1, memory_order_release);
 }
 
 void mk_exchange_take(const mk_event *event) {

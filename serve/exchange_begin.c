@@ -31,6 +31,18 @@ static mk_status keep_first(mk_choice *c, uint32_t token, mk_serve_error *error)
   return mk_choice_keep(c, &first) == MK_OK ? MK_OK : mk_serve_fail(error, 500, NULL, NULL, "%s", mk_error_message());
 }
 
+/* What libmkvm refuses of a request that was parsed is its prompt, unless there is no room for it. */
+static mk_status refuse(const mk_choice *c, mkvm_status why, mk_serve_error *error) {
+  const mk_openai_request *r = &c->exchange->request;
+  const mk_status status = mk_serve_fail_as_libmkvm(error, why);
+  if (error->http_status == 400 && !r->chat && r->prompt_count > 1) {
+    snprintf(error->param, sizeof error->param, "prompt[%u]", c->index / r->n);
+  } else if (error->http_status == 400) {
+    snprintf(error->param, sizeof error->param, "%s", r->chat ? "messages" : "prompt");
+  }
+  return status;
+}
+
 static mk_status submit(mk_choice *c, mk_serve_error *error) {
   mk_exchange *a = c->exchange;
   const mk_openai_request *r = &a->request;
@@ -70,7 +82,7 @@ static mk_status submit(mk_choice *c, mk_serve_error *error) {
   mkvm_status status = mkvm_submit(atomic_load(&a->server->engine), &request, &c->id);
   if (status != MKVM_OK) {
     c->id = 0;
-    return mk_serve_fail_as_libmkvm(error, status);
+    return refuse(c, status, error);
   }
   a->running++;
   return MK_OK;
@@ -103,6 +115,7 @@ static mk_status make(mk_server *server, mk_http_call *call, const mk_openai_req
     return status;
   }
   a->server = server;
+  a->told = 1; /* until mk_exchange_listen */
   a->call = call;
   a->count = count;
   a->status = 200;
@@ -133,7 +146,7 @@ mk_status mk_exchange_begin(mk_server *server, mk_http_call *call, mk_openai_req
                                .include_usage = a->request.include_usage};
   mk_status status = submit_all(a, error);
   if (status == MK_OK) {
-    mk_http_watch(call, mk_exchange_gone, a);
+    mk_exchange_listen(a);
     return MK_OK;
   }
   a->call = NULL; /* the caller says what is wrong */

@@ -44,14 +44,14 @@ struct mk_exchange {
   mk_choice *choices;
   size_t count;
   uint64_t start_ns, first_ns;
-  _Atomic uint64_t told; /* events that the loop has not taken yet */
+  _Atomic uint64_t told; /* events that the loop has not taken yet, and one until all is submitted */
   mk_http_call *lent;    /* NULL: the engine's thread may not write */
   /* Only the loop's thread uses these. */
   mk_http_call *call; /* NULL: nobody listens any more */
   mk_http_call *owed; /* the call whose client has gone */
   size_t running;     /* requests of libmkvm without an end yet */
   mk_openai_usage usage;
-  bool head_sent;
+  bool begun; /* the reply is a stream; its head may still be held (mk_http_take_back) */
   int status;
   const char *reason;
   uint64_t queue_ns;
@@ -65,6 +65,8 @@ void mk_exchange_free(mk_exchange *exchange);
 void mk_exchange_cancel(mk_exchange *exchange);
 /* For mk_http_watch: the exchange's client has gone. */
 void mk_exchange_gone(void *exchange, mk_http_call *call);
+/* All requests of it are submitted: from now on the engine's thread may write, from the first token of a stream on. */
+void mk_exchange_listen(mk_exchange *exchange);
 
 /* ---- exchange_engine.c: callbacks of libmkvm; `choice` is a mk_choice ---- */
 

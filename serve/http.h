@@ -97,8 +97,11 @@ mk_status mk_http_add_header(mk_http_call *call, const char *name, const char *v
 /* Sends the whole reply, and ends the call; type: NULL for none. HEAD gets the head alone, with the length. */
 void mk_http_reply(mk_http_call *call, int status, const char *type, const void *bytes, size_t length);
 /* A reply in pieces. A piece is given to the socket before mk_http_send returns, if the socket takes it; what it does
- * not take is copied. */
+ * not take is copied. The head goes out with the first piece, or with the end: one write and one packet for both. */
 void mk_http_begin(mk_http_call *call, int status, const char *type);
+/* Undoes mk_http_begin: the headers are gone, and the reply may be another one. false: its head is on its way. Whoever
+ * has it lent may not be pushing. */
+bool mk_http_take_back(mk_http_call *call);
 void mk_http_send(mk_http_call *call, const void *bytes, size_t length);
 /* Another thread may write pieces of a reply that is lent to it, so that they need not wait for the loop. Whose turn it
  * is, is the caller's affair: never call mk_http_push at the same time as mk_http_send or mk_http_end, nor after the

@@ -149,6 +149,7 @@ void mk_http_call_free(mk_http_call *call) {
   }
   LIST_REMOVE(call, link);
   (void)pthread_mutex_destroy(&call->lock);
+  mk_free(call->head.bytes);
   mk_free(call->rest.bytes);
   mk_free(call->path);
   mk_free(call);
@@ -252,7 +253,21 @@ void mk_http_begin(mk_http_call *call, int status, const char *type) {
   call->begun = true;
   call->chunked = evhttp_find_header(headers_of(call), "Transfer-Encoding") != NULL;
   call->bodiless = call->method == MK_HTTP_HEAD || status < 200 || status == 204 || status == 304;
-  flush(c);
+  mk_http_hold_head(call);
+}
+
+bool mk_http_take_back(mk_http_call *call) {
+  pthread_mutex_lock(&call->lock);
+  const bool held = call->head.length != 0;
+  call->head.length = 0;
+  call->lent = held ? -1 : call->lent;
+  pthread_mutex_unlock(&call->lock);
+  if (held) {
+    evhttp_clear_headers(headers_of(call));
+    call->request->chunked = 0; /* evhttp remembers that it began a reply by this alone */
+    call->begun = call->chunked = false;
+  }
+  return held;
 }
 
 void mk_http_end(mk_http_call *call, bool complete) {
@@ -260,6 +275,9 @@ void mk_http_end(mk_http_call *call, bool complete) {
   if (c == NULL) {
     mk_http_call_free(call);
     return;
+  }
+  if (complete) {
+    mk_http_take_head(call);
   }
   mk_http_take_rest(call);
   struct evhttp_request *request = call->request;

@@ -66,6 +66,7 @@ struct mk_http_call {
   bool begun, chunked, bodiless; /* since mk_http_begin, before the call is lent for the first time */
   pthread_mutex_t lock;          /* of what follows, up to the next blank line */
   evutil_socket_t lent;          /* where pieces may be pushed to; -1: nowhere */
+  mk_bytes head;                 /* of a reply in pieces, until the first of them is sent or pushed */
   mk_bytes rest;                 /* of pieces that were pushed; the loop takes it */
   bool rest_lost;                /* there was no memory for it */
 
@@ -145,7 +146,10 @@ const char *mk_http_reason(int status);
 
 /* ---- http_pieces.c ---- */
 
-/* Puts what a push has left at the end of what waits to be sent. The call has a connection. */
+/* Takes the head that evhttp has just written out of what waits to be sent, to go out with the first piece. */
+void mk_http_hold_head(mk_http_call *call);
+/* Puts a head that is held, or what a push has left, at the end of what waits to be sent. The call has a connection. */
+void mk_http_take_head(mk_http_call *call);
 void mk_http_take_rest(mk_http_call *call);
 /* Called before the call's connection is closed: from then on no thread writes to it. */
 void mk_http_call_parted(mk_http_call *call);

@@ -10,7 +10,7 @@
 /* A piece as it goes over the wire; parts[first] on is still to be sent. */
 typedef struct framed {
   char size[20];
-  struct iovec parts[3];
+  struct iovec parts[4];
   size_t first, count;
 } framed;
 
@@ -29,6 +29,9 @@ static size_t put_size(char out[20], size_t size) {
 
 static void frame(const mk_http_call *call, const void *bytes, size_t length, framed *f) {
   f->first = f->count = 0;
+  if (call->head.length != 0) {
+    f->parts[f->count++] = (struct iovec){call->head.bytes, call->head.length};
+  }
   if (call->chunked) {
     f->parts[f->count++] = (struct iovec){f->size, put_size(f->size, length)};
   }
@@ -73,6 +76,29 @@ static void put_off(mk_http_connection *c, const struct iovec *parts, size_t cou
   }
 }
 
+void mk_http_hold_head(mk_http_call *call) {
+  struct evbuffer *output = bufferevent_get_output(call->connection->bev);
+  const size_t length = evbuffer_get_length(output);
+  const unsigned char *head = evbuffer_pullup(output, -1);
+  pthread_mutex_lock(&call->lock);
+  if (head != NULL && mk_bytes_append(&call->head, (const char *)head, length) == MK_OK) {
+    evbuffer_unfreeze(output, 1); /* a bufferevent freezes the beginning of its output, for its own use */
+    evbuffer_drain(output, length);
+    evbuffer_freeze(output, 1);
+  } /* else it is sent at the loop's next turn */
+  pthread_mutex_unlock(&call->lock);
+}
+
+void mk_http_take_head(mk_http_call *call) {
+  pthread_mutex_lock(&call->lock);
+  const struct iovec head = {call->head.bytes, call->head.length};
+  if (head.iov_len != 0) {
+    put_off(call->connection, &head, 1);
+  }
+  call->head.length = 0;
+  pthread_mutex_unlock(&call->lock);
+}
+
 void mk_http_take_rest(mk_http_call *call) {
   pthread_mutex_lock(&call->lock);
   const struct iovec rest = {call->rest.bytes, call->rest.length};
@@ -100,6 +126,7 @@ void mk_http_send(mk_http_call *call, const void *bytes, size_t length) {
     give(c->fd, &f);
   }
   put_off(c, f.parts + f.first, f.count - f.first);
+  call->head.length = 0;
 }
 
 bool mk_http_lend(mk_http_call *call) {
@@ -128,6 +155,7 @@ bool mk_http_push(mk_http_call *call, const void *bytes, size_t length) {
       give(call->lent, &f);
     }
     keep_rest(call, &f);
+    call->head.length = 0;
   }
   pthread_mutex_unlock(&call->lock);
   return f.first == f.count;

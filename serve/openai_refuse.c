@@ -1,5 +1,6 @@
 /* Fields that are known and not done. Whoever asks for what they do hears so, by name; a field that asks for nothing
- * (null, false, an empty text, list or object, or its harmless value) is passed over, as clients write those. */
+ * (null, false, an empty text, list or object, or its harmless value) is passed over, as clients write those. Others
+ * ask with false, since true is what is done anyway. */
 #include <string.h>
 
 #include "models/json.h"
@@ -10,9 +11,11 @@ enum { CHAT = 1, TEXT = 2, BOTH = CHAT | TEXT };
 typedef struct refused {
   const char *name;
   int where;
-  const char *harmless; /* this text, or a list of this text, asks for nothing; NULL: no text does */
+  const char *harmless; /* this text, or a list of this text, asks for nothing; NULL: no text does; or is_done */
   const char *instead;  /* what to do */
 } refused;
+
+static const char is_done[] = "true"; /* true, and not false, asks for nothing */
 
 static const refused list[] = {
     {"tools", CHAT, NULL, "tools are not supported"},
@@ -26,6 +29,10 @@ static const refused list[] = {
     {"echo", CHAT, NULL, "it belongs to /v1/completions"},
     {"chat_template", CHAT, NULL, "the model's own chat template is used"},
     {"continue_final_message", CHAT, NULL, "an answer is always a message of its own"},
+    {"documents", CHAT, NULL, "write them into a message"},
+    {"add_generation_prompt", CHAT, is_done, "an answer is always a message of its own"},
+    {"add_special_tokens", CHAT, NULL, "the model's chat template has them"},
+    {"add_special_tokens", TEXT, is_done, "send token ids of /tokenize as 'prompt'"},
     {"suffix", TEXT, NULL, "text cannot be inserted; leave it out"},
     {"prompt_embeds", TEXT, NULL, "send text or token ids as 'prompt'"},
     {"structured_outputs", BOTH, NULL, "structured output is not supported"},
@@ -33,9 +40,15 @@ static const refused list[] = {
     {"guided_regex", BOTH, NULL, "structured output is not supported"},
     {"guided_choice", BOTH, NULL, "structured output is not supported"},
     {"guided_grammar", BOTH, NULL, "structured output is not supported"},
+    {"grammar", BOTH, NULL, "structured output is not supported"},
+    {"json_schema", BOTH, NULL, "structured output is not supported"},
     {"use_beam_search", BOTH, NULL, "beam search is not supported"},
     {"prompt_logprobs", BOTH, NULL, "use 'echo' and 'logprobs' of /v1/completions"},
     {"stop_token_ids", BOTH, NULL, "use 'stop'"},
+    {"skip_special_tokens", BOTH, is_done, "use 'logprobs' to see them"},
+    {"return_token_ids", BOTH, NULL, "use 'logprobs'"},
+    {"return_tokens_as_token_ids", BOTH, NULL, "tokens are shown as text"},
+    {"logits_processors", BOTH, NULL, "use 'logit_bias'"},
     {"include_stop_str_in_output", BOTH, NULL, "the text ends before what stopped it"},
     {"bad_words", BOTH, NULL, "use 'logit_bias'"},
     {"allowed_token_ids", BOTH, NULL, "use 'logit_bias'"},
@@ -47,6 +60,9 @@ static bool is_text(const json_t *value, const char *text) {
 }
 
 static bool asks_for_nothing(const json_t *value, const char *harmless) {
+  if (harmless == is_done) {
+    return value == NULL || json_is_true(value);
+  }
   return value == NULL || json_is_false(value) || is_text(value, "") || is_text(value, harmless) ||
          (json_is_array(value) && json_array_size(value) == 0) ||
          (json_is_object(value) && json_object_size(value) == 0) ||

@@ -1,8 +1,17 @@
-/* A line of JSON for each request. See server_internal.h. */
+/* A line of JSON for each request. See server_internal.h. Whoever reads the log may stop doing so (a terminal that is
+ * held, a pipe whose reader hangs), and the loop must not wait for them: what is not taken is kept, up to a limit, and
+ * goes out with what comes later. */
+#include <poll.h>
+#include <string.h>
 #include <time.h>
 
 #include "serve/json_write.h"
 #include "serve/server_internal.h"
+
+enum {
+  MOST_KEPT = 1 << 20,
+  AT_ONCE = 4096 /* a pipe that takes anything takes as much */
+};
 
 static void put_time(mk_json_writer *w) {
   struct timespec now;
@@ -32,6 +41,46 @@ static void put_tokens(mk_json_writer *w, const mk_request_note *note) {
     mk_put(w, ",\"tokens\":");
     mk_put_uint(w, note->tokens);
   }
+}
+
+bool mk_server_may_say(FILE *log) {
+  struct pollfd taking = {.fd = fileno(log), .events = POLLOUT};
+  return taking.fd < 0 || poll(&taking, 1, 0) != 0; /* a write that fails does so at once */
+}
+
+void mk_log_flush(mk_server *server) {
+  mk_bytes *kept = &server->unlogged;
+  FILE *log = server->options.log;
+  size_t at = 0;
+  while (at < kept->length && mk_server_may_say(log)) {
+    const size_t rest = kept->length - at, length = rest < AT_ONCE ? rest : AT_ONCE;
+    (void)fwrite(kept->bytes + at, 1, length, log); /* a log that fails ends no request */
+    (void)fflush(log);
+    at += length;
+  }
+  if (at != 0) {
+    kept->length -= at;
+    memmove(kept->bytes, kept->bytes + at, kept->length);
+  }
+}
+
+/* Says first how many lines there was no room for, if there were any. */
+static void keep(mk_server *server, const mk_bytes *line) {
+  mk_bytes *kept = &server->unlogged;
+  if (kept->length + line->length > MOST_KEPT && kept->length != 0) {
+    server->lines_lost++;
+    return;
+  }
+  if (server->lines_lost != 0) {
+    mk_json_writer w = mk_json_begin(kept);
+    mk_put(&w, "{\"time\":");
+    put_time(&w);
+    mk_put(&w, ",\"lost_lines\":");
+    mk_put_uint(&w, server->lines_lost);
+    mk_put(&w, "}\n");
+    server->lines_lost = mk_json_end(&w) == MK_OK ? 0 : server->lines_lost;
+  }
+  (void)mk_bytes_append(kept, line->bytes, line->length);
 }
 
 void mk_log_request(mk_server *server, const mk_request_note *note) {
@@ -66,8 +115,9 @@ void mk_log_request(mk_server *server, const mk_request_note *note) {
   }
   mk_put(&w, "}\n");
   if (mk_json_end(&w) == MK_OK) {
-    (void)fwrite(line.bytes, 1, line.length, server->options.log); /* a log that fails ends no request */
-    (void)fflush(server->options.log);
+    mk_log_flush(server);
+    keep(server, &line);
+    mk_log_flush(server);
   }
   mk_free(line.bytes);
 }

@@ -1,6 +1,7 @@
 /* Paths, and what each of them answers. See server_internal.h. */
 #include <ctype.h>
 #include <string.h>
+#include <strings.h>
 
 #include "serve/json_write.h"
 #include "serve/page.h"
@@ -343,6 +344,15 @@ static bool may(const mk_server *server, const struct route *route, const mk_htt
          mk_keys_accept(keys, mk_http_header(call, "Authorization"));
 }
 
+/* A packed body would be taken for JSON that is broken. */
+static mk_status check_encoding(const mk_http_call *call, mk_serve_error *error) {
+  const char *encoding = mk_http_header(call, "Content-Encoding");
+  return encoding == NULL || encoding[0] == '\0' || strcasecmp(encoding, "identity") == 0
+             ? MK_OK
+             : mk_serve_fail(error, 400, NULL, "unsupported_encoding",
+                             "The header Content-Encoding is '%.40s'; send the body as it is, without it.", encoding);
+}
+
 static mk_status check_model(const route_call *r, mk_serve_error *error) {
   if (atomic_load(&r->server->stops) != 0 || atomic_load(&r->server->finished)) {
     return mk_serve_fail(error, 503, NULL, "shutting_down", "The server is shutting down.");
@@ -368,6 +378,7 @@ static mk_status answer(const route_call *r, const struct route *route, mk_serve
     (void)mk_http_add_header(r->call, "Allow", allowed(route));
     return mk_serve_fail(error, 405, NULL, NULL, "%s takes %s.", r->path, allowed(route));
   }
+  MK_TRY((route->is & POST) != 0 ? check_encoding(r->call, error) : MK_OK);
   MK_TRY((route->is & MODEL) != 0 ? check_model(r, error) : MK_OK);
   return route->answer(r, error);
 }

@@ -156,6 +156,7 @@ static void look_at_stops(mk_server *s) {
 static void on_wake(void *user) {
   mk_server *s = user;
   take_events(s);
+  mk_log_flush(s);
   look_at_stops(s);
   if (atomic_load(&s->finished) && s->working) {
     close_engine(s);
@@ -223,11 +224,13 @@ void mk_server_free(mk_server *s) {
     return;
   }
   mk_http_close(s->http);
+  mk_log_flush(s);
   mk_events_free(&s->events);
   mk_token_table_free(&s->tokens);
   json_decref(s->config);
   mk_free(s->chat_template);
   mk_free(s->scratch.bytes);
+  mk_free(s->unlogged.bytes);
   mk_free(s->side.piece.bytes);
   mk_free(s);
 }

@@ -43,5 +43,7 @@ mk_status mk_server_run(mk_server *server);
  * second one cuts them off at once. */
 void mk_server_stop(mk_server *server);
 void mk_server_free(mk_server *server); /* NULL is fine */
+/* Whether a line of usual length can be written there without a wait for whoever reads it. */
+bool mk_server_may_say(FILE *log);
 
 #endif

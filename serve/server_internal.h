@@ -33,6 +33,8 @@ struct mk_server {
   uint64_t last_id, random; /* of ids that the server makes up */
   size_t exchanges;         /* not freed */
   mk_bytes scratch;         /* JSON on its way out */
+  mk_bytes unlogged;        /* lines of the log that nobody takes yet */
+  uint64_t lines_lost;      /* for which there was no room */
   mkvm_stats stats;         /* as they were told to the metrics */
   /* Facts of the model; set before `engine` is. */
   mkvm_engine *loaded; /* to be closed */
@@ -82,5 +84,7 @@ typedef struct mk_request_note {         /* of one request; times in nanoseconds
 } mk_request_note;
 
 void mk_log_request(mk_server *server, const mk_request_note *note);
+/* Writes what is kept of the log, as far as it is taken. */
+void mk_log_flush(mk_server *server);
 
 #endif

@@ -110,11 +110,13 @@ static inline bool answers(const rig *r, const char *path, int status) {
   return same;
 }
 
+enum { MK_PATIENCE = 100000 }; /* naps; only what hangs takes as many */
+
 static inline void nap(void) { (void)poll(NULL, 0, 5); }
 
 static inline void until(const rig *r, const char *path, int status) {
   for (unsigned i = 0; !answers(r, path, status); i++) {
-    cr_assert_lt(i, 4000, "%s never is %d", path, status);
+    cr_assert_lt(i, MK_PATIENCE, "%s never is %d", path, status);
     nap();
   }
 }
@@ -131,7 +133,7 @@ static inline double metric(const rig *r, const char *name) {
 
 static inline void until_metric(const rig *r, const char *name, double low, double high) {
   for (unsigned i = 0; metric(r, name) < low || metric(r, name) > high; i++) {
-    cr_assert_lt(i, 4000, "%s is %g", name, metric(r, name));
+    cr_assert_lt(i, MK_PATIENCE, "%s is %g", name, metric(r, name));
     nap();
   }
 }

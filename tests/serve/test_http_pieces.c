@@ -96,6 +96,88 @@ Test(http_pieces, not_of_a_head) {
   mk_test_server_stop(&l.server, 10);
 }
 
+/* ---- The head ---- */
+
+/* What one read gives, of a socket that has something. */
+static void read_once(int fd, char text[1024]) {
+  const ssize_t got = recv(fd, text, 1023, 0);
+  text[got > 0 ? got : 0] = '\0';
+}
+
+static void begin_and_push(void *user, mk_http_call *call) {
+  lent *l = user;
+  struct pollfd client = {.fd = atomic_load(&l->client), .events = POLLIN};
+  char text[1024];
+  mk_http_begin(call, 200, "text/event-stream");
+  cr_expect_eq(poll(&client, 1, 0), 0, "the head waits for the first piece");
+  cr_assert(mk_http_lend(call));
+  cr_assert(mk_http_push(call, "push", 4));
+  read_once(client.fd, text);
+  cr_expect(strncmp(text, "HTTP/1.1 200 OK\r\n", 17) == 0 && strstr(text, "\r\n\r\n4\r\npush\r\n") != NULL, "%s", text);
+  cr_expect_not(mk_http_take_back(call), "it is on its way");
+  mk_http_end(call, true);
+}
+
+Test(http_pieces, head_and_first_piece_at_once) {
+  static lent l;
+  begin(&l, begin_and_push, on_stop);
+  const int fd = mk_test_connect(&l.server);
+  atomic_store(&l.client, fd);
+  mk_test_say(fd, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  char *text = mk_test_hear(fd, NULL);
+  cr_expect_str_eq(text, "0\r\n\r\n");
+  free(text);
+  close(fd);
+  mk_test_server_stop(&l.server, 10);
+}
+
+/* A reply without pieces has its head all the same. */
+static void begin_and_end(void *user, mk_http_call *call) {
+  (void)user;
+  mk_http_begin(call, 200, "text/event-stream");
+  mk_http_end(call, true);
+}
+
+Test(http_pieces, a_head_alone) {
+  static lent l;
+  begin(&l, begin_and_end, on_stop);
+  char *text = mk_test_ask(&l.server, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  cr_expect_not_null(strstr(text, "\r\n\r\n0\r\n\r\n"), "%s", text);
+  free(text);
+  mk_test_server_stop(&l.server, 10);
+}
+
+static void take_back(void *user, mk_http_call *call) {
+  (void)user;
+  cr_expect_not(mk_http_take_back(call), "there is no reply yet");
+  (void)mk_http_add_header(call, "X-First", "1");
+  mk_http_begin(call, 200, "text/event-stream");
+  cr_assert(mk_http_lend(call));
+  cr_assert(mk_http_take_back(call));
+  cr_expect_not(mk_http_lend(call), "there is no reply any more");
+  cr_expect(mk_http_push(call, "lost", 4));
+  mk_http_reply(call, 503, "text/plain", "no", 2);
+}
+
+/* The reply that comes in its place is whole, and the connection goes on. */
+Test(http_pieces, another_reply) {
+  static lent l;
+  begin(&l, take_back, on_stop);
+  char *text = mk_test_ask(&l.server,
+                           "GET /a HTTP/1.1\r\nHost: a\r\n\r\n"
+                           "GET /b HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  cr_expect_eq(strncmp(text, "HTTP/1.1 503 ", 13), 0, "%s", text);
+  const char *first = strstr(text, "\r\n\r\nno");
+  cr_assert_not_null(first, "%s", text);
+  cr_expect_eq(strncmp(first + 6, "HTTP/1.1 503 ", 13), 0, "%s", text);
+  static const char *const never[] = {"200 OK", "X-First", "Transfer-Encoding", "event-stream", "lost"};
+  for (size_t i = 0; i < sizeof never / sizeof never[0]; i++) {
+    cr_expect_null(strstr(text, never[i]), "%s", text);
+  }
+  free(text);
+  mk_test_server_stop(&l.server, 10);
+}
+
 /* ---- A client that does not read ---- */
 
 static void fill(char piece[PIECE], int number) { memset(piece, 'a' + number % 26, PIECE); }

@@ -326,16 +326,17 @@ Test(request, not_done_and_said_so) {
                                         {"use_beam_search", "true"},
                                         {"prompt_logprobs", "0"},
                                         {"stop_token_ids", "[1]"},
+                                        {"grammar", "\"root ::= x\""},
+                                        {"json_schema", "{\"type\":\"object\"}"},
+                                        {"skip_special_tokens", "false"},
+                                        {"return_token_ids", "true"},
                                         {"bad_words", "[\"x\"]"}};
-  static const char *const chat[][2] = {{"tools", "[{\"type\":\"function\"}]"},
-                                        {"tool_choice", "\"auto\""},
-                                        {"tool_choice", "{\"type\":\"f\"}"},
-                                        {"functions", "[{}]"},
-                                        {"function_call", "\"auto\""},
-                                        {"audio", "{\"voice\":\"x\"}"},
-                                        {"modalities", "[\"text\",\"audio\"]"},
-                                        {"modalities", "[\"audio\"]"},
-                                        {"echo", "true"}};
+  static const char *const chat[][2] = {{"tools", "[{\"type\":\"function\"}]"}, {"tool_choice", "\"auto\""},
+                                        {"tool_choice", "{\"type\":\"f\"}"},    {"functions", "[{}]"},
+                                        {"function_call", "\"auto\""},          {"audio", "{\"voice\":\"x\"}"},
+                                        {"modalities", "[\"text\",\"audio\"]"}, {"modalities", "[\"audio\"]"},
+                                        {"documents", "[{\"text\":\"x\"}]"},    {"add_generation_prompt", "false"},
+                                        {"add_special_tokens", "true"},         {"echo", "true"}};
   char field[128];
   for (size_t i = 0; i < sizeof both / sizeof both[0]; i++) {
     snprintf(field, sizeof field, "\"%s\":%s", both[i][0], both[i][1]);
@@ -347,12 +348,22 @@ Test(request, not_done_and_said_so) {
     refused(CHAT, with(CHAT, field), chat[i][0], "upported");
   }
   refused(TEXT, with(TEXT, "\"suffix\":\"end\""), "suffix", "inserted");
+  refused(TEXT, with(TEXT, "\"add_special_tokens\":false"), "add_special_tokens", "/tokenize");
+  refused(TEXT, with(TEXT, "\"skip_special_tokens\":1"), "skip_special_tokens", "upported");
 }
 
 Test(request, harmless_forms_of_what_is_not_done) {
-  static const char *const fine[] = {
-      "\"modalities\":[\"text\"]", "\"tools\":null", "\"functions\":[]", "\"echo\":false", "\"function_call\":\"none\"",
-      "\"use_beam_search\":false", "\"suffix\":\"\""};
+  static const char *const fine[] = {"\"modalities\":[\"text\"]",
+                                     "\"tools\":null",
+                                     "\"functions\":[]",
+                                     "\"echo\":false",
+                                     "\"function_call\":\"none\"",
+                                     "\"use_beam_search\":false",
+                                     "\"suffix\":\"\"",
+                                     "\"skip_special_tokens\":true",
+                                     "\"skip_special_tokens\":null",
+                                     "\"add_generation_prompt\":true",
+                                     "\"return_token_ids\":false"};
   for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++) {
     for (enum parser p = CHAT; p <= TEXT; p++) {
       mk_openai_request r = accepted(p, with(p, fine[i]));

@@ -220,8 +220,61 @@ Test(server, errors) {
   strcat(long_prompt, "]}");
   json_t *answer = ask_json(&r, "POST", "/v1/completions", long_prompt, 400);
   cr_expect_str_eq(text_in(json_object_get(answer, "error"), "code"), "context_length_exceeded");
+  cr_expect_str_eq(text_in(json_object_get(answer, "error"), "param"), "prompt");
   json_decref(answer);
   free(long_prompt);
+  stop(&r);
+}
+
+/* A packed body is not read as JSON that is broken. */
+Test(server, encodings_of_a_body) {
+  rig r;
+  prepare(&r);
+  start_ready(&r);
+  static const char body[] = "{\"prompt\":\"a\",\"max_tokens\":1}";
+  char *answer = ask_with(&r, "POST", "/v1/completions", "Content-Encoding: gzip\r\n", body);
+  cr_expect_eq(status_of(answer), 400);
+  cr_expect_not_null(strstr(answer, "Content-Encoding is 'gzip'"), "%s", answer);
+  free(answer);
+  answer = ask_with(&r, "POST", "/v1/completions", "Content-Encoding: identity\r\n", body);
+  cr_expect_eq(status_of(answer), 200, "%s", answer);
+  free(answer);
+  stop(&r);
+}
+
+/* A prompt of `count` tokens of the context's 200, asked for with more fields. */
+static json_t *ask_long(const rig *r, size_t count, const char *more, int status) {
+  char body[4096];
+  size_t length = (size_t)snprintf(body, sizeof body, "{\"prompt\":[[1,2],[1");
+  for (size_t i = 1; i < count; i++) {
+    length += (size_t)snprintf(body + length, sizeof body - length, ",%zu", i % 49 + 1);
+  }
+  snprintf(body + length, sizeof body - length, "]],\"max_tokens\":1%s}", more);
+  return ask_json(r, "POST", "/v1/completions", body, status);
+}
+
+/* Nothing can be told of the tokens of a prompt that fills the context, so that is refused, and not answered with
+ * nothing; one token less is told of whole. */
+Test(server, log_probabilities_of_a_full_context) {
+  static const char echo[] = ",\"echo\":true,\"logprobs\":0";
+  rig r;
+  prepare(&r);
+  start_ready(&r);
+  json_t *answer = ask_long(&r, 200, echo, 400), *error = json_object_get(answer, "error");
+  cr_expect_str_eq(text_in(error, "code"), "context_length_exceeded");
+  cr_expect_str_eq(text_in(error, "param"), "prompt[1]");
+  cr_expect_not_null(strstr(text_in(error, "message"), "199"), "%s", text_in(error, "message"));
+  json_decref(answer);
+  answer = ask_long(&r, 199, echo, 200);
+  const json_t *tokens = json_object_get(json_object_get(choice_of(answer, 1), "logprobs"), "token_logprobs");
+  cr_assert_eq(json_array_size(tokens), 200);
+  for (size_t i = 1; i < 200; i++) {
+    cr_expect(json_is_real(json_array_get(tokens, i)), "token %zu", i);
+  }
+  json_decref(answer);
+  answer = ask_long(&r, 200, "", 200);
+  cr_expect_str_eq(text_in(choice_of(answer, 1), "finish_reason"), "length");
+  json_decref(answer);
   stop(&r);
 }
 

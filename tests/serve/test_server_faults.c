@@ -74,6 +74,20 @@ static void stream(uint32_t fault_at, uint32_t nan_at, const char *words) {
   stop(&r);
 }
 
+/* Before the first token nothing of a stream is sent yet, so the status tells it. */
+Test(server_faults, a_stream_that_has_not_begun) {
+  rig r;
+  start_gpu(&r);
+  gpu.fault_at = 0;
+  char *answer = complete(&r, ",\"stream\":true", 500);
+  expect_in(answer, "\"type\":\"server_error\"");
+  expect_in(answer, "Content-Type: application/json");
+  cr_expect_null(strstr(answer, "data:"), "%s", answer);
+  free(answer);
+  expect_whole(&r);
+  stop(&r);
+}
+
 static const char faulted[] = "the program stands still: SM 3";
 
 Test(server_faults, an_answer_of_one_piece) { one_piece(10, UINT32_MAX, faulted); }

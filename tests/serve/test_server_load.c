@@ -137,6 +137,27 @@ Test(server_load, deadlines) {
   stop(&r);
 }
 
+/* Nothing of a stream has been sent while it waits, so what is wrong is told by the status. */
+Test(server_load, a_stream_that_waits_too_long) {
+  rig r;
+  prepare(&r);
+  r.options.engine.max_context = 100000;
+  r.options.engine.max_batch = 1;
+  r.options.queue_seconds = 1;
+  start_ready(&r);
+  static const char body[] =
+      "{\"prompt\":\"abc\",\"max_tokens\":90000,\"temperature\":0,\"ignore_eos\":true,\"stream\":true}";
+  const int fd = begin(&r, body);
+  free(mk_test_hear(fd, "data: {"));
+  char *answer = ask(&r, "POST", "/v1/completions", body, 503);
+  cr_expect_not_null(strstr(answer, "\"code\":\"timeout\""), "%s", answer);
+  cr_expect_not_null(strstr(answer, "\r\nRetry-After: 1\r\n"), "%s", answer);
+  cr_expect_null(strstr(answer, "text/event-stream"), "%s", answer);
+  free(answer);
+  close(fd);
+  stop(&r);
+}
+
 Test(server_load, a_model_that_is_none) {
   rig r;
   prepare(&r);

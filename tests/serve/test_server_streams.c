@@ -131,6 +131,7 @@ Test(server_streams, a_client_that_never_reads) {
   prepare(&r);
   r.options.engine.max_context = 10000;
   r.options.http.most_unsent = 1 << 16;
+  r.options.http.send_seconds = 1000; /* not for taking nothing for a while, but for all that waits */
   const int fd = start_unix(&r, path);
   (void)ask_at(fd, LONG("9900"));
   until_metric(&r, "vllm:generation_tokens_total", 1, 9900);

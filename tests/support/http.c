@@ -197,9 +197,9 @@ void mk_test_connections(const mk_test_server *s, uint64_t count) {
 
 static int connected(int fd, const void *address, socklen_t size) {
   cr_assert_geq(fd, 0);
-  const struct timeval half_a_minute = {.tv_sec = 30};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &half_a_minute, sizeof half_a_minute);
-  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &half_a_minute, sizeof half_a_minute);
+  const struct timeval long_enough = {.tv_sec = 600}; /* for a slow machine */
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &long_enough, sizeof long_enough);
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &long_enough, sizeof long_enough);
   cr_assert_eq(connect(fd, (const struct sockaddr *)address, size), 0, "%s", strerror(errno));
   return fd;
 }

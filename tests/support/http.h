@@ -38,7 +38,7 @@ void mk_test_until(atomic_int *count, int value);
 /* Waits until there are as many connections. */
 void mk_test_connections(const mk_test_server *server, uint64_t count);
 
-/* A connection; reads that take half a minute fail. */
+/* A connection; reads that take ten minutes fail. */
 int mk_test_connect(const mk_test_server *server);
 int mk_test_connect_unix(const char *path);
 int mk_test_dial(uint16_t port); /* 127.0.0.1 */

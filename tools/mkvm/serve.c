@@ -307,7 +307,11 @@ static void catch_signals(void) {
   (void)signal(SIGPIPE, SIG_IGN); /* a client that has gone is no reason to end */
 }
 
-static void say(const char *line) { fprintf(stderr, "mkvm serve: %s\n", line); }
+static void say(const char *line) {
+  if (mk_server_may_say(stderr)) {
+    fprintf(stderr, "mkvm serve: %s\n", line);
+  }
+}
 
 static void tell_address(const options *o, const mk_server *server) {
   const char *host = o->server.http.host;
