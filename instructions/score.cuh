@@ -131,8 +131,7 @@ __device__ inline void extend_front(uint32_t lane, float score, uint64_t key, sc
 #pragma unroll 1
   for (uint32_t left = tile::lanes_where(key != 0); left != 0; left &= left - 1) {
     uint32_t from = __ffs(left) - 1;
-    // tile: with from_lane() the kernel of several rows orders its comparisons anew
-    float new_score = __shfl_sync(0xffffffffu, score, from);
+    float new_score = tile::from_lane(score, from);
     uint64_t new_key = tile::from_lane(key, from);
     if (tile::any_lane(q.key > new_key && q.score >= new_score)) {
       continue;  // one of its own tile is better

@@ -309,14 +309,14 @@ __device__ inline void enter_front(const consumer &c, const line_parameters &p, 
 #pragma unroll 1
   for (uint32_t first = 0; first < list.count; first += 32) {
     uint32_t at = min(first + c.lane, list.count - 1), together = min(list.count - first, 32u);
-    uint32_t token = list.tokens[at];
-    float score = __uint_as_float(list.scores[at]);
+    uint32_t token = list.tokens[at], bits = list.scores[at];
+    float score = __uint_as_float(bits);
     uint64_t draw = mk_sample_draw(p.words, p.key, score, token);
     bool enters = c.lane < together && !mk_sample_drops(p.words, mk_sample_distance(p.words, score, highest));
 #pragma unroll 4
     for (uint32_t from = 0; from < together; from++) {
       uint64_t other = tile::from_lane(draw, from);
-      float its = __shfl_sync(0xffffffffu, score, from);
+      float its = __uint_as_float(tile::from_lane(bits, from));
       enters = enters && !(other > draw && its >= score);
     }
     extend_front(c.lane, score, enters ? draw : 0, q);
