@@ -1,8 +1,8 @@
 // APPEND on the device, of the kernel for wide steps of several sequences: k and v of all active lines of a KV head, as
 // bf16, into the blocks that the table has for their slots and positions; append.c. Runs of lines at neighbouring
 // positions go by tiles (append_tiles.cuh), lines by themselves, four of a warp together, by elements. Nothing is put
-// after the last token: ATTEND leaves out what lies there. Waits: q, k and v of all line tiles. Signals: that the head's
-// cache is up to date.
+// after the last token: ATTEND leaves out what lies there. Waits: q, k and v of all line tiles. Signals: that the
+// head's cache is up to date.
 #pragma once
 #include "instructions/append_tiles.cuh"
 

@@ -302,6 +302,10 @@ struct front_list {
   uint32_t count;
 };
 
+// How scores go from lane to lane here: as the words that they lie in memory as, or as numbers. That is the same, but
+// the compiler makes other code of it, and each kernel has that with which it was measured.
+constexpr bool SCORES_GO_AS_WORDS = MK_GPU_RECORDS && MK_GPU_FAMILIES;
+
 // Draws the tokens of the list. A token enters the front if min-p does not drop it when it is compared with `highest`,
 // and if it is the best for its score among the list's 32.
 __device__ inline void enter_front(const consumer &c, const line_parameters &p, const front_list &list, float highest,
@@ -316,7 +320,7 @@ __device__ inline void enter_front(const consumer &c, const line_parameters &p, 
 #pragma unroll 4
     for (uint32_t from = 0; from < together; from++) {
       uint64_t other = tile::from_lane(draw, from);
-      float its = __uint_as_float(tile::from_lane(bits, from));
+      float its = SCORES_GO_AS_WORDS ? __uint_as_float(tile::from_lane(bits, from)) : tile::from_lane(score, from);
       enters = enters && !(other > draw && its >= score);
     }
     extend_front(c.lane, score, enters ? draw : 0, q);

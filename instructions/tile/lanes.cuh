@@ -27,8 +27,8 @@ __device__ inline uint32_t lane() { return threadIdx.x % 32; }
 // The warp's number in the block, in a way that tells the compiler that it is the same for all lanes.
 __device__ inline uint32_t warp() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
 
-// Lanes are taken in groups of `width` neighbours, a power of two unless it is said otherwise: the lane's group, and its
-// place in it. Both take the lane's number, since some roles keep it in a register, and others do not.
+// Lanes are taken in groups of `width` neighbours: the lane's group, and its place in it. Both take the lane's number,
+// since some roles keep it in a register, and others do not.
 template <uint32_t width>
 __device__ inline uint32_t group_of_lane(uint32_t lane) {
   return lane / width;
@@ -134,8 +134,8 @@ __device__ inline float largest_tree(float value) {
   return value;
 }
 
-// Sum over the lanes that have the same place in groups of `width` lanes; every one of them gets it. Neighbouring groups
-// are added first. Of quads that is the sum of a column of an 8 x 8 tile.
+// Sum over the lanes that have the same place in groups of `width` lanes; every one of them gets it. Neighbouring
+// groups are added first. Of quads that is the sum of a column of an 8 x 8 tile.
 template <uint32_t width>
 __device__ inline float sum_across(float value) {
   static_assert(width >= 1 && width <= 32 && (width & (width - 1)) == 0, "a group is 1, 2, 4, 8, 16 or 32 lanes wide");

@@ -74,9 +74,9 @@ __device__ inline void store_to_stay(float *to, float value) {
       : "memory");
 }
 
-// Stores four words, 16-byte aligned, where `have` is not `want`: by a predicate, not by a branch. To shared memory, the
-// second of them `have` and the third `want`; to global memory, the second the SM's clock as the store goes out. Each has
-// one use, a wait and the recorder, of which every instruction counts.
+// Stores four words, 16-byte aligned, where `have` is not `want`: by a predicate, not by a branch. To shared memory,
+// the second of them `have` and the third `want`; to global memory, the second the SM's clock as the store goes out.
+// Each has one use, in a wait and in the recorder, where every instruction counts.
 __device__ inline void store_shared_unless(uint32_t have, uint32_t want, const void *to, uint32_t first,
                                            uint32_t fourth) {
   asm volatile(

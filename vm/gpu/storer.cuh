@@ -22,8 +22,8 @@ struct two_rows {
   float even, odd;
 };
 
-// Eight lanes have two neighbouring rows of a tile each, and so have the eights of lanes after them. This is the first one
-// of the lane's two.
+// Eight lanes have two neighbouring rows of a tile each, and so have the eights of lanes after them. This is the first
+// one of the lane's two.
 __device__ inline uint32_t even_row(const storer &s) { return 2 * tile::place_in_group<8>(s.lane); }
 
 __device__ inline two_rows from_partner(const two_rows &y, uint32_t lanes_away) {
@@ -32,8 +32,8 @@ __device__ inline two_rows from_partner(const two_rows &y, uint32_t lanes_away) 
 
 // Takes the next result: y += its sixteen chains, one after the other, for the row that the lane's place among sixteen
 // names; squares += their part of the sum of x^2. Every stage waits for what stands here, from the last sum to the
-// departure of the tile: so there are few instructions, and no load waits for another. Afterwards the consumers may fill
-// the slot again.
+// departure of the tile: so there are few instructions, and no load waits for another. Afterwards the consumers may
+// fill the slot again.
 __device__ inline void take_result(storer &s, bool takes_squares, float &y, float &squares) {
   enum { CHAINS = MK_GPU_CONSUMER_WARPS };
   wait_phase(s.d, RESULT_FULL + s.results.slot(), s.results.phase(), MK_ACTIVITY_RESULT_FULL, s.results.slot());

@@ -1,5 +1,6 @@
-// instructions/tile/warp.cuh and, of lanes.cuh, what floats of all lanes add up to and what is the same in all of them:
-// powers of two, pairs of bf16 and of fp16, whole loads, stores that stay or depend on a word, registers given and taken.
+// instructions/tile/warp.cuh: powers of two, pairs of bf16 and of fp16, whole loads, stores that stay or depend on a
+// word, registers given and taken; and of lanes.cuh sums and the largest over lanes, and what is the same in all of
+// them.
 #include "instructions/tile/warp.cuh"
 
 #include "tests/gpu/tile/tile_test.cuh"
@@ -146,8 +147,8 @@ extern "C" __global__ void __launch_bounds__(256) mk_tile_warp_half(const mk_til
   test::finish(params, true);
 }
 
-// in [count][32] words. out [count][32][2][4]: four words to shared and to global memory, unless the word is 3; the clock
-// becomes 0 where it went out.
+// in [count][32] words. out [count][32][2][4]: four words to shared and to global memory, unless the word is 3; the
+// clock becomes 0 where it went out.
 extern "C" __global__ void __launch_bounds__(32) mk_tile_warp_unless(const mk_tile_params params) {
   __shared__ uint4 cells[32];
   for (uint32_t i = 0; i < params.count; i++) {
