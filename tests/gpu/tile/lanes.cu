@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(32) mk_tile_lanes(const mk_tile_par
   const uint32_t lane = tile::lane();
   for (uint32_t i = 0; i < params.count; i++) {
     const uint32_t x = tile::global<const uint32_t>(params.in)[i * 32 + lane];
-    const float number = static_cast<float>(x & 0xffff) * 0.37f;
+    const float number = __fmul_rn(static_cast<float>(x & 0xffff), 0.37f);
     const uint64_t wide = static_cast<uint64_t>(x) << 32 | ~x;
     const uint64_t other = tile::from_lane(wide, 31 - lane);
     const uint4 four = tile::from_lane(make_uint4(x, x + 1, x + 2, x + 3), lane / 2);

@@ -155,10 +155,11 @@ extern "C" __global__ void __launch_bounds__(32) mk_tile_warp_unless(const mk_ti
     const uint32_t at = i * 32 + tile::lane(), have = tile::global<const uint32_t>(params.in)[at];
     uint4 *out = tile::global<uint4>(params.out) + at * 2;
     cells[tile::lane()] = out[1] = make_uint4(1, 2, 3, 4);
+    __threadfence_block();  // the compiler knows nothing of the store to global memory that follows
     const uint32_t before = tile::clock_low();
     tile::store_shared_unless(have, 3, &cells[tile::lane()], at, ~at);
     tile::store_timed_unless<3>(have, out + 1, at, have + 1, ~at);
-    __threadfence_block();  // the compiler knows nothing of the store to global memory
+    __threadfence_block();
     out[0] = cells[tile::lane()];
     const bool timed = have != 3 && tile::load<uint4>(out + 1).y - before < 1u << 20;
     out[1].y = timed ? 0 : out[1].y;
