@@ -1,6 +1,7 @@
 // The lanes of a warp: their numbers and places, votes, values that go from lane to lane, and what 2 to 32 lanes reduce
 // to one value. All 32 lanes take part in everything that votes, exchanges or reduces. Orders are fixed: the same bits
-// every time. What each op costs is in docs/TILES.md.
+// every time. Some ops have one use: they are here because code outside the library counts no lanes. What each op costs
+// is in docs/TILES.md.
 #pragma once
 #include <cstdint>
 
