@@ -46,7 +46,7 @@ struct attended_queries {
  private:
   __device__ static uint32_t end_of(uint32_t away) {
     uint32_t thread = tile::thread_anew();
-    return wide_shared()->items[thread / 32].ends[thread % 32 / 4 + away];
+    return wide_shared()->items[tile::warp_of_thread(thread)].ends[tile::lane_row(tile::lane_of_thread(thread)) + away];
   }
 };
 

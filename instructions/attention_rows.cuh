@@ -401,7 +401,7 @@ __device__ inline void merge_round(const consumer &c, const slot_view &v, const 
   }
   uint32_t spans_bits = 2 - v.halves();  // of a round
   // What a thread merges: of a slice, a unit of two values, and one of the round's spans.
-  uint32_t thread = c.warp * 32 + c.lane, unit = thread >> spans_bits, pair_bits = few ? 5 : 4;
+  uint32_t number = c.warp * 32 + c.lane, unit = number >> spans_bits, pair_bits = few ? 5 : 4;
   uint32_t dim = (unit & ((1u << pair_bits) - 1)) * 2, half = unit >> pair_bits & (v.halves() - 1),
            column = unit >> (pair_bits + v.halves() - 1), span = tile::place_in_group(c.lane, 1u << spans_bits);
 #pragma unroll 1

@@ -16,7 +16,11 @@ __device__ inline uint32_t thread_anew() {
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return thread;
 }
-// Its number in the warpgroup.
+// Which warp of the block a thread is of, and which lane of that warp.
+__device__ inline uint32_t warp_of_thread(uint32_t thread) { return thread / 32; }
+__device__ inline uint32_t lane_of_thread(uint32_t thread) { return thread % 32; }
+
+// The thread's number in the warpgroup.
 __device__ inline uint32_t thread_of_group() { return threadIdx.x % 128; }
 
 #if defined MK_GPU_ROWS || defined MK_GPU_WIDE

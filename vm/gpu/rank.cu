@@ -45,8 +45,8 @@ __device__ uint64_t largest_of_block(uint64_t key) {
     key = larger(key, tile::exchange(key, away));
   }
   __syncthreads();  // what was exchanged before has been read
-  if (tile::thread() % 32 == 0) {
-    shared.keys[tile::thread() / 32] = key;
+  if (tile::lane_of_thread(tile::thread()) == 0) {
+    shared.keys[tile::warp_of_thread(tile::thread())] = key;
   }
   __syncthreads();
   for (uint32_t w = 0; w < WARPS; w++) {
@@ -61,8 +61,8 @@ __device__ double sum_of_block(double sum) {
     sum += tile::exchange(sum, away);
   }
   __syncthreads();
-  if (tile::thread() % 32 == 0) {
-    shared.sums[tile::thread() / 32] = sum;
+  if (tile::lane_of_thread(tile::thread()) == 0) {
+    shared.sums[tile::warp_of_thread(tile::thread())] = sum;
   }
   __syncthreads();
   sum = 0;
@@ -75,8 +75,8 @@ __device__ double sum_of_block(double sum) {
 __device__ uint32_t count_of_block(uint32_t count) {
   count = tile::sum_lanes(count);
   __syncthreads();
-  if (tile::thread() % 32 == 0) {
-    shared.counts[tile::thread() / 32] = count;
+  if (tile::lane_of_thread(tile::thread()) == 0) {
+    shared.counts[tile::warp_of_thread(tile::thread())] = count;
   }
   __syncthreads();
   count = 0;

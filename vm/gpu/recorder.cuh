@@ -18,7 +18,9 @@ namespace mk {
 // With several rows, and in wide steps that sequences share, there is no register for the thread's number.
 enum : bool { THREAD_ANEW = MK_GPU_ROWS || MK_GPU_SLOTS };
 __device__ inline uint32_t recording_thread() { return THREAD_ANEW ? tile::thread_anew() : tile::thread(); }
-__device__ inline uint32_t recording_warp(const device &d) { return THREAD_ANEW ? tile::thread_anew() / 32 : d.warp; }
+__device__ inline uint32_t recording_warp(const device &d) {
+  return THREAD_ANEW ? tile::warp_of_thread(tile::thread_anew()) : d.warp;
+}
 
 // Whether this thread keeps the records: one lane of a role does; of the consumers the first warp's, and of two storers
 // the first one's.
@@ -27,7 +29,7 @@ __device__ inline bool keeps_records(const device &d) {
     return false;
   }
   uint32_t warp = recording_warp(d), thread = recording_thread();
-  return (role_of(warp) == ROLE_CONSUMER ? thread == 0 : thread % 32 == 0) &&
+  return (role_of(warp) == ROLE_CONSUMER ? thread == 0 : tile::lane_of_thread(thread) == 0) &&
          (STORERS == 1 || warp != MK_GPU_WARPS - 1);
 }
 
@@ -120,7 +122,7 @@ __device__ inline void prepare_tracks() {
 }
 
 static __device__ __noinline__ void put_boundary(const mk_gpu_trace &trace, uint32_t epoch) {
-  uint32_t warp = tile::thread() / 32;
+  uint32_t warp = tile::warp_of_thread(tile::thread());
   role who = role_of(warp);
   device::words()->uid[warp] = 0;  // between steps a role has no instruction
   track_end &track = track_of(who), end = tile::load_whole(track);

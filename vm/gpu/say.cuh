@@ -9,10 +9,10 @@
 
 #include "vm/gpu/device.cuh"
 
-#define MK_SAY(d, who, number, format, ...)                                                          \
-  do {                                                                                               \
-    if (mk::tile::thread() % 32 == 0 && mk::role_of((d).warp) == mk::who && (d).uid() == (number)) { \
-      printf("SM %u warp %u step %u #%u: " format "\n", blockIdx.x, (d).warp, (d).epoch,             \
-             static_cast<uint32_t>(number) __VA_OPT__(, ) __VA_ARGS__);                              \
-    }                                                                                                \
+#define MK_SAY(d, who, number, format, ...)                                                   \
+  do {                                                                                        \
+    if (mk::tile::lane() == 0 && mk::role_of((d).warp) == mk::who && (d).uid() == (number)) { \
+      printf("SM %u warp %u step %u #%u: " format "\n", blockIdx.x, (d).warp, (d).epoch,      \
+             static_cast<uint32_t>(number) __VA_OPT__(, ) __VA_ARGS__);                       \
+    }                                                                                         \
   } while (0)
