@@ -63,7 +63,7 @@ static void look(const uint32_t x[32], uint32_t round, uint32_t lane, uint32_t l
                                         lane / 3 << 8 | lane % 3,
                                         lane % width << 8 | (lane >> 2 & 1),
                                         lane / 4 << 16 | lane % 4 << 8 | lane % 4 * 2,
-                                        lane << 8 | lane,
+                                        lane << 24 | (lane * 5 / 32) << 16 | (lane * 5 % 32) << 8 | lane,
                                         (16 * (round % 4) + lane % 16) * 128 + (lane / 16 ^ lane % 8) * 16};
   for (uint32_t k = 0; k < MK_LANES_LOOKS; k++) {
     looks[k] = all[k];

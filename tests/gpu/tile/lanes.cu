@@ -39,7 +39,8 @@ extern "C" __global__ void __launch_bounds__(32) mk_tile_lanes(const mk_tile_par
         tile::group_of_lane<3>(lane) << 8 | tile::place_in_group<3>(lane),
         tile::place_in_group(lane, 5 + i % 3) << 8 | tile::group_of_two<4>(lane),
         tile::lane_row(lane) << 16 | tile::lane_of_quad(lane) << 8 | tile::lane_column(lane),
-        tile::thread() << 8 | tile::thread_of_group(),
+        tile::thread() << 24 | tile::warp_of_thread(lane * 5) << 16 | tile::lane_of_thread(lane * 5) << 8 |
+            tile::thread_of_group(),
         tile::place_in_panel(16 * (i % 4), lane)};
     for (uint32_t k = 0; k < MK_LANES_LOOKS; k++) {
       tile::global<uint32_t>(params.out)[(i * MK_LANES_LOOKS + k) * 32 + lane] = looks[k];
