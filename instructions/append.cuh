@@ -11,7 +11,7 @@ __device__ inline void consume_APPEND(wide_consumer &c, const mk_instruction_wor
   enum { PART_TOKENS = 32 };
   const mk_operand &kv = in.parts[MK_PART_APPEND_kv];
   const mk_gpu_buffer &b = c.d.buffer(kv);
-  const uint32_t *table = reinterpret_cast<const uint32_t *>(whole_buffer(in, MK_WHOLE_APPEND_table).address);
+  const uint32_t *table = tile::global<const uint32_t>(whole_buffer(in, MK_WHOLE_APPEND_table).address);
   uint32_t cols = c.d.buffer(in.parts[MK_PART_APPEND_k]).cols, parts = b.head_dim / APPEND_DIMS;
   uint32_t first = lines_of(c.d).first, end = first + lines_of(c.d).count, from = first / APPEND_TOKENS;
   const appended of = {first, end, (end + PART_TOKENS - 1) / PART_TOKENS * PART_TOKENS};
@@ -27,7 +27,7 @@ __device__ inline void consume_APPEND(wide_consumer &c, const mk_instruction_wor
     stage_tokens(room,
                  plain_lines<float>(c.d, in.parts[is_v ? MK_PART_APPEND_v : MK_PART_APPEND_k]) + part * APPEND_DIMS,
                  cols, token, first, end);
-    uint8_t *to = reinterpret_cast<uint8_t *>(b.address) + (block * b.cols + kv.col) * 256 * b.head_dim +
+    uint8_t *to = tile::global<uint8_t>(b.address) + (block * b.cols + kv.col) * 256 * b.head_dim +
                   (is_v ? 128 * b.head_dim : 0) + (token / APPEND_TOKENS % 4 * parts + part) * (APPEND_DIMS / 16 * 512);
     put_tiles(room, to, is_v, token, of);
   }

@@ -1,8 +1,8 @@
 // APPEND on the device, of the kernel for wide steps of several sequences: k and v of all active lines of a KV head, as
 // bf16, into the blocks that the table has for their slots and positions; append.c. Runs of lines at neighbouring
 // positions go by tiles (append_tiles.cuh), lines by themselves, four of a warp together, by elements. Nothing is put
-// after the last token: ATTEND leaves out what lies there. Waits: q, k and v of all line tiles. Signals: that
-// the head's cache is up to date.
+// after the last token: ATTEND leaves out what lies there. Waits: q, k and v of all line tiles. Signals: that the
+// head's cache is up to date.
 #pragma once
 #include "instructions/append_tiles.cuh"
 
@@ -32,10 +32,10 @@ __device__ inline appended_head head_at_hand(const wide_consumer &c, const mk_in
   return {plain_lines<float>(c.d, in.parts[MK_PART_APPEND_k]),
           plain_lines<float>(c.d, in.parts[MK_PART_APPEND_v]),
           c.d.buffer(in.parts[MK_PART_APPEND_k]).cols,
-          reinterpret_cast<uint8_t *>(b.address) + static_cast<uint64_t>(kv.col) * 256 * b.head_dim,
+          tile::global<uint8_t>(b.address) + static_cast<uint64_t>(kv.col) * 256 * b.head_dim,
           static_cast<uint64_t>(b.cols) * 256 * b.head_dim,
           tile::uniform(static_cast<uint32_t>(b.head_dim)),
-          reinterpret_cast<const uint32_t *>(table.address),
+          tile::global<const uint32_t>(table.address),
           table.cols};
 }
 
@@ -56,15 +56,15 @@ __device__ inline void append_run(const appended_head &head, uint8_t *room, uint
 // Four neighbouring dims of a token, from `dim` on, into tiles of K or V.
 __device__ inline void put_dims(uint8_t *tiles, bool is_v, uint32_t position, uint32_t dim, const float4 &values) {
   uint32_t low = tile::pack_bf16(values.x, values.y), high = tile::pack_bf16(values.z, values.w);
-  uint16_t *to = reinterpret_cast<uint16_t *>(tiles + dim / 16 * 512);
+  uint16_t *to = tile::view<uint16_t>(tiles + dim / 16 * 512);
   if (is_v) {
     to[mk_step_offset(dim, position)] = static_cast<uint16_t>(low);
     to[mk_step_offset(dim + 1, position)] = static_cast<uint16_t>(low >> 16);
     to[mk_step_offset(dim + 2, position)] = static_cast<uint16_t>(high);
     to[mk_step_offset(dim + 3, position)] = static_cast<uint16_t>(high >> 16);
   } else {
-    *reinterpret_cast<uint32_t *>(to + mk_step_offset(position, dim)) = low;
-    *reinterpret_cast<uint32_t *>(to + mk_step_offset(position, dim + 2)) = high;
+    tile::store<uint32_t>(to + mk_step_offset(position, dim), low);
+    tile::store<uint32_t>(to + mk_step_offset(position, dim + 2), high);
   }
 }
 
@@ -84,17 +84,17 @@ __device__ inline void append_lines(const appended_head &head, uint32_t warp, ui
 #pragma unroll
     for (uint32_t i = 0; i < LINES_TOGETHER; i++) {
       uint32_t at = warp + i * LINES_APART;
-      uint32_t slot = __shfl_sync(0xffffffffu, row.x, at), position = __shfl_sync(0xffffffffu, row.y, at);
+      uint32_t slot = tile::from_lane(row.x, at), position = tile::from_lane(row.y, at);
       to[i] = nullptr;
       if ((lines >> at & 1) != 0) {
         to[i] = head.tile_at(slot, position, is_v);
-        values[i] = __ldcg(reinterpret_cast<const float4 *>((is_v ? head.v : head.k) +
-                                                            static_cast<uint64_t>(base + at) * head.cols + dim));
+        values[i] =
+            tile::load_l2<float4>((is_v ? head.v : head.k) + static_cast<uint64_t>(base + at) * head.cols + dim);
       }
     }
 #pragma unroll
     for (uint32_t i = 0; i < LINES_TOGETHER; i++) {
-      uint32_t position = __shfl_sync(0xffffffffu, row.y, warp + i * LINES_APART);
+      uint32_t position = tile::from_lane(row.y, warp + i * LINES_APART);
       if (to[i] != nullptr) {
         put_dims(to[i], is_v, position, dim, values[i]);
       }
@@ -113,17 +113,17 @@ __device__ inline void consume_APPEND(wide_consumer &c, const mk_instruction_wor
     uint32_t lane = tile::lane();
     const uint4 row = base + lane < count ? __ldg(rows + base + lane) : make_uint4(0, 0, 0, 0);
     bool active = (row.w & MK_ROW_ACTIVE) != 0;
-    uint32_t actives = __ballot_sync(0xffffffffu, active);
-    uint32_t slot_before = __shfl_up_sync(0xffffffffu, row.x, 1), before = __shfl_up_sync(0xffffffffu, row.y, 1);
+    uint32_t actives = tile::lanes_where(active);
+    uint32_t slot_before = tile::from_lane_before(row.x, 1), before = tile::from_lane_before(row.y, 1);
     // Whether the line goes on with the run of the one before it.
     bool goes_on = lane != 0 && active && (actives >> (lane - 1) & 1) != 0 && slot_before == row.x &&
                    before + 1 == row.y && row.y % APPEND_TOKENS != 0;
-    uint32_t more = __ballot_sync(0xffffffffu, goes_on), alone = actives & ~more & ~(more >> 1);
+    uint32_t more = tile::lanes_where(goes_on), alone = actives & ~more & ~(more >> 1);
     append_lines(head, c.d.warp, base, alone, row);
 #pragma unroll 1
     for (uint32_t left = tile::uniform(actives & ~more & ~alone); left != 0; left &= left - 1, turn++) {
       uint32_t at = __ffs(left) - 1, length = __ffs(~(more >> 1 >> at));
-      uint32_t slot = __shfl_sync(0xffffffffu, row.x, at), position = __shfl_sync(0xffffffffu, row.y, at);
+      uint32_t slot = tile::from_lane(row.x, at), position = tile::from_lane(row.y, at);
       if (turn % MK_GPU_CONSUMER_WARPS == c.d.warp) {
         append_run(head, room, base + at, length, slot, position);
       }

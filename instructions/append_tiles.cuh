@@ -9,13 +9,13 @@ namespace mk {
 // Puts a lane's elements of a tile in place; bit i of `here`: the i-th is of this step.
 __device__ inline void put_elements(uint32_t *to, const uint32_t (&words)[4], uint32_t here) {
   if (here == 0xff) {
-    *reinterpret_cast<uint4 *>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+    tile::store<uint4>(to, make_uint4(words[0], words[1], words[2], words[3]));
     return;
   }
 #pragma unroll
   for (uint32_t i = 0; i < 8; i++) {
     if ((here >> i & 1) != 0) {
-      reinterpret_cast<uint16_t *>(to)[i] = static_cast<uint16_t>(words[i / 2] >> i % 2 * 16);
+      tile::view<uint16_t>(to)[i] = static_cast<uint16_t>(words[i / 2] >> i % 2 * 16);
     }
   }
 }
@@ -37,19 +37,19 @@ __device__ inline uint32_t append_place(uint32_t token, uint32_t unit) {
 __device__ inline void stage_tokens(uint8_t *room, const float *from, uint32_t cols, uint32_t token, uint32_t first,
                                     uint32_t end) {
   enum { LANES = APPEND_DIMS / 4, ROUNDS = APPEND_TOKENS * LANES / 32 };  // of a token
-  uint32_t lane = tile::lane(), unit = lane % LANES;
+  uint32_t lane = tile::lane(), unit = tile::place_in_group<LANES>(lane);
   float4 values[ROUNDS];
 #pragma unroll
   for (uint32_t i = 0; i < ROUNDS; i++) {
-    uint32_t line = token + i * (32 / LANES) + lane / LANES - first;
-    values[i] = line < end - first ? __ldcg(reinterpret_cast<const float4 *>(from + line * cols) + unit)
+    uint32_t line = token + i * (32 / LANES) + tile::group_of_lane<LANES>(lane) - first;
+    values[i] = line < end - first ? __ldcg(tile::view<float4>(from + line * cols) + unit)
                                    : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   }
 #pragma unroll
   for (uint32_t i = 0; i < ROUNDS; i++) {
-    uint32_t at = append_place(i * (32 / LANES) + lane / LANES, unit / 2) + unit % 2 * 8;
-    *reinterpret_cast<uint2 *>(room + at) = {tile::pack_bf16(values[i].x, values[i].y),
-                                             tile::pack_bf16(values[i].z, values[i].w)};
+    uint32_t at = append_place(i * (32 / LANES) + tile::group_of_lane<LANES>(lane), unit / 2) + unit % 2 * 8;
+    tile::store<uint2>(room + at,
+                       uint2{tile::pack_bf16(values[i].x, values[i].y), tile::pack_bf16(values[i].z, values[i].w)});
   }
   __syncwarp();
 }
@@ -61,10 +61,11 @@ struct appended {
 
 // The warp's room as tiles of K or V, side by side from `to` on.
 __device__ inline void put_tiles(const uint8_t *room, uint8_t *to, bool is_v, uint32_t token, const appended &of) {
-  uint32_t lane = tile::lane(), g = lane / 4, t = lane % 4, end = is_v ? of.whole : of.end, here = 0;
+  uint32_t lane = tile::lane(), g = tile::lane_row(lane), t = tile::lane_of_quad(lane), end = is_v ? of.whole : of.end,
+           here = 0;
+  // Row g or g + 8 of the tile, and two columns from 2 t or 2 t + 8 on; tokens are rows of K, columns of V.
 #pragma unroll
-  for (uint32_t e = 0; e < 8;
-       e++) {  // row g or g + 8 of the tile, and two columns from 2 t or 2 t + 8 on; tokens are rows of K, columns of V
+  for (uint32_t e = 0; e < 8; e++) {
     uint32_t position = token + (is_v ? 2 * t + e / 4 * 8 + e % 2 : g + e / 2 % 2 * 8);
     here |= position >= of.first && position < end ? 1u << e : 0;
   }
@@ -73,7 +74,7 @@ __device__ inline void put_tiles(const uint8_t *room, uint8_t *to, bool is_v, ui
     uint32_t words[4];
 #pragma unroll
     for (uint32_t w = 0; w < 4; w++) {
-      words[w] = *reinterpret_cast<const uint32_t *>(room + append_place(g + w % 2 * 8, i * 2 + w / 2) + t * 4);
+      words[w] = tile::load<uint32_t>(room + append_place(g + w % 2 * 8, i * 2 + w / 2) + t * 4);
     }
     if (is_v) {
 #pragma unroll
@@ -83,7 +84,7 @@ __device__ inline void put_tiles(const uint8_t *room, uint8_t *to, bool is_v, ui
       uint32_t second = words[1];
       words[1] = words[2], words[2] = second;
     }
-    put_elements(reinterpret_cast<uint32_t *>(to + i * 512) + lane * 4, words, here);
+    put_elements(tile::view<uint32_t>(to + i * 512) + lane * 4, words, here);
   }
   __syncwarp();
 }

@@ -9,9 +9,9 @@
 // What a warp's sixteen queries see is a type of the caller's, `queries`: at_hand(c) gives that of the instruction at
 // hand; `end`, the position after the last token that any query sees; `own`, that of the warp's first query;
 // `group_end`, the one after the last token that the warpgroup sees (0: it has nothing to do); hide(scores, at) hides
-// what each query does
-// not see of the tokens from `at` on. It is looked up anew for each block, since registers are short. HIDES_BLOCKS:
-// whether a block's scores are hidden all at once, where registers are less short than while a part is multiplied.
+// what each query does not see of the tokens from `at` on. `queries` is looked up anew for each block, since registers
+// are short. HIDES_BLOCKS: whether a block's scores are hidden all at once, where registers are less short than while a
+// part is multiplied.
 #pragma once
 #include "instructions/attend_part.cuh"
 #include "instructions/tile/rows.cuh"
@@ -154,8 +154,8 @@ __device__ inline kept_sums kept_level(const wide_consumer &c, uint32_t level) {
   static_assert(SCALES * 4 * MK_GPU_CONSUMER_WARPS <= MK_GPU_ACTIVATION_BYTES, "and so has the area after the ring");
   enum { HALF = MK_WIDE_GPU_KEPT_FLOATS / 2 };
   if (level == 0 && (!MK_GPU_SLOTS || next_stage(c).keeps())) {
-    float *stage = reinterpret_cast<float *>(c.d.page(next_stage(c).kept() * MK_GPU_STAGE_PAGES));
-    float *scales = reinterpret_cast<float *>(c.d.activation());
+    float *stage = tile::view<float>(c.d.page(next_stage(c).kept() * MK_GPU_STAGE_PAGES));
+    float *scales = tile::view<float>(c.d.activation());
     return {scales + c.d.warp * SCALES + tile::lane(), stage + c.d.warp * SUMS + tile::lane()};
   }
   uint32_t at = (c.d.warp * (MK_WIDE_GPU_LEVELS - 1) + level - 1) * MK_WIDE_GPU_KEPT_FLOATS;

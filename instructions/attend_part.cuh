@@ -29,14 +29,6 @@ struct part_sums {       // columns 2 t and 2 t + 1 of lane 4 g + t
   float top[2];          // base 2, a whole number
 };
 
-__device__ inline float largest_over_tokens(float value) {
-#pragma unroll
-  for (uint32_t offset = 4; offset < 32; offset *= 2) {
-    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
-  }
-  return value;
-}
-
 // Four K tiles, or V tiles, of each tile of tokens; these lie `stride` bytes apart.
 __device__ inline void load_tiles(tile::weight_tile (&to)[PART_TILES][4], const uint8_t *from, uint32_t stride) {
 #pragma unroll
@@ -76,7 +68,7 @@ __device__ inline void attend_part(const uint8_t *keys, const uint8_t *values, f
     }
   }
   load_tiles(tiles, values, halves * 2048);
-  uint32_t token = tile::anew(lane) / 4;
+  uint32_t token = tile::lane_row(tile::anew(lane));
   float p[PART_TILES][4];  // of each tile tokens g, g, g + 8, g + 8 of the lane's two columns
 #pragma unroll
   for (uint32_t j = 0; j < PART_TILES; j++) {
@@ -88,7 +80,7 @@ __device__ inline void attend_part(const uint8_t *keys, const uint8_t *values, f
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
     float top = fmaxf(fmaxf(p[0][i], p[0][i + 2]), fmaxf(p[1][i], p[1][i + 2]));
-    top = ceilf(largest_over_tokens(whole ? top : fmaxf(top, NO_TOKENS)));
+    top = ceilf(tile::largest_across<4>(whole ? top : fmaxf(top, NO_TOKENS)));
     sums.top[i] = top;
 #pragma unroll
     for (uint32_t j = 0; j < PART_TILES; j++) {
@@ -107,7 +99,7 @@ __device__ inline void attend_part(const uint8_t *keys, const uint8_t *values, f
     tile::vector_tile columns = {
         {tile::transpose(tile::pack_bf16(p[j][0], p[j][1])), tile::transpose(tile::pack_bf16(p[j][2], p[j][3]))}};
     if (valid < PART_TOKENS) {
-      uint32_t at = j * 16 + 2 * (tile::anew(lane) % 4);
+      uint32_t at = j * 16 + tile::lane_column(tile::anew(lane));
       uint32_t first = (at < valid ? 0xffffu : 0u) | (at + 1 < valid ? 0xffff0000u : 0u);
       uint32_t second = (at + 8 < valid ? 0xffffu : 0u) | (at + 9 < valid ? 0xffff0000u : 0u);
 #pragma unroll

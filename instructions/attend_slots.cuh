@@ -5,8 +5,8 @@
 // lie in the cache, so nothing is packed. As many of these items as there are such warps pass together, a block of each
 // in turn. Up to 64 queries are a warpgroup's alone; these items go to both warpgroups in turn, so that one begins with
 // the next item while the other still ends its own. All warps take part in all that the loader hands over, since a wait
-// sees nothing but the parity of how often a page has been filled. Waits: q; the loader: the
-// head's APPEND. Signals: the counter of the line tile's output.
+// sees nothing but the parity of how often a page has been filled. Waits: q; the loader: the head's
+// APPEND. Signals: the counter of the line tile's output.
 #pragma once
 #include "instructions/attend_blocks.cuh"
 #include "vm/program/attend_list.h"
@@ -21,7 +21,7 @@ __device__ inline const uint32_t *work_list(const device &d, const mk_instructio
   const mk_gpu_buffer &b = whole_buffer(in, MK_WHOLE_ATTEND_work);
   uint32_t line_tiles = (d.params.rows + LINES - 1) / LINES;
   uint64_t list = static_cast<uint64_t>(d.epoch) * line_tiles + in.parts[MK_PART_ATTEND_q].row;
-  return reinterpret_cast<const uint32_t *>(b.address) + list * b.cols;
+  return tile::global<const uint32_t>(b.address) + list * b.cols;
 }
 
 __device__ inline volatile attended_item &item_at_hand(const wide_consumer &c) {
@@ -46,12 +46,12 @@ struct attended_queries {
  private:
   __device__ static uint32_t end_of(uint32_t away) {
     uint32_t thread = tile::thread_anew();
-    return wide_shared()->items[thread / 32].ends[thread % 32 / 4 + away];
+    return wide_shared()->items[tile::warp_of_thread(thread)].ends[tile::lane_row(tile::lane_of_thread(thread)) + away];
   }
 };
 
 __device__ inline const uint4 *item_words(const uint32_t *list, uint32_t number) {
-  return reinterpret_cast<const uint4 *>(list + (number + 1) * MK_ATTEND_ITEM_WORDS);
+  return tile::view<uint4>(list + (number + 1) * MK_ATTEND_ITEM_WORDS);
 }
 
 // Items of a share that have few queries and pass together.
@@ -73,7 +73,7 @@ __device__ inline items_together look_together(const uint32_t *list, uint32_t nu
     items.slot = first.z;
     items.tokens = first.w + first.y;
   }
-  items.count = __ffs(~__ballot_sync(0xffffffffu, few)) - 1;
+  items.count = __ffs(~tile::lanes_where(few)) - 1;
   return items;
 }
 
@@ -118,7 +118,8 @@ __device__ inline bool take_item(const wide_consumer &c) {
     to.tokens[tile::lane()] = together.tokens;
   }
   if (tile::lane() < WARP_QUERIES) {
-    to.ends[tile::lane()] = position + (query + tile::lane()) / heads + 1;
+    uint32_t own = query + tile::lane();
+    to.ends[tile::lane()] = position + own / heads + 1;
   }
   __syncwarp();
   return true;
@@ -138,7 +139,7 @@ __device__ inline query_rows<element> rows_of_queries(const wide_consumer &c, co
   query_rows<element> rows;
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
-    uint32_t own = tile::lane() / 4 + h * 8, query = item.query + own;
+    uint32_t own = tile::lane_row(tile::lane()) + h * 8, query = item.query + own;
     rows.at[h] = own < item.queries ? first + static_cast<uint64_t>(item.of.first + query / heads) * cols +
                                           (item.of.head + query % heads) * head_dim
                                     : nullptr;
@@ -184,7 +185,7 @@ __device__ __forceinline__ void add_part(const wide_consumer &c, const uint8_t *
   uint32_t limits[2];
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
-    uint32_t end = item.ends[tile::lane() % 4 * 2 + h];
+    uint32_t end = item.ends[tile::lane_column(tile::lane()) + h];
     limits[h] = end > at ? end - at : 0;
   }
   part_sums part;
@@ -271,13 +272,13 @@ __device__ inline void store_columns(const wide_consumer &c, const few_sums &sum
   const query_rows<uint16_t> rows =
       rows_of_queries<uint16_t>(c, instruction_at_hand(c).parts[MK_PART_ATTEND_out], halves * 64);
   const float factors[2] = {__fdividef(1.0f, sums.total[0]), __fdividef(1.0f, sums.total[1])};
-  uint16_t *to = rows.at[0] + c.d.warp % halves * 64 + tile::lane() % 4 * 2;
+  uint16_t *to = rows.at[0] + c.d.warp % halves * 64 + tile::lane_column(tile::lane());
 #pragma unroll
   for (uint32_t i = 0; i < 8; i++) {  // eight dims each
     uint32_t at = i / 2 * 4 + i % 2,
              words = tile::rows_of_line(__fmul_rn(sums.o[at], factors[0]), __fmul_rn(sums.o[at + 2], factors[1]));
     if (rows.at[0] != nullptr) {
-      *reinterpret_cast<uint32_t *>(to + i * 8) = words;
+      tile::store<uint32_t>(to + i * 8, words);
     }
   }
 }

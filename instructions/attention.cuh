@@ -66,12 +66,12 @@ __device__ inline uint32_t block_start(const mk_instruction_word &in, const mk_g
 
 // Writes this warp's sums to shared memory.
 __device__ inline void put_part(const consumer &c, const part_sums &sums) {
-  uint32_t lane = tile::anew(c.lane), g = lane / 4, t = lane % 4;  // registers are short
+  uint32_t lane = tile::anew(c.lane), g = tile::lane_row(lane), t = tile::lane_of_quad(lane);  // registers are short
   if (t >= SET_HEADS / 2) {
     return;
   }
   float *part =
-      reinterpret_cast<float *>(c.d.activation() + ATTENTION_PARTS_AT + c.warp * PART_BYTES) + 2 * t * PART_STRIDE + g;
+      tile::view<float>(c.d.activation() + ATTENTION_PARTS_AT + c.warp * PART_BYTES) + 2 * t * PART_STRIDE + g;
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
     part[i * 16] = sums.o[i].value[0];
@@ -80,7 +80,7 @@ __device__ inline void put_part(const consumer &c, const part_sums &sums) {
     part[i * 16 + 8 + PART_STRIDE] = sums.o[i].value[3];
   }
   if (g == 0) {
-    reinterpret_cast<float4 *>(c.d.activation() + ATTENTION_SCALES_AT)[c.warp * (SET_HEADS / 2) + t] =
+    tile::view<float4>(c.d.activation() + ATTENTION_SCALES_AT)[c.warp * (SET_HEADS / 2) + t] =
         make_float4(sums.top[0], sums.total.value[0], sums.top[1], sums.total.value[1]);
   }
 }
@@ -154,11 +154,11 @@ __device__ inline void attend_round(const consumer &c, const mk_instruction_word
     uint32_t offset = a.rank() % RANKS * PART_TILES * a.halves * 2048, tokens = static_cast<uint32_t>(place.tokens);
     uint8_t *keys = keys_of(c, place) + offset, *values = values_of(c, a, place) + offset;
     if (tokens <= PART_TOKENS && c.d.words()->newest_put == 0) {
-      put_newest(reinterpret_cast<const uint32_t *>(c.d.activation() + ATTENTION_NEWEST_AT), a.halves, keys, values,
-                 tokens - 1, c.lane);
+      put_newest(tile::view<uint32_t>(c.d.activation() + ATTENTION_NEWEST_AT), a.halves, keys, values, tokens - 1,
+                 c.lane);
     }
-    const uint2 *q = reinterpret_cast<const uint2 *>(c.d.activation() + ATTENTION_Q_AT) + a.set() * (a.halves * 128) +
-                     tile::anew(c.lane);
+    const uint2 *q =
+        tile::view<uint2>(c.d.activation() + ATTENTION_Q_AT) + a.set() * (a.halves * 128) + tile::anew(c.lane);
     part_sums sums;
     const uint32_t limits[2] = {tokens, tokens};
     attend_part<true>(
@@ -179,8 +179,8 @@ __device__ inline void stage_attention(consumer &c, const mk_instruction_word &i
                    &v = in.parts[MK_PART_ATTENTION_v];
   uint32_t pairs = a.head_dim() / 2, q_pairs = (SET_HEADS * pairs) << a.set_bits;
   float scale = __uint_as_float(param(in, MK_PARAM_ATTENTION_scale)) * BASE_E_TO_2;
-  uint32_t *newest = reinterpret_cast<uint32_t *>(c.d.activation() + ATTENTION_NEWEST_AT);
-  uint32_t *fragments = reinterpret_cast<uint32_t *>(c.d.activation() + ATTENTION_Q_AT);
+  uint32_t *newest = tile::view<uint32_t>(c.d.activation() + ATTENTION_NEWEST_AT);
+  uint32_t *fragments = tile::view<uint32_t>(c.d.activation() + ATTENTION_Q_AT);
 #pragma unroll 1
   for (uint32_t base = c.warp * 32; base < q_pairs + 2 * pairs; base += MK_GPU_CONSUMER_WARPS * 32) {
     uint32_t unit = base + c.lane, at = unit;  // pairs of q, then of k, then of v: each warp fetches its own at once
@@ -249,7 +249,7 @@ __device__ inline void merge_round(const consumer &c, const attention_shape &a, 
     uint32_t rank = (dim / 64 << a.set_bits) + head / SET_HEADS, column = head % SET_HEADS;
     uint32_t scales = tile::anew(ATTENTION_SCALES_AT + (rank * SET_HEADS + column) * 8);
     uint32_t parts = tile::anew(ATTENTION_PARTS_AT + rank * PART_BYTES + (column * PART_STRIDE + dim % 64) * 4);
-    float4 *in_block = reinterpret_cast<float4 *>(c.d.activation() + ATTENTION_KEPT_AT) + unit;
+    float4 *in_block = tile::view<float4>(c.d.activation() + ATTENTION_KEPT_AT) + unit;
     uint32_t to = tile::anew(head * (a.head_dim() + 2) + dim);
     if (meets) {
       consumers_meet(c);
@@ -273,8 +273,8 @@ __device__ inline void merge_round(const consumer &c, const attention_shape &a, 
         scale[j] = make_float2(NO_TOKENS, 0.0f);
         o[j] = make_float2(0.0f, 0.0f);
         if (r + j < here) {
-          scale[j] = *reinterpret_cast<const float2 *>(c.d.activation() + scales);
-          o[j] = *reinterpret_cast<const float2 *>(c.d.activation() + parts);
+          scale[j] = tile::load<float2>(c.d.activation() + scales);
+          o[j] = tile::load<float2>(c.d.activation() + parts);
         }
         scales += SET_HEADS * 8 << a.stride_bits();
         parts += PART_BYTES << a.stride_bits();
@@ -316,14 +316,14 @@ __device__ inline void append_newest(consumer &c, const mk_instruction_word &in,
   if (dim >= head_dim) {
     return;
   }
-  const uint16_t *newest = reinterpret_cast<const uint16_t *>(c.d.activation() + ATTENTION_NEWEST_AT);
-  const uint32_t *table = reinterpret_cast<const uint32_t *>(whole_buffer(in, MK_WHOLE_ATTENTION_table).address);
+  const uint16_t *newest = tile::view<uint16_t>(c.d.activation() + ATTENTION_NEWEST_AT);
+  const uint32_t *table = tile::global<const uint32_t>(whole_buffer(in, MK_WHOLE_ATTENTION_table).address);
   uint32_t token = position_of(c) % kv.block_tokens;
   uint64_t block = table[position_of(c) / kv.block_tokens];
   if (!index_fits(c.d, MK_GPU_FAULT_BLOCK, static_cast<uint32_t>(block), kv.blocks)) {
     return;
   }
-  uint16_t *pair = reinterpret_cast<uint16_t *>(kv.address) +
+  uint16_t *pair = tile::global<uint16_t>(kv.address) +
                    (block * kv.cols + in.parts[MK_PART_ATTENTION_kv].col) * 2 * kv.block_tokens * head_dim;
   for (uint32_t which = 0; which < 2; which++) {
     pair[mk_block_offset(kv.block_tokens, head_dim, which, token, dim)] = newest[which * head_dim + dim];

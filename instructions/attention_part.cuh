@@ -24,8 +24,8 @@ struct newest_place {
 
   __device__ newest_place(uint32_t halves, uint8_t *keys_at, uint8_t *values_at, uint32_t at, uint32_t pair) {
     uint32_t step = (at / 16 * halves * 4 + pair / 8) * MK_TILE_STEP_ELEMENTS;
-    keys = reinterpret_cast<uint32_t *>(keys_at) + (step + mk_step_offset(at, pair * 2)) / 2;
-    values = reinterpret_cast<uint16_t *>(values_at) + step + mk_step_offset(pair * 2, at);
+    keys = tile::view<uint32_t>(keys_at) + (step + mk_step_offset(at, pair * 2)) / 2;
+    values = tile::view<uint16_t>(values_at) + step + mk_step_offset(pair * 2, at);
   }
   __device__ void put_value(uint32_t pair) const {
     values[0] = static_cast<uint16_t>(pair);
@@ -74,7 +74,7 @@ __device__ inline bool norms_heads(const mk_instruction_word &in) {
 __device__ inline float2 wait_normed_pair(const device &d, const mk_instruction_word &in, uint32_t buffer,
                                           const uint64_t *head, uint32_t head_dim, uint32_t pair, bool norms,
                                           bool here) {
-  uint32_t tile = tile::lane() % 8, tiles = norms && here ? head_dim / MK_TILE : 0;
+  uint32_t tile = tile::place_in_group<8>(tile::lane()), tiles = norms && here ? head_dim / MK_TILE : 0;
   tile::stamped_pair words[2];
   wait_stamped_pairs<2>(
       d, buffer,
@@ -83,10 +83,7 @@ __device__ inline float2 wait_normed_pair(const device &d, const mk_instruction_
       },
       [&](uint32_t i) { return i == 0 ? here : tile < tiles; }, words);
   float squares = tile < tiles ? __uint_as_float(tile::stamp_data(words[1].low)) : 0.0f;
-#pragma unroll
-  for (uint32_t away = 1; away < 8; away *= 2) {  // eight tiles as a tree
-    squares += __shfl_xor_sync(0xffffffffu, squares, away);
-  }
+  squares = tile::sum_tree<8>(squares);  // of eight tiles
   float scale = norms ? norm_scale(squares, reciprocal_of(static_cast<float>(head_dim)),
                                    __uint_as_float(param(in, MK_PARAM_ATTENTION_eps)))
                       : 1.0f;
@@ -131,8 +128,8 @@ __device__ inline merged_unit tree_of_four(getter get) {
 
 // Adds to the lane's own unit that of the lane `away` of it.
 __device__ inline void add_lane(merged_unit &sum, uint32_t away) {
-  add_unit(sum, {__shfl_xor_sync(0xffffffffu, sum.low, away), __shfl_xor_sync(0xffffffffu, sum.high, away),
-                 __shfl_xor_sync(0xffffffffu, sum.top, away), __shfl_xor_sync(0xffffffffu, sum.total, away)});
+  add_unit(sum, {tile::exchange(sum.low, away), tile::exchange(sum.high, away), tile::exchange(sum.top, away),
+                 tile::exchange(sum.total, away)});
 }
 
 // What rounds have summed up lies in the block's scratch memory until the next round.
@@ -140,10 +137,10 @@ __device__ inline float *scratch_of(const consumer &c) {
   return c.d.params.scratch + static_cast<uint64_t>(blockIdx.x) * c.d.params.scratch_floats;
 }
 __device__ inline void keep_unit(float *to, const merged_unit &unit) {
-  __stcg(reinterpret_cast<float4 *>(to), make_float4(unit.low, unit.high, unit.top, unit.total));
+  tile::store_l2(to, make_float4(unit.low, unit.high, unit.top, unit.total));
 }
 __device__ inline merged_unit get_unit(const float *from) {
-  float4 unit = __ldcg(reinterpret_cast<const float4 *>(from));
+  float4 unit = tile::load_l2<float4>(from);
   return {unit.x, unit.y, unit.z, unit.w};
 }
 

@@ -103,8 +103,8 @@ __device__ inline uint32_t limit_of(const slot_view &v, uint32_t set, uint32_t i
 }
 
 // The fragments of a set's queries. All warps have met since they read those of the set before.
-__device__ inline uint32_t *queries() { return reinterpret_cast<uint32_t *>(shared_memory + ROWS_ATTENTION_AT); }
-__device__ inline uint32_t *newest_token() { return reinterpret_cast<uint32_t *>(shared_memory + ROWS_NEWEST_AT); }
+__device__ inline uint32_t *queries() { return tile::view<uint32_t>(shared_memory + ROWS_ATTENTION_AT); }
+__device__ inline uint32_t *newest_token() { return tile::view<uint32_t>(shared_memory + ROWS_NEWEST_AT); }
 
 // Writes a set's q times scale as fragments. Afterwards all warps meet.
 __device__ inline void stage_queries(const consumer &c, const slot_view &v, uint32_t set) {
@@ -152,7 +152,7 @@ __device__ inline void put_new_tokens(consumer &c, const slot_view &v, uint32_t 
   for (uint32_t base = (c.warp ^ 4) * 32; base < units; base += MK_GPU_CONSUMER_WARPS * 32) {
     uint32_t unit = base + c.lane, dim = (unit & ((1u << pair_bits) - 1)) * 2, which = unit >> pair_bits & 1;
     uint32_t position = from + (unit >> pair_bits) / 2, line = v.line(position - v.first);
-    uint64_t block = reinterpret_cast<const uint32_t *>(table.address)[v.slot() * table.cols + position / BLOCK_TOKENS];
+    uint64_t block = tile::global<const uint32_t>(table.address)[v.slot() * table.cols + position / BLOCK_TOKENS];
     const mk_operand &source = v.in.parts[which == 0 ? MK_PART_ATTENTION_k : MK_PART_ATTENTION_v];
     const uint64_t *head =
         stamped_row(c.d, source) + static_cast<uint64_t>(line) * buffers[MK_PART_ATTENTION_k].row_words;
@@ -169,24 +169,24 @@ __device__ inline void put_new_tokens(consumer &c, const slot_view &v, uint32_t 
     // in V.
     uint32_t at =
         static_cast<uint32_t>(mk_block_offset(BLOCK_TOKENS, head_dim, which, position % BLOCK_TOKENS, dim)) * 2;
-    uint8_t *staged = reinterpret_cast<uint8_t *>(newest_token() + ((which << pair_bits) + dim / 2));
+    uint8_t *staged = tile::view<uint8_t>(newest_token() + ((which << pair_bits) + dim / 2));
     if (!v.single()) {
       uint32_t page = (position - round) / BLOCK_TOKENS * v.halves() + at / MK_GPU_PAGE_BYTES;
       wait_round_page(c, page);
       staged = c.d.page(round_page(c, page).slot()) + at % MK_GPU_PAGE_BYTES;
     }
-    uint8_t *kept = reinterpret_cast<uint8_t *>(kv.address) + (block * kv.cols + operand.col) * 256 * head_dim + at;
+    uint8_t *kept = tile::global<uint8_t>(kv.address) + (block * kv.cols + operand.col) * 256 * head_dim + at;
     if (which == 0 || v.single()) {
-      *reinterpret_cast<uint32_t *>(staged) = data;
+      tile::store<uint32_t>(staged, data);
     } else {
-      *reinterpret_cast<uint16_t *>(staged) = static_cast<uint16_t>(data);
-      *reinterpret_cast<uint16_t *>(staged + 64) = static_cast<uint16_t>(data >> 16);
+      tile::store<uint16_t>(staged, static_cast<uint16_t>(data));
+      tile::store<uint16_t>(staged + 64, static_cast<uint16_t>(data >> 16));
     }
     if (which == 0) {
-      *reinterpret_cast<uint32_t *>(kept) = data;
+      tile::store<uint32_t>(kept, data);
     } else {
-      *reinterpret_cast<uint16_t *>(kept) = static_cast<uint16_t>(data);
-      *reinterpret_cast<uint16_t *>(kept + 64) = static_cast<uint16_t>(data >> 16);
+      tile::store<uint16_t>(kept, static_cast<uint16_t>(data));
+      tile::store<uint16_t>(kept + 64, static_cast<uint16_t>(data >> 16));
     }
   }
 }
@@ -216,7 +216,7 @@ __device__ inline merged_unit merge_span(const merge_shape &shape, const float2 
       scale[i] = make_float2(NO_TOKENS, 0.0f), value[i] = make_float2(0.0f, 0.0f);
       if (r + i < count) {
         scale[i] = scales[warp * 8 + column];
-        value[i] = *reinterpret_cast<const float2 *>(parts + shape.place(warp, column, dim));
+        value[i] = tile::load<float2>(parts + shape.place(warp, column, dim));
       }
     }
     add_parts(sum, scale, value);
@@ -329,7 +329,7 @@ __device__ inline bool merge_short(const consumer &c, const slot_view &v, const 
                                    uint32_t unit, uint32_t number, bool joined, const merged_unit &joining,
                                    merged_unit &sum) {
   bool two = v.halves() == 1, last = joined || r.is_last();
-  float4 *kept = reinterpret_cast<float4 *>(shared_memory + ROWS_KEPT_AT) + slice * (MERGE_THREADS / 2) + unit;
+  float4 *kept = tile::view<float4>(shared_memory + ROWS_KEPT_AT) + slice * (MERGE_THREADS / 2) + unit;
   float *third = kept_class(c, 0, slice, 0, unit);
   if (two) {
     add_lane(sum, 1);
@@ -359,7 +359,7 @@ __device__ inline bool merge_short(const consumer &c, const slot_view &v, const 
 // Writes a warp's sums to shared memory: 32 dims of eight columns, or 64 dims of few.
 __device__ inline void put_rows_part(const merge_shape &shape, float *parts, uint32_t slot, uint32_t lane,
                                      const part_sums &sums) {
-  uint32_t g = lane / 4, t = lane % 4;
+  uint32_t g = tile::lane_row(lane), t = tile::lane_of_quad(lane);
   bool few = shape.dims == 64;
   if (few && t >= 2) {
     return;
@@ -375,18 +375,17 @@ __device__ inline void put_rows_part(const merge_shape &shape, float *parts, uin
     }
   }
 }
-__device__ inline float2 *rows_scales() { return reinterpret_cast<float2 *>(shared_memory + ROWS_SCALES_AT); }
+__device__ inline float2 *rows_scales() { return tile::view<float2>(shared_memory + ROWS_SCALES_AT); }
 __device__ inline void put_rows_scales(float2 *to, uint32_t lane, const part_sums &sums) {
   if (lane < 4) {
-    reinterpret_cast<float4 *>(to)[lane] =
-        make_float4(sums.top[0], sums.total.value[0], sums.top[1], sums.total.value[1]);
+    tile::view<float4>(to)[lane] = make_float4(sums.top[0], sums.total.value[0], sums.top[1], sums.total.value[1]);
   }
 }
 
 // Writes part `warp` of the last round, which joins the round before it.
 __device__ inline void put_joining(const consumer &c, uint32_t warp, const part_sums &sums) {
   if (tile::uniform(warp < JOINING_PARTS)) {
-    put_rows_part({64u}, reinterpret_cast<float *>(shared_memory + ROWS_JOINING_AT), warp, c.lane, sums);
+    put_rows_part({64u}, tile::view<float>(shared_memory + ROWS_JOINING_AT), warp, c.lane, sums);
     if (c.lane < 2) {
       put_rows_scales(rows_scales() + warp * 8 + 4, c.lane, sums);
     }
@@ -402,15 +401,15 @@ __device__ inline void merge_round(const consumer &c, const slot_view &v, const 
   }
   uint32_t spans_bits = 2 - v.halves();  // of a round
   // What a thread merges: of a slice, a unit of two values, and one of the round's spans.
-  uint32_t unit = (c.warp * 32 + c.lane) >> spans_bits, pair_bits = few ? 5 : 4;
+  uint32_t number = c.warp * 32 + c.lane, unit = number >> spans_bits, pair_bits = few ? 5 : 4;
   uint32_t dim = (unit & ((1u << pair_bits) - 1)) * 2, half = unit >> pair_bits & (v.halves() - 1),
-           column = unit >> (pair_bits + v.halves() - 1), span = c.lane & ((1u << spans_bits) - 1);
+           column = unit >> (pair_bits + v.halves() - 1), span = tile::place_in_group(c.lane, 1u << spans_bits);
 #pragma unroll 1
   for (uint32_t from = 0; from < PAGE_DIMS; from += shape.dims) {
     if (from != 0) {
       consumers_meet(c);
     }
-    put_rows_part(shape, reinterpret_cast<float *>(shared_memory + ROWS_RESULT_AT), c.warp, c.lane, sums);
+    put_rows_part(shape, tile::view<float>(shared_memory + ROWS_RESULT_AT), c.warp, c.lane, sums);
     sums.o[0] = sums.o[2], sums.o[1] = sums.o[3];  // the next ones come first
     // What follows from the round is looked up before the others are there.
     bool joined = tile::uniform(r.is_joined()), merges = tile::uniform(c.warp < MERGE_WARPS);
@@ -430,7 +429,7 @@ __device__ inline void merge_round(const consumer &c, const slot_view &v, const 
       uint32_t tokens = joins ? rest : whole;
       uint32_t before = joins ? 0 : span * SPAN_TOKENS, here = tokens > before ? tokens - before : 0;
       joining = merge_span(shape, rows_scales() + (joins ? 4 : 0),
-                           reinterpret_cast<const float *>(shared_memory + (joins ? ROWS_JOINING_AT : ROWS_RESULT_AT)),
+                           tile::view<float>(shared_memory + (joins ? ROWS_JOINING_AT : ROWS_RESULT_AT)),
                            (before / PART_TOKENS << (v.halves() - 1)) + half, v.halves(),
                            tile::uniform(min(tokens, SPAN_TOKENS + 0u)),
                            min((here + PART_TOKENS - 1) / PART_TOKENS, SPAN_PARTS + 0u), column, dim);
@@ -474,10 +473,10 @@ __device__ inline void attend_round(const consumer &c, const slot_view &v, uint3
     uint32_t limits[2];
 #pragma unroll
     for (uint32_t j = 0; j < 2; j++) {
-      uint32_t limit = limit_of(v, set, 2 * (c.lane % 4) + j);
+      uint32_t limit = limit_of(v, set, tile::lane_column(c.lane) + j);
       limits[j] = limit > start ? limit - start : 0;
     }
-    const uint2 *q = reinterpret_cast<const uint2 *>(queries()) + c.lane;
+    const uint2 *q = tile::view<uint2>(queries()) + c.lane;
     attend_part<false>(
         keys, values + v.half(warp) * 2048, [&](uint32_t step) { return q[step * 32]; }, c.lane, pages_per_block,
         limits, v.end - start, sums);
@@ -495,11 +494,11 @@ __device__ inline void attend_round(const consumer &c, const slot_view &v, uint3
 
 // The compiler works out anew from here on what follows from these: with 32 sums there are no registers to keep it.
 __device__ inline void forget_all(consumer &c, slot_view &v) {
-  forget(c.lane);
-  forget(c.warp);
-  forget(v.first);
-  forget(v.end);
-  forget(v.packed);
+  tile::forget(c.lane);
+  tile::forget(c.warp);
+  tile::forget(v.first);
+  tile::forget(v.end);
+  tile::forget(v.packed);
 }
 
 __device__ inline void attend_slot(consumer &c, slot_view v) {
@@ -558,7 +557,7 @@ __device__ inline void consume_ATTENTION(rows_consumer &c, const mk_instruction_
   const volatile rows_state &state = rows_of(c.d);
   const mk_operand &kv = in.parts[MK_PART_ATTENTION_kv];
   // Each lane looks whether there is something to do for its slot.
-  uint32_t slot = c.lane % MK_MAX_ROWS, count = state.slot_count[slot];
+  uint32_t slot = tile::place_in_group<MK_MAX_ROWS>(c.lane), count = state.slot_count[slot];
   auto split_of = [&](uint32_t of) {  // looked up each time: registers are short
     uint32_t splits = static_cast<const volatile uint32_t &>(param(in, MK_PARAM_ATTENTION_splits));
     return (kv.row + splits - of % splits) % splits;
@@ -569,7 +568,7 @@ __device__ inline void consume_ATTENTION(rows_consumer &c, const mk_instruction_
   // before, the storers have taken all results.
   wait_for_storers(c);
 #pragma unroll 1
-  for (uint32_t slots = __ballot_sync(0xffffffffu, works) & 0xffffu; slots != 0; slots &= slots - 1) {
+  for (uint32_t slots = tile::lanes_where(works) & 0xffffu; slots != 0; slots &= slots - 1) {
     uint32_t next = __ffs(static_cast<int>(slots)) - 1;
     const mk_gpu_buffer &b = device::slot_of(in).buffers[MK_PART_ATTENTION_kv];
     uint32_t begin = tile::uniform(state.slot_first[next]);

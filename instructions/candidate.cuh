@@ -1,6 +1,6 @@
 // The order of candidates for the next token, on the device: as head.c and next.c have it.
 #pragma once
-#include <cstdint>
+#include "instructions/tile/lanes.cuh"
 
 namespace mk {
 
@@ -13,15 +13,25 @@ __device__ inline bool candidate_above(float a, uint32_t a_index, float b, uint3
   return a > b || ((a == b || a_nan) && a_index < b_index);
 }
 
+// The better one of two candidates, in `best`.
+__device__ inline void take_better(float &best, uint32_t &index, float value, uint32_t other) {
+  if (candidate_above(value, other, best, index)) {
+    best = value;
+    index = other;
+  }
+}
+
+// The better one of the lane's own candidate and of that of the lane `away` of it.
+__device__ inline void take_better_across(float &best, uint32_t &index, uint32_t away) {
+  float value = tile::exchange(best, away);
+  uint32_t other = tile::exchange(index, away);
+  take_better(best, index, value, other);
+}
+
 __device__ inline void best_of_lanes(float &best, uint32_t &index) {
 #pragma unroll 1
   for (int offset = 16; offset > 0; offset /= 2) {
-    float other = __shfl_xor_sync(0xffffffffu, best, offset);
-    uint32_t other_index = __shfl_xor_sync(0xffffffffu, index, offset);
-    if (candidate_above(other, other_index, best, index)) {
-      best = other;
-      index = other_index;
-    }
+    take_better_across(best, index, offset);
   }
 }
 

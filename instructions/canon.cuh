@@ -13,18 +13,18 @@ __device__ inline float square_of_pair(uint32_t pair) {
   return square_of_pair(tile::low_bf16(pair), tile::high_bf16(pair));
 }
 
-// The sum of the squares of a chain, of which each lane has neighbouring pairs 2 j and 2 j + 1 (j = lane % 4) of step
-// lane / 4, with the sums a and b of their squares: docs/NUMERICS.md has the order.
+// The sum of the squares of a chain, of which each lane has neighbouring pairs 2 j and 2 j + 1 of the step of its quad,
+// j being its place in the quad, with the sums a and b of their squares: docs/NUMERICS.md has the order.
 __device__ inline float chain_squares(float a, float b) {
 #pragma unroll
   for (uint32_t away = 4; away < 32; away *= 2) {  // steps
-    a += __shfl_xor_sync(0xffffffffu, a, away);
-    b += __shfl_xor_sync(0xffffffffu, b, away);
+    a += tile::exchange(a, away);
+    b += tile::exchange(b, away);
   }
 #pragma unroll
   for (uint32_t away = 2; away > 0; away /= 2) {  // pairs k and k + 4, then k and k + 2
-    a += __shfl_xor_sync(0xffffffffu, a, away);
-    b += __shfl_xor_sync(0xffffffffu, b, away);
+    a += tile::exchange(a, away);
+    b += tile::exchange(b, away);
   }
   return a + b;
 }
@@ -37,22 +37,17 @@ __device__ inline float chain_squares(const float (&quad)[4]) {
 
 // Of a tile of sixteen elements, of which lanes p, p + 8 and so on have neighbouring ones, pair p.
 __device__ inline float tile_squares(float even, float odd) {
-  float sum = square_of_pair(even, odd);
-#pragma unroll
-  for (uint32_t away = 4; away > 0; away /= 2) {  // pairs k and k + 4, k and k + 2, the last two
-    sum += __shfl_xor_sync(0xffffffffu, sum, away);
-  }
-  return sum;
+  return tile::sum_group<8>(square_of_pair(even, odd));  // pairs k and k + 4, k and k + 2, the last two
 }
 
 // The same of a tile of which lane 4 g + t has elements g and g + 8, of column t.
 __device__ inline float tile_squares_of_rows(float first, float second) {
   float low = __fmul_rn(first, first), high = __fmul_rn(second, second);
-  low = __fadd_rn(low, __shfl_xor_sync(0xffffffffu, low, 4));  // of a pair
-  high = __fadd_rn(high, __shfl_xor_sync(0xffffffffu, high, 4));
+  low = __fadd_rn(low, tile::exchange(low, 4));  // of a pair
+  high = __fadd_rn(high, tile::exchange(high, 4));
   float sum = __fadd_rn(low, high);
-  sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 16));
-  return __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 8));
+  sum = __fadd_rn(sum, tile::exchange(sum, 16));
+  return __fadd_rn(sum, tile::exchange(sum, 8));
 }
 
 // 1 / rms of a vector: `part` is 1 / width, by reciprocal_of.

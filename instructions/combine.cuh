@@ -64,16 +64,17 @@ __device__ inline void consume_COMBINE(consumer &c, const mk_instruction_word &i
   const mk_operand &parts = in.parts[MK_PART_COMBINE_parts];
   const mk_gpu_buffer &b = c.d.buffer(parts);
   uint32_t stride = b.tile_cols, pair_bits = stride == 66 ? 5 : 6, in_use = tile::uniform(splits_in_use(c, in));
-  const uint64_t *rows = reinterpret_cast<const uint64_t *>(b.address);
+  const uint64_t *rows = tile::global<const uint64_t>(b.address);
   uint32_t units = tile::uniform(static_cast<uint32_t>(parts.cols) << pair_bits);
 #pragma unroll 1
   for (uint32_t start = c.warp * UNITS; start < units; start += MK_GPU_CONSUMER_WARPS * UNITS) {
-    uint32_t unit = start + c.lane / LANES, head = unit >> pair_bits, pair = unit & ((1u << pair_bits) - 1);
+    uint32_t unit = start + tile::group_of_lane<LANES>(c.lane), head = unit >> pair_bits,
+             pair = unit & ((1u << pair_bits) - 1);
     const uint64_t *words = rows + static_cast<uint64_t>(parts.row) * b.row_words + (parts.col + head) * stride;
     merged_unit sum;
 #pragma unroll 1
     for (uint32_t base = 0; base < in_use; base += LANES * GROUP_SPANS) {
-      uint32_t first = base + c.lane % LANES * GROUP_SPANS;
+      uint32_t first = base + tile::place_in_group<LANES>(c.lane) * GROUP_SPANS;
       auto at = [&](uint32_t j) {
         return words + static_cast<uint64_t>(first + j / 2) * b.row_words + (j % 2 == 0 ? 2 * pair : stride - 2);
       };
@@ -83,7 +84,7 @@ __device__ inline void consume_COMBINE(consumer &c, const mk_instruction_word &i
       add_lane(four, 2);
       add_unit(sum, four);
     }
-    if (c.lane % LANES == 0 && publishes(c.d)) {
+    if (tile::place_in_group<LANES>(c.lane) == 0 && publishes(c.d)) {
       publish_combined(c, stamped_row(c.d, in.parts[MK_PART_COMBINE_out]), unit, sum);
     }
   }

@@ -25,18 +25,18 @@ __device__ inline void consume_COMBINE(rows_consumer &c, const mk_instruction_wo
   for (uint32_t start = c.warp * STEP_WORDS; start < words; start += MK_GPU_CONSUMER_WARPS * STEP_WORDS) {
     tile::store_relaxed_quad(next + start + c.lane * 4, make_uint4(EMPTY_WORD, EMPTY_WORD, EMPTY_WORD, EMPTY_WORD));
   }
-  if (!__any_sync(0xffffffffu, has_work(c.lane % MK_MAX_ROWS))) {
+  if (!tile::any_lane(has_work(tile::place_in_group<MK_MAX_ROWS>(c.lane)))) {
     return;
   }
 #pragma unroll 1
   for (uint32_t start = c.warp * 32; start < (rows * heads) << pair_bits; start += MK_GPU_CONSUMER_WARPS * 32) {
-    uint32_t pair = (start + c.lane) & ((1u << pair_bits) - 1), line = (start >> pair_bits) / heads,
+    uint32_t unit = start + c.lane, pair = unit & ((1u << pair_bits) - 1), line = (start >> pair_bits) / heads,
              head = (start >> pair_bits) % heads;
     if (!has_work(line)) {
       continue;
     }
     uint32_t shift = state.rows[line].slot % units, in_use = min(state.rows[line].position / span + 1, units);
-    const uint64_t *words = reinterpret_cast<const uint64_t *>(b.address) + static_cast<uint64_t>(line) * b.row_words +
+    const uint64_t *words = tile::global<const uint64_t>(b.address) + static_cast<uint64_t>(line) * b.row_words +
                             (parts.col + head) * stride;
     merged_unit sum;
 #pragma unroll 1

@@ -23,7 +23,7 @@ __device__ inline float glu_bias(const mk_instruction_word &in, uint32_t i, uint
 
 #if MK_GPU_FAMILIES
 __device__ inline void prepare_GLU(const storer &s, const mk_instruction_word &in, uint32_t i, row_store &r) {
-  uint32_t row = 2 * (s.lane % 8);
+  uint32_t row = even_row(s);
   r.bias = {glu_bias(in, i, row), glu_bias(in, i, row + 1)};
 }
 #endif

@@ -13,7 +13,7 @@ namespace mk {
 // An instruction without rows gets one empty result from the consumers all the same.
 __device__ inline void begin_HEAD(const storer &s, const mk_instruction_word &in, row_store &r) {
   r.tiles = max(in.parts[MK_PART_HEAD_weight].rows, static_cast<uint16_t>(1));
-  r.plain = reinterpret_cast<float *>(s.d.buffer(in.parts[MK_PART_HEAD_logits]).address);
+  r.plain = tile::global<float>(s.d.buffer(in.parts[MK_PART_HEAD_logits]).address);
   r.best = -INFINITY;
   r.index = MK_CANDIDATE_NONE;
   r.stop = blockIdx.x == 0 ? tile::load_system(s.d.params.stop) : 0;  // from the host: under way meanwhile
@@ -21,10 +21,7 @@ __device__ inline void begin_HEAD(const storer &s, const mk_instruction_word &in
 
 __device__ inline void take_candidate(float y, uint32_t row, row_store &r) {
   r.plain[row] = y;
-  if (candidate_above(y, row, r.best, r.index)) {
-    r.best = y;
-    r.index = row;
-  }
+  take_better(r.best, r.index, y, row);
 }
 
 // Gives the logits.

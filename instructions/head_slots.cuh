@@ -15,15 +15,7 @@ struct line_best {
 };
 __device__ inline volatile line_best *best_of_warp(uint32_t warp) {
   static_assert(MK_GPU_CONSUMER_WARPS * LINES * sizeof(line_best) <= MK_GPU_ACTIVATION_BYTES, "there is room");
-  return reinterpret_cast<volatile line_best *>(shared_memory + MK_GPU_ACTIVATION_AT) + tile::anew(warp) * LINES;
-}
-
-// The better one of two candidates, in `best`.
-__device__ inline void take_better(float &best, uint32_t &index, float value, uint32_t other) {
-  if (candidate_above(value, other, best, index)) {
-    best = value;
-    index = other;
-  }
+  return tile::view<volatile line_best>(shared_memory + MK_GPU_ACTIVATION_AT) + tile::anew(warp) * LINES;
 }
 
 // Of the instruction's line tile those that are active; and whether it has something to multiply them by, and one of
@@ -45,7 +37,7 @@ __device__ inline void finish_head_unit(const wide_consumer &c, uint32_t first, 
   uint32_t line_tile = in.parts[MK_PART_HEAD_x].row, vocab = param(in, MK_PARAM_HEAD_vocab);
   uint32_t row_tile = first + c.d.warp, row = (weight.row + row_tile) * 16 + tile::row_in_tile();
   bool upper_is = row_tile < weight.rows && row < vocab, lower_is = row_tile < weight.rows && row + 8 < vocab;
-  float *logits = reinterpret_cast<float *>(c.d.buffer(in.parts[MK_PART_HEAD_logits]).address) +
+  float *logits = tile::global<float>(c.d.buffer(in.parts[MK_PART_HEAD_logits]).address) +
                   static_cast<uint64_t>(line_tile * LINES) * vocab + row;
   const volatile uint32_t *places = lines_of(c.d).places + line_tile * LINES;
   tile::each_line(y, lines, [&](uint32_t line, float &upper, float &lower) {
@@ -64,9 +56,7 @@ __device__ inline void finish_head_unit(const wide_consumer &c, uint32_t first, 
     }
 #pragma unroll
     for (uint32_t away = 4; away < 32; away *= 2) {  // lanes that have other rows of the line
-      float value = __shfl_xor_sync(0xffffffffu, best, away);
-      uint32_t other = __shfl_xor_sync(0xffffffffu, index, away);
-      take_better(best, index, value, other);
+      take_better_across(best, index, away);
     }
     if (tile::lane() < 4) {
       volatile line_best &kept = best_of_warp(c.d.warp)[line];
@@ -110,8 +100,8 @@ __device__ inline void put_candidates(const wide_consumer &c) {
   const mk_operand &candidate = instruction_at_hand(c).parts[MK_PART_HEAD_candidate];
   const mk_gpu_buffer &b = c.d.buffer(candidate);
   uint64_t *words =
-      reinterpret_cast<uint64_t *>(b.address) + static_cast<uint64_t>(candidate.row) * b.tile_rows * b.row_words;
-  uint32_t line = threadIdx.x, index = MK_CANDIDATE_NONE;
+      tile::global<uint64_t>(b.address) + static_cast<uint64_t>(candidate.row) * b.tile_rows * b.row_words;
+  uint32_t line = tile::thread(), index = MK_CANDIDATE_NONE;
   float best = -INFINITY;
   uint32_t lines = head_lines(c), warps = computes_head(c) ? static_cast<uint32_t>(MK_GPU_CONSUMER_WARPS) : 0;
   if (line >= lines) {

@@ -51,12 +51,12 @@ __device__ inline void compute_head(wide_consumer &c, const mk_instruction_word 
   const mk_operand &weight = in.parts[MK_PART_HEAD_weight], &x = in.parts[MK_PART_HEAD_x];
   uint32_t chooser = (lines_of(c.d).count - 1) % LINES, vocab = param(in, MK_PARAM_HEAD_vocab), lane = tile::lane();
   uint32_t chains = (weight.cols + CHAIN_STEPS - 1) / CHAIN_STEPS;
-  float *logits = reinterpret_cast<float *>(c.d.buffer(in.parts[MK_PART_HEAD_logits]).address) +
+  float *logits = tile::global<float>(c.d.buffer(in.parts[MK_PART_HEAD_logits]).address) +
                   static_cast<uint64_t>(lines_of(c.d).count - 1) * vocab;
   // All warps read it again and again, from their SM's own cache.
-  line_words line = {reinterpret_cast<const uint32_t *>(plain_lines<uint16_t>(c.d, x) +
-                                                        static_cast<uint64_t>(chooser) * c.d.buffer(x).cols),
-                     c.d.buffer(x).cols / 2};
+  line_words line = {
+      tile::view<uint32_t>(plain_lines<uint16_t>(c.d, x) + static_cast<uint64_t>(chooser) * c.d.buffer(x).cols),
+      c.d.buffer(x).cols / 2};
   put_scales(c, in, in.parts[MK_PART_HEAD_squares]);
   consumers_meet();
   float scale = wide_shared()->scales[chooser];
@@ -81,14 +81,11 @@ __device__ inline void compute_head(wide_consumer &c, const mk_instruction_word 
     }
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {  // of the lanes that have column 0
-      uint32_t row = (weight.row + tile) * 16 + lane / 4 + i * 8;
+      uint32_t row = (weight.row + tile) * 16 + tile::lane_row(lane) + i * 8;
       float value = __fmul_rn(y.value[2 * i], scale);
-      if (lane % 4 == 0 && tile < weight.rows && row < vocab) {
+      if (tile::lane_of_quad(lane) == 0 && tile < weight.rows && row < vocab) {
         logits[row] = value;
-        if (candidate_above(value, row, best, index)) {
-          best = value;
-          index = row;
-        }
+        take_better(best, index, value, row);
       }
     }
   }
@@ -120,7 +117,7 @@ __device__ inline void consume_HEAD(wide_consumer &c, const mk_instruction_word 
     const mk_operand &candidate = in.parts[MK_PART_HEAD_candidate];
     const mk_gpu_buffer &b = c.d.buffer(candidate);
     uint64_t *words =
-        reinterpret_cast<uint64_t *>(b.address) + static_cast<uint64_t>(candidate.row) * b.tile_rows * b.row_words;
+        tile::global<uint64_t>(b.address) + static_cast<uint64_t>(candidate.row) * b.tile_rows * b.row_words;
     for (uint32_t line = lane; line < lines; line += 32) {
       bool chooses = computes && line_tile * LINES + line + 1 == lines_of(c.d).count;
       tile::store_stamped_pair(words + line * 2, __float_as_uint(chooses ? best : -INFINITY),

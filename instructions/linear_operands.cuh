@@ -57,7 +57,7 @@ __device__ inline float with_factor(const mk_instruction_word &in, float scale) 
 
 // Element i of a vector of bf16; 0 beyond its last one, and where the instruction does without it.
 __device__ inline float element_of(const mk_gpu_buffer &vector, uint32_t i) {
-  return i < vector.cols ? tile::low_bf16(__ldg(reinterpret_cast<const uint16_t *>(vector.address) + i)) : 0.0f;
+  return i < vector.cols ? tile::low_bf16(__ldg(tile::global<const uint16_t>(vector.address) + i)) : 0.0f;
 }
 
 }  // namespace mk

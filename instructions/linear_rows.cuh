@@ -19,8 +19,8 @@ namespace mk {
 __device__ inline void consume_REDUCE_ADD(rows_consumer &c, const mk_instruction_word &in) {
   const mk_operand &parts = in.parts[MK_PART_REDUCE_ADD_parts];
   const mk_gpu_buffer &b = c.d.buffer(parts);
-  uint32_t rows = c.d.params.rows, active = rows_of(c.d).active, g = c.lane / 4;
-  const uint64_t *part = reinterpret_cast<const uint64_t *>(b.address) +
+  uint32_t rows = c.d.params.rows, active = rows_of(c.d).active, g = tile::lane_row(c.lane);
+  const uint64_t *part = tile::global<const uint64_t>(b.address) +
                          static_cast<uint64_t>(parts.row + c.warp) * rows * b.row_words + parts.col * 16;
   const float squares[LINE_TILES] = {0.0f, 0.0f};
 #pragma unroll 1
@@ -75,15 +75,15 @@ __device__ inline lines_store begin_rows(const rows_storer &s, const mk_instruct
 // Where a value or a plain vector begins.
 template <typename word>
 __device__ inline word *words_of(const rows_storer &s, const mk_operand &operand) {
-  return reinterpret_cast<word *>(s.d.buffer(operand).address);
+  return tile::global<word>(s.d.buffer(operand).address);
 }
 
 // The angle by which each position turns row g of row tile `row`; 0 where nothing is rotated.
 __device__ inline float frequency_of(const rows_storer &s, const mk_instruction_word &in, uint32_t row) {
   uint32_t tile = in.parts[MK_PART_QKV_weight].row + row, tiles_per_head = param(in, MK_PARAM_QKV_head_dim) / 16;
   bool rotates = tile < param(in, MK_PARAM_QKV_rope_tiles);
-  const float *inv_freq = reinterpret_cast<const float *>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address);
-  return rotates ? __ldg(inv_freq + tile % tiles_per_head * 8 + s.lane / 4) : 0.0f;
+  const float *inv_freq = tile::global<const float>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address);
+  return rotates ? __ldg(inv_freq + tile % tiles_per_head * 8 + tile::lane_row(s.lane)) : 0.0f;
 }
 
 // The cosines and sines of row g's angle at the lines' positions; 1 and 0 where nothing is rotated.
@@ -100,7 +100,7 @@ __device__ inline void prepare_angles(const rows_storer &s, float frequency) {
 // are there already. In memory residuals are plain fp32, or else the embedding rows of the lines' tokens.
 __device__ inline void prepare_residual(const rows_storer &s, const mk_operand &operand, uint32_t tile) {
   const mk_gpu_buffer &b = s.d.buffer(operand);
-  uint32_t column_tile = operand.col + tile, g = s.lane / 4;
+  uint32_t column_tile = operand.col + tile, g = tile::lane_row(s.lane);
   if (residual_tag(s, column_tile) == tag_of(operand, column_tile)) {
     return;
   }
@@ -113,13 +113,13 @@ __device__ inline void prepare_residual(const rows_storer &s, const mk_operand &
     if (!is_active(s, line)) {
     } else if (token_row) {
       uint32_t row = rows_of(s.d).rows[line].token;
-      const uint16_t *step = reinterpret_cast<const uint16_t *>(b.address) +
-                             (static_cast<uint64_t>(row / 16) * b.grid_cols + column_tile) * 256;
+      const uint16_t *step =
+          tile::global<const uint16_t>(b.address) + (static_cast<uint64_t>(row / 16) * b.grid_cols + column_tile) * 256;
       first = tile::low_bf16(step[mk_step_offset(row, g)]);
       second = tile::low_bf16(step[mk_step_offset(row, g + 8)]);
     } else {
       const float *from =
-          reinterpret_cast<const float *>(b.address) + static_cast<uint64_t>(line) * b.cols + column_tile * 16 + g;
+          tile::global<const float>(b.address) + static_cast<uint64_t>(line) * b.cols + column_tile * 16 + g;
       first = __ldcg(from);
       second = __ldcg(from + 8);
     }
@@ -135,7 +135,7 @@ __device__ inline void prepare_residual(const rows_storer &s, const mk_operand &
 // there, since all work after the sums delays the instructions that wait for the value.
 __device__ inline uint32_t *prepare_value(const rows_storer &s, const mk_operand &out, uint32_t tile, bool gated) {
   const mk_gpu_buffer &b = s.d.buffer(out);
-  uint32_t line = paired_line(s), pair = (out.col + tile) * (gated ? 4 : 8) + s.lane / 8;
+  uint32_t line = paired_line(s), pair = (out.col + tile) * (gated ? 4 : 8) + tile::group_of_lane<8>(s.lane);
   uint32_t *next = value_view(b, s.d.generation() + 1).word(line, pair);
   if (gated) {
     tile::store_relaxed(next, EMPTY_WORD);
@@ -150,7 +150,7 @@ __device__ inline void keep_residual(const rows_storer &s, const mk_operand &to,
                                      const line_sums &y) {
   *residuals(s, column_tile) = make_float4(y.value[0], y.value[1], y.value[2], y.value[3]);
   residual_tag(s, column_tile) = tag_of(to, column_tile);
-  uint32_t cols = s.d.buffer(to).cols, g = s.lane / 4;
+  uint32_t cols = s.d.buffer(to).cols, g = tile::lane_row(s.lane);
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t line = line_of(s, i);
@@ -191,18 +191,18 @@ __device__ inline void finish_gated(const rows_storer &s, uint32_t *words, const
 struct row_extras {
   float2 bias, gain;
 };
-__device__ inline float2 load_rows(const rows_storer &s, const float *vector, float without) {
-  uint32_t g = s.lane / 4;
+__device__ inline float2 load_rows(uint32_t g, const float *vector, float without) {
   return vector == nullptr ? make_float2(without, without) : make_float2(__ldg(vector + g), __ldg(vector + g + 8));
 }
 __device__ inline row_extras load_extras(const rows_storer &s, const mk_instruction_word &in, uint32_t tile) {
-  return {load_rows(s, row_vector(s.d, in, MK_QKV_BIASES, tile), 0.0f),
-          load_rows(s, row_vector(s.d, in, MK_QKV_GAINS, tile), 1.0f)};
+  const float *biases = row_vector(s.d, in, MK_QKV_BIASES, tile);
+  uint32_t g = tile::lane_row(s.lane);
+  return {load_rows(g, biases, 0.0f), load_rows(g, row_vector(s.d, in, MK_QKV_GAINS, tile), 1.0f)};
 }
 
 // Of NORM_ADD.
 __device__ inline float2 norm_gains(const rows_storer &s, const mk_instruction_word &in, uint32_t tile) {
-  uint32_t element = (in.parts[MK_PART_NORM_ADD_residual_out].col + tile) * MK_TILE + s.lane / 4;
+  uint32_t element = (in.parts[MK_PART_NORM_ADD_residual_out].col + tile) * MK_TILE + tile::lane_row(s.lane);
   return make_float2(norm_gain(in, element), norm_gain(in, element + 8));
 }
 
@@ -266,7 +266,7 @@ __device__ inline void finish_logits(const rows_storer &s, const mk_instruction_
   }
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
-    uint32_t line = line_of(s, i), row = (weight.row + tile) * 16 + s.lane / 4 + i / 2 * 8;
+    uint32_t line = line_of(s, i), row = (weight.row + tile) * 16 + tile::lane_row(s.lane) + i / 2 * 8;
     if ((chooses >> line & 1) != 0 && row < vocab) {
       tile::store_to_stay(words_of<float>(s, in.parts[MK_PART_HEAD_logits]) + static_cast<uint64_t>(line) * vocab + row,
                           y.value[i]);
@@ -286,8 +286,8 @@ __device__ inline void end_HEAD(const rows_storer &s, const mk_instruction_word 
     uint32_t index = __float_as_uint(lane_word(s, 2 + i)), line = line_of(s, i);
 #pragma unroll 1
     for (uint32_t offset = 4; offset < 32; offset *= 2) {
-      float other = __shfl_xor_sync(0xffffffffu, best, offset);
-      uint32_t other_index = __shfl_xor_sync(0xffffffffu, index, offset);
+      float other = tile::exchange(best, offset);
+      uint32_t other_index = tile::exchange(index, offset);
       if (candidate_above(other, other_index, best, index)) {
         best = other;
         index = other_index;
@@ -355,8 +355,8 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
       line_sums y = kept;
       uint32_t *words = nullptr;
       row_extras extras;
-      forget(s.lane);
-      forget(s.tile);
+      tile::forget(s.lane);
+      tile::forget(s.tile);
       if (last && in.opcode == MK_OP_QKV) {
         prepare_angles(s, frequency);
         frequency = tile + 1 < r.rows ? frequency_of(s, in, tile + 1) : 0.0f;
@@ -372,7 +372,8 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
       } else if (last && in.opcode == MK_OP_GLU) {
         words = prepare_value(s, in.parts[MK_PART_GLU_out], tile, true);
         if constexpr (MK_GPU_FAMILIES) {
-          extras.bias = make_float2(glu_bias(in, tile, s.lane / 4), glu_bias(in, tile, s.lane / 4 + 8));
+          extras.bias =
+              make_float2(glu_bias(in, tile, tile::lane_row(s.lane)), glu_bias(in, tile, tile::lane_row(s.lane) + 8));
         }
       }
       take_sums(s, in, tile == 0 && has_squares(in), chunk, r, y);
@@ -422,12 +423,12 @@ __device__ __forceinline__ void store_rows(rows_storer &s, const mk_instruction_
     }
   }
   if (in.opcode == MK_OP_HEAD) {
-#if MK_GPU_SAMPLES
-    __syncwarp();  // all lanes' logits
-    if (s.lane == 0) {
-      tile::arrive(s.d.barrier(SCORED));
+    if constexpr (MK_GPU_SAMPLES) {
+      __syncwarp();  // all lanes' logits
+      if (s.lane == 0) {
+        tile::arrive(s.d.barrier(SCORED));
+      }
     }
-#endif
     end_HEAD(s, in);
   }
 }

@@ -17,7 +17,7 @@ namespace mk {
 // has a line.
 __device__ inline void put_scales(const wide_consumer &c, const mk_instruction_word &in, const mk_operand &operand) {
   enum { EIGHT = 8 };
-  uint32_t line = threadIdx.x, chains = operand.cols;
+  uint32_t line = tile::thread(), chains = operand.cols;
   if (line >= LINES) {
     return;
   }
@@ -113,7 +113,7 @@ __device__ inline void finish_QKV(const wide_consumer &c, const mk_instruction_w
                                   tile::group_sums &y) {
   uint32_t tile = in.parts[MK_PART_QKV_weight].row + c.d.warp;
   if (tile < param(in, MK_PARAM_QKV_rope_tiles)) {
-    const float *inv_freq = reinterpret_cast<const float *>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address);
+    const float *inv_freq = tile::global<const float>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address);
     uint32_t tiles_per_head = param(in, MK_PARAM_QKV_head_dim) / 16;
     const line_positions positions = positions_of(lines_of(c.d), in.parts[MK_PART_QKV_x].row);
     float frequency = __ldg(inv_freq + tile % tiles_per_head * 8 + tile::row_in_tile());
@@ -135,7 +135,7 @@ __device__ inline void finish_GLU(const wide_consumer &c, const mk_instruction_w
   tile::each_line(y, lines, [&](uint32_t, float &gate, float &up) { gate = gated(gate, up); });
   tile::each_pair_of_rows(y, lines, [&](uint32_t line, uint32_t rows, uint32_t values, uint32_t) {
     if (line < lines) {
-      *reinterpret_cast<uint32_t *>(to + line * cols + rows) = values;
+      tile::store<uint32_t>(to + line * cols + rows, values);
     }
   });
 }
@@ -152,7 +152,7 @@ __device__ inline void finish_residual(const wide_consumer &c, const mk_operand 
     const mk_gpu_buffer &b = c.d.buffer(from);
     tile::each_line(y, lines, [&](uint32_t line, float &upper, float &lower) {
       uint32_t token = lines_of(c.d).tokens[out.row * LINES + min(line, lines - 1)];
-      const uint16_t *step = reinterpret_cast<const uint16_t *>(b.address) +
+      const uint16_t *step = tile::global<const uint16_t>(b.address) +
                              (static_cast<uint64_t>(token / 16) * b.grid_cols + from.col + c.d.warp) * 256 +
                              mk_step_offset(token, tile::row_in_tile());
       upper = __fadd_rn(tile::load_bf16(step), upper);
@@ -171,8 +171,8 @@ __device__ inline void finish_residual(const wide_consumer &c, const mk_operand 
   uint32_t cols = c.d.buffer(out).cols;
   tile::each_pair_of_rows(y, lines, [&](uint32_t line, uint32_t rows, uint32_t upper, uint32_t lower) {
     if (line < lines) {
-      *reinterpret_cast<uint32_t *>(rounded + line * cols + rows) = upper;
-      *reinterpret_cast<uint32_t *>(rounded + line * cols + rows + 8) = lower;
+      tile::store<uint32_t>(rounded + line * cols + rows, upper);
+      tile::store<uint32_t>(rounded + line * cols + rows + 8, lower);
     }
   });
 }

@@ -32,11 +32,6 @@ __device__ inline block_view view_of(const device &d, const mk_instruction_word 
   return v;
 }
 
-__device__ inline float max_of_row(float value) {
-  value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
-  return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
-}
-
 // The end of an item runs once, so it takes as long as its code takes to arrive, which is not in the instruction cache:
 // so the same code runs twice, for a thread's first row and then for its second one.
 
@@ -45,9 +40,8 @@ __device__ inline float max_of_row(float value) {
 __device__ inline void store_out(const attender &a, const block_view &v, const mk_gpu_buffer &out, uint32_t block,
                                  uint32_t h, float inverse, const float (&sums)[SUMS]) {
   uint32_t row = a.row() + 8 * h;
-  uint4 *to = reinterpret_cast<uint4 *>(out.address) +
-              (static_cast<uint64_t>(block) * v.rows + row) * (MK_MLA_LATENT / 8) + a.group * (MK_MLA_LATENT / 16) +
-              a.lane % 4;
+  uint4 *to = tile::global<uint4>(out.address) + (static_cast<uint64_t>(block) * v.rows + row) * (MK_MLA_LATENT / 8) +
+              a.group * (MK_MLA_LATENT / 16) + tile::lane_of_quad(a.lane);
 #pragma unroll
   for (uint32_t j = 0; j < SUMS / 4; j += 4) {
     uint32_t words[4];
@@ -80,7 +74,7 @@ __device__ inline void store_unit(const slot_unit &to, uint32_t lane, uint32_t f
     mine[i] = h == 0 ? sums[at] : sums[at + 2];
     most = fmaxf(most, fabsf(mine[i]));
   }
-  float unit = unit_above(max_of_row(most) * inverse),
+  float unit = unit_above(tile::largest_tree<4>(most) * inverse),
         factor = inverse * __uint_as_float(0x7f000000u - __float_as_uint(unit));
 #pragma unroll
   for (uint32_t w = 0; w < SUMS / 8; w++) {
@@ -91,7 +85,8 @@ __device__ inline void store_unit(const slot_unit &to, uint32_t lane, uint32_t f
   if (stores) {
 #pragma unroll
     for (uint32_t g = 0; g < SLOT_GROUPS; g++) {
-      tile::store_stamped_triple(to.at(g * 4 + lane % 4), words[3 * g], words[3 * g + 1], words[3 * g + 2], generation);
+      tile::store_stamped_triple(to.at(g * 4 + tile::lane_of_quad(lane)), words[3 * g], words[3 * g + 1],
+                                 words[3 * g + 2], generation);
     }
   }
 }
@@ -116,7 +111,8 @@ __device__ __forceinline__ void add_slot(const attender &a, const mk_gpu_buffer 
   for (uint32_t half = 0; half < UNIT_HALVES; half++) {
     tile::stamped_triple words[SLOT_GROUPS];
     wait_all_triples<SLOT_GROUPS>(
-        a.d, buffer, [&](uint32_t i) { return from.at(half * SLOT_TRIPLES + i * 4 + a.lane % 4); }, words);
+        a.d, buffer, [&](uint32_t i) { return from.at(half * SLOT_TRIPLES + i * 4 + tile::lane_of_quad(a.lane)); },
+        words);
     if (half == 0) {
       float logarithm = __uint_as_float(words[SLOT_GROUPS - 1].data[1]), max = fmaxf(s.logarithm, logarithm);
       float offset = max == -INFINITY ? 0.0f : max;

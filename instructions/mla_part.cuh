@@ -66,7 +66,7 @@ __device__ __forceinline__ void score_loads(const attender &a, const page_view &
   tile::pin(scores);
 #pragma unroll
   for (uint32_t load = first; load < end; load++) {
-    if (!__all_sync(0xffffffffu, come)) {
+    if (!tile::all_lanes(come)) {
       wait_within(a.d, full_barrier(a.group, load), phase);
     }
     if (load + 1 < end) {
@@ -95,12 +95,12 @@ __device__ __forceinline__ void score_loads(const attender &a, const page_view &
 // Makes the values of the tokens from `valid` on zero; done by the warpgroup that scores the page.
 __device__ inline void clear_values(const attender &a, uint32_t slot, uint32_t valid) {
   uint8_t *panels = a.d.page(slot);
-  uint32_t thread = threadIdx.x % 128, units = (MK_MLA_PAGE_TOKENS - valid) * 8;
+  uint32_t thread = tile::thread_of_group(), units = (MK_MLA_PAGE_TOKENS - valid) * 8;
 #pragma unroll 1
   for (uint32_t p = 0; p < 2 * HALF_PANELS; p++) {
 #pragma unroll 1
     for (uint32_t i = thread; i < units; i += 128) {
-      *reinterpret_cast<uint4 *>(panels + p * MK_GPU_PANEL_BYTES + valid * 128 + i * 16) = make_uint4(0, 0, 0, 0);
+      tile::store<uint4>(panels + p * MK_GPU_PANEL_BYTES + valid * 128 + i * 16, make_uint4(0, 0, 0, 0));
     }
   }
   tile::fence_shared_for_copies();
@@ -111,7 +111,7 @@ __device__ inline void clear_values(const attender &a, uint32_t slot, uint32_t v
 __device__ inline void mask_scores(const attender &a, const int32_t (&limit)[2], float (&scores)[SCORES]) {
 #pragma unroll
   for (uint32_t i = 0; i < SCORES; i++) {
-    int32_t token = static_cast<int32_t>(i / 4 * 8 + a.lane % 4 * 2 + i % 2);
+    int32_t token = static_cast<int32_t>(i / 4 * 8 + tile::lane_column(a.lane) + i % 2);
     if (token >= limit[i / 2 % 2]) {
       scores[i] = -INFINITY;
     }
@@ -192,14 +192,12 @@ struct exchange {  // between the warpgroups
 };
 static_assert(sizeof(exchange) <= MK_GPU_EXCHANGE_BYTES, "the warpgroups' words");
 
-__device__ inline exchange &words_between() {
-  return *reinterpret_cast<exchange *>(shared_memory + MK_GPU_EXCHANGE_AT);
-}
+__device__ inline exchange &words_between() { return *tile::view<exchange>(shared_memory + MK_GPU_EXCHANGE_AT); }
 
 // A page's weights lie where its last panel of keys was. Gives where this thread stores the first of its own.
 __device__ inline uint32_t own_weights(const attender &a) {
   return tile::shared_address(a.d.page(a.group)) + OTHER_KEYS * MK_GPU_PANEL_BYTES +
-         (a.warp % 4 * 16 + a.lane % 16) * 128 + (a.lane / 16 ^ a.lane % 8) * 16;
+         tile::place_in_panel(a.warp % 4 * 16, a.lane);
 }
 
 __device__ inline void release(const attender &a, uint32_t barrier) {
@@ -217,7 +215,7 @@ __device__ inline void hand_over(const attender &a, uint32_t half) {
 
 // The same for the first half, with word of whether maxima have risen, and of which.
 __device__ inline void hand_over_first(const attender &a, const softmax_rows &r, bool raised) {
-  if (raised && a.lane % 4 == 0) {
+  if (raised && tile::lane_of_quad(a.lane) == 0) {
     words_between().max[a.group][a.row()] = r.max[0];
     words_between().max[a.group][a.row() + 8] = r.max[1];
   }
@@ -249,7 +247,7 @@ __device__ __forceinline__ void add_others(const attender &a, const page_view &p
 #pragma unroll
   for (uint32_t k = 0; k < SCORES / 8; k++) {
     if (k == SCORES / 16) {
-      if (!__all_sync(0xffffffffu, come)) {
+      if (!tile::all_lanes(come)) {
         wait_within(a.d, weights_barrier(a.group ^ 1, 1), phase);
       }
       tile::products_begin();
@@ -315,7 +313,7 @@ __device__ __forceinline__ void weigh_and_add_own(const attender &a, const block
     float keep[2];
 #pragma unroll
     for (uint32_t h = 0; h < 2; h++) {
-      float max = max_of_row(most[h]);
+      float max = tile::largest_tree<4>(most[h]);
       keep[h] = raise_max(r, h, max > r.max[h] + MAX_SLACK ? max : r.max[h]);
     }
     (void)weigh_first_half(v.scale, panel, scores, r, most, offset, total, weights);
@@ -422,9 +420,8 @@ __device__ inline void add_totals(const attender &a, softmax_rows &r) {
   float(&totals)[2][64] = words_between().total[a.queries % 2];
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
-    r.total[h] += __shfl_xor_sync(0xffffffffu, r.total[h], 1);
-    r.total[h] += __shfl_xor_sync(0xffffffffu, r.total[h], 2);
-    if (a.lane % 4 == 0) {
+    r.total[h] = tile::sum_tree<4>(r.total[h]);
+    if (tile::lane_of_quad(a.lane) == 0) {
       totals[a.group][a.row() + 8 * h] = r.total[h];
     }
   }

@@ -50,8 +50,7 @@ __device__ inline void add_slots(const attender &a, const reduction_view &r, uin
       for (uint32_t i = 0; i < slot_count; i++) {
         bool counts = s + i * step < r.slots;
         // The last triples of a unit, from lane 20 on, end with its head.
-        float logarithm =
-            __uint_as_float(__shfl_sync(0xffffffffu, words[u * slot_count + i].data[1], SLOT_TRIPLES - 1));
+        float logarithm = __uint_as_float(tile::from_lane(words[u * slot_count + i].data[1], SLOT_TRIPLES - 1));
         size[i] = counts ? logarithm : -INFINITY;
         max = fmaxf(max, size[i]);
       }
@@ -66,7 +65,7 @@ __device__ inline void add_slots(const attender &a, const reduction_view &r, uin
       for (uint32_t i = 0; i < slot_count; i++) {
         const tile::stamped_triple &mine = words[u * slot_count + i];
         float weight = tile::exp2(size[i] - offset);
-        float factor = weight * __uint_as_float(__shfl_sync(0xffffffffu, mine.data[2], SLOT_TRIPLES - 1));
+        float factor = weight * __uint_as_float(tile::from_lane(mine.data[2], SLOT_TRIPLES - 1));
         m[u].total += weight;
 #pragma unroll
         for (uint32_t j = 0; j < 3; j++) {
@@ -85,7 +84,7 @@ __device__ inline void add_slots(const attender &a, const reduction_view &r, uin
 template <uint32_t unit_count>
 __device__ inline merged &merge_room(uint32_t warp, uint32_t unit, uint32_t lane) {
   static_assert(sizeof(merged) * 32 * unit_count * MK_GPU_CONSUMER_WARPS <= MK_GPU_ACTIVATION_BYTES, "room for all");
-  return reinterpret_cast<merged *>(shared_memory + MK_GPU_ACTIVATION_AT)[(warp * unit_count + unit) * 32 + lane];
+  return tile::view<merged>(shared_memory + MK_GPU_ACTIVATION_AT)[(warp * unit_count + unit) * 32 + lane];
 }
 
 // Adds up what warps [first, first + warps) have left of a unit.
@@ -115,10 +114,10 @@ __device__ inline void store_unit(const attender &a, const reduction_view &r, ui
                            tile::pack_bf16(m.sum[2] * inverse, m.sum[3] * inverse),
                            tile::pack_bf16(m.sum[4] * inverse, m.sum[5] * inverse), 0);
   uint4 whole = tile::transpose_quad(a.lane, words);  // lane t of a quad: eight columns of its word t
-  uint32_t at = a.lane / 4 * 3 + a.lane % 4;
-  if (unit < r.units && a.lane % 4 != 3 && at < MK_MLA_UNIT / 8 && publishes(a.d)) {
-    reinterpret_cast<uint4 *>(r.out.address)[static_cast<uint64_t>(r.block) * (r.out.cols / 8) +
-                                             (r.first_unit + unit) * (MK_MLA_UNIT / 8) + at] = whole;
+  uint32_t at = tile::lane_row(a.lane) * 3 + tile::lane_of_quad(a.lane);
+  if (unit < r.units && tile::lane_of_quad(a.lane) != 3 && at < MK_MLA_UNIT / 8 && publishes(a.d)) {
+    tile::global<uint4>(r.out.address)[static_cast<uint64_t>(r.block) * (r.out.cols / 8) +
+                                       (r.first_unit + unit) * (MK_MLA_UNIT / 8) + at] = whole;
   }
 }
 

@@ -18,7 +18,7 @@ struct slot_unit {
 
 // Unit `unit` of a slot; units are counted through all rows of the slot.
 __device__ inline slot_unit unit_in(const mk_gpu_buffer &parts, uint32_t slot, uint32_t unit) {
-  return {reinterpret_cast<uint8_t *>(parts.address) + static_cast<uint64_t>(slot) * parts.row_words * 8 +
+  return {tile::global<uint8_t>(parts.address) + static_cast<uint64_t>(slot) * parts.row_words * 8 +
           unit * (SLOT_TRIPLES * 16)};
 }
 

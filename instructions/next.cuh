@@ -23,7 +23,7 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) 
   volatile shared_words *shared = c.d.words();
 #else
   const mk_operand &candidates = in.parts[MK_PART_NEXT_candidates];
-  const uint64_t *words = reinterpret_cast<const uint64_t *>(c.d.buffer(candidates).address);
+  const uint64_t *words = tile::global<const uint64_t>(c.d.buffer(candidates).address);
   float best = -INFINITY;
   uint32_t index = MK_CANDIDATE_NONE, stop = 0;
   for (uint32_t base = c.warp * 32; base < candidates.rows; base += MK_GPU_CONSUMER_WARPS * 32) {
@@ -34,17 +34,14 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) 
       float value = __uint_as_float(tile::stamp_data(pair.low));
       uint32_t word = tile::stamp_data(pair.high);
       stop |= word & MK_CANDIDATE_STOP;
-      if (candidate_above(value, word & MK_CANDIDATE_NONE, best, index)) {
-        best = value;
-        index = word & MK_CANDIDATE_NONE;
-      }
+      take_better(best, index, value, word & MK_CANDIDATE_NONE);
     }
   }
   // The flag is looked at after the candidates: what was computed from a wait that was given up never reaches the host.
   bool host = c.warp == 0 && c.lane == 0 && whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
   uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
   best_of_lanes(best, index);
-  stop = __reduce_or_sync(0xffffffffu, stop);
+  stop = tile::or_lanes(stop);
   volatile shared_words *shared = c.d.words();
   uint32_t parity = c.d.epoch % 2;
   if (c.lane == 0) {
@@ -52,11 +49,11 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) 
     shared->index[parity][c.warp] = index | stop;
   }
   consumers_meet_with_values(c);
-  best = shared->best[parity][c.lane % 16];
-  uint32_t word = shared->index[parity][c.lane % 16];
+  best = shared->best[parity][tile::place_in_group<16>(c.lane)];
+  uint32_t word = shared->index[parity][tile::place_in_group<16>(c.lane)];
   index = word & MK_CANDIDATE_NONE;
   best_of_lanes(best, index);
-  stop = __reduce_or_sync(0xffffffffu, word & MK_CANDIDATE_STOP);
+  stop = tile::or_lanes(word & MK_CANDIDATE_STOP);
 #endif
 
   uint32_t before = shared->state[c.d.epoch % 2].choice, latest = chose ? index : before;

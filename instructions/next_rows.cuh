@@ -12,13 +12,13 @@ namespace mk {
 __device__ inline void merge_line(const consumer &c, const mk_operand &candidates, uint32_t line, float &best,
                                   uint32_t &index, uint32_t &stop) {
   enum { BATCH = 4 };  // of 32 SMs each
-  const uint64_t *words = reinterpret_cast<const uint64_t *>(c.d.buffer(candidates).address) + line * 2;
+  const uint64_t *words = tile::global<const uint64_t>(c.d.buffer(candidates).address) + line * 2;
   uint32_t rows = c.d.params.rows;
   // This SM's own candidates come first, those of both storers: when sixteen warps looked at all SMs' candidates again
   // and again, they kept the storers of the HEAD, which share the way to memory with them, for 20 us.
   uint32_t own = (line + c.lane * (MK_MAX_ROWS / STORERS)) % MK_MAX_ROWS;
   tile::stamped_pair last;
-  wait_pair(c.d, reinterpret_cast<const uint64_t *>(c.d.buffer(candidates).address) + (blockIdx.x * rows + own) * 2,
+  wait_pair(c.d, tile::global<const uint64_t>(c.d.buffer(candidates).address) + (blockIdx.x * rows + own) * 2,
             c.lane < STORERS && blockIdx.x < candidates.rows && (rows_of(c.d).active >> own & 1) != 0,
             candidates.buffer, last);
 #pragma unroll 1
@@ -41,7 +41,7 @@ __device__ inline void merge_line(const consumer &c, const mk_operand &candidate
     }
   }
   best_of_lanes(best, index);
-  stop = __reduce_or_sync(0xffffffffu, stop);
+  stop = tile::or_lanes(stop);
 }
 
 __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) {
@@ -49,30 +49,30 @@ __device__ inline void consume_NEXT(consumer &c, const mk_instruction_word &in) 
   volatile rows_words *shared = rows_shared();
   uint32_t rows = c.d.params.rows, parity = c.d.epoch % 2;
   uint32_t stop = 0;
-#if !MK_GPU_SAMPLES
-  uint32_t result = MK_CANDIDATE_NONE, line = c.warp;
-  if ((state.active >> line & 1) != 0) {
-    float best = -INFINITY;
-    uint32_t index = MK_CANDIDATE_NONE;
-    merge_line(c, in.parts[MK_PART_NEXT_candidates], line, best, index, stop);
-    if ((state.active & ((1u << line) - 1)) == 0) {
-      tile::fence_acquire();  // of one line: what all SMs did in this step is there for those who meet below
+  if constexpr (!MK_GPU_SAMPLES) {
+    uint32_t result = MK_CANDIDATE_NONE, line = c.warp;
+    if ((state.active >> line & 1) != 0) {
+      float best = -INFINITY;
+      uint32_t index = MK_CANDIDATE_NONE;
+      merge_line(c, in.parts[MK_PART_NEXT_candidates], line, best, index, stop);
+      if ((state.active & ((1u << line) - 1)) == 0) {
+        tile::fence_acquire();  // of one line: what all SMs did in this step is there for those who meet below
+      }
+      result = (state.chooses >> line & 1) != 0 ? index | (isnan(best) ? MK_RESULT_NAN : 0u) : MK_CANDIDATE_NONE;
     }
-    result = (state.chooses >> line & 1) != 0 ? index | (isnan(best) ? MK_RESULT_NAN : 0u) : MK_CANDIDATE_NONE;
+    if (c.lane == 0) {
+      shared->results[line] = result;
+      c.d.words()->index[parity][c.warp] = stop;
+    }
   }
-  if (c.lane == 0) {
-    shared->results[line] = result;
-    c.d.words()->index[parity][c.warp] = stop;
-  }
-#endif
   // The flag is looked at after the candidates: what was computed from a wait that was given up never reaches the host.
   bool host = c.warp == 0 && whole_buffer(in, MK_WHOLE_NEXT_ring).cols != 0;
   uint32_t abort = host ? tile::load_acquire(c.d.params.abort) : 0;
   consumers_meet(c);
   if (c.warp == 0) {
     uint32_t of_lane = c.lane < MK_MAX_ROWS ? shared->results[c.lane] : MK_CANDIDATE_NONE;
-    stop = __reduce_or_sync(0xffffffffu, c.d.words()->index[parity][c.lane % MK_GPU_CONSUMER_WARPS]);
-    bool chose = c.lane < MK_MAX_ROWS && (state.chooses >> c.lane & 1) != 0;
+    stop = tile::or_lanes(c.d.words()->index[parity][tile::place_in_group<MK_GPU_CONSUMER_WARPS>(c.lane)]);
+    bool chose = c.lane < MK_MAX_ROWS && tile::has_lane(state.chooses, c.lane);
     if (chose) {
       shared->choices[state.rows[c.lane].slot] = of_lane & ~MK_RESULT_NAN;
     }

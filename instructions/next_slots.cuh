@@ -14,7 +14,7 @@ struct merged_lines {  // by a warp, of 32 lines
 };
 __device__ inline volatile merged_lines *merged_by(uint32_t warp) {
   static_assert(MK_GPU_CONSUMER_WARPS * sizeof(merged_lines) <= MK_GPU_ACTIVATION_BYTES, "there is room");
-  return reinterpret_cast<volatile merged_lines *>(shared_memory + MK_GPU_ACTIVATION_AT) + tile::anew(warp);
+  return tile::view<volatile merged_lines>(shared_memory + MK_GPU_ACTIVATION_AT) + tile::anew(warp);
 }
 
 // The lane's line, of every eighth SM's candidates. SMs have a row of tiles for each line tile.
@@ -22,7 +22,7 @@ __device__ inline void merge_line(const wide_consumer &c, const mk_operand &cand
                                   float &best, uint32_t &index, uint32_t &stop) {
   enum { BATCH = 6 };  // SMs whose candidates are fetched together
   const mk_gpu_buffer &b = c.d.buffer(candidates);
-  const uint64_t *words = reinterpret_cast<const uint64_t *>(b.address) + line * 2;
+  const uint64_t *words = tile::global<const uint64_t>(b.address) + line * 2;
   uint32_t rows = c.d.params.rows, sms = tile::uniform(candidates.rows * b.tile_rows / rows);
 #pragma unroll 1
   for (uint32_t base = c.d.warp; base < sms; base += BATCH * MK_GPU_CONSUMER_WARPS) {
@@ -54,7 +54,7 @@ __device__ inline void choose(const wide_consumer &c, const mk_instruction_word 
   bool chooses = line < count && (lines_of(c.d).places[line] & LINE_CHOOSES) != 0;
   // What goes on is the slot's last line that chose: lines that do not choose are each for itself.
   uint32_t slot = min(__ldg(planned_rows(c.d) + line).x, MK_MOST_SHARED_ROWS - 1u);
-  uint32_t same = __match_any_sync(0xffffffffu, chooses ? slot : MK_MOST_SHARED_ROWS + tile::lane());
+  uint32_t same = tile::lanes_sharing(chooses ? slot : MK_MOST_SHARED_ROWS + tile::lane());
   if (chooses && same >> tile::lane() == 1) {
     wide_shared()->choices.of_slot[slot] = index;
   }
@@ -79,18 +79,18 @@ __device__ inline void consume_NEXT(wide_consumer &c, const mk_instruction_word 
     merged_by(c.d.warp)->best[tile::lane()] = best;
     merged_by(c.d.warp)->index[tile::lane()] = index;
     consumers_meet();
-    if (threadIdx.x < 32) {
+    if (tile::thread() < 32) {
       choose(c, in, line);
     }
     consumers_meet();
   }
-  stop = __reduce_or_sync(0xffffffffu, stop);
+  stop = tile::or_lanes(stop);
   if (tile::lane() == 0) {
     wide_shared()->index[c.d.warp] = stop;
   }
   consumers_meet();
-  if (threadIdx.x < 32) {
-    stop = __reduce_or_sync(0xffffffffu, wide_shared()->index[tile::lane() % MK_GPU_CONSUMER_WARPS]);
+  if (tile::thread() < 32) {
+    stop = tile::or_lanes(wide_shared()->index[tile::place_in_group<MK_GPU_CONSUMER_WARPS>(tile::lane())]);
     wait_phase(c.d, LOADER_DONE, c.d.epoch % 2, MK_ACTIVITY_STEP_STATE, 0);
     // After the launch's last step the plan has what an earlier launch has left.
     bool more =

@@ -12,7 +12,7 @@ namespace mk {
 __device__ inline void merge_candidates(const wide_consumer &c, const mk_operand &candidates, uint32_t line,
                                         float &best, uint32_t &index, uint32_t &stop) {
   enum { BATCH = 4 };  // of 32 SMs each
-  const uint64_t *words = reinterpret_cast<const uint64_t *>(c.d.buffer(candidates).address) + line * 2;
+  const uint64_t *words = tile::global<const uint64_t>(c.d.buffer(candidates).address) + line * 2;
   uint32_t sms = candidates.rows * LINES / c.d.params.rows;
 #pragma unroll 1
   for (uint32_t base = 0; base < sms; base += BATCH * 32) {
@@ -34,7 +34,7 @@ __device__ inline void merge_candidates(const wide_consumer &c, const mk_operand
     }
   }
   best_of_lanes(best, index);
-  stop = __reduce_or_sync(0xffffffffu, stop);
+  stop = tile::or_lanes(stop);
 }
 
 __device__ inline void consume_NEXT(wide_consumer &c, const mk_instruction_word &in) {

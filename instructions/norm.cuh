@@ -10,10 +10,11 @@ namespace mk {
 
 // Loads the lane's elements of a token's row of the embedding, from column tile `tile` on.
 __device__ inline uint2 token_pairs(const mk_gpu_buffer &b, uint32_t token, uint32_t tile) {
-  uint32_t lane = tile::lane(), row = token % 16, pair = lane % 4 * 2;
-  const uint32_t *words = reinterpret_cast<const uint32_t *>(b.address) +
-                          (static_cast<uint64_t>(token / 16) * b.grid_cols + tile + lane / 4) * 128;
-  return {__ldg(words + mk_step_offset(row, pair * 2) / 2), __ldg(words + mk_step_offset(row, pair * 2 + 2) / 2)};
+  uint32_t lane = tile::lane(), row = token % 16;
+  const uint32_t *words = tile::global<const uint32_t>(b.address) +
+                          (static_cast<uint64_t>(token / 16) * b.grid_cols + tile + tile::lane_row(lane)) * 128;
+  uint32_t column = tile::lane_column(lane) * 2;
+  return {__ldg(words + mk_step_offset(row, column) / 2), __ldg(words + mk_step_offset(row, column + 2) / 2)};
 }
 
 __device__ inline void consume_NORM(wide_consumer &c, const mk_instruction_word &in) {
@@ -29,12 +30,10 @@ __device__ inline void consume_NORM(wide_consumer &c, const mk_instruction_word 
   bool there = at < cols && lane * 4 < out.cols * c.d.buffer(out).tile_cols;
   uint2 gain = {0, 0};
   if (there) {
-    gain = __ldg(reinterpret_cast<const uint2 *>(
-        reinterpret_cast<const uint16_t *>(whole_buffer(in, MK_WHOLE_NORM_gain).address) + at));
+    gain = tile::load_constant<uint2>(tile::global<const uint16_t>(whole_buffer(in, MK_WHOLE_NORM_gain).address) + at);
   }
-  uint16_t *to =
-      reinterpret_cast<uint16_t *>(c.d.buffer(out).address) + static_cast<uint64_t>(out.row) * LINES * cols + at;
-  const uint16_t *from = reinterpret_cast<const uint16_t *>(b.address) + static_cast<uint64_t>(x.row) * LINES * b.cols +
+  uint16_t *to = tile::global<uint16_t>(c.d.buffer(out).address) + static_cast<uint64_t>(out.row) * LINES * cols + at;
+  const uint16_t *from = tile::global<const uint16_t>(b.address) + static_cast<uint64_t>(x.row) * LINES * b.cols +
                          x.col * b.tile_cols + lane * 4;
 #pragma unroll 1
   for (uint32_t first = 0; first < lines; first += BATCH * MK_GPU_CONSUMER_WARPS) {
@@ -45,7 +44,7 @@ __device__ inline void consume_NORM(wide_consumer &c, const mk_instruction_word 
       pairs[i] = {0, 0};
       if (there) {
         pairs[i] = of_tokens ? token_pairs(b, lines_of(c.d).tokens[out.row * LINES + line], x.col)
-                             : __ldcg(reinterpret_cast<const uint2 *>(from + static_cast<uint64_t>(line) * b.cols));
+                             : tile::load_l2<uint2>(from + static_cast<uint64_t>(line) * b.cols);
       }
     }
 #pragma unroll
@@ -53,8 +52,8 @@ __device__ inline void consume_NORM(wide_consumer &c, const mk_instruction_word 
       uint32_t line = first + i * MK_GPU_CONSUMER_WARPS + c.d.warp;
       float sum = chain_squares(pairs[i]);
       if (there && line < lines) {
-        *reinterpret_cast<uint2 *>(to + static_cast<uint64_t>(line) * cols) = {tile::multiply_bf16(pairs[i].x, gain.x),
-                                                                               tile::multiply_bf16(pairs[i].y, gain.y)};
+        tile::store<uint2>(to + static_cast<uint64_t>(line) * cols,
+                           uint2{tile::multiply_bf16(pairs[i].x, gain.x), tile::multiply_bf16(pairs[i].y, gain.y)});
       }
       if (lane == 0 && line < lines) {
         plain_lines<float>(c.d, squares)[static_cast<uint64_t>(line) * c.d.buffer(squares).cols] = sum;

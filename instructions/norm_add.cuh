@@ -22,7 +22,6 @@ __device__ inline float norm_gain(const mk_instruction_word &in, uint32_t i) {
   return i < param(in, MK_PARAM_NORM_ADD_width) ? element_of(whole_buffer(in, MK_WHOLE_NORM_ADD_gain), i) : 0.0f;
 }
 
-#if !MK_GPU_ROWS
 enum { NORM_ROUNDS = MK_GPU_NORMED_PAGES / GROUPS };  // most of a sum
 static_assert(GROUPS * MK_GPU_PAGE_BYTES / 512 * 16 == MK_GPU_CONSUMER_WARPS * MK_CHAIN_COLS, "a page of each group");
 
@@ -30,11 +29,11 @@ static_assert(GROUPS * MK_GPU_PAGE_BYTES / 512 * 16 == MK_GPU_CONSUMER_WARPS * M
 // lane 4 g.
 __device__ inline void spread_tile(const float (&sums)[4], uint32_t first_lane, uint32_t lane, float &low,
                                    float &high) {
-  uint32_t g = lane / 4;
+  uint32_t g = tile::lane_row(lane);
 #pragma unroll
   for (uint32_t k = 0; k < 4; k++) {
-    float here = __shfl_sync(0xffffffffu, sums[k], first_lane + g / 4);
-    float there = __shfl_sync(0xffffffffu, sums[k], first_lane + 2 + g / 4);
+    float here = tile::from_lane(sums[k], first_lane + g / 4);
+    float there = tile::from_lane(sums[k], first_lane + 2 + g / 4);
     low = g % 4 == k ? here : low;
     high = g % 4 == k ? there : high;
   }
@@ -94,7 +93,7 @@ __device__ inline void begin_NORM_ADD(const storer &s, const mk_instruction_word
 }
 
 __device__ inline void prepare_NORM_ADD(const storer &s, const mk_instruction_word &in, uint32_t i, row_store &r) {
-  uint32_t element = (in.parts[MK_PART_NORM_ADD_residual_out].col + i) * MK_TILE + 2 * (s.lane % 8);
+  uint32_t element = (in.parts[MK_PART_NORM_ADD_residual_out].col + i) * MK_TILE + even_row(s);
   r.a = load_residual(s, in.parts[MK_PART_NORM_ADD_residual_in], i);
   r.gain = {norm_gain(in, element), norm_gain(in, element + 1)};
 }
@@ -104,6 +103,5 @@ __device__ inline void finish_NORM_ADD(const storer &s, const mk_instruction_wor
   y = {__fmul_rn(__fmul_rn(y.even, r.scale), r.gain.even), __fmul_rn(__fmul_rn(y.odd, r.scale), r.gain.odd)};
   finish_residual(s, i, y, r);
 }
-#endif
 
 }  // namespace mk

@@ -7,7 +7,7 @@ namespace mk {
 
 enum { NORM_LINES = 4 };  // whose words are under way together
 
-// Squares of a chain from column `first` on, of line 8 n + lane / 4.
+// Squares of a chain from column `first` on, of line 8 n + the lane's quad.
 __device__ inline void square_lines(const rows_consumer &c, const mk_instruction_word &in, uint32_t first,
                                     float (&squares)[LINE_TILES]) {
   const mk_operand &parts = in.parts[MK_PART_NORM_ADD_parts];
@@ -45,7 +45,7 @@ __device__ inline void square_lines(const rows_consumer &c, const mk_instruction
 #pragma unroll
     for (uint32_t i = 0; i < NORM_LINES; i++) {
       float of_line = chain_squares(s[i]);
-      bool mine = (batch + i) % 8 == c.lane / 4;
+      bool mine = (batch + i) % 8 == tile::lane_row(c.lane);
       squares[0] = mine && batch < 8 ? of_line : squares[0];
       squares[1] = mine && batch >= 8 ? of_line : squares[1];
     }
@@ -57,7 +57,7 @@ __device__ inline void sum_tile_of_parts(const rows_consumer &c, const mk_instru
                                          tile::sum_tile (&sums)[LINE_TILES]) {
   const mk_operand &parts = in.parts[MK_PART_NORM_ADD_parts];
   const mk_gpu_buffer &b = device::slot_of(in).buffers[MK_PART_NORM_ADD_parts];
-  uint32_t active = rows_of(c.d).active, g = c.lane / 4;
+  uint32_t active = rows_of(c.d).active, g = tile::lane_row(c.lane);
   uint64_t part_words = static_cast<uint64_t>(c.d.params.rows) * b.row_words;
   const uint64_t *row = stamped_row(c.d, parts) + first;
 #pragma unroll 1

@@ -1,13 +1,10 @@
 // NORM_HEADS on the device. q and k, each normed over all of its heads, and v as it is; norm_heads.c. Tiles: values of
 // 18 stamped fp32 words, the last two of which are the squares of the others and a zero; out 16. Consumers only: a warp
-// has four tiles at a time, two values a lane, and looks at the squares of all tiles of the kind. With several rows per
-// step warp w has line w. Waits: the values (consumers). Signals: the counter of its value. No pages.
+// has four tiles at a time, two values a lane, and looks at the squares of all tiles of the kind. Waits: the values
+// (consumers). Signals: the counter of its value. No pages.
 #pragma once
 #include "vm/gpu/consumer.cuh"
 #include "vm/gpu/storer.cuh"
-#if MK_GPU_ROWS
-#include "vm/gpu/rows.cuh"
-#endif
 
 namespace mk {
 
@@ -33,7 +30,7 @@ __device__ inline float heads_scale(const device &d, const mk_instruction_word &
     float eight = ((q[0] + q[1]) + (q[2] + q[3])) + ((q[4] + q[5]) + (q[6] + q[7]));
 #pragma unroll
     for (uint32_t lane = 0; lane < 32; lane++) {
-      sum += __shfl_sync(0xffffffffu, eight, lane);
+      sum += tile::from_lane(eight, lane);
     }
   }
   return norm_scale(sum, reciprocal_of(static_cast<float>(count * MK_TILE)),
@@ -59,7 +56,8 @@ __device__ inline void norm_tiles(const device &d, const mk_instruction_word &in
   }
 #pragma unroll 1
   for (uint32_t base = start; base < to.cols; base += stride) {
-    uint32_t i = base + tile::lane() / 8, tile = to.col + i, pair = tile::lane() % 8;
+    uint32_t i = base + tile::group_of_lane<8>(tile::lane()), tile = to.col + i,
+             pair = tile::place_in_group<8>(tile::lane());
     bool here = i < to.cols;
     tile::stamped_pair words;
     wait_stamped_pair(d, values + tile * MK_SQUARED_TILE + pair * 2, here, in.parts[MK_PART_NORM_HEADS_values].buffer,
@@ -78,16 +76,7 @@ enum { NORM_HEADS_TILES = 4 };  // of a warp at a time
 __device__ inline void consume_NORM_HEADS(const consumer &c, const mk_instruction_word &in) {
   const uint64_t *values = stamped_row(c.d, in.parts[MK_PART_NORM_HEADS_values]);
   uint64_t *out = stamped_row(c.d, in.parts[MK_PART_NORM_HEADS_out]);
-#if MK_GPU_ROWS
-  if ((rows_of(c.d).active >> c.warp & 1) != 0) {
-    const mk_gpu_buffer *buffers = device::slot_of(in).buffers;
-    norm_tiles(c.d, in, values + static_cast<uint64_t>(c.warp) * buffers[MK_PART_NORM_HEADS_values].row_words,
-               out + static_cast<uint64_t>(c.warp) * buffers[MK_PART_NORM_HEADS_out].row_words, 0, NORM_HEADS_TILES);
-  }
-#else
   norm_tiles(c.d, in, values, out, c.warp * NORM_HEADS_TILES, MK_GPU_CONSUMER_WARPS * NORM_HEADS_TILES);
-#endif
 }
-static_assert(MK_GPU_CONSUMER_WARPS == 16, "a warp for each line");
 
 }  // namespace mk

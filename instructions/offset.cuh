@@ -15,16 +15,15 @@ __device__ inline float offset_of(const mk_instruction_word &in, float x, float 
   return __fadd_rn(factor != 0.0f ? __fmul_rn(x, factor) : x, bias);
 }
 
-#if !MK_GPU_ROWS
 // Without sums there is nothing of the consumers' to take.
 __device__ inline void store_OFFSET(storer &s, const mk_instruction_word &in, const instruction_cursor &,
                                     row_store &r) {
   const mk_operand &to = in.parts[MK_PART_OFFSET_residual_out];
   const mk_gpu_buffer &bias = whole_buffer(in, MK_WHOLE_OFFSET_bias);
-  float2 *plain = reinterpret_cast<float2 *>(s.d.buffer(to).address);
+  float2 *plain = tile::global<float2>(s.d.buffer(to).address);
 #pragma unroll 1
   for (uint32_t tile = 0; tile < to.cols; tile++) {
-    uint32_t element = (to.col + tile) * 16 + 2 * (s.lane % 8);
+    uint32_t element = (to.col + tile) * 16 + even_row(s);
     two_rows y = load_residual(s, in.parts[MK_PART_OFFSET_residual_in], tile);
     y = {offset_of(in, y.even, element_of(bias, element)), offset_of(in, y.odd, element_of(bias, element + 1))};
     if (s.lane < 8) {
@@ -33,6 +32,5 @@ __device__ inline void store_OFFSET(storer &s, const mk_instruction_word &in, co
   }
   r.tiles = 0;
 }
-#endif
 
 }  // namespace mk

@@ -10,7 +10,7 @@ __device__ inline void store_OFFSET(const rows_storer &s, const mk_instruction_w
   const mk_gpu_buffer &bias = whole_buffer(in, MK_WHOLE_OFFSET_bias);
 #pragma unroll 1
   for (uint32_t tile = 0; tile < to.cols; tile++) {
-    uint32_t column_tile = to.col + tile, element = column_tile * 16 + s.lane / 4;
+    uint32_t column_tile = to.col + tile, element = column_tile * 16 + tile::lane_row(s.lane);
     float low = element_of(bias, element), high = element_of(bias, element + 8);
     prepare_residual(s, in.parts[MK_PART_OFFSET_residual_in], tile);
     float4 x = *residuals(s, column_tile);

@@ -26,7 +26,7 @@ __device__ inline const float *row_vector(const device &d, const mk_instruction_
   uint32_t extras = param(in, MK_PARAM_QKV_extras), at = param(in, MK_PARAM_QKV_head_dim) / 2 + (weight.row + i) * 16;
   at += which == MK_QKV_GAINS && (extras & MK_QKV_BIASES) != 0 ? d.buffer(weight).rows : 0;
   return (extras & which) == 0 ? nullptr
-                               : reinterpret_cast<const float *>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address) + at;
+                               : tile::global<const float>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address) + at;
 }
 
 // The lane's two rows of such a vector.
@@ -34,7 +34,7 @@ __device__ inline two_rows load_rows(const storer &s, const float *vector, float
   if (vector == nullptr) {
     return {without, without};
   }
-  float2 two = __ldg(reinterpret_cast<const float2 *>(vector) + s.lane % 8);
+  float2 two = __ldg(tile::view<float2>(vector) + tile::place_in_group<8>(s.lane));
   return {two.x, two.y};
 }
 
@@ -48,10 +48,10 @@ __device__ inline void prepare_QKV(const storer &s, const mk_instruction_word &i
     r.gain = load_rows(s, row_vector(s.d, in, MK_QKV_GAINS, i), 1.0f);
   }
   if (tile < param(in, MK_PARAM_QKV_rope_tiles)) {
-    const float *inv_freq = reinterpret_cast<const float *>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address);
-    bool odd =
-        s.lane / 8 % 2 != 0;  // each lane takes one of its two rows, and the other one's from a lane that has the same
-    uint32_t row = 2 * (s.lane % 4) + (odd ? 1 : 0);
+    const float *inv_freq = tile::global<const float>(whole_buffer(in, MK_WHOLE_QKV_inv_freq).address);
+    // Each lane takes one of its two rows, and the other one's from a lane that has the same.
+    bool odd = tile::group_of_two<8>(s.lane) != 0;
+    uint32_t row = tile::lane_column(s.lane) + (odd ? 1 : 0);
     angle own = angle_of(state_of(s).position, inv_freq[tile % tiles_per_head * 8 + row]);
     two_rows other = from_partner({own.cosine, own.sine}, 8);
     r.a = odd ? two_rows{other.even, own.cosine} : two_rows{own.cosine, other.even};
@@ -85,7 +85,7 @@ __device__ inline void finish_QKV(const storer &s, const mk_instruction_word &in
     }
   }
   two_rows partner = from_partner(y, 4);
-  float sign = s.lane % 8 < 4 ? -1.0f : 1.0f;
+  float sign = tile::place_in_group<8>(s.lane) < 4 ? -1.0f : 1.0f;
   publish_floats(
       s, r.row, i * tile_columns(in),
       {rotated(y.even, partner.even, r.a.even, sign * r.b.even), rotated(y.odd, partner.odd, r.a.odd, sign * r.b.odd)});

@@ -11,7 +11,7 @@ namespace mk {
 __device__ inline void consume_REDUCE_ADD(consumer &c, const mk_instruction_word &in) {
   const mk_operand &parts = in.parts[MK_PART_REDUCE_ADD_parts];
   const mk_gpu_buffer &b = c.d.buffer(parts);
-  const uint64_t *row = reinterpret_cast<const uint64_t *>(b.address) +
+  const uint64_t *row = tile::global<const uint64_t>(b.address) +
                         static_cast<uint64_t>(parts.row + c.warp) * b.row_words + parts.col * 16;
   for (uint32_t tile = 0; tile < parts.cols; tile++) {
     float low = 0.0f, high = 0.0f;
@@ -19,9 +19,9 @@ __device__ inline void consume_REDUCE_ADD(consumer &c, const mk_instruction_word
       tile::stamped_pair pair;
       wait_stamped_pair(c.d, row + tile * 16 + 2 * c.lane, c.lane < 8, parts.buffer, pair);
       float even = __uint_as_float(tile::stamp_data(pair.low)), odd = __uint_as_float(tile::stamp_data(pair.high));
-      uint32_t g = c.lane / 4;
-      float low_even = __shfl_sync(0xffffffffu, even, g / 2), low_odd = __shfl_sync(0xffffffffu, odd, g / 2);
-      float high_even = __shfl_sync(0xffffffffu, even, g / 2 + 4), high_odd = __shfl_sync(0xffffffffu, odd, g / 2 + 4);
+      uint32_t g = tile::lane_row(c.lane);
+      float low_even = tile::from_lane(even, g / 2), low_odd = tile::from_lane(odd, g / 2);
+      float high_even = tile::from_lane(even, g / 2 + 4), high_odd = tile::from_lane(odd, g / 2 + 4);
       low = g % 2 == 0 ? low_even : low_odd;
       high = g % 2 == 0 ? high_even : high_odd;
     }

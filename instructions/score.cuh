@@ -25,7 +25,7 @@ __device__ inline const mk_gpu_buffer &buffer_of(const mk_instruction_word &in, 
 }
 template <typename type>
 __device__ inline type *start_of(const mk_instruction_word &in, uint32_t slot) {
-  return reinterpret_cast<type *>(buffer_of(in, slot).address);
+  return tile::global<type>(buffer_of(in, slot).address);
 }
 
 // These stand beside the flags of the parameters.
@@ -50,9 +50,9 @@ struct score_store {
 
 // SCORE, which is in the ring's slot after that of HEAD.
 __device__ inline const mk_instruction_word &score_after(const mk_instruction_word &head) {
-  const uint8_t *next = reinterpret_cast<const uint8_t *>(&head) + MK_GPU_INSTRUCTION_SLOT_BYTES;
+  const uint8_t *next = tile::view<uint8_t>(&head) + MK_GPU_INSTRUCTION_SLOT_BYTES;
   bool last = &head == &device::slot(MK_GPU_INSTRUCTION_SLOTS - 1)->instruction;
-  return last ? device::slot(0)->instruction : *reinterpret_cast<const mk_instruction_word *>(next);
+  return last ? device::slot(0)->instruction : *tile::view<mk_instruction_word>(next);
 }
 
 // Waits for the instruction after HEAD, which always comes. The controller fills a slot as soon as all roles have left
@@ -121,25 +121,25 @@ __device__ inline void prepare_SCORE(const storer &s, const mk_instruction_word 
 // Takes the lanes' new tokens (key 0: none) into the front: score.c, insert.
 __device__ inline void extend_front(uint32_t lane, float score, uint64_t key, score_store &q) {
 #pragma unroll 1
-  for (uint32_t left = __ballot_sync(0xffffffffu, q.key != 0); left != 0; left &= left - 1) {
+  for (uint32_t left = tile::lanes_where(q.key != 0); left != 0; left &= left - 1) {
     uint32_t from = __ffs(left) - 1;
-    float entry = __shfl_sync(0xffffffffu, q.score, from);
-    if (__shfl_sync(0xffffffffu, q.key, from) > key && entry >= score) {
+    float entry = tile::from_lane(q.score, from);
+    if (tile::from_lane(q.key, from) > key && entry >= score) {
       key = 0;
     }
   }
 #pragma unroll 1
-  for (uint32_t left = __ballot_sync(0xffffffffu, key != 0); left != 0; left &= left - 1) {
+  for (uint32_t left = tile::lanes_where(key != 0); left != 0; left &= left - 1) {
     uint32_t from = __ffs(left) - 1;
-    float new_score = __shfl_sync(0xffffffffu, score, from);
-    uint64_t new_key = __shfl_sync(0xffffffffu, key, from);
-    if (__any_sync(0xffffffffu, q.key > new_key && q.score >= new_score)) {
+    float new_score = tile::from_lane(score, from);
+    uint64_t new_key = tile::from_lane(key, from);
+    if (tile::any_lane(q.key > new_key && q.score >= new_score)) {
       continue;  // one of its own tile is better
     }
     if (new_key > q.key && new_score >= q.score) {
       q.key = 0;
     }
-    uint32_t free = __ballot_sync(0xffffffffu, q.key == 0);
+    uint32_t free = tile::lanes_where(q.key == 0);
     q.flags |= free == 0 ? SCORE_OVERFLOWS : 0;
     if (lane == __ffs(free) - 1) {
       q.score = new_score;
@@ -161,7 +161,7 @@ __device__ inline void finish_SCORE(const storer &s, const mk_instruction_word &
   const mk_operand &weight = head.parts[MK_PART_HEAD_weight];
   uint32_t row = (weight.row + i) * 16 + s.lane, flags = q.flags;
   bool mine = i < weight.rows && s.lane < 16 && row < param(head, MK_PARAM_HEAD_vocab);
-  float noise = __shfl_sync(0xffffffffu, q.noise, i % 2 * 16 + s.lane % 16), score = mk_plus(y, 0.0f);
+  float noise = tile::from_lane(q.noise, i % 2 * 16 + tile::place_in_group<16>(s.lane)), score = mk_plus(y, 0.0f);
   if ((flags & (MK_SAMPLE_PENALTIES | MK_SAMPLE_BIAS)) != 0) {
     score = mk_sample_score(start_of<const uint32_t>(score_after(head), whole_at(MK_WHOLE_SCORE_sampling)), y,
                             __float_as_uint(r.b.even), r.a.even);
@@ -178,7 +178,7 @@ __device__ inline void finish_SCORE(const storer &s, const mk_instruction_word &
                                          : mk_rank_key(score, row);
   }
   if ((flags & SCORE_ONE_DRAW) == 0) {
-    uint32_t highest = __reduce_max_sync(0xffffffffu, q.peak);
+    uint32_t highest = tile::largest_of_lanes(q.peak);
     extend_front(s.lane, score, is_dropped(head, score, highest) ? 0 : key, q);
   } else if (key > q.key) {
     q.key = key;
@@ -189,8 +189,8 @@ enum { REHEARSAL_TILES = 4 };  // so many tiles before the end: early enough to 
 
 // The highest key of all lanes, given to all of them.
 __device__ inline uint64_t highest_key(uint64_t key) {
-  uint32_t high = __reduce_max_sync(0xffffffffu, static_cast<uint32_t>(key >> 32));
-  uint32_t low = __reduce_max_sync(0xffffffffu, key >> 32 == high ? static_cast<uint32_t>(key) : 0);
+  uint32_t high = tile::largest_of_lanes(static_cast<uint32_t>(key >> 32));
+  uint32_t low = tile::largest_of_lanes(key >> 32 == high ? static_cast<uint32_t>(key) : 0);
   return static_cast<uint64_t>(high) << 32 | low;
 }
 
@@ -199,19 +199,19 @@ __device__ inline uint64_t highest_key(uint64_t key) {
 __device__ inline void end_SCORE(const storer &s, const mk_instruction_word &head, uint32_t stop, bool publishes,
                                  const score_store &q) {
   uint64_t key = q.key;
-  uint32_t peak = __reduce_max_sync(0xffffffffu, q.peak);
-  uint32_t index = __reduce_min_sync(0xffffffffu, q.peak == peak ? q.peak_index : MK_SAMPLING_INDEX_MASK);
+  uint32_t peak = tile::largest_of_lanes(q.peak);
+  uint32_t index = tile::smallest_of_lanes(q.peak == peak ? q.peak_index : MK_SAMPLING_INDEX_MASK);
   if ((q.flags & SCORE_ONE_DRAW) != 0) {
     uint64_t best = highest_key(key);
     key = key == best ? best : 0;
   } else if (is_dropped(head, q.score, peak)) {
     key = 0;
   }
-  uint32_t entries = __ballot_sync(0xffffffffu, key != 0), before = (1u << s.lane) - 1, count = __popc(entries);
+  uint32_t entries = tile::lanes_where(key != 0), before = tile::lanes_before(s.lane), count = __popc(entries);
   uint32_t at = key != 0 ? 0 : count + __popc(~entries & before);
 #pragma unroll 1
   for (uint32_t left = entries; count > 1 && left != 0; left &= left - 1) {  // no two scores are equal
-    float other = __shfl_sync(0xffffffffu, q.score, __ffs(left) - 1);
+    float other = tile::from_lane(q.score, __ffs(left) - 1);
     at += key != 0 && other > q.score ? 1 : 0;
   }
   const mk_instruction_word &in = score_after(head);
@@ -244,9 +244,9 @@ __device__ inline void store_HEAD(storer &s, const mk_instruction_word &head, co
     two_rows rows = take_results(s, head, i, r);
     rows = finish_HEAD(s, head, i, rows, r);
     // From here on each lane has one row.
-    float even = __shfl_sync(0xffffffffu, rows.even, s.lane % 16 / 2);
-    float odd = __shfl_sync(0xffffffffu, rows.odd, s.lane % 16 / 2);
-    finish_SCORE(s, head, i, s.lane % 2 == 0 ? even : odd, r, q);
+    float even = tile::from_lane(rows.even, tile::group_of_lane<2>(tile::place_in_group<16>(s.lane)));
+    float odd = tile::from_lane(rows.odd, tile::group_of_lane<2>(tile::place_in_group<16>(s.lane)));
+    finish_SCORE(s, head, i, tile::place_in_group<2>(s.lane) == 0 ? even : odd, r, q);
     if (i + 1 == r.tiles) {
       // The logits are announced before the front is published. No consumer comes to the next step without that front,
       // so a warp that waits for this barrier, which only few steps do, never takes another step's phase for its own.
@@ -283,7 +283,7 @@ __device__ inline void after_SCORE(const storer &s, const mk_instruction_word &i
   }
   uint32_t tries = 0;
   bool wanted = false;
-  while (!wanted && !__all_sync(0xffffffffu, tile::try_wait(s.d.barrier(STATE_READY), s.d.epoch % 2))) {
+  while (!wanted && !tile::all_lanes(tile::try_wait(s.d.barrier(STATE_READY), s.d.epoch % 2))) {
     wanted = tile::uniform(s.d.words()->scores_wanted == s.d.generation());
     if (!keep_waiting(s.d, tries, MK_ACTIVITY_STEP_STATE, 0, 0, 0)) {
       break;

@@ -41,7 +41,7 @@ struct search_area {
 };
 static_assert(sizeof(search_area) <= ROWS_RESIDUALS_AT - ROWS_RESULT_AT, "searches lie where results lie else");
 
-__device__ inline search_area &area() { return *reinterpret_cast<search_area *>(shared_memory + ROWS_RESULT_AT); }
+__device__ inline search_area &area() { return *tile::view<search_area>(shared_memory + ROWS_RESULT_AT); }
 __device__ inline line_parameters &parameters_of(const consumer &c) {
   return const_cast<line_parameters &>(rows_shared()->lines[c.warp]);
 }
@@ -64,10 +64,10 @@ __device__ inline line_tokens own_tokens(const consumer &c) {
 // Lines whose tokens are this SM's: a bit for each.
 __device__ inline uint32_t lines_of_own_tokens(const consumer &c) {
   const volatile rows_state &state = rows_of(c.d);
-  uint32_t line = c.lane % MK_MAX_ROWS, token = state.rows[line].token;
+  uint32_t line = tile::place_in_group<MK_MAX_ROWS>(c.lane), token = state.rows[line].token;
   bool here =
       (state.active >> line & 1) != 0 && token >= rows_shared()->first_token && token < rows_shared()->end_token;
-  return __ballot_sync(0xffffffffu, here) & 0xffffu;
+  return tile::lanes_where(here) & 0xffffu;
 }
 
 __device__ inline uint32_t counted_once_more(uint32_t count, uint32_t flags) {
@@ -131,11 +131,11 @@ __device__ inline void publish_front(const consumer &c, const mk_instruction_wor
     uint64_t best = highest_key(key);
     key = key == best ? best : 0;
   }
-  uint32_t entries = __ballot_sync(0xffffffffu, key != 0), before = (1u << c.lane) - 1, count = __popc(entries);
+  uint32_t entries = tile::lanes_where(key != 0), before = tile::lanes_before(c.lane), count = __popc(entries);
   uint32_t at = key != 0 ? 0 : count + __popc(~entries & before);
 #pragma unroll 1
   for (uint32_t left = entries; count > 1 && left != 0; left &= left - 1) {
-    uint64_t other = __shfl_sync(0xffffffffu, key, __ffs(static_cast<int>(left)) - 1);
+    uint64_t other = tile::from_lane(key, __ffs(static_cast<int>(left)) - 1);
     at += key != 0 && other > key ? 1 : 0;
   }
   uint64_t *front = start_of<uint64_t>(in, MK_PART_SCORE_front) +
@@ -164,7 +164,8 @@ __device__ inline void prepare_draws(const device &d, const mk_instruction_word 
   volatile rows_words *shared = rows_shared();
   const volatile rows_state &state = rows_of(d);
   const mk_operand &scores = in.parts[MK_PART_SCORE_scores];
-  uint32_t lane = tile::lane(), line = lane % MK_MAX_ROWS, slot = state.rows[line].slot, token = state.rows[line].token;
+  uint32_t lane = tile::lane(), line = tile::place_in_group<MK_MAX_ROWS>(lane), slot = state.rows[line].slot,
+           token = state.rows[line].token;
   uint32_t vocab = buffer_of(in, MK_PART_SCORE_scores).cols, first = scores.col * 16;
   uint32_t end = min(first + scores.cols * 16u, vocab);
   line_parameters &p = const_cast<line_parameters &>(shared->lines[line]);
@@ -178,8 +179,8 @@ __device__ inline void prepare_draws(const device &d, const mk_instruction_word 
   }
   __syncwarp();
   bool here = (state.active >> line & 1) != 0 && token >= first && token < end;
-  uint32_t counted = __ballot_sync(0xffffffffu, here) & __match_any_sync(0xffffffffu, slot);
-  uint32_t searching = __ballot_sync(0xffffffffu, (state.chooses >> line & 1) != 0 && mk_sampling_cuts(p.words));
+  uint32_t counted = tile::lanes_where(here) & tile::lanes_sharing(slot);
+  uint32_t searching = tile::lanes_where((state.chooses >> line & 1) != 0 && mk_sampling_cuts(p.words));
   if (lane < MK_MAX_ROWS) {
     p.counted = counted & ((2u << line) - 1);
   }
@@ -220,7 +221,7 @@ __device__ inline bool may_reach(const line_parameters &p, float score, uint32_t
 }
 // The best draw of all lanes so far, as a number.
 __device__ inline float best_draw(const best_token &best) {
-  return value_of_draw(__reduce_max_sync(0xffffffffu, static_cast<uint32_t>(best.key >> 32)));
+  return value_of_draw(tile::largest_of_lanes(static_cast<uint32_t>(best.key >> 32)));
 }
 
 // Takes the next tokens of all lanes, TOGETHER of each lane: work on one of them does not wait for the others. `draws`:
@@ -249,14 +250,14 @@ __device__ inline void score_tokens(const consumer &c, const line_parameters &p,
 #pragma unroll
     for (uint32_t i = 0; i < TOGETHER; i++) {
       bool may = may_reach(p, score[i], token + i * 32, value) && token + i * 32 < t.end;
-      wins |= __any_sync(0xffffffffu, may) ? 1u << i : 0;
+      wins |= tile::any_lane(may) ? 1u << i : 0;
     }
   }
 #pragma unroll 1
   for (uint32_t left = wins; left != 0; left &= left - 1) {
     uint32_t i = __ffs(static_cast<int>(left)) - 1, at = token + i * 32;
     float own = i == 0 ? score[0] : i == 1 ? score[1] : i == 2 ? score[2] : score[3];
-    if (left != wins && !__any_sync(0xffffffffu, may_reach(p, own, at, best_draw(best)) && at < t.end)) {
+    if (left != wins && !tile::any_lane(may_reach(p, own, at, best_draw(best)) && at < t.end)) {
       continue;
     }
     uint64_t key = mk_sample_draw(p.words, p.key, own, at);
@@ -290,8 +291,8 @@ __device__ inline void score_all(const consumer &c, const line_parameters &p, co
 
 // The first rank among all lanes' tokens. NaN is above all, the first one of several.
 __device__ inline void take_first_rank(const best_token &best, score_store &q) {
-  q.peak = __reduce_max_sync(0xffffffffu, best.peak);
-  q.peak_index = __reduce_min_sync(0xffffffffu, best.peak == q.peak ? best.token : MK_SAMPLING_INDEX_MASK);
+  q.peak = tile::largest_of_lanes(best.peak);
+  q.peak_index = tile::smallest_of_lanes(best.peak == q.peak ? best.token : MK_SAMPLING_INDEX_MASK);
 }
 
 // Tokens that may enter a front, collected as they come until there are enough to draw them side by side.
@@ -301,6 +302,10 @@ struct front_list {
   uint32_t count;
 };
 
+// How scores go from lane to lane here: as the words that they lie in memory as, or as numbers. That is the same, but
+// the compiler makes other code of it, and each kernel has that with which it was measured.
+constexpr bool SCORES_GO_AS_WORDS = MK_GPU_RECORDS && MK_GPU_FAMILIES;
+
 // Draws the tokens of the list. A token enters the front if min-p does not drop it when it is compared with `highest`,
 // and if it is the best for its score among the list's 32.
 __device__ inline void enter_front(const consumer &c, const line_parameters &p, const front_list &list, float highest,
@@ -308,14 +313,14 @@ __device__ inline void enter_front(const consumer &c, const line_parameters &p, 
 #pragma unroll 1
   for (uint32_t first = 0; first < list.count; first += 32) {
     uint32_t at = min(first + c.lane, list.count - 1), together = min(list.count - first, 32u);
-    uint32_t token = list.tokens[at];
-    float score = __uint_as_float(list.scores[at]);
+    uint32_t token = list.tokens[at], bits = list.scores[at];
+    float score = __uint_as_float(bits);
     uint64_t draw = mk_sample_draw(p.words, p.key, score, token);
     bool enters = c.lane < together && !mk_sample_drops(p.words, mk_sample_distance(p.words, score, highest));
 #pragma unroll 4
     for (uint32_t from = 0; from < together; from++) {
-      uint64_t other = __shfl_sync(0xffffffffu, draw, from);
-      float its = __shfl_sync(0xffffffffu, score, from);
+      uint64_t other = tile::from_lane(draw, from);
+      float its = SCORES_GO_AS_WORDS ? __uint_as_float(tile::from_lane(bits, from)) : tile::from_lane(score, from);
       enters = enters && !(other > draw && its >= score);
     }
     extend_front(c.lane, score, enters ? draw : 0, q);
@@ -345,7 +350,7 @@ __device__ inline void find_front(const consumer &c, const line_parameters &p, c
     float score = score_of_token(c, p.words, p.counted, t, min(token, t.end - 1), ahead.take(t, token));
     float most = tile::exp2(fmaf(score, slope, offset));
     bool enters = token < t.end && !(score < floor) && !(random_of(p, token) > most) && token != q.peak_index;
-    uint32_t some = __ballot_sync(0xffffffffu, enters), at = list.count + __popc(some & ((1u << c.lane) - 1));
+    uint32_t some = tile::lanes_where(enters), at = list.count + __popc(some & tile::lanes_before(c.lane));
     if (enters) {
       list.tokens[at] = token;
       list.scores[at] = __float_as_uint(score);

@@ -30,7 +30,7 @@ struct search_area {
 };
 static_assert(sizeof(search_area) <= MK_GPU_ACTIVATION_BYTES, "the tables of a search lie in the activation area");
 
-__device__ inline search_area &area() { return *reinterpret_cast<search_area *>(device::activation()); }
+__device__ inline search_area &area() { return *tile::view<search_area>(device::activation()); }
 
 __device__ inline bool inside_prompt(const consumer &c) { return (flags_of(c) & MK_ROW_CHOOSES) == 0; }
 
@@ -62,13 +62,14 @@ __device__ inline const uint64_t *front_of(const mk_instruction_word &in, uint32
 
 // The first of this lane's two entries, where those of its row are from `first` on.
 __device__ inline uint32_t front_entry(const consumer &c, uint32_t first) {
-  return min(first + c.lane % MK_GPU_FRONT_LANES * 2, MK_FRONT_MOST - 2u);
+  return min(first + tile::place_in_group<MK_GPU_FRONT_LANES>(c.lane) * 2, MK_FRONT_MOST - 2u);
 }
 
-// Fetches, of the front in row c.lane / MK_GPU_FRONT_LANES of this warp's rows: its head, two keys, their scores.
+// Fetches, of the front in the row of this warp's that the lane's group of MK_GPU_FRONT_LANES has: its head, two keys,
+// their scores.
 __device__ inline void fetch_front(const consumer &c, const mk_instruction_word &in, uint32_t first,
                                    tile::stamped_pair (&pairs)[FRONT_PAIRS]) {
-  const uint64_t *from = front_of(in, c.warp * FRONT_ROWS + c.lane / MK_GPU_FRONT_LANES);
+  const uint64_t *from = front_of(in, c.warp * FRONT_ROWS + tile::group_of_lane<MK_GPU_FRONT_LANES>(c.lane));
   uint32_t entry = front_entry(c, first);
   auto at = [&](uint32_t i) {
     return from + (i == 0 ? 0 : i < 3 ? MK_FRONT_KEYS + 2 * (entry + i - 1) : MK_FRONT_SCORES + entry);
@@ -89,7 +90,7 @@ __device__ inline void fetch_best(const consumer &c, const mk_instruction_word &
 
 // The highest of the peaks that all warps have found: kept from the meeting in take_heads until the next token's.
 __device__ inline uint32_t peak_of_all(const consumer &c) {
-  return __reduce_max_sync(0xffffffffu, c.d.words()->peaks[c.lane % MK_GPU_CONSUMER_WARPS]);
+  return tile::largest_of_lanes(c.d.words()->peaks[tile::place_in_group<MK_GPU_CONSUMER_WARPS>(c.lane)]);
 }
 
 // Publishes to the other warps what this warp has seen in the heads of the fronts. If `meets`, all warps meet, and
@@ -103,7 +104,7 @@ __device__ inline void take_heads(consumer &c, bool meets, uint32_t &peak, uint3
     shared->scores_wanted = c.d.generation();
   }
   if (meets) {
-    peak = __reduce_max_sync(0xffffffffu, peak);
+    peak = tile::largest_of_lanes(peak);
     if (c.lane == 0) {
       shared->peaks[c.warp] = peak;
     }
@@ -124,7 +125,7 @@ __device__ inline uint64_t read_fronts(consumer &c, const mk_instruction_word &i
   uint32_t count = 0;
   bool more = false;  // min-p keeps the last entry that this lane has seen: so it may keep the next one, too
 #pragma unroll 1
-  for (uint32_t first = 0; first == 0 || __any_sync(0xffffffffu, more && first < count); first += FRONT_AHEAD) {
+  for (uint32_t first = 0; first == 0 || tile::any_lane(more && first < count); first += FRONT_AHEAD) {
     if (c.warp * (whole ? FRONT_ROWS : 32) >= in.parts[MK_PART_SIFT_fronts].rows) {
       pairs[0] = pairs[1] = {0, 0};  // there are no rows for this warp
     } else if (whole) {
@@ -166,21 +167,21 @@ __device__ inline void tally_lanes(const consumer &c, bool stands, float score, 
   }
   // The lanes of one segment add up what they have, step by step: each adds the next lane's sum to its own, and then
   // every other one of them is done.
-  uint32_t peers = __ballot_sync(0xffffffffu, stands);
+  uint32_t peers = tile::lanes_where(stands);
 #pragma unroll
   for (uint32_t bit = 1; bit < MK_SIFT_SEGMENTS; bit *= 2) {
-    uint32_t set = __ballot_sync(0xffffffffu, (segment & bit) != 0);
+    uint32_t set = tile::lanes_where((segment & bit) != 0);
     peers &= (segment & bit) != 0 ? set : ~set;
   }
-  uint32_t rank = __popc(peers & ((1u << c.lane) - 1)), rest = stands ? peers & (0xfffffffeu << c.lane) : 0;
+  uint32_t rank = __popc(peers & (tile::lanes_before(c.lane))), rest = stands ? peers & (0xfffffffeu << c.lane) : 0;
   bool first = stands && rank == 0;
 #pragma unroll 1
-  while (__any_sync(0xffffffffu, rest != 0)) {
+  while (tile::any_lane(rest != 0)) {
     uint32_t from = rest != 0 ? __ffs(rest) - 1 : c.lane;
-    uint64_t more = __shfl_sync(0xffffffffu, mass, from), other = __shfl_sync(0xffffffffu, draw, from);
+    uint64_t more = tile::from_lane(mass, from), other = tile::from_lane(draw, from);
     mass += rest != 0 ? more : 0;
     draw = max(draw, other);
-    rest &= __ballot_sync(0xffffffffu, rank % 2 == 0);
+    rest &= tile::lanes_where(rank % 2 == 0);
     rank /= 2;
   }
   if (first) {
@@ -229,7 +230,7 @@ __device__ inline void tally_scores(const consumer &c, const mk_instruction_word
   const uint64_t *all = start_of<const uint64_t>(in, MK_PART_SIFT_scores);
   float next = ahead.logit[0], second = ahead.logit[1];
 #pragma unroll 1
-  for (; __any_sync(0xffffffffu, r.token < r.end); r.token += SCORES_STEP) {
+  for (; tile::any_lane(r.token < r.end); r.token += SCORES_STEP) {
     uint32_t token = min(r.token, r.end - 1), ahead_of = r.token + SCORES_AHEAD * SCORES_STEP;
     float score;
     if (draw) {
@@ -275,7 +276,7 @@ __device__ inline void sum_rounds(consumer &c, const mk_instruction_word &in) {
     uint64_t sum = 0;
     bool wanted = f != MK_SIFT_MASS || (a.words[MK_SAMPLING_FLAGS] & MK_SAMPLE_TOP_P) != 0, counts = f == MK_SIFT_COUNT;
     // A pair of words of counts has the counts of two segments: no carry goes from one to the other.
-    uint32_t pair = c.lane % (counts ? MK_SIFT_SEGMENTS / 2 : MK_SIFT_SEGMENTS);
+    uint32_t pair = tile::place_in_group(c.lane, counts ? MK_SIFT_SEGMENTS / 2 : MK_SIFT_SEGMENTS);
 #pragma unroll 1
     for (uint32_t base = c.warp; wanted && base < rows; base += BATCH * MK_GPU_CONSUMER_WARPS) {
       tile::stamped_pair pairs[BATCH];
@@ -331,7 +332,7 @@ __device__ inline void go_on(consumer &c, const mk_instruction_word &in, float h
   } else {
     if (c.warp == 0) {
       const uint32_t *words = sampling_words(in);
-      a.words[c.lane % MK_SAMPLING_WORDS] = words[c.lane % MK_SAMPLING_WORDS];
+      a.words[tile::place_in_group<MK_SAMPLING_WORDS>(c.lane)] = words[tile::place_in_group<MK_SAMPLING_WORDS>(c.lane)];
       a.key = mk_draw_key(mk_sampling_seed(words), position_of(c) + 1);
       a.highest = highest;
       a.pivots[c.lane] = mk_sift_first_pivot(words, highest, c.lane);
@@ -392,8 +393,8 @@ __device__ inline void choose(consumer &c, const mk_instruction_word &in, bool i
     shared->index[parity][c.warp] = static_cast<uint32_t>(key);
   }
   consumers_meet(c);
-  uint32_t high = __float_as_uint(shared->best[parity][c.lane % MK_GPU_CONSUMER_WARPS]);
-  uint32_t low = shared->index[parity][c.lane % MK_GPU_CONSUMER_WARPS];
+  uint32_t high = __float_as_uint(shared->best[parity][tile::place_in_group<MK_GPU_CONSUMER_WARPS>(c.lane)]);
+  uint32_t low = shared->index[parity][tile::place_in_group<MK_GPU_CONSUMER_WARPS>(c.lane)];
   key = highest_key(static_cast<uint64_t>(high) << 32 | low);
   // If nobody filled these words, the host never sees the token; but it must still be one that has an embedding.
   uint32_t token = min(mk_rank_token(key), buffer_of(in, MK_PART_DRAW_scores).cols - 1);

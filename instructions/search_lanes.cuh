@@ -14,7 +14,7 @@ __device__ inline uint64_t sum_before(uint32_t lane, uint64_t value) {
   uint64_t sum = value;
 #pragma unroll 1
   for (uint32_t step = 1; step < 32; step *= 2) {
-    uint64_t other = __shfl_up_sync(0xffffffffu, sum, step);
+    uint64_t other = tile::from_lane_before(sum, step);
     sum += lane >= step ? other : 0;
   }
   return sum - value;
@@ -37,10 +37,10 @@ __device__ inline bool decide_by_lanes(uint32_t lane, const uint32_t *words, con
   uint64_t mass = sum.mass, mass_before = sum_before(lane, mass);
   uint32_t count_before = static_cast<uint32_t>(sum_before(lane, count));
   // Finds where top-k ends, and what lies before it.
-  uint32_t over = __ballot_sync(0xffffffffu, count_before + count > k);
+  uint32_t over = tile::lanes_where(count_before + count > k);
   uint32_t begin = over != 0 ? __ffs(over) - 1 : 32, at = min(begin, 31u);
-  bool exact = over == 0 || __shfl_sync(0xffffffffu, count_before, at) == k;
-  uint64_t mass_begin = __shfl_sync(0xffffffffu, mass_before, at), mass_end = __shfl_sync(0xffffffffu, mass, at);
+  bool exact = over == 0 || tile::from_lane(count_before, at) == k;
+  uint64_t mass_begin = tile::from_lane(mass_before, at), mass_end = tile::from_lane(mass, at);
   mass_end += mass_begin;
   mass_begin = over == 0 ? mass_end : mass_begin;
   mass_end = exact ? mass_begin : mass_end;
@@ -48,8 +48,8 @@ __device__ inline bool decide_by_lanes(uint32_t lane, const uint32_t *words, con
   uint64_t least = top_p ? mk_nucleus(words, mass_begin) : UINT64_MAX;
   uint64_t most = top_p ? mk_nucleus(words, mass_end) : UINT64_MAX;
   bool in = lane < end && mass_before < most, kept = in && lane < begin && mass_before + mass < least;
-  uint32_t l = __popc(__ballot_sync(0xffffffffu, in)), h = __popc(__ballot_sync(0xffffffffu, kept));
-  uint32_t open = __reduce_add_sync(0xffffffffu, in && !kept ? count : 0);
+  uint32_t l = __popc(tile::lanes_where(in)), h = __popc(tile::lanes_where(kept));
+  uint32_t open = tile::sum_lanes(in && !kept ? count : 0);
   uint64_t sure = max(*best, highest_key(kept ? sum.best : 0)), maybe = highest_key(in && !kept ? sum.best : 0);
   if (maybe <= sure || (open == 1 && exact)) {
     *best = max(maybe, sure);
@@ -66,8 +66,8 @@ __device__ inline bool decide_by_lanes(uint32_t lane, const uint32_t *words, con
   __syncwarp();  // all have read the pivots
 #pragma unroll 1
   for (uint32_t i = 0; i < of_k; i++) {
-    uint64_t other = __shfl_sync(0xffffffffu, point_k, i);
-    uint32_t before = __popc(__ballot_sync(0xffffffffu, lane < of_all && point >= other));
+    uint64_t other = tile::from_lane(point_k, i);
+    uint32_t before = __popc(tile::lanes_where(lane < of_all && point >= other));
     place += other > point ? 1 : 0;
     place_k += lane == i ? before : 0;
   }

@@ -27,7 +27,7 @@ enum { FRONTS_AHEAD = MK_GPU_RECORDS ? 3 : 5 };
 // Of each front of a line that has min-p and does not search: the upper half of its best draw, and how many entries it
 // has. They lie where a line that searches has its table and its pivots.
 __device__ inline uint32_t *front_draws(line_search &l) { return l.table; }
-__device__ inline uint8_t *front_counts(line_search &l) { return reinterpret_cast<uint8_t *>(l.pivots); }
+__device__ inline uint8_t *front_counts(line_search &l) { return tile::view<uint8_t>(l.pivots); }
 static_assert(MOST_FRONTS <= sizeof(line_search::pivots), "they have room there");
 
 __device__ inline uint32_t fronts_in(const mk_instruction_word &in) { return in.parts[MK_PART_SIFT_fronts].rows; }
@@ -74,11 +74,11 @@ __device__ inline void read_fronts(const consumer &c, const mk_instruction_word 
   if ((rows_of(c.d).active & ((1u << c.warp) - 1)) == 0) {
     tile::fence_acquire();  // by one line's warp: what all SMs did in this step is visible to warps that meet in NEXT
   }
-  uint32_t highest = __reduce_max_sync(0xffffffffu, peak);
-  uint32_t holders = __ballot_sync(0xffffffffu, peak == highest);
-  first = __shfl_sync(0xffffffffu, first, __ffs(static_cast<int>(holders)) - 1);
+  uint32_t highest = tile::largest_of_lanes(peak);
+  uint32_t holders = tile::lanes_where(peak == highest);
+  first = tile::from_lane(first, __ffs(static_cast<int>(holders)) - 1);
   peak = highest;
-  flags = __reduce_or_sync(0xffffffffu, flags);
+  flags = tile::or_lanes(flags);
   best = highest_key(best);
   if (c.lane == 0) {
     l.highest = mk_unordered(peak);
@@ -96,7 +96,8 @@ __device__ inline void read_fronts(const consumer &c, const mk_instruction_word 
 __device__ inline void read_entries(const consumer &c, const mk_instruction_word &in, line_search &l) {
   enum { LANES = 4, SHARES = 32 / LANES, OF_LANE = MOST_FRONTS / 32, ENTRIES = 2 * LANES };
   const uint32_t *words = parameters_of(c).words;
-  uint32_t share = c.lane / LANES, place = c.lane % LANES, sms = fronts_in(in), draws[OF_LANE];
+  uint32_t share = tile::group_of_lane<LANES>(c.lane), place = tile::place_in_group<LANES>(c.lane), sms = fronts_in(in),
+           draws[OF_LANE];
   auto sm_of = [&](uint32_t i) { return share + SHARES * (place + LANES * i); };
 #pragma unroll
   for (uint32_t i = 0; i < OF_LANE; i++) {
@@ -112,12 +113,12 @@ __device__ inline void read_entries(const consumer &c, const mk_instruction_word
     }
 #pragma unroll
     for (uint32_t away = 1; away < LANES; away *= 2) {
-      uint32_t other = __shfl_xor_sync(0xffffffffu, most, away), its = __shfl_xor_sync(0xffffffffu, sm, away);
+      uint32_t other = tile::exchange(most, away), its = tile::exchange(sm, away);
       sm = other > most || (other == most && its < sm) ? its : sm;
       most = max(most, other);
     }
     bool looks = most != 0 && most >= static_cast<uint32_t>(best >> 32);
-    if (!__any_sync(0xffffffffu, looks)) {
+    if (!tile::any_lane(looks)) {
       break;
     }
     uint32_t count = looks ? front_counts(l)[sm] : 0;
@@ -126,7 +127,7 @@ __device__ inline void read_entries(const consumer &c, const mk_instruction_word
       draws[i] = sm_of(i) == sm ? 0 : draws[i];
     }
 #pragma unroll 1
-    for (uint32_t entry = 2 * place; __any_sync(0xffffffffu, entry < count); entry += ENTRIES) {
+    for (uint32_t entry = 2 * place; tile::any_lane(entry < count); entry += ENTRIES) {
       tile::stamped_pair pairs[3];  // two keys, and their scores; after the last entry comes one that is none
       wait_stamped_pairs<3>(
           c.d, in.parts[MK_PART_SIFT_fronts].buffer,
@@ -161,7 +162,7 @@ __device__ inline uint32_t segment_of(const line_search &l, uint32_t kind, uint6
   uint32_t segment = kind == PIVOTS_FIRST ? guess : key < l.pivots[MK_SIFT_SEGMENTS - 1] ? MK_SIFT_SEGMENTS - 1 : 0;
   uint64_t end = segment + 1 < MK_SIFT_SEGMENTS ? l.pivots[segment + 1] : 0;
   bool wrong = key >= l.pivots[segment] || key < end;
-  return __any_sync(0xffffffffu, wrong) ? mk_sift_segment(l.pivots, key) : segment;
+  return tile::any_lane(wrong) ? mk_sift_segment(l.pivots, key) : segment;
 }
 
 // Whether the line's parameters ask for the sums of weights: those with top-p do.
@@ -193,17 +194,17 @@ __device__ inline void tally_lanes(const consumer &c, line_search &l, bool stand
   float distance = mk_sample_distance(p.words, score, l.highest);
   uint32_t segment = segment_of(l, kind, mk_rank_key(score, token), distance);
   bool last = segment == MK_SIFT_SEGMENTS - 1;
-  float reached = __shfl_sync(0xffffffffu, t.reached, segment);
+  float reached = tile::from_lane(t.reached, segment);
   bool draws = stands && !(kind == PIVOTS_NARROWED && last) && !mk_sample_drops(p.words, distance) &&
                may_reach(p, score, token, reached);
-  uint32_t left = __ballot_sync(0xffffffffu, draws);
+  uint32_t left = tile::lanes_where(draws);
   if (left != 0) {
     uint64_t draw = mk_sample_draw(p.words, p.key, score, token);
 #pragma unroll 1
     for (; left != 0; left &= left - 1) {
       uint32_t from = __ffs(static_cast<int>(left)) - 1;
-      uint64_t other = __shfl_sync(0xffffffffu, draw, from);
-      t.best = c.lane >= __shfl_sync(0xffffffffu, segment, from) ? max(t.best, other) : t.best;
+      uint64_t other = tile::from_lane(draw, from);
+      t.best = c.lane >= tile::from_lane(segment, from) ? max(t.best, other) : t.best;
     }
     t.reached = fmaxf(l.bound, value_of_draw(static_cast<uint32_t>(t.best >> 32)));
   }
@@ -226,7 +227,7 @@ __device__ inline void tally_lanes(const consumer &c, line_search &l, bool stand
 __device__ inline uint64_t sum_of_lanes(uint64_t value) {
 #pragma unroll 1
   for (uint32_t away = 16; away != 0; away /= 2) {
-    value += __shfl_xor_sync(0xffffffffu, value, away);
+    value += tile::exchange(value, away);
   }
   return value;
 }
@@ -275,8 +276,8 @@ __device__ inline segment_sum tally_line(const consumer &c, const mk_instruction
     __syncwarp();
   }
   uint64_t first_mass = sum_of_lanes(work.first_mass), last_mass = sum_of_lanes(work.last_mass);
-  uint32_t first_count = __reduce_add_sync(0xffffffffu, work.first_count);
-  uint32_t last_count = __reduce_add_sync(0xffffffffu, work.last_count);
+  uint32_t first_count = tile::sum_lanes(work.first_count);
+  uint32_t last_count = tile::sum_lanes(work.last_count);
   if (c.lane == 0) {
     sum = {first_mass, 0, first_count};
   } else if (c.lane == MK_SIFT_SEGMENTS - 1) {
@@ -344,7 +345,7 @@ __device__ inline segment_sum sum_rounds(const consumer &c, const mk_instruction
         c.d, in.parts[MK_PART_SIFT_rounds].buffer,
         [&](uint32_t i) {
           uint32_t field = i % FIELDS == 0 ? MK_SIFT_MASS : i % FIELDS == 1 ? MK_SIFT_BEST : MK_SIFT_COUNT;
-          uint32_t lane = field == MK_SIFT_COUNT ? c.lane & ~1u : c.lane;
+          uint32_t lane = field == MK_SIFT_COUNT ? c.lane - tile::place_in_group<2>(c.lane) : c.lane;
           return round_of(c, in, MK_PART_SIFT_rounds, base + i / FIELDS * step, line) + mk_sift_word(field, lane);
         },
         [&](uint32_t i) { return base + i / FIELDS * step < end && (i % FIELDS != 0 || mass); }, pairs);
@@ -353,7 +354,7 @@ __device__ inline segment_sum sum_rounds(const consumer &c, const mk_instruction
       const tile::stamped_pair &counts = pairs[i * FIELDS + 2];
       sum.mass += pair_value(pairs[i * FIELDS]);
       sum.best = max(sum.best, pair_value(pairs[i * FIELDS + 1]));
-      sum.count += tile::stamp_data(c.lane % 2 == 0 ? counts.low : counts.high);
+      sum.count += tile::stamp_data(tile::place_in_group<2>(c.lane) == 0 ? counts.low : counts.high);
     }
   }
   return sum;
@@ -369,7 +370,7 @@ __device__ inline uint32_t owner_of(const consumer &c, const mk_instruction_word
 __device__ inline void sum_owned_lines(const consumer &c, const mk_instruction_word &in, uint32_t lines) {
   warp_tallies &t = area().of_warps;
   uint32_t row = in.parts[MK_PART_SIFT_round].row;
-  uint32_t owned = __ballot_sync(0xffffffffu, c.lane < c.d.params.rows && owner_of(c, in, c.lane) == row);
+  uint32_t owned = tile::lanes_where(c.lane < c.d.params.rows && owner_of(c, in, c.lane) == row);
 #pragma unroll 1
   for (uint32_t left = owned & lines; left != 0; left &= left - 1) {
     uint32_t line = __ffs(static_cast<int>(left)) - 1;
@@ -475,7 +476,7 @@ __device__ inline void count_tokens(const consumer &c) {
     return;
   }
   consumers_meet(c);
-  if (c.warp == 0 && (lines >> c.lane & 1) != 0) {
+  if (c.warp == 0 && tile::has_lane(lines, c.lane)) {
     const volatile mk_step_row &row = rows_of(c.d).rows[c.lane];
     uint32_t *count = const_cast<uint32_t *>(c.d.words()->counts) + row.slot * rows_shared()->vocab + row.token;
     if ((row.flags & MK_ROW_PROMPT) != 0) {

@@ -5,6 +5,11 @@
 
 #include <cstdint>
 
+#include "instructions/tile/barrier.cuh"
+#include "instructions/tile/edge.cuh"
+#include "instructions/tile/lanes.cuh"
+#include "instructions/tile/view.cuh"
+
 namespace mk::tile {
 
 // True for one lane, the first; all 32 take part. Unlike a comparison with lane() it tells the compiler that what
@@ -15,61 +20,11 @@ __device__ inline bool elect() {
   return elected != 0;
 }
 
-// The thread's number in the block, read anew each time where there is no register to keep it in.
-__device__ inline uint32_t thread_anew() {
-  uint32_t thread;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return thread;
-}
-
-#if defined MK_GPU_ROWS || defined MK_GPU_WIDE
-__device__ inline uint32_t lane() { return thread_anew() % 32; }
-#else
-__device__ inline uint32_t lane() { return threadIdx.x % 32; }
-#endif
-
-// The warp's number in the block, in a way that tells the compiler that it is the same for all lanes.
-__device__ inline uint32_t warp() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
-
-// A value that is the same in all lanes, in a way that the compiler believes, even if it was read from memory: then
-// loops, branches and addresses that depend on it are computed once for the warp. Where a loop or a branch depends on
-// something that the compiler takes for a lane's own, and shuffles and votes come inside it or after it, the compiler
-// guards each of them against a warp that has come apart, in all of the role.
-__device__ inline uint32_t uniform(uint32_t value) { return __reduce_max_sync(0xffffffffu, value); }
-__device__ inline bool uniform(bool value) { return __any_sync(0xffffffffu, value); }
-
-__device__ inline float sum_lanes(float value) {
-  for (int offset = 16; offset > 0; offset /= 2) {
-    value += __shfl_xor_sync(0xffffffffu, value, offset);
-  }
-  return value;
-}
-
-// Sum over groups of `width` neighbouring lanes (a power of two); every lane of a group gets it.
-template <int width>
-__device__ inline float sum_group(float value) {
-  static_assert(width >= 1 && width <= 32 && (width & (width - 1)) == 0, "a group is 1, 2, 4, 8, 16 or 32 lanes wide");
-  for (int offset = width / 2; offset > 0; offset /= 2) {
-    value += __shfl_xor_sync(0xffffffffu, value, offset);
-  }
-  return value;
-}
-
 // 2^x by one instruction, relative error below 2^-22; 0 where the result would be subnormal. PTX ISA, "ex2".
 __device__ inline float exp2(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
-}
-
-// The largest value instead of the sum.
-template <int width>
-__device__ inline float largest_of_group(float value) {
-  static_assert(width >= 1 && width <= 32 && (width & (width - 1)) == 0, "a group is 1, 2, 4, 8, 16 or 32 lanes wide");
-  for (int offset = width / 2; offset > 0; offset /= 2) {
-    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
-  }
-  return value;
 }
 
 // Registers per thread of the calling warpgroup from here on (PTX ISA, "setmaxnreg"): some give, then others take.
@@ -88,18 +43,6 @@ __device__ inline void take_registers() {
 __device__ inline void start_next_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 // Waits until the launch before this one has ended, and what it wrote is seen.
 __device__ inline void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
-// Each four lanes 4 g to 4 g + 3 hold a 4 x 4 matrix, of which lane t has column t. Gives lane t its row t.
-__device__ inline uint4 transpose_quad(uint32_t lane, uint4 column) {
-  uint32_t t = lane % 4;
-  bool odd = t % 2 != 0, upper = t / 2 != 0;
-  uint32_t x = __shfl_xor_sync(0xffffffffu, odd ? column.x : column.y, 1);
-  uint32_t z = __shfl_xor_sync(0xffffffffu, odd ? column.z : column.w, 1);
-  uint4 half = odd ? make_uint4(x, column.y, z, column.w) : make_uint4(column.x, x, column.z, z);
-  x = __shfl_xor_sync(0xffffffffu, upper ? half.x : half.z, 2);
-  z = __shfl_xor_sync(0xffffffffu, upper ? half.y : half.w, 2);
-  return upper ? make_uint4(x, z, half.z, half.w) : make_uint4(half.x, half.y, x, z);
-}
 
 // Sixteen bytes of shared memory that this thread alone touches, by one instruction.
 template <typename type>
@@ -131,6 +74,25 @@ __device__ inline void store_to_stay(float *to, float value) {
       : "memory");
 }
 
+// Stores four words, 16-byte aligned, where `have` is not `want`: by a predicate, not by a branch. To shared memory,
+// the second of them `have` and the third `want`; to global memory, the second the SM's clock as the store goes out.
+// Each has one use, in a wait and in the recorder, where every instruction counts.
+__device__ inline void store_shared_unless(uint32_t have, uint32_t want, const void *to, uint32_t first,
+                                           uint32_t fourth) {
+  asm volatile(
+      "{\n .reg .pred late;\n setp.ne.u32 late, %2, %3;\n @late st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n}" ::"r"(
+          shared_address(to)),
+      "r"(first), "r"(have), "r"(want), "r"(fourth)
+      : "memory");
+}
+
+template <uint32_t want>
+__device__ inline void store_timed_unless(uint32_t have, void *to, uint32_t first, uint32_t third, uint32_t fourth) {
+  asm volatile(
+      "{\n .reg .pred has;\n setp.ne.u32 has, %0, %1;\n @has st.global.v4.u32 [%2], {%3, %4, %5, %6};\n}" ::"r"(have),
+      "n"(want), "l"(__cvta_generic_to_global(to)), "r"(first), "r"(clock_low()), "r"(third), "r"(fourth));
+}
+
 // Adds to a word of shared memory that other lanes add to at the same time. Nothing comes back.
 __device__ inline void add_shared_if(bool here, uint32_t &to, uint32_t amount) {
   asm volatile("{\n .reg .pred here;\n setp.ne.u32 here, %2, 0;\n @here red.shared.add.u32 [%0], %1;\n}" ::"r"(
@@ -145,6 +107,9 @@ __device__ inline uint32_t anew(uint32_t value) {
   asm volatile("" : "+r"(value));
   return value;
 }
+
+// The compiler works out anew from here on what follows from this value, instead of keeping it in registers.
+__device__ inline void forget(uint32_t &value) { asm volatile("" : "+r"(value)); }
 
 // Two bf16 in a word, element 0 low.
 __device__ inline uint32_t pack_bf16(float low, float high) {

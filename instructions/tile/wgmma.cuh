@@ -144,6 +144,13 @@ __device__ inline void store_left(uint32_t address, const uint32_t (&left)[4]) {
                : "memory");
 }
 
+// Where a lane stores of a tile of sixteen rows whose first one is row `row` of a panel (store_left), in bytes from the
+// panel's first: in its first columns; in others it is that, exclusive-or with 16 times the unit of 16 bytes. Only the
+// weights of MLA go into panels so; the swizzle is the library's.
+__device__ inline uint32_t place_in_panel(uint32_t row, uint32_t lane) {
+  return (row + lane % 16) * 128 + (lane / 16 ^ lane % 8) * 16;
+}
+
 // Weight tiles (fragment.cuh) become panels in the place where they are: a warp takes eight or four of them into
 // registers, and puts them back row by row. Where a lane stores of a tile (store_left) whose upper and lower eight rows
 // are `rows_bytes` apart: in the first columns of panels at `to`; in others it is that, exclusive-or with 16 times the

@@ -68,7 +68,7 @@ struct alignas(16) mla_entry {
 static_assert(sizeof(mla_entry) == MK_GPU_ENTRY_BYTES, "entries of the ring");
 
 __device__ inline mla_entry *entry_at(uint32_t slot) {
-  return reinterpret_cast<mla_entry *>(shared_memory + MK_GPU_ENTRIES_AT) + slot;
+  return tile::view<mla_entry>(shared_memory + MK_GPU_ENTRIES_AT) + slot;
 }
 
 // Waits for a phase among the roles of this block, as said above. A wait does not say what it waits for: that would
@@ -77,7 +77,7 @@ __device__ inline mla_entry *entry_at(uint32_t slot) {
 __device__ inline void wait_within(const device &d, uint32_t index, uint32_t parity) {
   enum { MOST_TRIES = 1 << 20 };  // tries, once everybody is to leave
   uint32_t barrier = d.barrier(index), left = MOST_TRIES;
-  while (left != 0 && !__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {
+  while (left != 0 && !tile::all_lanes(tile::try_wait(barrier, parity))) {
     left -= tile::uniform(d.words()->leave != 0);
   }
 }
@@ -120,7 +120,7 @@ struct attender {
   uint32_t queries;  // blocks so far
 
   // This thread's first row among the 64 of a block; its other row is 8 further on.
-  __device__ uint32_t row() const { return warp % 4 * 16 + lane / 4; }
+  __device__ uint32_t row() const { return warp % 4 * 16 + tile::lane_row(lane); }
 };
 
 __device__ inline mla_entry take_entry(attender &a) {

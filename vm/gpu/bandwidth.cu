@@ -3,6 +3,8 @@
 // block; its slots refill as they arrive.
 #include "instructions/tile/barrier.cuh"
 #include "instructions/tile/copy.cuh"
+#include "instructions/tile/lanes.cuh"
+#include "instructions/tile/view.cuh"
 #include "vm/gpu/bandwidth.h"
 
 extern "C" __global__ void __launch_bounds__(32, 1)
@@ -10,14 +12,14 @@ extern "C" __global__ void __launch_bounds__(32, 1)
   using namespace mk::tile;
   extern __shared__ __align__(1024) uint8_t slots[];
   __shared__ __align__(8) uint64_t full[MK_BANDWIDTH_SLOTS];
-  if (threadIdx.x != 0) {
+  if (thread() != 0) {
     return;
   }
   for (uint32_t s = 0; s < MK_BANDWIDTH_SLOTS; s++) {
     barrier_init(shared_address(&full[s]), 1);
   }
   fence_barriers();
-  const uint8_t *from = reinterpret_cast<const uint8_t *>(params.address);
+  const uint8_t *from = global<const uint8_t>(params.address);
   uint64_t mine = params.chunks > blockIdx.x ? (params.chunks - blockIdx.x - 1) / gridDim.x + 1 : 0;
   // Past the last chunk nothing is issued any more; what is in flight is waited for.
   for (uint64_t i = 0; i < mine + MK_BANDWIDTH_SLOTS; i++) {

@@ -119,8 +119,8 @@ __device__ inline uint32_t page_count(uint32_t steps) { return (steps + STEPS_PE
 
 // This warp's words for page p, a slice of 64 bytes for every two of its steps: word [t][step][b].
 __device__ inline uint32_t *slice_words(const consumer &c, uint32_t page) {
-  return reinterpret_cast<uint32_t *>(c.d.activation() + page * PAGE_SLICES_BYTES +
-                                      rank_of(c) * (WARP_STEPS / 2 * SLICE_BYTES));
+  return tile::view<uint32_t>(c.d.activation() + page * PAGE_SLICES_BYTES +
+                              rank_of(c) * (WARP_STEPS / 2 * SLICE_BYTES));
 }
 
 // Four neighbouring activation values (element 4 i of this warp's part of a page) as two words of two bf16.
@@ -164,7 +164,7 @@ __device__ inline staged_unit unit_of(const consumer &c, uint32_t u, uint32_t st
 // The gains of this lane's values, fetched while x is waited for; zero beyond the vector's end.
 __device__ inline void load_gains(const consumer &c, const mk_gpu_buffer &gain, bool normed, uint32_t width,
                                   uint32_t steps, uint2 (&to)[NORMED_UNITS]) {
-  const uint16_t *from = reinterpret_cast<const uint16_t *>(gain.address);
+  const uint16_t *from = tile::global<const uint16_t>(gain.address);
   uint32_t cols = normed ? gain.cols : 0;
   if constexpr (MK_GPU_FAMILIES) {
     cols = min(cols, width);  // biases may come next
@@ -174,8 +174,7 @@ __device__ inline void load_gains(const consumer &c, const mk_gpu_buffer &gain, 
     staged_unit at = unit_of(c, u, steps);
     to[u] = make_uint2(0, 0);
     if (at.element < cols) {
-      to[u] =
-          __ldg(reinterpret_cast<const uint2 *>(from + at.element));  // memory goes on after the last gain (arena.c)
+      to[u] = tile::load_constant<uint2>(from + at.element);  // memory goes on after the last gain (arena.c)
       uint32_t left = cols - at.element;
       to[u].x &= left == 1 ? 0xffffu : 0xffffffffu;
       to[u].y &= left >= 4 ? 0xffffffffu : left == 3 ? 0xffffu : 0u;
@@ -186,7 +185,7 @@ __device__ inline void load_gains(const consumer &c, const mk_gpu_buffer &gain, 
 // The raw values of a normed x that this lane has staged of a page: their squares are summed when products are on their
 // way.
 __device__ inline uint2 &own_input(const consumer &c, uint32_t page) {
-  return reinterpret_cast<uint2 *>(c.d.activation() + (RAW_PAGE + page) * PAGE_SLICES_BYTES)[rank_of(c) * 32 + c.lane];
+  return tile::view<uint2>(c.d.activation() + (RAW_PAGE + page) * PAGE_SLICES_BYTES)[rank_of(c) * 32 + c.lane];
 }
 
 // Fetches units [first_unit, first_unit + BATCH_UNITS) of the embedding row of the step's token.
@@ -199,7 +198,7 @@ __device__ inline void fetch_token_row(const consumer &c, const mk_gpu_buffer &x
     to[u] = make_uint2(0, 0);
     if (at.active) {
       uint32_t column = first + at.element;
-      const uint32_t *words = reinterpret_cast<const uint32_t *>(x.address) +
+      const uint32_t *words = tile::global<const uint32_t>(x.address) +
                               (static_cast<uint64_t>(row / 16) * x.grid_cols + column / 16) * 128 +
                               mk_step_offset(row, column) / 2;
       to[u] = make_uint2(words[0], words[4]);
@@ -211,7 +210,7 @@ __device__ inline void fetch_token_row(const consumer &c, const mk_gpu_buffer &x
 __device__ inline void fetch_stamped(const consumer &c, const mk_operand &operand, const mk_gpu_buffer &x,
                                      uint32_t first, uint32_t first_unit, uint32_t steps, uint2 (&to)[BATCH_UNITS]) {
   const uint64_t *from =
-      reinterpret_cast<const uint64_t *>(x.address) + static_cast<uint64_t>(operand.row) * x.row_words + first / 2;
+      tile::global<const uint64_t>(x.address) + static_cast<uint64_t>(operand.row) * x.row_words + first / 2;
   tile::stamped_pair pairs[BATCH_UNITS];
   auto at = [&](uint32_t u) { return from + unit_of(c, first_unit + u, steps).element / 2; };
   auto has = [&](uint32_t u) { return unit_of(c, first_unit + u, steps).active; };
@@ -227,9 +226,9 @@ __device__ inline void fetch_stamped(const consumer &c, const mk_operand &operan
 __device__ inline void put_result(consumer &c, float low, float high, float squares, uint32_t chain) {
   wait_phase(c.d, RESULT_EMPTY + c.results.slot(), c.results.phase() ^ 1, MK_ACTIVITY_RESULT_EMPTY, c.results.slot());
   float *slot = c.d.result(c.results.slot());
-  if (c.lane % 4 == 0) {
-    slot[chain * 16 + c.lane / 4] = low;
-    slot[chain * 16 + c.lane / 4 + 8] = high;
+  if (tile::lane_of_quad(c.lane) == 0) {
+    slot[chain * 16 + tile::lane_row(c.lane)] = low;
+    slot[chain * 16 + tile::lane_row(c.lane) + 8] = high;
   }
   if (c.lane == 0) {
     slot[256 + chain] = squares;
@@ -282,7 +281,7 @@ __device__ inline void multiply_page(const consumer &c, page_weights &weights, u
   for (uint32_t i = 0; i < WARP_STEPS; i += 2) {
     uint4 b = make_uint4(0, 0, 0, 0);
     if (has_x) {
-      b = reinterpret_cast<const uint4 *>(slices + i / 2 * (SLICE_BYTES / 4))[c.lane];
+      b = tile::view<uint4>(slices + i / 2 * (SLICE_BYTES / 4))[c.lane];
     }
     if (ragged && rank_of(c) * WARP_STEPS + i + 2 > steps) {  // after the last step lies an older page
       if (rank_of(c) * WARP_STEPS + i >= steps) {
@@ -309,7 +308,7 @@ __device__ inline bool load_early(const consumer &c, uint32_t pages, page_weight
   ring_cursor<MK_GPU_RING_PAGES> at = c.pages;
   uint32_t page = first_page(c);
   at.advance(page);
-  if (page >= pages || !__all_sync(0xffffffffu, tile::test_wait(c.d.barrier(PAGE_FULL + at.slot()), at.phase()))) {
+  if (page >= pages || !tile::all_lanes(tile::test_wait(c.d.barrier(PAGE_FULL + at.slot()), at.phase()))) {
     clear(to);
     return false;
   }

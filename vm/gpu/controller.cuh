@@ -95,7 +95,7 @@ __device__ constexpr uint32_t parts_of(uint32_t opcode) {
 __device__ inline uint32_t buffer_named(uint32_t instruction, uint32_t parts, uint32_t descriptor) {
   uint32_t half = MK_HEAD_BYTES / 2 + (descriptor < parts ? descriptor * MK_PART_HALVES + 1
                                                           : parts * MK_PART_HALVES + whole_at(descriptor));
-  uint32_t word = __shfl_sync(0xffffffffu, instruction, half / 2);
+  uint32_t word = tile::from_lane(instruction, half / 2);
   return half % 2 != 0 ? word >> 16 : word & 0xffffu;
 }
 #define MK_PARAM(NAME, index, field, type)                                                                         \
@@ -107,19 +107,18 @@ __device__ inline uint32_t buffer_named(uint32_t instruction, uint32_t parts, ui
 
 __device__ inline void look_up(const device &d, uint32_t index, looked_up &to) {
   uint32_t lane = tile::lane();
-  to.instruction = __ldg(reinterpret_cast<const uint32_t *>(d.params.instructions + index) + lane);
-  uint32_t parts = parts_of(__shfl_sync(0xffffffffu, to.instruction, 0) & 0xffu);
+  to.instruction = __ldg(tile::view<uint32_t>(d.params.instructions + index) + lane);
+  uint32_t parts = parts_of(tile::from_lane(to.instruction, 0) & 0xffu);
 #pragma unroll
   for (uint32_t r = 0; r < looked_up::ROUNDS; r++) {
     uint32_t word = r * 32 + lane, descriptor = min(word / looked_up::BUFFER_WORDS, DESCRIPTORS - 1u);
     uint32_t buffer = buffer_named(to.instruction, parts, descriptor);
-    to.buffers[r] =
-        buffer == MK_ABSENT
-            ? 0
-            : __ldg(reinterpret_cast<const uint32_t *>(d.params.buffers + buffer) + word % looked_up::BUFFER_WORDS);
+    to.buffers[r] = buffer == MK_ABSENT
+                        ? 0
+                        : __ldg(tile::view<uint32_t>(d.params.buffers + buffer) + word % looked_up::BUFFER_WORDS);
   }
-  uint32_t edges = __shfl_sync(0xffffffffu, to.instruction, 0) >> 16,
-           edge = __shfl_sync(0xffffffffu, to.instruction, 2 + lane % 6);
+  uint32_t edges = tile::from_lane(to.instruction, 0) >> 16,
+           edge = tile::from_lane(to.instruction, 2 + tile::place_in_group<6>(lane));
   uint32_t waits = edges & 15, signals = edges >> 4 & 15;
   bool used = lane < MK_MAX_WAITS ? lane < waits : lane - MK_MAX_WAITS < signals;
   to.total = lane < MK_MAX_WAITS + MK_MAX_SIGNALS && used ? __ldg(d.params.counter_totals + (edge >> 16)) : 0;
@@ -129,22 +128,22 @@ __device__ inline void look_up(const device &d, uint32_t index, looked_up &to) {
 __device__ __forceinline__ void hand_out(const device &d, instruction_cursor &cursor, const looked_up &words,
                                          bool last) {
   uint32_t lane = tile::lane();
-  d.set_uid(__shfl_sync(0xffffffffu, words.instruction, offsetof(mk_instruction_word, uid) / 4));
+  d.set_uid(tile::from_lane(words.instruction, offsetof(mk_instruction_word, uid) / 4));
   record(d, MK_ACTIVITY_WORK, 0);
   instruction_slot *slot = d.slot(cursor.slot());
-  reinterpret_cast<uint32_t *>(&slot->instruction)[lane] = words.instruction;
+  tile::view<uint32_t>(&slot->instruction)[lane] = words.instruction;
 #pragma unroll
   for (uint32_t r = 0; r < looked_up::ROUNDS; r++) {
     if (r * 32 + lane < looked_up::WORDS) {
-      reinterpret_cast<uint32_t *>(slot->buffers)[r * 32 + lane] = words.buffers[r];
+      tile::view<uint32_t>(slot->buffers)[r * 32 + lane] = words.buffers[r];
     }
   }
   if (lane < MK_MAX_WAITS + MK_MAX_SIGNALS) {
     slot->wait_totals[lane] = words.total;  // the totals of the signals come after those of the waits
   }
   bool release = (words.total & MK_GPU_COUNTER_RELEASE) != 0;
-  bool waits = __any_sync(0xffffffffu, release && lane < MK_MAX_WAITS);
-  bool signals = __any_sync(0xffffffffu, release && lane >= MK_MAX_WAITS);
+  bool waits = tile::any_lane(release && lane < MK_MAX_WAITS);
+  bool signals = tile::any_lane(release && lane >= MK_MAX_WAITS);
   if (lane == 0) {
     slot->flags = (last ? SLOT_IS_LAST : 0) | (waits ? SLOT_WAITS_RELEASE : 0) | (signals ? SLOT_SIGNALS_RELEASE : 0);
   }
@@ -162,9 +161,9 @@ __device__ __forceinline__ void hand_out(const device &d, instruction_cursor &cu
 
 // Watches over all waits until the barrier has come to that phase. False: all roles are to leave.
 __device__ __forceinline__ bool watch_until(const device &d, uint32_t barrier, uint32_t parity, watch &w) {
-  while (!__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {
+  while (!tile::all_lanes(tile::try_wait(barrier, parity))) {
     watch_over(d, w);
-    if (__all_sync(0xffffffffu, d.words()->leave != 0)) {
+    if (tile::all_lanes(d.words()->leave != 0)) {
       return false;
     }
   }
@@ -182,12 +181,12 @@ __device__ __forceinline__ void control_queue(device &d) {
     for (uint32_t i = 0; i < queue.count; i++) {
       looked_up words;
       look_up(d, queue.first + i, words);
-      uint32_t opcode = __shfl_sync(0xffffffffu, words.instruction, 0) & 0xffu;
+      uint32_t opcode = tile::from_lane(words.instruction, 0) & 0xffu;
       if (PREPARES_DRAWS && opcode == MK_OP_SIFT && !searches) {
         continue;  // it would do nothing, and so the instructions after it are handed out sooner
       }
       uint32_t empty = d.barrier(INSTRUCTION_EMPTY + cursor.slot());
-      if (!__all_sync(0xffffffffu, tile::test_wait(empty, cursor.phase() ^ 1))) {
+      if (!tile::all_lanes(tile::test_wait(empty, cursor.phase() ^ 1))) {
         record(d, MK_ACTIVITY_INSTRUCTION_SPACE, cursor.slot());
         if (!watch_until(d, empty, cursor.phase() ^ 1, w)) {
           return;
@@ -204,7 +203,7 @@ __device__ __forceinline__ void control_queue(device &d) {
       }
     }
   }
-  while (__all_sync(0xffffffffu, d.words()->finished == 0 && d.words()->leave == 0)) {
+  while (tile::all_lanes(d.words()->finished == 0 && d.words()->leave == 0)) {
     watch_over(d, w);
   }
   watch_over(d, w);  // once more: in the last step an index may have been found out of range

@@ -15,6 +15,9 @@
 #ifndef MK_GPU_ROWS
 #define MK_GPU_ROWS false  // several rows per step
 #endif
+#ifndef MK_GPU_SLOTS
+#define MK_GPU_SLOTS false  // wide steps that several sequences share
+#endif
 
 namespace mk {
 
@@ -145,17 +148,16 @@ struct device {
   __device__ static uint8_t *page(uint32_t slot) { return shared_memory + slot * MK_GPU_PAGE_BYTES; }
   __device__ static uint8_t *activation() { return shared_memory + MK_GPU_ACTIVATION_AT; }
   __device__ static float *result(uint32_t slot) {
-    return reinterpret_cast<float *>(shared_memory + MK_GPU_RESULTS_AT + slot * MK_GPU_RESULT_BYTES);
+    return tile::view<float>(shared_memory + MK_GPU_RESULTS_AT + slot * MK_GPU_RESULT_BYTES);
   }
   __device__ static instruction_slot *slot(uint32_t index) {
-    return reinterpret_cast<instruction_slot *>(shared_memory + MK_GPU_INSTRUCTIONS_AT +
-                                                index * MK_GPU_INSTRUCTION_SLOT_BYTES);
+    return tile::view<instruction_slot>(shared_memory + MK_GPU_INSTRUCTIONS_AT + index * MK_GPU_INSTRUCTION_SLOT_BYTES);
   }
   __device__ static uint32_t barrier(uint32_t index) {
     return tile::shared_address(shared_memory) + MK_GPU_BARRIERS_AT + index * 8;
   }
   __device__ static volatile shared_words *words() {
-    return reinterpret_cast<volatile shared_words *>(shared_memory + MK_GPU_BARRIERS_AT + BARRIER_COUNT * 8);
+    return tile::view<volatile shared_words>(shared_memory + MK_GPU_BARRIERS_AT + BARRIER_COUNT * 8);
   }
   // The uid of the instruction at hand, for records and fault points. In shared memory, since registers are short.
   __device__ uint32_t uid() const { return words()->uid[warp]; }
@@ -163,7 +165,7 @@ struct device {
   __device__ uint32_t generation() const { return params.first_epoch + epoch + 1; }
   // The slot that holds an instruction, or a PART of one.
   __device__ static const instruction_slot &slot_of(const mk_instruction_word &in) {
-    return reinterpret_cast<const instruction_slot &>(in);
+    return *tile::view<instruction_slot>(&in);
   }
   __device__ const mk_gpu_buffer &buffer(const mk_operand &operand) const {
     uint32_t offset = tile::shared_address(&operand) - tile::shared_address(shared_memory) - MK_GPU_INSTRUCTIONS_AT;

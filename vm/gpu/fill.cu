@@ -2,7 +2,11 @@
 // of the tensor that packed row comes from, and zero where the padding is. models/synth.h defines the hash,
 // vm/program/program.h the tiles, models/graph.h the order of the rows. One thread per lane of a tile: eight elements,
 // one 16-byte store.
+#include "instructions/tile/lanes.cuh"
+#include "instructions/tile/view.cuh"
 #include "vm/gpu/fill.h"
+
+namespace tile = mk::tile;
 
 namespace {
 
@@ -64,21 +68,21 @@ __device__ uint32_t element(const mk_gpu_fill &fill, uint32_t row, uint32_t col)
 extern "C" __global__ void __launch_bounds__(MK_GPU_FILL_THREADS)
     mk_fill_hash(const __grid_constant__ mk_gpu_fill fill) {
   uint64_t stride = static_cast<uint64_t>(gridDim.x) * blockDim.x;
-  for (uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < fill.units; i += stride) {
+  for (uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + tile::thread(); i < fill.units; i += stride) {
     if (fill.order == MK_GPU_FILL_VECTOR) {
-      reinterpret_cast<uint16_t *>(fill.address)[i] = static_cast<uint16_t>(value(fill.sources[0], i));
+      tile::global<uint16_t>(fill.address)[i] = static_cast<uint16_t>(value(fill.sources[0], i));
       continue;
     }
     uint64_t step = i / 32;
     uint32_t lane = static_cast<uint32_t>(i % 32);
-    uint32_t row = static_cast<uint32_t>(step / fill.grid_cols) * 16 + lane / 4;
-    uint32_t col = static_cast<uint32_t>(step % fill.grid_cols) * 16 + lane % 4 * 2;
+    uint32_t row = static_cast<uint32_t>(step / fill.grid_cols) * 16 + tile::lane_row(lane);
+    uint32_t col = static_cast<uint32_t>(step % fill.grid_cols) * 16 + tile::lane_column(lane);
     uint32_t words[4];
 #pragma unroll
     for (uint32_t w = 0; w < 4; w++) {  // the A fragment: rows +0, +8, +0, +8, columns +0, +0, +8, +8
       uint32_t r = row + w % 2 * 8, c = col + w / 2 * 8;
       words[w] = element(fill, r, c) | element(fill, r, c + 1) << 16;
     }
-    reinterpret_cast<uint4 *>(fill.address)[i] = make_uint4(words[0], words[1], words[2], words[3]);
+    tile::global<uint4>(fill.address)[i] = make_uint4(words[0], words[1], words[2], words[3]);
   }
 }

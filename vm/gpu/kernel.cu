@@ -49,9 +49,9 @@ __device__ inline void init_barriers(const device &d) {
     tile::barrier_init(d.barrier(INSTRUCTION_EMPTY + i), MK_GPU_CONSUMER_WARPS + 1 + STORERS);  // and loader, storer
   }
   tile::barrier_init(d.barrier(STATE_READY), 1);
-#if MK_GPU_SAMPLES
-  tile::barrier_init(d.barrier(SCORED), STORERS);
-#endif
+  if constexpr (MK_GPU_SAMPLES) {
+    tile::barrier_init(d.barrier(SCORED), STORERS);
+  }
   tile::fence_barriers();
 }
 
@@ -61,7 +61,7 @@ using queue_storer = storer;
 
 // The row of the launch's first step, from the plan.
 __device__ inline mk_step_row first_row(const device &d) {
-  uint4 words = *reinterpret_cast<const uint4 *>(d.params.plan);
+  uint4 words = tile::load<uint4>(d.params.plan);
   return {words.x, words.y, words.z, words.w};
 }
 #endif
@@ -225,11 +225,7 @@ __device__ __forceinline__ void store_queue(queue_storer &s) {
     if (s.d.epoch > 0 && !wait_phase(s.d, STATE_READY, (s.d.epoch - 1) % 2, MK_ACTIVITY_STEP_STATE, 0)) {
       return;
     }
-#if MK_GPU_ROWS
-    if (rows_of(s.d).stop != 0) {
-#else
-    if ((state_of(s).token & MK_CANDIDATE_STOP) != 0) {
-#endif
+    if (stops(s)) {
       return;
     }
     for (bool last = false; !last;) {
@@ -317,18 +313,18 @@ __device__ __forceinline__ void run_consumer(device d) {
 extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     mk_kernel(const __grid_constant__ mk_gpu_params params) {
   using namespace mk;
-  device d{params, __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), 0};
+  device d{params, tile::warp(), 0};
   clear_warp_words(d);
-  if (threadIdx.x == 0) {
+  if (tile::thread() == 0) {
     init_barriers(d);
     prepare_tracks();
     clear_block_words(d);
     volatile shared_words *words = d.words();
     words->combined = 0;
-#if MK_GPU_SAMPLES
-    words->stopped = 0;
-    words->scores_wanted = 0;
-#endif
+    if constexpr (MK_GPU_SAMPLES) {
+      words->stopped = 0;
+      words->scores_wanted = 0;
+    }
 #if !MK_GPU_ROWS
     mk_step_row row = first_row(d);
     words->state[0].token = row.token;

@@ -105,7 +105,7 @@ __device__ inline uint32_t wait_tokens(loader &l) {
 // it has no other token yet.
 __device__ inline void load_blocks(loader &l, const mk_instruction_word &in, const mk_gpu_buffer &b) {
   const mk_operand &operand = in.parts[MK_PART_ATTENTION_kv];
-  const uint32_t *table = reinterpret_cast<const uint32_t *>(whole_buffer(in, MK_WHOLE_ATTENTION_table).address);
+  const uint32_t *table = tile::global<const uint32_t>(whole_buffer(in, MK_WHOLE_ATTENTION_table).address);
   uint32_t block_bytes = b.block_tokens * b.head_dim * 4, per_span = b.span_tokens / b.block_tokens, in_span = 0;
   uint32_t at = operand.row * per_span, skipped = (param(in, MK_PARAM_ATTENTION_splits) - 1) * per_span;
   uint32_t blocks = (wait_tokens(l) + b.block_tokens - 1) / b.block_tokens;
@@ -113,8 +113,8 @@ __device__ inline void load_blocks(loader &l, const mk_instruction_word &in, con
     return;
   }
   for (uint32_t block = __ldg(table + at); at < blocks && index_fits(l.d, MK_GPU_FAULT_BLOCK, block, b.blocks);) {
-    const uint8_t *from = reinterpret_cast<const uint8_t *>(b.address) +
-                          (static_cast<uint64_t>(block) * b.cols + operand.col) * block_bytes;
+    const uint8_t *from =
+        tile::global<const uint8_t>(b.address) + (static_cast<uint64_t>(block) * b.cols + operand.col) * block_bytes;
     at++;
     if (++in_span == per_span) {
       in_span = 0;
@@ -145,8 +145,8 @@ __device__ inline void load_instruction(loader &l, const mk_instruction_word &in
     return;
   }
   uint32_t run_bytes = operand.cols * 512;
-  const uint8_t *from = reinterpret_cast<const uint8_t *>(b.address) +
-                        (static_cast<uint64_t>(operand.row) * b.grid_cols + operand.col) * 512;
+  const uint8_t *from =
+      tile::global<const uint8_t>(b.address) + (static_cast<uint64_t>(operand.row) * b.grid_cols + operand.col) * 512;
   for (uint32_t run = 0; run < operand.rows; run++) {
     for (uint32_t at = 0; at < run_bytes; at += MK_GPU_PAGE_BYTES) {
       if (!load_page(l, from + at, min(run_bytes - at, static_cast<uint32_t>(MK_GPU_PAGE_BYTES)), false)) {

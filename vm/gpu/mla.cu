@@ -52,10 +52,10 @@ __device__ inline void look_up_with_table(const device &d, uint32_t index, looke
   enum { TABLE_ROUNDS = MK_MLA_GPU_MOST_BUFFERS * looked_up::BUFFER_WORDS / 32 };
   static_assert(TABLE_ROUNDS * 32 == MK_MLA_GPU_MOST_BUFFERS * looked_up::BUFFER_WORDS, "whole rounds");
   uint32_t lane = tile::lane(), table[TABLE_ROUNDS];
-  to.instruction = __ldg(reinterpret_cast<const uint32_t *>(d.params.instructions + index) + lane);
+  to.instruction = __ldg(tile::view<uint32_t>(d.params.instructions + index) + lane);
 #pragma unroll
   for (uint32_t r = 0; r < TABLE_ROUNDS; r++) {
-    table[r] = __ldg(reinterpret_cast<const uint32_t *>(d.params.buffers) + r * 32 + lane);
+    table[r] = __ldg(tile::view<uint32_t>(d.params.buffers) + r * 32 + lane);
   }
 #pragma unroll
   for (uint32_t r = 0; r < looked_up::ROUNDS; r++) {
@@ -65,7 +65,7 @@ __device__ inline void look_up_with_table(const device &d, uint32_t index, looke
     to.buffers[r] = 0;
 #pragma unroll
     for (uint32_t t = 0; t < TABLE_ROUNDS; t++) {
-      uint32_t value = __shfl_sync(0xffffffffu, table[t], from % 32);
+      uint32_t value = tile::from_lane(table[t], from % 32);
       to.buffers[r] = from / 32 == t ? value : to.buffers[r];
     }
   }
@@ -87,9 +87,9 @@ __device__ __forceinline__ void run_mla_controller(const device &d, looked_up &f
     hand_out(d, cursor, first, i + 1 == count);
   }
   begin_long_wait(d, MK_ACTIVITY_MEETING, 0, 0);  // for the consumers: a new wait with every entry that they take
-  while (__all_sync(0xffffffffu, !all_finished(d) && d.words()->leave == 0)) {
+  while (tile::all_lanes(!all_finished(d) && d.words()->leave == 0)) {
     watch_over(d, w);
-    for (uint32_t i = 0; i < LOOKS && __all_sync(0xffffffffu, !all_finished(d)); i++) {
+    for (uint32_t i = 0; i < LOOKS && tile::all_lanes(!all_finished(d)); i++) {
     }
   }
   d.words()->gone = 1;
@@ -112,7 +112,7 @@ __device__ __forceinline__ void run_attender(device d) {
 extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     mk_mla_kernel(const __grid_constant__ mk_gpu_mla_params params) {
   using namespace mk;
-  device d{params.common, __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), 0};
+  device d{params.common, tile::warp(), 0};
   tile::start_next_launch();
   uint32_t index = blockIdx.x * params.queue_length;
   looked_up first;
@@ -128,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     look_up_with_table(d, index, first);
   }
   clear_warp_words(d);
-  if (threadIdx.x == 0) {
+  if (tile::thread() == 0) {
     init_mla_barriers(d);
     clear_block_words(d);
   }

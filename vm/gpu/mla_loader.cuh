@@ -26,13 +26,13 @@ struct first_entries {
 };
 
 __device__ inline const uint4 *list_row(const mk_gpu_mla_inputs &inputs) {
-  return reinterpret_cast<const uint4 *>(reinterpret_cast<const uint32_t *>(inputs.work) +
-                                         static_cast<uint64_t>(blockIdx.x) * inputs.list_words);
+  return tile::view<uint4>(tile::global<const uint32_t>(inputs.work) +
+                           static_cast<uint64_t>(blockIdx.x) * inputs.list_words);
 }
 
 // A block's sequence: its length, then, from MK_MLA_SEQUENCE_HEAD on, its pages.
 __device__ inline const uint32_t *sequence_of(const mk_gpu_mla_inputs &inputs, uint32_t block) {
-  return reinterpret_cast<const uint32_t *>(inputs.sequences) +
+  return tile::global<const uint32_t>(inputs.sequences) +
          static_cast<uint64_t>(block / inputs.blocks) * inputs.sequence_words;
 }
 
@@ -49,7 +49,7 @@ __device__ inline uint4 look_at_entries(const mk_gpu_mla_inputs &inputs, uint32_
 }
 
 __device__ inline void look_at_lengths(const mk_gpu_mla_inputs &inputs, first_entries &to) {
-  to.ahead = first_pages(inputs, __shfl_sync(0xffffffffu, to.mine.x, 0), __shfl_sync(0xffffffffu, to.mine.y, 0));
+  to.ahead = first_pages(inputs, tile::from_lane(to.mine.x, 0), tile::from_lane(to.mine.y, 0));
   to.length = __ldg(sequence_of(inputs, min(to.mine.x, inputs.last_block)));
 }
 
@@ -124,9 +124,9 @@ __device__ inline uint32_t pages_of(const uint4 &item, uint32_t length) {
 // instruction yet. There are as few instructions as possible from the start of the block to these copies, since none of
 // them is in the instruction cache.
 __device__ __forceinline__ void start_first_item(mla_loader &l, const first_entries &first) {
-  uint32_t page = __shfl_sync(0xffffffffu, first.ahead, 0), block = __shfl_sync(0xffffffffu, first.mine.x, 0);
+  uint32_t page = tile::from_lane(first.ahead, 0), block = tile::from_lane(first.mine.x, 0);
   uint32_t pages = first.head.x == 0 ? 0 : pages_of(first.mine, first.length);
-  l.started = __shfl_sync(0xffffffffu, pages, 0) != 0;
+  l.started = tile::from_lane(pages, 0) != 0;
   if (l.started != 0 && tile::elect()) {
     copy_loads_alone<0, PAGE_LOADS>(l, 0, page);
     copy_queries(l.d, l.params, block);
@@ -148,7 +148,7 @@ __device__ inline void load_item(mla_loader &l, const mla_entry &entry, const ui
         l.queries++;
         continue;
       }
-      load_page(l, __shfl_sync(0xffffffffu, page, j));
+      load_page(l, tile::from_lane(page, j));
       if (i + j == 0) {
         load_queries(l, entry.block);
       }
@@ -157,8 +157,8 @@ __device__ inline void load_item(mla_loader &l, const mla_entry &entry, const ui
 }
 
 __device__ inline uint4 shuffle(uint4 value, uint32_t from) {
-  return make_uint4(__shfl_sync(0xffffffffu, value.x, from), __shfl_sync(0xffffffffu, value.y, from),
-                    __shfl_sync(0xffffffffu, value.z, from), __shfl_sync(0xffffffffu, value.w, from));
+  return make_uint4(tile::from_lane(value.x, from), tile::from_lane(value.y, from), tile::from_lane(value.z, from),
+                    tile::from_lane(value.w, from));
 }
 
 // Where mk_mla_folds says so, the last item carries out the first reduction: then the SM's own sums of those rows stay
@@ -187,7 +187,7 @@ __device__ inline void load_MLA_PART(mla_loader &l, first_entries first) {
       entry.kind = ENTRY_ITEM;
       entry.block = item.x;
       entry.first = item.y;
-      entry.length = __shfl_sync(0xffffffffu, first.length, i);
+      entry.length = tile::from_lane(first.length, i);
       entry.pages = pages_of(item, entry.length);
       entry.slot = item.w;
       if (item.w == MK_MLA_OUT) {

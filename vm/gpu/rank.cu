@@ -4,8 +4,12 @@
 //
 // This is no part of the program's instructions: it runs right after a launch, for those who ask.
 #include "instructions/sampling.h"
+#include "instructions/tile/lanes.cuh"
+#include "instructions/tile/view.cuh"
 #include "vm/gpu/rank.h"
 #include "vm/program/plan.h"
+
+namespace tile = mk::tile;
 
 namespace {
 
@@ -38,11 +42,11 @@ __device__ uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 // The largest key of all threads, given to all of them.
 __device__ uint64_t largest_of_block(uint64_t key) {
   for (uint32_t away = 16; away != 0; away /= 2) {
-    key = larger(key, __shfl_xor_sync(0xffffffffu, key, away));
+    key = larger(key, tile::exchange(key, away));
   }
   __syncthreads();  // what was exchanged before has been read
-  if (threadIdx.x % 32 == 0) {
-    shared.keys[threadIdx.x / 32] = key;
+  if (tile::lane_of_thread(tile::thread()) == 0) {
+    shared.keys[tile::warp_of_thread(tile::thread())] = key;
   }
   __syncthreads();
   for (uint32_t w = 0; w < WARPS; w++) {
@@ -54,11 +58,11 @@ __device__ uint64_t largest_of_block(uint64_t key) {
 // The sum over all threads, given to the first thread; always added in the same order.
 __device__ double sum_of_block(double sum) {
   for (uint32_t away = 16; away != 0; away /= 2) {
-    sum += __shfl_xor_sync(0xffffffffu, sum, away);
+    sum += tile::exchange(sum, away);
   }
   __syncthreads();
-  if (threadIdx.x % 32 == 0) {
-    shared.sums[threadIdx.x / 32] = sum;
+  if (tile::lane_of_thread(tile::thread()) == 0) {
+    shared.sums[tile::warp_of_thread(tile::thread())] = sum;
   }
   __syncthreads();
   sum = 0;
@@ -69,10 +73,10 @@ __device__ double sum_of_block(double sum) {
 }
 
 __device__ uint32_t count_of_block(uint32_t count) {
-  count = __reduce_add_sync(0xffffffffu, count);
+  count = tile::sum_lanes(count);
   __syncthreads();
-  if (threadIdx.x % 32 == 0) {
-    shared.counts[threadIdx.x / 32] = count;
+  if (tile::lane_of_thread(tile::thread()) == 0) {
+    shared.counts[tile::warp_of_thread(tile::thread())] = count;
   }
   __syncthreads();
   count = 0;
@@ -99,8 +103,8 @@ __device__ uint32_t larger_ones(const uint64_t *keys, uint32_t count, uint64_t k
 // play that are larger.
 template <typename at>
 __device__ void keep_largest(uint64_t own, uint32_t held, at key_at, uint32_t most, uint64_t *to) {
-  shared.maxima[threadIdx.x] = own;
-  if (threadIdx.x == 0) {
+  shared.maxima[tile::thread()] = own;
+  if (tile::thread() == 0) {
     shared.least = 1;
     shared.playing = 0;
   }
@@ -120,14 +124,14 @@ __device__ void keep_largest(uint64_t own, uint32_t held, at key_at, uint32_t mo
   }
   __syncthreads();
   uint32_t playing = shared.playing;
-  for (uint32_t i = threadIdx.x; i < playing; i += MK_GPU_RANK_THREADS) {
+  for (uint32_t i = tile::thread(); i < playing; i += MK_GPU_RANK_THREADS) {
     uint32_t place = larger_ones(shared.in_play, playing, shared.in_play[i]);
     if (place < most) {
       to[place] = shared.in_play[i];
     }
   }
-  if (threadIdx.x >= playing && threadIdx.x < most) {
-    to[threadIdx.x] = 0;
+  if (tile::thread() >= playing && tile::thread() < most) {
+    to[tile::thread()] = 0;
   }
 }
 static_assert(MK_GPU_RANK_MOST <= MK_GPU_RANK_THREADS, "each place has a thread");
@@ -146,20 +150,20 @@ __device__ uint64_t key_of(float logit, uint32_t token) { return mk_rank_key(mk_
 
 // Ranks a part. `chosen`: the token that is asked about, just loaded; 0 in all threads but the first.
 __device__ void rank_part(const mk_gpu_rank &p, const float *logits, uint32_t chosen, mk_gpu_ranked *to) {
-  const uint32_t first = blockIdx.x * MK_GPU_RANK_PART + threadIdx.x;
+  const uint32_t first = blockIdx.x * MK_GPU_RANK_PART + tile::thread();
   auto key_at = [&](uint32_t i) {
     uint32_t at = first + i * MK_GPU_RANK_THREADS;
-    return at < p.vocab ? key_of(shared.logits[i * MK_GPU_RANK_THREADS + threadIdx.x], at) : 0;
+    return at < p.vocab ? key_of(shared.logits[i * MK_GPU_RANK_THREADS + tile::thread()], at) : 0;
   };
   uint64_t own = 0;
 #pragma unroll
   for (uint32_t i = 0; i < MK_GPU_RANK_HELD; i++) {
     uint32_t at = first + i * MK_GPU_RANK_THREADS;
     float logit = at < p.vocab ? logits[at] : 0.0f;
-    shared.logits[i * MK_GPU_RANK_THREADS + threadIdx.x] = logit;
+    shared.logits[i * MK_GPU_RANK_THREADS + tile::thread()] = logit;
     own = larger(own, at < p.vocab ? key_of(logit, at) : 0);
   }
-  if (threadIdx.x == 0) {
+  if (tile::thread() == 0) {
     shared.token = min(chosen, p.vocab - 1);  // where logits are not numbers it is no token, and nobody asks about it
   }
   float highest = value_of(largest_of_block(own));
@@ -174,7 +178,7 @@ __device__ void rank_part(const mk_gpu_rank &p, const float *logits, uint32_t ch
   }
   sum = sum_of_block(sum);
   before = count_of_block(before);
-  if (threadIdx.x == 0) {
+  if (tile::thread() == 0) {
     to->sum = sum;
     to->highest = highest;
     to->before = before;
@@ -185,31 +189,31 @@ __device__ void rank_part(const mk_gpu_rank &p, const float *logits, uint32_t ch
 __device__ void merge_parts(const mk_gpu_rank &p, const float *logits, const mk_gpu_ranked *parts, mk_gpu_ranked *to) {
   const uint32_t count = p.part_count * p.most;
   auto key_at = [&](uint32_t i) {
-    uint32_t at = i * MK_GPU_RANK_THREADS + threadIdx.x;
+    uint32_t at = i * MK_GPU_RANK_THREADS + tile::thread();
     return at < count ? shared.merged[at] : 0;
   };
   uint64_t own = 0, largest_score = 0;
 #pragma unroll 2
-  for (uint32_t at = threadIdx.x; at < count; at += MK_GPU_RANK_THREADS) {
+  for (uint32_t at = tile::thread(); at < count; at += MK_GPU_RANK_THREADS) {
     uint64_t key = __ldcg(&parts[at / p.most].keys[at % p.most]);
     shared.merged[at] = key;
     own = larger(own, key);
   }
 #pragma unroll 1
-  for (uint32_t i = threadIdx.x; i < p.part_count; i += MK_GPU_RANK_THREADS) {
+  for (uint32_t i = tile::thread(); i < p.part_count; i += MK_GPU_RANK_THREADS) {
     largest_score = larger(largest_score, mk_rank_key(__ldcg(&parts[i].highest), 0));
   }
   const float highest = value_of(largest_of_block(largest_score));
   double sum = 0;
   uint32_t before = 0;
 #pragma unroll 1
-  for (uint32_t i = threadIdx.x; i < p.part_count; i += MK_GPU_RANK_THREADS) {
+  for (uint32_t i = tile::thread(); i < p.part_count; i += MK_GPU_RANK_THREADS) {
     sum += __ldcg(&parts[i].sum) * share_of(__ldcg(&parts[i].highest), highest);
     before += __ldcg(&parts[i].before);
   }
   sum = sum_of_block(sum);
   before = count_of_block(before);
-  if (threadIdx.x == 0) {
+  if (tile::thread() == 0) {
     to->sum = sum;
     to->highest = highest;
     to->logit = logits[shared.token];
@@ -224,25 +228,25 @@ __device__ void merge_parts(const mk_gpu_rank &p, const float *logits, const mk_
 extern "C" __global__ void __launch_bounds__(MK_GPU_RANK_THREADS)
     mk_rank_logits(const __grid_constant__ mk_gpu_rank p) {
   const mk_gpu_rank_row &row = p.rows[blockIdx.y];
-  const volatile uint64_t *chosen = reinterpret_cast<const uint64_t *>(p.chosen);
+  const volatile uint64_t *chosen = tile::global<const uint64_t>(p.chosen);
   uint32_t token = 0;
-  if (threadIdx.x == 0) {
+  if (tile::thread() == 0) {
     token = row.token == MK_TOKEN_CHOSEN ? static_cast<uint32_t>(chosen[row.line]) : row.token;
   }
-  const float *logits = reinterpret_cast<const float *>(p.logits) + static_cast<uint64_t>(row.line) * p.vocab;
-  mk_gpu_ranked *parts = reinterpret_cast<mk_gpu_ranked *>(p.parts) + blockIdx.y * p.part_count;
-  uint32_t *arrived = reinterpret_cast<uint32_t *>(p.arrived) + blockIdx.y;
+  const float *logits = tile::global<const float>(p.logits) + static_cast<uint64_t>(row.line) * p.vocab;
+  mk_gpu_ranked *parts = tile::global<mk_gpu_ranked>(p.parts) + blockIdx.y * p.part_count;
+  uint32_t *arrived = tile::global<uint32_t>(p.arrived) + blockIdx.y;
   rank_part(p, logits, token, parts + blockIdx.x);
   __syncthreads();
-  if (threadIdx.x == 0) {
+  if (tile::thread() == 0) {
     __threadfence();
     shared.last = atomicAdd(arrived, 1) + 1 == p.part_count;
     __threadfence();
   }
   __syncthreads();
   if (shared.last) {
-    merge_parts(p, logits, parts, reinterpret_cast<mk_gpu_ranked *>(p.out) + blockIdx.y);
-    if (threadIdx.x == 0) {
+    merge_parts(p, logits, parts, tile::global<mk_gpu_ranked>(p.out) + blockIdx.y);
+    if (tile::thread() == 0) {
       *arrived = 0;
     }
   }

@@ -16,13 +16,11 @@
 namespace mk {
 
 // With several rows, and in wide steps that sequences share, there is no register for the thread's number.
-#if defined MK_GPU_SLOTS && MK_GPU_SLOTS
-enum : bool { THREAD_ANEW = true };
-#else
-enum : bool { THREAD_ANEW = MK_GPU_ROWS };
-#endif
-__device__ inline uint32_t recording_thread() { return THREAD_ANEW ? tile::thread_anew() : threadIdx.x; }
-__device__ inline uint32_t recording_warp(const device &d) { return THREAD_ANEW ? tile::thread_anew() / 32 : d.warp; }
+enum : bool { THREAD_ANEW = MK_GPU_ROWS || MK_GPU_SLOTS };
+__device__ inline uint32_t recording_thread() { return THREAD_ANEW ? tile::thread_anew() : tile::thread(); }
+__device__ inline uint32_t recording_warp(const device &d) {
+  return THREAD_ANEW ? tile::warp_of_thread(tile::thread_anew()) : d.warp;
+}
 
 // Whether this thread keeps the records: one lane of a role does; of the consumers the first warp's, and of two storers
 // the first one's.
@@ -31,7 +29,7 @@ __device__ inline bool keeps_records(const device &d) {
     return false;
   }
   uint32_t warp = recording_warp(d), thread = recording_thread();
-  return (role_of(warp) == ROLE_CONSUMER ? thread == 0 : thread % 32 == 0) &&
+  return (role_of(warp) == ROLE_CONSUMER ? thread == 0 : tile::lane_of_thread(thread) == 0) &&
          (STORERS == 1 || warp != MK_GPU_WARPS - 1);
 }
 
@@ -53,18 +51,15 @@ __device__ inline uint32_t take_place(const device &d, uint32_t records) {
   // The consumers' warp that records is warp 0, so nothing is added: but this sum is in a register, while the plain
   // address takes four instructions.
   uint32_t warp = recording_warp(d), nothing = role_of(warp) == ROLE_CONSUMER ? 4 * warp : 0;
-  track_end &track = reinterpret_cast<track_end &>(reinterpret_cast<uint8_t *>(&track_of(role_of(warp)))[nothing]);
+  track_end &track = *tile::view<track_end>(tile::view<uint8_t>(&track_of(role_of(warp))) + nothing);
   track_end end = tile::load_whole(track);
-  reinterpret_cast<uint2 *>(&track)[1] = make_uint2(end.at + 1, end.records + records);
+  tile::view<uint2>(&track)[1] = make_uint2(end.at + 1, end.records + records);
   return end.at < end.room ? place_of(d.params.trace, end) : NOWHERE;
 }
 
 // Writes a note. By a predicate, not by a branch.
 __device__ inline void put_note(const device &d, uint32_t place, uint32_t since, uint32_t uid, uint32_t note) {
-  asm volatile(
-      "{\n .reg .pred has;\n setp.ne.u32 has, %0, %1;\n @has st.global.v4.u32 [%2], {%3, %4, %5, %6};\n}" ::"r"(place),
-      "n"(0xffffffffu), "l"(__cvta_generic_to_global(d.params.trace.notes + place)), "r"(since), "r"(tile::clock_low()),
-      "r"(uid), "r"(note));
+  tile::store_timed_unless<NOWHERE>(place, d.params.trace.notes + place, since, uid, note);
 }
 
 // This role does `activity` from now on.
@@ -77,11 +72,7 @@ __device__ inline void record(const device &d, uint32_t activity, uint32_t edge)
 // When a wait begins, and where its note goes: the place is taken before the wait, so that only a store is left after
 // it. With the opcodes of sampling, and in wide steps, there are no registers for that; there only the time is kept, in
 // shared memory.
-#if defined MK_GPU_WIDE && MK_GPU_WIDE
-enum : bool { STARTS_ARE_SHARED = true };
-#else
-enum : bool { STARTS_ARE_SHARED = MK_GPU_SAMPLES };
-#endif
+enum : bool { STARTS_ARE_SHARED = MK_GPU_WIDE || MK_GPU_SAMPLES };
 
 struct wait_start {
   uint32_t since;  // the lower half, since registers are short; a wait of seconds ends the launch
@@ -131,7 +122,7 @@ __device__ inline void prepare_tracks() {
 }
 
 static __device__ __noinline__ void put_boundary(const mk_gpu_trace &trace, uint32_t epoch) {
-  uint32_t warp = threadIdx.x / 32;
+  uint32_t warp = tile::warp_of_thread(tile::thread());
   role who = role_of(warp);
   device::words()->uid[warp] = 0;  // between steps a role has no instruction
   track_end &track = track_of(who), end = tile::load_whole(track);
@@ -151,8 +142,8 @@ static __device__ __noinline__ void put_boundary(const mk_gpu_trace &trace, uint
   trace.sms[blockIdx.x].records[who] = end.records;
   if (place != NOWHERE) {
     uint64_t now = tile::clock_ticks();
-    *reinterpret_cast<uint4 *>(trace.notes + place) = make_uint4(
-        static_cast<uint32_t>(now >> 32), static_cast<uint32_t>(now), epoch, note_of(MK_ACTIVITY_BOUNDARY, 0, 1));
+    tile::store<uint4>(trace.notes + place, make_uint4(static_cast<uint32_t>(now >> 32), static_cast<uint32_t>(now),
+                                                       epoch, note_of(MK_ACTIVITY_BOUNDARY, 0, 1)));
   }
 }
 

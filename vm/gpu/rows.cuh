@@ -104,13 +104,10 @@ static_assert(CHUNK_STEPS * 16 == MK_GPU_CONSUMER_WARPS * MK_CHAIN_COLS, "a warp
 static_assert(ROWS_WORDS_AT + sizeof(rows_words) <= MK_GPU_INSTRUCTIONS_AT, "the kernel of several rows fits");
 static_assert(MK_GPU_RING_PAGES % CHUNK_PAGES == 0, "a chunk begins with the first group's slot");
 
-// The compiler works out anew from here on what follows from this value, instead of keeping it in registers.
-__device__ inline void forget(uint32_t &value) { asm volatile("" : "+r"(value)); }
-
 using results_cursor = ring_cursor<MK_GPU_RESULT_SLOTS>;
 
 __device__ inline volatile rows_words *rows_shared() {
-  return reinterpret_cast<volatile rows_words *>(shared_memory + ROWS_WORDS_AT);
+  return tile::view<volatile rows_words>(shared_memory + ROWS_WORDS_AT);
 }
 __device__ inline volatile rows_state &rows_of(const device &d) { return rows_shared()->state[d.epoch % 2]; }
 __device__ inline uint8_t *rows_result(uint32_t slot) {
@@ -122,7 +119,7 @@ struct value_view {
   uint32_t *words;
 
   __device__ value_view(uint64_t address, uint32_t cols, uint32_t generation)
-      : words(reinterpret_cast<uint32_t *>(address) + generation % 2 * (cols / 16 * STEP_WORDS)) {}
+      : words(tile::global<uint32_t>(address) + generation % 2 * (cols / 16 * STEP_WORDS)) {}
   __device__ value_view(const mk_gpu_buffer &b, uint32_t generation) : value_view(b.address, b.cols, generation) {}
   // Where the words of pair `pair` (elements 2 pair and 2 pair + 1) of a line lie.
   __device__ uint32_t *word(uint32_t line, uint32_t pair) const {
@@ -157,17 +154,19 @@ __device__ inline bool alone_in_use(uint32_t position, uint32_t span, uint32_t s
 }
 
 // The line of the lane's sum number `i` of a line tile.
-__device__ inline uint32_t line_of(uint32_t lane, uint32_t tile, uint32_t i) { return tile * 8 + lane % 4 * 2 + i % 2; }
+__device__ inline uint32_t line_of(uint32_t lane, uint32_t tile, uint32_t i) {
+  return tile * 8 + tile::lane_column(lane) + i % 2;
+}
 
 // Makes the state of a step from its rows: lane l has row l in `row` (idle beyond the program's rows), with tokens as
 // they are. A whole warp.
 __device__ inline void put_rows(uint32_t lane, const mk_step_row &row, uint32_t stop, volatile rows_state &to) {
   bool active = (row.flags & MK_ROW_ACTIVE) != 0;
-  uint32_t actives = __ballot_sync(0xffffffffu, active);
+  uint32_t actives = tile::lanes_where(active);
   uint32_t first = 0, count = 0, start = 0, place = 0;
 #pragma unroll 1
   for (uint32_t l = 0; l < MK_MAX_ROWS; l++) {
-    uint32_t slot = __shfl_sync(0xffffffffu, row.slot, l), position = __shfl_sync(0xffffffffu, row.position, l);
+    uint32_t slot = tile::from_lane(row.slot, l), position = tile::from_lane(row.position, l);
     if ((actives >> l & 1) != 0) {
       start += slot < lane ? 1 : 0;
       first = slot == lane && count == 0 ? position : first;
@@ -175,8 +174,8 @@ __device__ inline void put_rows(uint32_t lane, const mk_step_row &row, uint32_t 
       place += slot < row.slot || (slot == row.slot && l < lane) ? 1 : 0;
     }
   }
-  uint32_t chooses = __ballot_sync(0xffffffffu, active && (row.flags & MK_ROW_CHOOSES) != 0);
-  uint32_t slots = __ballot_sync(0xffffffffu, count != 0);
+  uint32_t chooses = tile::lanes_where(active && (row.flags & MK_ROW_CHOOSES) != 0);
+  uint32_t slots = tile::lanes_where(count != 0);
   if (lane < MK_MAX_ROWS) {
     to.rows[lane].slot = row.slot;
     to.rows[lane].position = row.position;
@@ -200,7 +199,8 @@ __device__ inline void put_rows(uint32_t lane, const mk_step_row &row, uint32_t 
 // Forgets the residuals that are kept, at the start of a launch. Called by a whole warp.
 __device__ inline void clear_residuals() {
   if (tile::lane() < 2 * RESIDUAL_TILES) {
-    rows_shared()->residual_tags[tile::lane() / RESIDUAL_TILES][tile::lane() % RESIDUAL_TILES] = 0;
+    rows_shared()->residual_tags[tile::group_of_lane<RESIDUAL_TILES>(tile::lane())]
+                                [tile::place_in_group<RESIDUAL_TILES>(tile::lane())] = 0;
   }
 }
 
@@ -208,7 +208,7 @@ __device__ inline void clear_residuals() {
 __device__ inline mk_step_row planned_row(const device &d, uint32_t lane, const uint32_t *step) {
   mk_step_row row = {};
   if (lane < d.params.rows) {
-    uint4 words = reinterpret_cast<const uint4 *>(step)[lane];
+    uint4 words = tile::view<uint4>(step)[lane];
     row = {words.x, words.y, words.z, words.w};
   }
   return row;

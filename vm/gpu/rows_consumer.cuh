@@ -63,18 +63,19 @@ __device__ inline uint32_t first_step(const consumer &c, uint32_t chunk) { retur
 static_assert(CHUNK_STEPS == MK_GPU_CONSUMER_WARPS * WARP_STEPS, "all warps have a part of a chunk");
 
 __device__ inline bool has_line(uint32_t active, const consumer &c, uint32_t tile) {
-  return (active >> (tile * 8 + c.lane / 4) & 1) != 0;
+  uint32_t line = tile * 8 + tile::lane_row(c.lane);
+  return (active >> line & 1) != 0;
 }
 
 // Fetches the rows of the embedding that the lines' tokens name.
 __device__ inline void fetch_token_rows(const consumer &c, const mk_gpu_buffer &x, uint32_t step, uint32_t steps,
                                         line_fragments &to) {
   const volatile rows_state &state = rows_of(c.d);
-  uint32_t active = state.active, t = c.lane % 4;
+  uint32_t active = state.active, t = tile::lane_of_quad(c.lane);
 #pragma unroll
   for (uint32_t n = 0; n < LINE_TILES; n++) {
-    uint32_t row = has_line(active, c, n) ? state.rows[n * 8 + c.lane / 4].token : 0;
-    const uint32_t *words = reinterpret_cast<const uint32_t *>(x.address) +
+    uint32_t row = has_line(active, c, n) ? state.rows[n * 8 + tile::lane_row(c.lane)].token : 0;
+    const uint32_t *words = tile::global<const uint32_t>(x.address) +
                             (static_cast<uint64_t>(row / 16) * x.grid_cols + step) * STEP_WORDS +
                             (row % 8 * 4 + t) * 4 + row % 16 / 8;
 #pragma unroll
@@ -108,7 +109,7 @@ __device__ inline uint32_t late_steps(const consumer &c, const line_fragments &x
              high = max(x.value[s][1].word[0], x.value[s][1].word[1]);
     late |= (lower && low == EMPTY_WORD) || (upper && high == EMPTY_WORD) ? 1u << s : 0;
   }
-  return __reduce_or_sync(0xffffffffu, late & which);
+  return tile::or_lanes(late & which);
 }
 
 // Fetches a warp's steps of a value, until all words of active lines are there. `loaded`: they have been loaded
@@ -196,7 +197,7 @@ __device__ inline void fetch_chunk(const consumer &c, const mk_instruction_word 
   const mk_gpu_buffer &x = device::slot_of(in).buffers[LINEAR_X];
   uint32_t gains[WARP_STEPS][2], gained = work.normed ? steps_there(work.left(step)) : 0;
   const uint32_t *gain =
-      reinterpret_cast<const uint32_t *>(whole_buffer(in, LINEAR_GAIN).address) + step * 8 + c.lane % 4;
+      tile::global<const uint32_t>(whole_buffer(in, LINEAR_GAIN).address) + step * 8 + tile::lane_of_quad(c.lane);
 #pragma unroll
   for (uint32_t i = 0; i < WARP_STEPS * 2; i++) {
     gains[i / 2][i % 2] = (gained >> i / 2 & 1) != 0 ? __ldg(gain + i * 4) : 0;
@@ -254,13 +255,13 @@ __device__ inline void put_sums(rows_consumer &c, const tile::sum_tile (&sums)[L
                                 const float (&squares)[LINE_TILES]) {
   begin_result(c);
   uint32_t slot = c.sums.slot(), place = c.warp % HALF_WARPS;
-  float4 *result = reinterpret_cast<float4 *>(rows_result(slot)) + place * LINE_TILES * 32 + c.lane;
+  float4 *result = tile::view<float4>(rows_result(slot)) + place * LINE_TILES * 32 + c.lane;
   float *line_squares =
-      reinterpret_cast<float *>(rows_result(slot) + ROWS_SQUARES_AT) + place * MK_MAX_ROWS + c.lane / 4;
+      tile::view<float>(rows_result(slot) + ROWS_SQUARES_AT) + place * MK_MAX_ROWS + tile::lane_row(c.lane);
 #pragma unroll
   for (uint32_t n = 0; n < LINE_TILES; n++) {
     result[n * 32] = make_float4(sums[n].value[0], sums[n].value[1], sums[n].value[2], sums[n].value[3]);
-    if (c.lane % 4 == 0) {
+    if (tile::lane_of_quad(c.lane) == 0) {
       line_squares[n * 8] = squares[n];
     }
   }
@@ -320,8 +321,8 @@ __device__ __forceinline__ void consume_linear(rows_consumer &c, const mk_instru
   work.rows = tile::uniform(rows_to_do(c.d, in, in.parts[LINEAR_WEIGHT]));
 #pragma unroll 1
   for (uint32_t chunk = 0; chunk < work.steps; chunk += CHUNK_STEPS) {
-    forget(c.lane);
-    forget(c.warp);
+    tile::forget(c.lane);
+    tile::forget(c.warp);
     bool last = chunk + CHUNK_STEPS >= work.steps;
     if (chunk == 0) {
       wait_for_storers(c);

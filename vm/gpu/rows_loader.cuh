@@ -102,7 +102,7 @@ __device__ __forceinline__ void load_weight_chunks(loader &l, const mk_instructi
   const mk_gpu_buffer &b = l.d.buffer(operand);
   uint32_t run_bytes = operand.cols * 512;
   uint64_t pitch = static_cast<uint64_t>(b.grid_cols) * 512;
-  const uint8_t *base = reinterpret_cast<const uint8_t *>(b.address) + operand.row * pitch + operand.col * 512;
+  const uint8_t *base = tile::global<const uint8_t>(b.address) + operand.row * pitch + operand.col * 512;
   uint32_t rows = in.opcode == MK_OP_HEAD && rows_of(l.d).chooses == 0 ? 0 : operand.rows;
 #pragma unroll 1
   for (uint32_t chunk = 0; chunk < run_bytes; chunk += CHUNK_BYTES) {
@@ -140,7 +140,7 @@ struct piece_walk {
 // own would hold up the fence before its next copies.
 __device__ __forceinline__ void look_up_pieces(const mk_gpu_buffer &tables, uint32_t slot, const piece_walk &w,
                                                uint32_t piece) {
-  uint32_t lane = tile::lane(), steps = lane / PIECE_BLOCKS;
+  uint32_t lane = tile::lane(), steps = tile::group_of_lane<PIECE_BLOCKS>(lane);
   bool there = true;
 #pragma unroll 1
   for (uint32_t i = 0; i + 1 < LOOKED_UP_PIECES; i++) {
@@ -149,13 +149,13 @@ __device__ __forceinline__ void look_up_pieces(const mk_gpu_buffer &tables, uint
       there = there && next < w.end;
       piece = there ? next : piece;
     }
-    if (!__any_sync(0xffffffffu, there && steps > i + 1)) {
+    if (!tile::any_lane(there && steps > i + 1)) {
       break;
     }
   }
-  uint32_t block = piece / BLOCK_TOKENS + lane % PIECE_BLOCKS;
+  uint32_t block = piece / BLOCK_TOKENS + tile::place_in_group<PIECE_BLOCKS>(lane);
   bool old = there && block * BLOCK_TOKENS < w.first;
-  const uint32_t *table = reinterpret_cast<const uint32_t *>(tables.address) + slot * tables.cols + block;
+  const uint32_t *table = tile::global<const uint32_t>(tables.address) + slot * tables.cols + block;
   rows_shared()->blocks[lane] = old ? __ldg(table) : 0;
   __syncwarp();
 }
@@ -165,7 +165,7 @@ __device__ __forceinline__ bool load_pieces(loader &l, const mk_gpu_buffer &b, u
                                             uint32_t piece) {
   uint32_t run_bytes = BLOCK_TOKENS * b.head_dim * 4;
   bool two = run_bytes > MK_GPU_PAGE_BYTES;  // of a block
-  const uint8_t *base = reinterpret_cast<const uint8_t *>(b.address) + static_cast<uint64_t>(head) * run_bytes;
+  const uint8_t *base = tile::global<const uint8_t>(b.address) + static_cast<uint64_t>(head) * run_bytes;
   uint64_t pitch = static_cast<uint64_t>(b.cols) * run_bytes;
   const volatile uint32_t *blocks = rows_shared()->blocks;
 #pragma unroll 1
@@ -199,10 +199,10 @@ __device__ __forceinline__ void load_unit(loader &l, const mk_instruction_word &
   const volatile rows_state &state = rows_of(l.d);
   piece_walk w = {tile::uniform(b.span_tokens), tile::uniform(param(in, MK_PARAM_ATTENTION_splits)), 0, 0};
   uint32_t unit = tile::uniform(static_cast<uint32_t>(operand.row));
-  uint32_t of = tile::lane() % MK_MAX_ROWS, count = state.slot_count[of];
+  uint32_t of = tile::place_in_group<MK_MAX_ROWS>(tile::lane()), count = state.slot_count[of];
   bool works = count != 0 && split_of(unit, of, w.splits) * w.span < state.slot_first[of] + count;
 #pragma unroll 1
-  for (uint32_t slots = __ballot_sync(0xffffffffu, works) & 0xffffu; slots != 0; slots &= slots - 1) {
+  for (uint32_t slots = tile::lanes_where(works) & 0xffffu; slots != 0; slots &= slots - 1) {
     uint32_t slot = __ffs(static_cast<int>(slots)) - 1, split = split_of(unit, slot, w.splits);
     w.first = tile::uniform(state.slot_first[slot]);
     w.end = w.first + tile::uniform(state.slot_count[slot]);

@@ -11,7 +11,7 @@
 #endif
 #if MK_GPU_FAMILIES
 #include "instructions/norm_add_rows.cuh"
-#include "instructions/norm_heads.cuh"
+#include "instructions/norm_heads_rows.cuh"
 #include "instructions/offset_rows.cuh"
 #endif
 
@@ -21,13 +21,14 @@ using queue_consumer = rows_consumer;
 using queue_storer = rows_storer;
 
 __device__ inline bool stops(const rows_consumer &c) { return rows_of(c.d).stop != 0; }
+__device__ inline bool stops(const rows_storer &s) { return rows_of(s.d).stop != 0; }
 
 template <typename role>
 __device__ __forceinline__ void store_instruction(role &s, const mk_instruction_word &in, const instruction_cursor &) {
-  forget(s.lane);
-  forget(s.tile);
-  forget(s.d.epoch);
-  forget(s.d.warp);
+  tile::forget(s.lane);
+  tile::forget(s.tile);
+  tile::forget(s.d.epoch);
+  tile::forget(s.d.warp);
   switch (in.opcode) {
 #define MK_OPCODE(NAME, text, state, semantics)         \
   case case_of(!is_absent(MK_OP_##NAME), MK_OP_##NAME): \
@@ -48,10 +49,10 @@ __device__ constexpr bool searches(uint32_t opcode) { return MK_GPU_SAMPLES && p
 
 template <typename role>
 __device__ __forceinline__ void consume_instruction(role &c, const mk_instruction_word &in) {
-  forget(c.lane);
-  forget(c.warp);
-  forget(c.d.warp);
-  forget(c.d.epoch);
+  tile::forget(c.lane);
+  tile::forget(c.warp);
+  tile::forget(c.d.warp);
+  tile::forget(c.d.epoch);
 #define MK_OPCODE(NAME, text, state, semantics) \
   static_assert(!is_consumed_apart(MK_OP_##NAME) || MK_HAS(consume_##NAME(c, in)), "no consume_" #NAME);
 #include "vm/program/opcodes.def"

@@ -36,8 +36,8 @@ __device__ inline volatile float &lane_word(const rows_storer &s, uint32_t i) {
 // The place of a column tile among the residuals that are kept, y.value[0 .. 3] of each lane, and the tag that the
 // place has then.
 __device__ inline float4 *residuals(const rows_storer &s, uint32_t column_tile) {
-  return reinterpret_cast<float4 *>(shared_memory + ROWS_RESIDUALS_AT) +
-         (column_tile % RESIDUAL_TILES * 2 + s.tile) * 32 + s.lane;
+  return tile::view<float4>(shared_memory + ROWS_RESIDUALS_AT) + (column_tile % RESIDUAL_TILES * 2 + s.tile) * 32 +
+         s.lane;
 }
 __device__ inline volatile uint32_t &residual_tag(const rows_storer &s, uint32_t column_tile) {
   return rows_shared()->residual_tags[s.tile][column_tile % RESIDUAL_TILES];
@@ -50,13 +50,10 @@ __device__ inline uint32_t tag_of(const mk_operand &operand, uint32_t column_til
 // those of the last half they become 1 / rms.
 __device__ inline void take_squares(const rows_storer &s, const uint8_t *result, const mk_instruction_word &in,
                                     bool first, bool last) {
-  const float *squares = reinterpret_cast<const float *>(result + ROWS_SQUARES_AT);
-  uint32_t line = s.tile * 8 + s.lane % 8, pair = s.lane / 8 * 2;
+  const float *squares = tile::view<float>(result + ROWS_SQUARES_AT);
+  uint32_t line = s.tile * 8 + tile::place_in_group<8>(s.lane), pair = tile::group_of_lane<8>(s.lane) * 2;
   float sum = squares[pair * MK_MAX_ROWS + line] + squares[(pair + 1) * MK_MAX_ROWS + line];
-#pragma unroll
-  for (uint32_t away = 8; away < 32; away *= 2) {
-    sum += __shfl_xor_sync(0xffffffffu, sum, away);
-  }
+  sum = tile::sum_across<8>(sum);
   sum = first ? sum : rows_shared()->scales[line] + sum;
   __syncwarp();
   // Four lanes write the same value.
@@ -71,7 +68,7 @@ __device__ inline void take_half(rows_storer &s, const mk_instruction_word &in, 
                                  bool last, line_sums &y) {
   wait_phase(s.d, RESULT_FULL + s.results.slot(), s.results.phase(), MK_ACTIVITY_RESULT_FULL, s.results.slot());
   const uint8_t *result = rows_result(s.results.slot());
-  const float4 *from = reinterpret_cast<const float4 *>(result) + s.tile * 32 + s.lane;
+  const float4 *from = tile::view<float4>(result) + s.tile * 32 + s.lane;
 #pragma unroll
   for (uint32_t w = 0; w < HALF_WARPS; w++) {
     float4 sum = from[w * LINE_TILES * 32];
@@ -99,8 +96,7 @@ __device__ inline void take_sums(rows_storer &s, const mk_instruction_word &in, 
 // The sums of a row tile over the K chunks so far. They are stored such that weights do not push them out of the L2:
 // when they were written to memory and read from there, a step took 2 % longer.
 __device__ inline float4 *kept_sums(const rows_storer &s, uint32_t row) {
-  return reinterpret_cast<float4 *>(s.d.params.scratch +
-                                    static_cast<uint64_t>(blockIdx.x) * s.d.params.scratch_floats) +
+  return tile::view<float4>(s.d.params.scratch + static_cast<uint64_t>(blockIdx.x) * s.d.params.scratch_floats) +
          (row * LINE_TILES + s.tile) * 32 + s.lane;
 }
 __device__ inline void keep_sums(const rows_storer &s, uint32_t row, const line_sums &y) {
@@ -114,7 +110,7 @@ __device__ inline void get_sums(const rows_storer &s, uint32_t row, line_sums &y
 // Publishes fp32 words of both rows of row tile `tile`, of which a tile has so many columns.
 __device__ inline void publish_floats(const rows_storer &s, const mk_operand &out, uint32_t tile, uint32_t columns,
                                       const line_sums &y) {
-  uint64_t *row = stamped_row(s.d, out) + tile * columns + s.lane / 4;
+  uint64_t *row = stamped_row(s.d, out) + tile * columns + tile::lane_row(s.lane);
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t line = line_of(s, i);
@@ -136,11 +132,11 @@ __device__ inline void release_step(const rows_storer &) {
 // The elements of neighbouring lanes g and g + 1 (g even) as bf16 pairs: the even lane gets those of its line 2 t, the
 // odd one those of 2 t + 1. The lane's line of the two is paired_line().
 __device__ inline uint32_t pair_rows(const rows_storer &s, float even_line, float odd_line) {
-  bool odd = (s.lane / 4 % 2) != 0;
-  float other = __shfl_xor_sync(0xffffffffu, odd ? even_line : odd_line, 4);
+  bool odd = tile::group_of_two<4>(s.lane) != 0;
+  float other = tile::exchange(odd ? even_line : odd_line, 4);
   return odd ? tile::pack_bf16(other, odd_line) : tile::pack_bf16(even_line, other);
 }
-__device__ inline uint32_t paired_line(const rows_storer &s) { return line_of(s, s.lane / 4 % 2); }
+__device__ inline uint32_t paired_line(const rows_storer &s) { return line_of(s, tile::group_of_two<4>(s.lane)); }
 
 __device__ inline void scale_sums(const rows_storer &s, line_sums &y) {
 #pragma unroll

@@ -11,7 +11,7 @@
 
 #define MK_SAY(d, who, number, format, ...)                                                   \
   do {                                                                                        \
-    if (threadIdx.x % 32 == 0 && mk::role_of((d).warp) == mk::who && (d).uid() == (number)) { \
+    if (mk::tile::lane() == 0 && mk::role_of((d).warp) == mk::who && (d).uid() == (number)) { \
       printf("SM %u warp %u step %u #%u: " format "\n", blockIdx.x, (d).warp, (d).epoch,      \
              static_cast<uint32_t>(number) __VA_OPT__(, ) __VA_ARGS__);                       \
     }                                                                                         \

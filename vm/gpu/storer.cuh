@@ -16,21 +16,28 @@ struct storer {
 // The state of the step at hand. In shared memory, since registers are short.
 __device__ inline const volatile step_state &state_of(const storer &s) { return s.d.words()->state[s.d.epoch % 2]; }
 
+__device__ inline bool stops(const storer &s) { return (state_of(s).token & MK_CANDIDATE_STOP) != 0; }
+
 struct two_rows {
   float even, odd;
 };
 
+// Eight lanes have two neighbouring rows of a tile each, and so have the eights of lanes after them. This is the first
+// one of the lane's two.
+__device__ inline uint32_t even_row(const storer &s) { return 2 * tile::place_in_group<8>(s.lane); }
+
 __device__ inline two_rows from_partner(const two_rows &y, uint32_t lanes_away) {
-  return {__shfl_xor_sync(0xffffffffu, y.even, lanes_away), __shfl_xor_sync(0xffffffffu, y.odd, lanes_away)};
+  return {tile::exchange(y.even, lanes_away), tile::exchange(y.odd, lanes_away)};
 }
 
-// Takes the next result: y += its sixteen chains, one after the other, for row lane % 16; squares += their part of the
-// sum of x^2. Every stage waits for what stands here, from the last sum to the departure of the tile: so there are few
-// instructions, and no load waits for another. Afterwards the consumers may fill the slot again.
+// Takes the next result: y += its sixteen chains, one after the other, for the row that the lane's place among sixteen
+// names; squares += their part of the sum of x^2. Every stage waits for what stands here, from the last sum to the
+// departure of the tile: so there are few instructions, and no load waits for another. Afterwards the consumers may
+// fill the slot again.
 __device__ inline void take_result(storer &s, bool takes_squares, float &y, float &squares) {
   enum { CHAINS = MK_GPU_CONSUMER_WARPS };
   wait_phase(s.d, RESULT_FULL + s.results.slot(), s.results.phase(), MK_ACTIVITY_RESULT_FULL, s.results.slot());
-  const float *sums = s.d.result(s.results.slot()) + s.lane % 16;
+  const float *sums = s.d.result(s.results.slot()) + tile::place_in_group<16>(s.lane);
   float chain[CHAINS];
 #pragma unroll
   for (uint32_t i = 0; i < CHAINS; i++) {
@@ -41,12 +48,8 @@ __device__ inline void take_result(storer &s, bool takes_squares, float &y, floa
     y += chain[i];
   }
   if (takes_squares) {
-    float eight = sums[CHAINS * 16];
-#pragma unroll
-    for (uint32_t away = 1; away < 8; away *= 2) {
-      eight += __shfl_xor_sync(0xffffffffu, eight, away);
-    }
-    squares = (squares + __shfl_sync(0xffffffffu, eight, 0)) + __shfl_sync(0xffffffffu, eight, 8);
+    float eight = tile::sum_tree<8>(sums[CHAINS * 16]);
+    squares = (squares + tile::from_lane(eight, 0)) + tile::from_lane(eight, 8);
   }
   __syncwarp();
   if (s.lane == 0) {
@@ -58,7 +61,7 @@ __device__ inline void take_result(storer &s, bool takes_squares, float &y, floa
 __device__ inline uint64_t *stamped_row(const device &d, const mk_operand &operand) {
   const mk_gpu_buffer &b = d.buffer(operand);
   uint32_t per_word = b.dtype == MK_DTYPE_BF16 ? 2 : 1;
-  return reinterpret_cast<uint64_t *>(b.address) + static_cast<uint64_t>(operand.row) * b.tile_rows * b.row_words +
+  return tile::global<uint64_t>(b.address) + static_cast<uint64_t>(operand.row) * b.tile_rows * b.row_words +
          operand.col * b.tile_cols / per_word;
 }
 
@@ -74,7 +77,8 @@ __device__ inline void publish_bf16(const storer &s, uint64_t *row, uint32_t fir
 __device__ inline void publish_floats(const storer &s, uint64_t *row, uint32_t first, const two_rows &value) {
   if (s.lane < 16 && publishes(s.d)) {
     float own = s.lane < 8 ? value.even : value.odd;
-    tile::store_stamped(row + first + 2 * (s.lane % 8) + s.lane / 8, __float_as_uint(own), s.d.generation());
+    tile::store_stamped(row + first + even_row(s) + tile::group_of_lane<8>(s.lane), __float_as_uint(own),
+                        s.d.generation());
   }
 }
 
@@ -91,15 +95,15 @@ __device__ inline void signal_from_warp(const device &d, uint32_t lane, const mk
 // This lane's elements of row tile `tile` of a residual: plain fp32, or the embedding row of the step's token.
 __device__ inline two_rows load_residual(const storer &s, const mk_operand &operand, uint32_t tile) {
   const mk_gpu_buffer &b = s.d.buffer(operand);
-  uint32_t column_tile = operand.col + tile, element = 2 * (s.lane % 8);
+  uint32_t column_tile = operand.col + tile, element = even_row(s);
   if ((operand.flags & MK_OPERAND_TOKEN_ROW) == 0) {
-    float2 two = __ldcg(reinterpret_cast<const float2 *>(b.address) + (column_tile * 16 + element) / 2);
+    float2 two = __ldcg(tile::global<const float2>(b.address) + (column_tile * 16 + element) / 2);
     return {two.x, two.y};
   }
   uint32_t row = state_of(s).token;
-  const uint16_t *step = reinterpret_cast<const uint16_t *>(b.address) +
-                         (static_cast<uint64_t>(row / 16) * b.grid_cols + column_tile) * 256;
-  uint32_t two = *reinterpret_cast<const uint32_t *>(step + mk_step_offset(row, element));
+  const uint16_t *step =
+      tile::global<const uint16_t>(b.address) + (static_cast<uint64_t>(row / 16) * b.grid_cols + column_tile) * 256;
+  uint32_t two = tile::load<uint32_t>(step + mk_step_offset(row, element));
   return {tile::low_bf16(two), tile::high_bf16(two)};
 }
 
@@ -151,8 +155,8 @@ __device__ inline two_rows take_results(storer &s, const mk_instruction_word &in
     r.scale = with_factor(
         in, norm_scale(squares, reciprocal_of(static_cast<float>(param(in, 1))), __uint_as_float(param(in, 0))));
   }
-  uint32_t row = s.lane % 8 * 2;
-  return {__shfl_sync(0xffffffffu, y, row), __shfl_sync(0xffffffffu, y, row + 1)};
+  uint32_t row = even_row(s);
+  return {tile::from_lane(y, row), tile::from_lane(y, row + 1)};
 }
 
 // y times the scale of the norm.
@@ -163,7 +167,7 @@ __device__ inline void begin_residual(const storer &s, const mk_instruction_word
                                       uint32_t out, row_store &r) {
   const mk_operand &to = in.parts[residual_out];
   r.tiles = to.cols;
-  r.plain = reinterpret_cast<float *>(s.d.buffer(to).address) + to.col * 16;
+  r.plain = tile::global<float>(s.d.buffer(to).address) + to.col * 16;
   r.row = stamped_row(s.d, in.parts[out]);
 }
 
@@ -171,7 +175,7 @@ __device__ inline void finish_residual(const storer &s, uint32_t tile, two_rows 
   y = {r.a.even + y.even, r.a.odd + y.odd};
   publish_bf16(s, r.row, tile * 8, y, 8);
   if (s.lane < 8) {
-    reinterpret_cast<float2 *>(r.plain)[tile * 8 + s.lane] = make_float2(y.even, y.odd);
+    tile::view<float2>(r.plain)[tile * 8 + s.lane] = make_float2(y.even, y.odd);
   }
 }
 

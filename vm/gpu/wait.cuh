@@ -24,18 +24,12 @@ namespace mk {
 
 enum { LONG_WAIT_TRIES = 64 };
 
-#if MK_GPU_ROWS
 // Says what this warp waits for, after its first try in vain. With several rows there are so many waits that the code
 // to count tries at each of them would take more room in the instruction cache than it is worth. `have` is that of a
 // lane that still waits.
 __device__ inline void say_wait(const device &d, uint32_t what, uint32_t have, uint32_t want) {
-  asm volatile(
-      "{\n .reg .pred late;\n setp.ne.u32 late, %2, %3;\n @late st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n}" ::"r"(
-          tile::shared_address(const_cast<long_wait *>(&device::words()->waits[d.warp]))),
-      "r"(what), "r"(have), "r"(want), "r"(d.epoch)
-      : "memory");
+  tile::store_shared_unless(have, want, const_cast<long_wait *>(&device::words()->waits[d.warp]), what, d.epoch);
 }
-#endif
 
 // Says what this warp waits for; by one thread.
 __device__ inline void begin_long_wait(const device &d, uint32_t what, uint32_t have, uint32_t want) {
@@ -53,24 +47,24 @@ __device__ inline void begin_long_wait(const device &d, uint32_t what, uint32_t 
 template <bool alone = false>
 __device__ inline bool keep_waiting(const device &d, uint32_t &tries, uint32_t activity, uint32_t edge, uint32_t have,
                                     uint32_t want) {
-#if MK_GPU_ROWS
-  if (tries == 0) {
-    say_wait(d, activity | edge << 16, have, want);
-  }
-  tries = 1;
-#else
-  if (++tries % LONG_WAIT_TRIES != 0) {
-    return true;
-  }
-  if (tries == LONG_WAIT_TRIES) {
-    uint32_t most = alone ? have : __reduce_max_sync(0xffffffffu, have);
-    if (alone || tile::lane() == 0) {
-      begin_long_wait(d, activity | edge << 16, most, want);
+  if constexpr (MK_GPU_ROWS) {
+    if (tries == 0) {
+      say_wait(d, activity | edge << 16, have, want);
+    }
+    tries = 1;
+  } else {
+    if (++tries % LONG_WAIT_TRIES != 0) {
+      return true;
+    }
+    if (tries == LONG_WAIT_TRIES) {
+      uint32_t most = alone ? have : tile::largest_of_lanes(have);
+      if (alone || tile::lane() == 0) {
+        begin_long_wait(d, activity | edge << 16, most, want);
+      }
     }
   }
-#endif
   bool stay = device::words()->leave == 0;
-  return alone ? stay : __all_sync(0xffffffffu, stay);
+  return alone ? stay : tile::all_lanes(stay);
 }
 
 // Ends such a wait. Called by the lane that called begin_long_wait: the word of a slower lane would end the warp's next
@@ -85,13 +79,13 @@ __device__ inline void waited(const device &d, uint32_t tries) {
 // All lanes of the warp wait for a phase; all get the same answer. False: all roles are to leave.
 __device__ inline bool wait_phase(const device &d, uint32_t index, uint32_t parity, uint32_t activity, uint32_t edge) {
   uint32_t barrier = d.barrier(index);
-  if (__all_sync(0xffffffffu, tile::test_wait(barrier, parity))) {
+  if (tile::all_lanes(tile::test_wait(barrier, parity))) {
     return true;
   }
   wait_start start = wait_begins(d);
   uint32_t tries = 0;
   bool ok = true;
-  while (ok && !__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {
+  while (ok && !tile::all_lanes(tile::try_wait(barrier, parity))) {
     ok = keep_waiting(d, tries, activity, edge, MK_GPU_ROWS ? parity ^ 1 : 0, parity);
   }
   waited(d, tries);
@@ -121,8 +115,8 @@ __device__ inline bool wait_phase_alone(const device &d, uint32_t index, uint32_
 // warp waits with a deadline.
 __device__ inline bool wait_for_work(const device &d, uint32_t index, uint32_t parity) {
   uint32_t barrier = d.barrier(index);
-  while (!__all_sync(0xffffffffu, tile::try_wait(barrier, parity))) {
-    if (!__all_sync(0xffffffffu, d.words()->leave == 0)) {
+  while (!tile::all_lanes(tile::try_wait(barrier, parity))) {
+    if (!tile::all_lanes(d.words()->leave == 0)) {
       return false;
     }
   }
@@ -132,8 +126,8 @@ __device__ inline bool wait_for_work(const device &d, uint32_t index, uint32_t p
 // Waits for the instruction at this place of the ring; false: the controller hands out no more.
 __device__ inline bool wait_instruction(const device &d, const instruction_cursor &cursor) {
   while (!wait_phase(d, INSTRUCTION_FULL + cursor.slot(), cursor.phase(), MK_ACTIVITY_INSTRUCTION, cursor.slot())) {
-    if (__all_sync(0xffffffffu, d.words()->gone != 0) &&
-        !__all_sync(0xffffffffu, tile::test_wait(d.barrier(INSTRUCTION_FULL + cursor.slot()), cursor.phase()))) {
+    if (tile::all_lanes(d.words()->gone != 0) &&
+        !tile::all_lanes(tile::test_wait(d.barrier(INSTRUCTION_FULL + cursor.slot()), cursor.phase()))) {
       return false;
     }
   }
@@ -165,15 +159,17 @@ __device__ inline watch watch_over(watch w, uint32_t deadline, mk_gpu_fault *fau
   volatile shared_words *words = device::words();
   uint32_t warp = tile::lane(), now = static_cast<uint32_t>(tile::global_nanoseconds() >> 10);
   uint32_t what = warp < MK_GPU_WARPS ? words->waits[warp].what : 0;
-#if MK_GPU_ROWS
-  // It is the same wait if it is of the same instruction and step: one role has no two such waits for as long as a
-  // deadline.
-  uint32_t ticket =
-      what != 0 ? ((words->uid[warp] << 12 ^ words->waits[warp].epoch << 4) + (what ^ words->waits[warp].want << 1)) | 1
-                : 0;
-#else
-  uint32_t ticket = what != 0 ? words->tickets[warp] : 0;
-#endif
+  uint32_t ticket = 0;
+  if constexpr (MK_GPU_ROWS) {
+    // It is the same wait if it is of the same instruction and step: one role has no two such waits for as long as a
+    // deadline.
+    ticket =
+        what != 0
+            ? ((words->uid[warp] << 12 ^ words->waits[warp].epoch << 4) + (what ^ words->waits[warp].want << 1)) | 1
+            : 0;
+  } else {
+    ticket = what != 0 ? words->tickets[warp] : 0;
+  }
   if (ticket != w.ticket) {
     w.ticket = ticket;
     w.since = now;
@@ -198,7 +194,7 @@ __device__ inline watch watch_over(watch w, uint32_t deadline, mk_gpu_fault *fau
     __threadfence_system();
     atomicExch(abort, 1u);
   }
-  if (__any_sync(0xffffffffu, late) || tile::load_acquire(abort) != 0) {
+  if (tile::any_lane(late) || tile::load_acquire(abort) != 0) {
     __threadfence();
     words->leave = 1;
   }
@@ -223,7 +219,7 @@ __device__ inline void wait_counters(const device &d, const mk_instruction_word 
     wait_start start = {};
     for (;;) {
       uint32_t have = tile::load_acquire(address);
-      if (__all_sync(0xffffffffu, static_cast<int32_t>(have - want) >= 0)) {
+      if (tile::all_lanes(static_cast<int32_t>(have - want) >= 0)) {
         break;
       }
       if (tries == 0) {
@@ -284,7 +280,7 @@ __device__ inline void wait_stamped_pairs(const device &d, uint32_t buffer, addr
       late &= is_late ? 0xffffffffu : ~(1u << i);
       have = is_late ? tile::stamp_generation(to[i].low) : have;
     }
-    if (!__any_sync(0xffffffffu, late != 0) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
+    if (!tile::any_lane(late != 0) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
       break;
     }
     if (tries == 0) {
@@ -317,7 +313,7 @@ __device__ inline void wait_generation(const device &d, uint32_t buffer, looks l
   wait_start start = {};
   for (;;) {
     uint32_t have = look(want);
-    if (!__any_sync(0xffffffffu, have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
+    if (!tile::any_lane(have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
       break;
     }
     if (tries == 0) {
@@ -420,7 +416,7 @@ __device__ inline void wait_flags(const device &d, uint32_t buffer, const uint32
   wait_start start = {};
   for (;;) {
     uint32_t have = waits ? tile::load_acquire(flag) : want;
-    if (!__any_sync(0xffffffffu, have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
+    if (!tile::any_lane(have != want) || (d.params.left_out & MK_GPU_PART_EDGES) != 0) {
       break;
     }
     if (tries == 0) {

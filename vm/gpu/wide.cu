@@ -3,9 +3,6 @@
 // consume, with most of the registers, and store what they compute; of the third one warp loads, two pack and one
 // controls.
 #define MK_GPU_WIDE 1
-#ifndef MK_GPU_SLOTS
-#define MK_GPU_SLOTS false  // several sequences share a step
-#endif
 #if MK_GPU_SLOTS
 #include "instructions/append_slots.cuh"
 #include "instructions/attend_slots.cuh"
@@ -119,9 +116,9 @@ __device__ __forceinline__ void run_consumer(device d) {
 extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
     mk_wide_kernel(const __grid_constant__ mk_gpu_params params) {
   using namespace mk;
-  device d{params, __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), 0};
+  device d{params, tile::warp(), 0};
   clear_warp_words(d);
-  if (threadIdx.x == 0) {
+  if (tile::thread() == 0) {
     init_barriers(d);
     prepare_tracks();
     clear_block_words(d);
@@ -130,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(MK_GPU_THREADS, 1)
       wide_shared()->fills[page] = 0;
     }
   }
-  if (threadIdx.x < 32) {
+  if (tile::thread() < 32) {
     __syncwarp();
     put_step(d, params.plan, 0, wide_shared()->choices, wide_shared()->state[0]);
   }

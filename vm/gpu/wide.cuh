@@ -75,7 +75,7 @@ static_assert(LINES == MK_LINE_TILE, "an instruction computes one");
 static_assert(MK_WIDE_GPU_MOST_ROWS == MK_MOST_ROWS, "all that a program may have");
 
 __device__ inline volatile wide_words *wide_shared() {
-  return reinterpret_cast<volatile wide_words *>(shared_memory + MK_GPU_WIDE_WORDS_AT);
+  return tile::view<volatile wide_words>(shared_memory + MK_GPU_WIDE_WORDS_AT);
 }
 __device__ inline volatile wide_state &lines_of(const device &d) {
   return wide_shared()->state[(MK_GPU_SLOTS ? tile::anew(d.epoch) : d.epoch) % 2];
@@ -210,7 +210,7 @@ __device__ inline uint32_t active_lines(const device &d, uint32_t line_tile) {
 template <typename element>
 __device__ inline element *plain_lines(const device &d, const mk_operand &operand) {
   const mk_gpu_buffer &b = d.buffer(operand);
-  return reinterpret_cast<element *>(b.address) + static_cast<uint64_t>(operand.row) * b.tile_rows * b.cols +
+  return tile::global<element>(b.address) + static_cast<uint64_t>(operand.row) * b.tile_rows * b.cols +
          operand.col * b.tile_cols;
 }
 

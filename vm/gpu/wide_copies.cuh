@@ -129,7 +129,7 @@ __device__ inline void pass_stages(wide_loader &l, uint32_t count) {
 }
 
 // What one lane says, to all.
-__device__ inline bool all_agree(bool good) { return __all_sync(0xffffffffu, good); }
+__device__ inline bool all_agree(bool good) { return tile::all_lanes(good); }
 
 __device__ inline bool load_product(wide_loader &l, const mk_instruction_word &in) {
   const mk_operand &x = in.parts[LINEAR_X];
@@ -160,7 +160,7 @@ __device__ inline bool load_block_page(const wide_loader &l, const mk_operand &k
   }
   tile::bulk_load<MK_GPU_PAGE_BYTES>(
       page_address(l, stage, page),
-      reinterpret_cast<const uint8_t *>(b.address) + (block * b.cols + kv.col) * run_bytes + number * MK_GPU_PAGE_BYTES,
+      tile::global<const uint8_t>(b.address) + (block * b.cols + kv.col) * run_bytes + number * MK_GPU_PAGE_BYTES,
       page_barrier(l, stage, page));
   return true;
 }

@@ -42,9 +42,8 @@ __device__ inline bool load_head(wide_loader &l, const mk_instruction_word &in) 
 // Blocks up to that of the line tile's last token.
 __device__ inline bool load_cache(wide_loader &l, const mk_instruction_word &in) {
   uint32_t line_tile = in.parts[MK_PART_ATTEND_q].row, lines = active_lines(l.d, line_tile);
-  return lines == 0 ||
-         load_tokens(l, in, reinterpret_cast<const uint32_t *>(whole_buffer(in, MK_WHOLE_ATTEND_table).address),
-                     lines_of(l.d).first + line_tile * LINES + lines, true);
+  return lines == 0 || load_tokens(l, in, tile::global<const uint32_t>(whole_buffer(in, MK_WHOLE_ATTEND_table).address),
+                                   lines_of(l.d).first + line_tile * LINES + lines, true);
 }
 
 }  // namespace mk

@@ -41,7 +41,7 @@ __device__ inline bool load_head(wide_loader &l, const mk_instruction_word &in) 
 }
 
 __device__ inline const uint32_t *table_of(const mk_gpu_buffer &table, uint32_t slot) {
-  return reinterpret_cast<const uint32_t *>(table.address) + static_cast<uint64_t>(slot) * table.cols;
+  return tile::global<const uint32_t>(table.address) + static_cast<uint64_t>(slot) * table.cols;
 }
 
 // The blocks of items that pass together, the first of each, then the second, and so on, in whole stages. A lane looks
@@ -61,11 +61,11 @@ __device__ inline bool load_together(wide_loader &l, const mk_instruction_word &
   };
 #pragma unroll 1
   for (uint32_t at = 0; at < most; at++) {
-    uint32_t block = next, those = __ballot_sync(0xffffffffu, at < blocks);
+    uint32_t block = next, those = tile::lanes_where(at < blocks);
     next = at + 1 < blocks ? __ldg(table + at + 1) : 0;
 #pragma unroll 1
     for (; those != 0; those &= those - 1) {
-      uint32_t own = __shfl_sync(0xffffffffu, block, __ffs(those) - 1);
+      uint32_t own = tile::from_lane(block, __ffs(those) - 1);
 #pragma unroll 1
       for (uint32_t h = 0; h < pages; h++, pass()) {
         if (!all_agree(!tile::elect() || load_block_page(l, kv, l.stage, page, own, h))) {

@@ -38,10 +38,10 @@ __device__ inline void put_step(const device &d, const uint32_t *step, uint32_t 
     uint32_t line = base + tile::lane();
     uint4 row = make_uint4(0, 0, 0, 0);
     if (step != nullptr && line < d.params.rows) {
-      row = reinterpret_cast<const uint4 *>(step)[line];
+      row = tile::view<uint4>(step)[line];
     }
-    count += __popc(__ballot_sync(0xffffffffu, (row.w & MK_ROW_ACTIVE) != 0));
-    chooses |= __ballot_sync(0xffffffffu, (row.w & MK_ROW_CHOOSES) != 0);
+    count += __popc(tile::lanes_where((row.w & MK_ROW_ACTIVE) != 0));
+    chooses |= tile::lanes_where((row.w & MK_ROW_CHOOSES) != 0);
     uint32_t token = row.z;
     if (token == MK_TOKEN_CHOSEN) {
       token = choices.last;

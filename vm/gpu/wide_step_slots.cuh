@@ -44,7 +44,7 @@ __device__ inline bool tile_chooses(const volatile wide_state &step, uint32_t li
 
 // The rows of the step at hand in the plan, which has it.
 __device__ inline const uint4 *planned_rows(const device &d) {
-  return reinterpret_cast<const uint4 *>(d.params.plan) + static_cast<uint64_t>(d.epoch) * d.params.rows;
+  return tile::view<uint4>(d.params.plan) + static_cast<uint64_t>(d.epoch) * d.params.rows;
 }
 
 // The step's state from its rows in the plan (nullptr: there is none). A whole warp, 32 lines at a time.
@@ -57,13 +57,13 @@ __device__ inline void put_step(const device &d, const uint32_t *step, uint32_t 
     uint32_t line = first + tile::lane();
     uint4 row = make_uint4(0, 0, 0, 0);
     if (step != nullptr) {
-      row = reinterpret_cast<const uint4 *>(step)[line];
+      row = tile::view<uint4>(step)[line];
     }
     if ((row.w & MK_ROW_ACTIVE) == 0) {
       row = make_uint4(0, 0, 0, 0);
     }
-    uint32_t actives = __ballot_sync(0xffffffffu, row.w != 0);
-    uint32_t choosing = __ballot_sync(0xffffffffu, (row.w & MK_ROW_CHOOSES) != 0);
+    uint32_t actives = tile::lanes_where(row.w != 0);
+    uint32_t choosing = tile::lanes_where((row.w & MK_ROW_CHOOSES) != 0);
     count = actives != 0 ? first + 32 - __clz(actives) : count;
     chooses |= min(choosing, 1u) << first / MK_WIDE_GPU_LINES;
     if (row.z == MK_TOKEN_CHOSEN) {

@@ -32,7 +32,15 @@ extern "C" __global__ void __launch_bounds__(128) mk_refused(uint64_t *words, fl
   take_registers<264>();
 #elif MK_CASE == 9   // whole warps of one block meet
   meet<48>();
-#elif MK_CASE == 10  // "mk::tile::vector_tile"
+#elif MK_CASE == 10  // memory holds plain data
+  struct counted {
+    uint32_t words;
+    __device__ ~counted() { words = 0; }
+  };
+  view<counted>(words)->words = page;
+#elif MK_CASE == 11  // a group is 1, 2, 4, 8, 16 or 32 lanes wide
+  words[1] = static_cast<uint64_t>(sum_across<3>(value));
+#elif MK_CASE == 12  // "mk::tile::vector_tile"
   sum_tile sums;
   vector_tile vectors{{page, page}};
   zero(sums);
