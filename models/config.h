@@ -1,9 +1,8 @@
 /* config.json and generation_config.json of a directory in Hugging Face layout.
  *
  * mk_config is a plain value; nothing in it is owned. Any thread may call. Failure: MK_ERR_FILE with a message that
- * names the file, the field and the value. Whatever the product does not compute exactly (another architecture, a
- * sliding window, an unknown rope type, another activation) is refused here, by name, before anything is allocated for
- * it. */
+ * names the file, the field and the value. Whatever the product does not compute exactly (another architecture, an
+ * unknown rope type, another activation) is refused here, by name, before anything is allocated for it. */
 #ifndef MK_CONFIG_H
 #define MK_CONFIG_H
 
@@ -95,6 +94,8 @@ typedef struct mk_config {
   mk_qk_norm qk_norm;
   uint32_t rotary; /* the first dims of a head, which are rotated, the others are not; 0: all are */
   uint8_t unrotated[MK_MAX_LAYERS / 8]; /* a bit for each layer that does not rotate at all, mk_config_rotates */
+  uint32_t window; /* tokens up to its own position that a layer with a window sees; 0: as many as there are */
+  uint8_t windowed[MK_MAX_LAYERS / 8]; /* a bit for each layer that has one, mk_config_window */
   /* 0: none, which is 1, but for attention, where it is 1 / sqrt(head_dim). Logits are divided by theirs. */
   double embedding_multiplier, residual_multiplier, attention_multiplier, logits_scaling;
   mk_quant quant;
@@ -109,12 +110,17 @@ typedef struct mk_config {
 static inline bool mk_config_rotates(const mk_config *config, uint32_t layer) {
   return (config->unrotated[layer / 8] >> layer % 8 & 1) == 0;
 }
+/* How many tokens a layer sees; 0: all. */
+static inline uint32_t mk_config_window(const mk_config *config, uint32_t layer) {
+  return (config->windowed[layer / 8] >> layer % 8 & 1) != 0 ? config->window : 0;
+}
 /* Dims of a head that are rotated. */
 static inline uint32_t mk_config_rotary(const mk_config *config) {
   return config->rotary != 0 ? config->rotary : config->head_dim;
 }
 
-/* For a context of so many tokens: "longrope" rotates by other frequencies where it is longer than the original one. */
+/* For a context of so many tokens: "longrope" rotates by other frequencies where it is longer than the original one,
+ * and a window that holds all of it is none. */
 void mk_config_set_context(mk_config *config, uint32_t tokens);
 
 /* Parses the text of a config.json (need not be NUL-terminated). Both spellings of the rotation are read: rope_theta

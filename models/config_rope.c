@@ -284,4 +284,5 @@ mk_status mk_config_rope(const json_t *root, mk_config *config) {
 
 void mk_config_set_context(mk_config *config, uint32_t tokens) {
   config->rope_is_long = config->rope_type == MK_ROPE_LONGROPE && tokens > config->rope_original_max_position;
+  config->window = config->window < tokens ? config->window : 0;
 }

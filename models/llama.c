@@ -203,6 +203,7 @@ static mk_status add_attention(mk_graph *graph, uint32_t layer, int x, const int
   node = start_node(MK_NODE_ATTENTION, layer, qkv, *out);
   node.eps = c->qk_norm == MK_QK_NORM_HEAD ? c->rms_eps : 0;
   node.factor = attention_factor(c, layer);
+  node.window = mk_config_window(c, layer);
   return mk_graph_add_node(graph, &node);
 }
 

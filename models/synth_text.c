@@ -66,8 +66,12 @@ static mk_status add_token_ids(const mk_config *c, mk_text *out) {
 
 /* What sets the family apart. */
 static mk_status add_differences(const mk_config *c, mk_text *out) {
+  if (c->kind == MK_MODEL_MISTRAL) {
+    return c->window == 0 ? mk_text_add(out, "  \"sliding_window\": null,\n")
+                          : mk_text_add(out, "  \"sliding_window\": %u,\n", c->window);
+  }
   if (c->kind != MK_MODEL_SMOLLM3) {
-    return c->kind == MK_MODEL_MISTRAL ? mk_text_add(out, "  \"sliding_window\": null,\n") : MK_OK;
+    return MK_OK;
   }
   MK_TRY(mk_text_add(out, "  \"no_rope_layers\": ["));
   for (uint32_t layer = 0; layer < c->layers; layer++) {

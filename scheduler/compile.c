@@ -75,6 +75,9 @@ static uint64_t fold_differences(uint64_t hash, const mk_config *c) {
   for (size_t i = 0; i < sizeof c->unrotated; i++) {
     hash = c->unrotated[i] != 0 ? fold(fold(hash, i), c->unrotated[i]) : hash;
   }
+  for (size_t i = 0; i < sizeof c->windowed && c->window != 0; i++) {
+    hash = c->windowed[i] != 0 ? fold(fold(fold(hash, i), c->windowed[i]), c->window) : hash;
+  }
   for (size_t i = 0; i < c->layers && c->quant.codes != MK_CODES_NONE; i++) {
     hash = fold(fold(hash, i), (uint64_t)c->quant.ordered[i] << 16 | c->quant.modules[i]);
   }

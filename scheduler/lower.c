@@ -431,6 +431,7 @@ static mk_status lower_attention(mk_lowering *lowering, const mk_node *node) {
       in.params[MK_PARAM_ATTENTION_splits] = lowering->splits;
       in.params[MK_PARAM_ATTENTION_group] = group;
       in.params[MK_PARAM_ATTENTION_eps] = mk_float_param(node->eps);
+      in.params[MK_PARAM_ATTENTION_window] = node->window;
       for (uint32_t lines = 0; lines < lowering->line_tiles; lines++) {
         mk_wait_for(lowering, &in, node->input, lines + lowering->values[node->input].of_rank * rank);
       }

@@ -68,16 +68,67 @@ Test(families, layers_without_rotation) {
   refused("smollm3", "\"no_rope_layers\":[0,1,2,1,0],", "no_rope_layers: is 2");
 }
 
+/* The windows of five layers, one after the other. */
+static void expect_windows(const mk_config *c, const char *what, const uint32_t want[5]) {
+  for (uint32_t layer = 0; layer < 5; layer++) {
+    cr_expect_eq(mk_config_window(c, layer), want[layer], "%s, layer %u: %u", what, layer, mk_config_window(c, layer));
+  }
+}
+
+#define LAYER_TYPES(a, b, c, d, e)                                                                        \
+  "\"layer_types\":[\"" a "_attention\",\"" b "_attention\",\"" c "_attention\",\"" d "_attention\",\"" e \
+  "_attention\"],"
+#define MIXED LAYER_TYPES("full", "sliding", "sliding", "full", "sliding")
+
 Test(families, sliding_windows) {
-  refused("mistral", "\"sliding_window\":4095,", "sliding_window: 4095 of the 4096 positions");
-  accepted("mistral", "\"sliding_window\":4096,");
-  accepted("ministral", "\"sliding_window\":9,\"layer_types\":[\"full_attention\",\"full_attention\"],");
-  refused("ministral", "\"sliding_window\":9,\"layer_types\":[\"full_attention\",\"sliding_attention\"],",
-          "sliding_window");
-  refused("qwen2", "\"use_sliding_window\":true,\"sliding_window\":64,\"max_window_layers\":4,", "sliding_window: 64");
-  accepted("qwen2", "\"use_sliding_window\":true,\"sliding_window\":64,\"max_window_layers\":5,");
-  refused("phi3", "\"sliding_window\":2047,", "sliding_window: 2047");
-  accepted("phi3", "\"sliding_window\":null,");
+  static const struct {
+    const char *type, *keys;
+    uint32_t want[5];
+  } cases[] = {
+      {"mistral", "\"sliding_window\":4095,", {4095, 4095, 4095, 4095, 4095}},
+      {"mistral", "\"sliding_window\":4096,", {0}}, /* of 4,096 positions: it holds every context */
+      {"mistral", "\"sliding_window\":null,", {0}},
+      {"mistral", "", {0}},                                        /* 4,096 */
+      {"mistral", "\"sliding_window\":9," MIXED, {9, 9, 9, 9, 9}}, /* its class does not look at layer_types */
+      {"ministral", "\"sliding_window\":9,", {9, 9, 9, 9, 9}},
+      {"ministral", "\"sliding_window\":9," MIXED, {0, 9, 9, 0, 9}},
+      {"ministral", "\"sliding_window\":9," LAYER_TYPES("full", "full", "full", "full", "full"), {0}},
+      {"ministral", "\"sliding_window\":null," MIXED, {0}},
+      {"qwen2", "\"use_sliding_window\":true,\"sliding_window\":64,\"max_window_layers\":3,", {0, 0, 0, 64, 64}},
+      {"qwen2", "\"use_sliding_window\":true,\"sliding_window\":64,\"max_window_layers\":5,", {0}},
+      {"qwen2", "\"use_sliding_window\":true,\"sliding_window\":64,", {0}}, /* 28 */
+      {"qwen3", "\"use_sliding_window\":true,\"sliding_window\":64," MIXED, {0, 64, 64, 0, 64}},
+      {"qwen3", "\"use_sliding_window\":false,\"sliding_window\":64," MIXED, {0}},
+      {"qwen3", "\"sliding_window\":64,\"max_window_layers\":0,", {0}},
+      {"smollm3", "\"use_sliding_window\":true,\"sliding_window\":64,", {0, 0, 0, 64, 0}}, /* where nothing rotates */
+      {"smollm3", "\"use_sliding_window\":true,\"sliding_window\":64," MIXED, {0, 64, 64, 0, 64}},
+      {"smollm3", "\"use_sliding_window\":true,", {0}},
+      {"phi3", "\"sliding_window\":2047,", {2047, 2047, 2047, 2047, 2047}},
+      {"phi3", "\"sliding_window\":null,", {0}},
+      {"phi3", "", {0}},
+      {"llama", "\"sliding_window\":9,", {0}}, /* whose class has none */
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char what[256];
+    const mk_config c = accepted(cases[i].type, cases[i].keys);
+    snprintf(what, sizeof what, "%s %.200s", cases[i].type, cases[i].keys);
+    expect_windows(&c, what, cases[i].want);
+  }
+  refused("mistral", "\"sliding_window\":0,", "sliding_window: is 0, must be from 1");
+  refused("ministral", "\"sliding_window\":9,\"layer_types\":[\"full_attention\"],",
+          "must be a list with a kind for each of 5 layers");
+  refused("qwen3",
+          "\"use_sliding_window\":true,\"sliding_window\":9," LAYER_TYPES("full", "full", "chunked", "full", "full"),
+          "layer_types: \"chunked_attention\" is not supported; only \"full_attention\" and \"sliding_attention\" are");
+}
+
+Test(families, a_window_that_holds_the_context_is_none) {
+  static const uint32_t windowed[5] = {0, 300, 300, 0, 300}, none[5] = {0};
+  mk_config c = accepted("ministral", "\"sliding_window\":300," MIXED);
+  mk_config_set_context(&c, 301);
+  expect_windows(&c, "context of 301", windowed);
+  mk_config_set_context(&c, 300);
+  expect_windows(&c, "context of 300", none);
 }
 
 Test(families, other_architectures_say_what_they_lack) {

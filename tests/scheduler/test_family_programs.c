@@ -19,6 +19,7 @@ static mk_program *compile(const char *type, const char *keys, uint32_t rows) {
            "\"max_position_embeddings\":2048%s}",
            type, keys);
   cr_assert_eq(mk_config_parse(text, strlen(text), &config), MK_OK, "%s", mk_error_message());
+  mk_config_set_context(&config, 600);
   cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
   const mk_compile_options options = {.sms = 5, .max_seq = 600, .rows = rows};
   cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
@@ -35,6 +36,8 @@ static const struct {
     {"qwen2", ""},
     {"qwen3", ""},
     {"mistral", ",\"sliding_window\":null"},
+    {"mistral", ",\"sliding_window\":100"},
+    {"qwen3", ",\"use_sliding_window\":true,\"sliding_window\":33,\"max_window_layers\":1"},
     {"granite", ",\"embedding_multiplier\":12,\"residual_multiplier\":0.2,\"logits_scaling\":8"},
     {"granite", ",\"logits_scaling\":8"},
     {"smollm3", ",\"no_rope_layer_interval\":2"},
@@ -112,4 +115,45 @@ Test(family_programs, stretched_rotation_scales_layers_that_rotate) {
     }
   }
   mk_program_free(p);
+}
+
+/* What the layers of a program see, as far as its attention has a window. */
+static void expect_windows(const char *type, const char *keys, uint32_t rows, uint32_t first, uint32_t second) {
+  const uint32_t want[2] = {first, second};
+  mk_program *p = compile(type, keys, rows);
+  uint32_t found = 0;
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    const mk_instruction *in = &p->instructions[i];
+    if (in->opcode == MK_OP_ATTENTION || in->opcode == MK_OP_ATTEND) {
+      const uint32_t window =
+          in->params[in->opcode == MK_OP_ATTENTION ? MK_PARAM_ATTENTION_window : MK_PARAM_ATTEND_window];
+      cr_expect_eq(window, want[in->layer], "%s%s, %u rows, layer %u: %u", type, keys, rows, in->layer, window);
+      found |= 1U << in->layer;
+    }
+  }
+  cr_expect_eq(found, 3);
+  mk_program_free(p);
+}
+
+Test(family_programs, layers_have_their_windows) {
+  static const uint32_t rows[] = {1, 4, 16, 64, 256};
+  for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+    expect_windows("mistral", ",\"sliding_window\":100", rows[r], 100, 100);
+    expect_windows("ministral", ",\"sliding_window\":7,\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
+                   rows[r], 0, 7);
+    expect_windows("mistral", ",\"sliding_window\":600", rows[r], 0, 0); /* the whole context */
+  }
+}
+
+/* Programs of models with windows are other programs, by their hash, as long as the window counts. */
+Test(family_programs, windows_are_in_the_hash) {
+  mk_program *p[] = {compile("mistral", ",\"sliding_window\":null", 1),
+                     compile("mistral", ",\"sliding_window\":600", 1), compile("mistral", ",\"sliding_window\":100", 1),
+                     compile("mistral", ",\"sliding_window\":101", 1)};
+  cr_expect_eq(p[0]->config_hash, p[1]->config_hash);
+  cr_expect_neq(p[0]->config_hash, p[2]->config_hash);
+  cr_expect_neq(p[2]->config_hash, p[3]->config_hash);
+  for (size_t i = 0; i < 4; i++) {
+    mk_program_free(p[i]);
+  }
 }

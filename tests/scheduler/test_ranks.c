@@ -15,7 +15,7 @@
 TestSuite(ranks, .timeout = MK_HANG_SECONDS);
 
 #define COMMON .max_position = 1024, .rms_eps = 1e-5f, .rope_theta = 10000
-enum { TWO_HEADS, ODD, ONE_HEAD, PARTS, SHAPES, WIDE = SHAPES, WIDE_ODD, ALL_SHAPES };
+enum { TWO_HEADS, ODD, ONE_HEAD, PARTS, SHAPES, WIDE = SHAPES, WIDE_ODD, WINDOWED, ALL_SHAPES };
 static const mk_config shapes[ALL_SHAPES] = {
     [TWO_HEADS] = {.hidden = 128,
                    .intermediate = 160,
@@ -69,6 +69,17 @@ static const mk_config shapes[ALL_SHAPES] = {
                   .kv_heads = 3,
                   .head_dim = 128,
                   .vocab = 131,
+                  COMMON},
+    [WINDOWED] = {.hidden = 96,
+                  .intermediate = 272,
+                  .layers = 2,
+                  .heads = 4,
+                  .kv_heads = 1,
+                  .head_dim = 64,
+                  .vocab = 77,
+                  .tied = true,
+                  .window = 39,
+                  .windowed = {2},
                   COMMON},
 };
 
@@ -256,6 +267,13 @@ Test(ranks, a_cache_in_fp8) {
   expect_form(ONE_HEAD, (form){.rows = 1, .slots = 1, .context = 64, .steps = 9, .kv = MK_DTYPE_E4M3});
   expect_form(ODD, (form){.rows = 16, .slots = 3, .context = 128, .steps = 7, .kv = MK_DTYPE_E4M3});
   expect_form(WIDE, (form){.rows = 64, .slots = 5, .context = 128, .steps = 6, .kv = MK_DTYPE_E4M3});
+}
+
+/* Splits that lie on several ranks, and of which some see nothing. */
+Test(ranks, windows) {
+  const form f = {.rows = 1, .slots = 1, .context = 1024, .steps = 530};
+  expect_bits(&shapes[WINDOWED], &f, 0);
+  expect_form(WINDOWED, (form){.rows = 16, .slots = 3, .context = 128, .steps = 15});
 }
 
 Test(ranks, what_is_refused) {

@@ -189,6 +189,17 @@ static void print_rope(const mk_config *c) {
   printf("\n");
 }
 
+static void print_windows(const mk_config *c) {
+  uint32_t layers = 0;
+  for (uint32_t layer = 0; layer < c->layers; layer++) {
+    layers += mk_config_window(c, layer) != 0;
+  }
+  if (layers != 0) {
+    printf("windows     %u tokens in %u of %u layers; with a context of up to %u tokens there are none\n", c->window,
+           layers, c->layers, c->window);
+  }
+}
+
 static void print_ignored(const mk_config *c) {
   for (uint32_t i = 0; i < c->ignored_count && i < MK_MAX_IGNORED; i++) {
     printf("%s%s %" PRId64, i == 0 ? "ids         ignored, since no token has them: " : ", ", c->ignored[i].key,
@@ -205,6 +216,7 @@ static void print_model(const mk_config *c, const char *directory) {
   printf("shape       %s, %u layers, hidden %u, intermediate %u, %u heads of %u, %u KV heads\n",
          mk_model_title(c->kind), c->layers, c->hidden, c->intermediate, c->heads, c->head_dim, c->kv_heads);
   print_rope(c);
+  print_windows(c);
   print_ignored(c);
 }
 

@@ -107,8 +107,16 @@ bool mk_gpu_is_of_family(const mk_program *program) {
   return false;
 }
 
+const char *mk_gpu_find_missing(const mk_instruction *in) {
+  return (in->opcode == MK_OP_ATTENTION && in->params[MK_PARAM_ATTENTION_window] != 0) ||
+                 (in->opcode == MK_OP_ATTEND && in->params[MK_PARAM_ATTEND_window] != 0)
+             ? "a sliding window"
+             : NULL;
+}
+
 static mk_status check_room(const mk_program *program, const mk_instruction *in) {
   const char *missing = find_wide(program, in);
+  missing = missing != NULL ? missing : mk_gpu_find_missing(in);
   if (missing != NULL) {
     return mk_error(MK_ERR_FILE, "instruction %u (%s): %s is not yet on a GPU: use --device cpu", in->uid,
                     mk_opcode_lookup(in->opcode)->name, missing);

@@ -70,6 +70,27 @@ Test(gpu_refusals, a_cache_in_fp8) {
   mk_graph_free(graph);
 }
 
+/* Of one row, several, and wide steps of one sequence and of several. */
+Test(gpu_refusals, sliding_windows) {
+  static const uint32_t rows[] = {1, 4, 16, 128, 128}, slots[] = {1, 4, 1, 1, 128};
+  mk_config config;
+  mk_graph *graph;
+  mk_program *program;
+  cr_assert_eq(mk_synth_shape("tiny", &config), MK_OK);
+  config.window = 32;
+  config.windowed[0] = 2;
+  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    const mk_compile_options options = {.sms = 4, .max_seq = 64, .rows = rows[i], .slots = slots[i]};
+    cr_assert_eq(mk_compile(graph, &options, &program), MK_OK, "%s", mk_error_message());
+    cr_assert_eq(mk_verify(program, NULL), MK_OK, "%s", mk_error_message());
+    expect_refused(program, rows[i] < 128
+                                ? "(attention): a sliding window is not yet on a GPU: use --device cpu"
+                                : "(attend): a sliding window is not yet in wide steps on a GPU: use --device");
+  }
+  mk_graph_free(graph);
+}
+
 Test(gpu_refusals, quantised_weights) {
   mk_config config;
   mk_graph *graph;
