@@ -50,17 +50,17 @@ typedef struct mk_weight {
   uint32_t cols;   /* as in the checkpoint; of a vector all of its elements */
   uint32_t rotary; /* ROPE and QKV_VECTOR: the first dims of a head, which are rotated; the others pair up by
                       themselves; 0: all */
-  uint32_t
-      extras;   /* QKV_VECTOR: MK_VECTOR_BIASES and MK_VECTOR_GAINS. Sources: biases of q, k and v, gains of q and k */
-  mk_form form; /* zero for vectors */
+  uint32_t extras; /* QKV_VECTOR: MK_VECTOR_BIASES and so on. Sources: biases of q, k and v, gains of q and k */
+  mk_form form;    /* zero for vectors */
   uint32_t source_count;
   mk_weight_source sources[MK_MAX_SOURCES];
 } mk_weight;
 
-/* What a QKV_VECTOR has for each row. */
+/* What a QKV_VECTOR has for each row, and which frequencies it has. */
 enum {
   MK_VECTOR_BIASES = 1, /* added to W norm(x) */
   MK_VECTOR_GAINS = 2,  /* then a factor, which comes after that */
+  MK_VECTOR_LOCAL = 4,  /* those of rope_local_theta */
 };
 
 /* Where row `row` of a packed weight comes from; false for a row of padding. */
@@ -73,7 +73,7 @@ typedef enum mk_node_kind {
   MK_NODE_ATTENTION, /* output = attention(input = q, k, v; KV cache of this layer), over a window where there is one */
   MK_NODE_OFFSET,    /* residual of output = factor residual + vector, which stays where the residual is */
   MK_NODE_ADD,       /* output = residual + W input; with a gain: residual + norm(W input) */
-  MK_NODE_GLU,       /* output = silu(G norm(input)) * (U norm(input)) */
+  MK_NODE_GLU,       /* output = silu(G norm(input)) * (U norm(input)), or gelu */
   MK_NODE_HEAD,      /* logits = factor W norm(input), and the choice of the next token */
 } mk_node_kind;
 
@@ -93,6 +93,8 @@ typedef struct mk_node {
   bool unrotated;  /* QKV: q and k are not rotated */
   uint32_t window; /* ATTENTION: how many tokens, up to its own, each sees; 0: all */
   bool biased;     /* GLU: its gain goes on with biases */
+  bool gelu;       /* GLU: of the gate, in place of SiLU */
+  float plus;      /* is added to each gain */
 } mk_node;
 
 typedef struct mk_value {

@@ -70,6 +70,9 @@ static const mk_node *norm_of(const mk_graph *graph, int value) {
 
 /* Whether it is what a Llama has, with a norm of its own before each product of the residual. */
 static bool is_plain(const mk_graph *graph, const mk_node *node) {
+  if (node->plus != 0 || node->gelu) {
+    return false;
+  }
   switch (node->kind) {
     case MK_NODE_QKV:
       return norm_of(graph, node->input) == node && graph->weights[node->vector].extras == 0 &&

@@ -145,7 +145,7 @@ static void aim(attention *t, uint32_t head, uint32_t split, uint32_t position) 
 }
 
 typedef struct part {
-  float sum[128], m, total;
+  float sum[MK_MAX_HEAD_DIM], m, total;
 } part;
 
 /* A sum of products in the order of one chain of mk_matvec's: sixteen running sums. */
@@ -171,7 +171,7 @@ static bool sees(const attention *t, uint32_t position, uint32_t token) {
 static part block_part(const attention *t, uint32_t head, uint32_t query, uint32_t first, uint32_t end,
                        uint32_t position) {
   const double *from = t->rig.values[t->qkv] + (size_t)(head * t->group + query) * t->head_dim;
-  float q[128], row[128], p[32] = {0}, scale = 1 / sqrtf((float)t->head_dim) * 1.44269504f;
+  float q[MK_MAX_HEAD_DIM], row[MK_MAX_HEAD_DIM], p[32] = {0}, scale = 1 / sqrtf((float)t->head_dim) * 1.44269504f;
   part result = {.m = -INFINITY};
   for (uint32_t d = 0; d < t->head_dim; d++) {
     q[d] = rounded((float)from[d] * scale);
@@ -203,7 +203,7 @@ static void add(part *sum, const part *other) {
     return;
   }
   float m = fmaxf(sum->m, other->m);
-  for (uint32_t d = 0; d < 128; d++) {
+  for (uint32_t d = 0; d < MK_MAX_HEAD_DIM; d++) {
     sum->sum[d] = ldexpf(sum->sum[d], (int)(sum->m - m)) + ldexpf(other->sum[d], (int)(other->m - m));
   }
   sum->total = ldexpf(sum->total, (int)(sum->m - m)) + ldexpf(other->total, (int)(other->m - m));
@@ -275,7 +275,7 @@ static void exact(const attention *t, uint32_t head, uint32_t query, uint32_t sp
 static void expect_part(const attention *t, uint32_t head, uint32_t query, uint32_t split, uint32_t position) {
   uint32_t hd = t->head_dim, first = (head * t->group + query) * (hd + 2);
   part want = reference(t, head, query, split, position);
-  double close[129], got[129];
+  double close[MK_MAX_HEAD_DIM + 1], got[MK_MAX_HEAD_DIM + 1];
   for (uint32_t i = 0; i < hd + 2; i++) {
     float value = (float)test_rig_read(&t->rig, t->parts, split, first + i);
     float wanted = i < hd ? want.sum[i] : i == hd ? want.m : want.total;
@@ -382,9 +382,9 @@ Test(attention, block_offset_is_the_layout_of_the_header) {
 
 static void expect_definition(bool fp8) {
   static const uint32_t positions[] = {0, 1, 63, 64, 200, 255, 256, 319, 511, 512, 699, 768, CONTEXT - 1};
-  static const uint32_t shapes[][3] = {{64, 1, 1},  {64, 2, 4},  {64, 4, 2}, {64, 8, 3},
-                                       {128, 1, 3}, {128, 3, 4}, {128, 8, 2}};
-  for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+  static const uint32_t shapes[][3] = {{64, 1, 1},  {64, 2, 4},  {64, 4, 2},  {64, 8, 3}, {128, 1, 3},
+                                       {128, 3, 4}, {128, 8, 2}, {256, 2, 3}, {256, 4, 1}};
+  for (size_t s = 0; s < sizeof shapes / sizeof shapes[0] && (!fp8 || shapes[s][0] != 256); s++) {
     attention t;
     set_up_form(&t, shapes[s][0], shapes[s][1], shapes[s][2], SPAN, fp8);
     for (size_t p = 0; p < sizeof positions / sizeof positions[0]; p++) {
@@ -449,8 +449,9 @@ Test(attention, later_tokens_do_not_matter_in_fp8) {
 static void expect_windows(bool fp8) {
   static const uint32_t windows[] = {1, 2, 31, 32, 33, 64, 100, 256, 257, 300, 511, CONTEXT};
   static const uint32_t positions[] = {0, 31, 32, 99, 255, 256, 300, 511, 600, CONTEXT - 1};
-  static const uint32_t shapes[][4] = {{64, 2, 4, SPAN}, {128, 1, 3, SPAN}, {64, 3, 1, SPAN}, {64, 1, 2, 512}};
-  for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+  static const uint32_t shapes[][4] = {
+      {64, 2, 4, SPAN}, {128, 1, 3, SPAN}, {64, 3, 1, SPAN}, {64, 1, 2, 512}, {256, 2, 2, SPAN}};
+  for (size_t s = 0; s < sizeof shapes / sizeof shapes[0] && (!fp8 || shapes[s][0] != 256); s++) {
     attention t;
     set_up_form(&t, shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], fp8);
     for (size_t w = 0; w < sizeof windows / sizeof windows[0]; w++) {

@@ -43,6 +43,8 @@ static const struct {
     {"smollm3", ",\"no_rope_layer_interval\":2"},
     {"phi3", ""},
     {"olmo2", ""},
+    {"gemma3_text", ",\"sliding_window\":100"},
+    {"gemma3_text", ",\"sliding_window_pattern\":2,\"attention_bias\":true"},
 };
 
 Test(family_programs, are_sound) {
@@ -100,6 +102,13 @@ REJECTS(norm_of_half_a_sum, "olmo2", "", "S10", "parts: number of columns", OPER
 REJECTS(norm_add_of_another_width, "olmo2", "", "S09", "width is 240", PARAM(NORM_ADD, width) = 240)
 REJECTS(no_query_tiles, "olmo2", "", "S09", "query_tiles is 0", PARAM(NORM_HEADS, query_tiles) = 0)
 REJECTS(more_keys_than_tiles, "olmo2", "", "S09", "key_tiles is 99", PARAM(NORM_HEADS, key_tiles) = 99)
+REJECTS(gelu_twice, "gemma3_text", "", "S09", "gelu is 2", PARAM(GLU, gelu) = 2)
+REJECTS(negative_plus, "gemma3_text", "", "S09", "plus is -1", PARAM(QKV, plus) = mk_float_param(-1))
+REJECTS(plus_of_nan, "gemma3_text", "", "S09", "plus is nan", PARAM(NORM_ADD, plus) = 0x7fc00000)
+REJECTS(infinite_plus, "gemma3_text", "", "S09", "plus is inf", PARAM(HEAD, plus) = 0x7f800000)
+REJECTS(plus_without_gain, "olmo2", "", "S09", "it must be 0 where there is no gain",
+        PARAM(GLU, plus) = mk_float_param(1))
+REJECTS(heads_of_512, "gemma3_text", "", "S09", "it must be 64, 128 or 256", PARAM(QKV, head_dim) = 512)
 REJECTS(heads_of_half_the_values, "olmo2", "", "S10", "values", OPERAND(NORM_HEADS, values).cols -= 1)
 
 /* The factor of a stretched rotation, squared, is in attention's own: not where nothing rotates. */
@@ -156,4 +165,53 @@ Test(family_programs, windows_are_in_the_hash) {
   for (size_t i = 0; i < 4; i++) {
     mk_program_free(p[i]);
   }
+}
+
+/* All gains of a Gemma are 1 + what the checkpoint has. */
+Test(family_programs, gemma3_adds_one_to_every_gain) {
+  mk_program *p = compile("gemma3_text", ",\"sliding_window\":100,\"sliding_window_pattern\":2", 1);
+  uint32_t found = 0;
+  for (size_t i = 0; i < p->instruction_count; i++) {
+    const mk_instruction *in = &p->instructions[i];
+    switch (in->opcode) {
+      case MK_OP_QKV:
+        cr_expect_eq(in->params[MK_PARAM_QKV_plus], mk_float_param(1));
+        found |= 1;
+        break;
+      case MK_OP_GLU:
+        cr_expect(in->params[MK_PARAM_GLU_plus] == mk_float_param(1) && in->params[MK_PARAM_GLU_gelu] == 1);
+        found |= 2;
+        break;
+      case MK_OP_HEAD:
+        cr_expect_eq(in->params[MK_PARAM_HEAD_plus], mk_float_param(1));
+        found |= 4;
+        break;
+      case MK_OP_NORM_ADD:
+        cr_expect_eq(in->params[MK_PARAM_NORM_ADD_plus], mk_float_param(1));
+        found |= 8;
+        break;
+      case MK_OP_ATTENTION:
+        cr_expect_eq(in->params[MK_PARAM_ATTENTION_window], in->layer == 0 ? 100 : 0);
+        found |= 16;
+        break;
+      default:
+        break;
+    }
+  }
+  cr_expect_eq(found, 31);
+  mk_program_free(p);
+}
+
+Test(family_programs, heads_of_256_have_no_cache_in_fp8) {
+  static const char text[] = "{\"model_type\":\"gemma3_text\",\"num_attention_heads\":4,\"num_hidden_layers\":1}";
+  mk_config config;
+  mk_graph *graph;
+  mk_program *program;
+  cr_assert_eq(mk_config_parse(text, sizeof text - 1, &config), MK_OK, "%s", mk_error_message());
+  cr_assert_eq(mk_llama_graph(&config, &graph), MK_OK);
+  const mk_compile_options options = {.sms = 5, .max_seq = 64, .kv = MK_DTYPE_E4M3};
+  cr_assert_eq(mk_compile(graph, &options, &program), MK_ERR_USAGE);
+  cr_expect_not_null(strstr(mk_error_message(), "heads of 256: those of 64 and 128 alone have it"), "%s",
+                     mk_error_message());
+  mk_graph_free(graph);
 }
