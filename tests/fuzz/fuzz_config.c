@@ -35,10 +35,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_require(ignored->id < 0 || ignored->id >= (int64_t)config.vocab, "%s %lld ignored", ignored->key,
                  (long long)ignored->id);
   }
-  float frequencies[64]; /* half a head */
+  float frequencies[MK_MAX_PAIRS]; /* half a head */
   mk_llama_frequencies(&config, frequencies);
   for (uint32_t i = 0; i < config.head_dim / 2; i++) {
     fuzz_require(isfinite(frequencies[i]), "frequency %u is %g", i, (double)frequencies[i]);
+  }
+  for (uint32_t layer = 0; layer < config.layers; layer++) {
+    fuzz_require(mk_config_window(&config, layer) < config.max_position, "a window of all positions");
   }
   return 0;
 }
