@@ -37,6 +37,7 @@ static void fill_fp8(attention *t) {
 static void set_up_form(attention *t, uint32_t head_dim, uint32_t group, uint32_t splits, uint32_t span, bool fp8) {
   test_rig *rig = &t->rig;
   t->fp8 = fp8;
+  t->window = 0;
   test_rig_start(rig, MK_OP_ATTENTION, head_dim * 100 + group * 10 + splits);
   t->head_dim = head_dim, t->group = group, t->splits = splits, t->heads = group * KV_HEADS, t->span = span;
   t->qkv = test_rig_vector(rig, MK_DTYPE_F32, MK_STORE_STAMPED, 1, (t->heads + 2 * KV_HEADS) * head_dim, 16);
