@@ -216,9 +216,7 @@ static void widen_windows(mk_program *program) {
   }
 }
 
-Test(faults, no_window) {
-  expect_caught("families/mistral_8", "no window", &(mk_tamper){.program = widen_windows});
-}
+Test(faults, no_window) { expect_caught("families/mistral_8", "no window", &(mk_tamper){.program = widen_windows}); }
 
 Test(faults, a_window_of_one_token_more) {
   planted_window = 1;
@@ -233,9 +231,7 @@ static void take_silu(mk_program *program) {
   }
 }
 
-Test(faults, silu_for_gelu) {
-  expect_caught("families/gemma3_2", "SiLU for GELU", &(mk_tamper){.program = take_silu});
-}
+Test(faults, silu_for_gelu) { expect_caught("families/gemma3_2", "SiLU for GELU", &(mk_tamper){.program = take_silu}); }
 
 static void rotate_all_alike(mk_config *config) {
   planted += config->rope_local_theta != config->rope_theta;
