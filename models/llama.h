@@ -1,6 +1,6 @@
-/* Dense decoders in the manner of Llama: Llama itself, Qwen2, Qwen3, Mistral, Granite, SmolLM3, Phi-3, OLMo 2 and Gemma 3.
- * Their table of tensors, the graph of a decode step, and their rotary frequencies. Pure functions of the configuration; any
- * thread may call. Failure: MK_ERR_RUNTIME (memory). */
+/* Dense decoders in the manner of Llama: Llama itself, Qwen2, Qwen3, Mistral, Granite, SmolLM3, Phi-3, OLMo 2 and
+ * Gemma 3. Their table of tensors, the graph of a decode step, and their rotary frequencies. Pure functions of the
+ * configuration; any thread may call. Failure: MK_ERR_RUNTIME (memory). */
 #ifndef MK_LLAMA_H
 #define MK_LLAMA_H
 

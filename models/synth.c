@@ -30,8 +30,8 @@ typedef struct shape {
 #define LLAMA31(by) .vocab = 128256, .max_position = 131072, .bos = 128000, .eos = {128001}, LLAMA3(8192, by)
 
 /* Sizes: config.json of meta-llama/Llama-3.2-1B, Llama-3.2-3B, Llama-3.1-8B and Llama-3.1-70B, of Qwen/Qwen2.5-0.5B,
- * -1.5B and -7B, Qwen3-0.6B to -32B, mistralai/Mistral-7B-v0.3, HuggingFaceTB/SmolLM3-3B, google/gemma-3-270m and -1b-pt, and
- * the text model of google/gemma-3-4b-pt. */
+ * -1.5B and -7B, Qwen3-0.6B to -32B, mistralai/Mistral-7B-v0.3, HuggingFaceTB/SmolLM3-3B, google/gemma-3-270m and
+ * -1b-pt, and the text model of google/gemma-3-4b-pt. */
 static const shape kShapes[] = {
     {"llama-3.2-1b",
      {.hidden = 2048,
